@@ -2,19 +2,20 @@ package cli
 
 import (
 	"context"
-	"encoding/csv"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tabane/tabane/internal/qoe"
+	"github.com/tabane/tabane/internal/report"
 	"github.com/tabane/tabane/internal/study"
 )
 
@@ -24,10 +25,10 @@ func (a *app) qoeCommand() *cobra.Command {
 		Short:   "Study with people what pages feel like under several conditions",
 		GroupID: "tools",
 		Long: `Qoe serves the map and the shop to the participants of a study, each under every condition in a balanced order, asks them to rate
-each task, and exports what they answered: docs/study.md.`,
+each task, and exports and analyzes what they answered: docs/study.md.`,
 	}
 	group(c)
-	c.AddCommand(a.qoeStudyCommand(), a.qoeExportCommand(), a.qoeWithdrawCommand())
+	c.AddCommand(a.qoeStudyCommand(), a.qoeExportCommand(), a.qoeReportCommand(), a.qoeWithdrawCommand())
 	return c
 }
 
@@ -90,20 +91,90 @@ is empty where there is none. It can run while the study is served.`,
 			if err != nil {
 				return studyFailure("export the study", config.Database, err)
 			}
-			write := writeAnswers
+			write := outcome.WriteCSV
 			if asJSON {
-				write = writeAnswersJSON
+				write = outcome.WriteJSON
 			}
 			if output == "" {
-				return write(a.out, outcome)
+				return write(a.out)
 			}
-			return writeFile(output, func(w io.Writer) error { return write(w, outcome) })
+			return writeFile(output, write)
 		},
 	}
 	fileFlag(c, &file)
 	c.Flags().StringVarP(&output, "output", "o", "", "write to this `file` (default standard output)")
 	c.Flags().BoolVar(&asJSON, "json", false, "export as JSON")
 	return c
+}
+
+func (a *app) qoeReportCommand() *cobra.Command {
+	var file, answers, output string
+	c := &cobra.Command{
+		Use:   "report -c FILE -o DIR",
+		Short: "Analyze the answers of a study and draw them",
+		Long: `Report writes report.html, figures/, summary.csv and comparisons.csv: satisfaction, time of the task, conditions met and efficiency by
+condition, with 95 % confidence intervals. Transports are compared within participants, by Wilcoxon's signed-rank test with Holm's
+correction for all pairs of a figure, and with the effect size. What has too few participants to be significant is not judged. It can run
+while the study is served.`,
+		Example: `  tabane qoe report -c examples/study.yaml -o report
+  tabane qoe report -c examples/study.yaml --answers answers.csv -o report`,
+		Args: arguments(0, 0, "no arguments besides -c FILE and -o DIR"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if output == "" {
+				return usage(c, errors.New("-o DIR is missing"))
+			}
+			return a.reportStudy(c.Context(), file, answers, output)
+		},
+	}
+	fileFlag(c, &file)
+	c.Flags().StringVar(&answers, "answers", "", "read this export, CSV or JSON `file`, instead of the database")
+	c.Flags().StringVarP(&output, "output", "o", "", "`directory` of the report; an earlier one in it is replaced")
+	return c
+}
+
+func (a *app) reportStudy(ctx context.Context, file, answers, output string) error {
+	const what = "report the study"
+	config, err := loadStudy(what, file)
+	if err != nil {
+		return err
+	}
+	command := []string{"tabane", "qoe", "report", "-c", file}
+	source := config.Database
+	var outcome study.Outcome
+	if answers == "" {
+		outcome, err = study.Read(ctx, config)
+	} else {
+		command, source = append(command, "--answers", answers), answers
+		if outcome, err = readExport(answers); err != nil && !errors.Is(err, study.ErrExport) {
+			return fileFailure(what, answers, err)
+		}
+	}
+	if err != nil {
+		return studyFailure(what, source, err)
+	}
+	analysis, err := config.Analyze(outcome)
+	if err != nil {
+		return studyFailure(what, source, err)
+	}
+	s := report.Study{
+		Title: config.Title.EN, Command: strings.Join(append(command, "-o", output), " "), Version: a.version,
+		Agreed: outcome.Participants, Withdrawn: outcome.Withdrawn, Counted: outcome.Counted, Analysis: analysis,
+	}
+	if err := report.WriteStudy(output, s); err != nil {
+		return fileFailure(what, output, err)
+	}
+	_, err = fmt.Fprintf(a.out, "%s\n%s\n", s.Headline(), filepath.Join(output, "report.html"))
+	return err
+}
+
+// readExport reads an exported file.
+func readExport(path string) (_ study.Outcome, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return study.Outcome{}, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return study.ReadExport(f)
 }
 
 func (a *app) qoeWithdrawCommand() *cobra.Command {
@@ -155,74 +226,16 @@ func studyFailure(what, database string, err error) error {
 		f.do = "name another database"
 	case errors.Is(err, study.ErrNoSession):
 		f.do = "check the code"
+	case errors.Is(err, study.ErrExport):
+		f.do = "name what tabane qoe export has written"
+	case errors.Is(err, qoe.ErrAnswers):
+		f.do = "name the file of the study that they are of"
 	case errors.Is(err, os.ErrNotExist):
 		f.do = "serve the study first: tabane qoe study"
 	case errors.Is(err, syscall.EADDRINUSE):
 		f.do = "stop the program that uses the address, or choose another"
 	}
 	return f
-}
-
-// answer is an exported answer. Absent values are null, and empty in CSV.
-type answer struct {
-	Participant string   `json:"participant"`
-	Language    string   `json:"language"`
-	Position    int      `json:"position"`
-	Environment string   `json:"environment"`
-	Transport   string   `json:"transport"`
-	Service     string   `json:"service"`
-	TimeS       *float64 `json:"time_s"`
-	Met         int      `json:"conditions_met"`
-	PerMinute   *float64 `json:"conditions_met_per_min"`
-	GaveUp      bool     `json:"gave_up"`
-	Interrupted bool     `json:"interrupted"`
-	Views       int      `json:"views"`
-	Rating      *int     `json:"rating"`
-}
-
-func answersOf(o study.Outcome) []answer {
-	list := make([]answer, len(o.Answers))
-	for i, one := range o.Answers {
-		list[i] = answer{Participant: one.Participant, Language: one.Language, Position: one.Position, Environment: one.Environment, Transport: one.Transport,
-			Service: one.Service, Met: one.Met, GaveUp: one.GaveUp, Interrupted: one.Interrupted, Views: one.Views}
-		if u, ok := one.Usability(); ok {
-			seconds := one.Took.Seconds()
-			list[i].TimeS, list[i].PerMinute = &seconds, &u.Efficiency
-		}
-		if score := int(one.Score); one.Score >= qoe.MinScore {
-			list[i].Rating = &score
-		}
-	}
-	return list
-}
-
-func writeAnswersJSON(w io.Writer, o study.Outcome) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(struct {
-		Participants int      `json:"participants"`
-		Withdrawn    int      `json:"withdrawn"`
-		Answers      []answer `json:"answers"`
-	}{o.Participants, o.Withdrawn, answersOf(o)})
-}
-
-func writeAnswers(w io.Writer, o study.Outcome) error {
-	rows := [][]string{{"participant", "language", "position", "environment", "transport", "service", "time_s", "conditions_met", "conditions_met_per_min", "gave_up", "interrupted", "views", "rating"}}
-	number := func(v *float64) string {
-		if v == nil {
-			return ""
-		}
-		return strconv.FormatFloat(*v, 'f', 3, 64)
-	}
-	for _, one := range answersOf(o) {
-		rating := ""
-		if one.Rating != nil {
-			rating = strconv.Itoa(*one.Rating)
-		}
-		rows = append(rows, []string{one.Participant, one.Language, strconv.Itoa(one.Position), one.Environment, one.Transport, one.Service, number(one.TimeS), strconv.Itoa(one.Met),
-			number(one.PerMinute), strconv.FormatBool(one.GaveUp), strconv.FormatBool(one.Interrupted), strconv.Itoa(one.Views), rating})
-	}
-	return csv.NewWriter(w).WriteAll(rows)
 }
 
 // writeFile creates a file that others may not read with the content.

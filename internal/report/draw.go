@@ -43,7 +43,7 @@ var (
 
 // palette is that of Okabe and Ito, which is distinguishable with any color vision, with grey
 // instead of black and yellow; neighbors differ in lightness too, for print.
-var palette = []color.Color{rgb(0xe69f00), rgb(0x0072b2), rgb(0x009e73), rgb(0xcc79a7), rgb(0x56b4e9), rgb(0xd55e00), rgb(0x7f7f7f)}
+var palette = []color.Color{rgb(0xe69f00), rgb(0x0072b2), rgb(0x009e73), rgb(0xcc79a7), rgb(0x56b4e9), rgb(0xd55e00), rgb(0x7f7f7f), rgb(0x882255)}
 
 func rgb(v uint32) color.RGBA {
 	return color.RGBA{R: uint8(v >> 16), G: uint8(v >> 8), B: uint8(v), A: 255}
@@ -155,30 +155,55 @@ func line(s draw.LineStyle) func(draw.Canvas) {
 	}
 }
 
+// The sizes of a legend.
+const (
+	legendSample, legendGap, legendBetween, legendLine = 16, 5, 18, 14
+	legendMargin                                       = 10
+)
+
+var legendStyle = func() text.Style {
+	s := style(9.5, ink)
+	s.YAlign = draw.YCenter
+	return s
+}()
+
+func (e legendEntry) width() vg.Length { return legendSample + legendGap + legendStyle.Width(e.name) }
+
+// legendLines divides the entries into the lines of a legend of the given width, and returns the width
+// of each line.
+func legendLines(entries []legendEntry, width vg.Length) (lines [][]legendEntry, widths []vg.Length) {
+	for len(entries) > 0 {
+		n, total := 1, entries[0].width()
+		for n < len(entries) && total+legendBetween+entries[n].width() <= width-legendMargin {
+			total += legendBetween + entries[n].width()
+			n++
+		}
+		lines, widths, entries = append(lines, entries[:n]), append(widths, total), entries[n:]
+	}
+	return lines, widths
+}
+
+// legendHeight returns the height of a legend across a figure.
+func legendHeight(entries []legendEntry) vg.Length {
+	lines, _ := legendLines(entries, figureWidth)
+	return legendSpace + vg.Length(max(0, len(lines)-1))*legendLine
+}
+
 // drawLegend draws the entries in as many centered lines as they need, and returns the rest of c
 // below them.
 func drawLegend(c draw.Canvas, entries []legendEntry) draw.Canvas {
-	const sample, gap, space, height = 16, 5, 18, 14
-	sty := style(9.5, ink)
-	sty.YAlign = draw.YCenter
-	width := func(e legendEntry) vg.Length { return sample + gap + sty.Width(e.name) }
 	y := c.Max.Y - legendSpace/2
-	for len(entries) > 0 {
-		n, total := 1, width(entries[0])
-		for n < len(entries) && total+space+width(entries[n]) <= c.Max.X-c.Min.X-10 {
-			total += space + width(entries[n])
-			n++
+	lines, widths := legendLines(entries, c.Max.X-c.Min.X)
+	for i, line := range lines {
+		x := c.Center().X - widths[i]/2
+		for _, e := range line {
+			e.sample(draw.Canvas{Canvas: c.Canvas, Rectangle: vg.Rectangle{Min: vg.Point{X: x, Y: y - 4.5}, Max: vg.Point{X: x + legendSample, Y: y + 4.5}}})
+			c.FillText(legendStyle, vg.Point{X: x + legendSample + legendGap, Y: y}, e.name)
+			x += e.width() + legendBetween
 		}
-		x := c.Center().X - total/2
-		for _, e := range entries[:n] {
-			e.sample(draw.Canvas{Canvas: c.Canvas, Rectangle: vg.Rectangle{Min: vg.Point{X: x, Y: y - 4.5}, Max: vg.Point{X: x + sample, Y: y + 4.5}}})
-			c.FillText(sty, vg.Point{X: x + sample + gap, Y: y}, e.name)
-			x += width(e) + space
-		}
-		entries = entries[n:]
-		y -= height
+		y -= legendLine
 	}
-	return draw.Crop(c, 0, 0, 0, y+height-legendSpace/2-c.Max.Y)
+	return draw.Crop(c, 0, 0, 0, y+legendLine-legendSpace/2-c.Max.Y)
 }
 
 // tile draws the plots in rows of the given number of columns, with aligned axes.

@@ -239,12 +239,14 @@ func publishedIn(e *scenario.Experiment, metrics ...string) string {
 
 var publishedStyle = draw.LineStyle{Color: rgb(0xd55e00), Width: 1.4, Dashes: []vg.Length{4, 2}}
 
-func whisker(c draw.Canvas, x, low, high vg.Length) {
-	const cap = 3
+func whisker(c draw.Canvas, x, low, high vg.Length) { whiskerOf(c, 3, x, low, high) }
+
+// whiskerOf draws a whisker whose ends extend by end to each side.
+func whiskerOf(c draw.Canvas, end, x, low, high vg.Length) {
 	s := draw.LineStyle{Color: ink, Width: 1}
 	c.StrokeLine2(s, x, low, x, high)
-	c.StrokeLine2(s, x-cap, low, x+cap, low)
-	c.StrokeLine2(s, x-cap, high, x+cap, high)
+	c.StrokeLine2(s, x-end, low, x+end, low)
+	c.StrokeLine2(s, x-end, high, x+end, high)
 }
 
 // Plot implements plot.Plotter.

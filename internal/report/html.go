@@ -2,7 +2,7 @@ package report
 
 import (
 	"bytes"
-	_ "embed"
+	"embed"
 	"encoding/xml"
 	"fmt"
 	"html/template"
@@ -18,10 +18,11 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-//go:embed report.html.tmpl
-var pageText string
+//go:embed *.html.tmpl
+var pageFiles embed.FS
 
-var page = template.Must(template.New("report").Parse(pageText))
+// pages are the pages report.html.tmpl and study.html.tmpl, and their parts.
+var pages = template.Must(template.ParseFS(pageFiles, "*.html.tmpl"))
 
 // pageData is the data of the page's template.
 type pageData struct {
@@ -127,7 +128,7 @@ func writePage(r result.Result, spec *scenario.Spec, extra Extra, all []row, com
 	}
 	d.Summary = strings.Join(facts, " \u00b7 ")
 	var b bytes.Buffer
-	if err := page.Execute(&b, d); err != nil {
+	if err := pages.ExecuteTemplate(&b, "report.html.tmpl", d); err != nil {
 		return nil, fmt.Errorf("write report of %q: %w", r.Scenario, err)
 	}
 	return b.Bytes(), nil

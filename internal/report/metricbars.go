@@ -11,27 +11,31 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
+	"github.com/tabane/tabane/internal/qoe"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/stat"
 )
 
-// significance is the level of tests, after Holm's correction.
-const significance = 0.05
-
-// metricBars is one panel of a figure of kind bars: a group for each case, with a bar for each
-// transport.
-type metricBars struct {
-	groups [][]metricBar
+// barChart is a figure of bars with confidence intervals: a panel for each title, with a group of bars
+// for each group, and a bar for each series.
+type barChart struct {
+	titles, groups, series []string
+	xLabel, yLabel         string
+	// panels have a bar for each series of each group.
+	panels [][][]metricBar
 }
 
-// metricBar is the mean of a cell; n is the number of trials.
+// metricBar is the mean of n values, with half of its confidence interval. There is none if n is 0.
 type metricBar struct {
 	mean, ci float64
 	n        int
 }
 
 func (b metricBar) tip() float64 { return b.mean + b.ci }
+
+// metricBars is one panel, as a plot.Plotter.
+type metricBars struct{ groups [][]metricBar }
 
 // barFigure draws a figure of kind bars.
 func barFigure(spec *scenario.Figure, r result.Result, e *scenario.Experiment) (figure, error) {
@@ -42,77 +46,132 @@ func barFigure(spec *scenario.Figure, r result.Result, e *scenario.Experiment) (
 	m, _ := result.MetricNamed(spec.Metric)
 	divide := cmp.Or(spec.Divide, 1)
 	transports := spec.TransportsOf(e)
-	top, repeated := 0.0, false
-	panels := make([]*metricBars, len(traffic))
-	for i, t := range traffic {
-		panels[i] = &metricBars{}
+	b := &barChart{xLabel: orName(spec.XLabel, "Pattern"), yLabel: lineLabel(spec)}
+	for _, c := range e.Cases {
+		b.groups = append(b.groups, clean(c.Name))
+	}
+	for _, t := range transports {
+		b.series = append(b.series, transportTitle(e, t))
+	}
+	for _, t := range traffic {
+		b.titles = append(b.titles, trafficTitle(e, t))
+		var panel [][]metricBar
 		for _, c := range e.Cases {
 			group := make([]metricBar, len(transports))
 			for j, transport := range transports {
 				if cell, ok := r.Find(result.CellKey{Case: c.Name, Traffic: t, Transport: transport}, spec.Metric); ok {
 					group[j] = metricBar{cell.Mean / divide, cell.CI95 / divide, cell.N}
-					top, repeated = max(top, group[j].tip()), repeated || cell.N > 1
 				}
 			}
-			panels[i].groups = append(panels[i].groups, group)
+			panel = append(panel, group)
 		}
+		b.panels = append(b.panels, panel)
 	}
-	if top == 0 {
-		top = 1
-	}
-	ticks := make([]plot.Tick, len(e.Cases))
-	for i, c := range e.Cases {
-		ticks[i] = plot.Tick{Value: float64(i), Label: clean(c.Name)}
-	}
-	plots := make([]*plot.Plot, len(panels))
-	for i, b := range panels {
-		p := newPlot(trafficTitle(e, traffic[i]), orName(spec.XLabel, "Pattern"), lineLabel(spec), -0.5, float64(len(e.Cases))-0.5, 1.15*top, ticks)
-		p.Add(b)
-		plots[i] = p
-	}
-	var entries []legendEntry
-	for i, t := range transports {
-		entries = append(entries, legendEntry{transportTitle(e, t), box(colorOf(i))})
-	}
-	caption := "Means, " + string(m.Provenance()) + "."
-	if repeated {
-		entries = append(entries, legendEntry{"95 % confidence", func(c draw.Canvas) { whisker(c, c.Center().X, c.Min.Y, c.Max.Y) }})
-		caption = "Means with their 95 % confidence intervals, " + string(m.Provenance()) + "."
-	}
-	if !m.Model {
+	caption := b.means(m.Provenance())
+	if m.Model {
+		caption += " " + strings.ToUpper(m.Title[:1]) + m.Title[1:] + "; of a function of measured times, so nothing is tested."
+	} else {
 		pairs, err := comparePairs(spec, r, e)
 		if err != nil {
 			return figure{}, fmt.Errorf("draw figure %q: %w", spec.Name, err)
 		}
 		caption += " " + differences(pairs)
 	}
-	f := figure{
-		name: spec.Name, title: clean(spec.Title), caption: strings.TrimSpace(clean(spec.Caption) + " " + clean(caption)), alt: barWords(spec, e, traffic, transports, panels),
-	}
-	columns := min(2, len(plots))
-	lines := (len(plots) + columns - 1) / columns
-	return render(f, legendSpace+vg.Length(lines)*260, func(c draw.Canvas) { tile(drawLegend(c, entries), plots, columns) })
+	return b.draw(figure{
+		name: spec.Name, title: clean(spec.Title), caption: strings.TrimSpace(clean(spec.Caption) + " " + clean(caption)), alt: b.words("pattern and transport"),
+	})
 }
 
-// Plot implements plot.Plotter.
+// repeated reports whether any bar has a confidence interval.
+func (b *barChart) repeated() bool {
+	for _, panel := range b.panels {
+		for _, group := range panel {
+			for _, bar := range group {
+				if bar.n > 1 {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// means describes what the bars are, as the start of a caption.
+func (b *barChart) means(from qoe.Provenance) string {
+	if b.repeated() {
+		return "Means with their 95 % confidence intervals, " + string(from) + "."
+	}
+	return "Means, " + string(from) + "."
+}
+
+// manyBars is the number of bars of a panel from which it takes the whole width.
+const manyBars = 20
+
+// draw draws the figure f.
+func (b *barChart) draw(f figure) (figure, error) {
+	top, most := 0.0, 0
+	for _, panel := range b.panels {
+		n := 0
+		for _, group := range panel {
+			n += len(group)
+			for _, bar := range group {
+				top = max(top, bar.tip())
+			}
+		}
+		most = max(most, n)
+	}
+	if top == 0 {
+		top = 1
+	}
+	ticks := make([]plot.Tick, len(b.groups))
+	for i, name := range b.groups {
+		ticks[i] = plot.Tick{Value: float64(i), Label: name}
+	}
+	plots := make([]*plot.Plot, len(b.panels))
+	for i, panel := range b.panels {
+		p := newPlot(b.titles[i], b.xLabel, b.yLabel, -0.5, float64(len(b.groups))-0.5, 1.15*top, ticks)
+		p.Add(&metricBars{panel})
+		plots[i] = p
+	}
+	var entries []legendEntry
+	for i, name := range b.series {
+		entries = append(entries, legendEntry{name, box(colorOf(i))})
+	}
+	if b.repeated() {
+		entries = append(entries, legendEntry{"95 % confidence", func(c draw.Canvas) { whisker(c, c.Center().X, c.Min.Y, c.Max.Y) }})
+	}
+	columns := min(2, len(plots))
+	if most > manyBars {
+		columns = 1
+	}
+	lines := (len(plots) + columns - 1) / columns
+	return render(f, legendHeight(entries)+vg.Length(lines)*260, func(c draw.Canvas) { tile(drawLegend(c, entries), plots, columns) })
+}
+
+// Plot implements plot.Plotter. Values are written above the bars, upright where the bars are narrow.
 func (b *metricBars) Plot(c draw.Canvas, p *plot.Plot) {
 	trX, trY := p.Transforms(&c)
 	group := trX(1) - trX(0)
-	value := style(8.5, ink)
-	value.XAlign, value.YAlign = draw.XCenter, draw.YBottom
 	for i, g := range b.groups {
 		slot := group * groupShare / vg.Length(max(1, len(g)))
+		value := style(min(8.5, slot), ink)
+		value.XAlign, value.YAlign = draw.XCenter, draw.YBottom
+		upright := false
+		for _, bar := range g {
+			upright = upright || value.Width(shortValue(bar.mean)) >= slot
+		}
+		if upright {
+			value.Rotation, value.XAlign, value.YAlign = math.Pi/2, draw.XLeft, draw.YCenter
+		}
 		x := trX(float64(i)) - group*groupShare/2
 		for j, bar := range g {
 			if bar.n > 0 {
 				c.SetColor(colorOf(j))
 				c.Fill(vg.Rectangle{Min: vg.Point{X: x + 0.05*slot, Y: trY(0)}, Max: vg.Point{X: x + 0.95*slot, Y: trY(bar.mean)}}.Path())
 				if bar.n > 1 {
-					whisker(c, x+slot/2, max(trY(bar.mean-bar.ci), c.Min.Y), trY(bar.tip()))
+					whiskerOf(c, min(3, slot/3), x+slot/2, max(trY(bar.mean-bar.ci), c.Min.Y), trY(bar.tip()))
 				}
-				if text := shortValue(bar.mean); value.Width(text) < slot {
-					c.FillText(value, vg.Point{X: x + slot/2, Y: trY(bar.tip()) + 2}, text)
-				}
+				c.FillText(value, vg.Point{X: x + slot/2, Y: trY(bar.tip()) + 2}, shortValue(bar.mean))
 			} else {
 				c.FillText(value, vg.Point{X: x + slot/2, Y: trY(0) + 2}, "–")
 			}
@@ -130,24 +189,24 @@ func shortValue(v float64) string {
 	return decimal(v, digits)
 }
 
-// barWords returns the alternative text of the bars.
-func barWords(spec *scenario.Figure, e *scenario.Experiment, traffic, transports []string, panels []*metricBars) string {
-	var b strings.Builder
-	b.WriteString(lineLabel(spec) + " by pattern and transport.")
-	for i, p := range panels {
-		for j, g := range p.groups {
-			fmt.Fprintf(&b, " %s %s:", trafficTitle(e, traffic[i]), clean(e.Cases[j].Name))
+// words returns the alternative text of the bars, which are by so and so.
+func (b *barChart) words(by string) string {
+	var t strings.Builder
+	t.WriteString(b.yLabel + " by " + by + ".")
+	for i, panel := range b.panels {
+		for j, group := range panel {
+			fmt.Fprintf(&t, " %s %s:", b.titles[i], b.groups[j])
 			sep := " "
-			for k, bar := range g {
+			for k, bar := range group {
 				if bar.n > 0 {
-					fmt.Fprintf(&b, "%s%s %s", sep, transportTitle(e, transports[k]), shortValue(bar.mean))
+					fmt.Fprintf(&t, "%s%s %s", sep, b.series[k], shortValue(bar.mean))
 					sep = ", "
 				}
 			}
-			b.WriteByte('.')
+			t.WriteByte('.')
 		}
 	}
-	return b.String()
+	return t.String()
 }
 
 // pairDifference is the comparison of two transports in a case.
@@ -197,15 +256,33 @@ func differences(pairs []pairDifference) string {
 	}
 	var found []string
 	for _, p := range pairs {
-		if p.Corrected <= significance {
-			found = append(found, fmt.Sprintf("%s %s: %s and %s (p = %s, g = %s)", p.caseName, p.traffic, p.a, p.b, decimal(p.Corrected, 4), decimal(p.Effect, 1)))
+		if p.Corrected <= qoe.Significance {
+			found = append(found, fmt.Sprintf("%s %s: %s and %s (p %s, g = %s)", p.caseName, p.traffic, p.a, p.b, equalsP(p.Corrected), decimal(p.Effect, 1)))
 		}
 	}
 	what := "none differs significantly"
 	if len(found) > 0 {
 		what = strconv.Itoa(len(found)) + " differ significantly: " + strings.Join(found, "; ")
 	}
-	return fmt.Sprintf("Of %d pairs of transports %s (Welch's t, Holm's correction, p <= %g; g is Hedges' effect size).", len(pairs), what, significance)
+	return fmt.Sprintf("Of %d pairs of transports %s (Welch's t, Holm's correction, p <= %g; g is Hedges' effect size).", len(pairs), what, qoe.Significance)
+}
+
+// shortP formats a p-value.
+func shortP(p float64) string {
+	const digits = 4
+	if least := math.Pow10(-digits); p < least {
+		return "< " + decimal(least, digits)
+	}
+	return decimal(p, digits)
+}
+
+// equalsP formats a p-value for a sentence.
+func equalsP(p float64) string {
+	text := shortP(p)
+	if strings.HasPrefix(text, "<") {
+		return text
+	}
+	return "= " + text
 }
 
 // pairsTable is the table of all comparisons of an experiment's figures of kind bars.

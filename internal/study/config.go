@@ -11,6 +11,7 @@ import (
 
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/page"
+	"github.com/tabane/tabane/internal/qoe"
 	"github.com/tabane/tabane/internal/site"
 )
 
@@ -192,6 +193,19 @@ func origin(text string) (*url.URL, error) {
 		u.Host = strings.TrimSuffix(u.Host, defaultPortOfHTTPS)
 	}
 	return u, nil
+}
+
+// Analyze analyzes an outcome of the study. Errors wrap qoe.ErrAnswers.
+func (c *Config) Analyze(o Outcome) (qoe.Analysis, error) {
+	conditions := make([]qoe.Condition, len(c.Conditions))
+	for i, one := range c.Conditions {
+		conditions[i] = qoe.Condition{Environment: one.Group(), Transport: one.Transport}
+	}
+	var services []string
+	for _, s := range c.AllServices() {
+		services = append(services, string(s))
+	}
+	return qoe.Analyze(conditions, services, o.Answers)
 }
 
 // Files makes the names of the files relative to dir, and returns the faults of the certificates, which

@@ -370,6 +370,8 @@ type Outcome struct {
 	// Participants counts those who agreed, Withdrawn those of them who withdrew, whose answers are
 	// deleted and who are not among Participants.
 	Participants, Withdrawn int
+	// Counted is false if Withdrawn, and Participants without an answer, are not known.
+	Counted bool
 	// Answers are all tasks that are finished, by the participants' codes.
 	Answers []qoe.Answer
 }
@@ -384,6 +386,7 @@ func Read(ctx context.Context, c *Config) (o Outcome, err error) {
 	if o.Participants, o.Withdrawn, err = s.counts(ctx); err != nil {
 		return o, err
 	}
+	o.Counted = true
 	o.Answers, err = s.answers(ctx, c)
 	return o, err
 }
