@@ -168,6 +168,9 @@ func Start(ctx context.Context, o Options) (_ *Browser, err error) {
 // Version returns the browser's name and version, such as HeadlessChrome/141.0.7390.54.
 func (b *Browser) Version() string { return b.version }
 
+// Ended returns why the browser no longer runs, or nil while it does.
+func (b *Browser) Ended() error { return b.connection.ended() }
+
 // Close kills the browser with all of its processes and removes its profile.
 func (b *Browser) Close() error {
 	if err := b.close(); err != nil {

@@ -2,10 +2,17 @@ package browser
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"math/big"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -66,6 +73,24 @@ func server(t *testing.T) (_ *httptest.Server, trust string) {
 	return s, base64.StdEncoding.EncodeToString(sum[:])
 }
 
+// stranger is a server with a certificate that no browser trusts.
+func stranger(t *testing.T) *httptest.Server {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewUnstartedServer(http.NotFoundHandler())
+	s.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return s
+}
+
 func must[T any](t *testing.T) func(T, error) T {
 	return func(v T, err error) T {
 		t.Helper()
@@ -81,7 +106,9 @@ func TestBrowser(t *testing.T) {
 	site, trust := server(t)
 	dir := t.TempDir()
 	stale := filepath.Join(dir, profilePrefix+"stale")
-	if err := os.Mkdir(stale, 0o700); err != nil {
+	sockets := filepath.Join(dir, "org.chromium.Chromium.stale")
+	if err := errors.Join(os.Mkdir(stale, 0o700), os.Mkdir(sockets, 0o700), os.WriteFile(filepath.Join(sockets, singleton), nil, 0o600),
+		os.Symlink(filepath.Join(sockets, singleton), filepath.Join(stale, singleton))); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -98,8 +125,10 @@ func TestBrowser(t *testing.T) {
 			t.Errorf("%d processes left behind", n)
 		}
 	})
-	if _, err := os.Stat(stale); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("stale profile: %v", err)
+	for _, left := range []string{stale, sockets} {
+		if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("stale profile: %v", err)
+		}
 	}
 	if !strings.Contains(b.Version(), "Chrome") {
 		t.Errorf("version: %q", b.Version())
@@ -168,6 +197,7 @@ func TestBrowser(t *testing.T) {
 		{"fault", site.URL + "/fault", "tile 3: 500"},
 		{"dialog", site.URL + "/dialog", "dialog"},
 		{"refused", refused.URL, "net::ERR_CONNECTION_REFUSED"},
+		{"certificate", stranger(t).URL, "net::ERR_CERT_AUTHORITY_INVALID"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if _, err := open(t, PageOptions{}).Navigate(ctx, tt.url); err == nil || !strings.Contains(err.Error(), tt.want) {

@@ -60,8 +60,19 @@ func lockProfile(dir string, how int) (profile, error) {
 	return profile{dir, lock}, nil
 }
 
-// remove removes the directory.
-func (p profile) remove() error { return errors.Join(os.RemoveAll(p.dir), p.lock.Close()) }
+// singleton is the link by which a profile leads to the directory of sockets that a browser makes beside it.
+const singleton = "SingletonSocket"
+
+// remove removes the directory, and that of the browser's sockets, which a killed browser leaves behind.
+func (p profile) remove() error {
+	if socket, err := os.Readlink(filepath.Join(p.dir, singleton)); err == nil && filepath.Base(socket) == singleton {
+		sockets := filepath.Dir(socket)
+		for _, path := range []string{socket, filepath.Join(sockets, "SingletonCookie"), sockets} {
+			_ = os.Remove(path) // it is not there, or there is more in it than a browser puts there
+		}
+	}
+	return errors.Join(os.RemoveAll(p.dir), p.lock.Close())
+}
 
 // sweep removes the profiles of this user that no process holds.
 func sweep(parent string) error {

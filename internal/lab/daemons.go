@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync"
 	"syscall"
 
 	"github.com/tabane/tabane/internal/control"
@@ -73,6 +74,54 @@ func (d *Daemons) Exited() error {
 		}
 	}
 	return nil
+}
+
+// Guard returns a context that ends with the error of the first daemon that exits, as Exited returns it.
+// The caller calls stop.
+func (d *Daemons) Guard(ctx context.Context) (guarded context.Context, stop func()) {
+	return guard(ctx, d.lab, d.children.all())
+}
+
+// guard implements Guard for some of the daemons.
+func guard(ctx context.Context, lab string, daemons []*child) (guarded context.Context, stop func()) {
+	guarded, end := context.WithCancelCause(ctx)
+	var watchers sync.WaitGroup
+	for _, c := range daemons {
+		watchers.Go(func() {
+			select {
+			case <-c.exited:
+				end(exitOf(lab, c))
+			case <-guarded.Done():
+			}
+		})
+	}
+	return guarded, func() {
+		end(nil)
+		watchers.Wait()
+	}
+}
+
+// Revive starts the daemons that have exited without being stopped. It does not wait for them to be
+// ready.
+func (d *Daemons) Revive() error {
+	if d.state == nil {
+		return ErrNotOurs
+	}
+	var errs []error
+	for _, c := range d.children.all() {
+		select {
+		case <-c.exited:
+		default:
+			continue
+		}
+		d.children.remove(c.daemon)
+		again, err := d.launcher.daemon(c.daemon)
+		if again != nil {
+			d.children.add(again)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(append(errs, d.record())...)
 }
 
 // Start starts a daemon that is not running. It does not wait for it to be ready.

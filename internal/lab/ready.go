@@ -117,22 +117,9 @@ func (l *Lab) WaitReady(ctx context.Context, timeout time.Duration) error {
 func (l *Lab) waitReady(ctx context.Context, timeout, settle time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not ready after %s", timeout))
 	defer cancel()
-	ctx, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
-
 	started := slices.DeleteFunc(l.daemons.children.all(), func(c *child) bool { return !l.plan.awaits(c.daemon) })
-	var watchers sync.WaitGroup
-	defer watchers.Wait()
-	defer fail(nil) // ends the watchers
-	for _, c := range started {
-		watchers.Go(func() {
-			select {
-			case <-c.exited:
-				fail(exitOf(l.name, c))
-			case <-ctx.Done():
-			}
-		})
-	}
+	ctx, stop := guard(ctx, l.name, started)
+	defer stop()
 
 	all := l.conditions()
 	var asking sync.WaitGroup

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"syscall"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/lab/labtest"
+	"github.com/tabane/tabane/internal/mptcpify"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/traffic"
@@ -24,13 +26,23 @@ import (
 // MPTCP, "hang" does not end, "garbage" prints invalid JSON.
 const fakeFetch = "TABANE_LAB_TEST_FETCH"
 
+// A program replaces the process with what its main thread has.
+func init() {
+	if len(os.Args) > 1 && os.Args[1] == mptcpifyVerb {
+		runtime.LockOSThread()
+	}
+}
+
 func TestMain(m *testing.M) {
+	mptcpify.Process()
 	labtest.Main(m, map[string]func(args []string) error{
 		lab.Verb:      lab.Enter,
 		lab.RelayVerb: playRelay,
 		role.Router:   labtest.PlayRouter,
 		role.Serve:    labtest.PlayServe,
 		"fetch":       playFetch,
+		role.Site:     playSite,
+		mptcpifyVerb:  playMPTCPify,
 	}, func() (names []string, err error) {
 		infos, err := lab.List()
 		for _, i := range infos {

@@ -350,6 +350,11 @@ func (r *runner) work(ctx context.Context, i int) error {
 			return err
 		}
 	}
+	if r.web != nil {
+		if err := r.preflight(ctx, l, jobs); err != nil {
+			return err
+		}
+	}
 	ends := tuner{lab: l}
 	for n, j := range jobs {
 		if n == 0 || jobs[n-1].Case != j.Case {
@@ -380,6 +385,10 @@ func (r *runner) work(ctx context.Context, i int) error {
 				return context.Cause(ctx)
 			}
 			broken = l.Daemons().Exited()
+			if broken != nil && r.web != nil {
+				// It is the cause of whatever the browser reported.
+				err, broken = broken, r.revive(ctx, l, j.Case)
+			}
 			if broken == nil {
 				broken = r.undo(ctx, l, j, whole)
 				if ctx.Err() != nil {

@@ -139,7 +139,12 @@ func (r *runner) browser(ctx context.Context, l *lab.Lab, k browserKind, url str
 	b := w.browsers[l.Name()][k]
 	w.mu.Unlock()
 	if b != nil {
-		return b, nil
+		if b.Ended() == nil {
+			return b, nil
+		}
+		if err := w.drop(l, k); err != nil {
+			return nil, err
+		}
 	}
 	b, err := browser.Start(ctx, browser.Options{
 		Program: w.program, Trust: []string{w.certificate.pin}, HTTP1: k.http != scenario.HTTP2,
@@ -190,14 +195,74 @@ func (r *runner) traffic(j job) *scenario.Traffic {
 	return e.TrafficIn(e.Case(j.Case), j.Traffic)
 }
 
-// browse plays a job's task, again while the trial is disturbed, and adds its metrics to the run.
-func (r *runner) browse(ctx context.Context, l *lab.Lab, j job, run *result.Run) error {
+// visited is what a job visits: its task, the browser for it and the URL of the first view.
+func (r *runner) visited(j job) (task page.Task, kind browserKind, url string) {
 	e := r.Spec.Experiment
 	t := r.traffic(j)
-	task := r.web.world.Task(t.Web.Service, t.Web.Heavy, t.Web.Seed+uint64(j.trial))
-	kind := browserKind{e.Transports[j.Transport].MPTCP, t.Web.HTTP}
+	task = r.web.world.Task(t.Web.Service, t.Web.Heavy, t.Web.Seed+uint64(j.trial))
 	server := net.JoinHostPort(e.Server, strconv.Itoa(int(r.web.ports[r.controlOf(j.Transport)])))
-	url := "https://" + server + task.Path
+	return task, browserKind{e.Transports[j.Transport].MPTCP, t.Web.HTTP}, "https://" + server + task.Path
+}
+
+// preflight starts the browsers of the first jobs with and without MPTCP, which load a page. Where that
+// fails, so would every trial.
+func (r *runner) preflight(ctx context.Context, l *lab.Lab, jobs []job) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, browserPatience, fmt.Errorf("the browser is not ready after %s", browserPatience))
+	defer cancel()
+	begun := map[bool]bool{}
+	for _, j := range jobs {
+		_, kind, url := r.visited(j)
+		if begun[kind.mptcp] {
+			continue
+		}
+		begun[kind.mptcp] = true
+		if _, err := r.browser(ctx, l, kind, url); err != nil {
+			return fmt.Errorf("no page can be loaded over transport %q: %w", j.Transport, err)
+		}
+	}
+	return nil
+}
+
+// reviveFor bounds the time until a restarted server or link is ready, exitDelay that until the exit of a
+// process is known whose connections are closed.
+const (
+	reviveFor = 30 * time.Second
+	exitDelay = 500 * time.Millisecond
+)
+
+// revive restarts the server and the links that have exited, with the shapes of a case.
+func (r *runner) revive(ctx context.Context, l *lab.Lab, name string) error {
+	err := l.Daemons().Revive()
+	if err == nil {
+		err = l.WaitReady(ctx, reviveFor)
+	}
+	if err == nil {
+		err = r.setCase(l, name)
+	}
+	if err != nil {
+		return fmt.Errorf("restart what has exited: %w", err)
+	}
+	return nil
+}
+
+// browse plays a job's task and adds its metrics to the run. The exit of a process of the lab ends it.
+func (r *runner) browse(ctx context.Context, l *lab.Lab, j job, run *result.Run) error {
+	guarded, stop := l.Daemons().Guard(ctx)
+	defer stop()
+	err := r.undisturbed(guarded, l, j, run)
+	// The browser may notice that a connection is closed before the exit of the process is known.
+	if err == nil || sleep(guarded, exitDelay) != nil {
+		return err
+	}
+	// Without an exit the browser may be what is broken.
+	_, kind, _ := r.visited(j)
+	return errors.Join(err, r.web.drop(l, kind))
+}
+
+// undisturbed plays a job's task, again while the trial is disturbed.
+func (r *runner) undisturbed(ctx context.Context, l *lab.Lab, j job, run *result.Run) error {
+	t := r.traffic(j)
+	task, kind, url := r.visited(j)
 	most := maxDisturbed
 	if r.Quick {
 		most = 0
@@ -205,7 +270,7 @@ func (r *runner) browse(ctx context.Context, l *lab.Lab, j job, run *result.Run)
 	for repeated := 0; ; repeated++ {
 		why, err := r.trial(ctx, l, j, task, kind, url, run)
 		if err != nil {
-			return errors.Join(err, r.web.drop(l, kind))
+			return err
 		}
 		run.Metrics[result.Disturbed] = float64(repeated)
 		if why == "" {
@@ -235,6 +300,7 @@ func (r *runner) trial(
 	ctx context.Context, l *lab.Lab, j job, task page.Task, kind browserKind, url string, run *result.Run,
 ) (why string, err error) {
 	t := r.traffic(j)
+	guarded := ctx
 	ctx, cancel := context.WithTimeoutCause(ctx, t.Duration+browserPatience, fmt.Errorf("the browser is not ready after %s", browserPatience))
 	defer cancel()
 	b, err := r.browser(ctx, l, kind, url)
@@ -245,7 +311,11 @@ func (r *runner) trial(
 	if err != nil {
 		return "", err
 	}
-	defer func() { err = errors.Join(err, p.Close()) }()
+	defer func() {
+		if err == nil || guarded.Err() != nil { // else the browser is killed
+			err = errors.Join(err, p.Close())
+		}
+	}()
 	others, err := r.visit(ctx, l, j)
 	if err != nil {
 		return "", err
