@@ -177,7 +177,8 @@ func (w *pathWatch) put(loading time.Duration, run *result.Run) error {
 type usage struct {
 	idle, total     uint64
 	late, delivered uint64
-	// toward has the bytes of frames that each link delivered from its end at the server.
+	// toward has the bytes of frames that each link delivered toward the client: from its end at the server,
+	// or from its first end if neither is at one of them.
 	toward map[string]uint64
 	at     time.Time
 }
@@ -197,7 +198,7 @@ func (r *runner) usage(ctx context.Context, l *lab.Lab) (u usage, err error) {
 			u.late += report.Forward.Late.Over + report.Backward.Late.Over
 			u.delivered += report.Forward.Delivered + report.Backward.Delivered
 			u.toward[name] = report.Forward.DeliveredBytes
-			if r.Spec.Links[name].Ends[0].Node != r.Spec.Experiment.Server {
+			if e := r.Spec.Experiment; r.Spec.Links[name].Ends[0].Node == e.Client || r.Spec.Links[name].Ends[1].Node == e.Server {
 				u.toward[name] = report.Backward.DeliveredBytes
 			}
 		}

@@ -42,10 +42,10 @@ func (r *runner) visit(ctx context.Context, l *lab.Lab, j job) (*visits, error) 
 		seed := e.Traffic[j.Traffic].Web.Seed + uint64(j.trial*len(v.loads)+i)
 		args := []string{
 			"load", "--json", "--rate", load.Rate.String(), "--duration", (e.Traffic[j.Traffic].Duration + browserPatience).String(),
-			"--seed", strconv.FormatUint(seed, 10), "--site-seed", strconv.FormatUint(r.Spec.Nodes[e.Server].Site.Seed, 10), load.URL,
+			"--seed", strconv.FormatUint(seed, 10), "--site-seed", strconv.FormatUint(load.Seed, 10), load.URL,
 		}
 		v.done.Go(func() {
-			err := l.Daemons().RunClient(ctx, e.Client, args, func(out io.Reader) error {
+			err := l.Daemons().RunClient(ctx, load.Node, args, func(out io.Reader) error {
 				var report traffic.LoadReport
 				return json.NewDecoder(out).Decode(&report)
 			})

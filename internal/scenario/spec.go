@@ -134,6 +134,9 @@ type Experiment struct {
 	LabTrials int `yaml:"lab_trials,omitempty"`
 	// Routes is what an experiment of kind routes changes and observes.
 	Routes *Routes `yaml:"routes,omitempty"`
+	// Visitors are where the load of an experiment of kind web comes from. Default: from the client, over
+	// each link between it and the server that has a rate.
+	Visitors *Visitors `yaml:"visitors,omitempty"`
 	// Cases are settings of the network, each with its events.
 	Cases []Case `yaml:"cases"`
 	// Traffic are the deliveries by name.
@@ -225,7 +228,7 @@ type Case struct {
 	// Connections run beside that of the cell and compete with it.
 	Connections []Connection `yaml:"connections,omitempty"`
 	// Load is the rate of the visits of other users in an experiment of kind web, as a share of the rate
-	// of each link between the client and the server. Visits use TCP over one link each.
+	// of each link that they use. Visits use TCP over one link each.
 	Load float64 `yaml:"load,omitempty"`
 	// Web is the form of the pages in an experiment of kind web, in place of that of the traffic.
 	Web WebForm `yaml:"web,omitempty"`

@@ -45,6 +45,15 @@ type WebForm struct {
 	Heavy bool `yaml:"heavy,omitempty"`
 }
 
+// Visitors is where the visits of other users come from.
+type Visitors struct {
+	// Node is the node that they come from. Example: visitors
+	Node string `yaml:"node"`
+	// Sites are the addresses that are visited, by the link that leads there: each is of a node with a site.
+	// Example: {path1: "2001:db8:1:3::1"}
+	Sites map[string]netip.Addr `yaml:"sites"`
+}
+
 // ThinkTimes returns the factor that multiplies think times of that sum, in a quick pass or not.
 func (t *Traffic) ThinkTimes(sum time.Duration, quick bool) float64 {
 	bound := t.Web.Think
@@ -59,6 +68,7 @@ func (t *Traffic) ThinkTimes(sum time.Duration, quick bool) float64 {
 
 // webExperiment checks the keys of an experiment of KindWeb, and those that it must not have.
 func (c *checker) webExperiment(path string, e *Experiment) {
+	c.visitors(path+".visitors", e.Visitors)
 	for i, k := range e.Cases {
 		path := index(path+".cases", i)
 		c.load(path+".load", e, k)
@@ -144,55 +154,112 @@ func (c *checker) load(path string, e *Experiment, k Case) {
 	switch {
 	case !(k.Load >= 0 && k.Load <= maxLoad):
 		c.Add(path, "must be from 0 to %g, got %v", maxLoad, k.Load)
-	case k.Load > 0 && len(c.spec.LoadsIn(k)) == 0:
+	case k.Load > 0 && e.Visitors == nil && len(c.spec.LoadsIn(k)) == 0:
 		c.Add(path, "needs a link with a rate between server and client, and a listener without certificate in the server's site")
+	case k.Load > 0 && e.Visitors != nil && len(c.spec.LoadsIn(k)) < len(e.Visitors.Sites):
+		c.Add(path, "needs a rate of each link of visitors.sites")
+	}
+}
+
+// visitors checks where a load comes from.
+func (c *checker) visitors(path string, v *Visitors) {
+	if v == nil {
+		return
+	}
+	c.knownNode(path+".node", v.Node)
+	if len(v.Sites) == 0 {
+		c.Add(path+".sites", "must name at least one link")
+	}
+	for _, link := range sortedKeys(v.Sites) {
+		if c.spec.Links[link] == nil {
+			c.Add(at(path+".sites", link), "link %q is not in links", link)
+		}
+		if _, _, ok := c.spec.plainSite(v.Sites[link]); !ok {
+			c.Add(at(path+".sites", link), "must be an address of a node with a site that has a listener without certificate, got %s", v.Sites[link])
+		}
 	}
 }
 
 // Load is what visits of other users request over a link.
 type Load struct {
+	// Node is where they come from.
+	Node string
 	Link string
 	Rate unit.Bandwidth
-	// URL is that of the site at the server's end of the link.
-	URL string
+	// URL is that of the site, Seed its seed.
+	URL  string
+	Seed uint64
 }
 
-// LoadsIn returns the loads of a case of an experiment of KindWeb, one for each link between the server
-// and the client that has a rate.
+// LoadsIn returns the loads of a case of an experiment of KindWeb, one for each link that has a rate: those
+// of Visitors, or those between the server and the client.
 func (s *Spec) LoadsIn(k Case) []Load {
 	e := s.Experiment
-	server := s.Nodes[e.Server]
-	if k.Load == 0 || server == nil || server.Site == nil {
+	if k.Load == 0 {
 		return nil
 	}
-	plain := slices.IndexFunc(server.Site.Listen, func(l site.Listen) bool { return l.Certificate == "" })
-	if plain < 0 {
-		return nil
-	}
-	var all []Load
-	for _, name := range sortedKeys(s.Links) {
-		rate := s.ShapeIn(k, name).Rate
-		if s.Links[name] == nil || rate == 0 {
-			continue
-		}
-		var address netip.Addr
-		client := false
-		for _, end := range s.Links[name].Ends {
-			client = client || end.Node == e.Client
-			if end.Node == e.Server && len(end.Addresses) > 0 {
-				address = end.Addresses[0].Addr()
+	from, sites := e.Client, map[string]netip.Addr{}
+	if e.Visitors != nil {
+		from, sites = e.Visitors.Node, e.Visitors.Sites
+	} else {
+		for name, l := range s.Links {
+			if address, ok := l.between(e.Server, e.Client); ok {
+				sites[name] = address
 			}
 		}
-		if client && address.IsValid() {
-			at := netip.AddrPortFrom(address, server.Site.Listen[plain].Address.Port())
-			all = append(all, Load{name, unit.Bandwidth(k.Load * float64(rate)), "http://" + at.String()})
+	}
+	var all []Load
+	for _, name := range sortedKeys(sites) {
+		rate := s.ShapeIn(k, name).Rate
+		port, seed, ok := s.plainSite(sites[name])
+		if rate > 0 && ok {
+			url := "http://" + netip.AddrPortFrom(sites[name], port).String()
+			all = append(all, Load{from, name, unit.Bandwidth(k.Load * float64(rate)), url, seed})
 		}
 	}
 	return all
 }
 
+// between returns the address of a node on a link that it shares with another one.
+func (l *Link) between(node, other string) (address netip.Addr, ok bool) {
+	if l == nil {
+		return address, false
+	}
+	shared := false
+	for _, end := range l.Ends {
+		shared = shared || end.Node == other
+		if end.Node == node && len(end.Addresses) > 0 {
+			address = end.Addresses[0].Addr()
+		}
+	}
+	return address, shared && address.IsValid()
+}
+
+// plainSite returns the port of the first listener without certificate of the site at an address, and the
+// seed of the site.
+func (s *Spec) plainSite(address netip.Addr) (port uint16, seed uint64, ok bool) {
+	for _, l := range s.Links {
+		if l == nil {
+			continue
+		}
+		for _, end := range l.Ends {
+			n := s.Nodes[end.Node]
+			if n == nil || n.Site == nil || !slices.ContainsFunc(end.Addresses, func(p netip.Prefix) bool { return p.Addr() == address }) {
+				continue
+			}
+			if i := slices.IndexFunc(n.Site.Listen, func(l site.Listen) bool { return l.Certificate == "" }); i >= 0 {
+				return n.Site.Listen[i].Address.Port(), n.Site.Seed, true
+			}
+		}
+	}
+	return 0, 0, false
+}
+
 // webOnly adds a fault for each key that only an experiment of KindWeb can have.
 func (c *checker) webOnly(path string, e *Experiment) {
+	if e.Visitors != nil {
+		c.Add(path+".visitors", "is for experiments of kind %s", KindWeb)
+	}
 	for i, k := range e.Cases {
 		if k.Load != 0 {
 			c.Add(index(path+".cases", i)+".load", "is for experiments of kind %s", KindWeb)

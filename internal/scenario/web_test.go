@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -33,7 +34,13 @@ func TestCheckWeb(t *testing.T) {
 		{"settings of a case", func(s *Spec) { s.Experiment.Cases[0].Settings.Window = 100000 }, `experiment.cases[0].settings: cannot be given`},
 		{"settings of a transport", func(s *Spec) { s.Experiment.Transports["tcp"].InitialWindow = 4 }, `experiment.transports.tcp: must have no settings but congestion and pace`},
 		{"load", func(s *Spec) { s.Experiment.Cases[0].Load = 1 }, `experiment.cases[0].load: must be from 0 to 0.9, got 1`},
-		{"load of nothing", func(s *Spec) { s.Nodes["server"].Site.Listen[0].Certificate = "x" }, `experiment.cases[0].load: needs a link with a rate`},
+		{"load of nothing", func(s *Spec) { s.Experiment.Visitors = nil }, `experiment.cases[0].load: needs a link with a rate between server and client`},
+		{"load without a rate", func(s *Spec) { s.Links["path2"].Rate = 0 }, `experiment.cases[0].load: needs a rate of each link of visitors.sites`},
+		{"visitors from nowhere", func(s *Spec) { s.Experiment.Visitors.Node = "x" }, `experiment.visitors.node: node "x" is not in nodes`},
+		{"visitors to nowhere", func(s *Spec) { s.Experiment.Visitors.Sites = nil }, `experiment.visitors.sites: must name at least one link`},
+		{"visitors over nothing", func(s *Spec) { s.Experiment.Visitors.Sites["x"] = netip.MustParseAddr("2001:db8:1:3::1") }, `experiment.visitors.sites.x: link "x" is not in links`},
+		{"visitors of a site with TLS", func(s *Spec) { s.Nodes["visited"].Site.Listen[0].Certificate = "x" }, `experiment.visitors.sites.path1: must be an address of a node with a site that has a listener without certificate, got 2001:db8:1:3::1`},
+		{"visitors of another kind", func(s *Spec) { s.Experiment.Kind = KindDelivery }, `experiment.visitors: is for experiments of kind web`},
 		{"http of a case", func(s *Spec) { s.Experiment.Cases[0].Web.HTTP = "3" }, `experiment.cases[0].web.http: must be one of 1.1, 2, got "3"`},
 		{"quick of nothing", func(s *Spec) { s.Experiment.Quick.Transports = []string{"tcp", "reno*"} }, `experiment.quick.transports[1]: matches none of tcp, balia`},
 		{"form of another kind", func(s *Spec) {
@@ -84,11 +91,21 @@ func TestThinkTimes(t *testing.T) {
 func TestLoadsIn(t *testing.T) {
 	s := webqoe(t)
 	got := s.LoadsIn(s.Experiment.Case("env2"))
-	if len(got) != 4 || got[1] != (Load{"path2", 5 * unit.MbitPerSecond, "http://[2001:db8:2::1]:80"}) {
-		t.Errorf("got %+v", got)
+	if want := (Load{"visitors", "path2", 5 * unit.MbitPerSecond, "http://[2001:db8:2:3::1]:80", 1}); len(got) != 4 || got[1] != want {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if got := s.LoadsIn(s.Experiment.Case("env3")); got != nil {
 		t.Errorf("without load: %+v", got)
+	}
+	// Without visitors of its own: over the links between server and client.
+	s.Experiment.Visitors = nil
+	s.Links["direct"] = &Link{Shape: Shape{Rate: 8 * unit.MbitPerSecond}, Ends: []End{
+		{Node: "client", Addresses: []netip.Prefix{netip.MustParsePrefix("2001:db8:9::2/64")}},
+		{Node: "server", Addresses: []netip.Prefix{netip.MustParsePrefix("2001:db8:9::1/64")}},
+	}}
+	got = s.LoadsIn(s.Experiment.Case("env2"))
+	if want := (Load{"client", "direct", 4 * unit.MbitPerSecond, "http://[2001:db8:9::1]:80", 1}); len(got) != 1 || got[0] != want {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 
