@@ -97,13 +97,39 @@ func file(name string) (Resource, error) {
 	return Resource{Type: mediaTypes[extension], Constant: true, Size: len(b), body: func() []byte { return b }}, nil
 }
 
+// preloadMark is where the document of a first view has the links of what its script requests.
+const preloadMark = "<!-- preload -->\n"
+
+// document returns the document of a service's first view. With its links a browser requests what the script
+// shows at once, and not when the script runs.
+func (w *World) document(s Service) Resource {
+	b, err := static.ReadFile("static/" + string(s) + ".html")
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	var links strings.Builder
+	for _, path := range w.preloads(s) {
+		as := "image"
+		if strings.HasSuffix(path, ".json") {
+			as = `fetch" crossorigin="anonymous`
+		}
+		fmt.Fprintf(&links, "<link rel=\"preload\" href=\"%s\" as=\"%s\">\n", path, as)
+	}
+	before, after, found := strings.Cut(string(b), preloadMark)
+	if !found {
+		panic("BUG: no place for links in " + string(s))
+	}
+	body := []byte(before + links.String() + after)
+	return Resource{Type: mediaTypes["html"], Constant: true, Size: len(body), body: func() []byte { return body }}
+}
+
 // picture returns an image.
 func (p picture) resource(draw func() []byte) (Resource, error) {
 	return Resource{Type: "image/png", Constant: true, Size: p.size(), body: draw}, nil
 }
 
-// document returns a value as JSON.
-func document(v any, constant bool) (Resource, error) {
+// encoded returns a value as JSON.
+func encoded(v any, constant bool) (Resource, error) {
 	b, err := json.Marshal(v)
 	if err != nil {
 		panic("BUG: " + err.Error())
@@ -160,7 +186,7 @@ type chosenJSON struct {
 
 func (w *World) mapResource(path string, heavy bool) (Resource, error) {
 	if path == "" {
-		return file("map.html")
+		return w.document(Map), nil
 	}
 	if path == "map.js" {
 		return file(path)
@@ -201,7 +227,7 @@ func (w *World) viewResource(kind, path string, heavy bool) (Resource, error) {
 	case kind == "tile" && x < Columns<<zoom && y < Rows<<zoom:
 		return w.tile(v, dimensions(kind, heavy), 1)
 	case kind == "view" && v.Valid():
-		return document(w.viewOf(v), true)
+		return encoded(w.viewOf(v), true)
 	}
 	return Resource{}, ErrNotFound
 }
@@ -255,9 +281,9 @@ func (w *World) placeResource(kind, path string, heavy bool) (Resource, error) {
 	switch {
 	case kind == "place" && rest == ".json":
 		listed := placeJSON{ID: place.ID, Name: place.Name, Kind: place.Kind, District: place.District, X: place.X, Y: place.Y}
-		return document(detailJSON{listed, place.Features, place.Rating, placePhotos}, true)
+		return encoded(detailJSON{listed, place.Features, place.Rating, placePhotos}, true)
 	case kind == "chosen" && rest == ".json":
-		return document(chosenJSON{place.ID, place.Name, routePhotos}, true)
+		return encoded(chosenJSON{place.ID, place.Name, routePhotos}, true)
 	case kind == "thumb" && rest == ".png":
 		return draw("mapthumb", 0)
 	}
@@ -312,13 +338,13 @@ func itemsJSON(items []*Item) []itemJSON {
 func (w *World) shopResource(path, query string, heavy bool) (Resource, error) {
 	switch path {
 	case "":
-		return file("shop.html")
+		return w.document(Shop), nil
 	case "shop.js":
 		return file(path)
 	case "home.json":
 		list := listJSON{Total: len(w.items), Recommended: itemsJSON(w.recommend(shelfHome, ""))}
 		list.Items = itemsJSON(w.find(Search{})[:popular])
-		return document(list, true)
+		return encoded(list, true)
 	case "search.json":
 		s, err := parseSearch(query)
 		if err != nil {
@@ -326,7 +352,7 @@ func (w *World) shopResource(path, query string, heavy bool) (Resource, error) {
 		}
 		found := w.find(s)
 		list := listJSON{Total: len(found), Items: itemsJSON(s.page(found)), Recommended: itemsJSON(w.recommend(s.shelf(), s.encode()))}
-		return document(list, false)
+		return encoded(list, false)
 	case "banner.png":
 		p := dimensions("banner", heavy)
 		return p.resource(func() []byte {
@@ -356,7 +382,7 @@ func (w *World) itemResource(kind, path string, heavy bool) (Resource, error) {
 	}
 	article := func(from shelf) (Resource, error) {
 		listed := itemJSON{item.ID, item.Name, item.Color, item.Price, item.Rating}
-		return document(articleJSON{listed, item.Category, itemPhotos, itemsJSON(w.recommend(from, id))}, true)
+		return encoded(articleJSON{listed, item.Category, itemPhotos, itemsJSON(w.recommend(from, id))}, true)
 	}
 	draw := func(name string, variant int) (Resource, error) {
 		p := dimensions(name, heavy)

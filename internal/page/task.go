@@ -188,7 +188,16 @@ func (p *player) request(path, query string) int {
 	return len(load.Requests) - 1
 }
 
-// first adds the requests of a first view up to its script. The next ones wait for that.
+// preloads returns what the script of a service's first view requests, relative to the document.
+func (w *World) preloads(s Service) (paths []string) {
+	if s == Map {
+		return append(tiles(home), append([]string{home.path()}, thumbs(best(w.visible(home)))...)...)
+	}
+	return append([]string{"home.json"}, pictures(w.find(Search{})[:popular], w.recommend(shelfHome, ""))...)
+}
+
+// first adds the requests of a first view: the document, which all others wait for, what it loads first, and
+// the images in it.
 func (p *player) first(images ...string) {
 	p.load()
 	p.document = p.get("", "")
@@ -196,11 +205,10 @@ func (p *player) first(images ...string) {
 	root = root[:len(root)-1]
 	p.request(root+"style.css", "")
 	p.request(root+"page.js", "")
-	script := p.get(string(p.task.Service)+".js", "")
-	for _, name := range images {
-		p.get(name, "")
+	p.get(string(p.task.Service)+".js", "")
+	for _, path := range slices.Concat(p.w.preloads(p.task.Service), images) {
+		p.get(path, "")
 	}
-	p.document = script
 }
 
 // findPlace makes the task of the map.
@@ -237,7 +245,6 @@ func (p *player) findPlace() {
 		images = append(images, "icon/"+k+".png")
 	}
 	p.first(images...)
-	p.view(v)
 	v = p.approach(v, goal)
 	for v.Zoom < districtZoom+p.rng.IntN(2) {
 		v = v.zoomIn()
@@ -294,16 +301,35 @@ func (p *player) control(id, key string) {
 	}
 }
 
-// view adds the requests of a view of the map.
-func (p *player) view(v View) {
+// path returns the path of what a view shows besides its tiles.
+func (v View) path() string { return fmt.Sprintf("view/%d/%d/%d.json", v.Zoom, v.X, v.Y) }
+
+// tiles returns the paths of the tiles of a view.
+func tiles(v View) (paths []string) {
 	for y := range Rows {
 		for x := range Columns {
-			p.get(fmt.Sprintf("tile/%d/%d/%d.png", v.Zoom, v.X+x, v.Y+y), "")
+			paths = append(paths, fmt.Sprintf("tile/%d/%d/%d.png", v.Zoom, v.X+x, v.Y+y))
 		}
 	}
-	p.document = p.get(fmt.Sprintf("view/%d/%d/%d.json", v.Zoom, v.X, v.Y), "")
-	for _, f := range best(p.w.visible(v)) {
-		p.get("thumb/"+f.ID+".png", "")
+	return paths
+}
+
+// thumbs returns the paths of the pictures of places.
+func thumbs(places []*Place) (paths []string) {
+	for _, p := range places {
+		paths = append(paths, "thumb/"+p.ID+".png")
+	}
+	return paths
+}
+
+// view adds the requests of a view of the map.
+func (p *player) view(v View) {
+	for _, path := range tiles(v) {
+		p.get(path, "")
+	}
+	p.document = p.get(v.path(), "")
+	for _, path := range thumbs(best(p.w.visible(v))) {
+		p.get(path, "")
 	}
 }
 
@@ -332,8 +358,6 @@ func (p *player) buyItem() {
 		icons = append(icons, "icon/"+c+".png")
 	}
 	p.first(icons...)
-	p.document = p.get("home.json", "")
-	p.list(p.w.find(Search{})[:popular], shelfHome, "")
 
 	s := Search{Text: goal.Category}
 	p.step(Type, "#search", s.Text, false)
@@ -378,10 +402,18 @@ func (p *player) article(item *Item) {
 
 // list adds the requests of a list of items and of recommendations.
 func (p *player) list(items []*Item, from shelf, key string) {
+	for _, path := range pictures(items, p.w.recommend(from, key)) {
+		p.get(path, "")
+	}
+}
+
+// pictures returns the paths of the pictures of items in a list, and of recommended ones.
+func pictures(items, recommended []*Item) (paths []string) {
 	for _, i := range items {
-		p.get("thumb/"+i.ID+".png", "")
+		paths = append(paths, "thumb/"+i.ID+".png")
 	}
-	for _, i := range p.w.recommend(from, key) {
-		p.get("small/"+i.ID+".png", "")
+	for _, i := range recommended {
+		paths = append(paths, "small/"+i.ID+".png")
 	}
+	return paths
 }

@@ -26,7 +26,7 @@ const page = (() => {
 
   // json returns what a path has.
   async function json(path) {
-    const response = await fetch(path, { credentials: 'omit' });
+    const response = await fetch(path);
     if (!response.ok) {
       throw new Error('the server responds ' + response.status + ' to ' + path);
     }
