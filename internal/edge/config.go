@@ -177,6 +177,9 @@ type Paths struct {
 	// restart. Default: all.
 	// Example: overflow
 	Use Use `yaml:"use,omitempty"`
+	// Policies choose otherwise for connections of a port, a mark or a cgroup, by what they carry. The
+	// first one counts whose conditions all apply; use is for connections without one.
+	Policies []Policy `yaml:"policies,omitempty"`
 	// MPTCP is for the kernel's path manager only.
 	MPTCP `yaml:",inline"`
 }
@@ -260,6 +263,7 @@ func (c *Config) Check() fault.List {
 		seen.Check(&faults, at, "table", p.fib())
 	}
 	faults.Merge("mptcp", c.MPTCP.Check())
+	c.checkPolicies(&faults)
 	if c.MPTCP.manager() == KernelPathManager && len(c.Peers) > maxSubflows {
 		faults.Add("peers", "must be at most %d with the kernel's path manager, which gives a client's subflows to no particular ones, got %d", maxSubflows, len(c.Peers))
 	}

@@ -290,14 +290,14 @@ func (e *Edge) preparePaths() error {
 	}
 	o := pathmanager.Options{
 		Retired: slices.Collect(maps.Keys(e.owned)), Restarted: e.restarted, ShareDefault: e.config.MPTCP.BestPath == SharingBestPath,
-		Overflow: e.config.MPTCP.Use == UseOverflow, Keep: e.keep, Log: e.log,
+		Overflow: e.config.MPTCP.Use == UseOverflow, Rules: e.config.rules(), Keep: e.keep, Log: e.log,
 	}
 	for _, p := range e.config.Peers {
 		o.Peers = append(o.Peers, pathmanager.Peer{Address: p.Address, Backup: p.Backup})
 	}
 	e.memory = newMemory(e.config.memoryFile(), e.log)
 	o.Remember = e.memory.remember
-	if o.Overflow {
+	if o.Overflow || len(o.Rules) > 0 {
 		o.Memory = e.memory.read(time.Now())
 	}
 	paths, err := pathmanager.New(o)

@@ -96,7 +96,7 @@ type Connections struct {
 	// connections.
 	Connections int       `json:"connections"`
 	Subflows    []Subflow `json:"subflows"`
-	// Remembered is what connections learned of paths, with mptcp.use: overflow: at most limit, the
+	// Remembered is what connections learned of paths, with mptcp.use: overflow or a policy: at most limit, the
 	// newest first.
 	Remembered []Remembered `json:"remembered,omitempty"`
 }
@@ -126,8 +126,10 @@ type Subflow struct {
 	Backup  bool   `json:"backup"`
 	Stalled bool   `json:"stalled"`
 	Parked  bool   `json:"parked"`
-	// Use is why it carries data or rests, with mptcp.use: overflow.
-	Use string `json:"use,omitempty"`
+	// Policy is that of the connection, and Use why the subflow carries data or rests, with mptcp.use:
+	// overflow or a policy.
+	Policy string `json:"policy,omitempty"`
+	Use    string `json:"use,omitempty"`
 }
 
 // Connections lists the subflows of at most limit connections.
@@ -147,7 +149,7 @@ func (e *Edge) Connections(ctx context.Context, limit int) (any, error) {
 		}
 		c.Subflows = append(c.Subflows, Subflow{
 			Connection: fmt.Sprintf("%08x", s.Token), Client: s.Remote, Address: s.Local.Addr(), Egress: egress,
-			Backup: s.Backup, Stalled: s.Stalled, Parked: s.Parked, Use: s.Use,
+			Backup: s.Backup, Stalled: s.Stalled, Parked: s.Parked, Policy: s.Policy, Use: s.Use,
 		})
 	}
 	paths, err := e.paths.Memory(ctx)

@@ -30,6 +30,7 @@ type changes struct {
 	peers     daemon.Difference
 	neighbors bgp.Changes
 	use       Use // "": the same
+	policies  bool
 }
 
 // difference returns the changes from one configuration to another, or faults for keys that cannot
@@ -49,7 +50,7 @@ func difference(old, now *Config) (changes, fault.List) {
 	fault.Fixed(&faults, "locators", fmt.Sprint(old.Locators), fmt.Sprint(now.Locators))
 	fault.Fixed(&faults, "encap", old.encap(), now.encap())
 	was, use := old.MPTCP, now.MPTCP.use()
-	was.Use = now.MPTCP.Use
+	was.Use, was.Policies = now.MPTCP.Use, now.MPTCP.Policies
 	fault.Fixed(&faults, "mptcp", fmt.Sprintf("%+v", was), fmt.Sprintf("%+v", now.MPTCP))
 	fault.Fixed(&faults, "control", old.Control, now.Control)
 	fault.Fixed(&faults, "status", old.Status, now.Status)
@@ -62,6 +63,7 @@ func difference(old, now *Config) (changes, fault.List) {
 	}
 	return changes{
 		use:       use,
+		policies:  !reflect.DeepEqual(old.rules(), now.rules()),
 		peers:     daemon.Compare(old.Peers, now.Peers, func(p Peer) string { return p.Name }, same),
 		neighbors: bgp.Compare(old.neighbors(), now.neighbors()),
 	}, nil
@@ -72,6 +74,9 @@ func (c changes) lines() []string {
 	lines := append(c.peers.Lines("egress peer"), c.neighbors.Lines()...)
 	if c.use != "" {
 		lines = append(lines, fmt.Sprintf("mptcp.use changed to %s", c.use))
+	}
+	if c.policies {
+		lines = append(lines, "mptcp.policies changed")
 	}
 	return lines
 }
@@ -112,10 +117,10 @@ func (e *Edge) Reload(now Config) ([]string, error) {
 	}
 	e.removePeers(ctx, c.peers.Remove)
 	e.addPeers(ctx, c.peers.Add, &now)
-	if c.use != "" {
-		e.daemon.Do(ctx, func() { e.config.MPTCP.Use = now.MPTCP.Use })
+	if c.use != "" || c.policies {
+		e.daemon.Do(ctx, func() { e.config.MPTCP = now.MPTCP })
 		if e.paths != nil {
-			e.paths.SetOverflow(c.use == UseOverflow)
+			e.paths.SetUse(now.MPTCP.use() == UseOverflow, now.rules())
 		}
 	}
 	return c.lines(), nil

@@ -51,6 +51,7 @@ func TestDifference(t *testing.T) {
 		"path manager": {func(c *Config) { c.MPTCP.PathManager = KernelPathManager }, "", "mptcp: cannot change from "},
 		"use":          {func(c *Config) { c.MPTCP.Use = UseOverflow }, "mptcp.use changed to overflow", ""},
 		"same use":     {func(c *Config) { c.MPTCP.Use = UseAll }, "", ""},
+		"policies":     {func(c *Config) { c.MPTCP.Policies = []Policy{{Port: 80, Policy: "latency"}} }, "mptcp.policies changed", ""},
 		"interface":    {func(c *Config) { c.Interface = "eth0" }, "", "interface: cannot change from lan to eth0 while the daemon runs; a restart is needed"},
 		"same encap":   {func(c *Config) { c.Encap = EncapRed }, "", ""},
 	} {

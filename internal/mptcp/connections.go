@@ -44,6 +44,10 @@ type Subflow struct {
 	NotSent uint32
 	// SendWindow is the window that the peer advertised, in bytes; 0 before Linux 5.4.
 	SendWindow uint32
+	// Mark is that of the socket (SO_MARK), Cgroup the ID of its cgroup of version 2, which is that of
+	// the process which opened the listening socket; 0 before Linux 5.9.
+	Mark   uint32
+	Cgroup uint64
 }
 
 // Diag reads the subflows of a network namespace from sock_diag. It is safe for concurrent use.
@@ -120,6 +124,8 @@ const (
 	diagOffsetQueued = 60
 
 	diagAttrInfo    = 2
+	diagAttrMark    = 15
+	diagAttrCgroup  = 21
 	diagAttrULP     = 19
 	diagAttrMPTCP   = 3
 	subflowTokenLoc = 2
@@ -252,6 +258,14 @@ func decodeSubflow(b []byte) (s Subflow, ok bool, err error) {
 		switch kind {
 		case diagAttrInfo:
 			info = v
+		case diagAttrMark:
+			if len(v) >= 4 {
+				s.Mark = binary.NativeEndian.Uint32(v)
+			}
+		case diagAttrCgroup:
+			if len(v) >= 8 {
+				s.Cgroup = binary.NativeEndian.Uint64(v)
+			}
 		case diagAttrULP:
 			return eachAttr(v, func(kind uint16, v []byte) error {
 				if kind != diagAttrMPTCP {

@@ -84,7 +84,7 @@ func (e *Entry) check(now time.Time) error {
 		return fmt.Errorf("a rate of %g bytes/s", e.Rate)
 	case e.MinRTT < 0 || e.MinRTT > mostRTT:
 		return fmt.Errorf("a round-trip time of %s", e.MinRTT)
-	case e.Verdict.Open():
+	case e.Verdict.Open() || e.Verdict > Stalled:
 		return fmt.Errorf("a verdict %q", e.Verdict)
 	case e.Rests < 0 || e.Rests > mostRests || e.RestUntil.Sub(e.Learned) > restMost:
 		return fmt.Errorf("%d rests, until %s", e.Rests, e.RestUntil)

@@ -105,10 +105,15 @@ const (
 	NoGain
 	// Stalled: it made no progress in an earlier connection.
 	Stalled
+	// Commit: it carried what its budget allows.
+	Commit
+	// Share: it carries its share, Ahead: it carried more than that.
+	Share
+	Ahead
 )
 
 // reasons are their names, as shown to users.
-var reasons = [...]string{"unused", "first", "overflow", "alarm", "slow", "window", "no gain", "stalled"}
+var reasons = [...]string{"unused", "first", "overflow", "alarm", "slow", "window", "no gain", "stalled", "commit", "share", "ahead"}
 
 func (r Reason) String() string {
 	if int(r) < len(reasons) {
@@ -118,13 +123,19 @@ func (r Reason) String() string {
 }
 
 // Open reports whether a path with this reason carries data.
-func (r Reason) Open() bool { return r == First || r == Overflow || r == Alarm }
+func (r Reason) Open() bool { return r == First || r == Overflow || r == Alarm || r == Share }
 
 // Connection decides for one connection. The zero value is ready to use. It is not safe for concurrent
 // use.
 type Connection[K comparable] struct {
 	// Recall, if set, returns what earlier connections learned of a path. It is called once for each.
 	Recall func(K) Past
+	// Policy is what paths are chosen for. It does not change.
+	Policy Policy
+	// Terms, if set, returns what the policy is given of a path. Start is the time at which the
+	// connection began, on the clock of budgets.
+	Terms func(K) Terms
+	Start time.Duration
 
 	paths map[K]*path
 	first *path
@@ -138,6 +149,9 @@ type Connection[K comparable] struct {
 	unsaturated   time.Duration // since when the first path alone would do
 	isUnsaturated bool
 	total         meter
+	doublings     int           // of row.idle
+	width         int           // how many paths Cost has open
+	aged          time.Duration // when Ratio last halved what paths carried
 }
 
 // path is what is known of a path.
@@ -170,6 +184,10 @@ type path struct {
 	queued  time.Duration // until when its round-trip time includes a standing queue of this connection
 	growing bool          // the rate is not known yet
 	bytes   int           // delivered since the last look
+	// With Ratio, member is whether it has a share, carried the bytes delivered, and given those with
+	// what is queued.
+	member         bool
+	carried, given float64
 }
 
 // peak is the highest value of a period of recent and of the one before.
@@ -246,11 +264,7 @@ func (c *Connection[K]) Look(now time.Duration, samples []Sample[K]) (changed bo
 		c.first = nil
 		return false
 	}
-	c.choose(now, samples)
-	if !c.alarm(now, samples) {
-		c.judge(now, samples)
-		c.overflow(now, samples)
-	}
+	c.decide(now, samples)
 	for i := range samples {
 		changed = changed || before[i].Open() != c.Reason(samples[i].Path).Open()
 	}
@@ -370,7 +384,7 @@ func (c *Connection[K]) choose(now time.Duration, samples []Sample[K]) {
 		switch {
 		case best == nil,
 			now >= p.until && now < best.until,
-			p.delay < better*best.delay && !p.growing && (now >= p.until || was == nil && now < best.until):
+			p.delay < policies[c.Policy].better*best.delay && !p.growing && (now >= p.until || was == nil && now < best.until):
 			best = p
 		}
 	}
@@ -498,7 +512,7 @@ func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 			next, nextRate = p, p.known(now)
 		}
 		if p == c.first {
-			alone := !s.saturated() && c.total.last < carries*rate
+			alone := !s.saturated() && (policies[c.Policy].free || c.total.last < carries*rate)
 			if alone && !c.isUnsaturated {
 				c.unsaturated = now
 			}
@@ -509,20 +523,30 @@ func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 		c.saturated = now
 	}
 	c.isSaturated = saturated
-	wait := saturatedFor
+	row := &policies[c.Policy]
+	idle := row.idle << c.doublings
+	wait := row.saturated
 	if starts {
-		wait = startFor
+		wait = row.start
+	}
+	if row.outlasts && next != nil {
+		wait = max(wait, time.Duration(next.delay*float64(time.Second)))
 	}
 	switch {
 	case saturated && now-c.saturated >= wait && next != nil && (nextRate == 0 || nextRate >= leastShare*sum):
-		if next.reason == Unused && !next.tried && next.alone > 0 && now-next.closed < againAfter {
+		if row.retries && next.reason == Unused && !next.tried && next.alone > 0 && now-next.closed < againAfter {
 			// The first path was not saturated because this one held it up.
 			next.rest(now, NoGain)
 			return
 		}
+		if row.free && next.closed > 0 && now-next.closed < idle {
+			c.doublings = min(c.doublings+1, mostDoublings)
+		} else {
+			c.doublings = 0
+		}
 		next.open(now, Overflow, max(c.total.last, 1))
 		c.isSaturated = false
-	case c.isUnsaturated && now-c.unsaturated >= idleFor:
+	case c.isUnsaturated && now-c.unsaturated >= idle:
 		for i := range samples {
 			if p := c.paths[samples[i].Path]; p != c.first && p.reason.Open() {
 				p.rest(now, Unused)

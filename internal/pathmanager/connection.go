@@ -47,6 +47,8 @@ type connection struct {
 	removals      removals
 	since         time.Time // when it became known
 	use           overflow.Connection[pathKey]
+	socket        socket
+	rule          *rule // nil: none is for it
 }
 
 // subflow is a subflow of a connection; peer is -1 if it is on the default address.
@@ -241,7 +243,7 @@ func (c *connection) announce(peer int) {
 
 func (c *connection) requestAnnounce(peer int) {
 	c.machine.request(mptcp.Announce{
-		Token: c.token, ID: c.announcements[peer].id, Address: c.machine.peers[peer].address, Backup: c.machine.overflow,
+		Token: c.token, ID: c.announcements[peer].id, Address: c.machine.peers[peer].address, Backup: c.chooses(),
 	})
 }
 

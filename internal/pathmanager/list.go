@@ -22,8 +22,9 @@ type Subflow struct {
 	// makes no progress; Parked, that its route was withdrawn and it is kept unused until it
 	// can be closed.
 	Backup, Stalled, Parked bool
-	// Use is why it carries data or rests, "" unless Options.Overflow is set.
-	Use string
+	// Policy is that of the connection, and Use why the subflow carries data or rests; "" if the
+	// kernel's scheduler uses all subflows.
+	Policy, Use string
 }
 
 // List returns the subflows of at most limit connections, in the order of their tokens, and the
@@ -64,10 +65,10 @@ func (m *machine) list(limit int) (all []Subflow) {
 		}
 		for _, s := range c.subflows {
 			use := ""
-			if m.overflow {
+			if c.chooses() {
 				use = s.use.String()
 			}
-			all = append(all, Subflow{token, s.local, s.remote, s.peer, s.backup, s.stalled, s.parked, use})
+			all = append(all, Subflow{token, s.local, s.remote, s.peer, s.backup, s.stalled, s.parked, c.policy(), use})
 		}
 	}
 	slices.SortStableFunc(all, func(a, b Subflow) int { return cmp.Compare(a.Token, b.Token) })

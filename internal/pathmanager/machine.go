@@ -51,9 +51,18 @@ type machine struct {
 	// shareDefault disables making the subflow on the default address a backup when it is
 	// redundant.
 	shareDefault bool
-	// overflow makes all paths of a connection but the first backups until it is saturated. memory is what
-	// connections learned of them.
-	overflow  bool
+	// overflow makes all paths of a connection but the first backups until it is saturated, where no rule
+	// has another policy. memory is what connections learned of them.
+	overflow bool
+	rules    []*rule
+	// blind is why the paths of no connection are chosen, "" if they can be.
+	blind string
+	// within reports whether a cgroup is the one of a path or beneath it.
+	within func(cgroup uint64, path string) bool
+	// epoch is when the first connection became known; arrived is set when one was added whose first
+	// sample decides on its rule.
+	epoch     time.Time
+	arrived   bool
 	memory    *overflow.Memory
 	added     uint64 // subflows
 	byAddress map[netip.Addr]int
@@ -96,7 +105,7 @@ func (p *peer) state(client netip.Addr) RouteState { return p.route(client).Stat
 func newMachine(peers []Peer, retired []netip.Addr) *machine {
 	m := &machine{
 		byAddress: map[netip.Addr]int{}, conns: map[uint32]*connection{}, parked: map[*connection]bool{}, watched: map[*connection]bool{},
-		memory: &overflow.Memory{},
+		memory: &overflow.Memory{}, within: func(uint64, string) bool { return false },
 	}
 	for _, p := range peers {
 		m.addPeer(p)
@@ -171,7 +180,7 @@ func (m *machine) event(now time.Time, e mptcp.Event) {
 	switch e := e.(type) {
 	case mptcp.Established:
 		if e.ServerSide {
-			c := m.connection(e.Token, e.Remote.Addr())
+			c := m.connection(e.Token, e.Local, e.Remote)
 			c.add(e.Local, e.Remote).initial = true
 			c.reconcileAll()
 		}
@@ -197,12 +206,12 @@ func (m *machine) subflowEstablished(e mptcp.SubEstablished) {
 		if !ours {
 			return
 		}
-		c = m.connection(e.Token, e.Remote.Addr())
+		c = m.connection(e.Token, e.Local, e.Remote)
 	}
 	s := c.add(e.Local, e.Remote)
 	if ours {
 		// It was announced as a backup, which not every kernel knows.
-		s.backup, s.uncertain = m.overflow, m.overflow
+		s.backup, s.uncertain = c.chooses(), c.chooses()
 		c.announcements[i].joined(e.LocalID)
 		m.schedule(c, -1, m.now.Add(warmUp))
 	}
@@ -212,12 +221,19 @@ func (m *machine) subflowEstablished(e mptcp.SubEstablished) {
 }
 
 // connection returns the connection with the token and adds it if it is unknown.
-func (m *machine) connection(token uint32, client netip.Addr) *connection {
+func (m *machine) connection(token uint32, local, remote netip.AddrPort) *connection {
 	if c := m.conns[token]; c != nil {
 		return c
 	}
+	client := remote.Addr()
 	c := &connection{machine: m, token: token, client: client, since: m.now, announcements: make([]announcement, len(m.peers))}
-	c.use.Recall = m.recall
+	if m.epoch.IsZero() {
+		m.epoch = m.now
+	}
+	c.socket.port = local.Port()
+	m.arrived = m.arrived || m.needsSockets()
+	c.rule = m.ruleFor(c.socket)
+	c.useAgain()
 	for i := range c.announcements {
 		c.announcements[i].id = m.peers[i].id
 	}
@@ -303,10 +319,10 @@ func (m *machine) withdrawAll(now time.Time) {
 	}
 }
 
-// useAll leaves no subflow of a connection at rest.
+// useAll leaves no subflow of a connection a backup.
 func (m *machine) useAll(c *connection) {
 	for _, s := range c.subflows {
-		if s.backup && c.rests(s) && !s.closing {
+		if s.backup && !s.closing {
 			s.backup = false
 			m.request(mptcp.SetBackup{Token: c.token, Local: s.local, Remote: s.remote})
 		}
@@ -410,6 +426,8 @@ func (m *machine) sample(now time.Time, sample mptcp.Subflow) {
 		s.queued, s.sampled = sample.Queued, now
 		s.drained = s.backup && sample.BackupHere && sample.Queued == 0
 		s.progressed(now, sample)
+		m.now = now
+		c.sampledSocket(sample.Mark, sample.Cgroup)
 	}
 }
 

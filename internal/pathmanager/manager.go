@@ -91,6 +91,8 @@ type Options struct {
 	// Overflow lets one path of a connection carry data first; the others are backups until it is
 	// saturated. All connections with several subflows are then sampled.
 	Overflow bool
+	// Rules give connections other policies; the first that matches counts.
+	Rules []Rule
 	// Memory is what connections of a previous instance learned of paths; nil: nothing. The Manager
 	// keeps it.
 	Memory *overflow.Memory
@@ -127,9 +129,11 @@ type Manager struct {
 	lookUntil time.Time // all connections are sampled until then
 
 	sampleAt time.Time // next sample of the subflows; zero: none
-	resyncAt time.Time // next dump that is needed; zero: none
-	reviewAt time.Time // next periodic dump; zero: none, there are no connections
-	countAt  time.Time // next count of unjoined addresses
+	// sampleLeast is the earliest time of the next sample, for the CPU time that it takes.
+	sampleLeast time.Time
+	resyncAt    time.Time // next dump that is needed; zero: none
+	reviewAt    time.Time // next periodic dump; zero: none, there are no connections
+	countAt     time.Time // next count of unjoined addresses
 
 	// data is nil where standstills are not looked for. standAt is when to read the kernel's counter of
 	// reinjections next, which was reinjections; zero: there are no connections.
@@ -230,6 +234,7 @@ func newManager(o Options, k kernel) *Manager {
 	machine := newMachine(o.Peers, o.Retired)
 	machine.complete, machine.shareDefault, machine.overflow = !o.Restarted, o.ShareDefault, o.Overflow
 	machine.memory = cmp.Or(o.Memory, machine.memory)
+	machine.rules, machine.within = newRules(o.Rules), newCgroups().within
 	return &Manager{
 		machine: machine, stalls: newStallDetector(), kernel: k, keep: o.Keep, log: o.Log, restarted: o.Restarted,
 		watch:  Watch{Method: WatchSamples, Reason: "not started"},
@@ -348,10 +353,10 @@ func (m *Manager) RemovePeer(peer int) {
 	})
 }
 
-// SetOverflow changes Options.Overflow. What was learned of paths is forgotten.
-func (m *Manager) SetOverflow(on bool) {
+// SetUse changes Options.Overflow and Options.Rules. What was learned of paths is forgotten.
+func (m *Manager) SetUse(overflows bool, rules []Rule) {
 	m.post(func(now time.Time) error {
-		m.machine.setOverflow(now, on)
+		m.machine.setUse(now, overflows, rules)
 		return nil
 	})
 }
@@ -473,6 +478,10 @@ func (m *Manager) step() error {
 	}
 	m.machine.runTimers(now)
 	m.execute()
+	if m.machine.arrived {
+		m.machine.arrived = false
+		m.sampleAt = later(earliest(m.sampleAt, now), m.sampleLeast)
+	}
 	if due(m.standAt, now) {
 		m.suspectStandstills(now)
 	}
@@ -534,6 +543,14 @@ func (m *Manager) updateStatus(now time.Time) {
 
 // due reports whether a time is set and not in the future.
 func due(at, now time.Time) bool { return !at.IsZero() && !now.Before(at) }
+
+// later returns the later of two times.
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
 
 // next returns the time of the next step, zero if none is scheduled.
 func (m *Manager) next() time.Time {
@@ -642,9 +659,8 @@ func (m *Manager) sample() {
 	if deadline := m.stalls.deadline; !deadline.IsZero() {
 		m.sampleAt = earliest(m.sampleAt, deadline)
 	}
-	if least := start.Add(sampleShare * took); m.sampleAt.Before(least) {
-		m.sampleAt = least
-	}
+	m.sampleLeast = start.Add(sampleShare * took)
+	m.sampleAt = later(m.sampleAt, m.sampleLeast)
 }
 
 // logStalls logs one line with one connection as an example.

@@ -63,7 +63,7 @@ func (m *machine) endReview(now time.Time) {
 		if !isServer(list) {
 			continue
 		}
-		c := m.connection(token, list[0].Remote.Addr())
+		c := m.connection(token, list[0].Local, list[0].Remote)
 		for i := range c.announcements {
 			c.announcements[i].uncertain = true
 		}

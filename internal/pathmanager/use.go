@@ -9,8 +9,9 @@ import (
 	"github.com/tabane/tabane/internal/overflow"
 )
 
-// With Options.Overflow one path of a connection carries data first, and the others are backups until it
-// is saturated: package overflow decides, from samples of all connections with several subflows.
+// With Options.Overflow, or a rule, one path of a connection carries data first, and the others are backups
+// until it is saturated, or as the policy of the rule says: package overflow decides, from samples of all
+// connections with several subflows.
 
 // pathKey is a path of a connection: an egress peer, or -1 for a default address that leads to none of
 // them, and an address of the client.
@@ -61,7 +62,7 @@ func (c *connection) usable() (all []*subflow, keys []pathKey) {
 // decide chooses the subflows that carry data.
 func (c *connection) decide() {
 	m := c.machine
-	if !m.overflow {
+	if !c.chooses() {
 		return
 	}
 	usable, keys := c.usable()
@@ -100,7 +101,7 @@ func (m *machine) recall(k pathKey) overflow.Past {
 
 // failed records that the path of a subflow made no progress while another one did.
 func (c *connection) failed(s *subflow) {
-	if k := c.path(s, c.preferred()); c.machine.overflow && k.peer >= 0 {
+	if k := c.path(s, c.preferred()); c.chooses() && k.peer >= 0 {
 		c.machine.memory.Stalled(c.machine.now, c.machine.key(k))
 	}
 }
@@ -127,39 +128,17 @@ func (s *subflow) progressed(now time.Time, l mptcp.Subflow) {
 }
 
 // rests reports whether a subflow is a backup because other paths carry what there is.
-func (c *connection) rests(s *subflow) bool { return c.machine.overflow && !s.use.Open() }
-
-// setOverflow changes whether one path of each connection carries data first. What was learned is
-// forgotten.
-func (m *machine) setOverflow(now time.Time, on bool) {
-	m.now = now
-	if m.overflow == on {
-		return
-	}
-	m.overflow = on
-	m.memory.Clear()
-	for _, c := range m.conns {
-		c.use = overflow.Connection[pathKey]{Recall: m.recall}
-		c.decide()
-		for _, s := range c.subflows {
-			c.setPriority(s)
-		}
-	}
-}
+func (c *connection) rests(s *subflow) bool { return c.chooses() && !s.use.Open() }
 
 // decideAll decides for the connections that were sampled at that time.
 func (m *machine) decideAll(now time.Time) {
-	if !m.overflow {
+	if !m.choosesAny() {
 		return
 	}
 	m.now = now
 	for _, c := range m.conns {
-		if !slices.ContainsFunc(c.subflows, func(s *subflow) bool { return s.sampled.Equal(now) }) {
-			continue
-		}
-		c.decide()
-		for _, s := range c.subflows {
-			c.setPriority(s)
+		if c.chooses() && slices.ContainsFunc(c.subflows, func(s *subflow) bool { return s.sampled.Equal(now) }) {
+			c.applyUse()
 		}
 	}
 }

@@ -201,18 +201,18 @@ func TestOverflowMemory(t *testing.T) {
 	check(t, m.on(5), "2001:db8:1::10", "2001:db8:1::a*", "2001:db8:1::b*")
 }
 
-// TestSetOverflow changes it while connections run.
-func TestSetOverflow(t *testing.T) {
+// TestSetUse changes it while connections run.
+func TestSetUse(t *testing.T) {
 	m := newOverflowing()
 	m.open(1, defaultAt, clientAt)
 	m.carry(2*time.Second, saturated)
-	m.machine.setOverflow(m.now, false)
+	m.machine.setUse(m.now, false, nil)
 	m.work()
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b")
 	if n := m.machine.memory.Len(); n > 0 {
 		t.Errorf("%d paths are remembered", n)
 	}
-	m.machine.setOverflow(m.now, true)
+	m.machine.setUse(m.now, true, nil)
 	m.work()
 	m.carry(2*overflow.Interval, light)
 	if on := strings.Join(m.on(1), " "); strings.Count(on, "*") != 2 {

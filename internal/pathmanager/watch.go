@@ -120,7 +120,7 @@ func earliest(a, b time.Time) time.Time {
 
 // samplesAll reports whether all connections with several subflows are sampled.
 func (m *Manager) samplesAll(now time.Time) bool {
-	return m.machine.overflow || m.watch.Method == WatchSamples || now.Before(m.lookUntil)
+	return m.machine.choosesAny() || m.watch.Method == WatchSamples || now.Before(m.lookUntil)
 }
 
 // setRoute applies a change of a peer's route. How the subflows of a withdrawn route are treated
@@ -183,11 +183,12 @@ func (m *machine) watchedSubflows() []mptcp.Ends {
 	return ends
 }
 
-// multipath returns the subflows of connections that have more than one.
+// multipath returns the subflows of connections that have more than one, or whose rule depends on a sample.
 func (m *machine) multipath() []mptcp.Ends {
 	var all []mptcp.Ends
+	needs := m.needsSockets()
 	for _, c := range m.conns {
-		if len(c.subflows) > 1 {
+		if len(c.subflows) > 1 || needs && !c.socket.known {
 			all = c.ends(all)
 		}
 	}

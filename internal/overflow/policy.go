@@ -1,0 +1,324 @@
+package overflow
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Policy is what the paths of a connection are chosen for.
+type Policy uint8
+
+// The policies.
+const (
+	// Throughput opens further paths while the open ones are saturated, as long as they help.
+	Throughput Policy = iota
+	// Latency opens a further path only during a transfer that has lasted for longer than that path
+	// delays data, so that short transfers use the best path alone.
+	Latency
+	// Steady keeps the first path, and opens further ones soon after it is saturated and for a while.
+	Steady
+	// Cost opens paths in the order of their ranks: each up to its budget, and further ones while
+	// those before are saturated.
+	Cost
+	// Ratio divides the data by shares: paths that are ahead of theirs rest.
+	Ratio
+)
+
+// way is how a policy finds the open paths.
+type way uint8
+
+const (
+	byNeed way = iota
+	byRank
+	byShare
+)
+
+// row is a row of the table of policies.
+type row struct {
+	name string
+	way  way
+	// better is the delay, of that of the first path, below which another one becomes first.
+	better float64
+	// saturated is how long all open paths are saturated before the next one is opened, start that time
+	// while one of them is in slow start, and idle how long the first path is not saturated before the
+	// others rest.
+	saturated, start, idle time.Duration
+	// outlasts is set if the next path opens only after its own delay, free if the others rest whatever
+	// they carry, for which idle doubles when the next one is needed again within it.
+	outlasts, free bool
+	// judges is set if paths that do not help rest, retries if needing one again within againAfter means
+	// that it did not help.
+	judges, retries bool
+}
+
+const (
+	// soon is the time that is saturated for where data should not wait: two looks.
+	soon = 2 * Interval
+	// steadyBetter and steadyIdle are those of Steady: each change of paths reorders data.
+	steadyBetter = 0.5
+	steadyIdle   = 5 * time.Second
+	// mostDoublings bounds those of idle.
+	mostDoublings = 6
+	// ageEvery is how often what paths carried counts half, with Ratio.
+	ageEvery = 5 * time.Second
+	// budgetFor is the time for which an unused budget accumulates.
+	budgetFor = time.Second
+)
+
+// policies are all policies.
+var policies = [...]row{
+	Throughput: {name: "throughput", way: byNeed, better: better, saturated: saturatedFor, start: startFor, idle: idleFor, judges: true, retries: true},
+	Latency:    {name: "latency", way: byNeed, better: better, saturated: soon, start: soon, idle: Interval, outlasts: true, free: true, judges: true},
+	Steady:     {name: "steady", way: byNeed, better: steadyBetter, saturated: soon, start: startFor, idle: steadyIdle, free: true},
+	Cost:       {name: "cost", way: byRank, saturated: soon, start: startFor},
+	Ratio:      {name: "ratio", way: byShare},
+}
+
+// PolicyNames returns the names of all policies.
+func PolicyNames() (names []string) {
+	for _, r := range policies {
+		names = append(names, r.name)
+	}
+	return names
+}
+
+// PolicyNamed returns the policy of a name.
+func PolicyNamed(name string) (Policy, bool) {
+	at := slices.Index(PolicyNames(), name)
+	return Policy(max(at, 0)), at >= 0
+}
+
+func (p Policy) String() string {
+	if int(p) < len(policies) {
+		return policies[p].name
+	}
+	return fmt.Sprintf("policy %d", uint8(p))
+}
+
+// Ranks reports whether a policy needs the ranks and budgets of Terms, Shares whether it needs shares.
+func (p Policy) Ranks() bool { return policies[p].way == byRank }
+
+// Shares is documented with Ranks.
+func (p Policy) Shares() bool { return policies[p].way == byShare }
+
+// Terms are what a policy is given of a path. The zero value is that of a path which is not listed: it
+// carries data only when no listed one can.
+type Terms struct {
+	// Listed is set if the policy names the path.
+	Listed bool
+	// Rank orders the paths of Cost, Budget bounds what this one carries; nil: nothing does.
+	Rank   int
+	Budget *Budget
+	// Share is the weight of the path in Ratio.
+	Share float64
+}
+
+// Budget is what paths may carry: a token bucket. Connections may share one, if their Start is of the same
+// clock. It is not safe for concurrent use.
+type Budget struct {
+	rate, left float64 // bytes/s, bytes
+	at         time.Duration
+	spent      bool
+}
+
+// NewBudget returns a budget of that rate in bytes/s.
+func NewBudget(rate float64) *Budget { return &Budget{rate: rate, left: rate * budgetFor.Seconds()} }
+
+// take accounts for bytes that were carried, up to a time.
+func (b *Budget) take(now time.Duration, bytes int) {
+	most := b.rate * budgetFor.Seconds()
+	if now > b.at {
+		b.left = min(most, b.left+b.rate*(now-b.at).Seconds())
+		b.at = now
+	}
+	// Paths with data in flight go on for a while.
+	b.left = max(-most, b.left-float64(bytes))
+	switch {
+	case b.left <= 0:
+		b.spent = true
+	case b.left >= most/2:
+		b.spent = false
+	}
+}
+
+// decide chooses the open paths.
+func (c *Connection[K]) decide(now time.Duration, samples []Sample[K]) {
+	switch policies[c.Policy].way {
+	case byNeed:
+		c.choose(now, samples)
+		if !c.alarm(now, samples) {
+			if policies[c.Policy].judges {
+				c.judge(now, samples)
+			} else {
+				c.measureAll(now, samples)
+			}
+			c.overflow(now, samples)
+		}
+	case byRank:
+		c.rank(now, samples)
+		c.alarmAny(samples)
+	case byShare:
+		c.divide(now, samples)
+		c.alarmAny(samples)
+	}
+}
+
+// measureAll updates the rate of the connection.
+func (c *Connection[K]) measureAll(now time.Duration, samples []Sample[K]) {
+	bytes, busy := 0, false
+	for i := range samples {
+		bytes += c.paths[samples[i].Path].bytes
+		busy = busy || samples[i].busy()
+	}
+	c.total.add(now, bytes, busy)
+}
+
+// alarmAny opens all paths while an open one makes no progress.
+func (c *Connection[K]) alarmAny(samples []Sample[K]) {
+	if !slices.ContainsFunc(samples, func(s Sample[K]) bool { return s.Silence > 0 && c.paths[s.Path].reason.Open() }) {
+		return
+	}
+	for i := range samples {
+		if p := c.paths[samples[i].Path]; !p.reason.Open() {
+			p.reason = Alarm
+		}
+	}
+}
+
+func (c *Connection[K]) terms(k K) Terms {
+	if c.Terms == nil {
+		return Terms{}
+	}
+	return c.Terms(k)
+}
+
+// ranked is a path with its terms.
+type ranked[K comparable] struct {
+	*path
+	sample *Sample[K]
+	terms  Terms
+}
+
+// rank opens paths in the order of their ranks.
+func (c *Connection[K]) rank(now time.Duration, samples []Sample[K]) {
+	var able, spent []ranked[K]
+	for i := range samples {
+		s := &samples[i]
+		r := ranked[K]{c.paths[s.Path], s, c.terms(s.Path)}
+		if b := r.terms.Budget; b != nil {
+			b.take(c.Start+now, r.bytes)
+		}
+		switch {
+		case r.terms.Budget != nil && r.terms.Budget.spent, r.verdict == Stalled && now < r.until:
+			spent = append(spent, r)
+		default:
+			able = append(able, r)
+		}
+	}
+	for _, r := range spent {
+		if r.reason = Commit; r.terms.Budget == nil || !r.terms.Budget.spent {
+			r.reason = Stalled
+		}
+	}
+	if len(able) == 0 {
+		able = spent
+	}
+	slices.SortStableFunc(able, func(a, b ranked[K]) int {
+		switch {
+		case a.terms.Listed == b.terms.Listed:
+			return cmp.Compare(a.terms.Rank, b.terms.Rank)
+		case a.terms.Listed:
+			return -1
+		}
+		return 1
+	})
+	c.width = min(max(c.width, 1), len(able))
+	row := &policies[c.Policy]
+	saturated, needed, starts := true, true, false
+	for i, r := range able[:c.width] {
+		saturated = saturated && r.sample.saturated()
+		starts = starts || r.sample.starts()
+		needed = needed && (i == c.width-1 || r.sample.saturated())
+	}
+	if saturated && !c.isSaturated {
+		c.saturated = now
+	}
+	c.isSaturated = saturated
+	wait := row.saturated
+	if starts {
+		wait = row.start
+	}
+	switch {
+	case saturated && now-c.saturated >= wait && c.width < len(able):
+		c.width++
+		c.isSaturated = false
+	case !needed:
+		c.width--
+	}
+	for i, r := range able {
+		switch {
+		case i == 0:
+			r.reason = First
+			c.first = r.path
+		case i < c.width:
+			r.reason = Overflow
+		default:
+			r.reason = Unused
+		}
+	}
+}
+
+// divide opens the paths that are not ahead of their shares of what all carried.
+func (c *Connection[K]) divide(now time.Duration, samples []Sample[K]) {
+	shares, members := 0.0, 0
+	again := false
+	for i := range samples {
+		if t := c.terms(samples[i].Path); t.Share > 0 {
+			p := c.paths[samples[i].Path]
+			shares += t.Share
+			members++
+			again = again || !p.member
+			p.member = true
+		}
+	}
+	for _, p := range c.paths {
+		if p.member && !p.present {
+			p.member, again = false, true
+		}
+	}
+	age := now-c.aged >= ageEvery
+	if age || again {
+		c.aged = now
+	}
+	var all float64
+	for i := range samples {
+		s := &samples[i]
+		p := c.paths[s.Path]
+		p.carried += float64(p.bytes)
+		switch {
+		case again: // it would make up for what it did not carry while it was not there
+			p.carried = 0
+		case age:
+			p.carried /= 2
+		}
+		if p.member {
+			p.given = p.carried + float64(s.InFlight*s.Segment+s.NotSent)
+			all += p.given
+		}
+	}
+	for i := range samples {
+		p := c.paths[samples[i].Path]
+		switch share := c.terms(samples[i].Path).Share; {
+		case members == 0:
+			p.reason = Overflow
+		case !p.member:
+			p.reason = Unused
+		case p.given <= all*share/shares+granule:
+			p.reason = Share
+		default:
+			p.reason = Ahead
+		}
+	}
+}

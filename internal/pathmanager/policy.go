@@ -1,0 +1,172 @@
+package pathmanager
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tabane/tabane/internal/overflow"
+)
+
+// Rule gives connections a policy. All of its conditions that are set must apply; without any it is for all
+// connections.
+type Rule struct {
+	// Port is that of the server, Mark that of its sockets (SO_MARK); 0: any. Cgroup is the path of a
+	// cgroup of version 2, beneath which the listening socket was opened; "": any.
+	Port   uint16
+	Mark   uint32
+	Cgroup string
+	Policy overflow.Policy
+	// Paths are the peers that the policy names, in the order of their costs.
+	Paths []RulePath
+}
+
+// RulePath is what a policy is given of an egress peer, by its EPE address.
+type RulePath struct {
+	Peer netip.Addr
+	// Share is the weight of the path for overflow.Ratio, Commit the rate in bytes/s up to which
+	// overflow.Cost uses it; 0: any.
+	Share, Commit float64
+}
+
+// needsSocket reports whether the rule has conditions that only a sample of a subflow shows.
+func (r *Rule) needsSocket() bool { return r.Mark != 0 || r.Cgroup != "" }
+
+// socket is what rules are matched with.
+type socket struct {
+	port   uint16
+	mark   uint32
+	cgroup uint64
+	known  bool // mark and cgroup
+}
+
+// rule is a Rule with the budgets of its paths, which all its connections share.
+type rule struct {
+	Rule
+	terms map[netip.Addr]overflow.Terms
+}
+
+func newRules(all []Rule) []*rule {
+	var rules []*rule
+	for _, r := range all {
+		added := &rule{r, map[netip.Addr]overflow.Terms{}}
+		for i, p := range r.Paths {
+			t := overflow.Terms{Listed: true, Rank: i, Share: p.Share}
+			if p.Commit > 0 {
+				t.Budget = overflow.NewBudget(p.Commit)
+			}
+			added.terms[p.Peer] = t
+		}
+		rules = append(rules, added)
+	}
+	return rules
+}
+
+// matches reports whether the rule is for a socket. within reports whether a cgroup is one or beneath it.
+func (r *rule) matches(s socket, within func(cgroup uint64, path string) bool) bool {
+	switch {
+	case r.Port != 0 && r.Port != s.port:
+		return false
+	case r.needsSocket() && !s.known:
+		return false
+	case r.Mark != 0 && r.Mark != s.mark:
+		return false
+	}
+	return r.Cgroup == "" || within(s.cgroup, r.Cgroup)
+}
+
+// ruleFor returns the first rule for a socket, nil if there is none.
+func (m *machine) ruleFor(s socket) *rule {
+	at := slices.IndexFunc(m.rules, func(r *rule) bool { return r.matches(s, m.within) })
+	if at < 0 {
+		return nil
+	}
+	return m.rules[at]
+}
+
+// chooses reports whether the paths of a connection are chosen by package overflow.
+func (c *connection) chooses() bool {
+	return c.machine.blind == "" && (c.rule != nil || c.machine.overflow)
+}
+
+// policy returns the name of the policy of a connection, "" if the scheduler uses all paths.
+func (c *connection) policy() string {
+	switch {
+	case !c.chooses():
+		return ""
+	case c.rule != nil:
+		return c.rule.Policy.String()
+	}
+	return overflow.Throughput.String()
+}
+
+// choosesAny reports whether the paths of any connection may be chosen.
+func (m *machine) choosesAny() bool { return m.blind == "" && (m.overflow || len(m.rules) > 0) }
+
+// needsSockets reports whether a rule has conditions that only a sample shows.
+func (m *machine) needsSockets() bool {
+	return m.blind == "" && slices.ContainsFunc(m.rules, func(r *rule) bool { return r.needsSocket() })
+}
+
+// useAgain begins to choose the paths of a connection by its rule.
+func (c *connection) useAgain() {
+	m := c.machine
+	c.use = overflow.Connection[pathKey]{Recall: m.recall, Start: c.since.Sub(m.epoch)}
+	if r := c.rule; r != nil {
+		c.use.Policy = r.Policy
+		c.use.Terms = func(k pathKey) overflow.Terms {
+			if k.peer < 0 {
+				return overflow.Terms{}
+			}
+			return r.terms[m.peers[k.peer].address]
+		}
+	}
+}
+
+// setRule chooses the policy of a connection, and reports whether it has changed.
+func (c *connection) setRule() bool {
+	r := c.machine.ruleFor(c.socket)
+	if r == c.rule {
+		return false
+	}
+	c.rule = r
+	c.useAgain()
+	return true
+}
+
+// applyUse sets the priorities of a connection after its policy has changed.
+func (c *connection) applyUse() {
+	c.decide()
+	for _, s := range c.subflows {
+		c.setPriority(s)
+	}
+}
+
+// sampledSocket applies what a sample shows of the sockets of a connection, which its application may
+// change.
+func (c *connection) sampledSocket(mark uint32, cgroup uint64) {
+	now := socket{c.socket.port, mark, cgroup, true}
+	if c.socket == now {
+		return
+	}
+	c.socket = now
+	if c.setRule() {
+		c.applyUse()
+	}
+}
+
+// setUse changes whether one path of each connection carries data first, and the rules. What was learned is
+// forgotten.
+func (m *machine) setUse(now time.Time, overflows bool, rules []Rule) {
+	m.now = now
+	m.overflow, m.rules = overflows, newRules(rules)
+	m.memory.Clear()
+	for _, c := range m.conns {
+		c.rule = m.ruleFor(c.socket)
+		c.useAgain()
+		c.applyUse()
+	}
+}
+
+// setBlind stops choosing the paths of connections for a reason, as signals of the kernel are missing.
+func (m *machine) setBlind(reason string) { m.blind = reason }
