@@ -27,7 +27,7 @@ type Policy struct {
 	// path only in transfers that last for longer than that path delays data; steady keeps a stream on
 	// the first path, and opens others soon after that is saturated; cost uses paths in the order of
 	// paths, each up to its commit, and the next one beyond that; ratio divides the data by the shares
-	// of paths.
+	// of paths. Example: latency
 	Policy PolicyName `yaml:"policy"`
 	// Paths are the egress peers of cost, the cheapest first, and of ratio. Others are used when none of
 	// them works.
@@ -39,7 +39,7 @@ type PolicyName string
 
 // PolicyPath is an egress peer in a Policy.
 type PolicyPath struct {
-	// Peer is the name of an egress peer.
+	// Peer is the name of an egress peer. Example: transit-a
 	Peer string `yaml:"peer"`
 	// Commit is the rate of payload that all connections of the policy together send to the peer at
 	// most, on a mean over a second; cost needs it for all but the last. Example: 200Mbit/s
