@@ -69,7 +69,7 @@ func (f *Finding) check(err error) {
 func Examine() []Finding {
 	list := []Finding{privilege(), kernel(), ipv6(), multipath(), multipathLimits(mptcp.CurrentManager, currentLimits), networkd(root())}
 	list = append(list, trials()...)
-	list = append(list, congestionControls(), coupledControls(), listenersControl(congestion.Host{}), forwarding(), reversePath(), ipv4Routes(), listeners(mptcpListeners), tokens(mptcp.ReadCounters, memory), standstills(mptcp.ReadCounters), mptcpified(mptcp.Supported, mptcpify.Supported))
+	list = append(list, congestionControls(), coupledControls(), listenersControl(congestion.Host{}), forwarding(), reversePath(), ipv4Routes(), listeners(mptcpListeners), tokens(mptcp.ReadCounters, memory), standstills(mptcp.ReadCounters), signals(mptcp.Supported, mptcp.ReadSignals, mptcp.SchedulersByBPF), mptcpified(mptcp.Supported, mptcpify.Supported))
 	list = append(list, programs()...)
 	list = append(list, typeFormat(), tcx(), reports())
 	list = append(list, gatewayOffloads()...)
@@ -285,6 +285,37 @@ func standstills(counters func() (mptcp.Counters, error)) Finding {
 		f.Remedy = "increase the maximum of net.ipv4.tcp_rmem on this host, the receiver"
 	case c.Reinjected > 0:
 		f.Meaning += fmt.Sprintf("; as a sender it reinjected %d fragments by a timer since boot (MPTCPRetrans), of which connections that stand still need many: standstills in tabane status edge", c.Reinjected)
+	}
+	return f
+}
+
+// signals checks what the kernel reports of MPTCP connections, by which edge chooses paths and ends standstills, and
+// whether it accepts schedulers.
+func signals(multipath func() error, read func() (mptcp.Signals, error), schedulers func() (bool, error)) Finding {
+	f := Finding{Check: "MPTCP signals", State: OK}
+	f.check(multipath())
+	if f.State != OK {
+		return f
+	}
+	s, err := read()
+	if err == nil {
+		err = errors.Join(s.Choosing(), s.Standstills())
+	}
+	if f.check(err); f.State == Missing {
+		f.State, f.Meaning = Limited, strings.ReplaceAll(err.Error(), "\n", "; ")
+		f.Remedy = "use Linux 6.5 or newer"
+		return f
+	} else if f.State != OK {
+		return f
+	}
+	f.Meaning = "edge can choose the paths of connections (use: overflow, policies) and end connections that stand still"
+	switch has, err := schedulers(); {
+	case err != nil:
+		f.Meaning += "; whether the kernel accepts eBPF schedulers for MPTCP is not known: " + err.Error()
+	case has:
+		f.Meaning += "; the kernel accepts eBPF schedulers for MPTCP, which edge does not use: policies act by backup flags"
+	default:
+		f.Meaning += "; policies act by backup flags, as the kernel accepts no eBPF schedulers for MPTCP"
 	}
 	return f
 }

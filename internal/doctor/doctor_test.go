@@ -272,3 +272,26 @@ func TestMptcpified(t *testing.T) {
 		}
 	}
 }
+
+func TestSignals(t *testing.T) {
+	ok := func() error { return nil }
+	for _, tt := range []struct {
+		signals mptcp.Signals
+		bpf     bool
+		state   State
+		want    string
+	}{
+		{mptcp.Signals{TCP: 248, MPTCP: 96}, false, OK, "accepts no eBPF schedulers"},
+		{mptcp.Signals{TCP: 248, MPTCP: 96}, true, OK, "which edge does not use"},
+		{mptcp.Signals{TCP: 248, MPTCP: 48}, false, Limited, "stand still is not available"},
+		{mptcp.Signals{TCP: 196, MPTCP: 48}, false, Limited, "(use: overflow, policies) is not available"},
+	} {
+		f := signals(ok, func() (mptcp.Signals, error) { return tt.signals, nil }, func() (bool, error) { return tt.bpf, nil })
+		if f.State != tt.state || !strings.Contains(f.Meaning, tt.want) {
+			t.Errorf("%+v: %+v", tt, f)
+		}
+	}
+	if f := signals(func() error { return &feature.Error{Feature: "MPTCP"} }, nil, nil); f.State != Missing {
+		t.Errorf("without MPTCP: %+v", f)
+	}
+}

@@ -138,6 +138,7 @@ type Manager struct {
 	// data is nil where standstills are not looked for. standAt is when to read the kernel's counter of
 	// reinjections next, which was reinjections; zero: there are no connections.
 	data         dataSource
+	blind        string // why standstills are not looked for
 	standstills  standstills
 	standAt      time.Time
 	reinjections uint64
@@ -164,7 +165,9 @@ type Status struct {
 	// learned, with Options.Overflow.
 	Remembered int `json:"remembered"`
 
-	Watch    Watch    `json:"watch"`
+	Watch Watch `json:"watch"`
+	// Off is what does not work because the kernel lacks signals for it, with the reasons.
+	Off      []string `json:"off,omitempty"`
 	Unjoined Unjoined `json:"unjoined,omitzero"`
 	Waiting  Waiting  `json:"waiting,omitzero"`
 	Counts
@@ -222,6 +225,13 @@ func New(o Options) (*Manager, error) {
 		return nil, errors.Join(err, conn.Close())
 	}
 	m := newManager(o, netlinkKernel{conn, diag})
+	signals, err := mptcp.ReadSignals()
+	if err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	if !m.limit(signals) {
+		return m, nil
+	}
 	data, err := openData(diag)
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
@@ -241,6 +251,33 @@ func newManager(o Options, k kernel) *Manager {
 		posted: make(chan struct{}, 1), logged: map[string]bool{}, index: maps.Clone(machine.byAddress),
 		remember: o.Remember, remembered: machine.memory.Version(),
 	}
+}
+
+// limit switches off what the kernel gives no signals for, and reports whether standstills can be looked for.
+func (m *Manager) limit(s mptcp.Signals) (standstills bool) {
+	if err := s.Choosing(); err != nil {
+		m.machine.blind = err.Error()
+		if m.machine.overflow || len(m.machine.rules) > 0 {
+			m.log.Warn("all subflows carry data", "err", err)
+		}
+	}
+	err := s.Standstills()
+	if err != nil {
+		m.blind = err.Error()
+		m.log.Warn("connections that stand still are not looked for", "err", err)
+	}
+	return err == nil
+}
+
+// off returns what does not work because the kernel gives no signals for it.
+func (m *Manager) off() (reasons []string) {
+	if why := m.machine.blind; why != "" && (m.machine.overflow || len(m.machine.rules) > 0) {
+		reasons = append(reasons, why)
+	}
+	if m.blind != "" {
+		reasons = append(reasons, m.blind)
+	}
+	return reasons
 }
 
 // Close closes the sockets that New and Start opened. It must not be called while Run runs.
@@ -536,7 +573,7 @@ func (m *Manager) updateStatus(now time.Time) {
 	defer m.mu.Unlock()
 	m.status = Status{
 		Connections: len(m.machine.conns), Subflows: m.machine.subflows, Parked: len(m.machine.parked),
-		Watched: len(m.machine.watched), Watch: m.watch, Unjoined: unjoined, Waiting: waiting,
+		Watched: len(m.machine.watched), Watch: m.watch, Off: m.off(), Unjoined: unjoined, Waiting: waiting,
 		Remembered: m.machine.memory.Len(), Counts: m.machine.counts,
 	}
 }

@@ -167,6 +167,3 @@ func (m *machine) setUse(now time.Time, overflows bool, rules []Rule) {
 		c.applyUse()
 	}
 }
-
-// setBlind stops choosing the paths of connections for a reason, as signals of the kernel are missing.
-func (m *machine) setBlind(reason string) { m.blind = reason }

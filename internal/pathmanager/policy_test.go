@@ -1,6 +1,7 @@
 package pathmanager
 
 import (
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -233,6 +234,54 @@ func TestRulePeers(t *testing.T) {
 	for peer, want := range map[int]overflow.Terms{-1: {}, 0: {}, 1: {Listed: true, Share: 3}} {
 		if got := c.use.Terms(pathKey{peer, netip.Addr{}}); got != want {
 			t.Errorf("peer %s: %+v", strconv.Itoa(peer), got)
+		}
+	}
+}
+
+// TestOlderKernel: where the kernel does not report what choosing paths needs, all subflows carry data, and the
+// status says so.
+func TestOlderKernel(t *testing.T) {
+	for _, tt := range []struct {
+		signals mptcp.Signals
+		off     string
+		rest    bool
+	}{
+		{mptcp.Signals{TCP: 248, MPTCP: 96}, "", true},
+		{mptcp.Signals{TCP: 248, MPTCP: 48}, "stand still", true},
+		{mptcp.Signals{TCP: 196, MPTCP: 48}, "use: overflow, policies|stand still", false},
+	} {
+		m := newManaged(false)
+		m.setRoute(0, "::/0", RoutePresent)
+		m.setRoute(1, "::/0", RoutePresent)
+		l := newManager(Options{Overflow: true, Log: slog.New(slog.DiscardHandler)}, nil)
+		m.machine.overflow, l.machine = true, m.machine
+		if got, want := l.limit(tt.signals), !strings.Contains(tt.off, "stand still"); got != want {
+			t.Errorf("%+v: standstills %v", tt.signals, got)
+		}
+		m.open(1, defaultAt, clientAt)
+		m.carry(2*time.Second, light)
+		rests := 0
+		for _, s := range m.machine.list(1) {
+			if s.Backup && s.Peer >= 0 {
+				rests++
+			}
+		}
+		if (rests > 0) != tt.rest {
+			t.Errorf("%+v: %d subflows rest", tt.signals, rests)
+		}
+		l.updateStatus(m.now)
+		off := l.Status().Off
+		var want []string
+		if tt.off != "" {
+			want = strings.Split(tt.off, "|")
+		}
+		if len(off) != len(want) {
+			t.Fatalf("%+v: off %q", tt.signals, off)
+		}
+		for i := range want {
+			if !strings.Contains(off[i], want[i]) {
+				t.Errorf("%+v: off %q, want %q", tt.signals, off[i], want[i])
+			}
 		}
 	}
 }
