@@ -46,6 +46,8 @@ enum {
 	BPF_FIB_LOOKUP_OUTPUT = 2,
 	NOT_FLOW = 0xffffffff,
 	OWN = 0xffffffff,    /* in routes */
+	ORIGIN_PEER = 0xffff, /* of a value of origins: the number of the peer, and above it that of the path */
+	ORIGIN_PATH = 16,
 	NOBODY = 0xfffffffe, /* not in routes or origins */
 
 	TCP_FLAGS = 13,
@@ -116,6 +118,7 @@ struct packet {
 	__u32 fragment;
 	__u8 class, flags; /* flags of TCP */
 	__u16 reserved;
+	__u32 mark; /* of the packet in the kernel */
 };
 
 /* What the tunnel puts between UDP and a packet, big-endian. */
@@ -151,6 +154,7 @@ struct rule {
 	__u8 dscp;
 	__u8 has_dscp;
 	__u8 family; /* of the prefix, 0: any */
+	__u32 mark, mark_mask;
 };
 
 /* What packets are read with. The policy in use is the one of policies with this generation; 0 is none. */
@@ -220,6 +224,11 @@ struct peer {
 	struct sched_queues queues;
 	struct count sent[SCHED_PATHS];
 	struct rule_state rule[MAX_RULES];
+};
+
+/* What has arrived from a peer with NAT, by path. */
+struct translated {
+	struct count path[SCHED_PATHS];
 };
 
 /* What has arrived over a path. */
@@ -392,7 +401,8 @@ struct {
 	__type(value, struct session);
 } sessions SEC(".maps");
 
-/* The addresses of the paths of peers with NAT: the numbers of the peers. */
+/* The addresses of the paths of peers with NAT: the numbers of the peers, and of the path. A path beyond SCHED_PATHS
+ * means that several paths have the address. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -400,6 +410,14 @@ struct {
 	__type(key, struct origin);
 	__type(value, __u32);
 } origins SEC(".maps");
+
+/* By the number of the peer. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, MAX_PEERS);
+	__type(key, __u32);
+	__type(value, struct translated);
+} translations SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -488,7 +506,7 @@ static __always_inline __u32 owner_of(const struct setup *s, const __u64 *addres
 	return set_owner(o, address, family, epoch, bpf_map_lookup_elem(&routes, &r));
 }
 
-/* The number of the peer that has a path with the address, or NOBODY. */
+/* The number of the peer that has a path with the address, and of the path, or NOBODY. */
 static __always_inline __u32 origin_of(const struct setup *s, const __u64 *address, __u32 family)
 {
 	struct owner *o = last_owner(address, family | IS_ORIGIN);
@@ -629,10 +647,11 @@ static __always_inline __u64 differs(const struct rule *r, const struct packet *
 	__u64 port = (__u64)r->port * (__u64)(r->port ^ p->source_port) * (__u64)(r->port ^ p->destination_port);
 	__u64 dscp = (__u64)(r->dscp ^ p->dscp) * r->has_dscp;
 	__u64 family = (__u64)(r->family ^ p->family) * r->family;
+	__u64 mark = (r->mark ^ p->mark) & r->mark_mask;
 	__u64 source = ((p->source[0] ^ r->prefix[0]) & r->mask[0]) | ((p->source[1] ^ r->prefix[1]) & r->mask[1]);
 	__u64 destination = ((p->destination[0] ^ r->prefix[0]) & r->mask[0]) | ((p->destination[1] ^ r->prefix[1]) & r->mask[1]);
 
-	return protocol | port | dscp | family | fold(source) * fold(destination);
+	return protocol | port | dscp | family | mark | fold(source) * fold(destination);
 }
 
 /* The rule of a packet: the first that matches, or MAX_RULES. Global for the same reason. */
@@ -999,6 +1018,7 @@ int split(struct __sk_buff *skb)
 	if (!policy || !key.generation)
 		return leave(LEFT_PATHS);
 	key.peer = owner - 1;
+	p.mark = skb->mark;
 	if (!policy->always)
 		key.rule = find_rule(policy, &p);
 	/* User space has not begun to replace it. */
@@ -1402,10 +1422,26 @@ static __always_inline int restore_error(struct __sk_buff *skb, const struct pac
 	return set_address(skb, &at) ? TC_DROP : TC_NEXT;
 }
 
+/* Counts a packet of a peer's path as on the wire: as many as were sent arrive, or are lost. */
+static __always_inline void count_translated(const struct __sk_buff *skb, __u32 origin, __u32 headers)
+{
+	__u32 peer = origin & ORIGIN_PEER, path = origin >> ORIGIN_PATH, segments = 1, size = skb->len - ETHERNET_HEADER;
+	struct translated *t = bpf_map_lookup_elem(&translations, &peer);
+
+	if (!t || path >= SCHED_PATHS)
+		return;
+	if (skb->gso_size && skb->len > headers) {
+		segments = (skb->len - headers + skb->gso_size - 1) / skb->gso_size;
+		size += (segments - 1) * (headers - ETHERNET_HEADER);
+	}
+	t->path[SCHED_PATH(path)].packets += segments;
+	t->path[SCHED_PATH(path)].bytes += size;
+}
+
 SEC("tc")
 int restore(struct __sk_buff *skb)
 {
-	__u32 linear = skb->protocol == htons(ETHERTYPE_IPV4) ? LINEAR_IPV4 : LINEAR_IPV6, peer, owner;
+	__u32 linear = skb->protocol == htons(ETHERTYPE_IPV4) ? LINEAR_IPV4 : LINEAR_IPV6, origin, owner;
 	const struct setup *set = read_setup();
 	struct session_key key = {};
 	struct place at = {};
@@ -1421,8 +1457,8 @@ int restore(struct __sk_buff *skb)
 		return TC_NEXT;
 	if (!set)
 		return TC_NEXT;
-	peer = origin_of(set, p.source, p.family);
-	if (peer == NOBODY) {
+	origin = origin_of(set, p.source, p.family);
+	if (origin == NOBODY) {
 		/* Routers on the way send errors. */
 		if (read_headers(skb, &p) == LEFTS && is_icmp(&p))
 			return restore_error(skb, &p);
@@ -1433,10 +1469,11 @@ int restore(struct __sk_buff *skb)
 		return owner ? TC_NEXT : refuse(REFUSED_SESSION);
 	if (owner)
 		return is_icmp(&p) ? restore_error(skb, &p) : TC_NEXT;
+	count_translated(skb, origin, p.headers);
 	/* What the peer's gateway itself sends to hosts comes in the tunnel. */
 	if (session_of(skb, &p, &key) != LEFTS)
 		return refuse(REFUSED_SESSION);
-	key.peer = peer + 1;
+	key.peer = (origin & ORIGIN_PEER) + 1;
 	s = bpf_map_lookup_elem(&sessions, &key);
 	if (!s || s->state != SESSION_OPEN)
 		return refuse(REFUSED_SESSION);

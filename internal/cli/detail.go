@@ -152,7 +152,7 @@ distinguisher that --rd names.`,
 	routes.Flags().StringVar(&rd, "rd", "", "also look up the VPN route with this route `distinguisher`")
 	connections := add(&cobra.Command{
 		Use:   "connections [DAEMON|ADDRESS]",
-		Short: "Show the subflows of clients' connections",
+		Short: "Show the subflows of clients' connections, or the NAT sessions of a gateway",
 		Args:  arguments(0, 1, "at most one daemon or address"),
 		RunE: func(c *cobra.Command, args []string) error {
 			n, err := parseLimit(limit)

@@ -60,8 +60,9 @@ type Plane struct {
 	measured   map[string]measured // not yet in plans
 	wake       chan struct{}
 
-	tunnels tunnels
-	nat     *nat
+	tunnels    tunnels
+	translated translated
+	nat        *nat
 
 	mu         sync.Mutex // guards the following
 	program    *program.Program
@@ -152,7 +153,7 @@ func New(o Options) (*Plane, error) {
 	if err := p.load(&o); err != nil {
 		return nil, err
 	}
-	p.tunnels.program = p.program
+	p.tunnels.program, p.translated.read = p.program, p.program.Translated
 	p.nat = newNAT(p.program, p.log)
 	var err error
 	if p.kernel, err = route.Dial(); err != nil {
@@ -204,15 +205,21 @@ func (p *Plane) Measured(peer string, paths []plane.Measured, cookie uint64) {
 
 // Wait implements plane.Open.
 func (p *Plane) Wait(peer string, path int) time.Duration {
-	n, ok := (*p.numbers.Load())[peer]
+	t, ok := p.traffic(peer)
 	if !ok || path < 0 || path >= program.MaxPaths {
 		return 0
 	}
-	t, err := p.program.Traffic(n)
-	if err != nil {
-		return 0 // the plane has stopped
-	}
 	return t.Waits[path]
+}
+
+// traffic returns what was sent to a peer; false if it is none of the program, or the plane has stopped.
+func (p *Plane) traffic(peer string) (program.Traffic, bool) {
+	n, ok := (*p.numbers.Load())[peer]
+	if !ok {
+		return program.Traffic{}, false
+	}
+	t, err := p.program.Traffic(n)
+	return t, err == nil
 }
 
 // Accept implements plane.Open.
@@ -222,7 +229,24 @@ func (p *Plane) Accept(peer string, cookies []uint64) error { return p.tunnels.a
 func (p *Plane) NATSession(peer string, r tunnel.NATSession) { p.nat.receive(peer, r) }
 
 // Arrived implements plane.Open.
-func (p *Plane) Arrived(peer string) [plane.MaxPaths]plane.Arrived { return p.tunnels.arrived(peer) }
+func (p *Plane) Arrived(peer string) [plane.MaxPaths]plane.Arrived {
+	if all, ok := p.translated.arrived(peer); ok {
+		return all
+	}
+	return p.tunnels.arrived(peer)
+}
+
+// Sent implements plane.Open.
+func (p *Plane) Sent(peer string, path int) uint64 {
+	t, ok := p.traffic(peer)
+	if !ok || path < 0 || path >= program.MaxPaths {
+		return 0
+	}
+	return t.Paths[path].Packets
+}
+
+// Marked implements plane.Open.
+func (p *Plane) Marked(peer string, path int, sent uint64) { p.translated.mark(peer, path, sent) }
 
 // check returns why a state cannot be applied.
 func check(s *plane.State) error {
@@ -334,12 +358,13 @@ func (p *Plane) replace() error {
 
 // setNAT configures the peers with NAT. The mutex is locked.
 func (p *Plane) setNAT() error {
-	peers := map[string]natPeer{}
+	peers, numbers := map[string]natPeer{}, map[string]int{}
 	for name, r := range p.peers {
 		if r.conf.Mode == plane.NAT {
-			peers[name] = natPeer{number: r.number, prefixes: r.conf.Prefixes}
+			peers[name], numbers[name] = natPeer{number: r.number, prefixes: r.conf.Prefixes}, r.number
 		}
 	}
+	p.translated.number(numbers)
 	err := p.nat.configure(peers, p.state.LAN.Prefixes)
 	if !p.resumed {
 		p.resumed = true
@@ -350,7 +375,7 @@ func (p *Plane) setNAT() error {
 
 // setOrigins sets where packets of NAT sessions come from: where the peers' paths are reached. The mutex is locked.
 func (p *Plane) setOrigins() error {
-	origins, unknown := map[netip.Addr]int{}, map[int]bool{}
+	origins, unknown := map[netip.Addr]program.Origin{}, map[int]bool{}
 	for _, r := range p.peers {
 		if r.conf.Mode != plane.NAT {
 			continue
@@ -359,7 +384,11 @@ func (p *Plane) setOrigins() error {
 		unknown[r.number] = true
 		for i := range r.paths {
 			if remote := r.paths[i].Remote; remote.IsValid() {
-				origins[remote.Addr().Unmap().WithZone("")] = r.number
+				a, o := remote.Addr().Unmap().WithZone(""), program.Origin{Peer: r.number, Path: i}
+				if old, ok := origins[a]; ok && old != o {
+					o.Path = program.MaxPaths
+				}
+				origins[a] = o
 				unknown[r.number] = false
 			}
 		}
@@ -757,7 +786,7 @@ func (p *Plane) active() (names []string) {
 			continue
 		}
 		sum := uint64(0)
-		arrived := p.tunnels.arrived(name)
+		arrived := p.Arrived(name)
 		for i := range t.Paths {
 			sum += t.Paths[i].Packets + arrived[i].Packets
 		}
@@ -768,6 +797,9 @@ func (p *Plane) active() (names []string) {
 	}
 	return names
 }
+
+// NATFlows returns the NAT sessions whose last packets are most recent, at most so many, and the number of all.
+func (p *Plane) NATFlows(most int) ([]plane.NATFlow, int, error) { return p.nat.list(most) }
 
 // Status returns what both planes do now.
 func (p *Plane) Status() plane.Status {
@@ -781,7 +813,7 @@ func (p *Plane) Status() plane.Status {
 	for i := range s.Peers {
 		s.Peers[i].NAT = nat[s.Peers[i].Name]
 		if r := p.peers[s.Peers[i].Name]; r != nil {
-			arrived := p.tunnels.arrived(r.conf.Name)
+			arrived := p.Arrived(r.conf.Name)
 			s.Received = add(s.Received, p.addTraffic(&s.Peers[i], r, &arrived))
 			for _, a := range arrived {
 				s.Delivered = add(s.Delivered, a.Count)
@@ -815,6 +847,7 @@ func (p *Plane) addTraffic(s *plane.PeerStatus, r *peer, arrived *[plane.MaxPath
 		for j := range s.Links {
 			if l := &s.Links[j]; l.Path == r.paths[i].Name {
 				l.Sent, l.Received = add(l.Sent, t.Paths[i]), add(l.Received, arrived[i].Count)
+				l.Missed += arrived[i].Lost
 				l.Queue = t.Waits[i]
 				switch {
 				case l.Reason != "":

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -69,6 +70,10 @@ type natSession struct {
 	evicted bool
 }
 
+func (s natState) String() string {
+	return [...]string{natWanted: "wanted", natOpen: "open", natEnding: "ending", natDenied: "denied"}[s]
+}
+
 // natKernel is the part of the program that has the sessions.
 type natKernel interface {
 	SetSession(peer int, f tunnel.Flow, open bool) error
@@ -96,10 +101,13 @@ type nat struct {
 	// of are the sessions of each peer, so that what a peer does costs nothing for those of others.
 	of      map[string]map[natFlow]*natSession
 	sending int // sessions of flows that this gateway sends
+	// receiving are those of flows that peers send, by peer.
+	receiving map[string]int
 	// evicting are those of the last eviction that have not ended, evicted when it was.
 	evicting int
 	evicted  time.Time
 	waiting  map[string][]tunnel.NATSession
+	counted  map[string]*natCounts
 	now      func() time.Time
 }
 
@@ -111,11 +119,23 @@ type natPeer struct {
 	reset bool
 }
 
+// natCounts are the counters of a peer.
+type natCounts struct{ refused, declined, evicted uint64 }
+
+func (n *nat) counts(peer string) *natCounts {
+	c := n.counted[peer]
+	if c == nil {
+		c = &natCounts{}
+		n.counted[peer] = c
+	}
+	return c
+}
+
 func newNAT(kernel natKernel, log *slog.Logger) *nat {
 	return &nat{
 		log: log, kernel: kernel, most: natMost, wake: make(chan struct{}, 1), peers: map[string]natPeer{}, names: map[int]string{},
 		sessions: map[natFlow]*natSession{}, of: map[string]map[natFlow]*natSession{},
-		arrived: map[string][]tunnel.NATSession{}, waiting: map[string][]tunnel.NATSession{}, now: time.Now,
+		arrived: map[string][]tunnel.NATSession{}, waiting: map[string][]tunnel.NATSession{}, counted: map[string]*natCounts{}, receiving: map[string]int{}, now: time.Now,
 	}
 }
 
@@ -129,11 +149,9 @@ func (n *nat) configure(peers map[string]natPeer, lan []netip.Prefix) error {
 		peers[name], names[p.number] = p, name
 	}
 	n.peers, n.names, n.lan = peers, names, lan
-	for name := range n.waiting {
-		if _, ok := peers[name]; !ok {
-			delete(n.waiting, name)
-		}
-	}
+	gone := func(name string) bool { _, ok := peers[name]; return !ok }
+	maps.DeleteFunc(n.waiting, func(name string, _ []tunnel.NATSession) bool { return gone(name) })
+	maps.DeleteFunc(n.counted, func(name string, _ *natCounts) bool { return gone(name) })
 	var errs []error
 	for k, s := range n.sessions {
 		p, ok := peers[s.peer]
@@ -206,6 +224,8 @@ func (n *nat) add(k natFlow, s *natSession) {
 	n.of[s.peer][k] = s
 	if k.peer == program.This {
 		n.sending++
+	} else {
+		n.receiving[s.peer]++
 	}
 }
 
@@ -214,6 +234,8 @@ func (n *nat) drop(k natFlow) error {
 	s := n.sessions[k]
 	if k.peer == program.This {
 		n.sending--
+	} else if n.receiving[s.peer]--; n.receiving[s.peer] == 0 {
+		delete(n.receiving, s.peer)
 	}
 	if s.evicted {
 		n.evicting--
@@ -330,8 +352,38 @@ func (n *nat) evict() {
 		case n.end(all[i].Flow, s):
 			s.evicted = true
 			n.evicting++
+			n.counts(s.peer).evicted++
 		}
 	}
+}
+
+// makeRoom ends sessions of flows that peers send, those that have been idle for longest, if a peer has fewer than its share:
+// of the peer that has the most, a 64th of all, but not below its share. So no peer keeps the others from theirs.
+func (n *nat) makeRoom(peer string) error {
+	share, largest := n.most/max(len(n.peers), 1), peer
+	for other, count := range n.receiving {
+		if count > n.receiving[largest] || count == n.receiving[largest] && other < largest {
+			largest = other
+		}
+	}
+	more := min(n.receiving[largest]-share, max(n.most/64, 1))
+	if n.receiving[peer] >= share || more <= 0 {
+		return nil
+	}
+	all, err := n.kernel.Sessions()
+	if err != nil {
+		return err
+	}
+	number := n.peers[largest].number
+	all = slices.DeleteFunc(all, func(s program.Session) bool { return s.Peer != number || n.sessions[natKey(number, s.Flow)] == nil })
+	slices.SortFunc(all, func(a, b program.Session) int { return cmp.Compare(b.Idle, a.Idle) })
+	var errs []error
+	for i := range all[:min(len(all), more)] {
+		n.counts(largest).evicted++
+		n.queue(largest, tunnel.CommandRefused, all[i].Flow)
+		errs = append(errs, n.drop(natKey(number, all[i].Flow)))
+	}
+	return errors.Join(errs...)
 }
 
 // end has packets of a flow left to the kernel, and asks the peer to end the session. It reports whether it could.
@@ -399,11 +451,18 @@ func (n *nat) takeFlow(peer string, p *natPeer, c tunnel.Command, f tunnel.Flow)
 	case tunnel.CommandNAT:
 		k := natKey(p.number, f)
 		old := n.sessions[k]
+		if old == nil && len(n.sessions)-n.sending >= n.most {
+			if err := n.makeRoom(peer); err != nil {
+				return err
+			}
+		}
 		if old == nil && len(n.sessions)-n.sending >= n.most || old != nil && old.source != f.Source.Addr() || !n.belongs(p, k, f.Source.Addr()) {
+			n.counts(peer).declined++
 			n.queue(peer, tunnel.CommandRefused, f)
 			return nil
 		}
 		if err := n.kernel.SetSession(p.number, f, true); err != nil {
+			n.counts(peer).declined++
 			n.queue(peer, tunnel.CommandRefused, f)
 			return err
 		}
@@ -434,6 +493,7 @@ func (n *nat) takeFlow(peer string, p *natPeer, c tunnel.Command, f tunnel.Flow)
 	case c == tunnel.CommandFINOK && s.state == natEnding, c == tunnel.CommandRefused && s.state == natOpen:
 		return n.drop(k)
 	case c == tunnel.CommandRefused && s.state == natWanted:
+		n.counts(peer).refused++
 		s.state, s.since = natDenied, n.now()
 	}
 	return nil
@@ -534,20 +594,53 @@ func (n *nat) run(ctx context.Context, wants interface {
 	}
 }
 
-// count returns how many sessions are open with a peer: of flows to it, and from it.
+// count returns the sessions with each peer.
 func (n *nat) count() map[string]plane.NATSessions {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	counts := map[string]plane.NATSessions{}
-	for k, s := range n.sessions {
-		c := counts[s.peer]
-		switch {
-		case k.peer != program.This:
-			c.Receiving++
-		case s.state == natOpen:
-			c.Sending++
-		}
-		counts[s.peer] = c
+	all := map[string]plane.NATSessions{}
+	for peer, c := range n.counted {
+		all[peer] = plane.NATSessions{Refused: c.refused, Declined: c.declined, Evicted: c.evicted}
 	}
-	return counts
+	for peer, sessions := range n.of {
+		c := all[peer]
+		for k, s := range sessions {
+			switch {
+			case k.peer != program.This:
+				c.Receiving++
+			case s.state == natOpen:
+				c.Sending++
+			case s.state == natWanted:
+				c.Wanted++
+			case s.state == natEnding:
+				c.Ending++
+			case s.state == natDenied:
+				c.Denied++
+			}
+		}
+		all[peer] = c
+	}
+	return all
+}
+
+// list returns the sessions whose last packets are most recent, at most so many, and the number of all.
+func (n *nat) list(most int) (sessions []plane.NATFlow, all int, err error) {
+	held, err := n.kernel.Sessions()
+	if err != nil {
+		return nil, 0, err
+	}
+	slices.SortFunc(held, func(a, b program.Session) int { return cmp.Compare(a.Idle, b.Idle) })
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for i := range held {
+		h := &held[i]
+		s := n.sessions[natKey(h.Peer, h.Flow)]
+		if s == nil || s.source != h.Flow.Source.Addr() {
+			continue // it has changed meanwhile
+		}
+		if all++; len(sessions) < most {
+			sessions = append(sessions, plane.NATFlow{Peer: s.peer, Received: h.Peer != program.This, Flow: h.Flow, State: s.state.String(), Idle: h.Idle})
+		}
+	}
+	return sessions, all, nil
 }

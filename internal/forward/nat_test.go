@@ -431,3 +431,69 @@ func TestNATAtRandom(t *testing.T) {
 		}
 	}
 }
+
+// TestNATShares: a peer that asks for as many sessions as there are gets what others leave, and each of the others its share,
+// in whatever order they ask. Sessions in use stay longest.
+func TestNATShares(t *testing.T) {
+	const most, peers = 6400, 4
+	now := time.Unix(1e9, 0)
+	k := newKernel(t, func() time.Time { return now })
+	n := newNAT(k, slog.New(slog.DiscardHandler))
+	n.most, n.now = most, func() time.Time { return now }
+	n.send = func(string, tunnel.NATSession) bool { return true }
+	lan := netip.MustParsePrefix("10.9.0.0/16")
+	all := map[string]natPeer{}
+	for i := range peers {
+		all[string(rune('a'+i))] = natPeer{number: i, prefixes: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i), 0, 0}), 16)}}
+	}
+	if err := n.configure(all, []netip.Prefix{lan}); err != nil {
+		t.Fatal(err)
+	}
+	ask := func(peer, flow int) bool {
+		f := tunnel.Flow{
+			Protocol: 17, Source: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(peer), 0, 1}), uint16(flow)),
+			Destination: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 9, 0, 1}), 53),
+		}
+		now = now.Add(time.Millisecond)
+		if err := n.take(string(rune('a'+peer)), tunnel.NATSession{Command: tunnel.CommandNAT, Flows: []tunnel.Flow{f}}); err != nil {
+			t.Fatal(err)
+		}
+		n.flush()
+		_, ok := k.sessions[natKey(peer, f)]
+		return ok
+	}
+	for i := range 2 * most {
+		if got := ask(0, i); got != (i < most) {
+			t.Fatalf("request %d of the only peer: %v", i, got)
+		}
+	}
+	const share = most / peers
+	for i := range share {
+		for peer := 1; peer < peers; peer++ {
+			if !ask(peer, i) {
+				t.Fatalf("request %d of peer %d, with fewer than its share, is refused", i, peer)
+			}
+			ask(0, 2*most+i*peers+peer) // the first one goes on asking
+		}
+	}
+	if k.reads > 200 {
+		t.Errorf("all sessions were read %d times", k.reads)
+	}
+	for peer := range peers {
+		if got := n.receiving[string(rune('a'+peer))]; got != share {
+			t.Errorf("peer %d has %d sessions, its share is %d", peer, got, share)
+		}
+		if ask(peer, 60_000) {
+			t.Errorf("peer %d gets more than its share while all are in use", peer)
+		}
+	}
+	if !ask(1, share-1) || ask(0, 1) {
+		t.Error("sessions that have been idle for longest are kept, others are not")
+	}
+	if c := n.count()["a"]; c.Evicted < most-share || c.Declined == 0 || c.Receiving != share {
+		t.Errorf("counts of the peer that asks for all: %+v", c)
+	}
+	if len(k.sessions) > most || len(n.sessions) != len(k.sessions) {
+		t.Errorf("%d sessions, the program has %d", len(n.sessions), len(k.sessions))
+	}
+}

@@ -268,6 +268,10 @@ type Match struct {
 	DSCP DSCP `yaml:"dscp,omitempty"`
 	// Prefix has the source or the destination. Example: 10.2.3.0/24
 	Prefix netip.Prefix `yaml:"prefix,omitempty"`
+	// Mark is the packet's mark in the kernel (SO_MARK, tc skbedit), as set before ingress of the LAN's interface ends: a number, or a
+	// number and the mask of the bits that are compared. All peers need mode plain, mode nat or seal none, because
+	// the device of the tunnel does not pass marks on. Example: 0x10/0xff
+	Mark Mark `yaml:"mark,omitempty"`
 }
 
 // Discipline is a discipline with its parameters. The short form is its name, or that of a choice of
@@ -629,6 +633,9 @@ func (c *Config) checkPolicy(faults *fault.List) {
 		faults.Merge(at+".discipline", list)
 		if r.Match.Port != 0 && !r.Match.Protocol.hasPorts() {
 			faults.Add(at+".match.port", "must be left out: protocol %s has no ports", r.Match.Protocol.name)
+		}
+		if i := slices.IndexFunc(c.Peers, func(p Peer) bool { return !p.mode().Open() }); i >= 0 && r.Match.Mark.mask != 0 {
+			faults.Add(at+".match.mark", "must be left out: peers[%d] has mode %s, and the kernel does not pass the marks of packets to the device of the tunnel", i, plane.Tunnel)
 		}
 		if m := r.Match.Prefix; m != (netip.Prefix{}) {
 			checkPrefix(faults, at+".match.prefix", m)

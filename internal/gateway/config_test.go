@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"math"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -136,6 +137,9 @@ func TestCheck(t *testing.T) {
 		"copies of a discipline that sends none": {func(c *Config) {
 			c.Policy = []Rule{{Discipline: Discipline{Name: "dq"}, CopyCostlier: true}}
 		}, "policy[0].copy_costlier: must be left out: of all disciplines, auto alone"},
+		"a mark with a sealed peer": {func(c *Config) {
+			c.Policy = []Rule{{Match: Match{Mark: Mark{1, 1, "1/1"}}, Discipline: Discipline{Name: "dq"}}, {Discipline: Discipline{Name: "dq"}}}
+		}, "policy[0].match.mark: must be left out: peers[0] has mode tunnel, and the kernel does not pass the marks"},
 		"two faults are both listed": {func(c *Config) { c.Key, c.Peers[0].Name = "", "" }, "peers[0].name: must be letters"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -226,6 +230,18 @@ func TestValues(t *testing.T) {
 	for _, text := range []string{"af44", "af01", "cs8", "64", "-1", "e"} {
 		if new(DSCP).UnmarshalText([]byte(text)) == nil {
 			t.Errorf("DSCP %q is accepted", text)
+		}
+	}
+	for text, want := range map[string]Mark{"0": {0, math.MaxUint32, "0"}, "0x10/0xff": {0x10, 0xff, "0x10/0xff"}, "4294967295": {math.MaxUint32, math.MaxUint32, "4294967295"}} {
+		var m Mark
+		err := m.UnmarshalText([]byte(text))
+		if got, _ := m.MarshalText(); err != nil || m != want || string(got) != text {
+			t.Errorf("mark %s: got %+v, %v", text, m, err)
+		}
+	}
+	for _, text := range []string{"-1", "4294967296", "0x100/0xff", "0/0", "1/", "/1", "x"} {
+		if new(Mark).UnmarshalText([]byte(text)) == nil {
+			t.Errorf("mark %q is accepted", text)
 		}
 	}
 	for _, text := range []string{"auto", "off", "20ms"} {

@@ -127,7 +127,7 @@ func policyOf(c *Config) plane.Policy {
 		policy = append(policy, plane.Rule{
 			Match: plane.Match{
 				Protocols: r.Match.Protocol.numbers(), Port: r.Match.Port, HasDSCP: r.Match.DSCP.given, DSCP: r.Match.DSCP.value,
-				Prefix: r.Match.Prefix,
+				Prefix: r.Match.Prefix, Mark: r.Match.Mark.value, MarkMask: r.Match.Mark.mask,
 			},
 			Discipline: d, Resequence: r.Resequence.plane(),
 		})

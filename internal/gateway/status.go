@@ -74,6 +74,16 @@ type PeerStatus struct {
 	// NATSending and NATReceiving are the NAT sessions of flows to and from the peer, with mode nat.
 	NATSending   int `json:"nat_sending"`
 	NATReceiving int `json:"nat_receiving"`
+	// NATWanted and NATEnding are sessions of flows to the peer that it has not answered NAT or FIN for yet, NATDenied
+	// those that it has refused in the last minute.
+	NATWanted int `json:"nat_wanted"`
+	NATEnding int `json:"nat_ending"`
+	NATDenied int `json:"nat_denied"`
+	// NATRefused are sessions that the peer has refused, NATDeclined those that this gateway has refused the peer, NATEvicted
+	// those that ended for want of room.
+	NATRefused  uint64 `json:"nat_refused"`
+	NATDeclined uint64 `json:"nat_declined"`
+	NATEvicted  uint64 `json:"nat_evicted"`
 	// Up: there is a session, with keys. Reason is why not.
 	Up     bool   `json:"up"`
 	Reason string `json:"reason"`
@@ -114,9 +124,12 @@ type PathStatus struct {
 	Jitter float64 `json:"jitter_ms"`
 	Spread float64 `json:"spread_ms"`
 	Queue  float64 `json:"queue_ms"`
-	// Loss is the share of packets towards the peer that were lost.
-	Loss float64 `json:"loss"`
-	MTU  int     `json:"mtu"`
+	// Loss is the share of packets towards the peer that were lost. LostPackets are those that the peer misses, MissedPackets
+	// those from the peer that have not arrived here. With mode plain, packets bear nothing to count them by.
+	Loss          float64 `json:"loss"`
+	LostPackets   uint64  `json:"lost_packets"`
+	MissedPackets uint64  `json:"missed_packets"`
+	MTU           int     `json:"mtu"`
 
 	SentPackets     uint64 `json:"sent_packets"`
 	SentBytes       uint64 `json:"sent_bytes"`
@@ -182,7 +195,8 @@ func (s *Status) fill(p plane.Status) {
 	s.HeldBytes, s.Unpinned, s.Left, s.Dropped = int64(p.Held), p.Unpinned, p.Left, p.Dropped
 	for _, peer := range p.Peers {
 		s.Peers = append(s.Peers, PeerStatus{
-			NATSending: peer.NAT.Sending, NATReceiving: peer.NAT.Receiving,
+			NATSending: peer.NAT.Sending, NATReceiving: peer.NAT.Receiving, NATWanted: peer.NAT.Wanted, NATEnding: peer.NAT.Ending, NATDenied: peer.NAT.Denied,
+			NATRefused: peer.NAT.Refused, NATDeclined: peer.NAT.Declined, NATEvicted: peer.NAT.Evicted,
 			Name: peer.Name, Role: peer.Role.String(), Mode: peer.Mode.String(), Up: peer.Up, Reason: peer.Reason, Seconds: seconds(peer.Since), KeySeconds: seconds(peer.Handshake),
 			Encryption: peer.Suite, Held: peer.Held, Skipped: peer.Skipped, Late: peer.Late, Duplicates: peer.Duplicates,
 		})
@@ -190,7 +204,7 @@ func (s *Status) fill(p plane.Status) {
 			out := PathStatus{
 				Peer: peer.Name, Path: l.Path, Up: l.State == stateUp, State: l.State, Resting: l.Resting, Rate: int64(l.Rate),
 				RTT: milliseconds(l.RTT), Delay: milliseconds(l.Delay), Jitter: milliseconds(l.Jitter), Spread: milliseconds(l.Spread), Queue: milliseconds(l.Queue),
-				Loss: math.Round(l.Loss*1e4) / 1e4, MTU: l.MTU, SentPackets: l.Sent.Packets, SentBytes: l.Sent.Bytes,
+				Loss: math.Round(l.Loss*1e4) / 1e4, LostPackets: l.Lost, MissedPackets: l.Missed, MTU: l.MTU, SentPackets: l.Sent.Packets, SentBytes: l.Sent.Bytes,
 				ReceivedPackets: l.Received.Packets, ReceivedBytes: l.Received.Bytes,
 			}
 			out.Member, out.Reason, out.LifetimeSeconds = l.Member, l.Reason, seconds(l.Lifetime)

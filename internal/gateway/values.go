@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -203,6 +204,37 @@ func (d *DSCP) UnmarshalText(text []byte) error {
 
 // MarshalText implements encoding.TextMarshaler.
 func (d DSCP) MarshalText() ([]byte, error) { return []byte(d.name), nil }
+
+// Mark selects packets by their mark in the kernel. The zero value selects all.
+type Mark struct {
+	value, mask uint32
+	name        string
+}
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (m *Mark) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		*m = Mark{}
+		return nil
+	}
+	value, mask, masked := strings.Cut(string(text), "/")
+	v, err := strconv.ParseUint(value, 0, 32)
+	bits := uint64(math.MaxUint32)
+	if err == nil && masked {
+		bits, err = strconv.ParseUint(mask, 0, 32)
+	}
+	if err != nil {
+		return fmt.Errorf(`want a number of 32 bits, or such a number and a mask like "0x10/0xff", got %q`, text)
+	}
+	if bits == 0 || v&^bits != 0 {
+		return fmt.Errorf("the mask must not be 0, and must have all bits of the mark, got %q", text)
+	}
+	*m = Mark{uint32(v), uint32(bits), string(text)}
+	return nil
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (m Mark) MarshalText() ([]byte, error) { return []byte(m.name), nil }
 
 // Resequence is how packets are put into order. The zero value is auto.
 type Resequence struct {

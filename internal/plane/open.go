@@ -65,15 +65,34 @@ type Measured struct {
 	MTU int
 }
 
-// NATSessions are how many NAT sessions there are with a peer: of flows to it, and of flows from it.
+// NATSessions are the NAT sessions with a peer.
 type NATSessions struct {
-	Sending, Receiving int
+	// Of flows to the peer: Sending are those that are open, Wanted and Ending those that the peer has not answered yet, Denied
+	// those that it has refused lately.
+	Sending, Wanted, Ending, Denied int
+	// Receiving are those of flows from the peer.
+	Receiving int
+	// Refused are requests that the peer has refused, Declined those of the peer that this gateway has refused, Evicted
+	// sessions that ended for want of room, since the start.
+	Refused, Declined, Evicted uint64
 }
 
-// Arrived is what has arrived over a path in the tunnel that does not encrypt.
+// NATFlow is a NAT session.
+type NATFlow struct {
+	Peer string
+	// Received: the peer sends the flow.
+	Received bool
+	Flow     tunnel.Flow
+	// State is wanted, open, ending or denied.
+	State string
+	// Idle is how long ago its last packet was, to a second.
+	Idle time.Duration
+}
+
+// Arrived is what has arrived over a path of packets that are not encrypted.
 type Arrived struct {
 	Count
-	// Lost packets are missing between the first and the last one.
+	// Lost packets are missing: between the first and the last one in a tunnel, before the last Marked with NAT.
 	Lost uint64
 }
 
@@ -88,6 +107,11 @@ type Open interface {
 	Accept(peer string, cookies []uint64) error
 	// Arrived is what has arrived from a peer since it was configured, by path.
 	Arrived(peer string) [MaxPaths]Arrived
+	// Sent is how many packets the open plane has sent over a path to a peer.
+	Sent(peer string, path int) uint64
+	// Marked is called when a message has arrived over a path, before which the peer has sent so many packets of NAT
+	// sessions over it.
+	Marked(peer string, path int, sent uint64)
 	// NATSession takes what a peer says of NAT sessions. The record belongs to the callee.
 	NATSession(peer string, r tunnel.NATSession)
 	// Wait is the virtual queue of a path to a peer: how long a packet waits that is sent now.

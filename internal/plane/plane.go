@@ -198,8 +198,11 @@ type LinkStatus struct {
 	Delay  time.Duration `json:"delay_ns"`
 	Jitter time.Duration `json:"jitter_ns"`
 	Spread time.Duration `json:"spread_ns"`
-	// Loss is the share of packets lost in the direction of sending.
-	Loss float64 `json:"loss"`
+	// Loss is the share of packets lost in the direction of sending. Lost are those that the peer misses, Missed those from
+	// the peer that have not arrived here.
+	Loss   float64 `json:"loss"`
+	Lost   uint64  `json:"lost"`
+	Missed uint64  `json:"missed"`
 	// Rate is the rate in the direction of sending, as configured or estimated.
 	Rate unit.Bandwidth `json:"rate_bps"`
 	// Queue is the standing queue that the plane keeps for the path.

@@ -34,19 +34,23 @@ type Match struct {
 	DSCP    uint8
 	// Prefix has the source or the destination; an invalid one selects all.
 	Prefix netip.Prefix
+	// Mark is that of the packet in the kernel, in the bits of MarkMask; 0 selects all.
+	Mark, MarkMask uint32
 }
 
 // Packet is what rules know of a packet: its addresses, IP protocol number, ports (0 where the packet
-// has none, as in a later fragment) and DSCP.
+// has none, as in a later fragment) and DSCP, and the mark if that is known.
 type Packet struct {
 	Src, Dst         netip.Addr
 	Protocol, DSCP   uint8
 	SrcPort, DstPort uint16
+	Mark             uint32
+	HasMark          bool
 }
 
 // All reports whether all packets match.
 func (m *Match) All() bool {
-	return len(m.Protocols) == 0 && m.Port == 0 && !m.HasDSCP && !m.Prefix.IsValid()
+	return len(m.Protocols) == 0 && m.Port == 0 && !m.HasDSCP && !m.Prefix.IsValid() && m.MarkMask == 0
 }
 
 // Selects reports whether the packet matches.
@@ -54,6 +58,7 @@ func (m *Match) Selects(p *Packet) bool {
 	return (len(m.Protocols) == 0 || slices.Contains(m.Protocols, p.Protocol)) &&
 		(m.Port == 0 || m.Port == p.SrcPort || m.Port == p.DstPort) &&
 		(!m.HasDSCP || m.DSCP == p.DSCP) &&
+		(m.MarkMask == 0 || p.HasMark && (m.Mark^p.Mark)&m.MarkMask == 0) &&
 		(!m.Prefix.IsValid() || m.Prefix.Contains(p.Src) || m.Prefix.Contains(p.Dst))
 }
 

@@ -316,6 +316,7 @@ func (r *peer) message(b *batch, k *keys, i int, now time.Duration, size int, re
 		}
 		body = r.rx.reports(body, k, now)
 		body = r.appendArrived(body)
+		body = r.appendSent(body, i)
 		body = k.out.Append(body, controlRoom, now, r.links[i].rtt.RTO(quality.MinRTO))
 	}
 	r.scratch = body
@@ -484,8 +485,14 @@ func (r *peer) records(k *keys, o *opened, body []byte, size int, b *batch) {
 			p.opened.NATSession(r.conf.Name, v)
 		case tunnel.Arrived:
 			l := &r.links[v.Path]
-			l.openLoss.Look(v.Packets, v.Lost)
+			l.lost += l.openLoss.Look(v.Packets, v.Lost)
 			changed = true
+		case tunnel.Sent:
+			if p.opened == nil || r.conf.Mode != plane.NAT {
+				p.counts.drop(dropUnexpected, 1)
+				break
+			}
+			p.opened.Marked(r.conf.Name, int(o.path), v.Packets)
 		case tunnel.Bye:
 			p.log.Info("peer has ended the session", "peer", r.conf.Name)
 			r.forget()
@@ -557,7 +564,9 @@ func (r *peer) reported(k *keys, v tunnel.Report, now time.Duration) {
 	if v.Next > l.report.Next {
 		l.progress = now
 	}
-	r.weighing.lost += l.loss.Look(v.Next, v.Lost)
+	more := l.loss.Look(v.Next, v.Lost)
+	l.lost += more
+	r.weighing.lost += more
 	r.weighing.late = max(r.weighing.late, v.Late)
 	l.report, l.reported = v, true
 	r.sample(int(v.Path), now)

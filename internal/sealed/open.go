@@ -56,12 +56,12 @@ func newCookie() uint64 {
 	}
 }
 
-// arrivedLen is the length of an Arrived in a message.
-const arrivedLen = 20
+// arrivedLen and sentLen are the lengths of an Arrived and a Sent in a message.
+const arrivedLen, sentLen = 20, 11
 
 // appendArrived appends what has arrived in open messages. The mutex is locked.
 func (r *peer) appendArrived(b []byte) []byte {
-	if r.plane.opened == nil || r.conf.Mode != plane.Unsealed {
+	if r.plane.opened == nil || r.conf.Mode != plane.Unsealed && r.conf.Mode != plane.NAT {
 		return b
 	}
 	for i, a := range r.plane.opened.Arrived(r.conf.Name) {
@@ -70,6 +70,15 @@ func (r *peer) appendArrived(b []byte) []byte {
 		}
 	}
 	return b
+}
+
+// appendSent appends how many packets of NAT sessions were sent over a path, which a message over it says. The mutex is
+// locked.
+func (r *peer) appendSent(b []byte, path int) []byte {
+	if r.plane.opened == nil || r.conf.Mode != plane.NAT || len(b)+sentLen > controlRoom {
+		return b
+	}
+	return tunnel.AppendRecord(b, tunnel.Sent{Packets: r.plane.opened.Sent(r.conf.Name, path)})
 }
 
 // lossShare returns the share of packets towards the peer that are lost: nearly all of them are those of

@@ -129,6 +129,7 @@ type link struct {
 	reported bool
 	loss     quality.LossMeter
 	openLoss quality.LossMeter // of the open plane
+	lost     uint64            // packets towards the peer, of both planes
 	rate     plane.Rate        // as configured, from this gateway
 	cost     int
 	// capacity estimates the rate towards the peer, which is at most configured unless that is 0.
@@ -626,7 +627,7 @@ func (r *peer) status(now time.Duration) (s plane.PeerStatus, relays []plane.Rel
 			Path: l.title(), Endpoint: l.remote, Seen: l.seen, State: state, Sent: l.sent.value(),
 			Member: l.line.conf.Load().Member, CareOf: l.registration.careOf, Reason: l.registration.reason,
 			Received: plane.Count{Packets: x.packets, Bytes: x.bytes}, RTT: l.rtt.SRTT, Jitter: l.report.Jitter, Spread: l.report.Spread,
-			Loss: l.lossShare(), Rate: l.upRate(), MTU: l.search.mtu,
+			Loss: l.lossShare(), Lost: l.lost, Missed: x.missed, Rate: l.upRate(), MTU: l.search.mtu,
 		}
 		switch x := &l.registration; {
 		case x.until > now:

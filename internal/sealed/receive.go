@@ -93,6 +93,7 @@ func hold(o *opened) held {
 type receivedLink struct {
 	packets, bytes uint64
 	next, lost     uint64 // for the sender: counters under its current keys
+	missed         uint64 // lost, under earlier keys as well; late messages count as well
 	keys           *keys
 	heard          time.Duration
 	silence        time.Duration // how long after its last message the path is not waited for
@@ -477,6 +478,7 @@ func (x *receiving) measure(o *opened, now time.Duration) {
 	case o.missing > 0:
 		l.next += uint64(o.missing)
 		l.lost += uint64(o.missing)
+		l.missed += uint64(o.missing)
 		l.gaps.Missed(now, o.counter, uint64(o.missing))
 	case o.missing < 0 && l.lost > 0:
 		l.next--

@@ -47,7 +47,7 @@ func TestWireDocument(t *testing.T) {
 	documented := map[int]bool{}
 	for _, r := range []tunnel.Record{
 		tunnel.Probe{}, tunnel.Answer{}, tunnel.Report{}, tunnel.Ack{}, tunnel.Progress{{}}, tunnel.Request{Counters: []uint64{1}}, tunnel.Hello{},
-		tunnel.PathAdd{}, tunnel.PathRemove{}, tunnel.NAT{}, tunnel.Register{}, tunnel.Bye{}, tunnel.Registered{}, tunnel.Open{}, tunnel.Arrived{}, tunnel.NATSession{},
+		tunnel.PathAdd{}, tunnel.PathRemove{}, tunnel.NAT{}, tunnel.Register{}, tunnel.Bye{}, tunnel.Registered{}, tunnel.Open{}, tunnel.Arrived{}, tunnel.Sent{}, tunnel.NATSession{},
 	} {
 		n := 0
 		if r.Type().Reliable() {

@@ -29,6 +29,7 @@ const (
 	recordProgress
 	recordRequest
 	recordArrived
+	recordSent
 )
 
 const reliable RecordType = 1 << 7
@@ -66,6 +67,8 @@ func (t RecordType) String() string {
 		return "request"
 	case recordArrived:
 		return "arrived"
+	case recordSent:
+		return "sent"
 	case recordHello:
 		return "hello"
 	case recordPathAdd:
@@ -89,7 +92,7 @@ func (t RecordType) String() string {
 }
 
 // Record is one of Probe, Answer, Report, Ack, Progress, Request, Hello, PathAdd, PathRemove, NAT, Register,
-// Registered, Bye, Open, NATSession, Arrived and Unknown.
+// Registered, Bye, Open, NATSession, Arrived, Sent and Unknown.
 type Record interface {
 	Type() RecordType
 	body(b []byte) []byte
@@ -161,6 +164,12 @@ type Arrived struct {
 	Path uint8
 	// Packets were expected; Lost of them did not arrive.
 	Packets, Lost uint64
+}
+
+// Sent is how many packets of NAT sessions were sent over the path of the message before it. The counter only
+// grows while the sender of the record runs.
+type Sent struct {
+	Packets uint64
 }
 
 // Open says that the sender accepts open messages with a cookie.
@@ -284,6 +293,7 @@ func (Register) Type() RecordType   { return recordRegister }
 func (Registered) Type() RecordType { return recordRegistered }
 func (Bye) Type() RecordType        { return recordBye }
 func (Arrived) Type() RecordType    { return recordArrived }
+func (Sent) Type() RecordType       { return recordSent }
 func (Open) Type() RecordType       { return recordOpen }
 func (NATSession) Type() RecordType { return recordNATSession }
 func (u Unknown) Type() RecordType  { return u.Kind }
@@ -382,6 +392,8 @@ func (Bye) body(b []byte) []byte { return b }
 func (r Arrived) body(b []byte) []byte {
 	return be.AppendUint64(be.AppendUint64(append(b, r.Path), r.Packets), r.Lost)
 }
+
+func (r Sent) body(b []byte) []byte { return be.AppendUint64(b, r.Packets) }
 
 func (r Open) body(b []byte) []byte { return be.AppendUint64(b, r.Cookie) }
 
@@ -569,6 +581,8 @@ func (f *fields) record(kind RecordType) Record {
 		return Bye{}
 	case recordArrived:
 		return Arrived{f.path(), f.uint64(), f.uint64()}
+	case recordSent:
+		return Sent{f.uint64()}
 	case recordOpen:
 		return Open{f.uint64()}
 	case recordNATSession:

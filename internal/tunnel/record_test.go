@@ -19,7 +19,7 @@ var records = []Record{
 	NAT{1, netip.MustParseAddrPort("192.0.2.1:4790")}, NAT{1, netip.MustParseAddrPort("[2001:db8::1]:4790")},
 	Register{4, netip.MustParseAddrPort("192.0.2.7:1"), netip.MustParseAddrPort("[2001:db8::9]:4790"), 90 * time.Second, unit.KbitPerSecond, unit.MbitPerSecond, 3, true},
 	Registered{4, HomeResources, netip.MustParseAddrPort("192.0.2.7:1"), 90 * time.Second, unit.KbitPerSecond, unit.MbitPerSecond, 3}, Bye{}, Open{1<<64 - 2},
-	Arrived{15, 1 << 40, 3}, NATSession{CommandReset, nil},
+	Arrived{15, 1 << 40, 3}, Sent{1 << 50}, NATSession{CommandReset, nil},
 	NATSession{CommandNAT, []Flow{
 		{6, netip.MustParseAddrPort("10.1.0.1:1"), netip.MustParseAddrPort("10.2.0.1:65535")}, {58, netip.MustParseAddrPort("[2001:db8::1]:7"), netip.MustParseAddrPort("[2001:db8::2]:128")},
 	}},

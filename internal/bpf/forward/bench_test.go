@@ -122,7 +122,7 @@ func (n *network) open(paths int, discipline string, mode plane.Mode) (list [2]*
 			n.b.Fatal(err)
 		}
 		ways := make([]Way, paths)
-		origins := map[netip.Addr]int{}
+		origins := map[netip.Addr]Origin{}
 		for i := range ways {
 			ways[i] = Way{Interface: n.links[g][i%2], IPv4: linkAddress(1-g, i%2)}
 			if mode != plane.Plain {
@@ -131,7 +131,7 @@ func (n *network) open(paths int, discipline string, mode plane.Mode) (list [2]*
 			if mode == plane.Unsealed {
 				ways[i].Remote = netip.AddrPortFrom(linkAddress(1-g, i%2), 4790)
 			}
-			origins[linkAddress(1-g, i%2)] = 0
+			origins[linkAddress(1-g, i%2)] = Origin{Path: i % 2}
 		}
 		p.plans(n.b, plane.Policy{{}}, discipline, 1500, paths, ways...)
 		n.attach(g, p.Attach, "lan")

@@ -88,7 +88,7 @@ func (p *Program) maps() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
 		"flows": m.Flows, "lefts": m.Lefts, "origins": m.Origins, "outers": m.Outers, "owners": m.Owners, "peers": m.Peers,
 		"plans": m.Plans, "policies": m.Policies, "receivers": m.Receivers, "refusals": m.Refusals, "routes": m.Routes,
-		"sessions": m.Sessions, "setups": m.Setups, "wants": m.Wants,
+		"sessions": m.Sessions, "setups": m.Setups, "translations": m.Translations, "wants": m.Wants,
 	}
 }
 
@@ -252,6 +252,7 @@ func (p *Program) SetPolicy(generation uint32, policy plane.Policy) error {
 			r.Protocol = [2]uint8{m.Protocols[0], m.Protocols[len(m.Protocols)-1]}
 		}
 		r.Port, r.Dscp = m.Port, m.DSCP
+		r.Mark, r.MarkMask = m.Mark, m.MarkMask
 		if m.HasDSCP {
 			r.HasDscp = 1
 		}
@@ -494,7 +495,7 @@ func (p *Program) Reset(peer int) error {
 	if err := p.objects.Peers.Put(uint32(peer), &programPeer{}); err != nil {
 		return fmt.Errorf("reset peer %d: %w", peer, err)
 	}
-	return nil
+	return p.resetTranslated(peer)
 }
 
 // Join has the program take packets out of the tunnel that an Ethernet interface of the calling

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/bpf"
+	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/tunnel"
 )
 
@@ -120,29 +121,42 @@ func monotonic() (time.Duration, error) {
 	return time.Duration(now.Nano()), err
 }
 
+// Origin is where packets of NAT sessions come from.
+type Origin struct {
+	Peer int
+	// Path is the number of the path, MaxPaths if several have the address.
+	Path int
+}
+
+const originPath = 16 // bits before the path in a value of the map
+
+func (o Origin) value() uint32 { return uint32(o.Path)<<originPath | uint32(o.Peer) }
+
+func originOf(v uint32) Origin { return Origin{int(v & (1<<originPath - 1)), int(v >> originPath)} }
+
 // SetOrigins replaces the addresses that packets of peers' flows come from, but for those of peers that
 // are kept.
-func (p *Program) SetOrigins(origins map[netip.Addr]int, keep func(peer int) bool) error {
+func (p *Program) SetOrigins(origins map[netip.Addr]Origin, keep func(peer int) bool) error {
 	old := map[netip.Addr]bool{}
 	var key programOrigin
-	var peer uint32
+	var value uint32
 	all := p.objects.Origins.Iterate()
-	for all.Next(&key, &peer) {
+	for all.Next(&key, &value) {
 		a := netip.AddrFrom16(key.Address)
 		if key.Family == unix.AF_INET {
 			a = a.Unmap()
 		}
-		if n, ok := origins[a]; ok || !keep(int(peer)) {
-			old[a] = ok && n == int(peer)
+		if o, ok := origins[a]; ok || !keep(originOf(value).Peer) {
+			old[a] = ok && o == originOf(value)
 		}
 	}
 	errs := []error{all.Err()}
 	changed := false
-	for a, n := range origins {
+	for a, o := range origins {
 		if !old[a] {
 			changed = true
 			address, _ := mapped(a)
-			errs = append(errs, p.objects.Origins.Put(&programOrigin{Address: address, Family: uint32(family(a))}, uint32(n)))
+			errs = append(errs, p.objects.Origins.Put(&programOrigin{Address: address, Family: uint32(family(a))}, o.value()))
 		}
 	}
 	for a := range old {
@@ -157,6 +171,34 @@ func (p *Program) SetOrigins(origins map[netip.Addr]int, keep func(peer int) boo
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("set origins of NAT: %w", err)
+	}
+	return nil
+}
+
+// Translated returns the packets of a peer's NAT sessions that have arrived since Reset, by path, those without a session
+// included.
+func (p *Program) Translated(peer int) (all [MaxPaths]plane.Count, err error) {
+	var each []programTranslated
+	if err := p.objects.Translations.Lookup(uint32(peer), &each); err != nil {
+		return all, fmt.Errorf("read what has arrived from peer %d: %w", peer, err)
+	}
+	for i := range each {
+		for j, c := range each[i].Path {
+			all[j].Packets += c.Packets
+			all[j].Bytes += c.Bytes
+		}
+	}
+	return all, nil
+}
+
+// resetTranslated clears what Translated returns.
+func (p *Program) resetTranslated(peer int) error {
+	processors, err := ebpf.PossibleCPU()
+	if err == nil {
+		err = p.objects.Translations.Put(uint32(peer), make([]programTranslated, processors))
+	}
+	if err != nil {
+		return fmt.Errorf("reset peer %d: %w", peer, err)
 	}
 	return nil
 }

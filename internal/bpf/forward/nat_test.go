@@ -63,9 +63,9 @@ func newSites(t testing.TB, local ...netip.Addr) sites {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	origins := map[netip.Addr]int{}
-	for _, a := range local {
-		origins[a] = 3
+	origins := map[netip.Addr]Origin{}
+	for i, a := range local {
+		origins[a] = Origin{Peer: 3, Path: i}
 	}
 	if err := s.far.SetOrigins(origins, func(int) bool { return false }); err != nil {
 		t.Fatal(err)

@@ -156,6 +156,8 @@ type programRule struct {
 	Dscp        uint8
 	HasDscp     uint8
 	Family      uint8
+	Mark        uint32
+	MarkMask    uint32
 }
 
 type programSchedPath struct {
@@ -223,6 +225,15 @@ type programSetup struct {
 	Reserved   uint32
 }
 
+type programTranslated struct {
+	_    structs.HostLayout
+	Path [16]struct {
+		_       structs.HostLayout
+		Packets uint64
+		Bytes   uint64
+	}
+}
+
 type programWanted struct {
 	_        structs.HostLayout
 	Key      programSessionKey
@@ -257,6 +268,7 @@ const (
 	programMapRoutes       = "routes"
 	programMapSessions     = "sessions"
 	programMapSetups       = "setups"
+	programMapTranslations = "translations"
 	programMapWants        = "wants"
 	programProgJoin        = "join"
 	programProgRestore     = "restore"
@@ -319,20 +331,21 @@ type programProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programMapSpecs struct {
-	Flows     *ebpf.MapSpec `ebpf:"flows"`
-	Lefts     *ebpf.MapSpec `ebpf:"lefts"`
-	Origins   *ebpf.MapSpec `ebpf:"origins"`
-	Outers    *ebpf.MapSpec `ebpf:"outers"`
-	Owners    *ebpf.MapSpec `ebpf:"owners"`
-	Peers     *ebpf.MapSpec `ebpf:"peers"`
-	Plans     *ebpf.MapSpec `ebpf:"plans"`
-	Policies  *ebpf.MapSpec `ebpf:"policies"`
-	Receivers *ebpf.MapSpec `ebpf:"receivers"`
-	Refusals  *ebpf.MapSpec `ebpf:"refusals"`
-	Routes    *ebpf.MapSpec `ebpf:"routes"`
-	Sessions  *ebpf.MapSpec `ebpf:"sessions"`
-	Setups    *ebpf.MapSpec `ebpf:"setups"`
-	Wants     *ebpf.MapSpec `ebpf:"wants"`
+	Flows        *ebpf.MapSpec `ebpf:"flows"`
+	Lefts        *ebpf.MapSpec `ebpf:"lefts"`
+	Origins      *ebpf.MapSpec `ebpf:"origins"`
+	Outers       *ebpf.MapSpec `ebpf:"outers"`
+	Owners       *ebpf.MapSpec `ebpf:"owners"`
+	Peers        *ebpf.MapSpec `ebpf:"peers"`
+	Plans        *ebpf.MapSpec `ebpf:"plans"`
+	Policies     *ebpf.MapSpec `ebpf:"policies"`
+	Receivers    *ebpf.MapSpec `ebpf:"receivers"`
+	Refusals     *ebpf.MapSpec `ebpf:"refusals"`
+	Routes       *ebpf.MapSpec `ebpf:"routes"`
+	Sessions     *ebpf.MapSpec `ebpf:"sessions"`
+	Setups       *ebpf.MapSpec `ebpf:"setups"`
+	Translations *ebpf.MapSpec `ebpf:"translations"`
+	Wants        *ebpf.MapSpec `ebpf:"wants"`
 }
 
 // programVariableSpecs contains global variables before they are loaded into the kernel.
@@ -366,20 +379,21 @@ func (o *programObjects) Close() error {
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programMaps struct {
-	Flows     *ebpf.Map `ebpf:"flows"`
-	Lefts     *ebpf.Map `ebpf:"lefts"`
-	Origins   *ebpf.Map `ebpf:"origins"`
-	Outers    *ebpf.Map `ebpf:"outers"`
-	Owners    *ebpf.Map `ebpf:"owners"`
-	Peers     *ebpf.Map `ebpf:"peers"`
-	Plans     *ebpf.Map `ebpf:"plans"`
-	Policies  *ebpf.Map `ebpf:"policies"`
-	Receivers *ebpf.Map `ebpf:"receivers"`
-	Refusals  *ebpf.Map `ebpf:"refusals"`
-	Routes    *ebpf.Map `ebpf:"routes"`
-	Sessions  *ebpf.Map `ebpf:"sessions"`
-	Setups    *ebpf.Map `ebpf:"setups"`
-	Wants     *ebpf.Map `ebpf:"wants"`
+	Flows        *ebpf.Map `ebpf:"flows"`
+	Lefts        *ebpf.Map `ebpf:"lefts"`
+	Origins      *ebpf.Map `ebpf:"origins"`
+	Outers       *ebpf.Map `ebpf:"outers"`
+	Owners       *ebpf.Map `ebpf:"owners"`
+	Peers        *ebpf.Map `ebpf:"peers"`
+	Plans        *ebpf.Map `ebpf:"plans"`
+	Policies     *ebpf.Map `ebpf:"policies"`
+	Receivers    *ebpf.Map `ebpf:"receivers"`
+	Refusals     *ebpf.Map `ebpf:"refusals"`
+	Routes       *ebpf.Map `ebpf:"routes"`
+	Sessions     *ebpf.Map `ebpf:"sessions"`
+	Setups       *ebpf.Map `ebpf:"setups"`
+	Translations *ebpf.Map `ebpf:"translations"`
+	Wants        *ebpf.Map `ebpf:"wants"`
 }
 
 func (m *programMaps) Close() error {
@@ -397,6 +411,7 @@ func (m *programMaps) Close() error {
 		m.Routes,
 		m.Sessions,
 		m.Setups,
+		m.Translations,
 		m.Wants,
 	)
 }

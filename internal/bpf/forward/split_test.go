@@ -106,7 +106,15 @@ func counted(t testing.TB, name string, reasons []string, before, after map[stri
 // run runs the program on a frame and returns what becomes of it.
 func (p *Program) run(t testing.TB, frame []byte) (verdict uint32, out []byte) {
 	t.Helper()
-	o := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+128), Repeat: 1}
+	return p.runMarked(t, frame, 0)
+}
+
+// runMarked does the same with a packet that has a mark.
+func (p *Program) runMarked(t testing.TB, frame []byte, mark uint32) (verdict uint32, out []byte) {
+	t.Helper()
+	var context [192]byte // struct __sk_buff
+	binary.NativeEndian.PutUint32(context[8:], mark)
+	o := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+128), Context: context, Repeat: 1}
 	verdict, err := p.objects.Split.Run(&o)
 	if err != nil {
 		t.Fatal(err)
@@ -188,6 +196,7 @@ func draw(r *rand.Rand) message {
 	if later {
 		m.SrcPort, m.DstPort = 0, 0
 	}
+	m.Mark, m.HasMark = uint32(r.IntN(4))<<4|uint32(r.IntN(2)), true
 	return m
 }
 
@@ -208,6 +217,10 @@ func drawRules(r *rand.Rand) plane.Policy {
 			m.DSCP = uint8(r.IntN(4)) * 10
 		}
 		m.Prefix = prefixes[r.IntN(len(prefixes))]
+		if r.IntN(3) == 0 {
+			m.MarkMask = []uint32{0xf0, 0x0f, 0xffffffff}[r.IntN(3)]
+			m.Mark = (uint32(r.IntN(4))<<4 | uint32(r.IntN(2))) & m.MarkMask
+		}
 	}
 	return policy
 }
@@ -233,7 +246,7 @@ func TestRuleIsThePolicys(t *testing.T) {
 			hit[min(rule, 3)]++
 			want[rule].Packets++
 			want[rule].Bytes += uint64(len(frame) - 14)
-			verdict, out := p.run(t, frame)
+			verdict, out := p.runMarked(t, frame, m.Mark)
 			if verdict != redirect {
 				t.Fatalf("%+v: verdict %d", m, int32(verdict))
 			}
@@ -406,9 +419,9 @@ func TestOwnersAreCurrent(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, out := s.near.run(t, frame)
-		for _, origins := range []map[netip.Addr]int{{local: 3}, {}, {local: 4}} {
+		for _, origins := range []map[netip.Addr]Origin{{local: {Peer: 3}}, {}, {local: {Peer: 4}}} {
 			want := uint32(drop)
-			switch origins[local] {
+			switch origins[local].Peer {
 			case 3:
 				want = next
 			case 0:
@@ -419,7 +432,7 @@ func TestOwnersAreCurrent(t *testing.T) {
 			}
 			for range 2 {
 				verdict, back := s.far.restored(t, out)
-				if restored := string(back) != string(out); verdict != want || restored != (origins[local] == 3) {
+				if restored := string(back) != string(out); verdict != want || restored != (origins[local].Peer == 3) {
 					t.Fatalf("round %d: origins are %v, verdict %d, restored: %v", round, origins, int32(verdict), restored)
 				}
 			}
