@@ -52,11 +52,109 @@ type Pins struct {
 	// used are the links that this process has attached or taken over.
 	used map[string]bool
 	kept bool // the maps are of this process
+	// held is the directory, locked while this process uses it.
+	held *os.File
 }
 
 // NewPins returns the pins in a directory; dir is empty for none. Maps can be taken over by programs of the same version.
 func NewPins(dir, version string) Pins {
 	return Pins{dir: dir, version: version, used: map[string]bool{}}
+}
+
+// hold locks the directory, so that others see that it is in use.
+func (p *Pins) hold() error {
+	if p.dir == "" || p.held != nil {
+		return nil
+	}
+	f, err := os.Open(p.dir)
+	if err == nil {
+		// A lock of another process says the same.
+		_ = unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+		p.held = f
+	}
+	return err
+}
+
+func (p *Pins) release() error {
+	if p.held == nil {
+		return nil
+	}
+	f := p.held
+	p.held = nil
+	return f.Close()
+}
+
+// Pinned is a directory of pins.
+type Pinned struct {
+	Dir string
+	// Alive: a program passes packets. Used: a process uses the directory. One that is neither is stale: its network
+	// namespace is gone.
+	Alive, Used bool
+}
+
+// Stale reports whether the pins have no effect.
+func (p Pinned) Stale() bool { return !p.Alive && !p.Used }
+
+// AllPinned returns the directories of pins of a daemon, in all network namespaces.
+func AllPinned(daemon string) ([]Pinned, error) { return allPinned(PinRoot, daemon) }
+
+func allPinned(root, daemon string) ([]Pinned, error) {
+	entries, err := os.ReadDir(root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list pins: %w", err)
+	}
+	var list []Pinned
+	for _, e := range entries {
+		// The rest of the name is the number of a network namespace.
+		rest, ok := strings.CutPrefix(e.Name(), daemon+"-")
+		if _, err := strconv.ParseUint(rest, 10, 64); !ok || err != nil || !e.IsDir() {
+			continue
+		}
+		p := Pins{dir: filepath.Join(root, e.Name())}
+		used, err := p.locked()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed meanwhile
+		}
+		if err != nil {
+			return nil, fmt.Errorf("examine pins: %w", err)
+		}
+		list = append(list, Pinned{Dir: p.dir, Alive: p.alive(), Used: used})
+	}
+	return list, nil
+}
+
+// locked reports whether a process uses the directory.
+func (p *Pins) locked() (bool, error) {
+	f, err := os.Open(p.dir)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return true, nil
+	default:
+		return false, err
+	}
+}
+
+// sweepStale removes what instances in network namespaces that are gone have left.
+func (p *Pins) sweepStale() error {
+	daemon, _, ok := strings.Cut(filepath.Base(p.dir), "-")
+	if !ok {
+		return nil
+	}
+	list, err := allPinned(filepath.Dir(p.dir), daemon)
+	errs := []error{err}
+	for _, other := range list {
+		if other.Stale() && other.Dir != p.dir {
+			errs = append(errs, os.RemoveAll(other.Dir))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (p *Pins) links() string { return filepath.Join(p.dir, "links") }
@@ -106,6 +204,9 @@ func (p *Pins) TakeOver(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error)
 	if p.dir == "" || !p.alive() {
 		return nil, nil
 	}
+	if err := p.hold(); err != nil {
+		return nil, fmt.Errorf("use pins: %w", err)
+	}
 	maps := map[string]*ebpf.Map{}
 	for name := range spec.Maps {
 		if strings.HasPrefix(name, ".") {
@@ -131,7 +232,7 @@ func (p *Pins) Keep(maps map[string]*ebpf.Map) error {
 	if p.dir == "" {
 		return nil
 	}
-	if err := errors.Join(os.RemoveAll(p.maps()), os.MkdirAll(p.maps(), 0o700), os.MkdirAll(p.links(), 0o700)); err != nil {
+	if err := errors.Join(os.RemoveAll(p.maps()), os.MkdirAll(p.maps(), 0o700), os.MkdirAll(p.links(), 0o700), p.hold()); err != nil {
 		return fmt.Errorf("make directory of pins: %w", err)
 	}
 	for name, m := range maps {
@@ -163,15 +264,19 @@ func (p *Pins) Sweep() error {
 			errs = append(errs, os.RemoveAll(v))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, p.sweepStale())...)
 }
 
-// Drop removes the maps that Keep has pinned, if no link was attached.
+// Drop ends the use of the pins, and removes the maps that Keep has pinned if no link was attached.
 func (p *Pins) Drop() error {
+	err := p.release()
 	if p.dir == "" || !p.kept || len(p.used) > 0 {
-		return nil
+		return err
 	}
-	return os.RemoveAll(p.maps())
+	err = errors.Join(err, os.RemoveAll(p.maps()))
+	// Those of links stay if there are links of a previous instance.
+	_, _ = os.Remove(p.links()), os.Remove(p.dir)
+	return err
 }
 
 // Remove removes all pins: programs go with the last process that holds them.
@@ -179,5 +284,5 @@ func (p *Pins) Remove() error {
 	if p.dir == "" {
 		return nil
 	}
-	return os.RemoveAll(p.dir)
+	return errors.Join(p.release(), os.RemoveAll(p.dir), p.sweepStale())
 }

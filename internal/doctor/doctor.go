@@ -73,6 +73,7 @@ func Examine() []Finding {
 	list = append(list, programs()...)
 	list = append(list, typeFormat(), tcx(), reports())
 	list = append(list, gatewayOffloads()...)
+	list = append(list, openPlane(gatewayPins))
 	list = append(list, socketBuffers(netns.ReadSysctl, Privileged()), clock(kernelClock), tunnelMTU(net.Interfaces))
 	list = append(list, daemons()...)
 	slices.SortStableFunc(list, func(a, b Finding) int { return cmp.Compare(order(a), order(b)) })
@@ -508,6 +509,7 @@ func tcx() Finding {
 		f.State, f.Meaning = Unknown, err.Error()
 	case major < 6 || major == 6 && minor < 6:
 		f.State, f.Remedy = Missing, "use Linux 6.6 or newer, not "+strconv.Itoa(major)+"."+strconv.Itoa(minor)
+		f.Meaning = "programs are attached by cls_bpf: those of a gateway are not pinned, so that packets go sealed from its restart until its sessions are up (optional)"
 	}
 	return f
 }

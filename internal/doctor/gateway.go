@@ -3,6 +3,7 @@ package doctor
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"strconv"
 	"strings"
@@ -10,7 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/bpf"
 	"github.com/tabane/tabane/internal/link"
+	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/tun"
 	"github.com/tabane/tabane/internal/udp"
 	"github.com/tabane/tabane/internal/unit"
@@ -83,6 +86,45 @@ func socketBuffers(sysctl func(string) (string, error), unprivileged error) Find
 	if len(small) > 0 {
 		f.State, f.Remedy = Limited, "sysctl -w "+strings.Join(remedy, " ")
 		f.Meaning = strings.Join(small, ", ") + ": without CAP_NET_ADMIN a gateway loses bursts"
+	}
+	return f
+}
+
+// gatewayPins returns the pins of gateways in all network namespaces.
+func gatewayPins() ([]bpf.Pinned, error) { return bpf.AllPinned(role.Gateway) }
+
+// openPlane checks what the programs of a gateway with open peers go on by when the daemon is killed. list returns those pins.
+func openPlane(list func() ([]bpf.Pinned, error)) Finding {
+	f := Finding{Check: "pins", State: OK, Meaning: "no program of a gateway is pinned"}
+	all, err := list()
+	if err != nil {
+		f.State, f.Meaning = Unknown, err.Error()
+		if errors.Is(err, fs.ErrPermission) {
+			f.Remedy = "run as root to check"
+		}
+		return f
+	}
+	var used, orphaned, stale []string
+	for _, p := range all {
+		switch {
+		case p.Stale():
+			stale = append(stale, p.Dir)
+		case !p.Used:
+			orphaned = append(orphaned, p.Dir)
+		default:
+			used = append(used, p.Dir)
+		}
+	}
+	if len(used) > 0 {
+		f.Meaning = "programs of a running gateway are pinned in " + strings.Join(used, ", ") + ": they go on if it is killed"
+	}
+	switch {
+	case len(orphaned) > 0:
+		f.State, f.Meaning = Limited, "programs go on without a gateway, by the pins in "+strings.Join(orphaned, ", ")
+		f.Remedy = "start the gateway, which takes them over, or rm -r " + strings.Join(orphaned, " ")
+	case len(stale) > 0:
+		f.State, f.Meaning = Limited, "pins of network namespaces that are gone hold memory: "+strings.Join(stale, ", ")
+		f.Remedy = "start a gateway, which removes them, or rm -r " + strings.Join(stale, " ")
 	}
 	return f
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/bpf"
 	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/link"
 	"github.com/tabane/tabane/internal/netns"
@@ -189,5 +191,26 @@ func inject(t *testing.T, from, to netip.AddrPort) {
 	defer unix.Close(fd)
 	if err := unix.Sendto(fd, b, 0, &unix.SockaddrLinklayer{Ifindex: near.Index}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestOpenPlane: what is pinned is reported, and what nothing uses is a finding with its remedy.
+func TestOpenPlane(t *testing.T) {
+	used, orphaned, stale := bpf.Pinned{Dir: "/p/gateway-1", Alive: true, Used: true}, bpf.Pinned{Dir: "/p/gateway-2", Alive: true}, bpf.Pinned{Dir: "/p/gateway-3"}
+	for _, tt := range []struct {
+		list   []bpf.Pinned
+		err    error
+		state  State
+		remedy string
+	}{
+		{nil, nil, OK, ""},
+		{[]bpf.Pinned{used, {Dir: "/p/gateway-4", Used: true}}, nil, OK, ""},
+		{[]bpf.Pinned{used, orphaned, stale}, nil, Limited, "start the gateway, which takes them over, or rm -r /p/gateway-2"},
+		{[]bpf.Pinned{used, stale}, nil, Limited, "start a gateway, which removes them, or rm -r /p/gateway-3"},
+		{nil, fs.ErrPermission, Unknown, "run as root to check"},
+	} {
+		if f := openPlane(func() ([]bpf.Pinned, error) { return tt.list, tt.err }); f.State != tt.state || f.Remedy != tt.remedy {
+			t.Errorf("%v, %v: %+v", tt.list, tt.err, f)
+		}
 	}
 }

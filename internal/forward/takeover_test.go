@@ -4,24 +4,27 @@ import (
 	"bufio"
 	"encoding/binary"
 	"errors"
+	"flag"
 	"fmt"
-	"io/fs"
-	"math/rand/v2"
+	"math"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
+	"github.com/tabane/tabane/internal/seccomp"
 )
 
 // site is a host and its gateway, and the far host that two links lead to. The gateway's kernel has no route to it.
@@ -66,15 +69,25 @@ func (s *site) up(ns, link, address string) {
 	s.ip(ns, "ip -4 addr add %s dev %s", address, link)
 }
 
-// daemon starts the gateway's daemon and returns when it is up, or after a time.
-func (s *site) daemon(pins string, longest time.Duration) *exec.Cmd {
+// daemon starts the gateway's daemon and returns when it is up.
+func (s *site) daemon(pins string) *exec.Cmd {
+	s.t.Helper()
+	c, up := s.start(pins, func(c *exec.Cmd) error { return netns.Do(s.gate, c.Start) })
+	if !<-up {
+		s.t.Fatalf("daemon does not come up: %v", c.Wait())
+	}
+	return c
+}
+
+// start starts the gateway's daemon. What is returned says whether it comes up.
+func (s *site) start(pins string, start func(*exec.Cmd) error) (*exec.Cmd, <-chan bool) {
 	s.t.Helper()
 	c := exec.Command("/proc/self/exe")
 	c.Env = append(os.Environ(), pinsOf+"="+pins)
 	c.Stderr = os.Stderr
 	out, err := c.StdoutPipe()
 	if err == nil {
-		err = netns.Do(s.gate, c.Start)
+		err = start(c)
 	}
 	if err != nil {
 		s.t.Fatal(err)
@@ -84,14 +97,74 @@ func (s *site) daemon(pins string, longest time.Duration) *exec.Cmd {
 		_, err := bufio.NewReader(out).ReadString('\n')
 		up <- err == nil
 	}()
-	select {
-	case ok := <-up:
-		if !ok {
-			s.t.Fatalf("daemon does not come up: %v", c.Wait())
-		}
-	case <-time.After(longest):
+	return c, up
+}
+
+// operations are the system calls by which the daemon changes maps, programs, links and pins.
+var operations = []uint32{unix.SYS_BPF, unix.SYS_MKDIRAT, unix.SYS_UNLINKAT, unix.SYS_FLOCK}
+
+// killedAt starts the gateway's daemon and kills it before its operation number n, from 1, or when it is up. It returns how
+// many operations it has begun.
+func (s *site) killedAt(pins string, n int) (begun int) {
+	s.t.Helper()
+	filter := []bpf.Instruction{bpf.LoadAbsolute{Off: seccomp.OffsetNumber, Size: 4}}
+	for _, call := range operations {
+		filter = append(filter, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: call, SkipTrue: 1}, bpf.RetConstant{Val: unix.SECCOMP_RET_USER_NOTIF})
 	}
-	return c
+	filter = append(filter, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
+	var listener *seccomp.Listener
+	c, up := s.start(pins, func(c *exec.Cmd) error {
+		return netns.Do(s.gate, func() (err error) {
+			runtime.LockOSThread() // and never unlocked: the thread ends, with its filter
+			if listener, err = seccomp.Install(filter); err == nil {
+				err = c.Start()
+			}
+			return err
+		})
+	})
+	waits, err := listener.File()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	over, ended := make(chan bool), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-over:
+				ended <- nil
+				return
+			default:
+			}
+			// The main thread, which cannot end, may have the filter for good: Receive would wait.
+			fds := []unix.PollFd{{Fd: int32(waits.Fd()), Events: unix.POLLIN}}
+			if n, _ := unix.Poll(fds, 10); n < 1 || fds[0].Revents&unix.POLLIN == 0 {
+				continue
+			}
+			var b [seccomp.SizeNotification]byte
+			if listener.Receive(b[:]) != nil {
+				continue // the caller has been killed
+			}
+			call, err := seccomp.Decode(b[:])
+			if err != nil {
+				ended <- err
+				return
+			}
+			if begun++; begun < n {
+				_ = listener.Continue(call.ID) // the caller may have been killed
+			} else if begun == n {
+				_ = c.Process.Kill()
+			}
+		}
+	}()
+	if <-up {
+		_ = c.Process.Kill()
+	}
+	_ = c.Wait()
+	close(over)
+	if err := errors.Join(<-ended, waits.Close(), listener.Close()); err != nil {
+		s.t.Fatal(err)
+	}
+	return begun
 }
 
 // kill kills a daemon.
@@ -154,8 +227,25 @@ func (s *site) stream() (stop func() (sent int, lost []uint32)) {
 	}
 }
 
-// TestKilledAtAnyPoint: while the daemon is killed at any point and started again, packets are sent over both
-// paths, and none is lost. A clean stop leaves nothing.
+// arrives sends datagrams to the far host until all of a few arrive.
+func (s *site) arrives() {
+	s.t.Helper()
+	for range 500 {
+		stop := s.stream()
+		time.Sleep(5 * time.Millisecond)
+		if sent, lost := stop(); sent > 1 && len(lost) == 0 {
+			return
+		}
+	}
+	s.t.Fatal("no packet arrives")
+}
+
+// kills is at how many points the daemon is killed.
+var kills = flag.Int("kills", 16, "at how many points TestKilledAtAnyPoint kills the daemon, 0 for all")
+
+// TestKilledAtAnyPoint: while the daemon is killed before any of its operations on the kernel and started again, packets are sent over
+// both paths, and none is lost. A clean stop leaves nothing, and what was left in a network namespace that is gone goes with
+// the next start.
 func TestKilledAtAnyPoint(t *testing.T) {
 	netnstest.Need(t)
 	root := t.TempDir()
@@ -167,27 +257,39 @@ func TestKilledAtAnyPoint(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	pins := filepath.Join(root, "gateway")
+	stale := filepath.Join(root, "gateway-1")
+	gone := newSite(t)
+	gone.kill(gone.daemon(stale))
+	pins := filepath.Join(root, "gateway-2")
 	s := newSite(t)
-
-	start := time.Now()
-	c := s.daemon(pins, time.Minute)
-	took := time.Since(start)
-	time.Sleep(50 * time.Millisecond) // for the plan, and for neighbors
-	stop := s.stream()
-	time.Sleep(20 * time.Millisecond)
-	s.kill(c)
-	r := rand.New(rand.NewPCG(12, 6))
-	const kills = 16
-	for i := range kills {
-		// At any point of the start, and for half as long after it.
-		s.kill(s.daemon(pins, took*3/2*time.Duration(i)/kills+time.Duration(r.Int64N(int64(took/kills)+1))))
+	s.kill(s.daemon(pins))
+	if _, err := os.Stat(stale); err != nil {
+		t.Errorf("pins of another network namespace are removed: %v", err)
 	}
-	c = s.daemon(pins, time.Minute)
+	for _, name := range []string{"lan", "p0", "p1"} {
+		gone.ip(gone.gate, "ip link del %s", name)
+	}
+
+	c := s.daemon(pins)
+	s.arrives()
+	stop := s.stream()
+	s.kill(c)
+	all := s.killedAt(pins, math.MaxInt)
+	n := *kills
+	if n == 0 || n > all {
+		n = all
+	}
+	for i := range n {
+		s.killedAt(pins, 1+i*all/n)
+	}
+	c = s.daemon(pins)
 	sent, lost := stop()
-	t.Logf("%d sent, a start takes %v", sent, took)
+	t.Logf("%d sent; %d kills at points of %d", sent, n, all)
 	if len(lost) > 0 {
 		t.Errorf("%d of %d packets are lost, the first is %d", len(lost), sent, lost[0])
+	}
+	if all < 50 {
+		t.Errorf("a start has only %d operations", all)
 	}
 
 	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
@@ -196,7 +298,7 @@ func TestKilledAtAnyPoint(t *testing.T) {
 	if err := c.Wait(); err != nil {
 		t.Errorf("daemon stops: %v", err)
 	}
-	if left, err := os.ReadDir(pins); !errors.Is(err, fs.ErrNotExist) {
+	if left, err := filepath.Glob(filepath.Join(root, "gateway*")); err != nil || len(left) > 0 {
 		t.Errorf("pins are left: %v %v", left, err)
 	}
 	stop = s.stream()
