@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +19,8 @@ import (
 
 	"github.com/tabane/tabane/internal/bpf/flowcount"
 	"github.com/tabane/tabane/internal/flows"
+	"github.com/tabane/tabane/internal/gateway"
+	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/role"
 )
 
@@ -67,7 +71,7 @@ interval, or has ended; what is not there carried nothing.`,
 	}
 	f := c.Flags()
 	f.StringSliceVarP(&o.interfaces, "interface", "i", nil, "`interface` to watch, may be given several times (default that of the file, or all that are up but loopback)")
-	f.StringVarP(&o.file, "config", "c", "", "configuration `file` of this host's edge: its EPE addresses are shown as the peers they stand for")
+	f.StringVarP(&o.file, "config", "c", "", "configuration `file` of this host's edge, whose EPE addresses are shown as the peers they stand for, or of its gateway, whose interfaces are shown as paths, and flows with their NAT sessions")
 	f.DurationVar(&o.interval, "interval", flows.DefaultInterval, "how often flows are read")
 	f.IntVar(&o.count, "count", 0, "end after so many intervals")
 	f.DurationVar(&o.duration, "for", 0, "end after this time")
@@ -181,14 +185,18 @@ func (a *app) flows(ctx context.Context, o flowsFlags) (err error) {
 	return nil
 }
 
-// readFile reads the interfaces and peers from the configuration of an edge.
+// readFile reads the interfaces and peers from the configuration of an edge or a gateway.
 func (o *flowsFlags) readFile(options *flows.Options) error {
 	f, err := load(o.file)
 	if err != nil {
 		return err
 	}
+	if f.Gateway != nil {
+		o.readGateway(f.Gateway, options)
+		return nil
+	}
 	if f.Edge == nil {
-		return &failure{what: "watch flows", on: o.file, why: fmt.Errorf("it has no section %q (it holds %s)", "edge:", summary(f)), do: "name the file that this host's edge runs with"}
+		return &failure{what: "watch flows", on: o.file, why: fmt.Errorf("it has no section %q or %q (it holds %s)", "edge:", "gateway:", summary(f)), do: "name the file that this host's edge or gateway runs with"}
 	}
 	if len(options.Interfaces) == 0 {
 		options.Interfaces = []string{f.Edge.Interface}
@@ -198,6 +206,26 @@ func (o *flowsFlags) readFile(options *flows.Options) error {
 		options.Peers[p.Address] = p.Name
 	}
 	return nil
+}
+
+// readGateway reads the same from a gateway's section.
+func (o *flowsFlags) readGateway(c *gateway.Config, options *flows.Options) {
+	g := &flows.Gateway{Paths: map[string]string{}, LAN: c.LAN.Prefixes}
+	interfaces := slices.Clone(c.LAN.Interfaces)
+	for _, p := range c.Paths {
+		if g.Paths[p.Interface] == "" {
+			interfaces = append(interfaces, p.Interface)
+		}
+		g.Paths[p.Interface] = cmp.Or(g.Paths[p.Interface], p.Name)
+	}
+	for _, p := range c.Peers {
+		if gateway.ModeOf(p.Mode, p.Seal) == plane.NAT {
+			g.NAT = append(g.NAT, p.Prefixes...)
+		}
+	}
+	if options.Gateway = g; len(options.Interfaces) == 0 {
+		options.Interfaces = interfaces
+	}
 }
 
 // watchable returns the names of interfaces that are up, except loopback, with Ethernet or IP

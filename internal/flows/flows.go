@@ -63,6 +63,8 @@ type Options struct {
 	Share float64
 	// Peers are the names of egress peers by the local address of their subflows.
 	Peers map[netip.Addr]string
+	// Gateway is what this host is, nil if it is no gateway.
+	Gateway *Gateway
 	// Sink is called with each snapshot; an error ends Run. The snapshot and its flows are
 	// valid only during the call.
 	Sink func(*Snapshot) error
@@ -172,6 +174,7 @@ func New(o Options) (_ *Watcher, err error) {
 	}
 	w.sockets, w.closers = d, append(w.closers, d)
 	w.t = newTracker(names, o.Peers, o.Idle, o.MaxFlows)
+	w.t.gateway = o.Gateway
 	return w, nil
 }
 

@@ -52,8 +52,9 @@ func NewTable(w io.Writer, o TableOptions) *Table {
 	return &Table{w: w, top: o.Top, every: o.Every, addresses: o.Addresses, size: o.Size, hint: o.Hint}
 }
 
-// block is a connection with its subflows, or a flow that belongs to no connection.
+// block is a connection with its subflows or, by NAT sessions, paths, or a flow that belongs to no connection.
 type block struct {
+	nat     *translation
 	token   uint32
 	remote  netip.AddrPort
 	routing bool
@@ -225,13 +226,17 @@ func (t *Table) place(text string, columns, height int) string {
 func (t *Table) describe(bl *block, now time.Time) []line {
 	var lines []line
 	indent := ""
-	if bl.token != 0 {
+	if bl.token != 0 || bl.nat != nil {
 		var received uint64
 		for _, r := range bl.rows {
 			received += r.received
 		}
+		name, remote := "mptcp "+token(bl.token), bl.remote.String()
+		if bl.nat != nil {
+			name, remote = "nat "+bl.nat.protocol+" "+natEnd(bl.nat.host), natEnd(bl.nat.far)
+		}
 		lines = append(lines, line{cells: [len(titles)]string{
-			0: number2(rate(bl.sent, t.since)), 2: "mptcp " + token(bl.token), 3: bl.remote.String(), 5: number2(rate(received, t.since)),
+			0: number2(rate(bl.sent, t.since)), 2: name, 3: remote, 5: number2(rate(received, t.since)),
 		}})
 		indent = "  "
 	}
@@ -250,13 +255,13 @@ func (t *Table) describe(bl *block, now time.Time) []line {
 }
 
 func (t *Table) describeRow(bl *block, r *row, indent string, now time.Time) line {
-	path := []string{indent + cmp.Or(r.flow.Peer, sidName(r.key.sid), r.key.iface)}
-	if bl.token == 0 {
-		path[0] = r.key.protocol + " " + path[0]
+	path := []string{indent + cmp.Or(r.flow.Path, r.flow.Peer, sidName(r.key.sid), r.key.iface)}
+	if indent == "" {
+		path[0] = r.flow.Protocol + " " + path[0]
 	}
 	l := line{cells: [len(titles)]string{
-		0: number2(rate(r.sent, t.since)), 1: "-", 3: r.key.remote.String(), 4: "-", 5: number2(rate(r.received, t.since)),
-		6: "-", 7: "-", 8: r.key.local.String(), 9: cmp.Or(sidName(r.key.sid), "-"),
+		0: number2(rate(r.sent, t.since)), 1: "-", 3: r.flow.Remote.String(), 4: "-", 5: number2(rate(r.received, t.since)),
+		6: "-", 7: "-", 8: r.flow.Local.String(), 9: cmp.Or(sidName(r.key.sid), "-"),
 	}}
 	if bl.sent > 0 {
 		l.cells[1] = fmt.Sprintf("%.0f %%", 100*float64(r.sent)/float64(bl.sent))
@@ -292,8 +297,15 @@ func sidName(sid netip.Addr) string {
 func (t *Table) blocks(s *Snapshot) []*block {
 	type blockKey struct {
 		token    uint32
+		nat      *translation
 		a, b     netip.AddrPort
 		protocol string
+	}
+	overPaths := map[*translation]bool{}
+	for _, f := range s.Flows {
+		if f.nat != nil && f.Path != "" {
+			overPaths[f.nat.whole()] = true
+		}
 	}
 	byKey := map[blockKey]*block{}
 	var all []*block
@@ -304,12 +316,21 @@ func (t *Table) blocks(s *Snapshot) []*block {
 				continue
 			}
 			key := blockKey{token: f.Token()}
-			if key.token == 0 {
+			if f.nat != nil {
+				n := f.nat.whole()
+				if f.Path == "" && overPaths[n] {
+					continue // of the LAN: the same packets as on the paths
+				}
+				if f.Path != "" {
+					key.nat = n
+				}
+			}
+			if key.token == 0 && key.nat == nil {
 				key = blockKey{a: f.Local, b: f.Remote, protocol: f.Protocol}
 			}
 			bl := byKey[key]
 			if bl == nil {
-				bl = &block{token: key.token, remote: f.Remote, routing: f.Routing(), byKey: map[rowKey]*row{}}
+				bl = &block{token: key.token, nat: key.nat, remote: f.Remote, routing: f.Routing(), byKey: map[rowKey]*row{}}
 				byKey[key] = bl
 				all = append(all, bl)
 			}
@@ -321,18 +342,18 @@ func (t *Table) blocks(s *Snapshot) []*block {
 	})
 	for _, bl := range all {
 		slices.SortStableFunc(bl.rows, func(a, b *row) int {
-			return cmp.Or(a.key.local.Compare(b.key.local), a.key.remote.Compare(b.key.remote), a.key.sid.Compare(b.key.sid))
+			return cmp.Or(cmp.Compare(a.flow.Path, b.flow.Path), a.key.local.Compare(b.key.local), a.key.remote.Compare(b.key.remote), a.key.sid.Compare(b.key.sid))
 		})
 	}
 	return all
 }
 
-// rank orders MPTCP before other flows, and routing sessions last.
+// rank orders MPTCP and NAT sessions before other flows, and routing sessions last.
 func rank(b *block) int {
 	switch {
 	case b.routing:
 		return 2
-	case b.token == 0:
+	case b.token == 0 && b.nat == nil:
 		return 1
 	}
 	return 0
@@ -348,8 +369,11 @@ func (b *block) total() uint64 {
 
 func (b *block) add(f *Flow) {
 	key := rowKey{f.Local, f.Remote, f.Protocol, f.Interface, f.SID}
+	if b.nat != nil {
+		key = rowKey{iface: f.Interface} // each direction has the address of a gateway in place of another host's
+	}
 	r := b.byKey[key]
-	if r == nil && !f.Sent {
+	if r == nil && !f.Sent && b.nat == nil {
 		// Received packets often take another path, so they are shown with the first sent
 		// flow.
 		for _, other := range b.rows {

@@ -38,6 +38,8 @@ type Flow struct {
 	SID netip.Addr
 	// Peer is the egress peer of the local address; empty if unknown.
 	Peer string
+	// Path is that of a gateway whose interface it is; empty if it is none.
+	Path string
 	// Delta is the count in the interval, Total the count since the flow was first seen.
 	Delta, Total flowcount.Count
 	// Ended is set in the flow's last snapshot.
@@ -50,6 +52,7 @@ type Flow struct {
 	// left is the time at which the flow was removed from the kernel; zero before.
 	left time.Time
 	pair *pair
+	nat  *translation
 	sum  *Aggregate
 	// State of the writers.
 	drawn uint64
@@ -75,11 +78,14 @@ func (f *Flow) Socket() (*mptcp.Socket, time.Time) {
 	return &f.pair.socket, f.pair.at()
 }
 
-// Share returns the flow's fraction of the bytes of its MPTCP connection in this direction and
-// interval: 1 for the only flow of a connection, 0 if there were no bytes.
+// Share returns the flow's fraction of the bytes of its MPTCP connection, or of its NAT session on all paths, in this
+// direction and interval: 1 for the only flow of a connection, 0 if there were no bytes.
 func (f *Flow) Share() float64 {
 	if f.Delta.Bytes == 0 {
 		return 0
+	}
+	if f.nat != nil && f.Path != "" {
+		return float64(f.Delta.Bytes) / float64(f.nat.whole().bytes[f.key.Direction])
 	}
 	if f.pair == nil || f.pair.connection == nil {
 		return 1
@@ -94,6 +100,16 @@ func (f *Flow) Token() uint32 {
 		return 0
 	}
 	return f.pair.connection.token
+}
+
+// NAT returns the ends of the connection of hosts that the flow belongs to by NAT sessions of this gateway: in the LAN, and
+// behind the peer. One that no packet has shown has no address. It reports false if it belongs to none.
+func (f *Flow) NAT() (host, far netip.AddrPort, ok bool) {
+	if f.nat == nil {
+		return host, far, false
+	}
+	n := f.nat.whole()
+	return n.host, n.far, true
 }
 
 // joinTimeout is the time after which an announced address that the client has not joined is
@@ -174,6 +190,7 @@ const (
 type tracker struct {
 	interfaces map[uint32]string
 	peers      map[netip.Addr]string
+	gateway    *Gateway
 	idle       time.Duration
 
 	round  uint64
@@ -187,7 +204,9 @@ type tracker struct {
 	pairs       map[ends]*pair
 	connections map[uint32]*connection
 	aggregates  map[aggregateKey]*Aggregate
-	tcp         [2]int // flows of IPv4 and IPv6
+	// translations are connections by each of their directions.
+	translations map[translationKey]*translation
+	tcp          [2]int // flows of IPv4 and IPv6
 
 	dump     uint64
 	dumped   time.Time
@@ -198,6 +217,7 @@ func newTracker(interfaces map[uint32]string, peers map[netip.Addr]string, idle 
 	return &tracker{
 		interfaces: interfaces, peers: peers, idle: idle, slots: make([]*Flow, room),
 		pairs: map[ends]*pair{}, connections: map[uint32]*connection{}, aggregates: map[aggregateKey]*Aggregate{},
+		translations: map[translationKey]*translation{},
 	}
 }
 
@@ -239,6 +259,7 @@ func (t *tracker) count(f *Flow, count flowcount.Count, now time.Time) {
 func (t *tracker) carry(f *Flow) {
 	f.Total = plus(f.Total, f.Delta)
 	f.sum.Count = plus(f.sum.Count, f.Delta)
+	t.carryTranslation(f)
 	if f.pair == nil {
 		return
 	}
@@ -281,6 +302,7 @@ func (t *tracker) add(slot int, key *flowcount.Key, now time.Time) *Flow {
 		f.pair = p
 		t.tcp[family(key)]++
 	}
+	t.translate(f)
 	f.sum = t.aggregate(f)
 	f.sum.Flows++
 	t.slots[slot] = f
@@ -301,6 +323,7 @@ func family(key *flowcount.Key) int {
 func (t *tracker) remove(f *Flow) {
 	t.slots[f.slot] = nil
 	f.sum.Flows--
+	t.untranslate(f)
 	p := f.pair
 	if p == nil {
 		return

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -64,6 +65,10 @@ func (j *JSON) Write(s *Snapshot) error {
 		if f.Ended {
 			b = append(b, `,"ended":true`...)
 		}
+		if host, far, ok := f.NAT(); ok {
+			b = append(append(b, `,"nat_host":"`...), natEnd(host)...)
+			b = append(append(append(b, `","nat_far":"`...), natEnd(far)...), '"')
+		}
 		if socket, at := f.Socket(); socket != nil {
 			b = appendSocket(b, socket, s.Time.Sub(at))
 		}
@@ -99,7 +104,18 @@ func fixedJSON(f *Flow) []byte {
 	if f.Peer != "" {
 		b = append(append(b, `,"peer":`...), text(f.Peer)...)
 	}
+	if f.Path != "" {
+		b = append(append(b, `,"path":`...), text(f.Path)...)
+	}
 	return b
+}
+
+// natEnd returns an end of a connection with NAT as text, ":80" if only its port is known.
+func natEnd(a netip.AddrPort) string {
+	if !a.Addr().IsValid() {
+		return ":" + strconv.Itoa(int(a.Port()))
+	}
+	return a.String()
 }
 
 func appendSocket(b []byte, s *mptcp.Socket, age time.Duration) []byte {
@@ -178,7 +194,7 @@ func NewCSV(w io.Writer, top int) *CSV { return &CSV{w: w, top: top} }
 const csvHeader = "time,interval_ms,flow,interface,direction,protocol,local,remote,sid,peer,token,local_id,remote_id,backup," +
 	"packets,bytes,bits_per_second,share,total_packets,total_bytes,ended," +
 	"state,congestion,srtt_ms,rttvar_ms,cwnd,mss,in_flight,delivery_bits_per_second,bytes_acked,retransmitted,reordering,reordered,age_ms," +
-	"min_rtt_ms,not_sent,send_window,pacing_bits_per_second,app_limited,busy_ms,window_limited_ms,buffer_limited_ms\n"
+	"min_rtt_ms,not_sent,send_window,pacing_bits_per_second,app_limited,busy_ms,window_limited_ms,buffer_limited_ms,path,nat_host,nat_far\n"
 
 // socketColumns is the number of columns that are empty if a flow has no socket.
 const socketColumns = 21
@@ -219,7 +235,7 @@ func (c *CSV) Write(s *Snapshot) error {
 		b = number(b, ",", f.Total.Bytes)
 		b = strconv.AppendBool(append(b, ','), f.Ended)
 		if socket == nil {
-			b = append(b, strings.Repeat(",", socketColumns)+"\n"...)
+			b = appendNAT(append(b, strings.Repeat(",", socketColumns)...), f)
 			continue
 		}
 		b = append(b, ","+socket.State.String()+","+plainName(socket.Congestion)+","...)
@@ -240,7 +256,7 @@ func (c *CSV) Write(s *Snapshot) error {
 		for _, d := range []time.Duration{socket.Busy, socket.WindowLimited, socket.BufferLimited} {
 			b = appendMilliseconds(append(b, ','), d)
 		}
-		b = append(b, '\n')
+		b = appendNAT(b, f)
 	}
 	c.b = b
 	if len(b) == 0 {
@@ -248,6 +264,15 @@ func (c *CSV) Write(s *Snapshot) error {
 	}
 	_, err := c.w.Write(b)
 	return err
+}
+
+// appendNAT appends the last columns of a line, and its end.
+func appendNAT(b []byte, f *Flow) []byte {
+	b = append(b, ","+field(f.Path)+","...)
+	if host, far, ok := f.NAT(); ok {
+		return append(b, natEnd(host)+","+natEnd(far)+"\n"...)
+	}
+	return append(b, ",\n"...)
 }
 
 // field quotes a field if it contains special characters of CSV (RFC 4180).
