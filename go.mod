@@ -3,7 +3,7 @@ module github.com/tabane/tabane
 go 1.25.0
 
 require (
-	github.com/chromedp/cdproto v0.159.0
+	github.com/chromedp/cdproto v0.159.2
 	github.com/chromedp/chromedp v0.23.0
 	github.com/cilium/ebpf v0.22.0
 	github.com/flynn/noise v1.1.0

@@ -204,7 +204,7 @@ var reserved = []struct {
 	{"modernc.org/sqlite", []string{"internal/study"}, "the database of a study is its own"},
 	{"github.com/flynn/noise", []string{"internal/session"}, "the handshake of gateways is behind session"},
 	{"golang.zx2c4.com/wireguard", nil, "wireguard-go is something for benchmarks to compare with; the TUN device is tun"},
-	{"github.com/chromedp", nil, "it tests the dashboard's page; what measures pages is browser (docs/adr/0020)"},
+	{"github.com/chromedp", []string{"internal/browser"}, "it tests the dashboard's page; what measures pages is browser, which has the types of HAR from it (docs/adr/0020)"},
 	{"gonum.org/v1/plot", []string{"internal/report"}, "figures are report's"},
 }
 

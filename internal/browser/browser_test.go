@@ -193,6 +193,7 @@ func TestBrowser(t *testing.T) {
 	})
 	refused := httptest.NewServer(http.NotFoundHandler())
 	refused.Close()
+	t.Run("requests", func(t *testing.T) { checkRequests(ctx, t, open(t, PageOptions{Requests: true}), site.URL) })
 	for _, tt := range []struct{ name, url, want string }{
 		{"fault", site.URL + "/fault", "tile 3: 500"},
 		{"dialog", site.URL + "/dialog", "dialog"},

@@ -22,8 +22,8 @@ const binding = "tabaneProgress"
 type PageOptions struct {
 	// Width and Height are those of the viewport in pixels; by default 1280 and 800.
 	Width, Height int
-	// Record records frames, which takes CPU time.
-	Record bool
+	// Record records frames, which takes CPU time, Requests the requests (HAR), which takes less.
+	Record, Requests bool
 }
 
 // Progress is what a page says of itself by attributes of its root element.
@@ -71,6 +71,7 @@ type Page struct {
 	changed  chan struct{} // closed and replaced with each change
 	frames   []rawFrame
 	recorded int // bytes of frames
+	requests requests
 }
 
 // Open opens an empty page in a fresh browser context.
@@ -116,6 +117,11 @@ func (b *Browser) Open(ctx context.Context, o PageOptions) (_ *Page, err error) 
 		{"Page.addScriptToEvaluateOnNewDocument", map[string]any{"source": pageScript}},
 	} {
 		if err := p.call(ctx, command.method, command.params, nil); err != nil {
+			return nil, err
+		}
+	}
+	if o.Requests {
+		if err := p.call(ctx, "Network.enable", nil, nil); err != nil {
 			return nil, err
 		}
 	}
@@ -265,6 +271,16 @@ func (p *Page) event(method string, params json.RawMessage) {
 		p.report(Progress{}, errors.New("the page opened a dialog"))
 	case "Page.screencastFrame":
 		p.frame(params)
+	default:
+		if !p.options.Requests {
+			return
+		}
+		p.mu.Lock()
+		err := p.requests.event(method, params)
+		p.mu.Unlock()
+		if err != nil {
+			p.report(Progress{}, err)
+		}
 	}
 }
 

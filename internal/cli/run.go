@@ -30,6 +30,7 @@ type runFlags struct {
 	routers string
 	jobs    int
 	compare string
+	har     bool
 	cells   scenario.Selection
 	name    string
 	family  string
@@ -50,6 +51,7 @@ interrupted run removes everything it created.`,
   tabane lab run epe-failure --case a-down,a-hole --transport mptcp-epe
   tabane lab run epe-routes --routers embedded,frr
   tabane lab run reseq-rate --compare sim
+  tabane lab run webqoe --case env3 --traffic map --har
   tabane lab run ./my.yaml --keep`,
 		Args: arguments(1, 1, "one scenario"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -75,6 +77,7 @@ interrupted run removes everything it created.`,
 	flags.StringVar(&f.routers, "routers", lab.RoutersEmbedded, "what routers and reflectors run: embedded, frr, or embedded,frr to compare them in scenarios of kind routes")
 	flags.IntVar(&f.jobs, "jobs", 0, "labs that run in parallel (default: one for each case, at most four for each processor; more where all links are slow)")
 	flags.StringVar(&f.compare, "compare", "", "sim: simulate the same experiment and compare the results")
+	flags.BoolVar(&f.har, "har", false, "write the requests of each trial on web pages: pages/*/webpage.har")
 	selectionFlags(flags, &f.cells)
 	familyFlag(flags, &f.family)
 	flags.StringVar(&f.name, "name", "", "`name` of the labs, the result and its directory (default: the scenario's)")
@@ -106,6 +109,9 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 		}
 	}
 	spec = spec.ForLab()
+	if f.har && (spec.Experiment == nil || spec.Experiment.Kind != scenario.KindWeb) {
+		return &failure{what: "run the scenario", on: name, why: errors.New("it has no web pages, whose requests --har records"), do: "leave out --har"}
+	}
 	compares := spec.Experiment != nil && spec.Experiment.Kind == scenario.KindRoutes
 	if len(routers) > 1 && !compares {
 		return &failure{what: "run the scenario", on: name, why: errors.New("it does not compare routers"), do: "give --routers one kind"}
@@ -137,10 +143,14 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 		return err
 	}
 	var series []result.Trace
+	var archives []result.Archive
 	outcome, err := labrun.Run(ctx, labrun.RunOptions{
 		Spec: spec, Routers: routers[0], Trials: f.trials, Quick: f.quick, Parallel: f.jobs, Keep: f.keep, Commit: a.version, Log: log,
-		Resequencing: f.compare != "",
+		Resequencing: f.compare != "", HAR: f.har,
 		Progress: func(e labrun.Event) {
+			if e.Archive != nil {
+				archives = append(archives, *e.Archive)
+			}
 			if e.Trace != nil {
 				series = append(series, *e.Trace)
 			}
@@ -152,7 +162,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 		return labFailure(ctx, "run the scenario", name, err)
 	}
 	fmt.Fprintf(a.err, "took %s\n", clock(time.Duration(outcome.Seconds*float64(time.Second))))
-	extra := report.Extra{Series: series, Command: f.command(name), Text: scenarioText(name, spec), Made: time.Now(), Quick: f.quick}
+	extra := report.Extra{Series: series, Archives: archives, Command: f.command(name), Text: scenarioText(name, spec), Made: time.Now(), Quick: f.quick}
 	if simulation != nil {
 		// After the lab, because the simulator uses all CPUs.
 		simulated, err := simrun.Run(ctx, simrun.Options{
@@ -194,6 +204,9 @@ func (f runFlags) command(name string) string {
 	if f.trials > 0 {
 		parts = append(parts, fmt.Sprintf("--trials %d", f.trials))
 	}
+	if f.har {
+		parts = append(parts, "--har")
+	}
 	if f.routers != lab.RoutersEmbedded {
 		parts = append(parts, "--routers "+f.routers)
 	}
@@ -210,7 +223,7 @@ func (f runFlags) command(name string) string {
 const resultFile = "result.json"
 
 // resultParts are the files of a result's directory; others are not removed.
-var resultParts = []string{resultFile, "runs.csv", "summary.csv", "report.html", "series", "figures", "compare.json", "sim", "comparisons.csv", "browsertime.json"}
+var resultParts = []string{resultFile, "runs.csv", "summary.csv", "report.html", "series", "figures", "compare.json", "sim", "comparisons.csv", "browsertime.json", "pages"}
 
 // clearResult creates the directory for a result, or removes an earlier result from it. A directory
 // with other content is refused.

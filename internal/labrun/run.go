@@ -46,6 +46,8 @@ type RunOptions struct {
 	// Keep leaves the labs running, with the links as in the last case. If Run fails, they are
 	// removed nevertheless.
 	Keep bool
+	// HAR records the requests of each trial on web pages, which takes CPU time.
+	HAR bool
 	// Resequencing analyzes the client's packets even if no expectation or figure needs them.
 	Resequencing bool
 	// Commit is the version of the program, recorded in the result.
@@ -88,6 +90,8 @@ type Event struct {
 	// Run is the result of the run of a RunDone event, Trace its time series unless it failed.
 	Run   *result.Run
 	Trace *result.Trace
+	// Archive has the requests of a trial on web pages, also of one that failed, if RunOptions.HAR is set.
+	Archive *result.Archive
 }
 
 // DefaultParallel is how many labs Run has side by side: one for each case, if there are two
@@ -409,7 +413,7 @@ func (r *runner) work(ctx context.Context, i int) error {
 		r.left[i] = r.left[i][1:]
 		r.started[i] = time.Time{}
 		r.mu.Unlock()
-		r.report(Event{Kind: RunDone, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial, Run: &run, Trace: trace})
+		r.report(Event{Kind: RunDone, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial, Run: &run, Trace: trace, Archive: r.web.archive(j)})
 	}
 	return nil
 }

@@ -52,6 +52,14 @@ type web struct {
 	mu sync.Mutex
 	// browsers are those of each lab. One is kept for further trials: its first page takes longer.
 	browsers map[string]map[browserKind]*browser.Browser
+	// archives have the requests of the last trial of each job, until archive takes them.
+	archives map[runID][]byte
+}
+
+// runID identifies a run of an experiment.
+type runID struct {
+	result.CellKey
+	trial int
 }
 
 // browserKind is what cannot be changed while a browser runs.
@@ -175,6 +183,37 @@ func (r *runner) browser(ctx context.Context, l *lab.Lab, k browserKind, url str
 		return nil, fmt.Errorf("load a first page: %w", err)
 	}
 	return b, nil
+}
+
+// keep keeps the requests of a page for archive.
+func (w *web) keep(j job, p *browser.Page, title string) error {
+	data, err := p.HAR(title)
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.archives == nil {
+		w.archives = map[runID][]byte{}
+	}
+	w.archives[runID{j.CellKey, j.trial}] = data
+	return nil
+}
+
+// archive returns the requests of a job's last trial, or nil without any.
+func (w *web) archive(j job) *result.Archive {
+	if w == nil {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	id := runID{j.CellKey, j.trial}
+	data := w.archives[id]
+	delete(w.archives, id)
+	if data == nil {
+		return nil
+	}
+	return &result.Archive{CellKey: j.CellKey, Trial: j.trial, HAR: data}
 }
 
 // drop ends the lab's browser of a kind after a failure, so that the next trial starts another.
@@ -307,7 +346,7 @@ func (r *runner) trial(
 	if err != nil {
 		return "", err
 	}
-	p, err := b.Open(ctx, browser.PageOptions{})
+	p, err := b.Open(ctx, browser.PageOptions{Requests: r.HAR})
 	if err != nil {
 		return "", err
 	}
@@ -316,6 +355,9 @@ func (r *runner) trial(
 			err = errors.Join(err, p.Close())
 		}
 	}()
+	if r.HAR {
+		defer func() { err = errors.Join(err, r.web.keep(j, p, url)) }()
+	}
 	others, err := r.visit(ctx, l, j)
 	if err != nil {
 		return "", err

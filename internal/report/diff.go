@@ -19,7 +19,7 @@ type DiffOptions struct {
 
 // show reports whether a row is shown.
 func (o DiffOptions) show(d result.Difference) bool {
-	return !o.Changed || d.Change != result.NoDifference && d.Change != result.TooFew
+	return !o.Changed || d.Change != result.NoDifference && d.Change != result.TooFew && d.Change != result.Untested
 }
 
 // Diff prints the differences between two results, for a terminal.
@@ -65,7 +65,7 @@ func Diff(w io.Writer, a, b result.Result, list []result.Difference, o DiffOptio
 		fmt.Fprintf(&out, "\nonly in B: %s", x)
 	}
 	var parts []string
-	for _, c := range []result.Change{result.Better, result.Worse, result.Higher, result.Lower, result.NoDifference, result.TooFew} {
+	for _, c := range []result.Change{result.Better, result.Worse, result.Higher, result.Lower, result.NoDifference, result.TooFew, result.Untested} {
 		if count[c] > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", count[c], c))
 		}

@@ -64,6 +64,9 @@ func writePage(r result.Result, spec *scenario.Spec, extra Extra, all []row, com
 		Title: orName(spec.Title, r.Scenario), Question: clean(spec.Question), Command: clean(extra.Command), Text: printable(extra.Text),
 		About: about(r, spec, extra, trials), Files: []string{"result.json", "summary.csv", "runs.csv"}, RunCount: len(r.Runs),
 	}
+	if e.Kind == scenario.KindWeb {
+		d.Files = append(d.Files, "comparisons.csv", "browsertime.json")
+	}
 	d.Scope = trials
 	if extra.Quick {
 		d.Scope = "quick, " + trials

@@ -46,7 +46,11 @@ func barFigure(spec *scenario.Figure, r result.Result, e *scenario.Experiment) (
 	m, _ := result.MetricNamed(spec.Metric)
 	divide := cmp.Or(spec.Divide, 1)
 	transports := spec.TransportsOf(e)
-	b := &barChart{xLabel: orName(spec.XLabel, "Pattern"), yLabel: lineLabel(spec)}
+	along := "Pattern"
+	if e.Kind == scenario.KindWeb {
+		along = "Environment" // as paper E has it
+	}
+	b := &barChart{xLabel: orName(spec.XLabel, along), yLabel: lineLabel(spec)}
 	for _, c := range e.Cases {
 		b.groups = append(b.groups, clean(c.Name))
 	}

@@ -170,7 +170,7 @@ func runsTable(runs []result.Run) *pageTable {
 		cells := make([]pageCell, len(line))
 		for i, text := range line {
 			cells[i].Text = text
-			if header[i] == result.NoteSeries {
+			if header[i] == result.NoteSeries || header[i] == result.NoteHAR {
 				cells[i].Link = text
 			}
 		}

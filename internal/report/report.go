@@ -33,13 +33,16 @@ type Extra struct {
 	Made  time.Time
 	Quick bool
 	Seed  uint64
+	// Archives are the requests of trials on web pages. Each is written as webpage.har in a directory of
+	// its own, which is the run's note result.NoteHAR.
+	Archives []result.Archive
 	// Simulated is a simulator's result of the same experiment, to compare with; nil for none.
 	Simulated *result.Result
 }
 
 // Write writes the report into the directory, which it creates if needed: runs.csv, summary.csv,
 // series/*.csv, figures/*.svg and *.png, sim/result.json and compare.json with Extra.Simulated,
-// comparisons.csv and browsertime.json of web pages, report.html and result.json. Everything is rendered before anything is written, and each file is
+// comparisons.csv, browsertime.json and pages/*/webpage.har of web pages, report.html and result.json. Everything is rendered before anything is written, and each file is
 // written as a whole or not at all, result.json last. Other files in the directory are not touched.
 // Errors name the figure or file.
 func Write(dir string, r result.Result, spec *scenario.Spec, extra Extra) error {
@@ -77,12 +80,7 @@ func assemble(r result.Result, spec *scenario.Spec, extra Extra) ([]file, error)
 		if s.Interval <= 0 {
 			return nil, fmt.Errorf("series of %s trial %d: interval must be > 0, got %s", s.CellKey, s.Trial, s.Interval)
 		}
-		notes := maps.Clone(r.Runs[i].Notes)
-		if notes == nil {
-			notes = map[string]string{}
-		}
-		notes[result.NoteSeries] = s.file()
-		r.Runs[i].Notes = notes
+		r.Runs[i].Notes = withNote(r.Runs[i].Notes, result.NoteSeries, s.file())
 		data, err := s.csv()
 		if err != nil {
 			return nil, err
@@ -95,6 +93,15 @@ func assemble(r result.Result, spec *scenario.Spec, extra Extra) ([]file, error)
 			}
 			files = append(files, file{s.burstsFile(), data})
 		}
+	}
+	for _, a := range extra.Archives {
+		i := slices.IndexFunc(r.Runs, func(run result.Run) bool { return run.CellKey == a.CellKey && run.Trial == a.Trial })
+		if i < 0 {
+			return nil, fmt.Errorf("requests of %s trial %d belong to no run", a.CellKey, a.Trial)
+		}
+		name := fmt.Sprintf("pages/%s-%s-%s-%d/webpage.har", a.Case, a.Traffic, a.Transport, a.Trial)
+		r.Runs[i].Notes = withNote(r.Runs[i].Notes, result.NoteHAR, name)
+		files = append(files, file{name, a.HAR})
 	}
 	var result bytes.Buffer
 	if err := r.Encode(&result); err != nil {
@@ -157,15 +164,32 @@ func assemble(r result.Result, spec *scenario.Spec, extra Extra) ([]file, error)
 	return append(files, file{"runs.csv", runs}, file{"summary.csv", summary}, file{"report.html", html}, file{"result.json", result.Bytes()}), nil
 }
 
+// withNote returns a copy of notes with one more.
+func withNote(notes map[string]string, name, text string) map[string]string {
+	copied := map[string]string{name: text}
+	maps.Copy(copied, notes)
+	copied[name] = text
+	return copied
+}
+
+// sourceOf says where the values of a metric come from, and of which model they are.
+func sourceOf(metric string) string {
+	m, _ := result.MetricNamed(metric)
+	if m.Model {
+		return string(m.Provenance()) + ": " + m.Title
+	}
+	return string(m.Provenance())
+}
+
 func summaryTable(cells []result.Cell) (header []string, lines [][]string) {
 	for _, c := range cells {
 		line := []string{c.Case, c.Traffic, c.Transport, c.Metric, strconv.Itoa(c.N)}
 		for _, v := range []float64{c.Min, c.Q1, c.Median, c.Q3, c.Max, c.Mean, c.CI95} {
 			line = append(line, strconv.FormatFloat(v, 'f', -1, 64))
 		}
-		lines = append(lines, line)
+		lines = append(lines, append(line, sourceOf(c.Metric)))
 	}
-	return []string{"case", "traffic", "transport", "metric", "n", "min", "q1", "median", "q3", "max", "mean", "ci95"}, lines
+	return []string{"case", "traffic", "transport", "metric", "n", "min", "q1", "median", "q3", "max", "mean", "ci95", "source"}, lines
 }
 
 func table(header []string, lines [][]string) ([]byte, error) {

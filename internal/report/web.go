@@ -2,14 +2,11 @@ package report
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
-	"github.com/tabane/tabane/internal/stat"
 )
 
 // webColumns are the displayed metrics of an experiment of scenario.KindWeb; caption is for a
@@ -118,68 +115,4 @@ func (t *webTable) page() *pageTable {
 func mosNote() string {
 	m, _ := result.MetricNamed(result.EstimatedMOS)
 	return "* " + m.Title + ": of a model, not measured\n"
-}
-
-// browserStatistics are those of a metric as browsertime writes them.
-type browserStatistics struct {
-	Median float64 `json:"median"`
-	Mean   float64 `json:"mean"`
-	Min    float64 `json:"min"`
-	Max    float64 `json:"max"`
-	P90    float64 `json:"p90"`
-	Stddev float64 `json:"stddev"`
-}
-
-// browsertime are the metrics of browsertime.json, in milliseconds as browsertime has them.
-var browsertime = map[string]string{
-	result.TTFB: "ttfb", result.FCP: "firstContentfulPaint", result.LCP: "largestContentfulPaint", result.PageLoad: "loadEventEnd",
-	result.SpeedIndex: "SpeedIndex", result.FirstChange: "FirstVisualChange", result.LastChange: "LastVisualChange",
-}
-
-// browsertimeCell is one cell of browsertime.json.
-type browsertimeCell struct {
-	Case       string                       `json:"case"`
-	Traffic    string                       `json:"traffic"`
-	Transport  string                       `json:"transport"`
-	Statistics map[string]browserStatistics `json:"statistics"`
-}
-
-// browsertimeFile returns browsertime.json: the statistics of the page timings of each cell.
-func browsertimeFile(r result.Result, e *scenario.Experiment) ([]byte, error) {
-	var cells []browsertimeCell
-	for _, k := range e.Cells() {
-		c := browsertimeCell{k.Case, k.Traffic, k.Transport, map[string]browserStatistics{}}
-		for metric, name := range browsertime {
-			values := r.Values(k, metric)
-			if len(values) == 0 {
-				continue
-			}
-			for i := range values {
-				values[i] *= 1000
-			}
-			summary, err := stat.Summarize(values)
-			if err != nil {
-				return nil, err
-			}
-			_, sd, err := stat.MeanSD(values)
-			if err != nil {
-				return nil, err
-			}
-			p90, err := stat.Quantile(0.9, values)
-			if err != nil {
-				return nil, err
-			}
-			c.Statistics[name] = browserStatistics{summary.Median, summary.Mean, summary.Min, summary.Max, p90, sd}
-		}
-		if len(c.Statistics) > 0 {
-			cells = append(cells, c)
-		}
-	}
-	var b strings.Builder
-	encoder := json.NewEncoder(&b)
-	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(cells); err != nil {
-		return nil, fmt.Errorf("encode browsertime.json: %w", err)
-	}
-	return []byte(b.String()), nil
 }

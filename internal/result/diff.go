@@ -18,6 +18,8 @@ const (
 	Lower        Change = "lower"
 	NoDifference Change = "no difference shown"
 	TooFew       Change = "too few trials"
+	// Untested is for the metrics of models: an estimate is no sample of a test.
+	Untested Change = "of a model, not tested"
 )
 
 // significance is the significance level of the tests.
@@ -41,7 +43,7 @@ type Difference struct {
 // all that can be better or worse if none is given. A difference is shown if the 95 % confidence
 // interval of the ratio of the means (stat.RatioOfMeans) excludes 1 or, if there is no such
 // interval, by Welch's test at 5 %. Each row is tested alone, so one of 20 rows without a
-// difference is expected to show one. Failed runs are ignored.
+// difference is expected to show one. Failed runs are ignored, and metrics of models are not tested.
 func Differences(a, b Result, names []string) []Difference {
 	var list []Difference
 	for _, k := range a.Cells() {
@@ -54,6 +56,9 @@ func Differences(a, b Result, names []string) []Difference {
 				continue
 			}
 			if d, err := differ(va, vb, m.Better); err == nil {
+				if m.Model {
+					d.Change, d.IntervalKnown, d.Ratio = Untested, false, stat.Ratio{Value: d.Ratio.Value}
+				}
 				d.CellKey, d.Metric = k, m.Name
 				list = append(list, d)
 			}

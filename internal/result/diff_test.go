@@ -35,6 +35,7 @@ func TestDifferences(t *testing.T) {
 		{"from 0", ConnectionsLost, []float64{0, 0, 0}, []float64{2, 3, 2}, Worse, math.NaN(), false},
 		{"0 in both", ConnectionsLost, []float64{0, 0}, []float64{0, 0}, NoDifference, math.NaN(), false},
 		{"no bounded interval", LongestGap, []float64{0.1, 5}, []float64{1, 2}, NoDifference, 1.5 / 2.55, false},
+		{"an estimate of a model", EstimatedMOS, []float64{1, 1.1, 1}, []float64{4, 4.1, 4}, Untested, 12.1 / 3.1, false},
 		{"neither is better", BurstsPerSecond, []float64{1, 1.1, 1}, []float64{5, 5.1, 5}, Higher, 15.1 / 3.1, true},
 	} {
 		var names []string

@@ -58,6 +58,8 @@ const (
 	NoteError = "error"
 	// NoteSeries is the name of the run's series file, relative to the result's directory.
 	NoteSeries = "series"
+	// NoteHAR is the name of the file with the requests of the run's page, relative to the result's directory.
+	NoteHAR = "har"
 )
 
 // Run is one delivery. In JSON its metrics and notes are keys beside those of the cell: a number is

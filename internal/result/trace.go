@@ -27,6 +27,13 @@ type Trace struct {
 	Bursts []reseq.Burst
 }
 
+// Archive has the requests of a trial on web pages, as a HAR document.
+type Archive struct {
+	CellKey
+	Trial int
+	HAR   []byte
+}
+
 // Subflow is one subflow of the sender, or its TCP connection.
 type Subflow struct {
 	Name string
