@@ -170,7 +170,7 @@ func (p *Page) HAR(title string) ([]byte, error) {
 	name, version, _ := strings.Cut(p.browser.version, "/")
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	data, err := json.MarshalIndent(p.requests.archive(&har.Creator{Name: name, Version: version}, title), "", "  ")
+	data, err := json.Marshal(p.requests.archive(&har.Creator{Name: name, Version: version}, title))
 	if err != nil {
 		return nil, fmt.Errorf("encode HAR: %w", err)
 	}

@@ -92,6 +92,9 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	if spec, err = renamed(spec, f.name); err != nil {
 		return err
 	}
+	if f.har && (whole.Experiment == nil || whole.Experiment.Kind != scenario.KindWeb) {
+		return &failure{what: "run the scenario", on: name, why: errors.New("it has no web pages, whose requests --har records"), do: "leave out --har"}
+	}
 	if err := require("run the scenario", role.Namespaces, role.MPTCP, role.SRv6); err != nil {
 		return err
 	}
@@ -109,9 +112,6 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 		}
 	}
 	spec = spec.ForLab()
-	if f.har && (spec.Experiment == nil || spec.Experiment.Kind != scenario.KindWeb) {
-		return &failure{what: "run the scenario", on: name, why: errors.New("it has no web pages, whose requests --har records"), do: "leave out --har"}
-	}
 	compares := spec.Experiment != nil && spec.Experiment.Kind == scenario.KindRoutes
 	if len(routers) > 1 && !compares {
 		return &failure{what: "run the scenario", on: name, why: errors.New("it does not compare routers"), do: "give --routers one kind"}
