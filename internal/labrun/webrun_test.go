@@ -242,8 +242,12 @@ func TestWebDeaths(t *testing.T) {
 		{"link", nil, func() { kill(daemon("path1", lab.RoleLink)) }, "path1 (link) ended: signal: killed"},
 		{"nothing more", nil, nil, ""},
 	}
-	o.Trials = len(deaths)
+	o.Trials, o.HAR = len(deaths), true
+	requests := map[int]int{} // by trial
 	o.Progress = func(e Event) {
+		if e.Archive != nil {
+			requests[e.Archive.Trial] = bytes.Count(e.Archive.HAR, []byte(`"pageref":`))
+		}
 		if e.Kind != RunStarted {
 			return
 		}
@@ -272,6 +276,8 @@ func TestWebDeaths(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", deaths[i].what, err, want)
 		case want == "" && (run.Metrics[result.Effectiveness] != 3 || run.Metrics[result.FirstView] <= 0 || run.Metrics[result.LeastPath] < 0):
 			t.Errorf("%s: %v", deaths[i].what, run.Metrics)
+		case want == "" && requests[run.Trial] < int(run.Metrics[result.ViewRequests]), deaths[i].during != nil && requests[run.Trial] == 0:
+			t.Errorf("%s: %d requests recorded, and the first view has %g", deaths[i].what, requests[run.Trial], run.Metrics[result.ViewRequests])
 		}
 	}
 }
