@@ -232,7 +232,7 @@ func TestInterruptedRunLeavesNothing(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	l := &lab{t, name}
+	l := &lab{t: t, name: name}
 	l.eventually("the lab starts", 20*time.Second, func() (bool, string) { return len(leftovers()) >= 8, "" })
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)

@@ -224,7 +224,7 @@ func TestDualStack(t *testing.T) {
 func TestIPv4FRR(t *testing.T) {
 	programs.Need(t, "vtysh")
 	needLab(t)
-	l := &lab{t, labPrefix() + "frr4"}
+	l := &lab{t: t, name: labPrefix() + "frr4"}
 	t.Cleanup(func() { _ = exec.Command(program, "lab", "down", l.name).Run() })
 	if out, err := exec.Command(program, "lab", "up", "epe-steady", "--name", l.name, "--family", "ipv4", "--routers", "frr").CombinedOutput(); err != nil {
 		t.Fatalf("lab up: %v\n%s", err, out)

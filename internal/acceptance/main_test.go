@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/tabane/tabane/internal/iproute"
 )
 
@@ -69,6 +71,8 @@ func labPrefix() string { return fmt.Sprintf("test%d", os.Getpid()) }
 type lab struct {
 	t    *testing.T
 	name string
+	// lowered are the IPv6 addresses of the interfaces that the test has set down, by node and interface.
+	lowered map[string][]netlink.Addr
 }
 
 // epe brings the network of epe-steady up for one test, with pieces of its scenario replaced: old,
@@ -86,7 +90,7 @@ func epe(t *testing.T, replace ...string) *lab {
 func up(t *testing.T, scenario string, logs ...string) *lab {
 	t.Helper()
 	needLab(t)
-	l := &lab{t, labPrefix() + strings.ToLower(strings.NewReplacer("/", "", "_", "").Replace(t.Name()))[4:]}
+	l := &lab{t: t, name: labPrefix() + strings.ToLower(strings.NewReplacer("/", "", "_", "").Replace(t.Name()))[4:]}
 	l.name = l.name[:min(len(l.name), 24)]
 	isUp := false
 	t.Cleanup(func() {

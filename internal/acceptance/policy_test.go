@@ -244,7 +244,7 @@ func TestPolicy(t *testing.T) {
 	}
 
 	t.Run("GTSM", func(t *testing.T) {
-		l := &lab{t, l.name}
+		l := &lab{t: t, name: l.name}
 		routes("ttl", 3)
 		// It drops what we send; if our OPEN slipped through, the hold timer ends the session.
 		l.eventuallyPeer("strict", "no routes and down without gtsm", 40*time.Second, func(s asbrStatus, session, peer int) bool {
@@ -261,7 +261,7 @@ func TestPolicy(t *testing.T) {
 		routes("strict", 2)
 	})
 	t.Run("Rules", func(t *testing.T) {
-		l := &lab{t, l.name}
+		l := &lab{t: t, name: l.name}
 		l.eventuallyPeer("ttl", "a rejected route", time.Second, func(s asbrStatus, _, peer int) bool { return s.Peers[peer].Rejected["rule leaks"] == 1 })
 		for dst, want := range map[string]string{
 			"2001:db8:a10::/48": "preferred: local_pref 250, community 65000:7 added",
@@ -288,7 +288,7 @@ func TestPolicy(t *testing.T) {
 		})
 	})
 	t.Run("MaxPrefixes", func(t *testing.T) {
-		l := &lab{t, l.name}
+		l := &lab{t: t, name: l.name}
 		routes("warn", 5)
 		l.eventuallyPeer("discard", "three routes", 40*time.Second, func(s asbrStatus, session, peer int) bool {
 			return s.Sessions[session].Up && s.Peers[peer].Routes == 3 && s.Sessions[session].Prefixes == 3 && s.Sessions[session].Discarded == 2
@@ -333,17 +333,17 @@ func TestPolicy(t *testing.T) {
 		}
 	})
 	t.Run("LinkLocal", func(t *testing.T) {
-		l := &lab{t, l.name}
+		l := &lab{t: t, name: l.name}
 		routes("local", 1)
 		l.eventually("the route", time.Second, l.shows(true, "via fe80::2 dev to-local", "r", "route show table 107"))
 	})
 	t.Run("Multihop", func(t *testing.T) {
-		l := &lab{t, l.name}
+		l := &lab{t: t, name: l.name}
 		routes("far", 2)
 		l.eventually("the route by the router on the link", time.Second, l.shows(true, "via 2001:db8:f8::2 dev to-far", "r", "route show table 108"))
 	})
 	t.Run("Passive", func(t *testing.T) {
-		l := &lab{t, l.name}
+		l := &lab{t: t, name: l.name}
 		routes("waiting", 2)
 		if ours, sockets := l.socket("r", iproute.Established, "[2001:db8:f9::1]:179")(); !ours {
 			t.Errorf("we connected to the neighbor that we wait for: %s", sockets)
@@ -355,7 +355,7 @@ func TestPolicy(t *testing.T) {
 		}
 	})
 	t.Run("IPv4", func(t *testing.T) {
-		l := &lab{t, l.name}
+		l := &lab{t: t, name: l.name}
 		routes("four", 1)
 		l.eventuallyPeer("four", "what is rejected", time.Second, func(s asbrStatus, _, peer int) bool {
 			r := s.Peers[peer].Rejected
@@ -375,7 +375,7 @@ func TestPolicy(t *testing.T) {
 		})
 	})
 	t.Run("RPKI", func(t *testing.T) {
-		l := &lab{t, l.name}
+		l := &lab{t: t, name: l.name}
 		l.eventuallyPeer("origin", "invalid routes", 40*time.Second, func(s asbrStatus, session, peer int) bool {
 			return s.Sessions[session].Up && s.Peers[peer].Routes == 0 && s.Peers[peer].Rejected["rule rpki-invalid"] >= 3
 		})
@@ -400,7 +400,7 @@ func TestPolicy(t *testing.T) {
 		l.eventuallyPeer("origin", "its session stayed up", time.Second, func(s asbrStatus, session, _ int) bool { return s.Sessions[session].Flaps == 0 })
 	})
 	t.Run("Listen", func(t *testing.T) {
-		l := &lab{t, l.name}
+		l := &lab{t: t, name: l.name}
 		l.eventually("the client", 10*time.Second, func() (bool, string) {
 			out, err := l.try("rr", program, "status", "--json", "reflector")
 			var s struct{ Sessions []struct{ Neighbor string } }
@@ -409,7 +409,7 @@ func TestPolicy(t *testing.T) {
 	})
 	// After all others: an interface without a peer stays filtered.
 	t.Run("Removed", func(t *testing.T) {
-		l := &lab{t, l.name}
+		l := &lab{t: t, name: l.name}
 		l.edit("r", "asbr", func(s section) {
 			s["peers"] = slices.DeleteFunc(s["peers"].([]any), func(p any) bool { return p.(map[string]any)["name"] == "waiting" })
 		})

@@ -5,10 +5,12 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -199,7 +201,7 @@ func (l *lab) in(t *testing.T, node string, f func() error) {
 	}
 }
 
-// link sets an interface up or down.
+// link sets an interface up or down, with its addresses.
 func (l *lab) link(t *testing.T, node, name string, up bool) {
 	t.Helper()
 	l.in(t, node, func() error {
@@ -207,10 +209,33 @@ func (l *lab) link(t *testing.T, node, name string, up bool) {
 		if err != nil {
 			return err
 		}
-		if up {
-			return netlink.LinkSetUp(link)
+		addresses, err := netlink.AddrList(link, unix.AF_INET6)
+		if err != nil {
+			return err
 		}
-		return netlink.LinkSetDown(link)
+		key := node + ":" + name
+		if !up {
+			if l.lowered == nil {
+				l.lowered = map[string][]netlink.Addr{}
+			}
+			l.lowered[key] = addresses
+			return netlink.LinkSetDown(link)
+		}
+		if err := netlink.LinkSetUp(link); err != nil {
+			return err
+		}
+		// A kernel short of memory drops an address whose route it cannot add again ("Failed to add
+		// prefix route"), so keep_addr_on_down is no promise. What configures interfaces restores it.
+		if addresses, err = netlink.AddrList(link, unix.AF_INET6); err != nil {
+			return err
+		}
+		for _, a := range l.lowered[key] {
+			if a.IP.IsGlobalUnicast() && !slices.ContainsFunc(addresses, a.Equal) {
+				t.Logf("%s: %s: the kernel dropped %s, restoring it", node, name, a.IPNet)
+				err = errors.Join(err, netlink.AddrAdd(link, &netlink.Addr{IPNet: a.IPNet, Flags: unix.IFA_F_NODAD}))
+			}
+		}
+		return err
 	})
 }
 

@@ -66,7 +66,7 @@ func strangers(t *testing.T) string {
 func TestWhySessionsAreDown(t *testing.T) {
 	programs.Need(t, "bird")
 	needLab(t)
-	l := &lab{t, labPrefix() + "why"}
+	l := &lab{t: t, name: labPrefix() + "why"}
 	t.Cleanup(func() {
 		if out, err := exec.Command(program, "lab", "down", l.name).CombinedOutput(); err != nil {
 			t.Errorf("lab down: %v\n%s", err, out)
