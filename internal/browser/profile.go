@@ -74,6 +74,15 @@ func (p profile) remove() error {
 	return errors.Join(os.RemoveAll(p.dir), p.lock.Close())
 }
 
+// Sweep removes what browsers of this user have left in the directory for temporary files because the
+// process that started them was killed. Start does so as well.
+func Sweep() error {
+	if err := sweep(os.TempDir()); err != nil {
+		return fmt.Errorf("remove stale profiles: %w", err)
+	}
+	return nil
+}
+
 // sweep removes the profiles of this user that no process holds.
 func sweep(parent string) error {
 	entries, err := os.ReadDir(parent)

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/tabane/tabane/internal/browser"
 	"github.com/tabane/tabane/internal/config"
 	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/role"
@@ -215,7 +216,7 @@ func (a *app) labDown() *cobra.Command {
 		Use:   "down NAME...",
 		Short: "Remove labs, whatever is left of them",
 		Long: `Down removes the labs that are named, in any condition. --all leaves those alone whose maker still runs, such as the labs of a
-"lab run" in another terminal; the exit code is then 1.`,
+"lab run" in another terminal; the exit code is then 1. What browsers of killed experiments have left is removed as well.`,
 		Example: "  tabane lab down epe-steady\n  tabane lab down --all",
 		RunE: func(c *cobra.Command, args []string) error {
 			if all == (len(args) > 0) {
@@ -249,6 +250,8 @@ func (a *app) labDown() *cobra.Command {
 				}
 				fmt.Fprintf(a.out, "lab %q is removed\n", name)
 			}
+			// An experiment that was killed may have left its browsers' profiles.
+			errs = append(errs, browser.Sweep())
 			if err := errors.Join(errs...); err != nil {
 				return &failure{what: "remove labs", why: err, do: "try again"}
 			}
