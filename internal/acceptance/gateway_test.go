@@ -81,19 +81,24 @@ func (l *lab) onPaths(t *testing.T, wanted func(packet []byte) bool) *atomic.Int
 	return &n
 }
 
+// streamLimit is how much longer than it should a stream may take before it counts as one that stands still.
+const streamLimit = 40 * time.Second
+
 // streamed starts a download at a constant rate through the gateways. The function that it returns
 // waits for its end, and fails the test unless all of it arrived.
 func (l *lab) streamed(seconds int64) (wait func()) {
 	l.t.Helper()
 	cmd := l.command("client", program, "fetch", "--json", fmt.Sprintf("http://server/cbr?rate=8Mbit/s&duration=%ds", seconds))
 	var out strings.Builder
-	cmd.Stdout = &out
+	cmd.Stdout, cmd.WaitDelay = &out, time.Second
 	if err := cmd.Start(); err != nil {
 		l.t.Fatal(err)
 	}
+	limit := time.AfterFunc(time.Duration(seconds)*time.Second+streamLimit, func() { _ = cmd.Process.Kill() })
 	return func() {
 		l.t.Helper()
 		err := cmd.Wait()
+		limit.Stop()
 		var r report
 		if e := json.Unmarshal([]byte(out.String()), &r); err != nil || e != nil || r.Bytes != 1_000_000*seconds {
 			l.t.Errorf("the stream: %+v, %v, %v", r, err, e)
