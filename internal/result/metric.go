@@ -10,7 +10,9 @@ import (
 
 // The metrics that a run can have. Rates count payload in bits per second.
 const (
-	Goodput        = "goodput_bps"
+	Goodput = "goodput_bps"
+	// GoodputLater is the goodput after the first 5 s, in which TCP starts.
+	GoodputLater   = "goodput_later_bps"
 	LimitRate      = "limit_bps"
 	LimitTCPRate   = "limit_tcp_bps"
 	OfferedRate    = "offered_bps"
@@ -205,6 +207,7 @@ func (m Metric) Provenance() qoe.Provenance {
 // metrics are all metrics, in the order of columns.
 var metrics = []Metric{
 	{Name: Goodput, Title: "goodput", Better: 1, Unit: "bit/s", Sweep: true, Compare: true},
+	{Name: GoodputLater, Title: "goodput after the first 5 s", Better: 1, Unit: "bit/s"},
 	{Name: LimitRate, Title: "available capacity (payload)", Unit: "bit/s", Sweep: true},
 	{Name: LimitTCPRate, Title: "available capacity (payload) with plain TCP headers", Unit: "bit/s"},
 	{Name: OfferedRate, Title: "offered rate (payload)", Unit: "bit/s"},

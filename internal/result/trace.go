@@ -49,6 +49,9 @@ const (
 	// settle is the time at the start of a run, for establishing connections, that WorstSecond
 	// and GoodputBefore ignore.
 	settle = time.Second
+	// later is the time at the start of a run that GoodputLater ignores, leastLater what has to remain.
+	later      = 5 * time.Second
+	leastLater = time.Second
 )
 
 // whole returns the samples of whole intervals: all but the last, which may be shorter.
@@ -91,6 +94,10 @@ func (t Trace) Measure(phases []Phase, metrics map[string]float64) {
 	})
 	if len(seconds) > 0 {
 		metrics[WorstSecond] = slices.Min(seconds)
+	}
+	whole := t.whole()
+	if from := int(later / t.Interval); len(whole)-from >= int(leastLater/t.Interval) {
+		metrics[GoodputLater] = t.rate(whole[from:])
 	}
 	event, happened := t.change(phases)
 	if !happened {
