@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -240,8 +241,63 @@ func BenchmarkPlane(b *testing.B) {
 			})
 		}
 	}
-	publish(b, "plane", runs, head, rows)
+	publish(b, "plane", runs, loadTime, head, rows)
 }
+
+// pinged are ways whose round trips are measured: what the kernel forwards, and paths that are shaped.
+var pinged = []struct {
+	title string
+	links int
+	start func(*site, *testing.B)
+}{
+	{"kernel forwarding, no rate", 1, (*site).forward},
+	{"gateway, one path of 50 Mbit/s, `best`", 1, func(s *site, b *testing.B) { s.seal(b, "best", plane.ResequenceAuto, 50*unit.MbitPerSecond) }},
+	{"gateway, two paths of 50 Mbit/s, `auto`", 2, func(s *site, b *testing.B) { s.seal(b, "auto", plane.ResequenceAuto, 50*unit.MbitPerSecond) }},
+}
+
+// BenchmarkPing measures echoes between the hosts, idle and beside a download that fills the paths.
+func BenchmarkPing(b *testing.B) {
+	const echoes, grows = 300, 700 * time.Millisecond
+	var rows [][]string
+	runs := 0
+	for _, w := range pinged {
+		b.Run(w.title, func(b *testing.B) {
+			s := newSite(b, w.links, true)
+			w.start(s, b)
+			time.Sleep(time.Second) // paths are measured
+			ping := func(when string) {
+				e, err := netnstest.Echo(s.hosts[0], netip.MustParseAddr("10.0.2.2"), echoes, 56)
+				if err != nil || e.Received < echoes*9/10 {
+					b.Fatalf("%d of %d echoes: %v", e.Received, echoes, err)
+				}
+				slices.Sort(e.Times)
+				s.readings.add(b, milliseconds(e.Times[len(e.Times)/2]), "ms-"+when)
+				s.readings.add(b, milliseconds(e.Times[len(e.Times)*99/100]), "ms-99-"+when)
+			}
+			for b.Loop() {
+				ping("idle")
+				loaded := make(chan error, 1)
+				go func() {
+					_, err := netnstest.TCP(s.hosts[0], s.hosts[1], netip.MustParseAddrPort("10.0.2.2:80"), grows+echoes*12*time.Millisecond)
+					loaded <- err
+				}()
+				time.Sleep(grows)
+				ping("busy")
+				if err := <-loaded; err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(0, "ns/op")
+			cell := func(when string) string {
+				return fmt.Sprintf("%.2f (%.2f)", s.readings.median("ms-"+when), s.readings.median("ms-99-"+when))
+			}
+			rows, runs = append(rows, []string{w.title, cell("idle"), cell("busy")}), b.N
+		})
+	}
+	publish(b, "ping", runs, echoes*10*time.Millisecond, []string{"round trip of an echo, median and 99th percentile, ms", "idle", "beside a download"}, rows)
+}
+
+func milliseconds(d time.Duration) float64 { return d.Seconds() * 1000 }
 
 // floods are 10,000 messages per second to a gateway, or to a socket that nobody reads.
 var floods = []struct {
@@ -276,7 +332,7 @@ func BenchmarkStrangers(b *testing.B) {
 			rows, runs = append(rows, []string{floods[i].title, fmt.Sprintf("%.1f", core)}), b.N
 		})
 	}
-	publish(b, "strangers", runs, []string{"10,000 messages in a second", "CPU, % of a core"}, rows)
+	publish(b, "strangers", runs, loadTime, []string{"10,000 messages in a second", "CPU, % of a core"}, rows)
 }
 
 // strangers returns the median of the CPU time in a flood, in percent of a core.
@@ -328,7 +384,7 @@ func BenchmarkManyPaths(b *testing.B) {
 			}), b.N
 		})
 	}
-	publish(b, "paths", runs, []string{"paths to peers", "all up after s", "CPU without traffic, % of a core", "memory, MB", "TCP to one peer: Gbit/s (CPU s/GB)"}, rows)
+	publish(b, "paths", runs, loadTime, []string{"paths to peers", "all up after s", "CPU without traffic, % of a core", "memory, MB", "TCP to one peer: Gbit/s (CPU s/GB)"}, rows)
 }
 
 // spokes returns so many gateways at the links of another one, and makes them peers of this one.

@@ -3,6 +3,7 @@ package sealed
 import (
 	"flag"
 	"testing"
+	"time"
 
 	"github.com/tabane/tabane/internal/published"
 	"github.com/tabane/tabane/internal/stat"
@@ -27,14 +28,14 @@ func (r readings) median(unit string) float64 {
 	return m
 }
 
-// publish writes a table of docs/gateway.md, below a line on how it was measured, with -update.
-func publish(b *testing.B, name string, runs int, head []string, rows [][]string) {
+// publish writes a table of docs/gateway.md, below a line on how it was measured, in runs of a length, with -update.
+func publish(b *testing.B, name string, runs int, length time.Duration, head []string, rows [][]string) {
 	if !*writeTables || b.Failed() {
 		return
 	}
 	table, err := published.Read("docs/gateway.md", name, "make bench-gateway")
 	if err == nil {
-		err = table.WriteMeasured(runs, loadTime, head, rows)
+		err = table.WriteMeasured(runs, length, head, rows)
 	}
 	if err != nil {
 		b.Fatal(err)

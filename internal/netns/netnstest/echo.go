@@ -20,6 +20,7 @@ type Echoes struct {
 	Received   int // requests that were answered
 	Duplicates int // answers beyond the first to a request
 	Shortest   time.Duration
+	Times      []time.Duration // from each request to its first answer, in the order of the answers
 }
 
 const (
@@ -89,7 +90,8 @@ func Echo(namespace string, to netip.Addr, n, payload int) (Echoes, error) {
 				e.Duplicates++
 				continue
 			}
-			if took := time.Since(sent[seq-1]); e.Received == 0 || took < e.Shortest {
+			took := time.Since(sent[seq-1])
+			if e.Times = append(e.Times, took); e.Received == 0 || took < e.Shortest {
 				e.Shortest = took
 			}
 			e.Received++
