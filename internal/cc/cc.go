@@ -42,6 +42,8 @@ type Subflow struct {
 	// Delivered counts the segments that were delivered since the subflow opened, in recovery
 	// too.
 	Delivered uint64
+	// HyStart has cubic leave slow start as Linux does, before it causes losses.
+	HyStart bool
 
 	state
 }
@@ -52,6 +54,7 @@ type state struct {
 	// acknowledgement at most.
 	afterTimeout bool
 	cubicState
+	leaving hystartState
 	vegasState
 	wvegasState
 	oliaState
@@ -72,8 +75,9 @@ type Ack struct {
 	Now time.Duration
 	// Segments is the number of segments newly acknowledged.
 	Segments int
-	// RTT is its round-trip time sample, or 0.
-	RTT time.Duration
+	// RTT is its round-trip time sample, or 0: of the first segment that it acknowledges, with the delay of
+	// the acknowledgment. Latest is that of the segment that was sent last, or 0.
+	RTT, Latest time.Duration
 	// Limited: the sender was limited by the congestion window. Otherwise the window does not
 	// grow (RFC 9293 leaves it open; RFC 7661, section 4.3, and Linux' tcp_is_cwnd_limited).
 	Limited bool

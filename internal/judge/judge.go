@@ -10,7 +10,7 @@ import (
 
 // Times and bounds, from measurements with TCP cubic and BBR over emulated paths.
 const (
-	// Length is the time that a Window covers.
+	// Length is the time that a Window covers, at least (Meter); what it counts is scaled to this time.
 	Length = 500 * time.Millisecond
 	// kept is how many windows a median is taken of: two windows at 95 % are also what BBR's own
 	// cycle or a single loss of cubic cause.

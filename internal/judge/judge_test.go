@@ -222,9 +222,10 @@ func TestLittleToSend(t *testing.T) {
 
 func TestMeter(t *testing.T) {
 	var m Meter
+	rtt := 100 * ms
 	look := func(now time.Duration, delivered unit.Size, lost, late uint64, waiting bool, want Window, ends bool) {
 		t.Helper()
-		if got, ok := m.Look(now, Totals{delivered, lost, late, lost + late}, waiting); got != want || ok != ends {
+		if got, ok := m.Look(now, Totals{delivered, lost, late, lost + late}, waiting, rtt); got != want || ok != ends {
 			t.Errorf("at %v: %+v, %v; want %+v, %v", now, got, ok, want, ends)
 		}
 	}
@@ -235,6 +236,9 @@ func TestMeter(t *testing.T) {
 	look(1000*ms, 5000, 8, 2, false, Window{Delivered: 1000}, true)
 	look(2000*ms, 9000, 8, 2, true, Window{Delivered: 2000, Busy: true}, true)         // twice as long
 	look(2500*ms, 700, 1, 0, false, Window{Delivered: 700, Lost: 1, Elastic: 1}, true) // started again
+	rtt = 500 * ms
+	look(4400*ms, 4000, 1, 0, false, Window{}, false)
+	look(4500*ms, 4700, 1, 0, false, Window{Delivered: 1000}, true) // four round trips
 }
 
 // TestPropertyJudge: for any paths and windows, the paths in use are usable ones, at least one if

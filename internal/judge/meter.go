@@ -22,9 +22,13 @@ type Meter struct {
 	looks, waits int
 }
 
-// Look takes the counters at the time now, and whether packets wait in the queue of each path in use. It
-// is called several times in a window. At the end of one it returns it, and true.
-func (m *Meter) Look(now time.Duration, t Totals, waiting bool) (Window, bool) {
+// roundTrips is how many round trips a window has at least: TCP that repairs a loss is slow for two.
+const roundTrips = 4
+
+// Look takes the counters at the time now, whether packets wait in the queue of each path in use, and the
+// shortest round-trip time of the paths, with which a window becomes longer. It is called several times in a window.
+// At the end of one it returns it, as if it had covered Length, and true.
+func (m *Meter) Look(now time.Duration, t Totals, waiting bool, rtt time.Duration) (Window, bool) {
 	if !m.begun || now < m.since {
 		*m = Meter{before: t, since: now, begun: true}
 		return Window{}, false
@@ -34,11 +38,10 @@ func (m *Meter) Look(now time.Duration, t Totals, waiting bool) (Window, bool) {
 		m.waits++
 	}
 	took := now - m.since
-	if took < Length {
+	if took < max(Length, roundTrips*min(rtt, mostRTT)) {
 		return Window{}, false
 	}
 	w := Window{
-		// A window that was looked at late is longer.
 		Delivered: unit.Size(float64(since(uint64(t.Delivered), uint64(m.before.Delivered))) * float64(Length) / float64(took)),
 		Lost:      int(since(t.Lost, m.before.Lost)), Late: int(since(t.Late, m.before.Late)),
 		Elastic: int(since(t.Elastic, m.before.Elastic)),
@@ -47,6 +50,9 @@ func (m *Meter) Look(now time.Duration, t Totals, waiting bool) (Window, bool) {
 	*m = Meter{before: t, since: now, begun: true}
 	return w, true
 }
+
+// mostRTT bounds the round-trip time that counts.
+const mostRTT = time.Second
 
 // since returns by how much a counter grew. One that is lower than before was started again.
 func since(now, before uint64) uint64 {

@@ -62,6 +62,7 @@ type peer struct {
 	links         [tunnel.MaxPaths]link
 	paths         []sched.Path // of links, what schedulers see
 	queues        sched.Queues
+	signals       shape.Signals // of the queues in front of paths
 	rules         []rule
 	fallback      rule // packets without a rule
 	weighing      weighing
@@ -356,7 +357,7 @@ func (r *peer) refresh() {
 		}
 		if l.shaped {
 			if l.queue == nil {
-				l.queue = newShaper(r.plane)
+				l.queue = newShaper(r.plane, &r.signals)
 			}
 			l.queue.Set(p.Rate)
 		}

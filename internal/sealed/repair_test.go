@@ -31,7 +31,7 @@ func TestRescue(t *testing.T) {
 		l.line.conf.Store(new(plane.Path))
 		l.line.socket.Store(new(udp.Socket)) // nothing is flushed
 		l.remote = netip.MustParseAddrPort("192.0.2.1:4790")
-		l.shaped, l.queue = true, newShaper(p)
+		l.shaped, l.queue = true, newShaper(p, nil)
 		l.queue.Set(100 * unit.KbitPerSecond)
 		r.paths[i].Usable, r.paths[i].Rate = true, 100*unit.KbitPerSecond
 	}

@@ -68,8 +68,9 @@ func (r *peer) enqueue(b *batch, i int, like *queued, buf []byte, now time.Durat
 }
 
 // newShaper returns the queue of a path.
-func newShaper(p *Plane) *shape.Queue[*queued] {
+func newShaper(p *Plane, signals *shape.Signals) *shape.Queue[*queued] {
 	q, err := shape.New(shape.Options[*queued]{
+		Signals: signals,
 		Mark: func(q *queued) bool {
 			class, ok := mark(q.buf[tunnel.Offset:])
 			q.class = class

@@ -3,6 +3,7 @@ package sealed
 import (
 	"cmp"
 	"encoding/binary"
+	"math"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -85,7 +86,11 @@ func (r *peer) weigh(now time.Duration) {
 	}
 	// Copies are counted when they are sent and reported when they arrive.
 	w.delivered = max(w.delivered, reported-min(reported, w.copied))
-	window, ok := w.meter.Look(now, judge.Totals{Delivered: unit.Size(w.delivered), Lost: w.lost, Late: w.late, Elastic: w.elastic}, busy)
+	_, least := r.roundTrips()
+	if least == math.MaxInt64 {
+		least = 0 // no path answers
+	}
+	window, ok := w.meter.Look(now, judge.Totals{Delivered: unit.Size(w.delivered), Lost: w.lost, Late: w.late, Elastic: w.elastic}, busy, least)
 	if !ok {
 		return
 	}

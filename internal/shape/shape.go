@@ -29,9 +29,11 @@ type Options[P any] struct {
 	// packets of a lane stay in order.
 	Flows int
 	// Limit and MaxBytes bound the queue, in packets and in bytes, and MaxWait in time at the pacing
-	// rate, of which at least 24 quanta and a round-trip time are allowed. Default: 8192, 8 MiB and 100 ms.
+	// rate, of which at least 40 quanta and a round-trip time are allowed. Default: 8192, 8 MiB and 100 ms.
 	Limit, MaxBytes int
 	MaxWait         time.Duration
+	// Signals are shared with the queues of other paths that the same flows use. nil: the queue has its own.
+	Signals *Signals
 	// Burst is how late a packet may be sent without the rate being lost: the granularity of the
 	// caller's timer. Default: 2 ms.
 	Burst time.Duration
@@ -50,8 +52,11 @@ const (
 	defaultBytes    = 8 << 20
 	defaultMaxWait  = 100 * time.Millisecond
 	defaultBurst    = 2 * time.Millisecond
-	// least is how many quanta a queue holds at any rate, standing how many may stay in it.
-	least, standing = 24, 12
+	// least is how many quanta a queue holds at any rate, standing how many may stay in it. From begun on,
+	// congestion is signaled at once.
+	least, begun, standing = 40, 15, 12
+	// begunOf, as a fraction: on faster paths congestion is signaled at once from 3/4 of MaxWait on.
+	begunOf, begunShare = 4, 3
 )
 
 // shareOf and share are the fraction of the path's rate that is used: 0.97. What a modem's queue holds
@@ -83,6 +88,13 @@ type Counters struct {
 // about the target. A flow that fills the whole queue is refused further packets, too; packets are
 // evicted only to make room for another flow.
 //
+// Nor does it wait for an interval where the queue of a flow is so long that it would be full by then: on a slow
+// path, a packet has waited for the target when many more have arrived, and TCP that loses them all
+// at once recovers for seconds. One packet is refused at once, or marked.
+//
+// A signal shows its effect a round trip later, and TCP takes another one for its reduction. In this time no further packet of
+// the flow is signaled, on no path that it uses (Signals): TCP would reduce its rate for each.
+//
 // It is not safe for concurrent use. In steady state it does not allocate.
 type Queue[P any] struct {
 	o       Options[P]
@@ -91,16 +103,20 @@ type Queue[P any] struct {
 	rtt     time.Duration  // of the path
 	rate    unit.Bandwidth // that is paced to; 0: not at all
 	most    int            // bytes
+	early   int            // bytes of a flow from which on congestion is signaled at once
 	free    time.Duration  // when the next packet may be sent
 	flows   []flow
 	fresh   turn // flows that send little
 	old     turn
 	serving *flow // by codel
-	nodes   []node[P]
-	unused  int32 // first of the list of unused nodes
-	packets int
-	bytes   int
-	counted Counters
+	// servingAt is the number of that flow, now the time of the call.
+	servingAt int32
+	now       time.Duration
+	nodes     []node[P]
+	unused    int32 // first of the list of unused nodes
+	packets   int
+	bytes     int
+	counted   Counters
 }
 
 // node is a queued packet; next is the following one of its flow, or of the unused ones.
@@ -152,6 +168,12 @@ func New[P any](o Options[P]) (*Queue[P], error) {
 	if o.Quantum < 0 || o.Quantum > math.MaxInt16 || o.Flows < 0 || o.Flows > math.MaxInt16 || o.Limit < 0 || o.Limit > math.MaxInt32 || o.MaxBytes < 0 {
 		return nil, errors.New("make queue: quantum, flows, limit and bytes must be positive, quantum and flows at most 32767")
 	}
+	if o.Signals == nil {
+		o.Signals = new(Signals)
+	}
+	if len(o.Signals.over) < o.Flows {
+		o.Signals.over = make([]time.Duration, o.Flows)
+	}
 	q := &Queue[P]{o: o, law: codel.Law{Target: o.Target, Interval: o.Interval, Frame: o.Quantum}, flows: make([]flow, o.Flows), unused: none}
 	q.fresh, q.old = turn{none, none}, turn{none, none}
 	q.Set(0)
@@ -167,10 +189,11 @@ func (q *Queue[P]) Set(rate unit.Bandwidth) {
 
 // bound sets the largest number of bytes.
 func (q *Queue[P]) bound() {
-	q.most = q.o.MaxBytes
+	q.most, q.early = q.o.MaxBytes, q.o.MaxBytes
 	if q.rate > 0 {
-		wait := max(q.o.MaxWait, q.rtt) + q.law.Target - q.o.Target
-		q.most = int(min(unit.Size(q.most), max(q.rate.SizeIn(wait), unit.Size(least*q.o.Quantum))))
+		wait := max(q.o.MaxWait, q.rtt)
+		q.most = int(min(unit.Size(q.most), max(q.rate.SizeIn(wait+q.law.Target-q.o.Target), unit.Size(least*q.o.Quantum))))
+		q.early = int(min(unit.Size(q.most), max(q.rate.SizeIn(wait/begunOf*begunShare), unit.Size(begun*q.o.Quantum))+q.rate.SizeIn(q.lag)))
 	}
 }
 
@@ -249,6 +272,13 @@ func (q *Queue[P]) Push(now time.Duration, p P, size int, flow uint32) bool {
 		return false
 	}
 	size = max(size, 0)
+	if f.bytes+size > q.early && q.signal(now, at) {
+		if q.o.Mark == nil || !q.o.Mark(p) {
+			q.counted.Refused++
+			return false
+		}
+		q.counted.Marked++
+	}
 	for q.packets >= q.o.Limit || q.bytes+size > q.most {
 		fattest := q.fattest()
 		if fattest == none || fattest == at || f.bytes >= q.flows[fattest].bytes {
@@ -315,7 +345,7 @@ func (q *Queue[P]) Pop(now time.Duration) (p P, size int, ok bool) {
 			q.enqueue(&q.old, at)
 			continue
 		}
-		q.serving = f
+		q.serving, q.servingAt, q.now = f, at, now
 		n, ok := codel.Dequeue(&f.control, q.law, now, (*served[P])(q))
 		if !ok {
 			// A flow that was served and became empty waits at the end of the old ones, so that
@@ -364,6 +394,10 @@ func (s *served[P]) Bytes() int { return s.serving.bytes }
 
 // Signal marks a packet, or has the next one of its flow refused. The packet is sent in any case.
 func (s *served[P]) Signal(n node[P]) bool {
+	q := (*Queue[P])(s)
+	if !q.signal(q.now, q.servingAt) {
+		return true
+	}
 	if s.o.Mark != nil && s.o.Mark(n.packet) {
 		s.counted.Marked++
 	} else {
@@ -384,6 +418,20 @@ func (q *Queue[P]) first(f *flow) node[P] {
 	q.nodes[i] = node[P]{next: q.unused}
 	q.unused = i
 	return n
+}
+
+// Signals is when the effect of the last signal is over, by flow. It is shared by the queues of several paths,
+// which have the same number of flows. The zero value has no signals.
+type Signals struct{ over []time.Duration }
+
+// signal reports whether congestion is to be signaled to a flow, and takes it that it is.
+func (q *Queue[P]) signal(now time.Duration, flow int32) bool {
+	over := &q.o.Signals.over[flow]
+	if now < *over {
+		return false
+	}
+	*over = now + 2*(q.rtt+q.Wait(now))
+	return true
 }
 
 // node returns an unused node.

@@ -269,6 +269,41 @@ func TestSlow(t *testing.T) {
 	}
 }
 
+// TestEarly: on a slow path a flow whose queue grows is signaled before it is full, and then not again before
+// it can have reduced its rate, on no path.
+func TestEarly(t *testing.T) {
+	const line, rtt = 12 * ms, 400 * ms // of 1455 bytes at 0.97 of a Mbit/s
+	signals := new(Signals)
+	var paths [2]*Queue[packet]
+	for i := range paths {
+		paths[i] = queue(t, Options[packet]{Signals: signals})
+		paths[i].Set(mbit)
+		paths[i].SetRTT(rtt)
+	}
+	push := func(at time.Duration, i, n int) (refused []int) {
+		for j := range n {
+			if !paths[i].Push(at, packet{}, 1455, 7) {
+				refused = append(refused, j)
+			}
+		}
+		return refused
+	}
+	first, second := push(0, 0, 30), push(0, 1, 30)
+	if len(first) != 1 || len(second) != 0 {
+		t.Fatalf("of 30 packets each, %v and %v are refused; want one of the first path's", first, second)
+	}
+	if at := first[0]; at < begun || at > 26 {
+		t.Errorf("packet %d is refused, of a queue that holds more than %d", at, least)
+	}
+	effect := 2 * (rtt + time.Duration(first[0])*line)
+	if got := push(effect-100*ms, 1, 1); len(got) > 0 {
+		t.Errorf("a packet is refused before the sender has reduced its rate")
+	}
+	if got := push(effect+100*ms, 1, 2); len(got) != 1 {
+		t.Errorf("%v of two packets are refused later, want one", got)
+	}
+}
+
 // TestOverflow: a flow that fills the queue loses its own packets, and those of others have room.
 func TestOverflow(t *testing.T) {
 	var dropped []packet

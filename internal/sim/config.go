@@ -114,6 +114,10 @@ type Connection struct {
 	// RACK selects Linux' loss recovery: RACK-TLP (RFC 8985), and the undo of reductions that DSACKs or
 	// timestamps prove spurious. Without it losses are found by counting (RFC 6675).
 	RACK bool
+	// Linux has three heuristics of Linux' TCP. It needs RACK. In recovery the congestion window is reduced in proportion
+	// to what is delivered (RFC 6937), where it falls at once otherwise; cubic leaves slow start early (HyStart);
+	// and the retransmission timeout has the largest variation of a round trip, which decays by a quarter in each.
+	Linux bool
 	// InitialWindow is the initial window in segments; 0 for cc.InitialWindow.
 	InitialWindow int
 	// MinRTO is the minimum of the part of the retransmission timeout that exceeds SRTT; 0

@@ -35,12 +35,16 @@ type Gateway struct {
 	// at most 2 % of the slowest path; and the gateways keep the queue of each path themselves (package
 	// shape), and repair losses (package repair).
 	Probes bool
+	// Open has packets pass the gateways without being queued, measured or repaired there: delay and jitter are
+	// measured by the reporting probes alone.
+	Open bool
 }
 
 const (
 	// The probes of gateways: of paper D (60 and 64 bytes), and with reports.
 	reportInterval = 50 * time.Millisecond
 	reportShare    = 50
+	openShare      = 100 // with Gateway.Open, as of package sealed
 	// inners is the number of packets of a tunnel that can be in flight or held; older ones are too
 	// late for reseq.Receiver.
 	inners = 1 << 15
@@ -72,6 +76,7 @@ type carrier struct {
 	replies  bool
 	schedule sched.Scheduler
 	queues   sched.Queues
+	signals  shape.Signals
 	paths    []sched.Path
 	lines    []sending
 	number   tunnel.Numbering
@@ -169,9 +174,9 @@ func (s *Sim) carry(g *Gateway, paths []Path, reverse bool) (uint32, error) {
 	}
 	t.lines = make([]sending, len(t.paths))
 	t.interval = probeInterval
-	if !g.Probes {
+	if !g.Probes && !g.Open {
 		for i := range t.lines {
-			q, err := shape.New(shape.Options[queued]{Drop: func(queued) { t.result.Refused++ }})
+			q, err := shape.New(shape.Options[queued]{Signals: &t.signals, Drop: func(queued) { t.result.Refused++ }})
 			if err != nil {
 				return 0, err
 			}
@@ -180,11 +185,17 @@ func (s *Sim) carry(g *Gateway, paths []Path, reverse bool) (uint32, error) {
 				t.lines[i].capacity.Capacity = quality.LimitCapacity(t.paths[i].Rate)
 			}
 		}
+	}
+	if !g.Probes {
 		least := unlimited
 		for _, p := range paths {
 			least = min(least, s.slowest(p.Out), s.slowest(p.Back))
 		}
-		t.interval = min(max(reportInterval, reportShare*least.TimeFor(unit.Size(replySize+g.Overhead))), probeInterval)
+		share := time.Duration(reportShare)
+		if g.Open {
+			share = openShare
+		}
+		t.interval = min(max(reportInterval, share*least.TimeFor(unit.Size(replySize+g.Overhead))), probeInterval)
 	}
 	n := len(paths)
 	t.measured, t.result.Sent, t.result.SentBytes = make([]measured, n), make([]uint64, n), make([]uint64, n)
@@ -296,7 +307,9 @@ func (t *carrier) arrive(s *Sim, p *packet) {
 		attempts = m.gaps.Arrived(s.now, t.leastRTT(), uint64(p.window))
 	}
 	if attempts == 0 {
-		t.measure(s, path, p)
+		if !t.Open {
+			t.measure(s, path, p)
+		}
 		m.got++
 		m.bytes += uint64(p.dsack)
 	}
@@ -324,7 +337,7 @@ func (t *carrier) missing(s *Sim, path int, before uint32) {
 
 // request asks for what a path has lost. A request is sent over all paths, because it may be lost too.
 func (t *carrier) request(s *Sim, path int) {
-	if t.Probes {
+	if t.Probes || t.Open {
 		return
 	}
 	m := &t.measured[path]
@@ -446,7 +459,7 @@ func (t *carrier) wake(s *Sim) {
 		if q := t.lines[i].queue; q != nil {
 			at = min(at, q.Next())
 		}
-		if due, any := t.measured[i].gaps.Next(t.roundTrip()); any && !t.Probes {
+		if due, any := t.measured[i].gaps.Next(t.roundTrip()); any && !t.Probes && !t.Open {
 			at = min(at, due)
 		}
 	}

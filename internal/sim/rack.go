@@ -129,6 +129,9 @@ func (r *rack) timeout(s *Sim, f *sender) {
 		f.cc.InFlight = float64(f.board.outstanding())
 		f.enterRecovery(s)
 	}
+	if f.state == caRecovery {
+		f.prr.reduce(f, 1, false)
+	}
 	f.retransmitLost(s)
 	f.refresh()
 	f.c.schedule(s)

@@ -20,6 +20,11 @@ type retransTimer struct {
 	// the event.
 	deadline time.Duration
 
+	// variation is the part of the timeout that exceeds SRTT, most the largest of this round trip, which ends
+	// when segment round is acknowledged; see Connection.Linux.
+	variation, most time.Duration
+	round           uint32
+
 	sum   time.Duration // of all samples
 	count int64
 }
@@ -31,6 +36,18 @@ func (t *retransTimer) sample(rtt, minRTO time.Duration) {
 	t.rto = t.rtt.RTO(minRTO)
 	t.sum += rtt
 	t.count++
+}
+
+// vary sets the timeout after a sample as Linux does (tcp_rtt_estimator): many samples in a round trip do
+// not make the variation of the one before forgotten.
+func (t *retransTimer) vary(una, next uint32, minRTO time.Duration) {
+	t.most = max(t.most, 4*t.rtt.RTTVAR)
+	t.variation = max(t.variation, t.most)
+	if una > t.round {
+		t.variation -= max(0, t.variation-t.most) / 4
+		t.round, t.most = next, minRTO
+	}
+	t.rto = min(t.rtt.SRTT+max(t.variation, minRTO), quality.MaxRTO)
 }
 
 // mean returns the mean of all samples, 0 without any.

@@ -44,6 +44,7 @@ type sender struct {
 	rack rack
 	tlp  tailLossProbe
 	undo undo
+	prr  reduction
 	hand handshake
 
 	duplicateAcks int // in a row
@@ -74,6 +75,7 @@ func (f *sender) establish(s *Sim) {
 	rtt, least := f.retrans.rtt.SRTT, f.retrans.rtt.MinRTT
 	*f.cc = cc.Start(c.InitialWindow)
 	f.cc.SRTT, f.cc.MinRTT = rtt, least
+	f.cc.HyStart = c.Linux
 	f.retrans.rto = f.retrans.rtt.RTO(c.MinRTO)
 	f.path.Usable = true
 	f.refresh()
@@ -112,6 +114,7 @@ func (f *sender) canSendNew() bool {
 // transmit sends a segment of the scoreboard.
 func (f *sender) transmit(s *Sim, seq uint32, e *segment) {
 	e.sent = s.now
+	f.prr.sent++
 	f.result.Segments++
 	s.send(&packet{kind: data, flow: f.flow, hop: f.out, at: s.now, data: e.data, seq: seq, length: e.length}, int32(e.length)+int32(f.c.Header))
 }
@@ -191,13 +194,16 @@ func (f *sender) ack(s *Sim, p *packet) {
 	if segments > 0 {
 		sample = s.now - p.at
 		f.retrans.sample(sample, c.MinRTO)
+		if c.Linux {
+			f.retrans.vary(f.board.una, f.board.next, c.MinRTO)
+		}
 		flow.SRTT, flow.MinRTT = f.retrans.rtt.SRTT, f.retrans.rtt.MinRTT
 		f.retrans.progress()
 		if pa := f.path; !pa.Usable {
 			pa.Usable = true
 		}
 	}
-	was := f.state
+	was, pending := f.state, f.board.pending
 	detect := true
 	switch {
 	case c.RACK:
@@ -220,7 +226,12 @@ func (f *sender) ack(s *Sim, p *packet) {
 		// In slow start a window counts as limiting when more than half of it is used
 		// (Linux: tcp_is_cwnd_limited).
 		limited := float64(before+1) > flow.Cwnd || flow.Cwnd < flow.Ssthresh && float64(2*before) > flow.Cwnd
-		c.control.Acked(c.flows, f.index, cc.Ack{Now: s.now, Segments: segments, RTT: sample, Limited: limited})
+		c.control.Acked(c.flows, f.index, cc.Ack{Now: s.now, Segments: segments, RTT: sample, Latest: f.rack.rtt, Limited: limited})
+	}
+	if f.state == caRecovery {
+		f.prr.reduce(f, delivered, segments > 0 && f.board.pending <= pending)
+	} else {
+		f.prr.end(f)
 	}
 	if f.board.una == f.board.next {
 		f.retrans.deadline = 0 // RFC 6298, 5.2
@@ -329,7 +340,7 @@ func (f *sender) timeout(s *Sim) {
 		c.control.TimedOut(c.flows, f.index, s.now)
 	}
 	f.board.markAllLost()
-	f.state, f.recover, f.rescued = caLoss, f.board.next, false
+	f.state, f.recover, f.rescued, f.prr.active = caLoss, f.board.next, false, false
 	f.rack.deadline, f.tlp = 0, tailLossProbe{}
 	f.retrans.backOff()
 	f.restart(s)

@@ -62,7 +62,7 @@ func (w *weighing) look(now time.Duration, t *carrier) {
 	}
 	st := t.receiver.Stats()
 	delivered := unit.Size(float64(st.Delivered) * float64(bytes) / float64(max(sent, 1)))
-	window, ok := w.meter.Look(now, judge.Totals{Delivered: delivered, Lost: w.lost, Late: st.Late, Elastic: w.elastic}, busy)
+	window, ok := w.meter.Look(now, judge.Totals{Delivered: delivered, Lost: w.lost, Late: st.Late, Elastic: w.elastic}, busy, t.leastRTT())
 	if !ok {
 		return
 	}

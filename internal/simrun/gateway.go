@@ -17,10 +17,7 @@ import (
 func newGateway(t *scenario.Transport, overhead int) *sim.Gateway {
 	g := t.Gateway
 	hold, auto := g.Hold()
-	s := &sim.Gateway{Discipline: g.Discipline, Hold: reseq.Hold(hold), Overhead: overhead, Probes: g.Probes}
-	if g.Carried().Open() {
-		s.Probes = true // nothing queues or repairs these packets at the gateways
-	}
+	s := &sim.Gateway{Discipline: g.Discipline, Hold: reseq.Hold(hold), Overhead: overhead, Probes: g.Probes, Open: g.Carried().Open()}
 	if auto {
 		s.Hold = reseq.Auto
 	}

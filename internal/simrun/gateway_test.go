@@ -75,7 +75,7 @@ func TestOpenGateways(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := c.Connections[0]
-	if g := k.Gateway; g.Overhead != 0 || !g.Probes || g.Hold != reseq.Off || k.Segment != 1448 || k.Header != 66 {
+	if g := k.Gateway; g.Overhead != 0 || !g.Open || g.Probes || g.Hold != reseq.Off || k.Segment != 1448 || k.Header != 66 {
 		t.Errorf("%+v of %+v", g, k)
 	}
 	s.Experiment.Transports["both"].Gateway.Discipline = "dq"

@@ -403,6 +403,8 @@ func (p *plan) behave(c *sim.Connection, s scenario.Settings, most int, sender s
 	if c.DelayedACK {
 		c.QuickACKs = quickACKs
 	}
+	// What a queue in front of a path does to TCP depends on these.
+	c.Linux = c.Gateway != nil && c.RACK
 	return nil
 }
 

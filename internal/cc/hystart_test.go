@@ -1,0 +1,47 @@
+package cc
+
+import (
+	"testing"
+	"time"
+)
+
+// TestHyStart: slow start ends when all round-trip times of a round are longer, or the acknowledgments of a round come
+// without a pause, and not by a single long one or below a window of 16.
+func TestHyStart(t *testing.T) {
+	const ms = time.Millisecond
+	for _, tt := range []struct {
+		name   string
+		window float64
+		rtt    func(i int) time.Duration // of acknowledgment i
+		gap    time.Duration
+		off    bool
+		want   bool
+	}{
+		{"steady", 40, func(int) time.Duration { return 100 * ms }, 3 * ms, false, false},
+		{"a queue grows", 40, func(i int) time.Duration { return 100*ms + time.Duration(i)*ms/2 }, 3 * ms, false, true},
+		{"without HyStart", 40, func(i int) time.Duration { return 100*ms + time.Duration(i)*ms/2 }, 3 * ms, true, false},
+		{"jitter with short ones in each round", 40, func(i int) time.Duration { return 100*ms + time.Duration(i%4)*20*ms }, 3 * ms, false, false},
+		{"a train", 100, func(int) time.Duration { return 100 * ms }, ms, false, true},
+		{"a small window", 8, func(i int) time.Duration { return 100*ms + time.Duration(i)*ms }, ms, false, false},
+	} {
+		c, err := New("cubic")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := []Subflow{Start(int(tt.window))}
+		f := &s[0]
+		f.HyStart, f.MinRTT = !tt.off, 100*ms
+		now := time.Second
+		for i := range 80 {
+			f.InFlight = tt.window
+			f.Delivered++
+			// The window is held, to see when slow start ends.
+			f.Cwnd = tt.window
+			c.Acked(s, 0, Ack{Now: now, Segments: 1, RTT: tt.rtt(i), Latest: tt.rtt(i), Limited: true})
+			now += tt.gap
+		}
+		if ended := f.Ssthresh < NoThreshold; ended != tt.want {
+			t.Errorf("%s: slow start ended: %v", tt.name, ended)
+		}
+	}
+}
