@@ -23,17 +23,19 @@ import (
 )
 
 type runFlags struct {
-	out     string
-	trials  int
-	quick   bool
-	keep    bool
-	routers string
-	jobs    int
-	compare string
-	har     bool
-	cells   scenario.Selection
-	name    string
-	family  string
+	out    string
+	trials int
+	// sessions are of scenarios of kind web.
+	sessions int
+	quick    bool
+	keep     bool
+	routers  string
+	jobs     int
+	compare  string
+	har      bool
+	cells    scenario.Selection
+	name     string
+	family   string
 }
 
 func (a *app) labRun() *cobra.Command {
@@ -61,6 +63,8 @@ interrupted run removes everything it created.`,
 				return usage(c, err)
 			case c.Flags().Changed("trials") && f.trials < 1:
 				return usage(c, fmt.Errorf("--trials must be > 0, got %d", f.trials))
+			case c.Flags().Changed("sessions") && (f.sessions < 1 || f.sessions > scenario.MaxSessions):
+				return usage(c, fmt.Errorf("--sessions must be from 1 to %d, got %d", scenario.MaxSessions, f.sessions))
 			case c.Flags().Changed("jobs") && f.jobs < 1:
 				return usage(c, fmt.Errorf("--jobs must be > 0, got %d", f.jobs))
 			case f.compare != "" && f.compare != simrun.Backend:
@@ -72,6 +76,7 @@ interrupted run removes everything it created.`,
 	flags := c.Flags()
 	flags.StringVar(&f.out, "out", "", "`directory` for the result (default out/NAME); an earlier result in it is replaced")
 	flags.IntVar(&f.trials, "trials", 0, "trials of each cell (default: those of the scenario, 1 with --quick)")
+	flags.IntVar(&f.sessions, "sessions", 0, "tasks on web pages that each trial plays at the same time (default: those of the scenario)")
 	flags.BoolVar(&f.quick, "quick", false, "bound each run, for a first look")
 	flags.BoolVar(&f.keep, "keep", false, "leave the labs up afterwards")
 	flags.StringVar(&f.routers, "routers", lab.RoutersEmbedded, "what routers and reflectors run: embedded, frr, or embedded,frr to compare them in scenarios of kind routes")
@@ -145,7 +150,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	var series []result.Trace
 	var archives []result.Archive
 	outcome, err := labrun.Run(ctx, labrun.RunOptions{
-		Spec: spec, Routers: routers[0], Trials: f.trials, Quick: f.quick, Parallel: f.jobs, Keep: f.keep, Commit: a.version, Log: log,
+		Spec: spec, Routers: routers[0], Trials: f.trials, Sessions: f.sessions, Quick: f.quick, Parallel: f.jobs, Keep: f.keep, Commit: a.version, Log: log,
 		Resequencing: f.compare != "", HAR: f.har,
 		Progress: func(e labrun.Event) {
 			if e.Archive != nil {
@@ -206,6 +211,9 @@ func (f runFlags) command(name string) string {
 	}
 	if f.har {
 		parts = append(parts, "--har")
+	}
+	if f.sessions > 0 {
+		parts = append(parts, fmt.Sprintf("--sessions %d", f.sessions))
 	}
 	if f.routers != lab.RoutersEmbedded {
 		parts = append(parts, "--routers "+f.routers)

@@ -36,6 +36,8 @@ type RunOptions struct {
 	// Trials is the number of runs of each cell; by default the scenario's, or 1 in a quick run
 	// (10 for route changes).
 	Trials int
+	// Sessions is how many tasks on web pages each trial plays at the same time; by default the scenario's.
+	Sessions int
 	// Quick limits the duration of each run as its traffic configures.
 	Quick bool
 	// Parallel is the number of parallel labs, at most one for each cell; by default
@@ -184,9 +186,17 @@ func newRunner(o RunOptions) (*runner, error) {
 		return nil, fmt.Errorf("trials must be >= 0, got %d", o.Trials)
 	case o.Parallel < 0:
 		return nil, fmt.Errorf("parallel must be >= 0, got %d", o.Parallel)
+	case o.Sessions != 0 && o.Spec.Experiment.Kind != scenario.KindWeb:
+		return nil, fmt.Errorf("sessions are for experiments of kind %s", scenario.KindWeb)
 	}
 	if err := o.Spec.Check().Err(); err != nil {
 		return nil, fmt.Errorf("check scenario %q: %w", o.Spec.Name, err)
+	}
+	if o.Sessions != 0 {
+		o.Spec = o.Spec.WithSessions(o.Sessions)
+		if err := o.Spec.Check().Err(); err != nil {
+			return nil, fmt.Errorf("play %d sessions: %w", o.Sessions, err)
+		}
 	}
 	e := o.Spec.Experiment
 	if o.Name == "" {
@@ -211,6 +221,9 @@ func newRunner(o RunOptions) (*runner, error) {
 		err      error
 	)
 	if e.Kind == scenario.KindWeb {
+		if err := capacity(o.Spec, o.Quick, runtime.NumCPU()); err != nil {
+			return nil, err
+		}
 		offers, err = webOffers(o.Spec)
 	} else {
 		settings, offers, err = tunings(o.Spec)

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/tabane/tabane/internal/browser"
 	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/page"
@@ -234,13 +236,36 @@ func (r *runner) traffic(j job) *scenario.Traffic {
 	return e.TrafficIn(e.Case(j.Case), j.Traffic)
 }
 
-// visited is what a job visits: its task, the browser for it and the URL of the first view.
-func (r *runner) visited(j job) (task page.Task, kind browserKind, url string) {
+// visited is what a job visits: its tasks, the browser for them and the URL of their first view.
+func (r *runner) visited(j job) (tasks []page.Task, kind browserKind, url string) {
 	e := r.Spec.Experiment
 	t := r.traffic(j)
-	task = r.web.world.Task(t.Web.Service, t.Web.Heavy, t.Web.Seed+uint64(j.trial))
+	tasks = tasksOf(r.web.world, t, j.trial)
 	server := net.JoinHostPort(e.Server, strconv.Itoa(int(r.web.ports[r.controlOf(j.Transport)])))
-	return task, browserKind{e.Transports[j.Transport].MPTCP, t.Web.HTTP}, "https://" + server + task.Path
+	return tasks, browserKind{e.Transports[j.Transport].MPTCP, t.Web.HTTP}, "https://" + server + tasks[0].Path
+}
+
+// tasksOf returns the tasks of the sessions of a trial.
+func tasksOf(w *page.World, t *scenario.Traffic, trial int) (tasks []page.Task) {
+	for _, seed := range t.Web.Tasks(trial) {
+		tasks = append(tasks, w.Task(t.Web.Service, t.Web.Heavy, seed))
+	}
+	return tasks
+}
+
+// beginning returns when a session of a trial begins: evenly over the mean think time of a step, as users
+// do not arrive together.
+func beginning(tasks []page.Task, session int, t *scenario.Traffic, quick bool) time.Duration {
+	think, steps := time.Duration(0), 0
+	for _, task := range tasks {
+		sum := time.Duration(0)
+		for _, s := range task.Steps {
+			sum += s.Think
+		}
+		think += time.Duration(t.ThinkTimes(sum, quick) * float64(sum))
+		steps += len(task.Loads) - 1
+	}
+	return think / time.Duration(max(1, steps)) * time.Duration(session) / time.Duration(len(tasks))
 }
 
 // preflight starts the browsers of the first jobs with and without MPTCP, which load a page. Where that
@@ -301,13 +326,13 @@ func (r *runner) browse(ctx context.Context, l *lab.Lab, j job, run *result.Run)
 // undisturbed plays a job's task, again while the trial is disturbed.
 func (r *runner) undisturbed(ctx context.Context, l *lab.Lab, j job, run *result.Run) error {
 	t := r.traffic(j)
-	task, kind, url := r.visited(j)
+	tasks, kind, url := r.visited(j)
 	most := maxDisturbed
 	if r.Quick {
 		most = 0
 	}
 	for repeated := 0; ; repeated++ {
-		why, err := r.trial(ctx, l, j, task, kind, url, run)
+		why, err := r.trial(ctx, l, j, tasks, kind, url, run)
 		if err != nil {
 			return err
 		}
@@ -334,9 +359,9 @@ func (r *runner) undisturbed(ctx context.Context, l *lab.Lab, j job, run *result
 	return nil
 }
 
-// trial plays a task once. why says what disturbed it.
+// trial plays tasks once. why says what disturbed it.
 func (r *runner) trial(
-	ctx context.Context, l *lab.Lab, j job, task page.Task, kind browserKind, url string, run *result.Run,
+	ctx context.Context, l *lab.Lab, j job, tasks []page.Task, kind browserKind, url string, run *result.Run,
 ) (why string, err error) {
 	t := r.traffic(j)
 	guarded := ctx
@@ -346,17 +371,25 @@ func (r *runner) trial(
 	if err != nil {
 		return "", err
 	}
-	p, err := b.Open(ctx, browser.PageOptions{Requests: r.HAR})
-	if err != nil {
-		return "", err
-	}
+	var pages []*browser.Page
 	defer func() {
 		if err == nil || guarded.Err() != nil { // else the browser is killed
-			err = errors.Join(err, p.Close())
+			for _, p := range pages {
+				err = errors.Join(err, p.Close())
+			}
 		}
 	}()
+	for i := range tasks {
+		// The archive of a trial is that of its first session.
+		recorded := r.HAR && i == 0
+		p, err := b.Open(ctx, browser.PageOptions{Requests: recorded})
+		if err != nil {
+			return "", err
+		}
+		pages = append(pages, p)
+	}
 	if r.HAR {
-		defer func() { err = errors.Join(err, r.web.keep(j, p, url)) }()
+		defer func() { err = errors.Join(err, r.web.keep(j, pages[0], url)) }()
 	}
 	others, err := r.visit(ctx, l, j)
 	if err != nil {
@@ -374,7 +407,7 @@ func (r *runner) trial(
 	defer paths.stop()
 	limited, cancelTask := context.WithTimeoutCause(ctx, t.Duration, fmt.Errorf("took longer than %s", t.Duration))
 	defer cancelTask()
-	loading, err := r.play(limited, p, j, task, url, run)
+	loading, err := r.sessions(limited, pages, j, tasks, url, run)
 	if err != nil {
 		return "", err
 	}
@@ -392,19 +425,51 @@ func (r *runner) trial(
 // browserPatience bounds the time until a browser is ready.
 const browserPatience = time.Minute
 
-// play plays a task on a page, adds its metrics to the run, and returns how long views loaded.
-func (r *runner) play(ctx context.Context, p *browser.Page, j job, task page.Task, url string, run *result.Run) (loading time.Duration, err error) {
+// sessions plays tasks on pages side by side, adds the means of their metrics to the run, and returns how
+// long views loaded in all of them.
+func (r *runner) sessions(ctx context.Context, pages []*browser.Page, j job, tasks []page.Task, url string, run *result.Run) (loading time.Duration, _ error) {
+	t := r.traffic(j)
+	played := make([]map[string]float64, len(pages))
+	loads := make([]time.Duration, len(pages))
+	group, playing := errgroup.WithContext(ctx)
+	for i, p := range pages {
+		group.Go(func() (err error) {
+			if err := sleep(playing, beginning(tasks, i, t, r.Quick)); err != nil {
+				return err
+			}
+			played[i], loads[i], err = r.play(playing, p, j, tasks[i], url)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return 0, err
+	}
+	count := map[string]float64{}
+	for i, metrics := range played {
+		loading += loads[i]
+		for name, v := range metrics {
+			if count[name]++; count[name] == 1 {
+				run.Metrics[name] = 0
+			}
+			run.Metrics[name] += (v - run.Metrics[name]) / count[name]
+		}
+	}
+	return loading, nil
+}
+
+// play plays a task on a page, and returns its metrics and how long views loaded.
+func (r *runner) play(ctx context.Context, p *browser.Page, j job, task page.Task, url string) (metrics map[string]float64, loading time.Duration, err error) {
 	t := r.traffic(j)
 	first, err := p.Navigate(ctx, url)
 	if err != nil {
-		return 0, err
+		return nil, 0, err
 	}
 	m, err := p.Measure(ctx)
 	if err != nil {
-		return 0, err
+		return nil, 0, err
 	}
 	if want := map[bool]string{true: "h2", false: "http/1.1"}[t.Web.HTTP == scenario.HTTP2]; m.Protocol != want {
-		return 0, fmt.Errorf("the page was loaded over %q, not %q", m.Protocol, want)
+		return nil, 0, fmt.Errorf("the page was loaded over %q, not %q", m.Protocol, want)
 	}
 	think := time.Duration(0)
 	for _, s := range task.Steps {
@@ -416,17 +481,17 @@ func (r *runner) play(ctx context.Context, p *browser.Page, j job, task page.Tas
 	last, step := first, 0
 	for i, s := range task.Steps {
 		if err := sleep(ctx, time.Duration(factor*float64(s.Think))); err != nil {
-			return 0, err
+			return nil, 0, err
 		}
 		if err := p.Perform(ctx, s); err != nil {
-			return 0, fmt.Errorf("step %d of %d: %w", i+1, len(task.Steps), err)
+			return nil, 0, fmt.Errorf("step %d of %d: %w", i+1, len(task.Steps), err)
 		}
 		if !s.Loads {
 			continue
 		}
 		step++
 		if last, err = p.Wait(ctx, step); err != nil {
-			return 0, fmt.Errorf("step %d of %d: %w", i+1, len(task.Steps), err)
+			return nil, 0, fmt.Errorf("step %d of %d: %w", i+1, len(task.Steps), err)
 		}
 		waits = append(waits, last.At-last.Input)
 		longest = max(longest, last.At-last.Input)
@@ -438,28 +503,29 @@ func (r *runner) play(ctx context.Context, p *browser.Page, j job, task page.Tas
 	}
 	usability, err := qoe.Of(r.web.world.Met(task, end.Chosen), last.At)
 	if err != nil {
-		return 0, err
+		return nil, 0, err
 	}
 	waiting := loading / time.Duration(1+len(waits))
 	mos, err := qoe.Waiting.Estimate(waiting)
 	if err != nil {
-		return 0, err
+		return nil, 0, err
 	}
+	metrics = map[string]float64{}
 	for name, d := range map[string]time.Duration{
 		result.TTFB: m.TTFB, result.FCP: m.FCP, result.LCP: m.LCP, result.PageLoad: m.Load, result.FirstView: first.At, result.TaskTime: last.At,
 		result.Waiting: waiting, result.StepMax: longest,
 	} {
-		run.Metrics[name] = d.Seconds()
+		metrics[name] = d.Seconds()
 	}
 	if len(waits) > 0 {
-		run.Metrics[result.StepTime] = (loading - first.At).Seconds() / float64(len(waits))
+		metrics[result.StepTime] = (loading - first.At).Seconds() / float64(len(waits))
 	}
-	run.Metrics[result.CLS] = m.CLS
-	run.Metrics[result.ViewBytes], run.Metrics[result.ViewRequests] = float64(m.Bytes), float64(m.Requests)
-	run.Metrics[result.Steps] = float64(len(waits))
-	run.Metrics[result.Effectiveness], run.Metrics[result.Efficiency] = float64(usability.Effectiveness), usability.Efficiency
-	run.Metrics[result.EstimatedMOS] = mos.Score()
-	return loading, nil
+	metrics[result.CLS] = m.CLS
+	metrics[result.ViewBytes], metrics[result.ViewRequests] = float64(m.Bytes), float64(m.Requests)
+	metrics[result.Steps] = float64(len(waits))
+	metrics[result.Effectiveness], metrics[result.Efficiency] = float64(usability.Effectiveness), usability.Efficiency
+	metrics[result.EstimatedMOS] = mos.Score()
+	return metrics, loading, nil
 }
 
 // recording loads the first view once more and records it.

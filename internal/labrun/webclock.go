@@ -1,6 +1,7 @@
 package labrun
 
 import (
+	"fmt"
 	"math"
 	"time"
 
@@ -45,26 +46,31 @@ func (c *webClock) expect(k result.CellKey, trial int, quick bool) time.Duration
 	e := c.spec.Experiment
 	in := e.Case(k.Case)
 	t := e.TrafficIn(in, k.Traffic)
-	task := c.world.Task(t.Web.Service, t.Web.Heavy, t.Web.Seed+uint64(trial))
 	rate, trip := c.path(in, e.Transports[k.Transport])
-	waits := make([]time.Duration, len(task.Loads))
-	sum, think := time.Duration(0), time.Duration(0)
-	for i, l := range task.Loads {
-		waits[i] = viewTime + viewTrips*trip + time.Duration(float64(8*l.Bytes())/rate*float64(time.Second))
-		if in.Load > 0 {
-			waits[i] = time.Duration(busy * float64(waits[i]))
+	first, longest := time.Duration(0), time.Duration(0)
+	tasks := tasksOf(c.world, t, trial)
+	for i, task := range tasks {
+		sum, think := time.Duration(0), time.Duration(0)
+		for view, l := range task.Loads {
+			wait := viewTime + viewTrips*trip + time.Duration(float64(8*l.Bytes())/rate*float64(time.Second))
+			if in.Load > 0 {
+				wait = time.Duration(busy * float64(wait))
+			}
+			if sum += wait; view == 0 {
+				first = wait
+			}
 		}
-		sum += waits[i]
+		for _, s := range task.Steps {
+			think += s.Think
+		}
+		longest = max(longest, beginning(tasks, i, t, quick)+sum+time.Duration(t.ThinkTimes(think, quick)*float64(think)))
 	}
-	for _, s := range task.Steps {
-		think += s.Think
-	}
-	total := min(sum+time.Duration(t.ThinkTimes(think, quick)*float64(think)), t.Duration) + trialTime
+	total := min(longest, t.Duration) + trialTime
 	if in.Load > 0 {
 		total += loadWarmUp
 	}
 	if !quick { // the recording
-		total += min(waits[0], t.Duration) + trialTime
+		total += min(first, t.Duration) + trialTime
 	}
 	if kind := (browserKind{e.Transports[k.Transport].MPTCP, t.Web.HTTP}); !c.started[kind] {
 		c.started[kind] = true
@@ -93,4 +99,33 @@ func (c *webClock) path(in scenario.Case, t *scenario.Transport) (rate float64, 
 		}
 	}
 	return rate, trip
+}
+
+// viewCPU is the processor time that a browser takes for a view.
+const viewCPU = 450 * time.Millisecond
+
+// capacity returns an error if sessions side by side would keep the processors so busy that every trial
+// is disturbed. One session is always played.
+func capacity(spec *scenario.Spec, quick bool, processors int) error {
+	c := newWebClock(spec)
+	for _, name := range spec.Experiment.TrafficNames() {
+		t := spec.Experiment.Traffic[name]
+		n := max(1, t.Web.Sessions)
+		views, span := 0, time.Duration(0)
+		for _, task := range tasksOf(c.world, t, 0) {
+			think := time.Duration(0)
+			for _, s := range task.Steps {
+				think += s.Think
+			}
+			views += len(task.Loads)
+			span += time.Duration(t.ThinkTimes(think, quick)*float64(think)) + time.Duration(len(task.Loads))*viewTime
+		}
+		// All sessions take n times as much in the time of one.
+		use := float64(n) * float64(views) * viewCPU.Seconds() / span.Seconds()
+		if most := float64(processors) * (1 - minIdle); n > 1 && use > most {
+			return fmt.Errorf("%d sessions of traffic %q would use %.1f processors, and %d of this host leave %.1f for them: have at most %d, or longer think times (web.think)",
+				n, name, use, processors, most, max(1, int(most/use*float64(n))))
+		}
+	}
+	return nil
 }

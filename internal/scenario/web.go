@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -24,9 +25,38 @@ type Web struct {
 	// Think bounds the sum of the think times of a task: longer ones are shortened in proportion.
 	// Default: as drawn from the seed. Example: 6s
 	Think time.Duration `yaml:"think,omitempty"`
-	// Seed is that of the task of the first trial; each further trial has the next one. All
+	// Sessions is how many tasks a trial plays at the same time, each in a browser context of its own.
+	// What is measured of a page is the mean over them. Default: 1. Example: 3
+	Sessions int `yaml:"sessions,omitempty"`
+	// Seed is that of the first task of the first trial; each further task has the next one. All
 	// transports and cases have the same tasks.
 	Seed uint64 `yaml:"seed,omitempty"`
+}
+
+// MaxSessions bounds the sessions of a trial.
+const MaxSessions = 64
+
+// Tasks returns the seeds of the tasks of a trial, one for each session.
+func (w *Web) Tasks(trial int) []uint64 {
+	seeds := make([]uint64, max(1, w.Sessions))
+	for i := range seeds {
+		seeds[i] = w.Seed + uint64(trial*len(seeds)+i)
+	}
+	return seeds
+}
+
+// WithSessions returns the scenario with that many sessions in each trial of pages.
+func (s *Spec) WithSessions(n int) *Spec {
+	spec, e := *s, *s.Experiment
+	spec.Experiment = &e
+	e.Traffic = maps.Clone(e.Traffic)
+	for name, t := range e.Traffic {
+		own, web := *t, *t.Web
+		web.Sessions = n
+		own.Web = &web
+		e.Traffic[name] = &own
+	}
+	return &spec
 }
 
 // The versions of HTTP.
@@ -101,12 +131,12 @@ func (c *checker) notIn(path string, set map[string]bool) {
 	}
 }
 
-// onlyCongestion adds a fault for settings other than the congestion control, which a listening socket
+// onlyCongestion adds a fault for settings other than those of the congestion control, which a listening socket
 // has for its connections alone.
 func (c *checker) onlyCongestion(path string, s Settings) {
-	s.Congestion, s.Pace = "", nil
+	s.Congestion, s.Pace, s.Lowat = "", nil, nil
 	if s != (Settings{}) {
-		c.Add(path, "must have no settings but congestion and pace in an experiment of kind %s", KindWeb)
+		c.Add(path, "must have no settings but congestion, pace and lowat in an experiment of kind %s", KindWeb)
 	}
 }
 
@@ -133,6 +163,9 @@ func (c *checker) web(path string, t *Traffic) {
 	c.version(path+".http", t.Web.HTTP)
 	if t.Web.Think < 0 {
 		c.Add(path+".think", "must not be negative, got %s", t.Web.Think)
+	}
+	if t.Web.Sessions < 0 || t.Web.Sessions > MaxSessions {
+		c.Add(path+".sessions", "must be from 0 to %d, got %d", MaxSessions, t.Web.Sessions)
 	}
 	if t.Web.Seed > math.MaxInt64 {
 		c.Add(path+".seed", "must be at most %d, got %d", math.MaxInt64, t.Web.Seed)
