@@ -5,6 +5,8 @@
   const columns = 4;
   const rows = 3;
   const size = 256;
+  // percent is a position in pixels of a map of full width, which may be scaled down.
+  const percent = (pixels, tiles) => (100 * pixels) / (tiles * size) + '%';
   const maxZoom = 3;
   let view = { zoom: 1, x: columns / 2, y: rows >> 1 };
   let place = null;
@@ -23,8 +25,8 @@
     for (let y = 0; y < rows; y++) {
       for (let x = 0; x < columns; x++) {
         const tile = element('img', '', { class: 'tile', alt: '', draggable: 'false' });
-        tile.style.left = x * size + 'px';
-        tile.style.top = y * size + 'px';
+        tile.style.left = percent(x * size, columns);
+        tile.style.top = percent(y * size, rows);
         layer.append(tile);
         tiles.push(image(tile, `tile/${next.zoom}/${next.x + x}/${next.y + y}.png`));
       }
@@ -54,8 +56,8 @@
     };
     $('places').replaceChildren(...data.places.map((p) => item(button(p))));
     const at = (e, p) => {
-      e.style.left = p.x + 'px';
-      e.style.top = p.y + 'px';
+      e.style.left = percent(p.x, columns);
+      e.style.top = percent(p.y, rows);
       return e;
     };
     layer.append(...data.districts.map((d) => at(element('span', d.name, { class: 'label' }), d)));
@@ -133,8 +135,9 @@
     if (!from) {
       return;
     }
-    const x = Math.round((from.x - e.clientX) / size);
-    const y = Math.round((from.y - e.clientY) / size);
+    const side = $('map').clientWidth / columns;
+    const x = Math.round((from.x - e.clientX) / side);
+    const y = Math.round((from.y - e.clientY) / side);
     from = null;
     if (x || y) {
       interact(() => show(move(view, x, y)));
