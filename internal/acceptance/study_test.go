@@ -534,7 +534,7 @@ func checkStudyReport(t *testing.T, out string) {
 	}
 	for _, want := range []string{
 		"2 participants agreed and did not withdraw, 2 of them have an answer; 2 finished all tasks.", "so nothing is judged", "the server was restarted during the task", "the task was ended without a choice",
-		`aria-label="Satisfaction (1 to 5) by environment and transport. Shop all: tcp `,
+		`aria-label="Satisfaction (1 to 5), rating by environment and transport. Shop all: tcp `,
 	} {
 		if !bytes.Contains(text, []byte(want)) {
 			t.Errorf("the report has no %q", want)

@@ -50,7 +50,7 @@ func barFigure(spec *scenario.Figure, r result.Result, e *scenario.Experiment) (
 	if e.Kind == scenario.KindWeb {
 		along = "Environment" // as paper E has it
 	}
-	b := &barChart{xLabel: orName(spec.XLabel, along), yLabel: lineLabel(spec)}
+	b := &barChart{xLabel: orName(spec.XLabel, along), yLabel: lineLabel(spec) + ", " + string(m.Provenance())}
 	for _, c := range e.Cases {
 		b.groups = append(b.groups, clean(c.Name))
 	}

@@ -72,7 +72,7 @@ func measureTitle(m qoe.Measure) string {
 // figure draws a measure: a panel for each service, a group for each environment.
 func (s Study) figure(m *qoe.MeasureAnalysis) (figure, error) {
 	a := s.Analysis
-	b := &barChart{titles: capitalized(a.Services), groups: a.Environments, series: a.Transports, xLabel: "Environment", yLabel: measureTitle(m.Measure)}
+	b := &barChart{titles: capitalized(a.Services), groups: a.Environments, series: a.Transports, xLabel: "Environment", yLabel: measureTitle(m.Measure) + ", " + string(m.Provenance)}
 	for _, service := range a.Services {
 		var panel [][]metricBar
 		for _, environment := range a.Environments {

@@ -93,6 +93,11 @@ func TestWriteWeb(t *testing.T) {
 			t.Errorf("the page has no %q", want)
 		}
 	}
+	for figure, want := range map[string]string{"waiting": "(s), measured", "mos": "Estimated MOS, G.1030 fast: 0.67 s to 6 s, model"} {
+		if !strings.Contains(read("figures/"+figure+".svg"), want) {
+			t.Errorf("figure %s has no %q", figure, want)
+		}
+	}
 	var pages []struct {
 		Info struct {
 			URL, Alias string
