@@ -162,7 +162,9 @@ struct setup {
 	__u32 port; /* UDP port of the tunnel, in host byte order */
 	__u32 generation;
 	__u32 epoch; /* changes after routes and origins do */
-	__u32 reserved;
+	/* A pair of interfaces without offloads: what is sent on the first arrives in segments at the second; 0: none. */
+	__u32 segmenter, segmented;
+	__u8 address[8]; /* of the second */
 };
 
 struct policy {
@@ -190,6 +192,8 @@ struct plan {
 	__u32 table;  /* of flows */
 	__u32 tunnel; /* address family of the tunnel of all paths, 0: none */
 	__u32 nat;    /* address family of the sources of all paths, 0: packets keep theirs */
+	__u32 slow;   /* a path is busy for long with a super-packet */
+	__u32 reserved;
 	struct sched_plan choice;
 	struct way way[SCHED_PATHS];
 	/*
@@ -976,6 +980,14 @@ __attribute__((noinline)) int prepare(struct __sk_buff *skb, const struct packet
 	return LEFTS;
 }
 
+/* Has the kernel segment a super-packet, whose segments this program gets again. Returns TC_NEXT if it cannot. */
+static __always_inline int segment(struct __sk_buff *skb, const struct setup *set)
+{
+	if (!set->segmenter || skb->ifindex == set->segmented || bpf_skb_store_bytes(skb, 0, set->address, 6, 0))
+		return TC_NEXT;
+	return bpf_redirect(set->segmenter, 0);
+}
+
 SEC("tc")
 int split(struct __sk_buff *skb)
 {
@@ -991,6 +1003,7 @@ int split(struct __sk_buff *skb)
 	struct peer *peer;
 	const struct way *way;
 	__u32 why, family, linear = LINEAR_IPV6;
+	int verdict;
 	__s64 now;
 	int path;
 
@@ -1037,12 +1050,22 @@ int split(struct __sk_buff *skb)
 		segments = (length - p.headers + skb->gso_size - 1) / skb->gso_size;
 		size += (segments - 1) * p.headers;
 		length = skb->gso_size + p.headers;
+		if (plan->slow) {
+			verdict = segment(skb, set);
+			if (verdict != TC_NEXT)
+				return verdict;
+		}
 	}
 	if (length > plan->mtu || size > SCHED_MAX_SIZE)
 		return leave(LEFT_SIZE);
 	family = p.family;
 	if (plan->tunnel) {
 		why = prepare(skb, &p);
+		if (why == LEFT_SUPER) {
+			verdict = segment(skb, set);
+			if (verdict != TC_NEXT)
+				return verdict;
+		}
 		if (why != LEFTS)
 			return leave(why);
 		family = plan->tunnel;

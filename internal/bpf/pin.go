@@ -27,6 +27,11 @@ func PinDir(daemon string) (string, error) {
 			return "", missing("no BPF file system at "+PinRoot, "mount -t bpf bpf "+PinRoot, err)
 		}
 	}
+	return PinPath(daemon)
+}
+
+// PinPath returns that directory, whether it exists or not.
+func PinPath(daemon string) (string, error) {
 	var ns unix.Stat_t
 	if err := unix.Stat("/proc/thread-self/ns/net", &ns); err != nil {
 		return "", fmt.Errorf("find network namespace: %w", err)

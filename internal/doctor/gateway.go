@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/bpf"
+	"github.com/tabane/tabane/internal/bpf/forward"
 	"github.com/tabane/tabane/internal/link"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/tun"
@@ -137,6 +138,9 @@ const superPacket, slowMost = 64 * unit.KiB, 10 * time.Millisecond
 // program in the kernel sends each on one path as a whole, which keeps a slow line busy for long. rate is that
 // of the slowest line, named path.
 func SuperPackets(lan []string, path string, rate unit.Bandwidth) Finding {
+	if _, err := net.InterfaceByName(forward.Segmenter); err == nil {
+		return Finding{Check: "super-packets", State: OK, Meaning: "the kernel segments those that would keep a slow path of peers with mode plain busy"}
+	}
 	return superPackets(lan, path, rate, link.Merges)
 }
 

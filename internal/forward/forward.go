@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,11 +16,14 @@ import (
 
 	"github.com/tabane/tabane/internal/bpf"
 	program "github.com/tabane/tabane/internal/bpf/forward"
+	"github.com/tabane/tabane/internal/link"
+	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/sched"
 	"github.com/tabane/tabane/internal/tunnel"
 	"github.com/tabane/tabane/internal/udp"
+	"github.com/tabane/tabane/internal/unit"
 )
 
 // Sealed is the plane that measures the paths to open peers.
@@ -74,8 +78,10 @@ type Plane struct {
 	attached   map[at]*attachment
 	// numbers that a previous instance gave peers, by their prefixes.
 	inherited map[netip.Prefix]int
-	swept     bool // what is left of a previous instance is removed
-	resumed   bool // its NAT sessions are taken over
+	// segments: the pair of interfaces segments super-packets. whole: that there is none is logged.
+	segments, whole bool
+	swept           bool // what is left of a previous instance is removed
+	resumed         bool // its NAT sessions are taken over
 }
 
 // measured is what the sealed plane knows of a peer.
@@ -134,6 +140,8 @@ const (
 	// dropped for certain, with them they arrive if it is the peer's daemon that does not answer, while its
 	// program goes on. Cookies of a previous instance are accepted as long.
 	holdFor = 3 * time.Minute
+	// slowMost is how long a path may be busy with a super-packet, as an interactive flow does not notice.
+	slowMost, superPacket = 10 * time.Millisecond, 64 * unit.KiB
 	// followEvery is the time between two looks at addresses, next hops and interfaces.
 	followEvery = time.Second
 	// activeEvery is the time between two looks at whether packets are sent.
@@ -164,6 +172,18 @@ func New(o Options) (*Plane, error) {
 	}
 	p.nat.send = p.sealed.SendNATSession
 	return p, nil
+}
+
+// Clear removes what a killed instance has left in the directory of pins, for a gateway without open peers: its programs would go
+// on sending packets without encryption.
+func Clear(pins string) error {
+	if _, err := os.Stat(pins); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := errors.Join(os.RemoveAll(pins), bpf.RemovePair(program.Segmenter)); err != nil {
+		return fmt.Errorf("remove programs of the previous instance: %w", err)
+	}
+	return nil
 }
 
 // load loads the program, without pins if they cannot be used, and takes over what a previous instance has left.
@@ -545,11 +565,12 @@ func (r *peer) ready() bool { return r.conf.Mode != plane.Unsealed || r.cookie !
 func (p *Plane) setPlans(r *peer, before uint32) error {
 	var errs []error
 	now := make([]sched.Path, len(r.paths))
-	usable := false
+	usable, slow := false, false
 	for i := range now {
 		now[i] = r.paths[i].Path
 		now[i].Usable = now[i].Usable && r.ways[i].Interface != 0 && r.ready()
 		usable = usable || now[i].Usable
+		slow = slow || now[i].Usable && now[i].Rate > 0 && unit.Bandwidth(now[i].Rate).TimeFor(superPacket) > slowMost
 	}
 	switch {
 	case usable:
@@ -574,7 +595,7 @@ func (p *Plane) setPlans(r *peer, before uint32) error {
 			program.Key{Generation: p.generation, Peer: r.number, Rule: i},
 			program.Plan{
 				Choice: rule.planner.Plan(paths), MTU: r.mtu, Table: rule.table, Ways: r.ways,
-				Tunnel: r.conf.Mode == plane.Unsealed, Cookie: r.cookie, NAT: r.conf.Mode == plane.NAT,
+				Tunnel: r.conf.Mode == plane.Unsealed, Cookie: r.cookie, NAT: r.conf.Mode == plane.NAT, Slow: slow,
 			}))
 	}
 	return errors.Join(errs...)
@@ -624,6 +645,9 @@ func (p *Plane) attach(s *plane.State) error {
 			}
 		}
 	}
+	if p.segment(s) {
+		places = append(places, at{link: program.Segmented})
+	}
 	for place, a := range p.attached {
 		if !slices.Contains(places, place) {
 			delete(p.attached, place)
@@ -669,6 +693,43 @@ func (p *Plane) attach(s *plane.State) error {
 	return p.program.Sweep()
 }
 
+// segment has the kernel segment super-packets if there are open peers, and reports whether it does. Without the pair of
+// interfaces they are sent as they are. The mutex is locked.
+func (p *Plane) segment(s *plane.State) bool {
+	if !slices.ContainsFunc(s.Peers, func(c plane.Peer) bool { return c.Mode.Open() }) {
+		if p.segments {
+			p.unsegment()
+		}
+		return false
+	}
+	if p.segments {
+		return true
+	}
+	pair, err := bpf.MakePair(program.Segmenter, program.Segmented)
+	if err == nil {
+		err = errors.Join(link.Prepare(program.Segmenter), link.Prepare(program.Segmented))
+		// What the program leaves of the segments has sources behind other interfaces. A host that drops them drops few.
+		if err := netns.Sysctl("net.ipv4.conf."+program.Segmented+".rp_filter", "0"); err != nil {
+			p.log.Debug("reverse path filter stays", "err", err)
+		}
+	}
+	if err == nil {
+		err = p.program.Segment(pair.First, pair.Second, pair.Address)
+	}
+	if p.segments = err == nil; err != nil && !p.whole {
+		p.whole = true
+		p.log.Warn("super-packets are not segmented for slow paths", "err", err)
+	}
+	return p.segments
+}
+
+func (p *Plane) unsegment() {
+	p.segments = false
+	if err := errors.Join(p.program.Segment(0, 0, nil), bpf.RemovePair(program.Segmenter)); err != nil {
+		p.log.Warn("pair of interfaces is not removed", "err", err)
+	}
+}
+
 func (p *Plane) detach(name string, a *attachment) {
 	if a.Attachment == nil {
 		return
@@ -696,6 +757,9 @@ func (p *Plane) Run(ctx context.Context) error {
 	if !p.keep {
 		for place, a := range p.attached {
 			p.detach(place.link, a)
+		}
+		if p.segments {
+			p.unsegment()
 		}
 		err = errors.Join(err, p.program.Unpin())
 	}

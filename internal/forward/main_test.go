@@ -14,6 +14,7 @@ import (
 	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/sched"
 	"github.com/tabane/tabane/internal/tunnel"
+	"github.com/tabane/tabane/internal/unit"
 )
 
 // pinsOf is the variable that makes the test's program the daemon of a test: a plane with the pins.
@@ -29,6 +30,9 @@ func TestMain(m *testing.M) {
 	}
 	netnstest.Main(m)
 }
+
+// slowOf makes the paths of that daemon slow.
+const slowOf = "TABANE_TEST_SLOW"
 
 // far is the prefix behind the peer of the daemon.
 var far = netip.MustParsePrefix("10.2.0.0/16")
@@ -51,10 +55,14 @@ func (s *sealed) Run(ctx context.Context) error {
 		return nil
 	case <-time.After(20 * time.Millisecond):
 	}
+	rate := unit.Bandwidth(1e9)
+	if os.Getenv(slowOf) != "" {
+		rate = 8e6
+	}
 	paths := make([]plane.Measured, 2)
 	for i, name := range []string{"p0", "p1"} {
 		paths[i] = plane.Measured{
-			Path: sched.Path{Usable: true, Rate: 1e9, Room: 1 << 20}, Name: name, Interface: name,
+			Path: sched.Path{Usable: true, Rate: rate, Room: 1 << 20}, Name: name, Interface: name,
 			Remote: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 168, byte(i), 2}), 4790), MTU: 1500,
 		}
 	}

@@ -266,7 +266,7 @@ func TestKilledAtAnyPoint(t *testing.T) {
 	if _, err := os.Stat(stale); err != nil {
 		t.Errorf("pins of another network namespace are removed: %v", err)
 	}
-	for _, name := range []string{"lan", "p0", "p1"} {
+	for _, name := range []string{"lan", "p0", "p1", "tabane-seg0"} {
 		gone.ip(gone.gate, "ip link del %s", name)
 	}
 
@@ -298,12 +298,27 @@ func TestKilledAtAnyPoint(t *testing.T) {
 	if err := c.Wait(); err != nil {
 		t.Errorf("daemon stops: %v", err)
 	}
-	if left, err := filepath.Glob(filepath.Join(root, "gateway*")); err != nil || len(left) > 0 {
-		t.Errorf("pins are left: %v %v", left, err)
+	s.nothingIsLeft(root)
+
+	// A start without open peers leaves nothing of a killed one either.
+	c = s.daemon(pins)
+	s.arrives()
+	s.kill(c)
+	if err := netns.Do(s.gate, func() error { return Clear(pins) }); err != nil {
+		t.Error(err)
 	}
-	stop = s.stream()
+	s.nothingIsLeft(root)
+}
+
+// nothingIsLeft fails the test if there are pins, or packets are sent.
+func (s *site) nothingIsLeft(root string) {
+	s.t.Helper()
+	if left, err := filepath.Glob(filepath.Join(root, "gateway*")); err != nil || len(left) > 0 {
+		s.t.Errorf("pins are left: %v %v", left, err)
+	}
+	stop := s.stream()
 	time.Sleep(20 * time.Millisecond)
 	if sent, lost := stop(); len(lost) != sent {
-		t.Errorf("after a clean stop, %d of %d packets arrive", sent-len(lost), sent)
+		s.t.Errorf("after a clean stop, %d of %d packets arrive", sent-len(lost), sent)
 	}
 }

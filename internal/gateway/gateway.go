@@ -60,7 +60,10 @@ type Gateway struct {
 }
 
 // pins is where programs are pinned.
-func pins() (string, error) { return bpf.PinDir("gateway") }
+func pins() (string, error) { return bpf.PinDir(pinName) }
+
+// pinName begins the name of their directory.
+const pinName = "gateway"
 
 // keys are the secrets that the configuration names.
 type keys struct {
@@ -101,6 +104,13 @@ func New(o Options) (*Gateway, error) {
 	if o.Plane == nil {
 		o.Plane = func(tunnel string, log *slog.Logger) (plane.Carrier, error) {
 			if !o.Config.Open() {
+				left, err := bpf.PinPath(pinName)
+				if err == nil {
+					err = forward.Clear(left)
+				}
+				if err != nil {
+					return nil, err
+				}
 				return sealed.New(sealed.Options{Interface: tunnel, Log: log})
 			}
 			return forward.New(forward.Options{Log: log, Pins: pins, Keep: o.Keep, Sealed: func(open plane.Open) (forward.Sealed, error) {

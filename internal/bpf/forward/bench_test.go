@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/bpf"
@@ -309,14 +310,54 @@ func BenchmarkPrograms(b *testing.B) {
 			b.Run(fmt.Sprintf("%s-%d", mode.name, paths), func(b *testing.B) {
 				n := newNetwork(b, false)
 				list := mode.start(n, paths)
-				runTimes(b, list[0], list[1], func() { n.carry("udp") })
+				nothing := n.floor(asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()})
+				runTimes(b, list[0], list[1], func() { n.carry("udp") }, nothing)
 			})
 		}
 	}
+	b.Run("encapsulate", func(b *testing.B) {
+		n := newNetwork(b, false)
+		const protocolAt, ipv4 = 16, 0x0008 // in struct __sk_buff, and its value in the order of the network
+		p := n.floor(asm.Instructions{
+			asm.LoadMem(asm.R2, asm.R1, protocolAt, asm.Word),
+			asm.JNE.Imm(asm.R2, ipv4, "other"),
+			asm.Mov.Imm(asm.R2, OverheadIPv4), asm.Mov.Imm(asm.R3, adjustRoomMAC), asm.Mov.Imm(asm.R4, encapsulation), asm.FnSkbAdjustRoom.Call(),
+			asm.Mov.Imm(asm.R1, int32(n.links[0][0])), asm.Mov.Imm(asm.R2, 0), asm.FnRedirect.Call(),
+			asm.Return(),
+			asm.Mov.Imm(asm.R0, -1).WithSymbol("other"),
+			asm.Return(),
+		})
+		n.forwarded()
+		runTimes(b, nil, nil, func() { n.flood() }, p)
+	})
 }
 
-// runTimes reports the mean times of the programs that send and receive in a benchmark's function.
-func runTimes(b *testing.B, sender, receiver *Program, run func()) {
+// What a program that only makes room for the headers of a tunnel gives to bpf_skb_adjust_room.
+const adjustRoomMAC, encapsulation = 1, 1<<0 | 1<<1 | 1<<4
+
+// floor attaches a program to the first gateway's interface of the LAN, before others.
+func (n *network) floor(instructions asm.Instructions) *ebpf.Program {
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "floor", Type: ebpf.SchedCLS, License: "GPL", Instructions: instructions})
+	if err != nil {
+		n.b.Fatal(err)
+	}
+	n.b.Cleanup(func() { _ = p.Close() })
+	n.attach(0, func(name string) (bpf.Attachment, error) {
+		return bpf.Attach(bpf.AttachOptions{Link: name, Name: "floor", Ethernet: bpf.Programs{Ingress: p}})
+	}, "lan")
+	return p
+}
+
+// flood sends datagrams to the second host, of which none may arrive.
+func (n *network) flood() {
+	if _, err := netnstest.UDP(n.hosts[0], n.hosts[1], netip.AddrPortFrom(hostAddress(1), 99), 1000, 0, loadTime); err != nil {
+		n.b.Fatal(err)
+	}
+}
+
+// runTimes reports the mean times of the programs that send and receive in a benchmark's function, and of another one as
+// the floor.
+func runTimes(b *testing.B, sender, receiver *Program, run func(), more ...*ebpf.Program) {
 	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
 	if err != nil {
 		b.Fatal(err)
@@ -325,7 +366,14 @@ func runTimes(b *testing.B, sender, receiver *Program, run func()) {
 	for b.Loop() {
 		run()
 	}
-	for name, p := range map[string]*ebpf.Program{"split": sender.objects.Split, "join": receiver.objects.Join, "restore": receiver.objects.Restore} {
+	measured := map[string]*ebpf.Program{}
+	if sender != nil {
+		measured = map[string]*ebpf.Program{"split": sender.objects.Split, "join": receiver.objects.Join, "restore": receiver.objects.Restore}
+	}
+	for _, p := range more {
+		measured["floor"] = p
+	}
+	for name, p := range measured {
 		s, err := p.Stats()
 		if err != nil {
 			b.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"time"
 
@@ -324,6 +325,8 @@ type Plan struct {
 	// ends of all ways are of one IP version. MTU is the largest packet inside.
 	Tunnel bool
 	Cookie uint64
+	// Slow: a path is busy with a super-packet for long.
+	Slow bool
 }
 
 // OverheadIPv4 and OverheadIPv6 are the bytes that the tunnel adds to a packet over each IP version.
@@ -333,6 +336,9 @@ const OverheadIPv4, OverheadIPv6 = 20 + 8 + 24, 40 + 8 + 24
 func (p *Program) SetPlan(key Key, plan Plan) error {
 	to := &p.room
 	*to = programPlan{Mtu: uint32(plan.MTU), Table: plan.Table}
+	if plan.Slow {
+		to.Slow = 1
+	}
 	setChoice(&to.Choice, &plan.Choice)
 	for i := range plan.Ways[:min(len(plan.Ways), MaxPaths)] {
 		from := &plan.Ways[i]
@@ -354,6 +360,23 @@ func (p *Program) SetPlan(key Key, plan Plan) error {
 		return fmt.Errorf("set plan of rule %d for peer %d: %w", key.Rule, key.Peer, err)
 	}
 	return nil
+}
+
+// Segmenter and Segmented are the interfaces of the pair that has the kernel segment super-packets.
+const Segmenter, Segmented = "tabane-seg0", "tabane-seg1"
+
+// Segment has super-packets segmented that a slow path would be busy with for long, and those of UDP in a tunnel, by a pair of
+// interfaces without offloads: what is sent on the first arrives at the second, which the program is attached to. Without a
+// pair it sends them as they are.
+func (p *Program) Segment(first, second int, address net.HardwareAddr) error {
+	to := p.setup
+	to.Segmenter, to.Segmented, to.Address = uint32(first), uint32(second), [8]uint8{}
+	copy(to.Address[:], address)
+	if to == p.setup {
+		return nil
+	}
+	p.setup = to
+	return p.set()
 }
 
 // setOuter sets the headers of the tunnel on a path, without what is not the same for each packet.

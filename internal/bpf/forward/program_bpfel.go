@@ -80,14 +80,16 @@ type programPeer struct {
 }
 
 type programPlan struct {
-	_      structs.HostLayout
-	Mtu    uint32
-	Table  uint32
-	Tunnel uint32
-	Nat    uint32
-	Choice programSchedPlan
-	Way    [16]programWay
-	Outer  [16][72]uint8
+	_        structs.HostLayout
+	Mtu      uint32
+	Table    uint32
+	Tunnel   uint32
+	Nat      uint32
+	Slow     uint32
+	Reserved uint32
+	Choice   programSchedPlan
+	Way      [16]programWay
+	Outer    [16][72]uint8
 }
 
 type programPlanKey struct {
@@ -222,7 +224,9 @@ type programSetup struct {
 	Port       uint32
 	Generation uint32
 	Epoch      uint32
-	Reserved   uint32
+	Segmenter  uint32
+	Segmented  uint32
+	Address    [8]uint8
 }
 
 type programTranslated struct {

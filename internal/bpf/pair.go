@@ -1,0 +1,63 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Pair is a pair of interfaces: what is sent on the first is received by the second.
+type Pair struct {
+	First, Second int // indices
+	Address       net.HardwareAddr
+}
+
+// pairMTU lets packets of any interface pass.
+const pairMTU = 65535
+
+// MakePair makes a pair of interfaces with these names in the calling thread's network namespace, or takes over that of a
+// previous instance. Both are up.
+func MakePair(first, second string) (Pair, error) {
+	a, b, err := findPair(first, second)
+	if err != nil {
+		made := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: first, MTU: pairMTU}, PeerName: second, PeerMTU: pairMTU}
+		if err := netlink.LinkAdd(made); err != nil {
+			return Pair{}, fmt.Errorf("make pair of interfaces %q and %q: %w", first, second, err)
+		}
+		if a, b, err = findPair(first, second); err != nil {
+			return Pair{}, err
+		}
+	}
+	if err := errors.Join(netlink.LinkSetUp(a), netlink.LinkSetUp(b)); err != nil {
+		return Pair{}, fmt.Errorf("set up interfaces %q and %q: %w", first, second, err)
+	}
+	return Pair{First: a.Attrs().Index, Second: b.Attrs().Index, Address: b.Attrs().HardwareAddr}, nil
+}
+
+func findPair(first, second string) (a, b netlink.Link, err error) {
+	if a, err = netlink.LinkByName(first); err == nil {
+		b, err = netlink.LinkByName(second)
+	}
+	if err == nil && (a.Type() != "veth" || a.Attrs().ParentIndex != b.Attrs().Index) {
+		err = fmt.Errorf("interfaces %q and %q are no pair", first, second)
+	}
+	return a, b, err
+}
+
+// RemovePair removes the pair with a first interface of that name, if there is one.
+func RemovePair(first string) error {
+	l, err := netlink.LinkByName(first)
+	var none netlink.LinkNotFoundError
+	switch {
+	case errors.As(err, &none):
+		return nil
+	case err == nil:
+		err = netlink.LinkDel(l)
+	}
+	if err != nil {
+		return fmt.Errorf("remove interface %q: %w", first, err)
+	}
+	return nil
+}
