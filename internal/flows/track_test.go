@@ -147,9 +147,9 @@ func received(to netip.Addr, port uint16) flowcount.Key {
 
 func socketOf(local netip.Addr, port uint16, token uint32) mptcp.Socket {
 	return mptcp.Socket{
-		Subflow: mptcp.Subflow{Token: token, Local: netip.AddrPortFrom(local, 80), Remote: netip.AddrPortFrom(client, port), RTT: 40 * time.Millisecond, Window: 44, MinRTT: 9800 * time.Microsecond, NotSent: 950_000, SendWindow: 3 << 20},
+		Subflow: mptcp.Subflow{Token: token, Local: netip.AddrPortFrom(local, 80), Remote: netip.AddrPortFrom(client, port), RTT: 40 * time.Millisecond, Busy: 3 * time.Second, Window: 44, MinRTT: 9800 * time.Microsecond, NotSent: 950_000, SendWindow: 3 << 20},
 		State:   1, Congestion: "cubic", PacingRate: math.MaxUint64,
-		AppLimited: true, Busy: 3 * time.Second, WindowLimited: 2 * time.Second, BufferLimited: time.Second,
+		AppLimited: true, WindowLimited: 2 * time.Second, BufferLimited: time.Second,
 	}
 }
 

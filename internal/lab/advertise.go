@@ -56,13 +56,15 @@ func (l *Lab) SetUse(ctx context.Context, node string, use edge.Use) error {
 		return fmt.Errorf("node %q runs no edge", node)
 	}
 	use = cmp.Or(use, n.spec.Edge.MPTCP.Use, edge.UseAll)
-	// Overflow is switched off and on, because it forgets nothing otherwise.
-	for _, use := range slices.Compact([]edge.Use{edge.UseAll, use}) {
-		if cmp.Or(n.sections.Edge.MPTCP.Use, edge.UseAll) == use {
+	// Both are switched off and on, because it forgets nothing otherwise.
+	off, on := n.spec.Edge.MPTCP, n.spec.Edge.MPTCP
+	off.Use, off.Policies, on.Use = edge.UseAll, nil, use
+	for _, next := range []edge.Paths{off, on} {
+		if now := n.sections.Edge.MPTCP; cmp.Or(now.Use, edge.UseAll) == next.Use && len(now.Policies) == len(next.Policies) {
 			continue
 		}
 		c := *n.sections.Edge
-		c.MPTCP.Use = use
+		c.MPTCP = next
 		n.sections.Edge = &c
 		b, err := n.config()
 		if err != nil {

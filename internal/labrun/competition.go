@@ -85,7 +85,7 @@ func (c *competition) run(ctx context.Context) error {
 		if x.Stop > 0 {
 			args = append(args, "--limit", (x.Stop - x.Start).String())
 		}
-		args = append(args, serverURL(c.Spec, transport.Via)+"/bytes/"+fmt.Sprint(int64(e.Traffic[c.job.Traffic].Bytes)))
+		args = append(args, serverURL(c.Spec, transport)+"/bytes/"+fmt.Sprint(int64(e.Traffic[c.job.Traffic].Bytes)))
 		for range x.Count() {
 			all.Go(func() {
 				if x.Start > 0 {

@@ -2,6 +2,7 @@ package labrun
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -59,7 +60,9 @@ func (r *runner) deliver(ctx context.Context, l *lab.Lab, j job, run *result.Run
 		begun     = make(chan struct{})
 	)
 	if len(c.Events) > 0 && e.Transports[j.Transport].MPTCP {
-		observers.Go(func() { readings, watchErr = observe(watching, l, e.Server, r.Spec.Nodes[e.Server].Serve.Port, begun) })
+		observers.Go(func() {
+			readings, watchErr = observe(watching, l, e.Server, cmp.Or(e.Transports[j.Transport].Port, r.Spec.Nodes[e.Server].Serve.Port), begun)
+		})
 		<-begun
 	}
 	var packets *receiver
@@ -109,6 +112,10 @@ func (r *runner) deliver(ctx context.Context, l *lab.Lab, j job, run *result.Run
 		})
 	}
 
+	carried, err := linkBytes(l, e.Transports[j.Transport])
+	if err != nil {
+		return nil, err
+	}
 	report, err := fetch(ctx, l, e.Client, fetchArguments(r.Spec, j, r.Quick), func(s traffic.Sample) {
 		clock.observe(time.Now(), s.At+interval)
 		if rivals != nil {
@@ -139,6 +146,9 @@ func (r *runner) deliver(ctx context.Context, l *lab.Lab, j job, run *result.Run
 	trace.Measure(j.phases, run.Metrics)
 	if len(c.Events) > 0 {
 		run.Metrics[result.ConnectionsLost] = 0
+	}
+	if err := carried.put(l, run); err != nil {
+		return nil, err
 	}
 	if rivals != nil {
 		rivals.put(run)
@@ -223,16 +233,16 @@ func clientArguments(t *scenario.Transport) []string {
 	return args
 }
 
-// serverURL returns the URL of the experiment's server, without a path, with its name or with the
-// address of an egress peer.
-func serverURL(spec *scenario.Spec, via string) string {
+// serverURL returns the URL of the experiment's server for a transport, without a path, with its name or
+// with the address of an egress peer.
+func serverURL(spec *scenario.Spec, t *scenario.Transport) string {
 	node := spec.Nodes[spec.Experiment.Server]
 	host := spec.Experiment.Server
-	if via != "" {
+	if t.Via != "" {
 		peers := node.Edge.Peers
-		host = peers[slices.IndexFunc(peers, func(p edge.Peer) bool { return p.Name == via })].Address.String()
+		host = peers[slices.IndexFunc(peers, func(p edge.Peer) bool { return p.Name == t.Via })].Address.String()
 	}
-	return "http://" + strings.TrimSuffix(net.JoinHostPort(host, strconv.Itoa(int(node.Serve.Port))), ":80")
+	return "http://" + strings.TrimSuffix(net.JoinHostPort(host, strconv.Itoa(int(cmp.Or(t.Port, node.Serve.Port)))), ":80")
 }
 
 // fetchArguments returns the arguments of the tabane program for a job.
@@ -252,7 +262,7 @@ func fetchArguments(spec *scenario.Spec, j job, quick bool) []string {
 	if t.NewConnections {
 		args = append(args, "--new-connections")
 	}
-	server := serverURL(spec, e.Transports[j.Transport].Via)
+	server := serverURL(spec, e.Transports[j.Transport])
 	lasts := t.TimeLimit(quick)
 	if t.Bytes > 0 {
 		if lasts > 0 {

@@ -326,7 +326,7 @@ func (r *runner) tune(ctx context.Context, u *tuner, j job, run *result.Run) err
 
 // overflows reports whether one path of a connection carries data first in some run.
 func overflows(spec *scenario.Spec, tunings map[result.CellKey]tuning) bool {
-	if n := spec.Nodes[spec.Experiment.Server]; n.Edge != nil && n.Edge.MPTCP.Use == edge.UseOverflow {
+	if n := spec.Nodes[spec.Experiment.Server]; n.Edge != nil && (n.Edge.MPTCP.Use == edge.UseOverflow || len(n.Edge.MPTCP.Policies) > 0) {
 		return true
 	}
 	for _, t := range tunings {
@@ -487,7 +487,7 @@ func (u *tuner) learn(ctx context.Context, t *scenario.Transport) error {
 		return nil
 	}
 	e := u.lab.Spec().Experiment
-	args := append(clientArguments(t), serverURL(u.lab.Spec(), t.Via)+fmt.Sprintf("/cbr?rate=%s&duration=%s", learnRate, learnFor))
+	args := append(clientArguments(t), serverURL(u.lab.Spec(), t)+fmt.Sprintf("/cbr?rate=%s&duration=%s", learnRate, learnFor))
 	if _, err := fetch(ctx, u.lab, e.Client, args, func(traffic.Sample) {}); err != nil {
 		return fmt.Errorf("bound the window: %w", err)
 	}

@@ -44,6 +44,8 @@ type Subflow struct {
 	NotSent uint32
 	// SendWindow is the window that the peer advertised, in bytes; 0 before Linux 5.4.
 	SendWindow uint32
+	// Busy is the time with data to send, in steps of a jiffy.
+	Busy time.Duration
 	// Mark is that of the socket (SO_MARK), Cgroup the ID of its cgroup of version 2, which is that of
 	// the process which opened the listening socket; 0 before Linux 5.9.
 	Mark   uint32
@@ -297,6 +299,7 @@ func (s *Subflow) sending(b, info []byte) {
 	s.SegmentSize, s.Threshold, s.Window = native.Uint32(info[16:]), native.Uint32(info[76:]), native.Uint32(info[80:])
 	s.NotSent = native.Uint32(info[144:])
 	s.MinRTT = time.Duration(native.Uint32(info[148:])) * time.Microsecond
+	s.Busy = time.Duration(native.Uint64(info[168:])) * time.Microsecond
 	if len(info) >= tcpInfoSendWindow+4 {
 		s.SendWindow = native.Uint32(info[tcpInfoSendWindow:])
 	}

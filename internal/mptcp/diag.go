@@ -28,9 +28,9 @@ type Socket struct {
 	PacingRate uint64
 	// AppLimited is whether DeliveryRate was measured while the application had no more data.
 	AppLimited bool
-	// Busy is the time with data to send, of which WindowLimited was limited by the peer's window
-	// and BufferLimited by the send buffer.
-	Busy, WindowLimited, BufferLimited time.Duration
+	// WindowLimited is the part of Busy that was limited by the peer's window, BufferLimited by the
+	// send buffer.
+	WindowLimited, BufferLimited time.Duration
 }
 
 // State is the state of a TCP socket (RFC 9293 section 3.3.2), as numbered by the kernel.
@@ -391,7 +391,6 @@ func decodeSocket(b []byte, names map[string]string) (Socket, error) {
 	s.Retransmitted, s.DeliveryRate = native.Uint32(info[100:]), native.Uint64(info[160:])
 	s.AppLimited = info[7]&1 != 0
 	s.PacingRate = native.Uint64(info[104:])
-	s.Busy = time.Duration(native.Uint64(info[168:])) * time.Microsecond
 	s.WindowLimited = time.Duration(native.Uint64(info[176:])) * time.Microsecond
 	s.BufferLimited = time.Duration(native.Uint64(info[184:])) * time.Microsecond
 	// Linux 4.19.

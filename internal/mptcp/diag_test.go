@@ -45,7 +45,7 @@ func TestDecodeSocket(t *testing.T) {
 	want := Socket{
 		Subflow: subflow, State: tcpEstablished, Congestion: "cubic", DeliveryRate: 4 << 20, Retransmitted: 5,
 		Reordering: 17, Reordered: 3, PacingRate: 5 << 20, AppLimited: true,
-		Busy: 3 * time.Second, WindowLimited: 2 * time.Second, BufferLimited: time.Second,
+		WindowLimited: 2 * time.Second, BufferLimited: time.Second,
 	}
 	b := fullSocketAnswer()
 	names := map[string]string{}

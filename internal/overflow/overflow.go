@@ -75,6 +75,8 @@ type Sample[K comparable] struct {
 	SRTT, MinRTT time.Duration
 	// SlowStart is whether the window is below the slow start threshold.
 	SlowStart bool
+	// Idled is set if there was nothing to send for a moment since the last look.
+	Idled bool
 	// Silence is how long data has been in flight without progress that counts as a stall; 0: it
 	// has not.
 	Silence time.Duration
@@ -496,7 +498,8 @@ func (c *Connection[K]) judge(now time.Duration, samples []Sample[K]) {
 // overflow opens the next path when all open ones have been saturated for a while, and lets the others
 // rest when the first one carries everything.
 func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
-	saturated, starts, sum := true, false, 0.0
+	row := &policies[c.Policy]
+	saturated, starts, over, sum := true, false, false, 0.0
 	var next *path
 	nextRate := 0.0
 	for i := range samples {
@@ -505,13 +508,14 @@ func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 		rate := cmp.Or(p.rate.value(), estimate(s))
 		switch {
 		case p.reason.Open():
-			saturated = saturated && s.saturated()
+			saturated = saturated && s.saturated() && !(row.outlasts && s.Idled)
 			starts = starts || s.starts()
 			sum += rate
 		case now >= p.until && (next == nil || p.delay < next.delay):
 			next, nextRate = p, p.known(now)
 		}
 		if p == c.first {
+			over = row.outlasts && s.Idled
 			alone := !s.saturated() && (policies[c.Policy].free || c.total.last < carries*rate)
 			if alone && !c.isUnsaturated {
 				c.unsaturated = now
@@ -523,7 +527,6 @@ func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 		c.saturated = now
 	}
 	c.isSaturated = saturated
-	row := &policies[c.Policy]
 	idle := row.idle << c.doublings
 	wait := row.saturated
 	if starts {
@@ -546,7 +549,7 @@ func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 		}
 		next.open(now, Overflow, max(c.total.last, 1))
 		c.isSaturated = false
-	case c.isUnsaturated && now-c.unsaturated >= idle:
+	case over, c.isUnsaturated && now-c.unsaturated >= idle:
 		for i := range samples {
 			if p := c.paths[samples[i].Path]; p != c.first && p.reason.Open() {
 				p.rest(now, Unused)

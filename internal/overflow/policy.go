@@ -45,7 +45,7 @@ type row struct {
 	// while one of them is in slow start, and idle how long the first path is not saturated before the
 	// others rest.
 	saturated, start, idle time.Duration
-	// outlasts is set if the next path opens only after its own delay, free if the others rest whatever
+	// outlasts is set if the next path opens only after its own delay without a pause, free if the others rest whatever
 	// they carry, for which idle doubles when the next one is needed again within it.
 	outlasts, free bool
 	// judges is set if paths that do not help rest, retries if needing one again within againAfter means

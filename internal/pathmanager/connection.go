@@ -75,6 +75,7 @@ type subflow struct {
 	// one in which more was acknowledged.
 	use      overflow.Reason
 	last     mptcp.Subflow
+	idled    bool // since the sample before
 	progress time.Time
 }
 

@@ -423,9 +423,9 @@ func (m *machine) sample(now time.Time, sample mptcp.Subflow) {
 		return
 	}
 	if s := c.find(sample.Local, sample.Remote); s != nil {
+		s.progressed(now, sample)
 		s.queued, s.sampled = sample.Queued, now
 		s.drained = s.backup && sample.BackupHere && sample.Queued == 0
-		s.progressed(now, sample)
 		m.now = now
 		c.sampledSocket(sample.Mark, sample.Cgroup)
 	}

@@ -113,17 +113,23 @@ func (s *subflow) look(k pathKey, now time.Time) overflow.Sample[pathKey] {
 		Path: k, Source: s.number, Delivered: l.Delivered, Segment: int(l.SegmentSize), Cwnd: int(l.Window), InFlight: int(l.InFlight),
 		NotSent: int(l.NotSent), Window: int(l.SendWindow), SRTT: l.RTT, MinRTT: l.MinRTT, SlowStart: l.Window < l.Threshold,
 	}
+	look.Idled = s.idled
 	if silence := now.Sub(s.progress); l.InFlight > 0 && silence >= stallTimeout(*l) {
 		look.Silence = silence
 	}
 	return look
 }
 
-// progressed records a sample of a subflow.
+// idledFor is the least pause of a subflow between two samples that counts: the kernel counts in jiffies, and
+// samples are not exactly of the same time.
+const idledFor = 12 * time.Millisecond
+
+// progressed records a sample of a subflow, before its time is.
 func (s *subflow) progressed(now time.Time, l mptcp.Subflow) {
 	if l.InFlight == 0 || s.last.InFlight == 0 || l.Delivered != s.last.Delivered || l.Acked != s.last.Acked {
 		s.progress = now
 	}
+	s.idled = l.InFlight == 0 || now.Sub(s.sampled)-(l.Busy-s.last.Busy) >= idledFor
 	s.last = l
 }
 

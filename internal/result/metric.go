@@ -75,7 +75,10 @@ const (
 	// ShareOfBest is the goodput relative to the best of the transports in Experiment.BestOf, and
 	// ShareOfBound relative to what all of them together could carry in order with the client's
 	// window.
-	ShareOfBest  = "share_of_best"
+	ShareOfBest = "share_of_best"
+	// FirstLink is the share of the transport's first link in what its links carried; of the lab with
+	// all headers, of the simulator in the payload that arrived.
+	FirstLink    = "first_link_share"
 	ShareOfBound = "share_of_bound"
 	// The following are of cases with other connections, in the time in which all compete. Share is the
 	// goodput of the connections of the transport, of that of all connections; OwnRate and OthersRate
@@ -256,6 +259,7 @@ var metrics = []Metric{
 	{Name: ObjectTimeP95, Title: "95th percentile of the time of an object", Better: -1, Unit: "s", Compare: true},
 	{Name: ShareOfBest, Title: "goodput, of that over the best path alone", Better: 1},
 	{Name: ShareOfBound, Title: "goodput, of what the paths can carry in order", Better: 1, MPTCP: true},
+	{Name: FirstLink, Title: "share of the first link in the bytes of all", MPTCP: true, Compare: true},
 	{Name: Share, Title: "goodput, of that of all connections", Competition: true, Settled: true, Compare: true},
 	{Name: OwnRate, Title: "mean goodput of the transport's connections", Better: 1, Unit: "bit/s", Competition: true, Settled: true, Compare: true},
 	{Name: OthersRate, Title: "mean goodput of the other connections", Better: 1, Unit: "bit/s", Competition: true, Settled: true, Compare: true},

@@ -650,6 +650,7 @@ func (c *checker) transport(path, name string, t *Transport) {
 		c.gateway(path+".gateway", t)
 	}
 	c.via(path+".via", t)
+	c.port(path+".port", t)
 }
 
 func (c *checker) expectation(path string, e *Experiment, x Expectation) {

@@ -1,10 +1,12 @@
 package scenario
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strings"
 
+	"github.com/tabane/tabane/internal/edge"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/stat"
 )
@@ -134,6 +136,29 @@ func (c *checker) via(path string, t *Transport) {
 	if !slices.Contains(names, t.Via) {
 		c.Add(path, "must be an egress peer of the server's edge: %s, got %q", strings.Join(names, ", "), t.Via)
 	}
+}
+
+// port checks that the server serves on the port of a transport.
+func (c *checker) port(path string, t *Transport) {
+	if n := c.spec.Nodes[c.spec.Experiment.Server]; t.Port != 0 && (n == nil || n.Serve == nil || t.Port != n.Serve.Port && !slices.Contains(n.Serve.Ports, t.Port)) {
+		c.Add(path, "must be a port of serve on node %q, got %d", c.spec.Experiment.Server, t.Port)
+	}
+}
+
+// PolicyOf returns the policy of the server's edge for the connections of a transport, nil if there is none.
+// Sockets of a scenario have no marks and no cgroups of their own.
+func (s *Spec) PolicyOf(t *Transport) *edge.Policy {
+	n := s.Nodes[s.Experiment.Server]
+	if n == nil || n.Edge == nil || n.Serve == nil || !t.MPTCP {
+		return nil
+	}
+	all := n.Edge.MPTCP.Policies
+	port := cmp.Or(t.Port, n.Serve.Port)
+	i := slices.IndexFunc(all, func(p edge.Policy) bool { return (p.Port == 0 || p.Port == port) && p.Mark == 0 && p.Cgroup == "" })
+	if i < 0 {
+		return nil
+	}
+	return &all[i]
 }
 
 // objects checks a traffic of several objects.

@@ -321,6 +321,8 @@ type Transport struct {
 	// Via is the egress peer that all packets to the client leave through: the connection is to its
 	// EPE address, and without further subflows. Default: routing decides. Example: transit-b
 	Via string `yaml:"via,omitempty"`
+	// Port is the server's port that the client connects to, one of serve.ports. Default: serve.port.
+	Port uint16 `yaml:"port,omitempty"`
 	// Gateway makes a pair of gateways carry each connection over all links.
 	Gateway *Gateway `yaml:"gateway,omitempty"`
 	// Routers is what the network's routers and reflectors run in an experiment of kind routes:

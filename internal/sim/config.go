@@ -6,6 +6,7 @@ import (
 
 	"github.com/tabane/tabane/internal/cc"
 	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/overflow"
 	"github.com/tabane/tabane/internal/quality"
 	"github.com/tabane/tabane/internal/sched"
 	"github.com/tabane/tabane/internal/unit"
@@ -51,6 +52,13 @@ type Path struct {
 	// Rate is the rate that the schedulers dq and dqj assume; 0 means the minimum of the rates
 	// of Out.
 	Rate unit.Bandwidth
+	// With Connection.Overflow: Listed is set if the policy names the path, Rank orders the paths of
+	// overflow.Cost, Commit bounds what this one carries, 0 for no bound, and Share is that of
+	// overflow.Ratio.
+	Listed bool
+	Rank   int
+	Commit unit.Bandwidth
+	Share  float64
 }
 
 // Connection is one TCP connection, or one MPTCP connection with a subflow on each of its paths.
@@ -83,8 +91,9 @@ type Connection struct {
 
 	// Overflow has one path carry data first, and the others while it is saturated: the sender looks at
 	// them every overflow.Interval, as the path manager of tabane edge does. A stalled subflow is not
-	// closed.
+	// closed. Policy is what the paths are chosen for.
 	Overflow bool
+	Policy   overflow.Policy
 
 	// Segment is the payload of a full segment. Header is the number of header bytes that links
 	// count for each segment and acknowledgement. 0 means that of an Ethernet frame of 1514

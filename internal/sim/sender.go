@@ -49,6 +49,8 @@ type sender struct {
 
 	duplicateAcks int // in a row
 
+	idled bool // nothing was to be sent for a moment since overflow's last look
+
 	windowSince time.Duration
 	windowArea  float64 // segments times nanoseconds
 	penalized   time.Duration
@@ -235,6 +237,7 @@ func (f *sender) ack(s *Sim, p *packet) {
 	}
 	if f.board.una == f.board.next {
 		f.retrans.deadline = 0 // RFC 6298, 5.2
+		f.idled = f.idled || f.backlog.bytes == 0
 	} else if segments > 0 {
 		f.restart(s) // 5.3
 	}

@@ -25,6 +25,7 @@ func (c *connection) lookAtPaths(s *Sim) {
 	c.use.at = s.now + overflow.Interval
 	if c.use.paths == nil {
 		c.use.paths = make([]progress, len(c.flows))
+		c.use.Policy, c.use.Terms = c.Policy, terms(c.Paths)
 	}
 	samples := make([]overflow.Sample[int], 0, len(c.flows))
 	for i := range c.flows {
@@ -38,6 +39,18 @@ func (c *connection) lookAtPaths(s *Sim) {
 	}
 }
 
+// terms returns what the policy is given of each path.
+func terms(paths []Path) func(int) overflow.Terms {
+	all := make([]overflow.Terms, len(paths))
+	for i, p := range paths {
+		all[i] = overflow.Terms{Listed: p.Listed, Rank: p.Rank, Share: p.Share}
+		if p.Commit > 0 {
+			all[i].Budget = overflow.NewBudget(float64(p.Commit) / 8)
+		}
+	}
+	return func(i int) overflow.Terms { return all[i] }
+}
+
 // look returns the state of a subflow.
 func (f *sender) look(s *Sim, p *progress) overflow.Sample[int] {
 	rtt, flight := f.retrans.rtt, int(f.board.inFlight())
@@ -49,6 +62,7 @@ func (f *sender) look(s *Sim, p *progress) overflow.Sample[int] {
 		Path: f.index, Delivered: uint32(f.cc.Delivered), Segment: f.c.Segment, Cwnd: int(f.clamped()), InFlight: flight,
 		NotSent: f.backlog.bytes, SRTT: rtt.SRTT, MinRTT: rtt.MinRTT, SlowStart: f.cc.Cwnd < f.cc.Ssthresh,
 	}
+	sample.Idled, f.idled = f.idled || flight == 0, false
 	if f.c.ReceiveBuffer > 0 {
 		sample.Window = int(f.c.edge - min(f.c.edge, f.c.acked))
 	}

@@ -309,6 +309,9 @@ func (p *plan) config(k result.CellKey, seed uint64) (sim.Config, error) {
 	if err := p.behave(&conn, e.Settings(k), overhead.MaxSegment(mtu), sender); err != nil {
 		return sim.Config{}, err
 	}
+	if policy := p.spec.PolicyOf(transport); policy != nil && sender == e.Server {
+		p.choose(&conn, policy, p.ways[k.Transport])
+	}
 	if t.Datagram > 0 {
 		b.config.Cross = []sim.Cross{source(conn, t, lasts, overhead)}
 	} else {
@@ -537,6 +540,7 @@ func (p *plan) measure(k result.CellKey, trial int, config sim.Config, simulated
 	if transport.MPTCP {
 		result.PutResequencing(run.Metrics, &c.Reseq, p.spec.SumRates(k), report.Duration)
 		run.Metrics[result.Reinjections] = float64(c.Reinjected)
+		putFirstLink(run.Metrics, c.Paths)
 		for i, path := range c.Paths {
 			bytes := make([]int64, len(path.Series))
 			for j, n := range path.Series {
