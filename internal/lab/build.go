@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
@@ -66,7 +67,13 @@ type builder struct {
 	plan   *plan
 	log    *slog.Logger
 	spaces map[string]*space
+	wires  atomic.Int32
 }
+
+// wireIndex is the interface index of the near end of the first wire. The kernel numbers the far ends from 2
+// on. It would report that the other end of a pair with equal indexes is down up to a second later
+// (linkwatch_urgent_event).
+const wireIndex = 1 << 20
 
 // build creates namespaces, links, addresses, shapes and routes. If it fails, the caller must
 // remove what it has created.
@@ -223,7 +230,7 @@ func (s *space) makeBridge(mtu int) error {
 func (b *builder) makeWire(l *link, w wire) error {
 	near, far := b.spaces[w.a.netns], b.spaces[w.b.netns]
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU = w.a.iface, l.mtu
+	attrs.Name, attrs.MTU, attrs.Index = w.a.iface, l.mtu, wireIndex+int(b.wires.Add(1))
 	veth := netlink.NewVeth(attrs)
 	veth.PeerName, veth.PeerMTU = w.b.iface, uint32(l.mtu)
 	veth.PeerNamespace = netlink.NsFd(int(far.file.Fd()))

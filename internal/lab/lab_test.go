@@ -55,6 +55,14 @@ func TestNetwork(t *testing.T) {
 		t.Errorf("b does not forward: %s", got)
 	}
 
+	// The kernel reports a lost carrier at once only if the ends have different indexes.
+	for _, at := range []string{"a lan", "a wire", "b wire"} {
+		node, iface, _ := strings.Cut(at, " ")
+		if got := strings.Fields(labtest.Run(t, l, node, fmt.Sprintf("cat /sys/class/net/%[1]s/ifindex /sys/class/net/%[1]s/iflink", iface))); len(got) != 2 || got[0] == got[1] {
+			t.Errorf("interface %s on %s: indexes of both ends: %v", iface, node, got)
+		}
+	}
+
 	// Over the switch and via b: c's default route leads to the far end of the wire.
 	for _, c := range []struct{ from, to, address string }{
 		{"a", "b", "2001:db8:1::b"}, {"a", "c", "2001:db8:2::c"}, {"b", "c", "2001:db8:2::c"}, {"c", "a", "2001:db8:1::a"}, {"a", "b", "192.0.2.2"},
