@@ -82,9 +82,10 @@ Its state is served as /status (JSON) and /metrics (Prometheus), on ` + r.Defaul
 	return c
 }
 
-// gcPercent is a daemon's GOGC in percent unless the environment sets it: while a full routing
-// table arrives, the default of 100 costs a third of the CPU time.
-const gcPercent = 200
+// gcPercent is a daemon's GOGC in percent unless the environment sets it, and gcPercentBGP that of one with
+// routing tables. Most of these have no pointers, so that a collection costs little, and memory that is
+// used for the first time costs more.
+const gcPercent, gcPercentBGP = 200, 60
 
 func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, keep bool) (err error) {
 	log, err := a.logger(a.err, slog.LevelInfo)
@@ -98,11 +99,15 @@ func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 	if err != nil {
 		return err
 	}
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
 	if r.In(&f.Sections) == nil {
 		return missingSection(r.Name, file, f)
+	}
+	if os.Getenv("GOGC") == "" {
+		percent := gcPercent
+		if r.Host(&f.Sections).ASN != 0 {
+			percent = gcPercentBGP
+		}
+		debug.SetGCPercent(percent)
 	}
 	warn(log, f)
 	at := r.Status(&f.Sections)
