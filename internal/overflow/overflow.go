@@ -22,10 +22,13 @@ const (
 	// saturatedFor is how long all open paths are saturated before the next one is opened: longer than
 	// an object of 100 kB takes at 5 Mbit/s.
 	saturatedFor = 200 * time.Millisecond
-	// startFor is how long that is while one of them still grows in slow start, and may be enough soon.
+	// startFor is how long that is while one of them still grows in slow start, and may be enough soon, or
+	// if the next one has not helped before: what a slow one is given first may hold up everything, and a
+	// stream is sent with a backlog from slow start until the first path has caught up.
 	startFor = time.Second
 	// heldFor, or heldRoundTrips, is how long the first path has nothing to send, while another one has,
-	// when that one holds it up: the receive window is full, or the rest of an object is there.
+	// when that one holds it up: the receive window is full, or the rest of an object is there. Otherwise
+	// the connection goes on, as when the scheduler gives a stream to the other path.
 	heldFor        = 80 * time.Millisecond
 	heldRoundTrips = 2
 	// judgeAfter, or judgeRoundTrips, is how long an opened path starts before it is judged; one
@@ -147,6 +150,7 @@ type Connection[K comparable] struct {
 	saturated     time.Duration // since when all open paths were saturated at each look
 	isSaturated   bool
 	held          time.Duration // since when the first path has nothing to send, and another one has
+	heldBytes     int           // delivered since
 	isHeld        bool
 	unsaturated   time.Duration // since when the first path alone would do
 	isUnsaturated bool
@@ -182,10 +186,12 @@ type path struct {
 	// verdict is why it rests, or rested last, rests how often in a row it did not help.
 	verdict Reason
 	rests   int
-	delay   float64       // seconds
-	queued  time.Duration // until when its round-trip time includes a standing queue of this connection
-	growing bool          // the rate is not known yet
-	bytes   int           // delivered since the last look
+	delay   float64 // seconds
+	// capacity is the rate in bytes/s of which the delay is.
+	capacity float64
+	queued   time.Duration // until when its round-trip time includes a standing queue of this connection
+	growing  bool          // the rate is not known yet
+	bytes    int           // delivered since the last look
 	// With Ratio, member is whether it has a share, carried the bytes delivered, and given those with
 	// what is queued.
 	member         bool
@@ -311,7 +317,7 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 	if p.remembers(now) {
 		rate = p.known(now)
 	}
-	p.delay = rtt.Seconds() + granule/rate
+	p.delay, p.capacity = rtt.Seconds()+granule/rate, rate
 	p.growing = s.busy() && p.settled.value() == 0 && !p.remembers(now)
 }
 
@@ -333,6 +339,12 @@ func (c *Connection[K]) newPath(now time.Duration, k K) *path {
 // the path's.
 func (p *path) remembers(now time.Duration) bool {
 	return p.settled.value() == 0 && p.past.Rate > 0 && now < p.forget
+}
+
+// helped reports whether the path carried data before, in this connection or an earlier one, and did not rest
+// since because that did not help.
+func (p *path) helped(now time.Duration) bool {
+	return p.verdict == Unused && (p.settled.value() > 0 || p.remembers(now))
 }
 
 // known is the rate of a path in bytes/s, 0 if none was measured.
@@ -386,7 +398,8 @@ func (c *Connection[K]) choose(now time.Duration, samples []Sample[K]) {
 		switch {
 		case best == nil,
 			now >= p.until && now < best.until,
-			p.delay < policies[c.Policy].better*best.delay && !p.growing && (now >= p.until || was == nil && now < best.until):
+			p.delay < policies[c.Policy].better*best.delay && !p.growing && (now >= p.until || was == nil && now < best.until) &&
+				(was == nil || p.capacity >= carries*c.load(was)):
 			best = p
 		}
 	}
@@ -403,6 +416,14 @@ func (c *Connection[K]) choose(now time.Duration, samples []Sample[K]) {
 	}
 	best.reason = First
 	c.isSaturated, c.isUnsaturated = false, false
+}
+
+// load is what the first path must carry: what the connection carries, or more than the first path can.
+func (c *Connection[K]) load(first *path) float64 {
+	if c.isSaturated {
+		return max(first.capacity, c.total.last)
+	}
+	return c.total.last
 }
 
 // alarm opens all paths while the first one makes no progress, and reports whether it does not.
@@ -456,9 +477,13 @@ func (c *Connection[K]) judge(now time.Duration, samples []Sample[K]) {
 		}
 	}
 	measured := c.total.add(now, bytes, busy)
-	held := busy && slices.ContainsFunc(samples, func(s Sample[K]) bool { return c.paths[s.Path] == c.first && !s.busy() })
+	at := slices.IndexFunc(samples, func(s Sample[K]) bool { return c.paths[s.Path] == c.first })
+	held := busy && at >= 0 && !samples[at].busy()
+	limited := at >= 0 && samples[at].saturated()
 	if held && !c.isHeld {
-		c.held = now
+		c.held, c.heldBytes = now, 0
+	} else {
+		c.heldBytes += bytes
 	}
 	c.isHeld = held
 	window := c.window.value()
@@ -468,11 +493,12 @@ func (c *Connection[K]) judge(now time.Duration, samples []Sample[K]) {
 		if p == c.first || p.reason != Overflow {
 			continue
 		}
-		if held && s.busy() && now-c.held >= max(heldFor, heldRoundTrips*s.MinRTT) {
+		if least := max(heldFor, heldRoundTrips*s.MinRTT); held && s.busy() && now-c.held >= least &&
+			float64(c.heldBytes) < hurts*p.alone*(now-c.held).Seconds() {
 			p.rest(now, NoGain)
 			continue
 		}
-		if !p.tried && measured && c.total.since-measureOver >= p.opened && c.total.last < hurts*p.alone {
+		if !p.tried && measured && !limited && s.busy() && c.total.since-measureOver >= p.opened && c.total.last < hurts*p.alone {
 			p.rest(now, NoGain)
 			continue
 		}
@@ -485,12 +511,14 @@ func (c *Connection[K]) judge(now time.Duration, samples []Sample[K]) {
 			p.rest(now, Slow)
 		case window > 0 && window/p.delay < max(sum-rate, p.alone):
 			p.rest(now, Window)
-		case !p.tried && measured:
-			if p.tried = true; c.total.last < worth*p.alone {
+		case !p.tried && measured && c.total.last < worth*p.alone:
+			// While the first path is saturated this one does not hold it up. And if the receive window
+			// would allow for much more, it is the application that has less to send.
+			if !limited && (window == 0 || c.total.last > hurts*window/p.delay) {
 				p.rest(now, NoGain)
-			} else {
-				p.rests, p.verdict, p.learned = 0, Unused, true
 			}
+		case !p.tried && measured:
+			p.tried, p.rests, p.verdict, p.learned = true, 0, Unused, true
 		}
 	}
 }
@@ -529,7 +557,7 @@ func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 	c.isSaturated = saturated
 	idle := row.idle << c.doublings
 	wait := row.saturated
-	if starts {
+	if starts || row.judges && next != nil && !next.helped(now) {
 		wait = row.start
 	}
 	if row.outlasts && next != nil {
@@ -537,7 +565,7 @@ func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 	}
 	switch {
 	case saturated && now-c.saturated >= wait && next != nil && (nextRate == 0 || nextRate >= leastShare*sum):
-		if row.retries && next.reason == Unused && !next.tried && next.alone > 0 && now-next.closed < againAfter {
+		if row.retries && next.reason == Unused && !next.tried && next.alone > 0 && c.saturated-next.closed < againAfter {
 			// The first path was not saturated because this one held it up.
 			next.rest(now, NoGain)
 			return

@@ -195,22 +195,34 @@ func TestAlarm(t *testing.T) {
 	}
 }
 
-// TestSlowStart: a path in slow start may be enough soon, so the next one waits for longer.
-func TestSlowStart(t *testing.T) {
-	for _, starts := range []bool{false, true} {
-		var c Connection[int]
+// TestWait: a path in slow start may be enough soon, and one that has not helped yet may do harm, so the next
+// path waits for longer.
+func TestWait(t *testing.T) {
+	helped := Past{Rate: 10 * mbit, Left: time.Minute}
+	for name, tt := range map[string]struct {
+		starts bool
+		past   Past
+		want   time.Duration
+	}{
+		"known":      {false, helped, saturatedFor},
+		"slow start": {true, helped, startFor},
+		"unknown":    {false, Past{}, startFor},
+		"no gain":    {false, Past{Rate: 10 * mbit, Verdict: NoGain, Rests: 1, Left: time.Minute}, startFor},
+		"forgotten":  {false, Past{Rate: 10 * mbit}, startFor},
+	} {
+		c := Connection[int]{Recall: func(i int) Past { return map[int]Past{1: tt.past}[i] }}
 		opened := time.Duration(0)
 		for now := time.Duration(0); opened == 0 && now < 5*time.Second; now += Interval {
 			s := []Sample[int]{
-				{Path: 0, Delivered: uint32(now / 1e6), Segment: 1400, Cwnd: 10, InFlight: 10, SRTT: 10 * time.Millisecond, MinRTT: 10 * time.Millisecond, SlowStart: starts},
-				{Path: 1, Segment: 1400, Cwnd: 10, SRTT: 10 * time.Millisecond},
+				{Path: 0, Delivered: uint32(now / 1e6 * 4), Segment: 1400, Cwnd: 10, InFlight: 10, SRTT: 10 * time.Millisecond, MinRTT: 10 * time.Millisecond, SlowStart: tt.starts},
+				{Path: 1, Segment: 1400, Cwnd: 10, SRTT: 50 * time.Millisecond},
 			}
 			if c.Look(now, s); c.Reason(1) == Overflow {
 				opened = now
 			}
 		}
-		if want := map[bool]time.Duration{false: saturatedFor, true: startFor}[starts]; opened != want {
-			t.Errorf("slow start %v: the next path opens after %s, want %s", starts, opened, want)
+		if opened != tt.want {
+			t.Errorf("%s: the next path opens after %s, want %s", name, opened, tt.want)
 		}
 	}
 }
@@ -219,7 +231,7 @@ func TestSlowStart(t *testing.T) {
 // longer than the rest of an object takes.
 func TestHeld(t *testing.T) {
 	m := newModel(16e6, road{50 * mbit, 10 * time.Millisecond}, road{50 * mbit, 10 * time.Millisecond})
-	m.run(1e12, time.Second)
+	m.run(1e12, 2*time.Second)
 	if r := m.c.Reason(1); r != Overflow {
 		t.Fatalf("the other path is %s", r)
 	}
@@ -239,6 +251,79 @@ func TestHeld(t *testing.T) {
 	}
 	if look(50); look(50) != Overflow || look(50) != NoGain {
 		t.Errorf("after %s it is %s", 2*Interval, m.c.Reason(1))
+	}
+}
+
+// TestStreamOverSecond: Linux' scheduler may give a whole stream to the path that was opened second. The first
+// one is then idle, but nothing is held up.
+func TestStreamOverSecond(t *testing.T) {
+	m := newModel(16e6, road{50 * mbit, 10 * time.Millisecond}, road{50 * mbit, 10 * time.Millisecond})
+	m.run(1e12, 2*time.Second)
+	if r := m.c.Reason(1); r != Overflow {
+		t.Fatalf("the other path is %s", r)
+	}
+	for range 2 * time.Second / Interval {
+		m.now += Interval
+		m.delivered[1] += 45 * mbit * Interval.Seconds()
+		m.c.Look(m.now, []Sample[int]{
+			{Path: 0, Delivered: uint32(m.delivered[0] / 1400), Segment: 1400, Cwnd: 50, Window: 16e6, SRTT: 10 * time.Millisecond, MinRTT: 10 * time.Millisecond},
+			{Path: 1, Delivered: uint32(m.delivered[1] / 1400), Segment: 1400, Cwnd: 50, InFlight: 40, Window: 16e6, SRTT: 10 * time.Millisecond, MinRTT: 10 * time.Millisecond},
+		})
+		if r := m.c.Reason(1); r == NoGain {
+			t.Fatalf("after %s the other path is %s", m.now, r)
+		}
+	}
+}
+
+// TestFirstCarriesLoad: a path does not become first, however short its delay is, that carries less than the
+// present one has to.
+func TestFirstCarriesLoad(t *testing.T) {
+	const ms = time.Millisecond
+	for name, tt := range map[string]struct {
+		load  float64 // of the first path, bytes/s
+		limit bool
+		moves bool
+	}{
+		"stream": {40 * mbit, false, false},
+		"bulk":   {45 * mbit, true, false},
+		"little": {mbit, false, true},
+	} {
+		var c Connection[int]
+		delivered := 0.0
+		c.Recall = func(i int) Past { return Past{Rate: []float64{45 * mbit, 5 * mbit}[i], Left: time.Minute} }
+		for now := time.Duration(0); now < 3*time.Second; now += Interval {
+			delivered += tt.load * Interval.Seconds()
+			s := []Sample[int]{
+				{Path: 0, Delivered: uint32(delivered / 1400), Segment: 1400, Cwnd: 1000, InFlight: 900, SRTT: 300 * ms, MinRTT: 290 * ms},
+				{Path: 1, Segment: 1400, Cwnd: 10, SRTT: 10 * ms, MinRTT: 10 * ms},
+			}
+			if tt.limit {
+				s[0].InFlight, s[0].NotSent = 1000, 1
+			}
+			if now < time.Second {
+				s = s[:1] // the other has not joined
+			}
+			c.Look(now, s)
+		}
+		if moves := c.Reason(1) == First; moves != tt.moves {
+			t.Errorf("%s: the first path is %s, the other %s", name, c.Reason(0), c.Reason(1))
+		}
+	}
+}
+
+// TestLessToSend: a stream that begins with a backlog carries less when that is sent, which is not for the
+// path that was opened meanwhile.
+func TestLessToSend(t *testing.T) {
+	m := newModel(16e6, road{50 * mbit, 10 * time.Millisecond}, road{50 * mbit, 10 * time.Millisecond})
+	m.run(1e12, 1500*time.Millisecond)
+	if r := m.c.Reason(1); r != Overflow {
+		t.Fatalf("the other path is %s", r)
+	}
+	for range 5 {
+		m.run(43*mbit, time.Second)
+		if r := m.c.Reason(1); r == NoGain {
+			t.Errorf("after %s the other path is %s", m.now, r)
+		}
 	}
 }
 
