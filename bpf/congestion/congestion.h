@@ -48,8 +48,17 @@ struct inet_connection_sock {
 	__u64 icsk_ca_priv[13];
 } KERNEL;
 
+struct minmax_sample {
+	__u32 v;
+} KERNEL;
+
+struct minmax {
+	struct minmax_sample s[3];
+} KERNEL;
+
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
+	struct minmax rtt_min;
 	__u64 tcp_mstamp;
 	__u32 srtt_us;
 	__u32 snd_cwnd;
@@ -149,6 +158,7 @@ struct state {
 	__u32 window;    /* at the last acknowledgment */
 	__u32 injected;  /* calls counted for inject */
 	__s64 each;      /* the last increase for a segment, in 2^-32 segments */
+	__u32 led, lead; /* the lead over other subflows in us, and when it was computed, by tcp_mstamp */
 #ifndef KERNEL_STATE
 	union {
 		struct {
@@ -322,14 +332,31 @@ static __always_inline void contain(struct tcp_sock *tp, struct stats *st, __u8 
 		__sync_fetch_and_add(&c->repairs, 1);
 }
 
+/* The lead over the other subflows, in controls that look at them. */
+#ifdef LOOKS
+static __u32 lead_of(struct tcp_sock *tp);
+#else
+static __always_inline __u32 lead_of(struct tcp_sock *tp __attribute__((unused)))
+{
+	return 0;
+}
+#endif
+
+#define LEAD_EVERY 10000 /* us */
+
 /* Sets TCP_NOTSENT_LOWAT to what the subflow sends in a short time, if that has changed by a quarter. */
 static __always_inline void bound_unsent(struct tcp_sock *tp)
 {
-	__u32 now = tp->notsent_lowat, want;
+	__u32 now = tp->notsent_lowat, at = tp->tcp_mstamp, want;
+	struct state *s = state_of(tp);
 
 	if (!lowat || !tp->is_mptcp)
 		return;
-	want = cc_lowat(tp->snd_cwnd, tp->mss_cache, tp->srtt_us);
+	if (tp->srtt_us && at - s->led >= LEAD_EVERY) {
+		s->led = at;
+		s->lead = lead_of(tp);
+	}
+	want = cc_lowat(tp->snd_cwnd, tp->mss_cache, tp->srtt_us, s->lead);
 	if (want > now + now / 4 || want < now - now / 4)
 		bpf_setsockopt((void *)tp, SOL_TCP, TCP_NOTSENT_LOWAT, &want, sizeof(want));
 }

@@ -3,6 +3,7 @@
 #ifndef TABANE_COUPLED_H
 #define TABANE_COUPLED_H
 
+#define LOOKS
 #include "congestion.h"
 
 struct mptcp_sock {
@@ -13,6 +14,8 @@ struct mptcp_subflow_context {
 	struct list_head node;
 	struct sock *tcp_sock;
 	struct sock *conn;
+	__u32 request_bkup : 1;
+	__u8 backup : 1;
 } KERNEL;
 
 KFUNC void *bpf_rdonly_cast(const void *object, __u32 type);
@@ -84,6 +87,40 @@ static __always_inline void look(struct walk *w, struct tcp_sock *tp)
 {
 	if (tp->srtt_us && begin(w, tp))
 		bpf_loop(MAX_SUBFLOWS, visit, w, 0);
+}
+
+/* A walk for the lead over the other subflows, in us. */
+struct ahead {
+	struct walk w;
+	__u64 own, rate;
+	__u32 srtt, lead;
+};
+
+static long precede(__u32 i __attribute__((unused)), struct ahead *a)
+{
+	struct mptcp_subflow_context *subflow;
+	struct tcp_sock *tp;
+	__u32 window, srtt;
+	__u64 at = a->w.next;
+
+	tp = step(&a->w, &window, &srtt);
+	if (!tp)
+		return 1;
+	subflow = bpf_rdonly_cast((void *)(at - OFFSET_OF(struct mptcp_subflow_context, node)), TYPE_ID(struct mptcp_subflow_context));
+	if ((__u64)tp != a->own && (__u64)window * srtt && !BIT_FIELD(subflow, backup) && !BIT_FIELD(subflow, request_bkup))
+		a->lead = cc_max(a->lead, cc_lead(a->rate, a->srtt, cc_rate(window, srtt), tp->rtt_min.s[0].v));
+	return 0;
+}
+
+static __u32 lead_of(struct tcp_sock *tp)
+{
+	struct ahead a = {.own = (__u64)tp, .srtt = tp->srtt_us};
+
+	if (!begin(&a.w, tp))
+		return 0;
+	a.rate = cc_rate(tp->snd_cwnd, a.srtt);
+	bpf_loop(MAX_SUBFLOWS, precede, &a, 0);
+	return a.lead;
 }
 
 #endif

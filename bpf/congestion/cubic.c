@@ -4,7 +4,7 @@
  * and the statistics of the other controls can be had with it.
  */
 #define KERNEL_STATE 64 /* bytes, at least those of struct bictcp; the loader checks that */
-#include "congestion.h"
+#include "coupled.h"
 
 KFUNC void cubictcp_init(struct sock *sk);
 KFUNC void cubictcp_cwnd_event(struct sock *sk, enum tcp_ca_event event);

@@ -56,6 +56,8 @@ struct pass {
 	__u32 vector;
 	struct cc_shares all;
 	struct cc_olia o;
+	__u32 own, srtt, lead;
+	__u64 rate;
 };
 
 static __always_inline const struct subflow *flow(const struct pass *p, __u32 i)
@@ -84,6 +86,15 @@ static long second(__u32 i, struct pass *p)
 
 	if (f)
 		cc_olia_count(&p->o, f->window, cc_olia_delivered(f->delivered, f->loss, f->previous), f->srtt);
+	return 0;
+}
+
+static long third(__u32 i, struct pass *p)
+{
+	const struct subflow *f = flow(p, i);
+
+	if (f && i != p->own)
+		p->lead = cc_max(p->lead, cc_lead(p->rate, p->srtt, cc_rate(f->window, f->srtt), f->srtt >> 3));
 	return 0;
 }
 
@@ -118,7 +129,11 @@ static long compute(__u32 i, void *context __attribute__((unused)))
 	srtt = f->srtt;
 	rate = cc_rate(window, srtt);
 	v->lost = cc_half(window, CC_LEAST);
-	v->lowat = cc_lowat(window, v->mss, srtt);
+	p.own = v->own;
+	p.srtt = srtt;
+	p.rate = rate;
+	bpf_loop(MAX_FLOWS, third, &p, 0);
+	v->lowat = cc_lowat(window, v->mss, srtt, p.lead);
 	r.window = window;
 	r.threshold = v->threshold;
 	r.base = v->base;

@@ -344,16 +344,33 @@ enum {
 	CC_LOWAT_LEAST = 4 << 10,
 	CC_LOWAT_MOST = 1 << 30,
 	CC_LOWAT_TIME = 20000,     /* us of the rate */
+	CC_LEAD_TRIPS = 3,         /* round trips of a longer path */
+	CC_LEAD_RATE = 16,         /* the part of the rate that its rate is at least */
+	CC_LEAD_MOST = 1000000,    /* us */
 };
 
+/*
+ * How much longer the round-trip time of another subflow is without a queue, in us, whose rate (cc_rate) is
+ * worth it: for so long data of this one may wait in its send buffer. The scheduler gives data to the subflow
+ * that needs the least time for what it has, and to none if that one accepts no more, so that a long path
+ * would be idle for most of a round trip. While its window grows, the scheduler's mean of its rate is a third
+ * of it.
+ */
+static __always_inline __u32 cc_lead(__u64 rate, __u32 srtt, __u64 other_rate, __u32 other_least)
+{
+	__u64 least = cc_min(CC_LEAD_TRIPS * (__u64)other_least, CC_LEAD_MOST + (srtt >> 3));
+
+	return cc_select(cc_less(other_rate, rate / CC_LEAD_RATE), 0, cc_max(least, srtt >> 3) - (srtt >> 3));
+}
+
 /* How many bytes a subflow may have in its send buffer unsent. */
-static __always_inline __u32 cc_lowat(__u32 window, __u32 mss, __u32 srtt)
+static __always_inline __u32 cc_lowat(__u32 window, __u32 mss, __u32 srtt, __u32 lead)
 {
 	__u64 bytes;
 
 	if (!srtt)
 		return CC_LOWAT_FIRST;
-	bytes = cc_min(window, CC_MOST) * cc_min(mss, 1 << 16) * 8 * CC_LOWAT_TIME / srtt;
+	bytes = cc_min(window, CC_MOST) * cc_min(mss, 1 << 16) * 8 * (CC_LOWAT_TIME + lead) / srtt;
 	return cc_min(cc_max(bytes, CC_LOWAT_LEAST), CC_LOWAT_MOST);
 }
 

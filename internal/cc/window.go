@@ -66,13 +66,32 @@ const (
 
 // Lowat returns how many bytes a subflow of MPTCP may have in its send buffer unsent, so that the scheduler,
 // which cannot take them back, gives a slow subflow no more than it sends in a short time
-// (TCP_NOTSENT_LOWAT): 20 ms of its rate. An SRTT of 0 is unknown.
-func Lowat(cwnd float64, segment int, srtt time.Duration) int {
+// (TCP_NOTSENT_LOWAT): 20 ms of its rate, and of the lead (see Lead) in addition. An SRTT of 0 is unknown.
+func Lowat(cwnd float64, segment int, srtt, lead time.Duration) int {
 	if srtt <= 0 {
 		return firstLowat
 	}
-	return int(min(max(math.Floor(cwnd)*float64(segment)*float64(lowatTime)/float64(srtt), leastLowat), mostLowat))
+	return int(min(max(math.Floor(cwnd)*float64(segment)*float64(lowatTime+lead)/float64(srtt), leastLowat), mostLowat))
 }
+
+// Lead returns how much longer the round-trip time of another subflow is without a queue, whose rate is worth
+// it: for so long data of this one may wait in its send buffer. The scheduler gives data to the subflow that
+// needs the least time for what it has, and to none if that one accepts no more, so that a long path would be
+// idle for most of a round trip. While its window grows, the scheduler's mean of its rate is a third of it.
+func Lead(rate float64, srtt time.Duration, otherRate float64, otherMinRTT time.Duration) time.Duration {
+	if otherRate < rate/leadRate {
+		return 0
+	}
+	return min(max(leadTrips*otherMinRTT-srtt, 0), mostLead)
+}
+
+// leadTrips is for how many round trips of the other subflow there is data, leadRate the part of a subflow's
+// rate that its rate must be at least, and mostLead bounds the lead.
+const (
+	leadTrips = 3
+	leadRate  = 16
+	mostLead  = time.Second
+)
 
 // LowatChanged reports whether a bound differs from the present one by more than a quarter: smaller
 // changes are not worth a system call.

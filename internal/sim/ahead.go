@@ -80,7 +80,7 @@ func (f *sender) take(s *Sim, data uint64, length int, front bool) {
 	f.backlog.add(data, length, front)
 	f.sendBacklog(s)
 	if f.c.buffered() {
-		f.account()
+		f.account(s)
 	} else {
 		f.path.Room -= length
 	}
@@ -112,20 +112,32 @@ func (c *connection) uncount(s *Sim) {
 
 // account sets the memory that the scheduler sees: what the backlog and outstanding segments use, and
 // the room in the send buffer. A piece is accepted whole while there is any (sk_stream_memory_free).
-func (f *sender) account() {
+func (f *sender) account(s *Sim) {
 	p := f.path
 	flight := int(f.board.next - f.board.una)
 	queue := flight*f.c.Segment + f.backlog.bytes + (int(math.Ceil(float64(flight)/max(f.buffers.average, 1)))+f.backlog.pieces())*segmentBuffer
 	p.Cwnd, p.Room, p.Queued = int(f.clamped())*f.c.Segment, 0, queue-p.InFlight
 	b := &f.backlog
 	if f.c.Lowat {
-		if next := cc.Lowat(f.clamped(), f.c.Segment, p.SRTT); cc.LowatChanged(b.lowat, next) {
+		if next := cc.Lowat(f.clamped(), f.c.Segment, p.SRTT, f.lead(s)); cc.LowatChanged(b.lowat, next) {
 			b.lowat = next
 		}
 	}
 	if free := f.sndbuf() - queue; f.state != caClosed && free > 0 && (b.lowat == 0 || b.bytes < b.lowat) {
 		p.Room = max(free, f.c.Segment)
 	}
+}
+
+// lead returns cc.Lead of the subflow, of the others that may be given data.
+func (f *sender) lead(s *Sim) (lead time.Duration) {
+	rtt := f.retrans.rtt.SRTT
+	for i := range f.c.flows {
+		o := &s.senders[int(f.c.first)+i]
+		if other := o.retrans.rtt; o != f && o.state != caClosed && !o.path.Backup && rtt > 0 && other.SRTT > 0 {
+			lead = max(lead, cc.Lead(f.clamped()/float64(rtt), rtt, o.clamped()/float64(other.SRTT), other.MinRTT))
+		}
+	}
+	return lead
 }
 
 // buffers averages the number of segments that a subflow sends in one buffer. Linux defers a single

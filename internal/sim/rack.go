@@ -133,6 +133,6 @@ func (r *rack) timeout(s *Sim, f *sender) {
 		f.prr.reduce(f, 1, false)
 	}
 	f.retransmitLost(s)
-	f.refresh()
+	f.refresh(s)
 	f.c.schedule(s)
 }

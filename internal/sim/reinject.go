@@ -114,7 +114,7 @@ func (c *connection) unblock(s *Sim) {
 			c.result.Penalties++
 			flow.Cwnd = max(flow.Cwnd/2, 1)
 			flow.Ssthresh = min(flow.Ssthresh, max(flow.Cwnd, 2))
-			f.refresh()
+			f.refresh(s)
 		}
 		return
 	}

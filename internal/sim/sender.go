@@ -80,13 +80,13 @@ func (f *sender) establish(s *Sim) {
 	f.cc.HyStart = c.Linux
 	f.retrans.rto = f.retrans.rtt.RTO(c.MinRTO)
 	f.path.Usable = true
-	f.refresh()
+	f.refresh(s)
 	c.established(s, f.index)
 	c.schedule(s)
 }
 
 // refresh updates the subflow's state for the scheduler and congestion control.
-func (f *sender) refresh() {
+func (f *sender) refresh(s *Sim) {
 	flight := f.board.inFlight()
 	flow := f.cc
 	flow.InFlight = float64(flight)
@@ -103,7 +103,7 @@ func (f *sender) refresh() {
 	p.InFlight = int(flight) * size
 	p.Room = max(room, 0) * size
 	if f.c.buffered() {
-		f.account()
+		f.account(s)
 	}
 	p.SRTT, p.RTTVAR = f.retrans.rtt.SRTT, f.retrans.rtt.RTTVAR
 }
@@ -250,11 +250,11 @@ func (f *sender) ack(s *Sim, p *packet) {
 	if c.ahead {
 		f.sendBacklog(s)
 	}
-	f.refresh()
+	f.refresh(s)
 	c.schedule(s)
 	if f.state == caRecovery && f.room() > 0 && c.idle(f) {
 		f.fillWindow(s)
-		f.refresh()
+		f.refresh(s)
 	}
 }
 
@@ -349,7 +349,7 @@ func (f *sender) timeout(s *Sim) {
 	f.restart(s)
 	c.reinject(s, f)
 	f.retransmitLost(s)
-	f.refresh()
+	f.refresh(s)
 	c.schedule(s)
 }
 

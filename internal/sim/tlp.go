@@ -91,5 +91,5 @@ func (t *tailLossProbe) send(s *Sim, f *sender) {
 	}
 	t.end = f.board.next
 	f.restart(s)
-	f.refresh()
+	f.refresh(s)
 }

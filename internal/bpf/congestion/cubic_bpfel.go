@@ -33,6 +33,7 @@ const (
 	cubicVarInject        = "inject"
 	cubicVarLowat         = "lowat"
 	cubicVarPace          = "pace"
+	cubicVarUnknownZero   = "unknown_zero"
 )
 
 // loadCubic returns the embedded CollectionSpec for cubic.
@@ -101,11 +102,12 @@ type cubicMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type cubicVariableSpecs struct {
-	Counters *ebpf.VariableSpec `ebpf:"_counters"`
-	Stats    *ebpf.VariableSpec `ebpf:"_stats"`
-	Inject   *ebpf.VariableSpec `ebpf:"inject"`
-	Lowat    *ebpf.VariableSpec `ebpf:"lowat"`
-	Pace     *ebpf.VariableSpec `ebpf:"pace"`
+	Counters    *ebpf.VariableSpec `ebpf:"_counters"`
+	Stats       *ebpf.VariableSpec `ebpf:"_stats"`
+	Inject      *ebpf.VariableSpec `ebpf:"inject"`
+	Lowat       *ebpf.VariableSpec `ebpf:"lowat"`
+	Pace        *ebpf.VariableSpec `ebpf:"pace"`
+	UnknownZero *ebpf.VariableSpec `ebpf:"unknown_zero"`
 }
 
 // cubicObjects contains all objects after they have been loaded into the kernel.
@@ -145,11 +147,12 @@ func (m *cubicMaps) Close() error {
 //
 // It can be passed to loadCubicObjects or ebpf.CollectionSpec.LoadAndAssign.
 type cubicVariables struct {
-	Counters *ebpf.Variable `ebpf:"_counters"`
-	Stats    *ebpf.Variable `ebpf:"_stats"`
-	Inject   *ebpf.Variable `ebpf:"inject"`
-	Lowat    *ebpf.Variable `ebpf:"lowat"`
-	Pace     *ebpf.Variable `ebpf:"pace"`
+	Counters    *ebpf.Variable `ebpf:"_counters"`
+	Stats       *ebpf.Variable `ebpf:"_stats"`
+	Inject      *ebpf.Variable `ebpf:"inject"`
+	Lowat       *ebpf.Variable `ebpf:"lowat"`
+	Pace        *ebpf.Variable `ebpf:"pace"`
+	UnknownZero *ebpf.Variable `ebpf:"unknown_zero"`
 }
 
 // cubicPrograms contains all programs after they have been loaded into the kernel.

@@ -86,7 +86,13 @@ func (s *sides) compareIncrease(t *testing.T) float64 {
 	want, got := s.flows[i].Cwnd-before, float64(s.kernel.Each)/(1<<32)
 	s.reset(i)
 	// What rounding the window in floats leaves of the model's increase does not count.
-	if lowat := cc.Lowat(float64(s.kernel.Flow[i].Window), int(s.kernel.Mss), s.flows[i].SRTT); int(s.kernel.Lowat) != lowat {
+	lead := time.Duration(0)
+	for j := range s.flows {
+		if other := &s.flows[j]; j != i {
+			lead = max(lead, cc.Lead(s.flows[i].Cwnd/float64(s.flows[i].SRTT), s.flows[i].SRTT, other.Cwnd/float64(other.SRTT), other.MinRTT))
+		}
+	}
+	if lowat := cc.Lowat(float64(s.kernel.Flow[i].Window), int(s.kernel.Mss), s.flows[i].SRTT, lead); int(s.kernel.Lowat) != lowat {
 		t.Errorf("lowat %d, want %d: %+v", s.kernel.Lowat, lowat, s.kernel)
 	}
 	differs := math.Abs(got-want) / max(math.Abs(want), 1e-6)
