@@ -61,6 +61,9 @@ func schedule(spec *scenario.Spec, labs, trials int, quick bool) ([][]job, error
 						expected += recovery
 					}
 					expected += warmUpOf(spec, k)
+					if d := e.Settings(k).Recall; d > 0 {
+						expected += d + overhead
+					}
 					lab := slices.MinFunc(own, func(a, b int) int { return cmp.Compare(busy[a], busy[b]) })
 					busy[lab] += expected
 					lists[lab] = append(lists[lab], job{k, trial, phases, expected})

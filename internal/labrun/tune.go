@@ -32,6 +32,9 @@ type tuning struct {
 	out, back scenario.RouteMetrics
 	// use is which subflows carry data; "": as the scenario says.
 	use edge.Use
+	// recall is how long a download lasts from which the run's connections recall what it learned of
+	// paths.
+	recall time.Duration
 	// notes name settings for which the kernel only has an approximation.
 	notes []string
 }
@@ -121,7 +124,7 @@ var tcp2006 = map[string]string{
 func tune(s scenario.Settings, multipath bool, segment int, o offers) (tuning, error) {
 	t := tuning{server: map[string]string{}, client: map[string]string{}}
 	if multipath {
-		t.use = s.Use
+		t.use, t.recall = s.Use, s.Recall
 	}
 	var errs []error
 	if s.Congestion != "" {
@@ -321,8 +324,28 @@ func (r *runner) tune(ctx context.Context, u *tuner, j job, run *result.Run) err
 	if err := u.set(ctx, settings); err != nil {
 		return fmt.Errorf("set up the two ends: %w", err)
 	}
-	return u.learn(ctx, t)
+	if err := u.learn(ctx, t); err != nil {
+		return err
+	}
+	return u.explore(ctx, t, settings.recall)
 }
+
+// explore downloads for that time, so that the edge learns of the paths of a transport.
+func (u *tuner) explore(ctx context.Context, t *scenario.Transport, d time.Duration) error {
+	if d == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, d+slack, errors.New("took far longer than it should"))
+	defer cancel()
+	args := append(clientArguments(t), "--limit", d.String(), serverURL(u.lab.Spec(), t)+fmt.Sprintf("/bytes/%d", exploreBytes))
+	if _, err := fetch(ctx, u.lab, u.lab.Spec().Experiment.Client, args, func(traffic.Sample) {}); err != nil {
+		return fmt.Errorf("have the paths learned: %w", err)
+	}
+	return nil
+}
+
+// exploreBytes are more than are downloaded in that time.
+const exploreBytes = int64(1 * unit.TB)
 
 // overflows reports whether one path of a connection carries data first in some run.
 func overflows(spec *scenario.Spec, tunings map[result.CellKey]tuning) bool {

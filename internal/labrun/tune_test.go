@@ -55,6 +55,7 @@ func TestTune(t *testing.T) {
 			want: tuning{client: map[string]string{receiveKey: "4096 400000 400000"}, back: scenario.RouteMetrics{Window: 200_000}, notes: []string{"rbuf 200kB: a receive buffer of that size"}},
 		},
 		{name: "one path first", multipath: true, settings: scenario.Settings{Use: edge.UseOverflow}, want: tuning{use: edge.UseOverflow}},
+		{name: "with a memory", multipath: true, settings: scenario.Settings{Use: edge.UseOverflow, Recall: time.Second}, want: tuning{use: edge.UseOverflow, recall: time.Second}},
 		{name: "one path", settings: scenario.Settings{Use: edge.UseOverflow}}, // of a case, for a transport without mptcp
 		{
 			name: "small segments", multipath: true, settings: scenario.Settings{ReceiveBuffer: 100 * unit.KB, Segment: 536},

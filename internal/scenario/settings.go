@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tabane/tabane/internal/cc"
 	"github.com/tabane/tabane/internal/edge"
@@ -31,6 +32,9 @@ type Settings struct {
 	// Use is which subflows of an MPTCP connection carry data: mptcp.use of the server's edge. Default: as
 	// that says. Example: overflow
 	Use edge.Use `yaml:"use,omitempty"`
+	// Recall has each run follow a download of this length, so that its connections recall what that one
+	// learned of paths. It needs use: overflow; each run begins without what others learned. Example: 6s
+	Recall time.Duration `yaml:"recall,omitempty"`
 	// SchedulerOptions are the parameters of the scheduler.
 	SchedulerOptions SchedulerOptions `yaml:"scheduler_options,omitempty"`
 	// Window is the most payload that a subflow may have in flight.
@@ -68,6 +72,8 @@ const (
 	maxHeader = 1000
 	// maxInitialWindow bounds the initial window, in segments.
 	maxInitialWindow = 1000
+	// maxRecall bounds the download before a run: what is learned counts for 10 minutes.
+	maxRecall = time.Minute
 )
 
 // kernelControl is the congestion control that the kernel has and the simulator has not.
@@ -81,6 +87,7 @@ func (s Settings) With(over Settings) Settings {
 	s.Pace = cmp.Or(over.Pace, s.Pace)
 	s.Lowat = cmp.Or(over.Lowat, s.Lowat)
 	s.Use = cmp.Or(over.Use, s.Use)
+	s.Recall = cmp.Or(over.Recall, s.Recall)
 	s.Window = cmp.Or(over.Window, s.Window)
 	s.RBuf = cmp.Or(over.RBuf, s.RBuf)
 	s.ReceiveBuffer = cmp.Or(over.ReceiveBuffer, s.ReceiveBuffer)
@@ -115,6 +122,12 @@ func (s Settings) Check() fault.List {
 	}
 	if s.Use != "" && s.Use != edge.UseAll && s.Use != edge.UseOverflow {
 		faults.Add("use", "must be %q or %q, got %q", edge.UseAll, edge.UseOverflow, s.Use)
+	}
+	switch {
+	case s.Recall < 0 || s.Recall > maxRecall:
+		faults.Add("recall", "must be from 0 to %s, got %s", maxRecall, s.Recall)
+	case s.Recall > 0 && s.Use != edge.UseOverflow:
+		faults.Add("recall", "needs use: %s", edge.UseOverflow)
 	}
 	faults.Merge("scheduler_options", s.SchedulerOptions.Check())
 	if names := append(cc.Names(), kernelControl); s.Congestion != "" && !slices.Contains(names, s.Congestion) {

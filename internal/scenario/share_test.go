@@ -4,6 +4,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tabane/tabane/internal/edge"
 	"github.com/tabane/tabane/internal/result"
@@ -82,9 +83,11 @@ func TestUnequalFaults(t *testing.T) {
 		`experiment.cases[0].rates.bi: traffic "bi" has no rate`:                       func(_ *Spec, e *Experiment) { e.Cases[0].Rates = map[string]unit.Bandwidth{"bi": 1} },
 		`experiment.transports.mptcp-overflow.use: must be "all" or "overflow"`:        func(_ *Spec, e *Experiment) { e.Transports["mptcp-overflow"].Use = "x" },
 		`experiment.transports.tcp-a.use: is for transports with mptcp`:                func(_ *Spec, e *Experiment) { e.Transports["tcp-a"].Use = edge.UseAll },
+		`experiment.transports.mptcp-overflow.recall: must be from 0 to 1m0s`:          func(_ *Spec, e *Experiment) { e.Transports["mptcp-overflow"].Recall = time.Hour },
+		`experiment.transports.mptcp-epe.recall: needs use: overflow`:                  func(_ *Spec, e *Experiment) { e.Transports["mptcp-epe"].Recall = time.Second },
 		`experiment.transports.mptcp-overflow.use: needs an edge`:                      func(s *Spec, _ *Experiment) { s.Nodes["server"].Edge.MPTCP.PathManager = edge.KernelPathManager },
 		`experiment.figures[0]: shows cases`:                                           func(_ *Spec, e *Experiment) { e.Cases[1].Parameters = e.Cases[0].Parameters },
-		`experiment.figures[0].transports: must be one, got 9`:                         func(_ *Spec, e *Experiment) { e.Figures[0].Transports = nil },
+		`experiment.figures[0].transports: must be one, got 10`:                        func(_ *Spec, e *Experiment) { e.Figures[0].Transports = nil },
 		`experiment.figures[0]: selects no case`:                                       func(_ *Spec, e *Experiment) { e.Figures[0].Y = "" },
 		`experiment.figures[0].y: is for figures of kind heat`:                         func(_ *Spec, e *Experiment) { e.Figures[0].Kind = FigureLines },
 	} {

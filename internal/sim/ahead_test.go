@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/overflow"
 	"github.com/tabane/tabane/internal/sched"
 	"github.com/tabane/tabane/internal/unit"
 )
@@ -106,6 +107,16 @@ func TestOverflow(t *testing.T) {
 	k.Scheduler, k.Congestion, k.Window, k.ReceiveBuffer, k.RACK, k.Handshake, k.Lowat, k.Overflow = sched.Default, "cubic", 0, 3*unit.MB, true, true, true, true
 	if got := run(t, c).Connections[0].Delivered.Over(c.Duration); got < 46*unit.MbitPerSecond {
 		t.Errorf("bulk: %s", got)
+	}
+	// Another connection that recalls what this one learned does not try the slow path.
+	first := run(t, c).Connections[0]
+	k.Past = first.Learned
+	for i := range k.Past {
+		k.Past[i].Left = time.Minute
+	}
+	next := run(t, c).Connections[0]
+	if first.Paths[1].Segments == 0 || next.Paths[1].Segments > 0 || next.Learned[1].Verdict == overflow.Unused {
+		t.Errorf("%d and %d segments over the slow path; learned %+v", first.Paths[1].Segments, next.Paths[1].Segments, next.Learned)
 	}
 	for overflows, within := range map[bool][2]time.Duration{false: {200 * ms, time.Second}, true: {20 * ms, 60 * ms}} {
 		c := paper(slow, fast)

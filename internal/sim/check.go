@@ -196,6 +196,9 @@ func (c *Connection) check(links int, instant []bool) fault.List {
 	case len(c.Paths) > sched.MaxPaths:
 		faults.Add("paths", "must be at most %d, got %d", sched.MaxPaths, len(c.Paths))
 	}
+	if c.Past != nil && (len(c.Past) != len(c.Paths) || !c.Overflow) {
+		faults.Add("past", "must have one for each path, and needs overflow")
+	}
 	f := c.withDefaults()
 	for i := range c.Paths {
 		faults.Merge(fmt.Sprintf("paths[%d]", i), c.Paths[i].check(f.Segment, links, instant))

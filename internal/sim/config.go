@@ -94,6 +94,8 @@ type Connection struct {
 	// closed. Policy is what the paths are chosen for.
 	Overflow bool
 	Policy   overflow.Policy
+	// Past is what earlier connections learned of each path, for Overflow; nil: nothing.
+	Past []overflow.Past
 
 	// Segment is the payload of a full segment. Header is the number of header bytes that links
 	// count for each segment and acknowledgement. 0 means that of an Ethernet frame of 1514

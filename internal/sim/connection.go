@@ -285,5 +285,8 @@ func (c *connection) collect(s *Sim) ConnectionResult {
 	for i := range c.flows {
 		r.Paths = append(r.Paths, s.senders[int(c.first)+i].collect(s))
 	}
+	if c.Overflow {
+		r.Learned = c.use.learned(s.now, len(c.Paths))
+	}
 	return r
 }

@@ -3,6 +3,7 @@ package sim
 import (
 	"time"
 
+	"github.com/tabane/tabane/internal/overflow"
 	"github.com/tabane/tabane/internal/reseq"
 	"github.com/tabane/tabane/internal/unit"
 )
@@ -45,6 +46,8 @@ type ConnectionResult struct {
 	Objects []time.Duration `json:",omitempty"`
 	// Reinjected is the number of segments reinjected.
 	Reinjected uint64
+	// Learned is what the connection learned of each path, with Connection.Overflow.
+	Learned []overflow.Past `json:",omitempty"`
 	// Gateway is the tunnel that carries the data, with a Gateway.
 	Gateway *GatewayResult `json:",omitempty"`
 	// Penalties is the number of times a subflow was penalized.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tabane/tabane/internal/cc"
 	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/overflow"
 	"github.com/tabane/tabane/internal/reseq"
 	"github.com/tabane/tabane/internal/sched"
 	"github.com/tabane/tabane/internal/unit"
@@ -165,6 +166,9 @@ func (s *Sim) connect(c *connection, id, first int32, ways [][2]uint32) (err err
 	c.sizing = newRightSizing(c)
 	c.advertised = uint64(cmp.Or(c.InitialReceive, c.ReceiveBuffer))
 	c.edge = c.advertised
+	if c.Past != nil {
+		c.use.Recall = func(i int) overflow.Past { return c.Past[i] }
+	}
 	c.result = ConnectionResult{Name: c.Name, FirstByte: Never, Finish: Never}
 	samples := 0
 	if s.config.Series > 0 {

@@ -20,6 +20,19 @@ type progress struct {
 	at        time.Duration
 }
 
+// learned returns what the connection learned of each of n paths, and what it recalls of others.
+func (u *use) learned(now time.Duration, n int) []overflow.Past {
+	all := make([]overflow.Past, n)
+	for i := range all {
+		if p, ok := u.Learned(now, i); ok {
+			all[i] = p
+		} else if u.Recall != nil {
+			all[i] = u.Recall(i)
+		}
+	}
+	return all
+}
+
 // lookAtPaths has package overflow decide, and sets which paths are backups.
 func (c *connection) lookAtPaths(s *Sim) {
 	c.use.at = s.now + overflow.Interval

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/overflow"
 	"github.com/tabane/tabane/internal/reseq"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/sim"
@@ -42,11 +43,17 @@ func (p *plan) simulateObjects(ctx context.Context, k result.CellKey, trial int,
 		times    []time.Duration
 		began    time.Duration
 	)
+	var past []overflow.Past
 	for i := range t.Objects {
 		config, err := p.config(k, seed+uint64(i)<<32)
+		if err == nil && i == 0 {
+			err = p.recall(ctx, k, &config)
+			past = config.Connections[0].Past
+		}
 		if err != nil {
 			return run, nil, fmt.Errorf("%s: %w", k, err)
 		}
+		config.Connections[0].Past = past
 		config.Connections[0].Bytes, config.Connections[0].Object = t.Bytes, 0
 		s, err := sim.New(config)
 		if err != nil {

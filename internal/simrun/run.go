@@ -148,6 +148,9 @@ func (p *plan) simulate(ctx context.Context, k result.CellKey, trial int, seed u
 	if err != nil {
 		return result.Run{}, nil, fmt.Errorf("%s: %w", k, err)
 	}
+	if err := p.recall(ctx, k, &config); err != nil {
+		return result.Run{}, nil, fmt.Errorf("%s trial %d: %w", k, trial, err)
+	}
 	s, err := sim.New(config)
 	if err != nil {
 		return result.Run{}, nil, fmt.Errorf("%s: %w", k, err)
@@ -174,6 +177,35 @@ func (p *plan) simulate(ctx context.Context, k result.CellKey, trial int, seed u
 	}
 	return p.measure(k, trial, config, simulated)
 }
+
+// recall simulates the download from which the connection of a cell recalls what was learned of paths.
+func (p *plan) recall(ctx context.Context, k result.CellKey, c *sim.Config) error {
+	d := p.spec.Experiment.Settings(k).Recall
+	if d == 0 || !c.Connections[0].Overflow {
+		return nil
+	}
+	before := *c
+	connection := c.Connections[0]
+	connection.Bytes, connection.Rate, connection.Object = 0, 0, 0
+	before.Connections, before.Changes, before.Duration = []sim.Connection{connection}, nil, connection.Start+d
+	s, err := sim.New(before)
+	if err != nil {
+		return err
+	}
+	r, err := s.Run(ctx)
+	if err != nil {
+		return err
+	}
+	past := r.Connections[0].Learned
+	for i := range past {
+		past[i].Left = recallFor
+	}
+	c.Connections[0].Past = past
+	return nil
+}
+
+// recallFor is how long what was learned counts: longer than a run lasts.
+const recallFor = time.Hour
 
 // parallel calls f for 0 to n-1 in at most jobs goroutines, started in this order. The first error
 // cancels the rest.
