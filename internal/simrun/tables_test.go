@@ -390,13 +390,13 @@ func jitter() publishedTable {
 
 // kernelShake returns the table of shake-static in a lab.
 func kernelShake() publishedTable {
-	p := publishedTable{file: "docs/shake.md", name: "kernel", head: []string{"transport", "±50", "±200", "three duplicates at ±50, %", "at ±200"}}
+	p := publishedTable{file: "docs/shake.md", name: "kernel", head: []string{"transport", "±50", "±200", "after 5 s: ±50", "±200", "three duplicates at ±50, %", "at ±200"}}
 	for _, transport := range shakeTransports {
 		row := publishedRow{label: "`" + transport + "`"}
 		for _, m := range []struct {
 			metric string
 			show   func(sample) string
-		}{{result.Goodput, kbitsCI}, {result.TripleDuplicates, percentCI}} {
+		}{{result.Goodput, kbitsCI}, {result.GoodputLater, kbitsCI}, {result.TripleDuplicates, percentCI}} {
 			for _, pattern := range []string{"j50", "j200"} {
 				if m.metric == result.TripleDuplicates && strings.HasPrefix(transport, "path") {
 					row.cells = append(row.cells, publishedCell{}) // one path keeps the order
