@@ -79,7 +79,7 @@ func Head(cells ...string) []string {
 // Row returns the line of a row.
 func Row(cells ...string) string { return "| " + strings.Join(cells, " | ") + " |" }
 
-// measuredOn describes runs of a length, which is left out if it is 0, and the machine.
+// measuredOn describes runs of a length, and the machine.
 func measuredOn(runs int, length time.Duration) string {
 	var u unix.Utsname
 	_ = unix.Uname(&u) // fails only for a bad pointer
@@ -97,8 +97,5 @@ func measuredOn(runs int, length time.Duration) string {
 	if runs > 1 {
 		of = fmt.Sprintf("Medians of %d runs", runs)
 	}
-	if length > 0 {
-		of += fmt.Sprintf(" of %v", length)
-	}
-	return fmt.Sprintf("%s on a machine with %d processors (%s), Linux %s:", of, runtime.NumCPU(), processor, release)
+	return fmt.Sprintf("%s of %v on a machine with %d processors (%s), Linux %s:", of, length, runtime.NumCPU(), processor, release)
 }

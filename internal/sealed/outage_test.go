@@ -3,10 +3,8 @@ package sealed
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -213,21 +211,17 @@ func disturb(t testing.TB, size int, after time.Duration, up int, apply func(a, 
 	return lost
 }
 
-// BenchmarkOutage measures for how long packets are lost by faults, in the worse of both directions.
+// BenchmarkOutage measures for how long packets are lost by faults, the worse of both directions.
 func BenchmarkOutage(b *testing.B) {
-	var rows [][]string
-	runs := 0
 	for _, o := range outages {
 		b.Run(o.name, func(b *testing.B) {
-			r := readings{}
+			var worst time.Duration
 			for b.Loop() {
 				v := disturb(b, o.size, o.after, o.up, o.apply)
-				r.add(b, milliseconds(max(v[0], v[1])), "ms-lost")
+				worst = max(worst, v[0], v[1])
 			}
+			b.ReportMetric(float64(worst.Milliseconds()), "ms-lost")
 			b.ReportMetric(0, "ns/op")
-			all := r["ms-lost"]
-			rows, runs = append(rows, []string{o.name, fmt.Sprintf("%.0f", r.median("ms-lost")), fmt.Sprintf("%.0f to %.0f", slices.Min(all), slices.Max(all))}), b.N
 		})
 	}
-	publish(b, "outages", runs, 0, []string{"fault, under 1000 datagrams per second each way", "datagrams are lost for, ms", "from the shortest to the longest run"}, rows)
 }
