@@ -324,7 +324,7 @@ func (p *participant) take(total int) {
 // TestStudyIsKilled: a server that is killed again and again while participants post forms loses
 // nothing that it acknowledged. Sessions go on with the next one.
 func TestStudyIsKilled(t *testing.T) {
-	const participants, total, each, kills = 6, 4, 11, 6
+	const participants, total, each, kills = 6, 4, 7, 6
 	s := serve(t, "map, shop")
 	acknowledged := make(chan struct{}, 1000)
 	var all []*participant
@@ -335,18 +335,21 @@ func TestStudyIsKilled(t *testing.T) {
 		running.Add(1)
 		go func() { defer running.Done(); p.take(total) }()
 	}
+	done := make(chan struct{})
+	go func() { running.Wait(); close(done) }()
 	for range kills {
 		for range each {
 			select {
 			case <-acknowledged:
+			case <-done: // what was stored but not acknowledged at a kill is not posted again
 			case <-time.After(studyPatience):
-				t.Error("participants do not go on")
+				t.Fatal("participants do not go on")
 			}
 		}
 		s.end(syscall.SIGKILL)
 		s.start()
 	}
-	running.Wait()
+	<-done
 	byCode := map[string]map[int]int{}
 	for _, a := range s.export().Answers {
 		if byCode[a.Participant] == nil {
