@@ -12,12 +12,14 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/bpf/flowcount"
+	"github.com/tabane/tabane/internal/edge"
 	"github.com/tabane/tabane/internal/flows"
 	"github.com/tabane/tabane/internal/gateway"
 	"github.com/tabane/tabane/internal/plane"
@@ -41,6 +43,8 @@ type flowsFlags struct {
 	max        int
 	cpu        float64
 	metrics    string
+	// edge is where the status of the edge of file is served, if that chooses subflows.
+	edge netip.AddrPort
 }
 
 func (a *app) flowsCommand() *cobra.Command {
@@ -143,7 +147,16 @@ func (a *app) flows(ctx context.Context, o flowsFlags) (err error) {
 		}
 	}
 	write, read := a.flowsWriter(o, hint, max(0, len(options.Peers)-1)), 0
+	var known uses
+	if o.edge.IsValid() {
+		following, stop := context.WithCancel(ctx)
+		var follower sync.WaitGroup
+		follower.Go(func() { known.follow(following, o.edge) })
+		defer follower.Wait()
+		defer stop()
+	}
 	options.Sink = func(s *flows.Snapshot) error {
+		s.Use = known.of
 		read++
 		last := read == o.count
 		if err := write(s, last || ctx.Err() != nil); err != nil {
@@ -200,6 +213,10 @@ func (o *flowsFlags) readFile(options *flows.Options) error {
 	}
 	if len(options.Interfaces) == 0 {
 		options.Interfaces = []string{f.Edge.Interface}
+	}
+	if f.Edge.MPTCP.Use == edge.UseOverflow || len(f.Edge.MPTCP.Policies) > 0 {
+		d, _ := role.Named(role.Edge)
+		o.edge = d.Status(&f.Sections)
 	}
 	options.Peers = map[netip.Addr]string{f.Edge.Address: bestPath}
 	for _, p := range f.Edge.Peers {

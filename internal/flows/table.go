@@ -29,6 +29,8 @@ type Table struct {
 	since time.Duration
 	sum   [2]flowcount.Count
 	lines int
+	// use is that of the snapshot that is drawn.
+	use func(*Flow) Use
 }
 
 // TableOptions configure a Table.
@@ -117,6 +119,7 @@ func (t *Table) draw(s *Snapshot) string {
 		columns, height = t.size()
 	}
 	blocks := t.blocks(s)
+	t.use = s.use
 	routing := slices.IndexFunc(blocks, func(b *block) bool { return b.routing })
 	if routing < 0 {
 		routing = len(blocks)
@@ -235,6 +238,9 @@ func (t *Table) describe(bl *block, now time.Time) []line {
 		if bl.nat != nil {
 			name, remote = "nat "+bl.nat.protocol+" "+natEnd(bl.nat.host), natEnd(bl.nat.far)
 		}
+		if u := t.use(bl.rows[0].flow); u.Policy != "" {
+			name += " " + u.Policy
+		}
 		lines = append(lines, line{cells: [len(titles)]string{
 			0: number2(rate(bl.sent, t.since)), 2: name, 3: remote, 5: number2(rate(received, t.since)),
 		}})
@@ -267,7 +273,10 @@ func (t *Table) describeRow(bl *block, r *row, indent string, now time.Time) lin
 		l.cells[1] = fmt.Sprintf("%.0f %%", 100*float64(r.sent)/float64(bl.sent))
 	}
 	if socket, at := r.flow.Socket(); socket != nil {
-		if socket.BackupHere || socket.BackupThere {
+		switch u := t.use(r.flow); {
+		case u.Reason != "":
+			path = append(path, u.Reason)
+		case socket.BackupHere || socket.BackupThere:
 			path = append(path, "backup")
 		}
 		if age := now.Sub(at); age > time.Second {

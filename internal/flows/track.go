@@ -3,6 +3,7 @@ package flows
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tabane/tabane/internal/bpf/flowcount"
@@ -20,6 +21,25 @@ type Snapshot struct {
 	// Unparsed counts the packets since the start that belong to no flow, by reason; the count
 	// of reason Counted is 0.
 	Unparsed [flowcount.NumReasons]flowcount.Count
+	// Use is what the path manager says of a subflow, by its local address and its remote end. The sink
+	// may set it; nil: nothing is known.
+	Use func(local netip.Addr, remote netip.AddrPort) Use
+}
+
+// Use is why a subflow carries data or rests, and the policy of its connection; "": it has none.
+type Use struct{ Policy, Reason string }
+
+// use returns what is known of the subflow of a flow.
+func (s *Snapshot) use(f *Flow) Use {
+	if socket, _ := f.Socket(); s.Use == nil || socket == nil || socket.Token == 0 {
+		return Use{}
+	}
+	u := s.Use(f.Local.Addr(), f.Remote)
+	words := strings.Fields(u.Reason)
+	for i := range words {
+		words[i] = plainName(words[i])
+	}
+	return Use{plainName(u.Policy), strings.Join(words, " ")}
 }
 
 // Flow is one direction of a connection, on one interface and to one SID.

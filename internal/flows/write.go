@@ -72,6 +72,9 @@ func (j *JSON) Write(s *Snapshot) error {
 		if socket, at := f.Socket(); socket != nil {
 			b = appendSocket(b, socket, s.Time.Sub(at))
 		}
+		if u := s.use(f); u.Policy != "" {
+			b = append(b, `,"policy":"`+u.Policy+`","use":"`+u.Reason+`"`...)
+		}
 		j.b = append(b, '}', '\n')
 	}
 	if len(j.b) == 0 {
@@ -194,7 +197,7 @@ func NewCSV(w io.Writer, top int) *CSV { return &CSV{w: w, top: top} }
 const csvHeader = "time,interval_ms,flow,interface,direction,protocol,local,remote,sid,peer,token,local_id,remote_id,backup," +
 	"packets,bytes,bits_per_second,share,total_packets,total_bytes,ended," +
 	"state,congestion,srtt_ms,rttvar_ms,cwnd,mss,in_flight,delivery_bits_per_second,bytes_acked,retransmitted,reordering,reordered,age_ms," +
-	"min_rtt_ms,not_sent,send_window,pacing_bits_per_second,app_limited,busy_ms,window_limited_ms,buffer_limited_ms,path,nat_host,nat_far\n"
+	"min_rtt_ms,not_sent,send_window,pacing_bits_per_second,app_limited,busy_ms,window_limited_ms,buffer_limited_ms,path,nat_host,nat_far,policy,use\n"
 
 // socketColumns is the number of columns that are empty if a flow has no socket.
 const socketColumns = 21
@@ -236,6 +239,7 @@ func (c *CSV) Write(s *Snapshot) error {
 		b = strconv.AppendBool(append(b, ','), f.Ended)
 		if socket == nil {
 			b = appendNAT(append(b, strings.Repeat(",", socketColumns)...), f)
+			b = append(b, ",,\n"...)
 			continue
 		}
 		b = append(b, ","+socket.State.String()+","+plainName(socket.Congestion)+","...)
@@ -257,6 +261,8 @@ func (c *CSV) Write(s *Snapshot) error {
 			b = appendMilliseconds(append(b, ','), d)
 		}
 		b = appendNAT(b, f)
+		u := s.use(f)
+		b = append(b, ","+u.Policy+","+u.Reason+"\n"...)
 	}
 	c.b = b
 	if len(b) == 0 {
@@ -270,9 +276,9 @@ func (c *CSV) Write(s *Snapshot) error {
 func appendNAT(b []byte, f *Flow) []byte {
 	b = append(b, ","+field(f.Path)+","...)
 	if host, far, ok := f.NAT(); ok {
-		return append(b, natEnd(host)+","+natEnd(far)+"\n"...)
+		return append(b, natEnd(host)+","+natEnd(far)...)
 	}
-	return append(b, ",\n"...)
+	return append(b, ',')
 }
 
 // field quotes a field if it contains special characters of CSV (RFC 4180).
