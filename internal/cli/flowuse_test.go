@@ -27,3 +27,20 @@ func TestParseUses(t *testing.T) {
 		t.Error("no list of subflows is accepted")
 	}
 }
+
+// FuzzParseUses: what is decoded has a policy.
+func FuzzParseUses(f *testing.F) {
+	f.Add([]byte(`{"subflows":[{"client":"[2001:db8:c::10]:5000","address":"2001:db8:1::a","policy":"steady","use":"first"}]}`))
+	f.Add([]byte(`{"subflows":[{"client":"x"}]}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		known, err := parseUses(body)
+		if err != nil && known != nil {
+			t.Error("subflows beside an error")
+		}
+		for ends, u := range known {
+			if u.Policy == "" {
+				t.Errorf("%v has no policy", ends)
+			}
+		}
+	})
+}
