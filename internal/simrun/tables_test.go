@@ -50,8 +50,12 @@ type figure struct {
 	minRTO string
 	// lab is the result.json of a measurement in a lab, of which only the summary counts. Default: the
 	// figure is simulated.
-	lab  string
-	show func(sample) string
+	lab string
+	// traffic is that of a figure of a lab, ftp if empty. alone are transports over one path each: the
+	// figure is relative to the best of them.
+	traffic string
+	alone   []string
+	show    func(sample) string
 	// tens is which ten seconds of the run a rate is of, counted from 1. 0: all of it.
 	tens int
 }
@@ -239,7 +243,7 @@ func tables() []publishedTable {
 		found.rows = append(found.rows, publishedRow{label: r.figures, cells: []publishedCell{{format: r.paper}, {r.here, r.of}, {format: r.where}}})
 	}
 	return []publishedTable{lossy, lossless, both, bound, timer, delays, rates, bursts, found, gatewaySweep(), fairness(),
-		shake("shake-static"), shake("shake-unequal"), jitter(), kernelShake(), turns(), datagrams(), dynamic(), unequal()}
+		shake("shake-static"), shake("shake-unequal"), jitter(), kernelShake(), unequalPairs(), turns(), datagrams(), dynamic(), unequal()}
 }
 
 // fairness returns the table of cc-fairness: all cases of it.
@@ -410,6 +414,32 @@ func kernelShake() publishedTable {
 	return p
 }
 
+// unequalPairs returns the table of bulk in epe-unequal in a lab.
+func unequalPairs() publishedTable {
+	const file = "docs/measured/epe-unequal.json"
+	alone := []string{"mptcp-a", "mptcp-b"}
+	p := publishedTable{file: "scenarios/epe-unequal/README.md", name: "bulk", head: []string{"pair", "first connection, Mbit/s", "of the better path alone", "second, Mbit/s", "of it", "longest pause, ms: first", "second"}}
+	for _, pair := range []string{"p1", "p1r", "p2", "p3", "p4", "p5", "p6", "p7", "p8", "p9"} {
+		row := publishedRow{label: pair}
+		of := func(transport, metric string, alone []string, show func(sample) string) publishedCell {
+			return one(figure{lab: file, traffic: "bi", pattern: pair + "-16mb", transport: transport, metric: metric, alone: alone}, show)
+		}
+		for _, transport := range []string{"mptcp-overflow-lowat", "mptcp-recall"} {
+			row.cells = append(row.cells, of(transport, result.Goodput, nil, mbits), of(transport, result.Goodput, alone, medianOf))
+		}
+		for _, transport := range []string{"mptcp-overflow-lowat", "mptcp-recall"} {
+			row.cells = append(row.cells, of(transport, result.LongestGap, nil, longest))
+		}
+		p.rows = append(p.rows, row)
+	}
+	return p
+}
+
+// medianOf shows a share with the least and the largest.
+func medianOf(c sample) string { return fmt.Sprintf("%.2f (%.2f to %.2f)", c.Median, c.Min, c.Max) }
+
+func longest(c sample) string { return fmt.Sprintf("%.0f", c.Median*1e3) }
+
 // beside returns a row that has, for each metric, a cell of transport ns2 and one of mptcp.
 func beside(label, name, pattern string, metrics ...any) publishedRow {
 	row := publishedRow{label: label}
@@ -508,6 +538,8 @@ func tens(traces []*result.Trace, n int) (rates []float64) {
 // trafficOf returns the traffic of a figure.
 func trafficOf(f figure) string {
 	switch {
+	case f.traffic != "":
+		return f.traffic
 	case f.lab != "", strings.HasPrefix(f.scenario, "shake"), f.scenario == "datagram-tcp", f.scenario == "datagram-unequal":
 		return "ftp"
 	case f.scenario == "datagram-udp":
@@ -531,8 +563,16 @@ func (s *simulations) measured(f figure) string {
 		s.labs[f.lab] = r
 	}
 	c, ok := r.Find(result.CellKey{Case: f.pattern, Traffic: trafficOf(f), Transport: f.transport}, f.metric)
-	if !ok {
-		s.t.Fatalf("%s has no %s of %s, %s", f.lab, f.metric, f.pattern, f.transport)
+	best := 0.0
+	for _, name := range f.alone {
+		alone, _ := r.Find(result.CellKey{Case: f.pattern, Traffic: trafficOf(f), Transport: name}, f.metric)
+		best = max(best, alone.Median)
+	}
+	if !ok || len(f.alone) > 0 && best == 0 {
+		s.t.Fatalf("%s has no %s of %s, %s and %v", f.lab, f.metric, f.pattern, f.transport, f.alone)
+	}
+	if len(f.alone) > 0 {
+		c.Min, c.Median, c.Max = c.Min/best, c.Median/best, c.Max/best
 	}
 	return f.show(sample{c, 0})
 }
