@@ -23,7 +23,7 @@ const (
 	// an object of 100 kB takes at 5 Mbit/s.
 	saturatedFor = 200 * time.Millisecond
 	// startFor is how long that is while one of them still grows in slow start, and may be enough soon, or
-	// if the next one has not helped before: what a slow one is given first may hold up everything, and a
+	// if the next one has not helped before and seems to be slower: what a slow one is given first may hold up everything, and a
 	// stream is sent with a backlog from slow start until the first path has caught up.
 	startFor = time.Second
 	// heldFor, or heldRoundTrips, is how long the first path has nothing to send, while another one has,
@@ -557,7 +557,7 @@ func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 	c.isSaturated = saturated
 	idle := row.idle << c.doublings
 	wait := row.saturated
-	if starts || row.judges && next != nil && !next.helped(now) {
+	if starts || row.judges && next != nil && !next.helped(now) && next.delay >= c.first.delay {
 		wait = row.start
 	}
 	if row.outlasts && next != nil {
