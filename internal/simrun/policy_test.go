@@ -45,6 +45,7 @@ func TestPolicyTerms(t *testing.T) {
 			if a.Share != 80 || b.Share != 20 {
 				t.Errorf("ratio: %+v, %+v", a, b)
 			}
+		default: // takes no parameters
 		}
 	}
 	config, err := p.config(result.CellKey{Case: "unequal", Traffic: "bulk", Transport: "mptcp-epe"}, 1)
