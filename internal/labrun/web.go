@@ -253,16 +253,18 @@ func tasksOf(w *page.World, t *scenario.Traffic, trial int) (tasks []page.Task) 
 	return tasks
 }
 
+// thinking returns how long a player of a task thinks, in a quick pass or not.
+func thinking(task page.Task, t *scenario.Traffic, quick bool) time.Duration {
+	sum := task.Think()
+	return time.Duration(t.ThinkTimes(sum, quick) * float64(sum))
+}
+
 // beginning returns when a session of a trial begins: evenly over the mean think time of a step, as users
 // do not arrive together.
 func beginning(tasks []page.Task, session int, t *scenario.Traffic, quick bool) time.Duration {
 	think, steps := time.Duration(0), 0
 	for _, task := range tasks {
-		sum := time.Duration(0)
-		for _, s := range task.Steps {
-			sum += s.Think
-		}
-		think += time.Duration(t.ThinkTimes(sum, quick) * float64(sum))
+		think += thinking(task, t, quick)
 		steps += len(task.Loads) - 1
 	}
 	return think / time.Duration(max(1, steps)) * time.Duration(session) / time.Duration(len(tasks))
@@ -471,11 +473,7 @@ func (r *runner) play(ctx context.Context, p *browser.Page, j job, task page.Tas
 	if want := map[bool]string{true: "h2", false: "http/1.1"}[t.Web.HTTP == scenario.HTTP2]; m.Protocol != want {
 		return nil, 0, fmt.Errorf("the page was loaded over %q, not %q", m.Protocol, want)
 	}
-	think := time.Duration(0)
-	for _, s := range task.Steps {
-		think += s.Think
-	}
-	factor := t.ThinkTimes(think, r.Quick)
+	factor := t.ThinkTimes(task.Think(), r.Quick)
 	var waits []time.Duration
 	longest := time.Duration(0)
 	last, step := first, 0

@@ -50,7 +50,7 @@ func (c *webClock) expect(k result.CellKey, trial int, quick bool) time.Duration
 	first, longest := time.Duration(0), time.Duration(0)
 	tasks := tasksOf(c.world, t, trial)
 	for i, task := range tasks {
-		sum, think := time.Duration(0), time.Duration(0)
+		sum := thinking(task, t, quick)
 		for view, l := range task.Loads {
 			wait := viewTime + viewTrips*trip + time.Duration(float64(8*l.Bytes())/rate*float64(time.Second))
 			if in.Load > 0 {
@@ -60,10 +60,7 @@ func (c *webClock) expect(k result.CellKey, trial int, quick bool) time.Duration
 				first = wait
 			}
 		}
-		for _, s := range task.Steps {
-			think += s.Think
-		}
-		longest = max(longest, beginning(tasks, i, t, quick)+sum+time.Duration(t.ThinkTimes(think, quick)*float64(think)))
+		longest = max(longest, beginning(tasks, i, t, quick)+sum)
 	}
 	total := min(longest, t.Duration) + trialTime
 	if in.Load > 0 {
@@ -113,12 +110,8 @@ func capacity(spec *scenario.Spec, quick bool, processors int) error {
 		n := max(1, t.Web.Sessions)
 		views, span := 0, time.Duration(0)
 		for _, task := range tasksOf(c.world, t, 0) {
-			think := time.Duration(0)
-			for _, s := range task.Steps {
-				think += s.Think
-			}
 			views += len(task.Loads)
-			span += time.Duration(t.ThinkTimes(think, quick)*float64(think)) + time.Duration(len(task.Loads))*viewTime
+			span += thinking(task, t, quick) + time.Duration(len(task.Loads))*viewTime
 		}
 		// All sessions take n times as much in the time of one.
 		use := float64(n) * float64(views) * viewCPU.Seconds() / span.Seconds()

@@ -58,6 +58,14 @@ type Task struct {
 	Loads []Load `json:"loads"`
 }
 
+// Think returns the sum of the think times of the steps.
+func (t Task) Think() (sum time.Duration) {
+	for _, s := range t.Steps {
+		sum += s.Think
+	}
+	return sum
+}
+
 // Load is what a browser requests for one view, except what it has from the views before.
 type Load struct {
 	// Think is the time since the previous load was complete.
