@@ -14,6 +14,7 @@ import (
 	"github.com/tabane/tabane/internal/bpf"
 	"github.com/tabane/tabane/internal/bpf/forward"
 	"github.com/tabane/tabane/internal/link"
+	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/tun"
 	"github.com/tabane/tabane/internal/udp"
@@ -130,10 +131,6 @@ func openPlane(list func() ([]bpf.Pinned, error)) Finding {
 	return f
 }
 
-// superPacket is the length of the largest packet that offloads make, slowMost how long a line may be
-// busy with one: as long as an interactive flow does not notice.
-const superPacket, slowMost = 64 * unit.KiB, 10 * time.Millisecond
-
 // SuperPackets checks for a running gateway with open peers whether the LAN's interfaces merge packets: the
 // program in the kernel sends each on one path as a whole, which keeps a slow line busy for long. rate is that
 // of the slowest line, named path.
@@ -146,8 +143,8 @@ func SuperPackets(lan []string, path string, rate unit.Bandwidth) Finding {
 
 func superPackets(lan []string, path string, rate unit.Bandwidth, merges func(string) (bool, error)) Finding {
 	f := Finding{Check: "super-packets", State: OK, Meaning: "peers with mode plain: no interface of the LAN merges packets"}
-	busy := rate.TimeFor(superPacket)
-	if busy <= slowMost {
+	busy := rate.TimeFor(plane.SuperPacket)
+	if busy <= plane.SuperPacketMost {
 		f.Meaning = fmt.Sprintf("peers with mode plain: path %s is busy with 64 kB for %v", path, busy.Round(time.Millisecond/10))
 		return f
 	}

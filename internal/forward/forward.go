@@ -140,8 +140,6 @@ const (
 	// dropped for certain, with them they arrive if it is the peer's daemon that does not answer, while its
 	// program goes on. Cookies of a previous instance are accepted as long.
 	holdFor = 3 * time.Minute
-	// slowMost is how long a path may be busy with a super-packet, as an interactive flow does not notice.
-	slowMost, superPacket = 10 * time.Millisecond, 64 * unit.KiB
 	// followEvery is the time between two looks at addresses, next hops and interfaces.
 	followEvery = time.Second
 	// activeEvery is the time between two looks at whether packets are sent.
@@ -570,7 +568,7 @@ func (p *Plane) setPlans(r *peer, before uint32) error {
 		now[i] = r.paths[i].Path
 		now[i].Usable = now[i].Usable && r.ways[i].Interface != 0 && r.ready()
 		usable = usable || now[i].Usable
-		slow = slow || now[i].Usable && now[i].Rate > 0 && unit.Bandwidth(now[i].Rate).TimeFor(superPacket) > slowMost
+		slow = slow || now[i].Usable && now[i].Rate > 0 && unit.Bandwidth(now[i].Rate).TimeFor(plane.SuperPacket) > plane.SuperPacketMost
 	}
 	switch {
 	case usable:

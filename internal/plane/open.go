@@ -7,6 +7,7 @@ import (
 
 	"github.com/tabane/tabane/internal/sched"
 	"github.com/tabane/tabane/internal/tunnel"
+	"github.com/tabane/tabane/internal/unit"
 )
 
 // Mode is how packets to a peer are carried.
@@ -51,6 +52,10 @@ func (m Mode) Disciplines() []string {
 	}
 	return all
 }
+
+// SuperPacket is the length of the largest packet that offloads make, SuperPacketMost how long a path may be
+// busy with one: as long as an interactive flow does not notice.
+const SuperPacket, SuperPacketMost = 64 * unit.KiB, 10 * time.Millisecond
 
 // Measured is a path to an open peer, as the sealed plane has measured it.
 type Measured struct {
