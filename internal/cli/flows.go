@@ -19,7 +19,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/bpf/flowcount"
-	"github.com/tabane/tabane/internal/edge"
 	"github.com/tabane/tabane/internal/flows"
 	"github.com/tabane/tabane/internal/gateway"
 	"github.com/tabane/tabane/internal/plane"
@@ -214,7 +213,7 @@ func (o *flowsFlags) readFile(options *flows.Options) error {
 	if len(options.Interfaces) == 0 {
 		options.Interfaces = []string{f.Edge.Interface}
 	}
-	if f.Edge.MPTCP.Use == edge.UseOverflow || len(f.Edge.MPTCP.Policies) > 0 {
+	if f.Edge.MPTCP.Chooses() {
 		d, _ := role.Named(role.Edge)
 		o.edge = d.Status(&f.Sections)
 	}

@@ -501,8 +501,11 @@ func (p Paths) Check() fault.List {
 	return faults
 }
 
-// Chooses reports whether Use can be UseOverflow.
-func (p Paths) Chooses() bool { return p.manager() == UserPathManager }
+// CanChoose reports whether Use can be UseOverflow.
+func (p Paths) CanChoose() bool { return p.manager() == UserPathManager }
+
+// Chooses reports whether the paths of some connections are chosen, where others use all.
+func (p Paths) Chooses() bool { return p.Use == UseOverflow || len(p.Policies) > 0 }
 
 func (p Paths) use() Use { return cmp.Or(p.Use, UseAll) }
 

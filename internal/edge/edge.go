@@ -297,7 +297,7 @@ func (e *Edge) preparePaths() error {
 	}
 	e.memory = newMemory(e.config.memoryFile(), e.log)
 	o.Remember = e.memory.remember
-	if o.Overflow || len(o.Rules) > 0 {
+	if e.config.MPTCP.Chooses() {
 		o.Memory = e.memory.read(time.Now())
 	}
 	paths, err := pathmanager.New(o)

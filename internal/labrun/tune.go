@@ -349,7 +349,7 @@ const exploreBytes = int64(1 * unit.TB)
 
 // overflows reports whether one path of a connection carries data first in some run.
 func overflows(spec *scenario.Spec, tunings map[result.CellKey]tuning) bool {
-	if n := spec.Nodes[spec.Experiment.Server]; n.Edge != nil && (n.Edge.MPTCP.Use == edge.UseOverflow || len(n.Edge.MPTCP.Policies) > 0) {
+	if n := spec.Nodes[spec.Experiment.Server]; n.Edge != nil && n.Edge.MPTCP.Chooses() {
 		return true
 	}
 	for _, t := range tunings {

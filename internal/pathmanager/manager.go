@@ -257,7 +257,7 @@ func newManager(o Options, k kernel) *Manager {
 func (m *Manager) limit(s mptcp.Signals) (standstills bool) {
 	if err := s.Choosing(); err != nil {
 		m.machine.blind = err.Error()
-		if m.machine.overflow || len(m.machine.rules) > 0 {
+		if m.machine.shallChoose() {
 			m.log.Warn("all subflows carry data", "err", err)
 		}
 	}
@@ -271,7 +271,7 @@ func (m *Manager) limit(s mptcp.Signals) (standstills bool) {
 
 // off returns what does not work because the kernel gives no signals for it.
 func (m *Manager) off() (reasons []string) {
-	if why := m.machine.blind; why != "" && (m.machine.overflow || len(m.machine.rules) > 0) {
+	if why := m.machine.blind; why != "" && m.machine.shallChoose() {
 		reasons = append(reasons, why)
 	}
 	if m.blind != "" {

@@ -100,8 +100,11 @@ func (c *connection) policy() string {
 	return overflow.Throughput.String()
 }
 
-// choosesAny reports whether the paths of any connection may be chosen.
-func (m *machine) choosesAny() bool { return m.blind == "" && (m.overflow || len(m.rules) > 0) }
+// shallChoose reports whether the paths of some connections are to be chosen, choosesAny whether the kernel
+// allows for it as well.
+func (m *machine) shallChoose() bool { return m.overflow || len(m.rules) > 0 }
+
+func (m *machine) choosesAny() bool { return m.blind == "" && m.shallChoose() }
 
 // needsSockets reports whether a rule has conditions that only a sample shows.
 func (m *machine) needsSockets() bool {

@@ -216,7 +216,7 @@ func (c *checker) use(path string, e *Experiment, s Settings) {
 	if s.Use == "" {
 		return
 	}
-	if n := c.spec.Nodes[e.Server]; n == nil || n.Edge == nil || !n.Edge.MPTCP.Chooses() {
+	if n := c.spec.Nodes[e.Server]; n == nil || n.Edge == nil || !n.Edge.MPTCP.CanChoose() {
 		c.Add(path+".use", "needs an edge with its own path manager on node %q", e.Server)
 	}
 }
