@@ -467,16 +467,13 @@ func rest(before int) time.Duration { return min(restMost, restFirst<<min(before
 
 // judge lets open paths rest that do not help.
 func (c *Connection[K]) judge(now time.Duration, samples []Sample[K]) {
-	sum, bytes, busy := 0.0, 0, false
+	sum := 0.0 // the rate of all open paths
 	for i := range samples {
-		p := c.paths[samples[i].Path]
-		bytes += p.bytes
-		busy = busy || samples[i].busy()
-		if p.reason.Open() {
+		if p := c.paths[samples[i].Path]; p.reason.Open() {
 			sum += cmp.Or(p.rate.value(), estimate(&samples[i]))
 		}
 	}
-	measured := c.total.add(now, bytes, busy)
+	bytes, busy, measured := c.measureAll(now, samples)
 	at := slices.IndexFunc(samples, func(s Sample[K]) bool { return c.paths[s.Path] == c.first })
 	held := busy && at >= 0 && !samples[at].busy()
 	limited := at >= 0 && samples[at].saturated()

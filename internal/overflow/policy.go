@@ -165,14 +165,14 @@ func (c *Connection[K]) decide(now time.Duration, samples []Sample[K]) {
 	}
 }
 
-// measureAll updates the rate of the connection.
-func (c *Connection[K]) measureAll(now time.Duration, samples []Sample[K]) {
-	bytes, busy := 0, false
+// measureAll updates the rate of the connection. It returns what all paths delivered since the last look,
+// whether any is busy, and whether a measurement is complete.
+func (c *Connection[K]) measureAll(now time.Duration, samples []Sample[K]) (bytes int, busy, measured bool) {
 	for i := range samples {
 		bytes += c.paths[samples[i].Path].bytes
 		busy = busy || samples[i].busy()
 	}
-	c.total.add(now, bytes, busy)
+	return bytes, busy, c.total.add(now, bytes, busy)
 }
 
 // alarmAny opens all paths while an open one makes no progress.
