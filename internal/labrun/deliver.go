@@ -61,7 +61,7 @@ func (r *runner) deliver(ctx context.Context, l *lab.Lab, j job, run *result.Run
 	)
 	if len(c.Events) > 0 && e.Transports[j.Transport].MPTCP {
 		observers.Go(func() {
-			readings, watchErr = observe(watching, l, e.Server, cmp.Or(e.Transports[j.Transport].Port, r.Spec.Nodes[e.Server].Serve.Port), begun)
+			readings, watchErr = observe(watching, l, e.Server, serverPort(r.Spec, e.Transports[j.Transport]), begun)
 		})
 		<-begun
 	}
@@ -112,7 +112,7 @@ func (r *runner) deliver(ctx context.Context, l *lab.Lab, j job, run *result.Run
 		})
 	}
 
-	carried, err := linkBytes(l, e.Transports[j.Transport])
+	carried, err := linkBytes(l, sharedLinks(e.Transports[j.Transport]))
 	if err != nil {
 		return nil, err
 	}
@@ -233,16 +233,20 @@ func clientArguments(t *scenario.Transport) []string {
 	return args
 }
 
+// serverPort returns the port of the experiment's server for a transport.
+func serverPort(spec *scenario.Spec, t *scenario.Transport) uint16 {
+	return cmp.Or(t.Port, spec.Nodes[spec.Experiment.Server].Serve.Port)
+}
+
 // serverURL returns the URL of the experiment's server for a transport, without a path, with its name or
 // with the address of an egress peer.
 func serverURL(spec *scenario.Spec, t *scenario.Transport) string {
-	node := spec.Nodes[spec.Experiment.Server]
 	host := spec.Experiment.Server
 	if t.Via != "" {
-		peers := node.Edge.Peers
+		peers := spec.Nodes[host].Edge.Peers
 		host = peers[slices.IndexFunc(peers, func(p edge.Peer) bool { return p.Name == t.Via })].Address.String()
 	}
-	return "http://" + strings.TrimSuffix(net.JoinHostPort(host, strconv.Itoa(int(cmp.Or(t.Port, node.Serve.Port)))), ":80")
+	return "http://" + strings.TrimSuffix(net.JoinHostPort(host, strconv.Itoa(int(serverPort(spec, t)))), ":80")
 }
 
 // fetchArguments returns the arguments of the tabane program for a job.

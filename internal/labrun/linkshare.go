@@ -10,19 +10,16 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-// linkCounts are what the links of a transport carried in either direction when they were read, in bytes.
+// linkCounts are what links carried in either direction when they were read, in bytes.
 type linkCounts struct {
 	links []string
 	bytes [][2]uint64
 }
 
-// linkBytes reads the counters of the links of a transport with several, at their first ends.
-func linkBytes(l *lab.Lab, t *scenario.Transport) (c linkCounts, err error) {
-	if !t.MPTCP || len(t.Links) < 2 {
-		return c, nil
-	}
-	c.links = t.Links
-	for _, name := range t.Links {
+// linkBytes reads the counters of links at their first ends.
+func linkBytes(l *lab.Lab, links []string) (linkCounts, error) {
+	c := linkCounts{links: links}
+	for _, name := range links {
 		end := l.Spec().Links[name].Ends[0]
 		n, err := l.Node(end.Node)
 		if err != nil {
@@ -44,12 +41,20 @@ func linkBytes(l *lab.Lab, t *scenario.Transport) (c linkCounts, err error) {
 	return c, nil
 }
 
+// sharedLinks returns the links of a transport with several.
+func sharedLinks(t *scenario.Transport) []string {
+	if !t.MPTCP || len(t.Links) < 2 {
+		return nil
+	}
+	return t.Links
+}
+
 // put adds the share of the first link since the counters were read, in the direction of the data.
 func (c linkCounts) put(l *lab.Lab, run *result.Run) error {
 	if len(c.links) == 0 {
 		return nil
 	}
-	now, err := linkBytes(l, &scenario.Transport{MPTCP: true, Links: c.links})
+	now, err := linkBytes(l, c.links)
 	if err != nil {
 		return err
 	}
