@@ -221,11 +221,16 @@ func lineLabel(spec *scenario.Figure) string {
 		return clean(spec.YLabel)
 	}
 	m, _ := result.MetricNamed(spec.AllMetrics()[0])
-	text := strings.ToUpper(m.Title[:1]) + m.Title[1:]
-	if m.Unit != "" {
-		text += " (" + m.Unit + ")"
+	return axisTitle(m.Title, m.Unit)
+}
+
+// axisTitle names a metric with its unit, if it has one.
+func axisTitle(title, unit string) string {
+	title = capitalize(title)
+	if unit != "" {
+		title += " (" + unit + ")"
 	}
-	return text
+	return title
 }
 
 func newCurves(spec *scenario.Figure, r result.Result, e *scenario.Experiment, cases []scenario.Case, axis scale) ([]curve, error) {

@@ -73,7 +73,7 @@ func barFigure(spec *scenario.Figure, r result.Result, e *scenario.Experiment) (
 	}
 	caption := b.means(m.Provenance())
 	if m.Model {
-		caption += " " + strings.ToUpper(m.Title[:1]) + m.Title[1:] + "; of a function of measured times, so nothing is tested."
+		caption += " " + capitalize(m.Title) + "; of a function of measured times, so nothing is tested."
 	} else {
 		pairs, err := comparePairs(spec, r, e)
 		if err != nil {
@@ -304,7 +304,7 @@ func pairsTable(r result.Result, e *scenario.Experiment) (header []string, lines
 		for _, p := range pairs {
 			line := []string{f.Name, f.Metric, p.caseName, p.traffic, p.a, p.b}
 			for _, v := range []float64{p.T, p.DF, p.P, p.Corrected, p.Effect} {
-				line = append(line, strconv.FormatFloat(v, 'g', 6, 64))
+				line = append(line, csvNumber(v))
 			}
 			lines = append(lines, line)
 		}

@@ -62,11 +62,7 @@ func (s Study) assemble() ([]file, error) {
 
 // measureTitle names a measure with its unit and where it comes from.
 func measureTitle(m qoe.Measure) string {
-	title := strings.ToUpper(m.Title[:1]) + m.Title[1:]
-	if m.Unit != "" {
-		title += " (" + m.Unit + ")"
-	}
-	return title
+	return axisTitle(m.Title, m.Unit)
 }
 
 // figure draws a measure: a panel for each service, a group for each environment.
@@ -152,10 +148,13 @@ func signed(v float64) string {
 	}
 }
 
+// capitalize returns a text that begins with a capital letter. The text begins with an ASCII character.
+func capitalize(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
+
 func capitalized(names []string) []string {
 	list := slices.Clone(names)
 	for i, n := range list {
-		list[i] = strings.ToUpper(n[:1]) + n[1:]
+		list[i] = capitalize(n)
 	}
 	return list
 }
@@ -362,5 +361,8 @@ func numberIf(exists bool, v float64) string {
 	if !exists {
 		return ""
 	}
-	return strconv.FormatFloat(v, 'g', 6, 64)
+	return csvNumber(v)
 }
+
+// csvNumber formats a number for a CSV file.
+func csvNumber(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }
