@@ -98,7 +98,7 @@ is empty where there is none. It can run while the study is served.`,
 			if output == "" {
 				return write(a.out)
 			}
-			return writeFile(output, write)
+			return writeAnswers(output, write)
 		},
 	}
 	fileFlag(c, &file)
@@ -238,8 +238,8 @@ func studyFailure(what, database string, err error) error {
 	return f
 }
 
-// writeFile creates a file that others may not read with the content.
-func writeFile(path string, content func(io.Writer) error) error {
+// writeAnswers creates a file with the answers of participants, which only its owner can read.
+func writeAnswers(path string, content func(io.Writer) error) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fileFailure("write the answers", path, err)

@@ -86,10 +86,7 @@ func (k signer) consented(token string, now time.Duration) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if age := now - time.Duration(binary.BigEndian.Uint64(b[nonceBytes:])); age < 0 || age > consentAge {
-		return nil, errExpired
-	}
-	return b[:nonceBytes], nil
+	return b[:nonceBytes], checkAge(b[nonceBytes:], now, consentAge)
 }
 
 // form returns the token of a form of a session, for an action at a position.
@@ -123,8 +120,13 @@ func (k signer) accept(token string, condition int, now time.Duration) (id [idBy
 	if int(binary.BigEndian.Uint16(rest)) != condition {
 		return id, nil, errToken
 	}
-	if age := now - time.Duration(binary.BigEndian.Uint64(rest[2:])); age < 0 || age > handoverAge {
-		return id, nil, errExpired
+	return id, nonce, checkAge(rest[2:], now, handoverAge)
+}
+
+// checkAge returns errExpired unless the time at the start of b is in the past, and at most as long ago.
+func checkAge(b []byte, now, most time.Duration) error {
+	if age := now - time.Duration(binary.BigEndian.Uint64(b)); age < 0 || age > most {
+		return errExpired
 	}
-	return id, nonce, nil
+	return nil
 }
