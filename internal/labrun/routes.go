@@ -114,7 +114,9 @@ func (r *runner) workRoutes(ctx context.Context, l *lab.Lab, transport string) (
 		r.report(Event{Kind: RunStarted, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial})
 		run := result.Run{CellKey: j.CellKey, Trial: j.trial, Metrics: map[string]float64{}, Notes: map[string]string{}}
 		if err := broken; err == nil {
+			wakes := r.wakes.begin()
 			announced, err = r.tryRoutes(ctx, l, w, j, announced, &run)
+			run.Metrics[result.WakeDelay] = wakes().Seconds()
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}

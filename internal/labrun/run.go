@@ -172,6 +172,8 @@ type runner struct {
 	controls controls
 	// web is of an experiment of scenario.KindWeb.
 	web *web
+	// wakes measures delays of the host while the runner runs.
+	wakes *wakes
 	// resequences is whether the client's packets are analyzed.
 	resequences bool
 }
@@ -251,6 +253,8 @@ func newRunner(o RunOptions) (*runner, error) {
 
 func (r *runner) run(ctx context.Context) (_ result.Result, err error) {
 	r.begun = time.Now()
+	r.wakes = watchWakes()
+	defer r.wakes.stop()
 	finished := false
 	defer func() {
 		if !finished || !r.Keep {
@@ -391,6 +395,7 @@ func (r *runner) work(ctx context.Context, i int) error {
 			err   error
 		)
 		if broken == nil {
+			wakes := r.wakes.begin()
 			if err = errors.Join(r.tune(ctx, &ends, j, &run), r.restartGateways(ctx, l, j.CellKey)); err == nil {
 				if r.web != nil {
 					err = r.browse(ctx, l, j, &run)
@@ -398,6 +403,7 @@ func (r *runner) work(ctx context.Context, i int) error {
 					trace, err = r.deliver(ctx, l, j, &run)
 				}
 			}
+			run.Metrics[result.WakeDelay] = wakes().Seconds()
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}

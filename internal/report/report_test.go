@@ -590,6 +590,37 @@ func TestHeadline(t *testing.T) {
 	}
 }
 
+// TestBusyHost: a result that fails on a busy host says so; the page says so always.
+func TestBusyHost(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		late        float64
+		holds       bool
+		text, paged bool
+	}{
+		{"idle", result.BusyHost, false, false, false},
+		{"busy", 0.1204, false, true, true},
+		{"busy, and holds", 0.1204, true, false, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, spec, _ := made(t, 1)
+			r.Expect = []result.Verdict{{Name: "x", Holds: tt.holds}}
+			r.Runs[1].Metrics[result.WakeDelay] = tt.late
+			note := fmt.Sprintf("in 1 of %d runs a thread that slept woke more than 50 ms late, by up to 120 ms.", len(r.Runs))
+			var text strings.Builder
+			if err := Table(&text, r, spec); err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Contains(text.String(), note); got != tt.text {
+				t.Errorf("table has the note: %t, want %t:\n%s", got, tt.text, text.String())
+			}
+			if got := strings.Contains(string(read(t, write(t, r, spec, Extra{}), "report.html")), note); got != tt.paged {
+				t.Errorf("page has the note: %t, want %t", got, tt.paged)
+			}
+		})
+	}
+}
+
 func TestRoundTicks(t *testing.T) {
 	for _, tt := range []struct {
 		to   float64

@@ -330,10 +330,24 @@ func Table(w io.Writer, r result.Result, spec *scenario.Spec) error {
 	for _, n := range r.NotJudged {
 		fmt.Fprintf(&b, "not judged  %s: %s\n", clean(n.Name), clean(n.Why))
 	}
+	if note := busy(r); note != "" && !r.Holds() {
+		fmt.Fprintf(&b, "\n%s\n", note)
+	}
 	if _, err := io.WriteString(w, b.String()); err != nil {
 		return fmt.Errorf("print result %q: %w", r.Scenario, err)
 	}
 	return nil
+}
+
+// busy says in how many runs the host was too busy for exact results, and is empty if there were none.
+func busy(r result.Result) string {
+	runs, worst := r.Busy()
+	if runs == 0 {
+		return ""
+	}
+	return fmt.Sprintf("The host was busy: in %d of %d runs a thread that slept woke more than %s ms late, by up to %s ms. "+
+		"Run it again with nothing else on this host, or with --jobs 1.",
+		runs, len(r.Runs), inMilliseconds(number{result.BusyHost, true}), inMilliseconds(number{worst, true}))
 }
 
 // align prints lines in columns: the first ones (left of them) flush left, the others flush right.

@@ -150,7 +150,14 @@ const (
 	// share of their rates.
 	LoadShare = "load_share"
 	Disturbed = "disturbed_trials"
+	// WakeDelay is the longest delay with which a thread of normal priority woke on the host during the
+	// run. Where it is above BusyHost, the host may have delayed the run's packets, too.
+	WakeDelay = "wake_delay_s"
 )
+
+// BusyHost is the WakeDelay in seconds above which a host was too busy for exact results: an interval of
+// EmptyIntervals may be empty because of it.
+const BusyHost = 0.05
 
 // The backends of results.
 const (
@@ -302,6 +309,7 @@ var metrics = []Metric{
 	{Name: LateShare, Title: "frames that links delivered more than 5 ms late", Better: -1, Backend: BackendLab, Occasion: OnPage},
 	{Name: LoadShare, Title: "load of other visits, of the rates of the links", Backend: BackendLab, Occasion: OnPage},
 	{Name: Disturbed, Title: "disturbed trials before it", Better: -1, Backend: BackendLab, Occasion: OnPage},
+	{Name: WakeDelay, Title: "longest delay of a thread on the host", Better: -1, Unit: "s", Backend: BackendLab, Occasion: OnDelivery | OnRouteChange | OnPage},
 }
 
 // Metrics returns all metrics, in the order of columns. The caller keeps the slice.

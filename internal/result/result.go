@@ -107,6 +107,16 @@ func (r Result) Holds() bool {
 	return !slices.ContainsFunc(r.Expect, func(v Verdict) bool { return !v.Holds })
 }
 
+// Busy returns the number of runs during which the host was busy, and the largest WakeDelay in seconds.
+func (r Result) Busy() (runs int, worst float64) {
+	for _, run := range r.Runs {
+		if late := run.Metrics[WakeDelay]; late > BusyHost {
+			runs, worst = runs+1, max(worst, late)
+		}
+	}
+	return runs, worst
+}
+
 // Find returns the summary of one metric of one cell.
 func (r Result) Find(k CellKey, metric string) (Cell, bool) {
 	return Find(r.Summary, k, metric)
