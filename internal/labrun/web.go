@@ -31,11 +31,12 @@ const (
 	// minIdle is the share of idle time of the processors below which a trial is disturbed, and maxLate
 	// the share of late frames above which it is.
 	minIdle, maxLate = 0.10, 0.01
-	// maxDisturbed is how often a disturbed trial is repeated.
-	maxDisturbed = 2
+	// maxDisturbed is how often a disturbed trial is repeated, and repeatShare the share of the trials that
+	// are repeated in all: a host that disturbs more of them would disturb their repetitions too.
+	maxDisturbed, repeatShare = 2, 0.125
 )
 
-// NoteDisturbed is the note of a run that was still disturbed after maxDisturbed repetitions, and why.
+// NoteDisturbed is the note of a run that was disturbed to the last, and why.
 const NoteDisturbed = "disturbed"
 
 // NoteRecording is the note of a run whose recording failed, and why.
@@ -52,6 +53,8 @@ type web struct {
 	program, self string
 
 	mu sync.Mutex
+	// repeats is how many disturbed trials can still be repeated.
+	repeats int
 	// browsers are those of each lab. One is kept for further trials: its first page takes longer.
 	browsers map[string]map[browserKind]*browser.Browser
 	// archives have the requests of the last trial of each job, until archive takes them.
@@ -74,7 +77,7 @@ type browserKind struct {
 // certificate of the run, and what else the experiment needs.
 func (r *runner) newWeb() (*web, *scenario.Spec, error) {
 	e := r.Spec.Experiment
-	w := &web{ports: map[string]uint16{}, browsers: map[string]map[browserKind]*browser.Browser{}, self: r.Binary}
+	w := &web{repeats: repeatsOf(r.total, r.Quick), ports: map[string]uint16{}, browsers: map[string]map[browserKind]*browser.Browser{}, self: r.Binary}
 	var err error
 	if w.program, err = browser.Find(); err != nil {
 		return nil, nil, err
@@ -325,14 +328,26 @@ func (r *runner) browse(ctx context.Context, l *lab.Lab, j job, run *result.Run)
 	return errors.Join(err, r.web.drop(l, kind))
 }
 
+// repeatsOf returns how many disturbed trials of an experiment are repeated.
+func repeatsOf(trials int, quick bool) int {
+	if quick {
+		return 0
+	}
+	return max(maxDisturbed, int(repeatShare*float64(trials)))
+}
+
+// repeat reports whether a disturbed trial is repeated.
+func (w *web) repeat() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.repeats--
+	return w.repeats >= 0
+}
+
 // undisturbed plays a job's task, again while the trial is disturbed.
 func (r *runner) undisturbed(ctx context.Context, l *lab.Lab, j job, run *result.Run) error {
 	t := r.traffic(j)
 	tasks, kind, url := r.visited(j)
-	most := maxDisturbed
-	if r.Quick {
-		most = 0
-	}
 	for repeated := 0; ; repeated++ {
 		why, err := r.trial(ctx, l, j, tasks, kind, url, run)
 		if err != nil {
@@ -342,7 +357,7 @@ func (r *runner) undisturbed(ctx context.Context, l *lab.Lab, j job, run *result
 		if why == "" {
 			break
 		}
-		if repeated == most {
+		if repeated == maxDisturbed || !r.web.repeat() {
 			run.Metrics[result.Disturbed]++
 			run.Notes[NoteDisturbed] = why
 			break

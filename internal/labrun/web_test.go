@@ -80,6 +80,23 @@ func TestUsage(t *testing.T) {
 	}
 }
 
+func TestRepeats(t *testing.T) {
+	for _, tt := range []struct {
+		trials int
+		quick  bool
+		want   int
+	}{{288, false, 36}, {4, false, 2}, {288, true, 0}} {
+		w := &web{repeats: repeatsOf(tt.trials, tt.quick)}
+		n := 0
+		for n <= tt.trials && w.repeat() {
+			n++
+		}
+		if n != tt.want {
+			t.Errorf("%d trials, quick %v: %d repeated, want %d", tt.trials, tt.quick, n, tt.want)
+		}
+	}
+}
+
 func TestCertificate(t *testing.T) {
 	c, err := newCertificate("server")
 	if err != nil {
