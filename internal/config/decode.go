@@ -64,8 +64,8 @@ func (d *decoder) add(list fault.List) {
 				p = holder
 			}
 			if p.node != nil && found.Line == 0 {
-				stands := at(p.node, "")
-				found.File, found.Line, found.Column = p.file, stands.Line, stands.Column
+				value := at(p.node, "")
+				found.File, found.Line, found.Column = p.file, value.Line, value.Column
 				if before, ok := d.replaced[path]; ok {
 					found.Message += fmt.Sprintf(" (in place of %s)", before)
 				} else if p.file != d.file {
@@ -82,8 +82,8 @@ func (d *decoder) add(list fault.List) {
 	}
 }
 
-// stand records the position of the value at path.
-func (d *decoder) stand(path string, n ast.Node) {
+// locate records the position of the value at path.
+func (d *decoder) locate(path string, n ast.Node) {
 	if before, ok := d.places[path]; ok && before.file != d.file {
 		d.replaced[path] = before
 	}
@@ -98,7 +98,7 @@ func (d *decoder) remove(p pair, path string, has bool) {
 	if !has {
 		d.fault(p.key, path, "is null, which removes what the base has, and the base (%s) has none", d.places["base"])
 	}
-	d.stand(path, p.key)
+	d.locate(path, p.key)
 }
 
 // removes reports whether a pair is a null that removes a value of the base.
@@ -293,7 +293,7 @@ func (d *decoder) decode(n ast.Node, path string, v reflect.Value) {
 	if d.spent(n, path) {
 		return
 	}
-	d.stand(path, n)
+	d.locate(path, n)
 	n = d.resolve(n)
 	switch {
 	case n.Type() == ast.TagType:
@@ -423,8 +423,8 @@ func (d *decoder) decodeMap(n ast.Node, path string, v reflect.Value) {
 		d.decode(p.value, below, value)
 		// Checkers quote a key that would make the path ambiguous. A fault of the path
 		// itself is a fault of the key.
-		d.stand(below, p.key)
-		d.stand(fault.Join(path, strconv.Quote(p.name)), p.key)
+		d.locate(below, p.key)
+		d.locate(fault.Join(path, strconv.Quote(p.name)), p.key)
 		m.SetMapIndex(key, value)
 	}
 	v.Set(m)

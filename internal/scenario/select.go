@@ -14,7 +14,7 @@ import (
 // Selection selects cells of an experiment by the names of their parts, in which * matches any
 // text. An empty list selects all.
 type Selection struct {
-	// Cases are names of cases, in which * stands for any text. Default: all. Example: [env1, env2]
+	// Cases are names of cases, in which * matches any text. Default: all. Example: [env1, env2]
 	Cases []string `yaml:"cases,omitempty"`
 	// Traffic are names of traffic. Default: all. Example: [bulk]
 	Traffic []string `yaml:"traffic,omitempty"`
