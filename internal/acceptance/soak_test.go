@@ -28,7 +28,7 @@ type soak struct {
 	missing func() string
 	// thoughts returns what the daemons think, for a state that is not back.
 	thoughts func() string
-	// ready returns what the network lacks to stand the next disturbance although its state is back,
+	// ready returns what the network lacks to withstand the next disturbance although its state is back,
 	// such as sessions that are to come up, and "" when it lacks nothing.
 	ready func() string
 	// each is called in each step, whole when no disturbance is left and the state is back.

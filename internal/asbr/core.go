@@ -29,7 +29,7 @@ func (c *core) reachable() bool {
 	return false
 }
 
-// resolve asks the kernel again for the link to each reflector. What it cannot tell stays as it
+// resolve looks up the link to each reflector in the kernel again. After an error the link stays as it
 // was.
 func (c *core) resolve(nexthopTo func(netip.Addr) (netip.Addr, string, error)) {
 	for reflector := range c.via {

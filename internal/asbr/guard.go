@@ -45,7 +45,7 @@ func (c *Config) retired(before []filter) []filter {
 }
 
 // guards are the routes and rules that an ASBR has whatever its sessions are. A packet from an
-// egress peer, or from the interface of a former one, is forwarded to our own prefixes only: neither
+// egress peer, or from the interface of a removed one, is forwarded to our own prefixes only: neither
 // SRv6 packets (RFC 8402 section 8.2, RFC 8754 section 5.1) nor transit from peer to peer is accepted
 // there.
 func (c *Config) guards(retired []filter) []route.Object {
@@ -96,7 +96,7 @@ func (c *Config) guards(retired []filter) []route.Object {
 // maxAlias is the largest ID of a peer with an alias.
 const maxAlias = 1<<24 - 1
 
-// alias stands for the peer in the kernel's End.DX4: an address of the reserved block 240.0.0.0/4
+// alias represents the peer in the kernel's End.DX4: an address of the reserved block 240.0.0.0/4
 // (RFC 1112 section 4), which no packet has, with a route in the main table. The kernel looks the
 // next hop up there. With end.dx4 the route leads to the peer, also to one with an IPv6 address (RFC
 // 8950). With end.dt4 it sets the peer's mark, by which a rule selects the peer's table: the kernel's

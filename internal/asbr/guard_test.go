@@ -225,7 +225,7 @@ func TestCoreReachable(t *testing.T) {
 		{"the link is up", func() { c.links["lan"] = true }, true},
 		{"the link is down", func() { c.links["lan"] = false }, false},
 		{"the other reflector has another link", func() { links[r2] = "lan2"; c.links["lan2"] = true; resolve(route.ErrNoRoute) }, true},
-		{"the kernel cannot tell", func() { delete(links, r2); resolve(errors.New("interrupted")) }, true},
+		{"the kernel does not answer", func() { delete(links, r2); resolve(errors.New("interrupted")) }, true},
 		{"no route", func() { resolve(route.ErrNoRoute) }, false},
 		{"a route over the peer", func() { links[r2] = "wan"; c.links["wan"] = true; resolve(route.ErrNoRoute) }, false},
 	} {

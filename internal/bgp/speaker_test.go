@@ -291,7 +291,7 @@ func TestNetwork(t *testing.T) {
 		r.mu.Lock()
 		got := r.adjIn["r1"]
 		if u, ok := got[prefix("2001:db8:8000::/33")]; len(got) != 1 || !ok || u.NextHop != address(1) || u.ASPath != message.MakeASPath(65000) {
-			t.Errorf("router %d heard %v", r.n, got)
+			t.Errorf("router %d received %v", r.n, got)
 		}
 		r.mu.Unlock()
 	}

@@ -23,7 +23,7 @@ var (
 // mode returns the mode of a checked peer.
 func (p *Peer) mode() plane.Mode { return ModeOf(p.Mode, p.Seal) }
 
-// ModeOf returns the mode that a peer's keys mode and seal stand for, which must have passed CheckMode.
+// ModeOf returns the mode that a peer's keys mode and seal select, which must have passed CheckMode.
 func ModeOf(mode, seal string) plane.Mode {
 	switch {
 	case mode == modes[1]:

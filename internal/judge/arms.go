@@ -144,8 +144,8 @@ func estimate(arms []arm, paths []Path) {
 	}
 }
 
-// worst returns the usable path with the largest jitter or, if jitter does not tell, with the largest
-// loss. It returns -1 if neither does.
+// worst returns the usable path with the largest jitter or, if no jitter is large enough, with
+// the largest loss. It returns -1 if neither is.
 func worst(paths []Path) int {
 	jitter, loss := -1, -1
 	for i := range paths {

@@ -89,7 +89,7 @@ func TestJudge(t *testing.T) {
 		{"nor is a path while the sum reaches 0.95 of it", net{paths: good(20*mbit, 20*mbit), brings: func(_ time.Duration, s Set) (unit.Bandwidth, bool) {
 			return 19 * mbit, true
 		}}, "0.5:begin:11"},
-		// 0.5 s are ignored at first and after each change; five windows tell.
+		// 0.5 s are ignored at first and after each change; five windows are judged.
 		{"a second path that harms rests 5, 10, .. s", net{paths: good(20*mbit, 10*mbit), brings: func(_ time.Duration, s Set) (unit.Bandwidth, bool) {
 			return map[Set]unit.Bandwidth{0b11: 8 * mbit, 0b01: 19 * mbit, 0b10: 9 * mbit}[s], s == 0b11
 		}}, "0.5:begin:11 3:below:1 6:better:1 11:again:11 14:worse:1 24:again:11 27:worse:1"},

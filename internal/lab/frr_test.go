@@ -159,7 +159,7 @@ func TestVTY(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	heard := make(chan string, 8)
+	commands := make(chan string, 8)
 	go func() {
 		c, err := l.Accept()
 		if err != nil {
@@ -173,7 +173,7 @@ func TestVTY(t *testing.T) {
 				return
 			}
 			command := string(b[:n])
-			heard <- command
+			commands <- command
 			switch {
 			case strings.HasPrefix(command, "bogus"):
 				c.Write([]byte("% Unknown command\n\x00\x00\x00\x02"))
@@ -201,7 +201,7 @@ func TestVTY(t *testing.T) {
 		t.Error("no answer is no error")
 	}
 	for _, want := range []string{"enable\x00", "show version\x00", "bogus\x00", "end\x00"} {
-		if got := <-heard; got != want {
+		if got := <-commands; got != want {
 			t.Errorf("sent %q, want %q", got, want)
 		}
 	}

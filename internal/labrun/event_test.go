@@ -59,9 +59,9 @@ func TestRunClockTakesTheLeastLateSample(t *testing.T) {
 func TestRunClockIsNotWaitedForInVain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := errors.New("over")
-		for _, heard := range []bool{false, true} {
+		for _, observed := range []bool{false, true} {
 			c := newRunClock()
-			if heard {
+			if observed {
 				c.observe(time.Now(), 0)
 			}
 			ctx, cancel := context.WithCancelCause(t.Context())

@@ -486,7 +486,7 @@ func TestCarrierLoss(t *testing.T) {
 		until(t, "traffic crosses again", b.crosses)
 	}
 	if !strings.Contains(log.String(), "link is cut") || !strings.Contains(log.String(), "link is connected") {
-		t.Errorf("log does not tell:\n%s", log)
+		t.Errorf("neither is logged:\n%s", log)
 	}
 }
 

@@ -25,15 +25,15 @@ var (
 // errNoMemory is a refusal that says nothing of what is there.
 var errNoMemory = errors.New("no memory")
 
-// fakeKernel is the kernels of the server and of all clients. Clients take up every address they
-// hear of.
+// fakeKernel is the kernels of the server and of all clients. Clients use every address that
+// is advertised to them.
 type fakeKernel struct {
 	there  map[uint32]*fakeConn
 	events []mptcp.Event
 	port   uint16
 	// refuse, when set, may refuse a request.
 	refuse func(mptcp.Request) error
-	// deaf clients do not hear that an address is withdrawn or a subflow closed.
+	// deaf clients do not receive that an address is withdrawn or a subflow closed.
 	deaf bool
 	// lose and loseRemovals are how many announcements and removals more do not reach their client.
 	lose, loseRemovals int
@@ -87,8 +87,8 @@ func (k *fakeKernel) drop(c *fakeConn, which func(*mptcp.Subflow) bool) (n int) 
 			return false
 		}
 		n++
-		// The end of a first subflow is heard in the end: the kernel repeats it, and nothing else
-		// could tell the client.
+		// The end of a first subflow arrives in the end: the kernel repeats it, and nothing else
+		// informs the client.
 		if !k.deaf && !c.missed[s.LocalID] || !s.Joined {
 			delete(c.known, mptcp.Ends{Local: s.Local, Remote: s.Remote})
 		}
@@ -751,10 +751,10 @@ func TestPropertyAnyOrderConverges(t *testing.T) {
 				}
 				m.resync(m.now, m.all())
 			},
-			"refuse":     func(t *rapid.T) { failing += rapid.IntRange(1, 3).Draw(t, "requests") },
-			"hear or no": func(*rapid.T) { m.deaf = !m.deaf },
-			"work":       func(*rapid.T) { m.work() },
-			"pass":       func(t *rapid.T) { m.pass(time.Duration(rapid.IntRange(1, 3000).Draw(t, "ms")) * time.Millisecond) },
+			"refuse":         func(t *rapid.T) { failing += rapid.IntRange(1, 3).Draw(t, "requests") },
+			"receive or not": func(*rapid.T) { m.deaf = !m.deaf },
+			"work":           func(*rapid.T) { m.work() },
+			"pass":           func(t *rapid.T) { m.pass(time.Duration(rapid.IntRange(1, 3000).Draw(t, "ms")) * time.Millisecond) },
 		})
 		failing, m.deaf = 0, false
 		m.execute()

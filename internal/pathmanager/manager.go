@@ -351,7 +351,7 @@ func (m *Manager) SetRoutes(changes []Change) {
 }
 
 // Fits reports whether peers with these addresses can be added: a connection has 255 address IDs, and
-// those of former peers remain in use.
+// those of removed peers remain in use.
 func (m *Manager) Fits(addresses []netip.Addr) bool {
 	const maxPeers = 255
 	m.mu.Lock()

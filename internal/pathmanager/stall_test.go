@@ -276,9 +276,9 @@ func TestStallVerdicts(t *testing.T) {
 		paths   []func(n int) mptcp.Subflow
 		stalled []netip.AddrPort
 	}{
-		{"one stands, the other goes on", []func(int) mptcp.Subflow{still(onA, 20), moving(onB)}, []netip.AddrPort{onA}},
-		{"two stand over the same hole", []func(int) mptcp.Subflow{still(onA, 20), until(3, moving(defaultAt), still(defaultAt, 20)), moving(onB)}, []netip.AddrPort{onA, defaultAt}},
-		{"all stand", []func(int) mptcp.Subflow{still(onA, 20), still(onB, 20)}, nil},
+		{"one stalls, the other goes on", []func(int) mptcp.Subflow{still(onA, 20), moving(onB)}, []netip.AddrPort{onA}},
+		{"two stall at the same hole", []func(int) mptcp.Subflow{still(onA, 20), until(3, moving(defaultAt), still(defaultAt, 20)), moving(onB)}, []netip.AddrPort{onA, defaultAt}},
+		{"all stall", []func(int) mptcp.Subflow{still(onA, 20), still(onB, 20)}, nil},
 		{"all stop at about the same time", []func(int) mptcp.Subflow{until(4, moving(onA), still(onA, 20)), until(5, moving(onB), still(onB, 20))}, nil},
 		{"nothing in flight", []func(int) mptcp.Subflow{still(onA, 0), moving(onB)}, nil},
 		{"selective acknowledgements", []func(int) mptcp.Subflow{selective, moving(onB)}, nil},
@@ -325,10 +325,10 @@ func TestStalledSubflowRecovers(t *testing.T) {
 			moves += len(s.recovered)
 		}
 		if n < 40 && moves > 0 {
-			t.Fatal("moves while it stands")
+			t.Fatal("moves while it stalls")
 		}
 	}
-	// Once, then it moved, and stood again.
+	// Once, then it moved, and stalled again.
 	if alarms != 2 || moves != 1 {
 		t.Errorf("%d alarms, %d moves, want 2 and 1", alarms, moves)
 	}

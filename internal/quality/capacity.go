@@ -82,7 +82,7 @@ type Capacity struct {
 	// draining is the number of samples that the queue on the path needs at most to drain.
 	draining int
 	// recent are samples since the estimate changed, their bytes and time weighted less with each
-	// further one: jitter moves packets between intervals, so one tells little.
+	// further one: jitter moves packets between intervals, so one sample shows little.
 	recent  CapacitySample
 	samples int
 }
@@ -166,7 +166,7 @@ func (c *Capacity) Update(s CapacitySample) {
 // steadyPath reports whether one sample shows what the path carries.
 func steadyPath(jitter time.Duration) bool { return jitter <= sampleInterval/steady }
 
-// overloaded reports whether less arrives than is sent while a queue stands on the path.
+// overloaded reports whether less arrives than is sent while packets queue on the path.
 func (c *Capacity) overloaded(jitter time.Duration) bool {
 	least, share := 1, unit.Size(drained)
 	if !steadyPath(jitter) {

@@ -63,7 +63,7 @@ type ReceiverStats struct {
 	Delivered, Waited, Late uint64
 	// Reordered arrived after packets with higher numbers; Late is a part of it.
 	Reordered uint64
-	// Duplicates and Stale were dropped: received before, and too old to tell.
+	// Duplicates and Stale were dropped: received before, and older than the window.
 	Duplicates, Stale uint64
 	// Named are numbers skipped because the distance of a later packet of their path named them,
 	// Passed because all live paths had passed them, Expired because time was over, and Forced
@@ -197,8 +197,8 @@ func (r *Receiver[T]) SetLive(now time.Duration, paths uint16, out []T) []T {
 	return out
 }
 
-// Push takes a packet that arrived. It returns false if the packet is a duplicate, or too old to
-// tell; then e is not kept. Otherwise e is held or in out.
+// Push takes a packet that arrived. It returns false if the packet is a duplicate, or older than
+// the window; then e is not kept. Otherwise e is held or in out.
 func (r *Receiver[T]) Push(now time.Duration, a Arrival, e T, out []T) ([]T, bool) {
 	if a.Path < 0 || a.Path >= MaxPaths || a.Seq > seqMask {
 		panic(fmt.Sprintf("BUG: arrival %+v", a))
@@ -284,7 +284,7 @@ func (r *Receiver[T]) put(now time.Duration, l *lane[T], s *slot[T], a Arrival, 
 	return r.settle(now, l, a, out)
 }
 
-// settle gives up the number that an arrival names, and delivers what it can.
+// settle skips the number that an arrival reports as lost, and delivers what it can.
 func (r *Receiver[T]) settle(now time.Duration, l *lane[T], a Arrival, out []T) []T {
 	if l.held == 0 {
 		return out
@@ -311,7 +311,7 @@ func (r *Receiver[T]) Passed(now time.Duration, path int, id uint8, next uint32,
 	return r.drain(now, l, out)
 }
 
-// Expire gives up the numbers that have been missed for too long.
+// Expire skips the numbers that have been missing for too long.
 func (r *Receiver[T]) Expire(now time.Duration, out []T) []T {
 	for i := len(r.waiting) - 1; i >= 0; i-- { // from the last, because drain may remove the lane
 		if l := r.lanes[r.waiting[i]]; now-l.since >= r.holding(l) {
@@ -356,7 +356,7 @@ func (r *Receiver[T]) Reset(out []T) []T {
 }
 
 // Earlier takes a packet that was numbered before the last reset. It returns false if the packet is a
-// duplicate, or too old to tell; otherwise it is to be delivered at once.
+// duplicate, or older than the window; otherwise it is to be delivered at once.
 func (r *Receiver[T]) Earlier(lane uint8, seq uint32) bool {
 	l := r.earlier[lane]
 	if l == nil {

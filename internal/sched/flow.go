@@ -78,7 +78,7 @@ type flow struct {
 }
 
 const (
-	// flowEntries is the number of flows that are told apart; those of the same entry are one.
+	// flowEntries is the number of flows that are distinguished; those of one entry share a path.
 	flowEntries = 4096
 	flowSilence = 5 * time.Second
 )

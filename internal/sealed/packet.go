@@ -228,8 +228,8 @@ const (
 	quoted6 = 1280 - ipv6Len - 8
 )
 
-// tooBig returns the ICMP message (RFC 792 and RFC 1191, RFC 4443 section 3.2) that tells the sender
-// of a packet that only mtu bytes fit, appended to out. The source is the packet's destination, which
+// tooBig returns the ICMP message (RFC 792 and RFC 1191, RFC 4443 section 3.2) that reports to the
+// sender of a packet that only mtu bytes fit, appended to out. The source is the packet's destination, which
 // the way back from there would have too. There is none for a packet that must not be answered: an
 // ICMP error, a later fragment, a multicast address.
 func tooBig(out, packet []byte, p *parsed, mtu int) []byte {

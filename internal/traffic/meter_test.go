@@ -35,8 +35,8 @@ func TestMeter(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var now time.Duration
-			var heard []Sample
-			m := &meter{interval: 500 * ms, now: func() time.Duration { return now }, progress: func(s Sample) { heard = append(heard, s) }}
+			var reported []Sample
+			m := &meter{interval: 500 * ms, now: func() time.Duration { return now }, progress: func(s Sample) { reported = append(reported, s) }}
 			var total int64
 			for _, a := range tt.arrivals {
 				now = a.at
@@ -59,11 +59,11 @@ func TestMeter(t *testing.T) {
 			if gap != tt.longest && len(series) > 0 {
 				t.Errorf("longest gap of the series is %s, want %s", gap, tt.longest)
 			}
-			for i := range heard {
-				heard[i].Gap = m.series[i].Gap // that of the very end is known only then
+			for i := range reported {
+				reported[i].Gap = m.series[i].Gap // that of the very end is known only then
 			}
-			if !slices.Equal(heard, m.series) {
-				t.Errorf("progress heard %v, the series is %v", heard, m.series)
+			if !slices.Equal(reported, m.series) {
+				t.Errorf("progress reported %v, the series is %v", reported, m.series)
 			}
 			if m.total != total || m.longest != tt.longest || m.empty != tt.empty {
 				t.Errorf("total %d, longest gap %s, %d empty; want %d, %s, %d", m.total, m.longest, m.empty, total, tt.longest, tt.empty)
@@ -87,14 +87,14 @@ func TestMeterLimit(t *testing.T) {
 
 func TestMeterTick(t *testing.T) {
 	var now time.Duration
-	heard := 0
-	m := &meter{interval: 100 * ms, now: func() time.Duration { return now }, progress: func(Sample) { heard++ }}
-	if d := m.tick(); d != 100*ms || heard != 0 {
-		t.Errorf("at the start: next in %s, %d heard", d, heard)
+	reported := 0
+	m := &meter{interval: 100 * ms, now: func() time.Duration { return now }, progress: func(Sample) { reported++ }}
+	if d := m.tick(); d != 100*ms || reported != 0 {
+		t.Errorf("at the start: next in %s, %d reported", d, reported)
 	}
 	now = 330 * ms
-	if d := m.tick(); d != 70*ms || heard != 3 {
-		t.Errorf("at 330 ms: next in %s, %d heard", d, heard)
+	if d := m.tick(); d != 70*ms || reported != 3 {
+		t.Errorf("at 330 ms: next in %s, %d reported", d, reported)
 	}
 }
 

@@ -187,8 +187,8 @@ func TestFetch(t *testing.T) {
 	url := serve(t)
 	for _, transport := range []Transport{TCP, MPTCP} {
 		t.Run(string(transport), func(t *testing.T) {
-			var heard []Sample
-			r, err := Fetch(t.Context(), FetchOptions{URL: url + "/bytes/20MB", Transport: transport, Interval: ms, Progress: func(s Sample) { heard = append(heard, s) }})
+			var reported []Sample
+			r, err := Fetch(t.Context(), FetchOptions{URL: url + "/bytes/20MB", Transport: transport, Interval: ms, Progress: func(s Sample) { reported = append(reported, s) }})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -206,8 +206,8 @@ func TestFetch(t *testing.T) {
 			if last := r.Series[len(r.Series)-1].At; sum != r.Bytes || last > r.Duration || last+ms < r.Duration {
 				t.Errorf("series: %d bytes, the last interval from %s, duration %s", sum, last, r.Duration)
 			}
-			if diff := cmp.Diff(r.Series, heard); diff != "" {
-				t.Errorf("progress (-series +heard):\n%s", diff)
+			if diff := cmp.Diff(r.Series, reported); diff != "" {
+				t.Errorf("progress (-series +reported):\n%s", diff)
 			}
 		})
 	}
@@ -330,8 +330,8 @@ func TestFetchBadResponses(t *testing.T) {
 // A fetch without a response until the limit is a valid measurement.
 func TestFetchLimitWithoutResponse(t *testing.T) {
 	url := peer(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
-	heard := 0
-	r, err := Fetch(t.Context(), FetchOptions{URL: url, Transport: TCP, Limit: 1200 * ms, Progress: func(Sample) { heard++ }})
+	reported := 0
+	r, err := Fetch(t.Context(), FetchOptions{URL: url, Transport: TCP, Limit: 1200 * ms, Progress: func(Sample) { reported++ }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -340,8 +340,8 @@ func TestFetchLimitWithoutResponse(t *testing.T) {
 		want.Series[i].At = time.Duration(i) * 100 * ms
 	}
 	want.Series[11].Gap = 200 * ms
-	if diff := cmp.Diff(want, r); diff != "" || heard != 12 {
-		t.Errorf("%d heard, report (-want +got):\n%s", heard, diff)
+	if diff := cmp.Diff(want, r); diff != "" || reported != 12 {
+		t.Errorf("%d reported, report (-want +got):\n%s", reported, diff)
 	}
 }
 

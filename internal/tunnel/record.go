@@ -205,7 +205,7 @@ type PathRemove struct {
 	Path uint8
 }
 
-// NAT tells the other gateway at which address it is seen on a path.
+// NAT reports to the other gateway the address from which its packets arrive on a path.
 type NAT struct {
 	Path uint8
 	Seen netip.AddrPort

@@ -14,7 +14,7 @@ type Replay struct {
 	seen [replayWords]uint64
 }
 
-// Fresh reports whether a counter was not accepted before and is not too old to tell. The caller
+// Fresh reports whether a counter was not accepted before and is within the window. The caller
 // authenticates the message, and then calls Accept.
 func (r *Replay) Fresh(counter uint64) bool {
 	switch {

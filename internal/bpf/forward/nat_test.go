@@ -349,8 +349,8 @@ func TestNATErrors(t *testing.T) {
 	}
 }
 
-// clearTransport clears the checksums of an ICMP error and of the transport that it quotes at an offset, after the
-// former has been verified.
+// clearTransport clears the checksums of an ICMP error and of the transport that it quotes at an offset, after that
+// of the error has been verified.
 func clearTransport(frame []byte, at int, protocol uint8) {
 	checked := bytes.Clone(frame)
 	if setChecksum(checked); !bytes.Equal(checked, frame) {
