@@ -17,15 +17,22 @@ const (
 	// resyncEvery is the longest time until changes of our objects without an event are repaired.
 	resyncEvery = 30 * time.Second
 	// resyncShare times the duration of a comparison with the kernel is the least pause after it.
-	resyncShare = 30
+	resyncShare = 10
 	// resyncBusy is the pause before a comparison is tried again that would compete with changes.
 	resyncBusy = time.Second
+	// resyncRest times the duration of reading a part of the kernel's objects is the pause after it: to
+	// compare it takes about as long, and what must not wait gets at least half of the CPUs' time.
+	resyncRest     = 2
+	resyncRestMost = 20 * time.Millisecond
 	// resyncLarge is the number of routes from which on a comparison waits until the kernel's tables
 	// have not changed for resyncBusy, but no longer than resyncLatest. The kernel continues a dump
 	// of a table that has changed with a walk over all routes dumped so far, with the table locked and
 	// softirqs disabled: at a million routes that takes 0.1 s for each 32 kB.
 	resyncLarge  = 20_000
 	resyncLatest = 10 * time.Minute
+	// resyncStep is the number of objects that are visited at the end of a comparison before the loop
+	// looks for events, half a millisecond's work.
+	resyncStep = 10_000
 	// Step is the number of routes that are changed before the loop looks for events: about ten
 	// milliseconds' work, most of it the kernel's.
 	Step = 2048
@@ -153,8 +160,10 @@ type resync struct {
 	begun  time.Time
 	ended  time.Time
 	took   time.Duration
-	// comparison is not nil while one runs.
-	comparison *route.Comparison
+	// comparison is not nil while one runs. ending: everything was read, and consistent is what the
+	// kernel says of it.
+	comparison         *route.Comparison
+	ending, consistent bool
 }
 
 // dumper reads the objects of an owner; a route.Conn is one.
@@ -311,7 +320,11 @@ func loop[E any](ctx context.Context, l *Loop, m Reactor, inputs <-chan E, apply
 			waiting = nil
 		}
 		dumped := l.resync.dumped
-		if l.resync.comparison != nil && l.disturbed() {
+		var ending chan struct{}
+		switch {
+		case l.resync.ending:
+			ending = always
+		case l.resync.comparison != nil && l.disturbed():
 			dumped = nil
 			l.resync.start.Reset(resyncBusy)
 		}
@@ -338,6 +351,10 @@ func loop[E any](ctx context.Context, l *Loop, m Reactor, inputs <-chan E, apply
 			continue
 		case r := <-dumped:
 			if !l.compare(r) {
+				continue
+			}
+		case <-ending:
+			if !l.endResync() {
 				continue
 			}
 		case <-ready:
@@ -511,11 +528,18 @@ func (l *Loop) beginResync(ctx context.Context) {
 		return
 	}
 	r.due, r.begun, r.comparison = false, time.Now(), l.Kernel.Compare()
+	began := time.Now()
 	pass := func(part dump) {
+		rest := min(resyncRest*time.Since(began), resyncRestMost)
 		select {
 		case r.dumped <- part:
 		case <-ctx.Done():
 		}
+		select {
+		case <-time.After(rest):
+		case <-ctx.Done():
+		}
+		began = time.Now()
 	}
 	go func(k dumper, p route.Protocol) {
 		consistent, err := k.DumpEach(p, func(objects []route.Object) { pass(dump{objects: slices.Clone(objects)}) })
@@ -529,8 +553,8 @@ func (l *Loop) disturbed() bool {
 		time.Since(l.changed) < resyncBusy && time.Since(l.resync.since) < resyncLatest
 }
 
-// compare compares a part of the kernel's objects; it reports whether it was the last.
-func (l *Loop) compare(part dump) (last bool) {
+// compare compares a part of the kernel's objects; it reports whether reading them failed.
+func (l *Loop) compare(part dump) (failed bool) {
 	r := &l.resync
 	if part.err != nil {
 		r.comparison, r.due = nil, false // unknown schedules the next one
@@ -538,11 +562,18 @@ func (l *Loop) compare(part dump) (last bool) {
 		return true
 	}
 	r.comparison.Add(part.objects)
-	if !part.last {
+	r.ending, r.consistent = part.last, part.consistent
+	return false
+}
+
+// endResync continues the end of a comparison, which visits all objects; it reports whether it is
+// complete.
+func (l *Loop) endResync() (complete bool) {
+	r := &l.resync
+	if r.comparison.EndPart(r.consistent, resyncStep) {
 		return false
 	}
-	r.comparison.End(part.consistent)
-	r.comparison, r.ended = nil, time.Now()
+	r.comparison, r.ending, r.ended = nil, false, time.Now()
 	r.took = r.ended.Sub(r.begun)
 	if r.due {
 		r.due = false

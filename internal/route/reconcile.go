@@ -483,6 +483,9 @@ func (r *Reconciler) Clear() {
 // later Resync finds; the next Flush deletes them. Before Sweep they are kept, so that a restart
 // drops no packets.
 func (r *Reconciler) Sweep() {
+	if r.swept {
+		return // nothing is kept since the first one
+	}
 	r.swept = true
 	stale := 0
 	for n, e := range r.store.all() {
@@ -508,7 +511,7 @@ func (r *Reconciler) Resync() error {
 }
 
 // A Comparison is a Resync in steps, so that a large dump does not block the caller: Compare before
-// the dump, Add for each part of it, then End. Objects that changed after Compare are ignored.
+// the dump, Add for each part of it, then End, or EndPart until there is no more. Objects that changed after Compare are ignored.
 // Starting another Comparison cancels it.
 //
 // The kernel continues a dump of a table that has changed by the number of routes returned so far,
@@ -519,6 +522,9 @@ type Comparison struct {
 	generation uint8
 	before     int
 	applied    uint64
+	// ending: EndPart was called, complete is what it found, and next is the entry to visit.
+	ending, complete bool
+	next             table.Ref
 }
 
 // Compare starts a Comparison.
@@ -567,28 +573,44 @@ func (c *Comparison) Add(objects []Object) {
 // End completes the comparison: objects that were not in the dump are recorded as absent from the
 // kernel. Consistent is what Kernel.DumpEach returned.
 func (c *Comparison) End(consistent bool) {
+	for c.EndPart(consistent, math.MaxInt) {
+	}
+}
+
+// EndPart is End for at most so many entries, the first of those that were not visited before. It
+// reports whether there are more.
+func (c *Comparison) EndPart(consistent bool, most int) (more bool) {
 	r := c.r
 	if c.generation != r.generation {
-		return
+		return false
 	}
-	r.comparing = false
-	for n, e := range r.store.all() {
-		if e.found == c.generation || e.changed == c.generation || e.have == 0 {
-			r.tidy(n)
-			continue
+	if !c.ending {
+		c.ending, c.complete = true, consistent && r.applied == c.applied
+		r.comparing = false // entries need not say any longer when they changed
+	}
+	for ; most > 0; most-- {
+		n, ok := r.store.Next(c.next)
+		if !ok {
+			if r.pending > c.before {
+				r.log.Info("kernel differs from what is wanted", "protocol", r.protocol, "objects", r.pending-c.before)
+			}
+			return false
 		}
-		if r.store.class(n) == ClassRoute && !e.is(missed) && !(consistent && r.applied == c.applied) {
+		c.next = n + 1
+		e := r.store.Value(n)
+		switch {
+		case e.found == c.generation || e.changed == c.generation || e.have == 0:
+			r.tidy(n)
+		case r.store.class(n) == ClassRoute && !e.is(missed) && !c.complete:
 			e.set(missed, true)
-		} else {
+		default:
 			r.change(n, func(e *entry) {
 				e.have = 0
 				e.set(double|kept|missed|doubtful, false)
 			})
 		}
 	}
-	if r.pending > c.before {
-		r.log.Info("kernel differs from what is wanted", "protocol", r.protocol, "objects", r.pending-c.before)
-	}
+	return true
 }
 
 // Settled reports whether the kernel is known to match the desired state of the key, which may be
