@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"syscall"
 
+	"github.com/tabane/tabane/internal/bpf/protocol"
 	"github.com/tabane/tabane/internal/feature"
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/seccomp"
@@ -42,7 +43,7 @@ var ways = []struct {
 	// unfit for another way.
 	apply func(*Options) error
 }{
-	{BPF, noProgram, func(*Options) error { return noProgram() }},
+	{BPF, protocol.Supported, useProgram},
 	{Seccomp, seccomp.Supported, func(*Options) error { return confine() }},
 	{Preload, func() error { _, err := findLibrary(libraries); return err }, usePreload},
 }
@@ -64,12 +65,6 @@ func Supported(how How) error {
 		}
 	}
 	panic(fmt.Sprintf("BUG: way %q", how))
-}
-
-// noProgram is the reason against an eBPF program (fmod_ret) at update_socket_protocol, which would need no
-// supervisor.
-func noProgram() error {
-	return &feature.Error{Feature: "eBPF", Reason: "tabane has no program for update_socket_protocol yet", Remedy: "use --how seccomp"}
 }
 
 // Options are the parameters of Exec.
@@ -153,14 +148,19 @@ func start(l *seccomp.Listener) error {
 		return err
 	}
 	defer listener.Close()
+	return launch(starterRole, strconv.Itoa(os.Getpid()), listener)
+}
+
+// launch runs a process that starts others, and returns when these are ready.
+func launch(role, argument string, file *os.File) error {
 	output, input, err := os.Pipe()
 	if err != nil {
 		return err
 	}
 	defer output.Close()
-	cmd := process(starterRole, strconv.Itoa(os.Getpid()))
+	cmd := process(role, argument)
 	cmd.Stdout = input
-	cmd.ExtraFiles = []*os.File{listener}
+	cmd.ExtraFiles = []*os.File{file}
 	if err := errors.Join(cmd.Start(), input.Close()); err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 
 // roles are what this test binary plays, by the name in the environment.
 var roles = map[string]func(args []string) error{
+	"group":   playGroup,
 	"sockets": func([]string) error { return report(opened()) },
 	"child":   func([]string) error { return child() },
 	"process": func([]string) error { return inherited() },

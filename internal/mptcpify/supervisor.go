@@ -22,7 +22,7 @@ import (
 const processName = "tabane: mptcpify"
 
 // The roles of the processes; each is the first argument of its process. The second is the process ID of
-// the program.
+// the program, or of keepers the directory of its control group.
 const (
 	// starterRole starts the supervisor and exits, so that the supervisor is no child of the program.
 	starterRole = "starter"
@@ -30,6 +30,8 @@ const (
 	supervisorRole = "supervisor"
 	// spareRole waits until the supervisor dies and becomes the supervisor.
 	spareRole = "spare"
+	// keeperStarterRole starts the keeper and exits, keeperRole keeps an eBPF program attached.
+	keeperStarterRole, keeperRole = "keeper-starter", "keeper"
 )
 
 // Names of the processes (proc_pid_comm(5)). That of a spare changes when it becomes the supervisor, its
@@ -37,6 +39,7 @@ const (
 const (
 	supervisorName = "mptcpify"
 	spareName      = "mptcpify-spare"
+	keeperName     = "mptcpify-keeper"
 )
 
 // rename gives the process its name. Without, its work is the same.
@@ -77,6 +80,10 @@ func Process() {
 		err = supervise(program)
 	case spareRole:
 		err = standBy(program)
+	case keeperStarterRole:
+		err = startKeeper(program)
+	case keeperRole:
+		err = keep(program)
 	default:
 		err = fmt.Errorf("unknown role %q", role)
 	}
@@ -93,17 +100,27 @@ var prepared bool
 // startSupervisor starts the supervisor in a session of its own, without the program's terminal, directory
 // and files.
 func startSupervisor(program string) error {
-	// The program's files are for the program: a pipe of it would not end while a supervisor has it.
-	if err := unix.CloseRange(listenerFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
-		return fmt.Errorf("close files: %w", err)
-	}
 	fd, err := createRecord()
 	if err != nil {
 		return err
 	}
-	cmd := process(supervisorRole, program)
+	return detach(supervisorRole, program, os.NewFile(listenerFD, "listener"), os.NewFile(uintptr(fd), "record"))
+}
+
+// startKeeper starts a keeper as startSupervisor starts a supervisor.
+func startKeeper(group string) error {
+	return detach(keeperRole, group, os.NewFile(listenerFD, "link"))
+}
+
+// detach starts a process in a session of its own that inherits files.
+func detach(role, program string, files ...*os.File) error {
+	// The program's files are for the program: a pipe of it would not end while another process has it.
+	if err := unix.CloseRange(listenerFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return fmt.Errorf("close files: %w", err)
+	}
+	cmd := process(role, program)
 	cmd.Stdout = os.Stdout
-	cmd.ExtraFiles = []*os.File{os.NewFile(listenerFD, "listener"), os.NewFile(uintptr(fd), "record")}
+	cmd.ExtraFiles = files
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return cmd.Start()
 }
