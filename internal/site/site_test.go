@@ -386,6 +386,7 @@ func TestBrowser(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		check()
+		reachable(ctx, t, p, name)
 		for i, step := range task.Steps {
 			switch step.Action {
 			case page.Click:
@@ -409,5 +410,62 @@ func TestBrowser(t *testing.T) {
 		if err := p.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// reachable checks that assistive technology has a name for each control of a page, and that the tabulator key
+// moves the focus through all of them in their order: what only a pointer reached would be missing.
+func reachable(ctx context.Context, t *testing.T, p *browser.Page, title string) {
+	t.Helper()
+	all, err := p.Elements(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	controls := []string{"application", "button", "checkbox", "combobox", "link", "radio", "searchbox", "textbox"}
+	var want, got []int64
+	names := map[int64]string{}
+	radios := map[int64]bool{}
+	for _, e := range all {
+		if !slices.Contains(controls, e.Role) {
+			continue
+		}
+		if e.Name == "" || !e.Focusable {
+			t.Errorf("%s: control %+v has no name or cannot have the focus", title, e)
+		}
+		names[e.ID] = e.Name
+		// The arrow keys move within a group of radio buttons, of which the tabulator key reaches one.
+		if radios[e.ID] = e.Role == "radio"; !radios[e.ID] {
+			want = append(want, e.ID)
+		}
+	}
+	if len(want) < 10 {
+		t.Fatalf("%s: only %d controls: %+v", title, len(want), all)
+	}
+	for range len(names) {
+		if err := p.Press(ctx, "Tab"); err != nil {
+			t.Fatal(err)
+		}
+		id, err := p.Focused(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !radios[id] {
+			got = append(got, id)
+		}
+		if len(got) == len(want) {
+			break
+		}
+	}
+	if !slices.Equal(got, want) {
+		for i := range max(len(got), len(want)) {
+			name := func(list []int64) string {
+				if i < len(list) {
+					return fmt.Sprintf("%q", names[list[i]])
+				}
+				return "nothing"
+			}
+			t.Logf("%d: %s, want %s", i, name(got), name(want))
+		}
+		t.Errorf("%s: the tabulator key does not reach all controls in their order", title)
 	}
 }
