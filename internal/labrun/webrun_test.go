@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -345,5 +346,44 @@ func TestWebRefuses(t *testing.T) {
 	}
 	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), `no page can be loaded over transport "mptcp": start browser: `) || !strings.Contains(err.Error(), "cannot open shared object") {
 		t.Errorf("a browser that ends: %v", err)
+	}
+}
+
+// TestWebSessions: two sessions of a trial play tasks of their own at the same time, and more than the processors
+// carry are refused.
+func TestWebSessions(t *testing.T) {
+	o := webOptions(t, "sessions")
+	traffic := o.Spec.Experiment.Traffic["map"]
+	for traffic.Quick = time.Second; capacity(o.Spec.WithSessions(2), true, runtime.NumCPU()) != nil; {
+		traffic.Quick += 100 * time.Millisecond
+	}
+	o.Sessions = 2
+	outcome, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(outcome.Runs) != 1 || outcome.Runs[0].Err() != nil {
+		t.Fatalf("result %+v", outcome)
+	}
+	world, steps, think := page.New(1), 0, time.Duration(0)
+	for seed := range uint64(o.Sessions) {
+		task := world.Task(page.Map, false, traffic.Web.Seed+seed)
+		steps += len(task.Loads) - 1
+		own := time.Duration(0)
+		for _, s := range task.Steps {
+			own += s.Think
+		}
+		think += min(own, traffic.Quick)
+	}
+	m := outcome.Runs[0].Metrics
+	if got, want := m[result.Steps], float64(steps)/2; got != want || m[result.Effectiveness] != 3 {
+		t.Errorf("%g steps and %g conditions, want %g and 3", got, m[result.Effectiveness], want)
+	}
+	if m[result.TaskTime] < think.Seconds()/2 {
+		t.Errorf("a task took %g s on average, less than its think times of %s", m[result.TaskTime], think/2)
+	}
+	o.Sessions = 60
+	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), `60 sessions of traffic "map" would use `) {
+		t.Errorf("60 sessions: %v", err)
 	}
 }
