@@ -980,6 +980,12 @@ __attribute__((noinline)) int prepare(struct __sk_buff *skb, const struct packet
 	return LEFTS;
 }
 
+/* Into how many segments a super-packet with a payload is divided. */
+static __always_inline __u32 segments_of(const struct __sk_buff *skb, __u32 payload)
+{
+	return (payload + skb->gso_size - 1) / skb->gso_size;
+}
+
 /* Has the kernel segment a super-packet, whose segments this program gets again. Returns TC_NEXT if it cannot. */
 static __always_inline int segment(struct __sk_buff *skb, const struct setup *set)
 {
@@ -1047,7 +1053,7 @@ int split(struct __sk_buff *skb)
 	if (skb->gso_size) {
 		if (length <= p.headers)
 			return leave(LEFT_MALFORMED);
-		segments = (length - p.headers + skb->gso_size - 1) / skb->gso_size;
+		segments = segments_of(skb, length - p.headers);
 		size += (segments - 1) * p.headers;
 		length = skb->gso_size + p.headers;
 		if (plan->slow) {
@@ -1293,7 +1299,7 @@ int join(struct __sk_buff *skb)
 		return refuse(REFUSED_SOURCE);
 	m.headers += ETHERNET_HEADER + m.outer;
 	if (skb->gso_size && skb->len > m.headers)
-		segments = (skb->len - m.headers + skb->gso_size - 1) / skb->gso_size;
+		segments = segments_of(skb, skb->len - m.headers);
 
 	path = m.header.path & OPEN_PATH;
 	number = ntohl(m.header.number) + m.segment;
@@ -1454,7 +1460,7 @@ static __always_inline void count_translated(const struct __sk_buff *skb, __u32 
 	if (!t || path >= SCHED_PATHS)
 		return;
 	if (skb->gso_size && skb->len > headers) {
-		segments = (skb->len - headers + skb->gso_size - 1) / skb->gso_size;
+		segments = segments_of(skb, skb->len - headers);
 		size += (segments - 1) * (headers - ETHERNET_HEADER);
 	}
 	t->path[SCHED_PATH(path)].packets += segments;
