@@ -183,147 +183,151 @@ func (c *cache) send(conn net.Conn, b []byte) error {
 
 // serve asks for data and takes it, until the connection ends with an error.
 func (c *cache) serve(ctx context.Context, conn net.Conn, pdus <-chan received) error {
-	answer := time.NewTimer(answerTimeout) // runs while an answer is expected
-	defer answer.Stop()
-	refresh := time.NewTimer(0)
-	refresh.Stop()
-	defer refresh.Stop()
-	expire := c.expiry()
-	defer func() { expire.Stop() }()
-	// negotiated: the cache has answered in our version (RFC 8210 section 7).
-	negotiated := false
-	// notified: changes were announced while asking, so that it is not sure that the answer has
-	// them.
-	asking, notified := false, false
-	var asked time.Time
-	var update *update // within an answer
-	ask := func() error {
-		asking, notified, asked = true, false, time.Now()
-		answer.Reset(answerTimeout)
-		if c.known {
-			return c.send(conn, serialQuery(c.version, c.session, c.serial))
-		}
-		return c.send(conn, resetQuery(c.version))
-	}
-	if err := ask(); err != nil {
+	q := &query{cache: c, conn: conn, answer: time.NewTimer(answerTimeout), refresh: time.NewTimer(0), expire: c.expiry()}
+	q.refresh.Stop()
+	defer func() { q.answer.Stop(); q.refresh.Stop(); q.expire.Stop() }()
+	if err := q.ask(); err != nil {
 		return err
 	}
 	for {
-		var p pdu
+		var err error
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-answer.C:
-			if time.Since(asked) >= answerLimit {
+		case <-q.answer.C:
+			if time.Since(q.asked) >= answerLimit {
 				return fmt.Errorf("no complete answer in %s", answerLimit)
 			}
 			return fmt.Errorf("no answer in %s", answerTimeout)
-		case <-expire.C:
+		case <-q.expire.C:
 			c.expired()
-			continue
-		case <-refresh.C:
-			if !asking {
-				if err := ask(); err != nil {
-					return err
-				}
+		case <-q.refresh.C:
+			if !q.asking {
+				err = q.ask()
 			}
-			continue
 		case r := <-pdus:
-			if r.err != nil {
-				return r.err
+			if err = r.err; err == nil {
+				err = q.take(r.pdu)
 			}
-			p = r.pdu
 		}
-		switch {
-		case !negotiated && p.typ == typeSerialNotify:
-			continue // of whatever version
-		case !negotiated && p.version < c.version:
-			c.version, c.known = p.version, false
-			return fmt.Errorf("the cache has version %d", p.version)
-		case p.version != c.version:
-			return protocolf(codeUnexpectedVersion, "version %d after %d", p.version, c.version)
-		}
-		negotiated = true
-		if asking {
-			answer.Reset(min(answerTimeout, time.Until(asked.Add(answerLimit))))
-		}
-		switch p.typ {
-		case typeSerialNotify:
-			if asking {
-				notified = true
-				continue
-			}
-			if p.session != c.session {
-				return c.otherSession(p.session)
-			}
-			if p.serial == c.serial {
-				continue
-			}
-			if err := ask(); err != nil {
-				return err
-			}
-		case typeCacheResponse:
-			if !asking || update != nil {
-				return protocolf(codeInvalidRequest, "Cache Response without a query")
-			}
-			if c.known && p.session != c.session {
-				return c.otherSession(p.session)
-			}
-			update = newUpdate(c.known, c.vrps)
-			c.session = p.session
-		case typeIPv4Prefix, typeIPv6Prefix:
-			if update == nil {
-				return protocolf(codeCorruptData, "prefix outside of a response")
-			}
-			if err := update.add(p.vrp, p.announce); err != nil {
-				return err
-			}
-		case typeRouterKey:
-			if update == nil {
-				return protocolf(codeCorruptData, "router key outside of a response")
-			}
-		case typeEndOfData:
-			if update == nil {
-				return protocolf(codeCorruptData, "End of Data outside of a response")
-			}
-			if p.session != c.session {
-				return c.otherSession(p.session)
-			}
-			vrps, err := update.apply()
-			if err != nil {
-				return err
-			}
-			update, asking, c.known = nil, false, true
-			answer.Stop()
-			if c.version > 0 {
-				if c.timers = p.timers.bounded(); c.timers != p.timers {
-					c.log.Warn("rpki cache has intervals out of bounds", "refresh", p.timers.refresh, "retry", p.timers.retry, "expire", p.timers.expire)
-				}
-			}
-			c.set(func() { c.vrps, c.serial, c.updated, c.connected, c.reason = vrps, p.serial, time.Now(), true, "" })
-			refresh.Reset(c.intervals().refresh)
-			expire.Stop()
-			expire = c.expiry()
-			if notified {
-				if err := ask(); err != nil {
-					return err
-				}
-			}
-		case typeCacheReset:
-			if !asking || update != nil || !c.known {
-				return protocolf(codeInvalidRequest, "Cache Reset without a Serial Query")
-			}
-			c.known = false
-			if err := ask(); err != nil {
-				return err
-			}
-		case typeErrorReport:
-			if p.code != codeNoData {
-				c.known = false
-			}
-			return fmt.Errorf("the cache reports error %d: %q", p.code, p.text)
+		if err != nil {
+			return err
 		}
 	}
+}
+
+// query is the state of the queries of one connection.
+type query struct {
+	*cache
+	conn net.Conn
+	// answer runs while an answer is expected.
+	answer, refresh, expire *time.Timer
+	// negotiated: the cache has answered in our version (RFC 8210 section 7).
+	negotiated bool
+	// notified: changes were announced while asking, so that it is not sure that the answer has
+	// them.
+	asking, notified bool
+	asked            time.Time
+	update           *update // within an answer
+}
+
+// ask sends a query for changes, or for all data if none is known.
+func (q *query) ask() error {
+	q.asking, q.notified, q.asked = true, false, time.Now()
+	q.answer.Reset(answerTimeout)
+	if q.known {
+		return q.send(q.conn, serialQuery(q.version, q.session, q.serial))
+	}
+	return q.send(q.conn, resetQuery(q.version))
+}
+
+// take applies a PDU.
+func (q *query) take(p pdu) error {
+	switch {
+	case !q.negotiated && p.typ == typeSerialNotify:
+		return nil // of any version
+	case !q.negotiated && p.version < q.version:
+		q.version, q.known = p.version, false
+		return fmt.Errorf("the cache has version %d", p.version)
+	case p.version != q.version:
+		return protocolf(codeUnexpectedVersion, "version %d after %d", p.version, q.version)
+	}
+	q.negotiated = true
+	if q.asking {
+		q.answer.Reset(min(answerTimeout, time.Until(q.asked.Add(answerLimit))))
+	}
+	switch p.typ {
+	case typeSerialNotify:
+		switch {
+		case q.asking:
+			q.notified = true
+		case p.session != q.session:
+			return q.otherSession(p.session)
+		case p.serial != q.serial:
+			return q.ask()
+		}
+	case typeCacheResponse:
+		if !q.asking || q.update != nil {
+			return protocolf(codeInvalidRequest, "Cache Response without a query")
+		}
+		if q.known && p.session != q.session {
+			return q.otherSession(p.session)
+		}
+		q.update = newUpdate(q.known, q.vrps)
+		q.session = p.session
+	case typeIPv4Prefix, typeIPv6Prefix:
+		if q.update == nil {
+			return protocolf(codeCorruptData, "prefix outside of a response")
+		}
+		return q.update.add(p.vrp, p.announce)
+	case typeRouterKey:
+		if q.update == nil {
+			return protocolf(codeCorruptData, "router key outside of a response")
+		}
+	case typeEndOfData:
+		return q.complete(p)
+	case typeCacheReset:
+		if !q.asking || q.update != nil || !q.known {
+			return protocolf(codeInvalidRequest, "Cache Reset without a Serial Query")
+		}
+		q.known = false
+		return q.ask()
+	case typeErrorReport:
+		if p.code != codeNoData {
+			q.known = false
+		}
+		return fmt.Errorf("the cache reports error %d: %q", p.code, p.text)
+	}
+	return nil
+}
+
+// complete applies an answer at its End of Data.
+func (q *query) complete(p pdu) error {
+	if q.update == nil {
+		return protocolf(codeCorruptData, "End of Data outside of a response")
+	}
+	if p.session != q.session {
+		return q.otherSession(p.session)
+	}
+	vrps, err := q.update.apply()
+	if err != nil {
+		return err
+	}
+	q.update, q.asking, q.known = nil, false, true
+	q.answer.Stop()
+	if q.version > 0 {
+		if q.timers = p.timers.bounded(); q.timers != p.timers {
+			q.log.Warn("rpki cache has intervals out of bounds", "refresh", p.timers.refresh, "retry", p.timers.retry, "expire", p.timers.expire)
+		}
+	}
+	q.set(func() { q.vrps, q.serial, q.updated, q.connected, q.reason = vrps, p.serial, time.Now(), true, "" })
+	q.refresh.Reset(q.intervals().refresh)
+	q.expire.Stop()
+	q.expire = q.expiry()
+	if q.notified {
+		return q.ask()
+	}
+	return nil
 }
 
 // update is an answer that has not ended yet.
