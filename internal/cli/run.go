@@ -89,57 +89,71 @@ interrupted run removes everything it created.`,
 	return c
 }
 
-func (a *app) run(ctx context.Context, name string, f runFlags) error {
-	whole, spec, err := chosenCells(name, f.family, f.cells, f.quick)
-	if err != nil {
-		return err
+// runPlan is what lab run does.
+type runPlan struct {
+	// whole is the scenario, spec what the lab runs of it.
+	whole, spec *scenario.Spec
+	// simulation is what the simulator runs, nil without --compare.
+	simulation *scenario.Spec
+	routers    []string
+}
+
+// plan checks whether a scenario can be run as the flags say.
+func (f runFlags) plan(name string) (p runPlan, err error) {
+	if p.whole, p.spec, err = chosenCells(name, f.family, f.cells, f.quick); err != nil {
+		return p, err
 	}
-	if spec, err = renamed(spec, f.name); err != nil {
-		return err
+	if p.spec, err = renamed(p.spec, f.name); err != nil {
+		return p, err
 	}
-	if f.har && (whole.Experiment == nil || whole.Experiment.Kind != scenario.KindWeb) {
-		return &failure{what: "run the scenario", on: name, why: errors.New("it has no web pages, whose requests --har records"), do: "leave out --har"}
+	if f.har && (p.whole.Experiment == nil || p.whole.Experiment.Kind != scenario.KindWeb) {
+		return p, &failure{what: "run the scenario", on: name, why: errors.New("it has no web pages, whose requests --har records"), do: "leave out --har"}
 	}
 	if err := require("run the scenario", role.Namespaces, role.MPTCP, role.SRv6); err != nil {
-		return err
+		return p, err
 	}
-	routers, err := parseRouters(f.routers, true)
+	if p.routers, err = parseRouters(f.routers, true); err != nil {
+		return p, err
+	}
+	if err := locate(name, labrun.Check(p.whole)); err != nil {
+		return p, err
+	}
+	if f.compare != "" {
+		if err := simulable(name, p.whole, p.spec.ForSimulator()); err != nil {
+			return p, err
+		}
+	}
+	p.spec = p.spec.ForLab()
+	compares := p.spec.Experiment != nil && p.spec.Experiment.Kind == scenario.KindRoutes
+	if len(p.routers) > 1 && !compares {
+		return p, &failure{what: "run the scenario", on: name, why: errors.New("it does not compare routers"), do: "give --routers one kind"}
+	}
+	if err := needRouters("run the scenario", p.routers...); err != nil {
+		return p, err
+	}
+	if p.spec = p.spec.WithRouters(p.routers); compares && len(p.spec.Experiment.Transports) == 0 {
+		return p, &failure{what: "run the scenario", on: name, why: fmt.Errorf("none of its transports has routers %s", f.routers), do: "choose others with --routers"}
+	}
+	if f.compare != "" {
+		if p.simulation, err = labrun.OnKernel(p.spec.ForSimulator()); err != nil {
+			return p, &failure{what: "simulate the scenario", on: name, why: err}
+		}
+	}
+	return p, nil
+}
+
+func (a *app) run(ctx context.Context, name string, f runFlags) error {
+	p, err := f.plan(name)
 	if err != nil {
 		return err
 	}
-	if err := locate(name, labrun.Check(whole)); err != nil {
-		return err
-	}
-	if f.compare != "" {
-		// Checked before the lab runs.
-		if err := simulable(name, whole, spec.ForSimulator()); err != nil {
-			return err
-		}
-	}
-	spec = spec.ForLab()
-	compares := spec.Experiment != nil && spec.Experiment.Kind == scenario.KindRoutes
-	if len(routers) > 1 && !compares {
-		return &failure{what: "run the scenario", on: name, why: errors.New("it does not compare routers"), do: "give --routers one kind"}
-	}
-	if err := needRouters("run the scenario", routers...); err != nil {
-		return err
-	}
-	if spec = spec.WithRouters(routers); compares && len(spec.Experiment.Transports) == 0 {
-		return &failure{what: "run the scenario", on: name, why: fmt.Errorf("none of its transports has routers %s", f.routers), do: "choose others with --routers"}
-	}
-	var simulation *scenario.Spec
-	if f.compare != "" {
-		if simulation, err = labrun.OnKernel(spec.ForSimulator()); err != nil {
-			return &failure{what: "simulate the scenario", on: name, why: err}
-		}
-	}
 	if f.out == "" {
-		f.out = filepath.Join("out", spec.Name)
+		f.out = filepath.Join("out", p.spec.Name)
 	}
 	if err := clearResult(f.out); err != nil {
 		return err
 	}
-	if e := whole.Experiment; f.quick && e != nil && !e.Quick.All() {
+	if e := p.whole.Experiment; f.quick && e != nil && !e.Quick.All() {
 		fmt.Fprintf(a.err, "--quick selects %s where no others are given\n", strings.Join(selectionArguments(e.Quick), " "))
 	}
 	screen := newScreen(a.err, width(a.err))
@@ -150,7 +164,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	var series []result.Trace
 	var archives []result.Archive
 	outcome, err := labrun.Run(ctx, labrun.RunOptions{
-		Spec: spec, Routers: routers[0], Trials: f.trials, Sessions: f.sessions, Quick: f.quick, Parallel: f.jobs, Keep: f.keep, Commit: a.version, Log: log,
+		Spec: p.spec, Routers: p.routers[0], Trials: f.trials, Sessions: f.sessions, Quick: f.quick, Parallel: f.jobs, Keep: f.keep, Commit: a.version, Log: log,
 		Resequencing: f.compare != "", HAR: f.har,
 		Progress: func(e labrun.Event) {
 			if e.Archive != nil {
@@ -167,21 +181,21 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 		return labFailure(ctx, "run the scenario", name, err)
 	}
 	fmt.Fprintf(a.err, "took %s\n", clock(time.Duration(outcome.Seconds*float64(time.Second))))
-	extra := report.Extra{Series: series, Archives: archives, Command: f.command(name), Text: scenarioText(name, spec), Made: time.Now(), Quick: f.quick}
-	if simulation != nil {
+	extra := report.Extra{Series: series, Archives: archives, Command: f.command(name), Text: scenarioText(name, p.spec), Made: time.Now(), Quick: f.quick}
+	if p.simulation != nil {
 		// After the lab, because the simulator uses all CPUs.
 		simulated, err := simrun.Run(ctx, simrun.Options{
-			Spec: simulation, Trials: max(f.trials, simrun.ComparedTrials), Quick: f.quick, Lateness: simrun.LabLateness, Host: labrun.Host(a.version),
+			Spec: p.simulation, Trials: max(f.trials, simrun.ComparedTrials), Quick: f.quick, Lateness: simrun.LabLateness, Host: labrun.Host(a.version),
 		})
 		if err != nil {
 			return simFailure(ctx, "simulate the scenario", name, err, "the lab's result was not written")
 		}
 		extra.Simulated = &simulated
 	}
-	if err := report.Write(f.out, outcome, spec, extra); err != nil {
+	if err := report.Write(f.out, outcome, p.spec, extra); err != nil {
 		return &failure{what: "write the report", on: f.out, why: err}
 	}
-	if err := report.Table(a.out, outcome, spec); err != nil {
+	if err := report.Table(a.out, outcome, p.spec); err != nil {
 		return err
 	}
 	if extra.Simulated != nil {
