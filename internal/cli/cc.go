@@ -29,6 +29,9 @@ loaded when the command ends. A network namespace chooses one for new sockets wi
 
 and a program for a socket with the option TCP_CONGESTION. Subflows that join a connection get the control that the listening
 socket had when it was opened, so start servers after that sysctl: docs/congestion-control.md.`,
+		Example: `  tabane cc load lia
+  tabane cc status
+  tabane cc unload lia`,
 	}
 	group(c)
 	c.AddCommand(a.ccLoadCommand(), a.ccUnloadCommand(), a.ccStatusCommand())
@@ -41,7 +44,7 @@ func (a *app) ccLoadCommand() *cobra.Command {
 		Use:   "load [NAME]...",
 		Short: "Load congestion controls, or replace other versions of them",
 		Long: `Load loads the congestion controls with these names, or all: ` + strings.Join(congestion.Names(), ", ") + `. One that is loaded in another
-version is replaced: new connections use the new version, running ones go on with theirs. The control ratio bounds the rate of each
+version is replaced: new connections use the new version, running ones keep theirs. The control ratio bounds the rate of each
 subflow, by --set: in Mbit/s or with a unit, of payload, in the order in which subflows join a connection. Loading it again changes the rates
 of running connections, too.
 

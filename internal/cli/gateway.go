@@ -18,8 +18,8 @@ func (a *app) gatewayKeyCommand() *cobra.Command {
 		Long: `Key makes a new private key and prints it on standard output, and its public key on standard error. If standard output is a
 file, its mode becomes 0600: a gateway refuses a key that others may read. With FILE it prints the public key of the private key in
 that file. The other gateways need the public key as peers[].public_key.`,
-		Example: `  tabane gateway key > gw.key
-  tabane gateway key gw.key`,
+		Example: `  tabane gateway key > /etc/tabane/gw.key
+  tabane gateway key /etc/tabane/gw.key`,
 		Args: arguments(0, 1, "at most one file"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 1 {

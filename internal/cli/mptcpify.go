@@ -22,7 +22,7 @@ func (a *app) mptcpifyCommand() *cobra.Command {
 		GroupID: "tools",
 		Long: `Mptcpify executes a program that does not ask for MPTCP with MPTCP sockets in place of the TCP sockets that it and its children open.
 The program replaces this process, so that its files, terminal, signals and exit code are its own. Connections to hosts without MPTCP fall
-back to TCP, as always.
+back to TCP, as usual.
 
 The ways, in the order of auto:
 

@@ -26,6 +26,9 @@ func (a *app) qoeCommand() *cobra.Command {
 		GroupID: "tools",
 		Long: `Qoe serves the map and the shop to the participants of a study, each under every condition in a balanced order, asks them to rate
 each task, and exports and analyzes what they answered: docs/study.md.`,
+		Example: `  tabane qoe study -c examples/study.yaml
+  tabane qoe export -c examples/study.yaml -o answers.csv
+  tabane qoe report -c examples/study.yaml -o report`,
 	}
 	group(c)
 	c.AddCommand(a.qoeStudyCommand(), a.qoeExportCommand(), a.qoeReportCommand(), a.qoeWithdrawCommand())
@@ -38,7 +41,7 @@ func (a *app) qoeStudyCommand() *cobra.Command {
 		Use:   "study -c FILE",
 		Short: "Serve a study to its participants",
 		Long: `Study serves the pages of a study until SIGINT or SIGTERM: consent, tasks with the map and the shop, a rating after each, in English
-and Japanese. Participants go on where they were after a reload of the page and after a restart of the server. Nothing is recorded before
+and Japanese. Participants continue where they were after a reload of the page and after a restart of the server. Nothing is recorded before
 consent, and nothing that identifies a person.`,
 		Example: `  tabane check -c examples/study.yaml
   tabane qoe study -c examples/study.yaml`,

@@ -45,7 +45,7 @@ resequencing delay, burst lengths and reorder-buffer occupancy. Several files ar
 their timestamps: one for each path, or one for each side. Capture at the receiver; the first 200 bytes of each
 packet are enough, whole packets are needed to verify DSS checksums. Packets inside SRv6 and IP in IP are decoded.
 
-What a capture lacks (its start, packets, options) is listed under "missed"; the rest is reported all the same.`,
+What a capture lacks (its start, packets, options) is listed under "missed"; the rest is reported nevertheless.`,
 		Example: `  tabane reseq client.pcap
   tabane reseq path1.pcapng.gz path2.pcapng.gz --figures out
   tabane reseq client.pcap --connection 2 --csv out --json

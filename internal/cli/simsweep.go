@@ -34,7 +34,7 @@ func (a *app) simSweep() *cobra.Command {
 		Use:   "sweep NAME|FILE",
 		Short: "Simulate a scenario over a grid of parameters, to a CSV file",
 		Long: `Sweep simulates one case of a scenario with every combination of the values that --set gives, and adds a row for each run to
-a CSV file. It can be stopped at any time, in any way, and goes on where it was: rows of the same simulation that are in the
+a CSV file. It can be stopped at any time, in any way, and continues where it was: rows of the same simulation that are in the
 file are not run again. The same scenario, parameters and seeds give the same file.
 
 What --set can name (LINK is a link of the scenario):
@@ -139,7 +139,7 @@ func (a *app) sweep(ctx context.Context, name string, f sweepFlags) error {
 	var path *fs.PathError
 	switch {
 	case ctx.Err() != nil:
-		return simFailure(ctx, what, name, err, "the rows so far are in "+f.out+"; the same command goes on from there")
+		return simFailure(ctx, what, name, err, "the rows so far are in "+f.out+"; the same command continues from there")
 	case errors.Is(err, simrun.ErrOtherFile), errors.Is(err, simrun.ErrBusy):
 		return &failure{what: what, on: name, why: err, do: "choose another with --out"}
 	case errors.As(err, &path):
