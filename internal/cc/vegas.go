@@ -14,8 +14,8 @@ const (
 	vegasSamples = 3
 )
 
-// vegas is TCP Vegas on each subflow by itself, in the form of Linux' tcp_vegas: the rates are
-// those at which acknowledgements come back, the window grows in every round trip of slow start,
+// vegas is TCP Vegas on each subflow separately, in the form of Linux' tcp_vegas: the rates are
+// those at which acknowledgments arrive, the window grows in every round trip of slow start,
 // and losses are NewReno's. Once in a round trip it compares what the window would bring without
 // queues:
 //
@@ -51,7 +51,7 @@ func (vegas) Acked(s []Subflow, i int, a Ack) {
 }
 
 // endRound counts an acknowledgment, and returns the minimum round-trip time of the round that it
-// ends. Otherwise only slow start goes on; a round with few samples is NewReno's.
+// ends. Otherwise only slow start continues; a round with few samples is NewReno's.
 func (f *Subflow) endRound(s []Subflow, i int, a Ack) (rtt time.Duration, ok bool) {
 	if !f.started {
 		f.beginRound(a.Now)

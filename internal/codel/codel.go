@@ -32,7 +32,7 @@ type Queue[P any] interface {
 	// Bytes returns the length of the queue.
 	Bytes() int
 	// Signal signals congestion on a dequeued packet: it returns true if the packet is to be
-	// sent all the same, as one that was marked, and false if it was dropped.
+	// sent nevertheless, as one that was marked, and false if it was dropped.
 	Signal(P) bool
 }
 

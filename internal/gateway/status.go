@@ -80,7 +80,7 @@ type PeerStatus struct {
 	NATEnding int `json:"nat_ending"`
 	NATDenied int `json:"nat_denied"`
 	// NATRefused are sessions that the peer has refused, NATDeclined those that this gateway has refused the peer, NATEvicted
-	// those that ended for want of room.
+	// those that ended for lack of room.
 	NATRefused  uint64 `json:"nat_refused"`
 	NATDeclined uint64 `json:"nat_declined"`
 	NATEvicted  uint64 `json:"nat_evicted"`

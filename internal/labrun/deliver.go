@@ -305,7 +305,7 @@ func readLines(out io.Reader, sample func(traffic.Sample)) (traffic.Report, erro
 		}
 		switch {
 		case report != nil:
-			return traffic.Report{}, errors.New("the client's output goes on after its report")
+			return traffic.Report{}, errors.New("the client's output continues after its report")
 		case line.Report != nil:
 			report = line.Report
 		case line.Sample != nil:

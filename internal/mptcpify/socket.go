@@ -92,7 +92,7 @@ func (o *opener) enter(path string) (leave func(), err error) {
 	}
 	return func() {
 		if err := unix.Setns(o.namespace, unix.CLONE_NEWNET); err != nil {
-			// No socket may be opened in the wrong namespace: the spare goes on instead.
+			// No socket may be opened in the wrong namespace: the spare is used instead.
 			os.Exit(1)
 		}
 	}, nil

@@ -20,7 +20,7 @@ func (l *lane[T]) advance(seq uint32, ahead int) {
 	l.see(seq)
 	before := l.high
 	l.high = (seq + 1) & seqMask
-	// What a path has passed is forgotten before the numbers come back.
+	// What a path has passed is forgotten before the numbers are used again.
 	if window := 64 * len(l.seen); int(before)/window != int(l.high)/window {
 		for i := range l.passed {
 			if since(l.high, l.passed[i]) > window {

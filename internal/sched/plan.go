@@ -145,7 +145,7 @@ func (p *Planner) Plan(paths []Path) Plan {
 			plan.Paths[i].Until = sum
 		}
 	}
-	if plan.May == 0 && plan.Rule != RuleRatio { // whose turn goes on
+	if plan.May == 0 && plan.Rule != RuleRatio { // whose turn continues
 		plan.Rule = RuleNone
 	}
 	return plan

@@ -221,7 +221,7 @@ func (l *Listener) Receive(b []byte) error {
 }
 
 // AddFD duplicates a file of this process into the calling process and returns its number there. The
-// system call goes on waiting for its answer. The error is ENOENT if the caller was killed.
+// system call continues to wait for its answer. The error is ENOENT if the caller was killed.
 func (l *Listener) AddFD(id uint64, fd int, closeOnExec bool) (int, error) {
 	a := addFD{id: id, source: uint32(fd)}
 	if closeOnExec {

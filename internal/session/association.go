@@ -181,9 +181,9 @@ func (a *Association) Exhaust() {
 	}
 }
 
-// Advance ends sessions whose time is over, and returns the initiation that is due, or nil. It is to
+// Advance ends sessions that have expired, and returns the initiation that is due, or nil. It is to
 // be sent to all addresses of the peer that may work. wall is the time of day; if it goes back,
-// initiations go on from the latest time.
+// initiations continue from the latest time.
 func (a *Association) Advance(now time.Duration, wall time.Time) ([]byte, error) {
 	if s := a.current; s != nil && now-s.Born >= a.lifetime(s) {
 		a.Want(now)

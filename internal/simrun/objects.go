@@ -15,7 +15,7 @@ import (
 )
 
 // newConnections returns a fault for each traffic that opens a connection for each object, where links
-// change during a run: each object is simulated by itself.
+// change during a run: each object is simulated alone.
 func (p *plan) newConnections() fault.List {
 	var faults fault.List
 	e := p.spec.Experiment

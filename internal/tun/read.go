@@ -65,7 +65,7 @@ func (r *reader) init(d *Device) {
 	}
 }
 
-// ErrMalformed is the error of a frame whose header does not fit its packet. The caller may go on
+// ErrMalformed is the error of a frame whose header does not fit its packet. The caller may continue
 // reading.
 var ErrMalformed = errors.New("malformed packet")
 

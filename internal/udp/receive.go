@@ -67,7 +67,7 @@ func (r *receiver) init(*Socket) {
 
 // Receive waits for datagrams and fills buffers, which have BufferLen bytes each, in their order. It
 // returns how many entries of got it wrote; entry i is in buffer i. An error of the network is
-// returned and ends nothing: the caller goes on. fs.ErrClosed is final.
+// returned and ends nothing: the caller continues. fs.ErrClosed is final.
 func (s *Socket) Receive(buffers [][]byte, got []Received) (int, error) {
 	r := &s.receiver
 	r.used = min(len(buffers), len(got), receiveBatch)

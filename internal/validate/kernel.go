@@ -144,7 +144,7 @@ no loss is random.`,
 scheduler, which gives a path up to 64 kB at once, long before its window has room; the simulator does the same. What is left, and why, is in
 [compare.md](compare.md): two equal paths hand each other pieces of any length, and what one choice of the first half second makes
 of a single burst. The scenario receive-buffer
-(docs/validation/receive-buffer.yaml) is of goodput alone: each lab ran by itself, with real-time priority, because late packets cost a small window throughput.`,
+(docs/validation/receive-buffer.yaml) is of goodput alone: each lab ran alone, with real-time priority, because late packets cost a small window throughput.`,
 	}
 	if len(o.Kernel) == 0 {
 		part.Missing = "no measurement was given (`tabane lab run reseq-rate --compare sim --out DIR`, then `tabane sim validate --kernel DIR`)"

@@ -60,7 +60,7 @@ func responsiveness(b *bench, o Options) func() Part {
 		}
 		return Part{
 			Title:    "Friendliness and responsiveness",
-			Question: "A control that leaves a congested path to others: how soon does it come back when they are gone?",
+			Question: "A control that leaves a congested path to others: how soon does it return when they are gone?",
 			Method: fmt.Sprintf(`An MPTCP connection has two paths of 10 Mbit/s with 40 ms. On the second there are %d TCPs that stop after %v. Peng et al. (Multipath TCP:
 Analysis, Design, and Implementation, 2016) show that friendliness and responsiveness exclude each other, and that OLIA lacks the second and
 BALIA lies between. Measured is the rate on the second path while the TCPs are there (fair: at most 1.25 of an even share, %s Mbit/s), and the first second
