@@ -450,7 +450,7 @@ int sndbuf_expand(__u64 *ctx)
 {
 	struct tcp_sock *tp = (struct tcp_sock *)ctx[0];
 
-	return lowat && tp->is_mptcp ? SNDBUF_LOWAT : SNDBUF;
+	return lowat && tp->is_mptcp && !cc_fast(tp->snd_cwnd, tp->mss_cache, tp->srtt_us) ? SNDBUF_LOWAT : SNDBUF;
 }
 
 /* The members that all controls have in common. */

@@ -344,6 +344,7 @@ enum {
 	CC_LOWAT_LEAST = 4 << 10,
 	CC_LOWAT_MOST = 1 << 30,
 	CC_LOWAT_TIME = 20000,     /* us of the rate */
+	CC_LOWAT_FAST = 1000000,   /* in that time: 400 Mbit/s */
 	CC_LEAD_TRIPS = 3,         /* round trips of a longer path */
 	CC_LEAD_RATE = 16,         /* the part of the rate that its rate is at least */
 	CC_LEAD_MOST = 1000000,    /* us */
@@ -363,15 +364,29 @@ static __always_inline __u32 cc_lead(__u64 rate, __u32 srtt, __u64 other_rate, _
 	return cc_select(cc_less(other_rate, rate / CC_LEAD_RATE), 0, cc_max(least, srtt >> 3) - (srtt >> 3));
 }
 
+/* The bytes that a subflow sends in a time in us. srtt must not be 0. */
+static __always_inline __u64 cc_sends(__u32 window, __u32 mss, __u32 srtt, __u64 time)
+{
+	return cc_min(window, CC_MOST) * cc_min(mss, 1 << 16) * 8 * time / srtt;
+}
+
+/*
+ * Whether a subflow is so fast that what the scheduler gives it at a time is sent within a millisecond or so.
+ * Then bounds gain nothing, and a larger send buffer may all be waiting for a receiver that is slower.
+ */
+static __always_inline _Bool cc_fast(__u32 window, __u32 mss, __u32 srtt)
+{
+	return srtt && cc_sends(window, mss, srtt, CC_LOWAT_TIME) > CC_LOWAT_FAST;
+}
+
 /* How many bytes a subflow may have in its send buffer unsent. */
 static __always_inline __u32 cc_lowat(__u32 window, __u32 mss, __u32 srtt, __u32 lead)
 {
-	__u64 bytes;
-
 	if (!srtt)
 		return CC_LOWAT_FIRST;
-	bytes = cc_min(window, CC_MOST) * cc_min(mss, 1 << 16) * 8 * (CC_LOWAT_TIME + lead) / srtt;
-	return cc_min(cc_max(bytes, CC_LOWAT_LEAST), CC_LOWAT_MOST);
+	if (cc_fast(window, mss, srtt))
+		return CC_LOWAT_MOST;
+	return cc_min(cc_max(cc_sends(window, mss, srtt, CC_LOWAT_TIME + lead), CC_LOWAT_LEAST), CC_LOWAT_MOST);
 }
 
 /* What the kernel may have taken from a program that it skipped. */

@@ -62,7 +62,21 @@ const (
 	leastLowat = 4 << 10
 	mostLowat  = 1 << 30
 	lowatTime  = 20 * time.Millisecond
+	// fastLowat of data in that time is 400 Mbit/s.
+	fastLowat = 1_000_000
 )
+
+// Fast reports whether a subflow of MPTCP is so fast that what the scheduler gives it at a time is sent
+// within a millisecond or so. Then Lowat bounds nothing, and the send buffer is Linux' own: a larger one may
+// all be waiting for a receiver that is slower. An SRTT of 0 is unknown.
+func Fast(cwnd float64, segment int, srtt time.Duration) bool {
+	return srtt > 0 && sends(cwnd, segment, srtt, lowatTime) > fastLowat
+}
+
+// sends returns the bytes that a subflow sends in a time.
+func sends(cwnd float64, segment int, srtt, in time.Duration) float64 {
+	return math.Floor(math.Floor(cwnd) * float64(segment) * float64(in) / float64(srtt))
+}
 
 // Lowat returns how many bytes a subflow of MPTCP may have in its send buffer unsent, so that the scheduler,
 // which cannot take them back, gives a slow subflow no more than it sends in a short time
@@ -71,7 +85,10 @@ func Lowat(cwnd float64, segment int, srtt, lead time.Duration) int {
 	if srtt <= 0 {
 		return firstLowat
 	}
-	return int(min(max(math.Floor(cwnd)*float64(segment)*float64(lowatTime+lead)/float64(srtt), leastLowat), mostLowat))
+	if Fast(cwnd, segment, srtt) {
+		return mostLowat
+	}
+	return int(min(max(sends(cwnd, segment, srtt, lowatTime+lead), leastLowat), mostLowat))
 }
 
 // Lead returns how much longer the round-trip time of another subflow is without a queue, whose rate is worth

@@ -169,7 +169,7 @@ func (f *sender) clamped() float64 { return min(f.cc.Cwnd, float64(f.window)) }
 // segment in a buffer of its own (sk_sndbuf, tcp_sndbuf_expand).
 func (f *sender) sndbuf() int {
 	windows := cc.SendBuffer
-	if f.c.Lowat {
+	if f.c.Lowat && !cc.Fast(f.clamped(), f.c.Segment, f.retrans.rtt.SRTT) {
 		windows = cc.SendBufferLowat
 	}
 	memory := 1<<bits.Len(uint(f.c.Segment+segmentHead+segmentShared-1)) + segmentBody
