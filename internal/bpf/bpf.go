@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
@@ -38,12 +39,13 @@ func LoadWith(spec *ebpf.CollectionSpec, objects any, maps map[string]*ebpf.Map)
 }
 
 // LoadAll creates all maps and loads all programs of spec, and returns the errors that Load does, with
-// the kernel that the programs need as remedy. The caller closes the collection.
-func LoadAll(spec *ebpf.CollectionSpec, need string) (*ebpf.Collection, error) {
+// the kernel that the programs need as remedy. The kernel's types come from the cache, since decoding them
+// takes longer than the rest. The caller closes the collection.
+func LoadAll(spec *ebpf.CollectionSpec, need string, kernel *btf.Cache) (*ebpf.Collection, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, refusal(err, need)
 	}
-	c, err := ebpf.NewCollection(spec)
+	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Cache: kernel})
 	return c, refusal(err, need)
 }
 

@@ -261,7 +261,7 @@ func (c control) load(o Options, version Version) (*ebpf.Collection, error) {
 	if err := rename(ops, o.Prefix+c.name); err != nil {
 		return nil, err
 	}
-	return bpf.LoadAll(spec, needLinux)
+	return bpf.LoadAll(spec, needLinux, kernelTypes)
 }
 
 // rename sets the name in a struct tcp_congestion_ops.
@@ -293,9 +293,12 @@ const maxName = 15
 // of cubic.c.
 const kernelState = 64
 
+// kernelTypes are decoded at first use, and once.
+var kernelTypes = btf.NewCache()
+
 // supported returns a *feature.Error if the kernel lacks what the control needs.
 func supported(c control) error {
-	kernel, err := btf.LoadKernelSpec()
+	kernel, err := kernelTypes.Kernel()
 	if err != nil {
 		return missing("this kernel has no BTF", "use a kernel with CONFIG_DEBUG_INFO_BTF=y", nil)
 	}
@@ -596,7 +599,7 @@ func (p *pinned) info(c control) (Info, error) {
 // functions returns the offsets of the function pointers in the kernel's struct_ops, where a lookup
 // in its map has the IDs of the programs.
 func functions() ([]int, error) {
-	kernel, err := btf.LoadKernelSpec()
+	kernel, err := kernelTypes.Kernel()
 	if err != nil {
 		return nil, fmt.Errorf("read BTF: %w", err)
 	}

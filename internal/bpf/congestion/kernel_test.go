@@ -390,7 +390,7 @@ func killLoaders(t *testing.T, o Options, name string, points int) {
 
 // settle waits until a control is available, or is not: the kernel unregisters it a moment after its
 // last reference is gone.
-func settle(t *testing.T, name string, want bool) {
+func settle(t testing.TB, name string, want bool) {
 	t.Helper()
 	for deadline := time.Now().Add(5 * time.Second); available(t, name) != want; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/netns"
@@ -104,5 +105,23 @@ func TestLoadAndUnload(t *testing.T) {
 				t.Errorf("unload again: %v", err)
 			}
 		})
+	}
+}
+
+// BenchmarkLoad loads a control and unloads it, as the only thing that a process does: with the kernel's types
+// decoded once each.
+func BenchmarkLoad(b *testing.B) {
+	o := testOptions(b)
+	for b.Loop() {
+		kernelTypes = btf.NewCache()
+		if _, err := Load("lia", o); err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		if err := Unload(o.Dir, "lia"); err != nil {
+			b.Fatal(err)
+		}
+		settle(b, o.Prefix+"lia", false)
+		b.StartTimer()
 	}
 }
