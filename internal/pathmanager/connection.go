@@ -185,9 +185,7 @@ func (c *connection) reconcileAll() {
 	for _, i := range c.ranking() {
 		c.reconcile(i)
 	}
-	for _, s := range c.subflows {
-		c.setPriority(s)
-	}
+	c.setPriorities()
 }
 
 // reconcile announces or withdraws a peer's address according to its route.
@@ -204,8 +202,10 @@ func (c *connection) reconcile(peer int) {
 	for _, s := range c.subflows {
 		if s.peer == peer && !s.closing {
 			live, s.parked = true, false
-			c.setPriority(s)
 		}
+	}
+	if live {
+		c.setPriorities()
 	}
 	switch {
 	case live || state == RouteDraining:
@@ -277,9 +277,24 @@ func (c *connection) mustBackUp(s *subflow) bool {
 	return p.backup || p.state(c.client) == RouteDraining
 }
 
+// setPriorities requests the desired priorities of all subflows. Those that are to carry data are first: while
+// all are backups, the scheduler gives data to any of them, however slow.
+func (c *connection) setPriorities() {
+	for _, backup := range []bool{false, true} {
+		for _, s := range c.subflows {
+			if c.backsUp(s) == backup {
+				c.setPriority(s)
+			}
+		}
+	}
+}
+
+// backsUp reports whether a subflow should be a backup.
+func (c *connection) backsUp(s *subflow) bool { return c.mustBackUp(s) || c.rests(s) }
+
 // setPriority requests the desired priority of a subflow, unless the subflow already has it.
 func (c *connection) setPriority(s *subflow) {
-	backup := c.mustBackUp(s) || c.rests(s)
+	backup := c.backsUp(s)
 	if s.closing || backup == s.backup && !s.uncertain {
 		return
 	}

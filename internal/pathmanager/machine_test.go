@@ -40,6 +40,8 @@ type fakeKernel struct {
 	log                []string
 	// limit is the most subflows that a client joins, beside the first; 0 means any number.
 	limit int
+	// allBackups counts the requests that left no subflow of a connection to carry data.
+	allBackups int
 }
 
 type fakeConn struct {
@@ -159,6 +161,9 @@ func (k *fakeKernel) Request(r mptcp.Request) error {
 			return mptcp.ErrUnknownSubflow
 		}
 		c.subflows[i].BackupHere = r.Backup
+		if !slices.ContainsFunc(c.subflows, func(s *mptcp.Subflow) bool { return !s.BackupHere }) {
+			k.allBackups++
+		}
 	}
 	return nil
 }

@@ -140,9 +140,7 @@ func (c *connection) setRule() bool {
 // applyUse sets the priorities of a connection after its policy has changed.
 func (c *connection) applyUse() {
 	c.decide()
-	for _, s := range c.subflows {
-		c.setPriority(s)
-	}
+	c.setPriorities()
 }
 
 // sampledSocket applies what a sample shows of the sockets of a connection, which its application may

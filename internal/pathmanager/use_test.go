@@ -86,6 +86,10 @@ func TestOverflow(t *testing.T) {
 	m.withdrawAll(m.now)
 	m.work()
 	check(t, m.on(1), "2001:db8:1::10")
+	// While all are backups, the scheduler gives data to any of them.
+	if m.allBackups > 0 {
+		t.Errorf("all subflows were backups %d times", m.allBackups)
+	}
 }
 
 // TestOverflowRestart is killed while a path is judged. The next instance has all subflows carry data, or
