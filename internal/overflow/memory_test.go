@@ -210,6 +210,23 @@ func TestNextConnection(t *testing.T) {
 	}
 }
 
+// TestRecallJoined: a path that has just joined has no round-trip time yet, and counts with the one that is
+// remembered. Without one it is not first, whatever its rate.
+func TestRecallJoined(t *testing.T) {
+	for _, remembered := range []time.Duration{200 * time.Millisecond, 0} {
+		past := map[int]Past{0: {Rate: 50 * mbit, MinRTT: 10 * time.Millisecond, Left: time.Minute}, 1: {Rate: 50 * mbit, MinRTT: remembered, Left: time.Minute}}
+		c := Connection[int]{Recall: func(i int) Past { return past[i] }}
+		first := Sample[int]{Path: 0, Segment: 1400, Cwnd: 20, InFlight: 10, Window: 16e6, SRTT: 15 * time.Millisecond, MinRTT: 10 * time.Millisecond}
+		for now := time.Duration(0); now < time.Second; now += Interval {
+			first.Delivered += 100
+			c.Look(now, []Sample[int]{first, {Path: 1}})
+			if c.Reason(0) != First || c.Reason(1).Open() {
+				t.Fatalf("remembered %s: after %s the path is %s, the one that joined %s", remembered, now, c.Reason(0), c.Reason(1))
+			}
+		}
+	}
+}
+
 // TestPoisonedMemory recalls the opposite of what is true: a connection finds out.
 func TestPoisonedMemory(t *testing.T) {
 	m := newModel(16e6, road{100 * mbit, 10 * time.Millisecond}, road{mbit, 10 * time.Millisecond})

@@ -316,9 +316,12 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 	rate := max(p.known(now), estimate(s), 1)
 	if p.remembers(now) {
 		rate = p.known(now)
+		if rtt == 0 { // it has just joined
+			rtt = p.past.MinRTT
+		}
 	}
 	p.delay, p.capacity = rtt.Seconds()+granule/rate, rate
-	p.growing = s.busy() && p.settled.value() == 0 && !p.remembers(now)
+	p.growing = rtt == 0 || s.busy() && p.settled.value() == 0 && !p.remembers(now)
 }
 
 // newPath returns the state of a path of which at most earlier connections know.
