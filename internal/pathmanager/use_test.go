@@ -86,7 +86,15 @@ func TestOverflow(t *testing.T) {
 	m.withdrawAll(m.now)
 	m.work()
 	check(t, m.on(1), "2001:db8:1::10")
-	// While all are backups, the scheduler gives data to any of them.
+}
+
+// TestOneCarries: another subflow of the same path takes over before the first one rests. While all are backups,
+// the scheduler gives data to any of them.
+func TestOneCarries(t *testing.T) {
+	m := newOverflowing()
+	m.open(1, defaultAt, clientAt)
+	m.carry(2*time.Second, moderate)
+	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b*")
 	if m.allBackups > 0 {
 		t.Errorf("all subflows were backups %d times", m.allBackups)
 	}
