@@ -243,7 +243,7 @@ func tables() []publishedTable {
 		found.rows = append(found.rows, publishedRow{label: r.figures, cells: []publishedCell{{format: r.paper}, {r.here, r.of}, {format: r.where}}})
 	}
 	return []publishedTable{lossy, lossless, both, bound, timer, delays, rates, bursts, found, gatewaySweep(), fairness(),
-		shake("shake-static"), shake("shake-unequal"), jitter(), kernelShake(), unequalPairs(), turns(), datagrams(), dynamic(), unequal()}
+		shake("shake-static"), shake("shake-unequal"), jitter(), kernelShake(), unequalPairs(), webWaiting(), webPaths(), turns(), datagrams(), dynamic(), unequal()}
 }
 
 // fairness returns the table of cc-fairness: all cases of it.
@@ -434,6 +434,59 @@ func unequalPairs() publishedTable {
 	}
 	return p
 }
+
+// webMeasured is the result of webqoe in a lab.
+const webMeasured = "docs/measured/webqoe.json"
+
+var webCases = []string{"env1", "env2", "env3", "env4"}
+
+var webTransports = []string{"tcp", "lia", "vegas", "newreno", "olia", "balia", "wvegas", "cubic"}
+
+// webRows returns a table of docs/webqoe.md with a row for each service in each case.
+func webRows(name string, cases []string, head []string, cells func(pattern, service string) []publishedCell) publishedTable {
+	p := publishedTable{file: "docs/webqoe.md", name: name, head: append([]string{"case", "service"}, head...)}
+	for _, pattern := range cases {
+		for _, service := range []string{"map", "shop"} {
+			p.rows = append(p.rows, publishedRow{label: pattern + " | " + service, cells: cells(pattern, service)})
+		}
+	}
+	return p
+}
+
+// ofWeb returns a cell for each transport.
+func ofWeb(pattern, service, metric string, transports []string, show func(sample) string) (cells []publishedCell) {
+	for _, transport := range transports {
+		cells = append(cells, one(figure{lab: webMeasured, traffic: service, pattern: pattern, transport: transport, metric: metric}, show))
+	}
+	return cells
+}
+
+// webWaiting returns the table of waiting times with the paper's environments.
+func webWaiting() publishedTable {
+	return webRows("waiting", webCases, webTransports, func(pattern, service string) []publishedCell {
+		return ofWeb(pattern, service, result.Waiting, webTransports, rangeOf)
+	})
+}
+
+// webPaths returns the table of what the paths carry.
+func webPaths() publishedTable {
+	controls := []string{"lia", "vegas", "newreno"}
+	head := []string{"window: lia", "vegas", "newreno", "Mbit/s: lia", "vegas", "newreno", "least, %: lia", "vegas", "newreno"}
+	return webRows("paths", webCases, head, func(pattern, service string) []publishedCell {
+		return slices.Concat(
+			ofWeb(pattern, service, result.PathWindow, controls, tenth),
+			ofWeb(pattern, service, result.PathThroughput, controls, mbits),
+			ofWeb(pattern, service, result.LeastPath, controls, percents),
+		)
+	})
+}
+
+// rangeOf shows the least and the largest value of a time.
+func rangeOf(c sample) string {
+	return fmt.Sprintf("%.2f to %.2f", c.Min, c.Max)
+}
+
+func percents(c sample) string { return fmt.Sprintf("%.0f", 100*c.Mean) }
 
 // medianOf shows a share with the least and the largest.
 func medianOf(c sample) string { return fmt.Sprintf("%.2f (%.2f to %.2f)", c.Median, c.Min, c.Max) }
