@@ -9,7 +9,7 @@ import (
 	"github.com/tabane/tabane/internal/vpn"
 )
 
-// Routes says how a destination is reached.
+// Routes describes how a destination is reached.
 type Routes struct {
 	Destination netip.Prefix `json:"destination"`
 	// EPE are the routes of each egress peer.

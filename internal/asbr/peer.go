@@ -114,7 +114,7 @@ func (p *peer) refresh() {
 	}
 	p.up, p.dead = up, !up
 	if up {
-		p.blackholed = true // the speaker may have said so by itself
+		p.blackholed = true // the speaker may have reported it itself
 	}
 	_ = p.blackhole() // before the work that follows; withdraw tries again
 	if up {

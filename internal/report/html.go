@@ -35,7 +35,7 @@ type pageData struct {
 	// trials.
 	Verdict, Headline, Scope string
 	Failures                 []string
-	// Busy says that the host was too busy, if it was.
+	// Busy reports that the host was too busy, if it was.
 	Busy   string
 	Result *pageTable
 	// FiguresFirst puts the figures before a long table.

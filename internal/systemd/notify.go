@@ -28,12 +28,12 @@ func New() (Notifier, error) {
 	return Notifier{socket}, nil
 }
 
-// Ready says that the service has started, or completed a reload. The status is one line for people.
+// Ready reports that the service has started, or completed a reload. The status is one line for people.
 func (n Notifier) Ready(status string) error {
 	return n.send("READY=1\nSTATUS=" + strings.ReplaceAll(status, "\n", "; "))
 }
 
-// Reloading says that a reload begins; Ready follows it.
+// Reloading reports that a reload begins; Ready follows it.
 func (n Notifier) Reloading() error {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
@@ -42,7 +42,7 @@ func (n Notifier) Reloading() error {
 	return n.send(fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", now.Nano()/1000))
 }
 
-// Stopping says that a clean stop begins.
+// Stopping reports that a clean stop begins.
 func (n Notifier) Stopping() error { return n.send("STOPPING=1") }
 
 func (n Notifier) send(state string) error {
