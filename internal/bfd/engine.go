@@ -47,6 +47,8 @@ type engine struct {
 	mu        sync.Mutex
 	listeners map[netip.Addr]*listener // by local address
 	peers     map[string]*peer         // by name
+	// all are the values of peers, for the helpers, which must not wait for mu.
+	all atomic.Pointer[[]*peer]
 
 	dead atomic.Bool // neighbors of sessions that end learn that this end is dead
 }
@@ -80,6 +82,7 @@ type peer struct {
 	local, remote netip.Addr // remote with zone
 	packets       chan packet
 	stop, done    chan struct{}
+	out           sender
 }
 
 // add starts a session.
@@ -107,15 +110,22 @@ func (e *engine) add(n Neighbor) error {
 	}
 	p := &peer{
 		name: n.Name, local: local, remote: n.Remote, packets: make(chan packet, rxBacklog),
-		stop: make(chan struct{}), done: make(chan struct{}),
+		stop: make(chan struct{}), done: make(chan struct{}), out: sender{local: local, remote: n.Remote},
 	}
 	e.peers[n.Name] = p
+	e.publish()
 	l.mu.Lock()
 	l.peers[n.Remote] = p
 	l.mu.Unlock()
 	s := newSession(n.Config, rand.Uint32N(1<<32-1)+1, rand.Float64)
 	go p.run(s, e)
 	return nil
+}
+
+// publish sets all. Callers hold mu.
+func (e *engine) publish() {
+	all := slices.Collect(maps.Values(e.peers))
+	e.all.Store(&all)
 }
 
 // remove ends a session, which it signals to the neighbor as AdminDown. Unknown names are ignored.
@@ -125,6 +135,7 @@ func (e *engine) remove(name string) {
 	var unused *listener
 	if p != nil {
 		delete(e.peers, name)
+		e.publish()
 		l := e.listeners[p.local]
 		l.mu.Lock()
 		delete(l.peers, p.remote)
@@ -254,7 +265,7 @@ func (o options) receivedHopLimit(control []byte) int {
 // run is a session's loop until stop.
 func (p *peer) run(s *session, e *engine) {
 	defer close(p.done)
-	out := &sender{local: p.local, remote: p.remote}
+	out := &p.out
 	defer out.close()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -302,6 +313,7 @@ func (p *peer) run(s *session, e *engine) {
 		default:
 			grace = true
 		}
+		out.every = s.every()
 		for _, r := range replies {
 			out.send(r)
 		}
@@ -339,6 +351,8 @@ func nextWake(s *session, now time.Time, grace bool) time.Time {
 type sender struct {
 	local, remote netip.Addr
 	conn          net.Conn
+	beat          beat
+	every         time.Duration // between packets; 0: the neighbor wants none
 }
 
 func (o *sender) send(p packet) {
@@ -357,12 +371,14 @@ func (o *sender) send(p packet) {
 		o.conn = conn
 	}
 	// A neighbor without BFD answers with an ICMP error, which says nothing about the next packet.
+	o.beat.set(o.conn, p, o.every, time.Now())
 	if _, err := o.conn.Write(p.encode()); err != nil && !errors.Is(err, syscall.ECONNREFUSED) {
 		o.close() // the source address may have changed
 	}
 }
 
 func (o *sender) close() {
+	o.beat.clear()
 	if o.conn != nil {
 		_ = o.conn.Close()
 		o.conn = nil

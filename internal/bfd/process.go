@@ -77,6 +77,7 @@ func serve(in io.Reader, out io.Writer) error {
 		send(reply{Notice: err.Error()})
 	}
 	e := newEngine(func(neighbor string, t transition) { send(reply{Neighbor: neighbor, Transition: t}) })
+	e.assist()
 	ended := make(chan error, 1)
 	go func() {
 		decoder := json.NewDecoder(in)

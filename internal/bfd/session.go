@@ -132,8 +132,16 @@ func (s *session) nextSend() time.Time {
 	if s.remoteRx == 0 {
 		return time.Time{}
 	}
-	every := max(s.desiredTx(), s.remoteRx)
+	every := s.every()
 	return s.sent.Add(every - time.Duration(s.jitter*float64(every)/4))
+}
+
+// every is the longest time between packets; 0 if the neighbor wants none.
+func (s *session) every() time.Duration {
+	if s.remoteRx == 0 {
+		return 0
+	}
+	return max(s.desiredTx(), s.remoteRx)
 }
 
 func (s *session) desiredTx() time.Duration {
