@@ -9,8 +9,11 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -945,6 +948,63 @@ func BenchmarkAddRoute(b *testing.B) {
 			b.ReportMetric(float64((systemTime(b)-before).Nanoseconds())/float64(b.N), "kernel-ns/op")
 		})
 	}
+}
+
+// BenchmarkLinkDownStall measures how long a thread with real-time priority that must run every 2 ms does
+// not run on a CPU while the link of 200,000 routes goes down: the kernel deletes them with their table
+// locked and softirqs disabled. ms/worst-cpu is the CPU on which it does, ms/best-cpu the least disturbed one.
+func BenchmarkLinkDownStall(b *testing.B) {
+	const routes, every = 200_000, 2 * time.Millisecond
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4 * runtime.NumCPU())) // nothing waits for Go's scheduler
+	l := newLab(b)
+	address := route.Address{Link: "a0", Prefix: netip.MustParsePrefix("2001:db8:ffff::1/64")}
+	ops := make([]route.Op, 0, routes)
+	for _, o := range manyRoutes(routes) {
+		r := o.(route.Route)
+		r.NexthopID, r.Gateway, r.Link = 0, ip("2001:db8:ffff::2"), "a0"
+		ops = append(ops, route.Op{Protocol: route.Edge, Object: r})
+	}
+	var worst, best time.Duration
+	for b.Loop() {
+		l.add(address)
+		l.must(ops...)
+		late := make([]time.Duration, runtime.NumCPU())
+		var watching, ended sync.WaitGroup
+		var stop atomic.Bool
+		for cpu := range late {
+			watching.Add(1)
+			ended.Go(func() {
+				runtime.LockOSThread() // which ends with this function, since it is not unlocked
+				var only unix.CPUSet
+				only.Set(cpu)
+				err := errors.Join(unix.SchedSetaffinity(0, &only), unix.SchedSetAttr(0, &unix.SchedAttr{
+					Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1,
+				}, 0))
+				if err != nil {
+					b.Error(err)
+				}
+				watching.Done()
+				for sleep := unix.NsecToTimespec(every.Nanoseconds()); !stop.Load(); {
+					start := time.Now()
+					_ = unix.ClockNanosleep(unix.CLOCK_MONOTONIC, 0, &sleep, nil)
+					late[cpu] = max(late[cpu], time.Since(start)-every)
+				}
+			})
+		}
+		watching.Wait()
+		if err := l.SetLinkUp("a0", false); err != nil {
+			b.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond)
+		stop.Store(true)
+		ended.Wait()
+		worst, best = worst+slices.Max(late), best+slices.Min(late)
+		if err := l.SetLinkUp("a0", true); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(worst.Seconds()*1000/float64(b.N), "ms/worst-cpu")
+	b.ReportMetric(best.Seconds()*1000/float64(b.N), "ms/best-cpu")
 }
 
 // TestResolveAgain: of the neighbor entries of an address, those that are not resolved are deleted, so
