@@ -25,13 +25,15 @@ const (
 	// paced is the share of the estimate, in percent, that the sender uses. If less than the share
 	// carried of that arrives though more was to be sent, or less than the share drained while there
 	// is a long queue, the path does not carry it. A queue alone may be a route that became longer.
-	// A configured rate is doubted only if less than the share doubted arrives.
+	// A configured rate is doubted only if less than the share doubted arrives, or as much is missing as makes a long queue.
 	paced, carried, drained, doubted = 97, 93, 98, 96
 	// Growth of the estimate in percent: before the path was ever full, of a probe, and of a probe
-	// after a successful one. A probe of 10 % for 250 ms makes a queue of 25 ms.
+	// after a successful one. A probe lasts for a round trip and a sample, or until a queue stands: 10 % for
+	// 250 ms make one of 25 ms.
 	startGrowth, probeGrowth, nextGrowth = 200, 110, 125
-	// A probe succeeds if this share of the estimate before it arrives, in percent.
-	success = 102
+	// A probe succeeds if this share of the estimate before it arrives, in percent. It fails only if the
+	// share tested was sent: a sender that is late, or had less to send, shows nothing.
+	success, tested = 102, 104
 	// steady: the jitter is at most this part of an interval, because packets and reports that are
 	// late by it have what arrives in one differ from what was sent. A rate that is not configured is not
 	// probed while it is more than that of the shortest one.
@@ -56,6 +58,13 @@ type CapacitySample struct {
 	// Busy: packets waited for the path during the whole interval, so that more would have been
 	// sent on a faster one.
 	Busy bool
+	Delays
+}
+
+// Delays are what is known of the delays of a path.
+type Delays struct {
+	// RTT is the round-trip time: what is sent now shows in reports after it.
+	RTT time.Duration
 	// Standing and Jitter are those of OneWay.
 	Standing, Jitter time.Duration
 }
@@ -73,8 +82,10 @@ type Capacity struct {
 	found bool
 	// busy counts busy samples since the last probe, every is how many there are between two.
 	busy, every int
-	// before is the estimate before the probe in progress, 0 if there is none.
+	// before is the estimate before the probe in progress, 0 if there is none, probed the time since
+	// that began.
 	before unit.Bandwidth
+	probed time.Duration
 	// congested is the number of samples in a row that were, full what arrived in them: what the path
 	// carries, because its queue was not empty.
 	congested int
@@ -130,7 +141,7 @@ func (c *Capacity) Update(s CapacitySample) {
 		c.rate = c.ceil(FirstCapacity)
 	}
 	if c.before > 0 {
-		c.judge(s.rate())
+		c.judge(&s)
 		return
 	}
 	c.recent.add(s)
@@ -172,10 +183,11 @@ func (c *Capacity) overloaded(jitter time.Duration) bool {
 	if !steadyPath(jitter) {
 		least = 3
 	}
-	if c.configured > 0 && c.rate >= c.configured {
+	missing := c.full.Sent - c.full.Arrived
+	if c.configured > 0 && c.rate >= c.configured && missing < c.rate.SizeIn(longQueue) {
 		share = doubted
 	}
-	return c.congested >= least && c.full.Arrived < c.full.Sent/100*share && c.full.Sent-c.full.Arrived >= c.rate.SizeIn(late*jitter)
+	return c.congested >= least && c.full.Arrived < c.full.Sent/100*share && missing >= c.rate.SizeIn(late*jitter)
 }
 
 // lower sets the estimate to what arrives, which is what the path carries. A path that suddenly
@@ -188,9 +200,12 @@ func (c *Capacity) lower(arrives unit.Bandwidth, standing time.Duration) {
 	}
 }
 
-// rate returns the rate of arrival.
-func (s *CapacitySample) rate() unit.Bandwidth {
-	return unit.Bandwidth(min(float64(s.Arrived)*8/s.Interval.Seconds(), float64(unit.TbitPerSecond)))
+// rate returns the rate of arrival, sending that of sending.
+func (s *CapacitySample) rate() unit.Bandwidth    { return rateOf(s.Arrived, s.Interval) }
+func (s *CapacitySample) sending() unit.Bandwidth { return rateOf(s.Sent, s.Interval) }
+
+func rateOf(bytes unit.Size, in time.Duration) unit.Bandwidth {
+	return unit.Bandwidth(min(float64(bytes)*8/in.Seconds(), float64(unit.TbitPerSecond)))
 }
 
 // add adds a sample to others, which count less with each further one.
@@ -207,24 +222,35 @@ func (c *Capacity) set(rate unit.Bandwidth) {
 	c.full, c.congested, c.draining = CapacitySample{}, 0, 0
 }
 
-// probe raises the estimate until the next sample.
+// probe raises the estimate until judge has seen what arrives.
 func (c *Capacity) probe(percent unit.Bandwidth) {
-	c.busy, c.before = 0, c.rate
+	c.busy, c.before, c.probed = 0, c.rate, 0
 	c.set(c.rate * percent / 100)
 }
 
-// judge ends a probe, in which that rate arrived.
-func (c *Capacity) judge(arrived unit.Bandwidth) {
-	before := c.before
-	c.before = 0
-	if arrived < before*success/100 {
+// judge takes a sample of a probe. More may arrive at any time, and shows that the path carries it. That less
+// arrives counts only from when all of a sample was sent since the probe began.
+func (c *Capacity) judge(s *CapacitySample) {
+	before, began, arrived := c.before, c.probed, s.rate()
+	c.probed += s.Interval
+	full := Congested(s.Standing, s.Jitter)
+	switch {
+	case arrived >= before*success/100:
+		c.before = 0
+		c.set(max(before, min(c.rate, arrived*100/paced)))
+		c.every = firstProbe
+		if !full {
+			c.probe(nextGrowth)
+		}
+	case began < s.RTT && !full:
+	case s.sending() < before*tested/100 && !full:
+		c.before = 0
+		c.set(before)
+	default:
+		c.before = 0
 		c.set(before)
 		c.every = min(2*max(c.every, firstProbe), lastProbe)
-		return
 	}
-	c.set(max(before, min(c.rate, arrived*100/paced)))
-	c.every = firstProbe
-	c.probe(nextGrowth)
 }
 
 // Exhausted reports whether the estimate of a configured rate cannot be lowered further.
@@ -247,19 +273,19 @@ const sampleInterval = 150 * time.Millisecond
 
 // Look takes the counters of bytes that were sent on a path and that have arrived, as of now, and whether
 // packets wait in front of the path. It is called several times in an interval.
-func (m *CapacityMeter) Look(now time.Duration, sent, received uint64, waiting bool, standing, jitter time.Duration) {
+func (m *CapacityMeter) Look(now time.Duration, sent, received uint64, waiting bool, d Delays) {
 	m.looks++
 	if waiting {
 		m.waits++
 	}
-	took, least := now-m.since, max(sampleInterval, steady*jitter)
+	took, least := now-m.since, max(sampleInterval, steady*d.Jitter)
 	if took < least {
 		return
 	}
 	if m.since > 0 && took < 10*least && received >= m.received && sent >= m.sent {
 		m.Update(CapacitySample{
 			Interval: took, Sent: unit.Size(sent - m.sent), Arrived: unit.Size(received - m.received),
-			Busy: 4*m.waits >= 3*m.looks, Standing: standing, Jitter: jitter,
+			Busy: 4*m.waits >= 3*m.looks, Delays: d,
 		})
 	}
 	m.since, m.sent, m.received, m.looks, m.waits = now, sent, received, 0, 0

@@ -224,7 +224,7 @@ func (b *bottleneck) run(c *Capacity, samples int, offered unit.Bandwidth) (list
 		b.queue -= arrived
 		c.Update(CapacitySample{
 			Interval: interval, Sent: unit.Size(sent / 8), Arrived: unit.Size(arrived / 8), Busy: busy,
-			Standing: time.Duration(b.queue / float64(b.rate) * float64(time.Second)),
+			Delays: Delays{Standing: time.Duration(b.queue / float64(b.rate) * float64(time.Second))},
 		})
 		list = append(list, float64(c.Value())/float64(b.rate))
 	}
@@ -295,6 +295,60 @@ func TestConfiguredCapacity(t *testing.T) {
 	}
 }
 
+// TestProbeOfLongPath: on a path whose round trip takes several samples, a probe waits for what it sent, so that a
+// rate configured 30 % too low is raised within 6 s, and a right one is kept.
+func TestProbeOfLongPath(t *testing.T) {
+	const (
+		rate     = 20 * unit.MbitPerSecond
+		interval = 150 * ms
+	)
+	for _, rtt := range []time.Duration{20 * ms, 120 * ms, 620 * ms} {
+		for _, configured := range []unit.Bandwidth{rate * 7 / 10, rate} {
+			c := LimitCapacity(configured)
+			late := make([]unit.Bandwidth, rtt/(10*ms)) // what is sent, in steps of 10 ms
+			queue, standing := 0.0, 0.0
+			for range int(6 * time.Second / interval) {
+				s := CapacitySample{Interval: interval, Busy: true, Delays: Delays{RTT: rtt}}
+				for range interval / (10 * ms) {
+					pace := c.Value() * 97 / 100
+					late = append(late, pace)
+					queue += float64(late[0])
+					late = late[1:]
+					arrived := min(queue, float64(rate))
+					queue -= arrived
+					standing = queue * 0.01 / float64(rate)
+					s.Sent += pace.SizeIn(10 * ms)
+					s.Arrived += unit.Bandwidth(arrived).SizeIn(10 * ms)
+				}
+				s.Standing = time.Duration(standing * float64(time.Second))
+				if c.Update(s); s.Standing > 60*ms {
+					t.Errorf("round trip of %v, configured as %v: a queue of %v stands on the path", rtt, configured, s.Standing)
+				}
+			}
+			if got := float64(c.Value()) / float64(rate); got < 0.97 || got > 1.05 {
+				t.Errorf("round trip of %v, configured as %v: the estimate is %.2f of the rate", rtt, configured, got)
+			}
+		}
+	}
+}
+
+// TestUntestedProbe: a probe in which the sender was late, so that no more was sent than before, is repeated soon.
+func TestUntestedProbe(t *testing.T) {
+	const rate = 14 * unit.MbitPerSecond
+	c := LimitCapacity(rate)
+	probes := 0
+	for range 100 {
+		n := (rate * 97 / 100).SizeIn(150 * ms)
+		c.Update(CapacitySample{Interval: 150 * ms, Sent: n, Arrived: n, Busy: true, Delays: Delays{RTT: 20 * ms}})
+		if c.Value() > rate {
+			probes++
+		}
+	}
+	if probes < 20 {
+		t.Errorf("%d of 100 samples are probes, want at least 20", probes)
+	}
+}
+
 // TestSlowerPath: a path that suddenly carries less is noticed within half a second, also when it carries a quarter.
 func TestSlowerPath(t *testing.T) {
 	const rate = 20 * unit.MbitPerSecond
@@ -315,7 +369,7 @@ func TestLongerRoute(t *testing.T) {
 	c := LimitCapacity(20 * unit.MbitPerSecond)
 	for range 200 {
 		n := unit.Size(20_000_000 / 8 / 10 * 97 / 100)
-		c.Update(CapacitySample{Interval: 100 * ms, Sent: n, Arrived: n, Busy: true, Standing: 60 * ms})
+		c.Update(CapacitySample{Interval: 100 * ms, Sent: n, Arrived: n, Busy: true, Delays: Delays{Standing: 60 * ms}})
 	}
 	if got := c.Value(); got != 20*unit.MbitPerSecond {
 		t.Errorf("the estimate is %v", got)
@@ -335,7 +389,10 @@ func TestPropertyCapacity(t *testing.T) {
 			c.Update(CapacitySample{
 				Interval: time.Duration(rapid.Int64Range(-1, int64(time.Second)).Draw(t, "interval")),
 				Sent:     unit.Size(rapid.Int64Range(-1, 1e12).Draw(t, "sent")), Arrived: unit.Size(rapid.Int64Range(-1, 1e12).Draw(t, "arrived")),
-				Busy: rapid.Bool().Draw(t, "busy"), Standing: time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t, "standing")),
+				Busy: rapid.Bool().Draw(t, "busy"), Delays: Delays{
+					Standing: time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t, "standing")),
+					RTT:      time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t, "RTT")),
+				},
 			})
 			if ceiling == 0 && c.Value() < leastCapacity || ceiling > 0 && c.Value() > ceiling {
 				t.Fatalf("the estimate is %v", c.Value())
