@@ -51,6 +51,9 @@ func TestNetwork(t *testing.T) {
 			t.Errorf("%s on a: got %q, want %q", script, got, want)
 		}
 	}
+	if got := labtest.Run(t, l, "b", "cat /proc/sys/net/ipv4/tcp_congestion_control"); got != "cubic" {
+		t.Errorf("b, of which the scenario says nothing, has the congestion control %s", got)
+	}
 	if got := labtest.Run(t, l, "b", "cat /proc/sys/net/ipv6/conf/wire/forwarding"); got != "1" {
 		t.Errorf("b does not forward: %s", got)
 	}

@@ -227,6 +227,7 @@ func newNode(lab, name string, spec *scenario.Spec, base []sysctl, cc map[string
 	if slices.ContainsFunc(s.Routes, func(r scenario.StaticRoute) bool { return r.Cwnd > 0 }) {
 		n.early = append(n.early, sysctl{noMetrics, "0"})
 	}
+	named := false
 	for _, m := range []map[string]string{spec.Sysctls, s.Sysctls} {
 		for _, key := range slices.Sorted(maps.Keys(m)) {
 			if perInterface(key) {
@@ -234,10 +235,14 @@ func newNode(lab, name string, spec *scenario.Spec, base []sysctl, cc map[string
 			} else {
 				n.early = append(n.early, sysctl{key, m[key]})
 			}
-			if strings.ReplaceAll(key, "/", ".") == "net.ipv4.tcp_congestion_control" {
-				cc[m[key]] = true
+			if strings.ReplaceAll(key, "/", ".") == congestionSysctl {
+				cc[m[key]], named = true, true
 			}
 		}
+	}
+	if !named {
+		n.early = append(n.early, sysctl{congestionSysctl, defaultCongestion})
+		cc[defaultCongestion] = true
 	}
 	for _, d := range s.Sections.Present() {
 		n.daemons = append(n.daemons, daemon{node: name, netns: n.netns, role: d.Name, status: d.Status(&s.Sections)})
@@ -338,6 +343,13 @@ func (p *plan) daemons() []daemon {
 // noMetrics disables saved TCP metrics: the kernel neither saves metrics of closed connections nor
 // applies saved ones, including the bound of the congestion window.
 const noMetrics = "net.ipv4.tcp_no_metrics_save"
+
+// congestionSysctl is the congestion control of a node, defaultCongestion what it is where the scenario names none:
+// Linux' default. That of the host would be inherited, and results of two hosts could not be compared.
+const (
+	congestionSysctl  = "net.ipv4.tcp_congestion_control"
+	defaultCongestion = "cubic"
+)
 
 // baseSysctls returns the initial sysctls of every node; the scenario's sysctls override them.
 func baseSysctls() []sysctl {

@@ -64,7 +64,7 @@ func TestPlan(t *testing.T) {
 	if got := p.nodes[1].daemons[0].status.String(); got != "[::1]:9118" {
 		t.Errorf("router's status at %s, want the default", got)
 	}
-	if !slices.Equal(p.congestion, []string{"reno"}) {
+	if !slices.Equal(p.congestion, []string{"cubic", "reno"}) {
 		t.Errorf("congestion controls %q", p.congestion)
 	}
 	if got := p.nodes[0].late; !slices.Equal(got, []sysctl{{"net.ipv6.conf.wire.hop_limit", "77"}}) {
