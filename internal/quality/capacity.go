@@ -28,8 +28,8 @@ const (
 	// A configured rate is doubted only if less than the share doubted arrives, or as much is missing as makes a long queue.
 	paced, carried, drained, doubted = 97, 93, 98, 96
 	// Growth of the estimate in percent: before the path was ever full, of a probe, and of a probe
-	// after a successful one. A probe lasts for a round trip and a sample, or until a queue stands: 10 % for
-	// 250 ms make one of 25 ms.
+	// after a successful one, where a round trip is short enough to see its queue in time. A probe raises the
+	// rate for two samples at most: 10 % for 300 ms make a queue of 20 ms, as 3 % are not used.
 	startGrowth, probeGrowth, nextGrowth = 200, 110, 125
 	// A probe succeeds if this share of the estimate before it arrives, in percent. It fails only if the
 	// share tested was sent: a sender that is late, or had less to send, shows nothing.
@@ -82,10 +82,10 @@ type Capacity struct {
 	found bool
 	// busy counts busy samples since the last probe, every is how many there are between two.
 	busy, every int
-	// before is the estimate before the probe in progress, 0 if there is none, probed the time since
-	// that began.
-	before unit.Bandwidth
-	probed time.Duration
+	// before is the estimate before the probe in progress, 0 if there is none, tried what it is raised to, sent
+	// the highest rate in one of its samples, and probed the time since it began.
+	before, tried, sent unit.Bandwidth
+	probed              time.Duration
 	// congested is the number of samples in a row that were, full what arrived in them: what the path
 	// carries, because its queue was not empty.
 	congested int
@@ -224,32 +224,40 @@ func (c *Capacity) set(rate unit.Bandwidth) {
 
 // probe raises the estimate until judge has seen what arrives.
 func (c *Capacity) probe(percent unit.Bandwidth) {
-	c.busy, c.before, c.probed = 0, c.rate, 0
+	c.busy, c.before, c.sent, c.probed = 0, c.rate, 0, 0
 	c.set(c.rate * percent / 100)
+	c.tried = c.rate
 }
 
 // judge takes a sample of a probe. More may arrive at any time, and shows that the path carries it. That less
 // arrives counts only from when all of a sample was sent since the probe began.
 func (c *Capacity) judge(s *CapacitySample) {
 	before, began, arrived := c.before, c.probed, s.rate()
+	c.sent = max(c.sent, s.sending())
 	c.probed += s.Interval
 	full := Congested(s.Standing, s.Jitter)
 	switch {
 	case arrived >= before*success/100:
 		c.before = 0
-		c.set(max(before, min(c.rate, arrived*100/paced)))
+		c.set(max(before, min(c.tried, arrived*100/paced)))
 		c.every = firstProbe
-		if !full {
+		switch {
+		case full:
+		case s.RTT > sampleInterval:
+			c.probe(probeGrowth)
+		default:
 			c.probe(nextGrowth)
 		}
 	case began < s.RTT && !full:
-	case s.sending() < before*tested/100 && !full:
-		c.before = 0
-		c.set(before)
+		if c.probed >= 2*sampleInterval {
+			c.set(before)
+		}
 	default:
 		c.before = 0
 		c.set(before)
-		c.every = min(2*max(c.every, firstProbe), lastProbe)
+		if c.sent >= before*tested/100 || full {
+			c.every = min(2*max(c.every, firstProbe), lastProbe)
+		}
 	}
 }
 

@@ -321,7 +321,7 @@ func TestProbeOfLongPath(t *testing.T) {
 					s.Arrived += unit.Bandwidth(arrived).SizeIn(10 * ms)
 				}
 				s.Standing = time.Duration(standing * float64(time.Second))
-				if c.Update(s); s.Standing > 60*ms {
+				if c.Update(s); s.Standing > 40*ms {
 					t.Errorf("round trip of %v, configured as %v: a queue of %v stands on the path", rtt, configured, s.Standing)
 				}
 			}
