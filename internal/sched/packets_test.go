@@ -151,6 +151,17 @@ func TestLag(t *testing.T) {
 			t.Errorf("path %d: %v, want %v", i, got, want)
 		}
 	}
+	// A path of four times the rate or more is worth four times the bound.
+	for rate, want := range map[unit.Bandwidth]time.Duration{19 * mbit: 100 * ms, 20 * mbit: 390 * ms, 100 * mbit: 390 * ms} {
+		paths[2].Rate = rate
+		if got := Lag(paths, 0, 200*ms); got != want {
+			t.Errorf("beside a path of %v: %v, want %v", rate, got, want)
+		}
+	}
+	paths[2].Delay = 900 * ms
+	if got := Lag(paths, 0, 200*ms); got != 100*ms {
+		t.Errorf("beside a path that is too late: %v", got)
+	}
 }
 
 func TestBest(t *testing.T) {

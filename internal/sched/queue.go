@@ -95,17 +95,21 @@ func (q *Queues) Set(path int, now, wait time.Duration) {
 
 // Lag returns how much later than on a path a packet arrives on the latest of the other paths that auto
 // may use, at most the given bound: so long has the path to be busy before all others are used (package
-// shape). Paths that are later than the bound do not count.
+// shape). Paths that are later than the bound do not count. For a path of a higher rate the bound is longer by as
+// much, up to worth times: the line that arrives first, were it used alone, would be the slower one.
 func Lag(paths []Path, path int, bound time.Duration) time.Duration {
 	lag := time.Duration(0)
 	may := awake(paths)
 	for i := range paths {
-		if d := paths[i].late() - paths[path].late(); may.Has(i) && paths[i].Rate > 0 && d <= bound {
+		if d := paths[i].late() - paths[path].late(); may.Has(i) && paths[i].Rate > 0 && d <= bound*time.Duration(min(max(paths[i].Rate/max(paths[path].Rate, 1), 1), worth)) {
 			lag = max(lag, d)
 		}
 	}
 	return lag
 }
+
+// worth bounds how much longer the bound of Lag is for a faster path.
+const worth = 4
 
 // caution is how many times the jitter of RFC 3550, which is 1.13 standard deviations if delays have a normal
 // distribution, auto adds to the mean delay of a path: with 3, one packet in 3000 is later.

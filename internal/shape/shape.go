@@ -42,7 +42,7 @@ type Options[P any] struct {
 const (
 	// Target is the default of Options.Target.
 	Target = 20 * time.Millisecond
-	// MostLag is by how much later packets arrive at most on another path that is used too.
+	// MostLag is by how much later packets arrive at most on another path of the same rate that is used too.
 	MostLag = 150 * time.Millisecond
 
 	defaultInterval = 100 * time.Millisecond
@@ -197,7 +197,7 @@ func (q *Queue[P]) bound() {
 	}
 }
 
-// SetLag sets by how much later packets arrive on the latest other path in use, at most MostLag. This one has to
+// SetLag sets by how much later packets arrive on the latest other path in use, as sched.Lag bounds it. This one has to
 // be busy for longer before the other is used, so the target and MaxWait are one and a half times that
 // longer: TCP fills the queue to the target at its peaks only. The interval is at least twice the target.
 func (q *Queue[P]) SetLag(lag time.Duration) {

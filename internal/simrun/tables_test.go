@@ -281,6 +281,7 @@ func gatewaySweep() publishedTable {
 	for _, name := range []string{
 		"fiber-fiber", "fiber-dsl", "dsl-lte", "dsl-far", "dsl-satellite", "dsl-bloated", "lossy-both", "lossier-both", "lossy-second",
 		"jittery-both", "jitterier-both", "jittery-second", "wifi-second", "asymmetric", "dead", "returns",
+		"cable-lte", "slow-satellite", "lte-5g", "low-orbit", "slow-slower",
 	} {
 		row := publishedRow{label: name, sampled: name == "lossy-second"}
 		for _, transport := range []string{
