@@ -112,7 +112,8 @@ const (
 
 // Load visits a site as people do, without a browser: each visit is a task of the package page with its
 // requests, think times and connections of its own. The sockets are in the network namespace of the
-// process. A page that fails is no error, unless no page was loaded.
+// process. A page that fails is no error, unless no page was loaded; nor is one that does not end in time,
+// unless nothing arrived at all.
 func Load(ctx context.Context, o LoadOptions) (LoadReport, error) {
 	r, err := load(ctx, o)
 	if err != nil {
@@ -178,6 +179,8 @@ func load(ctx context.Context, o LoadOptions) (LoadReport, error) {
 		return r, caller.Err()
 	case r.Failed > 0 && len(r.FirstViews)+len(r.Steps) == 0:
 		return r, errors.New("no page was loaded: " + r.Failures[0])
+	case r.Bytes == 0:
+		return r, fmt.Errorf("nothing arrived in %s", o.Duration)
 	}
 	return r, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -111,6 +112,11 @@ func TestLoadFails(t *testing.T) {
 	t.Cleanup(broken.Close) // after the parallel tests
 	closed := httptest.NewServer(http.NotFoundHandler())
 	closed.Close()
+	silent, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { silent.Close() })
 	for _, one := range []struct {
 		name, url, want string
 		site            uint64
@@ -119,6 +125,7 @@ func TestLoadFails(t *testing.T) {
 		{"seed", s.URL, "the site has another seed", 2, func(o *LoadOptions) { o.Duration = 3 * time.Second }},
 		{"refused", broken.URL, "out of order", 1, nil},
 		{"closed", closed.URL, "connection refused", 1, nil},
+		{"silent", "http://" + silent.Addr().String(), "nothing arrived in 1s", 1, nil},
 		{"path", s.URL + "/map/", "want a URL like", 1, nil},
 		{"scheme", "ftp://server", "want a URL like", 1, nil},
 		{"rate", s.URL, "rate must be > 0", 1, func(o *LoadOptions) { o.Rate = 0 }},
