@@ -140,6 +140,8 @@ const (
 	// dropped for certain, with them they arrive if it is the peer's daemon that does not answer, while its
 	// program goes on. Cookies of a previous instance are accepted as long.
 	holdFor = 3 * time.Minute
+	// leaveFor is how long a clean stop restores packets of NAT sessions that peers send until they know.
+	leaveFor = 200 * time.Millisecond
 	// followEvery is the time between two looks at addresses, next hops and interfaces.
 	followEvery = time.Second
 	// activeEvery is the time between two looks at whether packets are sent.
@@ -745,7 +747,14 @@ func (p *Plane) Run(ctx context.Context) error {
 	wants, err := p.program.Wants()
 	if err == nil {
 		loop.Go(func() { p.nat.run(followCtx, wants) })
-		err = p.sealed.Run(ctx)
+		// The sealed plane, which reaches the peers, ends after the sessions have.
+		sealedCtx, end := context.WithCancel(context.WithoutCancel(ctx))
+		loop.Go(func() {
+			<-followCtx.Done()
+			p.leave()
+			end()
+		})
+		err = p.sealed.Run(sealedCtx)
 	}
 	stop()
 	loop.Wait()
@@ -764,6 +773,23 @@ func (p *Plane) Run(ctx context.Context) error {
 	p.numbers.Store(&map[string]int{})
 	p.tunnels.close()
 	return errors.Join(err, p.kernel.Close(), p.program.Close())
+}
+
+// leave has peers end NAT sessions before nobody restores their packets. Where the program stays, so do the sessions.
+func (p *Plane) leave() {
+	if p.keep {
+		return
+	}
+	peers, err := p.nat.leave()
+	if err != nil {
+		p.log.Warn("NAT sessions do not end", "err", err)
+	}
+	for waited := time.Duration(0); peers && waited < leaveFor; waited += natRetry {
+		time.Sleep(natRetry)
+		p.nat.mu.Lock()
+		p.nat.flush() // what there was no room for
+		p.nat.mu.Unlock()
+	}
 }
 
 // follow keeps the program up to date until the context ends.

@@ -28,6 +28,13 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if pins := os.Getenv(gatewayOf); pins != "" {
+		if err := runGateway(pins); err != nil {
+			println(err.Error())
+			os.Exit(1)
+		}
+		return
+	}
 	netnstest.Main(m)
 }
 

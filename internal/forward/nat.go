@@ -109,6 +109,7 @@ type nat struct {
 	waiting  map[string][]tunnel.NATSession
 	counted  map[string]*natCounts
 	now      func() time.Time
+	leaving  bool // no sessions are asked for or granted any more
 }
 
 // natPeer is a peer with NAT.
@@ -262,6 +263,25 @@ func (n *nat) up(peer string) {
 	n.flush()
 }
 
+// leave ends all sessions, at a clean stop: packets of this gateway's flows are left, and peers have theirs end, because nobody
+// restores them any more. Those that arrive until then are still restored. It reports whether there are peers.
+func (n *nat) leave() (bool, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.leaving = true
+	var errs []error
+	for k := range n.sessions {
+		if k.peer == program.This {
+			errs = append(errs, n.drop(k))
+		}
+	}
+	for peer := range n.peers {
+		n.waiting[peer] = []tunnel.NATSession{{Command: tunnel.CommandReset}}
+	}
+	n.flush()
+	return len(n.peers) > 0, errors.Join(errs...)
+}
+
 // receive has a record taken by run, because the sealed plane may not wait for this one.
 func (n *nat) receive(peer string, r tunnel.NATSession) {
 	n.arrivedMu.Lock()
@@ -304,7 +324,7 @@ func (n *nat) want(number int, f tunnel.Flow) {
 	defer n.mu.Unlock()
 	k := natKey(program.This, f)
 	name, ok := n.names[number]
-	if !ok || n.sessions[k] != nil {
+	if !ok || n.leaving || n.sessions[k] != nil {
 		return
 	}
 	if n.sending >= n.most {
@@ -451,6 +471,9 @@ func (n *nat) takeFlow(peer string, p *natPeer, c tunnel.Command, f tunnel.Flow)
 	case tunnel.CommandNAT:
 		k := natKey(p.number, f)
 		old := n.sessions[k]
+		if n.leaving {
+			return nil
+		}
 		if old == nil && len(n.sessions)-n.sending >= n.most {
 			if err := n.makeRoom(peer); err != nil {
 				return err
