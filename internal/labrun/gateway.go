@@ -11,6 +11,10 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
+// gatewayPatience is how long gateways may take to become ready: the kernel verifies the programs of the open plane, which takes
+// seconds on a busy machine.
+const gatewayPatience = time.Minute
+
 // restartGateways restarts the lab's gateways as a cell needs them, so that no run begins with what an
 // earlier one has measured, and lets them measure. Where the cell's transport uses none, it stops them.
 func (r *runner) restartGateways(ctx context.Context, l *lab.Lab, k result.CellKey) error {
@@ -24,7 +28,7 @@ func (r *runner) restartGateways(ctx context.Context, l *lab.Lab, k result.CellK
 	if len(sections) == 0 {
 		return nil
 	}
-	ready, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("gateways are not ready after %s", patience))
+	ready, cancel := context.WithTimeoutCause(ctx, gatewayPatience, fmt.Errorf("gateways are not ready after %s", gatewayPatience))
 	defer cancel()
 	if err := l.RestartGateways(ready, sections); err != nil {
 		return err

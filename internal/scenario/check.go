@@ -569,6 +569,7 @@ func (c *checker) cases(path string, cases []Case) {
 			c.Add(path+".trials", "must not be negative, got %d", k.Trials)
 		}
 		c.rates(path+".rates", k)
+		c.caseRatio(path+".ratio", k.Ratio)
 		c.connections(path, k)
 		c.parameters(path, k)
 		c.events(path, k)

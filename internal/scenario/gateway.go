@@ -9,6 +9,7 @@ import (
 	"github.com/tabane/tabane/internal/bpf/forward"
 	"github.com/tabane/tabane/internal/gateway"
 	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/sched"
 	"github.com/tabane/tabane/internal/traffic"
 	"github.com/tabane/tabane/internal/unit"
@@ -102,6 +103,43 @@ func (g *Gateway) WarmUp() time.Duration {
 
 // Ratios returns the numbers of Ratio, or nil if it is empty. The value must have passed Check.
 func (g *Gateway) Ratios() []int { return SchedulerOptions{Ratio: g.Ratio}.Ratios() }
+
+// GatewayOf returns the gateways of a cell's transport, with the ratio of the case if they have none of their own; nil if it has no
+// gateways.
+func (e *Experiment) GatewayOf(k result.CellKey) *Gateway {
+	g := e.Transports[k.Transport].Gateway
+	if g == nil || g.Discipline != sched.ParameterRatio || g.Ratio != "" {
+		return g
+	}
+	changed := *g
+	changed.Ratio = e.Case(k.Case).Ratio
+	return &changed
+}
+
+// caseRatio checks the ratio of a case.
+func (c *checker) caseRatio(path, ratio string) {
+	if ratio == "" {
+		return
+	}
+	if _, err := (SchedulerOptions{Ratio: ratio}).ratios(); err != nil {
+		c.Add(path, "%v", err)
+		return
+	}
+	used := false
+	for _, name := range sortedKeys(c.spec.Experiment.Transports) {
+		t := c.spec.Experiment.Transports[name]
+		if t == nil || t.Gateway == nil || t.Gateway.Discipline != sched.ParameterRatio || t.Gateway.Ratio != "" {
+			continue
+		}
+		used = true
+		if n := len(t.Links); n != len((SchedulerOptions{Ratio: ratio}).Ratios()) {
+			c.Add(path, "must have one number for each of the %d links of transport %q, got %q", n, name, ratio)
+		}
+	}
+	if !used {
+		c.Add(path, "has no effect: no transport has a gateway with discipline %s and no ratio of its own", sched.ParameterRatio)
+	}
+}
 
 // Configured returns the rate that gateways are configured with for link i of the transport.
 func (g *Gateway) Configured(i int, rate unit.Bandwidth) unit.Bandwidth {

@@ -41,6 +41,19 @@ func TestCheckGateway(t *testing.T) {
 		{"a ratio of three", func(_ *Spec, tr *Transport) { *tr.Gateway = Gateway{Discipline: "ratio", Ratio: "1:1:1"} }, "gateway.ratio: must have one number for each of the 2 links"},
 		{"no ratio", func(_ *Spec, tr *Transport) { *tr.Gateway = Gateway{Discipline: "ratio", Ratio: "x"} }, "gateway.ratio: "},
 		{"no time", func(_ *Spec, tr *Transport) { tr.Gateway.Resequence = "0s" }, "gateway.resequence: must be auto, off or a time of at most 10s"},
+		{"a ratio of a case", func(s *Spec, tr *Transport) {
+			*tr.Gateway, s.Experiment.Cases[0].Ratio = Gateway{Discipline: "ratio"}, "20:1"
+		}, ""},
+		{"a ratio of a case that all transports replace", func(s *Spec, tr *Transport) {
+			*tr.Gateway, s.Experiment.Cases[0].Ratio = Gateway{Discipline: "ratio", Ratio: "2:1"}, "20:1"
+		}, "ratio: has no effect"},
+		{"a ratio of a case for dq", func(s *Spec, _ *Transport) { s.Experiment.Cases[0].Ratio = "20:1" }, "ratio: has no effect"},
+		{"a ratio of a case, of three", func(s *Spec, tr *Transport) {
+			*tr.Gateway, s.Experiment.Cases[0].Ratio = Gateway{Discipline: "ratio"}, "20:1:1"
+		}, `ratio: must have one number for each of the 2 links of transport "dq", got "20:1:1"`},
+		{"no ratio of a case", func(s *Spec, tr *Transport) {
+			*tr.Gateway, s.Experiment.Cases[0].Ratio = Gateway{Discipline: "ratio"}, "0:x"
+		}, "ratio: must be numbers"},
 		{"plain", func(_ *Spec, tr *Transport) {
 			*tr.Gateway = Gateway{Discipline: "ratio", Mode: "plain", Resequence: "off"}
 		}, ""},

@@ -138,7 +138,7 @@ func (s *Spec) GatewayIn(k result.CellKey, node string) *gateway.Config {
 	if g.Role != gateway.RoleHomeAgent {
 		s.usePaths(&g, node, t)
 	}
-	rule := gateway.Rule{Discipline: t.Gateway.discipline(t.Links, s.behind(node, s.Experiment.Client))}
+	rule := gateway.Rule{Discipline: s.Experiment.GatewayOf(k).discipline(t.Links, s.behind(node, s.Experiment.Client))}
 	if t.Gateway.Resequence != "" {
 		// The text has passed the transport's check.
 		_ = rule.Resequence.UnmarshalText([]byte(t.Gateway.Resequence))

@@ -217,6 +217,9 @@ type Case struct {
 	Rates map[string]unit.Bandwidth `yaml:"rates,omitempty"`
 	// Settings replace those of the transports.
 	Settings Settings `yaml:"settings,omitempty"`
+	// Ratio is that of gateways with the discipline ratio in transports without a ratio of their own, so that a figure can have it
+	// as an axis. Default: 1 for every link. Example: "16:3"
+	Ratio string `yaml:"ratio,omitempty"`
 	// Parameters are numbers by name, for the axes of figures.
 	Parameters map[string]float64 `yaml:"parameters,omitempty"`
 	// Change is what an experiment of kind routes does: announce or withdraw.

@@ -281,7 +281,7 @@ func (p *plan) config(k result.CellKey, seed uint64) (sim.Config, error) {
 			hops = reversed(hops)
 		}
 		path := b.path(hops, &mtu)
-		if g := transport.Gateway; g != nil {
+		if g := e.GatewayOf(k); g != nil {
 			i := len(conn.Paths)
 			if ratios := g.Ratios(); ratios != nil {
 				path.Ratio = ratios[i]

@@ -89,6 +89,11 @@ func millis(c sample) string { return millisOf(c.Mean, c.Mean) }
 
 func rateSD(c sample) string { return fmt.Sprintf("%.2f ± %.2f", c.Mean/1e6, c.sd/1e6) }
 
+// kbitsMean, mbitsCI and percentMean show a mean, the first two with its 95 % confidence interval.
+func kbitsMean(c sample) string   { return fmt.Sprintf("%.0f ± %.0f", c.Mean/1e3, c.CI95/1e3) }
+func mbitsCI(c sample) string     { return fmt.Sprintf("%.2f ± %.2f", c.Mean/1e6, c.CI95/1e6) }
+func percentMean(c sample) string { return fmt.Sprintf("%.1f", c.Mean*100) }
+
 // kbitsCI and percentCI show the 95 % confidence interval of the mean, kbitsCI also the number of runs.
 func kbitsCI(c sample) string   { return fmt.Sprintf("%.0f ± %.0f (%d)", c.Mean/1e3, c.CI95/1e3, c.N) }
 func percent(c sample) string   { return fmt.Sprintf("%.0f %%", c.Mean*100) }
@@ -243,7 +248,8 @@ func tables() []publishedTable {
 		found.rows = append(found.rows, publishedRow{label: r.figures, cells: []publishedCell{{format: r.paper}, {r.here, r.of}, {format: r.where}}})
 	}
 	return []publishedTable{lossy, lossless, both, bound, timer, delays, rates, bursts, found, gatewaySweep(), fairness(),
-		shake("shake-static"), shake("shake-unequal"), jitter(), kernelShake(), unequalPairs(), webWaiting(), webPaths(), turns(), datagrams(), dynamic(), unequal()}
+		shake("shake-static"), shake("shake-unequal"), jitter(), kernelShake(), unequalPairs(), webWaiting(), webPaths(), turns(), datagrams(), dynamic(), unequal(),
+		ratios(), kernelTurns(), kernelDatagrams(), kernelRatios()}
 }
 
 // fairness returns the table of cc-fairness: all cases of it.
@@ -322,14 +328,87 @@ func goodput(name, sampled string, transports, cases, titles []string) published
 // turns returns the table of datagram-tcp.
 func turns() publishedTable {
 	cases := []string{"512k-0", "512k-50", "512k-100", "1.5M-0", "1.5M-50", "1.5M-100", "8M-0", "8M-50", "8M-100"}
-	return goodput("datagram-tcp", "", []string{"primary-2006", "both-2006", "primary-2006-x16", "both-2006-x16", "primary", "both"}, cases, cases)
+	return goodput("datagram-tcp", "", []string{"primary-2006", "secondary-2006", "both-2006", "primary-2006-x16", "both-2006-x16", "primary", "both"}, cases, cases)
+}
+
+// kernelGoodput returns a table of the means of goodput in a lab, in kbit/s.
+func kernelGoodput(scenario string, transports, cases []string) publishedTable {
+	p := publishedTable{file: "scenarios/" + scenario + "/README.md", name: "kernel", head: append([]string{"transport"}, cases...)}
+	for _, transport := range transports {
+		row := publishedRow{label: "`" + transport + "`"}
+		for _, pattern := range cases {
+			row.cells = append(row.cells, one(figure{lab: "docs/measured/" + scenario + ".json", pattern: pattern, transport: transport, metric: result.Goodput}, kbitsMean))
+		}
+		p.rows = append(p.rows, row)
+	}
+	return p
+}
+
+// kernelTurns returns the table of datagram-tcp in a lab.
+func kernelTurns() publishedTable {
+	return kernelGoodput("datagram-tcp",
+		[]string{"primary-2006", "secondary-2006", "both-2006", "nat-2006", "primary-2006-x16", "both-2006-x16", "primary", "both", "both-nat"},
+		[]string{"512k-0", "512k-50", "512k-100", "1.5M-0", "1.5M-50", "1.5M-100", "8M-0", "8M-50", "8M-100"})
+}
+
+// curve are the ratios of datagram-ratio.
+var curve = []string{"1:1", "2:1", "3:1", "4:1", "5:1", "16:3", "6:1", "8:1", "20:1"}
+
+// ratios returns the table of datagram-ratio.
+func ratios() publishedTable {
+	return byRatio("ratios", []string{"rate-", "delay-"}, []string{"ratio", "rates, 2006", "today", "delays, 2006", "today"}, func(pattern, transport string) []publishedCell {
+		return of("datagram-ratio", pattern, transport, result.Goodput, kbits)
+	})
+}
+
+// kernelRatios returns the table of datagram-ratio in a lab.
+func kernelRatios() publishedTable {
+	return byRatio("kernel", []string{"rate-"}, []string{"ratio", "rates, 2006", "today"}, func(pattern, transport string) []publishedCell {
+		return []publishedCell{one(figure{lab: "docs/measured/datagram-ratio.json", pattern: pattern, transport: transport, metric: result.Goodput}, kbitsMean)}
+	})
+}
+
+// byRatio returns a table of datagram-ratio with a row for each ratio.
+func byRatio(name string, kinds, head []string, cells func(pattern, transport string) []publishedCell) publishedTable {
+	p := publishedTable{file: "scenarios/datagram-ratio/README.md", name: name, head: head}
+	for _, ratio := range curve {
+		row := publishedRow{label: ratio}
+		for _, kind := range kinds {
+			for _, transport := range []string{"ratio-2006", "ratio"} {
+				row.cells = append(row.cells, cells(kind+strings.ReplaceAll(ratio, ":", "-"), transport)...)
+			}
+		}
+		p.rows = append(p.rows, row)
+	}
+	return p
+}
+
+// kernelDatagrams returns the table of datagram-udp in a lab.
+func kernelDatagrams() publishedTable {
+	cases := []string{"equal", "both50", "both100", "delay", "rate"}
+	p := publishedTable{file: "scenarios/datagram-udp/README.md", name: "kernel", head: append([]string{"transport"}, cases...)}
+	for _, transport := range []string{"primary", "secondary", "ratio-1-1", "nat-1-1", "ratio-2-1", "ratio-16-3", "ratio-20-1"} {
+		row := publishedRow{label: "`" + transport + "`"}
+		for _, pattern := range cases {
+			cell := publishedCell{format: "%s; %s %%; %s %%, %s"}
+			for _, m := range []struct {
+				metric string
+				show   func(sample) string
+			}{{result.Goodput, mbitsCI}, {result.LostShare, percentMean}, {result.ReorderedShare, percentMean}, {result.ReorderedBehind, count}} {
+				cell.figures = append(cell.figures, figure{lab: "docs/measured/datagram-udp.json", traffic: "udp", pattern: pattern, transport: transport, metric: m.metric, show: m.show})
+			}
+			row.cells = append(row.cells, cell)
+		}
+		p.rows = append(p.rows, row)
+	}
+	return p
 }
 
 // datagrams returns the table of datagram-udp.
 func datagrams() publishedTable {
 	cases := []string{"equal", "both50", "both100", "delay", "rate"}
 	p := publishedTable{file: "scenarios/datagram-udp/README.md", name: "datagrams", head: append([]string{"transport"}, cases...)}
-	for _, transport := range []string{"primary", "ratio-1-1", "ratio-2-1", "ratio-16-3", "ratio-20-1"} {
+	for _, transport := range []string{"primary", "secondary", "ratio-1-1", "ratio-2-1", "ratio-16-3", "ratio-20-1"} {
 		row := publishedRow{label: "`" + transport + "`"}
 		for _, pattern := range cases {
 			cell := publishedCell{format: "%s; %s; %s, %s"}
@@ -365,7 +444,7 @@ func dynamic() publishedTable {
 func unequal() publishedTable {
 	cases := []string{"equal", "both50", "delay", "rate"}
 	return goodput("datagram-unequal", "", []string{
-		"primary-2006", "ratio-1-1", "ratio-2-1", "ratio-16-3", "ratio-1-1-x16", "primary", "today-1-1", "today-1-1-reseq", "today-16-3", "today-dq", "today-dq-reseq",
+		"primary-2006", "secondary-2006", "ratio-1-1", "ratio-2-1", "ratio-16-3", "ratio-1-1-x16", "primary", "secondary", "today-1-1", "today-1-1-reseq", "today-16-3", "today-dq", "today-dq-reseq",
 	}, cases, cases)
 }
 
@@ -594,7 +673,7 @@ func trafficOf(f figure) string {
 	switch {
 	case f.traffic != "":
 		return f.traffic
-	case f.lab != "", strings.HasPrefix(f.scenario, "shake"), f.scenario == "datagram-tcp", f.scenario == "datagram-unequal":
+	case f.lab != "", strings.HasPrefix(f.scenario, "shake"), strings.HasPrefix(f.scenario, "datagram-") && f.scenario != "datagram-udp":
 		return "ftp"
 	case f.scenario == "datagram-udp":
 		return "udp"
