@@ -251,7 +251,6 @@ type sites struct {
 	host, way [2]string
 	gateways  [2]*gateway
 	sockets   map[netip.AddrPort]*net.UDPConn
-	sending   [2]*net.IPConn // of forged packets, on the lines
 
 	mu sync.Mutex
 	// wanted are the datagrams that have not arrived, by their numbers.
