@@ -93,6 +93,8 @@ func rateSD(c sample) string { return fmt.Sprintf("%.2f ± %.2f", c.Mean/1e6, c.
 func kbitsMean(c sample) string   { return fmt.Sprintf("%.0f ± %.0f", c.Mean/1e3, c.CI95/1e3) }
 func mbitsCI(c sample) string     { return fmt.Sprintf("%.2f ± %.2f", c.Mean/1e6, c.CI95/1e6) }
 func percentMean(c sample) string { return fmt.Sprintf("%.1f", c.Mean*100) }
+func mbitsLeast(c sample) string  { return fmt.Sprintf("%.1f", c.Min/1e6) }
+func mbitsMost(c sample) string   { return fmt.Sprintf("%.1f", c.Max/1e6) }
 
 // kbitsCI and percentCI show the 95 % confidence interval of the mean, kbitsCI also the number of runs.
 func kbitsCI(c sample) string   { return fmt.Sprintf("%.0f ± %.0f (%d)", c.Mean/1e3, c.CI95/1e3, c.N) }
@@ -249,7 +251,7 @@ func tables() []publishedTable {
 	}
 	return []publishedTable{lossy, lossless, both, bound, timer, delays, rates, bursts, found, gatewaySweep(), fairness(),
 		shake("shake-static"), shake("shake-unequal"), jitter(), kernelShake(), unequalPairs(), webWaiting(), webPaths(), turns(), datagrams(), dynamic(), unequal(),
-		ratios(), kernelTurns(), kernelDatagrams(), kernelRatios()}
+		ratios(), kernelTurns(), kernelDatagrams(), kernelRatios(), limit()}
 }
 
 // fairness returns the table of cc-fairness: all cases of it.
@@ -398,6 +400,22 @@ func kernelDatagrams() publishedTable {
 				cell.figures = append(cell.figures, figure{lab: "docs/measured/datagram-udp.json", traffic: "udp", pattern: pattern, transport: transport, metric: m.metric, show: m.show})
 			}
 			row.cells = append(row.cells, cell)
+		}
+		p.rows = append(p.rows, row)
+	}
+	return p
+}
+
+// limit returns the table of datagram-limit in a lab.
+func limit() publishedTable {
+	p := publishedTable{file: "scenarios/datagram-limit/README.md", name: "kernel", head: []string{"transport", "Mbit/s", "least", "most", "lost, %"}}
+	for _, transport := range []string{"primary", "plain-1-1", "nat-1-1"} {
+		row := publishedRow{label: "`" + transport + "`"}
+		for _, m := range []struct {
+			metric string
+			show   func(sample) string
+		}{{result.Goodput, mbitsCI}, {result.Goodput, mbitsLeast}, {result.Goodput, mbitsMost}, {result.LostShare, percentMean}} {
+			row.cells = append(row.cells, one(figure{lab: "docs/measured/datagram-limit.json", traffic: "udp", pattern: "ethernet", transport: transport, metric: m.metric}, m.show))
 		}
 		p.rows = append(p.rows, row)
 	}
