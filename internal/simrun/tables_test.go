@@ -250,7 +250,7 @@ func tables() []publishedTable {
 		found.rows = append(found.rows, publishedRow{label: r.figures, cells: []publishedCell{{format: r.paper}, {r.here, r.of}, {format: r.where}}})
 	}
 	return []publishedTable{lossy, lossless, both, bound, timer, delays, rates, bursts, found, gatewaySweep(), fairness(),
-		shake("shake-static"), shake("shake-unequal"), jitter(), kernelShake(), unequalPairs(), webWaiting(), webPaths(), turns(), datagrams(), dynamic(), unequal(),
+		shake("shake-static"), shake("shake-unequal"), jitter(), kernelShake(), unequalPairs(), webWaiting(), webPaths(), webHeavy(), turns(), datagrams(), dynamic(), unequal(),
 		ratios(), kernelTurns(), kernelDatagrams(), kernelRatios(), limit()}
 }
 
@@ -533,8 +533,8 @@ func unequalPairs() publishedTable {
 	return p
 }
 
-// webMeasured is the result of webqoe in a lab.
-const webMeasured = "docs/measured/webqoe.json"
+// The results of webqoe in a lab: with the paper's environments, and over HTTP/2.
+const webMeasured, webHeavyMeasured = "docs/measured/webqoe.json", "docs/measured/webqoe-h2.json"
 
 var webCases = []string{"env1", "env2", "env3", "env4"}
 
@@ -552,9 +552,9 @@ func webRows(name string, cases []string, head []string, cells func(pattern, ser
 }
 
 // ofWeb returns a cell for each transport.
-func ofWeb(pattern, service, metric string, transports []string, show func(sample) string) (cells []publishedCell) {
+func ofWeb(file, pattern, service, metric string, transports []string, show func(sample) string) (cells []publishedCell) {
 	for _, transport := range transports {
-		cells = append(cells, one(figure{lab: webMeasured, traffic: service, pattern: pattern, transport: transport, metric: metric}, show))
+		cells = append(cells, one(figure{lab: file, traffic: service, pattern: pattern, transport: transport, metric: metric}, show))
 	}
 	return cells
 }
@@ -562,7 +562,18 @@ func ofWeb(pattern, service, metric string, transports []string, show func(sampl
 // webWaiting returns the table of waiting times with the paper's environments.
 func webWaiting() publishedTable {
 	return webRows("waiting", webCases, webTransports, func(pattern, service string) []publishedCell {
-		return ofWeb(pattern, service, result.Waiting, webTransports, rangeOf)
+		return ofWeb(webMeasured, pattern, service, result.Waiting, webTransports, rangeOf)
+	})
+}
+
+// webHeavy returns the table of first views over HTTP/2 and of 6 MB.
+func webHeavy() publishedTable {
+	return webRows("heavy", []string{"env3-h2", "env4-h2", "env3-heavy", "env4-heavy"}, webTransports, func(pattern, service string) []publishedCell {
+		show := rangeOf
+		if strings.HasSuffix(pattern, "-heavy") {
+			show = seconds
+		}
+		return ofWeb(webHeavyMeasured, pattern, service, result.FirstView, webTransports, show)
 	})
 }
 
@@ -572,9 +583,9 @@ func webPaths() publishedTable {
 	head := []string{"window: lia", "vegas", "newreno", "Mbit/s: lia", "vegas", "newreno", "least, %: lia", "vegas", "newreno"}
 	return webRows("paths", webCases, head, func(pattern, service string) []publishedCell {
 		return slices.Concat(
-			ofWeb(pattern, service, result.PathWindow, controls, tenth),
-			ofWeb(pattern, service, result.PathThroughput, controls, mbits),
-			ofWeb(pattern, service, result.LeastPath, controls, percents),
+			ofWeb(webMeasured, pattern, service, result.PathWindow, controls, tenth),
+			ofWeb(webMeasured, pattern, service, result.PathThroughput, controls, mbits),
+			ofWeb(webMeasured, pattern, service, result.LeastPath, controls, percents),
 		)
 	})
 }
@@ -583,6 +594,8 @@ func webPaths() publishedTable {
 func rangeOf(c sample) string {
 	return fmt.Sprintf("%.2f to %.2f", c.Min, c.Max)
 }
+
+func seconds(c sample) string { return fmt.Sprintf("%.2f", c.Mean) }
 
 func percents(c sample) string { return fmt.Sprintf("%.0f", 100*c.Mean) }
 
