@@ -349,6 +349,19 @@ func TestUntestedProbe(t *testing.T) {
 	}
 }
 
+// TestLateSender: after a probe a queue stands on the path, and a sender that is late once does not lower the estimate.
+func TestLateSender(t *testing.T) {
+	const rate = 20 * unit.MbitPerSecond
+	c := LimitCapacity(rate)
+	c.Update(CapacitySample{
+		Interval: 197 * ms, Sent: (rate * 66 / 100).SizeIn(197 * ms), Arrived: (rate * 58 / 100).SizeIn(197 * ms), Busy: true,
+		Delays: Delays{RTT: 25 * ms, Standing: 23 * ms},
+	})
+	if got := c.Value(); got != rate {
+		t.Errorf("the estimate is %v", got)
+	}
+}
+
 // TestSlowerPath: a path that suddenly carries less is noticed within half a second, also when it carries a quarter.
 func TestSlowerPath(t *testing.T) {
 	const rate = 20 * unit.MbitPerSecond
