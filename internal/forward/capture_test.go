@@ -251,6 +251,7 @@ type sites struct {
 	host, way [2]string
 	gateways  [2]*gateway
 	sockets   map[netip.AddrPort]*net.UDPConn
+	flows     uint16 // that gateways had to agree on
 
 	mu sync.Mutex
 	// wanted are the datagrams that have not arrived, by their numbers.
@@ -747,7 +748,9 @@ func (s *sites) step(r *rand.Rand, when string) string {
 	}
 	// agreed has datagrams of a flow to the site sent until the gateways have agreed on its session, and returns how to send another.
 	agreed := func() func() {
-		from, to := netip.AddrPortFrom(host(1-site), 1500), netip.AddrPortFrom(host(site), 2500)
+		// A port of its own, because flows that differ in the source alone share one session.
+		s.flows++
+		from, to := netip.AddrPortFrom(host(1-site), 10_000+s.flows), netip.AddrPortFrom(host(site), 2500)
 		more := func() { s.send(1-site, from, to, 100, when) }
 		for before := s.counted(); s.counted() == before; {
 			more()
