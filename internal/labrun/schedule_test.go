@@ -152,7 +152,7 @@ func TestReadLines(t *testing.T) {
 		"no report":    {`{"sample":{"at_ns":0,"bytes":7}}` + "\n", "without a report"},
 		"nothing":      {"", "without a report"},
 		"garbage":      {"hello\n", "not understood"},
-		"after report": {`{"report":{"bytes":7}}` + "\n" + `{"report":{"bytes":7}}` + "\n", "goes on"},
+		"after report": {`{"report":{"bytes":7}}` + "\n" + `{"report":{"bytes":7}}` + "\n", "continues after its report"},
 		"cut":          {`{"report":{"bytes"`, "not understood"},
 	} {
 		t.Run(name, func(t *testing.T) {
