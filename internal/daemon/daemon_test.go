@@ -502,6 +502,25 @@ func TestLinkBeforeResync(t *testing.T) {
 	})
 }
 
+// A link that is renamed while it is up is down under its old name, and up again when it has that back.
+func TestRenamedLink(t *testing.T) {
+	run(t, func(r *rig) {
+		up := func(name string, want bool) {
+			t.Helper()
+			r.events <- route.LinkChange{Link: route.Link{Index: 3, Name: name, Admin: true, Up: true}}
+			r.in(func() {
+				if r.links["wan"] != want {
+					t.Errorf("named %s: wan is up: %t", name, !want)
+				}
+			})
+		}
+		up("wan", true)
+		up("other", false)
+		up("other", false)
+		up("wan", true)
+	})
+}
+
 // The kernel reports a link before it has the routes over it, and the routes of an IGP not at all.
 func TestNextHopBecomesReachable(t *testing.T) {
 	run(t, func(r *rig) {

@@ -438,6 +438,7 @@ func (l *Loop) linkChange(m Reactor, c route.LinkChange) {
 	if known && was == link && !c.Deleted {
 		return
 	}
+	l.renamed(m, link)
 	if l.links[link.Name] = link; c.Deleted {
 		delete(l.links, link.Name)
 	}
@@ -453,6 +454,18 @@ func (l *Loop) linkChange(m Reactor, c route.LinkChange) {
 	l.lacking = resolveFirst
 	if link.Up && !was.Up {
 		l.more.linkUp()
+	}
+}
+
+// renamed deletes a link that has another name now: the kernel reports only the new one, and rules for the
+// old name no longer match its packets.
+func (l *Loop) renamed(m Reactor, link route.Link) {
+	for name, old := range l.links {
+		if old.Index == link.Index && name != link.Name {
+			l.options.Log.Warn("link was renamed; what is configured for its old name has no effect", "link", name, "now", link.Name)
+			delete(l.links, name)
+			l.applyLink(m, route.LinkChange{Link: old, Deleted: true})
+		}
 	}
 }
 
