@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -291,19 +292,24 @@ func (l *lab) end(node, role string, sig syscall.Signal) {
 	})
 }
 
-// start starts a daemon on a node with the lab's own configuration file, until the test ends, and returns
-// it.
+// start starts a daemon on a node with the lab's own configuration and log file, until the test ends, and
+// returns it.
 func (l *lab) start(node, role string) *exec.Cmd {
 	l.t.Helper()
 	cmd := l.command(node, program, role, "-c", filepath.Join("/run/tabane/lab", l.name, node+".yaml"))
+	log, err := os.OpenFile(filepath.Join("/run/tabane/lab", l.name, node+"."+role+".log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		l.t.Fatal(err)
+	}
 	var diag bytes.Buffer
-	cmd.Stderr = &diag
+	cmd.Stderr = io.MultiWriter(&diag, log)
 	if err := cmd.Start(); err != nil {
 		l.t.Fatal(err)
 	}
 	l.t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		_ = cmd.Wait()
+		_ = log.Close()
 		if l.t.Failed() {
 			l.t.Logf("%s on %s, started again:\n%s", role, node, diag.String())
 		}
