@@ -108,7 +108,7 @@ func (g *Gateway) Ratios() []int { return SchedulerOptions{Ratio: g.Ratio}.Ratio
 // gateways.
 func (e *Experiment) GatewayOf(k result.CellKey) *Gateway {
 	g := e.Transports[k.Transport].Gateway
-	if g == nil || g.Discipline != sched.ParameterRatio || g.Ratio != "" {
+	if !g.ratioOfCase() {
 		return g
 	}
 	changed := *g
@@ -116,23 +116,29 @@ func (e *Experiment) GatewayOf(k result.CellKey) *Gateway {
 	return &changed
 }
 
+// ratioOfCase reports whether the gateways have the ratio of the case.
+func (g *Gateway) ratioOfCase() bool {
+	return g != nil && g.Discipline == sched.ParameterRatio && g.Ratio == ""
+}
+
 // caseRatio checks the ratio of a case.
 func (c *checker) caseRatio(path, ratio string) {
 	if ratio == "" {
 		return
 	}
-	if _, err := (SchedulerOptions{Ratio: ratio}).ratios(); err != nil {
+	numbers, err := SchedulerOptions{Ratio: ratio}.ratios()
+	if err != nil {
 		c.Add(path, "%v", err)
 		return
 	}
 	used := false
 	for _, name := range sortedKeys(c.spec.Experiment.Transports) {
 		t := c.spec.Experiment.Transports[name]
-		if t == nil || t.Gateway == nil || t.Gateway.Discipline != sched.ParameterRatio || t.Gateway.Ratio != "" {
+		if t == nil || !t.Gateway.ratioOfCase() {
 			continue
 		}
 		used = true
-		if n := len(t.Links); n != len((SchedulerOptions{Ratio: ratio}).Ratios()) {
+		if n := len(t.Links); n != len(numbers) {
 			c.Add(path, "must have one number for each of the %d links of transport %q, got %q", n, name, ratio)
 		}
 	}
