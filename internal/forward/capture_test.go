@@ -805,21 +805,17 @@ func (s *sites) step(r *rand.Rand, when string) string {
 		}
 		burst(10)
 		return "line"
-	case n < 57:
-		more := agreed()
-		s.end(site, syscall.SIGKILL)
-		more()
-		burst(10)
-		s.start(site)
-		burst(10)
-		return "kill"
 	case n < 60:
+		signal, name := syscall.SIGKILL, "kill"
+		if n >= 57 {
+			signal, name = syscall.SIGTERM, "stop"
+		}
 		more := agreed()
-		s.end(site, syscall.SIGTERM)
+		s.end(site, signal)
 		more()
 		burst(10)
 		s.start(site)
 		burst(10)
-		return "stop"
+		return name
 	}
 }
