@@ -2,11 +2,13 @@ package cli
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"strings"
 	"syscall"
@@ -109,8 +111,14 @@ func (a *app) load(ctx context.Context, url string, f loadFlags) error {
 
 func loadFailure(url string, err error) error {
 	do := ""
-	if errors.Is(err, syscall.ECONNREFUSED) || strings.Contains(err.Error(), "connection refused") {
+	var certificate *tls.CertificateVerificationError
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
 		do = "start tabane site, or check the port"
+	case errors.As(err, &certificate):
+		do = "trust the site's certificate with --cacert, and use a name that it is for"
+	case errors.Is(err, http.ErrSchemeMismatch):
+		do = "use http:// for this port"
 	}
 	if e := errors.Unwrap(err); e != nil && strings.HasPrefix(err.Error(), "load ") {
 		err = e // the failure has the verb and the URL

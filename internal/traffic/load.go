@@ -113,7 +113,8 @@ const (
 // Load visits a site as people do, without a browser: each visit is a task of the package page with its
 // requests, think times and connections of its own. The sockets are in the network namespace of the
 // process. A page that fails is no error, unless no page was loaded; nor is one that does not end in time,
-// unless nothing arrived at all.
+// unless nothing arrived at all. Where nothing has arrived and a connection fails for a reason that further
+// ones would fail for, such as the certificate of the site, it returns at once.
 func Load(ctx context.Context, o LoadOptions) (LoadReport, error) {
 	r, err := load(ctx, o)
 	if err != nil {
@@ -157,7 +158,7 @@ func load(ctx context.Context, o LoadOptions) (LoadReport, error) {
 	caller := ctx
 	ctx, stop := context.WithTimeoutCause(ctx, o.Duration, errLimit)
 	defer stop()
-	l := &loader{LoadOptions: o, site: site, start: time.Now(), report: LoadReport{Rate: o.Rate, Duration: o.Duration}}
+	l := &loader{LoadOptions: o, site: site, start: time.Now(), stop: stop, report: LoadReport{Rate: o.Rate, Duration: o.Duration}}
 	l.meter = &meter{interval: o.Interval, progress: o.Progress, now: func() time.Duration { return time.Since(l.start) }}
 	begun := make(chan struct{})
 	close(begun)
@@ -178,7 +179,7 @@ func load(ctx context.Context, o LoadOptions) (LoadReport, error) {
 	case caller.Err() != nil:
 		return r, caller.Err()
 	case r.Failed > 0 && len(r.FirstViews)+len(r.Steps) == 0:
-		return r, errors.New("no page was loaded: " + r.Failures[0])
+		return r, fmt.Errorf("no page was loaded: %w", l.failure)
 	case r.Bytes == 0:
 		return r, fmt.Errorf("nothing arrived in %s", o.Duration)
 	}
@@ -201,9 +202,12 @@ type loader struct {
 	site  *url.URL
 	start time.Time
 	meter *meter
+	stop  func()
 
-	mu      sync.Mutex
-	report  LoadReport
+	mu     sync.Mutex
+	report LoadReport
+	// failure is that of the first page that failed.
+	failure error
 	active  int
 	offered int64
 }
@@ -356,11 +360,26 @@ func (l *loader) page(ctx context.Context, client *http.Client, one page.Load, n
 		l.report.Unfinished++
 	default:
 		l.report.Failed++
+		if l.failure == nil {
+			l.failure = err
+		}
+		if isPermanent(err) && l.meter.received() == 0 {
+			l.stop()
+		}
 		if len(l.report.Failures) < maxFailures {
 			l.report.Failures = append(l.report.Failures, err.Error())
 		}
 	}
 	return err == nil
+}
+
+// isPermanent reports whether further connections would fail for the same reason.
+func isPermanent(err error) bool {
+	var certificate *tls.CertificateVerificationError
+	var alert tls.AlertError
+	var name *net.DNSError
+	return errors.As(err, &certificate) || errors.As(err, &alert) || errors.Is(err, http.ErrSchemeMismatch) ||
+		errors.Is(err, unix.ECONNREFUSED) || errors.As(err, &name) && name.IsNotFound
 }
 
 // buffers are for bodies, which are discarded.

@@ -105,6 +105,41 @@ func TestLoad(t *testing.T) {
 	}
 }
 
+// TestLoadEndsAtOnce: where nothing has arrived and further connections would fail as the first one did, a load
+// of an hour ends with the reason.
+func TestLoadEndsAtOnce(t *testing.T) {
+	secure, _ := startSite(t, true)
+	plain, _ := startSite(t, false)
+	closed := httptest.NewServer(http.NotFoundHandler())
+	closed.Close()
+	trusted := x509.NewCertPool()
+	trusted.AddCert(secure.Certificate())
+	_, port, err := net.SplitHostPort(secure.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range []struct {
+		name, url string
+		roots     *x509.CertPool
+		want      string
+	}{
+		{"issuer", secure.URL, x509.NewCertPool(), "certificate signed by unknown authority"},
+		{"name", "https://localhost:" + port, trusted, "certificate is valid for"},
+		{"scheme", strings.Replace(plain.URL, "http:", "https:", 1), trusted, "server gave HTTP response to HTTPS client"},
+		{"closed", closed.URL, nil, "connection refused"},
+	} {
+		t.Run(one.name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			r, err := Load(ctx, LoadOptions{URL: one.url, Site: 1, Rate: 20_000_000, Duration: time.Hour, Transport: TCP, Roots: one.roots})
+			if err == nil || !strings.Contains(err.Error(), one.want) || strings.Contains(err.Error(), "\n") || r.Bytes > 0 {
+				t.Errorf("%v after %s, want %q", err, r.Duration, one.want)
+			}
+		})
+	}
+}
+
 // TestLoadFails: a site of another seed, one that refuses, and none.
 func TestLoadFails(t *testing.T) {
 	s, _ := startSite(t, false)

@@ -56,6 +56,13 @@ func (m *meter) count(n int, limit time.Duration) time.Duration {
 	return at
 }
 
+// received returns the bytes counted so far.
+func (m *meter) received() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.total
+}
+
 // tick closes the intervals that have ended, so that progress is called even if nothing arrives. It
 // returns the time until the end of the current interval.
 func (m *meter) tick() time.Duration {
