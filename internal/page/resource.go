@@ -1,10 +1,12 @@
 package page
 
 import (
+	"bytes"
 	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"html/template"
 	"image/color"
 	"net/url"
 	"slices"
@@ -97,30 +99,44 @@ func file(name string) (Resource, error) {
 	return Resource{Type: mediaTypes[extension], Constant: true, Size: len(b), body: func() []byte { return b }}, nil
 }
 
-// preloadMark is where the document of a first view has the links of what its script requests.
-const preloadMark = "<!-- preload -->\n"
+var documents = template.Must(template.ParseFS(static, "static/map.html", "static/shop.html"))
 
-// document returns the document of a service's first view. With its links a browser requests what the script
-// shows at once, and not when the script runs.
+// mapDocument is what the template of the map's first view shows. The images are in the document, so that a
+// browser requests them when it has the document, before any script.
+type mapDocument struct {
+	Tiles     []string
+	Favorites []*Place
+	View      viewJSON
+}
+
+// shopDocument is what the template of the shop's first view shows: links by which a browser requests at once
+// what the script shows.
+type shopDocument struct {
+	Preloads []preload
+}
+
+type preload struct {
+	Path  string
+	Image bool
+}
+
+// document returns the document of a service's first view.
 func (w *World) document(s Service) Resource {
-	b, err := static.ReadFile("static/" + string(s) + ".html")
-	if err != nil {
+	var content any
+	if s == Map {
+		content = mapDocument{tiles(home), best(w.visible(home)), w.viewOf(home)}
+	} else {
+		var d shopDocument
+		for _, path := range w.content(s) {
+			d.Preloads = append(d.Preloads, preload{path, strings.HasSuffix(path, ".png")})
+		}
+		content = d
+	}
+	var b bytes.Buffer
+	if err := documents.ExecuteTemplate(&b, string(s)+".html", content); err != nil {
 		panic("BUG: " + err.Error())
 	}
-	var links strings.Builder
-	for _, path := range w.preloads(s) {
-		as := "image"
-		if strings.HasSuffix(path, ".json") {
-			as = `fetch" crossorigin="anonymous`
-		}
-		fmt.Fprintf(&links, "<link rel=\"preload\" href=\"%s\" as=\"%s\">\n", path, as)
-	}
-	before, after, found := strings.Cut(string(b), preloadMark)
-	if !found {
-		panic("BUG: no place for links in " + string(s))
-	}
-	body := []byte(before + links.String() + after)
-	return Resource{Type: mediaTypes["html"], Constant: true, Size: len(body), body: func() []byte { return body }}
+	return Resource{Type: mediaTypes["html"], Constant: true, Size: b.Len(), body: func() []byte { return bytes.Clone(b.Bytes()) }}
 }
 
 // picture returns an image.

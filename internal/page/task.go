@@ -196,10 +196,10 @@ func (p *player) request(path, query string) int {
 	return len(load.Requests) - 1
 }
 
-// preloads returns what the script of a service's first view requests, relative to the document.
-func (w *World) preloads(s Service) (paths []string) {
+// content returns what a service's first view shows of the world, relative to the document.
+func (w *World) content(s Service) (paths []string) {
 	if s == Map {
-		return append(tiles(home), append([]string{home.path()}, thumbs(best(w.visible(home)))...)...)
+		return append(tiles(home), thumbs(best(w.visible(home)))...)
 	}
 	return append([]string{"home.json"}, pictures(w.find(Search{})[:popular], w.recommend(shelfHome, ""))...)
 }
@@ -214,7 +214,7 @@ func (p *player) first(images ...string) {
 	p.request(root+"style.css", "")
 	p.request(root+"page.js", "")
 	p.get(string(p.task.Service)+".js", "")
-	for _, path := range slices.Concat(p.w.preloads(p.task.Service), images) {
+	for _, path := range slices.Concat(p.w.content(p.task.Service), images) {
 		p.get(path, "")
 	}
 }

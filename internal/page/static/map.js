@@ -25,8 +25,6 @@
     for (let y = 0; y < rows; y++) {
       for (let x = 0; x < columns; x++) {
         const tile = element('img', '', { class: 'tile', alt: '', draggable: 'false' });
-        tile.style.left = percent(x * size, columns);
-        tile.style.top = percent(y * size, rows);
         layer.append(tile);
         tiles.push(image(tile, `tile/${next.zoom}/${next.x + x}/${next.y + y}.png`));
       }
@@ -39,22 +37,15 @@
     }
     previous.forEach((old) => old.remove());
     view = next;
-    return $('places').children.length + ' places in view, zoom ' + view.zoom;
+    return summary();
   }
 
-  // list shows the places of a view, on the map and as a list.
-  function list(layer, data) {
-    const button = (p) => {
-      const b = element('button', `${p.name}, ${p.district}`, { type: 'button', 'data-place': p.id });
-      b.addEventListener('click', () => interact(() => detail(p.id)));
-      return b;
-    };
-    const item = (child) => {
-      const li = element('li', '');
-      li.append(child);
-      return li;
-    };
-    $('places').replaceChildren(...data.places.map((p) => item(button(p))));
+  const summary = () => $('places').children.length + ' places in view, zoom ' + view.zoom;
+
+  const button = (p) => element('button', `${p.name}, ${p.district}`, { type: 'button', 'data-place': p.id });
+
+  // mark shows the places of a view on the map.
+  function mark(layer, data) {
     const at = (e, p) => {
       e.style.left = percent(p.x, columns);
       e.style.top = percent(p.y, rows);
@@ -71,6 +62,17 @@
       marker.replaceChildren(element('img', '', { src: `icon/${p.kind}.png`, width: 16, height: 16, alt: '' }));
       return marker;
     }));
+  }
+
+  // list shows the places of a view, on the map and as a list.
+  function list(layer, data) {
+    mark(layer, data);
+    const item = (child) => {
+      const li = element('li', '');
+      li.append(child);
+      return li;
+    };
+    $('places').replaceChildren(...data.places.map((p) => item(button(p))));
     const byID = new Map(data.places.map((p) => [p.id, p]));
     const pictures = [];
     $('favorites').replaceChildren(...data.favorites.map((id) => {
@@ -117,6 +119,12 @@
   for (const name of Object.keys(actions)) {
     $(name).addEventListener('click', () => act(name));
   }
+  $('main').addEventListener('click', (e) => {
+    const chosen = e.target.closest('[data-place]');
+    if (chosen) {
+      interact(() => detail(chosen.dataset.place));
+    }
+  });
   $('choose').addEventListener('click', () => interact(choose));
   $('map').addEventListener('keydown', (e) => {
     const name = keys[e.key];
@@ -144,9 +152,10 @@
     }
   });
 
-  const own = whole();
+  // The document has the first view, except for what has a position on the map.
+  mark($('map').firstElementChild, JSON.parse($('view').textContent));
   interact(async () => {
-    const [text] = await Promise.all([show(view), own]);
-    return text;
+    await whole();
+    return summary();
   });
 })();
