@@ -22,6 +22,8 @@ const binding = "tabaneProgress"
 type PageOptions struct {
 	// Width and Height are those of the viewport in pixels; by default 1280 and 800.
 	Width, Height int
+	// Language is the value of Accept-Language; by default the browser's.
+	Language string
 	// Record records frames, which takes CPU time, Requests the requests (HAR), which takes less.
 	Record, Requests bool
 }
@@ -120,8 +122,14 @@ func (b *Browser) Open(ctx context.Context, o PageOptions) (_ *Page, err error) 
 			return nil, err
 		}
 	}
-	if o.Requests {
+	if o.Requests || o.Language != "" {
 		if err := p.call(ctx, "Network.enable", nil, nil); err != nil {
+			return nil, err
+		}
+	}
+	if o.Language != "" {
+		headers := map[string]any{"headers": map[string]string{"Accept-Language": o.Language}}
+		if err := p.call(ctx, "Network.setExtraHTTPHeaders", headers, nil); err != nil {
 			return nil, err
 		}
 	}

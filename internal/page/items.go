@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
+	"net/url"
 	"slices"
 	"strings"
 )
@@ -17,13 +18,14 @@ const (
 	// recommended is the number of items that each view recommends with a small picture.
 	recommended = 8
 	itemPhotos  = 4
-	// maxQuery bounds the text of a search in bytes.
+	// maxQuery bounds the text of a search in characters. The page does the same.
 	maxQuery = 64
 )
 
 // Item is an article of the shop.
 type Item struct {
-	ID       string
+	ID string
+	// Name is without the category, which follows it in each language.
 	Name     string
 	Category string
 	Color    string
@@ -53,7 +55,7 @@ func (w *World) stock(rng *rand.Rand) {
 				// One price below each limit, and one more.
 				limit := priceLimits[min(i, len(priceLimits)-1)]
 				w.items = append(w.items, Item{
-					Name: fmt.Sprintf("%s %s", stems[c*itemsPerColor+i], category), Category: category, Color: color,
+					Name: stems[c*itemsPerColor+i], Category: category, Color: color,
 					Price: limit - 10*rng.IntN(limit/20), Rating: 20 + rng.IntN(31),
 				})
 			}
@@ -77,7 +79,7 @@ func (w *World) item(id string) (*Item, bool) {
 
 // Search is a search in the shop. Its zero value finds everything.
 type Search struct {
-	// Text is a list of words, each of which must be in the name or the color.
+	// Text is a list of words, each of which must be in the name or the color, in any language.
 	Text string
 	// Color is one of the colors, or empty.
 	Color string
@@ -92,7 +94,10 @@ func (w *World) find(s Search) (found []*Item) {
 	words := strings.Fields(strings.ToLower(s.Text))
 	for i := range w.items {
 		item := &w.items[i]
-		text := strings.ToLower(item.Name) + " " + item.Color
+		text := strings.ToLower(item.Name)
+		for _, l := range Languages() {
+			text += " " + texts[item.Category].in(l) + " " + texts[item.Color].in(l)
+		}
 		if (s.Color == "" || s.Color == item.Color) && (s.Price == 0 || item.Price <= s.Price) &&
 			!slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(text, word) }) {
 			found = append(found, item)
@@ -109,7 +114,7 @@ func (s Search) page(found []*Item) []*Item {
 // encode returns the query of a search, as the page's script writes it.
 func (s Search) encode() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "q=%s&color=%s", strings.ReplaceAll(s.Text, " ", "+"), s.Color)
+	fmt.Fprintf(&b, "q=%s&color=%s", url.QueryEscape(s.Text), s.Color)
 	if s.Price > 0 {
 		fmt.Fprintf(&b, "&price=%d", s.Price)
 	}

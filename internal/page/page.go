@@ -35,6 +35,7 @@ func Path(s Service, heavy bool) string {
 // World is the content of both services. It is read-only and safe for concurrent use.
 type World struct {
 	seed      uint64
+	language  Language
 	districts []string
 	places    []Place
 	items     []Item
@@ -51,7 +52,7 @@ const (
 
 // New returns the world of a seed: equal for equal seeds, on every machine.
 func New(seed uint64) *World {
-	w := &World{seed: seed, index: map[string]int{}}
+	w := &World{seed: seed, language: English, index: map[string]int{}}
 	w.settle(rand.New(rand.NewPCG(seed, streamMap)))
 	w.stock(rand.New(rand.NewPCG(seed, streamShop)))
 	return w

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"image/png"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -44,10 +45,10 @@ func TestWorld(t *testing.T) {
 	}
 	names := map[string]bool{}
 	for i, p := range w.places {
-		if names[p.Name] || len(p.Features) < 2 {
+		if names[p.Kind+p.Name] || len(p.Features) < 2 {
 			t.Errorf("place %+v: has the name of another, or no features", p)
 		}
-		names[p.Name] = true
+		names[p.Kind+p.Name] = true
 		for _, o := range w.places[:i] {
 			if dx, dy := p.X-o.X, p.Y-o.Y; dx*dx+dy*dy < 40*40 {
 				t.Errorf("places %s and %s are at the same position", p.ID, o.ID)
@@ -131,6 +132,57 @@ func TestTasks(t *testing.T) {
 			// docs/site.md has these.
 			t.Logf("%s, heavy %t: first view %s requests, %s bytes; step %s requests, %s bytes; %s steps, %s bytes in all", s, heavy,
 				spread(firstRequests), spread(firstBytes), spread(stepRequests), spread(stepBytes), spread(pages), spread(bytes))
+		}
+	}
+}
+
+// TestLanguages: each text is in both languages and takes the same values in each, every value of the world has one, and
+// tasks differ by what a player types only.
+func TestLanguages(t *testing.T) {
+	values := regexp.MustCompile(`{\w+}|%s`)
+	for _, table := range []map[string]text{texts, conditions} {
+		for key, one := range table {
+			en, ja := values.FindAllString(one.en, -1), values.FindAllString(one.ja, -1)
+			slices.Sort(en)
+			slices.Sort(ja)
+			if one.en == "" || one.ja == "" || !slices.Equal(en, ja) {
+				t.Errorf("%s: %q and %q", key, one.en, one.ja)
+			}
+		}
+	}
+	w := New(1)
+	for _, value := range slices.Concat(placeKinds, placeFeatures, districtNames, categories, colors) {
+		if _, ok := texts[value]; !ok {
+			t.Errorf("%q has no text", value)
+		}
+	}
+	for _, s := range Services() {
+		for seed := range uint64(100) {
+			en, ja := w.Task(s, false, seed), w.In(Japanese).Task(s, false, seed)
+			if en.Goal != ja.Goal || len(en.Steps) != len(ja.Steps) || en.Conditions == ja.Conditions || w.Met(ja, ja.Goal) != 3 {
+				t.Errorf("%s, seed %d: %+v and %+v", s, seed, en, ja)
+			}
+			for i := range en.Steps {
+				one, other := en.Steps[i], ja.Steps[i]
+				if one.Action == Type {
+					one.Text, other.Text = "", ""
+				}
+				if one != other || len(en.Loads) != len(ja.Loads) {
+					t.Errorf("%s, seed %d, step %d: %+v and %+v", s, seed, i, en.Steps[i], ja.Steps[i])
+				}
+			}
+		}
+		doc, err := w.In(Japanese).Resource(Path(s, false), "")
+		if err != nil || !doc.Localized || !strings.Contains(string(doc.Body()), `<html lang="ja">`) || strings.Contains(string(doc.Body()), "no value") {
+			t.Errorf("%s: %v\n%.1000s", s, err, doc.Body())
+		}
+	}
+	for header, want := range map[string]Language{
+		"": English, "ja": Japanese, "ja-JP,ja;q=0.9,en;q=0.8": Japanese, "en-US,en;q=0.9,ja;q=0.8": English, "de, ja;q=0.5": Japanese, "de": English,
+		"en;q=0.1, JA;q=0.2": Japanese, "ja;q=0": English, "ja;q=x, en": English, "ja;q=NaN": English, strings.Repeat(",", 5000) + "ja": English,
+	} {
+		if got := Preferred(header); got != want {
+			t.Errorf("%.40q: got %s, want %s", header, got, want)
 		}
 	}
 }

@@ -27,7 +27,8 @@ const (
 
 // Place is a place on the map.
 type Place struct {
-	ID       string
+	ID string
+	// Name is without the kind, which follows it in each language.
 	Name     string
 	Kind     string
 	District string
@@ -71,7 +72,7 @@ func (w *World) settle(rng *rand.Rand) {
 				stem := stems[kind][0]
 				stems[kind] = stems[kind][1:]
 				p := Place{
-					ID: fmt.Sprintf("p%d", len(w.places)+1), Name: fmt.Sprintf("%s %s", stem, kind), Kind: kind, District: district,
+					ID: fmt.Sprintf("p%d", len(w.places)+1), Name: stem, Kind: kind, District: district,
 					X:      d%side*width + within(rng, cell%columns, width/columns),
 					Y:      d/side*height + within(rng, cell/columns, height/2),
 					Rating: 20 + rng.IntN(31),

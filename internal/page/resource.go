@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 //go:embed static
@@ -24,6 +25,8 @@ type Resource struct {
 	// Constant is set if the body depends on the path alone and on nothing that a query says, so that
 	// servers and browsers may keep it.
 	Constant bool
+	// Localized is set if the body depends on the language of the world.
+	Localized bool
 	// Size is the length of the body in bytes. It is known without making the body.
 	Size int
 
@@ -101,19 +104,46 @@ func file(name string) (Resource, error) {
 
 var documents = template.Must(template.ParseFS(static, "static/map.html", "static/shop.html"))
 
+// localized is what each document has of its language.
+type localized struct {
+	Lang Language
+	T    map[string]string
+}
+
+// fill replaces {name} by a value in a text, for pairs of both. The pages' scripts do the same.
+func (l localized) fill(key string, pairs ...string) string {
+	return strings.NewReplacer(pairs...).Replace(l.T[key])
+}
+
 // mapDocument is what the template of the map's first view shows. The images are in the document, so that a
 // browser requests them when it has the document, before any script.
 type mapDocument struct {
+	localized
+
+	Kinds     []string
 	Tiles     []string
 	Favorites []*Place
+	Places    []*Place
 	View      viewJSON
 }
 
 // shopDocument is what the template of the shop's first view shows: links by which a browser requests at once
 // what the script shows.
 type shopDocument struct {
-	Preloads []preload
+	localized
+
+	Categories, Colors []string
+	Prices             []int
+	Preloads           []preload
 }
+
+// Label returns the text of a place in a list.
+func (d mapDocument) Label(p *Place) string {
+	return d.fill("placeIn", "{place}", d.fill("name", "{name}", p.Name, "{kind}", d.T[p.Kind]), "{district}", d.T[p.District])
+}
+
+// UpTo returns the text of a price limit.
+func (d shopDocument) UpTo(limit int) string { return d.fill("upTo", "{n}", strconv.Itoa(limit)) }
 
 type preload struct {
 	Path  string
@@ -123,10 +153,11 @@ type preload struct {
 // document returns the document of a service's first view.
 func (w *World) document(s Service) Resource {
 	var content any
+	own := localized{w.language, in(w.language)}
 	if s == Map {
-		content = mapDocument{tiles(home), best(w.visible(home)), w.viewOf(home)}
+		content = mapDocument{own, placeKinds, tiles(home), best(w.visible(home)), w.visible(home), w.viewOf(home)}
 	} else {
-		var d shopDocument
+		d := shopDocument{localized: own, Categories: categories, Colors: colors, Prices: priceLimits}
 		for _, path := range w.content(s) {
 			d.Preloads = append(d.Preloads, preload{path, strings.HasSuffix(path, ".png")})
 		}
@@ -136,7 +167,7 @@ func (w *World) document(s Service) Resource {
 	if err := documents.ExecuteTemplate(&b, string(s)+".html", content); err != nil {
 		panic("BUG: " + err.Error())
 	}
-	return Resource{Type: mediaTypes["html"], Constant: true, Size: b.Len(), body: func() []byte { return bytes.Clone(b.Bytes()) }}
+	return Resource{Type: mediaTypes["html"], Constant: true, Localized: true, Size: b.Len(), body: func() []byte { return bytes.Clone(b.Bytes()) }}
 }
 
 // picture returns an image.
@@ -197,6 +228,7 @@ type detailJSON struct {
 type chosenJSON struct {
 	ID     string `json:"id"`
 	Name   string `json:"name"`
+	Kind   string `json:"kind"`
 	Routes int    `json:"routes"`
 }
 
@@ -299,7 +331,7 @@ func (w *World) placeResource(kind, path string, heavy bool) (Resource, error) {
 		listed := placeJSON{ID: place.ID, Name: place.Name, Kind: place.Kind, District: place.District, X: place.X, Y: place.Y}
 		return encoded(detailJSON{listed, place.Features, place.Rating, placePhotos}, true)
 	case kind == "chosen" && rest == ".json":
-		return encoded(chosenJSON{place.ID, place.Name, routePhotos}, true)
+		return encoded(chosenJSON{place.ID, place.Name, place.Kind, routePhotos}, true)
 	case kind == "thumb" && rest == ".png":
 		return draw("mapthumb", 0)
 	}
@@ -319,11 +351,12 @@ func paintOf(seed uint64) color.RGBA { return paints[colors[mix(seed, 9)%uint64(
 
 // itemJSON is an item in a list.
 type itemJSON struct {
-	ID     string `json:"id"`
-	Name   string `json:"name"`
-	Color  string `json:"color"`
-	Price  int    `json:"price"`
-	Rating int    `json:"rating"`
+	ID       string `json:"id"`
+	Name     string `json:"name"`
+	Category string `json:"category"`
+	Color    string `json:"color"`
+	Price    int    `json:"price"`
+	Rating   int    `json:"rating"`
 }
 
 // listJSON is a list of items.
@@ -338,7 +371,6 @@ type listJSON struct {
 type articleJSON struct {
 	itemJSON
 
-	Category    string     `json:"category"`
 	Photos      int        `json:"photos"`
 	Recommended []itemJSON `json:"recommended"`
 }
@@ -346,7 +378,7 @@ type articleJSON struct {
 func itemsJSON(items []*Item) []itemJSON {
 	out := []itemJSON{}
 	for _, i := range items {
-		out = append(out, itemJSON{i.ID, i.Name, i.Color, i.Price, i.Rating})
+		out = append(out, itemJSON{i.ID, i.Name, i.Category, i.Color, i.Price, i.Rating})
 	}
 	return out
 }
@@ -397,8 +429,8 @@ func (w *World) itemResource(kind, path string, heavy bool) (Resource, error) {
 		return Resource{}, ErrNotFound
 	}
 	article := func(from shelf) (Resource, error) {
-		listed := itemJSON{item.ID, item.Name, item.Color, item.Price, item.Rating}
-		return encoded(articleJSON{listed, item.Category, itemPhotos, itemsJSON(w.recommend(from, id))}, true)
+		listed := itemJSON{item.ID, item.Name, item.Category, item.Color, item.Price, item.Rating}
+		return encoded(articleJSON{listed, itemPhotos, itemsJSON(w.recommend(from, id))}, true)
 	}
 	draw := func(name string, variant int) (Resource, error) {
 		p := dimensions(name, heavy)
@@ -423,7 +455,7 @@ func (w *World) itemResource(kind, path string, heavy bool) (Resource, error) {
 }
 
 // maxRawQuery bounds a query before it is decoded, in bytes.
-const maxRawQuery = 512
+const maxRawQuery = 1024
 
 // parseSearch parses the query of a search. Errors wrap ErrQuery.
 func parseSearch(query string) (Search, error) {
@@ -441,7 +473,7 @@ func parseSearch(query string) (Search, error) {
 		switch key {
 		case "q":
 			s.Text = value
-			ok = ok && len(value) <= maxQuery
+			ok = ok && utf8.RuneCountInString(value) <= maxQuery
 		case "color":
 			s.Color = value
 			ok = ok && (value == "" || slices.Contains(colors, value))

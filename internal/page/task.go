@@ -156,6 +156,14 @@ type player struct {
 	waited time.Duration
 }
 
+// meet sets the conditions of the task from pairs of a key and its value.
+func (p *player) meet(pairs ...string) {
+	for i := range p.task.Conditions {
+		key, value := pairs[2*i], pairs[2*i+1]
+		p.task.Conditions[i] = Condition{key, value, p.w.language.Condition(key, value)}
+	}
+}
+
 // step adds a step. One that loads begins a Load.
 func (p *player) step(action Action, selector, text string, loads bool) {
 	think := minThink + time.Duration(p.rng.Int64N(int64(maxThink-minThink)))
@@ -241,11 +249,7 @@ func (p *player) findPlace() {
 	}
 	feature := own[p.rng.IntN(len(own))]
 	p.task.Goal = goal.ID
-	p.task.Conditions = [3]Condition{
-		{"kind", goal.Kind, "It is a " + goal.Kind + "."},
-		{"district", goal.District, "It is in the district " + goal.District + "."},
-		{"feature", feature, "It has this feature: " + feature + "."},
-	}
+	p.meet("kind", goal.Kind, "district", goal.District, "feature", feature)
 
 	v := home
 	images := []string{"overview.png"}
@@ -355,11 +359,7 @@ func (p *player) buyItem() {
 	goal := &p.w.items[p.rng.IntN(len(p.w.items))]
 	limit := priceLimits[slices.IndexFunc(priceLimits, func(n int) bool { return goal.Price <= n })]
 	p.task.Goal = goal.ID
-	p.task.Conditions = [3]Condition{
-		{"category", goal.Category, "It is of the category " + goal.Category + "."},
-		{"color", goal.Color, "Its color is " + goal.Color + "."},
-		{"price", strconv.Itoa(limit), fmt.Sprintf("It costs at most %d yen.", limit)},
-	}
+	p.meet("category", goal.Category, "color", goal.Color, "price", strconv.Itoa(limit))
 
 	icons := []string{"banner.png"}
 	for _, c := range categories {
@@ -367,7 +367,7 @@ func (p *player) buyItem() {
 	}
 	p.first(icons...)
 
-	s := Search{Text: goal.Category}
+	s := Search{Text: texts[goal.Category].in(p.w.language)}
 	p.step(Type, "#search", s.Text, false)
 	p.step(Key, "#search", "Enter", true)
 	found := p.search(s)

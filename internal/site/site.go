@@ -207,7 +207,8 @@ func (s *Site) Handler() http.Handler {
 			s.refuse(w, r, http.StatusMethodNotAllowed, "this site takes nothing: use GET")
 			return
 		}
-		found, err := s.world.Resource(r.URL.Path, r.URL.RawQuery)
+		language := page.Preferred(r.Header.Get("Accept-Language"))
+		found, err := s.world.In(language).Resource(r.URL.Path, r.URL.RawQuery)
 		switch {
 		case errors.Is(err, page.ErrQuery):
 			s.refuse(w, r, http.StatusBadRequest, err.Error())
@@ -226,6 +227,10 @@ func (s *Site) Handler() http.Handler {
 		h.Set("Cache-Control", otherAge)
 		if found.Constant {
 			h.Set("Cache-Control", constantAge)
+		}
+		if found.Localized {
+			h.Set("Content-Language", string(language))
+			h.Set("Vary", "Accept-Language")
 		}
 		if r.Header.Get("If-None-Match") == c.tag {
 			w.WriteHeader(http.StatusNotModified)

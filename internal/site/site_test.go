@@ -353,12 +353,13 @@ func TestBrowser(t *testing.T) {
 	}()
 	// The map's with keys and clicks.
 	for _, one := range []struct {
-		service page.Service
-		seed    uint64
-	}{{page.Map, 2}, {page.Shop, 0}} {
-		task := s.world.Task(one.service, false, one.seed)
-		name := fmt.Sprintf("%s, seed %d", one.service, one.seed)
-		p, err := b.Open(ctx, browser.PageOptions{})
+		service  page.Service
+		seed     uint64
+		language page.Language
+	}{{page.Map, 2, page.English}, {page.Shop, 0, page.English}, {page.Map, 2, page.Japanese}, {page.Shop, 0, page.Japanese}} {
+		task := s.world.In(one.language).Task(one.service, false, one.seed)
+		name := fmt.Sprintf("%s, seed %d, %s", one.service, one.seed, one.language)
+		p, err := b.Open(ctx, browser.PageOptions{Language: string(one.language)})
 		if err != nil {
 			t.Fatal(err)
 		}

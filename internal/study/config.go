@@ -84,7 +84,7 @@ const (
 	defaultPortOfHTTP      = ":80"
 	defaultPortOfHTTPS     = ":443"
 	schemeHTTP, schemeTLS  = "http", "https"
-	languageEN, languageJA = "en", "ja"
+	languageEN, languageJA = string(page.English), string(page.Japanese)
 )
 
 // name is the grammar of the names of environments and transports, which results have as well.

@@ -63,7 +63,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, condition int, f 
 	h.Set("Cache-Control", "no-store")
 	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
 	defer cancel()
-	v := &visit{server: s, w: w, r: r, ctx: ctx, condition: condition, words: in(preferred(r))}
+	v := &visit{server: s, w: w, r: r, ctx: ctx, condition: condition, words: in(string(page.Preferred(r.Header.Get("Accept-Language"))))}
 	if cookie, err := r.Cookie(cookieName); err == nil {
 		if id, err := s.sign.session(cookie.Value); err == nil {
 			found, err := s.store.session(ctx, id)
@@ -235,7 +235,7 @@ func (v *visit) sheet(c *content, position int) {
 		c.What, c.How = v.words.BuyItem, v.words.HowShop
 	}
 	for _, condition := range t.Conditions {
-		c.Conditions = append(c.Conditions, v.words.condition(condition))
+		c.Conditions = append(c.Conditions, page.Language(v.words.Lang()).Condition(condition.Key, condition.Value))
 	}
 }
 
@@ -330,7 +330,7 @@ func (v *visit) service(service page.Service, heavy bool) {
 		v.outcome(err)
 		return
 	}
-	found, err := v.world.Resource(page.Path(service, heavy), "")
+	found, err := v.world.In(page.Language(v.words.Lang())).Resource(page.Path(service, heavy), "")
 	if err != nil {
 		panic("BUG: " + err.Error())
 	}

@@ -1,20 +1,13 @@
 package study
 
-import (
-	"fmt"
-	"net/http"
-	"strconv"
-	"strings"
-
-	"github.com/tabane/tabane/internal/page"
-)
+import "fmt"
 
 // words are the texts of the pages in one language. Those with verbs are formats.
 type words struct {
 	Language, Other, OtherLanguage string
 
 	// Of the consent page.
-	Consent, Purpose, YouDo, YouDoText, YouDoEnglish       string
+	Consent, Purpose, YouDo, YouDoText                     string
 	Recorded, RecordedTask, RecordedRating, RecordedRest   string
 	NotRecorded, NotRecordedText, Cookie                   string
 	Withdrawing, WithdrawAny, WithdrawLater, Voluntary     string
@@ -36,17 +29,16 @@ var english = &words{
 	Language: "English", Other: "日本語", OtherLanguage: languageJA,
 	Consent: "Consent to take part", Purpose: "This study examines how the network changes what users of web pages experience.",
 	YouDo: "What you do", YouDoText: "You use web pages for %d tasks. Each time you look for something that meets three conditions, and then say how satisfied you were.",
-	YouDoEnglish: "",
-	Recorded:     "What is recorded", RecordedTask: "For each task: what you choose and how many conditions it meets, how long it takes, and how often the page is loaded.",
+	Recorded: "What is recorded", RecordedTask: "For each task: what you choose and how many conditions it meets, how long it takes, and how often the page is loaded.",
 	RecordedRating: "Your rating of each task.", RecordedRest: "The language of the pages, and a random code that stands for you.",
 	NotRecorded: "What is not recorded", NotRecordedText: "No name, no network address, no browser or device, no date or time of day. Nothing at all is recorded before you agree.",
 	Cookie:      "One cookie keeps your place in the study. It lasts for 7 days, and only this study can read it.",
 	Withdrawing: "How to withdraw", WithdrawAny: "At any time, and without a reason: each page has a button that deletes all of your answers at once and ends your participation.",
 	WithdrawLater: "Later: tell your code, which is below that button and on the last page, to the contact.", Voluntary: "Taking part is voluntary. You can stop at any time.",
 	Agree: "I have read this, and I take part voluntarily.", Begin: "Begin", Contact: "Contact",
-	TaskOf: "Task %d of %d", FindPlace: "Find a place on the map", BuyItem: "Put an article into the cart of the shop", Meets: "It meets these conditions:",
+	TaskOf: "Task %d of %d", FindPlace: "Find a place on the map", BuyItem: "Put an item into the shopping cart", Meets: "It meets these conditions:",
 	HowMap:  "Move and zoom the map, open a place in the list beside it, and choose it.",
-	HowShop: "Search, narrow the results, open an article, and add it to the cart. The article that you add last counts.",
+	HowShop: "Search, narrow the results, open an item, and add it to the cart. The item that you added last counts.",
 	Start:   "Start the task", StartNote: "The time runs from here until you press “Done”. The conditions stay visible.",
 	Working: "The task is running", Continue: "Continue", Done: "Done", DoneHint: "Choose first, then press “Done”.",
 	Chosen: "You have chosen. Press “Done” to end the task.", GiveUp: "I cannot find it",
@@ -65,17 +57,16 @@ var japanese = &words{
 	Language: "日本語", Other: "English", OtherLanguage: languageEN,
 	Consent: "参加への同意", Purpose: "この研究では、ネットワークの違いがウェブページの使い心地にどう影響するかを調べます。",
 	YouDo: "していただくこと", YouDoText: "ウェブページを使って %d 個の課題に取り組んでいただきます。毎回、三つの条件を満たすものを探し、その後で満足度を答えていただきます。",
-	YouDoEnglish: "地図と店のページの表示は英語です。課題には、ページに表示される英語の語も示します。",
-	Recorded:     "記録すること", RecordedTask: "課題ごとに、選んだもの、満たした条件の数、かかった時間、ページを読み込んだ回数。",
+	Recorded: "記録すること", RecordedTask: "課題ごとに、選んだもの、満たした条件の数、かかった時間、ページを読み込んだ回数。",
 	RecordedRating: "課題ごとの評価。", RecordedRest: "ページの言語と、無作為に割り当てた参加者コード。",
 	NotRecorded: "記録しないこと", NotRecordedText: "氏名、ネットワークアドレス、ブラウザや端末、日付や時刻は記録しません。同意の前には何も記録しません。",
 	Cookie:      "研究のどこまで進んだかを保つために、クッキーを一つ使います。有効期間は 7 日で、この研究だけが読み取れます。",
 	Withdrawing: "参加の取りやめ", WithdrawAny: "いつでも、理由なしに取りやめることができます。各ページのボタンを押すと、回答がすべてすぐに削除され、参加が終わります。",
 	WithdrawLater: "後から取りやめるときは、そのボタンの下と最後のページに表示されるコードを連絡先にお知らせください。", Voluntary: "参加は任意です。いつでもやめることができます。",
 	Agree: "説明を読み、自分の意思で参加します。", Begin: "始める", Contact: "連絡先",
-	TaskOf: "課題 %d／%d", FindPlace: "地図で場所を探してください", BuyItem: "店で商品を探し、カートに入れてください", Meets: "次の条件を満たすもの：",
-	HowMap:  "地図を動かし、拡大や縮小をして、横の一覧から場所を開き、「Choose this place」で選びます。",
-	HowShop: "検索し、結果を絞り込み、商品を開いて、「Add to cart」でカートに入れます。最後に入れた商品が回答になります。",
+	TaskOf: "課題 %d／%d", FindPlace: "地図で場所を探してください", BuyItem: "ショップで商品を探し、カートに入れてください", Meets: "次の条件を満たすもの：",
+	HowMap:  "地図を移動したり拡大・縮小したりして、一覧から場所を開き、「この場所を選ぶ」を押します。",
+	HowShop: "検索し、結果を絞り込み、商品を開いて、「カートに入れる」を押します。最後に入れた商品が回答になります。",
 	Start:   "課題を始める", StartNote: "ここから「完了」を押すまでの時間を測ります。条件は画面に表示されたままです。",
 	Working: "課題の途中です", Continue: "続ける", Done: "完了", DoneHint: "先に選んでから「完了」を押してください。",
 	Chosen: "選びました。「完了」を押すと課題が終わります。", GiveUp: "見つからない",
@@ -115,58 +106,4 @@ func (w *words) title(t Text) string {
 		return t.JA
 	}
 	return t.EN
-}
-
-// maxAccepted bounds the header Accept-Language that is read, in bytes.
-const maxAccepted = 256
-
-// preferred returns the language of the pages that a browser prefers, by Accept-Language (RFC 9110,
-// section 12.5.4): English if it prefers none.
-func preferred(r *http.Request) string {
-	best, language := 0.0, languageEN
-	header := r.Header.Get("Accept-Language")
-	header = header[:min(len(header), maxAccepted)]
-	for part := range strings.SplitSeq(header, ",") {
-		tag, weight, weighted := strings.Cut(strings.TrimSpace(part), ";")
-		q := 1.0
-		if weighted {
-			text, ok := strings.CutPrefix(strings.TrimSpace(weight), "q=")
-			v, err := strconv.ParseFloat(text, 64)
-			if !ok || err != nil || !(v >= 0 && v <= 1) {
-				continue
-			}
-			q = v
-		}
-		primary, _, _ := strings.Cut(strings.ToLower(strings.TrimSpace(tag)), "-")
-		if (primary == languageEN || primary == languageJA) && q > best {
-			best, language = q, primary
-		}
-	}
-	return language
-}
-
-// inJapanese are the values of conditions. Pages show them in English.
-var inJapanese = map[string]string{
-	"cafe": "カフェ", "hotel": "ホテル", "museum": "博物館", "pharmacy": "薬局", "restaurant": "レストラン",
-	"free wifi": "無料 Wi-Fi", "garden": "庭", "open at night": "夜も営業", "parking": "駐車場", "pets welcome": "ペット可", "step-free entrance": "段差のない入口",
-	"backpack": "リュックサック", "blanket": "毛布", "chair": "椅子", "clock": "時計", "kettle": "やかん", "lamp": "ランプ", "mug": "マグカップ", "umbrella": "傘",
-	"black": "黒", "blue": "青", "green": "緑", "red": "赤", "white": "白", "yellow": "黄",
-}
-
-// sentences are the conditions in Japanese, by their key.
-var sentences = map[string]string{
-	"kind": "種類は%s", "district": "地区は %s", "feature": "特徴は%s",
-	"category": "種類は%s", "color": "色は%s", "price": "価格は %s 円以下",
-}
-
-// condition returns the text of a task's condition. In Japanese it has the word of the page as well.
-func (w *words) condition(c page.Condition) string {
-	if w != japanese {
-		return c.Text
-	}
-	value := c.Value
-	if word, ok := inJapanese[value]; ok {
-		value = fmt.Sprintf("%s（%s）", word, value)
-	}
-	return fmt.Sprintf(sentences[c.Key], value)
 }

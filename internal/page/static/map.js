@@ -1,7 +1,7 @@
 'use strict';
 
 (() => {
-  const { $, state, image, json, whole, interact, element, photos, facts, open, rating } = page;
+  const { $, state, text, named, image, json, whole, interact, element, photos, facts, open, rating } = page;
   const columns = 4;
   const rows = 3;
   const size = 256;
@@ -40,9 +40,9 @@
     return summary();
   }
 
-  const summary = () => $('places').children.length + ' places in view, zoom ' + view.zoom;
+  const summary = () => text('view', { n: $('places').children.length, zoom: view.zoom });
 
-  const button = (p) => element('button', `${p.name}, ${p.district}`, { type: 'button', 'data-place': p.id });
+  const button = (p) => element('button', text('placeIn', { place: named(p.name, p.kind), district: text(p.district) }), { type: 'button', 'data-place': p.id });
 
   // mark shows the places of a view on the map.
   function mark(layer, data) {
@@ -51,13 +51,13 @@
       e.style.top = percent(p.y, rows);
       return e;
     };
-    layer.append(...data.districts.map((d) => at(element('span', d.name, { class: 'label' }), d)));
+    layer.append(...data.districts.map((d) => at(element('span', text(d.name), { class: 'label' }), d)));
     // The list has the same places for keyboards and screen readers.
     layer.append(...data.places.map((p) => {
       const marker = at(button(p), p);
       marker.className = 'marker';
       marker.tabIndex = -1;
-      marker.title = p.name;
+      marker.title = named(p.name, p.kind);
       marker.setAttribute('aria-hidden', 'true');
       marker.replaceChildren(element('img', '', { src: `icon/${p.kind}.png`, width: 16, height: 16, alt: '' }));
       return marker;
@@ -89,21 +89,23 @@
   async function detail(id) {
     const p = await json(`place/${id}.json`);
     place = p;
-    facts([['Kind', p.kind], ['District', p.district], ['Features', p.features.join(', ')], ['Rating', rating(p.rating)]]);
+    const name = named(p.name, p.kind);
+    facts([['kind', text(p.kind)], ['district', text(p.district)], ['features', p.features.map((f) => text(f)).join(text('comma'))], ['rating', rating(p.rating)]]);
     $('choose').hidden = false;
-    open(p.name);
-    await photos([...Array(p.photos).keys()].map((i) => `photo/${id}/${i}.png`), 160, 120, p.name + ', photo');
-    return p.name + ' is open';
+    open(name);
+    await photos([...Array(p.photos).keys()].map((i) => `photo/${id}/${i}.png`), 160, 120, 'photo', name);
+    return text('isOpen', { name });
   }
 
   // choose ends a search.
   async function choose() {
     const c = await json(`chosen/${place.id}.json`);
+    const name = named(c.name, c.kind);
     $('choose').hidden = true;
-    open(c.name + ': your way there');
-    await photos([...Array(c.routes).keys()].map((i) => `route/${c.id}/${i}.png`), 160, 120, 'Way to ' + c.name + ', turn');
+    open(text('wayTo', { name }));
+    await photos([...Array(c.routes).keys()].map((i) => `route/${c.id}/${i}.png`), 160, 120, 'turn', name);
     state.chosen = c.id;
-    return 'You have chosen ' + c.name;
+    return text('chosen', { name });
   }
 
   const actions = {

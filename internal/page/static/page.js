@@ -6,15 +6,22 @@
 const page = (() => {
   const state = document.documentElement.dataset;
   const $ = (id) => document.getElementById(id);
+  const texts = JSON.parse($('texts').textContent);
   let step = -1;
   let queue = Promise.resolve();
+
+  // text returns a text of the page's language with values in it.
+  const text = (key, values = {}) => texts[key].replace(/{(\w+)}/g, (_, name) => values[name]);
+
+  // named returns the name of a place or an item of a kind.
+  const named = (name, kind) => text('name', { name, kind: text(kind) });
 
   // painted waits until an image can be painted.
   async function painted(img) {
     try {
       await img.decode();
     } catch {
-      throw new Error('an image did not load: ' + img.getAttribute('src'));
+      throw new Error(text('notLoaded', { path: img.getAttribute('src') }));
     }
   }
 
@@ -28,7 +35,7 @@ const page = (() => {
   async function json(path) {
     const response = await fetch(path);
     if (!response.ok) {
-      throw new Error('the server responds ' + response.status + ' to ' + path);
+      throw new Error(text('refused', { status: response.status, path }));
     }
     return response.json();
   }
@@ -48,14 +55,14 @@ const page = (() => {
       delete state.fault;
       $('status').classList.remove('fault');
       try {
-        const text = await work();
+        const result = await work();
         await frame();
-        $('status').textContent = text;
+        $('status').textContent = result;
         step++;
         state.step = step;
       } catch (e) {
         state.fault = e.message;
-        $('status').textContent = 'That did not work: ' + e.message;
+        $('status').textContent = text('failed', { reason: e.message });
         $('status').classList.add('fault');
       }
       $('main').removeAttribute('aria-busy');
@@ -63,25 +70,25 @@ const page = (() => {
   }
 
   // element returns a new element with text.
-  function element(name, text, attributes = {}) {
+  function element(name, content, attributes = {}) {
     const e = document.createElement(name);
-    e.textContent = text;
+    e.textContent = content;
     for (const [key, value] of Object.entries(attributes)) {
       e.setAttribute(key, value);
     }
     return e;
   }
 
-  // photos shows images with a description in the detail, and waits for them.
-  function photos(sources, width, height, text) {
-    const images = sources.map((_, i) => element('img', '', { width, height, alt: text + ' ' + (i + 1) }));
+  // photos shows images of a name in the detail, with a text that describes them, and waits for them.
+  function photos(sources, width, height, description, name) {
+    const images = sources.map((_, i) => element('img', '', { width, height, alt: text(description, { name, n: i + 1 }) }));
     $('photos').replaceChildren(...images);
     return Promise.all(images.map((img, i) => image(img, sources[i])));
   }
 
   // facts shows pairs of a term and its description in the detail.
   function facts(pairs) {
-    $('facts').replaceChildren(...pairs.flatMap(([term, text]) => [element('dt', term), element('dd', text)]));
+    $('facts').replaceChildren(...pairs.flatMap(([term, value]) => [element('dt', text(term)), element('dd', value)]));
   }
 
   // open shows the detail and moves the focus to its title.
@@ -91,7 +98,7 @@ const page = (() => {
     $('detail-title').focus();
   }
 
-  const rating = (tenths) => (tenths / 10).toFixed(1) + ' of 5';
+  const rating = (tenths) => text('ofFive', { n: (tenths / 10).toFixed(1) });
 
-  return { $, state, image, json, whole, interact, element, photos, facts, open, rating };
+  return { $, state, text, named, image, json, whole, interact, element, photos, facts, open, rating };
 })();

@@ -1,19 +1,19 @@
 'use strict';
 
 (() => {
-  const { $, state, image, json, whole, interact, element, photos, facts, open, rating } = page;
+  const { $, state, text, named, image, json, whole, interact, element, photos, facts, open, rating } = page;
   const perPage = 10;
   let item = null;
   let from = 0;
 
-  const yen = (n) => n.toLocaleString('en') + ' yen';
+  const yen = (n) => text('yen', { n: n.toLocaleString(document.documentElement.lang) });
 
-  // cards returns list items of articles and waits for their pictures.
+  // cards returns list items of the shop's items and waits for their pictures.
   function cards(list, folder, size) {
     const pictures = [];
     const items = list.map((i) => {
       const img = element('img', '', { width: size, height: size, alt: '' });
-      const b = element('button', `${i.name}, ${i.color}, ${yen(i.price)}`, { type: 'button', 'data-item': i.id });
+      const b = element('button', text('itemFor', { item: named(i.name, i.category), color: text(i.color), price: yen(i.price) }), { type: 'button', 'data-item': i.id });
       b.prepend(img);
       b.addEventListener('click', () => interact(() => detail(i.id)));
       pictures.push(image(img, `${folder}/${i.id}.png`));
@@ -44,7 +44,7 @@
   async function home() {
     const data = await json('home.json');
     await list(data, false);
-    return data.total + ' articles';
+    return text('items', { n: data.total });
   }
 
   // search loads a page of results.
@@ -59,34 +59,37 @@
     }
     const data = await json('search.json?' + query);
     from = next;
-    $('results-title').textContent = data.total + ' results';
+    const total = text('results', { n: data.total });
+    $('results-title').textContent = total;
     $('more').hidden = from + perPage >= data.total;
     await list(data, next > 0);
-    return data.total + ' results';
+    return total;
   }
 
-  // detail opens an article.
+  // detail opens an item.
   async function detail(id) {
     const i = await json(`item/${id}.json`);
     item = i;
-    facts([['Category', i.category], ['Color', i.color], ['Price', yen(i.price)], ['Rating', rating(i.rating)]]);
+    const name = named(i.name, i.category);
+    facts([['category', text(i.category)], ['color', text(i.color)], ['price', yen(i.price)], ['rating', rating(i.rating)]]);
     $('add').hidden = false;
-    open(i.name);
+    open(name);
     const sources = [...Array(i.photos).keys()].map((n) => `photo/${id}/${n}.png`);
-    await Promise.all([photos(sources, 320, 320, i.name + ', photo'), recommend(i)]);
-    return i.name + ' is open';
+    await Promise.all([photos(sources, 320, 320, 'photo', name), recommend(i)]);
+    return text('isOpen', { name });
   }
 
-  // add puts the open article into the cart.
+  // add puts the open item into the cart.
   async function add() {
     const i = await json(`cart/${item.id}.json`);
     if (!state.chosen) {
       $('cart').replaceChildren();
     }
-    $('cart').append(element('li', `${i.name}, ${yen(i.price)}`));
+    const name = named(i.name, i.category);
+    $('cart').append(element('li', text('inCartFor', { item: name, price: yen(i.price) })));
     await recommend(i);
     state.chosen = i.id;
-    return i.name + ' is in the cart';
+    return text('inCart', { name });
   }
 
   const start = () => interact(() => search(0));
@@ -99,7 +102,7 @@
   }
   for (const category of $('categories').querySelectorAll('button')) {
     category.addEventListener('click', () => {
-      $('search').value = category.dataset.category;
+      $('search').value = text(category.dataset.category);
       start();
     });
   }
