@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"slices"
 	"time"
-
-	"github.com/tabane/tabane/internal/stat"
 )
 
 const (
@@ -22,11 +20,11 @@ const (
 )
 
 // Gaps are the missing messages of a path, by the counter that numbers them. A message is requested at
-// once, or where a path reorders, when it is later than messages were in the last seconds, and again if
-// it has not come a round trip later. It is not safe for concurrent use. The zero value has no gaps.
+// once, or where a path reorders, as soon as it is more likely lost than late, and again if it has not come
+// a round trip later. It is not safe for concurrent use. The zero value has no gaps.
 type Gaps struct {
 	missing   []gap // by counter
-	overtaken stat.Peak
+	overtaken lateness
 }
 
 // gap is a missing message.
@@ -64,17 +62,10 @@ func (g *Gaps) Arrived(now, least time.Duration, counter uint64) (attempts uint8
 	m := g.missing[i]
 	g.missing = slices.Delete(g.missing, i, i+1)
 	if m.attempts > 0 && now-m.asked >= least {
+		g.overtaken.lost(now)
 		return m.attempts
 	}
-	g.overtaken.Add(now, now-m.since)
-	return 0
-}
-
-// patience returns how long a message may be overtaken by others before it is missed.
-func (g *Gaps) patience() time.Duration {
-	if v := g.overtaken.Value(); v > 0 {
-		return v + v/4 + margin
-	}
+	g.overtaken.late(now, now-m.since)
 	return 0
 }
 
@@ -89,8 +80,8 @@ func (m *gap) due(patience, rtt time.Duration) time.Duration {
 // Due returns the next request of messages that are due, and false if none is. rtt is how long the answer to
 // a request takes at most. The counters are valid until the next call.
 func (g *Gaps) Due(now, rtt time.Duration, counters []uint64) (Request, bool) {
-	g.overtaken.Age(now)
-	patience := g.patience()
+	g.overtaken.age(now)
+	patience := g.overtaken.patience()
 	g.missing = slices.DeleteFunc(g.missing, func(m gap) bool {
 		return now-m.since >= Limit || m.attempts == Attempts && now-m.asked >= rtt
 	})
@@ -119,7 +110,7 @@ const (
 
 // Next returns when Due is to be called next, and false if nothing is missing.
 func (g *Gaps) Next(rtt time.Duration) (at time.Duration, any bool) {
-	patience := g.patience()
+	patience := g.overtaken.patience()
 	for i := range g.missing {
 		m := &g.missing[i]
 		if due := min(m.due(patience, rtt), m.since+Limit); !any || due < at {

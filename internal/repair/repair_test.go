@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/tabane/tabane/internal/stat"
 )
 
 const ms = time.Millisecond
@@ -28,7 +30,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestReordering: where messages overtake others by up to 20 ms, one is missed after 26 ms.
+// TestReordering: where messages overtake others by up to 20 ms, one is missed after 21 ms.
 func TestReordering(t *testing.T) {
 	var g Gaps
 	g.Missed(0, 5, 1)
@@ -39,24 +41,53 @@ func TestReordering(t *testing.T) {
 		t.Error("what comes 20 ms after a request is an answer, though a round trip takes 50 ms")
 	}
 	g.Missed(30*ms, 9, 2)
-	if at, any := g.Next(100 * ms); !any || at != 56*ms {
+	at, any := g.Next(100 * ms)
+	if patience := at - 30*ms; !any || patience <= 20*ms || patience > 25*ms {
 		t.Errorf("the next request is at %v", at)
 	}
-	if _, ok := g.Due(55*ms, 100*ms, nil); ok {
+	if _, ok := g.Due(at-1, 100*ms, nil); ok {
 		t.Error("messages are requested though they may be overtaken")
 	}
-	if g.Arrived(56*ms, 50*ms, 7) != 0 {
+	if g.Arrived(at-1, 50*ms, 7) != 0 {
 		t.Error("an answer to no request")
 	}
-	if r, _ := g.Due(58*ms, 100*ms, nil); r.Attempt != 0 {
-		t.Errorf("%+v: the last one came 26 ms late", r)
+	again, _ := g.Next(100 * ms)
+	if again <= at {
+		t.Errorf("the other one is requested at %v, though one came later than all before", again)
 	}
-	if r, _ := g.Due(64*ms, 100*ms, nil); !slices.Equal(r.Counters, []uint64{8}) {
+	if r, _ := g.Due(again, 100*ms, nil); !slices.Equal(r.Counters, []uint64{8}) {
 		t.Errorf("%+v", r)
 	}
-	if g.Arrived(130*ms, 50*ms, 8) != 1 {
+	if g.Arrived(again+70*ms, 50*ms, 8) != 1 {
 		t.Error("the answer to a request is none")
 	}
+}
+
+// TestPatience: a message is missed when it is more likely lost than late.
+func TestPatience(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		late := rapid.SliceOfN(rapid.Int64Range(0, int64(Limit)), 1, 300).Draw(t, "late")
+		lost := rapid.IntRange(0, len(late)).Draw(t, "lost")
+		var l lateness
+		for _, by := range late {
+			l.late(ms, time.Duration(by))
+		}
+		for range lost {
+			l.lost(ms)
+		}
+		slices.Sort(late)
+		patience, least := l.patience(), time.Duration(0)
+		if lost < len(late) { // all later ones together are as many as were lost
+			least = time.Duration(late[len(late)-1-lost])
+		}
+		if patience < least || patience > max(leastLate, least)*5/4+margin {
+			t.Fatalf("%v, want %v at least and a quarter more at most", patience, least)
+		}
+		l.age(2 * stat.Memory)
+		if p := l.patience(); p != 0 {
+			t.Fatalf("%v after all was forgotten", p)
+		}
+	})
 }
 
 // TestKept: a message is taken once for each attempt, and is displaced when it is old.
