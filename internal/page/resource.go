@@ -78,7 +78,7 @@ func (w *World) Resource(path, query string) (Resource, error) {
 	switch {
 	case path == "":
 		return file("index.html")
-	case !below && (path == "style.css" || path == "page.js"):
+	case !below && path == "style.css":
 		return file(path)
 	case below && Service(service) == Map:
 		return w.mapResource(rest, heavy)
@@ -100,6 +100,22 @@ func file(name string) (Resource, error) {
 	}
 	_, extension, _ := strings.Cut(name, ".")
 	return Resource{Type: mediaTypes[extension], Constant: true, Size: len(b), body: func() []byte { return b }}, nil
+}
+
+// script returns the script of a service after what both services share: one request instead of two.
+func script(name string) (Resource, error) {
+	shared, err := file("page.js")
+	if err != nil {
+		return Resource{}, err
+	}
+	own, err := file(name)
+	if err != nil {
+		return Resource{}, err
+	}
+	own.Size += shared.Size
+	body := own.body
+	own.body = func() []byte { return slices.Concat(shared.body(), body()) }
+	return own, nil
 }
 
 var documents = template.Must(template.ParseFS(static, "static/map.html", "static/shop.html"))
@@ -237,7 +253,7 @@ func (w *World) mapResource(path string, heavy bool) (Resource, error) {
 		return w.document(Map), nil
 	}
 	if path == "map.js" {
-		return file(path)
+		return script(path)
 	}
 	kind, rest, _ := strings.Cut(path, "/")
 	switch kind {
@@ -388,7 +404,7 @@ func (w *World) shopResource(path, query string, heavy bool) (Resource, error) {
 	case "":
 		return w.document(Shop), nil
 	case "shop.js":
-		return file(path)
+		return script(path)
 	case "home.json":
 		list := listJSON{Total: len(w.items), Recommended: itemsJSON(w.recommend(shelfHome, ""))}
 		list.Items = itemsJSON(w.find(Search{})[:popular])

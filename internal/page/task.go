@@ -220,7 +220,6 @@ func (p *player) first(images ...string) {
 	root := Path("", p.heavy)
 	root = root[:len(root)-1]
 	p.request(root+"style.css", "")
-	p.request(root+"page.js", "")
 	p.get(string(p.task.Service)+".js", "")
 	for _, path := range slices.Concat(p.w.content(p.task.Service), images) {
 		p.get(path, "")
