@@ -394,6 +394,17 @@ func (p person) until(what string, f func() error) {
 	}
 }
 
+// changes waits a second for a step that the page reports. Otherwise it returns why, with what failed before.
+func (p person) changes(step int, failed error) error {
+	for range 20 {
+		if p.page.Last().Step == step {
+			return nil
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return errors.Join(failed, errors.New("the page has not changed"))
+}
+
 // reach clicks on the elements in turn until the page reports a step: a browser drops clicks until it
 // has painted a page.
 func (p person) reach(step int, selectors ...string) {
@@ -403,13 +414,19 @@ func (p person) reach(step int, selectors ...string) {
 		for _, selector := range selectors {
 			failed = errors.Join(failed, p.page.Click(p.ctx, selector))
 		}
-		for range 20 {
-			if p.page.Last().Step == step {
-				return nil
-			}
-			time.Sleep(50 * time.Millisecond)
+		return p.changes(step, failed)
+	})
+}
+
+// press focuses an element and presses keys in turn until the page reports a step.
+func (p person) press(step int, selector string, keys ...string) {
+	p.Helper()
+	p.until(fmt.Sprintf("step %d", step), func() error {
+		failed := p.page.Focus(p.ctx, selector)
+		for _, key := range keys {
+			failed = errors.Join(failed, p.page.Press(p.ctx, key))
 		}
-		return errors.Join(failed, errors.New("the page has not changed"))
+		return p.changes(step, failed)
 	})
 }
 
@@ -492,7 +509,11 @@ func TestStudyInChromium(t *testing.T) {
 			if position == 1 {
 				next = studyStep(2, studyEnded)
 			}
-			p.reach(next, fmt.Sprintf("#rating-%d", 4-position), "#send")
+			if language == "ja" { // by keys alone: an arrow key moves within the group, from the best down
+				p.press(next, fmt.Sprintf("#rating-%d", 5-position), " ", "ArrowDown", "Enter")
+			} else {
+				p.reach(next, fmt.Sprintf("#rating-%d", 4-position), "#send")
+			}
 		}
 		if err := opened.Close(); err != nil {
 			t.Error(err)

@@ -400,6 +400,10 @@ func TestBrowser(t *testing.T) {
 			if err == nil && step.Loads {
 				progress, err = p.Wait(ctx, loads)
 				check()
+				if err == nil {
+					focused(ctx, t, p, step, name)
+					reachable(ctx, t, p, fmt.Sprintf("%s, step %d", name, i))
+				}
 			}
 			if err != nil || progress.Fault != "" {
 				t.Fatalf("%s, step %d (%+v): %v, %q", name, i, step, err, progress.Fault)
@@ -414,8 +418,27 @@ func TestBrowser(t *testing.T) {
 	}
 }
 
+// focused checks where the focus is after a step: on the heading of what the step opened, or on the control that was used.
+func focused(ctx context.Context, t *testing.T, p *browser.Page, step page.Step, title string) {
+	t.Helper()
+	all, err := p.Elements(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := p.Focused(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opens := step.Selector == "#choose" || strings.Contains(step.Selector, "[data-")
+	i := slices.IndexFunc(all, func(e browser.Element) bool { return e.ID == id })
+	if i < 0 || !all[i].Focusable || all[i].Name == "" || opens != (all[i].Role == "heading") {
+		t.Errorf("%s, %s of %s: the focus is not on what it opened or used", title, step.Action, step.Selector)
+	}
+}
+
 // reachable checks that assistive technology has a name for each control of a page, and that the tabulator key
-// moves the focus through all of them in their order: what only a pointer reached would be missing.
+// moves the focus through all of them in their order, from where it is and around: what only a pointer reached would
+// be missing.
 func reachable(ctx context.Context, t *testing.T, p *browser.Page, title string) {
 	t.Helper()
 	all, err := p.Elements(ctx)
@@ -442,7 +465,7 @@ func reachable(ctx context.Context, t *testing.T, p *browser.Page, title string)
 	if len(want) < 10 {
 		t.Fatalf("%s: only %d controls: %+v", title, len(want), all)
 	}
-	for range len(names) {
+	for range len(names) + 1 { // and the document itself, between the last one and the first one
 		if err := p.Press(ctx, "Tab"); err != nil {
 			t.Fatal(err)
 		}
@@ -450,12 +473,18 @@ func reachable(ctx context.Context, t *testing.T, p *browser.Page, title string)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !radios[id] {
+		if names[id] != "" && !radios[id] {
 			got = append(got, id)
 		}
 		if len(got) == len(want) {
 			break
 		}
+	}
+	if len(got) == 0 {
+		t.Fatalf("%s: the tabulator key reaches nothing", title)
+	}
+	if i := slices.Index(want, got[0]); i > 0 {
+		want = slices.Concat(want[i:], want[:i])
 	}
 	if !slices.Equal(got, want) {
 		for i := range max(len(got), len(want)) {

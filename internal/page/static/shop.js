@@ -29,6 +29,7 @@
     const results = cards(data.items, 'thumb', 160);
     if (further) {
       $('results').append(...results.items);
+      results.items[0].firstElementChild.focus(); // the button that had the focus may be hidden
     } else {
       $('results').replaceChildren(...results.items);
     }
