@@ -45,7 +45,8 @@ bench-routes: programs ## measure tables of up to a million routes, beside FRR, 
 bench-gateway: ## measure the gateway's sealed plane, beside kernel forwarding and wireguard-go, under floods and with 1,008 paths, and write the tables of docs/gateway.md (root, 6 minutes)
 	TABANE_LAB=require $(GO) test -count=1 -timeout 20m -run '^$$' -bench 'Plane|Strangers|Ping|ManyPaths' -benchtime 3x ./internal/sealed -update
 
-bench-forward: programs ## measure the gateway's open plane, beside forwarding and masquerading by the kernel, and write its table of docs/gateway.md (root, nft, 4 minutes)
+bench-forward: BENCHMARKS := --benchmarks
+bench-forward: programs ## measure the gateway's open plane, beside forwarding and masquerading by the kernel, and write its table of docs/gateway.md (root, 4 minutes)
 	TABANE_LAB=require TABANE_PROGRAMS=require $(GO) test -count=1 -timeout 10m -run '^$$' -bench 'Forward|Programs' -benchtime 5x ./internal/bpf/forward -update
 
 PINNED = $(shell command -v taskset >/dev/null && echo taskset -c $$(($$(nproc) - 1)))
@@ -71,7 +72,7 @@ fuzz: ## run each fuzz target for FUZZTIME (default 10s), one on each core
 INSTALL ?= yes
 
 programs: ## install the programs that tests use, as root on Debian; elsewhere, or with INSTALL=no, name them
-	@INSTALL=$(INSTALL) bash .ci/install
+	@INSTALL=$(INSTALL) bash .ci/install $(BENCHMARKS)
 
 lint: ## check format, suspicious code, switches without a case, US spelling
 	@wrong=$$(gofmt -l cmd internal scenarios .ci/*.go); [ -z "$$wrong" ] || { echo "not formatted by gofmt:"; echo "$$wrong"; exit 1; } >&2
