@@ -110,10 +110,11 @@ func Start(ctx context.Context, o Options) (_ *Browser, err error) {
 		if err == nil {
 			return
 		}
+		closed := b.Close() // all of its output has been read then
 		if said := b.output.String(); said != "" {
 			err = fmt.Errorf("%w (its last output: %s)", err, said)
 		}
-		err = errors.Join(err, b.Close())
+		err = errors.Join(err, closed)
 	}()
 	argv := append([]string{o.Program}, flags...)
 	argv = append(argv, "--user-data-dir="+b.profile.dir)
