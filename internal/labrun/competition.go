@@ -71,9 +71,7 @@ func (c *competition) sample(side int, bytes int64) {
 // run runs the other connections until ctx ends, with the run.
 func (c *competition) run(ctx context.Context) error {
 	e := c.Spec.Experiment
-	var all sync.WaitGroup
-	var mu sync.Mutex
-	var errs []error
+	others := newTasks(ctx)
 	for _, x := range e.Case(c.job.Case).Connections {
 		side := c.side(x.Client, 0)
 		transport := x.Transport(e.Transports[c.job.Transport], e.Settings(c.job.CellKey))
@@ -87,29 +85,26 @@ func (c *competition) run(ctx context.Context) error {
 		}
 		args = append(args, serverURL(c.Spec, transport)+"/bytes/"+fmt.Sprint(int64(e.Traffic[c.job.Traffic].Bytes)))
 		for range x.Count() {
-			all.Go(func() {
+			others.start(func(ctx context.Context) error {
 				if x.Start > 0 {
 					if _, err := c.clock.until(ctx, x.Start); err != nil {
-						return
+						return nil
 					}
 				}
 				report, err := fetch(ctx, c.lab, c.sides[side].Client, args, func(s traffic.Sample) { c.sample(side, int64(s.Bytes)) })
 				switch {
 				case ctx.Err() != nil:
-					return
-				case err == nil && report.UsedMPTCP != transport.MPTCP:
-					err = errors.New("a competing connection fell back from MPTCP to TCP, or the other way")
+					return nil
 				case err != nil:
-					err = fmt.Errorf("competing connection of %s: %w", c.sides[side].Client, err)
+					return fmt.Errorf("competing connection of %s: %w", c.sides[side].Client, err)
+				case report.UsedMPTCP != transport.MPTCP:
+					return errors.New("a competing connection fell back from MPTCP to TCP, or the other way")
 				}
-				mu.Lock()
-				defer mu.Unlock()
-				errs = append(errs, err)
+				return nil
 			})
 		}
 	}
-	all.Wait()
-	return errors.Join(errs...)
+	return others.wait()
 }
 
 // watched is what is known of a subflow.
@@ -126,107 +121,133 @@ type watched struct {
 // watchEvery is how often the subflows of a competition are read.
 const watchEvery = 200 * time.Millisecond
 
-// watch reads the server's subflows until ctx ends, and then adds them to the sides.
-func (c *competition) watch(ctx context.Context, begun chan<- struct{}) error {
-	e := c.Spec.Experiment
-	begin := sync.OnceFunc(func() { close(begun) })
-	defer begin()
-	n, err := c.lab.Node(e.Server)
+// watch reads the server's subflows until ctx ends, and then adds them to the sides. It calls begun after
+// the first reading.
+func (c *competition) watch(ctx context.Context, begun func()) error {
+	diag, err := dialDiag(c.lab, c.Spec.Experiment.Server)
 	if err != nil {
 		return err
 	}
-	var diag *mptcp.Diag
-	if err := n.Do(func() error { diag, err = mptcp.DialDiag(); return err }); err != nil {
-		return err
-	}
 	defer diag.Close()
-	of := map[netip.Addr]int{}
-	for i, s := range c.sides {
-		for _, l := range c.Spec.Links {
-			for _, end := range l.Ends {
-				if end.Node == s.Client {
-					for _, a := range end.Addresses {
-						of[a.Addr()] = i
-					}
-				}
-			}
-		}
-	}
-	names := congestion.MapNames{}
-	all, old := map[pair]*watched{}, map[pair]bool{}
-	port := c.Spec.Nodes[e.Server].Serve.Port
-	read := func(first bool) error {
-		at := time.Duration(-1)
-		if start := c.clock.began(); !start.IsZero() {
-			at = time.Since(start)
-		}
-		var failed error
-		err := diag.Storages(mptcp.IPv6, func(s *mptcp.Socket, storages []mptcp.Storage) {
-			key := pair{s.Local, s.Remote}
-			side, ours := of[s.Remote.Addr().Unmap()]
-			if s.State == mptcp.Listening || s.Local.Port() != port || !ours {
-				return
-			}
-			if first {
-				old[key] = true
-			}
-			if old[key] {
-				return
-			}
-			w := all[key]
-			if w == nil {
-				w = &watched{side: side, first: s.Remote.Addr() == c.Spec.AddressOf(c.sides[side].Client), losses: -1}
-				all[key] = w
-			}
-			// Those of the control of the listening socket and of that of the request.
-			losses, repairs := int64(-1), uint64(0)
-			for _, v := range storages {
-				if !names.Has(v.Map) {
-					continue
-				}
-				st, err := congestion.DecodeStats(v.Value)
-				failed = errors.Join(failed, err)
-				losses, repairs = max(losses, 0)+int64(st.Losses)+int64(st.Timeouts), repairs+uint64(st.Repairs)
-			}
-			w.losses, w.repairs = losses, repairs
-			if at < c.from || at > c.to {
-				return
-			}
-			if !w.began {
-				w.began, w.before = true, s.Acked
-			}
-			w.after = s.Acked
-			w.roundTrips += s.RTT
-			w.seen++
-		})
-		return errors.Join(err, failed)
-	}
-	if err := read(true); err != nil {
+	s := survey{competition: c, diag: diag, sideOf: c.addresses(), maps: congestion.MapNames{}, all: map[pair]*watched{}, earlier: map[pair]bool{}}
+	if err := s.read(true); err != nil {
 		return err
 	}
-	begin()
+	begun()
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			if err := read(false); err != nil {
+			if err := s.read(false); err != nil {
 				return err
 			}
-			continue
 		case <-ctx.Done():
+			s.finish()
+			return nil
 		}
-		break
 	}
-	for _, w := range all {
+}
+
+// addresses returns the side of each address of a client.
+func (c *competition) addresses() map[netip.Addr]int {
+	of := map[netip.Addr]int{}
+	for i, s := range c.sides {
+		for _, l := range c.Spec.Links {
+			for _, end := range l.Ends {
+				if end.Node != s.Client {
+					continue
+				}
+				for _, a := range end.Addresses {
+					of[a.Addr()] = i
+				}
+			}
+		}
+	}
+	return of
+}
+
+// survey reads the server's subflows in a competition.
+type survey struct {
+	*competition
+	diag    *mptcp.Diag
+	sideOf  map[netip.Addr]int
+	maps    congestion.MapNames
+	all     map[pair]*watched
+	earlier map[pair]bool // subflows of earlier runs
+}
+
+// read adds a reading. The subflows of the first one are of earlier runs.
+func (s *survey) read(first bool) error {
+	at := time.Duration(-1)
+	if start := s.clock.began(); !start.IsZero() {
+		at = time.Since(start)
+	}
+	port := s.Spec.Nodes[s.Spec.Experiment.Server].Serve.Port
+	var failed error
+	err := s.diag.Storages(mptcp.IPv6, func(socket *mptcp.Socket, storages []mptcp.Storage) {
+		key := pair{socket.Local, socket.Remote}
+		side, ours := s.sideOf[socket.Remote.Addr().Unmap()]
+		if socket.State == mptcp.Listening || socket.Local.Port() != port || !ours {
+			return
+		}
+		if first {
+			s.earlier[key] = true
+		}
+		if s.earlier[key] {
+			return
+		}
+		w := s.all[key]
+		if w == nil {
+			w = &watched{side: side, first: socket.Remote.Addr() == s.Spec.AddressOf(s.sides[side].Client)}
+			s.all[key] = w
+		}
+		failed = errors.Join(failed, w.count(storages, s.maps))
+		if at >= s.from && at <= s.to {
+			w.add(socket)
+		}
+	})
+	return errors.Join(err, failed)
+}
+
+// count reads the losses from the statistics of a subflow's controls, -1 without any: they are of that of
+// the listening socket and of that of the request.
+func (w *watched) count(storages []mptcp.Storage, maps congestion.MapNames) error {
+	w.losses, w.repairs = -1, 0
+	for _, v := range storages {
+		if !maps.Has(v.Map) {
+			continue
+		}
+		st, err := congestion.DecodeStats(v.Value)
+		if err != nil {
+			return err
+		}
+		w.losses = max(w.losses, 0) + int64(st.Losses) + int64(st.Timeouts)
+		w.repairs += uint64(st.Repairs)
+	}
+	return nil
+}
+
+// add adds a reading in the time in which all compete.
+func (w *watched) add(s *mptcp.Socket) {
+	if !w.began {
+		w.began, w.before = true, s.Acked
+	}
+	w.after = s.Acked
+	w.roundTrips += s.RTT
+	w.seen++
+}
+
+// finish adds the subflows to the sides.
+func (s *survey) finish() {
+	for _, w := range s.all {
 		if w.seen == 0 {
 			continue
 		}
-		s := &c.sides[w.side]
-		s.Repairs += w.repairs
-		s.Paths = append(s.Paths, result.SidePath{First: w.first, Bytes: float64(w.after - w.before), Losses: w.losses, RoundTrip: w.roundTrips / w.seen})
+		side := &s.sides[w.side]
+		side.Repairs += w.repairs
+		side.Paths = append(side.Paths, result.SidePath{First: w.first, Bytes: float64(w.after - w.before), Losses: w.losses, RoundTrip: w.roundTrips / w.seen})
 	}
-	return nil
 }
 
 // put adds the metrics of the competition to a run.

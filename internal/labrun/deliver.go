@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/tabane/tabane/internal/edge"
@@ -42,6 +41,27 @@ type FetchLine struct {
 	Report *traffic.Report `json:"report,omitempty"`
 }
 
+// delivery is a job with the case's events: what observes it, and what changes the network meanwhile.
+type delivery struct {
+	*runner
+	lab       *lab.Lab
+	job       job
+	events    []scenario.Event
+	transport *scenario.Transport
+	clock     *runClock
+
+	observers, actors *tasks
+
+	// Nil or empty where the job does not need them.
+	readings []reading
+	packets  *receiver
+	repeated *duplicates
+	rivals   *competition
+	carried  linkCounts
+
+	applied, ends []time.Duration // of the events
+}
+
 // deliver runs one job with the case's events and adds its metrics to the run. The trace is nil if
 // there is an error.
 func (r *runner) deliver(ctx context.Context, l *lab.Lab, j job, run *result.Run) (*result.Trace, error) {
@@ -50,141 +70,148 @@ func (r *runner) deliver(ctx context.Context, l *lab.Lab, j job, run *result.Run
 	patient := max(slackFactor*j.expected, e.TrafficIn(c, j.Traffic).TimeLimit(r.Quick)) + slack
 	ctx, cancel := context.WithTimeoutCause(ctx, patient, errors.New("took far longer than it should"))
 	defer cancel()
-
-	watching, stopWatching := context.WithCancel(ctx)
-	defer stopWatching()
-	var (
-		readings  []reading
-		watchErr  error
-		observers sync.WaitGroup
-		begun     = make(chan struct{})
-	)
-	if len(c.Events) > 0 && e.Transports[j.Transport].MPTCP {
-		observers.Go(func() {
-			readings, watchErr = observe(watching, l, e.Server, serverPort(r.Spec, e.Transports[j.Transport]), begun)
-		})
-		<-begun
+	d := &delivery{
+		runner: r, lab: l, job: j, events: c.Events, transport: e.Transports[j.Transport], clock: newRunClock(),
+		observers: newTasks(ctx), actors: newTasks(ctx),
 	}
-	var packets *receiver
-	if r.resequences && e.Transports[j.Transport].MPTCP {
-		var err error
-		if packets, err = receive(ctx, l, e.Client); err != nil {
-			return nil, err
-		}
-		defer func() { _ = packets.stop() }()
-	}
-	var repeated *duplicates
-	if t := e.Traffic[j.Traffic]; e.Transports[j.Transport].Gateway != nil && t.Datagram == 0 && !t.Upload {
-		var err error
-		if repeated, err = countDuplicates(ctx, l, e.Server, r.Spec.Nodes[e.Server].Serve.Port); err != nil {
-			return nil, err
-		}
-		defer func() { _ = repeated.stop() }()
-	}
-	clock := newRunClock()
-	var (
-		rivals      *competition
-		competeErr  error
-		watchingErr error
-	)
-	if len(c.Connections) > 0 {
-		rivals = r.compete(l, j, clock)
-		begun := make(chan struct{})
-		observers.Go(func() { watchingErr = rivals.watch(watching, begun) })
-		<-begun
-		observers.Go(func() { competeErr = rivals.run(watching) })
-	}
-	acting, stopActing := context.WithCancelCause(ctx)
-	defer stopActing(nil)
-	var (
-		actors  sync.WaitGroup
-		applied []time.Duration
-		ends    []time.Duration
-		actErr  error
-		playErr error
-	)
-	if len(r.Spec.Scheduled()) > 0 {
-		actors.Go(func() { playErr = play(acting, l, clock) })
-	}
-	if len(c.Events) > 0 {
-		actors.Go(func() {
-			applied, ends, actErr = act(acting, l, clock, e.Traffic[j.Traffic].EventAt, c.Events, r.Quick)
-		})
-	}
-
-	carried, err := linkBytes(l, sharedLinks(e.Transports[j.Transport]))
-	if err != nil {
+	defer d.stop()
+	if err := d.observe(ctx); err != nil {
 		return nil, err
 	}
-	report, err := fetch(ctx, l, e.Client, fetchArguments(r.Spec, j, r.Quick), func(s traffic.Sample) {
-		clock.observe(time.Now(), s.At+interval)
-		if rivals != nil {
-			rivals.sample(0, int64(s.Bytes))
-		}
-		r.report(Event{Kind: RunSample, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial, Rate: unit.Size(s.Bytes).Over(interval)})
-	})
-	stopActing(errors.New("the delivery ended before it"))
-	stopWatching()
-	actors.Wait()
-	observers.Wait()
+	d.act()
+	report, err := d.fetch(ctx)
+	acted, observed := d.stop()
 	if err != nil {
 		if context.Cause(ctx) != nil {
 			err = context.Cause(ctx)
 		}
-		if len(c.Events) > 0 {
+		if len(d.events) > 0 {
 			run.Metrics[result.ConnectionsLost] = 1
 		}
-		return nil, errors.Join(err, notCanceled(acting, actErr), notCanceled(acting, playErr))
+		return nil, errors.Join(err, d.actors.faults())
 	}
-	if err := errors.Join(actErr, playErr, watchErr, competeErr, watchingErr); err != nil {
+	if err := errors.Join(acted, observed); err != nil {
 		return nil, err
 	}
-	trace := &result.Trace{CellKey: j.CellKey, Trial: j.trial, Interval: interval, Samples: report.Series, Events: applied, Ends: ends}
-	trace.Subflows = subflows(readings, subflowNames(r.Spec, e.Server), clock.began(), len(report.Series))
+	trace, err := d.measure(report, run)
+	if err != nil {
+		return nil, err
+	}
+	return trace, d.checkReport(report)
+}
+
+// observe starts what measures beside the client.
+func (d *delivery) observe(ctx context.Context) error {
+	e := d.Spec.Experiment
+	var err error
+	if len(d.events) > 0 && d.transport.MPTCP {
+		d.observers.await(func(ctx context.Context, begun func()) (err error) {
+			d.readings, err = observe(ctx, d.lab, e.Server, serverPort(d.Spec, d.transport), begun)
+			return err
+		})
+	}
+	if d.resequences && d.transport.MPTCP {
+		if d.packets, err = receive(ctx, d.lab, e.Client); err != nil {
+			return err
+		}
+	}
+	if t := e.Traffic[d.job.Traffic]; d.transport.Gateway != nil && t.Datagram == 0 && !t.Upload {
+		if d.repeated, err = countDuplicates(ctx, d.lab, e.Server, d.Spec.Nodes[e.Server].Serve.Port); err != nil {
+			return err
+		}
+	}
+	if len(e.Case(d.job.Case).Connections) > 0 {
+		d.rivals = d.compete(d.lab, d.job, d.clock)
+		d.observers.await(d.rivals.watch)
+		d.observers.start(d.rivals.run)
+	}
+	d.carried, err = linkBytes(d.lab, sharedLinks(d.transport))
+	return err
+}
+
+// stop ends all that runs beside the client, once or more often.
+func (d *delivery) stop() (acted, observed error) {
+	if d.packets != nil {
+		_ = d.packets.stop()
+	}
+	if d.repeated != nil {
+		_ = d.repeated.stop()
+	}
+	ended := errors.New("the delivery ended before it")
+	return d.actors.stop(ended), d.observers.stop(ended)
+}
+
+// act starts what changes the network: the schedules of links, and the events.
+func (d *delivery) act() {
+	if len(d.Spec.Scheduled()) > 0 {
+		d.actors.start(func(ctx context.Context) error { return play(ctx, d.lab, d.clock) })
+	}
+	if len(d.events) > 0 {
+		d.actors.start(func(ctx context.Context) (err error) {
+			d.applied, d.ends, err = act(ctx, d.lab, d.clock, d.Spec.Experiment.Traffic[d.job.Traffic].EventAt, d.events, d.Quick)
+			return err
+		})
+	}
+}
+
+// fetch runs the client of the job.
+func (d *delivery) fetch(ctx context.Context) (traffic.Report, error) {
+	return fetch(ctx, d.lab, d.Spec.Experiment.Client, fetchArguments(d.Spec, d.job, d.Quick), func(s traffic.Sample) {
+		d.clock.observe(time.Now(), s.At+interval)
+		if d.rivals != nil {
+			d.rivals.sample(0, int64(s.Bytes))
+		}
+		d.report(Event{Kind: RunSample, Lab: d.lab.Name(), CellKey: d.job.CellKey, Trial: d.job.trial, Rate: unit.Size(s.Bytes).Over(interval)})
+	})
+}
+
+// measure adds the metrics of the delivery to a run. What observed it has ended.
+func (d *delivery) measure(report traffic.Report, run *result.Run) (*result.Trace, error) {
+	trace := &result.Trace{
+		CellKey: d.job.CellKey, Trial: d.job.trial, Interval: interval, Samples: report.Series, Events: d.applied, Ends: d.ends,
+		Subflows: subflows(d.readings, subflowNames(d.Spec, d.Spec.Experiment.Server), d.clock.began(), len(report.Series)),
+	}
 	result.PutDelivery(run.Metrics, report)
-	result.Mean(j.phases, report.Duration).Put(run.Metrics)
-	trace.Measure(j.phases, run.Metrics)
-	if len(c.Events) > 0 {
+	result.Mean(d.job.phases, report.Duration).Put(run.Metrics)
+	trace.Measure(d.job.phases, run.Metrics)
+	if len(d.events) > 0 {
 		run.Metrics[result.ConnectionsLost] = 0
 	}
-	if err := carried.put(l, run); err != nil {
+	if err := d.carried.put(d.lab, run); err != nil {
 		return nil, err
 	}
-	if rivals != nil {
-		rivals.put(run)
+	if d.rivals != nil {
+		d.rivals.put(run)
 	}
-	if packets != nil {
-		bursts, err := packets.measure(r.Spec, j.CellKey, run)
+	if d.packets != nil {
+		bursts, err := d.packets.measure(d.Spec, d.job.CellKey, run)
 		if err != nil {
 			return nil, err
 		}
-		if e.DrawsBursts(j.CellKey, j.trial) {
+		if d.Spec.Experiment.DrawsBursts(d.job.CellKey, d.job.trial) {
 			trace.Bursts = bursts
 		}
 	}
-	if repeated != nil {
-		if err := repeated.put(run); err != nil {
+	if d.repeated != nil {
+		if err := d.repeated.put(run); err != nil {
 			return nil, err
 		}
-	}
-	switch want := e.Transports[j.Transport].MPTCP; {
-	case e.Traffic[j.Traffic].Datagram > 0 && report.Bytes > 0: // MPTCP is that of the request
-	case want && !report.UsedMPTCP:
-		return nil, errors.New("the connection fell back from MPTCP to TCP")
-	case !want && report.UsedMPTCP:
-		return nil, errors.New("the connection used MPTCP, which its transport does not")
-	case report.Bytes == 0:
-		return nil, errors.New("not a byte arrived")
 	}
 	return trace, nil
 }
 
-// notCanceled returns err, or nil if err is the cause of ctx's end.
-func notCanceled(ctx context.Context, err error) error {
-	if errors.Is(err, context.Cause(ctx)) {
-		return nil
+// checkReport returns an error if the delivery was not over what its transport has.
+func (d *delivery) checkReport(report traffic.Report) error {
+	switch want := d.transport.MPTCP; {
+	case d.Spec.Experiment.Traffic[d.job.Traffic].Datagram > 0 && report.Bytes > 0: // MPTCP is that of the request
+	case want && !report.UsedMPTCP:
+		return errors.New("the connection fell back from MPTCP to TCP")
+	case !want && report.UsedMPTCP:
+		return errors.New("the connection used MPTCP, which its transport does not")
+	case report.Bytes == 0:
+		return errors.New("not a byte arrived")
 	}
-	return err
+	return nil
 }
 
 // act applies the events at their times, and returns when each was applied first and last.

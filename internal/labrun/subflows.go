@@ -23,21 +23,21 @@ type reading struct {
 	acked map[pair]uint64
 }
 
-// observe reads a node's subflows until ctx ends. begun is closed after the first reading, which
-// has the subflows of earlier runs.
-func observe(ctx context.Context, l *lab.Lab, node string, port uint16, begun chan<- struct{}) ([]reading, error) {
+// dialDiag opens a socket for the sockets of a node.
+func dialDiag(l *lab.Lab, node string) (diag *mptcp.Diag, err error) {
 	n, err := l.Node(node)
 	if err != nil {
-		close(begun)
 		return nil, err
 	}
-	var diag *mptcp.Diag
-	err = n.Do(func() error {
-		diag, err = mptcp.DialDiag()
-		return err
-	})
+	err = n.Do(func() error { diag, err = mptcp.DialDiag(); return err })
+	return diag, err
+}
+
+// observe reads a node's subflows until ctx ends. It calls begun after the first reading, which
+// has the subflows of earlier runs.
+func observe(ctx context.Context, l *lab.Lab, node string, port uint16, begun func()) ([]reading, error) {
+	diag, err := dialDiag(l, node)
 	if err != nil {
-		close(begun)
 		return nil, err
 	}
 	defer diag.Close()
@@ -58,7 +58,7 @@ func observe(ctx context.Context, l *lab.Lab, node string, port uint16, begun ch
 		return nil
 	}
 	err = read()
-	close(begun)
+	begun()
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for err == nil {
