@@ -92,7 +92,7 @@ func newServer(ctx context.Context, o Options) (*server, error) {
 	s := &server{
 		config: c, log: o.Log, store: db, sign: db.secret, world: page.New(c.Seed),
 		design: qoe.Design(len(c.Conditions), len(c.AllServices()), rand.New(rand.NewPCG(c.Seed, streamDesign))),
-		now:    func() time.Duration { return time.Duration(time.Now().UnixNano()) },
+		now:    clock(time.Now()),
 		random: rand.New(rand.NewPCG(rand.Uint64(), streamOrders)),
 	}
 	s.sessions = bucket{perMinute: c.perMinute(), tokens: float64(c.perMinute()), filled: s.now()}
@@ -111,6 +111,12 @@ func newServer(ctx context.Context, o Options) (*server, error) {
 	// A form may lead to the origin of the next condition.
 	s.policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action " + strings.Join(own, " ") + "; frame-ancestors 'none'"
 	return s, nil
+}
+
+// clock returns a clock of the time since the epoch that runs on from start. A step of the host's clock does
+// not change the time of a task that is running.
+func clock(start time.Time) func() time.Duration {
+	return func() time.Duration { return time.Duration(start.UnixNano()) + time.Since(start) }
 }
 
 // differentTasks returns n tasks of a service with different goals. The task at a place of the order is
