@@ -182,6 +182,14 @@ func union(list ...shape) shape {
 // ring is a disk with a hole.
 func ring(x, y, outer, inner int) shape { return both(disk(x, y, outer), outside(disk(x, y, inner))) }
 
+// beside has the figures of a list side by side.
+func beside(names []string) shape {
+	return func(x, y int) bool {
+		x += 500 * len(names)
+		return figures[names[x/1000]](x%1000-500, y)
+	}
+}
+
 // figures are the outlines of categories of items and of kinds of places.
 var figures = map[string]shape{
 	"backpack":   union(box(-250, -200, 500, 550), disk(0, -180, 250), ring(0, -430, 110, 70)),

@@ -74,10 +74,20 @@ func in(l Language) map[string]string {
 
 // Condition returns a condition for people.
 func (l Language) Condition(key, value string) string {
-	if key != "price" {
+	if key == "price" {
+		value = grouped(value)
+	} else {
 		value = texts[value].in(l)
 	}
 	return fmt.Sprintf(conditions[key].in(l), value)
+}
+
+// grouped returns a decimal number with a comma between thousands, as the scripts print prices.
+func grouped(number string) string {
+	for i := len(number) - 3; i > 0; i -= 3 {
+		number = number[:i] + "," + number[i:]
+	}
+	return number
 }
 
 // conditions are the formats of conditions, by their keys.
@@ -114,7 +124,7 @@ var texts = map[string]text{
 	"searchFor": {"Search for", "検索語"}, "search": {"Search", "検索"}, "color": {"Color", "色"}, "any": {"any", "指定なし"}, "price": {"Price", "価格"},
 	"upTo": {"up to {n} yen", "{n} 円以下"}, "categories": {"Categories", "分類"}, "category": {"Category", "分類"}, "cart": {"Cart", "カート"}, "empty": {"Empty", "空です"},
 	"add": {"Add to cart", "カートに入れる"}, "popular": {"Popular", "人気の商品"}, "more": {"Show more", "もっと見る"}, "others": {"Others looked at", "ほかの人が見た商品"},
-	"yen": {"{n} yen", "{n} 円"}, "itemFor": {"{item}, {color}, {price}", "{item}、{color}、{price}"}, "inCartFor": {"{item}, {price}", "{item}、{price}"},
+	"yen": {"{n}\u00a0yen", "{n}\u00a0円"}, "itemFor": {"{item}, {color}, {price}", "{item}、{color}、{price}"}, "inCartFor": {"{item}, {price}", "{item}、{price}"},
 	"items": {"Items: {n}", "商品：{n} 件"}, "results": {"Results: {n}", "検索結果：{n} 件"}, "inCart": {"{name} is in the cart", "{name}をカートに入れました"},
 
 	"cafe": {"cafe", "カフェ"}, "hotel": {"hotel", "ホテル"}, "museum": {"museum", "博物館"}, "pharmacy": {"pharmacy", "薬局"}, "restaurant": {"restaurant", "レストラン"},

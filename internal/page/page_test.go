@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"image"
 	"image/png"
 	"reflect"
 	"regexp"
@@ -177,6 +178,11 @@ func TestLanguages(t *testing.T) {
 			t.Errorf("%s: %v\n%.1000s", s, err, doc.Body())
 		}
 	}
+	for value, want := range map[string]string{"500": "価格：500 円以下", "20000": "価格：20,000 円以下", "1234567": "価格：1,234,567 円以下"} {
+		if got := Japanese.Condition("price", value); got != want {
+			t.Errorf("condition %q, want %q", got, want)
+		}
+	}
 	for header, want := range map[string]Language{
 		"": English, "ja": Japanese, "ja-JP,ja;q=0.9,en;q=0.8": Japanese, "en-US,en;q=0.9,ja;q=0.8": English, "de, ja;q=0.5": Japanese, "de": English,
 		"en;q=0.1, JA;q=0.2": Japanese, "ja;q=0": English, "ja;q=x, en": English, "ja;q=NaN": English, strings.Repeat(",", 5000) + "ja": English,
@@ -282,6 +288,45 @@ func TestDrawing(t *testing.T) {
 	}
 }
 
+// TestIcons: each kind has its figure in the image of all icons, where the style sheet says.
+func TestIcons(t *testing.T) {
+	style, err := static.ReadFile("static/style.css")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for s, kinds := range map[Service][]string{Map: placeKinds, Shop: categories} {
+		for _, heavy := range []bool{false, true} {
+			r, err := New(1).Resource(Path(s, heavy)+"icons.png", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			decoded, err := png.Decode(bytes.NewReader(r.Body()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			icons, side := decoded.(*image.Paletted), dimensions("icon", heavy).width
+			if got := icons.Bounds().Max; got != (image.Point{side * len(kinds), side}) {
+				t.Fatalf("%s, heavy %t: the icons are %v", s, heavy, got)
+			}
+			for i, kind := range kinds {
+				for y := range side {
+					for x := range side {
+						painted := icons.ColorIndexAt(side*i+x, y) >= 128
+						u := (side*i + x - side*len(kinds)/2) * 1000 / side // rounded to the center of the image
+						if painted != figures[kind](u+500*len(kinds)-1000*i-500, (y-side/2)*1000/side) {
+							t.Fatalf("%s, heavy %t: %s has another figure at %d,%d", s, heavy, kind, x, y)
+						}
+					}
+				}
+				rule := fmt.Sprintf(".icon.%s { object-position: calc(100%% * %d / %d) 0; }\n", kind, i, len(kinds)-1)
+				if i > 0 && !strings.Contains(string(style), rule) {
+					t.Errorf("the style sheet lacks %q", rule)
+				}
+			}
+		}
+	}
+}
+
 // TestViews: a view never leaves the map, and a zoom keeps what is in its center.
 func TestViews(t *testing.T) {
 	v := home
@@ -303,8 +348,8 @@ func TestResources(t *testing.T) {
 	for _, path := range []string{
 		"", "map/", "/map", "/other/", "/map/tile/0/4/0.png", "/map/tile/0/0/3.png", "/map/tile/4/0/0.png", "/map/tile/1/01/0.png", "/map/tile/1/+1/0.png",
 		"/map/tile/1/1/0", "/map/tile/1/1/0.json", "/map/tile/1/-1/0.png", "/map/view/1/5/0.json", "/map/overview.png/", "/map/place/p0.json", "/map/place/i1.json", "/map/place/p1",
-		"/map/photo/p1/4.png", "/map/photo/p1/1.png/", "/map/icon/x.png", "/shop/item/p1.json", "/shop/photo/i1/9.png", "/shop/thumb/i1.png/", "/shop/thumb/i1",
-		"/heavy/heavy/map/", "/map/../shop/", "/static/map.html", "/map.html", "/shop/icon/cafe.png", "/map/place/p01.json", "/shop/item/i1.json.json",
+		"/map/photo/p1/4.png", "/map/photo/p1/1.png/", "/map/icons.png/", "/shop/item/p1.json", "/shop/photo/i1/9.png", "/shop/thumb/i1.png/", "/shop/thumb/i1",
+		"/heavy/heavy/map/", "/map/../shop/", "/static/map.html", "/map.html", "/shop/icons.png/x", "/map/place/p01.json", "/shop/item/i1.json.json",
 	} {
 		if r, err := w.Resource(path, ""); !errors.Is(err, ErrNotFound) {
 			t.Errorf("%q: %+v, %v", path, r, err)

@@ -159,7 +159,9 @@ func (d mapDocument) Label(p *Place) string {
 }
 
 // UpTo returns the text of a price limit.
-func (d shopDocument) UpTo(limit int) string { return d.fill("upTo", "{n}", strconv.Itoa(limit)) }
+func (d shopDocument) UpTo(limit int) string {
+	return d.fill("upTo", "{n}", grouped(strconv.Itoa(limit)))
+}
 
 type preload struct {
 	Path  string
@@ -258,15 +260,14 @@ func (w *World) mapResource(path string, heavy bool) (Resource, error) {
 	kind, rest, _ := strings.Cut(path, "/")
 	switch kind {
 	case "overview.png":
-		if rest == "" && path == kind {
+		if path == kind {
 			return w.tile(View{}, dimensions("overview", heavy), Columns)
 		}
 	case "tile", "view":
 		return w.viewResource(kind, rest, heavy)
-	case "icon":
-		if name, ok := strings.CutSuffix(rest, ".png"); ok && slices.Contains(placeKinds, name) {
-			p := dimensions("icon", heavy)
-			return p.resource(func() []byte { return photo(p, figures[name], paints["blue"], mix(w.seed, 7), 0) })
+	case "icons.png":
+		if path == kind {
+			return w.icons(placeKinds, paints["blue"], heavy)
 		}
 	case "place", "chosen", "thumb", "photo", "route":
 		return w.placeResource(kind, rest, heavy)
@@ -321,6 +322,14 @@ func (w *World) viewOf(v View) viewJSON {
 		}
 	}
 	return out
+}
+
+// icons returns the icons of kinds side by side, in one image: one request instead of one for each. The style
+// sheet has their places in it.
+func (w *World) icons(kinds []string, paint color.RGBA, heavy bool) (Resource, error) {
+	p := dimensions("icon", heavy)
+	p.width *= len(kinds)
+	return p.resource(func() []byte { return photo(p, beside(kinds), paint, mix(w.seed, 7), 0) })
 }
 
 func (w *World) placeResource(kind, path string, heavy bool) (Resource, error) {
@@ -409,6 +418,8 @@ func (w *World) shopResource(path, query string, heavy bool) (Resource, error) {
 		list := listJSON{Total: len(w.items), Recommended: itemsJSON(w.recommend(shelfHome, ""))}
 		list.Items = itemsJSON(w.find(Search{})[:popular])
 		return encoded(list, true)
+	case "icons.png":
+		return w.icons(categories, paints["black"], heavy)
 	case "search.json":
 		s, err := parseSearch(query)
 		if err != nil {
@@ -424,13 +435,6 @@ func (w *World) shopResource(path, query string, heavy bool) (Resource, error) {
 		})
 	}
 	kind, rest, _ := strings.Cut(path, "/")
-	if kind == "icon" {
-		if name, ok := strings.CutSuffix(rest, ".png"); ok && slices.Contains(categories, name) {
-			p := dimensions("icon", heavy)
-			return p.resource(func() []byte { return photo(p, figures[name], paints["black"], mix(w.seed, 7), 0) })
-		}
-		return Resource{}, ErrNotFound
-	}
 	return w.itemResource(kind, rest, heavy)
 }
 

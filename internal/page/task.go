@@ -251,11 +251,7 @@ func (p *player) findPlace() {
 	p.meet("kind", goal.Kind, "district", goal.District, "feature", feature)
 
 	v := home
-	images := []string{"overview.png"}
-	for _, k := range placeKinds {
-		images = append(images, "icon/"+k+".png")
-	}
-	p.first(images...)
+	p.first("icons.png", "overview.png")
 	v = p.approach(v, goal)
 	for v.Zoom < districtZoom+p.rng.IntN(2) {
 		v = v.zoomIn()
@@ -360,11 +356,7 @@ func (p *player) buyItem() {
 	p.task.Goal = goal.ID
 	p.meet("category", goal.Category, "color", goal.Color, "price", strconv.Itoa(limit))
 
-	icons := []string{"banner.png"}
-	for _, c := range categories {
-		icons = append(icons, "icon/"+c+".png")
-	}
-	p.first(icons...)
+	p.first("icons.png", "banner.png")
 
 	s := Search{Text: texts[goal.Category].in(p.w.language)}
 	p.step(Type, "#search", s.Text, false)

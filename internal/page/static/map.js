@@ -59,7 +59,7 @@
       marker.tabIndex = -1;
       marker.title = named(p.name, p.kind);
       marker.setAttribute('aria-hidden', 'true');
-      marker.replaceChildren(element('img', '', { src: `icon/${p.kind}.png`, width: 16, height: 16, alt: '' }));
+      marker.replaceChildren(element('img', '', { class: `icon ${p.kind}`, src: 'icons.png', width: 16, height: 16, alt: '' }));
       return marker;
     }));
   }
