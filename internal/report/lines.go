@@ -38,7 +38,9 @@ func ownFigures(r result.Result, traces []series, e *scenario.Experiment) ([]fig
 		if err != nil {
 			return nil, err
 		}
-		figures = append(figures, f)
+		if f.name != "" { // there is none of bars that no run has, such as the Speed Index of a quick pass
+			figures = append(figures, f)
+		}
 	}
 	return figures, nil
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/text"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
@@ -37,7 +38,7 @@ func (b metricBar) tip() float64 { return b.mean + b.ci }
 // metricBars is one panel, as a plot.Plotter.
 type metricBars struct{ groups [][]metricBar }
 
-// barFigure draws a figure of kind bars.
+// barFigure draws a figure of kind bars. It returns none if no run has the metric.
 func barFigure(spec *scenario.Figure, r result.Result, e *scenario.Experiment) (figure, error) {
 	traffic := e.TrafficNames()
 	if spec.Traffic != "" {
@@ -50,6 +51,7 @@ func barFigure(spec *scenario.Figure, r result.Result, e *scenario.Experiment) (
 	if e.Kind == scenario.KindWeb {
 		along = "Environment" // as paper E has it
 	}
+	measured := false
 	b := &barChart{xLabel: orName(spec.XLabel, along), yLabel: lineLabel(spec) + ", " + string(m.Provenance())}
 	for _, c := range e.Cases {
 		b.groups = append(b.groups, clean(c.Name))
@@ -65,11 +67,15 @@ func barFigure(spec *scenario.Figure, r result.Result, e *scenario.Experiment) (
 			for j, transport := range transports {
 				if cell, ok := r.Find(result.CellKey{Case: c.Name, Traffic: t, Transport: transport}, spec.Metric); ok {
 					group[j] = metricBar{cell.Mean / divide, cell.CI95 / divide, cell.N}
+					measured = true
 				}
 			}
 			panel = append(panel, group)
 		}
 		b.panels = append(b.panels, panel)
+	}
+	if !measured {
+		return figure{}, nil
 	}
 	caption := b.means(m.Provenance())
 	if m.Model {
@@ -108,6 +114,21 @@ func (b *barChart) means(from qoe.Provenance) string {
 	return "Means, " + string(from) + "."
 }
 
+// folded returns a label in two lines if it is longer than that in a style.
+func folded(label string, s text.Style, most vg.Length) string {
+	if s.Width(label) <= most {
+		return label
+	}
+	at := strings.LastIndex(label[:len(label)/2+1], " ")
+	if at < 0 {
+		return label
+	}
+	return label[:at] + "\n" + label[at+1:]
+}
+
+// panelHeight is the height of a line of panels.
+const panelHeight = 260
+
 // manyBars is the number of bars of a panel from which it takes the whole width.
 const manyBars = 20
 
@@ -133,7 +154,7 @@ func (b *barChart) draw(f figure) (figure, error) {
 	}
 	plots := make([]*plot.Plot, len(b.panels))
 	for i, panel := range b.panels {
-		p := newPlot(b.titles[i], b.xLabel, b.yLabel, -0.5, float64(len(b.groups))-0.5, 1.15*top, ticks)
+		p := newPlot(b.titles[i], b.xLabel, folded(b.yLabel, style(9.5, ink), panelHeight-60), -0.5, float64(len(b.groups))-0.5, 1.15*top, ticks)
 		p.Add(&metricBars{panel})
 		plots[i] = p
 	}
@@ -149,7 +170,7 @@ func (b *barChart) draw(f figure) (figure, error) {
 		columns = 1
 	}
 	lines := (len(plots) + columns - 1) / columns
-	return render(f, legendHeight(entries)+vg.Length(lines)*260, func(c draw.Canvas) { tile(drawLegend(c, entries), plots, columns) })
+	return render(f, legendHeight(entries)+vg.Length(lines)*panelHeight, func(c draw.Canvas) { tile(drawLegend(c, entries), plots, columns) })
 }
 
 // Plot implements plot.Plotter. Values are written above the bars, upright where the bars are narrow.
@@ -256,7 +277,7 @@ func comparePairs(spec *scenario.Figure, r result.Result, e *scenario.Experiment
 // differences describes the significant ones of a figure.
 func differences(pairs []pairDifference) string {
 	if len(pairs) == 0 {
-		return "Too few trials to compare transports."
+		return "No two transports have enough trials to be compared."
 	}
 	var found []string
 	for _, p := range pairs {

@@ -33,6 +33,7 @@ func madeWeb(t *testing.T) (result.Result, *scenario.Spec) {
 			Figures: []scenario.Figure{
 				{Name: "waiting", Title: "Waiting", Kind: scenario.FigureBars, Metric: result.Waiting},
 				{Name: "mos", Title: "MOS", Kind: scenario.FigureBars, Metric: result.EstimatedMOS},
+				{Name: "speed-index", Title: "Speed Index", Kind: scenario.FigureBars, Metric: result.SpeedIndex},
 			},
 		},
 	}
@@ -93,10 +94,13 @@ func TestWriteWeb(t *testing.T) {
 			t.Errorf("the page has no %q", want)
 		}
 	}
-	for figure, want := range map[string]string{"waiting": "(s), measured", "mos": "Estimated MOS, G.1030 fast: 0.67 s to 6 s, model"} {
+	for figure, want := range map[string]string{"waiting": "(s), measured", "mos": "fast: 0.67 s to 6 s, model"} {
 		if !strings.Contains(read("figures/"+figure+".svg"), want) {
 			t.Errorf("figure %s has no %q", figure, want)
 		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "figures", "speed-index.svg")); !os.IsNotExist(err) || strings.Contains(html, "speed-index") {
+		t.Errorf("there is a figure of a metric that no run has: %v", err)
 	}
 	var pages []struct {
 		Info struct {
@@ -228,5 +232,26 @@ func TestModelsAreNotCompared(t *testing.T) {
 	r, spec := madeWeb(t)
 	if _, err := comparePairs(&spec.Experiment.Figures[1], r, spec.Experiment); err == nil || !strings.Contains(err.Error(), "estimate of a model") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestFolded: a label that is longer than its axis has two lines, which are not.
+func TestFolded(t *testing.T) {
+	s := style(9.5, ink)
+	for _, label := range []string{"Mean congestion window of a path (segments), measured", "Estimated MOS, G.1030 fast: 0.67 s to 6 s, model"} {
+		lines := strings.Split(folded(label, s, panelHeight-60), "\n")
+		if len(lines) != 2 || strings.Join(lines, " ") != label {
+			t.Errorf("%q has the lines %q", label, lines)
+		}
+		for _, line := range lines {
+			if s.Width(line) > panelHeight-60 {
+				t.Errorf("%q is longer than its axis", line)
+			}
+		}
+	}
+	for _, label := range []string{"Speed Index (s), measured", strings.Repeat("x", 200)} {
+		if got := folded(label, s, panelHeight-60); got != label {
+			t.Errorf("%q became %q", label, got)
+		}
 	}
 }
