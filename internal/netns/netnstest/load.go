@@ -3,13 +3,15 @@ package netnstest
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"runtime"
-	"sync/atomic"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/netns"
 )
@@ -98,49 +100,71 @@ func TCP(from, to string, at netip.AddrPort, length time.Duration) (Load, error)
 	return r, <-ended
 }
 
-// UDP offers datagrams of a size, at least 4 bytes, to an address in another namespace: so many per
-// second, or as many as possible if that is 0.
+// UDP offers datagrams of a size, at least 4 bytes, to an IPv4 address in another namespace: so many
+// per second, or as many as possible if that is 0. Neither socket is one of Go's network poller, and the receiver
+// reads once a millisecond: waking a poller for each datagram costs the sending processor more than a hop does.
 func UDP(from, to string, at netip.AddrPort, size, rate int, length time.Duration) (Load, error) {
-	var in, out *net.UDPConn
-	if err := errors.Join(
-		netns.Do(to, func() (err error) { in, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at)); return err }),
-		netns.Do(from, func() (err error) {
-			out, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(at))
-			return err
-		})); err != nil {
-		return Load{}, err
-	}
-	defer in.Close()
-	defer out.Close()
-	raw, err := in.SyscallConn()
-	if err == nil {
-		err = errors.Join(raw.Control(func(fd uintptr) {
-			err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUFFORCE, 16<<20)
-		}), err)
-	}
+	to4 := &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()}
+	in, err := socket(to, unix.SOCK_NONBLOCK, func(fd int) error {
+		return errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20), unix.Bind(fd, to4))
+	})
 	if err != nil {
-		return Load{}, err
+		return Load{}, fmt.Errorf("listen on %v: %w", at, err)
 	}
-	var got, late atomic.Int64
-	go func() {
-		highest := uint32(0)
-		for data := make([]byte, size+1); ; {
-			n, err := in.Read(data)
-			if err != nil {
-				return
-			}
-			if n != size {
+	out, err := socket(from, 0, func(fd int) error { return unix.Connect(fd, to4) })
+	if err != nil {
+		return Load{}, errors.Join(fmt.Errorf("connect to %v: %w", at, err), unix.Close(in))
+	}
+	received, stop := make(chan Load), make(chan struct{})
+	go func() { received <- receive(in, size, stop) }()
+	r, err := send(out, size, rate, length)
+	close(stop)
+	got := <-received
+	r.Received, r.Late, r.Bytes = got.Received, got.Late, got.Received*size
+	return r, errors.Join(err, unix.Close(out), unix.Close(in))
+}
+
+// socket opens a socket for IPv4 datagrams in a namespace and prepares it.
+func socket(namespace string, flags int, prepare func(fd int) error) (fd int, err error) {
+	err = netns.Do(namespace, func() error {
+		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|flags, 0); err != nil {
+			return err
+		}
+		if err := prepare(fd); err != nil {
+			return errors.Join(err, unix.Close(fd))
+		}
+		return nil
+	})
+	return fd, err
+}
+
+// receive counts the datagrams of a size that a socket gets, until stop is closed.
+func receive(fd, size int, stop <-chan struct{}) (r Load) {
+	highest := uint32(0)
+	for data := make([]byte, size+1); ; {
+		n, err := unix.Read(fd, data)
+		if err != nil {
+			select {
+			case <-stop:
+				return r
+			case <-time.After(time.Millisecond):
 				continue
 			}
-			got.Add(1)
-			if v := binary.BigEndian.Uint32(data); v < highest {
-				late.Add(1)
-			} else {
-				highest = v
-			}
 		}
-	}()
-	var r Load
+		if n != size {
+			continue
+		}
+		r.Received++
+		if v := binary.BigEndian.Uint32(data); v < highest {
+			r.Late++
+		} else {
+			highest = v
+		}
+	}
+}
+
+// send sends datagrams for a time, and waits for the last ones to arrive.
+func send(fd, size, rate int, length time.Duration) (r Load, err error) {
 	data := make([]byte, size)
 	before, start := CostNow(), time.Now()
 	for ; r.Took < length; r.Took = time.Since(start) {
@@ -150,8 +174,8 @@ func UDP(from, to string, at netip.AddrPort, size, rate int, length time.Duratio
 		}
 		for ; r.Sent < due; r.Sent++ {
 			binary.BigEndian.PutUint32(data, uint32(r.Sent))
-			if _, err := out.Write(data); err != nil {
-				return Load{}, err
+			if _, err := unix.Write(fd, data); err != nil {
+				return r, err
 			}
 		}
 		if rate > 0 {
@@ -160,7 +184,5 @@ func UDP(from, to string, at netip.AddrPort, size, rate int, length time.Duratio
 	}
 	time.Sleep(200 * time.Millisecond) // for the last ones
 	r.Cost = CostNow().Since(before)
-	r.Received, r.Late = int(got.Load()), int(late.Load())
-	r.Bytes = r.Received * size
 	return r, nil
 }
