@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -156,7 +157,7 @@ func attachTCX(index int, p Programs, last bool, pin string) (Attachment, error)
 type classifier struct {
 	conn    *netlink.Handle
 	qdisc   netlink.Qdisc // nil when it existed before
-	filters []netlink.Filter
+	filters []*netlink.BpfFilter
 }
 
 const (
@@ -211,6 +212,55 @@ func attachClassifier(index int, name string, p Programs, last bool) (_ Attachme
 		c.filters = append(c.filters, filter)
 	}
 	return c, nil
+}
+
+// place is where a filter is.
+type place struct {
+	index  int
+	parent uint32
+	name   string
+}
+
+func placeOf(f *netlink.BpfFilter) place { return place{f.LinkIndex, f.Parent, f.Name} }
+
+// SweepFilters removes the cls_bpf filters of these names, but for those of attachments to keep, from all
+// interfaces of the calling thread's network namespace: a process that was killed has left them. clsact stays,
+// because another program may use it.
+func SweepFilters(names []string, keep []Attachment) error {
+	kept := map[place]bool{}
+	for _, a := range keep {
+		if c, ok := a.(*classifier); ok {
+			for _, f := range c.filters {
+				kept[placeOf(f)] = true
+			}
+		}
+	}
+	conn, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	links, err := conn.LinkList()
+	if err != nil {
+		return fmt.Errorf("list interfaces: %w", err)
+	}
+	var errs []error
+	for _, l := range links {
+		for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
+			filters, err := conn.FilterList(l, parent)
+			errs = append(errs, ignoreGone(err))
+			for _, f := range filters {
+				b, ok := f.(*netlink.BpfFilter)
+				if ok && b.Handle == filterHandle && slices.Contains(names, b.Name) && !kept[placeOf(b)] {
+					errs = append(errs, ignoreGone(conn.FilterDel(f)))
+				}
+			}
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("remove filters of a previous instance: %w", err)
+	}
+	return nil
 }
 
 func (c *classifier) Detach() error {

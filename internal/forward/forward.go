@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -174,13 +173,10 @@ func New(o Options) (*Plane, error) {
 	return p, nil
 }
 
-// Clear removes what a killed instance has left in the directory of pins, for a gateway without open peers: its programs would go
-// on sending packets without encryption.
+// Clear removes what a killed instance has left, in the directory of pins and at interfaces of the calling thread's network
+// namespace, for a gateway without open peers: its programs would go on sending packets without encryption.
 func Clear(pins string) error {
-	if _, err := os.Stat(pins); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err := errors.Join(os.RemoveAll(pins), bpf.RemovePair(program.Segmenter)); err != nil {
+	if err := program.Clear(pins); err != nil {
 		return fmt.Errorf("remove programs of the previous instance: %w", err)
 	}
 	return nil
@@ -690,7 +686,11 @@ func (p *Plane) attach(s *plane.State) error {
 		return nil
 	}
 	p.swept = true
-	return p.program.Sweep()
+	var attached []bpf.Attachment
+	for _, a := range p.attached {
+		attached = append(attached, a.Attachment)
+	}
+	return p.program.Sweep(attached)
 }
 
 // segment has the kernel segment super-packets if there are open peers, and reports whether it does. Without the pair of

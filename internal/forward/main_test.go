@@ -41,6 +41,9 @@ func TestMain(m *testing.M) {
 // slowOf makes the paths of that daemon slow.
 const slowOf = "TABANE_TEST_SLOW"
 
+// legacyOf makes that daemon attach its program with cls_bpf.
+const legacyOf = "TABANE_TEST_LEGACY"
+
 // far is the prefix behind the peer of the daemon.
 var far = netip.MustParsePrefix("10.2.0.0/16")
 
@@ -83,7 +86,10 @@ func (s *sealed) Run(ctx context.Context) error {
 func runDaemon(pins string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	p, err := New(Options{Pins: func() (string, error) { return pins, nil }, Sealed: func(o plane.Open) (Sealed, error) { return &sealed{o}, nil }})
+	p, err := New(Options{
+		Legacy: os.Getenv(legacyOf) != "", Pins: func() (string, error) { return pins, nil },
+		Sealed: func(o plane.Open) (Sealed, error) { return &sealed{o}, nil },
+	})
 	if err != nil {
 		return err
 	}

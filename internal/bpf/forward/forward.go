@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -141,8 +142,24 @@ func (p *Program) Inherited() (Inherited, error) {
 	return i, nil
 }
 
-// Sweep detaches the programs of a previous instance from interfaces that Attach and Join were not called for.
-func (p *Program) Sweep() error { return p.pins.Sweep() }
+// The names of the programs' filters, where they are attached with cls_bpf.
+const nameSplit, nameJoin, nameRestore = "tabane_forward", "tabane_join", "tabane_restore"
+
+// Sweep detaches the programs of a previous instance from interfaces that Attach, Join and Restore were not
+// called for. attached is what they have returned.
+func (p *Program) Sweep(attached []bpf.Attachment) error {
+	return errors.Join(p.pins.Sweep(), sweepFilters(attached))
+}
+
+func sweepFilters(keep []bpf.Attachment) error {
+	return bpf.SweepFilters([]string{nameSplit, nameJoin, nameRestore}, keep)
+}
+
+// Clear detaches what a killed instance has left, which has pinned in a directory what it could, and removes the pair of
+// interfaces that segments.
+func Clear(pins string) error {
+	return errors.Join(os.RemoveAll(pins), sweepFilters(nil), bpf.RemovePair(Segmenter))
+}
 
 // Unpin has the program go with this process, at a clean stop.
 func (p *Program) Unpin() error { return p.pins.Remove() }
@@ -154,7 +171,7 @@ func (p *Program) Close() error { return errors.Join(p.pins.Drop(), p.objects.Cl
 // receives, after other tcx programs. It returns the errors of bpf.Attach.
 func (p *Program) Attach(link string) (bpf.Attachment, error) {
 	a, err := bpf.Attach(bpf.AttachOptions{
-		Link: link, Name: "tabane_forward", Legacy: p.legacy, Last: true, Ethernet: bpf.Programs{Ingress: p.objects.Split},
+		Link: link, Name: nameSplit, Legacy: p.legacy, Last: true, Ethernet: bpf.Programs{Ingress: p.objects.Split},
 		Pin: p.pins.Link("split-" + link),
 	})
 	if err != nil {
@@ -525,7 +542,7 @@ func (p *Program) Reset(peer int) error {
 // thread's network namespace receives, and is otherwise as Attach.
 func (p *Program) Join(link string) (bpf.Attachment, error) {
 	a, err := bpf.Attach(bpf.AttachOptions{
-		Link: link, Name: "tabane_join", Legacy: p.legacy, Ethernet: bpf.Programs{Ingress: p.objects.Join},
+		Link: link, Name: nameJoin, Legacy: p.legacy, Ethernet: bpf.Programs{Ingress: p.objects.Join},
 		Pin: p.pins.Link("join-" + link),
 	})
 	if err != nil {

@@ -43,7 +43,7 @@ func (k *programSessionKey) flow(source [16]byte) tunnel.Flow {
 // as Join.
 func (p *Program) Restore(link string) (bpf.Attachment, error) {
 	a, err := bpf.Attach(bpf.AttachOptions{
-		Link: link, Name: "tabane_restore", Legacy: p.legacy, Ethernet: bpf.Programs{Ingress: p.objects.Restore},
+		Link: link, Name: nameRestore, Legacy: p.legacy, Ethernet: bpf.Programs{Ingress: p.objects.Restore},
 		Pin: p.pins.Link("restore-" + link),
 	})
 	if err != nil {
