@@ -3,6 +3,7 @@ package sealed
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"sync/atomic"
@@ -121,6 +122,30 @@ var outages = []struct {
 	{"the other gateway is killed", 100, 2 * time.Second, 2, func(_, b *gateway, mark func()) {
 		b.crash()
 		b.run()
+		mark()
+	}},
+	{"the gateway with endpoints is away for 3 s", 100, 2 * time.Second, 2, func(a, _ *gateway, mark func()) {
+		a.crash()
+		time.Sleep(3 * time.Second)
+		a.run()
+		mark()
+	}},
+	{"the other gateway is away for 3 s", 100, 2 * time.Second, 2, func(_, b *gateway, mark func()) {
+		b.crash()
+		time.Sleep(3 * time.Second)
+		b.run()
+		mark()
+	}},
+	{"a gateway is away for 3 s, and both have endpoints", 100, 2 * time.Second, 2, func(a, b *gateway, mark func()) {
+		for i := range a.state.Paths {
+			b.state.Peers[0].Endpoints = append(b.state.Peers[0].Endpoints, netip.MustParseAddrPort(fmt.Sprintf("192.168.%d.1:4790", i)))
+		}
+		if err := b.plane.Apply(b.state); err != nil {
+			b.t.Fatal(err)
+		}
+		a.crash()
+		time.Sleep(3 * time.Second)
+		a.run()
 		mark()
 	}},
 	{"all paths go and return", 100, 3 * time.Second, 2, func(a, b *gateway, mark func()) {

@@ -20,9 +20,10 @@ const (
 	rejectMessages = 1 << 32
 	// confirmWithin is how long a session of a responder waits for its first message.
 	confirmWithin = 10 * time.Second
-	// firstRetry is the time before an initiation is repeated the first time, lastRetry the longest.
+	// firstRetry is the time before an initiation is repeated the first time, lastRetry the longest: a peer
+	// that is started again, and has no endpoints to begin with, waits for it.
 	firstRetry = 250 * time.Millisecond
-	lastRetry  = 5 * time.Second
+	lastRetry  = 750 * time.Millisecond
 	// maxPending is the number of initiations whose responses are accepted, and of sessions that wait
 	// for their first message. Several are on their way where a round trip takes longer than
 	// firstRetry.
@@ -72,6 +73,7 @@ type Association struct {
 
 	pending   []*Initiation // newest last
 	wanted    bool          // a handshake is to begin, or has begun
+	wantedAt  time.Duration // since when the last one is
 	retryAt   time.Duration
 	retry     time.Duration
 	proof     proof
@@ -128,7 +130,7 @@ func (a *Association) live(yield func(*Session) bool) {
 // handshake is under way it has no effect.
 func (a *Association) Want(now time.Duration) {
 	if !a.wanted {
-		a.wanted, a.retryAt, a.retry = true, now, 0
+		a.wanted, a.wantedAt, a.retryAt, a.retry = true, now, now, 0
 	}
 }
 
@@ -272,11 +274,12 @@ func (a *Association) Complete(response []byte, now time.Duration) (*Session, er
 }
 
 // install makes a session current, and reports whether it did. Where handshakes of both gateways
-// collided, both take that of the gateway with the lower key: each would else send with the other's.
+// collided, both take that of the gateway with the lower key: each would else send with the other's. A session
+// from before is replaced, whoever began it: the peer may have been started again.
 func (a *Association) install(s *Session) bool {
 	a.wanted = false
 	other := a.current
-	stays := other != nil && (a.preferred && other.Initiator && s.collided || !a.preferred && other.collided && s.Initiator)
+	stays := other != nil && other.Born >= a.wantedAt && (a.preferred && other.Initiator && s.collided || !a.preferred && other.collided && s.Initiator)
 	if stays {
 		other = s
 	} else {

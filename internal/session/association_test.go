@@ -225,6 +225,43 @@ func TestPeerRestarts(t *testing.T) {
 	}
 }
 
+// The gateway that goes on begins handshakes while the other one is away, and takes that of the other one when it
+// is started again: whichever key is the lower one, and whoever began the session before.
+func TestPeerRestartsDuringAHandshake(t *testing.T) {
+	for order := range 4 {
+		ka, kb := newKey(t, 1), newKey(t, 2)
+		a, b := newEndpoint(t, ka, kb, 100), newEndpoint(t, kb, ka, 200)
+		if order&1 != 0 {
+			a, b, ka, kb = b, a, kb, ka
+		}
+		begins, answers := a, b
+		if order&2 != 0 {
+			begins, answers = b, a
+		}
+		begins.a.Want(0)
+		begins.take(t, answers.take(t, begins.advance(t, 0), 0), 0)
+		data(begins, answers)
+
+		now := time.Minute
+		a.a.Want(now)
+		tries := 0
+		for end := now + 10*time.Second; now < end; now = a.a.Deadline() {
+			if a.advance(t, now) != nil {
+				tries++
+			}
+		}
+		if tries < 13 {
+			t.Errorf("order %d: %d initiations in 10 s: more than a second apart", order, tries)
+		}
+		b = newEndpoint(t, kb, ka, 300)
+		b.a.Want(now)
+		b.take(t, a.take(t, b.advance(t, now), now), now)
+		if !data(b, a) || !data(a, b) {
+			t.Errorf("order %d: no common key after the first handshake", order)
+		}
+	}
+}
+
 func TestReplayedInitiationIsRefused(t *testing.T) {
 	ka, kb := newKey(t, 1), newKey(t, 2)
 	a, b := newEndpoint(t, ka, kb, 100), newEndpoint(t, kb, ka, 200)
