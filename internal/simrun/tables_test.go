@@ -93,6 +93,8 @@ func rateSD(c sample) string { return fmt.Sprintf("%.2f ± %.2f", c.Mean/1e6, c.
 func kbitsMean(c sample) string   { return fmt.Sprintf("%.0f ± %.0f", c.Mean/1e3, c.CI95/1e3) }
 func mbitsCI(c sample) string     { return fmt.Sprintf("%.2f ± %.2f", c.Mean/1e6, c.CI95/1e6) }
 func percentMean(c sample) string { return fmt.Sprintf("%.1f", c.Mean*100) }
+func mbitsRuns(c sample) string   { return fmt.Sprintf("%.1f (%d)", c.Median/1e6, c.N) }
+func shareMedian(c sample) string { return fmt.Sprintf("%.2f", c.Median) }
 func mbitsLeast(c sample) string  { return fmt.Sprintf("%.1f", c.Min/1e6) }
 func mbitsMost(c sample) string   { return fmt.Sprintf("%.1f", c.Max/1e6) }
 
@@ -249,9 +251,9 @@ func tables() []publishedTable {
 	} {
 		found.rows = append(found.rows, publishedRow{label: r.figures, cells: []publishedCell{{format: r.paper}, {r.here, r.of}, {format: r.where}}})
 	}
-	return []publishedTable{lossy, lossless, both, bound, timer, delays, rates, bursts, found, gatewaySweep(), fairness(),
+	return append([]publishedTable{lossy, lossless, both, bound, timer, delays, rates, bursts, found, gatewaySweep(), fairness(),
 		shake("shake-static"), shake("shake-unequal"), jitter(), kernelShake(), unequalPairs(), webWaiting(), webPaths(), webHeavy(), turns(), datagrams(), dynamic(), unequal(),
-		ratios(), kernelTurns(), kernelDatagrams(), kernelRatios(), limit()}
+		ratios(), kernelTurns(), kernelDatagrams(), kernelRatios(), limit()}, kernelSweep()...)
 }
 
 // fairness returns the table of cc-fairness: all cases of it.
@@ -281,16 +283,19 @@ func fairness() publishedTable {
 	return p
 }
 
+// sweepLines are the cases of gateway-sweep.
+var sweepLines = []string{
+	"fiber-fiber", "fiber-dsl", "dsl-lte", "dsl-far", "dsl-satellite", "dsl-bloated", "lossy-both", "lossier-both", "lossy-second",
+	"jittery-both", "jitterier-both", "jittery-second", "wifi-second", "asymmetric", "dead", "returns",
+	"cable-lte", "slow-satellite", "lte-5g", "low-orbit", "slow-slower",
+}
+
 // gatewaySweep returns the table of gateway-sweep: all cases of it.
 func gatewaySweep() publishedTable {
 	p := publishedTable{file: "scenarios/gateway-sweep/README.md", name: "sweep", head: []string{
 		"lines", "first, cubic", "second", "`dq`", "`dqj`", "`auto`", "three lines", "rates too high", "too low", "one of each", "first, reno", "second", "`auto`",
 	}}
-	for _, name := range []string{
-		"fiber-fiber", "fiber-dsl", "dsl-lte", "dsl-far", "dsl-satellite", "dsl-bloated", "lossy-both", "lossier-both", "lossy-second",
-		"jittery-both", "jitterier-both", "jittery-second", "wifi-second", "asymmetric", "dead", "returns",
-		"cable-lte", "slow-satellite", "lte-5g", "low-orbit", "slow-slower",
-	} {
+	for _, name := range sweepLines {
 		row := publishedRow{label: name, sampled: name == "lossy-second"}
 		for _, transport := range []string{
 			"path1-cubic", "path2-cubic", "dq-cubic", "dqj-cubic", "auto-cubic", "three-cubic", "high-cubic", "low-cubic", "mixed-cubic", "path1-reno", "path2-reno", "auto-reno",
@@ -300,6 +305,40 @@ func gatewaySweep() publishedTable {
 		p.rows = append(p.rows, row)
 	}
 	return p
+}
+
+// kernelSweep returns the tables of gateway-sweep in a lab: each line alone and auto, and auto with wrong rates.
+func kernelSweep() []publishedTable {
+	table := func(name string, head []string, lines []string, columns ...publishedCell) publishedTable {
+		p := publishedTable{file: "scenarios/gateway-sweep/README.md", name: name, head: append([]string{"lines"}, head...)}
+		for _, line := range lines {
+			row := publishedRow{label: line}
+			for _, c := range columns {
+				f := c.figures[0]
+				f.lab, f.pattern, f.traffic, f.metric = "docs/measured/gateway-sweep.json", line, "bulk", result.Goodput
+				row.cells = append(row.cells, publishedCell{c.format, []figure{f}})
+			}
+			p.rows = append(p.rows, row)
+		}
+		return p
+	}
+	goodput := func(transport string) publishedCell { return one(figure{transport: transport}, mbitsRuns) }
+	share := func(transport string, alone ...string) publishedCell {
+		return one(figure{transport: transport, alone: alone}, shareMedian)
+	}
+	var all []publishedCell
+	for _, control := range []string{"cubic", "bbr"} {
+		first, second, auto := "path1-"+control, "path2-"+control, "auto-"+control
+		all = append(all, goodput(first), goodput(second), goodput(auto), share(auto, first, second))
+	}
+	var wrong []publishedCell
+	for _, transport := range []string{"high-cubic", "low-cubic", "mixed-cubic"} {
+		wrong = append(wrong, goodput(transport), share(transport, "path1-cubic", "path2-cubic"))
+	}
+	return []publishedTable{
+		table("kernel", []string{"first, cubic", "second", "`auto`", "of the better", "first, bbr", "second", "`auto`", "of the better"}, sweepLines, all...),
+		table("kernel-rates", []string{"rates too high", "of the better line", "too low", "of it", "one of each", "of it"}, []string{"fiber-fiber", "dsl-satellite", "jittery-both", "dead"}, wrong...),
+	}
 }
 
 // shakeTransports are those of shake-static and shake-unequal, in the order of their tables.
