@@ -142,6 +142,7 @@ var layerOf = map[string]layer{
 	"internal/route/routetest":       fakes,
 	"internal/netns/netnstest":       fakes,
 	"internal/mptcp/mptcptest":       fakes,
+	"internal/seccomp/seccomptest":   fakes,
 	"internal/scenario/scenariotest": fakes,
 	"internal/lab/labtest":           labFakes,
 	"internal/iproute":               fakes,

@@ -12,20 +12,18 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
-	"github.com/tabane/tabane/internal/seccomp"
+	"github.com/tabane/tabane/internal/seccomp/seccomptest"
 )
 
 // site is a host and its gateway, and the far host that two links lead to. The gateway's kernel has no route to it.
@@ -108,64 +106,9 @@ var operations = []uint32{unix.SYS_BPF, unix.SYS_MKDIRAT, unix.SYS_UNLINKAT, uni
 // many operations it has begun.
 func (s *site) killedAt(pins string, n int) (begun int) {
 	s.t.Helper()
-	filter := []bpf.Instruction{bpf.LoadAbsolute{Off: seccomp.OffsetNumber, Size: 4}}
-	for _, call := range operations {
-		filter = append(filter, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: call, SkipTrue: 1}, bpf.RetConstant{Val: unix.SECCOMP_RET_USER_NOTIF})
-	}
-	filter = append(filter, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
-	var listener *seccomp.Listener
-	c, up := s.start(pins, func(c *exec.Cmd) error {
-		return netns.Do(s.gate, func() (err error) {
-			runtime.LockOSThread() // and never unlocked: the thread ends, with its filter
-			if listener, err = seccomp.Install(filter); err == nil {
-				err = c.Start()
-			}
-			return err
-		})
+	return seccomptest.Kill(s.t, operations, n, func(run func(*exec.Cmd) error) (*exec.Cmd, <-chan bool) {
+		return s.start(pins, func(c *exec.Cmd) error { return netns.Do(s.gate, func() error { return run(c) }) })
 	})
-	waits, err := listener.File()
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	over, ended := make(chan bool), make(chan error, 1)
-	go func() {
-		for {
-			select {
-			case <-over:
-				ended <- nil
-				return
-			default:
-			}
-			// The main thread, which cannot end, may have the filter for good: Receive would wait.
-			fds := []unix.PollFd{{Fd: int32(waits.Fd()), Events: unix.POLLIN}}
-			if n, _ := unix.Poll(fds, 10); n < 1 || fds[0].Revents&unix.POLLIN == 0 {
-				continue
-			}
-			var b [seccomp.SizeNotification]byte
-			if listener.Receive(b[:]) != nil {
-				continue // the caller has been killed
-			}
-			call, err := seccomp.Decode(b[:])
-			if err != nil {
-				ended <- err
-				return
-			}
-			if begun++; begun < n {
-				_ = listener.Continue(call.ID) // the caller may have been killed
-			} else if begun == n {
-				_ = c.Process.Kill()
-			}
-		}
-	}()
-	if <-up {
-		_ = c.Process.Kill()
-	}
-	_ = c.Wait()
-	close(over)
-	if err := errors.Join(<-ended, waits.Close(), listener.Close()); err != nil {
-		s.t.Fatal(err)
-	}
-	return begun
 }
 
 // kill kills a daemon.

@@ -5,12 +5,14 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,12 +27,13 @@ import (
 	"github.com/tabane/tabane/internal/mptcp/mptcptest"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
+	"github.com/tabane/tabane/internal/seccomp/seccomptest"
 	"github.com/tabane/tabane/internal/tc"
 	"github.com/tabane/tabane/internal/unit"
 )
 
 var (
-	killPoints   = flag.Int("points", 20, "how many times TestKilled kills a loader")
+	killPoints   = flag.Int("points", 12, "at how many points TestKilled and TestKilledReplacing kill a loader, 0 for all")
 	injectLosses = flag.Uint64("losses", 600, "how many losses TestContain waits for")
 )
 
@@ -311,80 +314,157 @@ func TestReplaceInUse(t *testing.T) {
 	}
 }
 
-// loadIn is the environment variable with the directory in which a child of TestKilled loads.
+// loadIn is the environment variable with the directory in which the test's program loads a control.
 const loadIn = "TABANE_TEST_LOAD_IN"
 
-// TestKilled kills a loader at many points: the control is loaded whole or not at all, and can then be
-// loaded.
-func TestKilled(t *testing.T) {
-	rates := []unit.Bandwidth{unit.MbitPerSecond}
-	if dir := os.Getenv(loadIn); dir != "" {
-		o := Options{Dir: dir, Pace: true, Prefix: os.Getenv(loadIn + "_PREFIX"), Rates: rates}
-		fmt.Println("begin")
-		if _, err := Load(os.Getenv(loadIn+"_NAME"), o); err != nil {
+// load is the loader that TestKilled and TestKilledReplacing kill.
+func load(dir string) error {
+	_, err := Load(os.Getenv(loadIn+"_NAME"), Options{Dir: dir, Pace: true, Prefix: os.Getenv(loadIn + "_PREFIX"), Rates: killedRates})
+	return err
+}
+
+// killedRates are the rates that the loader sets.
+var killedRates = []unit.Bandwidth{unit.MbitPerSecond}
+
+// operations are the system calls by which the loader changes maps, programs, links and pins.
+var operations = []uint32{unix.SYS_BPF, unix.SYS_MKDIRAT, unix.SYS_UNLINKAT}
+
+// killLoader starts a loader and kills it before its operation number n, from 1, or when it has loaded. It
+// returns how many operations it has begun.
+func killLoader(t *testing.T, o Options, name string, n int) int {
+	return seccomptest.Kill(t, operations, n, func(run func(*exec.Cmd) error) (*exec.Cmd, <-chan bool) {
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = append(os.Environ(), loadIn+"="+o.Dir, loadIn+"_PREFIX="+o.Prefix, loadIn+"_NAME="+name)
+		cmd.Stderr = os.Stderr
+		out, err := cmd.StdoutPipe()
+		if err != nil {
 			t.Fatal(err)
 		}
-		return
+		started := make(chan error)
+		go func() { started <- run(cmd) }()
+		if err := <-started; err != nil {
+			t.Fatal(err)
+		}
+		up := make(chan bool, 1)
+		go func() {
+			_, err := io.ReadFull(out, make([]byte, len(loaded)))
+			up <- err == nil
+		}()
+		return cmd, up
+	})
+}
+
+// loaded is what the loader prints in the end.
+const loaded = "loaded\n"
+
+// killedAt calls f for the points, of all operations of a loader, at which it is to be killed.
+func killedAt(t *testing.T, o Options, name string, f func(n int)) {
+	all := killLoader(t, o, name, math.MaxInt)
+	n := *killPoints
+	if n == 0 || n > all {
+		n = all
 	}
-	o := testOptions(t)
-	o.Rates = rates
-	// ratio has a second pin.
-	for _, name := range []string{"lia", Ratio} {
-		t.Run(name, func(t *testing.T) { killLoaders(t, o, name, *killPoints/2) })
+	for i := range n {
+		f(1 + i*all/n)
+	}
+	if t.Logf("killed at %d of %d operations", n, all); all < 30 {
+		t.Errorf("a loader has only %d operations", all)
 	}
 }
 
-func killLoaders(t *testing.T, o Options, name string, points int) {
+// TestKilled kills a loader before its operations on the kernel: the control is loaded whole or not at all,
+// and can then be loaded.
+func TestKilled(t *testing.T) {
+	o := testOptions(t)
+	o.Rates = killedRates
+	// ratio has a second pin.
+	for _, name := range []string{"lia", Ratio} {
+		t.Run(name, func(t *testing.T) {
+			whole := 0
+			killedAt(t, o, name, func(n int) {
+				if err := Unload(o.Dir, name); err != nil && !errors.Is(err, os.ErrNotExist) {
+					t.Fatal(err)
+				}
+				settle(t, o.Prefix+name, false)
+				killLoader(t, o, name, n)
+				list, err := List(o.Dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if settle(t, o.Prefix+name, len(list) == 1); len(list) == 1 {
+					whole++
+				}
+				if _, err := Load(name, o); err != nil {
+					t.Fatalf("load after a loader was killed before operation %d: %v", n, err)
+				}
+			})
+			t.Logf("%d had loaded", whole)
+			if err := Unload(o.Dir, name); err != nil {
+				t.Error(err)
+			}
+			if left, err := os.ReadDir(o.Dir); err != nil || len(left) > 0 {
+				t.Errorf("left: %v, %v", left, err)
+			}
+			settle(t, o.Prefix+name, false)
+		})
+	}
+}
+
+// TestKilledReplacing kills loaders that replace another version, which a connection uses: one of the two is
+// loaded, the connection goes on, and the new version can then be loaded.
+func TestKilledReplacing(t *testing.T) {
+	o := testOptions(t)
+	p := mptcptest.New(t, netnstest.New(t), netnstest.New(t), 1)
+	for _, name := range []string{"lia", Ratio} {
+		t.Run(name, func(t *testing.T) {
+			old, replacing := o, o
+			old.Pace, replacing.Rates = false, killedRates
+			use(t, name, old, p.Server)
+			l := p.Listen(t)
+			server, client := p.Connect(t, l)
+			defer func() { _, _, _ = server.Close(), client.Close(), l.Close() }()
+			replaced := 0
+			killedAt(t, o, name, func(n int) {
+				if _, err := Load(name, old); err != nil {
+					t.Fatal(err)
+				}
+				killLoader(t, o, name, n)
+				list, err := List(o.Dir)
+				if err != nil || len(list) != 1 || !list[0].Current {
+					t.Fatalf("after a loader was killed before operation %d: %+v, %v", n, list, err)
+				}
+				if list[0].Version.Paced() {
+					replaced++
+				}
+				deliver(t, server, client)
+				if _, err := Load(name, replacing); err != nil {
+					t.Fatalf("load after a loader was killed before operation %d: %v", n, err)
+				}
+				if list, err = List(o.Dir); err != nil || len(list) != 1 || !list[0].Version.Paced() || name == Ratio && !slices.Equal(list[0].Rates, killedRates) {
+					t.Fatalf("load after a loader was killed before operation %d: %+v, %v", n, list, err)
+				}
+				deliver(t, server, client)
+			})
+			t.Logf("%d had replaced it", replaced)
+		})
+	}
+}
+
+// deliver sends some segments.
+func deliver(t *testing.T, from io.Writer, to net.Conn) {
 	t.Helper()
-	// child returns a loader that has just begun.
-	child := func() *exec.Cmd {
-		cmd := exec.Command("/proc/self/exe", "-test.run", "^TestKilled$")
-		cmd.Env = append(os.Environ(), loadIn+"="+o.Dir, loadIn+"_PREFIX="+o.Prefix, loadIn+"_NAME="+name)
-		out, err := cmd.StdoutPipe()
-		if err == nil {
-			err = cmd.Start()
-		}
-		if err == nil {
-			_, err = io.ReadFull(out, make([]byte, len("begin\n")))
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return cmd
+	b := make([]byte, 20000)
+	sent := make(chan error, 1)
+	go func() {
+		_, err := from.Write(b)
+		sent <- err
+	}()
+	err := to.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if err == nil {
+		_, err = io.ReadFull(to, make([]byte, len(b)))
 	}
-	first := child()
-	at := time.Now()
-	if err := first.Wait(); err != nil {
+	if err = errors.Join(err, <-sent); err != nil {
 		t.Fatal(err)
-	}
-	took := time.Since(at)
-	whole := 0
-	for i := range points {
-		if err := Unload(o.Dir, name); err != nil && !errors.Is(err, os.ErrNotExist) {
-			t.Fatal(err)
-		}
-		settle(t, o.Prefix+name, false)
-		cmd := child()
-		time.Sleep(took * 6 / 5 * time.Duration(i) / time.Duration(points))
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		list, err := List(o.Dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if settle(t, o.Prefix+name, len(list) == 1); len(list) == 1 {
-			whole++
-		}
-		if _, err := Load(name, o); err != nil {
-			t.Fatalf("load after a loader was killed at point %d: %v", i, err)
-		}
-	}
-	t.Logf("%d loaders killed within %v: %d had loaded", points, took, whole)
-	if err := Unload(o.Dir, name); err != nil {
-		t.Error(err)
-	}
-	if left, err := os.ReadDir(o.Dir); err != nil || len(left) > 0 {
-		t.Errorf("left: %v, %v", left, err)
 	}
 }
 
