@@ -341,11 +341,22 @@ func (u *tuner) explore(ctx context.Context, t *scenario.Transport, d time.Durat
 	if _, err := fetch(ctx, u.lab, u.lab.Spec().Experiment.Client, args, func(traffic.Sample) {}); err != nil {
 		return fmt.Errorf("have the paths learned: %w", err)
 	}
-	return nil
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(drained):
+		return nil
+	}
 }
 
-// exploreBytes are more than are downloaded in that time.
-const exploreBytes = int64(1 * unit.TB)
+const (
+	// exploreBytes are more than are downloaded in that time.
+	exploreBytes = int64(1 * unit.TB)
+	// drained is how long the run then waits, so that it finds the queues empty, as in the simulator. What
+	// is still queued would be in its least round-trip time, and TCP does not count the answer to a
+	// tail loss probe with a shorter one (RFC 8985 section 6.2).
+	drained = time.Second
+)
 
 // overflows reports whether one path of a connection carries data first in some run.
 func overflows(spec *scenario.Spec, tunings map[result.CellKey]tuning) bool {
