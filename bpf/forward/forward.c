@@ -11,7 +11,8 @@
  * nothing.
  *
  * join runs at ingress of the paths' interfaces, takes packets out of the tunnel, and has the kernel
- * route them. restore runs there too, and gives packets of NAT sessions the hosts' addresses again.
+ * route them. restore runs there too, and gives packets of NAT sessions the hosts' addresses again, and
+ * count, which counts packets that are as the hosts made them.
  *
  * Needs Linux 5.13; a tunnel of one IP version in the other, Linux 6.3.
  */
@@ -230,8 +231,8 @@ struct peer {
 	struct rule_state rule[MAX_RULES];
 };
 
-/* What has arrived from a peer with NAT, by path. */
-struct translated {
+/* What has arrived from a peer with NAT or mode plain, by path. */
+struct counted {
 	struct count path[SCHED_PATHS];
 };
 
@@ -277,11 +278,14 @@ struct session {
 	__u8 source[16]; /* of the host */
 	__u64 used;	 /* in ns, up to SESSION_TICK ago */
 	__u32 state;
-	__u32 reserved;
+	__u32 tick; /* of used */
 };
 
-/* How exact the time of a session's last packet is. */
-#define SESSION_TICK (1000ULL * 1000 * 1000)
+/*
+ * How exact the time of a session's last packet is, as the number of bits that jiffies are shifted by: 1.28 s with 100
+ * jiffies per second, 0.13 s with 1000. Reading them costs nothing, reading the clock as much as looking up a session.
+ */
+#define SESSION_TICK 7
 
 /* A packet of a flow without a session. */
 struct wanted {
@@ -294,6 +298,12 @@ struct wanted {
 struct origin {
 	__u8 address[16];
 	__u32 family;
+};
+
+/* Where packets of a peer with mode plain arrive. */
+struct line {
+	__u32 ifindex;
+	__u32 peer;
 };
 
 /* What routes or origins have of an address: of family, or of family | IS_ORIGIN. */
@@ -415,13 +425,22 @@ struct {
 	__type(value, __u32);
 } origins SEC(".maps");
 
+/* The number of the path whose packets arrive there. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_PEERS * SCHED_PATHS);
+	__type(key, struct line);
+	__type(value, __u32);
+} lines SEC(".maps");
+
 /* By the number of the peer. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, MAX_PEERS);
 	__type(key, __u32);
-	__type(value, struct translated);
-} translations SEC(".maps");
+	__type(value, struct counted);
+} arrivals SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -549,16 +568,25 @@ static __always_inline int addresses(struct __sk_buff *skb, struct packet *p)
 	return 0;
 }
 
-/* Reads the rest of the headers. Returns why the packet has to be left to the kernel, else LEFTS. A
- * global function, so that the verifier checks it once and not with each way through it the rest. */
-__attribute__((noinline)) int read_headers(struct __sk_buff *skb, struct packet *p)
+/* Makes the headers linear and reads the addresses; false means that the packet is none of IP. */
+static __always_inline int pull_headers(struct __sk_buff *skb, struct packet *p)
+{
+	__u32 linear = LINEAR_IPV6;
+
+	if (skb->protocol == htons(ETHERTYPE_IPV4))
+		linear = LINEAR_IPV4;
+	if (unlikely(skb->data_end - skb->data < linear))
+		bpf_skb_pull_data(skb, skb->len < linear ? skb->len : linear);
+	return addresses(skb, p);
+}
+
+/* Reads the rest of the headers. Returns why the packet has to be left to the kernel, else LEFTS. */
+static __always_inline int read_headers(struct __sk_buff *skb, struct packet *p)
 {
 	const __u8 *h = (const __u8 *)(long)skb->data + ETHERNET_HEADER, *end = (const __u8 *)(long)skb->data_end;
 	__u8 room[LONGEST_VIEW] __attribute__((aligned(8)));
 	__u32 offset;
 
-	if (!p)
-		return LEFT_MALFORMED;
 	p->flags = 0;
 	if (p->family == AF_INET) {
 		__u16 field;
@@ -743,11 +771,10 @@ static __always_inline __u32 overhead(__u32 family)
 }
 
 /*
- * Writes the headers of the tunnel over path i, for which there is room. Global, so that the verifier
- * checks it once. UDP has no checksum: with one, the receiver's kernel would merge messages of one
+ * Writes the headers of the tunnel over path i, for which there is room. UDP has no checksum: with one, the receiver's kernel would merge messages of one
  * length for the socket of the sealed plane. (RFC 6935 allows that over IPv6.)
  */
-__attribute__((noinline)) int write_outer(struct __sk_buff *skb, const struct plan *plan, __u32 i)
+static __always_inline int write_outer(struct __sk_buff *skb, const struct plan *plan, __u32 i)
 {
 	__u8 *h = (__u8 *)(long)skb->data + ETHERNET_HEADER;
 	const __u8 *end = (const __u8 *)(long)skb->data_end;
@@ -837,33 +864,52 @@ static __always_inline int session_of(struct __sk_buff *skb, const struct packet
 	return LEFTS;
 }
 
-/* Whether there is an open session for a packet to a peer, which is wanted if not. Returns why the packet has to be
- * left to the kernel, else LEFTS. Global for the same reason. */
-__attribute__((noinline)) int find_session(struct __sk_buff *skb, const struct packet *p, __u32 peer, __u32 family, __u64 now)
+/* Sets the time of a session's last packet. */
+static __always_inline void set_used(struct session *s)
+{
+	__u32 tick = bpf_jiffies64() >> SESSION_TICK;
+
+	if (s->tick != tick) {
+		s->tick = tick;
+		s->used = bpf_ktime_get_ns();
+	}
+}
+
+/* Reports a packet without a session. Global for the same reason. */
+__attribute__((noinline)) int want(const struct session_key *key, const struct packet *p, __u32 peer)
 {
 	struct wanted w = {.peer = peer};
+
+	if (!key || !p)
+		return 0;
+	__builtin_memcpy(&w.key, key, sizeof(w.key));
+	__builtin_memcpy(w.source, p->source, sizeof(w.source));
+	return bpf_ringbuf_output(&wants, &w, sizeof(w), 0);
+}
+
+/* Whether there is an open session for a packet to a peer, which is wanted if not. Returns why the packet has to be
+ * left to the kernel, else LEFTS. */
+static __always_inline int find_session(struct __sk_buff *skb, const struct packet *p, __u32 peer, __u32 family)
+{
+	struct session_key key = {};
 	struct session *s;
 	int why;
 
-	if (!p)
-		return LEFT_MALFORMED;
 	if (p->family != family)
 		return LEFT_FAMILY;
-	why = session_of(skb, p, &w.key);
+	why = session_of(skb, p, &key);
 	if (why != LEFTS)
 		return why;
-	__builtin_memcpy(w.source, p->source, sizeof(w.source));
-	s = bpf_map_lookup_elem(&sessions, &w.key);
+	s = bpf_map_lookup_elem(&sessions, &key);
 	if (!s) {
-		bpf_ringbuf_output(&wants, &w, sizeof(w), 0);
+		want(&key, p, peer);
 		return LEFT_SESSION;
 	}
 	if (*(__u64 *)s->source != p->source[0] || *(__u64 *)(s->source + 8) != p->source[1])
 		return LEFT_COLLISION;
 	if (s->state != SESSION_OPEN)
 		return LEFT_SESSION;
-	if (now - s->used > SESSION_TICK)
-		s->used = now;
+	set_used(s);
 	return LEFTS;
 }
 
@@ -892,11 +938,9 @@ static __always_inline void set_checksum(struct place *at, const struct packet *
 	}
 }
 
-/* Replaces an address. Global for the same reason. */
-__attribute__((noinline)) int set_address(struct __sk_buff *skb, const struct place *at)
+/* Replaces an address. */
+static __always_inline int set_address(struct __sk_buff *skb, const struct place *at)
 {
-	if (!at)
-		return -1;
 	if (at->family == AF_INET) {
 		__u8 *h = (__u8 *)(long)skb->data + ETHERNET_HEADER;
 		__u32 from = *(const __u32 *)(at->from + 12), to = *(const __u32 *)(at->to + 12);
@@ -953,7 +997,7 @@ __attribute__((noinline)) int send_copies(struct __sk_buff *skb, const struct pl
 
 /* Begins the headers of the tunnel. Returns why the packet has to be left to the kernel, else LEFTS. Global
  * for the same reason. */
-__attribute__((noinline)) int prepare(struct __sk_buff *skb, const struct packet *p)
+static __always_inline int prepare(struct __sk_buff *skb, const struct packet *p)
 {
 	__u32 zero = 0;
 	struct outer *o = bpf_map_lookup_elem(&outers, &zero);
@@ -1008,20 +1052,14 @@ int split(struct __sk_buff *skb)
 	struct outer *outer = 0;
 	struct peer *peer;
 	const struct way *way;
-	__u32 why, family, linear = LINEAR_IPV6;
+	__u32 why, family;
 	int verdict;
 	__s64 now;
 	int path;
 
 	if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
 		return TC_NEXT;
-	if (skb->protocol == htons(ETHERTYPE_IPV4))
-		linear = LINEAR_IPV4;
-	if (unlikely(skb->data_end - skb->data < linear))
-		bpf_skb_pull_data(skb, skb->len < linear ? skb->len : linear);
-	if (!addresses(skb, &p))
-		return TC_NEXT;
-	if (!set)
+	if (!pull_headers(skb, &p) || !set)
 		return TC_NEXT;
 	owner = owner_of(set, p.destination, p.family);
 	if (!owner || owner > MAX_PEERS)
@@ -1093,7 +1131,7 @@ int split(struct __sk_buff *skb)
 	rule = &peer->rule[key.rule];
 	now = bpf_ktime_get_ns();
 	if (plan->nat) {
-		why = find_session(skb, &p, key.peer, plan->nat, now);
+		why = find_session(skb, &p, key.peer, plan->nat);
 		if (why != LEFTS)
 			return leave(why);
 	}
@@ -1409,14 +1447,14 @@ static __always_inline int is_own(const struct packet *p)
 	return set && owner_of(set, p->destination, p->family) == OWN;
 }
 
-/* Sends an ICMP error about a packet of a session to the host that has sent the packet. */
-static __always_inline int restore_error(struct __sk_buff *skb, const struct packet *p)
+/* Sends an ICMP error about a packet of a session to the host that has sent the packet. Global for the same reason. */
+__attribute__((noinline)) int restore_error(struct __sk_buff *skb, const struct packet *p)
 {
 	struct quoted q = {};
 	struct place at = {};
 	const struct session *s;
 
-	if (!read_quoted(skb, p, &q))
+	if (!p || !read_quoted(skb, p, &q))
 		return TC_NEXT;
 	if (*(__u64 *)q.source != p->destination[0] || *(__u64 *)(q.source + 8) != p->destination[1] || !is_own(p))
 		return TC_NEXT;
@@ -1452,10 +1490,10 @@ static __always_inline int restore_error(struct __sk_buff *skb, const struct pac
 }
 
 /* Counts a packet of a peer's path as on the wire: as many as were sent arrive, or are lost. */
-static __always_inline void count_translated(const struct __sk_buff *skb, __u32 origin, __u32 headers)
+static __always_inline void count_packet(const struct __sk_buff *skb, __u32 origin, __u32 headers)
 {
 	__u32 peer = origin & ORIGIN_PEER, path = origin >> ORIGIN_PATH, segments = 1, size = skb->len - ETHERNET_HEADER;
-	struct translated *t = bpf_map_lookup_elem(&translations, &peer);
+	struct counted *t = bpf_map_lookup_elem(&arrivals, &peer);
 
 	if (!t || path >= SCHED_PATHS)
 		return;
@@ -1470,35 +1508,28 @@ static __always_inline void count_translated(const struct __sk_buff *skb, __u32 
 SEC("tc")
 int restore(struct __sk_buff *skb)
 {
-	__u32 linear = skb->protocol == htons(ETHERTYPE_IPV4) ? LINEAR_IPV4 : LINEAR_IPV6, origin, owner;
+	__u32 origin, owner, why;
 	const struct setup *set = read_setup();
 	struct session_key key = {};
 	struct place at = {};
 	struct packet p = {};
 	struct session *s;
-	__u64 now;
 
 	if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
 		return TC_NEXT;
-	if (unlikely(skb->data_end - skb->data < linear))
-		bpf_skb_pull_data(skb, skb->len < linear ? skb->len : linear);
-	if (!addresses(skb, &p))
-		return TC_NEXT;
-	if (!set)
+	if (!pull_headers(skb, &p) || !set)
 		return TC_NEXT;
 	origin = origin_of(set, p.source, p.family);
-	if (origin == NOBODY) {
+	why = read_headers(skb, &p);
+	if (origin == NOBODY)
 		/* Routers on the way send errors. */
-		if (read_headers(skb, &p) == LEFTS && is_icmp(&p))
-			return restore_error(skb, &p);
-		return TC_NEXT;
-	}
+		return why == LEFTS && is_icmp(&p) ? restore_error(skb, &p) : TC_NEXT;
 	owner = owner_of(set, p.destination, p.family);
-	if (read_headers(skb, &p) != LEFTS)
+	if (why != LEFTS)
 		return owner ? TC_NEXT : refuse(REFUSED_SESSION);
 	if (owner)
 		return is_icmp(&p) ? restore_error(skb, &p) : TC_NEXT;
-	count_translated(skb, origin, p.headers);
+	count_packet(skb, origin, p.headers);
 	/* What the peer's gateway itself sends to hosts comes in the tunnel. */
 	if (session_of(skb, &p, &key) != LEFTS)
 		return refuse(REFUSED_SESSION);
@@ -1506,14 +1537,38 @@ int restore(struct __sk_buff *skb)
 	s = bpf_map_lookup_elem(&sessions, &key);
 	if (!s || s->state != SESSION_OPEN)
 		return refuse(REFUSED_SESSION);
-	now = bpf_ktime_get_coarse_ns();
-	if (now - s->used > SESSION_TICK && now > s->used)
-		s->used = now;
+	set_used(s);
 	set_checksum(&at, &p);
 	at.address = ETHERNET_HEADER + (p.family == AF_INET ? 12 : IPV6_SOURCE);
 	__builtin_memcpy(at.from, p.source, sizeof(at.from));
 	__builtin_memcpy(at.to, s->source, sizeof(at.to));
 	return set_address(skb, &at) ? TC_DROP : TC_NEXT;
+}
+
+/* Counts packets of peers with mode plain. */
+SEC("tc")
+int count(struct __sk_buff *skb)
+{
+	const struct setup *set = read_setup();
+	struct line at = {.ifindex = skb->ifindex};
+	struct packet p = {};
+	const __u32 *path;
+	__u32 peer;
+
+	if (skb->pkt_type != PACKET_HOST || skb->vlan_present || !pull_headers(skb, &p) || !set)
+		return TC_NEXT;
+	peer = owner_of(set, p.source, p.family);
+	if (!peer || peer > MAX_PEERS)
+		return TC_NEXT;
+	at.peer = peer - 1;
+	path = bpf_map_lookup_elem(&lines, &at);
+	if (!path || read_headers(skb, &p) != LEFTS)
+		return TC_NEXT;
+	/* A peer's gateway may have addresses of its prefixes: its messages are not packets of hosts. */
+	if (p.protocol == PROTO_UDP && p.destination_port == set->port && owner_of(set, p.destination, p.family) == OWN)
+		return TC_NEXT;
+	count_packet(skb, at.peer | *path << ORIGIN_PATH, p.headers);
+	return TC_NEXT;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -163,9 +163,9 @@ static long (*bpf_spin_lock)(struct bpf_spin_lock *lock) = (void *)93;
 static long (*bpf_spin_unlock)(struct bpf_spin_lock *lock) = (void *)94;
 static void *(*bpf_sk_storage_get)(void *map, void *sk, void *value, __u64 flags) = (void *)107;
 static long (*bpf_probe_read_kernel)(void *to, __u32 size, const void *from) = (void *)113;
+static __u64 (*bpf_jiffies64)(void) = (void *)118;
 static long (*bpf_ringbuf_output)(void *map, const void *data, __u64 size, __u64 flags) = (void *)130;
 static long (*bpf_redirect_neigh)(__u32 ifindex, struct bpf_redir_neigh *params, int size, __u64 flags) = (void *)152;
-static __u64 (*bpf_ktime_get_coarse_ns)(void) = (void *)160;
 static long (*bpf_loop)(__u32 turns, void *callback, void *context, __u64 flags) = (void *)181;
 
 #endif

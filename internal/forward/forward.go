@@ -63,9 +63,9 @@ type Plane struct {
 	measured   map[string]measured // not yet in plans
 	wake       chan struct{}
 
-	tunnels    tunnels
-	translated translated
-	nat        *nat
+	tunnels tunnels
+	counted counted
+	nat     *nat
 
 	mu         sync.Mutex // guards the following
 	program    *program.Program
@@ -102,6 +102,7 @@ const (
 	kindSplit kind = iota
 	kindJoin
 	kindRestore
+	kindCount
 )
 
 // attachment is the program on an interface.
@@ -116,6 +117,8 @@ type peer struct {
 	number int
 	measured
 	ways []program.Way
+	// indices are those of the paths' interfaces, 0 if there is none.
+	indices [plane.MaxPaths]int
 	// reasons are why ways are not used.
 	reasons []string
 	mtu     int
@@ -160,7 +163,7 @@ func New(o Options) (*Plane, error) {
 	if err := p.load(&o); err != nil {
 		return nil, err
 	}
-	p.tunnels.program, p.translated.read = p.program, p.program.Translated
+	p.tunnels.program, p.counted.read, p.counted.log = p.program, p.program.Counted, p.log
 	p.nat = newNAT(p.program, p.log)
 	var err error
 	if p.kernel, err = route.Dial(); err != nil {
@@ -246,7 +249,7 @@ func (p *Plane) NATSession(peer string, r tunnel.NATSession) { p.nat.receive(pee
 
 // Arrived implements plane.Open.
 func (p *Plane) Arrived(peer string) [plane.MaxPaths]plane.Arrived {
-	if all, ok := p.translated.arrived(peer); ok {
+	if all, ok := p.counted.arrived(peer); ok {
 		return all
 	}
 	return p.tunnels.arrived(peer)
@@ -262,7 +265,7 @@ func (p *Plane) Sent(peer string, path int) uint64 {
 }
 
 // Marked implements plane.Open.
-func (p *Plane) Marked(peer string, path int, sent uint64) { p.translated.mark(peer, path, sent) }
+func (p *Plane) Marked(peer string, path int, sent uint64) { p.counted.mark(peer, path, sent) }
 
 // check returns why a state cannot be applied.
 func check(s *plane.State) error {
@@ -361,12 +364,13 @@ func (p *Plane) replace() error {
 	p.generation++
 	p.numbers.Store(&numbers)
 	errs = append(errs, p.program.Listen(p.state.Port), p.tunnels.number(numbers), p.setNAT())
+	p.setCounted()
 	devices := devices{}
 	for _, r := range p.peers {
 		p.find(r, devices)
 		errs = append(errs, p.setPlans(r, p.generation-1))
 	}
-	errs = append(errs, p.setOrigins())
+	errs = append(errs, p.setOrigins(), p.setLines())
 	// Until here packets find plans of the generation before.
 	errs = append(errs, p.program.SetPolicy(p.generation, p.state.Policy), p.setRoutes(), p.program.KeepPlans(p.generation))
 	return errors.Join(errs...)
@@ -374,19 +378,61 @@ func (p *Plane) replace() error {
 
 // setNAT configures the peers with NAT. The mutex is locked.
 func (p *Plane) setNAT() error {
-	peers, numbers := map[string]natPeer{}, map[string]int{}
+	peers := map[string]natPeer{}
 	for name, r := range p.peers {
 		if r.conf.Mode == plane.NAT {
-			peers[name], numbers[name] = natPeer{number: r.number, prefixes: r.conf.Prefixes}, r.number
+			peers[name] = natPeer{number: r.number, prefixes: r.conf.Prefixes}
 		}
 	}
-	p.translated.number(numbers)
 	err := p.nat.configure(peers, p.state.LAN.Prefixes)
 	if !p.resumed {
 		p.resumed = true
 		err = errors.Join(err, p.nat.takeOver())
 	}
 	return err
+}
+
+// setCounted has packets of peers counted that have no numbers. The mutex is locked.
+func (p *Plane) setCounted() {
+	numbers, plain := map[string]int{}, map[string]bool{}
+	for name, r := range p.peers {
+		if r.conf.Mode.Counted() {
+			numbers[name], plain[name] = r.number, r.conf.Mode == plane.Plain
+		}
+	}
+	p.counted.number(numbers, plain)
+}
+
+// setLines sets where packets of peers with mode plain arrive: on the interface of their path, if they are counted there and it
+// is not that of several. The mutex is locked.
+func (p *Plane) setLines() error {
+	lines := map[program.Line]int{}
+	for name, r := range p.peers {
+		if r.conf.Mode != plane.Plain {
+			continue
+		}
+		own := r.indices
+		for i, index := range r.indices {
+			if index == 0 {
+				continue
+			}
+			if a := p.attached[at{r.paths[i].Interface, kindCount}]; a == nil || a.Attachment == nil || a.index != index {
+				own[i] = 0
+			}
+			for j := range i {
+				if r.indices[j] == index {
+					own[i], own[j] = 0, 0
+				}
+			}
+		}
+		for i, index := range own {
+			if index != 0 {
+				lines[program.Line{Interface: index, Peer: r.number}] = i
+			}
+		}
+		p.counted.lines(name, own)
+	}
+	return p.program.SetLines(lines)
 }
 
 // setOrigins sets where packets of NAT sessions come from: where the peers' paths are reached. The mutex is locked.
@@ -486,13 +532,15 @@ func (p *Plane) find(r *peer, devices devices) {
 	}
 	r.ways, r.reasons, r.mtu = make([]program.Way, len(r.paths)), make([]string, len(r.paths)), 0
 	var outside netip.Addr // the first end of the tunnel
+	r.indices = [plane.MaxPaths]int{}
 	for i := range r.paths {
 		c := &r.paths[i]
-		if c.Interface == "" || !c.Remote.IsValid() {
+		if c.Interface == "" {
 			continue
 		}
 		at := devices.named(c.Interface)
-		if at.index == 0 {
+		r.indices[i] = at.index
+		if at.index == 0 || !c.Remote.IsValid() {
 			continue
 		}
 		mtu := at.mtu
@@ -621,7 +669,7 @@ func (p *Plane) setRoutes() error {
 	return p.program.SetRoutes(routes)
 }
 
-// attach attaches the programs to the interfaces of the LAN and, for a tunnel and NAT, of the paths. The
+// attach attaches the programs to the interfaces of the LAN and of the paths. The
 // mutex is locked.
 func (p *Plane) attach(s *plane.State) error {
 	if p.closed {
@@ -634,7 +682,7 @@ func (p *Plane) attach(s *plane.State) error {
 	for _, m := range []struct {
 		mode plane.Mode
 		kind kind
-	}{{plane.Unsealed, kindJoin}, {plane.NAT, kindRestore}} {
+	}{{plane.Unsealed, kindJoin}, {plane.NAT, kindRestore}, {plane.Plain, kindCount}} {
 		if slices.ContainsFunc(s.Peers, func(c plane.Peer) bool { return c.Mode == m.mode }) {
 			for _, c := range s.Paths {
 				places = append(places, at{c.Interface, m.kind})
@@ -671,12 +719,17 @@ func (p *Plane) attach(s *plane.State) error {
 			attach = p.program.Join
 		case kindRestore:
 			attach = p.program.Restore
+		case kindCount:
+			attach = p.program.Count
 		case kindSplit:
 		}
 		made, err := attach(name)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			continue
+		case err != nil && place.kind == kindCount:
+			// Packets are sent over an interface without Ethernet headers, such as that of a modem.
+			p.log.Warn("losses are not counted", "interface", name, "err", err)
 		case err != nil:
 			return err
 		}
@@ -852,7 +905,7 @@ func (p *Plane) update(all bool) error {
 			p.nat.up(name)
 		}
 	}
-	errs = append(errs, p.setOrigins())
+	errs = append(errs, p.setOrigins(), p.setLines())
 	if all {
 		errs = append(errs, p.setRoutes(), p.attach(&p.state))
 	}

@@ -290,8 +290,8 @@ func TestKilledWithFilters(t *testing.T) {
 		s.arrives()
 		s.kill(c)
 		s.arrives()
-		if n := s.filters(); n != 2 {
-			t.Errorf("%s: a killed daemon leaves %d filters, want those of lan and of the pair that segments", name, n)
+		if n := s.filters(); n != 4 {
+			t.Errorf("%s: a killed daemon leaves %d filters, want those of lan, both paths and the pair that segments", name, n)
 		}
 		next()
 		if n := s.filters(); n != 0 {

@@ -43,6 +43,9 @@ func (m Mode) String() string {
 // Open reports whether the open plane carries the packets.
 func (m Mode) Open() bool { return m != Tunnel }
 
+// Counted reports whether packets have no numbers: messages say how many were sent.
+func (m Mode) Counted() bool { return m == Plain || m == NAT }
+
 // Disciplines returns the names of the disciplines with which an open peer's packets can be carried:
 // those that a sched.Planner knows.
 func (m Mode) Disciplines() []string {
@@ -97,7 +100,7 @@ type NATFlow struct {
 // Arrived is what has arrived over a path of packets that are not encrypted.
 type Arrived struct {
 	Count
-	// Lost packets are missing: between the first and the last one in a tunnel, before the last Marked with NAT.
+	// Lost packets are missing: between the first and the last one in a tunnel, before the last Marked otherwise.
 	Lost uint64
 }
 
@@ -114,8 +117,8 @@ type Open interface {
 	Arrived(peer string) [MaxPaths]Arrived
 	// Sent is how many packets the open plane has sent over a path to a peer.
 	Sent(peer string, path int) uint64
-	// Marked is called when a message has arrived over a path, before which the peer has sent so many packets of NAT
-	// sessions over it.
+	// Marked is called when a message has arrived over a path, before which a peer with NAT or mode plain has sent so many
+	// packets over it.
 	Marked(peer string, path int, sent uint64)
 	// NATSession takes what a peer says of NAT sessions. The record belongs to the callee.
 	NATSession(peer string, r tunnel.NATSession)

@@ -488,7 +488,7 @@ func (r *peer) records(k *keys, o *opened, body []byte, size int, b *batch) {
 			l.lost += l.openLoss.Look(v.Packets, v.Lost)
 			changed = true
 		case tunnel.Sent:
-			if p.opened == nil || r.conf.Mode != plane.NAT {
+			if p.opened == nil || !r.conf.Mode.Counted() {
 				p.counts.drop(dropUnexpected, 1)
 				break
 			}

@@ -61,7 +61,7 @@ const arrivedLen, sentLen = 20, 11
 
 // appendArrived appends what has arrived in open messages. The mutex is locked.
 func (r *peer) appendArrived(b []byte) []byte {
-	if r.plane.opened == nil || r.conf.Mode != plane.Unsealed && r.conf.Mode != plane.NAT {
+	if r.plane.opened == nil || !r.conf.Mode.Open() {
 		return b
 	}
 	for i, a := range r.plane.opened.Arrived(r.conf.Name) {
@@ -72,10 +72,10 @@ func (r *peer) appendArrived(b []byte) []byte {
 	return b
 }
 
-// appendSent appends how many packets of NAT sessions were sent over a path, which a message over it says. The mutex is
+// appendSent appends how many packets without numbers were sent over a path, which a message over it says. The mutex is
 // locked.
 func (r *peer) appendSent(b []byte, path int) []byte {
-	if r.plane.opened == nil || r.conf.Mode != plane.NAT || len(b)+sentLen > controlRoom {
+	if r.plane.opened == nil || !r.conf.Mode.Counted() || len(b)+sentLen > controlRoom {
 		return b
 	}
 	return tunnel.AppendRecord(b, tunnel.Sent{Packets: r.plane.opened.Sent(r.conf.Name, path)})

@@ -166,7 +166,7 @@ type Arrived struct {
 	Packets, Lost uint64
 }
 
-// Sent is how many packets of NAT sessions were sent over the path of the message before it. The counter only
+// Sent is how many packets of mode plain or nat were sent over the path of the message before it. The counter only
 // grows while the sender of the record runs.
 type Sent struct {
 	Packets uint64

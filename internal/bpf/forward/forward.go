@@ -88,9 +88,9 @@ func Load(o Options) (*Program, error) {
 func (p *Program) maps() map[string]*ebpf.Map {
 	m := &p.objects.programMaps
 	return map[string]*ebpf.Map{
-		"flows": m.Flows, "lefts": m.Lefts, "origins": m.Origins, "outers": m.Outers, "owners": m.Owners, "peers": m.Peers,
+		"arrivals": m.Arrivals, "flows": m.Flows, "lefts": m.Lefts, "lines": m.Lines, "origins": m.Origins, "outers": m.Outers, "owners": m.Owners, "peers": m.Peers,
 		"plans": m.Plans, "policies": m.Policies, "receivers": m.Receivers, "refusals": m.Refusals, "routes": m.Routes,
-		"sessions": m.Sessions, "setups": m.Setups, "translations": m.Translations, "wants": m.Wants,
+		"sessions": m.Sessions, "setups": m.Setups, "wants": m.Wants,
 	}
 }
 
@@ -143,16 +143,16 @@ func (p *Program) Inherited() (Inherited, error) {
 }
 
 // The names of the programs' filters, where they are attached with cls_bpf.
-const nameSplit, nameJoin, nameRestore = "tabane_forward", "tabane_join", "tabane_restore"
+const nameSplit, nameJoin, nameRestore, nameCount = "tabane_forward", "tabane_join", "tabane_restore", "tabane_count"
 
-// Sweep detaches the programs of a previous instance from interfaces that Attach, Join and Restore were not
+// Sweep detaches the programs of a previous instance from interfaces that Attach, Join, Restore and Count were not
 // called for. attached is what they have returned.
 func (p *Program) Sweep(attached []bpf.Attachment) error {
 	return errors.Join(p.pins.Sweep(), sweepFilters(attached))
 }
 
 func sweepFilters(keep []bpf.Attachment) error {
-	return bpf.SweepFilters([]string{nameSplit, nameJoin, nameRestore}, keep)
+	return bpf.SweepFilters([]string{nameSplit, nameJoin, nameRestore, nameCount}, keep)
 }
 
 // Clear detaches what a killed instance has left, which has pinned in a directory what it could, and removes the pair of
@@ -535,7 +535,7 @@ func (p *Program) Reset(peer int) error {
 	if err := p.objects.Peers.Put(uint32(peer), &programPeer{}); err != nil {
 		return fmt.Errorf("reset peer %d: %w", peer, err)
 	}
-	return p.resetTranslated(peer)
+	return p.resetCounted(peer)
 }
 
 // Join has the program take packets out of the tunnel that an Ethernet interface of the calling

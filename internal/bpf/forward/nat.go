@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/bpf"
-	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/tunnel"
 )
 
@@ -171,34 +170,6 @@ func (p *Program) SetOrigins(origins map[netip.Addr]Origin, keep func(peer int) 
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("set origins of NAT: %w", err)
-	}
-	return nil
-}
-
-// Translated returns the packets of a peer's NAT sessions that have arrived since Reset, by path, those without a session
-// included.
-func (p *Program) Translated(peer int) (all [MaxPaths]plane.Count, err error) {
-	var each []programTranslated
-	if err := p.objects.Translations.Lookup(uint32(peer), &each); err != nil {
-		return all, fmt.Errorf("read what has arrived from peer %d: %w", peer, err)
-	}
-	for i := range each {
-		for j, c := range each[i].Path {
-			all[j].Packets += c.Packets
-			all[j].Bytes += c.Bytes
-		}
-	}
-	return all, nil
-}
-
-// resetTranslated clears what Translated returns.
-func (p *Program) resetTranslated(peer int) error {
-	processors, err := ebpf.PossibleCPU()
-	if err == nil {
-		err = p.objects.Translations.Put(uint32(peer), make([]programTranslated, processors))
-	}
-	if err != nil {
-		return fmt.Errorf("reset peer %d: %w", peer, err)
 	}
 	return nil
 }

@@ -19,6 +19,15 @@ type programBpfRedirNeigh struct {
 	Nh       [4]uint32
 }
 
+type programCounted struct {
+	_    structs.HostLayout
+	Path [16]struct {
+		_       structs.HostLayout
+		Packets uint64
+		Bytes   uint64
+	}
+}
+
 type programLeft uint32
 
 const (
@@ -38,6 +47,12 @@ const (
 	programLeftLEFT_COLLISION programLeft = 13
 	programLeftLEFTS          programLeft = 14
 )
+
+type programLine struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Peer    uint32
+}
 
 type programOrigin struct {
 	_       structs.HostLayout
@@ -195,11 +210,11 @@ const (
 )
 
 type programSession struct {
-	_        structs.HostLayout
-	Source   [16]uint8
-	Used     uint64
-	State    uint32
-	Reserved uint32
+	_      structs.HostLayout
+	Source [16]uint8
+	Used   uint64
+	State  uint32
+	Tick   uint32
 }
 
 type programSessionKey struct {
@@ -229,15 +244,6 @@ type programSetup struct {
 	Address    [8]uint8
 }
 
-type programTranslated struct {
-	_    structs.HostLayout
-	Path [16]struct {
-		_       structs.HostLayout
-		Packets uint64
-		Bytes   uint64
-	}
-}
-
 type programWanted struct {
 	_        structs.HostLayout
 	Key      programSessionKey
@@ -259,8 +265,10 @@ type programWay struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	programMapArrivals     = "arrivals"
 	programMapFlows        = "flows"
 	programMapLefts        = "lefts"
+	programMapLines        = "lines"
 	programMapOrigins      = "origins"
 	programMapOuters       = "outers"
 	programMapOwners       = "owners"
@@ -272,8 +280,8 @@ const (
 	programMapRoutes       = "routes"
 	programMapSessions     = "sessions"
 	programMapSetups       = "setups"
-	programMapTranslations = "translations"
 	programMapWants        = "wants"
+	programProgCount       = "count"
 	programProgJoin        = "join"
 	programProgRestore     = "restore"
 	programProgSplit       = "split"
@@ -326,6 +334,7 @@ type programSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programProgramSpecs struct {
+	Count   *ebpf.ProgramSpec `ebpf:"count"`
 	Join    *ebpf.ProgramSpec `ebpf:"join"`
 	Restore *ebpf.ProgramSpec `ebpf:"restore"`
 	Split   *ebpf.ProgramSpec `ebpf:"split"`
@@ -335,21 +344,22 @@ type programProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programMapSpecs struct {
-	Flows        *ebpf.MapSpec `ebpf:"flows"`
-	Lefts        *ebpf.MapSpec `ebpf:"lefts"`
-	Origins      *ebpf.MapSpec `ebpf:"origins"`
-	Outers       *ebpf.MapSpec `ebpf:"outers"`
-	Owners       *ebpf.MapSpec `ebpf:"owners"`
-	Peers        *ebpf.MapSpec `ebpf:"peers"`
-	Plans        *ebpf.MapSpec `ebpf:"plans"`
-	Policies     *ebpf.MapSpec `ebpf:"policies"`
-	Receivers    *ebpf.MapSpec `ebpf:"receivers"`
-	Refusals     *ebpf.MapSpec `ebpf:"refusals"`
-	Routes       *ebpf.MapSpec `ebpf:"routes"`
-	Sessions     *ebpf.MapSpec `ebpf:"sessions"`
-	Setups       *ebpf.MapSpec `ebpf:"setups"`
-	Translations *ebpf.MapSpec `ebpf:"translations"`
-	Wants        *ebpf.MapSpec `ebpf:"wants"`
+	Arrivals  *ebpf.MapSpec `ebpf:"arrivals"`
+	Flows     *ebpf.MapSpec `ebpf:"flows"`
+	Lefts     *ebpf.MapSpec `ebpf:"lefts"`
+	Lines     *ebpf.MapSpec `ebpf:"lines"`
+	Origins   *ebpf.MapSpec `ebpf:"origins"`
+	Outers    *ebpf.MapSpec `ebpf:"outers"`
+	Owners    *ebpf.MapSpec `ebpf:"owners"`
+	Peers     *ebpf.MapSpec `ebpf:"peers"`
+	Plans     *ebpf.MapSpec `ebpf:"plans"`
+	Policies  *ebpf.MapSpec `ebpf:"policies"`
+	Receivers *ebpf.MapSpec `ebpf:"receivers"`
+	Refusals  *ebpf.MapSpec `ebpf:"refusals"`
+	Routes    *ebpf.MapSpec `ebpf:"routes"`
+	Sessions  *ebpf.MapSpec `ebpf:"sessions"`
+	Setups    *ebpf.MapSpec `ebpf:"setups"`
+	Wants     *ebpf.MapSpec `ebpf:"wants"`
 }
 
 // programVariableSpecs contains global variables before they are loaded into the kernel.
@@ -383,27 +393,30 @@ func (o *programObjects) Close() error {
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programMaps struct {
-	Flows        *ebpf.Map `ebpf:"flows"`
-	Lefts        *ebpf.Map `ebpf:"lefts"`
-	Origins      *ebpf.Map `ebpf:"origins"`
-	Outers       *ebpf.Map `ebpf:"outers"`
-	Owners       *ebpf.Map `ebpf:"owners"`
-	Peers        *ebpf.Map `ebpf:"peers"`
-	Plans        *ebpf.Map `ebpf:"plans"`
-	Policies     *ebpf.Map `ebpf:"policies"`
-	Receivers    *ebpf.Map `ebpf:"receivers"`
-	Refusals     *ebpf.Map `ebpf:"refusals"`
-	Routes       *ebpf.Map `ebpf:"routes"`
-	Sessions     *ebpf.Map `ebpf:"sessions"`
-	Setups       *ebpf.Map `ebpf:"setups"`
-	Translations *ebpf.Map `ebpf:"translations"`
-	Wants        *ebpf.Map `ebpf:"wants"`
+	Arrivals  *ebpf.Map `ebpf:"arrivals"`
+	Flows     *ebpf.Map `ebpf:"flows"`
+	Lefts     *ebpf.Map `ebpf:"lefts"`
+	Lines     *ebpf.Map `ebpf:"lines"`
+	Origins   *ebpf.Map `ebpf:"origins"`
+	Outers    *ebpf.Map `ebpf:"outers"`
+	Owners    *ebpf.Map `ebpf:"owners"`
+	Peers     *ebpf.Map `ebpf:"peers"`
+	Plans     *ebpf.Map `ebpf:"plans"`
+	Policies  *ebpf.Map `ebpf:"policies"`
+	Receivers *ebpf.Map `ebpf:"receivers"`
+	Refusals  *ebpf.Map `ebpf:"refusals"`
+	Routes    *ebpf.Map `ebpf:"routes"`
+	Sessions  *ebpf.Map `ebpf:"sessions"`
+	Setups    *ebpf.Map `ebpf:"setups"`
+	Wants     *ebpf.Map `ebpf:"wants"`
 }
 
 func (m *programMaps) Close() error {
 	return _ProgramClose(
+		m.Arrivals,
 		m.Flows,
 		m.Lefts,
+		m.Lines,
 		m.Origins,
 		m.Outers,
 		m.Owners,
@@ -415,7 +428,6 @@ func (m *programMaps) Close() error {
 		m.Routes,
 		m.Sessions,
 		m.Setups,
-		m.Translations,
 		m.Wants,
 	)
 }
@@ -435,6 +447,7 @@ type programVariables struct {
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programPrograms struct {
+	Count   *ebpf.Program `ebpf:"count"`
 	Join    *ebpf.Program `ebpf:"join"`
 	Restore *ebpf.Program `ebpf:"restore"`
 	Split   *ebpf.Program `ebpf:"split"`
@@ -442,6 +455,7 @@ type programPrograms struct {
 
 func (p *programPrograms) Close() error {
 	return _ProgramClose(
+		p.Count,
 		p.Join,
 		p.Restore,
 		p.Split,
