@@ -227,7 +227,7 @@ func TestForeignChangeIsReverted(t *testing.T) {
 func TestInterruptedRunLeavesNothing(t *testing.T) {
 	needLab(t)
 	name := labPrefix() + "int"
-	scenario := variant(t, "name: epe-steady", "name: "+name)
+	scenario := variant(t, "epe-steady", "name: epe-steady", "name: "+name)
 	cmd := exec.Command(program, "lab", "run", scenario, "--quick", "--jobs", "1", "--out", filepath.Join(t.TempDir(), "out"))
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

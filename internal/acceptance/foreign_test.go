@@ -236,7 +236,7 @@ func TestForeignRouters(t *testing.T) {
 			for node, file := range c.nodes {
 				pieces = append(pieces, replaced(t, node, file)...)
 			}
-			l := foreignLab{lab: foreign(t, variant(t, pieces...)), ipv4: []string{"101", "102"}, border: []string{"asbr1", "asbr2"}, traces: []string{"nhid", "seg6"}, last: c.last}
+			l := foreignLab{lab: foreign(t, variant(t, "epe-steady", pieces...)), ipv4: []string{"101", "102"}, border: []string{"asbr1", "asbr2"}, traces: []string{"nhid", "seg6"}, last: c.last}
 			l.deliver(t)
 		})
 	}
@@ -245,7 +245,7 @@ func TestForeignRouters(t *testing.T) {
 // TestFRRAsPE: FRR is one of the border routers, and allocates the SIDs that our edge uses.
 func TestFRRAsPE(t *testing.T) {
 	programs.Need(t, "vtysh", "ip")
-	l := foreignLab{lab: foreign(t, variant(t, append(replaced(t, "asbr1", "frr-pe.conf"), "name: epe-steady", "name: epe-steady\nfamily: dual")...)), ipv4: []string{"101", "102"}, border: []string{"asbr2"}, traces: []string{"nhid", "seg6"}, last: linkB}
+	l := foreignLab{lab: foreign(t, variant(t, "epe-steady", append(replaced(t, "asbr1", "frr-pe.conf"), "name: epe-steady", "name: epe-steady\nfamily: dual")...)), ipv4: []string{"101", "102"}, border: []string{"asbr2"}, traces: []string{"nhid", "seg6"}, last: linkB}
 	for _, sid := range []string{"fc00:1:0:1:100::", "fc00:1:0:1:200::"} {
 		l.eventually("SID "+sid+" of FRR", 15*time.Second, l.shows(true, "segs 1 [ "+sid+" ]", "server", "nexthop"))
 	}

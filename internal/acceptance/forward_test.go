@@ -1,15 +1,19 @@
 package acceptance
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/tabane/tabane/internal/netns/netnstest"
+	"github.com/tabane/tabane/internal/packet"
+	"github.com/tabane/tabane/internal/programs"
 )
 
 // open restarts both gateways with a discipline and a key of their peer that needs the program.
@@ -71,6 +75,95 @@ func TestGatewayPlain(t *testing.T) {
 	}
 }
 
+// TestOpenPathsAreFollowed: when the path in use becomes longer, dq sends on the other one within half a second: of packets every
+// 10 ms in each direction at most 50 follow on the old one, where the programs send and only probes measure.
+func TestOpenPathsAreFollowed(t *testing.T) {
+	for _, mode := range []string{"plain", "nat"} {
+		t.Run(mode, func(t *testing.T) { testPathsAreFollowed(t, mode) })
+	}
+}
+
+func testPathsAreFollowed(t *testing.T, mode string) {
+	l := gateways(t)
+	l.open("dq", "mode", mode)
+	var echoes [2]atomic.Int64
+	for i := range echoes {
+		l.each(t, "site2", fmt.Sprint("path", i+1), func(p packet.Packet) {
+			const icmpv6, request, reply = 58, 128, 129
+			if b := p.Data; len(b) > 40 && b[0]>>4 == 6 && b[6] == icmpv6 && (b[40] == request || b[40] == reply) {
+				echoes[i].Add(1)
+			}
+		})
+	}
+	l.echoed(50)
+	used := 0
+	if echoes[1].Load() > echoes[0].Load() {
+		used = 1
+	}
+	l.must("client", program, "lab", "set", "--lab", l.name, fmt.Sprint("path", used+1), "delay=150ms")
+	before := [2]int64{echoes[0].Load(), echoes[1].Load()}
+	if _, err := netnstest.Echo(l.namespace("client"), contentServer, 200, 56); err != nil {
+		t.Fatal(err)
+	}
+	old, other := echoes[used].Load()-before[used], echoes[1-used].Load()-before[1-used]
+	t.Logf("%d packets on the path that has become longer, %d on the other one", old, other)
+	if old > 2*50 || other < 300-old {
+		_, text := l.gateway("site2")
+		t.Errorf("%d packets on the path that has become longer, %d on the other one\n%s", old, other, text)
+	}
+}
+
+// TestGatewayPlainLosses: packets as hosts made them have no numbers, and yet each gateway counts what is lost of them on the
+// way to it: those of the gateways' own messages besides, which are few.
+func TestGatewayPlainLosses(t *testing.T) {
+	l := gateways(t)
+	l.open("dq", "mode", "plain")
+	var requests atomic.Int64
+	l.each(t, "server", "lan", func(p packet.Packet) {
+		const icmpv6, request = 58, 128
+		if b := p.Data; !p.Sent && len(b) > 40 && b[6] == icmpv6 && b[40] == request {
+			requests.Add(1)
+		}
+	})
+	missed := func() (n [2]int64, text string) {
+		for i, node := range []string{"site1", "site2"} {
+			s, more := l.gateway(node)
+			text += more
+			for _, p := range s.Paths {
+				n[i] += int64(p.Missed)
+			}
+		}
+		return n, text
+	}
+	lossy := func(share string) {
+		for _, path := range []string{"path1", "path2"} {
+			l.must("client", program, "lab", "set", "--lab", l.name, path, "loss="+share)
+		}
+	}
+	l.echoed(50)
+	time.Sleep(time.Second) // messages that say how many were sent
+	before, _ := missed()
+	requests.Store(0)
+	lossy("5%")
+	const n = 600
+	e, err := netnstest.Echo(l.namespace("client"), contentServer, n, 1200)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lossy("0%")
+	lost := [2]int64{n - requests.Load(), requests.Load() - int64(e.Received)} // requests to site1, answers to site2
+	l.eventually("both gateways know what was lost", 5*time.Second, func() (bool, string) {
+		const messages = 40 // of the gateways' own
+		now, text := missed()
+		ok := true
+		for i := range lost {
+			counted := now[i] - before[i]
+			ok = ok && lost[i] > 5 && counted >= lost[i] && counted <= lost[i]+messages
+		}
+		return ok, fmt.Sprintf("%d are lost, counted are %d after %d\n%s", lost, now, before, text)
+	})
+}
+
 // TestGatewayNAT: with mode nat, TCP and echoes of unchanged hosts are sent over both paths with the paths' addresses
 // and arrive with the hosts' own. A gateway that restarts without its sessions is sent no packets of them once it has reset them.
 func TestGatewayNAT(t *testing.T) {
@@ -103,6 +196,114 @@ func TestGatewayNAT(t *testing.T) {
 	_ = daemons["site1"].Wait()
 	l.start("site1", "gateway")
 	wait()
+}
+
+// behindRouter puts a router into the first path of gateway-pair, and lets no path lose time.
+var behindRouter = []string{
+	"nodes:\n", `nodes:
+  router:
+    forwarding: true
+    routes: [{dst: "2001:db8:1::/64", via: "2001:db8:f1::1"}, {dst: "2001:db8:2::/64", via: "2001:db8:f3::2"}]
+`,
+	"site1:\n    forwarding: true\n", `site1:
+    forwarding: true
+    routes: [{dst: "2001:db8:f3::/64", via: "2001:db8:f1::fe"}]
+`,
+	"site2:\n    forwarding: true\n", `site2:
+    forwarding: true
+    routes: [{dst: "2001:db8:f1::/64", via: "2001:db8:f3::fe"}]
+`,
+	`peers: [{name: site2, prefixes: ["2001:db8:2::/64"]}]`,
+	`peers: [{name: site2, prefixes: ["2001:db8:2::/64"], endpoints: ["[2001:db8:f3::2]:4790", "[2001:db8:f2::2]:4790"]}]`,
+	`peers: [{name: site1, prefixes: ["2001:db8:1::/64"]}]`,
+	`peers: [{name: site1, prefixes: ["2001:db8:1::/64"], endpoints: ["[2001:db8:f1::1]:4790", "[2001:db8:f2::1]:4790"]}]`,
+	`      - {node: site2, interface: path1, addresses: ["2001:db8:f1::2/64"]}
+`, `      - {node: router, interface: one, addresses: ["2001:db8:f1::fe/64"]}
+  far1:
+    rate: 20Mbit/s
+    ends:
+      - {node: router, interface: two, addresses: ["2001:db8:f3::fe/64"]}
+      - {node: site2, interface: path1, addresses: ["2001:db8:f3::2/64"]}
+`,
+}
+
+// TestForeignSoftwareOverNAT: programs that know nothing of gateways exchange data over NAT sessions, of which each path
+// carries its part, and a router on the way reaches the host with its errors.
+func TestForeignSoftwareOverNAT(t *testing.T) {
+	programs.Need(t, "curl", "iperf3", "ping", "traceroute")
+	l := up(t, variant(t, "gateway-pair", behindRouter...), "site1.gateway.log", "site2.gateway.log")
+	l.open("dq", "mode", "nat")
+	ours := netip.MustParsePrefix("2001:db8::/46")
+	clear := l.onPaths(t, func(b []byte) bool { return b[0]>>4 == 6 && ours.Contains(netip.AddrFrom16([16]byte(b[8:24]))) })
+	client := func(argv ...string) string { t.Helper(); return l.must("client", argv...) }
+
+	if out := client("ping", "-q", "-c", "30", "-i", "0.02", "-s", "1200", contentServer.String()); !strings.Contains(out, "30 received") {
+		t.Errorf("ping: %s", out)
+	}
+	const size = 6_000_000
+	out := client("curl", "-sS", "-g", "-o", "/dev/null", "-w", "%{http_code} %{size_download}", fmt.Sprintf("http://[%v]/bytes/%d", contentServer, size))
+	if out != fmt.Sprint("200 ", size) {
+		t.Errorf("curl: %s", out)
+	}
+	server := l.command("server", "iperf3", "-s", "-p", "5201")
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = server.Process.Kill(); _ = server.Wait() }()
+	for name, options := range map[string][]string{
+		"TCP": nil, "TCP of the server": {"-R"}, "UDP": {"-u", "-b", "30M", "-l", "1200"}, "UDP of the server": {"-u", "-b", "30M", "-l", "1200", "-R"},
+	} {
+		before, _ := l.gateway("site1")
+		var r struct {
+			Error string
+			End   struct {
+				Sent     struct{ Bytes uint64 } `json:"sum_sent"`
+				Received struct{ Bytes uint64 } `json:"sum_received"`
+				Sum      struct {
+					Bytes uint64
+					Lost  float64 `json:"lost_percent"`
+				}
+			}
+		}
+		var text string
+		l.eventually(name+": iperf3 runs", 20*time.Second, func() (bool, string) {
+			text, _ = l.try("client", append([]string{"iperf3", "-J", "-n", "2M", "-c", contentServer.String()}, options...)...)
+			r.Error = ""
+			return json.Unmarshal([]byte(text), &r) == nil && r.Error == "", text // the server may not listen yet
+		})
+		// What is received of TCP when the sender ends is less than what was sent.
+		if sent := max(r.End.Sent.Bytes, r.End.Sum.Bytes); sent < 2_000_000 || r.End.Received.Bytes == 0 || r.End.Sum.Lost > 5 {
+			t.Errorf("%s: iperf3 sent %d bytes, %.1f %% are lost:\n%s", name, sent, r.End.Sum.Lost, text)
+		}
+		after, text := l.gateway("site1")
+		carried := uint64(0)
+		for i := range after.Paths {
+			each := after.Paths[i].SentBytes + after.Paths[i].ReceivedBytes - before.Paths[i].SentBytes - before.Paths[i].ReceivedBytes
+			carried += each
+			if each < 200_000 {
+				t.Errorf("%s: path %s carried %d bytes:\n%s", name, after.Paths[i].Path, each, text)
+			}
+		}
+		if carried < 1_000_000 {
+			t.Errorf("%s: the paths carried %d bytes:\n%s", name, carried, text)
+		}
+	}
+
+	// The second packet of an echo's session and those after it are sent with NAT: the hop limit ends at the router on the
+	// first path.
+	l.ip("site2", "link set path2 down")
+	l.eventually("the router's errors reach the host", 20*time.Second, func() (bool, string) {
+		out, _ := l.try("client", "ping", "-c", "5", "-i", "0.1", "-t", "2", contentServer.String())
+		return strings.Contains(out, "From 2001:db8:f3::fe icmp_seq="), out
+	})
+	out = client("traceroute", "-6", "-n", "-I", "-q", "2", "-w", "2", contentServer.String())
+	if !strings.Contains(out, "  "+contentServer.String()) {
+		t.Errorf("traceroute: %s", out)
+	}
+	t.Log(out)
+	if n := clear.Load(); n > 0 {
+		t.Errorf("%d packets with the source of a host on the paths", n)
+	}
 }
 
 // isOpenMessage reports whether a packet is a message of the tunnel that does not encrypt.

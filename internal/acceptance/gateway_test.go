@@ -35,6 +35,10 @@ type gatewayStatus struct {
 	Paths []struct {
 		Path, State string
 		SentBytes   uint64 `json:"sent_bytes"`
+		// Received and Missed are packets.
+		Received      uint64 `json:"received_packets"`
+		Missed        uint64 `json:"missed_packets"`
+		ReceivedBytes uint64 `json:"received_bytes"`
 	}
 	Dropped map[string]uint64
 }

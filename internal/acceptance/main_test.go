@@ -82,7 +82,7 @@ func epe(t *testing.T, replace ...string) *lab {
 	t.Helper()
 	scenario := "epe-steady"
 	if len(replace) > 0 {
-		scenario = variant(t, replace...)
+		scenario = variant(t, scenario, replace...)
 	}
 	return up(t, scenario, "server.edge.log", "asbr1.asbr.log", "reflector.reflector.log")
 }
@@ -317,10 +317,10 @@ func (l *lab) start(node, role string) *exec.Cmd {
 	return cmd
 }
 
-// variant is the file of epe-steady with pieces replaced, each of which must be there.
-func variant(t *testing.T, replace ...string) string {
+// variant is the file of a scenario with pieces replaced, each of which must be there.
+func variant(t *testing.T, scenario string, replace ...string) string {
 	t.Helper()
-	b, err := os.ReadFile("../../scenarios/epe-steady/scenario.yaml")
+	b, err := os.ReadFile(filepath.Join("../../scenarios", scenario, "scenario.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}

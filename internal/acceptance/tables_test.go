@@ -13,7 +13,7 @@ import (
 // replaced. The lab does not wait for the edge, which is ready when there are routes.
 func kernelRoutes(t *testing.T, server string, replace ...string) string {
 	t.Helper()
-	file := variant(t, append([]string{
+	file := variant(t, "epe-steady", append([]string{
 		"  server:\n", "  server:\n    ready: false\n" + server,
 		"      reflectors:\n        - address: 2001:db8:1::fe\n      locators: [fc00::/16]\n", "      routes: kernel\n",
 	}, replace...)...)
