@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -276,6 +277,78 @@ func BenchmarkForward(b *testing.B) {
 		})
 	}
 	publish(b, runs, []string{"", "datagrams of 1000 bytes, thousands per second (CPU s/GB)", "TCP, frames: Gbit/s", "TCP, super-packets"}, rows)
+}
+
+// BenchmarkFlows compares mode nat with one session and with 100,000, each packet of another one than that before: the medians
+// of as many turns as it runs. The receiver reads nothing, so that a packet costs what the hosts' kernels and gateways take.
+func BenchmarkFlows(b *testing.B) {
+	const ports = 50_000
+	n := newNetwork(b, false)
+	list := n.nat(2)
+	to := []netip.Addr{hostAddress(1), hostAddress(1).Next()}
+	n.ip(n.hosts[1], "ip -4 addr add %v/16 dev lan", to[1])
+	const all = 100_000
+	flow := func(i int) tunnel.Flow {
+		return tunnel.Flow{Protocol: unix.IPPROTO_UDP, Source: netip.AddrPortFrom(hostAddress(0), uint16(1000+i%ports)), Destination: netip.AddrPortFrom(to[i/ports], 99)}
+	}
+	for i := range all {
+		if err := errors.Join(list[1].SetSession(0, flow(i), true), list[0].SetSession(This, flow(i), true)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	var in *net.UDPConn
+	netnstest.Do(b, n.hosts[1], func() (err error) { in, err = net.ListenUDP("udp4", &net.UDPAddr{Port: 99}); return err })
+	defer in.Close()
+	var out int
+	netnstest.Do(b, n.hosts[0], func() (err error) {
+		out, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+		return err
+	})
+	defer unix.Close(out)
+	arrived := func() (sum uint64) {
+		counts, err := list[1].Counted(0)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, c := range counts {
+			sum += c.Packets
+		}
+		return sum
+	}
+	send := func(flows int) float64 {
+		m := message{hops: 9, payload: 980, Packet: plane.Packet{Src: hostAddress(0), Dst: to[0], Protocol: unix.IPPROTO_UDP, DstPort: 99}}
+		datagram := m.frame()[14:]
+		binary.BigEndian.PutUint16(datagram[24:], uint16(len(datagram)-20))
+		binary.BigEndian.PutUint16(datagram[26:], 0) // no checksum
+		before, start, sent := arrived(), time.Now(), uint64(0)
+		for i := 0; time.Since(start) < loadTime; {
+			for range 64 {
+				const stride = 7919 // so that neighbors in a map are not used one after the other
+				f := flow(i)
+				i = (i + stride) % flows
+				binary.BigEndian.PutUint16(datagram[20:], f.Source.Port())
+				at := &unix.SockaddrInet4{Addr: f.Destination.Addr().As4()}
+				copy(datagram[16:], at.Addr[:])
+				if err := unix.Sendto(out, datagram, 0, at); err != nil {
+					b.Fatal(err)
+				}
+				sent++
+			}
+		}
+		took := time.Since(start)
+		if n := arrived() - before; n < sent*99/100 {
+			b.Fatalf("%d of %d datagrams arrive", n, sent)
+		}
+		return float64(sent) / took.Seconds() / 1e3
+	}
+	var one, many []float64
+	for b.Loop() {
+		one, many = append(one, send(1)), append(many, send(all))
+	}
+	b.ReportMetric(median(one), "one-kpps")
+	b.ReportMetric(median(many), "100000-kpps")
+	b.ReportMetric(median(many)/median(one), "100000-of-one")
+	b.ReportMetric(0, "ns/op")
 }
 
 var writeTables = flag.Bool("update", false, "write the table of docs/gateway.md")
