@@ -686,7 +686,10 @@ static __always_inline __u64 differs(const struct rule *r, const struct packet *
 	return protocol | port | dscp | family | mark | fold(source) * fold(destination);
 }
 
-/* The rule of a packet: the first that matches, or MAX_RULES. Global for the same reason. */
+/*
+ * The rule of a packet: the first that matches, or MAX_RULES. A global function, so that the verifier
+ * checks it once, and not all that follows with each way through it.
+ */
 __attribute__((noinline)) int find_rule(const struct policy *policy, const struct packet *p)
 {
 	if (!policy || !p)
@@ -771,8 +774,9 @@ static __always_inline __u32 overhead(__u32 family)
 }
 
 /*
- * Writes the headers of the tunnel over path i, for which there is room. UDP has no checksum: with one, the receiver's kernel would merge messages of one
- * length for the socket of the sealed plane. (RFC 6935 allows that over IPv6.)
+ * Writes the headers of the tunnel over path i, for which there is room. UDP has no checksum: with one,
+ * the receiver's kernel would merge messages of one length for the socket of the sealed plane. (RFC 6935
+ * allows that over IPv6.)
  */
 static __always_inline int write_outer(struct __sk_buff *skb, const struct plan *plan, __u32 i)
 {
@@ -995,8 +999,7 @@ __attribute__((noinline)) int send_copies(struct __sk_buff *skb, const struct pl
 	return last;
 }
 
-/* Begins the headers of the tunnel. Returns why the packet has to be left to the kernel, else LEFTS. Global
- * for the same reason. */
+/* Begins the headers of the tunnel. Returns why the packet has to be left to the kernel, else LEFTS. */
 static __always_inline int prepare(struct __sk_buff *skb, const struct packet *p)
 {
 	__u32 zero = 0;
@@ -1396,7 +1399,10 @@ struct quoted {
 	__u32 address, check; /* offsets of the source and of the header's checksum in the error */
 };
 
-/* Reads the packet in an ICMP error to this host; 0 if it has none of a session. Global for the same reason. */
+/*
+ * Reads the packet in an ICMP error to this host; 0 if it has none of a session. Global for the same
+ * reason.
+ */
 __attribute__((noinline)) int read_quoted(struct __sk_buff *skb, const struct packet *p, struct quoted *q)
 {
 	__u32 at;
@@ -1447,7 +1453,10 @@ static __always_inline int is_own(const struct packet *p)
 	return set && owner_of(set, p->destination, p->family) == OWN;
 }
 
-/* Sends an ICMP error about a packet of a session to the host that has sent the packet. Global for the same reason. */
+/*
+ * Sends an ICMP error about a packet of a session to the host that has sent the packet. Global for the
+ * same reason.
+ */
 __attribute__((noinline)) int restore_error(struct __sk_buff *skb, const struct packet *p)
 {
 	struct quoted q = {};
