@@ -252,7 +252,7 @@ func tables() []publishedTable {
 		found.rows = append(found.rows, publishedRow{label: r.figures, cells: []publishedCell{{format: r.paper}, {r.here, r.of}, {format: r.where}}})
 	}
 	return append([]publishedTable{lossy, lossless, both, bound, timer, delays, rates, bursts, found, gatewaySweep(), fairness(),
-		shake("shake-static"), shake("shake-unequal"), jitter(), kernelShake(), unequalPairs(), webWaiting(), webPaths(), webHeavy(), turns(), datagrams(), dynamic(), unequal(),
+		shake("shake-static"), shake("shake-unequal"), jitter(), kernelShake(), unequalBulk(), unequalSteady(), matrix(), webWaiting(), webPaths(), webHeavy(), turns(), datagrams(), dynamic(), unequal(),
 		ratios(), kernelTurns(), kernelDatagrams(), kernelRatios(), limit()}, kernelSweep()...)
 }
 
@@ -551,21 +551,71 @@ func kernelShake() publishedTable {
 	return p
 }
 
-// unequalPairs returns the table of bulk in epe-unequal in a lab.
-func unequalPairs() publishedTable {
-	const file = "docs/measured/epe-unequal.json"
-	alone := []string{"mptcp-a", "mptcp-b"}
-	p := publishedTable{file: "scenarios/epe-unequal/README.md", name: "bulk", head: []string{"pair", "first connection, Mbit/s", "of the better path alone", "second, Mbit/s", "of it", "longest pause, ms: first", "second"}}
+// The measurement of epe-unequal in a lab, and its transports over one path each and over both.
+const unequalMeasured = "docs/measured/epe-unequal.json"
+
+var (
+	unequalAlone = []string{"mptcp-a", "mptcp-b"}
+	unequalBoth  = []string{"mptcp-overflow-lowat", "mptcp-recall"}
+)
+
+// ofPairs returns a table of epe-unequal in a lab with a row for each pair of paths. better is the transport over
+// the better one.
+func ofPairs(name string, head []string, cells func(of func(traffic, transport, metric string, alone []string, show func(sample) string) publishedCell, better string) []publishedCell) publishedTable {
+	p := publishedTable{file: "scenarios/epe-unequal/README.md", name: name, head: append([]string{"pair"}, head...)}
 	for _, pair := range []string{"p1", "p1r", "p2", "p3", "p4", "p5", "p6", "p7", "p8", "p9"} {
-		row := publishedRow{label: pair}
-		of := func(transport, metric string, alone []string, show func(sample) string) publishedCell {
-			return one(figure{lab: file, traffic: "bi", pattern: pair + "-16mb", transport: transport, metric: metric, alone: alone}, show)
+		better := unequalAlone[0]
+		if pair == "p1" || pair == "p5" {
+			better = unequalAlone[1]
 		}
-		for _, transport := range []string{"mptcp-overflow-lowat", "mptcp-recall"} {
-			row.cells = append(row.cells, of(transport, result.Goodput, nil, mbits), of(transport, result.Goodput, alone, medianOf))
+		p.rows = append(p.rows, publishedRow{label: pair, cells: cells(func(traffic, transport, metric string, alone []string, show func(sample) string) publishedCell {
+			return one(figure{lab: unequalMeasured, traffic: traffic, pattern: pair + "-16mb", transport: transport, metric: metric, alone: alone}, show)
+		}, better)})
+	}
+	return p
+}
+
+// unequalBulk returns the table of bulk in epe-unequal in a lab.
+func unequalBulk() publishedTable {
+	head := []string{"first connection, Mbit/s", "of the better path alone", "second, Mbit/s", "of it", "longest pause, ms: first", "second"}
+	return ofPairs("bulk", head, func(of func(string, string, string, []string, func(sample) string) publishedCell, _ string) (cells []publishedCell) {
+		for _, transport := range unequalBoth {
+			cells = append(cells, of("bi", transport, result.Goodput, nil, mbits), of("bi", transport, result.Goodput, unequalAlone, medianOf))
 		}
-		for _, transport := range []string{"mptcp-overflow-lowat", "mptcp-recall"} {
-			row.cells = append(row.cells, of(transport, result.LongestGap, nil, longest))
+		for _, transport := range unequalBoth {
+			cells = append(cells, of("bi", transport, result.LongestGap, nil, medianMillis))
+		}
+		return cells
+	})
+}
+
+// unequalSteady returns the table of a constant bit rate and of objects in epe-unequal in a lab.
+func unequalSteady() publishedTable {
+	head := []string{"CBR, of the better path alone: first", "second", "longest pause, ms: better path alone", "first", "second",
+		"objects, of the better path alone: first", "second", "95 % of them, ms: better path alone", "first", "second"}
+	return ofPairs("steady", head, func(of func(string, string, string, []string, func(sample) string) publishedCell, better string) (cells []publishedCell) {
+		for _, m := range []struct{ traffic, metric string }{{"cbr", result.LongestGap}, {"kept", result.ObjectTimeP95}} {
+			for _, transport := range unequalBoth {
+				cells = append(cells, of(m.traffic, transport, result.Goodput, unequalAlone, medianOf))
+			}
+			for _, transport := range append([]string{better}, unequalBoth...) {
+				cells = append(cells, of(m.traffic, transport, m.metric, nil, medianMillis))
+			}
+		}
+		return cells
+	})
+}
+
+// matrix returns the table of objects of 1 MB of epe-matrix in a lab, by the rate of the slow path.
+func matrix() publishedTable {
+	p := publishedTable{file: "scenarios/epe-matrix/README.md", name: "kernel", head: []string{"its rate, Mbit/s", "1 ms", "10 ms", "25 ms", "50 ms", "100 ms", "300 ms"}}
+	for _, rate := range []string{"2", "10", "50"} {
+		row := publishedRow{label: rate}
+		for _, delay := range []string{"1", "10", "25", "50", "100", "300"} {
+			row.cells = append(row.cells, one(figure{
+				lab: "docs/measured/epe-matrix.json", traffic: "object-1m", pattern: "r" + rate + "-d" + delay,
+				transport: "mptcp-recall", metric: result.Goodput, alone: []string{"tcp-a"},
+			}, ofBest))
 		}
 		p.rows = append(p.rows, row)
 	}
@@ -641,7 +691,9 @@ func percents(c sample) string { return fmt.Sprintf("%.0f", 100*c.Mean) }
 // medianOf shows a share with the least and the largest.
 func medianOf(c sample) string { return fmt.Sprintf("%.2f (%.2f to %.2f)", c.Median, c.Min, c.Max) }
 
-func longest(c sample) string { return fmt.Sprintf("%.0f", c.Median*1e3) }
+func ofBest(c sample) string { return fmt.Sprintf("%.2f", c.Median) }
+
+func medianMillis(c sample) string { return fmt.Sprintf("%.0f", c.Median*1e3) }
 
 // beside returns a row that has, for each metric, a cell of transport ns2 and one of mptcp.
 func beside(label, name, pattern string, metrics ...any) publishedRow {
