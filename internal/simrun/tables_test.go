@@ -627,6 +627,7 @@ const webMeasured, webHeavyMeasured = "docs/measured/webqoe.json", "docs/measure
 
 var webCases = []string{"env1", "env2", "env3", "env4"}
 
+// webTransports are all transports of webqoe, the paper's first.
 var webTransports = []string{"tcp", "lia", "vegas", "newreno", "olia", "balia", "wvegas", "cubic"}
 
 // webRows returns a table of docs/webqoe.md with a row for each service in each case.
@@ -650,19 +651,16 @@ func ofWeb(file, pattern, service, metric string, transports []string, show func
 
 // webWaiting returns the table of waiting times with the paper's environments.
 func webWaiting() publishedTable {
-	return webRows("waiting", webCases, webTransports, func(pattern, service string) []publishedCell {
-		return ofWeb(webMeasured, pattern, service, result.Waiting, webTransports, rangeOf)
+	papers := webTransports[:4]
+	return webRows("waiting", webCases, papers, func(pattern, service string) []publishedCell {
+		return ofWeb(webMeasured, pattern, service, result.Waiting, papers, rangeOf)
 	})
 }
 
 // webHeavy returns the table of first views over HTTP/2 and of 6 MB.
 func webHeavy() publishedTable {
 	return webRows("heavy", []string{"env3-h2", "env4-h2", "env3-heavy", "env4-heavy"}, webTransports, func(pattern, service string) []publishedCell {
-		show := rangeOf
-		if strings.HasSuffix(pattern, "-heavy") {
-			show = seconds
-		}
-		return ofWeb(webHeavyMeasured, pattern, service, result.FirstView, webTransports, show)
+		return ofWeb(webHeavyMeasured, pattern, service, result.FirstView, webTransports, rangeOf)
 	})
 }
 
@@ -670,7 +668,8 @@ func webHeavy() publishedTable {
 func webPaths() publishedTable {
 	controls := []string{"lia", "vegas", "newreno"}
 	head := []string{"window: lia", "vegas", "newreno", "Mbit/s: lia", "vegas", "newreno", "least, %: lia", "vegas", "newreno"}
-	return webRows("paths", webCases, head, func(pattern, service string) []publishedCell {
+	// In a quick trial, which is not repeated, windows may have been contained values.
+	return webRows("paths", []string{"env3", "env4"}, head, func(pattern, service string) []publishedCell {
 		return slices.Concat(
 			ofWeb(webMeasured, pattern, service, result.PathWindow, controls, tenth),
 			ofWeb(webMeasured, pattern, service, result.PathThroughput, controls, mbits),
@@ -679,12 +678,13 @@ func webPaths() publishedTable {
 	})
 }
 
-// rangeOf shows the least and the largest value of a time.
+// rangeOf shows the least and the largest value of a time, or the only one.
 func rangeOf(c sample) string {
+	if c.N == 1 {
+		return fmt.Sprintf("%.2f", c.Mean)
+	}
 	return fmt.Sprintf("%.2f to %.2f", c.Min, c.Max)
 }
-
-func seconds(c sample) string { return fmt.Sprintf("%.2f", c.Mean) }
 
 func percents(c sample) string { return fmt.Sprintf("%.0f", 100*c.Mean) }
 
