@@ -84,6 +84,7 @@ func tenth(c sample) string  { return fmt.Sprintf("%.1f", c.Mean) }
 func period(c sample) string { return fmt.Sprintf("%.3f s", c.Mean) }
 func mbits(c sample) string  { return fmt.Sprintf("%.1f", c.Median/1e6) }
 func kbits(c sample) string  { return fmt.Sprintf("%.0f", c.Median/1e3) }
+func least(c sample) string  { return fmt.Sprintf("%.0f", c.Min) }
 func most(c sample) string   { return fmt.Sprintf("%.0f kB", c.Max/1e3) }
 func millis(c sample) string { return millisOf(c.Mean, c.Mean) }
 
@@ -251,7 +252,7 @@ func tables() []publishedTable {
 	} {
 		found.rows = append(found.rows, publishedRow{label: r.figures, cells: []publishedCell{{format: r.paper}, {r.here, r.of}, {format: r.where}}})
 	}
-	return append([]publishedTable{lossy, lossless, both, bound, timer, delays, rates, bursts, found, gatewaySweep(), fairness(),
+	return append([]publishedTable{lossy, lossless, both, bound, timer, delays, rates, bursts, found, gatewaySweep(), fairness(), kernelFairness(),
 		shake("shake-static"), shake("shake-unequal"), jitter(), kernelShake(), unequalBulk(), unequalSteady(), matrix(), webWaiting(), webPaths(), webHeavy(), turns(), datagrams(), dynamic(), unequal(),
 		ratios(), kernelTurns(), kernelDatagrams(), kernelRatios(), limit()}, kernelSweep()...)
 }
@@ -277,6 +278,23 @@ func fairness() publishedTable {
 		row := publishedRow{label: r.label, cells: []publishedCell{{format: r.what}}, sampled: r.pattern == "red"}
 		for _, transport := range transports {
 			row.cells = append(row.cells, of(fairnessScenario, r.pattern, transport, r.metric, r.show)...)
+		}
+		p.rows = append(p.rows, row)
+	}
+	return p
+}
+
+// kernelFairness returns the table of cc-fairness in a lab.
+func kernelFairness() publishedTable {
+	p := publishedTable{file: "scenarios/cc-fairness/README.md", name: "kernel", head: []string{"case", "uncoupled", "fewest losses of a subflow", "lia", "fewest losses"}}
+	for _, r := range []struct{ label, pattern string }{{"RED", "red"}, {"drop-tail", "drop-tail"}} {
+		row := publishedRow{label: r.label}
+		for _, transport := range []string{"uncoupled", "lia"} {
+			f := figure{lab: "docs/measured/cc-fairness.json", traffic: "bulk", pattern: r.pattern, transport: transport}
+			f.metric = result.Share
+			row.cells = append(row.cells, one(f, medianOf))
+			f.metric = result.LeastLosses
+			row.cells = append(row.cells, one(f, least))
 		}
 		p.rows = append(p.rows, row)
 	}
@@ -615,7 +633,7 @@ func matrix() publishedTable {
 			row.cells = append(row.cells, one(figure{
 				lab: "docs/measured/epe-matrix.json", traffic: "object-1m", pattern: "r" + rate + "-d" + delay,
 				transport: "mptcp-recall", metric: result.Goodput, alone: []string{"tcp-a"},
-			}, ofBest))
+			}, shareMedian))
 		}
 		p.rows = append(p.rows, row)
 	}
@@ -690,8 +708,6 @@ func percents(c sample) string { return fmt.Sprintf("%.0f", 100*c.Mean) }
 
 // medianOf shows a share with the least and the largest.
 func medianOf(c sample) string { return fmt.Sprintf("%.2f (%.2f to %.2f)", c.Median, c.Min, c.Max) }
-
-func ofBest(c sample) string { return fmt.Sprintf("%.2f", c.Median) }
 
 func medianMillis(c sample) string { return fmt.Sprintf("%.0f", c.Median*1e3) }
 
