@@ -69,7 +69,7 @@ type ASBR struct {
 }
 
 // New checks that this host can be an ASBR, connects to the kernel and listens. It does not change
-// the kernel yet. A host without SRv6, forwarding or privilege is an error that says what to do.
+// the kernel yet. A host without SRv6, forwarding or privilege is an error with the remedy.
 func New(ctx context.Context, o Options) (*ASBR, error) {
 	if err := o.Config.Check().Err(); err != nil {
 		return nil, err
@@ -140,7 +140,7 @@ func (a *ASBR) newPeer(conf *Peer) (*peer, error) {
 }
 
 // setCore applies the configuration to the decision whether the core is reachable. What the kernel
-// said of links and reflectors stays.
+// reported of links and reflectors stays.
 func (a *ASBR) setCore() {
 	a.core.peers = nil
 	for _, p := range a.config.Peers {

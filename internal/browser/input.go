@@ -11,7 +11,7 @@ import (
 	"github.com/tabane/tabane/internal/page"
 )
 
-// keys are the keys that Press knows, with their codes and the text that they enter.
+// keys are the keys that Press supports, with their codes and the text that they enter.
 var keys = map[string]struct {
 	code    string
 	virtual int
@@ -145,7 +145,7 @@ func (p *Page) press(ctx context.Context, key, code string, virtual int, text st
 	return p.call(ctx, "Input.dispatchKeyEvent", event, nil)
 }
 
-// Keys returns the names of the keys that Press knows, sorted.
+// Keys returns the names of the keys that Press supports, sorted.
 func Keys() []string {
 	var names []string
 	for name := range keys {

@@ -28,7 +28,7 @@ type PageOptions struct {
 	Record, Requests bool
 }
 
-// Progress is what a page says of itself by attributes of its root element.
+// Progress is what a page reports by attributes of its root element.
 type Progress struct {
 	// Step is data-step: 0 when the first view is complete, and one more after each interaction.
 	// It is -1 before.

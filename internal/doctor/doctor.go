@@ -239,7 +239,7 @@ func multipathLimits(manager func() (mptcp.Manager, error), limits func() (mptcp
 	return f
 }
 
-// tokens checks whether connections became TCP because the kernel has no token for them, which no log says.
+// tokens checks whether connections became TCP because the kernel has no token for them, which no log reports.
 func tokens(counters func() (mptcp.Counters, error), memory func() (uint64, error)) Finding {
 	f := Finding{Check: "MPTCP tokens", State: OK}
 	c, err := counters()
@@ -360,7 +360,7 @@ func coupledControls() Finding {
 }
 
 // listenersControl checks that listening sockets have the congestion control of this network namespace:
-// subflows that join a connection get the listener's, whatever the sysctl says.
+// subflows that join a connection get the listener's, whatever the sysctl is.
 func listenersControl(h congestion.Host) Finding {
 	f := Finding{Check: "congestion control of listeners", State: OK, Meaning: "subflows get the control of " + congestion.Sysctl}
 	found, err := h.Listeners()

@@ -21,7 +21,7 @@ type Snapshot struct {
 	// Unparsed counts the packets since the start that belong to no flow, by reason; the count
 	// of reason Counted is 0.
 	Unparsed [flowcount.NumReasons]flowcount.Count
-	// Use is what the path manager says of a subflow, by its local address and its remote end. The sink
+	// Use is what the path manager reports of a subflow, by its local address and its remote end. The sink
 	// may set it; nil: nothing is known.
 	Use func(local netip.Addr, remote netip.AddrPort) Use
 }

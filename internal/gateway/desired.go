@@ -140,7 +140,7 @@ type resolver interface {
 	resolve(ctx context.Context, name string) ([]netip.Addr, error)
 }
 
-// systemNames are the names that the host knows.
+// systemNames are the names that the host uses.
 type systemNames struct{}
 
 // names queries name servers without the tunnel, which may need the answer to come up.

@@ -10,7 +10,7 @@ import (
 )
 
 // The gateway's routing tables, and the mark of its own sockets. docs/adr/0016-gateway-routing.md
-// says why there are two tables.
+// explains why there are two tables.
 const (
 	// peersTable has the peers' prefixes, internetTable those that are default routes.
 	peersTable, internetTable = 4790, 4791

@@ -108,7 +108,7 @@ type PathStatus struct {
 	State    string `json:"state"`
 	Resting  string `json:"resting"`
 	Endpoint string `json:"endpoint"`
-	// Seen is where the peer sees this gateway, empty if it has not said.
+	// Seen is where the peer sees this gateway, empty if it has not reported it.
 	Seen string `json:"seen"`
 	// Member relays the messages of the path. CareOf is its registered address, LifetimeSeconds how long
 	// the registration lasts, Reason why there is none.

@@ -193,7 +193,7 @@ type encoding struct {
 func Encode(entries []Entry) ([]byte, error) { return json.Marshal(encoding{1, entries}) }
 
 // Load adds what a previous instance learned. Entries that cannot have been learned are left out, and the
-// error says how many and why the first was. Any other error means that nothing was added.
+// error has their number and the reason of the first. Any other error means that nothing was added.
 func (m *Memory) Load(now time.Time, text []byte) error {
 	var read encoding
 	if len(text) > MaxMemorySize {

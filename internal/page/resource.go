@@ -22,7 +22,7 @@ var static embed.FS
 type Resource struct {
 	// Type is the media type.
 	Type string
-	// Constant is set if the body depends on the path alone and on nothing that a query says, so that
+	// Constant is set if the body depends on the path alone and not on the query, so that
 	// servers and browsers may keep it.
 	Constant bool
 	// Localized is set if the body depends on the language of the world.

@@ -210,7 +210,7 @@ func (m *machine) subflowEstablished(e mptcp.SubEstablished) {
 	}
 	s := c.add(e.Local, e.Remote)
 	if ours {
-		// It was announced as a backup, which not every kernel knows.
+		// It was announced as a backup, which not every kernel supports.
 		s.backup, s.uncertain = c.chooses(), c.chooses()
 		c.announcements[i].joined(e.LocalID)
 		m.schedule(c, -1, m.now.Add(warmUp))

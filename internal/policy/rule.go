@@ -128,7 +128,7 @@ const (
 	maxAdded = 40
 )
 
-// Check returns all faults of a list of rules, which use these prefix lists. rpki says whether
+// Check returns all faults of a list of rules, which use these prefix lists. rpki reports whether
 // origin validation is configured.
 func Check(direction Direction, rules []Rule, lists map[string]List, rpki bool) fault.List {
 	var faults fault.List

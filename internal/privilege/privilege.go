@@ -1,6 +1,6 @@
 // Package privilege drops the capabilities of this process (capabilities(7)).
 //
-// It grants none, and knows no daemon.
+// It grants none, and is independent of daemons.
 package privilege
 
 import (

@@ -19,7 +19,7 @@ type Measure struct {
 	// Name is that of files, Title that of axes and tables.
 	Name, Title, Unit string
 	Provenance        Provenance
-	// of returns the value of an answer. If it says nothing, why is the reason.
+	// of returns the value of an answer. If it has none, why is the reason.
 	of func(Answer) (value float64, why string)
 }
 

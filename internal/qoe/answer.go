@@ -45,7 +45,7 @@ type Answer struct {
 	Score Score
 }
 
-// Usability returns effectiveness and efficiency of the task. ok is false if its time says nothing.
+// Usability returns effectiveness and efficiency of the task. ok is false if its time is not meaningful.
 func (a Answer) Usability() (u Usability, ok bool) {
 	if a.Interrupted || a.Took <= 0 {
 		return Usability{Effectiveness: a.Met}, false

@@ -57,7 +57,7 @@ func Design(conditions, services int, rng *rand.Rand) [][]Slot {
 	return design
 }
 
-// NextOrder returns the order of the next participant, of which used says how often each is in use: one
+// NextOrder returns the order of the next participant, used is how often each order is in use: one
 // of the least used, at random.
 func NextOrder(used []int, rng *rand.Rand) int {
 	var least []int

@@ -181,7 +181,7 @@ func steadyPath(jitter time.Duration) bool { return jitter <= sampleInterval/ste
 func (c *Capacity) overloaded(jitter time.Duration) bool {
 	least, share := 1, unit.Size(drained)
 	if !steadyPath(jitter) || c.full.sending() < c.rate/4*3 {
-		least = 3 // of a sender that was late, as on a busy machine, one sample says nothing
+		least = 3 // one sample of a sender that was late, as on a busy machine, is not meaningful
 	}
 	missing := c.full.Sent - c.full.Arrived
 	if c.configured > 0 && c.rate >= c.configured && missing < c.rate.SizeIn(longQueue) {

@@ -40,7 +40,7 @@ const (
 	// memory is the time constant of the averages over slots.
 	memory = 200 * time.Millisecond
 	// few is the number of packets from which on a slot counts for half: on a path with jitter, the single
-	// probe of an idle one says little.
+	// probe of an idle one is hardly meaningful.
 	few = 7
 )
 

@@ -62,7 +62,7 @@ func (m *LossMeter) Look(next, lost uint64) (more uint64) {
 }
 
 // Restart forgets the estimate, because the path has come up: what was lost before the packet with number next
-// says nothing.
+// is not meaningful.
 func (m *LossMeter) Restart(next uint64) { m.Loss, m.since = Loss{}, next }
 
 // Renumber has the counters begin with 0 again. The estimate remains.

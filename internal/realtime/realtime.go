@@ -1,5 +1,5 @@
 // Package realtime gives a process real-time priority, so that it meets its deadlines on a busy
-// machine. It knows nothing of what the process does.
+// machine. It is independent of what the process does.
 package realtime
 
 import (

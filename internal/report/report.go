@@ -172,7 +172,7 @@ func withNote(notes map[string]string, name, text string) map[string]string {
 	return copied
 }
 
-// sourceOf says where the values of a metric come from, and of which model they are.
+// sourceOf returns the source of a metric's values, and their model.
 func sourceOf(metric string) string {
 	m, _ := result.MetricNamed(metric)
 	if m.Model {

@@ -116,7 +116,7 @@ func judgedOf(m *qoe.MeasureAnalysis) (n int) {
 	return n
 }
 
-// notEnough says of how many participants comparisons are missing.
+// notEnough reports how many participants comparisons lack.
 func notEnough(m *qoe.MeasureAnalysis) string {
 	most := 0
 	for _, d := range m.Differences {
@@ -261,7 +261,7 @@ func (s Study) meansTable() *pageTable {
 	return t.compact()
 }
 
-// provenance says where a measure comes from.
+// provenance returns the source of a measure.
 func provenance(p qoe.Provenance) string {
 	if p == qoe.Rating {
 		return "rating of people"

@@ -448,7 +448,7 @@ func (c *Conn) write(steps []step) error {
 		b = native.AppendUint16(b, uint16(s.msg.Header.Type))
 		b = native.AppendUint16(b, uint16(flags))
 		b = native.AppendUint32(b, c.sequence)
-		b = native.AppendUint32(b, 0) // the kernel knows the port
+		b = native.AppendUint32(b, 0) // the kernel has the port
 		b = append(b, s.msg.Data...)
 		for len(b)%unix.NLMSG_ALIGNTO != 0 {
 			b = append(b, 0)
@@ -504,7 +504,7 @@ func (c *Conn) Dump(p Protocol) (all []Object, err error) {
 const dumpPart = 1000
 
 // DumpEach is Dump in parts, whose memory is used again: a million objects take a lot. If routes
-// change meanwhile, some may be left out or returned twice; consistent is false if the kernel says so.
+// change meanwhile, some may be left out or returned twice; consistent is false if the kernel reports that.
 func (c *Conn) DumpEach(p Protocol, each func([]Object)) (consistent bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

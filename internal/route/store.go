@@ -30,7 +30,7 @@ const (
 	waiting                    // in a waitlist
 	refused                    // the last attempt failed
 	missed                     // not found by a comparison that may have left it out
-	doubtful                   // deleted or replaced, says an event, unless it is a late one of a change of ours
+	doubtful                   // deleted or replaced according to an event, unless that is a late one of a change of ours
 )
 
 func (e *entry) is(f flags) bool { return e.flags&f != 0 }

@@ -58,7 +58,7 @@ func New(ctx context.Context, o Options) (*Router, error) {
 	return &Router{config: o.Config, log: o.Log, daemon: d, links: map[string]bool{}}, nil
 }
 
-// speakers are the neighbors as the BGP speaker knows them.
+// speakers are the neighbors as the BGP speaker has them.
 func (c *Config) speakers() []bgp.Neighbor {
 	var neighbors []bgp.Neighbor
 	rules := c.policies().Compiler(nil)

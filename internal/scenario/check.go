@@ -439,7 +439,7 @@ func distinguisher(a *asbr.Config, p asbr.Peer) vpn.ID {
 	return rd
 }
 
-// oneNode adds a fault if another node uses id too. otherwise says what would go wrong.
+// oneNode adds a fault if another node uses id too. otherwise is what would go wrong.
 func (c *checker) oneNode(m map[vpn.ID]firstUse, node, path string, id vpn.ID, otherwise string) {
 	first, twice := m[id]
 	switch {

@@ -67,7 +67,7 @@ const maxRates = 100
 // maxResequence bounds the time for which packets are held.
 const maxResequence = 10 * time.Second
 
-// Hold returns how long packets may be held to restore their order; auto says that it is measured.
+// Hold returns how long packets may be held to restore their order; auto means that it is measured.
 // The value must have passed Check.
 func (g *Gateway) Hold() (hold time.Duration, auto bool) {
 	switch {

@@ -251,7 +251,7 @@ func (g *Gateway) discipline(links []string, receiver bool) gateway.Discipline {
 	return gateway.Discipline{Name: g.Discipline}
 }
 
-// site checks what a scenario says of the gateway on a node.
+// site checks the gateway of a node.
 func (c *checker) site(path string, n *Node) {
 	if n.Gateway.Key != "" {
 		c.Add(fault.Join(path, "key"), "must be left out: a lab makes keys")

@@ -355,7 +355,7 @@ type Model struct {
 // Expectation is a bound that a run must keep to for the scenario to hold. Case, Traffic and
 // Transport select the cells; empty selects all. The worst selected cell counts.
 type Expectation struct {
-	// Name says what is expected.
+	// Name describes what is expected.
 	Name string `yaml:"name"`
 	// Metric is the name of the metric.
 	Metric string `yaml:"metric"`

@@ -58,7 +58,7 @@ type PathPlan struct {
 // planned are the schedulers of packets whose choices follow from the paths alone.
 var planned = []string{"ratio", "redundant", "dq", "dqj", "best", "flow"}
 
-// Planned returns the names of the schedulers that a Planner knows.
+// Planned returns the names of the schedulers that a Planner supports.
 func Planned() []string { return slices.Clone(planned) }
 
 // Planner derives plans for one scheduler. It is not safe for concurrent use.

@@ -17,7 +17,7 @@ const (
 	udpLen, tcpLen   = 8, 20
 )
 
-// parsed is what the plane knows of an IP packet.
+// parsed is the fields of an IP packet that the plane uses.
 type parsed struct {
 	plane.Packet
 	class     uint8 // traffic class: DSCP and ECN

@@ -121,7 +121,7 @@ type link struct {
 	progress   time.Duration // when a report last showed that the peer receives
 	search     mtuSearch
 
-	// What the other gateway says of the path.
+	// What the other gateway reports of the path.
 	name     string
 	down     unit.Bandwidth
 	known    bool // down is
@@ -515,7 +515,7 @@ func (r *peer) use(k *keys, now time.Duration) {
 	}
 	for i := range r.links {
 		l := &r.links[i]
-		// A gateway that was restarted knows no registrations, and not what it has said.
+		// A gateway that was restarted has no registrations, and no record of what it has sent.
 		l.probeAt, l.registration.at, l.reportedSeen = 0, 0, netip.AddrPort{}
 		l.report.Next = 0
 		l.loss.Renumber()

@@ -311,7 +311,7 @@ func (p *Plane) kick() {
 	}
 }
 
-// Run carries packets until the context ends. It says goodbye to the peers and removes the device. It
+// Run carries packets until the context ends. At its end it sends a bye to the peers and removes the device. It
 // is called once.
 func (p *Plane) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)

@@ -376,7 +376,7 @@ func (x *receiving) finish(p *Plane, out []held) {
 	}
 }
 
-// passed takes what a probe says of a path: it holds no earlier packets of these lanes.
+// passed processes what a probe reports of a path: it holds no earlier packets of these lanes.
 func (r *peer) passed(k *keys, path int, all tunnel.Progress, now time.Duration) {
 	x := &r.rx
 	x.Lock()

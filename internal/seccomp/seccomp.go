@@ -20,7 +20,7 @@ import (
 )
 
 // Offsets of struct seccomp_data, which a filter reads. Arguments have 64 bits; the lower half comes
-// first on the architectures that Arch knows.
+// first on the architectures that Arch supports.
 const (
 	OffsetNumber = 0
 	OffsetArch   = 4

@@ -330,7 +330,7 @@ func (a *Association) Received(s *Session) bool {
 	return a.install(s)
 }
 
-// Forget ends all sessions: the peer has said that it ends.
+// Forget ends all sessions: the peer has announced that it ends.
 func (a *Association) Forget() {
 	a.current, a.previous, a.next, a.pending, a.wanted = nil, nil, nil, nil, false
 }

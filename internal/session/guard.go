@@ -87,7 +87,7 @@ func (s *Stamper) TakeCookie(message []byte, now time.Duration) error {
 	return nil
 }
 
-// Verdict is what a Guard says of a handshake message.
+// Verdict is the decision of a Guard about a handshake message.
 type Verdict uint8
 
 const (

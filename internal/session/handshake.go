@@ -150,7 +150,7 @@ type Request struct {
 	remote uint32
 }
 
-// ReadInitiation reads an initiation that a Guard has admitted. It says nothing about whether the
+// ReadInitiation reads an initiation that a Guard has admitted. It does not determine whether the
 // gateway is known.
 func ReadInitiation(own PrivateKey, message []byte, random io.Reader) (*Request, error) {
 	if len(message) != InitiationLen || [headLen]byte(message) != [headLen]byte{typeInitiation} {

@@ -124,7 +124,7 @@ type sent struct {
 	size   int32
 }
 
-// measured is what a receiving end knows of a path.
+// measured is what a receiving end has measured of a path.
 type measured struct {
 	oneWay quality.OneWayEstimator
 	probing

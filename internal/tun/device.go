@@ -39,7 +39,7 @@ type Device struct {
 	file *os.File
 	raw  syscall.RawConn
 	udp  bool // UDP super-packets are read and written
-	// closed says why reads and writes fail: os.File has no error value for it here.
+	// closed is why reads and writes fail: os.File has no error value for it here.
 	closed atomic.Bool
 
 	reader reader

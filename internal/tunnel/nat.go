@@ -17,13 +17,13 @@ const (
 	// CommandNAT asks for sessions for the flows, CommandOK accepts them.
 	CommandNAT Command = iota + 1
 	CommandOK
-	// CommandFIN ends them, CommandFINOK says that they have ended.
+	// CommandFIN ends them, CommandFINOK acknowledges that they have ended.
 	CommandFIN
 	CommandFINOK
-	// CommandRefused says that there are no sessions for the flows: they were asked for and are refused, or
+	// CommandRefused means that there are no sessions for the flows: they were requested and are refused, or
 	// they are not known any more.
 	CommandRefused
-	// CommandReset says that the sender of the record knows no sessions with the receiver, in either direction.
+	// CommandReset means that the sender of the record has no sessions with the receiver, in either direction.
 	CommandReset
 )
 

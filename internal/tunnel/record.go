@@ -138,7 +138,7 @@ type Ack struct {
 	Number uint32
 }
 
-// Progress says that no packet with a lower number will come in these lanes on the path of the message,
+// Progress means that no packet with a lower number will come in these lanes on the path of the message,
 // which may be idle.
 type Progress []Lane
 
@@ -172,7 +172,7 @@ type Sent struct {
 	Packets uint64
 }
 
-// Open says that the sender accepts open messages with a cookie.
+// Open means that the sender accepts open messages with a cookie.
 type Open struct {
 	Cookie uint64
 }
@@ -215,7 +215,7 @@ type NAT struct {
 // member, or a member to relay messages of the sender to a home agent (RFC 5944 section 3.3, RFC 5648).
 type Register struct {
 	Path uint8
-	// CareOf is the address as the sender knows it, unspecified if it does not. HomeAgent is set in a
+	// CareOf is the address as the sender has it, unspecified if it does not. HomeAgent is set in a
 	// request to a member.
 	CareOf, HomeAgent netip.AddrPort
 	Lifetime          time.Duration // in whole seconds, 0 withdraws the registration
@@ -463,7 +463,7 @@ func NextRecord(b []byte) (r Record, number uint32, rest []byte, err error) {
 		number = body.uint32()
 	}
 	r = body.record(kind)
-	// More than this version knows may follow.
+	// A later version may append more.
 	if body.short {
 		return nil, 0, nil, fmt.Errorf("%w: %v of %d bytes", errRecord, kind, length)
 	}

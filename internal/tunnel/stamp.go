@@ -94,7 +94,7 @@ func (n *Numbering) Assign(lane uint8) Seq {
 // that carries it knows that an idle path holds no earlier packet.
 func (n *Numbering) Peek(lane uint8) Seq { return n.next[lane] }
 
-// Stamp returns the numbers of a packet that is sent on a path. copied says that it is, or will be,
+// Stamp returns the numbers of a packet that is sent on a path. copied means that it is, or will be,
 // sent on another path too.
 func (n *Numbering) Stamp(lane uint8, seq Seq, path uint8, copied bool) Stamp {
 	s := Stamp{Lane: lane, Seq: seq}

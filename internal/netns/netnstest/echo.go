@@ -72,7 +72,7 @@ func Echo(namespace string, to netip.Addr, n, payload int) (Echoes, error) {
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				return nil
 			}
-			// What an ICMP error says of an earlier request is that this one has no answer.
+			// An ICMP error about an earlier request means that this one has no reply.
 			if errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ECONNREFUSED) {
 				continue
 			}

@@ -26,7 +26,7 @@ type Load struct {
 	Cost
 }
 
-// Cost is what the process has used: CPU time, and allocations. On a busy machine it says more than a rate.
+// Cost is what the process has used: CPU time, and allocations. On a busy machine it is more meaningful than a rate.
 type Cost struct {
 	CPU     time.Duration
 	Mallocs uint64
