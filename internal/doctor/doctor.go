@@ -283,7 +283,7 @@ func standstills(counters func() (mptcp.Counters, error)) Finding {
 	case c.BeyondWindow > 0:
 		f.State = Limited
 		f.Meaning = fmt.Sprintf("%d times since boot data beyond the window of an MPTCP connection was dropped (NoDSSInWindow): its sender reinjects it slowly, and the download may stand still for seconds", c.BeyondWindow)
-		f.Remedy = "increase the maximum of net.ipv4.tcp_rmem on this host, the receiver"
+		f.Remedy = `have the receive buffers of this host, the receiver, begin with more than what the paths' queues hold: sysctl -w net.ipv4.tcp_rmem="4096 1048576 33554432"`
 	case c.Reinjected > 0:
 		f.Meaning += fmt.Sprintf("; as a sender it reinjected %d fragments by a timer since boot (MPTCPRetrans), of which connections that stand still need many: standstills in tabane status edge", c.Reinjected)
 	}
