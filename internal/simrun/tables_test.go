@@ -252,7 +252,7 @@ func tables() []publishedTable {
 	} {
 		found.rows = append(found.rows, publishedRow{label: r.figures, cells: []publishedCell{{format: r.paper}, {r.here, r.of}, {format: r.where}}})
 	}
-	return append([]publishedTable{lossy, lossless, both, bound, timer, delays, rates, bursts, found, gatewaySweep(), fairness(), kernelFairness(),
+	return append([]publishedTable{lossy, lossless, both, bound, timer, delays, rates, bursts, found, gatewaySweep(), fairness(), kernelFairness(), kernelContent(),
 		shake("shake-static"), shake("shake-unequal"), jitter(), kernelShake(), unequalBulk(), unequalSteady(), matrix(), webWaiting(), webPaths(), webHeavy(), turns(), datagrams(), dynamic(), unequal(),
 		ratios(), kernelTurns(), kernelDatagrams(), kernelRatios(), limit()}, kernelSweep()...)
 }
@@ -296,6 +296,37 @@ func kernelFairness() publishedTable {
 			f.metric = result.LeastLosses
 			row.cells = append(row.cells, one(f, least))
 		}
+		p.rows = append(p.rows, row)
+	}
+	return p
+}
+
+// kernelContent returns the table of epe-content in a lab.
+func kernelContent() publishedTable {
+	p := publishedTable{file: "scenarios/epe-content/README.md", name: "kernel", head: []string{"traffic, measure", "TCP over a", "MPTCP over a", "Linux' scheduler over all", "`throughput`", "the policy for it", ""}}
+	whole, millis, mbits := ranged(0, 1), ranged(0, 1e-3), ranged(1, 1e6)
+	for _, r := range []struct {
+		label, traffic, metric, policy string
+		show                           func(sample) string
+	}{
+		{"stream, 100 ms intervals without data", "stream", result.EmptyIntervals, "steady", whole},
+		{"stream, longest pause, ms", "stream", result.LongestGap, "steady", millis},
+		{"stream, share of a", "stream", result.FirstLink, "ratio", ranged(3, 1)},
+		{"8 Mbit/s, share of a, which is expensive", "cheap", result.FirstLink, "cost", ranged(3, 1)},
+		{"objects, median, ms", "objects", result.ObjectTimeP50, "latency", millis},
+		{"objects, 95 %, ms", "objects", result.ObjectTimeP95, "latency", millis},
+		{"download, Mbit/s", "bulk", result.Goodput, "ratio", mbits},
+		{"download, share of a", "bulk", result.FirstLink, "ratio", ranged(3, 1)},
+	} {
+		row := publishedRow{label: r.label}
+		for _, transport := range []string{"tcp-a", "mptcp-a", "mptcp-epe", "throughput", r.policy} {
+			if r.metric == result.FirstLink && strings.HasSuffix(transport, "-a") {
+				row.cells = append(row.cells, publishedCell{})
+				continue
+			}
+			row.cells = append(row.cells, one(figure{lab: "docs/measured/epe-content.json", traffic: r.traffic, pattern: "unequal", transport: transport, metric: r.metric}, r.show))
+		}
+		row.cells = append(row.cells, publishedCell{format: "`" + r.policy + "`"})
 		p.rows = append(p.rows, row)
 	}
 	return p
@@ -465,16 +496,18 @@ func kernelDatagrams() publishedTable {
 
 // limit returns the table of datagram-limit in a lab.
 func limit() publishedTable {
-	p := publishedTable{file: "scenarios/datagram-limit/README.md", name: "kernel", head: []string{"transport", "Mbit/s", "least", "most", "lost, %"}}
-	for _, transport := range []string{"primary", "plain-1-1", "nat-1-1"} {
-		row := publishedRow{label: "`" + transport + "`"}
-		for _, m := range []struct {
-			metric string
-			show   func(sample) string
-		}{{result.Goodput, mbitsCI}, {result.Goodput, mbitsLeast}, {result.Goodput, mbitsMost}, {result.LostShare, percentMean}} {
-			row.cells = append(row.cells, one(figure{lab: "docs/measured/datagram-limit.json", traffic: "udp", pattern: "ethernet", transport: transport, metric: m.metric}, m.show))
+	p := publishedTable{file: "scenarios/datagram-limit/README.md", name: "kernel", head: []string{"links", "transport", "Mbit/s", "least", "most", "lost, %"}}
+	for _, links := range []struct{ title, pattern string }{{"100 Mbit/s", "ethernet"}, {"1 Gbit/s", "gigabit"}} {
+		for _, transport := range []string{"primary", "plain-1-1", "nat-1-1"} {
+			row := publishedRow{label: links.title, cells: []publishedCell{{format: "`" + transport + "`"}}}
+			for _, m := range []struct {
+				metric string
+				show   func(sample) string
+			}{{result.Goodput, mbitsCI}, {result.Goodput, mbitsLeast}, {result.Goodput, mbitsMost}, {result.LostShare, percentMean}} {
+				row.cells = append(row.cells, one(figure{lab: "docs/measured/datagram-limit.json", traffic: "udp", pattern: links.pattern, transport: transport, metric: m.metric}, m.show))
+			}
+			p.rows = append(p.rows, row)
 		}
-		p.rows = append(p.rows, row)
 	}
 	return p
 }
@@ -707,7 +740,14 @@ func rangeOf(c sample) string {
 func percents(c sample) string { return fmt.Sprintf("%.0f", 100*c.Mean) }
 
 // medianOf shows a share with the least and the largest.
-func medianOf(c sample) string { return fmt.Sprintf("%.2f (%.2f to %.2f)", c.Median, c.Min, c.Max) }
+var medianOf = ranged(2, 1)
+
+// ranged returns a format that shows a median in a unit, with the least and the largest.
+func ranged(decimals int, unit float64) func(sample) string {
+	return func(c sample) string {
+		return fmt.Sprintf("%.*f (%.*f to %.*f)", decimals, c.Median/unit, decimals, c.Min/unit, decimals, c.Max/unit)
+	}
+}
 
 func medianMillis(c sample) string { return fmt.Sprintf("%.0f", c.Median*1e3) }
 
