@@ -274,8 +274,8 @@ func (a *Association) Complete(response []byte, now time.Duration) (*Session, er
 }
 
 // install makes a session current, and reports whether it did. Where handshakes of both gateways
-// collided, both take that of the gateway with the lower key: each would else send with the other's. A session
-// from before is replaced, whoever began it: the peer may have been started again.
+// collided, both take that of the gateway with the lower key: each would else send with the other's.
+// A session from before is replaced, whichever end began it: the peer may have been started again.
 func (a *Association) install(s *Session) bool {
 	a.wanted = false
 	other := a.current
