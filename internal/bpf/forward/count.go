@@ -13,14 +13,7 @@ import (
 // Count has the program count the packets of peers with mode plain that an interface receives (SetLines), and is
 // otherwise as Join.
 func (p *Program) Count(link string) (bpf.Attachment, error) {
-	a, err := bpf.Attach(bpf.AttachOptions{
-		Link: link, Name: nameCount, Legacy: p.legacy, Ethernet: bpf.Programs{Ingress: p.objects.Count},
-		Pin: p.pins.Link("count-" + link),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("attach counter to interface %q: %w", link, err)
-	}
-	return a, nil
+	return p.attach(link, "count", "counter", bpf.AttachOptions{Name: nameCount, Ethernet: bpf.Programs{Ingress: p.objects.Count}})
 }
 
 // Line is where packets of a peer arrive.

@@ -145,6 +145,17 @@ func (p *Program) Inherited() (Inherited, error) {
 // The names of the programs' filters, where they are attached with cls_bpf.
 const nameSplit, nameJoin, nameRestore, nameCount = "tabane_forward", "tabane_join", "tabane_restore", "tabane_count"
 
+// attach attaches one of the programs to an interface of the calling thread's network namespace, by options that lack what
+// is the same for all. pin begins the name of its pin; what is the program in errors.
+func (p *Program) attach(link, pin, what string, o bpf.AttachOptions) (bpf.Attachment, error) {
+	o.Link, o.Legacy, o.Pin = link, p.legacy, p.pins.Link(pin+"-"+link)
+	a, err := bpf.Attach(o)
+	if err != nil {
+		return nil, fmt.Errorf("attach %s to interface %q: %w", what, link, err)
+	}
+	return a, nil
+}
+
 // Sweep detaches the programs of a previous instance from interfaces that Attach, Join, Restore and Count were not
 // called for. attached is what they have returned.
 func (p *Program) Sweep(attached []bpf.Attachment) error {
@@ -170,14 +181,7 @@ func (p *Program) Close() error { return errors.Join(p.pins.Drop(), p.objects.Cl
 // Attach has the program process what an Ethernet interface of the calling thread's network namespace
 // receives, after other tcx programs. It returns the errors of bpf.Attach.
 func (p *Program) Attach(link string) (bpf.Attachment, error) {
-	a, err := bpf.Attach(bpf.AttachOptions{
-		Link: link, Name: nameSplit, Legacy: p.legacy, Last: true, Ethernet: bpf.Programs{Ingress: p.objects.Split},
-		Pin: p.pins.Link("split-" + link),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("attach open plane to interface %q: %w", link, err)
-	}
-	return a, nil
+	return p.attach(link, "split", "open plane", bpf.AttachOptions{Name: nameSplit, Last: true, Ethernet: bpf.Programs{Ingress: p.objects.Split}})
 }
 
 // mapped returns an address as IPv4 mapped into IPv6, and how much longer that makes a prefix.
@@ -541,14 +545,7 @@ func (p *Program) Reset(peer int) error {
 // Join has the program take packets out of the tunnel that an Ethernet interface of the calling
 // thread's network namespace receives, and is otherwise as Attach.
 func (p *Program) Join(link string) (bpf.Attachment, error) {
-	a, err := bpf.Attach(bpf.AttachOptions{
-		Link: link, Name: nameJoin, Legacy: p.legacy, Ethernet: bpf.Programs{Ingress: p.objects.Join},
-		Pin: p.pins.Link("join-" + link),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("attach end of tunnel to interface %q: %w", link, err)
-	}
-	return a, nil
+	return p.attach(link, "join", "end of tunnel", bpf.AttachOptions{Name: nameJoin, Ethernet: bpf.Programs{Ingress: p.objects.Join}})
 }
 
 // Listen sets the UDP port of the tunnel.

@@ -41,14 +41,7 @@ func (k *programSessionKey) flow(source [16]byte) tunnel.Flow {
 // Restore has the program restore the sources of packets of NAT sessions that an interface receives, and is otherwise
 // as Join.
 func (p *Program) Restore(link string) (bpf.Attachment, error) {
-	a, err := bpf.Attach(bpf.AttachOptions{
-		Link: link, Name: nameRestore, Legacy: p.legacy, Ethernet: bpf.Programs{Ingress: p.objects.Restore},
-		Pin: p.pins.Link("restore-" + link),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("attach NAT to interface %q: %w", link, err)
-	}
-	return a, nil
+	return p.attach(link, "restore", "NAT", bpf.AttachOptions{Name: nameRestore, Ethernet: bpf.Programs{Ingress: p.objects.Restore}})
 }
 
 // SetSession sets the session of a flow that a peer or This sends. Packets have it while it is open.
