@@ -131,14 +131,15 @@ func (d *delivery) observe(ctx context.Context) error {
 
 // stop ends all that runs beside the client, once or more often.
 func (d *delivery) stop() (acted, observed error) {
+	ended := errors.New("the delivery ended before it")
+	acted, observed = d.actors.stop(ended), d.observers.stop(ended)
 	if d.packets != nil {
-		_ = d.packets.stop()
+		_ = d.packets.stop() // measure returns the error
 	}
 	if d.repeated != nil {
-		_ = d.repeated.stop()
+		_ = d.repeated.stop() // as above
 	}
-	ended := errors.New("the delivery ended before it")
-	return d.actors.stop(ended), d.observers.stop(ended)
+	return acted, observed
 }
 
 // act starts what changes the network: the schedules of links, and the events.

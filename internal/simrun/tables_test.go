@@ -304,19 +304,19 @@ func kernelFairness() publishedTable {
 // kernelContent returns the table of epe-content in a lab.
 func kernelContent() publishedTable {
 	p := publishedTable{file: "scenarios/epe-content/README.md", name: "kernel", head: []string{"traffic, measure", "TCP over a", "MPTCP over a", "Linux' scheduler over all", "`throughput`", "the policy for it", ""}}
-	whole, millis, mbits := ranged(0, 1), ranged(0, 1e-3), ranged(1, 1e6)
+	number, part, delay, rate := ranged(0, 1), ranged(3, 1), ranged(0, 1e-3), ranged(1, 1e6)
 	for _, r := range []struct {
 		label, traffic, metric, policy string
 		show                           func(sample) string
 	}{
-		{"stream, 100 ms intervals without data", "stream", result.EmptyIntervals, "steady", whole},
-		{"stream, longest pause, ms", "stream", result.LongestGap, "steady", millis},
-		{"stream, share of a", "stream", result.FirstLink, "ratio", ranged(3, 1)},
-		{"8 Mbit/s, share of a, which is expensive", "cheap", result.FirstLink, "cost", ranged(3, 1)},
-		{"objects, median, ms", "objects", result.ObjectTimeP50, "latency", millis},
-		{"objects, 95 %, ms", "objects", result.ObjectTimeP95, "latency", millis},
-		{"download, Mbit/s", "bulk", result.Goodput, "ratio", mbits},
-		{"download, share of a", "bulk", result.FirstLink, "ratio", ranged(3, 1)},
+		{"stream, 100 ms intervals without data", "stream", result.EmptyIntervals, "steady", number},
+		{"stream, longest pause, ms", "stream", result.LongestGap, "steady", delay},
+		{"stream, share of a", "stream", result.FirstLink, "ratio", part},
+		{"8 Mbit/s, share of a, which is expensive", "cheap", result.FirstLink, "cost", part},
+		{"objects, median, ms", "objects", result.ObjectTimeP50, "latency", delay},
+		{"objects, 95 %, ms", "objects", result.ObjectTimeP95, "latency", delay},
+		{"download, Mbit/s", "bulk", result.Goodput, "ratio", rate},
+		{"download, share of a", "bulk", result.FirstLink, "ratio", part},
 	} {
 		row := publishedRow{label: r.label}
 		for _, transport := range []string{"tcp-a", "mptcp-a", "mptcp-epe", "throughput", r.policy} {
