@@ -27,6 +27,9 @@ const (
 	// is a long queue, the path does not carry it. A queue alone may be a route that became longer.
 	// A configured rate is doubted only if less than the share doubted arrives, or as much is missing as makes a long queue.
 	paced, carried, drained, doubted = 97, 93, 98, 96
+	// sustained is the share, in percent, that less than must arrive for longer than a sample to show it of a sender
+	// that leaves the path idle at times: a busy machine is seldom late by the rest.
+	sustained = 80
 	// Growth of the estimate in percent: before the path was ever full, of a probe, and of a probe
 	// after a successful one, where a round trip is short enough to see its queue in time. A probe raises the
 	// rate for two samples at most: 10 % for 300 ms make a queue of 20 ms, as 3 % are not used.
@@ -86,8 +89,8 @@ type Capacity struct {
 	// the highest rate in one of its samples, and probed the time since it began.
 	before, tried, sent unit.Bandwidth
 	probed              time.Duration
-	// congested is the number of samples in a row that were, full what arrived in them: what the path
-	// carries, because its queue was not empty.
+	// congested is the number of samples in a row that were, but for short ones, full what arrived in all of them: what
+	// the path carries, because its queue was not empty.
 	congested int
 	full      CapacitySample
 	// draining is the number of samples that the queue on the path needs at most to drain.
@@ -148,7 +151,9 @@ func (c *Capacity) Update(s CapacitySample) {
 	c.samples++
 	if Congested(s.Standing, s.Jitter) {
 		c.full.Sent, c.full.Arrived, c.full.Interval = c.full.Sent+s.Sent, c.full.Arrived+s.Arrived, c.full.Interval+s.Interval
-		c.congested++
+		if s.Interval > sampleInterval/2 {
+			c.congested++
+		}
 	} else {
 		c.full, c.congested = CapacitySample{}, 0
 	}
@@ -180,7 +185,9 @@ func steadyPath(jitter time.Duration) bool { return jitter <= sampleInterval/ste
 // overloaded reports whether less arrives than is sent while packets queue on the path.
 func (c *Capacity) overloaded(jitter time.Duration) bool {
 	least, share := 1, unit.Size(drained)
-	if !steadyPath(jitter) || c.full.sending() < c.rate/4*3 {
+	switch idle := c.full.sending() < c.rate/4*3; {
+	case steadyPath(jitter) && idle && c.full.Interval >= sampleInterval*4/3 && c.full.Arrived < c.full.Sent/100*sustained:
+	case !steadyPath(jitter) || idle:
 		least = 3 // one sample of a sender that was late, as on a busy machine, is not meaningful
 	}
 	missing := c.full.Sent - c.full.Arrived
@@ -287,8 +294,9 @@ func (m *CapacityMeter) Look(now time.Duration, sent, received uint64, waiting b
 		m.waits++
 	}
 	took, least := now-m.since, max(sampleInterval, steady*d.Jitter)
-	if took < least {
-		return
+	begins := m.full.Interval == 0 && m.before == 0 && Congested(d.Standing, d.Jitter)
+	if took < least && (!begins || took < sampleInterval/3) {
+		return // a queue that begins ends a sample, so that the next one is of a full path alone
 	}
 	if m.since > 0 && took < 10*least && received >= m.received && sent >= m.sent {
 		m.Update(CapacitySample{

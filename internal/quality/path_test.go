@@ -377,6 +377,38 @@ func TestSlowerPath(t *testing.T) {
 	}
 }
 
+// TestSlowerPathNotFilled: traffic that filled half of the path fills it when it carries less; that is noticed in
+// half a second at whatever time of a sample it begins.
+func TestSlowerPathNotFilled(t *testing.T) {
+	const (
+		rate, sends, then = 20 * unit.MbitPerSecond, 11 * unit.MbitPerSecond, 8 * unit.MbitPerSecond
+		step, report      = 10 * ms, 50 * ms
+	)
+	for begins := time.Second; begins < time.Second+sampleInterval; begins += step {
+		m := CapacityMeter{Capacity: LimitCapacity(rate)}
+		var sent, arrived, queue uint64
+		now := step
+		for ; m.Value() == rate && now < 2*time.Second; now += step {
+			carries := rate
+			if now > begins {
+				carries = then
+			}
+			sent += uint64(sends.SizeIn(step))
+			queue += uint64(sends.SizeIn(step))
+			n := min(queue, uint64(carries.SizeIn(step)))
+			arrived, queue = arrived+n, queue-n
+			if now%report == 0 {
+				// The queue grows by 30 ms in 80 ms, the time that its smallest length is of.
+				standing := max(0, carries.TimeFor(unit.Size(queue))-30*ms)
+				m.Look(now, sent, arrived, false, Delays{RTT: 80 * ms, Standing: standing})
+			}
+		}
+		if took := now - begins; took > 450*ms {
+			t.Errorf("a change after %v was noticed after %v", begins, took)
+		}
+	}
+}
+
 // TestLongerRoute: a delay that rises by 60 ms does not reduce the estimate.
 func TestLongerRoute(t *testing.T) {
 	c := LimitCapacity(20 * unit.MbitPerSecond)
