@@ -39,14 +39,8 @@ Exit code 0: nothing is worse in B; 1: something is; 2: the results cannot be co
   tabane diff before/result.json after/result.json --changed --json`,
 		Args: arguments(2, 2, "two results"),
 		RunE: func(c *cobra.Command, args []string) error {
-			for i, name := range f.metrics {
-				if _, ok := result.MetricNamed(name); !ok {
-					all := result.Select(func(result.Metric) bool { return true })
-					return usage(c, fmt.Errorf("--metric must be one of %s, got %q%s", strings.Join(all, ", "), name, fault.Suggest(name, all)))
-				}
-				if slices.Contains(f.metrics[:i], name) {
-					return usage(c, fmt.Errorf("--metric %s is given twice", name))
-				}
+			if err := checkMetrics(f.metrics); err != nil {
+				return usage(c, err)
 			}
 			return a.diff(args[0], args[1], f)
 		},
@@ -56,6 +50,20 @@ Exit code 0: nothing is worse in B; 1: something is; 2: the results cannot be co
 	flags.BoolVar(&f.changed, "changed", false, "leave out rows without a difference")
 	flags.BoolVar(&f.json, "json", false, "print the comparison as JSON")
 	return c
+}
+
+// checkMetrics returns a fault of the values of --metric.
+func checkMetrics(names []string) error {
+	for i, name := range names {
+		if _, ok := result.MetricNamed(name); !ok {
+			all := result.Select(func(result.Metric) bool { return true })
+			return fmt.Errorf("--metric must be one of %s, got %q%s", strings.Join(all, ", "), name, fault.Suggest(name, all))
+		}
+		if slices.Contains(names[:i], name) {
+			return fmt.Errorf("--metric %s is given twice", name)
+		}
+	}
+	return nil
 }
 
 func (a *app) diff(nameA, nameB string, f diffFlags) error {

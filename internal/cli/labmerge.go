@@ -1,0 +1,136 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/renameio/v2"
+	"github.com/spf13/cobra"
+
+	"github.com/tabane/tabane/internal/report"
+	"github.com/tabane/tabane/internal/result"
+	"github.com/tabane/tabane/internal/scenario"
+)
+
+type mergeFlags struct {
+	out, summary string
+	metrics      []string
+}
+
+func (a *app) labMerge() *cobra.Command {
+	var f mergeFlags
+	c := &cobra.Command{
+		Use:   "merge NAME|FILE RESULT...",
+		Short: "Join results of parts of a scenario's experiment",
+		Long: `Merge joins results of one scenario, such as of several "lab run" with other cases or further trials, into one: each a
+directory that "lab run" or "sim run" wrote, or its result.json. Runs of the same case, traffic and transport become its
+trials. The expectations are judged anew, and the report is written again; series and pages stay in the parts.
+
+All parts must be of the same kernel and number of CPUs; the report lists their commits.
+
+Exit code 0: all expectations hold; 1: some do not; 2: the results cannot be joined.`,
+		Example: `  tabane lab merge epe-unequal out/monday out/tuesday --out out/both
+  tabane lab merge gateway-sweep out/* --summary measured.json --metric goodput_bps`,
+		Args: arguments(2, 1000, "a scenario and results"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := checkMetrics(f.metrics); err != nil {
+				return usage(c, err)
+			}
+			if len(f.metrics) > 0 && f.summary == "" {
+				return usage(c, errors.New("--metric needs --summary"))
+			}
+			return a.merge(args[0], args[1:], f)
+		},
+	}
+	flags := c.Flags()
+	flags.StringVar(&f.out, "out", "", "`directory` for the result (default out/NAME-merged, none with --summary); an earlier result in it is replaced")
+	flags.StringVar(&f.summary, "summary", "", "write the result without its runs to this `file`")
+	flags.StringArrayVar(&f.metrics, "metric", nil, "a `metric` of --summary, may be given several times (default all)")
+	return c
+}
+
+func (a *app) merge(name string, parts []string, f mergeFlags) error {
+	const what = "join the results"
+	spec, err := loadScenario(name)
+	if err != nil {
+		return err
+	}
+	var list []result.Result
+	for _, part := range parts {
+		r, err := readResult(part)
+		if err != nil {
+			return err
+		}
+		list = append(list, r)
+	}
+	whole, err := result.Merge(list)
+	if err == nil && whole.Scenario != spec.Name {
+		err = fmt.Errorf("they are of scenario %s", whole.Scenario)
+	}
+	if err != nil {
+		return &failure{what: what, on: strings.Join(parts, " "), why: err, do: "name results of parts of one experiment"}
+	}
+	if spec, err = ofParts(spec, whole); err != nil {
+		return &failure{what: what, on: name, why: err, do: "name the scenario as it was when they ran"}
+	}
+	if whole, err = spec.Conclude(whole); err != nil {
+		return &failure{what: what, on: name, why: err}
+	}
+	if f.out == "" && f.summary == "" {
+		f.out = filepath.Join("out", spec.Name+"-merged")
+	}
+	if f.out != "" {
+		if err := clearResult(f.out); err != nil {
+			return err
+		}
+		command := "tabane lab merge " + strings.Join(append([]string{name}, parts...), " ")
+		if err := report.Write(f.out, whole, spec, report.Extra{Command: command, Text: scenarioText(name, spec), Made: time.Now()}); err != nil {
+			return &failure{what: "write the report", on: f.out, why: err}
+		}
+	}
+	if f.summary != "" {
+		var b bytes.Buffer
+		if err := whole.Published(f.metrics).Encode(&b); err != nil {
+			return &failure{what: what, on: name, why: err}
+		}
+		if err := renameio.WriteFile(f.summary, b.Bytes(), 0o644); err != nil {
+			return fileFailure("write the summary", f.summary, err)
+		}
+	}
+	if err := report.Table(a.out, whole, spec); err != nil {
+		return err
+	}
+	if f.out != "" {
+		fmt.Fprintf(a.err, "\nreport: %s\n", filepath.Join(f.out, "report.html"))
+	}
+	if !whole.Holds() {
+		return errUnmet
+	}
+	return nil
+}
+
+// ofParts returns the scenario with the cells of a result alone; a cell that it does not have is an error.
+func ofParts(spec *scenario.Spec, r result.Result) (*scenario.Spec, error) {
+	if spec.Experiment == nil {
+		return nil, errors.New("it has no experiment")
+	}
+	if r.Backend == result.BackendSim {
+		spec = spec.ForSimulator()
+	} else {
+		spec = spec.ForLab()
+	}
+	cells := spec.Experiment.Cells()
+	var l scenario.Selection
+	for _, run := range r.Runs {
+		if !slices.Contains(cells, run.CellKey) {
+			return nil, fmt.Errorf("it has no cell %s", run.CellKey)
+		}
+		l.Cases, l.Traffic, l.Transports = append(l.Cases, run.Case), append(l.Traffic, run.Traffic), append(l.Transports, run.Transport)
+	}
+	return spec.Select(l)
+}
