@@ -15,7 +15,8 @@ import (
 )
 
 func (a *app) mptcpifyCommand() *cobra.Command {
-	how, verbose := string(mptcpify.Auto), false
+	o := mptcpify.Options{How: mptcpify.Auto}
+	verbose := false
 	c := &cobra.Command{
 		Use:     mptcpifyName + " -- CMD...",
 		Short:   "Run a program with MPTCP sockets in place of TCP sockets",
@@ -34,14 +35,17 @@ The ways, in the order of auto:
 
 Exit codes: that of the program; 126 if it cannot be executed; 127 if it is not found; 2 if this host cannot do it.`,
 		Example: `  tabane mptcpify -- curl -o /dev/null http://server/bytes/100000000
-  tabane mptcpify -v -- chromium https://server/`,
+  tabane mptcpify -v -- chromium https://server/
+  tabane mptcpify --congestion tabane_lia -- nginx`,
 		Args: arguments(1, -1, "a program and its arguments"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return a.mptcpify(mptcpify.How(how), verbose, args)
+			o.Args = args
+			return a.mptcpify(o, verbose)
 		},
 	}
 	c.Flags().SetInterspersed(false)
-	c.Flags().StringVar(&how, "how", how, "`way` to do it: "+ways())
+	c.Flags().StringVar((*string)(&o.How), "how", string(o.How), "`way` to do it: "+ways())
+	c.Flags().StringVar(&o.Congestion, "congestion", "", "congestion `control` of the sockets, by seccomp: of servers, also of subflows that join later")
 	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "print which way is used, and why")
 	return c
 }
@@ -58,19 +62,22 @@ func ways() string {
 	return "one of " + strings.Join(names, ", ")
 }
 
-func (a *app) mptcpify(how mptcpify.How, verbose bool, args []string) error {
-	if !slices.Contains(mptcpify.Ways(), how) {
-		return invalid("--how", string(how), ways())
+func (a *app) mptcpify(o mptcpify.Options, verbose bool) error {
+	if !slices.Contains(mptcpify.Ways(), o.How) {
+		return invalid("--how", string(o.How), ways())
 	}
-	o := mptcpify.Options{How: how, Args: args, Env: os.Environ()}
+	o.Env = os.Environ()
 	if verbose {
 		o.Log = func(s string) { fmt.Fprintln(a.err, "tabane: "+s) }
 	}
 	var err error
-	if o.Program, err = mptcpify.Find(args[0]); err == nil {
+	if o.Program, err = mptcpify.Find(o.Args[0]); err == nil {
 		err = mptcpify.Exec(o)
 	}
-	failed := &failure{what: "run with MPTCP", on: args[0], why: err}
+	failed := &failure{what: "run with MPTCP", on: o.Args[0], why: err}
+	if errors.Is(err, mptcpify.ErrCongestion) {
+		failed.do = "load it with tabane cc load, or name one of net.ipv4.tcp_available_congestion_control"
+	}
 	var e *mptcpify.ExecError
 	switch {
 	case !errors.As(err, &e):

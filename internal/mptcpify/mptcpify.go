@@ -16,6 +16,8 @@ import (
 	"strconv"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tabane/tabane/internal/bpf/protocol"
 	"github.com/tabane/tabane/internal/feature"
 	"github.com/tabane/tabane/internal/mptcp"
@@ -74,6 +76,9 @@ type Options struct {
 	Program string
 	Args    []string
 	Env     []string
+	// Congestion is the congestion control of the sockets, empty for that of their network namespace. Only Seccomp sets
+	// it.
+	Congestion string
 	// Log is called with what a user may want to know; nil: with nothing.
 	Log func(string)
 }
@@ -98,12 +103,23 @@ func Exec(o Options) error {
 	if err := mptcp.Supported(); err != nil {
 		return err
 	}
+	if o.Congestion != "" {
+		if err := checkCongestion(o.Congestion); err != nil {
+			return err
+		}
+		congestion = o.Congestion
+	}
 	var refused []error
 	for _, w := range ways {
 		if o.How != Auto && o.How != w.how {
 			continue
 		}
-		err := w.apply(&o)
+		var err error
+		if o.Congestion != "" && w.how != Seccomp {
+			err = &feature.Error{Feature: "a congestion control by " + string(w.how), Remedy: "use seccomp, or leave it out"}
+		} else {
+			err = w.apply(&o)
+		}
 		var missing *feature.Error
 		switch {
 		case err == nil:
@@ -122,6 +138,23 @@ func (o *Options) log(format string, args ...any) {
 	if o.Log != nil {
 		o.Log(fmt.Sprintf(format, args...))
 	}
+}
+
+// ErrCongestion means that sockets cannot have a congestion control.
+var ErrCongestion = errors.New("set congestion control")
+
+// checkCongestion returns an error, which wraps ErrCongestion, if sockets of this process cannot have the control.
+func checkCongestion(name string) error {
+	// Of TCP: one of MPTCP takes any name until it has a subflow.
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+	if err == nil {
+		defer unix.Close(fd)
+		err = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
+	}
+	if err != nil {
+		return fmt.Errorf("%w %q: %w", ErrCongestion, name, err)
+	}
+	return nil
 }
 
 // confine installs the filter for the calling thread and starts its supervisor.

@@ -58,6 +58,12 @@ const (
 // is the error.
 const ready = "ready"
 
+// congestion is the congestion control of the sockets, empty for that of their network namespace. The processes have it
+// from each other by the environment variable.
+var congestion string
+
+const congestionVariable = "CONGESTION"
+
 // restart is the shortest time between the starts of two spares of a supervisor.
 const restart = 200 * time.Millisecond
 
@@ -69,6 +75,7 @@ func Process() {
 		return
 	}
 	role, program := os.Args[1], os.Args[2]
+	congestion = os.Getenv(congestionVariable)
 	// They are for the program: a service manager sends them to all processes of a service, and the program may
 	// still open sockets until it ends. The processes end after it.
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
@@ -130,7 +137,7 @@ func process(role, program string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", role, program)
 	cmd.Args[0] = processName
 	cmd.Dir = "/"
-	cmd.Env = []string{} // nil would be all of this process
+	cmd.Env = []string{congestionVariable + "=" + congestion} // alone
 	return cmd
 }
 
