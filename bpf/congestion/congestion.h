@@ -445,12 +445,13 @@ int undo_cwnd(__u64 *ctx)
 	return cc_max(tp->snd_cwnd, tp->prior_cwnd);
 }
 
+/* With lowat; without it the loader leaves this out, since the kernel calls it for about each acknowledgment. */
 SEC("struct_ops")
 int sndbuf_expand(__u64 *ctx)
 {
 	struct tcp_sock *tp = (struct tcp_sock *)ctx[0];
 
-	return lowat && tp->is_mptcp && !cc_fast(tp->snd_cwnd, tp->mss_cache, tp->srtt_us) ? SNDBUF_LOWAT : SNDBUF;
+	return tp->is_mptcp && !cc_fast(tp->snd_cwnd, tp->mss_cache, tp->srtt_us) ? SNDBUF_LOWAT : SNDBUF;
 }
 
 /* The members that all controls have in common. */

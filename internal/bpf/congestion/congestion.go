@@ -256,6 +256,10 @@ func (c control) load(o Options, version Version) (*ebpf.Collection, error) {
 			return nil, fmt.Errorf("set %s: %w", name, err)
 		}
 	}
+	if !o.Lowat {
+		// The kernel's own size of send buffers applies without a call.
+		delete(spec.Programs, newrenoProgSndbufExpand)
+	}
 	ops := spec.Maps[newrenoMapOps]
 	ops.Name = string(version)
 	if err := rename(ops, o.Prefix+c.name); err != nil {
