@@ -60,6 +60,7 @@ struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	struct minmax rtt_min;
 	__u64 tcp_mstamp;
+	__u64 delivered_mstamp;
 	__u32 srtt_us;
 	__u32 snd_cwnd;
 	__u32 snd_cwnd_clamp;
@@ -113,10 +114,6 @@ enum {
 
 	SOL_TCP = 6,
 	TCP_NOTSENT_LOWAT = 25,
-};
-
-enum tcp_ca_event {
-	CA_EVENT_TX_START = 0,
 };
 
 /* The size of the send buffer, in windows: the kernel's, and with lowat. */
@@ -287,11 +284,14 @@ static __always_inline __u32 threshold(struct tcp_sock *tp, __u32 value)
 	return injects(tp) ? GARBAGE : value;
 }
 
-/* Counts the time since the last call. */
+/*
+ * Counts the time since the last call in which data was in flight. delivered_mstamp is when that began
+ * (tcp_rate_skb_sent), or the last delivery.
+ */
 static __always_inline void count_time(struct tcp_sock *tp, struct stats *st)
 {
 	struct state *s = state_of(tp);
-	__u64 now = tp->tcp_mstamp, passed = now - s->last;
+	__u64 now = tp->tcp_mstamp, passed = now - cc_min(cc_max(s->last, tp->delivered_mstamp), now);
 
 	s->last = now;
 	st->busy += passed;
@@ -364,11 +364,9 @@ static __always_inline void bound_unsent(struct tcp_sock *tp)
 /* What the kernel's own control does, in objects that run one. */
 #ifdef KERNEL_STATE
 static void kernel_init(struct sock *sk);
-static void kernel_cwnd_event(struct sock *sk, enum tcp_ca_event event);
 static void kernel_set_state(struct sock *sk, __u8 state);
 #else
 static __always_inline void kernel_init(struct sock *sk __attribute__((unused))) {}
-static __always_inline void kernel_cwnd_event(struct sock *sk __attribute__((unused)), enum tcp_ca_event event __attribute__((unused))) {}
 static __always_inline void kernel_set_state(struct sock *sk __attribute__((unused)), __u8 state __attribute__((unused))) {}
 #endif
 
@@ -402,18 +400,6 @@ int in_ack_event(__u64 *ctx)
 	count_time(tp, st);
 	contain(tp, st, BIT_FIELD(&tp->inet_conn, icsk_ca_state));
 	bound_unsent((void *)ctx[0]);
-	return 0;
-}
-
-SEC("struct_ops")
-int cwnd_event(__u64 *ctx)
-{
-	struct tcp_sock *tp = (struct tcp_sock *)ctx[0];
-
-	/* Nothing was in flight until now. */
-	if ((int)ctx[1] == CA_EVENT_TX_START)
-		state_of(tp)->last = tp->tcp_mstamp;
-	kernel_cwnd_event((void *)ctx[0], ctx[1]);
 	return 0;
 }
 
@@ -456,7 +442,7 @@ int sndbuf_expand(__u64 *ctx)
 
 /* The members that all controls have in common. */
 #define COMMON_OPS \
-	.init = (void *)init, .in_ack_event = (void *)in_ack_event, .cwnd_event = (void *)cwnd_event, \
+	.init = (void *)init, .in_ack_event = (void *)in_ack_event, \
 	.set_state = (void *)set_state, .undo_cwnd = (void *)undo_cwnd, \
 	.sndbuf_expand = (void *)sndbuf_expand, .flags = TCP_CONG_NON_RESTRICTED
 

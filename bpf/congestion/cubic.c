@@ -6,6 +6,10 @@
 #define KERNEL_STATE 64 /* bytes, at least those of struct bictcp; the loader checks that */
 #include "coupled.h"
 
+enum tcp_ca_event {
+	CA_EVENT_TX_START = 0,
+};
+
 KFUNC void cubictcp_init(struct sock *sk);
 KFUNC void cubictcp_cwnd_event(struct sock *sk, enum tcp_ca_event event);
 KFUNC void cubictcp_state(struct sock *sk, __u8 state);
@@ -16,11 +20,6 @@ KFUNC __u32 cubictcp_recalc_ssthresh(struct sock *sk);
 static __always_inline void kernel_init(struct sock *sk)
 {
 	cubictcp_init(sk);
-}
-
-static __always_inline void kernel_cwnd_event(struct sock *sk, enum tcp_ca_event event)
-{
-	cubictcp_cwnd_event(sk, event);
 }
 
 static __always_inline void kernel_set_state(struct sock *sk, __u8 state)
@@ -46,6 +45,13 @@ int cong_avoid(__u64 *ctx)
 }
 
 SEC("struct_ops")
+int cwnd_event(__u64 *ctx)
+{
+	cubictcp_cwnd_event((void *)ctx[0], ctx[1]);
+	return 0;
+}
+
+SEC("struct_ops")
 int pkts_acked(__u64 *ctx)
 {
 	cubictcp_acked((void *)ctx[0], (void *)ctx[1]);
@@ -62,6 +68,7 @@ SEC(".struct_ops.link")
 struct tcp_congestion_ops ops = {
 	COMMON_OPS,
 	.cong_avoid = (void *)cong_avoid,
+	.cwnd_event = (void *)cwnd_event,
 	.pkts_acked = (void *)pkts_acked,
 	.ssthresh = (void *)ssthresh,
 	.name = "tabane_cubic",

@@ -20,7 +20,6 @@ const (
 	baliaMapTabaneCc      = "tabane_cc"
 	baliaMapTotals        = "totals"
 	baliaProgCongAvoid    = "cong_avoid"
-	baliaProgCwndEvent    = "cwnd_event"
 	baliaProgInAckEvent   = "in_ack_event"
 	baliaProgInit         = "init"
 	baliaProgSetState     = "set_state"
@@ -78,7 +77,6 @@ type baliaSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type baliaProgramSpecs struct {
 	CongAvoid    *ebpf.ProgramSpec `ebpf:"cong_avoid"`
-	CwndEvent    *ebpf.ProgramSpec `ebpf:"cwnd_event"`
 	InAckEvent   *ebpf.ProgramSpec `ebpf:"in_ack_event"`
 	Init         *ebpf.ProgramSpec `ebpf:"init"`
 	SetState     *ebpf.ProgramSpec `ebpf:"set_state"`
@@ -158,7 +156,6 @@ type baliaVariables struct {
 // It can be passed to loadBaliaObjects or ebpf.CollectionSpec.LoadAndAssign.
 type baliaPrograms struct {
 	CongAvoid    *ebpf.Program `ebpf:"cong_avoid"`
-	CwndEvent    *ebpf.Program `ebpf:"cwnd_event"`
 	InAckEvent   *ebpf.Program `ebpf:"in_ack_event"`
 	Init         *ebpf.Program `ebpf:"init"`
 	SetState     *ebpf.Program `ebpf:"set_state"`
@@ -170,7 +167,6 @@ type baliaPrograms struct {
 func (p *baliaPrograms) Close() error {
 	return _BaliaClose(
 		p.CongAvoid,
-		p.CwndEvent,
 		p.InAckEvent,
 		p.Init,
 		p.SetState,

@@ -187,6 +187,31 @@ func TestContain(t *testing.T) {
 	}
 }
 
+// TestBusy sends now and then: the time without data in flight is not counted.
+func TestBusy(t *testing.T) {
+	const times, pause = 20, 50 * time.Millisecond
+	for _, name := range []string{"newreno", Cubic} {
+		t.Run(name, func(t *testing.T) {
+			p := mptcptest.New(t, netnstest.New(t), netnstest.New(t), 1)
+			use(t, name, testOptions(t), p.Server)
+			server, client := p.Connect(t, p.Listen(t))
+			for range times {
+				deliver(t, server, client)
+				time.Sleep(pause)
+			}
+			all := stats(t, p.Server)
+			if len(all) != 1 {
+				t.Fatalf("%d sockets have statistics, want 1", len(all))
+			}
+			for _, s := range all {
+				if s.Acks < times || s.Busy <= 0 || s.Busy > times*pause/2 {
+					t.Errorf("%d acknowledgments, busy for %v, want at least %d, and less than half of %v", s.Acks, s.Busy, times, times*pause)
+				}
+			}
+		})
+	}
+}
+
 // TestLowat sends over a slow link with a long queue: the scheduler gives its subflow no more than the link
 // carries in the time of the bound, and a page fragment.
 func TestLowat(t *testing.T) {

@@ -20,7 +20,6 @@ const (
 	liaMapTabaneCc      = "tabane_cc"
 	liaMapTotals        = "totals"
 	liaProgCongAvoid    = "cong_avoid"
-	liaProgCwndEvent    = "cwnd_event"
 	liaProgInAckEvent   = "in_ack_event"
 	liaProgInit         = "init"
 	liaProgSetState     = "set_state"
@@ -78,7 +77,6 @@ type liaSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type liaProgramSpecs struct {
 	CongAvoid    *ebpf.ProgramSpec `ebpf:"cong_avoid"`
-	CwndEvent    *ebpf.ProgramSpec `ebpf:"cwnd_event"`
 	InAckEvent   *ebpf.ProgramSpec `ebpf:"in_ack_event"`
 	Init         *ebpf.ProgramSpec `ebpf:"init"`
 	SetState     *ebpf.ProgramSpec `ebpf:"set_state"`
@@ -158,7 +156,6 @@ type liaVariables struct {
 // It can be passed to loadLiaObjects or ebpf.CollectionSpec.LoadAndAssign.
 type liaPrograms struct {
 	CongAvoid    *ebpf.Program `ebpf:"cong_avoid"`
-	CwndEvent    *ebpf.Program `ebpf:"cwnd_event"`
 	InAckEvent   *ebpf.Program `ebpf:"in_ack_event"`
 	Init         *ebpf.Program `ebpf:"init"`
 	SetState     *ebpf.Program `ebpf:"set_state"`
@@ -170,7 +167,6 @@ type liaPrograms struct {
 func (p *liaPrograms) Close() error {
 	return _LiaClose(
 		p.CongAvoid,
-		p.CwndEvent,
 		p.InAckEvent,
 		p.Init,
 		p.SetState,

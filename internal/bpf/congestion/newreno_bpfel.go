@@ -39,7 +39,6 @@ const (
 	newrenoMapTabaneCc      = "tabane_cc"
 	newrenoMapTotals        = "totals"
 	newrenoProgCongAvoid    = "cong_avoid"
-	newrenoProgCwndEvent    = "cwnd_event"
 	newrenoProgInAckEvent   = "in_ack_event"
 	newrenoProgInit         = "init"
 	newrenoProgSetState     = "set_state"
@@ -96,7 +95,6 @@ type newrenoSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type newrenoProgramSpecs struct {
 	CongAvoid    *ebpf.ProgramSpec `ebpf:"cong_avoid"`
-	CwndEvent    *ebpf.ProgramSpec `ebpf:"cwnd_event"`
 	InAckEvent   *ebpf.ProgramSpec `ebpf:"in_ack_event"`
 	Init         *ebpf.ProgramSpec `ebpf:"init"`
 	SetState     *ebpf.ProgramSpec `ebpf:"set_state"`
@@ -174,7 +172,6 @@ type newrenoVariables struct {
 // It can be passed to loadNewrenoObjects or ebpf.CollectionSpec.LoadAndAssign.
 type newrenoPrograms struct {
 	CongAvoid    *ebpf.Program `ebpf:"cong_avoid"`
-	CwndEvent    *ebpf.Program `ebpf:"cwnd_event"`
 	InAckEvent   *ebpf.Program `ebpf:"in_ack_event"`
 	Init         *ebpf.Program `ebpf:"init"`
 	SetState     *ebpf.Program `ebpf:"set_state"`
@@ -186,7 +183,6 @@ type newrenoPrograms struct {
 func (p *newrenoPrograms) Close() error {
 	return _NewrenoClose(
 		p.CongAvoid,
-		p.CwndEvent,
 		p.InAckEvent,
 		p.Init,
 		p.SetState,

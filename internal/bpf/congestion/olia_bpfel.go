@@ -20,7 +20,6 @@ const (
 	oliaMapTabaneCc      = "tabane_cc"
 	oliaMapTotals        = "totals"
 	oliaProgCongAvoid    = "cong_avoid"
-	oliaProgCwndEvent    = "cwnd_event"
 	oliaProgInAckEvent   = "in_ack_event"
 	oliaProgInit         = "init"
 	oliaProgSetState     = "set_state"
@@ -78,7 +77,6 @@ type oliaSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type oliaProgramSpecs struct {
 	CongAvoid    *ebpf.ProgramSpec `ebpf:"cong_avoid"`
-	CwndEvent    *ebpf.ProgramSpec `ebpf:"cwnd_event"`
 	InAckEvent   *ebpf.ProgramSpec `ebpf:"in_ack_event"`
 	Init         *ebpf.ProgramSpec `ebpf:"init"`
 	SetState     *ebpf.ProgramSpec `ebpf:"set_state"`
@@ -158,7 +156,6 @@ type oliaVariables struct {
 // It can be passed to loadOliaObjects or ebpf.CollectionSpec.LoadAndAssign.
 type oliaPrograms struct {
 	CongAvoid    *ebpf.Program `ebpf:"cong_avoid"`
-	CwndEvent    *ebpf.Program `ebpf:"cwnd_event"`
 	InAckEvent   *ebpf.Program `ebpf:"in_ack_event"`
 	Init         *ebpf.Program `ebpf:"init"`
 	SetState     *ebpf.Program `ebpf:"set_state"`
@@ -170,7 +167,6 @@ type oliaPrograms struct {
 func (p *oliaPrograms) Close() error {
 	return _OliaClose(
 		p.CongAvoid,
-		p.CwndEvent,
 		p.InAckEvent,
 		p.Init,
 		p.SetState,

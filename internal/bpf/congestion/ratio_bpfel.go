@@ -21,7 +21,6 @@ const (
 	ratioMapTabaneCc      = "tabane_cc"
 	ratioMapTotals        = "totals"
 	ratioProgCongAvoid    = "cong_avoid"
-	ratioProgCwndEvent    = "cwnd_event"
 	ratioProgInAckEvent   = "in_ack_event"
 	ratioProgInit         = "init"
 	ratioProgPktsAcked    = "pkts_acked"
@@ -80,7 +79,6 @@ type ratioSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type ratioProgramSpecs struct {
 	CongAvoid    *ebpf.ProgramSpec `ebpf:"cong_avoid"`
-	CwndEvent    *ebpf.ProgramSpec `ebpf:"cwnd_event"`
 	InAckEvent   *ebpf.ProgramSpec `ebpf:"in_ack_event"`
 	Init         *ebpf.ProgramSpec `ebpf:"init"`
 	PktsAcked    *ebpf.ProgramSpec `ebpf:"pkts_acked"`
@@ -164,7 +162,6 @@ type ratioVariables struct {
 // It can be passed to loadRatioObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ratioPrograms struct {
 	CongAvoid    *ebpf.Program `ebpf:"cong_avoid"`
-	CwndEvent    *ebpf.Program `ebpf:"cwnd_event"`
 	InAckEvent   *ebpf.Program `ebpf:"in_ack_event"`
 	Init         *ebpf.Program `ebpf:"init"`
 	PktsAcked    *ebpf.Program `ebpf:"pkts_acked"`
@@ -177,7 +174,6 @@ type ratioPrograms struct {
 func (p *ratioPrograms) Close() error {
 	return _RatioClose(
 		p.CongAvoid,
-		p.CwndEvent,
 		p.InAckEvent,
 		p.Init,
 		p.PktsAcked,

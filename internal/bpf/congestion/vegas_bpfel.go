@@ -20,7 +20,6 @@ const (
 	vegasMapTabaneCc      = "tabane_cc"
 	vegasMapTotals        = "totals"
 	vegasProgCongAvoid    = "cong_avoid"
-	vegasProgCwndEvent    = "cwnd_event"
 	vegasProgInAckEvent   = "in_ack_event"
 	vegasProgInit         = "init"
 	vegasProgPktsAcked    = "pkts_acked"
@@ -78,7 +77,6 @@ type vegasSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type vegasProgramSpecs struct {
 	CongAvoid    *ebpf.ProgramSpec `ebpf:"cong_avoid"`
-	CwndEvent    *ebpf.ProgramSpec `ebpf:"cwnd_event"`
 	InAckEvent   *ebpf.ProgramSpec `ebpf:"in_ack_event"`
 	Init         *ebpf.ProgramSpec `ebpf:"init"`
 	PktsAcked    *ebpf.ProgramSpec `ebpf:"pkts_acked"`
@@ -157,7 +155,6 @@ type vegasVariables struct {
 // It can be passed to loadVegasObjects or ebpf.CollectionSpec.LoadAndAssign.
 type vegasPrograms struct {
 	CongAvoid    *ebpf.Program `ebpf:"cong_avoid"`
-	CwndEvent    *ebpf.Program `ebpf:"cwnd_event"`
 	InAckEvent   *ebpf.Program `ebpf:"in_ack_event"`
 	Init         *ebpf.Program `ebpf:"init"`
 	PktsAcked    *ebpf.Program `ebpf:"pkts_acked"`
@@ -170,7 +167,6 @@ type vegasPrograms struct {
 func (p *vegasPrograms) Close() error {
 	return _VegasClose(
 		p.CongAvoid,
-		p.CwndEvent,
 		p.InAckEvent,
 		p.Init,
 		p.PktsAcked,

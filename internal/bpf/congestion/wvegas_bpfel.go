@@ -20,7 +20,6 @@ const (
 	wvegasMapTabaneCc      = "tabane_cc"
 	wvegasMapTotals        = "totals"
 	wvegasProgCongAvoid    = "cong_avoid"
-	wvegasProgCwndEvent    = "cwnd_event"
 	wvegasProgInAckEvent   = "in_ack_event"
 	wvegasProgInit         = "init"
 	wvegasProgPktsAcked    = "pkts_acked"
@@ -79,7 +78,6 @@ type wvegasSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type wvegasProgramSpecs struct {
 	CongAvoid    *ebpf.ProgramSpec `ebpf:"cong_avoid"`
-	CwndEvent    *ebpf.ProgramSpec `ebpf:"cwnd_event"`
 	InAckEvent   *ebpf.ProgramSpec `ebpf:"in_ack_event"`
 	Init         *ebpf.ProgramSpec `ebpf:"init"`
 	PktsAcked    *ebpf.ProgramSpec `ebpf:"pkts_acked"`
@@ -160,7 +158,6 @@ type wvegasVariables struct {
 // It can be passed to loadWvegasObjects or ebpf.CollectionSpec.LoadAndAssign.
 type wvegasPrograms struct {
 	CongAvoid    *ebpf.Program `ebpf:"cong_avoid"`
-	CwndEvent    *ebpf.Program `ebpf:"cwnd_event"`
 	InAckEvent   *ebpf.Program `ebpf:"in_ack_event"`
 	Init         *ebpf.Program `ebpf:"init"`
 	PktsAcked    *ebpf.Program `ebpf:"pkts_acked"`
@@ -173,7 +170,6 @@ type wvegasPrograms struct {
 func (p *wvegasPrograms) Close() error {
 	return _WvegasClose(
 		p.CongAvoid,
-		p.CwndEvent,
 		p.InAckEvent,
 		p.Init,
 		p.PktsAcked,
