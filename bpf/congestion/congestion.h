@@ -150,12 +150,17 @@ volatile const __u32 inject;
 
 /* The state of a socket between calls, in icsk_ca_priv: at most 104 bytes, zeroed by the kernel. */
 struct state {
+#ifndef KERNEL_STATE
 	__s64 fraction;  /* of a segment, beyond the window, in 2^-32 */
-	__u64 last;      /* when the time was last counted, by tcp_mstamp */
+#endif
+	__s64 each;      /* the last increase for a segment, in 2^-32 segments */
 	__u32 window;    /* at the last acknowledgment */
 	__u32 injected;  /* calls counted for inject */
-	__s64 each;      /* the last increase for a segment, in 2^-32 segments */
-	__u32 led, lead; /* the lead over other subflows in us, and when it was computed, by tcp_mstamp */
+	__u32 lead;      /* over other subflows, in us, at the last tick */
+	__u32 last;      /* when the time was last counted, by tcp_mstamp */
+	__u32 ticked;    /* when statistics were last written, by tcp_mstamp */
+	__u32 segments;  /* stats.window since then, and the other members */
+	__u16 acks, busy, limited;
 #ifndef KERNEL_STATE
 	union {
 		struct {
@@ -176,7 +181,7 @@ struct state {
 #endif
 };
 
-/* Statistics of a socket, which sock_diag dumps. Times are in microseconds. */
+/* Statistics of a socket up to its last tick, which sock_diag dumps. Times are in microseconds. */
 struct stats {
 	__u64 acks;
 	__u64 busy;     /* time with data in flight */
@@ -185,7 +190,7 @@ struct stats {
 	__s64 each;     /* the last increase for a segment acknowledged, in 2^-32 segments */
 	__u32 losses;   /* recoveries */
 	__u32 timeouts;
-	__u32 highest;  /* the largest window */
+	__u32 highest;  /* the largest window at ticks and changes of state */
 	__u32 repairs;  /* windows and thresholds that were contained */
 };
 
@@ -241,6 +246,7 @@ static __always_inline _Bool window_limits(struct tcp_sock *tp)
 	return tp->snd_cwnd < tp->snd_ssthresh && tp->snd_cwnd < 2 * tp->max_packets_out;
 }
 
+#ifndef KERNEL_STATE
 /* Grows the window by each, in 2^-32 segments, for every segment acknowledged. */
 static __always_inline void grow(struct tcp_sock *tp, __s64 each, __u32 acked)
 {
@@ -252,6 +258,7 @@ static __always_inline void grow(struct tcp_sock *tp, __s64 each, __u32 acked)
 	s->fraction = fraction;
 	tp->snd_cwnd = cc_min(window, tp->snd_cwnd_clamp);
 }
+#endif
 
 /*
  * The first part of cong_avoid: nothing grows unless the window is the limit, and below the
@@ -284,20 +291,51 @@ static __always_inline __u32 threshold(struct tcp_sock *tp, __u32 value)
 	return injects(tp) ? GARBAGE : value;
 }
 
+/* How often statistics are written to the storage of the socket, in us. To look that up costs more than to count. */
+#define TICK 10000
+
+/* Writes what was counted, and the time since the last acknowledgment, to the storage of the socket. */
+static __always_inline struct stats *flush(struct tcp_sock *tp, __u64 busy, __u64 limited)
+{
+	struct stats *st = bpf_sk_storage_get(&tabane_cc, (void *)tp, 0, 0);
+	struct state *s = state_of(tp);
+
+	if (!st)
+		return 0;
+	st->acks += s->acks;
+	st->busy += s->busy + busy;
+	st->limited += s->limited + limited;
+	st->window += s->segments + busy * s->window;
+	st->each = s->each;
+	st->highest = cc_max(st->highest, s->window);
+	s->acks = s->busy = s->limited = s->segments = 0;
+	return st;
+}
+
 /*
- * Counts the time since the last call in which data was in flight. delivered_mstamp is when that began
- * (tcp_rate_skb_sent), or the last delivery.
+ * Counts an acknowledgment, and the time since the last one in which data was in flight. delivered_mstamp is
+ * when that began (tcp_rate_skb_sent), or the last delivery. It reports whether a tick has passed, which
+ * bounds what the state has room for.
  */
-static __always_inline void count_time(struct tcp_sock *tp, struct stats *st)
+static __always_inline _Bool count_ack(struct tcp_sock *tp)
 {
 	struct state *s = state_of(tp);
-	__u64 now = tp->tcp_mstamp, passed = now - cc_min(cc_max(s->last, tp->delivered_mstamp), now);
+	__u32 now = tp->tcp_mstamp, begun = tp->delivered_mstamp;
+	__u32 busy = cc_min(now - s->last, now - begun), limited = 0;
 
-	s->last = now;
-	st->busy += passed;
-	st->window += passed * tp->snd_cwnd;
 	if (BIT_FIELD(tp, is_cwnd_limited))
-		st->limited += passed;
+		limited = busy;
+	s->last = now;
+	s->acks++;
+	if (now - s->ticked >= TICK) {
+		s->ticked = now;
+		flush(tp, busy, limited);
+		return 1;
+	}
+	s->busy += busy;
+	s->limited += limited;
+	s->segments += busy * s->window;
+	return 0;
 }
 
 /*
@@ -308,7 +346,7 @@ static __always_inline void count_time(struct tcp_sock *tp, struct stats *st)
  * on entering recovery the kernel derives the window from the threshold within the same
  * acknowledgment (RFC 6937).
  */
-static __always_inline void contain(struct tcp_sock *tp, struct stats *st, __u8 state)
+static __always_inline void contain(struct tcp_sock *tp, __u8 state)
 {
 	struct state *s = state_of(tp);
 	struct cc_contained now = {
@@ -317,16 +355,17 @@ static __always_inline void contain(struct tcp_sock *tp, struct stats *st, __u8 
 	};
 	_Bool repaired = cc_contain(&now);
 	struct counters *c;
+	struct stats *st;
 	__u32 key = 0;
 
 	s->window = now.window;
-	if (now.window > st->highest)
-		st->highest = now.window;
 	if (!repaired)
 		return;
 	tp->snd_cwnd = now.window;
 	tp->snd_ssthresh = now.threshold;
-	st->repairs++;
+	st = flush(tp, 0, 0);
+	if (st)
+		st->repairs++;
 	c = bpf_map_lookup_elem(&totals, &key);
 	if (c)
 		__sync_fetch_and_add(&c->repairs, 1);
@@ -342,20 +381,16 @@ static __always_inline __u32 lead_of(struct tcp_sock *tp __attribute__((unused))
 }
 #endif
 
-#define LEAD_EVERY 10000 /* us */
-
 /* Sets TCP_NOTSENT_LOWAT to what the subflow sends in a short time, if that has changed by a quarter. */
-static __always_inline void bound_unsent(struct tcp_sock *tp)
+static __always_inline void bound_unsent(struct tcp_sock *tp, _Bool tick)
 {
-	__u32 now = tp->notsent_lowat, at = tp->tcp_mstamp, want;
+	__u32 now = tp->notsent_lowat, want;
 	struct state *s = state_of(tp);
 
 	if (!lowat || !tp->is_mptcp)
 		return;
-	if (tp->srtt_us && at - s->led >= LEAD_EVERY) {
-		s->led = at;
+	if (tick && tp->srtt_us)
 		s->lead = lead_of(tp);
-	}
 	want = cc_lowat(tp->snd_cwnd, tp->mss_cache, tp->srtt_us, s->lead);
 	if (want > now + now / 4 || want < now - now / 4)
 		bpf_setsockopt((void *)tp, SOL_TCP, TCP_NOTSENT_LOWAT, &want, sizeof(want));
@@ -383,7 +418,7 @@ int init(__u64 *ctx)
 	if (pace)
 		sk->sk_pacing_status = SK_PACING_NEEDED;
 	bpf_sk_storage_get(&tabane_cc, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	bound_unsent((void *)ctx[0]);
+	bound_unsent((void *)ctx[0], 0);
 	return 0;
 }
 
@@ -391,15 +426,9 @@ SEC("struct_ops")
 int in_ack_event(__u64 *ctx)
 {
 	struct tcp_sock *tp = (struct tcp_sock *)ctx[0];
-	struct stats *st = bpf_sk_storage_get(&tabane_cc, (void *)ctx[0], 0, 0);
 
-	if (!st)
-		return 0;
-	st->acks++;
-	st->each = state_of(tp)->each;
-	count_time(tp, st);
-	contain(tp, st, BIT_FIELD(&tp->inet_conn, icsk_ca_state));
-	bound_unsent((void *)ctx[0]);
+	contain(tp, BIT_FIELD(&tp->inet_conn, icsk_ca_state));
+	bound_unsent(tp, count_ack(tp));
 	return 0;
 }
 
@@ -407,17 +436,15 @@ SEC("struct_ops")
 int set_state(__u64 *ctx)
 {
 	struct tcp_sock *tp = (struct tcp_sock *)ctx[0];
-	struct stats *st = bpf_sk_storage_get(&tabane_cc, (void *)ctx[0], 0, 0);
+	struct stats *st = flush(tp, 0, 0);
 	__u8 to = ctx[1];
 
 	kernel_set_state((void *)ctx[0], to);
-	if (!st)
-		return 0;
-	if (to == TCP_CA_RECOVERY)
+	if (st && to == TCP_CA_RECOVERY)
 		st->losses++;
-	else if (to == TCP_CA_LOSS)
+	else if (st && to == TCP_CA_LOSS)
 		st->timeouts++;
-	contain(tp, st, to);
+	contain(tp, to);
 	return 0;
 }
 

@@ -513,12 +513,14 @@ func List(dir string) ([]Info, error) {
 	return list, nil
 }
 
-// Stats are what a socket of a control counts. Times are those with data in flight.
+// Stats are what a socket of a control counts, at most 10 ms before its last acknowledgment. Times are those
+// with data in flight.
 type Stats struct {
 	Acks uint64
 	// Busy is the time, Limited the part in which the congestion window was the limit.
 	Busy, Limited time.Duration
-	// MeanWindow is the window in segments, averaged over the time; HighestWindow the largest.
+	// MeanWindow is the window in segments, averaged over the time; HighestWindow the largest of those every
+	// 10 ms and before losses.
 	MeanWindow    float64
 	HighestWindow uint32
 	// Increase is the last increase of the window for a segment acknowledged, in segments.
