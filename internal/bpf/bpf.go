@@ -38,14 +38,14 @@ func LoadWith(spec *ebpf.CollectionSpec, objects any, maps map[string]*ebpf.Map)
 	return refusal(spec.LoadAndAssign(objects, &ebpf.CollectionOptions{MapReplacements: maps}), needLinux)
 }
 
-// LoadAll creates all maps and loads all programs of spec, and returns the errors that Load does, with
-// the kernel that the programs need as remedy. The kernel's types come from the cache, since decoding them
-// takes longer than the rest. The caller closes the collection.
-func LoadAll(spec *ebpf.CollectionSpec, need string, kernel *btf.Cache) (*ebpf.Collection, error) {
+// LoadAll creates all maps but those that exist, and loads all programs of spec. It returns the errors that
+// Load does, with the kernel that the programs need as remedy. The kernel's types come from the cache, since
+// decoding them takes longer than the rest. The caller closes the collection.
+func LoadAll(spec *ebpf.CollectionSpec, need string, kernel *btf.Cache, maps map[string]*ebpf.Map) (*ebpf.Collection, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, refusal(err, need)
 	}
-	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Cache: kernel})
+	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Cache: kernel, MapReplacements: maps})
 	return c, refusal(err, need)
 }
 

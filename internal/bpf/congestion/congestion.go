@@ -188,14 +188,19 @@ func Load(name string, o Options) (_ Outcome, err error) {
 	case !errors.Is(err, fs.ErrNotExist):
 		return 0, err
 	}
-	loaded, err := c.load(o, version)
+	rates, err := keptRates(o.Dir, name)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, rates.Close()) }()
+	loaded, err := c.load(o, version, rates)
 	if err != nil {
 		return 0, err
 	}
 	defer loaded.Close()
 	// The link is last: without it the control is not loaded.
-	if rates := loaded.Maps[ratioMapRates]; rates != nil {
-		if err := pinRates(rates, o); err != nil {
+	if name == Ratio {
+		if err := pinRates(loaded.Maps[ratioMapRates], rates == nil, o); err != nil {
 			return 0, err
 		}
 	}
@@ -225,7 +230,7 @@ func Attach(name string, o Options) (io.Closer, error) {
 	if err := supported(c); err != nil {
 		return nil, err
 	}
-	loaded, err := c.load(o, c.version(o))
+	loaded, err := c.load(o, c.version(o), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -245,8 +250,9 @@ func register(ops *ebpf.Map) (link.Link, error) {
 	return l, nil
 }
 
-// load loads the programs and the map of the control, without registering it.
-func (c control) load(o Options, version Version) (*ebpf.Collection, error) {
+// load loads the programs and the map of the control, without registering it. If it has rates, they are in the
+// map rates, or in a new one if that is nil.
+func (c control) load(o Options, version Version, rates *ebpf.Map) (*ebpf.Collection, error) {
 	spec, err := c.spec()
 	if err != nil {
 		return nil, err
@@ -265,7 +271,11 @@ func (c control) load(o Options, version Version) (*ebpf.Collection, error) {
 	if err := rename(ops, o.Prefix+c.name); err != nil {
 		return nil, err
 	}
-	return bpf.LoadAll(spec, needLinux, kernelTypes)
+	var maps map[string]*ebpf.Map
+	if rates != nil {
+		maps = map[string]*ebpf.Map{ratioMapRates: rates}
+	}
+	return bpf.LoadAll(spec, needLinux, kernelTypes, maps)
 }
 
 // rename sets the name in a struct tcp_congestion_ops.

@@ -436,14 +436,15 @@ func TestKilled(t *testing.T) {
 }
 
 // TestKilledReplacing kills loaders that replace another version, which a connection uses: one of the two is
-// loaded, the connection goes on, and the new version can then be loaded.
+// loaded, with the pinned rates, which are either all old or all new; the connection goes on, and the new version
+// can then be loaded.
 func TestKilledReplacing(t *testing.T) {
 	o := testOptions(t)
 	p := mptcptest.New(t, netnstest.New(t), netnstest.New(t), 1)
 	for _, name := range []string{"lia", Ratio} {
 		t.Run(name, func(t *testing.T) {
 			old, replacing := o, o
-			old.Pace, replacing.Rates = false, killedRates
+			old.Pace, old.Rates, replacing.Rates = false, []unit.Bandwidth{2 * killedRates[0], killedRates[0]}, killedRates
 			use(t, name, old, p.Server)
 			l := p.Listen(t)
 			server, client := p.Connect(t, l)
@@ -461,6 +462,11 @@ func TestKilledReplacing(t *testing.T) {
 				if list[0].Version.Paced() {
 					replaced++
 				}
+				rates := list[0].Rates
+				isOld, isNew := slices.Equal(rates, old.Rates) && !list[0].Version.Paced(), slices.Equal(rates, killedRates)
+				if name == Ratio && (!isOld && !isNew || !hasRates(t, o.Dir, list[0])) {
+					t.Fatalf("after a loader was killed before operation %d: rates %v of %+v", n, rates, list[0])
+				}
 				deliver(t, server, client)
 				if _, err := Load(name, replacing); err != nil {
 					t.Fatalf("load after a loader was killed before operation %d: %v", n, err)
@@ -473,6 +479,27 @@ func TestKilledReplacing(t *testing.T) {
 			t.Logf("%d had replaced it", replaced)
 		})
 	}
+}
+
+// hasRates reports whether the pinned rates are those of the programs of ratio.
+func hasRates(t *testing.T, dir string, of Info) bool {
+	t.Helper()
+	m, err := openRates(dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := m.Info()
+	if err := errors.Join(err, m.Close()); err != nil {
+		t.Fatal(err)
+	}
+	id, _ := info.ID()
+	maps := map[ebpf.MapID]bool{}
+	for _, p := range of.Programs {
+		if err := mapsOf(p, maps); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return maps[id]
 }
 
 // deliver sends some segments.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
-	"os"
 	"path/filepath"
 
 	"github.com/cilium/ebpf"
@@ -28,16 +27,26 @@ const (
 // MaxRate is the largest rate.
 const MaxRate = unit.Bandwidth(8 * (math.MaxUint32 - 1))
 
-// pinRates writes rates to a map that no socket uses yet, and pins it.
-func pinRates(m *ebpf.Map, o Options) error {
-	if err := writeRates(m, o.Rates); err != nil {
+// keptRates returns the pinned map of the control Ratio, or nil if there is none. A version that replaces another
+// one keeps it: connections of both have the rates that SetRates changes, and the pin is right whichever of
+// the two a loader leaves that is killed.
+func keptRates(dir, name string) (*ebpf.Map, error) {
+	if name != Ratio {
+		return nil, nil
+	}
+	m, err := openRates(dir, nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return m, err
+}
+
+// pinRates writes rates to the map of a control, and pins it if it is new.
+func pinRates(m *ebpf.Map, isNew bool, o Options) error {
+	if err := writeRates(m, o.Rates); err != nil || !isNew {
 		return err
 	}
-	pin := filepath.Join(o.Dir, RatesPin)
-	if err := os.Remove(pin); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("pin rates: %w", err)
-	}
-	if err := m.Pin(pin); err != nil {
+	if err := m.Pin(filepath.Join(o.Dir, RatesPin)); err != nil {
 		return fmt.Errorf("pin rates: %w", err)
 	}
 	return nil
@@ -86,21 +95,23 @@ func openRates(dir string, o *ebpf.LoadPinOptions) (*ebpf.Map, error) {
 	return m, nil
 }
 
+// writeRates writes all rates by one system call.
 func writeRates(m *ebpf.Map, rates []unit.Bandwidth) error {
 	if len(rates) > MaxRates {
 		return fmt.Errorf("set rates: must be at most %d, got %d", MaxRates, len(rates))
 	}
-	for i := range MaxRates {
-		rate := unit.Bandwidth(0)
-		if i < len(rates) {
-			rate = rates[i]
-		}
+	var keys, values [MaxRates]uint32
+	for i := range keys {
+		keys[i] = uint32(i)
+	}
+	for i, rate := range rates {
 		if rate < 0 || rate > MaxRate {
 			return fmt.Errorf("set rates: must be from 0 to %s, got %s", MaxRate, rate)
 		}
-		if err := m.Put(uint32(i), uint32(rate/8)); err != nil {
-			return fmt.Errorf("set rates: %w", err)
-		}
+		values[i] = uint32(rate / 8)
+	}
+	if _, err := m.BatchUpdate(keys[:], values[:], nil); err != nil {
+		return fmt.Errorf("set rates: %w", err)
 	}
 	return nil
 }
