@@ -113,3 +113,6 @@ func (b *bucket) take(now time.Duration) bool {
 	b.tokens--
 	return true
 }
+
+// putBack puts a token back that was not used.
+func (b *bucket) putBack() { b.tokens++ }

@@ -463,8 +463,18 @@ func TestSessionsAreBounded(t *testing.T) {
 		p.cookies = map[string]string{}
 		return p.post(p.get("http://one.example:8081/"), "consent", "agree", "yes")
 	}
-	begin()
-	begin()
+	form := p.get("http://one.example:8081/")
+	p.post(form, "consent", "agree", "yes")
+	// A consent that fails begins no session.
+	for range 5 {
+		p.cookies = map[string]string{}
+		if a := p.post(form, "consent", "agree", "yes"); a.status != http.StatusConflict {
+			t.Errorf("a used consent form: %d", a.status)
+		}
+	}
+	if a := begin(); a.status != http.StatusOK {
+		t.Errorf("a second one after consents that failed: %d", a.status)
+	}
 	if a := begin(); a.status != http.StatusTooManyRequests || a.header.Get("Retry-After") == "" {
 		t.Errorf("a third one within a minute: %d", a.status)
 	}

@@ -485,6 +485,9 @@ func (v *visit) begin(f url.Values) {
 		return qoe.NextOrder(used, v.random)
 	})
 	if err != nil {
+		v.mu.Lock()
+		v.sessions.putBack()
+		v.mu.Unlock()
 		v.outcome(err)
 		return
 	}
