@@ -39,7 +39,9 @@ func (a *app) loadCommand() *cobra.Command {
 		GroupID: "tools",
 		Long: `Load visits the map and the shop of tabane site: each visit is a task with its pages, their requests in the order in which a browser
 makes them, on up to six connections over HTTP/1.1 or one over HTTP/2, and think times between. The visits together request bodies at the
-rate. Load reports what was offered and what arrived. Visits are equal for equal seeds.`,
+rate. Load reports what was offered and what arrived. Visits are equal for equal seeds.
+
+Exit code 0: all pages that had the time were loaded; 1: some failed, as the report says; 2: it could not run, or was interrupted.`,
 		Example: `  tabane load --rate 8Mbit/s --duration 30s http://server
   tabane load --rate 20Mbit/s --mptcp --cacert lab.pem --service shop https://server`,
 		Args: arguments(1, 1, "one URL"),
@@ -104,9 +106,14 @@ func (a *app) load(ctx context.Context, url string, f loadFlags) error {
 		}
 	}
 	if f.json {
-		return json.NewEncoder(a.out).Encode(report)
+		err = json.NewEncoder(a.out).Encode(report)
+	} else {
+		err = printLoad(a.out, report)
 	}
-	return printLoad(a.out, report)
+	if err == nil && report.Failed > 0 {
+		err = errUnmet
+	}
+	return err
 }
 
 func loadFailure(url string, err error) error {
