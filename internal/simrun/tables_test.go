@@ -253,7 +253,7 @@ func tables() []publishedTable {
 		found.rows = append(found.rows, publishedRow{label: r.figures, cells: []publishedCell{{format: r.paper}, {r.here, r.of}, {format: r.where}}})
 	}
 	return append([]publishedTable{lossy, lossless, both, bound, timer, delays, rates, bursts, found, gatewaySweep(), fairness(), kernelFairness(), kernelContent(),
-		shake("shake-static"), shake("shake-unequal"), jitter(), kernelShake(), unequalBulk(), unequalSteady(), matrix(), webWaiting(), webPaths(), webHeavy(), turns(), datagrams(), dynamic(), unequal(),
+		shake("shake-static"), shake("shake-unequal"), jitter(), kernelShake(), unequalBulk(), unequalBound(), unequalSteady(), matrix(), webWaiting(), webPaths(), webHeavy(), turns(), datagrams(), dynamic(), unequal(),
 		ratios(), kernelTurns(), kernelDatagrams(), kernelRatios(), limit()}, kernelSweep()...)
 }
 
@@ -657,18 +657,41 @@ func unequalSteady() publishedTable {
 	})
 }
 
-// matrix returns the table of objects of 1 MB of epe-matrix in a lab, by the rate of the slow path.
-func matrix() publishedTable {
-	p := publishedTable{file: "scenarios/epe-matrix/README.md", name: "kernel", head: []string{"its rate, Mbit/s", "1 ms", "10 ms", "25 ms", "50 ms", "100 ms", "300 ms"}}
-	for _, rate := range []string{"2", "10", "50"} {
-		row := publishedRow{label: rate}
-		for _, delay := range []string{"1", "10", "25", "50", "100", "300"} {
-			row.cells = append(row.cells, one(figure{
-				lab: "docs/measured/epe-matrix.json", traffic: "object-1m", pattern: "r" + rate + "-d" + delay,
-				transport: "mptcp-recall", metric: result.Goodput, alone: []string{"tcp-a"},
-			}, shareMedian))
+// unequalBound returns the table of bulk in epe-unequal in a lab, of the bound of two paths.
+func unequalBound() publishedTable {
+	p := ofPairs("bound", []string{"first connection", "second"}, func(of func(string, string, string, []string, func(sample) string) publishedCell, _ string) (cells []publishedCell) {
+		for _, transport := range unequalBoth {
+			cells = append(cells, of("bi", transport, result.ShareOfBound, nil, medianOf))
 		}
-		p.rows = append(p.rows, row)
+		return cells
+	})
+	for _, row := range p.rows {
+		for _, c := range row.cells {
+			for i := range c.figures {
+				c.figures[i].lab = "docs/measured/epe-unequal-bound.json"
+			}
+		}
+	}
+	return p
+}
+
+// matrix returns the table of epe-matrix in a lab, by the rate of the slow path. For 50 kB that may be the better one.
+func matrix() publishedTable {
+	p := publishedTable{file: "scenarios/epe-matrix/README.md", name: "kernel", head: []string{"size", "its rate, Mbit/s", "1 ms", "10 ms", "25 ms", "50 ms", "100 ms", "300 ms"}}
+	for _, size := range []struct {
+		label, traffic string
+		alone          []string
+	}{{"50 kB", "object-50k", []string{"tcp-a", "tcp-b"}}, {"1 MB", "object-1m", []string{"tcp-a"}}, {"10 MB", "object-10m", []string{"tcp-a"}}} {
+		for _, rate := range []string{"2", "10", "50"} {
+			row := publishedRow{label: size.label + " | " + rate}
+			for _, delay := range []string{"1", "10", "25", "50", "100", "300"} {
+				row.cells = append(row.cells, one(figure{
+					lab: "docs/measured/epe-matrix.json", traffic: size.traffic, pattern: "r" + rate + "-d" + delay,
+					transport: "mptcp-recall", metric: result.Goodput, alone: size.alone,
+				}, shareMedian))
+			}
+			p.rows = append(p.rows, row)
+		}
 	}
 	return p
 }
