@@ -14,7 +14,7 @@
  * route them. restore runs there too, and gives packets of NAT sessions the hosts' addresses again, and
  * count, which counts packets that are as the hosts made them.
  *
- * Needs Linux 5.13; a tunnel of one IP version in the other, Linux 6.3.
+ * Needs Linux 5.13 with BTF; a tunnel of one IP version in the other, Linux 6.3. Since Linux 6.2 checksums cost less.
  */
 #include "packet.h"
 #include "sched.h"
@@ -70,6 +70,11 @@ enum {
 	ICMPV6_ECHO = 128,
 	ICMPV6_ECHO_REPLY = 129,
 	ICMP_HEADER = 8,
+
+	/* How the kernel knows a packet's checksum (ip_summed of struct sk_buff). */
+	CHECKSUM_COMPLETE = 2,
+	CHECKSUM_PARTIAL = 3,
+	TRANSPORT_CHECKSUM = 31, /* bounds the offset of a checksum in its header */
 
 	OWNERS = 256,
 	IS_ORIGIN = 0x100,
@@ -921,9 +926,8 @@ static __always_inline int find_session(struct __sk_buff *skb, const struct pack
 struct place {
 	__u32 family;
 	__u32 address;	/* offset in the packet */
-	__u32 checksum; /* of TCP, UDP or ICMPv6; 0: none */
+	__u32 checksum; /* of TCP, UDP or ICMPv6, in its header, which follows that of IP; 0: none */
 	__u32 flags;
-	__u8 from[16], to[16];
 };
 
 /* The checksum of a packet's transport that the addresses are part of. */
@@ -933,43 +937,99 @@ static __always_inline void set_checksum(struct place *at, const struct packet *
 	at->checksum = 0;
 	at->flags = BPF_F_PSEUDO_HDR;
 	if (p->protocol == PROTO_TCP) {
-		at->checksum = p->transport + 16;
+		at->checksum = 16;
 	} else if (p->protocol == PROTO_UDP) {
-		at->checksum = p->transport + 6;
+		at->checksum = 6;
 		at->flags |= BPF_F_MARK_MANGLED_0;
 	} else if (p->protocol == PROTO_ICMPV6) {
-		at->checksum = p->transport + 2;
+		at->checksum = 2;
 	}
 }
 
-/* Replaces an address. */
-static __always_inline int set_address(struct __sk_buff *skb, const struct place *at)
-{
-	if (at->family == AF_INET) {
-		__u8 *h = (__u8 *)(long)skb->data + ETHERNET_HEADER;
-		__u32 from = *(const __u32 *)(at->from + 12), to = *(const __u32 *)(at->to + 12);
-		__u64 sum;
+/* Members of the kernel's structure that are read here. */
+struct sk_buff {
+	__u8 ip_summed : 2;
+} __attribute__((preserve_access_index));
 
-		if (h + IPV4_HEADER > (__u8 *)(long)skb->data_end)
+extern void *bpf_cast_to_kern_ctx(void *context) __attribute__((section(".ksyms"), weak)); /* Linux 6.2 */
+
+/* How the kernel knows the checksum of a packet, CHECKSUM_COMPLETE if that is not known. */
+static __always_inline __u32 summed(struct __sk_buff *skb)
+{
+	const struct sk_buff *kernel;
+	__u64 bits;
+
+	if (!bpf_cast_to_kern_ctx)
+		return CHECKSUM_COMPLETE;
+	kernel = bpf_cast_to_kern_ctx(skb);
+	/* The byte that has the bits, and how far to shift it as a number of 64 bits. */
+	bits = *((const __u8 *)kernel + __builtin_preserve_field_info(kernel->ip_summed, 0));
+	return bits << __builtin_preserve_field_info(kernel->ip_summed, 4) >> __builtin_preserve_field_info(kernel->ip_summed, 5);
+}
+
+/* Adds to a sum in one's complement a difference of as many bits. */
+static __always_inline __u16 add_sum(__u16 sum, __u16 difference)
+{
+	__u32 v = (__u32)sum + difference;
+
+	return v + (v >> 16);
+}
+
+/* What the words of an address change in a sum that they are part of (RFC 1624). Those of IPv4 differ in the last one. */
+static __always_inline __u16 difference(const __u32 *from, const __u32 *to, __u32 family)
+{
+	__u64 v = (__u64)(__u32)~from[3] + to[3];
+
+	if (family == AF_INET6)
+		v += (__u64)(__u32)~from[0] + to[0] + (__u32)~from[1] + to[1] + (__u32)~from[2] + to[2];
+	v = (v & 0xffffffff) + (v >> 32);
+	v = (v & 0xffff) + (v >> 16);
+	return (v & 0xffff) + (v >> 16);
+}
+
+/*
+ * Replaces an address, which is a word of IPv4 or four of IPv6. The checksum of the transport is changed by hand, because a
+ * helper takes as long as several lookups. Where the kernel has summed the packet (CHECKSUM_COMPLETE), helpers keep that right.
+ */
+static __always_inline int set_address(struct __sk_buff *skb, const struct place *at, const void *from, const void *to)
+{
+	__u8 *h = (__u8 *)(long)skb->data + ETHERNET_HEADER;
+	const __u8 *end = (const __u8 *)(long)skb->data_end;
+	__u32 how = summed(skb), header = IPV6_HEADER;
+	__u16 by = difference(from, to, at->family), *check;
+
+	if (at->family == AF_INET) {
+		header = IPV4_HEADER;
+		if (h + IPV4_HEADER > end)
 			return -1;
-		/* RFC 1624. */
-		sum = (__u64)(__u16) ~*(__u16 *)(h + IPV4_CHECK) + (__u32)~from + to;
-		sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
-		sum = (sum & 0xffff) + (sum >> 16);
-		*(__u16 *)(h + IPV4_CHECK) = ~((sum & 0xffff) + (sum >> 16));
-		if (at->address == ETHERNET_HEADER + 12)
-			*(__u32 *)(h + 12) = to;
-		else
-			*(__u32 *)(h + 16) = to;
-		if (!at->checksum)
-			return 0;
-		return bpf_l4_csum_replace(skb, at->checksum, from, to, at->flags | sizeof(to));
+		check = (__u16 *)(h + IPV4_CHECK);
+		*check = ~add_sum(~*check, by);
+		copy(h + (at->address == ETHERNET_HEADER + 12 ? 12 : 16), to + 12, 4);
+	} else {
+		if (h + IPV6_HEADER > end)
+			return -1;
+		copy(h + (at->address == ETHERNET_HEADER + IPV6_SOURCE ? IPV6_SOURCE : IPV6_DESTINATION), to, 16);
+		if (how == CHECKSUM_COMPLETE)
+			bpf_csum_update(skb, by);
 	}
-	if (bpf_skb_store_bytes(skb, at->address, at->to, sizeof(at->to), BPF_F_RECOMPUTE_CSUM))
-		return -1;
 	if (!at->checksum)
 		return 0;
-	return bpf_l4_csum_replace(skb, at->checksum, 0, bpf_csum_diff(at->from, sizeof(at->from), at->to, sizeof(at->to), 0), at->flags);
+	if (how == CHECKSUM_COMPLETE)
+		return bpf_l4_csum_replace(skb, ETHERNET_HEADER + header + at->checksum, 0, by, at->flags);
+	h += header + (at->checksum & TRANSPORT_CHECKSUM);
+	if (h + sizeof(*check) > end)
+		return -1;
+	check = (__u16 *)h;
+	/* UDP without a checksum. */
+	if (at->flags & BPF_F_MARK_MANGLED_0 && !*check)
+		return 0;
+	if (how == CHECKSUM_PARTIAL)
+		*check = add_sum(*check, by);
+	else
+		*check = ~add_sum(~*check, by);
+	if (at->flags & BPF_F_MARK_MANGLED_0 && !*check)
+		*check = 0xffff;
+	return 0;
 }
 
 /* Makes room for the headers of the tunnel. */
@@ -1183,9 +1243,7 @@ int split(struct __sk_buff *skb)
 		struct place at = {.address = ETHERNET_HEADER + (p.family == AF_INET ? 12 : IPV6_SOURCE)};
 
 		set_checksum(&at, &p);
-		__builtin_memcpy(at.from, p.source, sizeof(at.from));
-		__builtin_memcpy(at.to, way->source, sizeof(at.to));
-		if (set_address(skb, &at))
+		if (set_address(skb, &at, p.source, way->source))
 			return TC_DROP;
 	}
 	return bpf_redirect_neigh(way->ifindex, (struct bpf_redir_neigh *)neighbor(way, family == AF_INET6), sizeof(way->ipv4), 0);
@@ -1470,32 +1528,27 @@ __attribute__((noinline)) int restore_error(struct __sk_buff *skb, const struct 
 	s = bpf_map_lookup_elem(&sessions, &q.key);
 	if (!s)
 		return TC_NEXT;
-	__builtin_memcpy(at.from, p->destination, sizeof(at.from));
-	__builtin_memcpy(at.to, s->source, sizeof(at.to));
 	at.family = p->family;
 	if (p->family == AF_INET) {
 		__u16 check;
-		__u64 sum;
 
 		/* The quoted header sums to the same as before, and so does the error. */
 		if (bpf_skb_load_bytes(skb, q.check, &check, sizeof(check)))
 			return TC_DROP;
-		sum = (__u64)(__u16)~check + (__u32) ~*(__u32 *)(at.from + 12) + *(__u32 *)(at.to + 12);
-		sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
-		sum = (sum & 0xffff) + (sum >> 16);
-		check = ~((sum & 0xffff) + (sum >> 16));
-		if (bpf_skb_store_bytes(skb, q.check, &check, sizeof(check), 0) || bpf_skb_store_bytes(skb, q.address, at.to + 12, 4, 0))
+		check = ~add_sum(~check, difference((const __u32 *)p->destination, (const __u32 *)s->source, AF_INET));
+		if (bpf_skb_store_bytes(skb, q.check, &check, sizeof(check), 0) || bpf_skb_store_bytes(skb, q.address, s->source + 12, 4, 0))
 			return TC_DROP;
 		at.address = ETHERNET_HEADER + 16;
-		return set_address(skb, &at) ? TC_DROP : TC_NEXT;
+		return set_address(skb, &at, p->destination, s->source) ? TC_DROP : TC_NEXT;
 	}
-	at.checksum = p->transport + 2;
-	if (bpf_skb_store_bytes(skb, q.address, at.to, sizeof(at.to), 0) ||
-	    bpf_l4_csum_replace(skb, at.checksum, 0, bpf_csum_diff(at.from, sizeof(at.from), at.to, sizeof(at.to), 0), 0))
+	at.checksum = 2;
+	if (bpf_skb_store_bytes(skb, q.address, s->source, sizeof(s->source), 0) ||
+	    bpf_l4_csum_replace(skb, p->transport + at.checksum, 0,
+				difference((const __u32 *)p->destination, (const __u32 *)s->source, AF_INET6), 0))
 		return TC_DROP;
 	at.address = ETHERNET_HEADER + IPV6_DESTINATION;
 	at.flags = BPF_F_PSEUDO_HDR;
-	return set_address(skb, &at) ? TC_DROP : TC_NEXT;
+	return set_address(skb, &at, p->destination, s->source) ? TC_DROP : TC_NEXT;
 }
 
 /* Counts a packet of a peer's path as on the wire: as many as were sent arrive, or are lost. */
@@ -1549,9 +1602,7 @@ int restore(struct __sk_buff *skb)
 	set_used(s);
 	set_checksum(&at, &p);
 	at.address = ETHERNET_HEADER + (p.family == AF_INET ? 12 : IPV6_SOURCE);
-	__builtin_memcpy(at.from, p.source, sizeof(at.from));
-	__builtin_memcpy(at.to, s->source, sizeof(at.to));
-	return set_address(skb, &at) ? TC_DROP : TC_NEXT;
+	return set_address(skb, &at, p.source, s->source) ? TC_DROP : TC_NEXT;
 }
 
 /* Counts packets of peers with mode plain. */

@@ -152,7 +152,6 @@ static long (*bpf_l4_csum_replace)(struct __sk_buff *skb, __u32 offset, __u64 fr
 static long (*bpf_clone_redirect)(struct __sk_buff *skb, __u32 ifindex, __u64 flags) = (void *)13;
 static long (*const bpf_redirect)(__u32 ifindex, __u64 flags) = (void *)23;
 static long (*bpf_skb_load_bytes)(const void *skb, __u32 offset, void *to, __u32 len) = (void *)26;
-static __s64 (*bpf_csum_diff)(const void *from, __u32 from_size, const void *to, __u32 to_size, __u32 seed) = (void *)28;
 static long (*bpf_skb_pull_data)(struct __sk_buff *skb, __u32 len) = (void *)39;
 static long (*bpf_skb_adjust_room)(struct __sk_buff *skb, __s32 by, __u32 mode, __u64 flags) = (void *)50;
 static long (*bpf_setsockopt)(void *sk, int level, int name, void *value, int length) = (void *)49;
@@ -163,6 +162,7 @@ static long (*bpf_spin_lock)(struct bpf_spin_lock *lock) = (void *)93;
 static long (*bpf_spin_unlock)(struct bpf_spin_lock *lock) = (void *)94;
 static void *(*bpf_sk_storage_get)(void *map, void *sk, void *value, __u64 flags) = (void *)107;
 static long (*bpf_probe_read_kernel)(void *to, __u32 size, const void *from) = (void *)113;
+static __s64 (*bpf_csum_update)(struct __sk_buff *skb, __u32 sum) = (void *)40;
 static __u64 (*bpf_jiffies64)(void) = (void *)118;
 static long (*bpf_ringbuf_output)(void *map, const void *data, __u64 size, __u64 flags) = (void *)130;
 static long (*bpf_redirect_neigh)(__u32 ifindex, struct bpf_redir_neigh *params, int size, __u64 flags) = (void *)152;

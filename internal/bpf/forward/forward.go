@@ -55,11 +55,15 @@ type Options struct {
 // over the maps of a previous instance. The caller calls Close. It returns a *feature.Error when this host
 // cannot load it.
 func Load(o Options) (*Program, error) {
-	p := &Program{routes: map[netip.Prefix]uint32{}, legacy: o.Legacy}
 	spec, err := loadProgram()
 	if err != nil {
 		return nil, err
 	}
+	return loadSpec(spec, o)
+}
+
+func loadSpec(spec *ebpf.CollectionSpec, o Options) (*Program, error) {
+	p := &Program{routes: map[netip.Prefix]uint32{}, legacy: o.Legacy}
 	version := sha256.Sum256(_ProgramBytes)
 	p.pins = bpf.NewPins(o.Pins, hex.EncodeToString(version[:8]))
 	old, err := p.pins.TakeOver(spec)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -51,7 +52,12 @@ type sites struct {
 
 func newSites(t testing.TB, local ...netip.Addr) sites {
 	t.Helper()
-	s := sites{load(t, Options{}), load(t, Options{}), local}
+	return sitesOf(t, load(t, Options{}), load(t, Options{}), local...)
+}
+
+func sitesOf(t testing.TB, near, far *Program, local ...netip.Addr) sites {
+	t.Helper()
+	s := sites{near, far, local}
 	s.near.routes4and6(t)
 	for _, a := range local {
 		s.near.own(t, a)
@@ -159,11 +165,16 @@ func drawFlow(r *rand.Rand, ipv6 bool) (m message, f tunnel.Flow, left string) {
 // arrive. All else is left, or dropped, for the reason that the reference has.
 func TestNATAtRandom(t *testing.T) {
 	for name, local := range map[string][]netip.Addr{
-		"IPv4": {netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("198.51.100.77")},
-		"IPv6": {local6.Addr(), netip.MustParseAddr("2001:db8:99::ffff:1234")},
+		"IPv4":                   {netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("198.51.100.77")},
+		"IPv6":                   {local6.Addr(), netip.MustParseAddr("2001:db8:99::ffff:1234")},
+		"IPv4, before Linux 6.2": {netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("198.51.100.77")},
+		"IPv6, before Linux 6.2": {local6.Addr(), netip.MustParseAddr("2001:db8:99::ffff:1234")},
 	} {
-		ipv6 := name == "IPv6"
+		ipv6 := local[0].Is6()
 		s := newSites(t, local...)
+		if strings.Contains(name, "before") {
+			s = sitesOf(t, loadBefore62(t), loadBefore62(t), local...)
+		}
 		r := rand.New(rand.NewPCG(12, 7))
 		sends, restores := reference{}, reference{}
 		seen := map[string]int{}

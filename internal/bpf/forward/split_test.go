@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 
 	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/plane"
@@ -20,6 +21,39 @@ func load(t testing.TB, o Options) *Program {
 	t.Helper()
 	netnstest.Need(t)
 	p, err := Load(o)
+	return closed(t, p, err)
+}
+
+// loadBefore62 loads the program as a kernel before Linux 6.2 does, which lacks bpf_cast_to_kern_ctx.
+func loadBefore62(t testing.TB) *Program {
+	t.Helper()
+	netnstest.Need(t)
+	spec, err := loadProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := 0
+	for _, p := range spec.Programs {
+		for i := range p.Instructions {
+			switch ins := &p.Instructions[i]; {
+			case ins.IsKfuncCall():
+				*ins = asm.FnKtimeGetNs.Call() // never run, or the verifier refuses what follows
+				calls++
+			case ins.Reference() == "bpf_cast_to_kern_ctx":
+				*ins = asm.LoadImm(ins.Dst, 0, asm.DWord)
+			}
+		}
+	}
+	if calls == 0 {
+		t.Fatal("the program calls nothing that kernels before Linux 6.2 lack")
+	}
+	p, err := loadSpec(spec, Options{})
+	return closed(t, p, err)
+}
+
+// closed has a program closed when the test ends.
+func closed(t testing.TB, p *Program, err error) *Program {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
