@@ -223,14 +223,12 @@ struct rule_state {
 	struct sched_state state;
 	struct count sent;
 	__u64 copies;
-	__u32 used; /* paths */
-	__u32 reserved;
+	__u64 used; /* paths */
 };
 
-/* What changes with each packet to a peer. */
+/* What changes with each packet to a peer, by atomic operations. */
 struct peer {
-	struct bpf_spin_lock lock;
-	__u32 copied; /* number of the last copied packet in the tunnel */
+	__u64 copied; /* number of the last copied packet in the tunnel */
 	struct sched_queues queues;
 	struct count sent[SCHED_PATHS];
 	struct rule_state rule[MAX_RULES];
@@ -243,16 +241,16 @@ struct counted {
 
 /* What has arrived over a path. */
 struct arrived {
+	/* The numbers of the first packet that arrived, and of the one after the last, which is never 0 and does not wrap:
+	 * those between that did not arrive are lost. Before the count, so that who reads both never sees more than are. */
+	__u64 first, next;
 	struct count count;
-	__u64 expected; /* packets since the first that arrived: those that did not are lost */
-	__u32 next;
-	__u32 reserved;
 };
 
 /* A session of a peer, which sends the cookie that is its key. */
 struct receiver {
-	struct bpf_spin_lock lock;
 	__u32 peer;
+	__u32 reserved;
 	struct arrived path[SCHED_PATHS];
 	__u32 seen[SEEN]; /* numbers of copied packets, at their value modulo SEEN */
 };
@@ -468,6 +466,25 @@ static __always_inline int leave(__u32 why)
 	if (n)
 		++*n;
 	return TC_NEXT;
+}
+
+/* Adds to what several processors count. Returns what it was before. */
+static __always_inline __u64 add(__u64 *to, __u64 n)
+{
+	return __sync_fetch_and_add(to, n);
+}
+
+static __always_inline __u64 add_count(struct count *to, __u64 packets, __u64 bytes)
+{
+	__sync_fetch_and_add(&to->bytes, bytes);
+	return add(&to->packets, packets);
+}
+
+/* Adds to a set, which nearly always has it. */
+static __always_inline void note(__u64 *set, __u32 more)
+{
+	if (more & ~*set)
+		__sync_fetch_and_or(set, more);
 }
 
 static __always_inline void load_pair(__u64 *to, const __u8 *from)
@@ -1116,6 +1133,7 @@ int split(struct __sk_buff *skb)
 	struct peer *peer;
 	const struct way *way;
 	__u32 why, family;
+	__u64 before;
 	int verdict;
 	__s64 now;
 	int path;
@@ -1199,37 +1217,32 @@ int split(struct __sk_buff *skb)
 			return leave(why);
 	}
 
-	bpf_spin_lock(&peer->lock);
 	path = sched_next(&plan->choice, &peer->queues, &rule->state, entry, now, size, flow);
-	if (path >= 0) {
-		rule->sent.packets += segments;
-		rule->sent.bytes += size;
-	}
-	if (path == SCHED_EVERYWHERE) {
-		rule->used |= plan->choice.may;
-		for (__u32 i = 0; i < SCHED_PATHS; i++) {
-			__s64 m = sched_in(plan->choice.may, i);
-
-			if (outer)
-				outer->count[i] = peer->sent[i].packets;
-			peer->sent[i].packets += segments & m;
-			peer->sent[i].bytes += size & m;
-			rule->copies += segments & m;
-		}
-		rule->copies -= segments; /* the packet itself */
-		if (outer)
-			outer->header.number = htonl(peer->copied + 1);
-		peer->copied += segments;
-	} else if (path >= 0) {
-		rule->used |= 1U << path;
-		if (outer)
-			outer->count[SCHED_PATH(path)] = peer->sent[SCHED_PATH(path)].packets;
-		peer->sent[SCHED_PATH(path)].packets += segments;
-		peer->sent[SCHED_PATH(path)].bytes += size;
-	}
-	bpf_spin_unlock(&peer->lock);
 	if (path < 0)
 		return leave(LEFT_PATHS);
+	add_count(&rule->sent, segments, size);
+	if (path == SCHED_EVERYWHERE) {
+		__u64 copies = 0;
+
+		for (__u32 i = 0; i < SCHED_PATHS; i++) {
+			__s64 m = sched_in(plan->choice.may, i);
+			__u64 before = add_count(&peer->sent[i], segments & m, size & m);
+
+			if (outer)
+				outer->count[i] = before;
+			copies += segments & m;
+		}
+		add(&rule->copies, copies - segments); /* but for the packet itself */
+		note(&rule->used, plan->choice.may);
+		before = add(&peer->copied, segments);
+		if (outer)
+			outer->header.number = htonl(before + 1);
+	} else {
+		before = add_count(&peer->sent[SCHED_PATH(path)], segments, size);
+		if (outer)
+			outer->count[SCHED_PATH(path)] = before;
+		note(&rule->used, 1U << path);
+	}
 	if (hop(skb, &p))
 		return leave(LEFT_MALFORMED);
 	if (plan->tunnel && encapsulate(skb, family))
@@ -1361,19 +1374,44 @@ static __always_inline int mark(struct __sk_buff *skb, const struct message *m)
 	}
 }
 
+/* Counts packets that have arrived over a path, the first of which is the sender's count-th. */
+static __always_inline void count_arrived(struct arrived *a, __u32 count, __u32 segments, __u32 bytes)
+{
+	add_count(&a->count, segments, bytes);
+	for (__u32 i = 0; i < SCHED_TRIES; i++) {
+		__u64 before = *(volatile __u64 *)&a->next, after = (__u64)count + segments;
+
+		if (before)
+			after = before + (__s32)(count + segments - (__u32)before);
+		else
+			a->first = count;
+		if ((__s64)(after - before) <= 0 || __sync_val_compare_and_swap(&a->next, before, after) == before)
+			break;
+	}
+}
+
+/* All ones if a copied packet with this number has not arrived yet: what was seen there is neither the same nor a later one. */
+static __always_inline __s64 see(__u32 *seen, __u32 number)
+{
+	__u32 before = *(volatile __u32 *)seen;
+	__s64 later = sched_negative(-(__s64)(__s32)(number - before));
+	/* Another processor may have the same packet. */
+	__s64 other = __sync_val_compare_and_swap(seen, before, before + ((number - before) & later)) ^ before;
+
+	return later & ~sched_negative(-other);
+}
+
 SEC("tc")
 int join(struct __sk_buff *skb)
 {
 	__u32 linear = ETHERNET_HEADER + OUTER_IPV6 + IPV6_HEADER;
 	const struct setup *set = read_setup();
-	__u32 segments = 1, path, number, count;
+	__u32 segments = 1, number;
 	__s64 fresh = -1;
 	struct message m = {};
 	struct receiver *r;
-	struct arrived *a;
 	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO;
 	__u16 type;
-	__s32 ahead;
 
 	if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
 		return TC_NEXT;
@@ -1400,37 +1438,17 @@ int join(struct __sk_buff *skb)
 	if (skb->gso_size && skb->len > m.headers)
 		segments = segments_of(skb, skb->len - m.headers);
 
-	path = m.header.path & OPEN_PATH;
+	count_arrived(&r->path[m.header.path & OPEN_PATH], ntohl(m.header.count) + m.segment, segments, skb->len - ETHERNET_HEADER);
 	number = ntohl(m.header.number) + m.segment;
-	count = ntohl(m.header.count) + m.segment;
-	a = &r->path[path];
-	bpf_spin_lock(&r->lock);
-	if (!a->count.packets)
-		a->next = count;
-	ahead = count + segments - a->next;
-	if (ahead > 0) {
-		a->next += ahead;
-		a->expected += ahead;
-	}
-	a->count.packets += segments;
-	a->count.bytes += skb->len - ETHERNET_HEADER;
 	if (m.header.path & OPEN_COPIED) {
 		/* A super-packet is delivered if any of its segments has to be. */
 		fresh = 0;
 		for (__u32 i = 0; i < MAX_SEGMENTS; i++) {
-			__u32 *seen = &r->seen[(number + i) & (SEEN - 1)];
-			__s64 later, m;
-
 			if (i >= segments)
 				break;
-			/* What was seen there may be the same or a later one. */
-			later = (__s32)(number + i - *seen);
-			m = sched_negative(-later);
-			*seen += later & m;
-			fresh |= m;
+			fresh |= see(&r->seen[(number + i) & (SEEN - 1)], number + i);
 		}
 	}
-	bpf_spin_unlock(&r->lock);
 	if (!fresh)
 		return refuse(REFUSED_DUPLICATE);
 	if ((m.outer_class & ECN_MASK) == ECN_CE && !(m.class & ECN_MASK))

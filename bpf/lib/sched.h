@@ -3,6 +3,9 @@
  * The disciplines of internal/sched for packets, without what user space decides when the state or
  * the quality of a path changes: sched.Plan has that. The results are the same, bit by bit.
  *
+ * Several processors may choose for packets at once. Queues and turns are changed by atomic operations, which take a
+ * quarter of the time of a lock that a program may have, with interrupts off.
+ *
  * It has no maps. Loops over paths have no branches inside: with them, the verifier follows 2^16 ways
  * through the loop. A mask is all ones or 0; it and what it is made of go through sched_hide, so that
  * the compiler does not turn them into a branch again.
@@ -52,7 +55,7 @@ struct sched_queues {
 struct sched_state {
 	__u32 at;
 	__u32 sent;
-};
+} __attribute__((aligned(8)));
 
 /* The path of the flows of a table's entry. */
 struct sched_flow {
@@ -68,6 +71,9 @@ struct sched_flow {
 #define SCHED_TOO_LONG (24LL * 3600 * 1000 * 1000 * 1000)
 #define SCHED_NEVER (1LL << 62)
 #define SCHED_PATH_BITS 6
+
+/* How often a change is tried again because another processor was faster. */
+#define SCHED_TRIES 16
 
 /* The largest packet, so that the product with a time per byte fits 64 bits. */
 #define SCHED_MAX_SIZE ((1U << 18) - 1)
@@ -131,14 +137,17 @@ static __always_inline __s64 sched_line(__u32 size, __u64 per_byte)
 /* Adds a packet to the virtual queue of a path, where the mask says so. */
 static __always_inline void sched_add(const struct sched_path *path, __s64 *empty, __s64 now, __u32 size, __s64 mask)
 {
-	__s64 line = sched_line(size, path->per_byte), before = *empty, wait, bounded, has;
+	__s64 line = sched_line(size, path->per_byte), longest = sched_max(path->buffer, line), has;
 
-	wait = sched_min(sched_positive(before - now) + line, SCHED_TOO_LONG);
-	bounded = sched_min(wait, sched_max(path->buffer, line));
 	has = sched_negative(-(__s64)path->buffer);
-	wait = (bounded & has) | (wait & ~has);
+	longest = sched_min((longest & has) | (SCHED_TOO_LONG & ~has), SCHED_TOO_LONG);
 	mask &= sched_negative(-(__s64)path->per_byte);
-	*empty = ((now + wait) & mask) | (before & ~mask);
+	for (__u32 i = 0; i < SCHED_TRIES; i++) {
+		__s64 before = *(volatile __s64 *)empty, wait = sched_min(sched_positive(before - now) + line, longest);
+
+		if (__sync_val_compare_and_swap(empty, before, ((now + wait) & mask) | (before & ~mask)) == before)
+			break;
+	}
 }
 
 /* The path on which a packet arrives first, of those within the tie the one used last; -1 if there is none. */
@@ -168,8 +177,8 @@ static __always_inline __s32 sched_earliest(const struct sched_plan *plan, const
 	return best & (SCHED_PATHS - 1);
 }
 
-/* The path of a turn of ratio, or -1. */
-static __always_inline __s32 sched_ratio(const struct sched_plan *plan, struct sched_state *state)
+/* The path of the next turn of ratio, or -1. */
+static __always_inline __s32 sched_turn(const struct sched_plan *plan, struct sched_state *state)
 {
 	__u32 at = state->at, n = plan->paths;
 
@@ -189,6 +198,25 @@ static __always_inline __s32 sched_ratio(const struct sched_plan *plan, struct s
 	state->at = at;
 	state->sent = 1;
 	return at;
+}
+
+/* Takes the next turn of ratio. */
+static __always_inline __s32 sched_ratio(const struct sched_plan *plan, __u64 *state)
+{
+	__s32 path = -1;
+
+	for (__u32 i = 0; i < SCHED_TRIES; i++) {
+		__u64 before = *(volatile __u64 *)state;
+		union {
+			__u64 value;
+			struct sched_state turn;
+		} after = {.value = before};
+
+		path = sched_turn(plan, &after.turn);
+		if (__sync_val_compare_and_swap(state, before, after.value) == before)
+			break;
+	}
+	return path;
 }
 
 /* Spreads hashes that differ in few bits (the finalizer of MurmurHash3). */
@@ -246,7 +274,7 @@ static __always_inline __s32 sched_next(const struct sched_plan *plan, struct sc
 	if (rule == SCHED_ONE) {
 		chosen = SCHED_PATH(plan->only);
 	} else if (rule == SCHED_RATIO) {
-		chosen = sched_ratio(plan, state);
+		chosen = sched_ratio(plan, (__u64 *)state);
 	} else if (rule == SCHED_EARLIEST) {
 		last = state->at;
 	} else if ((rule == SCHED_WEIGHTED || rule == SCHED_FLOW_EARLIEST) && entry) {

@@ -583,8 +583,8 @@ func (p *Program) Arrived(cookie uint64) (all [MaxPaths]plane.Arrived, err error
 	for i := range all {
 		from := &r.Path[i]
 		all[i] = plane.Arrived{Count: plane.Count{Packets: from.Count.Packets, Bytes: from.Count.Bytes}}
-		if from.Expected > from.Count.Packets {
-			all[i].Lost = from.Expected - from.Count.Packets
+		if expected := from.Next - from.First; expected > from.Count.Packets {
+			all[i].Lost = expected - from.Count.Packets
 		}
 	}
 	return all, nil

@@ -61,12 +61,8 @@ type programOrigin struct {
 }
 
 type programPeer struct {
-	_    structs.HostLayout
-	Lock struct {
-		_   structs.HostLayout
-		Val uint32
-	}
-	Copied uint32
+	_      structs.HostLayout
+	Copied uint64
 	Queues struct {
 		_     structs.HostLayout
 		Empty [16]int64
@@ -88,9 +84,8 @@ type programPeer struct {
 			Packets uint64
 			Bytes   uint64
 		}
-		Copies   uint64
-		Used     uint32
-		Reserved uint32
+		Copies uint64
+		Used   uint64
 	}
 }
 
@@ -124,22 +119,18 @@ type programPolicy struct {
 }
 
 type programReceiver struct {
-	_    structs.HostLayout
-	Lock struct {
-		_   structs.HostLayout
-		Val uint32
-	}
-	Peer uint32
-	Path [16]struct {
+	_        structs.HostLayout
+	Peer     uint32
+	Reserved uint32
+	Path     [16]struct {
 		_     structs.HostLayout
+		First uint64
+		Next  uint64
 		Count struct {
 			_       structs.HostLayout
 			Packets uint64
 			Bytes   uint64
 		}
-		Expected uint64
-		Next     uint32
-		Reserved uint32
 	}
 	Seen [4096]uint32
 }
