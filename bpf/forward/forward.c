@@ -60,7 +60,8 @@ enum {
 	OPEN_COPIED = 0x80,
 	OPEN_PATH = SCHED_PATHS - 1,
 
-	MAX_SESSIONS = 1 << 18, /* of both directions */
+	SESSION_SLOTS = 1 << 19, /* twice as many as sessions */
+	SESSION_PROBES = 32,
 
 	ICMP_UNREACHABLE = 3,
 	ICMP_TIME_EXCEEDED = 11,
@@ -270,18 +271,23 @@ struct session_key {
 	__u16 source_port, destination_port; /* in host byte order; of an echo, the identifier and the type */
 	__u8 protocol, family;
 	__u16 peer; /* 0: this gateway sends the flow; else the number of the peer that does, plus 1 */
-};
+} __attribute__((aligned(8)));
 
 enum session_state {
-	SESSION_CLOSED, /* packets are left: it is not agreed on yet, or refused, or ends */
+	SESSION_NONE,	 /* the slot was never used: the search ends */
+	SESSION_DELETED, /* the search goes on */
+	SESSION_CLOSED,	 /* packets are left: it is not agreed on yet, or refused, or ends */
 	SESSION_OPEN,
 };
 
+/* It is as long as a cache line. */
 struct session {
+	struct session_key key;
 	__u8 source[16]; /* of the host */
 	__u64 used;	 /* in ns, up to SESSION_TICK ago */
 	__u32 state;
 	__u32 tick; /* of used */
+	__u64 reserved;
 };
 
 /*
@@ -321,6 +327,7 @@ struct owner {
 /* Keep the types in the object, for the bindings. */
 const enum session_state *_session_state __attribute__((unused));
 const struct wanted *_wanted __attribute__((unused));
+const struct session *_session __attribute__((unused));
 const enum left *_left __attribute__((unused));
 const enum refusal *_refusal __attribute__((unused));
 const enum sched_rule *_sched_rule __attribute__((unused));
@@ -410,12 +417,24 @@ struct {
 	__type(value, __u64);
 } refusals SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, MAX_SESSIONS);
-	__type(key, struct session_key);
+/*
+ * A hash table with open addressing, because a session of another one per packet is in no cache: one line is read here, four in
+ * a hash map. User space writes it, and uses a slot again only when no packet has it any more.
+ */
+struct session_table {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, SESSION_SLOTS);
+	__type(key, __u32);
 	__type(value, struct session);
+};
+
+/* The table, from the first session on. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct session_table);
 } sessions SEC(".maps");
 
 /* The addresses of the paths of peers with NAT: the numbers of the peers, and of the path. A path beyond SCHED_PATHS
@@ -890,6 +909,46 @@ static __always_inline int session_of(struct __sk_buff *skb, const struct packet
 	return LEFTS;
 }
 
+/* The session with a key, or NULL. */
+static __always_inline struct session *session_with(const struct session_key *key)
+{
+	const __u64 *k = (const __u64 *)key;
+	__u32 zero = 0, slot, step;
+	void *table = bpf_map_lookup_elem(&sessions, &zero);
+	__u64 h;
+
+	if (!table)
+		return 0;
+	h = k[0] * 0x9e3779b97f4a7c15ULL;
+	h = (h ^ h >> 32 ^ k[1]) * 0xd6e8feb86659fd93ULL;
+	h = (h ^ h >> 32 ^ k[2]) * 0x9e3779b97f4a7c15ULL;
+	h = (h ^ h >> 32) * 0xd6e8feb86659fd93ULL;
+	slot = h >> 32;
+	step = h | 1;
+#pragma clang loop unroll(disable)
+	for (__u32 i = 0; i < SESSION_PROBES; i++) {
+		struct session *s;
+		const __u64 *other;
+		__u32 state, after;
+
+		slot &= SESSION_SLOTS - 1;
+		s = bpf_map_lookup_elem(table, &slot);
+		if (!s)
+			return 0;
+		state = *(volatile __u32 *)&s->state;
+		if (state == SESSION_NONE)
+			return 0;
+		/* 0, so that no processor reads the key before the state. */
+		after = state >> 31;
+		sched_hide(after);
+		other = (const __u64 *)((const __u8 *)s + after);
+		if (state != SESSION_DELETED && !((other[0] ^ k[0]) | (other[1] ^ k[1]) | (other[2] ^ k[2])))
+			return s;
+		slot += step;
+	}
+	return 0;
+}
+
 /* Sets the time of a session's last packet. */
 static __always_inline void set_used(struct session *s)
 {
@@ -926,7 +985,7 @@ static __always_inline int find_session(struct __sk_buff *skb, const struct pack
 	why = session_of(skb, p, &key);
 	if (why != LEFTS)
 		return why;
-	s = bpf_map_lookup_elem(&sessions, &key);
+	s = session_with(&key);
 	if (!s) {
 		want(&key, p, peer);
 		return LEFT_SESSION;
@@ -1543,7 +1602,7 @@ __attribute__((noinline)) int restore_error(struct __sk_buff *skb, const struct 
 		return TC_NEXT;
 	if (*(__u64 *)q.source != p->destination[0] || *(__u64 *)(q.source + 8) != p->destination[1] || !is_own(p))
 		return TC_NEXT;
-	s = bpf_map_lookup_elem(&sessions, &q.key);
+	s = session_with(&q.key);
 	if (!s)
 		return TC_NEXT;
 	at.family = p->family;
@@ -1614,7 +1673,7 @@ int restore(struct __sk_buff *skb)
 	if (session_of(skb, &p, &key) != LEFTS)
 		return refuse(REFUSED_SESSION);
 	key.peer = (origin & ORIGIN_PEER) + 1;
-	s = bpf_map_lookup_elem(&sessions, &key);
+	s = session_with(&key);
 	if (!s || s->state != SESSION_OPEN)
 		return refuse(REFUSED_SESSION);
 	set_used(s);

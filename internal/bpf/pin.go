@@ -241,12 +241,33 @@ func (p *Pins) Keep(maps map[string]*ebpf.Map) error {
 		return fmt.Errorf("make directory of pins: %w", err)
 	}
 	for name, m := range maps {
-		if err := m.Pin(filepath.Join(p.maps(), name)); err != nil {
-			return fmt.Errorf("pin map %s: %w", name, err)
+		if err := p.KeepMap(name, m); err != nil {
+			return err
 		}
 	}
 	p.kept = true
 	return nil
+}
+
+// KeepMap pins a map that was made after Keep.
+func (p *Pins) KeepMap(name string, m *ebpf.Map) error {
+	if p.dir == "" {
+		return nil
+	}
+	if err := m.Pin(filepath.Join(p.maps(), name)); err != nil {
+		return fmt.Errorf("pin map %s: %w", name, err)
+	}
+	return nil
+}
+
+// Map returns what KeepMap has pinned, in a previous instance that was taken over; fs.ErrNotExist if there is none. The caller
+// closes it.
+func (p *Pins) Map(name string) (*ebpf.Map, error) {
+	m, err := ebpf.LoadPinnedMap(filepath.Join(p.maps(), name), nil)
+	if err != nil {
+		return nil, fmt.Errorf("open pin of map %s: %w", name, err)
+	}
+	return m, nil
 }
 
 // Sweep removes what a previous instance has pinned and this one has not taken over.

@@ -36,6 +36,7 @@ type Program struct {
 	objects programObjects
 	pins    bpf.Pins
 	routes  map[netip.Prefix]uint32
+	table   table
 	legacy  bool
 	room    programPlan
 	// setup is that in the program.
@@ -76,11 +77,12 @@ func loadSpec(spec *ebpf.CollectionSpec, o Options) (*Program, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load open plane: %w", err)
 	}
+	p.table.of, p.table.spec, p.table.pins = p.objects.Sessions, spec.Maps["sessions"].InnerMap, &p.pins
 	if old == nil {
 		err = p.pins.Keep(p.maps())
 	} else {
 		// The previous instance may have ended between a change of the routes and that of the epoch.
-		err = errors.Join(p.readRoutes(), p.objects.Setups.Lookup(uint32(0), &p.setup), p.forgetOwners())
+		err = errors.Join(p.table.takeOver(), p.readRoutes(), p.objects.Setups.Lookup(uint32(0), &p.setup), p.forgetOwners())
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("load open plane: %w", err), p.Close())
@@ -180,7 +182,9 @@ func Clear(pins string) error {
 func (p *Program) Unpin() error { return p.pins.Remove() }
 
 // Close releases the program and its maps. Attachments keep what they need, and pins stay if there are any.
-func (p *Program) Close() error { return errors.Join(p.pins.Drop(), p.objects.Close()) }
+func (p *Program) Close() error {
+	return errors.Join(p.pins.Drop(), p.table.close(), p.objects.Close())
+}
 
 // Attach has the program process what an Ethernet interface of the calling thread's network namespace
 // receives, after other tcx programs. It returns the errors of bpf.Attach.

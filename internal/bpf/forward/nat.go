@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
 
@@ -16,7 +15,7 @@ import (
 )
 
 // MaxSessions bounds the NAT sessions of both directions together.
-const MaxSessions = 1 << 18
+const MaxSessions = sessionSlots / 2
 
 // This is the number of this gateway where others are those of peers that send a flow.
 const This = -1
@@ -51,12 +50,11 @@ func (p *Program) SetSession(peer int, f tunnel.Flow, open bool) error {
 		return fmt.Errorf("set NAT session: %w", err)
 	}
 	source, _ := mapped(f.Source.Addr())
-	s := programSession{Source: source, Used: uint64(now)}
+	state := programSessionStateSESSION_CLOSED
 	if open {
-		s.State = uint32(programSessionStateSESSION_OPEN)
+		state = programSessionStateSESSION_OPEN
 	}
-	k := sessionKey(peer, &f)
-	if err := p.objects.Sessions.Put(&k, &s); err != nil {
+	if err := p.table.set(sessionKey(peer, &f), source, state, now); err != nil {
 		return fmt.Errorf("set NAT session: %w", err)
 	}
 	return nil
@@ -64,8 +62,7 @@ func (p *Program) SetSession(peer int, f tunnel.Flow, open bool) error {
 
 // DeleteSession deletes a session, if there is one.
 func (p *Program) DeleteSession(peer int, f tunnel.Flow) error {
-	k := sessionKey(peer, &f)
-	if err := p.objects.Sessions.Delete(&k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := p.table.delete(sessionKey(peer, &f)); err != nil {
 		return fmt.Errorf("delete NAT session: %w", err)
 	}
 	return nil
@@ -87,24 +84,13 @@ func (p *Program) Sessions() ([]Session, error) {
 		return nil, fmt.Errorf("read NAT sessions: %w", err)
 	}
 	var list []Session
-	const batch = 4096
-	keys, values := make([]programSessionKey, batch), make([]programSession, batch)
-	for cursor := new(ebpf.MapBatchCursor); ; {
-		n, err := p.objects.Sessions.BatchLookup(cursor, keys, values, nil)
-		for i := range keys[:n] {
-			s := &values[i]
-			list = append(list, Session{
-				Flow: keys[i].flow(s.Source), Peer: int(keys[i].Peer) - 1,
-				Open: s.State == uint32(programSessionStateSESSION_OPEN), Idle: max(0, now-time.Duration(s.Used)),
-			})
-		}
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			return list, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read NAT sessions: %w", err)
-		}
-	}
+	p.table.each(func(s programSession) {
+		list = append(list, Session{
+			Flow: s.Key.flow(s.Source), Peer: int(s.Key.Peer) - 1,
+			Open: s.State == uint32(programSessionStateSESSION_OPEN), Idle: max(0, now-time.Duration(s.Used)),
+		})
+	})
+	return list, nil
 }
 
 func monotonic() (time.Duration, error) {

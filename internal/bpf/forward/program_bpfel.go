@@ -201,11 +201,13 @@ const (
 )
 
 type programSession struct {
-	_      structs.HostLayout
-	Source [16]uint8
-	Used   uint64
-	State  uint32
-	Tick   uint32
+	_        structs.HostLayout
+	Key      programSessionKey
+	Source   [16]uint8
+	Used     uint64
+	State    uint32
+	Tick     uint32
+	Reserved uint64
 }
 
 type programSessionKey struct {
@@ -221,8 +223,10 @@ type programSessionKey struct {
 type programSessionState uint32
 
 const (
-	programSessionStateSESSION_CLOSED programSessionState = 0
-	programSessionStateSESSION_OPEN   programSessionState = 1
+	programSessionStateSESSION_NONE    programSessionState = 0
+	programSessionStateSESSION_DELETED programSessionState = 1
+	programSessionStateSESSION_CLOSED  programSessionState = 2
+	programSessionStateSESSION_OPEN    programSessionState = 3
 )
 
 type programSetup struct {
@@ -279,6 +283,7 @@ const (
 	programVarLeft         = "_left"
 	programVarRefusal      = "_refusal"
 	programVarSchedRule    = "_sched_rule"
+	programVarSession      = "_session"
 	programVarSessionState = "_session_state"
 	programVarWanted       = "_wanted"
 )
@@ -360,6 +365,7 @@ type programVariableSpecs struct {
 	Left         *ebpf.VariableSpec `ebpf:"_left"`
 	Refusal      *ebpf.VariableSpec `ebpf:"_refusal"`
 	SchedRule    *ebpf.VariableSpec `ebpf:"_sched_rule"`
+	Session      *ebpf.VariableSpec `ebpf:"_session"`
 	SessionState *ebpf.VariableSpec `ebpf:"_session_state"`
 	Wanted       *ebpf.VariableSpec `ebpf:"_wanted"`
 }
@@ -430,6 +436,7 @@ type programVariables struct {
 	Left         *ebpf.Variable `ebpf:"_left"`
 	Refusal      *ebpf.Variable `ebpf:"_refusal"`
 	SchedRule    *ebpf.Variable `ebpf:"_sched_rule"`
+	Session      *ebpf.Variable `ebpf:"_session"`
 	SessionState *ebpf.Variable `ebpf:"_session_state"`
 	Wanted       *ebpf.Variable `ebpf:"_wanted"`
 }
