@@ -155,6 +155,24 @@ func Interface(name string) (index, mtu int, err error) {
 	return values[0], values[1], nil
 }
 
+// Source returns the source address of datagrams that a socket with these options sends to a destination, in the network
+// namespace of the calling thread. It sends none.
+func Source(o Options, to netip.AddrPort) (netip.Addr, error) {
+	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		if e := c.Control(func(fd uintptr) { err = new(Socket).set(int(fd), o) }); e != nil {
+			return e
+		}
+		return err
+	}}
+	conn, err := d.Dial("udp", netip.AddrPortFrom(to.Addr().WithZone(""), to.Port()).String())
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("find source of datagrams: %w", err)
+	}
+	defer conn.Close()
+	return conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().WithZone(""), nil
+}
+
 // Probe returns which offloads the kernel has; those that are missing are *feature.Errors.
 func Probe() (segment, gro error) {
 	s, err := Listen(Options{Local: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0)})

@@ -180,6 +180,40 @@ func TestListenOnMissingInterface(t *testing.T) {
 	}
 }
 
+// TestSource: the source is that of the interface, whatever route other sockets have.
+func TestSource(t *testing.T) {
+	ns := netnstest.New(t)
+	for _, c := range []string{
+		"ip link add a type veth peer name a0", "ip link add b type veth peer name b0",
+		"ip link set a up", "ip link set b up", "ip link set a0 up", "ip link set b0 up",
+		"ip -4 addr add 192.168.1.1/24 dev a", "ip -4 addr add 192.168.2.1/24 dev b", "ip -6 addr add 2001:db8:2::1/64 dev b nodad",
+		"ip -4 route add default via 192.168.1.254 dev a", "ip -4 route add 198.51.100.0/24 via 192.168.2.254 dev b metric 9",
+		"ip -6 route add 2001:db8::/64 via 2001:db8:2::9 dev b",
+	} {
+		if _, err := iproute.In(ns, c); err != nil {
+			t.Fatalf("%s: %v", c, err)
+		}
+	}
+	for _, tt := range []struct{ name, to, want string }{
+		{"a", "203.0.113.1:1", "192.168.1.1"}, {"b", "198.51.100.1:4790", "192.168.2.1"}, {"b", "[2001:db8::7]:1", "2001:db8:2::1"},
+		{"", "203.0.113.1:1", "192.168.1.1"},
+	} {
+		netnstest.Do(t, ns, func() error {
+			got, err := Source(Options{Interface: tt.name, Mark: 7}, netip.MustParseAddrPort(tt.to))
+			if err != nil || got != netip.MustParseAddr(tt.want) {
+				t.Errorf("%s on %q: %v, %v, want %s", tt.to, tt.name, got, err, tt.want)
+			}
+			return nil
+		})
+	}
+	netnstest.Do(t, ns, func() error {
+		if got, err := Source(Options{Interface: "c"}, netip.MustParseAddrPort("203.0.113.1:1")); !errors.Is(err, unix.ENODEV) {
+			t.Errorf("on no interface: %v, %v", got, err)
+		}
+		return nil
+	})
+}
+
 func TestProbe(t *testing.T) {
 	segment, gro := Probe()
 	for _, err := range []error{segment, gro} {
