@@ -82,3 +82,15 @@ type RelayStatus struct {
 	// Dropped are messages beyond the rate, from other addresses, or that are none of the tunnel.
 	Dropped uint64 `json:"dropped"`
 }
+
+// Add adds open messages.
+func (s *RelayStatus) Add(r OpenRelayed) {
+	for _, c := range []struct {
+		to   *Count
+		more Count
+	}{{&s.Up, r.Up}, {&s.Down, r.Down}} {
+		c.to.Packets += c.more.Packets
+		c.to.Bytes += c.more.Bytes
+	}
+	s.Dropped += r.Dropped
+}

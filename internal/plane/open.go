@@ -67,6 +67,8 @@ type Measured struct {
 	// reached over it.
 	Name, Interface string
 	Remote          netip.AddrPort
+	// Port is the one on this host that messages of the path have.
+	Port uint16
 	// Seen is where the peer sees this gateway, if it has said.
 	Seen netip.AddrPort
 	// MTU is the largest IP packet that the path is known to carry.

@@ -233,7 +233,11 @@ func (r *peer) configure(c plane.Peer, s plane.State, lines []*line) error {
 	r.conf, r.probes = c, s.Probes
 	r.probes.Idle, r.probes.Busy = cmp.Or(s.Probes.Idle, probeIdle), cmp.Or(s.Probes.Busy, probeBusy)
 	if c.Alliance.Role == plane.Member {
-		r.asking.homes = homesOf(s)
+		home := homeOf(s)
+		if open := home.Mode.Open(); open != r.asking.open {
+			r.asking.open, r.asking.at = open, 0
+		}
+		r.asking.homes = home.Endpoints
 	}
 	r.decideOwner(r.own)
 	for i := range r.links {
@@ -274,14 +278,14 @@ func (r *peer) configure(c plane.Peer, s plane.State, lines []*line) error {
 	return nil
 }
 
-// homesOf returns where the home agent of a leader may be.
-func homesOf(s plane.State) []netip.AddrPort {
+// homeOf returns the home agent of a leader, the zero value if it has none.
+func homeOf(s plane.State) plane.Peer {
 	for _, c := range s.Peers {
 		if c.Alliance.Role == plane.HomeAgent {
-			return c.Endpoints
+			return c
 		}
 	}
-	return nil
+	return plane.Peer{}
 }
 
 // decideOwner decides whose numbers paths have: those of the gateway that has endpoints, of two that
@@ -406,6 +410,9 @@ func (r *peer) reportMeasured() {
 		list[i] = plane.Measured{Path: r.paths[i], Remote: l.remote, Seen: l.seen, MTU: l.mtu() + overhead(l.remote.Addr().Unmap().Is4())}
 		if l.line != nil {
 			list[i].Name, list[i].Interface = l.title(), l.line.device
+			if socket := l.line.socket.Load(); socket != nil {
+				list[i].Port = socket.Local().Port()
+			}
 		}
 	}
 	r.plane.opened.Measured(r.conf.Name, list, r.open.peer)

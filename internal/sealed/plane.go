@@ -35,6 +35,8 @@ type Options struct {
 	Log       *slog.Logger
 	// Open carries the packets of open peers; nil if there are none.
 	Open plane.Open
+	// Relays relays the open messages of leaders; nil if the gateway is no member, or cannot.
+	Relays plane.Relays
 }
 
 // Plane carries packets between a TUN device and other gateways. Its methods are safe for concurrent
@@ -46,6 +48,7 @@ type Plane struct {
 	wall   func() time.Time // the time of day, which may jump
 	device *tun.Device
 	opened plane.Open
+	opens  plane.Relays // of open messages
 
 	// wake has the control loop look again at what is due.
 	wake chan struct{}
@@ -164,7 +167,7 @@ func newPlane(o Options, enter func(func() error) error) (*Plane, error) {
 // withoutDevice returns a plane that has no device yet.
 func withoutDevice(o Options, enter func(func() error) error) *Plane {
 	p := &Plane{
-		log: o.Log, opened: o.Open, enter: enter, start: time.Now(), wall: time.Now,
+		log: o.Log, opened: o.Open, opens: o.Relays, enter: enter, start: time.Now(), wall: time.Now,
 		wake: make(chan struct{}, 1), expires: newAlarm(), paces: newAlarm(), handshakes: make(chan handshake, maxHandshakes),
 		fastest: tunnel.FastestSuite(), peers: map[session.PublicKey]*peer{}, keys: map[uint32]*keys{}, pending: map[uint32]*peer{},
 		relays: map[place]*relay{},

@@ -1,12 +1,14 @@
 package sealed
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
 
+	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/session"
 	"github.com/tabane/tabane/internal/tunnel"
@@ -63,6 +65,7 @@ func FuzzRecordsOfPeers(f *testing.F) {
 		{tunnel.Hello{}, tunnel.PathAdd{Path: 3, Name: "x"}, tunnel.Register{Path: 3, Lifetime: time.Hour, Up: 1, Down: 1}},
 		{tunnel.Register{Path: 9, Lifetime: time.Second}, tunnel.PathRemove{Path: 9}, tunnel.NAT{Path: 1, Seen: home}},
 		{tunnel.Register{Path: 0, HomeAgent: netip.MustParseAddrPort("192.0.2.1:4790"), Lifetime: time.Hour, Up: 1, Down: 1}, tunnel.Register{}},
+		{tunnel.Register{Path: 0, HomeAgent: home, Lifetime: time.Hour, Up: 1, Down: 1, Open: true}, tunnel.Registered{Path: 0, Lifetime: time.Hour, Open: true}},
 		{tunnel.Registered{Path: 0, Lifetime: time.Hour}, tunnel.Registered{Path: 15, Code: tunnel.MemberUnreachable}, tunnel.Bye{}},
 	} {
 		var b []byte
@@ -197,5 +200,169 @@ func TestRelayRequests(t *testing.T) {
 	}
 	if a := asks(r, 1, allowed[0].String(), now+relaysTime); a.Code != tunnel.Accepted || r.relaying.path != 1 {
 		t.Errorf("later: %+v", a)
+	}
+}
+
+// opens is a kernel that relays open messages.
+type opens struct {
+	relays map[string]plane.OpenRelay
+	err    error
+}
+
+func (o *opens) Relay(leader string, r plane.OpenRelay) error {
+	if o.err == nil {
+		o.relays[leader] = r
+	}
+	return o.err
+}
+
+func (o *opens) Relayed(leader string) (n plane.OpenRelayed) {
+	if _, ok := o.relays[leader]; ok {
+		n = plane.OpenRelayed{Up: plane.Count{Packets: 1, Bytes: 100}, Down: plane.Count{Packets: 2, Bytes: 300}, Dropped: 4}
+	}
+	return n
+}
+
+func (o *opens) End(leader string) plane.OpenRelayed {
+	n := o.Relayed(leader)
+	delete(o.relays, leader)
+	return n
+}
+
+// TestOpenRelayRequests: a member has the kernel relay open messages if the leader asks for that, between where both are, at the
+// rates that it offers and upwards only once the home agent has answered; it refuses what the kernel cannot.
+func TestOpenRelayRequests(t *testing.T) {
+	netnstest.Need(t)
+	home := netip.MustParseAddrPort("198.51.100.1:4790")
+	rate := plane.Rate{Bandwidth: unit.MbitPerSecond}
+	r, k := ally(t, plane.Alliance{Role: plane.Leader, Up: rate, Down: rate}, 1)
+	now := time.Second
+	ask := func(open bool, lifetime time.Duration) tunnel.Registered {
+		now += relaysTime
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.relay(tunnel.Register{HomeAgent: home, Lifetime: lifetime, Up: unit.GbitPerSecond, Down: unit.GbitPerSecond, Open: open}, now)
+	}
+	if a := ask(true, time.Minute); a.Code != tunnel.MemberSealedOnly || a.Lifetime != 0 || r.relaying != nil {
+		t.Errorf("without a kernel that relays: %+v", a)
+	}
+	if a := ask(false, time.Minute); a.Code != tunnel.Accepted || a.Open {
+		t.Errorf("sealed ones alone: %+v", a)
+	}
+	o := &opens{relays: map[string]plane.OpenRelay{}}
+	r.plane.opens = o
+	if a := ask(false, time.Minute); a.Code != tunnel.Accepted || a.Open || len(o.relays) > 0 {
+		t.Errorf("open messages are relayed for a leader that has not asked: %+v, %+v", a, o.relays)
+	}
+	if a := ask(true, time.Minute); a.Code != tunnel.Accepted || !a.Open {
+		t.Errorf("%+v", a)
+	}
+	l := r.links[0].line
+	want := plane.OpenRelay{
+		Short: plane.RelayEnd{Interface: "lo", Index: 1, Local: netip.AddrPortFrom(r.links[0].remote.Addr(), l.socket.Load().Local().Port()), Remote: r.links[0].remote},
+		Line:  plane.RelayEnd{Interface: "lo", Index: 1, Local: netip.AddrPortFrom(o.relays["ally"].Line.Local.Addr(), r.relaying.out.socket.Load().Local().Port()), Remote: home},
+		Down:  rate.Bandwidth,
+	}
+	if got := o.relays["ally"]; got != want || !got.Line.Local.Addr().Is4() {
+		t.Errorf("relays %+v, want %+v", got, want)
+	}
+	tend := func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.tend(now)
+	}
+	r.relaying.answered.Store(true)
+	want.Up = rate.Bandwidth
+	if tend(); o.relays["ally"] != want {
+		t.Errorf("after the home agent's answer: %+v, want %+v", o.relays["ally"], want)
+	}
+	r.mu.Lock()
+	s := r.relayStatus(now)
+	r.mu.Unlock()
+	if s.Up != (plane.Count{Packets: 1, Bytes: 100}) || s.Down != (plane.Count{Packets: 2, Bytes: 300}) || s.Dropped != 4 {
+		t.Errorf("status %+v", s)
+	}
+
+	r.relaying.base, o.err = l.socket.Load(), errors.New("no interface")
+	r.links[0].remote = netip.AddrPortFrom(r.links[0].remote.Addr(), 7)
+	if tend(); r.relaying != nil || len(o.relays) > 0 {
+		t.Errorf("goes on without the kernel: %+v", o.relays)
+	}
+	if s := r.relayStatus(now); s.Up.Packets != 1 || s.Down.Packets != 2 || s.Dropped != 4 {
+		t.Errorf("status at the end %+v", s)
+	}
+	var told *tunnel.Registered
+	for b := k.out.Append(nil, 1000, now, time.Second); len(b) > 0; {
+		record, _, rest, err := tunnel.NextRecord(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v, ok := record.(tunnel.Registered); ok {
+			told = &v
+		}
+		b = rest
+	}
+	if told == nil || told.Code != tunnel.MemberUnreachable {
+		t.Errorf("the leader is sent %+v", told)
+	}
+	if a := ask(true, time.Minute); a.Code != tunnel.MemberSealedOnly || r.relaying != nil {
+		t.Errorf("where the kernel refuses: %+v", a)
+	}
+	o.err = nil
+	strict := *l.conf.Load()
+	strict.Strict = true
+	l.conf.Store(&strict)
+	if a := ask(true, time.Minute); a.Code != tunnel.MemberSealedOnly {
+		t.Errorf("over a line with a strict rate: %+v", a)
+	}
+	strict.Strict = false
+	home = netip.MustParseAddrPort("[2001:db8::1]:4790")
+	if a := ask(true, time.Minute); a.Code != tunnel.MemberSealedOnly {
+		t.Errorf("between two IP versions: %+v", a)
+	}
+}
+
+// TestGrantsOfOpenRelays: a leader whose packets to the home agent are not encrypted uses members that relay open messages alone.
+func TestGrantsOfOpenRelays(t *testing.T) {
+	r, _ := ally(t, plane.Alliance{Role: plane.Member}, 1)
+	l := &r.links[0]
+	grant := func(v tunnel.Registered) string {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.asking.homes, r.asking.at = []netip.AddrPort{netip.MustParseAddrPort("198.51.100.1:4790")}, 1
+		r.granted(v, time.Second)
+		if l.line.grant.Load() != nil {
+			return ""
+		}
+		return r.asking.reason
+	}
+	for _, tt := range []struct {
+		open bool
+		v    tunnel.Registered
+		want string
+	}{
+		{false, tunnel.Registered{Lifetime: time.Minute}, ""},
+		{true, tunnel.Registered{Lifetime: time.Minute, Open: true}, ""},
+		{true, tunnel.Registered{Lifetime: time.Minute}, "member does not relay open messages"},
+		{true, tunnel.Registered{Code: tunnel.MemberSealedOnly}, "member does not relay open messages"},
+	} {
+		l.line.grant.Store(nil)
+		r.asking.open = tt.open
+		if got := grant(tt.v); got != tt.want {
+			t.Errorf("open %t, %+v: %q, want %q", tt.open, tt.v, got, tt.want)
+		}
+	}
+	for _, open := range []bool{false, true} {
+		mode := plane.Tunnel
+		if open {
+			mode = plane.Unsealed
+		}
+		home := plane.Peer{Name: "home", Mode: mode, Alliance: plane.Alliance{Role: plane.HomeAgent}, Endpoints: []netip.AddrPort{netip.MustParseAddrPort("198.51.100.1:4790")}}
+		if err := r.configure(r.conf, plane.State{Paths: []plane.Path{*l.line.conf.Load()}, Peers: []plane.Peer{home, r.conf}}, []*line{l.line}); err != nil {
+			t.Fatal(err)
+		}
+		if r.asking.open != open {
+			t.Errorf("mode %v: asks for open %t", mode, r.asking.open)
+		}
 	}
 }

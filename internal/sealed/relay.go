@@ -17,7 +17,8 @@ import (
 
 // A member relays messages between a leader on its short link and one home agent. It has no key that
 // opens them. It accepts them only from the address at which the leader's own session with the member
-// is, and from the home agent; each message gives at most one, no longer than itself.
+// is, and from the home agent; each message gives at most one, no longer than itself. Open messages are in
+// relayopen.go.
 //
 // The messages of the leader to the member and through it come from one socket to another, so that NAT
 // between them maps both alike. Those that the member has no session for are relayed.
@@ -37,6 +38,7 @@ type relay struct {
 	rate     unit.Bandwidth // from the leader, once the home agent has answered
 	up, down policer
 	x        *relayed
+	open     openRelay
 }
 
 // relayed counts what is relayed for a leader, as long as it is configured.
@@ -190,6 +192,8 @@ func (y *relay) receive(s *udp.Socket) {
 		if len(all) > 0 {
 			if !y.answered.Swap(true) {
 				y.up.set(y.rate)
+				y.leader.poked.Store(true) // for open messages
+				p.kick()
 			}
 			at.line.send(all)
 		}
@@ -199,7 +203,7 @@ func (y *relay) receive(s *udp.Socket) {
 // relay answers the request of a leader to a member. The mutex is locked.
 func (r *peer) relay(v tunnel.Register, now time.Duration) tunnel.Registered {
 	a := &r.conf.Alliance
-	answer := tunnel.Registered{Path: v.Path, Up: min(v.Up, announced(a.Up)), Down: min(v.Down, announced(a.Down))}
+	answer := tunnel.Registered{Path: v.Path, Up: min(v.Up, announced(a.Up)), Down: min(v.Down, announced(a.Down)), Open: v.Open}
 	over := r.plane.routing.Load().line(a.Path)
 	at := &r.links[v.Path]
 	home := v.HomeAgent
@@ -215,11 +219,13 @@ func (r *peer) relay(v tunnel.Register, now time.Duration) tunnel.Registered {
 		answer.Code = tunnel.MemberProhibited
 	case over == nil || !over.conf.Load().Usable || over.socket.Load() == nil:
 		answer.Code = tunnel.MemberUnreachable
+	case v.Open && !r.relaysOpen(at, over, home):
+		answer.Code = tunnel.MemberSealedOnly
 	}
 	if r.plane.stopping.Load() {
 		answer.Code = tunnel.MemberUnreachable
 	}
-	other := r.relaying == nil || r.relaying.homeAgent != home || r.relaying.path != v.Path
+	other := r.relaying == nil || r.relaying.homeAgent != home || r.relaying.path != v.Path || r.relaying.open.wanted != v.Open
 	if answer.Code == tunnel.Accepted && other && !r.begins.take(now) {
 		answer.Code = tunnel.MemberResources
 	}
@@ -228,6 +234,9 @@ func (r *peer) relay(v tunnel.Register, now time.Duration) tunnel.Registered {
 		if err := r.beginRelay(v.Path, home, over); err != nil {
 			r.plane.log.Error("relay", "peer", r.conf.Name, "home agent", home, "error", err)
 			answer.Code = tunnel.MemberResources
+		} else if r.relaying.open.wanted = v.Open; v.Open && !r.placeOpen(now) {
+			r.endRelay("open messages are not relayed")
+			answer.Code = tunnel.MemberSealedOnly
 		}
 	}
 	if r.refuse(answer, "relay refused", "home agent", home); answer.Code != tunnel.Accepted {
@@ -296,6 +305,7 @@ func (r *peer) endRelay(reason string) {
 	}
 	p.log.Info("relay ends", "peer", r.conf.Name, "home agent", y.homeAgent, "reason", reason)
 	r.relaying = nil
+	r.endOpen(y)
 	p.relaysMu.Lock()
 	defer p.relaysMu.Unlock()
 	if at := y.to.Load(); at != nil && p.relays[*at] == y {
@@ -320,7 +330,10 @@ func (r *peer) tend(now time.Duration) time.Duration {
 		r.cutRelay("the path has changed")
 	default:
 		r.place()
-		return min(y.until, now+checkSockets)
+		if r.placeOpen(now) {
+			return min(y.until, now+checkSockets)
+		}
+		r.cutRelay("open messages are not relayed")
 	}
 	return now + time.Hour
 }
@@ -346,6 +359,9 @@ func (r *peer) relayStatus(now time.Duration) plane.RelayStatus {
 	}
 	if y := r.relaying; y != nil {
 		s.HomeAgent, s.Lifetime = y.homeAgent, y.until-now
+		if y.open.wanted {
+			s.Add(r.plane.opens.Relayed(r.conf.Name))
+		}
 	}
 	return s
 }
@@ -368,6 +384,7 @@ type asking struct {
 	at     time.Duration    // when the leader asks again
 	until  time.Duration    // the end of what is granted, 0: nothing is
 	since  time.Duration    // when the address of the home agent was last changed
+	open   bool             // packets to the home agent are not sealed
 	reason string
 }
 
@@ -400,7 +417,7 @@ func (r *peer) enlist(k *keys, now time.Duration) time.Duration {
 			c := l.line.conf.Load()
 			k.out.Put(tunnel.Register{
 				Path: uint8(i), CareOf: l.line.careOf(l.remote.Addr().Is4()), HomeAgent: a.homes[a.next%len(a.homes)], Lifetime: r.conf.Alliance.Lifetime,
-				Up: announced(c.Up), Down: announced(c.Down),
+				Up: announced(c.Up), Down: announced(c.Down), Open: a.open,
 			})
 			a.at = now + askAgain
 		}
@@ -419,6 +436,9 @@ func (r *peer) granted(v tunnel.Registered, now time.Duration) {
 	if !l.ready() || granted && (a.at == 0 || len(a.homes) == 0) { // it has not been asked
 		r.plane.counts.drop(dropUnexpected, 1)
 		return
+	}
+	if granted && a.open && !v.Open { // an older version
+		granted, v.Code = false, tunnel.MemberSealedOnly
 	}
 	if !granted {
 		if reason := v.Code.String(); a.reason != reason {

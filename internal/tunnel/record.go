@@ -222,8 +222,8 @@ type Register struct {
 	// Up and Down are the rates from and to the sender of the request.
 	Up, Down unit.Bandwidth
 	Cost     int32
-	// Strict: the rates are never to be exceeded.
-	Strict bool
+	// Strict: the rates are never to be exceeded. Open: a member is to relay open messages, too.
+	Strict, Open bool
 }
 
 // Registered answers a Register. A member also sends it when it cannot relay any longer.
@@ -237,6 +237,8 @@ type Registered struct {
 	// Up and Down are the rates from and to the sender of the request that are carried.
 	Up, Down unit.Bandwidth
 	Cost     int32
+	// Open: the member relays open messages, too.
+	Open bool
 }
 
 // Code is the result of a request, with the numbers of RFC 5944 section 3.4.
@@ -248,6 +250,7 @@ const (
 	MemberProhibited  Code = 65
 	MemberResources   Code = 66
 	MemberMalformed   Code = 70
+	MemberSealedOnly  Code = 72
 	MemberUnreachable Code = 80
 	// Codes of home agents.
 	HomeProhibited Code = 129
@@ -265,6 +268,8 @@ func (c Code) String() string {
 		return "too many registrations"
 	case MemberMalformed, HomeMalformed:
 		return "malformed request"
+	case MemberSealedOnly:
+		return "member does not relay open messages"
 	case MemberUnreachable:
 		return "line is down"
 	}
@@ -350,7 +355,7 @@ func (r Hello) body(b []byte) []byte {
 
 func (r PathAdd) body(b []byte) []byte {
 	b = be.AppendUint64(be.AppendUint64(append(b, r.Path), uint64(r.Up)), uint64(r.Down))
-	return append(appendCost(b, r.Cost, r.Strict), r.Name[:min(len(r.Name), maxName)]...)
+	return append(appendCost(b, r.Cost, flag(strictBit, r.Strict)), r.Name[:min(len(r.Name), maxName)]...)
 }
 
 // maxName is the longest name of a path in bytes.
@@ -362,29 +367,33 @@ func (r NAT) body(b []byte) []byte { return appendAddress(append(b, r.Path), r.S
 
 func (r Register) body(b []byte) []byte {
 	b = appendAddress(appendAddress(append(b, r.Path), r.CareOf), r.HomeAgent)
-	return appendProfile(b, r.Lifetime, r.Up, r.Down, r.Cost, r.Strict)
+	return appendProfile(b, r.Lifetime, r.Up, r.Down, r.Cost, flag(strictBit, r.Strict)|flag(openBit, r.Open))
 }
 
 func (r Registered) body(b []byte) []byte {
 	b = appendAddress(append(b, r.Path, byte(r.Code)), r.CareOf)
-	return appendProfile(b, r.Lifetime, r.Up, r.Down, r.Cost, false)
+	return appendProfile(b, r.Lifetime, r.Up, r.Down, r.Cost, flag(openBit, r.Open))
 }
 
 // appendProfile appends what paper D calls the profile of a terminal, with the time that it holds for.
-func appendProfile(b []byte, lifetime time.Duration, up, down unit.Bandwidth, cost int32, strict bool) []byte {
+func appendProfile(b []byte, lifetime time.Duration, up, down unit.Bandwidth, cost int32, flags uint32) []byte {
 	b = be.AppendUint32(b, uint32(min(max(lifetime/time.Second, 0), math.MaxUint32)))
-	return appendCost(be.AppendUint64(be.AppendUint64(b, uint64(up)), uint64(down)), cost, strict)
+	return appendCost(be.AppendUint64(be.AppendUint64(b, uint64(up)), uint64(down)), cost, flags)
 }
 
-// strictBit is set in the field of a cost if the rates before it are never to be exceeded.
-const strictBit = 1 << 31
+// The two highest bits of a cost are flags: strictBit if the rates before it are never to be exceeded, openBit for
+// open messages over a member.
+const strictBit, openBit = 1 << 31, 1 << 30
 
-func appendCost(b []byte, cost int32, strict bool) []byte {
-	v := uint32(cost) &^ strictBit
-	if strict {
-		v |= strictBit
+func flag(bit uint32, on bool) uint32 {
+	if on {
+		return bit
 	}
-	return be.AppendUint32(b, v)
+	return 0
+}
+
+func appendCost(b []byte, cost int32, flags uint32) []byte {
+	return be.AppendUint32(b, uint32(cost)&^(strictBit|openBit)|flags)
 }
 
 func (Bye) body(b []byte) []byte { return b }
@@ -505,10 +514,10 @@ func (f *fields) rate() unit.Bandwidth {
 	return r
 }
 
-// cost reads a cost, and whether the rates before it are never to be exceeded.
-func (f *fields) cost() (cost int32, strict bool) {
+// cost reads a cost and its flags.
+func (f *fields) cost() (cost int32, strict, open bool) {
 	v := f.uint32()
-	return int32(v &^ strictBit), v&strictBit != 0
+	return int32(v &^ (strictBit | openBit)), v&strictBit != 0, v&openBit != 0
 }
 
 // seconds reads a time in seconds.
@@ -562,7 +571,7 @@ func (f *fields) record(kind RecordType) Record {
 		return Hello{f.uint32(), f.uint8() != 0}
 	case recordPathAdd:
 		p := PathAdd{Path: f.path(), Up: f.rate(), Down: f.rate()}
-		p.Cost, p.Strict = f.cost()
+		p.Cost, p.Strict, _ = f.cost()
 		p.Name = string(f.b[:min(len(f.b), maxName)])
 		return p
 	case recordPathRemove:
@@ -571,11 +580,11 @@ func (f *fields) record(kind RecordType) Record {
 		return NAT{f.path(), f.address()}
 	case recordRegister:
 		r := Register{Path: f.path(), CareOf: f.address(), HomeAgent: f.address(), Lifetime: f.seconds(), Up: f.rate(), Down: f.rate()}
-		r.Cost, r.Strict = f.cost()
+		r.Cost, r.Strict, r.Open = f.cost()
 		return r
 	case recordRegistered:
 		r := Registered{Path: f.path(), Code: Code(f.uint8()), CareOf: f.address(), Lifetime: f.seconds(), Up: f.rate(), Down: f.rate()}
-		r.Cost, _ = f.cost()
+		r.Cost, _, r.Open = f.cost()
 		return r
 	case recordBye:
 		return Bye{}
