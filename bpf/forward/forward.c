@@ -1325,6 +1325,7 @@ int split(struct __sk_buff *skb)
 struct message {
 	struct header header; /* the cookie in host byte order */
 	__u32 outer, inner; /* lengths of the headers around the packet, and of the packet */
+	__u32 port;
 	__u32 family, outer_class, class;
 	__u32 segment; /* of its super-packet, from 0 */
 	__u32 headers; /* before the payload of TCP, if size is not 0 */
@@ -1350,7 +1351,7 @@ static __always_inline void read_segment(struct __sk_buff *skb, struct message *
  * are. An inner length of 0 means that the packet in it is malformed. Global, so that the verifier
  * checks it once.
  */
-__attribute__((noinline)) int read_message(struct __sk_buff *skb, struct message *m, __u32 port)
+__attribute__((noinline)) int read_message(struct __sk_buff *skb, struct message *m)
 {
 	const __u8 *start = (const __u8 *)(long)skb->data, *h = start + ETHERNET_HEADER, *end = (const __u8 *)(long)skb->data_end;
 
@@ -1374,8 +1375,9 @@ __attribute__((noinline)) int read_message(struct __sk_buff *skb, struct message
 	} else {
 		return 0;
 	}
-	if (number(h + 2) != port || h[UDP_HEADER] != OPEN)
+	if (h[UDP_HEADER] != OPEN)
 		return 0;
+	m->port = number(h + 2);
 	h += UDP_HEADER;
 	__builtin_memcpy(&m->header, h, sizeof(m->header));
 	m->header.cookie = ntohll(m->header.cookie);
@@ -1480,14 +1482,15 @@ int join(struct __sk_buff *skb)
 		linear = ETHERNET_HEADER + OUTER_IPV4 + IPV6_HEADER;
 	if (unlikely(skb->data_end - skb->data < linear))
 		bpf_skb_pull_data(skb, skb->len < linear ? skb->len : linear);
-	if (!read_message(skb, &m, set->port))
+	if (!read_message(skb, &m))
 		return TC_NEXT;
+	/* The port is not compared: paths over members have others. */
 	r = bpf_map_lookup_elem(&receivers, &m.header.cookie);
 	if (!r) {
 		/* What this host only forwards may be for another gateway. */
 		__u32 outside = skb->protocol == htons(ETHERTYPE_IPV4) ? AF_INET : AF_INET6;
 
-		return owner_of(set, m.to, outside) == OWN ? refuse(REFUSED_COOKIE) : TC_NEXT;
+		return m.port == set->port && owner_of(set, m.to, outside) == OWN ? refuse(REFUSED_COOKIE) : TC_NEXT;
 	}
 	if (!m.inner)
 		return refuse(REFUSED_MALFORMED);

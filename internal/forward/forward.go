@@ -580,7 +580,7 @@ func (p *Plane) find(r *peer, devices devices) {
 			if c.Usable {
 				outside = remote.Addr()
 			}
-			w.Local, w.Remote = netip.AddrPortFrom(source.Unmap().WithZone(""), s.Port), remote
+			w.Local, w.Remote = netip.AddrPortFrom(source.Unmap().WithZone(""), c.Port), remote
 			if r.conf.Mode == plane.NAT {
 				break
 			}
@@ -914,7 +914,7 @@ func (p *Plane) update(all bool) error {
 
 // samePlace reports whether packets of a path go where they went before.
 func samePlace(a, b plane.Measured) bool {
-	return a.Interface == b.Interface && a.Remote == b.Remote && a.Usable == b.Usable && a.MTU == b.MTU
+	return a.Interface == b.Interface && a.Remote == b.Remote && a.Port == b.Port && a.Usable == b.Usable && a.MTU == b.MTU
 }
 
 // active returns the peers that packets were sent to, or came from, since the call before.

@@ -171,7 +171,8 @@ func TestTunnelRefuses(t *testing.T) {
 		"cookie":                  {change(header+15, 0), drop, "forged cookie"},
 		"cookie 0":                {append(append(udp("10.1.0.1")[:header+8:header+8], make([]byte, 8)...), udp("10.1.0.1")[header+16:]...), drop, "forged cookie"},
 		"cookie, to another host": {func() []byte { b := change(header+15, 0); b[ip+19] = 200; return b }(), next, ""},
-		"another port":            {change(ip+23, 1), next, ""},
+		"cookie, to another port": {func() []byte { b := change(header+15, 0); b[ip+23] = 1; return b }(), next, ""},
+		"another port":            {change(ip+23, 1), next, "taken"}, // as a path over a member has
 		"another type":            {change(header, 5), next, ""},
 		"a fragment":              {change(ip+7, 1), next, ""},
 		"options outside":         {change(ip, 0x46), next, ""},
