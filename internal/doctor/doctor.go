@@ -71,7 +71,7 @@ func Examine() []Finding {
 	list = append(list, trials()...)
 	list = append(list, congestionControls(), coupledControls(), listenersControl(congestion.Host{}), forwarding(), reversePath(), ipv4Routes(), listeners(mptcpListeners), tokens(mptcp.ReadCounters, memory), standstills(mptcp.ReadCounters), signals(mptcp.Supported, mptcp.ReadSignals, mptcp.SchedulersByBPF), mptcpified(mptcp.Supported, mptcpify.Supported))
 	list = append(list, programs()...)
-	list = append(list, typeFormat(), tcx(), reports())
+	list = append(list, typeFormat(), tcx(), reports(), openRelay())
 	list = append(list, gatewayOffloads()...)
 	list = append(list, openPlane(gatewayPins))
 	list = append(list, socketBuffers(netns.ReadSysctl, Privileged()), clock(kernelClock), tunnelMTU(net.Interfaces))

@@ -13,6 +13,8 @@ import (
 
 	"github.com/tabane/tabane/internal/bpf"
 	"github.com/tabane/tabane/internal/bpf/forward"
+	"github.com/tabane/tabane/internal/bpf/relay"
+	"github.com/tabane/tabane/internal/feature"
 	"github.com/tabane/tabane/internal/link"
 	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/role"
@@ -88,6 +90,23 @@ func socketBuffers(sysctl func(string) (string, error), unprivileged error) Find
 	if len(small) > 0 {
 		f.State, f.Remedy = Limited, "sysctl -w "+strings.Join(remedy, " ")
 		f.Meaning = strings.Join(small, ", ") + ": without CAP_NET_ADMIN a gateway loses bursts"
+	}
+	return f
+}
+
+// openRelay checks whether a member of an alliance relays open messages.
+func openRelay() Finding {
+	f := Finding{Check: "relay of open messages", State: OK, Meaning: "a member relays for leaders whose packets are not encrypted (eBPF, optional)"}
+	p, err := relay.Load(relay.Options{})
+	if err == nil {
+		err = p.Close()
+	}
+	var missing *feature.Error
+	switch {
+	case errors.As(err, &missing):
+		f.State, f.Meaning, f.Remedy = Limited, "a member relays only for leaders whose packets are encrypted: "+missing.Cause(), missing.Remedy
+	case err != nil:
+		f.State, f.Meaning = Unknown, err.Error()
 	}
 	return f
 }

@@ -113,7 +113,7 @@ func (c *Config) checkLeader(faults *fault.List) {
 		}
 	}
 	if c.Probes.Format == ProbesCompatible {
-		faults.Add("probes.format", "must be sealed in a leader: members relay sealed messages only")
+		faults.Add("probes.format", "must be sealed in a leader: members do not relay compatible probes")
 	}
 	seen := fault.Seen{}
 	for i, p := range c.Peers {

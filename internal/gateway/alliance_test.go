@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -43,10 +44,40 @@ func TestCheckAlliance(t *testing.T) {
 			t.Errorf("%s: %v", c.Role, err)
 		}
 	}
+	open := func() Config {
+		c := leader()
+		c.Peers[0].Seal, c.Paths[1].Rate, c.Policy = "none", c.Paths[0].Rate, []Rule{{Discipline: Discipline{Name: "dq"}}}
+		return c
+	}
+	alone := open()
+	alone.LAN.Interfaces, alone.Peers[0].Prefixes = nil, []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}
+	home := homeAgent()
+	home.Peers[1].Seal, home.Paths, home.Policy = "none", home.Paths[:1], alone.Policy
+	for i, c := range []Config{open(), alone, home} {
+		if err := c.Check().Err(); err != nil {
+			t.Errorf("%s without encryption: %v", c.Role, err)
+		}
+		warnings := fmt.Sprint(c.Warnings())
+		if !strings.Contains(warnings, ".seal: none encrypts nothing: a member, or an attacker on its short link") || strings.Contains(warnings, "effect on packets from the peer alone") != (i == 1) {
+			t.Errorf("%s: %s", c.Role, warnings)
+		}
+		if !c.Programs() {
+			t.Errorf("%s loads no program", c.Role)
+		}
+	}
+	if c := member(); !c.Programs() || c.Open() {
+		t.Error("a member loads no program to relay open messages")
+	}
 	for want, tt := range map[string]struct {
 		of     func() Config
 		change func(*Config)
 	}{
+		"peers[0].mode: must be tunnel in an alliance, with seal none if":                      {open, func(c *Config) { c.Peers[0].Mode, c.Peers[0].Seal = "plain", "" }},
+		"peers[0].mode: must be tunnel in an alliance":                                         {open, func(c *Config) { c.Peers[0].Mode, c.Peers[0].Seal = "nat", "" }},
+		"peers[0].mode: must be tunnel in a member":                                            {member, func(c *Config) { c.Peers = open().Peers }},
+		"lan.interfaces: must be given":                                                        {func() Config { return home }, func(c *Config) { c.LAN.Interfaces = nil }},
+		"paths[2].rate: must not be auto: peers[0] has mode tunnel, seal":                      {open, func(c *Config) { c.Paths[2].Rate = Rates{RateAuto, RateAuto} }},
+		"peers[0].prefixes[0]: must not be the default route":                                  {open, func(c *Config) { c.Peers[0].Prefixes = alone.Peers[0].Prefixes }},
 		`role: must be one of home-agent, leader, member, got "leeder", did you mean "leader"`: {leader, func(c *Config) { c.Role = "leeder" }},
 		"paths[2].member: must be left out without role: leader":                               {leader, func(c *Config) { c.Role = "" }},
 		"peers: must be the home agent alone in a leader, got 2":                               {leader, func(c *Config) { c.Peers = site().Peers }},

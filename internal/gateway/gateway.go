@@ -14,6 +14,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/bpf"
+	"github.com/tabane/tabane/internal/bpf/relay"
 	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/forward"
 	"github.com/tabane/tabane/internal/plane"
@@ -103,13 +104,19 @@ func New(o Options) (*Gateway, error) {
 	}
 	if o.Plane == nil {
 		o.Plane = func(tunnel string, log *slog.Logger) (plane.Carrier, error) {
+			if err := relay.Clear(); err != nil {
+				return nil, err
+			}
 			if !o.Config.Open() {
 				left, err := bpf.PinPath(pinName)
 				if err == nil {
 					err = forward.Clear(left)
 				}
-				if err != nil {
+				switch {
+				case err != nil:
 					return nil, err
+				case o.Config.Role == RoleMember:
+					return newMember(tunnel, log)
 				}
 				return sealed.New(sealed.Options{Interface: tunnel, Log: log})
 			}
@@ -126,6 +133,31 @@ func New(o Options) (*Gateway, error) {
 		log: o.Log, loop: l, plane: p, names: systemNames{}, config: o.Config, keys: k,
 		links: map[string]bool{}, addresses: map[string][]netip.Addr{}, installed: map[route.Key]bool{},
 	}, nil
+}
+
+// relaying is the plane of a member, with the program that relays open messages.
+type relaying struct {
+	*sealed.Plane
+	program *relay.Program
+}
+
+// newMember makes the plane of a member. Without the program it relays sealed messages.
+func newMember(tunnel string, log *slog.Logger) (plane.Carrier, error) {
+	program, err := relay.Load(relay.Options{})
+	if err != nil {
+		log.Warn("open messages are not relayed", "err", err)
+		return sealed.New(sealed.Options{Interface: tunnel, Log: log})
+	}
+	p, err := sealed.New(sealed.Options{Interface: tunnel, Log: log, Relays: program})
+	if err != nil {
+		return nil, errors.Join(err, program.Close())
+	}
+	return &relaying{p, program}, nil
+}
+
+// Run implements plane.Carrier.
+func (m *relaying) Run(ctx context.Context) error {
+	return errors.Join(m.Plane.Run(ctx), m.program.Close())
 }
 
 // checkHost returns an error with what to do if the host drops packets of the gateway.

@@ -57,6 +57,10 @@ func (c *Config) Open() bool {
 	return slices.ContainsFunc(c.Peers, func(p Peer) bool { return p.mode().Open() })
 }
 
+// Programs reports whether the gateway loads programs into the kernel: for open peers, or a member that relays their
+// packets.
+func (c *Config) Programs() bool { return c.Open() || c.Role == RoleMember }
+
 // checkMode adds the faults of a peer's mode, and of what its packets cannot be carried with.
 func (c *Config) checkMode(faults *fault.List, at string, p *Peer) {
 	CheckMode(faults, at, p.Mode, p.Seal)
@@ -64,14 +68,18 @@ func (c *Config) checkMode(faults *fault.List, at string, p *Peer) {
 	if !mode.Open() {
 		return
 	}
-	if c.Role != "" {
-		faults.Add(at+".mode", "must be %s in an alliance", plane.Tunnel)
+	switch {
+	case c.Role == RoleMember:
+		faults.Add(at+".mode", "must be %s in a member, whose program in the kernel only relays: packets to peers are encrypted", plane.Tunnel)
+	case c.Role != "" && mode != plane.Unsealed:
+		faults.Add(at+".mode", "must be %s in an alliance, with seal none if packets need no encryption: members relay messages of the tunnel only", plane.Tunnel)
 	}
-	if len(c.LAN.Interfaces) == 0 {
+	if len(c.LAN.Interfaces) == 0 && c.Role != RoleLeader {
 		faults.Add("lan.interfaces", "must be given: mode %s is for packets that they receive", mode)
 	}
 	for j, prefix := range p.Prefixes {
-		if prefix.IsValid() && prefix.Bits() == 0 {
+		// Without interfaces of the LAN, the program sends none.
+		if prefix.IsValid() && prefix.Bits() == 0 && len(c.LAN.Interfaces) > 0 {
 			faults.Add(fmt.Sprintf("%s.prefixes[%d]", at, j), "must not be the default route with mode %s: packets to networks that are reached otherwise would be sent to the peer", mode)
 		}
 	}
@@ -137,7 +145,14 @@ func (c *Config) warnOpen(warnings *fault.List) {
 			plain = plain || m == plane.Plain
 			warnings.Add(fmt.Sprintf("peers[%d].mode", i), "%s encrypts and authenticates nothing: an attacker on a line reads and forges packets of the hosts, and packets bypass nftables", m)
 		case plane.Unsealed:
-			warnings.Add(fmt.Sprintf("peers[%d].seal", i), "none encrypts nothing: an attacker on a line, or on the way between the gateways, reads packets of the hosts and forges those of the peer's prefixes, with the cookie that it sees; all others have to guess 64 bits. Packets to the peer bypass nftables")
+			who := "an attacker on a line, or on the way between the gateways,"
+			if c.Role != "" {
+				who = "a member, or an attacker on its short link, on a line, or on the way between the gateways,"
+			}
+			warnings.Add(fmt.Sprintf("peers[%d].seal", i), "none encrypts nothing: %s reads packets of the hosts and forges those of the peer's prefixes, with the cookie that it sees; all others have to guess 64 bits. Packets to the peer bypass nftables", who)
+			if c.Role == RoleLeader && len(c.LAN.Interfaces) == 0 {
+				warnings.Add(fmt.Sprintf("peers[%d].seal", i), "has effect on packets from the peer alone: without lan.interfaces all that are sent to it are this host's own, which are encrypted")
+			}
 		case plane.Tunnel:
 		}
 	}

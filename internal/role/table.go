@@ -192,7 +192,7 @@ peers and policy. An invalid file is rejected and the running configuration stay
 		summary: func(c *gateway.Config) string {
 			return fmt.Sprintf("%s, %s", quantity(len(c.Paths), "path"), quantity(len(c.Peers), "peer"))
 		},
-		programs: (*gateway.Config).Open,
+		programs: (*gateway.Config).Programs,
 		start: func(_ context.Context, c gateway.Config, o Options) (Machine, error) {
 			return gateway.New(gateway.Options{Config: c, Keep: o.Keep, Log: o.Log})
 		},
