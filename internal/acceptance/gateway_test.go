@@ -33,8 +33,8 @@ type gatewayStatus struct {
 		Receiving          int `json:"nat_receiving"`
 	}
 	Paths []struct {
-		Path, State string
-		SentBytes   uint64 `json:"sent_bytes"`
+		Peer, Path, State string
+		SentBytes         uint64 `json:"sent_bytes"`
 		// Received and Missed are packets.
 		Received      uint64 `json:"received_packets"`
 		Missed        uint64 `json:"missed_packets"`

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/gateway"
+	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/sched"
 )
 
@@ -138,8 +139,8 @@ func (g *Gateway) checkAlliance(faults *fault.List, path string) {
 	}{
 		{g.Discipline == sched.ParameterRatio, "discipline", "ratio needs the number of paths, which at a home agent is that of the registrations"},
 		{len(g.Rates) > 0, "rates", "members offer rates, which are not configured at the leader"},
-		{g.Carried().Open(), "mode", "members relay sealed messages only"},
-		{g.Probes, "probes", "members relay sealed messages only"},
+		{g.Mode == plane.Plain.String(), "mode", "members relay messages of the tunnel only"},
+		{g.Probes, "probes", "members do not relay them"},
 	} {
 		if f.given {
 			faults.Add(path+"."+f.key, "is not possible with lines of an alliance: %s", f.why)

@@ -84,6 +84,7 @@ func TestCheckOfAnAlliance(t *testing.T) {
 			*s.Experiment.Transports["two"].Gateway = Gateway{Discipline: "ratio", Ratio: "2:1"}
 		},
 		"transports.two.gateway.rates: is not possible":  func(s *Spec) { s.Experiment.Transports["two"].Gateway.Rates = []float64{1, 2} },
+		"transports.two.gateway.mode: is not possible":   func(s *Spec) { *s.Experiment.Transports["two"].Gateway = Gateway{Discipline: "dq", Mode: "plain"} },
 		"transports.two.gateway.probes: is not possible": func(s *Spec) { s.Experiment.Transports["two"].Gateway.Probes = true },
 		`transports.own.links[0]: link "line0" is a line of an alliance`: func(s *Spec) {
 			s.Experiment.Transports["own"].Gateway = nil
