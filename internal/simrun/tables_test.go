@@ -356,15 +356,19 @@ func gatewaySweep() publishedTable {
 	return p
 }
 
-// kernelSweep returns the tables of gateway-sweep in a lab: each line alone and auto, and auto with wrong rates.
+// kernelSweep returns the tables of gateway-sweep in a lab: each line alone and auto, also of datagrams, and auto with
+// wrong rates.
 func kernelSweep() []publishedTable {
-	table := func(name string, head []string, lines []string, columns ...publishedCell) publishedTable {
+	table := func(name, traffic string, head []string, lines []string, columns ...publishedCell) publishedTable {
 		p := publishedTable{file: "scenarios/gateway-sweep/README.md", name: name, head: append([]string{"lines"}, head...)}
 		for _, line := range lines {
 			row := publishedRow{label: line}
 			for _, c := range columns {
 				f := c.figures[0]
-				f.lab, f.pattern, f.traffic, f.metric = "docs/measured/gateway-sweep.json", line, "bulk", result.Goodput
+				f.lab, f.pattern, f.traffic, f.metric = "docs/measured/gateway-sweep.json", line, traffic, result.Goodput
+				if traffic == "udp" {
+					f.lab = "docs/measured/gateway-sweep-udp.json"
+				}
 				row.cells = append(row.cells, publishedCell{c.format, []figure{f}})
 			}
 			p.rows = append(p.rows, row)
@@ -376,8 +380,10 @@ func kernelSweep() []publishedTable {
 		return one(figure{transport: transport, alone: alone}, shareMedian)
 	}
 	var all []publishedCell
-	for _, control := range []string{"cubic", "bbr"} {
+	head := []string{}
+	for _, control := range []string{"cubic", "bbr", "reno"} {
 		first, second, auto := "path1-"+control, "path2-"+control, "auto-"+control
+		head = append(head, "first, "+control, "second", "`auto`", "of the better")
 		all = append(all, goodput(first), goodput(second), goodput(auto), share(auto, first, second))
 	}
 	var wrong []publishedCell
@@ -385,8 +391,9 @@ func kernelSweep() []publishedTable {
 		wrong = append(wrong, goodput(transport), share(transport, "path1-cubic", "path2-cubic"))
 	}
 	return []publishedTable{
-		table("kernel", []string{"first, cubic", "second", "`auto`", "of the better", "first, bbr", "second", "`auto`", "of the better"}, sweepLines, all...),
-		table("kernel-rates", []string{"rates too high", "of the better line", "too low", "of it", "one of each", "of it"}, []string{"fiber-fiber", "dsl-satellite", "jittery-both", "dead"}, wrong...),
+		table("kernel", "bulk", head, sweepLines, all...),
+		table("kernel-udp", "udp", []string{"`auto`", "of the better"}, sweepLines, goodput("auto-cubic"), share("auto-cubic", "path1-cubic", "path2-cubic")),
+		table("kernel-rates", "bulk", []string{"rates too high", "of the better line", "too low", "of it", "one of each", "of it"}, []string{"fiber-fiber", "dsl-satellite", "jittery-both", "dead"}, wrong...),
 	}
 }
 
