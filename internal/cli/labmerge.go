@@ -29,14 +29,14 @@ func (a *app) labMerge() *cobra.Command {
 		Short: "Join results of parts of a scenario's experiment",
 		Long: `Merge joins results of one scenario, such as of several "lab run" with other cases or further trials, into one: each a
 directory that "lab run" or "sim run" wrote, or its result.json. Runs of the same case, traffic and transport become its
-trials. The expectations are judged anew, and the report is written again; series and pages stay in the parts.
+trials. The expectations are judged and the report is written again; series and pages stay in the parts.
 
 All parts must be of the same kernel and number of CPUs; the report lists their commits.
 
 Exit code 0: all expectations hold; 1: some do not; 2: the results cannot be joined.`,
 		Example: `  tabane lab merge epe-unequal out/monday out/tuesday --out out/both
   tabane lab merge gateway-sweep out/* --summary measured.json --metric goodput_bps`,
-		Args: arguments(2, 1000, "a scenario and results"),
+		Args: arguments(2, -1, "a scenario and results"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := checkMetrics(f.metrics); err != nil {
 				return usage(c, err)

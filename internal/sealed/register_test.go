@@ -291,19 +291,19 @@ func TestOpenRelayRequests(t *testing.T) {
 	if s := r.relayStatus(now); s.Up.Packets != 1 || s.Down.Packets != 2 || s.Dropped != 4 {
 		t.Errorf("status at the end %+v", s)
 	}
-	var told *tunnel.Registered
+	var sent *tunnel.Registered
 	for b := k.out.Append(nil, 1000, now, time.Second); len(b) > 0; {
 		record, _, rest, err := tunnel.NextRecord(b)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if v, ok := record.(tunnel.Registered); ok {
-			told = &v
+			sent = &v
 		}
 		b = rest
 	}
-	if told == nil || told.Code != tunnel.MemberUnreachable {
-		t.Errorf("the leader is sent %+v", told)
+	if sent == nil || sent.Code != tunnel.MemberUnreachable {
+		t.Errorf("the leader is sent %+v", sent)
 	}
 	if a := ask(true, time.Minute); a.Code != tunnel.MemberSealedOnly || r.relaying != nil {
 		t.Errorf("where the kernel refuses: %+v", a)

@@ -366,9 +366,6 @@ func kernelSweep() []publishedTable {
 			for _, c := range columns {
 				f := c.figures[0]
 				f.lab, f.pattern, f.traffic, f.metric = "docs/measured/gateway-sweep.json", line, traffic, result.Goodput
-				if traffic == "udp" {
-					f.lab = "docs/measured/gateway-sweep-udp.json"
-				}
 				row.cells = append(row.cells, publishedCell{c.format, []figure{f}})
 			}
 			p.rows = append(p.rows, row)
@@ -609,8 +606,8 @@ func kernelShake() publishedTable {
 	return p
 }
 
-// The measurement of epe-unequal in a lab, and its transports over one path each and over both.
-const unequalMeasured = "docs/measured/epe-unequal.json"
+// The measurements of epe-unequal in a lab, and its transports over one path each and over both.
+const unequalMeasured, unequalBoundMeasured = "docs/measured/epe-unequal.json", "docs/measured/epe-unequal-bound.json"
 
 var (
 	unequalAlone = []string{"mptcp-a", "mptcp-b"}
@@ -619,7 +616,7 @@ var (
 
 // ofPairs returns a table of epe-unequal in a lab with a row for each pair of paths. better is the transport over
 // the better one.
-func ofPairs(name string, head []string, cells func(of func(traffic, transport, metric string, alone []string, show func(sample) string) publishedCell, better string) []publishedCell) publishedTable {
+func ofPairs(name, measured string, head []string, cells func(of func(traffic, transport, metric string, alone []string, show func(sample) string) publishedCell, better string) []publishedCell) publishedTable {
 	p := publishedTable{file: "scenarios/epe-unequal/README.md", name: name, head: append([]string{"pair"}, head...)}
 	for _, pair := range []string{"p1", "p1r", "p2", "p3", "p4", "p5", "p6", "p7", "p8", "p9"} {
 		better := unequalAlone[0]
@@ -627,7 +624,7 @@ func ofPairs(name string, head []string, cells func(of func(traffic, transport, 
 			better = unequalAlone[1]
 		}
 		p.rows = append(p.rows, publishedRow{label: pair, cells: cells(func(traffic, transport, metric string, alone []string, show func(sample) string) publishedCell {
-			return one(figure{lab: unequalMeasured, traffic: traffic, pattern: pair + "-16mb", transport: transport, metric: metric, alone: alone}, show)
+			return one(figure{lab: measured, traffic: traffic, pattern: pair + "-16mb", transport: transport, metric: metric, alone: alone}, show)
 		}, better)})
 	}
 	return p
@@ -636,7 +633,7 @@ func ofPairs(name string, head []string, cells func(of func(traffic, transport, 
 // unequalBulk returns the table of bulk in epe-unequal in a lab.
 func unequalBulk() publishedTable {
 	head := []string{"first connection, Mbit/s", "of the better path alone", "second, Mbit/s", "of it", "longest pause, ms: first", "second"}
-	return ofPairs("bulk", head, func(of func(string, string, string, []string, func(sample) string) publishedCell, _ string) (cells []publishedCell) {
+	return ofPairs("bulk", unequalMeasured, head, func(of func(string, string, string, []string, func(sample) string) publishedCell, _ string) (cells []publishedCell) {
 		for _, transport := range unequalBoth {
 			cells = append(cells, of("bi", transport, result.Goodput, nil, mbits), of("bi", transport, result.Goodput, unequalAlone, medianOf))
 		}
@@ -651,7 +648,7 @@ func unequalBulk() publishedTable {
 func unequalSteady() publishedTable {
 	head := []string{"CBR, of the better path alone: first", "second", "longest pause, ms: better path alone", "first", "second",
 		"objects, of the better path alone: first", "second", "95 % of them, ms: better path alone", "first", "second"}
-	return ofPairs("steady", head, func(of func(string, string, string, []string, func(sample) string) publishedCell, better string) (cells []publishedCell) {
+	return ofPairs("steady", unequalMeasured, head, func(of func(string, string, string, []string, func(sample) string) publishedCell, better string) (cells []publishedCell) {
 		for _, m := range []struct{ traffic, metric string }{{"cbr", result.LongestGap}, {"kept", result.ObjectTimeP95}} {
 			for _, transport := range unequalBoth {
 				cells = append(cells, of(m.traffic, transport, result.Goodput, unequalAlone, medianOf))
@@ -666,20 +663,12 @@ func unequalSteady() publishedTable {
 
 // unequalBound returns the table of bulk in epe-unequal in a lab, of the bound of two paths.
 func unequalBound() publishedTable {
-	p := ofPairs("bound", []string{"first connection", "second"}, func(of func(string, string, string, []string, func(sample) string) publishedCell, _ string) (cells []publishedCell) {
+	return ofPairs("bound", unequalBoundMeasured, []string{"first connection", "second"}, func(of func(string, string, string, []string, func(sample) string) publishedCell, _ string) (cells []publishedCell) {
 		for _, transport := range unequalBoth {
 			cells = append(cells, of("bi", transport, result.ShareOfBound, nil, medianOf))
 		}
 		return cells
 	})
-	for _, row := range p.rows {
-		for _, c := range row.cells {
-			for i := range c.figures {
-				c.figures[i].lab = "docs/measured/epe-unequal-bound.json"
-			}
-		}
-	}
-	return p
 }
 
 // matrix returns the table of epe-matrix in a lab, by the rate of the slow path. For 50 kB that may be the better one.
