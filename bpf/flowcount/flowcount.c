@@ -93,13 +93,13 @@ struct {
 } reasons SEC(".maps");
 
 /* Number of packets on the wire of an skb with a payload. */
-static __attribute__((noinline)) __u32 segments_of(struct __sk_buff *skb, __u32 headers)
+static __attribute__((noinline)) __u32 packets_of(struct __sk_buff *skb, __u32 headers)
 {
 	__u32 segments = skb->gso_segs;
 
 	/* With LRO the NIC may not report the number of segments. */
 	if (!segments && skb->gso_size && headers && skb->len > headers)
-		segments = (skb->len - headers + skb->gso_size - 1) / skb->gso_size;
+		segments = segments_of(skb, skb->len - headers);
 	return segments ? segments : 1;
 }
 
@@ -110,7 +110,7 @@ static __always_inline struct count size_on_wire(struct __sk_buff *skb, int dire
 
 	/* Without a payload it is one packet; gso_segs is in another cache line. */
 	if (skb->len != headers)
-		size.packets = segments_of(skb, headers);
+		size.packets = packets_of(skb, headers);
 	if (direction == SENT)
 		/* skb->wire_len includes the headers of every segment. */
 		size.bytes = skb->wire_len;

@@ -24,7 +24,6 @@ enum {
 	MAX_RULES = 64,
 	MAX_TABLES = 32, /* tables of flows */
 
-	PACKET_HOST = 0,
 	AF_INET = 2,
 	AF_INET6 = 10,
 
@@ -34,11 +33,8 @@ enum {
 	PROTO_SCTP = 132,
 	PROTO_UDPLITE = 136,
 
-	IPV4_DF_MASK = 0x3fff, /* of the fragment field: more fragments, and the offset */
 	IPV4_OFFSET = 0x1fff,
-	IPV4_TTL = 8,
 	IPV4_CHECK = 10,
-	IPV6_HOP_LIMIT = 7,
 
 	/* Headers with TCP without options. More is not pulled: it costs as much as looking up the plan. */
 	LINEAR_IPV4 = ETHERNET_HEADER + IPV4_HEADER + TCP_HEADER,
@@ -1161,12 +1157,6 @@ static __always_inline int prepare(struct __sk_buff *skb, const struct packet *p
 	if (bpf_skb_load_bytes(skb, p->transport + 4, &o->header.sequence, sizeof(o->header.sequence)))
 		return LEFT_MALFORMED;
 	return LEFTS;
-}
-
-/* Into how many segments a super-packet with a payload is divided. */
-static __always_inline __u32 segments_of(const struct __sk_buff *skb, __u32 payload)
-{
-	return (payload + skb->gso_size - 1) / skb->gso_size;
 }
 
 /* Has the kernel segment a super-packet, whose segments this program gets again. Returns TC_NEXT if it cannot. */

@@ -52,6 +52,8 @@ enum {
 	MAX_VLANS = 2,
 	MAX_EXTENSIONS = 8, /* for the outer and the inner header each */
 
+	PACKET_HOST = 0, /* of skb->pkt_type */
+
 	ETHERTYPE_IPV4 = 0x0800,
 	ETHERTYPE_IPV6 = 0x86dd,
 	ETHERTYPE_VLAN = 0x8100,
@@ -71,8 +73,11 @@ enum {
 	ETHERNET_TYPE = 12,
 	VLAN_HEADER = 4,
 	IPV4_HEADER = 20,
+	IPV4_DF_MASK = 0x3fff, /* of the fragment field: more fragments, and the offset */
+	IPV4_TTL = 8,
 	IPV6_HEADER = 40,
 	IPV6_NEXT = 6,
+	IPV6_HOP_LIMIT = 7,
 	IPV6_SOURCE = 8,
 	IPV6_DESTINATION = 24,
 	EXTENSION_START = 4, /* what is looked at of an extension header */
@@ -204,6 +209,12 @@ static __always_inline __u64 ipv6_header(struct __sk_buff *skb, __u32 offset, st
 	if (unlikely(is_extension(proto)))
 		return skip_extensions(skb, offset + IPV6_HEADER, proto);
 	return NEXT(offset + IPV6_HEADER, proto, REASON_COUNTED);
+}
+
+/* Into how many segments a super-packet with a payload is divided. */
+static __always_inline __u32 segments_of(const struct __sk_buff *skb, __u32 payload)
+{
+	return (payload + skb->gso_size - 1) / skb->gso_size;
 }
 
 static __always_inline void map_address(__u8 *to, const __u8 *from)

@@ -15,12 +15,6 @@
 enum {
 	MAX_HOPS = 256,
 
-	PACKET_HOST = 0,
-
-	IPV4_FRAGMENT = 0x3fff, /* of the fragment field: more fragments, and the offset */
-	IPV4_TTL = 8,
-	IPV6_HOP_LIMIT = 7,
-
 	OPEN = 6, /* type of the message */
 	OPEN_HEADER = 24,
 	SHORTEST = UDP_HEADER + OPEN_HEADER + IPV4_HEADER,
@@ -96,7 +90,7 @@ static __always_inline int read_outer(struct __sk_buff *skb, struct outer *o)
 	o->key.protocol = skb->protocol;
 	o->key.ifindex = skb->ifindex;
 	if (skb->protocol == htons(ETHERTYPE_IPV4)) {
-		if (h + IPV4_HEADER + UDP_HEADER > end || h[0] != 0x45 || h[9] != PROTO_UDP || number(h + 6) & IPV4_FRAGMENT)
+		if (h + IPV4_HEADER + UDP_HEADER > end || h[0] != 0x45 || h[9] != PROTO_UDP || number(h + 6) & IPV4_DF_MASK)
 			return 0;
 		map_address(o->key.source, h + 12);
 		map_address(o->destination, h + 16);
@@ -209,7 +203,7 @@ int relay(struct __sk_buff *skb)
 		__u32 headers = headers_of(skb, &o);
 
 		if (skb->len > headers) {
-			segments = (skb->len - headers + skb->gso_size - 1) / skb->gso_size;
+			segments = segments_of(skb, skb->len - headers);
 			size += (segments - 1) * (headers - ETHERNET_HEADER);
 		}
 	}
