@@ -320,7 +320,7 @@ func (h Host) Unload(name string, force bool) (reset []string, err error) {
 	at := slices.IndexFunc(status.Controls, func(c Control) bool { return c.Name == kernelName })
 	switch {
 	case at < 0 || status.Controls[at].Version == "":
-		return nil, fmt.Errorf("it is not loaded: %w", fs.ErrNotExist)
+		return nil, congestion.Unload(h.Dir, name)
 	case !force && (status.Controls[at].Sockets > 0 || len(status.Controls[at].Namespaces) > 0):
 		return nil, &InUse{status.Controls[at]}
 	case force:

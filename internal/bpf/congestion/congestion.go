@@ -178,21 +178,22 @@ func Load(name string, o Options) (_ Outcome, err error) {
 	}
 	pin := filepath.Join(o.Dir, name)
 	version := c.version(o)
-	before, err := open(pin)
-	switch {
-	case err == nil:
-		defer func() { err = errors.Join(err, before.Close()) }()
-		if before.version == version {
-			return Unchanged, SetRates(o.Dir, name, o.Rates)
-		}
-	case !errors.Is(err, fs.ErrNotExist):
-		return 0, err
-	}
 	rates, err := keptRates(o.Dir, name)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, rates.Close()) }()
+	before, err := open(pin)
+	switch {
+	case err == nil:
+		defer func() { err = errors.Join(err, before.Close()) }()
+		// Without their pin, the rates of what is loaded cannot be changed.
+		if before.version == version && (name != Ratio || rates != nil) {
+			return Unchanged, SetRates(o.Dir, name, o.Rates)
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return 0, err
+	}
 	loaded, err := c.load(o, version, rates)
 	if err != nil {
 		return 0, err
@@ -474,13 +475,18 @@ func call(command uintptr, attr unsafe.Pointer, size uintptr) error {
 // matches fs.ErrNotExist if the control is not loaded.
 func Unload(dir, name string) error {
 	dir = cmp.Or(dir, DefaultDir)
-	if err := os.Remove(filepath.Join(dir, name)); err != nil || name != Ratio {
-		return err
+	// The link is last: while it is there, another call ends what a process that was killed has begun. A load that was killed
+	// leaves rates without a link.
+	if name == Ratio {
+		if err := os.Remove(filepath.Join(dir, RatesPin)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
-	if err := os.Remove(filepath.Join(dir, RatesPin)); !errors.Is(err, fs.ErrNotExist) {
-		return err
+	err := os.Remove(filepath.Join(dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("it is not loaded: %w", fs.ErrNotExist)
 	}
-	return nil
+	return err
 }
 
 // Info describes a control that is loaded.

@@ -115,3 +115,31 @@ func TestRatesFaults(t *testing.T) {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }
+
+// TestRatesHeal: loading again brings a lost pin of rates back, and unloading removes one that a killed load has left.
+func TestRatesHeal(t *testing.T) {
+	o := testOptions(t)
+	pin := filepath.Join(o.Dir, RatesPin)
+	if _, err := Load(Ratio, o); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(pin); err != nil {
+		t.Fatal(err)
+	}
+	o.Rates = []unit.Bandwidth{8000}
+	if outcome, err := Load(Ratio, o); err != nil || outcome != Replaced {
+		t.Errorf("load without the pin: %v, %v", outcome, err)
+	}
+	if rates, err := Rates(o.Dir); err != nil || !slices.Equal(rates, o.Rates) {
+		t.Errorf("rates are %v, %v", rates, err)
+	}
+	if err := os.Remove(filepath.Join(o.Dir, Ratio)); err != nil {
+		t.Fatal(err)
+	}
+	if err := Unload(o.Dir, Ratio); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("unload what is not loaded: %v", err)
+	}
+	if left, err := os.ReadDir(o.Dir); err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
