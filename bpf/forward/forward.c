@@ -1104,11 +1104,26 @@ static __always_inline int set_address(struct __sk_buff *skb, const struct place
 	return 0;
 }
 
-/* Makes room for the headers of the tunnel. */
-static __always_inline int encapsulate(struct __sk_buff *skb, __u32 family)
+/*
+ * Makes room for the headers of the tunnel. bpf_skb_change_head takes half as long as bpf_skb_adjust_room, but keeps
+ * neither the kernel's sum of the packet nor what offload and copies need, and no other protocol than the packet's.
+ * write_outer writes over the Ethernet header that it leaves behind, and bpf_redirect_neigh makes another one.
+ */
+static __always_inline int encapsulate(struct __sk_buff *skb, const struct packet *p, __u32 family, int path)
 {
 	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
 
+	if (family == p->family && path != SCHED_EVERYWHERE && !skb->gso_size && summed(skb) < CHECKSUM_COMPLETE) {
+		__u8 *h;
+
+		if (bpf_skb_change_head(skb, overhead(family), 0))
+			return -1;
+		h = (__u8 *)(long)skb->data;
+		if (h + ETHERNET_HEADER > (__u8 *)(long)skb->data_end)
+			return -1;
+		*(__u16 *)(h + ETHERNET_TYPE) = skb->protocol;
+		return 0;
+	}
 	flags |= family == AF_INET ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV6;
 	return bpf_skb_adjust_room(skb, overhead(family), BPF_ADJ_ROOM_MAC, flags);
 }
@@ -1294,7 +1309,7 @@ int split(struct __sk_buff *skb)
 	}
 	if (hop(skb, &p))
 		return leave(LEFT_MALFORMED);
-	if (plan->tunnel && encapsulate(skb, family))
+	if (plan->tunnel && encapsulate(skb, &p, family, path))
 		return leave(LEFT_TUNNEL);
 	if (path == SCHED_EVERYWHERE)
 		path = send_copies(skb, plan, family == AF_INET6);

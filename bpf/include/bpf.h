@@ -155,6 +155,7 @@ static long (*bpf_clone_redirect)(struct __sk_buff *skb, __u32 ifindex, __u64 fl
 static long (*const bpf_redirect)(__u32 ifindex, __u64 flags) = (void *)23;
 static long (*bpf_skb_load_bytes)(const void *skb, __u32 offset, void *to, __u32 len) = (void *)26;
 static long (*bpf_skb_pull_data)(struct __sk_buff *skb, __u32 len) = (void *)39;
+static long (*bpf_skb_change_head)(struct __sk_buff *skb, __u32 by, __u64 flags) = (void *)43;
 static long (*bpf_skb_adjust_room)(struct __sk_buff *skb, __s32 by, __u32 mode, __u64 flags) = (void *)50;
 static long (*bpf_setsockopt)(void *sk, int level, int name, void *value, int length) = (void *)49;
 static long (*bpf_fib_lookup)(void *ctx, void *params, int size, __u32 flags) = (void *)69;

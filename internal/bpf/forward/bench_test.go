@@ -10,11 +10,13 @@ import (
 	"net/netip"
 	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/bpf"
@@ -43,8 +45,19 @@ func linkAddress(g, i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{192, 168, byte(i), byte(g + 1)})
 }
 
-// newNetwork makes it. Without super-packets, the LANs carry frames as on a wire.
-func newNetwork(b testing.TB, super bool) *network {
+// carried is what the LANs of a network carry.
+type carried int
+
+const (
+	superPackets carried = iota
+	frames               // as on a wire
+	// framesWithRoom have 64 bytes or more in front of them, as those of a network interface's driver (NET_SKB_PAD); those
+	// of veth have none.
+	framesWithRoom
+)
+
+// newNetwork makes it.
+func newNetwork(b testing.TB, lan carried) *network {
 	n := &network{b: b, hosts: [2]string{netnstest.New(b), netnstest.New(b)}, gate: [2]string{netnstest.New(b), netnstest.New(b)}}
 	for i := range 2 {
 		n.ip(n.gate[0], "ip link add p%d type veth peer name p%d netns %s", i, i, n.gate[1])
@@ -52,8 +65,11 @@ func newNetwork(b testing.TB, super bool) *network {
 		n.ip(n.gate[1], "ip link set p%d mtu 1600", i)
 	}
 	for g := range 2 {
-		n.ip(n.gate[g], "ip link add lan type veth peer name lan netns %s", n.hosts[g])
 		n.ip(n.hosts[g], "ip link set lo up")
+		n.ip(n.gate[g], "ip link add lan type veth peer name lan netns %s", n.hosts[g])
+		if lan == framesWithRoom {
+			netnstest.Do(b, n.hosts[g], func() error { return makeRoom("lan") })
+		}
 		n.ip(n.hosts[g], "ip link set lan up")
 		n.ip(n.hosts[g], "ip -4 addr add %v/16 dev lan", hostAddress(g))
 		n.ip(n.hosts[g], "ip -4 route add default via 10.%d.0.254", g+1)
@@ -74,13 +90,41 @@ func newNetwork(b testing.TB, super bool) *network {
 			}
 			return errors.Join(netns.Sysctl("net.ipv4.ip_forward", "1"), netns.Sysctl("net.ipv4.conf.all.rp_filter", "0"))
 		})
-		if !super {
+		if lan != superPackets {
 			for _, ns := range []string{n.hosts[g], n.gate[g]} {
 				netnstest.Do(b, ns, func() error { return link.Prepare("lan") })
 			}
 		}
 	}
 	return n
+}
+
+// makeRoom replaces an interface by a bridge of its name that it is a port of. The ports of a bridge leave as much room as the
+// one that needs the most.
+func makeRoom(name string) error {
+	port, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	const other = "port"
+	if err := netlink.LinkSetName(port, other); err != nil {
+		return err
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	bridge := &netlink.Bridge{LinkAttrs: attrs}
+	if err := netlink.LinkAdd(bridge); err != nil {
+		return err
+	}
+	attrs.Name = "room"
+	vxlan := &netlink.Vxlan{LinkAttrs: attrs, VxlanId: 1, Port: 4789, Learning: true}
+	if err := netlink.LinkAdd(vxlan); err != nil {
+		return err
+	}
+	if err := errors.Join(netlink.LinkSetMaster(vxlan, bridge), netlink.LinkSetMaster(port, bridge)); err != nil {
+		return err
+	}
+	return errors.Join(netlink.LinkSetUp(port), link.Prepare(other))
 }
 
 func (n *network) ip(ns, command string, args ...any) {
@@ -216,7 +260,7 @@ const loadTime = 1200 * time.Millisecond
 // carry measures the load of a benchmark, in Gbit/s or thousands of datagrams per second.
 func (n *network) carry(load string) (value float64, l netnstest.Load) {
 	var err error
-	if load == "udp" {
+	if strings.HasPrefix(load, "udp") {
 		l, err = netnstest.UDP(n.hosts[0], n.hosts[1], netip.AddrPortFrom(hostAddress(1), 99), 1000, 0, loadTime)
 		value = float64(l.Received) / l.Took.Seconds() / 1e3
 	} else {
@@ -250,13 +294,13 @@ func BenchmarkForward(b *testing.B) {
 	runs := 0
 	for _, l := range []struct {
 		name, unit string
-		super      bool
-	}{{"udp", "kpps", false}, {"tcp-frames", "Gbit/s", false}, {"tcp-super", "Gbit/s", true}} {
+		lan        carried
+	}{{"udp", "kpps", frames}, {"udp-room", "kpps", framesWithRoom}, {"tcp-frames", "Gbit/s", frames}, {"tcp-super", "Gbit/s", superPackets}} {
 		b.Run(l.name, func(b *testing.B) {
 			networks := make([]*network, len(ways))
 			values, cpu := make([][]float64, len(ways)), make([][]float64, len(ways))
 			for i, w := range ways {
-				networks[i] = newNetwork(b, l.super)
+				networks[i] = newNetwork(b, l.lan)
 				w.start(networks[i])
 			}
 			for b.Loop() {
@@ -276,14 +320,14 @@ func BenchmarkForward(b *testing.B) {
 			b.ReportMetric(0, "ns/op")
 		})
 	}
-	publish(b, runs, []string{"", "datagrams of 1000 bytes, thousands per second (CPU s/GB)", "TCP, frames: Gbit/s", "TCP, super-packets"}, rows)
+	publish(b, runs, []string{"", "datagrams of 1000 bytes, thousands per second (CPU s/GB)", "the same, room in front of frames", "TCP, frames: Gbit/s", "TCP, super-packets"}, rows)
 }
 
 // BenchmarkFlows compares mode nat with one session and with 100,000, each packet of another one than that before: the medians
 // of as many turns as it runs. The receiver reads nothing, so that a packet costs what the hosts' kernels and gateways take.
 func BenchmarkFlows(b *testing.B) {
 	const ports = 50_000
-	n := newNetwork(b, false)
+	n := newNetwork(b, frames)
 	list := n.nat(2)
 	to := []netip.Addr{hostAddress(1), hostAddress(1).Next()}
 	n.ip(n.hosts[1], "ip -4 addr add %v/16 dev lan", to[1])
@@ -380,36 +424,54 @@ func median(list []float64) float64 {
 func BenchmarkPrograms(b *testing.B) {
 	for _, mode := range []struct {
 		name  string
+		lan   carried
 		start func(n *network, paths int) [2]*Program
-	}{{"plain", (*network).plain}, {"nat", (*network).nat}, {"tunnel", (*network).tunnel}} {
+	}{
+		{"plain", frames, (*network).plain}, {"nat", frames, (*network).nat},
+		{"tunnel", frames, (*network).tunnel}, {"tunnel-room", framesWithRoom, (*network).tunnel},
+	} {
 		for _, paths := range []int{2, 16} {
 			b.Run(fmt.Sprintf("%s-%d", mode.name, paths), func(b *testing.B) {
-				n := newNetwork(b, false)
+				n := newNetwork(b, mode.lan)
 				list := mode.start(n, paths)
 				nothing := n.floor(asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()})
 				runTimes(b, list[0], list[1], func() { n.carry("udp") }, nothing)
 			})
 		}
 	}
-	b.Run("encapsulate", func(b *testing.B) {
-		n := newNetwork(b, false)
-		const protocolAt, ipv4 = 16, 0x0008 // in struct __sk_buff, and its value in the order of the network
-		p := n.floor(asm.Instructions{
-			asm.LoadMem(asm.R2, asm.R1, protocolAt, asm.Word),
-			asm.JNE.Imm(asm.R2, ipv4, "other"),
-			asm.Mov.Imm(asm.R2, OverheadIPv4), asm.Mov.Imm(asm.R3, adjustRoomMAC), asm.Mov.Imm(asm.R4, encapsulation), asm.FnSkbAdjustRoom.Call(),
-			asm.Mov.Imm(asm.R1, int32(n.links[0][0])), asm.Mov.Imm(asm.R2, 0), asm.FnRedirect.Call(),
-			asm.Return(),
-			asm.Mov.Imm(asm.R0, -1).WithSymbol("other"),
-			asm.Return(),
-		})
-		n.forwarded()
-		runTimes(b, nil, nil, func() { n.flood() }, p)
-	})
 }
 
-// What a program that only makes room for the headers of a tunnel gives to bpf_skb_adjust_room.
-const adjustRoomMAC, encapsulation = 1, 1<<0 | 1<<1 | 1<<4
+// BenchmarkRoom measures programs that make room for the headers of the tunnel, in two ways, and redirect, and one that
+// only redirects.
+func BenchmarkRoom(b *testing.B) {
+	// Of bpf_skb_adjust_room: where, and its flags.
+	const adjustRoomMAC, encapsulation = 1, 1<<0 | 1<<1 | 1<<4
+	for _, by := range []struct {
+		name         string
+		instructions asm.Instructions
+	}{
+		{"redirect", nil},
+		{"change-head", asm.Instructions{asm.Mov.Imm(asm.R2, OverheadIPv4), asm.Mov.Imm(asm.R3, 0), asm.FnSkbChangeHead.Call()}},
+		{"adjust-room", asm.Instructions{
+			asm.Mov.Imm(asm.R2, OverheadIPv4), asm.Mov.Imm(asm.R3, adjustRoomMAC), asm.Mov.Imm(asm.R4, encapsulation), asm.FnSkbAdjustRoom.Call(),
+		}},
+	} {
+		for name, lan := range map[string]carried{"veth": frames, "room": framesWithRoom} {
+			b.Run(by.name+"/"+name, func(b *testing.B) {
+				n := newNetwork(b, lan)
+				const protocolAt, ipv4 = 16, 0x0008 // in struct __sk_buff, and its value in the order of the network
+				program := asm.Instructions{asm.LoadMem(asm.R2, asm.R1, protocolAt, asm.Word), asm.JNE.Imm(asm.R2, ipv4, "other")}
+				program = append(program, by.instructions...)
+				p := n.floor(append(
+					program, asm.Mov.Imm(asm.R1, int32(n.links[0][0])), asm.Mov.Imm(asm.R2, 0), asm.FnRedirect.Call(), asm.Return(),
+					asm.Mov.Imm(asm.R0, -1).WithSymbol("other"), asm.Return(),
+				))
+				n.forwarded()
+				runTimes(b, nil, nil, n.flood, p)
+			})
+		}
+	}
+}
 
 // floor attaches a program to the first gateway's interface of the LAN, before others.
 func (n *network) floor(instructions asm.Instructions) *ebpf.Program {

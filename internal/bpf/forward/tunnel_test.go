@@ -314,47 +314,53 @@ func TestTunnelCopies(t *testing.T) {
 	}
 }
 
-// TestTunnelSuperPackets: super-packets of TCP are carried whole, segmented between the gateways, and
-// both at once as copies, without a segment lost or missing in the counts; those of UDP are left.
-func TestTunnelSuperPackets(t *testing.T) {
-	for _, discipline := range []string{"ratio", "redundant"} {
-		n := newNetwork(t, true)
-		// One link segments, the other one carries super-packets.
-		for g := range 2 {
-			netnstest.Do(t, n.gate[g], func() error { return link.Prepare("p1") })
+// TestTunnelTCP: frames and super-packets of TCP are carried, the latter whole and segmented between the gateways, and as
+// copies, without a segment lost or missing in the counts.
+func TestTunnelTCP(t *testing.T) {
+	for name, lan := range map[string]carried{"super-packets": superPackets, "frames": frames} {
+		for _, discipline := range []string{"ratio", "redundant"} {
+			t.Run(name+"/"+discipline, func(t *testing.T) { tunnelTCP(t, lan, discipline) })
 		}
-		list := n.tunnelOf(2, discipline)
-		l, err := netnstest.TCP(n.hosts[0], n.hosts[1], netip.AddrPortFrom(hostAddress(1), 80), 300*time.Millisecond)
-		if err != nil || l.Bytes < 1_000_000 {
-			t.Errorf("%s: %d bytes, %v", discipline, l.Bytes, err)
+	}
+}
+
+func tunnelTCP(t *testing.T, lan carried, discipline string) {
+	n := newNetwork(t, lan)
+	// One link segments, the other one carries super-packets.
+	for g := range 2 {
+		netnstest.Do(t, n.gate[g], func() error { return link.Prepare("p1") })
+	}
+	list := n.tunnelOf(2, discipline)
+	l, err := netnstest.TCP(n.hosts[0], n.hosts[1], netip.AddrPortFrom(hostAddress(1), 80), 300*time.Millisecond)
+	if err != nil || l.Bytes < 1_000_000 {
+		t.Errorf("%d bytes, %v", l.Bytes, err)
+	}
+	for g := range 2 {
+		sent, err := list[g].Traffic(0)
+		if err != nil {
+			t.Fatal(err)
 		}
-		for g := range 2 {
-			sent, err := list[g].Traffic(0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			arrived, err := list[1-g].Arrived(cookieOf(0))
-			if err != nil {
-				t.Fatal(err)
-			}
-			packets := uint64(0)
-			for i := range arrived {
-				packets += sent.Paths[i].Packets
-				if arrived[i].Packets+arrived[i].Lost != sent.Paths[i].Packets || arrived[i].Lost > 0 {
-					t.Errorf("%s, from gateway %d, path %d: sent %d, arrived %+v", discipline, g, i, sent.Paths[i].Packets, arrived[i])
-				}
-			}
-			refused, err := list[1-g].Refused()
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Logf("%s, from gateway %d: %d packets, refused %v", discipline, g, packets, refused)
-			if discipline == "redundant" && refused["duplicate"] == 0 || discipline != "redundant" && len(refused) > 0 {
-				t.Errorf("%s: refused %v", discipline, refused)
+		arrived, err := list[1-g].Arrived(cookieOf(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		packets := uint64(0)
+		for i := range arrived {
+			packets += sent.Paths[i].Packets
+			if arrived[i].Packets+arrived[i].Lost != sent.Paths[i].Packets || arrived[i].Lost > 0 {
+				t.Errorf("from gateway %d, path %d: sent %d, arrived %+v", g, i, sent.Paths[i].Packets, arrived[i])
 			}
 		}
-		if left, err := list[0].Left(); err != nil || left["SYN"] == 0 {
-			t.Errorf("%s: left %v, %v", discipline, left, err)
+		refused, err := list[1-g].Refused()
+		if err != nil {
+			t.Fatal(err)
 		}
+		t.Logf("from gateway %d: %d packets, refused %v", g, packets, refused)
+		if discipline == "redundant" && refused["duplicate"] == 0 || discipline != "redundant" && len(refused) > 0 {
+			t.Errorf("refused %v", refused)
+		}
+	}
+	if left, err := list[0].Left(); err != nil || left["SYN"] == 0 {
+		t.Errorf("left %v, %v", left, err)
 	}
 }
