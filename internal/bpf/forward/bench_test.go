@@ -255,7 +255,7 @@ func (n *network) tunnelOf(paths int, discipline string) [2]*Program {
 	return n.open(paths, discipline, plane.Unsealed)
 }
 
-const loadTime = 1200 * time.Millisecond
+const loadTime = 400 * time.Millisecond
 
 // carry measures the load of a benchmark, in Gbit/s or thousands of datagrams per second.
 func (n *network) carry(load string) (value float64, l netnstest.Load) {
@@ -274,7 +274,7 @@ func (n *network) carry(load string) (value float64, l netnstest.Load) {
 }
 
 // BenchmarkForward compares the modes with forwarding by the kernel, and by the kernel with a masquerade
-// rule: the medians of as many rounds as it runs (-benchtime 5x), in each of which all take their turn.
+// rule: the medians of as many rounds as it runs (-benchtime 15x), in each of which all take their turn.
 // Hosts and gateways share the cores. A datagram has 1000 bytes.
 func BenchmarkForward(b *testing.B) {
 	ways := []struct {
