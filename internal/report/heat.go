@@ -52,9 +52,12 @@ func newHeat(spec *scenario.Figure, r result.Result, e *scenario.Experiment) *he
 	return h
 }
 
-// heatFigure draws a figure of kind scenario.FigureHeat.
+// heatFigure draws a figure of kind scenario.FigureHeat, or none if no cell of it was measured.
 func heatFigure(spec *scenario.Figure, r result.Result, e *scenario.Experiment) (figure, error) {
 	h := newHeat(spec, r, e)
+	if !slices.ContainsFunc(slices.Concat(h.values...), func(n number) bool { return n.ok }) {
+		return figure{}, nil
+	}
 	ticks := func(values []float64) []plot.Tick {
 		list := make([]plot.Tick, len(values))
 		for i, v := range values {

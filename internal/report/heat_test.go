@@ -40,6 +40,9 @@ func TestHeat(t *testing.T) {
 	if want := "2: 300 0.25. 50: 10 1.5."; !strings.Contains(f.alt, want) {
 		t.Errorf("alternative text %q, want %q", f.alt, want)
 	}
+	if f, err := heatFigure(spec, result.Result{}, e); err != nil || f.name != "" {
+		t.Errorf("without results there is figure %q, %v", f.name, err)
+	}
 	if half, quarter := heatColor(0.5), heatColor(0.25); heatColor(1) != paper || heatColor(0.1) != quarter || half == quarter || heatColor(2) == half {
 		t.Errorf("colors %v %v %v", heatColor(1), half, quarter)
 	}
