@@ -10,8 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/tabane/tabane/internal/bpf/bpftest"
 	program "github.com/tabane/tabane/internal/bpf/congestion"
 	"github.com/tabane/tabane/internal/mptcp/mptcptest"
 	"github.com/tabane/tabane/internal/netns"
@@ -27,16 +26,7 @@ func host(t *testing.T) Host {
 	if err := program.Supported(); errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
 	}
-	dir := t.TempDir()
-	if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
-	return Host{Dir: dir + "/cc", Prefix: fmt.Sprintf("e%d_", os.Getpid()%100000)}
+	return Host{Dir: bpftest.Mount(t) + "/cc", Prefix: fmt.Sprintf("e%d_", os.Getpid()%100000)}
 }
 
 func load(t *testing.T, h Host, name string) {

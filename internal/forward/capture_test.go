@@ -25,6 +25,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/bpf/bpftest"
 	program "github.com/tabane/tabane/internal/bpf/forward"
 	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/link"
@@ -702,16 +703,7 @@ func TestNATJudgedByCaptures(t *testing.T) {
 	for _, ipv6 := range []bool{false, true} {
 		name := map[bool]string{false: "ipv4", true: "ipv6"}[ipv6]
 		t.Run(name, func(t *testing.T) {
-			root := t.TempDir()
-			if err := unix.Mount("bpf", root, "bpf", 0, "mode=0700"); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				if err := unix.Unmount(root, unix.MNT_DETACH); err != nil {
-					t.Error(err)
-				}
-			})
-			s := newSites(t, root, ipv6)
+			s := newSites(t, bpftest.Mount(t), ipv6)
 			r := rand.New(rand.NewPCG(*natSeed, 12))
 			done := map[string]int{}
 			for step := range *natSteps {

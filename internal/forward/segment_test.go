@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/bpf/bpftest"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
 )
@@ -91,11 +92,7 @@ func TestSuperPacketsOnSlowPaths(t *testing.T) {
 	const n, segments = 8, 20
 	for _, slow := range []string{"", "yes"} {
 		t.Setenv(slowOf, slow)
-		root := t.TempDir()
-		if err := unix.Mount("bpf", root, "bpf", 0, "mode=0700"); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = unix.Unmount(root, unix.MNT_DETACH) })
+		root := bpftest.Mount(t)
 		s := newSite(t)
 		c := s.daemon(filepath.Join(root, "gateway-1"))
 		for start := range 2 {

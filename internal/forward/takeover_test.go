@@ -20,6 +20,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/bpf/bpftest"
 	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
@@ -184,22 +185,6 @@ func (s *site) arrives() {
 	s.t.Fatal("no packet arrives")
 }
 
-// pinRoot mounts a file system for pins until the test ends.
-func pinRoot(t *testing.T) string {
-	t.Helper()
-	netnstest.Need(t)
-	root := t.TempDir()
-	if err := unix.Mount("bpf", root, "bpf", 0, "mode=0700"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(root, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
-	return root
-}
-
 // kills is at how many points the daemon is killed.
 var kills = flag.Int("kills", 16, "at how many points TestKilledAtAnyPoint kills the daemon, 0 for all")
 
@@ -207,7 +192,8 @@ var kills = flag.Int("kills", 16, "at how many points TestKilledAtAnyPoint kills
 // both paths, and none is lost. A clean stop leaves nothing, and what was left in a network namespace that is gone goes with
 // the next start.
 func TestKilledAtAnyPoint(t *testing.T) {
-	root := pinRoot(t)
+	netnstest.Need(t)
+	root := bpftest.Mount(t)
 	stale := filepath.Join(root, "gateway-1")
 	gone := newSite(t)
 	gone.kill(gone.daemon(stale))
@@ -264,7 +250,8 @@ func TestKilledAtAnyPoint(t *testing.T) {
 // TestKilledWithFilters: cls_bpf keeps the program of a killed daemon on its interfaces, and packets go on. The next start
 // removes it, whether it has open peers or not.
 func TestKilledWithFilters(t *testing.T) {
-	root := pinRoot(t)
+	netnstest.Need(t)
+	root := bpftest.Mount(t)
 	pins := filepath.Join(root, "gateway-2")
 	s := newSite(t)
 	for name, next := range map[string]func(){

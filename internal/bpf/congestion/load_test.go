@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf/btf"
-	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/bpf/bpftest"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
 )
@@ -22,16 +22,7 @@ func testOptions(t testing.TB) Options {
 	if err := Supported(); errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
 	}
-	dir := t.TempDir()
-	if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
-	return Options{Dir: dir + "/cc", Pace: true, Prefix: fmt.Sprintf("t%d_", os.Getpid()%100000)}
+	return Options{Dir: bpftest.Mount(t) + "/cc", Pace: true, Prefix: fmt.Sprintf("t%d_", os.Getpid()%100000)}
 }
 
 // available reports whether the kernel has a control with the name.
