@@ -168,6 +168,7 @@ struct setup {
 	/* A pair of interfaces without offloads: what is sent on the first arrives in segments at the second; 0: none. */
 	__u32 segmenter, segmented;
 	__u8 address[8]; /* of the second */
+	__u32 seed[6];	 /* of the table of sessions, for each word of a key */
 };
 
 struct policy {
@@ -905,8 +906,20 @@ static __always_inline int session_of(struct __sk_buff *skb, const struct packet
 	return LEFTS;
 }
 
+/*
+ * The hash of a session: that of hosts' choice collide no more often than others, because they do not know the seed. NH of UMAC
+ * (RFC 4418, section 5.2.2), whose sums of neighbors are near each other, and a product that spreads them.
+ */
+static __always_inline __u64 hash_session(const struct setup *set, const struct session_key *key)
+{
+	const __u32 *k = (const __u32 *)key, *s = set->seed;
+	__u64 h = (__u64)(k[0] + s[0]) * (k[1] + s[1]) + (__u64)(k[2] + s[2]) * (k[3] + s[3]) + (__u64)(k[4] + s[4]) * (k[5] + s[5]);
+
+	return (h ^ h >> 32) * 0xd6e8feb86659fd93ULL;
+}
+
 /* The session with a key, or NULL. */
-static __always_inline struct session *session_with(const struct session_key *key)
+static __always_inline struct session *session_with(const struct setup *set, const struct session_key *key)
 {
 	const __u64 *k = (const __u64 *)key;
 	__u32 zero = 0, slot, step;
@@ -915,10 +928,7 @@ static __always_inline struct session *session_with(const struct session_key *ke
 
 	if (!table)
 		return 0;
-	h = k[0] * 0x9e3779b97f4a7c15ULL;
-	h = (h ^ h >> 32 ^ k[1]) * 0xd6e8feb86659fd93ULL;
-	h = (h ^ h >> 32 ^ k[2]) * 0x9e3779b97f4a7c15ULL;
-	h = (h ^ h >> 32) * 0xd6e8feb86659fd93ULL;
+	h = hash_session(set, key);
 	slot = h >> 32;
 	step = h | 1;
 #pragma clang loop unroll(disable)
@@ -970,7 +980,7 @@ __attribute__((noinline)) int want(const struct session_key *key, const struct p
 
 /* Whether there is an open session for a packet to a peer, which is wanted if not. Returns why the packet has to be
  * left to the kernel, else LEFTS. */
-static __always_inline int find_session(struct __sk_buff *skb, const struct packet *p, __u32 peer, __u32 family)
+static __always_inline int find_session(struct __sk_buff *skb, const struct setup *set, const struct packet *p, __u32 peer, __u32 family)
 {
 	struct session_key key = {};
 	struct session *s;
@@ -981,7 +991,7 @@ static __always_inline int find_session(struct __sk_buff *skb, const struct pack
 	why = session_of(skb, p, &key);
 	if (why != LEFTS)
 		return why;
-	s = session_with(&key);
+	s = session_with(set, &key);
 	if (!s) {
 		want(&key, p, peer);
 		return LEFT_SESSION;
@@ -1276,7 +1286,7 @@ int split(struct __sk_buff *skb)
 	rule = &peer->rule[key.rule];
 	now = bpf_ktime_get_ns();
 	if (plan->nat) {
-		why = find_session(skb, &p, key.peer, plan->nat);
+		why = find_session(skb, set, &p, key.peer, plan->nat);
 		if (why != LEFTS)
 			return leave(why);
 	}
@@ -1589,13 +1599,6 @@ __attribute__((noinline)) int read_quoted(struct __sk_buff *skb, const struct pa
 	return 1;
 }
 
-static __always_inline int is_own(const struct packet *p)
-{
-	const struct setup *set = read_setup();
-
-	return set && owner_of(set, p->destination, p->family) == OWN;
-}
-
 /*
  * Sends an ICMP error about a packet of a session to the host that has sent the packet. Global for the
  * same reason.
@@ -1604,13 +1607,15 @@ __attribute__((noinline)) int restore_error(struct __sk_buff *skb, const struct 
 {
 	struct quoted q = {};
 	struct place at = {};
+	const struct setup *set = read_setup();
 	const struct session *s;
 
-	if (!p || !read_quoted(skb, p, &q))
+	if (!p || !set || !read_quoted(skb, p, &q))
 		return TC_NEXT;
-	if (*(__u64 *)q.source != p->destination[0] || *(__u64 *)(q.source + 8) != p->destination[1] || !is_own(p))
+	if (*(__u64 *)q.source != p->destination[0] || *(__u64 *)(q.source + 8) != p->destination[1] ||
+	    owner_of(set, p->destination, p->family) != OWN)
 		return TC_NEXT;
-	s = session_with(&q.key);
+	s = session_with(set, &q.key);
 	if (!s)
 		return TC_NEXT;
 	at.family = p->family;
@@ -1681,7 +1686,7 @@ int restore(struct __sk_buff *skb)
 	if (session_of(skb, &p, &key) != LEFTS)
 		return refuse(REFUSED_SESSION);
 	key.peer = (origin & ORIGIN_PEER) + 1;
-	s = session_with(&key);
+	s = session_with(set, &key);
 	if (!s || s->state != SESSION_OPEN)
 		return refuse(REFUSED_SESSION);
 	set_used(s);

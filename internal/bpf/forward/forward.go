@@ -6,6 +6,7 @@
 package forward
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -79,11 +80,14 @@ func loadSpec(spec *ebpf.CollectionSpec, o Options) (*Program, error) {
 	}
 	p.table.of, p.table.spec, p.table.pins = p.objects.Sessions, spec.Maps["sessions"].InnerMap, &p.pins
 	if old == nil {
-		err = p.pins.Keep(p.maps())
+		if err = binary.Read(rand.Reader, binary.NativeEndian, &p.setup.Seed); err == nil {
+			err = errors.Join(p.set(), p.pins.Keep(p.maps()))
+		}
 	} else {
 		// The previous instance may have ended between a change of the routes and that of the epoch.
 		err = errors.Join(p.table.takeOver(), p.readRoutes(), p.objects.Setups.Lookup(uint32(0), &p.setup), p.forgetOwners())
 	}
+	p.table.seed = p.setup.Seed
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("load open plane: %w", err), p.Close())
 	}

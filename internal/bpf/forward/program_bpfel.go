@@ -237,6 +237,7 @@ type programSetup struct {
 	Segmenter  uint32
 	Segmented  uint32
 	Address    [8]uint8
+	Seed       [6]uint32
 }
 
 type programWanted struct {

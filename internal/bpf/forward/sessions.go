@@ -31,6 +31,7 @@ type table struct {
 	of   *ebpf.Map // that the program finds the table in
 	spec *ebpf.MapSpec
 	pins *bpf.Pins
+	seed [6]uint32
 
 	mu    sync.Mutex
 	slots *ebpf.Map
@@ -105,18 +106,15 @@ func (t *table) slot(i uint32) *programSession {
 	return (*programSession)(unsafe.Pointer(&t.bytes[uintptr(i)*unsafe.Sizeof(*s)]))
 }
 
-// probe returns the first slot where a key may be, and the distance to the next.
-func probe(k *programSessionKey) (slot, step uint32) {
-	var word [3]uint64
+// probe returns the first slot where a key may be, and the distance to the next (hash_session).
+func probe(seed *[6]uint32, k *programSessionKey) (slot, step uint32) {
+	var w [6]uint32
 	b := unsafe.Slice((*byte)(unsafe.Pointer(k)), unsafe.Sizeof(*k))
-	for i := range word {
-		word[i] = binary.NativeEndian.Uint64(b[8*i:])
+	for i := range w {
+		w[i] = binary.NativeEndian.Uint32(b[4*i:]) + seed[i]
 	}
-	const m, n = 0x9e3779b97f4a7c15, 0xd6e8feb86659fd93
-	h := word[0] * m
-	h = (h ^ h>>32 ^ word[1]) * n
-	h = (h ^ h>>32 ^ word[2]) * m
-	h = (h ^ h>>32) * n
+	h := uint64(w[0])*uint64(w[1]) + uint64(w[2])*uint64(w[3]) + uint64(w[4])*uint64(w[5])
+	h = (h ^ h>>32) * 0xd6e8feb86659fd93
 	return uint32(h >> 32), uint32(h) | 1
 }
 
@@ -156,7 +154,7 @@ func (t *table) set(k programSessionKey, source [16]byte, state programSessionSt
 
 // free finds a slot for a key.
 func (t *table) free(k *programSessionKey) (uint32, bool) {
-	at, step := probe(k)
+	at, step := probe(&t.seed, k)
 	for range sessionProbes {
 		at &= sessionSlots - 1
 		switch state := t.slot(at).State; {

@@ -1,11 +1,18 @@
 package forward
 
 import (
+	"encoding/binary"
+	"errors"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"path/filepath"
 	"testing"
 
+	"github.com/tabane/tabane/internal/bpf/bpftest"
+	"github.com/tabane/tabane/internal/iproute"
+	"github.com/tabane/tabane/internal/netns/netnstest"
+	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/tunnel"
 )
 
@@ -48,6 +55,87 @@ func TestSessionTable(t *testing.T) {
 		verdict, _ := s.far.restored(t, m.frame())
 		if expected := map[bool]uint32{true: next, false: drop}[want[f]]; verdict != expected {
 			t.Fatalf("a packet of %v: verdict %d, want %d", f, int32(verdict), int32(expected))
+		}
+	}
+}
+
+// TestSessionSeed: flows to destinations that who knows the seed of a table has chosen all begin at one slot, and of those only
+// as many get a session as are searched. In a table of another seed all do, and packets find them.
+func TestSessionSeed(t *testing.T) {
+	known, other := load(t, Options{}), load(t, Options{})
+	if known.table.seed == other.table.seed {
+		t.Fatalf("two tables have the seed %x", known.table.seed)
+	}
+	// The last word of an address whose sum with the seed is 0: the word before has no effect.
+	last := -known.table.seed[3]
+	var flows [2 * sessionProbes]tunnel.Flow
+	for i := range flows {
+		to := to6.As16()
+		binary.NativeEndian.PutUint32(to[8:], uint32(i))
+		binary.NativeEndian.PutUint32(to[12:], last)
+		flows[i] = tunnel.Flow{Protocol: 17, Source: netip.AddrPortFrom(from6, 1000), Destination: netip.AddrPortFrom(netip.AddrFrom16(to), 2000)}
+	}
+	for p, most := range map[*Program]int{known: sessionProbes, other: len(flows)} {
+		p.routes4and6(t)
+		planNAT(t, p, []netip.Addr{local6.Addr()})
+		have, begin := 0, map[uint32]bool{}
+		for _, f := range flows {
+			key := sessionKey(This, &f)
+			at, _ := probe(&p.table.seed, &key)
+			begin[at%sessionSlots] = true
+			refused := p.SetSession(This, f, true)
+			m := message{hops: 9, Packet: plane.Packet{Src: from6, Dst: f.Destination.Addr(), Protocol: 17, SrcPort: 1000, DstPort: 2000}}
+			verdict, _ := p.run(t, m.frame())
+			if want := map[bool]uint32{true: redirect, false: next}[refused == nil]; verdict != want {
+				t.Fatalf("a packet of %v: verdict %d, want %d: %v", f, int32(verdict), int32(want), refused)
+			}
+			if refused == nil {
+				have++
+			}
+		}
+		if have != most {
+			t.Errorf("%d flows have sessions, want %d", have, most)
+		}
+		if chosen := p == known; chosen != (len(begin) == 1) {
+			t.Errorf("seed known %v: the flows begin at %d slots", chosen, len(begin))
+		}
+	}
+}
+
+// TestSeedIsTakenOver: packets find the sessions of an instance that was taken over, and those that the next one adds.
+func TestSeedIsTakenOver(t *testing.T) {
+	gate := netnstest.New(t)
+	pins := filepath.Join(bpftest.Mount(t), "gateway-1")
+	if _, err := iproute.In(gate, "ip link add lan type veth peer name host"); err != nil {
+		t.Fatal(err)
+	}
+	const each = 1000
+	for instance := range uint16(2) {
+		p := load(t, Options{Pins: pins})
+		netnstest.Do(t, gate, func() error {
+			a, err := p.Attach("lan")
+			if err == nil {
+				t.Cleanup(func() {
+					if err := errors.Join(a.Detach(), p.Unpin()); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			return err
+		})
+		p.routes4and6(t)
+		planNAT(t, p, []netip.Addr{netip.MustParseAddr("192.0.2.9")})
+		for port := range (instance + 1) * each {
+			f := tunnel.Flow{Protocol: 17, Source: netip.AddrPortFrom(from4, 1+port), Destination: netip.AddrPortFrom(to4, 2000)}
+			if port >= instance*each {
+				if err := p.SetSession(This, f, true); err != nil {
+					t.Fatal(err)
+				}
+			}
+			m := message{hops: 9, Packet: plane.Packet{Src: from4, Dst: to4, Protocol: 17, SrcPort: 1 + port, DstPort: 2000}}
+			if verdict, _ := p.run(t, m.frame()); verdict != redirect {
+				t.Fatalf("instance %d: a packet of %v: verdict %d", instance, f, int32(verdict))
+			}
 		}
 	}
 }
