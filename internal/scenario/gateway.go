@@ -28,8 +28,8 @@ type Gateway struct {
 	// auto, off, or a time. It must be off or left out if packets are not encrypted. Default: auto, or off
 	// then. Example: 20ms
 	Resequence string `yaml:"resequence,omitempty"`
-	// Mode is how packets are carried: tunnel, which encrypts them, or plain, which sends them as they are.
-	// Default: tunnel
+	// Mode is how packets are carried: tunnel, which encrypts them unless seal is none, plain, which sends them as they
+	// are, or nat, which gives them the address of their path as source. Default: tunnel
 	Mode string `yaml:"mode,omitempty"`
 	// Seal is which packets in the tunnel are encrypted: all or none. Default: all
 	Seal string `yaml:"seal,omitempty"`

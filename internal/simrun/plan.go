@@ -64,10 +64,6 @@ func Check(spec *scenario.Spec) fault.List {
 		if t := e.Transports[name]; !t.MPTCP && t.Gateway == nil && len(t.Links) > 1 {
 			faults.Add("experiment.transports."+name+".links", "the simulator takes one path without mptcp or gateway, got %d links", len(t.Links))
 		}
-		if g := e.Transports[name].Gateway; g != nil && g.Carried().Open() && g.Discipline != sched.ParameterRatio {
-			faults.Add("experiment.transports."+name+".gateway.discipline", "the simulator's gateways measure paths by every packet, which only a sealed one can: mode %s with %s needs a lab",
-				g.Carried(), g.Discipline)
-		}
 	}
 	for _, k := range e.Cells() {
 		if e.Traffic[k.Traffic].Datagram > 0 && e.Transports[k.Transport].MPTCP {
