@@ -10,6 +10,7 @@ import (
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/session"
+	"github.com/tabane/tabane/internal/tunnel"
 )
 
 // The roles of an alliance (paper D section 2.1).
@@ -163,7 +164,7 @@ func (c *Config) checkMember(faults *fault.List) {
 	}
 	for i, l := range c.Leaders {
 		at := fmt.Sprintf("leaders[%d]", i)
-		if !word.MatchString(l.Name) {
+		if !tunnel.ValidName(l.Name) {
 			faults.Add(at+".name", wantWord, l.Name)
 		}
 		keys.Check(faults, at, "name", l.Name)

@@ -17,6 +17,7 @@ import (
 	"github.com/tabane/tabane/internal/sched"
 	"github.com/tabane/tabane/internal/sealed"
 	"github.com/tabane/tabane/internal/session"
+	"github.com/tabane/tabane/internal/tunnel"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -392,10 +393,7 @@ const (
 	maxHold = 2 * time.Second
 )
 
-var (
-	word      = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$`)
-	linkNames = regexp.MustCompile(`^[^\s/:.][^\s/:]{0,14}$`)
-)
+var linkNames = regexp.MustCompile(`^[^\s/:.][^\s/:]{0,14}$`)
 
 const wantWord = "must be letters, digits, dots, underscores and hyphens, at most 64, got %q"
 
@@ -476,7 +474,7 @@ func (c *Config) checkPaths(faults *fault.List) {
 	up := false
 	for i, p := range c.Paths {
 		at := fmt.Sprintf("paths[%d]", i)
-		if !word.MatchString(p.Name) {
+		if !tunnel.ValidName(p.Name) {
 			faults.Add(at+".name", wantWord, p.Name)
 		}
 		checkLink(faults, at+".interface", p.Interface)
@@ -556,7 +554,7 @@ func (c *Config) checkPeers(faults *fault.List) {
 	var prefixes []owned
 	for i, p := range c.Peers {
 		at := fmt.Sprintf("peers[%d]", i)
-		if !word.MatchString(p.Name) {
+		if !tunnel.ValidName(p.Name) {
 			faults.Add(at+".name", wantWord, p.Name)
 		}
 		seen.Check(faults, at, "name", p.Name)

@@ -262,7 +262,7 @@ func TestValues(t *testing.T) {
 			t.Errorf("rate %s: got %+v, %v", text, r.plane(), err)
 		}
 	}
-	for _, text := range []string{"0bit/s", "unlimited", "5"} {
+	for _, text := range []string{"2000Tbit/s", "0bit/s", "unlimited", "5"} {
 		if new(Rate).UnmarshalText([]byte(text)) == nil {
 			t.Errorf("rate %q is accepted", text)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/tunnel"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -45,6 +46,9 @@ func (r *Rate) UnmarshalText(text []byte) error {
 	}
 	if b == 0 {
 		return fmt.Errorf("must be > 0, got %s; write none for a direction that carries nothing, auto for one that is to be measured", text)
+	}
+	if b > tunnel.MaxRate {
+		return fmt.Errorf("must be at most %v, got %s", tunnel.MaxRate, text)
 	}
 	*r = Rate(b)
 	return nil

@@ -200,6 +200,9 @@ type PathAdd struct {
 // UnknownRate is the rate of a path that is to be measured.
 const UnknownRate unit.Bandwidth = math.MaxInt64
 
+// MaxRate is the highest rate that a record may have otherwise: sums and multiples of it fit 63 bits.
+const MaxRate = 1000 * unit.TbitPerSecond
+
 // PathRemove ends a path.
 type PathRemove struct {
 	Path uint8
@@ -361,6 +364,24 @@ func (r PathAdd) body(b []byte) []byte {
 // maxName is the longest name of a path in bytes.
 const maxName = 64
 
+// ValidName reports whether a path may have a name: a word of letters, digits and ".", "_" and "-", which begins
+// and ends with a letter or digit. It is shown on terminals, in logs and as a label of metrics.
+func ValidName(name string) bool {
+	if len(name) == 0 || len(name) > maxName || !alphanumeric(name[0]) || !alphanumeric(name[len(name)-1]) {
+		return false
+	}
+	for i := range len(name) {
+		if c := name[i]; !alphanumeric(c) && c != '.' && c != '_' && c != '-' {
+			return false
+		}
+	}
+	return true
+}
+
+func alphanumeric(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+}
+
 func (r PathRemove) body(b []byte) []byte { return append(b, r.Path) }
 
 func (r NAT) body(b []byte) []byte { return appendAddress(append(b, r.Path), r.Seen) }
@@ -507,11 +528,18 @@ func (f *fields) path() uint8 {
 	return p
 }
 
-// rate reads a rate, which is not negative.
+// rate reads a rate.
 func (f *fields) rate() unit.Bandwidth {
 	r := unit.Bandwidth(f.uint64())
-	f.short = f.short || r < 0
+	f.short = f.short || r < 0 || r > MaxRate && r != UnknownRate
 	return r
+}
+
+// name reads the name of a path, or none.
+func (f *fields) name() string {
+	name := string(f.b)
+	f.short = f.short || name != "" && !ValidName(name)
+	return name
 }
 
 // cost reads a cost and its flags.
@@ -526,10 +554,11 @@ func (f *fields) seconds() time.Duration { return time.Duration(f.uint32()) * ti
 // micros reads a time in microseconds.
 func (f *fields) micros() time.Duration { return time.Duration(f.uint32()) * time.Microsecond }
 
-// longMicros reads a time that may be negative. Those of centuries are malformed.
+// longMicros reads a time that may be negative. Differences of the 32 bits of Stamp.Sent and Stamp.Wait are
+// shorter than the bound.
 func (f *fields) longMicros() time.Duration {
 	v := int64(f.uint64())
-	const most = int64(1) << 50
+	const most = int64(1) << 33
 	f.short = f.short || v > most || v < -most
 	return time.Duration(v) * time.Microsecond
 }
@@ -572,7 +601,7 @@ func (f *fields) record(kind RecordType) Record {
 	case recordPathAdd:
 		p := PathAdd{Path: f.path(), Up: f.rate(), Down: f.rate()}
 		p.Cost, p.Strict, _ = f.cost()
-		p.Name = string(f.b[:min(len(f.b), maxName)])
+		p.Name = f.name()
 		return p
 	case recordPathRemove:
 		return PathRemove{f.path()}

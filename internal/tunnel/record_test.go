@@ -3,6 +3,7 @@ package tunnel
 import (
 	"net/netip"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -71,10 +72,17 @@ func TestRecordsOfNewerVersions(t *testing.T) {
 func TestMalformedRecords(t *testing.T) {
 	whole := AppendRecord(nil, records[2])
 	negative := AppendNumbered(nil, 0, PathAdd{Up: -1})
+	long := AppendNumbered(nil, 0, PathAdd{Name: strings.Repeat("n", maxName)})
+	if _, _, _, err := NextRecord(long); err != nil {
+		t.Error(err)
+	}
 	for name, b := range map[string][]byte{
 		"only a type": {byte(recordAck)}, "cut off": whole[:len(whole)-1], "short body": {byte(recordAck), 0, 3, 1, 2, 3},
 		"reliable without number": {byte(recordBye), 0, 0}, "path": {byte(recordPathRemove), 0, 5, 0, 0, 0, 0, MaxPaths},
-		"negative rate": negative,
+		"negative rate": negative, "rate of no line": AppendNumbered(nil, 0, PathAdd{Down: MaxRate + 1}), "rate of 2^62": AppendNumbered(nil, 0, Register{Up: 1 << 62}),
+		"name that is no text": AppendNumbered(nil, 0, PathAdd{Name: "\xff\xfe"}), "name for a terminal": AppendNumbered(nil, 0, PathAdd{Name: "a\x1b[2J"}),
+		"name of two lines": AppendNumbered(nil, 0, PathAdd{Name: "a\nb"}), "name too long": append(long[:1:1], append([]byte{0, byte(len(long) - recordHead + 1)}, append(long[recordHead:len(long):len(long)], 'x')...)...),
+		"delay of years": AppendRecord(nil, Report{Delay: 24 * 365 * time.Hour}),
 	} {
 		if r, _, _, err := NextRecord(b); err == nil {
 			t.Errorf("%s: %#v", name, r)
