@@ -75,6 +75,8 @@ type OneWayEstimator struct {
 	arrived   int           // in the current window of recent
 	last      time.Duration // difference minus wait of the last packet
 	begun     bool
+	// difference is that of the last packet.
+	difference time.Duration
 
 	// The current slot, and the averages of the earlier ones.
 	since         time.Duration
@@ -85,8 +87,20 @@ type OneWayEstimator struct {
 	slots         int // that were averaged
 }
 
+// leap is the change of a delay from one packet to the next from which on it is rather one of the clocks. A path
+// that was interrupted for so long is not what it was either.
+const leap = 3 * time.Second
+
+// Leaps reports whether the difference of a packet is so far from that of the packet before that a clock was
+// changed: all estimates with the Clock have to begin again.
+func (e *OneWayEstimator) Leaps(difference time.Duration) bool {
+	step := difference - e.difference
+	return e.begun && max(step, -step) >= leap
+}
+
 // Update adds a packet that arrived at the time now: its difference by Clock, and its expected wait.
 func (e *OneWayEstimator) Update(now, difference, wait time.Duration) {
+	e.difference = difference
 	e.base.update(now, baseWindow, difference)
 	residual := difference - wait
 	e.low.update(now, spreadWindow, residual)

@@ -3,7 +3,7 @@ package repair
 import "time"
 
 // Kept has the messages that were sent last on a path, by the counter that numbers them. It grows until
-// messages are older than Limit when they are displaced, up to mostKept. It is not safe for concurrent
+// messages are older than Limit when they are displaced, up to MostKept. It is not safe for concurrent
 // use. The zero value is empty.
 type Kept[M any] struct {
 	slots []kept[M] // the length is a power of two
@@ -17,8 +17,8 @@ type kept[M any] struct {
 	full     bool
 }
 
-// leastKept and mostKept bound the number of messages.
-const leastKept, mostKept = 64, 8192
+// leastKept and MostKept bound the number of messages.
+const leastKept, MostKept = 64, 8192
 
 // Put keeps a message. It returns the one that is displaced, if there is one.
 func (k *Kept[M]) Put(now time.Duration, counter uint64, m M) (displaced M, full bool) {
@@ -26,7 +26,7 @@ func (k *Kept[M]) Put(now time.Duration, counter uint64, m M) (displaced M, full
 		k.slots = make([]kept[M], leastKept)
 	}
 	s := k.slot(counter)
-	if s.full && now-s.at < Limit && len(k.slots) < mostKept {
+	if s.full && now-s.at < Limit && len(k.slots) < MostKept {
 		old := k.slots
 		k.slots = make([]kept[M], 2*len(old))
 		for i := range old {

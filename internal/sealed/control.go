@@ -92,13 +92,13 @@ func (r *peer) advance(now time.Duration, b *batch) time.Duration {
 	if reachable {
 		message, err := r.assoc.Advance(now, r.plane.wall())
 		if err != nil {
-			r.plane.log.Error("begin handshake", "peer", r.conf.Name, "error", err)
+			r.log.Error("begin handshake", "peer", r.conf.Name, "error", err)
 		} else if message != nil {
 			r.initiate(message)
 		}
 	}
 	if r.sending != nil && r.assoc.Current() == nil {
-		r.plane.log.Warn("session has ended", "peer", r.conf.Name)
+		r.log.Warn("session has ended", "peer", r.conf.Name)
 		r.sending = nil
 		r.refresh()
 	}
@@ -120,6 +120,9 @@ func (r *peer) advance(now time.Duration, b *batch) time.Duration {
 		due = min(due, r.enlist(k, now))
 	}
 	r.reportSeen(k, now)
+	if r.outdated {
+		r.refresh()
+	}
 	r.weigh(now)
 	due = min(due, r.repeat(b, k, now))
 	b.flush()
@@ -165,7 +168,7 @@ func (r *peer) probe(b *batch, k *keys, i int, now time.Duration) time.Duration 
 			continue
 		}
 		if l.alive.Missed() {
-			r.plane.log.Warn("path is dead", "peer", r.conf.Name, "path", l.line.name)
+			r.log.Warn("path is dead", "peer", r.conf.Name, "path", l.line.name)
 			r.refresh()
 			r.rescue(b, i, now)
 		}
@@ -420,7 +423,10 @@ func (r *peer) records(k *keys, o *opened, body []byte, size int, b *batch) {
 		}
 		switch v := record.(type) {
 		case tunnel.Probe:
-			if r.sending != nil {
+			// Answers cost more than probes, and may be longer.
+			if !r.links[o.path].answers.take(now) {
+				p.counts.drop(dropUnexpected, 1)
+			} else if r.sending != nil {
 				r.message(b, r.sending, int(o.path), now, 0, tunnel.Answer{ID: v.ID, Sent: o.stamp.Sent, Size: uint16(size)})
 			}
 		case tunnel.Answer:
@@ -494,14 +500,39 @@ func (r *peer) records(k *keys, o *opened, body []byte, size int, b *batch) {
 			}
 			p.opened.Marked(r.conf.Name, int(o.path), v.Packets)
 		case tunnel.Bye:
-			p.log.Info("peer has ended the session", "peer", r.conf.Name)
+			r.log.Info("peer has ended the session", "peer", r.conf.Name)
 			r.forget()
 			return
 		}
 	}
-	if changed {
+	switch {
+	case !changed:
+	case now-r.refreshed >= refreshPause:
 		r.refresh()
+	default:
+		r.outdated = true
+		r.soon()
 	}
+}
+
+const (
+	// answerPause is that between answers to probes of a path, which are sent no more often than each 10 ms
+	// (probes.busy), and answerBurst how long none have to have arrived for more.
+	answerPause, answerBurst = 4 * time.Millisecond, 200 * time.Millisecond
+	// refreshPause is that between changes of what schedulers see because of records.
+	refreshPause = time.Millisecond
+)
+
+// answers bounds the answers to probes of a path.
+type answers struct{ free time.Duration }
+
+// take reports whether a probe that arrives now is answered.
+func (a *answers) take(now time.Duration) bool {
+	if a.free > now {
+		return false
+	}
+	a.free = max(a.free, now-answerBurst) + answerPause
+	return true
 }
 
 // answered takes the answer to a probe. The mutex is locked.
@@ -526,7 +557,7 @@ func (r *peer) answered(k *keys, path int, a tunnel.Answer, now time.Duration) {
 		l.line.proven.Store(int64(now))
 	}
 	if l.alive.Answered() {
-		r.plane.log.Info("path is up", "peer", r.conf.Name, "path", l.line.name, "address", l.remote)
+		r.log.Info("path is up", "peer", r.conf.Name, "path", l.line.name, "address", l.remote)
 		l.probeAt = 0
 		if r.sending != nil {
 			l.loss.Restart(r.sending.counters[path])
@@ -558,6 +589,9 @@ func (r *peer) reported(k *keys, v tunnel.Report, now time.Duration) {
 		// is of the path; the counters are not of what this gateway sends.
 		v.Next, v.Lost = l.report.Next, l.report.Lost
 	}
+	// No more than was sent.
+	v.Next = min(v.Next, max(k.counters[v.Path], l.report.Next))
+	v.Lost = min(v.Lost, v.Next)
 	if v.Next < l.report.Next {
 		return // older than the last one
 	}
@@ -568,6 +602,14 @@ func (r *peer) reported(k *keys, v tunnel.Report, now time.Duration) {
 	l.lost += more
 	r.weighing.lost += more
 	r.weighing.late = max(r.weighing.late, v.Late)
+	// A gateway that was restarted begins with 0, and the other one has counted what was sent before.
+	grown := uint64(0)
+	if l.reported && v.Bytes > l.reportedBytes {
+		grown = v.Bytes - l.reportedBytes
+	}
+	l.reportedBytes = v.Bytes
+	sent := l.sent.value().Bytes
+	v.Bytes = l.report.Bytes + min(grown, sent-min(l.report.Bytes, sent))
 	l.report, l.reported = v, true
 	r.sample(int(v.Path), now)
 }

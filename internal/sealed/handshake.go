@@ -228,7 +228,7 @@ func (p *Plane) complete(h handshake) error {
 	}
 	r.use(k, now)
 	r.mu.Unlock()
-	p.log.Info("session established", "peer", r.conf.Name, "address", h.from, "suite", suite(s))
+	r.log.Info("session established", "peer", r.conf.Name, "address", h.from, "suite", suite(s))
 	// The peer may send only after a message under the new keys.
 	r.tick(now, newBatch(p, 1<<16))
 	return nil
@@ -293,7 +293,7 @@ func (r *peer) learn(k *keys, path int, at *line, from netip.AddrPort) {
 	}
 	now := p.now()
 	if r.assoc.Received(k.Session) {
-		p.log.Info("session established", "peer", r.conf.Name, "address", from, "suite", suite(k.Session))
+		r.log.Info("session established", "peer", r.conf.Name, "address", from, "suite", suite(k.Session))
 		r.use(k, now)
 	}
 	l := &r.links[path]
@@ -310,7 +310,7 @@ func (r *peer) learn(k *keys, path int, at *line, from netip.AddrPort) {
 	}
 	if l.remote != from {
 		if l.remote.IsValid() {
-			p.log.Info("address of peer has changed", "peer", r.conf.Name, "path", at.name, "from", l.remote, "to", from)
+			r.log.Info("address of peer has changed", "peer", r.conf.Name, "path", at.name, "from", l.remote, "to", from)
 		}
 		l.remote = from
 		l.probeAt = min(l.probeAt, now)

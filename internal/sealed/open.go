@@ -36,7 +36,7 @@ func (r *peer) acceptOpen() {
 		p.keysMu.RUnlock()
 	}
 	if err := p.opened.Accept(r.conf.Name, cookies); err != nil {
-		p.log.Error("open messages are not accepted", "peer", r.conf.Name, "err", err)
+		r.log.Error("open messages are not accepted", "peer", r.conf.Name, "err", err)
 		return
 	}
 	if len(cookies) > 0 && !k.announced {

@@ -3,6 +3,7 @@ package sealed
 import (
 	"cmp"
 	"fmt"
+	"log/slog"
 	"math"
 	"net/netip"
 	"reflect"
@@ -35,6 +36,7 @@ const (
 type peer struct {
 	plane *Plane
 	own   session.PublicKey
+	log   *slog.Logger
 
 	// active is when a packet to or from the peer was last carried.
 	active atomic.Int64
@@ -71,6 +73,9 @@ type peer struct {
 	scratch       []byte          // for records
 	lanes         tunnel.Progress // for a record
 	due           time.Duration   // when something is to be sent
+	// refreshed is when paths were last brought up to date, outdated: records have changed links since.
+	refreshed time.Duration
+	outdated  bool
 
 	// paceAt is when the next queued packet is due.
 	paceAt time.Duration
@@ -117,6 +122,7 @@ type link struct {
 	probeAt time.Duration // when the next one is due
 	// controlLen is the length of the last control message, as an IPv4 packet.
 	controlLen int
+	answers    answers
 	compatible compatible
 	progress   time.Duration // when a report last showed that the peer receives
 	search     mtuSearch
@@ -124,15 +130,17 @@ type link struct {
 	// What the other gateway reports of the path.
 	name     string
 	down     unit.Bandwidth
-	known    bool // down is
-	strict   bool // down is never to be exceeded
-	report   tunnel.Report
+	known    bool          // down is
+	strict   bool          // down is never to be exceeded
+	report   tunnel.Report // Bytes are those since the first one
 	reported bool
-	loss     quality.LossMeter
-	openLoss quality.LossMeter // of the open plane
-	lost     uint64            // packets towards the peer, of both planes
-	rate     plane.Rate        // as configured, from this gateway
-	cost     int
+	// reportedBytes are Bytes of the last report as they arrived.
+	reportedBytes uint64
+	loss          quality.LossMeter
+	openLoss      quality.LossMeter // of the open plane
+	lost          uint64            // packets towards the peer, of both planes
+	rate          plane.Rate        // as configured, from this gateway
+	cost          int
 	// capacity estimates the rate towards the peer, which is at most configured unless that is 0.
 	capacity   quality.CapacityMeter
 	configured unit.Bandwidth
@@ -193,7 +201,7 @@ type lanes struct {
 }
 
 func newPeer(p *Plane, own session.PrivateKey, c plane.Peer) *peer {
-	r := &peer{paceAt: shape.Never, plane: p, own: own.Public(), mtu: baseMTU, paths: make([]sched.Path, tunnel.MaxPaths)}
+	r := &peer{paceAt: shape.Never, plane: p, own: own.Public(), log: slog.New(&limitedLog{Handler: p.log.Handler(), now: p.now}), mtu: baseMTU, paths: make([]sched.Path, tunnel.MaxPaths)}
 	r.assoc = session.NewAssociation(session.AssociationOptions{
 		Own: own, Peer: session.Peer{Public: c.Public, Preshared: c.Preshared},
 		Offers: p.offers(), Choose: p.choose, Random: random{}, NewIndex: p.newIndex,
@@ -344,6 +352,7 @@ func (r *peer) refresh() {
 	r.mtu = 0
 	highest := 0
 	alive, now := r.anyAlive(), r.plane.now()
+	r.refreshed, r.outdated = now, false
 	for i := range r.links {
 		l, p := &r.links[i], &r.paths[i]
 		// While no path answers, packets are sent on those that did.
@@ -544,6 +553,21 @@ func (r *peer) announce(paths []plane.Path) {
 	}
 }
 
+// titles returns the titles of the paths, which are distinct: a peer may give several the same name. The mutex is
+// locked.
+func (r *peer) titles() (all [tunnel.MaxPaths]string) {
+	for i := range r.links {
+		if r.links[i].line == nil {
+			continue
+		}
+		all[i] = r.links[i].title()
+		for n := i; slices.Contains(all[:i], all[i]); n++ {
+			all[i] = fmt.Sprintf("%s-%d", r.links[i].title(), n)
+		}
+	}
+	return all
+}
+
 // end forgets the peer.
 func (r *peer) end() {
 	r.mu.Lock()
@@ -605,6 +629,7 @@ func (r *peer) status(now time.Duration) (s plane.PeerStatus, relays []plane.Rel
 			s.Reason = fmt.Sprintf("no response from %v", r.conf.Endpoints[0])
 		}
 	}
+	titles := r.titles()
 	names := r.names()
 	shortest := time.Duration(math.MaxInt64)
 	for i := range r.paths {
@@ -632,7 +657,7 @@ func (r *peer) status(now time.Duration) (s plane.PeerStatus, relays []plane.Rel
 		}
 		x := &r.rx.links[i]
 		ls := plane.LinkStatus{
-			Path: l.title(), Endpoint: l.remote, Seen: l.seen, State: state, Sent: l.sent.value(),
+			Path: titles[i], Endpoint: l.remote, Seen: l.seen, State: state, Sent: l.sent.value(),
 			Member: l.line.conf.Load().Member, CareOf: l.registration.careOf, Reason: l.registration.reason,
 			Received: plane.Count{Packets: x.packets, Bytes: x.bytes}, RTT: l.rtt.SRTT, Jitter: l.report.Jitter, Spread: l.report.Spread,
 			Loss: l.lossShare(), Lost: l.lost, Missed: x.missed, Rate: l.upRate(), MTU: l.search.mtu,
@@ -665,7 +690,7 @@ func (r *peer) status(now time.Duration) (s plane.PeerStatus, relays []plane.Rel
 		}
 		for j := range r.links {
 			if u.used.Has(j) && r.links[j].line != nil {
-				st.Using = append(st.Using, r.links[j].title())
+				st.Using = append(st.Using, titles[j])
 			}
 		}
 		s.Policies = append(s.Policies, st)

@@ -484,7 +484,16 @@ func (x *receiving) measure(o *opened, now time.Duration) {
 		l.next--
 		l.lost--
 	}
-	l.delay.Update(now, x.clock.Difference(o.stamp.Sent, now), o.stamp.Wait)
+	difference := x.clock.Difference(o.stamp.Sent, now)
+	if l.delay.Leaps(difference) {
+		// A clock stood still, as that of a suspended host: delays of before cannot be compared with later ones.
+		x.clock = quality.Clock{}
+		difference = x.clock.Difference(o.stamp.Sent, now)
+		for i := range x.links {
+			x.links[i].delay = quality.OneWayEstimator{}
+		}
+	}
+	l.delay.Update(now, difference, o.stamp.Wait)
 }
 
 // whole reports whether the length of an IP packet is that of its header.

@@ -47,7 +47,7 @@ func (r *peer) enroll(k *keys, now time.Duration) time.Duration {
 		l := &r.links[i]
 		x := &l.registration
 		if x.until != 0 && now >= x.until {
-			r.plane.log.Warn("registration has expired", "peer", r.conf.Name, "path", l.title())
+			r.log.Warn("registration has expired", "peer", r.conf.Name, "path", l.title())
 			x.until, x.reason, changed = 0, "has expired", true
 		}
 		if x.until != 0 {
@@ -111,14 +111,14 @@ func (r *peer) register(v tunnel.Register, now time.Duration) tunnel.Registered 
 		answer.Code = tunnel.HomeMalformed
 	case v.Lifetime == 0:
 		if x.until != 0 {
-			r.plane.log.Info("registration withdrawn", "peer", r.conf.Name, "path", l.title())
+			r.log.Info("registration withdrawn", "peer", r.conf.Name, "path", l.title())
 		}
 		*x = registration{reason: "withdrawn by the leader"}
 	case others >= r.conf.Alliance.CareOf:
 		answer.Code = tunnel.HomeResources
 	default:
 		if x.until == 0 {
-			r.plane.log.Info("path registered", "peer", r.conf.Name, "path", l.title(), "address", l.remote)
+			r.log.Info("path registered", "peer", r.conf.Name, "path", l.title(), "address", l.remote)
 		}
 		answer.Lifetime = min(v.Lifetime, r.conf.Alliance.Lifetime)
 		*x = registration{until: now + answer.Lifetime, careOf: v.CareOf}
@@ -134,7 +134,7 @@ func (r *peer) refuse(a tunnel.Registered, message string, what ...any) {
 	if a.Code != tunnel.Accepted {
 		r.plane.counts.drop(dropRegistration, 1)
 		if a.Code != r.refused {
-			r.plane.log.Warn(message, append([]any{"peer", r.conf.Name, "reason", a.Code}, what...)...)
+			r.log.Warn(message, append([]any{"peer", r.conf.Name, "reason", a.Code}, what...)...)
 		}
 	}
 	r.refused = a.Code
@@ -169,7 +169,7 @@ func (r *peer) enrolled(v tunnel.Registered, now time.Duration) {
 	switch {
 	case v.Code != tunnel.Accepted:
 		if reason := v.Code.String(); x.reason != reason {
-			r.plane.log.Warn("home agent refuses a registration", "peer", r.conf.Name, "path", l.title(), "reason", reason)
+			r.log.Warn("home agent refuses a registration", "peer", r.conf.Name, "path", l.title(), "reason", reason)
 		}
 		*x = registration{at: now + refusedFor, reason: v.Code.String()}
 	case v.Lifetime == 0:

@@ -232,7 +232,7 @@ func (r *peer) relay(v tunnel.Register, now time.Duration) tunnel.Registered {
 	if answer.Code == tunnel.Accepted && other {
 		r.endRelay("replaced")
 		if err := r.beginRelay(v.Path, home, over); err != nil {
-			r.plane.log.Error("relay", "peer", r.conf.Name, "home agent", home, "error", err)
+			r.log.Error("relay", "peer", r.conf.Name, "home agent", home, "error", err)
 			answer.Code = tunnel.MemberResources
 		} else if r.relaying.open.wanted = v.Open; v.Open && !r.placeOpen(now) {
 			r.endRelay("open messages are not relayed")
@@ -275,7 +275,7 @@ func (r *peer) beginRelay(path uint8, home netip.AddrPort, over *line) error {
 	r.relaying = y
 	r.place()
 	p.loops.Go(func() { y.receive(s) })
-	p.log.Info("relay begins", "peer", r.conf.Name, "home agent", home, "path", over.name)
+	r.log.Info("relay begins", "peer", r.conf.Name, "home agent", home, "path", over.name)
 	return nil
 }
 
@@ -303,7 +303,7 @@ func (r *peer) endRelay(reason string) {
 	if y == nil {
 		return
 	}
-	p.log.Info("relay ends", "peer", r.conf.Name, "home agent", y.homeAgent, "reason", reason)
+	r.log.Info("relay ends", "peer", r.conf.Name, "home agent", y.homeAgent, "reason", reason)
 	r.relaying = nil
 	r.endOpen(y)
 	p.relaysMu.Lock()
@@ -401,7 +401,7 @@ const (
 func (r *peer) enlist(k *keys, now time.Duration) time.Duration {
 	a := &r.asking
 	if a.until != 0 && now >= a.until {
-		r.plane.log.Warn("member has not answered, its relay has expired", "peer", r.conf.Name)
+		r.log.Warn("member has not answered, its relay has expired", "peer", r.conf.Name)
 		r.ungrant("has expired")
 	}
 	due := now + time.Hour
@@ -442,7 +442,7 @@ func (r *peer) granted(v tunnel.Registered, now time.Duration) {
 	}
 	if !granted {
 		if reason := v.Code.String(); a.reason != reason {
-			r.plane.log.Warn("member does not relay", "peer", r.conf.Name, "reason", reason)
+			r.log.Warn("member does not relay", "peer", r.conf.Name, "reason", reason)
 		}
 		r.ungrant(v.Code.String())
 		a.next++
@@ -455,7 +455,7 @@ func (r *peer) granted(v tunnel.Registered, now time.Duration) {
 	lifetime := min(v.Lifetime, r.conf.Alliance.Lifetime)
 	if a.until == 0 {
 		a.since = now
-		r.plane.log.Info("member relays", "peer", r.conf.Name, "home agent", a.homes[a.next%len(a.homes)], "lifetime", lifetime)
+		r.log.Info("member relays", "peer", r.conf.Name, "home agent", a.homes[a.next%len(a.homes)], "lifetime", lifetime)
 	}
 	a.until, a.at, a.reason = now+lifetime, now+lifetime/2, ""
 	g := grant{remote: l.remote, careOf: v.CareOf, up: v.Up, down: v.Down, cost: int(v.Cost)}

@@ -55,7 +55,7 @@ func (r *peer) placeOpen(now time.Duration) bool {
 		return p.opens.Relay(r.conf.Name, set)
 	})
 	if err != nil {
-		p.log.Warn("open messages are not relayed", "peer", r.conf.Name, "err", err)
+		r.log.Warn("open messages are not relayed", "peer", r.conf.Name, "err", err)
 	}
 	return err == nil
 }

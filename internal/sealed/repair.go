@@ -47,6 +47,10 @@ func (a *repairs) clear() {
 // The mutex is locked.
 func (r *peer) requested(k *keys, v tunnel.Request, now time.Duration, b *batch) {
 	l := &r.links[v.Path]
+	if v.Attempt > repair.Attempts || len(v.Counters) > repair.MaxCounters {
+		r.plane.counts.drop(dropUnexpected, 1)
+		return
+	}
 	if l.repairs.keys != k || l.capacity.Exhausted() && quality.Congested(l.report.Standing, l.report.Jitter) {
 		return
 	}
@@ -83,7 +87,7 @@ func (r *peer) rescue(b *batch, i int, now time.Duration) {
 		return
 	}
 	if l.repairs.keys == k {
-		for c := l.report.Next; c < k.counters[i]; c++ {
+		for c := max(l.report.Next, k.counters[i]-min(k.counters[i], repair.MostKept)); c < k.counters[i]; c++ {
 			q, ok := l.repairs.kept.Take(now, c, repair.Attempts)
 			if !ok {
 				continue

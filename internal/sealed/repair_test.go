@@ -20,8 +20,7 @@ func TestRescue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Plane{paces: newAlarm()}
-	p.out = newBatch(p, 1<<16)
+	p := withoutDevice(Options{}, nil)
 	r := newPeer(p, session.PrivateKey{9}, plane.Peer{})
 	k := &keys{Session: &session.Session{}, peer: r, send: key}
 	r.sending = k

@@ -104,7 +104,7 @@ func (r *peer) weigh(now time.Duration) {
 	}
 	w.version++
 	if d.Reason != judge.Begin && d.Reason != judge.NoPath {
-		r.plane.log.Info("paths of auto", "peer", r.conf.Name, "use", d.Use.List(r.names()), "because", d.Explain(r.names()))
+		r.log.Info("paths of auto", "peer", r.conf.Name, "use", d.Use.List(r.names()), "because", d.Explain(r.names()))
 	}
 }
 

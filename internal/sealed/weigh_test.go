@@ -20,7 +20,7 @@ import (
 // TestHarmfulPathRests: two paths together bring a tenth of what the first one brings alone. The second
 // rests within 5 s, for auto only, and what was copied does not count.
 func TestHarmfulPathRests(t *testing.T) {
-	r := &peer{plane: &Plane{log: slog.New(slog.DiscardHandler)}, paths: make([]sched.Path, tunnel.MaxPaths)[:2]}
+	r := &peer{plane: &Plane{}, log: slog.New(slog.DiscardHandler), paths: make([]sched.Path, tunnel.MaxPaths)[:2]}
 	for i := range r.paths {
 		r.paths[i] = sched.Path{Usable: true, Room: math.MaxInt, Rate: 20 * unit.MbitPerSecond, Delay: time.Duration(i) * time.Millisecond}
 	}
@@ -66,7 +66,7 @@ func TestHarmfulPathRests(t *testing.T) {
 
 // TestEstimatedRate: the rate of a path without a configured one follows what arrives.
 func TestEstimatedRate(t *testing.T) {
-	r := &peer{plane: &Plane{log: slog.New(slog.DiscardHandler)}, paths: make([]sched.Path, tunnel.MaxPaths)}
+	r := &peer{plane: &Plane{}, log: slog.New(slog.DiscardHandler), paths: make([]sched.Path, tunnel.MaxPaths)}
 	l := &r.links[0]
 	l.rate = plane.Rate{Estimated: true}
 	first := l.upRate()
@@ -87,6 +87,7 @@ func TestReorderingIsNotLoss(t *testing.T) {
 	r := &peer{plane: &Plane{}, paths: make([]sched.Path, tunnel.MaxPaths), sending: k}
 	for i := range 1000 {
 		missing := uint64(i % 3 * 5)
+		k.counters[0] += 100
 		r.reported(k, tunnel.Report{Next: uint64(100 * (i + 1)), Lost: missing}, time.Duration(i)*time.Millisecond)
 	}
 	if l := &r.links[0]; r.weighing.lost != 5 || l.loss.Lost != 5 || l.loss.Sent != 99_800 {
@@ -101,8 +102,7 @@ func TestOrderOfCounters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Plane{}
-	p.out = newBatch(p, 1<<16)
+	p := withoutDevice(Options{}, nil)
 	r := newPeer(p, session.PrivateKey{9}, plane.Peer{})
 	r.links[0].line = &line{plane: p} // without a socket: what is sent is dropped
 	k := &keys{Session: &session.Session{}, peer: r, send: key}
