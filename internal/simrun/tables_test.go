@@ -254,7 +254,7 @@ func tables() []publishedTable {
 	}
 	return append([]publishedTable{lossy, lossless, both, bound, timer, delays, rates, bursts, found, gatewaySweep(), fairness(), kernelFairness(), kernelContent(),
 		shake("shake-static"), shake("shake-unequal"), jitter(), kernelShake(), unequalBulk(), unequalBound(), unequalSteady(), matrix(), webWaiting(), webPaths(), webHeavy(), turns(), datagrams(), dynamic(), unequal(),
-		ratios(), kernelTurns(), kernelDatagrams(), kernelRatios(), limit()}, kernelSweep()...)
+		ratios(), kernelTurns(), kernelDatagrams(), kernelRatios(), kernelUnequal(), limit()}, kernelSweep()...)
 }
 
 // fairness returns the table of cc-fairness: all cases of it.
@@ -552,12 +552,22 @@ func dynamic() publishedTable {
 	return p
 }
 
+// The cells of datagram-unequal.
+var (
+	unequalCases      = []string{"equal", "both50", "delay", "rate"}
+	unequalTransports = []string{
+		"primary-2006", "secondary-2006", "ratio-1-1", "ratio-2-1", "ratio-16-3", "ratio-1-1-x16", "primary", "secondary", "today-1-1", "today-1-1-reseq", "today-16-3", "today-dq", "today-dq-reseq",
+	}
+)
+
 // unequal returns the table of datagram-unequal: goodput of the download in all cases.
 func unequal() publishedTable {
-	cases := []string{"equal", "both50", "delay", "rate"}
-	return goodput("datagram-unequal", "", []string{
-		"primary-2006", "secondary-2006", "ratio-1-1", "ratio-2-1", "ratio-16-3", "ratio-1-1-x16", "primary", "secondary", "today-1-1", "today-1-1-reseq", "today-16-3", "today-dq", "today-dq-reseq",
-	}, cases, cases)
+	return goodput("datagram-unequal", "", unequalTransports, unequalCases, unequalCases)
+}
+
+// kernelUnequal returns the table of datagram-unequal in a lab.
+func kernelUnequal() publishedTable {
+	return kernelGoodput("datagram-unequal", unequalTransports, unequalCases)
 }
 
 // jitter returns the part of the table of shake-static that is about disciplines, with the third path at ±200 ms
