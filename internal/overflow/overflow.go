@@ -523,11 +523,19 @@ func (c *Connection[K]) judge(now time.Duration, samples []Sample[K]) {
 	}
 }
 
+// repays reports whether a path that carries a share of the rate of all, itself included, is worth a delay that is
+// longer than theirs by so many seconds, for a transfer of unknown length that has lasted for some time. Such a
+// transfer is expected to go on for as long as it has lasted. The path shortens that by its share, but carries next to
+// nothing in its first round trip, and the last data arrives later by the delay.
+func repays(lasted, rtt time.Duration, share, longer float64) bool {
+	return (lasted-rtt).Seconds()*share >= longer
+}
+
 // overflow opens the next path when all open ones have been saturated for a while, and lets the others
 // rest when the first one carries everything.
 func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 	row := &policies[c.Policy]
-	saturated, starts, over, sum := true, false, false, 0.0
+	saturated, starts, over, sum, longest := true, false, false, 0.0, 0.0
 	var next *path
 	nextRate := 0.0
 	for i := range samples {
@@ -539,6 +547,7 @@ func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 			saturated = saturated && s.saturated() && !(row.outlasts && s.Idled)
 			starts = starts || s.starts()
 			sum += rate
+			longest = max(longest, p.delay)
 		case now >= p.until && (next == nil || p.delay < next.delay):
 			next, nextRate = p, p.known(now)
 		}
@@ -563,8 +572,12 @@ func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 	if row.outlasts && next != nil {
 		wait = max(wait, time.Duration(next.delay*float64(time.Second)))
 	}
+	worthwhile := func() bool {
+		return nextRate == 0 || nextRate >= leastShare*sum &&
+			(!row.repays || repays(now-c.saturated, cmp.Or(next.minRTT, next.past.MinRTT), nextRate/(sum+nextRate), next.delay-longest))
+	}
 	switch {
-	case saturated && now-c.saturated >= wait && next != nil && (nextRate == 0 || nextRate >= leastShare*sum):
+	case saturated && now-c.saturated >= wait && next != nil && worthwhile():
 		if row.retries && next.reason == Unused && !next.tried && next.alone > 0 && c.saturated-next.closed < againAfter {
 			// The first path was not saturated because this one held it up.
 			next.rest(now, NoGain)

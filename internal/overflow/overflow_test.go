@@ -195,27 +195,59 @@ func TestAlarm(t *testing.T) {
 	}
 }
 
-// TestWait: a path in slow start may be enough soon, and one that has not helped yet may do harm, so the next
-// path waits for longer.
+// TestRepays: what a path saves of a transfer is at least the delay that it adds.
+func TestRepays(t *testing.T) {
+	const ms = time.Millisecond
+	for name, tt := range map[string]struct {
+		lasted, rtt   time.Duration
+		share, longer float64
+		want          bool
+	}{
+		"as much":             {300 * ms, 100 * ms, 0.5, 0.1, true},
+		"less":                {299 * ms, 100 * ms, 0.5, 0.1, false},
+		"less of the rate":    {time.Second, 0, 0.09, 0.1, false},
+		"as short":            {10 * ms, 10 * ms, 0.5, 0, true},
+		"shorter":             {0, 10 * ms, 0.5, -0.1, true},
+		"no rate":             {math.MaxInt64, 0, 0, 0.1, false},
+		"no finite delay":     {math.MaxInt64, 0, 1, math.Inf(1), false},
+		"end of 10 MB":        {500 * ms, 155 * ms, 1. / 3, 0.15, false},
+		"two seconds of bulk": {2 * time.Second, 155 * ms, 1. / 3, 0.15, true},
+	} {
+		if got := repays(tt.lasted, tt.rtt, tt.share, tt.longer); got != tt.want {
+			t.Errorf("%s: %v, want %v", name, got, tt.want)
+		}
+	}
+}
+
+// TestWait: a path in slow start may be enough soon, one that has not helped yet may do harm, and a longer one
+// is for transfers that it shortens, so the next path waits for longer.
 func TestWait(t *testing.T) {
+	const ms = time.Millisecond
 	helped := Past{Rate: 10 * mbit, Left: time.Minute}
 	for name, tt := range map[string]struct {
+		policy Policy
 		starts bool
+		rtt    time.Duration
 		past   Past
 		want   time.Duration
 	}{
-		"known":      {false, helped, saturatedFor},
-		"slow start": {true, helped, startFor},
-		"unknown":    {false, Past{}, startFor},
-		"no gain":    {false, Past{Rate: 10 * mbit, Verdict: NoGain, Rests: 1, Left: time.Minute}, startFor},
-		"forgotten":  {false, Past{Rate: 10 * mbit}, startFor},
+		"a little longer":  {Throughput, false, 50 * ms, Past{Rate: 45 * mbit, Left: time.Minute}, saturatedFor},
+		"longer":           {Throughput, false, 50 * ms, helped, 520 * ms}, // 0.18 of the rate, and 81 ms of delay
+		"much longer":      {Throughput, false, 300 * ms, helped, 2120 * ms},
+		"longer, quick":    {Throughput, false, 200 * ms, Past{Rate: 45 * mbit, Left: time.Minute}, 600 * ms},
+		"longer, a stream": {Steady, false, 300 * ms, helped, soon},
+		"slow start":       {Throughput, true, 50 * ms, helped, startFor},
+		"unknown":          {Throughput, false, 50 * ms, Past{}, startFor},
+		"unknown, longer":  {Throughput, false, 300 * ms, Past{}, startFor},
+		"no gain":          {Throughput, false, 50 * ms, Past{Rate: 10 * mbit, Verdict: NoGain, Rests: 1, Left: time.Minute}, startFor},
+		"forgotten":        {Throughput, false, 50 * ms, Past{Rate: 10 * mbit}, startFor},
 	} {
-		c := Connection[int]{Recall: func(i int) Past { return map[int]Past{1: tt.past}[i] }}
+		c := Connection[int]{Policy: tt.policy, Recall: func(i int) Past { return map[int]Past{1: tt.past}[i] }}
 		opened := time.Duration(0)
 		for now := time.Duration(0); opened == 0 && now < 5*time.Second; now += Interval {
 			s := []Sample[int]{
 				{Path: 0, Delivered: uint32(now / 1e6 * 4), Segment: 1400, Cwnd: 10, InFlight: 10, SRTT: 10 * time.Millisecond, MinRTT: 10 * time.Millisecond, SlowStart: tt.starts},
-				{Path: 1, Segment: 1400, Cwnd: 10, SRTT: 50 * time.Millisecond},
+				{Path: 1, Segment: 1400, Cwnd: 10, SRTT: tt.rtt, MinRTT: tt.rtt},
 			}
 			if c.Look(now, s); c.Reason(1) == Overflow {
 				opened = now
