@@ -103,6 +103,7 @@ struct tcp_congestion_ops {
 #define TCP_CONG_NON_RESTRICTED 1
 
 enum {
+	SK_PACING_NONE = 0,
 	SK_PACING_NEEDED = 1,
 
 	TCP_ESTABLISHED = 1,
@@ -382,18 +383,29 @@ static __always_inline __u32 lead_of(struct tcp_sock *tp __attribute__((unused))
 #endif
 
 /* Sets TCP_NOTSENT_LOWAT to what the subflow sends in a short time, if that has changed by a quarter. */
-static __always_inline void bound_unsent(struct tcp_sock *tp, _Bool tick)
+static __always_inline void bound_unsent(struct tcp_sock *tp)
 {
 	__u32 now = tp->notsent_lowat, want;
-	struct state *s = state_of(tp);
 
-	if (!lowat || !tp->is_mptcp)
-		return;
-	if (tick && tp->srtt_us)
-		s->lead = lead_of(tp);
-	want = cc_lowat(tp->snd_cwnd, tp->mss_cache, tp->srtt_us, s->lead);
+	want = cc_lowat(tp->snd_cwnd, tp->mss_cache, tp->srtt_us, state_of(tp)->lead);
 	if (want > now + now / 4 || want < now - now / 4)
 		bpf_setsockopt((void *)tp, SOL_TCP, TCP_NOTSENT_LOWAT, &want, sizeof(want));
+}
+
+/*
+ * Paces a subflow in slow start, whose bursts would overflow a queue that is short for a long round trip, so that
+ * the window stays small for seconds. A fast one is not paced: a timer for each burst costs it more. With pace, or
+ * SO_MAX_PACING_RATE, the socket is always paced; where FQ paces, nothing is changed.
+ */
+static __always_inline void pace_start(struct tcp_sock *tp)
+{
+	struct sock *sk = &tp->inet_conn.icsk_inet.sk;
+	_Bool starts = tp->snd_cwnd < tp->snd_ssthresh && !cc_fast(tp->snd_cwnd, tp->mss_cache, tp->srtt_us);
+
+	if (starts && sk->sk_pacing_status == SK_PACING_NONE)
+		sk->sk_pacing_status = SK_PACING_NEEDED;
+	else if (!starts && !pace && sk->sk_pacing_status == SK_PACING_NEEDED && sk->sk_max_pacing_rate == ~0UL)
+		sk->sk_pacing_status = SK_PACING_NONE;
 }
 
 /* What the kernel's own control does, in objects that run one. */
@@ -415,10 +427,13 @@ int init(__u64 *ctx)
 	kernel_init((void *)ctx[0]);
 	s->last = tp->tcp_mstamp;
 	s->window = 0;
-	if (pace)
+	if (pace && sk->sk_pacing_status == SK_PACING_NONE)
 		sk->sk_pacing_status = SK_PACING_NEEDED;
 	bpf_sk_storage_get(&tabane_cc, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	bound_unsent((void *)ctx[0], 0);
+	if (lowat && tp->is_mptcp) {
+		bound_unsent((void *)ctx[0]);
+		pace_start((void *)ctx[0]);
+	}
 	return 0;
 }
 
@@ -426,9 +441,18 @@ SEC("struct_ops")
 int in_ack_event(__u64 *ctx)
 {
 	struct tcp_sock *tp = (struct tcp_sock *)ctx[0];
+	_Bool tick;
 
 	contain(tp, BIT_FIELD(&tp->inet_conn, icsk_ca_state));
-	bound_unsent(tp, count_ack(tp));
+	tick = count_ack(tp);
+	if (!lowat || !tp->is_mptcp)
+		return 0;
+	if (tick) {
+		if (tp->srtt_us)
+			state_of(tp)->lead = lead_of(tp);
+		pace_start(tp);
+	}
+	bound_unsent(tp);
 	return 0;
 }
 

@@ -12,3 +12,4 @@ package congestion
 //go:generate go tool bpf2go -cc clang-14 -strip llvm-strip-14 -target bpfel -no-global-types ratio ../../../bpf/congestion/ratio.c -- -mcpu=v3 -Wall -Wextra -Werror -I../../../bpf/include -I../../../bpf/lib
 //go:generate go tool bpf2go -cc clang-14 -strip llvm-strip-14 -target bpfel -no-global-types cubic ../../../bpf/congestion/cubic.c -- -mcpu=v3 -Wall -Wextra -Werror -I../../../bpf/include -I../../../bpf/lib
 //go:generate go tool bpf2go -output-suffix _test -cc clang-14 -strip llvm-strip-14 -target bpfel -no-global-types -type vector vectors ../../../bpf/congestion/vectors.c -- -mcpu=v3 -Wall -Wextra -Werror -I../../../bpf/include -I../../../bpf/lib
+//go:generate go tool bpf2go -output-suffix _test -cc clang-14 -strip llvm-strip-14 -target bpfel -no-global-types -type pacing pacing ../../../bpf/congestion/pacing.c -- -mcpu=v3 -Wall -Wextra -Werror -I../../../bpf/include -I../../../bpf/lib

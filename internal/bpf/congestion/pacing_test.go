@@ -1,0 +1,106 @@
+package congestion
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/tabane/tabane/internal/mptcp/mptcptest"
+	"github.com/tabane/tabane/internal/netns/netnstest"
+	"github.com/tabane/tabane/internal/tc"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// sockets returns a function that reads the pacing of a namespace's TCP sockets that have sent data.
+func sockets(t *testing.T, namespace string) func() []pacingPacing {
+	t.Helper()
+	var objects struct {
+		Report *ebpf.Program `ebpf:"report"`
+	}
+	if err := loadPacingObjects(&objects, nil); err != nil {
+		t.Fatal(err)
+	}
+	defer objects.Report.Close()
+	it, err := link.AttachIter(link.IterOptions{Program: objects.Report})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = it.Close() })
+	return func() (sent []pacingPacing) {
+		t.Helper()
+		netnstest.Do(t, namespace, func() error {
+			r, err := it.Open()
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			for {
+				var p pacingPacing
+				switch err := binary.Read(r, binary.NativeEndian, &p); {
+				case errors.Is(err, io.EOF):
+					return nil
+				case err != nil:
+					return err
+				case p.Delivered > 1: // the first is the SYN
+					sent = append(sent, p)
+				}
+			}
+		})
+		return sent
+	}
+}
+
+// TestPaceStart: with the bound of unsent data a subflow is paced in slow start, and no longer than that unless
+// its rate is limited.
+func TestPaceStart(t *testing.T) {
+	const none, needed = 0, 1 // SK_PACING_NONE, SK_PACING_NEEDED
+	for name, after := range map[string]uint32{"lia": none, Ratio: needed} {
+		t.Run(name, func(t *testing.T) {
+			o := testOptions(t)
+			o.Pace, o.Lowat, o.Rates = false, true, nil
+			if name == Ratio {
+				o.Rates = []unit.Bandwidth{100 * unit.MbitPerSecond}
+			}
+			p := mptcptest.New(t, netnstest.New(t), netnstest.New(t), 1)
+			use(t, name, o, p.Server)
+			netnstest.Do(t, p.Server, func() error {
+				return tc.SetRate(mptcptest.Link(0), tc.Rate{Rate: 5 * unit.MbitPerSecond, Queue: 400 * time.Millisecond})
+			})
+			read := sockets(t, p.Server)
+			wait := func(what string, reached func(s pacingPacing) bool) {
+				t.Helper()
+				for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+					all := read()
+					if len(all) == 1 && reached(all[0]) {
+						return
+					}
+					if time.Now().After(deadline) {
+						t.Fatalf("no %s: %+v", what, all)
+					}
+				}
+			}
+			start(t, p, 1)
+			wait("pacing in slow start", func(s pacingPacing) bool {
+				return s.Subflow == 1 && s.Window < s.Threshold && s.Status == needed
+			})
+			drop(t, p.Client, mptcptest.Link(0), 20)
+			wait("end of slow start", func(s pacingPacing) bool { return s.Window >= s.Threshold })
+			// It is decided at the first acknowledgment after 10 ms.
+			delivered := uint32(0)
+			wait("further acknowledgments", func(s pacingPacing) bool {
+				delivered = cmp.Or(delivered, s.Delivered)
+				return s.Window >= s.Threshold && s.Delivered-delivered > 100
+			})
+			wait(fmt.Sprintf("status %d after slow start", after), func(s pacingPacing) bool {
+				return s.Window >= s.Threshold && s.Status == after
+			})
+		})
+	}
+}
