@@ -92,8 +92,8 @@ type Options struct {
 	Dir string
 	// Pace makes sockets pace their packets instead of sending bursts.
 	Pace bool
-	// Lowat bounds the unsent data of MPTCP subflows to 20 ms of their rate (TCP_NOTSENT_LOWAT), and
-	// enlarges their send buffers.
+	// Lowat bounds the unsent data of MPTCP subflows to 20 ms of their rate (TCP_NOTSENT_LOWAT),
+	// enlarges their send buffers, and paces them in slow start.
 	Lowat bool
 	// Rates are those of the subflows for Ratio, at most MaxRates.
 	Rates []unit.Bandwidth
