@@ -356,8 +356,8 @@ func gatewaySweep() publishedTable {
 	return p
 }
 
-// kernelSweep returns the tables of gateway-sweep in a lab: each line alone and auto, also of datagrams, and auto with
-// wrong rates.
+// kernelSweep returns the tables of gateway-sweep in a lab: each line alone and auto, also of datagrams, packets that are not
+// encrypted, and auto with wrong rates.
 func kernelSweep() []publishedTable {
 	table := func(name, traffic string, head []string, lines []string, columns ...publishedCell) publishedTable {
 		p := publishedTable{file: "scenarios/gateway-sweep/README.md", name: name, head: append([]string{"lines"}, head...)}
@@ -383,13 +383,21 @@ func kernelSweep() []publishedTable {
 		head = append(head, "first, "+control, "second", "`auto`", "of the better")
 		all = append(all, goodput(first), goodput(second), goodput(auto), share(auto, first, second))
 	}
+	var open, datagrams []publishedCell
+	for _, transport := range []string{"dq-plain-cubic", "dq-nat-cubic", "dqj-plain-cubic", "dqj-nat-cubic"} {
+		open = append(open, goodput(transport), share(transport, "path1-cubic", "path2-cubic"))
+	}
+	for _, transport := range []string{"auto-cubic", "dq-plain-cubic", "dq-nat-cubic"} {
+		datagrams = append(datagrams, goodput(transport), share(transport, "path1-cubic", "path2-cubic"))
+	}
 	var wrong []publishedCell
 	for _, transport := range []string{"high-cubic", "low-cubic", "mixed-cubic"} {
 		wrong = append(wrong, goodput(transport), share(transport, "path1-cubic", "path2-cubic"))
 	}
 	return []publishedTable{
 		table("kernel", "bulk", head, sweepLines, all...),
-		table("kernel-udp", "udp", []string{"`auto`", "of the better"}, sweepLines, goodput("auto-cubic"), share("auto-cubic", "path1-cubic", "path2-cubic")),
+		table("kernel-open", "bulk", []string{"`dq`, plain", "of the better line", "`dq`, nat", "of it", "`dqj`, plain", "of it", "`dqj`, nat", "of it"}, sweepLines, open...),
+		table("kernel-udp", "udp", []string{"`auto`", "of the better line", "`dq`, plain", "of it", "`dq`, nat", "of it"}, sweepLines, datagrams...),
 		table("kernel-rates", "bulk", []string{"rates too high", "of the better line", "too low", "of it", "one of each", "of it"}, []string{"fiber-fiber", "dsl-satellite", "jittery-both", "dead"}, wrong...),
 	}
 }
