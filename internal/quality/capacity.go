@@ -279,6 +279,7 @@ func Congested(standing, jitter time.Duration) bool { return standing >= longQue
 type CapacityMeter struct {
 	Capacity
 	since          time.Duration
+	at             time.Duration
 	sent, received uint64 // at that time
 	looks, waits   int
 }
@@ -286,9 +287,10 @@ type CapacityMeter struct {
 // sampleInterval is the least time between two samples, on a path without jitter.
 const sampleInterval = 150 * time.Millisecond
 
-// Look takes the counters of bytes that were sent on a path and that have arrived, as of now, and whether
-// packets wait in front of the path. It is called several times in an interval.
-func (m *CapacityMeter) Look(now time.Duration, sent, received uint64, waiting bool, d Delays) {
+// Look takes the counters of bytes that were sent on a path as of now, and that had arrived when the receiver reported
+// it, at the time at on its clock, and whether packets wait in front of the path. It is called several times in an
+// interval. A report that is late, because it came over a jittery path, has more in it than arrived in the interval.
+func (m *CapacityMeter) Look(now, at time.Duration, sent, received uint64, waiting bool, d Delays) {
 	m.looks++
 	if waiting {
 		m.waits++
@@ -298,11 +300,12 @@ func (m *CapacityMeter) Look(now time.Duration, sent, received uint64, waiting b
 	if took < least && (!begins || took < sampleInterval/3) {
 		return // a queue that begins ends a sample, so that the next one is of a full path alone
 	}
-	if m.since > 0 && took < 10*least && received >= m.received && sent >= m.sent {
+	const unlike = 4 // times; the interval is not the same one
+	if in := at - m.at; m.since > 0 && took < 10*least && received >= m.received && sent >= m.sent && in > took/unlike && in < took*unlike {
 		m.Update(CapacitySample{
-			Interval: took, Sent: unit.Size(sent - m.sent), Arrived: unit.Size(received - m.received),
+			Interval: took, Sent: unit.Size(sent - m.sent), Arrived: unit.Size(float64(received-m.received) * float64(took) / float64(in)),
 			Busy: 4*m.waits >= 3*m.looks, Delays: d,
 		})
 	}
-	m.since, m.sent, m.received, m.looks, m.waits = now, sent, received, 0, 0
+	m.since, m.at, m.sent, m.received, m.looks, m.waits = now, at, sent, received, 0, 0
 }

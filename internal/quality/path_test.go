@@ -400,12 +400,49 @@ func TestSlowerPathNotFilled(t *testing.T) {
 			if now%report == 0 {
 				// The queue grows by 30 ms in 80 ms, the time that its smallest length is of.
 				standing := max(0, carries.TimeFor(unit.Size(queue))-30*ms)
-				m.Look(now, sent, arrived, false, Delays{RTT: 80 * ms, Standing: standing})
+				m.Look(now, now, sent, arrived, false, Delays{RTT: 80 * ms, Standing: standing})
 			}
 		}
 		if took := now - begins; took > 450*ms {
 			t.Errorf("a change after %v was noticed after %v", begins, took)
 		}
+	}
+}
+
+// TestLateReports: the reports of a steady path come back over a jittery one. The path is not taken to carry more
+// than it does.
+func TestLateReports(t *testing.T) {
+	const rate = 20 * unit.MbitPerSecond
+	random := rand.New(rand.NewPCG(1, 2))
+	m := CapacityMeter{Capacity: LimitCapacity(rate)}
+	var sent, arrived, queue, latest float64
+	most := unit.Bandwidth(0)
+	type report struct {
+		at, comes time.Duration
+		arrived   float64
+		standing  time.Duration
+	}
+	var under []report
+	for now := time.Duration(0); now < 60*time.Second; now += ms {
+		n := float64(m.Value().SizeIn(ms)) * paced / 100
+		sent, queue = sent+n, queue+n
+		out := min(queue, float64(rate.SizeIn(ms)))
+		arrived, queue = arrived+out, queue-out
+		if now%(50*ms) == 0 {
+			late := time.Duration(random.NormFloat64() * float64(25*ms))
+			under = append(under, report{now, now + max(0, 75*ms+late), arrived, rate.TimeFor(unit.Size(queue))})
+		}
+		for len(under) > 0 && under[0].comes <= now {
+			r := under[0]
+			under = under[1:]
+			if latest = max(latest, r.arrived); latest == r.arrived {
+				m.Look(now, r.at, uint64(sent), uint64(r.arrived), true, Delays{RTT: 140 * ms, Standing: r.standing})
+			}
+		}
+		most = max(most, m.Value())
+	}
+	if most > rate*probeGrowth/100 {
+		t.Errorf("the estimate was up to %v", most)
 	}
 }
 

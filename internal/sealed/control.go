@@ -433,7 +433,7 @@ func (r *peer) records(k *keys, o *opened, body []byte, size int, b *batch) {
 			r.answered(k, int(o.path), v, now)
 			changed = true
 		case tunnel.Report:
-			r.reported(k, v, now)
+			r.reported(k, v, o.stamp.Sent, now)
 			changed = true
 		case tunnel.Progress:
 			r.passed(k, int(o.path), v, now)
@@ -581,8 +581,8 @@ func (r *peer) soon() {
 	r.plane.kick()
 }
 
-// reported takes the report of a path. The mutex is locked.
-func (r *peer) reported(k *keys, v tunnel.Report, now time.Duration) {
+// reported takes the report of a path, in a message that was sent at that time on the peer's clock. The mutex is locked.
+func (r *peer) reported(k *keys, v tunnel.Report, sent uint32, now time.Duration) {
 	l := &r.links[v.Path]
 	if k != r.sending {
 		// After handshakes that crossed, the gateways may send with different sessions. What was measured
@@ -608,8 +608,9 @@ func (r *peer) reported(k *keys, v tunnel.Report, now time.Duration) {
 		grown = v.Bytes - l.reportedBytes
 	}
 	l.reportedBytes = v.Bytes
-	sent := l.sent.value().Bytes
-	v.Bytes = l.report.Bytes + min(grown, sent-min(l.report.Bytes, sent))
+	l.reportedAt += time.Duration(int32(sent-uint32(l.reportedAt/time.Microsecond))) * time.Microsecond
+	all := l.sent.value().Bytes
+	v.Bytes = l.report.Bytes + min(grown, all-min(l.report.Bytes, all))
 	l.report, l.reported = v, true
 	r.sample(int(v.Path), now)
 }

@@ -21,9 +21,10 @@ import (
 // flow is a TCP connection with cubic that always has more to send.
 type flow struct {
 	bytes atomic.Int64
-	// gap is the longest time without data since mark, in which last is when data came last.
+	// gap is the longest time without data since it was set to 0, last when data came last.
 	gap, last atomic.Int64
 	failed    atomic.Value
+	stop      func()
 }
 
 func (g *gateway) flow(to *gateway) *flow {
@@ -44,7 +45,8 @@ func (g *gateway) flow(to *gateway) *flow {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	g.t.Cleanup(func() { out.Close(); in.Close() })
+	f.stop = func() { out.Close(); in.Close() }
+	g.t.Cleanup(f.stop)
 	start := time.Now()
 	go func() {
 		for b := make([]byte, 1<<16); ; {

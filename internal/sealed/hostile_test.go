@@ -103,7 +103,7 @@ func TestReportsThatLie(t *testing.T) {
 	report := func(now time.Duration, v tunnel.Report) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.reported(k, v, now)
+		r.reported(k, v, uint32(now/time.Microsecond), now)
 		r.weigh(now)
 	}
 	for i := range 200 {

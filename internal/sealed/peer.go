@@ -136,11 +136,13 @@ type link struct {
 	reported bool
 	// reportedBytes are Bytes of the last report as they arrived.
 	reportedBytes uint64
-	loss          quality.LossMeter
-	openLoss      quality.LossMeter // of the open plane
-	lost          uint64            // packets towards the peer, of both planes
-	rate          plane.Rate        // as configured, from this gateway
-	cost          int
+	// reportedAt is when the peer sent the last report, on its clock.
+	reportedAt time.Duration
+	loss       quality.LossMeter
+	openLoss   quality.LossMeter // of the open plane
+	lost       uint64            // packets towards the peer, of both planes
+	rate       plane.Rate        // as configured, from this gateway
+	cost       int
 	// capacity estimates the rate towards the peer, which is at most configured unless that is 0.
 	capacity   quality.CapacityMeter
 	configured unit.Bandwidth

@@ -139,6 +139,6 @@ func (r *peer) sample(i int, now time.Duration) {
 		l.capacity.Capacity = quality.LimitCapacity(rate)
 	}
 	l.capacity.Ceil(l.ceiling())
-	l.capacity.Look(now, l.sent.value().Bytes, l.report.Bytes, r.wait(i, now) > waiting,
+	l.capacity.Look(now, l.reportedAt, l.sent.value().Bytes, l.report.Bytes, r.wait(i, now) > waiting,
 		quality.Delays{RTT: l.rtt.SRTT, Standing: l.report.Standing, Jitter: l.report.Jitter})
 }

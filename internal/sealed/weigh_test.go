@@ -74,6 +74,7 @@ func TestEstimatedRate(t *testing.T) {
 		n := uint64(50_000_000 / 8 / 20)
 		l.sent.add(1, int(n))
 		l.report.Bytes += n
+		l.reportedAt = now
 		r.sample(0, now)
 	}
 	if got := l.upRate(); got < 48*unit.MbitPerSecond || got > 52*unit.MbitPerSecond {
@@ -88,7 +89,7 @@ func TestReorderingIsNotLoss(t *testing.T) {
 	for i := range 1000 {
 		missing := uint64(i % 3 * 5)
 		k.counters[0] += 100
-		r.reported(k, tunnel.Report{Next: uint64(100 * (i + 1)), Lost: missing}, time.Duration(i)*time.Millisecond)
+		r.reported(k, tunnel.Report{Next: uint64(100 * (i + 1)), Lost: missing}, uint32(i), time.Duration(i)*time.Millisecond)
 	}
 	if l := &r.links[0]; r.weighing.lost != 5 || l.loss.Lost != 5 || l.loss.Sent != 99_800 {
 		t.Errorf("of %d packets %d were lost, and %d for the judge; want 5: as many as two reports have", l.loss.Sent, l.loss.Lost, r.weighing.lost)
