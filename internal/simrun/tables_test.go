@@ -624,9 +624,7 @@ func kernelShake() publishedTable {
 	return p
 }
 
-// The measurements of epe-unequal in a lab, and its transports over one path each and over both.
-const unequalMeasured, unequalBoundMeasured = "docs/measured/epe-unequal.json", "docs/measured/epe-unequal-bound.json"
-
+// The transports of epe-unequal over one path each and over both.
 var (
 	unequalAlone = []string{"mptcp-a", "mptcp-b"}
 	unequalBoth  = []string{"mptcp-overflow-lowat", "mptcp-recall"}
@@ -634,7 +632,7 @@ var (
 
 // ofPairs returns a table of epe-unequal in a lab with a row for each pair of paths. better is the transport over
 // the better one.
-func ofPairs(name, measured string, head []string, cells func(of func(traffic, transport, metric string, alone []string, show func(sample) string) publishedCell, better string) []publishedCell) publishedTable {
+func ofPairs(name string, head []string, cells func(of func(traffic, transport, metric string, alone []string, show func(sample) string) publishedCell, better string) []publishedCell) publishedTable {
 	p := publishedTable{file: "scenarios/epe-unequal/README.md", name: name, head: append([]string{"pair"}, head...)}
 	for _, pair := range []string{"p1", "p1r", "p2", "p3", "p4", "p5", "p6", "p7", "p8", "p9"} {
 		better := unequalAlone[0]
@@ -642,7 +640,7 @@ func ofPairs(name, measured string, head []string, cells func(of func(traffic, t
 			better = unequalAlone[1]
 		}
 		p.rows = append(p.rows, publishedRow{label: pair, cells: cells(func(traffic, transport, metric string, alone []string, show func(sample) string) publishedCell {
-			return one(figure{lab: measured, traffic: traffic, pattern: pair + "-16mb", transport: transport, metric: metric, alone: alone}, show)
+			return one(figure{lab: "docs/measured/epe-unequal.json", traffic: traffic, pattern: pair + "-16mb", transport: transport, metric: metric, alone: alone}, show)
 		}, better)})
 	}
 	return p
@@ -651,7 +649,7 @@ func ofPairs(name, measured string, head []string, cells func(of func(traffic, t
 // unequalBulk returns the table of bulk in epe-unequal in a lab.
 func unequalBulk() publishedTable {
 	head := []string{"first connection, Mbit/s", "of the better path alone", "second, Mbit/s", "of it", "longest pause, ms: first", "second"}
-	return ofPairs("bulk", unequalMeasured, head, func(of func(string, string, string, []string, func(sample) string) publishedCell, _ string) (cells []publishedCell) {
+	return ofPairs("bulk", head, func(of func(string, string, string, []string, func(sample) string) publishedCell, _ string) (cells []publishedCell) {
 		for _, transport := range unequalBoth {
 			cells = append(cells, of("bi", transport, result.Goodput, nil, mbits), of("bi", transport, result.Goodput, unequalAlone, medianOf))
 		}
@@ -666,7 +664,7 @@ func unequalBulk() publishedTable {
 func unequalSteady() publishedTable {
 	head := []string{"CBR, of the better path alone: first", "second", "longest pause, ms: better path alone", "first", "second",
 		"objects, of the better path alone: first", "second", "95 % of them, ms: better path alone", "first", "second"}
-	return ofPairs("steady", unequalMeasured, head, func(of func(string, string, string, []string, func(sample) string) publishedCell, better string) (cells []publishedCell) {
+	return ofPairs("steady", head, func(of func(string, string, string, []string, func(sample) string) publishedCell, better string) (cells []publishedCell) {
 		for _, m := range []struct{ traffic, metric string }{{"cbr", result.LongestGap}, {"kept", result.ObjectTimeP95}} {
 			for _, transport := range unequalBoth {
 				cells = append(cells, of(m.traffic, transport, result.Goodput, unequalAlone, medianOf))
@@ -681,7 +679,7 @@ func unequalSteady() publishedTable {
 
 // unequalBound returns the table of bulk in epe-unequal in a lab, of the bound of two paths.
 func unequalBound() publishedTable {
-	return ofPairs("bound", unequalBoundMeasured, []string{"first connection", "second"}, func(of func(string, string, string, []string, func(sample) string) publishedCell, _ string) (cells []publishedCell) {
+	return ofPairs("bound", []string{"first connection", "second"}, func(of func(string, string, string, []string, func(sample) string) publishedCell, _ string) (cells []publishedCell) {
 		for _, transport := range unequalBoth {
 			cells = append(cells, of("bi", transport, result.ShareOfBound, nil, medianOf))
 		}
