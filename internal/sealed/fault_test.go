@@ -13,8 +13,10 @@ import (
 
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
+	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/session"
 	"github.com/tabane/tabane/internal/tunnel"
+	"github.com/tabane/tabane/internal/unit"
 )
 
 // datagrams carries numbered datagrams from one gateway to the other, one each millisecond, and
@@ -336,4 +338,83 @@ func TestPacketSizes(t *testing.T) {
 // setNoDiscovery has the kernel send datagrams without the don't-fragment bit.
 func setNoDiscovery(fd int) {
 	unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT)
+}
+
+// TestFewOfManyPaths: of 16 paths 12 have no carrier or no interface any more. The others carry what they can, the gateway
+// neither spins nor floods its log, its status says which is which, and the paths come back.
+func TestFewOfManyPaths(t *testing.T) {
+	const rate = 10 * unit.MbitPerSecond
+	a, b := pair(t, plane.MaxPaths)
+	logs := map[*gateway]*logged{}
+	for _, g := range []*gateway{a, b} {
+		logs[g] = &logged{count: map[string]int{}}
+		g.log = logs[g]
+		g.state.Policy = plane.Policy{{Discipline: plane.Discipline{Name: plane.Auto}}}
+		for i := range g.state.Paths {
+			g.state.Paths[i].Up.Bandwidth, g.state.Paths[i].Down.Bandwidth = rate, rate
+		}
+		g.run()
+	}
+	a.up(plane.MaxPaths)
+	b.up(plane.MaxPaths)
+	lines := func() (n int) {
+		for _, l := range logs {
+			l.mu.Lock()
+			for message, c := range l.count {
+				if message != "paths of auto" { // those are of the traffic
+					n += c
+				}
+			}
+			l.mu.Unlock()
+		}
+		return n
+	}
+	f := a.flow(b)
+	time.Sleep(time.Second)
+	before := lines()
+	for i := range 6 {
+		ip(t, b.namespace, "ip link set p%d down", 4+i)
+		ip(t, a.namespace, "ip link del p%d", 10+i)
+	}
+	a.up(4)
+	b.up(4)
+	time.Sleep(time.Second)
+	if n := lines() - before; n > 4*2*12 {
+		t.Errorf("%d messages were logged for 12 paths that went", n)
+	}
+	before = lines()
+	carried, start := f.bytes.Load(), time.Now()
+	time.Sleep(5 * time.Second)
+	goodput := unit.Bandwidth(float64(f.bytes.Load()-carried) * 8 / time.Since(start).Seconds())
+	t.Logf("four paths of %v carry %v", rate, goodput)
+	if goodput < rate*85/100 {
+		t.Errorf("four paths of %v carry %v", rate, goodput)
+	}
+	if n := lines() - before; n > 4 {
+		t.Errorf("%d messages were logged while nothing changed: %v %v", n, logs[a].count, logs[b].count)
+	}
+	for i, l := range a.plane.Status().Peers[0].Links {
+		if up := l.State == "up"; up != (i < 4) || i >= 10 && l.State != "down" {
+			t.Errorf("path %d is %s", i, l.State)
+		}
+	}
+	f.stop()
+	time.Sleep(2 * time.Second) // no more is under way, and probes are slow
+	idle := netnstest.CostNow()
+	time.Sleep(2 * time.Second)
+	if used := netnstest.CostNow().Since(idle).CPU.Seconds() / 2; used > 0.5 {
+		t.Errorf("both gateways use %.2f of a processor without traffic", used)
+	} else {
+		t.Logf("both gateways use %.3f of a processor without traffic", used)
+	}
+	for i := range 6 {
+		ip(t, b.namespace, "ip link set p%d up", 4+i)
+		ip(t, a.namespace, "ip link add p%d type veth peer name p%d netns %s", 10+i, 10+i, b.namespace)
+		for _, g := range []*gateway{a, b} {
+			ip(t, g.namespace, "ip link set p%d up", 10+i)
+			ip(t, g.namespace, "ip -4 addr add 192.168.%d.%d/24 dev p%d", 10+i, g.number, 10+i)
+		}
+	}
+	a.up(plane.MaxPaths)
+	b.up(plane.MaxPaths)
 }
