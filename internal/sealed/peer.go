@@ -415,12 +415,12 @@ func (r *peer) reportMeasured() {
 	if r.plane.opened == nil || !r.conf.Mode.Open() {
 		return
 	}
-	list := make([]plane.Measured, len(r.paths))
+	list, names := make([]plane.Measured, len(r.paths)), r.names()
 	for i := range list {
 		l := &r.links[i]
 		list[i] = plane.Measured{Path: r.paths[i], Remote: l.remote, Seen: l.seen, MTU: l.mtu() + overhead(l.remote.Addr().Unmap().Is4())}
 		if l.line != nil {
-			list[i].Name, list[i].Interface = l.title(), l.line.device
+			list[i].Name, list[i].Interface = names[i], l.line.device
 			if socket := l.line.socket.Load(); socket != nil {
 				list[i].Port = socket.Local().Port()
 			}
@@ -555,21 +555,6 @@ func (r *peer) announce(paths []plane.Path) {
 	}
 }
 
-// titles returns the titles of the paths, which are distinct: a peer may give several the same name. The mutex is
-// locked.
-func (r *peer) titles() (all [tunnel.MaxPaths]string) {
-	for i := range r.links {
-		if r.links[i].line == nil {
-			continue
-		}
-		all[i] = r.links[i].title()
-		for n := i; slices.Contains(all[:i], all[i]); n++ {
-			all[i] = fmt.Sprintf("%s-%d", r.links[i].title(), n)
-		}
-	}
-	return all
-}
-
 // end forgets the peer.
 func (r *peer) end() {
 	r.mu.Lock()
@@ -631,7 +616,6 @@ func (r *peer) status(now time.Duration) (s plane.PeerStatus, relays []plane.Rel
 			s.Reason = fmt.Sprintf("no response from %v", r.conf.Endpoints[0])
 		}
 	}
-	titles := r.titles()
 	names := r.names()
 	shortest := time.Duration(math.MaxInt64)
 	for i := range r.paths {
@@ -659,7 +643,7 @@ func (r *peer) status(now time.Duration) (s plane.PeerStatus, relays []plane.Rel
 		}
 		x := &r.rx.links[i]
 		ls := plane.LinkStatus{
-			Path: titles[i], Endpoint: l.remote, Seen: l.seen, State: state, Sent: l.sent.value(),
+			Path: names[i], Endpoint: l.remote, Seen: l.seen, State: state, Sent: l.sent.value(),
 			Member: l.line.conf.Load().Member, CareOf: l.registration.careOf, Reason: l.registration.reason,
 			Received: plane.Count{Packets: x.packets, Bytes: x.bytes}, RTT: l.rtt.SRTT, Jitter: l.report.Jitter, Spread: l.report.Spread,
 			Loss: l.lossShare(), Lost: l.lost, Missed: x.missed, Rate: l.upRate(), MTU: l.search.mtu,
@@ -692,7 +676,7 @@ func (r *peer) status(now time.Duration) (s plane.PeerStatus, relays []plane.Rel
 		}
 		for j := range r.links {
 			if u.used.Has(j) && r.links[j].line != nil {
-				st.Using = append(st.Using, titles[j])
+				st.Using = append(st.Using, names[j])
 			}
 		}
 		s.Policies = append(s.Policies, st)

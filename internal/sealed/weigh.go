@@ -1,9 +1,10 @@
 package sealed
 
 import (
-	"cmp"
 	"encoding/binary"
+	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -104,7 +105,8 @@ func (r *peer) weigh(now time.Duration) {
 	}
 	w.version++
 	if d.Reason != judge.Begin && d.Reason != judge.NoPath {
-		r.log.Info("paths of auto", "peer", r.conf.Name, "use", d.Use.List(r.names()), "because", d.Explain(r.names()))
+		names := r.names()
+		r.log.Info("paths of auto", "peer", r.conf.Name, "use", d.Use.List(names), "because", d.Explain(names))
 	}
 }
 
@@ -116,12 +118,17 @@ func (r *peer) wait(i int, now time.Duration) time.Duration {
 	return r.queues.Wait(i, now)
 }
 
-// names returns the names of the paths. The mutex is locked.
+// names returns the names of the paths, which are distinct: a peer may give several the same name. The mutex is locked.
 func (r *peer) names() []string {
 	names := make([]string, len(r.links))
 	for i := range r.links {
-		if l := &r.links[i]; l.line != nil {
-			names[i] = cmp.Or(l.name, l.line.name)
+		if r.links[i].line == nil {
+			continue
+		}
+		name := r.links[i].title()
+		names[i] = name
+		for n := i; slices.Contains(names[:i], names[i]); n++ {
+			names[i] = fmt.Sprintf("%s-%d", name, n)
 		}
 	}
 	return names
