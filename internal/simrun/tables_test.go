@@ -383,22 +383,18 @@ func kernelSweep() []publishedTable {
 		head = append(head, "first, "+control, "second", "`auto`", "of the better")
 		all = append(all, goodput(first), goodput(second), goodput(auto), share(auto, first, second))
 	}
-	var open, datagrams []publishedCell
-	for _, transport := range []string{"dq-plain-cubic", "dq-nat-cubic", "dqj-plain-cubic", "dqj-nat-cubic"} {
-		open = append(open, goodput(transport), share(transport, "path1-cubic", "path2-cubic"))
-	}
-	for _, transport := range []string{"auto-cubic", "dq-plain-cubic", "dq-nat-cubic"} {
-		datagrams = append(datagrams, goodput(transport), share(transport, "path1-cubic", "path2-cubic"))
-	}
-	var wrong []publishedCell
-	for _, transport := range []string{"high-cubic", "low-cubic", "mixed-cubic"} {
-		wrong = append(wrong, goodput(transport), share(transport, "path1-cubic", "path2-cubic"))
+	// besideAlone returns two columns of each transport: its goodput, and its share of that of the better line alone.
+	besideAlone := func(transports ...string) (columns []publishedCell) {
+		for _, transport := range transports {
+			columns = append(columns, goodput(transport), share(transport, "path1-cubic", "path2-cubic"))
+		}
+		return columns
 	}
 	return []publishedTable{
 		table("kernel", "bulk", head, sweepLines, all...),
-		table("kernel-open", "bulk", []string{"`dq`, plain", "of the better line", "`dq`, nat", "of it", "`dqj`, plain", "of it", "`dqj`, nat", "of it"}, sweepLines, open...),
-		table("kernel-udp", "udp", []string{"`auto`", "of the better line", "`dq`, plain", "of it", "`dq`, nat", "of it"}, sweepLines, datagrams...),
-		table("kernel-rates", "bulk", []string{"rates too high", "of the better line", "too low", "of it", "one of each", "of it"}, []string{"fiber-fiber", "dsl-satellite", "jittery-both", "dead"}, wrong...),
+		table("kernel-open", "bulk", []string{"`dq`, plain", "of the better line", "`dq`, nat", "of it", "`dqj`, plain", "of it", "`dqj`, nat", "of it"}, sweepLines, besideAlone("dq-plain-cubic", "dq-nat-cubic", "dqj-plain-cubic", "dqj-nat-cubic")...),
+		table("kernel-udp", "udp", []string{"`auto`", "of the better line", "`dq`, plain", "of it", "`dq`, nat", "of it"}, sweepLines, besideAlone("auto-cubic", "dq-plain-cubic", "dq-nat-cubic")...),
+		table("kernel-rates", "bulk", []string{"rates too high", "of the better line", "too low", "of it", "one of each", "of it"}, []string{"fiber-fiber", "dsl-satellite", "jittery-both", "dead"}, besideAlone("high-cubic", "low-cubic", "mixed-cubic")...),
 	}
 }
 
