@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os/exec"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -257,20 +256,22 @@ func (n *network) tunnelOf(paths int, discipline string) [2]*Program {
 
 const loadTime = 400 * time.Millisecond
 
-// carry measures the load of a benchmark, in Gbit/s or thousands of datagrams per second.
-func (n *network) carry(load string) (value float64, l netnstest.Load) {
-	var err error
-	if strings.HasPrefix(load, "udp") {
-		l, err = netnstest.UDP(n.hosts[0], n.hosts[1], netip.AddrPortFrom(hostAddress(1), 99), 1000, 0, loadTime)
-		value = float64(l.Received) / l.Took.Seconds() / 1e3
-	} else {
-		l, err = netnstest.TCP(n.hosts[0], n.hosts[1], netip.AddrPortFrom(hostAddress(1), 80), loadTime)
-		value = float64(l.Bytes) * 8 / l.Took.Seconds() / 1e9
-	}
+// datagrams measures a flood of datagrams, in thousands per second.
+func (n *network) datagrams() (float64, netnstest.Load) {
+	l, err := netnstest.UDP(n.hosts[0], n.hosts[1], netip.AddrPortFrom(hostAddress(1), 99), 1000, 0, loadTime)
 	if err != nil {
 		n.b.Fatal(err)
 	}
-	return value, l
+	return float64(l.Received) / l.Took.Seconds() / 1e3, l
+}
+
+// connection measures a connection of TCP, in Gbit/s.
+func (n *network) connection() (float64, netnstest.Load) {
+	l, err := netnstest.TCP(n.hosts[0], n.hosts[1], netip.AddrPortFrom(hostAddress(1), 80), loadTime)
+	if err != nil {
+		n.b.Fatal(err)
+	}
+	return float64(l.Bytes) * 8 / l.Took.Seconds() / 1e9, l
 }
 
 // BenchmarkForward compares the modes with forwarding by the kernel, and by the kernel with a masquerade
@@ -296,7 +297,12 @@ func BenchmarkForward(b *testing.B) {
 	for _, l := range []struct {
 		name, unit string
 		lan        carried
-	}{{"udp", "kpps", frames}, {"udp-room", "kpps", framesWithRoom}, {"tcp-frames", "Gbit/s", frames}, {"tcp-room", "Gbit/s", framesWithRoom}, {"tcp-super", "Gbit/s", superPackets}} {
+		carry      func(*network) (float64, netnstest.Load)
+	}{
+		{"udp", "kpps", frames, (*network).datagrams}, {"udp-room", "kpps", framesWithRoom, (*network).datagrams},
+		{"tcp-frames", "Gbit/s", frames, (*network).connection}, {"tcp-room", "Gbit/s", framesWithRoom, (*network).connection},
+		{"tcp-super", "Gbit/s", superPackets, (*network).connection},
+	} {
 		b.Run(l.name, func(b *testing.B) {
 			networks := make([]*network, len(ways))
 			values, cpu := make([][]float64, len(ways)), make([][]float64, len(ways))
@@ -306,7 +312,7 @@ func BenchmarkForward(b *testing.B) {
 			}
 			for b.Loop() {
 				for i, n := range networks {
-					v, load := n.carry(l.name)
+					v, load := l.carry(n)
 					values[i] = append(values[i], v)
 					cpu[i] = append(cpu[i], load.CPU.Seconds()/float64(load.Bytes)*1e9)
 				}
@@ -440,7 +446,7 @@ func BenchmarkPrograms(b *testing.B) {
 				n := newNetwork(b, mode.lan)
 				list := mode.start(n, paths)
 				nothing := n.floor(asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()})
-				runTimes(b, list[0], list[1], func() { n.carry("udp") }, nothing)
+				runTimes(b, list[0], list[1], func() { n.datagrams() }, nothing)
 			})
 		}
 	}
@@ -472,7 +478,7 @@ func BenchmarkRoom(b *testing.B) {
 					asm.Mov.Imm(asm.R0, -1).WithSymbol("other"), asm.Return(),
 				))
 				n.forwarded()
-				runTimes(b, nil, nil, n.flood, p)
+				runTimes(b, nil, nil, func() { n.datagrams() }, p)
 			})
 		}
 	}
@@ -489,13 +495,6 @@ func (n *network) floor(instructions asm.Instructions) *ebpf.Program {
 		return bpf.Attach(bpf.AttachOptions{Link: name, Name: "floor", Ethernet: bpf.Programs{Ingress: p}})
 	}, "lan")
 	return p
-}
-
-// flood sends datagrams to the second host, of which none may arrive.
-func (n *network) flood() {
-	if _, err := netnstest.UDP(n.hosts[0], n.hosts[1], netip.AddrPortFrom(hostAddress(1), 99), 1000, 0, loadTime); err != nil {
-		n.b.Fatal(err)
-	}
 }
 
 // runTimes reports the mean times of the programs that send and receive in a benchmark's function, and of another one as
