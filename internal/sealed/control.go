@@ -608,7 +608,7 @@ func (r *peer) reported(k *keys, v tunnel.Report, sent uint32, now time.Duration
 		grown = v.Bytes - l.reportedBytes
 	}
 	l.reportedBytes = v.Bytes
-	l.reportedAt += time.Duration(int32(sent-uint32(l.reportedAt/time.Microsecond))) * time.Microsecond
+	l.reportedAt = now - l.clock.Difference(sent, now)
 	all := l.sent.value().Bytes
 	v.Bytes = l.report.Bytes + min(grown, all-min(l.report.Bytes, all))
 	l.report, l.reported = v, true

@@ -127,10 +127,9 @@ func TestAddressRoams(t *testing.T) {
 	b.up(1)
 	d := b.datagrams(a)
 	d.until(t, 0, 5*time.Second)
-	ip(t, a.namespace, "ip -4 addr del 192.168.0.1/24 dev p0")
-	ip(t, a.namespace, "ip -4 addr add 192.168.0.77/24 dev p0")
+	a.roam()
 	d.until(t, 1<<20, 10*time.Second)
-	want := netip.MustParseAddr("192.168.0.77")
+	want := netip.MustParseAddr(roamed)
 	if got := b.plane.Status().Peers[0].Links[0].Endpoint.Addr(); got != want {
 		t.Errorf("the peer is at %v, want %v", got, want)
 	}
@@ -173,15 +172,18 @@ func TestPathsComeAndGo(t *testing.T) {
 	a.up(2)
 	b.up(2)
 	d, next := a.datagrams(b), uint32(0)
-	for _, c := range []struct{ down, up string }{
-		{"ip link set p0 down", "ip link set p0 up"},
-		{"ip neighbor replace 192.168.1.2 lladdr 02:00:00:00:00:99 dev p1", "ip neighbor del 192.168.1.2 dev p1"},
+	for _, c := range []struct {
+		name     string
+		down, up func()
+	}{
+		{"interface down", func() { ip(t, a.namespace, "ip link set p0 down") }, func() { ip(t, a.namespace, "ip link set p0 up") }},
+		{"silence", func() { a.lose(1) }, func() { a.deliver(1) }},
 	} {
-		ip(t, a.namespace, "%s", c.down)
+		c.down()
 		next += 1 << 20
-		t.Logf("%s: went on after %v", c.down, d.until(t, next, 5*time.Second))
+		t.Logf("%s: went on after %v", c.name, d.until(t, next, 5*time.Second))
 		a.up(1)
-		ip(t, a.namespace, "%s", c.up)
+		c.up()
 		a.up(2)
 	}
 	// The interface is another one with the same name.
@@ -349,10 +351,7 @@ func TestFewOfManyPaths(t *testing.T) {
 	for _, g := range []*gateway{a, b} {
 		logs[g] = &logged{count: map[string]int{}}
 		g.log = logs[g]
-		g.state.Policy = plane.Policy{{Discipline: plane.Discipline{Name: plane.Auto}}}
-		for i := range g.state.Paths {
-			g.state.Paths[i].Up.Bandwidth, g.state.Paths[i].Down.Bandwidth = rate, rate
-		}
+		g.auto(rate)
 		g.run()
 	}
 	a.up(plane.MaxPaths)

@@ -98,8 +98,7 @@ var flowFaults = []struct {
 		}
 	}},
 	{"the address of a line changes", 3 * time.Second, func(a, _ *gateway) {
-		ip(a.t, a.namespace, "ip -4 addr del 192.168.0.1/24 dev p0")
-		ip(a.t, a.namespace, "ip -4 addr add 192.168.0.77/24 dev p0")
+		a.roam()
 	}},
 }
 
@@ -107,13 +106,13 @@ var flowFaults = []struct {
 func cut(a, b *gateway, lasts time.Duration, lines ...int) {
 	for _, g := range []*gateway{a, b} {
 		for _, i := range lines {
-			ip(g.t, g.namespace, "ip neighbor replace 192.168.%d.%d lladdr 02:00:00:00:00:99 dev p%d", i, 3-g.number, i)
+			g.lose(i)
 		}
 	}
 	time.Sleep(lasts)
 	for _, g := range []*gateway{a, b} {
 		for _, i := range lines {
-			ip(g.t, g.namespace, "ip neighbor del 192.168.%d.%d dev p%d", i, 3-g.number, i)
+			g.deliver(i)
 		}
 	}
 }
@@ -123,10 +122,7 @@ func cut(a, b *gateway, lasts time.Duration, lines ...int) {
 func interrupt(t testing.TB, most time.Duration, apply func(a, b *gateway)) (gap time.Duration, after float64) {
 	a, b := pair(t, 2)
 	for _, g := range []*gateway{a, b} {
-		g.state.Policy = plane.Policy{{Discipline: plane.Discipline{Name: plane.Auto}}}
-		for i := range g.state.Paths {
-			g.state.Paths[i].Up.Bandwidth, g.state.Paths[i].Down.Bandwidth = 20*unit.MbitPerSecond, 20*unit.MbitPerSecond
-		}
+		g.auto(20 * unit.MbitPerSecond)
 		g.run()
 	}
 	a.up(2)

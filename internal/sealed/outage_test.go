@@ -99,16 +99,16 @@ var outages = []struct {
 	{"a path dies in silence", 100, 1500 * time.Millisecond, 1, func(a, b *gateway, mark func()) {
 		mark()
 		for _, g := range []*gateway{a, b} {
-			ip(g.t, g.namespace, "ip neighbor replace 192.168.1.%d lladdr 02:00:00:00:00:99 dev p1", 3-g.number)
+			g.lose(1)
 		}
 	}},
 	{"a path becomes one-way", 100, 1500 * time.Millisecond, 1, func(a, b *gateway, mark func()) {
 		mark()
-		ip(a.t, a.namespace, "ip neighbor replace 192.168.1.2 lladdr 02:00:00:00:00:99 dev p1")
+		a.lose(1)
 	}},
 	{"a path becomes one-way to the gateway with endpoints", 100, 1500 * time.Millisecond, 1, func(a, b *gateway, mark func()) {
 		mark()
-		ip(b.t, b.namespace, "ip neighbor replace 192.168.1.1 lladdr 02:00:00:00:00:99 dev p1")
+		b.lose(1)
 	}},
 	{"an interface goes down", 100, 1500 * time.Millisecond, 1, func(a, _ *gateway, mark func()) {
 		mark()
@@ -160,11 +160,11 @@ var outages = []struct {
 	}},
 	{"all paths are silent and return", 100, 3 * time.Second, 2, func(a, b *gateway, mark func()) {
 		for i := range 2 {
-			ip(a.t, a.namespace, "ip neighbor replace 192.168.%d.2 lladdr 02:00:00:00:00:99 dev p%d", i, i)
+			a.lose(i)
 		}
 		time.Sleep(2 * time.Second)
 		for i := range 2 {
-			ip(a.t, a.namespace, "ip neighbor del 192.168.%d.2 dev p%d", i, i)
+			a.deliver(i)
 		}
 		mark()
 	}},
@@ -183,8 +183,7 @@ var outages = []struct {
 	}},
 	{"an address roams", 100, 2 * time.Second, 2, func(a, _ *gateway, mark func()) {
 		mark()
-		ip(a.t, a.namespace, "ip -4 addr del 192.168.0.1/24 dev p0")
-		ip(a.t, a.namespace, "ip -4 addr add 192.168.0.77/24 dev p0")
+		a.roam()
 	}},
 }
 

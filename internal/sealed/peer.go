@@ -136,8 +136,9 @@ type link struct {
 	reported bool
 	// reportedBytes are Bytes of the last report as they arrived.
 	reportedBytes uint64
-	// reportedAt is when the peer sent the last report, on its clock.
+	// reportedAt is when the peer sent the last report, on its clock but for a constant.
 	reportedAt time.Duration
+	clock      quality.Clock // of reports
 	loss       quality.LossMeter
 	openLoss   quality.LossMeter // of the open plane
 	lost       uint64            // packets towards the peer, of both planes

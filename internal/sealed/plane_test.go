@@ -163,6 +163,31 @@ func (g *gateway) ready(n int) bool {
 	return s.Up && n == 0
 }
 
+// auto has all packets sent by auto, over paths of a rate in both directions.
+func (g *gateway) auto(rate unit.Bandwidth) {
+	g.state.Policy = plane.Policy{{Discipline: plane.Discipline{Name: plane.Auto}}}
+	for i := range g.state.Paths {
+		g.state.Paths[i].Up.Bandwidth, g.state.Paths[i].Down.Bandwidth = rate, rate
+	}
+}
+
+// lose has a link lose what the gateway sends, in silence, until deliver.
+func (g *gateway) lose(i int) {
+	ip(g.t, g.namespace, "ip neighbor replace 192.168.%d.%d lladdr 02:00:00:00:00:99 dev p%d", i, 3-g.number, i)
+}
+
+func (g *gateway) deliver(i int) {
+	ip(g.t, g.namespace, "ip neighbor del 192.168.%d.%d dev p%d", i, 3-g.number, i)
+}
+
+// roamed is the address of the first gateway on link 0 after roam.
+const roamed = "192.168.0.77"
+
+func (g *gateway) roam() {
+	ip(g.t, g.namespace, "ip -4 addr del 192.168.0.1/24 dev p0")
+	ip(g.t, g.namespace, "ip -4 addr add %s/24 dev p0", roamed)
+}
+
 // listen accepts a connection in the gateway's namespace.
 func (g *gateway) listen(address string) net.Listener {
 	g.t.Helper()
