@@ -13,7 +13,6 @@
 #include "bpf.h"
 #include "cc.h"
 
-#define KERNEL __attribute__((preserve_access_index))
 #define KFUNC extern __attribute__((section(".ksyms")))
 #define TYPE_ID(type) __builtin_btf_type_id(*(type *)0, 1)
 #define OFFSET_OF(type, member) __builtin_preserve_field_info(((type *)0)->member, 0)

@@ -2,8 +2,6 @@
 /* Reports for a test which TCP sockets of a network namespace the kernel paces. */
 #include "bpf.h"
 
-#define KERNEL __attribute__((preserve_access_index))
-
 struct seq_file;
 struct sock_common;
 

@@ -1031,7 +1031,7 @@ static __always_inline void set_checksum(struct place *at, const struct packet *
 /* Members of the kernel's structure that are read here. */
 struct sk_buff {
 	__u8 ip_summed : 2;
-} __attribute__((preserve_access_index));
+} KERNEL;
 
 extern void *bpf_cast_to_kern_ctx(void *context) __attribute__((section(".ksyms"), weak)); /* Linux 6.2 */
 

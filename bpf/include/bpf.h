@@ -21,6 +21,9 @@ typedef long long __s64;
 #define __type(name, value) typeof(value) *name
 #define __array(name, value) typeof(value) *name[]
 
+/* For a structure of the kernel: the loader sets the offsets of its members. */
+#define KERNEL __attribute__((preserve_access_index))
+
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 

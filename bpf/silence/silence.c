@@ -12,8 +12,6 @@
  */
 #include "bpf.h"
 
-#define KERNEL __attribute__((preserve_access_index))
-
 /* Members of the kernel's structures that are read here. */
 struct ns_common {
 	__u32 inum;
