@@ -392,18 +392,18 @@ static __always_inline void bound_unsent(struct tcp_sock *tp)
 }
 
 /*
- * Paces a subflow in slow start, whose bursts would overflow a queue that is short for a long round trip, so that
- * the window stays small for seconds. A fast one is not paced: a timer for each burst costs it more. With pace, or
+ * Paces a subflow, whose bursts in slow start, or of the next object after an idle time, would overflow a queue that
+ * is short for a long round trip. A fast one is not paced: a timer for each burst costs it more. With pace, or
  * SO_MAX_PACING_RATE, the socket is always paced; where FQ paces, nothing is changed.
  */
-static __always_inline void pace_start(struct tcp_sock *tp)
+static __always_inline void pace_unless_fast(struct tcp_sock *tp)
 {
 	struct sock *sk = &tp->inet_conn.icsk_inet.sk;
-	_Bool starts = tp->snd_cwnd < tp->snd_ssthresh && !cc_fast(tp->snd_cwnd, tp->mss_cache, tp->srtt_us);
+	_Bool fast = cc_fast(tp->snd_cwnd, tp->mss_cache, tp->srtt_us);
 
-	if (starts && sk->sk_pacing_status == SK_PACING_NONE)
+	if (!fast && sk->sk_pacing_status == SK_PACING_NONE)
 		sk->sk_pacing_status = SK_PACING_NEEDED;
-	else if (!starts && !pace && sk->sk_pacing_status == SK_PACING_NEEDED && sk->sk_max_pacing_rate == ~0UL)
+	else if (fast && !pace && sk->sk_pacing_status == SK_PACING_NEEDED && sk->sk_max_pacing_rate == ~0UL)
 		sk->sk_pacing_status = SK_PACING_NONE;
 }
 
@@ -431,7 +431,7 @@ int init(__u64 *ctx)
 	bpf_sk_storage_get(&tabane_cc, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (lowat && tp->is_mptcp) {
 		bound_unsent((void *)ctx[0]);
-		pace_start((void *)ctx[0]);
+		pace_unless_fast((void *)ctx[0]);
 	}
 	return 0;
 }
@@ -449,7 +449,7 @@ int in_ack_event(__u64 *ctx)
 	if (tick) {
 		if (tp->srtt_us)
 			state_of(tp)->lead = lead_of(tp);
-		pace_start(tp);
+		pace_unless_fast(tp);
 	}
 	bound_unsent(tp);
 	return 0;

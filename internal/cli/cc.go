@@ -49,7 +49,7 @@ subflow, by --set: in Mbit/s or with a unit, of payload, in the order in which s
 of running connections, too.
 
 With --lowat MPTCP subflows keep no more data unsent than they send in 20 ms, so that a slow path holds up less of what the others have
-delivered, and are paced in slow start. The control cubic is the kernel's own, by default with --lowat and no other pacing.`,
+delivered, and are paced below 400 Mbit/s. The control cubic is the kernel's own, by default with --lowat and no other pacing.`,
 		Example: `  tabane cc load
   tabane cc load cubic
   tabane cc load lia --pace=false

@@ -27,7 +27,7 @@ type Settings struct {
 	// does not have. Default: true for controls that the kernel lacks, false for cubic.
 	Pace *bool `yaml:"pace,omitempty"`
 	// Lowat bounds the unsent data of the subflows of MPTCP to 20 ms of their rates
-	// (TCP_NOTSENT_LOWAT), and paces them in slow start, with the congestion controls of tabane cc.
+	// (TCP_NOTSENT_LOWAT), and paces those below 400 Mbit/s, with the congestion controls of tabane cc.
 	// Default: false.
 	Lowat *bool `yaml:"lowat,omitempty"`
 	// Use is which subflows of an MPTCP connection carry data: mptcp.use of the server's edge. Default: as

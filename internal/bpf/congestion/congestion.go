@@ -93,7 +93,7 @@ type Options struct {
 	// Pace makes sockets pace their packets instead of sending bursts.
 	Pace bool
 	// Lowat bounds the unsent data of MPTCP subflows to 20 ms of their rate (TCP_NOTSENT_LOWAT),
-	// enlarges their send buffers, and paces them in slow start.
+	// enlarges their send buffers, and paces those below 400 Mbit/s.
 	Lowat bool
 	// Rates are those of the subflows for Ratio, at most MaxRates.
 	Rates []unit.Bandwidth
