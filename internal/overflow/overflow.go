@@ -190,6 +190,7 @@ type path struct {
 	// capacity is the rate in bytes/s of which the delay is.
 	capacity float64
 	queued   time.Duration // until when its round-trip time includes a standing queue of this connection
+	flight   peak          // bytes in flight
 	growing  bool          // the rate is not known yet
 	bytes    int           // delivered since the last look
 	// With Ratio, member is whether it has a share, carried the bytes delivered, and given those with
@@ -320,7 +321,12 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 			rtt = p.past.MinRTT
 		}
 	}
-	p.delay, p.capacity = rtt.Seconds()+granule/rate, rate
+	delay := rtt.Seconds()
+	if s.MinRTT > 0 { // nor with the queue that short transfers leave
+		p.flight.add(now, float64(s.InFlight*s.Segment))
+		delay = max(s.MinRTT.Seconds(), delay-p.flight.value()/rate)
+	}
+	p.delay, p.capacity = delay+granule/rate, rate
 	p.growing = rtt == 0 || s.busy() && p.settled.value() == 0 && !p.remembers(now)
 }
 

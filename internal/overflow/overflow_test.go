@@ -380,3 +380,25 @@ func TestFirstStays(t *testing.T) {
 		}
 	}
 }
+
+// TestFirstStaysForObjects: the queue that short transfers leave on the first path is not its delay, which would make
+// an equal one first. A queue of others is.
+func TestFirstStaysForObjects(t *testing.T) {
+	const ms = time.Millisecond
+	for srtt, want := range map[time.Duration]Reason{22 * ms: First, 50 * ms: Unused} {
+		c := Connection[int]{Recall: func(int) Past { return Past{Rate: 30 * mbit, MinRTT: 10 * ms, Left: time.Minute} }}
+		for look := range 50 {
+			s := []Sample[int]{
+				{Path: 0, Delivered: uint32(36 * look), Segment: 1400, Cwnd: 60, SRTT: srtt, MinRTT: 10 * ms},
+				{Path: 1, Segment: 1400, Cwnd: 10, SRTT: 10 * ms, MinRTT: 10 * ms},
+			}
+			if look%2 == 0 {
+				s[0].InFlight = 36
+			}
+			c.Look(time.Duration(look)*Interval, s)
+		}
+		if r := c.Reason(0); r != want {
+			t.Errorf("with a round-trip time of %s the first path is %s, want %s", srtt, r, want)
+		}
+	}
+}
