@@ -13,7 +13,8 @@ import (
 // kernel does not drop its send queue.
 
 // warmUp is how long a subflow to an EPE address shares the load with the one on the default
-// address: it starts with the initial window, whereas the other has completed slow start.
+// address: it starts with the initial window, whereas the other has completed slow start. One that rests as a
+// backup does not, so with Options.Overflow that on the default address keeps its path until it rests itself.
 const warmUp = time.Second
 
 // defaultRedundant reports whether a subflow on the default address should be a backup: the client
@@ -44,7 +45,7 @@ func (c *connection) defaultRedundant(s *subflow) bool {
 func (c *connection) replaces(peer int, other *subflow) bool {
 	return slices.ContainsFunc(c.subflows, func(s *subflow) bool {
 		return s.peer == peer && s.remote.Addr() == other.remote.Addr() && !s.closing && !s.stalled && !s.parked &&
-			(other.backup || c.machine.now.Sub(s.since) >= warmUp)
+			(other.backup || !s.backup && c.machine.now.Sub(s.since) >= warmUp)
 	})
 }
 

@@ -72,29 +72,38 @@ func TestOverflow(t *testing.T) {
 	if uses["first"] != 1 || uses["overflow"] != 1 || uses["unused"] != 1 {
 		t.Errorf("uses %v", uses)
 	}
-	// When there are subflows to all peers, that to a takes over from the one on the default address.
-	m.carry(400*time.Millisecond, saturated)
-	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b")
+	// The one on the default address, which has completed slow start, goes on.
+	m.carry(2*time.Second, saturated)
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a*", "2001:db8:1::b")
 	m.carry(2*time.Second, light)
-	if on := strings.Join(m.on(1), " "); strings.Count(on, "*") != 2 || !strings.Contains(on, "::10*") {
+	if on := strings.Join(m.on(1), " "); strings.Count(on, "*") != 2 || !strings.Contains(on, "::a*") {
 		t.Errorf("with less to send than one path carries: %s", on)
 	}
 	// A stall of the first opens the other.
 	m.carry(600*time.Millisecond, silent)
-	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b")
+	if on := strings.Join(m.on(1), " "); strings.Count(on, "*") != 1 || strings.Contains(on, "::b*") {
+		t.Errorf("the first is silent: %s", on)
+	}
 
 	m.withdrawAll(m.now)
 	m.work()
 	check(t, m.on(1), "2001:db8:1::10")
 }
 
-// TestOneCarries: another subflow of the same path takes over before the first one rests. While all are backups,
-// the scheduler gives data to any of them.
+// TestOneCarries: the subflow to a takes over from that on the default address once this rests, not before. While all
+// are backups, the scheduler gives data to any of them.
 func TestOneCarries(t *testing.T) {
 	m := newOverflowing()
 	m.open(1, defaultAt, clientAt)
 	m.carry(2*time.Second, moderate)
-	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b*")
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a*", "2001:db8:1::b*")
+	m.machine.memory.Learn(m.now, overflow.KeyOf(onA.Addr(), clientAt.Addr()), overflow.Past{Rate: 1e6})
+	m.machine.memory.Learn(m.now, overflow.KeyOf(onB.Addr(), clientAt.Addr()), overflow.Past{Rate: 2e6})
+	m.open(2, defaultAt, netip.AddrPortFrom(clientAt.Addr(), 40001))
+	m.carry(overflow.Interval, light)
+	check(t, m.on(2), "2001:db8:1::10*", "2001:db8:1::a*", "2001:db8:1::b")
+	m.carry(2*time.Second, saturated)
+	check(t, m.on(2), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b")
 	if m.allBackups > 0 {
 		t.Errorf("all subflows were backups %d times", m.allBackups)
 	}
