@@ -381,12 +381,17 @@ static __always_inline __u32 lead_of(struct tcp_sock *tp __attribute__((unused))
 }
 #endif
 
-/* Sets TCP_NOTSENT_LOWAT to what the subflow sends in a short time, if that has changed by a quarter. */
+/*
+ * Sets TCP_NOTSENT_LOWAT to what the subflow sends in a short time, if that has changed by a quarter. What the window has
+ * room for is not sent yet only because it is paced, and would otherwise wait for an acknowledgment.
+ */
 static __always_inline void bound_unsent(struct tcp_sock *tp)
 {
-	__u32 now = tp->notsent_lowat, want;
+	__u32 now = tp->notsent_lowat, window = tp->snd_cwnd, want;
 
-	want = cc_lowat(tp->snd_cwnd, tp->mss_cache, tp->srtt_us, state_of(tp)->lead);
+	want = cc_lowat(window, tp->mss_cache, tp->srtt_us, state_of(tp)->lead);
+	if (window > tp->packets_out)
+		want = cc_min(want + (__u64)(window - tp->packets_out) * tp->mss_cache, CC_LOWAT_MOST);
 	if (want > now + now / 4 || want < now - now / 4)
 		bpf_setsockopt((void *)tp, SOL_TCP, TCP_NOTSENT_LOWAT, &want, sizeof(want));
 }
