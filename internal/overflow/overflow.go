@@ -187,10 +187,14 @@ type path struct {
 	verdict Reason
 	rests   int
 	delay   float64 // seconds
+	// hoped is the delay if a path of which nothing is known has at least the rate of the first: paths to one client
+	// often have their bottleneck in common.
+	hoped float64
 	// capacity is the rate in bytes/s of which the delay is.
 	capacity float64
 	queued   time.Duration // until when its round-trip time includes a standing queue of this connection
 	flight   peak          // bytes in flight
+	used     bool          // it carried data
 	growing  bool          // the rate is not known yet
 	bytes    int           // delivered since the last look
 	// With Ratio, member is whether it has a share, carried the bytes delivered, and given those with
@@ -327,6 +331,10 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 		delay = max(s.MinRTT.Seconds(), delay-p.flight.value()/rate)
 	}
 	p.delay, p.capacity = delay+granule/rate, rate
+	p.hoped = p.delay
+	if p.used = p.used || s.busy(); p.unknown(now) && c.first != nil {
+		p.hoped = delay + granule/max(rate, c.first.capacity)
+	}
 	p.growing = rtt == 0 || s.busy() && p.settled.value() == 0 && !p.remembers(now)
 }
 
@@ -355,6 +363,9 @@ func (p *path) remembers(now time.Duration) bool {
 func (p *path) helped(now time.Duration) bool {
 	return p.verdict == Unused && (p.settled.value() > 0 || p.remembers(now))
 }
+
+// unknown reports whether nothing is known of the rate of a path: it has not carried data.
+func (p *path) unknown(now time.Duration) bool { return !p.used && p.known(now) == 0 }
 
 // known is the rate of a path in bytes/s, 0 if none was measured.
 func (p *path) known(now time.Duration) float64 {
@@ -407,7 +418,7 @@ func (c *Connection[K]) choose(now time.Duration, samples []Sample[K]) {
 		switch {
 		case best == nil,
 			now >= p.until && now < best.until,
-			p.delay < policies[c.Policy].better*best.delay && !p.growing && (now >= p.until || was == nil && now < best.until) &&
+			p.hoped < policies[c.Policy].better*best.delay && !p.growing && (now >= p.until || was == nil && now < best.until) &&
 				(was == nil || p.capacity >= carries*c.load(was)):
 			best = p
 		}
@@ -418,10 +429,13 @@ func (c *Connection[K]) choose(now time.Duration, samples []Sample[K]) {
 	if was != nil {
 		was.reason = Unused
 	}
-	if c.first = best; was != nil {
+	switch c.first = best; {
+	case was == nil: // the preferred path is not measured yet
+		c.since = now - changeAfter
+	case best.unknown(now): // it shows soon what it carries
+		c.since = now - changeAfter + 2*measureOver
+	default:
 		c.since = now
-	} else {
-		c.since = now - changeAfter // the preferred path is not measured yet
 	}
 	best.reason = First
 	c.isSaturated, c.isUnsaturated = false, false
@@ -572,7 +586,7 @@ func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 	c.isSaturated = saturated
 	idle := row.idle << c.doublings
 	wait := row.saturated
-	if starts || row.judges && next != nil && !next.helped(now) && next.delay >= c.first.delay {
+	if starts || row.judges && next != nil && !next.helped(now) && next.hoped >= better*c.first.delay {
 		wait = row.start
 	}
 	if row.outlasts && next != nil {
