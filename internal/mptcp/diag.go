@@ -61,6 +61,12 @@ const (
 	diagAttrCongestion = 4
 	diagExtCongestion  = 1 << (diagAttrCongestion - 1)
 
+	// INET_DIAG_SKMEMINFO (include/uapi/linux/sock_diag.h): the offsets of SK_MEMINFO_SNDBUF and
+	// SK_MEMINFO_WMEM_QUEUED, and the length up to and including the latter.
+	diagAttrMemory                            = 7
+	diagExtMemory                             = 1 << (diagAttrMemory - 1)
+	memorySendBuffer, memoryQueued, memoryLen = 12, 20, 24
+
 	diagAttrRequestStorages = 2 // of requests
 	diagAttrStorages        = 20
 	storageMap              = 2 // SK_DIAG_BPF_STORAGE_MAP_ID
@@ -246,10 +252,13 @@ type Connection struct {
 	// user-space path manager; Accepted counts the addresses of the peer that it has accepted.
 	Announced, Accepted uint8
 	// Counted is whether the kernel counts bytes (Linux 6.5): Acked are those that the peer acknowledged
-	// at the level of the connection, Outstanding those that were sent and are not, and Reinjected
-	// those that were sent again by the connection's timer.
-	Counted                        bool
-	Acked, Outstanding, Reinjected uint64
+	// at the level of the connection, Outstanding those that were sent and are not, Reinjected
+	// those that were sent again by the connection's timer, and Written those that the application wrote.
+	Counted                                 bool
+	Acked, Outstanding, Reinjected, Written uint64
+	// Full is whether the send buffer is not writable (sk_stream_is_writeable): an application that has more to
+	// send waits.
+	Full bool
 }
 
 // Connection returns the connection with that token, and false if there is none.
@@ -258,7 +267,7 @@ func (d *Diag) Connection(token uint32) (c Connection, ok bool, err error) {
 	defer d.mu.Unlock()
 	d.seq++
 	request := make([]byte, diagRequestLen+8)
-	d.head(request, IPv6, unix.IPPROTO_MPTCP, diagExtInfo, 0)
+	d.head(request, IPv6, unix.IPPROTO_MPTCP, diagExtInfo|diagExtMemory, 0)
 	// The first half of the cookie is the token.
 	binary.NativeEndian.PutUint32(request[unix.NLMSG_HDRLEN+8+40:], token)
 	if err = d.send(request); err != nil {
@@ -286,7 +295,7 @@ func (d *Diag) Connection(token uint32) (c Connection, ok bool, err error) {
 func (d *Diag) Connections(family Family, f func(Connection)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	err := d.dump(family, unix.IPPROTO_MPTCP, diagExtInfo, 1<<tcpEstablished, nil, func(body []byte) error {
+	err := d.dump(family, unix.IPPROTO_MPTCP, diagExtInfo|diagExtMemory, 1<<tcpEstablished, nil, func(body []byte) error {
 		c, err := decodeConnection(body)
 		if err == nil && c.Token != 0 {
 			f(c)
@@ -320,6 +329,8 @@ func (d *Diag) Listeners(family Family, f func(netip.AddrPort)) error {
 const (
 	// mptcpInfoLen is the length of mptcp_info up to and including mptcpi_token.
 	mptcpInfoLen = 16
+	// The offsets of mptcpi_write_seq and _snd_una.
+	mptcpInfoWritten, mptcpInfoConfirmed = 16, 24
 	// The offsets of mptcpi_bytes_retrans, _sent and _acked, and the length up to and including the last.
 	mptcpInfoReinjected, mptcpInfoSent, mptcpInfoAcked, mptcpInfoCounted = 48, 56, 72, 80
 )
@@ -329,19 +340,24 @@ func decodeConnection(b []byte) (Connection, error) {
 	if len(b) < diagMessageLen {
 		return c, fmt.Errorf("socket of %d bytes, want %d", len(b), diagMessageLen)
 	}
+	native := binary.NativeEndian
 	err := eachAttr(b[diagMessageLen:], func(kind uint16, v []byte) error {
-		if kind != diagAttrInfo {
+		switch {
+		case kind == diagAttrMemory && len(v) >= memoryLen:
+			sndbuf, queued := native.Uint32(v[memorySendBuffer:]), native.Uint32(v[memoryQueued:])
+			c.Full = int64(sndbuf)-int64(queued) < int64(queued/2)
 			return nil
-		}
-		if len(v) < mptcpInfoLen {
+		case kind != diagAttrInfo:
+			return nil
+		case len(v) < mptcpInfoLen:
 			return fmt.Errorf("mptcp_info of %d bytes, want %d", len(v), mptcpInfoLen)
 		}
-		native := binary.NativeEndian
-		c = Connection{Subflows: v[0], Announced: v[1], Accepted: v[2], Token: native.Uint32(v[12:])}
+		c.Subflows, c.Announced, c.Accepted, c.Token = v[0], v[1], v[2], native.Uint32(v[12:])
 		if len(v) < mptcpInfoCounted {
 			return nil
 		}
 		c.Counted, c.Acked, c.Reinjected = true, native.Uint64(v[mptcpInfoAcked:]), native.Uint64(v[mptcpInfoReinjected:])
+		c.Written = c.Acked + native.Uint64(v[mptcpInfoWritten:]) - native.Uint64(v[mptcpInfoConfirmed:])
 		if sent := native.Uint64(v[mptcpInfoSent:]); sent > c.Acked {
 			c.Outstanding = sent - c.Acked
 		}

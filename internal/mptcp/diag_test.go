@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -116,12 +117,14 @@ func TestDecodeConnection(t *testing.T) {
 	info[0], info[1], info[2] = 3, 2, 1
 	native := binary.NativeEndian
 	native.PutUint32(info[12:], 7)
-	native.PutUint64(info[48:], 500)  // mptcpi_bytes_retrans
-	native.PutUint64(info[56:], 3000) // mptcpi_bytes_sent
-	native.PutUint64(info[72:], 1000) // mptcpi_bytes_acked
+	native.PutUint64(info[16:], 1<<63+9000) // mptcpi_write_seq
+	native.PutUint64(info[24:], 1<<63+4000) // mptcpi_snd_una
+	native.PutUint64(info[48:], 500)        // mptcpi_bytes_retrans
+	native.PutUint64(info[56:], 3000)       // mptcpi_bytes_sent
+	native.PutUint64(info[72:], 1000)       // mptcpi_bytes_acked
 	known := Connection{Token: 7, Subflows: 3, Announced: 2, Accepted: 1}
 	counted := known
-	counted.Counted, counted.Acked, counted.Outstanding, counted.Reinjected = true, 1000, 2000, 500
+	counted.Counted, counted.Acked, counted.Outstanding, counted.Reinjected, counted.Written = true, 1000, 2000, 500, 6000
 	for length, want := range map[int]Connection{96: counted, 80: counted, 79: known, 16: known} {
 		body := append(make([]byte, diagMessageLen), attrs(func(ae *netlink.AttributeEncoder) { ae.Bytes(diagAttrInfo, info[:length]) })...)
 		if got, err := decodeConnection(body); err != nil || got != want {
@@ -131,6 +134,15 @@ func TestDecodeConnection(t *testing.T) {
 	body := append(make([]byte, diagMessageLen), attrs(func(ae *netlink.AttributeEncoder) { ae.Bytes(diagAttrInfo, info[:15]) })...)
 	if _, err := decodeConnection(body); err == nil {
 		t.Error("mptcp_info without a token is accepted")
+	}
+	for used, full := range map[[2]uint32]bool{{3000, 0}: false, {3000, 2000}: false, {3000, 2001}: true, {3000, 4000}: true, {0, math.MaxUint32}: true} {
+		memory := make([]byte, 36)
+		native.PutUint32(memory[12:], used[0]) // SK_MEMINFO_SNDBUF
+		native.PutUint32(memory[20:], used[1]) // SK_MEMINFO_WMEM_QUEUED
+		body := append(make([]byte, diagMessageLen), attrs(func(ae *netlink.AttributeEncoder) { ae.Bytes(diagAttrMemory, memory) })...)
+		if got, err := decodeConnection(body); err != nil || got.Full != full {
+			t.Errorf("%d bytes of a send buffer of %d: full %v, %v", used[1], used[0], got.Full, err)
+		}
 	}
 }
 

@@ -232,7 +232,7 @@ func TestPathsOfAConnection(t *testing.T) {
 		if err != nil || !ok || one.Token != token || one.Counted && one.Acked > found.Acked+1000 {
 			t.Fatalf("connection %+v, %t, %v", one, ok, err)
 		}
-		if !one.Counted || one.Acked == found.Acked+1000 && one.Outstanding == 0 && one == p.connection(token) {
+		if !one.Counted || one.Acked == found.Acked+1000 && one.Written == one.Acked && one.Outstanding == 0 && !one.Full && one == p.connection(token) {
 			break
 		}
 		if time.Now().After(deadline) {
@@ -302,6 +302,47 @@ func TestPathsOfAConnection(t *testing.T) {
 	}
 	if closed := expect[Closed](p); closed.Token != token {
 		t.Errorf("closed %+v", closed)
+	}
+}
+
+// TestFullSendBuffer: the send buffer is full while the application waits to write, and not once the peer has read.
+func TestFullSendBuffer(t *testing.T) {
+	p := newPair(t)
+	client, server := p.connect()
+	token := expect[Established](p).Token
+	const size = 64 << 20 // larger than the buffers of both ends
+	wrote := make(chan error, 1)
+	go func() {
+		_, err := server.Write(make([]byte, size))
+		wrote <- err
+	}()
+	until := func(full bool) (c Connection) {
+		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+			var err error
+			if c, _, err = p.diag.Connection(token); err != nil {
+				t.Fatal(err)
+			}
+			if c.Full == full || time.Now().After(deadline) {
+				break
+			}
+		}
+		if c.Full != full {
+			t.Fatalf("connection %+v, want full %v", c, full)
+		}
+		return c
+	}
+	if c := until(true); c.Written <= c.Acked || c.Written >= size {
+		t.Errorf("connection %+v, want a part of %d written", c, size)
+	}
+	if _, err := io.CopyN(io.Discard, client, size); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-wrote; err != nil {
+		t.Fatal(err)
+	}
+	until(false)
+	if err := errors.Join(client.Close(), server.Close()); err != nil {
+		t.Fatal(err)
 	}
 }
 
