@@ -58,6 +58,9 @@ const (
 	// worth is the rate, of that before a path was opened, below which it rests again, hurts at once.
 	worth = 0.97
 	hurts = 0.5
+	// streams is what an application writes at least, of what the open paths carry, if it is a stream: with less
+	// they soon have nothing to send.
+	streams = 0.5
 	// carries is the share of the first path's rate below which it carries everything itself.
 	carries = 0.8
 )
@@ -88,6 +91,14 @@ type Sample[K comparable] struct {
 func (s *Sample[K]) saturated() bool { return s.NotSent > 0 || s.InFlight > 0 && s.InFlight >= s.Cwnd }
 
 func (s *Sample[K]) busy() bool { return s.InFlight > 0 || s.NotSent > 0 }
+
+// Source is what the application of a connection has written.
+type Source struct {
+	// Written counts the bytes that it wrote.
+	Written uint64
+	// Full is whether the send buffer is full, so that the application waits if it has more to write.
+	Full bool
+}
 
 // Reason is why a path carries data or rests.
 type Reason uint8
@@ -135,6 +146,9 @@ func (r Reason) Open() bool { return r == First || r == Overflow || r == Alarm |
 type Connection[K comparable] struct {
 	// Recall, if set, returns what earlier connections learned of a path. It is called once for each.
 	Recall func(K) Past
+	// Source, if set, returns what the application has written, false if that is not known. It is called
+	// when all open paths become saturated, and before another one opens because of that.
+	Source func() (Source, bool)
 	// Policy is what paths are chosen for. It does not change.
 	Policy Policy
 	// Terms, if set, returns what the policy is given of a path. Start is the time at which the
@@ -149,6 +163,10 @@ type Connection[K comparable] struct {
 	window        peak          // receive window in bytes
 	saturated     time.Duration // since when all open paths were saturated at each look
 	isSaturated   bool
+	source        Source        // at that time
+	hasSource     bool          // it is known
+	carried       int           // bytes delivered since
+	started       bool          // an open path has been in slow start since
 	held          time.Duration // since when the first path has nothing to send, and another one has
 	heldBytes     int           // delivered since
 	isHeld        bool
@@ -551,17 +569,46 @@ func repays(lasted, rtt time.Duration, share, longer float64) bool {
 	return (lasted-rtt).Seconds()*share >= longer
 }
 
+// readSource returns what the application has written, if the policy needs it and it is known.
+func (c *Connection[K]) readSource(row *row) (Source, bool) {
+	if !row.awaits || c.Source == nil {
+		return Source{}, false
+	}
+	return c.Source()
+}
+
+// catchesUp reports whether the open paths carry a stream and what it wrote before: while they were saturated, its
+// application did not have to wait, and wrote less than was delivered. Then that time begins again, as it does when
+// slow start ended in it. The end of a file, for which nothing is written, is no stream. latest is what was delivered
+// since the last look: with nothing, the samples may be older than what the application has written.
+func (c *Connection[K]) catchesUp(now time.Duration, row *row, starts bool, latest int) bool {
+	s, ok := c.readSource(row)
+	switch {
+	case !ok || !c.hasSource || s.Full:
+		return false
+	case latest == 0:
+		return true
+	}
+	written, carried := float64(s.Written-c.source.Written), float64(c.carried)
+	if written < streams*carried || written >= worth*carried && (starts || !c.started) {
+		return false
+	}
+	c.saturated, c.source, c.carried, c.started = now, s, 0, starts
+	return true
+}
+
 // overflow opens the next path when all open ones have been saturated for a while, and lets the others
 // rest when the first one carries everything.
 func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 	row := &policies[c.Policy]
-	saturated, starts, over, sum, longest := true, false, false, 0.0, 0.0
+	saturated, starts, over, sum, longest, carried := true, false, false, 0.0, 0.0, 0
 	var next *path
 	nextRate := 0.0
 	for i := range samples {
 		s := &samples[i]
 		p := c.paths[s.Path]
 		rate := cmp.Or(p.rate.value(), estimate(s))
+		carried += p.bytes
 		switch {
 		case p.reason.Open():
 			saturated = saturated && s.saturated() && !(row.outlasts && s.Idled)
@@ -582,8 +629,12 @@ func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 	}
 	if saturated && !c.isSaturated {
 		c.saturated = now
+		c.source, c.hasSource = c.readSource(row)
+		c.carried, c.started = 0, false
+	} else {
+		c.carried += carried
 	}
-	c.isSaturated = saturated
+	c.isSaturated, c.started = saturated, c.started || starts
 	idle := row.idle << c.doublings
 	wait := row.saturated
 	if starts || row.judges && next != nil && !next.helped(now) && next.hoped >= better*c.first.delay {
@@ -598,6 +649,9 @@ func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 	}
 	switch {
 	case saturated && now-c.saturated >= wait && next != nil && worthwhile():
+		if c.catchesUp(now, row, starts, carried) {
+			return
+		}
 		if row.retries && next.reason == Unused && !next.tried && next.alone > 0 && c.saturated-next.closed < againAfter {
 			// The first path was not saturated because this one held it up.
 			next.rest(now, NoGain)

@@ -259,6 +259,103 @@ func TestWait(t *testing.T) {
 	}
 }
 
+// TestStream: a path that sends what a stream wrote while the path was in slow start is enough. A file, or a stream
+// that is too much for it, needs the next one.
+func TestStream(t *testing.T) {
+	const ms, never = time.Millisecond, time.Duration(0)
+	limited := func(time.Duration) float64 { return 40 * mbit }
+	for name, tt := range map[string]struct {
+		policy   Policy
+		past     time.Duration                   // how long what was learned of the next path counts
+		load     float64                         // written, bytes/s
+		backlog  float64                         // bytes at the start
+		full     bool                            // the application waits to write
+		unknown  bool                            // what it writes
+		capacity func(now time.Duration) float64 // of the first path, bytes/s
+		starts   time.Duration                   // until when that is in slow start
+		want     time.Duration
+	}{
+		"stream":                {Throughput, time.Minute, 35 * mbit, 1e6, false, false, limited, 0, never},
+		"stream, next unknown":  {Throughput, 0, 36 * mbit, 1e6, false, false, limited, 0, never},
+		"stream, policy for it": {Steady, time.Minute, 35 * mbit, 1e6, false, false, limited, 0, soon},
+		"not known":             {Throughput, time.Minute, 35 * mbit, 1e6, false, true, limited, 0, saturatedFor},
+		"bulk":                  {Throughput, time.Minute, 35 * mbit, 1e6, true, false, limited, 0, saturatedFor},
+		"bulk, next unknown":    {Throughput, 0, 35 * mbit, 1e6, true, false, limited, 0, startFor},
+		"as much":               {Throughput, time.Minute, 39 * mbit, 1e6, false, false, limited, 0, saturatedFor},
+		"more":                  {Throughput, time.Minute, 50 * mbit, 1e6, false, false, limited, 0, saturatedFor},
+		"file in the buffer":    {Throughput, time.Minute, 0, 4e6, false, false, limited, 0, saturatedFor},
+		"stream, then a slower path": {Throughput, time.Minute, 35 * mbit, 1e6, false, false, func(now time.Duration) float64 {
+			if now < time.Second {
+				return 40 * mbit
+			}
+			return 20 * mbit
+		}, 0, 1200 * ms},
+		"stream after slow start": {Throughput, time.Minute, 35 * mbit, 0, false, false, func(now time.Duration) float64 {
+			if now < 400*ms {
+				return 10 * mbit
+			}
+			return 40 * mbit
+		}, 400 * ms, never},
+		"more after slow start": {Throughput, time.Minute, 45 * mbit, 0, false, false, func(now time.Duration) float64 {
+			if now < 400*ms {
+				return 10 * mbit
+			}
+			return 40 * mbit
+		}, 400 * ms, 600 * ms},
+	} {
+		c := Connection[int]{Policy: tt.policy, Recall: func(i int) Past {
+			return Past{Rate: []float64{40 * mbit, 38 * mbit}[i], Left: []time.Duration{time.Minute, tt.past}[i]}
+		}}
+		written, delivered, opened := tt.backlog, 0.0, never
+		if !tt.unknown {
+			c.Source = func() (Source, bool) { return Source{Written: uint64(written), Full: tt.full}, true }
+		}
+		for now := time.Duration(0); opened == never && now < 5*time.Second; now += Interval {
+			s := []Sample[int]{
+				{Path: 0, Delivered: uint32(delivered / 1400), Segment: 1400, Cwnd: 100, InFlight: 50, SRTT: 10 * ms, MinRTT: 10 * ms, SlowStart: now < tt.starts},
+				{Path: 1, Segment: 1400, Cwnd: 10, SRTT: 15 * ms, MinRTT: 15 * ms},
+			}
+			if tt.full || written > delivered {
+				s[0].InFlight, s[0].NotSent = 100, 1<<15
+			}
+			if c.Look(now, s); c.Reason(1) == Overflow {
+				opened = now
+			}
+			carried := tt.capacity(now) * Interval.Seconds()
+			written += tt.load * Interval.Seconds()
+			if !tt.full {
+				carried = min(carried, written-delivered)
+			}
+			delivered += carried
+		}
+		if opened != tt.want {
+			t.Errorf("%s: the next path opens after %s, want %s", name, opened, tt.want)
+		}
+	}
+}
+
+// TestStreamSampledBefore: a look at samples of before, as after a change of routes, shows less than what was delivered
+// since the application wrote. That matters not to one that waits to write.
+func TestStreamSampledBefore(t *testing.T) {
+	const ms = time.Millisecond
+	for _, full := range []bool{false, true} {
+		now := time.Duration(0)
+		c := Connection[int]{Recall: func(i int) Past { return Past{Rate: 40 * mbit, Left: time.Minute} }}
+		c.Source = func() (Source, bool) { return Source{Written: uint64(35 * mbit * now.Seconds()), Full: full}, true }
+		samples := []Sample[int]{
+			{Path: 0, Segment: 1400, Cwnd: 100, InFlight: 100, SRTT: 10 * ms, MinRTT: 10 * ms},
+			{Path: 1, Segment: 1400, Cwnd: 10, SRTT: 10 * ms, MinRTT: 10 * ms},
+		}
+		for ; now < saturatedFor; now += Interval {
+			samples[0].Delivered = uint32(40 * mbit * now.Seconds() / 1400)
+			c.Look(now, samples)
+		}
+		if c.Look(now, samples); c.Reason(1).Open() != full {
+			t.Errorf("full %v: the next path is %s", full, c.Reason(1))
+		}
+	}
+}
+
 // TestHeld: a path rests at once that has data in flight while the first one has had nothing to send for
 // longer than the rest of an object takes.
 func TestHeld(t *testing.T) {

@@ -48,6 +48,8 @@ type row struct {
 	// outlasts is set if the next path opens only after its own delay without a pause, free if the others rest whatever
 	// they carry, for which idle doubles when the next one is needed again within it.
 	outlasts, free bool
+	// awaits is set if no path opens while a stream catches up with what it has written.
+	awaits bool
 	// judges is set if paths that do not help rest, retries if needing one again within againAfter means
 	// that it did not help, repays if a longer path of known rate opens only for transfers that it shortens.
 	judges, retries, repays bool
@@ -69,7 +71,7 @@ const (
 
 // policies are all policies.
 var policies = [...]row{
-	Throughput: {name: "throughput", way: byNeed, better: better, saturated: saturatedFor, start: startFor, idle: idleFor, judges: true, retries: true, repays: true},
+	Throughput: {name: "throughput", way: byNeed, better: better, saturated: saturatedFor, start: startFor, idle: idleFor, awaits: true, judges: true, retries: true, repays: true},
 	Latency:    {name: "latency", way: byNeed, better: better, saturated: soon, start: soon, idle: Interval, outlasts: true, free: true, judges: true},
 	Steady:     {name: "steady", way: byNeed, better: steadyBetter, saturated: soon, start: startFor, idle: steadyIdle, free: true},
 	Cost:       {name: "cost", way: byRank, saturated: soon, start: startFor},

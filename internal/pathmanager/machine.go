@@ -59,6 +59,8 @@ type machine struct {
 	blind string
 	// within reports whether a cgroup is the one of a path or beneath it.
 	within func(cgroup uint64, path string) bool
+	// source returns what the application of a connection has written, false if that is not known.
+	source func(token uint32) (overflow.Source, bool)
 	// epoch is when the first connection became known; arrived is set when one was added whose first
 	// sample decides on its rule.
 	epoch     time.Time
@@ -106,6 +108,7 @@ func newMachine(peers []Peer, retired []netip.Addr) *machine {
 	m := &machine{
 		byAddress: map[netip.Addr]int{}, conns: map[uint32]*connection{}, parked: map[*connection]bool{}, watched: map[*connection]bool{},
 		memory: &overflow.Memory{}, within: func(uint64, string) bool { return false },
+		source: func(uint32) (overflow.Source, bool) { return overflow.Source{}, false },
 	}
 	for _, p := range peers {
 		m.addPeer(p)

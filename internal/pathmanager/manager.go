@@ -135,8 +135,8 @@ type Manager struct {
 	reviewAt    time.Time // next periodic dump; zero: none, there are no connections
 	countAt     time.Time // next count of unjoined addresses
 
-	// data is nil where standstills are not looked for. standAt is when to read the kernel's counter of
-	// reinjections next, which was reinjections; zero: there are no connections.
+	// data is nil where the kernel does not count the bytes of connections. standAt is when to read the
+	// kernel's counter of reinjections next, which was reinjections; zero: there are no connections.
 	data         dataSource
 	blind        string // why standstills are not looked for
 	standstills  standstills
@@ -236,7 +236,7 @@ func New(o Options) (*Manager, error) {
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
-	m.data = data
+	m.data, m.machine.source = data, m.source
 	return m, nil
 }
 
@@ -670,7 +670,6 @@ func (m *Manager) sample() {
 			err = errors.Join(err, m.kernel.Subflows(family, sample))
 		}
 	}
-	took := time.Since(start)
 	every := sampleIdle
 	m.logSampling(err)
 	if err == nil {
@@ -696,8 +695,15 @@ func (m *Manager) sample() {
 	if deadline := m.stalls.deadline; !deadline.IsZero() {
 		m.sampleAt = earliest(m.sampleAt, deadline)
 	}
-	m.sampleLeast = start.Add(sampleShare * took)
+	m.sampleLeast = start.Add(sampleShare * time.Since(start))
 	m.sampleAt = later(m.sampleAt, m.sampleLeast)
+}
+
+// source implements machine.source.
+func (m *Manager) source(token uint32) (overflow.Source, bool) {
+	c, ok, err := m.data.Connection(token)
+	m.logSampling(err)
+	return overflow.Source{Written: c.Written, Full: c.Full}, ok && c.Counted
 }
 
 // logStalls logs one line with one connection as an example.

@@ -114,7 +114,10 @@ func (m *machine) needsSockets() bool {
 // useAgain begins to choose the paths of a connection by its rule.
 func (c *connection) useAgain() {
 	m := c.machine
-	c.use = overflow.Connection[pathKey]{Recall: m.recall, Start: c.since.Sub(m.epoch)}
+	c.use = overflow.Connection[pathKey]{
+		Recall: m.recall, Start: c.since.Sub(m.epoch),
+		Source: func() (overflow.Source, bool) { return m.source(c.token) },
+	}
 	if r := c.rule; r != nil {
 		c.use.Policy = r.Policy
 		c.use.Terms = func(k pathKey) overflow.Terms {

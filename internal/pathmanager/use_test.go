@@ -90,6 +90,23 @@ func TestOverflow(t *testing.T) {
 	check(t, m.on(1), "2001:db8:1::10")
 }
 
+// TestStreamCatchesUp: b rests while a delivers more than the application writes, and carries data as soon as the
+// application has to wait.
+func TestStreamCatchesUp(t *testing.T) {
+	m := newOverflowing()
+	m.helped()
+	full := false
+	m.machine.source = func(token uint32) (overflow.Source, bool) {
+		return overflow.Source{Written: uint64(m.now.Sub(start).Seconds() * 1.3e6), Full: full}, token == 1
+	}
+	m.open(1, defaultAt, clientAt)
+	m.carry(2*time.Second, saturated) // 1.4 MB/s
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a*", "2001:db8:1::b*")
+	full = true
+	m.carry(400*time.Millisecond, saturated)
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a*", "2001:db8:1::b")
+}
+
 // TestOneCarries: the subflow to a takes over from that on the default address once this rests, not before. While all
 // are backups, the scheduler gives data to any of them.
 func TestOneCarries(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/cc"
+	"github.com/tabane/tabane/internal/overflow"
 	"github.com/tabane/tabane/internal/sched"
 )
 
@@ -192,17 +193,33 @@ func (c *connection) written(s *Sim, n int) bool {
 	if c.next+uint64(n) <= c.wrote {
 		return true
 	}
+	all := c.sendBuffer(s)
+	if c.wrote > c.acked+all/3*2 {
+		return false
+	}
+	c.wrote = max((c.acked+all+sched.Piece-1)/sched.Piece*sched.Piece, c.next+uint64(n))
+	return true
+}
+
+// sendBuffer returns the size of the connection's send buffer.
+func (c *connection) sendBuffer(s *Sim) uint64 {
 	all := uint64(leastMemory)
 	for i := range c.flows {
 		if f := &s.senders[int(c.first)+i]; f.state != caClosed {
 			all += uint64(f.sndbuf())
 		}
 	}
-	if c.wrote > c.acked+all/3*2 {
-		return false
+	return all
+}
+
+// source returns what the application has written, false without a send buffer. It writes what fits.
+func (c *connection) source(s *Sim) (overflow.Source, bool) {
+	if !c.buffered() {
+		return overflow.Source{}, false
 	}
-	c.wrote = max((c.acked+all+sched.Piece-1)/sched.Piece*sched.Piece, c.next+uint64(n))
-	return true
+	all := c.sendBuffer(s)
+	written := min(c.made(s.now), c.acked+all)
+	return overflow.Source{Written: written, Full: written > c.acked+all/3*2}, true
 }
 
 // abandon queues the backlog of a failed subflow for reinjection.

@@ -132,6 +132,22 @@ func TestOverflow(t *testing.T) {
 	}
 }
 
+// A stream that one path carries uses no other one, also if it starts with a backlog, from slow start, and the other
+// one has helped before. One that is too much for it does.
+func TestStreamCatchesUp(t *testing.T) {
+	c := paper(road{rate: 40 * unit.MbitPerSecond, delay: 20 * ms, queue: channel.Limit{Packets: 150}}, road{rate: 20 * unit.MbitPerSecond, delay: 35 * ms, queue: channel.Limit{Packets: 75}})
+	c.Duration = 5 * time.Second
+	k := &c.Connections[0]
+	k.Scheduler, k.Congestion, k.Window, k.ReceiveBuffer, k.RACK, k.Handshake, k.Lowat, k.Overflow = sched.Default, "cubic", 0, 16*unit.MB, true, true, true, true
+	k.Past = []overflow.Past{{Rate: 4.6e6, MinRTT: 40 * ms, Left: time.Minute}, {Rate: 2.3e6, MinRTT: 70 * ms, Left: time.Minute}}
+	for rate, uses := range map[unit.Bandwidth]bool{33 * unit.MbitPerSecond: false, 45 * unit.MbitPerSecond: true} {
+		k.Rate = rate
+		if got := run(t, c).Connections[0].Paths[1].Segments; got > 0 != uses {
+			t.Errorf("%s: %d segments over the other path", rate, got)
+		}
+	}
+}
+
 // Without losses there is no backlog beyond what is counted. During a recovery the subflow is
 // assigned far more than its window, up to RBuf.
 func TestUncounted(t *testing.T) {

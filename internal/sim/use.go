@@ -39,6 +39,7 @@ func (c *connection) lookAtPaths(s *Sim) {
 	if c.use.paths == nil {
 		c.use.paths = make([]progress, len(c.flows))
 		c.use.Policy, c.use.Terms = c.Policy, terms(c.Paths)
+		c.use.Source = func() (overflow.Source, bool) { return c.source(s) }
 	}
 	samples := make([]overflow.Sample[int], 0, len(c.flows))
 	for i := range c.flows {
