@@ -115,6 +115,34 @@ func TestTunnel(t *testing.T) {
 	}
 }
 
+// TestTunnelMarks: a packet whose message was marked on the way arrives marked (RFC 6040), and otherwise as it was.
+func TestTunnelMarks(t *testing.T) {
+	mark := func(ip []byte) {
+		if ip[0]>>4 == 6 {
+			ip[1] |= 3 << 4
+			return
+		}
+		ip[1] |= 3
+		ip[10], ip[11] = 0, 0
+		binary.BigEndian.PutUint16(ip[10:], ^sum(ip[:20]))
+	}
+	for name, end := range map[string][2]netip.AddrPort{"IPv4": {local4, remote4}, "IPv6": {local6, remote6}} {
+		e := newEnds(t, "ratio", 2, end[0], end[1])
+		r := rand.New(rand.NewPCG(12, 6))
+		for range 400 {
+			m := draw(r)
+			out := e.fromNear(t, m)
+			mark(out[14:])
+			m.hops--
+			want := m.frame()
+			mark(want[14:])
+			if verdict, got := e.far.take(t, out); verdict != next || string(got) != string(want) {
+				t.Fatalf("%s: %+v: verdict %d\n%x, want\n%x", name, m, int32(verdict), got, want)
+			}
+		}
+	}
+}
+
 // checkOuter checks the headers around a packet.
 func checkOuter(t *testing.T, out, inner []byte, local, remote netip.AddrPort, path, count int) {
 	t.Helper()
