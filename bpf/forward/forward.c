@@ -1425,29 +1425,22 @@ __attribute__((noinline)) int read_message(struct __sk_buff *skb, struct message
 	return 1;
 }
 
-/* Marks a packet as its tunnel was (RFC 6040, section 4.2). */
+/*
+ * Marks a packet as its tunnel was (RFC 6040, section 4.2). Only by helpers: a program that writes to packets itself has the
+ * kernel look at each packet of TCP first, because the sender keeps a clone of it.
+ */
 static __always_inline int mark(struct __sk_buff *skb, const struct message *m)
 {
-	__u8 *h = (__u8 *)(long)skb->data + ETHERNET_HEADER;
-	__u32 check;
+	const __u8 *h = (const __u8 *)(long)skb->data + ETHERNET_HEADER;
+	__u8 class = m->class | ECN_CE;
 
-	if (m->family == AF_INET) {
-		if (h + IPV4_HEADER > (__u8 *)(long)skb->data_end)
-			return -1;
-		/* RFC 1624: the sum of the header grows as its word does. */
-		check = (__u16) ~*(__u16 *)(h + IPV4_CHECK) + (__u16)~htons(0x4500 | h[1]) + htons(0x4500 | h[1] | ECN_CE);
-		check = (check & 0xffff) + (check >> 16);
-		*(__u16 *)(h + IPV4_CHECK) = ~(check + (check >> 16));
-		h[1] |= ECN_CE;
-		return 0;
-	} else {
-		__u8 class;
-
-		if (h + IPV6_HEADER > (__u8 *)(long)skb->data_end)
-			return -1;
-		class = h[1] | ECN_CE << 4;
-		return bpf_skb_store_bytes(skb, ETHERNET_HEADER + 1, &class, sizeof(class), BPF_F_RECOMPUTE_CSUM);
-	}
+	if (m->family == AF_INET)
+		return bpf_l3_csum_replace(skb, ETHERNET_HEADER + IPV4_CHECK, htons(0x4500 | m->class), htons(0x4500 | class), sizeof(__u16)) ||
+		       bpf_skb_store_bytes(skb, ETHERNET_HEADER + 1, &class, sizeof(class), 0);
+	if (h + IPV6_HEADER > (const __u8 *)(long)skb->data_end)
+		return -1;
+	class = h[1] | ECN_CE << 4;
+	return bpf_skb_store_bytes(skb, ETHERNET_HEADER + 1, &class, sizeof(class), BPF_F_RECOMPUTE_CSUM);
 }
 
 /* Counts packets that have arrived over a path, the first of which is the sender's count-th. */
