@@ -47,7 +47,7 @@ enum {
 	ORIGIN_PATH = 16,
 	NOBODY = 0xfffffffe, /* not in routes or origins */
 
-	TCP_FLAGS = 13,
+	TCP_SEQUENCE = 4,
 	TCP_SYN = 2,
 	ECN_MASK = 3,
 	ECN_CE = 3,
@@ -816,16 +816,14 @@ static __always_inline __u32 overhead(__u32 family)
  * the receiver's kernel would merge messages of one length for the socket of the sealed plane. (RFC 6935
  * allows that over IPv6.)
  */
-static __always_inline int write_outer(struct __sk_buff *skb, const struct plan *plan, __u32 i)
+static __always_inline int write_outer(struct __sk_buff *skb, const struct plan *plan, const struct outer *o, __u32 i)
 {
 	__u8 *h = (__u8 *)(long)skb->data + ETHERNET_HEADER;
 	const __u8 *end = (const __u8 *)(long)skb->data_end;
-	__u32 zero = 0;
-	const struct outer *o = bpf_map_lookup_elem(&outers, &zero);
 	const __u8 *outer;
 	struct header *header;
 
-	if (!plan || !o || i >= SCHED_PATHS)
+	if (!o || i >= SCHED_PATHS)
 		return -1;
 	outer = plan->outer[SCHED_PATH(i)];
 	if (plan->tunnel == AF_INET) {
@@ -1141,7 +1139,8 @@ static __always_inline int encapsulate(struct __sk_buff *skb, const struct packe
 /* Sends copies on all paths of the plan but one, which it returns. Global for the same reason. */
 __attribute__((noinline)) int send_copies(struct __sk_buff *skb, const struct plan *plan, __u32 ipv6)
 {
-	__u32 last = 0;
+	__u32 last = 0, zero = 0;
+	const struct outer *outer = bpf_map_lookup_elem(&outers, &zero);
 
 	if (!plan)
 		return 0;
@@ -1150,19 +1149,19 @@ __attribute__((noinline)) int send_copies(struct __sk_buff *skb, const struct pl
 	for (__u32 i = 0; i < SCHED_PATHS; i++) {
 		if (i == last || !(plan->choice.may >> i & 1))
 			continue;
-		if (!plan->tunnel || !write_outer(skb, plan, i))
+		if (!plan->tunnel || !write_outer(skb, plan, outer, i))
 			send_copy(skb, &plan->way[i], neighbor(&plan->way[i], ipv6));
 	}
 	return last;
 }
 
 /* Begins the headers of the tunnel. Returns why the packet has to be left to the kernel, else LEFTS. */
-static __always_inline int prepare(struct __sk_buff *skb, const struct packet *p)
+static __always_inline int prepare(struct __sk_buff *skb, const struct packet *p, struct outer *o)
 {
-	__u32 zero = 0;
-	struct outer *o = bpf_map_lookup_elem(&outers, &zero);
+	__u8 room[LONGEST_VIEW] __attribute__((aligned(8)));
+	const __u8 *h;
 
-	if (!p || !o)
+	if (!o)
 		return LEFT_PATHS;
 	/* The sealed plane fits the segment size of the connection to the tunnel. */
 	if (p->protocol == PROTO_TCP && p->flags & TCP_SYN)
@@ -1175,12 +1174,13 @@ static __always_inline int prepare(struct __sk_buff *skb, const struct packet *p
 	if (!skb->gso_size)
 		return LEFTS;
 	/* Those of UDP are lost where the tunnel ends, if nobody has segmented them before. */
-	if (p->protocol != PROTO_TCP || p->transport != ETHERNET_HEADER + (p->family == AF_INET ? IPV4_HEADER : IPV6_HEADER) ||
-	    o->length > 0xffff - OUTER_IPV6)
+	if (p->protocol != PROTO_TCP || !is_plain(p) || o->length > 0xffff - OUTER_IPV6)
 		return LEFT_SUPER;
-	o->header.size = htons(skb->gso_size);
-	if (bpf_skb_load_bytes(skb, p->transport + 4, &o->header.sequence, sizeof(o->header.sequence)))
+	h = view(skb, p->transport + TCP_SEQUENCE, sizeof(__u32), room);
+	if (!h)
 		return LEFT_MALFORMED;
+	o->header.size = htons(skb->gso_size);
+	o->header.sequence = *(const __u32 *)h;
 	return LEFTS;
 }
 
@@ -1259,7 +1259,8 @@ int split(struct __sk_buff *skb)
 		return leave(LEFT_SIZE);
 	family = p.family;
 	if (plan->tunnel) {
-		why = prepare(skb, &p);
+		outer = bpf_map_lookup_elem(&outers, &zero);
+		why = prepare(skb, &p, outer);
 		if (why == LEFT_SUPER) {
 			verdict = segment(skb, set);
 			if (verdict != TC_NEXT)
@@ -1269,7 +1270,6 @@ int split(struct __sk_buff *skb)
 			return leave(why);
 		family = plan->tunnel;
 		size += segments * overhead(family);
-		outer = bpf_map_lookup_elem(&outers, &zero);
 	}
 
 	if (plan->table != NOT_FLOW) {
@@ -1323,7 +1323,7 @@ int split(struct __sk_buff *skb)
 		return leave(LEFT_TUNNEL);
 	if (path == SCHED_EVERYWHERE)
 		path = send_copies(skb, plan, family == AF_INET6);
-	if (plan->tunnel && write_outer(skb, plan, path))
+	if (plan->tunnel && write_outer(skb, plan, outer, path))
 		return TC_DROP;
 	way = &plan->way[SCHED_PATH(path)];
 	if (plan->nat) {
@@ -1356,7 +1356,7 @@ static __always_inline void read_segment(struct __sk_buff *skb, struct message *
 
 	if (!h)
 		return;
-	sequence = ntohl(*(const __u32 *)(h + 4)) - ntohl(m->header.sequence);
+	sequence = ntohl(*(const __u32 *)(h + TCP_SEQUENCE)) - ntohl(m->header.sequence);
 	m->segment = sequence / (m->header.size ? ntohs(m->header.size) : 1);
 	m->headers += (h[TCP_OFFSET] >> 4) * 4;
 }
