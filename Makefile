@@ -47,7 +47,7 @@ bench-gateway: ## measure the gateway's sealed plane, beside kernel forwarding a
 
 bench-forward: BENCHMARKS := --benchmarks
 bench-forward: programs ## measure the gateway's open plane, beside forwarding and masquerading by the kernel, and write its table of docs/gateway.md (root, 6 minutes)
-	TABANE_LAB=require TABANE_PROGRAMS=require $(GO) test -count=1 -timeout 10m -run '^$$' -bench 'Forward|Programs|Room|Flows' -benchtime 15x ./internal/bpf/forward -update
+	TABANE_LAB=require TABANE_PROGRAMS=require $(GO) test -count=1 -timeout 10m -run '^$$' -bench 'Forward|Programs|Room|Flows' -benchtime 60x ./internal/bpf/forward -update
 
 PINNED = $(shell command -v taskset >/dev/null && echo taskset -c $$(($$(nproc) - 1)))
 

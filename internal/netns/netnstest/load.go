@@ -182,7 +182,7 @@ func send(fd, size, rate int, length time.Duration) (r Load, err error) {
 			time.Sleep(100 * time.Microsecond)
 		}
 	}
-	time.Sleep(200 * time.Millisecond) // for the last ones
+	time.Sleep(min(length/2, 200*time.Millisecond)) // for the last ones
 	r.Cost = CostNow().Since(before)
 	return r, nil
 }
