@@ -63,7 +63,8 @@ func TestFloodOfRecords(t *testing.T) {
 				r.due = 0
 				r.mu.Unlock()
 			}
-			if n := line.sent.value(); n.Packets > 5000+100 {
+			// One answer each, and what measures the paths meanwhile.
+			if n := line.sent.value(); n.Packets > 2*5000 {
 				t.Errorf("%d messages were sent", n.Packets)
 			}
 			total := 0
