@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/report"
@@ -46,10 +47,15 @@ Exit code 0: nothing is worse in B; 1: something is; 2: the results cannot be co
 		},
 	}
 	flags := c.Flags()
-	flags.StringArrayVar(&f.metrics, "metric", nil, "compare this `metric`, may be given several times (default all that can be better or worse)")
+	metricFlag(flags, &f.metrics, "compare this `metric`", "all that can be better or worse")
 	flags.BoolVar(&f.changed, "changed", false, "leave out rows without a difference")
 	flags.BoolVar(&f.json, "json", false, "print the comparison as JSON")
 	return c
+}
+
+// metricFlag adds the flag that chooses metrics.
+func metricFlag(flags *pflag.FlagSet, metrics *[]string, what, otherwise string) {
+	flags.StringSliceVar(metrics, "metric", nil, what+severalTimes+" (default: "+otherwise+")")
 }
 
 // checkMetrics returns a fault of the values of --metric.

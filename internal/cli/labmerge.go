@@ -50,7 +50,7 @@ Exit code 0: all expectations hold; 1: some do not; 2: the results cannot be joi
 	flags := c.Flags()
 	flags.StringVar(&f.out, "out", "", "`directory` for the result (default out/NAME-merged, none with --summary); an earlier result in it is replaced")
 	flags.StringVar(&f.summary, "summary", "", "write the result without its runs to this `file`")
-	flags.StringArrayVar(&f.metrics, "metric", nil, "a `metric` of --summary, may be given several times (default all)")
+	metricFlag(flags, &f.metrics, "a `metric` of --summary", "all")
 	return c
 }
 

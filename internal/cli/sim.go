@@ -91,9 +91,12 @@ Exit code 0: it ran and all expectations hold; 1: it ran, and some do not; 2: it
 	return c
 }
 
+// severalTimes is said of flags that take a list.
+const severalTimes = "; several with commas or several times"
+
 // selectionFlags adds the flags that choose cells of an experiment.
 func selectionFlags(flags *pflag.FlagSet, l *scenario.Selection) {
-	const which = "; several with commas or several times, * matches any text (default: all)"
+	const which = severalTimes + ", * matches any text (default: all)"
 	flags.StringSliceVar(&l.Cases, "case", nil, "only `case`s of that name"+which)
 	flags.StringSliceVar(&l.Traffic, "traffic", nil, "only `traffic` of that name"+which)
 	flags.StringSliceVar(&l.Transports, "transport", nil, "only `transport`s of that name"+which)
