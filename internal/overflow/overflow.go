@@ -213,6 +213,7 @@ type path struct {
 	queued   time.Duration // until when its round-trip time includes a standing queue of this connection
 	flight   peak          // bytes in flight
 	used     bool          // it carried data
+	replaced bool          // by a subflow that has not: what the one before showed counts
 	growing  bool          // the rate is not known yet
 	bytes    int           // delivered since the last look
 	// With Ratio, member is whether it has a share, carried the bytes delivered, and given those with
@@ -313,7 +314,7 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 	if p.seen && p.source == s.Source {
 		p.bytes = int(s.Delivered-p.delivered) * s.Segment
 	} else {
-		p.meter.runs = false
+		p.meter.runs, p.replaced = false, p.seen
 	}
 	p.seen, p.source, p.delivered = true, s.Source, s.Delivered
 	limited := s.saturated() && !s.starts()
@@ -335,6 +336,10 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 	rtt := s.SRTT
 	if (s.saturated() || now < p.queued) && s.MinRTT > 0 {
 		rtt = s.MinRTT // without the queue of this connection
+	}
+	if p.replaced = p.replaced && !s.busy(); p.replaced {
+		p.growing = false
+		return
 	}
 	rate := max(p.known(now), estimate(s), 1)
 	if p.remembers(now) {

@@ -548,3 +548,32 @@ func TestUnknownRate(t *testing.T) {
 		}
 	}
 }
+
+// TestReplaced: a subflow that takes over the path of another one and has not carried data, whose round-trip time is that
+// of a handshake behind a queue, says nothing of the path: the better one becomes first again.
+func TestReplaced(t *testing.T) {
+	const ms = time.Millisecond
+	var c Connection[int]
+	a := Sample[int]{Path: 0, Source: 1, Segment: 1400, Cwnd: 19, InFlight: 18, SRTT: 60 * ms, MinRTT: 10 * ms}
+	b := Sample[int]{Path: 1, Source: 2, Segment: 1400, Cwnd: 10, SRTT: 10 * ms, MinRTT: 10 * ms}
+	for now := time.Duration(0); now < 600*ms; now += Interval {
+		s := []Sample[int]{a, b}
+		if now < 120*ms {
+			s = s[:1] // the other has not joined
+		}
+		if c.Look(now, s); now == 160*ms && c.Reason(1) != First {
+			t.Fatal("the path of which nothing is known is not tried")
+		}
+		if a.Delivered += 10; c.Reason(1) == First {
+			a = Sample[int]{Path: 0, Source: 3, Segment: 1400, Cwnd: 10, SRTT: 60 * ms, MinRTT: 60 * ms}
+			b.Cwnd, b.InFlight, b.SRTT = 11, 10, 60*ms
+			b.Delivered += 4
+			if now%(3*Interval) == 0 {
+				b.InFlight = 0 // between two objects
+			}
+		}
+	}
+	if r := c.Reason(0); r != First {
+		t.Errorf("the better path is %s", r)
+	}
+}
