@@ -39,6 +39,9 @@ const (
 	// restFirst is how long a path rests that did not help; it doubles up to restMost.
 	restFirst = 10 * time.Second
 	restMost  = 5 * time.Minute
+	// windowRests is how often that is doubled at least when the receive window was too small: it seldom grows, and
+	// a trial costs much.
+	windowRests = 2
 	// idleFor is how long the first path is not saturated, and carries all, before the others rest.
 	idleFor = time.Second
 	// againAfter is the least time between a rest without need and the next need.
@@ -502,6 +505,9 @@ func (p *path) open(now time.Duration, why Reason, alone float64) {
 func (p *path) rest(now time.Duration, why Reason) {
 	p.reason, p.closed = why, now
 	if why != Unused {
+		if why == Window {
+			p.rests = max(p.rests, windowRests)
+		}
 		p.until = now + rest(p.rests)
 		p.rests++
 		p.verdict, p.learned = why, true
@@ -536,23 +542,27 @@ func (c *Connection[K]) judge(now time.Duration, samples []Sample[K]) {
 		if p == c.first || p.reason != Overflow {
 			continue
 		}
+		rate := cmp.Or(p.rate.value(), estimate(s))
+		why := NoGain
+		if window > 0 && window/p.delay < max(sum-rate, p.alone) {
+			why = Window
+		}
 		if least := max(heldFor, heldRoundTrips*s.MinRTT); held && s.busy() && now-c.held >= least &&
 			float64(c.heldBytes) < hurts*p.alone*(now-c.held).Seconds() {
-			p.rest(now, NoGain)
+			p.rest(now, why)
 			continue
 		}
 		if !p.tried && measured && !limited && s.busy() && c.total.since-measureOver >= p.opened && c.total.last < hurts*p.alone {
-			p.rest(now, NoGain)
+			p.rest(now, why)
 			continue
 		}
 		if age := now - p.opened; age < max(judgeAfter, judgeRoundTrips*s.MinRTT) || s.starts() && age < judgeSlowStart {
 			continue
 		}
-		rate := cmp.Or(p.rate.value(), estimate(s))
 		switch {
 		case rate < leastShare*sum:
 			p.rest(now, Slow)
-		case window > 0 && window/p.delay < max(sum-rate, p.alone):
+		case why == Window:
 			p.rest(now, Window)
 		case !p.tried && measured && c.total.last < worth*p.alone:
 			// While the first path is saturated this one does not hold it up. And if the receive window

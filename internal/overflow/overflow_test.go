@@ -139,7 +139,7 @@ func TestPairs(t *testing.T) {
 		"long, large window": {[]road{{50 * mbit, 10 * ms}, {50 * mbit, 200 * ms}}, 16e6, bulk, 97 * mbit, time.Minute, Overflow},
 		"long, small window": {[]road{{50 * mbit, 10 * ms}, {50 * mbit, 200 * ms}}, 1e6, bulk, 45 * mbit, 5 * time.Second, NoGain},
 		"slow":               {[]road{{100 * mbit, 10 * ms}, {mbit, 10 * ms}}, 16e6, bulk, 98 * mbit, 5 * time.Second, Slow},
-		"slow, small window": {[]road{{100 * mbit, 10 * ms}, {mbit, 10 * ms}}, 1e6, bulk, 92 * mbit, 2 * time.Second, NoGain},
+		"slow, small window": {[]road{{100 * mbit, 10 * ms}, {mbit, 10 * ms}}, 1e6, bulk, 98 * mbit, 2 * time.Second, Window},
 		"stream":             {[]road{{50 * mbit, 10 * ms}, {5 * mbit, 10 * ms}}, 16e6, 42 * mbit, 41 * mbit, 0, Unused},
 		"stream over both":   {[]road{{50 * mbit, 10 * ms}, {20 * mbit, 80 * ms}}, 16e6, 60 * mbit, 59 * mbit, time.Minute, Overflow},
 	} {
@@ -575,5 +575,21 @@ func TestReplaced(t *testing.T) {
 	}
 	if r := c.Reason(0); r != First {
 		t.Errorf("the better path is %s", r)
+	}
+}
+
+// TestWindowRests: a path for whose delay the receive window is too small rests four times as long as others.
+func TestWindowRests(t *testing.T) {
+	m := newModel(1e6, road{100 * mbit, 10 * time.Millisecond}, road{mbit, 10 * time.Millisecond})
+	m.run(1e12, 6*time.Second)
+	opened := m.open[1]
+	if r := m.c.Reason(1); r != Window {
+		t.Fatalf("the slow path is %s", r)
+	}
+	if m.run(1e12, 30*time.Second); m.open[1] > opened {
+		t.Errorf("it was open again for %s", m.open[1]-opened)
+	}
+	if m.run(1e12, 20*time.Second); m.open[1] == opened {
+		t.Error("it was not tried again")
 	}
 }
