@@ -253,7 +253,7 @@ func tables() []publishedTable {
 		found.rows = append(found.rows, publishedRow{label: r.figures, cells: []publishedCell{{format: r.paper}, {r.here, r.of}, {format: r.where}}})
 	}
 	return append([]publishedTable{lossy, lossless, both, bound, timer, delays, rates, bursts, found, gatewaySweep(), fairness(), kernelFairness(), kernelContent(),
-		shake("shake-static"), shake("shake-unequal"), jitter(), kernelShake(), unequalBulk(), unequalBound(), unequalSteady(), matrix(), webWaiting(), webPaths(), webHeavy(), turns(), datagrams(), dynamic(), unequal(),
+		shake("shake-static"), shake("shake-unequal"), jitter(), kernelShake(), unequalBulk(), unequalBound(), unequalSteady(), unequalWindow(), matrix(), webWaiting(), webPaths(), webHeavy(), turns(), datagrams(), dynamic(), unequal(),
 		ratios(), kernelTurns(), kernelDatagrams(), kernelRatios(), kernelUnequal(), limit()}, kernelSweep()...)
 }
 
@@ -626,18 +626,35 @@ var (
 	unequalBoth  = []string{"mptcp-overflow-lowat", "mptcp-recall"}
 )
 
+// unequalPairs are the pairs of paths of epe-unequal, and the transport over the better one of each.
+var unequalPairs = []struct{ name, better string }{
+	{"p1", "mptcp-b"}, {"p1r", "mptcp-a"}, {"p2", "mptcp-a"}, {"p3", "mptcp-a"}, {"p4", "mptcp-a"}, {"p5", "mptcp-b"}, {"p6", "mptcp-a"}, {"p7", "mptcp-a"},
+	{"p8", "mptcp-a"}, {"p9", "mptcp-a"}, {"p10", "mptcp-a"}, {"p11", "mptcp-a"}, {"p12", "mptcp-a"}, {"p13", "mptcp-a"}, {"p14", "mptcp-b"},
+}
+
 // ofPairs returns a table of epe-unequal in a lab with a row for each pair of paths. better is the transport over
 // the better one.
 func ofPairs(name string, head []string, cells func(of func(traffic, transport, metric string, alone []string, show func(sample) string) publishedCell, better string) []publishedCell) publishedTable {
 	p := publishedTable{file: "scenarios/epe-unequal/README.md", name: name, head: append([]string{"pair"}, head...)}
-	for _, pair := range []string{"p1", "p1r", "p2", "p3", "p4", "p5", "p6", "p7", "p8", "p9"} {
-		better := unequalAlone[0]
-		if pair == "p1" || pair == "p5" {
-			better = unequalAlone[1]
+	for _, pair := range unequalPairs {
+		p.rows = append(p.rows, publishedRow{label: pair.name, cells: cells(func(traffic, transport, metric string, alone []string, show func(sample) string) publishedCell {
+			return one(figure{lab: "docs/measured/epe-unequal.json", traffic: traffic, pattern: pair.name + "-16mb", transport: transport, metric: metric, alone: alone}, show)
+		}, pair.better)})
+	}
+	return p
+}
+
+// unequalWindow returns the table of bulk in epe-unequal in a lab with a small receive window.
+func unequalWindow() publishedTable {
+	p := publishedTable{file: "scenarios/epe-unequal/README.md", name: "window", head: []string{"pair", "first connection, of the better path alone", "second"}}
+	for _, pair := range unequalPairs[:10] {
+		row := publishedRow{label: pair.name}
+		for _, transport := range unequalBoth {
+			row.cells = append(row.cells, one(figure{
+				lab: "docs/measured/epe-unequal.json", traffic: "bi", pattern: pair.name + "-1mb", transport: transport, metric: result.Goodput, alone: unequalAlone,
+			}, shareMedian))
 		}
-		p.rows = append(p.rows, publishedRow{label: pair, cells: cells(func(traffic, transport, metric string, alone []string, show func(sample) string) publishedCell {
-			return one(figure{lab: "docs/measured/epe-unequal.json", traffic: traffic, pattern: pair + "-16mb", transport: transport, metric: metric, alone: alone}, show)
-		}, better)})
+		p.rows = append(p.rows, row)
 	}
 	return p
 }
