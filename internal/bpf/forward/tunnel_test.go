@@ -2,12 +2,14 @@ package forward
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
 
 	"github.com/tabane/tabane/internal/link"
 	"github.com/tabane/tabane/internal/netns/netnstest"
@@ -343,7 +345,7 @@ func TestTunnelCopies(t *testing.T) {
 }
 
 // TestTunnelTCP: frames and super-packets of TCP are carried, the latter whole and segmented between the gateways, and as
-// copies, without a segment missing in the counts.
+// copies, without a segment lost, but by the kernel, or missing in the counts.
 func TestTunnelTCP(t *testing.T) {
 	for name, lan := range map[string]carried{"super-packets": superPackets, "frames": frames} {
 		for _, discipline := range []string{"ratio", "redundant"} {
@@ -375,9 +377,18 @@ func tunnelTCP(t *testing.T, lan carried, discipline string) {
 		packets := uint64(0)
 		for i := range arrived {
 			packets += sent.Paths[i].Packets
-			// On a busy machine the kernel's queue behind a veth interface may be full for a moment.
-			if arrived[i].Packets+arrived[i].Lost != sent.Paths[i].Packets || arrived[i].Lost > sent.Paths[i].Packets/1000 {
-				t.Errorf("from gateway %d, path %d: sent %d, arrived %+v", g, i, sent.Paths[i].Packets, arrived[i])
+			dropped := uint64(0)
+			if arrived[i].Lost > 0 { // on a busy machine, where the kernel's queue behind the interface is full
+				netnstest.Do(t, n.gate[g], func() error {
+					p, err := netlink.LinkByName(fmt.Sprintf("p%d", i))
+					if err == nil {
+						dropped = p.Attrs().Statistics.TxDropped
+					}
+					return err
+				})
+			}
+			if arrived[i].Packets+arrived[i].Lost != sent.Paths[i].Packets || arrived[i].Lost > dropped {
+				t.Errorf("from gateway %d, path %d: sent %d, arrived %+v, dropped %d", g, i, sent.Paths[i].Packets, arrived[i], dropped)
 			}
 		}
 		refused, err := list[1-g].Refused()
