@@ -194,7 +194,7 @@ func (c *connection) written(s *Sim, n int) bool {
 		return true
 	}
 	all := c.sendBuffer(s)
-	if c.wrote > c.acked+all/3*2 {
+	if c.waits(c.wrote, all) {
 		return false
 	}
 	c.wrote = max((c.acked+all+sched.Piece-1)/sched.Piece*sched.Piece, c.next+uint64(n))
@@ -212,6 +212,9 @@ func (c *connection) sendBuffer(s *Sim) uint64 {
 	return all
 }
 
+// waits reports whether an application that has written so much waits for room in a send buffer of all bytes.
+func (c *connection) waits(written, all uint64) bool { return written > c.acked+all/3*2 }
+
 // source returns what the application has written, false without a send buffer. It writes what fits.
 func (c *connection) source(s *Sim) (overflow.Source, bool) {
 	if !c.buffered() {
@@ -219,7 +222,7 @@ func (c *connection) source(s *Sim) (overflow.Source, bool) {
 	}
 	all := c.sendBuffer(s)
 	written := min(c.made(s.now), c.acked+all)
-	return overflow.Source{Written: written, Full: written > c.acked+all/3*2}, true
+	return overflow.Source{Written: written, Full: c.waits(written, all)}, true
 }
 
 // abandon queues the backlog of a failed subflow for reinjection.
