@@ -336,13 +336,13 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 		p.limited = limited
 	}
 	c.window.add(now, float64(s.Window))
-	rtt := s.SRTT
-	if (s.saturated() || now < p.queued) && s.MinRTT > 0 {
-		rtt = s.MinRTT // without the queue of this connection
-	}
 	if p.replaced = p.replaced && !s.busy(); p.replaced {
 		p.growing = false
 		return
+	}
+	rtt := s.SRTT
+	if (s.saturated() || now < p.queued) && s.MinRTT > 0 {
+		rtt = s.MinRTT // without the queue of this connection
 	}
 	rate := max(p.known(now), estimate(s), 1)
 	if p.remembers(now) {
