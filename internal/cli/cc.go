@@ -43,13 +43,15 @@ func (a *app) ccLoadCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "load [NAME]...",
 		Short: "Load congestion controls, or replace other versions of them",
-		Long: `Load loads the congestion controls with these names, or all: ` + strings.Join(congestion.Names(), ", ") + `. One that is loaded in another
-version is replaced: new connections use the new version, running ones keep theirs. The control ratio bounds the rate of each
-subflow, by --set: in Mbit/s or with a unit, of payload, in the order in which subflows join a connection. Loading it again changes the rates
-of running connections, too.
+		Long: `Load loads the congestion controls with these names, or all: ` + strings.Join(congestion.Names(), ", ") + `.
+One that is loaded in another version is replaced: new connections use the new version, running ones keep theirs.
 
-With --lowat MPTCP subflows keep no more data unsent than they send in 20 ms, so that a slow path holds up less of what the others have
-delivered, and are paced below 400 Mbit/s. The control cubic is the kernel's own, by default with --lowat and no other pacing.`,
+The control ratio limits the rate of each subflow to that in --set: payload, in Mbit/s or with a unit, in the order in which
+subflows join a connection. Loading it again changes the rates of running connections, too.
+
+With --lowat an MPTCP subflow holds no more unsent data than fits into its window and what it sends in 20 ms, so that a slow
+path delays less of what the others have delivered. It is paced below 400 Mbit/s. The control cubic is the kernel's own, by
+default with --lowat and no other pacing.`,
 		Example: `  tabane cc load
   tabane cc load cubic
   tabane cc load lia --pace=false

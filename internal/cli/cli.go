@@ -61,7 +61,8 @@ func (a *app) root() *cobra.Command {
 		Long: `tabane sends content over every path a network has.
 
 A content provider with several upstreams runs "asbr" on its border routers, "reflector" anywhere, and "edge" on its
-servers: each connection then uses the best mix of egress paths. "lab" runs all of it on this machine, with figures.
+servers: each connection then uses several egress paths at once. A site with several lines runs "gateway". "lab" runs
+all of it on this machine and measures it; "sim" simulates the same experiments.
 
 Exit codes: 0 success; 1 it ran, but a check or expectation failed; 2 it could not run, and one line on standard error says
 what failed, on what, why, and what to do.`,

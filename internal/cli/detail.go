@@ -162,7 +162,7 @@ distinguisher that --rd names.`,
 			return a.detail(c.Context(), args, connectionsPath+"?limit="+strconv.Itoa(n), nil, asJSON)
 		},
 	})
-	connections.Flags().StringVar(&limit, "limit", strconv.Itoa(defaultConnections), "how `many` connections to show at most")
+	connections.Flags().StringVar(&limit, "limit", strconv.Itoa(defaultConnections), "show at most `n` connections")
 	return []*cobra.Command{
 		routes, connections,
 		add(&cobra.Command{

@@ -74,15 +74,15 @@ interval, or has ended; what is not there carried nothing.`,
 	}
 	f := c.Flags()
 	f.StringSliceVarP(&o.interfaces, "interface", "i", nil, "`interface` to watch, may be given several times (default that of the file, or all that are up but loopback)")
-	f.StringVarP(&o.file, "config", "c", "", "configuration `file` of this host's edge, whose EPE addresses are shown as the peers they stand for, or of its gateway, whose interfaces are shown as paths, and flows with their NAT sessions")
+	f.StringVarP(&o.file, "config", "c", "", "configuration `file` of this host's edge or gateway: shows egress peers in place of EPE addresses, or paths in place of interfaces and the flows of NAT sessions")
 	f.DurationVar(&o.interval, "interval", flows.DefaultInterval, "how often flows are read")
 	f.IntVar(&o.count, "count", 0, "end after so many intervals")
 	f.DurationVar(&o.duration, "for", 0, "end after this time")
 	f.BoolVar(&o.json, "json", false, "print JSON lines")
 	f.BoolVar(&o.csv, "csv", false, "print comma-separated values")
 	f.IntVar(&o.top, "top", 0, "show only the `n` that carry most: connections in the table, flows in JSON and CSV")
-	f.IntVar(&o.max, "max-flows", flowcount.DefaultMaxFlows, "how many flows are kept in the kernel; when room gets short, those that were idle for longest end early")
-	f.Float64Var(&o.cpu, "cpu", 100*flows.DefaultShare, "how many `percent` of a core reading may take; with so many flows that it would take more, intervals are left out")
+	f.IntVar(&o.max, "max-flows", flowcount.DefaultMaxFlows, "size of the flow table in the kernel; when it is nearly full, the flows that were idle for longest end early")
+	f.Float64Var(&o.cpu, "cpu", 100*flows.DefaultShare, "largest share of a core for reading, in `percent`; with more flows than that suffices for, intervals are left out")
 	f.StringVar(&o.metrics, "metrics", "", "`address` and port to serve /metrics (Prometheus) and /status on, like [::1]:9120")
 	return c
 }

@@ -27,7 +27,8 @@ back to TCP, as usual.
 
 The ways, in the order of auto:
 
-  bpf       not in this version
+  bpf       any program: the kernel opens MPTCP sockets for its control group. Needs root and a kernel (Linux 6.6) that lets eBPF
+            programs change what update_socket_protocol returns.
   seccomp   any program, static ones too: a filter notifies a supervisor, a process beside the program, of each TCP socket, and the
             supervisor opens the MPTCP socket (Linux 5.19). Data does not pass through it. Without CAP_SYS_ADMIN, set-user-ID programs
             gain no privileges.

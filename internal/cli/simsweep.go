@@ -62,17 +62,17 @@ Exit code 0: all rows are there; 1: they are, and some say that a delivery faile
 		},
 	}
 	flags := c.Flags()
-	flags.StringArrayVar(&f.set, "set", nil, "`NAME=VALUE,VALUE...`: a parameter and its values; may be given several times")
+	flags.StringArrayVar(&f.set, "set", nil, "a parameter and its values, as `NAME=VALUE,VALUE...`; may be given several times")
 	flags.StringVar(&f.pattern, "case", "", "the case that is changed (default: the scenario's first)")
 	flags.StringVar(&f.traffic, "traffic", "", "only this traffic (default: all)")
 	flags.StringVar(&f.transport, "transport", "", "only this transport (default: all)")
-	flags.IntVar(&f.seeds, "seeds", 1, "how many runs there are of each combination")
+	flags.IntVar(&f.seeds, "seeds", 1, "runs of each combination")
 	flags.Uint64Var(&f.seed, "seed", simrun.FirstSeed, "the first seed; each further run has the next")
 	flags.StringVar(&f.out, "out", "", "the CSV `file` that rows are added to")
 	flags.BoolVar(&f.summary, "summary", false, "one row for all seeds, with mean and standard deviation of each metric")
-	flags.StringVar(&f.shard, "shard", "", "`I/N`: only every Nth row, from row I on, I from 0 to N-1; see sim merge")
+	flags.StringVar(&f.shard, "shard", "", "simulate only every Nth row, from row I on (0 to N-1), as `I/N`; see sim merge")
 	flags.StringVar(&f.report, "report", "", "`directory` for a report with figures; an earlier result in it is replaced")
-	flags.IntVar(&f.jobs, "jobs", 0, "how many runs are simulated side by side (default: as many as there are processors)")
+	flags.IntVar(&f.jobs, "jobs", 0, "number of parallel simulations (default: number of processors)")
 	return c
 }
 

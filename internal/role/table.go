@@ -169,9 +169,10 @@ peer an address on this server, and has MPTCP use these addresses.`,
 	describe(Descriptor{
 		Name: Gateway, StatusPort: 9115, Needs: []Need{NetAdmin, TUN}, Protocol: route.Gateway, Unprivileged: true,
 		Short: "Send a site's packets over all of its lines",
-		Long: `Gateway runs at a site with several lines. It carries packets to the prefixes of other gateways over all lines, encrypted unless the peer's mode says otherwise, each
-packet on the path where it arrives first, and puts them into order again. Hosts need no change. SIGHUP reloads its file: paths,
-peers and policy. An invalid file is rejected and the running configuration stays.`,
+		Long: `Gateway runs at a site with several lines. It sends packets to the prefixes of other gateways over all lines, each packet on
+the path where it arrives first, and the receiving gateway restores their order. Packets are encrypted unless "mode" or
+"seal" of the peer says otherwise. Hosts need no change. SIGHUP reloads its file: paths, peers and policy. An invalid file is
+rejected and the running configuration stays.`,
 	}, typed[gateway.Config]{
 		field:   func(s *Sections) **gateway.Config { return &s.Gateway },
 		status:  func(c *gateway.Config) *netip.AddrPort { return &c.Status },
