@@ -170,15 +170,15 @@ type Paths struct {
 	// for a best path through another peer. Default: backup; with the kernel's path manager share.
 	// Example: share
 	BestPath BestPath `yaml:"best_path,omitempty"`
-	// Use is which subflows carry data: all, as Linux' scheduler decides, or overflow: that with
-	// the shortest delay first, and others while it is saturated, as long as they help; the others
-	// are backups. Small objects and streams are then not delayed by slow paths. What is learned of a
-	// path counts for 10 minutes for further connections of the client's /48 (IPv4: /24), also after a
-	// restart. Default: all.
+	// Use is which subflows carry data: all, as Linux' scheduler decides; or overflow, the one with the
+	// shortest delay first, and others while it is saturated and as long as they help, so that slow
+	// paths do not delay small objects and streams. Subflows that carry no data are backups. What is
+	// measured of a path is used for 10 minutes for further connections of the client's /48 (IPv4: /24),
+	// also after a restart. Default: all.
 	// Example: overflow
 	Use Use `yaml:"use,omitempty"`
-	// Policies choose otherwise for connections of a port, a mark or a cgroup, by what they carry. The
-	// first one counts whose conditions all apply; use is for connections without one.
+	// Policies replace use for connections of a port, a mark or a cgroup. The first one whose conditions
+	// all apply is used.
 	Policies []Policy `yaml:"policies,omitempty"`
 	// MPTCP is for the kernel's path manager only.
 	MPTCP `yaml:",inline"`

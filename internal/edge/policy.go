@@ -13,7 +13,7 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// Policy is what the paths of some connections are chosen for.
+// Policy chooses the paths of connections that meet its conditions.
 type Policy struct {
 	// Port is the server's port. Default: any. Example: 443
 	Port uint16 `yaml:"port,omitempty"`
@@ -23,14 +23,13 @@ type Policy struct {
 	// Cgroup is the path of a cgroup of version 2: that of the process which opened the listening
 	// socket, or one above it. Default: any. Example: /system.slice/nginx.service
 	Cgroup string `yaml:"cgroup,omitempty"`
-	// Policy is what the paths are chosen for: throughput is use: overflow; latency opens a further
-	// path only in transfers that last for longer than that path delays data; steady keeps a stream on
-	// the first path, and opens others soon after that is saturated; cost uses paths in the order of
-	// paths, each up to its commit, and the next one beyond that; ratio divides the data by the shares
-	// of paths. Example: latency
+	// Policy is how paths are chosen: throughput as with use: overflow; latency uses a further path only
+	// in transfers that last for longer than its delay; steady keeps a stream on the first path, and uses
+	// others soon after that is saturated; cost uses the paths in the order of the list, each up to its
+	// commit; ratio divides the data by the shares. Example: latency
 	Policy PolicyName `yaml:"policy"`
-	// Paths are the egress peers of cost, the cheapest first, and of ratio. Others are used when none of
-	// them works.
+	// Paths are the egress peers of cost, the cheapest first, and of ratio. Other peers are used only
+	// when none of these works.
 	Paths []PolicyPath `yaml:"paths,omitempty"`
 }
 
@@ -41,10 +40,10 @@ type PolicyName string
 type PolicyPath struct {
 	// Peer is the name of an egress peer. Example: transit-a
 	Peer string `yaml:"peer"`
-	// Commit is the rate of payload that all connections of the policy together send to the peer at
-	// most, on a mean over a second; cost needs it for all but the last. Example: 200Mbit/s
+	// Commit is the highest rate of payload that all connections of the policy together send to the
+	// peer, as a mean over a second; cost needs it for all but the last. Example: 200Mbit/s
 	Commit unit.Bandwidth `yaml:"commit,omitempty"`
-	// Share is the peer's part of the data of a connection, relative to those of the others; ratio
+	// Share is the peer's share of the data of a connection, relative to the shares of the others; ratio
 	// needs it. Example: 80
 	Share float64 `yaml:"share,omitempty"`
 }

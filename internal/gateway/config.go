@@ -62,10 +62,10 @@ type Config struct {
 // Probes measure the paths. On a slow path they are sent less often than configured, down to one each
 // second: never so often that they take more than 1 % of its rate. The short form is the format.
 type Probes struct {
-	// Format is sealed, with which delay and jitter are those of every packet; or compatible, with which
-	// they are measured by the probes of Mobile IP SHAKE alone (60 and 64 bytes), which nothing
-	// authenticates, besides sealed ones; a configured rate is then taken as it is, and packets are not
-	// queued in front of the path. Both gateways need the same format. Default: sealed
+	// Format is sealed, which measures delay and jitter by every packet; or compatible, which measures them
+	// by the probes of Mobile IP SHAKE alone (60 and 64 bytes, not authenticated). With compatible, a
+	// configured rate is used as it is, and packets are not queued in front of the path. Both gateways need
+	// the same format. Default: sealed
 	Format string `yaml:"format,omitempty"`
 	// Interval is the time between probes of a path without traffic, 100ms to 1m. Default: 1s
 	Interval time.Duration `yaml:"interval,omitempty"`
@@ -118,7 +118,7 @@ func (c *Config) checkProbes(faults *fault.List) {
 
 // LAN is the network behind a gateway.
 type LAN struct {
-	// Interfaces lead to the hosts. Example: [eth0]
+	// Interfaces are the interfaces that lead to the hosts. Example: [eth0]
 	Interfaces []string `yaml:"interfaces,omitempty"`
 	// Prefixes are the addresses of the hosts. Example: [10.1.0.0/16]
 	Prefixes []netip.Prefix `yaml:"prefixes,omitempty"`
@@ -182,15 +182,15 @@ type Peer struct {
 	// Example: hq.psk
 	PresharedKey string `yaml:"preshared_key,omitempty"`
 	// Endpoints are where the peer listens. Each path uses the first one that answers through its
-	// interface. The addresses of a name are looked up again every minute. A peer without endpoints
-	// begins itself. Example: ["hq.example:4790"]
+	// interface. The addresses of a name are looked up again every minute. A peer without endpoints has
+	// to start the session itself. Example: ["hq.example:4790"]
 	Endpoints []Endpoint `yaml:"endpoints,omitempty"`
-	// Mode is how packets to the peer are carried: tunnel, which encrypts them, plain, which sends them
-	// as they are, by a program in the kernel, or nat, which does so with the address of each path as their
-	// source. The peer needs the same value for nat. docs/gateway.md compares them. Default: tunnel
+	// Mode is how packets to the peer are carried: tunnel, which encrypts them; plain, as they are, by an
+	// eBPF program; or nat, as plain with the address of each path as their source. If it is nat, the peer
+	// needs nat, too. docs/gateway.md compares them. Default: tunnel
 	Mode string `yaml:"mode,omitempty"`
-	// Seal is which packets in the tunnel are encrypted: all, or none, which has a program in the kernel
-	// send them. The peer needs the same value. Default: all
+	// Seal is which packets in the tunnel are encrypted: all, or none, so that an eBPF program sends
+	// them. The peer needs the same value. Default: all
 	Seal string `yaml:"seal,omitempty"`
 	// Prefixes are behind the peer: packets to them are sent to it, and it may send only packets from
 	// them.
@@ -249,8 +249,8 @@ type Rule struct {
 	// Discipline distributes the packets over the paths: auto, dq, dqj, ratio, redundant, flow or
 	// best, or its parameters. docs/gateway.md describes them.
 	Discipline Discipline `yaml:"discipline"`
-	// Resequence is how the receiver puts them into order: auto, off, or the longest time that a packet
-	// is held. Default: auto. Example: 20ms
+	// Resequence is how the receiver restores the order of the packets: auto, off, or the longest time
+	// that a packet is held. Default: auto. Example: 20ms
 	Resequence Resequence `yaml:"resequence,omitempty"`
 	// CopyCostlier lets the discipline auto send copies of packets on paths that cost more than that of
 	// the packet. Default: false. Example: true
@@ -267,11 +267,11 @@ type Match struct {
 	// DSCP is a differentiated services code point: ef, va, cs0 to cs7, af11 to af43, le, or a number.
 	// Example: ef
 	DSCP DSCP `yaml:"dscp,omitempty"`
-	// Prefix has the source or the destination. Example: 10.2.3.0/24
+	// Prefix contains the source or the destination. Example: 10.2.3.0/24
 	Prefix netip.Prefix `yaml:"prefix,omitempty"`
-	// Mark is the packet's mark in the kernel (SO_MARK, tc skbedit), as set before ingress of the LAN's interface ends: a number, or a
-	// number and the mask of the bits that are compared. All peers need mode plain, mode nat or seal none, because
-	// the device of the tunnel does not pass marks on. Example: 0x10/0xff
+	// Mark is the packet's mark in the kernel (SO_MARK, tc skbedit) at ingress of the LAN's interface: a
+	// number, or a number and the mask of the bits that are compared. All peers need mode plain, mode nat
+	// or seal none, because the TUN device does not pass marks on. Example: 0x10/0xff
 	Mark Mark `yaml:"mark,omitempty"`
 }
 

@@ -125,7 +125,7 @@ type PathStatus struct {
 	Spread float64 `json:"spread_ms"`
 	Queue  float64 `json:"queue_ms"`
 	// Loss is the share of packets towards the peer that were lost. LostPackets are those that the peer misses, MissedPackets
-	// those from the peer that have not arrived here. With mode plain, packets bear nothing to count them by.
+	// those from the peer that have not arrived here. With mode plain, they are not known of paths that share an interface.
 	Loss          float64 `json:"loss"`
 	LostPackets   uint64  `json:"lost_packets"`
 	MissedPackets uint64  `json:"missed_packets"`
