@@ -18,14 +18,13 @@ const (
 	// MaxMemorySize bounds the encoding of a Memory in bytes.
 	MaxMemorySize = 400 * MaxEntries
 
-	// The bounds of what can be measured: 8 bit/s to 10 Tbit/s, a minute, and the rests until they no
-	// longer grow.
+	// The bounds of valid entries: 8 bit/s to 10 Tbit/s, a minute, and more rests than make a difference.
 	leastRate, mostRate = 1, 10e12 / 8
 	mostRTT             = time.Minute
 	mostRests           = 64
 )
 
-// Key identifies a path over connections: the EPE address of its egress peer, and the prefix of its client.
+// Key identifies a path across connections: the EPE address of its egress peer, and the prefix of its client.
 type Key struct {
 	Peer   netip.Addr   `json:"peer"`
 	Client netip.Prefix `json:"client"`
@@ -54,7 +53,7 @@ type Past struct {
 	Verdict Reason
 	Rests   int
 	Rest    time.Duration
-	// Left is how long this counts.
+	// Left is how long this information still counts.
 	Left time.Duration
 }
 
@@ -73,7 +72,7 @@ type Entry struct {
 	RestUntil time.Time `json:"rest_until,omitzero"`
 }
 
-// check returns why an entry cannot have been learned before now.
+// check returns why an entry is invalid, nil if it is valid.
 func (e *Entry) check(now time.Time) error {
 	switch {
 	case !e.Peer.IsValid() || !e.Client.IsValid() || KeyOf(e.Peer, e.Client.Addr()) != e.Key:

@@ -1,12 +1,11 @@
 // Package overflow decides which subflows of an MPTCP connection carry data: one path is first, and the
-// others rest, as backups, until it is saturated. A path that does not help rests again, for longer each
-// time.
+// others are at rest, as backups, until it is saturated. A path that does not help rests again, for longer
+// each time. docs/adr/0019 has the rules and their reasons.
 //
-// Linux' scheduler gives data to the subflow that is emptiest, whatever its rate and round-trip time, so
-// that a small object, or a stream that one path carries, waits for a slow path. A path at rest costs
-// nothing.
+// Linux' scheduler gives data to the subflow with the emptiest queue, whatever its rate and round-trip
+// time. So a small object, or a stream that one path carries, would wait for a slow path.
 //
-// It neither samples nor changes subflows; the path manager does.
+// The package neither samples nor changes subflows; the path manager does.
 package overflow
 
 import (
@@ -16,78 +15,79 @@ import (
 )
 
 const (
-	// Interval is how often the caller looks at a connection that has data in flight.
+	// Interval is the time between calls of Look for a connection that has data in flight.
 	Interval = 40 * time.Millisecond
 
 	// saturatedFor is how long all open paths are saturated before the next one is opened: longer than
 	// an object of 100 kB takes at 5 Mbit/s.
 	saturatedFor = 200 * time.Millisecond
-	// startFor is how long that is while one of them still grows in slow start, and may be enough soon, or
-	// if the next one has not helped before and seems to be slower: what a slow one is given first may hold up everything, and a
-	// stream is sent with a backlog from slow start until the first path has caught up.
+	// startFor replaces saturatedFor while an open path is in slow start and may soon suffice, and if the
+	// next path has not helped before and seems to be slower: the first data on a slow path may delay
+	// everything, and a stream has a backlog from slow start.
 	startFor = time.Second
-	// heldFor, or heldRoundTrips, is how long the first path has nothing to send, while another one has,
-	// when that one holds it up: the receive window is full, or the rest of an object is there. Otherwise
-	// the connection goes on, as when the scheduler gives a stream to the other path.
+	// heldFor, and heldRoundTrips, is how long the first path has nothing to send while another one has,
+	// before that one counts as head-of-line blocking: the receive window is full, or the rest of an
+	// object is on the other path.
 	heldFor        = 80 * time.Millisecond
 	heldRoundTrips = 2
-	// judgeAfter, or judgeRoundTrips, is how long an opened path starts before it is judged; one
+	// judgeAfter, and judgeRoundTrips, is the time from the opening of a path until it is judged; a path
 	// in slow start is judged after judgeSlowStart.
 	judgeAfter      = time.Second
 	judgeRoundTrips = 10
 	judgeSlowStart  = 4 * time.Second
-	// restFirst is how long a path rests that did not help; it doubles up to restMost.
+	// restFirst is how long a path rests that did not help; it doubles each time, up to restMost.
 	restFirst = 10 * time.Second
 	restMost  = 5 * time.Minute
-	// windowRests is how often that is doubled at least when the receive window was too small: it seldom grows, and
-	// a trial costs much.
+	// windowRests is the least number of doublings when the receive window was too small: the window
+	// seldom grows, and a trial is expensive.
 	windowRests = 2
-	// idleFor is how long the first path is not saturated, and carries all, before the others rest.
+	// idleFor is how long the first path is not saturated, and carries everything, before the others rest.
 	idleFor = time.Second
-	// againAfter is the least time between a rest without need and the next need.
+	// againAfter is the time within which a path that rests because it was not needed must not be needed
+	// again: otherwise it had blocked the first path, and did not help.
 	againAfter = time.Second
-	// measureOver is the time over which a rate is measured, recent how long one counts.
+	// measureOver is the time over which a rate is measured, recent the period for which a peak is kept.
 	measureOver = 200 * time.Millisecond
 	recent      = 2 * time.Second
 	// changeAfter is the least time between changes of the first path.
 	changeAfter = time.Second
 
-	// granule is what the scheduler gives to a subflow at once (MPTCP_SEND_BURST_SIZE).
+	// granule is the number of bytes that the scheduler gives to a subflow at once (MPTCP_SEND_BURST_SIZE).
 	granule = 64 << 10
-	// leastShare is the least share of the rate of all open paths that is worth a path's delay.
+	// leastShare is the share of the rate of all open paths below which a path rests.
 	leastShare = 0.04
-	// better is the delay, of that of the first path, below which another one becomes first.
+	// better is the fraction of the first path's delay below which another one becomes first.
 	better = 0.8
-	// worth is the rate, of that before a path was opened, below which it rests again, hurts at once.
+	// worth is the fraction of the connection's rate before a path was opened below which the path rests
+	// again, hurts that below which it does at once.
 	worth = 0.97
 	hurts = 0.5
-	// streams is what an application writes at least, of what the open paths carry, if it is a stream: with less
-	// they soon have nothing to send.
+	// streams is the fraction of what the open paths carry that the application of a stream writes at
+	// least: with less the paths soon have nothing to send.
 	streams = 0.5
-	// carries is the share of the first path's rate below which it carries everything itself.
+	// carries is the fraction of the first path's rate below which that path carries everything itself.
 	carries = 0.8
 )
 
-// Sample is the state of one path at a look. The paths of a connection are in the order of preference.
+// Sample is the state of one path in a call of Look.
 type Sample[K comparable] struct {
 	Path K
-	// Source identifies the subflow: the counters of another one begin at 0.
+	// Source identifies the subflow; each subflow has its own counters.
 	Source uint64
 	// Delivered counts delivered segments, and wraps around.
 	Delivered uint32
 	// Segment is the size of a segment in bytes, Cwnd the congestion window and InFlight what is
 	// sent and not acknowledged, in segments.
 	Segment, Cwnd, InFlight int
-	// NotSent is what is queued and was never sent, Window the receive window, in bytes.
+	// NotSent is the data that is queued and was never sent, Window the receive window, in bytes.
 	NotSent, Window int
 	// SRTT is the smoothed round-trip time (RFC 6298), MinRTT the least one; 0: not known.
 	SRTT, MinRTT time.Duration
 	// SlowStart is whether the window is below the slow start threshold.
 	SlowStart bool
-	// Idled is set if there was nothing to send for a moment since the last look.
+	// Idled is set if there was a time without anything to send since the last call.
 	Idled bool
-	// Silence is how long data has been in flight without progress that counts as a stall; 0: it
-	// has not.
+	// Silence is the time without progress of a subflow that has stalled; 0: it has not.
 	Silence time.Duration
 }
 
@@ -95,7 +95,7 @@ func (s *Sample[K]) saturated() bool { return s.NotSent > 0 || s.InFlight > 0 &&
 
 func (s *Sample[K]) busy() bool { return s.InFlight > 0 || s.NotSent > 0 }
 
-// Source is what the application of a connection has written.
+// Source is what the application has written to a connection.
 type Source struct {
 	// Written counts the bytes that it wrote.
 	Written uint64
@@ -120,13 +120,13 @@ const (
 	Slow
 	// Window: the receive window is too small for its delay.
 	Window
-	// NoGain: the connection carried less with it than without.
+	// NoGain: the connection carried less with it than without it.
 	NoGain
 	// Stalled: it made no progress in an earlier connection.
 	Stalled
-	// Commit: it carried what its budget allows.
+	// Commit: it has carried what its budget allows.
 	Commit
-	// Share: it carries its share, Ahead: it carried more than that.
+	// Share: it is not ahead of its share, Ahead: it is.
 	Share
 	Ahead
 )
@@ -144,18 +144,18 @@ func (r Reason) String() string {
 // Open reports whether a path with this reason carries data.
 func (r Reason) Open() bool { return r == First || r == Overflow || r == Alarm || r == Share }
 
-// Connection decides for one connection. The zero value is ready to use. It is not safe for concurrent
-// use.
+// Connection decides which paths of one connection are open. The zero value is ready to use. It is not safe
+// for concurrent use.
 type Connection[K comparable] struct {
-	// Recall, if set, returns what earlier connections learned of a path. It is called once for each.
+	// Recall, if set, returns what earlier connections learned of a path. It is called once for each path.
 	Recall func(K) Past
 	// Source, if set, returns what the application has written, false if that is not known. It is called
 	// when all open paths become saturated, and before another one opens because of that.
 	Source func() (Source, bool)
-	// Policy is what paths are chosen for. It does not change.
+	// Policy is how paths are chosen. It must not change.
 	Policy Policy
-	// Terms, if set, returns what the policy is given of a path. Start is the time at which the
-	// connection began, on the clock of budgets.
+	// Terms, if set, returns the terms of a path for the policy. Start is the time at which the connection
+	// began, on the clock of budgets.
 	Terms func(K) Terms
 	Start time.Duration
 
@@ -164,68 +164,68 @@ type Connection[K comparable] struct {
 	since time.Duration // when first was chosen
 
 	window        peak          // receive window in bytes
-	saturated     time.Duration // since when all open paths were saturated at each look
+	saturated     time.Duration // since when all open paths were saturated in each sample
 	isSaturated   bool
 	source        Source        // at that time
-	hasSource     bool          // it is known
-	carried       int           // bytes delivered since
-	started       bool          // an open path has been in slow start since
+	hasSource     bool          // source is known
+	carried       int           // bytes delivered since then
+	started       bool          // an open path has been in slow start since then
 	held          time.Duration // since when the first path has nothing to send, and another one has
-	heldBytes     int           // delivered since
+	heldBytes     int           // delivered since then
 	isHeld        bool
-	unsaturated   time.Duration // since when the first path alone would do
+	unsaturated   time.Duration // since when the first path alone would suffice
 	isUnsaturated bool
 	total         meter
 	doublings     int           // of row.idle
-	width         int           // how many paths Cost has open
-	aged          time.Duration // when Ratio last halved what paths carried
+	width         int           // number of open paths, with Cost
+	aged          time.Duration // when Ratio last halved path.carried
 }
 
-// path is what is known of a path.
+// path is the state of a path.
 type path struct {
 	reason    Reason
 	source    uint64
 	delivered uint32
-	seen      bool // counters are known
-	present   bool
+	seen      bool // source and delivered are known
+	present   bool // in the current samples
 	meter     meter
 	rate      peak // bytes/s; 0: not measured
 	minRTT    time.Duration
-	// settled is the rate that was measured while the path was saturated and past slow start, limited
-	// whether it was at all looks of the current measurement.
+	// settled is the rate that was measured while the path was saturated and not in slow start; limited is
+	// whether that applies to all samples of the current measurement.
 	settled peak
 	limited bool
 	past    Past
 	forget  time.Duration // when past no longer counts
-	learned bool          // since the last call of Learned
+	learned bool          // something, since the last call of Learned
 
 	opened time.Duration
 	closed time.Duration
-	alone  float64 // rate of the connection before it was opened
-	tried  bool    // it was judged by what the connection carries
-	until  time.Duration
-	// verdict is why it rests, or rested last, rests how often in a row it did not help.
+	alone  float64       // rate of the connection before the path was opened
+	tried  bool          // it was judged by the rate of the connection
+	until  time.Duration // when its rest ends
+	// verdict is why the path rests, or rested last; rests is how many times in a row it did not help.
 	verdict Reason
 	rests   int
 	delay   float64 // seconds
-	// hoped is the delay if a path of which nothing is known has at least the rate of the first: paths to one client
-	// often have their bottleneck in common.
+	// hoped is the delay, for a path that has not carried data at the rate of the first one or more: paths
+	// to one client often have their bottleneck in common.
 	hoped float64
-	// capacity is the rate in bytes/s of which the delay is.
+	// capacity is the rate in bytes/s that delay was computed with.
 	capacity float64
-	queued   time.Duration // until when its round-trip time includes a standing queue of this connection
+	queued   time.Duration // until when the round-trip time includes a standing queue of this connection
 	flight   peak          // bytes in flight
-	used     bool          // it carried data
-	replaced bool          // by a subflow that has not: what the one before showed counts
+	used     bool          // the path carried data
+	replaced bool          // the subflow is a new one that has carried none: delay stays that of the one before
 	growing  bool          // the rate is not known yet
-	bytes    int           // delivered since the last look
-	// With Ratio, member is whether it has a share, carried the bytes delivered, and given those with
-	// what is queued.
+	bytes    int           // delivered since the last call of Look
+	// With Ratio, member is whether the path has a share, carried the bytes that were delivered, and given
+	// carried and what is queued or in flight.
 	member         bool
 	carried, given float64
 }
 
-// peak is the highest value of a period of recent and of the one before.
+// peak is the highest value of the current period (of length recent) and of the one before.
 type peak struct {
 	now, before float64
 	since       time.Duration
@@ -242,13 +242,13 @@ func (p *peak) value() float64 { return max(p.now, p.before) }
 
 // meter measures a rate while there is something to send.
 type meter struct {
-	since time.Duration
-	bytes int
+	since time.Duration // start of the current measurement
+	bytes int           // since then
 	runs  bool
 	last  float64 // bytes/s of the last complete measurement
 }
 
-// add adds what was delivered up to now. It reports whether a measurement is complete.
+// add adds bytes that were delivered up to now. It reports whether a measurement is complete.
 func (m *meter) add(now time.Duration, bytes int, busy bool) bool {
 	if !busy {
 		m.runs = false
@@ -268,7 +268,7 @@ func (m *meter) add(now time.Duration, bytes int, busy bool) bool {
 	return true
 }
 
-// Reason returns why a path carries data or rests. An unknown one rests.
+// Reason returns why a path carries data or rests. A path that is not known rests.
 func (c *Connection[K]) Reason(k K) Reason {
 	if p := c.paths[k]; p != nil {
 		return p.reason
@@ -276,8 +276,8 @@ func (c *Connection[K]) Reason(k K) Reason {
 	return Unused
 }
 
-// Look applies the state of all paths that can carry data, which are in the order of preference, at a time
-// since any start. It reports whether a path opens or rests.
+// Look decides from the samples of all paths that can carry data, in the order of preference. The time now is
+// that since any fixed start. It reports whether a path that was at rest opened, or the reverse.
 func (c *Connection[K]) Look(now time.Duration, samples []Sample[K]) (changed bool) {
 	if c.paths == nil {
 		c.paths = map[K]*path{}
@@ -364,7 +364,7 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 	p.growing = rtt == 0 || s.busy() && p.settled.value() == 0 && !p.remembers(now)
 }
 
-// newPath returns the state of a path of which at most earlier connections know.
+// newPath returns the state of a path that this connection has not measured.
 func (c *Connection[K]) newPath(now time.Duration, k K) *path {
 	p := &path{}
 	if c.Recall == nil {
@@ -378,19 +378,19 @@ func (c *Connection[K]) newPath(now time.Duration, k K) *path {
 	return p
 }
 
-// remembers reports whether the rate that earlier connections measured counts: this one has not measured
-// the path's.
+// remembers reports whether the rate that earlier connections measured counts, because this one has not
+// measured it.
 func (p *path) remembers(now time.Duration) bool {
 	return p.settled.value() == 0 && p.past.Rate > 0 && now < p.forget
 }
 
-// helped reports whether the path carried data before, in this connection or an earlier one, and did not rest
-// since because that did not help.
+// helped reports whether the path carried data before, in this connection or an earlier one, and has not been
+// found since to be of no help.
 func (p *path) helped(now time.Duration) bool {
 	return p.verdict == Unused && (p.settled.value() > 0 || p.remembers(now))
 }
 
-// unknown reports whether nothing is known of the rate of a path: it has not carried data.
+// unknown reports whether nothing is known of the rate of a path, because it has not carried data.
 func (p *path) unknown(now time.Duration) bool { return !p.used && p.known(now) == 0 }
 
 // known is the rate of a path in bytes/s, 0 if none was measured.
@@ -401,8 +401,8 @@ func (p *path) known(now time.Duration) float64 {
 	return p.rate.value()
 }
 
-// starts reports whether the rate of a path does not show yet what it carries. With a standing queue it
-// does, in slow start too.
+// starts reports whether the path is in slow start and its rate is not yet what the path can carry. With a
+// standing queue it is, in slow start too.
 func (s *Sample[K]) starts() bool {
 	return s.SlowStart && (s.MinRTT == 0 || s.SRTT < 2*s.MinRTT)
 }
@@ -429,7 +429,7 @@ func estimate[K comparable](s *Sample[K]) float64 {
 	return float64(s.Cwnd*s.Segment) / s.SRTT.Seconds()
 }
 
-// choose chooses the first path: that with the least delay, unless the present one is nearly as good.
+// choose chooses the first path: the one with the shortest delay, unless the current one is nearly as good.
 func (c *Connection[K]) choose(now time.Duration, samples []Sample[K]) {
 	was := c.first
 	if was != nil && !was.present {
@@ -456,9 +456,9 @@ func (c *Connection[K]) choose(now time.Duration, samples []Sample[K]) {
 		was.reason = Unused
 	}
 	switch c.first = best; {
-	case was == nil: // the preferred path is not measured yet
+	case was == nil: // another path may become first as soon as it is measured
 		c.since = now - changeAfter
-	case best.unknown(now): // it shows soon what it carries
+	case best.unknown(now): // its rate is soon measured
 		c.since = now - changeAfter + 2*measureOver
 	default:
 		c.since = now
@@ -467,7 +467,8 @@ func (c *Connection[K]) choose(now time.Duration, samples []Sample[K]) {
 	c.isSaturated, c.isUnsaturated = false, false
 }
 
-// load is what the first path must carry: what the connection carries, or more than the first path can.
+// load returns the rate that the first path must carry: that of the connection, or more than the first path
+// can while it is saturated.
 func (c *Connection[K]) load(first *path) float64 {
 	if c.isSaturated {
 		return max(first.capacity, c.total.last)
@@ -475,7 +476,7 @@ func (c *Connection[K]) load(first *path) float64 {
 	return c.total.last
 }
 
-// alarm opens all paths while the first one makes no progress, and reports whether it does not.
+// alarm opens all paths while the first one makes no progress. It reports whether that is so.
 func (c *Connection[K]) alarm(now time.Duration, samples []Sample[K]) bool {
 	silent := false
 	for i := range samples {
@@ -517,7 +518,7 @@ func (p *path) rest(now time.Duration, why Reason) {
 // rest returns how long a path rests that did not help so many times before.
 func rest(before int) time.Duration { return min(restMost, restFirst<<min(before, 8)) }
 
-// judge lets open paths rest that do not help.
+// judge makes open paths rest that do not help.
 func (c *Connection[K]) judge(now time.Duration, samples []Sample[K]) {
 	sum := 0.0 // the rate of all open paths
 	for i := range samples {
@@ -565,8 +566,8 @@ func (c *Connection[K]) judge(now time.Duration, samples []Sample[K]) {
 		case why == Window:
 			p.rest(now, Window)
 		case !p.tried && measured && c.total.last < worth*p.alone:
-			// While the first path is saturated this one does not hold it up. And if the receive window
-			// would allow for much more, it is the application that has less to send.
+			// While the first path is saturated, this one does not block it. And if the receive window
+			// allows much more, the application has less to send.
 			if !limited && (window == 0 || c.total.last > hurts*window/p.delay) {
 				p.rest(now, NoGain)
 			}
@@ -576,10 +577,10 @@ func (c *Connection[K]) judge(now time.Duration, samples []Sample[K]) {
 	}
 }
 
-// repays reports whether a path that carries a share of the rate of all, itself included, is worth a delay that is
-// longer than theirs by so many seconds, for a transfer of unknown length that has lasted for some time. Such a
-// transfer is expected to go on for as long as it has lasted. The path shortens that by its share, but carries next to
-// nothing in its first round trip, and the last data arrives later by the delay.
+// repays reports whether a path makes a transfer of unknown length shorter that has lasted for some time. The
+// transfer is expected to go on for as long as it has lasted. The path, with a share of the rate of all paths
+// including its own, shortens that by the share, but carries next to nothing in its first round trip, and the
+// last data arrives longer seconds later because of the path's longer delay.
 func repays(lasted, rtt time.Duration, share, longer float64) bool {
 	return (lasted-rtt).Seconds()*share >= longer
 }
@@ -592,10 +593,11 @@ func (c *Connection[K]) readSource(row *row) (Source, bool) {
 	return c.Source()
 }
 
-// catchesUp reports whether the open paths carry a stream and what it wrote before: while they were saturated, its
-// application did not have to wait, and wrote less than was delivered. Then that time begins again, as it does when
-// slow start ended in it. The end of a file, for which nothing is written, is no stream. latest is what was delivered
-// since the last look: with nothing, the samples may be older than what the application has written.
+// catchesUp reports whether the open paths suffice for a stream and are only saturated by its backlog: during the
+// time of saturation the application did not have to wait, and wrote less than was delivered. If so, that time
+// starts again; it also does when slow start ended during it. For the end of a file nothing is written, so that it
+// is not taken for a stream. latest is the number of bytes delivered since the last call of Look: if it is 0, the
+// samples may be older than what the application has written.
 func (c *Connection[K]) catchesUp(now time.Duration, row *row, starts bool, latest int) bool {
 	s, ok := c.readSource(row)
 	switch {
@@ -612,7 +614,7 @@ func (c *Connection[K]) catchesUp(now time.Duration, row *row, starts bool, late
 	return true
 }
 
-// overflow opens the next path when all open ones have been saturated for a while, and lets the others
+// overflow opens the next path when all open ones have been saturated for long enough, and makes the others
 // rest when the first one carries everything.
 func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 	row := &policies[c.Policy]
@@ -668,7 +670,7 @@ func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 			return
 		}
 		if row.retries && next.reason == Unused && !next.tried && next.alone > 0 && c.saturated-next.closed < againAfter {
-			// The first path was not saturated because this one held it up.
+			// The first path was not saturated because this one blocked it.
 			next.rest(now, NoGain)
 			return
 		}

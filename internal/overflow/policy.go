@@ -7,26 +7,26 @@ import (
 	"time"
 )
 
-// Policy is what the paths of a connection are chosen for.
+// Policy is how the paths of a connection are chosen.
 type Policy uint8
 
 // The policies.
 const (
 	// Throughput opens further paths while the open ones are saturated, as long as they help.
 	Throughput Policy = iota
-	// Latency opens a further path only during a transfer that has lasted for longer than that path
-	// delays data, so that short transfers use the best path alone.
+	// Latency opens a further path only during a transfer that has lasted for longer than that path's
+	// delay, so that short transfers use the best path alone.
 	Latency
-	// Steady keeps the first path, and opens further ones soon after it is saturated and for a while.
+	// Steady keeps the first path, and opens further ones soon after it is saturated, for 5 s or longer.
 	Steady
 	// Cost opens paths in the order of their ranks: each up to its budget, and further ones while
 	// those before are saturated.
 	Cost
-	// Ratio divides the data by shares: paths that are ahead of theirs rest.
+	// Ratio divides the data by shares: paths that are ahead of their share rest.
 	Ratio
 )
 
-// way is how a policy finds the open paths.
+// way is the algorithm of a policy.
 type way uint8
 
 const (
@@ -39,31 +39,37 @@ const (
 type row struct {
 	name string
 	way  way
-	// better is the delay, of that of the first path, below which another one becomes first.
+	// better is the fraction of the first path's delay below which another one becomes first.
 	better float64
 	// saturated is how long all open paths are saturated before the next one is opened, start that time
 	// while one of them is in slow start, and idle how long the first path is not saturated before the
 	// others rest.
 	saturated, start, idle time.Duration
-	// outlasts is set if the next path opens only after its own delay without a pause, free if the others rest whatever
-	// they carry, for which idle doubles when the next one is needed again within it.
-	outlasts, free bool
-	// awaits is set if no path opens while a stream catches up with what it has written.
+	// outlasts: the next path opens only after a time of saturation, without a pause, that is as long as its
+	// own delay.
+	outlasts bool
+	// free: the other paths rest whatever they carry once the first one is not saturated. idle doubles when the
+	// next path is needed again within it.
+	free bool
+	// awaits: no path opens while a stream catches up with its backlog.
 	awaits bool
-	// judges is set if paths that do not help rest, retries if needing one again within againAfter means
-	// that it did not help, repays if a longer path of known rate opens only for transfers that it shortens.
-	judges, retries, repays bool
+	// judges: paths that do not help rest.
+	judges bool
+	// retries: a path that is needed again within againAfter did not help.
+	retries bool
+	// repays: a longer path of known rate opens only for transfers that it shortens.
+	repays bool
 }
 
 const (
-	// soon is the time that is saturated for where data should not wait: two looks.
+	// soon is the time of saturation of policies whose data should not wait: two intervals.
 	soon = 2 * Interval
 	// steadyBetter and steadyIdle are those of Steady: each change of paths reorders data.
 	steadyBetter = 0.5
 	steadyIdle   = 5 * time.Second
 	// mostDoublings bounds those of idle.
 	mostDoublings = 6
-	// ageEvery is how often what paths carried counts half, with Ratio.
+	// ageEvery is how often Ratio halves what paths carried.
 	ageEvery = 5 * time.Second
 	// budgetFor is the time for which an unused budget accumulates.
 	budgetFor = time.Second
@@ -86,7 +92,7 @@ func PolicyNames() (names []string) {
 	return names
 }
 
-// PolicyNamed returns the policy of a name.
+// PolicyNamed returns the policy with that name, false if there is none.
 func PolicyNamed(name string) (Policy, bool) {
 	at := slices.Index(PolicyNames(), name)
 	return Policy(max(at, 0)), at >= 0
@@ -105,19 +111,19 @@ func (p Policy) Ranks() bool { return policies[p].way == byRank }
 // Shares is documented with Ranks.
 func (p Policy) Shares() bool { return policies[p].way == byShare }
 
-// Terms are what a policy is given of a path. The zero value is that of a path which is not listed: it
+// Terms are the parameters of a path for a policy. The zero value is that of a path which is not listed: it
 // carries data only when no listed one can.
 type Terms struct {
 	// Listed is set if the policy names the path.
 	Listed bool
-	// Rank orders the paths of Cost, Budget bounds what this one carries; nil: nothing does.
+	// Rank orders the paths of Cost, Budget limits what this one carries; nil: no limit.
 	Rank   int
 	Budget *Budget
 	// Share is the weight of the path in Ratio.
 	Share float64
 }
 
-// Budget is what paths may carry: a token bucket. Connections may share one, if their Start is of the same
+// Budget limits what paths carry: a token bucket. Connections may share one if their Start is on the same
 // clock. It is not safe for concurrent use.
 type Budget struct {
 	rate, left float64 // bytes/s, bytes
@@ -135,7 +141,7 @@ func (b *Budget) take(now time.Duration, bytes int) {
 		b.left = min(most, b.left+b.rate*(now-b.at).Seconds())
 		b.at = now
 	}
-	// Paths with data in flight go on for a while.
+	// What is in flight on paths that rest still arrives, so that left may become negative.
 	b.left = max(-most, b.left-float64(bytes))
 	switch {
 	case b.left <= 0:
@@ -167,8 +173,8 @@ func (c *Connection[K]) decide(now time.Duration, samples []Sample[K]) {
 	}
 }
 
-// measureAll updates the rate of the connection. It returns what all paths delivered since the last look,
-// whether any is busy, and whether a measurement is complete.
+// measureAll updates the rate of the connection. It returns the bytes that all paths delivered since the last
+// call of Look, whether any path is busy, and whether a measurement is complete.
 func (c *Connection[K]) measureAll(now time.Duration, samples []Sample[K]) (bytes int, busy, measured bool) {
 	for i := range samples {
 		bytes += c.paths[samples[i].Path].bytes
@@ -300,7 +306,7 @@ func (c *Connection[K]) divide(now time.Duration, samples []Sample[K]) {
 		p := c.paths[s.Path]
 		p.carried += float64(p.bytes)
 		switch {
-		case again: // it would make up for what it did not carry while it was not there
+		case again: // a new path would make up for what it did not carry before
 			p.carried = 0
 		case age:
 			p.carried /= 2
