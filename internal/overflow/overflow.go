@@ -25,11 +25,11 @@ const (
 	// next path has not helped before and seems to be slower: the first data on a slow path may delay
 	// everything, and a stream has a backlog from slow start.
 	startFor = time.Second
-	// heldFor, and heldRoundTrips, is how long the first path has nothing to send while another one has,
+	// blockedFor, and blockedRoundTrips, is how long the first path has nothing to send while another one has,
 	// before that one counts as head-of-line blocking: the receive window is full, or the rest of an
 	// object is on the other path.
-	heldFor        = 80 * time.Millisecond
-	heldRoundTrips = 2
+	blockedFor        = 80 * time.Millisecond
+	blockedRoundTrips = 2
 	// judgeAfter, and judgeRoundTrips, is the time from the opening of a path until it is judged; a path
 	// in slow start is judged after judgeSlowStart.
 	judgeAfter      = time.Second
@@ -52,8 +52,8 @@ const (
 	// changeAfter is the least time between changes of the first path.
 	changeAfter = time.Second
 
-	// granule is the number of bytes that the scheduler gives to a subflow at once (MPTCP_SEND_BURST_SIZE).
-	granule = 64 << 10
+	// sendBurst is the number of bytes that the scheduler gives to a subflow at once (MPTCP_SEND_BURST_SIZE).
+	sendBurst = 64 << 10
 	// leastShare is the share of the rate of all open paths below which a path rests.
 	leastShare = 0.04
 	// better is the fraction of the first path's delay below which another one becomes first.
@@ -170,9 +170,9 @@ type Connection[K comparable] struct {
 	hasSource     bool          // source is known
 	carried       int           // bytes delivered since then
 	started       bool          // an open path has been in slow start since then
-	held          time.Duration // since when the first path has nothing to send, and another one has
-	heldBytes     int           // delivered since then
-	isHeld        bool
+	blocked       time.Duration // since when the first path has nothing to send, and another one has
+	blockedBytes  int           // delivered since then
+	isBlocked     bool
 	unsaturated   time.Duration // since when the first path alone would suffice
 	isUnsaturated bool
 	total         meter
@@ -193,17 +193,17 @@ type path struct {
 	minRTT    time.Duration
 	// settled is the rate that was measured while the path was saturated and not in slow start; limited is
 	// whether that applies to all samples of the current measurement.
-	settled peak
-	limited bool
-	past    Past
-	forget  time.Duration // when past no longer counts
-	learned bool          // something, since the last call of Learned
+	settled     peak
+	limited     bool
+	past        Past
+	pastExpires time.Duration // when past no longer counts
+	learned     bool          // something, since the last call of Learned
 
-	opened time.Duration
-	closed time.Duration
-	alone  float64       // rate of the connection before the path was opened
-	tried  bool          // it was judged by the rate of the connection
-	until  time.Duration // when its rest ends
+	opened     time.Duration
+	closed     time.Duration
+	rateBefore float64       // rate of the connection before the path was opened
+	tried      bool          // it was judged by the rate of the connection
+	restsUntil time.Duration // when its rest ends
 	// verdict is why the path rests, or rested last; rests is how many times in a row it did not help.
 	verdict Reason
 	rests   int
@@ -328,7 +328,7 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 			p.settled.add(now, p.meter.last)
 			p.queued = now + recent
 			if p.learned = true; p.verdict == Stalled {
-				p.verdict, p.rests, p.until = Unused, 0, 0
+				p.verdict, p.rests, p.restsUntil = Unused, 0, 0
 			}
 		}
 	}
@@ -356,10 +356,10 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 		p.flight.add(now, float64(s.InFlight*s.Segment))
 		delay = max(s.MinRTT.Seconds(), delay-p.flight.value()/rate)
 	}
-	p.delay, p.capacity = delay+granule/rate, rate
+	p.delay, p.capacity = delay+sendBurst/rate, rate
 	p.hoped = p.delay
 	if p.used = p.used || s.busy(); p.unknown(now) && c.first != nil {
-		p.hoped = delay + granule/max(rate, c.first.capacity)
+		p.hoped = delay + sendBurst/max(rate, c.first.capacity)
 	}
 	p.growing = rtt == 0 || s.busy() && p.settled.value() == 0 && !p.remembers(now)
 }
@@ -371,9 +371,9 @@ func (c *Connection[K]) newPath(now time.Duration, k K) *path {
 		return p
 	}
 	p.past = c.Recall(k)
-	p.forget, p.rests, p.verdict = now+p.past.Left, p.past.Rests, p.past.Verdict
+	p.pastExpires, p.rests, p.verdict = now+p.past.Left, p.past.Rests, p.past.Verdict
 	if p.past.Rest > 0 {
-		p.reason, p.until = p.past.Verdict, now+p.past.Rest
+		p.reason, p.restsUntil = p.past.Verdict, now+p.past.Rest
 	}
 	return p
 }
@@ -381,7 +381,7 @@ func (c *Connection[K]) newPath(now time.Duration, k K) *path {
 // remembers reports whether the rate that earlier connections measured counts, because this one has not
 // measured it.
 func (p *path) remembers(now time.Duration) bool {
-	return p.settled.value() == 0 && p.past.Rate > 0 && now < p.forget
+	return p.settled.value() == 0 && p.past.Rate > 0 && now < p.pastExpires
 }
 
 // helped reports whether the path carried data before, in this connection or an earlier one, and has not been
@@ -414,7 +414,7 @@ func (c *Connection[K]) Learned(now time.Duration, k K) (Past, bool) {
 		return Past{}, false
 	}
 	p.learned = false
-	past := Past{Rate: p.settled.value(), MinRTT: p.minRTT, Verdict: p.verdict, Rests: p.rests, Rest: max(p.until-now, 0)}
+	past := Past{Rate: p.settled.value(), MinRTT: p.minRTT, Verdict: p.verdict, Rests: p.rests, Rest: max(p.restsUntil-now, 0)}
 	if p.remembers(now) {
 		past.Rate = p.past.Rate
 	}
@@ -443,8 +443,8 @@ func (c *Connection[K]) choose(now time.Duration, samples []Sample[K]) {
 		p := c.paths[samples[i].Path]
 		switch {
 		case best == nil,
-			now >= p.until && now < best.until,
-			p.hoped < policies[c.Policy].better*best.delay && !p.growing && (now >= p.until || was == nil && now < best.until) &&
+			now >= p.restsUntil && now < best.restsUntil,
+			p.hoped < policies[c.Policy].better*best.delay && !p.growing && (now >= p.restsUntil || was == nil && now < best.restsUntil) &&
 				(was == nil || p.capacity >= carries*c.load(was)):
 			best = p
 		}
@@ -487,7 +487,7 @@ func (c *Connection[K]) alarm(now time.Duration, samples []Sample[K]) bool {
 		case p == c.first:
 		case silent:
 			p.open(now, Alarm, 0)
-		case p.reason == Alarm && p.alone == 0:
+		case p.reason == Alarm && p.rateBefore == 0:
 			p.rest(now, Unused)
 		case p.reason == Alarm: // it was open before
 			p.reason = Overflow
@@ -496,9 +496,9 @@ func (c *Connection[K]) alarm(now time.Duration, samples []Sample[K]) bool {
 	return silent
 }
 
-func (p *path) open(now time.Duration, why Reason, alone float64) {
+func (p *path) open(now time.Duration, why Reason, rateBefore float64) {
 	if !p.reason.Open() {
-		p.opened, p.alone, p.tried = now, alone, alone == 0
+		p.opened, p.rateBefore, p.tried = now, rateBefore, rateBefore == 0
 	}
 	p.reason = why
 }
@@ -509,7 +509,7 @@ func (p *path) rest(now time.Duration, why Reason) {
 		if why == Window {
 			p.rests = max(p.rests, windowRests)
 		}
-		p.until = now + rest(p.rests)
+		p.restsUntil = now + rest(p.rests)
 		p.rests++
 		p.verdict, p.learned = why, true
 	}
@@ -528,14 +528,14 @@ func (c *Connection[K]) judge(now time.Duration, samples []Sample[K]) {
 	}
 	bytes, busy, measured := c.measureAll(now, samples)
 	at := slices.IndexFunc(samples, func(s Sample[K]) bool { return c.paths[s.Path] == c.first })
-	held := busy && at >= 0 && !samples[at].busy()
+	blocked := busy && at >= 0 && !samples[at].busy()
 	limited := at >= 0 && samples[at].saturated()
-	if held && !c.isHeld {
-		c.held, c.heldBytes = now, 0
+	if blocked && !c.isBlocked {
+		c.blocked, c.blockedBytes = now, 0
 	} else {
-		c.heldBytes += bytes
+		c.blockedBytes += bytes
 	}
-	c.isHeld = held
+	c.isBlocked = blocked
 	window := c.window.value()
 	for i := range samples {
 		s := &samples[i]
@@ -545,15 +545,15 @@ func (c *Connection[K]) judge(now time.Duration, samples []Sample[K]) {
 		}
 		rate := cmp.Or(p.rate.value(), estimate(s))
 		why := NoGain
-		if window > 0 && window/p.delay < max(sum-rate, p.alone) {
+		if window > 0 && window/p.delay < max(sum-rate, p.rateBefore) {
 			why = Window
 		}
-		if least := max(heldFor, heldRoundTrips*s.MinRTT); held && s.busy() && now-c.held >= least &&
-			float64(c.heldBytes) < hurts*p.alone*(now-c.held).Seconds() {
+		if least := max(blockedFor, blockedRoundTrips*s.MinRTT); blocked && s.busy() && now-c.blocked >= least &&
+			float64(c.blockedBytes) < hurts*p.rateBefore*(now-c.blocked).Seconds() {
 			p.rest(now, why)
 			continue
 		}
-		if !p.tried && measured && !limited && s.busy() && c.total.since-measureOver >= p.opened && c.total.last < hurts*p.alone {
+		if !p.tried && measured && !limited && s.busy() && c.total.since-measureOver >= p.opened && c.total.last < hurts*p.rateBefore {
 			p.rest(now, why)
 			continue
 		}
@@ -565,7 +565,7 @@ func (c *Connection[K]) judge(now time.Duration, samples []Sample[K]) {
 			p.rest(now, Slow)
 		case why == Window:
 			p.rest(now, Window)
-		case !p.tried && measured && c.total.last < worth*p.alone:
+		case !p.tried && measured && c.total.last < worth*p.rateBefore:
 			// While the first path is saturated, this one does not block it. And if the receive window
 			// allows much more, the application has less to send.
 			if !limited && (window == 0 || c.total.last > hurts*window/p.delay) {
@@ -632,7 +632,7 @@ func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 			starts = starts || s.starts()
 			sum += rate
 			longest = max(longest, p.delay)
-		case now >= p.until && (next == nil || p.delay < next.delay):
+		case now >= p.restsUntil && (next == nil || p.delay < next.delay):
 			next, nextRate = p, p.known(now)
 		}
 		if p == c.first {
@@ -669,7 +669,7 @@ func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 		if c.catchesUp(now, row, starts, carried) {
 			return
 		}
-		if row.retries && next.reason == Unused && !next.tried && next.alone > 0 && c.saturated-next.closed < againAfter {
+		if row.retries && next.reason == Unused && !next.tried && next.rateBefore > 0 && c.saturated-next.closed < againAfter {
 			// The first path was not saturated because this one blocked it.
 			next.rest(now, NoGain)
 			return

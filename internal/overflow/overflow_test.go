@@ -96,7 +96,7 @@ func (m *model) run(load float64, d time.Duration) float64 {
 		can, slowest := load, 0.0
 		for i, r := range m.roads {
 			if m.c.Reason(i).Open() || m.now == 0 && i == 0 {
-				slowest = max(slowest, r.rtt.Seconds()+granule/r.rate)
+				slowest = max(slowest, r.rtt.Seconds()+sendBurst/r.rate)
 				m.open[i] += Interval
 			}
 		}
@@ -375,7 +375,7 @@ func TestHeld(t *testing.T) {
 	if r := look(50); r != Overflow {
 		t.Errorf("after one look it is %s", r)
 	}
-	if look(0); m.c.isHeld {
+	if look(0); m.c.isBlocked {
 		t.Error("an idle path holds up the first")
 	}
 	if look(50); look(50) != Overflow || look(50) != NoGain {

@@ -219,7 +219,7 @@ func (c *Connection[K]) rank(now time.Duration, samples []Sample[K]) {
 			b.take(c.Start+now, r.bytes)
 		}
 		switch {
-		case r.terms.Budget != nil && r.terms.Budget.spent, r.verdict == Stalled && now < r.until:
+		case r.terms.Budget != nil && r.terms.Budget.spent, r.verdict == Stalled && now < r.restsUntil:
 			spent = append(spent, r)
 		default:
 			able = append(able, r)
@@ -323,7 +323,7 @@ func (c *Connection[K]) divide(now time.Duration, samples []Sample[K]) {
 			p.reason = Overflow
 		case !p.member:
 			p.reason = Unused
-		case p.given <= all*share/shares+granule:
+		case p.given <= all*share/shares+sendBurst:
 			p.reason = Share
 		default:
 			p.reason = Ahead
