@@ -48,7 +48,7 @@ type connection struct {
 	since         time.Time // when it became known
 	use           overflow.Connection[pathKey]
 	socket        socket
-	rule          *rule // nil: none is for it
+	rule          *rule // nil: none applies
 }
 
 // subflow is a subflow of a connection; peer is -1 if it is on the default address.
@@ -70,12 +70,12 @@ type subflow struct {
 	standbyUntil time.Time // a backup until this time and until nothing is queued
 	since        time.Time // established
 	reviewed     uint64    // last dump in which it was as known
-	number       uint64    // of all subflows
+	number       uint64    // unique among the subflows of the machine
 	// use is why it carries data or rests, last its last sample, and progress the time of the last
-	// one in which more was acknowledged.
+	// sample in which more was acknowledged.
 	use      overflow.Reason
 	last     mptcp.Subflow
-	idled    bool // since the sample before
+	idled    bool // between the last two samples
 	progress time.Time
 }
 
@@ -277,8 +277,8 @@ func (c *connection) mustBackUp(s *subflow) bool {
 	return p.backup || p.state(c.client) == RouteDraining
 }
 
-// setPriorities requests the desired priorities of all subflows. Those that are to carry data are first: while
-// all are backups, the scheduler gives data to any of them, however slow.
+// setPriorities requests the desired priorities of all subflows. Those that are to carry data come first: while
+// all are backups, the scheduler sends data on any of them, however slow.
 func (c *connection) setPriorities() {
 	for _, backup := range []bool{false, true} {
 		for _, s := range c.subflows {

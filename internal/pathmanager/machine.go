@@ -51,15 +51,15 @@ type machine struct {
 	// shareDefault disables making the subflow on the default address a backup when it is
 	// redundant.
 	shareDefault bool
-	// overflow makes all paths of a connection but the first backups until it is saturated, where no rule
-	// has another policy. memory is what connections learned of them.
+	// overflow makes all paths of a connection but the first backups until that is saturated, unless a rule
+	// has another policy. memory is what connections learned of paths.
 	overflow bool
 	rules    []*rule
-	// blind is why the paths of no connection are chosen, "" if they can be.
+	// blind is why the paths of connections cannot be chosen, "" if they can.
 	blind string
-	// within reports whether a cgroup is the one of a path or beneath it.
+	// within reports whether a cgroup has that path or is beneath it.
 	within func(cgroup uint64, path string) bool
-	// source returns what the application of a connection has written, false if that is not known.
+	// source returns what the application has written to a connection, false if that is not known.
 	source func(token uint32) (overflow.Source, bool)
 	// epoch is when the first connection became known; arrived is set when one was added whose first
 	// sample decides on its rule.

@@ -88,16 +88,16 @@ type Options struct {
 	// ShareDefault keeps the subflow on the default address in use; otherwise it becomes a
 	// backup once the connection has a subflow to every egress peer.
 	ShareDefault bool
-	// Overflow lets one path of a connection carry data first; the others are backups until it is
+	// Overflow makes one path of a connection carry data first; the others are backups until it is
 	// saturated. All connections with several subflows are then sampled.
 	Overflow bool
-	// Rules give connections other policies; the first that matches counts.
+	// Rules assign other policies to connections; the first one that matches is used.
 	Rules []Rule
 	// Memory is what connections of a previous instance learned of paths; nil: nothing. The Manager
 	// keeps it.
 	Memory *overflow.Memory
 	// Remember, if set, is called with what connections learned of paths, within rememberEvery of a
-	// change, and at the end of Run. It must not block, and keeps the slice.
+	// change, and at the end of Run. It must not block, and owns the slice.
 	Remember func([]overflow.Entry)
 	// Keep retains announcements and the selected path manager when Run returns.
 	Keep bool
@@ -135,10 +135,11 @@ type Manager struct {
 	reviewAt    time.Time // next periodic dump; zero: none, there are no connections
 	countAt     time.Time // next count of unjoined addresses
 
-	// data is nil where the kernel does not count the bytes of connections. standAt is when to read the
-	// kernel's counter of reinjections next, which was reinjections; zero: there are no connections.
+	// data is nil where the kernel does not count the bytes of connections. standAt is the time of the next
+	// read of the kernel's counter of reinjections, zero if there are no connections; reinjections is its
+	// last value.
 	data         dataSource
-	blind        string // why standstills are not looked for
+	blind        string // why standstills cannot be detected, "" if they can
 	standstills  standstills
 	standAt      time.Time
 	reinjections uint64
@@ -253,7 +254,8 @@ func newManager(o Options, k kernel) *Manager {
 	}
 }
 
-// limit switches off what the kernel gives no signals for, and reports whether standstills can be looked for.
+// limit disables what needs signals that the kernel does not give, and reports whether standstills can be
+// detected.
 func (m *Manager) limit(s mptcp.Signals) (standstills bool) {
 	if err := s.Choosing(); err != nil {
 		m.machine.blind = err.Error()
@@ -264,12 +266,12 @@ func (m *Manager) limit(s mptcp.Signals) (standstills bool) {
 	err := s.Standstills()
 	if err != nil {
 		m.blind = err.Error()
-		m.log.Warn("connections that stand still are not looked for", "err", err)
+		m.log.Warn("connections that stand still are not detected", "err", err)
 	}
 	return err == nil
 }
 
-// off returns what does not work because the kernel gives no signals for it.
+// off returns what does not work because the kernel lacks the signals, with the reasons.
 func (m *Manager) off() (reasons []string) {
 	if why := m.machine.blind; why != "" && m.machine.shallChoose() {
 		reasons = append(reasons, why)

@@ -8,11 +8,11 @@ import (
 	"github.com/tabane/tabane/internal/overflow"
 )
 
-// Rule gives connections a policy. All of its conditions that are set must apply; without any it is for all
-// connections.
+// Rule assigns a policy to connections. All of its conditions that are set must apply; without any it applies to
+// all connections.
 type Rule struct {
-	// Port is that of the server, Mark that of its sockets (SO_MARK); 0: any. Cgroup is the path of a
-	// cgroup of version 2, beneath which the listening socket was opened; "": any.
+	// Port is the server's port, Mark the mark of its sockets (SO_MARK); 0: any. Cgroup is the path of a
+	// cgroup of version 2: that of the process which opened the listening socket, or one above it; "": any.
 	Port   uint16
 	Mark   uint32
 	Cgroup string
@@ -21,7 +21,7 @@ type Rule struct {
 	Paths []RulePath
 }
 
-// RulePath is what a policy is given of an egress peer, by its EPE address.
+// RulePath are the parameters of an egress peer, identified by its EPE address.
 type RulePath struct {
 	Peer netip.Addr
 	// Share is the weight of the path for overflow.Ratio, Commit the rate in bytes/s up to which
@@ -32,7 +32,7 @@ type RulePath struct {
 // needsSocket reports whether the rule has conditions that only a sample of a subflow shows.
 func (r *Rule) needsSocket() bool { return r.Mark != 0 || r.Cgroup != "" }
 
-// socket is what rules are matched with.
+// socket is what rules are matched against.
 type socket struct {
 	port   uint16
 	mark   uint32
@@ -62,7 +62,8 @@ func newRules(all []Rule) []*rule {
 	return rules
 }
 
-// matches reports whether the rule is for a socket. within reports whether a cgroup is one or beneath it.
+// matches reports whether the rule applies to a socket. within reports whether a cgroup has that path or is
+// beneath it.
 func (r *rule) matches(s socket, within func(cgroup uint64, path string) bool) bool {
 	switch {
 	case r.Port != 0 && r.Port != s.port:
@@ -100,10 +101,10 @@ func (c *connection) policy() string {
 	return overflow.Throughput.String()
 }
 
-// shallChoose reports whether the paths of some connections are to be chosen, choosesAny whether the kernel
-// allows for it as well.
+// shallChoose reports whether the configuration has the paths of some connections chosen.
 func (m *machine) shallChoose() bool { return m.overflow || len(m.rules) > 0 }
 
+// choosesAny reports whether that is so and the kernel gives the signals for it.
 func (m *machine) choosesAny() bool { return m.blind == "" && m.shallChoose() }
 
 // needsSockets reports whether a rule has conditions that only a sample shows.
@@ -111,7 +112,7 @@ func (m *machine) needsSockets() bool {
 	return m.blind == "" && slices.ContainsFunc(m.rules, func(r *rule) bool { return r.needsSocket() })
 }
 
-// useAgain begins to choose the paths of a connection by its rule.
+// useAgain starts to choose the paths of a connection by its rule, without what it has learned.
 func (c *connection) useAgain() {
 	m := c.machine
 	c.use = overflow.Connection[pathKey]{
@@ -129,7 +130,7 @@ func (c *connection) useAgain() {
 	}
 }
 
-// setRule chooses the policy of a connection, and reports whether it has changed.
+// setRule sets the rule of a connection, and reports whether it has changed.
 func (c *connection) setRule() bool {
 	r := c.machine.ruleFor(c.socket)
 	if r == c.rule {
@@ -146,8 +147,7 @@ func (c *connection) applyUse() {
 	c.setPriorities()
 }
 
-// sampledSocket applies what a sample shows of the sockets of a connection, which its application may
-// change.
+// sampledSocket applies the mark and cgroup of a sample; the application may change the mark.
 func (c *connection) sampledSocket(mark uint32, cgroup uint64) {
 	now := socket{c.socket.port, mark, cgroup, true}
 	if c.socket == now {
@@ -159,8 +159,7 @@ func (c *connection) sampledSocket(mark uint32, cgroup uint64) {
 	}
 }
 
-// setUse changes whether one path of each connection carries data first, and the rules. What was learned is
-// forgotten.
+// setUse changes whether one path of each connection carries data first, and the rules. It clears the memory.
 func (m *machine) setUse(now time.Time, overflows bool, rules []Rule) {
 	m.now = now
 	m.overflow, m.rules = overflows, newRules(rules)

@@ -146,7 +146,7 @@ func (c *connection) refillSoon() {
 	c.machine.schedule(c, -1, c.refillAt)
 }
 
-// refill lets all peers that the client did not join take a freed slot.
+// refill makes a freed slot available to all peers that the client did not join.
 func (c *connection) refill() {
 	if c.refillAt.IsZero() || c.machine.now.Before(c.refillAt) {
 		return

@@ -9,9 +9,8 @@ import (
 	"github.com/tabane/tabane/internal/overflow"
 )
 
-// With Options.Overflow, or a rule, one path of a connection carries data first, and the others are backups
-// until it is saturated, or as the policy of the rule says: package overflow decides, from samples of all
-// connections with several subflows.
+// With Options.Overflow, or a rule, package overflow decides which subflows of a connection carry data, from
+// samples of all connections with several subflows; the others are backups.
 
 // pathKey is a path of a connection: an egress peer, or -1 for a default address that leads to none of
 // them, and an address of the client.
@@ -106,25 +105,25 @@ func (c *connection) failed(s *subflow) {
 	}
 }
 
-// look returns the last sample of a subflow.
+// look returns the last sample of a subflow as package overflow needs it.
 func (s *subflow) look(k pathKey, now time.Time) overflow.Sample[pathKey] {
 	l := &s.last
-	look := overflow.Sample[pathKey]{
+	o := overflow.Sample[pathKey]{
 		Path: k, Source: s.number, Delivered: l.Delivered, Segment: int(l.SegmentSize), Cwnd: int(l.Window), InFlight: int(l.InFlight),
 		NotSent: int(l.NotSent), Window: int(l.SendWindow), SRTT: l.RTT, MinRTT: l.MinRTT, SlowStart: l.Window < l.Threshold,
 	}
-	look.Idled = s.idled
+	o.Idled = s.idled
 	if silence := now.Sub(s.progress); l.InFlight > 0 && silence >= stallTimeout(*l) {
-		look.Silence = silence
+		o.Silence = silence
 	}
-	return look
+	return o
 }
 
-// idledFor is the least pause of a subflow between two samples that counts: the kernel counts in jiffies, and
-// samples are not exactly of the same time.
+// idledFor is the shortest idle time of a subflow between two samples that counts: the kernel counts in jiffies,
+// and its counters are not read exactly at the time of the sample.
 const idledFor = 12 * time.Millisecond
 
-// progressed records a sample of a subflow, before its time is.
+// progressed records a sample of a subflow; s.sampled is still the time of the previous one.
 func (s *subflow) progressed(now time.Time, l mptcp.Subflow) {
 	if l.InFlight == 0 || s.last.InFlight == 0 || l.Delivered != s.last.Delivered || l.Acked != s.last.Acked {
 		s.progress = now
@@ -133,10 +132,10 @@ func (s *subflow) progressed(now time.Time, l mptcp.Subflow) {
 	s.last = l
 }
 
-// rests reports whether a subflow is a backup because other paths carry what there is.
+// rests reports whether a subflow is a backup because package overflow has other paths carry the data.
 func (c *connection) rests(s *subflow) bool { return c.chooses() && !s.use.Open() }
 
-// decideAll decides for the connections that were sampled at that time.
+// decideAll chooses the subflows of the connections that were sampled at that time.
 func (m *machine) decideAll(now time.Time) {
 	if !m.choosesAny() {
 		return
