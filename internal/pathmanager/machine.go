@@ -236,7 +236,7 @@ func (m *machine) connection(token uint32, local, remote netip.AddrPort) *connec
 	c.socket.port = local.Port()
 	m.arrived = m.arrived || m.needsSockets()
 	c.rule = m.ruleFor(c.socket)
-	c.useAgain()
+	c.resetUse()
 	for i := range c.announcements {
 		c.announcements[i].id = m.peers[i].id
 	}

@@ -259,7 +259,7 @@ func newManager(o Options, k kernel) *Manager {
 func (m *Manager) limit(s mptcp.Signals) (standstills bool) {
 	if err := s.Choosing(); err != nil {
 		m.machine.blind = err.Error()
-		if m.machine.shallChoose() {
+		if m.machine.wantsChoice() {
 			m.log.Warn("all subflows carry data", "err", err)
 		}
 	}
@@ -273,7 +273,7 @@ func (m *Manager) limit(s mptcp.Signals) (standstills bool) {
 
 // off returns what does not work because the kernel lacks the signals, with the reasons.
 func (m *Manager) off() (reasons []string) {
-	if why := m.machine.blind; why != "" && m.machine.shallChoose() {
+	if why := m.machine.blind; why != "" && m.machine.wantsChoice() {
 		reasons = append(reasons, why)
 	}
 	if m.blind != "" {

@@ -101,19 +101,19 @@ func (c *connection) policy() string {
 	return overflow.Throughput.String()
 }
 
-// shallChoose reports whether the configuration has the paths of some connections chosen.
-func (m *machine) shallChoose() bool { return m.overflow || len(m.rules) > 0 }
+// wantsChoice reports whether the configuration has the paths of some connections chosen.
+func (m *machine) wantsChoice() bool { return m.overflow || len(m.rules) > 0 }
 
 // choosesAny reports whether that is so and the kernel gives the signals for it.
-func (m *machine) choosesAny() bool { return m.blind == "" && m.shallChoose() }
+func (m *machine) choosesAny() bool { return m.blind == "" && m.wantsChoice() }
 
 // needsSockets reports whether a rule has conditions that only a sample shows.
 func (m *machine) needsSockets() bool {
 	return m.blind == "" && slices.ContainsFunc(m.rules, func(r *rule) bool { return r.needsSocket() })
 }
 
-// useAgain starts to choose the paths of a connection by its rule, without what it has learned.
-func (c *connection) useAgain() {
+// resetUse starts to choose the paths of a connection by its rule, without what it has learned.
+func (c *connection) resetUse() {
 	m := c.machine
 	c.use = overflow.Connection[pathKey]{
 		Recall: m.recall, Start: c.since.Sub(m.epoch),
@@ -137,7 +137,7 @@ func (c *connection) setRule() bool {
 		return false
 	}
 	c.rule = r
-	c.useAgain()
+	c.resetUse()
 	return true
 }
 
@@ -166,7 +166,7 @@ func (m *machine) setUse(now time.Time, overflows bool, rules []Rule) {
 	m.memory.Clear()
 	for _, c := range m.conns {
 		c.rule = m.ruleFor(c.socket)
-		c.useAgain()
+		c.resetUse()
 		c.applyUse()
 	}
 }

@@ -67,7 +67,7 @@ func (c *connection) decide() {
 	usable, keys := c.usable()
 	samples := make([]overflow.Sample[pathKey], len(usable))
 	for i, s := range usable {
-		samples[i] = s.look(keys[i], m.now)
+		samples[i] = s.overflowSample(keys[i], m.now)
 	}
 	at := m.now.Sub(c.since)
 	c.use.Look(at, samples)
@@ -105,8 +105,8 @@ func (c *connection) failed(s *subflow) {
 	}
 }
 
-// look returns the last sample of a subflow as package overflow needs it.
-func (s *subflow) look(k pathKey, now time.Time) overflow.Sample[pathKey] {
+// overflowSample returns the last sample of a subflow as package overflow needs it.
+func (s *subflow) overflowSample(k pathKey, now time.Time) overflow.Sample[pathKey] {
 	l := &s.last
 	o := overflow.Sample[pathKey]{
 		Path: k, Source: s.number, Delivered: l.Delivered, Segment: int(l.SegmentSize), Cwnd: int(l.Window), InFlight: int(l.InFlight),
