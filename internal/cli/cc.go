@@ -64,9 +64,9 @@ default with --lowat and no other pacing.`,
 			case err != nil:
 				return err
 			case set != "" && !slices.Equal(args, []string{congestion.Ratio}):
-				return invalid("--set", set, "used with ratio alone")
+				return invalid("--set", set, "no rates unless ratio alone is loaded")
 			case set == "" && slices.Contains(args, congestion.Ratio):
-				return invalid("--set", set, "given for ratio, like 80:20")
+				return invalid("--set", set, "rates for ratio, like 80:20")
 			case len(args) == 0: // which has no rates
 				names = slices.DeleteFunc(names, func(name string) bool { return name == congestion.Ratio })
 			}
