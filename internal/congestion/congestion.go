@@ -1,8 +1,8 @@
-// Package congestion loads and unloads congestion controls, and finds who on this host uses them:
+// Package congestion loads and unloads congestion controls, and lists what uses them on this host:
 // network namespaces by their sysctl, connections and listening sockets.
 //
-// It does not set the control of sockets, which is for the programs that open them. The kernel's side
-// is bpf/congestion.
+// It does not set the control of sockets; the programs that open them do. Package bpf/congestion has the
+// eBPF programs.
 package congestion
 
 import (
@@ -61,13 +61,13 @@ const (
 type Options struct {
 	// Pace makes sockets pace their packets instead of sending bursts.
 	Pace bool
-	// Lowat bounds the unsent data of MPTCP subflows to 20 ms of their rate.
+	// Lowat bounds the unsent data of MPTCP subflows, and paces those below 400 Mbit/s.
 	Lowat bool
 	// Rates are those of the subflows for Ratio, at most MaxRates.
 	Rates []unit.Bandwidth
 }
 
-// Defaults returns the options of a control for which nothing was chosen.
+// Defaults returns the default options of a control.
 func Defaults(name string) Options {
 	o := congestion.Defaults(name)
 	return Options{Pace: o.Pace, Lowat: o.Lowat}
@@ -79,7 +79,7 @@ func (h Host) Load(name string, o Options) (Outcome, error) {
 	return congestion.Load(name, congestion.Options{Dir: h.Dir, Prefix: h.Prefix, Pace: o.Pace, Lowat: o.Lowat, Rates: o.Rates})
 }
 
-// Status is what is loaded and who uses it.
+// Status is what is loaded, and what uses it.
 type Status struct {
 	Controls    []Control    `json:"controls"`
 	Connections []Connection `json:"connections"`

@@ -26,15 +26,15 @@ type Settings struct {
 	// that name: true paces the packets of each subflow, false sends bursts, which the simulator
 	// does not have. Default: true for controls that the kernel lacks, false for cubic.
 	Pace *bool `yaml:"pace,omitempty"`
-	// Lowat bounds the unsent data of the subflows of MPTCP to 20 ms of their rates
-	// (TCP_NOTSENT_LOWAT), and paces those below 400 Mbit/s, with the congestion controls of tabane cc.
+	// Lowat bounds the unsent data of MPTCP subflows and paces those below 400 Mbit/s, with the congestion
+	// controls of tabane cc (docs/congestion-control.md).
 	// Default: false.
 	Lowat *bool `yaml:"lowat,omitempty"`
-	// Use is which subflows of an MPTCP connection carry data: mptcp.use of the server's edge. Default: as
-	// that says. Example: overflow
+	// Use is which subflows of an MPTCP connection carry data, as mptcp.use of the server's edge. Default:
+	// the value of that key. Example: overflow
 	Use edge.Use `yaml:"use,omitempty"`
-	// Recall has each run follow a download of this length, so that its connections recall what that one
-	// learned of paths. It needs use: overflow; each run begins without what others learned. Example: 6s
+	// Recall makes each run follow a download of this length, whose measurements of the paths its connections
+	// use. It needs use: overflow. Each run starts without the measurements of others. Example: 6s
 	Recall time.Duration `yaml:"recall,omitempty"`
 	// SchedulerOptions are the parameters of the scheduler.
 	SchedulerOptions SchedulerOptions `yaml:"scheduler_options,omitempty"`

@@ -9,18 +9,18 @@ import (
 // use chooses the paths that carry data, with Connection.Overflow.
 type use struct {
 	overflow.Connection[int]
-	at    time.Duration // of the next look
+	at    time.Duration // of the next decision
 	paths []progress
 }
 
-// progress is what the last look showed of a path, and when something arrived.
+// progress is the last sample of a path, and the time of the last delivery.
 type progress struct {
 	delivered uint64
 	inFlight  int
 	at        time.Duration
 }
 
-// learned returns what the connection learned of each of n paths, and what it recalls of others.
+// learned returns what the connection learned of each of n paths, or else what it recalls of them.
 func (u *use) learned(now time.Duration, n int) []overflow.Past {
 	all := make([]overflow.Past, n)
 	for i := range all {
@@ -33,7 +33,7 @@ func (u *use) learned(now time.Duration, n int) []overflow.Past {
 	return all
 }
 
-// lookAtPaths has package overflow decide, and sets which paths are backups.
+// lookAtPaths sets which paths are backups, as package overflow decides.
 func (c *connection) lookAtPaths(s *Sim) {
 	c.use.at = s.now + overflow.Interval
 	if c.use.paths == nil {
@@ -53,7 +53,7 @@ func (c *connection) lookAtPaths(s *Sim) {
 	}
 }
 
-// terms returns what the policy is given of each path.
+// terms returns the terms of each path for the policy.
 func terms(paths []Path) func(int) overflow.Terms {
 	all := make([]overflow.Terms, len(paths))
 	for i, p := range paths {
@@ -65,7 +65,7 @@ func terms(paths []Path) func(int) overflow.Terms {
 	return func(i int) overflow.Terms { return all[i] }
 }
 
-// look returns the state of a subflow.
+// look returns the sample of a subflow, and updates its progress.
 func (f *sender) look(s *Sim, p *progress) overflow.Sample[int] {
 	rtt, flight := f.retrans.rtt, int(f.board.inFlight())
 	if flight == 0 || p.inFlight == 0 || f.cc.Delivered != p.delivered {

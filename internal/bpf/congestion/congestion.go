@@ -92,8 +92,8 @@ type Options struct {
 	Dir string
 	// Pace makes sockets pace their packets instead of sending bursts.
 	Pace bool
-	// Lowat bounds the unsent data of MPTCP subflows to 20 ms of their rate (TCP_NOTSENT_LOWAT),
-	// enlarges their send buffers, and paces those below 400 Mbit/s.
+	// Lowat bounds the unsent data of MPTCP subflows to what fits into their window and what they send in
+	// 20 ms (TCP_NOTSENT_LOWAT), enlarges their send buffers, and paces those below 400 Mbit/s.
 	Lowat bool
 	// Rates are those of the subflows for Ratio, at most MaxRates.
 	Rates []unit.Bandwidth
@@ -105,8 +105,7 @@ type Options struct {
 	inject uint32
 }
 
-// Defaults returns the options of a control for which nothing was chosen: the kernel's own does not pace,
-// and has its bound of unsent data.
+// Defaults returns the default options of a control: all pace except the kernel's own, which has Lowat instead.
 func Defaults(name string) Options { return Options{Pace: name != Cubic, Lowat: name == Cubic} }
 
 func (o *Options) fill() {
@@ -152,7 +151,7 @@ type Outcome int
 const (
 	// Loaded: the control was not there before.
 	Loaded Outcome = iota
-	// Replaced: new connections use the new version. Those that run keep the one that they began
+	// Replaced: new connections use the new version; running ones keep the version that they began
 	// with.
 	Replaced
 	// Unchanged: this version was loaded before.
@@ -239,7 +238,7 @@ func Attach(name string, o Options) (io.Closer, error) {
 	return register(loaded.Maps[newrenoMapOps])
 }
 
-// register gives the kernel a control, whose name must be free.
+// register registers a control, whose name must be free, with the kernel.
 func register(ops *ebpf.Map) (link.Link, error) {
 	l, err := link.AttachStructOps(link.StructOpsOptions{Map: ops})
 	if errors.Is(err, fs.ErrExist) {
