@@ -59,8 +59,8 @@ func (c *connection) scheduleRemovals() {
 	}
 }
 
-// repeatRemovals repeats the unconfirmed removals, if that is due, and then lets other peers take
-// the slots. It ends when the client has as many subflows as before.
+// repeatRemovals repeats the unconfirmed removals, if that is due, and then offers the slots to other
+// peers. It ends when the client has as many subflows as before.
 func (c *connection) repeatRemovals() {
 	m, r := c.machine, &c.removals
 	if r.at.IsZero() || m.now.Before(r.at) {

@@ -44,7 +44,7 @@ func (w *weighing) path(t *carrier, i int, high, missing uint32) {
 // waiting is the virtual queue from which on a path is busy.
 const waiting = time.Millisecond
 
-// look lets the judge see what was delivered. What the receiving end counts is known without a delay.
+// look passes what was delivered to the judge. Reports of the receiving end arrive without a delay.
 func (w *weighing) look(now time.Duration, t *carrier) {
 	if !w.auto {
 		return
