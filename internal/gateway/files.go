@@ -27,7 +27,10 @@ func (c *Config) Files(dir string) fault.List {
 	}
 	if resolve(&c.Key) {
 		key, err := readKey(c.Key, session.ParsePrivateKey)
-		if err != nil {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			faults.Add("key", "%v: make a key by tabane gateway key > %s", err, c.Key)
+		case err != nil:
 			faults.Add("key", "%v", err)
 		}
 		for i, p := range c.Peers {
