@@ -60,9 +60,13 @@ func (v IP) VPN() Family {
 	return VPNv6
 }
 
-// CheckPrefix adds a fault if a prefix is invalid or has host bits set; it reports whether it is
-// fine.
+// CheckPrefix adds a fault if a prefix is missing, is invalid or has host bits set; it reports whether
+// it is valid.
 func CheckPrefix(faults *fault.List, path string, p netip.Prefix) bool {
+	if p == (netip.Prefix{}) {
+		faults.Add(path, "must be given: an IP prefix without host bits")
+		return false
+	}
 	if !p.IsValid() || p.Addr().Is4In6() || p != p.Masked() {
 		faults.Add(path, "must be an IP prefix without host bits, got %v", p)
 		return false

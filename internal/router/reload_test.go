@@ -95,7 +95,7 @@ func TestCheckDeny(t *testing.T) {
 	c.Neighbors[1].Deny = []netip.Prefix{netip.MustParsePrefix("2001:db8::1/32"), netip.MustParsePrefix("10.0.0.1/8"), {}}
 	want := `neighbors[1].deny[0]: must be an IP prefix without host bits, got 2001:db8::1/32
 neighbors[1].deny[1]: must be an IP prefix without host bits, got 10.0.0.1/8
-neighbors[1].deny[2]: must be an IP prefix without host bits, got invalid Prefix`
+neighbors[1].deny[2]: must be given: an IP prefix without host bits`
 	if got := c.Check().Error(); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
