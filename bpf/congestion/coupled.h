@@ -108,7 +108,7 @@ static long precede(__u32 i __attribute__((unused)), struct ahead *a)
 		return 1;
 	subflow = bpf_rdonly_cast((void *)(at - OFFSET_OF(struct mptcp_subflow_context, node)), TYPE_ID(struct mptcp_subflow_context));
 	if ((__u64)tp != a->own && (__u64)window * srtt && !BIT_FIELD(subflow, backup) && !BIT_FIELD(subflow, request_bkup))
-		a->lead = cc_max(a->lead, cc_lead(a->rate, a->srtt, cc_rate(window, srtt), tp->rtt_min.s[0].v));
+		a->lead = cc_max(a->lead, cc_lead(a->rate, a->srtt, cc_rate(window, srtt), tp->rtt_min.s[0].v, cc_less(tp->snd_cwnd, tp->snd_ssthresh)));
 	return 0;
 }
 

@@ -22,6 +22,7 @@ enum control {
 
 struct subflow {
 	__u32 window, srtt;              /* in segments and 1/8 us */
+	__u32 threshold;                 /* in segments */
 	__u32 delivered, loss, previous; /* OLIA's, in segments */
 };
 
@@ -94,7 +95,7 @@ static long third(__u32 i, struct pass *p)
 	const struct subflow *f = flow(p, i);
 
 	if (f && i != p->own)
-		p->lead = cc_max(p->lead, cc_lead(p->rate, p->srtt, cc_rate(f->window, f->srtt), f->srtt >> 3));
+		p->lead = cc_max(p->lead, cc_lead(p->rate, p->srtt, cc_rate(f->window, f->srtt), f->srtt >> 3, cc_less(f->window, f->threshold)));
 	return 0;
 }
 

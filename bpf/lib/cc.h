@@ -355,13 +355,13 @@ enum {
  * worth it: for so long data of this one may wait in its send buffer. The scheduler gives data to the subflow
  * that needs the least time for what it has, and to none if that one accepts no more, so that a long path
  * would be idle for most of a round trip. While its window grows, the scheduler's mean of its rate is a third
- * of it.
+ * of it; in slow start (a mask as of cc_less) its rate is not known, and grows only if it is given enough.
  */
-static __always_inline __u32 cc_lead(__u64 rate, __u32 srtt, __u64 other_rate, __u32 other_least)
+static __always_inline __u32 cc_lead(__u64 rate, __u32 srtt, __u64 other_rate, __u32 other_least, __u64 slow_start)
 {
 	__u64 least = cc_min(CC_LEAD_TRIPS * (__u64)other_least, CC_LEAD_MOST + (srtt >> 3));
 
-	return cc_select(cc_less(other_rate, rate / CC_LEAD_RATE), 0, cc_max(least, srtt >> 3) - (srtt >> 3));
+	return cc_select(cc_less(other_rate, rate / CC_LEAD_RATE) & ~slow_start, 0, cc_max(least, srtt >> 3) - (srtt >> 3));
 }
 
 /* The bytes that a subflow sends in a time in us. srtt must not be 0. */

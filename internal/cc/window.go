@@ -94,9 +94,10 @@ func Lowat(cwnd float64, segment int, srtt, lead time.Duration) int {
 // Lead returns how much longer the round-trip time of another subflow is without a queue, whose rate is worth
 // it: for so long data of this one may wait in its send buffer. The scheduler gives data to the subflow that
 // needs the least time for what it has, and to none if that one accepts no more, so that a long path would be
-// idle for most of a round trip. While its window grows, the scheduler's mean of its rate is a third of it.
-func Lead(rate float64, srtt time.Duration, otherRate float64, otherMinRTT time.Duration) time.Duration {
-	if otherRate < rate/leadRate {
+// idle for most of a round trip. While its window grows, the scheduler's mean of its rate is a third of it;
+// in slow start its rate is not known, and grows only if it is given enough.
+func Lead(rate float64, srtt time.Duration, otherRate float64, otherMinRTT time.Duration, slowStart bool) time.Duration {
+	if otherRate < rate/leadRate && !slowStart {
 		return 0
 	}
 	return min(max(leadTrips*otherMinRTT-srtt, 0), mostLead)

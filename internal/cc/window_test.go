@@ -26,3 +26,24 @@ func TestLowatAndFast(t *testing.T) {
 		}
 	}
 }
+
+func TestLead(t *testing.T) {
+	const srtt = 50 * time.Millisecond
+	for _, c := range []struct {
+		name      string
+		rate      float64 // of the other, of the subflow's
+		minRTT    time.Duration
+		slowStart bool
+		want      time.Duration
+	}{
+		{"a longer path", 1, 200 * time.Millisecond, false, 550 * time.Millisecond},
+		{"a shorter path", 1, 10 * time.Millisecond, false, 0},
+		{"a very long path", 1, time.Second, false, mostLead},
+		{"a slow path", 1. / 17, 200 * time.Millisecond, false, 0},
+		{"a path in slow start", 1. / 17, 200 * time.Millisecond, true, 550 * time.Millisecond},
+	} {
+		if got := Lead(1000, srtt, 1000*c.rate, c.minRTT, c.slowStart); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}

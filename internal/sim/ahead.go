@@ -135,7 +135,7 @@ func (f *sender) lead(s *Sim) (lead time.Duration) {
 	for i := range f.c.flows {
 		o := &s.senders[int(f.c.first)+i]
 		if other := o.retrans.rtt; o != f && o.state != caClosed && !o.path.Backup && rtt > 0 && other.SRTT > 0 {
-			lead = max(lead, cc.Lead(f.clamped()/float64(rtt), rtt, o.clamped()/float64(other.SRTT), other.MinRTT))
+			lead = max(lead, cc.Lead(f.clamped()/float64(rtt), rtt, o.clamped()/float64(other.SRTT), other.MinRTT, o.cc.Cwnd < o.cc.Ssthresh))
 		}
 	}
 	return lead

@@ -22,6 +22,7 @@ type vectorsVector struct {
 		_         structs.HostLayout
 		Window    uint32
 		Srtt      uint32
+		Threshold uint32
 		Delivered uint32
 		Loss      uint32
 		Previous  uint32

@@ -47,6 +47,7 @@ func draw(t *testing.T, r *rand.Rand, v *vectorsVector) *sides {
 		k, f := &v.Flow[i], &s.flows[i]
 		us := uint32(logarithmic(r, 100, 1e6))
 		k.Window, k.Srtt = uint32(logarithmic(r, 2, 5001)), us*8
+		k.Threshold = k.Window + uint32(r.IntN(2)) // or in slow start
 		k.Previous = uint32(logarithmic(r, 1, 1e5))
 		k.Loss = k.Previous + uint32(logarithmic(r, 1, 1e5))
 		k.Delivered = k.Loss + uint32(logarithmic(r, 1, 1e5))
@@ -89,7 +90,8 @@ func (s *sides) compareIncrease(t *testing.T) float64 {
 	lead := time.Duration(0)
 	for j := range s.flows {
 		if other := &s.flows[j]; j != i {
-			lead = max(lead, cc.Lead(s.flows[i].Cwnd/float64(s.flows[i].SRTT), s.flows[i].SRTT, other.Cwnd/float64(other.SRTT), other.MinRTT))
+			slowStart := s.kernel.Flow[j].Window < s.kernel.Flow[j].Threshold
+			lead = max(lead, cc.Lead(s.flows[i].Cwnd/float64(s.flows[i].SRTT), s.flows[i].SRTT, other.Cwnd/float64(other.SRTT), other.MinRTT, slowStart))
 		}
 	}
 	if lowat := cc.Lowat(float64(s.kernel.Flow[i].Window), int(s.kernel.Mss), s.flows[i].SRTT, lead); int(s.kernel.Lowat) != lowat {
