@@ -72,6 +72,8 @@ struct tcp_sock {
 	__u32 snd_una;
 	__u32 mss_cache;
 	__u32 notsent_lowat;
+	__u32 write_seq;
+	__u32 lost;
 	__u8 is_cwnd_limited : 1;
 	_Bool is_mptcp;
 } KERNEL;
@@ -398,17 +400,18 @@ static __always_inline void bound_unsent(struct tcp_sock *tp)
 
 /*
  * Paces a subflow, whose bursts in slow start, or of the next object after an idle time, would overflow a queue that
- * is short for a long round trip. A fast one is not paced: a timer for each burst costs it more. With pace, or
+ * is short for a long round trip. Not a fast one: a timer for each burst costs it more; nor one that has sent all that it was
+ * given and never lost any: what its window has room for arrives sooner as a burst, and has fitted so far. With pace, or
  * SO_MAX_PACING_RATE, the socket is always paced; where FQ paces, nothing is changed.
  */
-static __always_inline void pace_unless_fast(struct tcp_sock *tp)
+static __always_inline void pace_if_needed(struct tcp_sock *tp)
 {
 	struct sock *sk = &tp->inet_conn.icsk_inet.sk;
-	_Bool fast = cc_fast(tp->snd_cwnd, tp->mss_cache, tp->srtt_us);
+	_Bool bursts = cc_fast(tp->snd_cwnd, tp->mss_cache, tp->srtt_us) || (!tp->lost && tp->write_seq == tp->snd_nxt);
 
-	if (!fast && sk->sk_pacing_status == SK_PACING_NONE)
+	if (!bursts && sk->sk_pacing_status == SK_PACING_NONE)
 		sk->sk_pacing_status = SK_PACING_NEEDED;
-	else if (fast && !pace && sk->sk_pacing_status == SK_PACING_NEEDED && sk->sk_max_pacing_rate == ~0UL)
+	else if (bursts && !pace && sk->sk_pacing_status == SK_PACING_NEEDED && sk->sk_max_pacing_rate == ~0UL)
 		sk->sk_pacing_status = SK_PACING_NONE;
 }
 
@@ -436,7 +439,7 @@ int init(__u64 *ctx)
 	bpf_sk_storage_get(&tabane_cc, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (lowat && tp->is_mptcp) {
 		bound_unsent((void *)ctx[0]);
-		pace_unless_fast((void *)ctx[0]);
+		pace_if_needed((void *)ctx[0]);
 	}
 	return 0;
 }
@@ -454,7 +457,7 @@ int in_ack_event(__u64 *ctx)
 	if (tick) {
 		if (tp->srtt_us)
 			state_of(tp)->lead = lead_of(tp);
-		pace_unless_fast(tp);
+		pace_if_needed(tp);
 	}
 	bound_unsent(tp);
 	return 0;

@@ -102,3 +102,44 @@ func TestPaceUnlessFast(t *testing.T) {
 		})
 	}
 }
+
+// TestPaceAfterLoss: a subflow that sends what its window has room for sends it at once, until it has lost some.
+func TestPaceAfterLoss(t *testing.T) {
+	const none, needed = 0, 1 // SK_PACING_NONE, SK_PACING_NEEDED
+	o := testOptions(t)
+	o.Pace, o.Lowat = false, true
+	p := mptcptest.New(t, netnstest.New(t), netnstest.New(t), 1)
+	use(t, "lia", o, p.Server)
+	netnstest.Do(t, p.Server, func() error {
+		return tc.SetRate(mptcptest.Link(0), tc.Rate{Rate: 5 * unit.MbitPerSecond, Queue: 400 * time.Millisecond})
+	})
+	server, client := p.Connect(t, p.Listen(t))
+	go func() { _, _ = io.Copy(io.Discard, client) }()
+	read := sockets(t, p.Server)
+	object := func() pacingPacing {
+		t.Helper()
+		if _, err := server.Write(make([]byte, 12_000)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(50 * time.Millisecond) // longer than it takes at 5 Mbit/s
+		all := read()
+		if len(all) != 1 {
+			t.Fatalf("want one subflow: %+v", all)
+		}
+		return all[0]
+	}
+	for range 5 {
+		if s := object(); s.Window < s.Threshold && s.Status != none {
+			t.Fatalf("without a loss: %+v", s)
+		}
+	}
+	drop(t, p.Client, mptcptest.Link(0), 5)
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		if s := object(); s.Status == needed {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("not paced after losses")
+		}
+	}
+}
