@@ -24,7 +24,7 @@ const (
 	// startFor replaces saturatedFor while an open path is in slow start and may soon suffice, and if the
 	// next path has not helped before and seems to be slower: the first data on a slow path may delay
 	// everything, and a stream has a backlog from slow start.
-	startFor = time.Second
+	startFor = 600 * time.Millisecond
 	// blockedFor, and blockedRoundTrips, is how long the first path has nothing to send while another one has,
 	// before that one counts as head-of-line blocking: the receive window is full, or the rest of an
 	// object is on the other path.
@@ -58,6 +58,8 @@ const (
 	leastShare = 0.04
 	// better is the fraction of the first path's delay below which another one becomes first.
 	better = 0.8
+	// tries is the same for a path that has not carried data: what it carries decides soon.
+	tries = 0.9
 	// worth is the fraction of the connection's rate before a path was opened below which the path rests
 	// again, hurts that below which it does at once.
 	worth = 0.97
@@ -444,7 +446,7 @@ func (c *Connection[K]) choose(now time.Duration, samples []Sample[K]) {
 		switch {
 		case best == nil,
 			now >= p.restsUntil && now < best.restsUntil,
-			p.hoped < policies[c.Policy].better*best.delay && !p.growing && (now >= p.restsUntil || was == nil && now < best.restsUntil) &&
+			p.hoped < c.ahead(now, p)*best.delay && !p.growing && (now >= p.restsUntil || was == nil && now < best.restsUntil) &&
 				(was == nil || p.capacity >= carries*c.load(was)):
 			best = p
 		}
@@ -465,6 +467,14 @@ func (c *Connection[K]) choose(now time.Duration, samples []Sample[K]) {
 	}
 	best.reason = First
 	c.isSaturated, c.isUnsaturated = false, false
+}
+
+// ahead returns the fraction of the first path's delay below which another one becomes first.
+func (c *Connection[K]) ahead(now time.Duration, p *path) float64 {
+	if p.unknown(now) {
+		return policies[c.Policy].tries
+	}
+	return policies[c.Policy].better
 }
 
 // load returns the rate that the first path must carry: that of the connection, or more than the first path

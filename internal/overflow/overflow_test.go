@@ -578,6 +578,27 @@ func TestReplaced(t *testing.T) {
 	}
 }
 
+// TestTries: a path that has not carried data becomes first when it may be a little better, one that has must be a fifth better.
+func TestTries(t *testing.T) {
+	const ms = time.Millisecond
+	for _, carried := range []bool{false, true} {
+		var c Connection[int]
+		a := Sample[int]{Path: 0, Source: 1, Segment: 1400, Cwnd: 70, InFlight: 30, SRTT: 80 * ms, MinRTT: 80 * ms}
+		b := Sample[int]{Path: 1, Source: 2, Segment: 1400, Cwnd: 10, SRTT: 60 * ms, MinRTT: 60 * ms} // 0.85 of the delay
+		c.Look(0, []Sample[int]{a})
+		if carried {
+			b.Cwnd, b.InFlight = 52, 1
+		}
+		if c.Look(Interval, []Sample[int]{a, b}); carried {
+			b.InFlight = 0
+			c.Look(2*Interval, []Sample[int]{a, b})
+		}
+		if first := c.Reason(1) == First; first == carried {
+			t.Errorf("carried data %t: first %t", carried, first)
+		}
+	}
+}
+
 // TestWindowRests: a path for whose delay the receive window is too small rests four times as long as others.
 func TestWindowRests(t *testing.T) {
 	m := newModel(1e6, road{100 * mbit, 10 * time.Millisecond}, road{mbit, 10 * time.Millisecond})

@@ -41,6 +41,8 @@ type row struct {
 	way  way
 	// better is the fraction of the first path's delay below which another one becomes first.
 	better float64
+	// tries is the same for a path that has not carried data: what it carries decides soon.
+	tries float64
 	// saturated is how long all open paths are saturated before the next one is opened, start that time
 	// while one of them is in slow start, and idle how long the first path is not saturated before the
 	// others rest.
@@ -77,9 +79,9 @@ const (
 
 // policies are all policies.
 var policies = [...]row{
-	Throughput: {name: "throughput", way: byNeed, better: better, saturated: saturatedFor, start: startFor, idle: idleFor, awaits: true, judges: true, retries: true, repays: true},
-	Latency:    {name: "latency", way: byNeed, better: better, saturated: soon, start: soon, idle: Interval, outlasts: true, free: true, judges: true},
-	Steady:     {name: "steady", way: byNeed, better: steadyBetter, saturated: soon, start: startFor, idle: steadyIdle, free: true},
+	Throughput: {name: "throughput", way: byNeed, better: better, tries: tries, saturated: saturatedFor, start: startFor, idle: idleFor, awaits: true, judges: true, retries: true, repays: true},
+	Latency:    {name: "latency", way: byNeed, better: better, tries: tries, saturated: soon, start: soon, idle: Interval, outlasts: true, free: true, judges: true},
+	Steady:     {name: "steady", way: byNeed, better: steadyBetter, tries: steadyBetter, saturated: soon, start: startFor, idle: steadyIdle, free: true},
 	Cost:       {name: "cost", way: byRank, saturated: soon, start: startFor},
 	Ratio:      {name: "ratio", way: byShare},
 }
