@@ -110,6 +110,12 @@ enum refusal {
 	REFUSALS,
 };
 
+/* The mark of packets of peers' hosts, which firewalls know them by: nothing else tells those of join from strangers', and
+ * connection tracking sees one direction only, because split is before it. */
+enum marking {
+	MARK_OF_PEER = 4791,
+};
+
 /* What rules know of a packet. IPv4 addresses are mapped into IPv6. */
 struct packet {
 	__u64 source[2];
@@ -327,6 +333,7 @@ const struct wanted *_wanted __attribute__((unused));
 const struct session *_session __attribute__((unused));
 const enum left *_left __attribute__((unused));
 const enum refusal *_refusal __attribute__((unused));
+const enum marking *_marking __attribute__((unused));
 const enum sched_rule *_sched_rule __attribute__((unused));
 
 /* The number of the peer plus 1, OWN for this host's addresses, or 0 for what is not the plane's. */
@@ -481,6 +488,13 @@ static __always_inline int leave(__u32 why)
 
 	if (n)
 		++*n;
+	return TC_NEXT;
+}
+
+/* Passes a packet of a peer's host, or an error about one to it, to the kernel. */
+static __always_inline int deliver(struct __sk_buff *skb)
+{
+	skb->mark = MARK_OF_PEER;
 	return TC_NEXT;
 }
 
@@ -1535,7 +1549,7 @@ int join(struct __sk_buff *skb)
 		return refuse(REFUSED_MALFORMED);
 	if ((m.outer_class & ECN_MASK) == ECN_CE && mark(skb, &m))
 		return refuse(REFUSED_MALFORMED);
-	return TC_NEXT;
+	return deliver(skb);
 }
 
 /* What an ICMP error says of the packet that it is about. */
@@ -1622,7 +1636,7 @@ __attribute__((noinline)) int restore_error(struct __sk_buff *skb, const struct 
 		if (bpf_skb_store_bytes(skb, q.check, &check, sizeof(check), 0) || bpf_skb_store_bytes(skb, q.address, s->source + 12, 4, 0))
 			return TC_DROP;
 		at.address = ETHERNET_HEADER + 16;
-		return set_address(skb, &at, p->destination, s->source) ? TC_DROP : TC_NEXT;
+		return set_address(skb, &at, p->destination, s->source) ? TC_DROP : deliver(skb);
 	}
 	at.checksum = 2;
 	if (bpf_skb_store_bytes(skb, q.address, s->source, sizeof(s->source), 0) ||
@@ -1631,7 +1645,7 @@ __attribute__((noinline)) int restore_error(struct __sk_buff *skb, const struct 
 		return TC_DROP;
 	at.address = ETHERNET_HEADER + IPV6_DESTINATION;
 	at.flags = BPF_F_PSEUDO_HDR;
-	return set_address(skb, &at, p->destination, s->source) ? TC_DROP : TC_NEXT;
+	return set_address(skb, &at, p->destination, s->source) ? TC_DROP : deliver(skb);
 }
 
 /* Counts a packet of a peer's path as on the wire: as many as were sent arrive, or are lost. */
@@ -1685,33 +1699,53 @@ int restore(struct __sk_buff *skb)
 	set_used(s);
 	set_checksum(&at, &p);
 	at.address = ETHERNET_HEADER + (p.family == AF_INET ? 12 : IPV6_SOURCE);
-	return set_address(skb, &at, p.source, s->source) ? TC_DROP : TC_NEXT;
+	return set_address(skb, &at, p.source, s->source) ? TC_DROP : deliver(skb);
 }
 
-/* Counts packets of peers with mode plain. */
+/* The number of the path that packets from a peer arrive over at an interface, NULL if it has none there. */
+static __always_inline const __u32 *path_of(const struct __sk_buff *skb, __u32 owner)
+{
+	struct line at = {.ifindex = skb->ifindex, .peer = owner - 1};
+
+	return owner && owner <= MAX_PEERS ? bpf_map_lookup_elem(&lines, &at) : 0;
+}
+
+/* Marks an ICMP error of a router about a packet that was sent to a peer. Global for the same reason. */
+__attribute__((noinline)) int mark_error(struct __sk_buff *skb, const struct packet *p)
+{
+	const struct setup *set = read_setup();
+	struct quoted q = {};
+
+	if (!p || !set || !read_quoted(skb, p, &q))
+		return TC_NEXT;
+	if (*(__u64 *)q.source != p->destination[0] || *(__u64 *)(q.source + 8) != p->destination[1] ||
+	    !path_of(skb, owner_of(set, (const __u64 *)q.key.destination, p->family)))
+		return TC_NEXT;
+	return deliver(skb);
+}
+
+/* Counts and marks packets of peers with mode plain. */
 SEC("tc")
 int count(struct __sk_buff *skb)
 {
 	const struct setup *set = read_setup();
-	struct line at = {.ifindex = skb->ifindex};
 	struct packet p = {};
 	const __u32 *path;
-	__u32 peer;
+	__u32 owner;
 
 	if (skb->pkt_type != PACKET_HOST || skb->vlan_present || !pull_headers(skb, &p) || !set)
 		return TC_NEXT;
-	peer = owner_of(set, p.source, p.family);
-	if (!peer || peer > MAX_PEERS)
+	owner = owner_of(set, p.source, p.family);
+	path = path_of(skb, owner);
+	if (read_headers(skb, &p) != LEFTS)
 		return TC_NEXT;
-	at.peer = peer - 1;
-	path = bpf_map_lookup_elem(&lines, &at);
-	if (!path || read_headers(skb, &p) != LEFTS)
-		return TC_NEXT;
+	if (!path)
+		return is_icmp(&p) ? mark_error(skb, &p) : TC_NEXT;
 	/* A peer's gateway may have addresses of its prefixes: its messages are not packets of hosts. */
 	if (p.protocol == PROTO_UDP && p.destination_port == set->port && owner_of(set, p.destination, p.family) == OWN)
 		return TC_NEXT;
-	count_packet(skb, at.peer | *path << ORIGIN_PATH, p.headers);
-	return TC_NEXT;
+	count_packet(skb, (owner - 1) | *path << ORIGIN_PATH, p.headers);
+	return deliver(skb);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

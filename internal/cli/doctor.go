@@ -97,13 +97,13 @@ func running(name string, body []byte, err error) []doctor.Finding {
 }
 
 // consequences returns what follows from the status of a daemon: for edge whether its egress peers fit
-// into the slots of a connection, for gateway whether super-packets keep its lines busy.
+// into the slots of a connection, for gateway what is to be done for its open peers.
 func consequences(name string, body []byte) ([]doctor.Finding, error) {
 	switch name {
 	case role.Edge:
 		return slots(body)
 	case role.Gateway:
-		return superPackets(body)
+		return openPeers(body)
 	}
 	return nil, nil
 }
@@ -133,25 +133,35 @@ func slots(body []byte) ([]doctor.Finding, error) {
 	return []doctor.Finding{f}, nil
 }
 
-func superPackets(body []byte) ([]doctor.Finding, error) {
+func openPeers(body []byte) ([]doctor.Finding, error) {
 	var s gateway.Status
 	if err := json.Unmarshal(body, &s); err != nil {
 		return nil, err
 	}
 	open := map[string]bool{}
 	for _, p := range s.Peers {
-		open[p.Name] = p.Mode != plane.Tunnel.String()
+		if p.Mode != plane.Tunnel.String() {
+			open[p.Name] = true
+		}
 	}
+	if len(open) == 0 {
+		return nil, nil
+	}
+	var lines []string
+	for _, l := range s.Lines {
+		lines = append(lines, l.Interface)
+	}
+	findings := []doctor.Finding{doctor.Firewall(), doctor.KilledReversePath(lines)}
 	var slowest gateway.PathStatus
 	for _, p := range s.Paths {
 		if open[p.Peer] && p.Rate > 0 && (slowest.Rate == 0 || p.Rate < slowest.Rate) {
 			slowest = p
 		}
 	}
-	if slowest.Rate == 0 {
-		return nil, nil
+	if slowest.Rate > 0 {
+		findings = append(findings, doctor.SuperPackets(s.LAN, slowest.Path, unit.Bandwidth(slowest.Rate)))
 	}
-	return []doctor.Finding{doctor.SuperPackets(s.LAN, slowest.Path, unit.Bandwidth(slowest.Rate))}, nil
+	return findings, nil
 }
 
 func (a *app) printFindings(findings []doctor.Finding) error {

@@ -58,7 +58,8 @@ func TestRunning(t *testing.T) {
 	}
 }
 
-// TestRunningGateway: super-packets are checked where packets of open peers are sent on a slow path.
+// TestRunningGateway: what drops packets of open peers is checked, and super-packets where these are sent on a path of known
+// rate.
 func TestRunningGateway(t *testing.T) {
 	status := func(mode string, rates ...int64) []byte {
 		s := gateway.Status{Status: health.Status{Ready: true}, LAN: []string{"no such interface"}, Peers: []gateway.PeerStatus{{Name: "hq", Mode: mode}, {Name: "home", Mode: "tunnel"}}}
@@ -74,21 +75,21 @@ func TestRunningGateway(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		body   []byte
-		states []doctor.State
-		want   string // in the last meaning
+		checks string
+		want   string // in the first or last meaning
 	}{
-		"sealed":         {status("tunnel", 8e6), []doctor.State{doctor.OK}, "is ready"},
-		"no rate":        {status("plain", 0), []doctor.State{doctor.OK}, "is ready"},
-		"fast":           {status("plain", 1e9, 100e6), []doctor.State{doctor.OK, doctor.OK}, "path path1 is busy with 64 kB for 5.2ms"},
-		"slow":           {status("plain", 1e9, 8e6), []doctor.State{doctor.OK, doctor.Unknown}, `interface "no such interface"`},
-		"not of gateway": {[]byte(`{"ready":true,"paths":{}}`), []doctor.State{doctor.Unknown}, "cannot unmarshal"},
+		"sealed":         {status("tunnel", 8e6), "running gateway", "is ready"},
+		"no rate":        {status("plain", 0), "running gateway, firewall, rp_filter while killed", "is ready"},
+		"fast":           {status("plain", 1e9, 100e6), "running gateway, firewall, rp_filter while killed, super-packets", "path path1 is busy with 64 kB for 5.2ms"},
+		"slow":           {status("plain", 1e9, 8e6), "running gateway, firewall, rp_filter while killed, super-packets", `interface "no such interface"`},
+		"not of gateway": {[]byte(`{"ready":true,"paths":{}}`), "running gateway", "cannot unmarshal"},
 	} {
-		var states []doctor.State
+		var checks []string
 		found := running("gateway", tt.body, nil)
 		for _, f := range found {
-			states = append(states, f.State)
+			checks = append(checks, f.Check)
 		}
-		if fmt.Sprint(states) != fmt.Sprint(tt.states) || !strings.Contains(found[len(found)-1].Meaning, tt.want) {
+		if strings.Join(checks, ", ") != tt.checks || !strings.Contains(found[0].Meaning+found[len(found)-1].Meaning, tt.want) {
 			t.Errorf("%s: %+v", name, found)
 		}
 	}

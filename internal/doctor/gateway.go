@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,6 +18,8 @@ import (
 	"github.com/tabane/tabane/internal/bpf/relay"
 	"github.com/tabane/tabane/internal/feature"
 	"github.com/tabane/tabane/internal/link"
+	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/nft"
 	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/tun"
@@ -182,6 +186,68 @@ func superPackets(lan []string, path string, rate unit.Bandwidth, merges func(st
 		f.State, f.Remedy = Limited, strings.Join(remedy, "; ")
 		f.Meaning = fmt.Sprintf("%s merges packets (GRO): to peers with mode plain they are sent as a whole, and path %s of %v is busy with 64 kB for %v",
 			strings.Join(merging, ", "), path, rate, busy.Round(time.Millisecond))
+	}
+	return f
+}
+
+// Firewall checks for a running gateway with open peers whether chains of nftables may drop packets of their hosts: those
+// are of half a connection, since packets to peers bypass nftables, and arrive from the lines.
+func Firewall() Finding { return firewall(nft.Untracked) }
+
+func firewall(untracked func(mark uint32) ([]nft.Chain, error)) Finding {
+	f := Finding{Check: "firewall", State: OK, Meaning: "no chain of nftables drops packets of peers that are not sealed by the state of their connection"}
+	list, err := untracked(forward.Mark)
+	if err != nil {
+		f.State, f.Meaning = Unknown, err.Error()
+		if errors.Is(err, fs.ErrPermission) {
+			f.Remedy = "run as root to check"
+		}
+		return f
+	}
+	var names, remedy []string
+	for _, c := range list {
+		names = append(names, c.String())
+		remedy = append(remedy, fmt.Sprintf("nft insert rule %v meta mark %d accept", c, forward.Mark))
+	}
+	if len(names) > 0 {
+		f.State, f.Remedy = Limited, strings.Join(remedy, "; ")
+		f.Meaning = strings.Join(names, ", ") + " may drop packets of peers that are not sealed: they arrive from the lines, and packets to the peers bypass connection tracking"
+	}
+	return f
+}
+
+// KilledReversePath checks for a running gateway with open peers whether its lines drop their packets while it is killed:
+// then the kernel has no route to their sources, which a loose filter wants, too.
+func KilledReversePath(lines []string) Finding { return killedReversePath(lines, netns.ReadSysctl) }
+
+func killedReversePath(lines []string, sysctl func(string) (string, error)) Finding {
+	f := Finding{Check: "rp_filter while killed", State: OK, Meaning: "packets of peers that are not sealed arrive also while the gateway is killed"}
+	const all = "all"
+	remedy := map[string]bool{}
+	var filtering []string
+	for _, line := range lines {
+		filters := false
+		for _, name := range []string{all, line} {
+			v, err := sysctl("net/ipv4/conf/" + name + "/rp_filter")
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
+			case err != nil:
+				f.State, f.Meaning = Unknown, err.Error()
+				return f
+			case v != "0":
+				filters, remedy[name] = true, true
+			}
+		}
+		if filters {
+			filtering = append(filtering, line)
+		}
+	}
+	if len(filtering) > 0 {
+		f.State, f.Remedy = Limited, "sysctl -w"
+		for _, name := range slices.Sorted(maps.Keys(remedy)) {
+			f.Remedy += " net/ipv4/conf/" + name + "/rp_filter=0"
+		}
+		f.Meaning = "on " + strings.Join(filtering, ", ") + " IPv4 packets of peers that are not sealed are dropped while the gateway is killed"
 	}
 	return f
 }

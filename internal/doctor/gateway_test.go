@@ -19,6 +19,7 @@ import (
 	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/link"
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/nft"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -43,11 +44,29 @@ func TestGatewayFindings(t *testing.T) {
 	merging := func(err error, names ...string) func(string) (bool, error) {
 		return func(name string) (bool, error) { return slices.Contains(names, name), err }
 	}
+	chains := func(err error, list ...nft.Chain) func(uint32) ([]nft.Chain, error) {
+		return func(uint32) ([]nft.Chain, error) { return list, err }
+	}
+	filters := func(values map[string]string) func(string) (string, error) {
+		return func(key string) (string, error) {
+			if v, ok := values[strings.Split(key, "/")[3]]; ok {
+				return v, nil
+			}
+			return "", fs.ErrNotExist
+		}
+	}
 	for name, tt := range map[string]struct {
 		got             Finding
 		state           State
 		meaning, remedy string
 	}{
+		"no firewall":               {firewall(chains(nil)), OK, "no chain", ""},
+		"firewall":                  {firewall(chains(nil, nft.Chain{Family: "inet", Table: "filter", Name: "forward"})), Limited, "inet filter forward may drop", "nft insert rule inet filter forward meta mark 4791 accept"},
+		"unknown firewall":          {firewall(chains(fs.ErrPermission)), Unknown, "permission", "run as root"},
+		"no filter while killed":    {killedReversePath([]string{"eth1"}, filters(map[string]string{"all": "0", "eth1": "0"})), OK, "arrive", ""},
+		"filter while killed":       {killedReversePath([]string{"eth1", "eth2", "wwan0"}, filters(map[string]string{"all": "0", "eth1": "0", "eth2": "2"})), Limited, "on eth2 IPv4", "sysctl -w net/ipv4/conf/eth2/rp_filter=0"},
+		"filter of all":             {killedReversePath([]string{"eth1", "eth2"}, filters(map[string]string{"all": "2", "eth1": "2", "eth2": "0"})), Limited, "on eth1, eth2 IPv4", "sysctl -w net/ipv4/conf/all/rp_filter=0 net/ipv4/conf/eth1/rp_filter=0"},
+		"no filter to read":         {killedReversePath([]string{"eth1"}, func(string) (string, error) { return "", broken }), Unknown, "broken", ""},
 		"privileged":                {socketBuffers(limits("1", "1"), nil), OK, "itself", ""},
 		"large limits":              {socketBuffers(limits("8388608", "16777216"), broken), OK, "has buffers", ""},
 		"a small limit":             {socketBuffers(limits("8388608", "212992"), broken), Limited, "net.core.wmem_max is 212992", "sysctl -w net.core.wmem_max=8388608"},
@@ -66,7 +85,7 @@ func TestGatewayFindings(t *testing.T) {
 		"no interfaces":             {mtus(broken), Unknown, "broken", ""},
 	} {
 		f := tt.got
-		if f.State != tt.state || !strings.Contains(f.Meaning, tt.meaning) || !strings.Contains(f.Remedy, tt.remedy) || (f.State == Limited) != (f.Remedy != "") {
+		if f.State != tt.state || !strings.Contains(f.Meaning, tt.meaning) || !strings.Contains(f.Remedy, tt.remedy) || f.State == Limited && f.Remedy == "" || f.State == OK && f.Remedy != "" {
 			t.Errorf("%s: %+v", name, f)
 		}
 	}

@@ -403,8 +403,8 @@ func (p *Plane) setCounted() {
 	p.counted.number(numbers, plain)
 }
 
-// setLines sets where packets of peers with mode plain arrive: on the interface of their path, if they are counted there and it
-// is not that of several. The mutex is locked.
+// setLines sets where packets of peers with mode plain arrive: on the interface of their path. On that of several they are
+// not counted. The mutex is locked.
 func (p *Plane) setLines() error {
 	lines := map[program.Line]int{}
 	for name, r := range p.peers {
@@ -425,9 +425,14 @@ func (p *Plane) setLines() error {
 				}
 			}
 		}
-		for i, index := range own {
-			if index != 0 {
-				lines[program.Line{Interface: index, Peer: r.number}] = i
+		for i, index := range r.indices {
+			at := program.Line{Interface: index, Peer: r.number}
+			switch {
+			case index == 0:
+			case own[i] != 0:
+				lines[at] = i
+			default:
+				lines[at] = program.MaxPaths
 			}
 		}
 		p.counted.lines(name, own)

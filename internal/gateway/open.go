@@ -143,13 +143,13 @@ func (c *Config) warnOpen(warnings *fault.List) {
 		switch m := c.Peers[i].mode(); m {
 		case plane.Plain, plane.NAT:
 			plain = plain || m == plane.Plain
-			warnings.Add(fmt.Sprintf("peers[%d].mode", i), "%s encrypts and authenticates nothing: an attacker on a line reads and forges packets of the hosts, and packets bypass nftables", m)
+			warnings.Add(fmt.Sprintf("peers[%d].mode", i), "%s encrypts and authenticates nothing: an attacker on a line reads and forges packets of the hosts, and packets to the peer bypass nftables, which therefore has to accept those from it by their mark", m)
 		case plane.Unsealed:
 			who := "an attacker on a line, or on the way between the gateways,"
 			if c.Role != "" {
 				who = "a member, or an attacker on its short link, on a line, or on the way between the gateways,"
 			}
-			warnings.Add(fmt.Sprintf("peers[%d].seal", i), "none encrypts nothing: %s reads packets of the hosts and forges those of the peer's prefixes, with the cookie that it sees; all others have to guess 64 bits. Packets to the peer bypass nftables", who)
+			warnings.Add(fmt.Sprintf("peers[%d].seal", i), "none encrypts nothing: %s reads packets of the hosts and forges those of the peer's prefixes, with the cookie that it sees; all others have to guess 64 bits. Packets to the peer bypass nftables, which therefore has to accept those from it by their mark", who)
 			if c.Role == RoleLeader && len(c.LAN.Interfaces) == 0 {
 				warnings.Add(fmt.Sprintf("peers[%d].seal", i), "has effect on packets from the peer alone: without lan.interfaces all that are sent to it are this host's own, which are encrypted")
 			}

@@ -4,12 +4,15 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
+	"github.com/tabane/tabane/internal/programs"
 )
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
@@ -83,5 +86,55 @@ func TestMasqueradeNames(t *testing.T) {
 		if err := Masquerade(link); err == nil {
 			t.Errorf("no error for interface %q", link)
 		}
+	}
+}
+
+// TestUntracked: chains that may drop packets of half a connection are found, unless they accept a mark before.
+func TestUntracked(t *testing.T) {
+	const mark = 4791
+	nft := programs.Need(t, "nft")
+	for name, tt := range map[string]struct {
+		rules string
+		want  string
+	}{
+		"none":                 {`chain c { type filter hook input priority 0; policy drop; }`, ""},
+		"accepts all":          {`chain c { type filter hook forward priority 0; tcp dport 25 drop; iifname "lan" accept; }`, ""},
+		"policy":               {`chain c { type filter hook forward priority 0; policy drop; }`, "inet fw c"},
+		"policy, marked":       {`chain c { type filter hook forward priority 0; policy drop; meta mark 4791 counter accept; }`, ""},
+		"another mark":         {`chain c { type filter hook forward priority 0; policy drop; meta mark 4790 accept; }`, "inet fw c"},
+		"marked, not all":      {`chain c { type filter hook forward priority 0; policy drop; iifname "w" meta mark 4791 accept; meta mark 4791 tcp dport 1 accept; }`, "inet fw c"},
+		"state":                {`chain c { type filter hook forward priority 0; ct state invalid counter drop; }`, "inet fw c"},
+		"marked before":        {`chain c { type filter hook forward priority 0; meta mark 4791 accept; ct state invalid drop; }`, ""},
+		"marked after":         {`chain c { type filter hook forward priority 0; ct state invalid drop; meta mark 4791 accept; }`, "inet fw c"},
+		"verdict map":          {`chain c { type filter hook forward priority 0; ct state vmap { invalid : drop, established : accept }; }`, "inet fw c"},
+		"last rule":            {`chain c { type filter hook forward priority 0; iifname "lan" accept; reject with icmpx admin-prohibited; }`, "inet fw c"},
+		"chain of another":     {`chain d { ct state invalid drop; }; chain c { type filter hook forward priority 0; iifname "w" jump d; }`, "inet fw c"},
+		"harmless chain":       {`chain d { tcp dport 25 drop; }; chain c { type filter hook forward priority 0; jump d; }`, ""},
+		"reverse path":         {`chain c { type filter hook prerouting priority -150; meta nfproto ipv6 fib saddr . mark . iif oif missing drop; }`, "inet fw c"},
+		"reverse path, marked": {`chain c { type filter hook prerouting priority -150; meta mark 4791 accept; meta nfproto ipv6 fib saddr . mark . iif oif missing drop; }`, ""},
+		"nat":                  {`chain c { type nat hook postrouting priority 100; policy drop; }`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ns := netnstest.New(t)
+			netnstest.Do(t, ns, func() error {
+				c := exec.Command(nft, "-f", "-")
+				c.Stdin = strings.NewReader("table inet fw {\n" + strings.ReplaceAll(tt.rules, ";", "\n") + "\n}\n")
+				if out, err := c.CombinedOutput(); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+				found, err := Untracked(mark)
+				if err != nil {
+					return err
+				}
+				var got []string
+				for _, c := range found {
+					got = append(got, c.String())
+				}
+				if strings.Join(got, ", ") != tt.want {
+					t.Errorf("found %q, want %q", got, tt.want)
+				}
+				return nil
+			})
+		})
 	}
 }

@@ -10,7 +10,11 @@ import (
 	"github.com/tabane/tabane/internal/plane"
 )
 
-// Count has the program count the packets of peers with mode plain that an interface receives (SetLines), and is
+// Mark is that of packets of peers' hosts in the kernel, and of ICMP errors to hosts about packets to peers: what Join,
+// Restore and Count have passed on. Firewalls know them by it.
+const Mark = uint32(programMarkingMARK_OF_PEER)
+
+// Count has the program mark the packets of peers with mode plain that an interface receives, and count them (SetLines). It is
 // otherwise as Join.
 func (p *Program) Count(link string) (bpf.Attachment, error) {
 	return p.attach(link, "count", "counter", bpf.AttachOptions{Name: nameCount, Ethernet: bpf.Programs{Ingress: p.objects.Count}})
@@ -19,7 +23,8 @@ func (p *Program) Count(link string) (bpf.Attachment, error) {
 // Line is where packets of a peer arrive.
 type Line struct{ Interface, Peer int }
 
-// SetLines replaces the paths whose packets arrive there, by their numbers. The map belongs to the callee.
+// SetLines replaces the paths whose packets arrive there, by their numbers. Those of MaxPaths are not counted. The map belongs
+// to the callee.
 func (p *Program) SetLines(lines map[Line]int) error {
 	var errs []error
 	var key programLine

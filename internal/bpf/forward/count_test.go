@@ -1,16 +1,17 @@
 package forward
 
 import (
+	"bytes"
 	"net/netip"
 	"testing"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/plane"
 )
 
-// TestCount: of what arrives on the interface of a path, packets of the peer's hosts are counted, and no others.
+// TestCount: of what arrives on the interface of a path, packets of the peer's hosts are marked and counted, and no others. ICMP
+// errors about packets to the peer are marked.
 func TestCount(t *testing.T) {
 	const loopback, peer, path, port = 1, 3, 2, 4790
 	p := load(t, Options{})
@@ -36,19 +37,20 @@ func TestCount(t *testing.T) {
 		name  string
 		lines map[Line]int
 		message
-		counted bool
+		counted, marked bool
 	}{
-		{"no line", map[Line]int{}, packet("10.1.0.1", "10.2.0.1", 99), false},
-		{"another interface", map[Line]int{{loopback + 1, peer}: path}, packet("10.1.0.1", "10.2.0.1", 99), false},
-		{"another peer's line", map[Line]int{{loopback, peer + 1}: path}, packet("10.1.0.1", "10.2.0.1", 99), false},
-		{"IPv4", line, packet("10.1.0.1", "10.2.0.1", 99), true},
-		{"IPv6", line, packet("2001:db8:1::1", "2001:db8:2::1", 99), true},
-		{"fragment", line, fragment, true},
-		{"to the gateway", line, packet("10.1.0.1", gateway.String(), 99), true},
-		{"of the gateway", line, packet("10.1.0.1", gateway.String(), port), false},
-		{"to a host's port of that number", line, packet("10.1.0.1", "10.2.0.1", port), true},
-		{"another source", line, packet("10.3.0.1", "10.2.0.1", 99), false},
-		{"no line any more", map[Line]int{}, packet("10.1.0.1", "10.2.0.1", 99), false},
+		{"no line", map[Line]int{}, packet("10.1.0.1", "10.2.0.1", 99), false, false},
+		{"another interface", map[Line]int{{loopback + 1, peer}: path}, packet("10.1.0.1", "10.2.0.1", 99), false, false},
+		{"another peer's line", map[Line]int{{loopback, peer + 1}: path}, packet("10.1.0.1", "10.2.0.1", 99), false, false},
+		{"IPv4", line, packet("10.1.0.1", "10.2.0.1", 99), true, true},
+		{"IPv6", line, packet("2001:db8:1::1", "2001:db8:2::1", 99), true, true},
+		{"fragment", line, fragment, true, true},
+		{"to the gateway", line, packet("10.1.0.1", gateway.String(), 99), true, true},
+		{"of the gateway", line, packet("10.1.0.1", gateway.String(), port), false, false},
+		{"to a host's port of that number", line, packet("10.1.0.1", "10.2.0.1", port), true, true},
+		{"on a line of several paths", map[Line]int{{loopback, peer}: MaxPaths}, packet("10.1.0.1", "10.2.0.1", 99), false, true},
+		{"another source", line, packet("10.3.0.1", "10.2.0.1", 99), false, false},
+		{"no line any more", map[Line]int{}, packet("10.1.0.1", "10.2.0.1", 99), false, false},
 	} {
 		lines := map[Line]int{}
 		for l, i := range tt.lines {
@@ -59,12 +61,12 @@ func TestCount(t *testing.T) {
 			err = p.SetLines(lines)
 		}
 		frame := tt.frame()
-		var verdict uint32
-		if err == nil {
-			verdict, err = p.objects.Count.Run(&ebpf.RunOptions{Data: frame, Repeat: 1})
+		if err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
 		}
-		if err != nil || verdict != next {
-			t.Fatalf("%s: verdict %d, %v", tt.name, int32(verdict), err)
+		verdict, out, mark := received(t, p.objects.Count, frame)
+		if verdict != next || !bytes.Equal(out, frame) || (mark == Mark) != tt.marked || !tt.marked && mark != 0 {
+			t.Errorf("%s: verdict %d, mark %d, %x", tt.name, int32(verdict), mark, out)
 		}
 		after, err := p.Counted(peer)
 		if err != nil {
@@ -77,6 +79,32 @@ func TestCount(t *testing.T) {
 		}
 		if after != want {
 			t.Errorf("%s: counted %+v, want %+v", tt.name, after[path], want[path])
+		}
+	}
+	if err := p.SetLines(map[Line]int{{loopback, peer}: path}); err != nil {
+		t.Fatal(err)
+	}
+	for _, router := range []string{"203.0.113.1", "2001:db8:ffff::1"} {
+		r := netip.MustParseAddr(router)
+		near, far, kind, destination := "10.2.0.1", "10.1.0.1", byte(3), 33
+		if r.Is6() {
+			near, far, kind, destination = "2001:db8:2::1", "2001:db8:1::1", 2, 53
+		}
+		to, stranger, reply := packet(near, far, 99), packet(near, router, 99), icmpError(r, (&message{hops: 9, Packet: plane.Packet{
+			Src: netip.MustParseAddr(near), Dst: netip.MustParseAddr(far), Protocol: unix.IPPROTO_UDP,
+		}}).frame(), 200)
+		misdirected := icmpError(r, to.frame(), kind)
+		misdirected[destination]++
+		for what, tt := range map[string]struct {
+			frame []byte
+			want  uint32
+		}{
+			"about a packet to the peer": {icmpError(r, to.frame(), kind), Mark}, "about another": {icmpError(r, stranger.frame(), kind), 0},
+			"that is none": {reply, 0}, "to another host": {misdirected, 0},
+		} {
+			if verdict, out, mark := received(t, p.objects.Count, tt.frame); verdict != next || !bytes.Equal(out, tt.frame) || mark != tt.want {
+				t.Errorf("error from %v %s: verdict %d, mark %d", r, what, int32(verdict), mark)
+			}
 		}
 	}
 }

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/tunnel"
 )
@@ -101,12 +99,7 @@ func planNAT(t testing.TB, p *Program, local []netip.Addr) {
 // restored runs restore on a frame.
 func (p *Program) restored(t testing.TB, frame []byte) (verdict uint32, out []byte) {
 	t.Helper()
-	o := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+128), Repeat: 1}
-	verdict, err := p.objects.Restore.Run(&o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return verdict, o.DataOut
+	return marked(t, p.objects.Restore, frame)
 }
 
 // reference is what gateways agree on about flows, as a map. It is the judge of the programs.

@@ -54,6 +54,12 @@ type programLine struct {
 	Peer    uint32
 }
 
+type programMarking uint32
+
+const (
+	programMarkingMARK_OF_PEER programMarking = 4791
+)
+
 type programOrigin struct {
 	_       structs.HostLayout
 	Address [16]uint8
@@ -282,6 +288,7 @@ const (
 	programProgRestore     = "restore"
 	programProgSplit       = "split"
 	programVarLeft         = "_left"
+	programVarMarking      = "_marking"
 	programVarRefusal      = "_refusal"
 	programVarSchedRule    = "_sched_rule"
 	programVarSession      = "_session"
@@ -364,6 +371,7 @@ type programMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type programVariableSpecs struct {
 	Left         *ebpf.VariableSpec `ebpf:"_left"`
+	Marking      *ebpf.VariableSpec `ebpf:"_marking"`
 	Refusal      *ebpf.VariableSpec `ebpf:"_refusal"`
 	SchedRule    *ebpf.VariableSpec `ebpf:"_sched_rule"`
 	Session      *ebpf.VariableSpec `ebpf:"_session"`
@@ -435,6 +443,7 @@ func (m *programMaps) Close() error {
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programVariables struct {
 	Left         *ebpf.Variable `ebpf:"_left"`
+	Marking      *ebpf.Variable `ebpf:"_marking"`
 	Refusal      *ebpf.Variable `ebpf:"_refusal"`
 	SchedRule    *ebpf.Variable `ebpf:"_sched_rule"`
 	Session      *ebpf.Variable `ebpf:"_session"`

@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
@@ -53,15 +54,32 @@ func newEnds(t testing.TB, discipline string, paths int, local, remote netip.Add
 	return e
 }
 
-// take runs join on a frame.
-func (p *Program) take(t testing.TB, frame []byte) (verdict uint32, out []byte) {
+// received runs one of the programs of lines on a frame. mark is the packet's after that.
+func received(t testing.TB, program *ebpf.Program, frame []byte) (verdict uint32, out []byte, mark uint32) {
 	t.Helper()
-	o := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+128), Repeat: 1}
-	verdict, err := p.objects.Join.Run(&o)
+	var context [192]byte // struct __sk_buff
+	o := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+128), Context: context, ContextOut: &context, Repeat: 1}
+	verdict, err := program.Run(&o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return verdict, o.DataOut
+	return verdict, o.DataOut, binary.NativeEndian.Uint32(context[8:])
+}
+
+// marked runs one of the programs on a frame, and fails the test unless it marks what it changes, and that alone.
+func marked(t testing.TB, program *ebpf.Program, frame []byte) (verdict uint32, out []byte) {
+	t.Helper()
+	verdict, out, mark := received(t, program, frame)
+	if want := verdict == next && !bytes.Equal(out, frame); want != (mark == Mark) || !want && mark != 0 {
+		t.Fatalf("verdict %d, mark %d\n%x", int32(verdict), mark, frame)
+	}
+	return verdict, out
+}
+
+// take runs join on a frame.
+func (p *Program) take(t testing.TB, frame []byte) (verdict uint32, out []byte) {
+	t.Helper()
+	return marked(t, p.objects.Join, frame)
 }
 
 // fromNear runs split on a message, which must be sent.

@@ -1,0 +1,164 @@
+package nft
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// Chain is a base chain.
+type Chain struct{ Family, Table, Name string }
+
+// String is as nft writes it, as in "inet filter forward".
+func (c Chain) String() string { return c.Family + " " + c.Table + " " + c.Name }
+
+// families are those that forwarded packets of IP pass.
+var families = map[nftables.TableFamily]string{
+	nftables.TableFamilyINet: "inet", nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6",
+}
+
+// Untracked returns the chains that may drop forwarded packets of which connection tracking sees one direction only,
+// or that arrive on another interface than packets to their source leave by: those at the hooks prerouting and
+// forward that drop by default, by the state of a connection, or by a route lookup (fib). Chains that accept packets with
+// the mark before are not among them. Rules of iptables-nft are read as well, those of iptables-legacy are not.
+func Untracked(mark uint32) ([]Chain, error) {
+	conn, err := nftables.New()
+	if err != nil {
+		return nil, fmt.Errorf("list chains: %w", err)
+	}
+	all, err := conn.ListChains()
+	if err != nil {
+		return nil, fmt.Errorf("list chains: %w", err)
+	}
+	r := ruleset{conn: conn, drops: map[Chain]bool{}}
+	var list []Chain
+	for _, c := range all {
+		name, ok := nameOf(c)
+		if !ok || c.Hooknum == nil || c.Type != nftables.ChainTypeFilter ||
+			*c.Hooknum != *nftables.ChainHookForward && *c.Hooknum != *nftables.ChainHookPrerouting {
+			continue
+		}
+		untracked, err := r.untracked(c, mark)
+		if err != nil {
+			return nil, fmt.Errorf("list rules of chain %q: %w", name, err)
+		}
+		if untracked {
+			list = append(list, name)
+		}
+	}
+	return list, nil
+}
+
+func nameOf(c *nftables.Chain) (Chain, bool) {
+	family, ok := families[c.Table.Family]
+	return Chain{family, c.Table.Name, c.Name}, ok
+}
+
+// ruleset reads rules. drops are the chains that were read already.
+type ruleset struct {
+	conn  *nftables.Conn
+	drops map[Chain]bool
+}
+
+// untracked reports whether packets with the mark may be dropped in a base chain.
+func (r *ruleset) untracked(c *nftables.Chain, mark uint32) (bool, error) {
+	rules, err := r.conn.GetRules(c.Table, c)
+	if err != nil {
+		return false, err
+	}
+	for _, rule := range rules {
+		if accepts(rule.Exprs, mark) {
+			return false, nil
+		}
+		if drops, err := r.mayDrop(c.Table, rule.Exprs); drops || err != nil {
+			return drops, err
+		}
+	}
+	return c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop, nil
+}
+
+// accepts reports whether a rule accepts all packets with the mark.
+func accepts(rule []expr.Any, mark uint32) bool {
+	marked := false
+	for i, e := range rule {
+		switch e := e.(type) {
+		case *expr.Meta:
+			if e.Key != expr.MetaKeyMARK || e.SourceRegister || i != 0 {
+				return false
+			}
+		case *expr.Cmp:
+			marked = i == 1 && e.Op == expr.CmpOpEq && bytes.Equal(e.Data, binaryutil.NativeEndian.PutUint32(mark))
+			if !marked {
+				return false
+			}
+		case *expr.Counter:
+		case *expr.Verdict:
+			return marked && e.Kind == expr.VerdictAccept
+		default:
+			return false
+		}
+	}
+	return false
+}
+
+// mayDrop reports whether a rule drops all packets, or by what is not known of these, or jumps to one that does.
+func (r *ruleset) mayDrop(t *nftables.Table, rule []expr.Any) (bool, error) {
+	all := true
+	state := false
+	for _, e := range rule {
+		switch e := e.(type) {
+		case *expr.Counter, *expr.Log, *expr.Limit:
+		case *expr.Ct, *expr.Fib:
+			state = true
+		case *expr.Match:
+			all = false
+			state = state || e.Name == "conntrack" || e.Name == "state" || e.Name == "rpfilter"
+		case *expr.Lookup:
+			if e.IsDestRegSet && e.DestRegister == unix.NFT_REG_VERDICT {
+				return state, nil
+			}
+			all = false
+		case *expr.Reject:
+			return all || state, nil
+		case *expr.Target:
+			return e.Name == "REJECT" && (all || state), nil
+		case *expr.Verdict:
+			switch e.Kind {
+			case expr.VerdictDrop:
+				return all || state, nil
+			case expr.VerdictJump, expr.VerdictGoto:
+				return r.chainDrops(&nftables.Chain{Table: t, Name: e.Chain})
+			default:
+				return false, nil
+			}
+		default:
+			all = false
+		}
+	}
+	return false, nil
+}
+
+// chainDrops reports whether a rule of a chain that another one jumps to may drop packets.
+func (r *ruleset) chainDrops(c *nftables.Chain) (bool, error) {
+	name, _ := nameOf(c)
+	if drops, ok := r.drops[name]; ok {
+		return drops, nil
+	}
+	r.drops[name] = false // the kernel has no loops
+	rules, err := r.conn.GetRules(c.Table, c)
+	if err != nil {
+		return false, err
+	}
+	for _, rule := range rules {
+		drops, err := r.mayDrop(c.Table, rule.Exprs)
+		if err != nil {
+			return false, err
+		}
+		r.drops[name] = r.drops[name] || drops
+	}
+	return r.drops[name], nil
+}
