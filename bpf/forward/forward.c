@@ -12,12 +12,18 @@
  *
  * join runs at ingress of the paths' interfaces, takes packets out of the tunnel, and has the kernel
  * route them. restore runs there too, and gives packets of NAT sessions the hosts' addresses again, and
- * count, which counts packets that are as the hosts made them.
+ * count, which counts packets that are as the hosts made them. raw.c has these three for interfaces without
+ * Ethernet headers, such as those of PPP and of modems.
  *
  * Needs Linux 5.13 with BTF; a tunnel of one IP version in the other, Linux 6.3. Since Linux 6.2 checksums cost less.
  */
 #include "packet.h"
 #include "sched.h"
+
+/* Bytes before the IP header. raw.c has none. */
+#ifndef RAW
+enum { LINK_HEADER = ETHERNET_HEADER };
+#endif
 
 enum {
 	MAX_PEERS = 256,
@@ -37,8 +43,8 @@ enum {
 	IPV4_CHECK = 10,
 
 	/* Headers with TCP without options. More is not pulled: it costs as much as looking up the plan. */
-	LINEAR_IPV4 = ETHERNET_HEADER + IPV4_HEADER + TCP_HEADER,
-	LINEAR_IPV6 = ETHERNET_HEADER + IPV6_HEADER + TCP_HEADER,
+	LINEAR_IPV4 = LINK_HEADER + IPV4_HEADER + TCP_HEADER,
+	LINEAR_IPV6 = LINK_HEADER + IPV6_HEADER + TCP_HEADER,
 
 	BPF_FIB_LOOKUP_OUTPUT = 2,
 	NOT_FLOW = 0xffffffff,
@@ -599,7 +605,7 @@ static __always_inline __u32 origin_of(const struct setup *s, const __u64 *addre
 /* Reads the addresses; false means that the packet is none of IP. */
 static __always_inline int addresses(struct __sk_buff *skb, struct packet *p)
 {
-	const __u8 *h = (const __u8 *)(long)skb->data + ETHERNET_HEADER, *end = (const __u8 *)(long)skb->data_end;
+	const __u8 *h = (const __u8 *)(long)skb->data + LINK_HEADER, *end = (const __u8 *)(long)skb->data_end;
 
 	if (skb->protocol == htons(ETHERTYPE_IPV4)) {
 		if (h + IPV4_HEADER > end)
@@ -635,7 +641,7 @@ static __always_inline int pull_headers(struct __sk_buff *skb, struct packet *p)
 /* Reads the rest of the headers. Returns why the packet has to be left to the kernel, else LEFTS. */
 static __always_inline int read_headers(struct __sk_buff *skb, struct packet *p)
 {
-	const __u8 *h = (const __u8 *)(long)skb->data + ETHERNET_HEADER, *end = (const __u8 *)(long)skb->data_end;
+	const __u8 *h = (const __u8 *)(long)skb->data + LINK_HEADER, *end = (const __u8 *)(long)skb->data_end;
 	__u8 room[LONGEST_VIEW] __attribute__((aligned(8)));
 	__u32 offset;
 
@@ -656,7 +662,7 @@ static __always_inline int read_headers(struct __sk_buff *skb, struct packet *p)
 		p->dscp = p->class >> 2;
 		field = number(h + 6);
 		p->fragment = field & IPV4_DF_MASK;
-		offset = ETHERNET_HEADER + IPV4_HEADER;
+		offset = LINK_HEADER + IPV4_HEADER;
 		if (field & IPV4_OFFSET) {
 			p->headers = offset;
 			return LEFTS;
@@ -671,7 +677,7 @@ static __always_inline int read_headers(struct __sk_buff *skb, struct packet *p)
 		p->dscp = p->class >> 2;
 		p->protocol = h[IPV6_NEXT];
 		p->hops = h[IPV6_HOP_LIMIT];
-		offset = ETHERNET_HEADER + IPV6_HEADER;
+		offset = LINK_HEADER + IPV6_HEADER;
 		/* Of interest to routers. */
 		if (p->protocol == PROTO_HOP_BY_HOP)
 			return LEFT_OPTIONS;
@@ -773,7 +779,7 @@ static __always_inline __u32 hash_flow(const struct packet *p)
 static __always_inline int hop(struct __sk_buff *skb, const struct packet *p)
 {
 	if (p->family == AF_INET) {
-		__u8 *h = (__u8 *)(long)skb->data + ETHERNET_HEADER;
+		__u8 *h = (__u8 *)(long)skb->data + LINK_HEADER;
 		__u32 check;
 
 		if (h + IPV4_HEADER > (__u8 *)(long)skb->data_end)
@@ -786,7 +792,7 @@ static __always_inline int hop(struct __sk_buff *skb, const struct packet *p)
 	} else {
 		__u8 hops = p->hops - 1;
 
-		return bpf_skb_store_bytes(skb, ETHERNET_HEADER + IPV6_HOP_LIMIT, &hops, sizeof(hops), BPF_F_RECOMPUTE_CSUM);
+		return bpf_skb_store_bytes(skb, LINK_HEADER + IPV6_HOP_LIMIT, &hops, sizeof(hops), BPF_F_RECOMPUTE_CSUM);
 	}
 }
 
@@ -832,7 +838,7 @@ static __always_inline __u32 overhead(__u32 family)
  */
 static __always_inline int write_outer(struct __sk_buff *skb, const struct plan *plan, const struct outer *o, __u32 i)
 {
-	__u8 *h = (__u8 *)(long)skb->data + ETHERNET_HEADER;
+	__u8 *h = (__u8 *)(long)skb->data + LINK_HEADER;
 	const __u8 *end = (const __u8 *)(long)skb->data_end;
 	const __u8 *outer;
 	struct header *header;
@@ -887,7 +893,7 @@ static __always_inline int is_echo(__u32 family, __u8 type)
 /* Whether the headers of a packet end where those without options and extension headers do. */
 static __always_inline int is_plain(const struct packet *p)
 {
-	return p->transport == ETHERNET_HEADER + (p->family == AF_INET ? IPV4_HEADER : IPV6_HEADER);
+	return p->transport == LINK_HEADER + (p->family == AF_INET ? IPV4_HEADER : IPV6_HEADER);
 }
 
 /* Sets the key of the session of a packet that read_headers has read. Returns why it can have none, else LEFTS. */
@@ -1087,7 +1093,7 @@ static __always_inline __u16 difference(const __u32 *from, const __u32 *to, __u3
  */
 static __always_inline int set_address(struct __sk_buff *skb, const struct place *at, const void *from, const void *to)
 {
-	__u8 *h = (__u8 *)(long)skb->data + ETHERNET_HEADER;
+	__u8 *h = (__u8 *)(long)skb->data + LINK_HEADER;
 	const __u8 *end = (const __u8 *)(long)skb->data_end;
 	__u32 how = summed(skb), header = IPV6_HEADER;
 	__u16 by = difference(from, to, at->family), *check;
@@ -1098,18 +1104,18 @@ static __always_inline int set_address(struct __sk_buff *skb, const struct place
 			return -1;
 		check = (__u16 *)(h + IPV4_CHECK);
 		*check = ~add_sum(~*check, by);
-		copy(h + (at->address == ETHERNET_HEADER + 12 ? 12 : 16), to + 12, 4);
+		copy(h + (at->address == LINK_HEADER + 12 ? 12 : 16), to + 12, 4);
 	} else {
 		if (h + IPV6_HEADER > end)
 			return -1;
-		copy(h + (at->address == ETHERNET_HEADER + IPV6_SOURCE ? IPV6_SOURCE : IPV6_DESTINATION), to, 16);
+		copy(h + (at->address == LINK_HEADER + IPV6_SOURCE ? IPV6_SOURCE : IPV6_DESTINATION), to, 16);
 		if (how == CHECKSUM_COMPLETE)
 			bpf_csum_update(skb, by);
 	}
 	if (!at->checksum)
 		return 0;
 	if (how == CHECKSUM_COMPLETE)
-		return bpf_l4_csum_replace(skb, ETHERNET_HEADER + header + at->checksum, 0, by, at->flags);
+		return bpf_l4_csum_replace(skb, LINK_HEADER + header + at->checksum, 0, by, at->flags);
 	h += header + (at->checksum & TRANSPORT_CHECKSUM);
 	if (h + sizeof(*check) > end)
 		return -1;
@@ -1141,7 +1147,7 @@ static __always_inline int encapsulate(struct __sk_buff *skb, const struct packe
 		if (bpf_skb_change_head(skb, overhead(family), 0))
 			return -1;
 		h = (__u8 *)(long)skb->data;
-		if (h + ETHERNET_HEADER > (__u8 *)(long)skb->data_end)
+		if (h + LINK_HEADER > (__u8 *)(long)skb->data_end)
 			return -1;
 		*(__u16 *)(h + ETHERNET_TYPE) = skb->protocol;
 		return 0;
@@ -1180,7 +1186,7 @@ static __always_inline int prepare(struct __sk_buff *skb, const struct packet *p
 	/* The sealed plane fits the segment size of the connection to the tunnel. */
 	if (p->protocol == PROTO_TCP && p->flags & TCP_SYN)
 		return LEFT_SYN;
-	o->length = skb->len - ETHERNET_HEADER;
+	o->length = skb->len - LINK_HEADER;
 	o->class = p->class;
 	o->header.size = 0;
 	o->header.number = 0;
@@ -1206,6 +1212,7 @@ static __always_inline int segment(struct __sk_buff *skb, const struct setup *se
 	return bpf_redirect(set->segmenter, 0);
 }
 
+#ifndef RAW
 SEC("tc")
 int split(struct __sk_buff *skb)
 {
@@ -1254,9 +1261,9 @@ int split(struct __sk_buff *skb)
 	if (!plan || !plan->choice.may)
 		return leave(LEFT_PATHS);
 
-	length = skb->len - ETHERNET_HEADER;
+	length = skb->len - LINK_HEADER;
 	size = length;
-	p.headers -= ETHERNET_HEADER;
+	p.headers -= LINK_HEADER;
 	if (skb->gso_size) {
 		if (length <= p.headers)
 			return leave(LEFT_MALFORMED);
@@ -1341,7 +1348,7 @@ int split(struct __sk_buff *skb)
 		return TC_DROP;
 	way = &plan->way[SCHED_PATH(path)];
 	if (plan->nat) {
-		struct place at = {.address = ETHERNET_HEADER + (p.family == AF_INET ? 12 : IPV6_SOURCE)};
+		struct place at = {.address = LINK_HEADER + (p.family == AF_INET ? 12 : IPV6_SOURCE)};
 
 		set_checksum(&at, &p);
 		if (set_address(skb, &at, p.source, way->source))
@@ -1349,6 +1356,7 @@ int split(struct __sk_buff *skb)
 	}
 	return bpf_redirect_neigh(way->ifindex, (struct bpf_redir_neigh *)neighbor(way, family == AF_INET6), sizeof(way->ipv4), 0);
 }
+#endif
 
 /* What the headers of a message in the tunnel say. */
 struct message {
@@ -1365,7 +1373,7 @@ struct message {
 static __always_inline void read_segment(struct __sk_buff *skb, struct message *m)
 {
 	__u8 room[LONGEST_VIEW] __attribute__((aligned(8)));
-	const __u8 *h = view(skb, ETHERNET_HEADER + m->outer + m->headers, TCP_HEADER, room);
+	const __u8 *h = view(skb, LINK_HEADER + m->outer + m->headers, TCP_HEADER, room);
 	__u32 sequence;
 
 	if (!h)
@@ -1382,7 +1390,7 @@ static __always_inline void read_segment(struct __sk_buff *skb, struct message *
  */
 __attribute__((noinline)) int read_message(struct __sk_buff *skb, struct message *m)
 {
-	const __u8 *start = (const __u8 *)(long)skb->data, *h = start + ETHERNET_HEADER, *end = (const __u8 *)(long)skb->data_end;
+	const __u8 *start = (const __u8 *)(long)skb->data, *h = start + LINK_HEADER, *end = (const __u8 *)(long)skb->data_end;
 
 	if (!m)
 		return 0;
@@ -1434,7 +1442,7 @@ __attribute__((noinline)) int read_message(struct __sk_buff *skb, struct message
 		return 1;
 	}
 	/* The length of a super-packet is that of all segments, which may be more than the field holds. */
-	if (!skb->gso_size && m->inner + m->outer + ETHERNET_HEADER != skb->len)
+	if (!skb->gso_size && m->inner + m->outer + LINK_HEADER != skb->len)
 		m->inner = 0;
 	return 1;
 }
@@ -1445,16 +1453,16 @@ __attribute__((noinline)) int read_message(struct __sk_buff *skb, struct message
  */
 static __always_inline int mark(struct __sk_buff *skb, const struct message *m)
 {
-	const __u8 *h = (const __u8 *)(long)skb->data + ETHERNET_HEADER;
+	const __u8 *h = (const __u8 *)(long)skb->data + LINK_HEADER;
 	__u8 class = m->class | ECN_CE;
 
 	if (m->family == AF_INET)
-		return bpf_l3_csum_replace(skb, ETHERNET_HEADER + IPV4_CHECK, htons(0x4500 | m->class), htons(0x4500 | class), sizeof(__u16)) ||
-		       bpf_skb_store_bytes(skb, ETHERNET_HEADER + 1, &class, sizeof(class), 0);
+		return bpf_l3_csum_replace(skb, LINK_HEADER + IPV4_CHECK, htons(0x4500 | m->class), htons(0x4500 | class), sizeof(__u16)) ||
+		       bpf_skb_store_bytes(skb, LINK_HEADER + 1, &class, sizeof(class), 0);
 	if (h + IPV6_HEADER > (const __u8 *)(long)skb->data_end)
 		return -1;
 	class = h[1] | ECN_CE << 4;
-	return bpf_skb_store_bytes(skb, ETHERNET_HEADER + 1, &class, sizeof(class), BPF_F_RECOMPUTE_CSUM);
+	return bpf_skb_store_bytes(skb, LINK_HEADER + 1, &class, sizeof(class), BPF_F_RECOMPUTE_CSUM);
 }
 
 /* Counts packets that have arrived over a path, the first of which is the sender's count-th. */
@@ -1487,7 +1495,7 @@ static __always_inline __s64 see(__u32 *seen, __u32 number)
 SEC("tc")
 int join(struct __sk_buff *skb)
 {
-	__u32 linear = ETHERNET_HEADER + OUTER_IPV6 + IPV6_HEADER;
+	__u32 linear = LINK_HEADER + OUTER_IPV6 + IPV6_HEADER;
 	const struct setup *set = read_setup();
 	__u32 segments = 1, number;
 	__s64 fresh = -1;
@@ -1501,7 +1509,7 @@ int join(struct __sk_buff *skb)
 	if (!set || !set->port)
 		return TC_NEXT;
 	if (skb->protocol == htons(ETHERTYPE_IPV4))
-		linear = ETHERNET_HEADER + OUTER_IPV4 + IPV6_HEADER;
+		linear = LINK_HEADER + OUTER_IPV4 + IPV6_HEADER;
 	if (unlikely(skb->data_end - skb->data < linear))
 		bpf_skb_pull_data(skb, skb->len < linear ? skb->len : linear);
 	if (!read_message(skb, &m))
@@ -1518,11 +1526,11 @@ int join(struct __sk_buff *skb)
 		return refuse(REFUSED_MALFORMED);
 	if (owner_of(set, m.from, m.family) != r->peer + 1)
 		return refuse(REFUSED_SOURCE);
-	m.headers += ETHERNET_HEADER + m.outer;
+	m.headers += LINK_HEADER + m.outer;
 	if (skb->gso_size && skb->len > m.headers)
 		segments = segments_of(skb, skb->len - m.headers);
 
-	count_arrived(&r->path[m.header.path & OPEN_PATH], ntohl(m.header.count) + m.segment, segments, skb->len - ETHERNET_HEADER);
+	count_arrived(&r->path[m.header.path & OPEN_PATH], ntohl(m.header.count) + m.segment, segments, skb->len - LINK_HEADER);
 	number = ntohl(m.header.number) + m.segment;
 	if (m.header.path & OPEN_COPIED) {
 		/* A super-packet is delivered if any of its segments has to be. */
@@ -1545,7 +1553,7 @@ int join(struct __sk_buff *skb)
 		flags |= m.family == AF_INET ? BPF_F_ADJ_ROOM_DECAP_L3_IPV4 : BPF_F_ADJ_ROOM_DECAP_L3_IPV6;
 	if (bpf_skb_adjust_room(skb, -(__s32)m.outer, BPF_ADJ_ROOM_MAC, flags))
 		return refuse(REFUSED_MALFORMED);
-	if (flags != BPF_F_ADJ_ROOM_FIXED_GSO && bpf_skb_store_bytes(skb, ETHERNET_TYPE, &type, sizeof(type), 0))
+	if (LINK_HEADER > 0 && flags != BPF_F_ADJ_ROOM_FIXED_GSO && bpf_skb_store_bytes(skb, ETHERNET_TYPE, &type, sizeof(type), 0))
 		return refuse(REFUSED_MALFORMED);
 	if ((m.outer_class & ECN_MASK) == ECN_CE && mark(skb, &m))
 		return refuse(REFUSED_MALFORMED);
@@ -1635,7 +1643,7 @@ __attribute__((noinline)) int restore_error(struct __sk_buff *skb, const struct 
 		check = ~add_sum(~check, difference((const __u32 *)p->destination, (const __u32 *)s->source, AF_INET));
 		if (bpf_skb_store_bytes(skb, q.check, &check, sizeof(check), 0) || bpf_skb_store_bytes(skb, q.address, s->source + 12, 4, 0))
 			return TC_DROP;
-		at.address = ETHERNET_HEADER + 16;
+		at.address = LINK_HEADER + 16;
 		return set_address(skb, &at, p->destination, s->source) ? TC_DROP : deliver(skb);
 	}
 	at.checksum = 2;
@@ -1643,7 +1651,7 @@ __attribute__((noinline)) int restore_error(struct __sk_buff *skb, const struct 
 	    bpf_l4_csum_replace(skb, p->transport + at.checksum, 0,
 				difference((const __u32 *)p->destination, (const __u32 *)s->source, AF_INET6), 0))
 		return TC_DROP;
-	at.address = ETHERNET_HEADER + IPV6_DESTINATION;
+	at.address = LINK_HEADER + IPV6_DESTINATION;
 	at.flags = BPF_F_PSEUDO_HDR;
 	return set_address(skb, &at, p->destination, s->source) ? TC_DROP : deliver(skb);
 }
@@ -1651,14 +1659,14 @@ __attribute__((noinline)) int restore_error(struct __sk_buff *skb, const struct 
 /* Counts a packet of a peer's path as on the wire: as many as were sent arrive, or are lost. */
 static __always_inline void count_packet(const struct __sk_buff *skb, __u32 origin, __u32 headers)
 {
-	__u32 peer = origin & ORIGIN_PEER, path = origin >> ORIGIN_PATH, segments = 1, size = skb->len - ETHERNET_HEADER;
+	__u32 peer = origin & ORIGIN_PEER, path = origin >> ORIGIN_PATH, segments = 1, size = skb->len - LINK_HEADER;
 	struct counted *t = bpf_map_lookup_elem(&arrivals, &peer);
 
 	if (!t || path >= SCHED_PATHS)
 		return;
 	if (skb->gso_size && skb->len > headers) {
 		segments = segments_of(skb, skb->len - headers);
-		size += (segments - 1) * (headers - ETHERNET_HEADER);
+		size += (segments - 1) * (headers - LINK_HEADER);
 	}
 	t->path[SCHED_PATH(path)].packets += segments;
 	t->path[SCHED_PATH(path)].bytes += size;
@@ -1698,7 +1706,7 @@ int restore(struct __sk_buff *skb)
 		return refuse(REFUSED_SESSION);
 	set_used(s);
 	set_checksum(&at, &p);
-	at.address = ETHERNET_HEADER + (p.family == AF_INET ? 12 : IPV6_SOURCE);
+	at.address = LINK_HEADER + (p.family == AF_INET ? 12 : IPV6_SOURCE);
 	return set_address(skb, &at, p.source, s->source) ? TC_DROP : deliver(skb);
 }
 

@@ -595,7 +595,7 @@ func (p *Plane) find(r *peer, devices devices) {
 			}
 		case plane.Tunnel, plane.Plain:
 			if need4 && !w.IPv4.IsValid() && !w.IPv6.IsValid() || need6 && !w.IPv6.IsValid() {
-				r.reasons[i] = "the next hop of packets to the peer is not known on this path"
+				r.reasons[i] = "the next hop of packets to the peer is not known on this path in one of their IP versions: give it a via"
 				continue
 			}
 		}
@@ -733,7 +733,7 @@ func (p *Plane) attach(s *plane.State) error {
 		case errors.Is(err, fs.ErrNotExist):
 			continue
 		case err != nil && place.kind == kindCount:
-			// Packets are sent over an interface without Ethernet headers, such as that of a modem.
+			// Packets are sent over an interface of any type.
 			p.log.Warn("losses are not counted", "interface", name, "err", err)
 		case err != nil:
 			return err

@@ -17,7 +17,9 @@ const Mark = uint32(programMarkingMARK_OF_PEER)
 // Count has the program mark the packets of peers with mode plain that an interface receives, and count them (SetLines). It is
 // otherwise as Join.
 func (p *Program) Count(link string) (bpf.Attachment, error) {
-	return p.attach(link, "count", "counter", bpf.AttachOptions{Name: nameCount, Ethernet: bpf.Programs{Ingress: p.objects.Count}})
+	return p.attach(link, "count", "counter", bpf.AttachOptions{
+		Name: nameCount, Ethernet: bpf.Programs{Ingress: p.objects.Count}, Raw: bpf.Programs{Ingress: p.raw.Count},
+	})
 }
 
 // Line is where packets of a peer arrive.

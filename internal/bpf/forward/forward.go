@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -35,6 +36,7 @@ const NoTable = ^uint32(0)
 // Program is the loaded program with its maps. It is not safe for concurrent use.
 type Program struct {
 	objects programObjects
+	raw     rawPrograms // of interfaces without Ethernet headers
 	pins    bpf.Pins
 	routes  map[netip.Prefix]uint32
 	table   table
@@ -66,7 +68,7 @@ func Load(o Options) (*Program, error) {
 
 func loadSpec(spec *ebpf.CollectionSpec, o Options) (*Program, error) {
 	p := &Program{routes: map[netip.Prefix]uint32{}, legacy: o.Legacy}
-	version := sha256.Sum256(_ProgramBytes)
+	version := sha256.Sum256(slices.Concat(_ProgramBytes, _RawBytes))
 	p.pins = bpf.NewPins(o.Pins, hex.EncodeToString(version[:8]))
 	old, err := p.pins.TakeOver(spec)
 	if err == nil {
@@ -77,6 +79,9 @@ func loadSpec(spec *ebpf.CollectionSpec, o Options) (*Program, error) {
 	}
 	if err != nil {
 		return nil, fmt.Errorf("load open plane: %w", err)
+	}
+	if err := p.loadRaw(); err != nil {
+		return nil, errors.Join(fmt.Errorf("load open plane: %w", err), p.objects.Close())
 	}
 	p.table.of, p.table.spec, p.table.pins = p.objects.Sessions, spec.Maps["sessions"].InnerMap, &p.pins
 	if old == nil {
@@ -92,6 +97,15 @@ func loadSpec(spec *ebpf.CollectionSpec, o Options) (*Program, error) {
 		return nil, errors.Join(fmt.Errorf("load open plane: %w", err), p.Close())
 	}
 	return p, nil
+}
+
+// loadRaw loads the programs of interfaces without Ethernet headers, with the same maps.
+func (p *Program) loadRaw() error {
+	spec, err := loadRaw()
+	if err != nil {
+		return err
+	}
+	return bpf.LoadWith(spec, &p.raw, p.maps())
 }
 
 // maps are those of the program by name.
@@ -187,7 +201,7 @@ func (p *Program) Unpin() error { return p.pins.Remove() }
 
 // Close releases the program and its maps. Attachments keep what they need, and pins stay if there are any.
 func (p *Program) Close() error {
-	return errors.Join(p.pins.Drop(), p.table.close(), p.objects.Close())
+	return errors.Join(p.pins.Drop(), p.table.close(), p.raw.Close(), p.objects.Close())
 }
 
 // Attach has the program process what an Ethernet interface of the calling thread's network namespace
@@ -554,10 +568,12 @@ func (p *Program) Reset(peer int) error {
 	return p.resetCounted(peer)
 }
 
-// Join has the program take packets out of the tunnel that an Ethernet interface of the calling
-// thread's network namespace receives, and is otherwise as Attach.
+// Join has the program take packets out of the tunnel that an interface of the calling thread's network namespace
+// receives, with Ethernet headers or without, and is otherwise as Attach.
 func (p *Program) Join(link string) (bpf.Attachment, error) {
-	return p.attach(link, "join", "end of tunnel", bpf.AttachOptions{Name: nameJoin, Ethernet: bpf.Programs{Ingress: p.objects.Join}})
+	return p.attach(link, "join", "end of tunnel", bpf.AttachOptions{
+		Name: nameJoin, Ethernet: bpf.Programs{Ingress: p.objects.Join}, Raw: bpf.Programs{Ingress: p.raw.Join},
+	})
 }
 
 // Listen sets the UDP port of the tunnel.

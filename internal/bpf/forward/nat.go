@@ -40,7 +40,9 @@ func (k *programSessionKey) flow(source [16]byte) tunnel.Flow {
 // Restore has the program restore the sources of packets of NAT sessions that an interface receives, and is otherwise
 // as Join.
 func (p *Program) Restore(link string) (bpf.Attachment, error) {
-	return p.attach(link, "restore", "NAT", bpf.AttachOptions{Name: nameRestore, Ethernet: bpf.Programs{Ingress: p.objects.Restore}})
+	return p.attach(link, "restore", "NAT", bpf.AttachOptions{
+		Name: nameRestore, Ethernet: bpf.Programs{Ingress: p.objects.Restore}, Raw: bpf.Programs{Ingress: p.raw.Restore},
+	})
 }
 
 // SetSession sets the session of a flow that a peer or This sends. Packets have it while it is open.
