@@ -77,10 +77,12 @@ type Plane struct {
 	attached   map[at]*attachment
 	// numbers that a previous instance gave peers, by their prefixes.
 	inherited map[netip.Prefix]int
-	// segments: the pair of interfaces segments super-packets. whole: that there is none is logged.
-	segments, whole bool
-	swept           bool // what is left of a previous instance is removed
-	resumed         bool // its NAT sessions are taken over
+	// segmented is the index of the second interface of the pair that segments super-packets, 0 without one. whole: that
+	// there is none is logged.
+	segmented int
+	whole     bool
+	swept     bool // what is left of a previous instance is removed
+	resumed   bool // its NAT sessions are taken over
 }
 
 // measured is what the sealed plane knows of a peer.
@@ -755,14 +757,16 @@ func (p *Plane) attach(s *plane.State) error {
 // interfaces they are sent as they are. The mutex is locked.
 func (p *Plane) segment(s *plane.State) bool {
 	if !slices.ContainsFunc(s.Peers, func(c plane.Peer) bool { return c.Mode.Open() }) {
-		if p.segments {
+		if p.segmented != 0 {
 			p.unsegment()
 		}
 		return false
 	}
-	if p.segments {
+	// Another program may have removed it.
+	if index, _, err := udp.Interface(program.Segmented); err == nil && index == p.segmented {
 		return true
 	}
+	p.segmented = 0
 	pair, err := bpf.MakePair(program.Segmenter, program.Segmented)
 	if err == nil {
 		err = errors.Join(link.Prepare(program.Segmenter), link.Prepare(program.Segmented))
@@ -774,15 +778,18 @@ func (p *Plane) segment(s *plane.State) bool {
 	if err == nil {
 		err = p.program.Segment(pair.First, pair.Second, pair.Address)
 	}
-	if p.segments = err == nil; err != nil && !p.whole {
+	switch {
+	case err == nil:
+		p.segmented, p.whole = pair.Second, false
+	case !p.whole:
 		p.whole = true
-		p.log.Warn("super-packets are not segmented for slow paths", "err", err)
+		p.log.Warn("super-packets are not segmented for slow paths", "err", errors.Join(err, p.program.Segment(0, 0, nil)))
 	}
-	return p.segments
+	return err == nil
 }
 
 func (p *Plane) unsegment() {
-	p.segments = false
+	p.segmented = 0
 	if err := errors.Join(p.program.Segment(0, 0, nil), bpf.RemovePair(program.Segmenter)); err != nil {
 		p.log.Warn("pair of interfaces is not removed", "err", err)
 	}
@@ -823,7 +830,7 @@ func (p *Plane) Run(ctx context.Context) error {
 		for place, a := range p.attached {
 			p.detach(place.link, a)
 		}
-		if p.segments {
+		if p.segmented != 0 {
 			p.unsegment()
 		}
 		err = errors.Join(err, p.program.Unpin())

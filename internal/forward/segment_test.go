@@ -86,7 +86,8 @@ func (s *site) arrivedPackets(t *testing.T) (n uint64) {
 }
 
 // TestSuperPacketsOnSlowPaths: a super-packet is sent whole over fast paths, and in segments over slow ones, each of which the
-// discipline chooses a path for. A daemon that starts again takes the pair of interfaces over, and a clean stop removes it.
+// discipline chooses a path for. A daemon that starts again takes the pair of interfaces over, makes it again when another program
+// removes it, and a clean stop removes it.
 func TestSuperPacketsOnSlowPaths(t *testing.T) {
 	netnstest.Need(t)
 	const n, segments = 8, 20
@@ -108,6 +109,7 @@ func TestSuperPacketsOnSlowPaths(t *testing.T) {
 			if start == 0 {
 				s.kill(c)
 				c = s.daemon(filepath.Join(root, "gateway-1"))
+				s.ip(s.gate, "ip link del tabane-seg0")
 			}
 		}
 		if err := errors.Join(c.Process.Signal(syscall.SIGTERM), c.Wait()); err != nil {
