@@ -32,6 +32,7 @@ type route struct {
 	path    int
 	perByte uint64 // as in virtual
 	delay   time.Duration
+	bulk    time.Duration // the delay for packets with Segment.Bulk
 }
 
 func newDQ(o Options) Scheduler { return makeDQ(o) }
@@ -63,7 +64,7 @@ func (d *dq) use(paths []Path, among Set) {
 		if d.cautious {
 			delay = p.late()
 		}
-		d.routes[d.count] = route{i, d.queues.queue[i].at(p.Rate), delay}
+		d.routes[d.count] = route{i, d.queues.queue[i].at(p.Rate), delay, delay}
 		d.count++
 	}
 }
@@ -96,7 +97,11 @@ func (d *dq) earliest(paths []Path, s *Segment) int {
 		if wait > tooLong {
 			continue
 		}
-		key := int64(wait+r.delay)<<pathBits | int64(i)
+		delay := r.delay
+		if s.Bulk {
+			delay = r.bulk
+		}
+		key := int64(wait+delay)<<pathBits | int64(i)
 		best = min(best, key)
 		if i == d.last {
 			last = key

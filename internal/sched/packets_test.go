@@ -141,6 +141,64 @@ func TestAuto(t *testing.T) {
 	}
 }
 
+// TestHome: a flow with much to send begins on the path on which a download is complete first. Other packets take the
+// one on which they arrive first.
+func TestHome(t *testing.T) {
+	mbit := unit.MbitPerSecond
+	costly := wire(60*mbit, 35*ms)
+	costly.Cost = 1
+	for _, tt := range []struct {
+		name string
+		far  Path
+		want int // with much to send
+	}{
+		{"of four times the rate", wire(60*mbit, 35*ms), 1},
+		{"that costs more", costly, 0},
+		{"of the same rate", wire(16*mbit, 13*ms), 0},
+		{"a little faster", wire(18*mbit, 35*ms), 0},
+		{"too late", wire(60*mbit, 135*ms), 0},
+		{"too jittery", Path{Usable: true, Room: math.MaxInt, Rate: 60 * mbit, Delay: 35 * ms, Jitter: 30 * ms}, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			paths := []Path{wire(16*mbit, 12*ms), tt.far}
+			for _, bulk := range []bool{false, true} {
+				want := 0
+				if bulk {
+					want = tt.want
+				}
+				if got := scheduler(t, "auto", Options{}).Next(paths, Segment{Size: 1000, Bulk: bulk}); got != One(want) {
+					t.Errorf("bulk %v: %b, want path %d", bulk, got, want)
+				}
+			}
+		})
+	}
+}
+
+// TestHomeIsShared: what fills its home uses the other path at once, and the home stays while rates vary a little.
+func TestHomeIsShared(t *testing.T) {
+	mbit := unit.MbitPerSecond
+	paths := []Path{wire(16*mbit, 12*ms), wire(64*mbit, 35*ms)}
+	var q Queues
+	a := scheduler(t, "auto", Options{Queues: &q})
+	var counts [2]int
+	for range 500 {
+		counts[a.Next(paths, Segment{Size: 1000, Bulk: true}).First()]++
+	}
+	if counts[0] < 95 || counts[0] > 105 {
+		t.Errorf("%d packets on the paths, want a fifth on the first", counts)
+	}
+	const between = 18600 * unit.KbitPerSecond // less of a burst is saved than the 23 ms that the path is longer, more of 5/4
+	for i, tt := range []struct {
+		rate unit.Bandwidth
+		want int
+	}{{64 * mbit, 1}, {between, 1}, {17 * mbit, 0}, {between, 0}, {64 * mbit, 1}} {
+		paths[1].Rate = tt.rate
+		if got := a.Next(paths, Segment{Now: time.Duration(i+1) * time.Second, Size: 1000, Bulk: true}); got != One(tt.want) {
+			t.Errorf("at %v: path %d, want %d", tt.rate, got.First(), tt.want)
+		}
+	}
+}
+
 // TestLag: the first path has to be busy for 60 ms before the second is used.
 func TestLag(t *testing.T) {
 	mbit := unit.MbitPerSecond

@@ -69,6 +69,9 @@ type Segment struct {
 	Queued int
 	// Flow is a hash of the packet's addresses, protocol and ports, for flow.
 	Flow uint32
+	// Bulk: the packet is of a flow that may have much to send, so that it counts when all has arrived and not
+	// when the first packet has. Only auto uses it.
+	Bulk bool
 	// Version, if not 0, is the same as in the call before as long as nothing in paths but Room,
 	// Cwnd, InFlight and Queued has changed, so that nothing has to be derived from them again.
 	Version uint64

@@ -426,6 +426,7 @@ const (
 	flagFIN = 1 << 0
 	flagSYN = 1 << 1
 	flagRST = 1 << 2
+	flagACK = 1 << 4
 )
 
 // tcpHeader returns the TCP header of an IP packet and what is behind it, or nil if it is not right behind the

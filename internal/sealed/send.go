@@ -173,7 +173,7 @@ func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 	for i := range f.Len() {
 		length += f.PacketLen(i)
 	}
-	r.weighing.sent(&h, head, f.Len(), length)
+	bulk := r.weighing.sent(&h, head, f.Len(), length)
 	for i := range f.Len() {
 		n := f.PacketLen(i)
 		if n > r.mtu {
@@ -185,7 +185,7 @@ func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 		if i == 0 {
 			clampMSS(buf[tunnel.Offset:], &h, r.mtu)
 		}
-		r.transmit(b, buf, lane, &h, u, now)
+		r.transmit(b, buf, lane, bulk, &h, u, now)
 	}
 	if b.next >= batchLen || len(b.queued) >= maxQueued {
 		b.flush()
@@ -212,7 +212,7 @@ func (r *peer) oversized(b *batch, f *tun.Frame, i int, h *parsed, u *rule, icmp
 		fragments(packet, make([]byte, len(packet)), r.mtu, func(part []byte) {
 			buf := b.slot(len(part))
 			copy(buf[tunnel.Offset:], part)
-			r.transmit(b, buf, uint8(h.flow), h, u, now)
+			r.transmit(b, buf, uint8(h.flow), false, h, u, now)
 		})
 		return
 	}
@@ -224,16 +224,16 @@ func (r *peer) oversized(b *batch, f *tun.Frame, i int, h *parsed, u *rule, icmp
 	}
 }
 
-// transmit schedules a packet, whose buffer has room for the tunnel, and seals it for each path. The
-// mutex of the peer is locked.
-func (r *peer) transmit(b *batch, buf []byte, lane uint8, h *parsed, u *rule, now time.Duration) {
+// transmit schedules a packet, whose buffer has room for the tunnel, and seals it for each path. bulk is that of
+// sched.Segment. The mutex of the peer is locked.
+func (r *peer) transmit(b *batch, buf []byte, lane uint8, bulk bool, h *parsed, u *rule, now time.Duration) {
 	wire := len(buf) + tunnel.TagLen + ipUDP4
 	for i := range r.paths {
 		if l := &r.links[i]; l.shaped {
 			r.queues.Set(i, now, l.queue.WaitOf(now, uint32(lane)))
 		}
 	}
-	set := u.scheduler.Next(r.paths, sched.Segment{Now: now, Size: wire, Window: 1 << 30, Flow: h.flow, Version: r.weighing.version})
+	set := u.scheduler.Next(r.paths, sched.Segment{Now: now, Size: wire, Window: 1 << 30, Flow: h.flow, Bulk: bulk, Version: r.weighing.version})
 	if set == 0 {
 		r.plane.counts.drop(dropNoPath, 1)
 		return

@@ -187,3 +187,23 @@ func TestAutoRestsHarmfulPath(t *testing.T) {
 		t.Errorf("auto brings %.2f of the first path alone, dq %.2f", auto/alone, dq/alone)
 	}
 }
+
+// TestAutoUsesFasterLaterPath: the second path is 23 or 70 ms later and has a multiple of the first one's rate. A
+// connection that begins on the first one would hardly use it.
+func TestAutoUsesFasterLaterPath(t *testing.T) {
+	queue := channel.Limit{Time: 100 * ms}
+	for _, tt := range []struct{ near, far road }{
+		{road{rate: 16 * unit.MbitPerSecond, delay: 12 * ms, queue: queue}, road{rate: 60 * unit.MbitPerSecond, delay: 35 * ms, queue: queue}},
+		{road{rate: 10 * unit.MbitPerSecond, delay: 10 * ms, queue: queue}, road{rate: 30 * unit.MbitPerSecond, delay: 80 * ms, queue: queue}},
+	} {
+		rate := func(discipline string, roads ...road) float64 {
+			c := bundle(Gateway{Discipline: discipline, Overhead: tunnelOverhead, Hold: reseq.Auto}, roads...)
+			k := &c.Connections[0]
+			k.Linux, k.Handshake, c.Duration = true, true, 10*time.Second // with HyStart
+			return float64(run(t, c).Connections[0].After())
+		}
+		if far, auto := rate("best", tt.far), rate("auto", tt.near, tt.far); auto < 1.2*far {
+			t.Errorf("auto brings %.2f of %v alone", auto/far, tt.far)
+		}
+	}
+}
