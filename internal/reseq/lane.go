@@ -27,6 +27,9 @@ func (l *lane[T]) advance(seq uint32, ahead int) {
 				l.known &^= 1 << i
 			}
 		}
+		if since(l.high, l.elsewhere) > window {
+			l.lag = 0
+		}
 	}
 }
 
@@ -105,11 +108,15 @@ func (s *spread) add(now, late, limit time.Duration) {
 
 // bound returns how long to wait for a packet: a quarter and a millisecond more than was needed.
 func (s *spread) bound(limit time.Duration) time.Duration {
-	v := s.Value()
-	if v == 0 {
+	return patience(s.Value(), limit)
+}
+
+// patience returns how long to wait for packets that are up to so late.
+func patience(late, limit time.Duration) time.Duration {
+	if late == 0 {
 		return 0
 	}
-	return min(v+v/4+time.Millisecond, limit)
+	return min(late+late/4+time.Millisecond, limit)
 }
 
 // rings keeps rings of slots for reuse, by size. All together have at most budget slots.

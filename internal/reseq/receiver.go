@@ -37,6 +37,9 @@ type Arrival struct {
 	// path, 0 if unknown. Copied: that packet was also sent on another path.
 	Distance uint16
 	Copied   bool
+	// Lag is how much later than this packet one may arrive that was sent at the same time on another path, by what is
+	// known of the delays of the paths. 0: none, or unknown.
+	Lag time.Duration
 	// Unusual: the packet is late for a reason that most are not late for, so that Auto does not hold
 	// others for as long: it was lost twice.
 	Unusual bool
@@ -84,7 +87,8 @@ type ReceiverStats struct {
 //   - when all live paths have passed it (RFC 1990, section 4.1),
 //   - when it is missed for longer than Hold allows. With Auto that is the largest delay by which
 //     packets arrived after higher numbers in the last 5 to 10 s, plus a quarter and a millisecond. A
-//     packet that arrives too late raises it at once. Without such packets nothing is held.
+//     packet that arrives too late raises it at once. Without such packets nothing is held, except for numbers
+//     that were sent on another path, by Distance: they are waited for at least as long as Arrival.Lag says, plus as much.
 //
 // The first two rules apply only to paths that keep the order of their own packets. What arrives
 // after its number was skipped is delivered at once.
@@ -125,6 +129,10 @@ type lane[T any] struct {
 	since time.Duration
 	hold  Hold
 	place int // in waiting, or -1
+	// Numbers below elsewhere that are missing were sent on other paths than the one that elsewhere arrived over, which
+	// are later by lag.
+	elsewhere uint32
+	lag       time.Duration
 	// passed is, for the paths of known, the highest number that the path has delivered plus 1: it
 	// holds no lower ones.
 	passed [MaxPaths]uint32
@@ -226,6 +234,9 @@ func (r *Receiver[T]) Push(now time.Duration, a Arrival, e T, out []T) ([]T, boo
 	}
 	if since(a.Seq, l.next) >= r.window {
 		out = r.deliverAll(l, out)
+	}
+	if a.Distance != 1 {
+		l.elsewhere, l.lag = a.Seq, a.Lag
 	}
 	l.mark(now, r.resolution)
 	l.advance(a.Seq, ahead)
@@ -415,14 +426,18 @@ func (r *Receiver[T]) bound(now time.Duration, l *lane[T], a Arrival) time.Durat
 // holding returns how long the packets of a lane that are held may be.
 func (r *Receiver[T]) holding(l *lane[T]) time.Duration {
 	if l.hold == Auto {
-		return r.spread.bound(r.limit)
+		bound := r.spread.bound(r.limit)
+		if since(l.elsewhere, l.next) > 0 {
+			bound = max(bound, patience(l.lag, r.limit))
+		}
+		return bound
 	}
 	return min(time.Duration(l.hold), r.limit)
 }
 
 // drain delivers the packets of a lane that need not wait any more.
 func (r *Receiver[T]) drain(now time.Duration, l *lane[T], out []T) []T {
-	floor, bound := r.floor(now, l), r.holding(l)
+	floor := r.floor(now, l)
 	for l.held > 0 {
 		s := r.slot(l, l.next)
 		switch s.state {
@@ -433,7 +448,7 @@ func (r *Receiver[T]) drain(now time.Duration, l *lane[T], out []T) []T {
 		case missing:
 			if since(floor, l.next) > 0 {
 				r.stats.Passed++
-			} else if at := l.missed(now, l.next, r.limit); now-at >= bound {
+			} else if at := l.missed(now, l.next, r.limit); now-at >= r.holding(l) {
 				r.stats.Expired++
 			} else {
 				l.since = at
@@ -527,7 +542,7 @@ func (r *Receiver[T]) restart(l *lane[T], seq uint32, out []T) []T {
 	out = r.deliverAll(l, out)
 	clear(l.seen)
 	l.next, l.high = seq, seq
-	l.known, l.used = 0, 0
+	l.known, l.used, l.lag = 0, 0, 0
 	return out
 }
 

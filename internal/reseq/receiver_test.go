@@ -221,6 +221,7 @@ func TestPropertyReceiverOfAnything(t *testing.T) {
 			a := Arrival{
 				Path: random.IntN(MaxPaths), Lane: uint8(random.IntN(3)), Seq: (base + random.Uint32N(80)) & seqMask,
 				Distance: uint16(random.IntN(100)), Copied: random.IntN(2) == 0, Hold: []Hold{Off, Auto, Hold(10 * ms)}[random.IntN(3)],
+				Lag: time.Duration(random.IntN(2000)) * ms,
 			}
 			base++
 			pushed++
@@ -350,6 +351,34 @@ func TestReceiverLearns(t *testing.T) {
 }
 
 // TestReceiverRestarts: a lane goes on when the sender's numbers jump, forward or back.
+// TestReceiverKnowsLaterPaths: the first packets on a path that is 40 ms shorter wait for those that were sent before on the
+// other one, though none has been late so far. What the path itself has lost is not waited for as long.
+func TestReceiverKnowsLaterPaths(t *testing.T) {
+	const lag = 40 * ms
+	short := func(seq uint32, distance uint16) Arrival {
+		return Arrival{Path: 1, Seq: seq, Distance: distance, Hold: Auto, Lag: lag}
+	}
+	long := func(seq uint32) Arrival { return Arrival{Seq: seq, Distance: 1, Hold: Auto} }
+	r := NewReceiver[uint32](ReceiverOptions{})
+	var now time.Duration
+	if out := push(t, r, &now, nil, short(2, 0), short(5, 3)); len(out) != 0 {
+		t.Fatalf("%d are delivered at once", out)
+	}
+	if at, waits := r.Timeout(); !waits || at < ms+lag || at > ms+2*lag {
+		t.Errorf("they are held until %v, want a little longer than %v", at, ms+lag)
+	}
+	now = lag
+	if out := push(t, r, &now, nil, long(0), long(1), long(3), long(4)); !slices.Equal(out, []uint32{0, 1, 2, 3, 4, 5}) {
+		t.Errorf("%d are delivered", out)
+	}
+	// Nothing else has been late for 10 s. Number 7 was sent on the short path, as the distance of 8 says.
+	now = time.Minute
+	r.Expire(now, nil)
+	if out := push(t, r, &now, nil, short(6, 1), short(8, 1)); !slices.Equal(out, []uint32{6, 8}) {
+		t.Errorf("%d are delivered", out)
+	}
+}
+
 func TestReceiverRestarts(t *testing.T) {
 	r := NewReceiver[uint32](ReceiverOptions{})
 	now := time.Duration(0)

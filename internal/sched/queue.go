@@ -120,6 +120,18 @@ const (
 	mostCaution = 100 * time.Millisecond
 )
 
+// Behind returns by how much later than on a path all but few packets arrive on the latest of the other ones: those that were
+// sent at the same time may be missing for so long. Paths that are not usable do not count.
+func Behind(paths []Path, path int) time.Duration {
+	behind := time.Duration(0)
+	for i := range paths {
+		if i != path && paths[i].Usable {
+			behind = max(behind, paths[i].late()-paths[path].Delay)
+		}
+	}
+	return behind
+}
+
 // late returns the delay that few packets on the path exceed.
 func (p *Path) late() time.Duration {
 	return p.Delay + min(caution*min(p.Jitter, tooLong), mostCaution)

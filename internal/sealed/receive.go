@@ -14,6 +14,7 @@ import (
 	"github.com/tabane/tabane/internal/quality"
 	"github.com/tabane/tabane/internal/repair"
 	"github.com/tabane/tabane/internal/reseq"
+	"github.com/tabane/tabane/internal/sched"
 	"github.com/tabane/tabane/internal/tunnel"
 	"github.com/tabane/tabane/internal/udp"
 )
@@ -28,6 +29,9 @@ type receiving struct {
 	keys, before *keys
 	receiver     *reseq.Receiver[held]
 	live         uint16 // paths that packets arrive over
+	// behind is by how much packets on other paths are later than on a path, as of the time compared.
+	behind   [tunnel.MaxPaths]time.Duration
+	compared time.Duration
 	// reportFirst is the path of the first report of a message.
 	reportFirst int
 	out         []held
@@ -251,6 +255,7 @@ func (r *peer) receivePackets(all []opened, now time.Duration) {
 	defer x.Unlock()
 	out := x.out[:0]
 	data := false
+	x.compare(now)
 	for i := range all {
 		o := &all[i]
 		x.measure(o, now)
@@ -309,7 +314,7 @@ func (x *receiving) push(now time.Duration, o *opened, wait reseq.Hold, out []he
 	h := hold(o)
 	out, fresh := x.receiver.Push(now, reseq.Arrival{
 		Path: int(o.path), Lane: o.stamp.Lane, Seq: uint32(o.stamp.Seq), Distance: o.stamp.Distance, Copied: o.stamp.Copied,
-		Unusual: o.again > 1, Hold: wait,
+		Unusual: o.again > 1, Hold: wait, Lag: x.behind[o.path],
 	}, h, out)
 	if !fresh {
 		h.buffer.release()
@@ -340,6 +345,27 @@ func (x *receiving) alive(now time.Duration) (live uint16) {
 		}
 	}
 	return live
+}
+
+// comparePause is that between comparisons of paths.
+const comparePause = 10 * time.Millisecond
+
+// compare compares the delays of the paths that messages arrive over. The mutex is locked.
+func (x *receiving) compare(now time.Duration) {
+	if now-x.compared < comparePause {
+		return
+	}
+	x.compared = now
+	var paths [tunnel.MaxPaths]sched.Path
+	live := x.alive(now)
+	for i := range paths {
+		if v, ok := x.links[i].delay.Value(); ok {
+			paths[i] = sched.Path{Usable: live>>i&1 != 0, Delay: v.Delay, Jitter: v.Jitter}
+		}
+	}
+	for i := range paths {
+		x.behind[i] = sched.Behind(paths[:], i)
+	}
 }
 
 // finish delivers packets, and has the expiry loop wait for those that are held. The mutex is locked:

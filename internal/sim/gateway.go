@@ -91,6 +91,7 @@ type carrier struct {
 	counters []uint64 // of a request
 	clock    quality.Clock
 	measured []measured
+	behind   []time.Duration // by how much packets on other paths are later
 	probeAt  time.Duration
 	interval time.Duration // of probes
 }
@@ -198,6 +199,7 @@ func (s *Sim) carry(g *Gateway, paths []Path, reverse bool) (uint32, error) {
 		t.interval = min(max(reportInterval, share*least.TimeFor(unit.Size(replySize+g.Overhead))), probeInterval)
 	}
 	n := len(paths)
+	t.behind = make([]time.Duration, n)
 	t.measured, t.result.Sent, t.result.SentBytes = make([]measured, n), make([]uint64, n), make([]uint64, n)
 	t.sampled, t.result.Series = make([]uint64, n), make([][]unit.Size, n)
 	t.receiver = reseq.NewReceiver[uint32](reseq.ReceiverOptions{Window: inners})
@@ -321,7 +323,7 @@ func (t *carrier) arrive(s *Sim, p *packet) {
 		hold = reseq.Off // it is cumulative
 	}
 	out, _ := t.receiver.Push(s.now, reseq.Arrival{
-		Path: path, Seq: p.seq, Distance: p.length, Copied: p.duplicate, Hold: hold, Unusual: attempts > 1,
+		Path: path, Seq: p.seq, Distance: p.length, Copied: p.duplicate, Hold: hold, Unusual: attempts > 1, Lag: t.behind[path],
 	}, p.seq, t.out[:0])
 	t.deliver(s, out)
 }
@@ -439,6 +441,18 @@ func (t *carrier) measure(s *Sim, path int, p *packet) {
 	t.measured[path].oneWay.Update(s.now, t.clock.Difference(sent, s.now), time.Duration(p.data))
 }
 
+// compare compares the delays of the paths.
+func (t *carrier) compare() {
+	var paths [reseq.MaxPaths]sched.Path
+	for i := range t.measured {
+		v, ok := t.measured[i].oneWay.Value()
+		paths[i] = sched.Path{Usable: ok && t.paths[i].Usable, Delay: v.Delay, Jitter: v.Jitter}
+	}
+	for i := range t.behind {
+		t.behind[i] = sched.Behind(paths[:len(t.behind)], i)
+	}
+}
+
 // deliver passes packets on, and starts the timer of the receiver.
 func (t *carrier) deliver(s *Sim, out []uint32) {
 	t.out = out
@@ -545,6 +559,9 @@ func (t *carrier) probed(s *Sim, p *packet) {
 		sack:   [maxBlocks]span{{uint32(uint64(v.Delay) >> 32), uint32(v.Delay)}, {uint32(m.bytes >> 32), uint32(m.bytes)}, {end: uint32(v.Standing / time.Microsecond)}},
 		window: m.high, seq: m.got,
 	}, int32(replySize+t.Overhead))
+	if !t.Probes {
+		t.compare()
+	}
 	t.missing(s, path, p.window+1)
 	t.request(s, path)
 	t.deliver(s, t.receiver.Passed(s.now, path, 0, p.seq, t.out[:0]))
