@@ -173,7 +173,8 @@ func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 	for i := range f.Len() {
 		length += f.PacketLen(i)
 	}
-	bulk := r.weighing.sent(&h, head, f.Len(), length)
+	r.weighing.sent(&h, head, f.Len(), length)
+	much := bulk(&h, head, f.Len(), length)
 	for i := range f.Len() {
 		n := f.PacketLen(i)
 		if n > r.mtu {
@@ -185,7 +186,7 @@ func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 		if i == 0 {
 			clampMSS(buf[tunnel.Offset:], &h, r.mtu)
 		}
-		r.transmit(b, buf, lane, bulk, &h, u, now)
+		r.transmit(b, buf, lane, much, &h, u, now)
 	}
 	if b.next >= batchLen || len(b.queued) >= maxQueued {
 		b.flush()

@@ -33,47 +33,54 @@ type weighing struct {
 	version uint64
 }
 
-// flowEnd is the end of the data of a TCP connection. bulk: it may have much to send, because it has sent a full
-// packet, or was accepted on this side.
-type flowEnd struct {
-	flow, seq uint32
-	bulk      bool
-}
+// flowEnd is the end of the data of a TCP connection.
+type flowEnd struct{ flow, seq uint32 }
 
 // fullSize is the size of packets from which on a sender may have more to send than it can: QUIC's have at
 // least 1200 bytes (RFC 9000, section 14.1).
 const fullSize = 1200
 
 // sent takes the packets of a frame: its first bytes and their length together. Segments of TCP count as
-// elastic if they are retransmitted. QUIC and tunnels inside hide that, so all their large packets do. It
-// reports whether the packets are of a flow that may have much to send (sched.Segment).
-func (w *weighing) sent(h *parsed, head []byte, count, length int) (bulk bool) {
+// elastic if they are retransmitted. QUIC and tunnels inside hide that, so all their large packets do.
+func (w *weighing) sent(h *parsed, head []byte, count, length int) {
 	t := head[min(h.transport, len(head)):]
-	full := length >= count*fullSize
 	switch {
 	case h.transport == 0 || h.fragment || h.Protocol == unix.IPPROTO_ICMP || h.Protocol == unix.IPPROTO_ICMPV6:
 	case h.Protocol != unix.IPPROTO_TCP:
-		if full {
+		if length >= count*fullSize {
 			w.elastic += uint64(count)
 		}
-		return full
 	case len(t) >= tcpLen:
 		f := &w.flows[uint8(h.flow)]
 		data := length - count*(h.transport+int(t[12]>>4)*4)
 		end := binary.BigEndian.Uint32(t[4:]) + uint32(data)
 		switch flags := t[13]; {
 		case f.flow != h.flow || flags&flagSYN != 0:
-			*f = flowEnd{h.flow, end, full || flags&(flagSYN|flagACK) == flagSYN|flagACK}
+			*f = flowEnd{h.flow, end}
 		case data <= 0 || flags&flagFIN != 0:
 		case int32(end-f.seq) > 0:
 			f.seq = end
 		default:
 			w.elastic++
 		}
-		f.bulk = f.bulk || full
-		return f.bulk && (data > 0 || t[13]&(flagSYN|flagFIN) != 0)
 	}
-	return false
+}
+
+// af13 is the highest DSCP of classes that do not ask for low delay: best effort, LE, CS1 and AF1x (RFC 4594, section 2.3;
+// RFC 8622).
+const af13 = 14
+
+// bulk reports whether the packets of a frame are of a flow that may have much to send (sched.Segment): those of TCP but
+// acknowledgments and requests for connections, and full ones of other protocols.
+func bulk(h *parsed, head []byte, count, length int) bool {
+	switch {
+	case h.DSCP > af13 || h.transport == 0 || h.fragment || h.Protocol == unix.IPPROTO_ICMP || h.Protocol == unix.IPPROTO_ICMPV6:
+		return false
+	case h.Protocol != unix.IPPROTO_TCP:
+		return length >= count*fullSize
+	}
+	t := head[min(h.transport, len(head)):]
+	return len(t) >= tcpLen && t[13]&(flagSYN|flagACK) != flagSYN && !isAcknowledgment(head)
 }
 
 // waiting is the virtual queue from which on a path is busy.

@@ -121,19 +121,21 @@ func TestOrderOfCounters(t *testing.T) {
 	}
 }
 
+const ack, syn = 1 << 4, 1 << 1
+
+// packet returns a packet of IPv4 with a TCP header.
+func packet(protocol uint8, port uint16, seq uint32, flags byte, payload int) []byte {
+	b := make([]byte, ipv4Len+tcpLen+payload)
+	b[0], b[9] = 0x45, protocol
+	binary.BigEndian.PutUint16(b[ipv4Len:], port)
+	binary.BigEndian.PutUint32(b[ipv4Len+4:], seq)
+	b[ipv4Len+12], b[ipv4Len+13] = 5<<4, flags
+	return b
+}
+
 // TestElastic: retransmitted segments and full datagrams show a sender that reacts to losses. Echoes,
-// acknowledgments, first transmissions and small datagrams do not. Full datagrams, and connections that were accepted
-// or have sent a full segment, may have much to send.
+// acknowledgments, first transmissions and small datagrams do not.
 func TestElastic(t *testing.T) {
-	const ack, syn = 1 << 4, 1 << 1
-	packet := func(protocol uint8, port uint16, seq uint32, flags byte, payload int) []byte {
-		b := make([]byte, ipv4Len+tcpLen+payload)
-		b[0], b[9] = 0x45, protocol
-		binary.BigEndian.PutUint16(b[ipv4Len:], port)
-		binary.BigEndian.PutUint32(b[ipv4Len+4:], seq)
-		b[ipv4Len+12], b[ipv4Len+13] = 5<<4, flags
-		return b
-	}
 	first := uint32(math.MaxUint32 - 2000) // the numbers wrap
 	var w weighing
 	for _, tt := range []struct {
@@ -141,30 +143,58 @@ func TestElastic(t *testing.T) {
 		b    []byte
 		n    int // packets of the frame
 		want uint64
-		bulk bool
 	}{
-		{"echo", packet(unix.IPPROTO_ICMP, 0, 0, 0, 1200), 1, 0, false},
-		{"small datagram", packet(unix.IPPROTO_UDP, 53, 0, 0, 500), 1, 0, false},
-		{"full datagrams", packet(unix.IPPROTO_UDP, 443, 0, 0, 3*1300), 3, 3, true},
-		{"SYN", packet(unix.IPPROTO_TCP, 80, first-1, syn, 0), 1, 0, false},
-		{"data", packet(unix.IPPROTO_TCP, 80, first, ack, 3000), 2, 0, true},
-		{"acknowledgment", packet(unix.IPPROTO_TCP, 80, first+3000, ack, 0), 1, 0, false},
-		{"more data", packet(unix.IPPROTO_TCP, 80, first+3000, ack, 1000), 1, 0, true},
-		{"another connection", packet(unix.IPPROTO_TCP, 81, 5, ack, 1000), 1, 0, false},
-		{"retransmission", packet(unix.IPPROTO_TCP, 80, first+1000, ack, 1000), 1, 1, true},
-		{"keepalive", packet(unix.IPPROTO_TCP, 80, first+3999, ack, 0), 1, 0, false},
-		{"a new connection with the same ports", packet(unix.IPPROTO_TCP, 80, 7, syn, 0), 1, 0, false},
-		{"its data", packet(unix.IPPROTO_TCP, 80, 8, ack, 1000), 1, 0, false},
-		{"an accepted connection", packet(unix.IPPROTO_TCP, 80, 7, syn|ack, 0), 1, 0, true},
-		{"its first data", packet(unix.IPPROTO_TCP, 80, 8, ack, 100), 1, 0, true},
+		{"echo", packet(unix.IPPROTO_ICMP, 0, 0, 0, 1200), 1, 0},
+		{"small datagram", packet(unix.IPPROTO_UDP, 53, 0, 0, 500), 1, 0},
+		{"full datagrams", packet(unix.IPPROTO_UDP, 443, 0, 0, 3*1300), 3, 3},
+		{"SYN", packet(unix.IPPROTO_TCP, 80, first-1, syn, 0), 1, 0},
+		{"data", packet(unix.IPPROTO_TCP, 80, first, ack, 3000), 2, 0},
+		{"acknowledgment", packet(unix.IPPROTO_TCP, 80, first+3000, ack, 0), 1, 0},
+		{"more data", packet(unix.IPPROTO_TCP, 80, first+3000, ack, 1000), 1, 0},
+		{"another connection", packet(unix.IPPROTO_TCP, 81, 5, ack, 1000), 1, 0},
+		{"retransmission", packet(unix.IPPROTO_TCP, 80, first+1000, ack, 1000), 1, 1},
+		{"keepalive", packet(unix.IPPROTO_TCP, 80, first+3999, ack, 0), 1, 0},
+		{"a new connection with the same ports", packet(unix.IPPROTO_TCP, 80, 7, syn, 0), 1, 0},
+		{"its data", packet(unix.IPPROTO_TCP, 80, 8, ack, 1000), 1, 0},
 	} {
 		var h parsed
 		if !h.parse(tt.b) {
 			t.Fatalf("%s is no packet", tt.name)
 		}
 		before := w.elastic
-		if bulk := w.sent(&h, tt.b, tt.n, len(tt.b)); w.elastic-before != tt.want || bulk != tt.bulk {
-			t.Errorf("%s: %d elastic packets, bulk %v; want %d, %v", tt.name, w.elastic-before, bulk, tt.want, tt.bulk)
+		if w.sent(&h, tt.b, tt.n, len(tt.b)); w.elastic-before != tt.want {
+			t.Errorf("%s: %d elastic packets, want %d", tt.name, w.elastic-before, tt.want)
+		}
+	}
+}
+
+// TestBulk: data of TCP and full datagrams may be much. What opens a connection or only acknowledges, small datagrams, echoes,
+// and what asks for low delay are to arrive first.
+func TestBulk(t *testing.T) {
+	classed := func(dscp byte, b []byte) []byte { b[1] = dscp << 2; return b }
+	for _, tt := range []struct {
+		name string
+		b    []byte
+		want bool
+	}{
+		{"echo", packet(unix.IPPROTO_ICMP, 0, 0, 0, 1400), false},
+		{"small datagram", packet(unix.IPPROTO_UDP, 443, 0, 0, 1000), false},
+		{"full datagram", packet(unix.IPPROTO_UDP, 443, 0, 0, 1300), true},
+		{"request for a connection", packet(unix.IPPROTO_TCP, 80, 0, syn, 0), false},
+		{"its acceptance", packet(unix.IPPROTO_TCP, 80, 0, syn|ack, 0), true},
+		{"acknowledgment", packet(unix.IPPROTO_TCP, 80, 0, ack, 0), false},
+		{"data", packet(unix.IPPROTO_TCP, 80, 0, ack, 10), true},
+		{"data, AF11", classed(10, packet(unix.IPPROTO_TCP, 80, 0, ack, 10)), true},
+		{"data of a terminal, AF21", classed(18, packet(unix.IPPROTO_TCP, 22, 0, ack, 10)), false},
+		{"video, EF", classed(46, packet(unix.IPPROTO_UDP, 9, 0, 0, 1300)), false},
+	} {
+		binary.BigEndian.PutUint16(tt.b[2:], uint16(len(tt.b)))
+		var h parsed
+		if !h.parse(tt.b) {
+			t.Fatalf("%s is no packet", tt.name)
+		}
+		if got := bulk(&h, tt.b, 1, len(tt.b)); got != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
 		}
 	}
 }

@@ -226,7 +226,7 @@ func (s *Sim) slowest(links []int) unit.Bandwidth {
 func (t *carrier) send(s *Sim, p *packet, size int32) {
 	size += int32(t.Overhead)
 	t.weigh.sent(p)
-	set := t.schedule.Next(t.paths, sched.Segment{Now: s.now, Size: int(size), Bulk: p.kind == data || p.kind == synACK})
+	set := t.schedule.Next(t.paths, sched.Segment{Now: s.now, Size: int(size), Bulk: p.kind == data || p.kind == synACK || p.kind == established})
 	if set == 0 {
 		t.result.Unsent++
 		return
