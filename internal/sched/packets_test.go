@@ -222,6 +222,18 @@ func TestLag(t *testing.T) {
 	}
 }
 
+// TestBehind: the jitter of the later paths counts, and neither that of the path itself nor paths that are not usable.
+func TestBehind(t *testing.T) {
+	mbit := unit.MbitPerSecond
+	paths := []Path{wire(10*mbit, 10*ms), wire(10*mbit, 30*ms), wire(10*mbit, 90*ms)}
+	paths[0].Jitter, paths[1].Jitter, paths[2].Usable = 2*ms, 5*ms, false
+	for i, want := range []time.Duration{35 * ms, 0, 0} {
+		if got := Behind(paths, i); got != want {
+			t.Errorf("path %d: %v, want %v", i, got, want)
+		}
+	}
+}
+
 func TestBest(t *testing.T) {
 	mbit := unit.MbitPerSecond
 	paths := []Path{wire(0, 0), wire(10*mbit, 50*ms), wire(10*mbit, 20*ms)}

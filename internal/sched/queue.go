@@ -121,11 +121,11 @@ const (
 )
 
 // Behind returns by how much later than on a path all but few packets arrive on the latest of the other ones: those that were
-// sent at the same time may be missing for so long. Paths that are not usable do not count.
+// sent at the same time may be missing for so long. Only usable paths count, because the delays of others are unknown.
 func Behind(paths []Path, path int) time.Duration {
 	behind := time.Duration(0)
 	for i := range paths {
-		if i != path && paths[i].Usable {
+		if i != path && paths[i].Usable && paths[path].Usable {
 			behind = max(behind, paths[i].late()-paths[path].Delay)
 		}
 	}
