@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/bpf"
@@ -43,6 +47,7 @@ type Gateway struct {
 	loop  *daemon.Loop
 	plane plane.Carrier
 	names resolver
+	claim io.Closer
 
 	reloading sync.Mutex
 
@@ -98,9 +103,13 @@ func New(o Options) (*Gateway, error) {
 	if err := checkHost(&o.Config); err != nil {
 		return nil, err
 	}
-	l, err := daemon.NewLoop(daemon.LoopOptions{Protocol: route.Gateway, Keep: o.Keep, Log: o.Log})
+	mine, err := claim()
 	if err != nil {
 		return nil, err
+	}
+	l, err := daemon.NewLoop(daemon.LoopOptions{Protocol: route.Gateway, Keep: o.Keep, Log: o.Log})
+	if err != nil {
+		return nil, errors.Join(err, mine.Close())
 	}
 	if o.Plane == nil {
 		o.Plane = func(tunnel string, log *slog.Logger) (plane.Carrier, error) {
@@ -127,12 +136,25 @@ func New(o Options) (*Gateway, error) {
 	}
 	p, err := o.Plane(o.Config.tunnelName(), o.Log)
 	if err != nil {
-		return nil, errors.Join(err, l.Close())
+		return nil, errors.Join(err, l.Close(), mine.Close())
 	}
 	return &Gateway{
-		log: o.Log, loop: l, plane: p, names: systemNames{}, config: o.Config, keys: k,
+		log: o.Log, loop: l, plane: p, names: systemNames{}, claim: mine, config: o.Config, keys: k,
 		links: map[string]bool{}, addresses: map[string][]netip.Addr{}, installed: map[route.Key]bool{},
 	}, nil
+}
+
+// claim keeps another gateway from the network namespace until it is closed, or the process ends: both would take routes,
+// rules and programs from each other. Names of this kind of socket belong to the namespace.
+func claim() (io.Closer, error) {
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@tabane-gateway"})
+	switch {
+	case errors.Is(err, unix.EADDRINUSE):
+		return nil, errors.New("another gateway runs in this network namespace: stop it, or give it these peers and paths, too")
+	case err != nil:
+		return nil, fmt.Errorf("claim network namespace: %w", err)
+	}
+	return l, nil
 }
 
 // relaying is the plane of a member, with the program that relays open messages.
@@ -189,6 +211,10 @@ const resolveEvery, resolveRetry = time.Minute, 2 * time.Second
 
 // Run carries packets until ctx ends. It always closes what New opened.
 func (g *Gateway) Run(ctx context.Context) error {
+	return errors.Join(g.run(ctx), g.claim.Close())
+}
+
+func (g *Gateway) run(ctx context.Context) error {
 	g.Addresses()
 	g.configure()
 	err := g.apply()

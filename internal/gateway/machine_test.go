@@ -265,6 +265,33 @@ func TestMachine(t *testing.T) {
 	}
 }
 
+// TestSecondGateway: a second gateway in the same network namespace is refused, and one after the first has stopped is not.
+func TestSecondGateway(t *testing.T) {
+	netnstest.Need(t)
+	m := run(t, site())
+	again := func() (*Gateway, error) {
+		var g *Gateway
+		err := netns.Do(m.ns, func() (err error) {
+			g, err = New(Options{Config: m.config, Log: slog.New(slog.DiscardHandler), Plane: func(string, *slog.Logger) (plane.Carrier, error) { return &fakePlane{}, nil }})
+			return err
+		})
+		return g, err
+	}
+	if _, err := again(); err == nil || !strings.Contains(err.Error(), "another gateway runs in this network namespace") {
+		t.Errorf("second gateway: %v", err)
+	}
+	m.stop()
+	g, err := again()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := netns.Do(m.ns, func() error { return g.Run(ctx) }); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestPeerMoves: a peer with dynamic DNS has another address. Its name is resolved again when a path is
 // dead, not before.
 func TestPeerMoves(t *testing.T) {
