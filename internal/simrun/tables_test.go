@@ -339,12 +339,15 @@ var sweepLines = []string{
 	"cable-lte", "slow-satellite", "lte-5g", "low-orbit", "slow-slower",
 }
 
-// gatewaySweep returns the table of gateway-sweep: all cases of it.
+// simulatedLines are those of the simulator: with two cases more.
+var simulatedLines = append(slices.Clone(sweepLines), "far-fast", "dsl-5g")
+
+// gatewaySweep returns the table of gateway-sweep in the simulator: all cases of it.
 func gatewaySweep() publishedTable {
 	p := publishedTable{file: "scenarios/gateway-sweep/README.md", name: "sweep", head: []string{
 		"lines", "first, cubic", "second", "`dq`", "`dqj`", "`auto`", "three lines", "rates too high", "too low", "one of each", "first, reno", "second", "`auto`",
 	}}
-	for _, name := range sweepLines {
+	for _, name := range simulatedLines {
 		row := publishedRow{label: name, sampled: name == "lossy-second"}
 		for _, transport := range []string{
 			"path1-cubic", "path2-cubic", "dq-cubic", "dqj-cubic", "auto-cubic", "three-cubic", "high-cubic", "low-cubic", "mixed-cubic", "path1-reno", "path2-reno", "auto-reno",
