@@ -51,8 +51,8 @@ type figure struct {
 	// lab is the result.json of a measurement in a lab, of which only the summary counts. Default: the
 	// figure is simulated.
 	lab string
-	// traffic is that of a figure of a lab, ftp if empty. alone are transports over one path each: the
-	// figure is relative to the best of them.
+	// traffic is the traffic, the one that trafficOf returns if empty. alone are transports over one path
+	// each: the figure's median, least and largest value are relative to the best median of them.
 	traffic string
 	alone   []string
 	show    func(sample) string
@@ -62,6 +62,10 @@ type figure struct {
 
 // random reports whether trials of the figure differ.
 func (f figure) random() bool {
+	if f.scenario == unequalScenario {
+		pair, _, _ := strings.Cut(f.pattern, "-")
+		return slices.Contains(unequalRandom, pair)
+	}
 	return f.lab == "" && (f.scenario == sweepScenario || f.scenario == "shake-static" || f.scenario == "shake-unequal" || f.scenario == "shake-dynamic" || f.scenario == fairnessScenario || (f.scenario == "reseq-buffer" || f.scenario == "reseq-loss") && !strings.HasPrefix(f.pattern, "p0"))
 }
 
@@ -70,6 +74,11 @@ const sweepScenario = "gateway-sweep"
 
 // fairnessScenario has bottlenecks with early detection or jitter.
 const fairnessScenario = "cc-fairness"
+
+// unequalScenario has random losses or delays in the pairs of unequalRandom.
+const unequalScenario = "epe-unequal"
+
+var unequalRandom = []string{"p4", "p5", "p7", "p12", "p14"}
 
 // sample is a metric of a cell, with the standard deviation of its trials.
 type sample struct {
@@ -254,7 +263,7 @@ func tables() []publishedTable {
 	}
 	return append([]publishedTable{lossy, lossless, both, bound, timer, delays, rates, bursts, found, gatewaySweep(), fairness(), kernelFairness(), kernelContent(),
 		shake("shake-static"), shake("shake-unequal"), jitter(), kernelShake(), unequalBulk(), unequalBound(), unequalSteady(), unequalWindow(), matrix(), webWaiting(), webPaths(), webHeavy(), turns(), datagrams(), dynamic(), unequal(),
-		ratios(), kernelTurns(), kernelDatagrams(), kernelRatios(), kernelUnequal(), limit()}, kernelSweep()...)
+		ratios(), kernelTurns(), kernelDatagrams(), kernelRatios(), kernelUnequal(), limit()}, slices.Concat(unequalSimulated(), kernelSweep())...)
 }
 
 // fairness returns the table of cc-fairness: all cases of it.
@@ -635,6 +644,9 @@ var unequalPairs = []struct{ name, better string }{
 	{"p8", "mptcp-a"}, {"p9", "mptcp-a"}, {"p10", "mptcp-a"}, {"p11", "mptcp-a"}, {"p12", "mptcp-a"}, {"p13", "mptcp-a"}, {"p14", "mptcp-b"},
 }
 
+// unequalWindowed is the number of the first pairs that have cases with smaller receive windows.
+const unequalWindowed = 10
+
 // ofPairs returns a table of epe-unequal in a lab with a row for each pair of paths. better is the transport over
 // the better one.
 func ofPairs(name string, head []string, cells func(of func(traffic, transport, metric string, alone []string, show func(sample) string) publishedCell, better string) []publishedCell) publishedTable {
@@ -647,10 +659,49 @@ func ofPairs(name string, head []string, cells func(of func(traffic, transport, 
 	return p
 }
 
+// unequalSimulated returns the simulated tables of epe-unequal, all shares of the better path alone: bulk with each
+// receive window, and a constant bit rate and objects on one connection with 16 MB.
+func unequalSimulated() []publishedTable {
+	transports := []string{"mptcp-epe", "mptcp-lowat", "mptcp-overflow", "mptcp-overflow-lowat", "mptcp-recall"}
+	share := func(pattern, traffic, transport string) figure {
+		return figure{scenario: unequalScenario, pattern: pattern, traffic: traffic, transport: transport, metric: result.Goodput, alone: unequalAlone, show: shareMedian}
+	}
+	bulk := publishedTable{file: "scenarios/epe-unequal/README.md", name: "simulated-bulk", head: []string{"pair", "better path alone, Mbit/s"}}
+	steady := publishedTable{file: bulk.file, name: "simulated-steady", head: []string{"pair"}}
+	for _, transport := range transports {
+		bulk.head = append(bulk.head, "`"+transport+"`")
+	}
+	steady.head = slices.Concat(steady.head, bulk.head[2:], bulk.head[2:])
+	steady.head[1] = "CBR: " + steady.head[1]
+	steady.head[1+len(transports)] = "objects: " + steady.head[1+len(transports)]
+	for i, pair := range unequalPairs {
+		largest := pair.name + "-16mb"
+		row := publishedRow{label: pair.name, sampled: true}
+		row.cells = append(row.cells, one(figure{scenario: unequalScenario, pattern: largest, traffic: "bi", transport: pair.better, metric: result.Goodput}, mbits))
+		for _, transport := range transports {
+			cell := publishedCell{"%s", []figure{share(largest, "bi", transport)}}
+			if i < unequalWindowed {
+				cell.format = "%s, %s, %s"
+				cell.figures = append(cell.figures, share(pair.name+"-3mb", "bi", transport), share(pair.name+"-1mb", "bi", transport))
+			}
+			row.cells = append(row.cells, cell)
+		}
+		bulk.rows = append(bulk.rows, row)
+		row = publishedRow{label: pair.name, sampled: true}
+		for _, traffic := range []string{"cbr", "kept"} {
+			for _, transport := range transports {
+				row.cells = append(row.cells, one(share(largest, traffic, transport), shareMedian))
+			}
+		}
+		steady.rows = append(steady.rows, row)
+	}
+	return []publishedTable{bulk, steady}
+}
+
 // unequalWindow returns the table of bulk in epe-unequal in a lab with a small receive window.
 func unequalWindow() publishedTable {
 	p := publishedTable{file: "scenarios/epe-unequal/README.md", name: "window", head: []string{"pair", "first connection, of the better path alone", "second"}}
-	for _, pair := range unequalPairs[:10] {
+	for _, pair := range unequalPairs[:unequalWindowed] {
 		row := publishedRow{label: pair.name}
 		for _, transport := range unequalBoth {
 			row.cells = append(row.cells, one(figure{
@@ -817,18 +868,39 @@ func beside(label, name, pattern string, metrics ...any) publishedRow {
 type simulations struct {
 	t     *testing.T
 	specs map[string]*scenario.Spec
-	cells map[[4]string]result.Result
+	cells map[[5]string]result.Result
 	labs  map[string]result.Result
 	// traces are those of a cell's trials.
-	traces map[[4]string][]*result.Trace
+	traces map[[5]string][]*result.Trace
 }
 
+// text returns a figure as its table shows it.
 func (s *simulations) text(f figure) string {
+	s.t.Helper()
+	c, ok := s.value(f)
+	best := 0.0
+	for _, name := range f.alone {
+		alone := f
+		alone.transport = name
+		path, _ := s.value(alone) // that of a dead path has no value
+		best = max(best, path.Median)
+	}
+	if !ok || len(f.alone) > 0 && best == 0 {
+		s.t.Fatalf("%s%s has no %s of %s, %s, %s and %v", f.scenario, f.lab, f.metric, f.pattern, trafficOf(f), f.transport, f.alone)
+	}
+	if len(f.alone) > 0 {
+		c.Min, c.Median, c.Max = c.Min/best, c.Median/best, c.Max/best
+	}
+	return f.show(c)
+}
+
+// value returns the metric of a figure, simulated or measured, if there is one.
+func (s *simulations) value(f figure) (sample, bool) {
 	s.t.Helper()
 	if f.lab != "" {
 		return s.measured(f)
 	}
-	key := [4]string{f.scenario, f.pattern, f.transport, f.minRTO}
+	key := [5]string{f.scenario, f.pattern, f.transport, f.minRTO, trafficOf(f)}
 	r, done := s.cells[key]
 	if !done {
 		spec := s.specs[f.scenario]
@@ -867,11 +939,11 @@ func (s *simulations) text(f figure) string {
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		return f.show(sample{result.Cell{Summary: rates}, 0})
+		return sample{result.Cell{Summary: rates}, 0}, true
 	}
 	c, ok := r.Find(result.CellKey{Case: f.pattern, Traffic: trafficOf(f), Transport: f.transport}, f.metric)
 	if !ok {
-		s.t.Fatalf("%v has no %s", key, f.metric)
+		return sample{}, false
 	}
 	var values []float64
 	for _, run := range r.Runs {
@@ -881,7 +953,7 @@ func (s *simulations) text(f figure) string {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return f.show(sample{c, sd})
+	return sample{c, sd}, true
 }
 
 // tens returns the rates in the nth ten seconds of all trials.
@@ -910,8 +982,8 @@ func trafficOf(f figure) string {
 	return "bulk"
 }
 
-// measured returns a figure of a measurement in a lab.
-func (s *simulations) measured(f figure) string {
+// measured returns the metric of a figure of a measurement in a lab, if there is one.
+func (s *simulations) measured(f figure) (sample, bool) {
 	s.t.Helper()
 	r, known := s.labs[f.lab]
 	if !known {
@@ -925,18 +997,7 @@ func (s *simulations) measured(f figure) string {
 		s.labs[f.lab] = r
 	}
 	c, ok := r.Find(result.CellKey{Case: f.pattern, Traffic: trafficOf(f), Transport: f.transport}, f.metric)
-	best := 0.0
-	for _, name := range f.alone {
-		alone, _ := r.Find(result.CellKey{Case: f.pattern, Traffic: trafficOf(f), Transport: name}, f.metric)
-		best = max(best, alone.Median)
-	}
-	if !ok || len(f.alone) > 0 && best == 0 {
-		s.t.Fatalf("%s has no %s of %s, %s and %v", f.lab, f.metric, f.pattern, f.transport, f.alone)
-	}
-	if len(f.alone) > 0 {
-		c.Min, c.Median, c.Max = c.Min/best, c.Median/best, c.Max/best
-	}
-	return f.show(sample{c, 0})
+	return sample{c, 0}, ok
 }
 
 // row returns a row as Markdown.
@@ -955,7 +1016,7 @@ func (s *simulations) row(r publishedRow) string {
 // TestPublishedTables compares published tables with the simulator: all rows without random losses,
 // and the sampled rows of the others. With -update it simulates and writes all rows.
 func TestPublishedTables(t *testing.T) {
-	s := &simulations{t: t, specs: map[string]*scenario.Spec{}, cells: map[[4]string]result.Result{}, traces: map[[4]string][]*result.Trace{}, labs: map[string]result.Result{}}
+	s := &simulations{t: t, specs: map[string]*scenario.Spec{}, cells: map[[5]string]result.Result{}, traces: map[[5]string][]*result.Trace{}, labs: map[string]result.Result{}}
 	checked := 0
 	for _, table := range tables() {
 		page, err := published.Read(table.file, table.name, "make tables")
