@@ -348,15 +348,15 @@ var sweepLines = []string{
 	"cable-lte", "slow-satellite", "lte-5g", "low-orbit", "slow-slower",
 }
 
-// simulatedLines are those of the simulator: with two cases more.
-var simulatedLines = append(slices.Clone(sweepLines), "far-fast", "dsl-5g")
+// allLines are all cases: the last two were not measured with datagrams nor on the open plane.
+var allLines = append(slices.Clone(sweepLines), "far-fast", "dsl-5g")
 
 // gatewaySweep returns the table of gateway-sweep in the simulator: all cases of it.
 func gatewaySweep() publishedTable {
 	p := publishedTable{file: "scenarios/gateway-sweep/README.md", name: "sweep", head: []string{
 		"lines", "first, cubic", "second", "`dq`", "`dqj`", "`auto`", "three lines", "rates too high", "too low", "one of each", "first, reno", "second", "`auto`",
 	}}
-	for _, name := range simulatedLines {
+	for _, name := range allLines {
 		row := publishedRow{label: name, sampled: name == "lossy-second"}
 		for _, transport := range []string{
 			"path1-cubic", "path2-cubic", "dq-cubic", "dqj-cubic", "auto-cubic", "three-cubic", "high-cubic", "low-cubic", "mixed-cubic", "path1-reno", "path2-reno", "auto-reno",
@@ -403,7 +403,7 @@ func kernelSweep() []publishedTable {
 		return columns
 	}
 	return []publishedTable{
-		table("kernel", "bulk", head, sweepLines, all...),
+		table("kernel", "bulk", head, allLines, all...),
 		table("kernel-open", "bulk", []string{"`dq`, plain", "of the better line", "`dq`, nat", "of it", "`dqj`, plain", "of it", "`dqj`, nat", "of it"}, sweepLines, besideAlone("dq-plain-cubic", "dq-nat-cubic", "dqj-plain-cubic", "dqj-nat-cubic")...),
 		table("kernel-udp", "udp", []string{"`auto`", "of the better line", "`dq`, plain", "of it", "`dq`, nat", "of it"}, sweepLines, besideAlone("auto-cubic", "dq-plain-cubic", "dq-nat-cubic")...),
 		table("kernel-rates", "bulk", []string{"rates too high", "of the better line", "too low", "of it", "one of each", "of it"}, []string{"fiber-fiber", "dsl-satellite", "jittery-both", "dead"}, besideAlone("high-cubic", "low-cubic", "mixed-cubic")...),
