@@ -11,6 +11,14 @@ import (
 const (
 	// FirstCapacity is the estimate before any traffic.
 	FirstCapacity = 10 * unit.MbitPerSecond
+	// startPace is what a path is paced to until it was full for the first time: in effect not at all. TCP that
+	// is held at the first estimate leaves slow start (BBR after three round trips), which no sample is short enough to see.
+	startPace = unit.GbitPerSecond
+	// startLeast is how much must have been sent into the first queue for what arrives to be the path's rate: less may be
+	// a flow that has little to send, behind others.
+	startLeast = 15 * unit.KB
+	// startLoss is the share of lost packets from which on a path whose queue is too short to be seen is full.
+	startLoss = 0.1
 	// leastCapacity bounds the estimate from below: a path that is believed to be slower would
 	// get no traffic that could prove otherwise.
 	leastCapacity = 100 * unit.KbitPerSecond
@@ -64,12 +72,14 @@ type CapacitySample struct {
 	Delays
 }
 
-// Delays are what is known of the delays of a path.
+// Delays are what is known of the delays of a path, and of its losses.
 type Delays struct {
 	// RTT is the round-trip time: what is sent now shows in reports after it.
 	RTT time.Duration
 	// Standing and Jitter are those of OneWay.
 	Standing, Jitter time.Duration
+	// Loss is the share of packets that are lost, from 0 to 1, as of Loss.
+	Loss float64
 }
 
 // Capacity estimates the rate of a path from what the path carries and the queue that this causes,
@@ -95,6 +105,8 @@ type Capacity struct {
 	full      CapacitySample
 	// draining is the number of samples that the queue on the path needs at most to drain.
 	draining int
+	// waited is for how long packets have waited for the path.
+	waited time.Duration
 	// recent are samples since the estimate changed, their bytes and time weighted less with each
 	// further one: jitter moves packets between intervals, so one sample shows little.
 	recent  CapacitySample
@@ -135,6 +147,15 @@ func (c *Capacity) Value() unit.Bandwidth {
 	return c.rate
 }
 
+// Pace returns the rate to pace packets to: Value, but in effect unlimited until the path was full for the first time, as
+// a sender without a gateway finds its rate. A bound is kept.
+func (c *Capacity) Pace() unit.Bandwidth {
+	if c.found {
+		return c.Value()
+	}
+	return c.ceil(max(startPace, 2*c.Value()))
+}
+
 // Update adds a sample.
 func (c *Capacity) Update(s CapacitySample) {
 	if s.Interval <= 0 || s.Arrived < 0 || s.Sent < 0 {
@@ -146,6 +167,11 @@ func (c *Capacity) Update(s CapacitySample) {
 	if c.before > 0 {
 		c.judge(&s)
 		return
+	}
+	if s.Busy {
+		c.waited += s.Interval
+	} else {
+		c.waited = 0
 	}
 	c.recent.add(s)
 	c.samples++
@@ -162,14 +188,17 @@ func (c *Capacity) Update(s CapacitySample) {
 	}
 	r := &c.recent
 	switch {
-	case c.samples >= 3 && c.configured == 0 && s.Busy && r.Arrived < r.Sent/100*carried:
+	case !c.found && c.congested >= 2 && c.full.Sent >= startLeast && (steadyPath(s.Jitter) || c.congested >= 4):
+		c.find(max(s.rate(), c.full.rate()), s.Standing) // the first sample may have begun before the queue
+	case !c.found && c.samples >= 3 && s.Loss >= startLoss && r.Sent >= 4*startLeast:
+		c.find(r.rate()*nextGrowth/100, 0) // not less than the path carries if the losses are not for a queue
+	case c.samples >= 3 && c.configured == 0 && c.waited >= s.RTT+3*sampleInterval && r.Arrived < r.Sent/100*carried:
 		c.lower(r.rate(), s.Standing)
-	case c.overloaded(s.Jitter):
+	case c.found && c.overloaded(s.Jitter):
 		c.lower(c.full.rate(), s.Standing)
 	case c.samples >= 3 && r.rate() > c.rate:
 		c.set(r.rate())
 	case !s.Busy || s.Standing > shortQueue+s.Jitter:
-		c.found = c.found || s.Standing >= longQueue
 	case !c.found:
 		c.set(c.rate * startGrowth / 100)
 	default:
@@ -200,8 +229,13 @@ func (c *Capacity) overloaded(jitter time.Duration) bool {
 // lower sets the estimate to what arrives, which is what the path carries. A path that suddenly
 // carries less than half may be interrupted: then the estimate is halved.
 func (c *Capacity) lower(arrives unit.Bandwidth, standing time.Duration) {
+	c.find(max(arrives, c.rate/2), standing)
+}
+
+// find sets the estimate of a path that is full.
+func (c *Capacity) find(rate unit.Bandwidth, standing time.Duration) {
 	c.found, c.busy, c.every = true, 0, firstProbe
-	c.set(max(arrives, c.rate/2, leastCapacity))
+	c.set(max(rate, leastCapacity))
 	if standing >= longQueue {
 		c.draining = 2 + int(drainShare*standing/sampleInterval)
 	}

@@ -3,6 +3,7 @@ package quality
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -215,7 +216,7 @@ type bottleneck struct {
 func (b *bottleneck) run(c *Capacity, samples int, offered unit.Bandwidth) (list []float64) {
 	const interval = 100 * ms
 	for range samples {
-		pace := float64(c.Value()) * 0.97
+		pace := float64(c.Pace()) * 0.97
 		busy := float64(offered) >= pace
 		sent := min(pace, float64(offered)) * interval.Seconds()
 		room := float64(b.rate)*b.buffer.Seconds() + float64(b.rate)*interval.Seconds()
@@ -266,6 +267,48 @@ func TestCapacity(t *testing.T) {
 			if got := float64(c.Value()) / float64(before); got < 0.9 || got > 1.3 {
 				t.Errorf("%v: with little to send the estimate became %.2f of what it was", rate, got)
 			}
+		}
+	}
+}
+
+// TestStart: before a path was full the sender is not held at an estimate. Samples of TCP in slow start, in which
+// less arrives than is sent because what is sent arrives a round trip later, do not lower the estimate; the first
+// queue, or losses where there is none, sets it to what arrives.
+func TestStart(t *testing.T) {
+	sample := func(sent, arrived, standing, loss float64, busy bool) CapacitySample {
+		const interval = 150 * ms
+		return CapacitySample{
+			Interval: interval, Sent: unit.Bandwidth(sent * 1e6).SizeIn(interval), Arrived: unit.Bandwidth(arrived * 1e6).SizeIn(interval), Busy: busy,
+			Delays: Delays{RTT: 60 * ms, Jitter: ms / 5, Standing: time.Duration(standing * float64(ms)), Loss: loss},
+		}
+	}
+	start := []CapacitySample{sample(2, 0.7, 0, 0, false), sample(6.4, 3.9, 0, 0, false), sample(9.8, 9.6, 0, 0, true)}
+	for _, tt := range []struct {
+		name     string
+		then     []CapacitySample
+		low, top unit.Bandwidth // of the estimate
+		held     bool
+	}{
+		{"slow start", nil, FirstCapacity, 20 * unit.MbitPerSecond, false},
+		{"queue", []CapacitySample{sample(72, 36, 0, 0, false), sample(84, 58, 31, 0, false), sample(81, 60, 70, 0, false)}, 57 * unit.MbitPerSecond, 62 * unit.MbitPerSecond, true},
+		{"queue of a slow path", []CapacitySample{sample(6, 1, 120, 0, false), sample(6, 1, 120, 0, false)}, unit.MbitPerSecond * 9 / 10, unit.MbitPerSecond * 11 / 10, true},
+		{"others' queue", []CapacitySample{sample(0.05, 0.04, 40, 0, false), sample(0.05, 0.04, 40, 0, false), sample(0.05, 0.04, 40, 0, false)}, FirstCapacity, 20 * unit.MbitPerSecond, false},
+		{"losses", []CapacitySample{sample(60, 30, 2, 0.2, false), sample(60, 30, 2, 0.4, false), sample(60, 30, 2, 0.5, false)}, 26 * unit.MbitPerSecond, 40 * unit.MbitPerSecond, true},
+		{"few losses", []CapacitySample{sample(60, 58, 2, 0.02, false), sample(60, 58, 2, 0.02, false), sample(60, 58, 2, 0.02, false)}, FirstCapacity, 60 * unit.MbitPerSecond, false},
+	} {
+		var c Capacity
+		for _, s := range append(slices.Clone(start), tt.then...) {
+			if c.Pace() < 500*unit.MbitPerSecond {
+				t.Errorf("%s: paced to %v before the path was full", tt.name, c.Pace())
+			}
+			c.Update(s)
+		}
+		c.draining = 0
+		if got := c.Value(); got < tt.low || got > tt.top {
+			t.Errorf("%s: the estimate is %v, want %v to %v", tt.name, got, tt.low, tt.top)
+		}
+		if held := c.Pace() == c.Value(); held != tt.held {
+			t.Errorf("%s: paced to the estimate %v, want %v", tt.name, held, tt.held)
 		}
 	}
 }

@@ -375,7 +375,7 @@ func (r *peer) refresh() {
 			if l.queue == nil {
 				l.queue = newShaper(r.plane, &r.signals)
 			}
-			l.queue.Set(p.Rate)
+			l.queue.Set(l.pace())
 		}
 		p.Delay, p.Jitter = l.report.Delay, l.report.Jitter
 		if !l.reported {
@@ -492,6 +492,14 @@ func (l *link) upRate() unit.Bandwidth {
 		return configured
 	}
 	return l.capacity.Value()
+}
+
+// pace returns the rate that packets to the peer are paced to.
+func (l *link) pace() unit.Bandwidth {
+	if l.configuredRate() != l.configured {
+		return l.upRate()
+	}
+	return l.capacity.Pace()
 }
 
 // suite returns the name of a session's encryption.

@@ -164,5 +164,5 @@ func (r *peer) sample(i int, now time.Duration) {
 	}
 	l.capacity.Ceil(l.ceiling())
 	l.capacity.Look(now, l.reportedAt, l.sent.value().Bytes, l.report.Bytes, r.wait(i, now) > waiting,
-		quality.Delays{RTT: l.rtt.SRTT, Standing: l.report.Standing, Jitter: l.report.Jitter})
+		quality.Delays{RTT: l.rtt.SRTT, Standing: l.report.Standing, Jitter: l.report.Jitter, Loss: l.loss.Share})
 }

@@ -589,10 +589,10 @@ func (t *carrier) replied(s *Sim, p *packet) {
 	standing := time.Duration(p.sack[2].end) * time.Microsecond
 	if l.queue != nil {
 		l.capacity.Look(s.now, s.now, t.result.SentBytes[p.blocks], uint64(p.sack[1].start)<<32|uint64(p.sack[1].end), l.queue.Wait(s.now) > waiting,
-			quality.Delays{RTT: l.rtt.SRTT, Standing: standing, Jitter: path.Jitter})
+			quality.Delays{RTT: l.rtt.SRTT, Standing: standing, Jitter: path.Jitter, Loss: t.weigh.losses[p.blocks].Share})
 		l.congested = l.capacity.Exhausted() && quality.Congested(standing, path.Jitter)
 		path.Rate = l.capacity.Value()
-		l.queue.Set(path.Rate)
+		l.queue.Set(l.capacity.Pace())
 	}
 	t.weigh.path(t, int(p.blocks), p.window, p.window-min(p.seq, p.window))
 	t.weigh.look(s.now, t)
