@@ -188,10 +188,10 @@ func (c *Capacity) Update(s CapacitySample) {
 	}
 	r := &c.recent
 	switch {
-	case !c.found && c.congested >= 2 && c.full.Sent >= startLeast && (steadyPath(s.Jitter) || c.congested >= 4):
+	case !c.found && c.full.Interval > s.Interval && c.full.Sent >= startLeast && (steadyPath(s.Jitter) || c.congested >= 4):
 		c.find(max(s.rate(), c.full.rate()), s.Standing) // the first sample may have begun before the queue
-	case !c.found && c.samples >= 3 && s.Loss >= startLoss && r.Sent >= 4*startLeast:
-		c.find(r.rate()*nextGrowth/100, 0) // not less than the path carries if the losses are not for a queue
+	case !c.found && c.full.Interval == 0 && c.samples >= 3 && s.Loss >= startLoss && r.Sent >= 4*startLeast:
+		c.find(max(s.rate(), r.rate())*nextGrowth/100, 0) // not less than the path carries if the losses are not for a queue
 	case c.samples >= 3 && c.configured == 0 && c.waited >= s.RTT+3*sampleInterval && r.Arrived < r.Sent/100*carried:
 		c.lower(r.rate(), s.Standing)
 	case c.found && c.overloaded(s.Jitter):

@@ -292,6 +292,7 @@ func TestStart(t *testing.T) {
 		{"slow start", nil, FirstCapacity, 20 * unit.MbitPerSecond, false},
 		{"queue", []CapacitySample{sample(72, 36, 0, 0, false), sample(84, 58, 31, 0, false), sample(81, 60, 70, 0, false)}, 57 * unit.MbitPerSecond, 62 * unit.MbitPerSecond, true},
 		{"queue of a slow path", []CapacitySample{sample(6, 1, 120, 0, false), sample(6, 1, 120, 0, false)}, unit.MbitPerSecond * 9 / 10, unit.MbitPerSecond * 11 / 10, true},
+		{"queue that overflows", []CapacitySample{sample(31, 20, 18, 0, false), sample(40, 20, 92, 0.2, false)}, 19 * unit.MbitPerSecond, 21 * unit.MbitPerSecond, true},
 		{"others' queue", []CapacitySample{sample(0.05, 0.04, 40, 0, false), sample(0.05, 0.04, 40, 0, false), sample(0.05, 0.04, 40, 0, false)}, FirstCapacity, 20 * unit.MbitPerSecond, false},
 		{"losses", []CapacitySample{sample(60, 30, 2, 0.2, false), sample(60, 30, 2, 0.4, false), sample(60, 30, 2, 0.5, false)}, 26 * unit.MbitPerSecond, 40 * unit.MbitPerSecond, true},
 		{"few losses", []CapacitySample{sample(60, 58, 2, 0.02, false), sample(60, 58, 2, 0.02, false), sample(60, 58, 2, 0.02, false)}, FirstCapacity, 60 * unit.MbitPerSecond, false},
