@@ -116,8 +116,8 @@ enum refusal {
 	REFUSALS,
 };
 
-/* The mark of packets of peers' hosts, which firewalls know them by: nothing else tells those of join from strangers', and
- * connection tracking sees one direction only, because split is before it. */
+/* The mark of packets of peers' hosts, which firewalls know them by: nothing else distinguishes those of join from
+ * strangers', and connection tracking sees one direction only, because split is before it. */
 enum marking {
 	MARK_OF_PEER = 4791,
 };
