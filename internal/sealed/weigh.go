@@ -40,14 +40,22 @@ type flowEnd struct{ flow, seq uint32 }
 // least 1200 bytes (RFC 9000, section 14.1).
 const fullSize = 1200
 
+// full reports whether the packets of a frame, with their length together, are large ones.
+func full(count, length int) bool { return length >= count*fullSize }
+
+// transfers reports whether packets may be of a flow that transfers data: neither fragments nor ICMP.
+func (h *parsed) transfers() bool {
+	return h.transport != 0 && !h.fragment && h.Protocol != unix.IPPROTO_ICMP && h.Protocol != unix.IPPROTO_ICMPV6
+}
+
 // sent takes the packets of a frame: its first bytes and their length together. Segments of TCP count as
 // elastic if they are retransmitted. QUIC and tunnels inside hide that, so all their large packets do.
 func (w *weighing) sent(h *parsed, head []byte, count, length int) {
 	t := head[min(h.transport, len(head)):]
 	switch {
-	case h.transport == 0 || h.fragment || h.Protocol == unix.IPPROTO_ICMP || h.Protocol == unix.IPPROTO_ICMPV6:
+	case !h.transfers():
 	case h.Protocol != unix.IPPROTO_TCP:
-		if length >= count*fullSize {
+		if full(count, length) {
 			w.elastic += uint64(count)
 		}
 	case len(t) >= tcpLen:
@@ -74,10 +82,10 @@ const af13 = 14
 // acknowledgments and requests for connections, and full ones of other protocols.
 func bulk(h *parsed, head []byte, count, length int) bool {
 	switch {
-	case h.DSCP > af13 || h.transport == 0 || h.fragment || h.Protocol == unix.IPPROTO_ICMP || h.Protocol == unix.IPPROTO_ICMPV6:
+	case h.DSCP > af13 || !h.transfers():
 		return false
 	case h.Protocol != unix.IPPROTO_TCP:
-		return length >= count*fullSize
+		return full(count, length)
 	}
 	t := head[min(h.transport, len(head)):]
 	return len(t) >= tcpLen && t[13]&(flagSYN|flagACK) != flagSYN && !isAcknowledgment(head)
