@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -61,6 +62,14 @@ func (f *Finding) check(err error) {
 		f.State, f.Meaning, f.Remedy = Missing, missing.Cause(), missing.Remedy
 	case err != nil:
 		f.State, f.Meaning = Unknown, err.Error()
+	}
+}
+
+// unknown sets what is reported of a check that failed.
+func (f *Finding) unknown(err error) {
+	f.State, f.Meaning = Unknown, err.Error()
+	if errors.Is(err, fs.ErrPermission) {
+		f.Remedy = "run as root to check"
 	}
 }
 

@@ -123,10 +123,7 @@ func openPlane(list func() ([]bpf.Pinned, error)) Finding {
 	f := Finding{Check: "pins", State: OK, Meaning: "no program of a gateway is pinned"}
 	all, err := list()
 	if err != nil {
-		f.State, f.Meaning = Unknown, err.Error()
-		if errors.Is(err, fs.ErrPermission) {
-			f.Remedy = "run as root to check"
-		}
+		f.unknown(err)
 		return f
 	}
 	var used, orphaned, stale []string
@@ -198,10 +195,7 @@ func firewall(untracked func(mark uint32) ([]nft.Chain, error)) Finding {
 	f := Finding{Check: "firewall", State: OK, Meaning: "no chain of nftables drops packets of peers that are not sealed by the state of their connection"}
 	list, err := untracked(forward.Mark)
 	if err != nil {
-		f.State, f.Meaning = Unknown, err.Error()
-		if errors.Is(err, fs.ErrPermission) {
-			f.Remedy = "run as root to check"
-		}
+		f.unknown(err)
 		return f
 	}
 	var names, remedy []string
