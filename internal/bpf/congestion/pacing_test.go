@@ -17,6 +17,9 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
+// The pacing status of a socket: SK_PACING_NONE and SK_PACING_NEEDED.
+const none, needed = 0, 1
+
 // sockets returns a function that reads the pacing of a namespace's TCP sockets that have sent data.
 func sockets(t *testing.T, namespace string) func() []pacingPacing {
 	t.Helper()
@@ -59,7 +62,6 @@ func sockets(t *testing.T, namespace string) func() []pacingPacing {
 // TestPaceUnlessFast: with the bound of unsent data a subflow is paced, in slow start and after it, until it is
 // fast, and then as well if its rate is limited.
 func TestPaceUnlessFast(t *testing.T) {
-	const none, needed = 0, 1 // SK_PACING_NONE, SK_PACING_NEEDED
 	for name, fast := range map[string]uint32{"lia": none, Ratio: needed} {
 		t.Run(name, func(t *testing.T) {
 			o := testOptions(t)
@@ -105,7 +107,6 @@ func TestPaceUnlessFast(t *testing.T) {
 
 // TestPaceAfterLoss: a subflow that sends what its window has room for sends it at once, until it has lost some.
 func TestPaceAfterLoss(t *testing.T) {
-	const none, needed = 0, 1 // SK_PACING_NONE, SK_PACING_NEEDED
 	o := testOptions(t)
 	o.Pace, o.Lowat = false, true
 	p := mptcptest.New(t, netnstest.New(t), netnstest.New(t), 1)
