@@ -60,6 +60,13 @@ const (
 	better = 0.8
 	// tries is the same for a path that has not carried data: what it carries decides soon.
 	tries = 0.9
+	// exploreAfter is how long objects have saturated the first path before one of unknown rate is explored: it
+	// becomes first because of what its rate may be. explores is the fraction of the first path's delay below
+	// which its round-trip time must be, exploreQueue the multiple of its least round-trip time that ends the
+	// trial.
+	exploreAfter = 600 * time.Millisecond
+	explores     = 0.6
+	exploreQueue = 1.5
 	// worth is the fraction of the connection's rate before a path was opened below which the path rests
 	// again, hurts that below which it does at once.
 	worth = 0.97
@@ -152,7 +159,7 @@ type Connection[K comparable] struct {
 	// Recall, if set, returns what earlier connections learned of a path. It is called once for each path.
 	Recall func(K) Past
 	// Source, if set, returns what the application has written, false if that is not known. It is called
-	// when all open paths become saturated, and before another one opens because of that.
+	// when all open paths become saturated and when they no longer are, and before another one opens.
 	Source func() (Source, bool)
 	// Policy is how paths are chosen. It must not change.
 	Policy Policy
@@ -179,6 +186,7 @@ type Connection[K comparable] struct {
 	isUnsaturated bool
 	total         meter
 	doublings     int           // of row.idle
+	objects       time.Duration // for how long objects have saturated all open paths
 	width         int           // number of open paths, with Cost
 	aged          time.Duration // when Ratio last halved path.carried
 }
@@ -218,6 +226,8 @@ type path struct {
 	queued   time.Duration // until when the round-trip time includes a standing queue of this connection
 	flight   peak          // bytes in flight
 	used     bool          // the path carried data
+	explored bool          // it became first because of what its rate may be
+	slow     bool          // its own data has a queue, with explored
 	replaced bool          // the subflow is a new one that has carried none: delay stays that of the one before
 	growing  bool          // the rate is not known yet
 	bytes    int           // delivered since the last call of Look
@@ -347,6 +357,11 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 		rtt = s.MinRTT // without the queue of this connection
 	}
 	rate := max(p.known(now), estimate(s), 1)
+	p.slow = false
+	if p.explored && p.settled.value() == 0 {
+		rate = max(rate, p.dispersion(s.SRTT-s.MinRTT))
+		p.slow = float64(s.SRTT) > exploreQueue*float64(s.MinRTT)
+	}
 	if p.remembers(now) {
 		rate = p.known(now)
 		if rtt == 0 { // it has just joined
@@ -431,13 +446,19 @@ func estimate[K comparable](s *Sample[K]) float64 {
 	return float64(s.Cwnd*s.Segment) / s.SRTT.Seconds()
 }
 
+// dispersion estimates the rate of a path, in bytes/s, from the queue that its bursts leave: the mean segment of a
+// burst waits for half of it.
+func (p *path) dispersion(queue time.Duration) float64 {
+	return p.flight.value() / 2 / max(queue, time.Millisecond).Seconds()
+}
+
 // choose chooses the first path: the one with the shortest delay, unless the current one is nearly as good.
 func (c *Connection[K]) choose(now time.Duration, samples []Sample[K]) {
 	was := c.first
 	if was != nil && !was.present {
 		was = nil
 	}
-	if was != nil && now-c.since < changeAfter {
+	if was != nil && now-c.since < changeAfter && !was.slow {
 		return
 	}
 	best := was
@@ -448,6 +469,9 @@ func (c *Connection[K]) choose(now time.Duration, samples []Sample[K]) {
 			now >= p.restsUntil && now < best.restsUntil,
 			p.hoped < c.ahead(now, p)*best.delay && !p.growing && (now >= p.restsUntil || was == nil && now < best.restsUntil) &&
 				(was == nil || p.capacity >= carries*c.load(was)):
+			best = p
+		case best == was && c.explores(now, p):
+			p.explored = true
 			best = p
 		}
 	}
@@ -467,6 +491,14 @@ func (c *Connection[K]) choose(now time.Duration, samples []Sample[K]) {
 	}
 	best.reason = First
 	c.isSaturated, c.isUnsaturated = false, false
+}
+
+// explores reports whether a path of unknown rate is to become first because objects would arrive sooner over it
+// if its rate were high. What it carries decides soon; that it is found to be slow delays one object.
+func (c *Connection[K]) explores(now time.Duration, p *path) bool {
+	rate := c.first.known(now)
+	return c.objects >= exploreAfter && p.unknown(now) && p.minRTT > 0 && now >= p.restsUntil && rate > 0 &&
+		p.minRTT.Seconds() < explores*(c.first.minRTT.Seconds()+sendBurst/rate)
 }
 
 // ahead returns the fraction of the first path's delay below which another one becomes first.
@@ -597,7 +629,7 @@ func repays(lasted, rtt time.Duration, share, longer float64) bool {
 
 // readSource returns what the application has written, if the policy needs it and it is known.
 func (c *Connection[K]) readSource(row *row) (Source, bool) {
-	if !row.awaits || c.Source == nil {
+	if !(row.awaits || row.explores) || c.Source == nil {
 		return Source{}, false
 	}
 	return c.Source()
@@ -609,6 +641,9 @@ func (c *Connection[K]) readSource(row *row) (Source, bool) {
 // is not taken for a stream. latest is the number of bytes delivered since the last call of Look: if it is 0, the
 // samples may be older than what the application has written.
 func (c *Connection[K]) catchesUp(now time.Duration, row *row, starts bool, latest int) bool {
+	if !row.awaits {
+		return false
+	}
 	s, ok := c.readSource(row)
 	switch {
 	case !ok || !c.hasSource || s.Full:
@@ -660,6 +695,11 @@ func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 		c.carried, c.started = 0, false
 	} else {
 		c.carried += carried
+	}
+	if !saturated && c.isSaturated && row.explores && c.objects < exploreAfter {
+		if s, ok := c.readSource(row); ok && c.hasSource && s.Written == c.source.Written {
+			c.objects += now - c.saturated
+		}
 	}
 	c.isSaturated, c.started = saturated, c.started || starts
 	idle := row.idle << c.doublings

@@ -549,6 +549,71 @@ func TestUnknownRate(t *testing.T) {
 	}
 }
 
+// TestExplores: a longer path of unknown rate becomes first once objects have saturated the first path for some time, if it
+// may be much better, and stays first only if it is.
+func TestExplores(t *testing.T) {
+	const ms = time.Millisecond
+	for name, tt := range map[string]struct {
+		policy  Policy
+		rtt     time.Duration
+		rate    float64 // of the second path
+		writes  int     // bytes that the application writes in each interval
+		unknown bool    // what it writes
+		tried   bool
+		end     Reason // of the second path
+	}{
+		"fast":               {Throughput, 75 * ms, 100 * mbit, 0, false, true, First},
+		"fast, latency":      {Latency, 75 * ms, 100 * mbit, 0, false, true, First},
+		"slow":               {Throughput, 75 * ms, mbit, 0, false, true, Unused},
+		"too long":           {Throughput, 100 * ms, 100 * mbit, 0, false, false, Unused},
+		"a stream":           {Throughput, 75 * ms, 100 * mbit, 1000, false, false, Unused},
+		"writes not known":   {Throughput, 75 * ms, 100 * mbit, 0, true, false, Unused},
+		"policy for streams": {Steady, 75 * ms, 100 * mbit, 0, false, false, Unused},
+	} {
+		written, delivered, tried, back := 0, [2]int{}, time.Duration(0), time.Duration(0)
+		c := Connection[int]{Policy: tt.policy, Source: func() (Source, bool) { return Source{Written: uint64(written)}, !tt.unknown }}
+		for look := range 200 {
+			now := time.Duration(look) * Interval
+			s := []Sample[int]{
+				{Path: 0, Segment: 1400, Cwnd: 33, SRTT: 55 * ms, MinRTT: 30 * ms, Window: 1 << 24},
+				{Path: 1, Segment: 1400, Cwnd: 10, SRTT: tt.rtt, MinRTT: tt.rtt, SlowStart: true, Window: 1 << 24},
+			}
+			// An object of 36 segments takes three intervals, whatever the path.
+			at := 0
+			if c.Reason(1) == First {
+				at = 1
+				s[1].Cwnd = 77
+				s[1].SRTT += time.Duration(18 * 1400 / tt.rate * float64(time.Second))
+			}
+			switch written += tt.writes; look % 3 {
+			case 0:
+				written += 36 * 1400
+				s[at].InFlight, s[at].NotSent = 33, 3*1400
+			case 1:
+				s[at].InFlight = 20
+				delivered[at] += 16
+			case 2:
+				s[at].InFlight = 4
+				delivered[at] += 20
+			}
+			s[0].Delivered, s[1].Delivered = uint32(delivered[0]), uint32(delivered[1])
+			c.Look(now, s)
+			switch first := c.Reason(1) == First; {
+			case first && tried == 0:
+				tried = now
+			case !first && tried > 0 && back == 0:
+				back = now
+			}
+		}
+		if (tried > 0) != tt.tried || c.Reason(1) != tt.end {
+			t.Errorf("%s: first after %s, until %s, and %s at the end; want tried %t, %s", name, tried, back, c.Reason(1), tt.tried, tt.end)
+		}
+		if tried > 0 && (tried < exploreAfter || tried > 4*exploreAfter || back > tried+2*Interval) {
+			t.Errorf("%s: first from %s to %s", name, tried, back)
+		}
+	}
+}
+
 // TestReplaced: a subflow that takes over the path of another one and has not carried data, whose round-trip time is that
 // of a handshake behind a queue, says nothing of the path: the better one becomes first again.
 func TestReplaced(t *testing.T) {

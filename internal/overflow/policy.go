@@ -59,6 +59,8 @@ type row struct {
 	judges bool
 	// retries: a path that is needed again within againAfter did not help.
 	retries bool
+	// explores: a path of unknown rate becomes first if objects might arrive sooner over it.
+	explores bool
 	// repays: a longer path of known rate opens only for transfers that it shortens.
 	repays bool
 }
@@ -79,8 +81,8 @@ const (
 
 // policies are all policies.
 var policies = [...]row{
-	Throughput: {name: "throughput", way: byNeed, better: better, tries: tries, saturated: saturatedFor, start: startFor, idle: idleFor, awaits: true, judges: true, retries: true, repays: true},
-	Latency:    {name: "latency", way: byNeed, better: better, tries: tries, saturated: soon, start: soon, idle: Interval, outlasts: true, free: true, judges: true},
+	Throughput: {name: "throughput", way: byNeed, better: better, tries: tries, saturated: saturatedFor, start: startFor, idle: idleFor, awaits: true, judges: true, retries: true, repays: true, explores: true},
+	Latency:    {name: "latency", way: byNeed, better: better, tries: tries, saturated: soon, start: soon, idle: Interval, outlasts: true, free: true, judges: true, explores: true},
 	Steady:     {name: "steady", way: byNeed, better: steadyBetter, tries: steadyBetter, saturated: soon, start: startFor, idle: steadyIdle, free: true},
 	Cost:       {name: "cost", way: byRank, saturated: soon, start: startFor},
 	Ratio:      {name: "ratio", way: byShare},
