@@ -208,7 +208,9 @@ func (c *Config) Check() fault.List {
 	if c.Address.Is4() {
 		faults.Add("address", "must be IPv6, by which servers reach the SIDs, got %v", c.Address)
 	}
-	if err := c.Locator.srv6().Check(); err != nil {
+	if !c.Locator.Prefix.IsValid() {
+		faults.Add("locator.prefix", "must be the prefix that SIDs are allocated from, got none")
+	} else if err := c.Locator.srv6().Check(); err != nil {
 		faults.Add("locator", "%v", err)
 	}
 	if c.SIDFormat != "" && c.SIDFormat != FullSID && c.SIDFormat != TransposedSID {
@@ -329,8 +331,10 @@ func (c *Config) checkPeer(p *Peer) fault.List {
 	if p.Interface == "" {
 		faults.Add("interface", "must name the interface to the peer: the peer is down when its link is")
 	}
-	if _, err := c.Locator.srv6().SID(p.ID); err != nil {
-		faults.Add("id", "%v", err)
+	if l := c.Locator.srv6(); l.Check() == nil {
+		if _, err := l.SID(p.ID); err != nil {
+			faults.Add("id", "%v", err)
+		}
 	}
 	if p.Table == 0 || p.Table == mainTable || p.Table == localTable {
 		faults.Add("table", "must be a table of its own, got %d", p.Table)

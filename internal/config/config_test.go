@@ -218,19 +218,23 @@ reflector:
   asn: 0
 router:
   neighbors: 7
+asbr:
+  locator: {prefix: none}
+  peers: [{name: transit-a, id: 1}]
 `
 	_, err := Parse("f", []byte(file))
 	for _, want := range []string{
 		"f:2:8: edge.asn: want", "f:3:3: edge.router: unknown key", "f:5:3: edge.interface: key is given twice",
 		"f:6:21: edge.mptcp.subflows: must", "edge.prefix: must", "edge.address: must", "f:8:8: reflector.asn: must",
 		"f:9:1: router.asn: must", "f:10:14: router.neighbors: want a list",
+		"f:12:21: asbr.locator.prefix: want an IP prefix",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("lacks %q", want)
 		}
 	}
 	// A value that could not be read is not validated.
-	if strings.Count(err.Error(), "edge.asn") != 1 || strings.Count(err.Error(), "router.neighbors") != 1 {
+	if strings.Count(err.Error(), "edge.asn") != 1 || strings.Count(err.Error(), "router.neighbors") != 1 || strings.Count(err.Error(), "asbr.locator") != 1 {
 		t.Error("a fault is reported twice")
 	}
 	if t.Failed() {
