@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -70,7 +72,7 @@ default with --lowat and no other pacing.`,
 			case len(args) == 0: // which has no rates
 				names = slices.DeleteFunc(names, func(name string) bool { return name == congestion.Ratio })
 			}
-			for _, name := range names {
+			return a.loadControls(names, func(name string) congestion.Options {
 				o := congestion.Defaults(name)
 				if o.Rates = rates; c.Flags().Changed(paceFlag) {
 					o.Pace = pace
@@ -78,11 +80,8 @@ default with --lowat and no other pacing.`,
 				if c.Flags().Changed(lowatFlag) {
 					o.Lowat = lowat
 				}
-				if err := a.loadControl(name, o); err != nil {
-					return err
-				}
-			}
-			return nil
+				return o
+			})
 		},
 	}
 	c.Flags().BoolVar(&pace, paceFlag, true, "pace packets instead of sending bursts (default for cubic: false)")
@@ -119,17 +118,31 @@ func parseRates(text string) ([]unit.Bandwidth, error) {
 	return rates, nil
 }
 
-func (a *app) loadControl(name string, o congestion.Options) error {
+// loadControls loads the controls concurrently, since verifying programs keeps a processor busy, and returns the failure of the
+// first that could not be loaded.
+func (a *app) loadControls(names []string, options func(name string) congestion.Options) error {
 	var h congestion.Host
-	outcome, err := h.Load(name, o)
-	if err != nil {
-		return ccFailure("load", h.KernelName(name), err)
+	var wg sync.WaitGroup
+	outcomes, errs := make([]congestion.Outcome, len(names)), make([]error, len(names))
+	for i, name := range names {
+		wg.Go(func() { outcomes[i], errs[i] = h.Load(name, options(name)) })
 	}
-	did := map[congestion.Outcome]string{
-		congestion.Loaded: "loaded", congestion.Replaced: "replaced another version of", congestion.Unchanged: "already loaded:",
-	}[outcome]
-	_, err = fmt.Fprintln(a.out, did, h.KernelName(name))
-	return err
+	wg.Wait()
+	var failure error
+	for i, name := range names {
+		kernelName := h.KernelName(name)
+		if errs[i] != nil {
+			failure = cmp.Or(failure, ccFailure("load", kernelName, errs[i]))
+			continue
+		}
+		did := map[congestion.Outcome]string{
+			congestion.Loaded: "loaded", congestion.Replaced: "replaced another version of", congestion.Unchanged: "already loaded:",
+		}[outcomes[i]]
+		if _, err := fmt.Fprintln(a.out, did, kernelName); err != nil {
+			return err
+		}
+	}
+	return failure
 }
 
 func (a *app) ccUnloadCommand() *cobra.Command {
@@ -175,12 +188,9 @@ func ccNames(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// named returns the arguments, or all names.
+// named returns the names that are among the arguments, or all names.
 func named(args []string) []string {
-	if len(args) > 0 {
-		return args
-	}
-	return congestion.Names()
+	return slices.DeleteFunc(congestion.Names(), func(name string) bool { return len(args) > 0 && !slices.Contains(args, name) })
 }
 
 func ccFailure(verb, name string, err error) error {
