@@ -109,6 +109,7 @@ type receivedLink struct {
 type opened struct {
 	keys    *keys
 	path    uint8
+	over    uint8 // the path that it arrived over, another one if it was sent again
 	class   uint8
 	stamp   tunnel.Stamp
 	packet  []byte
@@ -217,20 +218,23 @@ func (p *Plane) open(l *line, g *udp.Received, in *buffer, all []opened, b *batc
 			p.counts.drop(dropForged, 1)
 			continue
 		}
-		missing, moved := -1, false
-		if replay.Behind(h.Counter) {
+		missing, over, moved := -1, h.Path, replay.line != l || replay.from != g.From
+		behind := replay.Behind(h.Counter)
+		if behind {
 			replay.Accept(h.Counter)
 		} else {
 			missing = int(min(replay.Accept(h.Counter), 1<<20))
-			// Only the newest message shows where the peer is.
-			moved = replay.line != l || replay.from != g.From
 			replay.line, replay.from = l, g.From
 		}
 		replay.Unlock()
-		if moved {
+		switch {
+		case !moved:
+		case behind:
+			over = k.over(h.Path, l, g.From)
+		default: // only the newest message shows where the peer is
 			k.peer.learn(k, int(h.Path), l, g.From)
 		}
-		o := opened{keys: k, path: h.Path, class: g.Class, stamp: stamp, packet: packet, wire: len(m), counter: h.Counter, missing: missing, buffer: in, merged: merged}
+		o := opened{keys: k, path: h.Path, over: over, class: g.Class, stamp: stamp, packet: packet, wire: len(m), counter: h.Counter, missing: missing, buffer: in, merged: merged}
 		if h.Type == tunnel.Control {
 			o.packet = nil
 			k.peer.records(k, &o, packet, len(m), b)
@@ -238,6 +242,20 @@ func (p *Plane) open(l *line, g *udp.Received, in *buffer, all []opened, b *batc
 		all = append(all, o)
 	}
 	return all
+}
+
+// over returns the path whose newest message came on that line from there, or else the message's own one.
+func (k *keys) over(own uint8, l *line, from netip.AddrPort) uint8 {
+	for i := range k.replay {
+		r := &k.replay[i]
+		r.Lock()
+		same := r.line == l && r.from == from
+		r.Unlock()
+		if same {
+			return uint8(i)
+		}
+	}
+	return own
 }
 
 // take measures packets from the peer, puts them in order and delivers them.
@@ -496,10 +514,10 @@ func (x *receiving) measure(o *opened, now time.Duration) {
 	if o.missing < 0 {
 		o.again = l.gaps.Arrived(now, time.Duration(x.leastRTT.Load()), o.counter)
 	}
+	x.links[o.over].bytes += uint64(o.wire + ipUDP4)
 	if o.again > 0 {
-		return // lost for the sender, and not measured
+		return // lost for the sender, and its delay is not that of a path
 	}
-	l.bytes += uint64(o.wire + ipUDP4)
 	l.next++
 	switch {
 	case o.missing > 0:

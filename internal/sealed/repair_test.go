@@ -62,3 +62,43 @@ func TestRescue(t *testing.T) {
 		}
 	}
 }
+
+// TestRepairCounts: a lost message that is sent again counts as what the path carries that it arrives over, because its
+// sender has counted it there: else a path that loses packets in a full queue would seem to carry half.
+func TestRepairCounts(t *testing.T) {
+	for over := range 2 {
+		r, k := ally(t, plane.Alliance{}, 1)
+		p := r.plane
+		p.keys[0] = k
+		lines := [2]*line{r.links[0].line, {plane: p, name: "other"}}
+		lines[1].conf.Store(new(plane.Path))
+		x := &r.rx
+		arrive := func(now time.Duration, path, counter, over int) {
+			buf := make([]byte, tunnel.Offset+1000, tunnel.Offset+1000+tunnel.TagLen)
+			h := tunnel.Header{Type: tunnel.Data, Path: uint8(path), Counter: uint64(counter)}
+			m := k.send.Seal(buf, h, tunnel.Stamp{})
+			from := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(over+1))
+			for _, o := range p.open(lines[over], &udp.Received{Data: m, Size: len(m), From: from}, new(buffer), nil, p.out) {
+				x.measure(&o, now)
+			}
+		}
+		arrive(0, 0, 0, 0)
+		arrive(0, 1, 0, 1)
+		arrive(0, 0, 2, 0) // message 1 is missing
+		x.links[0].gaps.Due(0, time.Second, nil)
+		before := [2]receivedLink{x.links[0], x.links[1]}
+		arrive(time.Millisecond, 0, 1, over)
+		for i := range before {
+			want := uint64(0)
+			if i == over {
+				want = 1000 + tunnel.Overhead + ipUDP4
+			}
+			if got := x.links[i].bytes - before[i].bytes; got != want {
+				t.Errorf("sent again over path %d: %d bytes more have arrived over path %d, want %d", over, got, i, want)
+			}
+		}
+		if l := &x.links[0]; l.lost != 1 || l.next != 3 {
+			t.Errorf("%d of %d messages are lost, want 1 of 3", l.lost, l.next)
+		}
+	}
+}
