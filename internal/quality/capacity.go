@@ -26,8 +26,9 @@ const (
 	// queue, who would take all, and at most mostOf / most of it.
 	leastShare   = 4
 	mostOf, most = 2, 3
-	// longQueue is the standing queue from which on the path is full, shortQueue that up to which
-	// more may be tried.
+	// longQueue is the standing queue from which on the path is full, shortQueue that up to which more than a configured
+	// rate may be tried. Any other estimate is tried up to longQueue: where jitter keeps the order of packets, as LTE does,
+	// a busy path has little of it, but none of its packets is as early as those of an idle one were.
 	longQueue  = 15 * time.Millisecond
 	shortQueue = 5 * time.Millisecond
 	// paced is the share of the estimate, in percent, that the sender uses. If less than the share
@@ -198,7 +199,7 @@ func (c *Capacity) Update(s CapacitySample) {
 		c.lower(c.full.rate(), s.Standing)
 	case c.samples >= 3 && r.rate() > c.rate:
 		c.set(r.rate())
-	case !s.Busy || s.Standing > shortQueue+s.Jitter:
+	case !s.Busy || Congested(s.Standing, s.Jitter) || c.configured > 0 && s.Standing > shortQueue+s.Jitter:
 	case !c.found:
 		c.set(c.rate * startGrowth / 100)
 	default:

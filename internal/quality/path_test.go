@@ -209,7 +209,8 @@ func TestLiveness(t *testing.T) {
 type bottleneck struct {
 	rate   unit.Bandwidth
 	buffer time.Duration
-	queue  float64 // bits
+	late   time.Duration // of all packets, without a queue
+	queue  float64       // bits
 }
 
 // run gives c samples of 100 ms for a time, with that much to send, and returns the estimates.
@@ -225,7 +226,7 @@ func (b *bottleneck) run(c *Capacity, samples int, offered unit.Bandwidth) (list
 		b.queue -= arrived
 		c.Update(CapacitySample{
 			Interval: interval, Sent: unit.Size(sent / 8), Arrived: unit.Size(arrived / 8), Busy: busy,
-			Delays: Delays{Standing: time.Duration(b.queue / float64(b.rate) * float64(time.Second))},
+			Delays: Delays{Standing: b.late + time.Duration(b.queue/float64(b.rate)*float64(time.Second))},
 		})
 		list = append(list, float64(c.Value())/float64(b.rate))
 	}
@@ -390,6 +391,18 @@ func TestUntestedProbe(t *testing.T) {
 	}
 	if probes < 20 {
 		t.Errorf("%d of 100 samples are probes, want at least 20", probes)
+	}
+}
+
+// TestProbeOfLatePath: where jitter keeps the order of packets, those of a busy path are later than the earliest ones of an
+// idle one, with hardly any jitter. That is no queue, and an estimate that is too low is raised within 3 s.
+func TestProbeOfLatePath(t *testing.T) {
+	const rate = 60 * unit.MbitPerSecond
+	c := Capacity{rate: rate * 7 / 10, found: true}
+	b := bottleneck{rate: rate, buffer: 100 * ms, late: 11 * ms}
+	b.run(&c, 30, unit.TbitPerSecond)
+	if got := mean(b.run(&c, 50, unit.TbitPerSecond)); got < 0.97 || got > 1.05 {
+		t.Errorf("the mean estimate is %.2f of the rate", got)
 	}
 }
 
