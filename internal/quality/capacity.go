@@ -143,7 +143,7 @@ func (c *Capacity) Value() unit.Bandwidth {
 	case c.rate == 0:
 		return c.ceil(FirstCapacity)
 	case c.draining > 0:
-		return c.rate - c.rate/drainShare
+		return max(c.rate-c.rate/drainShare, min(c.rate, leastCapacity))
 	}
 	return c.rate
 }

@@ -394,6 +394,15 @@ func TestUntestedProbe(t *testing.T) {
 	}
 }
 
+// TestLeastCapacity: a path is not taken to be slower than the least estimate while its queue drains either.
+func TestLeastCapacity(t *testing.T) {
+	var c Capacity
+	c.find(0, 500*ms)
+	if c.draining == 0 || c.Value() != leastCapacity {
+		t.Errorf("the estimate is %v", c.Value())
+	}
+}
+
 // TestProbeOfLatePath: where jitter keeps the order of packets, those of a busy path are later than the earliest ones of an
 // idle one, with hardly any jitter. That is no queue, and an estimate that is too low is raised within 3 s.
 func TestProbeOfLatePath(t *testing.T) {
