@@ -602,7 +602,8 @@ static __always_inline __u32 origin_of(const struct setup *s, const __u64 *addre
 	return set_owner(o, address, family | IS_ORIGIN, epoch, bpf_map_lookup_elem(&origins, &from));
 }
 
-/* Reads the addresses; false means that the packet is none of IP. */
+/* Reads the addresses and the protocol, that of the first extension header if there are any; false means that the packet
+ * is none of IP. */
 static __always_inline int addresses(struct __sk_buff *skb, struct packet *p)
 {
 	const __u8 *h = (const __u8 *)(long)skb->data + LINK_HEADER, *end = (const __u8 *)(long)skb->data_end;
@@ -611,6 +612,7 @@ static __always_inline int addresses(struct __sk_buff *skb, struct packet *p)
 		if (h + IPV4_HEADER > end)
 			return 0;
 		p->family = AF_INET;
+		p->protocol = h[9];
 		load_mapped(p->source, h + 12);
 		load_mapped(p->destination, h + 16);
 		return 1;
@@ -619,6 +621,7 @@ static __always_inline int addresses(struct __sk_buff *skb, struct packet *p)
 		if (h + IPV6_HEADER > end)
 			return 0;
 		p->family = AF_INET6;
+		p->protocol = h[IPV6_NEXT];
 		load_pair(p->source, h + IPV6_SOURCE);
 		load_pair(p->destination, h + IPV6_DESTINATION);
 		return 1;
@@ -626,7 +629,7 @@ static __always_inline int addresses(struct __sk_buff *skb, struct packet *p)
 	return 0;
 }
 
-/* Makes the headers linear and reads the addresses; false means that the packet is none of IP. */
+/* Makes the headers linear and reads what addresses does. */
 static __always_inline int pull_headers(struct __sk_buff *skb, struct packet *p)
 {
 	__u32 linear = LINEAR_IPV6;
@@ -657,7 +660,6 @@ static __always_inline int read_headers(struct __sk_buff *skb, struct packet *p)
 		if (h[12] == 0 || h[12] == 127 || h[12] >= 224)
 			return LEFT_SOURCE;
 		p->class = h[1];
-		p->protocol = h[9];
 		p->hops = h[IPV4_TTL];
 		p->dscp = p->class >> 2;
 		field = number(h + 6);
@@ -675,7 +677,6 @@ static __always_inline int read_headers(struct __sk_buff *skb, struct packet *p)
 			return LEFT_SOURCE;
 		p->class = number(h) >> 4;
 		p->dscp = p->class >> 2;
-		p->protocol = h[IPV6_NEXT];
 		p->hops = h[IPV6_HOP_LIMIT];
 		offset = LINK_HEADER + IPV6_HEADER;
 		/* Of interest to routers. */
@@ -1687,10 +1688,12 @@ int restore(struct __sk_buff *skb)
 	if (!pull_headers(skb, &p) || !set)
 		return TC_NEXT;
 	origin = origin_of(set, p.source, p.family);
+	/* Routers on the way send errors. */
+	if (origin == NOBODY && !is_icmp(&p))
+		return TC_NEXT;
 	why = read_headers(skb, &p);
 	if (origin == NOBODY)
-		/* Routers on the way send errors. */
-		return why == LEFTS && is_icmp(&p) ? restore_error(skb, &p) : TC_NEXT;
+		return why == LEFTS ? restore_error(skb, &p) : TC_NEXT;
 	owner = owner_of(set, p.destination, p.family);
 	if (why != LEFTS)
 		return owner ? TC_NEXT : refuse(REFUSED_SESSION);
@@ -1745,10 +1748,13 @@ int count(struct __sk_buff *skb)
 		return TC_NEXT;
 	owner = owner_of(set, p.source, p.family);
 	path = path_of(skb, owner);
+	/* Others' packets are of interest only if they are errors. */
+	if (!path && !is_icmp(&p))
+		return TC_NEXT;
 	if (read_headers(skb, &p) != LEFTS)
 		return TC_NEXT;
 	if (!path)
-		return is_icmp(&p) ? mark_error(skb, &p) : TC_NEXT;
+		return mark_error(skb, &p);
 	/* A peer's gateway may have addresses of its prefixes: its messages are not packets of hosts. */
 	if (p.protocol == PROTO_UDP && p.destination_port == set->port && owner_of(set, p.destination, p.family) == OWN)
 		return TC_NEXT;
