@@ -33,6 +33,8 @@ enum {
 	AF_INET = 2,
 	AF_INET6 = 10,
 
+	VLAN_ID = 0xfff, /* of a tag; 0: it has a priority only */
+
 	PROTO_ICMP = 1,
 	PROTO_DCCP = 33,
 	PROTO_ICMPV6 = 58,
@@ -627,6 +629,17 @@ static __always_inline int addresses(struct __sk_buff *skb, struct packet *p)
 		return 1;
 	}
 	return 0;
+}
+
+/*
+ * Whether a frame is for this host, and of no virtual LAN: those are of another interface. A tag that has a priority only is
+ * removed, because packets that are redirected keep it.
+ */
+static __always_inline int is_for_host(struct __sk_buff *skb)
+{
+	if (skb->pkt_type != PACKET_HOST)
+		return 0;
+	return likely(!skb->vlan_present) || (!(skb->vlan_tci & VLAN_ID) && !bpf_skb_vlan_pop(skb));
 }
 
 /* Makes the headers linear and reads what addresses does. */
@@ -1234,7 +1247,7 @@ int split(struct __sk_buff *skb)
 	__s64 now;
 	int path;
 
-	if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
+	if (!is_for_host(skb))
 		return TC_NEXT;
 	if (!pull_headers(skb, &p) || !set)
 		return TC_NEXT;
@@ -1505,7 +1518,7 @@ int join(struct __sk_buff *skb)
 	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO;
 	__u16 type;
 
-	if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
+	if (!is_for_host(skb))
 		return TC_NEXT;
 	if (!set || !set->port)
 		return TC_NEXT;
@@ -1683,7 +1696,7 @@ int restore(struct __sk_buff *skb)
 	struct packet p = {};
 	struct session *s;
 
-	if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
+	if (!is_for_host(skb))
 		return TC_NEXT;
 	if (!pull_headers(skb, &p) || !set)
 		return TC_NEXT;
@@ -1744,7 +1757,7 @@ int count(struct __sk_buff *skb)
 	const __u32 *path;
 	__u32 owner;
 
-	if (skb->pkt_type != PACKET_HOST || skb->vlan_present || !pull_headers(skb, &p) || !set)
+	if (!is_for_host(skb) || !pull_headers(skb, &p) || !set)
 		return TC_NEXT;
 	owner = owner_of(set, p.source, p.family);
 	path = path_of(skb, owner);

@@ -19,19 +19,21 @@ import (
 	"github.com/tabane/tabane/internal/tunnel"
 )
 
-// rawLine is a router between two interfaces without Ethernet headers. It forwards packets to 10.2.0.0/16 and
+// router is between a line and a LAN without Ethernet headers. It forwards packets to 10.2.0.0/16 and
 // 2001:db8:2::/48 that have the mark.
-type rawLine struct {
+type router struct {
 	ns        string
 	line, lan *os.File
-	index     int // of the line
+	index     int              // of the line
+	address   net.HardwareAddr // of the line, none if it has no Ethernet headers
 }
 
-func newRawLine(t *testing.T) *rawLine {
+// newRouter makes a router whose line is IFF_TUN or IFF_TAP.
+func newRouter(t *testing.T, kind uint16) *router {
 	t.Helper()
 	netnstest.Need(t)
-	r := &rawLine{ns: netnstest.New(t)}
-	open := func(name string) (*os.File, error) {
+	r := &router{ns: netnstest.New(t)}
+	open := func(name string, kind uint16) (*os.File, error) {
 		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return nil, err
@@ -40,7 +42,7 @@ func newRawLine(t *testing.T) *rawLine {
 		if err != nil {
 			return nil, err
 		}
-		request.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+		request.SetUint16(kind | unix.IFF_NO_PI)
 		if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, request); err != nil {
 			return nil, errors.Join(err, unix.Close(fd))
 		}
@@ -49,10 +51,10 @@ func newRawLine(t *testing.T) *rawLine {
 		return f, nil
 	}
 	netnstest.Do(t, r.ns, func() (err error) {
-		if r.line, err = open("line"); err != nil {
+		if r.line, err = open("line", kind); err != nil {
 			return err
 		}
-		if r.lan, err = open("lan"); err != nil {
+		if r.lan, err = open("lan", unix.IFF_TUN); err != nil {
 			return err
 		}
 		for _, key := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"} {
@@ -71,13 +73,16 @@ func newRawLine(t *testing.T) *rawLine {
 			return err
 		}
 		i, err := net.InterfaceByName("line")
-		r.index = i.Index
-		return err
+		if err != nil {
+			return err
+		}
+		r.index, r.address = i.Index, i.HardwareAddr
+		return nil
 	})
 	return r
 }
 
-func (r *rawLine) attach(t *testing.T, attach func(string) (bpf.Attachment, error)) {
+func (r *router) attach(t *testing.T, attach func(string) (bpf.Attachment, error)) {
 	t.Helper()
 	netnstest.Do(t, r.ns, func() error {
 		a, err := attach("line")
@@ -88,11 +93,10 @@ func (r *rawLine) attach(t *testing.T, attach func(string) (bpf.Attachment, erro
 	})
 }
 
-// pass sends what a frame has in it over the line, and fails the test unless what a message has arrives on the LAN, after one more
-// hop.
-func (r *rawLine) pass(t *testing.T, frame []byte, m message) {
+// pass sends over the line, and fails the test unless what a message has arrives on the LAN, after one more hop.
+func (r *router) pass(t *testing.T, sent []byte, m message) {
 	t.Helper()
-	if _, err := r.line.Write(frame[14:]); err != nil {
+	if _, err := r.line.Write(sent); err != nil {
 		t.Fatal(err)
 	}
 	m.hops--
@@ -125,7 +129,7 @@ func datagram(ipv6 bool) message {
 func TestRawLines(t *testing.T) {
 	for name, outside := range map[string][2]netip.AddrPort{"IPv4": {local4, remote4}, "IPv6": {local6, remote6}} {
 		t.Run("tunnel over "+name, func(t *testing.T) {
-			r, e := newRawLine(t), newEnds(t, "ratio", 1, outside[0], outside[1])
+			r, e := newRouter(t, unix.IFF_TUN), newEnds(t, "ratio", 1, outside[0], outside[1])
 			r.attach(t, e.far.Join)
 			for _, ipv6 := range []bool{false, true} {
 				m := datagram(ipv6)
@@ -133,14 +137,14 @@ func TestRawLines(t *testing.T) {
 				setChecksum(frame)
 				_, out := e.near.run(t, frame)
 				m.hops--
-				r.pass(t, out, m)
+				r.pass(t, out[14:], m)
 			}
 			if arrived, err := e.far.Arrived(cookieOf(0)); err != nil || arrived[0].Packets != 2 || arrived[0].Lost != 0 {
 				t.Errorf("arrived %+v, %v", arrived[0], err)
 			}
 		})
 		t.Run("NAT of "+name, func(t *testing.T) {
-			r, s := newRawLine(t), newSites(t, outside[0].Addr())
+			r, s := newRouter(t, unix.IFF_TUN), newSites(t, outside[0].Addr())
 			r.attach(t, s.far.Restore)
 			m := datagram(outside[0].Addr().Is6())
 			f := tunnel.Flow{Protocol: 17, Source: netip.AddrPortFrom(m.Src, 1000), Destination: netip.AddrPortFrom(m.Dst, 2000)}
@@ -151,11 +155,11 @@ func TestRawLines(t *testing.T) {
 			setChecksum(frame)
 			_, out := s.near.run(t, frame)
 			m.hops--
-			r.pass(t, out, m)
+			r.pass(t, out[14:], m)
 		})
 		t.Run("plain, "+name, func(t *testing.T) {
 			const peer, path = 3, 1
-			r, s := newRawLine(t), newSites(t)
+			r, s := newRouter(t, unix.IFF_TUN), newSites(t)
 			r.attach(t, s.far.Count)
 			if err := s.far.SetLines(map[Line]int{{r.index, peer}: path}); err != nil {
 				t.Fatal(err)
@@ -163,10 +167,64 @@ func TestRawLines(t *testing.T) {
 			m := datagram(outside[0].Addr().Is6())
 			frame := m.frame()
 			setChecksum(frame)
-			r.pass(t, frame, m)
+			r.pass(t, frame[14:], m)
 			if counted, err := s.far.Counted(peer); err != nil || counted[path] != (plane.Count{Packets: 1, Bytes: uint64(len(frame) - 14)}) {
 				t.Errorf("counted %+v, %v", counted[path], err)
 			}
 		})
 	}
+}
+
+// TestPriorityTags: packets of peers arrive in frames that have a tag with a priority and no virtual LAN (IEEE 802.1Q, VID 0), as
+// some providers' lines have them.
+func TestPriorityTags(t *testing.T) {
+	tagged := func(r *router, frame []byte) []byte {
+		b := append(bytes.Clone(r.address), make([]byte, 6)...)
+		return append(append(b, 0x81, 0, 3<<5, 0), frame[12:]...)
+	}
+	m := datagram(false)
+	frame := m.frame()
+	setChecksum(frame)
+	t.Run("tunnel", func(t *testing.T) {
+		r, e := newRouter(t, unix.IFF_TAP), newEnds(t, "ratio", 1, local4, remote4)
+		r.attach(t, e.far.Join)
+		_, out := e.near.run(t, frame)
+		m := m
+		m.hops--
+		r.pass(t, tagged(r, out), m)
+	})
+	t.Run("NAT", func(t *testing.T) {
+		r, s := newRouter(t, unix.IFF_TAP), newSites(t, local4.Addr())
+		r.attach(t, s.far.Restore)
+		f := tunnel.Flow{Protocol: 17, Source: netip.AddrPortFrom(m.Src, 1000), Destination: netip.AddrPortFrom(m.Dst, 2000)}
+		if err := errors.Join(s.near.SetSession(This, f, true), s.far.SetSession(3, f, true)); err != nil {
+			t.Fatal(err)
+		}
+		_, out := s.near.run(t, frame)
+		m := m
+		m.hops--
+		r.pass(t, tagged(r, out), m)
+	})
+	t.Run("plain", func(t *testing.T) {
+		const peer = 3
+		r, s := newRouter(t, unix.IFF_TAP), newSites(t)
+		r.attach(t, s.far.Count)
+		if err := s.far.SetLines(map[Line]int{{r.index, peer}: 0}); err != nil {
+			t.Fatal(err)
+		}
+		r.pass(t, tagged(r, frame), m)
+	})
+	// What is sent has none.
+	t.Run("split", func(t *testing.T) {
+		r, p := newRouter(t, unix.IFF_TAP), load(t, Options{})
+		p.routes4and6(t)
+		var lan *net.Interface
+		netnstest.Do(t, r.ns, func() (err error) {
+			lan, err = net.InterfaceByName("lan")
+			return err
+		})
+		p.plans(t, plane.Policy{{}}, "ratio", 1500, 1, Way{Interface: lan.Index, IPv4: remote4.Addr()})
+		r.attach(t, p.Attach)
+		r.pass(t, tagged(r, frame), m)
+	})
 }
