@@ -187,12 +187,12 @@ func superPackets(lan []string, path string, rate unit.Bandwidth, merges func(st
 	return f
 }
 
-// Firewall checks for a running gateway with open peers whether chains of nftables may drop packets of their hosts: those
+// Firewall checks for a running gateway with open peers whether chains of nftables or iptables may drop packets of their hosts: those
 // are of half a connection, since packets to peers bypass nftables, and arrive from the lines.
 func Firewall() Finding { return firewall(nft.Untracked) }
 
 func firewall(untracked func(mark uint32) ([]nft.Chain, error)) Finding {
-	f := Finding{Check: "firewall", State: OK, Meaning: "no chain of nftables drops packets of peers that are not sealed by the state of their connection"}
+	f := Finding{Check: "firewall", State: OK, Meaning: "no chain of nftables or iptables drops packets of peers that are not sealed by the state of their connection"}
 	list, err := untracked(forward.Mark)
 	if err != nil {
 		f.unknown(err)
@@ -201,7 +201,7 @@ func firewall(untracked func(mark uint32) ([]nft.Chain, error)) Finding {
 	var names, remedy []string
 	for _, c := range list {
 		names = append(names, c.String())
-		remedy = append(remedy, fmt.Sprintf("nft insert rule %v meta mark %d accept", c, forward.Mark))
+		remedy = append(remedy, c.AcceptMark(forward.Mark))
 	}
 	if len(names) > 0 {
 		f.State, f.Remedy = Limited, strings.Join(remedy, "; ")

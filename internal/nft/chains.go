@@ -10,11 +10,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Chain is a base chain.
+// Chain is a base chain. The family of one of iptables-legacy is the command that changes it.
 type Chain struct{ Family, Table, Name string }
 
 // String is as nft writes it, as in "inet filter forward".
 func (c Chain) String() string { return c.Family + " " + c.Table + " " + c.Name }
+
+// AcceptMark is the command that has the chain accept packets with a mark before all others.
+func (c Chain) AcceptMark(mark uint32) string {
+	for _, l := range legacies {
+		if c.Family == l.command {
+			return fmt.Sprintf("%s -t %s -I %s -m mark --mark %d -j ACCEPT", c.Family, c.Table, c.Name, mark)
+		}
+	}
+	return fmt.Sprintf("nft insert rule %v meta mark %d accept", c, mark)
+}
 
 // families are those that forwarded packets of IP pass.
 var families = map[nftables.TableFamily]string{
@@ -24,7 +34,7 @@ var families = map[nftables.TableFamily]string{
 // Untracked returns the chains that may drop forwarded packets of which connection tracking sees one direction only,
 // or that arrive on another interface than packets to their source leave by: those at the hooks prerouting and
 // forward that drop by default, by the state of a connection, or by a route lookup (fib). Chains that accept packets with
-// the mark before are not among them. Rules of iptables-nft are read as well, those of iptables-legacy are not.
+// the mark before are not among them. Rules of iptables-nft and iptables-legacy are read as well.
 func Untracked(mark uint32) ([]Chain, error) {
 	conn, err := nftables.New()
 	if err != nil {
@@ -49,6 +59,13 @@ func Untracked(mark uint32) ([]Chain, error) {
 		if untracked {
 			list = append(list, name)
 		}
+	}
+	for _, l := range legacies {
+		old, err := l.untracked(mark)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, old...)
 	}
 	return list, nil
 }

@@ -138,3 +138,64 @@ func TestUntracked(t *testing.T) {
 		})
 	}
 }
+
+// TestUntrackedLegacy is TestUntracked for the rules of iptables-legacy.
+func TestUntrackedLegacy(t *testing.T) {
+	for name, tt := range map[string]struct {
+		rules string
+		want  bool
+	}{
+		"no rules":            {"-P FORWARD ACCEPT", false},
+		"input":               {"-P INPUT DROP", false},
+		"policy":              {"-P FORWARD DROP", true},
+		"policy, marked":      {"-P FORWARD DROP; -A FORWARD -m comment --comment x -m mark --mark 4791 -j ACCEPT", false},
+		"another mark":        {"-P FORWARD DROP; -A FORWARD -m mark --mark 4790 -j ACCEPT", true},
+		"not this mark":       {"-P FORWARD DROP; -A FORWARD -m mark ! --mark 4791 -j ACCEPT", true},
+		"masked mark":         {"-P FORWARD DROP; -A FORWARD -m mark --mark 4791/0xfff -j ACCEPT", true},
+		"marked, not all":     {"-P FORWARD DROP; -A FORWARD -i w -m mark --mark 4791 -j ACCEPT; -A FORWARD -m mark --mark 4791 -m conntrack --ctstate NEW -j ACCEPT", true},
+		"no drop of all":      {"-A FORWARD -i w -j DROP; -A FORWARD -p tcp -m tcp --dport 25 -j REJECT; -A FORWARD", false},
+		"state":               {"-A FORWARD -m conntrack --ctstate INVALID -j DROP", true},
+		"last rule":           {"-A FORWARD -i lan -j ACCEPT; -A FORWARD -j REJECT", true},
+		"marked before":       {"-A FORWARD -m mark --mark 4791 -j ACCEPT; -A FORWARD -j DROP", false},
+		"marked after":        {"-A FORWARD -j DROP; -A FORWARD -m mark --mark 4791 -j ACCEPT", true},
+		"chain of another":    {"-N d; -A d -m state --state INVALID -j DROP; -A FORWARD -i w -j d", true},
+		"harmless chain":      {"-N d; -N e; -A d -i w -j DROP; -A e -j DROP; -A FORWARD -j d", false},
+		"another table":       {"-t mangle -A FORWARD -p tcp -m tcp --syn -j TCPMSS --clamp-mss-to-pmtu", false},
+		"prerouting":          {"-t raw -A PREROUTING -m rpfilter --invert -j DROP", true},
+		"masquerade, no drop": {"-t nat -A POSTROUTING -j MASQUERADE", false},
+	} {
+		for _, version := range []string{"IPv4", "IPv6"} {
+			t.Run(name+", "+version, func(t *testing.T) {
+				command := programs.Need(t, "iptables-legacy")
+				if version == "IPv6" {
+					command = programs.Need(t, "ip6tables-legacy")
+				}
+				netnstest.Do(t, netnstest.New(t), func() error {
+					for rule := range strings.SplitSeq(tt.rules, ";") {
+						if out, err := exec.Command(command, strings.Fields(rule)...).CombinedOutput(); err != nil {
+							t.Fatalf("%s: %v: %s", rule, err, out)
+						}
+					}
+					found, err := Untracked(4791)
+					if err != nil {
+						return err
+					}
+					if (len(found) > 0) != tt.want {
+						t.Errorf("found %v", found)
+					}
+					// What is advised helps.
+					for _, c := range found {
+						advice := strings.Fields(c.AcceptMark(4791))
+						if out, err := exec.Command(command, advice[1:]...).CombinedOutput(); err != nil {
+							t.Fatalf("%v: %v: %s", advice, err, out)
+						}
+					}
+					if found, err = Untracked(4791); len(found) > 0 {
+						t.Errorf("found %v after what is advised", found)
+					}
+					return err
+				})
+			})
+		}
+	}
+}

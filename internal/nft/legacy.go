@@ -1,0 +1,208 @@
+package nft
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// legacy is the iptables-legacy of an IP version (linux/netfilter_ipv4/ip_tables.h and linux/netfilter_ipv6/ip6_tables.h).
+type legacy struct {
+	command       string
+	names         string // of tables in use, in /proc
+	domain, level int
+	header, entry int // lengths of what a rule compares in IP headers, and of a rule without matches
+}
+
+var legacies = []legacy{
+	{"iptables-legacy", "ip_tables_names", unix.AF_INET, unix.SOL_IP, 84, 112},
+	{"ip6tables-legacy", "ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6, 136, 168},
+}
+
+const (
+	getInfo, getEntries = 64, 65 // IPT_SO_GET_INFO and IPT_SO_GET_ENTRIES, the same in IPv6
+	entriesAt           = 40     // in the answer to the latter
+	extension           = 32     // the header of a match or target
+
+	verdictDrop, verdictAccept = -1, -2
+)
+
+// legacyHooks are the chains that forwarded packets pass, by the number of their hook.
+var legacyHooks = [...]string{0: "PREROUTING", 2: "FORWARD"}
+
+// legacyInfo is struct ipt_getinfo.
+type legacyInfo struct {
+	Table            [32]byte
+	Hooks            uint32
+	Entry, Underflow [5]uint32
+	Entries, Size    uint32
+}
+
+// untracked is Untracked for iptables-legacy.
+func (l *legacy) untracked(mark uint32) ([]Chain, error) {
+	names, err := os.ReadFile("/proc/thread-self/net/" + l.names)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.Socket(l.domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	var list []Chain
+	for name := range strings.FieldsSeq(string(names)) {
+		info, rules, err := l.read(fd, name)
+		if err != nil {
+			return nil, fmt.Errorf("read table %q of %s: %w", name, l.command, err)
+		}
+		r := legacyRules{legacy: l, rules: rules, mark: mark, drops: map[int]bool{}}
+		for hook, chain := range legacyHooks {
+			if chain != "" && name != "nat" && info.Hooks>>hook&1 != 0 && r.untracked(int(info.Entry[hook]), int(info.Underflow[hook])) {
+				list = append(list, Chain{l.command, name, chain})
+			}
+		}
+	}
+	return list, nil
+}
+
+// read returns the rules of a table.
+func (l *legacy) read(fd int, table string) (info legacyInfo, rules []byte, err error) {
+	b := make([]byte, binary.Size(info))
+	copy(b, table)
+	if err := l.get(fd, getInfo, b); err != nil {
+		return info, nil, err
+	}
+	if _, err := binary.Decode(b, binary.NativeEndian, &info); err != nil {
+		return info, nil, err
+	}
+	b = make([]byte, entriesAt+info.Size)
+	copy(b, table)
+	binary.NativeEndian.PutUint32(b[len(info.Table):], info.Size)
+	err = l.get(fd, getEntries, b)
+	return info, b[entriesAt:], err
+}
+
+func (l *legacy) get(fd, option int, b []byte) error {
+	n := uint32(len(b))
+	_, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(l.level), uintptr(option), uintptr(unsafe.Pointer(&b[0])), uintptr(unsafe.Pointer(&n)), 0)
+	if e != 0 {
+		return e
+	}
+	return nil
+}
+
+// legacyRules are those of a table. drops are the chains that were read already, by their first rule.
+type legacyRules struct {
+	*legacy
+	rules []byte
+	mark  uint32
+	drops map[int]bool
+}
+
+// legacyRule is a rule as far as it matters whether it drops packets.
+type legacyRule struct {
+	all, state bool   // it matches all packets, or by what is not known of those of half a connection
+	marked     bool   // it matches all packets with the mark
+	target     string // empty: a verdict
+	verdict    int    // if not negative, the first rule of the chain that it jumps to
+	next       int
+}
+
+// at returns the rule at an offset; false if there is none.
+func (r *legacyRules) at(offset int) (rule legacyRule, ok bool) {
+	if offset < 0 || offset+r.entry > len(r.rules) {
+		return rule, false
+	}
+	b := r.rules[offset:]
+	target, next := int(binary.NativeEndian.Uint16(b[r.header+4:])), int(binary.NativeEndian.Uint16(b[r.header+6:]))
+	if target < r.entry || target+extension+4 > next || next > len(b) {
+		return rule, false
+	}
+	rule.next = offset + next
+	rule.target = extensionName(b[target:])
+	rule.verdict = int(int32(binary.NativeEndian.Uint32(b[target+extension:])))
+	rule.all = len(bytes.Trim(b[:r.header], "\x00")) == 0
+	others := !rule.all
+	for matches := b[r.entry:target]; len(matches) >= extension; {
+		n := int(binary.NativeEndian.Uint16(matches))
+		if n < extension || n > len(matches) {
+			return rule, false
+		}
+		switch data := matches[extension:n]; extensionName(matches) {
+		case "comment", "limit":
+		case "mark":
+			rule.all = false
+			// struct xt_mark_mtinfo1: the mark, its mask, and whether it must differ.
+			want := binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, r.mark), ^uint32(0))
+			rule.marked = bytes.HasPrefix(data, append(want, 0))
+			others = others || !rule.marked
+		case "conntrack", "state", "rpfilter":
+			rule.all, rule.state, others = false, true, true
+		default:
+			rule.all, others = false, true
+		}
+		matches = matches[n:]
+	}
+	rule.marked = rule.marked && !others
+	return rule, true
+}
+
+func extensionName(b []byte) string {
+	name, _, _ := bytes.Cut(b[2:extension-1], []byte{0})
+	return string(name)
+}
+
+// untracked reports whether packets with the mark may be dropped in a base chain, whose last rule is its policy.
+func (r *legacyRules) untracked(first, last int) bool {
+	for at := first; at <= last; {
+		rule, ok := r.at(at)
+		if !ok || rule.marked && rule.target == "" && rule.verdict == verdictAccept {
+			return false
+		}
+		if r.mayDrop(&rule) {
+			return true
+		}
+		at = rule.next
+	}
+	return false
+}
+
+// mayDrop reports whether a rule drops all packets, or by what is not known of these, or jumps to one that does.
+func (r *legacyRules) mayDrop(rule *legacyRule) bool {
+	switch {
+	case rule.target == "REJECT", rule.target == "" && rule.verdict == verdictDrop:
+		return rule.all || rule.state
+	case rule.target == "" && rule.verdict >= 0 && rule.verdict != rule.next: // a rule without a target goes on
+		return r.chainDrops(rule.verdict)
+	}
+	return false
+}
+
+// chainDrops reports whether a rule of a chain that another one jumps to may drop packets.
+func (r *legacyRules) chainDrops(first int) bool {
+	if drops, ok := r.drops[first]; ok {
+		return drops
+	}
+	r.drops[first] = false // the kernel has no loops
+	for at := first; ; {
+		rule, ok := r.at(at)
+		// ERROR begins the next chain.
+		if !ok || rule.target == "ERROR" {
+			return r.drops[first]
+		}
+		if r.mayDrop(&rule) {
+			r.drops[first] = true
+		}
+		at = rule.next
+	}
+}
