@@ -286,6 +286,7 @@ func (t *carrier) transmit(s *Sim, i int, e queued, wait time.Duration) {
 	q := packet{
 		kind: tunneled, flow: t.id, hop: t.routes[i], at: s.now, data: uint64(wait), seq: uint32(e.seq),
 		length: stamp.Distance, duplicate: stamp.Copied, blocks: uint8(i), window: l.number, dsack: uint16(e.size),
+		sack: [maxBlocks]span{{start: uint32(i)}},
 	}
 	t.count(i, e.size)
 	if l.queue != nil && t.weigh.auto && !e.copied {
@@ -313,8 +314,8 @@ func (t *carrier) arrive(s *Sim, p *packet) {
 			t.measure(s, path, p)
 		}
 		m.got++
-		m.bytes += uint64(p.dsack)
 	}
+	t.measured[p.sack[0].start].bytes += uint64(p.dsack)
 	t.missing(s, path, p.window)
 	m.high = max(m.high, p.window)
 	t.request(s, path)
@@ -404,7 +405,7 @@ func (t *carrier) requested(s *Sim, p *packet) {
 		i := sched.First(t.paths, -1)
 		t.count(i, again.size)
 		t.result.Repaired++
-		again.packet.hop = t.routes[i]
+		again.packet.hop, again.packet.sack[0].start = t.routes[i], uint32(i)
 		if q := t.lines[i].queue; q != nil {
 			q.Charge(s.now, int(again.size))
 			t.queues.Set(i, s.now, q.Wait(s.now))
