@@ -627,9 +627,9 @@ func repays(lasted, rtt time.Duration, share, longer float64) bool {
 	return (lasted-rtt).Seconds()*share >= longer
 }
 
-// readSource returns what the application has written, if the policy needs it and it is known.
-func (c *Connection[K]) readSource(row *row) (Source, bool) {
-	if !(row.awaits || row.explores) || c.Source == nil {
+// readSource returns what the application has written, if that is needed and known.
+func (c *Connection[K]) readSource(needed bool) (Source, bool) {
+	if !needed || c.Source == nil {
 		return Source{}, false
 	}
 	return c.Source()
@@ -641,10 +641,7 @@ func (c *Connection[K]) readSource(row *row) (Source, bool) {
 // is not taken for a stream. latest is the number of bytes delivered since the last call of Look: if it is 0, the
 // samples may be older than what the application has written.
 func (c *Connection[K]) catchesUp(now time.Duration, row *row, starts bool, latest int) bool {
-	if !row.awaits {
-		return false
-	}
-	s, ok := c.readSource(row)
+	s, ok := c.readSource(row.awaits)
 	switch {
 	case !ok || !c.hasSource || s.Full:
 		return false
@@ -664,6 +661,7 @@ func (c *Connection[K]) catchesUp(now time.Duration, row *row, starts bool, late
 func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 	row := &policies[c.Policy]
 	saturated, starts, over, sum, longest, carried := true, false, false, 0.0, 0.0, 0
+	unknown := false
 	var next *path
 	nextRate := 0.0
 	for i := range samples {
@@ -671,6 +669,7 @@ func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 		p := c.paths[s.Path]
 		rate := cmp.Or(p.rate.value(), estimate(s))
 		carried += p.bytes
+		unknown = unknown || p.unknown(now)
 		switch {
 		case p.reason.Open():
 			saturated = saturated && s.saturated() && !(row.outlasts && s.Idled)
@@ -689,15 +688,17 @@ func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 			c.isUnsaturated = alone
 		}
 	}
+	// The kernel is asked what the application wrote only while there is a path to explore, or a stream to recognize.
+	explores := unknown && row.explores && c.objects < exploreAfter
 	if saturated && !c.isSaturated {
 		c.saturated = now
-		c.source, c.hasSource = c.readSource(row)
+		c.source, c.hasSource = c.readSource(row.awaits || explores)
 		c.carried, c.started = 0, false
 	} else {
 		c.carried += carried
 	}
-	if !saturated && c.isSaturated && row.explores && c.objects < exploreAfter {
-		if s, ok := c.readSource(row); ok && c.hasSource && s.Written == c.source.Written {
+	if !saturated && c.isSaturated && explores {
+		if s, ok := c.readSource(c.hasSource); ok && s.Written == c.source.Written {
 			c.objects += now - c.saturated
 		}
 	}
