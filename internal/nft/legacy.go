@@ -198,10 +198,11 @@ func (r *legacyRules) chainDrops(first int) bool {
 		rule, ok := r.at(at)
 		// ERROR begins the next chain.
 		if !ok || rule.target == "ERROR" {
-			return r.drops[first]
+			return false
 		}
 		if r.mayDrop(&rule) {
 			r.drops[first] = true
+			return true
 		}
 		at = rule.next
 	}
