@@ -279,7 +279,7 @@ static __always_inline _Bool cc_vegas_slow(struct cc_round *r)
 
 static __always_inline void cc_vegas_shrink(struct cc_round *r)
 {
-	r->window--;
+	r->window = cc_max(r->window, CC_LEAST + 1) - 1;
 	r->threshold = cc_min(r->threshold, r->window);
 }
 

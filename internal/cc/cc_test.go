@@ -251,6 +251,19 @@ func TestVegas(t *testing.T) {
 	near(t, "the window after the first acknowledgement since: a round begins", s[0].Cwnd, 10)
 }
 
+// TestVegasLeast: from a window of 1 neither the window nor the threshold shrinks to 0.
+func TestVegasLeast(t *testing.T) {
+	c := control(t, "vegas")
+	s := []Subflow{flow(1, 100*ms)}
+	s[0].Ssthresh = 1
+	for range vegasSamples + 1 { // the first begins a round that the last ends
+		c.Acked(s, 0, Ack{Now: time.Second, Segments: 1, RTT: time.Second, Limited: true})
+	}
+	c.Acked(s, 0, Ack{Now: 3 * time.Second, Segments: 1, RTT: time.Second, Limited: true})
+	near(t, "the window", s[0].Cwnd, 2)
+	near(t, "the threshold", s[0].Ssthresh, 1)
+}
+
 // TestWVegas: BaseRTT is 100 ms, and two subflows of 20 segments each: the target is 5 segments once it
 // is reached, 2 before.
 func TestWVegas(t *testing.T) {

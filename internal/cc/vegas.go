@@ -42,8 +42,7 @@ func (vegas) Acked(s []Subflow, i int, a Ack) {
 	base := float64(f.MinRTT)
 	switch diff := max(f.Cwnd*(float64(rtt)-base)/base, 0); {
 	case diff > vegasBeta:
-		f.Cwnd--
-		f.Ssthresh = min(f.Ssthresh, f.Cwnd)
+		f.shrink()
 	case diff < vegasAlpha && a.Limited:
 		f.Cwnd++
 	}
@@ -94,6 +93,12 @@ func (f *Subflow) endSlowStart(rtt time.Duration, a Ack) bool {
 	}
 	f.Cwnd = min(max(f.Cwnd, minThreshold), maxWindow)
 	return true
+}
+
+// shrink takes a segment from the window, in congestion avoidance, and keeps it out of slow start.
+func (f *Subflow) shrink() {
+	f.Cwnd = max(f.Cwnd-1, minThreshold)
+	f.Ssthresh = min(f.Ssthresh, f.Cwnd)
 }
 
 func (v *vegasState) beginRound(now time.Duration) {

@@ -52,8 +52,7 @@ func (f *Subflow) follow(rtt time.Duration, share float64, limited bool) {
 	}
 	switch {
 	case diff > f.target:
-		f.Cwnd--
-		f.Ssthresh = min(f.Ssthresh, f.Cwnd)
+		f.shrink()
 	case diff < f.target && limited:
 		f.Cwnd++
 	}
