@@ -12,7 +12,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
-	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/feature"
@@ -31,10 +30,6 @@ func Load(spec *ebpf.CollectionSpec, objects any) error { return LoadWith(spec, 
 
 // LoadWith is Load with maps that exist, by name, in place of new ones.
 func LoadWith(spec *ebpf.CollectionSpec, objects any, maps map[string]*ebpf.Map) error {
-	// Before Linux 5.11 maps counted against the limit of locked memory.
-	if err := rlimit.RemoveMemlock(); err != nil {
-		return refusal(err, needLinux)
-	}
 	return refusal(spec.LoadAndAssign(objects, &ebpf.CollectionOptions{MapReplacements: maps}), needLinux)
 }
 
@@ -42,9 +37,6 @@ func LoadWith(spec *ebpf.CollectionSpec, objects any, maps map[string]*ebpf.Map)
 // Load does, with the kernel that the programs need as remedy. The kernel's types come from the cache, since
 // decoding them takes longer than the rest. The caller closes the collection.
 func LoadAll(spec *ebpf.CollectionSpec, need string, kernel *btf.Cache, maps map[string]*ebpf.Map) (*ebpf.Collection, error) {
-	if err := rlimit.RemoveMemlock(); err != nil {
-		return nil, refusal(err, need)
-	}
 	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Cache: kernel, MapReplacements: maps})
 	return c, refusal(err, need)
 }
