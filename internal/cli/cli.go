@@ -111,7 +111,7 @@ func group(c *cobra.Command) {
 // unknownCommand returns the error for a subcommand that c does not have.
 func unknownCommand(c *cobra.Command, args []string) error {
 	hint := ""
-	c.SuggestionsMinimumDistance = 2
+	c.SuggestionsMinimumDistance = min(2, len(args[0])/2) // two edits turn any name of three letters into another
 	if s := c.SuggestionsFor(args[0]); len(s) > 0 {
 		hint = "did you mean " + strings.Join(s, " or ") + "? "
 	}
