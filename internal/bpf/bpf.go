@@ -70,7 +70,8 @@ func refusal(err error, need string) error {
 		}
 		return missing("the verifier rejects the program", need, errors.New(reason))
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		return missing("this process may not load programs", needCapabilities+", on a kernel that is not locked down", err)
+		// What the library adds to EPERM is about a limit that kernels with these programs do not have.
+		return missing("this process may not load programs", needCapabilities+", on a kernel that is not locked down", nil)
 	case errors.Is(err, unix.ENOSYS):
 		return missing("this kernel has no bpf system call", "use a kernel with CONFIG_BPF_SYSCALL=y", nil)
 	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EINVAL):

@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"strings"
 	"testing"
@@ -21,7 +22,7 @@ func TestRefusal(t *testing.T) {
 		{pointers, "lacks CAP_PERFMON"},
 		{&ebpf.VerifierError{Cause: unix.EINVAL, Log: []string{"unknown func bpf_new#999", "processed 3 insns"}}, "unknown func bpf_new#999; use Linux 9.9"},
 		{&ebpf.VerifierError{Cause: unix.EINVAL}, "the verifier rejects the program: invalid argument"},
-		{unix.EPERM, "this process may not load programs"},
+		{fmt.Errorf("map create: %w (MEMLOCK may be too low)", unix.EPERM), "this process may not load programs; run as root"},
 		{unix.ENOSYS, "CONFIG_BPF_SYSCALL"},
 		{ebpf.ErrNotSupported, "too old"},
 		{unix.EMFILE, ""},
