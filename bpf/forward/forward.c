@@ -33,8 +33,6 @@ enum {
 	AF_INET = 2,
 	AF_INET6 = 10,
 
-	VLAN_ID = 0xfff, /* of a tag; 0: it has a priority only */
-
 	PROTO_ICMP = 1,
 	PROTO_DCCP = 33,
 	PROTO_ICMPV6 = 58,
@@ -629,17 +627,6 @@ static __always_inline int addresses(struct __sk_buff *skb, struct packet *p)
 		return 1;
 	}
 	return 0;
-}
-
-/*
- * Whether a frame is for this host, and of no virtual LAN: those are of another interface. A tag that has a priority only is
- * removed, because packets that are redirected keep it.
- */
-static __always_inline int is_for_host(struct __sk_buff *skb)
-{
-	if (skb->pkt_type != PACKET_HOST)
-		return 0;
-	return likely(!skb->vlan_present) || (!(skb->vlan_tci & VLAN_ID) && !bpf_skb_vlan_pop(skb));
 }
 
 /* Makes the headers linear and reads what addresses does. */

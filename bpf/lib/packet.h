@@ -72,6 +72,7 @@ enum {
 	ETHERNET_HEADER = 14,
 	ETHERNET_TYPE = 12,
 	VLAN_HEADER = 4,
+	VLAN_ID = 0xfff, /* of a tag; 0: it has a priority only */
 	IPV4_HEADER = 20,
 	IPV4_DF_MASK = 0x3fff, /* of the fragment field: more fragments, and the offset */
 	IPV4_TTL = 8,
@@ -209,6 +210,17 @@ static __always_inline __u64 ipv6_header(struct __sk_buff *skb, __u32 offset, st
 	if (unlikely(is_extension(proto)))
 		return skip_extensions(skb, offset + IPV6_HEADER, proto);
 	return NEXT(offset + IPV6_HEADER, proto, REASON_COUNTED);
+}
+
+/*
+ * Whether a frame is for this host, and of no virtual LAN: those are of another interface. A tag that has a priority only is
+ * removed, because packets that are redirected keep it.
+ */
+static __always_inline int is_for_host(struct __sk_buff *skb)
+{
+	if (skb->pkt_type != PACKET_HOST)
+		return 0;
+	return likely(!skb->vlan_present) || (!(skb->vlan_tci & VLAN_ID) && !bpf_skb_vlan_pop(skb));
 }
 
 /* Into how many segments a super-packet with a payload is divided. */

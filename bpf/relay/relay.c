@@ -187,7 +187,7 @@ int relay(struct __sk_buff *skb)
 	__u64 now, due, burst;
 	int within;
 
-	if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
+	if (!is_for_host(skb))
 		return TC_NEXT;
 	if (unlikely(skb->data_end - skb->data < linear))
 		bpf_skb_pull_data(skb, skb->len < linear ? skb->len : linear);

@@ -436,6 +436,49 @@ func TestThroughKernel(t *testing.T) {
 	}
 }
 
+// TestPriorityTags: messages of both IP versions are relayed in frames whose tag has a priority only (IEEE 802.1Q, VID 0), as those of
+// some providers' lines are, and not those of a virtual LAN.
+func TestPriorityTags(t *testing.T) {
+	for _, ipv6 := range []bool{false, true} {
+		m := newMember(t, ipv6)
+		home := m.socket(m.home, m.relay.Line.Remote, m.relay.Line.Local)
+		p := load(t, Options{})
+		var radio *net.Interface
+		netnstest.Do(t, m.self, func() (err error) {
+			radio, err = net.InterfaceByIndex(m.relay.Short.Index)
+			return errors.Join(err, p.Relay("alice", m.relay))
+		})
+		const virtual, priority = 5, 7 << 13
+		send := func(tag uint16, body []byte) {
+			frame := of(m.relay.Short.Remote, m.relay.Short.Local, body).frame()
+			copy(frame, radio.HardwareAddr)
+			netnstest.Do(t, m.leader, func() error {
+				near, err := net.InterfaceByName("radio")
+				if err != nil {
+					return err
+				}
+				fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+				if err != nil {
+					return err
+				}
+				defer unix.Close(fd)
+				tagged := slices.Insert(frame, 12, 0x81, 0, byte(tag>>8), byte(tag))
+				return unix.Sendto(fd, tagged, 0, &unix.SockaddrLinklayer{Ifindex: near.Index})
+			})
+		}
+		send(priority|virtual, open(100))
+		send(priority, open(101))
+		if err := home.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, 200)
+		if n, err := home.Read(got); err != nil || !bytes.Equal(got[:n], open(101)) {
+			t.Errorf("IPv6 %t: %d bytes, %v", ipv6, n, err)
+		}
+		netnstest.Do(t, m.self, func() error { p.End("alice"); return nil })
+	}
+}
+
 // attachedTo counts the programs at ingress of a member's interfaces.
 func attachedTo(t *testing.T, m *member) (n int) {
 	t.Helper()
