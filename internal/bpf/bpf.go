@@ -23,13 +23,19 @@ const (
 	needCapabilities = "run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"
 )
 
+// namePrefix begins the names of programs in the kernel, as bpftool shows them: 15 characters of the whole.
+const namePrefix = "tabane_"
+
 // Load creates the maps and loads the programs of spec and assigns them to the fields of objects,
-// as ebpf.CollectionSpec.LoadAndAssign does. It returns a *feature.Error when this host cannot load
-// them.
+// as ebpf.CollectionSpec.LoadAndAssign does. In the kernel, "tabane_" precedes the names of the programs. It returns a
+// *feature.Error when this host cannot load them.
 func Load(spec *ebpf.CollectionSpec, objects any) error { return LoadWith(spec, objects, nil) }
 
 // LoadWith is Load with maps that exist, by name, in place of new ones.
 func LoadWith(spec *ebpf.CollectionSpec, objects any, maps map[string]*ebpf.Map) error {
+	for name, p := range spec.Programs {
+		p.Name = namePrefix + name
+	}
 	return refusal(spec.LoadAndAssign(objects, &ebpf.CollectionOptions{MapReplacements: maps}), needLinux)
 }
 
