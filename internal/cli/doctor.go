@@ -151,7 +151,7 @@ func openPeers(body []byte) ([]doctor.Finding, error) {
 	for _, l := range s.Lines {
 		lines = append(lines, l.Interface)
 	}
-	findings := []doctor.Finding{doctor.Firewall(), doctor.KilledReversePath(lines)}
+	findings := []doctor.Finding{doctor.Firewall(), doctor.TrafficControl(s.LAN, lines), doctor.KilledReversePath(lines)}
 	var slowest gateway.PathStatus
 	for _, p := range s.Paths {
 		if open[p.Peer] && p.Rate > 0 && (slowest.Rate == 0 || p.Rate < slowest.Rate) {

@@ -210,6 +210,60 @@ func firewall(untracked func(mark uint32) ([]nft.Chain, error)) Finding {
 	return f
 }
 
+// TrafficControl checks for a running gateway with open peers the programs and filters of others at its interfaces: on those of the
+// LAN, packets to these peers leave at ingress, and on the lines those from them have to pass the gateway's programs.
+func TrafficControl(lan, lines []string) Finding { return trafficControl(lan, lines, bpf.AllAttached) }
+
+func trafficControl(lan, lines []string, attached func(link string) (ingress, egress []bpf.Attached, err error)) Finding {
+	f := Finding{Check: "tc programs", State: OK, Meaning: "no programs and filters of others are in the way of peers that are not sealed"}
+	var limits, remedies, others []string
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(lan, lines)))) {
+		ingress, egress, err := attached(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // the daemon reports it
+		}
+		if err != nil {
+			f.unknown(err)
+			return f
+		}
+		own := -1 // the last one of the gateway
+		for i, a := range ingress {
+			if a.Own() {
+				own = i
+			}
+		}
+		for i, a := range ingress {
+			what := fmt.Sprintf("%v at ingress of %s", a, name)
+			switch isLAN := slices.Contains(lan, name); {
+			case a.Own():
+			case own < 0, i > own && !isLAN:
+				others = append(others, what)
+			case i > own:
+				limits = append(limits, what+" does not see packets to peers that are not sealed")
+				remedies = append(remedies, fmt.Sprintf("to drop or police these, attach a tcx program to %s before the gateway's", name))
+			case isLAN:
+				limits = append(limits, what+" is before the gateway's program: packets that it accepts are sealed")
+				remedies = append(remedies, fmt.Sprintf("have %v return TCX_NEXT instead of TCX_PASS", a))
+			default:
+				limits = append(limits, what+" is before the gateway's programs: packets of peers that it accepts do not arrive, or without the mark")
+				remedies = append(remedies, fmt.Sprintf("restart the gateway, or have %v return TCX_NEXT instead of TCX_PASS", a))
+			}
+		}
+		for _, a := range egress {
+			if !a.Own() {
+				others = append(others, fmt.Sprintf("%v at egress of %s", a, name))
+			}
+		}
+	}
+	if len(others) > 0 {
+		f.Meaning += "; others are " + strings.Join(others, ", ")
+	}
+	if len(limits) > 0 {
+		f.State, f.Meaning, f.Remedy = Limited, strings.Join(limits, "; "), strings.Join(remedies, "; ")
+	}
+	return f
+}
+
 // KilledReversePath checks for a running gateway with open peers whether its lines drop their packets while it is killed:
 // then the kernel has no route to their sources, which a loose filter wants, too.
 func KilledReversePath(lines []string) Finding { return killedReversePath(lines, netns.ReadSysctl) }

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -62,6 +64,7 @@ func TestGatewayFindings(t *testing.T) {
 	}{
 		"no firewall":               {firewall(chains(nil)), OK, "no chain", ""},
 		"firewall":                  {firewall(chains(nil, nft.Chain{Family: "inet", Table: "filter", Name: "forward"})), Limited, "inet filter forward may drop", "nft insert rule inet filter forward meta mark 4791 accept"},
+		"unknown tc programs":       {trafficControl([]string{"eth0"}, nil, func(string) ([]bpf.Attached, []bpf.Attached, error) { return nil, nil, fs.ErrPermission }), Unknown, "permission", "run as root"},
 		"unknown firewall":          {firewall(chains(fs.ErrPermission)), Unknown, "permission", "run as root"},
 		"no filter while killed":    {killedReversePath([]string{"eth1"}, filters(map[string]string{"all": "0", "eth1": "0"})), OK, "arrive", ""},
 		"filter while killed":       {killedReversePath([]string{"eth1", "eth2", "wwan0"}, filters(map[string]string{"all": "0", "eth1": "0", "eth2": "2"})), Limited, "on eth2 IPv4", "sysctl -w net/ipv4/conf/eth2/rp_filter=0"},
@@ -178,6 +181,75 @@ func TestMerges(t *testing.T) {
 		return netlink.LinkAdd(&netlink.Tuntap{LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TAP})
 	})
 	check(OK, func() error { return errors.Join(pair(), link.Prepare(probe)) })
+}
+
+// TestTrafficControl: programs and filters of others are named, and limit the gateway where they run on the wrong side of its own.
+func TestTrafficControl(t *testing.T) {
+	needRoot(t)
+	spec := func() *ebpf.ProgramSpec {
+		const next = -1 // TCX_NEXT
+		return &ebpf.ProgramSpec{Name: "foreign", Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, next), asm.Return()}}
+	}
+	foreign, err := ebpf.NewProgram(spec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer foreign.Close()
+	var own struct {
+		Split *ebpf.Program `ebpf:"split"`
+	}
+	if err := bpf.Load(&ebpf.CollectionSpec{Programs: map[string]*ebpf.ProgramSpec{"split": spec()}}, &own); err != nil {
+		t.Fatal(err)
+	}
+	defer own.Split.Close()
+	at := func(p *ebpf.Program, legacy, last bool) bpf.AttachOptions {
+		o := bpf.AttachOptions{Link: probe, Name: "foreign", Ethernet: bpf.Programs{Ingress: p}, Legacy: legacy, Last: last}
+		if p == own.Split {
+			o.Name = "tabane_forward"
+		}
+		return o
+	}
+	gateway, filterOfGateway := at(own.Split, false, true), at(own.Split, true, true)
+	before, after, filter := at(foreign, false, false), at(foreign, false, true), at(foreign, true, false)
+	egress := bpf.AttachOptions{Link: probe, Ethernet: bpf.Programs{Egress: foreign}}
+	lan, line, gone := [2][]string{{probe}}, [2][]string{nil, {probe}}, [2][]string{{"eth9"}, {"eth9"}}
+	for name, tt := range map[string]struct {
+		on              [2][]string // the interfaces of the LAN and of the lines
+		attach          []bpf.AttachOptions
+		state           State
+		meaning, remedy string
+	}{
+		"no other":                      {lan, []bpf.AttachOptions{gateway}, OK, "no programs and filters of others are in the way of peers that are not sealed", ""},
+		"before it on the LAN":          {lan, []bpf.AttachOptions{gateway, before}, Limited, `tcx program "foreign" at ingress of probe0 is before the gateway's program: packets that it accepts are sealed`, `have tcx program "foreign" return TCX_NEXT`},
+		"after it on the LAN":           {lan, []bpf.AttachOptions{gateway, after}, Limited, `tcx program "foreign" at ingress of probe0 does not see packets to peers that are not sealed`, "attach a tcx program to probe0 before"},
+		"a filter on the LAN":           {lan, []bpf.AttachOptions{filter, gateway}, Limited, `bpf filter "foreign" of pref 1 at ingress of probe0 does not see`, "attach a tcx program to probe0 before"},
+		"a filter before a filter":      {lan, []bpf.AttachOptions{filterOfGateway, filter}, Limited, `bpf filter "foreign" of pref 1 at ingress of probe0 is before`, "TCX_NEXT"},
+		"at egress":                     {lan, []bpf.AttachOptions{gateway, egress}, OK, `sealed; others are tcx program "foreign" at egress of probe0`, ""},
+		"before it on a line":           {line, []bpf.AttachOptions{gateway, before}, Limited, `tcx program "foreign" at ingress of probe0 is before the gateway's programs: packets of peers that it accepts do not arrive`, "restart the gateway"},
+		"after it on a line":            {line, []bpf.AttachOptions{gateway, after, filter}, OK, `sealed; others are tcx program "foreign" at ingress of probe0, bpf filter "foreign" of pref 1 at ingress of probe0`, ""},
+		"without a program of gateways": {lan, []bpf.AttachOptions{before}, OK, `sealed; others are tcx program "foreign" at ingress of probe0`, ""},
+		"no interface":                  {gone, nil, OK, "no programs", ""},
+	} {
+		if err := isolated(func() error {
+			if err := pair(); err != nil {
+				return err
+			}
+			for _, o := range tt.attach {
+				a, err := bpf.Attach(o)
+				if err != nil {
+					return err
+				}
+				defer a.Detach()
+			}
+			f := TrafficControl(tt.on[0], tt.on[1])
+			if f.State != tt.state || !strings.Contains(f.Meaning, tt.meaning) || !strings.Contains(f.Remedy, tt.remedy) || (f.State == OK) != (f.Remedy == "") {
+				t.Errorf("%s: %+v", name, f)
+			}
+			return nil
+		}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 // inject sends a datagram in a frame out of probe0.
