@@ -53,6 +53,8 @@ const (
 	// framesWithRoom have 64 bytes or more in front of them, as those of a network interface's driver (NET_SKB_PAD); those
 	// of veth have none.
 	framesWithRoom
+	// framesToBridge have as much, because the gateway's interface of the LAN is a bridge with a port that needs it.
+	framesToBridge
 )
 
 // newNetwork makes it.
@@ -66,8 +68,10 @@ func newNetwork(b testing.TB, lan carried) *network {
 	for g := range 2 {
 		n.ip(n.hosts[g], "ip link set lo up")
 		n.ip(n.gate[g], "ip link add lan type veth peer name lan netns %s", n.hosts[g])
-		if lan == framesWithRoom {
-			netnstest.Do(b, n.hosts[g], func() error { return makeRoom("lan") })
+		for ns, has := range map[string]bool{n.hosts[g]: lan == framesWithRoom, n.gate[g]: lan == framesToBridge} {
+			if has {
+				netnstest.Do(b, ns, func() error { return makeRoom("lan") })
+			}
 		}
 		n.ip(n.hosts[g], "ip link set lan up")
 		n.ip(n.hosts[g], "ip -4 addr add %v/16 dev lan", hostAddress(g))
@@ -99,7 +103,7 @@ func newNetwork(b testing.TB, lan carried) *network {
 }
 
 // makeRoom replaces an interface by a bridge of its name that it is a port of. The ports of a bridge leave as much room as the
-// one that needs the most.
+// one that needs the most, and so does the other end of one of veth.
 func makeRoom(name string) error {
 	port, err := netlink.LinkByName(name)
 	if err != nil {
@@ -443,6 +447,7 @@ func BenchmarkPrograms(b *testing.B) {
 	}{
 		{"plain", frames, (*network).plain}, {"nat", frames, (*network).nat},
 		{"tunnel", frames, (*network).tunnel}, {"tunnel-room", framesWithRoom, (*network).tunnel},
+		{"tunnel-bridge", framesToBridge, (*network).tunnel},
 	} {
 		for _, paths := range []int{2, 16} {
 			b.Run(fmt.Sprintf("%s-%d", mode.name, paths), func(b *testing.B) {
