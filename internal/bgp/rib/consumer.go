@@ -25,8 +25,9 @@ type Consumer struct {
 	rounds        uint64 // how often the cursor started again
 }
 
-// NewConsumer returns a consumer of the best paths of a family. wake is called when it has
-// something to take after it had nothing; it must not use the RIB.
+// NewConsumer returns a consumer of the best paths of a family. A path that differs only in its
+// attributes as received, of which the import policy makes the same, is not taken again. wake is
+// called when it has something to take after it had nothing; it must not use the RIB.
 func (r *RIB) NewConsumer(f message.Family, wake func()) *Consumer {
 	t := &r.tables[f]
 	c := &Consumer{table: t, best: true, wake: wake}

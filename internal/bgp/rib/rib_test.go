@@ -42,7 +42,7 @@ type modelConsumer struct {
 	woken  bool // it knows that there is something to take
 }
 
-// taken is a route that a consumer has.
+// taken is a route that a consumer has. received is nil with a consumer of best paths.
 type taken struct {
 	received, accepted *message.Attributes
 	label              uint32
@@ -171,6 +171,7 @@ func (m *model) want(c *modelConsumer, k message.Key) (taken, bool) {
 	ok := false
 	if c.best {
 		t, ok = m.bestOf(k)
+		t.received = nil
 	} else if p, there := m.sources[c.of].paths[k]; there {
 		t, ok = taken{p.received, m.accepted(m.sources[c.of].policy, p.received), p.label, c.of}, true
 	}
@@ -185,6 +186,9 @@ func (c *modelConsumer) pull(t *rapid.T, m *model, n int) {
 		}
 		want, ok := m.want(c, k)
 		got := taken{m.rib.Attributes(item.Path.Received), m.rib.Attributes(item.Path.Accepted), item.Path.Label, item.Path.Source}
+		if c.best {
+			got.received = nil
+		}
 		if ok && got != want {
 			t.Fatalf("%s: took %+v, newest is %+v", k, got, want)
 		}
@@ -461,6 +465,26 @@ func TestConsumersAgreeWithModel(t *testing.T) {
 			t.Fatalf("%d sets of attributes are left", n)
 		}
 	})
+}
+
+// An import policy may make the same of different attributes. Then the best path does not change, but
+// the path of the source does.
+func TestConsumerOfBestPathsSeesAcceptedAttributes(t *testing.T) {
+	m := newModel()
+	k := m.keys[0]
+	best, reader := m.rib.NewConsumer(k.Family(), func() {}), m.rib.NewReader(k.Family(), Local, func() {})
+	accepted := m.rib.Hold(m.pool[2])
+	for i, a := range m.pool[:2] {
+		received := m.rib.Hold(a)
+		m.rib.Announce(k, Path{Received: received, Accepted: accepted, Source: Local}, false)
+		m.rib.Release(received)
+		if b, r := best.Pending(), reader.Pending(); b != 1-i || r != 1 {
+			t.Errorf("announcement %d: %d best paths to take, want %d; %d paths of the source, want 1", i, b, 1-i, r)
+		}
+		take := func(Item) bool { return true }
+		best.Pull(1, take)
+		reader.Pull(1, take)
+	}
 }
 
 func TestSet(t *testing.T) {
