@@ -24,7 +24,7 @@ type connection struct {
 	// next is SND.NXT at the data level, limit the end of the data, acked the data acknowledgement
 	// (SND.UNA), and edge the right edge of the advertised window.
 	next, limit, acked, edge uint64
-	// queue is data to be reinjected on another subflow.
+	// queue is data to be reinjected on another subflow, in the order of data sequence numbers.
 	queue []reinjection
 	done  bool // all data is acknowledged
 	// requested is the number of objects whose requests have arrived; the next does at arrivesAt, 0

@@ -65,6 +65,20 @@ func TestPathFails(t *testing.T) {
 	}
 }
 
+// Two subflows over a queue of one packet time out in turn, each with data that was reinjected before. The
+// lowest data is reinjected first.
+func TestReinjectionIsInOrder(t *testing.T) {
+	line := Link{Profile: channel.Profile{Rate: 100 * unit.KbitPerSecond, Queue: channel.Queue{Discipline: channel.DisciplineCoDel}}}
+	path := Path{Out: []int{0}, Back: []int{0}, Start: 2 * ms, Backup: true}
+	r := run(t, Config{Duration: time.Minute, Links: []Link{line}, Connections: []Connection{{
+		MPTCP: true, Scheduler: sched.Default, Congestion: "newreno", Segment: 1340, Bytes: 13_912, ReceiveBuffer: 13 * 1340, InitialWindow: 1,
+		Paths: []Path{path, path}, DelayedACK: true, Handshake: true,
+	}}}).Connections[0]
+	if r.Reinjected == 0 || r.Finish == Never || r.Finish > 10*time.Second {
+		t.Errorf("%d segments reinjected, delivered %s at %s", r.Reinjected, r.Delivered, r.Finish)
+	}
+}
+
 // A backup path is used only while the other path is down.
 func TestBackup(t *testing.T) {
 	c := paper(first, lossless())

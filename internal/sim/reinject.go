@@ -1,13 +1,16 @@
 package sim
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/tabane/tabane/internal/sched"
 )
 
 // reinject queues a subflow's outstanding segments for the others, each once (RFC 8684,
-// section 3.3.6).
+// section 3.3.6). The lowest data, for which the receiver waits, is first (Linux: mptcp_rtx_head):
+// subflows that time out in turn could pass it to each other for ever behind other data.
 func (c *connection) reinject(s *Sim, f *sender) {
 	if len(c.flows) < 2 || c.Uncounted {
 		return
@@ -21,6 +24,7 @@ func (c *connection) reinject(s *Sim, f *sender) {
 		c.requeue(s, reinjection{data: e.data, length: int(e.length), from: f.index})
 	}
 	c.abandon(s, f)
+	slices.SortStableFunc(c.queue, func(a, b reinjection) int { return cmp.Compare(a.data, b.data) })
 }
 
 func (c *connection) requeue(s *Sim, r reinjection) {
