@@ -230,7 +230,7 @@ func (c *connection) abandon(s *Sim, f *sender) {
 	for f.backlog.bytes > 0 {
 		data, length := f.backlog.take(c.Segment)
 		if data+uint64(length) > c.acked {
-			c.requeue(s, reinjection{data: data, length: length, from: f.index})
+			c.requeue(s, reinjection{data: data, length: length, from: f.index, unsent: true})
 		}
 	}
 }

@@ -58,7 +58,8 @@ type connection struct {
 type reinjection struct {
 	data   uint64
 	length int
-	from   int // subflow
+	from   int  // subflow
+	unsent bool // by that subflow, to which the data returns while no other is usable
 }
 
 // deliveries records when data was delivered to the application.

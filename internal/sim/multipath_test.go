@@ -79,6 +79,26 @@ func TestReinjectionIsInOrder(t *testing.T) {
 	}
 }
 
+// Of two paths one is down for ever, from before its subflow is established or when it carries data. After a
+// timeout on the other path, the data assigned to that path is sent on it.
+func TestUnsentDataReturns(t *testing.T) {
+	good := Link{Profile: channel.Profile{Rate: unit.MbitPerSecond, Delay: 10 * ms}}
+	for _, handshake := range []bool{true, false} {
+		c := Config{
+			Duration: time.Minute, Links: []Link{good, good, good},
+			Changes: []Change{{At: 50 * ms, Link: 1, Down: true}, {At: 20 * time.Second, Link: 0, Down: true}, {At: 22 * time.Second, Link: 0, Up: true}},
+			Connections: []Connection{{
+				MPTCP: true, Scheduler: sched.Default, Bytes: 4 * unit.MB, Handshake: handshake,
+				Paths: []Path{{Out: []int{0}, Back: []int{2}}, {Out: []int{1}, Back: []int{2}, Start: 100 * ms}},
+			}},
+		}
+		r := run(t, c).Connections[0]
+		if r.Paths[0].Timeouts == 0 || r.Finish == Never || r.Finish > 50*time.Second {
+			t.Errorf("handshake %t: %d timeouts, delivered %s at %s", handshake, r.Paths[0].Timeouts, r.Delivered, r.Finish)
+		}
+	}
+}
+
 // A backup path is used only while the other path is down.
 func TestBackup(t *testing.T) {
 	c := paper(first, lossless())

@@ -1,9 +1,11 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -131,6 +133,23 @@ func genConfig(t *rapid.T) Config {
 	return c
 }
 
+// addDeadPath adds to MPTCP connections a path over a link that goes down for ever. Where nothing is reinjected,
+// data sent on it would be lost.
+func addDeadPath(t *rapid.T, c *Config) {
+	dead := len(c.Links)
+	c.Links = append(c.Links, Link{Profile: genProfile(t, false)})
+	for i := range c.Connections {
+		if k := &c.Connections[i]; k.MPTCP && !k.Uncounted {
+			k.Paths = append(k.Paths, Path{
+				Out: []int{dead}, Back: genWay(t, dead, "back"), Start: time.Duration(rapid.IntRange(0, 1000).Draw(t, "path start")) * ms,
+			})
+		}
+	}
+	down := Change{At: time.Duration(rapid.IntRange(0, 2000).Draw(t, "dies")) * ms, Link: dead, Down: true}
+	at, _ := slices.BinarySearchFunc(c.Changes, down, func(a, b Change) int { return cmp.Compare(a.At, b.At) })
+	c.Changes = slices.Insert(c.Changes, at, down)
+}
+
 // checkResult checks the invariants of a result.
 func checkResult(c Config, r Result) error {
 	for i := range r.Connections {
@@ -190,6 +209,9 @@ func everythingArrives(t *rapid.T) {
 	for i := range c.Connections {
 		k := &c.Connections[i]
 		k.Uncounted = k.MPTCP && k.Scheduler != sched.Default && rapid.SampledFrom([]bool{false, false, true}).Draw(t, "uncounted")
+	}
+	if rapid.Bool().Draw(t, "dead") {
+		addDeadPath(t, &c)
 	}
 	s, err := New(c)
 	if err != nil {

@@ -50,11 +50,12 @@ func (c *connection) scheduleQueue(s *Sim) {
 	}
 }
 
-// sendElsewhere reinjects data on another subflow, and reports whether one accepted it.
+// sendElsewhere reinjects data on another subflow, and reports whether one accepted it. Data that its
+// subflow has not sent returns to it while no other is usable.
 func (c *connection) sendElsewhere(s *Sim, r *reinjection) bool {
 	p := &c.paths[r.from]
 	usable := p.Usable
-	p.Usable = false
+	p.Usable = usable && r.unsent && !c.others(r.from)
 	seg := c.segment(s, r.length)
 	seg.Window = max(seg.Window, r.length) // sent before, so it is inside the window
 	set := c.scheduler.Next(c.paths, seg)
@@ -66,11 +67,24 @@ func (c *connection) sendElsewhere(s *Sim, r *reinjection) bool {
 		if set.Has(i) {
 			f := &s.senders[int(c.first)+i]
 			f.take(s, r.data, r.length, true)
+			if i == r.from {
+				continue
+			}
 			f.result.Reinjected++
 			c.result.Reinjected++
 		}
 	}
 	return set != 0
+}
+
+// others reports whether a path other than that one is usable.
+func (c *connection) others(than int) bool {
+	for i := range c.paths {
+		if i != than && c.paths[i].Usable {
+			return true
+		}
+	}
+	return false
 }
 
 // full handles a full shared window, and reports whether the window is what blocks sending: whether
