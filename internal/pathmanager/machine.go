@@ -62,7 +62,7 @@ type machine struct {
 	// source returns what the application has written to a connection, false if that is not known.
 	source func(token uint32) (overflow.Source, bool)
 	// epoch is when the first connection became known; arrived is set when one was added whose first
-	// sample decides on its rule.
+	// sample decides on its rule, or when a subflow joined one whose paths are chosen.
 	epoch     time.Time
 	arrived   bool
 	memory    *overflow.Memory
@@ -218,6 +218,7 @@ func (m *machine) subflowEstablished(e mptcp.SubEstablished) {
 		c.announcements[i].joined(e.LocalID)
 		m.schedule(c, -1, m.now.Add(warmUp))
 	}
+	m.arrived = m.arrived || c.chooses()
 	// Reconcile all addresses: a subflow without a route may have been kept only because it was
 	// the last one.
 	c.reconcileAll()

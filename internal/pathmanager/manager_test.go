@@ -112,17 +112,23 @@ func (l *looped) start(k kernel, reports reportSource) {
 
 // work lets events and requests go back and forth.
 func (l *looped) work() {
-	for {
-		synctest.Wait()
-		l.kernel.mu.Lock()
-		list := l.kernel.events
-		l.kernel.events = nil
-		l.kernel.mu.Unlock()
-		if len(list) == 0 {
-			return
-		}
-		l.events.list <- list
+	for l.deliver() {
 	}
+}
+
+// deliver delivers the events so far and lets the loop react. It reports whether there were any.
+func (l *looped) deliver() bool {
+	synctest.Wait()
+	l.kernel.mu.Lock()
+	list := l.kernel.events
+	l.kernel.events = nil
+	l.kernel.mu.Unlock()
+	if len(list) == 0 {
+		return false
+	}
+	l.events.list <- list
+	synctest.Wait()
+	return true
 }
 
 func (l *looped) end() {
@@ -238,6 +244,29 @@ func TestLoopClosesStalledSubflow(t *testing.T) {
 		if s := l.loop.Status(); s.Stalls != 2 {
 			t.Errorf("status %+v", s)
 		}
+		l.end()
+	})
+}
+
+// TestLoopSamplesJoined: the next data goes over the shorter path as soon as the client has joined it.
+func TestLoopSamplesJoined(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLooped(t)
+		l.loop.SetUse(true, nil)
+		l.route(0, RoutePresent)
+		l.route(1, RoutePresent)
+		l.kernel.connect(1, defaultAt, clientAt)
+		l.deliver()
+		l.kernel.mu.Lock()
+		for _, s := range l.kernel.there[1].subflows {
+			s.RTT, s.SegmentSize, s.Window = 100*time.Millisecond, 1400, 10
+			if s.Local == onB {
+				s.RTT = 10 * time.Millisecond
+			}
+		}
+		l.kernel.mu.Unlock()
+		l.work()
+		check(t, l.kernel.on(1), "2001:db8:1::10*", "2001:db8:1::a*", "2001:db8:1::b")
 		l.end()
 	})
 }
