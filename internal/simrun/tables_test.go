@@ -466,24 +466,24 @@ var curve = []string{"1:1", "2:1", "3:1", "4:1", "5:1", "16:3", "6:1", "8:1", "2
 
 // ratios returns the table of datagram-ratio.
 func ratios() publishedTable {
-	return byRatio("ratios", []string{"rate-", "delay-"}, []string{"ratio", "rates, 2006", "today", "delays, 2006", "today"}, func(pattern, transport string) []publishedCell {
+	return byRatio("ratios", func(pattern, transport string) []publishedCell {
 		return of("datagram-ratio", pattern, transport, result.Goodput, kbits)
 	})
 }
 
 // kernelRatios returns the table of datagram-ratio in a lab.
 func kernelRatios() publishedTable {
-	return byRatio("kernel", []string{"rate-"}, []string{"ratio", "rates, 2006", "today"}, func(pattern, transport string) []publishedCell {
+	return byRatio("kernel", func(pattern, transport string) []publishedCell {
 		return []publishedCell{one(figure{lab: "docs/measured/datagram-ratio.json", pattern: pattern, transport: transport, metric: result.Goodput}, kbitsMean)}
 	})
 }
 
 // byRatio returns a table of datagram-ratio with a row for each ratio.
-func byRatio(name string, kinds, head []string, cells func(pattern, transport string) []publishedCell) publishedTable {
-	p := publishedTable{file: "scenarios/datagram-ratio/README.md", name: name, head: head}
+func byRatio(name string, cells func(pattern, transport string) []publishedCell) publishedTable {
+	p := publishedTable{file: "scenarios/datagram-ratio/README.md", name: name, head: []string{"ratio", "rates, 2006", "today", "delays, 2006", "today"}}
 	for _, ratio := range curve {
 		row := publishedRow{label: ratio}
-		for _, kind := range kinds {
+		for _, kind := range []string{"rate-", "delay-"} {
 			for _, transport := range []string{"ratio-2006", "ratio"} {
 				row.cells = append(row.cells, cells(kind+strings.ReplaceAll(ratio, ":", "-"), transport)...)
 			}
