@@ -181,7 +181,7 @@ func TestNextConnection(t *testing.T) {
 	const ms = time.Millisecond
 	for name, m := range map[string]*model{
 		"slow":               newModel(16e6, road{100 * mbit, 10 * ms}, road{mbit, 10 * ms}),
-		"long, small window": newModel(1e6, road{50 * mbit, 10 * ms}, road{50 * mbit, 200 * ms}),
+		"slow, small window": newModel(1e6, road{100 * mbit, 10 * ms}, road{mbit, 10 * ms}),
 	} {
 		m.run(1e12, 5*time.Second)
 		if m.open[1] == 0 {

@@ -627,6 +627,12 @@ func repays(lasted, rtt time.Duration, share, longer float64) bool {
 	return (lasted-rtt).Seconds()*share >= longer
 }
 
+// fits reports whether the receive window has enough room, in bytes, for a path of unknown rate. As it is hoped to be
+// as fast as the first one, it would have as much in flight. Besides, the open paths, with a rate in bytes/s, deliver
+// out of order until its first data has arrived, after a delay in seconds. With less room they wait for that data even if
+// the path is as fast as is hoped, and far longer if it is slow.
+func fits(room, inFlight, rate, delay float64) bool { return room >= inFlight+rate*delay }
+
 // readSource returns what the application has written, if that is needed and known.
 func (c *Connection[K]) readSource(needed bool) (Source, bool) {
 	if !needed || c.Source == nil {
@@ -661,6 +667,7 @@ func (c *Connection[K]) catchesUp(now time.Duration, row *row, starts bool, late
 func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 	row := &policies[c.Policy]
 	saturated, starts, over, sum, longest, carried := true, false, false, 0.0, 0.0, 0
+	flight, firstFlight := 0, 0
 	unknown := false
 	var next *path
 	nextRate := 0.0
@@ -676,10 +683,12 @@ func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 			starts = starts || s.starts()
 			sum += rate
 			longest = max(longest, p.delay)
+			flight += s.InFlight * s.Segment
 		case now >= p.restsUntil && (next == nil || p.delay < next.delay):
 			next, nextRate = p, p.known(now)
 		}
 		if p == c.first {
+			firstFlight = s.InFlight * s.Segment
 			over = row.outlasts && s.Idled
 			alone := !s.saturated() && (policies[c.Policy].free || c.total.last < carries*rate)
 			if alone && !c.isUnsaturated {
@@ -712,6 +721,10 @@ func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 		wait = max(wait, time.Duration(next.delay*float64(time.Second)))
 	}
 	worthwhile := func() bool {
+		if next.unknown(now) {
+			window := c.window.value()
+			return window == 0 || fits(window-float64(flight), float64(firstFlight), sum, next.hoped)
+		}
 		return nextRate == 0 || nextRate >= leastShare*sum &&
 			(!row.repays || repays(now-c.saturated, cmp.Or(next.minRTT, next.past.MinRTT), nextRate/(sum+nextRate), next.delay-longest))
 	}
