@@ -17,8 +17,8 @@ import (
 )
 
 // ally returns a peer with a session, and paths to it that are ready, in a plane without a device.
-// Messages to it go to a socket of this process that nobody reads.
-func ally(t testing.TB, a plane.Alliance, ready int) (*peer, *keys) {
+// Messages to it go to a socket of this process that nobody reads, until the end of the test or check.
+func ally(t cleaner, a plane.Alliance, ready int) (*peer, *keys) {
 	t.Helper()
 	socket, err := udp.Listen(udp.Options{Local: netip.MustParseAddrPort("127.0.0.1:0")})
 	if err != nil {
@@ -52,6 +52,12 @@ func ally(t testing.TB, a plane.Alliance, ready int) (*peer, *keys) {
 		p.loops.Wait()
 	})
 	return r, k
+}
+
+// cleaner is a test or a check of a property.
+type cleaner interface {
+	rapid.TB
+	Cleanup(func())
 }
 
 // roles are what a peer may be.
@@ -101,7 +107,7 @@ func FuzzRecordsOfPeers(f *testing.F) {
 func TestRegistrations(t *testing.T) {
 	const paths, most = 5, 2
 	rapid.Check(t, func(rt *rapid.T) {
-		r, k := ally(t, plane.Alliance{Role: plane.Registrant, CareOf: most}, paths)
+		r, k := ally(rt, plane.Alliance{Role: plane.Registrant, CareOf: most}, paths)
 		remote := r.links[0].remote
 		now := time.Duration(1)
 		var until [tunnel.MaxPaths]time.Duration // the model
