@@ -308,7 +308,7 @@ func (r *peer) message(b *batch, k *keys, i int, now time.Duration, size int, re
 		body = tunnel.AppendRecord(body, record)
 	}
 	if size == 0 {
-		if all := r.lanesFor(k, now); len(all) > 0 && r.paths[:tunnel.MaxPaths][i].Usable {
+		if all := r.lanesFor(k, i, now); len(all) > 0 && r.paths[:tunnel.MaxPaths][i].Usable {
 			body = tunnel.AppendRecord(body, all)
 		}
 		if k.ack {
@@ -343,13 +343,14 @@ func (r *peer) sendRecords(b *batch, k *keys, i int, body []byte, size int, now 
 // controlClass is the traffic class of control messages: CS6 (RFC 4594, section 3.1).
 const controlClass = 48 << 2
 
-// lanesFor returns the lanes in use and their next numbers: whatever was sent before on the path has
-// left before the message that carries them. The mutex is locked.
-func (r *peer) lanesFor(k *keys, now time.Duration) tunnel.Progress {
+// lanesFor returns the lanes in use and their next numbers, but for those with packets in the queue of path i: whatever
+// was sent before on the path has left before the message that carries them. The mutex is locked.
+func (r *peer) lanesFor(k *keys, i int, now time.Duration) tunnel.Progress {
 	r.lanes = r.lanes[:0]
-	for i, used := range k.lanes.used {
-		if used != 0 && now-used < busyFor && len(r.lanes) < maxLanes {
-			r.lanes = append(r.lanes, tunnel.Lane{Lane: uint8(i), Next: k.number.Peek(uint8(i))})
+	queue := r.links[i].queue
+	for lane, used := range k.lanes.used {
+		if used != 0 && now-used < busyFor && len(r.lanes) < maxLanes && (queue == nil || !queue.Waits(uint32(lane))) {
+			r.lanes = append(r.lanes, tunnel.Lane{Lane: uint8(lane), Next: k.number.Peek(uint8(lane))})
 		}
 	}
 	return r.lanes

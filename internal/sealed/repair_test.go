@@ -3,6 +3,7 @@ package sealed
 import (
 	"bytes"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -13,9 +14,9 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// TestRescue: when a path dies, the packet that is under way on it and the one that waits in front of it are
-// sent over the other path, with counters of that one.
-func TestRescue(t *testing.T) {
+// paced returns a peer with two paths of 100 kbit/s, and its keys. Nothing is flushed.
+func paced(t *testing.T) (*Plane, *peer, *keys) {
+	t.Helper()
 	key, err := tunnel.NewKey(tunnel.AES256GCM, [tunnel.KeyLen]byte{1})
 	if err != nil {
 		t.Fatal(err)
@@ -34,6 +35,35 @@ func TestRescue(t *testing.T) {
 		l.queue.Set(100 * unit.KbitPerSecond)
 		r.paths[i].Usable, r.paths[i].Rate = true, 100*unit.KbitPerSecond
 	}
+	return p, r, k
+}
+
+// TestProgressOfQueuedLanes: a path has passed no number of a lane while packets of it wait in front of the path.
+func TestProgressOfQueuedLanes(t *testing.T) {
+	const now = time.Second
+	p, r, k := paced(t)
+	for range 2 { // the first is sent
+		buf := make([]byte, tunnel.Offset+1000, tunnel.Offset+1000+tunnel.TagLen)
+		r.enqueue(p.out, 0, &queued{keys: k, lane: 1, seq: k.number.Assign(1)}, buf, now)
+	}
+	k.lanes.used[1] = now
+	if all := r.lanesFor(k, 0, now); len(all) != 0 {
+		t.Errorf("%+v, though a packet waits", all)
+	}
+	want := tunnel.Progress{{Lane: 1, Next: 2}}
+	if all := r.lanesFor(k, 1, now); !slices.Equal(all, want) {
+		t.Errorf("%+v of the other path, want %+v", all, want)
+	}
+	r.drain(p.out, 0, now+time.Second)
+	if all := r.lanesFor(k, 0, now); !slices.Equal(all, want) {
+		t.Errorf("%+v, want %+v", all, want)
+	}
+}
+
+// TestRescue: when a path dies, the packet that is under way on it and the one that waits in front of it are
+// sent over the other path, with counters of that one.
+func TestRescue(t *testing.T) {
+	p, r, k := paced(t)
 	var packets [2][]byte
 	for i := range packets {
 		packets[i] = bytes.Repeat([]byte{byte(i + 1)}, 1000)
@@ -57,7 +87,7 @@ func TestRescue(t *testing.T) {
 		if err != nil || h.Path != 1 || h.Counter != uint64(i) {
 			t.Errorf("message %d: %+v, %v", i, h, err)
 		}
-		if stamp, packet, err := key.Open(bytes.Clone(d.Data)); err != nil || !bytes.Equal(packet, packets[i]) || int(stamp.Seq) != i {
+		if stamp, packet, err := k.send.Open(bytes.Clone(d.Data)); err != nil || !bytes.Equal(packet, packets[i]) || int(stamp.Seq) != i {
 			t.Errorf("message %d: %+v, %v, not the packet that was on the dead path", i, stamp, err)
 		}
 	}

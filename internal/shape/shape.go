@@ -247,11 +247,14 @@ func (q *Queue[P]) Wait(now time.Duration) time.Duration {
 // WaitOf returns the time until a packet of a flow has left the queue that is pushed now. One of a flow that
 // has nothing in the queue does not wait for those that have.
 func (q *Queue[P]) WaitOf(now time.Duration, flow uint32) time.Duration {
-	if q.rate == 0 || q.flows[flow%uint32(len(q.flows))].packets > 0 {
+	if q.rate == 0 || q.Waits(flow) {
 		return q.Wait(now)
 	}
 	return max(0, q.free-now)
 }
+
+// Waits reports whether packets of a flow are in the queue.
+func (q *Queue[P]) Waits(flow uint32) bool { return q.flows[flow%uint32(len(q.flows))].packets > 0 }
 
 // Line returns the transmission time of size bytes at the pacing rate, 0 without one.
 func (q *Queue[P]) Line(size int) time.Duration {

@@ -516,7 +516,7 @@ func (s *Sim) over() bool {
 }
 
 // probe sends a probe on each path. It carries the number of the next packet, so that the receiver
-// knows what the path holds.
+// knows what the path holds, unless packets wait in front of the path.
 func (t *carrier) probe(s *Sim) {
 	t.probeAt = s.now + t.interval
 	if t.replies {
@@ -535,12 +535,12 @@ func (t *carrier) probe(s *Sim) {
 			l.probed = s.now
 		}
 		t.queues.Add(i, &t.paths[i], s.now, probeSize+t.Overhead)
-		wait := t.queues.Wait(i, s.now)
+		wait, waits := t.queues.Wait(i, s.now), false
 		if l.queue != nil { // a probe does not wait in it
-			wait = l.queue.Line(probeSize + t.Overhead)
+			wait, waits = l.queue.Line(probeSize+t.Overhead), l.queue.Waits(0)
 		}
 		s.launch(&packet{
-			kind: tunnelProbe, flow: t.id, hop: t.routes[i], at: s.now, data: uint64(wait), seq: uint32(t.number.Peek(0)), blocks: uint8(i), window: t.lines[i].number,
+			kind: tunnelProbe, flow: t.id, hop: t.routes[i], at: s.now, data: uint64(wait), seq: uint32(t.number.Peek(0)), duplicate: waits, blocks: uint8(i), window: t.lines[i].number,
 		}, int32(probeSize+t.Overhead))
 	}
 }
@@ -565,7 +565,9 @@ func (t *carrier) probed(s *Sim, p *packet) {
 	}
 	t.missing(s, path, p.window+1)
 	t.request(s, path)
-	t.deliver(s, t.receiver.Passed(s.now, path, 0, p.seq, t.out[:0]))
+	if !p.duplicate {
+		t.deliver(s, t.receiver.Passed(s.now, path, 0, p.seq, t.out[:0]))
+	}
 }
 
 // replied processes the reply at the sending end.
