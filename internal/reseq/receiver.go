@@ -37,7 +37,7 @@ type Arrival struct {
 	// path, 0 if unknown. Copied: that packet was also sent on another path.
 	Distance uint16
 	Copied   bool
-	// Lag is how much later than this packet one may arrive that was sent at the same time on another path, by what is
+	// Lag is how much later than this packet those before it may arrive that were sent on other paths, by what is
 	// known of the delays of the paths. 0: none, or unknown.
 	Lag time.Duration
 	// Unusual: the packet is late for a reason that most are not late for, so that Auto does not hold
@@ -88,7 +88,7 @@ type ReceiverStats struct {
 //   - when it is missed for longer than Hold allows. With Auto that is the largest delay by which
 //     packets arrived after higher numbers in the last 5 to 10 s, plus a quarter and a millisecond. A
 //     packet that arrives too late raises it at once. Without such packets nothing is held, except for numbers
-//     that were sent on another path, by Distance: they are waited for at least as long as Arrival.Lag says, plus as much.
+//     that were not all sent on the path of the packet, by Distance: they are waited for at least as long as Arrival.Lag says, plus as much.
 //
 // The first two rules apply only to paths that keep the order of their own packets. What arrives
 // after its number was skipped is delivered at once.
@@ -129,8 +129,8 @@ type lane[T any] struct {
 	since time.Duration
 	hold  Hold
 	place int // in waiting, or -1
-	// Numbers below elsewhere that are missing were sent on other paths than the one that elsewhere arrived over, which
-	// are later by lag.
+	// Numbers below elsewhere that are missing may have been sent on other paths than a later number, and be later than that by
+	// its Arrival.Lag. lag is the longest of these.
 	elsewhere uint32
 	lag       time.Duration
 	// passed is, for the paths of known, the highest number that the path has delivered plus 1: it
@@ -235,8 +235,11 @@ func (r *Receiver[T]) Push(now time.Duration, a Arrival, e T, out []T) ([]T, boo
 	if since(a.Seq, l.next) >= r.window {
 		out = r.deliverAll(l, out)
 	}
-	if a.Distance != 1 {
-		l.elsewhere, l.lag = a.Seq, a.Lag
+	if gap := since(a.Seq, l.next); a.Distance != 1 || gap > 1 {
+		if since(l.elsewhere, l.next) <= 0 {
+			l.lag = 0
+		}
+		l.elsewhere, l.lag = a.Seq, max(l.lag, a.Lag)
 	}
 	l.mark(now, r.resolution)
 	l.advance(a.Seq, ahead)

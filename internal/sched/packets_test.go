@@ -222,15 +222,37 @@ func TestLag(t *testing.T) {
 	}
 }
 
-// TestBehind: the jitter of the later paths counts, and neither that of the path itself nor paths that are not usable.
-func TestBehind(t *testing.T) {
-	mbit := unit.MbitPerSecond
-	paths := []Path{wire(10*mbit, 10*ms), wire(10*mbit, 30*ms), wire(10*mbit, 90*ms)}
-	paths[0].Jitter, paths[1].Jitter, paths[2].Usable = 2*ms, 5*ms, false
-	for i, want := range []time.Duration{35 * ms, 0, 0} {
-		if got := Behind(paths, i); got != want {
-			t.Errorf("path %d: %v, want %v", i, got, want)
+// TestLatest: a packet that auto sends on any path arrives no earlier, were it late, than those before it on other paths, so that
+// few of those arrive later than Latest after it has left the queue of its path. Paths that are not usable do not count.
+func TestLatest(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var queues Queues
+		paths := make([]Path, rapid.IntRange(1, 4).Draw(t, "paths"))
+		for i := range paths {
+			paths[i] = wire(unit.Bandwidth(rapid.IntRange(1, 50).Draw(t, "rate"))*unit.MbitPerSecond, time.Duration(rapid.IntRange(-100, 200).Draw(t, "delay"))*ms)
+			paths[i].Jitter = time.Duration(rapid.IntRange(0, 50).Draw(t, "jitter")) * ms
+			paths[i].Usable = i == 0 || rapid.Bool().Draw(t, "usable")
 		}
+		latest, any := Latest(paths)
+		if !any {
+			t.Fatal("no path is usable")
+		}
+		a := scheduler(t, "auto", Options{Queues: &queues})
+		arrived := time.Duration(math.MinInt64) // all but few of the packets so far
+		for now := time.Duration(0); now < 300*ms; now += ms {
+			bulk := rapid.Bool().Draw(t, "bulk")
+			for range rapid.IntRange(0, 10).Draw(t, "packets") {
+				i := a.Next(paths, Segment{Now: now, Size: 1000, Bulk: bulk}).First()
+				left := now + queues.Wait(i, now)
+				if arrived > left+latest+8*ms { // the transmission time of a packet
+					t.Fatalf("one leaves at %v on path %d, those before it arrive by %v, want by %v later than that", left, i, arrived, latest)
+				}
+				arrived = max(arrived, left+paths[i].late())
+			}
+		}
+	})
+	if _, any := Latest([]Path{{Delay: ms}}); any {
+		t.Error("no path is usable")
 	}
 }
 

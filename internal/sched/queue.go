@@ -120,16 +120,16 @@ const (
 	mostCaution = 100 * time.Millisecond
 )
 
-// Behind returns by how much later than on a path all but few packets arrive on the latest of the other ones: those that were
-// sent at the same time may be missing for so long. Only usable paths count, because the delays of others are unknown.
-func Behind(paths []Path, path int) time.Duration {
-	behind := time.Duration(0)
+// Latest returns the delay that few packets exceed on the latest of the usable paths, and false if none is usable. When a packet has
+// left the queue of its path, few of those before it arrive later than after this time: auto fills the queue of another path only
+// until a packet arrives there as late as on this one, were it late here.
+func Latest(paths []Path) (latest time.Duration, any bool) {
 	for i := range paths {
-		if i != path && paths[i].Usable && paths[path].Usable {
-			behind = max(behind, paths[i].late()-paths[path].Delay)
+		if p := &paths[i]; p.Usable && (!any || p.late() > latest) {
+			latest, any = p.late(), true
 		}
 	}
-	return behind
+	return latest, any
 }
 
 // late returns the delay that few packets on the path exceed.

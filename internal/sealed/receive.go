@@ -29,8 +29,8 @@ type receiving struct {
 	keys, before *keys
 	receiver     *reseq.Receiver[held]
 	live         uint16 // paths that packets arrive over
-	// behind is by how much packets on other paths are later than on a path, as of the time compared.
-	behind   [tunnel.MaxPaths]time.Duration
+	// latest is sched.Latest of the paths, in the time of clock, as of the time compared.
+	latest   time.Duration
 	compared time.Duration
 	// reportFirst is the path of the first report of a message.
 	reportFirst int
@@ -115,8 +115,9 @@ type opened struct {
 	packet  []byte
 	wire    int // length of the message
 	counter uint64
-	again   uint8 // how often it was requested
-	missing int   // messages before it that have not arrived, -1 if it was one of them
+	again   uint8         // how often it was requested
+	lag     time.Duration // reseq.Arrival.Lag
+	missing int           // messages before it that have not arrived, -1 if it was one of them
 	buffer  *buffer
 	merged  int // number of messages in the buffer
 }
@@ -332,7 +333,7 @@ func (x *receiving) push(now time.Duration, o *opened, wait reseq.Hold, out []he
 	h := hold(o)
 	out, fresh := x.receiver.Push(now, reseq.Arrival{
 		Path: int(o.path), Lane: o.stamp.Lane, Seq: uint32(o.stamp.Seq), Distance: o.stamp.Distance, Copied: o.stamp.Copied,
-		Unusual: o.again > 1, Hold: wait, Lag: x.behind[o.path],
+		Unusual: o.again > 1, Hold: wait, Lag: o.lag,
 	}, h, out)
 	if !fresh {
 		h.buffer.release()
@@ -381,8 +382,8 @@ func (x *receiving) compare(now time.Duration) {
 			paths[i] = sched.Path{Usable: live>>i&1 != 0, Delay: v.Delay, Jitter: v.Jitter}
 		}
 	}
-	for i := range paths {
-		x.behind[i] = sched.Behind(paths[:], i)
+	if latest, any := sched.Latest(paths[:]); any {
+		x.latest = latest
 	}
 }
 
@@ -532,13 +533,14 @@ func (x *receiving) measure(o *opened, now time.Duration) {
 	difference := x.clock.Difference(o.stamp.Sent, now)
 	if l.delay.Leaps(difference) {
 		// A clock stood still, as that of a suspended host: delays of before cannot be compared with later ones.
-		x.clock = quality.Clock{}
+		x.clock, x.latest, x.compared = quality.Clock{}, 0, 0
 		difference = x.clock.Difference(o.stamp.Sent, now)
 		for i := range x.links {
 			x.links[i].delay = quality.OneWayEstimator{}
 		}
 	}
 	l.delay.Update(now, difference, o.stamp.Wait)
+	o.lag = max(0, x.latest-(difference-o.stamp.Wait))
 }
 
 // whole reports whether the length of an IP packet is that of its header.

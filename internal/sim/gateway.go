@@ -91,7 +91,7 @@ type carrier struct {
 	counters []uint64 // of a request
 	clock    quality.Clock
 	measured []measured
-	behind   []time.Duration // by how much packets on other paths are later
+	latest   time.Duration // sched.Latest of the paths, in the time of clock
 	probeAt  time.Duration
 	interval time.Duration // of probes
 }
@@ -199,7 +199,6 @@ func (s *Sim) carry(g *Gateway, paths []Path, reverse bool) (uint32, error) {
 		t.interval = min(max(reportInterval, share*least.TimeFor(unit.Size(replySize+g.Overhead))), probeInterval)
 	}
 	n := len(paths)
-	t.behind = make([]time.Duration, n)
 	t.measured, t.result.Sent, t.result.SentBytes = make([]measured, n), make([]uint64, n), make([]uint64, n)
 	t.sampled, t.result.Series = make([]uint64, n), make([][]unit.Size, n)
 	t.receiver = reseq.NewReceiver[uint32](reseq.ReceiverOptions{Window: inners})
@@ -309,9 +308,10 @@ func (t *carrier) arrive(s *Sim, p *packet) {
 	if p.window <= m.high {
 		attempts = m.gaps.Arrived(s.now, t.leastRTT(), uint64(p.window))
 	}
+	lag := time.Duration(0)
 	if attempts == 0 {
 		if !t.Open {
-			t.measure(s, path, p)
+			lag = max(0, t.latest-t.measure(s, path, p))
 		}
 		m.got++
 	}
@@ -324,7 +324,7 @@ func (t *carrier) arrive(s *Sim, p *packet) {
 		hold = reseq.Off // it is cumulative
 	}
 	out, _ := t.receiver.Push(s.now, reseq.Arrival{
-		Path: path, Seq: p.seq, Distance: p.length, Copied: p.duplicate, Hold: hold, Unusual: attempts > 1, Lag: t.behind[path],
+		Path: path, Seq: p.seq, Distance: p.length, Copied: p.duplicate, Hold: hold, Unusual: attempts > 1, Lag: lag,
 	}, p.seq, t.out[:0])
 	t.deliver(s, out)
 }
@@ -436,10 +436,12 @@ func (t *carrier) rescue(s *Sim, i int) {
 	t.drain(s, to)
 }
 
-// measure takes the delay of a packet with a time stamp.
-func (t *carrier) measure(s *Sim, path int, p *packet) {
-	sent := uint32(p.at / time.Microsecond)
-	t.measured[path].oneWay.Update(s.now, t.clock.Difference(sent, s.now), time.Duration(p.data))
+// measure takes the delay of a packet with a time stamp, and returns it without the expected wait.
+func (t *carrier) measure(s *Sim, path int, p *packet) time.Duration {
+	sent, wait := uint32(p.at/time.Microsecond), time.Duration(p.data)
+	difference := t.clock.Difference(sent, s.now)
+	t.measured[path].oneWay.Update(s.now, difference, wait)
+	return difference - wait
 }
 
 // compare compares the delays of the paths.
@@ -449,8 +451,8 @@ func (t *carrier) compare() {
 		v, ok := t.measured[i].oneWay.Value()
 		paths[i] = sched.Path{Usable: ok && t.paths[i].Usable, Delay: v.Delay, Jitter: v.Jitter}
 	}
-	for i := range t.behind {
-		t.behind[i] = sched.Behind(paths[:len(t.behind)], i)
+	if latest, any := sched.Latest(paths[:len(t.measured)]); any {
+		t.latest = latest
 	}
 }
 

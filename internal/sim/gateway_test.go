@@ -188,6 +188,22 @@ func TestAutoRestsHarmfulPath(t *testing.T) {
 	}
 }
 
+// TestAutoBeginsOnJitteryPath: where a flow begins to use a path with jitter, whose first packets arrive before those that wait in
+// front of the other path, all are delivered in order.
+func TestAutoBeginsOnJitteryPath(t *testing.T) {
+	for _, from := range []time.Duration{60 * ms, 75 * ms, 90 * ms} {
+		five := road{rate: 5 * unit.MbitPerSecond, delay: 60 * ms, queue: channel.Limit{Packets: 100}}
+		later := five
+		later.delay = from
+		c := numbered(&Gateway{Discipline: "auto", Overhead: tunnelOverhead, Hold: reseq.Auto}, five, later)
+		c.Links[c.Cross[0].Paths[1].Out[0]].Profile.Jitter = channel.Jitter{Kind: channel.Normal, Amount: 25 * ms, Reorder: true}
+		d := run(t, c).Cross[0]
+		if rx := d.Gateway.Receiver; rx.Late > 5 || d.Gateway.Sent[1] < 3000 || rx.Waited < 3000 {
+			t.Errorf("second path of %v: %d packets late, %d sent on it, %+v", from, rx.Late, d.Gateway.Sent[1], rx)
+		}
+	}
+}
+
 // TestAutoUsesFasterLaterPath: the second path is 23 or 70 ms later and has a multiple of the first one's rate. A
 // connection that begins on the first one would hardly use it.
 func TestAutoUsesFasterLaterPath(t *testing.T) {
