@@ -46,11 +46,7 @@ type Attachment interface {
 // *feature.Error when the kernel or the type of the interface is not supported, and an error that
 // wraps fs.ErrNotExist when there is no such interface.
 func Attach(o AttachOptions) (Attachment, error) {
-	l, err := netlink.LinkByName(o.Link)
-	var none netlink.LinkNotFoundError
-	if errors.As(err, &none) {
-		return nil, noLink{}
-	}
+	l, err := findLink(o.Link)
 	if err != nil {
 		return nil, err
 	}
@@ -74,6 +70,17 @@ func Attach(o AttachOptions) (Attachment, error) {
 		}
 	}
 	return attachClassifier(index, o.Name, programs, o.Last)
+}
+
+// findLink returns an interface of the calling thread's network namespace, or an error that wraps fs.ErrNotExist
+// when there is none of that name.
+func findLink(name string) (netlink.Link, error) {
+	l, err := netlink.LinkByName(name)
+	var none netlink.LinkNotFoundError
+	if errors.As(err, &none) {
+		return nil, noLink{}
+	}
+	return l, err
 }
 
 // noLink is fs.ErrNotExist in the words of interfaces.

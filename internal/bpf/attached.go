@@ -39,11 +39,7 @@ func (a Attached) String() string {
 // AllAttached returns what runs at ingress and at egress of an interface of the calling thread's network namespace, in that order:
 // filters run after tcx programs. It returns an error that wraps fs.ErrNotExist when there is no such interface.
 func AllAttached(name string) (ingress, egress []Attached, err error) {
-	l, err := netlink.LinkByName(name)
-	var none netlink.LinkNotFoundError
-	if errors.As(err, &none) {
-		return nil, nil, noLink{}
-	}
+	l, err := findLink(name)
 	if err != nil {
 		return nil, nil, err
 	}

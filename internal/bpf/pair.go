@@ -3,6 +3,7 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 
 	"github.com/vishvananda/netlink"
@@ -48,10 +49,9 @@ func findPair(first, second string) (a, b netlink.Link, err error) {
 
 // RemovePair removes the pair with a first interface of that name, if there is one.
 func RemovePair(first string) error {
-	l, err := netlink.LinkByName(first)
-	var none netlink.LinkNotFoundError
+	l, err := findLink(first)
 	switch {
-	case errors.As(err, &none):
+	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err == nil:
 		err = netlink.LinkDel(l)
