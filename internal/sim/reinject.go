@@ -67,11 +67,10 @@ func (c *connection) sendElsewhere(s *Sim, r *reinjection) bool {
 		if set.Has(i) {
 			f := &s.senders[int(c.first)+i]
 			f.take(s, r.data, r.length, true)
-			if i == r.from {
-				continue
+			if i != r.from {
+				f.result.Reinjected++
+				c.result.Reinjected++
 			}
-			f.result.Reinjected++
-			c.result.Reinjected++
 		}
 	}
 	return set != 0
