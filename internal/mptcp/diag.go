@@ -252,12 +252,12 @@ type Connection struct {
 	// user-space path manager; Accepted counts the addresses of the peer that it has accepted.
 	Announced, Accepted uint8
 	// Counted is whether the kernel counts bytes (Linux 6.5): Acked are those that the peer acknowledged
-	// at the level of the connection, Outstanding those that were sent and are not, Reinjected
-	// those that were sent again by the connection's timer, and Written those that the application wrote.
+	// at the MPTCP level, Outstanding those that were sent and are not, Reinjected those that the
+	// connection's timer reinjected, and Written those that the application wrote.
 	Counted                                 bool
 	Acked, Outstanding, Reinjected, Written uint64
 	// Full is whether the send buffer is not writable (sk_stream_is_writeable): an application that has more to
-	// send waits.
+	// send waits. Only Diag.Connection sets it.
 	Full bool
 }
 
@@ -290,12 +290,12 @@ func (d *Diag) Connection(token uint32) (c Connection, ok bool, err error) {
 	return c, ok, nil
 }
 
-// Connections calls f for each established MPTCP connection of the family. Connections that are
-// opened or closed during the dump may be missing.
+// Connections calls f for each established MPTCP connection of the family, without Full: a dump does not
+// request the socket memory. Connections that are opened or closed during the dump may be missing.
 func (d *Diag) Connections(family Family, f func(Connection)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	err := d.dump(family, unix.IPPROTO_MPTCP, diagExtInfo|diagExtMemory, 1<<tcpEstablished, nil, func(body []byte) error {
+	err := d.dump(family, unix.IPPROTO_MPTCP, diagExtInfo, 1<<tcpEstablished, nil, func(body []byte) error {
 		c, err := decodeConnection(body)
 		if err == nil && c.Token != 0 {
 			f(c)
