@@ -150,26 +150,26 @@ const (
 // Ends are the local and remote address and port of a socket.
 type Ends struct{ Local, Remote netip.AddrPort }
 
-// Look queries the given IPv6 subflows and calls f for each that still exists, in any state. For a
-// few subflows this is much cheaper than Subflows, which dumps the kernel's whole socket table.
-func (d *Diag) Look(at []Ends, f func(Subflow)) error {
+// Query requests the given IPv6 subflows one by one and calls f for each that still exists, in any
+// state. For a few subflows this is much cheaper than Subflows, which dumps the kernel's socket table.
+func (d *Diag) Query(at []Ends, f func(Subflow)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for len(at) > 0 {
-		n := min(len(at), lookAtOnce)
-		if err := d.look(at[:n], f); err != nil {
-			return fmt.Errorf("look at mptcp subflows: %w", err)
+		n := min(len(at), queryBatch)
+		if err := d.query(at[:n], f); err != nil {
+			return fmt.Errorf("query mptcp subflows: %w", err)
 		}
 		at = at[n:]
 	}
 	return nil
 }
 
-// lookAtOnce is the maximum number of requests sent at once; it bounds the answers in the socket's
+// queryBatch is the number of requests sent at a time; it bounds the answers in the socket's
 // receive buffer.
-const lookAtOnce = 64
+const queryBatch = 64
 
-func (d *Diag) look(at []Ends, f func(Subflow)) error {
+func (d *Diag) query(at []Ends, f func(Subflow)) error {
 	requests := make([]byte, len(at)*diagRequestLen)
 	d.seq++
 	native := binary.NativeEndian

@@ -271,7 +271,7 @@ func (d *Diag) Connection(token uint32) (c Connection, ok bool, err error) {
 	// The first half of the cookie is the token.
 	binary.NativeEndian.PutUint32(request[unix.NLMSG_HDRLEN+8+40:], token)
 	if err = d.send(request); err != nil {
-		return c, false, fmt.Errorf("look at mptcp connection %08x: %w", token, err)
+		return c, false, fmt.Errorf("query mptcp connection %08x: %w", token, err)
 	}
 	b, err := d.receive()
 	if err == nil {
@@ -285,7 +285,7 @@ func (d *Diag) Connection(token uint32) (c Connection, ok bool, err error) {
 		return c, false, nil
 	}
 	if err != nil {
-		return c, false, fmt.Errorf("look at mptcp connection %08x: %w", token, err)
+		return c, false, fmt.Errorf("query mptcp connection %08x: %w", token, err)
 	}
 	return c, ok, nil
 }

@@ -253,14 +253,14 @@ func TestPathsOfAConnection(t *testing.T) {
 		}
 	}
 	p.request(SetBackup{Token: token, Local: joined.Local, Remote: joined.Remote})
-	var looked []Subflow
+	var queried []Subflow
 	gone := Ends{joined.Local, netip.AddrPortFrom(clientSecond, 1)}
-	err := p.diag.Look([]Ends{{established.Local, established.Remote}, gone, {joined.Local, joined.Remote}}, func(s Subflow) {
-		looked = append(looked, s)
+	err := p.diag.Query([]Ends{{established.Local, established.Remote}, gone, {joined.Local, joined.Remote}}, func(s Subflow) {
+		queried = append(queried, s)
 	})
-	if err != nil || len(looked) != 2 || looked[0].Local != established.Local || looked[1].Local != joined.Local ||
-		looked[0].Token != token || looked[1].Token != token || !looked[1].Joined {
-		t.Errorf("looked at %+v, %v", looked, err)
+	if err != nil || len(queried) != 2 || queried[0].Local != established.Local || queried[1].Local != joined.Local ||
+		queried[0].Token != token || queried[1].Token != token || !queried[1].Joined {
+		t.Errorf("queried %+v, %v", queried, err)
 	}
 
 	p.request(RemoveAddress{Token: token, ID: 7})

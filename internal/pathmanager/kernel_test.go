@@ -255,7 +255,7 @@ func (s *site) look() {
 			s.t.Fatal(err)
 		}
 	}
-	if err := s.kernel.Look(all, func(mptcp.Subflow) { found++ }); err != nil || found != len(all) || found < 3 {
+	if err := s.kernel.Query(all, func(mptcp.Subflow) { found++ }); err != nil || found != len(all) || found < 3 {
 		s.t.Errorf("found %d of %d subflows, %v", found, len(all), err)
 	}
 }

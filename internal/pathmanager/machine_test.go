@@ -212,7 +212,7 @@ func (k *fakeKernel) Subflows(family mptcp.Family, f func(mptcp.Subflow)) error 
 	return nil
 }
 
-func (k *fakeKernel) Look(at []mptcp.Ends, f func(mptcp.Subflow)) error {
+func (k *fakeKernel) Query(at []mptcp.Ends, f func(mptcp.Subflow)) error {
 	return k.Subflows(mptcp.IPv6, func(s mptcp.Subflow) {
 		if slices.Contains(at, mptcp.Ends{Local: s.Local, Remote: s.Remote}) {
 			f(s)

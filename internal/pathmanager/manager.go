@@ -54,7 +54,7 @@ const (
 type kernel interface {
 	Request(mptcp.Request) error
 	Subflows(mptcp.Family, func(mptcp.Subflow)) error
-	Look([]mptcp.Ends, func(mptcp.Subflow)) error
+	Query([]mptcp.Ends, func(mptcp.Subflow)) error
 }
 
 type netlinkKernel struct {
@@ -124,9 +124,9 @@ type Manager struct {
 	posted chan struct{}
 
 	// reports is nil where the kernel cannot report silent subflows.
-	reports   reportSource
-	watch     Watch
-	lookUntil time.Time // all connections are sampled until then
+	reports        reportSource
+	watch          Watch
+	sampleAllUntil time.Time // all connections are sampled until then
 
 	sampleAt time.Time // next sample of the subflows; zero: none
 	// sampleLeast is the earliest time of the next sample, for the CPU time that it takes.
@@ -666,7 +666,7 @@ func (m *Manager) sample() {
 	}
 	var err error
 	if len(at) <= max(sampleEach, m.machine.subflows/sampleOf) {
-		err = m.kernel.Look(at, sample)
+		err = m.kernel.Query(at, sample)
 	} else {
 		for _, family := range families {
 			err = errors.Join(err, m.kernel.Subflows(family, sample))

@@ -64,10 +64,10 @@ func (k *lockedKernel) Subflows(family mptcp.Family, f func(mptcp.Subflow)) erro
 	return k.fakeKernel.Subflows(family, f)
 }
 
-func (k *lockedKernel) Look(at []mptcp.Ends, f func(mptcp.Subflow)) error {
+func (k *lockedKernel) Query(at []mptcp.Ends, f func(mptcp.Subflow)) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.fakeKernel.Look(at, f)
+	return k.fakeKernel.Query(at, f)
 }
 
 func (k *lockedKernel) connect(token uint32, local, remote netip.AddrPort) {

@@ -24,14 +24,14 @@ const (
 	// progresses by then, the client is probably gone; the kernel reports the subflow again with
 	// each of its retransmissions, and when another one sends.
 	watchMore = time.Second
-	// lookFor is how long all connections are sampled after reports were lost: longer than any
+	// sampleAllFor is how long all connections are sampled after reports were lost: longer than any
 	// usual timeout.
-	lookFor = 2 * overflow.StallMinShort
+	sampleAllFor = 2 * overflow.StallMinShort
 	// maxCompanions is the maximum number of a client's connections that are watched with a
 	// reported one, because their progress shows that a path works.
 	maxCompanions = 8
-	// lookBatch is the number of connections whose queues are read at once before a withdrawal.
-	lookBatch = 64
+	// queryBatch is the number of connections whose queues are read at a time before a withdrawal.
+	queryBatch = 64
 )
 
 // The methods of Watch.
@@ -98,7 +98,7 @@ func (m *Manager) reported(now time.Time, reports []silence.Report, lost uint64)
 	m.machine.counts.Reports += uint64(len(reports))
 	if lost > 0 {
 		m.machine.counts.ReportsLost += lost
-		m.lookUntil = now.Add(lookFor)
+		m.sampleAllUntil = now.Add(sampleAllFor)
 		m.log.Warn("lost reports of stalled subflows, sampling all connections", "reports", lost)
 	}
 	for _, r := range reports {
@@ -120,7 +120,7 @@ func earliest(a, b time.Time) time.Time {
 
 // samplesAll reports whether all connections with several subflows are sampled.
 func (m *Manager) samplesAll(now time.Time) bool {
-	return m.machine.choosesAny() || m.watch.Method == WatchSamples || now.Before(m.lookUntil)
+	return m.machine.choosesAny() || m.watch.Method == WatchSamples || now.Before(m.sampleAllUntil)
 }
 
 // setRoute applies a change of a peer's route. How the subflows of a withdrawn route are treated
@@ -131,12 +131,12 @@ func (m *Manager) setRoute(now time.Time, peer int, prefix netip.Prefix, r Route
 		m.machine.routeChanged(now, peer, affected)
 		return
 	}
-	for batch := range slices.Chunk(affected, lookBatch) {
+	for batch := range slices.Chunk(affected, queryBatch) {
 		var at []mptcp.Ends
 		for _, c := range batch {
 			at = c.queues(at, peer)
 		}
-		m.logSampling(m.kernel.Look(at, func(s mptcp.Subflow) { m.machine.sample(now, s) }))
+		m.logSampling(m.kernel.Query(at, func(s mptcp.Subflow) { m.machine.sample(now, s) }))
 		m.machine.routeChanged(now, peer, batch)
 		m.execute()
 	}

@@ -41,7 +41,7 @@ func (f *fakeReports) Close() error {
 // countingKernel counts the subflows that are read.
 type countingKernel struct {
 	*lockedKernel
-	looked, dumped atomic.Int64
+	queried, dumped atomic.Int64
 }
 
 func (k *countingKernel) Subflows(family mptcp.Family, f func(mptcp.Subflow)) error {
@@ -49,9 +49,9 @@ func (k *countingKernel) Subflows(family mptcp.Family, f func(mptcp.Subflow)) er
 	return k.lockedKernel.Subflows(family, f)
 }
 
-func (k *countingKernel) Look(at []mptcp.Ends, f func(mptcp.Subflow)) error {
-	k.looked.Add(int64(len(at)))
-	return k.lockedKernel.Look(at, f)
+func (k *countingKernel) Query(at []mptcp.Ends, f func(mptcp.Subflow)) error {
+	k.queried.Add(int64(len(at)))
+	return k.lockedKernel.Query(at, f)
 }
 
 // reporting is a looped path manager with reports, and conns connections of one client each with
@@ -106,11 +106,11 @@ func (l *looped) report(token uint32, silent time.Duration) silence.Report {
 func TestOnlyReportedConnectionsAreRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, reports, kernel := newReporting(t, 300)
-		kernel.looked.Store(0)
+		kernel.queried.Store(0)
 		kernel.dumped.Store(0)
 		time.Sleep(30 * time.Second)
-		if looked, dumped := kernel.looked.Load(), kernel.dumped.Load(); looked+dumped > 0 {
-			t.Errorf("idle: %d subflows read, %d dumps", looked, dumped)
+		if queried, dumped := kernel.queried.Load(), kernel.dumped.Load(); queried+dumped > 0 {
+			t.Errorf("idle: %d subflows read, %d dumps", queried, dumped)
 		}
 		l.move(7, 10*time.Millisecond)
 		began := time.Now()
@@ -128,8 +128,8 @@ func TestOnlyReportedConnectionsAreRead(t *testing.T) {
 		if s := l.loop.Status(); s.Watched != 0 {
 			t.Errorf("still watched: %+v", s)
 		}
-		if looked, dumped := kernel.looked.Load(), kernel.dumped.Load(); looked > 60 || dumped > 0 {
-			t.Errorf("%d subflows read, %d dumps", looked, dumped)
+		if queried, dumped := kernel.queried.Load(), kernel.dumped.Load(); queried > 60 || dumped > 0 {
+			t.Errorf("%d subflows read, %d dumps", queried, dumped)
 		}
 		l.end()
 	})
@@ -183,10 +183,10 @@ func TestLostReports(t *testing.T) {
 				}
 				time.Sleep(5 * time.Second)
 				l.work()
-				kernel.looked.Store(0)
+				kernel.queried.Store(0)
 				time.Sleep(5 * time.Second)
-				if looked := kernel.looked.Load(); looked > 0 != (r.err != nil) {
-					t.Errorf("%d subflows read later", looked)
+				if queried := kernel.queried.Load(); queried > 0 != (r.err != nil) {
+					t.Errorf("%d subflows read later", queried)
 				}
 				l.end()
 			})
@@ -211,14 +211,14 @@ func TestQueuesAreReadBeforeAWithdrawal(t *testing.T) {
 				}
 			}
 			l.kernel.mu.Unlock()
-			kernel.looked.Store(0)
+			kernel.queried.Store(0)
 			l.route(0, RouteAbsent)
 			s := l.loop.Status()
 			if want := map[uint32]int{0: 100, 5000: 0}[queued]; s.Parked != want || s.Watched != 100 {
 				t.Errorf("queued %d: %d parked, %+v", queued, s.Parked, s.Watch)
 			}
-			if looked := kernel.looked.Load(); looked < 200 {
-				t.Errorf("%d subflows read", looked)
+			if queried := kernel.queried.Load(); queried < 200 {
+				t.Errorf("%d subflows read", queried)
 			}
 			l.end()
 		})
