@@ -225,7 +225,7 @@ func TestMeter(t *testing.T) {
 	rtt := 100 * ms
 	look := func(now time.Duration, delivered unit.Size, lost, late uint64, waiting bool, want Window, ends bool) {
 		t.Helper()
-		if got, ok := m.Look(now, Totals{delivered, lost, late, lost + late}, waiting, rtt); got != want || ok != ends {
+		if got, ok := m.AddSample(now, Totals{delivered, lost, late, lost + late}, waiting, rtt); got != want || ok != ends {
 			t.Errorf("at %v: %+v, %v; want %+v, %v", now, got, ok, want, ends)
 		}
 	}

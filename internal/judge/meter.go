@@ -16,24 +16,24 @@ type Totals struct {
 
 // Meter makes windows of counters. The zero value is ready.
 type Meter struct {
-	before       Totals
-	since        time.Duration
-	begun        bool
-	looks, waits int
+	before         Totals
+	since          time.Duration
+	begun          bool
+	samples, waits int
 }
 
 // roundTrips is how many round trips a window has at least: TCP that repairs a loss is slow for two.
 const roundTrips = 4
 
-// Look takes the counters at the time now, whether packets wait in the queue of each path in use, and the
-// shortest round-trip time of the paths, with which a window becomes longer. It is called several times in a window.
-// At the end of one it returns it, as if it had covered Length, and true.
-func (m *Meter) Look(now time.Duration, t Totals, waiting bool, rtt time.Duration) (Window, bool) {
+// AddSample adds the counters at the time now, whether packets wait in the queue of each path in use, and the
+// shortest round-trip time of the paths, which lengthens the window. It is called several times in a window.
+// At the end of one it returns that window, scaled to Length, and true.
+func (m *Meter) AddSample(now time.Duration, t Totals, waiting bool, rtt time.Duration) (Window, bool) {
 	if !m.begun || now < m.since {
 		*m = Meter{before: t, since: now, begun: true}
 		return Window{}, false
 	}
-	m.looks++
+	m.samples++
 	if waiting {
 		m.waits++
 	}
@@ -45,7 +45,7 @@ func (m *Meter) Look(now time.Duration, t Totals, waiting bool, rtt time.Duratio
 		Delivered: unit.Size(float64(since(uint64(t.Delivered), uint64(m.before.Delivered))) * float64(Length) / float64(took)),
 		Lost:      int(since(t.Lost, m.before.Lost)), Late: int(since(t.Late, m.before.Late)),
 		Elastic: int(since(t.Elastic, m.before.Elastic)),
-		Busy:    2*m.waits > m.looks,
+		Busy:    2*m.waits > m.samples,
 	}
 	*m = Meter{before: t, since: now, begun: true}
 	return w, true

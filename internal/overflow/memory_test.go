@@ -192,7 +192,7 @@ func TestNextConnection(t *testing.T) {
 			t.Errorf("%s: the next connection tried it for %s", name, n.open[1])
 		}
 	}
-	// The first path is the right one at the first look, with small objects too.
+	// The first path is the right one at the first sample, with small objects too.
 	m := newModel(16e6, road{5 * mbit, 10 * ms}, road{50 * mbit, 10 * ms})
 	m.run(1e12, 5*time.Second)
 	n := m.next()
@@ -219,7 +219,7 @@ func TestRecallJoined(t *testing.T) {
 		first := Sample[int]{Path: 0, Segment: 1400, Cwnd: 20, InFlight: 10, Window: 16e6, SRTT: 15 * time.Millisecond, MinRTT: 10 * time.Millisecond}
 		for now := time.Duration(0); now < time.Second; now += Interval {
 			first.Delivered += 100
-			c.Look(now, []Sample[int]{first, {Path: 1}})
+			c.Update(now, []Sample[int]{first, {Path: 1}})
 			if c.Reason(0) != First || c.Reason(1).Open() {
 				t.Fatalf("remembered %s: after %s the path is %s, the one that joined %s", remembered, now, c.Reason(0), c.Reason(1))
 			}
@@ -248,7 +248,7 @@ func TestPoisonedMemory(t *testing.T) {
 	n := m.recalling(map[int]Past{0: {Rate: mostRate}, 1: {Verdict: NoGain, Rests: mostRests, Rest: restMost}})
 	n.run(mbit, time.Second)
 	s := []Sample[int]{{Path: 0, Segment: 1400, Cwnd: 10, InFlight: 10, SRTT: 10 * time.Millisecond, Silence: 200 * time.Millisecond}, {Path: 1, Segment: 1400, Cwnd: 10, SRTT: 10 * time.Millisecond}}
-	if n.c.Look(n.now, s); n.c.Reason(1) != Alarm {
+	if n.c.Update(n.now, s); n.c.Reason(1) != Alarm {
 		t.Errorf("the other path is %s", n.c.Reason(1))
 	}
 }

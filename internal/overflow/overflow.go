@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// Interval is the time between calls of Look for a connection that has data in flight.
+	// Interval is the time between calls of Update for a connection that has data in flight.
 	Interval = 40 * time.Millisecond
 
 	// saturatedFor is how long all open paths are saturated before the next one is opened: longer than
@@ -78,7 +78,7 @@ const (
 	carries = 0.8
 )
 
-// Sample is the state of one path in a call of Look.
+// Sample is the state of one path in a call of Update.
 type Sample[K comparable] struct {
 	Path K
 	// Source identifies the subflow; each subflow has its own counters.
@@ -230,7 +230,7 @@ type path struct {
 	slow     bool          // its own data has a queue, with explored
 	replaced bool          // the subflow is a new one that has carried none: delay stays that of the one before
 	growing  bool          // the rate is not known yet
-	bytes    int           // delivered since the last call of Look
+	bytes    int           // delivered since the last call of Update
 	// With Ratio, member is whether the path has a share, carried the bytes that were delivered, and given
 	// carried and what is queued or in flight.
 	member         bool
@@ -288,9 +288,9 @@ func (c *Connection[K]) Reason(k K) Reason {
 	return Unused
 }
 
-// Look decides from the samples of all paths that can carry data, in the order of preference. The time now is
-// that since any fixed start. It reports whether a path that was at rest opened, or the reverse.
-func (c *Connection[K]) Look(now time.Duration, samples []Sample[K]) (changed bool) {
+// Update takes a sample of each path that can carry data, in the order of preference, and decides which are
+// open. The time now is relative to any fixed start. It reports whether a path opened or was put at rest.
+func (c *Connection[K]) Update(now time.Duration, samples []Sample[K]) (changed bool) {
 	if c.paths == nil {
 		c.paths = map[K]*path{}
 	}
@@ -644,7 +644,7 @@ func (c *Connection[K]) readSource(needed bool) (Source, bool) {
 // catchesUp reports whether the open paths suffice for a stream and are only saturated by its backlog: during the
 // time of saturation the application did not have to wait, and wrote less than was delivered. If so, that time
 // starts again; it also does when slow start ended during it. For the end of a file nothing is written, so that it
-// is not taken for a stream. latest is the number of bytes delivered since the last call of Look: if it is 0, the
+// is not taken for a stream. latest is the number of bytes delivered since the last call of Update: if it is 0, the
 // samples may be older than what the application has written.
 func (c *Connection[K]) catchesUp(now time.Duration, row *row, starts bool, latest int) bool {
 	s, ok := c.readSource(row.awaits)

@@ -36,7 +36,7 @@ func TestProperties(t *testing.T) {
 			for _, s := range samples {
 				before[s.Path] = c.Reason(s.Path)
 			}
-			changed := c.Look(now, samples)
+			changed := c.Update(now, samples)
 			firsts, moved := 0, false
 			var first *Sample[int]
 			for i, s := range samples {
@@ -118,7 +118,7 @@ func (m *model) run(load float64, d time.Duration) float64 {
 			s.Delivered = uint32(m.delivered[i] / 1400)
 			samples = append(samples, s)
 		}
-		m.c.Look(m.now, samples)
+		m.c.Update(m.now, samples)
 	}
 	return carried / d.Seconds()
 }
@@ -179,7 +179,7 @@ func TestDoubling(t *testing.T) {
 	}
 }
 
-// TestAlarm: all paths open at the look at which the first is silent, whatever they rest for.
+// TestAlarm: all paths open as soon as a sample shows that the first is silent, whatever they rest for.
 func TestAlarm(t *testing.T) {
 	m := newModel(1e6, road{100 * mbit, 10 * time.Millisecond}, road{mbit, 10 * time.Millisecond})
 	m.run(1e12, 5*time.Second)
@@ -187,11 +187,11 @@ func TestAlarm(t *testing.T) {
 		t.Fatal("the slow path does not rest")
 	}
 	s := []Sample[int]{{Path: 0, Segment: 1400, Cwnd: 10, InFlight: 10, SRTT: 10 * time.Millisecond, Silence: 200 * time.Millisecond}, {Path: 1, Segment: 1400, Cwnd: 10, SRTT: 10 * time.Millisecond}}
-	if !m.c.Look(m.now, s) || m.c.Reason(1) != Alarm {
+	if !m.c.Update(m.now, s) || m.c.Reason(1) != Alarm {
 		t.Errorf("the other path is %s", m.c.Reason(1))
 	}
 	// Without the first it is the only one.
-	if m.c.Look(m.now+Interval, s[1:]); m.c.Reason(1) != First {
+	if m.c.Update(m.now+Interval, s[1:]); m.c.Reason(1) != First {
 		t.Errorf("the last path is %s", m.c.Reason(1))
 	}
 }
@@ -250,7 +250,7 @@ func TestWait(t *testing.T) {
 				{Path: 0, Delivered: uint32(now / 1e6 * 4), Segment: 1400, Cwnd: 10, InFlight: 10, SRTT: 10 * time.Millisecond, MinRTT: 10 * time.Millisecond, SlowStart: tt.starts},
 				{Path: 1, Segment: 1400, Cwnd: 10, SRTT: tt.rtt, MinRTT: tt.rtt},
 			}
-			if c.Look(now, s); c.Reason(1) == Overflow {
+			if c.Update(now, s); c.Reason(1) == Overflow {
 				opened = now
 			}
 		}
@@ -319,7 +319,7 @@ func TestStream(t *testing.T) {
 			if tt.full || written > delivered {
 				s[0].InFlight, s[0].NotSent = 100, 1<<15
 			}
-			if c.Look(now, s); c.Reason(1) == Overflow {
+			if c.Update(now, s); c.Reason(1) == Overflow {
 				opened = now
 			}
 			carried := tt.capacity(now) * Interval.Seconds()
@@ -335,7 +335,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// TestStreamSampledBefore: a look at samples of before, as after a change of routes, shows less than what was delivered
+// TestStreamSampledBefore: an update with samples of before, as after a change of routes, shows less than what was delivered
 // since the application wrote. That matters not to one that waits to write.
 func TestStreamSampledBefore(t *testing.T) {
 	const ms = time.Millisecond
@@ -349,9 +349,9 @@ func TestStreamSampledBefore(t *testing.T) {
 		}
 		for ; now < saturatedFor; now += Interval {
 			samples[0].Delivered = uint32(40 * mbit * now.Seconds() / 1400)
-			c.Look(now, samples)
+			c.Update(now, samples)
 		}
-		if c.Look(now, samples); c.Reason(1).Open() != full {
+		if c.Update(now, samples); c.Reason(1).Open() != full {
 			t.Errorf("full %v: the next path is %s", full, c.Reason(1))
 		}
 	}
@@ -365,21 +365,21 @@ func TestHeld(t *testing.T) {
 	if r := m.c.Reason(1); r != Overflow {
 		t.Fatalf("the other path is %s", r)
 	}
-	look := func(inFlight int) Reason {
+	update := func(inFlight int) Reason {
 		m.now += Interval
-		m.c.Look(m.now, []Sample[int]{
+		m.c.Update(m.now, []Sample[int]{
 			{Path: 0, Delivered: uint32(m.delivered[0] / 1400), Segment: 1400, Cwnd: 50, SRTT: 10 * time.Millisecond},
 			{Path: 1, Delivered: uint32(m.delivered[1] / 1400), Segment: 1400, Cwnd: 50, InFlight: inFlight, SRTT: 10 * time.Millisecond},
 		})
 		return m.c.Reason(1)
 	}
-	if r := look(50); r != Overflow {
-		t.Errorf("after one look it is %s", r)
+	if r := update(50); r != Overflow {
+		t.Errorf("after one update it is %s", r)
 	}
-	if look(0); m.c.isBlocked {
+	if update(0); m.c.isBlocked {
 		t.Error("an idle path holds up the first")
 	}
-	if look(50); look(50) != Overflow || look(50) != NoGain {
+	if update(50); update(50) != Overflow || update(50) != NoGain {
 		t.Errorf("after %s it is %s", 2*Interval, m.c.Reason(1))
 	}
 }
@@ -395,7 +395,7 @@ func TestStreamOverSecond(t *testing.T) {
 	for range 2 * time.Second / Interval {
 		m.now += Interval
 		m.delivered[1] += 45 * mbit * Interval.Seconds()
-		m.c.Look(m.now, []Sample[int]{
+		m.c.Update(m.now, []Sample[int]{
 			{Path: 0, Delivered: uint32(m.delivered[0] / 1400), Segment: 1400, Cwnd: 50, Window: 16e6, SRTT: 10 * time.Millisecond, MinRTT: 10 * time.Millisecond},
 			{Path: 1, Delivered: uint32(m.delivered[1] / 1400), Segment: 1400, Cwnd: 50, InFlight: 40, Window: 16e6, SRTT: 10 * time.Millisecond, MinRTT: 10 * time.Millisecond},
 		})
@@ -433,7 +433,7 @@ func TestFirstCarriesLoad(t *testing.T) {
 			if now < time.Second {
 				s = s[:1] // the other has not joined
 			}
-			c.Look(now, s)
+			c.Update(now, s)
 		}
 		if moves := c.Reason(1) == First; moves != tt.moves {
 			t.Errorf("%s: the first path is %s, the other %s", name, c.Reason(0), c.Reason(1))
@@ -473,7 +473,7 @@ func TestFirstStays(t *testing.T) {
 				s[0].InFlight, s[0].NotSent = 150, 0
 			}
 		}
-		if c.Look(now, s); c.Reason(0) != First {
+		if c.Update(now, s); c.Reason(0) != First {
 			t.Fatalf("after %s the first path is %s", now, c.Reason(0))
 		}
 	}
@@ -485,15 +485,15 @@ func TestFirstStaysForObjects(t *testing.T) {
 	const ms = time.Millisecond
 	for srtt, want := range map[time.Duration]Reason{22 * ms: First, 50 * ms: Unused} {
 		c := Connection[int]{Recall: func(int) Past { return Past{Rate: 30 * mbit, MinRTT: 10 * ms, Left: time.Minute} }}
-		for look := range 50 {
+		for call := range 50 {
 			s := []Sample[int]{
-				{Path: 0, Delivered: uint32(36 * look), Segment: 1400, Cwnd: 60, SRTT: srtt, MinRTT: 10 * ms},
+				{Path: 0, Delivered: uint32(36 * call), Segment: 1400, Cwnd: 60, SRTT: srtt, MinRTT: 10 * ms},
 				{Path: 1, Segment: 1400, Cwnd: 10, SRTT: 10 * ms, MinRTT: 10 * ms},
 			}
-			if look%2 == 0 {
+			if call%2 == 0 {
 				s[0].InFlight = 36
 			}
-			c.Look(time.Duration(look)*Interval, s)
+			c.Update(time.Duration(call)*Interval, s)
 		}
 		if r := c.Reason(0); r != want {
 			t.Errorf("with a round-trip time of %s the first path is %s, want %s", srtt, r, want)
@@ -536,7 +536,7 @@ func TestUnknownRate(t *testing.T) {
 			if now < 200*ms {
 				s = s[:1] // the other has not joined
 			}
-			c.Look(now, s)
+			c.Update(now, s)
 			if now == 500*ms && c.Reason(1) != tt.at {
 				t.Errorf("%s: soon the second path is %s, want %s", name, c.Reason(1), tt.at)
 			}
@@ -573,8 +573,8 @@ func TestExplores(t *testing.T) {
 	} {
 		written, delivered, tried, back := 0, [2]int{}, time.Duration(0), time.Duration(0)
 		c := Connection[int]{Policy: tt.policy, Source: func() (Source, bool) { return Source{Written: uint64(written)}, !tt.unknown }}
-		for look := range 200 {
-			now := time.Duration(look) * Interval
+		for call := range 200 {
+			now := time.Duration(call) * Interval
 			s := []Sample[int]{
 				{Path: 0, Segment: 1400, Cwnd: 33, SRTT: 55 * ms, MinRTT: 30 * ms, Window: 1 << 24},
 				{Path: 1, Segment: 1400, Cwnd: 10, SRTT: tt.rtt, MinRTT: tt.rtt, SlowStart: true, Window: 1 << 24},
@@ -586,7 +586,7 @@ func TestExplores(t *testing.T) {
 				s[1].Cwnd = 77
 				s[1].SRTT += time.Duration(18 * 1400 / tt.rate * float64(time.Second))
 			}
-			switch written += tt.writes; look % 3 {
+			switch written += tt.writes; call % 3 {
 			case 0:
 				written += 36 * 1400
 				s[at].InFlight, s[at].NotSent = 33, 3*1400
@@ -598,7 +598,7 @@ func TestExplores(t *testing.T) {
 				delivered[at] += 20
 			}
 			s[0].Delivered, s[1].Delivered = uint32(delivered[0]), uint32(delivered[1])
-			c.Look(now, s)
+			c.Update(now, s)
 			switch first := c.Reason(1) == First; {
 			case first && tried == 0:
 				tried = now
@@ -627,7 +627,7 @@ func TestReplaced(t *testing.T) {
 		if now < 120*ms {
 			s = s[:1] // the other has not joined
 		}
-		if c.Look(now, s); now == 160*ms && c.Reason(1) != First {
+		if c.Update(now, s); now == 160*ms && c.Reason(1) != First {
 			t.Fatal("the path of which nothing is known is not tried")
 		}
 		if a.Delivered += 10; c.Reason(1) == First {
@@ -651,13 +651,13 @@ func TestTries(t *testing.T) {
 		var c Connection[int]
 		a := Sample[int]{Path: 0, Source: 1, Segment: 1400, Cwnd: 70, InFlight: 30, SRTT: 80 * ms, MinRTT: 80 * ms}
 		b := Sample[int]{Path: 1, Source: 2, Segment: 1400, Cwnd: 10, SRTT: 60 * ms, MinRTT: 60 * ms} // 0.85 of the delay
-		c.Look(0, []Sample[int]{a})
+		c.Update(0, []Sample[int]{a})
 		if carried {
 			b.Cwnd, b.InFlight = 52, 1
 		}
-		if c.Look(Interval, []Sample[int]{a, b}); carried {
+		if c.Update(Interval, []Sample[int]{a, b}); carried {
 			b.InFlight = 0
-			c.Look(2*Interval, []Sample[int]{a, b})
+			c.Update(2*Interval, []Sample[int]{a, b})
 		}
 		if first := c.Reason(1) == First; first == carried {
 			t.Errorf("carried data %t: first %t", carried, first)

@@ -178,7 +178,7 @@ func (c *Connection[K]) decide(now time.Duration, samples []Sample[K]) {
 }
 
 // measureAll updates the rate of the connection. It returns the bytes that all paths delivered since the last
-// call of Look, whether any path is busy, and whether a measurement is complete.
+// call of Update, whether any path is busy, and whether a measurement is complete.
 func (c *Connection[K]) measureAll(now time.Duration, samples []Sample[K]) (bytes int, busy, measured bool) {
 	for i := range samples {
 		bytes += c.paths[samples[i].Path].bytes

@@ -67,7 +67,7 @@ func TestPropertyPolicies(t *testing.T) {
 					SRTT: 10 * time.Millisecond, MinRTT: 10 * time.Millisecond, Silence: time.Duration(rapid.SampledFrom([]int{0, 0, 0, 200}).Draw(t, "silence")) * time.Millisecond,
 				})
 			}
-			c.Look(now, samples)
+			c.Update(now, samples)
 			open := func(s Sample[int]) bool { return c.Reason(s.Path).Open() }
 			if len(samples) > 0 && !slices.ContainsFunc(samples, open) {
 				t.Fatalf("%s: none of %d paths is open", c.Policy, len(samples))
@@ -123,7 +123,7 @@ func TestRatio(t *testing.T) {
 		m.now += Interval
 		m.delivered[0] += 20 * mbit * Interval.Seconds()
 		gone[0].Delivered = uint32(m.delivered[0] / 1400)
-		m.c.Look(m.now, gone)
+		m.c.Update(m.now, gone)
 	}
 	since := slices.Clone(m.delivered)
 	m.run(20*mbit, 2*time.Second)

@@ -70,7 +70,7 @@ func (c *connection) decide() {
 		samples[i] = s.overflowSample(keys[i], m.now)
 	}
 	at := m.now.Sub(c.since)
-	c.use.Look(at, samples)
+	c.use.Update(at, samples)
 	for _, k := range keys {
 		if learned, ok := c.use.Learned(at, k); ok && k.peer >= 0 {
 			m.memory.Learn(m.now, m.key(k), learned)

@@ -316,17 +316,17 @@ type CapacityMeter struct {
 	since          time.Duration
 	at             time.Duration
 	sent, received uint64 // at that time
-	looks, waits   int
+	reports, waits int
 }
 
 // sampleInterval is the least time between two samples, on a path without jitter.
 const sampleInterval = 150 * time.Millisecond
 
-// Look takes the counters of bytes that were sent on a path as of now, and that had arrived when the receiver reported
-// it, at the time at on its clock, and whether packets wait in front of the path. It is called several times in an
-// interval. A report that is late, because it came over a jittery path, has more in it than arrived in the interval.
-func (m *CapacityMeter) Look(now, at time.Duration, sent, received uint64, waiting bool, d Delays) {
-	m.looks++
+// AddReport adds the bytes that were sent on a path until now and those that had arrived when the receiver
+// reported them, at the time at on its clock; waiting is whether packets wait in front of the path. It is
+// called several times in an interval. A report that is late, because it came over a jittery path, has more in it than arrived in the interval.
+func (m *CapacityMeter) AddReport(now, at time.Duration, sent, received uint64, waiting bool, d Delays) {
+	m.reports++
 	if waiting {
 		m.waits++
 	}
@@ -339,8 +339,8 @@ func (m *CapacityMeter) Look(now, at time.Duration, sent, received uint64, waiti
 	if in := at - m.at; m.since > 0 && took < 10*least && received >= m.received && sent >= m.sent && in > took/unlike && in < took*unlike {
 		m.Update(CapacitySample{
 			Interval: took, Sent: unit.Size(sent - m.sent), Arrived: unit.Size(float64(received-m.received) * float64(took) / float64(in)),
-			Busy: 4*m.waits >= 3*m.looks, Delays: d,
+			Busy: 4*m.waits >= 3*m.reports, Delays: d,
 		})
 	}
-	m.since, m.at, m.sent, m.received, m.looks, m.waits = now, at, sent, received, 0, 0
+	m.since, m.at, m.sent, m.received, m.reports, m.waits = now, at, sent, received, 0, 0
 }

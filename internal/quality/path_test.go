@@ -466,7 +466,7 @@ func TestSlowerPathNotFilled(t *testing.T) {
 			if now%report == 0 {
 				// The queue grows by 30 ms in 80 ms, the time that its smallest length is of.
 				standing := max(0, carries.TimeFor(unit.Size(queue))-30*ms)
-				m.Look(now, now, sent, arrived, false, Delays{RTT: 80 * ms, Standing: standing})
+				m.AddReport(now, now, sent, arrived, false, Delays{RTT: 80 * ms, Standing: standing})
 			}
 		}
 		if took := now - begins; took > 450*ms {
@@ -502,7 +502,7 @@ func TestLateReports(t *testing.T) {
 			r := under[0]
 			under = under[1:]
 			if latest = max(latest, r.arrived); latest == r.arrived {
-				m.Look(now, r.at, uint64(sent), uint64(r.arrived), true, Delays{RTT: 140 * ms, Standing: r.standing})
+				m.AddReport(now, r.at, uint64(sent), uint64(r.arrived), true, Delays{RTT: 140 * ms, Standing: r.standing})
 			}
 		}
 		most = max(most, m.Value())

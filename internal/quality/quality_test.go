@@ -202,22 +202,22 @@ func TestLossMeter(t *testing.T) {
 		{410, 14, 1, 11. / 300},  // 26 were late
 		{350, 300, 0, 11. / 300}, // an old report
 	} {
-		if more := m.Look(step.next, step.lost); more != step.more || math.Abs(m.Share-step.share) > 0.005 {
+		if more := m.AddReport(step.next, step.lost); more != step.more || math.Abs(m.Share-step.share) > 0.005 {
 			t.Errorf("step %d: %d more are lost and the share is %.4f, want %d and %.4f", i, more, m.Share, step.more, step.share)
 		}
 	}
 	m.Restart(500)
-	m.Look(480, 91)
-	if m.Look(600, 100); m.Share != 0 {
+	m.AddReport(480, 91)
+	if m.AddReport(600, 100); m.Share != 0 {
 		t.Errorf("the share is %.3f, of packets sent before the path came up", m.Share)
 	}
-	m.Look(700, 110)
-	if m.Look(800, 110); m.Share != 0.1 {
+	m.AddReport(700, 110)
+	if m.AddReport(800, 110); m.Share != 0.1 {
 		t.Errorf("the share is %.3f, of 100 packets of which 10 were lost", m.Share)
 	}
 	m.Renumber()
-	m.Look(100, 5)
-	if more := m.Look(200, 5); more != 5 {
+	m.AddReport(100, 5)
+	if more := m.AddReport(200, 5); more != 5 {
 		t.Errorf("%d are lost of those with new numbers, want 5", more)
 	}
 }

@@ -45,11 +45,11 @@ type LossMeter struct {
 	since      uint64 // packets before it are ignored
 }
 
-// Look takes a report: next packets were sent so far and lost of them have not arrived. Reports that are older
-// than an earlier one are ignored. It returns how many packets more are lost. A packet that is only late is
-// among those of a report, so they count when the next report has them too. Those of the first report of a
+// AddReport adds a report of the receiver: next packets were sent so far and lost of them have not arrived.
+// Reports that are older than an earlier one are ignored. It returns how many packets more are lost. A report
+// also counts packets that are only late, so a loss counts when the next report has it too. Those of the first report of a
 // numbering do not count: the receiver may not have had the keys.
-func (m *LossMeter) Look(next, lost uint64) (more uint64) {
+func (m *LossMeter) AddReport(next, lost uint64) (more uint64) {
 	if next <= m.next {
 		return 0
 	}

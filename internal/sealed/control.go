@@ -492,7 +492,7 @@ func (r *peer) records(k *keys, o *opened, body []byte, size int, b *batch) {
 			p.opened.NATSession(r.conf.Name, v)
 		case tunnel.Arrived:
 			l := &r.links[v.Path]
-			l.lost += l.openLoss.Look(v.Packets, v.Lost)
+			l.lost += l.openLoss.AddReport(v.Packets, v.Lost)
 			changed = true
 		case tunnel.Sent:
 			if p.opened == nil || !r.conf.Mode.Counted() {
@@ -599,7 +599,7 @@ func (r *peer) reported(k *keys, v tunnel.Report, sent uint32, now time.Duration
 	if v.Next > l.report.Next {
 		l.progress = now
 	}
-	more := l.loss.Look(v.Next, v.Lost)
+	more := l.loss.AddReport(v.Next, v.Lost)
 	l.lost += more
 	r.weighing.lost += more
 	r.weighing.late = max(r.weighing.late, v.Late)

@@ -116,7 +116,7 @@ func (r *peer) weigh(now time.Duration) {
 	if least == math.MaxInt64 {
 		least = 0 // no path answers
 	}
-	window, ok := w.meter.Look(now, judge.Totals{Delivered: unit.Size(w.delivered), Lost: w.lost, Late: w.late, Elastic: w.elastic}, busy, least)
+	window, ok := w.meter.AddSample(now, judge.Totals{Delivered: unit.Size(w.delivered), Lost: w.lost, Late: w.late, Elastic: w.elastic}, busy, least)
 	if !ok {
 		return
 	}
@@ -171,6 +171,6 @@ func (r *peer) sample(i int, now time.Duration) {
 		l.capacity.Capacity = quality.LimitCapacity(rate)
 	}
 	l.capacity.Ceil(l.ceiling())
-	l.capacity.Look(now, l.reportedAt, l.sent.value().Bytes, l.report.Bytes, r.wait(i, now) > waiting,
+	l.capacity.AddReport(now, l.reportedAt, l.sent.value().Bytes, l.report.Bytes, r.wait(i, now) > waiting,
 		quality.Delays{RTT: l.rtt.SRTT, Standing: l.report.Standing, Jitter: l.report.Jitter, Loss: l.loss.Share})
 }

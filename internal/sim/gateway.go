@@ -593,7 +593,7 @@ func (t *carrier) replied(s *Sim, p *packet) {
 	path.Usable = path.Usable || l.alive.Alive()
 	standing := time.Duration(p.sack[2].end) * time.Microsecond
 	if l.queue != nil {
-		l.capacity.Look(s.now, s.now, t.result.SentBytes[p.blocks], uint64(p.sack[1].start)<<32|uint64(p.sack[1].end), l.queue.Wait(s.now) > waiting,
+		l.capacity.AddReport(s.now, s.now, t.result.SentBytes[p.blocks], uint64(p.sack[1].start)<<32|uint64(p.sack[1].end), l.queue.Wait(s.now) > waiting,
 			quality.Delays{RTT: l.rtt.SRTT, Standing: standing, Jitter: path.Jitter, Loss: t.weigh.losses[p.blocks].Share})
 		l.congested = l.capacity.Exhausted() && quality.Congested(standing, path.Jitter)
 		path.Rate = l.capacity.Value()

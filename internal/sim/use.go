@@ -47,7 +47,7 @@ func (c *connection) lookAtPaths(s *Sim) {
 			samples = append(samples, f.look(s, &c.use.paths[i]))
 		}
 	}
-	c.use.Look(s.now, samples)
+	c.use.Update(s.now, samples)
 	for i := range c.paths {
 		c.paths[i].Backup = c.Paths[i].Backup || !c.use.Reason(i).Open()
 	}

@@ -37,7 +37,7 @@ func (w *weighing) sent(p *packet) {
 // path takes from a reply the highest number of a packet that arrived on a path, and how many packets
 // before it are missing.
 func (w *weighing) path(t *carrier, i int, high, missing uint32) {
-	w.lost += w.losses[i].Look(uint64(high), uint64(missing))
+	w.lost += w.losses[i].AddReport(uint64(high), uint64(missing))
 	t.paths[i].Loss = int(w.losses[i].Share * 1e6)
 }
 
@@ -62,7 +62,7 @@ func (w *weighing) look(now time.Duration, t *carrier) {
 	}
 	st := t.receiver.Stats()
 	delivered := unit.Size(float64(st.Delivered) * float64(bytes) / float64(max(sent, 1)))
-	window, ok := w.meter.Look(now, judge.Totals{Delivered: delivered, Lost: w.lost, Late: st.Late, Elastic: w.elastic}, busy, t.leastRTT())
+	window, ok := w.meter.AddSample(now, judge.Totals{Delivered: delivered, Lost: w.lost, Late: st.Late, Elastic: w.elastic}, busy, t.leastRTT())
 	if !ok {
 		return
 	}
