@@ -55,8 +55,8 @@ type machine struct {
 	// has another policy. memory is what connections learned of paths.
 	overflow bool
 	rules    []*rule
-	// blind is why the paths of connections cannot be chosen, "" if they can.
-	blind string
+	// noChoice is why the paths of connections cannot be chosen, "" if they can.
+	noChoice string
 	// within reports whether a cgroup has that path or is beneath it.
 	within func(cgroup uint64, path string) bool
 	// source returns what the application has written to a connection, false if that is not known.

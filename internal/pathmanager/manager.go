@@ -138,11 +138,11 @@ type Manager struct {
 	// data is nil where the kernel does not count the bytes of connections. standAt is the time of the next
 	// read of the kernel's counter of reinjections, zero if there are no connections; reinjections is its
 	// last value.
-	data         dataSource
-	blind        string // why standstills cannot be detected, "" if they can
-	standstills  standstills
-	standAt      time.Time
-	reinjections uint64
+	data          dataSource
+	noStandstills string // why standstills cannot be detected, "" if they can
+	standstills   standstills
+	standAt       time.Time
+	reinjections  uint64
 
 	remember   func([]overflow.Entry)
 	rememberAt time.Time // next call; zero: nothing has changed
@@ -230,7 +230,7 @@ func New(o Options) (*Manager, error) {
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
-	if !m.limit(signals) {
+	if !m.disableUnsupported(signals) {
 		return m, nil
 	}
 	data, err := openData(diag)
@@ -254,30 +254,30 @@ func newManager(o Options, k kernel) *Manager {
 	}
 }
 
-// limit disables what needs signals that the kernel does not give, and reports whether standstills can be
-// detected.
-func (m *Manager) limit(s mptcp.Signals) (standstills bool) {
+// disableUnsupported disables what needs more socket information than the kernel reports. It returns whether
+// standstills can be detected.
+func (m *Manager) disableUnsupported(s mptcp.Signals) (standstills bool) {
 	if err := s.Choosing(); err != nil {
-		m.machine.blind = err.Error()
+		m.machine.noChoice = err.Error()
 		if m.machine.wantsChoice() {
-			m.log.Warn("all subflows carry data", "err", err)
+			m.log.Warn("paths are not chosen: all subflows carry data", "err", err)
 		}
 	}
 	err := s.Standstills()
 	if err != nil {
-		m.blind = err.Error()
-		m.log.Warn("connections that stand still are not detected", "err", err)
+		m.noStandstills = err.Error()
+		m.log.Warn("standstills of connections are not detected", "err", err)
 	}
 	return err == nil
 }
 
-// off returns what does not work because the kernel lacks the signals, with the reasons.
-func (m *Manager) off() (reasons []string) {
-	if why := m.machine.blind; why != "" && m.machine.wantsChoice() {
+// disabled returns why something is disabled, one reason each.
+func (m *Manager) disabled() (reasons []string) {
+	if why := m.machine.noChoice; why != "" && m.machine.wantsChoice() {
 		reasons = append(reasons, why)
 	}
-	if m.blind != "" {
-		reasons = append(reasons, m.blind)
+	if m.noStandstills != "" {
+		reasons = append(reasons, m.noStandstills)
 	}
 	return reasons
 }
@@ -575,7 +575,7 @@ func (m *Manager) updateStatus(now time.Time) {
 	defer m.mu.Unlock()
 	m.status = Status{
 		Connections: len(m.machine.conns), Subflows: m.machine.subflows, Parked: len(m.machine.parked),
-		Watched: len(m.machine.watched), Watch: m.watch, Off: m.off(), Unjoined: unjoined, Waiting: waiting,
+		Watched: len(m.machine.watched), Watch: m.watch, Off: m.disabled(), Unjoined: unjoined, Waiting: waiting,
 		Remembered: m.machine.memory.Len(), Counts: m.machine.counts,
 	}
 }

@@ -87,7 +87,7 @@ func (m *machine) ruleFor(s socket) *rule {
 
 // chooses reports whether the paths of a connection are chosen by package overflow.
 func (c *connection) chooses() bool {
-	return c.machine.blind == "" && (c.rule != nil || c.machine.overflow)
+	return c.machine.noChoice == "" && (c.rule != nil || c.machine.overflow)
 }
 
 // policy returns the name of the policy of a connection, "" if the scheduler uses all paths.
@@ -105,11 +105,11 @@ func (c *connection) policy() string {
 func (m *machine) wantsChoice() bool { return m.overflow || len(m.rules) > 0 }
 
 // choosesAny reports whether that is so and the kernel gives the signals for it.
-func (m *machine) choosesAny() bool { return m.blind == "" && m.wantsChoice() }
+func (m *machine) choosesAny() bool { return m.noChoice == "" && m.wantsChoice() }
 
 // needsSockets reports whether a rule has conditions that only a sample shows.
 func (m *machine) needsSockets() bool {
-	return m.blind == "" && slices.ContainsFunc(m.rules, func(r *rule) bool { return r.needsSocket() })
+	return m.noChoice == "" && slices.ContainsFunc(m.rules, func(r *rule) bool { return r.needsSocket() })
 }
 
 // resetUse starts to choose the paths of a connection by its rule, without what it has learned.

@@ -255,7 +255,7 @@ func TestOlderKernel(t *testing.T) {
 		m.setRoute(1, "::/0", RoutePresent)
 		l := newManager(Options{Overflow: true, Log: slog.New(slog.DiscardHandler)}, nil)
 		m.machine.overflow, l.machine = true, m.machine
-		if got, want := l.limit(tt.signals), !strings.Contains(tt.off, "stand still"); got != want {
+		if got, want := l.disableUnsupported(tt.signals), !strings.Contains(tt.off, "stand still"); got != want {
 			t.Errorf("%+v: standstills %v", tt.signals, got)
 		}
 		m.open(1, defaultAt, clientAt)
