@@ -285,9 +285,9 @@ func TestHold(t *testing.T) {
 		if got := tt.routes.hold(tt.b); got != tt.want {
 			t.Errorf("%s is held %v, want %v", tt.name, got, tt.want)
 		}
-		h := parsed{flow: 5}
-		if own := laneOf(&h, tt.b) != 5; own != isAcknowledgment(tt.b) {
-			t.Errorf("%s has lane %d", tt.name, laneOf(&h, tt.b))
+		lane := laneOf(5, isAcknowledgment(tt.b))
+		if own := lane != 5; own != isAcknowledgment(tt.b) {
+			t.Errorf("%s has lane %d", tt.name, lane)
 		}
 	}
 }

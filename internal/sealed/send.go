@@ -168,13 +168,14 @@ func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 			}
 		}
 	}
-	lane := laneOf(&h, head)
+	ack := isAcknowledgment(head)
+	lane := laneOf(h.flow, ack)
 	length := 0
 	for i := range f.Len() {
 		length += f.PacketLen(i)
 	}
 	r.weighing.sent(&h, head, f.Len(), length)
-	much := bulk(&h, head, f.Len(), length)
+	much := bulk(&h, head, ack, f.Len(), length)
 	for i := range f.Len() {
 		n := f.PacketLen(i)
 		if n > r.mtu {
@@ -194,13 +195,13 @@ func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 	p.unsent.Store(!b.empty())
 }
 
-// laneOf returns the lane of a frame that begins with head. Segments that only acknowledge are not held for
-// their order, so that they have another lane than the data of their connection.
-func laneOf(h *parsed, head []byte) uint8 {
-	if isAcknowledgment(head) {
-		return ^uint8(h.flow)
+// laneOf returns the lane of a packet. Segments that only acknowledge are not held for their order, so they
+// have another lane than the data of their connection.
+func laneOf(flow uint32, ack bool) uint8 {
+	if ack {
+		return ^uint8(flow)
 	}
-	return uint8(h.flow)
+	return uint8(flow)
 }
 
 // oversized handles a packet that does not fit: it is split if it may be, else its sender gets an ICMP error. The

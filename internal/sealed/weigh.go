@@ -78,17 +78,17 @@ func (w *weighing) sent(h *parsed, head []byte, count, length int) {
 // RFC 8622).
 const af13 = 14
 
-// bulk reports whether the packets of a frame are of a flow that may have much to send (sched.Segment): those of TCP but
-// acknowledgments and requests for connections, and full ones of other protocols.
-func bulk(h *parsed, head []byte, count, length int) bool {
+// bulk reports whether the packets of a frame are of a flow that may have much to send (sched.Segment): those of
+// TCP except a first SYN and, with ack, segments that only acknowledge; and full ones of other protocols.
+func bulk(h *parsed, head []byte, ack bool, count, length int) bool {
 	switch {
-	case h.DSCP > af13 || !h.transfers():
+	case ack || h.DSCP > af13 || !h.transfers():
 		return false
 	case h.Protocol != unix.IPPROTO_TCP:
 		return full(count, length)
 	}
 	t := head[min(h.transport, len(head)):]
-	return len(t) >= tcpLen && t[13]&(flagSYN|flagACK) != flagSYN && !isAcknowledgment(head)
+	return len(t) >= tcpLen && t[13]&(flagSYN|flagACK) != flagSYN
 }
 
 // waiting is the virtual queue from which on a path is busy.

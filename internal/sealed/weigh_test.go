@@ -193,7 +193,7 @@ func TestBulk(t *testing.T) {
 		if !h.parse(tt.b) {
 			t.Fatalf("%s is no packet", tt.name)
 		}
-		if got := bulk(&h, tt.b, 1, len(tt.b)); got != tt.want {
+		if got := bulk(&h, tt.b, isAcknowledgment(tt.b), 1, len(tt.b)); got != tt.want {
 			t.Errorf("%s: %v", tt.name, got)
 		}
 	}
