@@ -153,7 +153,11 @@ distinguisher that --rd names.`,
 	connections := add(&cobra.Command{
 		Use:   "connections [DAEMON|ADDRESS]",
 		Short: "Show the subflows of clients' connections, or the NAT sessions of a gateway",
-		Args:  arguments(0, 1, "at most one daemon or address"),
+		Long: `Connections shows each subflow of the connections of a server: its egress peer, whether it is a backup, and with "use: overflow"
+or a policy, as use, why it carries data or rests (docs/policies.md explains the values). Of a gateway it shows the NAT sessions.`,
+		Example: `  tabane status connections
+  tabane status connections edge --limit 1000 --json`,
+		Args: arguments(0, 1, "at most one daemon or address"),
 		RunE: func(c *cobra.Command, args []string) error {
 			n, err := parseLimit(limit)
 			if err != nil {

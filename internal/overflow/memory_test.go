@@ -248,7 +248,7 @@ func TestPoisonedMemory(t *testing.T) {
 	n := m.recalling(map[int]Past{0: {Rate: mostRate}, 1: {Verdict: NoGain, Rests: mostRests, Rest: restMost}})
 	n.run(mbit, time.Second)
 	s := []Sample[int]{{Path: 0, Segment: 1400, Cwnd: 10, InFlight: 10, SRTT: 10 * time.Millisecond, Silence: 200 * time.Millisecond}, {Path: 1, Segment: 1400, Cwnd: 10, SRTT: 10 * time.Millisecond}}
-	if n.c.Update(n.now, s); n.c.Reason(1) != Alarm {
+	if n.c.Update(n.now, s); n.c.Reason(1) != Failover {
 		t.Errorf("the other path is %s", n.c.Reason(1))
 	}
 }

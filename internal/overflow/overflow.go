@@ -117,14 +117,14 @@ type Reason uint8
 
 // The reasons.
 const (
-	// Unused: the paths that are open are not saturated.
+	// Unused: the open paths suffice.
 	Unused Reason = iota
-	// First is the path that carries data first.
+	// First is the path that carries data while it suffices.
 	First
-	// Overflow: the others are saturated.
+	// Overflow: the other open paths are saturated.
 	Overflow
-	// Alarm: the first path makes no progress, so all are open.
-	Alarm
+	// Failover: an open path makes no progress, so all are open.
+	Failover
 	// Slow: its rate is too small to be worth its delay.
 	Slow
 	// Window: the receive window is too small for its delay.
@@ -133,15 +133,18 @@ const (
 	NoGain
 	// Stalled: it made no progress in an earlier connection.
 	Stalled
-	// Commit: it has carried what its budget allows.
-	Commit
-	// Share: it is not ahead of its share, Ahead: it is.
-	Share
-	Ahead
+	// OverCommit: it has carried its commit (Terms.Budget).
+	OverCommit
+	// UnderShare and OverShare: it has carried less, or more, than its share.
+	UnderShare
+	OverShare
 )
 
-// reasons are their names, as shown to users.
-var reasons = [...]string{"unused", "first", "overflow", "alarm", "slow", "window", "no gain", "stalled", "commit", "share", "ahead"}
+// reasons are their names, in the status and, those of paths at rest, in the encoding of a Memory
+// (docs/policies.md).
+var reasons = [...]string{
+	"unused", "first", "overflow", "failover", "slow", "window", "no gain", "stalled", "over commit", "under share", "over share",
+}
 
 func (r Reason) String() string {
 	if int(r) < len(reasons) {
@@ -151,7 +154,7 @@ func (r Reason) String() string {
 }
 
 // Open reports whether a path with this reason carries data.
-func (r Reason) Open() bool { return r == First || r == Overflow || r == Alarm || r == Share }
+func (r Reason) Open() bool { return r == First || r == Overflow || r == Failover || r == UnderShare }
 
 // Connection decides which paths of one connection are open. The zero value is ready to use. It is not safe
 // for concurrent use.
@@ -518,8 +521,8 @@ func (c *Connection[K]) load(first *path) float64 {
 	return c.total.last
 }
 
-// alarm opens all paths while the first one makes no progress. It reports whether that is so.
-func (c *Connection[K]) alarm(now time.Duration, samples []Sample[K]) bool {
+// failover opens all paths while the first one makes no progress. It reports whether that is so.
+func (c *Connection[K]) failover(now time.Duration, samples []Sample[K]) bool {
 	silent := false
 	for i := range samples {
 		silent = silent || c.paths[samples[i].Path] == c.first && samples[i].Silence > 0
@@ -528,10 +531,10 @@ func (c *Connection[K]) alarm(now time.Duration, samples []Sample[K]) bool {
 		switch p := c.paths[samples[i].Path]; {
 		case p == c.first:
 		case silent:
-			p.open(now, Alarm, 0)
-		case p.reason == Alarm && p.rateBefore == 0:
+			p.open(now, Failover, 0)
+		case p.reason == Failover && p.rateBefore == 0:
 			p.rest(now, Unused)
-		case p.reason == Alarm: // it was open before
+		case p.reason == Failover: // it was open before
 			p.reason = Overflow
 		}
 	}

@@ -179,15 +179,15 @@ func TestDoubling(t *testing.T) {
 	}
 }
 
-// TestAlarm: all paths open as soon as a sample shows that the first is silent, whatever they rest for.
-func TestAlarm(t *testing.T) {
+// TestFailover: all paths open as soon as a sample shows that the first is silent, whatever they rest for.
+func TestFailover(t *testing.T) {
 	m := newModel(1e6, road{100 * mbit, 10 * time.Millisecond}, road{mbit, 10 * time.Millisecond})
 	m.run(1e12, 5*time.Second)
 	if m.c.Reason(1).Open() {
 		t.Fatal("the slow path does not rest")
 	}
 	s := []Sample[int]{{Path: 0, Segment: 1400, Cwnd: 10, InFlight: 10, SRTT: 10 * time.Millisecond, Silence: 200 * time.Millisecond}, {Path: 1, Segment: 1400, Cwnd: 10, SRTT: 10 * time.Millisecond}}
-	if !m.c.Update(m.now, s) || m.c.Reason(1) != Alarm {
+	if !m.c.Update(m.now, s) || m.c.Reason(1) != Failover {
 		t.Errorf("the other path is %s", m.c.Reason(1))
 	}
 	// Without the first it is the only one.

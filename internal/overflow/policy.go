@@ -22,7 +22,7 @@ const (
 	// Cost opens paths in the order of their ranks: each up to its budget, and further ones while
 	// those before are saturated.
 	Cost
-	// Ratio divides the data by shares: paths that are ahead of their share rest.
+	// Ratio divides the data by shares: paths that have carried more than their share rest.
 	Ratio
 )
 
@@ -160,7 +160,7 @@ func (c *Connection[K]) decide(now time.Duration, samples []Sample[K]) {
 	switch policies[c.Policy].way {
 	case byNeed:
 		c.choose(now, samples)
-		if !c.alarm(now, samples) {
+		if !c.failover(now, samples) {
 			if policies[c.Policy].judges {
 				c.judge(now, samples)
 			} else {
@@ -170,10 +170,10 @@ func (c *Connection[K]) decide(now time.Duration, samples []Sample[K]) {
 		}
 	case byRank:
 		c.rank(now, samples)
-		c.alarmAny(samples)
+		c.failoverAny(samples)
 	case byShare:
 		c.divide(now, samples)
-		c.alarmAny(samples)
+		c.failoverAny(samples)
 	}
 }
 
@@ -187,14 +187,14 @@ func (c *Connection[K]) measureAll(now time.Duration, samples []Sample[K]) (byte
 	return bytes, busy, c.total.add(now, bytes, busy)
 }
 
-// alarmAny opens all paths while an open one makes no progress.
-func (c *Connection[K]) alarmAny(samples []Sample[K]) {
+// failoverAny opens all paths while an open one makes no progress.
+func (c *Connection[K]) failoverAny(samples []Sample[K]) {
 	if !slices.ContainsFunc(samples, func(s Sample[K]) bool { return s.Silence > 0 && c.paths[s.Path].reason.Open() }) {
 		return
 	}
 	for i := range samples {
 		if p := c.paths[samples[i].Path]; !p.reason.Open() {
-			p.reason = Alarm
+			p.reason = Failover
 		}
 	}
 }
@@ -230,7 +230,7 @@ func (c *Connection[K]) rank(now time.Duration, samples []Sample[K]) {
 		}
 	}
 	for _, r := range spent {
-		if r.reason = Commit; r.terms.Budget == nil || !r.terms.Budget.spent {
+		if r.reason = OverCommit; r.terms.Budget == nil || !r.terms.Budget.spent {
 			r.reason = Stalled
 		}
 	}
@@ -282,7 +282,7 @@ func (c *Connection[K]) rank(now time.Duration, samples []Sample[K]) {
 	}
 }
 
-// divide opens the paths that are not ahead of their shares of what all carried.
+// divide opens the paths that have carried no more than their shares.
 func (c *Connection[K]) divide(now time.Duration, samples []Sample[K]) {
 	shares, members := 0.0, 0
 	again := false
@@ -328,9 +328,9 @@ func (c *Connection[K]) divide(now time.Duration, samples []Sample[K]) {
 		case !p.member:
 			p.reason = Unused
 		case p.given <= all*share/shares+sendBurst:
-			p.reason = Share
+			p.reason = UnderShare
 		default:
-			p.reason = Ahead
+			p.reason = OverShare
 		}
 	}
 }

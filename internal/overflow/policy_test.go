@@ -72,7 +72,7 @@ func TestPropertyPolicies(t *testing.T) {
 			if len(samples) > 0 && !slices.ContainsFunc(samples, open) {
 				t.Fatalf("%s: none of %d paths is open", c.Policy, len(samples))
 			}
-			silent := func(s Sample[int]) bool { return s.Silence > 0 && c.Reason(s.Path) != Alarm && open(s) }
+			silent := func(s Sample[int]) bool { return s.Silence > 0 && c.Reason(s.Path) != Failover && open(s) }
 			if policies[c.Policy].way != byNeed && slices.ContainsFunc(samples, silent) && slices.ContainsFunc(samples, func(s Sample[int]) bool { return !open(s) }) {
 				t.Fatalf("%s: an open path is silent, and another one rests", c.Policy)
 			}
