@@ -43,9 +43,9 @@ const (
 	windowRests = 2
 	// idleFor is how long the first path is not saturated, and carries everything, before the others rest.
 	idleFor = time.Second
-	// againAfter is the time within which a path that rests because it was not needed must not be needed
-	// again: otherwise it had blocked the first path, and did not help.
-	againAfter = time.Second
+	// againWithin: a path that is needed again so soon after it rested as not needed had blocked the first
+	// path, and did not help.
+	againWithin = time.Second
 	// measureOver is the time over which a rate is measured, recent the period for which a peak is kept.
 	measureOver = 200 * time.Millisecond
 	recent      = 2 * time.Second
@@ -56,26 +56,26 @@ const (
 	sendBurst = 64 << 10
 	// leastShare is the share of the rate of all open paths below which a path rests.
 	leastShare = 0.04
-	// better is the fraction of the first path's delay below which another one becomes first.
-	better = 0.8
-	// tries is the same for a path that has not carried data: what it carries decides soon.
-	tries = 0.9
+	// switchBelow is the fraction of the first path's delay below which another one becomes first.
+	switchBelow = 0.8
+	// tryBelow is the same for a path that has not carried data: what it carries decides soon.
+	tryBelow = 0.9
 	// exploreAfter is how long objects have saturated the first path before one of unknown rate is explored: it
-	// becomes first because of what its rate may be. explores is the fraction of the first path's delay below
+	// becomes first because of what its rate may be. exploreBelow is the fraction of the first path's delay below
 	// which its round-trip time must be, exploreQueue the multiple of its least round-trip time that ends the
 	// trial.
 	exploreAfter = 600 * time.Millisecond
-	explores     = 0.6
+	exploreBelow = 0.6
 	exploreQueue = 1.5
-	// worth is the fraction of the connection's rate before a path was opened below which the path rests
-	// again, hurts that below which it does at once.
-	worth = 0.97
-	hurts = 0.5
-	// streams is the fraction of what the open paths carry that the application of a stream writes at
+	// gainLeast is the fraction of the connection's rate before a path was opened below which the path rests
+	// again, harmBelow that below which it does at once.
+	gainLeast = 0.97
+	harmBelow = 0.5
+	// streamLeast is the fraction of what the open paths carry that the application of a stream writes at
 	// least: with less the paths soon have nothing to send.
-	streams = 0.5
-	// carries is the fraction of the first path's rate below which that path carries everything itself.
-	carries = 0.8
+	streamLeast = 0.5
+	// sufficeBelow is the fraction of the first path's rate below which that path carries everything itself.
+	sufficeBelow = 0.8
 )
 
 // Sample is the state of one path in a call of Update.
@@ -167,7 +167,7 @@ type Connection[K comparable] struct {
 	// Policy is how paths are chosen. It must not change.
 	Policy Policy
 	// Terms, if set, returns the terms of a path for the policy. Start is the time at which the connection
-	// began, on the clock of budgets.
+	// was established, on the clock of budgets.
 	Terms func(K) Terms
 	Start time.Duration
 
@@ -188,7 +188,7 @@ type Connection[K comparable] struct {
 	unsaturated   time.Duration // since when the first path alone would suffice
 	isUnsaturated bool
 	total         meter
-	doublings     int           // of row.idle
+	doublings     int           // of parameters.idle
 	objects       time.Duration // for how long objects have saturated all open paths
 	width         int           // number of open paths, with Cost
 	aged          time.Duration // when Ratio last halved path.carried
@@ -221,19 +221,19 @@ type path struct {
 	verdict Reason
 	rests   int
 	delay   float64 // seconds
-	// hoped is the delay, for a path that has not carried data at the rate of the first one or more: paths
-	// to one client often have their bottleneck in common.
-	hoped float64
+	// assumedDelay is delay or, for a path that has not carried data, its delay at the rate of the first one, if
+	// that is higher: paths to one client often have their bottleneck in common.
+	assumedDelay float64
 	// capacity is the rate in bytes/s that delay was computed with.
-	capacity float64
-	queued   time.Duration // until when the round-trip time includes a standing queue of this connection
-	flight   peak          // bytes in flight
-	used     bool          // the path carried data
-	explored bool          // it became first because of what its rate may be
-	slow     bool          // its own data has a queue, with explored
-	replaced bool          // the subflow is a new one that has carried none: delay stays that of the one before
-	growing  bool          // the rate is not known yet
-	bytes    int           // delivered since the last call of Update
+	capacity      float64
+	queued        time.Duration // until when the round-trip time includes a standing queue of this connection
+	flight        peak          // bytes in flight
+	used          bool          // the path carried data
+	explored      bool          // it became first because of what its rate may be
+	exploreFailed bool          // a queue has ended the exploration
+	replaced      bool          // the subflow is a new one that has carried none: delay stays that of the one before
+	growing       bool          // the rate is not known yet
+	bytes         int           // delivered since the last call of Update
 	// With Ratio, member is whether the path has a share, carried the bytes that were delivered, and given
 	// carried and what is queued or in flight.
 	member         bool
@@ -360,10 +360,10 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 		rtt = s.MinRTT // without the queue of this connection
 	}
 	rate := max(p.known(now), estimate(s), 1)
-	p.slow = false
+	p.exploreFailed = false
 	if p.explored && p.settled.value() == 0 {
 		rate = max(rate, p.dispersion(s.SRTT-s.MinRTT))
-		p.slow = float64(s.SRTT) > exploreQueue*float64(s.MinRTT)
+		p.exploreFailed = float64(s.SRTT) > exploreQueue*float64(s.MinRTT)
 	}
 	if p.remembers(now) {
 		rate = p.known(now)
@@ -377,9 +377,9 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 		delay = max(s.MinRTT.Seconds(), delay-p.flight.value()/rate)
 	}
 	p.delay, p.capacity = delay+sendBurst/rate, rate
-	p.hoped = p.delay
+	p.assumedDelay = p.delay
 	if p.used = p.used || s.busy(); p.unknown(now) && c.first != nil {
-		p.hoped = delay + sendBurst/max(rate, c.first.capacity)
+		p.assumedDelay = delay + sendBurst/max(rate, c.first.capacity)
 	}
 	p.growing = rtt == 0 || s.busy() && p.settled.value() == 0 && !p.remembers(now)
 }
@@ -455,13 +455,13 @@ func (p *path) dispersion(queue time.Duration) float64 {
 	return p.flight.value() / 2 / max(queue, time.Millisecond).Seconds()
 }
 
-// choose chooses the first path: the one with the shortest delay, unless the current one is nearly as good.
-func (c *Connection[K]) choose(now time.Duration, samples []Sample[K]) {
+// chooseFirst chooses the first path: the one with the shortest delay, unless the current one is nearly as good.
+func (c *Connection[K]) chooseFirst(now time.Duration, samples []Sample[K]) {
 	was := c.first
 	if was != nil && !was.present {
 		was = nil
 	}
-	if was != nil && now-c.since < changeAfter && !was.slow {
+	if was != nil && now-c.since < changeAfter && !was.exploreFailed {
 		return
 	}
 	best := was
@@ -470,8 +470,8 @@ func (c *Connection[K]) choose(now time.Duration, samples []Sample[K]) {
 		switch {
 		case best == nil,
 			now >= p.restsUntil && now < best.restsUntil,
-			p.hoped < c.ahead(now, p)*best.delay && !p.growing && (now >= p.restsUntil || was == nil && now < best.restsUntil) &&
-				(was == nil || p.capacity >= carries*c.load(was)):
+			p.assumedDelay < c.switchFraction(now, p)*best.delay && !p.growing && (now >= p.restsUntil || was == nil && now < best.restsUntil) &&
+				(was == nil || p.capacity >= sufficeBelow*c.load(was)):
 			best = p
 		case best == was && c.explores(now, p):
 			p.explored = true
@@ -501,15 +501,15 @@ func (c *Connection[K]) choose(now time.Duration, samples []Sample[K]) {
 func (c *Connection[K]) explores(now time.Duration, p *path) bool {
 	rate := c.first.known(now)
 	return c.objects >= exploreAfter && p.unknown(now) && p.minRTT > 0 && now >= p.restsUntil && rate > 0 &&
-		p.minRTT.Seconds() < explores*(c.first.minRTT.Seconds()+sendBurst/rate)
+		p.minRTT.Seconds() < exploreBelow*(c.first.minRTT.Seconds()+sendBurst/rate)
 }
 
-// ahead returns the fraction of the first path's delay below which another one becomes first.
-func (c *Connection[K]) ahead(now time.Duration, p *path) float64 {
+// switchFraction returns the fraction of the first path's delay below which another one becomes first.
+func (c *Connection[K]) switchFraction(now time.Duration, p *path) float64 {
 	if p.unknown(now) {
-		return policies[c.Policy].tries
+		return byPolicy[c.Policy].tryBelow
 	}
-	return policies[c.Policy].better
+	return byPolicy[c.Policy].switchBelow
 }
 
 // load returns the rate that the first path must carry: that of the connection, or more than the first path
@@ -563,7 +563,7 @@ func (p *path) rest(now time.Duration, why Reason) {
 // rest returns how long a path rests that did not help so many times before.
 func rest(before int) time.Duration { return min(restMost, restFirst<<min(before, 8)) }
 
-// judge makes open paths rest that do not help.
+// judge puts open paths at rest that do not help.
 func (c *Connection[K]) judge(now time.Duration, samples []Sample[K]) {
 	sum := 0.0 // the rate of all open paths
 	for i := range samples {
@@ -594,11 +594,11 @@ func (c *Connection[K]) judge(now time.Duration, samples []Sample[K]) {
 			why = Window
 		}
 		if least := max(blockedFor, blockedRoundTrips*s.MinRTT); blocked && s.busy() && now-c.blocked >= least &&
-			float64(c.blockedBytes) < hurts*p.rateBefore*(now-c.blocked).Seconds() {
+			float64(c.blockedBytes) < harmBelow*p.rateBefore*(now-c.blocked).Seconds() {
 			p.rest(now, why)
 			continue
 		}
-		if !p.tried && measured && !limited && s.busy() && c.total.since-measureOver >= p.opened && c.total.last < hurts*p.rateBefore {
+		if !p.tried && measured && !limited && s.busy() && c.total.since-measureOver >= p.opened && c.total.last < harmBelow*p.rateBefore {
 			p.rest(now, why)
 			continue
 		}
@@ -610,10 +610,10 @@ func (c *Connection[K]) judge(now time.Duration, samples []Sample[K]) {
 			p.rest(now, Slow)
 		case why == Window:
 			p.rest(now, Window)
-		case !p.tried && measured && c.total.last < worth*p.rateBefore:
+		case !p.tried && measured && c.total.last < gainLeast*p.rateBefore:
 			// While the first path is saturated, this one does not block it. And if the receive window
 			// allows much more, the application has less to send.
-			if !limited && (window == 0 || c.total.last > hurts*window/p.delay) {
+			if !limited && (window == 0 || c.total.last > harmBelow*window/p.delay) {
 				p.rest(now, NoGain)
 			}
 		case !p.tried && measured:
@@ -647,10 +647,10 @@ func (c *Connection[K]) readSource(needed bool) (Source, bool) {
 // catchesUp reports whether the open paths suffice for a stream and are only saturated by its backlog: during the
 // time of saturation the application did not have to wait, and wrote less than was delivered. If so, that time
 // starts again; it also does when slow start ended during it. For the end of a file nothing is written, so that it
-// is not taken for a stream. latest is the number of bytes delivered since the last call of Update: if it is 0, the
+// is not recognized as a stream. latest is the number of bytes delivered since the last call of Update: if it is 0, the
 // samples may be older than what the application has written.
-func (c *Connection[K]) catchesUp(now time.Duration, row *row, starts bool, latest int) bool {
-	s, ok := c.readSource(row.awaits)
+func (c *Connection[K]) catchesUp(now time.Duration, params *parameters, starts bool, latest int) bool {
+	s, ok := c.readSource(params.waitsBacklog)
 	switch {
 	case !ok || !c.hasSource || s.Full:
 		return false
@@ -658,17 +658,17 @@ func (c *Connection[K]) catchesUp(now time.Duration, row *row, starts bool, late
 		return true
 	}
 	written, carried := float64(s.Written-c.source.Written), float64(c.carried)
-	if written < streams*carried || written >= worth*carried && (starts || !c.started) {
+	if written < streamLeast*carried || written >= gainLeast*carried && (starts || !c.started) {
 		return false
 	}
 	c.saturated, c.source, c.carried, c.started = now, s, 0, starts
 	return true
 }
 
-// overflow opens the next path when all open ones have been saturated for long enough, and makes the others
-// rest when the first one carries everything.
-func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
-	row := &policies[c.Policy]
+// openBySaturation opens the next path when all open ones have been saturated for long enough, and puts the
+// others at rest when the first one carries everything.
+func (c *Connection[K]) openBySaturation(now time.Duration, samples []Sample[K]) {
+	params := &byPolicy[c.Policy]
 	saturated, starts, over, sum, longest, carried := true, false, false, 0.0, 0.0, 0
 	flight, firstFlight := 0, 0
 	unknown := false
@@ -682,7 +682,7 @@ func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 		unknown = unknown || p.unknown(now)
 		switch {
 		case p.reason.Open():
-			saturated = saturated && s.saturated() && !(row.outlasts && s.Idled)
+			saturated = saturated && s.saturated() && !(params.waitsDelay && s.Idled)
 			starts = starts || s.starts()
 			sum += rate
 			longest = max(longest, p.delay)
@@ -692,8 +692,8 @@ func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 		}
 		if p == c.first {
 			firstFlight = s.InFlight * s.Segment
-			over = row.outlasts && s.Idled
-			alone := !s.saturated() && (policies[c.Policy].free || c.total.last < carries*rate)
+			over = params.waitsDelay && s.Idled
+			alone := !s.saturated() && (byPolicy[c.Policy].ignoresLoad || c.total.last < sufficeBelow*rate)
 			if alone && !c.isUnsaturated {
 				c.unsaturated = now
 			}
@@ -701,10 +701,10 @@ func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 		}
 	}
 	// The kernel is asked what the application wrote only while there is a path to explore, or a stream to recognize.
-	explores := unknown && row.explores && c.objects < exploreAfter
+	explores := unknown && params.explores && c.objects < exploreAfter
 	if saturated && !c.isSaturated {
 		c.saturated = now
-		c.source, c.hasSource = c.readSource(row.awaits || explores)
+		c.source, c.hasSource = c.readSource(params.waitsBacklog || explores)
 		c.carried, c.started = 0, false
 	} else {
 		c.carried += carried
@@ -715,33 +715,33 @@ func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
 		}
 	}
 	c.isSaturated, c.started = saturated, c.started || starts
-	idle := row.idle << c.doublings
-	wait := row.saturated
-	if starts || row.judges && next != nil && !next.helped(now) && next.hoped >= better*c.first.delay {
-		wait = row.start
+	idle := params.idle << c.doublings
+	wait := params.wait
+	if starts || params.judges && next != nil && !next.helped(now) && next.assumedDelay >= switchBelow*c.first.delay {
+		wait = params.waitSlowStart
 	}
-	if row.outlasts && next != nil {
+	if params.waitsDelay && next != nil {
 		wait = max(wait, time.Duration(next.delay*float64(time.Second)))
 	}
 	worthwhile := func() bool {
 		if next.unknown(now) {
 			window := c.window.value()
-			return window == 0 || fits(window-float64(flight), float64(firstFlight), sum, next.hoped)
+			return window == 0 || fits(window-float64(flight), float64(firstFlight), sum, next.assumedDelay)
 		}
 		return nextRate == 0 || nextRate >= leastShare*sum &&
-			(!row.repays || repays(now-c.saturated, cmp.Or(next.minRTT, next.past.MinRTT), nextRate/(sum+nextRate), next.delay-longest))
+			(!params.repays || repays(now-c.saturated, cmp.Or(next.minRTT, next.past.MinRTT), nextRate/(sum+nextRate), next.delay-longest))
 	}
 	switch {
 	case saturated && now-c.saturated >= wait && next != nil && worthwhile():
-		if c.catchesUp(now, row, starts, carried) {
+		if c.catchesUp(now, params, starts, carried) {
 			return
 		}
-		if row.retries && next.reason == Unused && !next.tried && next.rateBefore > 0 && c.saturated-next.closed < againAfter {
+		if params.againIsNoGain && next.reason == Unused && !next.tried && next.rateBefore > 0 && c.saturated-next.closed < againWithin {
 			// The first path was not saturated because this one blocked it.
 			next.rest(now, NoGain)
 			return
 		}
-		if row.free && next.closed > 0 && now-next.closed < idle {
+		if params.ignoresLoad && next.closed > 0 && now-next.closed < idle {
 			c.doublings = min(c.doublings+1, mostDoublings)
 		} else {
 			c.doublings = 0

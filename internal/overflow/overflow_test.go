@@ -236,7 +236,7 @@ func TestWait(t *testing.T) {
 		"longer":           {Throughput, false, 50 * ms, helped, 520 * ms}, // 0.18 of the rate, and 81 ms of delay
 		"much longer":      {Throughput, false, 300 * ms, helped, 2120 * ms},
 		"longer, quick":    {Throughput, false, 200 * ms, Past{Rate: 45 * mbit, Left: time.Minute}, 600 * ms},
-		"longer, a stream": {Steady, false, 300 * ms, helped, soon},
+		"longer, a stream": {Steady, false, 300 * ms, helped, saturatedShort},
 		"slow start":       {Throughput, true, 50 * ms, helped, startFor},
 		"unknown":          {Throughput, false, 50 * ms, Past{}, startFor},
 		"unknown, longer":  {Throughput, false, 300 * ms, Past{}, startFor},
@@ -278,7 +278,7 @@ func TestStream(t *testing.T) {
 	}{
 		"stream":                {Throughput, time.Minute, 35 * mbit, 1e6, false, false, limited, 0, never},
 		"stream, next unknown":  {Throughput, 0, 36 * mbit, 1e6, false, false, limited, 0, never},
-		"stream, policy for it": {Steady, time.Minute, 35 * mbit, 1e6, false, false, limited, 0, soon},
+		"stream, policy for it": {Steady, time.Minute, 35 * mbit, 1e6, false, false, limited, 0, saturatedShort},
 		"not known":             {Throughput, time.Minute, 35 * mbit, 1e6, false, true, limited, 0, saturatedFor},
 		"bulk":                  {Throughput, time.Minute, 35 * mbit, 1e6, true, false, limited, 0, saturatedFor},
 		"bulk, next unknown":    {Throughput, 0, 35 * mbit, 1e6, true, false, limited, 0, startFor},

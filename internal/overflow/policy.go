@@ -26,39 +26,39 @@ const (
 	Ratio
 )
 
-// way is the algorithm of a policy.
-type way uint8
+// algorithm is how a policy decides which paths are open.
+type algorithm uint8
 
 const (
-	byNeed way = iota
+	bySaturation algorithm = iota
 	byRank
 	byShare
 )
 
-// row is a row of the table of policies.
-type row struct {
-	name string
-	way  way
-	// better is the fraction of the first path's delay below which another one becomes first.
-	better float64
-	// tries is the same for a path that has not carried data: what it carries decides soon.
-	tries float64
-	// saturated is how long all open paths are saturated before the next one is opened, start that time
+// parameters are those of a policy.
+type parameters struct {
+	name      string
+	algorithm algorithm
+	// switchBelow is the fraction of the first path's delay below which another one becomes first.
+	switchBelow float64
+	// tryBelow is the same for a path that has not carried data: what it carries decides soon.
+	tryBelow float64
+	// wait is how long all open paths are saturated before the next one is opened, waitSlowStart that time
 	// while one of them is in slow start, and idle how long the first path is not saturated before the
 	// others rest.
-	saturated, start, idle time.Duration
-	// outlasts: the next path opens only after a time of saturation, without a pause, that is as long as its
+	wait, waitSlowStart, idle time.Duration
+	// waitsDelay: the next path opens only after a time of saturation, without a pause, that is as long as its
 	// own delay.
-	outlasts bool
-	// free: the other paths rest whatever they carry once the first one is not saturated. idle doubles when the
-	// next path is needed again within it.
-	free bool
-	// awaits: no path opens while a stream catches up with its backlog.
-	awaits bool
+	waitsDelay bool
+	// ignoresLoad: the other paths rest whatever they carry once the first one is not saturated. idle doubles
+	// when the next path is needed again within it.
+	ignoresLoad bool
+	// waitsBacklog: no path opens while a stream catches up with its backlog.
+	waitsBacklog bool
 	// judges: paths that do not help rest.
 	judges bool
-	// retries: a path that is needed again within againAfter did not help.
-	retries bool
+	// againIsNoGain: a path that is needed again within againWithin did not help.
+	againIsNoGain bool
 	// explores: a path of unknown rate becomes first if objects might arrive sooner over it.
 	explores bool
 	// repays: a longer path of known rate opens only for transfers that it shortens.
@@ -66,10 +66,10 @@ type row struct {
 }
 
 const (
-	// soon is the time of saturation of policies whose data should not wait: two intervals.
-	soon = 2 * Interval
-	// steadyBetter and steadyIdle are those of Steady: each change of paths reorders data.
-	steadyBetter = 0.5
+	// saturatedShort replaces saturatedFor and startFor in policies whose data should not wait.
+	saturatedShort = 2 * Interval
+	// steadySwitch and steadyIdle are those of Steady: each change of paths reorders data.
+	steadySwitch = 0.5
 	steadyIdle   = 5 * time.Second
 	// mostDoublings bounds those of idle.
 	mostDoublings = 6
@@ -79,18 +79,29 @@ const (
 	budgetFor = time.Second
 )
 
-// policies are all policies.
-var policies = [...]row{
-	Throughput: {name: "throughput", way: byNeed, better: better, tries: tries, saturated: saturatedFor, start: startFor, idle: idleFor, awaits: true, judges: true, retries: true, repays: true, explores: true},
-	Latency:    {name: "latency", way: byNeed, better: better, tries: tries, saturated: soon, start: soon, idle: Interval, outlasts: true, free: true, judges: true, explores: true},
-	Steady:     {name: "steady", way: byNeed, better: steadyBetter, tries: steadyBetter, saturated: soon, start: startFor, idle: steadyIdle, free: true},
-	Cost:       {name: "cost", way: byRank, saturated: soon, start: startFor},
-	Ratio:      {name: "ratio", way: byShare},
+// byPolicy has the parameters of all policies.
+var byPolicy = [...]parameters{
+	Throughput: {
+		name: "throughput", algorithm: bySaturation, switchBelow: switchBelow, tryBelow: tryBelow,
+		wait: saturatedFor, waitSlowStart: startFor, idle: idleFor,
+		waitsBacklog: true, judges: true, againIsNoGain: true, repays: true, explores: true,
+	},
+	Latency: {
+		name: "latency", algorithm: bySaturation, switchBelow: switchBelow, tryBelow: tryBelow,
+		wait: saturatedShort, waitSlowStart: saturatedShort, idle: Interval,
+		waitsDelay: true, ignoresLoad: true, judges: true, explores: true,
+	},
+	Steady: {
+		name: "steady", algorithm: bySaturation, switchBelow: steadySwitch, tryBelow: steadySwitch,
+		wait: saturatedShort, waitSlowStart: startFor, idle: steadyIdle, ignoresLoad: true,
+	},
+	Cost:  {name: "cost", algorithm: byRank, wait: saturatedShort, waitSlowStart: startFor},
+	Ratio: {name: "ratio", algorithm: byShare},
 }
 
 // PolicyNames returns the names of all policies.
 func PolicyNames() (names []string) {
-	for _, r := range policies {
+	for _, r := range byPolicy {
 		names = append(names, r.name)
 	}
 	return names
@@ -103,17 +114,17 @@ func PolicyNamed(name string) (Policy, bool) {
 }
 
 func (p Policy) String() string {
-	if int(p) < len(policies) {
-		return policies[p].name
+	if int(p) < len(byPolicy) {
+		return byPolicy[p].name
 	}
 	return fmt.Sprintf("policy %d", uint8(p))
 }
 
 // Ranks reports whether a policy needs the ranks and budgets of Terms, Shares whether it needs shares.
-func (p Policy) Ranks() bool { return policies[p].way == byRank }
+func (p Policy) Ranks() bool { return byPolicy[p].algorithm == byRank }
 
 // Shares is documented with Ranks.
-func (p Policy) Shares() bool { return policies[p].way == byShare }
+func (p Policy) Shares() bool { return byPolicy[p].algorithm == byShare }
 
 // Terms are the parameters of a path for a policy. The zero value is that of a path which is not listed: it
 // carries data only when no listed one can.
@@ -127,7 +138,7 @@ type Terms struct {
 	Share float64
 }
 
-// Budget limits what paths carry: a token bucket. Connections may share one if their Start is on the same
+// Budget is a token bucket that limits what paths carry. Connections may share one if their Start is on the same
 // clock. It is not safe for concurrent use.
 type Budget struct {
 	rate, left float64 // bytes/s, bytes
@@ -157,22 +168,22 @@ func (b *Budget) take(now time.Duration, bytes int) {
 
 // decide chooses the open paths.
 func (c *Connection[K]) decide(now time.Duration, samples []Sample[K]) {
-	switch policies[c.Policy].way {
-	case byNeed:
-		c.choose(now, samples)
+	switch byPolicy[c.Policy].algorithm {
+	case bySaturation:
+		c.chooseFirst(now, samples)
 		if !c.failover(now, samples) {
-			if policies[c.Policy].judges {
+			if byPolicy[c.Policy].judges {
 				c.judge(now, samples)
 			} else {
 				c.measureAll(now, samples)
 			}
-			c.overflow(now, samples)
+			c.openBySaturation(now, samples)
 		}
 	case byRank:
-		c.rank(now, samples)
+		c.openByRank(now, samples)
 		c.failoverAny(samples)
 	case byShare:
-		c.divide(now, samples)
+		c.openByShare(now, samples)
 		c.failoverAny(samples)
 	}
 }
@@ -213,8 +224,8 @@ type ranked[K comparable] struct {
 	terms  Terms
 }
 
-// rank opens paths in the order of their ranks.
-func (c *Connection[K]) rank(now time.Duration, samples []Sample[K]) {
+// openByRank opens paths in the order of their ranks.
+func (c *Connection[K]) openByRank(now time.Duration, samples []Sample[K]) {
 	var able, spent []ranked[K]
 	for i := range samples {
 		s := &samples[i]
@@ -247,7 +258,7 @@ func (c *Connection[K]) rank(now time.Duration, samples []Sample[K]) {
 		return 1
 	})
 	c.width = min(max(c.width, 1), len(able))
-	row := &policies[c.Policy]
+	params := &byPolicy[c.Policy]
 	saturated, needed, starts := true, true, false
 	for i, r := range able[:c.width] {
 		saturated = saturated && r.sample.saturated()
@@ -258,9 +269,9 @@ func (c *Connection[K]) rank(now time.Duration, samples []Sample[K]) {
 		c.saturated = now
 	}
 	c.isSaturated = saturated
-	wait := row.saturated
+	wait := params.wait
 	if starts {
-		wait = row.start
+		wait = params.waitSlowStart
 	}
 	switch {
 	case saturated && now-c.saturated >= wait && c.width < len(able):
@@ -282,8 +293,8 @@ func (c *Connection[K]) rank(now time.Duration, samples []Sample[K]) {
 	}
 }
 
-// divide opens the paths that have carried no more than their shares.
-func (c *Connection[K]) divide(now time.Duration, samples []Sample[K]) {
+// openByShare opens the paths that have carried no more than their shares.
+func (c *Connection[K]) openByShare(now time.Duration, samples []Sample[K]) {
 	shares, members := 0.0, 0
 	again := false
 	for i := range samples {

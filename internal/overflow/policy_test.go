@@ -40,7 +40,7 @@ func ordered(ranks []int, budgets ...float64) func(int) Terms {
 // one is silent.
 func TestPropertyPolicies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := Connection[int]{Policy: Policy(rapid.IntRange(0, len(policies)-1).Draw(t, "policy"))}
+		c := Connection[int]{Policy: Policy(rapid.IntRange(0, len(byPolicy)-1).Draw(t, "policy"))}
 		terms := make([]Terms, 4)
 		for i := range terms {
 			terms[i] = Terms{Listed: rapid.Bool().Draw(t, "listed"), Rank: i, Share: rapid.Float64Range(0, 5).Draw(t, "share")}
@@ -73,7 +73,7 @@ func TestPropertyPolicies(t *testing.T) {
 				t.Fatalf("%s: none of %d paths is open", c.Policy, len(samples))
 			}
 			silent := func(s Sample[int]) bool { return s.Silence > 0 && c.Reason(s.Path) != Failover && open(s) }
-			if policies[c.Policy].way != byNeed && slices.ContainsFunc(samples, silent) && slices.ContainsFunc(samples, func(s Sample[int]) bool { return !open(s) }) {
+			if byPolicy[c.Policy].algorithm != bySaturation && slices.ContainsFunc(samples, silent) && slices.ContainsFunc(samples, func(s Sample[int]) bool { return !open(s) }) {
 				t.Fatalf("%s: an open path is silent, and another one rests", c.Policy)
 			}
 		}
