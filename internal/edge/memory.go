@@ -51,7 +51,7 @@ func (m *memory) read(now time.Time) *overflow.Memory {
 		err = paths.Load(now, text)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		m.log.Warn("read what is remembered of paths failed", "file", m.file, "err", err)
+		m.log.Warn("read memory of paths failed", "file", m.file, "err", err)
 	}
 	return &paths
 }
@@ -93,7 +93,7 @@ func (m *memory) close() {
 func (m *memory) write(entries []overflow.Entry) {
 	err := replaceFile(m.file, entries)
 	if err != nil && !m.failed {
-		m.log.Warn("write what is remembered of paths failed; it will be lost at a restart", "err", err)
+		m.log.Warn("write memory of paths failed; what is not written is lost at a restart", "err", err)
 	}
 	m.failed = err != nil
 }

@@ -80,7 +80,7 @@ func TestHostileMemory(t *testing.T) {
 		m := newMemory(file, slog.New(slog.NewTextHandler(&log, nil)))
 		got := m.read(time.Now())
 		m.close()
-		if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "remembered of paths failed") || got.Len() > 0 {
+		if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "memory of paths failed") || got.Len() > 0 {
 			t.Errorf("%s: %d paths, logged %d lines: %s", name, got.Len(), n, &log)
 		}
 	}

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// rememberFor is how long what was learned of a path counts.
+	// rememberFor is how long what was learned of a path is used.
 	rememberFor = 10 * time.Minute
 	// MaxEntries bounds a Memory; the oldest entries are removed first.
 	MaxEntries = 16384
 	// MaxMemorySize bounds the encoding of a Memory in bytes.
 	MaxMemorySize = 400 * MaxEntries
 
-	// The bounds of valid entries: 8 bit/s to 10 Tbit/s, a minute, and more rests than make a difference.
+	// The bounds of valid entries: 8 bit/s to 10 Tbit/s, a minute, and more rests than lengthen a rest.
 	leastRate, mostRate = 1, 10e12 / 8
 	mostRTT             = time.Minute
 	mostRests           = 64
@@ -76,17 +76,17 @@ type Entry struct {
 func (e *Entry) check(now time.Time) error {
 	switch {
 	case !e.Peer.IsValid() || !e.Client.IsValid() || KeyOf(e.Peer, e.Client.Addr()) != e.Key:
-		return fmt.Errorf("no path of a peer %q and a client %q", e.Peer, e.Client)
+		return fmt.Errorf("invalid path from peer %q to client %q", e.Peer, e.Client)
 	case e.Learned.After(now):
 		return fmt.Errorf("learned in the future, at %s", e.Learned)
 	case e.Rate != 0 && !(e.Rate >= leastRate && e.Rate <= mostRate):
-		return fmt.Errorf("a rate of %g bytes/s", e.Rate)
+		return fmt.Errorf("invalid rate of %g bytes/s", e.Rate)
 	case e.MinRTT < 0 || e.MinRTT > mostRTT:
-		return fmt.Errorf("a round-trip time of %s", e.MinRTT)
+		return fmt.Errorf("invalid round-trip time of %s", e.MinRTT)
 	case e.Verdict.Open() || e.Verdict > Stalled:
-		return fmt.Errorf("a verdict %q", e.Verdict)
+		return fmt.Errorf("invalid verdict %q", e.Verdict)
 	case e.Rests < 0 || e.Rests > mostRests || e.RestUntil.Sub(e.Learned) > restMost:
-		return fmt.Errorf("%d rests, until %s", e.Rests, e.RestUntil)
+		return fmt.Errorf("invalid rest: %d in a row, until %s", e.Rests, e.RestUntil)
 	}
 	return nil
 }
@@ -191,8 +191,8 @@ type encoding struct {
 // Encode returns entries as Load accepts them.
 func Encode(entries []Entry) ([]byte, error) { return json.Marshal(encoding{1, entries}) }
 
-// Load adds what a previous instance learned. Entries that cannot have been learned are left out, and the
-// error has their number and the reason of the first. Any other error means that nothing was added.
+// Load adds what a previous instance learned. Invalid entries are ignored, and the error has their
+// number and what is wrong with the first. Any other error means that nothing was added.
 func (m *Memory) Load(now time.Time, text []byte) error {
 	var read encoding
 	if len(text) > MaxMemorySize {
@@ -206,19 +206,19 @@ func (m *Memory) Load(now time.Time, text []byte) error {
 	}
 	slices.SortStableFunc(read.Paths, func(a, b Entry) int { return a.Learned.Compare(b.Learned) })
 	var first error
-	refused := 0
+	invalid := 0
 	for i := range read.Paths {
 		e := &read.Paths[i]
 		if err := e.check(now); err != nil {
 			first = cmp.Or(first, err)
-			refused++
+			invalid++
 			continue
 		}
 		m.put(e)
 	}
 	m.expire(now)
 	if first != nil {
-		return fmt.Errorf("%d of %d paths left out: %w", refused, len(read.Paths), first)
+		return fmt.Errorf("ignored %d of %d paths: %w", invalid, len(read.Paths), first)
 	}
 	return nil
 }
