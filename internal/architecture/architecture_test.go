@@ -94,7 +94,7 @@ var layerOf = map[string]layer{
 	"internal/sched":       models,
 	"internal/shape":       models,
 	"internal/repair":      models,
-	"internal/judge":       models,
+	"internal/pathset":     models,
 	"internal/overflow":    models,
 	"internal/quality":     models,
 	"internal/policy":      models,

@@ -34,7 +34,7 @@ const (
 // shorter path then wait for those on the home, so that the path is taken to be as long.
 // No path is the home that costs more than the one where packets arrive first.
 //
-// Which paths rest is decided above, by what all of them together achieve (package judge).
+// Package pathset decides which paths rest, by the rates of sets of paths.
 type auto struct {
 	dq
 	costlier bool

@@ -123,7 +123,7 @@ func (r *peer) advance(now time.Duration, b *batch) time.Duration {
 	if r.outdated {
 		r.refresh()
 	}
-	r.weigh(now)
+	r.selectPaths(now)
 	due = min(due, r.repeat(b, k, now))
 	b.flush()
 	return due
@@ -601,8 +601,8 @@ func (r *peer) reported(k *keys, v tunnel.Report, sent uint32, now time.Duration
 	}
 	more := l.loss.AddReport(v.Next, v.Lost)
 	l.lost += more
-	r.weighing.lost += more
-	r.weighing.late = max(r.weighing.late, v.Late)
+	r.selection.lost += more
+	r.selection.late = max(r.selection.late, v.Late)
 	// A gateway that was restarted begins with 0, and the other one has counted what was sent before.
 	grown := uint64(0)
 	if l.reported && v.Bytes > l.reportedBytes {

@@ -360,7 +360,7 @@ func TestFewOfManyPaths(t *testing.T) {
 		for _, l := range logs {
 			l.mu.Lock()
 			for message, c := range l.count {
-				if message != "paths of auto" { // those are of the traffic
+				if message != "auto selects paths" { // those are of the traffic
 					n += c
 				}
 			}

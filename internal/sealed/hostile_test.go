@@ -106,7 +106,7 @@ func TestReportsThatLie(t *testing.T) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.reported(k, v, uint32(now/time.Microsecond), now)
-		r.weigh(now)
+		r.selectPaths(now)
 	}
 	for i := range 200 {
 		now := time.Duration(i+1) * 50 * time.Millisecond

@@ -67,7 +67,7 @@ type peer struct {
 	signals       shape.Signals // of the queues in front of paths
 	rules         []rule
 	fallback      rule // packets without a rule
-	weighing      weighing
+	selection     selection
 	mtu           int // largest packet that all usable links carry
 	nextProbe     uint32
 	scratch       []byte          // for records
@@ -405,7 +405,7 @@ func (r *peer) refresh() {
 			r.links[i].queue.SetRTT(r.links[i].rtt.SRTT)
 		}
 	}
-	r.weighing.version++
+	r.selection.version++
 	r.mtu = max(r.mtu, baseMTU)
 	r.clamp.Store(int32(r.mtu))
 	r.reportMeasured()
@@ -666,7 +666,7 @@ func (r *peer) status(now time.Duration) (s plane.PeerStatus, relays []plane.Rel
 			ls.Reason = r.asking.reason
 		}
 		if i < len(r.paths) && r.paths[i].Usable {
-			if d := &r.weighing.decision; r.paths[i].Resting {
+			if d := &r.selection.decision; r.paths[i].Resting {
 				ls.Resting = d.Explain(names)
 			}
 			ls.Delay, ls.Queue = r.paths[i].Delay-shortest, r.queues.Wait(i, now)
@@ -681,7 +681,7 @@ func (r *peer) status(now time.Duration) (s plane.PeerStatus, relays []plane.Rel
 		u := &r.rules[i]
 		st := plane.RuleStatus{Rule: i, Discipline: u.discipline.String(), Sent: u.sent, Copies: u.copies}
 		if u.discipline.Name == plane.Auto && s.Up {
-			st.Because = r.weighing.decision.Explain(names)
+			st.Because = r.selection.decision.Explain(names)
 		}
 		for j := range r.links {
 			if u.used.Has(j) && r.links[j].line != nil {

@@ -174,7 +174,7 @@ func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 	for i := range f.Len() {
 		length += f.PacketLen(i)
 	}
-	r.weighing.sent(&h, head, f.Len(), length)
+	r.selection.sent(&h, head, f.Len(), length)
 	much := bulk(&h, head, ack, f.Len(), length)
 	for i := range f.Len() {
 		n := f.PacketLen(i)
@@ -235,7 +235,7 @@ func (r *peer) transmit(b *batch, buf []byte, lane uint8, bulk bool, h *parsed, 
 			r.queues.Set(i, now, l.queue.WaitOf(now, uint32(lane)))
 		}
 	}
-	set := u.scheduler.Next(r.paths, sched.Segment{Now: now, Size: wire, Window: 1 << 30, Flow: h.flow, Bulk: bulk, Version: r.weighing.version})
+	set := u.scheduler.Next(r.paths, sched.Segment{Now: now, Size: wire, Window: 1 << 30, Flow: h.flow, Bulk: bulk, Version: r.selection.version})
 	if set == 0 {
 		r.plane.counts.drop(dropNoPath, 1)
 		return
@@ -263,7 +263,7 @@ func (r *peer) transmit(b *batch, buf []byte, lane uint8, bulk bool, h *parsed, 
 		}
 		if taken++; taken > 1 {
 			u.copies++
-			r.weighing.copied += uint64(wire)
+			r.selection.copied += uint64(wire)
 		}
 		u.used |= sched.One(i)
 	}

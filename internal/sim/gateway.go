@@ -69,21 +69,21 @@ type GatewayResult struct {
 // carrier is a tunnel in one direction.
 type carrier struct {
 	*Gateway
-	id       int32
-	source   int32 // of events
-	routes   []uint32
-	back     []uint32
-	replies  bool
-	schedule sched.Scheduler
-	queues   sched.Queues
-	signals  shape.Signals
-	paths    []sched.Path
-	lines    []sending
-	number   tunnel.Numbering
-	inner    []packet // by number
-	result   GatewayResult
-	sampled  []uint64
-	weigh    weighing
+	id        int32
+	source    int32 // of events
+	routes    []uint32
+	back      []uint32
+	replies   bool
+	schedule  sched.Scheduler
+	queues    sched.Queues
+	signals   shape.Signals
+	paths     []sched.Path
+	lines     []sending
+	number    tunnel.Numbering
+	inner     []packet // by number
+	result    GatewayResult
+	sampled   []uint64
+	selection selection
 
 	// The receiving end.
 	receiver *reseq.Receiver[uint32]
@@ -158,7 +158,7 @@ func (s *Sim) carry(g *Gateway, paths []Path, reverse bool) (uint32, error) {
 		name = "best"
 	}
 	var err error
-	t.weigh.auto = name == "auto"
+	t.selection.auto = name == "auto"
 	if t.schedule, err = sched.New(name, sched.Options{Queues: &t.queues}); err != nil {
 		return 0, err
 	}
@@ -224,7 +224,7 @@ func (s *Sim) slowest(links []int) unit.Bandwidth {
 // send sends a packet through the tunnel.
 func (t *carrier) send(s *Sim, p *packet, size int32) {
 	size += int32(t.Overhead)
-	t.weigh.sent(p)
+	t.selection.sent(p)
 	set := t.schedule.Next(t.paths, sched.Segment{Now: s.now, Size: int(size), Bulk: p.kind == data || p.kind == synACK || p.kind == established})
 	if set == 0 {
 		t.result.Unsent++
@@ -288,7 +288,7 @@ func (t *carrier) transmit(s *Sim, i int, e queued, wait time.Duration) {
 		sack: [maxBlocks]span{{start: uint32(i)}},
 	}
 	t.count(i, e.size)
-	if l.queue != nil && t.weigh.auto && !e.copied {
+	if l.queue != nil && t.selection.auto && !e.copied {
 		l.kept.Put(s.now, uint64(l.number), sent{q, e.size})
 	}
 	s.launch(&q, e.size)
@@ -418,7 +418,7 @@ func (t *carrier) requested(s *Sim, p *packet) {
 func (t *carrier) rescue(s *Sim, i int) {
 	l := &t.lines[i]
 	to := sched.First(t.paths, i)
-	if to < 0 || !t.weigh.auto || l.queue == nil || t.lines[to].queue == nil {
+	if to < 0 || !t.selection.auto || l.queue == nil || t.lines[to].queue == nil {
 		return
 	}
 	move := func(e queued) {
@@ -588,19 +588,19 @@ func (t *carrier) replied(s *Sim, p *packet) {
 	l.probed = 0
 	l.reported = max(l.reported, p.window)
 	if l.alive.Answered() {
-		t.weigh.losses[p.blocks].Restart(uint64(l.number))
+		t.selection.losses[p.blocks].Restart(uint64(l.number))
 	}
 	path.Usable = path.Usable || l.alive.Alive()
 	standing := time.Duration(p.sack[2].end) * time.Microsecond
 	if l.queue != nil {
 		l.capacity.AddReport(s.now, s.now, t.result.SentBytes[p.blocks], uint64(p.sack[1].start)<<32|uint64(p.sack[1].end), l.queue.Wait(s.now) > waiting,
-			quality.Delays{RTT: l.rtt.SRTT, Standing: standing, Jitter: path.Jitter, Loss: t.weigh.losses[p.blocks].Share})
+			quality.Delays{RTT: l.rtt.SRTT, Standing: standing, Jitter: path.Jitter, Loss: t.selection.losses[p.blocks].Share})
 		l.congested = l.capacity.Exhausted() && quality.Congested(standing, path.Jitter)
 		path.Rate = l.capacity.Value()
 		l.queue.Set(l.capacity.Pace())
 	}
-	t.weigh.path(t, int(p.blocks), p.window, p.window-min(p.seq, p.window))
-	t.weigh.look(s.now, t)
+	t.selection.addReply(t, int(p.blocks), p.window, p.window-min(p.seq, p.window))
+	t.selection.selectPaths(s.now, t)
 	t.target()
 }
 

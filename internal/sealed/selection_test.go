@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/judge"
+	"github.com/tabane/tabane/internal/pathset"
 	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/sched"
 	"github.com/tabane/tabane/internal/session"
@@ -30,14 +30,14 @@ func TestHarmfulPathRests(t *testing.T) {
 		bytes := uint64(20_000_000 / 8 / 20) // in 50 ms
 		if !r.paths[1].Resting {
 			bytes /= 10
-			r.weighing.lost++
-			r.weighing.elastic++
+			r.selection.lost++
+			r.selection.elastic++
 		} else if rested == 0 {
 			rested = now
 		}
 		r.links[0].report.Bytes += 2 * bytes
-		r.weighing.copied += bytes
-		r.weigh(now)
+		r.selection.copied += bytes
+		r.selectPaths(now)
 	}
 	if rested == 0 || rested > 5*time.Second {
 		t.Fatalf("the second path rests after %v", rested)
@@ -45,7 +45,7 @@ func TestHarmfulPathRests(t *testing.T) {
 	if r.paths[0].Resting {
 		t.Error("the first path rests, too")
 	}
-	if d := r.weighing.decision; d.Reason != judge.Better || d.Against > 3*unit.MbitPerSecond || d.Rate < 19*unit.MbitPerSecond || d.Rate > 21*unit.MbitPerSecond {
+	if d := r.selection.decision; d.Reason != pathset.Better || d.Against > 3*unit.MbitPerSecond || d.Rate < 19*unit.MbitPerSecond || d.Rate > 21*unit.MbitPerSecond {
 		t.Errorf("%+v: %s", d, d.Explain(nil))
 	}
 	for _, name := range []string{plane.Auto, "dq"} {
@@ -55,7 +55,7 @@ func TestHarmfulPathRests(t *testing.T) {
 		}
 		var used sched.Set
 		for range 100 {
-			used |= u.Next(r.paths, sched.Segment{Now: time.Minute, Size: 1400, Version: r.weighing.version})
+			used |= u.Next(r.paths, sched.Segment{Now: time.Minute, Size: 1400, Version: r.selection.version})
 		}
 		if alone := used == sched.One(0); alone != (name == plane.Auto) {
 			t.Errorf("%s sends over %b", name, used)
@@ -91,8 +91,8 @@ func TestReorderingIsNotLoss(t *testing.T) {
 		k.counters[0] += 100
 		r.reported(k, tunnel.Report{Next: uint64(100 * (i + 1)), Lost: missing}, uint32(i), time.Duration(i)*time.Millisecond)
 	}
-	if l := &r.links[0]; r.weighing.lost != 5 || l.loss.Lost != 5 || l.loss.Sent != 99_800 {
-		t.Errorf("of %d packets %d were lost, and %d for the judge; want 5: as many as two reports have", l.loss.Sent, l.loss.Lost, r.weighing.lost)
+	if l := &r.links[0]; r.selection.lost != 5 || l.loss.Lost != 5 || l.loss.Sent != 99_800 {
+		t.Errorf("of %d packets %d were lost, and %d for the selection; want 5: as many as two reports have", l.loss.Sent, l.loss.Lost, r.selection.lost)
 	}
 }
 
@@ -137,7 +137,7 @@ func packet(protocol uint8, port uint16, seq uint32, flags byte, payload int) []
 // acknowledgments, first transmissions and small datagrams do not.
 func TestElastic(t *testing.T) {
 	first := uint32(math.MaxUint32 - 2000) // the numbers wrap
-	var w weighing
+	var w selection
 	for _, tt := range []struct {
 		name string
 		b    []byte

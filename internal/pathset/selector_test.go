@@ -1,4 +1,4 @@
-package judge
+package pathset
 
 import (
 	"fmt"
@@ -25,17 +25,17 @@ func good(rates ...unit.Bandwidth) []Path {
 	return paths
 }
 
-// net is a network in which each set of paths brings a rate.
+// net is a network in which each set of paths carries some rate.
 type net struct {
 	paths []Path
-	// brings returns what a set carries, and whether it loses or reorders packets.
-	brings func(now time.Duration, s Set) (unit.Bandwidth, bool)
+	// carries returns what a set carries, and whether it loses or reorders packets.
+	carries func(now time.Duration, s Set) (unit.Bandwidth, bool)
 	// offered is what there is to send, 0 for as much as goes.
 	offered unit.Bandwidth
 }
 
-// run lets a judge decide for a time, and returns its decisions and the mean rate.
-func (n *net) run(j *Judge, from, to time.Duration) (list []Decision, mean unit.Bandwidth) {
+// run has a selector decide for a time, and returns its decisions and the mean rate.
+func (n *net) run(j *Selector, from, to time.Duration) (list []Decision, mean unit.Bandwidth) {
 	last := j.Decision()
 	use := last.Use
 	if last == (Decision{}) { // traffic has begun before
@@ -43,7 +43,7 @@ func (n *net) run(j *Judge, from, to time.Duration) (list []Decision, mean unit.
 	}
 	total, windows := unit.Bandwidth(0), unit.Bandwidth(0)
 	for now := from + Length; now <= to; now += Length {
-		rate, harmed := n.brings(now, use)
+		rate, harmed := n.carries(now, use)
 		busy := n.offered == 0 || n.offered > rate
 		if !busy {
 			rate = n.offered
@@ -52,7 +52,7 @@ func (n *net) run(j *Judge, from, to time.Duration) (list []Decision, mean unit.
 		if harmed {
 			w.Lost, w.Elastic = 10, 10
 		}
-		d := j.Window(now, n.paths, w)
+		d := j.Update(now, n.paths, w)
 		use = d.Use
 		if d != last {
 			last = d
@@ -76,55 +76,55 @@ func reasons(list []Decision) string {
 	return b.String()
 }
 
-func TestJudge(t *testing.T) {
+func TestSelector(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		net  net
 		// want is the decisions of 30 s.
 		want string
 	}{
-		{"clean paths are never tried alone", net{paths: good(20*mbit, 20*mbit), brings: func(_ time.Duration, s Set) (unit.Bandwidth, bool) {
+		{"clean paths are never tried alone", net{paths: good(20*mbit, 20*mbit), carries: func(_ time.Duration, s Set) (unit.Bandwidth, bool) {
 			return unit.Bandwidth(s.Len()) * 19 * mbit, false
 		}}, "0.5:begin:11"},
-		{"nor is a path while the sum reaches 0.95 of it", net{paths: good(20*mbit, 20*mbit), brings: func(_ time.Duration, s Set) (unit.Bandwidth, bool) {
+		{"nor is a path while the sum reaches 0.95 of it", net{paths: good(20*mbit, 20*mbit), carries: func(_ time.Duration, s Set) (unit.Bandwidth, bool) {
 			return 19 * mbit, true
 		}}, "0.5:begin:11"},
-		// 0.5 s are ignored at first and after each change; five windows are judged.
-		{"a second path that harms rests 5, 10, .. s", net{paths: good(20*mbit, 10*mbit), brings: func(_ time.Duration, s Set) (unit.Bandwidth, bool) {
+		// 0.5 s are ignored at first and after each change; five windows are compared.
+		{"a second path that harms rests 5, 10, .. s", net{paths: good(20*mbit, 10*mbit), carries: func(_ time.Duration, s Set) (unit.Bandwidth, bool) {
 			return map[Set]unit.Bandwidth{0b11: 8 * mbit, 0b01: 19 * mbit, 0b10: 9 * mbit}[s], s == 0b11
 		}}, "0.5:begin:11 3:below:1 6:better:1 11:again:11 14:worse:1 24:again:11 27:worse:1"},
-		{"at once where it collapses", net{paths: good(20*mbit, 10*mbit), brings: func(_ time.Duration, s Set) (unit.Bandwidth, bool) {
+		{"at once where it collapses", net{paths: good(20*mbit, 10*mbit), carries: func(_ time.Duration, s Set) (unit.Bandwidth, bool) {
 			return map[Set]unit.Bandwidth{0b11: 1 * mbit, 0b01: 19 * mbit, 0b10: 9 * mbit}[s], s == 0b11
 		}}, "0.5:begin:11 1.5:below:1 4.5:better:1 9.5:again:11 11:collapsed:1 21:again:11 22.5:collapsed:1"},
-		{"loss on both paths: one alone is worse", net{paths: good(20*mbit, 10*mbit), brings: func(_ time.Duration, s Set) (unit.Bandwidth, bool) {
+		{"loss on both paths: one alone is worse", net{paths: good(20*mbit, 10*mbit), carries: func(_ time.Duration, s Set) (unit.Bandwidth, bool) {
 			return unit.Bandwidth(s.Len()) * 2 * mbit, true
 		}}, "0.5:begin:11 1.5:below:1 4.5:worse:11 9.5:below:10 12.5:worse:11"},
-		{"little to send", net{paths: good(20*mbit, 20*mbit), offered: 3 * mbit, brings: func(_ time.Duration, s Set) (unit.Bandwidth, bool) {
+		{"little to send", net{paths: good(20*mbit, 20*mbit), offered: 3 * mbit, carries: func(_ time.Duration, s Set) (unit.Bandwidth, bool) {
 			return 40 * mbit, false
 		}}, "0.5:begin:11"},
-		{"a rate that still grows", net{paths: good(20*mbit, 20*mbit), brings: func(now time.Duration, s Set) (unit.Bandwidth, bool) {
+		{"a rate that still grows", net{paths: good(20*mbit, 20*mbit), carries: func(now time.Duration, s Set) (unit.Bandwidth, bool) {
 			return min(unit.Bandwidth(now/Length)*4*mbit, 38*mbit), true
 		}}, "0.5:begin:11"},
-		{"of three paths two are good", net{paths: []Path{{Usable: true, Rate: 20 * mbit}, {Usable: true, Rate: 20 * mbit}, {Usable: true, Rate: 20 * mbit, Jitter: 80 * ms}}, brings: func(now time.Duration, s Set) (unit.Bandwidth, bool) {
+		{"of three paths two are good", net{paths: []Path{{Usable: true, Rate: 20 * mbit}, {Usable: true, Rate: 20 * mbit}, {Usable: true, Rate: 20 * mbit, Jitter: 80 * ms}}, carries: func(now time.Duration, s Set) (unit.Bandwidth, bool) {
 			if s.Has(2) {
 				return 10 * mbit, true
 			}
 			return unit.Bandwidth(s.Len()) * 20 * mbit, false
 		}}, "0.5:begin:111 1.5:below:11 4.5:better:11 9.5:again:111 11:collapsed:11 21:again:111 22.5:collapsed:11"},
-		{"a long path is not tried alone", net{paths: []Path{{Usable: true, Rate: 26 * mbit, Delay: 300 * ms}, {Usable: true, Rate: 20 * mbit}}, brings: func(now time.Duration, s Set) (unit.Bandwidth, bool) {
+		{"a long path is not tried alone", net{paths: []Path{{Usable: true, Rate: 26 * mbit, Delay: 300 * ms}, {Usable: true, Rate: 20 * mbit}}, carries: func(now time.Duration, s Set) (unit.Bandwidth, bool) {
 			return 19 * mbit, true
 		}}, "0.5:begin:11"},
-		{"nor is one that loses before one that does not", net{paths: []Path{{Usable: true, Rate: 20 * mbit, Loss: 1500}, {Usable: true, Rate: 20 * mbit}}, brings: func(now time.Duration, s Set) (unit.Bandwidth, bool) {
+		{"nor is one that loses before one that does not", net{paths: []Path{{Usable: true, Rate: 20 * mbit, Loss: 1500}, {Usable: true, Rate: 20 * mbit}}, carries: func(now time.Duration, s Set) (unit.Bandwidth, bool) {
 			if s == 0b10 {
 				return 19 * mbit, false
 			}
 			return 9 * mbit, true
 		}}, "0.5:begin:11 3:below:10 6:better:10 11:again:11 14:worse:10 24:again:11 27:worse:10"},
-		{"a single path", net{paths: good(20 * mbit), brings: func(time.Duration, Set) (unit.Bandwidth, bool) { return mbit, true }}, "0.5:begin:1"},
-		{"no path", net{paths: good(0, 0), brings: func(time.Duration, Set) (unit.Bandwidth, bool) { return 0, true }}, "0.5:nopath:0"},
+		{"a single path", net{paths: good(20 * mbit), carries: func(time.Duration, Set) (unit.Bandwidth, bool) { return mbit, true }}, "0.5:begin:1"},
+		{"no path", net{paths: good(0, 0), carries: func(time.Duration, Set) (unit.Bandwidth, bool) { return 0, true }}, "0.5:nopath:0"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var j Judge
+			var j Selector
 			list, _ := tt.net.run(&j, 0, 30*time.Second)
 			if got := reasons(list); got != tt.want {
 				t.Errorf("decides\n%s, want\n%s", got, tt.want)
@@ -135,8 +135,8 @@ func TestJudge(t *testing.T) {
 
 // TestChanges: paths fail, return and change while the second one is left out because it harms.
 func TestChanges(t *testing.T) {
-	var j Judge
-	n := net{paths: good(20*mbit, 10*mbit), brings: func(_ time.Duration, s Set) (unit.Bandwidth, bool) {
+	var j Selector
+	n := net{paths: good(20*mbit, 10*mbit), carries: func(_ time.Duration, s Set) (unit.Bandwidth, bool) {
 		return map[Set]unit.Bandwidth{0b11: 8 * mbit, 0b01: 19 * mbit, 0b10: 9 * mbit}[s], s == 0b11
 	}}
 	at := time.Duration(0)
@@ -159,7 +159,7 @@ func TestChanges(t *testing.T) {
 	step(30*time.Second, "47.5:again:11 50.5:worse:1 55.5:again:11 58.5:worse:1 68.5:again:11 71.5:worse:1")
 	n.paths[1].Jitter = 2 * ms // the rest of 20 s is shortened
 	step(10*time.Second, "80.5:again:11 83.5:worse:1")
-	if got, want := j.Decision().Explain([]string{"dsl", "lte"}), "dsl+lte was tried and brought 8Mbit/s, this set 19Mbit/s"; got != want {
+	if got, want := j.Decision().Explain([]string{"dsl", "lte"}), "dsl+lte was tried and carried 8Mbit/s, these paths 19Mbit/s"; got != want {
 		t.Errorf("explains %q, want %q", got, want)
 	}
 }
@@ -169,12 +169,12 @@ func TestChanges(t *testing.T) {
 func TestLostProbes(t *testing.T) {
 	const rate = 20 * unit.MbitPerSecond
 	paths := []Path{{Usable: true, Rate: rate}, {Usable: true, Rate: rate}}
-	var j Judge
+	var j Selector
 	now := time.Duration(0)
 	look := func(w Window) {
 		t.Helper()
 		now += Length
-		if d := j.Window(now, paths, w); d.Use != 3 {
+		if d := j.Update(now, paths, w); d.Use != 3 {
 			t.Fatalf("after %+v at %v: %s", w, now, d.Explain(nil))
 		}
 	}
@@ -204,12 +204,12 @@ func TestLittleToSend(t *testing.T) {
 		{"one that is harmed", slices.Repeat([]Window{kbit(1500, 9, 9)}, 3), "0.5:begin:11 4:below:1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var j Judge
+			var j Selector
 			var list []Decision
 			now := time.Duration(0)
 			for _, w := range slices.Concat(echoes, tt.then) {
 				now += Length
-				if d := j.Window(now, good(20*mbit, 20*mbit), w); len(list) == 0 || d != list[len(list)-1] {
+				if d := j.Update(now, good(20*mbit, 20*mbit), w); len(list) == 0 || d != list[len(list)-1] {
 					list = append(list, d)
 				}
 			}
@@ -241,9 +241,9 @@ func TestMeter(t *testing.T) {
 	look(4500*ms, 4700, 1, 0, false, Window{Delivered: 1000}, true) // four round trips
 }
 
-// TestPropertyJudge: for any paths and windows, the paths in use are usable ones, at least one if
+// TestPropertySelector: for any paths and windows, the paths in use are usable ones, at least one if
 // there is any, and trials become rare while nothing changes.
-func TestPropertyJudge(t *testing.T) {
+func TestPropertySelector(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		path := rapid.Custom(func(t *rapid.T) Path {
 			return Path{
@@ -255,7 +255,7 @@ func TestPropertyJudge(t *testing.T) {
 			}
 		})
 		paths := rapid.SliceOfN(path, 0, MaxPaths).Draw(t, "paths")
-		var j Judge
+		var j Selector
 		trials := 0
 		now := time.Duration(0)
 		for range 200 {
@@ -265,7 +265,7 @@ func TestPropertyJudge(t *testing.T) {
 				trials = 0
 			}
 			before := j.Decision()
-			d := j.Window(now, paths, Window{
+			d := j.Update(now, paths, Window{
 				Delivered: unit.Size(rapid.Int64Range(0, 1e10).Draw(t, "delivered")),
 				Lost:      rapid.IntRange(0, 2).Draw(t, "lost"),
 				Elastic:   rapid.IntRange(0, 1).Draw(t, "elastic"),
@@ -296,13 +296,13 @@ func TestPropertyJudge(t *testing.T) {
 
 // TestNoAllocation: a window allocates nothing while paths do not change.
 func TestNoAllocation(t *testing.T) {
-	var j Judge
+	var j Selector
 	paths := good(20*mbit, 10*mbit)
 	now, i := time.Duration(0), 0
 	if n := testing.AllocsPerRun(500, func() {
 		now += Length
 		i++
-		j.Window(now, paths, Window{Delivered: unit.Size(i % 7 * 100_000), Lost: 1, Elastic: 1})
+		j.Update(now, paths, Window{Delivered: unit.Size(i % 7 * 100_000), Lost: 1, Elastic: 1})
 	}); n > 0 {
 		t.Errorf("%g allocations for a window", n)
 	}

@@ -9,18 +9,19 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/judge"
+	"github.com/tabane/tabane/internal/pathset"
 	"github.com/tabane/tabane/internal/quality"
 	"github.com/tabane/tabane/internal/tunnel"
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// weighing decides which paths auto uses together, from what the peer reports.
-type weighing struct {
-	meter    judge.Meter
-	judge    judge.Judge
-	decision judge.Decision
-	state    [tunnel.MaxPaths]judge.Path
+// selection has what the peer reports about all paths together, by which the discipline auto selects those that it
+// uses (package pathset).
+type selection struct {
+	meter    pathset.Meter
+	selector pathset.Selector
+	decision pathset.Decision
+	state    [tunnel.MaxPaths]pathset.Path
 	// delivered is the last total of reported bytes without copies, lost that of lost packets, late
 	// that of late ones, and copied the bytes of copies sent.
 	delivered, copied uint64
@@ -36,11 +37,11 @@ type weighing struct {
 // flowEnd is the end of the data of a TCP connection.
 type flowEnd struct{ flow, seq uint32 }
 
-// fullSize is the size of packets from which on a sender may have more to send than it can: QUIC's have at
-// least 1200 bytes (RFC 9000, section 14.1).
+// fullSize is the least size of packets whose sender may have more to send: QUIC's full ones have at least 1200
+// bytes (RFC 9000, section 14.1).
 const fullSize = 1200
 
-// full reports whether the packets of a frame, with their length together, are large ones.
+// full reports whether count packets have at least fullSize on average; length is that of all.
 func full(count, length int) bool { return length >= count*fullSize }
 
 // transfers reports whether packets may be of a flow that transfers data: neither fragments nor ICMP.
@@ -48,9 +49,9 @@ func (h *parsed) transfers() bool {
 	return h.transport != 0 && !h.fragment && h.Protocol != unix.IPPROTO_ICMP && h.Protocol != unix.IPPROTO_ICMPV6
 }
 
-// sent takes the packets of a frame: its first bytes and their length together. Segments of TCP count as
+// sent counts the packets of a frame that begins with head; length is that of all. Segments of TCP count as
 // elastic if they are retransmitted. QUIC and tunnels inside hide that, so all their large packets do.
-func (w *weighing) sent(h *parsed, head []byte, count, length int) {
+func (w *selection) sent(h *parsed, head []byte, count, length int) {
 	t := head[min(h.transport, len(head)):]
 	switch {
 	case !h.transfers():
@@ -91,20 +92,20 @@ func bulk(h *parsed, head []byte, ack bool, count, length int) bool {
 	return len(t) >= tcpLen && t[13]&(flagSYN|flagACK) != flagSYN
 }
 
-// waiting is the virtual queue from which on a path is busy.
+// waiting is the least wait in the queue of a busy path.
 const waiting = time.Millisecond
 
-// weigh looks at what was delivered, and lets paths rest. The mutex is locked.
-func (r *peer) weigh(now time.Duration) {
+// selectPaths selects the paths of auto if a window has ended. The mutex is locked.
+func (r *peer) selectPaths(now time.Duration) {
 	if r.conf.Mode.Open() {
 		return // what is delivered is not reported, and auto is not used
 	}
-	w := &r.weighing
+	w := &r.selection
 	paths := r.paths[:tunnel.MaxPaths]
 	reported, busy := uint64(0), true
 	for i := range r.links {
 		l, p := &r.links[i], &paths[i]
-		w.state[i] = judge.Path{Usable: p.Usable, Rate: p.Rate, Delay: p.Delay, Jitter: p.Jitter, Loss: p.Loss}
+		w.state[i] = pathset.Path{Usable: p.Usable, Rate: p.Rate, Delay: p.Delay, Jitter: p.Jitter, Loss: p.Loss}
 		reported += l.report.Bytes
 		if p.Usable && w.decision.Use.Has(i) && r.wait(i, now) < waiting {
 			busy = false
@@ -116,11 +117,11 @@ func (r *peer) weigh(now time.Duration) {
 	if least == math.MaxInt64 {
 		least = 0 // no path answers
 	}
-	window, ok := w.meter.AddSample(now, judge.Totals{Delivered: unit.Size(w.delivered), Lost: w.lost, Late: w.late, Elastic: w.elastic}, busy, least)
+	window, ok := w.meter.AddSample(now, pathset.Totals{Delivered: unit.Size(w.delivered), Lost: w.lost, Late: w.late, Elastic: w.elastic}, busy, least)
 	if !ok {
 		return
 	}
-	d := w.judge.Window(now, w.state[:], window)
+	d := w.selector.Update(now, w.state[:], window)
 	if d == w.decision {
 		return
 	}
@@ -129,9 +130,9 @@ func (r *peer) weigh(now time.Duration) {
 		paths[i].Resting = d.Use != 0 && !d.Use.Has(i)
 	}
 	w.version++
-	if d.Reason != judge.Begin && d.Reason != judge.NoPath {
+	if d.Reason != pathset.Begin && d.Reason != pathset.NoPath {
 		names := r.names()
-		r.log.Info("paths of auto", "peer", r.conf.Name, "use", d.Use.List(names), "because", d.Explain(names))
+		r.log.Info("auto selects paths", "peer", r.conf.Name, "use", d.Use.List(names), "because", d.Explain(names))
 	}
 }
 
@@ -159,7 +160,7 @@ func (r *peer) names() []string {
 	return names
 }
 
-// sample takes a report of a path. The mutex is locked.
+// sample updates the capacity of a path by its latest report. The mutex is locked.
 func (r *peer) sample(i int, now time.Duration) {
 	l := &r.links[i]
 	if r.conf.Mode.Open() {

@@ -1,4 +1,4 @@
-package judge
+package pathset
 
 import (
 	"fmt"
@@ -12,21 +12,21 @@ import (
 type Reason uint8
 
 const (
-	// Begin: all paths together come first.
+	// Begin: all paths are used at the start.
 	Begin Reason = iota
 	// NoPath: no path is usable.
 	NoPath
 	// Changed: a path became usable or unusable, or its quality differs much.
 	Changed
-	// Below: the paths in use bring less than what the set that is now tried should bring.
+	// Below: the paths in use carry less than the expected rate of the set that is now tried.
 	Below
-	// Again: the rest of the set that is now tried is over.
+	// Again: the time without trials is over, and a larger set is tried.
 	Again
 	// Better: the set was tried and is used from now on.
 	Better
-	// Worse: another set was tried and brought too little.
+	// Worse: another set was tried and carried too little.
 	Worse
-	// Collapsed: another set was tried and brought next to nothing.
+	// Collapsed: another set was tried, and its rate collapsed.
 	Collapsed
 	// Idle: there was nothing to send while another set was tried.
 	Idle
@@ -51,21 +51,21 @@ func (d Decision) Explain(names []string) string {
 	tried := d.Tried.List(names)
 	switch d.Reason {
 	case Begin:
-		return "all paths together, to begin with"
+		return "all paths, as at the start"
 	case NoPath:
 		return "no path is usable"
 	case Changed:
-		return "a path changed"
+		return "the state or quality of a path changed"
 	case Below:
-		return fmt.Sprintf("trying %s: the paths together brought %s, less than 0.95 of %s", tried, round(d.Rate), round(d.Against))
+		return fmt.Sprintf("trying %s: the paths in use carried %s, less than 95 %% of its expected %s", tried, round(d.Rate), round(d.Against))
 	case Again:
-		return fmt.Sprintf("trying %s again: its rest is over, %s so far", tried, round(d.Rate))
+		return fmt.Sprintf("trying %s again: the paths in use carried %s", tried, round(d.Rate))
 	case Better:
-		return fmt.Sprintf("%s brought %s, the set before %s", tried, round(d.Rate), round(d.Against))
+		return fmt.Sprintf("%s carried %s, the paths before %s", tried, round(d.Rate), round(d.Against))
 	case Worse:
-		return fmt.Sprintf("%s was tried and brought %s, this set %s", tried, round(d.Rate), round(d.Against))
+		return fmt.Sprintf("%s was tried and carried %s, these paths %s", tried, round(d.Rate), round(d.Against))
 	case Collapsed:
-		return fmt.Sprintf("%s was tried and fell to %s, this set brought %s", tried, round(d.Rate), round(d.Against))
+		return fmt.Sprintf("%s was tried and fell to %s, these paths carried %s", tried, round(d.Rate), round(d.Against))
 	case Idle:
 		return fmt.Sprintf("nothing to send while %s was tried", tried)
 	}

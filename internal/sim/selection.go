@@ -1,0 +1,73 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/tabane/tabane/internal/pathset"
+	"github.com/tabane/tabane/internal/quality"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// selection has what replies say to the sending end of a tunnel: how much its paths lose and, for the discipline
+// auto, which of them are used together (package pathset).
+type selection struct {
+	auto     bool
+	losses   [pathset.MaxPaths]quality.LossMeter
+	state    [pathset.MaxPaths]pathset.Path
+	meter    pathset.Meter
+	selector pathset.Selector
+	decision pathset.Decision
+	lost     uint64
+	// next is the segment after those of the connection that were sent, elastic the number of retransmissions.
+	next    uint32
+	elastic uint64
+}
+
+// sent takes a packet that enters the tunnel.
+func (w *selection) sent(p *packet) {
+	switch {
+	case p.kind != data:
+	case p.seq < w.next:
+		w.elastic++
+	default:
+		w.next = p.seq + 1
+	}
+}
+
+// addReply adds the highest number of a packet that arrived on a path, and how many packets before it are
+// missing.
+func (w *selection) addReply(t *carrier, i int, high, missing uint32) {
+	w.lost += w.losses[i].AddReport(uint64(high), uint64(missing))
+	t.paths[i].Loss = int(w.losses[i].Share * 1e6)
+}
+
+// waiting is the least wait in the queue of a busy path.
+const waiting = time.Millisecond
+
+// selectPaths selects the paths of auto if a window has ended. Reports of the receiving end arrive without delay.
+func (w *selection) selectPaths(now time.Duration, t *carrier) {
+	if !w.auto {
+		return
+	}
+	busy := true
+	sent, bytes := uint64(0), uint64(0)
+	for i := range t.paths {
+		p := &t.paths[i]
+		w.state[i] = pathset.Path{Usable: true, Rate: p.Rate, Delay: p.Delay, Jitter: p.Jitter, Loss: p.Loss}
+		sent += t.result.Sent[i]
+		bytes += t.result.SentBytes[i]
+		if w.decision.Use.Has(i) && t.queues.Wait(i, now) < waiting {
+			busy = false
+		}
+	}
+	st := t.receiver.Stats()
+	delivered := unit.Size(float64(st.Delivered) * float64(bytes) / float64(max(sent, 1)))
+	window, ok := w.meter.AddSample(now, pathset.Totals{Delivered: delivered, Lost: w.lost, Late: st.Late, Elastic: w.elastic}, busy, t.leastRTT())
+	if !ok {
+		return
+	}
+	w.decision = w.selector.Update(now, w.state[:len(t.paths)], window)
+	for i := range t.paths {
+		t.paths[i].Resting = !w.decision.Use.Has(i)
+	}
+}
