@@ -185,11 +185,11 @@ type Peer struct {
 	// interface. The addresses of a name are looked up again every minute. A peer without endpoints has
 	// to start the session itself. Example: ["hq.example:4790"]
 	Endpoints []Endpoint `yaml:"endpoints,omitempty"`
-	// Mode is how packets to the peer are carried: tunnel, which encrypts them; plain, as they are, by an
-	// eBPF program; or nat, as plain with the address of each path as their source. If it is nat, the peer
-	// needs nat, too. docs/gateway.md compares them. Default: tunnel
+	// Mode is how packets to the peer are carried: tunnel, in UDP and encrypted unless seal is none; plain,
+	// as they are, by an eBPF program; or nat, as plain with the address of each path as their source. If it
+	// is nat, the peer needs nat, too. docs/gateway.md compares them, section Modes. Default: tunnel
 	Mode string `yaml:"mode,omitempty"`
-	// Seal is which packets in the tunnel are encrypted: all, or none, so that an eBPF program sends
+	// Seal is which packets of mode tunnel are encrypted: all, or none, so that an eBPF program sends
 	// them. The peer needs the same value. Default: all
 	Seal string `yaml:"seal,omitempty"`
 	// Prefixes are behind the peer: packets to them are sent to it, and it may send only packets from

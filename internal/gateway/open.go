@@ -23,7 +23,13 @@ var (
 // mode returns the mode of a checked peer.
 func (p *Peer) mode() plane.Mode { return ModeOf(p.Mode, p.Seal) }
 
-// ModeOf returns the mode that a peer's keys mode and seal select, which must have passed CheckMode.
+// ModeOf returns the mode that a peer's keys mode and seal select, which must have passed CheckMode:
+//
+//	mode    seal    packets
+//	tunnel  all     plane.Tunnel: in UDP, encrypted; the default
+//	tunnel  none    plane.Unsealed: in UDP, not encrypted
+//	plain   absent  plane.Plain: as they are
+//	nat     absent  plane.NAT: as they are, with the gateway's address as source
 func ModeOf(mode, seal string) plane.Mode {
 	switch {
 	case mode == modes[1]:

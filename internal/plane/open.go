@@ -14,15 +14,14 @@ import (
 type Mode uint8
 
 const (
-	// Tunnel carries them encrypted, by the sealed plane.
+	// Tunnel: the sealed plane sends them in UDP, encrypted.
 	Tunnel Mode = iota
-	// Plain sends them as they are, by the open plane. The sealed plane only measures the paths, and
-	// carries what the open one leaves.
+	// Plain: the open plane sends them as they are.
 	Plain
-	// Unsealed sends them in a tunnel that does not encrypt, by the open plane.
+	// Unsealed: the open plane sends them in UDP, not encrypted.
 	Unsealed
-	// NAT is Plain with the source of each packet replaced by this gateway's address on the path, which
-	// the peer restores.
+	// NAT: as Plain, with this gateway's address on the path as source of each packet, which the peer
+	// replaces by the original one.
 	NAT
 )
 
@@ -43,7 +42,8 @@ func (m Mode) String() string {
 // Open reports whether the open plane carries the packets.
 func (m Mode) Open() bool { return m != Tunnel }
 
-// Counted reports whether packets have no numbers: messages say how many were sent.
+// Counted reports whether packets carry no sequence numbers, so that losses are found by counting: messages report
+// how many packets were sent.
 func (m Mode) Counted() bool { return m == Plain || m == NAT }
 
 // Disciplines returns the names of the disciplines with which an open peer's packets can be carried:

@@ -2,6 +2,10 @@
 // the Status that the plane reports. The gateway decides what it wants and knows no packet; a plane
 // carries packets and knows no file.
 //
+// There are two planes. The sealed one (package sealed) carries packets in an encrypted tunnel, in user space, and
+// measures the paths. The open one (package forward) has eBPF programs send the packets of open peers, those whose
+// Mode is not Tunnel, without encryption, and leaves to the sealed one what the programs cannot send.
+//
 // It is values only: it opens no socket and has no plane of its own.
 package plane
 
