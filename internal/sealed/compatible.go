@@ -101,7 +101,7 @@ func (p *Plane) takeCompatible(at *line, m []byte, from netip.AddrPort, b *batch
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l := &r.links[w.path]
-	if r.gone || l.line != at || l.remote != from {
+	if r.removed || l.line != at || l.remote != from {
 		p.counts.drop(dropStranger, 1) // the path has moved
 		return
 	}

@@ -62,14 +62,14 @@ func (p *Plane) control(ctx context.Context) {
 	}
 }
 
-// tick sends what is due to the peer, and returns when it is to be called again.
+// tick sends what is due to the peer, and returns the time of its next call.
 func (r *peer) tick(now time.Duration, b *batch) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case r.gone:
+	case r.removed:
 		return now + time.Hour
-	case !r.poked.Swap(false) && now < r.due:
+	case !r.relaysChanged.Swap(false) && now < r.due:
 		return r.due
 	}
 	r.due = r.advance(now, b)
@@ -78,15 +78,15 @@ func (r *peer) tick(now time.Duration, b *batch) time.Duration {
 
 // advance does what tick is for. The mutex is locked.
 func (r *peer) advance(now time.Duration, b *batch) time.Duration {
-	r.follow(now)
-	reachable := r.stale.line != nil
+	r.applyGrants(now)
+	reachable := r.staleFrom.line != nil
 	for i := range r.links {
 		l := &r.links[i]
 		reachable = reachable || l.line != nil && len(l.addresses()) > 0
 	}
 	switch {
 	case !reachable:
-	case r.sending == nil && r.owner, !r.anyAlive() && (r.sending == nil || r.proven || now-r.shaken > lonely):
+	case r.sending == nil && r.owner, !r.anyAlive() && (r.sending == nil || r.proven || now-r.keysSince > firstAnswerWait):
 		r.assoc.Want(now)
 	}
 	if reachable {
@@ -102,7 +102,7 @@ func (r *peer) advance(now time.Duration, b *batch) time.Duration {
 		r.sending = nil
 		r.refresh()
 	}
-	relayDue := r.tend(now)
+	relayDue := r.checkRelay(now)
 	due := now + time.Hour
 	if reachable {
 		due = r.assoc.Deadline()
@@ -115,9 +115,9 @@ func (r *peer) advance(now time.Duration, b *batch) time.Duration {
 	for i := range r.links {
 		due = min(due, r.probe(b, k, i, now))
 	}
-	due = min(due, r.enroll(k, now))
+	due = min(due, r.refreshRegistrations(k, now))
 	if r.conf.Alliance.Role == plane.Member {
-		due = min(due, r.enlist(k, now))
+		due = min(due, r.refreshRelay(k, now))
 	}
 	r.reportSeen(k, now)
 	if r.outdated {
@@ -129,8 +129,8 @@ func (r *peer) advance(now time.Duration, b *batch) time.Duration {
 	return due
 }
 
-// lonely is how long a new session waits for the first answer before another handshake begins.
-const lonely = time.Second
+// firstAnswerWait is how long a new session waits for the first answer before another handshake begins.
+const firstAnswerWait = time.Second
 
 // probe sends the probe of a path if it is due, and counts those without an answer. The mutex is
 // locked.
@@ -184,7 +184,7 @@ func (r *peer) probe(b *batch, k *keys, i int, now time.Duration) time.Duration 
 	r.rx.waitFor(i, silence*interval)
 	l.probeAt = now + interval
 	l.probed = now
-	to := l.tried(l.tries)
+	to := l.addressesToTry(l.tries)
 	l.tries++
 	if l.remote.IsValid() && l.alive.Alive() {
 		to = to[:0:0]
@@ -372,7 +372,7 @@ func (x *receiving) reports(b []byte, k *keys, now time.Duration) []byte {
 	for n := range x.links {
 		i := (first + n) % len(x.links)
 		l := &x.links[i]
-		if l.packets == 0 || now-l.heard > forgotten {
+		if l.packets == 0 || now-l.heard > reportFor {
 			continue
 		}
 		report := tunnel.Report{Path: uint8(i), Bytes: l.bytes, Late: late}
@@ -391,15 +391,15 @@ func (x *receiving) reports(b []byte, k *keys, now time.Duration) []byte {
 	return b
 }
 
-// forgotten is how long after the last message a path is still reported.
-const forgotten = 10 * time.Second
+// reportFor is how long after the last message a path is still reported.
+const reportFor = 10 * time.Second
 
 // records processes the records of a control message.
 func (r *peer) records(k *keys, o *opened, body []byte, size int, b *batch) {
 	p := r.plane
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.gone {
+	if r.removed {
 		return
 	}
 	defer b.flush() // before others send more
@@ -420,18 +420,18 @@ func (r *peer) records(k *keys, o *opened, body []byte, size int, b *batch) {
 			if _, bye := record.(tunnel.Bye); !bye && !k.in.Take(number) {
 				continue
 			}
-			r.soon()
+			r.wakeControl()
 		}
 		switch v := record.(type) {
 		case tunnel.Probe:
 			// Answers cost more than probes, and may be longer.
-			if !r.links[o.path].answers.take(now) {
+			if !r.links[o.path].answers.allow(now) {
 				p.counts.drop(dropUnexpected, 1)
 			} else if r.sending != nil {
 				r.message(b, r.sending, int(o.path), now, 0, tunnel.Answer{ID: v.ID, Sent: o.stamp.Sent, Size: uint16(size)})
 			}
 		case tunnel.Answer:
-			r.answered(k, int(o.path), v, now)
+			r.probeAnswered(k, int(o.path), v, now)
 			changed = true
 		case tunnel.Report:
 			r.reported(k, v, o.stamp.Sent, now)
@@ -443,7 +443,7 @@ func (r *peer) records(k *keys, o *opened, body []byte, size int, b *batch) {
 		case tunnel.Ack:
 			k.out.Acked(v.Number)
 		case tunnel.Hello:
-			r.theirs = v.Endpoints
+			r.peerHasEndpoints = v.Endpoints
 			r.decideOwner(r.own)
 			if r.owner && k == r.sending {
 				r.announce(p.lineStates())
@@ -474,9 +474,9 @@ func (r *peer) records(k *keys, o *opened, body []byte, size int, b *batch) {
 		case tunnel.Registered:
 			switch r.conf.Alliance.Role {
 			case plane.HomeAgent:
-				r.enrolled(v, now)
+				r.registrationAnswered(v, now)
 			case plane.Member:
-				r.granted(v, now)
+				r.relayAnswered(v, now)
 			default:
 				p.counts.drop(dropUnexpected, 1)
 			}
@@ -502,7 +502,7 @@ func (r *peer) records(k *keys, o *opened, body []byte, size int, b *batch) {
 			p.opened.Marked(r.conf.Name, int(o.path), v.Packets)
 		case tunnel.Bye:
 			r.log.Info("peer has ended the session", "peer", r.conf.Name)
-			r.forget()
+			r.endSessions()
 			return
 		}
 	}
@@ -512,7 +512,7 @@ func (r *peer) records(k *keys, o *opened, body []byte, size int, b *batch) {
 		r.refresh()
 	default:
 		r.outdated = true
-		r.soon()
+		r.wakeControl()
 	}
 }
 
@@ -527,8 +527,8 @@ const (
 // answers bounds the answers to probes of a path.
 type answers struct{ free time.Duration }
 
-// take reports whether a probe that arrives now is answered.
-func (a *answers) take(now time.Duration) bool {
+// allow reports whether a probe that arrives now is answered.
+func (a *answers) allow(now time.Duration) bool {
 	if a.free > now {
 		return false
 	}
@@ -536,8 +536,8 @@ func (a *answers) take(now time.Duration) bool {
 	return true
 }
 
-// answered takes the answer to a probe. The mutex is locked.
-func (r *peer) answered(k *keys, path int, a tunnel.Answer, now time.Duration) {
+// probeAnswered applies the answer to a probe. The mutex is locked.
+func (r *peer) probeAnswered(k *keys, path int, a tunnel.Answer, now time.Duration) {
 	l := &r.links[path]
 	s := &l.probes[a.ID%probesKept]
 	if s.id != a.ID || a.ID == 0 {
@@ -563,26 +563,26 @@ func (r *peer) answered(k *keys, path int, a tunnel.Answer, now time.Duration) {
 		if r.sending != nil {
 			l.loss.Restart(r.sending.counters[path])
 		}
-		r.soon()
+		r.wakeControl()
 	}
 }
 
-// hasten has all paths probed at once: there is traffic again, and one may have died while idle. The
+// probeNow has all paths probed at once: there is traffic again, and one may have died while idle. The
 // mutex is locked.
-func (r *peer) hasten(now time.Duration) {
+func (r *peer) probeNow(now time.Duration) {
 	for i := range r.links {
 		r.links[i].probeAt = min(r.links[i].probeAt, now)
 	}
-	r.soon()
+	r.wakeControl()
 }
 
-// soon has what is due looked at now. The mutex is locked.
-func (r *peer) soon() {
+// wakeControl has the control loop send now what is due to the peer. The mutex is locked.
+func (r *peer) wakeControl() {
 	r.due = 0
-	r.plane.kick()
+	r.plane.wakeControl()
 }
 
-// reported takes the report of a path, in a message that was sent at that time on the peer's clock. The mutex is locked.
+// reported applies the report of a path, in a message that was sent at that time on the peer's clock. The mutex is locked.
 func (r *peer) reported(k *keys, v tunnel.Report, sent uint32, now time.Duration) {
 	l := &r.links[v.Path]
 	if k != r.sending {

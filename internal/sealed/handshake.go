@@ -31,16 +31,16 @@ const (
 	maxPending = 4
 )
 
-// handshake is a message that is worth an exchange of keys.
-type handshake struct {
+// handshakeMessage is an initiation or response that has passed checkHandshake and waits for the exchange of keys.
+type handshakeMessage struct {
 	line    *line
 	message []byte
 	from    netip.AddrPort
 }
 
-// knock judges a handshake message: a stranger's costs a hash. It returns false and why, if the
-// message is not for this gateway.
-func (p *Plane) knock(l *line, m []byte, from netip.AddrPort) (mine bool, why reason) {
+// checkHandshake checks a handshake message, which costs one hash if its sender does not know the public key. It
+// returns false and the reason if the message is not for this gateway.
+func (p *Plane) checkHandshake(l *line, m []byte, from netip.AddrPort) (mine bool, why reason) {
 	if tunnel.Type(m[0]) == tunnel.Cookie {
 		if len(m) != session.CookieLen {
 			return false, dropTruncated
@@ -60,24 +60,24 @@ func (p *Plane) knock(l *line, m []byte, from netip.AddrPort) (mine bool, why re
 	p.guardMu.Unlock()
 	switch {
 	case err != nil:
-		p.log.Error("judge handshake", "error", err)
+		p.log.Error("check handshake", "error", err)
 	case verdict == session.Stranger:
 		return false, dropStranger
 	case verdict == session.Unproven:
 		p.counts.drop(dropBusy, 1)
 		l.send([]udp.Datagram{{Data: reply, To: from}})
 	default:
-		p.admit(handshake{l, bytes.Clone(m), from})
+		p.admit(handshakeMessage{l, bytes.Clone(m), from})
 	}
 	return true, 0
 }
 
-// admit has a message wait for the exchange of keys, unless a copy of it already does or did.
-func (p *Plane) admit(h handshake) {
+// admit queues a message for the exchange of keys, unless it is a copy of an earlier one.
+func (p *Plane) admit(h handshakeMessage) {
 	p.guardMu.Lock()
 	defer p.guardMu.Unlock()
 	initiation := tunnel.Type(h.message[0]) == tunnel.Initiation
-	if i := slices.IndexFunc(p.admitted[:], func(a handshake) bool { return bytes.Equal(a.message, h.message) }); i >= 0 && initiation {
+	if i := slices.IndexFunc(p.admitted[:], func(a handshakeMessage) bool { return bytes.Equal(a.message, h.message) }); i >= 0 && initiation {
 		if a := p.admitted[i]; a.line == h.line && a.from.Addr() == h.from.Addr() {
 			p.counts.drop(dropHandshake, 1) // it was recorded
 		}
@@ -94,9 +94,9 @@ func (p *Plane) admit(h handshake) {
 	}
 }
 
-// cookie gives a cookie to the peer that it is for. It returns false if there is none.
+// cookie passes a cookie to the peer that it is for. It returns false if there is no such peer.
 func (p *Plane) cookie(l *line, m []byte, from netip.AddrPort) bool {
-	r := p.awaiting(binary.BigEndian.Uint32(m[4:]))
+	r := p.pendingPeer(binary.BigEndian.Uint32(m[4:]))
 	if r == nil {
 		return false
 	}
@@ -105,20 +105,20 @@ func (p *Plane) cookie(l *line, m []byte, from netip.AddrPort) bool {
 	if err := r.assoc.Cookie(m, p.now()); err != nil {
 		return false
 	}
-	r.prove = place{l, from}
-	r.soon()
+	r.cookieFrom = place{l, from}
+	r.wakeControl()
 	return true
 }
 
-// awaiting returns the peer that an initiation with this index was sent to, or nil.
-func (p *Plane) awaiting(index uint32) *peer {
+// pendingPeer returns the peer that an initiation with this index was sent to, or nil.
+func (p *Plane) pendingPeer(index uint32) *peer {
 	p.keysMu.RLock()
 	defer p.keysMu.RUnlock()
 	return p.pending[index]
 }
 
-// shake exchanges keys, one message at a time.
-func (p *Plane) shake(ctx context.Context) {
+// handshakeLoop exchanges keys, one message at a time, until ctx ends.
+func (p *Plane) handshakeLoop(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -139,7 +139,7 @@ func (p *Plane) shake(ctx context.Context) {
 }
 
 // answer answers an initiation.
-func (p *Plane) answer(h handshake) error {
+func (p *Plane) answer(h handshakeMessage) error {
 	p.mu.Lock()
 	own, peers := p.state.Key, p.peers
 	for _, r := range peers {
@@ -164,44 +164,44 @@ func (p *Plane) answer(h handshake) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.gone {
+	if r.removed {
 		return session.ErrRefused
 	}
 	now := p.now()
 	s, response, err := r.assoc.Answer(request, h.message, now)
-	if errors.Is(err, session.ErrStale) && now-r.lastHeard() > unheard {
-		r.begin(h, now)
+	if errors.Is(err, session.ErrStale) && now-r.lastHeard() > restartedAfter {
+		r.answerStale(h, now)
 	}
 	if err != nil {
 		return err
 	}
-	if _, err := r.install(s); err != nil {
+	if _, err := r.installKeys(s); err != nil {
 		return err
 	}
 	h.line.send([]udp.Datagram{{Data: response, To: h.from}})
 	return nil
 }
 
-// unheard is how long after its last message a peer may have been started again: two idle probes.
-const unheard = 2 * probeIdle
+// restartedAfter is the silence after which a peer may have been restarted: two idle probes.
+const restartedAfter = 2 * probeIdle
 
-// begin has initiations sent to where a stale one came from, too. A peer whose clock was set back before
-// it was started again answers them, for it knows of no later one. A recorded initiation brings its
-// sender no more than a handshake as often as it is repeated anyway. The mutex is locked.
-func (r *peer) begin(h handshake, now time.Duration) {
-	again := r.stale.line != nil
-	r.stale = place{h.line, h.from}
+// answerStale has initiations also sent to the source of one with an old time. A peer whose clock was set back
+// before a restart answers them, because it has seen no later one. An attacker who replays an initiation causes no
+// more of them than a silent peer does anyway. The mutex is locked.
+func (r *peer) answerStale(h handshakeMessage, now time.Duration) {
+	again := r.staleFrom.line != nil
+	r.staleFrom = place{h.line, h.from}
 	r.assoc.Want(now)
 	if !again {
 		r.assoc.Repeat(now)
 	}
-	r.soon()
+	r.wakeControl()
 }
 
-// complete takes a response: there is a session.
-func (p *Plane) complete(h handshake) error {
+// complete applies a response, which establishes a session.
+func (p *Plane) complete(h handshakeMessage) error {
 	index := binary.BigEndian.Uint32(h.message[8:])
-	r := p.awaiting(index)
+	r := p.pendingPeer(index)
 	if r == nil {
 		return session.ErrRefused
 	}
@@ -212,7 +212,7 @@ func (p *Plane) complete(h handshake) error {
 		r.mu.Unlock()
 		return err
 	}
-	k, err := r.install(s)
+	k, err := r.installKeys(s)
 	if err != nil {
 		r.mu.Unlock()
 		return err
@@ -226,7 +226,7 @@ func (p *Plane) complete(h handshake) error {
 		r.mu.Unlock()
 		return nil
 	}
-	r.use(k, now)
+	r.useKeys(k, now)
 	r.mu.Unlock()
 	r.log.Info("session established", "peer", r.conf.Name, "address", h.from, "suite", suite(s))
 	// The peer may send only after a message under the new keys.
@@ -247,8 +247,8 @@ func (r *peer) initiate(message []byte) {
 	r.pending = append(r.pending, index)
 	p.pending[index] = r
 	p.keysMu.Unlock()
-	if to := r.prove; to.line != nil {
-		r.prove = place{}
+	if to := r.cookieFrom; to.line != nil {
+		r.cookieFrom = place{}
 		to.line.send([]udp.Datagram{{Data: message, To: to.from}})
 		return
 	}
@@ -259,18 +259,18 @@ func (r *peer) initiate(message []byte) {
 			continue
 		}
 		var all []udp.Datagram
-		for _, to := range l.tried(r.tries) {
+		for _, to := range l.addressesToTry(r.tries) {
 			all = append(all, udp.Datagram{Data: message, To: to})
 		}
 		l.line.send(all)
 	}
-	if to := r.stale; to.line != nil {
+	if to := r.staleFrom; to.line != nil {
 		to.line.send([]udp.Datagram{{Data: message, To: to.from}})
 	}
 }
 
-// tried returns the addresses that are tried after so many times without an answer.
-func (l *link) tried(times int) []netip.AddrPort {
+// addressesToTry returns the addresses to try after that many attempts without an answer.
+func (l *link) addressesToTry(times int) []netip.AddrPort {
 	all := l.addresses()
 	return all[:min(len(all), firstAddresses<<min(times, 8))]
 }
@@ -283,18 +283,18 @@ func (l *link) addresses() []netip.AddrPort {
 	return append([]netip.AddrPort{l.remote}, l.candidates...)
 }
 
-// learn takes what an authentic message shows: that the peer has the keys, and where it is.
+// learn applies what an authentic message shows: that the peer has the keys, and its address on a path.
 func (r *peer) learn(k *keys, path int, at *line, from netip.AddrPort) {
 	p := r.plane
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.gone {
+	if r.removed {
 		return
 	}
 	now := p.now()
 	if r.assoc.Received(k.Session) {
 		r.log.Info("session established", "peer", r.conf.Name, "address", from, "suite", suite(k.Session))
-		r.use(k, now)
+		r.useKeys(k, now)
 	}
 	l := &r.links[path]
 	switch {
@@ -314,7 +314,7 @@ func (r *peer) learn(k *keys, path int, at *line, from netip.AddrPort) {
 		}
 		l.remote = from
 		l.probeAt = min(l.probeAt, now)
-		r.soon()
+		r.wakeControl()
 	}
 	r.refresh()
 }

@@ -92,7 +92,7 @@ func (p *Plane) SendNATSession(peer string, v tunnel.NATSession) bool {
 		r.mu.Lock()
 		sent := r.conf.Name == peer && r.sending != nil && r.sending.out.Put(v)
 		if sent {
-			r.soon()
+			r.wakeControl()
 		}
 		r.mu.Unlock()
 		if sent {

@@ -44,7 +44,7 @@ func ip6(protocol layers.IPProtocol, class uint8) *layers.IPv6 {
 // rightSums reports whether the checksums of a packet of TCP, ICMP or ICMPv6 are right.
 func rightSums(b []byte) bool {
 	var h parsed
-	if !h.parse(b) || !whole(b) {
+	if !h.parse(b) || !lengthValid(b) {
 		return false
 	}
 	transport := b[h.transport:]
@@ -164,7 +164,7 @@ func TestFragments(t *testing.T) {
 	var got []byte
 	fragments(b, make([]byte, len(b)), 1300, func(f []byte) {
 		field := binary.BigEndian.Uint16(f[6:])
-		if int(field&0x1fff)*8 != len(got) || len(f) > 1300 || tun.Checksum(f[:ipv4Len]) != 0 || !whole(f) {
+		if int(field&0x1fff)*8 != len(got) || len(f) > 1300 || tun.Checksum(f[:ipv4Len]) != 0 || !lengthValid(f) {
 			t.Errorf("fragment of %d bytes at %d: %#x", len(f), len(got), field)
 		}
 		got = append(got, f[ipv4Len:]...)
@@ -236,7 +236,7 @@ func FuzzParse(f *testing.F) {
 		if m := tooBig(nil, b, &h, 1280); len(m) > 1280 {
 			t.Fatalf("error of %d bytes", len(m))
 		}
-		if b[0]>>4 == 4 && whole(b) {
+		if b[0]>>4 == 4 && lengthValid(b) {
 			fragments(b, make([]byte, n), 600, func(f []byte) {
 				if len(f) > 600 {
 					t.Fatalf("fragment of %d bytes", len(f))

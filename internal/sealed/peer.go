@@ -42,37 +42,37 @@ type peer struct {
 	active atomic.Int64
 	// clamp is mtu, for the receiving side.
 	clamp atomic.Int32
-	// poked: what members relay has changed.
-	poked atomic.Bool
+	// relaysChanged: what members relay has changed.
+	relaysChanged atomic.Bool
 
-	mu      sync.Mutex // guards the following
-	conf    plane.Peer
-	probes  plane.Probes
-	gone    bool
-	assoc   *session.Association
-	sending *keys // nil without a session
-	since   time.Duration
-	shaken  time.Duration
-	proven  bool   // a probe was answered under the current keys
-	count   uint32 // of handshakes
-	// owner: the numbers of paths are those of this gateway. theirs: the peer has endpoints too.
-	owner, theirs bool
-	pending       []uint32 // indices of initiations
-	tries         int      // of initiations without an answer
-	prove         place    // where a cookie for the next initiation came from
-	stale         place    // where an initiation that looks recorded came from, while the peer is silent
-	links         [tunnel.MaxPaths]link
-	paths         []sched.Path // of links, what schedulers see
-	queues        sched.Queues
-	signals       shape.Signals // of the queues in front of paths
-	rules         []rule
-	fallback      rule // packets without a rule
-	selection     selection
-	mtu           int // largest packet that all usable links carry
-	nextProbe     uint32
-	scratch       []byte          // for records
-	lanes         tunnel.Progress // for a record
-	due           time.Duration   // when something is to be sent
+	mu        sync.Mutex // guards the following
+	conf      plane.Peer
+	probes    plane.Probes
+	removed   bool
+	assoc     *session.Association
+	sending   *keys // nil without a session
+	since     time.Duration
+	keysSince time.Duration
+	proven    bool   // a probe was answered under the current keys
+	count     uint32 // of handshakes
+	// owner: this gateway numbers the paths. peerHasEndpoints: so could the peer (decideOwner).
+	owner, peerHasEndpoints bool
+	pending                 []uint32 // indices of initiations
+	tries                   int      // of initiations without an answer
+	cookieFrom              place    // where a cookie for the next initiation came from
+	staleFrom               place    // where an initiation that looks recorded came from, while the peer is silent
+	links                   [tunnel.MaxPaths]link
+	paths                   []sched.Path // of links, what schedulers see
+	queues                  sched.Queues
+	signals                 shape.Signals // of the queues in front of paths
+	rules                   []rule
+	fallback                rule // packets without a rule
+	selection               selection
+	mtu                     int // largest packet that all usable links carry
+	nextProbe               uint32
+	scratch                 []byte          // for records
+	lanes                   tunnel.Progress // for a record
+	due                     time.Duration   // when something is to be sent
 	// refreshed is when paths were last brought up to date, outdated: records have changed links since.
 	refreshed time.Duration
 	outdated  bool
@@ -80,11 +80,11 @@ type peer struct {
 	// paceAt is when the next queued packet is due.
 	paceAt time.Duration
 
-	asking   asking // if the peer is a member
-	relaying *relay // if the peer is a leader that this gateway relays for
-	begins   begins
-	relayed  relayed
-	refused  tunnel.Code // how the peer's last request was answered
+	memberRequest memberRequest // if the peer is a member
+	relaying      *relay        // if the peer is a leader that this gateway relays for
+	relayLimit    relayLimit
+	relayed       relayed
+	refused       tunnel.Code // how the peer's last request was answered
 
 	open unsealed
 
@@ -233,7 +233,7 @@ func (p *Plane) choose(offered session.Suites) uint8 {
 	return 0
 }
 
-// configure brings the peer to a configuration.
+// configure applies a configuration.
 func (r *peer) configure(c plane.Peer, s plane.State, lines []*line) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -245,10 +245,10 @@ func (r *peer) configure(c plane.Peer, s plane.State, lines []*line) error {
 	r.probes.Idle, r.probes.Busy = cmp.Or(s.Probes.Idle, probeIdle), cmp.Or(s.Probes.Busy, probeBusy)
 	if c.Alliance.Role == plane.Member {
 		home := homeOf(s)
-		if open := home.Mode.Open(); open != r.asking.open {
-			r.asking.open, r.asking.at = open, 0
+		if open := home.Mode.Open(); open != r.memberRequest.open {
+			r.memberRequest.open, r.memberRequest.at = open, 0
 		}
-		r.asking.homes = home.Endpoints
+		r.memberRequest.homes = home.Endpoints
 	}
 	r.decideOwner(r.own)
 	for i := range r.links {
@@ -283,7 +283,7 @@ func (r *peer) configure(c plane.Peer, s plane.State, lines []*line) error {
 		r.assoc.Want(r.plane.now())
 	}
 	r.acceptOpen()
-	r.follow(r.plane.now())
+	r.applyGrants(r.plane.now())
 	r.refresh()
 	r.due = 0
 	return nil
@@ -302,7 +302,7 @@ func homeOf(s plane.State) plane.Peer {
 // decideOwner decides whose numbers paths have: those of the gateway that has endpoints, of two that
 // have, the one with the lower key.
 func (r *peer) decideOwner(own session.PublicKey) {
-	r.owner = len(r.conf.Endpoints) > 0 && (!r.theirs || slices.Compare(own[:], r.conf.Public[:]) < 0)
+	r.owner = len(r.conf.Endpoints) > 0 && (!r.peerHasEndpoints || slices.Compare(own[:], r.conf.Public[:]) < 0)
 }
 
 // rotate returns the list from element i on, so that gateways with equally many lines use pairs.
@@ -505,8 +505,8 @@ func (l *link) pace() unit.Bandwidth {
 // suite returns the name of a session's encryption.
 func suite(s *session.Session) string { return tunnel.Suite(s.Suite).String() }
 
-// install makes keys of a session and has them found. The mutex is locked.
-func (r *peer) install(s *session.Session) (*keys, error) {
+// installKeys derives the keys of a session and registers them for received messages. The mutex is locked.
+func (r *peer) installKeys(s *session.Session) (*keys, error) {
 	send, err := tunnel.NewKey(tunnel.Suite(s.Suite), s.Send)
 	if err != nil {
 		return nil, fmt.Errorf("make keys: %w", err)
@@ -528,12 +528,12 @@ func (r *peer) install(s *session.Session) (*keys, error) {
 	return k, nil
 }
 
-// use begins to send with keys. The mutex is locked; s are the paths of this gateway.
-func (r *peer) use(k *keys, now time.Duration) {
+// useKeys starts to send with keys. The mutex is locked; s are the paths of this gateway.
+func (r *peer) useKeys(k *keys, now time.Duration) {
 	if r.sending == nil {
 		r.since = now
 	}
-	r.sending, r.shaken, r.proven, r.tries, r.stale = k, now, false, 0, place{}
+	r.sending, r.keysSince, r.proven, r.tries, r.staleFrom = k, now, false, 0, place{}
 	r.count++
 	k.out.Put(tunnel.Hello{Endpoints: len(r.conf.Endpoints) > 0})
 	r.acceptOpen()
@@ -550,9 +550,9 @@ func (r *peer) use(k *keys, now time.Duration) {
 			l.alive = quality.Liveness{} // the first answer is enough
 		}
 	}
-	r.asking.at = 0
+	r.memberRequest.at = 0
 	r.refresh()
-	r.soon()
+	r.wakeControl()
 }
 
 // announce sends the paths of this gateway to the peer. The mutex is locked.
@@ -564,20 +564,20 @@ func (r *peer) announce(paths []plane.Path) {
 	}
 }
 
-// end forgets the peer.
-func (r *peer) end() {
+// remove ends all sessions with a peer that is no longer configured.
+func (r *peer) remove() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.sendBye()
-	r.gone = true
-	r.forget()
+	r.removed = true
+	r.endSessions()
 }
 
-// forget ends all sessions. The mutex is locked.
-func (r *peer) forget() {
+// endSessions ends all sessions. The mutex is locked.
+func (r *peer) endSessions() {
 	r.assoc.Forget()
 	r.sending = nil
-	r.ungrant("the member has ended the session")
+	r.endGrant("the member has ended the session")
 	r.endRelay("the leader has ended the session")
 	for i := range r.links {
 		r.links[i].registration = registration{}
@@ -599,8 +599,8 @@ func (r *peer) forget() {
 	r.refresh()
 }
 
-// bye ends the session with the peer.
-func (r *peer) bye() {
+// close ends the session and the relay of the peer when this gateway stops.
+func (r *peer) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.sendBye()
@@ -616,7 +616,7 @@ func (r *peer) status(now time.Duration) (s plane.PeerStatus, relays []plane.Rel
 		relays = []plane.RelayStatus{r.relayStatus(now)}
 	}
 	if k := r.sending; k != nil {
-		s.Up, s.Suite, s.Since, s.Handshake = true, suite(k.Session), now-r.since, now-r.shaken
+		s.Up, s.Suite, s.Since, s.Handshake = true, suite(k.Session), now-r.since, now-r.keysSince
 	} else {
 		s.Reason = "no response"
 		if !r.owner && !r.links[0].remote.IsValid() {
@@ -660,10 +660,10 @@ func (r *peer) status(now time.Duration) (s plane.PeerStatus, relays []plane.Rel
 		switch x := &l.registration; {
 		case x.until > now:
 			ls.Lifetime = x.until - now
-		case ls.Member != "" && s.Role == plane.Member && r.asking.until > now:
-			ls.Lifetime = r.asking.until - now
+		case ls.Member != "" && s.Role == plane.Member && r.memberRequest.until > now:
+			ls.Lifetime = r.memberRequest.until - now
 		case ls.Member != "" && s.Role == plane.Member:
-			ls.Reason = r.asking.reason
+			ls.Reason = r.memberRequest.reason
 		}
 		if i < len(r.paths) && r.paths[i].Usable {
 			if d := &r.selection.decision; r.paths[i].Resting {

@@ -50,13 +50,13 @@ type Plane struct {
 	opened plane.Open
 	opens  plane.Relays // of open messages
 
-	// wake has the control loop look again at what is due.
+	// wake wakes the control loop.
 	wake chan struct{}
 	// expires is for packets that are held, paces for those in the queues of paths.
-	expires, paces *alarm
+	expires, paces *deadline
 	paced          int // times that queues were looked at; of the pacing loop
 	// handshakes are messages that wait for an exchange of keys.
-	handshakes chan handshake
+	handshakes chan handshakeMessage
 	ctx        context.Context
 	loops      sync.WaitGroup // receiving sockets
 
@@ -69,7 +69,7 @@ type Plane struct {
 	guard     *session.Guard
 	busyUntil time.Duration
 	// admitted are the latest initiations, of so many.
-	admitted   [maxAdmitted]handshake
+	admitted   [maxAdmitted]handshakeMessage
 	admissions int
 
 	// routing is what packets are looked up in; it is replaced as a whole.
@@ -168,7 +168,7 @@ func newPlane(o Options, enter func(func() error) error) (*Plane, error) {
 func withoutDevice(o Options, enter func(func() error) error) *Plane {
 	p := &Plane{
 		log: o.Log, opened: o.Open, opens: o.Relays, enter: enter, start: time.Now(), wall: time.Now,
-		wake: make(chan struct{}, 1), expires: newAlarm(), paces: newAlarm(), handshakes: make(chan handshake, maxHandshakes),
+		wake: make(chan struct{}, 1), expires: newDeadline(), paces: newDeadline(), handshakes: make(chan handshakeMessage, maxHandshakes),
 		fastest: tunnel.FastestSuite(), peers: map[session.PublicKey]*peer{}, keys: map[uint32]*keys{}, pending: map[uint32]*peer{},
 		relays: map[place]*relay{},
 	}
@@ -186,8 +186,8 @@ func (p *Plane) Interface() string { return p.device.Name() }
 // now returns the time on the plane's monotonic clock.
 func (p *Plane) now() time.Duration { return time.Since(p.start) }
 
-// Apply brings the plane to a state. It may be called any number of times; sessions with peers that do
-// not change go on. A path whose socket cannot be opened is an error in its status, and is tried again.
+// Apply applies a state. It may be called any number of times; sessions with peers that do not change
+// continue. A path whose socket cannot be opened is an error in its status, and is tried again.
 func (p *Plane) Apply(s plane.State) error {
 	if len(s.Paths) > plane.MaxPaths {
 		return fmt.Errorf("apply state: %d paths, more than %d", len(s.Paths), plane.MaxPaths)
@@ -207,7 +207,7 @@ func (p *Plane) Apply(s plane.State) error {
 	if s.Key != p.state.Key {
 		// Another gateway: no session goes on.
 		for key, r := range p.peers {
-			r.end()
+			r.remove()
 			delete(p.peers, key)
 		}
 		p.guardMu.Lock()
@@ -223,7 +223,7 @@ func (p *Plane) Apply(s plane.State) error {
 		keep[c.Public] = true
 		r := p.peers[c.Public]
 		if r != nil && r.conf.Preshared != c.Preshared {
-			r.end()
+			r.remove()
 			r = nil
 		}
 		if r == nil {
@@ -240,13 +240,13 @@ func (p *Plane) Apply(s plane.State) error {
 	}
 	for key, r := range p.peers {
 		if !keep[key] {
-			r.end()
+			r.remove()
 			delete(p.peers, key)
 		}
 	}
 	p.state = s
 	p.routing.Store(next)
-	p.kick()
+	p.wakeControl()
 	return nil
 }
 
@@ -299,15 +299,15 @@ func (p *Plane) Active(name string) {
 		r.mu.Lock()
 		if r.conf.Name == name && r.conf.Mode.Open() {
 			if before := r.active.Swap(int64(now)); now-time.Duration(before) > busyFor {
-				r.hasten(now)
+				r.probeNow(now)
 			}
 		}
 		r.mu.Unlock()
 	}
 }
 
-// kick wakes the control loop.
-func (p *Plane) kick() {
+// wakeControl wakes the control loop.
+func (p *Plane) wakeControl() {
 	select {
 	case p.wake <- struct{}{}:
 	default:
@@ -326,7 +326,7 @@ func (p *Plane) Run(ctx context.Context) error {
 	}
 	p.mu.Unlock()
 	p.loops.Go(func() { p.control(ctx) })
-	p.loops.Go(func() { p.shake(ctx) })
+	p.loops.Go(func() { p.handshakeLoop(ctx) })
 	p.loops.Go(func() {
 		b := newBatch(p, 1<<16)
 		p.expires.run(ctx, p, func(now time.Duration) time.Duration { return p.expiry(b, now) })
@@ -345,7 +345,7 @@ func (p *Plane) Run(ctx context.Context) error {
 	p.mu.Lock()
 	p.stopping.Store(true)
 	for _, r := range p.peers {
-		r.bye()
+		r.close()
 	}
 	p.ctx = nil
 	for _, l := range p.lines {
@@ -442,7 +442,7 @@ func (l *line) open() {
 	}
 	old := l.socket.Load()
 	if err == nil && old != nil && index == l.index {
-		l.judge(p.now())
+		l.checkError(p.now())
 		return
 	}
 	if old != nil {
@@ -523,9 +523,9 @@ func (l *line) failTransfer(err error) {
 	l.last, l.failed = err, l.plane.now()
 }
 
-// judge decides whether the last error is one of the path. While messages arrive it is not: a peer that
+// checkError decides whether the last error is one of the path. While messages arrive it is not: a peer that
 // is reached over other paths need not have an address on this one.
-func (l *line) judge(now time.Duration) {
+func (l *line) checkError(now time.Duration) {
 	l.mu.Lock()
 	err := l.last
 	if now-l.failed > settled || now-time.Duration(l.heard.Load()) < settled && l.heard.Load() > 0 {

@@ -82,7 +82,7 @@ func (b *buffer) release() {
 	}
 }
 
-// hold returns a packet with a reference to its buffer, or to a copy in a small one.
+// hold returns a packet with a reference to its buffer, or copied to a small one.
 func hold(o *opened) held {
 	if o.merged >= fewHeld || len(o.packet) > smallLen {
 		o.buffer.refs.Add(1)
@@ -107,19 +107,19 @@ type receivedLink struct {
 
 // opened is a packet from a peer.
 type opened struct {
-	keys    *keys
-	path    uint8
-	over    uint8 // the path that it arrived over, another one if it was sent again
-	class   uint8
-	stamp   tunnel.Stamp
-	packet  []byte
-	wire    int // length of the message
-	counter uint64
-	again   uint8         // how often it was requested
-	lag     time.Duration // reseq.Arrival.Lag
-	missing int           // messages before it that have not arrived, -1 if it was one of them
-	buffer  *buffer
-	merged  int // number of messages in the buffer
+	keys     *keys
+	path     uint8
+	over     uint8 // the path that it arrived over, another one if it was sent again
+	class    uint8
+	stamp    tunnel.Stamp
+	packet   []byte
+	wire     int // length of the message
+	counter  uint64
+	requests uint8         // how often it was requested
+	lag      time.Duration // reseq.Arrival.Lag
+	missing  int           // messages before it that have not arrived, -1 if it was one of them
+	buffer   *buffer
+	merged   int // number of messages in the buffer
 }
 
 const receiveBuffers = 8
@@ -164,7 +164,7 @@ func (p *Plane) receive(l *line, s *udp.Socket) {
 			for same < len(rest) && rest[same].keys.peer == rest[0].keys.peer {
 				same++
 			}
-			rest[0].keys.peer.take(b, rest[:same], now)
+			rest[0].keys.peer.handlePackets(b, rest[:same], now)
 			rest = rest[same:]
 		}
 		b.flush()
@@ -182,8 +182,8 @@ func (p *Plane) open(l *line, g *udp.Received, in *buffer, all []opened, b *batc
 		l.received.add(1, len(m))
 		switch tunnel.Type(m[0]) {
 		case tunnel.Initiation, tunnel.Response, tunnel.Cookie:
-			if mine, why := p.knock(l, m, g.From); !mine {
-				p.foreign(l, g, m, b, why)
+			if mine, why := p.checkHandshake(l, m, g.From); !mine {
+				p.relayOrDrop(l, g, m, b, why)
 			}
 			continue
 		case tunnel.Compatible:
@@ -202,7 +202,7 @@ func (p *Plane) open(l *line, g *udp.Received, in *buffer, all []opened, b *batc
 		if k == nil || k.Local != h.Receiver {
 			if k = p.find(h.Receiver); k == nil || h.Epoch != 0 {
 				k = nil
-				p.foreign(l, g, m, b, dropUnknownSession)
+				p.relayOrDrop(l, g, m, b, dropUnknownSession)
 				continue
 			}
 		}
@@ -259,13 +259,13 @@ func (k *keys) over(own uint8, l *line, from netip.AddrPort) uint8 {
 	return own
 }
 
-// take measures packets from the peer, puts them in order and delivers them.
-func (r *peer) take(b *batch, all []opened, now time.Duration) {
+// handlePackets measures packets from the peer, puts them in order and delivers them.
+func (r *peer) handlePackets(b *batch, all []opened, now time.Duration) {
 	r.receivePackets(all, now)
 	r.request(b, now)
 }
 
-// receivePackets is what take does but for requests.
+// receivePackets is handlePackets without requests for missing packets.
 func (r *peer) receivePackets(all []opened, now time.Duration) {
 	p := r.plane
 	routes := p.routing.Load()
@@ -283,7 +283,7 @@ func (r *peer) receivePackets(all []opened, now time.Duration) {
 		}
 		data = true
 		b := o.packet
-		if !whole(b) {
+		if !lengthValid(b) {
 			p.counts.drop(dropMalformed, 1)
 			continue
 		}
@@ -310,7 +310,7 @@ func (r *peer) receivePackets(all []opened, now time.Duration) {
 	if data {
 		r.active.Store(int64(now))
 	}
-	if live := x.alive(now); live != x.live && x.receiver != nil {
+	if live := x.livePaths(now); live != x.live && x.receiver != nil {
 		x.live = live
 		out = x.receiver.SetLive(now, live, out)
 	}
@@ -333,7 +333,7 @@ func (x *receiving) push(now time.Duration, o *opened, wait reseq.Hold, out []he
 	h := hold(o)
 	out, fresh := x.receiver.Push(now, reseq.Arrival{
 		Path: int(o.path), Lane: o.stamp.Lane, Seq: uint32(o.stamp.Seq), Distance: o.stamp.Distance, Copied: o.stamp.Copied,
-		Unusual: o.again > 1, Hold: wait, Lag: o.lag,
+		Unusual: o.requests > 1, Hold: wait, Lag: o.lag,
 	}, h, out)
 	if !fresh {
 		h.buffer.release()
@@ -356,8 +356,8 @@ func (x *receiving) change(k *keys, out []held) []held {
 // probes.
 const silence, leastSilence = 4, 200 * time.Millisecond
 
-// alive returns the paths that messages arrive over. The mutex is locked.
-func (x *receiving) alive(now time.Duration) (live uint16) {
+// livePaths returns the paths that messages arrive over. The mutex is locked.
+func (x *receiving) livePaths(now time.Duration) (live uint16) {
 	for i := range x.links {
 		if l := &x.links[i]; l.packets > 0 && now-l.heard < max(l.silence, leastSilence) {
 			live |= 1 << i
@@ -376,7 +376,7 @@ func (x *receiving) compare(now time.Duration) {
 	}
 	x.compared = now
 	var paths [tunnel.MaxPaths]sched.Path
-	live := x.alive(now)
+	live := x.livePaths(now)
 	for i := range paths {
 		if v, ok := x.links[i].delay.Value(); ok {
 			paths[i] = sched.Path{Usable: live>>i&1 != 0, Delay: v.Delay, Jitter: v.Jitter}
@@ -513,10 +513,10 @@ func (x *receiving) measure(o *opened, now time.Duration) {
 		l.gaps.Reset()
 	}
 	if o.missing < 0 {
-		o.again = l.gaps.Arrived(now, time.Duration(x.leastRTT.Load()), o.counter)
+		o.requests = l.gaps.Arrived(now, time.Duration(x.leastRTT.Load()), o.counter)
 	}
 	x.links[o.over].bytes += uint64(o.wire + ipUDP4)
-	if o.again > 0 {
+	if o.requests > 0 {
 		return // lost for the sender, and its delay is not that of a path
 	}
 	l.next++
@@ -543,8 +543,8 @@ func (x *receiving) measure(o *opened, now time.Duration) {
 	o.lag = max(0, x.latest-(difference-o.stamp.Wait))
 }
 
-// whole reports whether the length of an IP packet is that of its header.
-func whole(b []byte) bool {
+// lengthValid reports whether an IP packet has the length that its header states.
+func lengthValid(b []byte) bool {
 	switch {
 	case len(b) >= ipv4Len && b[0]>>4 == 4:
 		return int(binary.BigEndian.Uint16(b[2:])) == len(b)

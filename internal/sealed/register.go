@@ -39,9 +39,9 @@ func (r *peer) registered(l *link, now time.Duration) bool {
 	return !r.registers() || l.registration.until > now
 }
 
-// enroll keeps the registrations of a peer's paths up to date: a leader asks for them, and they end
+// refreshRegistrations keeps the registrations of a peer's paths up to date: a leader asks for them, and they end
 // after their time. It returns when it is to be called again. The mutex is locked.
-func (r *peer) enroll(k *keys, now time.Duration) time.Duration {
+func (r *peer) refreshRegistrations(k *keys, now time.Duration) time.Duration {
 	due, changed := now+time.Hour, false
 	for i := range r.links {
 		l := &r.links[i]
@@ -88,7 +88,7 @@ func (r *peer) withdraw(i int) {
 	x := &r.links[i].registration
 	if r.conf.Alliance.Role == plane.HomeAgent && x.until != 0 && r.sending != nil {
 		r.sending.out.Put(tunnel.Register{Path: uint8(i)})
-		r.soon()
+		r.wakeControl()
 	}
 	*x = registration{}
 }
@@ -158,8 +158,8 @@ func (r *peer) answer(v tunnel.Register, now time.Duration) {
 	r.sending.out.Put(a)
 }
 
-// enrolled takes the answer of the home agent. The mutex is locked.
-func (r *peer) enrolled(v tunnel.Registered, now time.Duration) {
+// registrationAnswered applies the answer of the home agent. The mutex is locked.
+func (r *peer) registrationAnswered(v tunnel.Registered, now time.Duration) {
 	l := &r.links[v.Path]
 	x := &l.registration
 	if l.line == nil || x.at == 0 { // it has not been asked

@@ -116,7 +116,7 @@ func TestRegistrations(t *testing.T) {
 		address := rapid.SampledFrom([]netip.AddrPort{{}, netip.MustParseAddrPort("[::]:0"), netip.MustParseAddrPort("203.0.113.9:53"), netip.MustParseAddrPort("224.0.0.1:1")})
 		for range rapid.IntRange(1, 30).Draw(rt, "requests") {
 			now += time.Duration(rapid.IntRange(0, 40).Draw(rt, "pause")) * time.Second
-			r.enroll(k, now)
+			r.refreshRegistrations(k, now)
 			v := tunnel.Register{
 				Path: uint8(rapid.IntRange(0, paths).Draw(rt, "path")), CareOf: address.Draw(rt, "care-of"), HomeAgent: address.Draw(rt, "home agent"),
 				Lifetime: rapid.SampledFrom([]time.Duration{0, time.Second, 50 * time.Second, 100 * 365 * 24 * time.Hour}).Draw(rt, "lifetime"),
@@ -201,10 +201,10 @@ func TestRelayRequests(t *testing.T) {
 		}
 	}
 	// Half of what is refused asks for the home agent that the last relay has.
-	if most := relaysMost + 100/2; begun > most || r.begins.next != relaysMost {
-		t.Errorf("%d requests are accepted, %d relays have begun, want at most %d, %d", begun, r.begins.next, most, relaysMost)
+	if most := maxRelayStarts + 100/2; begun > most || r.relayLimit.next != maxRelayStarts {
+		t.Errorf("%d requests are accepted, %d relays have begun, want at most %d, %d", begun, r.relayLimit.next, most, maxRelayStarts)
 	}
-	if a := asks(r, 1, allowed[0].String(), now+relaysTime); a.Code != tunnel.Accepted || r.relaying.path != 1 {
+	if a := asks(r, 1, allowed[0].String(), now+relayStartsIn); a.Code != tunnel.Accepted || r.relaying.path != 1 {
 		t.Errorf("later: %+v", a)
 	}
 }
@@ -244,7 +244,7 @@ func TestOpenRelayRequests(t *testing.T) {
 	r, k := ally(t, plane.Alliance{Role: plane.Leader, Up: rate, Down: rate}, 1)
 	now := time.Second
 	ask := func(open bool, lifetime time.Duration) tunnel.Registered {
-		now += relaysTime
+		now += relayStartsIn
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return r.relay(tunnel.Register{HomeAgent: home, Lifetime: lifetime, Up: unit.GbitPerSecond, Down: unit.GbitPerSecond, Open: open}, now)
@@ -275,7 +275,7 @@ func TestOpenRelayRequests(t *testing.T) {
 	tend := func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.tend(now)
+		r.checkRelay(now)
 	}
 	r.relaying.answered.Store(true)
 	want.Up = rate.Bandwidth
@@ -335,12 +335,12 @@ func TestGrantsOfOpenRelays(t *testing.T) {
 	grant := func(v tunnel.Registered) string {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.asking.homes, r.asking.at = []netip.AddrPort{netip.MustParseAddrPort("198.51.100.1:4790")}, 1
-		r.granted(v, time.Second)
+		r.memberRequest.homes, r.memberRequest.at = []netip.AddrPort{netip.MustParseAddrPort("198.51.100.1:4790")}, 1
+		r.relayAnswered(v, time.Second)
 		if l.line.grant.Load() != nil {
 			return ""
 		}
-		return r.asking.reason
+		return r.memberRequest.reason
 	}
 	for _, tt := range []struct {
 		open bool
@@ -353,7 +353,7 @@ func TestGrantsOfOpenRelays(t *testing.T) {
 		{true, tunnel.Registered{Code: tunnel.MemberSealedOnly}, "member does not relay open messages"},
 	} {
 		l.line.grant.Store(nil)
-		r.asking.open = tt.open
+		r.memberRequest.open = tt.open
 		if got := grant(tt.v); got != tt.want {
 			t.Errorf("open %t, %+v: %q, want %q", tt.open, tt.v, got, tt.want)
 		}
@@ -367,8 +367,8 @@ func TestGrantsOfOpenRelays(t *testing.T) {
 		if err := r.configure(r.conf, plane.State{Paths: []plane.Path{*l.line.conf.Load()}, Peers: []plane.Peer{home, r.conf}}, []*line{l.line}); err != nil {
 			t.Fatal(err)
 		}
-		if r.asking.open != open {
-			t.Errorf("mode %v: asks for open %t", mode, r.asking.open)
+		if r.memberRequest.open != open {
+			t.Errorf("mode %v: asks for open %t", mode, r.memberRequest.open)
 		}
 	}
 }

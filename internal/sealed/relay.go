@@ -15,9 +15,9 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// A member relays messages between a leader on its short link and one home agent. It has no key that
-// opens them. It accepts them only from the address at which the leader's own session with the member
-// is, and from the home agent; each message gives at most one, no longer than itself. Open messages are in
+// A member relays messages between a leader on its short link and one home agent, which it cannot decrypt. It
+// accepts them only from the address of the leader's own session with the member, and from the home agent. Each
+// leads to at most one message, which is no longer, so a relay amplifies nothing. Open messages are in
 // relayopen.go.
 //
 // The messages of the leader to the member and through it come from one socket to another, so that NAT
@@ -59,22 +59,22 @@ const (
 	// burstTime is how long a burst at the rate may be, burstLen its smallest length in bytes: that of
 	// a message in segments.
 	burstTime, burstLen = 100 * time.Millisecond, 1 << 17
-	// unanswered is the rate to a home agent that has not answered: enough for handshakes and probes.
-	unanswered = 64 * unit.KbitPerSecond
-	// relaysMost is how many relays may begin for a leader in relaysTime: each opens a socket.
-	relaysMost, relaysTime = 8, 10 * time.Second
+	// unansweredRate is the rate to a home agent that has not answered: enough for handshakes and probes.
+	unansweredRate = 64 * unit.KbitPerSecond
+	// maxRelayStarts is how many relays a leader may start in relayStartsIn: each opens a socket.
+	maxRelayStarts, relayStartsIn = 8, 10 * time.Second
 )
 
-// begins are the times of the last relays that began for a leader.
-type begins struct {
-	at   [relaysMost]time.Duration
+// relayLimit limits how often a leader starts relays. It has the times of the last ones.
+type relayLimit struct {
+	at   [maxRelayStarts]time.Duration
 	next int
 }
 
-// take reports whether one more may begin now, and counts it.
-func (b *begins) take(now time.Duration) bool {
-	at := &b.at[b.next%relaysMost]
-	if b.next >= relaysMost && now-*at < relaysTime {
+// allow reports whether one more may start now, and counts it.
+func (b *relayLimit) allow(now time.Duration) bool {
+	at := &b.at[b.next%maxRelayStarts]
+	if b.next >= maxRelayStarts && now-*at < relayStartsIn {
 		return false
 	}
 	*at = now
@@ -90,14 +90,14 @@ func (p *policer) set(rate unit.Bandwidth) {
 }
 
 func (p *policer) burst() float64 {
-	if p.rate <= float64(unanswered)/8 {
+	if p.rate <= float64(unansweredRate)/8 {
 		return p.rate // a second
 	}
 	return max(p.rate*burstTime.Seconds(), burstLen)
 }
 
-// take reports whether a packet of so many bytes is within the rate.
-func (p *policer) take(now time.Duration, n int) bool {
+// allow reports whether a packet of n bytes is within the rate, and accounts for it.
+func (p *policer) allow(now time.Duration, n int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if now > p.at {
@@ -121,9 +121,9 @@ func (p *Plane) relayOf(l *line, from netip.AddrPort) *relay {
 	return p.relays[place{l, from}]
 }
 
-// foreign handles a message that is not for this gateway: it is relayed if a leader has sent it, else
+// relayOrDrop handles a message that is not for this gateway: it is relayed if a leader has sent it, else
 // dropped.
-func (p *Plane) foreign(l *line, g *udp.Received, m []byte, b *batch, why reason) {
+func (p *Plane) relayOrDrop(l *line, g *udp.Received, m []byte, b *batch, why reason) {
 	if y := p.relayOf(l, g.From); y != nil {
 		y.forward(b, m, g.Class)
 	} else {
@@ -133,7 +133,7 @@ func (p *Plane) foreign(l *line, g *udp.Received, m []byte, b *batch, why reason
 
 // forward relays a message of the leader, which is not for this gateway.
 func (y *relay) forward(b *batch, m []byte, class uint8) {
-	if !sealedOrHandshake(m) || !y.up.take(y.leader.plane.now(), len(m)+ipUDP4) {
+	if !sealedOrHandshake(m) || !y.up.allow(y.leader.plane.now(), len(m)+ipUDP4) {
 		y.x.dropped.Add(1)
 		return
 	}
@@ -181,7 +181,7 @@ func (y *relay) receive(s *udp.Socket) {
 			for data := g.Data; len(data) > 0; {
 				m := data[:min(g.Size, len(data))]
 				data = data[len(m):]
-				if g.From != y.homeAgent || !sealedOrHandshake(m) || !y.down.take(now, len(m)+ipUDP4) {
+				if g.From != y.homeAgent || !sealedOrHandshake(m) || !y.down.allow(now, len(m)+ipUDP4) {
 					y.x.dropped.Add(1)
 					continue
 				}
@@ -192,8 +192,8 @@ func (y *relay) receive(s *udp.Socket) {
 		if len(all) > 0 {
 			if !y.answered.Swap(true) {
 				y.up.set(y.rate)
-				y.leader.poked.Store(true) // for open messages
-				p.kick()
+				y.leader.relaysChanged.Store(true) // for open messages
+				p.wakeControl()
 			}
 			at.line.send(all)
 		}
@@ -226,7 +226,7 @@ func (r *peer) relay(v tunnel.Register, now time.Duration) tunnel.Registered {
 		answer.Code = tunnel.MemberUnreachable
 	}
 	other := r.relaying == nil || r.relaying.homeAgent != home || r.relaying.path != v.Path || r.relaying.open.wanted != v.Open
-	if answer.Code == tunnel.Accepted && other && !r.begins.take(now) {
+	if answer.Code == tunnel.Accepted && other && !r.relayLimit.allow(now) {
 		answer.Code = tunnel.MemberResources
 	}
 	if answer.Code == tunnel.Accepted && other {
@@ -270,7 +270,7 @@ func (r *peer) beginRelay(path uint8, home netip.AddrPort, over *line) error {
 	out.socket.Store(s)
 	y := &relay{leader: r, path: path, homeAgent: home, base: over.socket.Load(), over: over.name, out: out, x: &r.relayed}
 	y.rate = announced(r.conf.Alliance.Up)
-	y.up.set(min(unanswered, y.rate))
+	y.up.set(min(unansweredRate, y.rate))
 	y.down.set(announced(r.conf.Alliance.Down))
 	r.relaying = y
 	r.place()
@@ -314,9 +314,9 @@ func (r *peer) endRelay(reason string) {
 	y.out.close()
 }
 
-// tend ends a relay whose time is over or whose path has no socket any more, and informs the leader. It
+// checkRelay ends a relay whose time is over or whose path has no socket any more, and informs the leader. It
 // returns when it is to be called again. The mutex is locked.
-func (r *peer) tend(now time.Duration) time.Duration {
+func (r *peer) checkRelay(now time.Duration) time.Duration {
 	y := r.relaying
 	if y == nil {
 		return now + time.Hour
@@ -347,7 +347,7 @@ func (r *peer) cutRelay(reason string) {
 	r.endRelay(reason)
 	if r.sending != nil {
 		r.sending.out.Put(tunnel.Registered{Path: y.path, Code: tunnel.MemberUnreachable})
-		r.soon()
+		r.wakeControl()
 	}
 }
 
@@ -377,8 +377,8 @@ type grant struct {
 // over returns the cost of a path over the member: the configured one, or what the member asks for.
 func (g *grant) over(l *line) int { return max(l.conf.Load().Cost, g.cost) }
 
-// asking is the state of a leader's requests to a member.
-type asking struct {
+// memberRequest is the state of a leader's requests to a member.
+type memberRequest struct {
 	homes  []netip.AddrPort // where the home agent may be
 	next   int              // the one that is asked for
 	at     time.Duration    // when the leader asks again
@@ -396,13 +396,13 @@ const (
 	unreachableFor = time.Second
 )
 
-// enlist keeps what a member relays up to date. It returns when it is to be called again. The mutex is
+// refreshRelay keeps what a member relays up to date. It returns when it is to be called again. The mutex is
 // locked.
-func (r *peer) enlist(k *keys, now time.Duration) time.Duration {
-	a := &r.asking
+func (r *peer) refreshRelay(k *keys, now time.Duration) time.Duration {
+	a := &r.memberRequest
 	if a.until != 0 && now >= a.until {
 		r.log.Warn("member has not answered, its relay has expired", "peer", r.conf.Name)
-		r.ungrant("has expired")
+		r.endGrant("has expired")
 	}
 	due := now + time.Hour
 	for i := range r.links {
@@ -429,9 +429,9 @@ func (r *peer) enlist(k *keys, now time.Duration) time.Duration {
 	return due
 }
 
-// granted takes the answer of a member. The mutex is locked.
-func (r *peer) granted(v tunnel.Registered, now time.Duration) {
-	a, l := &r.asking, &r.links[v.Path]
+// relayAnswered applies the answer of a member. The mutex is locked.
+func (r *peer) relayAnswered(v tunnel.Registered, now time.Duration) {
+	a, l := &r.memberRequest, &r.links[v.Path]
 	granted := v.Code == tunnel.Accepted && v.Lifetime > 0
 	if !l.ready() || granted && (a.at == 0 || len(a.homes) == 0) { // it has not been asked
 		r.plane.counts.drop(dropUnexpected, 1)
@@ -444,7 +444,7 @@ func (r *peer) granted(v tunnel.Registered, now time.Duration) {
 		if reason := v.Code.String(); a.reason != reason {
 			r.log.Warn("member does not relay", "peer", r.conf.Name, "reason", reason)
 		}
-		r.ungrant(v.Code.String())
+		r.endGrant(v.Code.String())
 		a.next++
 		a.at = now + refusedFor
 		if v.Code == tunnel.MemberUnreachable {
@@ -461,30 +461,30 @@ func (r *peer) granted(v tunnel.Registered, now time.Duration) {
 	g := grant{remote: l.remote, careOf: v.CareOf, up: v.Up, down: v.Down, cost: int(v.Cost)}
 	if old := l.line.grant.Load(); old == nil || *old != g {
 		l.line.grant.Store(&g)
-		r.plane.pokeHome()
+		r.plane.wakeHome()
 	}
 }
 
-// ungrant records that the member does not relay. The mutex is locked.
-func (r *peer) ungrant(reason string) {
-	r.asking.until, r.asking.reason = 0, reason
+// endGrant records that the member does not relay. The mutex is locked.
+func (r *peer) endGrant(reason string) {
+	r.memberRequest.until, r.memberRequest.reason = 0, reason
 	for i := range r.links {
 		if l := r.links[i].line; l != nil && l.grant.Swap(nil) != nil {
-			r.plane.pokeHome()
+			r.plane.wakeHome()
 		}
 	}
 }
 
-// pokeHome has the home agent's paths over members looked at.
-func (p *Plane) pokeHome() {
+// wakeHome has the paths to the home agent over members updated.
+func (p *Plane) wakeHome() {
 	for _, r := range p.routing.Load().peers {
-		r.poked.Store(true)
+		r.relaysChanged.Store(true)
 	}
-	p.kick()
+	p.wakeControl()
 }
 
-// follow brings paths over members to what these relay. The mutex is locked.
-func (r *peer) follow(now time.Duration) {
+// applyGrants updates the paths over members by what these relay. The mutex is locked.
+func (r *peer) applyGrants(now time.Duration) {
 	changed := false
 	for i := range r.links {
 		l := &r.links[i]

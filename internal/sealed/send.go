@@ -146,13 +146,13 @@ func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 	p.outMu.Lock()
 	defer p.outMu.Unlock()
 	if before := r.active.Swap(int64(now)); now-time.Duration(before) > busyFor {
-		r.hasten(now)
+		r.probeNow(now)
 	}
 	if r.sending == nil {
 		p.counts.drop(dropNoSession, uint64(f.Len()))
 		if r.owner && !r.assoc.Wanted() {
 			r.assoc.Want(now)
-			r.soon()
+			r.wakeControl()
 		}
 		return
 	}
@@ -289,7 +289,7 @@ func (r *peer) seal(b *batch, k *keys, i int, buf []byte, kind tunnel.Type, stam
 	}
 	if left := tunnel.MaxCounter - k.counters[i]; left <= counterReserve {
 		r.assoc.Exhaust()
-		r.soon()
+		r.wakeControl()
 		if left == 0 {
 			r.plane.counts.drop(dropExhausted, 1)
 			return

@@ -193,16 +193,16 @@ func (p *Plane) pace(b *batch, now time.Duration) time.Duration {
 	return max(next, now+paceStep)
 }
 
-// alarm wakes a loop at a time, or earlier.
-type alarm struct {
+// deadline wakes a loop at the time that is set, or earlier.
+type deadline struct {
 	wake chan struct{}
 	at   atomic.Int64
 }
 
-func newAlarm() *alarm { return &alarm{wake: make(chan struct{}, 1)} }
+func newDeadline() *deadline { return &deadline{wake: make(chan struct{}, 1)} }
 
 // set has the loop wake at that time at the latest.
-func (a *alarm) set(at time.Duration) {
+func (a *deadline) set(at time.Duration) {
 	if int64(at) >= a.at.Load() {
 		return
 	}
@@ -213,7 +213,7 @@ func (a *alarm) set(at time.Duration) {
 }
 
 // run calls due, which returns when it is to be called again, until the context ends.
-func (a *alarm) run(ctx context.Context, p *Plane, due func(now time.Duration) time.Duration) {
+func (a *deadline) run(ctx context.Context, p *Plane, due func(now time.Duration) time.Duration) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {

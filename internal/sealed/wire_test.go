@@ -29,7 +29,7 @@ func TestWireDocument(t *testing.T) {
 		fmt.Sprintf("| last %d | tag |", tunnel.TagLen),
 		fmt.Sprintf("The tunnel adds %d bytes to a packet; with UDP and IP it is %d over IPv4 and %d over IPv6.", tunnel.Overhead, tunnel.Overhead+ipUDP4, tunnel.Overhead+ipUDP6),
 		fmt.Sprintf("The tunnel adds %d bytes to a packet; with UDP and IP it is %d over IPv4 and %d over IPv6.", forward.OverheadIPv4-ipUDP4, forward.OverheadIPv4, forward.OverheadIPv6),
-		fmt.Sprintf("until the home agent has answered, the rate is %d kbit/s", unanswered/1000),
+		fmt.Sprintf("until the home agent has answered, the rate is %d kbit/s", unansweredRate/1000),
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("docs/wire.md does not have %q", want)
