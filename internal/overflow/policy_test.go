@@ -2,7 +2,9 @@ package overflow
 
 import (
 	"math"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -254,5 +256,18 @@ func TestLatency(t *testing.T) {
 	}
 	if m.open[1] < 3*time.Second || m.open[2] > 0 {
 		t.Errorf("in longer transfers the others were open for %s and %s", m.open[1], m.open[2])
+	}
+}
+
+// TestReasonsAreDocumented: docs/policies.md explains each reason.
+func TestReasonsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/policies.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range reasons {
+		if !strings.Contains(string(text), "\n| `"+name+"` |") {
+			t.Errorf("docs/policies.md does not explain %q", name)
+		}
 	}
 }
