@@ -454,7 +454,7 @@ func TestHealth(t *testing.T) {
 		"no session":  {func(s *Status) { s.Peers[0] = PeerStatus{Name: "hq", Reason: "no response"} }, false, false, `peer "hq" has no session: no response`},
 		"one of two":  {func(s *Status) { s.Peers = append(s.Peers, PeerStatus{Name: "x"}) }, true, true, `peer "x" has no session`},
 		"line down":   {func(s *Status) { s.Lines[0].Up, s.Paths[0].State = false, stateDown }, true, true, `interface "eth1" of path "a" is down`},
-		"path dead":   {func(s *Status) { s.Paths[1].State = "dead" }, true, true, `path "b" to peer "hq" is dead`},
+		"path dead":   {func(s *Status) { s.Paths[1].State = "dead" }, true, true, `path "b" to peer "hq" is dead: the peer does not answer over it any more`},
 		"not in time": {func(s *Status) { s.Pending = 2 }, true, true, "2 objects are not in the kernel"},
 	} {
 		s := status(tt.change)

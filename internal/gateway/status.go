@@ -103,7 +103,8 @@ type PeerStatus struct {
 type PathStatus struct {
 	Peer string `json:"peer"`
 	Path string `json:"path"`
-	// Up: the peer answers over the path. State is up, dead, down or unproven. Resting is why a path that is up is not used.
+	// Up: the peer answers over the path. State is up, dead, down, unproven or unregistered. Resting is why a path that
+	// is up is not used.
 	Up       bool   `json:"up"`
 	State    string `json:"state"`
 	Resting  string `json:"resting"`
@@ -288,14 +289,27 @@ func (s *Status) health(rejected error) health.Status {
 	}
 	for _, p := range s.Paths {
 		if p.State != stateUp && p.State != stateDown && !allies[p.Peer] && p.Member == "" {
-			r.Degrade("path %q to peer %q is %s", p.Path, p.Peer, p.State)
+			r.Degrade("path %q to peer %q is %s%s", p.Path, p.Peer, p.State, stateMeaning(p))
 		}
 	}
 	return r.Status()
 }
 
-// The states of a path that its line explains, or that are none to report.
+// The states of a path without a problem of its own: the line has it, or there is none.
 const stateUp, stateDown = "up", "down"
 
 // The states of a path whose peer may have another address.
 const stateDead, stateUnproven = "dead", "unproven"
+
+// stateMeaning explains a state, after a colon.
+func stateMeaning(p PathStatus) string {
+	switch {
+	case p.State == stateDead:
+		return ": the peer does not answer over it any more"
+	case p.State == stateUnproven:
+		return ": the peer has not answered over it yet"
+	case p.Reason != "":
+		return ": " + p.Reason
+	}
+	return ""
+}

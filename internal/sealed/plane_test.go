@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -256,6 +257,19 @@ func TestTCPOverTwoPaths(t *testing.T) {
 				continue // initiations from before the peer ran
 			}
 			t.Errorf("%d packets dropped: %s", n, reason)
+		}
+	}
+}
+
+// TestReasonsAreDocumented: docs/gateway.md explains each reason in dropped.
+func TestReasonsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/gateway.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range reasonNames {
+		if !strings.Contains(string(text), "`"+name+"`") {
+			t.Errorf("docs/gateway.md does not explain %q", name)
 		}
 	}
 }
