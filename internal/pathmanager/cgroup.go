@@ -49,9 +49,9 @@ func cgroupRoot(mounts string) string {
 	return ""
 }
 
-// within reports whether a cgroup is the one of a path or beneath it. A service that starts again has a new
+// contains reports whether a cgroup is the one of a path or beneath it. A service that starts again has a new
 // one.
-func (c *cgroups) within(id uint64, path string) bool {
+func (c *cgroups) contains(id uint64, path string) bool {
 	if id == 0 || c.root == "" {
 		return false
 	}

@@ -46,7 +46,7 @@ type connection struct {
 	refillAt      time.Time // when a freed slot is offered to other peers; zero: none is
 	removals      removals
 	since         time.Time // when it became known
-	use           overflow.Connection[pathKey]
+	choice        overflow.Connection[pathKey]
 	socket        socket
 	rule          *rule // nil: none applies
 }
@@ -69,7 +69,7 @@ type subflow struct {
 	sampled      time.Time // time of the last sample
 	standbyUntil time.Time // a backup until this time and until nothing is queued
 	since        time.Time // established
-	reviewed     uint64    // last dump in which it was as known
+	dumpRound    uint64    // of the last dump that showed it as known
 	number       uint64    // unique among the subflows of the machine
 	// use is why it carries data or rests, last its last sample, and progress the time of the last
 	// sample in which more was acknowledged.
@@ -211,7 +211,7 @@ func (c *connection) reconcile(peer int) {
 	case live || state == RouteDraining:
 	case a.announced && !a.used:
 		c.repeat(peer)
-		c.decline(peer)
+		c.takeBackSlot(peer)
 	case a.announced && a.unanswered >= answerTries:
 	case a.announced && m.now.Before(a.since.Add(a.timeout())):
 		m.schedule(c, peer, a.since.Add(a.timeout()))
@@ -282,19 +282,19 @@ func (c *connection) mustBackUp(s *subflow) bool {
 func (c *connection) setPriorities() {
 	for _, backup := range []bool{false, true} {
 		for _, s := range c.subflows {
-			if c.backsUp(s) == backup {
+			if c.wantsBackup(s) == backup {
 				c.setPriority(s)
 			}
 		}
 	}
 }
 
-// backsUp reports whether a subflow should be a backup.
-func (c *connection) backsUp(s *subflow) bool { return c.mustBackUp(s) || c.rests(s) }
+// wantsBackup reports whether a subflow should be a backup.
+func (c *connection) wantsBackup(s *subflow) bool { return c.mustBackUp(s) || c.rests(s) }
 
 // setPriority requests the desired priority of a subflow, unless the subflow already has it.
 func (c *connection) setPriority(s *subflow) {
-	backup := c.backsUp(s)
+	backup := c.wantsBackup(s)
 	if s.closing || backup == s.backup && !s.uncertain {
 		return
 	}
@@ -321,9 +321,9 @@ func (c *connection) uses(peer int) bool {
 	return false
 }
 
-// on returns the subflows on a peer's address, and whether the connection has other subflows that
+// subflowsOn returns the subflows on a peer's address, and whether the connection has other subflows that
 // can carry data.
-func (c *connection) on(peer int) (here []*subflow, elsewhere bool) {
+func (c *connection) subflowsOn(peer int) (here []*subflow, elsewhere bool) {
 	for _, s := range c.subflows {
 		switch {
 		case s.closing:
@@ -341,7 +341,7 @@ func (c *connection) on(peer int) (here []*subflow, elsewhere bool) {
 // subflow is destroyed.
 func (c *connection) withdraw(peer int) {
 	a := &c.announcements[peer]
-	here, elsewhere := c.on(peer)
+	here, elsewhere := c.subflowsOn(peer)
 	if len(here) > 0 && !elsewhere {
 		return
 	}
@@ -400,7 +400,7 @@ func (c *connection) resync(list []mptcp.Subflow) {
 	}
 	for i := range c.announcements {
 		// A subflow may have been established and closed between dumps, unseen.
-		if a := &c.announcements[i]; a.announced && !a.used && m.review.lost {
+		if a := &c.announcements[i]; a.announced && !a.used && m.lastDump.lost {
 			a.used = true
 			m.schedule(c, i, m.now.Add(a.timeout()))
 		}

@@ -63,8 +63,8 @@ const (
 	// standbyFor is how long a subflow on the default address is on standby: several
 	// retransmission timeouts.
 	standbyFor = time.Second
-	// standbyMore is the extension while it still has data queued.
-	standbyMore = 100 * time.Millisecond
+	// standbyExtension is the extension while it still has data queued.
+	standbyExtension = 100 * time.Millisecond
 )
 
 // standby temporarily makes the subflows on the default address that have data queued backups, if
@@ -97,7 +97,7 @@ func (c *connection) onStandby(s *subflow) bool {
 	case now.Before(s.standbyUntil):
 		return true
 	case s.queued > 0 && now.Sub(s.sampled) < standbyFor:
-		s.standbyUntil = now.Add(standbyMore)
+		s.standbyUntil = now.Add(standbyExtension)
 		c.machine.schedule(c, -1, s.standbyUntil)
 		return true
 	}

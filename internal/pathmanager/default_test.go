@@ -116,11 +116,11 @@ func TestDefaultSubflowStandsBy(t *testing.T) {
 	// It still has data queued, for example data that a blackhole drops.
 	for range 30 {
 		m.look(busy)
-		m.pass(standbyMore)
+		m.pass(standbyExtension)
 		check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
 	}
 	m.look(map[string]uint32{addressB: 100_000})
-	m.pass(standbyMore)
+	m.pass(standbyExtension)
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::b")
 	// There is no standby if no other subflow is left, or if nothing is in flight.
 	m.look(busy)

@@ -31,18 +31,18 @@ type Subflow struct {
 // number of all connections. Which connections it returns is arbitrary if there are more. ctx
 // limits the wait for Run.
 func (m *Manager) List(ctx context.Context, limit int) (subflows []Subflow, connections int, err error) {
-	err = m.ask(ctx, func(time.Time) { subflows, connections = m.machine.list(limit), len(m.machine.conns) })
+	err = m.call(ctx, func(time.Time) { subflows, connections = m.machine.list(limit), len(m.machine.conns) })
 	return subflows, connections, err
 }
 
 // Memory returns what connections learned of paths, the oldest first. ctx limits the wait for Run.
 func (m *Manager) Memory(ctx context.Context) (paths []overflow.Entry, err error) {
-	err = m.ask(ctx, func(now time.Time) { paths = m.machine.memory.Entries(now) })
+	err = m.call(ctx, func(now time.Time) { paths = m.machine.memory.Entries(now) })
 	return paths, err
 }
 
-// ask has the loop call a function, and waits until it did or ctx ends.
-func (m *Manager) ask(ctx context.Context, f func(now time.Time)) error {
+// call runs a function in the loop, and waits for it until ctx ends.
+func (m *Manager) call(ctx context.Context, f func(now time.Time)) error {
 	done := make(chan struct{})
 	m.post(func(now time.Time) error {
 		defer close(done)

@@ -57,18 +57,18 @@ type machine struct {
 	rules    []*rule
 	// noChoice is why the paths of connections cannot be chosen, "" if they can.
 	noChoice string
-	// within reports whether a cgroup has that path or is beneath it.
-	within func(cgroup uint64, path string) bool
+	// inCgroup reports whether a cgroup has that path or is beneath it.
+	inCgroup func(cgroup uint64, path string) bool
 	// source returns what the application has written to a connection, false if that is not known.
 	source func(token uint32) (overflow.Source, bool)
-	// epoch is when the first connection became known; arrived is set when one was added whose first
+	// epoch is when the first connection became known; sampleSoon is set when one was added whose first
 	// sample decides on its rule, or when a subflow joined one whose paths are chosen.
-	epoch     time.Time
-	arrived   bool
-	memory    *overflow.Memory
-	added     uint64 // subflows
-	byAddress map[netip.Addr]int
-	conns     map[uint32]*connection
+	epoch      time.Time
+	sampleSoon bool
+	memory     *overflow.Memory
+	added      uint64 // subflows
+	byAddress  map[netip.Addr]int
+	conns      map[uint32]*connection
 	// clients indexes the connections by client address, to find those that a route covers.
 	clients   bart.Table[map[*connection]bool]
 	timers    timers
@@ -78,8 +78,8 @@ type machine struct {
 	subflows  int
 	counts    Counts
 	// parked are the connections with parked subflows.
-	parked map[*connection]bool
-	review review
+	parked   map[*connection]bool
+	lastDump dump
 	// watched are the connections whose subflows are sampled.
 	watched map[*connection]bool
 	// complete is set once all routes are known; then an address without a route is withdrawn.
@@ -107,7 +107,7 @@ func (p *peer) state(client netip.Addr) RouteState { return p.route(client).Stat
 func newMachine(peers []Peer, retired []netip.Addr) *machine {
 	m := &machine{
 		byAddress: map[netip.Addr]int{}, conns: map[uint32]*connection{}, parked: map[*connection]bool{}, watched: map[*connection]bool{},
-		memory: &overflow.Memory{}, within: func(uint64, string) bool { return false },
+		memory: &overflow.Memory{}, inCgroup: func(uint64, string) bool { return false },
 		source: func(uint32) (overflow.Source, bool) { return overflow.Source{}, false },
 	}
 	for _, p := range peers {
@@ -218,7 +218,7 @@ func (m *machine) subflowEstablished(e mptcp.SubEstablished) {
 		c.announcements[i].joined(e.LocalID)
 		m.schedule(c, -1, m.now.Add(warmUp))
 	}
-	m.arrived = m.arrived || c.chooses()
+	m.sampleSoon = m.sampleSoon || c.chooses()
 	// Reconcile all addresses: a subflow without a route may have been kept only because it was
 	// the last one.
 	c.reconcileAll()
@@ -235,9 +235,9 @@ func (m *machine) connection(token uint32, local, remote netip.AddrPort) *connec
 		m.epoch = m.now
 	}
 	c.socket.port = local.Port()
-	m.arrived = m.arrived || m.needsSockets()
+	m.sampleSoon = m.sampleSoon || m.needsSockets()
 	c.rule = m.ruleFor(c.socket)
-	c.resetUse()
+	c.resetChoice()
 	for i := range c.announcements {
 		c.announcements[i].id = m.peers[i].id
 	}
@@ -319,12 +319,12 @@ func (m *machine) withdrawAll(now time.Time) {
 		for i := range m.peers {
 			c.withdraw(i)
 		}
-		m.useAll(c)
+		m.clearBackups(c)
 	}
 }
 
-// useAll leaves no subflow of a connection a backup.
-func (m *machine) useAll(c *connection) {
+// clearBackups clears the backup flag of all subflows of a connection.
+func (m *machine) clearBackups(c *connection) {
 	for _, s := range c.subflows {
 		if s.backup && !s.closing {
 			s.backup = false
@@ -353,7 +353,7 @@ func (m *machine) stalled(now time.Time, token uint32, stalled, idle []mptcp.End
 			continue
 		}
 		m.counts.Stalls++
-		c.failed(s)
+		c.rememberStall(s)
 		if s.peer < 0 || s.initial {
 			s.stalled = true
 			m.watched[c] = true

@@ -867,9 +867,9 @@ func (m *machine) setRoute(now time.Time, peer int, prefix netip.Prefix, state R
 func (m *machine) resync(now time.Time, all []mptcp.Subflow) { m.dump(now, true, all) }
 
 func (m *machine) dump(now time.Time, lost bool, all []mptcp.Subflow) {
-	m.beginReview(lost)
+	m.beginDump(lost)
 	for _, s := range all {
-		m.reviewed(s)
+		m.addDumped(s)
 	}
-	m.endReview(now)
+	m.endDump(now)
 }

@@ -132,7 +132,7 @@ type Manager struct {
 	// sampleLeast is the earliest time of the next sample, for the CPU time that it takes.
 	sampleLeast time.Time
 	resyncAt    time.Time // next dump that is needed; zero: none
-	reviewAt    time.Time // next periodic dump; zero: none, there are no connections
+	dumpAt      time.Time // next periodic dump; zero: none, there are no connections
 	countAt     time.Time // next count of unjoined addresses
 
 	// data is nil where the kernel does not count the bytes of connections. standAt is the time of the next
@@ -141,7 +141,7 @@ type Manager struct {
 	data          dataSource
 	noStandstills string // why standstills cannot be detected, "" if they can
 	standstills   standstills
-	standAt       time.Time
+	standstillAt  time.Time
 	reinjections  uint64
 
 	remember   func([]overflow.Entry)
@@ -245,7 +245,7 @@ func newManager(o Options, k kernel) *Manager {
 	machine := newMachine(o.Peers, o.Retired)
 	machine.complete, machine.shareDefault, machine.overflow = !o.Restarted, o.ShareDefault, o.Overflow
 	machine.memory = cmp.Or(o.Memory, machine.memory)
-	machine.rules, machine.within = newRules(o.Rules), newCgroups().within
+	machine.rules, machine.inCgroup = newRules(o.Rules), newCgroups().contains
 	return &Manager{
 		machine: machine, stalls: newStallDetector(), kernel: k, keep: o.Keep, log: o.Log, restarted: o.Restarted,
 		watch:  Watch{Method: WatchSamples, Reason: "not started"},
@@ -259,7 +259,7 @@ func newManager(o Options, k kernel) *Manager {
 func (m *Manager) disableUnsupported(s mptcp.Signals) (standstills bool) {
 	if err := s.Choosing(); err != nil {
 		m.machine.noChoice = err.Error()
-		if m.machine.wantsChoice() {
+		if m.machine.choiceConfigured() {
 			m.log.Warn("paths are not chosen: all subflows carry data", "err", err)
 		}
 	}
@@ -273,7 +273,7 @@ func (m *Manager) disableUnsupported(s mptcp.Signals) (standstills bool) {
 
 // disabled returns why something is disabled, one reason each.
 func (m *Manager) disabled() (reasons []string) {
-	if why := m.machine.noChoice; why != "" && m.machine.wantsChoice() {
+	if why := m.machine.noChoice; why != "" && m.machine.choiceConfigured() {
 		reasons = append(reasons, why)
 	}
 	if m.noStandstills != "" {
@@ -511,17 +511,17 @@ func (m *Manager) step() error {
 		}
 	}
 	now := time.Now()
-	if due(m.resyncAt, now) || due(m.reviewAt, now) {
+	if due(m.resyncAt, now) || due(m.dumpAt, now) {
 		m.execute() // execute first, so that the dump includes the effect of the requests
 		m.resync(now, due(m.resyncAt, now))
 	}
 	m.machine.runTimers(now)
 	m.execute()
-	if m.machine.arrived {
-		m.machine.arrived = false
+	if m.machine.sampleSoon {
+		m.machine.sampleSoon = false
 		m.sampleAt = later(earliest(m.sampleAt, now), m.sampleLeast)
 	}
-	if due(m.standAt, now) {
+	if due(m.standstillAt, now) {
 		m.suspectStandstills(now)
 	}
 	if due(m.sampleAt, now) {
@@ -530,12 +530,12 @@ func (m *Manager) step() error {
 	}
 	switch {
 	case len(m.machine.conns) == 0:
-		m.sampleAt, m.reviewAt, m.standAt = time.Time{}, time.Time{}, time.Time{}
-	case m.reviewAt.IsZero():
-		m.reviewAt = now.Add(resyncEvery)
+		m.sampleAt, m.dumpAt, m.standstillAt = time.Time{}, time.Time{}, time.Time{}
+	case m.dumpAt.IsZero():
+		m.dumpAt = now.Add(resyncEvery)
 	}
-	if m.data != nil && m.standAt.IsZero() && len(m.machine.conns) > 0 {
-		m.standAt = now.Add(standstillEvery)
+	if m.data != nil && m.standstillAt.IsZero() && len(m.machine.conns) > 0 {
+		m.standstillAt = now.Add(standstillEvery)
 	}
 	switch all := m.samplesAll(now); {
 	case !all && len(m.machine.watched) == 0:
@@ -597,7 +597,7 @@ func (m *Manager) next() time.Time {
 	if !ok {
 		next = time.Time{}
 	}
-	for _, at := range []time.Time{m.sampleAt, m.standAt, m.resyncAt, m.reviewAt, m.rememberAt} {
+	for _, at := range []time.Time{m.sampleAt, m.standstillAt, m.resyncAt, m.dumpAt, m.rememberAt} {
 		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
 			next = at
 		}
@@ -633,19 +633,19 @@ func (m *Manager) execute() {
 
 // resync dumps all connections; lost means that events may have been lost.
 func (m *Manager) resync(now time.Time, lost bool) {
-	m.machine.beginReview(lost)
+	m.machine.beginDump(lost)
 	for _, family := range families {
-		if err := m.kernel.Subflows(family, m.machine.reviewed); err != nil {
+		if err := m.kernel.Subflows(family, m.machine.addDumped); err != nil {
 			if m.pause == 0 {
 				m.log.Error("dump connections failed, retrying", "err", err)
 			}
 			m.pause = min(max(2*m.pause, resyncFirst), resyncMax)
-			m.resyncAt, m.reviewAt = now.Add(m.pause), time.Time{}
+			m.resyncAt, m.dumpAt = now.Add(m.pause), time.Time{}
 			return
 		}
 	}
-	m.pause, m.resyncAt, m.reviewAt = 0, time.Time{}, time.Time{}
-	m.machine.endReview(now)
+	m.pause, m.resyncAt, m.dumpAt = 0, time.Time{}, time.Time{}
+	m.machine.endDump(now)
 }
 
 // families are those of subflows: those of a dual-stack listener are IPv6 sockets, with IPv4-mapped

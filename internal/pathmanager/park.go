@@ -16,7 +16,7 @@ import (
 // and closed when the connection is idle (see closeParked). REMOVE_ADDR makes the client close it,
 // so the address remains announced until then.
 func (c *connection) routeLost(peer int) {
-	here, elsewhere := c.on(peer)
+	here, elsewhere := c.subflowsOn(peer)
 	busy := func(s *subflow) bool { return !s.drained }
 	if len(here) == 0 || !elsewhere || slices.ContainsFunc(here, busy) {
 		if len(here) > 0 && elsewhere {

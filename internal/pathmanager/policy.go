@@ -78,7 +78,7 @@ func (r *rule) matches(s socket, within func(cgroup uint64, path string) bool) b
 
 // ruleFor returns the first rule for a socket, nil if there is none.
 func (m *machine) ruleFor(s socket) *rule {
-	at := slices.IndexFunc(m.rules, func(r *rule) bool { return r.matches(s, m.within) })
+	at := slices.IndexFunc(m.rules, func(r *rule) bool { return r.matches(s, m.inCgroup) })
 	if at < 0 {
 		return nil
 	}
@@ -101,27 +101,27 @@ func (c *connection) policy() string {
 	return overflow.Throughput.String()
 }
 
-// wantsChoice reports whether the configuration has the paths of some connections chosen.
-func (m *machine) wantsChoice() bool { return m.overflow || len(m.rules) > 0 }
+// choiceConfigured reports whether the configuration has paths chosen for some connections.
+func (m *machine) choiceConfigured() bool { return m.overflow || len(m.rules) > 0 }
 
 // choosesAny reports whether that is so and the kernel gives the signals for it.
-func (m *machine) choosesAny() bool { return m.noChoice == "" && m.wantsChoice() }
+func (m *machine) choosesAny() bool { return m.noChoice == "" && m.choiceConfigured() }
 
 // needsSockets reports whether a rule has conditions that only a sample shows.
 func (m *machine) needsSockets() bool {
 	return m.noChoice == "" && slices.ContainsFunc(m.rules, func(r *rule) bool { return r.needsSocket() })
 }
 
-// resetUse starts to choose the paths of a connection by its rule, without what it has learned.
-func (c *connection) resetUse() {
+// resetChoice starts to choose the paths of a connection by its rule, without what it has learned.
+func (c *connection) resetChoice() {
 	m := c.machine
-	c.use = overflow.Connection[pathKey]{
+	c.choice = overflow.Connection[pathKey]{
 		Recall: m.recall, Start: c.since.Sub(m.epoch),
 		Source: func() (overflow.Source, bool) { return m.source(c.token) },
 	}
 	if r := c.rule; r != nil {
-		c.use.Policy = r.Policy
-		c.use.Terms = func(k pathKey) overflow.Terms {
+		c.choice.Policy = r.Policy
+		c.choice.Terms = func(k pathKey) overflow.Terms {
 			if k.peer < 0 {
 				return overflow.Terms{}
 			}
@@ -137,12 +137,12 @@ func (c *connection) setRule() bool {
 		return false
 	}
 	c.rule = r
-	c.resetUse()
+	c.resetChoice()
 	return true
 }
 
-// applyUse sets the priorities of a connection after its policy has changed.
-func (c *connection) applyUse() {
+// applyChoice sets the priorities of a connection after its policy has changed.
+func (c *connection) applyChoice() {
 	c.decide()
 	c.setPriorities()
 }
@@ -155,18 +155,18 @@ func (c *connection) sampledSocket(mark uint32, cgroup uint64) {
 	}
 	c.socket = now
 	if c.setRule() {
-		c.applyUse()
+		c.applyChoice()
 	}
 }
 
-// setUse changes whether one path of each connection carries data first, and the rules. It clears the memory.
+// setUse applies Options.Overflow and Options.Rules to all connections. It clears the memory.
 func (m *machine) setUse(now time.Time, overflows bool, rules []Rule) {
 	m.now = now
 	m.overflow, m.rules = overflows, newRules(rules)
 	m.memory.Clear()
 	for _, c := range m.conns {
 		c.rule = m.ruleFor(c.socket)
-		c.resetUse()
-		c.applyUse()
+		c.resetChoice()
+		c.applyChoice()
 	}
 }

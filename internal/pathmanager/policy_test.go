@@ -22,7 +22,7 @@ import (
 // TestRules: the first rule whose conditions all apply counts.
 func TestRules(t *testing.T) {
 	m := newMachine(testPeers(), nil)
-	m.within = func(cgroup uint64, path string) bool { return cgroup == 7 && path == "/web" }
+	m.inCgroup = func(cgroup uint64, path string) bool { return cgroup == 7 && path == "/web" }
 	m.rules = newRules([]Rule{
 		{Port: 443, Mark: 5, Policy: overflow.Steady},
 		{Port: 443, Policy: overflow.Latency},
@@ -135,7 +135,7 @@ func TestCgroups(t *testing.T) {
 	root := t.TempDir()
 	now := time.Time{}.Add(time.Hour)
 	c := &cgroups{root: root, now: func() time.Time { return now }, byPath: map[string]*cgroupTree{}}
-	if c.within(1, "/web") || c.within(0, "/") {
+	if c.contains(1, "/web") || c.contains(0, "/") {
 		t.Error("a cgroup is within one that is not there")
 	}
 	id := func(name string) uint64 {
@@ -152,7 +152,7 @@ func TestCgroups(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(root, "other"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if now = now.Add(cgroupsEvery); !c.within(id("web"), "/web") || !c.within(id("web/worker"), "/web") || c.within(id("other"), "/web") {
+	if now = now.Add(cgroupsEvery); !c.contains(id("web"), "/web") || !c.contains(id("web/worker"), "/web") || c.contains(id("other"), "/web") {
 		t.Error("what is within is not found")
 	}
 	mounts := filepath.Join(root, "mounts")
@@ -176,7 +176,7 @@ func TestPoliciesInTheKernel(t *testing.T) {
 	defer stop()
 	groups := newCgroups()
 	l.post(func(now time.Time) error {
-		l.machine.within = groups.within
+		l.machine.inCgroup = groups.contains
 		l.machine.setUse(now, false, []Rule{{Mark: 16, Policy: overflow.Steady}, {Cgroup: "/", Policy: overflow.Latency}})
 		return nil
 	})
@@ -232,7 +232,7 @@ func TestRulePeers(t *testing.T) {
 	m.setUse(time.Time{}, false, []Rule{{Policy: overflow.Ratio, Paths: []RulePath{{Peer: onB.Addr(), Share: 3}}}})
 	c := m.connection(1, defaultAt, clientAt)
 	for peer, want := range map[int]overflow.Terms{-1: {}, 0: {}, 1: {Listed: true, Share: 3}} {
-		if got := c.use.Terms(pathKey{peer, netip.Addr{}}); got != want {
+		if got := c.choice.Terms(pathKey{peer, netip.Addr{}}); got != want {
 			t.Errorf("peer %s: %+v", strconv.Itoa(peer), got)
 		}
 	}

@@ -115,9 +115,9 @@ func (c *connection) waits(peer int) bool {
 		c.announcements[peer].declined && !c.holdsSlot(peer)
 }
 
-// decline takes the slot of a peer whose address the client does not join, if another one waits for
-// it.
-func (c *connection) decline(peer int) {
+// takeBackSlot withdraws the address of a peer that the client does not join, if another peer waits for its
+// slot.
+func (c *connection) takeBackSlot(peer int) {
 	m, a := c.machine, &c.announcements[peer]
 	if len(m.peers) <= MaxSlots || !slices.ContainsFunc(c.ranking(), c.ready) {
 		return

@@ -15,9 +15,9 @@ import (
 
 const (
 	// standstillEvery is the interval at which the kernel's counter of such reinjections is read. Only
-	// when it has grown, connections are looked at.
+	// when it has grown, connections are examined.
 	standstillEvery = 100 * time.Millisecond
-	// standstillShare bounds the CPU time for that, if there are very many connections.
+	// standstillShare bounds that to 1/50 of one core, if there are very many connections.
 	standstillShare = 50
 	// timerLeast is the kernel's wait without progress before it reinjects (TCP_RTO_MIN).
 	timerLeast = 200 * time.Millisecond
@@ -26,8 +26,8 @@ const (
 	// standstillLeast is the least number of bytes that subflows have delivered, and the connection
 	// has not, for which closing a subflow is worth it: more than two fragments.
 	standstillLeast = 64 << 10
-	// standstillForget is how long a connection is looked at after its last reinjection.
-	standstillForget = 2 * time.Second
+	// standstillWatch is how long a connection is examined after its last reinjection.
+	standstillWatch = 2 * time.Second
 )
 
 // dataSource reads the state of connections, which is above that of their subflows; *dataKernel
@@ -58,20 +58,20 @@ type standstills struct {
 	suspects   map[uint32]*suspect
 }
 
-// suspect is what is known of a connection that reinjects.
+// suspect is the state of a connection that reinjects.
 type suspect struct {
-	// since is the time of the last progress other than by reinjection, acked and reinjected what the
-	// counters were then.
+	// since is the time of the last progress other than by reinjection, acked and reinjected are the counters
+	// of that time.
 	since             time.Time
 	acked, reinjected uint64
 	last              mptcp.Connection
-	shots             int // reinjections since
-	shot              time.Time
+	reinjections      int // since then
+	reinjectedAt      time.Time
 }
 
-// dumped applies a dump of all connections, of which the ok ones have several subflows, and returns
-// those that began to reinject since the last dump.
-func (d *standstills) dumped(now time.Time, all []mptcp.Connection, ok func(token uint32) bool) (began []uint32) {
+// addDump applies a dump of all connections, and returns those that began to reinject since the last one. ok
+// reports whether a subflow of a connection could be closed.
+func (d *standstills) addDump(now time.Time, all []mptcp.Connection, ok func(token uint32) bool) (began []uint32) {
 	before := d.reinjected
 	d.reinjected = make(map[uint32]uint64, len(all))
 	if d.suspects == nil {
@@ -83,30 +83,30 @@ func (d *standstills) dumped(now time.Time, all []mptcp.Connection, ok func(toke
 			continue
 		}
 		d.suspects[c.Token] = &suspect{
-			since: now.Add(-timerLeast), acked: c.Acked, reinjected: before[c.Token], last: c, shots: 1, shot: now,
+			since: now.Add(-timerLeast), acked: c.Acked, reinjected: before[c.Token], last: c, reinjections: 1, reinjectedAt: now,
 		}
 		began = append(began, c.Token)
 	}
 	return began
 }
 
-// look applies the state of a suspect, which was read after what its subflows have queued, in bytes. It
+// update applies the state of a suspect, which was read after what its subflows have queued, in bytes. It
 // reports whether the connection stands still: in 300 ms it progressed by no more than what was
 // reinjected, at least twice if subflows have other data queued, and the subflows have delivered much
 // more. A client that does not read has no progress by reinjection.
-func (d *standstills) look(now time.Time, c mptcp.Connection, queued uint64) bool {
+func (d *standstills) update(now time.Time, c mptcp.Connection, queued uint64) bool {
 	s := d.suspects[c.Token]
 	last := s.last
 	s.last = c
 	again := c.Reinjected > last.Reinjected
 	if again {
-		s.shots++
-		s.shot = now
+		s.reinjections++
+		s.reinjectedAt = now
 	}
 	acked, reinjected := c.Acked-s.acked, c.Reinjected-s.reinjected
 	if c.Outstanding == 0 || acked > reinjected {
-		s.since, s.acked, s.reinjected, s.shots = now, c.Acked, c.Reinjected, 0
-		if c.Outstanding == 0 || now.Sub(s.shot) >= standstillForget {
+		s.since, s.acked, s.reinjected, s.reinjections = now, c.Acked, c.Reinjected, 0
+		if c.Outstanding == 0 || now.Sub(s.reinjectedAt) >= standstillWatch {
 			delete(d.suspects, c.Token)
 		}
 		return false
@@ -115,16 +115,16 @@ func (d *standstills) look(now time.Time, c mptcp.Connection, queued uint64) boo
 	if queued <= reinjected {
 		need = 1
 	}
-	// What was sent since the last look is in neither.
+	// What was sent since the last update is in neither.
 	delivered := int64(min(last.Outstanding, c.Outstanding)) - int64(queued)
-	stands := now.Sub(s.since) >= standstillAfter && s.shots >= need && !again && acked > 0 && 2*acked >= reinjected && delivered >= standstillLeast
-	if stands || now.Sub(s.shot) >= standstillForget {
+	stands := now.Sub(s.since) >= standstillAfter && s.reinjections >= need && !again && acked > 0 && 2*acked >= reinjected && delivered >= standstillLeast
+	if stands || now.Sub(s.reinjectedAt) >= standstillWatch {
 		delete(d.suspects, c.Token)
 	}
 	return stands
 }
 
-// openData starts looking for standstills, in the network namespace of the calling thread.
+// openData opens what standstills are found by, in the network namespace of the calling thread.
 func openData(diag *mptcp.Diag) (*dataKernel, error) {
 	counters, err := mptcp.OpenCounters()
 	if err != nil {
@@ -133,10 +133,10 @@ func openData(diag *mptcp.Diag) (*dataKernel, error) {
 	return &dataKernel{diag, counters}, nil
 }
 
-// suspectStandstills looks for connections that began to reinject.
+// suspectStandstills finds connections that began to reinject.
 func (m *Manager) suspectStandstills(now time.Time) {
 	start := time.Now()
-	defer func() { m.standAt = now.Add(max(standstillEvery, standstillShare*time.Since(start))) }()
+	defer func() { m.standstillAt = now.Add(max(standstillEvery, standstillShare*time.Since(start))) }()
 	n, err := m.data.Reinjections()
 	if err == nil && n == m.reinjections {
 		return
@@ -152,9 +152,9 @@ func (m *Manager) suspectStandstills(now time.Time) {
 		m.logSampling(err)
 		return
 	}
-	for _, token := range m.standstills.dumped(now, all, m.machine.mayStandStill) {
+	for _, token := range m.standstills.addDump(now, all, m.machine.mayStandStill) {
 		c := m.machine.conns[token]
-		c.watchUntil = now.Add(standstillForget)
+		c.watchUntil = now.Add(standstillWatch)
 		m.machine.watched[c] = true
 		m.sampleAt = earliest(m.sampleAt, now)
 	}
@@ -180,9 +180,9 @@ func (m *Manager) endStandstills(at time.Time) {
 			delete(m.standstills.suspects, token)
 			continue
 		}
-		c.watchUntil = at.Add(standstillForget)
-		if sampled && m.standstills.look(at, now, queued) {
-			if closed := m.machine.stoodStill(at, token); closed != nil {
+		c.watchUntil = at.Add(standstillWatch)
+		if sampled && m.standstills.update(at, now, queued) {
+			if closed := m.machine.closeStandstill(at, token); closed != nil {
 				m.log.Warn("connection stood still: the client acknowledged data on its subflows and dropped it (NoDSSInWindow); closed a subflow to have it reinjected",
 					"token", fmt.Sprintf("%08x", token), "client", c.client, "bytes", now.Outstanding, "local", closed.local)
 			}
@@ -210,9 +210,9 @@ func (c *connection) closable() (found *subflow) {
 	return found
 }
 
-// stoodStill closes a subflow of a connection that stands still, and returns it. Its address is held down as
+// closeStandstill closes a subflow of a connection that stands still, and returns it. Its address is held down as
 // after a stall, because the connection may be one whose paths overrun its window again.
-func (m *machine) stoodStill(now time.Time, token uint32) *subflow {
+func (m *machine) closeStandstill(now time.Time, token uint32) *subflow {
 	m.now = now
 	c := m.conns[token]
 	if c == nil {

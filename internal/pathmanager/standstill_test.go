@@ -14,15 +14,15 @@ func TestStandstills(t *testing.T) {
 	// play returns the state of the connection and what its subflows have queued, so long after the dump that
 	// found the first reinjection.
 	type play func(at time.Duration) (c mptcp.Connection, queued uint64)
-	// shots is the number of reinjections by then, one in 200 ms and the first at the dump.
-	shots := func(at time.Duration) uint64 { return 1 + uint64(at/(200*ms)) }
+	// reinjections is the number of reinjections by then, one in 200 ms and the first at the dump.
+	reinjections := func(at time.Duration) uint64 { return 1 + uint64(at/(200*ms)) }
 	lost := func(queued uint64) play {
 		return func(at time.Duration) (mptcp.Connection, uint64) {
-			acked := (shots(at) - 1) * fragment // of the last one after a round trip
+			acked := (reinjections(at) - 1) * fragment // of the last one after a round trip
 			if at%(200*ms) >= 20*ms {
 				acked += fragment
 			}
-			return mptcp.Connection{Acked: 1e6 + acked, Outstanding: 2e6 - acked, Reinjected: shots(at) * fragment}, queued
+			return mptcp.Connection{Acked: 1e6 + acked, Outstanding: 2e6 - acked, Reinjected: reinjections(at) * fragment}, queued
 		}
 	}
 	for name, tt := range map[string]struct {
@@ -37,14 +37,14 @@ func TestStandstills(t *testing.T) {
 			return c, 0
 		}, 0},
 		"it was behind a slow path": {func(at time.Duration) (mptcp.Connection, uint64) {
-			c := mptcp.Connection{Acked: 1e6, Outstanding: 2e6, Reinjected: shots(at) * fragment}
+			c := mptcp.Connection{Acked: 1e6, Outstanding: 2e6, Reinjected: reinjections(at) * fragment}
 			if at >= 240*ms { // two fragments, and what was received after them
 				c.Acked, c.Outstanding, c.Reinjected = 3e6, 1e6, 2*fragment
 			}
 			return c, 200e3
 		}, 0},
 		"a slow client": {func(at time.Duration) (mptcp.Connection, uint64) {
-			return mptcp.Connection{Acked: 1e6, Outstanding: 2e6, Reinjected: shots(at) * fragment}, 0
+			return mptcp.Connection{Acked: 1e6, Outstanding: 2e6, Reinjected: reinjections(at) * fragment}, 0
 		}, 0},
 		"all of it arrives": {func(at time.Duration) (mptcp.Connection, uint64) {
 			return mptcp.Connection{Acked: 3e6, Reinjected: fragment}, 0
@@ -60,15 +60,15 @@ func TestStandstills(t *testing.T) {
 		before := first
 		before.Reinjected = 0
 		anyone := func(uint32) bool { return true }
-		if got := d.dumped(start, []mptcp.Connection{before}, anyone); len(got) != 0 {
+		if got := d.addDump(start, []mptcp.Connection{before}, anyone); len(got) != 0 {
 			t.Errorf("%s: %d suspects before the first reinjection", name, len(got))
 		}
-		if got := d.dumped(start, []mptcp.Connection{first}, anyone); len(got) != 1 && first.Outstanding > 0 {
+		if got := d.addDump(start, []mptcp.Connection{first}, anyone); len(got) != 1 && first.Outstanding > 0 {
 			t.Errorf("%s: %d suspects", name, len(got))
 		}
 		found := time.Duration(0)
 		for at := time.Duration(0); at < 6*time.Second && d.suspects[1] != nil && found == 0; at += 40 * ms {
-			if c, queued := state(at); d.look(start.Add(at), c, queued) {
+			if c, queued := state(at); d.update(start.Add(at), c, queued) {
 				found = at
 			}
 		}
@@ -82,18 +82,18 @@ func TestStandstills(t *testing.T) {
 func TestStandstillForgets(t *testing.T) {
 	var d standstills
 	c := mptcp.Connection{Token: 1, Counted: true, Acked: 1, Outstanding: 1e6, Reinjected: 1}
-	d.dumped(start, []mptcp.Connection{c}, func(uint32) bool { return true })
-	for at := time.Duration(0); at <= standstillForget; at += 40 * time.Millisecond {
-		d.look(start.Add(at), c, 0)
+	d.addDump(start, []mptcp.Connection{c}, func(uint32) bool { return true })
+	for at := time.Duration(0); at <= standstillWatch; at += 40 * time.Millisecond {
+		d.update(start.Add(at), c, 0)
 	}
 	if len(d.suspects) != 0 {
 		t.Error("it is still looked at")
 	}
-	if got := d.dumped(start, []mptcp.Connection{c}, func(uint32) bool { return true }); len(got) != 0 {
+	if got := d.addDump(start, []mptcp.Connection{c}, func(uint32) bool { return true }); len(got) != 0 {
 		t.Error("it is looked at again without another reinjection")
 	}
 	c.Reinjected++
-	if got := d.dumped(start, []mptcp.Connection{c}, func(uint32) bool { return false }); len(got) != 0 {
+	if got := d.addDump(start, []mptcp.Connection{c}, func(uint32) bool { return false }); len(got) != 0 {
 		t.Error("it is looked at although no subflow can be closed")
 	}
 }
@@ -106,7 +106,7 @@ func TestStoodStill(t *testing.T) {
 	m.open(1, defaultAt, clientAt)
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a", "2001:db8:1::b")
 	m.machine.conns[1].subflows[1].queued = 1
-	if s := m.machine.stoodStill(m.now, 1); s == nil || s != m.machine.conns[1].subflows[1] {
+	if s := m.machine.closeStandstill(m.now, 1); s == nil || s != m.machine.conns[1].subflows[1] {
 		t.Fatalf("closed %+v", s)
 	}
 	m.work()
@@ -119,7 +119,7 @@ func TestStoodStill(t *testing.T) {
 	// Without another subflow nothing can be closed.
 	m.open(2, defaultAt, elsewhereAt)
 	m.machine.conns[2].subflows = m.machine.conns[2].subflows[:1]
-	if m.machine.mayStandStill(2) || m.machine.stoodStill(m.now, 2) != nil || m.machine.stoodStill(m.now, 99) != nil {
+	if m.machine.mayStandStill(2) || m.machine.closeStandstill(m.now, 2) != nil || m.machine.closeStandstill(m.now, 99) != nil {
 		t.Error("the only subflow is closed")
 	}
 }

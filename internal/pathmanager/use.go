@@ -70,9 +70,9 @@ func (c *connection) decide() {
 		samples[i] = s.overflowSample(keys[i], m.now)
 	}
 	at := m.now.Sub(c.since)
-	c.use.Update(at, samples)
+	c.choice.Update(at, samples)
 	for _, k := range keys {
-		if learned, ok := c.use.Learned(at, k); ok && k.peer >= 0 {
+		if learned, ok := c.choice.Learned(at, k); ok && k.peer >= 0 {
 			m.memory.Learn(m.now, m.key(k), learned)
 		}
 	}
@@ -80,7 +80,7 @@ func (c *connection) decide() {
 		at := slices.Index(usable, s)
 		s.use = overflow.Unused
 		if at >= 0 {
-			s.use = c.use.Reason(keys[at])
+			s.use = c.choice.Reason(keys[at])
 		}
 	}
 }
@@ -98,8 +98,8 @@ func (m *machine) recall(k pathKey) overflow.Past {
 	return m.memory.Recall(m.now, m.key(k))
 }
 
-// failed records that the path of a subflow made no progress while another one did.
-func (c *connection) failed(s *subflow) {
+// rememberStall records that the path of a subflow made no progress while another one did.
+func (c *connection) rememberStall(s *subflow) {
 	if k := c.path(s, c.preferred()); c.chooses() && k.peer >= 0 {
 		c.machine.memory.Stalled(c.machine.now, c.machine.key(k))
 	}
@@ -143,7 +143,7 @@ func (m *machine) decideAll(now time.Time) {
 	m.now = now
 	for _, c := range m.conns {
 		if c.chooses() && slices.ContainsFunc(c.subflows, func(s *subflow) bool { return s.sampled.Equal(now) }) {
-			c.applyUse()
+			c.applyChoice()
 		}
 	}
 }

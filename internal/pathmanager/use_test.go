@@ -141,11 +141,11 @@ func TestOverflowRestart(t *testing.T) {
 		m.machine = next
 		m.setRoute(0, "::/0", RoutePresent)
 		m.setRoute(1, "::/0", RoutePresent)
-		next.beginReview(true)
+		next.beginDump(true)
 		for _, s := range m.all() {
-			next.reviewed(s)
+			next.addDumped(s)
 		}
-		next.endReview(m.now)
+		next.endDump(m.now)
 		m.work()
 		m.carry(2*time.Second, idle)
 		if on {

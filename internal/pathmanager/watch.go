@@ -134,7 +134,7 @@ func (m *Manager) setRoute(now time.Time, peer int, prefix netip.Prefix, r Route
 	for batch := range slices.Chunk(affected, queryBatch) {
 		var at []mptcp.Ends
 		for _, c := range batch {
-			at = c.queues(at, peer)
+			at = c.queueEnds(at, peer)
 		}
 		m.logSampling(m.kernel.Query(at, func(s mptcp.Subflow) { m.machine.sample(now, s) }))
 		m.machine.routeChanged(now, peer, batch)
@@ -203,10 +203,10 @@ func (c *connection) ends(to []mptcp.Ends) []mptcp.Ends {
 	return to
 }
 
-// queues appends the subflows whose queue decides how the subflow of a peer without a route is
+// queueEnds appends the subflows whose queue decides how the subflow of a peer without a route is
 // treated (see routeLost and standby).
-func (c *connection) queues(to []mptcp.Ends, peer int) []mptcp.Ends {
-	if here, elsewhere := c.on(peer); len(here) == 0 || !elsewhere {
+func (c *connection) queueEnds(to []mptcp.Ends, peer int) []mptcp.Ends {
+	if here, elsewhere := c.subflowsOn(peer); len(here) == 0 || !elsewhere {
 		return to
 	}
 	for _, s := range c.subflows {
