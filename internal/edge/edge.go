@@ -41,13 +41,13 @@ type Options struct {
 
 // Edge is the control plane of a content server.
 type Edge struct {
-	config  Config
-	keep    bool
-	log     *slog.Logger
-	daemon  *daemon.Daemon
-	egress  *egress
-	mptcp   *mptcp.Conn
-	refused map[string]uint64 // routes refused, by reason
+	config         Config
+	keep           bool
+	log            *slog.Logger
+	daemon         *daemon.Daemon
+	egress         *egress
+	mptcp          *mptcp.Conn
+	rejectedRoutes map[string]uint64 // routes refused, by reason
 	// owned are the EPE addresses, including those of a previous instance; their endpoints may
 	// be removed.
 	owned map[netip.Addr]bool
@@ -69,11 +69,11 @@ type Edge struct {
 	inherited prefixSet
 	// reports are collected for the path manager; examined is the version of the kernel's state in
 	// which the pending routes were examined.
-	reports  []pathmanager.Change
-	examined uint64
+	reports         []pathmanager.Change
+	examinedVersion uint64
 	// restarted is set if a previous instance left objects in the kernel.
-	restarted bool
-	quiet     *time.Timer
+	restarted  bool
+	quietTimer *time.Timer
 
 	reloading sync.Mutex
 	// updated are the routes for which an update was received while the routes of added peers
@@ -147,7 +147,7 @@ func New(ctx context.Context, o Options) (*Edge, error) {
 	}
 	e := &Edge{
 		config: o.Config, keep: o.Keep, log: o.Log, daemon: d, mptcp: endpoints,
-		refused: map[string]uint64{}, owned: map[netip.Addr]bool{},
+		rejectedRoutes: map[string]uint64{}, owned: map[netip.Addr]bool{},
 		pending: map[peerPrefix]pathmanager.Route{}, inherited: prefixSet{},
 	}
 	if e.counters, err = mptcp.ReadCounters(); err != nil {
@@ -201,10 +201,10 @@ func (e *Edge) prepare() error {
 	}); err != nil {
 		return err
 	}
-	stale, old := moved(&e.config, found)
+	stale, old := staleRules(&e.config, found)
 	for i, p := range e.config.Peers {
 		if len(stale) > 0 {
-			e.daemon.Kernel.Set(guard(p.Address, i))
+			e.daemon.Kernel.Set(unreachableRule(p.Address, i))
 		}
 	}
 	for _, r := range stale {
@@ -239,7 +239,7 @@ func (e *Edge) prepare() error {
 	}
 	e.egress = newEgress(&e.config, link.MTU, e.daemon.Kernel)
 	// Failed objects remain pending, and the daemon's next flush logs the error.
-	e.egress.urgent = func() { _, _ = e.daemon.Kernel.FlushPart(0) }
+	e.egress.flushNow = func() { _, _ = e.daemon.Kernel.FlushPart(0) }
 	for _, p := range e.config.Peers {
 		e.owned[p.Address] = true
 	}
@@ -304,7 +304,7 @@ func (e *Edge) preparePaths() error {
 	if err != nil {
 		return err
 	}
-	e.paths, e.egress.routed, e.egress.moving = paths, e.routeChanged, e.moveClients
+	e.paths, e.egress.routeChanged, e.egress.walkStarted = paths, e.routeChanged, e.moveClients
 	e.inherited.each(func(at peerPrefix) { e.report(at, pathmanager.Route{State: pathmanager.RoutePresent}) })
 	e.sendReports()
 	return nil
@@ -351,14 +351,14 @@ func (e *Edge) runPaths(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, e.daemon.Close())
 	}
-	e.quiet = time.AfterFunc(routesQuiet, func() {
+	e.quietTimer = time.AfterFunc(routesQuiet, func() {
 		e.daemon.Do(ctx, func() {
 			if e.daemon.AllUp() {
 				e.routesComplete()
 			}
 		})
 	})
-	defer e.quiet.Stop()
+	defer e.quietTimer.Stop()
 	latest := time.AfterFunc(routesLatest, func() { e.daemon.Do(ctx, e.routesComplete) })
 	defer latest.Stop()
 
@@ -392,7 +392,7 @@ func (e *Edge) routeChanged(peer int, prefix netip.Prefix, r pathmanager.Route) 
 	e.inherited.remove(at)
 	if r.State == pathmanager.RoutePresent {
 		e.pending[at] = r
-		e.examined = 0
+		e.examinedVersion = 0
 		return
 	}
 	delete(e.pending, at)
@@ -414,11 +414,11 @@ func (e *Edge) sendReports() {
 
 // announce reports the pending routes that are in the kernel now.
 func (e *Edge) announce() {
-	if v := e.daemon.Kernel.Version(); len(e.pending) > 0 && v != e.examined {
-		e.examined = v
+	if v := e.daemon.Kernel.Version(); len(e.pending) > 0 && v != e.examinedVersion {
+		e.examinedVersion = v
 		e.reports = slices.Grow(e.reports, len(e.pending))
 		for at, r := range e.pending {
-			if e.egress.works(at.peer, at.prefix) {
+			if e.egress.installed(at.peer, at.prefix) {
 				e.report(at, r)
 				delete(e.pending, at)
 			}
@@ -460,8 +460,8 @@ func (e *Edge) routesComplete() {
 // BGP implements daemon.Machine.
 func (e *Edge) BGP(events []bgp.Event) {
 	for _, event := range events {
-		if _, ok := event.(bgp.Session); ok && e.quiet != nil {
-			e.quiet.Reset(routesQuiet)
+		if _, ok := event.(bgp.Session); ok && e.quietTimer != nil {
+			e.quietTimer.Reset(routesQuiet)
 		}
 		switch p := event.(type) {
 		case bgp.UnicastPath:
@@ -483,8 +483,8 @@ func (e *Edge) refuse(p bgp.VPNPath, err error) {
 	if r := (*bgp.RejectedError)(nil); errors.As(err, &r) {
 		reason = string(r.Reason)
 	}
-	e.refused[reason]++
-	if e.refused[reason] == 1 {
+	e.rejectedRoutes[reason]++
+	if e.rejectedRoutes[reason] == 1 {
 		e.log.Warn("EPE Route refused; further ones for this reason are only counted", "reason", reason, "err", err,
 			"rd", p.RD, "prefix", p.Prefix, "neighbor", p.Neighbor)
 	}
@@ -602,7 +602,7 @@ func (e *Edge) Status() any {
 			report.Fail("EPE addresses are not announced yet")
 		}
 		s.Refused = map[string]uint64{}
-		for reason, n := range e.refused {
+		for reason, n := range e.rejectedRoutes {
 			s.Refused[reason] = n
 		}
 		var peers []string

@@ -54,33 +54,33 @@ type egress struct {
 	kernel desired
 	peers  []*peer
 	byRT   map[target]*peer
-	// byIndex and slots include peers that are being removed.
-	byIndex map[int]*peer
-	slots   []int
-	lists   pathLists
-	byRD    map[vpn.ID]map[*peer]int // routes with a path with the RD
-	reports table.Interner[pathmanager.Route]
-	sids    table.Interner[netip.Addr]
-	objects map[uint32]route.Nexthop // by number of the SID
-	ids     map[uint32]netip.Addr
+	// byIndex and rulePositions include peers that are being removed.
+	byIndex       map[int]*peer
+	rulePositions []int
+	lists         pathLists
+	byRD          map[vpn.ID]map[*peer]int // routes with a path with the RD
+	reports       table.Interner[pathmanager.Route]
+	sids          table.Interner[netip.Addr]
+	objects       map[uint32]route.Nexthop // by number of the SID
+	ids           map[uint32]netip.Addr
 	// locators decide which SIDs are reachable; paths through others are not installed.
 	locators locators
 	walk     walk
 	// discarded are the SIDs with a discard route.
 	discarded map[netip.Addr]bool
-	// moving, when set, is called when a walk begins that takes several steps.
-	moving func()
-	// routed, when set, is called when a peer's route to a prefix changes in what the path manager
+	// walkStarted, when set, is called when a walk begins that takes several steps.
+	walkStarted func()
+	// routeChanged, when set, is called when a peer's route to a prefix changes in what the path manager
 	// needs of it.
-	routed func(peer int, prefix netip.Prefix, r pathmanager.Route)
-	// urgent, when set, flushes the desired state to the kernel at once.
-	urgent func()
+	routeChanged func(peer int, prefix netip.Prefix, r pathmanager.Route)
+	// flushNow, when set, flushes the desired state to the kernel at once.
+	flushNow func()
 }
 
 type peer struct {
 	Peer
-	index int // index in the path manager
-	slot  int // position of its rules
+	index        int // index in the path manager
+	rulePosition int // its two rules are at ruleBase plus twice this
 	// routes has the paths to each prefix through this peer, reachable or not. There are several if
 	// several ASBRs have a session with the peer, or one has several.
 	routes table.Prefixes[epeRoute]
@@ -116,10 +116,10 @@ func newEgress(config *Config, mtu int, kernel desired) *egress {
 // addPeer adds a peer without routes.
 func (e *egress) addPeer(conf Peer, index int) {
 	p := &peer{Peer: conf, index: index, sids: map[uint32]int{}}
-	for slices.Contains(e.slots, p.slot) {
-		p.slot++
+	for slices.Contains(e.rulePositions, p.rulePosition) {
+		p.rulePosition++
 	}
-	e.slots = append(e.slots, p.slot)
+	e.rulePositions = append(e.rulePositions, p.rulePosition)
 	e.peers = append(e.peers, p)
 	e.byRT[p.target()], e.byIndex[index] = p, p
 	for _, o := range e.fixed(p) {
@@ -145,10 +145,10 @@ func (e *egress) removePeer(p *peer) {
 	}
 }
 
-// free releases index and slot of a removed peer.
+// free releases the index and the rule position of a removed peer.
 func (e *egress) free(p *peer) {
 	delete(e.byIndex, p.index)
-	e.slots = slices.DeleteFunc(e.slots, func(slot int) bool { return slot == p.slot })
+	e.rulePositions = slices.DeleteFunc(e.rulePositions, func(i int) bool { return i == p.rulePosition })
 }
 
 // onLink returns the rules for on-link destinations: replies to hosts on the same link must not
@@ -168,23 +168,23 @@ func (e *egress) fixed(p *peer) []route.Object {
 		// unreachable default, and if another program flushes the table or deletes its
 		// rule, the unreachable rule remains.
 		route.Route{Table: p.Table, Dst: bgp.IPOf(p.Address).Anywhere(), Metric: unreachableMetric, Kind: route.Unreachable},
-		route.Rule{Priority: ruleBase + 2*uint32(p.slot), From: host(p.Address), Table: p.Table},
-		guard(p.Address, p.slot),
+		route.Rule{Priority: ruleBase + 2*uint32(p.rulePosition), From: host(p.Address), Table: p.Table},
+		unreachableRule(p.Address, p.rulePosition),
 		// Deprecated, so that source address selection avoids the address (RFC 6724 section
 		// 5, rule 3).
 		route.Address{Link: cmp.Or(p.Interface, e.config.Interface), Prefix: host(p.Address), Deprecated: true},
 	}
 }
 
-// guard returns the rule that drops packets from an EPE address that its table does not route.
-func guard(epe netip.Addr, slot int) route.Rule {
-	return route.Rule{Priority: ruleBase + 2*uint32(slot) + 1, From: host(epe), Unreachable: true}
+// unreachableRule returns the rule that drops packets from an EPE address that its table does not route.
+func unreachableRule(epe netip.Addr, position int) route.Rule {
+	return route.Rule{Priority: ruleBase + 2*uint32(position) + 1, From: host(epe), Unreachable: true}
 }
 
-// moved returns the rules of a previous instance that are wrong in this configuration, because the
+// staleRules returns the rules of a previous instance that are wrong in this configuration, because the
 // table of an EPE address has changed, and the old and new tables of these rules. With these rules, or
 // the unicast routes in these tables, an EPE address could be routed through the wrong peer.
-func moved(config *Config, found []route.Object) (stale []route.Rule, tables map[fib]bool) {
+func staleRules(config *Config, found []route.Object) (stale []route.Rule, tables map[fib]bool) {
 	current, used := map[netip.Prefix]uint32{}, map[fib]bool{}
 	for _, p := range config.Peers {
 		current[host(p.Address)], used[p.fib()] = p.Table, true
@@ -217,8 +217,8 @@ func (e *egress) fixedSettled() bool {
 		!slices.ContainsFunc(e.peers, func(p *peer) bool { return slices.ContainsFunc(e.fixed(p), pending) })
 }
 
-// works reports whether the kernel has the peer's route to a prefix.
-func (e *egress) works(peer int, prefix netip.Prefix) bool {
+// installed reports whether the kernel has the peer's route to a prefix.
+func (e *egress) installed(peer int, prefix netip.Prefix) bool {
 	p := e.byIndex[peer]
 	return p != nil && e.kernel.Settled(e.route(p, prefix, 0).Key())
 }
@@ -241,9 +241,9 @@ func (e *egress) update(b bgp.VPNPath) error {
 }
 
 // accept returns the peers that the route belongs to by its route targets, if any.
-func (e *egress) accept(b bgp.VPNPath) (path hop, peers []*peer, err error) {
+func (e *egress) accept(b bgp.VPNPath) (path egressPath, peers []*peer, err error) {
 	if b.Withdrawn || b.Rejected != nil {
-		return hop{}, nil, b.Rejected
+		return egressPath{}, nil, b.Rejected
 	}
 	for _, rt := range b.RTs {
 		if p := e.byRT[target{rt, bgp.IPOf(b.Prefix.Addr())}]; p != nil && !slices.Contains(peers, p) {
@@ -251,12 +251,12 @@ func (e *egress) accept(b bgp.VPNPath) (path hop, peers []*peer, err error) {
 		}
 	}
 	if len(peers) == 0 {
-		return hop{}, nil, nil // route of another service
+		return egressPath{}, nil, nil // route of another service
 	}
 	if !slices.ContainsFunc(e.config.Locators, func(l netip.Prefix) bool { return l.Contains(b.SID) }) {
-		return hop{}, nil, fmt.Errorf("%w: %v", errForeignSID, b.SID)
+		return egressPath{}, nil, fmt.Errorf("%w: %v", errForeignSID, b.SID)
 	}
-	return hop{b.RD, b.SID, preferenceOf(b.Attributes)}, peers, nil
+	return egressPath{b.RD, b.SID, preferenceOf(b.Attributes)}, peers, nil
 }
 
 func (e *egress) route(p *peer, prefix netip.Prefix, nexthop uint32) route.Route {
@@ -267,8 +267,8 @@ func (e *egress) route(p *peer, prefix netip.Prefix, nexthop uint32) route.Route
 	return r
 }
 
-// use counts a route through a SID and returns the SID's number; the first one sets its nexthop object.
-func (e *egress) use(addr netip.Addr) uint32 {
+// useSID counts a route through a SID and returns the SID's number; the first one sets its nexthop object.
+func (e *egress) useSID(addr netip.Addr) uint32 {
 	n := e.sids.Use(addr)
 	if e.sids.Uses(n) == 1 {
 		e.objects[n] = route.Nexthop{ID: e.newID(addr), Link: e.config.Interface, SID: addr, Encap: e.config.encap()}
@@ -277,9 +277,9 @@ func (e *egress) use(addr netip.Addr) uint32 {
 	return n
 }
 
-// release ends the use of a SID by a route. The reconciler deletes routes before nexthop objects, so
+// releaseSID ends the use of a SID by a route. The reconciler deletes routes before nexthop objects, so
 // the object can be deleted in the same flush.
-func (e *egress) release(n uint32) {
+func (e *egress) releaseSID(n uint32) {
 	if n == 0 {
 		return
 	}

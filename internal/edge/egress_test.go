@@ -155,15 +155,15 @@ func TestMovedTables(t *testing.T) {
 		found, want []route.Object
 	}{
 		{"nothing", nil, nil},
-		{"the same", []route.Object{lookup(a, 101), lookup(b, 102), guard(a.Addr(), 0), in(101), in(102), end, main}, nil},
-		{"swapped", []route.Object{lookup(a, 102), lookup(b, 101), guard(a.Addr(), 0), in(101), in(102), end, main},
+		{"the same", []route.Object{lookup(a, 101), lookup(b, 102), unreachableRule(a.Addr(), 0), in(101), in(102), end, main}, nil},
+		{"swapped", []route.Object{lookup(a, 102), lookup(b, 101), unreachableRule(a.Addr(), 0), in(101), in(102), end, main},
 			[]route.Object{lookup(a, 102), lookup(b, 101), in(101), in(102)}},
 		{"moved to a new table", []route.Object{lookup(a, 201), in(201), lookup(b, 102), in(102)}, []route.Object{lookup(a, 201), in(201)}},
 		{"the table of a peer that is gone", []route.Object{lookup(gone, 101), in(101)}, []route.Object{lookup(gone, 101), in(101)}},
 		{"a peer that is gone with its table", []route.Object{lookup(gone, 301), in(301)}, nil},
 	} {
 		config := testConfig()
-		rules, tables := moved(&config, tt.found)
+		rules, tables := staleRules(&config, tt.found)
 		var got []route.Object
 		for _, r := range rules {
 			got = append(got, r)
@@ -181,7 +181,7 @@ func TestMovedTables(t *testing.T) {
 
 func TestRejectedRouteIsNotAnnounced(t *testing.T) {
 	e, _ := newTestEgress(testConfig())
-	if !e.fixedSettled() || !e.works(0, client) || e.works(0, netip.MustParsePrefix("2001:db8:bad:1::/64")) {
+	if !e.fixedSettled() || !e.installed(0, client) || e.installed(0, netip.MustParsePrefix("2001:db8:bad:1::/64")) {
 		t.Error("a refused route counts as working, or another one does not")
 	}
 	config := testConfig()
@@ -350,7 +350,7 @@ func TestPropertyRoutesFollowUpdates(t *testing.T) {
 func TestEgressReportsRouteChanges(t *testing.T) {
 	e, _ := newTestEgress(testConfig())
 	var got []string
-	e.routed = func(peer int, prefix netip.Prefix, r pathmanager.Route) {
+	e.routeChanged = func(peer int, prefix netip.Prefix, r pathmanager.Route) {
 		got = append(got, fmt.Sprintf("%d %v %d", peer, prefix, r.State))
 	}
 	one, two := vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101"), vpnPath("10.0.0.2:1", "fc00:2:1::", "65000:101")

@@ -45,8 +45,8 @@ func (e *Edge) Routes(ctx context.Context, dst netip.Prefix, rd vpn.ID) (any, er
 				continue
 			}
 			r.EPE = append(r.EPE, e.egress.lookup(p, dst)...)
-			_, hops := e.egress.longest(p, dst)
-			for _, h := range hops {
+			_, paths := e.egress.longest(p, dst)
+			for _, h := range paths {
 				rds = append(rds, h.rd)
 			}
 		}
@@ -60,15 +60,15 @@ func (e *Edge) Routes(ctx context.Context, dst netip.Prefix, rd vpn.ID) (any, er
 
 // lookup returns the paths of a peer to a destination, the installed one first.
 func (e *egress) lookup(p *peer, dst netip.Prefix) []EPERoute {
-	prefix, hops := e.longest(p, dst)
-	if len(hops) == 0 {
+	prefix, paths := e.longest(p, dst)
+	if len(paths) == 0 {
 		return []EPERoute{{Peer: p.Name, Reason: "no route covers it: the EPE address is not announced to it"}}
 	}
 	var all []EPERoute
-	reasons := explain(hops)
-	for i, h := range hops {
+	reasons := explain(paths)
+	for i, h := range paths {
 		route := EPERoute{Peer: p.Name, Prefix: prefix, Used: i == 0, Reason: reasons[i], RD: h.rd.String(), SID: h.sid}
-		if i == 0 && !e.works(p.index, prefix) {
+		if i == 0 && !e.installed(p.index, prefix) {
 			route.Used, route.Reason = false, "not in the kernel yet"
 		}
 		if h.draining {
@@ -81,10 +81,10 @@ func (e *egress) lookup(p *peer, dst netip.Prefix) []EPERoute {
 
 // longest returns the longest prefix that covers dst and is reachable through a peer, and its paths,
 // best first.
-func (e *egress) longest(p *peer, dst netip.Prefix) (netip.Prefix, []hop) {
+func (e *egress) longest(p *peer, dst netip.Prefix) (netip.Prefix, []egressPath) {
 	for n := range p.routes.Covering(dst) {
-		if hops := e.usable(p.routes.Value(n).paths); len(hops) > 0 {
-			return p.routes.Key(n).Netip(), hops
+		if paths := e.usable(p.routes.Value(n).paths); len(paths) > 0 {
+			return p.routes.Key(n).Netip(), paths
 		}
 	}
 	return netip.Prefix{}, nil

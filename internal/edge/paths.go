@@ -9,8 +9,8 @@ import (
 	"github.com/tabane/tabane/internal/vpn"
 )
 
-// hop is a path to a prefix. The route distinguisher identifies the ASBR.
-type hop struct {
+// egressPath is a path to a prefix through a peer and one of its ASBRs, which the route distinguisher identifies.
+type egressPath struct {
 	rd  vpn.ID
 	sid netip.Addr
 	preference
@@ -27,15 +27,15 @@ type epeRoute struct {
 // pathLists are the lists of paths of all prefixes. Most prefixes of a peer have one of a few lists:
 // the paths of its ASBRs with the same attributes. A list is a number; the empty list is 0.
 type pathLists struct {
-	cells table.Interner[cell]
+	cells table.Interner[listCell]
 	// choices has what was found out about lists; it is cleared when reachability changes.
 	choices map[uint32]choice
 }
 
-// cell is the first path of a list, and the rest of it. Paths are in the order of their RDs, so that
+// listCell is the first path of a list, and the rest of it. Paths are in the order of their RDs, so that
 // equal lists have equal numbers.
-type cell struct {
-	hop
+type listCell struct {
+	egressPath
 	rest uint32
 }
 
@@ -46,41 +46,41 @@ type choice struct {
 }
 
 // paths returns the paths of a list, in the order of their RDs.
-func (l *pathLists) paths(list uint32) (hops []hop) {
+func (l *pathLists) paths(list uint32) (paths []egressPath) {
 	for list != 0 {
 		c := l.cells.Value(list)
-		hops, list = append(hops, c.hop), c.rest
+		paths, list = append(paths, c.egressPath), c.rest
 	}
-	return hops
+	return paths
 }
 
 // path returns the path with an RD.
-func (l *pathLists) path(list uint32, rd vpn.ID) (h hop, ok bool) {
+func (l *pathLists) path(list uint32, rd vpn.ID) (h egressPath, ok bool) {
 	for list != 0 {
 		c := l.cells.Value(list)
 		if c.rd == rd {
-			return c.hop, true
+			return c.egressPath, true
 		}
 		list = c.rest
 	}
-	return hop{}, false
+	return egressPath{}, false
 }
 
 // with returns the list without the path with an RD, and with one instead unless it is nil. The
 // caller releases the list.
-func (l *pathLists) with(list uint32, rd vpn.ID, path *hop) uint32 {
+func (l *pathLists) with(list uint32, rd vpn.ID, path *egressPath) uint32 {
 	if list == 0 && path != nil {
-		return l.cells.Use(cell{*path, 0}) // as in a transfer of a table
+		return l.cells.Use(listCell{*path, 0}) // as in a transfer of a table
 	}
-	hops := slices.DeleteFunc(l.paths(list), func(h hop) bool { return h.rd == rd })
+	paths := slices.DeleteFunc(l.paths(list), func(h egressPath) bool { return h.rd == rd })
 	if path != nil {
-		at, _ := slices.BinarySearchFunc(hops, rd, func(h hop, rd vpn.ID) int { return h.rd.Compare(rd) })
-		hops = slices.Insert(hops, at, *path)
+		at, _ := slices.BinarySearchFunc(paths, rd, func(h egressPath, rd vpn.ID) int { return h.rd.Compare(rd) })
+		paths = slices.Insert(paths, at, *path)
 	}
 	var made uint32
-	for _, h := range slices.Backward(hops) {
+	for _, h := range slices.Backward(paths) {
 		rest := made
-		if made = l.cells.Use(cell{h, rest}); l.cells.Uses(made) > 1 {
+		if made = l.cells.Use(listCell{h, rest}); l.cells.Uses(made) > 1 {
 			l.release(rest) // the cell that exists has it already
 		}
 	}
@@ -106,8 +106,8 @@ func (e *egress) choose(list uint32) choice {
 	}
 	c, ok := e.lists.choices[list]
 	if !ok {
-		if hops := e.usable(list); len(hops) > 0 {
-			c = choice{hops[0].sid, ranked(hops)}
+		if paths := e.usable(list); len(paths) > 0 {
+			c = choice{paths[0].sid, ranked(paths)}
 		}
 		e.lists.choices[list] = c
 	}
@@ -115,23 +115,23 @@ func (e *egress) choose(list uint32) choice {
 }
 
 // usable returns the reachable paths of a list, best first.
-func (e *egress) usable(list uint32) []hop {
-	hops := slices.DeleteFunc(e.lists.paths(list), func(h hop) bool { return !e.locators.reaches(h.sid) })
-	rank(hops)
-	return hops
+func (e *egress) usable(list uint32) []egressPath {
+	paths := slices.DeleteFunc(e.lists.paths(list), func(h egressPath) bool { return !e.locators.reaches(h.sid) })
+	rank(paths)
+	return paths
 }
 
 // ranked returns what the path manager needs of a route with these paths, best first.
-func ranked(hops []hop) pathmanager.Route {
-	r := pathmanager.Route{State: pathmanager.RoutePresent, LocalPref: hops[0].localPref, PathLength: uint16(hops[0].pathLength), Origin: uint8(hops[0].origin)}
-	if hops[0].draining {
+func ranked(paths []egressPath) pathmanager.Route {
+	r := pathmanager.Route{State: pathmanager.RoutePresent, LocalPref: paths[0].localPref, PathLength: uint16(paths[0].pathLength), Origin: uint8(paths[0].origin)}
+	if paths[0].draining {
 		r.State = pathmanager.RouteDraining
 	}
 	return r
 }
 
 // set replaces the paths of a peer's route with an RD, or removes it if path is nil.
-func (e *egress) set(p *peer, prefix netip.Prefix, rd vpn.ID, path *hop) {
+func (e *egress) set(p *peer, prefix netip.Prefix, rd vpn.ID, path *egressPath) {
 	var n table.Ref
 	if path != nil {
 		n, _ = p.routes.Add(prefix)
@@ -181,8 +181,8 @@ func (e *egress) apply(p *peer, n table.Ref) (changed bool) {
 			r.reported = e.reports.Use(c.report)
 		}
 		p.count(was.State, c.report.State)
-		if e.routed != nil {
-			e.routed(p.index, prefix, c.report)
+		if e.routeChanged != nil {
+			e.routeChanged(p.index, prefix, c.report)
 		}
 	}
 	if old := r.sid; e.sids.Value(old) != c.sid {
@@ -191,13 +191,13 @@ func (e *egress) apply(p *peer, n table.Ref) (changed bool) {
 			delete(p.sids, old)
 		}
 		if r.sid = 0; c.sid.IsValid() {
-			r.sid = e.use(c.sid)
+			r.sid = e.useSID(c.sid)
 			p.sids[r.sid]++
 			e.kernel.SetRoute(e.route(p, prefix, e.objects[r.sid].ID))
 		} else {
 			e.kernel.Delete(e.route(p, prefix, 0).Key())
 		}
-		e.release(old)
+		e.releaseSID(old)
 	}
 	if r.paths == 0 {
 		p.routes.Remove(n)

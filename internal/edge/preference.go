@@ -36,13 +36,13 @@ func preferenceOf(a bgp.Attributes) preference {
 // step is a step of the selection, in which a path is eliminated if another one is preferred to it.
 type step struct {
 	// compare is negative if a is preferred to b, and 0 if they are equal or not comparable.
-	compare func(a, b hop) int
-	reason  func(a, b hop) string // why a is preferred to b
+	compare func(a, b egressPath) int
+	reason  func(a, b egressPath) string // why a is preferred to b
 }
 
 // steps are all steps, in order.
 var steps = []step{
-	{func(a, b hop) int {
+	{func(a, b egressPath) int {
 		switch {
 		case a.draining == b.draining:
 			return 0
@@ -50,36 +50,40 @@ var steps = []step{
 			return -1
 		}
 		return 1
-	}, func(hop, hop) string { return "an ASBR that is not draining" }},
-	{func(a, b hop) int { return cmp.Compare(b.localPref, a.localPref) },
-		func(a, b hop) string { return fmt.Sprintf("higher LOCAL_PREF (%d > %d)", a.localPref, b.localPref) }},
-	{func(a, b hop) int { return cmp.Compare(a.pathLength, b.pathLength) },
-		func(a, b hop) string { return fmt.Sprintf("shorter AS_PATH (%d < %d)", a.pathLength, b.pathLength) }},
-	{func(a, b hop) int { return cmp.Compare(a.origin, b.origin) },
-		func(a, b hop) string { return fmt.Sprintf("lower ORIGIN (%s before %s)", a.origin, b.origin) }},
-	{func(a, b hop) int {
+	}, func(egressPath, egressPath) string { return "an ASBR that is not draining" }},
+	{func(a, b egressPath) int { return cmp.Compare(b.localPref, a.localPref) },
+		func(a, b egressPath) string {
+			return fmt.Sprintf("higher LOCAL_PREF (%d > %d)", a.localPref, b.localPref)
+		}},
+	{func(a, b egressPath) int { return cmp.Compare(a.pathLength, b.pathLength) },
+		func(a, b egressPath) string {
+			return fmt.Sprintf("shorter AS_PATH (%d < %d)", a.pathLength, b.pathLength)
+		}},
+	{func(a, b egressPath) int { return cmp.Compare(a.origin, b.origin) },
+		func(a, b egressPath) string { return fmt.Sprintf("lower ORIGIN (%s before %s)", a.origin, b.origin) }},
+	{func(a, b egressPath) int {
 		if a.neighborAS != b.neighborAS {
 			return 0
 		}
 		return cmp.Compare(a.med, b.med)
-	}, func(a, b hop) string { return fmt.Sprintf("lower MED (%d < %d)", a.med, b.med) }},
-	{func(a, b hop) int { return a.sid.Compare(b.sid) },
-		func(a, b hop) string { return fmt.Sprintf("lower SID (%s < %s)", a.sid, b.sid) }},
+	}, func(a, b egressPath) string { return fmt.Sprintf("lower MED (%d < %d)", a.med, b.med) }},
+	{func(a, b egressPath) int { return a.sid.Compare(b.sid) },
+		func(a, b egressPath) string { return fmt.Sprintf("lower SID (%s < %s)", a.sid, b.sid) }},
 	// Paths to one SID are equivalent; this only makes their order deterministic.
-	{func(a, b hop) int { return a.rd.Compare(b.rd) },
-		func(a, b hop) string { return fmt.Sprintf("lower RD (%s < %s)", a.rd, b.rd) }},
+	{func(a, b egressPath) int { return a.rd.Compare(b.rd) },
+		func(a, b egressPath) string { return fmt.Sprintf("lower RD (%s < %s)", a.rd, b.rd) }},
 }
 
 // eliminate applies the steps to paths with different RDs and returns the best one. It calls
 // eliminated, if not nil, for each of the others, with a path that is preferred to it in the step.
-func eliminate(hops []hop, eliminated func(lost, to hop, s step)) hop {
-	left := slices.Clone(hops)
+func eliminate(paths []egressPath, eliminated func(lost, to egressPath, s step)) egressPath {
+	left := slices.Clone(paths)
 	for _, s := range steps {
-		var stay []hop
+		var stay []egressPath
 		for _, h := range left {
 			// Each step is a partial order, so one of the paths preferred to h stays.
-			better := slices.IndexFunc(left, func(other hop) bool {
-				return s.compare(other, h) < 0 && !slices.ContainsFunc(left, func(best hop) bool { return s.compare(best, other) < 0 })
+			better := slices.IndexFunc(left, func(other egressPath) bool {
+				return s.compare(other, h) < 0 && !slices.ContainsFunc(left, func(best egressPath) bool { return s.compare(best, other) < 0 })
 			})
 			if better < 0 {
 				stay = append(stay, h)
@@ -96,23 +100,23 @@ func eliminate(hops []hop, eliminated func(lost, to hop, s step)) hop {
 
 // rank sorts paths by preference: the best one, then the best one of the others, and so on. MEDs of
 // different neighbor ASes are not comparable, so no pairwise comparison defines this order.
-func rank(hops []hop) {
-	for ; len(hops) > 1; hops = hops[1:] {
-		best := slices.Index(hops, eliminate(hops, nil))
-		hops[0], hops[best] = hops[best], hops[0]
+func rank(paths []egressPath) {
+	for ; len(paths) > 1; paths = paths[1:] {
+		best := slices.Index(paths, eliminate(paths, nil))
+		paths[0], paths[best] = paths[best], paths[0]
 	}
 }
 
 // explain returns, for each of the ranked paths, why it is the best one or not.
-func explain(hops []hop) []string {
-	if len(hops) == 1 {
+func explain(paths []egressPath) []string {
+	if len(paths) == 1 {
 		return []string{"only path"}
 	}
-	reasons := make([]string, len(hops))
-	eliminate(hops, func(lost, to hop, s step) {
-		i, prefix := slices.Index(hops, lost), "best path has "
-		if s.compare(hops[0], lost) < 0 {
-			to = hops[0]
+	reasons := make([]string, len(paths))
+	eliminate(paths, func(lost, to egressPath, s step) {
+		i, prefix := slices.Index(paths, lost), "best path has "
+		if s.compare(paths[0], lost) < 0 {
+			to = paths[0]
 		} else {
 			prefix = fmt.Sprintf("path through SID %s has ", to.sid)
 		}

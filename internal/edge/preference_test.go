@@ -13,8 +13,8 @@ import (
 )
 
 // A path has the RD "10.0.0.N:1" and the SID fc00:N:1:: of ASBR N.
-func asbrPath(n string, a bgp.Attributes) hop {
-	return hop{id("10.0.0." + n + ":1"), netip.MustParseAddr("fc00:" + n + ":1::"), preferenceOf(a)}
+func asbrPath(n string, a bgp.Attributes) egressPath {
+	return egressPath{id("10.0.0." + n + ":1"), netip.MustParseAddr("fc00:" + n + ":1::"), preferenceOf(a)}
 }
 
 func TestSelectionBetweenASBRs(t *testing.T) {
@@ -35,51 +35,51 @@ func TestSelectionBetweenASBRs(t *testing.T) {
 	draining.LocalPref, draining.Communities = 300, []uint32{7, bgp.GracefulShutdown}
 	for _, tt := range []struct {
 		name    string
-		hops    []hop // best first
+		paths   []egressPath // best first
 		reasons []string
 	}{
-		{"alone", []hop{asbrPath("1", path())}, []string{"only path"}},
-		{"LOCAL_PREF before the AS path", []hop{asbrPath("9", preferred), asbrPath("1", path(1))},
+		{"alone", []egressPath{asbrPath("1", path())}, []string{"only path"}},
+		{"LOCAL_PREF before the AS path", []egressPath{asbrPath("9", preferred), asbrPath("1", path(1))},
 			[]string{"higher LOCAL_PREF (200 > 100)", "best path has higher LOCAL_PREF (200 > 100)"}},
-		{"an absent LOCAL_PREF is 100", []hop{asbrPath("1", path(1)), asbrPath("2", usual)},
+		{"an absent LOCAL_PREF is 100", []egressPath{asbrPath("1", path(1)), asbrPath("2", usual)},
 			[]string{"lower SID (fc00:1:1:: < fc00:2:1::)", "best path has lower SID (fc00:1:1:: < fc00:2:1::)"}},
-		{"draining before LOCAL_PREF", []hop{asbrPath("9", path(1)), asbrPath("1", draining)},
+		{"draining before LOCAL_PREF", []egressPath{asbrPath("9", path(1)), asbrPath("1", draining)},
 			[]string{"an ASBR that is not draining", "best path has an ASBR that is not draining"}},
-		{"AS path before MED", []hop{asbrPath("9", med(50, 1)), asbrPath("1", med(10, 1, 1))},
+		{"AS path before MED", []egressPath{asbrPath("9", med(50, 1)), asbrPath("1", med(10, 1, 1))},
 			[]string{"shorter AS_PATH (1 < 2)", "best path has shorter AS_PATH (1 < 2)"}},
-		{"a set counts as one", []hop{asbrPath("9", set), asbrPath("1", path(1, 2, 3))},
+		{"a set counts as one", []egressPath{asbrPath("9", set), asbrPath("1", path(1, 2, 3))},
 			[]string{"shorter AS_PATH (2 < 3)", "best path has shorter AS_PATH (2 < 3)"}},
-		{"ORIGIN", []hop{asbrPath("9", path(1)), asbrPath("5", egp), asbrPath("1", incomplete)},
+		{"ORIGIN", []egressPath{asbrPath("9", path(1)), asbrPath("5", egp), asbrPath("1", incomplete)},
 			[]string{"lower ORIGIN (IGP before EGP)", "best path has lower ORIGIN (IGP before EGP)", "best path has lower ORIGIN (IGP before incomplete)"}},
-		{"AS path before ORIGIN", []hop{asbrPath("9", incomplete), asbrPath("1", path(1, 1))},
+		{"AS path before ORIGIN", []egressPath{asbrPath("9", incomplete), asbrPath("1", path(1, 1))},
 			[]string{"shorter AS_PATH (1 < 2)", "best path has shorter AS_PATH (1 < 2)"}},
-		{"ORIGIN before MED", []hop{asbrPath("9", med(50, 1)), asbrPath("1", egp)},
+		{"ORIGIN before MED", []egressPath{asbrPath("9", med(50, 1)), asbrPath("1", egp)},
 			[]string{"lower ORIGIN (IGP before EGP)", "best path has lower ORIGIN (IGP before EGP)"}},
-		{"a set is no neighbor AS", []hop{asbrPath("1", setFirst), asbrPath("9", med(10, 2))},
+		{"a set is no neighbor AS", []egressPath{asbrPath("1", setFirst), asbrPath("9", med(10, 2))},
 			[]string{"lower SID (fc00:1:1:: < fc00:9:1::)", "best path has lower SID (fc00:1:1:: < fc00:9:1::)"}},
-		{"MED of one neighbor AS", []hop{asbrPath("9", path(1, 5)), asbrPath("1", med(10, 1, 6))},
+		{"MED of one neighbor AS", []egressPath{asbrPath("9", path(1, 5)), asbrPath("1", med(10, 1, 6))},
 			[]string{"lower MED (0 < 10)", "best path has lower MED (0 < 10)"}},
-		{"MEDs of two neighbor ASes", []hop{asbrPath("1", med(50, 2, 5)), asbrPath("9", med(10, 1, 5))},
+		{"MEDs of two neighbor ASes", []egressPath{asbrPath("1", med(50, 2, 5)), asbrPath("9", med(10, 1, 5))},
 			[]string{"lower SID (fc00:1:1:: < fc00:9:1::)", "best path has lower SID (fc00:1:1:: < fc00:9:1::)"}},
 		// Pairwise, 1 is preferred to 2, 2 to 3, and 3 to 1.
-		{"MEDs that make a circle", []hop{asbrPath("2", med(5, 8, 5)), asbrPath("3", med(10, 7, 5)), asbrPath("1", med(20, 7, 5))},
+		{"MEDs that make a circle", []egressPath{asbrPath("2", med(5, 8, 5)), asbrPath("3", med(10, 7, 5)), asbrPath("1", med(20, 7, 5))},
 			[]string{"lower SID (fc00:2:1:: < fc00:3:1::)", "best path has lower SID (fc00:2:1:: < fc00:3:1::)",
 				"path through SID fc00:3:1:: has lower MED (10 < 20)"}},
 		// As text, 10.0.0.10:1 and fc00:10:1:: are lower.
-		{"the SID as a number", []hop{asbrPath("9", path(1)), asbrPath("10", path(1))},
+		{"the SID as a number", []egressPath{asbrPath("9", path(1)), asbrPath("10", path(1))},
 			[]string{"lower SID (fc00:9:1:: < fc00:10:1::)", "best path has lower SID (fc00:9:1:: < fc00:10:1::)"}},
-		{"one step for several", []hop{asbrPath("7", usual), asbrPath("8", usual), asbrPath("1", path(1, 2))},
+		{"one step for several", []egressPath{asbrPath("7", usual), asbrPath("8", usual), asbrPath("1", path(1, 2))},
 			[]string{"lower SID (fc00:7:1:: < fc00:8:1::)", "best path has lower SID (fc00:7:1:: < fc00:8:1::)", "best path has shorter AS_PATH (1 < 2)"}},
 	} {
 		for range 10 {
-			got := slices.Clone(tt.hops)
+			got := slices.Clone(tt.paths)
 			rand.Shuffle(len(got), func(i, j int) { got[i], got[j] = got[j], got[i] })
 			rank(got)
-			if !slices.Equal(got, tt.hops) {
-				t.Errorf("%s: order %v, want %v", tt.name, got, tt.hops)
+			if !slices.Equal(got, tt.paths) {
+				t.Errorf("%s: order %v, want %v", tt.name, got, tt.paths)
 			}
 		}
-		check(t, explain(tt.hops), tt.reasons...)
+		check(t, explain(tt.paths), tt.reasons...)
 	}
 }
 
@@ -87,26 +87,26 @@ func TestSelectionBetweenASBRs(t *testing.T) {
 // without the first one is the second one.
 func TestPropertyRankIsDeterministic(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var hops []hop
+		var paths []egressPath
 		for i := range rapid.IntRange(2, 6).Draw(t, "paths") {
 			small := rapid.Uint32Range(0, 2)
 			a := bgp.Attributes{LocalPref: small.Draw(t, "pref"), MED: small.Draw(t, "med"), Origin: message.Origin(small.Draw(t, "origin")), ASPath: message.MakeASPath(small.Draw(t, "as"))}
 			h := asbrPath(string(rune('1'+i)), a)
 			h.sid = netip.AddrFrom16([16]byte{0xfc, 15: byte(small.Draw(t, "sid"))})
-			hops = append(hops, h)
+			paths = append(paths, h)
 		}
-		shuffled := rapid.Permutation(hops).Draw(t, "order")
-		rank(hops)
+		shuffled := rapid.Permutation(paths).Draw(t, "order")
+		rank(paths)
 		rank(shuffled)
-		if !slices.Equal(hops, shuffled) {
-			t.Fatalf("%v and %v", hops, shuffled)
+		if !slices.Equal(paths, shuffled) {
+			t.Fatalf("%v and %v", paths, shuffled)
 		}
-		if next := eliminate(hops[1:], nil); next != hops[1] {
-			t.Errorf("without %v, %v is the best of %v", hops[0], next, hops)
+		if next := eliminate(paths[1:], nil); next != paths[1] {
+			t.Errorf("without %v, %v is the best of %v", paths[0], next, paths)
 		}
-		for i, reason := range explain(hops) {
+		for i, reason := range explain(paths) {
 			if reason == "" {
-				t.Errorf("no reason for %v", hops[i])
+				t.Errorf("no reason for %v", paths[i])
 			}
 		}
 	})

@@ -100,8 +100,8 @@ func (e *egress) locator(p bgp.UnicastPath) {
 	clear(e.lists.choices)
 	e.walk = walk{peers: slices.Clone(e.peers)}
 	e.step(daemon.Step)
-	if len(e.walk.peers) > 0 && e.moving != nil {
-		e.moving()
+	if len(e.walk.peers) > 0 && e.walkStarted != nil {
+		e.walkStarted()
 	}
 }
 
@@ -121,8 +121,8 @@ func (e *egress) drop() {
 			delete(e.discarded, sid)
 		}
 	}
-	if dropped && e.urgent != nil {
-		e.urgent()
+	if dropped && e.flushNow != nil {
+		e.flushNow()
 	}
 }
 

@@ -20,7 +20,7 @@ func locator(prefix string, there bool) bgp.UnicastPath {
 func TestLostLocatorRemovesRoutes(t *testing.T) {
 	e, w := newTestEgress(testConfig())
 	var reported []string
-	e.routed = func(peer int, prefix netip.Prefix, r pathmanager.Route) {
+	e.routeChanged = func(peer int, prefix netip.Prefix, r pathmanager.Route) {
 		reported = append(reported, fmt.Sprint(peer, prefix, r.State))
 	}
 	e.locator(locator("fc00:1::/32", true))
@@ -223,7 +223,7 @@ func TestLostLocatorIsUrgent(t *testing.T) {
 		}
 	}
 	urgent := 0
-	e.urgent = func() {
+	e.flushNow = func() {
 		urgent++
 		if discards, routes := w.lines("unreachable fc00:"), len(w.lines("table 101 nhid")); routes != 1 ||
 			!slices.Equal(discards, []string{"unreachable fc00:1:1::/128 table main metric 1"}) {

@@ -88,7 +88,7 @@ func TestRemovedPeer(t *testing.T) {
 	}
 	e.free(removed)
 	e.addPeer(removed.Peer, 7)
-	if added := e.peers[1]; added.slot != removed.slot || !kernel.has(e.fixed(added)) || e.byIndex[7] != added {
+	if added := e.peers[1]; added.rulePosition != removed.rulePosition || !kernel.has(e.fixed(added)) || e.byIndex[7] != added {
 		t.Errorf("added: %+v", added)
 	}
 }
