@@ -213,7 +213,7 @@ func (c *Config) Check() fault.List {
 	}
 	faults.Merge("", bgp.CheckAddress(c.Address))
 	if bgp.CheckPrefix(&faults, "prefix", c.Prefix) && c.Address.IsValid() && !c.Prefix.Contains(c.Address) {
-		faults.Add("address", "%v is outside the prefix %v: no answer would come back to it", c.Address, c.Prefix)
+		faults.Add("address", "%v is outside the prefix %v: no return traffic would reach it", c.Address, c.Prefix)
 	}
 	c.checkRoutes(&faults)
 	for i, r := range c.Reflectors {
@@ -265,7 +265,7 @@ func (c *Config) Check() fault.List {
 	faults.Merge("mptcp", c.MPTCP.Check())
 	c.checkPolicies(&faults)
 	if c.MPTCP.manager() == KernelPathManager && len(c.Peers) > maxSubflows {
-		faults.Add("peers", "must be at most %d with the kernel's path manager, which gives a client's subflows to no particular ones, got %d", maxSubflows, len(c.Peers))
+		faults.Add("peers", "must be at most %d with the kernel's path manager, which advertises no more addresses to a client, got %d", maxSubflows, len(c.Peers))
 	}
 	return faults
 }
@@ -300,7 +300,7 @@ func (c *Config) versions() []bgp.IP {
 }
 
 // checkVersions adds a fault for each default address whose clients could use no EPE address, and for
-// each EPE address that no client would be sent: MPTCP cannot mix IP versions, as the routes to a
+// each EPE address that would be advertised to no client: MPTCP cannot mix IP versions, as the routes to a
 // client are known only for the address that it connects from.
 func (c *Config) checkVersions(faults *fault.List) {
 	for i, a := range c.Addresses {
@@ -311,7 +311,7 @@ func (c *Config) checkVersions(faults *fault.List) {
 	}
 	for i, p := range c.Peers {
 		if p.Address.IsValid() && c.Address.IsValid() && !c.local(p.Address).IsValid() {
-			faults.Add(fmt.Sprintf("peers[%d].address", i), "no default address is %s: no client would be sent %v", bgp.IPOf(p.Address), p.Address)
+			faults.Add(fmt.Sprintf("peers[%d].address", i), "no default address is %s: %v would be advertised to no client", bgp.IPOf(p.Address), p.Address)
 		}
 	}
 }
@@ -347,9 +347,9 @@ func (c *Config) checkPrefix(faults *fault.List, at string, peer int) {
 	switch {
 	case !bgp.CheckPrefix(faults, at, p.Prefix):
 	case p.Address.IsValid() && !p.Prefix.Contains(p.Address):
-		faults.Add(at, "%v does not hold the address %v: no answer would come back to it", p.Prefix, p.Address)
+		faults.Add(at, "%v does not contain the address %v: no return traffic would reach it", p.Prefix, p.Address)
 	case slices.ContainsFunc(c.defaults(), func(a Address) bool { return p.Prefix.Contains(a.Address.Addr()) }):
-		faults.Add(at, "%v holds a default address, whose answers come back every way", p.Prefix)
+		faults.Add(at, "%v contains a default address, whose return traffic may arrive through any peer", p.Prefix)
 	}
 	for i, l := range c.Locators {
 		if p.Prefix.IsValid() && l.IsValid() && l.Overlaps(p.Prefix) {
@@ -396,7 +396,7 @@ func (c *Config) checkInside(faults *fault.List, path string, address netip.Addr
 	for _, p := range own[1:] {
 		text += fmt.Sprintf(" and %v", p)
 	}
-	faults.Add(path, "%v is outside the prefix %s: no answer would come back to it", address, text)
+	faults.Add(path, "%v is outside the prefix %s: no return traffic would reach it", address, text)
 }
 
 // checkRoutes adds the faults of where routes come from.

@@ -65,7 +65,7 @@ func (c *Config) checkPolicies(faults *fault.List) {
 		at := fmt.Sprintf("mptcp.policies[%d]", i)
 		p := &all[i]
 		if j := slices.IndexFunc(all[:i], p.hiddenBy); j >= 0 {
-			faults.Add(at, "is never used: policies[%d] is for all of its connections", j)
+			faults.Add(at, "is never used: policies[%d] matches all of its connections", j)
 		}
 		if p.Cgroup != "" && (!strings.HasPrefix(p.Cgroup, "/") || path.Clean(p.Cgroup) != p.Cgroup) {
 			faults.Add(at+".cgroup", "must be a path from the root of the cgroups, as /system.slice/nginx.service, got %q", p.Cgroup)
@@ -111,7 +111,7 @@ func (c *Config) checkPolicyPaths(faults *fault.List, at string, p *Policy, poli
 		case ranks && !last && path.Commit == 0:
 			faults.Add(at+".commit", "must be given for all but the last: no path after this one would be used")
 		case ranks && last && path.Commit > 0:
-			faults.Add(at+".commit", "must be left out for the last: what is beyond it would be sent nowhere")
+			faults.Add(at+".commit", "must be left out for the last: data beyond it would have no path")
 		}
 		switch {
 		case !shares && path.Share != 0:

@@ -35,7 +35,7 @@ func TestPolicies(t *testing.T) {
 		"unknown":           {policies: []Policy{{Policy: "latancy"}}, fault: `mptcp.policies[0].policy: must be one of throughput, latency, steady, cost, ratio, got "latancy", did you mean`},
 		"none":              {policies: []Policy{{Port: 80}}, fault: `mptcp.policies[0].policy: must be one of`},
 		"kernel":            {policies: []Policy{{Policy: "latency"}}, paths: Paths{PathManager: KernelPathManager}, fault: `mptcp.policies: need path_manager: "user"`},
-		"hidden by all":     {policies: []Policy{{Policy: "latency"}, {Port: 80, Policy: "steady"}}, fault: "mptcp.policies[1]: is never used: policies[0] is for all"},
+		"hidden by all":     {policies: []Policy{{Policy: "latency"}, {Port: 80, Policy: "steady"}}, fault: "mptcp.policies[1]: is never used: policies[0] matches all"},
 		"hidden by cgroup":  {policies: []Policy{{Cgroup: "/a", Policy: "latency"}, {Cgroup: "/a/b", Mark: 1, Policy: "steady"}}, fault: "mptcp.policies[1]: is never used"},
 		"not hidden":        {policies: []Policy{{Cgroup: "/a", Policy: "latency"}, {Cgroup: "/ab", Policy: "steady"}}},
 		"cgroup":            {policies: []Policy{{Cgroup: "a/../b", Policy: "latency"}}, fault: `mptcp.policies[0].cgroup: must be a path from the root`},
