@@ -165,11 +165,15 @@ func (p *Pins) sweepStale() error {
 func (p *Pins) links() string { return filepath.Join(p.dir, "links") }
 func (p *Pins) maps() string  { return filepath.Join(p.dir, "maps-"+p.version) }
 
+// noDots makes names of pins, which have no dots: the kernel reserves them.
+var noDots = strings.NewReplacer("%", "%25", ".", "%2E")
+
 // Link returns where the link of a name is pinned, "" if it is not.
 func (p *Pins) Link(name string) string {
 	if p.dir == "" {
 		return ""
 	}
+	name = noDots.Replace(name)
 	p.used[name] = true
 	return filepath.Join(p.links(), name)
 }

@@ -44,6 +44,11 @@ const slowOf = "TABANE_TEST_SLOW"
 // legacyOf makes that daemon attach its program with cls_bpf.
 const legacyOf = "TABANE_TEST_LEGACY"
 
+// The interfaces of that daemon are named as VLANs usually are.
+const lanName = "eth0.100"
+
+var lineNames = [...]string{"eth1.5", "eth1.10"}
+
 // far is the prefix behind the peer of the daemon.
 var far = netip.MustParsePrefix("10.2.0.0/16")
 
@@ -69,8 +74,8 @@ func (s *sealed) Run(ctx context.Context) error {
 	if os.Getenv(slowOf) != "" {
 		rate = 8e6
 	}
-	paths := make([]plane.Measured, 2)
-	for i, name := range []string{"p0", "p1"} {
+	paths := make([]plane.Measured, len(lineNames))
+	for i, name := range lineNames {
 		paths[i] = plane.Measured{
 			Path: sched.Path{Usable: true, Rate: rate, Room: 1 << 20}, Name: name, Interface: name,
 			Remote: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 168, byte(i), 2}), 4790), MTU: 1500,
@@ -96,8 +101,12 @@ func runDaemon(pins string) error {
 	if p.unpinned != "" {
 		return errors.New(p.unpinned)
 	}
+	var lines []plane.Path
+	for _, name := range lineNames {
+		lines = append(lines, plane.Path{Name: name, Interface: name, Usable: true})
+	}
 	if err := p.Apply(plane.State{
-		LAN: plane.LAN{Interfaces: []string{"lan"}}, Paths: []plane.Path{{Name: "p0", Interface: "p0", Usable: true}, {Name: "p1", Interface: "p1", Usable: true}},
+		LAN: plane.LAN{Interfaces: []string{lanName}}, Paths: lines,
 		Peers:  []plane.Peer{{Name: "far", Mode: plane.Plain, Prefixes: []netip.Prefix{far}}},
 		Policy: plane.Policy{{Discipline: plane.Discipline{Name: plane.Ratio, Ratio: []int{1, 1}}}},
 	}); err != nil {

@@ -38,13 +38,13 @@ func newSite(t *testing.T) *site {
 	for _, ns := range []string{s.host, s.gate, s.far} {
 		s.ip(ns, "ip link set lo up")
 	}
-	s.ip(s.gate, "ip link add lan type veth peer name lan netns %s", s.host)
+	s.ip(s.gate, "ip link add %s type veth peer name lan netns %s", lanName, s.host)
 	s.up(s.host, "lan", "10.1.0.1/24")
-	s.up(s.gate, "lan", "10.1.0.254/24")
+	s.up(s.gate, lanName, "10.1.0.254/24")
 	s.ip(s.host, "ip -4 route add 10.2.0.0/16 via 10.1.0.254")
-	for i := range 2 {
-		s.ip(s.gate, "ip link add p%d type veth peer name p%d netns %s", i, i, s.far)
-		s.up(s.gate, fmt.Sprint("p", i), fmt.Sprintf("192.168.%d.1/24", i))
+	for i, name := range lineNames {
+		s.ip(s.gate, "ip link add %s type veth peer name p%d netns %s", name, i, s.far)
+		s.up(s.gate, name, fmt.Sprintf("192.168.%d.1/24", i))
 		s.up(s.far, fmt.Sprint("p", i), fmt.Sprintf("192.168.%d.2/24", i))
 	}
 	s.up(s.far, "lo", "10.2.0.1/32")
@@ -203,7 +203,7 @@ func TestKilledAtAnyPoint(t *testing.T) {
 	if _, err := os.Stat(stale); err != nil {
 		t.Errorf("pins of another network namespace are removed: %v", err)
 	}
-	for _, name := range []string{"lan", "p0", "p1", "tabane-seg0"} {
+	for _, name := range []string{lanName, lineNames[0], lineNames[1], "tabane-seg0"} {
 		gone.ip(gone.gate, "ip link del %s", name)
 	}
 
