@@ -117,9 +117,11 @@ enum refusal {
 };
 
 /* The mark of packets of peers' hosts, which firewalls know them by: nothing else distinguishes those of join from
- * strangers', and connection tracking sees one direction only, because split is before it. */
+ * strangers', and connection tracking sees one direction only, because split is before it. Other bits than those of
+ * MARK_BITS are of other programs. */
 enum marking {
 	MARK_OF_PEER = 4791,
+	MARK_BITS = 0xffff,
 };
 
 /* What rules know of a packet. IPv4 addresses are mapped into IPv6. */
@@ -500,7 +502,8 @@ static __always_inline int leave(__u32 why)
 /* Passes a packet of a peer's host, or an error about one to it, to the kernel. */
 static __always_inline int deliver(struct __sk_buff *skb)
 {
-	skb->mark = MARK_OF_PEER;
+	/* The kernel permits no store of a part. */
+	*(volatile __u32 *)&skb->mark = (skb->mark & ~MARK_BITS) | MARK_OF_PEER;
 	return TC_NEXT;
 }
 

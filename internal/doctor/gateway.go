@@ -201,7 +201,7 @@ func firewall(untracked func(mark uint32) ([]nft.Chain, error)) Finding {
 	var names, remedy []string
 	for _, c := range list {
 		names = append(names, c.String())
-		remedy = append(remedy, c.AcceptMark(forward.Mark))
+		remedy = append(remedy, c.AcceptMark(forward.Mark, forward.MarkBits))
 	}
 	if len(names) > 0 {
 		f.State, f.Remedy = Limited, strings.Join(remedy, "; ")

@@ -63,7 +63,7 @@ func TestGatewayFindings(t *testing.T) {
 		meaning, remedy string
 	}{
 		"no firewall":               {firewall(chains(nil)), OK, "no chain", ""},
-		"firewall":                  {firewall(chains(nil, nft.Chain{Family: "inet", Table: "filter", Name: "forward"})), Limited, "inet filter forward may drop", "nft insert rule inet filter forward meta mark 4791 accept"},
+		"firewall":                  {firewall(chains(nil, nft.Chain{Family: "inet", Table: "filter", Name: "forward"})), Limited, "inet filter forward may drop", "nft insert rule inet filter forward meta mark and 0xffff == 4791 accept"},
 		"unknown tc programs":       {trafficControl([]string{"eth0"}, nil, func(string) ([]bpf.Attached, []bpf.Attached, error) { return nil, nil, fs.ErrPermission }), Unknown, "permission", "run as root"},
 		"unknown firewall":          {firewall(chains(fs.ErrPermission)), Unknown, "permission", "run as root"},
 		"no filter while killed":    {killedReversePath([]string{"eth1"}, filters(map[string]string{"all": "0", "eth1": "0"})), OK, "arrive", ""},

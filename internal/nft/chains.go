@@ -16,14 +16,14 @@ type Chain struct{ Family, Table, Name string }
 // String is as nft writes it, as in "inet filter forward".
 func (c Chain) String() string { return c.Family + " " + c.Table + " " + c.Name }
 
-// AcceptMark is the command that has the chain accept packets with a mark before all others.
-func (c Chain) AcceptMark(mark uint32) string {
+// AcceptMark is the command that has the chain accept packets with a mark in some bits before all others.
+func (c Chain) AcceptMark(mark, bits uint32) string {
 	for _, l := range legacies {
 		if c.Family == l.command {
-			return fmt.Sprintf("%s -t %s -I %s -m mark --mark %d -j ACCEPT", c.Family, c.Table, c.Name, mark)
+			return fmt.Sprintf("%s -t %s -I %s -m mark --mark %d/%#x -j ACCEPT", c.Family, c.Table, c.Name, mark, bits)
 		}
 	}
-	return fmt.Sprintf("nft insert rule %v meta mark %d accept", c, mark)
+	return fmt.Sprintf("nft insert rule %v meta mark and %#x == %d accept", c, bits, mark)
 }
 
 // families are those that forwarded packets of IP pass.
@@ -100,15 +100,22 @@ func (r *ruleset) untracked(c *nftables.Chain, mark uint32) (bool, error) {
 
 // accepts reports whether a rule accepts all packets with the mark.
 func accepts(rule []expr.Any, mark uint32) bool {
-	marked := false
+	marked, loaded := false, false
 	for i, e := range rule {
 		switch e := e.(type) {
 		case *expr.Meta:
-			if e.Key != expr.MetaKeyMARK || e.SourceRegister || i != 0 {
+			loaded = e.Key == expr.MetaKeyMARK && !e.SourceRegister && i == 0
+			if !loaded {
 				return false
 			}
+		case *expr.Bitwise:
+			if !loaded || i != 1 || len(e.Mask) != 4 || len(e.Xor) != 4 {
+				return false
+			}
+			mark = mark&binaryutil.NativeEndian.Uint32(e.Mask) ^ binaryutil.NativeEndian.Uint32(e.Xor)
 		case *expr.Cmp:
-			marked = i == 1 && e.Op == expr.CmpOpEq && bytes.Equal(e.Data, binaryutil.NativeEndian.PutUint32(mark))
+			marked = loaded && e.Op == expr.CmpOpEq && bytes.Equal(e.Data, binaryutil.NativeEndian.PutUint32(mark))
+			loaded = false
 			if !marked {
 				return false
 			}

@@ -143,8 +143,7 @@ func (r *legacyRules) at(offset int) (rule legacyRule, ok bool) {
 		case "mark":
 			rule.all = false
 			// struct xt_mark_mtinfo1: the mark, its mask, and whether it must differ.
-			want := binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, r.mark), ^uint32(0))
-			rule.marked = bytes.HasPrefix(data, append(want, 0))
+			rule.marked = len(data) > 8 && data[8] == 0 && binary.NativeEndian.Uint32(data) == r.mark&binary.NativeEndian.Uint32(data[4:])
 			others = others || !rule.marked
 		case "conntrack", "state", "rpfilter":
 			rule.all, rule.state, others = false, true, true

@@ -102,6 +102,8 @@ func TestUntracked(t *testing.T) {
 		"policy":               {`chain c { type filter hook forward priority 0; policy drop; }`, "inet fw c"},
 		"policy, marked":       {`chain c { type filter hook forward priority 0; policy drop; meta mark 4791 counter accept; }`, ""},
 		"another mark":         {`chain c { type filter hook forward priority 0; policy drop; meta mark 4790 accept; }`, "inet fw c"},
+		"some bits":            {`chain c { type filter hook forward priority 0; policy drop; meta mark and 0xffff == 4791 accept; }`, ""},
+		"bits of another mark": {`chain c { type filter hook forward priority 0; policy drop; meta mark and 0xff == 0x10 accept; }`, "inet fw c"},
 		"marked, not all":      {`chain c { type filter hook forward priority 0; policy drop; iifname "w" meta mark 4791 accept; meta mark 4791 tcp dport 1 accept; }`, "inet fw c"},
 		"state":                {`chain c { type filter hook forward priority 0; ct state invalid counter drop; }`, "inet fw c"},
 		"marked before":        {`chain c { type filter hook forward priority 0; meta mark 4791 accept; ct state invalid drop; }`, ""},
@@ -152,6 +154,7 @@ func TestUntrackedLegacy(t *testing.T) {
 		"another mark":        {"-P FORWARD DROP; -A FORWARD -m mark --mark 4790 -j ACCEPT", true},
 		"not this mark":       {"-P FORWARD DROP; -A FORWARD -m mark ! --mark 4791 -j ACCEPT", true},
 		"masked mark":         {"-P FORWARD DROP; -A FORWARD -m mark --mark 4791/0xfff -j ACCEPT", true},
+		"some bits":           {"-P FORWARD DROP; -A FORWARD -m mark --mark 4791/0xffff -j ACCEPT", false},
 		"marked, not all":     {"-P FORWARD DROP; -A FORWARD -i w -m mark --mark 4791 -j ACCEPT; -A FORWARD -m mark --mark 4791 -m conntrack --ctstate NEW -j ACCEPT", true},
 		"no drop of all":      {"-A FORWARD -i w -j DROP; -A FORWARD -p tcp -m tcp --dport 25 -j REJECT; -A FORWARD", false},
 		"state":               {"-A FORWARD -m conntrack --ctstate INVALID -j DROP", true},
@@ -185,7 +188,7 @@ func TestUntrackedLegacy(t *testing.T) {
 					}
 					// What is advised helps.
 					for _, c := range found {
-						advice := strings.Fields(c.AcceptMark(4791))
+						advice := strings.Fields(c.AcceptMark(4791, 0xffff))
 						if out, err := exec.Command(command, advice[1:]...).CombinedOutput(); err != nil {
 							t.Fatalf("%v: %v: %s", advice, err, out)
 						}

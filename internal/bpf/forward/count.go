@@ -11,8 +11,8 @@ import (
 )
 
 // Mark is that of packets of peers' hosts in the kernel, and of ICMP errors to hosts about packets to peers: what Join,
-// Restore and Count have passed on. Firewalls know them by it.
-const Mark = uint32(programMarkingMARK_OF_PEER)
+// Restore and Count have passed on. Firewalls know them by it. It is in MarkBits; what other programs have in the others stays.
+const Mark, MarkBits = uint32(programMarkingMARK_OF_PEER), uint32(programMarkingMARK_BITS)
 
 // Count has the program mark the packets of peers with mode plain that an interface receives, and count them (SetLines). It is
 // otherwise as Join.

@@ -64,9 +64,9 @@ func TestCount(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", tt.name, err)
 		}
-		verdict, out, mark := received(t, p.objects.Count, frame)
-		if verdict != next || !bytes.Equal(out, frame) || (mark == Mark) != tt.marked || !tt.marked && mark != 0 {
-			t.Errorf("%s: verdict %d, mark %d, %x", tt.name, int32(verdict), mark, out)
+		verdict, out, marked := received(t, p.objects.Count, frame)
+		if verdict != next || !bytes.Equal(out, frame) || marked != tt.marked {
+			t.Errorf("%s: verdict %d, marked %v, %x", tt.name, int32(verdict), marked, out)
 		}
 		after, err := p.Counted(peer)
 		if err != nil {
@@ -97,13 +97,13 @@ func TestCount(t *testing.T) {
 		misdirected[destination]++
 		for what, tt := range map[string]struct {
 			frame []byte
-			want  uint32
+			want  bool
 		}{
-			"about a packet to the peer": {icmpError(r, to.frame(), kind), Mark}, "about another": {icmpError(r, stranger.frame(), kind), 0},
-			"that is none": {reply, 0}, "to another host": {misdirected, 0},
+			"about a packet to the peer": {icmpError(r, to.frame(), kind), true}, "about another": {icmpError(r, stranger.frame(), kind), false},
+			"that is none": {reply, false}, "to another host": {misdirected, false},
 		} {
-			if verdict, out, mark := received(t, p.objects.Count, tt.frame); verdict != next || !bytes.Equal(out, tt.frame) || mark != tt.want {
-				t.Errorf("error from %v %s: verdict %d, mark %d", r, what, int32(verdict), mark)
+			if verdict, out, marked := received(t, p.objects.Count, tt.frame); verdict != next || !bytes.Equal(out, tt.frame) || marked != tt.want {
+				t.Errorf("error from %v %s: verdict %d, marked %v", r, what, int32(verdict), marked)
 			}
 		}
 	}

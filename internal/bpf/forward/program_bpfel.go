@@ -58,6 +58,7 @@ type programMarking uint32
 
 const (
 	programMarkingMARK_OF_PEER programMarking = 4791
+	programMarkingMARK_BITS    programMarking = 65535
 )
 
 type programOrigin struct {

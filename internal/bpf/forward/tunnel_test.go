@@ -54,24 +54,32 @@ func newEnds(t testing.TB, discipline string, paths int, local, remote netip.Add
 	return e
 }
 
-// received runs one of the programs of lines on a frame. mark is the packet's after that.
-func received(t testing.TB, program *ebpf.Program, frame []byte) (verdict uint32, out []byte, mark uint32) {
+// received runs one of the programs of lines on a frame, which has a mark of another program. It reports whether the packet has the
+// mark of peers after that, and fails the test unless the rest of the mark is as it was.
+func received(t testing.TB, program *ebpf.Program, frame []byte) (verdict uint32, out []byte, marked bool) {
 	t.Helper()
+	const other = 0xabcd0042
 	var context [192]byte // struct __sk_buff
+	binary.NativeEndian.PutUint32(context[8:], other)
 	o := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+128), Context: context, ContextOut: &context, Repeat: 1}
 	verdict, err := program.Run(&o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return verdict, o.DataOut, binary.NativeEndian.Uint32(context[8:])
+	mark := binary.NativeEndian.Uint32(context[8:])
+	marked = mark == other&^MarkBits|Mark
+	if !marked && mark != other {
+		t.Fatalf("a packet with the mark %#x gets %#x", other, mark)
+	}
+	return verdict, o.DataOut, marked
 }
 
 // marked runs one of the programs on a frame, and fails the test unless it marks what it changes, and that alone.
 func marked(t testing.TB, program *ebpf.Program, frame []byte) (verdict uint32, out []byte) {
 	t.Helper()
-	verdict, out, mark := received(t, program, frame)
-	if want := verdict == next && !bytes.Equal(out, frame); want != (mark == Mark) || !want && mark != 0 {
-		t.Fatalf("verdict %d, mark %d\n%x", int32(verdict), mark, frame)
+	verdict, out, marked := received(t, program, frame)
+	if want := verdict == next && !bytes.Equal(out, frame); marked != want {
+		t.Fatalf("verdict %d, marked %v\n%x", int32(verdict), marked, frame)
 	}
 	return verdict, out
 }
