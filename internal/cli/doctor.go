@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/bpf/forward"
 	"github.com/tabane/tabane/internal/doctor"
 	"github.com/tabane/tabane/internal/gateway"
 	"github.com/tabane/tabane/internal/health"
@@ -97,13 +98,13 @@ func running(name string, body []byte, err error) []doctor.Finding {
 }
 
 // consequences returns what follows from the status of a daemon: for edge whether its egress peers fit
-// into the slots of a connection, for gateway what is to be done for its open peers.
+// into the slots of a connection, for gateway what is to be done for its packets.
 func consequences(name string, body []byte) ([]doctor.Finding, error) {
 	switch name {
 	case role.Edge:
 		return slots(body)
 	case role.Gateway:
-		return openPeers(body)
+		return ofGateway(body)
 	}
 	return nil, nil
 }
@@ -133,7 +134,7 @@ func slots(body []byte) ([]doctor.Finding, error) {
 	return []doctor.Finding{f}, nil
 }
 
-func openPeers(body []byte) ([]doctor.Finding, error) {
+func ofGateway(body []byte) ([]doctor.Finding, error) {
 	var s gateway.Status
 	if err := json.Unmarshal(body, &s); err != nil {
 		return nil, err
@@ -145,13 +146,15 @@ func openPeers(body []byte) ([]doctor.Finding, error) {
 		}
 	}
 	if len(open) == 0 {
-		return nil, nil
+		return []doctor.Finding{doctor.Marks(gateway.SocketMark)}, nil
 	}
 	var lines []string
 	for _, l := range s.Lines {
 		lines = append(lines, l.Interface)
 	}
-	findings := []doctor.Finding{doctor.Firewall(), doctor.TrafficControl(s.LAN, lines), doctor.KilledReversePath(lines)}
+	findings := []doctor.Finding{
+		doctor.Marks(gateway.SocketMark, forward.Mark), doctor.Firewall(), doctor.TrafficControl(s.LAN, lines), doctor.KilledReversePath(lines),
+	}
 	var slowest gateway.PathStatus
 	for _, p := range s.Paths {
 		if open[p.Peer] && p.Rate > 0 && (slowest.Rate == 0 || p.Rate < slowest.Rate) {

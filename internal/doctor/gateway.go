@@ -22,6 +22,7 @@ import (
 	"github.com/tabane/tabane/internal/nft"
 	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/role"
+	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/tun"
 	"github.com/tabane/tabane/internal/udp"
 	"github.com/tabane/tabane/internal/unit"
@@ -206,6 +207,42 @@ func firewall(untracked func(mark uint32) ([]nft.Chain, error)) Finding {
 	if len(names) > 0 {
 		f.State, f.Remedy = Limited, strings.Join(remedy, "; ")
 		f.Meaning = strings.Join(names, ", ") + " may drop packets of peers that are not sealed: they arrive from the lines, and packets to the peers bypass connection tracking"
+	}
+	return f
+}
+
+// Marks checks for a running gateway whether rules of other programs route its packets, because a part of their marks is that of
+// others.
+func Marks(marks ...uint32) Finding { return checkMarks(markRules, marks) }
+
+func markRules() ([]route.MarkRule, error) {
+	conn, err := route.Dial()
+	if err != nil {
+		return nil, err
+	}
+	rules, err := conn.MarkRules()
+	return rules, errors.Join(err, conn.Close())
+}
+
+func checkMarks(rules func() ([]route.MarkRule, error), marks []uint32) Finding {
+	f := Finding{Check: "marks", State: OK, Meaning: "no rule of another program routes packets of the gateway by a part of their mark"}
+	all, err := rules()
+	if err != nil {
+		f.unknown(err)
+		return f
+	}
+	var found []string
+	for _, m := range marks {
+		for _, r := range all {
+			// Who compares all bits means these packets.
+			if r.Matches(m) && r.Mask&forward.MarkBits != forward.MarkBits {
+				found = append(found, fmt.Sprintf("%v also routes packets of the gateway with mark %d (%#x)", r, m, m))
+			}
+		}
+	}
+	if len(found) > 0 {
+		f.State, f.Meaning = Limited, strings.Join(found, "; ")
+		f.Remedy = "use marks above the lower 16 bits, such as 0x10000/0x10000"
 	}
 	return f
 }

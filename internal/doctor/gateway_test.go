@@ -22,6 +22,7 @@ import (
 	"github.com/tabane/tabane/internal/link"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/nft"
+	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -181,6 +182,50 @@ func TestMerges(t *testing.T) {
 		return netlink.LinkAdd(&netlink.Tuntap{LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TAP})
 	})
 	check(OK, func() error { return errors.Join(pair(), link.Prepare(probe)) })
+}
+
+// TestMarks: rules of other programs that take packets of the gateway by a part of their mark are named.
+func TestMarks(t *testing.T) {
+	needRoot(t)
+	const v4, v6 = unix.AF_INET, unix.AF_INET6
+	rule := func(family, priority int, mark, mask uint32, invert bool) *netlink.Rule {
+		r := netlink.NewRule()
+		r.Family, r.Priority, r.Mark, r.Mask, r.Invert, r.Table = family, priority, mark, &mask, invert, 7
+		return r
+	}
+	for name, tt := range map[string]struct {
+		rules []*netlink.Rule
+		want  string // the meaning; empty: none is named
+	}{
+		"none": {nil, ""},
+		"a bit of both": {
+			[]*netlink.Rule{rule(v4, 100, 2, 2, false)},
+			"ip -4 rule priority 100 fwmark 0x2/0x2 also routes packets of the gateway with mark 4790 (0x12b6); " +
+				"ip -4 rule priority 100 fwmark 0x2/0x2 also routes packets of the gateway with mark 4791 (0x12b7)",
+		},
+		"a bit of one": {[]*netlink.Rule{rule(v6, 101, 1, 0xf0001, false)}, "ip -6 rule priority 101 fwmark 0x1/0xf0001 also routes packets of the gateway with mark 4791 (0x12b7)"},
+		"no bit":       {[]*netlink.Rule{rule(v4, 1, 0x10000, 0x10000, false), rule(v4, 2, 1, ^uint32(0), false), rule(v4, 3, 8, 8, false)}, ""},
+		"meant":        {[]*netlink.Rule{rule(v4, 1, 4791, ^uint32(0), false), rule(v4, 2, 4790, 0xffff, false)}, ""},
+		"all others":   {[]*netlink.Rule{rule(v4, 1, 1, 1, true)}, ""},
+	} {
+		if err := isolated(func() error {
+			for _, r := range tt.rules {
+				if err := netlink.RuleAdd(r); err != nil {
+					return err
+				}
+			}
+			f := Marks(4790, 4791)
+			if (f.State == Limited) != (tt.want != "") || tt.want != "" && f.Meaning != tt.want || (f.State == OK) != (f.Remedy == "") {
+				t.Errorf("%s: %+v", name, f)
+			}
+			return nil
+		}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if f := checkMarks(func() ([]route.MarkRule, error) { return nil, fs.ErrPermission }, nil); f.State != Unknown {
+		t.Errorf("rules that are not known: %+v", f)
+	}
 }
 
 // TestTrafficControl: programs and filters of others are named, and limit the gateway where they run on the wrong side of its own.

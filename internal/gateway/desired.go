@@ -64,7 +64,7 @@ func (c *Config) hostNames() []string {
 // stateOf returns what the plane is to do. links are the interfaces that are up, addresses those of
 // endpoints' names. The section has passed its checks.
 func stateOf(c *Config, k keys, mtu int, links map[string]bool, addresses map[string][]netip.Addr) plane.State {
-	s := plane.State{Key: k.own, Port: c.Port(), Mark: socketMark, MTU: mtu, Policy: policyOf(c), Probes: c.Probes.plane(), LAN: plane.LAN(c.LAN)}
+	s := plane.State{Key: k.own, Port: c.Port(), Mark: SocketMark, MTU: mtu, Policy: policyOf(c), Probes: c.Probes.plane(), LAN: plane.LAN(c.LAN)}
 	for _, p := range c.Paths {
 		s.Paths = append(s.Paths, plane.Path{
 			Name: p.Name, Interface: p.Interface, Down: p.Rate.Down.plane(), Up: p.Rate.Up.plane(), Cost: p.Cost, Usable: links[p.Interface],
@@ -149,7 +149,7 @@ var names = net.Resolver{
 	Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 		d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
 			// Without CAP_NET_ADMIN there is no tunnel either.
-			return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, socketMark) })
+			return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, SocketMark) })
 		}}
 		return d.DialContext(ctx, network, address)
 	},

@@ -348,7 +348,7 @@ func TestDefaultPeer(t *testing.T) {
 	}
 	// A socket with the mark, and one that is bound to the path's interface, do not use the tunnel.
 	for name, set := range map[string]func(fd int) error{
-		"mark":  func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, socketMark) },
+		"mark":  func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, SocketMark) },
 		"bound": func(fd int) error { return unix.BindToDevice(fd, "eth1") },
 		"none":  func(int) error { return nil },
 	} {

@@ -14,9 +14,9 @@ import (
 const (
 	// peersTable has the peers' prefixes, internetTable those that are default routes.
 	peersTable, internetTable = 4790, 4791
-	// socketMark is that of the tunnel's datagrams and of queries for names of endpoints, which must
+	// SocketMark is the mark of the tunnel's datagrams and of queries for names of endpoints, which must
 	// not be sent into the tunnel.
-	socketMark = 4790
+	SocketMark = 4790
 )
 
 // The priorities of the policy rules: before the main table's 32766, and after what an operator sets in
@@ -80,7 +80,7 @@ func (c *Config) routing(v bgp.IP, connected []route.Address) []route.Object {
 		for _, p := range c.exceptions(v, connected) {
 			list = append(list, route.Route{Table: peersTable, Dst: p, Kind: route.Throw, Metric: tunnelMetric})
 		}
-		list = append(list, route.Rule{Priority: peersRule, From: all, NotMark: socketMark, Table: peersTable}.Normal())
+		list = append(list, route.Rule{Priority: peersRule, From: all, NotMark: SocketMark, Table: peersTable}.Normal())
 	}
 	if !internet {
 		return list
@@ -91,8 +91,8 @@ func (c *Config) routing(v bgp.IP, connected []route.Address) []route.Object {
 		}
 	}
 	list = append(list,
-		route.Rule{Priority: mainRule, From: all, NotMark: socketMark, Table: route.MainTable, Specific: true}.Normal(),
-		route.Rule{Priority: internetRule, From: all, NotMark: socketMark, Table: internetTable}.Normal())
+		route.Rule{Priority: mainRule, From: all, NotMark: SocketMark, Table: route.MainTable, Specific: true}.Normal(),
+		route.Rule{Priority: internetRule, From: all, NotMark: SocketMark, Table: internetTable}.Normal())
 	for _, name := range c.interfaces() {
 		list = append(list, route.Rule{Priority: boundRule, From: all, Oif: name, Table: route.MainTable}.Normal())
 	}

@@ -81,7 +81,7 @@ func TestRouting(t *testing.T) {
 				t.Fatalf("a packet to the LAN takes %v", got)
 			}
 		}
-		for _, p := range []routetest.Packet{{Src: src, Dst: dst, Mark: socketMark}, {Src: src, Dst: dst, Mark: socketMark, Oif: "eth1"}} {
+		for _, p := range []routetest.Packet{{Src: src, Dst: dst, Mark: SocketMark}, {Src: src, Dst: dst, Mark: SocketMark, Oif: "eth1"}} {
 			if got, ok := routetest.Lookup(present, p); ok && got.Link == c.tunnelName() {
 				t.Fatalf("the tunnel's own packet takes %v", got)
 			}

@@ -670,7 +670,7 @@ func (c *Conn) dumps(p Protocol, class Class) []dumping {
 		header[5] = uint8(p)
 		decode = func(b []byte) (found, error) { return decodeRoute(b, names) }
 	case ClassRule:
-		typ, header = unix.RTM_GETRULE, make([]byte, 12)
+		typ, header = unix.RTM_GETRULE, make([]byte, ruleHeader)
 		decode = decodeRule
 	case ClassAddress:
 		typ, header = unix.RTM_GETADDR, make([]byte, unix.SizeofIfAddrmsg)

@@ -484,9 +484,11 @@ func linkNameOf(b []byte, name *string) bool {
 	return true
 }
 
+// ruleHeader is the length of struct fib_rule_hdr.
+const ruleHeader = 12
+
 func decodeRule(b []byte) (f found, err error) {
-	const header = 12 // struct fib_rule_hdr
-	if len(b) < header {
+	if len(b) < ruleHeader {
 		return found{}, errShort
 	}
 	if !isIP(b[0]) {
@@ -500,7 +502,7 @@ func decodeRule(b []byte) (f found, err error) {
 		// Both source and destination, a traffic class, or another action.
 		altered = b[1] != 0 && b[2] != 0 || b[3] != 0 || b[7] != unix.FR_ACT_TO_TBL && !r.Unreachable
 	)
-	at := attrs{b: b[header:], v4: b[0] == unix.AF_INET}
+	at := attrs{b: b[ruleHeader:], v4: b[0] == unix.AF_INET}
 	for at.next() {
 		switch at.typ {
 		case unix.FRA_PRIORITY:
