@@ -7,7 +7,7 @@ import (
 )
 
 // mtuSearch finds the largest packet that a path carries, by probes as long as a message with such a
-// packet (RFC 8899). Messages are not fragmented.
+// packet (RFC 8899). Probes are not fragmented.
 type mtuSearch struct {
 	mtu    int  // largest packet, without the tunnel, that was carried
 	most   int  // largest that may be, by the interface

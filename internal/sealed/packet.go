@@ -224,12 +224,15 @@ const (
 	// quoted4 is how much of a packet an ICMP error quotes: at least 8 bytes behind the header (RFC
 	// 792), and as much as fits into 576 bytes (RFC 1812, section 4.3.2.3).
 	quoted4 = 576 - ipv4Len - 8
-	// quoted6 is that of ICMPv6: as much as fits into 1280 bytes (RFC 4443, section 3.2).
-	quoted6 = 1280 - ipv6Len - 8
+	// quoted6 is that of ICMPv6: as much as fits into the least MTU (RFC 4443, section 3.2).
+	quoted6 = leastMTU - ipv6Len - 8
 )
 
+// leastMTU is what IPv6 hosts send whatever an error says (RFC 8200, section 5).
+const leastMTU = 1280
+
 // tooBig returns the ICMP message (RFC 792 and RFC 1191, RFC 4443 section 3.2) that reports to the
-// sender of a packet that only mtu bytes fit, appended to out. The source is the packet's destination, which
+// sender of a packet that only mtu bytes fit, but not less than leastMTU in IPv6, appended to out. The source is the packet's destination, which
 // the way back from there would have too. There is none for a packet that must not be answered: an
 // ICMP error, a later fragment, a multicast address.
 func tooBig(out, packet []byte, p *parsed, mtu int) []byte {
@@ -267,6 +270,7 @@ func tooBig(out, packet []byte, p *parsed, mtu int) []byte {
 	out = append(out, 0x60, 0, 0, 0, byte(n>>8), byte(n), unix.IPPROTO_ICMPV6, 64)
 	out = append(append(out, src[:]...), dst[:]...)
 	icmp := len(out)
+	mtu = max(mtu, leastMTU) // hosts ignore less (RFC 8201, section 4)
 	out = append(out, 2, 0, 0, 0, 0, 0, byte(mtu>>8), byte(mtu))
 	out = append(out, quote...)
 	pseudo := [8]byte{2: byte(n >> 8), 3: byte(n), 7: unix.IPPROTO_ICMPV6}

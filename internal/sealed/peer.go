@@ -27,7 +27,7 @@ const (
 	ipUDP4, ipUDP6 = ipv4Len + udpLen, ipv6Len + udpLen
 	// baseMTU is the largest packet, without the tunnel, that every path is taken to carry: what is left of
 	// 1280 bytes of IPv6 (RFC 8200, section 5).
-	baseMTU = 1280 - ipUDP6 - tunnel.Overhead
+	baseMTU = leastMTU - ipUDP6 - tunnel.Overhead
 	// pathBuffer bounds the virtual queue: a modem's buffer is seldom longer.
 	pathBuffer = time.Second
 )
@@ -447,6 +447,9 @@ func (l *link) mtu() int {
 	}
 	return l.search.limit(int(l.line.mtu.Load()), l.remote.Addr().Is4())
 }
+
+// exceeds reports whether a message is too long for the path.
+func (l *link) exceeds(message []byte) bool { return len(message)-tunnel.Overhead > l.mtu() }
 
 // ready reports whether the path has a socket and an address.
 func (l *link) ready() bool {

@@ -535,6 +535,9 @@ func (l *line) checkError(now time.Duration) {
 	l.fail(err)
 }
 
+// anotherFragment is at most what a second fragment adds: a header of IPv6, and one of fragments in both.
+const anotherFragment = ipv6Len + 2*8
+
 // send sends datagrams.
 func (l *line) send(all []udp.Datagram) {
 	s := l.socket.Load()
@@ -564,6 +567,9 @@ func (l *line) send(all []udp.Datagram) {
 				bytes += ipUDP4
 			} else {
 				bytes += ipUDP6
+			}
+			if all[i].Fragment {
+				bytes += anotherFragment
 			}
 		}
 		l.ceiling.charge(l.plane.now(), rate.TimeFor(unit.Size(bytes)))

@@ -67,7 +67,7 @@ func (r *peer) requested(k *keys, v tunnel.Request, now time.Duration, b *batch)
 		m := q.message()
 		q.refs.Add(1) // it may be displaced before the batch is sent
 		b.queued = append(b.queued, q)
-		b.add(to.line, udp.Datagram{Data: m, To: to.remote, Class: q.class})
+		b.add(to.line, udp.Datagram{Data: m, To: to.remote, Class: q.class, Fragment: to.exceeds(m)})
 		to.sent.add(1, len(m)+ipUDP4)
 		if to.shaped {
 			to.queue.Charge(now, len(m)+ipUDP4)

@@ -204,12 +204,18 @@ func laneOf(flow uint32, ack bool) uint8 {
 	return uint8(flow)
 }
 
-// oversized handles a packet that does not fit: it is split if it may be, else its sender gets an ICMP error. The
-// mutex of the peer is locked.
+// oversized handles a packet that does not fit: it is split if it may be, or its message is if IPv6 hosts do not send shorter ones
+// (RFC 2473, section 7.1), else its sender gets an ICMP error. The mutex of the peer is locked.
 func (r *peer) oversized(b *batch, f *tun.Frame, i int, h *parsed, u *rule, icmp []byte, now time.Duration) {
 	p := r.plane
 	packet := make([]byte, f.PacketLen(i))
 	f.Packet(i, packet)
+	if h.Src.Is6() && len(packet) <= leastMTU {
+		buf := b.slot(len(packet))
+		copy(buf[tunnel.Offset:], packet)
+		r.transmit(b, buf, laneOf(h.flow, isAcknowledgment(packet)), false, h, u, now)
+		return
+	}
 	if !h.dontFrag {
 		fragments(packet, make([]byte, len(packet)), r.mtu, func(part []byte) {
 			buf := b.slot(len(part))
@@ -309,5 +315,5 @@ func (r *peer) seal(b *batch, k *keys, i int, buf []byte, kind tunnel.Type, stam
 	m := k.send.Seal(buf, h, stamp)
 	r.assoc.Sent(1)
 	l.sent.add(1, len(m)+ipUDP4)
-	b.add(l.line, udp.Datagram{Data: m, To: l.remote, Class: class})
+	b.add(l.line, udp.Datagram{Data: m, To: l.remote, Class: class, Fragment: kind == tunnel.Data && l.exceeds(m)})
 }

@@ -2,6 +2,7 @@ package udp
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -25,6 +26,8 @@ type Datagram struct {
 	To   netip.AddrPort
 	// Class is the traffic class.
 	Class uint8
+	// Fragment permits fragments: routers make them in IPv4, and the kernel as its route wants them, which ICMP messages may change.
+	Fragment bool
 }
 
 type sender struct {
@@ -63,7 +66,11 @@ func (s *Socket) Send(all []Datagram) (failed int, err error) {
 	defer s.sender.mu.Unlock()
 	for len(all) > 0 {
 		n := s.fill(all)
-		f, e := s.flush()
+		flush := s.flush
+		if all[0].Fragment {
+			flush = s.flushFragments
+		}
+		f, e := flush()
 		if failed += f; e != nil && err == nil {
 			err = e
 		}
@@ -72,18 +79,38 @@ func (s *Socket) Send(all []Datagram) (failed int, err error) {
 	return failed, err
 }
 
-// fill makes messages of the first datagrams and returns how many.
+// flushFragments sends the messages in fragments where they need them. The sender's mutex is locked: no other datagram is sent
+// meanwhile.
+func (s *Socket) flushFragments() (failed int, err error) {
+	before := s.discover(unix.IP_PMTUDISC_DONT)
+	failed, err = s.flush()
+	return failed, errors.Join(err, before, s.discover(unix.IP_PMTUDISC_PROBE))
+}
+
+// discover sets whether the kernel and routers fragment datagrams.
+func (s *Socket) discover(value int) error {
+	var err error
+	if e := s.raw.Control(func(fd uintptr) { err = s.setDiscover(int(fd), value) }); e != nil {
+		err = closed(e)
+	}
+	if err != nil {
+		return fmt.Errorf("permit fragments: %w", err)
+	}
+	return nil
+}
+
+// fill makes messages of the first datagrams that all may be fragmented, or none, and returns how many datagrams.
 func (s *Socket) fill(all []Datagram) (n int) {
 	w := &s.sender
 	w.used = 0
 	parts := 0
-	for n < len(all) && w.used < sendBatch && parts < sendParts {
+	for n < len(all) && w.used < sendBatch && parts < sendParts && all[n].Fragment == all[0].Fragment {
 		d := &all[n]
 		count, size, total := 1, len(d.Data), len(d.Data)
-		if s.segment {
+		if s.segment && !d.Fragment {
 			for n+count < len(all) && count < maxSegments && parts+count < sendParts {
 				e := &all[n+count]
-				if len(e.Data) > size || total+len(e.Data) > maxMessage || e.Class != d.Class || e.To != d.To {
+				if len(e.Data) > size || total+len(e.Data) > maxMessage || e.Class != d.Class || e.To != d.To || e.Fragment {
 					break
 				}
 				count++

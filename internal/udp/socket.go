@@ -112,17 +112,13 @@ func (s *Socket) set(fd int, o Options) error {
 	}
 	// Datagrams have the size that the caller gives them: they are not fragmented, and an ICMP message,
 	// which anybody can send, does not change that.
+	err = s.setDiscover(fd, unix.IP_PMTUDISC_PROBE)
 	if s.v6 {
-		err = errors.Join(
-			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE),
-			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1))
+		err = errors.Join(err, unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1))
 		// The same for addresses of IPv4; a socket of IPv6 alone refuses it.
-		unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE)
 		unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVTOS, 1)
 	} else {
-		err = errors.Join(
-			unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE),
-			unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVTOS, 1))
+		err = errors.Join(err, unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVTOS, 1))
 	}
 	if err != nil {
 		return err
@@ -131,6 +127,16 @@ func (s *Socket) set(fd int, o Options) error {
 	_, err = unix.GetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_SEGMENT)
 	s.segment = err == nil
 	return nil
+}
+
+// setDiscover sets how datagrams fit the MTU of their path: IP_MTU_DISCOVER, which has the same values in IPv6.
+func (s *Socket) setDiscover(fd, value int) error {
+	if !s.v6 {
+		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, value)
+	}
+	// For addresses of IPv4; a socket of IPv6 alone refuses it.
+	unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, value)
+	return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, value)
 }
 
 // Interface returns the index of an interface and its MTU in bytes. One that does not exist is an error
