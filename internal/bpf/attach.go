@@ -95,8 +95,8 @@ type tcx []link.Link
 func (t tcx) Detach() error {
 	var errs []error
 	for _, l := range t {
-		// That of a link without a pin does nothing.
-		errs = append(errs, l.Unpin(), l.Close())
+		// Without Detach the program runs for another moment, and cannot be attached again meanwhile. Unpin does nothing without a pin.
+		errs = append(errs, l.Detach(), l.Unpin(), l.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -705,20 +705,26 @@ func (p *Plane) attach(s *plane.State) error {
 			p.detach(place.link, a)
 		}
 	}
+	// All are detached from interfaces that are gone, or have another name, before one is attached: two may have swapped their
+	// names, and a program is on an interface only once.
+	now := devices{}
 	for _, place := range places {
-		name, a := place.link, p.attached[place]
+		a := p.attached[place]
 		if a == nil {
 			a = &attachment{}
 			p.attached[place] = a
 		}
-		index, _, err := udp.Interface(name)
-		if err == nil && index == a.index {
-			continue
+		if a.index != now.named(place.link).index {
+			p.detach(place.link, a)
+			a.Attachment, a.index = nil, 0
 		}
-		p.detach(name, a) // of an interface that is gone
-		a.Attachment, a.index = nil, 0
-		if err != nil {
-			continue // it may come later
+	}
+	var errs []error
+	for _, place := range places {
+		name, a := place.link, p.attached[place]
+		index := now.named(name).index
+		if index == a.index { // 0: it may come later
+			continue
 		}
 		attach := p.program.Attach
 		switch place.kind {
@@ -738,12 +744,13 @@ func (p *Plane) attach(s *plane.State) error {
 			// Packets are sent over an interface of any type.
 			p.log.Warn("losses are not counted", "interface", name, "err", err)
 		case err != nil:
-			return err
+			errs = append(errs, err)
+			continue
 		}
 		a.Attachment, a.index = made, index
 	}
-	if p.swept {
-		return nil
+	if err := errors.Join(errs...); err != nil || p.swept {
+		return err
 	}
 	p.swept = true
 	var attached []bpf.Attachment

@@ -101,16 +101,21 @@ func runDaemon(pins string) error {
 	if p.unpinned != "" {
 		return errors.New(p.unpinned)
 	}
-	var lines []plane.Path
-	for _, name := range lineNames {
-		lines = append(lines, plane.Path{Name: name, Interface: name, Usable: true})
-	}
-	if err := p.Apply(plane.State{
-		LAN: plane.LAN{Interfaces: []string{lanName}}, Paths: lines,
-		Peers:  []plane.Peer{{Name: "far", Mode: plane.Plain, Prefixes: []netip.Prefix{far}}},
-		Policy: plane.Policy{{Discipline: plane.Discipline{Name: plane.Ratio, Ratio: []int{1, 1}}}},
-	}); err != nil {
+	if err := p.Apply(daemonState()); err != nil {
 		return err
 	}
 	return p.Run(ctx)
+}
+
+// daemonState is what that daemon does.
+func daemonState() plane.State {
+	s := plane.State{
+		LAN:    plane.LAN{Interfaces: []string{lanName}},
+		Peers:  []plane.Peer{{Name: "far", Mode: plane.Plain, Prefixes: []netip.Prefix{far}}},
+		Policy: plane.Policy{{Discipline: plane.Discipline{Name: plane.Ratio, Ratio: []int{1, 1}}}},
+	}
+	for _, name := range lineNames {
+		s.Paths = append(s.Paths, plane.Path{Name: name, Interface: name, Usable: true})
+	}
+	return s
 }

@@ -38,10 +38,7 @@ func newSite(t *testing.T) *site {
 	for _, ns := range []string{s.host, s.gate, s.far} {
 		s.ip(ns, "ip link set lo up")
 	}
-	s.ip(s.gate, "ip link add %s type veth peer name lan netns %s", lanName, s.host)
-	s.up(s.host, "lan", "10.1.0.1/24")
-	s.up(s.gate, lanName, "10.1.0.254/24")
-	s.ip(s.host, "ip -4 route add 10.2.0.0/16 via 10.1.0.254")
+	s.lan()
 	for i, name := range lineNames {
 		s.ip(s.gate, "ip link add %s type veth peer name p%d netns %s", name, i, s.far)
 		s.up(s.gate, name, fmt.Sprintf("192.168.%d.1/24", i))
@@ -54,6 +51,15 @@ func newSite(t *testing.T) *site {
 		})
 	}
 	return s
+}
+
+// lan makes the link between the host and its gateway.
+func (s *site) lan() {
+	s.t.Helper()
+	s.ip(s.gate, "ip link add %s type veth peer name lan netns %s", lanName, s.host)
+	s.up(s.host, "lan", "10.1.0.1/24")
+	s.up(s.gate, lanName, "10.1.0.254/24")
+	s.ip(s.host, "ip -4 route add 10.2.0.0/16 via 10.1.0.254")
 }
 
 func (s *site) ip(ns, command string, args ...any) {
