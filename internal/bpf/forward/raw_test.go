@@ -175,13 +175,16 @@ func TestRawLines(t *testing.T) {
 	}
 }
 
+// tagged is a frame to the router's line that has a tag (IEEE 802.1Q) with these two bytes.
+func (r *router) tagged(first, second byte, frame []byte) []byte {
+	b := append(bytes.Clone(r.address), make([]byte, 6)...)
+	return append(append(b, 0x81, 0, first, second), frame[12:]...)
+}
+
 // TestPriorityTags: packets of peers arrive in frames that have a tag with a priority and no virtual LAN (IEEE 802.1Q, VID 0), as
 // some providers' lines have them.
 func TestPriorityTags(t *testing.T) {
-	tagged := func(r *router, frame []byte) []byte {
-		b := append(bytes.Clone(r.address), make([]byte, 6)...)
-		return append(append(b, 0x81, 0, 3<<5, 0), frame[12:]...)
-	}
+	tagged := func(r *router, frame []byte) []byte { return r.tagged(3<<5, 0, frame) }
 	m := datagram(false)
 	frame := m.frame()
 	setChecksum(frame)
@@ -227,4 +230,74 @@ func TestPriorityTags(t *testing.T) {
 		r.attach(t, p.Attach)
 		r.pass(t, tagged(r, frame), m)
 	})
+}
+
+// TestVirtualLANs: frames of a virtual LAN that arrive at the interface of a trunk are of another interface, that of the virtual
+// LAN, where they have no tag. The programs of the trunk leave them as they are.
+func TestVirtualLANs(t *testing.T) {
+	const peer = 3
+	m := datagram(false)
+	frame := m.frame()
+	setChecksum(frame)
+	for name, attach := range map[string]func(r *router) (frame []byte, counted func() uint64){
+		"tunnel": func(r *router) ([]byte, func() uint64) {
+			e := newEnds(t, "ratio", 1, local4, remote4)
+			r.attach(t, e.far.Join)
+			_, out := e.near.run(t, frame)
+			return out, func() uint64 {
+				arrived, err := e.far.Arrived(cookieOf(0))
+				refused, e := e.far.Refused()
+				if err := errors.Join(err, e); err != nil {
+					t.Fatal(err)
+				}
+				return arrived[0].Packets + uint64(len(refused))
+			}
+		},
+		"plain": func(r *router) ([]byte, func() uint64) {
+			s := newSites(t)
+			r.attach(t, s.far.Count)
+			if err := s.far.SetLines(map[Line]int{{r.index, peer}: 0}); err != nil {
+				t.Fatal(err)
+			}
+			return frame, func() uint64 {
+				counted, err := s.far.Counted(peer)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return counted[0].Packets
+			}
+		},
+		"split": func(r *router) ([]byte, func() uint64) {
+			p := load(t, Options{})
+			p.routes4and6(t)
+			p.plans(t, plane.Policy{{}}, "ratio", 1500, 1)
+			r.attach(t, p.Attach)
+			return frame, func() uint64 {
+				traffic, err := p.Traffic(0)
+				left, e := p.Left()
+				if err := errors.Join(err, e); err != nil {
+					t.Fatal(err)
+				}
+				return traffic.Paths[0].Packets + uint64(len(left))
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRouter(t, unix.IFF_TAP)
+			frame, counted := attach(r)
+			for _, id := range []byte{5, 0} {
+				if _, err := r.line.Write(r.tagged(0, id, frame)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for end := time.Now().Add(5 * time.Second); counted() == 0; time.Sleep(time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatal("the frame of no virtual LAN is not processed")
+				}
+			}
+			if n := counted(); n != 1 {
+				t.Errorf("%d frames are processed, one of them of a virtual LAN", n)
+			}
+		})
+	}
 }
