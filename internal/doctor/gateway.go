@@ -188,6 +188,17 @@ func superPackets(lan []string, path string, rate unit.Bandwidth, merges func(st
 	return f
 }
 
+// LAN checks for a running gateway with open peers whether it takes packets from all interfaces that lead to hosts: unlisted are those
+// with addresses of the LAN that are none of its interfaces.
+func LAN(unlisted []string) Finding {
+	f := Finding{Check: "LAN", State: OK, Meaning: "packets to peers that are not sealed are taken from all interfaces with addresses of the LAN"}
+	if len(unlisted) > 0 {
+		f.State, f.Remedy = Limited, "add to lan.interfaces, in place of its trunk or port: "+strings.Join(unlisted, ", ")
+		f.Meaning = strings.Join(unlisted, ", ") + " has addresses of the LAN and is not in lan.interfaces: all packets of its hosts are sealed"
+	}
+	return f
+}
+
 // Firewall checks for a running gateway with open peers whether chains of nftables or iptables may drop packets of their hosts: those
 // are of half a connection, since packets to peers bypass nftables, and arrive from the lines.
 func Firewall() Finding { return firewall(nft.Untracked) }

@@ -63,6 +63,8 @@ func TestGatewayFindings(t *testing.T) {
 		state           State
 		meaning, remedy string
 	}{
+		"whole LAN":                 {LAN(nil), OK, "all interfaces", ""},
+		"VLAN of the LAN":           {LAN([]string{"eth0.100"}), Limited, "eth0.100 has addresses of the LAN", "add to lan.interfaces, in place of its trunk or port: eth0.100"},
 		"no firewall":               {firewall(chains(nil)), OK, "no chain", ""},
 		"firewall":                  {firewall(chains(nil, nft.Chain{Family: "inet", Table: "filter", Name: "forward"})), Limited, "inet filter forward may drop", "nft insert rule inet filter forward meta mark and 0xffff == 4791 accept"},
 		"unknown tc programs":       {trafficControl([]string{"eth0"}, nil, func(string) ([]bpf.Attached, []bpf.Attached, error) { return nil, nil, fs.ErrPermission }), Unknown, "permission", "run as root"},

@@ -277,8 +277,14 @@ func (g *Gateway) Addresses() {
 		return
 	}
 	if !slices.Equal(connected, g.connected) {
+		before := g.config.unlisted(g.connected)
 		g.connected = connected
 		g.route()
+		for _, name := range g.config.unlisted(connected) {
+			if !slices.Contains(before, name) {
+				g.log.Warn("interface has an address of the LAN, and is not in lan.interfaces: packets of its hosts are sealed", "interface", name)
+			}
+		}
 	}
 }
 

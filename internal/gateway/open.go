@@ -2,12 +2,14 @@ package gateway
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/tabane/tabane/internal/bpf/forward"
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/route"
 )
 
 // maxOpen bounds the open peers, and maxFlowRules how many rules of them can have the discipline flow:
@@ -66,6 +68,22 @@ func (c *Config) Open() bool {
 // Programs reports whether the gateway loads programs into the kernel: for open peers, or a member that relays their
 // packets.
 func (c *Config) Programs() bool { return c.Open() || c.Role == RoleMember }
+
+// unlisted returns the interfaces that have addresses of the LAN, by those of the host, but are none of the LAN's: no packets to open
+// peers are taken from them. Such are the VLANs of an interface, and the bridge of a port.
+func (c *Config) unlisted(connected []route.Address) (list []string) {
+	if !c.Open() || len(c.LAN.Interfaces) == 0 {
+		return nil
+	}
+	known := slices.Concat(c.LAN.Interfaces, c.interfaces(), []string{c.tunnelName(), "lo"})
+	for _, a := range connected {
+		hosts := !a.Prefix.IsSingleIP() && slices.ContainsFunc(c.LAN.Prefixes, func(p netip.Prefix) bool { return p.Contains(a.Prefix.Addr()) })
+		if hosts && !slices.Contains(known, a.Link) && !slices.Contains(list, a.Link) {
+			list = append(list, a.Link)
+		}
+	}
+	return list
+}
 
 // checkMode adds the faults of a peer's mode, and of what its packets cannot be carried with.
 func (c *Config) checkMode(faults *fault.List, at string, p *Peer) {

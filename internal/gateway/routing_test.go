@@ -8,9 +8,35 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/route/routetest"
 )
+
+// TestUnlisted: interfaces with addresses of the LAN that are none of it are found, such as its VLANs. Without open peers they are
+// as good as others.
+func TestUnlisted(t *testing.T) {
+	c := site()
+	c.LAN.Interfaces, c.LAN.Prefixes = []string{"eth0"}, []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
+	address := func(link, prefix string) route.Address {
+		return route.Address{Link: link, Prefix: netip.MustParsePrefix(prefix)}
+	}
+	connected := []route.Address{
+		address("eth0", "10.1.0.1/24"), address("eth0.100", "10.1.1.1/24"), address("eth0.100", "10.1.2.1/24"), address("lo", "10.1.9.1/24"),
+		address("dummy0", "10.1.9.2/32"), address("eth9", "192.0.2.1/24"), address(c.Paths[0].Interface, "10.1.3.1/24"), address(c.tunnelName(), "10.1.4.1/24"),
+	}
+	if got := c.unlisted(connected); got != nil {
+		t.Errorf("without open peers: %q", got)
+	}
+	c.Peers[0].Mode = plane.Plain.String()
+	if got := c.unlisted(connected); !slices.Equal(got, []string{"eth0.100"}) {
+		t.Errorf("got %q", got)
+	}
+	c.LAN.Interfaces = append(c.LAN.Interfaces, "eth0.100")
+	if got := c.unlisted(connected); got != nil {
+		t.Errorf("all are listed: %q", got)
+	}
+}
 
 // TestRouting: whatever routes other programs have in the main table, and with or without the tunnel's
 // interface, a packet to a peer leaves through the tunnel or not at all, unless it is the gateway's own,

@@ -37,7 +37,10 @@ type Status struct {
 	BytesOut   uint64 `json:"bytes_out"`
 	HeldBytes  int64  `json:"held_bytes"`
 	// LAN are the interfaces of the LAN.
-	LAN   []string     `json:"lan"`
+	LAN []string `json:"lan"`
+	// Unlisted are interfaces with addresses of the LAN that are none of it: packets of their hosts to open peers are sealed.
+	Unlisted []string `json:"unlisted,omitempty"`
+
 	Lines []Line       `json:"lines"`
 	Peers []PeerStatus `json:"peers"`
 	Paths []PathStatus `json:"paths"`
@@ -181,7 +184,7 @@ func (g *Gateway) Status() any {
 		for _, p := range g.config.Paths {
 			s.Lines = append(s.Lines, Line{Name: p.Name, Interface: p.Interface, Up: g.links[p.Interface]})
 		}
-		s.LAN = g.config.LAN.Interfaces
+		s.LAN, s.Unlisted = g.config.LAN.Interfaces, g.config.unlisted(g.connected)
 		s.Conflicts = g.config.conflicts(g.connected, g.loop.NexthopTo)
 		s.fill(g.plane.Status())
 		s.Status = s.health(g.rejected)
