@@ -194,7 +194,7 @@ func LAN(unlisted []string) Finding {
 	f := Finding{Check: "LAN", State: OK, Meaning: "packets to peers that are not sealed are taken from all interfaces with addresses of the LAN"}
 	if len(unlisted) > 0 {
 		f.State, f.Remedy = Limited, "add to lan.interfaces, in place of its trunk or port: "+strings.Join(unlisted, ", ")
-		f.Meaning = strings.Join(unlisted, ", ") + " has addresses of the LAN and is not in lan.interfaces: all packets of its hosts are sealed"
+		f.Meaning = strings.Join(unlisted, ", ") + " has addresses of the LAN and is not in lan.interfaces: packets of its hosts may all be sealed"
 	}
 	return f
 }

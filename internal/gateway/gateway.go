@@ -282,7 +282,7 @@ func (g *Gateway) Addresses() {
 		g.route()
 		for _, name := range g.config.unlisted(connected) {
 			if !slices.Contains(before, name) {
-				g.log.Warn("interface has an address of the LAN, and is not in lan.interfaces: packets of its hosts are sealed", "interface", name)
+				g.log.Warn("interface has an address of the LAN, and is not in lan.interfaces: packets of its hosts may all be sealed", "interface", name)
 			}
 		}
 	}

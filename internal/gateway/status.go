@@ -38,13 +38,13 @@ type Status struct {
 	HeldBytes  int64  `json:"held_bytes"`
 	// LAN are the interfaces of the LAN.
 	LAN []string `json:"lan"`
-	// Unlisted are interfaces with addresses of the LAN that are none of it: packets of their hosts to open peers are sealed.
-	Unlisted []string `json:"unlisted,omitempty"`
-
-	Lines []Line       `json:"lines"`
-	Peers []PeerStatus `json:"peers"`
-	Paths []PathStatus `json:"paths"`
-	Rules []RuleStatus `json:"rules"`
+	// Unlisted are interfaces with addresses of the LAN that are none of it: packets of their hosts to open peers are sealed, unless
+	// a listed one receives them before, such as the port of a bridge.
+	Unlisted []string     `json:"unlisted,omitempty"`
+	Lines    []Line       `json:"lines"`
+	Peers    []PeerStatus `json:"peers"`
+	Paths    []PathStatus `json:"paths"`
+	Rules    []RuleStatus `json:"rules"`
 	// Relays are what a member relays for leaders.
 	Relays []RelayStatus `json:"relays,omitempty"`
 	// Unpinned is why packets to open peers are not sent while the daemon is killed; empty if they are.
