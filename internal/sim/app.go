@@ -46,7 +46,7 @@ func (c *connection) request(s *Sim) {
 		return
 	}
 	c.askedAt, c.arrivesAt = s.now, s.now
-	for _, i := range c.Paths[0].Back {
+	for _, i := range c.Paths[c.asks(s)].Back {
 		l := &s.config.Links[i]
 		c.arrivesAt += l.Delay
 		if l.Rate > 0 {
@@ -54,6 +54,16 @@ func (c *connection) request(s *Sim) {
 		}
 	}
 	c.wake(s, c.arrivesAt)
+}
+
+// asks returns the path over which the receiver requests an object: as in Linux, that of the first subflow that is not a backup.
+func (c *connection) asks(s *Sim) int {
+	for i := range c.flows {
+		if s.senders[int(c.first)+i].state != caClosed && !c.paths[i].Backup {
+			return i
+		}
+	}
+	return 0
 }
 
 // queued returns how many bytes have been produced and not sent.

@@ -72,7 +72,7 @@ type Connection struct {
 	Bytes unit.Size
 	Rate  unit.Bandwidth
 	// Object is the size of the objects that Bytes consists of, 0 for one. The receiver requests an
-	// object when it has all of the previous one, over the first path.
+	// object when it has all of the previous one, over the first path that is not a backup.
 	Object unit.Size
 
 	Paths []Path

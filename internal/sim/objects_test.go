@@ -39,3 +39,14 @@ func TestObjects(t *testing.T) {
 		t.Error("accepted objects with a rate")
 	}
 }
+
+// TestRequestPath: requests go over the first path that is not a backup, whose delay the objects then have.
+func TestRequestPath(t *testing.T) {
+	c := paper(road{rate: 8 * unit.MbitPerSecond, delay: 100 * ms}, road{rate: 8 * unit.MbitPerSecond, delay: 10 * ms})
+	c.Connections[0].Bytes, c.Connections[0].Object = 50_000, 10_000
+	c.Connections[0].Paths[0].Backup = true
+	objects := run(t, c).Connections[0].Objects
+	if len(objects) != 5 || objects[4] > 51*ms {
+		t.Errorf("the objects took %v", objects)
+	}
+}
