@@ -189,7 +189,10 @@ type Connection[K comparable] struct {
 	isUnsaturated bool
 	total         meter
 	doublings     int           // of parameters.idle
-	objects       time.Duration // for how long objects have saturated all open paths
+	objects       time.Duration // for how long objects have had a queue on the first path
+	written       uint64        // by the application, at the last call of Update
+	updated       time.Duration // when that was
+	hadQueue      bool          // there was a queue on the first path then
 	width         int           // number of open paths, with Cost
 	aged          time.Duration // when Ratio last halved path.carried
 }
@@ -225,15 +228,16 @@ type path struct {
 	// that is higher: paths to one client often have their bottleneck in common.
 	assumedDelay float64
 	// capacity is the rate in bytes/s that delay was computed with.
-	capacity      float64
-	queued        time.Duration // until when the round-trip time includes a standing queue of this connection
-	flight        peak          // bytes in flight
-	used          bool          // the path carried data
-	explored      bool          // it became first because of what its rate may be
-	exploreFailed bool          // a queue has ended the exploration
-	replaced      bool          // the subflow is a new one that has carried none: delay stays that of the one before
-	growing       bool          // the rate is not known yet
-	bytes         int           // delivered since the last call of Update
+	capacity  float64
+	queued    time.Duration // until when the round-trip time includes a standing queue of this connection
+	flight    peak          // bytes in flight
+	used      bool          // the path carried data
+	explored  bool          // it became first because of what its rate may be
+	hasQueue  bool          // its own data has a queue, or had one when it was last in flight
+	burstRate float64       // rate by dispersion at that time
+	replaced  bool          // the subflow is a new one that has carried none: delay stays that of the one before
+	growing   bool          // the rate is not known yet
+	bytes     int           // delivered since the last call of Update
 	// With Ratio, member is whether the path has a share, carried the bytes that were delivered, and given
 	// carried and what is queued or in flight.
 	member         bool
@@ -359,11 +363,21 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 	if (s.saturated() || now < p.queued) && s.MinRTT > 0 {
 		rtt = s.MinRTT // without the queue of this connection
 	}
-	rate := max(p.known(now), estimate(s), 1)
-	p.exploreFailed = false
-	if p.explored && p.settled.value() == 0 {
-		rate = max(rate, p.dispersion(s.SRTT-s.MinRTT))
-		p.exploreFailed = float64(s.SRTT) > exploreQueue*float64(s.MinRTT)
+	if s.busy() {
+		p.hasQueue = s.MinRTT > 0 && float64(s.SRTT) > exploreQueue*float64(s.MinRTT)
+		p.burstRate = p.dispersion(s.SRTT - s.MinRTT)
+	}
+	// A congestion window that does not limit the path says little: it may be larger than what was ever in flight, or
+	// small after a loss.
+	rate := max(p.known(now), p.settled.value(), 1)
+	switch {
+	case s.saturated():
+		rate = max(rate, estimate(s))
+	case p.settled.value() > 0:
+	case p == c.first && p.known(now) > 0 && p.burstRate > 0:
+		rate = max(rate, p.burstRate)
+	default:
+		rate = max(rate, p.burstRate, estimate(s))
 	}
 	if p.remembers(now) {
 		rate = p.known(now)
@@ -407,8 +421,14 @@ func (p *path) remembers(now time.Duration) bool {
 // helped reports whether the path carried data before, in this connection or an earlier one, and has not been
 // found since to be of no help.
 func (p *path) helped(now time.Duration) bool {
-	return p.verdict == Unused && (p.settled.value() > 0 || p.remembers(now))
+	return p.verdict == Unused && p.measured(now)
 }
+
+// measured reports whether it is known what the path carries when it is saturated.
+func (p *path) measured(now time.Duration) bool { return p.settled.value() > 0 || p.remembers(now) }
+
+// delayAt returns what the delay of the path would be at another rate in bytes/s.
+func (p *path) delayAt(rate float64) float64 { return p.delay - sendBurst/p.capacity + sendBurst/rate }
 
 // unknown reports whether nothing is known of the rate of a path, because it has not carried data.
 func (p *path) unknown(now time.Duration) bool { return !p.used && p.known(now) == 0 }
@@ -461,7 +481,8 @@ func (c *Connection[K]) chooseFirst(now time.Duration, samples []Sample[K]) {
 	if was != nil && !was.present {
 		was = nil
 	}
-	if was != nil && now-c.since < changeAfter && !was.exploreFailed {
+	failed := was != nil && was.explored && was.hasQueue && was.settled.value() == 0
+	if was != nil && now-c.since < changeAfter && !failed {
 		return
 	}
 	best := was
@@ -470,8 +491,8 @@ func (c *Connection[K]) chooseFirst(now time.Duration, samples []Sample[K]) {
 		switch {
 		case best == nil,
 			now >= p.restsUntil && now < best.restsUntil,
-			p.assumedDelay < c.switchFraction(now, p)*best.delay && !p.growing && (now >= p.restsUntil || was == nil && now < best.restsUntil) &&
-				(was == nil || p.capacity >= sufficeBelow*c.load(was)):
+			p.shorter(c.switchFraction(now, p)*best.delay) && (now >= p.restsUntil || was == nil && now < best.restsUntil) &&
+				(was == nil || p.carries() >= sufficeBelow*c.load(was)):
 			best = p
 		case best == was && c.explores(now, p):
 			p.explored = true
@@ -496,13 +517,34 @@ func (c *Connection[K]) chooseFirst(now time.Duration, samples []Sample[K]) {
 	c.isSaturated, c.isUnsaturated = false, false
 }
 
+// shorter reports whether the delay of a path is below another one, in seconds. While its rate grows, only what it has
+// carried counts.
+func (p *path) shorter(delay float64) bool {
+	if p.growing {
+		return p.rate.value() > 0 && p.delayAt(p.rate.value()) < delay
+	}
+	return p.assumedDelay < delay
+}
+
+// carries returns the rate in bytes/s that a path would carry as the first one.
+func (p *path) carries() float64 {
+	if p.growing {
+		return p.rate.value()
+	}
+	return p.capacity
+}
+
 // explores reports whether a path of unknown rate is to become first because objects would arrive sooner over it
 // if its rate were high. What it carries decides soon; that it is found to be slow delays one object.
 func (c *Connection[K]) explores(now time.Duration, p *path) bool {
 	rate := c.first.known(now)
-	return c.objects >= exploreAfter && p.unknown(now) && p.minRTT > 0 && now >= p.restsUntil && rate > 0 &&
+	return c.objects >= exploreAfter && p.untried(now) && p.minRTT > 0 && now >= p.restsUntil && rate > 0 &&
 		p.minRTT.Seconds() < exploreBelow*(c.first.minRTT.Seconds()+sendBurst/rate)
 }
+
+// untried reports whether a path may be faster than all that is known of it: it was not explored, and what it has carried,
+// if anything, left no queue.
+func (p *path) untried(now time.Duration) bool { return !p.measured(now) && !p.explored && !p.hasQueue }
 
 // switchFraction returns the fraction of the first path's delay below which another one becomes first.
 func (c *Connection[K]) switchFraction(now time.Duration, p *path) float64 {
@@ -669,17 +711,16 @@ func (c *Connection[K]) catchesUp(now time.Duration, params *parameters, starts 
 // others at rest when the first one carries everything.
 func (c *Connection[K]) openBySaturation(now time.Duration, samples []Sample[K]) {
 	params := &byPolicy[c.Policy]
-	saturated, starts, over, sum, longest, carried := true, false, false, 0.0, 0.0, 0
+	saturated, starts, over, hasQueue, sum, longest, carried := true, false, false, false, 0.0, 0.0, 0
 	flight, firstFlight := 0, 0
-	unknown := false
+	untried := false
 	var next *path
-	nextRate := 0.0
 	for i := range samples {
 		s := &samples[i]
 		p := c.paths[s.Path]
 		rate := cmp.Or(p.rate.value(), estimate(s))
 		carried += p.bytes
-		unknown = unknown || p.unknown(now)
+		untried = untried || p != c.first && p.untried(now)
 		switch {
 		case p.reason.Open():
 			saturated = saturated && s.saturated() && !(params.waitsDelay && s.Idled)
@@ -688,10 +729,11 @@ func (c *Connection[K]) openBySaturation(now time.Duration, samples []Sample[K])
 			longest = max(longest, p.delay)
 			flight += s.InFlight * s.Segment
 		case now >= p.restsUntil && (next == nil || p.delay < next.delay):
-			next, nextRate = p, p.known(now)
+			next = p
 		}
 		if p == c.first {
 			firstFlight = s.InFlight * s.Segment
+			hasQueue = s.busy() && (s.saturated() || p.hasQueue)
 			over = params.waitsDelay && s.Idled
 			alone := !s.saturated() && (byPolicy[c.Policy].ignoresLoad || c.total.last < sufficeBelow*rate)
 			if alone && !c.isUnsaturated {
@@ -700,20 +742,23 @@ func (c *Connection[K]) openBySaturation(now time.Duration, samples []Sample[K])
 			c.isUnsaturated = alone
 		}
 	}
-	// The kernel is asked what the application wrote only while there is a path to explore, or a stream to recognize.
-	explores := unknown && params.explores && c.objects < exploreAfter
 	if saturated && !c.isSaturated {
 		c.saturated = now
-		c.source, c.hasSource = c.readSource(params.waitsBacklog || explores)
+		c.source, c.hasSource = c.readSource(params.waitsBacklog)
 		c.carried, c.started = 0, false
 	} else {
 		c.carried += carried
 	}
-	if !saturated && c.isSaturated && explores {
-		if s, ok := c.readSource(c.hasSource); ok && s.Written == c.source.Written {
-			c.objects += now - c.saturated
+	// The kernel is asked what the application wrote only while there is a path to explore, or a stream to recognize.
+	if hasQueue && untried && params.explores && c.objects < exploreAfter {
+		if s, ok := c.readSource(true); ok {
+			if c.hadQueue && s.Written == c.written {
+				c.objects += now - c.updated
+			}
+			c.written = s.Written
 		}
 	}
+	c.hadQueue, c.updated = hasQueue, now
 	c.isSaturated, c.started = saturated, c.started || starts
 	idle := params.idle << c.doublings
 	wait := params.wait
@@ -724,12 +769,16 @@ func (c *Connection[K]) openBySaturation(now time.Duration, samples []Sample[K])
 		wait = max(wait, time.Duration(next.delay*float64(time.Second)))
 	}
 	worthwhile := func() bool {
-		if next.unknown(now) {
-			window := c.window.value()
-			return window == 0 || fits(window-float64(flight), float64(firstFlight), sum, next.assumedDelay)
+		rate, delay := next.capacity, next.delay
+		if !next.measured(now) && !next.hasQueue {
+			rate = max(rate, c.first.capacity)
+			delay = next.delayAt(rate)
+			if window := c.window.value(); window > 0 && !fits(window-float64(flight), float64(firstFlight), sum, delay) {
+				return false
+			}
 		}
-		return nextRate == 0 || nextRate >= leastShare*sum &&
-			(!params.repays || repays(now-c.saturated, cmp.Or(next.minRTT, next.past.MinRTT), nextRate/(sum+nextRate), next.delay-longest))
+		return rate >= leastShare*sum &&
+			(!params.repays || repays(now-c.saturated, cmp.Or(next.minRTT, next.past.MinRTT), rate/(sum+rate), delay-longest))
 	}
 	switch {
 	case saturated && now-c.saturated >= wait && next != nil && worthwhile():

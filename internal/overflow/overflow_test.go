@@ -239,7 +239,7 @@ func TestWait(t *testing.T) {
 		"longer, a stream": {Steady, false, 300 * ms, helped, saturatedShort},
 		"slow start":       {Throughput, true, 50 * ms, helped, startFor},
 		"unknown":          {Throughput, false, 50 * ms, Past{}, startFor},
-		"unknown, longer":  {Throughput, false, 300 * ms, Past{}, startFor},
+		"unknown, longer":  {Throughput, false, 300 * ms, Past{}, 920 * ms}, // half of the rate, and 0.3 s of delay
 		"no gain":          {Throughput, false, 50 * ms, Past{Rate: 10 * mbit, Verdict: NoGain, Rests: 1, Left: time.Minute}, startFor},
 		"forgotten":        {Throughput, false, 50 * ms, Past{Rate: 10 * mbit}, startFor},
 	} {
@@ -678,5 +678,101 @@ func TestWindowRests(t *testing.T) {
 	}
 	if m.run(1e12, 20*time.Second); m.open[1] == opened {
 		t.Error("it was not tried again")
+	}
+}
+
+// TestLeft: what a path carried while it was in slow start is not its rate. A path that was left for a shorter one opens as
+// one of unknown rate.
+func TestLeft(t *testing.T) {
+	const ms = time.Millisecond
+	var c Connection[int]
+	opened, delivered := time.Duration(0), 0
+	for now := time.Duration(0); now < 4*time.Second && opened == 0; now += Interval {
+		s := []Sample[int]{
+			{Path: 0, Segment: 1400, Cwnd: 10, Delivered: uint32(min(now, 320*ms) / (20 * ms)), SRTT: 150 * ms, MinRTT: 140 * ms, SlowStart: true, Window: 1 << 24},
+			{Path: 1, Segment: 1400, Cwnd: 20, SRTT: 10 * ms, MinRTT: 10 * ms, Window: 1 << 24},
+		}
+		if c.Reason(1) == First {
+			s[1].InFlight, s[1].NotSent = 20, 1<<15
+			delivered += 30
+		} else {
+			s[0].InFlight = 8
+		}
+		if s[1].Delivered = uint32(delivered); now < 320*ms {
+			s = s[:1] // the other has not joined
+		}
+		if c.Update(now, s); c.Reason(0) == Overflow {
+			opened = now
+		}
+	}
+	if opened < 320*ms+startFor || opened > 320*ms+2*startFor {
+		t.Errorf("the path opens after %s", opened)
+	}
+}
+
+// TestGrowing: a path whose rate still grows becomes first once it has carried more than the first one can.
+func TestGrowing(t *testing.T) {
+	const ms = time.Millisecond
+	var c Connection[int]
+	delivered := [2]int{}
+	for now := time.Duration(0); now < 4*time.Second; now += Interval {
+		s := []Sample[int]{
+			{Path: 0, Segment: 1400, Cwnd: 20, InFlight: 20, NotSent: 1 << 15, SRTT: 60 * ms, MinRTT: 10 * ms, Window: 1 << 24},
+			{Path: 1, Segment: 1400, Cwnd: 10, SRTT: 30 * ms, MinRTT: 30 * ms, SlowStart: true, Window: 1 << 24},
+		}
+		delivered[0] += 15
+		if c.Reason(1).Open() { // never limited by its window, as when that of the client is full
+			s[1].Cwnd, s[1].InFlight = 800, 400
+			delivered[1] += 150
+		}
+		s[0].Delivered, s[1].Delivered = uint32(delivered[0]), uint32(delivered[1])
+		c.Update(now, s)
+	}
+	if r := c.Reason(1); r != First {
+		t.Errorf("the faster path is %s", r)
+	}
+}
+
+// TestExploresLeft: a path that was left for a shorter one is explored if the data that it carried left no queue, even if the
+// congestion window of the first path has room for whole objects.
+func TestExploresLeft(t *testing.T) {
+	const ms = time.Millisecond
+	for _, queue := range []time.Duration{ms, 40 * ms} {
+		written, delivered := 0, [2]int{}
+		c := Connection[int]{Source: func() (Source, bool) { return Source{Written: uint64(written)}, true }}
+		for look := range 200 {
+			now := time.Duration(look) * Interval
+			s := []Sample[int]{
+				{Path: 0, Segment: 1400, Cwnd: 60, SRTT: 60*ms + queue, MinRTT: 60 * ms, SlowStart: true, Window: 1 << 24},
+				{Path: 1, Segment: 1400, Cwnd: 60, SRTT: 60 * ms, MinRTT: 10 * ms, SlowStart: true, Window: 1 << 24},
+			}
+			if look < 3 {
+				s[0].InFlight, written = 15, 36*1400
+				delivered[0] += 12
+				s[0].Delivered = uint32(delivered[0])
+				c.Update(now, s[:1])
+				continue
+			}
+			at := 1
+			if c.Reason(0) == First {
+				at = 0
+			}
+			switch look % 3 { // an object of 36 segments
+			case 0:
+				written += 36 * 1400
+				s[at].InFlight = 34
+			case 1:
+				s[at].InFlight = 20
+				delivered[at] += 16
+			case 2:
+				s[at].InFlight = 4
+				delivered[at] += 20
+			}
+			s[0].Delivered, s[1].Delivered = uint32(delivered[0]), uint32(delivered[1])
+			c.Update(now, s)
+		}
+		if first, want := c.Reason(0) == First, queue == ms; first != want {
+			t.Errorf("with a queue of %s: first %t, want %t", queue, first, want)
+		}
 	}
 }
