@@ -13,44 +13,44 @@ const (
 	// are copied: at 0.05 %, loss and not the rate limits a TCP connection with an RTT of 50 ms
 	// at 30 Mbit/s (RFC 3649, section 2).
 	CopyLoss = 500
-	// burst is what a path of a higher rate has to carry sooner than another one, though it is later by the
-	// difference of their delays, to be the home of a flow with much to send: an eighth of 2.4 MB, which is a web
-	// page, because TCP that begins with 10 packets sends that in eight round trips.
+	// burst is the size of the transfer, in bytes, by which the path of bulk flows is chosen: an eighth of 2.4 MB,
+	// a web page, because TCP that starts with 10 packets sends that in eight round trips.
 	burst = 300_000
-	// stay, as a fraction: the home is left for a slower path only if it is later for a burst of 5/4 as well.
-	stayOf, stay = 4, 5
+	// switchOf and switchSize: the path of bulk flows is left for a slower one only if it is later for 5/4 of a burst
+	// as well.
+	switchOf, switchSize = 4, 5
 )
 
-// auto is delay queueing for paths of any quality. The delay is the one that few packets exceed (Path.late), so
-// that a second path is used only when the first one is busy for longer than it is later: while TCP starts
-// and fills one path, packets of a jittery one would make its round trips look congested. Where the chosen path loses packets (CopyLoss), the packet is copied to
-// another one whose queue is empty; a path that rests or is slower carries copies too, one that costs
-// more only if Options.CopyCostlier is set.
+// auto is delay queueing for paths of any quality. As the delay of a path it takes one that few packets exceed
+// (Path.late), so that a second path is used only when the first one is busy for longer than the second one is later:
+// while TCP starts and fills one path, packets of a jittery one would make its round trips look congested. Where the
+// chosen path loses packets (CopyLoss), the packet is copied to another one whose queue is empty, also one that rests
+// or is slower, and one that costs more only with Options.CopyCostlier.
 //
-// A flow with much to send (Segment.Bulk) has a home: the path on which a download is complete first, which may be a later one
-// of a higher rate. Senders keep to the round trips that they began with: BBR has two of the shortest ones under way, and
-// cubic leaves slow start when they become longer (HyStart). On the path where the first packet arrives first they
-// would not send enough to use a later one. The packets of such a flow are put into order, and those on a
-// shorter path then wait for those on the home, so that the path is taken to be as long.
-// No path is the home that costs more than the one where packets arrive first.
+// Bulk flows (Segment.Bulk) have a path of their own, bulkPath: the one on which a burst is complete first, which may
+// be a later one of a higher rate. Senders keep to the round trips that they started with: BBR has two of the shortest
+// ones in flight, and cubic leaves slow start when they become longer (HyStart). On the path where the first packet
+// arrives first they would not send enough to use a later one. As packets of bulk flows are put into order, those on a
+// shorter path wait for those on bulkPath, so the shorter path is given the same delay. A path that costs more than
+// the one where packets arrive first is never bulkPath.
 //
 // Package pathset decides which paths rest, by the rates of sets of paths.
 type auto struct {
 	dq
 	costlier bool
-	home     int // a path, or -1
+	bulkPath int // a path, or -1
 }
 
 func newAuto(o Options) Scheduler {
-	a := &auto{dq: *makeDQ(o), costlier: o.CopyCostlier, home: -1}
-	a.cautious = true
+	a := &auto{dq: *makeDQ(o), costlier: o.CopyCostlier, bulkPath: -1}
+	a.addJitter = true
 	return a
 }
 
 func (a *auto) Next(paths []Path, s Segment) Set {
 	if !a.version.same(&s) {
-		a.use(paths, awake(paths))
-		a.settle(paths)
+		a.use(paths, notResting(paths))
+		a.chooseBulkPath(paths)
 	}
 	chosen := a.choose(paths, &s)
 	if chosen == 0 || paths[a.last].Loss < CopyLoss {
@@ -59,10 +59,10 @@ func (a *auto) Next(paths []Path, s Segment) Set {
 	return chosen | a.queues.copyTo(paths, a.last, s, a.costlier)
 }
 
-// settle chooses the home of flows with much to send, and sets the delays of paths for them.
-func (a *auto) settle(paths []Path) {
-	routes := a.routes[:a.count]
-	var first, best, home *route
+// chooseBulkPath chooses the path of bulk flows, and sets the delays of paths for them.
+func (a *auto) chooseBulkPath(paths []Path) {
+	routes := a.candidates[:a.count]
+	var first, best, current *candidate
 	for k := range routes {
 		if r := &routes[k]; first == nil || r.delay < first.delay {
 			first = r
@@ -70,8 +70,8 @@ func (a *auto) settle(paths []Path) {
 	}
 	for k := range routes {
 		r := &routes[k]
-		if r.path == a.home {
-			home = r
+		if r.path == a.bulkPath {
+			current = r
 		}
 		if paths[r.path].Cost <= paths[first.path].Cost && (best == nil || r.complete(burst) < best.complete(burst)) {
 			best = r
@@ -80,21 +80,23 @@ func (a *auto) settle(paths []Path) {
 	if best == nil {
 		return
 	}
-	if home != nil && home.perByte < best.perByte && paths[home.path].Cost <= paths[first.path].Cost &&
-		home.complete(burst/stayOf*stay) <= best.complete(burst/stayOf*stay) {
-		best = home
+	if current != nil && current.perByte < best.perByte && paths[current.path].Cost <= paths[first.path].Cost &&
+		current.complete(burst/switchOf*switchSize) <= best.complete(burst/switchOf*switchSize) {
+		best = current
 	}
-	a.home = best.path
+	a.bulkPath = best.path
 	for k := range routes {
-		routes[k].bulk = max(routes[k].delay, best.delay)
+		routes[k].bulkDelay = max(routes[k].delay, best.delay)
 	}
 }
 
 // complete returns when the last of that many bytes arrives on the path.
-func (r *route) complete(size int) time.Duration { return r.delay + line(size, r.perByte) }
+func (r *candidate) complete(size int) time.Duration {
+	return r.delay + transmissionTime(size, r.perByte)
+}
 
-// awake returns the candidates that do not rest, or all candidates if all rest.
-func awake(paths []Path) Set {
+// notResting returns the candidates that do not rest, or all candidates if all rest.
+func notResting(paths []Path) Set {
 	may := candidates(paths)
 	some := may
 	for i := range paths {
@@ -122,7 +124,7 @@ func (q *Queues) copyTo(paths []Path, original int, s Segment, costlier bool) Se
 		if v.empty-s.Now >= copyWait {
 			continue
 		}
-		l := v.line(p.Rate, s.Size)
+		l := v.transmissionTime(p.Rate, s.Size)
 		if arrives := max(0, v.empty-s.Now) + l + p.Delay; best < 0 || arrives < least {
 			best, least, line = i, arrives, l
 		}

@@ -19,20 +19,20 @@ type dq struct {
 	queues *Queues
 	tie    time.Duration
 	last   int
-	// cautious uses Path.late instead of the delay.
-	cautious bool
+	// addJitter: Path.late is used instead of Path.Delay.
+	addJitter bool
 
-	version version
-	routes  [MaxPaths]route // the first count are in use
-	count   int
+	version    version
+	candidates [MaxPaths]candidate // the first count are in use
+	count      int
 }
 
-// route is what dq needs of a path that it may use.
-type route struct {
-	path    int
-	perByte uint64 // as in virtual
-	delay   time.Duration
-	bulk    time.Duration // the delay for packets with Segment.Bulk
+// candidate is what dq needs of a path that it may use.
+type candidate struct {
+	path      int
+	perByte   uint64 // as in virtual
+	delay     time.Duration
+	bulkDelay time.Duration // the delay for packets with Segment.Bulk
 }
 
 func newDQ(o Options) Scheduler { return makeDQ(o) }
@@ -61,10 +61,10 @@ func (d *dq) use(paths []Path, among Set) {
 			continue
 		}
 		delay := p.Delay
-		if d.cautious {
+		if d.addJitter {
 			delay = p.late()
 		}
-		d.routes[d.count] = route{i, d.queues.queue[i].at(p.Rate), delay, delay}
+		d.candidates[d.count] = candidate{i, d.queues.queue[i].timePerByte(p.Rate), delay, delay}
 		d.count++
 	}
 }
@@ -77,7 +77,7 @@ func (d *dq) choose(paths []Path, s *Segment) Set {
 	}
 	d.last = i
 	v := &d.queues.queue[i]
-	v.add(&paths[i], s.Now, v.line(paths[i].Rate, s.Size))
+	v.add(&paths[i], s.Now, v.transmissionTime(paths[i].Rate, s.Size))
 	return One(i)
 }
 
@@ -88,18 +88,18 @@ const pathBits = 6
 func (d *dq) earliest(paths []Path, s *Segment) int {
 	const none = math.MaxInt64
 	best, last := int64(none), int64(none)
-	for _, r := range d.routes[:d.count] {
+	for _, r := range d.candidates[:d.count] {
 		i := r.path & (MaxPaths - 1)
 		if paths[i].Room < s.Size {
 			continue
 		}
-		wait := max(0, d.queues.queue[i].empty-s.Now) + line(s.Size, r.perByte)
+		wait := max(0, d.queues.queue[i].empty-s.Now) + transmissionTime(s.Size, r.perByte)
 		if wait > tooLong {
 			continue
 		}
 		delay := r.delay
 		if s.Bulk {
-			delay = r.bulk
+			delay = r.bulkDelay
 		}
 		key := int64(wait+delay)<<pathBits | int64(i)
 		best = min(best, key)
@@ -134,7 +134,7 @@ const dqjOvertaken = 3
 // 1 packets of 1500 bytes), and 128, 128 and 384 kbit/s with 150 ms on the last (1 + 1 + 4). The
 // paper's experiments use all three paths in both settings. Options.Own counts as printed.
 //
-// The paper judges at every packet. The result depends on the state and quality of the paths and on
+// The paper evaluates the rule for every packet. The result depends on the state and quality of the paths and on
 // S only, so it is kept until one of them changes.
 type dqj struct {
 	dq
@@ -142,28 +142,28 @@ type dqj struct {
 	own       bool
 	fixed     int // Options.Size
 
-	// The last judgment, and what it was made of.
-	together Set
-	size     int
-	judged   int // paths; -1: none
-	seen     [MaxPaths]aspect
+	// together is the last set, the rest what it was computed from.
+	together     Set
+	size         int
+	checkedPaths int // number of paths; -1: none
+	checkedState [MaxPaths]pathState
 }
 
-// aspect is what the judgment of dqj depends on.
-type aspect struct {
+// pathState is what the set of dqj depends on.
+type pathState struct {
 	rate   unit.Bandwidth
 	jitter time.Duration
-	state
+	usability
 }
 
-// state is whether a path may be used.
-type state struct{ usable, backup bool }
+// usability is whether a path may be used.
+type usability struct{ usable, backup bool }
 
 func newDQJ(o Options) Scheduler {
 	if o.Overtaken == 0 {
 		o.Overtaken = dqjOvertaken
 	}
-	return &dqj{dq: *makeDQ(o), overtaken: o.Overtaken, own: o.Own, fixed: o.Size, judged: -1}
+	return &dqj{dq: *makeDQ(o), overtaken: o.Overtaken, own: o.Own, fixed: o.Size, checkedPaths: -1}
 }
 
 func (d *dqj) Next(paths []Path, s Segment) Set {
@@ -180,15 +180,15 @@ func (d *dqj) Next(paths []Path, s Segment) Set {
 	return d.choose(paths, &s)
 }
 
-// changed reports whether a path has changed since the last judgment, and records its state.
+// changed reports whether a path has changed since the set was computed, and records its state.
 func (d *dqj) changed(paths []Path, size int) bool {
-	differ := size != d.size || len(paths) != d.judged
-	d.size, d.judged = size, len(paths)
+	differ := size != d.size || len(paths) != d.checkedPaths
+	d.size, d.checkedPaths = size, len(paths)
 	for i := range paths {
 		p := &paths[i]
-		now := aspect{p.Rate, p.Jitter, state{p.Usable, p.Backup}}
-		if d.seen[i] != now {
-			d.seen[i] = now
+		now := pathState{p.Rate, p.Jitter, usability{p.Usable, p.Backup}}
+		if d.checkedState[i] != now {
+			d.checkedState[i] = now
 			differ = true
 		}
 	}

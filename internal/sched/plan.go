@@ -96,7 +96,7 @@ func (p *Planner) Plan(paths []Path) Plan {
 		c, to := &paths[i], &plan.Paths[i]
 		to.Delay, to.Buffer, to.Ratio = c.Delay, c.Buffer, uint32(max(c.Ratio, 0))
 		if c.Rate > 0 {
-			to.PerByte = new(virtual).at(c.Rate)
+			to.PerByte = new(virtual).timePerByte(c.Rate)
 		} else {
 			may &^= One(i)
 		}

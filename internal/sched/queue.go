@@ -38,8 +38,8 @@ const (
 	tooLong = 24 * time.Hour
 )
 
-// at returns the time that a byte takes at a positive rate.
-func (v *virtual) at(rate unit.Bandwidth) uint64 {
+// timePerByte returns the time that a byte takes at a positive rate.
+func (v *virtual) timePerByte(rate unit.Bandwidth) uint64 {
 	if v.rate != rate {
 		v.rate = rate
 		v.perByte = min((8*uint64(time.Second)<<perByteBits+uint64(rate)/2)/uint64(rate), maxPerByte)
@@ -47,13 +47,13 @@ func (v *virtual) at(rate unit.Bandwidth) uint64 {
 	return v.perByte
 }
 
-// line returns the transmission time of a packet at a positive rate.
-func (v *virtual) line(rate unit.Bandwidth, size int) time.Duration {
-	return line(size, v.at(rate))
+// transmissionTime returns the transmission time of a packet at a positive rate.
+func (v *virtual) transmissionTime(rate unit.Bandwidth, size int) time.Duration {
+	return transmissionTime(size, v.timePerByte(rate))
 }
 
-// line returns the transmission time of size bytes, at most a little more than tooLong.
-func line(size int, perByte uint64) time.Duration {
+// transmissionTime returns the transmission time of size bytes, at most a little more than tooLong.
+func transmissionTime(size int, perByte uint64) time.Duration {
 	hi, lo := bits.Mul64(uint64(max(size, 0)), perByte)
 	if hi>>perByteBits != 0 {
 		return tooLong + 1
@@ -75,7 +75,7 @@ func (q *Queues) Add(path int, p *Path, now time.Duration, size int) {
 		return
 	}
 	v := &q.queue[path]
-	v.add(p, now, v.line(p.Rate, size))
+	v.add(p, now, v.transmissionTime(p.Rate, size))
 }
 
 // add adds a packet with that transmission time.
@@ -93,36 +93,36 @@ func (q *Queues) Set(path int, now, wait time.Duration) {
 	q.queue[path].empty = now + max(wait, 0)
 }
 
-// Lag returns how much later than on a path a packet arrives on the latest of the other paths that auto
-// may use, at most the given bound: so long has the path to be busy before all others are used (package
-// shape). Paths that are later than the bound do not count. For a path of a higher rate the bound is longer by as
-// much, up to worth times: the line that arrives first, were it used alone, would be the slower one.
+// Lag returns how much later than on a path a packet arrives on the latest of the other paths that auto may use: the
+// path has to be busy for that long before all others are used (package shape). Paths that are later by more than the
+// bound are ignored. For a path of a higher rate the bound is multiplied by the ratio of the rates, up to maxLagFactor,
+// because the first path alone would be the slower one.
 func Lag(paths []Path, path int, bound time.Duration) time.Duration {
 	lag := time.Duration(0)
-	may := awake(paths)
+	may := notResting(paths)
 	for i := range paths {
-		if d := paths[i].late() - paths[path].late(); may.Has(i) && paths[i].Rate > 0 && d <= bound*time.Duration(min(max(paths[i].Rate/max(paths[path].Rate, 1), 1), worth)) {
+		if d := paths[i].late() - paths[path].late(); may.Has(i) && paths[i].Rate > 0 && d <= bound*time.Duration(min(max(paths[i].Rate/max(paths[path].Rate, 1), 1), maxLagFactor)) {
 			lag = max(lag, d)
 		}
 	}
 	return lag
 }
 
-// worth bounds how much longer the bound of Lag is for a faster path.
-const worth = 4
+// maxLagFactor is the largest factor of the bound of Lag.
+const maxLagFactor = 4
 
-// caution is how many times the jitter of RFC 3550, which is 1.13 standard deviations if delays have a normal
+// jitterFactor is how many times the jitter of RFC 3550, which is 1.13 standard deviations if delays have a normal
 // distribution, auto adds to the mean delay of a path: with 3, one packet in 3000 is later.
-// On a path with very much jitter it adds mostCaution: with more, two paths of 384 kbit/s would be used
+// On a path with very much jitter it adds maxJitterDelay: with more, two paths of 384 kbit/s would be used
 // without the third.
 const (
-	caution     = 3
-	mostCaution = 100 * time.Millisecond
+	jitterFactor   = 3
+	maxJitterDelay = 100 * time.Millisecond
 )
 
-// Latest returns the delay that few packets exceed on the latest of the usable paths, and false if none is usable. When a packet has
-// left the queue of its path, few of those before it arrive later than after this time: auto fills the queue of another path only
-// until a packet arrives there as late as on this one, were it late here.
+// Latest returns the delay that few packets exceed on the latest of the usable paths, and false if none is usable.
+// When a packet has left the queue of its path, few of those before it arrive later than this: auto fills the queue
+// of another path only until a packet there arrives as late as a late one here.
 func Latest(paths []Path) (latest time.Duration, any bool) {
 	for i := range paths {
 		if p := &paths[i]; p.Usable && (!any || p.late() > latest) {
@@ -134,7 +134,7 @@ func Latest(paths []Path) (latest time.Duration, any bool) {
 
 // late returns the delay that few packets on the path exceed.
 func (p *Path) late() time.Duration {
-	return p.Delay + min(caution*min(p.Jitter, tooLong), mostCaution)
+	return p.Delay + min(jitterFactor*min(p.Jitter, tooLong), maxJitterDelay)
 }
 
 // First returns the usable path with the shortest delay that few packets exceed, or -1: where a packet that

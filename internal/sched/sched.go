@@ -69,18 +69,18 @@ type Segment struct {
 	Queued int
 	// Flow is a hash of the packet's addresses, protocol and ports, for flow.
 	Flow uint32
-	// Bulk: the packet is of a flow that may have much to send, so that it counts when all has arrived and not
-	// when the first packet has. Only auto uses it.
+	// Bulk: the packet is of a flow that may have much to send, for which the completion of a transfer matters
+	// and not the delay of its first packet. Only auto uses it.
 	Bulk bool
-	// Version, if not 0, is the same as in the call before as long as nothing in paths but Room,
-	// Cwnd, InFlight and Queued has changed, so that nothing has to be derived from them again.
+	// Version, if not 0, changes with everything in paths but Room, Cwnd, InFlight and Queued. The scheduler
+	// keeps what it derived from paths while the Version is the same.
 	Version uint64
 }
 
 // version is the Segment.Version for which something was derived.
 type version uint64
 
-// same reports whether it is that of the segment, and takes the segment's.
+// same reports whether it is the Version of the segment, which it then becomes.
 func (v *version) same(s *Segment) bool {
 	was := *v
 	*v = version(s.Version)
