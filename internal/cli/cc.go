@@ -214,12 +214,12 @@ func (a *app) ccStatusCommand() *cobra.Command {
 	asJSON := false
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "Show loaded congestion controls, who uses them, and their subflows",
+		Short: "Show loaded congestion controls, what uses them, and their subflows",
 		Long: `Status shows the congestion controls that are loaded and, over all network namespaces, what uses them: sysctls, and for each
 connection and subflow the congestion window now (in segments) and averaged over the time with data in flight, the
 round-trip time, losses (recoveries + timeouts), the share of that time in which the window was the limit, the increase of the window
-in a round trip (NewReno: 1), alpha, and repairs: windows and thresholds that the kernel took from a program that it had skipped,
-and that were contained. It also shows listening sockets with another control than their namespace's.`,
+in a round trip (NewReno: 1), alpha, and repairs: impossible windows and thresholds, left by a call of the program that the kernel had
+skipped, that the control has replaced. It also shows listening sockets with another control than their namespace's.`,
 		Args: arguments(0, 0, "no arguments"),
 		RunE: func(*cobra.Command, []string) error {
 			var h congestion.Host

@@ -16,9 +16,9 @@ func (a *app) checkCommand() *cobra.Command {
 		Use:     "check -c FILE",
 		Short:   "Check a configuration or scenario file without touching the kernel",
 		GroupID: "tools",
-		Long: `Check reads a file as the daemons and the lab do and prints everything that is wrong with it, each fault on a line
-"FILE:LINE:COLUMN: path: message". What is valid and has no effect, such as a policy rule that no route reaches, or does not fit, such as more egress
-peers than a connection uses, is a warning. It touches nothing. Exit code 0: the file is valid; 2: it is not.`,
+		Long: `Check reads a file as the daemons and the lab do and prints all faults, one per line, as "FILE:LINE:COLUMN: path: message".
+It warns of what is valid but has no effect, such as a policy rule that no route reaches or more egress peers than a connection uses. It
+changes nothing. Exit code 0: the file is valid; 2: it is not.`,
 		Example: `  tabane check -c /etc/tabane/edge.yaml
   tabane check -c scenarios/epe-steady/scenario.yaml`,
 		Args: arguments(0, 0, "no arguments besides -c FILE"),

@@ -219,7 +219,7 @@ func (a *app) detail(ctx context.Context, args []string, path string, selected f
 		}
 	}
 	if !found {
-		return &failure{what: what, on: "this host", why: errors.New("no daemon with an answer is at its default address"), do: "start one, or name its address"}
+		return &failure{what: what, on: "this host", why: errors.New("no daemon at its default address answers this"), do: "start one, or name its address"}
 	}
 	return nil
 }

@@ -31,7 +31,7 @@ func (a *app) doctorCommand() *cobra.Command {
 		Short:   "Check what this host supports, and what to change",
 		GroupID: "tools",
 		Long: `Doctor checks every feature of the host that tabane uses, in a temporary network namespace, and says which daemons can run here.
-Of the daemons that run it says what is degraded and what does not fit. It changes nothing. Without privileges it checks what it can.
+Of running daemons it reports what is degraded and what on this host conflicts with them. It changes nothing. Without privileges it checks what it can.
 
 Exit code 0: all required features are available; 1: some are missing.`,
 		Example: `  tabane doctor

@@ -151,7 +151,7 @@ func controlSocket(ctx context.Context, at netip.AddrPort) (string, error) {
 	}
 	var s struct{ Control string }
 	if err := json.Unmarshal(body, &s); err != nil {
-		return "", fmt.Errorf("its status is no JSON: %w", err)
+		return "", fmt.Errorf("its status is not JSON: %w", err)
 	}
 	if s.Control == "" {
 		return "", errors.New("it has no control socket")
@@ -166,7 +166,7 @@ func drainStage(ctx context.Context, at netip.AddrPort) (asbr.Stage, error) {
 	}
 	var s struct{ Drain asbr.Stage }
 	if err := json.Unmarshal(body, &s); err != nil {
-		return "", fmt.Errorf("it answers no JSON: %w", err)
+		return "", fmt.Errorf("its answer is not JSON: %w", err)
 	}
 	return s.Drain, nil
 }

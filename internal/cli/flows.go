@@ -55,10 +55,10 @@ func (a *app) flowsCommand() *cobra.Command {
 		Long: `Flows counts, with a program in the kernel, the packets and bytes of every flow that network interfaces send and receive:
 by the addresses and ports inside SRv6 encapsulation, and by the SID. It shows them with the MPTCP connection that they
 belong to and the TCP metrics of their sockets, as a table that is updated, as JSON lines, or as CSV. It changes no packet.
-On a terminal q quits, and the columns that do not fit are left out from the right. BGP and BFD sessions follow the content.
+On a terminal q quits, and the columns that do not fit are left out from the right. BGP and BFD sessions are listed after the content.
 
 Bytes are those on the wire, from the Ethernet header on. Every line of JSON or CSV is a flow that carried something in the
-interval, or has ended; what is not there carried nothing.`,
+interval, or has ended; all others carried nothing.`,
 		Example: `  tabane flows
   tabane flows -i lan -c /etc/tabane/edge.yaml
   tabane flows --json --for 30s >flows.jsonl
@@ -76,7 +76,7 @@ interval, or has ended; what is not there carried nothing.`,
 	f.StringSliceVarP(&o.interfaces, "interface", "i", nil, "`interface` to watch, may be given several times (default that of the file, or all that are up but loopback)")
 	f.StringVarP(&o.file, "config", "c", "", "configuration `file` of this host's edge or gateway: shows egress peers in place of EPE addresses, or paths in place of interfaces and the flows of NAT sessions")
 	f.DurationVar(&o.interval, "interval", flows.DefaultInterval, "how often flows are read")
-	f.IntVar(&o.count, "count", 0, "end after so many intervals")
+	f.IntVar(&o.count, "count", 0, "end after this many intervals")
 	f.DurationVar(&o.duration, "for", 0, "end after this time")
 	f.BoolVar(&o.json, "json", false, "print JSON lines")
 	f.BoolVar(&o.csv, "csv", false, "print comma-separated values")

@@ -147,8 +147,8 @@ func (a *app) labUp() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "up NAME|FILE",
 		Short: "Build a scenario's network and leave it running",
-		Long: `Up builds the network, starts the daemons and waits until all are ready and the client reaches the server. A lab that is
-not ready in time stays: up then says what is missing and exits with 1. Interrupted, it removes the lab.`,
+		Long: `Up builds the network, starts the daemons and waits until all are ready and the client reaches the server. If that takes too
+long, it prints what is missing and exits with 1; the lab stays up. If it is interrupted, it removes the lab.`,
 		Example: "  tabane lab up epe-steady\n  tabane lab up ./my.yaml --name mine",
 		Args:    arguments(1, 1, "one scenario"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -215,8 +215,8 @@ func (a *app) labDown() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "down NAME...",
 		Short: "Remove labs, whatever is left of them",
-		Long: `Down removes the labs that are named, in any condition. --all leaves those alone whose maker still runs, such as the labs of a
-"lab run" in another terminal; the exit code is then 1. What browsers of killed experiments have left is removed as well.`,
+		Long: `Down removes the labs that are named, also incomplete ones. --all skips labs whose creating process still runs, such as those of a
+"lab run" in another terminal; the exit code is then 1. It also removes what browsers of killed experiments have left.`,
 		Example: "  tabane lab down epe-steady\n  tabane lab down --all",
 		RunE: func(c *cobra.Command, args []string) error {
 			if all == (len(args) > 0) {
@@ -262,7 +262,7 @@ func (a *app) labDown() *cobra.Command {
 			return nil
 		},
 	}
-	c.Flags().BoolVar(&all, "all", false, "remove all labs of this machine that no running process has made")
+	c.Flags().BoolVar(&all, "all", false, "remove all labs of this machine whose creating process has ended")
 	return c
 }
 
@@ -352,14 +352,14 @@ func (a *app) openLab(ctx context.Context, what, name string) (*lab.Lab, error) 
 		up := usable(infos, lab.User())
 		switch len(up) {
 		case 0:
-			return nil, &failure{what: what, why: errors.New("you have no lab that is up"), do: "start one with tabane lab up epe-steady, or name another user's with --lab"}
+			return nil, &failure{what: what, why: errors.New("no lab of this user is up"), do: "start one with tabane lab up epe-steady, or name another user's with --lab"}
 		case 1:
 			name = up[0]
 			if width(a.err) > 0 {
 				fmt.Fprintf(a.err, "lab %q\n", name)
 			}
 		default:
-			return nil, &failure{what: what, why: fmt.Errorf("you have several labs: %s", strings.Join(up, ", ")), do: "choose one with --lab"}
+			return nil, &failure{what: what, why: fmt.Errorf("several labs of this user are up: %s", strings.Join(up, ", ")), do: "choose one with --lab"}
 		}
 	}
 	l, err := lab.Open(name)
@@ -378,8 +378,8 @@ func (a *app) labExec() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "exec NODE -- CMD...",
 		Short: "Run any installed program on a lab's node",
-		Long: `Exec becomes the program, inside the node's network: terminal, signals and exit code are the program's. Nodes know each other
-by name.`,
+		Long: `Exec replaces itself by the program, in the network namespace of the node: terminal, signals and exit code are the program's. Nodes
+know each other by name.`,
 		Example: `  tabane lab exec client -- curl -o /dev/null http://server/bytes/100000000
   tabane lab exec server -- ip -6 route show table 101`,
 		Args: arguments(1, -1, "a node, -- and a command"),

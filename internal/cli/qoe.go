@@ -22,7 +22,7 @@ import (
 func (a *app) qoeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "qoe",
-		Short:   "Study with people what pages feel like under several conditions",
+		Short:   "Run a study in which people rate web pages under several conditions",
 		GroupID: "tools",
 		Long: `Qoe serves the map and the shop to the participants of a study, each under every condition in a balanced order, asks them to rate
 each task, and exports and analyzes what they answered: docs/study.md.`,

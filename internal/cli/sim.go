@@ -85,7 +85,7 @@ Exit code 0: it ran and all expectations hold; 1: it ran, and some do not; 2: it
 	flags.BoolVar(&f.quick, "quick", false, "bound each run, for a first look")
 	flags.Uint64Var(&f.seed, "seed", simrun.FirstSeed, "seed of the first trial; each further one has the next")
 	flags.IntVar(&f.jobs, "jobs", 0, "number of parallel simulations (default: number of processors)")
-	flags.StringVar(&f.pcap, "pcap", "", "`file` for what a capture at the client would hold of the first trial; choose one cell")
+	flags.StringVar(&f.pcap, "pcap", "", "write a capture at the client, of the first trial, to this `file`; needs --case, --traffic and --transport of one cell")
 	selectionFlags(flags, &f.cells)
 	flags.StringVar(&f.name, "name", "", "`name` of the result and its directory (default: the scenario's)")
 	return c

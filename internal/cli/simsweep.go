@@ -34,8 +34,8 @@ func (a *app) simSweep() *cobra.Command {
 		Use:   "sweep NAME|FILE",
 		Short: "Simulate a scenario over a grid of parameters, to a CSV file",
 		Long: `Sweep simulates one case of a scenario with every combination of the values that --set gives, and adds a row for each run to
-a CSV file. It can be stopped at any time, in any way, and continues where it was: rows of the same simulation that are in the
-file are not run again. The same scenario, parameters and seeds give the same file.
+a CSV file. A sweep that was stopped or killed continues where it was: rows of the same simulation that are in the file are not
+run again. The same scenario, parameters and seeds give the same file.
 
 What --set can name (LINK is a link of the scenario):
 

@@ -187,14 +187,14 @@ func printStatus(w io.Writer, s source, body []byte, asJSON bool) error {
 	if asJSON {
 		var compact bytes.Buffer
 		if err := json.Compact(&compact, body); err != nil {
-			return fmt.Errorf("it answers no JSON: %w", err)
+			return fmt.Errorf("its answer is not JSON: %w", err)
 		}
 		_, err := fmt.Fprintln(w, compact.String())
 		return err
 	}
 	v, err := readObject(body)
 	if err != nil {
-		return fmt.Errorf("it answers no JSON object: %w", err)
+		return fmt.Errorf("its answer is not a JSON object: %w", err)
 	}
 	name := s.name
 	if name == "" {
