@@ -106,7 +106,7 @@ func (c *Config) checkAlliance(faults *fault.List) {
 // checkLeader adds the faults of a leader.
 func (c *Config) checkLeader(faults *fault.List) {
 	if len(c.Peers) != 1 {
-		faults.Add("peers", "must be the home agent alone in a leader, got %d", len(c.Peers))
+		faults.Add("peers", "must be one, the home agent, with role: leader, got %d", len(c.Peers))
 	}
 	for i, p := range c.Peers {
 		if len(p.Endpoints) == 0 {

@@ -80,7 +80,7 @@ func TestCheckAlliance(t *testing.T) {
 		"peers[0].prefixes[0]: must not be the default route":                                  {open, func(c *Config) { c.Peers[0].Prefixes = alone.Peers[0].Prefixes }},
 		`role: must be one of home-agent, leader, member, got "leeder", did you mean "leader"`: {leader, func(c *Config) { c.Role = "leeder" }},
 		"paths[2].member: must be left out without role: leader":                               {leader, func(c *Config) { c.Role = "" }},
-		"peers: must be the home agent alone in a leader, got 2":                               {leader, func(c *Config) { c.Peers = site().Peers }},
+		"peers: must be one, the home agent, with role: leader, got 2":                         {leader, func(c *Config) { c.Peers = site().Peers }},
 		"peers[0].endpoints: must have an address of the home agent":                           {leader, func(c *Config) { c.Peers[0].Endpoints = nil }},
 		"paths[2].member.endpoints: must have an address of the member":                        {leader, func(c *Config) { c.Paths[2].Member.Endpoints = nil }},
 		"paths[2].member.endpoints[0]: want HOST:PORT":                                         {leader, func(c *Config) { c.Paths[2].Member.Endpoints[0] = "bob" }},
@@ -116,7 +116,7 @@ func TestAllianceOfThePlane(t *testing.T) {
 	addresses := map[string][]netip.Addr{"hq.example": home, "home.example": home}
 	both := []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:4790"), netip.MustParseAddrPort("[2001:db8::1]:4790")}
 	state := func(c Config) plane.State {
-		return stateOf(&c, keys{}, 1400, map[string]bool{"wlan0": true}, addresses)
+		return planeState(&c, keys{}, 1400, map[string]bool{"wlan0": true}, addresses)
 	}
 
 	s := state(leader())

@@ -31,20 +31,20 @@ type Config struct {
 	// Role is what the gateway is in an alliance, whose hosts share their lines: home-agent, leader or
 	// member. docs/shake.md describes them. Default: it is in none
 	Role string `yaml:"role,omitempty"`
-	// LAN is the network that this gateway serves. Only a member may be without.
+	// LAN is the network that this gateway serves. It is optional for a member only.
 	LAN LAN `yaml:"lan,omitempty"`
 	// Tunnel is the interface that packets to the peers are routed to.
 	Tunnel Tunnel `yaml:"tunnel,omitempty"`
 	// Paths are the lines of this site, 1 to 16.
 	Paths []Path `yaml:"paths"`
-	// Peers are the other gateways. Only a member may be without; a leader has one, its home agent. The
-	// leaders of a home agent are its peers without endpoints.
+	// Peers are the other gateways, optional for a member only. A leader has one, its home agent; the leaders
+	// of a home agent are its peers without endpoints.
 	Peers []Peer `yaml:"peers,omitempty"`
 	// Registration bounds what is registered between a leader, its members and its home agent.
 	Registration Registration `yaml:"registration,omitempty"`
 	// ShortLinks are the interfaces over which leaders reach a member. Example: [wlan0]
 	ShortLinks []string `yaml:"short_links,omitempty"`
-	// Leaders are whom a member relays for.
+	// Leaders are the hosts that a member relays for.
 	Leaders []Leader `yaml:"leaders,omitempty"`
 	// Policy is how packets are distributed over the paths: the first rule that matches a packet
 	// decides. Default: discipline auto, resequence auto
@@ -515,7 +515,7 @@ func (c *Config) checkPaths(faults *fault.List) {
 		}
 	}
 	if !up && len(c.Paths) > 0 {
-		faults.Add("paths", "must have one with a rate up: nothing could be sent")
+		faults.Add("paths", "must have a path with a rate up: otherwise nothing can be sent")
 	}
 }
 

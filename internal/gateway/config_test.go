@@ -67,7 +67,7 @@ func TestCheck(t *testing.T) {
 		"interface of the tunnel": {func(c *Config) { c.Paths[1].Interface = "tabane0" }, `paths[1].interface: "tabane0" is the tunnel itself`},
 		"no rate":                 {func(c *Config) { c.Paths[0].Rate.Up = 0 }, "paths[0].rate.up: must be given"},
 		"none both ways":          {func(c *Config) { c.Paths[0].Rate = Rates{RateNone, RateNone} }, "paths[0].rate: must not be none in both directions"},
-		"nothing up":              {func(c *Config) { c.Paths = c.Paths[:1]; c.Paths[0].Rate.Up = RateNone }, "paths: must have one with a rate up"},
+		"nothing up":              {func(c *Config) { c.Paths = c.Paths[:1]; c.Paths[0].Rate.Up = RateNone }, "paths: must have a path with a rate up"},
 		"negative cost":           {func(c *Config) { c.Paths[0].Cost = -1 }, "paths[0].cost: must be 0 to"},
 		"strict, measured":        {func(c *Config) { c.Paths[1].Strict = true }, "paths[1].rate.down: must be a bandwidth: strict does not let it be exceeded"},
 		"strict, too fast":        {func(c *Config) { c.Paths[0].Strict, c.Paths[0].Rate.Up = true, 3_000_000_000 }, "paths[0].rate.up: must be at most 2Gbit/s with strict, got 3Gbit/s"},

@@ -23,8 +23,8 @@ const (
 	outerIPv4, outerIPv6 = 20 + 8, 40 + 8
 )
 
-// mtuOver returns what the tunnel leaves of an MTU, 0 if no interface exists. It is at least that of
-// IPv6: then the plane sends fragments.
+// mtuOver returns the MTU inside the tunnel over that of an interface, 0 if none exists. It is at least that of
+// IPv6: over smaller ones the plane sends fragments.
 func (c *Config) mtuOver(mtu int) int {
 	outer := outerIPv4
 	if slices.ContainsFunc(c.Peers, func(p Peer) bool {
@@ -61,9 +61,9 @@ func (c *Config) hostNames() []string {
 	return slices.Compact(names)
 }
 
-// stateOf returns what the plane is to do. links are the interfaces that are up, addresses those of
+// planeState returns the desired state of the plane. links are the interfaces that are up, addresses those of
 // endpoints' names. The section has passed its checks.
-func stateOf(c *Config, k keys, mtu int, links map[string]bool, addresses map[string][]netip.Addr) plane.State {
+func planeState(c *Config, k keys, mtu int, links map[string]bool, addresses map[string][]netip.Addr) plane.State {
 	s := plane.State{Key: k.own, Port: c.Port(), Mark: SocketMark, MTU: mtu, Policy: policyOf(c), Probes: c.Probes.plane(), LAN: plane.LAN(c.LAN)}
 	for _, p := range c.Paths {
 		s.Paths = append(s.Paths, plane.Path{
@@ -86,16 +86,16 @@ func stateOf(c *Config, k keys, mtu int, links map[string]bool, addresses map[st
 			panic("BUG: " + err.Error())
 		}
 		s.Peers = append(s.Peers, plane.Peer{
-			Name: p.Name, Public: public, Preshared: k.preshared[p.Name], Endpoints: known(p.Endpoints, addresses), Prefixes: p.Prefixes,
+			Name: p.Name, Public: public, Preshared: k.preshared[p.Name], Endpoints: resolved(p.Endpoints, addresses), Prefixes: p.Prefixes,
 			Alliance: c.allianceOf(&p), Mode: p.mode(),
 		})
 	}
-	s.Peers = append(s.Peers, c.allies(k, func(list []Endpoint) []netip.AddrPort { return known(list, addresses) })...)
+	s.Peers = append(s.Peers, c.allies(k, func(list []Endpoint) []netip.AddrPort { return resolved(list, addresses) })...)
 	return s
 }
 
-// known returns the addresses of endpoints, as far as their names are resolved.
-func known(list []Endpoint, addresses map[string][]netip.Addr) []netip.AddrPort {
+// resolved returns the addresses of endpoints, as far as their names are resolved.
+func resolved(list []Endpoint, addresses map[string][]netip.Addr) []netip.AddrPort {
 	var all []netip.AddrPort
 	for _, e := range list {
 		host, port, err := e.split()
@@ -140,11 +140,11 @@ type resolver interface {
 	resolve(ctx context.Context, name string) ([]netip.Addr, error)
 }
 
-// systemNames are the names that the host uses.
+// systemNames resolves names as the host does.
 type systemNames struct{}
 
-// names queries name servers without the tunnel, which may need the answer to come up.
-var names = net.Resolver{
+// tunnelBypass queries name servers outside the tunnel, because the tunnel may need the answer to come up.
+var tunnelBypass = net.Resolver{
 	PreferGo: true,
 	Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 		d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
@@ -164,7 +164,7 @@ func (systemNames) resolve(ctx context.Context, name string) ([]netip.Addr, erro
 	var errs error
 	var all []netip.Addr
 	for _, network := range []string{"ip4", "ip6"} {
-		list, err := names.LookupNetIP(ctx, network, name)
+		list, err := tunnelBypass.LookupNetIP(ctx, network, name)
 		errs = cmp.Or(errs, err)
 		all = append(all, firstAddresses(list)...)
 	}

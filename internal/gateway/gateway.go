@@ -41,13 +41,13 @@ type Options struct {
 	Plane func(tunnel string, log *slog.Logger) (plane.Carrier, error)
 }
 
-// Gateway is the machine of a gateway.
+// Gateway is the control plane of a gateway.
 type Gateway struct {
-	log   *slog.Logger
-	loop  *daemon.Loop
-	plane plane.Carrier
-	names resolver
-	claim io.Closer
+	log           *slog.Logger
+	loop          *daemon.Loop
+	plane         plane.Carrier
+	names         resolver
+	namespaceLock io.Closer
 
 	reloading sync.Mutex
 
@@ -60,7 +60,7 @@ type Gateway struct {
 	connected []route.Address // of the host
 	installed map[route.Key]bool
 	mtu       int
-	// stale: the plane's state is to be applied again. rejected is why it refused the last one.
+	// stale: the plane's state has to be applied again. rejected is why it rejected the last one.
 	stale    bool
 	rejected error
 }
@@ -103,7 +103,7 @@ func New(o Options) (*Gateway, error) {
 	if err := checkHost(&o.Config); err != nil {
 		return nil, err
 	}
-	mine, err := claim()
+	mine, err := lockNamespace()
 	if err != nil {
 		return nil, err
 	}
@@ -139,26 +139,26 @@ func New(o Options) (*Gateway, error) {
 		return nil, errors.Join(err, l.Close(), mine.Close())
 	}
 	return &Gateway{
-		log: o.Log, loop: l, plane: p, names: systemNames{}, claim: mine, config: o.Config, keys: k,
+		log: o.Log, loop: l, plane: p, names: systemNames{}, namespaceLock: mine, config: o.Config, keys: k,
 		links: map[string]bool{}, addresses: map[string][]netip.Addr{}, installed: map[route.Key]bool{},
 	}, nil
 }
 
-// claim keeps another gateway from the network namespace until it is closed, or the process ends: both would take routes,
-// rules and programs from each other. Names of this kind of socket belong to the namespace.
-func claim() (io.Closer, error) {
+// lockNamespace keeps other gateways out of the network namespace until it is closed or the process ends: two would
+// replace each other's routes, rules and programs. Abstract socket names belong to the namespace (unix(7)).
+func lockNamespace() (io.Closer, error) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@tabane-gateway"})
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
 		return nil, errors.New("another gateway runs in this network namespace: stop it, or give it these peers and paths, too")
 	case err != nil:
-		return nil, fmt.Errorf("claim network namespace: %w", err)
+		return nil, fmt.Errorf("lock network namespace: %w", err)
 	}
 	return l, nil
 }
 
-// relaying is the plane of a member, with the program that relays open messages.
-type relaying struct {
+// relayingPlane is the plane of a member, with the program that relays open messages.
+type relayingPlane struct {
 	*sealed.Plane
 	program *relay.Program
 }
@@ -174,11 +174,11 @@ func newMember(tunnel string, log *slog.Logger) (plane.Carrier, error) {
 	if err != nil {
 		return nil, errors.Join(err, program.Close())
 	}
-	return &relaying{p, program}, nil
+	return &relayingPlane{p, program}, nil
 }
 
 // Run implements plane.Carrier.
-func (m *relaying) Run(ctx context.Context) error {
+func (m *relayingPlane) Run(ctx context.Context) error {
 	return errors.Join(m.Plane.Run(ctx), m.program.Close())
 }
 
@@ -211,7 +211,7 @@ const resolveEvery, resolveRetry = time.Minute, 2 * time.Second
 
 // Run carries packets until ctx ends. It always closes what New opened.
 func (g *Gateway) Run(ctx context.Context) error {
-	return errors.Join(g.run(ctx), g.claim.Close())
+	return errors.Join(g.run(ctx), g.namespaceLock.Close())
 }
 
 func (g *Gateway) run(ctx context.Context) error {
@@ -256,7 +256,7 @@ func (g *Gateway) configure() {
 // route sets the desired routes, rules and addresses.
 func (g *Gateway) route() {
 	desired := map[route.Key]bool{}
-	for _, o := range objects(&g.config, g.connected) {
+	for _, o := range kernelObjects(&g.config, g.connected) {
 		g.loop.Kernel.Set(o)
 		desired[o.Key()] = true
 	}
@@ -273,7 +273,7 @@ func (g *Gateway) route() {
 func (g *Gateway) Addresses() {
 	connected, err := g.loop.Addresses()
 	if err != nil {
-		g.log.Error("addresses of the host unknown", "err", err) // they are read again in half a minute
+		g.log.Error("read addresses of host failed, retrying in half a minute", "err", err)
 		return
 	}
 	if !slices.Equal(connected, g.connected) {
@@ -302,12 +302,12 @@ func (g *Gateway) tunnelMTU() int {
 	return g.config.mtuOver(smallest)
 }
 
-// state is what the plane is to do.
+// state returns the desired state of the plane.
 func (g *Gateway) state() plane.State {
-	return stateOf(&g.config, g.keys, g.mtu, g.links, g.addresses)
+	return planeState(&g.config, g.keys, g.mtu, g.links, g.addresses)
 }
 
-// apply applies the plane's state.
+// apply applies the desired state to the plane.
 func (g *Gateway) apply() error {
 	g.stale = false
 	err := g.plane.Apply(g.state())
@@ -336,15 +336,15 @@ func (g *Gateway) Link(name string, up bool) {
 		g.mtu, g.stale = m, true
 	}
 	if g.stale {
-		g.react()
+		g.applyChanged()
 	}
 }
 
-// react applies a changed state and logs a new error.
-func (g *Gateway) react() {
+// applyChanged applies a changed state and logs a new error.
+func (g *Gateway) applyChanged() {
 	err := g.apply()
 	if err != nil && (g.rejected == nil || err.Error() != g.rejected.Error()) {
-		g.log.Error("data plane keeps its state", "err", err)
+		g.log.Error("data plane rejected the new state and keeps the previous one", "err", err)
 	}
 	g.rejected = err
 }
@@ -352,7 +352,7 @@ func (g *Gateway) react() {
 // Settled implements daemon.Reactor.
 func (g *Gateway) Settled() bool {
 	if g.stale {
-		g.react()
+		g.applyChanged()
 	}
 	return false
 }
@@ -366,7 +366,7 @@ func (g *Gateway) followNames(ctx context.Context) {
 		silent := false
 		if !g.loop.Do(ctx, func() {
 			if names = g.config.hostNames(); len(names) > 0 {
-				silent = g.silent()
+				silent = g.peerSilent()
 			}
 		}) {
 			return
@@ -430,8 +430,8 @@ func (g *Gateway) resolveNames(ctx context.Context, names []string) bool {
 	})
 }
 
-// silent reports whether a name is unknown, or a path to a peer whose endpoints have names is dead.
-func (g *Gateway) silent() bool {
+// peerSilent reports whether a name is unknown, or a path to a peer whose endpoints have names is dead.
+func (g *Gateway) peerSilent() bool {
 	for _, name := range g.config.hostNames() {
 		if len(g.addresses[name]) == 0 {
 			return true

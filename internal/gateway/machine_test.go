@@ -486,7 +486,7 @@ func TestPresharedKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := stateOf(&c, k, 1400, nil, nil)
+	s := planeState(&c, k, 1400, nil, nil)
 	if s.Peers[0].Preshared != (session.PresharedKey{}) || s.Peers[1].Preshared != session.PresharedKey(keyOf(32)) || s.Key != keyOf(24) || s.Port != 4790 {
 		t.Error("the keys are not those of the files")
 	}

@@ -31,15 +31,15 @@ func (g *Gateway) Reload(now Config) ([]string, error) {
 	err = errors.New("gateway is not running")
 	var lines []string
 	g.loop.Change(context.Background(), func() {
-		if err = g.fixed(&now, secrets).Err(); err == nil {
+		if err = g.checkFixed(&now, secrets).Err(); err == nil {
 			lines, err = g.replace(now, secrets)
 		}
 	})
 	return lines, err
 }
 
-// fixed returns the faults of values that only a restart can change.
-func (g *Gateway) fixed(now *Config, secrets keys) fault.List {
+// checkFixed returns the faults of values that only a restart can change.
+func (g *Gateway) checkFixed(now *Config, secrets keys) fault.List {
 	var faults fault.List
 	fault.Fixed(&faults, "listen", g.config.Port(), now.Port())
 	fault.Fixed(&faults, "tunnel.interface", g.config.tunnelName(), now.tunnelName())

@@ -39,10 +39,10 @@ const (
 	viaMetric = 1 << 30
 )
 
-// objects are what the kernel is to have: the tunnel's addresses, routes to the peers' prefixes into
+// kernelObjects returns the desired objects in the kernel: the tunnel's addresses, routes to the peers' prefixes into
 // the tunnel, the rules that lead to them, and the paths' default routes. connected are the addresses
 // of the host.
-func objects(c *Config, connected []route.Address) []route.Object {
+func kernelObjects(c *Config, connected []route.Address) []route.Object {
 	var list []route.Object
 	for _, a := range c.Tunnel.Addresses {
 		list = append(list, route.Address{Link: c.tunnelName(), Prefix: a})
@@ -150,19 +150,19 @@ func (c *Config) exceptions(v bgp.IP, connected []route.Address) []netip.Prefix 
 // ORCHIDv2 (RFC 7343).
 var internetIPv4, internetIPv6 = netip.MustParseAddr("192.88.99.1"), netip.MustParseAddr("2001:20::1")
 
-// maxSamples bounds the prefixes whose routes are checked for one status.
-const maxSamples = 64
+// maxChecked bounds the prefixes whose routes are checked for one status.
+const maxChecked = 64
 
-// conflicts returns what keeps packets to peers out of the tunnel. nexthopTo is how the kernel routes
-// to an address.
+// conflicts returns the routes of other programs that keep packets to peers out of the tunnel. nexthopTo is how
+// the kernel routes to an address.
 func (c *Config) conflicts(connected []route.Address, nexthopTo func(netip.Addr) (netip.Addr, string, error)) []string {
 	exceptions := slices.Concat(c.exceptions(bgp.IPv4, connected), c.exceptions(bgp.IPv6, connected))
 	var list []string
 	samples := 0
 	for _, peer := range c.Peers {
 		for _, p := range peer.Prefixes {
-			a := sample(p)
-			if samples == maxSamples || slices.ContainsFunc(exceptions, func(e netip.Prefix) bool { return e.Contains(a) }) {
+			a := addressIn(p)
+			if samples == maxChecked || slices.ContainsFunc(exceptions, func(e netip.Prefix) bool { return e.Contains(a) }) {
 				continue
 			}
 			samples++
@@ -176,8 +176,8 @@ func (c *Config) conflicts(connected []route.Address, nexthopTo func(netip.Addr)
 	return list
 }
 
-// sample returns an address of a prefix.
-func sample(p netip.Prefix) netip.Addr {
+// addressIn returns an address of a prefix.
+func addressIn(p netip.Prefix) netip.Addr {
 	switch next := p.Addr().Next(); {
 	case p.Bits() == 0 && p.Addr().Is4():
 		return internetIPv4

@@ -71,7 +71,7 @@ func TestRouting(t *testing.T) {
 			connected = append(connected, route.Address{Link: link, Prefix: a})
 			list = append(list, route.Route{Dst: a.Masked(), Link: link})
 		}
-		list = append(list, objects(&c, connected)...)
+		list = append(list, kernelObjects(&c, connected)...)
 		for range rapid.IntRange(0, 4).Draw(t, "routes") {
 			list = append(list, route.Route{Dst: prefix("foreign", 0, 8, 16, 24, 32), Link: "eth1"})
 		}

@@ -212,7 +212,7 @@ func (s *Status) fill(p plane.Status) {
 				ReceivedPackets: l.Received.Packets, ReceivedBytes: l.Received.Bytes,
 			}
 			out.Member, out.Reason, out.LifetimeSeconds = l.Member, l.Reason, seconds(l.Lifetime)
-			out.Endpoint, out.Seen, out.CareOf = text(l.Endpoint), text(l.Seen), text(l.CareOf)
+			out.Endpoint, out.Seen, out.CareOf = addressText(l.Endpoint), addressText(l.Seen), addressText(l.CareOf)
 			s.Paths = append(s.Paths, out)
 		}
 		for _, r := range peer.Policies {
@@ -224,15 +224,15 @@ func (s *Status) fill(p plane.Status) {
 	}
 	for _, r := range p.Relays {
 		s.Relays = append(s.Relays, RelayStatus{
-			Peer: r.Leader, Path: r.Path, HomeAgent: text(r.HomeAgent), LifetimeSeconds: seconds(r.Lifetime),
+			Peer: r.Leader, Path: r.Path, HomeAgent: addressText(r.HomeAgent), LifetimeSeconds: seconds(r.Lifetime),
 			UpPackets: r.Up.Packets, UpBytes: r.Up.Bytes, DownPackets: r.Down.Packets, DownBytes: r.Down.Bytes, Dropped: r.Dropped,
 		})
 	}
 	s.explain(p.Paths)
 }
 
-// text returns an address, empty if there is none.
-func text(a netip.AddrPort) string {
+// addressText returns an address, empty if there is none.
+func addressText(a netip.AddrPort) string {
 	if !a.IsValid() {
 		return ""
 	}
