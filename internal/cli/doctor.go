@@ -153,7 +153,7 @@ func ofGateway(body []byte) ([]doctor.Finding, error) {
 		lines = append(lines, l.Interface)
 	}
 	findings := []doctor.Finding{
-		doctor.LAN(s.Unlisted), doctor.Marks(gateway.SocketMark, forward.Mark), doctor.Firewall(), doctor.TrafficControl(s.LAN, lines), doctor.KilledReversePath(lines),
+		doctor.LAN(s.Unlisted), doctor.Marks(gateway.SocketMark, forward.Mark), doctor.Firewall(lines), doctor.TrafficControl(s.LAN, lines), doctor.KilledReversePath(lines),
 	}
 	var slowest gateway.PathStatus
 	for _, p := range s.Paths {

@@ -200,12 +200,13 @@ func LAN(unlisted []string) Finding {
 }
 
 // Firewall checks for a running gateway with open peers whether chains of nftables or iptables may drop packets of their hosts: those
-// are of half a connection, since packets to peers bypass nftables, and arrive from the lines.
-func Firewall() Finding { return firewall(nft.Untracked) }
+// are of half a connection, since packets to peers bypass nftables, and arrive from the lines. So may chains that replace the mark
+// that they are accepted by.
+func Firewall(lines []string) Finding { return firewall(lines, nft.Untracked) }
 
-func firewall(untracked func(mark uint32) ([]nft.Chain, error)) Finding {
+func firewall(lines []string, untracked func(nft.Packets) ([]nft.Chain, error)) Finding {
 	f := Finding{Check: "firewall", State: OK, Meaning: "no chain of nftables or iptables drops packets of peers that are not sealed by the state of their connection"}
-	list, err := untracked(forward.Mark)
+	list, err := untracked(nft.Packets{Mark: forward.Mark, Bits: forward.MarkBits, Lines: lines})
 	if err != nil {
 		f.unknown(err)
 		return f
@@ -217,7 +218,7 @@ func firewall(untracked func(mark uint32) ([]nft.Chain, error)) Finding {
 	}
 	if len(names) > 0 {
 		f.State, f.Remedy = Limited, strings.Join(remedy, "; ")
-		f.Meaning = strings.Join(names, ", ") + " may drop packets of peers that are not sealed: they arrive from the lines, and packets to the peers bypass connection tracking"
+		f.Meaning = strings.Join(names, ", ") + " may drop packets of peers that are not sealed, or replace their mark: they arrive from the lines, and packets to the peers bypass connection tracking"
 	}
 	return f
 }

@@ -47,8 +47,8 @@ func TestGatewayFindings(t *testing.T) {
 	merging := func(err error, names ...string) func(string) (bool, error) {
 		return func(name string) (bool, error) { return slices.Contains(names, name), err }
 	}
-	chains := func(err error, list ...nft.Chain) func(uint32) ([]nft.Chain, error) {
-		return func(uint32) ([]nft.Chain, error) { return list, err }
+	chains := func(err error, list ...nft.Chain) func(nft.Packets) ([]nft.Chain, error) {
+		return func(nft.Packets) ([]nft.Chain, error) { return list, err }
 	}
 	filters := func(values map[string]string) func(string) (string, error) {
 		return func(key string) (string, error) {
@@ -65,10 +65,10 @@ func TestGatewayFindings(t *testing.T) {
 	}{
 		"whole LAN":                 {LAN(nil), OK, "all interfaces", ""},
 		"VLAN of the LAN":           {LAN([]string{"eth0.100"}), Limited, "eth0.100 has addresses of the LAN", "add to lan.interfaces, in place of its trunk or port: eth0.100"},
-		"no firewall":               {firewall(chains(nil)), OK, "no chain", ""},
-		"firewall":                  {firewall(chains(nil, nft.Chain{Family: "inet", Table: "filter", Name: "forward"})), Limited, "inet filter forward may drop", "nft insert rule inet filter forward meta mark and 0xffff == 4791 accept"},
+		"no firewall":               {firewall(nil, chains(nil)), OK, "no chain", ""},
+		"firewall":                  {firewall(nil, chains(nil, nft.Chain{Family: "inet", Table: "filter", Name: "forward"})), Limited, "inet filter forward may drop", "nft insert rule inet filter forward meta mark and 0xffff == 4791 accept"},
 		"unknown tc programs":       {trafficControl([]string{"eth0"}, nil, func(string) ([]bpf.Attached, []bpf.Attached, error) { return nil, nil, fs.ErrPermission }), Unknown, "permission", "run as root"},
-		"unknown firewall":          {firewall(chains(fs.ErrPermission)), Unknown, "permission", "run as root"},
+		"unknown firewall":          {firewall(nil, chains(fs.ErrPermission)), Unknown, "permission", "run as root"},
 		"no filter while killed":    {killedReversePath([]string{"eth1"}, filters(map[string]string{"all": "0", "eth1": "0"})), OK, "arrive", ""},
 		"filter while killed":       {killedReversePath([]string{"eth1", "eth2", "wwan0"}, filters(map[string]string{"all": "0", "eth1": "0", "eth2": "2"})), Limited, "on eth2 IPv4", "sysctl -w net/ipv4/conf/eth2/rp_filter=0"},
 		"filter of all":             {killedReversePath([]string{"eth1", "eth2"}, filters(map[string]string{"all": "2", "eth1": "2", "eth2": "0"})), Limited, "on eth1, eth2 IPv4", "sysctl -w net/ipv4/conf/all/rp_filter=0 net/ipv4/conf/eth1/rp_filter=0"},

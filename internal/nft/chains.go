@@ -33,9 +33,10 @@ var families = map[nftables.TableFamily]string{
 
 // Untracked returns the chains that may drop forwarded packets of which connection tracking sees one direction only,
 // or that arrive on another interface than packets to their source leave by: those at the hooks prerouting and
-// forward that drop by default, by the state of a connection, or by a route lookup (fib). Chains that accept packets with
-// the mark before are not among them. Rules of iptables-nft and iptables-legacy are read as well.
-func Untracked(mark uint32) ([]Chain, error) {
+// forward that drop by default, by the state of a connection, or by a route lookup (fib); and those that may replace the mark
+// that these are accepted by. Chains that accept packets with the mark before are not among them. Rules of iptables-nft and
+// iptables-legacy are read as well.
+func Untracked(p Packets) ([]Chain, error) {
 	conn, err := nftables.New()
 	if err != nil {
 		return nil, fmt.Errorf("list chains: %w", err)
@@ -44,7 +45,7 @@ func Untracked(mark uint32) ([]Chain, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list chains: %w", err)
 	}
-	r := ruleset{conn: conn, drops: map[Chain]bool{}}
+	r := ruleset{Packets: p, conn: conn, drops: map[Chain]bool{}}
 	var list []Chain
 	for _, c := range all {
 		name, ok := nameOf(c)
@@ -52,7 +53,7 @@ func Untracked(mark uint32) ([]Chain, error) {
 			*c.Hooknum != *nftables.ChainHookForward && *c.Hooknum != *nftables.ChainHookPrerouting {
 			continue
 		}
-		untracked, err := r.untracked(c, mark)
+		untracked, err := r.untracked(c)
 		if err != nil {
 			return nil, fmt.Errorf("list rules of chain %q: %w", name, err)
 		}
@@ -61,7 +62,7 @@ func Untracked(mark uint32) ([]Chain, error) {
 		}
 	}
 	for _, l := range legacies {
-		old, err := l.untracked(mark)
+		old, err := l.untracked(&p)
 		if err != nil {
 			return nil, err
 		}
@@ -77,18 +78,19 @@ func nameOf(c *nftables.Chain) (Chain, bool) {
 
 // ruleset reads rules. drops are the chains that were read already.
 type ruleset struct {
+	Packets
 	conn  *nftables.Conn
 	drops map[Chain]bool
 }
 
-// untracked reports whether packets with the mark may be dropped in a base chain.
-func (r *ruleset) untracked(c *nftables.Chain, mark uint32) (bool, error) {
+// untracked reports whether the packets may be dropped in a base chain, or lose their mark.
+func (r *ruleset) untracked(c *nftables.Chain) (bool, error) {
 	rules, err := r.conn.GetRules(c.Table, c)
 	if err != nil {
 		return false, err
 	}
 	for _, rule := range rules {
-		if accepts(rule.Exprs, mark) {
+		if accepts(rule.Exprs, r.Mark) {
 			return false, nil
 		}
 		if drops, err := r.mayDrop(c.Table, rule.Exprs); drops || err != nil {
@@ -129,8 +131,11 @@ func accepts(rule []expr.Any, mark uint32) bool {
 	return false
 }
 
-// mayDrop reports whether a rule drops all packets, or by what is not known of these, or jumps to one that does.
+// mayDrop reports whether a rule drops all packets, or by what is not known of these, or replaces their mark, or jumps to one that does.
 func (r *ruleset) mayDrop(t *nftables.Table, rule []expr.Any) (bool, error) {
+	if matches, remarks := r.examine(rule); !matches || remarks {
+		return remarks, nil
+	}
 	all := true
 	state := false
 	for _, e := range rule {
@@ -166,7 +171,7 @@ func (r *ruleset) mayDrop(t *nftables.Table, rule []expr.Any) (bool, error) {
 	return false, nil
 }
 
-// chainDrops reports whether a rule of a chain that another one jumps to may drop packets.
+// chainDrops reports whether a rule of a chain that another one jumps to may drop packets, or replace their mark.
 func (r *ruleset) chainDrops(c *nftables.Chain) (bool, error) {
 	name, _ := nameOf(c)
 	if drops, ok := r.drops[name]; ok {

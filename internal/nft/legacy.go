@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -19,11 +20,13 @@ type legacy struct {
 	names         string // of tables in use, in /proc
 	domain, level int
 	header, entry int // lengths of what a rule compares in IP headers, and of a rule without matches
+	interfaces    int // where that has names of interfaces: in, out, and the masks of both
+	inverted      int // and where the first bit says that the first name must differ
 }
 
 var legacies = []legacy{
-	{"iptables-legacy", "ip_tables_names", unix.AF_INET, unix.SOL_IP, 84, 112},
-	{"ip6tables-legacy", "ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6, 136, 168},
+	{"iptables-legacy", "ip_tables_names", unix.AF_INET, unix.SOL_IP, 84, 112, 16, 83},
+	{"ip6tables-legacy", "ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6, 136, 168, 64, 132},
 }
 
 const (
@@ -46,7 +49,7 @@ type legacyInfo struct {
 }
 
 // untracked is Untracked for iptables-legacy.
-func (l *legacy) untracked(mark uint32) ([]Chain, error) {
+func (l *legacy) untracked(p *Packets) ([]Chain, error) {
 	names, err := os.ReadFile("/proc/thread-self/net/" + l.names)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -65,7 +68,7 @@ func (l *legacy) untracked(mark uint32) ([]Chain, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read table %q of %s: %w", name, l.command, err)
 		}
-		r := legacyRules{legacy: l, rules: rules, mark: mark, drops: map[int]bool{}}
+		r := legacyRules{legacy: l, rules: rules, packets: p, drops: map[int]bool{}}
 		for hook, chain := range legacyHooks {
 			if chain != "" && name != "nat" && info.Hooks>>hook&1 != 0 && r.untracked(int(info.Entry[hook]), int(info.Underflow[hook])) {
 				list = append(list, Chain{l.command, name, chain})
@@ -104,14 +107,15 @@ func (l *legacy) get(fd, option int, b []byte) error {
 // legacyRules are those of a table. drops are the chains that were read already, by their first rule.
 type legacyRules struct {
 	*legacy
-	rules []byte
-	mark  uint32
-	drops map[int]bool
+	rules   []byte
+	packets *Packets
+	drops   map[int]bool
 }
 
 // legacyRule is a rule as far as it matters whether it drops packets.
 type legacyRule struct {
 	all, state bool   // it matches all packets, or by what is not known of those of half a connection
+	remarks    bool   // it may replace the mark
 	marked     bool   // it matches all packets with the mark
 	target     string // empty: a verdict
 	verdict    int    // if not negative, the first rule of the chain that it jumps to
@@ -143,7 +147,7 @@ func (r *legacyRules) at(offset int) (rule legacyRule, ok bool) {
 		case "mark":
 			rule.all = false
 			// struct xt_mark_mtinfo1: the mark, its mask, and whether it must differ.
-			rule.marked = len(data) > 8 && data[8] == 0 && binary.NativeEndian.Uint32(data) == r.mark&binary.NativeEndian.Uint32(data[4:])
+			rule.marked = len(data) > 8 && data[8] == 0 && binary.NativeEndian.Uint32(data) == r.packets.Mark&binary.NativeEndian.Uint32(data[4:])
 			others = others || !rule.marked
 		case "conntrack", "state", "rpfilter":
 			rule.all, rule.state, others = false, true, true
@@ -153,6 +157,7 @@ func (r *legacyRules) at(offset int) (rule legacyRule, ok bool) {
 		matches = matches[n:]
 	}
 	rule.marked = rule.marked && !others
+	rule.remarks = r.onLine(b) && targetRemarks(rule.target, b[target+extension-1], b[target+extension:next], r.packets.Bits)
 	return rule, true
 }
 
@@ -176,9 +181,27 @@ func (r *legacyRules) untracked(first, last int) bool {
 	return false
 }
 
-// mayDrop reports whether a rule drops all packets, or by what is not known of these, or jumps to one that does.
+// onLine reports whether a rule may be for packets that arrive at one of the lines.
+func (r *legacyRules) onLine(rule []byte) bool {
+	const size = unix.IFNAMSIZ
+	name, mask := rule[r.interfaces:][:size], rule[r.interfaces+2*size:][:size]
+	return rule[r.inverted]&1 != 0 || slices.ContainsFunc(r.packets.Lines, func(line string) bool {
+		var padded [size]byte
+		copy(padded[:], line)
+		for i := range padded {
+			if (padded[i]^name[i])&mask[i] != 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// mayDrop reports whether a rule drops all packets, or by what is not known of these, or replaces their mark, or jumps to one that does.
 func (r *legacyRules) mayDrop(rule *legacyRule) bool {
 	switch {
+	case rule.remarks:
+		return true
 	case rule.target == "REJECT", rule.target == "" && rule.verdict == verdictDrop:
 		return rule.all || rule.state
 	case rule.target == "" && rule.verdict >= 0 && rule.verdict != rule.next: // a rule without a target goes on
@@ -187,7 +210,7 @@ func (r *legacyRules) mayDrop(rule *legacyRule) bool {
 	return false
 }
 
-// chainDrops reports whether a rule of a chain that another one jumps to may drop packets.
+// chainDrops reports whether a rule of a chain that another one jumps to may drop packets, or replace their mark.
 func (r *legacyRules) chainDrops(first int) bool {
 	if drops, ok := r.drops[first]; ok {
 		return drops

@@ -114,6 +114,18 @@ func TestUntracked(t *testing.T) {
 		"harmless chain":       {`chain d { tcp dport 25 drop; }; chain c { type filter hook forward priority 0; jump d; }`, ""},
 		"reverse path":         {`chain c { type filter hook prerouting priority -150; meta nfproto ipv6 fib saddr . mark . iif oif missing drop; }`, "inet fw c"},
 		"reverse path, marked": {`chain c { type filter hook prerouting priority -150; meta mark 4791 accept; meta nfproto ipv6 fib saddr . mark . iif oif missing drop; }`, ""},
+		"mark set":             {`chain c { type filter hook prerouting priority -150; meta mark set ct mark; }`, "inet fw c"},
+		"mark set, marked":     {`chain c { type filter hook prerouting priority -150; meta mark and 0xffff == 4791 accept; meta mark set 1; }`, ""},
+		"mark set in a chain":  {`chain d { meta mark set 1; }; chain c { type filter hook prerouting priority -150; iifname "w" jump d; }`, "inet fw c"},
+		"of the LAN":           {`chain d { meta mark set 1; }; chain c { type filter hook prerouting priority -150; iifname "lan" jump d; iifname "lan" meta mark set 2; }`, ""},
+		"of a line":            {`chain c { type filter hook prerouting priority -150; iifname "v" meta mark set 2; }`, "inet fw c"},
+		"of the line's number": {`chain c { type filter hook prerouting priority -150; iif "lo" meta mark set 2; }`, "inet fw c"},
+		"of lines by a prefix": {`chain c { type filter hook prerouting priority -150; iifname "w*" meta mark set 2; }`, "inet fw c"},
+		"of all but lines":     {`chain c { type filter hook prerouting priority -150; iifname != "lan" meta mark set 2; }`, "inet fw c"},
+		"other bits":           {`chain c { type filter hook prerouting priority -150; meta mark set meta mark or 0x30000; }`, ""},
+		"our bits":             {`chain c { type filter hook prerouting priority -150; meta mark set meta mark or 0x30008; }`, "inet fw c"},
+		"if there is no mark":  {`chain c { type filter hook prerouting priority -150; meta mark 0 meta mark set ct mark; meta mark and 0xff == 0 meta mark set 7; }`, ""},
+		"drop for the LAN":     {`chain c { type filter hook forward priority 0; iifname "lan" ct state invalid drop; }`, ""},
 		"nat":                  {`chain c { type nat hook postrouting priority 100; policy drop; }`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -124,7 +136,7 @@ func TestUntracked(t *testing.T) {
 				if out, err := c.CombinedOutput(); err != nil {
 					t.Fatalf("%v: %s", err, out)
 				}
-				found, err := Untracked(mark)
+				found, err := Untracked(Packets{Mark: mark, Bits: 0xffff, Lines: []string{"v", "w", "lo"}})
 				if err != nil {
 					return err
 				}
@@ -147,25 +159,34 @@ func TestUntrackedLegacy(t *testing.T) {
 		rules string
 		want  bool
 	}{
-		"no rules":            {"-P FORWARD ACCEPT", false},
-		"input":               {"-P INPUT DROP", false},
-		"policy":              {"-P FORWARD DROP", true},
-		"policy, marked":      {"-P FORWARD DROP; -A FORWARD -m comment --comment x -m mark --mark 4791 -j ACCEPT", false},
-		"another mark":        {"-P FORWARD DROP; -A FORWARD -m mark --mark 4790 -j ACCEPT", true},
-		"not this mark":       {"-P FORWARD DROP; -A FORWARD -m mark ! --mark 4791 -j ACCEPT", true},
-		"masked mark":         {"-P FORWARD DROP; -A FORWARD -m mark --mark 4791/0xfff -j ACCEPT", true},
-		"some bits":           {"-P FORWARD DROP; -A FORWARD -m mark --mark 4791/0xffff -j ACCEPT", false},
-		"marked, not all":     {"-P FORWARD DROP; -A FORWARD -i w -m mark --mark 4791 -j ACCEPT; -A FORWARD -m mark --mark 4791 -m conntrack --ctstate NEW -j ACCEPT", true},
-		"no drop of all":      {"-A FORWARD -i w -j DROP; -A FORWARD -p tcp -m tcp --dport 25 -j REJECT; -A FORWARD", false},
-		"state":               {"-A FORWARD -m conntrack --ctstate INVALID -j DROP", true},
-		"last rule":           {"-A FORWARD -i lan -j ACCEPT; -A FORWARD -j REJECT", true},
-		"marked before":       {"-A FORWARD -m mark --mark 4791 -j ACCEPT; -A FORWARD -j DROP", false},
-		"marked after":        {"-A FORWARD -j DROP; -A FORWARD -m mark --mark 4791 -j ACCEPT", true},
-		"chain of another":    {"-N d; -A d -m state --state INVALID -j DROP; -A FORWARD -i w -j d", true},
-		"harmless chain":      {"-N d; -N e; -A d -i w -j DROP; -A e -j DROP; -A FORWARD -j d", false},
-		"another table":       {"-t mangle -A FORWARD -p tcp -m tcp --syn -j TCPMSS --clamp-mss-to-pmtu", false},
-		"prerouting":          {"-t raw -A PREROUTING -m rpfilter --invert -j DROP", true},
-		"masquerade, no drop": {"-t nat -A POSTROUTING -j MASQUERADE", false},
+		"no rules":             {"-P FORWARD ACCEPT", false},
+		"input":                {"-P INPUT DROP", false},
+		"policy":               {"-P FORWARD DROP", true},
+		"policy, marked":       {"-P FORWARD DROP; -A FORWARD -m comment --comment x -m mark --mark 4791 -j ACCEPT", false},
+		"another mark":         {"-P FORWARD DROP; -A FORWARD -m mark --mark 4790 -j ACCEPT", true},
+		"not this mark":        {"-P FORWARD DROP; -A FORWARD -m mark ! --mark 4791 -j ACCEPT", true},
+		"masked mark":          {"-P FORWARD DROP; -A FORWARD -m mark --mark 4791/0xfff -j ACCEPT", true},
+		"some bits":            {"-P FORWARD DROP; -A FORWARD -m mark --mark 4791/0xffff -j ACCEPT", false},
+		"marked, not all":      {"-P FORWARD DROP; -A FORWARD -i w -m mark --mark 4791 -j ACCEPT; -A FORWARD -m mark --mark 4791 -m conntrack --ctstate NEW -j ACCEPT", true},
+		"no drop of all":       {"-A FORWARD -i w -j DROP; -A FORWARD -p tcp -m tcp --dport 25 -j REJECT; -A FORWARD", false},
+		"state":                {"-A FORWARD -m conntrack --ctstate INVALID -j DROP", true},
+		"last rule":            {"-A FORWARD -i lan -j ACCEPT; -A FORWARD -j REJECT", true},
+		"marked before":        {"-A FORWARD -m mark --mark 4791 -j ACCEPT; -A FORWARD -j DROP", false},
+		"marked after":         {"-A FORWARD -j DROP; -A FORWARD -m mark --mark 4791 -j ACCEPT", true},
+		"chain of another":     {"-N d; -A d -m state --state INVALID -j DROP; -A FORWARD -i w -j d", true},
+		"harmless chain":       {"-N d; -N e; -A d -i w -j DROP; -A e -j DROP; -A FORWARD -j d", false},
+		"another table":        {"-t mangle -A FORWARD -p tcp -m tcp --syn -j TCPMSS --clamp-mss-to-pmtu", false},
+		"prerouting":           {"-t raw -A PREROUTING -m rpfilter --invert -j DROP", true},
+		"mark set":             {"-t mangle -A PREROUTING -j MARK --set-mark 1", true},
+		"of the LAN":           {"-t mangle -A PREROUTING -i lan -j MARK --set-mark 1; -t mangle -A PREROUTING -i l+ -j CONNMARK --restore-mark", false},
+		"of a line":            {"-t mangle -A PREROUTING -i w -j MARK --set-mark 1", true},
+		"of lines by a prefix": {"-t mangle -A PREROUTING -i w+ -j MARK --set-mark 1", true},
+		"of all but the LAN":   {"-t mangle -A PREROUTING ! -i lan -j MARK --set-mark 1", true},
+		"mark restored":        {"-t mangle -A PREROUTING -j CONNMARK --restore-mark", true},
+		"mark saved":           {"-t mangle -A PREROUTING -j CONNMARK --save-mark", false},
+		"other bits":           {"-t mangle -A PREROUTING -j MARK --set-mark 0x10000/0xffff0000; -t mangle -A PREROUTING -j CONNMARK --restore-mark --mask 0xff0000", false},
+		"in a chain":           {"-t mangle -N d; -t mangle -A d -j MARK --set-mark 1; -t mangle -A PREROUTING -j d", true},
+		"masquerade, no drop":  {"-t nat -A POSTROUTING -j MASQUERADE", false},
 	} {
 		for _, version := range []string{"IPv4", "IPv6"} {
 			t.Run(name+", "+version, func(t *testing.T) {
@@ -179,7 +200,7 @@ func TestUntrackedLegacy(t *testing.T) {
 							t.Fatalf("%s: %v: %s", rule, err, out)
 						}
 					}
-					found, err := Untracked(4791)
+					found, err := Untracked(Packets{Mark: 4791, Bits: 0xffff, Lines: []string{"v", "w"}})
 					if err != nil {
 						return err
 					}
@@ -193,7 +214,7 @@ func TestUntrackedLegacy(t *testing.T) {
 							t.Fatalf("%v: %v: %s", advice, err, out)
 						}
 					}
-					if found, err = Untracked(4791); len(found) > 0 {
+					if found, err = Untracked(Packets{Mark: 4791, Bits: 0xffff, Lines: []string{"v", "w"}}); len(found) > 0 {
 						t.Errorf("found %v after what is advised", found)
 					}
 					return err
