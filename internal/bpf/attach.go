@@ -24,6 +24,8 @@ type AttachOptions struct {
 	// Ethernet is for links whose packets begin with an Ethernet header, Raw for those whose
 	// packets begin with the IP header, such as tun.
 	Ethernet, Raw Programs
+	// Untagged: the programs read no tags in frames, which the interface of a VLAN keeps with reorder_hdr off.
+	Untagged bool
 	// Name is that of the filters in cls_bpf.
 	Name string
 	// Legacy uses cls_bpf even where the kernel has tcx.
@@ -59,6 +61,9 @@ func Attach(o AttachOptions) (Attachment, error) {
 	default:
 		return nil, missing(fmt.Sprintf("link type %q is not supported", kind), "name an Ethernet or tun interface", nil)
 	}
+	if o.Untagged && keepsTags(l) {
+		return nil, missing("the VLAN keeps tags in its frames (reorder_hdr off)", fmt.Sprintf("ip link set %s type vlan reorder_hdr on", o.Link), nil)
+	}
 	if programs == (Programs{}) {
 		return nil, missing(fmt.Sprintf("link type %q is not supported", l.Attrs().EncapType), "name an Ethernet interface", nil)
 	}
@@ -70,6 +75,11 @@ func Attach(o AttachOptions) (Attachment, error) {
 		}
 	}
 	return attachClassifier(index, o.Name, programs, o.Last)
+}
+
+func keepsTags(l netlink.Link) bool {
+	v, ok := l.(*netlink.Vlan)
+	return ok && v.ReorderHdr != nil && !*v.ReorderHdr
 }
 
 // findLink returns an interface of the calling thread's network namespace, or an error that wraps fs.ErrNotExist

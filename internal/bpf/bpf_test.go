@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -34,6 +35,19 @@ func TestRefusal(t *testing.T) {
 	}
 	if err := refusal(nil, ""); err != nil {
 		t.Errorf("refusal(nil) = %v", err)
+	}
+}
+
+// TestKeepsTags: of interfaces, only VLANs with reorder_hdr off keep tags in frames.
+func TestKeepsTags(t *testing.T) {
+	on, off := true, false
+	for _, tt := range []struct {
+		link netlink.Link
+		want bool
+	}{{&netlink.Veth{}, false}, {&netlink.Vlan{}, false}, {&netlink.Vlan{ReorderHdr: &on}, false}, {&netlink.Vlan{ReorderHdr: &off}, true}} {
+		if got := keepsTags(tt.link); got != tt.want {
+			t.Errorf("%+v: %v", tt.link, got)
+		}
 	}
 }
 

@@ -172,7 +172,7 @@ const nameSplit, nameJoin, nameRestore, nameCount = "tabane_forward", "tabane_jo
 // attach attaches one of the programs to an interface of the calling thread's network namespace, by options that lack what
 // is the same for all. pin begins the name of its pin; what is the program in errors.
 func (p *Program) attach(link, pin, what string, o bpf.AttachOptions) (bpf.Attachment, error) {
-	o.Link, o.Legacy, o.Pin = link, p.legacy, p.pins.Link(pin+"-"+link)
+	o.Link, o.Untagged, o.Legacy, o.Pin = link, true, p.legacy, p.pins.Link(pin+"-"+link)
 	a, err := bpf.Attach(o)
 	if err != nil {
 		return nil, fmt.Errorf("attach %s to interface %q: %w", what, link, err)

@@ -217,7 +217,7 @@ func (p *Program) attach() error {
 		if p.attached[index] != nil {
 			continue
 		}
-		a, err := bpf.Attach(bpf.AttachOptions{Link: link, Ethernet: bpf.Programs{Ingress: p.objects.Relay}, Name: name, Legacy: p.legacy, Last: true})
+		a, err := bpf.Attach(bpf.AttachOptions{Link: link, Untagged: true, Ethernet: bpf.Programs{Ingress: p.objects.Relay}, Name: name, Legacy: p.legacy, Last: true})
 		if err != nil {
 			errs = append(errs, fmt.Errorf("attach to interface %q: %w", link, err))
 			continue
