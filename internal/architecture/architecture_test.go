@@ -104,13 +104,13 @@ var layerOf = map[string]layer{
 	"internal/qoe":         models,
 	"internal/page":        models,
 
-	"internal/realtime": processes,
-	"internal/hangup":   processes,
+	"internal/realtime":  processes,
+	"internal/hangup":    processes,
+	"internal/privilege": processes,
 
 	"internal/bfd": probes,
 
 	"internal/control":     adapters,
-	"internal/privilege":   adapters,
 	"internal/seccomp":     adapters,
 	"internal/systemd":     adapters,
 	"internal/rtr":         adapters,

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/feature"
+	"github.com/tabane/tabane/internal/privilege"
 )
 
 const (
@@ -33,6 +34,9 @@ func Load(spec *ebpf.CollectionSpec, objects any) error { return LoadWith(spec, 
 
 // LoadWith is Load with maps that exist, by name, in place of new ones.
 func LoadWith(spec *ebpf.CollectionSpec, objects any, maps map[string]*ebpf.Map) error {
+	if err := permitted(); err != nil {
+		return err
+	}
 	for name, p := range spec.Programs {
 		p.Name = namePrefix + name
 	}
@@ -43,6 +47,9 @@ func LoadWith(spec *ebpf.CollectionSpec, objects any, maps map[string]*ebpf.Map)
 // Load does, with the kernel that the programs need as remedy. The kernel's types come from the cache, since
 // decoding them takes longer than the rest. The caller closes the collection.
 func LoadAll(spec *ebpf.CollectionSpec, need string, kernel *btf.Cache, maps map[string]*ebpf.Map) (*ebpf.Collection, error) {
+	if err := permitted(); err != nil {
+		return nil, err
+	}
 	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Cache: kernel, MapReplacements: maps})
 	return c, refusal(err, need)
 }
@@ -50,6 +57,20 @@ func LoadAll(spec *ebpf.CollectionSpec, need string, kernel *btf.Cache, maps map
 // missing is what this kernel, or this process on it, lacks.
 func missing(reason, remedy string, err error) error {
 	return &feature.Error{Feature: "eBPF", Reason: reason, Remedy: remedy, Err: err}
+}
+
+func forbidden() error {
+	return missing("this process may not load programs", needCapabilities+", on a kernel that is not locked down", nil)
+}
+
+// permitted returns an error if this process lacks the capability that each program needs. The kernel's answers do not say so
+// in each case: without the capability it takes no types, and then calls maps that need them invalid.
+func permitted() error {
+	lacking, err := privilege.Lacking(privilege.BPF, privilege.SysAdmin)
+	if err == nil && len(lacking) == 2 { // either is enough
+		return forbidden()
+	}
+	return nil
 }
 
 // refusal turns the kernel's answer to loading a program or creating a map into a *feature.Error
@@ -77,7 +98,7 @@ func refusal(err error, need string) error {
 		return missing("the verifier rejects the program", need, errors.New(reason))
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
 		// What the library adds to EPERM is about a limit that kernels with these programs do not have.
-		return missing("this process may not load programs", needCapabilities+", on a kernel that is not locked down", nil)
+		return forbidden()
 	case errors.Is(err, unix.ENOSYS):
 		return missing("this kernel has no bpf system call", "use a kernel with CONFIG_BPF_SYSCALL=y", nil)
 	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EINVAL):

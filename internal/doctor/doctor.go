@@ -27,6 +27,7 @@ import (
 	"github.com/tabane/tabane/internal/mptcpify"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/pathmanager"
+	"github.com/tabane/tabane/internal/privilege"
 	"github.com/tabane/tabane/internal/route"
 )
 
@@ -76,7 +77,7 @@ func (f *Finding) unknown(err error) {
 // Examine runs all checks and returns the needed features first. It takes about a tenth of a
 // second.
 func Examine() []Finding {
-	list := []Finding{privilege(), kernel(), ipv6(), multipath(), multipathLimits(mptcp.CurrentManager, currentLimits), networkd(root())}
+	list := []Finding{capabilities(), kernel(), ipv6(), multipath(), multipathLimits(mptcp.CurrentManager, currentLimits), networkd(root())}
 	list = append(list, trials()...)
 	list = append(list, congestionControls(), coupledControls(), listenersControl(congestion.Host{}), forwarding(), reversePath(), ipv4Routes(), listeners(mptcpListeners), tokens(mptcp.ReadCounters, memory), standstills(mptcp.ReadCounters), signals(mptcp.Supported, mptcp.ReadSignals, mptcp.SchedulersByBPF), mptcpified(mptcp.Supported, mptcpify.Supported))
 	list = append(list, programs()...)
@@ -96,65 +97,45 @@ func order(f Finding) int {
 	return 1
 }
 
-// capability is one that tabane needs.
-type capability struct {
-	bit  uint
-	name string
-}
-
-var (
-	netAdmin = capability{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN"}
-	sysAdmin = capability{unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN"}
-	bindPort = capability{unix.CAP_NET_BIND_SERVICE, "CAP_NET_BIND_SERVICE"}
-)
-
-// lacking names those of the wanted capabilities that are not effective in this process.
-func lacking(want ...capability) ([]string, error) {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if err := unix.Capget(&header, &data[0]); err != nil {
-		return nil, fmt.Errorf("read capabilities: %w", err)
-	}
-	var names []string
-	for _, c := range want {
-		if data[c.bit/32].Effective&(1<<(c.bit%32)) == 0 {
-			names = append(names, c.name)
-		}
-	}
-	return names, nil
-}
-
 // ErrPrivilege is wrapped by the errors of Privileged and PrivilegedForLab.
 var ErrPrivilege = errors.New("missing privilege")
 
 // Privileged returns nil if this process may change the network, otherwise why not.
-func Privileged() error { return require(netAdmin) }
+func Privileged() error { return require(privilege.NetAdmin) }
 
 // PrivilegedForLab returns nil if this process may create network namespaces, otherwise why not.
-func PrivilegedForLab() error { return require(netAdmin, sysAdmin) }
+func PrivilegedForLab() error { return require(privilege.NetAdmin, privilege.SysAdmin) }
 
-func require(want ...capability) error {
-	names, err := lacking(want...)
+func require(want ...privilege.Capability) error {
+	lacking, err := privilege.Lacking(want...)
 	if err != nil {
 		return err
 	}
-	if len(names) > 0 {
-		return fmt.Errorf("%w: user %d lacks %s", ErrPrivilege, os.Geteuid(), strings.Join(names, ", "))
+	if len(lacking) > 0 {
+		return fmt.Errorf("%w: user %d lacks %s", ErrPrivilege, os.Geteuid(), names(lacking))
 	}
 	return nil
 }
 
-func privilege() Finding {
+func names(capabilities []privilege.Capability) string {
+	var all []string
+	for _, c := range capabilities {
+		all = append(all, c.String())
+	}
+	return strings.Join(all, ", ")
+}
+
+func capabilities() Finding {
 	f := Finding{Check: "privilege", Needed: true, State: OK, Meaning: "daemons and labs may change the network"}
-	names, err := lacking(netAdmin, sysAdmin, bindPort)
+	lacking, err := privilege.Lacking(privilege.NetAdmin, privilege.SysAdmin, privilege.BindPort)
 	switch {
 	case err != nil:
 		f.State, f.Meaning = Unknown, err.Error()
-	case slices.Contains(names, netAdmin.name):
-		f.State, f.Meaning = Missing, "lacks "+strings.Join(names, ", ")+": neither daemons nor labs can run"
+	case slices.Contains(lacking, privilege.NetAdmin):
+		f.State, f.Meaning = Missing, "lacks "+names(lacking)+": neither daemons nor labs can run"
 		f.Remedy = "run as root"
-	case len(names) > 0:
-		f.State, f.Meaning = Limited, "lacks "+strings.Join(names, ", ")+": daemons may run, labs cannot"
+	case len(lacking) > 0:
+		f.State, f.Meaning = Limited, "lacks "+names(lacking)+": daemons may run, labs cannot"
 		f.Remedy = "run as root for labs"
 	}
 	return f
