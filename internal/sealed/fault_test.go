@@ -342,76 +342,79 @@ func TestPacketSizes(t *testing.T) {
 // fragments of their messages. Longer ones are answered.
 func TestLeastMTU(t *testing.T) {
 	for _, version := range []string{"-4", "-6"} {
-		t.Run(version, func(t *testing.T) {
-			// The second link of the path is that with the small MTU: what is longer is fragmented there, or answered.
-			a, b := pair(t, 0)
-			r := netnstest.New(t)
-			netnstest.Do(t, r, func() error {
-				return errors.Join(netns.Sysctl("net.ipv4.ip_forward", "1"), netns.Sysctl("net.ipv6.conf.all.forwarding", "1"))
-			})
-			address, bits := func(n, host int) string { return fmt.Sprintf("192.168.%d.%d", n, host) }, 24
+		t.Run(version, func(t *testing.T) { overLeastMTU(t, version) })
+	}
+}
+
+// overLeastMTU is TestLeastMTU with the version of IP outside, as ip has it.
+func overLeastMTU(t *testing.T, version string) {
+	// The second link of the path is that with the small MTU: what is longer is fragmented there, or answered.
+	a, b := pair(t, 0)
+	r := netnstest.New(t)
+	netnstest.Do(t, r, func() error {
+		return errors.Join(netns.Sysctl("net.ipv4.ip_forward", "1"), netns.Sysctl("net.ipv6.conf.all.forwarding", "1"))
+	})
+	address, bits := func(n, host int) string { return fmt.Sprintf("192.168.%d.%d", n, host) }, 24
+	if version == "-6" {
+		address, bits = func(n, host int) string { return fmt.Sprintf("fd00:f%d::%d", n, host) }, 64
+	}
+	const router = 9
+	for _, g := range []*gateway{a, b} {
+		n := g.number
+		ip(t, g.namespace, "ip link add p0 type veth peer name p%d netns %s", n, r)
+		if g == b {
+			ip(t, r, "ip link set p2 mtu 1280")
+			ip(t, b.namespace, "ip link set p0 mtu 1280")
+		}
+		ip(t, r, "ip link set p%d up", n)
+		ip(t, g.namespace, "ip link set p0 up")
+		for _, at := range []struct {
+			namespace, link string
+			host            int
+		}{{r, fmt.Sprint("p", n), router}, {g.namespace, "p0", n}} {
 			if version == "-6" {
-				address, bits = func(n, host int) string { return fmt.Sprintf("fd00:f%d::%d", n, host) }, 64
+				ip(t, at.namespace, "ip -6 addr add %s/%d dev %s nodad", address(n, at.host), bits, at.link)
+			} else {
+				ip(t, at.namespace, "ip -4 addr add %s/%d dev %s", address(n, at.host), bits, at.link)
 			}
-			const router = 9
-			for _, g := range []*gateway{a, b} {
-				n := g.number
-				ip(t, g.namespace, "ip link add p0 type veth peer name p%d netns %s", n, r)
-				if g == b {
-					ip(t, r, "ip link set p2 mtu 1280")
-					ip(t, b.namespace, "ip link set p0 mtu 1280")
-				}
-				ip(t, r, "ip link set p%d up", n)
-				ip(t, g.namespace, "ip link set p0 up")
-				for _, at := range []struct {
-					namespace, link string
-					host            int
-				}{{r, fmt.Sprint("p", n), router}, {g.namespace, "p0", n}} {
-					if version == "-6" {
-						ip(t, at.namespace, "ip -6 addr add %s/%d dev %s nodad", address(n, at.host), bits, at.link)
-					} else {
-						ip(t, at.namespace, "ip -4 addr add %s/%d dev %s", address(n, at.host), bits, at.link)
-					}
-				}
-				ip(t, g.namespace, "ip %s route add default via %s", version, address(n, router))
-				g.state.Paths = []plane.Path{{Name: "path0", Interface: "p0", Usable: true, Up: plane.Rate{Bandwidth: unit.GbitPerSecond}, Down: plane.Rate{Bandwidth: unit.GbitPerSecond}}}
-			}
-			a.state.Peers[0].Endpoints = []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr(address(2, 2)), 4790)}
-			a.run()
-			b.run()
-			a.up(1)
-			echo := func(size int) int {
-				e, err := netnstest.Echo(a.namespace, netip.MustParseAddr("fd00:2::1"), 3, size-ipv6Len-8)
-				if err != nil {
-					t.Logf("%d bytes: %v", size, err)
-				}
-				return e.Received
-			}
-			// Until the MTU is known, packets as long as that of the interface permits are sent whole.
-			for end := time.Now().Add(8 * time.Second); echo(1280) < 3; {
-				if time.Now().After(end) {
-					t.Fatalf("packets of 1280 bytes do not arrive: %+v", a.plane.Status())
-				}
-			}
-			for _, size := range []int{1180, 1200, 1210, 1240, 1279, 1280} {
-				if n := echo(size); n != 3 {
-					t.Errorf("%d of 3 packets of %d bytes arrive", n, size)
-				}
-			}
-			before := a.plane.Status().Dropped[reasonNames[dropTooBig]]
-			if n := echo(1281); n != 0 {
-				t.Errorf("%d packets of 1281 bytes arrive", n)
-			}
-			if n := a.plane.Status().Dropped[reasonNames[dropTooBig]]; n == before {
-				t.Error("packets of 1281 bytes are not counted")
-			}
-			// Probes are not fragmented.
-			for _, g := range []*gateway{a, b} {
-				if m := g.plane.Status().Peers[0].Links[0].MTU; m > largest(1280, version == "-4") {
-					t.Errorf("gateway %d takes the path to carry %d bytes", g.number, m)
-				}
-			}
-		})
+		}
+		ip(t, g.namespace, "ip %s route add default via %s", version, address(n, router))
+		g.state.Paths = []plane.Path{{Name: "path0", Interface: "p0", Usable: true, Up: plane.Rate{Bandwidth: unit.GbitPerSecond}, Down: plane.Rate{Bandwidth: unit.GbitPerSecond}}}
+	}
+	a.state.Peers[0].Endpoints = []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr(address(2, 2)), 4790)}
+	a.run()
+	b.run()
+	a.up(1)
+	echo := func(size int) int {
+		e, err := netnstest.Echo(a.namespace, netip.MustParseAddr("fd00:2::1"), 3, size-ipv6Len-8)
+		if err != nil {
+			t.Logf("%d bytes: %v", size, err)
+		}
+		return e.Received
+	}
+	// Until the MTU is known, packets as long as that of the interface permits are sent whole.
+	for end := time.Now().Add(8 * time.Second); echo(1280) < 3; {
+		if time.Now().After(end) {
+			t.Fatalf("packets of 1280 bytes do not arrive: %+v", a.plane.Status())
+		}
+	}
+	for _, size := range []int{1180, 1200, 1210, 1240, 1279, 1280} {
+		if n := echo(size); n != 3 {
+			t.Errorf("%d of 3 packets of %d bytes arrive", n, size)
+		}
+	}
+	before := a.plane.Status().Dropped[reasonNames[dropTooBig]]
+	if n := echo(1281); n != 0 {
+		t.Errorf("%d packets of 1281 bytes arrive", n)
+	}
+	if n := a.plane.Status().Dropped[reasonNames[dropTooBig]]; n == before {
+		t.Error("packets of 1281 bytes are not counted")
+	}
+	// Probes are not fragmented.
+	for _, g := range []*gateway{a, b} {
+		if m := g.plane.Status().Peers[0].Links[0].MTU; m > largest(1280, version == "-4") {
+			t.Errorf("gateway %d takes the path to carry %d bytes", g.number, m)
+		}
 	}
 }
 
