@@ -60,7 +60,7 @@ const (
 	switchBelow = 0.8
 	// tryBelow is the same for a path that has not carried data: what it carries decides soon.
 	tryBelow = 0.9
-	// exploreAfter is how long objects have saturated the first path before one of unknown rate is explored: it
+	// exploreAfter is how long objects have had a queue on the first path before one of unknown rate is explored: it
 	// becomes first because of what its rate may be. exploreBelow is the fraction of the first path's delay below
 	// which its round-trip time must be, exploreQueue the multiple of its least round-trip time that ends the
 	// trial.
@@ -161,8 +161,9 @@ func (r Reason) Open() bool { return r == First || r == Overflow || r == Failove
 type Connection[K comparable] struct {
 	// Recall, if set, returns what earlier connections learned of a path. It is called once for each path.
 	Recall func(K) Past
-	// Source, if set, returns what the application has written, false if that is not known. It is called
-	// when all open paths become saturated and when they no longer are, and before another one opens.
+	// Source, if set, returns what the application has written, false if that is not known. It is called at most
+	// once in a call of Update: when all open paths become saturated, before another one opens, and while the first
+	// path has a queue and one that may be explored is at rest.
 	Source func() (Source, bool)
 	// Policy is how paths are chosen. It must not change.
 	Policy Policy
@@ -534,7 +535,7 @@ func (p *path) carries() float64 {
 	return p.capacity
 }
 
-// explores reports whether a path of unknown rate is to become first because objects would arrive sooner over it
+// explores reports whether a path that is untried is to become first because objects would arrive sooner over it
 // if its rate were high. What it carries decides soon; that it is found to be slow delays one object.
 func (c *Connection[K]) explores(now time.Duration, p *path) bool {
 	rate := c.first.known(now)
@@ -678,21 +679,13 @@ func repays(lasted, rtt time.Duration, share, longer float64) bool {
 // the path is as fast as is hoped, and far longer if it is slow.
 func fits(room, inFlight, rate, delay float64) bool { return room >= inFlight+rate*delay }
 
-// readSource returns what the application has written, if that is needed and known.
-func (c *Connection[K]) readSource(needed bool) (Source, bool) {
-	if !needed || c.Source == nil {
-		return Source{}, false
-	}
-	return c.Source()
-}
-
 // catchesUp reports whether the open paths suffice for a stream and are only saturated by its backlog: during the
 // time of saturation the application did not have to wait, and wrote less than was delivered. If so, that time
 // starts again; it also does when slow start ended during it. For the end of a file nothing is written, so that it
 // is not recognized as a stream. latest is the number of bytes delivered since the last call of Update: if it is 0, the
 // samples may be older than what the application has written.
-func (c *Connection[K]) catchesUp(now time.Duration, params *parameters, starts bool, latest int) bool {
-	s, ok := c.readSource(params.waitsBacklog)
+func (c *Connection[K]) catchesUp(now time.Duration, source func() (Source, bool), starts bool, latest int) bool {
+	s, ok := source()
 	switch {
 	case !ok || !c.hasSource || s.Full:
 		return false
@@ -742,16 +735,28 @@ func (c *Connection[K]) openBySaturation(now time.Duration, samples []Sample[K])
 			c.isUnsaturated = alone
 		}
 	}
+	// The kernel is asked what the application wrote at most once, and only while there is a path to explore, or a stream
+	// to recognize.
+	var read Source
+	asked, known := false, false
+	source := func() (Source, bool) {
+		if !asked && c.Source != nil {
+			read, known = c.Source()
+		}
+		asked = true
+		return read, known
+	}
 	if saturated && !c.isSaturated {
 		c.saturated = now
-		c.source, c.hasSource = c.readSource(params.waitsBacklog)
+		if c.hasSource = false; params.waitsBacklog {
+			c.source, c.hasSource = source()
+		}
 		c.carried, c.started = 0, false
 	} else {
 		c.carried += carried
 	}
-	// The kernel is asked what the application wrote only while there is a path to explore, or a stream to recognize.
 	if hasQueue && untried && params.explores && c.objects < exploreAfter {
-		if s, ok := c.readSource(true); ok {
+		if s, ok := source(); ok {
 			if c.hadQueue && s.Written == c.written {
 				c.objects += now - c.updated
 			}
@@ -782,7 +787,7 @@ func (c *Connection[K]) openBySaturation(now time.Duration, samples []Sample[K])
 	}
 	switch {
 	case saturated && now-c.saturated >= wait && next != nil && worthwhile():
-		if c.catchesUp(now, params, starts, carried) {
+		if params.waitsBacklog && c.catchesUp(now, source, starts, carried) {
 			return
 		}
 		if params.againIsNoGain && next.reason == Unused && !next.tried && next.rateBefore > 0 && c.saturated-next.closed < againWithin {

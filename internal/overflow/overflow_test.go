@@ -550,6 +550,23 @@ func TestUnknownRate(t *testing.T) {
 	}
 }
 
+// object has a path carry an object of 36 segments in three intervals, at first atOnce of them in flight. It returns the bytes
+// that the application writes.
+func object(call, atOnce int, s *Sample[int], delivered *int) (written int) {
+	switch call % 3 {
+	case 0:
+		s.InFlight, s.NotSent = atOnce, (36-atOnce)*s.Segment
+		return 36 * s.Segment
+	case 1:
+		s.InFlight = 20
+		*delivered += 16
+	case 2:
+		s.InFlight = 4
+		*delivered += 20
+	}
+	return 0
+}
+
 // TestExplores: a longer path of unknown rate becomes first once objects have saturated the first path for some time, if it
 // may be much better, and stays first only if it is.
 func TestExplores(t *testing.T) {
@@ -571,34 +588,29 @@ func TestExplores(t *testing.T) {
 		"writes not known":   {Throughput, 75 * ms, 100 * mbit, 0, true, false, Unused},
 		"policy for streams": {Steady, 75 * ms, 100 * mbit, 0, false, false, Unused},
 	} {
-		written, delivered, tried, back := 0, [2]int{}, time.Duration(0), time.Duration(0)
-		c := Connection[int]{Policy: tt.policy, Source: func() (Source, bool) { return Source{Written: uint64(written)}, !tt.unknown }}
+		written, asked, delivered, tried, back := 0, 0, [2]int{}, time.Duration(0), time.Duration(0)
+		c := Connection[int]{Policy: tt.policy, Source: func() (Source, bool) {
+			asked++
+			return Source{Written: uint64(written)}, !tt.unknown
+		}}
 		for call := range 200 {
 			now := time.Duration(call) * Interval
 			s := []Sample[int]{
 				{Path: 0, Segment: 1400, Cwnd: 33, SRTT: 55 * ms, MinRTT: 30 * ms, Window: 1 << 24},
 				{Path: 1, Segment: 1400, Cwnd: 10, SRTT: tt.rtt, MinRTT: tt.rtt, SlowStart: true, Window: 1 << 24},
 			}
-			// An object of 36 segments takes three intervals, whatever the path.
 			at := 0
 			if c.Reason(1) == First {
 				at = 1
 				s[1].Cwnd = 77
 				s[1].SRTT += time.Duration(18 * 1400 / tt.rate * float64(time.Second))
 			}
-			switch written += tt.writes; call % 3 {
-			case 0:
-				written += 36 * 1400
-				s[at].InFlight, s[at].NotSent = 33, 3*1400
-			case 1:
-				s[at].InFlight = 20
-				delivered[at] += 16
-			case 2:
-				s[at].InFlight = 4
-				delivered[at] += 20
-			}
+			written += tt.writes + object(call, 33, &s[at], &delivered[at])
 			s[0].Delivered, s[1].Delivered = uint32(delivered[0]), uint32(delivered[1])
-			c.Update(now, s)
+			asked = 0
+			if c.Update(now, s); asked > 1 {
+				t.Fatalf("%s: the source is asked %d times", name, asked)
+			}
 			switch first := c.Reason(1) == First; {
 			case first && tried == 0:
 				tried = now
@@ -740,13 +752,13 @@ func TestExploresLeft(t *testing.T) {
 	for _, queue := range []time.Duration{ms, 40 * ms} {
 		written, delivered := 0, [2]int{}
 		c := Connection[int]{Source: func() (Source, bool) { return Source{Written: uint64(written)}, true }}
-		for look := range 200 {
-			now := time.Duration(look) * Interval
+		for call := range 200 {
+			now := time.Duration(call) * Interval
 			s := []Sample[int]{
 				{Path: 0, Segment: 1400, Cwnd: 60, SRTT: 60*ms + queue, MinRTT: 60 * ms, SlowStart: true, Window: 1 << 24},
 				{Path: 1, Segment: 1400, Cwnd: 60, SRTT: 60 * ms, MinRTT: 10 * ms, SlowStart: true, Window: 1 << 24},
 			}
-			if look < 3 {
+			if call < 3 {
 				s[0].InFlight, written = 15, 36*1400
 				delivered[0] += 12
 				s[0].Delivered = uint32(delivered[0])
@@ -757,17 +769,7 @@ func TestExploresLeft(t *testing.T) {
 			if c.Reason(0) == First {
 				at = 0
 			}
-			switch look % 3 { // an object of 36 segments
-			case 0:
-				written += 36 * 1400
-				s[at].InFlight = 34
-			case 1:
-				s[at].InFlight = 20
-				delivered[at] += 16
-			case 2:
-				s[at].InFlight = 4
-				delivered[at] += 20
-			}
+			written += object(call, 36, &s[at], &delivered[at])
 			s[0].Delivered, s[1].Delivered = uint32(delivered[0]), uint32(delivered[1])
 			c.Update(now, s)
 		}

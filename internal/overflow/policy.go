@@ -61,7 +61,7 @@ type parameters struct {
 	againIsNoGain bool
 	// explores: a path of unknown rate becomes first if objects might arrive sooner over it.
 	explores bool
-	// repays: a longer path of known rate opens only for transfers that it shortens.
+	// repays: a longer path opens only for transfers that it shortens.
 	repays bool
 }
 
