@@ -111,10 +111,11 @@ func accepts(rule []expr.Any, mark uint32) bool {
 				return false
 			}
 		case *expr.Bitwise:
-			if !loaded || i != 1 || len(e.Mask) != 4 || len(e.Xor) != 4 {
+			mask, xor, ok := ofMark(e)
+			if !ok || !loaded || i != 1 {
 				return false
 			}
-			mark = mark&binaryutil.NativeEndian.Uint32(e.Mask) ^ binaryutil.NativeEndian.Uint32(e.Xor)
+			mark = mark&mask ^ xor
 		case *expr.Cmp:
 			marked = loaded && e.Op == expr.CmpOpEq && bytes.Equal(e.Data, binaryutil.NativeEndian.PutUint32(mark))
 			loaded = false

@@ -51,11 +51,21 @@ func (r *ruleset) examine(rule []expr.Any) (matches, remarks bool) {
 
 // keeps reports whether a mark that is set is the one before, but for other bits.
 func (r *ruleset) keeps(loaded *expr.Meta, bits *expr.Bitwise) bool {
-	if loaded == nil || loaded.Key != expr.MetaKeyMARK || bits == nil || len(bits.Mask) != 4 || len(bits.Xor) != 4 {
+	if loaded == nil || loaded.Key != expr.MetaKeyMARK || bits == nil {
 		return false
 	}
+	mask, xor, ok := ofMark(bits)
+	return ok && mask&r.Bits == r.Bits && xor&r.Bits == 0
+}
+
+// ofMark returns the operands of an expression on a mark: its bits in mask are kept, and then those in xor inverted. It returns false
+// for one on something of another length.
+func ofMark(e *expr.Bitwise) (mask, xor uint32, ok bool) {
+	if len(e.Mask) != 4 || len(e.Xor) != 4 {
+		return 0, 0, false
+	}
 	n := binaryutil.NativeEndian
-	return n.Uint32(bits.Mask)&r.Bits == r.Bits && n.Uint32(bits.Xor)&r.Bits == 0
+	return n.Uint32(e.Mask), n.Uint32(e.Xor), true
 }
 
 // mayMatch reports whether a comparison may be true for the packets.
@@ -64,8 +74,10 @@ func (r *ruleset) mayMatch(key expr.MetaKey, bits *expr.Bitwise, c *expr.Cmp) bo
 	switch n := binaryutil.NativeEndian; key {
 	case expr.MetaKeyMARK:
 		mark := r.Mark
-		if bits != nil && len(bits.Mask) == 4 && len(bits.Xor) == 4 {
-			mark = mark&n.Uint32(bits.Mask) ^ n.Uint32(bits.Xor)
+		if bits != nil {
+			if mask, xor, ok := ofMark(bits); ok {
+				mark = mark&mask ^ xor
+			}
 		}
 		values = append(values, n.PutUint32(mark))
 	case expr.MetaKeyIIFNAME:
