@@ -27,7 +27,7 @@ func (s *site) rename(from, to string) {
 	})
 }
 
-// TestInterfacesChange: when interfaces swap their names, also one by one, or are made anew, each has its program again.
+// TestInterfacesChange: when interfaces swap their names, also one by one, or are deleted and recreated, each has its program again.
 func TestInterfacesChange(t *testing.T) {
 	netnstest.Need(t)
 	s := newSite(t)
@@ -81,5 +81,5 @@ func TestInterfacesChange(t *testing.T) {
 	s.ip(s.gate, "ip link del %s", lanName)
 	s.lan()
 	update()
-	check("an interface that is made anew")
+	check("a recreated interface")
 }
