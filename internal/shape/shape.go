@@ -95,6 +95,10 @@ type Counters struct {
 // A signal shows its effect a round trip later, and TCP takes another one for its reduction. In this time no further packet of
 // the flow is signaled, on no path that it uses (Signals): TCP would reduce its rate for each.
 //
+// Nor are all signals of use. A sender that is limited by its send buffer or by the receive window, as BBR is at high rates,
+// stops at a loss until it is repaired, and then sends as much as before: a signal leaves the path idle for a round trip, and
+// the queue as long as it was. Each that does so doubles the time to the next one of that flow.
+//
 // It is not safe for concurrent use. In steady state it does not allocate.
 type Queue[P any] struct {
 	o       Options[P]
@@ -171,8 +175,8 @@ func New[P any](o Options[P]) (*Queue[P], error) {
 	if o.Signals == nil {
 		o.Signals = new(Signals)
 	}
-	if len(o.Signals.over) < o.Flows {
-		o.Signals.over = make([]time.Duration, o.Flows)
+	if len(o.Signals.flows) < o.Flows {
+		o.Signals.flows = make([]signaled, o.Flows)
 	}
 	q := &Queue[P]{o: o, law: codel.Law{Target: o.Target, Interval: o.Interval, Frame: o.Quantum}, flows: make([]flow, o.Flows), unused: none}
 	q.fresh, q.old = turn{none, none}, turn{none, none}
@@ -303,6 +307,7 @@ func (q *Queue[P]) Push(now time.Duration, p P, size int, flow uint32) bool {
 	f.bytes += size
 	q.packets++
 	q.bytes += size
+	q.o.Signals.flows[at].packets++
 	q.counted.Pushed++
 	if !f.queued {
 		f.queued, f.deficit = true, int32(q.o.Quantum)
@@ -367,6 +372,7 @@ func (q *Queue[P]) Pop(now time.Duration) (p P, size int, ok bool) {
 			f.owed = 0
 		}
 		q.Charge(now, int(n.size))
+		q.o.Signals.flows[at].sent(now, now-n.arrived >= q.law.Target)
 		q.counted.Sent++
 		return n.packet, int(n.size), true
 	}
@@ -375,8 +381,8 @@ func (q *Queue[P]) Pop(now time.Duration) (p P, size int, ok bool) {
 // Clear removes all packets and passes them to use, those of a flow in order. They do not count as sent.
 func (q *Queue[P]) Clear(use func(P)) {
 	for i := range q.flows {
-		for f := &q.flows[i]; f.packets > 0; {
-			use(q.first(f).packet)
+		for q.flows[i].packets > 0 {
+			use(q.first(int32(i)).packet)
 		}
 	}
 }
@@ -389,7 +395,7 @@ func (s *served[P]) Pop() (node[P], time.Duration, bool) {
 	if f.packets == 0 {
 		return node[P]{}, 0, false
 	}
-	n := (*Queue[P])(s).first(f)
+	n := (*Queue[P])(s).first(s.servingAt)
 	return n, n.arrived, true
 }
 
@@ -410,7 +416,8 @@ func (s *served[P]) Signal(n node[P]) bool {
 }
 
 // first removes the first packet of a flow that has one.
-func (q *Queue[P]) first(f *flow) node[P] {
+func (q *Queue[P]) first(at int32) node[P] {
+	f := &q.flows[at]
 	i := f.first
 	n := q.nodes[i]
 	f.first = n.next
@@ -418,23 +425,55 @@ func (q *Queue[P]) first(f *flow) node[P] {
 	f.bytes -= int(n.size)
 	q.packets--
 	q.bytes -= int(n.size)
+	q.o.Signals.flows[at].packets--
 	q.nodes[i] = node[P]{next: q.unused}
 	q.unused = i
 	return n
 }
 
-// Signals is when the effect of the last signal is over, by flow. It is shared by the queues of several paths,
-// which have the same number of flows. The zero value has no signals.
-type Signals struct{ over []time.Duration }
+// Signals is what signals do to the flows. It is shared by the queues of several paths, which have the same
+// number of flows. The zero value has no signals.
+type Signals struct{ flows []signaled }
+
+// signaled is the last signal to a flow, and its effect.
+type signaled struct {
+	packets  int32         // in all queues
+	stops    int           // how many signals in a row stopped the flow
+	stopped  bool          // the last one did
+	over     time.Duration // when the next one may be
+	effect   time.Duration // how long the last one took to show
+	empty    time.Duration // when the queues were empty for the first time after it
+	wasEmpty bool
+}
+
+// mostStops bounds how often the time to the next signal doubles: a path of 60 ms is idle for 2 % of the time.
+const mostStops = 4
 
 // signal reports whether congestion is to be signaled to a flow, and takes it that it is.
 func (q *Queue[P]) signal(now time.Duration, flow int32) bool {
-	over := &q.o.Signals.over[flow]
-	if now < *over {
+	s := &q.o.Signals.flows[flow]
+	if now < s.over {
 		return false
 	}
-	*over = now + 2*(q.rtt+q.Wait(now))
+	if s.stops++; !s.stopped {
+		s.stops = 0
+	}
+	s.effect = 2 * (q.rtt + q.Wait(now))
+	s.over = now + s.effect<<min(s.stops, mostStops)
+	s.stopped, s.wasEmpty = false, false
 	return true
+}
+
+// sent takes into account that a packet of a flow leaves a queue that has waited for the target or not. TCP that reduces
+// its rate and leaves the queues empty takes ten round trips to fill them to the target again, which is that of
+// standing packets at least.
+func (s *signaled) sent(now time.Duration, late bool) {
+	switch {
+	case s.wasEmpty:
+		s.stopped = s.stopped || late && now < s.empty+s.effect
+	case s.packets == 0:
+		s.wasEmpty, s.empty = true, now
+	}
 }
 
 // node returns an unused node.
@@ -461,7 +500,7 @@ func (q *Queue[P]) fattest() int32 {
 
 // evict drops the first packet of a flow: the earlier the loss is noticed, the better.
 func (q *Queue[P]) evict(at int32) {
-	n := q.first(&q.flows[at])
+	n := q.first(at)
 	q.counted.Evicted++
 	if q.o.Drop != nil {
 		q.o.Drop(n.packet)

@@ -203,6 +203,109 @@ func TestStandingQueue(t *testing.T) {
 	}
 }
 
+// sender is TCP: what it sends is limited by the data not acknowledged in order, and by a congestion window, if it
+// has one. It retransmits a packet when the next one arrives.
+type sender struct {
+	buffer, una, next int
+	window            float64 // 0: none
+	arrived           map[int]bool
+	lost              []int
+	inFlight, reduced int // reduced: at no loss before this packet
+}
+
+// transfer has senders that are the same flow to a queue send for a time. It returns the share of the rate that
+// arrived in order and the mean wait after a fifth of that.
+func transfer(q *Queue[packet], rate unit.Bandwidth, rtt, length time.Duration, senders ...*sender) (share float64, mean time.Duration) {
+	type ack struct {
+		at time.Duration
+		p  packet
+	}
+	var acks []ack
+	var total time.Duration
+	sent, before, size := 0, 0, 1500
+	pushed := map[packet]time.Duration{}
+	for now := time.Duration(0); now < length; now += 100 * time.Microsecond {
+		for ; len(acks) > 0 && acks[0].at <= now; acks = acks[1:] {
+			p := acks[0].p
+			f := senders[p.flow]
+			if f.arrived[p.number] = true; p.number > f.una && !f.arrived[p.number-1] && p.number > f.reduced {
+				f.lost, f.reduced = append(f.lost, p.number-1), f.next
+				f.inFlight--
+				f.window *= 0.7
+			}
+			f.inFlight--
+			for ; f.arrived[f.una]; f.una++ {
+				if f.window > 0 && f.una >= f.reduced {
+					f.window += 1 / f.window
+				}
+			}
+		}
+		for i, f := range senders {
+			for f.window == 0 || f.inFlight < int(f.window) {
+				p := packet{flow: i, number: f.next}
+				if len(f.lost) > 0 {
+					p.number, f.lost = f.lost[0], f.lost[1:]
+				} else if f.next < f.una+f.buffer {
+					f.next++
+				} else {
+					break
+				}
+				f.inFlight++
+				if q.Push(now, p, size, 1) {
+					pushed[p] = now
+				}
+			}
+		}
+		for p, _, ok := q.Pop(now); ok; p, _, ok = q.Pop(now) {
+			acks = append(acks, ack{now + rtt, p})
+			if now >= length/5 {
+				total += now - pushed[p]
+				sent++
+			}
+		}
+		if now == length/5 {
+			for _, f := range senders {
+				before -= f.una
+			}
+		}
+	}
+	for _, f := range senders {
+		before += f.una
+	}
+	return float64(before*size) / float64(rate.SizeIn(length*4/5)), total / time.Duration(max(sent, 1))
+}
+
+// TestStops: a sender that only its buffer limits is stopped by signals, and gets them more and more seldom. Several
+// that reduce their rates, in one flow queue, get as many as their queue needs.
+func TestStops(t *testing.T) {
+	const rate, rtt, length = 20 * mbit, 40 * ms, 20 * time.Second
+	for _, tt := range []struct {
+		name   string
+		number int
+		sender sender
+		most   uint64 // refused
+		wait   time.Duration
+	}{
+		{"limited by its buffer", 1, sender{buffer: 110}, 16, 30 * ms},
+		{"reducing", 1, sender{buffer: 1 << 20, window: 10}, 100, 25 * ms},
+		{"reducing, three", 3, sender{buffer: 1 << 20, window: 10}, 1000, 30 * ms},
+	} {
+		q := queue(t, Options[packet]{})
+		q.Set(rate)
+		q.SetRTT(rtt)
+		var senders []*sender
+		for range tt.number {
+			s := tt.sender
+			s.arrived = map[int]bool{}
+			senders = append(senders, &s)
+		}
+		share, wait := transfer(q, rate, rtt, length, senders...)
+		if share < 0.93 || wait > tt.wait || q.Counted().Refused > tt.most {
+			t.Errorf("%s: %.3f of the rate, a mean wait of %v, %+v", tt.name, share, wait, q.Counted())
+		}
+	}
+}
+
 // TestLag: a queue that may stand for longer is not signaled.
 func TestLag(t *testing.T) {
 	for _, tt := range []struct {
