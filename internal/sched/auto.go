@@ -52,6 +52,9 @@ func (a *auto) Next(paths []Path, s Segment) Set {
 		a.use(paths, notResting(paths))
 		a.chooseBulkPath(paths)
 	}
+	if s.Bulk && a.bulkPath >= 0 && a.queues.queue[a.bulkPath].empty <= s.Now {
+		a.last = a.bulkPath // and not that of an acknowledgment before, because a short packet is hardly later there
+	}
 	chosen := a.choose(paths, &s)
 	if chosen == 0 || paths[a.last].Loss < CopyLoss {
 		return chosen

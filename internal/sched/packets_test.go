@@ -174,6 +174,22 @@ func TestHome(t *testing.T) {
 	}
 }
 
+// TestHomeOfShortPackets: the first packets of a flow, which are short, take the path of its data whichever path an
+// acknowledgment before them took.
+func TestHomeOfShortPackets(t *testing.T) {
+	paths := []Path{wire(30*unit.MbitPerSecond, 80*ms), wire(10*unit.MbitPerSecond, 10*ms)}
+	a := scheduler(t, "auto", Options{Tie: Tie})
+	for i, bulk := range []bool{false, true, false, true} {
+		want := 1
+		if bulk {
+			want = 0
+		}
+		if got := a.Next(paths, Segment{Now: time.Duration(i) * time.Second, Size: 150, Bulk: bulk}); got != One(want) {
+			t.Errorf("packet %d, bulk %v: path %d, want %d", i, bulk, got.First(), want)
+		}
+	}
+}
+
 // TestHomeIsShared: what fills its home uses the other path at once, and the home stays while rates vary a little.
 func TestHomeIsShared(t *testing.T) {
 	mbit := unit.MbitPerSecond
