@@ -27,7 +27,7 @@ const (
 	leastShare   = 4
 	mostOf, most = 2, 3
 	// longQueue is the standing queue from which on the path is full, shortQueue that up to which more than a configured
-	// rate may be tried. Any other estimate is tried up to longQueue: where jitter keeps the order of packets, as LTE does,
+	// rate may soon be tried. Up to longQueue any rate is tried: where jitter keeps the order of packets, as LTE does,
 	// a busy path has little of it, but none of its packets is as early as those of an idle one were.
 	longQueue  = 15 * time.Millisecond
 	shortQueue = 5 * time.Millisecond
@@ -53,9 +53,11 @@ const (
 	// late: what is under way varies by this many times the jitter.
 	late = 8
 	// firstProbe and lastProbe are the numbers of busy samples between two probes, which double
-	// with each failure. A configured rate is probed sooner for the first time.
+	// with each failure. A configured rate is probed sooner for the first time, but any with more than shortQueue
+	// behind it patience times as late.
 	firstProbe, lastProbe = 8, 64
 	configuredProbe       = 3
+	patience              = 4
 	// While a queue that the estimate was lowered for drains, 1 - 1/drainShare of the estimate is used.
 	drainShare = 6
 )
@@ -188,6 +190,7 @@ func (c *Capacity) Update(s CapacitySample) {
 		c.draining = 0
 	}
 	r := &c.recent
+	behind := c.configured > 0 && s.Standing > shortQueue+s.Jitter
 	switch {
 	case !c.found && c.full.Interval > s.Interval && c.full.Sent >= startLeast && (steadyPath(s.Jitter) || c.congested >= 4):
 		c.find(max(s.rate(), c.full.rate()), s.Standing) // the first sample may have begun before the queue
@@ -199,11 +202,15 @@ func (c *Capacity) Update(s CapacitySample) {
 		c.lower(c.full.rate(), s.Standing)
 	case c.samples >= 3 && r.rate() > c.rate:
 		c.set(r.rate())
-	case !s.Busy || Congested(s.Standing, s.Jitter) || c.configured > 0 && s.Standing > shortQueue+s.Jitter:
+	case !s.Busy || Congested(s.Standing, s.Jitter) || behind && c.rate.SizeIn(shortQueue) < startLeast:
 	case !c.found:
 		c.set(c.rate * startGrowth / 100)
 	default:
-		if c.busy++; c.busy >= cmp.Or(c.every, firstProbe) && (c.rate < c.configured || steadyPath(s.Jitter)) {
+		every := cmp.Or(c.every, firstProbe)
+		if behind {
+			every *= patience
+		}
+		if c.busy++; c.busy >= every && (c.rate < c.configured || steadyPath(s.Jitter)) {
 			c.probe(probeGrowth)
 		}
 	}

@@ -340,6 +340,27 @@ func TestConfiguredCapacity(t *testing.T) {
 	}
 }
 
+// TestConfiguredBehindJitter: where the packets of a busy path are constantly later than the earliest ones, because
+// jitter keeps their order, a rate configured 30 % too low is raised nevertheless, later, and a right one is kept. On
+// slow paths few packets are as late.
+func TestConfiguredBehindJitter(t *testing.T) {
+	const mbit = unit.MbitPerSecond
+	for _, tt := range []struct{ rate, configured, want unit.Bandwidth }{
+		{50 * mbit, 35 * mbit, 50 * mbit}, {50 * mbit, 50 * mbit, 50 * mbit}, {5 * mbit, 3.5e6, 3.5e6},
+	} {
+		c := LimitCapacity(tt.configured)
+		b := bottleneck{rate: tt.rate, buffer: 100 * ms, late: 12 * ms}
+		b.run(&c, 5, unit.TbitPerSecond)
+		if c.Value() != tt.configured {
+			t.Errorf("%v configured as %v: the estimate is %v at once", tt.rate, tt.configured, c.Value())
+		}
+		b.run(&c, 80, unit.TbitPerSecond)
+		if got := mean(b.run(&c, 100, unit.TbitPerSecond)) * float64(tt.rate) / float64(tt.want); got < 0.93 || got > 1.05 {
+			t.Errorf("%v configured as %v: the mean estimate is %.2f of %v", tt.rate, tt.configured, got, tt.want)
+		}
+	}
+}
+
 // TestProbeOfLongPath: on a path whose round trip takes several samples, a probe waits for what it sent, so that a
 // rate configured 30 % too low is raised within 6 s, and a right one is kept.
 func TestProbeOfLongPath(t *testing.T) {
