@@ -159,31 +159,31 @@ func SuperPackets(lan []string, path string, rate unit.Bandwidth) Finding {
 	if _, err := net.InterfaceByName(forward.Segmenter); err == nil {
 		return Finding{Check: "super-packets", State: OK, Meaning: "the kernel segments those that would keep a slow path of peers with mode plain busy"}
 	}
-	return superPackets(lan, path, rate, link.Merges)
+	return superPackets(lan, path, rate, link.Merging)
 }
 
-func superPackets(lan []string, path string, rate unit.Bandwidth, merges func(string) (bool, error)) Finding {
+func superPackets(lan []string, path string, rate unit.Bandwidth, merging func(string) ([]string, error)) Finding {
 	f := Finding{Check: "super-packets", State: OK, Meaning: "peers with mode plain: no interface of the LAN merges packets"}
 	busy := rate.TimeFor(plane.SuperPacket)
 	if busy <= plane.SuperPacketMost {
 		f.Meaning = fmt.Sprintf("peers with mode plain: path %s is busy with 64 kB for %v", path, busy.Round(time.Millisecond/10))
 		return f
 	}
-	var merging, remedy []string
+	var found []string
 	for _, name := range lan {
-		on, err := merges(name)
+		below, err := merging(name)
 		if err != nil {
-			f.State, f.Meaning = Unknown, err.Error()
+			f.unknown(err)
 			return f
 		}
-		if on {
-			merging, remedy = append(merging, name), append(remedy, fmt.Sprintf("ethtool -K %s gro off", name))
-		}
+		found = append(found, below...)
 	}
-	if len(merging) > 0 {
-		f.State, f.Remedy = Limited, strings.Join(remedy, "; ")
+	slices.Sort(found)
+	found = slices.Compact(found) // of several VLANs
+	if len(found) > 0 {
+		f.State, f.Remedy = Limited, "ethtool -K "+strings.Join(found, " gro off; ethtool -K ")+" gro off"
 		f.Meaning = fmt.Sprintf("%s merges packets (GRO): to peers with mode plain they are sent as a whole, and path %s of %v is busy with 64 kB for %v",
-			strings.Join(merging, ", "), path, rate, busy.Round(time.Millisecond))
+			strings.Join(found, ", "), path, rate, busy.Round(time.Millisecond))
 	}
 	return f
 }

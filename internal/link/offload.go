@@ -10,6 +10,7 @@ import (
 	"strings"
 	"unsafe"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -125,8 +126,55 @@ func (e ethtool) features() (*features, error) {
 	return f, e.ask("read features", f.state)
 }
 
-// Merges reports whether an interface merges the packets that it receives into super-packets (GRO).
-func Merges(iface string) (on bool, err error) {
+// Merging returns the interfaces that merge packets into super-packets (GRO) before the interface receives them:
+// the ports of a bridge or bond, and what is below a VLAN or MACVLAN, else the interface itself.
+func Merging(iface string) ([]string, error) {
+	all, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	at := slices.IndexFunc(all, func(l netlink.Link) bool { return l.Attrs().Name == iface })
+	if at < 0 {
+		return nil, fmt.Errorf("read offloads of interface %q: %w", iface, unix.ENODEV)
+	}
+	var merging []string
+	for _, l := range below(all, all[at]) {
+		on, err := merges(l.Attrs().Name)
+		if err != nil {
+			return nil, err
+		}
+		if on {
+			merging = append(merging, l.Attrs().Name)
+		}
+	}
+	return merging, nil
+}
+
+// below returns the interfaces at the bottom of a stack.
+func below(all []netlink.Link, top netlink.Link) []netlink.Link {
+	var bottom []netlink.Link
+	for _, l := range all {
+		if l.Attrs().MasterIndex == top.Attrs().Index || isUpper(top) && l.Attrs().Index == top.Attrs().ParentIndex {
+			bottom = append(bottom, below(all, l)...)
+		}
+	}
+	if len(bottom) == 0 {
+		return []netlink.Link{top}
+	}
+	return bottom
+}
+
+// isUpper reports whether an interface receives what its parent has received, in this network namespace.
+func isUpper(l netlink.Link) bool {
+	switch l.Type() {
+	case "vlan", "macvlan":
+		return l.Attrs().NetNsID < 0
+	}
+	return false
+}
+
+// merges reports whether GRO is on.
+func merges(iface string) (on bool, err error) {
 	err = withEthtool(iface, func(e ethtool) error {
 		f, err := e.features()
 		if err != nil {
