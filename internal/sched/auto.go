@@ -19,6 +19,9 @@ const (
 	// switchOf and switchSize: the path of bulk flows is left for a slower one only if it is later for 5/4 of a burst
 	// as well.
 	switchOf, switchSize = 4, 5
+	// keepFor is how long running flows keep to a path after a later one has become that of bulk flows, runningFor without how
+	// many packets a flow is no longer running. BBR forgets its shortest round trip after 10 s.
+	keepFor, runningFor = 10 * time.Second, time.Second
 )
 
 // auto is delay queueing for paths of any quality. As the delay of a path it takes one that few packets exceed
@@ -34,15 +37,28 @@ const (
 // shorter path wait for those on bulkPath, so the shorter path is given the same delay. A path that costs more than
 // the one where packets arrive first is never bulkPath.
 //
+// Where bulkPath becomes a later one, flows that are running keep to the former path for a while. With the window that fills it
+// they would send a fraction on a later one, of the rate of which cubic then gains little each second. On the former path
+// their queue grows until the later one is used, too.
+//
 // Package pathset decides which paths rest, by the rates of sets of paths.
 type auto struct {
 	dq
 	costlier bool
 	bulkPath int // a path, or -1
+
+	// former is the bulkPath before the last one, if that is later, or -1; changed is when it became former.
+	former  int
+	changed time.Duration
+	// flows are bulk flows by Segment.Flow.
+	flows [256]running
 }
 
+// running is when a flow began, and when its last packet was sent.
+type running struct{ began, last time.Duration }
+
 func newAuto(o Options) Scheduler {
-	a := &auto{dq: *makeDQ(o), costlier: o.CopyCostlier, bulkPath: -1}
+	a := &auto{dq: *makeDQ(o), costlier: o.CopyCostlier, bulkPath: -1, former: -1}
 	a.addJitter = true
 	return a
 }
@@ -50,52 +66,88 @@ func newAuto(o Options) Scheduler {
 func (a *auto) Next(paths []Path, s Segment) Set {
 	if !a.version.same(&s) {
 		a.use(paths, notResting(paths))
-		a.chooseBulkPath(paths)
+		a.chooseBulkPath(paths, s.Now)
 	}
-	if s.Bulk && a.bulkPath >= 0 && a.queues.queue[a.bulkPath].empty <= s.Now {
-		a.last = a.bulkPath // and not that of an acknowledgment before, because a short packet is hardly later there
+	of, begins := a.class(&s)
+	if begins >= 0 && a.queues.queue[begins].empty <= s.Now {
+		a.last = begins // and not that of an acknowledgment before, because a short packet is hardly later there
 	}
-	chosen := a.choose(paths, &s)
+	chosen := a.choose(paths, &s, of)
 	if chosen == 0 || paths[a.last].Loss < CopyLoss {
 		return chosen
 	}
 	return chosen | a.queues.copyTo(paths, a.last, s, a.costlier)
 }
 
+// class returns the class of a packet, and the path that bulk flows of that class begin on, or -1.
+func (a *auto) class(s *Segment) (class, int) {
+	if !s.Bulk {
+		return prompt, -1
+	}
+	f := &a.flows[s.Flow%uint32(len(a.flows))]
+	if f.last == 0 || s.Now-f.last > runningFor {
+		f.began = s.Now
+	}
+	f.last = s.Now
+	if a.former >= 0 && f.began < a.changed && s.Now-a.changed < keepFor {
+		return earlier, a.former
+	}
+	return bulk, a.bulkPath
+}
+
 // chooseBulkPath chooses the path of bulk flows, and sets the delays of paths for them.
-func (a *auto) chooseBulkPath(paths []Path) {
+func (a *auto) chooseBulkPath(paths []Path, now time.Duration) {
 	routes := a.candidates[:a.count]
-	var first, best, current *candidate
+	var first, best, current, former *candidate
 	for k := range routes {
-		if r := &routes[k]; first == nil || r.delay < first.delay {
+		if r := &routes[k]; first == nil || r.delays[prompt] < first.delays[prompt] {
 			first = r
 		}
 	}
 	for k := range routes {
 		r := &routes[k]
-		if r.path == a.bulkPath {
-			current = r
+		if paths[r.path].Cost > paths[first.path].Cost {
+			continue
 		}
-		if paths[r.path].Cost <= paths[first.path].Cost && (best == nil || r.complete(burst) < best.complete(burst)) {
+		switch r.path {
+		case a.bulkPath:
+			current = r
+		case a.former:
+			former = r
+		}
+		if best == nil || r.complete(burst) < best.complete(burst) {
 			best = r
 		}
 	}
 	if best == nil {
 		return
 	}
-	if current != nil && current.perByte < best.perByte && paths[current.path].Cost <= paths[first.path].Cost &&
-		current.complete(burst/switchOf*switchSize) <= best.complete(burst/switchOf*switchSize) {
+	if current != nil && current.perByte < best.perByte && current.complete(burst/switchOf*switchSize) <= best.complete(burst/switchOf*switchSize) {
 		best = current
 	}
-	a.bulkPath = best.path
+	switch {
+	case best.path == a.bulkPath:
+	case current != nil && current.delays[prompt] < best.delays[prompt]:
+		former, a.changed = current, now
+	default:
+		former = nil
+	}
+	a.bulkPath, a.former = best.path, -1
+	if former != nil {
+		a.former = former.path
+	}
 	for k := range routes {
-		routes[k].bulkDelay = max(routes[k].delay, best.delay)
+		d := &routes[k].delays
+		d[bulk] = max(d[prompt], best.delays[prompt])
+		if former != nil {
+			d[earlier] = max(d[prompt], former.delays[prompt])
+		}
 	}
 }
 
 // complete returns when the last of that many bytes arrives on the path.
 func (r *candidate) complete(size int) time.Duration {
-	return r.delay + transmissionTime(size, r.perByte)
+	return r.delays[prompt] + transmissionTime(size, r.perByte)
 }
 
 // notResting returns the candidates that do not rest, or all candidates if all rest.

@@ -27,12 +27,21 @@ type dq struct {
 	count      int
 }
 
+// class is the kind of a packet by which delays of paths differ. All but auto have the first one.
+type class uint8
+
+const (
+	prompt  class = iota // its own arrival matters
+	bulk                 // Segment.Bulk
+	earlier              // the same, of a flow that keeps to the former path of bulk flows
+	classes
+)
+
 // candidate is what dq needs of a path that it may use.
 type candidate struct {
-	path      int
-	perByte   uint64 // as in virtual
-	delay     time.Duration
-	bulkDelay time.Duration // the delay for packets with Segment.Bulk
+	path    int
+	perByte uint64 // as in virtual
+	delays  [classes]time.Duration
 }
 
 func newDQ(o Options) Scheduler { return makeDQ(o) }
@@ -49,7 +58,7 @@ func (d *dq) Next(paths []Path, s Segment) Set {
 	if !d.version.same(&s) {
 		d.use(paths, candidates(paths))
 	}
-	return d.choose(paths, &s)
+	return d.choose(paths, &s, prompt)
 }
 
 // use sets the paths to choose from.
@@ -64,14 +73,14 @@ func (d *dq) use(paths []Path, among Set) {
 		if d.addJitter {
 			delay = p.late()
 		}
-		d.candidates[d.count] = candidate{i, d.queues.queue[i].timePerByte(p.Rate), delay, delay}
+		d.candidates[d.count] = candidate{i, d.queues.queue[i].timePerByte(p.Rate), [classes]time.Duration{delay, delay, delay}}
 		d.count++
 	}
 }
 
 // choose selects the path on which the packet arrives first, and adds the packet to its queue.
-func (d *dq) choose(paths []Path, s *Segment) Set {
-	i := d.earliest(paths, s)
+func (d *dq) choose(paths []Path, s *Segment, of class) Set {
+	i := d.earliest(paths, s, of)
 	if i < 0 {
 		return 0
 	}
@@ -85,7 +94,7 @@ func (d *dq) choose(paths []Path, s *Segment) Set {
 const pathBits = 6
 
 // earliest returns the path on which the packet arrives first, or -1.
-func (d *dq) earliest(paths []Path, s *Segment) int {
+func (d *dq) earliest(paths []Path, s *Segment, of class) int {
 	const none = math.MaxInt64
 	best, last := int64(none), int64(none)
 	for _, r := range d.candidates[:d.count] {
@@ -97,11 +106,7 @@ func (d *dq) earliest(paths []Path, s *Segment) int {
 		if wait > tooLong {
 			continue
 		}
-		delay := r.delay
-		if s.Bulk {
-			delay = r.bulkDelay
-		}
-		key := int64(wait+delay)<<pathBits | int64(i)
+		key := int64(wait+r.delays[of])<<pathBits | int64(i)
 		best = min(best, key)
 		if i == d.last {
 			last = key
@@ -177,7 +182,7 @@ func (d *dqj) Next(paths []Path, s Segment) Set {
 		}
 		d.use(paths, d.together)
 	}
-	return d.choose(paths, &s)
+	return d.choose(paths, &s, prompt)
 }
 
 // changed reports whether a path has changed since the set was computed, and records its state.

@@ -127,7 +127,7 @@ func (f *flow) choose(paths []Path, s *Segment, hash uint32) int {
 	switch f.choice {
 	case Fastest:
 		f.dq.use(paths, may)
-		return f.dq.earliest(paths, s)
+		return f.dq.earliest(paths, s, prompt)
 	case Cheapest:
 		may = cheapest(paths, may)
 	case Pinned:

@@ -190,6 +190,41 @@ func TestHomeOfShortPackets(t *testing.T) {
 	}
 }
 
+// TestFormerHome: when a later path comes up that is faster, flows that run keep to the one that they are on for 10 s, but for
+// what fills it; others begin on the later one, also after a pause.
+func TestFormerHome(t *testing.T) {
+	paths := []Path{wire(30*unit.MbitPerSecond, 80*ms), wire(10*unit.MbitPerSecond, 10*ms)}
+	paths[0].Usable = false
+	a := scheduler(t, "auto", Options{Tie: Tie})
+	for _, tt := range []struct {
+		now  time.Duration
+		flow uint32
+		up   bool
+		want int
+	}{
+		{500 * ms, 1, false, 1}, {1500 * ms, 1, false, 1}, {1600 * ms, 1, true, 1}, {1700 * ms, 2, true, 0}, {2500 * ms, 1, true, 1},
+		{3600 * ms, 1, true, 0}, // after a pause
+		{4000 * ms, 3, false, 1}, {4100 * ms, 3, true, 1}, {5 * time.Second, 3, true, 1}, {6 * time.Second, 3, false, 1},
+		{7 * time.Second, 3, true, 1}, {8 * time.Second, 3, true, 1}, {9 * time.Second, 3, true, 1}, {10 * time.Second, 3, true, 1}, {11 * time.Second, 3, true, 1},
+		{12 * time.Second, 3, true, 1}, {13 * time.Second, 3, true, 1}, {14 * time.Second, 3, true, 1}, {15 * time.Second, 3, true, 1}, {16 * time.Second, 3, true, 1},
+		{17 * time.Second, 3, true, 0},
+	} {
+		paths[0].Usable = tt.up
+		if got := a.Next(paths, Segment{Now: tt.now, Size: 1000, Flow: tt.flow, Bulk: true}); got != One(tt.want) {
+			t.Errorf("at %v: flow %d on path %d, want %d", tt.now, tt.flow, got.First(), tt.want)
+		}
+	}
+	shared := 0
+	for i := range 200 {
+		now := 20*time.Second + time.Duration(i)*ms/10
+		paths[0].Usable = i > 0
+		shared += int(a.Next(paths, Segment{Now: now, Size: 1500, Flow: 4, Bulk: true}) & One(0))
+	}
+	if shared < 30 || shared > 140 {
+		t.Errorf("%d of 200 packets, which queue for longer than the later path is late, on the later path", shared)
+	}
+}
+
 // TestHomeIsShared: what fills its home uses the other path at once, and the home stays while rates vary a little.
 func TestHomeIsShared(t *testing.T) {
 	mbit := unit.MbitPerSecond
@@ -209,7 +244,7 @@ func TestHomeIsShared(t *testing.T) {
 		want int
 	}{{64 * mbit, 1}, {between, 1}, {17 * mbit, 0}, {between, 0}, {64 * mbit, 1}} {
 		paths[1].Rate = tt.rate
-		if got := a.Next(paths, Segment{Now: time.Duration(i+1) * time.Second, Size: 1000, Bulk: true}); got != One(tt.want) {
+		if got := a.Next(paths, Segment{Now: time.Duration(i+1) * 2 * time.Second, Size: 1000, Bulk: true}); got != One(tt.want) {
 			t.Errorf("at %v: path %d, want %d", tt.rate, got.First(), tt.want)
 		}
 	}
