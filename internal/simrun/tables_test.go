@@ -406,7 +406,7 @@ func kernelSweep() []publishedTable {
 		table("kernel", "bulk", head, allLines, all...),
 		table("kernel-open", "bulk", []string{"`dq`, plain", "of the better line", "`dq`, nat", "of it", "`dqj`, plain", "of it", "`dqj`, nat", "of it"}, sweepLines, besideAlone("dq-plain-cubic", "dq-nat-cubic", "dqj-plain-cubic", "dqj-nat-cubic")...),
 		table("kernel-udp", "udp", []string{"`auto`", "of the better line", "`dq`, plain", "of it", "`dq`, nat", "of it"}, sweepLines, besideAlone("auto-cubic", "dq-plain-cubic", "dq-nat-cubic")...),
-		table("kernel-rates", "bulk", []string{"rates too high", "of the better line", "too low", "of it", "one of each", "of it"}, []string{"fiber-fiber", "dsl-satellite", "jittery-both", "dead"}, besideAlone("high-cubic", "low-cubic", "mixed-cubic")...),
+		table("kernel-rates", "bulk", []string{"rates too high", "of the better line", "too low", "of it", "one of each", "of it"}, allLines, besideAlone("high-cubic", "low-cubic", "mixed-cubic")...),
 	}
 }
 
