@@ -19,8 +19,8 @@ const (
 	// switchOf and switchSize: the path of bulk flows is left for a slower one only if it is later for 5/4 of a burst
 	// as well.
 	switchOf, switchSize = 4, 5
-	// keepFor is how long running flows keep to a path after a later one has become that of bulk flows, runningFor without how
-	// many packets a flow is no longer running. BBR forgets its shortest round trip after 10 s.
+	// keepFor is how long running flows keep to a path after a later one has become that of bulk flows: BBR forgets its
+	// shortest round trip after 10 s. A flow is running unless it has sent nothing for runningFor.
 	keepFor, runningFor = 10 * time.Second, time.Second
 )
 
@@ -37,9 +37,9 @@ const (
 // shorter path wait for those on bulkPath, so the shorter path is given the same delay. A path that costs more than
 // the one where packets arrive first is never bulkPath.
 //
-// Where bulkPath becomes a later one, flows that are running keep to the former path for a while. With the window that fills it
-// they would send a fraction on a later one, of the rate of which cubic then gains little each second. On the former path
-// their queue grows until the later one is used, too.
+// Where bulkPath becomes a later one, flows that are running keep to the former path for a while. With the window that
+// fills it they would send at a fraction of its rate over the longer path, and cubic takes many seconds to grow it. On the
+// former path their queue grows until the later one is used, too.
 //
 // Package pathset decides which paths rest, by the rates of sets of paths.
 type auto struct {
