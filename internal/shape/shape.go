@@ -438,7 +438,7 @@ type Signals struct{ flows []signaled }
 // signaled is the last signal to a flow, and its effect.
 type signaled struct {
 	packets  int32         // in all queues
-	stops    int           // how many signals in a row stopped the flow
+	stops    int           // how many signals in a row stopped the flow, at most mostStops
 	stopped  bool          // the last one did
 	over     time.Duration // when the next one may be
 	effect   time.Duration // how long the last one took to show
@@ -455,11 +455,13 @@ func (q *Queue[P]) signal(now time.Duration, flow int32) bool {
 	if now < s.over {
 		return false
 	}
-	if s.stops++; !s.stopped {
+	if s.stopped {
+		s.stops = min(s.stops+1, mostStops)
+	} else {
 		s.stops = 0
 	}
 	s.effect = 2 * (q.rtt + q.Wait(now))
-	s.over = now + s.effect<<min(s.stops, mostStops)
+	s.over = now + s.effect<<s.stops
 	s.stopped, s.wasEmpty = false, false
 	return true
 }
