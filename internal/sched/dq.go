@@ -40,8 +40,8 @@ const (
 // candidate is what dq needs of a path that it may use.
 type candidate struct {
 	path    int
-	perByte uint64 // as in virtual
-	delays  [classes]time.Duration
+	perByte uint64                 // as in virtual
+	delays  [classes]time.Duration // auto sets those of bulk flows
 }
 
 func newDQ(o Options) Scheduler { return makeDQ(o) }
@@ -73,7 +73,7 @@ func (d *dq) use(paths []Path, among Set) {
 		if d.addJitter {
 			delay = p.late()
 		}
-		d.candidates[d.count] = candidate{i, d.queues.queue[i].timePerByte(p.Rate), [classes]time.Duration{delay, delay, delay}}
+		d.candidates[d.count] = candidate{i, d.queues.queue[i].timePerByte(p.Rate), [classes]time.Duration{prompt: delay}}
 		d.count++
 	}
 }

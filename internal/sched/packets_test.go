@@ -196,24 +196,27 @@ func TestFormerHome(t *testing.T) {
 	paths := []Path{wire(30*unit.MbitPerSecond, 80*ms), wire(10*unit.MbitPerSecond, 10*ms)}
 	paths[0].Usable = false
 	a := scheduler(t, "auto", Options{Tie: Tie})
-	for _, tt := range []struct {
-		now  time.Duration
-		flow uint32
-		up   bool
-		want int
-	}{
-		{500 * ms, 1, false, 1}, {1500 * ms, 1, false, 1}, {1600 * ms, 1, true, 1}, {1700 * ms, 2, true, 0}, {2500 * ms, 1, true, 1},
-		{3600 * ms, 1, true, 0}, // after a pause
-		{4000 * ms, 3, false, 1}, {4100 * ms, 3, true, 1}, {5 * time.Second, 3, true, 1}, {6 * time.Second, 3, false, 1},
-		{7 * time.Second, 3, true, 1}, {8 * time.Second, 3, true, 1}, {9 * time.Second, 3, true, 1}, {10 * time.Second, 3, true, 1}, {11 * time.Second, 3, true, 1},
-		{12 * time.Second, 3, true, 1}, {13 * time.Second, 3, true, 1}, {14 * time.Second, 3, true, 1}, {15 * time.Second, 3, true, 1}, {16 * time.Second, 3, true, 1},
-		{17 * time.Second, 3, true, 0},
-	} {
-		paths[0].Usable = tt.up
-		if got := a.Next(paths, Segment{Now: tt.now, Size: 1000, Flow: tt.flow, Bulk: true}); got != One(tt.want) {
-			t.Errorf("at %v: flow %d on path %d, want %d", tt.now, tt.flow, got.First(), tt.want)
+	send := func(now time.Duration, flow uint32, up bool, want int) {
+		t.Helper()
+		paths[0].Usable = up
+		if got := a.Next(paths, Segment{Now: now, Size: 1000, Flow: flow, Bulk: true}); got != One(want) {
+			t.Errorf("at %v: flow %d on path %d, want %d", now, flow, got.First(), want)
 		}
 	}
+	send(500*ms, 1, false, 1)
+	send(1500*ms, 1, false, 1)
+	send(1600*ms, 1, true, 1)
+	send(1700*ms, 2, true, 0)
+	send(2500*ms, 1, true, 1)
+	send(3600*ms, 1, true, 0) // after a pause
+	send(4000*ms, 3, false, 1)
+	send(4100*ms, 3, true, 1)
+	send(5*time.Second, 3, true, 1)
+	send(6*time.Second, 3, false, 1)
+	for now := 7 * time.Second; now < 17*time.Second; now += time.Second {
+		send(now, 3, true, 1)
+	}
+	send(17*time.Second, 3, true, 0)
 	shared := 0
 	for i := range 200 {
 		now := 20*time.Second + time.Duration(i)*ms/10
