@@ -162,24 +162,18 @@ func SuperPackets(lan []string, path string, rate unit.Bandwidth) Finding {
 	return superPackets(lan, path, rate, link.Merging)
 }
 
-func superPackets(lan []string, path string, rate unit.Bandwidth, merging func(string) ([]string, error)) Finding {
+func superPackets(lan []string, path string, rate unit.Bandwidth, merging func([]string) ([]string, error)) Finding {
 	f := Finding{Check: "super-packets", State: OK, Meaning: "peers with mode plain: no interface of the LAN merges packets"}
 	busy := rate.TimeFor(plane.SuperPacket)
 	if busy <= plane.SuperPacketMost {
 		f.Meaning = fmt.Sprintf("peers with mode plain: path %s is busy with 64 kB for %v", path, busy.Round(time.Millisecond/10))
 		return f
 	}
-	var found []string
-	for _, name := range lan {
-		below, err := merging(name)
-		if err != nil {
-			f.unknown(err)
-			return f
-		}
-		found = append(found, below...)
+	found, err := merging(lan)
+	if err != nil {
+		f.unknown(err)
+		return f
 	}
-	slices.Sort(found)
-	found = slices.Compact(found) // of several VLANs
 	if len(found) > 0 {
 		f.State, f.Remedy = Limited, "ethtool -K "+strings.Join(found, " gro off; ethtool -K ")+" gro off"
 		f.Meaning = fmt.Sprintf("%s merges packets (GRO): to peers with mode plain they are sent as a whole, and path %s of %v is busy with 64 kB for %v",

@@ -43,8 +43,8 @@ func TestGatewayFindings(t *testing.T) {
 	mtus := func(err error, list ...net.Interface) Finding {
 		return tunnelMTU(func() ([]net.Interface, error) { return list, err })
 	}
-	merging := func(err error, names ...string) func(string) ([]string, error) {
-		return func(string) ([]string, error) { return names, err }
+	merging := func(err error, names ...string) func([]string) ([]string, error) {
+		return func([]string) ([]string, error) { return names, err }
 	}
 	chains := func(err error, list ...nft.Chain) func(nft.Packets) ([]nft.Chain, error) {
 		return func(nft.Packets) ([]nft.Chain, error) { return list, err }
@@ -84,7 +84,7 @@ func TestGatewayFindings(t *testing.T) {
 		"small MTU":                 {mtus(nil, net.Interface{Name: "wwan0", MTU: 1300, Flags: net.FlagUp}), Limited, "wwan0 has 1300, less than 1372", "ip link set wwan0 mtu 1372"},
 		"an interface that is down": {mtus(nil, net.Interface{Name: "wwan0", MTU: 1300}), OK, "whole", ""},
 		"super-packets":             {superPackets([]string{"eth0", "eth1"}, "dsl", 8*unit.MbitPerSecond, merging(nil, "eth1")), Limited, "eth1 merges packets (GRO): to peers with mode plain they are sent as a whole, and path dsl of 8Mbit/s is busy with 64 kB for 66ms", "ethtool -K eth1 gro off"},
-		"super-packets of ports":    {superPackets([]string{"br0", "br0.5"}, "dsl", 8*unit.MbitPerSecond, merging(nil, "eth1", "eth0")), Limited, "eth0, eth1 merges", "ethtool -K eth0 gro off; ethtool -K eth1 gro off"},
+		"super-packets of ports":    {superPackets([]string{"br0", "br0.5"}, "dsl", 8*unit.MbitPerSecond, merging(nil, "eth0", "eth1")), Limited, "eth0, eth1 merges", "ethtool -K eth0 gro off; ethtool -K eth1 gro off"},
 		"single packets":            {superPackets([]string{"eth0"}, "dsl", 8*unit.MbitPerSecond, merging(nil)), OK, "no interface of the LAN merges", ""},
 		"fast lines":                {superPackets([]string{"eth0"}, "fiber", 100*unit.MbitPerSecond, merging(nil, "eth0")), OK, "busy with 64 kB for 5.2ms", ""},
 		"no offloads to read":       {superPackets([]string{"eth0"}, "dsl", 8*unit.MbitPerSecond, merging(broken)), Unknown, "broken", ""},
@@ -167,26 +167,26 @@ func arrives(t *testing.T) bool {
 // is not.
 func TestMerges(t *testing.T) {
 	needRoot(t)
-	check := func(want State, prepare func() error) {
+	check := func(want State, remedy string, prepare func() error, lan ...string) {
 		t.Helper()
 		if err := isolated(func() error {
 			err := prepare()
-			if f := SuperPackets([]string{probe}, "dsl", unit.MbitPerSecond); f.State != want {
-				t.Errorf("%+v, want %s", f, want)
+			if f := SuperPackets(lan, "dsl", unit.MbitPerSecond); f.State != want || f.Remedy != remedy {
+				t.Errorf("%+v, want %s, %q", f, want, remedy)
 			}
 			return err
 		}); err != nil {
 			t.Error(err)
 		}
 	}
-	check(Limited, func() error {
+	check(Limited, "ethtool -K "+probe+" gro off", func() error {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = probe
 		return netlink.LinkAdd(&netlink.Tuntap{LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TAP})
-	})
-	check(OK, func() error { return errors.Join(pair(), link.Prepare(probe)) })
-	for _, want := range []State{OK, Limited} {
-		check(want, func() error {
+	}, probe)
+	check(OK, "", func() error { return errors.Join(pair(), link.Prepare(probe)) }, probe)
+	for want, remedy := range map[State]string{OK: "", Limited: "ethtool -K port gro off"} {
+		check(want, remedy, func() error {
 			attrs, upper, port := netlink.NewLinkAttrs(), netlink.NewLinkAttrs(), netlink.NewLinkAttrs()
 			attrs.Name, upper.Name, port.Name = "bridge", probe, "port"
 			err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs})
@@ -201,7 +201,7 @@ func TestMerges(t *testing.T) {
 				err = errors.Join(err, link.Prepare("port"))
 			}
 			return err
-		})
+		}, probe, "bridge")
 	}
 }
 

@@ -126,40 +126,44 @@ func (e ethtool) features() (*features, error) {
 	return f, e.ask("read features", f.state)
 }
 
-// Merging returns the interfaces that merge packets into super-packets (GRO) before the interface receives them:
-// the ports of a bridge or bond, and what is below a VLAN or MACVLAN, else the interface itself.
-func Merging(iface string) ([]string, error) {
+// Merging returns the interfaces that merge packets into super-packets (GRO) before those of a list receive them:
+// the ports of a bridge or bond, and what is below a VLAN or MACVLAN, else the interface itself. Each is named once.
+func Merging(list []string) ([]string, error) {
 	all, err := netlink.LinkList()
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
-	at := slices.IndexFunc(all, func(l netlink.Link) bool { return l.Attrs().Name == iface })
-	if at < 0 {
-		return nil, fmt.Errorf("read offloads of interface %q: %w", iface, unix.ENODEV)
+	var bottom []string
+	for _, name := range list {
+		at := slices.IndexFunc(all, func(l netlink.Link) bool { return l.Attrs().Name == name })
+		if at < 0 {
+			return nil, fmt.Errorf("read offloads of interface %q: %w", name, unix.ENODEV)
+		}
+		bottom = append(bottom, below(all, all[at])...)
 	}
+	slices.Sort(bottom)
 	var merging []string
-	for _, l := range below(all, all[at]) {
-		on, err := merges(l.Attrs().Name)
+	for _, name := range slices.Compact(bottom) {
+		on, err := merges(name)
 		if err != nil {
 			return nil, err
 		}
 		if on {
-			merging = append(merging, l.Attrs().Name)
+			merging = append(merging, name)
 		}
 	}
 	return merging, nil
 }
 
-// below returns the interfaces at the bottom of a stack.
-func below(all []netlink.Link, top netlink.Link) []netlink.Link {
-	var bottom []netlink.Link
+// below returns the names of the interfaces at the bottom of a stack.
+func below(all []netlink.Link, top netlink.Link) (bottom []string) {
 	for _, l := range all {
 		if l.Attrs().MasterIndex == top.Attrs().Index || isUpper(top) && l.Attrs().Index == top.Attrs().ParentIndex {
 			bottom = append(bottom, below(all, l)...)
 		}
 	}
 	if len(bottom) == 0 {
-		return []netlink.Link{top}
+		return []string{top.Attrs().Name}
 	}
 	return bottom
 }
