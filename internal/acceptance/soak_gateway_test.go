@@ -125,8 +125,12 @@ func TestSoakGateway(t *testing.T) {
 		if n := f.twice.Load(); n > 0 {
 			t.Errorf("%s: %d datagrams arrived twice", f.name, n)
 		}
-		if f.arrived.Load() < f.sent.Load()/10 { // few seeds leave a third: both gateways and the only path take turns
-			t.Errorf("%s: nearly all datagrams were lost: the soak shows nothing", f.name)
+		least := f.sent.Load() / 2
+		if f.onePath {
+			least /= 5 // few seeds leave a third: both gateways and the path take turns
+		}
+		if f.arrived.Load() < least {
+			t.Errorf("%s: too many datagrams were lost: the soak shows nothing", f.name)
 		}
 	}
 	t.Logf("%d downloads", g.downloads.Load())
@@ -196,12 +200,13 @@ func (g *gatewaySoak) leak(format string, args ...any) {
 // numberedFlow is datagrams from one host to another, one each 5 ms.
 type numberedFlow struct {
 	name                 string
+	onePath              bool
 	sent, arrived, twice atomic.Int64
 }
 
 func (g *gatewaySoak) flow(t *testing.T, ctx context.Context, traffic *sync.WaitGroup, port uint16, from, to string) {
 	t.Helper()
-	f := &numberedFlow{name: from + " to " + to}
+	f := &numberedFlow{name: from + " to " + to, onePath: to == "other"}
 	g.flows = append(g.flows, f)
 	prefix := map[string]int{"server": 1, "client": 2, "other": 3}[to]
 	address := netip.AddrPortFrom(netip.MustParseAddr(fmt.Sprintf("2001:db8:%d::1", prefix)), port)
