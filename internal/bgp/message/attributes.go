@@ -114,16 +114,16 @@ func (a *Attributes) LinkLocal() netip.Addr {
 // attributes are the path attributes on the wire.
 func (a *Attributes) attributes() string { return a.wire[1+a.wire[0]:] }
 
-// find returns the value of the attribute of this type, or false.
-func (a *Attributes) find(kind uint8) (string, bool) {
-	for rest := a.attributes(); len(rest) > 0; {
+// value returns the value of the attribute of this type, or "" if it is absent.
+func (a *Attributes) value(kind uint8) string {
+	for rest := a.attributes(); len(rest) > 0 && rest[1] <= kind; {
 		value, size := cutAttribute(rest)
-		if rest[1] >= kind {
-			return value, rest[1] == kind
+		if rest[1] == kind {
+			return value
 		}
 		rest = rest[size:]
 	}
-	return "", false
+	return ""
 }
 
 // cutAttribute returns the value and the whole size of the first attribute of a well-formed list.
@@ -134,11 +134,6 @@ func cutAttribute[T string | []byte](b T) (value T, size int) {
 	}
 	size = 3 + int(b[2])
 	return b[3:size], size
-}
-
-func (a *Attributes) value(kind uint8) string {
-	v, _ := a.find(kind)
-	return v
 }
 
 // Origin is the ORIGIN.
@@ -164,7 +159,7 @@ func (a *Attributes) Communities() Uint32s { return Uint32s(a.value(attrCommunit
 
 // OriginatorID is the ORIGINATOR_ID, invalid if absent.
 func (a *Attributes) OriginatorID() netip.Addr {
-	if v, ok := a.find(attrOriginatorID); ok {
+	if v := a.value(attrOriginatorID); v != "" {
 		return netip.AddrFrom4([4]byte([]byte(v)))
 	}
 	return netip.Addr{}

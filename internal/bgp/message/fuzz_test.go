@@ -58,6 +58,7 @@ func FuzzUpdate(f *testing.F) {
 			if again := in.Intern(a.Attributes.Fields()); again != a.Attributes {
 				t.Fatalf("%+v\nbecame %+v", a.Attributes.Fields(), again.Fields())
 			}
+			checkAccessors(t, a.Attributes)
 			for _, r := range a.NLRI {
 				checkKey(t, r.Key)
 				if sid, err := a.Attributes.Service().SID(r.Label); err == nil && (!sid.Is6() || sid.Is4In6() || !sid.IsGlobalUnicast() ||

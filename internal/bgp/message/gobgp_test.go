@@ -238,6 +238,10 @@ func compare(t *testing.T, fourOctet bool, b []byte) bool {
 	return true
 }
 
+// otherGoBGP has the types of transitive attributes that GoBGP decodes and this package passes on:
+// PMSI_TUNNEL, tunnel encapsulation, IPv6 extended communities, AIGP, BGP-LS.
+var otherGoBGP = map[uint8]bool{22: true, 23: true, 25: true, 26: true, 29: true}
+
 // randomFields returns attributes of which each is present or absent at random.
 func randomFields(t testing.TB, r *rand.Rand) Fields {
 	full := fullFields(t)
@@ -274,8 +278,10 @@ func randomFields(t testing.TB, r *rand.Rand) Fields {
 	if some() {
 		f.PrefixSID = full.PrefixSID
 	}
-	if some() {
-		f.UnknownTransitive = "\xe0\xf0\x02yz"
+	for kind := 1 + r.IntN(60); kind < len(attributes); kind += 1 + r.IntN(120) {
+		if attributes[kind].name == "" && !otherGoBGP[uint8(kind)] {
+			f.UnknownTransitive += unknownAttribute(uint8(kind), []byte("twelve bytes"[:r.IntN(13)]))
+		}
 	}
 	return f
 }
