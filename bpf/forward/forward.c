@@ -73,6 +73,7 @@ enum {
 	ICMPV6_ECHO = 128,
 	ICMPV6_ECHO_REPLY = 129,
 	ICMP_HEADER = 8,
+	ICMP_CHECK = 2,
 
 	/* How the kernel knows a packet's checksum (ip_summed of struct sk_buff). */
 	CHECKSUM_COMPLETE = 2,
@@ -644,14 +645,29 @@ static __always_inline int pull_headers(struct __sk_buff *skb, struct packet *p)
 	return addresses(skb, p);
 }
 
-/* Reads the rest of the headers. Returns why the packet has to be left to the kernel, else LEFTS. */
+/* Ends the frame of a packet where it does. */
+static __always_inline int trim_packet(struct __sk_buff *skb, const struct packet *p)
+{
+	const __u8 *h = (const __u8 *)(long)skb->data + LINK_HEADER;
+
+	if (h + IPV4_HEADER > (const __u8 *)(long)skb->data_end)
+		return -1;
+	return trim(skb, LINK_HEADER, ip_length(h, p->family == AF_INET6));
+}
+
+/* Reads the rest of the headers, and removes what follows the packet in its frame. Returns why the packet has to be left
+ * to the kernel, else LEFTS. */
 static __always_inline int read_headers(struct __sk_buff *skb, struct packet *p)
 {
-	const __u8 *h = (const __u8 *)(long)skb->data + LINK_HEADER, *end = (const __u8 *)(long)skb->data_end;
 	__u8 room[LONGEST_VIEW] __attribute__((aligned(8)));
+	const __u8 *h, *end;
 	__u32 offset;
 
 	p->flags = 0;
+	if (trim_packet(skb, p))
+		return LEFT_MALFORMED;
+	h = (const __u8 *)(long)skb->data + LINK_HEADER;
+	end = (const __u8 *)(long)skb->data_end;
 	if (p->family == AF_INET) {
 		__u16 field;
 
@@ -1034,20 +1050,24 @@ struct place {
 	__u32 flags;
 };
 
+/* Where a transport has a checksum that the addresses are part of, 0: it has none. */
+static __always_inline __u32 checksum_of(__u8 protocol)
+{
+	if (protocol == PROTO_TCP)
+		return 16;
+	if (protocol == PROTO_UDP)
+		return 6;
+	return protocol == PROTO_ICMPV6 ? ICMP_CHECK : 0;
+}
+
 /* The checksum of a packet's transport that the addresses are part of. */
 static __always_inline void set_checksum(struct place *at, const struct packet *p)
 {
 	at->family = p->family;
-	at->checksum = 0;
+	at->checksum = checksum_of(p->protocol);
 	at->flags = BPF_F_PSEUDO_HDR;
-	if (p->protocol == PROTO_TCP) {
-		at->checksum = 16;
-	} else if (p->protocol == PROTO_UDP) {
-		at->checksum = 6;
+	if (p->protocol == PROTO_UDP)
 		at->flags |= BPF_F_MARK_MANGLED_0;
-	} else if (p->protocol == PROTO_ICMPV6) {
-		at->checksum = 2;
-	}
 }
 
 /* Members of the kernel's structure that are read here. */
@@ -1395,6 +1415,7 @@ static __always_inline void read_segment(struct __sk_buff *skb, struct message *
 __attribute__((noinline)) int read_message(struct __sk_buff *skb, struct message *m)
 {
 	const __u8 *start = (const __u8 *)(long)skb->data, *h = start + LINK_HEADER, *end = (const __u8 *)(long)skb->data_end;
+	__u32 length, udp; /* of the message with its IP header, and without */
 
 	if (!m)
 		return 0;
@@ -1403,6 +1424,7 @@ __attribute__((noinline)) int read_message(struct __sk_buff *skb, struct message
 		if (h + OUTER_IPV4 > end || h[0] != 0x45 || h[9] != PROTO_UDP || number(h + 6) & IPV4_DF_MASK)
 			return 0;
 		m->outer_class = h[1];
+		length = ip_length(h, 0);
 		load_mapped(m->to, h + 16);
 		m->outer = OUTER_IPV4;
 		h += IPV4_HEADER;
@@ -1410,6 +1432,7 @@ __attribute__((noinline)) int read_message(struct __sk_buff *skb, struct message
 		if (h + OUTER_IPV6 > end || h[0] >> 4 != 6 || h[IPV6_NEXT] != PROTO_UDP)
 			return 0;
 		m->outer_class = number(h) >> 4 & 0xff;
+		length = ip_length(h, 1);
 		load_pair(m->to, h + IPV6_DESTINATION);
 		m->outer = OUTER_IPV6;
 		h += IPV6_HEADER;
@@ -1419,6 +1442,7 @@ __attribute__((noinline)) int read_message(struct __sk_buff *skb, struct message
 	if (h[UDP_HEADER] != OPEN)
 		return 0;
 	m->port = number(h + 2);
+	udp = number(h + 4);
 	h += UDP_HEADER;
 	__builtin_memcpy(&m->header, h, sizeof(m->header));
 	m->header.cookie = ntohll(m->header.cookie);
@@ -1430,7 +1454,7 @@ __attribute__((noinline)) int read_message(struct __sk_buff *skb, struct message
 		m->family = AF_INET;
 		m->class = h[1];
 		load_mapped(m->from, h + 12);
-		m->inner = number(h + 2);
+		m->inner = ip_length(h, 0);
 		m->headers = IPV4_HEADER;
 		if (m->header.size && h[9] == PROTO_TCP)
 			read_segment(skb, m);
@@ -1438,15 +1462,16 @@ __attribute__((noinline)) int read_message(struct __sk_buff *skb, struct message
 		m->family = AF_INET6;
 		m->class = number(h) >> 4 & 0xff;
 		load_pair(m->from, h + IPV6_SOURCE);
-		m->inner = number(h + 4) + IPV6_HEADER;
+		m->inner = ip_length(h, 1);
 		m->headers = IPV6_HEADER;
 		if (m->header.size && h[IPV6_NEXT] == PROTO_TCP)
 			read_segment(skb, m);
 	} else {
 		return 1;
 	}
-	/* The length of a super-packet is that of all segments, which may be more than the field holds. */
-	if (!skb->gso_size && m->inner + m->outer + LINK_HEADER != skb->len)
+	/* The packet is in the payload of UDP, that is in the message, and that in the frame, each of which may be longer. The
+	 * length of a super-packet is that of all segments, which may be more than the field holds. */
+	if (!skb->gso_size && (OVER_UDP + m->inner > udp || m->outer - OVER_UDP + udp > length || LINK_HEADER + length > skb->len))
 		m->inner = 0;
 	return 1;
 }
@@ -1530,6 +1555,8 @@ int join(struct __sk_buff *skb)
 		return refuse(REFUSED_MALFORMED);
 	if (owner_of(set, m.from, m.family) != r->peer + 1)
 		return refuse(REFUSED_SOURCE);
+	if (trim(skb, LINK_HEADER + m.outer, m.inner))
+		return refuse(REFUSED_MALFORMED);
 	m.headers += LINK_HEADER + m.outer;
 	if (skb->gso_size && skb->len > m.headers)
 		segments = segments_of(skb, skb->len - m.headers);
@@ -1569,6 +1596,7 @@ struct quoted {
 	struct session_key key;
 	__u8 source[16];
 	__u32 address, check; /* offsets of the source and of the header's checksum in the error */
+	__u32 transport;      /* the same of the checksum of TCP, UDP or ICMPv6; 0: there is none, or it is not quoted */
 };
 
 /*
@@ -1577,7 +1605,7 @@ struct quoted {
  */
 __attribute__((noinline)) int read_quoted(struct __sk_buff *skb, const struct packet *p, struct quoted *q)
 {
-	__u32 at;
+	__u32 at, checksum;
 	__u8 h[IPV6_HEADER + ICMP_HEADER], type;
 
 	if (!p || !q || p->fragment || !is_plain(p) || bpf_skb_load_bytes(skb, p->transport, &type, sizeof(type)))
@@ -1606,6 +1634,12 @@ __attribute__((noinline)) int read_quoted(struct __sk_buff *skb, const struct pa
 		q->address = at + IPV6_SOURCE;
 		at = IPV6_HEADER;
 	}
+	checksum = at + checksum_of(q->key.protocol);
+	q->transport = p->transport + ICMP_HEADER + checksum;
+	checksum += sizeof(__u16);
+	/* Routers need not quote as much. */
+	if (!checksum_of(q->key.protocol) || ip_length(h, p->family == AF_INET6) < checksum || skb->len < q->transport + sizeof(__u16))
+		q->transport = 0;
 	if (q->key.protocol == PROTO_TCP || q->key.protocol == PROTO_UDP) {
 		q->key.source_port = number(h + at);
 		q->key.destination_port = number(h + at + 2);
@@ -1618,6 +1652,26 @@ __attribute__((noinline)) int read_quoted(struct __sk_buff *skb, const struct pa
 	return 1;
 }
 
+/* Changes the checksum of the transport in an ICMP error by that of an address (RFC 5508, REQ-4), and that of the error by it. */
+static __always_inline int restore_quoted(struct __sk_buff *skb, const struct packet *p, const struct quoted *q, __u16 by)
+{
+	int udp = q->key.protocol == PROTO_UDP;
+	__u16 check, now;
+
+	if (!q->transport)
+		return 0;
+	if (bpf_skb_load_bytes(skb, q->transport, &check, sizeof(check)))
+		return -1;
+	/* UDP without a checksum. */
+	if (udp && !check)
+		return 0;
+	now = ~add_sum(~check, by);
+	if (udp && !now)
+		now = 0xffff;
+	return bpf_skb_store_bytes(skb, q->transport, &now, sizeof(now), 0) ||
+	       bpf_l4_csum_replace(skb, p->transport + ICMP_CHECK, check, now, sizeof(now));
+}
+
 /*
  * Sends an ICMP error about a packet of a session to the host that has sent the packet. Global for the
  * same reason.
@@ -1628,6 +1682,7 @@ __attribute__((noinline)) int restore_error(struct __sk_buff *skb, const struct 
 	struct place at = {};
 	const struct setup *set = read_setup();
 	const struct session *s;
+	__u16 by;
 
 	if (!p || !set || !read_quoted(skb, p, &q))
 		return TC_NEXT;
@@ -1637,23 +1692,25 @@ __attribute__((noinline)) int restore_error(struct __sk_buff *skb, const struct 
 	s = session_with(set, &q.key);
 	if (!s)
 		return TC_NEXT;
+	by = difference((const __u32 *)p->destination, (const __u32 *)s->source, p->family);
+	if (restore_quoted(skb, p, &q, by))
+		return TC_DROP;
 	at.family = p->family;
 	if (p->family == AF_INET) {
 		__u16 check;
 
-		/* The quoted header sums to the same as before, and so does the error. */
+		/* The quoted header sums to the same as before. */
 		if (bpf_skb_load_bytes(skb, q.check, &check, sizeof(check)))
 			return TC_DROP;
-		check = ~add_sum(~check, difference((const __u32 *)p->destination, (const __u32 *)s->source, AF_INET));
+		check = ~add_sum(~check, by);
 		if (bpf_skb_store_bytes(skb, q.check, &check, sizeof(check), 0) || bpf_skb_store_bytes(skb, q.address, s->source + 12, 4, 0))
 			return TC_DROP;
 		at.address = LINK_HEADER + 16;
 		return set_address(skb, &at, p->destination, s->source) ? TC_DROP : deliver(skb);
 	}
-	at.checksum = 2;
+	at.checksum = ICMP_CHECK;
 	if (bpf_skb_store_bytes(skb, q.address, s->source, sizeof(s->source), 0) ||
-	    bpf_l4_csum_replace(skb, p->transport + at.checksum, 0,
-				difference((const __u32 *)p->destination, (const __u32 *)s->source, AF_INET6), 0))
+	    bpf_l4_csum_replace(skb, p->transport + at.checksum, 0, by, 0))
 		return TC_DROP;
 	at.address = LINK_HEADER + IPV6_DESTINATION;
 	at.flags = BPF_F_PSEUDO_HDR;
@@ -1699,7 +1756,7 @@ int restore(struct __sk_buff *skb)
 		return why == LEFTS ? restore_error(skb, &p) : TC_NEXT;
 	owner = owner_of(set, p.destination, p.family);
 	if (why != LEFTS)
-		return owner ? TC_NEXT : refuse(REFUSED_SESSION);
+		return owner ? TC_NEXT : refuse(why == LEFT_MALFORMED ? REFUSED_MALFORMED : REFUSED_SESSION);
 	if (owner)
 		return is_icmp(&p) ? restore_error(skb, &p) : TC_NEXT;
 	count_packet(skb, origin, p.headers);

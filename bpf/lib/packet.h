@@ -5,7 +5,7 @@
  * Supports Ethernet with up to two VLAN tags, IPv6 and IPv4, and one level of
  * IPv6 encapsulation (RFC 8986, H.Encaps and H.Encaps.Red) with any extension headers, a segment
  * routing header (RFC 8754) among them. Packets are untrusted: every length is checked and every
- * loop is bounded. The packet is only read.
+ * loop is bounded. The packet is only read, but by trim and is_for_host, which do what the kernel does next.
  *
  * It has no maps. Its Go reference for tests is in internal/bpf/flowcount.
  */
@@ -75,8 +75,10 @@ enum {
 	VLAN_ID = 0xfff, /* of a tag; 0: it has a priority only */
 	IPV4_HEADER = 20,
 	IPV4_DF_MASK = 0x3fff, /* of the fragment field: more fragments, and the offset */
+	IPV4_LENGTH = 2,
 	IPV4_TTL = 8,
 	IPV6_HEADER = 40,
+	IPV6_LENGTH = 4, /* of what follows the header */
 	IPV6_NEXT = 6,
 	IPV6_HOP_LIMIT = 7,
 	IPV6_SOURCE = 8,
@@ -221,6 +223,28 @@ static __always_inline int is_for_host(struct __sk_buff *skb)
 	if (skb->pkt_type != PACKET_HOST)
 		return 0;
 	return likely(!skb->vlan_present) || (!(skb->vlan_tci & VLAN_ID) && !bpf_skb_vlan_pop(skb));
+}
+
+/* The length of an IP packet by its header at h, 0 if it does not hold the header. */
+static __always_inline __u32 ip_length(const __u8 *h, int ipv6)
+{
+	__u32 length = number(h + (ipv6 ? IPV6_LENGTH : IPV4_LENGTH));
+
+	if (ipv6)
+		return length + IPV6_HEADER;
+	return length < IPV4_HEADER ? 0 : length;
+}
+
+/*
+ * Ends a frame where its IP packet of a length does, which begins at an offset, as ip_rcv and ip6_rcv do: Ethernet pads frames to
+ * 60 bytes, and switches and drivers leave trailers. Returns nonzero if the packet does not end within the frame. The length of a
+ * super-packet is that of all segments, which may be more than the field holds. Pointers into the packet are invalid afterwards.
+ */
+static __always_inline int trim(struct __sk_buff *skb, __u32 offset, __u32 length)
+{
+	if (likely(offset + length == skb->len) || skb->gso_size)
+		return 0;
+	return !length || offset + length > skb->len ? -1 : bpf_skb_change_tail(skb, offset + length, 0);
 }
 
 /* Into how many segments a super-packet with a payload is divided. */

@@ -71,6 +71,7 @@ struct {
 struct outer {
 	__u8 destination[16] __attribute__((aligned(8)));
 	struct hop_key key;
+	__u32 length;  /* with them, by the first */
 	__u32 headers; /* before the message in it */
 	__u8 hops;
 	__u8 open; /* it is one that can be relayed */
@@ -95,6 +96,7 @@ static __always_inline int read_outer(struct __sk_buff *skb, struct outer *o)
 		map_address(o->key.source, h + 12);
 		map_address(o->destination, h + 16);
 		o->hops = h[IPV4_TTL];
+		o->length = ip_length(h, 0);
 		h += IPV4_HEADER;
 		o->headers = ETHERNET_HEADER + IPV4_HEADER + UDP_HEADER;
 	} else if (skb->protocol == htons(ETHERTYPE_IPV6)) {
@@ -103,6 +105,7 @@ static __always_inline int read_outer(struct __sk_buff *skb, struct outer *o)
 		copy(o->key.source, h + IPV6_SOURCE, 16);
 		copy(o->destination, h + IPV6_DESTINATION, 16);
 		o->hops = h[IPV6_HOP_LIMIT];
+		o->length = ip_length(h, 1);
 		h += IPV6_HEADER;
 		o->headers = ETHERNET_HEADER + IPV6_HEADER + UDP_HEADER;
 	} else {
@@ -110,7 +113,7 @@ static __always_inline int read_outer(struct __sk_buff *skb, struct outer *o)
 	}
 	o->key.source_port = *(const __u16 *)h;
 	o->key.destination_port = *(const __u16 *)(h + 2);
-	o->open = is_open(h, end);
+	o->open = is_open(h, end) && (skb->gso_size || ETHERNET_HEADER + o->length >= o->headers - UDP_HEADER + SHORTEST);
 	return 1;
 }
 
@@ -180,7 +183,7 @@ static __always_inline int rewrite_ipv6(struct __sk_buff *skb, const struct hop 
 SEC("tc")
 int relay(struct __sk_buff *skb)
 {
-	__u32 linear = ETHERNET_HEADER + IPV6_HEADER + SHORTEST, segments = 1, size = skb->len - ETHERNET_HEADER;
+	__u32 linear = ETHERNET_HEADER + IPV6_HEADER + SHORTEST, segments = 1, size;
 	struct outer o = {};
 	struct hop_state *state;
 	const struct hop *hop;
@@ -199,6 +202,11 @@ int relay(struct __sk_buff *skb)
 	state = bpf_map_lookup_elem(&states, &hop->state);
 	if (!state)
 		return TC_NEXT;
+	if (trim(skb, ETHERNET_HEADER, o.length)) {
+		__sync_fetch_and_add(&state->dropped, 1);
+		return TC_DROP;
+	}
+	size = skb->len - ETHERNET_HEADER;
 	if (o.open && skb->gso_size) {
 		__u32 headers = headers_of(skb, &o);
 

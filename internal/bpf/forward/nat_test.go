@@ -301,7 +301,7 @@ func TestNATErrors(t *testing.T) {
 		"IPv6": {from6, to6, local6.Addr(), netip.MustParseAddr("2001:db8:ffff::1"), []byte{1, 2, 3, 4}, 128},
 	} {
 		s := newSites(t, tt.local)
-		for _, protocol := range []uint8{6, 17, 1} {
+		for i, protocol := range []uint8{6, 17, 1, 17} {
 			m := message{Packet: plane.Packet{Src: tt.from, Dst: tt.to, Protocol: protocol, SrcPort: 1000, DstPort: 2000}, hops: 9, payload: 30}
 			f := tunnel.Flow{Protocol: protocol, Source: netip.AddrPortFrom(tt.from, 1000), Destination: netip.AddrPortFrom(tt.to, 2000)}
 			if protocol == 1 {
@@ -311,8 +311,13 @@ func TestNATErrors(t *testing.T) {
 				}
 				f.Source, f.Destination = netip.AddrPortFrom(tt.from, 0), netip.AddrPortFrom(tt.to, uint16(tt.echo))
 			}
+			// The last is UDP without a checksum, which IPv4 has.
+			sum := setChecksum
+			if i == 3 {
+				sum = func([]byte) {}
+			}
 			frame := m.frame()
-			setChecksum(frame)
+			sum(frame)
 			if err := s.near.SetSession(This, f, true); err != nil {
 				t.Fatal(err)
 			}
@@ -322,14 +327,16 @@ func TestNATErrors(t *testing.T) {
 			}
 			m.hops--
 			sent := m.frame()
-			setChecksum(sent)
-			for _, kind := range tt.kinds {
-				got, back := s.near.restored(t, icmpError(tt.router, out, kind))
-				want := icmpError(tt.router, sent, kind)
-				// The checksum of the quoted transport stays: routers need not quote as much.
-				at := len(want) - min(len(sent)-14, 100)
-				clearTransport(back, at, f.Protocol)
-				clearTransport(want, at, f.Protocol)
+			sum(sent)
+			for n, kind := range tt.kinds {
+				// Routers quote 8 bytes of the transport at least (RFC 792), or as much as fits.
+				header := 14 + 20
+				if tt.from.Is6() {
+					header = 14 + 40
+				}
+				quote := []int{header + 8, header + 16, header + 18, len(out)}[(n+i)%4]
+				got, back := s.near.restored(t, icmpError(tt.router, out[:quote], kind))
+				want := icmpError(tt.router, sent[:quote], kind)
 				if got != next || !bytes.Equal(back, want) {
 					t.Errorf("%s, protocol %d, type %d: verdict %d\n%x, want\n%x", name, protocol, kind, int32(got), back, want)
 				}
@@ -351,21 +358,4 @@ func TestNATErrors(t *testing.T) {
 			}
 		}
 	}
-}
-
-// clearTransport clears the checksums of an ICMP error and of the transport that it quotes at an offset, after that
-// of the error has been verified.
-func clearTransport(frame []byte, at int, protocol uint8) {
-	checked := bytes.Clone(frame)
-	if setChecksum(checked); !bytes.Equal(checked, frame) {
-		frame[0] = 0xff // unlike any other
-	}
-	header := 20
-	if frame[12] != 8 {
-		header = 40
-	}
-	field := at + header + map[uint8]int{6: 16, 17: 6, 1: 2, 58: 2}[protocol]
-	frame[field], frame[field+1] = 0, 0
-	icmp := 14 + header + 2
-	frame[icmp], frame[icmp+1] = 0, 0
 }

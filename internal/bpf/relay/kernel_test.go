@@ -462,7 +462,7 @@ func TestPriorityTags(t *testing.T) {
 					return err
 				}
 				defer unix.Close(fd)
-				tagged := slices.Insert(frame, 12, 0x81, 0, byte(tag>>8), byte(tag))
+				tagged := append(slices.Insert(frame, 12, 0x81, 0, byte(tag>>8), byte(tag)), 1, 2, 3) // with a trailer
 				return unix.Sendto(fd, tagged, 0, &unix.SockaddrLinklayer{Ifindex: near.Index})
 			})
 		}
