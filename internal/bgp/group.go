@@ -51,6 +51,9 @@ type openGroup struct {
 	Group
 	members map[netip.Addr]*neighbor
 	full    bool // which was logged
+	// refused counts neighbors that could not be added since that was last logged.
+	refused int
+	logged  time.Time
 }
 
 // AddGroup accepts the neighbors of a group from now on.
@@ -192,7 +195,8 @@ func (s *Speaker) join(g *openGroup, remote netip.Addr) *session.Session {
 		return n.session
 	}
 	if len(g.members) >= g.Limit && !s.evict(g) {
-		if !g.full {
+		if !g.full && time.Since(g.logged) >= faultPause {
+			g.logged = time.Now()
 			s.log.Warn("group is full, connections are rejected", "group", g.Name, "limit", g.Limit, "from", remote)
 		}
 		g.full = true
@@ -201,7 +205,10 @@ func (s *Speaker) join(g *openGroup, remote netip.Addr) *session.Session {
 	g.full = false
 	conf := g.member(remote)
 	if err := s.addNeighbor(conf, g.Name); err != nil {
-		s.log.Warn("neighbor of group rejected", "group", g.Name, "from", remote, "err", err)
+		if g.refused++; time.Since(g.logged) >= faultPause {
+			s.log.Warn("neighbor of group rejected", "group", g.Name, "from", remote, "err", err, "times", g.refused)
+			g.refused, g.logged = 0, time.Now()
+		}
 		return nil
 	}
 	s.mu.Lock()

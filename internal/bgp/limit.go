@@ -16,7 +16,9 @@ const refreshPause = 5 * time.Second
 
 // limit is the state of a neighbor's limit of prefixes, guarded by the speaker's mu.
 type limit struct {
-	exceeded message.FamilySet // which was logged
+	exceeded message.FamilySet
+	crossed  int // how often since that was last logged
+	logged   time.Time
 	// discarded are the families with routes that were not accepted into the table.
 	discarded message.FamilySet
 	count     uint64 // of discarded routes
@@ -57,7 +59,11 @@ func (n *neighbor) checkLimit() {
 		beyond := most > 0 && (count > most || count == most && n.limit.discarded.Has(f))
 		if beyond && !n.limit.exceeded.Has(f) {
 			n.limit.exceeded |= family
-			n.log.Warn("neighbor exceeds max_prefixes", "neighbor", n.conf.Name, "family", f, "limit", most, "action", cmp.Or(conf.Action, LimitWarn))
+			n.limit.crossed++
+			if now := time.Now(); now.Sub(n.limit.logged) >= faultPause {
+				n.log.Warn("neighbor exceeds max_prefixes", "neighbor", n.conf.Name, "family", f, "limit", most, "action", cmp.Or(conf.Action, LimitWarn), "times", n.limit.crossed)
+				n.limit.crossed, n.limit.logged = 0, now
+			}
 			if conf.Action == LimitDown {
 				n.hold(f, most)
 			}

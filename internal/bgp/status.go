@@ -1,7 +1,6 @@
 package bgp
 
 import (
-	"log/slog"
 	"strings"
 	"time"
 
@@ -76,18 +75,6 @@ func (s *Speaker) Sessions() []SessionStatus {
 		}
 	}
 	return all
-}
-
-// LogSessions logs each session that went up or down.
-func LogSessions(log *slog.Logger, events []Event) {
-	for _, e := range events {
-		switch s, ok := e.(Session); {
-		case ok && s.Up:
-			log.Info("bgp session up", "neighbor", s.Neighbor)
-		case ok:
-			log.Warn("bgp session down", "neighbor", s.Neighbor, "reason", s.Reason)
-		}
-	}
 }
 
 // faultNames are the names of the actions in /status.

@@ -156,7 +156,6 @@ func (d *Daemon) track(events []bgp.Event) (changed bool) {
 			d.up[s.Neighbor] = s.Up
 		}
 	}
-	bgp.LogSessions(d.options.Log, events)
 	return changed
 }
 

@@ -69,11 +69,10 @@ func (r *Reflector) Run(ctx context.Context) (err error) {
 		select {
 		case <-ctx.Done():
 			return nil
-		case events, ok := <-r.speaker.Events():
+		case _, ok := <-r.speaker.Events():
 			if !ok {
 				return errors.New("bgp speaker stopped by itself")
 			}
-			bgp.LogSessions(r.log, events)
 		}
 	}
 }

@@ -28,11 +28,6 @@ const (
 	// minDialTimeout and maxDialTimeout limit an attempt to connect, which otherwise has
 	// Config.ConnectRetry.
 	minDialTimeout, maxDialTimeout = 2 * time.Second, 10 * time.Second
-	// stableAfter is the age at which a session is no flap.
-	stableAfter = 10 * time.Second
-	// firstDelay is the delay of the connection after the second of several flaps. It doubles
-	// with each one, up to Config.ConnectRetry.
-	firstDelay = time.Second
 	// diagnosePause is the interval at which findings are logged while the session is not up.
 	diagnosePause = time.Second
 	// redialAge is the age of an attempt to connect that Session.Connect replaces: its next SYN
@@ -53,7 +48,8 @@ type fsm struct {
 	*Session
 	stopped, disabled bool
 	// dialing is the attempt to connect, in and out the connections that are being opened, up is
-	// that of the established session, and pending a connection that arrived while it was up.
+	// that of the established session, and pending a connection that arrived while it was up or
+	// while the session was held down.
 	dialing      *attempt
 	in, out, up  *conn
 	pending      net.Conn
@@ -63,8 +59,8 @@ type fsm struct {
 	eager     time.Time // until then, Connect or Enable has been called recently
 	attempts  int       // to connect since then
 	timeouts  int       // of OPEN since the session was last up
-	flaps     int       // in a row
 	upSince   time.Time
+	damping   damping
 	diagnosed time.Time
 	dropped   signatureErrors // at diagnosed
 }
@@ -125,9 +121,16 @@ func (f *fsm) proceed(now time.Time) (next time.Time) {
 		}
 		return false
 	}
-	if f.pending != nil && !wait(f.pendingUntil) {
-		f.refuse(f.pending, cease(message.SubcodeCollision))
+	if c := f.pending; c != nil && !wait(f.pendingUntil) {
 		f.pending = nil
+		if f.up != nil {
+			f.refuse(c, cease(message.SubcodeCollision))
+		} else {
+			f.accept(c)
+		}
+	}
+	if f.up != nil && f.damping.hidden && !wait(f.upSince.Add(stableAfter)) {
+		f.damping.stable(f.conf.Log)
 	}
 	for _, c := range []*conn{f.in, f.out} {
 		// The preferred connection is silent.
@@ -138,7 +141,7 @@ func (f *fsm) proceed(now time.Time) (next time.Time) {
 	if f.up != nil || f.disabled {
 		return next
 	}
-	if !f.conf.Passive && f.dialing == nil && f.out == nil && !(f.in != nil && (f.in.opened || wait(f.in.began.Add(collisionTimeout)))) && !wait(f.nextDial) {
+	if !f.conf.Passive && f.dialing == nil && f.out == nil && !(f.in != nil && (f.in.opened || wait(f.in.began.Add(collisionTimeout)))) && !wait(later(f.nextDial, f.damping.until)) {
 		f.connect(now)
 	}
 	if diagnose := f.diagnosed.Add(diagnosePause); !wait(diagnose) {
@@ -174,7 +177,7 @@ func (f *fsm) publish() {
 		s = StateConnect
 	}
 	f.mu.Lock()
-	f.history.state = s
+	f.history.state, f.history.inRow, f.history.heldUntil = s, f.damping.inRow, f.damping.until
 	f.mu.Unlock()
 }
 
@@ -244,6 +247,13 @@ func (f *fsm) accept(c net.Conn) {
 		if err := f.up.sendKeepalive(); err != nil {
 			f.lost(f.up, err)
 		}
+	case time.Until(f.damping.until) > heldMost:
+		f.refuse(c, cease(message.SubcodeRejected))
+	case time.Until(f.damping.until) > 0:
+		if f.pending != nil { // the neighbor has abandoned it
+			_ = f.pending.Close()
+		}
+		f.pending, f.pendingUntil = c, f.damping.until
 	default:
 		if f.in != nil { // the neighbor has abandoned it
 			f.drop(f.in, message.Notification{})
@@ -339,7 +349,7 @@ func (f *fsm) confirmed(c *conn) {
 	c.written = make(chan struct{})
 	f.mu.Lock()
 	h := &f.history
-	h.state, h.changed, h.opening, h.logged = StateEstablished, now, finding{}, ""
+	h.state, h.changed, h.opening, h.logged.text, h.failures = StateEstablished, now, finding{}, "", 0
 	f.current = c
 	f.mu.Unlock()
 	if e.HoldTime > 0 {
@@ -347,6 +357,7 @@ func (f *fsm) confirmed(c *conn) {
 		c.keepalive = time.AfterFunc(jitter(e.HoldTime/3), c.sendKeepalives)
 		c.deadlines.Unlock()
 	}
+	f.damping.up(f.conf.Log)
 	f.handler.Up(e)
 	go c.transmit()
 	f.Wake()
@@ -396,8 +407,11 @@ func (f *fsm) lost(c *conn, err error) {
 	other := f.other(c)
 	f.drop(c, n)
 	if note.Code != message.CodeCease || note.Subcode != message.SubcodeCollision {
-		if errors.Is(err, os.ErrDeadlineExceeded) {
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
 			f.timeouts++
+		case !c.outgoing && other == nil:
+			f.damping.refused(f.conf, time.Now())
 		}
 		f.found(f.conf.openFinding(err))
 	}
@@ -444,23 +458,9 @@ func (f *fsm) endSession(n message.Notification, r Reason) {
 	h.flaps++
 	f.current = nil
 	f.mu.Unlock()
-	if note := r.Sent; note.Code != 0 && !r.Local {
-		f.conf.Log.Info("bgp NOTIFICATION sent: " + note.String())
-	}
-	if note := r.Received; note.Code != 0 {
-		f.conf.Log.Info("bgp " + received{note}.Error())
-	}
+	f.damping.down(f.conf, r, now, now.Sub(f.upSince))
 	f.handler.Down(r)
 	f.nextDial = now
-	switch {
-	case r.Local || now.Sub(f.upSince) >= stableAfter:
-		f.flaps = 0
-	default:
-		if f.flaps > 0 {
-			f.nextDial = now.Add(min(firstDelay<<min(f.flaps-1, 16), f.conf.ConnectRetry))
-		}
-		f.flaps++
-	}
 	if c := f.pending; c != nil {
 		f.pending = nil
 		f.accept(c)
@@ -504,6 +504,8 @@ func (f *fsm) hurry() {
 		f.cancelAttempt()
 	}
 	f.nextDial = time.Now()
+	f.damping.until = time.Time{}
+	f.pendingUntil = f.nextDial
 	f.eager, f.attempts = f.nextDial.Add(eagerTime), 0
 }
 

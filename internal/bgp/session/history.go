@@ -96,8 +96,12 @@ type history struct {
 	sent     message.Notification
 	received message.Notification
 	// opening is why no session is established, and logged the finding that was last logged.
-	opening finding
-	logged  string
+	// failures counts those since then.
+	opening, logged finding
+	failures        int
+	// inRow is the number of flaps in a row, and heldUntil when the next session may be opened.
+	inRow     int
+	heldUntil time.Time
 }
 
 // rank orders findings by precision: the content of a message is more precise than a connection
@@ -132,31 +136,38 @@ func (s *Session) found(r rank, text string) {
 	f := finding{r, text, time.Now()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h := &s.history; h.state != StateEstablished && f.supersedes(h.opening) {
-		h.opening = f
+	if h := &s.history; h.state != StateEstablished {
+		h.failures++
+		if f.supersedes(h.opening) {
+			h.opening = f
+		}
 	}
 }
 
-// report logs why the session is not established, unless that was logged already. It is called
-// periodically, not for each failure: one of two colliding connections fails too, although the
-// session is established a moment later.
+// report logs why the session is not established: a reason that is new, or more precise than the one
+// before, and once in flapPause that the neighbor still refuses the session. It is called periodically, not
+// for each failure: one of two colliding connections fails too, although the session is established
+// a moment later.
 func (s *Session) report(now time.Time) {
 	s.mu.Lock()
 	h := &s.history
-	text := h.opening.text
-	news := text != h.logged && now.Sub(h.opening.at) < findingLife
+	text, failures := h.opening.text, h.failures
+	recent := text != "" && now.Sub(h.opening.at) < findingLife
+	due := now.Sub(h.logged.at) >= flapPause
+	news := recent && (text != h.logged.text && (due || h.opening.rank > h.logged.rank) || due && h.opening.rank >= closed)
 	if news {
-		h.logged = text
+		h.logged = finding{h.opening.rank, text, now}
+		h.failures = 0
 	}
 	s.mu.Unlock()
 	if news {
-		s.conf.Log.Info("bgp session does not open", "reason", text)
+		s.conf.Log.Info("bgp session does not open", "reason", text, "attempts", failures)
 	}
 }
 
 // refused records that a connection of the neighbor was not accepted.
 func (s *Session) refused(remote netip.AddrPort, err error) {
-	s.found(connecting, fmt.Sprintf("connection from %s refused: %s", remote, err))
+	s.found(connecting, fmt.Sprintf("connection from %s refused: %s", remote.Addr(), err))
 }
 
 // received is the error of a connection on which the neighbor sent a NOTIFICATION.
