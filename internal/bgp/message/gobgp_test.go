@@ -36,9 +36,13 @@ func render(u *Update) text {
 		}
 		for rest := f.UnknownTransitive; rest != ""; {
 			value, size := cutAttribute(rest)
-			other = append(other, fmt.Sprintf("%03d:%x", rest[1], value))
+			if !otherGoBGP[rest[1]] {
+				other = append(other, fmt.Sprintf("%03d:%x", rest[1], value))
+			}
 			rest = rest[size:]
 		}
+		// GoBGP does not encode all others as it decoded them.
+		f.Extended = slices.DeleteFunc(f.Extended, func(c uint64) bool { return !comparableExtended(gobgp.ExtendedCommunityAttrSubType(c >> 48)) })
 		var path []string
 		for kind, asns := range f.ASPath.segments() {
 			path = append(path, fmt.Sprint(kind, asns.Slice()))
@@ -103,11 +107,11 @@ func renderGoBGP(u *gobgp.BGPUpdate) (text, bool) {
 			}
 		case *gobgp.PathAttributeExtendedCommunities:
 			for _, c := range a.Value {
-				// GoBGP does not encode all others as it decoded them.
-				_, subtype := c.GetTypes()
+				if _, subtype := c.GetTypes(); !comparableExtended(subtype) {
+					continue
+				}
 				b, err := c.Serialize()
-				known = known && err == nil && len(b) == 8 && (subtype == gobgp.EC_SUBTYPE_ROUTE_TARGET || subtype == gobgp.EC_SUBTYPE_ROUTE_ORIGIN)
-				if known {
+				if known = known && err == nil && len(b) == 8; known {
 					extended = append(extended, binary.BigEndian.Uint64(b))
 				}
 			}
@@ -129,7 +133,7 @@ func renderGoBGP(u *gobgp.BGPUpdate) (text, bool) {
 				other = append(other, fmt.Sprintf("%03d:%x", a.Type, a.Value))
 			}
 		default:
-			known = false
+			known = known && otherGoBGP[uint8(a.GetType())]
 		}
 	}
 	slices.Sort(other)
@@ -149,6 +153,12 @@ func renderGoBGP(u *gobgp.BGPUpdate) (text, bool) {
 		ipv4 = append(ipv4, fmt.Sprintln(n.NLRI.(*gobgp.IPAddrPrefix).Prefix.Masked().String(), classic, netip.Addr{}, attrs, ""))
 	}
 	return slices.Concat(withdrawn, reach, ipv4), known
+}
+
+// comparableExtended reports whether GoBGP encodes extended communities of this subtype as it decoded
+// them.
+func comparableExtended(subtype gobgp.ExtendedCommunityAttrSubType) bool {
+	return subtype == gobgp.EC_SUBTYPE_ROUTE_TARGET || subtype == gobgp.EC_SUBTYPE_ROUTE_ORIGIN
 }
 
 func keyOfGoBGP(nlri gobgp.NLRI) (key string, label uint32, ok bool) {
