@@ -146,6 +146,7 @@ var layerOf = map[string]layer{
 	"internal/seccomp/seccomptest":   fakes,
 	"internal/scenario/scenariotest": fakes,
 	"internal/lab/labtest":           labFakes,
+	"internal/accessor":              fakes,
 	"internal/iproute":               fakes,
 	"internal/programs":              fakes,
 	"internal/published":             fakes,

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/tabane/tabane/internal/accessor"
 )
 
 // TestPacket compares with what RFC 5880 section 4.1 draws.
@@ -50,6 +52,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
+		accessor.Call(t, p, p.state)
 		if again, err := decode(p.encode()); err != nil || again != p {
 			t.Errorf("%+v came back as %+v, %v", p, again, err)
 		}

@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/accessor"
 	"github.com/tabane/tabane/internal/feature"
 	"github.com/tabane/tabane/internal/programs"
 	"github.com/tabane/tabane/internal/qoe"
@@ -314,6 +315,7 @@ func FuzzDecode(f *testing.F) {
 		} else if m.ID < 0 || m.ID == 0 && m.Method == "" {
 			t.Fatalf("%+v", m)
 		}
+		accessor.Call(t, m)
 		if p, ok, err := decodeProgress(m.Params); ok && (err != nil || p.Step < -1 || p.At < 0 || p.Input < 0) {
 			t.Fatalf("%+v, %v", p, err)
 		}

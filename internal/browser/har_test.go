@@ -15,6 +15,8 @@ import (
 
 	"github.com/chromedp/cdproto/har"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/tabane/tabane/internal/accessor"
 )
 
 var keep = flag.String("keep", "", "also write the HAR document of the tests to this directory, for a validator")
@@ -166,6 +168,7 @@ func FuzzRequests(f *testing.F) {
 			_ = r.event(string(method), params) // refused
 		}
 		log := r.archive(&har.Creator{Name: "x", Version: "1"}, "x").Log
+		accessor.Call(t, log)
 		if _, err := json.Marshal(log); err != nil {
 			t.Fatal(err)
 		}

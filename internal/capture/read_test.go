@@ -18,6 +18,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/tabane/tabane/internal/accessor"
 	"github.com/tabane/tabane/internal/pcap"
 )
 
@@ -319,7 +320,9 @@ func FuzzAnalysis(f *testing.F) {
 		if a.early < 0 || a.early > maxEarly {
 			t.Fatalf("%d bytes of payload are kept", a.early)
 		}
-		plausible(t, a.Report())
+		r := a.Report()
+		accessor.Call(t, r)
+		plausible(t, r)
 	})
 }
 

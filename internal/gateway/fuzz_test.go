@@ -3,6 +3,8 @@ package gateway
 import (
 	"encoding"
 	"testing"
+
+	"github.com/tabane/tabane/internal/accessor"
 )
 
 // FuzzValues: the text of a value that was read is read as the same value.
@@ -31,6 +33,7 @@ func again[T comparable, P value[T]](t *testing.T, text string, v, w P) {
 	if v.UnmarshalText([]byte(text)) != nil {
 		return
 	}
+	accessor.Call(t, v)
 	written, err := v.MarshalText()
 	if err != nil {
 		t.Fatalf("%q as %T: %v", text, v, err)

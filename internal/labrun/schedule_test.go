@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/accessor"
 	"github.com/tabane/tabane/internal/lab/labtest"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
@@ -173,6 +174,7 @@ func FuzzReadLines(f *testing.F) {
 	f.Add([]byte(`{"sample":{"at_ns":0,"bytes":7}}` + "\n" + `{"report":{"bytes":7}}` + "\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := readLines(bytes.NewReader(b), func(traffic.Sample) {})
+		accessor.Call(t, r)
 		if err != nil && r.Bytes != 0 {
 			t.Errorf("a report with error %v", err)
 		}

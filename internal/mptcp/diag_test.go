@@ -17,6 +17,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/accessor"
 	"github.com/tabane/tabane/internal/netns"
 )
 
@@ -154,6 +155,7 @@ func FuzzDecodeSocket(f *testing.F) {
 		_, _ = decodeConnection(b)
 		_, _ = decodeStorages(b[min(len(b), diagMessageLen):], nil)
 		s, err := decodeSocket(b, map[string]string{})
+		accessor.Call(t, s)
 		if err == nil && (!s.Local.IsValid() || s.Local.Addr().Is4In6()) {
 			t.Errorf("socket %+v", s)
 		}

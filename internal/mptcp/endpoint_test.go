@@ -8,6 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/mdlayher/netlink"
+
+	"github.com/tabane/tabane/internal/accessor"
 )
 
 var compareAddrs = cmpopts.EquateComparable(netip.Addr{})
@@ -113,6 +115,7 @@ func FuzzDecodeEndpoint(f *testing.F) {
 		if err != nil {
 			return
 		}
+		accessor.Call(t, e)
 		if !e.Address.IsValid() || e.Address.Zone() != "" {
 			t.Fatalf("decoded the address %q", e.Address)
 		}
@@ -134,6 +137,7 @@ func FuzzDecodeLimits(f *testing.F) {
 	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		l, err := decodeLimits(b)
+		accessor.Call(t, l)
 		if err != nil {
 			return
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/accessor"
 	"github.com/tabane/tabane/internal/netns"
 )
 
@@ -112,6 +113,7 @@ func FuzzDecodeEvent(f *testing.F) {
 		if err != nil {
 			return
 		}
+		accessor.Call(t, e)
 		var at []netip.AddrPort
 		switch e := e.(type) {
 		case SubEstablished:

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tabane/tabane/internal/accessor"
 )
 
 var (
@@ -145,6 +147,7 @@ func FuzzLoad(f *testing.F) {
 		_ = m.Load(wall, text)
 		for _, e := range m.Entries(wall) {
 			p := m.Recall(wall, e.Key)
+			accessor.Call(t, e, p)
 			if p.Left <= 0 || p.Left > rememberFor || p.Rest > restMost || !(p.Rate >= 0 && p.Rate <= mostRate) || p.Verdict.Open() {
 				t.Fatalf("%+v of %+v", p, e)
 			}

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tabane/tabane/internal/accessor"
 )
 
 // TestEqualSeedsAreEqual: worlds and tasks are functions of their seeds, and differ with them.
@@ -385,6 +387,9 @@ func FuzzResource(f *testing.F) {
 	f.Add("/heavy/map/tile/3/31/23.png", "")
 	f.Fuzz(func(t *testing.T, path, query string) {
 		r, err := w.Resource(path, query)
+		if err == nil {
+			accessor.Call(t, r)
+		}
 		switch {
 		case err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrQuery):
 			t.Errorf("%q?%q: %v", path, query, err)

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tabane/tabane/internal/accessor"
 )
 
 // Packets as they are on the wire.
@@ -458,6 +460,7 @@ func FuzzReader(f *testing.F) {
 		for range 10_000 {
 			if err := r.Next(&p); err != nil {
 				st := r.Stats()
+				accessor.Call(t, st, err)
 				if !errors.Is(err, io.EOF) {
 					t.Fatal(err)
 				}
@@ -466,7 +469,9 @@ func FuzzReader(f *testing.F) {
 				}
 				return
 			}
-			if Decode(&p, &s) == TCP && (s.Payload < 0 || s.Payload > max(p.Length, len(p.Data))) {
+			v := Decode(&p, &s)
+			accessor.Call(t, p, s, v)
+			if v == TCP && (s.Payload < 0 || s.Payload > max(p.Length, len(p.Data))) {
 				t.Fatalf("payload of %d bytes in a packet of %d", s.Payload, p.Length)
 			}
 		}
@@ -480,7 +485,9 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, link uint16, b []byte) {
 		var s Segment
 		p := Packet{Data: b, Length: len(b) + 40, Link: LinkType(link)}
-		if v := Decode(&p, &s); v >= Verdicts || v == TCP && s.Payload < 0 {
+		v := Decode(&p, &s)
+		accessor.Call(t, p, s, v)
+		if v >= Verdicts || v == TCP && s.Payload < 0 {
 			t.Fatalf("%v, payload %d", v, s.Payload)
 		}
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
+	"github.com/tabane/tabane/internal/accessor"
 	"github.com/tabane/tabane/internal/fault"
 )
 
@@ -86,6 +87,7 @@ func FuzzEntry(f *testing.F) {
 		if e.UnmarshalText([]byte(text)) != nil {
 			return
 		}
+		accessor.Call(t, e)
 		if err := again.UnmarshalText([]byte(e.String())); err != nil || again != e {
 			t.Errorf("%q is %v, then %v, %v", text, e, again, err)
 		}
@@ -101,6 +103,7 @@ func FuzzCommunity(f *testing.F) {
 		if c.UnmarshalText([]byte(text)) != nil {
 			return
 		}
+		accessor.Call(t, c)
 		if err := again.UnmarshalText([]byte(c.String())); err != nil || again != c {
 			t.Errorf("%q is %v, then %v, %v", text, c, again, err)
 		}

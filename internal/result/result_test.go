@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tabane/tabane/internal/accessor"
 	"github.com/tabane/tabane/internal/stat"
 )
 
@@ -177,6 +178,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
+		accessor.Call(t, r)
 		var once, again bytes.Buffer
 		if err := r.Encode(&once); err != nil {
 			t.Fatalf("what was read cannot be written: %v", err)

@@ -9,6 +9,8 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/accessor"
 )
 
 func oneLink(index uint32) (string, error) {
@@ -121,6 +123,7 @@ func FuzzDecodeObject(f *testing.F) {
 			return
 		}
 		o := got.object
+		accessor.Call(t, o)
 		if o.Key().Class() != c || o != o.Normal() || o.String() == "" {
 			t.Fatalf("decoded %v of %s", o, o.Key().Class())
 		}
@@ -152,6 +155,7 @@ func FuzzDecodeEvent(f *testing.F) {
 		if err != nil && e != nil {
 			t.Fatalf("both %v and %v", e, err)
 		}
+		accessor.Call(t, e)
 		if l, ok := e.(LinkChange); ok && (l.Link.Index <= 0 || l.Link.Name == "") {
 			t.Fatalf("link %+v", l)
 		}

@@ -19,6 +19,7 @@ import (
 
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/rtr"
 
+	"github.com/tabane/tabane/internal/accessor"
 	"github.com/tabane/tabane/internal/policy"
 )
 
@@ -584,6 +585,7 @@ func FuzzReadPDU(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		p, err := readPDU(bufio.NewReader(bytes.NewReader(data)))
+		accessor.Call(t, p.vrp, err)
 		var bad *protocolError
 		if err != nil {
 			if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.As(err, &bad) && p.typ != typeErrorReport {

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/accessor"
 	"github.com/tabane/tabane/internal/feature"
 )
 
@@ -50,6 +51,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(make([]byte, SizeNotification))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		n, err := Decode(b)
+		accessor.Call(t, n)
 		if (err == nil) != (len(b) >= SizeNotification && n.ID != 0) {
 			t.Errorf("Decode of %d bytes = %+v, %v", len(b), n, err)
 		}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tabane/tabane/internal/accessor"
 )
 
 // random is a source of reproducible keys.
@@ -297,7 +299,8 @@ func FuzzMessages(f *testing.F) {
 		if v != Stranger && !bytes.Equal(m[:len(message)-macLen], message[:len(message)-macLen]) {
 			t.Errorf("% x gets an answer", m)
 		}
-		_, _ = ReadInitiation(b.key, m, random(1))
+		read, err := ReadInitiation(b.key, m, random(1))
+		accessor.Call(t, v, read, err)
 		if keys, err := i.Finish(m); err == nil && (!bytes.Equal(m[headLen+indexLen:ResponseLen-2*macLen], response[headLen+indexLen:ResponseLen-2*macLen]) || keys.Local != i.Local()) {
 			t.Errorf("% x is accepted as response", m)
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/accessor"
 	"github.com/tabane/tabane/internal/qoe"
 )
 
@@ -88,6 +89,7 @@ func FuzzReadExport(f *testing.F) {
 		if err != nil {
 			return
 		}
+		accessor.Call(t, o)
 		// What was read can be written and is read again as the same.
 		var b bytes.Buffer
 		if err := o.WriteJSON(&b); err != nil {

@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"net/netip"
 	"testing"
+
+	"github.com/tabane/tabane/internal/accessor"
 )
 
 var (
@@ -57,6 +59,7 @@ func FuzzParseCompatible(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p, probeErr := ParseCompatibleProbe(b)
 		r, replyErr := ParseCompatibleReply(b)
+		accessor.Call(t, p, r)
 		switch {
 		case probeErr != nil && replyErr != nil:
 			return

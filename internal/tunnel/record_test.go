@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/accessor"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -169,6 +170,7 @@ func FuzzRecords(f *testing.F) {
 			if len(rest) >= len(b) {
 				t.Fatal("no progress")
 			}
+			accessor.Call(t, r)
 			if _, unknown := r.(Unknown); !unknown {
 				one := appendRecord(nil, r, nil)
 				if r.Type().Reliable() {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/tabane/tabane/internal/accessor"
 )
 
 var (
@@ -211,6 +213,7 @@ func FuzzOpen(f *testing.F) {
 		}
 		original := bytes.Clone(b)
 		s, packet, err := k.Open(b)
+		accessor.Call(t, h, s)
 		if err != nil {
 			return
 		}

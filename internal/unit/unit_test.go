@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/tabane/tabane/internal/accessor"
 )
 
 func TestParseBandwidth(t *testing.T) {
@@ -299,11 +301,13 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		if b, err := ParseBandwidth(s); err == nil {
+			accessor.Call(t, b)
 			if again, err := ParseBandwidth(b.String()); err != nil || again != b || b < 0 {
 				t.Errorf("%q is %d, prints as %q, reads as %d, %v", s, b, b, again, err)
 			}
 		}
 		if z, err := ParseSize(s); err == nil {
+			accessor.Call(t, z)
 			if again, err := ParseSize(z.String()); err != nil || again != z || z < 0 {
 				t.Errorf("%q is %d, prints as %q, reads as %d, %v", s, z, z, again, err)
 			}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"github.com/tabane/tabane/internal/accessor"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/scenario/scenariotest"
 )
@@ -209,6 +210,7 @@ func FuzzComparison(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		c, err := decodeComparison(strings.NewReader(s))
+		accessor.Call(t, c)
 		if err == nil && (c.Scenario == "" || c.Schema != 1) {
 			t.Errorf("took %q for a comparison", s)
 		}

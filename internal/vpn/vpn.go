@@ -144,7 +144,7 @@ const (
 )
 
 // Distinguisher is the ID as a route distinguisher on the wire, as a big-endian number (RFC 4364
-// section 4.2). The ID must be valid.
+// section 4.2). That of the zero ID, which destinations of unicast families have, is 0.
 func (id ID) Distinguisher() uint64 {
 	switch id.kind {
 	case twoOctetAS:
@@ -154,7 +154,7 @@ func (id ID) Distinguisher() uint64 {
 	case fourOctetAS:
 		return wireFourOctetAS<<typeShift | uint64(id.admin)<<16 | uint64(id.number)
 	}
-	panic("BUG: the zero vpn.ID has no wire format")
+	return 0
 }
 
 // FromDistinguisher is the inverse of Distinguisher; false for types not defined in RFC 4364.
@@ -172,7 +172,7 @@ func FromDistinguisher(wire uint64) (ID, bool) {
 }
 
 // Target is the ID as a transitive route target on the wire, an extended community as a big-endian
-// number (RFC 4360 section 4, RFC 5668). The ID must be valid.
+// number (RFC 4360 section 4, RFC 5668). The ID should be valid.
 func (id ID) Target() uint64 {
 	wire := id.Distinguisher()
 	return wire>>typeShift<<(typeShift+8) | transitiveTarget | wire&(1<<typeShift-1)

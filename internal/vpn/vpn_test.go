@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/tabane/tabane/internal/accessor"
 	"github.com/tabane/tabane/internal/vpn"
 )
 
@@ -64,6 +65,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
+		accessor.Call(t, id)
 		if again, err := vpn.Parse(id.String()); err != nil || again != id {
 			t.Errorf("Parse(%q) = %v, read back %v, %v", s, id, again, err)
 		}

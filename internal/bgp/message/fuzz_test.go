@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/tabane/tabane/internal/accessor"
 )
 
 // FuzzUpdate decodes arbitrary UPDATEs. What is accepted must be encoded again to the same, and
@@ -37,6 +39,7 @@ func FuzzUpdate(f *testing.F) {
 			}
 			return
 		}
+		accessor.Call(t, &u)
 		if !bytes.Equal(original, b) {
 			t.Fatal("the message was changed")
 		}
@@ -117,8 +120,10 @@ func FuzzOpen(f *testing.F) {
 			if e := (*Error)(nil); !errors.As(err, &e) || e.Code != CodeOpen {
 				t.Fatalf("error %v", err)
 			}
+			accessor.Call(t, err)
 			return
 		}
+		accessor.Call(t, o, Negotiate(o, o))
 		if again, err := ParseOpen(o.Append(nil)[HeaderLen:]); err != nil || again != o {
 			t.Fatalf("%+v became %+v, %v", o, again, err)
 		}
@@ -134,13 +139,16 @@ func FuzzNotification(f *testing.F) {
 			return
 		}
 		n := ParseNotification(b)
+		accessor.Call(t, n)
 		if !utf8.ValidString(n.Communication()) || n.String() == "" {
 			t.Fatalf("%+v printed as %q", n, n)
 		}
 		if len(b) < refreshLen {
 			return
 		}
-		if r, known, err := ParseRefresh(b); known && err == nil && len(b) == refreshLen && !bytes.Equal(r.Append(nil)[HeaderLen:], b) {
+		r, known, err := ParseRefresh(b)
+		accessor.Call(t, r, err)
+		if known && err == nil && len(b) == refreshLen && !bytes.Equal(r.Append(nil)[HeaderLen:], b) {
 			t.Fatalf("%x became %+v", b, r)
 		}
 	})

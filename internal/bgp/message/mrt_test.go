@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/tabane/tabane/internal/accessor"
 )
 
 // mrtFolder is the environment variable with a folder of more MRT files to read, plain, .gz or
@@ -139,6 +141,7 @@ func (c *tally) read(t *testing.T, m recorded, in *Interner) {
 			c.refused++
 			return
 		}
+		accessor.Call(t, &u)
 		for _, k := range u.Withdrawn {
 			checkKey(t, k)
 		}

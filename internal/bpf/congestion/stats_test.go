@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 	"unsafe"
+
+	"github.com/tabane/tabane/internal/accessor"
 )
 
 // encode returns statistics as a map has them.
@@ -28,7 +30,9 @@ func TestDecodeStats(t *testing.T) {
 func FuzzDecodeStats(f *testing.F) {
 	f.Add(encode(newrenoStats{Busy: 1, Window: 10}))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if s, err := DecodeStats(b); err == nil && s.MeanWindow < 0 {
+		s, err := DecodeStats(b)
+		accessor.Call(t, s)
+		if err == nil && s.MeanWindow < 0 {
 			t.Errorf("statistics %+v", s)
 		}
 	})

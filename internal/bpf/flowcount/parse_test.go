@@ -11,6 +11,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/accessor"
 )
 
 var (
@@ -373,6 +375,7 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, packet []byte) {
 		key, headers, reason := referenceFlow(packet)
+		accessor.Call(t, key, reason)
 		if reason == Counted && (headers < 14+20+8 && key.Protocol == 17 || key.Family != 4 && key.Family != 6) {
 			t.Errorf("%x: %d bytes of headers, family %d", packet, headers, key.Family)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/tabane/tabane/internal/accessor"
 	"github.com/tabane/tabane/internal/netns/netnstest"
 )
 
@@ -38,7 +39,9 @@ func TestDecode(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add(encode(programReport{Token: 1}))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if r, err := decode(b); err == nil && (r.Local.Addr().Is4In6() || r.Silence < 0) {
+		r, err := decode(b)
+		accessor.Call(t, r)
+		if err == nil && (r.Local.Addr().Is4In6() || r.Silence < 0) {
 			t.Errorf("report %+v", r)
 		}
 	})
