@@ -60,6 +60,7 @@ var (
 	transports = layer{9, adapterGroup, "it carries messages for an adapter and knows no adapter"}
 	adapters   = layer{10, adapterGroup, "an adapter knows the one outside thing that it adapts, and nothing that uses it"}
 	fakes      = layer{11, adapterGroup, "it replaces an adapter in tests"}
+	conditions = layer{12, sharedGroup, "it examines the host by adapters for daemons and doctor, and knows neither"}
 	shared     = layer{15, sharedGroup, "it is what daemons share, so it knows none of them"}
 	engines    = layer{20, engineGroup, "a daemon or an engine knows no other one, nor the experiment that it runs in"}
 	results    = layer{25, specGroup, "a result does not know the experiment that it came out of, nor what ran it"}
@@ -152,6 +153,7 @@ var layerOf = map[string]layer{
 	"internal/published":             fakes,
 
 	"internal/plane":       contracts,
+	"internal/condition":   conditions,
 	"internal/daemon":      shared,
 	"internal/pathmanager": shared,
 	"internal/site":        shared,

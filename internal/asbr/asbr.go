@@ -11,13 +11,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net/netip"
 	"slices"
 	"sync"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/condition"
 	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/health"
@@ -108,26 +108,35 @@ func New(ctx context.Context, o Options) (*ASBR, error) {
 
 // checkHost returns an error with what to do if this host cannot forward packets of the peers.
 func (c *Config) checkHost() error {
-	if err := daemon.CheckForwarding(c.versions()...); err != nil {
+	if err := condition.Require(c.conditions(nil)); err != nil {
 		return err
 	}
 	if slices.ContainsFunc(c.Peers, func(p Peer) bool { return p.behavior() == EndDT4 }) {
-		if err := route.SupportsMark(); err != nil {
-			return err
-		}
-	}
-	for i := range c.Peers {
-		p := &c.Peers[i]
-		if p.family() != bgp.IPv4 {
-			continue
-		}
-		// An interface that does not exist yet has the default of the host.
-		if err := daemon.CheckReversePath(p.Interface); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
+		return route.SupportsMark()
 	}
 	return nil
 }
+
+// conditions returns what the ASBR needs of the host. core are the links to the reflectors.
+func (c *Config) conditions(core []string) []condition.Condition {
+	var all, ipv4 []string
+	for i := range c.Peers {
+		p := &c.Peers[i]
+		all = append(all, p.Interface)
+		if p.family() == bgp.IPv4 {
+			ipv4 = append(ipv4, p.Interface)
+		}
+	}
+	// SRv6 is IPv6, whatever the peers' packets are.
+	list := []condition.Condition{condition.IPv6(slices.Concat(all, core)...)}
+	for _, v := range c.versions() {
+		list = append(list, condition.Forwarding(v, slices.Concat(ipv4, core)...))
+	}
+	return append(list, condition.ReversePath(ipv4...))
+}
+
+// Conditions implements daemon.Conditioned.
+func (a *ASBR) Conditions() []condition.Condition { return a.config.conditions(a.core.interfaces()) }
 
 // newPeer returns an egress peer whose session, link and routes are not known yet.
 func (a *ASBR) newPeer(conf *Peer) (*peer, error) {

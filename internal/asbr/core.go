@@ -29,6 +29,18 @@ func (c *core) reachable() bool {
 	return false
 }
 
+// interfaces returns the links to the reflectors, sorted.
+func (c *core) interfaces() []string {
+	var list []string
+	for _, link := range c.via {
+		if link != "" {
+			list = append(list, link)
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
 // resolve looks up the link to each reflector in the kernel again. After an error the link stays as it
 // was.
 func (c *core) resolve(nexthopTo func(netip.Addr) (netip.Addr, string, error)) {

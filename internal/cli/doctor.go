@@ -94,7 +94,19 @@ func running(name string, body []byte, err error) []doctor.Finding {
 	case s.Degraded:
 		f.State, f.Meaning, f.Remedy = doctor.Limited, "is degraded: "+s.Reason, "tabane status "+name
 	}
+	if len(s.Host) > 0 {
+		f.Remedy = remedies(s.Host)
+	}
 	return append([]doctor.Finding{f}, more...)
+}
+
+// remedies returns what mends problems of the host.
+func remedies(problems []health.Problem) string {
+	var all []string
+	for _, p := range problems {
+		all = append(all, p.Remedy)
+	}
+	return strings.Join(all, "; ")
 }
 
 // consequences returns what follows from the status of a daemon: for edge whether its egress peers fit

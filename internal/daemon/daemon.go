@@ -218,11 +218,12 @@ func (d *Daemon) FollowLink(neighbor, link string, up bool) {
 // NotRunning is the health of a daemon before and after Run.
 var NotRunning = health.Status{Reason: "not running"}
 
-// Health returns how many objects the kernel does not have as desired, which it reports as a problem, and
-// the sessions, which the caller judges. The daemon's loop calls it.
+// Health returns how many objects the kernel does not have as desired, which it reports as a problem like
+// those of the host, and the sessions, which the caller judges. The daemon's loop calls it.
 func (d *Daemon) Health(r *health.Report) (pending int, sessions []bgp.SessionStatus) {
 	if pending = d.Kernel.Pending(); pending > 0 {
 		r.Degrade("%d objects are not in the kernel", pending)
 	}
+	r.Lack(d.problems...)
 	return pending, d.Speaker.Sessions()
 }

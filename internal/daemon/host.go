@@ -1,46 +1,106 @@
 package daemon
 
 import (
-	"fmt"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
 
-	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/condition"
+	"github.com/tabane/tabane/internal/health"
 	"github.com/tabane/tabane/internal/netns"
 )
 
-// CheckForwarding returns an error with what to do if this host does not forward packets of one of
-// the versions.
-func CheckForwarding(versions ...bgp.IP) error {
-	for _, v := range versions {
-		name, key := "IPv6", "net.ipv6.conf.all.forwarding"
-		if v == bgp.IPv4 {
-			name, key = "IPv4", "net.ipv4.ip_forward"
-		}
-		value, err := netns.ReadSysctl(key)
-		if err != nil {
-			return err
-		}
-		if value == "0" {
-			return fmt.Errorf("this host does not forward %s, as a router must: sysctl -w %s=1", name, key)
-		}
+const (
+	// examineEvery is the longest time until a change of the host without an event is noticed.
+	examineEvery = 5 * time.Second
+	// examinePause is the least time between two examinations of the host, whose interfaces may come and
+	// go all the time.
+	examinePause = 500 * time.Millisecond
+)
+
+// examineSoon has the conditions of the host examined.
+func (l *Loop) examineSoon() {
+	select {
+	case l.hostChanged <- struct{}{}:
+	default:
 	}
-	return nil
 }
 
-// CheckReversePath returns an error with what to do if an interface drops IPv4 packets by strict
-// reverse path filtering (RFC 3704 section 2.2), because the best path to their source is through
-// another. The larger of the two settings applies.
-func CheckReversePath(link string) error {
-	const strict = "1"
-	effective := ""
-	for _, name := range []string{"all", link} {
-		value, err := netns.ReadSysctl("net.ipv4.conf." + name + ".rp_filter")
-		if err != nil {
-			return err
-		}
-		effective = max(effective, value)
+// followHost examines the conditions beside the loop, in its network namespace, until stop is called.
+func (l *Loop) followHost(ctx context.Context, c Conditioned) (stop func(), err error) {
+	namespace, err := netns.Current()
+	if err != nil {
+		return func() {}, err
 	}
-	if effective == strict {
-		return fmt.Errorf("interface %q drops IPv4 packets whose best return path is another: sysctl -w net.ipv4.conf.%s.rp_filter=2", link, link)
-	}
-	return nil
+	ctx, cancel := context.WithCancel(ctx)
+	var background sync.WaitGroup
+	background.Go(func() { l.examineHost(ctx, c, namespace.Do) })
+	return func() {
+		cancel()
+		background.Wait()
+		_ = namespace.Close() // it was opened for reading
+	}, nil
 }
+
+// examineHost examines the conditions until ctx ends: in turn, and after events. enter runs a function in
+// the network namespace of the daemon.
+func (l *Loop) examineHost(ctx context.Context, c Conditioned, enter func(func() error) error) {
+	every := time.NewTicker(examineEvery)
+	defer every.Stop()
+	unknown := ""
+	for {
+		var list []condition.Condition
+		if !l.Do(ctx, func() { list = c.Conditions() }) {
+			return
+		}
+		var x condition.Examination
+		if err := enter(func() error { x = condition.Examine(list); return nil }); err != nil {
+			x.Unknown = append(x.Unknown, err)
+		}
+		if !l.Do(ctx, func() { l.examined(x) }) {
+			return
+		}
+		text := ""
+		if err := errors.Join(x.Unknown...); err != nil {
+			text = err.Error()
+		}
+		if text != unknown && text != "" {
+			l.options.Log.Warn("host is not examined completely", "err", text)
+		}
+		unknown = text
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(examinePause):
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-every.C:
+		case <-l.hostChanged:
+		}
+	}
+}
+
+// examined applies the result of an examination.
+func (l *Loop) examined(x condition.Examination) {
+	for _, name := range x.Restored {
+		l.options.Log.Warn("another program changed the host, restored it", "condition", name)
+	}
+	for _, p := range x.Problems {
+		if !slices.Contains(l.problems, p) {
+			l.options.Log.Warn("host does not provide what is needed", "problem", p.Text, "remedy", p.Remedy)
+		}
+	}
+	for _, p := range l.problems {
+		if !slices.Contains(x.Problems, p) {
+			l.options.Log.Info("host provides again what is needed", "problem", p.Text)
+		}
+	}
+	l.problems = x.Problems
+}
+
+// Problems returns the conditions of the host that do not hold. The loop calls it.
+func (l *Loop) Problems() []health.Problem { return l.problems }

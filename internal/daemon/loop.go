@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/tabane/tabane/internal/condition"
+	"github.com/tabane/tabane/internal/health"
 	"github.com/tabane/tabane/internal/route"
 )
 
@@ -72,6 +74,13 @@ type AddressReactor interface {
 	Addresses()
 }
 
+// Conditioned is a Reactor that depends on conditions of the host, which are examined again while it runs.
+type Conditioned interface {
+	Reactor
+	// Conditions returns what is needed of the host now. Their functions are not called from the loop.
+	Conditions() []condition.Condition
+}
+
 // LoopOptions describe a Loop.
 type LoopOptions struct {
 	Protocol route.Protocol
@@ -110,6 +119,9 @@ type Loop struct {
 	changed time.Time
 	// busy: some objects are not applied to the kernel yet. again: another round is requested.
 	busy, again bool
+	// problems are the conditions of the host that do not hold, and hostChanged has them examined.
+	problems    []health.Problem
+	hostChanged chan struct{}
 }
 
 // extension is the part of a daemon that learns a desired state from others.
@@ -215,7 +227,7 @@ func newLoop(o LoopOptions, kernel route.Kernel, h host, d dumper) *Loop {
 	return &Loop{
 		Kernel: route.NewReconciler(kernel, o.Protocol, o.Log), options: o, more: alone{}, host: h,
 		requests: make(chan request), stopped: make(chan struct{}), links: map[string]route.Link{},
-		resync: resync{kernel: d, dumped: make(chan dump)},
+		hostChanged: make(chan struct{}, 1), resync: resync{kernel: d, dumped: make(chan dump)},
 	}
 }
 
@@ -252,11 +264,13 @@ func (l *Loop) Run(ctx context.Context, m Reactor) error { return serve[struct{}
 
 // serve is Run that also has apply called with what comes from inputs.
 func serve[E any](ctx context.Context, l *Loop, m Reactor, inputs <-chan E, apply func(E)) (err error) {
+	stopHost := func() {}
+	defer func() { stopHost() }() // it may wait for the loop until that has stopped
 	defer close(l.stopped)
 	defer func() { err = errors.Join(err, l.disconnect()) }()
 	defer l.more.stop()
 	// Two sockets: what overruns one does not delay the other.
-	first, err := l.conn.WatchOwned(ctx, l.options.Protocol, route.Links, route.Rules, route.Nexthops)
+	first, err := l.conn.WatchOwned(ctx, l.options.Protocol, route.Links, route.Rules, route.Nexthops, route.Parameters)
 	if err != nil {
 		return err
 	}
@@ -266,6 +280,11 @@ func serve[E any](ctx context.Context, l *Loop, m Reactor, inputs <-chan E, appl
 		return err
 	}
 	defer func() { err = errors.Join(err, second.Close()) }()
+	if c, ok := any(m).(Conditioned); ok {
+		if stopHost, err = l.followHost(ctx, c); err != nil {
+			return err
+		}
+	}
 	l.startTimers(0)
 	defer l.stopTimers()
 	for l.settle(m); l.busy; l.settle(m) {
@@ -410,6 +429,8 @@ func (l *Loop) kernelEvents(ctx context.Context, m Reactor, from source, e route
 					l.options.Log.Warn("another program changed kernel objects, restoring them", "object", e.Object)
 				}
 			}
+		case route.ParameterChange:
+			l.examineSoon()
 		case route.Overrun:
 			l.options.Log.Warn("netlink receive buffer overrun, reading everything again")
 			l.reread(m)
@@ -438,6 +459,7 @@ func (l *Loop) linkChange(m Reactor, c route.LinkChange) {
 	if known && was == link && !c.Deleted {
 		return
 	}
+	l.examineSoon()
 	l.renamed(m, link)
 	if l.links[link.Name] = link; c.Deleted {
 		delete(l.links, link.Name)
@@ -478,6 +500,7 @@ func (l *Loop) applyLink(m Reactor, c route.LinkChange) (used bool) {
 // reread reads everything again: links, our objects, routes to next hops.
 func (l *Loop) reread(m Reactor) {
 	l.unread = false
+	l.examineSoon()
 	l.rereadLinks(m)
 	if a, ok := m.(AddressReactor); ok {
 		a.Addresses()

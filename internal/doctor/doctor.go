@@ -20,7 +20,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/bgp"
 	program "github.com/tabane/tabane/internal/bpf/congestion"
+	"github.com/tabane/tabane/internal/condition"
 	"github.com/tabane/tabane/internal/congestion"
 	"github.com/tabane/tabane/internal/feature"
 	"github.com/tabane/tabane/internal/mptcp"
@@ -79,7 +81,9 @@ func (f *Finding) unknown(err error) {
 func Examine() []Finding {
 	list := []Finding{capabilities(), kernel(), ipv6(), multipath(), multipathLimits(mptcp.CurrentManager, currentLimits), networkd(root())}
 	list = append(list, trials()...)
-	list = append(list, congestionControls(), coupledControls(), listenersControl(congestion.Host{}), forwarding(), reversePath(), ipv4Routes(), listeners(mptcpListeners), tokens(mptcp.ReadCounters, memory), standstills(mptcp.ReadCounters), signals(mptcp.Supported, mptcp.ReadSignals, mptcp.SchedulersByBPF), mptcpified(mptcp.Supported, mptcpify.Supported))
+	list = append(list, congestionControls(), coupledControls(), listenersControl(congestion.Host{}))
+	list = append(list, routing()...)
+	list = append(list, ipv4Routes(), listeners(mptcpListeners), tokens(mptcp.ReadCounters, memory), standstills(mptcp.ReadCounters), signals(mptcp.Supported, mptcp.ReadSignals, mptcp.SchedulersByBPF), mptcpified(mptcp.Supported, mptcpify.Supported))
 	list = append(list, programs()...)
 	list = append(list, typeFormat(), tcx(), reports(), openRelay())
 	list = append(list, gatewayOffloads()...)
@@ -169,15 +173,10 @@ func kernel() Finding {
 }
 
 func ipv6() Finding {
-	f := Finding{Check: "IPv6", Needed: true, State: OK, Meaning: "content is delivered over IPv6"}
-	v, err := netns.ReadSysctl("net.ipv6.conf.all.disable_ipv6")
-	switch {
-	case errors.Is(err, os.ErrNotExist):
-		f.State, f.Meaning, f.Remedy = Missing, "this kernel runs without IPv6", "boot without ipv6.disable=1"
-	case err != nil:
-		f.State, f.Meaning = Unknown, err.Error()
-	case v != "0":
-		f.State, f.Meaning, f.Remedy = Limited, "is switched off here; labs have their own", "sysctl -w net.ipv6.conf.all.disable_ipv6=0"
+	f := ofCondition(condition.IPv6())
+	f.Needed = true
+	if _, err := os.Stat("/proc/sys/net/ipv6"); f.State == Limited && err != nil {
+		f.State = Missing
 	}
 	return f
 }
@@ -368,44 +367,39 @@ func listenersControl(h congestion.Host) Finding {
 	return f
 }
 
-func forwarding() Finding {
-	return sysctl("forwarding", "net.ipv6.conf.all.forwarding", "1", "packets are forwarded, as an ASBR must",
-		"is off: this host cannot be an ASBR; labs have their own")
-}
-
-func sysctl(name, key, want, good, bad string) Finding {
-	f := Finding{Check: name, State: OK, Meaning: good}
-	v, err := netns.ReadSysctl(key)
-	switch {
-	case err != nil:
-		f.State, f.Meaning = Unknown, err.Error()
-	case v != want:
-		f.State, f.Meaning, f.Remedy = Limited, bad, "sysctl -w "+key+"="+want
+// ofCondition examines a condition of daemons.
+func ofCondition(c condition.Condition) Finding {
+	f := Finding{Check: c.Name, State: OK, Meaning: c.Good}
+	problems, err := c.Examine()
+	if err != nil {
+		f.unknown(err)
+		return f
+	}
+	var texts, remedies []string
+	for _, p := range problems {
+		texts, remedies = append(texts, p.Text), append(remedies, p.Remedy)
+	}
+	if len(problems) > 0 {
+		f.State, f.Meaning, f.Remedy = Limited, strings.Join(texts, "; "), strings.Join(remedies, "; ")
 	}
 	return f
 }
 
-// reversePath checks all interfaces: the larger of an interface's setting and that of all applies.
-func reversePath() Finding {
-	f := Finding{Check: "rp_filter", State: OK, Meaning: "no strict reverse path filter for IPv4; IPv6 has none"}
-	all, err := netns.ReadSysctl("net.ipv4.conf.all.rp_filter")
-	links, other := net.Interfaces()
-	err = errors.Join(err, other)
-	var strict []string
-	for _, l := range links {
-		v, gone := netns.ReadSysctl("net/ipv4/conf/" + l.Name + "/rp_filter")
-		if gone == nil && max(all, v) == "1" {
-			strict = append(strict, l.Name)
+// routing checks whether this host forwards packets as border routers, routers and gateways must, on all interfaces.
+func routing() []Finding {
+	list, err := net.Interfaces()
+	var links []string
+	for _, l := range list {
+		if l.Flags&net.FlagLoopback == 0 {
+			links = append(links, l.Name)
 		}
 	}
-	switch {
-	case err != nil:
-		f.State, f.Meaning = Unknown, err.Error()
-	case len(strict) > 0:
-		f.State, f.Remedy = Limited, "sysctl -w net.ipv4.conf.all.rp_filter=2"
-		f.Meaning = "strict on " + strings.Join(strict, ", ") + ": IPv4 packets are dropped unless they arrive on the interface of the return route"
+	reversePath := ofCondition(condition.ReversePath(links...))
+	if err != nil {
+		reversePath.unknown(err)
 	}
-	return f
+	// Which interfaces are exempted from forwarding is for daemons to judge, which know what arrives at them.
+	return []Finding{ofCondition(condition.Forwarding(bgp.IPv6)), ofCondition(condition.Forwarding(bgp.IPv4)), reversePath}
 }
 
 // ipv4Routes checks what egress peers with IPv4 routes need beside SRv6.

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/condition"
 	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/health"
@@ -128,7 +129,7 @@ func New(ctx context.Context, o Options) (*Edge, error) {
 	if err := o.Config.Check().Err(); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(mptcp.Supported(), route.SupportsSEG6()); err != nil {
+	if err := errors.Join(mptcp.Supported(), route.SupportsSEG6(), condition.Require(o.Config.conditions())); err != nil {
 		return nil, err
 	}
 	endpoints, err := mptcp.Dial()
@@ -522,16 +523,15 @@ func (e *Edge) Settled() bool {
 
 // setEndpoints configures the desired MPTCP endpoints and does not change those of other programs.
 func (e *Edge) setEndpoints(want []mptcp.Endpoint) error {
-	have, err := e.mptcp.Endpoints()
+	changes, limits, err := e.endpointChanges(want)
 	if err != nil {
 		return err
 	}
-	if want != nil {
+	if limits {
 		if err := e.mptcp.SetLimits(e.config.limits()); err != nil {
 			return err
 		}
 	}
-	changes := mptcp.Plan(want, have, func(a netip.Addr) bool { return e.owned[a] })
 	for _, id := range changes.Remove {
 		if err := e.mptcp.Delete(id); err != nil {
 			return err
@@ -548,6 +548,69 @@ func (e *Edge) setEndpoints(want []mptcp.Endpoint) error {
 		}
 	}
 	return nil
+}
+
+// endpointChanges returns what differs from the desired MPTCP endpoints in the kernel, and whether its
+// limits do, which have no effect without endpoints.
+func (e *Edge) endpointChanges(want []mptcp.Endpoint) (changes mptcp.Changes, limits bool, err error) {
+	have, err := e.mptcp.Endpoints()
+	if err != nil {
+		return changes, false, err
+	}
+	changes = mptcp.Plan(want, have, func(a netip.Addr) bool { return e.owned[a] })
+	if want == nil {
+		return changes, false, nil
+	}
+	now, err := e.mptcp.Limits()
+	return changes, now != e.config.limits(), err
+}
+
+// conditions returns what the edge needs of the host before it starts.
+func (c *Config) conditions() []condition.Condition {
+	links := []string{c.Interface}
+	for _, p := range c.Peers {
+		if p.Interface != "" {
+			links = append(links, p.Interface)
+		}
+	}
+	// SRv6 is IPv6, whatever the packets of clients are.
+	return []condition.Condition{condition.IPv6(links...)}
+}
+
+// Conditions implements daemon.Conditioned. The path manager and the endpoints are the edge's own.
+func (e *Edge) Conditions() []condition.Condition {
+	manager := mptcp.KernelManager
+	if e.paths != nil {
+		manager = mptcp.UserManager
+	}
+	list := append(e.config.conditions(), condition.Multipath(), condition.PathManager(manager))
+	ctx := context.Background()
+	return append(list, condition.Condition{
+		Name: "MPTCP endpoints", Good: "EPE addresses are endpoints of the kernel's path manager as configured",
+		Examine: func() (problems []health.Problem, err error) {
+			e.daemon.Do(ctx, func() { problems, err = e.examineEndpoints() })
+			return problems, err
+		},
+		Restore: func() (err error) {
+			e.daemon.Do(ctx, func() { err = e.setEndpoints(e.offered) })
+			return err
+		},
+	})
+}
+
+// examineEndpoints returns a problem if the kernel's endpoints or limits are not as they were set.
+func (e *Edge) examineEndpoints() ([]health.Problem, error) {
+	if !e.announced && e.paths == nil {
+		return nil, nil // not set yet
+	}
+	changes, limits, err := e.endpointChanges(e.offered)
+	if err != nil || !limits && changes.Empty() {
+		return nil, err
+	}
+	return []health.Problem{{
+		Text:   "another program changed the MPTCP endpoints of EPE addresses, or the limits",
+		Remedy: "stop that program, and delete its endpoints with EPE addresses: ip mptcp endpoint delete id ID",
+	}}, nil
 }
 
 // Status is the content of /status.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"net"
@@ -19,6 +18,7 @@ import (
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/bpf"
 	"github.com/tabane/tabane/internal/bpf/relay"
+	"github.com/tabane/tabane/internal/condition"
 	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/forward"
 	"github.com/tabane/tabane/internal/plane"
@@ -100,7 +100,7 @@ func New(o Options) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkHost(&o.Config); err != nil {
+	if err := condition.Require(o.Config.conditions()); err != nil {
 		return nil, err
 	}
 	mine, err := lockNamespace()
@@ -182,8 +182,8 @@ func (m *relayingPlane) Run(ctx context.Context) error {
 	return errors.Join(m.Plane.Run(ctx), m.program.Close())
 }
 
-// checkHost returns an error with what to do if the host drops packets of the gateway.
-func checkHost(c *Config) error {
+// conditions returns what the gateway needs of the host, which else drops its packets.
+func (c *Config) conditions() []condition.Condition {
 	var versions []bgp.IP
 	for _, p := range c.LAN.Prefixes {
 		if c.Role == RoleLeader && len(c.LAN.Interfaces) == 0 {
@@ -193,17 +193,18 @@ func checkHost(c *Config) error {
 			versions = append(versions, v)
 		}
 	}
-	if err := daemon.CheckForwarding(versions...); err != nil {
-		return err
+	var list []condition.Condition
+	for _, v := range versions {
+		list = append(list, condition.Forwarding(v, append(slices.Clone(c.LAN.Interfaces), c.tunnelName())...))
 	}
-	for _, name := range c.interfaces() {
-		// A missing interface may appear later, such as that of a modem.
-		if err := daemon.CheckReversePath(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
+	if slices.Contains(versions, bgp.IPv6) {
+		list = append(list, condition.IPv6(append(slices.Clone(c.LAN.Interfaces), c.tunnelName())...))
 	}
-	return nil
+	return append(list, condition.ReversePath(c.interfaces()...))
 }
+
+// Conditions implements daemon.Conditioned.
+func (g *Gateway) Conditions() []condition.Condition { return g.config.conditions() }
 
 // resolveEvery is how often the names of endpoints are resolved again, resolveRetry the shortest time
 // between two attempts while one is unknown or a path is dead.

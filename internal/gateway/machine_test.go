@@ -458,7 +458,7 @@ func TestHealth(t *testing.T) {
 		"not in time": {func(s *Status) { s.Pending = 2 }, true, true, "2 objects are not in the kernel"},
 	} {
 		s := status(tt.change)
-		if h := s.health(nil); h.Ready != tt.ready || h.Degraded != tt.degraded || h.Reason != tt.reason {
+		if h := s.health(nil, nil); h.Ready != tt.ready || h.Degraded != tt.degraded || h.Reason != tt.reason {
 			t.Errorf("%s: %+v", name, h)
 		}
 	}

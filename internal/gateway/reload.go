@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/tabane/tabane/internal/condition"
 	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/plane"
@@ -25,7 +26,7 @@ func (g *Gateway) Reload(now Config) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkHost(&now); err != nil {
+	if err := condition.Require(now.conditions()); err != nil {
 		return nil, err
 	}
 	err = errors.New("gateway is not running")

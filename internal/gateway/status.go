@@ -187,7 +187,7 @@ func (g *Gateway) Status() any {
 		s.LAN, s.Unlisted = g.config.LAN.Interfaces, g.config.unlisted(g.connected)
 		s.Conflicts = g.config.conflicts(g.connected, g.loop.NexthopTo)
 		s.fill(g.plane.Status())
-		s.Status = s.health(g.rejected)
+		s.Status = s.health(g.rejected, g.loop.Problems())
 	})
 	return s
 }
@@ -259,9 +259,11 @@ func (s *Status) explain(lines []plane.PathStatus) {
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()/10) / 100 }
 func seconds(d time.Duration) float64      { return float64(d.Milliseconds()/100) / 10 }
 
-// health judges the rest of the status. rejected is why the plane keeps an earlier state.
-func (s *Status) health(rejected error) health.Status {
+// health judges the rest of the status. rejected is why the plane keeps an earlier state, lacking are problems
+// of the host.
+func (s *Status) health(rejected error, lacking []health.Problem) health.Status {
 	var r health.Report
+	r.Lack(lacking...)
 	if s.Pending > 0 {
 		r.Degrade("%d objects are not in the kernel", s.Pending)
 	}

@@ -1,6 +1,9 @@
 package health
 
-import "testing"
+import (
+	"reflect"
+	"testing"
+)
 
 func TestStatus(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -8,9 +11,10 @@ func TestStatus(t *testing.T) {
 		want   Status
 	}{
 		"no problem":      {func(*Report) {}, Status{Ready: true}},
-		"one of two":      {func(r *Report) { r.NeedOne(2, []string{"a is down"}) }, Status{true, true, "a is down"}},
+		"one of two":      {func(r *Report) { r.NeedOne(2, []string{"a is down"}) }, Status{Ready: true, Degraded: true, Reason: "a is down"}},
 		"both":            {func(r *Report) { r.NeedOne(2, []string{"a is down", "b is down"}) }, Status{Reason: "a is down; b is down"}},
 		"nothing to lose": {func(r *Report) { r.NeedOne(1, nil) }, Status{Ready: true}},
+		"host":            {func(r *Report) { r.Lack(Problem{"off", "turn on"}) }, Status{Ready: true, Degraded: true, Reason: "off: turn on", Host: []Problem{{"off", "turn on"}}}},
 		"failure first": {func(r *Report) {
 			r.Degrade("%d routes pending", 3)
 			r.Fail("draining")
@@ -18,7 +22,7 @@ func TestStatus(t *testing.T) {
 	} {
 		var r Report
 		c.report(&r)
-		if got := r.Status(); got != c.want {
+		if got := r.Status(); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}

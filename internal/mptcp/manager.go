@@ -90,13 +90,24 @@ func CheckKernelManager() error {
 	if m == KernelManager {
 		return nil
 	}
-	sysctl, value := "path_manager", string(KernelManager)
-	if _, err := os.Stat(sysctlDir + sysctl); err != nil {
-		sysctl, value = "pm_type", managerTypes[KernelManager]
-	}
+	sysctl, _ := managerSysctl(KernelManager)
 	return &feature.Error{
 		Feature: "the kernel's MPTCP path manager",
 		Reason:  fmt.Sprintf("net.mptcp.%s selects %q", sysctl, m),
-		Remedy:  fmt.Sprintf("sysctl -w net.mptcp.%s=%s", sysctl, value),
+		Remedy:  ManagerCommand(KernelManager),
 	}
+}
+
+// managerSysctl returns the parameter below net.mptcp that selects path managers, and its value for one.
+func managerSysctl(m Manager) (name, value string) {
+	if _, err := os.Stat(sysctlDir + "path_manager"); err != nil {
+		return "pm_type", managerTypes[m]
+	}
+	return "path_manager", string(m)
+}
+
+// ManagerCommand returns the command that selects a path manager.
+func ManagerCommand(m Manager) string {
+	name, value := managerSysctl(m)
+	return fmt.Sprintf("sysctl -w net.mptcp.%s=%s", name, value)
 }

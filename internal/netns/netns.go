@@ -145,6 +145,45 @@ func Do(name string, f func() error) error {
 	}, f)
 }
 
+// A Handle keeps a network namespace open. It is safe for concurrent use until Close.
+type Handle struct{ file *os.File }
+
+// Current returns a handle of the network namespace of the calling thread.
+func Current() (*Handle, error) {
+	f, err := os.Open(threadNS)
+	if err != nil {
+		return nil, fmt.Errorf("open own namespace: %w", err)
+	}
+	return &Handle{f}, nil
+}
+
+// Close closes the handle.
+func (h *Handle) Close() error { return h.file.Close() }
+
+// Do runs f inside the namespace, as the function Do does. It needs no privilege where the calling thread is
+// in it already.
+func (h *Handle) Do(f func() error) error {
+	if inside, err := h.inside(); err != nil || !inside {
+		return onThread(func() error {
+			if err := errors.Join(err, unix.Setns(int(h.file.Fd()), unix.CLONE_NEWNET)); err != nil {
+				return fmt.Errorf("enter namespace: %w", err)
+			}
+			return nil
+		}, f)
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	return f()
+}
+
+// inside reports whether the calling thread is in the namespace. Threads leave theirs in onThread only, and
+// return to it.
+func (h *Handle) inside() (bool, error) {
+	var own, other unix.Stat_t
+	err := errors.Join(unix.Stat(threadNS, &own), unix.Fstat(int(h.file.Fd()), &other))
+	return own.Dev == other.Dev && own.Ino == other.Ino, err
+}
+
 // Start starts the command inside the namespace, otherwise as cmd.Start does.
 func Start(name string, cmd *exec.Cmd) error {
 	return Do(name, cmd.Start)

@@ -24,18 +24,20 @@ const (
 	Routes
 	Rules
 	Nexthops
+	Parameters
 )
 
 // multicast are rtnetlink's multicast groups of each Group.
 var multicast = [...][]uint32{
-	Links:     {unix.RTNLGRP_LINK},
-	Addresses: {unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR},
-	Routes:    {unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE},
-	Rules:     {unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE},
-	Nexthops:  {unix.RTNLGRP_NEXTHOP},
+	Links:      {unix.RTNLGRP_LINK},
+	Addresses:  {unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR},
+	Routes:     {unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE},
+	Rules:      {unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE},
+	Nexthops:   {unix.RTNLGRP_NEXTHOP},
+	Parameters: {unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF},
 }
 
-// An Event is a LinkChange, ObjectChange or Overrun.
+// An Event is a LinkChange, ObjectChange, ParameterChange or Overrun.
 type Event interface{ event() }
 
 // A LinkChange is the new state of a link, or its deletion. Consecutive ones may be equal.
@@ -54,12 +56,17 @@ type ObjectChange struct {
 	Time     time.Time // when it was read from the kernel
 }
 
+// A ParameterChange means that parameters of a link or of all links have changed, such as forwarding and
+// rp_filter: those in RTM_NEWNETCONF. Others change without an event.
+type ParameterChange struct{}
+
 // An Overrun means that events were lost; links and objects must be read again.
 type Overrun struct{}
 
-func (LinkChange) event()   {}
-func (ObjectChange) event() {}
-func (Overrun) event()      {}
+func (LinkChange) event()      {}
+func (ObjectChange) event()    {}
+func (ParameterChange) event() {}
+func (Overrun) event()         {}
 
 const (
 	// watchBuffer holds about ten thousand route events.
@@ -296,6 +303,8 @@ func decodeEvent(typ uint16, b []byte, names links, now time.Time) (Event, error
 			return nil, err
 		}
 		return LinkChange{Link: l, Deleted: typ == unix.RTM_DELLINK}, nil
+	case unix.RTM_NEWNETCONF, unix.RTM_DELNETCONF:
+		return ParameterChange{}, nil
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
 		deleted = typ == unix.RTM_DELADDR
 		f, err = decodeAddress(b, names)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/bgp/message"
+	"github.com/tabane/tabane/internal/condition"
 	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/health"
@@ -42,7 +43,7 @@ func New(ctx context.Context, o Options) (*Router, error) {
 	if err := o.Config.Check().Err(); err != nil {
 		return nil, err
 	}
-	if err := daemon.CheckForwarding(o.Config.versions()...); err != nil {
+	if err := condition.Require(o.Config.conditions()); err != nil {
 		return nil, err
 	}
 	d, err := daemon.New(ctx, daemon.Options{
@@ -132,6 +133,25 @@ func (r *Router) withdrawGenerated(g Generate) error {
 	}
 	return errors.Join(err, r.daemon.Speaker.Withdraw(prefixes...))
 }
+
+// conditions returns what the router needs of the host.
+func (c *Config) conditions() []condition.Condition {
+	var links []string
+	for _, n := range c.Neighbors {
+		links = append(links, n.Interface)
+	}
+	var list []condition.Condition
+	for _, v := range c.versions() {
+		if v == bgp.IPv6 {
+			list = append(list, condition.IPv6(links...))
+		}
+		list = append(list, condition.Forwarding(v, links...))
+	}
+	return list
+}
+
+// Conditions implements daemon.Conditioned.
+func (r *Router) Conditions() []condition.Condition { return r.config.conditions() }
 
 // BGP implements daemon.Machine. The daemon installs the best paths; there is nothing else to do.
 func (r *Router) BGP([]bgp.Event) {}
