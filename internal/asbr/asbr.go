@@ -87,7 +87,7 @@ func New(ctx context.Context, o Options) (*ASBR, error) {
 	a.neighbors = slices.Concat(a.config.reflectors(), a.config.egress(on, nil))
 	d, err := daemon.New(ctx, daemon.Options{
 		Protocol:  route.ASBR,
-		Speaker:   bgp.Options{ASN: o.Config.ASN, RouterID: o.Config.RouterID, Report: bgp.ReportAdjIn},
+		Speaker:   bgp.Options{ASN: o.Config.ASN, RouterID: o.Config.RouterID, Port: o.Config.Port, Report: bgp.ReportAdjIn},
 		Neighbors: a.neighbors,
 		Keep:      o.Keep,
 		Log:       o.Log,
@@ -171,7 +171,7 @@ func (c *Config) reflectors() []bgp.Neighbor {
 	neighbors := make([]bgp.Neighbor, len(c.Reflectors))
 	for i, r := range c.Reflectors {
 		neighbors[i] = bgp.Neighbor{
-			Name: "reflector " + r.Address.String(), Address: r.Address, LocalAddress: c.Address, ASN: c.ASN,
+			Name: "reflector " + r.Address.String(), Address: r.Address, Port: r.Port, LocalAddress: c.Address, ASN: c.ASN,
 			Families: c.families(), Password: r.Password, NextHopSelf: true, BFD: r.BFD,
 			// Our prefixes are reached directly, not by a detour through another ASBR. EPE Routes
 			// of other ASBRs are for servers.

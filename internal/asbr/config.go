@@ -76,6 +76,9 @@ type Config struct {
 	PrefixLists map[string]policy.List `yaml:"prefix_lists,omitempty"`
 	// RPKI validates the origin of routes from the egress peers (RFC 6811).
 	RPKI *RPKI `yaml:"rpki,omitempty"`
+	// Port is where BGP listens, so that another speaker of this host keeps port 179. Default: 179.
+	// Example: 1790
+	Port uint16 `yaml:"port,omitempty"`
 	// Control is the path of the Unix socket for tabane reload and tabane asbr drain, which only the
 	// daemon's user and root can use. Default: /run/tabane/asbr.sock.
 	Control string `yaml:"control,omitempty"`
@@ -99,6 +102,8 @@ type Locator struct {
 type Reflector struct {
 	// Address is the reflector's address.
 	Address netip.Addr `yaml:"address"`
+	// Port is where the reflector listens for BGP. Default: 179. Example: 1790
+	Port uint16 `yaml:"port,omitempty"`
 	// Password is the key of TCP MD5 (RFC 2385) for the session. Example: secret
 	Password string `yaml:"password,omitempty"`
 	// BFD detects the loss of the neighbor (RFC 5880).

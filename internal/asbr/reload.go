@@ -38,6 +38,7 @@ func difference(old, now *Config, on networks, vrps *policy.VRPs) (changes, faul
 	fault.Fixed(&faults, "locator.block", old.Locator.srv6().Block, now.Locator.srv6().Block)
 	fault.Fixed(&faults, "locator.function", old.Locator.srv6().Function, now.Locator.srv6().Function)
 	fault.Fixed(&faults, "sid_format", old.SIDFormat, now.SIDFormat)
+	fault.Fixed(&faults, "port", old.Port, now.Port)
 	fault.Fixed(&faults, "control", old.Control, now.Control)
 	fault.Fixed(&faults, "status", old.Status, now.Status)
 	before, after := old.egress(on, vrps), now.egress(on, vrps)

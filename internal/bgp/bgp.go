@@ -173,7 +173,7 @@ func (s *Speaker) Start() error {
 func (s *Speaker) explainListen(err error) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("%w: another BGP speaker uses port %d (find it with: ss -ltnp 'sport = :%d'); stop it or choose another port",
+		return fmt.Errorf("%w: another BGP speaker uses port %d (find it with: ss -ltnp 'sport = :%d'); stop it, or set another `port`",
 			err, s.opt.Port, s.opt.Port)
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
 		return fmt.Errorf("%w: port %d needs root or CAP_NET_BIND_SERVICE", err, s.opt.Port)

@@ -92,6 +92,8 @@ const (
 type Reflector struct {
 	// Address is the reflector's address.
 	Address netip.Addr `yaml:"address"`
+	// Port is where the reflector listens for BGP. Default: 179. Example: 1790
+	Port uint16 `yaml:"port,omitempty"`
 	// Password is the key of TCP MD5 (RFC 2385) for the session. Example: secret
 	Password string `yaml:"password,omitempty"`
 	// BFD detects the loss of the neighbor (RFC 5880).

@@ -165,7 +165,7 @@ func (c *Config) neighbors() []bgp.Neighbor {
 	var neighbors []bgp.Neighbor
 	for _, r := range c.Reflectors {
 		neighbors = append(neighbors, bgp.Neighbor{
-			Name: "reflector " + r.Address.String(), Address: r.Address, LocalAddress: c.local(r.Address), ASN: c.ASN,
+			Name: "reflector " + r.Address.String(), Address: r.Address, Port: r.Port, LocalAddress: c.local(r.Address), ASN: c.ASN,
 			Families: c.families(), Password: r.Password, BFD: r.BFD, Retain: retainRoutes,
 			// Reject on-link prefixes: a route to one would divert replies to hosts on
 			// the link.

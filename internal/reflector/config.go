@@ -23,6 +23,9 @@ type Config struct {
 	Clients []Client `yaml:"clients,omitempty"`
 	// Listen accepts clients by their prefix, so that a new server needs no change here.
 	Listen []Listen `yaml:"listen,omitempty"`
+	// Port is where BGP listens, so that another speaker of this host keeps port 179. Default: 179.
+	// Example: 1790
+	Port uint16 `yaml:"port,omitempty"`
 	// Control is the path of the Unix socket for tabane reload, which only the daemon's user and root
 	// can use. Default: /run/tabane/reflector.sock.
 	Control string `yaml:"control,omitempty"`

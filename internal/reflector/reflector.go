@@ -42,7 +42,7 @@ func New(ctx context.Context, o Options) (*Reflector, error) {
 		return nil, err
 	}
 	speaker, err := bgp.New(bgp.Options{
-		ASN: o.Config.ASN, RouterID: o.Config.RouterID, Listen: []netip.Addr{o.Config.Address}, Log: o.Log,
+		ASN: o.Config.ASN, RouterID: o.Config.RouterID, Listen: []netip.Addr{o.Config.Address}, Port: o.Config.Port, Log: o.Log,
 	})
 	if err != nil {
 		return nil, err

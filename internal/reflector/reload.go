@@ -14,6 +14,7 @@ func difference(old, now Config) (bgp.Changes, fault.List) {
 	fault.Fixed(&faults, "asn", old.ASN, now.ASN)
 	fault.Fixed(&faults, "router_id", old.RouterID, now.RouterID)
 	fault.Fixed(&faults, "address", old.Address, now.Address)
+	fault.Fixed(&faults, "port", old.Port, now.Port)
 	fault.Fixed(&faults, "control", old.Control, now.Control)
 	fault.Fixed(&faults, "status", old.Status, now.Status)
 	before, after := old.neighbors(), now.neighbors()
