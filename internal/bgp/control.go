@@ -223,7 +223,10 @@ type NeighborState struct {
 	Beyond   uint64       // routes that were discarded because of MaxPrefixes
 	BFD      bool         // BFD is configured
 	BFDUp    bool         // its BFD session is up
-	Retained int          // stale best paths that are kept after the session ended
+	Retained int          // stale paths that are kept after the session ended
+	// RetainedFor is for how long they are kept at most, and RetainedUntil what ends it sooner.
+	RetainedFor   time.Duration
+	RetainedUntil string
 	// MessagesSent and MessagesReceived count messages by type.
 	MessagesSent, MessagesReceived map[message.Type]uint64
 	// Faults count the errors in UPDATEs that did not end the session, LastFault is the worst one of
@@ -265,6 +268,9 @@ func (n *neighbor) state() NeighborState {
 	}
 	if n.source != rib.Local {
 		out.Retained = n.rib.Stale(n.source)
+	}
+	if out.Retained > 0 && n.stale.timer != nil {
+		out.RetainedFor, out.RetainedUntil = time.Until(n.stale.due), n.stale.waiting(n)
 	}
 	return out
 }

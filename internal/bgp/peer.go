@@ -125,7 +125,7 @@ func (n *neighbor) established(e session.Established) {
 	if e.EndOfRIB {
 		n.endOfRIB = e.Families
 	}
-	n.stale.established(n)
+	n.stale.established(n, e)
 	for f := range e.Families.All() {
 		c := n.rib.NewConsumer(f, n.session.Wake)
 		n.consumers[f], n.initial[f] = c, c.Barrier()
@@ -162,11 +162,13 @@ func (n *neighbor) receive(body []byte) error {
 	for _, a := range u.Announced {
 		count += len(a.NLRI)
 	}
-	urgent := n.credit.take(count, time.Now())
+	now := time.Now()
+	urgent := n.credit.take(count, now)
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.stale.heard = now
 	if len(u.Faults) > 0 {
-		n.faults.add(n.log.With("neighbor", n.conf.Name), u.Faults, time.Now())
+		n.faults.add(n.log.With("neighbor", n.conf.Name), u.Faults, now)
 	}
 	if n.limit.held {
 		return nil // the session is about to end
@@ -220,6 +222,7 @@ func (n *neighbor) refresh(r message.Refresh) error {
 func (n *neighbor) terminated(r session.Reason) {
 	n.mu.Lock()
 	n.up = false
+	n.stale.ended()
 	for f, c := range n.consumers {
 		if c != nil {
 			c.Close()

@@ -2,26 +2,51 @@ package bgp
 
 import (
 	"cmp"
-	"slices"
 	"time"
 
 	"github.com/tabane/tabane/internal/bgp/message"
 	"github.com/tabane/tabane/internal/bgp/rib"
+	"github.com/tabane/tabane/internal/bgp/session"
 )
 
-// retainSettle is how long stale routes are kept after the End-of-RIB markers of the neighbor, or
-// of another one that advertises the same: a reflector that has just started sends the markers
-// before its clients' sessions are established.
-const retainSettle = 10 * time.Second
+const (
+	// retainSettle is how long stale routes are kept after the neighbor, or another one that advertises
+	// the same, has advertised all of its routes: a reflector that has just started does so before
+	// its clients' sessions are established.
+	retainSettle = 10 * time.Second
+	// quietTime is how long a neighbor without the graceful restart capability, which announces no
+	// End-of-RIB, must send no UPDATE before all of its routes are considered advertised: twice the
+	// MinRouteAdvertisementInterval for internal neighbors (RFC 4271 section 10). floodLatest is when
+	// they are although it still sends some, as in a network with many changes: a table of a
+	// million routes takes less.
+	quietTime   = 10 * time.Second
+	floodLatest = 2 * time.Minute
+	// markerLatest is how long the End-of-RIB of a neighbor with the capability is awaited (RFC 4724
+	// section 4.2 requires a limit). One that has restarted itself sends it after it has received that of
+	// its other neighbors, for which FRR and others wait 360 s.
+	markerLatest = 7 * time.Minute
+)
 
 // retention keeps the routes of a neighbor after its session has ended, as stale ones: any other
 // route replaces them. They are kept while no other neighbor with retention has advertised all of
 // its routes. If one has, what it does not advertise was withdrawn. The zero value retains nothing.
+//
+// It is no graceful restart (RFC 4724), which retains routes through a router that goes on forwarding, if
+// the router says so for a family (F bit) when it is back within its restart time. These neighbors
+// are reflectors, which do not forward: neither bit, time nor capability counts, only whether a route
+// is advertised again.
+//
 // Callers hold the speaker's mu unless stated otherwise.
 type retention struct {
-	timer   *time.Timer
-	due     time.Time
-	markers message.FamilySet // End-of-RIB markers to come
+	timer *time.Timer
+	due   time.Time
+	// families are those of the current or the last session, and markers the End-of-RIB markers to come.
+	families, markers message.FamilySet
+	// announced: the neighbor has the graceful restart capability, so that it sends markers.
+	announced bool
+	began     time.Time // of the session
+	heard     time.Time // when the last UPDATE was received
+	initial   *time.Timer
 	// settled is when the neighbor has advertised all of its routes; zero if that is not known.
 	settled time.Time
 }
@@ -30,7 +55,7 @@ type retention struct {
 // may.
 func (r *retention) replaced(n *neighbor) (wait time.Duration, ok bool) {
 	for _, other := range n.sources {
-		if other == nil || other == n || !other.up || other.stale.settled.IsZero() || !covers(other.conf.Families, n.conf.Families) {
+		if other == nil || other == n || !other.up || other.stale.settled.IsZero() || !other.stale.covers(n) {
 			continue
 		}
 		if w := max(time.Until(other.stale.settled), 0); !ok || w < wait {
@@ -40,10 +65,8 @@ func (r *retention) replaced(n *neighbor) (wait time.Duration, ok bool) {
 	return wait, ok
 }
 
-// covers reports whether the families include these.
-func covers(families, these []Family) bool {
-	return !slices.ContainsFunc(these, func(f Family) bool { return !slices.Contains(families, f) })
-}
+// covers reports whether the neighbor advertises all families of another one.
+func (r *retention) covers(n *neighbor) bool { return n.stale.families&^r.families == 0 }
 
 // begin retains the routes of a session that has ended, or withdraws them if another neighbor
 // replaces them. Callers do not hold mu.
@@ -82,25 +105,89 @@ func (r *retention) begin(n *neighbor) {
 func blackholed(a *message.Attributes) bool { return a.Communities().Has(Blackhole) }
 
 // established is called when the next session is up.
-func (r *retention) established(n *neighbor) {
-	r.markers, r.settled = message.Families(n.conf.Families...), time.Time{}
+func (r *retention) established(n *neighbor, e session.Established) {
+	now := time.Now()
+	r.families, r.markers, r.announced, r.settled = e.Families, e.Families, e.EndOfRIB, time.Time{}
+	r.began, r.heard = now, now
+	if n.conf.Retain == 0 {
+		return
+	}
 	if n.rib.Stale(n.source) > 0 {
 		r.expire(n, n.conf.Retain)
 	}
+	r.awaitUpdate(n, r.left(now))
+}
+
+// ended is called when the session has ended.
+func (r *retention) ended() {
+	if r.initial != nil {
+		r.initial.Stop()
+		r.initial = nil
+	}
+}
+
+// left returns how long to wait at least until all routes of the neighbor are considered advertised,
+// unless all markers are received before.
+func (r *retention) left(now time.Time) time.Duration {
+	if r.announced {
+		return r.began.Add(markerLatest).Sub(now)
+	}
+	return min(r.heard.Add(quietTime).Sub(now), r.began.Add(floodLatest).Sub(now))
+}
+
+// awaitUpdate considers all routes of the neighbor advertised after a time, or later if it still sends
+// them.
+func (r *retention) awaitUpdate(n *neighbor, after time.Duration) {
+	var timer *time.Timer
+	timer = time.AfterFunc(after, func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if r.initial != timer || !n.up {
+			return
+		}
+		if left := r.left(time.Now()); left > 0 {
+			r.awaitUpdate(n, left)
+			return
+		}
+		if r.announced {
+			n.log.Warn("neighbor has sent no End-of-RIB", "neighbor", n.conf.Name, "families", r.markers, "time", markerLatest)
+		}
+		r.complete(n)
+	})
+	r.initial = timer
 }
 
 // marker is called for each End-of-RIB.
 func (r *retention) marker(n *neighbor, f Family) {
-	r.markers &^= message.Families(f)
-	if r.markers != 0 || n.conf.Retain == 0 || !r.settled.IsZero() {
-		return
+	if r.markers &^= message.Families(f); r.markers == 0 && n.conf.Retain > 0 && r.settled.IsZero() {
+		r.complete(n)
 	}
+}
+
+// complete is called when the neighbor has advertised all of its routes.
+func (r *retention) complete(n *neighbor) {
+	r.ended()
 	r.settled = time.Now().Add(retainSettle)
 	for _, k := range n.sources {
-		if k != nil && k.stale.timer != nil && covers(n.conf.Families, k.conf.Families) && time.Until(k.stale.due) > retainSettle {
+		if k != nil && k.stale.timer != nil && r.covers(k) && time.Until(k.stale.due) > retainSettle {
 			k.stale.expire(k, retainSettle)
 		}
 	}
+}
+
+// waiting describes what ends the retention of stale routes.
+func (r *retention) waiting(n *neighbor) string {
+	switch {
+	case !n.up && time.Until(r.due) <= retainSettle:
+		return "another neighbor has advertised all of its routes"
+	case !n.up:
+		return "the session is down"
+	case !r.settled.IsZero():
+		return "all routes are advertised; its clients may come back"
+	case r.announced:
+		return "waits for End-of-RIB of " + r.markers.String()
+	}
+	return "the neighbor sends no End-of-RIB; waits for " + quietTime.String() + " without an UPDATE"
 }
 
 // expire withdraws the stale routes after a time, unless the neighbor that was to replace them is

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -57,6 +58,10 @@ func TestRoutesAreRetainedAfterNotification(t *testing.T) {
 type offline struct {
 	*Speaker
 	t *testing.T
+	// unannounced: neighbors have no graceful restart capability. families, unless 0, are those that
+	// they have in common with the speaker.
+	unannounced bool
+	families    message.FamilySet
 }
 
 func newOffline(t *testing.T, neighbors ...Neighbor) *offline {
@@ -88,7 +93,10 @@ func (o *offline) up(name string, markers []Family, prefixes ...netip.Prefix) {
 	n := o.neighbors[name]
 	e := session.Established{Open: message.Open{RouterID: addr("10.0.0.2")}}
 	e.Families = message.Families(n.conf.Families...)
-	e.FourOctetAS = true
+	if o.families != 0 {
+		e.Families = o.families
+	}
+	e.FourOctetAS, e.EndOfRIB = true, !o.unannounced
 	e.Local = netip.AddrPortFrom(address(1), DefaultPort)
 	n.established(e)
 	o.advertise(name, prefixes...)
@@ -265,6 +273,91 @@ func TestRetainedRouteNotAdvertisedAgainIsWithdrawn(t *testing.T) {
 		o.want("settled", "2a00:2::/32 false")
 		o.withdraw("rr", kept1)
 		o.want("a withdrawal in the session", "2a00:1::/32 false")
+	})
+}
+
+// TestRetentionWithoutEndOfRIB: what a neighbor without the graceful restart capability does not advertise
+// again is withdrawn seconds after it has advertised everything, however long that takes.
+func TestRetentionWithoutEndOfRIB(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOffline(t, reflector)
+		o.unannounced = true
+		o.up("rr", nil, kept1, kept2)
+		o.neighbors["rr"].terminated(connection)
+		o.want("a session", "rr true", "2a00:1::/32 true", "2a00:2::/32 true", "rr false")
+		if s := o.Sessions()[0]; s.Retained != 2 || s.RetainedSeconds < 3598 || s.Retention != "the session is down" {
+			t.Errorf("status %+v", s)
+		}
+		time.Sleep(time.Minute)
+		o.up("rr", nil)
+		time.Sleep(quietTime - time.Second)
+		o.advertise("rr", kept1)
+		if s := o.Sessions()[0]; s.Retained != 1 || !strings.Contains(s.Retention, "no End-of-RIB") {
+			t.Errorf("status %+v", s)
+		}
+		time.Sleep(quietTime + retainSettle - time.Second)
+		o.want("shortly before", "rr true")
+		if s := o.Sessions()[0]; s.Retained != 1 || s.RetainedSeconds > 1 || !strings.Contains(s.Retention, "all routes are advertised") {
+			t.Errorf("status %+v", s)
+		}
+		time.Sleep(2 * time.Second)
+		o.want("quiet and settled", "2a00:2::/32 false")
+
+		// Another neighbor that never becomes quiet.
+		o.neighbors["rr"].terminated(connection)
+		o.want("lost", "rr false")
+		o.up("rr", nil)
+		began := time.Now()
+		for time.Since(began) < floodLatest+retainSettle-time.Second {
+			o.advertise("rr", kept2)
+			time.Sleep(time.Second)
+		}
+		o.want("shortly before", "rr true", "2a00:2::/32 true")
+		time.Sleep(2 * time.Second)
+		o.want("it still sends", "2a00:1::/32 false")
+	})
+}
+
+// TestEndOfRIBThatNeverComes: markers that were announced are awaited for a limited time, and only those of
+// the families of the session.
+func TestEndOfRIBThatNeverComes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOffline(t, reflector)
+		o.up("rr", allMarkers, kept1, kept2)
+		o.neighbors["rr"].terminated(connection)
+		o.want("a session", "rr true", "2a00:1::/32 true", "2a00:2::/32 true", "rr false")
+		o.up("rr", allMarkers[:1], kept1)
+		if s := o.Sessions()[0]; s.Retention != "waits for End-of-RIB of vpnv6" {
+			t.Errorf("status %+v", s)
+		}
+		time.Sleep(markerLatest + retainSettle - time.Second)
+		o.want("shortly before", "rr true")
+		time.Sleep(2 * time.Second)
+		o.want("the marker is missing", "2a00:2::/32 false")
+
+		o.neighbors["rr"].terminated(connection)
+		o.families = message.Families(IPv6Unicast)
+		o.up("rr", allMarkers[:1])
+		time.Sleep(retainSettle - time.Second)
+		o.want("one family", "rr false", "rr true")
+		time.Sleep(2 * time.Second)
+		o.want("its marker", "2a00:1::/32 false")
+	})
+}
+
+// TestAnotherNeighborWithoutEndOfRIB: once it was quiet, what it does not advertise is not retained.
+func TestAnotherNeighborWithoutEndOfRIB(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		other := reflector
+		other.Name = "rr2"
+		o := newOffline(t, reflector, other)
+		o.unannounced = true
+		o.up("rr", nil, kept1, kept2)
+		o.up("rr2", nil, kept1)
+		o.want("sessions", "rr true", "rr2 true", "2a00:1::/32 true", "2a00:2::/32 true")
+		time.Sleep(quietTime + retainSettle + time.Second)
+		o.neighbors["rr"].terminated(connection)
+		o.want("lost", "rr false", "2a00:1::/32 true", "2a00:2::/32 false")
 	})
 }
 

@@ -13,8 +13,11 @@ type SessionStatus struct {
 	Up       bool   `json:"up"`
 	// BFD is the state of the BFD session, "up" or "down"; empty where BFD is not configured.
 	BFD string `json:"bfd,omitempty"`
-	// Retained is the number of stale best paths that are kept after the session ended.
-	Retained int `json:"retained,omitempty"`
+	// Retained is the number of stale paths that are kept after the session ended, for so many seconds
+	// at most, and Retention what ends that sooner.
+	Retained        int    `json:"retained,omitempty"`
+	RetainedSeconds int64  `json:"retained_seconds,omitempty"`
+	Retention       string `json:"retention,omitempty"`
 	// Prefixes is the number of unicast routes that the neighbor advertises, accepted or not, and
 	// Discarded counts those that were beyond its max_prefixes.
 	Prefixes  int    `json:"prefixes"`
@@ -63,7 +66,7 @@ func (s *Speaker) Sessions() []SessionStatus {
 	all := make([]SessionStatus, len(states))
 	for i, n := range states {
 		all[i] = SessionStatus{
-			Neighbor: n.Name, Up: n.Up, Retained: n.Retained, Prefixes: n.Prefixes, Discarded: n.Beyond, Reason: n.Down, Flaps: n.Flaps, LastReset: n.Reason,
+			Neighbor: n.Name, Up: n.Up, Retained: n.Retained, RetainedSeconds: int64(n.RetainedFor / time.Second), Retention: n.RetainedUntil, Prefixes: n.Prefixes, Discarded: n.Beyond, Reason: n.Down, Flaps: n.Flaps, LastReset: n.Reason,
 			Uptime: int64(n.Uptime / time.Second), Sent: notificationText(n.Sent), Received: notificationText(n.Received),
 			Faults: faultCounts(n.Faults), LastFault: n.LastFault, MessagesSent: messageCounts(n.MessagesSent), MessagesReceived: messageCounts(n.MessagesReceived),
 		}
