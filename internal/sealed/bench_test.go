@@ -144,7 +144,8 @@ func BenchmarkStranger(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	p := &Plane{guard: session.NewGuard(key.Public(), rand.Reader), start: time.Now()}
+	p := withoutDevice(Options{}, nil)
+	p.guard.Store(session.NewGuard(key.Public(), rand.Reader))
 	message := make([]byte, session.InitiationLen)
 	message[0] = 1
 	b.ReportAllocs()
@@ -313,7 +314,7 @@ var floods = []struct {
 	}},
 	{"knowing", "from a sender that knows the public key and is no peer", 4790, func(to session.PublicKey) []byte {
 		own := session.PrivateKey{9}
-		_, m, err := session.Initiate(own, session.Peer{Public: to}, 1, session.TimestampOf(time.Now()), 3, session.NewStamper(to), 0, random{})
+		_, m, err := session.Initiate(own, session.Peer{Public: to}, 1, session.TimestampOf(time.Now()), 3, random{})
 		if err != nil {
 			panic("BUG: " + err.Error())
 		}

@@ -263,7 +263,7 @@ func TestHostileHandshakes(t *testing.T) {
 	a.up(1)
 	b.up(1)
 	initiation := func(own session.PrivateKey, to session.PublicKey) []byte {
-		_, m, err := session.Initiate(own, session.Peer{Public: to}, 77, session.TimestampOf(time.Now().Add(-time.Hour)), 3, session.NewStamper(to), 0, random{})
+		_, m, err := session.Initiate(own, session.Peer{Public: to}, 77, session.TimestampOf(time.Now().Add(-time.Hour)), 3, random{})
 		if err != nil {
 			t.Fatal(err)
 		}

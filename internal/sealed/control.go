@@ -79,7 +79,7 @@ func (r *peer) tick(now time.Duration, b *batch) time.Duration {
 // advance does what tick is for. The mutex is locked.
 func (r *peer) advance(now time.Duration, b *batch) time.Duration {
 	r.applyGrants(now)
-	reachable := r.staleFrom.line != nil
+	reachable := r.stale.from.line != nil
 	for i := range r.links {
 		l := &r.links[i]
 		reachable = reachable || l.line != nil && len(l.addresses()) > 0
@@ -94,7 +94,7 @@ func (r *peer) advance(now time.Duration, b *batch) time.Duration {
 		if err != nil {
 			r.log.Error("begin handshake", "peer", r.conf.Name, "error", err)
 		} else if message != nil {
-			r.initiate(message)
+			r.initiate(message, now)
 		}
 	}
 	if r.sending != nil && r.assoc.Current() == nil {

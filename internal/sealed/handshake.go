@@ -15,12 +15,8 @@ import (
 )
 
 const (
-	// maxHandshakes is the number of messages that wait for an exchange of keys; with busyHandshakes
-	// waiting, senders have to prove their addresses first.
-	maxHandshakes  = 64
-	busyHandshakes = 8
-	// busyTime is how long senders have to prove their addresses after that: with few waiting again,
-	// strangers would take all the time that an exchange takes.
+	// busyTime is how long senders have to prove their addresses once many messages wait: with few waiting
+	// again, strangers would take all the time that an exchange takes.
 	busyTime = time.Second
 	// maxAdmitted is the number of latest initiations of which copies, over other paths, are not taken.
 	maxAdmitted = 128
@@ -29,14 +25,9 @@ const (
 	firstAddresses = 4
 	// maxPending is the number of initiations of a peer whose responses may still arrive.
 	maxPending = 4
+	// unprovenRate and unprovenBurst bound the responses of a peer without the proof of earlier versions.
+	unprovenRate, unprovenBurst = 20, 8
 )
-
-// handshakeMessage is an initiation or response that has passed checkHandshake and waits for the exchange of keys.
-type handshakeMessage struct {
-	line    *line
-	message []byte
-	from    netip.AddrPort
-}
 
 // checkHandshake checks a handshake message, which costs one hash if its sender does not know the public key. It
 // returns false and the reason if the message is not for this gateway.
@@ -47,54 +38,90 @@ func (p *Plane) checkHandshake(l *line, m []byte, from netip.AddrPort) (mine boo
 		}
 		return p.cookie(l, m, from), dropHandshake
 	}
-	p.guardMu.Lock()
-	if p.guard == nil {
-		p.guardMu.Unlock()
-		return true, 0
-	}
-	now := p.now()
-	if len(p.handshakes) >= busyHandshakes {
-		p.busyUntil = now + busyTime
-	}
-	verdict, reply, err := p.guard.Judge(m, from, now < p.busyUntil, now)
-	p.guardMu.Unlock()
+	guard := p.guard.Load()
 	switch {
-	case err != nil:
-		p.log.Error("check handshake", "error", err)
-	case verdict == session.Stranger:
+	case guard == nil:
+	case tunnel.Type(m[0]) == tunnel.Initiation:
+		return p.checkInitiation(guard, l, m, from), dropStranger
+	case !guard.Addressed(m):
 		return false, dropStranger
-	case verdict == session.Unproven:
-		p.counts.drop(dropBusy, 1)
-		l.send([]udp.Datagram{{Data: reply, To: from}})
 	default:
-		p.admit(handshakeMessage{l, bytes.Clone(m), from})
+		p.checkResponse(l, m, from)
 	}
 	return true, 0
 }
 
-// admit queues a message for the exchange of keys, unless it is a copy of an earlier one.
-func (p *Plane) admit(h handshakeMessage) {
+// checkInitiation queues an initiation if its sender may have an exchange of keys, and answers it with a
+// cookie if the sender has to prove its address. It returns false if it is not for this gateway.
+func (p *Plane) checkInitiation(guard *session.Guard, l *line, m []byte, from netip.AddrPort) bool {
+	verdict, reply, err := p.judge(guard, l, m, from)
+	switch {
+	case err != nil:
+		p.log.Error("check handshake", "error", err)
+	case verdict == session.Stranger:
+		return false
+	case verdict == session.Unproven:
+		p.counts.drop(dropBusy, 1)
+		l.send([]udp.Datagram{{Data: reply, To: from}})
+	case verdict == session.Excessive:
+		p.counts.drop(dropBusy, 1)
+	}
+	return true
+}
+
+// judge judges an initiation, and queues it if it is admitted and no copy of another one.
+func (p *Plane) judge(guard *session.Guard, l *line, m []byte, from netip.AddrPort) (session.Verdict, []byte, error) {
 	p.guardMu.Lock()
 	defer p.guardMu.Unlock()
-	initiation := tunnel.Type(h.message[0]) == tunnel.Initiation
-	if i := slices.IndexFunc(p.admitted[:], func(a handshakeMessage) bool { return bytes.Equal(a.message, h.message) }); i >= 0 && initiation {
-		if a := p.admitted[i]; a.line == h.line && a.from.Addr() == h.from.Addr() {
+	if i := slices.IndexFunc(p.admitted[:], func(a handshakeMessage) bool { return session.Same(a.message, m) }); i >= 0 {
+		if a := p.admitted[i]; a.line == l && a.from.Addr() == from.Addr() {
 			p.counts.drop(dropHandshake, 1) // it was recorded
 		}
-		return
+		return session.Admitted, nil, nil
 	}
-	select {
-	case p.handshakes <- h:
-		if initiation {
-			p.admitted[p.admissions%maxAdmitted] = h
-			p.admissions++
-		}
+	now := p.now()
+	if p.exchanges.busy() {
+		p.busyUntil = now + busyTime
+	}
+	verdict, reply, err := guard.Judge(m, from, now < p.busyUntil, now)
+	if verdict != session.Admitted {
+		return verdict, reply, err
+	}
+	h := handshakeMessage{line: l, message: bytes.Clone(m), from: from}
+	queued, dropped := p.exchanges.push(h)
+	p.counts.drop(dropBusy, uint64(dropped))
+	if queued {
+		p.admitted[p.admissions%maxAdmitted] = h
+		p.admissions++
+	}
+	return verdict, nil, nil
+}
+
+// checkResponse queues a response to an initiation of this gateway. The index, which only who has seen
+// the initiation knows, and the proof that the peer has made it replace a cookie: a gateway that is
+// flooded has to complete the handshakes that it begins.
+func (p *Plane) checkResponse(l *line, m []byte, from netip.AddrPort) {
+	r := p.pendingPeer(binary.BigEndian.Uint32(m[8:]))
+	switch {
+	case r == nil:
+		p.counts.drop(dropHandshake, 1)
+	case !r.assoc.Proves(m) && !r.takeUnproven(p.now()):
+		p.counts.drop(dropHandshake, 1)
 	default:
-		p.counts.drop(dropBusy, 1)
+		_, dropped := p.exchanges.push(handshakeMessage{line: l, message: bytes.Clone(m), from: from, peer: r})
+		p.counts.drop(dropBusy, uint64(dropped))
 	}
 }
 
-// cookie passes a cookie to the peer that it is for. It returns false if there is no such peer.
+// takeUnproven reports whether one more response without proof may be tried, and counts it.
+func (r *peer) takeUnproven(now time.Duration) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.unproven.Take(now, unprovenRate, unprovenBurst)
+}
+
+// cookie repeats an initiation, with the cookie that it was answered by, where that came from. It returns false
+// if no initiation waits for it.
 func (p *Plane) cookie(l *line, m []byte, from netip.AddrPort) bool {
 	r := p.pendingPeer(binary.BigEndian.Uint32(m[4:]))
 	if r == nil {
@@ -102,12 +129,27 @@ func (p *Plane) cookie(l *line, m []byte, from netip.AddrPort) bool {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := r.assoc.Cookie(m, p.now()); err != nil {
+	now, at := p.now(), place{l, from}
+	c, initiation, err := r.assoc.Cookie(m, now)
+	if err != nil {
 		return false
 	}
-	r.cookieFrom = place{l, from}
-	r.wakeControl()
+	if !r.proofs.take(at, c, r.sentTo(at)) {
+		p.counts.drop(dropBusy, 1)
+		return true
+	}
+	l.send([]udp.Datagram{{Data: c.Stamp(initiation, now), To: from}})
 	return true
+}
+
+// sentTo reports whether initiations are sent to a place. The mutex is locked.
+func (r *peer) sentTo(at place) bool {
+	for i := range r.links {
+		if l := &r.links[i]; l.line == at.line && slices.Contains(l.addresses(), at.from) {
+			return true
+		}
+	}
+	return at == r.stale.from
 }
 
 // pendingPeer returns the peer that an initiation with this index was sent to, or nil.
@@ -123,19 +165,31 @@ func (p *Plane) handshakeLoop(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case h := <-p.handshakes:
-			var err error
-			if tunnel.Type(h.message[0]) == tunnel.Initiation {
-				err = p.answer(h)
-			} else {
-				err = p.complete(h)
-			}
-			if err != nil {
-				p.counts.drop(dropHandshake, 1)
-				p.log.Debug("handshake", "from", h.from, "path", h.line.name, "error", err)
-			}
+		case <-p.exchanges.ready:
+		}
+		for h, any := p.exchanges.pop(); any && ctx.Err() == nil; h, any = p.exchanges.pop() {
+			p.exchange(h)
 		}
 	}
+}
+
+// exchange exchanges keys.
+func (p *Plane) exchange(h handshakeMessage) {
+	var err error
+	if h.peer == nil {
+		err = p.answer(h)
+	} else {
+		err = p.complete(h)
+	}
+	switch {
+	case err == nil:
+		return
+	case errors.Is(err, session.ErrTooMany):
+		p.counts.drop(dropBusy, 1)
+	default:
+		p.counts.drop(dropHandshake, 1)
+	}
+	p.log.Debug("handshake", "from", h.from, "path", h.line.name, "error", err)
 }
 
 // answer answers an initiation.
@@ -170,7 +224,7 @@ func (p *Plane) answer(h handshakeMessage) error {
 	now := p.now()
 	s, response, err := r.assoc.Answer(request, h.message, now)
 	if errors.Is(err, session.ErrStale) && now-r.lastHeard() > restartedAfter {
-		r.answerStale(h, now)
+		r.answerStale(request.Time, place{h.line, h.from}, now)
 	}
 	if err != nil {
 		return err
@@ -185,28 +239,26 @@ func (p *Plane) answer(h handshakeMessage) error {
 // restartedAfter is the silence after which a peer may have been restarted: two idle probes.
 const restartedAfter = 2 * probeIdle
 
-// answerStale has initiations also sent to the source of one with an old time. A peer whose clock was set back
-// before a restart answers them, because it has seen no later one. An attacker who replays an initiation causes no
-// more of them than a silent peer does anyway. The mutex is locked.
-func (r *peer) answerStale(h handshakeMessage, now time.Duration) {
-	again := r.staleFrom.line != nil
-	r.staleFrom = place{h.line, h.from}
-	r.assoc.Want(now)
-	if !again {
-		r.assoc.Repeat(now)
+// answerStale has a few initiations also sent to the source of one with an old time. A peer whose clock was set back
+// before a restart answers them, because it has seen no later one. The mutex is locked.
+func (r *peer) answerStale(at session.Timestamp, from place, now time.Duration) {
+	if !r.stale.take(at, from, now) {
+		return
 	}
+	r.assoc.Want(now)
+	r.assoc.Repeat(now)
 	r.wakeControl()
 }
 
 // complete applies a response, which establishes a session.
 func (p *Plane) complete(h handshakeMessage) error {
-	index := binary.BigEndian.Uint32(h.message[8:])
-	r := p.pendingPeer(index)
-	if r == nil {
-		return session.ErrRefused
-	}
+	r := h.peer
 	r.mu.Lock()
 	now := p.now()
+	if r.removed {
+		r.mu.Unlock()
+		return session.ErrRefused
+	}
 	s, err := r.assoc.Complete(h.message, now)
 	if err != nil {
 		r.mu.Unlock()
@@ -234,9 +286,9 @@ func (p *Plane) complete(h handshakeMessage) error {
 	return nil
 }
 
-// initiate sends an initiation to addresses at which the peer may be, or where a cookie came from. The
-// mutex is locked.
-func (r *peer) initiate(message []byte) {
+// initiate sends an initiation to addresses at which the peer may be, with the cookies that are known. The mutex is
+// locked.
+func (r *peer) initiate(message []byte, now time.Duration) {
 	p := r.plane
 	index := binary.BigEndian.Uint32(message[4:])
 	p.keysMu.Lock()
@@ -247,12 +299,10 @@ func (r *peer) initiate(message []byte) {
 	r.pending = append(r.pending, index)
 	p.pending[index] = r
 	p.keysMu.Unlock()
-	if to := r.cookieFrom; to.line != nil {
-		r.cookieFrom = place{}
-		to.line.send([]udp.Datagram{{Data: message, To: to.from}})
-		return
+	r.proofs.next()
+	stamped := func(l *line, to netip.AddrPort) udp.Datagram {
+		return udp.Datagram{Data: r.proofs.cookies[place{l, to}].Stamp(message, now), To: to}
 	}
-	defer func() { r.tries++ }()
 	for i := range r.links {
 		l := &r.links[i]
 		if l.line == nil || l.line.socket.Load() == nil || !l.line.conf.Load().Usable {
@@ -260,12 +310,14 @@ func (r *peer) initiate(message []byte) {
 		}
 		var all []udp.Datagram
 		for _, to := range l.addressesToTry(r.tries) {
-			all = append(all, udp.Datagram{Data: message, To: to})
+			all = append(all, stamped(l.line, to))
 		}
 		l.line.send(all)
 	}
-	if to := r.staleFrom; to.line != nil {
-		to.line.send([]udp.Datagram{{Data: message, To: to.from}})
+	r.tries++
+	if to := r.stale.from; to.line != nil {
+		to.line.send([]udp.Datagram{stamped(to.line, to.from)})
+		r.stale.sent()
 	}
 }
 

@@ -59,8 +59,9 @@ type peer struct {
 	owner, peerHasEndpoints bool
 	pending                 []uint32 // indices of initiations
 	tries                   int      // of initiations without an answer
-	cookieFrom              place    // where a cookie for the next initiation came from
-	staleFrom               place    // where an initiation that looks recorded came from, while the peer is silent
+	proofs                  proofs
+	stale                   stale
+	unproven                session.Limit // of responses without proof
 	links                   [tunnel.MaxPaths]link
 	paths                   []sched.Path // of links, what schedulers see
 	queues                  sched.Queues
@@ -536,7 +537,8 @@ func (r *peer) useKeys(k *keys, now time.Duration) {
 	if r.sending == nil {
 		r.since = now
 	}
-	r.sending, r.keysSince, r.proven, r.tries, r.staleFrom = k, now, false, 0, place{}
+	r.sending, r.keysSince, r.proven, r.tries = k, now, false, 0
+	r.stale.end()
 	r.count++
 	k.out.Put(tunnel.Hello{Endpoints: len(r.conf.Endpoints) > 0})
 	r.acceptOpen()

@@ -55,18 +55,18 @@ type Plane struct {
 	// expires is for packets that are held, paces for those in the queues of paths.
 	expires, paces *deadline
 	paced          int // times that queues were looked at; of the pacing loop
-	// handshakes are messages that wait for an exchange of keys.
-	handshakes chan handshakeMessage
-	ctx        context.Context
-	loops      sync.WaitGroup // receiving sockets
+	// exchanges are messages that wait for an exchange of keys.
+	exchanges *exchanges
+	ctx       context.Context
+	loops     sync.WaitGroup // receiving sockets
 
 	mu    sync.Mutex // guards the following
 	state plane.State
 	lines []*line
 	peers map[session.PublicKey]*peer
 
-	guardMu   sync.Mutex
-	guard     *session.Guard
+	guard     atomic.Pointer[session.Guard] // what judges initiations is guarded by guardMu
+	guardMu   sync.Mutex                    // guards the following
 	busyUntil time.Duration
 	// admitted are the latest initiations, of so many.
 	admitted   [maxAdmitted]handshakeMessage
@@ -168,7 +168,7 @@ func newPlane(o Options, enter func(func() error) error) (*Plane, error) {
 func withoutDevice(o Options, enter func(func() error) error) *Plane {
 	p := &Plane{
 		log: o.Log, opened: o.Open, opens: o.Relays, enter: enter, start: time.Now(), wall: time.Now,
-		wake: make(chan struct{}, 1), expires: newDeadline(), paces: newDeadline(), handshakes: make(chan handshakeMessage, maxHandshakes),
+		wake: make(chan struct{}, 1), expires: newDeadline(), paces: newDeadline(), exchanges: newExchanges(),
 		fastest: tunnel.FastestSuite(), peers: map[session.PublicKey]*peer{}, keys: map[uint32]*keys{}, pending: map[uint32]*peer{},
 		relays: map[place]*relay{},
 	}
@@ -210,9 +210,7 @@ func (p *Plane) Apply(s plane.State) error {
 			r.remove()
 			delete(p.peers, key)
 		}
-		p.guardMu.Lock()
-		p.guard = session.NewGuard(s.Key.Public(), rand.Reader)
-		p.guardMu.Unlock()
+		p.guard.Store(session.NewGuard(s.Key.Public(), rand.Reader))
 	}
 	next := &routing{policy: slices.Clone(s.Policy)}
 	next.same = !slices.ContainsFunc(s.Policy, func(r plane.Rule) bool { return r.Resequence != s.Policy[0].Resequence })

@@ -30,6 +30,9 @@ const (
 	maxPending = 4
 	// maxPrevious is the number of earlier sessions that are still received with.
 	maxPrevious = 3
+	// answerRate and answerBurst bound the answers to initiations of the peer, which may have begun
+	// several before the first answer arrives.
+	answerRate, answerBurst = 10, 16
 )
 
 // Session is the keys that a handshake gave.
@@ -63,8 +66,8 @@ type AssociationOptions struct {
 // The next ones, of a responder, become current with the first message that was sealed with them. It
 // is not safe for concurrent use.
 type Association struct {
-	o       AssociationOptions
-	stamper *Stamper
+	o     AssociationOptions
+	proof ResponseProof
 	// preferred: of two handshakes that collide, that of this gateway gives the session.
 	preferred bool
 
@@ -76,27 +79,16 @@ type Association struct {
 	wantedAt  time.Duration // since when the last one is
 	retryAt   time.Duration
 	retry     time.Duration
-	proof     proof
 	lastSent  Timestamp
 	lastHeard Timestamp
-	answered  [InitiationLen]byte // the last initiation that was answered
+	answered  []byte // the last initiation that was answered
+	answers   Limit
 }
-
-// proof is whether an initiation was repeated for a cookie since it was last repeated by time: once is
-// enough. Each of the peer's answers over other paths would else have it repeated again, until the
-// response is to an initiation that is not pending any more.
-type proof uint8
-
-const (
-	proofNone proof = iota
-	proofDue
-	proofSent
-)
 
 // NewAssociation returns an Association without sessions.
 func NewAssociation(o AssociationOptions) *Association {
 	own := o.Own.Public()
-	return &Association{o: o, stamper: NewStamper(o.Peer.Public), preferred: bytes.Compare(own[:], o.Peer.Public[:]) < 0}
+	return &Association{o: o, proof: NewResponseProof(o.Own, o.Peer), preferred: bytes.Compare(own[:], o.Peer.Public[:]) < 0}
 }
 
 // Current returns the session to send with, or nil.
@@ -198,18 +190,13 @@ func (a *Association) Advance(now time.Duration, wall time.Time) ([]byte, error)
 	if !a.wanted || now < a.retryAt {
 		return nil, nil
 	}
-	if a.proof == proofDue {
-		a.proof = proofSent
-	} else {
-		a.proof = proofNone
-		a.retry = min(max(2*a.retry, firstRetry), lastRetry)
-	}
+	a.retry = min(max(2*a.retry, firstRetry), lastRetry)
 	a.retryAt = now + a.retry
 	at := TimestampOf(wall)
 	if bytes.Compare(at[:], a.lastSent[:]) <= 0 {
 		at = a.lastSent.next()
 	}
-	initiation, message, err := Initiate(a.o.Own, a.o.Peer, a.o.NewIndex(), at, a.o.Offers, a.stamper, now, a.o.Random)
+	initiation, message, err := Initiate(a.o.Own, a.o.Peer, a.o.NewIndex(), at, a.o.Offers, a.o.Random)
 	if err != nil {
 		return nil, err
 	}
@@ -230,7 +217,7 @@ func (t Timestamp) next() Timestamp {
 
 // Known reports whether the message is the initiation that was answered last, which arrives over
 // several paths. It costs no exchange of keys.
-func (a *Association) Known(message []byte) bool { return bytes.Equal(message, a.answered[:]) }
+func (a *Association) Known(message []byte) bool { return Same(message, a.answered) }
 
 // push appends to a list of at most that many, of which the oldest are removed.
 func push[T any](list []T, v T, most int) []T {
@@ -245,12 +232,15 @@ func (a *Association) Answer(r *Request, message []byte, now time.Duration) (*Se
 	if bytes.Compare(r.Time[:], a.lastHeard[:]) <= 0 {
 		return nil, nil, ErrStale
 	}
-	keys, response, err := r.Answer(a.o.Peer.Preshared, a.o.NewIndex(), a.o.Choose(r.Offers), a.stamper, now)
+	if !a.answers.Take(now, answerRate, answerBurst) {
+		return nil, nil, ErrTooMany
+	}
+	keys, response, err := r.Answer(a.o.Peer.Preshared, a.o.NewIndex(), a.o.Choose(r.Offers), a.proof)
 	if err != nil {
 		return nil, nil, err
 	}
 	a.lastHeard = r.Time
-	copy(a.answered[:], message)
+	a.answered = bytes.Clone(message)
 	s := &Session{Keys: keys, Born: now, collided: a.wanted}
 	a.next = push(a.next, s, maxPending)
 	return s, response, nil
@@ -296,19 +286,22 @@ func (a *Association) Pending(index uint32) bool {
 	return slices.ContainsFunc(a.pending, func(i *Initiation) bool { return i.Local() == index })
 }
 
-// Cookie takes a cookie that the peer sent because it is busy, and has the initiation repeated at
-// once. It is to be sent between the addresses of the cookie alone, which it proves. Further cookies are
-// refused until the next repetition by time.
-func (a *Association) Cookie(message []byte, now time.Duration) error {
-	if a.proof != proofNone || !a.wanted {
-		return refused("cookie to an initiation that was repeated for one")
+// Proves reports whether a response is one of the peer, by one hash. It is safe for concurrent use.
+func (a *Association) Proves(response []byte) bool { return a.proof.Proves(response) }
+
+// Cookie reads a cookie that the peer sent because it is busy, and returns the initiation that it
+// answers. That is to be sent again, stamped with the cookie, between the addresses of the cookie,
+// which are those that it proves.
+func (a *Association) Cookie(message []byte, now time.Duration) (Cookie, []byte, error) {
+	if !a.wanted {
+		return Cookie{}, nil, refused("cookie without a handshake")
 	}
-	if err := a.stamper.TakeCookie(message, now); err != nil {
-		return err
+	for _, i := range a.pending {
+		if c, err := i.Cookie(message, now); err == nil {
+			return c, i.message, nil
+		}
 	}
-	a.proof = proofDue
-	a.Repeat(now)
-	return nil
+	return Cookie{}, nil, refused("cookie to no initiation of this gateway")
 }
 
 // Repeat has the initiation of a handshake that is under way repeated at once.

@@ -2,6 +2,7 @@ package session
 
 import (
 	"crypto/rand"
+	"errors"
 	"net/netip"
 	"slices"
 	"testing"
@@ -310,43 +311,91 @@ func TestMessagesEndASession(t *testing.T) {
 	}
 }
 
-// A busy peer answers each copy of an initiation, over each path, by another cookie: one has it repeated,
-// the others do not until it is repeated by time.
-func TestOneCookie(t *testing.T) {
-	var keys [2]PrivateKey
-	keys[0][3], keys[1][5] = 1, 2
-	a := newEndpoint(t, keys[0], keys[1], 100)
-	guard := NewGuard(keys[1].Public(), rand.Reader)
+// A busy peer answers each copy of an initiation, over each path, by another cookie. Each proves the
+// addresses that it came from, also of an initiation that was repeated since, because the round trip
+// takes longer; and a forged one does not replace the right one.
+func TestCookies(t *testing.T) {
+	ka, kb := newKey(t, 1), newKey(t, 2)
+	a := newEndpoint(t, ka, kb, 100)
+	guard := NewGuard(kb.Public(), rand.Reader)
 	a.a.Want(0)
-	cookies := func(message []byte, now time.Duration) (list [][]byte) {
-		t.Helper()
-		for _, from := range []string{"192.0.2.1:4790", "192.0.2.2:4790"} {
-			verdict, reply, err := guard.Judge(message, netip.MustParseAddrPort(from), true, now)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if verdict == Unproven {
-				list = append(list, reply)
-			}
-		}
-		return list
-	}
 	now := time.Duration(0)
-	for range 2 {
-		all := cookies(a.advance(t, now), now)
-		if len(all) == 0 || a.a.Cookie(all[0], now) != nil {
-			t.Fatalf("%d cookies, the first of which is not taken", len(all))
-		}
-		repeated := a.advance(t, now)
-		if repeated == nil {
-			t.Fatal("the initiation is not repeated")
-		}
-		if all := cookies(repeated, now); len(all) != 1 || a.a.Cookie(all[0], now) == nil || a.advance(t, now) != nil {
-			t.Fatalf("repeated again for one of %d cookies", len(all))
-		}
+	var sent [][]byte
+	for range maxPending {
+		sent = append(sent, a.advance(t, now))
 		now = a.a.Deadline()
 	}
-	if a.a.Forget(); a.a.Cookie(make([]byte, CookieLen), now) == nil {
+	forger := NewGuard(kb.Public(), rand.Reader) // who knows the public key, and has seen the initiation
+	for n, message := range sent {
+		for _, from := range []string{"192.0.2.1:4790", "[2001:db8::1]:4790"} {
+			source := netip.MustParseAddrPort(from)
+			for _, g := range []*Guard{forger, guard} {
+				verdict, reply, err := g.Judge(message, source, true, now)
+				if verdict != Unproven || err != nil {
+					t.Fatalf("verdict %d, %v", verdict, err)
+				}
+				c, again, err := a.a.Cookie(reply, now)
+				if err != nil || !Same(again, message) {
+					t.Fatalf("cookie for initiation %d: %v", n, err)
+				}
+				want := Admitted
+				if g == forger {
+					want = Unproven
+				}
+				if verdict, _, _ := guard.Judge(c.Stamp(again, now), source, true, now); verdict != want {
+					t.Errorf("verdict %d with the cookie, want %d", verdict, want)
+				}
+			}
+		}
+	}
+	reply := func(m []byte) []byte {
+		_, reply, _ := guard.Judge(m, netip.MustParseAddrPort("192.0.2.9:1"), true, now)
+		return reply
+	}
+	old := reply(sent[0])
+	last := a.advance(t, now)
+	if _, _, err := a.a.Cookie(old, now); err == nil {
+		t.Error("a cookie for an initiation that no response is accepted to")
+	}
+	cookie := reply(last)
+	if a.a.Forget(); cookie == nil {
+		t.Fatal("no cookie")
+	}
+	if _, _, err := a.a.Cookie(cookie, now); err == nil {
 		t.Error("a cookie without a handshake is taken")
+	}
+}
+
+// One peer has so many initiations answered, whatever it sends; an hour later it is answered again.
+func TestAnswersAreBounded(t *testing.T) {
+	ka, kb := newKey(t, 1), newKey(t, 2)
+	a, b := newEndpoint(t, ka, kb, 100), newEndpoint(t, kb, ka, 200)
+	answered, refused := 0, 0
+	for i := range 600 { // in a second
+		now := time.Duration(i) * time.Second / 600
+		_, m, err := Initiate(ka, Peer{Public: kb.Public()}, uint32(i), TimestampOf(wall.Add(now)), 1, rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := ReadInitiation(kb, m, rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch _, _, err := b.a.Answer(r, m, now); {
+		case err == nil:
+			answered++
+		case errors.Is(err, ErrTooMany):
+			refused++
+		default:
+			t.Fatal(err)
+		}
+	}
+	if answered > answerBurst+answerRate || answered < answerBurst || answered+refused != 600 {
+		t.Errorf("%d of 600 were answered, %d refused", answered, refused)
+	}
+	a.a.Want(time.Hour)
+	a.take(t, b.take(t, a.advance(t, time.Hour), time.Hour), time.Hour)
+	if !data(a, b) {
+		t.Error("no session an hour later")
 	}
 }

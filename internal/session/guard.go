@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"crypto/hmac"
 	"encoding/binary"
 	"fmt"
@@ -14,8 +15,10 @@ import (
 
 // The last two fields of an initiation and a response are keyed hashes of what is before them. The
 // first one's key is made of the receiver's public key, so that who does not know it gets no answer
-// and costs one hash. The second one's key is a cookie that the receiver sends while it is busy: who
-// has it receives at the address that it sends from.
+// and costs one hash. The second one's key is, in an initiation, a cookie that the receiver sends
+// while it is busy: who has it receives at the address that it sends from. In a response, it is made
+// of the secret that both gateways' static keys share: who records the initiation has it not, so a
+// forged response costs two hashes.
 
 const (
 	// cookieAge is how long a cookie is used, and the secret that cookies are made of.
@@ -23,7 +26,46 @@ const (
 	nonceLen  = chacha20poly1305.NonceSizeX
 	// CookieLen is the length of a cookie message in bytes.
 	CookieLen = headLen + indexLen + nonceLen + macLen + tagLen
+
+	// freeRate and freeBurst bound the initiations of all senders that have not proved their addresses:
+	// their sources may be forged. More than that have to prove them.
+	freeRate, freeBurst = 100, 32
+	// provenRate and provenBurst bound those of a sender that has: several gateways may share an
+	// address, and each begins again four times a second.
+	provenRate, provenBurst = 40, 64
+	// maxSenders is the number of senders that are counted.
+	maxSenders = 4096
 )
+
+// Limit bounds how often something is done: a rate, and a burst. The zero Limit has done nothing.
+type Limit struct{ until time.Duration }
+
+// Take reports whether it may be done now, and counts it if so. It is done rate times in a second,
+// burst times at once.
+func (l *Limit) Take(now time.Duration, rate, burst int) bool {
+	interval := time.Second / time.Duration(rate)
+	from := max(l.until, now)
+	if from-now > interval*time.Duration(burst-1) {
+		return false
+	}
+	l.until = from + interval
+	return true
+}
+
+// Sender returns whom the messages of an address are counted for: an IPv4 address, or the network of
+// one link in IPv6 (RFC 4291 section 2.5.4), all of whose addresses one host may have.
+func Sender(a netip.Addr) netip.Prefix {
+	a = a.Unmap().WithZone("")
+	bits := 64
+	if a.Is4() {
+		bits = 32
+	}
+	sender, err := a.Prefix(bits)
+	if err != nil {
+		return netip.Prefix{} // no address
+	}
+	return sender
+}
 
 type mac [macLen]byte
 
@@ -44,50 +86,55 @@ func keyedHash(key, data []byte) (m mac) {
 
 func equal(a, b []byte) bool { return hmac.Equal(a, b) }
 
-// Stamper adds the hashes to messages for one receiver. It is not safe for concurrent use.
-type Stamper struct {
-	first, cookieKey [KeyLen]byte
-	sent             mac // first hash of the last message
-	cookie           mac
-	known            bool
-	at               time.Duration // when the cookie arrived
+// stamp appends both hashes to a message for the gateway with this key. second is the key of the second
+// one, which is zero without.
+func stamp(message []byte, receiver PublicKey, second []byte) []byte {
+	key := derive("first hash", receiver)
+	first := keyedHash(key[:], message)
+	message = append(message, first[:]...)
+	if second == nil {
+		return append(message, make([]byte, macLen)...)
+	}
+	proof := keyedHash(second, message)
+	return append(message, proof[:]...)
 }
 
-// NewStamper returns a Stamper for messages to the gateway with this key.
-func NewStamper(receiver PublicKey) *Stamper {
-	return &Stamper{first: derive("first hash", receiver), cookieKey: derive("cookie", receiver)}
+// proves reports whether the second hash of a message has this key.
+func proves(message, key []byte) bool {
+	second := len(message) - macLen
+	proof := keyedHash(key, message[:second])
+	return equal(proof[:], message[second:])
 }
 
-func (s *Stamper) stamp(message []byte, now time.Duration) []byte {
-	s.sent = keyedHash(s.first[:], message)
-	message = append(message, s.sent[:]...)
-	var second mac
-	if s.known && now-s.at < cookieAge {
-		second = keyedHash(s.cookie[:], message)
-	}
-	return append(message, second[:]...)
+// Cookie proves the address of a sender. The zero Cookie proves nothing.
+type Cookie struct {
+	value mac
+	at    time.Duration // when it arrived
+	known bool
 }
 
-// TakeCookie reads a cookie that answers the last message. The caller sends that message again, as
-// a new one.
-func (s *Stamper) TakeCookie(message []byte, now time.Duration) error {
-	if len(message) != CookieLen || [headLen]byte(message) != [headLen]byte{typeCookie} {
-		return refused("not a cookie")
+// Usable reports whether the cookie may still prove something.
+func (c Cookie) Usable(now time.Duration) bool { return c.known && now-c.at < cookieAge }
+
+// Stamp returns an initiation with the second hash that the cookie makes, or the same one without a
+// usable cookie.
+func (c Cookie) Stamp(initiation []byte, now time.Duration) []byte {
+	if !c.Usable(now) || len(initiation) != InitiationLen {
+		return initiation
 	}
-	aead, err := chacha20poly1305.NewX(s.cookieKey[:])
-	if err != nil {
-		return fmt.Errorf("read cookie: %w", err)
-	}
-	rest := message[headLen+indexLen:]
-	cookie, err := aead.Open(nil, rest[:nonceLen], rest[nonceLen:], s.sent[:])
-	if err != nil {
-		return refused("cookie is not authentic")
-	}
-	s.cookie, s.known, s.at = mac(cookie), true, now
-	return nil
+	message := bytes.Clone(initiation)
+	second := len(message) - macLen
+	proof := keyedHash(c.value[:], message[:second])
+	copy(message[second:], proof[:])
+	return message
 }
 
-// Verdict is the decision of a Guard about a handshake message.
+// Same reports whether two initiations differ in the second hash alone.
+func Same(a, b []byte) bool {
+	return len(a) == InitiationLen && len(b) == InitiationLen && bytes.Equal(a[:InitiationLen-macLen], b[:InitiationLen-macLen])
+}
+
+// Verdict is the decision of a Guard about an initiation.
 type Verdict uint8
 
 const (
@@ -97,26 +144,30 @@ const (
 	Admitted
 	// Unproven: the sender first has to prove its address by a cookie.
 	Unproven
+	// Excessive: the sender has proved its address, which has sent too many.
+	Excessive
 )
 
 // Guard judges handshake messages by their hashes, before any exchange of keys. It is not safe for
-// concurrent use.
+// concurrent use, but for Addressed.
 type Guard struct {
 	first, cookieKey [KeyLen]byte
 	random           io.Reader
 	secret           [KeyLen]byte
 	at               time.Duration // when the secret was made
 	made             bool
+	free             Limit
+	proven           map[netip.Prefix]Limit // of at most maxSenders
 }
 
 // NewGuard returns the Guard of the gateway with this key.
 func NewGuard(own PublicKey, random io.Reader) *Guard {
-	return &Guard{first: derive("first hash", own), cookieKey: derive("cookie", own), random: random}
+	return &Guard{first: derive("first hash", own), cookieKey: derive("cookie", own), random: random, proven: map[netip.Prefix]Limit{}}
 }
 
-// Judge judges a message of a sender. While the gateway is busy, senders have to prove their
-// addresses: for Unproven, the reply is to be sent to them. It is not longer than the message.
-func (g *Guard) Judge(message []byte, from netip.AddrPort, busy bool, now time.Duration) (Verdict, []byte, error) {
+// Addressed reports whether a message is an initiation or response of a sender that knows the public
+// key, which costs one hash. It is safe for concurrent use.
+func (g *Guard) Addressed(message []byte) bool {
 	want := 0
 	if len(message) > headLen+indexLen {
 		switch [headLen]byte(message) {
@@ -127,25 +178,50 @@ func (g *Guard) Judge(message []byte, from netip.AddrPort, busy bool, now time.D
 		}
 	}
 	if want == 0 || len(message) != want {
-		return Stranger, nil, nil
+		return false
 	}
 	first, second := len(message)-2*macLen, len(message)-macLen
 	sent := keyedHash(g.first[:], message[:first])
-	if !equal(sent[:], message[first:second]) {
+	return equal(sent[:], message[first:second])
+}
+
+// Judge judges an initiation. While the gateway is busy, or many have come from senders that have not
+// proved their addresses, senders have to: for Unproven, the reply is to be sent to them. It is not
+// longer than the message.
+func (g *Guard) Judge(message []byte, from netip.AddrPort, busy bool, now time.Duration) (Verdict, []byte, error) {
+	if !g.Addressed(message) || message[0] != typeInitiation {
 		return Stranger, nil, nil
-	}
-	if !busy {
-		return Admitted, nil, nil
 	}
 	cookie, err := g.cookie(from, now)
 	if err != nil {
 		return Stranger, nil, err
 	}
-	if proof := keyedHash(cookie[:], message[:second]); equal(proof[:], message[second:]) {
+	if proves(message, cookie[:]) {
+		if !g.takeProven(Sender(from.Addr()), now) {
+			return Excessive, nil, nil
+		}
 		return Admitted, nil, nil
 	}
-	reply, err := g.reply(message, cookie, sent)
+	if !busy && g.free.Take(now, freeRate, freeBurst) {
+		return Admitted, nil, nil
+	}
+	reply, err := g.reply(message, cookie)
 	return Unproven, reply, err
+}
+
+// takeProven counts an initiation of a sender that has proved its address, and reports whether it has
+// not sent too many.
+func (g *Guard) takeProven(sender netip.Prefix, now time.Duration) bool {
+	limit, known := g.proven[sender]
+	if !known && len(g.proven) >= maxSenders {
+		for any := range g.proven {
+			delete(g.proven, any)
+			break
+		}
+	}
+	ok := limit.Take(now, provenRate, provenBurst)
+	g.proven[sender] = limit
+	return ok
 }
 
 // cookie returns the cookie of an address: a hash of it under a secret that changes.
@@ -160,7 +236,7 @@ func (g *Guard) cookie(from netip.AddrPort, now time.Duration) (mac, error) {
 	return keyedHash(g.secret[:], binary.BigEndian.AppendUint16(address[:], from.Port())), nil
 }
 
-func (g *Guard) reply(message []byte, cookie, sent mac) ([]byte, error) {
+func (g *Guard) reply(message []byte, cookie mac) ([]byte, error) {
 	aead, err := chacha20poly1305.NewX(g.cookieKey[:])
 	if err != nil {
 		return nil, fmt.Errorf("make cookie: %w", err)
@@ -170,5 +246,10 @@ func (g *Guard) reply(message []byte, cookie, sent mac) ([]byte, error) {
 	if _, err := io.ReadFull(g.random, nonce); err != nil {
 		return nil, fmt.Errorf("make cookie: %w", err)
 	}
-	return aead.Seal(append(reply, nonce...), nonce, cookie[:], sent[:]), nil
+	return aead.Seal(append(reply, nonce...), nonce, cookie[:], firstHash(message)), nil
+}
+
+// firstHash returns the first hash of a message.
+func firstHash(message []byte) []byte {
+	return message[len(message)-2*macLen : len(message)-macLen]
 }

@@ -2,13 +2,17 @@ package session
 
 import (
 	"bytes"
+	"crypto/ecdh"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/flynn/noise"
+	"golang.org/x/crypto/blake2s"
+	"golang.org/x/crypto/chacha20poly1305"
 )
 
 // Types and lengths of the messages, in bytes.
@@ -65,6 +69,9 @@ var ErrRefused = errors.New("handshake message refused")
 // one: it is a recorded one, or the clock of the peer was set back while its gateway did not run.
 var ErrStale = refused("initiation is not later than the last one")
 
+// ErrTooMany is the ErrRefused of an authentic initiation of a peer that has sent too many.
+var ErrTooMany = refused("too many initiations of this peer")
+
 func refused(why string) error { return fmt.Errorf("%w: %s", ErrRefused, why) }
 
 // Timestamp is a time in an initiation (TAI64N, which orders as bytes do). Each initiation of a
@@ -93,11 +100,13 @@ type Initiation struct {
 	state  *noise.HandshakeState
 	local  uint32
 	offers Suites
+	// message is the first one, with a second hash of zero.
+	message []byte
 }
 
 // Initiate returns the first message of a handshake with a peer. index is not used by another
 // session of this gateway, and now is later than that of every initiation before.
-func Initiate(own PrivateKey, peer Peer, index uint32, now Timestamp, offers Suites, stamper *Stamper, at time.Duration, random io.Reader) (*Initiation, []byte, error) {
+func Initiate(own PrivateKey, peer Peer, index uint32, now Timestamp, offers Suites, random io.Reader) (*Initiation, []byte, error) {
 	c := config(own, random, true)
 	c.PeerStatic, c.PresharedKey = peer.Public[:], peer.Preshared[:]
 	state, err := noise.NewHandshakeState(c)
@@ -109,7 +118,30 @@ func Initiate(own PrivateKey, peer Peer, index uint32, now Timestamp, offers Sui
 	if err != nil {
 		return nil, nil, fmt.Errorf("begin handshake: %w", err)
 	}
-	return &Initiation{peer: peer, state: state, local: index, offers: offers}, stamper.stamp(message, at), nil
+	message = stamp(message, peer.Public, nil)
+	return &Initiation{peer: peer, state: state, local: index, offers: offers, message: message}, message, nil
+}
+
+// Cookie reads a cookie that answers the initiation. Who sees the initiation and knows the receiver's
+// public key can make one, so another one may be the right one.
+func (i *Initiation) Cookie(message []byte, now time.Duration) (Cookie, error) {
+	if len(message) != CookieLen || [headLen]byte(message) != [headLen]byte{typeCookie} {
+		return Cookie{}, refused("not a cookie")
+	}
+	if binary.BigEndian.Uint32(message[headLen:]) != i.local {
+		return Cookie{}, refused("cookie for another initiation")
+	}
+	key := derive("cookie", i.peer.Public)
+	aead, err := chacha20poly1305.NewX(key[:])
+	if err != nil {
+		return Cookie{}, fmt.Errorf("read cookie: %w", err)
+	}
+	rest := message[headLen+indexLen:]
+	value, err := aead.Open(nil, rest[:nonceLen], rest[nonceLen:], firstHash(i.message))
+	if err != nil {
+		return Cookie{}, refused("cookie is not authentic")
+	}
+	return Cookie{value: mac(value), at: now, known: true}, nil
 }
 
 // Local returns the index of the session.
@@ -177,7 +209,8 @@ func ReadInitiation(own PrivateKey, message []byte, random io.Reader) (*Request,
 // Answer returns the response to a request, which is shorter than the initiation, and the keys. The
 // keys must not be used to send before a message that was sealed with them has arrived: an
 // initiation may have been replayed to a gateway that lost its memory.
-func (r *Request) Answer(preshared PresharedKey, index uint32, chosen uint8, stamper *Stamper, at time.Duration) (Keys, []byte, error) {
+// proof is the ResponseProof of the two gateways.
+func (r *Request) Answer(preshared PresharedKey, index uint32, chosen uint8, proof ResponseProof) (Keys, []byte, error) {
 	if !r.Offers.Has(chosen) {
 		return Keys{}, nil, refused(fmt.Sprintf("encryption %d is not offered", chosen))
 	}
@@ -192,5 +225,30 @@ func (r *Request) Answer(preshared PresharedKey, index uint32, chosen uint8, sta
 	}
 	return Keys{
 		Peer: r.Peer, Send: second.UnsafeKey(), Receive: first.UnsafeKey(), Suite: chosen, Local: index, Remote: r.remote,
-	}, stamper.stamp(message, at), nil
+	}, stamp(message, r.Peer, proof[:]), nil
+}
+
+// ResponseProof is the key of the second hash of responses between two gateways.
+type ResponseProof [KeyLen]byte
+
+// NewResponseProof returns the key that a gateway shares with a peer.
+func NewResponseProof(own PrivateKey, peer Peer) ResponseProof {
+	var shared []byte
+	private, err := ecdh.X25519().NewPrivateKey(own[:])
+	if err != nil {
+		panic("BUG: " + err.Error()) // any 32 bytes are a key
+	}
+	public, err := ecdh.X25519().NewPublicKey(peer.Public[:])
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	// A key that gives no secret is refused where it is parsed; no handshake with it is completed.
+	shared, _ = private.ECDH(public)
+	return blake2s.Sum256(slices.Concat([]byte("response"), shared, peer.Preshared[:]))
+}
+
+// Proves reports whether a response is one of the peer, by one hash. A version of a gateway from before
+// sends responses without proof, whose second hash is zero.
+func (k ResponseProof) Proves(response []byte) bool {
+	return len(response) == ResponseLen && proves(response, k[:])
 }

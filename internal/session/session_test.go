@@ -33,21 +33,18 @@ const both = Suites(3)
 type side struct {
 	key   PrivateKey
 	guard *Guard
-	// to stamps messages to the other side.
-	to *Stamper
 }
 
 func pair(t testing.TB) (a, b *side) {
 	one, two := newKey(t, 1), newKey(t, 2)
-	return &side{one, NewGuard(one.Public(), random(11)), NewStamper(two.Public())},
-		&side{two, NewGuard(two.Public(), random(12)), NewStamper(one.Public())}
+	return &side{one, NewGuard(one.Public(), random(11))}, &side{two, NewGuard(two.Public(), random(12))}
 }
 
 var from = netip.MustParseAddrPort("192.0.2.1:4790")
 
 func begin(t testing.TB, a *side, peer Peer) (*Initiation, []byte) {
 	t.Helper()
-	i, message, err := Initiate(a.key, peer, 0x01020304, at, both, a.to, 0, random(21))
+	i, message, err := Initiate(a.key, peer, 0x01020304, at, both, random(21))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +65,7 @@ func read(t testing.TB, b *side, message []byte) *Request {
 
 func answer(t testing.TB, b *side, r *Request, psk PresharedKey) (Keys, []byte) {
 	t.Helper()
-	keys, message, err := r.Answer(psk, 0x0a0b0c0d, 2, b.to, 0)
+	keys, message, err := r.Answer(psk, 0x0a0b0c0d, 2, NewResponseProof(b.key, Peer{r.Peer, psk}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,8 +87,20 @@ func TestHandshake(t *testing.T) {
 		if len(response) != ResponseLen || len(response) > len(message) {
 			t.Errorf("response of %d bytes to an initiation of %d", len(response), len(message))
 		}
-		if v, _, err := a.guard.Judge(response, from, false, 0); v != Admitted || err != nil {
-			t.Errorf("response: verdict %d, %v", v, err)
+		proof := NewResponseProof(a.key, Peer{b.key.Public(), psk})
+		if !a.guard.Addressed(response) || b.guard.Addressed(response) || !proof.Proves(response) || proof.Proves(response[1:]) {
+			t.Error("the response is not for the initiator, or not proved to be the peer's")
+		}
+		if v, _, _ := a.guard.Judge(response, from, false, 0); v != Stranger {
+			t.Errorf("response as initiation: verdict %d", v)
+		}
+		for name, k := range map[string]ResponseProof{
+			"without the preshared key": NewResponseProof(a.key, Peer{b.key.Public(), PresharedKey{9}}),
+			"of another gateway":        NewResponseProof(newKey(t, 9), Peer{b.key.Public(), psk}), "of nobody": {},
+		} {
+			if k.Proves(response) {
+				t.Errorf("a response is proved by the key %s", name)
+			}
 		}
 		ours, err := i.Finish(response)
 		if err != nil {
@@ -116,7 +125,7 @@ func TestChangedMessages(t *testing.T) {
 	for n := range message {
 		changed := bytes.Clone(message)
 		changed[n] ^= 0x10
-		v, _, err := b.guard.Judge(changed, from, false, 0)
+		v, _, err := NewGuard(b.key.Public(), random(12)).Judge(changed, from, false, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -166,8 +175,7 @@ func TestChangedMessages(t *testing.T) {
 func TestWrongKeys(t *testing.T) {
 	a, b := pair(t)
 	other := newKey(t, 9).Public()
-	toOther := &side{a.key, a.guard, NewStamper(other)}
-	_, message := begin(t, toOther, Peer{Public: other})
+	_, message := begin(t, a, Peer{Public: other})
 	if v, _, _ := b.guard.Judge(message, from, true, 0); v != Stranger {
 		t.Errorf("initiation for another gateway: verdict %d", v)
 	}
@@ -180,7 +188,7 @@ func TestWrongKeys(t *testing.T) {
 	if _, err := i.Finish(response); !errors.Is(err, ErrRefused) {
 		t.Errorf("other preshared key: %v", err)
 	}
-	if _, _, err := read(t, b, message).Answer(PresharedKey{}, 1, 3, b.to, 0); !errors.Is(err, ErrRefused) {
+	if _, _, err := read(t, b, message).Answer(PresharedKey{}, 1, 3, ResponseProof{}); !errors.Is(err, ErrRefused) {
 		t.Errorf("encryption that is not offered: %v", err)
 	}
 }
@@ -198,24 +206,28 @@ func TestCookie(t *testing.T) {
 	if index := reply[headLen : headLen+indexLen]; !bytes.Equal(index, message[headLen:headLen+indexLen]) {
 		t.Errorf("cookie for session %x", index)
 	}
-	for n := headLen + indexLen; n < CookieLen; n++ {
+	for n := headLen; n < CookieLen; n++ {
 		changed := bytes.Clone(reply)
 		changed[n] ^= 1
-		if err := a.to.TakeCookie(changed, 0); !errors.Is(err, ErrRefused) {
+		if c, err := i.Cookie(changed, 0); !errors.Is(err, ErrRefused) || c.Usable(0) {
 			t.Errorf("cookie with byte %d changed: %v", n, err)
 		}
 	}
-	stranger := NewStamper(peer.Public) // did not send the message that the cookie answers
-	if err := stranger.TakeCookie(reply, 0); !errors.Is(err, ErrRefused) {
+	stranger, _ := begin(t, &side{newKey(t, 7), nil}, peer) // did not send the message that the cookie answers
+	if _, err := stranger.Cookie(reply, 0); !errors.Is(err, ErrRefused) {
 		t.Errorf("cookie for another message: %v", err)
 	}
-	if err := a.to.TakeCookie(reply[:CookieLen-1], 0); !errors.Is(err, ErrRefused) {
+	if _, err := i.Cookie(reply[:CookieLen-1], 0); !errors.Is(err, ErrRefused) {
 		t.Errorf("short cookie: %v", err)
 	}
-	if err := a.to.TakeCookie(reply, 0); err != nil {
+	c, err := i.Cookie(reply, 0)
+	if err != nil {
 		t.Fatal(err)
 	}
-	_, message = begin(t, a, peer)
+	unstamped := message
+	if message = c.Stamp(message, 0); !Same(message, unstamped) || bytes.Equal(message, unstamped) {
+		t.Error("a stamped initiation differs in more, or nothing")
+	}
 	for name, tt := range map[string]struct {
 		from netip.AddrPort
 		at   time.Duration
@@ -233,8 +245,11 @@ func TestCookie(t *testing.T) {
 	if v, _, _ := b.guard.Judge(message, from, true, cookieAge); v != Unproven {
 		t.Errorf("cookie of an old secret: verdict %d", v)
 	}
-	if old := a.to.stamp([]byte("x"), cookieAge); !bytes.Equal(old[len(old)-macLen:], make([]byte, macLen)) {
+	if old := c.Stamp(unstamped, cookieAge); !bytes.Equal(old, unstamped) || c.Usable(cookieAge) {
 		t.Error("an old cookie is used")
+	}
+	if none := (Cookie{}).Stamp(unstamped, 0); !bytes.Equal(none, unstamped) {
+		t.Error("no cookie is used")
 	}
 	if _, err := i.Finish(reply); !errors.Is(err, ErrRefused) {
 		t.Errorf("cookie as response: %v", err)
@@ -296,6 +311,10 @@ func FuzzMessages(f *testing.F) {
 		if err != nil || len(reply) > len(m) {
 			t.Fatalf("verdict %d, reply of %d bytes to %d, %v", v, len(reply), len(m), err)
 		}
+		if proof := NewResponseProof(a.key, Peer{Public: b.key.Public()}); proof.Proves(m) && !bytes.Equal(m, response) {
+			t.Errorf("% x is proved to be a response", m)
+		}
+		Same(m, message)
 		if v != Stranger && !bytes.Equal(m[:len(message)-macLen], message[:len(message)-macLen]) {
 			t.Errorf("% x gets an answer", m)
 		}
@@ -304,7 +323,7 @@ func FuzzMessages(f *testing.F) {
 		if keys, err := i.Finish(m); err == nil && (!bytes.Equal(m[headLen+indexLen:ResponseLen-2*macLen], response[headLen+indexLen:ResponseLen-2*macLen]) || keys.Local != i.Local()) {
 			t.Errorf("% x is accepted as response", m)
 		}
-		if a.to.TakeCookie(m, 0) == nil && !bytes.Equal(m[headLen+indexLen:], cookie[headLen+indexLen:]) {
+		if _, err := i.Cookie(m, 0); err == nil && !bytes.Equal(m, cookie) {
 			t.Errorf("% x is accepted as cookie", m)
 		}
 	})
@@ -326,6 +345,7 @@ func BenchmarkStranger(b *testing.B) {
 func BenchmarkHandshake(b *testing.B) {
 	one, two := pair(b)
 	for b.Loop() {
+		two.guard = NewGuard(two.key.Public(), random(12)) // one sender has a limit
 		i, message := begin(b, one, Peer{Public: two.key.Public()})
 		_, response := answer(b, two, read(b, two, message), PresharedKey{})
 		if _, err := i.Finish(response); err != nil {

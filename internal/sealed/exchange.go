@@ -1,0 +1,196 @@
+package sealed
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tabane/tabane/internal/session"
+)
+
+const (
+	// maxHandshakes is the number of initiations that wait for an exchange of keys, and of responses; with
+	// busyHandshakes initiations waiting, senders have to prove their addresses first.
+	maxHandshakes  = 64
+	busyHandshakes = 8
+	// maxOfPeer is the number of responses of a peer that wait.
+	maxOfPeer = 4
+	// maxRepeats is how often an initiation is repeated to an address for cookies that came from there:
+	// who sees it can forge one before the right one arrives. maxElsewhere is how often in all to
+	// addresses that it was not sent to: a peer with several addresses may answer from another one.
+	// maxPlaces bounds the addresses that cookies are known of.
+	maxRepeats, maxElsewhere, maxPlaces = 4, 4, 256
+	// staleTries is the number of initiations that are sent where an initiation with an old time came
+	// from, so at most three times the bytes that came from there; the next one after stalePause may have
+	// more. maxStale is the number of such times that are remembered: each has an effect once.
+	staleTries, stalePause, maxStale = 3, time.Second, 4096
+)
+
+// handshakeMessage is an initiation or response that waits for the exchange of keys. peer is whom a
+// response is from.
+type handshakeMessage struct {
+	line    *line
+	message []byte
+	from    netip.AddrPort
+	peer    *peer
+}
+
+// exchanges are handshake messages that wait for the exchange of keys. Responses, which this gateway has
+// asked for, and initiations take turns, so that a flood of either does not delay the other. Of
+// initiations, those of senders with fewer waiting displace those of senders with more.
+type exchanges struct {
+	ready chan struct{} // has an element if something may wait
+
+	mu          sync.Mutex
+	initiations []handshakeMessage
+	responses   []handshakeMessage
+	turn        bool // the next one is an initiation
+}
+
+func newExchanges() *exchanges { return &exchanges{ready: make(chan struct{}, 1)} }
+
+// busy reports whether many initiations wait.
+func (x *exchanges) busy() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return len(x.initiations) >= busyHandshakes
+}
+
+// push adds a message if there is room, and returns how many are dropped: the message, or another one for it.
+func (x *exchanges) push(h handshakeMessage) (queued bool, dropped int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	select {
+	case x.ready <- struct{}{}:
+	default:
+	}
+	if h.peer != nil {
+		waiting := 0
+		for i := range x.responses {
+			if x.responses[i].peer == h.peer {
+				waiting++
+			}
+		}
+		if waiting >= maxOfPeer || len(x.responses) >= maxHandshakes {
+			return false, 1
+		}
+		x.responses = append(x.responses, h)
+		return true, 0
+	}
+	if len(x.initiations) >= maxHandshakes {
+		i := x.displaced(session.Sender(h.from.Addr()))
+		if i < 0 {
+			return false, 1
+		}
+		x.initiations = slices.Delete(x.initiations, i, i+1)
+		dropped = 1
+	}
+	x.initiations = append(x.initiations, h)
+	return true, dropped
+}
+
+// displaced returns the newest initiation of the sender of most, if it has at least two more than the
+// sender of another one, else -1. The mutex is locked.
+func (x *exchanges) displaced(by netip.Prefix) int {
+	waiting := map[netip.Prefix]int{}
+	last := map[netip.Prefix]int{}
+	for i := range x.initiations {
+		s := session.Sender(x.initiations[i].from.Addr())
+		waiting[s]++
+		last[s] = i
+	}
+	most := by
+	for s, n := range waiting {
+		if n > waiting[most] {
+			most = s
+		}
+	}
+	if waiting[most] < waiting[by]+2 {
+		return -1
+	}
+	return last[most]
+}
+
+// pop returns the message whose turn it is, and false if none waits.
+func (x *exchanges) pop() (handshakeMessage, bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	list := &x.responses
+	if len(x.responses) == 0 || x.turn && len(x.initiations) > 0 {
+		list = &x.initiations
+	}
+	x.turn = list == &x.responses
+	if len(*list) == 0 {
+		return handshakeMessage{}, false
+	}
+	h := (*list)[0]
+	*list = slices.Delete(*list, 0, 1)
+	return h, true
+}
+
+// proofs are the cookies that prove this gateway's addresses to a busy peer: each belongs to the
+// addresses between which it came.
+type proofs struct {
+	cookies   map[place]session.Cookie
+	repeats   map[place]int // of the last initiation
+	elsewhere int
+}
+
+// next begins with another initiation.
+func (x *proofs) next() {
+	clear(x.repeats)
+	x.elsewhere = 0
+}
+
+// take keeps the cookie of a place, and reports whether the initiation is to be repeated there. sent: it
+// was sent there.
+func (x *proofs) take(at place, c session.Cookie, sent bool) bool {
+	if x.repeats[at] >= maxRepeats || !sent && x.elsewhere >= maxElsewhere || len(x.repeats) >= maxPlaces {
+		return false
+	}
+	if x.cookies == nil || len(x.cookies) >= maxPlaces {
+		x.cookies = map[place]session.Cookie{}
+	}
+	if x.repeats == nil {
+		x.repeats = map[place]int{}
+	}
+	x.cookies[at] = c
+	x.repeats[at]++
+	if !sent {
+		x.elsewhere++
+	}
+	return true
+}
+
+// stale is where an initiation with an old time came from while its peer was silent: a recorded one, or
+// the clock of the peer was set back while its gateway did not run.
+type stale struct {
+	from  place
+	tries int // initiations that are still sent there
+	next  time.Duration
+	used  map[session.Timestamp]struct{}
+}
+
+// take reports whether the source of such an initiation gets initiations.
+func (x *stale) take(at session.Timestamp, from place, now time.Duration) bool {
+	if _, used := x.used[at]; used || now < x.next {
+		return false
+	}
+	if x.used == nil || len(x.used) >= maxStale {
+		x.used = map[session.Timestamp]struct{}{}
+	}
+	x.used[at] = struct{}{}
+	x.from, x.tries, x.next = from, staleTries, now+stalePause
+	return true
+}
+
+// sent counts an initiation that was sent there.
+func (x *stale) sent() {
+	if x.tries--; x.tries <= 0 {
+		x.from = place{}
+	}
+}
+
+// end forgets the source: the peer has answered.
+func (x *stale) end() { x.from, x.tries = place{}, 0 }
