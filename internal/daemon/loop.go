@@ -239,6 +239,14 @@ func (l *Loop) disconnect() error { return errors.Join(l.conn.Close(), l.reader.
 // Link returns the state of an interface; a missing one is an error that matches fs.ErrNotExist.
 func (l *Loop) Link(name string) (route.Link, error) { return l.conn.Link(name) }
 
+// MTU returns that of an interface as last reported, 0 if there is none of this name. The loop calls it.
+func (l *Loop) MTU(name string) int { return l.links[name].MTU }
+
+// SetLink sets an interface up, with an MTU in bytes.
+func (l *Loop) SetLink(name string, mtu int) error {
+	return errors.Join(l.conn.SetLinkMTU(name, mtu), l.conn.SetLinkUp(name, true))
+}
+
 // Addresses returns the IP addresses of all links.
 func (l *Loop) Addresses() ([]route.Address, error) { return l.conn.Addresses() }
 

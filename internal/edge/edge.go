@@ -491,8 +491,14 @@ func (e *Edge) refuse(p bgp.VPNPath, err error) {
 	}
 }
 
-// Link implements daemon.Machine. An edge does not track the links of its sessions.
-func (e *Edge) Link(string, bool) {}
+// Link implements daemon.Machine: routes follow the MTU of the interface. An edge does not track the links of
+// its sessions.
+func (e *Edge) Link(name string, _ bool) {
+	if mtu := e.daemon.MTU(name); name == e.config.Interface && mtu > 0 && mtu != e.egress.mtu {
+		e.log.Info("MTU of interface changed", "interface", name, "mtu", mtu)
+		e.egress.setMTU(mtu)
+	}
+}
 
 // Settled implements daemon.Machine: an address is announced to clients only once its route is in
 // the kernel.

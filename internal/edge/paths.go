@@ -4,7 +4,9 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/pathmanager"
+	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/table"
 	"github.com/tabane/tabane/internal/vpn"
 )
@@ -209,6 +211,40 @@ func (e *egress) apply(p *peer, n table.Ref) (changed bool) {
 type walk struct {
 	peers []*peer // those left, the first one in progress
 	next  table.Ref
+	// resize: routes in the kernel get the present MTU as well.
+	resize bool
+}
+
+// startWalk begins a walk over all routes, in place of one that is under way.
+func (e *egress) startWalk(resize bool) {
+	resize = resize || len(e.walk.peers) > 0 && e.walk.resize
+	e.walk = walk{peers: slices.Clone(e.peers), resize: resize}
+	e.step(daemon.Step)
+	if len(e.walk.peers) > 0 && e.walkStarted != nil {
+		e.walkStarted()
+	}
+}
+
+// setMTU applies another MTU of the interface to all routes that have it.
+func (e *egress) setMTU(mtu int) {
+	if mtu == e.mtu {
+		return
+	}
+	if e.mtu = mtu; e.config.encap() == route.EncapRed {
+		e.startWalk(true)
+	}
+}
+
+// visit applies to a route what the walk is for. It reports whether anything changed.
+func (e *egress) visit(p *peer, n table.Ref) (changed bool) {
+	r, prefix := p.routes.Value(n), p.routes.Key(n).Netip()
+	sid := r.sid
+	changed = e.apply(p, n)
+	if e.walk.resize && sid != 0 && r.sid == sid {
+		e.kernel.SetRoute(e.route(p, prefix, e.objects[sid].ID))
+		changed = true
+	}
+	return changed
 }
 
 // visits is the number of routes that a step of the walk visits, a few milliseconds' work. Most of
@@ -226,7 +262,7 @@ func (e *egress) step(most int) (more bool) {
 			}
 			left--
 			w.next = n + 1
-			if e.apply(p, n) {
+			if e.visit(p, n) {
 				most--
 			}
 		}
@@ -239,7 +275,7 @@ func (e *egress) step(most int) (more bool) {
 func (e *egress) applyTo(dst netip.Addr) {
 	for _, p := range e.walk.peers {
 		for n := range p.routes.Covering(host(dst)) {
-			e.apply(p, n)
+			e.visit(p, n)
 		}
 	}
 }

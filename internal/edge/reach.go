@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/bgp"
-	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
@@ -98,11 +97,7 @@ func (e *egress) locator(p bgp.UnicastPath) {
 	}
 	e.drop()
 	clear(e.lists.choices)
-	e.walk = walk{peers: slices.Clone(e.peers)}
-	e.step(daemon.Step)
-	if len(e.walk.peers) > 0 && e.walkStarted != nil {
-		e.walkStarted()
-	}
+	e.startWalk(false)
 }
 
 // drop discards packets to unreachable SIDs at once, before the routes are removed, and no longer those

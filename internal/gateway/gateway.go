@@ -21,6 +21,7 @@ import (
 	"github.com/tabane/tabane/internal/condition"
 	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/forward"
+	"github.com/tabane/tabane/internal/health"
 	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/sealed"
@@ -203,8 +204,34 @@ func (c *Config) conditions() []condition.Condition {
 	return append(list, condition.ReversePath(c.interfaces()...))
 }
 
-// Conditions implements daemon.Conditioned.
-func (g *Gateway) Conditions() []condition.Condition { return g.config.conditions() }
+// Conditions implements daemon.Conditioned. The tunnel's interface is the gateway's own.
+func (g *Gateway) Conditions() []condition.Condition {
+	ctx := context.Background()
+	return append(g.config.conditions(), condition.Condition{
+		Name: "tunnel interface", Good: "the tunnel's interface is as the gateway has set it",
+		Examine: func() (problems []health.Problem, err error) {
+			g.loop.Do(ctx, func() { problems, err = g.examineTunnel() })
+			return problems, err
+		},
+		Restore: func() (err error) {
+			g.loop.Do(ctx, func() { err = g.loop.SetLink(g.config.tunnelName(), g.mtu) })
+			return err
+		},
+	})
+}
+
+// examineTunnel returns a problem if the tunnel's interface is down or has another MTU than was set.
+func (g *Gateway) examineTunnel() ([]health.Problem, error) {
+	name := g.config.tunnelName()
+	link, err := g.loop.Link(name)
+	if err != nil || g.rejected != nil || link.Admin && link.MTU == g.mtu {
+		return nil, err
+	}
+	return []health.Problem{{
+		Text:   fmt.Sprintf("another program changed the tunnel's interface %q", name),
+		Remedy: fmt.Sprintf("ip link set %s mtu %d up", name, g.mtu),
+	}}, nil
+}
 
 // resolveEvery is how often the names of endpoints are resolved again, resolveRetry the shortest time
 // between two attempts while one is unknown or a path is dead.

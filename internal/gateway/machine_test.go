@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -262,6 +263,70 @@ func TestMachine(t *testing.T) {
 	m.routes()
 	if s := m.Status().(Status); s.Ready || s.Reason != "not running" {
 		t.Errorf("after the end: %+v", s.Status)
+	}
+}
+
+// TestHostIsRestored: what another program does to the tunnel's interface is restored, and what belongs to the host is reported with
+// the command that mends it.
+func TestHostIsRestored(t *testing.T) {
+	c := site()
+	c.Peers = c.Peers[:1]
+	c.Peers[0].Prefixes = c.Peers[0].Prefixes[:1]
+	m := run(t, c)
+	routes := []string{"10.2.0.0/16 dev tabane0", "unreachable 10.2.0.0/16"}
+	m.routes(routes...)
+	tunnel := func() (up bool, mtu int) {
+		netnstest.Do(t, m.ns, func() error {
+			link, err := netlink.LinkByName("tabane0")
+			if err != nil {
+				return err
+			}
+			up, mtu = link.Attrs().Flags&net.FlagUp != 0, link.Attrs().MTU
+			return nil
+		})
+		return up, mtu
+	}
+	for _, change := range []string{"link set tabane0 down", "link set tabane0 mtu 1300", "link set tabane0 mtu 1000", "link set tabane0 mtu 9000; link set tabane0 down"} {
+		m.ip(change)
+		m.soon(change, func() (bool, string) {
+			up, mtu := tunnel()
+			return up && mtu == 1500-92, fmt.Sprintf("up %t, MTU %d", up, mtu)
+		})
+		m.routes(routes...)
+	}
+	for key, values := range map[string][2]string{
+		"net.ipv4.ip_forward":              {"0", "this host does not forward IPv4, as a router must: sysctl -w net.ipv4.ip_forward=1"},
+		"net.ipv4.conf.tabane0.forwarding": {"0", `interface "tabane0" does not forward IPv4, as a router must: sysctl -w net.ipv4.conf.tabane0.forwarding=1`},
+		"net.ipv4.conf.eth1.rp_filter":     {"1", `interface "eth1" drops IPv4 packets whose best return path is another: sysctl -w net.ipv4.conf.eth1.rp_filter=2`},
+	} {
+		var before string
+		netnstest.Do(t, m.ns, func() (err error) {
+			before, err = netns.ReadSysctl(key)
+			return errors.Join(err, netns.Sysctl(key, values[0]))
+		})
+		reports := func(want bool) func() (bool, string) {
+			return func() (bool, string) {
+				s := m.Status().(Status)
+				return strings.Contains(s.Reason, values[1]) == want, s.Reason
+			}
+		}
+		m.soon(key+" is reported", reports(true))
+		netnstest.Do(t, m.ns, func() error { return netns.Sysctl(key, before) })
+		m.soon(key+" is reported no more", reports(false))
+	}
+}
+
+// soon waits until a condition holds, at most for as long as a change of the host may go unnoticed.
+func (m *machine) soon(what string, ok func() (bool, string)) {
+	m.t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		good, got := ok()
+		if good {
+			return
+		}
+		if time.Now().After(deadline) {
+			m.t.Fatalf("%s: not in time: %s", what, got)
+		}
 	}
 }
 

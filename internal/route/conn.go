@@ -760,6 +760,22 @@ func (c *Conn) Link(name string) (Link, error) {
 // SetLinkUp sets a link administratively up or down. If it does not exist, the error matches
 // fs.ErrNotExist.
 func (c *Conn) SetLinkUp(name string, up bool) error {
+	return c.setLink(name, func(b []byte) []byte {
+		native.PutUint32(b[12:], unix.IFF_UP) // ifi_change: the flags to change
+		if up {
+			native.PutUint32(b[8:], unix.IFF_UP)
+		}
+		return b
+	})
+}
+
+// SetLinkMTU sets the MTU of a link in bytes. If it does not exist, the error matches fs.ErrNotExist.
+func (c *Conn) SetLinkMTU(name string, mtu int) error {
+	return c.setLink(name, func(b []byte) []byte { return putUint32(b, unix.IFLA_MTU, uint32(mtu)) })
+}
+
+// setLink changes a link by a message, to which change adds what is changed.
+func (c *Conn) setLink(name string, change func([]byte) []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l, err := c.link(name, 0)
@@ -768,11 +784,7 @@ func (c *Conn) SetLinkUp(name string, up bool) error {
 	}
 	b := make([]byte, unix.SizeofIfInfomsg)
 	native.PutUint32(b[4:], uint32(l.Index))
-	native.PutUint32(b[12:], unix.IFF_UP) // ifi_change: the flags to change
-	if up {
-		native.PutUint32(b[8:], unix.IFF_UP)
-	}
-	if _, err := c.execute(message(unix.RTM_NEWLINK, netlink.Acknowledge, b)); err != nil {
+	if _, err := c.execute(message(unix.RTM_NEWLINK, netlink.Acknowledge, change(b))); err != nil {
 		return fmt.Errorf("set link %q: %w", name, err)
 	}
 	return nil
