@@ -79,7 +79,7 @@ func (f *Finding) unknown(err error) {
 // Examine runs all checks and returns the needed features first. It takes about a tenth of a
 // second.
 func Examine() []Finding {
-	list := []Finding{capabilities(), kernel(), ipv6(), multipath(), multipathLimits(mptcp.CurrentManager, currentLimits), networkd(root())}
+	list := []Finding{capabilities(), kernel(), ipv6(), multipath(), multipathLimits(mptcp.CurrentManager, currentLimits), networkd(root(), ownAddresses)}
 	list = append(list, trials()...)
 	list = append(list, congestionControls(), coupledControls(), listenersControl(congestion.Host{}))
 	list = append(list, routing()...)
