@@ -14,7 +14,7 @@ build: bin/tabane ## build bin/tabane
 
 # The go command knows what has changed; make does not.
 bin/tabane: FORCE
-	@command -v $(GO) >/dev/null || { echo "make: there is no Go; install Go 1.25 or newer (https://go.dev/dl/)" >&2; exit 2; }
+	@command -v $(GO) >/dev/null || { echo "make: there is no Go; install Go 1.26 or newer (https://go.dev/dl/)" >&2; exit 2; }
 	$(GO) build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)" -o $@ ./cmd/tabane
 
 demo: root build ## run the first experiment: content over every egress path (needs root)
@@ -80,6 +80,10 @@ lint: ## check format, suspicious code, switches without a case, US spelling
 	$(GO) tool staticcheck ./...
 	$(GO) tool exhaustive -default-signifies-exhaustive -ignore-enum-types '^reflect\.Kind$$' ./...
 	@$(GO) tool misspell -error -locale US .ci Makefile *.md bpf cmd docs examples internal scenarios
+
+.PHONY: vulnerabilities
+vulnerabilities: ## look for known vulnerabilities in what is called, in modules and the standard library
+	@$(GO) run .ci/vulnerabilities.go
 
 .PHONY: validate
 validate: build ## write docs/validation.md: the simulator compared with theory, ns-2 (where installed) and the kernel
