@@ -107,6 +107,7 @@ var layerOf = map[string]layer{
 
 	"internal/realtime":  processes,
 	"internal/hangup":    processes,
+	"internal/contain":   processes,
 	"internal/privilege": processes,
 
 	"internal/bfd": probes,
@@ -362,6 +363,25 @@ func TestModelsReadNoClock(t *testing.T) {
 				}
 				return true
 			})
+		}
+	}
+}
+
+// TestPanicsAreInjectedByTestsOnly: no code of the program can inject a panic, so that nothing from
+// outside can.
+func TestPanicsAreInjectedByTestsOnly(t *testing.T) {
+	for _, p := range packages(t) {
+		if layer := layerOf[short(p.ImportPath)]; layer == fakes || layer == labFakes {
+			continue
+		}
+		for _, name := range p.GoFiles {
+			text, err := os.ReadFile(filepath.Join(p.Dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(string(text), "contain.Inject") {
+				t.Errorf("%s/%s must not call contain.Inject: it is for tests", short(p.ImportPath), name)
+			}
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/tabane/tabane/internal/bgp/message"
 	"github.com/tabane/tabane/internal/bgp/rib"
 	"github.com/tabane/tabane/internal/bgp/session"
+	"github.com/tabane/tabane/internal/contain"
 )
 
 // AddNeighbor adds a neighbor and starts its session. It returns before the session is up. It replaces
@@ -102,7 +103,14 @@ func (n *neighbor) reimport() {
 			return true
 		}
 		m := n.importer
-		at = n.rib.Reimport(f, n.source, at, slice, func(k message.Key, p rib.Path) rib.ID {
+		at = n.rib.Reimport(f, n.source, at, slice, func(k message.Key, p rib.Path) (accepted rib.ID) {
+			defer func() {
+				if value := recover(); value != nil {
+					_ = n.contained(value, k) // it is logged, and the route rejected
+					accepted = 0
+				}
+			}()
+			contain.PointAt(contain.BGPRoute, k)
 			if a := n.rib.Attributes(p.Received); a != last.attributes || at == 0 {
 				last.attributes, last.class = a, m.classify(f, a)
 			}

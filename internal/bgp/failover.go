@@ -18,14 +18,21 @@ func (s *Speaker) bfdUp(name string) {
 // bfdDown resets the session with a neighbor whose BFD session went down (RFC 5882 section 4.1). The
 // loss of its locators is advertised before its routes are withdrawn.
 func (s *Speaker) bfdDown(name string) {
+	if n := s.loseLocators(name); n != nil {
+		n.session.Reset(message.Notification{Code: message.CodeCease, Subcode: message.SubcodeBFDDown}, bfdReason)
+	}
+}
+
+// loseLocators advertises the loss of a neighbor's locators, and returns the neighbor, or nil if its session
+// has already ended.
+func (s *Speaker) loseLocators(name string) *neighbor {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	n := s.neighbors[name]
 	if n == nil || !n.up {
-		s.mu.Unlock()
-		return // the session has already ended
+		return nil
 	}
 	s.blackhole(true, n.conf.Locators)
 	n.lost = n.internal
-	s.mu.Unlock()
-	n.session.Reset(message.Notification{Code: message.CodeCease, Subcode: message.SubcodeBFDDown}, bfdReason)
+	return n
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/tabane/tabane/internal/bgp/message"
 	"github.com/tabane/tabane/internal/bgp/rib"
 	"github.com/tabane/tabane/internal/bgp/session"
+	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/policy"
 )
 
@@ -102,10 +103,11 @@ func (n *neighbor) sessionConfig() session.Config {
 // established is called when the session is up.
 func (n *neighbor) established(e session.Established) {
 	n.awaitDelivery()
-	n.decoder = message.NewDecoder(e.Negotiated, n.internal, n.interner)
-	n.encoder = message.NewEncoder(e.Negotiated)
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.ended = make(chan struct{}) // first: terminated closes it, also if the following panics
+	n.decoder = message.NewDecoder(e.Negotiated, n.internal, n.interner)
+	n.encoder = message.NewEncoder(e.Negotiated)
 	peer := rib.Peer{External: !n.internal, RouterID: e.Open.RouterID, Address: n.key}
 	if n.source == rib.Local {
 		n.source = n.rib.AddSource(peer)
@@ -116,7 +118,7 @@ func (n *neighbor) established(e session.Established) {
 	} else {
 		n.rib.SetPeer(n.source, peer) // which has stale paths
 	}
-	n.up, n.keep, n.lost, n.ended = true, true, false, make(chan struct{})
+	n.up, n.keep, n.lost = true, true, false
 	n.exporter = &exporter{
 		Neighbor: n.conf, own: n.opt, internal: n.internal, self: e.Local.Addr().WithZone(""), extended: e.ExtendedNextHop, routerID: e.Open.RouterID,
 	}
@@ -263,9 +265,11 @@ func (s *Speaker) inSlices(step func(Family) (done bool)) {
 				return
 			default:
 			}
-			s.mu.Lock()
-			done = step(f)
-			s.mu.Unlock()
+			func() {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				done = step(f)
+			}()
 		}
 	}
 }
@@ -439,9 +443,19 @@ func (n *neighbor) pull() (more bool) {
 	return more
 }
 
-// take adds a destination to the batch, and reports whether the neighbor has a route to it then.
-func (n *neighbor) take(item rib.Item) bool {
+// take adds a destination to the batch, and reports whether the neighbor has a route to it then: not
+// after a panic.
+func (n *neighbor) take(item rib.Item) (held bool) {
 	b := &n.batch
+	defer func() {
+		if value := recover(); value != nil {
+			n.contained(value, item.Key)
+			if held = false; item.Held {
+				b.withdraw(item.Key)
+			}
+		}
+	}()
+	contain.PointAt(contain.BGPRoute, item.Key)
 	if p := item.Path; p.Received != 0 && p.Source != n.source {
 		a, from := n.rib.Attributes(p.Accepted), n.originOf(p.Source)
 		if b.exporter.admits(item.Key, a, from) {
@@ -452,10 +466,21 @@ func (n *neighbor) take(item rib.Item) bool {
 		}
 	}
 	if item.Held {
-		f := item.Key.Family()
-		b.withdrawn[f] = append(b.withdrawn[f], item.Key)
+		b.withdraw(item.Key)
 	}
 	return false
+}
+
+// withdraw adds a destination that the neighbor has no route to any more.
+func (b *batch) withdraw(k message.Key) {
+	f := k.Family()
+	b.withdrawn[f] = append(b.withdrawn[f], k)
+}
+
+// contained counts a panic about one route, which nobody is advertised or reported then, as one with a
+// malformed attribute (RFC 7606): it was received in another session than the one that fails.
+func (s *Speaker) contained(value any, k message.Key) error {
+	return contain.Caught(value, contain.BGPRoute, s.log.With("route", k.Prefix()), nil)
 }
 
 // originOf describes a source. Callers hold mu.
@@ -527,25 +552,39 @@ func (n *neighbor) announce(buf []byte, g *group) []byte {
 	for i := g.first; i >= 0; i = b.routes[i].next {
 		b.nlri = append(b.nlri, b.routes[i].NLRI)
 	}
-	err := errors.New("our address cannot be the next hop")
-	left := b.nlri
-	x := b.exporter
-	if f, ok := x.fields(g.family, g.attributes, g.from, g.rules); ok {
-		for err = nil; len(left) > 0 && err == nil; {
-			var sent int
-			buf, sent, err = n.encoder.AnnounceFields(buf, &f, left)
-			left = left[sent:]
-		}
-	}
+	buf, left, err := n.encodeGroup(buf, g)
 	if err == nil {
 		return buf
 	}
-	n.log.Warn("route not advertised", "neighbor", x.Name, "err", err, "routes", len(left))
+	n.log.Warn("route not advertised", "neighbor", b.exporter.Name, "err", err, "routes", len(left))
 	keys := make([]message.Key, len(left))
 	for i, r := range left {
 		keys[i] = r.Key
 	}
 	return n.withdraw(buf, keys)
+}
+
+// encodeGroup appends the routes of the batch's nlri with the attributes of a group. After an error, left
+// are those that were not appended.
+func (n *neighbor) encodeGroup(buf []byte, g *group) (all []byte, left []message.NLRI, err error) {
+	b := &n.batch
+	start, x := len(buf), b.exporter
+	defer func() {
+		if value := recover(); value != nil {
+			all, left, err = buf[:start], b.nlri, n.contained(value, b.nlri[0].Key)
+		}
+	}()
+	contain.PointAt(contain.BGPRoute, b.nlri[0].Key)
+	f, ok := x.fields(g.family, g.attributes, g.from, g.rules)
+	if !ok {
+		return buf, b.nlri, errors.New("our address cannot be the next hop")
+	}
+	for left = b.nlri; len(left) > 0 && err == nil; {
+		var sent int
+		buf, sent, err = n.encoder.AnnounceFields(buf, &f, left)
+		left = left[sent:]
+	}
+	return buf, left, err
 }
 
 // addNeighbor is AddNeighbor for callers that hold calls. The neighbor is a member of a group unless

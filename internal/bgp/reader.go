@@ -6,6 +6,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bgp/message"
 	"github.com/tabane/tabane/internal/bgp/rib"
+	"github.com/tabane/tabane/internal/contain"
 )
 
 // maxBatch is the maximum length of a batch, which keeps a reader responsive, and is formed with the
@@ -180,8 +181,14 @@ func (r *reader) collect() (events []Event, more bool) {
 }
 
 // update appends the event of a route of the Adj-RIB-In.
-func (r *reader) update(events *[]Event, n *neighbor, item rib.Item) bool {
+func (r *reader) update(events *[]Event, n *neighbor, item rib.Item) (held bool) {
 	u := Update{Neighbor: n.conf.Name, Prefix: item.Key.Prefix()}
+	defer func() {
+		if value := recover(); value != nil {
+			held = r.withdrawn(value, events, item, Update{Neighbor: u.Neighbor, Prefix: u.Prefix, Withdrawn: true})
+		}
+	}()
+	contain.PointAt(contain.BGPRoute, item.Key)
 	switch p := item.Path; {
 	case p.Received == 0 && !item.Held:
 		return false
@@ -198,11 +205,26 @@ func (r *reader) update(events *[]Event, n *neighbor, item rib.Item) bool {
 	return !u.Withdrawn && u.Rejected == nil
 }
 
+// withdrawn reports a route as withdrawn after a panic. The reader of events does not have it then.
+func (r *reader) withdrawn(value any, events *[]Event, item rib.Item, event Event) (held bool) {
+	_ = r.contained(value, item.Key) // it is logged
+	if item.Held {
+		*events = append(*events, event)
+	}
+	return false
+}
+
 // unicast appends the event of a best path.
-func (r *reader) unicast(events *[]Event, item rib.Item) bool {
+func (r *reader) unicast(events *[]Event, item rib.Item) (held bool) {
 	if item.Path.Received == 0 && !item.Held {
 		return false
 	}
+	defer func() {
+		if value := recover(); value != nil {
+			held = r.withdrawn(value, events, item, UnicastPath{Prefix: item.Key.Prefix(), Number: item.Number, Withdrawn: true})
+		}
+	}()
+	contain.PointAt(contain.BGPRoute, item.Key)
 	u := r.unicastPath(item.Key, item.Path)
 	u.Number = item.Number
 	*events = append(*events, u)
@@ -210,10 +232,16 @@ func (r *reader) unicast(events *[]Event, item rib.Item) bool {
 }
 
 // vpn appends the event of a best path.
-func (r *reader) vpn(events *[]Event, item rib.Item) bool {
+func (r *reader) vpn(events *[]Event, item rib.Item) (held bool) {
 	if item.Path.Received == 0 && !item.Held {
 		return false
 	}
+	defer func() {
+		if value := recover(); value != nil {
+			held = r.withdrawn(value, events, item, VPNPath{RD: item.Key.RD(), Prefix: item.Key.Prefix(), Withdrawn: true})
+		}
+	}()
+	contain.PointAt(contain.BGPRoute, item.Key)
 	v := r.vpnPath(item.Key, item.Path)
 	*events = append(*events, v)
 	return !v.Withdrawn
@@ -301,12 +329,17 @@ func (r *reader) attributes(a *message.Attributes) Attributes {
 	return out
 }
 
+// collect is that of the reader, for callers that do not hold mu.
+func (s *Speaker) collect() (events []Event, more bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reader.collect()
+}
+
 // deliver passes events to the reader until Stop.
 func (s *Speaker) deliver() {
 	for {
-		s.mu.Lock()
-		events, more := s.reader.collect()
-		s.mu.Unlock()
+		events, more := s.collect()
 		if len(events) == 0 {
 			if more {
 				continue
@@ -326,6 +359,14 @@ func (s *Speaker) deliver() {
 	}
 }
 
+// someVPN appends the next best paths of a family to list, and returns where to go on; 0: nowhere.
+func (s *Speaker) someVPN(f Family, at uint32, list []VPNPath) ([]VPNPath, uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at = s.rib.Best(f, at, slice, func(k message.Key, p rib.Path) { list = append(list, s.reader.vpnPath(k, p)) })
+	return list, at
+}
+
 // BestVPN calls f for the current best path to each VPN destination.
 func (s *Speaker) BestVPN(f func(VPNPath)) {
 	for family := IPv4Unicast; family < families; family++ {
@@ -334,10 +375,7 @@ func (s *Speaker) BestVPN(f func(VPNPath)) {
 		}
 		var part []VPNPath
 		for at := uint32(0); ; {
-			part = part[:0]
-			s.mu.Lock()
-			at = s.rib.Best(family, at, slice, func(k message.Key, p rib.Path) { part = append(part, s.reader.vpnPath(k, p)) })
-			s.mu.Unlock()
+			part, at = s.someVPN(family, at, part[:0])
 			for _, p := range part {
 				f(p)
 			}

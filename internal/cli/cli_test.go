@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -173,7 +174,7 @@ func TestMonitor(t *testing.T) {
 	at := netip.MustParseAddrPort(l.Addr().String())
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- monitor(ctx, l, "edge", "1.2", fakeMachine{}) }()
+	go func() { done <- monitor(ctx, slog.New(slog.DiscardHandler), l, "edge", "1.2", fakeMachine{}) }()
 
 	body, err := ask(t.Context(), at, "/status")
 	if err != nil || string(body) != "{\"ready\":true}\n" {
@@ -207,7 +208,7 @@ func TestMonitor(t *testing.T) {
 		t.Fatal(err)
 	}
 	broken := errors.New("broken")
-	if err := monitor(t.Context(), l, "edge", "1.2", fakeMachine{fail: broken}); !errors.Is(err, broken) {
+	if err := monitor(t.Context(), slog.New(slog.DiscardHandler), l, "edge", "1.2", fakeMachine{fail: broken}); !errors.Is(err, broken) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -147,7 +147,7 @@ func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 	d.notify(manager.Ready("running"))
 	defer context.AfterFunc(ctx, func() { d.notify(manager.Stopping()) })()
 	log.Info("started", "role", r.Name, "version", a.version, "status", "http://"+at.String()+"/status")
-	if err := monitor(ctx, listener, r.Name, a.version, m); err != nil {
+	if err := monitor(ctx, log, listener, r.Name, a.version, m); err != nil {
 		return &failure{what: "run " + r.Name, on: file, why: err}
 	}
 	log.Info("stopped", "role", r.Name)

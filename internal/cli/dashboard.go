@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/dashboard"
 	"github.com/tabane/tabane/internal/flows"
 	"github.com/tabane/tabane/internal/role"
@@ -152,7 +153,7 @@ func (a *app) serveDashboard(ctx context.Context, log *slog.Logger, at netip.Add
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	server := &http.Server{Handler: board.Handler(names...), ReadHeaderTimeout: headerTimeout, WriteTimeout: writeTimeout}
+	server := &http.Server{Handler: contain.Handler(log, board.Handler(names...)), ReadHeaderTimeout: headerTimeout, WriteTimeout: writeTimeout}
 	ended := make(chan error, 3)
 	start := func(run func(context.Context) error) {
 		go func() {

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -74,7 +75,7 @@ type draining struct {
 // read-only.
 func TestTheStatusAddressTakesNoCommand(t *testing.T) {
 	m := &draining{leaver: &leaver{}}
-	h, err := handler("asbr", "1.2", m)
+	h, err := handler(slog.New(slog.DiscardHandler), "asbr", "1.2", m)
 	if err != nil {
 		t.Fatal(err)
 	}

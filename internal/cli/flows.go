@@ -184,7 +184,11 @@ func (a *app) flows(ctx context.Context, o flowsFlags) (err error) {
 		return watchFailure(on, err)
 	}
 	if listener != nil {
-		err = monitor(ctx, listener, "flows", a.version, w)
+		log, e := a.logger(a.err, slog.LevelInfo)
+		if e != nil {
+			return errors.Join(e, listener.Close())
+		}
+		err = monitor(ctx, log, listener, "flows", a.version, w)
 	} else {
 		err = w.Run(ctx)
 	}

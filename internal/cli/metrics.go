@@ -2,11 +2,14 @@ package cli
 
 import (
 	"fmt"
+	"log/slog"
 	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tabane/tabane/internal/contain"
 )
 
 // statusMetrics gives every number of a machine's status to Prometheus, so that /status and /metrics cannot disagree:
@@ -128,4 +131,33 @@ func collectNumber(metrics chan<- prometheus.Metric, name string, labels prometh
 	}
 	desc := prometheus.NewDesc("tabane_"+strings.ReplaceAll(name, "-", "_")+suffix, "As "+name+" of /status.", nil, labels)
 	metrics <- prometheus.MustNewConstMetric(desc, kind, number)
+}
+
+// panics collects the panics that were contained, from 0, so that the first one is an increase.
+type panics struct{}
+
+var panicsDesc = prometheus.NewDesc("tabane_panics_total", "Panics that were contained, by what they cost.", []string{"boundary"}, nil)
+
+// Describe implements prometheus.Collector.
+func (panics) Describe(all chan<- *prometheus.Desc) { all <- panicsDesc }
+
+// Collect implements prometheus.Collector.
+func (panics) Collect(metrics chan<- prometheus.Metric) {
+	for b, n := range contain.Counts() {
+		metrics <- prometheus.MustNewConstMetric(panicsDesc, prometheus.CounterValue, float64(n), b.String())
+	}
+}
+
+// contained is a collector whose panics cost its own metrics only: Prometheus' library calls it in a
+// goroutine.
+type contained struct {
+	prometheus.Collector
+	log *slog.Logger
+}
+
+// Collect implements prometheus.Collector.
+func (c contained) Collect(metrics chan<- prometheus.Metric) {
+	if err := contain.Do(contain.Request, c.log, []byte("GET /metrics"), func() { c.Collector.Collect(metrics) }); err != nil {
+		metrics <- prometheus.NewInvalidMetric(prometheus.NewInvalidDesc(err), err)
+	}
 }

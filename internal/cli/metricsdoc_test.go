@@ -54,7 +54,7 @@ func fill(v reflect.Value) {
 // exported returns the names of the metrics that the daemons export, with their type and labels.
 func exported(t *testing.T) map[string]string {
 	t.Helper()
-	names := map[string]string{"tabane_build_info": "gauge: role, version"}
+	names := map[string]string{"tabane_build_info": "gauge: role, version", "tabane_panics_total": "counter: boundary"}
 	for _, status := range []any{&asbr.Status{}, &edge.Status{}, &gateway.Status{}, &reflector.Status{}, &router.Status{}, &site.Status{}} {
 		fill(reflect.ValueOf(status).Elem())
 		registry := prometheus.NewRegistry()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/role"
 )
@@ -34,8 +36,8 @@ func listen(ctx context.Context, at netip.AddrPort) (net.Listener, error) {
 
 // monitor runs a machine and serves its state on the listener until the machine ends. It closes the
 // listener.
-func monitor(ctx context.Context, l net.Listener, name, version string, m role.Machine) error {
-	handler, err := handler(name, version, m)
+func monitor(ctx context.Context, log *slog.Logger, l net.Listener, name, version string, m role.Machine) error {
+	handler, err := handler(log, name, version, m)
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
@@ -65,7 +67,7 @@ var liveHeap = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile("^/gc
 
 // handler serves /status, /metrics and the paths of serveDetails. A machine that is a
 // prometheus.Collector exports its own metrics instead of those derived from its status.
-func handler(name, version string, m role.Machine) (http.Handler, error) {
+func handler(log *slog.Logger, name, version string, m role.Machine) (http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "tabane_build_info", Help: "Which daemon this is, of which version; always 1.",
@@ -77,7 +79,7 @@ func handler(name, version string, m role.Machine) (http.Handler, error) {
 		own = statusMetrics{m.Status}
 	}
 	for _, c := range []prometheus.Collector{
-		build, own, collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(liveHeap)), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		build, contained{own, log}, panics{}, collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(liveHeap)), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
@@ -85,8 +87,15 @@ func handler(name, version string, m role.Machine) (http.Handler, error) {
 	}
 
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { control.WriteJSON(w, m.Status()) })
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		var status any
+		if err := contain.Do(contain.Request, log, []byte("GET /status"), func() { status = m.Status() }); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		control.WriteJSON(w, status)
+	})
 	serveDetails(mux, m)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	return mux, nil
+	return contain.Handler(log, mux), nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -37,7 +38,7 @@ func TestPrometheusLoadsDeployedFiles(t *testing.T) {
 	program := programs.Need(t, "prometheus")
 	status := asbr.Status{}
 	fill(reflect.ValueOf(&status).Elem())
-	handler, err := handler("asbr", "test", shown{status: status})
+	handler, err := handler(slog.New(slog.DiscardHandler), "asbr", "test", shown{status: status})
 	if err != nil {
 		t.Fatal(err)
 	}

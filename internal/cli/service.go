@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/systemd"
@@ -47,7 +48,8 @@ func (s *service) follow(ctx context.Context, hangups <-chan os.Signal) {
 		case <-ctx.Done():
 			return
 		case <-hangups:
-			_, _ = s.reload() // reload logs errors
+			// Errors are logged.
+			_ = contain.Do(contain.Request, s.log, []byte("SIGHUP"), func() { _, _ = s.reload() })
 		}
 	}
 }
@@ -87,6 +89,8 @@ const (
 	drainPath = "/drain"
 	// reloadPath reloads the configuration (POST).
 	reloadPath = "/reload"
+	// panicsPath has the panics so far not reported any more (DELETE).
+	panicsPath = "/panics"
 )
 
 // commandTimeout bounds a command: with a full table, a policy change takes seconds.
@@ -97,7 +101,11 @@ func (s *service) commands() http.Handler {
 	mux := http.NewServeMux()
 	answer := func(f func(*http.Request) (string, error)) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
-			text, err := f(r)
+			var text string
+			var err error
+			if panicked := contain.Do(contain.Request, s.log, []byte(r.Method+" "+r.URL.Path), func() { text, err = f(r) }); panicked != nil {
+				err = panicked
+			}
 			if err != nil {
 				http.Error(w, err.Error(), http.StatusConflict)
 				return
@@ -113,6 +121,10 @@ func (s *service) commands() http.Handler {
 			return strings.Join(changes, "\n"), err
 		}))
 	}
+	mux.HandleFunc("DELETE "+panicsPath, answer(func(*http.Request) (string, error) {
+		contain.Acknowledge()
+		return "", nil
+	}))
 	if d, ok := s.machine.(drainable); ok {
 		mux.HandleFunc("POST "+drainPath, answer(func(r *http.Request) (string, error) {
 			wait, err := drainWait(r.URL.Query())

@@ -35,14 +35,16 @@ type source struct {
 }
 
 func (a *app) statusCommand() *cobra.Command {
-	var asJSON bool
+	var asJSON, acknowledge bool
 	names := statusNames()
 	c := &cobra.Command{
 		Use:     "status [DAEMON|ADDRESS]",
 		Short:   "Show the state of the daemons on this host",
 		GroupID: "tools",
 		Long: `Status prints the state of the daemons on this host: of all that answer at their default address, or of one, by its name
-(` + strings.Join(names, ", ") + `) or by its status address ("[::1]:9117"). The exit code is 1 if one of them is degraded or not ready.`,
+(` + strings.Join(names, ", ") + `) or by its status address ("[::1]:9117"). The exit code is 1 if one of them is degraded or not ready.
+
+A panic that was contained is a reason to be degraded for an hour. With --acknowledge, those so far are no reason any more.`,
 		Example: `  tabane status
   tabane status edge
   tabane status --json '[::1]:9117'
@@ -51,21 +53,28 @@ func (a *app) statusCommand() *cobra.Command {
 		Args:      arguments(0, 1, "at most one daemon or address"),
 		ValidArgs: names,
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.status(c.Context(), args, asJSON)
+			return a.status(c.Context(), args, asJSON, acknowledge)
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print the daemons' status as JSON, one object for each")
+	c.Flags().BoolVar(&acknowledge, "acknowledge", false, "report the panics so far no more")
 	c.AddCommand(a.detailCommands()...)
 	return c
 }
 
-func (a *app) status(ctx context.Context, args []string, asJSON bool) error {
+func (a *app) status(ctx context.Context, args []string, asJSON, acknowledge bool) error {
 	sources, err := statusSources("ask for status", args, "routes", "peers", "sids", "connections")
 	if err != nil {
 		return err
 	}
 	found, impaired := false, false
 	for _, s := range sources {
+		if acknowledge {
+			_, err := command(ctx, s.at, http.MethodDelete, panicsPath, nil)
+			if err != nil && (!errors.Is(err, syscall.ECONNREFUSED) || len(args) > 0) {
+				return commandFailure("acknowledge panics", strings.TrimSpace(s.name+" "+s.at.String()), err)
+			}
+		}
 		body, err := ask(ctx, s.at, "/status")
 		if errors.Is(err, syscall.ECONNREFUSED) && len(args) == 0 {
 			continue

@@ -15,6 +15,7 @@ import (
 	"slices"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/health"
 	"github.com/tabane/tabane/internal/route"
 )
@@ -219,11 +220,12 @@ func (d *Daemon) FollowLink(neighbor, link string, up bool) {
 var NotRunning = health.Status{Reason: "not running"}
 
 // Health returns how many objects the kernel does not have as desired, which it reports as a problem like
-// those of the host, and the sessions, which the caller judges. The daemon's loop calls it.
+// those of the host and panics, and the sessions, which the caller judges. The daemon's loop calls it.
 func (d *Daemon) Health(r *health.Report) (pending int, sessions []bgp.SessionStatus) {
 	if pending = d.Kernel.Pending(); pending > 0 {
 		r.Degrade("%d objects are not in the kernel", pending)
 	}
 	r.Lack(d.problems...)
+	contain.Report(r)
 	return pending, d.Speaker.Sessions()
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/health"
@@ -297,6 +298,7 @@ func (s *Status) health(rejected error, lacking []health.Problem) health.Status 
 			r.Degrade("path %q to peer %q is %s%s", p.Path, p.Peer, p.State, stateMeaning(p))
 		}
 	}
+	contain.Report(&r)
 	return r.Status()
 }
 

@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/health"
 )
@@ -152,6 +153,7 @@ func (r *Reflector) Status() any {
 	if missing := len(r.config.Clients) - len(s.Sessions); missing > 0 {
 		report.Fail("%d clients are not configured yet", missing)
 	}
+	contain.Report(&report)
 	s.Status = report.Status()
 	return s
 }

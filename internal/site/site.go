@@ -19,6 +19,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tabane/tabane/internal/contain"
+	"github.com/tabane/tabane/internal/health"
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/page"
 )
@@ -138,7 +140,7 @@ func (s *Site) Run(ctx context.Context) error {
 // server returns the HTTP server of a listener.
 func (s *Site) server(ctx context.Context, l *listener, handler http.Handler, connections *sync.WaitGroup) *http.Server {
 	return &http.Server{
-		Handler:           l.count(handler),
+		Handler:           l.count(contain.Handler(s.log, handler)),
 		TLSConfig:         l.tls,
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       headerTimeout,
@@ -253,7 +255,7 @@ func (s *Site) refuse(w http.ResponseWriter, r *http.Request, status int, why st
 
 // Status is what /status serves.
 type Status struct {
-	Ready     bool       `json:"ready"`
+	health.Status
 	Seed      string     `json:"seed"`
 	Listeners []Listener `json:"listeners"`
 	Images    Images     `json:"images"`
@@ -275,7 +277,9 @@ type Listener struct {
 
 // Status returns the value that /status serves as JSON.
 func (s *Site) Status() any {
-	st := Status{Ready: true, Seed: fmt.Sprint(s.world.Seed()), Images: s.images.status(), ErrorResponses: s.errors.Load()}
+	var report health.Report
+	contain.Report(&report)
+	st := Status{Status: report.Status(), Seed: fmt.Sprint(s.world.Seed()), Images: s.images.status(), ErrorResponses: s.errors.Load()}
 	for _, l := range s.listeners {
 		st.Listeners = append(st.Listeners, Listener{l.Addr().String(), l.tls != nil, l.config.Congestion, l.connections.Load(), l.requests.Load(), l.bytes.Load()})
 	}

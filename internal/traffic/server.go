@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/unit"
 )
@@ -83,7 +84,7 @@ func (s *Server) Close() error {
 func (s *Server) Run(ctx context.Context) error {
 	var conns sync.WaitGroup
 	srv := &http.Server{
-		Handler:           handler(s.log),
+		Handler:           contain.Handler(s.log, handler(s.log)),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,

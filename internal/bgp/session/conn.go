@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/bgp/message"
+	"github.com/tabane/tabane/internal/contain"
 )
 
 // conn is a BGP connection. Its reader runs the receiving side of the protocol from OPEN to the
@@ -83,6 +84,16 @@ func (s *Session) post(dropped <-chan struct{}, f func()) bool {
 	case <-dropped:
 		return false
 	}
+}
+
+// contain returns a panic of run as an error; last returns the message that it is about.
+func (c *conn) contain(last func() []byte, run func() error) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = contain.Caught(value, contain.BGPSession, c.f.conf.Log, last())
+		}
+	}()
+	return run()
 }
 
 // errDropped ends the goroutines of a connection that was dropped.
@@ -165,6 +176,7 @@ func (c *conn) next() (message.Type, []byte, error) {
 	t, body, err := c.in.next(c)
 	if err == nil {
 		c.f.counters.received[t].Add(1)
+		contain.Point(contain.BGPSession, body)
 	}
 	return t, body, err
 }
@@ -211,7 +223,11 @@ type reader struct {
 	hold  time.Duration // 0: the caller sets the read deadline
 	buf   []byte
 	r, w  int // what was read, but not returned
+	last  int // where the message that was returned last begins
 }
+
+// message returns the message that next returned last, header included.
+func (r *reader) message() []byte { return r.buf[min(r.last, r.r):r.r] }
 
 const maxReadBuffer = 128 << 10
 
@@ -228,6 +244,7 @@ func (r *reader) next(c *conn) (message.Type, []byte, error) {
 		return 0, nil, err
 	}
 	body := r.buf[r.r+message.HeaderLen : r.r+length]
+	r.last = r.r
 	r.r += length
 	return t, body, nil
 }
@@ -357,7 +374,7 @@ func (c *conn) sendKeepalive() error {
 
 // sendKeepalives runs in a goroutine of its timer, so that KEEPALIVEs do not wait for the handler.
 func (c *conn) sendKeepalives() {
-	if err := c.sendKeepalive(); err != nil {
+	if err := c.contain(noMessage, c.sendKeepalive); err != nil {
 		c.post(func() { c.f.lost(c, err) })
 		return
 	}
@@ -367,6 +384,9 @@ func (c *conn) sendKeepalives() {
 		c.keepalive.Reset(jitter(c.established.HoldTime / 3))
 	}
 }
+
+// noMessage is the message of a panic that is not about a received one.
+func noMessage() []byte { return nil }
 
 // buffers holds buffers for Fill; they are in use only while there is something to send.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 64<<10); return &b }}
@@ -380,7 +400,7 @@ func (c *conn) transmit() {
 		case <-c.dropped:
 			return
 		}
-		if err := c.drainHandler(); err != nil {
+		if err := c.contain(noMessage, c.drainHandler); err != nil {
 			c.post(func() { c.f.lost(c, err) })
 			return
 		}

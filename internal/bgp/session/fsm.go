@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/bgp/message"
+	"github.com/tabane/tabane/internal/contain"
 )
 
 const (
@@ -61,6 +62,8 @@ type fsm struct {
 	timeouts  int       // of OPEN since the session was last up
 	upSince   time.Time
 	damping   damping
+	panics    contain.Backoff
+	leaving   bool // Handler.Down has not returned
 	diagnosed time.Time
 	dropped   signatureErrors // at diagnosed
 }
@@ -84,17 +87,20 @@ func (f *fsm) run() {
 	now := time.Now()
 	f.nextDial, f.diagnosed, f.dropped = now, now, readSignatureErrorsAfter(now)
 	for !f.stopped {
-		next := f.proceed(time.Now())
-		f.publish()
+		next := time.Now().Add(diagnosePause)
+		f.step(func() {
+			next = f.proceed(time.Now())
+			f.publish()
+		})
 		timer.Reset(time.Until(next))
 		select {
 		case <-timer.C:
 		case call := <-f.events:
-			call()
+			f.step(call)
 		case c := <-f.incoming:
-			f.accept(c)
+			f.step(func() { f.accept(c) })
 		case <-f.kick:
-			f.execute()
+			f.step(f.execute)
 		}
 	}
 	f.conf.Listener.remove(f.Session)
@@ -107,6 +113,31 @@ func (f *fsm) run() {
 	default:
 	}
 	f.background.Wait()
+}
+
+// step runs a part of the state machine. After a panic, all connections are closed, and the session
+// begins again after a pause.
+func (f *fsm) step(part func()) {
+	err := contain.Do(contain.BGPSession, f.conf.Log, nil, part)
+	if err == nil {
+		return
+	}
+	if f.leaving {
+		panic(err) // the routes of the session that ended may still be there
+	}
+	f.backOff(err)
+}
+
+// backOff closes all connections after a panic, and opens none before a pause.
+func (f *fsm) backOff(err error) {
+	now := time.Now()
+	f.panics.Panicked(now)
+	f.endAll(command{notification: cease(0), reason: err.Error()})
+	if c := f.pending; c != nil {
+		f.pending = nil
+		f.refuse(c, cease(message.SubcodeRejected))
+	}
+	f.found(notified, fmt.Sprintf("%v; closed for %s", err, f.panics.Until().Sub(now).Round(time.Second)))
 }
 
 // proceed does what is due, and returns when it must be called again at the latest.
@@ -141,7 +172,7 @@ func (f *fsm) proceed(now time.Time) (next time.Time) {
 	if f.up != nil || f.disabled {
 		return next
 	}
-	if !f.conf.Passive && f.dialing == nil && f.out == nil && !(f.in != nil && (f.in.opened || wait(f.in.began.Add(collisionTimeout)))) && !wait(later(f.nextDial, f.damping.until)) {
+	if !f.conf.Passive && f.dialing == nil && f.out == nil && !(f.in != nil && (f.in.opened || wait(f.in.began.Add(collisionTimeout)))) && !wait(later(f.nextDial, f.damping.until)) && !wait(f.panics.Until()) {
 		f.connect(now)
 	}
 	if diagnose := f.diagnosed.Add(diagnosePause); !wait(diagnose) {
@@ -194,9 +225,15 @@ func (f *fsm) connect(now time.Time) {
 	f.dialing, f.nextDial = a, now.Add(jitter(f.conf.ConnectRetry))
 	f.background.Go(func() {
 		defer cancel()
-		c, err := f.dial(ctx)
-		if err != nil && eager && f.conf.Unreached != nil && !errors.Is(err, syscall.ECONNREFUSED) {
-			f.conf.Unreached(f.conf.Remote.Addr())
+		var c net.Conn
+		var err error
+		if fault := contain.Do(contain.BGPSession, f.conf.Log, nil, func() {
+			c, err = f.dial(ctx)
+			if err != nil && eager && f.conf.Unreached != nil && !errors.Is(err, syscall.ECONNREFUSED) {
+				f.conf.Unreached(f.conf.Remote.Addr())
+			}
+		}); fault != nil {
+			err = fault
 		}
 		if !f.post(a.done, func() { f.connected(a, c, err) }) && err == nil {
 			_ = c.Close()
@@ -235,7 +272,7 @@ func (f *fsm) cancelAttempt() {
 // accept starts a connection of the neighbor.
 func (f *fsm) accept(c net.Conn) {
 	switch {
-	case f.disabled:
+	case f.disabled, time.Now().Before(f.panics.Until()):
 		f.refuse(c, cease(message.SubcodeRejected))
 	case f.up != nil:
 		// If the neighbor has restarted, it does not know our connection, and answers the
@@ -274,7 +311,7 @@ func (f *fsm) start(nc net.Conn, outgoing bool) {
 	patience := min(openTimeout<<min(f.timeouts, 10), maxOpenTimeout)
 	go func() {
 		defer close(c.read)
-		err := c.receive(patience)
+		err := c.contain(c.in.message, func() error { return c.receive(patience) })
 		c.post(func() { f.lost(c, err) })
 	}()
 	if err := c.send(f.conf.open().Append(nil)); err != nil {
@@ -346,7 +383,6 @@ func (f *fsm) confirmed(c *conn) {
 	if err := limitBuffers(c.Conn); err != nil {
 		f.conf.Log.Debug("limit bgp buffers", "err", err)
 	}
-	c.written = make(chan struct{})
 	f.mu.Lock()
 	h := &f.history
 	h.state, h.changed, h.opening, h.logged.text, h.failures = StateEstablished, now, finding{}, "", 0
@@ -359,6 +395,7 @@ func (f *fsm) confirmed(c *conn) {
 	}
 	f.damping.up(f.conf.Log)
 	f.handler.Up(e)
+	c.written = make(chan struct{})
 	go c.transmit()
 	f.Wake()
 	c.proceed <- struct{}{}
@@ -393,6 +430,10 @@ func notificationOf(err error, established bool) message.Notification {
 
 // lost is called when a connection has failed, or has received a message that ends it.
 func (f *fsm) lost(c *conn, err error) {
+	if fault := (*contain.Error)(nil); errors.As(err, &fault) {
+		f.backOff(err)
+		return
+	}
 	n := notificationOf(err, c == f.up)
 	var note received
 	if errors.As(err, &note) {
@@ -459,7 +500,9 @@ func (f *fsm) endSession(n message.Notification, r Reason) {
 	f.current = nil
 	f.mu.Unlock()
 	f.damping.down(f.conf, r, now, now.Sub(f.upSince))
+	f.leaving = true
 	f.handler.Down(r)
+	f.leaving = false
 	f.nextDial = now
 	if c := f.pending; c != nil {
 		f.pending = nil

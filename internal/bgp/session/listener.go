@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/contain"
 )
 
 // Listener accepts the connections of neighbors and passes them to their sessions. Connections from
@@ -203,7 +205,9 @@ func (l *Listener) accept(socket *net.TCPListener) {
 			time.Sleep(acceptPause)
 			continue
 		}
-		l.assign(c)
+		if err := contain.Do(contain.BGPConnection, l.log, nil, func() { l.assign(c) }); err != nil {
+			_ = c.Close()
+		}
 	}
 }
 
