@@ -100,6 +100,10 @@ func TestDecode(t *testing.T) {
 	offload[2], offload[3] = 0, 0
 	lying := ip4(6, "10.0.0.1", "10.0.0.2", tcpBytes(option4, 100))
 	lying[2], lying[3] = 0xff, 0xff
+	wifi := func(control, flags byte, header int, inner []byte) []byte {
+		b := append([]byte{control, flags}, make([]byte, header-2)...)
+		return append(append(b, 0xaa, 0xaa, 3, 0, 0, 0, 8, 0), inner...)
+	}
 	tests := []struct {
 		name   string
 		link   LinkType
@@ -122,6 +126,30 @@ func TestDecode(t *testing.T) {
 		{name: "IPv6", link: LinkIPv6, data: segment6},
 		{name: "loopback of BSD", link: LinkNull, data: null(30, segment6)},
 		{name: "loopback of OpenBSD", link: LinkLoop, data: loop(24, segment6)},
+		{name: "PPP", link: LinkPPP, data: append([]byte{0, 0x21}, segment4...)},
+		{name: "PPP with address and control", link: LinkPPP, data: append([]byte{0xff, 3, 0, 0x57}, segment6...)},
+		{name: "PPP with a compressed protocol", link: LinkPPP, data: append([]byte{0x21}, segment4...)},
+		{name: "PPP with MPLS", link: LinkPPP, data: append([]byte{2, 0x81, 0, 0, 0x11, 64}, segment4...)},
+		{name: "PPP in HDLC", link: LinkPPPHDLC, data: append([]byte{0xff, 3, 0, 0x21}, segment4...)},
+		{name: "HDLC of Cisco", link: LinkCHDLC, data: append([]byte{0x0f, 0, 0x86, 0xdd}, segment6...)},
+		{name: "HDLC of Cisco on a PPP link", link: LinkPPPHDLC, data: append([]byte{0x8f, 0, 8, 0}, segment4...)},
+		{name: "PPP with direction", link: LinkPPPDir, data: append([]byte{1, 0xff, 3, 0, 0x21}, segment4...), check: func(s *Segment) bool { return s.Direction == Outbound }},
+		{name: "PPP of pppd", link: LinkPPPPPPD, data: append([]byte{0, 0xff, 3, 0, 0x21}, segment4...), check: func(s *Segment) bool { return s.Direction == Inbound }},
+		{name: "PPPoE without Ethernet", link: LinkPPPoE, data: append([]byte{0x11, 0, 0, 1, 0, 0, 0, 0x21}, segment4...)},
+		{name: "PPPoE in VLANs", link: LinkEthernet, data: ethernet(ethPPPoE, []uint16{7, 8}, append([]byte{0x11, 0, 0, 1, 0, 0, 0, 0x21}, segment4...)), check: func(s *Segment) bool { return s.VLAN == 7<<12|8 }},
+		{name: "PPPoE with LCP", link: LinkEthernet, data: ethernet(ethPPPoE, nil, append([]byte{0x11, 0, 0, 1, 0, 0, 0xc0, 0x21}, segment4...)), want: NotIP},
+		{name: "MPLS", link: LinkEthernet, data: ethernet(ethMPLS, nil, append([]byte{0, 1, 0, 64, 0, 2, 1, 64}, segment6...))},
+		{name: "Ethernet pseudowire", link: LinkEthernet, data: ethernet(ethMPLS, nil, append([]byte{0, 1, 1, 64, 0, 0, 0, 0}, ethernet(ethIPv4, []uint16{5}, segment4)...))},
+		{name: "SNAP", link: LinkEthernet, data: ethernet(168, nil, append([]byte{0xaa, 0xaa, 3, 0, 0, 0, 8, 0}, segment4...))},
+		{name: "spanning tree", link: LinkEthernet, data: ethernet(38, nil, append([]byte{0x42, 0x42, 3}, make([]byte, 35)...)), want: NotIP},
+		{name: "IPsec interface", link: LinkEnc, data: append([]byte{24, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0}, segment6...)},
+		{name: "netfilter log", link: LinkNFLOG, data: append(append([]byte{10, 0, 0, 0, 8, 0, 1, 0, 0x86, 0xdd, 1, 0, 5, 0, 10, 0, 'x', 0, 0, 0}, byte(4+len(segment6)), 0, 9, 0), segment6...)},
+		{name: "Wi-Fi", link: LinkWiFi, data: wifi(8, 1, 24, segment4)},
+		{name: "Wi-Fi with QoS over four addresses", link: LinkWiFi, data: wifi(0x88, 3, 32, segment4)},
+		{name: "Wi-Fi, encrypted", link: LinkWiFi, data: wifi(0x88, 0x41, 26, segment4), want: NotIP},
+		{name: "Wi-Fi, beacon", link: LinkWiFi, data: wifi(0x80, 0, 24, segment4), want: NotIP},
+		{name: "Wi-Fi behind radiotap, with its checksum", link: LinkRadiotap, data: append(append([]byte{0, 0, 9, 0, 2, 0, 0, 0, 0x10}, wifi(8, 2, 24, offload)...), 1, 2, 3, 4)},
+		{name: "Wi-Fi behind radiotap that is longer than the frame", link: LinkRadiotap, data: []byte{0, 0, 255, 255, 0, 0, 0, 0}, want: Malformed},
 		{name: "extension headers", link: LinkRaw, data: ip6(0, "2001:db8::1", "2001:db8::2", extension(60, extension(43, extension(6, tcpBytes(option4, 100)))))},
 		{name: "atomic fragment", link: LinkRaw, data: ip6(44, "2001:db8::1", "2001:db8::2", append([]byte{6, 0, 0, 0, 0, 0, 0, 1}, tcpBytes(option4, 100)...))},
 		{name: "SRv6 without a header", link: LinkRaw, data: ip6(41, "fc00::1", "fc00:1:1::", segment6), tunnel: "fc00:1:1::"},
@@ -178,6 +206,20 @@ func TestDecode(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestLinkNames: each link type that is read has a name, and every other one its number.
+func TestLinkNames(t *testing.T) {
+	for link := range LinkType(1000) {
+		if Decode(&Packet{Link: link}, new(Segment)) != UnknownLink && linkNames[link] == "" {
+			t.Errorf("link type %v has no name", link)
+		}
+	}
+	for link, want := range map[LinkType]string{LinkPPP: "9 (PPP)", 189: "189 (USB_LINUX)", 150: "150 (USER3)", 4711: "4711"} {
+		if got := link.String(); got != want {
+			t.Errorf("link type %d is %q, want %q", uint16(link), got, want)
+		}
 	}
 }
 

@@ -20,24 +20,6 @@ var (
 	ErrCompressed = errors.New("its compression is not supported")
 )
 
-// LinkType is the link-layer header type of a packet, as registered at
-// https://www.tcpdump.org/linktypes.html.
-type LinkType uint16
-
-// The link types that Decode supports.
-const (
-	LinkNull     LinkType = 0
-	LinkEthernet LinkType = 1
-	LinkRawBSD   LinkType = 12 // DLT_RAW of most systems; some write it for 101
-	LinkRawOBSD  LinkType = 14 // DLT_RAW of OpenBSD
-	LinkRaw      LinkType = 101
-	LinkLoop     LinkType = 108
-	LinkSLL      LinkType = 113
-	LinkIPv4     LinkType = 228
-	LinkIPv6     LinkType = 229
-	LinkSLL2     LinkType = 276
-)
-
 // Direction is whether the capturing interface received or sent a packet.
 type Direction uint8
 

@@ -46,12 +46,16 @@ type Segment struct {
 	// Index is the kernel's number of the interface, where a capture of all interfaces says it
 	// (LinkSLL2).
 	Index uint32
-	Flow  Flow
+	// VLAN has the identifiers of the VLAN tags, 12 bits each, the innermost lowest; 0 without.
+	VLAN uint32
+	Flow Flow
 	// Tunneled means that the segment was inside another IP packet: Tunnel is the last SID of
 	// its SRv6 policy, or the destination of the outer header.
 	Tunneled bool
 	Tunnel   [16]byte
 	HopLimit uint8
+	// ID is the identification of the IPv4 header; 0 in IPv6.
+	ID       uint16
 	Flags    uint8
 	Window   uint16
 	Seq, Ack uint32
@@ -89,135 +93,29 @@ const (
 )
 
 func (v Verdict) String() string {
-	return [...]string{"TCP", "IP without TCP", "not IP", "IP fragments", "truncated before the TCP header", "malformed", "of an unknown link type"}[v]
+	return [...]string{"TCP", "IP without TCP", "not IP", "IP fragments", "truncated before the TCP header", "malformed", "of a link type that is not read"}[v]
 }
 
 // maxHeaders bounds the number of headers of a packet that are parsed.
 const maxHeaders = 24
 
-const (
-	ethIPv4   = 0x0800
-	ethIPv6   = 0x86dd
-	ethVLAN   = 0x8100
-	ethQinQ   = 0x88a8
-	ethQinQ9  = 0x9100
-	ethPPPoE  = 0x8864
-	ethHeader = 14
-)
-
-// Decode finds the TCP segment in a packet: behind the link-layer header, VLAN tags and IPv6
-// extension headers, and in tunnels (IP in IP, SRv6). It sets s only if it returns TCP.
+// Decode finds the TCP segment in a packet: behind the link-layer header, VLAN tags, MPLS labels,
+// PPPoE and IPv6 extension headers, and in tunnels (IP in IP, SRv6). It sets s only if it returns
+// TCP.
 func Decode(p *Packet, s *Segment) Verdict {
-	b, rest := p.Data, p.Length // rest is how long b was before it was cut
-	drop := func(n int) bool {
-		if n > len(b) {
-			return false
-		}
-		b, rest = b[n:], rest-n
-		return true
-	}
-	var kind uint16
-	var index uint32
-	direction := p.Direction
-	switch p.Link {
-	case LinkEthernet:
-		if len(b) < ethHeader {
-			return Cut
-		}
-		kind = binary.BigEndian.Uint16(b[12:])
-		drop(ethHeader)
-	case LinkSLL:
-		if len(b) < 16 {
-			return Cut
-		}
-		if direction == DirectionUnknown {
-			direction = cooked(binary.BigEndian.Uint16(b))
-		}
-		kind = binary.BigEndian.Uint16(b[14:])
-		drop(16)
-	case LinkSLL2:
-		if len(b) < 20 {
-			return Cut
-		}
-		if direction == DirectionUnknown {
-			direction = cooked(uint16(b[10]))
-		}
-		kind, index = binary.BigEndian.Uint16(b), binary.BigEndian.Uint32(b[4:])
-		drop(20)
-	case LinkNull, LinkLoop:
-		if len(b) < 4 {
-			return Cut
-		}
-		family := binary.LittleEndian.Uint32(b)
-		if p.bigEndian || p.Link == LinkLoop {
-			family = binary.BigEndian.Uint32(b)
-		}
-		switch family {
-		case 2:
-			kind = ethIPv4
-		case 10, 24, 28, 30: // AF_INET6 of Linux, NetBSD and OpenBSD, FreeBSD, Darwin
-			kind = ethIPv6
-		default:
-			return NotIP
-		}
-		drop(4)
-	case LinkRaw, LinkRawBSD, LinkRawOBSD, LinkIPv4, LinkIPv6:
-		if len(b) == 0 {
-			return Cut
-		}
-		kind = ethIPv4
-		if b[0]>>4 == 6 {
-			kind = ethIPv6
-		}
-	default:
-		return UnknownLink
-	}
-	for headers := 0; kind == ethVLAN || kind == ethQinQ || kind == ethQinQ9; headers++ {
-		if headers == maxHeaders {
-			return Malformed
-		}
-		if len(b) < 4 {
-			return Cut
-		}
-		kind = binary.BigEndian.Uint16(b[2:])
-		drop(4)
-	}
-	if kind == ethPPPoE {
-		if len(b) < 8 {
-			return Cut
-		}
-		switch binary.BigEndian.Uint16(b[6:]) {
-		case 0x0021:
-			kind = ethIPv4
-		case 0x0057:
-			kind = ethIPv6
-		}
-		drop(8)
-	}
-	if kind != ethIPv4 && kind != ethIPv6 {
-		return NotIP
-	}
-	d := decoder{b: b, rest: rest}
-	v := d.ip(kind == ethIPv6)
-	if v != TCP {
+	f := frame{b: p.Data, rest: p.Length, direction: p.Direction, bigEndian: p.bigEndian, link: p.Link}
+	if v := f.network(); v != TCP {
 		return v
 	}
-	v = d.tcp(s)
+	d := decoder{b: f.b, rest: f.rest}
+	if v := d.ip(f.kind == ethIPv6); v != TCP {
+		return v
+	}
+	v := d.tcp(s)
 	if v == TCP {
-		s.At, s.Number, s.Interface, s.Direction, s.Index = p.At, p.Number, p.Interface, direction, index
+		s.At, s.Number, s.Interface, s.Direction, s.Index, s.VLAN = p.At, p.Number, p.Interface, f.direction, f.index, f.vlan
 	}
 	return v
-}
-
-// cooked returns the direction recorded in a Linux cooked header.
-func cooked(kind uint16) Direction {
-	switch kind {
-	case 0: // PACKET_HOST
-		return Inbound
-	case 4: // PACKET_OUTGOING
-		return Outbound
-	}
-	return DirectionUnknown
 }
 
 // decoder goes through the headers of an IP packet.
@@ -226,6 +124,7 @@ type decoder struct {
 	rest   int    // how long the innermost IP payload is from here on
 	flow   Flow
 	hops   uint8
+	id     uint16
 	levels int
 	sid    [16]byte // the last one of a segment routing header
 	routed bool
@@ -288,7 +187,7 @@ func (d *decoder) ipv4() (next uint8, v Verdict) {
 	}
 	d.rest = total
 	fragment := binary.BigEndian.Uint16(d.b[6:])
-	d.hops, next = d.b[8], d.b[9]
+	d.hops, d.id, next = d.b[8], binary.BigEndian.Uint16(d.b[4:]), d.b[9]
 	d.flow.Source, d.flow.Destination = mapped(d.b[12:]), mapped(d.b[16:])
 	if fragment&0x3fff != 0 { // more fragments, or not the first
 		return 0, Fragment
@@ -312,7 +211,7 @@ func (d *decoder) ipv6() (next uint8, v Verdict) {
 		return 0, Malformed
 	}
 	payload := int(binary.BigEndian.Uint16(d.b[4:]))
-	next, d.hops = d.b[6], d.b[7]
+	next, d.hops, d.id = d.b[6], d.b[7], 0
 	d.flow.Source, d.flow.Destination = [16]byte(d.b[8:]), [16]byte(d.b[24:])
 	d.skip(40)
 	switch {
@@ -375,7 +274,7 @@ func (d *decoder) tcp(s *Segment) Verdict {
 	}
 	d.flow.SourcePort, d.flow.DestinationPort = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
 	*s = Segment{
-		Flow: d.flow, Tunneled: d.levels > 1, HopLimit: d.hops, Flags: b[13], Window: binary.BigEndian.Uint16(b[14:]),
+		Flow: d.flow, Tunneled: d.levels > 1, HopLimit: d.hops, ID: d.id, Flags: b[13], Window: binary.BigEndian.Uint16(b[14:]),
 		Seq: binary.BigEndian.Uint32(b[4:]), Ack: binary.BigEndian.Uint32(b[8:]), Payload: d.rest - n,
 		OptionsCut: len(b) < n, Options: b[20:min(n, len(b))], Data: b[min(n, len(b)):min(d.rest, len(b))],
 	}
