@@ -2,6 +2,7 @@ package capture
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/tabane/tabane/internal/pcap"
@@ -21,9 +22,11 @@ type Options struct {
 	// Idle is the shortest time without new data that counts as a gap; 0 means DefaultIdle.
 	Idle time.Duration
 
-	// chosen is the capture point to use for each flow that was captured at more than one.
-	chosen map[pcap.Flow]point
-	names  []string // of the files
+	// excluded has, for each flow captured at several points, those whose segments are also
+	// captured at a better one. It is complete if surveyed is set.
+	excluded map[pcap.Flow][]point
+	surveyed bool
+	names    []string // of the files
 }
 
 // The defaults of Options.
@@ -55,6 +58,8 @@ type Analysis struct {
 
 	m       missed
 	several bool // some flow was captured at more than one point
+	copies  *copies
+	joins   joins
 
 	// Buffers reused for each segment.
 	opt    options
@@ -82,6 +87,8 @@ type missed struct {
 	Disorder   uint64
 	MaxBack    time.Duration
 	Elsewhere  uint64 // segments also seen at another capture point
+	Copies     uint64 // segments seen again at the same capture point
+	MaxCopy    time.Duration
 	Unrecorded uint64
 	Unfollowed uint64 // segments of flows beyond maxSubflows
 }
@@ -94,20 +101,13 @@ func New(o Options) *Analysis {
 	if o.Idle == 0 {
 		o.Idle = DefaultIdle
 	}
-	return &Analysis{o: o, halves: map[pcap.Flow]*half{}, tokens: map[uint32]*connection{}, near: map[nearKey]*connection{}}
-}
-
-// point is a capture point.
-type point struct {
-	file, iface int
-	index       uint32
-	out         bool // distinguishes a router's packets in cooked captures of all interfaces
+	return &Analysis{o: o, halves: map[pcap.Flow]*half{}, tokens: map[uint32]*connection{}, near: map[nearKey]*connection{}, copies: newCopies()}
 }
 
 // Add adds a segment. Times should not run backwards: an earlier time counts as the latest one, and
 // the number of such segments is reported. A segment captured at two points should be added only
 // once; Read ensures that.
-func (a *Analysis) Add(s *pcap.Segment) { a.add(s, point{iface: s.Interface}) }
+func (a *Analysis) Add(s *pcap.Segment) { a.add(s, pointOf(s, place{iface: s.Interface})) }
 
 func (a *Analysis) add(s *pcap.Segment, at point) {
 	if !a.started {
@@ -131,25 +131,26 @@ func (a *Analysis) add(s *pcap.Segment, at point) {
 	case s.Flags&pcap.SYN != 0 && (h == nil || h.renewedBy(s)):
 		a.subflow(s, s.Flags&pcap.ACK != 0)
 		h = a.halves[s.Flow]
-		h.at = at
+		h.at = at.place
 	case h == nil:
 		// Its start was not captured. The side with the lower port is assumed to be the
 		// server.
 		a.subflow(s, s.Flow.SourcePort < s.Flow.DestinationPort)
 		h = a.halves[s.Flow]
-		h.at = at
+		h.at = at.place
 	case !h.seen:
-		h.at = at
+		h.at = at.place
 	}
-	if chosen, ok := a.o.chosen[s.Flow]; ok {
-		h.at = chosen
-		if at != chosen {
-			h.tunnel(s) // it may be encapsulated at this point only
-			a.m.Elsewhere++
-			return
-		}
-	} else if h.at != at {
+	if a.o.surveyed && slices.Contains(a.o.excluded[s.Flow], at) {
+		h.tunnel(s) // it may be encapsulated at this point only
+		a.m.Elsewhere++
+		return
+	}
+	if h.at != at.place {
 		a.several = true
+	}
+	if a.copied(h, s, at) {
+		return
 	}
 
 	o := &a.opt

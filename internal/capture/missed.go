@@ -25,6 +25,10 @@ func (a *Analysis) missed() []string {
 		say(m.Disorder, "%s with a time before that of the previous one, by up to %v: the later time was used", count(m.Disorder, "segment"), m.MaxBack.Round(time.Microsecond))
 	}
 	say(m.Elsewhere, "%s also captured elsewhere: each direction is measured where it is nearest to its receiver", count(m.Elsewhere, "segment"))
+	say(m.Copies, "%s that are copies of earlier ones at the same point (same addresses, sequence numbers, IP identification, TTL and VLAN, at most %v later), as of a mirror port: counted once", count(m.Copies, "segment"), m.MaxCopy.Round(time.Microsecond))
+	if j := &a.joins; j.subflows > 0 {
+		say(j.subflows, "%s with %s of connections that were not captured, from %s and without an answer: not listed", count(j.subflows, "join"), count(j.tokens, "token"), addresses(len(j.sources)))
+	}
 	say(m.Unfollowed, "%s of TCP connections beyond the limit of %d", count(m.Unfollowed, "segment"), maxSubflows)
 	say(m.Unrecorded, "%s beyond the limit of those kept for figures and tables", count(m.Unrecorded, "piece"))
 	return list
@@ -33,6 +37,13 @@ func (a *Analysis) missed() []string {
 // minBack is the usual disorder between packets of several interfaces of one host, which does not
 // affect the results.
 const minBack = 100 * time.Microsecond
+
+func addresses(n int) string {
+	if n == 1 {
+		return "1 address"
+	}
+	return fmt.Sprintf("%d addresses", n)
+}
 
 func count(n uint64, noun string) string {
 	if n == 1 {
@@ -51,11 +62,7 @@ func (c *connection) missed(r *Connection) []string {
 	if c.mptcp && !c.dirs[0].keyKnown && !c.dirs[1].keyKnown {
 		say("its keys were not captured: subflows are matched by their data sequence numbers")
 	}
-	for _, s := range c.subflows {
-		if s.hasUnknownToken {
-			say("subflow %d joined with token %s, whose connection was not captured", s.index+1, hex32(s.unknownToken))
-		}
-	}
+	list = append(list, c.unknownTokens()...)
 	if c.contradictions > 0 {
 		say("%s with its token on subflows that carry data of another connection, ignored", count(c.contradictions, "join"))
 	}
@@ -104,6 +111,39 @@ func (c *connection) missed(r *Connection) []string {
 	}
 	if largest > maxPayload {
 		say("segments of up to %v: GRO or TSO was on, and segments and bursts are counted as captured (ethtool -K INTERFACE gro off tso off gso off)", unit.Size(largest))
+	}
+	return list
+}
+
+// unknownTokens has a line for each token of joins whose connection was not captured; the joins of a
+// flood with one token are one line.
+func (c *connection) unknownTokens() []string {
+	type joined struct{ first, n int }
+	var order []uint32
+	all := map[uint32]*joined{}
+	for _, s := range c.subflows {
+		if !s.hasUnknownToken {
+			continue
+		}
+		j := all[s.unknownToken]
+		if j == nil {
+			j = &joined{first: s.index + 1}
+			all[s.unknownToken] = j
+			order = append(order, s.unknownToken)
+		}
+		j.n++
+	}
+	var list []string
+	for i, token := range order {
+		if i == 3 && len(order) > 4 {
+			list = append(list, fmt.Sprintf("subflows joined with %d more such tokens", len(order)-i))
+			break
+		}
+		who := fmt.Sprintf("subflow %d", all[token].first)
+		if n := all[token].n; n > 1 {
+			who += fmt.Sprintf(" and %d more", n-1)
+		}
+		list = append(list, fmt.Sprintf("%s joined with token %s, whose connection was not captured", who, hex32(token)))
 	}
 	return list
 }

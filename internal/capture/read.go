@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 
@@ -26,14 +27,16 @@ var (
 	// ErrTwice means that a file was named twice.
 	ErrTwice = errors.New("it is named twice")
 	// ErrAgain means that a pipe would have to be read twice, because its packets are not in
-	// the order of time or flows were captured at several points.
+	// the order of time, a clock stepped, or flows were captured at several points.
 	ErrAgain = errors.New("it must be read twice and is not a regular file")
 )
 
 // Read analyzes the files as one capture, merged by the times of their packets: one file for each
-// path or interface, or one file of all. If a flow was captured at several points, each direction
-// is measured at the point nearest to its receiver. In that case, and if packets are not in the
-// order of time, the files are read twice. An error is a *FileError, or that of ctx; damaged parts
+// path or interface, or one file of all, and the files of a capture with rotation in any order. If
+// the same segments of a flow were captured at several points, each direction is measured at the
+// point nearest to its receiver; points with different segments are merged. Copies of a packet at
+// one point count once, and steps of a clock are removed. In these cases, and if packets are not in
+// the order of time, the files are read again. An error is a *FileError, or that of ctx; damaged parts
 // of files are listed in the report.
 func Read(ctx context.Context, names []string, o Options) (Report, error) {
 	pipe, err := checkNames(names)
@@ -44,29 +47,41 @@ func Read(ctx context.Context, names []string, o Options) (Report, error) {
 	if o.SortMemory == 0 {
 		o.SortMemory = DefaultSortMemory
 	}
-	a, files, err := pass(ctx, names, o, nil)
+	watched := make([]clocks, len(names))
+	for i := range watched {
+		watched[i] = clocks{}
+	}
+	a, files, err := pass(ctx, input{names: names, clocks: watched}, o, nil)
 	if err != nil {
 		return Report{}, err
 	}
-	sorting := a.m.MaxBack >= minBack
-	if pipe != "" && (a.several || sorting) {
+	in := input{names: names, times: timelineOf(names, watched)}
+	if pipe != "" && (a.several || a.m.MaxBack >= minBack || in.times.stepped()) {
 		return Report{}, &FileError{pipe, ErrAgain}
 	}
-	if a.several {
-		places, err := survey(ctx, names)
-		if err != nil {
+	if in.times.stepped() {
+		if a, files, err = pass(ctx, in, o, nil); err != nil {
 			return Report{}, err
 		}
-		o.chosen = places
+	}
+	sorting := a.m.MaxBack >= minBack
+	if a.several {
+		if o.excluded, err = survey(ctx, in); err != nil {
+			return Report{}, err
+		}
+		o.surveyed = true
 	}
 	if a.several || sorting {
 		var sorted *sorter
 		if sorting {
 			sorted = &sorter{back: a.m.MaxBack, memory: o.SortMemory, payload: a.summed}
 		}
-		if a, files, err = pass(ctx, names, o, sorted); err != nil {
+		if a, files, err = pass(ctx, in, o, sorted); err != nil {
 			return Report{}, err
 		}
+	}
+	for i := range files {
+		files[i].ClockSteps = in.times.steps[i]
 	}
 	r := a.Report()
 	r.Files = files
@@ -105,6 +120,16 @@ type source struct {
 	next   pcap.Segment
 	at     point
 	others [pcap.Verdicts]uint64
+	unread map[pcap.LinkType]uint64
+	clocks clocks // nil if the times are not watched
+	shifts shifts
+}
+
+// input is what is read: the files, with the corrections of their times.
+type input struct {
+	names  []string
+	times  *timeline
+	clocks []clocks // if not nil, they watch the times
 }
 
 func openSource(name string, index int) (*source, error) {
@@ -131,10 +156,20 @@ func (s *source) advance() error {
 		}
 		v := pcap.Decode(&s.packet, &s.next)
 		s.others[v]++
+		if v == pcap.UnknownLink {
+			if s.unread == nil {
+				s.unread = map[pcap.LinkType]uint64{}
+			}
+			s.unread[s.packet.Link]++
+		}
 		if v == pcap.TCP {
+			if s.clocks != nil {
+				s.clocks.add(&s.next)
+			}
+			s.next.At += int64(s.shifts.correct(s.next.Number, s.next.Interface))
 			// A cooked capture of all interfaces (SLL) has no interface names, but a
 			// router's packets pass in and out.
-			s.at = point{s.index, s.next.Interface, s.next.Index, s.packet.Link == pcap.LinkSLL && s.next.Direction == pcap.Outbound}
+			s.at = pointOf(&s.next, place{s.index, s.next.Interface, s.next.Index, s.packet.Link == pcap.LinkSLL && s.next.Direction == pcap.Outbound})
 			return nil
 		}
 	}
@@ -154,23 +189,33 @@ func (s *source) report() File {
 			f.Others[pcap.Verdict(v).String()] = n
 		}
 	}
+	for link, n := range s.unread {
+		if f.UnreadLinks == nil {
+			f.UnreadLinks = map[string]uint64{}
+		}
+		f.UnreadLinks[link.String()] = n
+	}
 	return f
 }
 
 // each calls do for all segments of the files, merged by time, until do returns an error.
-func each(ctx context.Context, names []string, do func(*pcap.Segment, point) error) (files []File, err error) {
+func each(ctx context.Context, in input, do func(*pcap.Segment, point) error) (files []File, err error) {
 	var all, open []*source
 	defer func() {
 		for _, s := range all {
 			err = errors.Join(err, s.file.Close())
 		}
 	}()
-	for i, name := range names {
+	for i, name := range in.names {
 		s, err := openSource(name, i)
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, s)
+		s.shifts = in.times.of(i)
+		if in.clocks != nil {
+			s.clocks = in.clocks[i]
+		}
 		switch err := s.advance(); {
 		case err == nil:
 			open = append(open, s)
@@ -204,17 +249,17 @@ func each(ctx context.Context, names []string, do func(*pcap.Segment, point) err
 }
 
 // pass analyzes the files once; if t is not nil, it sorts the segments by time.
-func pass(ctx context.Context, names []string, o Options, t *sorter) (*Analysis, []File, error) {
+func pass(ctx context.Context, in input, o Options, t *sorter) (*Analysis, []File, error) {
 	a := New(o)
 	do := a.add
 	if t != nil {
 		t.do = a.add
 		do = t.add
 	}
-	files, err := each(ctx, names, func(s *pcap.Segment, at point) error {
+	files, err := each(ctx, in, func(s *pcap.Segment, at point) error {
 		do(s, at)
 		if t != nil && t.full {
-			return &FileError{names[at.file], ErrDisorder}
+			return &FileError{in.names[at.file], ErrDisorder}
 		}
 		return nil
 	})
@@ -227,89 +272,8 @@ func pass(ctx context.Context, names []string, o Options, t *sorter) (*Analysis,
 	return a, files, nil
 }
 
-// sightings are the capture points of a flow.
-type sightings struct {
-	points []point
-	hops   []uint8
-	// later counts, for each point, the segments that had been captured at another point
-	// before.
-	later []int
-	count []int
-	seen  map[sighting]int
-}
-
-// sighting identifies a segment by fields that do not change on the path and differ between
-// segments.
-type sighting struct {
-	seq, ack uint32
-	payload  int
-	flags    uint8
-	options  uint64
-}
-
-// maxSightings is the number of segments of a flow that are compared between capture points.
-const maxSightings = 512
-
-// survey finds, for each flow captured at several points, the one nearest to the receiver: the one
-// with the lowest hop limit or, if these are equal, the one where segments are captured last.
-func survey(ctx context.Context, names []string) (map[pcap.Flow]point, error) {
-	flows := map[pcap.Flow]*sightings{}
-	_, err := each(ctx, names, func(s *pcap.Segment, at point) error {
-		f := flows[s.Flow]
-		if f == nil {
-			f = &sightings{seen: map[sighting]int{}}
-			flows[s.Flow] = f
-		}
-		i := slices.Index(f.points, at)
-		if i < 0 {
-			i = len(f.points)
-			f.points, f.hops, f.later, f.count = append(f.points, at), append(f.hops, s.HopLimit), append(f.later, 0), append(f.count, 0)
-		}
-		f.count[i]++
-		if s.HopLimit < f.hops[i] {
-			f.hops[i] = s.HopLimit
-		}
-		k := sighting{s.Seq, s.Ack, s.Payload, s.Flags, digestOf(s.Options)}
-		if n, ok := f.seen[k]; ok {
-			f.later[i] += n
-			f.seen[k]++
-		} else if len(f.seen) < maxSightings {
-			f.seen[k] = 1
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	chosen := map[pcap.Flow]point{}
-	for flow, f := range flows {
-		if len(f.points) < 2 {
-			continue
-		}
-		best := 0
-		for i := range f.points {
-			// A point with few of the segments captured the flow only while its path
-			// was different, and is not preferred.
-			few, were := f.count[i]*2 < f.count[best], f.count[best]*2 < f.count[i]
-			switch {
-			case few:
-			case were, f.hops[i] < f.hops[best], f.hops[i] == f.hops[best] && f.later[i] > f.later[best]:
-				best = i
-			}
-		}
-		chosen[flow] = f.points[best]
-	}
-	return chosen, nil
-}
-
-// digestOf returns the FNV-1a hash of b.
-func digestOf(b []byte) uint64 {
-	h := uint64(14695981039346656037)
-	for _, c := range b {
-		h = (h ^ uint64(c)) * 1099511628211
-	}
-	return h
-}
+// maxSteps is the number of steps of a clock that are described.
+const maxSteps = 4
 
 // missedOf describes the parts of the files that could not be used.
 func missedOf(files []File) []string {
@@ -324,8 +288,18 @@ func missedOf(files []File) []string {
 		if f.Dropped > 0 {
 			list = append(list, fmt.Sprintf("%s: the capturing program dropped %s", f.Name, count(f.Dropped, "packet")))
 		}
+		for i, step := range f.ClockSteps {
+			if n := len(f.ClockSteps) - i; i == maxSteps && n > 1 {
+				list = append(list, fmt.Sprintf("%s: %d more steps of its clock", f.Name, n))
+				break
+			}
+			list = append(list, fmt.Sprintf("%s: %v", f.Name, step))
+		}
+		for _, link := range slices.Sorted(maps.Keys(f.UnreadLinks)) {
+			list = append(list, fmt.Sprintf("%s: %s of link type %s, which is not read", f.Name, count(f.UnreadLinks[link], "packet"), link))
+		}
 		for v := range pcap.Verdicts {
-			if n := f.Others[v.String()]; n > 0 {
+			if n := f.Others[v.String()]; n > 0 && v != pcap.UnknownLink {
 				list = append(list, fmt.Sprintf("%s: %s %s", f.Name, count(n, "packet"), v))
 			}
 		}

@@ -83,6 +83,8 @@ type SubflowDirection struct {
 	// level.
 	Retransmitted SegmentCount `json:"retransmitted"`
 	Reordered     SegmentCount `json:"reordered"`
+	// Probes counts probes of a closed window and of an idle connection; their byte is no data.
+	Probes uint64 `json:"probes,omitempty"`
 	// Reinjected is the number of bytes below the highest data sequence number of the subflow:
 	// they were sent on another subflow before. DuplicateData is the number of bytes that had
 	// already arrived on any subflow.
@@ -191,15 +193,47 @@ type Bursts struct {
 
 // Report returns the results so far.
 func (a *Analysis) Report() Report {
-	r := Report{Start: time.Unix(0, a.origin).UTC(), Duration: a.now, Segments: a.m.Segments, Missed: a.missed()}
+	r := Report{Start: time.Unix(0, a.origin).UTC(), Duration: a.now, Segments: a.m.Segments}
+	a.joins = joins{}
 	for _, c := range a.connections {
 		if c.merged {
+			continue
+		}
+		if c.unanswered() {
+			a.joins.add(c)
 			continue
 		}
 		a.finish(c)
 		r.Connections = append(r.Connections, a.report(c, len(r.Connections)+1))
 	}
+	r.Missed = a.missed()
 	return r
+}
+
+// joins counts joins of connections that were not captured, without an answer, such as those of a
+// flood. They are not listed as connections.
+type joins struct {
+	subflows, tokens uint64
+	sources          map[[16]byte]bool
+}
+
+func (j *joins) add(c *connection) {
+	if j.sources == nil {
+		j.sources = map[[16]byte]bool{}
+	}
+	j.tokens++
+	for _, s := range c.subflows {
+		j.subflows++
+		j.sources[s.flow.Source] = true
+	}
+}
+
+// unanswered reports whether a connection consists of joins with an unknown token that were not
+// answered.
+func (c *connection) unanswered() bool {
+	return !slices.ContainsFunc(c.subflows, func(s *subflow) bool {
+		return !s.joined || s.hasSynAck || s.halves[0].buffer != nil || s.halves[1].buffer != nil || s.halves[1].packets > s.halves[1].resets
+	})
 }
 
 // finish makes the decisions that need the whole capture.
@@ -298,6 +332,7 @@ func (h *half) report(c *connection) SubflowDirection {
 	r := SubflowDirection{
 		Packets: h.packets, Segments: h.segments, Retransmitted: SegmentCount(h.retransmitted), Reordered: SegmentCount(h.reordered),
 		Reinjected: h.reinjected, DuplicateData: h.duplicateData, Unmapped: h.unmapped, Uncaptured: h.skipped, Vantage: h.vantage(),
+		Probes: h.probes,
 	}
 	if v := h.verifier; v != nil {
 		r.Checksums, r.Wrong = v.count, v.wrong
@@ -434,6 +469,10 @@ type File struct {
 	LostBytes int64  `json:"lost_bytes"`
 	// Others counts packets without a TCP segment by kind.
 	Others map[string]uint64 `json:"others,omitempty"`
-	faults []pcap.Fault
-	more   int
+	// UnreadLinks counts packets of link types that are not read, by number and name.
+	UnreadLinks map[string]uint64 `json:"unread_link_types,omitempty"`
+	// ClockSteps are the steps of its clock, in the order of the file.
+	ClockSteps []ClockStep `json:"clock_steps,omitempty"`
+	faults     []pcap.Fault
+	more       int
 }

@@ -47,8 +47,9 @@ type half struct {
 	other *half
 	index int // 0: from the subflow's client
 
-	seen bool
-	at   point
+	seen   bool
+	at     place
+	copies uint64 // of its segments
 
 	// Sequence numbers are extended to 64 bits and relative to isn. If no SYN was captured, isn
 	// is the first captured number, and positions start at unplaced, so that lower numbers can
@@ -70,13 +71,18 @@ type half struct {
 	held    reseq.Count
 	ack     uint32 // the last acknowledgment number of this half
 	hasAck  bool
-	fin     uint64
-	hasFin  bool
-	topDSN  uint64
-	anyData bool
+	window  uint16 // the last window of this half
+	// probe is the position of the byte of a window probe that is not acknowledged.
+	probe    uint64
+	hasProbe bool
+	fin      uint64
+	hasFin   bool
+	topDSN   uint64
+	anyData  bool
 
 	// Counters and histograms.
 	packets, segments, optionsCut uint64
+	resets                        uint64
 	wire                          uint64 // bytes of payload, including retransmissions
 	retransmitted, reordered      reseq.Count
 	reinjected, duplicateData     uint64
@@ -84,6 +90,7 @@ type half struct {
 	skipped                       uint64
 	first, last                   time.Duration // of payload
 	largest                       int           // payload of one segment
+	probes                        uint64        // of the window, and that the connection is alive
 	hops                          uint8
 	tunnels                       [][16]byte
 	outbound, inbound             uint64
@@ -161,7 +168,7 @@ func (h *half) segment(a *Analysis, s *pcap.Segment, o *options) {
 		h.signals(a, s, o)
 	}
 	if s.Flags&pcap.ACK != 0 {
-		h.ack, h.hasAck = s.Ack, true
+		h.ack, h.hasAck, h.window = s.Ack, true, s.Window
 		h.other.acknowledged(a, s.Ack)
 	}
 	var at uint64
@@ -184,7 +191,13 @@ func (h *half) segment(a *Analysis, s *pcap.Segment, o *options) {
 			h.mapped(a, m)
 		}
 	}
-	if s.Payload > 0 {
+	switch {
+	case h.probing(s):
+		h.probes++
+		if s.Seq == h.other.ack {
+			h.probe, h.hasProbe = at, true
+		}
+	case s.Payload > 0:
 		h.payload(a, at, s.Payload, s.Data)
 	}
 	if s.Flags&pcap.FIN != 0 && !h.hasFin {
@@ -192,6 +205,26 @@ func (h *half) segment(a *Analysis, s *pcap.Segment, o *options) {
 	}
 	if s.Flags&pcap.RST != 0 {
 		h.sub.reset = true
+		h.resets++
+	}
+}
+
+// probing reports whether a segment is a probe and no data: one byte beyond a window of zero (RFC
+// 9293, section 3.8.6.1), or the last acknowledged byte again to ask whether the peer is alive
+// (section 3.8.4).
+func (h *half) probing(s *pcap.Segment) bool {
+	o := h.other
+	if s.Payload != 1 || s.Flags&(pcap.SYN|pcap.FIN|pcap.RST) != 0 || !o.hasAck {
+		return false
+	}
+	return s.Seq == o.ack && o.window == 0 || s.Seq+1 == o.ack && h.buffer != nil && h.place(s.Seq)+1 >= h.top
+}
+
+// probed adds the byte of a window probe when it is acknowledged, without having come as data.
+func (h *half) probed(a *Analysis, ack uint32) {
+	if h.hasProbe && h.place(ack) > h.probe {
+		h.hasProbe = false
+		h.payload(a, h.probe, 1, nil)
 	}
 }
 
@@ -446,6 +479,7 @@ func (h *half) mapped(a *Analysis, m mapping) {
 // acknowledged processes a cumulative acknowledgment of this half. Missing bytes below it were
 // transmitted but not captured.
 func (h *half) acknowledged(a *Analysis, ack uint32) {
+	h.probed(a, ack)
 	if h.buffer == nil {
 		return
 	}
@@ -489,6 +523,9 @@ func (h *half) payload(a *Analysis, at uint64, length int, data []byte) {
 		h.top = max(h.top, start)
 	}
 	d := h.dir()
+	if h.hasProbe && at+uint64(length) > h.probe {
+		h.hasProbe = false
+	}
 	if next := h.buffer.Next(); at > next+farthest || at+farthest < next {
 		a.m.Stray++
 		return

@@ -127,7 +127,7 @@ func (s *scene) add() int {
 func (s *scene) packet(at time.Duration, subflow, side int, flags uint8, seq, ack uint32, payload int, options ...[]byte) {
 	f := s.subflows[subflow]
 	g := &pcap.Segment{
-		At: int64(at) + 1e18, Flow: f.flow, Flags: flags, Seq: f.isn[side] + seq, Payload: payload, Options: slices.Concat(options...), HopLimit: 60,
+		At: int64(at) + 1e18, Flow: f.flow, Flags: flags, Seq: f.isn[side] + seq, Payload: payload, Options: slices.Concat(options...), HopLimit: 60, Window: 500,
 	}
 	if side == 1 {
 		g.Flow = f.flow.Reverse()

@@ -281,9 +281,14 @@ func writeChecksums(b *strings.Builder, c *capture.Connection, n capture.Checksu
 func writeSubflows(b *strings.Builder, c *capture.Connection, side func(*capture.Subflow) *capture.SubflowDirection) {
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "    SUBFLOW\tCLIENT\tSERVER\tVIA\tSHARE\tBYTES\tMbit/s\tRETRANS\tREORDERED\tREINJECTED\tDUPLICATE\tDELAY\tRTT")
+	idle := 0
 	for i := range c.Subflows {
 		s := &c.Subflows[i]
 		d := side(s)
+		if i >= reseqShown && s.ToClient.Segments == 0 && s.ToServer.Segments == 0 {
+			idle++
+			continue
+		}
 		kind := ""
 		switch {
 		case s.Backup:
@@ -306,6 +311,9 @@ func writeSubflows(b *strings.Builder, c *capture.Connection, side func(*capture
 			d.Retransmitted.Segments, d.Reordered.Segments, bytesOf(d.Reinjected), bytesOf(d.DuplicateData), ms(d.Delay.Mean), rtt)
 	}
 	w.Flush()
+	if idle > 0 {
+		fmt.Fprintf(b, "    and %s without data\n", quantity(idle, "subflow"))
+	}
 }
 
 // ms formats a time in milliseconds, with one or two decimals.
