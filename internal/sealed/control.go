@@ -142,37 +142,11 @@ func (r *peer) probe(b *batch, k *keys, i int, now time.Duration) time.Duration 
 	}
 	if l.line.socket.Load() == nil || !l.line.conf.Load().Usable {
 		if l.alive.Down() {
-			r.refresh()
-			r.rescue(b, i, now)
+			r.died(b, i, now)
 		}
 		return never
 	}
-	timeout := l.rtt.RTO(leastRTO)
-	next := never
-	for j := range l.probes {
-		s := &l.probes[j]
-		if !s.open {
-			continue
-		}
-		if now-s.at < timeout {
-			next = min(next, s.at+timeout)
-			continue
-		}
-		s.open = false
-		if s.size > 0 {
-			l.search.lost(s.size)
-			continue
-		}
-		// A full queue delays answers too. A path on which both directions go on is not dead.
-		if l.progress >= s.at && r.rx.lastHeard(i) >= s.at {
-			continue
-		}
-		if l.alive.Missed() {
-			r.log.Warn("path is dead", "peer", r.conf.Name, "path", l.line.name)
-			r.refresh()
-			r.rescue(b, i, now)
-		}
-	}
+	next := r.expireProbes(b, i, now)
 	interval := r.probeInterval(l, now)
 	if r.probes.Compatible {
 		next = min(next, r.probeCompatible(b, i, now, interval))
@@ -192,7 +166,7 @@ func (r *peer) probe(b *batch, k *keys, i int, now time.Duration) time.Duration 
 	}
 	if len(to) > 0 {
 		// One probe to all addresses: those where the peer is not must not count as unanswered.
-		probe, remote := tunnel.Probe{ID: r.expect(l, now, 0)}, l.remote
+		probe, remote := tunnel.Probe{ID: l.probes.add(sentProbe{at: now})}, l.remote
 		for _, a := range to {
 			l.remote = a
 			r.message(b, k, i, now, 0, probe)
@@ -200,20 +174,69 @@ func (r *peer) probe(b *batch, k *keys, i int, now time.Duration) time.Duration 
 		l.remote = remote
 	}
 	if l.alive.Alive() {
-		confirm := searchConfirm
-		if interval == probeBusy {
-			confirm = searchConfirmBusy
-		}
-		searching := l.search.since == 0
-		size := l.search.next(now, confirm, int(l.line.mtu.Load()), l.remote.Addr().Is4())
-		if searching && l.search.since != 0 {
-			l.loss.Restart(k.counters[i]) // the probes that were too long say nothing
-		}
-		if size > 0 {
-			r.message(b, k, i, now, size, tunnel.Probe{ID: r.expect(l, now, size)})
-		}
+		r.probeMTU(b, k, i, now, interval)
 	}
 	return min(next, l.probeAt)
+}
+
+// expireProbes counts the probes of a path that have had no answer for too long, and returns when there are more. The
+// mutex is locked.
+func (r *peer) expireProbes(b *batch, i int, now time.Duration) time.Duration {
+	l := &r.links[i]
+	for timeout := l.rtt.RTO(leastRTO); ; {
+		s, next := l.probes.expire(now, timeout, now+time.Hour)
+		switch {
+		case s == nil:
+			return next
+		case s.size > 0:
+			l.search.missed(s.size, l.probes.answered(s.pair))
+		case l.progress >= s.at && r.rx.lastHeard(i) >= s.at:
+			// A full queue delays answers too. A path on which both directions go on is not dead.
+		case l.alive.Missed():
+			r.log.Warn("path is dead", "peer", r.conf.Name, "path", l.line.name)
+			r.died(b, i, now)
+		}
+	}
+}
+
+// died has packets avoid a path that is dead. The mutex is locked.
+func (r *peer) died(b *batch, i int, now time.Duration) {
+	l := &r.links[i]
+	l.probes.discardSized()
+	l.search.discard()
+	r.refresh()
+	r.rescue(b, i, now)
+}
+
+// probeMTU sends probes of the path's MTU, if some are due. The mutex is locked.
+func (r *peer) probeMTU(b *batch, k *keys, i int, now, interval time.Duration) {
+	l := &r.links[i]
+	confirm := searchConfirm
+	if interval <= r.probes.Busy {
+		confirm = searchConfirmBusy
+	}
+	searching := !l.search.settled
+	size, paired := l.search.next(now, confirm, int(l.line.mtu.Load()), l.remote.Addr().Is4())
+	if searching && l.search.settled {
+		l.loss.Restart(k.counters[i]) // the probes that were too long say nothing
+	}
+	pair := uint64(0)
+	if paired {
+		pair = r.probeOf(b, k, i, now, sentProbe{at: now, size: baseMTU})
+	}
+	if size > 0 {
+		if l.search.tooLarge(size) {
+			l.oversized++
+		}
+		r.probeOf(b, k, i, now, sentProbe{at: now, size: size, pair: pair})
+	}
+}
+
+// probeOf sends a probe that is as long as a message with a packet of its size. The mutex is locked.
+func (r *peer) probeOf(b *batch, k *keys, i int, now time.Duration, s sentProbe) uint64 {
+	id := r.links[i].probes.add(s)
+	r.message(b, k, i, now, s.size, tunnel.Probe{ID: id})
+	return id
 }
 
 // probeInterval returns the time between probes of a path. The mutex is locked.
@@ -228,6 +251,9 @@ func (r *peer) probeInterval(l *link, now time.Duration) time.Duration {
 	case r.conf.Alliance.Role == plane.Member && now-time.Duration(l.line.active.Load()) < busyFor:
 		// What the member relays is traffic too: its short link must be known as soon as the other.
 		interval = r.probes.Busy
+	}
+	if l.search.onTrial() {
+		interval = min(interval, max(searchPause, l.rtt.SRTT/searchTrial))
 	}
 	if rate := l.slowest(); rate > 0 {
 		interval = max(interval, min(rate.TimeFor(unit.Size(probeShare*l.controlLen)), probeIdle))
@@ -264,13 +290,6 @@ func (r *peer) lastHeard() (last time.Duration) {
 		last = max(last, r.rx.lastHeard(i))
 	}
 	return last
-}
-
-// expect keeps a probe until its answer arrives, and returns its number.
-func (r *peer) expect(l *link, now time.Duration, size int) uint32 {
-	r.nextProbe++
-	l.probes[r.nextProbe%probesKept] = sentProbe{id: r.nextProbe, at: now, size: size, open: true}
-	return r.nextProbe
 }
 
 // repeat sends the reliable records that are due over the best path. The mutex is locked.
@@ -539,8 +558,8 @@ func (a *answers) allow(now time.Duration) bool {
 // probeAnswered applies the answer to a probe. The mutex is locked.
 func (r *peer) probeAnswered(k *keys, path int, a tunnel.Answer, now time.Duration) {
 	l := &r.links[path]
-	s := &l.probes[a.ID%probesKept]
-	if s.id != a.ID || a.ID == 0 {
+	s := l.probes.answer(a.ID)
+	if s == nil {
 		return
 	}
 	r.proven = r.proven || k == r.sending
@@ -551,9 +570,12 @@ func (r *peer) probeAnswered(k *keys, path int, a tunnel.Answer, now time.Durati
 		r.rx.leastRTT.Store(int64(least))
 	}
 	if s.size > 0 {
+		if l.search.tooLarge(s.size) && l.oversized > 0 {
+			l.oversized--
+		}
 		l.search.carried(s.size)
 	}
-	s.open, s.id, l.tries = false, 0, 0
+	l.tries = 0
 	if l.line != nil && r.conf.Alliance.Role == plane.HomeAgent {
 		l.line.proven.Store(int64(now))
 	}
@@ -599,7 +621,11 @@ func (r *peer) reported(k *keys, v tunnel.Report, sent uint32, now time.Duration
 	if v.Next > l.report.Next {
 		l.progress = now
 	}
-	more := l.loss.AddReport(v.Next, v.Lost)
+	// Probes that are known to be too long say nothing about the loss of packets.
+	more := l.loss.AddReport(v.Next, v.Lost-min(v.Lost, l.oversized))
+	if more > 0 {
+		l.search.doubt()
+	}
 	l.lost += more
 	r.selection.lost += more
 	r.selection.late = max(r.selection.late, v.Late)

@@ -152,11 +152,11 @@ func TestProbeToSeveralAddresses(t *testing.T) {
 	for range 3 {
 		l.alive.Missed()
 	}
-	l.probes, l.probeAt = [probesKept]sentProbe{}, now
+	l.probes, l.probeAt = sentProbes{}, now
 	r.probe(newBatch(p, 1<<16), r.sending, 0, now)
 	open := 0
-	for _, s := range l.probes {
-		if s.open {
+	for _, s := range l.probes.ring {
+		if s.state == probeOpen {
 			open++
 		}
 	}

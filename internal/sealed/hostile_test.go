@@ -40,11 +40,11 @@ func TestFloodOfRecords(t *testing.T) {
 				path := uint8(i % tunnel.MaxPaths)
 				var body []byte
 				for n := range 50 {
-					body = tunnel.AppendRecord(body, tunnel.Probe{ID: uint32(i + n)})
+					body = tunnel.AppendRecord(body, tunnel.Probe{ID: uint64(i + n)})
 				}
 				far := time.Duration(1<<33) * time.Microsecond
 				body = tunnel.AppendRecord(body, tunnel.Report{Path: path, Next: huge << 1, Lost: huge, Bytes: huge << 1, Base: -far, Delay: far * time.Duration(1-2*(i%2)), Jitter: far, Spread: far, Standing: far, Late: huge})
-				body = tunnel.AppendRecord(body, tunnel.Answer{ID: uint32(i), Held: far})
+				body = tunnel.AppendRecord(body, tunnel.Answer{ID: uint64(i), Held: far})
 				body = tunnel.AppendRecord(body, tunnel.Request{Path: path, Attempt: 255, Counters: make([]uint64, 1000)})
 				body = tunnel.AppendRecord(body, tunnel.Progress(make([]tunnel.Lane, 1000)))
 				body = tunnel.AppendRecord(body, tunnel.Ack{Number: uint32(i * 7919)})
@@ -193,7 +193,7 @@ func TestFloodBesideTraffic(t *testing.T) {
 		k := r.sending
 		for i := range plane.MaxPaths {
 			var body []byte
-			body = tunnel.AppendRecord(body, tunnel.Probe{ID: number})
+			body = tunnel.AppendRecord(body, tunnel.Probe{ID: uint64(number)})
 			body = tunnel.AppendRecord(body, tunnel.Report{Path: uint8(i), Next: 1<<64 - 1, Bytes: 1 << 60, Jitter: time.Hour})
 			body = tunnel.AppendNumbered(body, number, tunnel.PathAdd{Path: uint8(i), Down: 1, Name: strings.Repeat("n", 64)})
 			body = tunnel.AppendNumbered(body, number+1, tunnel.Register{Path: uint8(i), Lifetime: time.Hour, Down: 1})

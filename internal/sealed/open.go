@@ -25,7 +25,7 @@ func (r *peer) acceptOpen() {
 	var cookies []uint64
 	if r.conf.Mode == plane.Unsealed && k != nil {
 		if k.cookie == 0 {
-			k.cookie = newCookie()
+			k.cookie = unguessable()
 		}
 		p.keysMu.RLock()
 		for _, other := range p.keys {
@@ -45,8 +45,8 @@ func (r *peer) acceptOpen() {
 	}
 }
 
-// newCookie returns a random number that is not 0.
-func newCookie() uint64 {
+// unguessable returns a random number that is not 0.
+func unguessable() uint64 {
 	var b [8]byte
 	for {
 		rand.Read(b[:]) // never fails

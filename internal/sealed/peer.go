@@ -69,8 +69,7 @@ type peer struct {
 	rules                   []rule
 	fallback                rule // packets without a rule
 	selection               selection
-	mtu                     int // largest packet that all usable links carry
-	nextProbe               uint32
+	mtu                     int             // largest packet that all usable links carry
 	scratch                 []byte          // for records
 	lanes                   tunnel.Progress // for a record
 	due                     time.Duration   // when something is to be sent
@@ -117,7 +116,7 @@ type link struct {
 
 	alive   quality.Liveness
 	rtt     quality.RTT
-	probes  [probesKept]sentProbe
+	probes  sentProbes
 	probed  time.Duration // when the last probe was sent
 	tries   int           // of probes without an answer
 	probeAt time.Duration // when the next one is due
@@ -127,6 +126,7 @@ type link struct {
 	compatible compatible
 	progress   time.Duration // when a report last showed that the peer receives
 	search     mtuSearch
+	oversized  uint64 // probes under the current keys that were known to be too long
 
 	// What the other gateway reports of the path.
 	name     string
@@ -162,16 +162,6 @@ type link struct {
 	queue  *shape.Queue[*queued]
 	shaped bool
 }
-
-// sentProbe is a probe without an answer so far.
-type sentProbe struct {
-	id   uint32
-	at   time.Duration
-	size int // of a probe of the path's MTU, else 0
-	open bool
-}
-
-const probesKept = 64
 
 // keys are a session with the keys made of its secrets. number and counters are guarded by the mutex
 // of the peer, in and out as well; the rest has mutexes of its own.
@@ -549,7 +539,7 @@ func (r *peer) useKeys(k *keys, now time.Duration) {
 		l := &r.links[i]
 		// A gateway that was restarted has no registrations, and no record of what it has sent.
 		l.probeAt, l.registration.at, l.reportedSeen = 0, 0, netip.AddrPort{}
-		l.report.Next = 0
+		l.report.Next, l.oversized = 0, 0
 		l.loss.Renumber()
 		if !l.alive.Alive() {
 			l.alive = quality.Liveness{} // the first answer is enough

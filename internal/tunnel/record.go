@@ -101,12 +101,13 @@ type Record interface {
 // Probe asks for an Answer on the same path. The message may be padded, to find out what the path
 // carries.
 type Probe struct {
-	ID uint32
+	// ID is random: an answer with it shows that the probe has arrived where it was sent to.
+	ID uint64
 }
 
 // Answer answers a Probe.
 type Answer struct {
-	ID uint32
+	ID uint64
 	// Sent is Stamp.Sent of the probe, Held the time from its arrival to this answer.
 	Sent uint32
 	Held time.Duration
@@ -308,10 +309,10 @@ func (u Unknown) Type() RecordType  { return u.Kind }
 
 var be = binary.BigEndian
 
-func (r Probe) body(b []byte) []byte { return be.AppendUint32(b, r.ID) }
+func (r Probe) body(b []byte) []byte { return be.AppendUint64(b, r.ID) }
 
 func (r Answer) body(b []byte) []byte {
-	b = be.AppendUint32(be.AppendUint32(b, r.ID), r.Sent)
+	b = be.AppendUint32(be.AppendUint64(b, r.ID), r.Sent)
 	return be.AppendUint16(be.AppendUint32(b, micros(r.Held)), r.Size)
 }
 
@@ -571,9 +572,9 @@ func (f *fields) address() netip.AddrPort {
 func (f *fields) record(kind RecordType) Record {
 	switch kind {
 	case recordProbe:
-		return Probe{f.uint32()}
+		return Probe{f.uint64()}
 	case recordAnswer:
-		return Answer{f.uint32(), f.uint32(), f.micros(), f.uint16()}
+		return Answer{f.uint64(), f.uint32(), f.micros(), f.uint16()}
 	case recordReport:
 		return Report{
 			Path: f.path(), Next: f.uint64(), Lost: f.uint64(), Bytes: f.uint64(), Base: f.longMicros(), Delay: f.longMicros(),
