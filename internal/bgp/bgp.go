@@ -102,6 +102,8 @@ type Speaker struct {
 	// ending has, by the neighbor's name, a channel for a session whose end has not been
 	// delivered to the reader of events yet. It is closed then.
 	ending map[string]chan struct{}
+	// reasons are those of rejected routes, by number; the first one is none.
+	reasons []RejectReason
 	// policies counts the import policies, each of which has a number of its own.
 	policies uint64
 	local    credit // of routes that this speaker originates
@@ -117,7 +119,7 @@ func New(opt Options) (*Speaker, error) {
 	}
 	s := &Speaker{
 		opt: opt, log: opt.Log, interner: message.NewInterner(), events: make(chan []Event), done: make(chan struct{}),
-		rib: rib.New(), neighbors: map[string]*neighbor{}, groups: map[string]*openGroup{}, sources: []*neighbor{nil}, ending: map[string]chan struct{}{},
+		rib: rib.New(), neighbors: map[string]*neighbor{}, groups: map[string]*openGroup{}, sources: []*neighbor{nil}, reasons: []RejectReason{""}, ending: map[string]chan struct{}{},
 	}
 	s.reader = newReader(s)
 	s.bfd = bfd.New(s.log, s.bfdUp, s.bfdDown)

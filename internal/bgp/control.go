@@ -103,18 +103,18 @@ func (n *neighbor) reimport() {
 			return true
 		}
 		m := n.importer
-		at = n.rib.Reimport(f, n.source, at, slice, func(k message.Key, p rib.Path) (accepted rib.ID) {
+		at = n.rib.Reimport(f, n.source, at, slice, func(k message.Key, p rib.Path) (accepted rib.ID, reason uint16) {
 			defer func() {
 				if value := recover(); value != nil {
 					_ = n.contained(value, k) // it is logged, and the route rejected
-					accepted = 0
+					accepted, reason = 0, n.rejected(k, errPanic)
 				}
 			}()
 			contain.PointAt(contain.BGPRoute, k)
 			if a := n.rib.Attributes(p.Received); a != last.attributes || at == 0 {
 				last.attributes, last.class = a, m.classify(f, a)
 			}
-			return m.accept(n.Speaker, last.class, k, p.Received)
+			return m.accept(n, last.class, k, p.Label, p.Received)
 		})
 		return at == 0
 	})
@@ -228,10 +228,13 @@ type NeighborState struct {
 	Received Notification // likewise
 	Routes   int          // accepted unicast routes; -1 without ReportAdjIn and for internal neighbors
 	Prefixes int          // unicast routes that the neighbor advertises, accepted or not
-	Beyond   uint64       // routes that were discarded because of MaxPrefixes
-	BFD      bool         // BFD is configured
-	BFDUp    bool         // its BFD session is up
-	Retained int          // stale paths that are kept after the session ended
+	// Counts are the routes of each family of Families, by their order.
+	Families []Family
+	Counts   []Count
+	Beyond   uint64 // routes that were discarded because of MaxPrefixes
+	BFD      bool   // BFD is configured
+	BFDUp    bool   // its BFD session is up
+	Retained int    // stale paths that are kept after the session ended
 	// RetainedFor is for how long they are kept at most, and RetainedUntil what ends it sooner.
 	RetainedFor   time.Duration
 	RetainedUntil string
@@ -273,6 +276,9 @@ func (n *neighbor) state() NeighborState {
 	}
 	if n.opt.Report&ReportAdjIn != 0 && !n.internal {
 		out.Routes = n.accepted()
+	}
+	for f := range n.stale.families.All() {
+		out.Families, out.Counts = append(out.Families, f), append(out.Counts, n.count(f))
 	}
 	if n.source != rib.Local {
 		out.Retained = n.rib.Stale(n.source)

@@ -101,6 +101,9 @@ func (x *exporter) fields(family message.Family, a *message.Attributes, from ori
 			return f, false
 		}
 	}
+	if family.Is4() {
+		f.NextHop = f.NextHop.Unmap()
+	}
 	if rules != 0 {
 		applyRules(&f, x.Export.Rules.Changes(rules), x.own.ASN)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/tabane/tabane/internal/bgp/message"
 	"github.com/tabane/tabane/internal/bgp/rib"
 	"github.com/tabane/tabane/internal/policy"
+	"github.com/tabane/tabane/internal/vpn"
 )
 
 // RejectReason is the reason why a route was rejected, as a label for counters.
@@ -35,7 +36,12 @@ const (
 	RejectOwnNextHop     RejectReason = "own-next-hop"     // the next hop is our own address
 	RejectForeignNextHop RejectReason = "foreign-next-hop" // the next hop is not the neighbor
 	RejectFamily         RejectReason = "family"           // VPN routes, which this speaker does not accept
+	RejectForeignSID     RejectReason = "foreign-sid"      // the SID is outside the permitted locators
+	RejectNoPeer         RejectReason = "no-peer"          // no egress peer here has one of the route targets
 )
+
+// Unused reports whether the reason says that a route is fine, but of no use for this speaker.
+func Unused(r RejectReason) bool { return r == RejectNoPeer || r == RejectFamily }
 
 // ImportPolicy filters the routes received from a neighbor (RFC 7454, RFC 8212). Routes whose AS
 // path contains our AS are always rejected, and so are routes of other ASes for link-local,
@@ -55,10 +61,36 @@ type ImportPolicy struct {
 	OwnAddresses []netip.Addr
 	// RejectVPN rejects every VPN route, for speakers that only originate VPN routes.
 	RejectVPN bool
+	// Services, unless nil, accepts only VPN routes with a usable SID.
+	Services *Services
 	// MaxPrefixes bounds the routes of each unicast family, accepted or not.
 	MaxPrefixes PrefixLimit
 	// Rules are evaluated for routes that nothing above rejects; nil accepts them.
 	Rules *policy.Policy
+}
+
+// Services are the VPN routes that are accepted: those with one of the route targets of their IP version,
+// and a SID in one of the locators.
+type Services struct {
+	Targets  []Target
+	Locators []netip.Prefix
+}
+
+// Target is a route target of the VPN routes of an IP version.
+type Target struct {
+	RT vpn.ID
+	IP IP
+}
+
+func (s *Services) equal(t *Services) bool {
+	return s == t || s != nil && t != nil && slices.Equal(s.Targets, t.Targets) && slices.Equal(s.Locators, t.Locators)
+}
+
+func (s *Services) clone() *Services {
+	if s == nil {
+		return nil
+	}
+	return &Services{slices.Clone(s.Targets), slices.Clone(s.Locators)}
 }
 
 // PrefixFilter matches the prefixes inside Prefix whose length is from Min to Max.
@@ -105,12 +137,13 @@ func (p ImportPolicy) check() error {
 
 func (p ImportPolicy) clone() ImportPolicy {
 	p.Reject, p.NextHops, p.OwnAddresses = slices.Clone(p.Reject), slices.Clone(p.NextHops), slices.Clone(p.OwnAddresses)
+	p.Services = p.Services.clone()
 	return p
 }
 
 func (p ImportPolicy) equal(q ImportPolicy) bool {
 	return slices.Equal(p.Reject, q.Reject) && slices.Equal(p.NextHops, q.NextHops) && slices.Equal(p.OwnAddresses, q.OwnAddresses) &&
-		p.MaxLength == q.MaxLength && p.EnforceFirstAS == q.EnforceFirstAS && p.RejectVPN == q.RejectVPN && p.MaxPrefixes == q.MaxPrefixes && p.Rules.Equal(q.Rules)
+		p.MaxLength == q.MaxLength && p.EnforceFirstAS == q.EnforceFirstAS && p.RejectVPN == q.RejectVPN && p.MaxPrefixes == q.MaxPrefixes && p.Services.equal(q.Services) && p.Rules.Equal(q.Rules)
 }
 
 // lowestPref is the LOCAL_PREF of routes with GRACEFUL_SHUTDOWN. RFC 8326 section 4.2 recommends 0,
@@ -138,6 +171,8 @@ type importer struct {
 	// filters are those that are evaluated, and index finds the first of them.
 	filters []PrefixFilter
 	index   policy.Index
+	// targets are the families of each route target of Import.Services.
+	targets map[vpn.ID]message.FamilySet
 }
 
 // newImporter returns the importer of a neighbor's current policy.
@@ -153,6 +188,12 @@ func (s *Speaker) newImporter(n *neighbor) *importer {
 		list[i] = policy.Entry{Prefix: f.Prefix, Min: uint8(max(f.Min, f.Prefix.Bits())), Max: uint8(f.Max)}
 	}
 	m.index = policy.NewIndex(list)
+	if v := m.Import.Services; v != nil {
+		m.targets = make(map[vpn.ID]message.FamilySet, len(v.Targets))
+		for _, t := range v.Targets {
+			m.targets[t.RT] |= message.Families(t.IP.VPN())
+		}
+	}
 	return m
 }
 
@@ -164,6 +205,8 @@ type class struct {
 	err    error  // why they are rejected
 	change uint64 // what is changed in them: a set of the following bits
 	rules  policy.Class
+	// service has the SID that they must have; nil: none.
+	service *message.Service
 }
 
 const (
@@ -184,7 +227,7 @@ const _ = uint(64 - ruleShift - policy.MaxRules - 1)
 // classify applies the part of the policy that is the same for all routes with the same attributes.
 func (m *importer) classify(f message.Family, a *message.Attributes) (c class) {
 	path, communities := a.ASPath(), a.Communities()
-	hop := nextHop(a, m.Address)
+	hop := nextHop(f, a, m.Address)
 	switch {
 	case m.Import.RejectVPN && f.VPN():
 		c.err = message.Reject(RejectFamily, "VPN routes are not accepted from %s", m.Name)
@@ -196,12 +239,17 @@ func (m *importer) classify(f message.Family, a *message.Attributes) (c class) {
 		c.err = message.Reject(RejectLoop, "own cluster ID in the cluster list")
 	case !m.internal && m.Import.EnforceFirstAS && a.FirstAS() != m.ASN:
 		c.err = message.Reject(RejectFirstAS, "AS path does not begin with %d", m.ASN)
-	case !hop.IsValid() || hop.Is4In6() || hop.IsMulticast() || hop.IsUnspecified() || hop.IsLoopback():
+	case hop.Is4In6() && !f.VPN():
+		c.err = message.Reject(RejectNextHop, "%s: IPv6 packets reach an IPv4 next hop through a tunnel only (RFC 4798)", hop)
+	case !isHost(hop.Unmap()):
 		c.err = message.Reject(RejectNextHop, "%s is not a unicast address", hop)
-	case slices.Contains(m.Import.OwnAddresses, hop):
+	case slices.Contains(m.Import.OwnAddresses, hop.Unmap()):
 		c.err = message.Reject(RejectOwnNextHop, "next hop %s is ours", hop)
-	case len(m.Import.NextHops) > 0 && !slices.ContainsFunc(m.Import.NextHops, func(p netip.Prefix) bool { return p.Contains(hop) }):
+	case len(m.Import.NextHops) > 0 && !slices.ContainsFunc(m.Import.NextHops, func(p netip.Prefix) bool { return p.Contains(hop.Unmap()) }):
 		c.err = message.Reject(RejectForeignNextHop, "next hop %s is not the neighbor", hop)
+	}
+	if m.targets != nil && f.VPN() && c.err == nil {
+		c.service, c.err = a.Service(), m.checkTargets(f, a)
 	}
 	if c.err != nil {
 		return c
@@ -226,11 +274,44 @@ func (m *importer) classify(f message.Family, a *message.Attributes) (c class) {
 	return c
 }
 
-// evaluate applies the policy to a route, and returns the change of its attributes or why it is
-// rejected.
-func (m *importer) evaluate(c class, k message.Key) (change uint64, err error) {
+// isHost reports whether a next hop is the address of a host.
+func isHost(a netip.Addr) bool {
+	return a.IsValid() && !a.IsMulticast() && !a.IsUnspecified() && !a.IsLoopback() && a != broadcast
+}
+
+var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
+
+// checkTargets returns why the route targets of VPN routes are none of Import.Services.
+func (m *importer) checkTargets(f message.Family, a *message.Attributes) error {
+	targets := a.Targets()
+	if len(targets) == 0 {
+		return message.Reject(RejectNoTarget, "no route target")
+	}
+	if !slices.ContainsFunc(targets, func(t vpn.ID) bool { return m.targets[t].Has(f) }) {
+		return message.Reject(RejectNoPeer, "no egress peer has the route target %s", targets[0])
+	}
+	return nil
+}
+
+// checkSID returns why the SID of a VPN route with a label is not accepted.
+func (m *importer) checkSID(s *message.Service, label uint32) error {
+	sid, err := s.SID(label)
+	if err == nil && !slices.ContainsFunc(m.Import.Services.Locators, func(l netip.Prefix) bool { return l.Contains(sid) }) {
+		err = message.Reject(RejectForeignSID, "sid %s is outside the permitted locators", sid)
+	}
+	return err
+}
+
+// evaluate applies the policy to a route with a label, and returns the change of its attributes or
+// why it is rejected.
+func (m *importer) evaluate(c class, k message.Key, label uint32) (change uint64, err error) {
 	if c.err != nil {
 		return 0, c.err
+	}
+	if c.service != nil {
+		if err := m.checkSID(c.service, label); err != nil {
+			return 0, err
+		}
 	}
 	p := k.Prefix()
 	if i := m.index.First(p); i >= 0 {
@@ -287,19 +368,19 @@ func applyRules(f *message.Fields, changes policy.Changes, own uint32) {
 	}
 }
 
-// accept returns the ID of the attributes of a route after the policy; 0: it rejects the route.
-// Callers hold the speaker's mu.
-func (m *importer) accept(s *Speaker, c class, k message.Key, received rib.ID) rib.ID {
-	change, err := m.evaluate(c, k)
+// accept returns the ID of the attributes of a route after the policy; 0: it rejects the route, with the
+// number of the reason. Callers hold the speaker's mu.
+func (m *importer) accept(n *neighbor, c class, k message.Key, label uint32, received rib.ID) (rib.ID, uint16) {
+	change, err := m.evaluate(c, k, label)
 	if err != nil {
-		return 0
+		return 0, n.rejected(k, err)
 	}
 	if change == 0 {
-		return received
+		return received, 0
 	}
-	return s.rib.Derive(received, rib.Change{m.number, change}, func(a *message.Attributes) *message.Attributes {
-		return s.interner.Intern(m.apply(a, change))
-	})
+	return n.rib.Derive(received, rib.Change{m.number, change}, func(a *message.Attributes) *message.Attributes {
+		return n.interner.Intern(m.apply(a, change))
+	}), 0
 }
 
 // apply changes attributes.

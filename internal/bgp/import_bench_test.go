@@ -37,7 +37,7 @@ func BenchmarkEvaluate(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		if _, err := m.evaluate(c, routes[i&(len(routes)-1)]); err != nil {
+		if _, err := m.evaluate(c, routes[i&(len(routes)-1)], 0); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -85,8 +85,8 @@ func (s *Speaker) candidate(k message.Key, p rib.Path) Candidate {
 	c := Candidate{Prefix: k.Prefix(), LocalPref: rib.LocalPref(a), ASPath: a.ASPath().String(), Neighbor: "local", NextHop: a.NextHop()}
 	c.MED, _ = a.MED()
 	if n := s.sources[p.Source]; n != nil {
-		c.Neighbor, c.NextHop = n.conf.Name, n.nextHop(a)
-		change, err := n.importer.evaluate(n.importer.classify(k.Family(), s.rib.Attributes(p.Received)), k)
+		c.Neighbor, c.NextHop = n.conf.Name, n.nextHop(k.Family(), a)
+		change, err := n.importer.evaluate(n.importer.classify(k.Family(), s.rib.Attributes(p.Received)), k, p.Label)
 		switch rules := change >> ruleShift; {
 		case err != nil:
 			c.Reason = "rejected: " + err.Error()

@@ -60,6 +60,8 @@ type neighbor struct {
 	limit   limit
 	stale   retention
 	faults  faults
+	// reported are the reasons of rejected routes that were logged.
+	reported map[uint16]bool
 }
 
 func newNeighbor(s *Speaker, conf Neighbor) (*neighbor, error) {
@@ -172,8 +174,11 @@ func (n *neighbor) receive(body []byte) error {
 	if len(u.Faults) > 0 {
 		n.faults.add(n.log.With("neighbor", n.conf.Name), u.Faults, now)
 	}
-	if n.limit.held {
-		return nil // the session is about to end
+	if n.limit.held { // the session is about to end
+		for _, a := range u.Announced {
+			n.limit.count += uint64(len(a.NLRI))
+		}
+		return nil
 	}
 	for _, k := range u.Withdrawn {
 		n.rib.Withdraw(k, n.source, urgent)
@@ -185,9 +190,9 @@ func (n *neighbor) receive(body []byte) error {
 			if n.discards(r.Key) {
 				continue
 			}
-			n.rib.Announce(r.Key, rib.Path{
-				Received: id, Accepted: n.importer.accept(n.Speaker, c, r.Key, id), Label: r.Label, Source: n.source,
-			}, urgent)
+			p := rib.Path{Received: id, Label: r.Label, Source: n.source}
+			p.Accepted, p.Reason = n.importer.accept(n, c, r.Key, r.Label, id)
+			n.rib.Announce(r.Key, p, urgent)
 		}
 		n.rib.Release(id)
 	}
@@ -213,7 +218,7 @@ func (n *neighbor) accepted() int {
 func (n *neighbor) refresh(r message.Refresh) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if c := n.consumers[r.Family]; c != nil && r.Kind == message.RefreshRequest {
+	if c := n.consumers[r.Family]; c != nil {
 		c.MarkAll()
 	}
 	return nil

@@ -196,10 +196,10 @@ func (r *reader) update(events *[]Event, n *neighbor, item rib.Item) (held bool)
 		u.Withdrawn = true
 	case p.Accepted == 0:
 		a := r.rib.Attributes(p.Received)
-		_, u.Rejected = n.importer.evaluate(n.importer.classify(item.Key.Family(), a), item.Key)
+		_, u.Rejected = n.importer.evaluate(n.importer.classify(item.Key.Family(), a), item.Key, p.Label)
 	default:
 		a := r.rib.Attributes(p.Accepted)
-		u.NextHop, u.Attributes = n.nextHop(a), r.attributes(a)
+		u.NextHop, u.Attributes = n.nextHop(item.Key.Family(), a), r.attributes(a)
 	}
 	*events = append(*events, u)
 	return !u.Withdrawn && u.Rejected == nil
@@ -256,7 +256,7 @@ func (r *reader) unicastPath(k message.Key, p rib.Path) UnicastPath {
 	a := r.rib.Attributes(p.Accepted)
 	u.Attributes = r.attributes(a)
 	if n := r.sources[p.Source]; n != nil {
-		u.Neighbor, u.NextHop = n.conf.Name, n.nextHop(a)
+		u.Neighbor, u.NextHop = n.conf.Name, n.nextHop(k.Family(), a)
 	} else if u.Local, u.NextHop = true, a.NextHop(); !u.NextHop.IsValid() {
 		u.NextHop = netip.IPv6Unspecified()
 		if k.Family().Is4() {
@@ -290,8 +290,8 @@ func (r *reader) vpnPath(k message.Key, p rib.Path) VPNPath {
 }
 
 // nextHop returns the next hop of a route of the neighbor, with the zone of a link-local one.
-func (n *neighbor) nextHop(a *message.Attributes) netip.Addr {
-	hop := nextHop(a, n.key)
+func (n *neighbor) nextHop(f Family, a *message.Attributes) netip.Addr {
+	hop := nextHop(f, a, n.key)
 	if hop.Is6() && hop.IsLinkLocalUnicast() {
 		return hop.WithZone(n.conf.Interface)
 	}
@@ -299,10 +299,14 @@ func (n *neighbor) nextHop(a *message.Attributes) netip.Addr {
 }
 
 // nextHop returns the next hop of a route of a neighbor: in a session between link-local addresses,
-// the link-local one (RFC 2545 section 3), because the other one may not be reachable.
-func nextHop(a *message.Attributes, neighbor netip.Addr) netip.Addr {
+// the link-local one (RFC 2545 section 3), because the other one may not be reachable. An IPv4-mapped one
+// of IPv4 routes is the IPv4 address.
+func nextHop(f Family, a *message.Attributes, neighbor netip.Addr) netip.Addr {
 	if local := a.LinkLocal(); local.IsValid() && neighbor.IsLinkLocalUnicast() {
 		return local
+	}
+	if f.Is4() {
+		return a.NextHop().Unmap()
 	}
 	return a.NextHop()
 }

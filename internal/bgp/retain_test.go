@@ -96,7 +96,7 @@ func (o *offline) up(name string, markers []Family, prefixes ...netip.Prefix) {
 	if o.families != 0 {
 		e.Families = o.families
 	}
-	e.FourOctetAS, e.EndOfRIB = true, !o.unannounced
+	e.FourOctetAS, e.EndOfRIB, e.ExtendedNextHopIn = true, !o.unannounced, message.Families(IPv4Unicast, VPNv4)
 	e.Local = netip.AddrPortFrom(address(1), DefaultPort)
 	n.established(e)
 	o.advertise(name, prefixes...)

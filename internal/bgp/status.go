@@ -20,8 +20,14 @@ type SessionStatus struct {
 	Retention       string `json:"retention,omitempty"`
 	// Prefixes is the number of unicast routes that the neighbor advertises, accepted or not, and
 	// Discarded counts those that were beyond its max_prefixes.
-	Prefixes  int    `json:"prefixes"`
-	Discarded uint64 `json:"discarded,omitempty"`
+	Prefixes int `json:"prefixes"`
+	// VPNRoutes is the number of VPN routes that the neighbor advertises. Of all routes, Accepted are
+	// accepted, and the others counted by the reason why they are refused, or of no use here.
+	VPNRoutes int                  `json:"vpn_routes"`
+	Accepted  int                  `json:"accepted"`
+	Refused   map[RejectReason]int `json:"refused,omitempty"`
+	Unused    map[RejectReason]int `json:"unused,omitempty"`
+	Discarded uint64               `json:"discarded,omitempty"`
 	// Uptime is the age of the session in seconds.
 	Uptime int64 `json:"uptime_seconds"`
 	// Flaps counts how often the session went down.
@@ -70,6 +76,14 @@ func (s *Speaker) Sessions() []SessionStatus {
 			Uptime: int64(n.Uptime / time.Second), Sent: notificationText(n.Sent), Received: notificationText(n.Received),
 			Faults: faultCounts(n.Faults), LastFault: n.LastFault, MessagesSent: messageCounts(n.MessagesSent), MessagesReceived: messageCounts(n.MessagesReceived),
 		}
+		var sum Count
+		for j, c := range n.Counts {
+			sum.add(c)
+			if n.Families[j].VPN() {
+				all[i].VPNRoutes += c.Received
+			}
+		}
+		all[i].Accepted, all[i].Refused, all[i].Unused = sum.Accepted, sum.Refused, sum.Unused
 		switch {
 		case n.BFDUp:
 			all[i].BFD = "up"

@@ -42,13 +42,12 @@ type Options struct {
 
 // Edge is the control plane of a content server.
 type Edge struct {
-	config         Config
-	keep           bool
-	log            *slog.Logger
-	daemon         *daemon.Daemon
-	egress         *egress
-	mptcp          *mptcp.Conn
-	rejectedRoutes map[string]uint64 // routes refused, by reason
+	config Config
+	keep   bool
+	log    *slog.Logger
+	daemon *daemon.Daemon
+	egress *egress
+	mptcp  *mptcp.Conn
 	// owned are the EPE addresses, including those of a previous instance; their endpoints may
 	// be removed.
 	owned map[netip.Addr]bool
@@ -148,7 +147,7 @@ func New(ctx context.Context, o Options) (*Edge, error) {
 	}
 	e := &Edge{
 		config: o.Config, keep: o.Keep, log: o.Log, daemon: d, mptcp: endpoints,
-		rejectedRoutes: map[string]uint64{}, owned: map[netip.Addr]bool{},
+		owned:   map[netip.Addr]bool{},
 		pending: map[peerPrefix]pathmanager.Route{}, inherited: prefixSet{},
 	}
 	if e.counters, err = mptcp.ReadCounters(); err != nil {
@@ -169,10 +168,19 @@ func (c *Config) neighbors() []bgp.Neighbor {
 			Families: c.families(), Password: r.Password, BFD: r.BFD, Retain: retainRoutes,
 			// Reject on-link prefixes: a route to one would divert replies to hosts on
 			// the link.
-			Import: bgp.ImportPolicy{Reject: bgp.Within(bgp.RejectConnected, c.onLink()...)},
+			Import: bgp.ImportPolicy{Reject: bgp.Within(bgp.RejectConnected, c.onLink()...), Services: c.services()},
 		})
 	}
 	return neighbors
+}
+
+// services are the VPN routes that this server uses.
+func (c *Config) services() *bgp.Services {
+	s := &bgp.Services{Locators: c.Locators}
+	for _, p := range c.Peers {
+		s.Targets = append(s.Targets, bgp.Target{RT: p.RT, IP: bgp.IPOf(p.Address)})
+	}
+	return s
 }
 
 // families are those of the sessions with the reflectors.
@@ -472,22 +480,9 @@ func (e *Edge) BGP(events []bgp.Event) {
 				e.updated[pathKey{p.RD, p.Prefix}] = true
 			}
 			if err := e.egress.update(p); err != nil {
-				e.refuse(p, err)
+				e.log.Warn("EPE Route not installed", "rd", p.RD, "prefix", p.Prefix, "neighbor", p.Neighbor, "err", err)
 			}
 		}
-	}
-}
-
-// refuse counts a route that was not accepted, and logs the first for each reason.
-func (e *Edge) refuse(p bgp.VPNPath, err error) {
-	reason := "foreign-sid"
-	if r := (*bgp.RejectedError)(nil); errors.As(err, &r) {
-		reason = string(r.Reason)
-	}
-	e.rejectedRoutes[reason]++
-	if e.rejectedRoutes[reason] == 1 {
-		e.log.Warn("EPE Route refused; further ones for this reason are only counted", "reason", reason, "err", err,
-			"rd", p.RD, "prefix", p.Prefix, "neighbor", p.Neighbor)
 	}
 }
 
@@ -630,9 +625,10 @@ type Status struct {
 	Control  string              `json:"control"`
 	Sessions []bgp.SessionStatus `json:"sessions"`
 	Peers    []PeerStatus        `json:"peers"`
-	// Refused counts VPNv6 routes that were not accepted, by reason.
-	Refused map[string]uint64 `json:"refused"`
-	Paths   PathStatus        `json:"paths"`
+	// Refused and Unused are the routes of all reflectors that are not accepted, by reason.
+	Refused map[bgp.RejectReason]int `json:"refused"`
+	Unused  map[bgp.RejectReason]int `json:"unused"`
+	Paths   PathStatus               `json:"paths"`
 	// MPTCP counts the connections that clients requested with MPTCP in this network namespace.
 	MPTCP mptcp.Counters `json:"mptcp"`
 }
@@ -645,12 +641,14 @@ type PathStatus struct {
 
 // PeerStatus is an egress peer in a Status.
 type PeerStatus struct {
-	Name    string       `json:"name"`
-	RT      vpn.ID       `json:"rt"`
-	Address netip.Addr   `json:"address"`
-	Table   uint32       `json:"table"`
-	Routes  int          `json:"routes"`
-	SIDs    []netip.Addr `json:"sids"`
+	Name    string     `json:"name"`
+	RT      vpn.ID     `json:"rt"`
+	Address netip.Addr `json:"address"`
+	Table   uint32     `json:"table"`
+	Routes  int        `json:"routes"`
+	// Unreachable is the number of further prefixes whose SIDs cannot be reached.
+	Unreachable int          `json:"unreachable"`
+	SIDs        []netip.Addr `json:"sids"`
 }
 
 // Status returns a Status. The edge is ready when it announces the addresses of an egress peer with
@@ -670,10 +668,7 @@ func (e *Edge) Status() any {
 		if !e.announced {
 			report.Fail("EPE addresses are not announced yet")
 		}
-		s.Refused = map[string]uint64{}
-		for reason, n := range e.rejectedRoutes {
-			s.Refused[reason] = n
-		}
+		s.Refused, s.Unused = bgp.NotAccepted(s.Sessions)
 		var peers []string
 		for _, p := range e.egress.peers {
 			s.Peers = append(s.Peers, e.egress.status(p))

@@ -34,7 +34,8 @@ const (
 	redHeadroom = 24
 )
 
-// errForeignSID means that the SID is outside the configured locators.
+// errForeignSID means that the SID is outside the configured locators. The import policy has refused and
+// counted such a route; it is checked again because it would lead packets to a foreign host.
 var errForeignSID = errors.New("sid outside the permitted locators")
 
 // desired is the desired state of the kernel; *route.Reconciler implements it.
@@ -320,7 +321,7 @@ func (e *egress) newID(addr netip.Addr) uint32 {
 }
 
 func (e *egress) status(p *peer) PeerStatus {
-	s := PeerStatus{Name: p.Name, RT: p.RT, Address: p.Address, Table: p.Table, Routes: p.reachable()}
+	s := PeerStatus{Name: p.Name, RT: p.RT, Address: p.Address, Table: p.Table, Routes: p.reachable(), Unreachable: p.unreachable()}
 	for n := range uint32(e.sids.Len()) {
 		if p.sids[n] > 0 {
 			s.SIDs = append(s.SIDs, e.sids.Value(n))

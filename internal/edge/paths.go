@@ -292,6 +292,9 @@ func (p *peer) count(old, now pathmanager.RouteState) {
 	}
 }
 
+// unreachable returns the number of prefixes with paths of which none is reachable.
+func (p *peer) unreachable() int { return max(0, p.routes.Len()-p.reachable()) }
+
 // reachable returns the number of prefixes that are reachable through the peer.
 func (p *peer) reachable() int {
 	return p.states[pathmanager.RoutePresent] + p.states[pathmanager.RouteDraining]

@@ -65,8 +65,26 @@ func difference(old, now *Config) (changes, fault.List) {
 		use:       use,
 		policies:  !reflect.DeepEqual(old.rules(), now.rules()),
 		peers:     daemon.Compare(old.Peers, now.Peers, func(p Peer) string { return p.Name }, same),
-		neighbors: bgp.Compare(old.neighbors(), now.neighbors()),
+		neighbors: bgp.Compare(withoutServices(old.neighbors()), withoutServices(now.neighbors())),
 	}, nil
+}
+
+// withoutServices returns the neighbors without what follows from the egress peers.
+func withoutServices(neighbors []bgp.Neighbor) []bgp.Neighbor {
+	for i := range neighbors {
+		neighbors[i].Import.Services = nil
+	}
+	return neighbors
+}
+
+// between returns the neighbors of now that accept the routes of the egress peers of old too.
+func between(old, now *Config) []bgp.Neighbor {
+	neighbors := now.neighbors()
+	for i := range neighbors {
+		s := neighbors[i].Import.Services
+		s.Targets = append(s.Targets, old.services().Targets...)
+	}
+	return neighbors
 }
 
 // lines returns a description of the changes, one per line.
@@ -112,11 +130,15 @@ func (e *Edge) Reload(now Config) ([]string, error) {
 	}
 	// Import policies must reject on-link prefixes before the peers of these prefixes are
 	// added.
-	if err := e.daemon.ChangeNeighbors(ctx, old.neighbors(), now.neighbors()); err != nil {
+	both := between(&old, &now)
+	if err := e.daemon.ChangeNeighbors(ctx, old.neighbors(), both); err != nil {
 		return nil, err
 	}
 	e.removePeers(ctx, c.peers.Remove)
 	e.addPeers(ctx, c.peers.Add, &now)
+	if err := e.daemon.ChangeNeighbors(ctx, both, now.neighbors()); err != nil {
+		return nil, err
+	}
 	if c.use != "" || c.policies {
 		e.daemon.Do(ctx, func() { e.config.MPTCP = now.MPTCP })
 		if e.paths != nil {

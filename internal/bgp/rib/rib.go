@@ -117,6 +117,8 @@ type Path struct {
 	Received, Accepted ID
 	Label              uint32
 	Source             Source
+	// Reason is a number of why the policy rejects it; 0 if it does not.
+	Reason uint16
 }
 
 // Announce adds the path of a source to a destination, or replaces it. Both sets of attributes of
@@ -189,10 +191,16 @@ func (r *RIB) Received(f message.Family, s Source) (all, accepted int) {
 	return from.in.n, from.accepted
 }
 
+// Rejected returns the number of paths of a source that the import policy rejects, by reason. The
+// caller must not change it.
+func (r *RIB) Rejected(f message.Family, s Source) map[uint16]int {
+	return r.tables[f].from[s].rejected
+}
+
 // Reimport calls decide for the paths of a source from the given index, up to n of them, and
-// replaces their accepted attributes by the result. It returns the index to continue with, or 0
+// replaces their accepted attributes and the reason by the result. It returns the index to continue with, or 0
 // after the last one.
-func (r *RIB) Reimport(f message.Family, s Source, from uint32, n int, decide func(message.Key, Path) ID) (next uint32) {
+func (r *RIB) Reimport(f message.Family, s Source, from uint32, n int, decide func(message.Key, Path) (ID, uint16)) (next uint32) {
 	t := &r.tables[f]
 	for ; n > 0; n-- {
 		i, ok := t.from[s].in.next(from)
@@ -200,8 +208,8 @@ func (r *RIB) Reimport(f message.Family, s Source, from uint32, n int, decide fu
 			return 0
 		}
 		p := *t.find(i, s)
-		if accepted := decide(t.key(i), p); accepted != p.Accepted {
-			p.Accepted = accepted
+		if accepted, reason := decide(t.key(i), p); accepted != p.Accepted || reason != p.Reason {
+			p.Accepted, p.Reason = accepted, reason
 			t.put(i, p, false)
 		}
 		from = i + 1

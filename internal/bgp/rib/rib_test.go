@@ -370,7 +370,12 @@ func TestConsumersAgreeWithModel(t *testing.T) {
 				m.sources[s].policy = policy
 				// The new policy applies to a stale path too; the path remains stale.
 				for f := message.IPv4Unicast; f < families; f++ {
-					decide := func(_ message.Key, p Path) ID { return m.accept(policy, p.Received) }
+					decide := func(_ message.Key, p Path) (ID, uint16) {
+						if id := m.accept(policy, p.Received); id != 0 {
+							return id, 0
+						}
+						return 0, uint16(policy)
+					}
 					for i := m.rib.Reimport(f, s, 0, 9, decide); i != 0; i = m.rib.Reimport(f, s, i, 9, decide) {
 					}
 				}
@@ -435,6 +440,15 @@ func TestConsumersAgreeWithModel(t *testing.T) {
 					}
 					if a, b := m.rib.Received(message.IPv6Unicast, s); a != all || b != accepted {
 						t.Fatalf("source %d: %d paths, %d accepted, want %d, %d", s, a, b, all, accepted)
+					}
+					for f := message.IPv4Unicast; f < families; f++ {
+						sum, accepted := m.rib.Received(f, s)
+						for _, n := range m.rib.Rejected(f, s) {
+							accepted += n
+						}
+						if accepted != sum {
+							t.Fatalf("source %d: %d %s paths, but %d accepted or rejected for a reason", s, sum, f, accepted)
+						}
 					}
 				}
 			},

@@ -44,8 +44,23 @@ type link struct {
 // received are the destinations with a path of a source.
 type received struct {
 	in, stale set
-	accepted  int // paths that the import policy accepted
+	accepted  int            // paths that the import policy accepted
+	rejected  map[uint16]int // the others, by reason
 	readers   []*Consumer
+}
+
+// count counts a path that was added or, with n of -1, removed.
+func (r *received) count(p *Path, n int) {
+	if p.Accepted != 0 {
+		r.accepted += n
+		return
+	}
+	if r.rejected == nil {
+		r.rejected = map[uint16]int{}
+	}
+	if r.rejected[p.Reason] += n; r.rejected[p.Reason] == 0 {
+		delete(r.rejected, p.Reason)
+	}
 }
 
 const (
@@ -149,15 +164,11 @@ func (t *table) put(i uint32, p Path, urgent bool) {
 	a := &t.rib.attributes
 	a.retain(p.Received)
 	a.retain(p.Accepted)
-	if p.Accepted != 0 {
-		from.accepted++
-	}
+	from.count(&p, 1)
 	d := t.at(i)
 	switch {
 	case old != nil:
-		if old.Accepted != 0 {
-			from.accepted--
-		}
+		from.count(old, -1)
 		a.release(old.Received)
 		a.release(old.Accepted)
 		*old = p
@@ -220,9 +231,7 @@ func (t *table) remove(i uint32, s Source, urgent bool) bool {
 	from := &t.from[s]
 	from.in.remove(i)
 	from.stale.remove(i)
-	if p.Accepted != 0 {
-		from.accepted--
-	}
+	from.count(p, -1)
 	t.rib.attributes.release(p.Received)
 	t.rib.attributes.release(p.Accepted)
 	d := t.at(i)

@@ -211,8 +211,12 @@ func (c *conn) receiveUpdates() error {
 
 func (c *conn) refresh(body []byte) error {
 	r, known, err := message.ParseRefresh(body)
-	if err != nil || !known || !c.established.Families.Has(r.Family) {
+	if err != nil {
 		return err
+	}
+	if !known || !c.established.Families.Has(r.Family) || r.Kind != message.RefreshRequest {
+		c.f.counters.ignored.Add(1)
+		return nil
 	}
 	return c.f.handler.Refresh(r)
 }

@@ -27,6 +27,12 @@ type Status struct {
 	Sent, Received message.Notification
 	// MessagesSent and MessagesReceived count messages by type.
 	MessagesSent, MessagesReceived map[message.Type]uint64
+	// Ignored counts ROUTE-REFRESH messages of families and kinds that the session does not have.
+	Ignored uint64
+	// FlapsInRow is the number of flaps before this session, each a session younger than 10 s, and
+	// HeldUntil when the next one may be opened.
+	FlapsInRow int
+	HeldUntil  time.Time
 	// Established describes the session that is up.
 	Established Established
 }
@@ -42,6 +48,7 @@ func (s *Session) Status() Status {
 	st := Status{
 		State: h.state, Since: h.changed, Flaps: h.flaps, LastReset: h.reason, Sent: h.sent, Received: h.received,
 		MessagesSent: s.counters.sent.read(), MessagesReceived: s.counters.received.read(),
+		Ignored: s.counters.ignored.Load(), FlapsInRow: h.inRow, HeldUntil: h.heldUntil,
 	}
 	if s.current != nil {
 		st.Established = s.current.established
@@ -63,7 +70,10 @@ func (s *Session) Status() Status {
 }
 
 // counters counts messages.
-type counters struct{ sent, received counter }
+type counters struct {
+	sent, received counter
+	ignored        atomic.Uint64
+}
 
 // counter counts messages by type.
 type counter [message.TypeRouteRefresh + 1]atomic.Uint64
