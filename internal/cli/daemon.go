@@ -15,6 +15,7 @@ import (
 	"github.com/tabane/tabane/internal/config"
 	"github.com/tabane/tabane/internal/doctor"
 	"github.com/tabane/tabane/internal/hangup"
+	"github.com/tabane/tabane/internal/health"
 	"github.com/tabane/tabane/internal/privilege"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/systemd"
@@ -68,7 +69,8 @@ func (a *app) daemonCommand(r role.Descriptor) *cobra.Command {
 		Long: r.Long + `
 
 It reads the section "` + r.Name + `:" of the file, runs until SIGINT or SIGTERM and then stops cleanly; a second signal kills it.
-Its state is served as /status (JSON) and /metrics (Prometheus), on ` + r.DefaultStatus().String() + ` unless the file says otherwise.`,
+Its state is served as /status (JSON) and /metrics (Prometheus), on ` + r.DefaultStatus().String() + ` unless the file says otherwise,
+or on the same port of 127.0.0.1 if IPv6 is switched off on this host.`,
 		Example: "  tabane " + r.Name + " -c /etc/tabane/" + r.Name + ".yaml",
 		Args:    arguments(0, 0, "no arguments besides -c FILE"),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -110,7 +112,7 @@ func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 		debug.SetGCPercent(percent)
 	}
 	warn(log, f)
-	at := r.Status(&f.Sections)
+	at := role.Here(r.Status(&f.Sections))
 	if err := require("start "+r.Name, r.Needs...); err != nil {
 		return err
 	}
@@ -169,8 +171,9 @@ func missingSection(daemon, file string, f *config.File) error {
 // startFailure returns the failure of a daemon to start, with a remedy for the usual causes.
 func startFailure(r role.Descriptor, on string, err error) error {
 	do := ""
+	var problem *health.Problem
 	switch {
-	case strings.Contains(err.Error(), "; "): // the error includes a remedy
+	case errors.As(err, &problem), strings.Contains(err.Error(), "; "): // the error includes a remedy
 	case errors.Is(err, syscall.EADDRINUSE):
 		do = "stop the program that uses it, or choose another"
 	case errors.Is(err, syscall.EADDRNOTAVAIL):

@@ -106,6 +106,7 @@ func (a *app) dashboard(ctx context.Context, o dashboardFlags, daemons []dashboa
 	if err != nil {
 		return invalid("--listen", o.listen, fmt.Sprintf("an address and port like %q", defaultDashboard))
 	}
+	at = role.Here(at)
 	var board *dashboard.Dashboard
 	options := flows.Options{
 		Interfaces: o.interfaces, Interval: time.Second, Log: log,

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -138,10 +139,10 @@ func statusNames() []string {
 func statusSources(what string, args []string, also ...string) ([]source, error) {
 	var all []source
 	for _, r := range role.All() {
-		s := source{r.Name, r.DefaultStatus()}
-		if !s.at.IsValid() {
+		if !r.DefaultStatus().IsValid() {
 			continue
 		}
+		s := source{r.Name, role.Here(r.DefaultStatus())}
 		if len(args) == 1 && args[0] == r.Name {
 			return []source{s}, nil
 		}
@@ -166,7 +167,7 @@ func ask(ctx context.Context, at netip.AddrPort, path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dialHere}}
 	resp, err := client.Do(req)
 	if err != nil {
 		return nil, errors.Unwrap(err)
@@ -177,6 +178,24 @@ func ask(ctx context.Context, at netip.AddrPort, path string) ([]byte, error) {
 		return nil, &answerError{resp.StatusCode, resp.Status, oneLine(strings.TrimSpace(string(b)))}
 	}
 	return b, err
+}
+
+// dialHere connects to an address. Without an answer on ::1 it tries 127.0.0.1: a daemon that was started while IPv6 was
+// switched off is there.
+func dialHere(ctx context.Context, network, address string) (net.Conn, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, network, address)
+	at, wrong := netip.ParseAddrPort(address)
+	if err == nil || wrong != nil || at.Addr() != netip.IPv6Loopback() {
+		return c, err
+	}
+	if c, other := d.DialContext(ctx, network, role.Without6(at).String()); other == nil {
+		return c, nil
+	}
+	if errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EAFNOSUPPORT) || errors.Is(err, syscall.ENETUNREACH) {
+		err = &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED} // nobody is there
+	}
+	return nil, err
 }
 
 // answerError is an HTTP response other than 200.

@@ -56,7 +56,8 @@ type Config struct {
 	// can use. What mptcp.use: overflow learned of paths is kept beside it, in edge.paths. Default:
 	// /run/tabane/edge.sock.
 	Control string `yaml:"control,omitempty"`
-	// Status is where /status and /metrics are served. Default: port 9117 of ::1.
+	// Status is where /status and /metrics are served. Default: port 9117 of ::1, or of
+	// 127.0.0.1 if IPv6 is switched off.
 	Status netip.AddrPort `yaml:"status,omitempty"`
 }
 

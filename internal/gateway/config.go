@@ -54,7 +54,8 @@ type Config struct {
 	// Control is the path of the Unix socket for tabane reload, which only the daemon's user and root
 	// can use. Default: /run/tabane/gateway.sock.
 	Control string `yaml:"control,omitempty"`
-	// Status is where /status and /metrics are served. Default: port 9115 of ::1.
+	// Status is where /status and /metrics are served. Default: port 9115 of ::1, or of
+	// 127.0.0.1 if IPv6 is switched off.
 	// Example: "[::1]:9115"
 	Status netip.AddrPort `yaml:"status,omitempty"`
 }

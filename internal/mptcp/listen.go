@@ -37,6 +37,10 @@ func listen(at netip.AddrPort, congestion string, multipath bool) (*net.TCPListe
 		network = "tcp4" // or Go takes 0.0.0.0 for all addresses of both families
 	}
 	l, err := lc.Listen(context.Background(), network, at.String())
+	if errors.Is(err, unix.EAFNOSUPPORT) && at.Addr() == netip.IPv6Unspecified() {
+		// The kernel runs without IPv6, so all addresses are those of IPv4.
+		l, err = lc.Listen(context.Background(), "tcp4", netip.AddrPortFrom(netip.IPv4Unspecified(), at.Port()).String())
+	}
 	if err != nil {
 		return nil, fmt.Errorf("listen on %q: %w", at, err)
 	}

@@ -17,7 +17,8 @@ type Config struct {
 	Seed uint64 `yaml:"seed,omitempty"`
 	// Listen are the addresses to serve on. All of them serve the same.
 	Listen []Listen `yaml:"listen"`
-	// Status is where /status and /metrics are served. Default: port 9114 of ::1.
+	// Status is where /status and /metrics are served. Default: port 9114 of ::1, or of
+	// 127.0.0.1 if IPv6 is switched off.
 	Status netip.AddrPort `yaml:"status,omitempty"`
 }
 

@@ -46,6 +46,9 @@ func Listen(log *slog.Logger, port uint16, addresses ...netip.Addr) (*Listener, 
 	l := &Listener{log: log, sessions: map[netip.Addr]*Session{}}
 	for _, a := range addresses {
 		s, err := listen(netip.AddrPortFrom(a, port))
+		if errors.Is(err, unix.EAFNOSUPPORT) && a.IsUnspecified() && len(addresses) > 1 {
+			continue // the kernel runs without IPv6
+		}
 		if err != nil {
 			l.Close()
 			return nil, err

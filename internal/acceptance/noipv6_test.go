@@ -1,0 +1,105 @@
+package acceptance
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/netns/netnstest"
+	"github.com/tabane/tabane/internal/seccomp/seccomptest"
+)
+
+// TestWithoutIPv6: on a host on which IPv6 is switched off, and with a kernel that runs without it, daemons that need no IPv6
+// start with their status on 127.0.0.1, where the other commands find it, and the others say which key is to be set.
+func TestWithoutIPv6(t *testing.T) {
+	needLab(t)
+	for name, inside := range map[string]func(t *testing.T, ns string, f func() error){
+		"switched off": func(t *testing.T, ns string, f func() error) { netnstest.Do(t, ns, f) },
+		"kernel without": func(t *testing.T, ns string, f func() error) {
+			seccomptest.WithoutIPv6(t, func() error {
+				file, err := os.Open("/run/netns/" + ns)
+				if err != nil {
+					return err
+				}
+				defer file.Close()
+				return errors.Join(unix.Setns(int(file.Fd()), unix.CLONE_NEWNET), f()) // the thread ends
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ns := netnstest.New(t)
+			netnstest.Do(t, ns, func() error {
+				lo, err := netlink.LinkByName("lo")
+				return errors.Join(err, netns.Sysctl("net.ipv6.conf.all.disable_ipv6", "1"), netlink.LinkSetUp(lo))
+			})
+			dir := t.TempDir()
+			file := func(text string) string {
+				f := filepath.Join(dir, strings.Trim(strings.Fields(text)[0], ":")+".yaml")
+				if err := os.WriteFile(f, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				return f
+			}
+			start := func(argv ...string) {
+				cmd := exec.Command(program, argv...)
+				log := new(strings.Builder)
+				cmd.Stderr = log
+				inside(t, ns, cmd.Start)
+				t.Cleanup(func() {
+					_ = cmd.Process.Signal(syscall.SIGTERM)
+					_ = cmd.Wait()
+					if t.Failed() {
+						t.Logf("%s: %s", argv[0], log)
+					}
+				})
+			}
+			output := func(argv ...string) string {
+				cmd := exec.Command(argv[0], argv[1:]...)
+				var text strings.Builder
+				cmd.Stdout, cmd.Stderr = &text, &text
+				inside(t, ns, cmd.Start)
+				err := cmd.Wait()
+				return fmt.Sprint(text.String(), err)
+			}
+			start("serve")
+			start("dashboard")
+			start("site", "-c", file("site:\n  listen:\n    - address: \"[::]:8081\"\n"))
+			start("reflector", "-c", file("reflector:\n  asn: 65000\n  router_id: 192.0.2.1\n  address: 127.0.0.1\n  control: "+dir+"/r.sock\n  clients:\n    - {name: a, address: 127.0.0.2}\n"))
+			for _, want := range []struct {
+				text string
+				argv []string
+			}{
+				{"200", []string{"curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "http://127.0.0.1:8080/bytes/1000"}},
+				{"200", []string{"curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "http://127.0.0.1:9121/"}},
+				{"200", []string{"curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "http://127.0.0.1:8081/map/"}},
+				{"reflector at 127.0.0.1:9119", []string{program, "status", "reflector"}},
+				{"site at 127.0.0.1:9114", []string{program, "status", "site"}},
+				{"running site", []string{program, "doctor"}},
+				{"sysctl -w net.ipv6.conf.all.disable_ipv6=0", []string{program, "doctor"}},
+			} {
+				var got string
+				for deadline := time.Now().Add(10 * time.Second); !strings.Contains(got, want.text); time.Sleep(10 * time.Millisecond) {
+					if time.Now().After(deadline) {
+						t.Fatalf("%v: no %q: %s", want.argv, want.text, got)
+					}
+					got = output(want.argv...)
+				}
+			}
+			edge := file("edge:\n  asn: 65000\n  router_id: 10.0.0.10\n  interface: lan\n  address: 2001:db8:1::10\n  prefix: 2001:db8:1::/64\n  control: " + dir + "/e.sock\n" +
+				"  reflectors:\n    - address: 2001:db8:1::fe\n  locators: [fc00::/16]\n  peers:\n    - {name: a, rt: \"65000:101\", address: \"2001:db8:1::a\", table: 101}\n")
+			if got := output(program, "edge", "-c", edge); !strings.Contains(got, "IPv6 is switched off on this host: sysctl -w net.ipv6.conf.all.disable_ipv6=0 ") && !strings.Contains(got, "without IPv6") {
+				t.Errorf("edge: %s", got)
+			}
+		})
+	}
+}
