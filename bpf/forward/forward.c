@@ -51,7 +51,7 @@ enum {
 	OWN = 0xffffffff,    /* in routes */
 	ORIGIN_PEER = 0xffff, /* of a value of origins: the number of the peer, and above it that of the path */
 	ORIGIN_PATH = 16,
-	NOBODY = 0xfffffffe, /* not in routes or origins */
+	NOBODY = 0xfffffffe, /* not in origins; in routes, or not: of no peer and not the LAN's */
 
 	TCP_SEQUENCE = 4,
 	TCP_SYN = 2,
@@ -114,6 +114,7 @@ enum refusal {
 	REFUSED_DUPLICATE,
 	REFUSED_CONGESTION,
 	REFUSED_SESSION,
+	REFUSED_DESTINATION,
 	REFUSALS,
 };
 
@@ -345,7 +346,15 @@ const enum refusal *_refusal __attribute__((unused));
 const enum marking *_marking __attribute__((unused));
 const enum sched_rule *_sched_rule __attribute__((unused));
 
-/* The number of the peer plus 1, OWN for this host's addresses, or 0 for what is not the plane's. */
+/* A prefix that packets of a peer may be sent to. IPv4 addresses are mapped into IPv6. */
+struct reach {
+	__u32 length; /* of what follows */
+	__u32 peer;
+	__u8 address[16];
+};
+
+/* The number of the peer plus 1, OWN for this host's addresses, NOBODY for those that no peer may send from, or 0 for what is
+ * the LAN's. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -482,6 +491,22 @@ struct {
 	__uint(max_entries, 1 << 18);
 } wants SEC(".maps");
 
+/* Whether packets of a peer may only be sent to what is in allowed. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_PEERS);
+	__type(key, __u32);
+	__type(value, __u32);
+} limits SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1 << 20);
+	__type(key, struct reach);
+	__type(value, __u32);
+} allowed SEC(".maps");
+
 static __always_inline int refuse(__u32 why)
 {
 	__u64 *n = bpf_map_lookup_elem(&refusals, &why);
@@ -589,6 +614,29 @@ static __always_inline __u32 owner_of(const struct setup *s, const __u64 *addres
 		return o->owner;
 	__builtin_memcpy(r.address, address, sizeof(r.address));
 	return set_owner(o, address, family, epoch, bpf_map_lookup_elem(&routes, &r));
+}
+
+/* Whether packets of a peer may be sent to an address. */
+static __always_inline int may_reach(__u32 peer, const __u64 *address)
+{
+	const __u32 *limited = bpf_map_lookup_elem(&limits, &peer);
+	struct reach to = {.length = 32 + 128, .peer = peer};
+
+	if (!limited || likely(!*limited))
+		return 1;
+	__builtin_memcpy(to.address, address, sizeof(to.address));
+	return bpf_map_lookup_elem(&allowed, &to) != 0;
+}
+
+/* Whether no router forwards packets to an address: internal/plane/source.go has the list. */
+static __always_inline int is_of_no_host(const __u64 *address, __u32 family)
+{
+	const __u8 *a = (const __u8 *)address;
+
+	if (family == AF_INET)
+		return a[12] == 0 || a[12] == 127 || a[12] >= 224 || (a[12] == 169 && a[13] == 254);
+	return a[0] == 0xff || (a[0] == 0xfe && (a[1] & 0xc0) == 0x80) ||
+	       (!address[0] && (!*(const __u32 *)(a + 8) || *(const __u32 *)(a + 8) == htonl(0xffff)));
 }
 
 /* The number of the peer that has a path with the address, and of the path, or NOBODY. */
@@ -1390,7 +1438,7 @@ struct message {
 	__u32 family, outer_class, class;
 	__u32 segment; /* of its super-packet, from 0 */
 	__u32 headers; /* before the payload of TCP, if size is not 0 */
-	__u64 to[2], from[2]; /* the destination of the tunnel, the source of the packet */
+	__u64 to[2], from[2], host[2]; /* the destination of the tunnel, the source and the destination of the packet */
 };
 
 /* Reads the TCP header of a super-packet, or of what was one. */
@@ -1454,6 +1502,7 @@ __attribute__((noinline)) int read_message(struct __sk_buff *skb, struct message
 		m->family = AF_INET;
 		m->class = h[1];
 		load_mapped(m->from, h + 12);
+		load_mapped(m->host, h + 16);
 		m->inner = ip_length(h, 0);
 		m->headers = IPV4_HEADER;
 		if (m->header.size && h[9] == PROTO_TCP)
@@ -1462,6 +1511,7 @@ __attribute__((noinline)) int read_message(struct __sk_buff *skb, struct message
 		m->family = AF_INET6;
 		m->class = number(h) >> 4 & 0xff;
 		load_pair(m->from, h + IPV6_SOURCE);
+		load_pair(m->host, h + IPV6_DESTINATION);
 		m->inner = ip_length(h, 1);
 		m->headers = IPV6_HEADER;
 		if (m->header.size && h[IPV6_NEXT] == PROTO_TCP)
@@ -1555,6 +1605,8 @@ int join(struct __sk_buff *skb)
 		return refuse(REFUSED_MALFORMED);
 	if (owner_of(set, m.from, m.family) != r->peer + 1)
 		return refuse(REFUSED_SOURCE);
+	if (is_of_no_host(m.host, m.family) || !may_reach(r->peer, m.host))
+		return refuse(REFUSED_DESTINATION);
 	if (trim(skb, LINK_HEADER + m.outer, m.inner))
 		return refuse(REFUSED_MALFORMED);
 	m.headers += LINK_HEADER + m.outer;
@@ -1803,6 +1855,7 @@ int count(struct __sk_buff *skb)
 	struct packet p = {};
 	const __u32 *path;
 	__u32 owner;
+	int own;
 
 	if (!is_for_host(skb) || !pull_headers(skb, &p) || !set)
 		return TC_NEXT;
@@ -1816,8 +1869,12 @@ int count(struct __sk_buff *skb)
 	if (!path)
 		return mark_error(skb, &p);
 	/* A peer's gateway may have addresses of its prefixes: its messages are not packets of hosts. */
-	if (p.protocol == PROTO_UDP && p.destination_port == set->port && owner_of(set, p.destination, p.family) == OWN)
+	own = owner_of(set, p.destination, p.family) == OWN;
+	if (own && p.protocol == PROTO_UDP && p.destination_port == set->port)
 		return TC_NEXT;
+	/* Neighbors on the line are discovered by what no router forwards. */
+	if (!own && !is_of_no_host(p.destination, p.family) && !may_reach(owner - 1, p.destination))
+		return refuse(REFUSED_DESTINATION);
 	count_packet(skb, (owner - 1) | *path << ORIGIN_PATH, p.headers);
 	return deliver(skb);
 }

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gaissmai/bart"
+
 	"github.com/tabane/tabane/internal/bpf"
 	program "github.com/tabane/tabane/internal/bpf/forward"
 	"github.com/tabane/tabane/internal/link"
@@ -383,10 +385,18 @@ func (p *Plane) setNAT() error {
 	peers := map[string]natPeer{}
 	for name, r := range p.peers {
 		if r.conf.Mode == plane.NAT {
-			peers[name] = natPeer{number: r.number, prefixes: r.conf.Prefixes}
+			peers[name] = natPeer{number: r.number, prefixes: r.conf.Prefixes, allow: r.conf.Allow}
 		}
 	}
-	err := p.nat.configure(peers, p.state.LAN.Prefixes)
+	owners := new(bart.Table[string])
+	for prefix, owner := range p.state.Owners() {
+		if owner == plane.Nobody {
+			owners.Insert(prefix, "")
+		} else {
+			owners.Insert(prefix, p.state.Peers[owner].Name)
+		}
+	}
+	err := p.nat.configure(peers, owners, p.state.LAN.Prefixes)
 	if !p.resumed {
 		p.resumed = true
 		err = errors.Join(err, p.nat.takeOver())
@@ -654,10 +664,13 @@ func (p *Plane) setPlans(r *peer, before uint32) error {
 
 // setRoutes sets what the program takes: the peers' prefixes without this host's addresses and LAN.
 func (p *Plane) setRoutes() error {
-	routes := map[netip.Prefix]int{}
-	for _, r := range p.peers {
-		for _, prefix := range r.conf.Prefixes {
+	routes, allowed := map[netip.Prefix]int{}, map[int][]netip.Prefix{}
+	for prefix, owner := range p.state.Owners() {
+		if owner == plane.Nobody {
+			routes[prefix] = program.Nobody
+		} else if r := p.peers[p.state.Peers[owner].Name]; r != nil {
 			routes[prefix] = r.number
+			allowed[r.number] = r.conf.Allow
 		}
 	}
 	for _, prefix := range p.state.LAN.Prefixes {
@@ -673,7 +686,8 @@ func (p *Plane) setRoutes() error {
 			routes[netip.PrefixFrom(host, host.BitLen())] = program.Own
 		}
 	}
-	return p.program.SetRoutes(routes)
+	// A peer's number may have been another one's.
+	return errors.Join(p.program.SetAllowed(allowed), p.program.SetRoutes(routes))
 }
 
 // attach attaches the programs to the interfaces of the LAN and of the paths. The

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gaissmai/bart"
+
 	program "github.com/tabane/tabane/internal/bpf/forward"
 	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/tunnel"
@@ -93,10 +95,12 @@ type nat struct {
 	arrivedMu sync.Mutex
 	arrived   map[string][]tunnel.NATSession // not yet taken, by peer
 
-	mu       sync.Mutex
-	peers    map[string]natPeer
-	names    map[int]string
-	lan      []netip.Prefix
+	mu    sync.Mutex
+	peers map[string]natPeer
+	names map[int]string
+	lan   []netip.Prefix
+	// owners are whose addresses are that flows may come from: those of a peer, by its name, or of nobody.
+	owners   *bart.Table[string]
 	sessions map[natFlow]*natSession
 	// of are the sessions of each peer, so that what a peer does costs nothing for those of others.
 	of      map[string]map[natFlow]*natSession
@@ -116,6 +120,7 @@ type nat struct {
 type natPeer struct {
 	number   int
 	prefixes []netip.Prefix
+	allow    []netip.Prefix // destinations that it may reach; none: all of the LAN
 	// reset: its sessions were reset, or have been taken over.
 	reset bool
 }
@@ -140,8 +145,8 @@ func newNAT(kernel natKernel, log *slog.Logger) *nat {
 	}
 }
 
-// configure replaces the peers and the LAN. Sessions with peers that are not there any more end.
-func (n *nat) configure(peers map[string]natPeer, lan []netip.Prefix) error {
+// configure replaces the peers, whose addresses are whose, and the LAN. Sessions that they do not permit any more end.
+func (n *nat) configure(peers map[string]natPeer, owners *bart.Table[string], lan []netip.Prefix) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	names := map[int]string{}
@@ -149,26 +154,28 @@ func (n *nat) configure(peers map[string]natPeer, lan []netip.Prefix) error {
 		p.reset = n.peers[name].reset
 		peers[name], names[p.number] = p, name
 	}
-	n.peers, n.names, n.lan = peers, names, lan
+	n.peers, n.names, n.owners, n.lan = peers, names, owners, lan
 	gone := func(name string) bool { _, ok := peers[name]; return !ok }
 	maps.DeleteFunc(n.waiting, func(name string, _ []tunnel.NATSession) bool { return gone(name) })
 	maps.DeleteFunc(n.counted, func(name string, _ *natCounts) bool { return gone(name) })
 	var errs []error
 	for k, s := range n.sessions {
 		p, ok := peers[s.peer]
-		if !ok || k.peer != program.This && k.peer != p.number || !n.belongs(&p, k, s.source) {
+		if !ok || k.peer != program.This && k.peer != p.number || !n.belongs(s.peer, &p, k, s.source) {
 			errs = append(errs, n.drop(k))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// belongs reports whether a flow is from the LAN to a peer's prefixes, or the reverse.
-func (n *nat) belongs(p *natPeer, k natFlow, source netip.Addr) bool {
+// belongs reports whether a flow is from the LAN to a peer's prefixes, or the reverse and permitted.
+func (n *nat) belongs(peer string, p *natPeer, k natFlow, source netip.Addr) bool {
+	to := k.flow.Destination.Addr()
 	if k.peer == program.This {
-		return within(p.prefixes, k.flow.Destination.Addr())
+		return within(p.prefixes, to)
 	}
-	return within(p.prefixes, source) && within(n.lan, k.flow.Destination.Addr())
+	owner, _ := n.owners.Lookup(source)
+	return owner == peer && within(n.lan, to) && (len(p.allow) == 0 || within(p.allow, to))
 }
 
 func within(list []netip.Prefix, a netip.Addr) bool {
@@ -192,7 +199,7 @@ func (n *nat) takeOver() error {
 			name, ok = n.towards(s.Flow.Destination.Addr())
 		}
 		p := n.peers[name]
-		if !ok || !n.belongs(&p, k, s.Flow.Source.Addr()) || s.Peer == program.This && !s.Open {
+		if !ok || !n.belongs(name, &p, k, s.Flow.Source.Addr()) || s.Peer == program.This && !s.Open {
 			errs = append(errs, n.kernel.DeleteSession(s.Peer, s.Flow))
 			continue
 		}
@@ -479,7 +486,7 @@ func (n *nat) takeFlow(peer string, p *natPeer, c tunnel.Command, f tunnel.Flow)
 				return err
 			}
 		}
-		if old == nil && len(n.sessions)-n.sending >= n.most || old != nil && old.source != f.Source.Addr() || !n.belongs(p, k, f.Source.Addr()) {
+		if old == nil && len(n.sessions)-n.sending >= n.most || old != nil && old.source != f.Source.Addr() || !n.belongs(peer, p, k, f.Source.Addr()) {
 			n.counts(peer).declined++
 			n.queue(peer, tunnel.CommandRefused, f)
 			return nil

@@ -8,7 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gaissmai/bart"
 	program "github.com/tabane/tabane/internal/bpf/forward"
+
 	"github.com/tabane/tabane/internal/tunnel"
 )
 
@@ -83,7 +85,8 @@ func (g *gateways) start(i int) {
 		g.pipes[1-i] = append(g.pipes[1-i], r)
 		return true
 	}
-	if err := n.configure(map[string]natPeer{names[1-i]: {number: peerNumber, prefixes: []netip.Prefix{prefixes[1-i]}}}, []netip.Prefix{prefixes[i]}); err != nil {
+	peers := map[string]natPeer{names[1-i]: {number: peerNumber, prefixes: []netip.Prefix{prefixes[1-i]}}}
+	if err := n.configure(peers, ownersOf(peers), []netip.Prefix{prefixes[i]}); err != nil {
 		g.t.Fatal(err)
 	}
 	if err := n.takeOver(); err != nil {
@@ -91,6 +94,63 @@ func (g *gateways) start(i int) {
 	}
 	g.nats[i] = n
 	n.up(names[1-i])
+}
+
+// ownersOf returns whose the peers' prefixes are; addresses of nobody are without.
+func ownersOf(peers map[string]natPeer, nobody ...netip.Prefix) *bart.Table[string] {
+	owners := new(bart.Table[string])
+	for name, p := range peers {
+		for _, prefix := range p.prefixes {
+			owners.Insert(prefix, name)
+		}
+	}
+	for _, prefix := range nobody {
+		owners.Insert(prefix, "")
+	}
+	return owners
+}
+
+// TestNATSources: a peer whose prefix is around the LAN's gets no sessions of flows from the LAN, from special-purpose
+// space, or to what it may not reach; sessions that a new configuration does not permit end.
+func TestNATSources(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	k := newKernel(t, func() time.Time { return now })
+	n := newNAT(k, slog.New(slog.DiscardHandler))
+	n.now, n.send = func() time.Time { return now }, func(string, tunnel.NATSession) bool { return true }
+	lan := netip.MustParsePrefix("10.1.0.0/16")
+	configure := func(allow ...netip.Prefix) {
+		t.Helper()
+		peers := map[string]natPeer{"hub": {number: 1, prefixes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}, allow: allow}}
+		if err := n.configure(peers, ownersOf(peers, lan, netip.MustParsePrefix("127.0.0.0/8")), []netip.Prefix{lan}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	granted := func(from, to string) bool {
+		t.Helper()
+		f := tunnel.Flow{Protocol: 17, Source: netip.MustParseAddrPort(from), Destination: netip.MustParseAddrPort(to)}
+		if err := n.take("hub", tunnel.NATSession{Command: tunnel.CommandNAT, Flows: []tunnel.Flow{f}}); err != nil {
+			t.Fatal(err)
+		}
+		s := n.sessions[natKey(1, f)]
+		return s != nil && s.source == f.Source.Addr()
+	}
+	configure()
+	for from, want := range map[string]bool{"10.2.0.1:1": true, "203.0.113.1:2": true, "10.1.0.9:3": false, "127.0.0.1:4": false} {
+		if got := granted(from, "10.1.0.1:53"); got != want {
+			t.Errorf("a session of a flow from %s: %t", from, got)
+		}
+	}
+	if !granted("10.2.0.1:1", "10.1.7.1:53") {
+		t.Error("no session with another host")
+	}
+	before := n.count()["hub"].Receiving
+	configure(netip.MustParsePrefix("10.1.0.0/24"))
+	if got := n.count()["hub"].Receiving; got != before-1 {
+		t.Errorf("%d sessions of %d are left", got, before)
+	}
+	if granted("10.2.0.1:2", "10.1.7.1:53") || !granted("10.2.0.1:2", "10.1.0.7:53") {
+		t.Error("sessions are not granted as allowed")
+	}
 }
 
 // deliver has a gateway take what has arrived.
@@ -446,7 +506,7 @@ func TestNATShares(t *testing.T) {
 	for i := range peers {
 		all[string(rune('a'+i))] = natPeer{number: i, prefixes: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i), 0, 0}), 16)}}
 	}
-	if err := n.configure(all, []netip.Prefix{lan}); err != nil {
+	if err := n.configure(all, ownersOf(all), []netip.Prefix{lan}); err != nil {
 		t.Fatal(err)
 	}
 	ask := func(peer, flow int) bool {

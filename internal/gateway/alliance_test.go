@@ -116,7 +116,7 @@ func TestAllianceOfThePlane(t *testing.T) {
 	addresses := map[string][]netip.Addr{"hq.example": home, "home.example": home}
 	both := []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:4790"), netip.MustParseAddrPort("[2001:db8::1]:4790")}
 	state := func(c Config) plane.State {
-		return planeState(&c, keys{}, 1400, map[string]bool{"wlan0": true}, addresses)
+		return planeState(&c, keys{}, 1400, map[string]bool{"wlan0": true}, addresses, nil)
 	}
 
 	s := state(leader())

@@ -197,6 +197,10 @@ type Peer struct {
 	// them.
 	// Example: [10.2.0.0/16]
 	Prefixes []netip.Prefix `yaml:"prefixes"`
+	// Allow are the destinations behind this gateway that packets from the peer may have, answers to
+	// this site's hosts as well. Others are dropped and counted (destination not allowed). Default: all
+	// Example: [10.1.0.0/24]
+	Allow []netip.Prefix `yaml:"allow,omitempty"`
 }
 
 // Endpoint is where a peer listens: a host and a port.
@@ -423,11 +427,17 @@ func checkLink(faults *fault.List, at, name string) {
 
 // checkPrefix adds the faults of a prefix of hosts; it reports whether there are none.
 func checkPrefix(faults *fault.List, at string, p netip.Prefix) bool {
-	if !p.IsValid() || p.Addr().Is4In6() || p != p.Masked() || p.Addr().IsMulticast() || p.Addr().IsLinkLocalUnicast() && p.Bits() > 0 {
+	if !p.IsValid() || p.Addr().Is4In6() || p != p.Masked() || p.Bits() > 0 && !unicast(p) {
 		faults.Add(at, "must be a prefix of unicast addresses without host bits, got %v", p)
 		return false
 	}
 	return true
+}
+
+// unicast reports whether a prefix has addresses that a host may have beyond its link. 0.0.0.0/1 has.
+func unicast(p netip.Prefix) bool {
+	a := p.Addr()
+	return !a.IsMulticast() && !a.IsLinkLocalUnicast() && !a.IsLoopback() && (a.Is6() || p.Bits() < 8 || a.As4()[0] != 0) && (a.Is4() || p.Bits() < 96 || !a.IsUnspecified())
 }
 
 func (c *Config) checkLAN(faults *fault.List) {
@@ -575,8 +585,23 @@ func (c *Config) checkPeers(faults *fault.List) {
 				prefixes = append(prefixes, owned{prefix, at})
 			}
 		}
+		checkAllow(faults, at+".allow", p.Allow)
 	}
 	c.checkOverlaps(faults, prefixes)
+}
+
+// checkAllow adds the faults of what a peer may reach.
+func checkAllow(faults *fault.List, key string, list []netip.Prefix) {
+	if len(list) > maxPrefixes {
+		faults.Add(key, "must be at most %d, got %d", maxPrefixes, len(list))
+	}
+	seen := fault.Seen{}
+	for i, p := range list {
+		at := fmt.Sprintf("%s[%d]", key, i)
+		if checkPrefix(faults, at, p) {
+			seen.Check(faults, at, "", p.String())
+		}
+	}
 }
 
 // checkOverlaps adds a fault for each prefix of a peer that overlaps another one. A default route may

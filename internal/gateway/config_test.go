@@ -93,6 +93,12 @@ func TestCheck(t *testing.T) {
 			c.Peers[1].Prefixes[0] = prefix("10.2.3.0/24")
 		}, "peers[1].prefixes[0]: 10.2.3.0/24 overlaps peers[0].prefixes[1] 10.2.0.0/16"},
 		"a prefix of the LAN": {func(c *Config) { c.Peers[1].Prefixes[0] = prefix("10.1.2.0/24") }, "peers[1].prefixes[0]: 10.1.2.0/24 overlaps lan.prefixes[0] 10.1.0.0/16"},
+		"loopback":            {func(c *Config) { c.Peers[1].Prefixes[0] = prefix("127.0.0.0/8") }, "peers[1].prefixes[0]: must be a prefix of unicast addresses"},
+		"this network":        {func(c *Config) { c.Peers[1].Prefixes[0] = prefix("0.1.0.0/16") }, "peers[1].prefixes[0]: must be a prefix of unicast addresses"},
+		"link-local":          {func(c *Config) { c.Peers[1].Prefixes[0] = prefix("fe80::/10") }, "peers[1].prefixes[0]: must be a prefix of unicast addresses"},
+		"unspecified":         {func(c *Config) { c.Peers[1].Prefixes[0] = prefix("::/96") }, "peers[1].prefixes[0]: must be a prefix of unicast addresses"},
+		"allowed host bits":   {func(c *Config) { c.Peers[1].Allow = []netip.Prefix{prefix("10.1.0.1/16")} }, "peers[1].allow[0]: must be a prefix"},
+		"allowed twice":       {func(c *Config) { c.Peers[1].Allow = []netip.Prefix{prefix("10.1.0.0/16"), prefix("10.1.0.0/16")} }, "peers[1].allow[1]: "},
 		"host bits":           {func(c *Config) { c.Peers[1].Prefixes[0] = prefix("10.4.0.1/16") }, "peers[1].prefixes[0]: must be a prefix"},
 		"no prefixes":         {func(c *Config) { c.Peers[1].Prefixes = nil }, "peers[1].prefixes: must be 1 to"},
 		"no port":             {func(c *Config) { c.Peers[0].Endpoints[0] = "hq.example" }, "peers[0].endpoints[0]: want HOST:PORT"},
@@ -313,5 +319,14 @@ func TestFiles(t *testing.T) {
 	c.Key, c.Peers[1].PublicKey, c.Peers[0].PresharedKey = "good", own.Public().String(), "open"
 	if err := c.Files(dir).Err(); err == nil || !strings.Contains(err.Error(), "peers[1].public_key: is that of this gateway") || !strings.Contains(err.Error(), "peers[0].preshared_key:") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestHalvesOfADefaultRoute: what replaces a default route begins with unspecified addresses, and is valid.
+func TestHalvesOfADefaultRoute(t *testing.T) {
+	for _, p := range []string{"0.0.0.0/1", "128.0.0.0/1", "::/1", "8000::/1", "0.0.0.0/0", "::/0"} {
+		if !unicast(netip.MustParsePrefix(p)) && netip.MustParsePrefix(p).Bits() > 0 {
+			t.Errorf("%s is refused", p)
+		}
 	}
 }

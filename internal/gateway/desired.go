@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/session"
 	"github.com/tabane/tabane/internal/tunnel"
 )
@@ -61,10 +62,27 @@ func (c *Config) hostNames() []string {
 	return slices.Compact(names)
 }
 
+// local returns the networks and addresses of this host that no peer may send from. A stranger may assign the address of
+// a path's interface, so its network may still be a peer's.
+func (c *Config) local(connected []route.Address) []netip.Prefix {
+	var list []netip.Prefix
+	for _, a := range connected {
+		host := a.Prefix.Addr().Unmap().WithZone("")
+		list = append(list, netip.PrefixFrom(host, host.BitLen()))
+		if a.Link != c.tunnelName() && !slices.Contains(c.interfaces(), a.Link) && a.Prefix.Bits() > 0 {
+			list = append(list, a.Prefix.Masked())
+		}
+	}
+	slices.SortFunc(list, func(a, b netip.Prefix) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
+	return slices.Compact(list)
+}
+
 // planeState returns the desired state of the plane. links are the interfaces that are up, addresses those of
-// endpoints' names. The section has passed its checks.
-func planeState(c *Config, k keys, mtu int, links map[string]bool, addresses map[string][]netip.Addr) plane.State {
-	s := plane.State{Key: k.own, Port: c.Port(), Mark: SocketMark, MTU: mtu, Policy: policyOf(c), Probes: c.Probes.plane(), LAN: plane.LAN(c.LAN)}
+// endpoints' names, connected those of the host. The section has passed its checks.
+func planeState(c *Config, k keys, mtu int, links map[string]bool, addresses map[string][]netip.Addr, connected []route.Address) plane.State {
+	s := plane.State{Key: k.own, Port: c.Port(), Mark: SocketMark, MTU: mtu, Policy: policyOf(c), Probes: c.Probes.plane(), LAN: plane.LAN(c.LAN), Local: c.local(connected)}
 	for _, p := range c.Paths {
 		s.Paths = append(s.Paths, plane.Path{
 			Name: p.Name, Interface: p.Interface, Down: p.Rate.Down.plane(), Up: p.Rate.Up.plane(), Cost: p.Cost, Usable: links[p.Interface],
@@ -86,7 +104,7 @@ func planeState(c *Config, k keys, mtu int, links map[string]bool, addresses map
 			panic("BUG: " + err.Error())
 		}
 		s.Peers = append(s.Peers, plane.Peer{
-			Name: p.Name, Public: public, Preshared: k.preshared[p.Name], Endpoints: resolved(p.Endpoints, addresses), Prefixes: p.Prefixes,
+			Name: p.Name, Public: public, Preshared: k.preshared[p.Name], Endpoints: resolved(p.Endpoints, addresses), Prefixes: p.Prefixes, Allow: p.Allow,
 			Alliance: c.allianceOf(&p), Mode: p.mode(),
 		})
 	}

@@ -306,7 +306,7 @@ func (g *Gateway) Addresses() {
 	}
 	if !slices.Equal(connected, g.connected) {
 		before := g.config.unlisted(g.connected)
-		g.connected = connected
+		g.connected, g.stale = connected, true
 		g.route()
 		for _, name := range g.config.unlisted(connected) {
 			if !slices.Contains(before, name) {
@@ -332,7 +332,7 @@ func (g *Gateway) tunnelMTU() int {
 
 // state returns the desired state of the plane.
 func (g *Gateway) state() plane.State {
-	return planeState(&g.config, g.keys, g.mtu, g.links, g.addresses)
+	return planeState(&g.config, g.keys, g.mtu, g.links, g.addresses, g.connected)
 }
 
 // apply applies the desired state to the plane.

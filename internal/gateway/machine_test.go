@@ -23,6 +23,7 @@ import (
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/session"
 )
 
@@ -551,8 +552,32 @@ func TestPresharedKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := planeState(&c, k, 1400, nil, nil)
+	s := planeState(&c, k, 1400, nil, nil, nil)
 	if s.Peers[0].Preshared != (session.PresharedKey{}) || s.Peers[1].Preshared != session.PresharedKey(keyOf(32)) || s.Key != keyOf(24) || s.Port != 4790 {
 		t.Error("the keys are not those of the files")
+	}
+}
+
+// TestLocal: addresses of the host and networks that are connected are local, but for those of paths, which a stranger
+// assigns.
+func TestLocal(t *testing.T) {
+	c := Config{Paths: []Path{{Name: "wan", Interface: "wan0"}}, ShortLinks: []string{"wlan0"}}
+	address := func(link, prefix string) route.Address {
+		return route.Address{Link: link, Prefix: netip.MustParsePrefix(prefix)}
+	}
+	got := c.local([]route.Address{
+		address("wan0", "198.51.100.7/24"), address("lan0", "10.1.0.1/24"), address("tabane0", "10.9.0.1/16"), address("wlan0", "192.168.0.9/24"),
+		address("mgmt", "2001:db8::1/64"), address("mgmt", "fe80::1/64"), address("lan0", "10.1.0.1/24"),
+	})
+	var want []netip.Prefix
+	for _, p := range []string{"10.1.0.0/24", "10.1.0.1/32", "10.9.0.1/32", "192.168.0.9/32", "198.51.100.7/32", "2001:db8::/64", "2001:db8::1/128", "fe80::/64", "fe80::1/128"} {
+		want = append(want, netip.MustParsePrefix(p))
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("local: %v, want %v", got, want)
+	}
+	s := planeState(&c, keys{}, 1400, nil, nil, []route.Address{address("lan0", "10.1.0.1/24")})
+	if !slices.Equal(s.Local, want[:2]) {
+		t.Errorf("of the plane: %v", s.Local)
 	}
 }

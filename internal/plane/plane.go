@@ -43,8 +43,10 @@ type State struct {
 	// Mark is that of the tunnel's datagrams in the kernel, 0 for none.
 	Mark uint32
 	// MTU is the largest packet inside the tunnel, in bytes.
-	MTU    int
-	LAN    LAN
+	MTU int
+	LAN LAN
+	// Local are networks that are connected to this host, but by its paths, and its addresses.
+	Local  []netip.Prefix
 	Paths  []Path
 	Peers  []Peer
 	Policy Policy
@@ -103,8 +105,10 @@ type Peer struct {
 	// first one that answers through its interface. None: the peer begins.
 	Endpoints []netip.AddrPort
 	// Prefixes are behind the peer. Packets to them are sent to it, and only packets from them are
-	// accepted from it. No two peers have overlapping ones.
+	// accepted from it. Of two peers, one with a default route alone may have those around the other's.
 	Prefixes []netip.Prefix
+	// Allow are the destinations that its packets may have. None: all that are behind this gateway.
+	Allow []netip.Prefix
 	// Mode is how packets to the peer are carried.
 	Mode Mode
 	// Alliance is what the peer is in an alliance.

@@ -236,3 +236,80 @@ func TestFloodBesideTraffic(t *testing.T) {
 }
 
 const floodTime = time.Second
+
+// TestPeerSpeaksForItsOwnSide: packets of a peer with a default route have sources of no other peer, of no network and
+// address of this site, and of no special-purpose space, and destinations that it may reach. Others are dropped and
+// counted.
+func TestPeerSpeaksForItsOwnSide(t *testing.T) {
+	a, b := pair(t, 1)
+	a.state.Peers[0].Prefixes = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
+	a.spokes(b, 1)
+	a.state.Peers[1].Prefixes = []netip.Prefix{netip.MustParsePrefix("10.3.0.0/16")}
+	a.state.LAN.Prefixes = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00:1::/64")}
+	a.state.Local = []netip.Prefix{netip.MustParsePrefix("192.0.2.7/32"), netip.MustParsePrefix("192.168.5.0/24")}
+	a.run()
+	b.run()
+	a.up(1)
+	p := a.plane
+	r := p.peers[b.key.Public()]
+	r.mu.Lock()
+	k := r.sending
+	r.mu.Unlock()
+	number := uint64(0)
+	send := func(from, to string, want reason) {
+		t.Helper()
+		source, destination := netip.MustParseAddr(from), netip.MustParseAddr(to)
+		var b []byte
+		if source.Is4() {
+			b = make([]byte, 28)
+			b[0], b[3], b[8], b[9] = 0x45, 28, 9, 17
+			copy(b[12:], source.AsSlice())
+			copy(b[16:], destination.AsSlice())
+		} else {
+			b = make([]byte, 48)
+			b[0], b[5], b[6], b[7] = 0x60, 8, 17, 9
+			copy(b[8:], source.AsSlice())
+			copy(b[24:], destination.AsSlice())
+		}
+		delivered, dropped := p.counts.delivered.value().Packets, uint64(0)
+		if want != reasons {
+			dropped = a.dropped(want)
+		}
+		number++
+		in := &buffer{data: make([]byte, smallLen)}
+		in.refs.Store(2)
+		r.receivePackets([]opened{{keys: k, path: 0, packet: b, stamp: tunnel.Stamp{Lane: 200, Seq: tunnel.Seq(number)}, buffer: in, merged: 1}}, p.now())
+		if got := p.counts.delivered.value().Packets > delivered; got != (want == reasons) || want != reasons && a.dropped(want) != dropped+1 {
+			t.Errorf("from %s to %s: delivered %t, dropped %v", from, to, got, p.Status().Dropped)
+		}
+	}
+	const host, host6 = "10.1.0.5", "fd00:1::5"
+	for _, from := range []string{"10.1.0.6", "127.0.0.1", "169.254.1.1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "192.0.2.7", "192.168.5.9", "10.3.0.1"} {
+		send(from, host, dropSource)
+	}
+	for _, from := range []string{"fd00:1::6", "::1", "::", "fe80::1", "ff02::1", "::ffff:10.2.0.1"} {
+		send(from, host6, dropSource)
+	}
+	send("10.2.0.1", host, reasons)
+	send("2001:db8::1", host6, reasons)
+	send("10.2.0.1", "10.9.0.1", reasons)
+	for _, to := range []string{"127.0.0.1", "224.0.0.5", "255.255.255.255", "169.254.169.254", "0.0.0.0"} {
+		send("10.2.0.1", to, dropDestination)
+	}
+	for _, to := range []string{"::1", "fe80::1", "ff02::1"} {
+		send("2001:db8::1", to, dropDestination)
+	}
+	a.state.Peers[0].Allow = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}
+	if err := p.Apply(a.state); err != nil {
+		t.Fatal(err)
+	}
+	send("10.2.0.1", host, reasons)
+	send("10.2.0.1", "10.1.1.5", dropDestination)
+	send("2001:db8::1", host6, dropDestination)
+	// The host has another address now.
+	a.state.Local = append(a.state.Local, netip.MustParsePrefix("10.2.0.1/32"))
+	if err := p.Apply(a.state); err != nil {
+		t.Fatal(err)
+	}
+	send("10.2.0.1", host, dropSource)
+}

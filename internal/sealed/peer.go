@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gaissmai/bart"
+
 	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/quality"
 	"github.com/tabane/tabane/internal/sched"
@@ -40,6 +42,8 @@ type peer struct {
 
 	// active is when a packet to or from the peer was last carried.
 	active atomic.Int64
+	// reach is which destinations packets of the peer may have (plane.Peer.Reach).
+	reach atomic.Pointer[bart.Table[bool]]
 	// clamp is mtu, for the receiving side.
 	clamp atomic.Int32
 	// relaysChanged: what members relay has changed.
@@ -232,6 +236,11 @@ func (r *peer) configure(c plane.Peer, s plane.State, lines []*line) error {
 	if r.relaying != nil && !reflect.DeepEqual(r.conf.Alliance, c.Alliance) {
 		r.cutRelay("the configuration has changed")
 	}
+	reach := new(bart.Table[bool])
+	for prefix, allowed := range c.Reach() {
+		reach.Insert(prefix, allowed)
+	}
+	r.reach.Store(reach)
 	r.conf, r.probes = c, s.Probes
 	r.probes.Idle, r.probes.Busy = cmp.Or(s.Probes.Idle, probeIdle), cmp.Or(s.Probes.Busy, probeBusy)
 	if c.Alliance.Role == plane.Member {

@@ -103,7 +103,7 @@ type Plane struct {
 
 // routing is an immutable view of the configuration.
 type routing struct {
-	table  bart.Table[*peer]
+	table  bart.Table[*peer] // nil: of addresses of nobody
 	policy plane.Policy
 	lines  []*line
 	peers  []*peer
@@ -232,8 +232,12 @@ func (p *Plane) Apply(s plane.State) error {
 			return fmt.Errorf("apply state: peer %q: %w", c.Name, err)
 		}
 		next.peers = append(next.peers, r)
-		for _, prefix := range c.Prefixes {
-			next.table.Insert(prefix, r)
+	}
+	for prefix, owner := range s.Owners() {
+		if owner == plane.Nobody {
+			next.table.Insert(prefix, nil)
+		} else {
+			next.table.Insert(prefix, next.peers[owner])
 		}
 	}
 	for key, r := range p.peers {
@@ -602,6 +606,7 @@ const (
 	dropForged
 	dropCookie
 	dropSource
+	dropDestination
 	dropCongestion
 	dropDuplicate
 	dropStranger
@@ -619,8 +624,9 @@ const (
 var reasonNames = [reasons]string{
 	dropNoRoute: "no route", dropNoSession: "no session", dropNoPath: "no path", dropSend: "send failed", dropTooBig: "too big",
 	dropMalformed: "malformed", dropTruncated: "truncated", dropUnknownSession: "unknown session", dropReplayed: "replayed",
-	dropForged: "forged", dropCookie: "forged cookie", dropSource: "source not of peer", dropCongestion: "congestion mark not possible",
-	dropDuplicate: "duplicate", dropStranger: "stranger", dropHandshake: "handshake refused", dropBusy: "busy", dropDevice: "device refused",
+	dropForged: "forged", dropCookie: "forged cookie", dropSource: "source not of peer", dropDestination: "destination not allowed",
+	dropCongestion: "congestion mark not possible",
+	dropDuplicate:  "duplicate", dropStranger: "stranger", dropHandshake: "handshake refused", dropBusy: "busy", dropDevice: "device refused",
 	dropQueue: "queue of path", dropUnexpected: "unexpected record",
 	dropExhausted: "counters used up", dropRegistration: "registration refused",
 }

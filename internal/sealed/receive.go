@@ -292,6 +292,10 @@ func (r *peer) receivePackets(all []opened, now time.Duration) {
 			p.counts.drop(dropSource, 1)
 			continue
 		}
+		if allowed, ok := r.reach.Load().Lookup(destination(b)); !ok || !allowed {
+			p.counts.drop(dropDestination, 1)
+			continue
+		}
 		if !decapsulate(o.class, b) {
 			p.counts.drop(dropCongestion, 1)
 			continue
@@ -559,6 +563,13 @@ func source(b []byte) netip.Addr {
 		return netip.AddrFrom4([4]byte(b[12:16]))
 	}
 	return netip.AddrFrom16([16]byte(b[8:24]))
+}
+
+func destination(b []byte) netip.Addr {
+	if b[0]>>4 == 4 {
+		return netip.AddrFrom4([4]byte(b[16:20]))
+	}
+	return netip.AddrFrom16([16]byte(b[24:40]))
 }
 
 // deliver writes packets to the device.

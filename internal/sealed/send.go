@@ -131,8 +131,8 @@ func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 		return
 	}
 	routes := p.routing.Load()
-	r, ok := routes.table.Lookup(h.Dst)
-	if !ok {
+	r, _ := routes.table.Lookup(h.Dst)
+	if r == nil {
 		if h.Dst.IsMulticast() || h.Dst.IsLinkLocalUnicast() {
 			return // the kernel's own, for the device
 		}

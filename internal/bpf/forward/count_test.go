@@ -84,6 +84,25 @@ func TestCount(t *testing.T) {
 	if err := p.SetLines(map[Line]int{{loopback, peer}: path}); err != nil {
 		t.Fatal(err)
 	}
+	// What the peer may reach is a part of the LAN, and what neighbors need.
+	if err := p.SetAllowed(map[int][]netip.Prefix{peer: {netip.MustParsePrefix("10.2.0.0/24")}}); err != nil {
+		t.Fatal(err)
+	}
+	for to, want := range map[string]uint32{"10.2.0.1": next, "10.2.1.1": drop, "10.9.0.1": drop, gateway.String(): next, "224.0.0.1": next, "255.255.255.255": next} {
+		m := packet("10.1.0.1", to, 99)
+		if verdict, _, _ := received(t, p.objects.Count, m.frame()); verdict != want {
+			t.Errorf("to %s: verdict %d, want %d", to, int32(verdict), int32(want))
+		}
+	}
+	for to, want := range map[string]uint32{"2001:db8:2::1": drop, "ff02::1:ff00:1": next, "fe80::1": next} {
+		m := packet("2001:db8:1::1", to, 99)
+		if verdict, _, _ := received(t, p.objects.Count, m.frame()); verdict != want {
+			t.Errorf("to %s: verdict %d, want %d", to, int32(verdict), int32(want))
+		}
+	}
+	if err := p.SetAllowed(nil); err != nil {
+		t.Fatal(err)
+	}
 	for _, router := range []string{"203.0.113.1", "2001:db8:ffff::1"} {
 		r := netip.MustParseAddr(router)
 		near, far, kind, destination := "10.2.0.1", "10.1.0.1", byte(3), 33

@@ -39,6 +39,8 @@ type Program struct {
 	raw     rawPrograms // of interfaces without Ethernet headers
 	pins    bpf.Pins
 	routes  map[netip.Prefix]uint32
+	allowed map[programReach]bool
+	limited map[int]bool
 	table   table
 	legacy  bool
 	room    programPlan
@@ -67,7 +69,7 @@ func Load(o Options) (*Program, error) {
 }
 
 func loadSpec(spec *ebpf.CollectionSpec, o Options) (*Program, error) {
-	p := &Program{routes: map[netip.Prefix]uint32{}, legacy: o.Legacy}
+	p := &Program{routes: map[netip.Prefix]uint32{}, allowed: map[programReach]bool{}, limited: map[int]bool{}, legacy: o.Legacy}
 	version := sha256.Sum256(slices.Concat(_ProgramBytes, _RawBytes))
 	p.pins = bpf.NewPins(o.Pins, hex.EncodeToString(version[:8]))
 	old, err := p.pins.TakeOver(spec)
@@ -90,7 +92,7 @@ func loadSpec(spec *ebpf.CollectionSpec, o Options) (*Program, error) {
 		}
 	} else {
 		// The previous instance may have ended between a change of the routes and that of the epoch.
-		err = errors.Join(p.table.takeOver(), p.readRoutes(), p.objects.Setups.Lookup(uint32(0), &p.setup), p.forgetOwners())
+		err = errors.Join(p.table.takeOver(), p.readRoutes(), p.readAllowed(), p.objects.Setups.Lookup(uint32(0), &p.setup), p.forgetOwners())
 	}
 	p.table.seed = p.setup.Seed
 	if err != nil {
@@ -112,7 +114,7 @@ func (p *Program) loadRaw() error {
 func (p *Program) maps() map[string]*ebpf.Map {
 	m := &p.objects.programMaps
 	return map[string]*ebpf.Map{
-		"arrivals": m.Arrivals, "flows": m.Flows, "lefts": m.Lefts, "lines": m.Lines, "origins": m.Origins, "outers": m.Outers, "owners": m.Owners, "peers": m.Peers,
+		"allowed": m.Allowed, "arrivals": m.Arrivals, "flows": m.Flows, "lefts": m.Lefts, "limits": m.Limits, "lines": m.Lines, "origins": m.Origins, "outers": m.Outers, "owners": m.Owners, "peers": m.Peers,
 		"plans": m.Plans, "policies": m.Policies, "receivers": m.Receivers, "refusals": m.Refusals, "routes": m.Routes,
 		"sessions": m.Sessions, "setups": m.Setups, "wants": m.Wants,
 	}
@@ -231,15 +233,16 @@ func routeOf(p netip.Prefix) programRoute {
 	return programRoute{Length: uint32(familyBits + longer + p.Bits()), Family: uint32(family(p.Addr())), Address: address}
 }
 
-// Not numbers of peers: Kernel means packets that are left to the kernel, Own addresses of this host.
-const Kernel, Own = -1, -2
+// Not numbers of peers: Kernel means packets that are left to the kernel, Own addresses of this host, Nobody those that no
+// peer may send from, and that are not the LAN's.
+const Kernel, Own, Nobody = -1, -2, -3
 
 // SetRoutes replaces which prefixes are behind which peer, whose number is from 0.
 func (p *Program) SetRoutes(routes map[netip.Prefix]int) error {
 	var errs []error
 	changed := false
 	for prefix, peer := range routes {
-		owner := uint32(peer + 1) // Own is the largest one
+		owner := uint32(peer + 1) // Own is the largest one, Nobody the next
 		if old, ok := p.routes[prefix]; ok && old == owner {
 			continue
 		}
@@ -265,6 +268,78 @@ func (p *Program) SetRoutes(routes map[netip.Prefix]int) error {
 	}
 	if changed {
 		errs = append(errs, p.forgetOwners())
+	}
+	return errors.Join(errs...)
+}
+
+// allowedOf returns the key of a prefix that packets of a peer may be sent to.
+func allowedOf(peer int, p netip.Prefix) programReach {
+	const peerBits = 32
+	address, longer := mapped(p.Addr())
+	return programReach{Length: uint32(peerBits + longer + p.Bits()), Peer: uint32(peer), Address: address}
+}
+
+// readAllowed reads what packets of peers may be sent to by a previous instance.
+func (p *Program) readAllowed() error {
+	var key programReach
+	var any uint32
+	all := p.objects.Allowed.Iterate()
+	for all.Next(&key, &any) {
+		p.allowed[key] = true
+		p.limited[int(key.Peer)] = true
+	}
+	if err := all.Err(); err != nil {
+		return fmt.Errorf("read destinations of peers: %w", err)
+	}
+	return nil
+}
+
+// SetAllowed replaces which destinations packets of a peer may have. Those of a peer without any may have all.
+func (p *Program) SetAllowed(all map[int][]netip.Prefix) error {
+	var errs []error
+	limit := func(peer int, on uint32) {
+		if err := p.objects.Limits.Put(uint32(peer), on); err != nil {
+			errs = append(errs, fmt.Errorf("limit destinations of peer %d: %w", peer, err))
+		}
+	}
+	want := map[programReach]bool{}
+	for peer, prefixes := range all {
+		for _, prefix := range prefixes {
+			want[allowedOf(peer, prefix)] = true
+		}
+	}
+	for key := range want {
+		if p.allowed[key] {
+			continue
+		}
+		if err := p.objects.Allowed.Put(&key, uint32(1)); err != nil {
+			errs = append(errs, fmt.Errorf("allow destinations of peer %d: %w", key.Peer, err))
+			continue
+		}
+		p.allowed[key] = true
+	}
+	// All that it may reach is there before it is limited, and until it is not any more.
+	for peer := range all {
+		if len(all[peer]) > 0 && !p.limited[peer] {
+			limit(peer, 1)
+			p.limited[peer] = true
+		}
+	}
+	for peer := range p.limited {
+		if len(all[peer]) == 0 {
+			limit(peer, 0)
+			delete(p.limited, peer)
+		}
+	}
+	for key := range p.allowed {
+		if want[key] {
+			continue
+		}
+		if err := p.objects.Allowed.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			errs = append(errs, fmt.Errorf("refuse destinations of peer %d: %w", key.Peer, err))
+			continue
+		}
+		delete(p.allowed, key)
 	}
 	return errors.Join(errs...)
 }
@@ -618,6 +693,7 @@ func (p *Program) Arrived(cookie uint64) (all [MaxPaths]plane.Arrived, err error
 var refusalNames = []string{
 	programRefusalREFUSED_COOKIE: "forged cookie", programRefusalREFUSED_MALFORMED: "malformed", programRefusalREFUSED_SOURCE: "source not of peer",
 	programRefusalREFUSED_SESSION: "no NAT session", programRefusalREFUSED_DUPLICATE: "duplicate", programRefusalREFUSED_CONGESTION: "congestion mark not possible",
+	programRefusalREFUSED_DESTINATION: "destination not allowed",
 }
 
 // Refused returns the messages of the tunnel that were dropped, by reason.

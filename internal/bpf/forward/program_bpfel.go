@@ -125,6 +125,13 @@ type programPolicy struct {
 	Rule       [64]programRule
 }
 
+type programReach struct {
+	_       structs.HostLayout
+	Length  uint32
+	Peer    uint32
+	Address [16]uint8
+}
+
 type programReceiver struct {
 	_        structs.HostLayout
 	Peer     uint32
@@ -145,13 +152,14 @@ type programReceiver struct {
 type programRefusal uint32
 
 const (
-	programRefusalREFUSED_COOKIE     programRefusal = 0
-	programRefusalREFUSED_MALFORMED  programRefusal = 1
-	programRefusalREFUSED_SOURCE     programRefusal = 2
-	programRefusalREFUSED_DUPLICATE  programRefusal = 3
-	programRefusalREFUSED_CONGESTION programRefusal = 4
-	programRefusalREFUSED_SESSION    programRefusal = 5
-	programRefusalREFUSALS           programRefusal = 6
+	programRefusalREFUSED_COOKIE      programRefusal = 0
+	programRefusalREFUSED_MALFORMED   programRefusal = 1
+	programRefusalREFUSED_SOURCE      programRefusal = 2
+	programRefusalREFUSED_DUPLICATE   programRefusal = 3
+	programRefusalREFUSED_CONGESTION  programRefusal = 4
+	programRefusalREFUSED_SESSION     programRefusal = 5
+	programRefusalREFUSED_DESTINATION programRefusal = 6
+	programRefusalREFUSALS            programRefusal = 7
 )
 
 type programRoute struct {
@@ -268,9 +276,11 @@ type programWay struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	programMapAllowed      = "allowed"
 	programMapArrivals     = "arrivals"
 	programMapFlows        = "flows"
 	programMapLefts        = "lefts"
+	programMapLimits       = "limits"
 	programMapLines        = "lines"
 	programMapOrigins      = "origins"
 	programMapOuters       = "outers"
@@ -349,9 +359,11 @@ type programProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programMapSpecs struct {
+	Allowed   *ebpf.MapSpec `ebpf:"allowed"`
 	Arrivals  *ebpf.MapSpec `ebpf:"arrivals"`
 	Flows     *ebpf.MapSpec `ebpf:"flows"`
 	Lefts     *ebpf.MapSpec `ebpf:"lefts"`
+	Limits    *ebpf.MapSpec `ebpf:"limits"`
 	Lines     *ebpf.MapSpec `ebpf:"lines"`
 	Origins   *ebpf.MapSpec `ebpf:"origins"`
 	Outers    *ebpf.MapSpec `ebpf:"outers"`
@@ -400,9 +412,11 @@ func (o *programObjects) Close() error {
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programMaps struct {
+	Allowed   *ebpf.Map `ebpf:"allowed"`
 	Arrivals  *ebpf.Map `ebpf:"arrivals"`
 	Flows     *ebpf.Map `ebpf:"flows"`
 	Lefts     *ebpf.Map `ebpf:"lefts"`
+	Limits    *ebpf.Map `ebpf:"limits"`
 	Lines     *ebpf.Map `ebpf:"lines"`
 	Origins   *ebpf.Map `ebpf:"origins"`
 	Outers    *ebpf.Map `ebpf:"outers"`
@@ -420,9 +434,11 @@ type programMaps struct {
 
 func (m *programMaps) Close() error {
 	return _ProgramClose(
+		m.Allowed,
 		m.Arrivals,
 		m.Flows,
 		m.Lefts,
+		m.Limits,
 		m.Lines,
 		m.Origins,
 		m.Outers,

@@ -16,9 +16,11 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	rawMapAllowed      = "allowed"
 	rawMapArrivals     = "arrivals"
 	rawMapFlows        = "flows"
 	rawMapLefts        = "lefts"
+	rawMapLimits       = "limits"
 	rawMapLines        = "lines"
 	rawMapOrigins      = "origins"
 	rawMapOuters       = "outers"
@@ -95,9 +97,11 @@ type rawProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type rawMapSpecs struct {
+	Allowed   *ebpf.MapSpec `ebpf:"allowed"`
 	Arrivals  *ebpf.MapSpec `ebpf:"arrivals"`
 	Flows     *ebpf.MapSpec `ebpf:"flows"`
 	Lefts     *ebpf.MapSpec `ebpf:"lefts"`
+	Limits    *ebpf.MapSpec `ebpf:"limits"`
 	Lines     *ebpf.MapSpec `ebpf:"lines"`
 	Origins   *ebpf.MapSpec `ebpf:"origins"`
 	Outers    *ebpf.MapSpec `ebpf:"outers"`
@@ -146,9 +150,11 @@ func (o *rawObjects) Close() error {
 //
 // It can be passed to loadRawObjects or ebpf.CollectionSpec.LoadAndAssign.
 type rawMaps struct {
+	Allowed   *ebpf.Map `ebpf:"allowed"`
 	Arrivals  *ebpf.Map `ebpf:"arrivals"`
 	Flows     *ebpf.Map `ebpf:"flows"`
 	Lefts     *ebpf.Map `ebpf:"lefts"`
+	Limits    *ebpf.Map `ebpf:"limits"`
 	Lines     *ebpf.Map `ebpf:"lines"`
 	Origins   *ebpf.Map `ebpf:"origins"`
 	Outers    *ebpf.Map `ebpf:"outers"`
@@ -166,9 +172,11 @@ type rawMaps struct {
 
 func (m *rawMaps) Close() error {
 	return _RawClose(
+		m.Allowed,
 		m.Arrivals,
 		m.Flows,
 		m.Lefts,
+		m.Limits,
 		m.Lines,
 		m.Origins,
 		m.Outers,

@@ -211,6 +211,13 @@ func TestTunnelRefuses(t *testing.T) {
 		m := message{Packet: plane.Packet{Src: netip.MustParseAddr(src), Dst: to4, Protocol: 17, SrcPort: 1, DstPort: 2}, hops: 64, payload: 100}
 		return e.fromNear(t, m)
 	}
+	// to sends a message, whose packet has another destination then.
+	to := func(dst string) []byte {
+		b := udp("10.1.0.1")
+		a := netip.MustParseAddr(dst).As4()
+		copy(b[14+OverheadIPv4+16:], a[:])
+		return b
+	}
 	const ip, header, inner = 14, 14 + 28, 14 + OverheadIPv4
 	change := func(at int, to byte) []byte {
 		b := udp("10.1.0.1")
@@ -237,6 +244,11 @@ func TestTunnelRefuses(t *testing.T) {
 		"source of another peer":  {udp("10.4.0.1"), drop, "source not of peer"},
 		"source of nobody":        {udp("10.5.0.1"), drop, "source not of peer"},
 		"source is this gateway":  {udp("198.51.100.7"), drop, "source not of peer"},
+		"to loopback":             {to("127.0.0.1"), drop, "destination not allowed"},
+		"to this network":         {to("0.0.0.0"), drop, "destination not allowed"},
+		"to a link-local address": {to("169.254.169.254"), drop, "destination not allowed"},
+		"to a group":              {to("224.0.0.5"), drop, "destination not allowed"},
+		"to all":                  {to("255.255.255.255"), drop, "destination not allowed"},
 		"version inside":          {change(inner, 0x55), drop, "malformed"},
 		"options inside":          {change(inner, 0x46), drop, "malformed"},
 		"longer inside":           {change(inner+3, 255), drop, "malformed"},
@@ -264,6 +276,49 @@ func TestTunnelRefuses(t *testing.T) {
 	}
 	if verdict, _ := e.far.take(t, udp("10.1.0.1")); verdict != drop {
 		t.Errorf("verdict %d after the end of the session", int32(verdict))
+	}
+}
+
+// TestAllowed: packets of a peer go to the destinations that it may reach, and to no others; those of another peer are
+// not limited by that.
+func TestAllowed(t *testing.T) {
+	for _, local := range []netip.AddrPort{local4, local6} {
+		remote, to, from, elsewhere := remote4, to4, "10.1.0.1", "10.99.0.0/16"
+		if local.Addr().Is6() {
+			remote, to, from, elsewhere = remote6, to6, "2001:db8:1::1", "2001:db8:99::/48"
+		}
+		e := newEnds(t, "ratio", 1, local, remote)
+		m := message{Packet: plane.Packet{Src: netip.MustParseAddr(from), Dst: to, Protocol: 17, SrcPort: 1, DstPort: 2}, hops: 64, payload: 100}
+		outside := netip.MustParsePrefix(elsewhere)
+		inside := netip.PrefixFrom(to, to.BitLen()-8).Masked()
+		for i, tt := range []struct {
+			allow map[int][]netip.Prefix
+			why   string
+		}{
+			{nil, "taken"}, {map[int][]netip.Prefix{3: {outside}}, "destination not allowed"}, {map[int][]netip.Prefix{3: {outside, inside}}, "taken"},
+			{map[int][]netip.Prefix{3: {outside}, 4: {inside}}, "destination not allowed"}, {map[int][]netip.Prefix{4: {outside}}, "taken"},
+			{map[int][]netip.Prefix{3: {netip.PrefixFrom(to, 0).Masked()}}, "taken"}, {map[int][]netip.Prefix{3: {netip.PrefixFrom(to, to.BitLen())}}, "taken"}, {map[int][]netip.Prefix{3: nil}, "taken"},
+		} {
+			if err := e.far.SetAllowed(tt.allow); err != nil {
+				t.Fatal(err)
+			}
+			before, err := e.far.Refused()
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := uint32(next)
+			if tt.why != "taken" {
+				want = drop
+			}
+			if verdict, _ := e.far.take(t, e.fromNear(t, m)); verdict != want {
+				t.Errorf("%v, allow %d: verdict %d, want %d", to, i, int32(verdict), int32(want))
+			}
+			after, err := e.far.Refused()
+			if err != nil {
+				t.Fatal(err)
+			}
+			counted(t, "allow", refusalNames, before, after, tt.why)
+		}
 	}
 }
 
