@@ -18,6 +18,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/condition"
+	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/health"
@@ -306,7 +307,7 @@ func (a *ASBR) reread() {
 		return
 	}
 	a.networks = on
-	go a.setImports()
+	contain.Go(contain.Reconcile, a.log, a.setImports)
 }
 
 // setImports replaces the import policies of all egress peers, outside of the daemon's loop.

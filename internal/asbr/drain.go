@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/contain"
 )
 
 // Stage is the stage of a drain.
@@ -68,7 +69,8 @@ func (a *ASBR) Drain(wait time.Duration) error {
 		}
 		ctx, cancel := context.WithCancel(a.running)
 		a.drain = drain{stage: Moving, cancel: cancel, done: make(chan struct{})}
-		go a.leave(ctx, a.drain.done, wait)
+		done := a.drain.done
+		contain.Go(contain.Request, a.log, func() { a.leave(ctx, done, wait) })
 		err = nil
 	})
 	if err != nil {

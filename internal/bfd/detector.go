@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/tabane/tabane/internal/contain"
 )
 
 // A Detector runs the BFD sessions of a daemon, in a process of its own: see Process. It starts that
@@ -181,6 +183,10 @@ func (d *Detector) report(r reply) {
 		d.log.Info("bfd process has normal priority", "reason", r.Notice)
 		return
 	}
+	if r.Panic != "" {
+		contain.Count(contain.BFD, r.Panic)
+		return
+	}
 	d.mu.Lock()
 	n := d.neighbors[r.Neighbor]
 	if n != nil {
@@ -191,11 +197,11 @@ func (d *Detector) report(r reply) {
 	case n == nil: // it was removed meanwhile
 	case r.Transition == cameUp:
 		d.log.Info("bfd session up", "neighbor", r.Neighbor)
-		go d.up(r.Neighbor) // as below
+		contain.Go(contain.BFD, d.log, func() { d.up(r.Neighbor) }) // as below
 	case r.Transition == adminDown:
 		d.log.Info("bfd session down", "neighbor", r.Neighbor, "reason", "administratively down at the neighbor")
 	case r.Transition == wentDown:
 		// The caller may be busy, or waiting for the session to be removed.
-		go d.down(r.Neighbor)
+		contain.Go(contain.BFD, d.log, func() { d.down(r.Neighbor) })
 	}
 }

@@ -105,7 +105,7 @@ func TestFamilies(t *testing.T) {
 			t.Parallel()
 			up := make(chan transition, 8)
 			for i, local := range pair {
-				e := newEngine(func(_ string, t transition) { up <- t })
+				e := newEngine(func(_ string, t transition) { up <- t }, func(err error) { panic(err) })
 				defer e.die()
 				if err := e.add(Neighbor{Name: "other", Local: local, Remote: pair[1-i], Config: slow}); err != nil {
 					t.Fatal(err)
@@ -123,7 +123,7 @@ func TestFamilies(t *testing.T) {
 			}
 		})
 		t.Run(pair[0].String()+"HopLimit", func(t *testing.T) {
-			l, err := listen(pair[1])
+			l, err := listen(pair[1], func(err error) { panic(err) })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -160,13 +160,16 @@ func TestFamilies(t *testing.T) {
 // TestTransitionsThatWaited: packets that waited together cause each of their transitions.
 func TestTransitionsThatWaited(t *testing.T) {
 	got := make(chan transition, 3)
-	e := newEngine(func(_ string, t transition) { got <- t })
+	e := newEngine(func(_ string, t transition) { got <- t }, func(err error) { panic(err) })
 	s := newSession(slow, 1, func() float64 { return 0.5 })
 	p := &peer{local: here, remote: there, packets: make(chan packet, rxBacklog), stop: make(chan struct{}), done: make(chan struct{})}
 	for _, state := range []state{stateInit, stateDown, stateInit} {
 		p.packets <- packet{state: state, multiplier: 3, my: 2, your: 1, desiredTx: time.Second, requiredRx: time.Second}
 	}
-	go p.run(s, e)
+	go func() {
+		defer close(p.done)
+		p.session(s, e)
+	}()
 	for _, want := range []transition{cameUp, wentDown, cameUp} {
 		select {
 		case now := <-got:

@@ -5,10 +5,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/contain"
 )
 
 const (
@@ -41,8 +45,9 @@ const (
 
 // engine runs the sessions over UDP sockets. It is safe for concurrent use.
 type engine struct {
-	// report is called by the session's loop, which it must not block.
+	// report is called by the session's loop, which it must not block, and fault with a panic.
 	report func(neighbor string, t transition)
+	fault  func(error)
 
 	mu        sync.Mutex
 	listeners map[netip.Addr]*listener // by local address
@@ -53,8 +58,8 @@ type engine struct {
 	dead atomic.Bool // neighbors of sessions that end learn that this end is dead
 }
 
-func newEngine(report func(string, transition)) *engine {
-	return &engine{report: report, listeners: map[netip.Addr]*listener{}, peers: map[string]*peer{}}
+func newEngine(report func(string, transition), fault func(error)) *engine {
+	return &engine{report: report, fault: fault, listeners: map[netip.Addr]*listener{}, peers: map[string]*peer{}}
 }
 
 // Neighbor is one neighbor to monitor.
@@ -70,6 +75,7 @@ type Neighbor struct {
 type listener struct {
 	local netip.Addr
 	conn  *net.UDPConn
+	fault func(error)
 	done  chan struct{}
 
 	mu    sync.Mutex
@@ -103,7 +109,7 @@ func (e *engine) add(n Neighbor) error {
 	l := e.listeners[local]
 	if l == nil {
 		var err error
-		if l, err = listen(local); err != nil {
+		if l, err = listen(local, e.fault); err != nil {
 			return err
 		}
 		e.listeners[local] = l
@@ -117,8 +123,7 @@ func (e *engine) add(n Neighbor) error {
 	l.mu.Lock()
 	l.peers[n.Remote] = p
 	l.mu.Unlock()
-	s := newSession(n.Config, rand.Uint32N(1<<32-1)+1, rand.Float64)
-	go p.run(s, e)
+	go p.run(n.Config, e)
 	return nil
 }
 
@@ -182,7 +187,7 @@ func optionsOf(a netip.Addr) options {
 	return options{"udp6", unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, unix.IPV6_HOPLIMIT, unix.IPV6_UNICAST_HOPS, unix.IPV6_TCLASS}
 }
 
-func listen(local netip.Addr) (*listener, error) {
+func listen(local netip.Addr, fault func(error)) (*listener, error) {
 	o := optionsOf(local)
 	config := net.ListenConfig{Control: onSocket(func(fd int) error {
 		// Another daemon of this host may listen on another address, or on all of them.
@@ -193,7 +198,7 @@ func listen(local netip.Addr) (*listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for bfd: %w", err)
 	}
-	l := &listener{local: local, conn: conn.(*net.UDPConn), done: make(chan struct{}), peers: map[netip.Addr]*peer{}}
+	l := &listener{local: local, conn: conn.(*net.UDPConn), fault: fault, done: make(chan struct{}), peers: map[netip.Addr]*peer{}}
 	go l.run()
 	return l, nil
 }
@@ -218,35 +223,44 @@ func (l *listener) close() {
 // send it.
 func (l *listener) run() {
 	defer close(l.done)
-	o := optionsOf(l.local)
 	b, control := make([]byte, 256), make([]byte, 128)
 	for {
 		n, nc, _, from, err := l.conn.ReadMsgUDPAddrPort(b, control)
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil || o.receivedHopLimit(control[:nc]) != hopLimit {
-			continue
-		}
-		packet, err := decode(b[:n])
 		if err != nil {
 			continue
 		}
-		l.mu.Lock()
-		p := l.peers[from.Addr()]
-		if p == nil {
-			p = l.peers[from.Addr().WithZone("")]
-		}
-		l.mu.Unlock()
-		if p == nil {
-			continue
-		}
-		select {
-		case p.packets <- packet:
-		default:
+		if err := contain.Do(contain.BFD, faults, b[:n], func() { l.take(b[:n], control[:nc], from.Addr()) }); err != nil {
+			l.fault(err)
 		}
 	}
 }
+
+// take passes a packet to its session.
+func (l *listener) take(b, control []byte, from netip.Addr) {
+	packet, err := decode(b)
+	if err != nil || optionsOf(l.local).receivedHopLimit(control) != hopLimit {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.peers[from]
+	if p == nil {
+		p = l.peers[from.WithZone("")]
+	}
+	if p == nil {
+		return
+	}
+	select {
+	case p.packets <- packet:
+	default:
+	}
+}
+
+// faults logs the panics of this process where the daemon logs.
+var faults = slog.New(slog.NewTextHandler(os.Stderr, nil))
 
 // receivedHopLimit returns the hop limit of a received packet, -1 if the kernel did not report it.
 func (o options) receivedHopLimit(control []byte) int {
@@ -262,9 +276,28 @@ func (o options) receivedHopLimit(control []byte) int {
 	return -1
 }
 
-// run is a session's loop until stop.
-func (p *peer) run(s *session, e *engine) {
+// run runs a session until stop. One that panics is down, and begins again after a pause.
+func (p *peer) run(conf Config, e *engine) {
 	defer close(p.done)
+	for {
+		err := contain.Do(contain.BFD, faults, nil, func() {
+			p.session(newSession(conf, rand.Uint32N(1<<32-1)+1, rand.Float64), e)
+		})
+		if err == nil {
+			return
+		}
+		e.fault(err)
+		e.report(p.name, wentDown)
+		select {
+		case <-p.stop:
+			return
+		case <-time.After(restartPause):
+		}
+	}
+}
+
+// session is a session's loop until stop.
+func (p *peer) session(s *session, e *engine) {
 	out := &p.out
 	defer out.close()
 	timer := time.NewTimer(0)
@@ -290,6 +323,7 @@ func (p *peer) run(s *session, e *engine) {
 			}
 			return
 		case in := <-p.packets:
+			contain.PointAt(contain.BFD, p.remote)
 			receive(in)
 		case <-timer.C:
 		}

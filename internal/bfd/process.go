@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/realtime"
 )
 
@@ -37,6 +38,7 @@ type reply struct {
 	Neighbor   string     `json:",omitempty"`
 	Transition transition `json:",omitempty"`
 	Notice     string     `json:",omitempty"`
+	Panic      string     `json:",omitempty"` // one that was contained
 }
 
 // Process runs the sessions of the process that called it, and does not return, if this process was
@@ -76,7 +78,10 @@ func serve(in io.Reader, out io.Writer) error {
 	if err := realtime.Process(); err != nil {
 		send(reply{Notice: err.Error()})
 	}
-	e := newEngine(func(neighbor string, t transition) { send(reply{Neighbor: neighbor, Transition: t}) })
+	e := newEngine(
+		func(neighbor string, t transition) { send(reply{Neighbor: neighbor, Transition: t}) },
+		func(err error) { send(reply{Panic: err.Error()}) },
+	)
 	e.assist()
 	ended := make(chan error, 1)
 	go func() {
@@ -88,9 +93,18 @@ func serve(in io.Reader, out io.Writer) error {
 				return
 			}
 			done := reply{Done: true}
-			if r.Add == nil {
-				e.remove(r.Remove)
-			} else if err := e.add(*r.Add); err != nil {
+			var err error
+			if fault := contain.Do(contain.BFD, faults, nil, func() {
+				if r.Add == nil {
+					e.remove(r.Remove)
+				} else {
+					err = e.add(*r.Add)
+				}
+			}); fault != nil {
+				e.fault(fault)
+				err = fault
+			}
+			if err != nil {
 				done.Err = err.Error()
 			}
 			send(done)

@@ -87,6 +87,19 @@ type EndOfRIB struct {
 	Family   Family
 }
 
+// WithdrawalOf returns the event that withdraws the route of e; ok is false if e is about none.
+func WithdrawalOf(e Event) (withdrawal Event, ok bool) {
+	switch e := e.(type) {
+	case Update:
+		return Update{Neighbor: e.Neighbor, Prefix: e.Prefix, Withdrawn: true}, true
+	case UnicastPath:
+		return UnicastPath{Prefix: e.Prefix, Number: e.Number, Withdrawn: true}, true
+	case VPNPath:
+		return VPNPath{RD: e.RD, Prefix: e.Prefix, Withdrawn: true}, true
+	}
+	return nil, false
+}
+
 func (Session) event()     {}
 func (Update) event()      {}
 func (UnicastPath) event() {}

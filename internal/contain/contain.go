@@ -8,6 +8,7 @@
 package contain
 
 import (
+	"context"
 	"encoding/hex"
 	"fmt"
 	"log/slog"
@@ -115,6 +116,26 @@ func Do(b Boundary, log *slog.Logger, message []byte, f func()) (err error) {
 	Point(b, message)
 	f()
 	return nil
+}
+
+// Go calls f in a goroutine.
+func Go(b Boundary, log *slog.Logger, f func()) {
+	go func() { _ = Do(b, log, nil, f) }() // it is logged
+}
+
+// repeatPause is the pause before Repeat calls a function again.
+const repeatPause = time.Second
+
+// Repeat calls f, and again after a pause when it has panicked, until it returns or ctx ends. What f must
+// not keep after a panic is in its local variables.
+func Repeat(ctx context.Context, b Boundary, log *slog.Logger, f func()) {
+	for Do(b, log, nil, f) != nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(repeatPause):
+		}
+	}
 }
 
 // Caught counts and logs what recover returned in a deferred function, and returns it as an *Error,

@@ -107,8 +107,27 @@ func (d *Daemon) learner(m Machine) func([]bgp.Event) {
 		if d.track(events) {
 			d.quiet.Reset(sweepQuiet)
 		}
-		d.unicast.update(events)
-		m.BGP(events)
+		apply := func(events []bgp.Event) error {
+			return contain.Do(contain.BGPRoute, d.options.Log, nil, func() {
+				d.unicast.update(events)
+				m.BGP(events)
+			})
+		}
+		if apply(events) == nil {
+			return
+		}
+		// Which of them panicked is unknown. Each has the state of its route, so that it may be applied
+		// again; that of a route that panics is withdrawn.
+		for _, e := range events {
+			if err := apply([]bgp.Event{e}); err != nil {
+				if withdrawn, ok := bgp.WithdrawalOf(e); ok {
+					err = apply([]bgp.Event{withdrawn})
+				}
+				if err != nil {
+					panic(err) // routes that nobody advertises may stay in the kernel
+				}
+			}
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/condition"
+	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/health"
 	"github.com/tabane/tabane/internal/netns"
 )
@@ -36,7 +37,9 @@ func (l *Loop) followHost(ctx context.Context, c Conditioned) (stop func(), err 
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var background sync.WaitGroup
-	background.Go(func() { l.examineHost(ctx, c, namespace.Do) })
+	background.Go(func() {
+		contain.Repeat(ctx, contain.Reconcile, l.options.Log, func() { l.examineHost(ctx, c, namespace.Do) })
+	})
 	return func() {
 		cancel()
 		background.Wait()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/condition"
+	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/health"
 	"github.com/tabane/tabane/internal/route"
 )
@@ -330,7 +331,7 @@ func loop[E any](ctx context.Context, l *Loop, m Reactor, inputs <-chan E, apply
 	for {
 		select {
 		case e, ok := <-first.Events():
-			if err := l.kernelEvents(ctx, m, first, e, ok); err != nil || ctx.Err() != nil {
+			if err := l.containEvents(ctx, m, first, e, ok); err != nil || ctx.Err() != nil {
 				return err
 			}
 			l.settle(m)
@@ -364,15 +365,15 @@ func loop[E any](ctx context.Context, l *Loop, m Reactor, inputs <-chan E, apply
 			}
 			apply(e)
 		case e, ok := <-first.Events():
-			if err := l.kernelEvents(ctx, m, first, e, ok); err != nil || ctx.Err() != nil {
+			if err := l.containEvents(ctx, m, first, e, ok); err != nil || ctx.Err() != nil {
 				return err
 			}
 		case e, ok := <-second.Events():
-			if err := l.kernelEvents(ctx, m, second, e, ok); err != nil || ctx.Err() != nil {
+			if err := l.containEvents(ctx, m, second, e, ok); err != nil || ctx.Err() != nil {
 				return err
 			}
 		case <-l.resolve.C:
-			l.resolveAgain()
+			l.contain(contain.Reconcile, l.resolveAgain)
 		case <-l.resync.start.C:
 			l.beginResync(ctx)
 			continue
@@ -387,10 +388,10 @@ func loop[E any](ctx context.Context, l *Loop, m Reactor, inputs <-chan E, apply
 		case <-ready:
 		case <-l.retry.C:
 			if l.unread {
-				l.reread(m)
+				l.contain(contain.Reconcile, func() { l.reread(m) })
 			}
 		case <-resync.C:
-			l.reread(m)
+			l.contain(contain.Reconcile, func() { l.reread(m) })
 		case <-l.quiet.C:
 			if l.more.complete() {
 				l.Kernel.Sweep()
@@ -409,6 +410,21 @@ func loop[E any](ctx context.Context, l *Loop, m Reactor, inputs <-chan E, apply
 		}
 		l.settle(m)
 	}
+}
+
+// contain runs a part of the loop. After a panic everything is read again after a pause: the kernel may
+// differ from what is known.
+func (l *Loop) contain(b contain.Boundary, part func()) {
+	if err := contain.Do(b, l.options.Log, nil, part); err != nil {
+		l.busy, l.again = false, false
+		l.unknown(err)
+	}
+}
+
+// containEvents is kernelEvents inside a boundary.
+func (l *Loop) containEvents(ctx context.Context, m Reactor, from source, e route.Event, ok bool) (err error) {
+	l.contain(contain.KernelEvent, func() { err = l.kernelEvents(ctx, m, from, e, ok) })
+	return err
 }
 
 // kernelEvents applies an event of the source and those that wait behind it.
@@ -440,7 +456,7 @@ func (l *Loop) kernelEvents(ctx context.Context, m Reactor, from source, e route
 		case route.ParameterChange:
 			l.examineSoon()
 		case route.Overrun:
-			l.options.Log.Warn("netlink receive buffer overrun, reading everything again")
+			l.options.Log.Warn("messages of the kernel are missing, reading everything again", "reason", e.Reason)
 			l.reread(m)
 		}
 		if waiting == 0 {
@@ -586,7 +602,13 @@ func (l *Loop) beginResync(ctx context.Context) {
 		began = time.Now()
 	}
 	go func(k dumper, p route.Protocol) {
-		consistent, err := k.DumpEach(p, func(objects []route.Object) { pass(dump{objects: slices.Clone(objects)}) })
+		var consistent bool
+		var err error
+		if fault := contain.Do(contain.Reconcile, l.options.Log, nil, func() {
+			consistent, err = k.DumpEach(p, func(objects []route.Object) { pass(dump{objects: slices.Clone(objects)}) })
+		}); fault != nil {
+			err = fault
+		}
 		pass(dump{last: true, consistent: consistent, err: err})
 	}(r.kernel, l.options.Protocol)
 }
@@ -605,7 +627,7 @@ func (l *Loop) compare(part dump) (failed bool) {
 		l.unknown(fmt.Errorf("read kernel state: %w", part.err))
 		return true
 	}
-	r.comparison.Add(part.objects)
+	l.contain(contain.Reconcile, func() { r.comparison.Add(part.objects) })
 	r.ending, r.consistent = part.last, part.consistent
 	return false
 }
@@ -614,7 +636,8 @@ func (l *Loop) compare(part dump) (failed bool) {
 // complete.
 func (l *Loop) endResync() (complete bool) {
 	r := &l.resync
-	if r.comparison.EndPart(r.consistent, resyncStep) {
+	more := false // after a panic, the next comparison begins again
+	if l.contain(contain.Reconcile, func() { more = r.comparison.EndPart(r.consistent, resyncStep) }); more {
 		return false
 	}
 	r.comparison, r.ending, r.ended = nil, false, time.Now()
@@ -647,12 +670,14 @@ func (l *Loop) retryLater(err error) {
 
 // settle applies a part of the desired state; what the kernel rejects is retried after a pause.
 func (l *Loop) settle(m Reactor) {
-	l.again = false
-	if !l.busy {
-		l.again = l.more.step()
-	}
-	l.flush()
-	l.again = m.Settled() || l.again
+	l.contain(contain.Reconcile, func() {
+		l.again = false
+		if !l.busy {
+			l.again = l.more.step()
+		}
+		l.flush()
+		l.again = m.Settled() || l.again
+	})
 }
 
 // Busy reports whether objects are being applied to the kernel.
@@ -693,7 +718,7 @@ func (l *Loop) leave() error {
 }
 
 // Do runs f in the daemon's loop, where the machine's state can be read. It reports whether f ran:
-// not before or after Run.
+// not before or after Run. A panic of f is one of the caller, whose boundary it reaches; the loop goes on.
 func (l *Loop) Do(ctx context.Context, f func()) bool { return l.request(ctx, false, f) }
 
 // Change runs f like Do and then applies the desired state.
@@ -707,9 +732,15 @@ type request struct {
 
 func (l *Loop) request(ctx context.Context, change bool, f func()) bool {
 	done := make(chan struct{})
+	var fault error
+	run := func() {
+		defer close(done)
+		fault = contain.Do(contain.Request, l.options.Log, nil, f)
+	}
 	select {
-	case l.requests <- request{func() { f(); close(done) }, change}:
+	case l.requests <- request{run, change}:
 		<-done
+		contain.Again(fault)
 		return true
 	case <-l.stopped:
 		return false

@@ -22,6 +22,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/condition"
+	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/health"
@@ -360,15 +361,18 @@ func (e *Edge) runPaths(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, e.daemon.Close())
 	}
-	e.quietTimer = time.AfterFunc(routesQuiet, func() {
-		e.daemon.Do(ctx, func() {
-			if e.daemon.AllUp() {
-				e.routesComplete()
-			}
+	after := func(d time.Duration, f func()) *time.Timer {
+		return time.AfterFunc(d, func() {
+			_ = contain.Do(contain.Reconcile, e.log, nil, func() { e.daemon.Do(ctx, f) }) // it is logged
 		})
+	}
+	e.quietTimer = after(routesQuiet, func() {
+		if e.daemon.AllUp() {
+			e.routesComplete()
+		}
 	})
 	defer e.quietTimer.Stop()
-	latest := time.AfterFunc(routesLatest, func() { e.daemon.Do(ctx, e.routesComplete) })
+	latest := after(routesLatest, e.routesComplete)
 	defer latest.Stop()
 
 	pathsCtx, stopPaths := context.WithCancel(ctx)
@@ -439,7 +443,7 @@ func (e *Edge) announce() {
 // moveClients applies a change of reachability to the routes to the clients of the current
 // connections, before the walk arrives there.
 func (e *Edge) moveClients() {
-	go func() {
+	contain.Go(contain.Reconcile, e.log, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		list, _, err := e.paths.List(ctx, math.MaxInt)
@@ -455,7 +459,7 @@ func (e *Edge) moveClients() {
 				e.egress.applyTo(a)
 			}
 		})
-	}()
+	})
 }
 
 // routesComplete removes the routes of a previous instance that no reflector has advertised since.

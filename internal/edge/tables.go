@@ -7,12 +7,16 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/pathmanager"
 	"github.com/tabane/tabane/internal/route"
 )
 
 // gather is how long changes of routes are collected before the tables are read.
 const gather = 10 * time.Millisecond
+
+// retryAfter is how long after a panic the tables are read again.
+const retryAfter = time.Second
 
 // tables reads the routes that other programs install in the tables of egress peers.
 type tables struct {
@@ -63,7 +67,12 @@ func (t *tables) run(ctx context.Context) (err error) {
 			}
 		case <-due.C:
 			waiting = false
-			if err := t.read(ctx); err != nil {
+			var err error
+			if contain.Do(contain.Reconcile, t.edge.log, nil, func() { err = t.read(ctx) }) != nil {
+				waiting = true
+				due.Reset(retryAfter)
+			}
+			if err != nil {
 				return err
 			}
 		}

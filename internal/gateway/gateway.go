@@ -19,6 +19,7 @@ import (
 	"github.com/tabane/tabane/internal/bpf"
 	"github.com/tabane/tabane/internal/bpf/relay"
 	"github.com/tabane/tabane/internal/condition"
+	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/forward"
 	"github.com/tabane/tabane/internal/health"
@@ -263,7 +264,9 @@ func (g *Gateway) run(ctx context.Context) error {
 		failed = g.plane.Run(planeCtx)
 		end()
 	})
-	background.Go(func() { g.followNames(loopCtx) })
+	background.Go(func() {
+		contain.Repeat(loopCtx, contain.GatewayTimer, g.log, func() { g.followNames(loopCtx) })
+	})
 	err = g.loop.Run(loopCtx, g)
 	stop()
 	end()

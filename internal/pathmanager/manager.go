@@ -19,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/overflow"
 )
@@ -42,6 +43,8 @@ const (
 	// resyncEvery is the interval of dumps of all connections even if no event was lost: the
 	// kernel sends none for a connection that its client resets (MP_FASTCLOSE).
 	resyncEvery = time.Minute
+	// faultPause is the pause before all connections are dumped again after a panic.
+	faultPause = time.Second
 	// unjoinedEvery is the interval of counting the connections with unjoined addresses, which uses
 	// at most 1/unjoinedShare of one core.
 	unjoinedEvery = time.Second
@@ -452,8 +455,15 @@ func (m *Manager) run(ctx context.Context, events eventSource) (err error) {
 		case <-m.posted:
 		case <-timer.C:
 		}
-		if err := m.step(); err != nil {
+		var err error
+		fault := contain.Do(contain.PathManager, m.log, nil, func() { err = m.step() })
+		switch {
+		case err != nil:
 			return err
+		case fault != nil:
+			m.resyncAt = time.Now().Add(faultPause)
+			timer.Reset(faultPause)
+			continue
 		}
 		timer.Stop()
 		if at := m.next(); !at.IsZero() {
@@ -472,7 +482,11 @@ func (m *Manager) withdrawAll() {
 // buffer.
 func (m *Manager) receive(events eventSource) {
 	for {
-		list, err := events.Receive()
+		var list []mptcp.Event
+		var err error
+		if fault := contain.Do(contain.PathManager, m.log, nil, func() { list, err = events.Receive() }); fault != nil {
+			list = []mptcp.Event{mptcp.Overrun{Reason: fault}}
+		}
 		if errors.Is(err, os.ErrClosed) {
 			return
 		}
@@ -489,6 +503,7 @@ func (m *Manager) receive(events eventSource) {
 }
 
 func (m *Manager) event(now time.Time, e mptcp.Event) {
+	contain.Point(contain.PathManager, nil)
 	o, lost := e.(mptcp.Overrun)
 	if !lost {
 		m.machine.event(now, e)
@@ -506,7 +521,11 @@ func (m *Manager) step() error {
 	m.inbox = nil
 	m.mu.Unlock()
 	for _, f := range inbox {
-		if err := f(time.Now()); err != nil {
+		var err error
+		if contain.Do(contain.PathManager, m.log, nil, func() { err = f(time.Now()) }) != nil {
+			m.resyncAt = time.Now().Add(faultPause)
+		}
+		if err != nil {
 			return fmt.Errorf("manage paths: %w", err)
 		}
 	}

@@ -13,6 +13,8 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/contain"
 )
 
 // A Group is what a Watcher reports.
@@ -61,7 +63,7 @@ type ObjectChange struct {
 type ParameterChange struct{}
 
 // An Overrun means that events were lost; links and objects must be read again.
-type Overrun struct{}
+type Overrun struct{ Reason error }
 
 func (LinkChange) event()      {}
 func (ObjectChange) event()    {}
@@ -241,7 +243,7 @@ func (w *Watcher) run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, unix.ENOBUFS):
-			if !w.emit(ctx, Overrun{}) {
+			if !w.emit(ctx, Overrun{Reason: err}) {
 				return nil
 			}
 			continue
@@ -250,11 +252,7 @@ func (w *Watcher) run(ctx context.Context) error {
 		}
 		now := time.Now()
 		for _, m := range msgs {
-			e, err := w.decode(uint16(m.Header.Type), m.Data, now)
-			if err != nil {
-				return fmt.Errorf("watch rtnetlink: decode message type %d: %w", m.Header.Type, err)
-			}
-			if e != nil && !w.emit(ctx, e) {
+			if e := w.event(uint16(m.Header.Type), m.Data, now); e != nil && !w.emit(ctx, e) {
 				return nil
 			}
 		}
@@ -268,6 +266,19 @@ func (w *Watcher) emit(ctx context.Context, e Event) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// event returns that of a message, or nil for a message that is none. A message that cannot be decoded
+// counts as one that is missing.
+func (w *Watcher) event(typ uint16, b []byte, now time.Time) (e Event) {
+	var err error
+	if fault := contain.Do(contain.KernelEvent, nil, b, func() { e, err = w.decode(typ, b, now) }); fault != nil {
+		err = fault
+	}
+	if err != nil {
+		return Overrun{Reason: fmt.Errorf("decode message type %d: %w", typ, err)}
+	}
+	return e
 }
 
 // decode returns nil for a message that is no event.

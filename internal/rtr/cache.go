@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/policy"
 )
 
@@ -78,7 +79,10 @@ func (c *cache) set(change func()) {
 func (c *cache) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		version, known := c.version, c.known
-		err := c.connection(ctx)
+		var err error
+		if fault := contain.Do(contain.RPKI, c.log, nil, func() { err = c.connection(ctx) }); fault != nil {
+			err, c.known, known = fault, false, false // what was received is asked for again, after the pause
+		}
 		if ctx.Err() != nil {
 			return
 		}
@@ -153,7 +157,11 @@ func (c *cache) connection(ctx context.Context) error {
 	go func() {
 		r := bufio.NewReaderSize(conn, 1<<16)
 		for {
-			p, err := readPDU(r)
+			var p pdu
+			var err error
+			if fault := contain.Do(contain.RPKI, c.log, nil, func() { p, err = readPDU(r) }); fault != nil {
+				err = fault
+			}
 			select {
 			case pdus <- received{p, err}:
 			case <-ctx.Done():

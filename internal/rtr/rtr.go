@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/policy"
 )
@@ -156,7 +157,7 @@ func (c *Client) Run(ctx context.Context) error {
 		} else {
 			c.options.Log.Info("rpki data changed", "cache", used.Address, "vrps", vrps.Len())
 		}
-		c.options.Changed(vrps)
+		_ = contain.Do(contain.RPKI, c.options.Log, nil, func() { c.options.Changed(vrps) }) // it is logged
 	}
 }
 
