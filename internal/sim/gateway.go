@@ -84,6 +84,7 @@ type carrier struct {
 	result    GatewayResult
 	sampled   []uint64
 	selection selection
+	proven    bool // a path has answered
 
 	// The receiving end.
 	receiver *reseq.Receiver[uint32]
@@ -391,7 +392,8 @@ const leastRTO = 10 * time.Millisecond
 // requested sends packets again that a path has lost, on the path where they arrive first.
 func (t *carrier) requested(s *Sim, p *packet) {
 	l := &t.lines[p.blocks]
-	if l.congested {
+	i := sched.First(t.paths, -1)
+	if l.congested || i < 0 {
 		return
 	}
 	for _, b := range p.sack {
@@ -402,7 +404,6 @@ func (t *carrier) requested(s *Sim, p *packet) {
 		if !ok {
 			continue
 		}
-		i := sched.First(t.paths, -1)
 		t.count(i, again.size)
 		t.result.Repaired++
 		again.packet.hop, again.packet.sack[0].start = t.routes[i], uint32(i)
@@ -589,6 +590,7 @@ func (t *carrier) replied(s *Sim, p *packet) {
 	l.reported = max(l.reported, p.window)
 	if l.alive.Answered() {
 		t.selection.losses[p.blocks].Restart(uint64(l.number))
+		t.prove()
 	}
 	path.Usable = path.Usable || l.alive.Alive()
 	standing := time.Duration(p.sack[2].end) * time.Microsecond
@@ -602,6 +604,18 @@ func (t *carrier) replied(s *Sim, p *packet) {
 	t.selection.addReply(t, int(p.blocks), p.window, p.window-min(p.seq, p.window))
 	t.selection.selectPaths(s.now, t)
 	t.target()
+}
+
+// prove is called when a path has become alive. Before the first one all paths are used; from then on
+// those that have not answered yet are not, since nothing is known of them.
+func (t *carrier) prove() {
+	if t.proven {
+		return
+	}
+	t.proven = true
+	for i := range t.paths {
+		t.paths[i].Usable = t.lines[i].alive.Alive()
+	}
 }
 
 // sample appends to the series.

@@ -223,3 +223,33 @@ func TestAutoUsesFasterLaterPath(t *testing.T) {
 		}
 	}
 }
+
+// TestGatewayDeadPath: a path that never answers is not used, whatever the discipline.
+func TestGatewayDeadPath(t *testing.T) {
+	dead := eight
+	dead.loss = 1
+	for _, discipline := range sched.Disciplines() {
+		if discipline == "redundant" {
+			continue // it sends on all
+		}
+		g := Gateway{Discipline: discipline, Hold: reseq.Auto, Overhead: tunnelOverhead}
+		alone := run(t, bundle(g, eight)).Connections[0]
+		for _, roads := range [][]road{{eight, dead}, {dead, eight}} {
+			got := run(t, bundle(g, roads...)).Connections[0]
+			if least := alone.Delivered * 98 / 100; got.Delivered < least {
+				t.Errorf("%s: %s beside a dead path, want %s at least", discipline, got.Delivered, least)
+			}
+		}
+	}
+}
+
+// TestGatewayWithoutUsablePath: a request for lost packets that arrives while no path can be used is not
+// answered.
+func TestGatewayWithoutUsablePath(t *testing.T) {
+	bad := road{rate: 10 * unit.MbitPerSecond, delay: 10 * ms, queue: channel.Limit{Packets: 100}, loss: 0.5}
+	for seed := range uint64(20) {
+		c := bundle(Gateway{Discipline: "auto", Hold: reseq.Auto, Overhead: tunnelOverhead}, bad, bad)
+		c.Seed, c.Duration = seed, 10*time.Second
+		run(t, c)
+	}
+}
