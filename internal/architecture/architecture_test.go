@@ -134,6 +134,7 @@ var layerOf = map[string]layer{
 	"internal/bpf/silence":    adapters,
 	"internal/bpf/forward":    adapters,
 	"internal/bpf/relay":      adapters,
+	"internal/bpf/wire":       adapters,
 	"internal/pcap":           adapters,
 
 	"internal/browser": adapters,
@@ -205,7 +206,7 @@ var reserved = []struct {
 	// The lab writes the files that its daemons read; it reads none, so the strictness of
 	// config does not suffer.
 	{"github.com/goccy/go-yaml", []string{"internal/config", "internal/lab", "internal/scenario/scenariotest"}, "YAML is read by config alone, which bounds and places everything"},
-	{"github.com/cilium/ebpf", []string{"internal/bpf", "internal/bpf/flowcount", "internal/bpf/silence", "internal/bpf/protocol", "internal/bpf/congestion", "internal/bpf/forward", "internal/bpf/relay"}, "programs and maps are behind bpf, so that an engine is tested without a kernel"},
+	{"github.com/cilium/ebpf", []string{"internal/bpf", "internal/bpf/flowcount", "internal/bpf/silence", "internal/bpf/protocol", "internal/bpf/congestion", "internal/bpf/forward", "internal/bpf/relay", "internal/bpf/wire"}, "programs and maps are behind bpf, so that an engine is tested without a kernel"},
 	{"github.com/google/nftables", []string{"internal/nft"}, "nf_tables is nft's"},
 	{"github.com/spf13/cobra", []string{"internal/cli"}, "flags are the command line's"},
 	{"modernc.org/sqlite", []string{"internal/study"}, "the database of a study is its own"},

@@ -18,6 +18,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	ethernet "github.com/tabane/tabane/internal/bpf/wire"
+	"github.com/tabane/tabane/internal/feature"
 	emulator "github.com/tabane/tabane/internal/link"
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/netns"
@@ -68,6 +70,8 @@ type builder struct {
 	log    *slog.Logger
 	spaces map[string]*space
 	wires  atomic.Int32
+	// frames are the programs of links by what they do, nil where this host cannot load them. All are loaded before any link is made.
+	frames map[ethernet.Options]*ethernet.Program
 }
 
 // wireIndex is the interface index of the near end of the first wire. The kernel numbers the far ends from 2
@@ -83,11 +87,17 @@ func build(ctx context.Context, p *plan, log *slog.Logger) error {
 		for _, s := range b.spaces {
 			s.close()
 		}
+		for _, p := range b.frames {
+			_ = p.Close()
+		}
 	}()
 	if err := b.permitCongestion(); err != nil {
 		return err
 	}
 	if err := b.makeSpaces(ctx); err != nil {
+		return err
+	}
+	if err := b.loadFrames(); err != nil {
 		return err
 	}
 	if err := each(ctx, p.links, b.makeLink); err != nil {
@@ -187,6 +197,46 @@ func (b *builder) makeSpaces(ctx context.Context) error {
 	})
 }
 
+// loadFrames loads the programs that have links carry frames of Ethernet. A host that cannot load them has links of veth.
+func (b *builder) loadFrames() error {
+	b.frames = map[ethernet.Options]*ethernet.Program{}
+	for _, l := range b.plan.links {
+		if l.frames == nil || b.frames[*l.frames] != nil {
+			continue
+		}
+		p, err := ethernet.Load(*l.frames)
+		var missing *feature.Error
+		if errors.As(err, &missing) {
+			b.log.Warn("links carry the frames of veth: none are padded to the 60 bytes of Ethernet", "err", err)
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		b.frames[*l.frames] = p
+	}
+	return nil
+}
+
+// frame prepares an interface for the frames of its link, which those of nodes make. It has no address yet, so it has sent none.
+func (b *builder) frame(l *link, p port, node bool) error {
+	var program *ethernet.Program
+	if l.frames != nil && node {
+		program = b.frames[*l.frames]
+	}
+	return netns.Do(p.netns, func() error {
+		if !l.offloads {
+			if err := emulator.Prepare(p.iface); err != nil {
+				return err
+			}
+		}
+		if program == nil {
+			return nil
+		}
+		return program.Attach(p.iface)
+	})
+}
+
 func setSysctls(list []sysctl) error {
 	for _, s := range list {
 		if err := netns.Sysctl(s.key, s.value); err != nil {
@@ -198,7 +248,7 @@ func setSysctls(list []sysctl) error {
 
 func (b *builder) makeLink(l *link) error {
 	if l.netns != "" && l.relay == nil {
-		if err := b.spaces[l.netns].makeBridge(l.mtu); err != nil {
+		if err := errors.Join(netns.Do(l.netns, passFrames), b.spaces[l.netns].makeBridge(l.mtu)); err != nil {
 			return fmt.Errorf("make switch of link %q: %w", l.name, err)
 		}
 	}
@@ -211,6 +261,17 @@ func (b *builder) makeLink(l *link) error {
 		return nil // its process starts with that shape
 	}
 	return l.setShape(l.shape, nil)
+}
+
+// passFrames has the switches of the caller's namespace forward frames as they are: netfilter, if this kernel calls it for bridges,
+// trims them to their packets (br_validate_ipv4).
+func passFrames() error {
+	for _, key := range []string{"iptables", "ip6tables"} {
+		if err := netns.Sysctl("net.bridge.bridge-nf-call-"+key, "0"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *space) makeBridge(mtu int) error {
@@ -242,9 +303,12 @@ func (b *builder) makeWire(l *link, w wire) error {
 			return err
 		}
 	}
-	if l.relay != nil {
-		// The relay prepares the far end.
-		if err := netns.Do(w.a.netns, func() error { return emulator.Prepare(w.a.iface) }); err != nil {
+	if err := b.frame(l, w.a, true); err != nil {
+		return err
+	}
+	// The relay prepares the far end. A switch sends what it receives.
+	if l.relay == nil {
+		if err := b.frame(l, w.b, l.netns == ""); err != nil {
 			return err
 		}
 	}

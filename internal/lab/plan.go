@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/tabane/tabane/internal/asbr"
+	ethernet "github.com/tabane/tabane/internal/bpf/wire"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
 )
@@ -104,6 +105,9 @@ type link struct {
 	wires []wire
 	shape scenario.Shape
 	mtu   int
+	// frames are what the nodes' interfaces send; nil: what the kernel makes.
+	frames   *ethernet.Options
+	offloads bool
 	// relay is the emulator's process, or nil.
 	relay *daemon
 	seed  uint64
@@ -254,9 +258,12 @@ func newNode(lab, name string, spec *scenario.Spec, base []sysctl, cc map[string
 }
 
 func newLink(lab, name string, s *scenario.Link, emulated bool) *link {
-	l := &link{name: name, shape: s.Shape, mtu: s.MTU, seed: s.Seed}
+	l := &link{name: name, shape: s.Shape, mtu: s.MTU, seed: s.Seed, offloads: s.HasOffloads() && !emulated}
 	if l.mtu == 0 {
 		l.mtu = scenario.DefaultMTU
+	}
+	if s.Wire != scenario.WireVeth {
+		l.frames = &ethernet.Options{MTU: l.mtu, Trailer: s.Trailer, Tagged: s.Tagged}
 	}
 	ports := make([]port, len(s.Ends))
 	for i, e := range s.Ends {

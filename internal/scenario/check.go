@@ -142,8 +142,29 @@ func (c *checker) link(path, name string, l *Link) {
 		c.Add(fault.Join(path, "seed"), "has no effect: nothing is random on this link")
 	}
 	c.schedule(path, name, l)
+	c.wire(path, name, l)
 	for i, e := range l.Ends {
 		c.end(index(fault.Join(path, "ends"), i), e)
+	}
+}
+
+func (c *checker) wire(path, name string, l *Link) {
+	switch l.Wire {
+	case "", WireEthernet, WireVeth:
+	default:
+		c.Add(fault.Join(path, "wire"), "must be %s or %s, got %q", WireEthernet, WireVeth, l.Wire)
+	}
+	if l.Trailer < 0 || l.Trailer > MaxTrailer {
+		c.Add(fault.Join(path, "trailer"), "must be 0 to %d bytes, got %d", MaxTrailer, l.Trailer)
+	}
+	if l.Wire == WireVeth && l.Trailer != 0 {
+		c.Add(fault.Join(path, "trailer"), "has no effect with wire: %s", WireVeth)
+	}
+	if l.Wire == WireVeth && l.Tagged {
+		c.Add(fault.Join(path, "tagged"), "has no effect with wire: %s", WireVeth)
+	}
+	if l.Offloads != nil && *l.Offloads && c.spec.Emulated(name) {
+		c.Add(fault.Join(path, "offloads"), "must not be true on an emulated link: it carries frames")
 	}
 }
 

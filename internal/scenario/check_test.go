@@ -170,6 +170,15 @@ experiment.cases[0].published[2].transport: transport "y" is not in transports`}
 			s.Links["a"].Emulate, s.Links["a"].Seed = true, 7
 			s.Experiment.Cases[0].Links["b"] = Shape{Rate: unit.MbitPerSecond, Delay: time.Second, Buffer: &channel.Queue{Limit: channel.Limit{Packets: 100}, Discipline: channel.DisciplineCoDel}}
 		}, ""},
+		{"another wire", func(s *Spec) { s.Links["a"].Wire = "token ring" }, `links.a.wire: must be ethernet or veth, got "token ring"`},
+		{"a long trailer", func(s *Spec) { s.Links["a"].Trailer = 65 }, "links.a.trailer: must be 0 to 64 bytes, got 65"},
+		{"a negative trailer", func(s *Spec) { s.Links["a"].Trailer = -1 }, "links.a.trailer: must be 0 to 64 bytes, got -1"},
+		{"a trailer on veth", func(s *Spec) { s.Links["a"].Wire, s.Links["a"].Trailer = WireVeth, 4 }, "links.a.trailer: has no effect with wire: veth"},
+		{"a tag on veth", func(s *Spec) { s.Links["a"].Wire, s.Links["a"].Tagged = WireVeth, true }, "links.a.tagged: has no effect with wire: veth"},
+		{"offloads of an emulator", func(s *Spec) {
+			on := true
+			s.Links["a"].Emulate, s.Links["a"].Offloads = true, &on
+		}, "links.a.offloads: must not be true on an emulated link: it carries frames"},
 		{"small mtu", func(s *Spec) { s.Links["a"].MTU = 1279 }, "links.a.mtu: must be 1280 to 65535 bytes, got 1279"},
 		{"route with host bits", func(s *Spec) { s.Nodes["client"].Routes[0].Dst = prefix("2001:db8::1/32") },
 			"nodes.client.routes[0].dst: has host bits set: write 2001:db8::/32 for 2001:db8::1/32"},

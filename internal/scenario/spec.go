@@ -91,7 +91,41 @@ type Link struct {
 	// Schedule are changes of the shape in every run of every case. It makes the link an
 	// emulated one.
 	Schedule channel.Schedule `yaml:"schedule,omitempty"`
+	// Wire is what frames are like in a lab: ethernet, which pads them to 60 bytes, as every Ethernet interface
+	// does, or veth, which leaves them as the kernel makes them. Default: ethernet. Example: veth
+	Wire string `yaml:"wire,omitempty"`
+	// Trailer is what follows each packet in its frame after the padding, in bytes, as some switches and drivers
+	// leave it. Frames of full size have none. Example: 4
+	Trailer int `yaml:"trailer,omitempty"`
+	// Tagged frames have a VLAN tag with a priority and without a virtual LAN (VID 0), as those of some access lines
+	// have. Example: true
+	Tagged bool `yaml:"tagged,omitempty"`
+	// Offloads is whether the interfaces leave segmentation and checksums to each other, and merge what they
+	// receive (TSO, GSO, GRO). Those of an emulated link do not. Default: true, or false on a link whose rate is 100
+	// Mbit/s or less. Example: false
+	Offloads *bool `yaml:"offloads,omitempty"`
 	Shape    `yaml:",inline"`
+}
+
+// The kinds of Link.Wire.
+const (
+	WireEthernet = "ethernet"
+	WireVeth     = "veth"
+)
+
+// MaxTrailer bounds Link.Trailer, in bytes.
+const MaxTrailer = 64
+
+// withoutOffloads is the highest rate at which a link has no offloads unless it asks for them: 8,200 frames of full size per second,
+// which cost little. The whole of an unlimited link is several times as fast with them.
+const withoutOffloads = 100 * unit.MbitPerSecond
+
+// HasOffloads reports whether the interfaces of the link have offloads.
+func (l *Link) HasOffloads() bool {
+	if l.Offloads != nil {
+		return *l.Offloads
+	}
+	return l.Wire == WireVeth || l.Rate == 0 || l.Rate > withoutOffloads
 }
 
 // End is one interface on a link.
