@@ -1,12 +1,14 @@
 package bgp
 
 import (
+	"errors"
 	"maps"
 	"net/netip"
 	"slices"
 	"testing"
 
 	"github.com/tabane/tabane/internal/bgp/message"
+	"github.com/tabane/tabane/internal/vpn"
 )
 
 const (
@@ -113,6 +115,64 @@ func TestInternalSignals(t *testing.T) {
 			if c.err != nil || !slices.Equal(f.Communities, communities) || !slices.Equal(f.Large, large) {
 				t.Errorf("AS %d, internal %t: %v, communities %x and %v, want %x and %v", own, internal, c.err, f.Communities, f.Large, communities, large)
 			}
+		}
+	}
+}
+
+// TestMartians: no neighbor, a reflector neither, has a route to what no router forwards to accepted, in any family, or
+// such a next hop. Default routes and their halves are none.
+func TestMartians(t *testing.T) {
+	for _, internal := range []bool{false, true} {
+		s := &Speaker{opt: Options{ASN: 65000}}
+		m := s.newImporter(&neighbor{conf: Neighbor{Name: "reflector", Address: addr("2001:db8::1"), ASN: 65000}, internal: internal})
+		rejected := func(p netip.Prefix) bool {
+			t.Helper()
+			n := 0
+			for _, k := range []message.Key{message.KeyOf(p), message.KeyOfVPN(vpn.ID{}, p)} {
+				_, err := m.evaluate(class{}, k, 0)
+				var r *message.RejectedError
+				if errors.As(err, &r) && r.Reason == RejectMartian {
+					n++
+				} else if err != nil {
+					t.Errorf("%v: %v", k, err)
+				}
+			}
+			if n == 1 {
+				t.Errorf("%s is rejected in one of two families", p)
+			}
+			return n > 0
+		}
+		for _, p := range []string{
+			"ff00::/8", "ff02::1/128", "fe80::/10", "fe80::/64", "febf::/16", "::/128", "::1/128", "::/96", "::ffff:0:0/96",
+			"0.0.0.0/8", "0.1.0.0/16", "127.0.0.0/8", "127.0.0.1/32", "169.254.0.0/16", "224.0.0.0/4", "239.1.0.0/16", "240.0.0.0/4", "255.255.255.255/32",
+		} {
+			if !rejected(prefix(p)) {
+				t.Errorf("%s is accepted, internal %t", p, internal)
+			}
+		}
+		for _, p := range []string{"0.0.0.0/0", "0.0.0.0/1", "128.0.0.0/1", "::/0", "::/1", "10.0.0.0/8", "126.0.0.0/8", "2001:db8::/32", "64:ff9b::/96", "fc00::/7", "223.0.0.0/8"} {
+			if rejected(prefix(p)) {
+				t.Errorf("%s is rejected, internal %t", p, internal)
+			}
+		}
+		for _, a := range []string{"ff02::1", "::", "::1", "::2", "0.0.0.0", "0.0.0.1", "127.0.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255"} {
+			if m.isHost(addr(a)) {
+				t.Errorf("%s is a next hop, internal %t", a, internal)
+			}
+		}
+		for _, a := range []string{"192.0.2.1", "10.0.0.1", "2001:db8::2", "fd00::1"} {
+			if !m.isHost(addr(a)) {
+				t.Errorf("%s is no next hop, internal %t", a, internal)
+			}
+		}
+		for _, a := range []string{"fe80::1", "169.254.1.1"} {
+			if m.isHost(addr(a)) == internal {
+				t.Errorf("%s is a next hop: %t, internal %t", a, !internal, internal)
+			}
+		}
+		m.Address = addr("fe80::1%eth0")
+		if !m.isHost(addr("fe80::1")) {
+			t.Errorf("the neighbor itself is no next hop, internal %t", internal)
 		}
 	}
 }

@@ -27,7 +27,7 @@ const (
 	RejectNoTarget    = message.RejectNoTarget
 
 	// Reasons of the import policy.
-	RejectMartian        RejectReason = "martian"          // link-local, loopback, multicast
+	RejectMartian        RejectReason = "martian"          // link-local, loopback, multicast, reserved
 	RejectOwnPrefix      RejectReason = "own-prefix"       // our own address space
 	RejectConnected      RejectReason = "connected"        // a network that our interfaces are connected to
 	RejectLoop           RejectReason = "as-loop"          // our own AS in the AS path, or a loop of reflectors
@@ -44,8 +44,8 @@ const (
 func Unused(r RejectReason) bool { return r == RejectNoPeer || r == RejectFamily }
 
 // ImportPolicy filters the routes received from a neighbor (RFC 7454, RFC 8212). Routes whose AS
-// path contains our AS are always rejected, and so are routes of other ASes for link-local,
-// loopback or multicast addresses. The community BLACKHOLE and (large) communities of our AS are removed
+// path contains our AS are always rejected, and so are routes for link-local, loopback, multicast or
+// reserved addresses, or with such a next hop. The community BLACKHOLE and (large) communities of our AS are removed
 // from routes of other ASes, since they have a meaning inside our AS.
 type ImportPolicy struct {
 	// Reject filters are evaluated in order; the first match determines the reason.
@@ -150,16 +150,19 @@ func (p ImportPolicy) equal(q ImportPolicy) bool {
 // which some speakers take for absent.
 const lowestPref = 1
 
-// martians are never accepted from another AS.
+// martians are never accepted, also not from a reflector, which may pass on what a router with less
+// care has accepted: no router forwards packets to them (RFC 1812 section 5.3.7, RFC 6890), and a route
+// to them would take the host's own packets away.
 var martians = []netip.Prefix{
-	netip.MustParsePrefix("::/128"),
-	netip.MustParsePrefix("::1/128"),
+	netip.MustParsePrefix("::/96"),
+	netip.MustParsePrefix("::ffff:0:0/96"),
 	netip.MustParsePrefix("fe80::/10"),
 	netip.MustParsePrefix("ff00::/8"),
+	netip.MustParsePrefix("0.0.0.0/8"),
 	netip.MustParsePrefix("127.0.0.0/8"),
 	netip.MustParsePrefix("169.254.0.0/16"),
 	netip.MustParsePrefix("224.0.0.0/4"),
-	netip.MustParsePrefix("255.255.255.255/32"),
+	netip.MustParsePrefix("240.0.0.0/4"),
 }
 
 // importer applies the import policy of a neighbor. It is immutable.
@@ -179,10 +182,7 @@ type importer struct {
 func (s *Speaker) newImporter(n *neighbor) *importer {
 	s.policies++
 	m := &importer{Neighbor: n.conf, own: s.opt, number: s.policies, internal: n.internal}
-	if !m.internal {
-		m.filters = Within(RejectMartian, martians...)
-	}
-	m.filters = append(m.filters, m.Import.Reject...)
+	m.filters = append(Within(RejectMartian, martians...), m.Import.Reject...)
 	list := make(policy.List, len(m.filters))
 	for i, f := range m.filters {
 		list[i] = policy.Entry{Prefix: f.Prefix, Min: uint8(max(f.Min, f.Prefix.Bits())), Max: uint8(f.Max)}
@@ -241,7 +241,7 @@ func (m *importer) classify(f message.Family, a *message.Attributes) (c class) {
 		c.err = message.Reject(RejectFirstAS, "AS path does not begin with %d", m.ASN)
 	case hop.Is4In6() && !f.VPN():
 		c.err = message.Reject(RejectNextHop, "%s: IPv6 packets reach an IPv4 next hop through a tunnel only (RFC 4798)", hop)
-	case !isHost(hop.Unmap()):
+	case !m.isHost(hop.Unmap()):
 		c.err = message.Reject(RejectNextHop, "%s is not a unicast address", hop)
 	case slices.Contains(m.Import.OwnAddresses, hop.Unmap()):
 		c.err = message.Reject(RejectOwnNextHop, "next hop %s is ours", hop)
@@ -274,12 +274,14 @@ func (m *importer) classify(f message.Family, a *message.Attributes) (c class) {
 	return c
 }
 
-// isHost reports whether a next hop is the address of a host.
-func isHost(a netip.Addr) bool {
-	return a.IsValid() && !a.IsMulticast() && !a.IsUnspecified() && !a.IsLoopback() && a != broadcast
+// isHost reports whether a next hop is the address of a host: a link-local one only on the link of the
+// session, or where the neighbor is outside our AS and has to be the next hop itself.
+func (m *importer) isHost(a netip.Addr) bool {
+	if a.IsLinkLocalUnicast() {
+		return !m.internal || m.Address.IsLinkLocalUnicast()
+	}
+	return a.IsValid() && !slices.ContainsFunc(martians, func(p netip.Prefix) bool { return p.Contains(a) })
 }
-
-var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
 // checkTargets returns why the route targets of VPN routes are none of Import.Services.
 func (m *importer) checkTargets(f message.Family, a *message.Attributes) error {
