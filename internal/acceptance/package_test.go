@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/tabane/tabane/internal/programs"
+	"github.com/tabane/tabane/internal/role"
 )
 
 // TestPackage builds the Debian package twice: the files are the same, and have what a host needs.
@@ -234,21 +235,30 @@ func files(t *testing.T, root string) map[string]bool {
 }
 
 func TestUnits(t *testing.T) {
-	for role, capabilities := range map[string]string{
+	for name, capabilities := range map[string]string{
 		"asbr": "CAP_BPF CAP_NET_ADMIN CAP_NET_BIND_SERVICE", "edge": "CAP_NET_ADMIN CAP_BPF CAP_PERFMON", "gateway": "CAP_BPF CAP_NET_ADMIN CAP_PERFMON", "reflector": "CAP_NET_BIND_SERVICE",
 	} {
-		b, err := os.ReadFile("../../deploy/systemd/tabane-" + role + ".service")
+		b, err := os.ReadFile("../../deploy/systemd/tabane-" + name + ".service")
 		if err != nil {
 			t.Fatal(err)
 		}
+		d, ok := role.Named(name)
+		if !ok {
+			t.Fatalf("no daemon %s", name)
+		}
+		for _, c := range d.Keeps {
+			if !slices.Contains(strings.Fields(capabilities), c.String()) {
+				t.Errorf("the unit of %s does not give it %s, which it keeps", name, c)
+			}
+		}
 		lines := strings.Split(string(b), "\n")
 		for _, want := range []string{
-			"Type=notify-reload", "ExecStart=/usr/bin/tabane " + role + " -c /etc/tabane/" + role + ".yaml", "User=tabane",
+			"Type=notify-reload", "ExecStart=/usr/bin/tabane " + name + " -c /etc/tabane/" + name + ".yaml", "User=tabane",
 			"CapabilityBoundingSet=" + capabilities, "AmbientCapabilities=" + capabilities, "NoNewPrivileges=yes",
 			"ProtectSystem=strict", "RuntimeDirectory=tabane",
 		} {
 			if !slices.Contains(lines, want) {
-				t.Errorf("the unit of %s lacks %s", role, want)
+				t.Errorf("the unit of %s lacks %s", name, want)
 			}
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/tabane/tabane/internal/hangup"
 	"github.com/tabane/tabane/internal/health"
 	"github.com/tabane/tabane/internal/privilege"
+	"github.com/tabane/tabane/internal/realtime"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/systemd"
 )
@@ -136,10 +137,9 @@ func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 		}
 		defer func() { err = errors.Join(err, stop()) }()
 	}
-	if r.Unprivileged {
-		if err := privilege.KeepNetAdmin(r.Programs(&f.Sections)); err != nil {
-			log.Warn("capabilities are kept", "err", err)
-		}
+	realtime.Permit()
+	if err := privilege.Keep(r.Kept(&f.Sections)...); err != nil {
+		log.Warn("capabilities are kept", "err", err)
 	}
 	if r.Reloads() {
 		ctx, cancel := context.WithCancel(ctx)

@@ -23,6 +23,7 @@ var (
 	SysAdmin = Capability{unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN"}
 	BindPort = Capability{unix.CAP_NET_BIND_SERVICE, "CAP_NET_BIND_SERVICE"}
 	BPF      = Capability{unix.CAP_BPF, "CAP_BPF"}
+	Perfmon  = Capability{unix.CAP_PERFMON, "CAP_PERFMON"}
 )
 
 func (c Capability) String() string { return c.name }
@@ -43,18 +44,27 @@ func Lacking(want ...Capability) ([]Capability, error) {
 	return lacking, nil
 }
 
-// KeepNetAdmin drops all capabilities of all threads but CAP_NET_ADMIN and, where programs is set,
-// CAP_BPF, for eBPF programs that are loaded already. A program with cgo has threads
-// that Go does not know: the error then wraps syscall.ENOTSUP, and nothing has changed.
-func KeepNetAdmin(programs bool) error {
+// Keep drops all capabilities of all threads that are not in the list, and forbids this process and
+// its children to gain others by executing a program (PR_SET_NO_NEW_PRIVS), also as root. A program
+// with cgo has threads that Go does not know: the error then wraps syscall.ENOTSUP, and nothing has
+// changed.
+func Keep(list ...Capability) error {
+	if _, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 {
+		return fmt.Errorf("set no_new_privs: %w", errno)
+	}
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
-	data[0].Effective = 1 << unix.CAP_NET_ADMIN
-	if programs {
-		data[unix.CAP_BPF/32].Effective |= 1 << (unix.CAP_BPF % 32)
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return fmt.Errorf("read capabilities: %w", err)
 	}
-	for i := range data {
-		data[i].Permitted = data[i].Effective
+	var keep [2]uint32
+	for _, c := range list {
+		keep[c.bit/32] |= 1 << (c.bit % 32)
+	}
+	for i, k := range keep {
+		data[i].Permitted &= k
+		data[i].Effective = data[i].Permitted
+		data[i].Inheritable &= k
 	}
 	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&data[0])), 0)
 	if errno != 0 {

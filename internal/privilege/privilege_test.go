@@ -12,9 +12,9 @@ import (
 // child is set in the process that drops its capabilities: it cannot have them back.
 const child = "TABANE_TEST_DROP"
 
-func TestKeepNetAdmin(t *testing.T) {
+func TestKeep(t *testing.T) {
 	if os.Getenv(child) != "" {
-		if err := KeepNetAdmin(false); errors.Is(err, syscall.ENOTSUP) {
+		if err := Keep(NetAdmin, BPF); errors.Is(err, syscall.ENOTSUP) {
 			t.Skip(err)
 		} else if err != nil {
 			t.Fatal(err)
@@ -29,18 +29,30 @@ func TestKeepNetAdmin(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, want := range []string{"CapPrm:\t0000000000001000\n", "CapEff:\t0000000000001000\n", "CapInh:\t0000000000000000\n"} {
+			for _, want := range []string{"CapPrm:\t0000008000001000\n", "CapEff:\t0000008000001000\n", "CapInh:\t0000000000000000\n", "NoNewPrivs:\t1\n"} {
 				if !strings.Contains(string(b), want) {
 					t.Errorf("thread %s lacks %q in:\n%s", task.Name(), want, b)
 				}
 			}
+		}
+		// Neither does a program that it executes gain them, although its user is root.
+		out, err := exec.Command("cat", "/proc/self/status").CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "CapEff:\t0000008000001000\n") {
+			t.Errorf("a child has %s, %v", out, err)
+		}
+		// What is dropped cannot be kept.
+		if err := Keep(SysAdmin); err != nil {
+			t.Fatal(err)
+		}
+		if lacking, err := Lacking(NetAdmin, SysAdmin); err != nil || len(lacking) != 2 {
+			t.Errorf("lacks %v, %v", lacking, err)
 		}
 		return
 	}
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	cmd := exec.Command("/proc/self/exe", "-test.run=TestKeepNetAdmin", "-test.v")
+	cmd := exec.Command("/proc/self/exe", "-test.run=TestKeep", "-test.v")
 	cmd.Env = append(os.Environ(), child+"=1")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)

@@ -46,6 +46,13 @@ func Process() error {
 	return nil
 }
 
+// Permit allows processes that this one starts later to have the priority without CAP_SYS_NICE, if this
+// process may allow it.
+func Permit() {
+	// Without the right to it, Process of the other process reports what is missing.
+	_ = unix.Setrlimit(unix.RLIMIT_RTPRIO, &unix.Rlimit{Cur: priority, Max: priority})
+}
+
 // Thread reports whether the calling thread has real-time priority.
 func Thread() bool {
 	a, err := unix.SchedGetAttr(0, 0)

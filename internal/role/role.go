@@ -18,6 +18,7 @@ import (
 
 	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/privilege"
 	"github.com/tabane/tabane/internal/route"
 )
 
@@ -104,9 +105,9 @@ type Descriptor struct {
 	Protocol route.Protocol
 	// Endpoints is set if the daemon also owns the MPTCP endpoints of its network namespace.
 	Endpoints bool
-	// Unprivileged is set if the daemon needs only CAP_NET_ADMIN once it has started, besides CAP_BPF if
-	// it has Programs: it then drops all other capabilities.
-	Unprivileged bool
+	// Keeps are the capabilities that the daemon needs once it has started, besides those of its eBPF
+	// programs. It drops all others.
+	Keeps []privilege.Capability
 	// Drains is set if the daemon can be taken out of service while it runs.
 	Drains bool
 
@@ -191,9 +192,14 @@ func describe[C any, P interface {
 // In returns the daemon's section, or nil when there is none.
 func (d Descriptor) In(s *Sections) Section { return d.section(s) }
 
-// Programs reports whether the daemon keeps eBPF programs in the kernel and accesses their maps. s must
-// include the daemon's section.
-func (d Descriptor) Programs(s *Sections) bool { return d.programs != nil && d.programs(s) }
+// Kept returns the capabilities that the daemon needs once it has started. s must include the
+// daemon's section.
+func (d Descriptor) Kept(s *Sections) []privilege.Capability {
+	if d.programs != nil && d.programs(s) {
+		return append(slices.Clone(d.Keeps), privilege.BPF)
+	}
+	return d.Keeps
+}
 
 // DefaultStatus returns the default address of the daemon's status, which is invalid for a daemon
 // without status.

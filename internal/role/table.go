@@ -9,6 +9,7 @@ import (
 	"github.com/tabane/tabane/internal/edge"
 	"github.com/tabane/tabane/internal/gateway"
 	"github.com/tabane/tabane/internal/pathmanager"
+	"github.com/tabane/tabane/internal/privilege"
 	"github.com/tabane/tabane/internal/reflector"
 	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/router"
@@ -50,7 +51,7 @@ const (
 // next to each other so that one host can run all daemons.
 var table = []Descriptor{
 	describe(Descriptor{
-		Name: Reflector, StatusPort: 9119,
+		Name: Reflector, StatusPort: 9119, Keeps: []privilege.Capability{privilege.BindPort},
 		Short: "Reflect routes between border routers and servers",
 		Long:  `Reflector is a BGP route reflector for unicast and VPN routes. It changes no next hop and no kernel state.`,
 	}, typed[reflector.Config]{
@@ -73,7 +74,7 @@ var table = []Descriptor{
 		reload: func(m Machine, c reflector.Config) ([]string, error) { return m.(*reflector.Reflector).Reload(c) },
 	}),
 	describe(Descriptor{
-		Name: Router, StatusPort: 9118, Needs: []Need{NetAdmin}, Protocol: route.Router,
+		Name: Router, StatusPort: 9118, Needs: []Need{NetAdmin}, Protocol: route.Router, Keeps: []privilege.Capability{privilege.NetAdmin, privilege.BindPort},
 		Short: "Run a plain BGP router, such as a transit provider in a lab",
 		Long: `Router speaks eBGP with its neighbors and forwards along the best paths, as a transit provider or an access network does.
 SIGHUP reloads its file: networks, neighbors, and the routes that each of them is sent. An invalid file is rejected and the
@@ -100,6 +101,7 @@ running configuration stays.`,
 	}),
 	describe(Descriptor{
 		Name: ASBR, StatusPort: 9116, Needs: []Need{NetAdmin, SRv6}, Protocol: route.ASBR, Drains: true,
+		Keeps: []privilege.Capability{privilege.NetAdmin, privilege.BindPort, privilege.BPF},
 		Short: "Give each egress peer of a border router its own SID",
 		Long: `Asbr runs on a border router. It speaks BGP with the egress peers and the route reflectors, gives each peer an SRv6 SID and a
 table with exactly the routes that the peer advertised, and advertises these routes with that SID to the servers.`,
@@ -128,6 +130,7 @@ table with exactly the routes that the peer advertised, and advertises these rou
 	}),
 	describe(Descriptor{
 		Name: Edge, StatusPort: 9117, Needs: []Need{NetAdmin, MPTCP, SRv6}, Protocol: route.Edge, Endpoints: true,
+		Keeps: []privilege.Capability{privilege.NetAdmin, privilege.BPF, privilege.Perfmon},
 		Short: "Deliver a server's content over every egress path",
 		Long: `Edge runs on a content server. It learns from the route reflectors which egress peers have a route to each client, gives each
 peer an address on this server, and has MPTCP use these addresses.`,
@@ -167,7 +170,7 @@ peer an address on this server, and has MPTCP use these addresses.`,
 		reload: func(m Machine, c edge.Config) ([]string, error) { return m.(*edge.Edge).Reload(c) },
 	}),
 	describe(Descriptor{
-		Name: Gateway, StatusPort: 9115, Needs: []Need{NetAdmin, TUN}, Protocol: route.Gateway, Unprivileged: true,
+		Name: Gateway, StatusPort: 9115, Needs: []Need{NetAdmin, TUN}, Protocol: route.Gateway, Keeps: []privilege.Capability{privilege.NetAdmin},
 		Short: "Send a site's packets over all of its lines",
 		Long: `Gateway runs at a site with several lines. It sends packets to the prefixes of other gateways over all lines, each packet on
 the path where it arrives first, and the receiving gateway restores their order. Packets are encrypted unless "mode" or
