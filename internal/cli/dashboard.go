@@ -15,6 +15,7 @@ import (
 	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/dashboard"
 	"github.com/tabane/tabane/internal/flows"
+	"github.com/tabane/tabane/internal/privilege"
 	"github.com/tabane/tabane/internal/role"
 )
 
@@ -122,6 +123,10 @@ func (a *app) dashboard(ctx context.Context, o dashboardFlags, daemons []dashboa
 		log.Warn("rates are not shown", "err", uncounted)
 	}
 	board = dashboard.New(shown)
+	// The counter also attaches to interfaces that come later.
+	if err := privilege.Keep(privilege.NetAdmin, privilege.BPF, privilege.Perfmon); err != nil {
+		log.Warn("capabilities are kept", "err", err)
+	}
 	return errors.Join(a.serveDashboard(ctx, log, at, o.names, board, counter), closeCounter(counter))
 }
 

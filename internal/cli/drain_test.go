@@ -82,7 +82,7 @@ func TestTheStatusAddressTakesNoCommand(t *testing.T) {
 	for _, method := range []string{http.MethodPost, http.MethodDelete, http.MethodPut} {
 		for _, path := range []string{drainPath, "/status", "/metrics"} {
 			w := httptest.NewRecorder()
-			h.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+			h.ServeHTTP(w, httptest.NewRequest(method, "http://localhost"+path, nil))
 			if w.Code != http.StatusNotFound && w.Code != http.StatusMethodNotAllowed {
 				t.Errorf("%s %s: answer %d", method, path, w.Code)
 			}
@@ -90,6 +90,24 @@ func TestTheStatusAddressTakesNoCommand(t *testing.T) {
 	}
 	if len(m.drained)+m.undone > 0 {
 		t.Errorf("drained by HTTP: %+v", m.leaver)
+	}
+}
+
+// TestTheStatusAddressAnswersForThisHostOnly: a page whose name resolves to this host cannot read the status.
+func TestTheStatusAddressAnswersForThisHostOnly(t *testing.T) {
+	h, err := handler(slog.New(slog.DiscardHandler), "asbr", "1.2", &fakeMachine{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for host, want := range map[string]int{"[::1]:9116": http.StatusOK, "localhost:9116": http.StatusOK, "evil.example:9116": http.StatusForbidden} {
+		for _, path := range []string{"/status", "/metrics"} {
+			r := httptest.NewRequest(http.MethodGet, path, nil)
+			r.Host = host
+			w := httptest.NewRecorder()
+			if h.ServeHTTP(w, r); w.Code != want {
+				t.Errorf("%s for %s: answer %d, want %d", path, host, w.Code, want)
+			}
+		}
 	}
 }
 

@@ -66,7 +66,8 @@ func monitor(ctx context.Context, log *slog.Logger, l net.Listener, name, versio
 var liveHeap = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile("^/gc/heap/live:bytes$")}
 
 // handler serves /status, /metrics and the paths of serveDetails. A machine that is a
-// prometheus.Collector exports its own metrics instead of those derived from its status.
+// prometheus.Collector exports its own metrics instead of those derived from its status. Requests for
+// another host are refused.
 func handler(log *slog.Logger, name, version string, m role.Machine) (http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -97,5 +98,5 @@ func handler(log *slog.Logger, name, version string, m role.Machine) (http.Handl
 	})
 	serveDetails(mux, m)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	return contain.Handler(log, mux), nil
+	return control.OwnHost(contain.Handler(log, mux)), nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/privilege"
 	"github.com/tabane/tabane/internal/qoe"
 	"github.com/tabane/tabane/internal/report"
 	"github.com/tabane/tabane/internal/study"
@@ -64,6 +65,10 @@ func (a *app) serveStudy(ctx context.Context, file string) error {
 	s, err := study.New(ctx, study.Options{Config: *config, Log: log})
 	if err != nil {
 		return studyFailure("serve the study", config.Database, err)
+	}
+	// The database makes files in its directory, which may be another user's.
+	if err := privilege.Keep(privilege.FileAccess); err != nil {
+		log.Warn("capabilities are kept", "err", err)
 	}
 	for _, one := range config.Conditions {
 		log.Info("serving", "transport", one.Transport, "environment", one.Group(), "url", one.URL, "address", one.Address)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/privilege"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/traffic"
 )
@@ -45,6 +46,9 @@ or SIGTERM.`,
 			server, err := traffic.New(traffic.Options{Listen: listen, Congestion: congestion, Log: log})
 			if err != nil {
 				return serveFailure(fmt.Sprint(listen), err)
+			}
+			if err := privilege.Keep(); err != nil {
+				log.Warn("capabilities are kept", "err", err)
 			}
 			log.Info("serving", "addresses", fmt.Sprint(server.Addrs()))
 			if err := server.Run(c.Context()); err != nil && !errors.Is(err, c.Context().Err()) {

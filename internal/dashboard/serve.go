@@ -4,7 +4,6 @@ import (
 	"embed"
 	"encoding/json"
 	"io/fs"
-	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -21,8 +20,7 @@ var page embed.FS
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // Handler serves the page at /, its data at /state, and the routes to a destination at /routes. It
-// answers GET requests only, and only those for an address, for localhost or for the names: a page
-// of another site, whose name resolves to this host, gets nothing.
+// answers GET requests only, and only those for this host or for the names (control.OwnHost).
 func (d *Dashboard) Handler(names ...string) http.Handler {
 	files, err := fs.Sub(page, "page")
 	if err != nil {
@@ -32,35 +30,14 @@ func (d *Dashboard) Handler(names ...string) http.Handler {
 	mux.Handle("GET /", http.FileServerFS(files))
 	mux.HandleFunc("GET /state", func(w http.ResponseWriter, _ *http.Request) { control.WriteJSON(w, d.state()) })
 	mux.HandleFunc("GET /routes", d.routes)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !allowed(r.Host, names) {
-			http.Error(w, "this host has another name: use its address", http.StatusForbidden)
-			return
-		}
+	return control.OwnHost(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Content-Security-Policy", policy)
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cache-Control", "no-store")
 		mux.ServeHTTP(w, r)
-	})
-}
-
-func allowed(host string, names []string) bool {
-	name := host
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		name = h
-	}
-	name = strings.ToLower(strings.Trim(name, "[]"))
-	if _, err := netip.ParseAddr(name); err == nil || name == "localhost" {
-		return true
-	}
-	for _, n := range names {
-		if strings.EqualFold(n, name) {
-			return true
-		}
-	}
-	return false
+	}), names...)
 }
 
 // routesState is the answer of a daemon for a destination.

@@ -315,6 +315,27 @@ func TestFiles(t *testing.T) {
 			t.Errorf("%s: the fault repeats the key", name)
 		}
 	}
+	if os.Geteuid() == 0 {
+		if err := os.Chown(filepath.Join(dir, "good"), 65534, 65534); err != nil {
+			t.Fatal(err)
+		}
+		c := site()
+		c.Key = "good"
+		if err := c.Files(dir).Err(); err == nil || !strings.Contains(err.Error(), "belongs to user 65534, who can read and replace it") {
+			t.Errorf("a stranger's key: %v", err)
+		}
+		if err := os.Chown(filepath.Join(dir, "good"), 0, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		owner, effective uint32
+		want             bool
+	}{{0, 0, true}, {0, 990, true}, {990, 990, true}, {1000, 990, false}, {4294967294, 0, false}} {
+		if trusted(tt.owner, tt.effective) != tt.want {
+			t.Errorf("a key of user %d for user %d: trusted is %v", tt.owner, tt.effective, !tt.want)
+		}
+	}
 	c := site()
 	c.Key, c.Peers[1].PublicKey, c.Peers[0].PresharedKey = "good", own.Public().String(), "open"
 	if err := c.Files(dir).Err(); err == nil || !strings.Contains(err.Error(), "peers[1].public_key: is that of this gateway") || !strings.Contains(err.Error(), "peers[0].preshared_key:") {

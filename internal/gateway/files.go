@@ -7,7 +7,9 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -52,7 +54,22 @@ func (c *Config) Files(dir string) fault.List {
 // maxKeyFile is the largest size of a key's file in bytes.
 const maxKeyFile = 4096
 
-// readKey reads a key from a file that only its owner can read. Lines that begin with # are comments.
+// packageUser is the user whom the units of the package run the daemons as. Root reads that user's keys, as for
+// tabane check.
+const packageUser = "tabane"
+
+// trusted reports whether a key that this user owns, and can replace, is good for a process of the
+// effective user.
+func trusted(owner, effective uint32) bool {
+	if owner == effective || owner == 0 {
+		return true
+	}
+	u, err := user.Lookup(packageUser)
+	return effective == 0 && err == nil && u.Uid == strconv.FormatUint(uint64(owner), 10)
+}
+
+// readKey reads a key from a file that only its owner can read: this user or root. Lines that begin
+// with # are comments.
 func readKey[K any](name string, parse func(string) (K, error)) (key K, err error) {
 	// A named pipe must not block.
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
@@ -74,6 +91,8 @@ func readKey[K any](name string, parse func(string) (K, error)) (key K, err erro
 		return key, fmt.Errorf("%s is not a regular file", name)
 	case info.Mode().Perm()&others != 0:
 		return key, fmt.Errorf("%s may be read or written by others (mode %04o): chmod 600 %s, and make a new key if others may have read it", name, info.Mode().Perm(), name)
+	case !trusted(info.Sys().(*syscall.Stat_t).Uid, uint32(os.Geteuid())):
+		return key, fmt.Errorf("%s belongs to user %d, who can read and replace it: chown it to the user of the daemon, and make a new key", name, info.Sys().(*syscall.Stat_t).Uid)
 	case info.Size() > maxKeyFile:
 		return key, fmt.Errorf("%s is larger than %d bytes", name, maxKeyFile)
 	}

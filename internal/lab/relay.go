@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/control"
 	emulator "github.com/tabane/tabane/internal/link"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/scenario"
@@ -81,7 +82,7 @@ func Relay(ctx context.Context, file string, log *slog.Logger) error {
 			emulator.Report
 		}{r.Connected, "an end of the link is down", r})
 	})
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Second}
+	server := &http.Server{Handler: control.OwnHost(mux), ReadHeaderTimeout: time.Second}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	err = l.Run(ctx)

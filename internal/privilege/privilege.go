@@ -23,7 +23,9 @@ var (
 	SysAdmin = Capability{unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN"}
 	BindPort = Capability{unix.CAP_NET_BIND_SERVICE, "CAP_NET_BIND_SERVICE"}
 	BPF      = Capability{unix.CAP_BPF, "CAP_BPF"}
-	Perfmon  = Capability{unix.CAP_PERFMON, "CAP_PERFMON"}
+	// FileAccess is that of root to files of other users.
+	FileAccess = Capability{unix.CAP_DAC_OVERRIDE, "CAP_DAC_OVERRIDE"}
+	Perfmon    = Capability{unix.CAP_PERFMON, "CAP_PERFMON"}
 )
 
 func (c Capability) String() string { return c.name }
