@@ -160,6 +160,7 @@ const (
 	flagFIN  = 1 << 0
 	flagPSH  = 1 << 3
 	flagACK  = 1 << 4
+	flagECE  = 1 << 6
 	flagCWR  = 1 << 7
 )
 

@@ -26,8 +26,9 @@ type group struct {
 	start    int // of the transport header
 	data     int // of the payload
 	size     int
-	length   int // of the whole
-	next     uint32
+	length   int    // of the whole
+	next     uint32 // sequence number of TCP
+	step     uint16 // of IPv4 IDs, from the second packet on
 	closed   bool
 	checked  bool // the checksum of the first packet is right
 	payloads int  // after the first
@@ -124,8 +125,6 @@ func (w *writer) prepare(g *group) {
 		if g.gso == unix.VIRTIO_NET_HDR_GSO_UDP_L4 {
 			protocol, h.field = unix.IPPROTO_UDP, 6
 			put16(p[g.start+4:], uint16(g.length-g.start))
-		} else if p[g.start+tcpFlags]&flagCWR != 0 {
-			h.gso |= unix.VIRTIO_NET_HDR_GSO_ECN
 		}
 		if p[0]>>4 == 4 {
 			put16(p[2:], uint16(g.length))
@@ -176,8 +175,9 @@ func shapeOf(p []byte, udp bool) (shape, bool) {
 	switch {
 	case protocol == unix.IPPROTO_TCP && len(p) >= s.start+20:
 		s.data = s.start + int(p[s.start+12]>>4)*4
-		// SYN, RST, URG and others go alone.
-		if f := p[s.start+tcpFlags]; s.data < s.start+20 || f&^(flagPSH|flagFIN|flagCWR) != flagACK {
+		// SYN, RST, URG and others go alone, and so does CWR, which segmentation leaves to the first segment: with AccECN
+		// (RFC 9768) it is part of a counter.
+		if f := p[s.start+tcpFlags]; s.data < s.start+20 || f&^(flagPSH|flagFIN|flagECE) != flagACK {
 			return s, false
 		}
 	case protocol == unix.IPPROTO_UDP && udp:
@@ -193,7 +193,7 @@ func shapeOf(p []byte, udp bool) (shape, bool) {
 
 // sameFlow reports whether two packets have the same addresses and ports. Both have shape s.
 func (s shape) sameFlow(a, b []byte) bool {
-	if a[0] != b[0] || string(a[s.start:s.start+4]) != string(b[s.start:s.start+4]) {
+	if a[0]>>4 != b[0]>>4 || string(a[s.start:s.start+4]) != string(b[s.start:s.start+4]) {
 		return false
 	}
 	if s.start == 20 {
@@ -227,32 +227,16 @@ func (w *writer) merge(p []byte, udp bool) bool {
 	return false
 }
 
-// takes adds the packet to the group if it continues it.
+// takes adds the packet to the group if it continues it: if segmentation gives the same packets again, as with GRO of the kernel
+// (inet_gro_receive, tcp_gro_receive). Only the IPv4 IDs of packets that are not to be fragmented may all be the same, and count up
+// afterwards: these have no meaning (RFC 6864, section 4).
 func (g *group) takes(p []byte, s shape) bool {
 	size := len(p) - s.data
-	if g.data != s.data || size > g.size || g.payloads == maxSegments || g.length+size > maxFrame {
+	if g.data != s.data || size > g.size || g.payloads == maxSegments || g.length+size > maxFrame || !g.sameHeaders(p, s) {
 		return false
-	}
-	a := g.first
-	if s.start == 20 {
-		// Type of service, don't-fragment bit and time to live are those of all segments.
-		if a[1] != p[1] || a[6] != p[6] || a[8] != p[8] {
-			return false
-		}
-	} else if string(a[:4]) != string(p[:4]) || a[7] != p[7] {
-		return false
-	}
-	t, u := a[s.start:s.data], p[s.start:s.data]
-	if s.gso != unix.VIRTIO_NET_HDR_GSO_UDP_L4 {
-		// Sequence, acknowledgement, window and options. FIN and PSH end a super-packet; CWR is of the
-		// first segment alone.
-		if binary.BigEndian.Uint32(u[4:]) != g.next || string(t[8:12]) != string(u[8:12]) || string(t[14:16]) != string(u[14:16]) ||
-			string(t[20:]) != string(u[20:]) || t[tcpFlags]&(flagPSH|flagFIN) != 0 || u[tcpFlags]&flagCWR != 0 {
-			return false
-		}
 	}
 	if !g.checked {
-		if !valid(a, s) {
+		if !valid(g.first, s) {
 			return false
 		}
 		g.checked = true
@@ -260,21 +244,65 @@ func (g *group) takes(p []byte, s shape) bool {
 	if !valid(p, s) {
 		return false
 	}
+	if s.start == 20 {
+		g.step = id(p) - id(g.first) - uint16(g.payloads)*g.step
+	}
 	g.payload[g.payloads] = p[s.data:]
 	g.payloads++
 	g.length += size
 	g.next += uint32(size)
+	g.closed = size < g.size
 	// The last segment may be shorter, and has the flags that end a super-packet.
 	if s.gso != unix.VIRTIO_NET_HDR_GSO_UDP_L4 {
-		t[tcpFlags] |= u[tcpFlags] & (flagPSH | flagFIN)
+		last := p[s.start+tcpFlags] & (flagPSH | flagFIN)
+		g.first[s.start+tcpFlags] |= last
+		g.closed = g.closed || last != 0
 	}
-	g.closed = size < g.size || s.gso != unix.VIRTIO_NET_HDR_GSO_UDP_L4 && u[tcpFlags]&(flagPSH|flagFIN) != 0
 	return true
 }
 
-// valid reports whether the transport checksum is right: a super-packet gets a new one, which must
-// not hide that a packet was damaged before the tunnel.
+// id is the identification of an IPv4 packet.
+func id(p []byte) uint16 { return binary.BigEndian.Uint16(p[4:]) }
+
+// continues reports whether an IPv4 packet has the identification of the group's next segment.
+func (g *group) continues(p []byte) bool {
+	n := uint16(g.payloads)
+	if n == 0 {
+		const dontFragment = 0x40
+		step := id(p) - id(g.first)
+		return step == 1 || step == 0 && p[6]&dontFragment != 0
+	}
+	return id(p) == id(g.first)+(n+1)*g.step
+}
+
+// sameHeaders reports whether segmentation makes the headers of the packet from those of the group's first one.
+func (g *group) sameHeaders(p []byte, s shape) bool {
+	a := g.first
+	if s.start == 20 {
+		// Type of service, don't-fragment bit and time to live.
+		if a[1] != p[1] || a[6] != p[6] || a[8] != p[8] || !g.continues(p) {
+			return false
+		}
+	} else if string(a[:4]) != string(p[:4]) || a[7] != p[7] {
+		return false
+	}
+	if s.gso == unix.VIRTIO_NET_HDR_GSO_UDP_L4 {
+		return true
+	}
+	// Acknowledgement, length and reserved bits, one of which is AE, other flags, window, urgent pointer and options. FIN and PSH end
+	// a super-packet.
+	t, u := a[s.start:s.data], p[s.start:s.data]
+	const ends = flagPSH | flagFIN
+	return binary.BigEndian.Uint32(u[4:]) == g.next && string(t[8:13]) == string(u[8:13]) && t[tcpFlags] == u[tcpFlags]&^ends &&
+		string(t[14:16]) == string(u[14:16]) && string(t[18:]) == string(u[18:])
+}
+
+// valid reports whether the checksums are right: a super-packet gets new ones, which must not hide that a packet was damaged
+// before the tunnel.
 func valid(p []byte, s shape) bool {
+	if s.start == 20 && Checksum(p[:s.start]) != 0 {
+		return false
+	}
 	protocol := byte(unix.IPPROTO_TCP)
 	if s.gso == unix.VIRTIO_NET_HDR_GSO_UDP_L4 {
 		protocol = unix.IPPROTO_UDP
@@ -290,7 +318,7 @@ func (w *writer) add(p []byte, udp bool) {
 	} else {
 		g = new(group)
 	}
-	g.first, g.length, g.payloads, g.checked = p, len(p), 0, false
+	g.first, g.length, g.payloads, g.checked, g.step = p, len(p), 0, false, 0
 	s, ok := shapeOf(p, udp)
 	g.gso, g.start, g.data, g.size = s.gso, s.start, s.data, len(p)-s.data
 	g.closed = !ok
