@@ -33,6 +33,9 @@ type Options struct {
 	Speaker  bgp.Options
 	// Neighbors are added after the initial desired state was applied.
 	Neighbors []bgp.Neighbor
+	// Installs, unless nil, reports whether the best path to a unicast prefix is installed; it is called
+	// for each change of one.
+	Installs func(netip.Prefix) bool
 	// Keep leaves everything in the kernel at a clean stop.
 	Keep bool
 	Log  *slog.Logger
@@ -72,6 +75,7 @@ func New(ctx context.Context, o Options) (*Daemon, error) {
 		return nil, err
 	}
 	d := extend(l, l.conn)
+	d.unicast.installs = o.Installs
 	d.Speaker, d.connect, d.neighbors = speaker, speaker.Connect, o.Neighbors
 	for _, n := range o.Neighbors {
 		d.up[n.Name] = false

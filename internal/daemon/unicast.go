@@ -30,6 +30,8 @@ type resolver interface {
 type unicast struct {
 	kernel   desired
 	resolver resolver
+	// installs, unless nil, selects the prefixes.
+	installs func(netip.Prefix) bool
 	best     [2]array // the best paths of IPv6 and IPv4, by number of the prefix
 	hops     table.Interner[netip.Addr]
 	via      map[uint32]via // what the next hops resolve to
@@ -76,7 +78,7 @@ func newUnicast(kernel desired, r resolver) *unicast {
 func (u *unicast) update(events []bgp.Event) {
 	for _, e := range events {
 		p, ok := e.(bgp.UnicastPath)
-		if !ok {
+		if !ok || u.installs != nil && !u.installs(p.Prefix) {
 			continue
 		}
 		if p.Withdrawn || p.Rejected != nil || p.Local || slices.Contains(p.Communities, bgp.Blackhole) {

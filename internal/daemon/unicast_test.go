@@ -112,3 +112,15 @@ func TestNextHopsAreResolvedAgain(t *testing.T) {
 		t.Errorf("next hops that nothing uses are kept: %v", u.via)
 	}
 }
+
+// TestSelectedBestPaths: only those that the daemon wants are installed.
+func TestSelectedBestPaths(t *testing.T) {
+	w := wanted{}
+	u := newUnicast(w, withLAN)
+	locator := netip.MustParsePrefix("fc00:1::/32")
+	u.installs = func(p netip.Prefix) bool { return p == locator }
+	u.update([]bgp.Event{bgp.UnicastPath{Prefix: client, Number: 1, NextHop: onLink}, bgp.UnicastPath{Prefix: locator, Number: 2, NextHop: onLink}})
+	w.check(t, "fc00:1::/32 table main via 2001:db8:1::1 dev lan metric 4096")
+	u.update([]bgp.Event{bgp.UnicastPath{Prefix: client, Number: 1, Withdrawn: true}, bgp.UnicastPath{Prefix: locator, Number: 2, Withdrawn: true}})
+	w.check(t)
+}

@@ -38,6 +38,12 @@ type Config struct {
 	// This daemon then follows the tables and manages addresses, policy rules and MPTCP. Default: bgp.
 	// Example: kernel
 	Routes RouteSource `yaml:"routes,omitempty"`
+	// BestPaths is what happens to the best path of each unicast route that the reflectors advertise: install
+	// adds it to the main table, with metric 4096, so that all traffic of this host follows BGP unless another
+	// route to its destination has a lower metric; leave adds only the routes to the locators, which
+	// packets to SIDs need, and leaves all else to the routes that this host has. Default: install.
+	// Example: leave
+	BestPaths BestPaths `yaml:"best_paths,omitempty"`
 	// Reflectors are the route reflectors that this server is a client of. Default: none; required
 	// unless routes is kernel.
 	Reflectors []Reflector `yaml:"reflectors,omitempty"`
@@ -78,6 +84,23 @@ const (
 	// KernelRoutes are installed by other programs.
 	KernelRoutes RouteSource = "kernel"
 )
+
+// BestPaths is what happens to the best paths of unicast routes.
+type BestPaths string
+
+const (
+	// InstallBestPaths adds them to the main table.
+	InstallBestPaths BestPaths = "install"
+	// LeaveBestPaths adds only those to the locators, and leaves all else to the routes of the host.
+	LeaveBestPaths BestPaths = "leave"
+)
+
+// installs reports whether the best path to a prefix is added to the main table.
+func (c *Config) installs(p netip.Prefix) bool {
+	return c.BestPaths != LeaveBestPaths || slices.ContainsFunc(c.Locators, func(l netip.Prefix) bool {
+		return l.Bits() <= p.Bits() && l.Contains(p.Addr())
+	})
+}
 
 // Encap is the encapsulation mode toward a SID.
 type Encap string
@@ -227,6 +250,9 @@ func (c *Config) Check() fault.List {
 		if r.Address.IsValid() && c.Address.IsValid() && !c.local(r.Address).IsValid() {
 			faults.Add(at+".address", "no default address is %s: the session has no source", bgp.IPOf(r.Address))
 		}
+	}
+	if c.BestPaths != "" && c.BestPaths != InstallBestPaths && c.BestPaths != LeaveBestPaths {
+		faults.Add("best_paths", "must be %q or %q, got %q", InstallBestPaths, LeaveBestPaths, c.BestPaths)
 	}
 	if c.Encap != "" && c.Encap != EncapRed && c.Encap != EncapFull {
 		faults.Add("encap", "must be %q or %q, got %q", EncapRed, EncapFull, c.Encap)
@@ -412,7 +438,7 @@ func (c *Config) checkRoutes(faults *fault.List) {
 		c.checkLocators(faults)
 	case KernelRoutes:
 		for key, given := range map[string]bool{
-			"reflectors": len(c.Reflectors) > 0, "locators": len(c.Locators) > 0, "encap": c.Encap != "",
+			"best_paths": c.BestPaths != "", "reflectors": len(c.Reflectors) > 0, "locators": len(c.Locators) > 0, "encap": c.Encap != "",
 		} {
 			if given {
 				faults.Add(key, "has no effect with routes: %s, where another program installs the routes", KernelRoutes)

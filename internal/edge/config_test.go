@@ -117,6 +117,7 @@ func TestRouteSource(t *testing.T) {
 		{func(c *Config) { c.Reflectors = testConfig().Reflectors }, "reflectors: has no effect with routes: kernel"},
 		{func(c *Config) { c.Locators = testConfig().Locators }, "locators: has no effect with routes: kernel"},
 		{func(c *Config) { c.Encap = EncapRed }, "encap: has no effect with routes: kernel"},
+		{func(c *Config) { c.BestPaths = LeaveBestPaths }, "best_paths: has no effect with routes: kernel"},
 		{func(c *Config) { c.MPTCP.PathManager = KernelPathManager }, `mptcp.path_manager: "kernel" follows no routes`},
 		{func(c *Config) { c.Routes = "frr" }, `routes: must be "bgp" or "kernel", got "frr"`},
 		{func(c *Config) { c.Routes = BGPRoutes }, "reflectors: must name at least one route reflector"},
@@ -131,5 +132,36 @@ func TestRouteSource(t *testing.T) {
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%v, want %q", err, tt.want)
 		}
+	}
+}
+
+// TestBestPaths: with leave, only the routes to the locators are installed.
+func TestBestPaths(t *testing.T) {
+	c := testConfig()
+	for _, tt := range []struct {
+		mode   BestPaths
+		prefix string
+		want   bool
+	}{
+		{"", "2001:db8:c::/64", true}, {InstallBestPaths, "::/0", true}, {InstallBestPaths, "fc00:1::/32", true},
+		{LeaveBestPaths, "2001:db8:c::/64", false}, {LeaveBestPaths, "::/0", false}, {LeaveBestPaths, "192.0.2.0/24", false},
+		{LeaveBestPaths, "fc00:1::/32", true}, {LeaveBestPaths, "fc00:1:1::/128", true},
+	} {
+		c.BestPaths = tt.mode
+		if err := c.Check().Err(); err != nil {
+			t.Error(err)
+		}
+		if got := c.installs(netip.MustParsePrefix(tt.prefix)); got != tt.want {
+			t.Errorf("best_paths %q installs %s: %t", tt.mode, tt.prefix, got)
+		}
+	}
+	now := c
+	now.BestPaths = ""
+	if _, faults := difference(&c, &now); !strings.HasPrefix(fmt.Sprint(faults.Err()), "best_paths: cannot change from leave to install") {
+		t.Errorf("a change: %v", faults.Err())
+	}
+	c.BestPaths = "never"
+	if err := c.Check().Err(); err == nil || !strings.HasPrefix(err.Error(), "best_paths: must be") {
+		t.Errorf("got %v", err)
 	}
 }

@@ -8,6 +8,7 @@
 package edge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -140,6 +141,7 @@ func New(ctx context.Context, o Options) (*Edge, error) {
 		Protocol:  route.Edge,
 		Speaker:   bgp.Options{ASN: o.Config.ASN, RouterID: o.Config.RouterID, NoListen: true, Report: bgp.ReportVPN},
 		Neighbors: o.Config.neighbors(),
+		Installs:  o.Config.installs,
 		Keep:      o.Keep,
 		Log:       o.Log,
 	})
@@ -624,7 +626,9 @@ type Status struct {
 	health.Status
 	ASN     uint32     `json:"asn"`
 	Address netip.Addr `json:"address"`
-	Pending int        `json:"pending"`
+	// BestPaths is what happens to the best paths of unicast routes.
+	BestPaths BestPaths `json:"best_paths"`
+	Pending   int       `json:"pending"`
 	// Control is the path of the socket for commands.
 	Control  string              `json:"control"`
 	Sessions []bgp.SessionStatus `json:"sessions"`
@@ -658,7 +662,7 @@ type PeerStatus struct {
 // Status returns a Status. The edge is ready when it announces the addresses of an egress peer with
 // routes and has a session with a reflector.
 func (e *Edge) Status() any {
-	s := Status{Role: "edge", Status: daemon.NotRunning, ASN: e.config.ASN, Address: e.config.Address, Control: control.Path(e.config.Control, "edge"), Paths: PathStatus{Manager: e.config.MPTCP.manager()}}
+	s := Status{Role: "edge", Status: daemon.NotRunning, ASN: e.config.ASN, Address: e.config.Address, BestPaths: cmp.Or(e.config.BestPaths, InstallBestPaths), Control: control.Path(e.config.Control, "edge"), Paths: PathStatus{Manager: e.config.MPTCP.manager()}}
 	if e.paths != nil {
 		s.Paths.Status = e.paths.Status()
 	}

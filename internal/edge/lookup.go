@@ -19,6 +19,8 @@ type Routes struct {
 	Destination netip.Prefix `json:"destination"`
 	// EPE are the paths through each egress peer.
 	EPE []EPERoute `json:"epe_routes"`
+	// BestPaths is "leave" if the main table has no best paths of unicast routes.
+	BestPaths BestPaths `json:"best_paths,omitempty"`
 	// BGP are the paths of the unicast route, which the default address uses, and of the VPN routes
 	// behind the EPE Routes.
 	BGP []bgp.Candidate `json:"bgp"`
@@ -38,6 +40,9 @@ type EPERoute struct {
 // rd if it is valid.
 func (e *Edge) Routes(ctx context.Context, dst netip.Prefix, rd vpn.ID) (any, error) {
 	r := Routes{Destination: dst}
+	if e.config.BestPaths == LeaveBestPaths {
+		r.BestPaths = LeaveBestPaths
+	}
 	rds := []vpn.ID{rd}
 	if !e.daemon.Do(ctx, func() {
 		for _, p := range e.egress.peers {
@@ -121,7 +126,8 @@ type Subflow struct {
 	Connection string         `json:"connection"`
 	Client     netip.AddrPort `json:"client"`
 	Address    netip.Addr     `json:"address"`
-	// Egress is the name of the egress peer, or "best path" on the default address.
+	// Egress is the name of the egress peer, or "best path" on the default address, "main table" with
+	// best_paths: leave.
 	Egress  string `json:"egress"`
 	Backup  bool   `json:"backup"`
 	Stalled bool   `json:"stalled"`
@@ -144,6 +150,9 @@ func (e *Edge) Connections(ctx context.Context, limit int) (any, error) {
 	c := Connections{Connections: n, Subflows: []Subflow{}}
 	for _, s := range list {
 		egress := "best path"
+		if e.config.BestPaths == LeaveBestPaths {
+			egress = "main table"
+		}
 		if s.Peer >= 0 {
 			egress = e.config.Peers[s.Peer].Name
 		}

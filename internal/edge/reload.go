@@ -47,6 +47,7 @@ func difference(old, now *Config) (changes, fault.List) {
 	if now.Routes == KernelRoutes {
 		fault.Fixed(&faults, "peers", fmt.Sprintf("%+v", old.Peers), fmt.Sprintf("%+v", now.Peers))
 	}
+	fault.Fixed(&faults, "best_paths", cmp.Or(old.BestPaths, InstallBestPaths), cmp.Or(now.BestPaths, InstallBestPaths))
 	fault.Fixed(&faults, "locators", fmt.Sprint(old.Locators), fmt.Sprint(now.Locators))
 	fault.Fixed(&faults, "encap", old.encap(), now.encap())
 	was, use := old.MPTCP, now.MPTCP.use()
