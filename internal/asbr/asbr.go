@@ -476,3 +476,6 @@ func (a *ASBR) report(r *health.Report, sessions []bgp.SessionStatus) {
 	r.NeedOne(len(a.config.Reflectors), reflectors)
 	r.NeedOne(len(a.peers), peers)
 }
+
+// Speaker returns the BGP speaker, for its tables and sessions. The caller changes no configuration.
+func (a *ASBR) Speaker() *bgp.Speaker { return a.daemon.Speaker }

@@ -92,7 +92,7 @@ what failed, on what, why, and what to do.`,
 	root.AddCommand(a.daemonCommands()...)
 	root.AddCommand(a.labCommands()...)
 	root.AddCommand(a.simCommand())
-	root.AddCommand(a.serveCommand(), a.fetchCommand(), a.loadCommand(), a.flowsCommand(), a.ccCommand(), a.mptcpifyCommand(), a.qoeCommand(), a.reseqCommand(), a.diffCommand(), a.statusCommand(), a.dashboardCommand(), a.reloadCommand(), a.manCommand(), a.checkCommand(), a.doctorCommand(), a.versionCommand())
+	root.AddCommand(a.serveCommand(), a.fetchCommand(), a.loadCommand(), a.flowsCommand(), a.ccCommand(), a.mptcpifyCommand(), a.qoeCommand(), a.reseqCommand(), a.diffCommand(), a.statusCommand(), a.dashboardCommand(), a.reloadCommand(), a.clearCommand(), a.manCommand(), a.checkCommand(), a.doctorCommand(), a.versionCommand())
 	return root
 }
 

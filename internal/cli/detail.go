@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/vpn"
@@ -65,6 +66,16 @@ func serveDetails(mux *http.ServeMux, m role.Machine) {
 				return nil, err
 			}
 			return m.Routes(ctx, dst, rd)
+		})
+	}
+	if m, ok := m.(speaking); ok {
+		mux.HandleFunc("GET "+tablePath, func(w http.ResponseWriter, r *http.Request) { serveTable(w, r, m.Speaker()) })
+		detail(neighborPath, func(_ context.Context, q url.Values) (any, error) {
+			d, err := m.Speaker().Neighbor(q.Get("name"))
+			if errors.Is(err, bgp.ErrUnknownNeighbor) {
+				return nil, unknownPeer(q.Get("name"), m.Speaker())
+			}
+			return d, err
 		})
 	}
 	if m, ok := m.(connected); ok {
@@ -120,21 +131,31 @@ func parseLimit(text string) (int, error) {
 func (a *app) detailCommands() []*cobra.Command {
 	var asJSON bool
 	var rd, limit string
+	var table tableFlags
 	add := func(c *cobra.Command) *cobra.Command {
 		c.Flags().BoolVar(&asJSON, "json", false, "print JSON, one object for each daemon")
 		return c
 	}
 	routes := add(&cobra.Command{
-		Use:   "routes PREFIX|ADDRESS [DAEMON|ADDRESS]",
-		Short: "Show the paths to a destination, which is used, and why",
-		Long: `Routes shows the longest match for a destination: on a server and on a border router the path through each egress peer, and the
+		Use:   "routes [PREFIX|ADDRESS] [DAEMON|ADDRESS]",
+		Short: "Show the paths to a destination and why one is used, or the tables of routes",
+		Long: `With a destination, routes shows the longest match for a destination: on a server and on a border router the path through each egress peer, and the
 BGP paths with the step of route selection that decided (RFC 4271 section 9.1.2.2). A reflector shows VPN routes of the route
-distinguisher that --rd names.`,
+distinguisher that --rd names.
+
+Without one, or with --table, --peer or --rt, it dumps a table: the routes that neighbors advertise, with the reason of those
+that are refused or unused (received); those that policy accepts, as it changes them (accepted); or those that neighbors
+are sent (advertised). A prefix then selects the routes to it and to longer prefixes inside. With --json, each route is a line.`,
 		Example: `  tabane status routes 2001:db8::1
   tabane status routes 2001:db8::/32 asbr --json
-  tabane status routes 2001:db8::1 reflector --rd 192.0.2.1:1`,
-		Args: arguments(1, 2, "a prefix or address, and at most one daemon or address"),
+  tabane status routes 2001:db8::1 reflector --rd 192.0.2.1:1
+  tabane status routes asbr --table received --peer transit-a
+  tabane status routes reflector --rt 65000:101 --json`,
+		Args: arguments(0, 2, "at most a prefix or address, and a daemon or address"),
 		RunE: func(c *cobra.Command, args []string) error {
+			if table.dumps(args) {
+				return a.dumpTable(c.Context(), args, rd, table, asJSON)
+			}
 			dst, err := parseDestination(args[0])
 			if err != nil {
 				return err
@@ -149,6 +170,9 @@ distinguisher that --rd names.`,
 			return a.detail(c.Context(), args[1:], routesPath+"?"+q.Encode(), nil, asJSON)
 		},
 	})
+	routes.Flags().StringVar(&table.view, "table", "", "dump a table: received, accepted or advertised `routes` (accepted if --peer or --rt is given)")
+	routes.Flags().StringVar(&table.peer, "peer", "", "only routes from, or to, the neighbor with this `name` or address")
+	routes.Flags().StringVar(&table.rt, "rt", "", "only VPN routes with this route `target`")
 	routes.Flags().StringVar(&rd, "rd", "", "also look up the VPN route with this route `distinguisher`")
 	connections := add(&cobra.Command{
 		Use:   "connections [DAEMON|ADDRESS]",
@@ -170,9 +194,18 @@ or a policy, as use, why it carries data or rests (docs/policies.md explains the
 	return []*cobra.Command{
 		routes, connections,
 		add(&cobra.Command{
-			Use: "peers [DAEMON|ADDRESS]", Short: "Show the egress peers and the BGP sessions",
-			Args: arguments(0, 1, "at most one daemon or address"),
+			Use: "peers [NAME] [DAEMON|ADDRESS]", Short: "Show the egress peers and the BGP sessions, or all details of one session",
+			Long: `Peers shows the egress peers and the BGP sessions of each daemon. With the name or the address of a neighbor it shows all that is
+known of that session: state, capabilities, timers, families with their routes by reason, last errors, flaps and retention.`,
+			Example: `  tabane status peers
+  tabane status peers asbr
+  tabane status peers transit-a
+  tabane status peers 2001:db8:1::fe edge --json`,
+			Args: arguments(0, 2, "at most the name or address of a neighbor, and a daemon or address"),
 			RunE: func(c *cobra.Command, args []string) error {
+				if len(args) == 2 || len(args) == 1 && !isDaemon(args[0]) {
+					return a.peerDetail(c.Context(), args[0], args[1:], asJSON)
+				}
 				return a.detail(c.Context(), args, "/status", onlyKeys("peers", "sessions"), asJSON)
 			},
 		}),

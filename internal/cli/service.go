@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/role"
@@ -89,6 +90,8 @@ const (
 	drainPath = "/drain"
 	// reloadPath reloads the configuration (POST).
 	reloadPath = "/reload"
+	// clearPath resets a BGP session (POST).
+	clearPath = "/clear"
 	// panicsPath has the panics so far not reported any more (DELETE).
 	panicsPath = "/panics"
 )
@@ -125,6 +128,16 @@ func (s *service) commands() http.Handler {
 		contain.Acknowledge()
 		return "", nil
 	}))
+	if m, ok := s.machine.(speaking); ok {
+		mux.HandleFunc("POST "+clearPath, answer(func(r *http.Request) (string, error) {
+			q := r.URL.Query()
+			done, err := m.Speaker().Clear(q.Get("peer"), q.Get("hard") != "")
+			if errors.Is(err, bgp.ErrUnknownNeighbor) {
+				err = unknownPeer(q.Get("peer"), m.Speaker())
+			}
+			return done, err
+		}))
+	}
 	if d, ok := s.machine.(drainable); ok {
 		mux.HandleFunc("POST "+drainPath, answer(func(r *http.Request) (string, error) {
 			wait, err := drainWait(r.URL.Query())

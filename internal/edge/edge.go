@@ -689,3 +689,6 @@ func (e *Edge) Status() any {
 	})
 	return s
 }
+
+// Speaker returns the BGP speaker, for its tables and sessions. The caller changes no configuration.
+func (e *Edge) Speaker() *bgp.Speaker { return e.daemon.Speaker }

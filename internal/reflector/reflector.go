@@ -157,3 +157,6 @@ func (r *Reflector) Status() any {
 	s.Status = report.Status()
 	return s
 }
+
+// Speaker returns the BGP speaker, for its tables and sessions. The caller changes no configuration.
+func (r *Reflector) Speaker() *bgp.Speaker { return r.speaker }

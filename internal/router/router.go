@@ -192,3 +192,6 @@ func (r *Router) Status() any {
 	})
 	return s
 }
+
+// Speaker returns the BGP speaker, for its tables and sessions. The caller changes no configuration.
+func (r *Router) Speaker() *bgp.Speaker { return r.daemon.Speaker }

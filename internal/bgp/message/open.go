@@ -2,6 +2,7 @@ package message
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 )
 
@@ -300,4 +301,38 @@ func (n Negotiated) MaxLen() int {
 		return MaxExtended
 	}
 	return MaxLen
+}
+
+// Names are the capabilities in words, with their code numbers.
+func (c Capabilities) Names() []string {
+	var names []string
+	add := func(has bool, format string, args ...any) {
+		if has {
+			names = append(names, fmt.Sprintf(format, args...))
+		}
+	}
+	for f := range c.Families.All() {
+		add(true, "multiprotocol %s (%d)", f, capMultiprotocol)
+	}
+	add(c.RouteRefresh, "route refresh (%d)", capRouteRefresh)
+	for f := range c.ExtendedNextHop.All() {
+		add(true, "extended next hop %s (%d)", f, capExtendedNextHop)
+	}
+	add(c.ExtendedMessage, "extended message (%d)", capExtendedMessage)
+	if r := c.Restart; r.Advertised {
+		text := fmt.Sprintf("graceful restart %d s", r.Time)
+		if r.Restarting {
+			text += " restarting"
+		}
+		for f := range r.Families.All() {
+			text += " " + f.String()
+			if r.Forwarding.Has(f) {
+				text += " forwarding"
+			}
+		}
+		add(true, "%s (%d)", text, capGracefulRestart)
+	}
+	add(c.FourOctetAS, "4-octet as (%d)", capFourOctetAS)
+	add(c.EnhancedRefresh, "enhanced refresh (%d)", capEnhancedRefresh)
+	return names
 }

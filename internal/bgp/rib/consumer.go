@@ -171,3 +171,18 @@ func (c *Consumer) take(i uint32, take func(Item) bool) {
 	}
 	c.table.reapIfDue()
 }
+
+// Each calls f for each destination from the given index that the consumer has a route to, up to n of
+// them, with the state of the destination now. It returns the index to continue with, or 0 after the
+// last one.
+func (c *Consumer) Each(from uint32, n int, f func(Item)) (next uint32) {
+	for ; n > 0; n-- {
+		i, ok := c.held.next(from)
+		if !ok {
+			return 0
+		}
+		f(Item{Key: c.table.key(i), Number: i, Held: true, Path: c.table.best(i)})
+		from = i + 1
+	}
+	return from
+}

@@ -258,3 +258,26 @@ func (r *RIB) Best(fam message.Family, from uint32, n int, f func(message.Key, P
 	}
 	return from
 }
+
+// Route is a path with its destination and its state.
+type Route struct {
+	Key message.Key
+	Path
+	Best, Stale bool
+}
+
+// Each calls f for each path of a source from the given index, up to n of them. It returns the index to
+// continue with, or 0 after the last one.
+func (r *RIB) Each(fam message.Family, s Source, from uint32, n int, f func(Route)) (next uint32) {
+	t := &r.tables[fam]
+	for ; n > 0; n-- {
+		i, ok := t.from[s].in.next(from)
+		if !ok {
+			return 0
+		}
+		p := *t.find(i, s)
+		f(Route{Key: t.key(i), Path: p, Best: p.Accepted != 0 && t.at(i).path == p, Stale: t.stale(i, s)})
+		from = i + 1
+	}
+	return from
+}
