@@ -8,7 +8,9 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 
+	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/pcap"
 )
 
@@ -83,7 +85,10 @@ func Read(ctx context.Context, names []string, o Options) (Report, error) {
 	for i := range files {
 		files[i].ClockSteps = in.times.steps[i]
 	}
-	r := a.Report()
+	var r Report
+	if err := contain.Do(contain.Capture, nil, nil, func() { r = a.Report() }); err != nil {
+		return Report{}, &FileError{strings.Join(names, ", "), err}
+	}
 	r.Files = files
 	r.Missed = append(missedOf(files), r.Missed...)
 	return r, nil
@@ -175,6 +180,15 @@ func (s *source) advance() error {
 	}
 }
 
+// panicked returns the error of a panic that the file's last packet caused. s is nil if no file was read yet.
+func (s *source) panicked(value any) error {
+	fault := contain.Caught(value, contain.Capture, nil, nil)
+	if s == nil {
+		return fault
+	}
+	return &FileError{s.name, fmt.Errorf("packet %d: %w", s.packet.Number, fault)}
+}
+
 func (s *source) report() File {
 	st := s.reader.Stats()
 	f := File{Name: s.name, Format: st.Format, Packets: st.Packets, Dropped: st.Dropped, Cut: st.Cut, faults: st.Faults, more: st.FaultCount - len(st.Faults)}
@@ -201,6 +215,12 @@ func (s *source) report() File {
 // each calls do for all segments of the files, merged by time, until do returns an error.
 func each(ctx context.Context, in input, do func(*pcap.Segment, point) error) (files []File, err error) {
 	var all, open []*source
+	var current *source
+	defer func() {
+		if value := recover(); value != nil {
+			err = current.panicked(value)
+		}
+	}()
 	defer func() {
 		for _, s := range all {
 			err = errors.Join(err, s.file.Close())
@@ -212,6 +232,7 @@ func each(ctx context.Context, in input, do func(*pcap.Segment, point) error) (f
 			return nil, err
 		}
 		all = append(all, s)
+		current = s
 		s.shifts = in.times.of(i)
 		if in.clocks != nil {
 			s.clocks = in.clocks[i]
@@ -233,6 +254,8 @@ func each(ctx context.Context, in input, do func(*pcap.Segment, point) error) (f
 				first = s
 			}
 		}
+		current = first
+		contain.Point(contain.Capture, nil)
 		if err := do(&first.next, first.at); err != nil {
 			return nil, err
 		}

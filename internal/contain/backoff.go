@@ -1,6 +1,9 @@
 package contain
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 const (
 	// firstPause is how long a session stays closed after its first panic. It doubles with each one, up
@@ -13,6 +16,9 @@ const (
 
 // Backoff is how long a session stays closed after panics. The zero value is that of one without any.
 type Backoff struct {
+	// First is the first pause, 0 for the default.
+	First time.Duration
+
 	inRow int
 	until time.Time
 }
@@ -22,7 +28,7 @@ func (b *Backoff) Panicked(now time.Time) {
 	if now.Sub(b.until) >= forgetAfter {
 		b.inRow = 0
 	}
-	b.until = now.Add(min(firstPause<<min(b.inRow, 16), maxPause))
+	b.until = now.Add(min(cmp.Or(b.First, firstPause)<<min(b.inRow, 16), maxPause))
 	b.inRow++
 }
 

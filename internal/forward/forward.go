@@ -17,6 +17,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bpf"
 	program "github.com/tabane/tabane/internal/bpf/forward"
+	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/link"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/plane"
@@ -829,7 +830,9 @@ func (p *Plane) detach(name string, a *attachment) {
 func (p *Plane) Run(ctx context.Context) error {
 	followCtx, stop := context.WithCancel(ctx)
 	var loop sync.WaitGroup
-	loop.Go(func() { p.follow(followCtx) })
+	loop.Go(func() {
+		contain.Repeat(followCtx, contain.Reconcile, p.log, func() { p.follow(followCtx) })
+	})
 	wants, err := p.program.Wants()
 	if err == nil {
 		loop.Go(func() { p.nat.run(followCtx, wants) })

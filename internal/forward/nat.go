@@ -14,6 +14,7 @@ import (
 	"github.com/gaissmai/bart"
 
 	program "github.com/tabane/tabane/internal/bpf/forward"
+	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/tunnel"
 )
@@ -584,6 +585,14 @@ func (n *nat) scan() error {
 	return errors.Join(errs...)
 }
 
+// exchange applies what arrived, and sends what is queued; it reports whether there is more than room for it.
+func (n *nat) exchange() (more bool) {
+	n.takeArrived()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.flush()
+}
+
 // run asks for sessions until the context ends.
 func (n *nat) run(ctx context.Context, wants interface {
 	Next() (int, tunnel.Flow, error)
@@ -596,7 +605,7 @@ func (n *nat) run(ctx context.Context, wants interface {
 			if err != nil {
 				return
 			}
-			n.want(number, f)
+			_ = contain.Do(contain.GatewayPacket, n.log, nil, func() { n.want(number, f) }) // it is logged
 		}
 	})
 	every := time.NewTicker(natScan)
@@ -610,14 +619,16 @@ func (n *nat) run(ctx context.Context, wants interface {
 		case <-n.wake:
 		case <-retry:
 		case <-every.C:
-			if err := n.scan(); err != nil {
-				n.log.Error("NAT sessions are not up to date", "err", err)
-			}
+			_ = contain.Do(contain.GatewayTimer, n.log, nil, func() { // it is logged
+				if err := n.scan(); err != nil {
+					n.log.Error("NAT sessions are not up to date", "err", err)
+				}
+			})
 		}
-		n.takeArrived()
-		n.mu.Lock()
-		more := n.flush()
-		n.mu.Unlock()
+		more := false
+		if contain.Do(contain.GatewayTimer, n.log, nil, func() { more = n.exchange() }) != nil {
+			more = true
+		}
 		if retry = nil; more {
 			retry = time.After(natRetry)
 		}

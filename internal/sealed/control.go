@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/quality"
 	"github.com/tabane/tabane/internal/tunnel"
@@ -44,22 +45,32 @@ func (p *Plane) control(ctx context.Context) {
 		case <-p.wake:
 		}
 		now := p.now()
-		p.mu.Lock()
+		var peers []*peer
+		_ = contain.Do(contain.GatewayTimer, p.log, nil, func() { // it is logged
+			peers = p.check(now-checked >= checkSockets)
+		})
 		if now-checked >= checkSockets {
 			checked = now
-			for _, l := range p.lines {
-				l.open()
-			}
 		}
-		peers := slices.Collect(maps.Values(p.peers))
-		p.mu.Unlock()
 		due := now + checkSockets
 		for _, r := range peers {
-			due = min(due, r.tick(now, b))
+			r.contain(contain.GatewayTimer, nil, func() { due = min(due, r.tick(now, b)) })
 		}
 		b.flush()
 		timer.Reset(max(due-p.now(), granularity))
 	}
+}
+
+// check opens sockets that are not open, and returns the peers.
+func (p *Plane) check(sockets bool) []*peer {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if sockets {
+		for _, l := range p.lines {
+			l.open()
+		}
+	}
+	return slices.Collect(maps.Values(p.peers))
 }
 
 // tick sends what is due to the peer, and returns the time of its next call.
@@ -69,6 +80,8 @@ func (r *peer) tick(now time.Duration, b *batch) time.Duration {
 	switch {
 	case r.removed:
 		return now + time.Hour
+	case r.resting() > 0:
+		return now + r.resting()
 	case !r.relaysChanged.Swap(false) && now < r.due:
 		return r.due
 	}

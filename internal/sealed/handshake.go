@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/session"
 	"github.com/tabane/tabane/internal/tunnel"
 	"github.com/tabane/tabane/internal/udp"
@@ -168,7 +169,7 @@ func (p *Plane) handshakeLoop(ctx context.Context) {
 		case <-p.exchanges.ready:
 		}
 		for h, any := p.exchanges.pop(); any && ctx.Err() == nil; h, any = p.exchanges.pop() {
-			p.exchange(h)
+			_ = contain.Do(contain.GatewayMessage, p.log, h.message, func() { p.exchange(h) }) // it is logged
 		}
 	}
 }
@@ -192,20 +193,30 @@ func (p *Plane) exchange(h handshakeMessage) {
 	p.log.Debug("handshake", "from", h.from, "path", h.line.name, "error", err)
 }
 
-// answer answers an initiation.
-func (p *Plane) answer(h handshakeMessage) error {
+// known returns the key of this gateway, and whether an initiation was answered before.
+func (p *Plane) known(message []byte) (own session.PrivateKey, known bool) {
 	p.mu.Lock()
-	own, peers := p.state.Key, p.peers
-	for _, r := range peers {
-		r.mu.Lock()
-		known := r.assoc.Known(h.message)
-		r.mu.Unlock()
-		if known { // it arrives over each path
-			p.mu.Unlock()
-			return nil
+	defer p.mu.Unlock()
+	for _, r := range p.peers {
+		if r.knows(message) {
+			return p.state.Key, true
 		}
 	}
-	p.mu.Unlock()
+	return p.state.Key, false
+}
+
+func (r *peer) knows(message []byte) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.assoc.Known(message)
+}
+
+// answer answers an initiation.
+func (p *Plane) answer(h handshakeMessage) error {
+	own, known := p.known(h.message)
+	if known { // it arrives over each path
+		return nil
+	}
 	request, err := session.ReadInitiation(own, h.message, random{})
 	if err != nil {
 		return err
@@ -218,7 +229,7 @@ func (p *Plane) answer(h handshakeMessage) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.removed {
+	if r.removed || r.resting() > 0 {
 		return session.ErrRefused
 	}
 	now := p.now()
@@ -252,22 +263,31 @@ func (r *peer) answerStale(at session.Timestamp, from place, now time.Duration) 
 
 // complete applies a response, which establishes a session.
 func (p *Plane) complete(h handshakeMessage) error {
-	r := h.peer
-	r.mu.Lock()
-	now := p.now()
-	if r.removed {
-		r.mu.Unlock()
-		return session.ErrRefused
-	}
-	s, err := r.assoc.Complete(h.message, now)
-	if err != nil {
-		r.mu.Unlock()
+	r, now := h.peer, p.now()
+	s, used, err := r.complete(h, now)
+	if err != nil || !used {
 		return err
+	}
+	r.log.Info("session established", "peer", r.conf.Name, "address", h.from, "suite", suite(s))
+	// The peer may send only after a message under the new keys.
+	r.tick(now, newBatch(p, 1<<16))
+	return nil
+}
+
+// complete applies a response to the peer; used reports whether its keys are those to send under.
+func (r *peer) complete(h handshakeMessage, now time.Duration) (s *session.Session, used bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.removed || r.resting() > 0 {
+		return nil, false, session.ErrRefused
+	}
+	s, err = r.assoc.Complete(h.message, now)
+	if err != nil {
+		return nil, false, err
 	}
 	k, err := r.installKeys(s)
 	if err != nil {
-		r.mu.Unlock()
-		return err
+		return nil, false, err
 	}
 	for i := range r.links {
 		if l := &r.links[i]; l.line == h.line && !(l.remote.IsValid() && l.alive.Alive()) {
@@ -275,15 +295,10 @@ func (p *Plane) complete(h handshakeMessage) error {
 		}
 	}
 	if r.assoc.Current() != s {
-		r.mu.Unlock()
-		return nil
+		return s, false, nil
 	}
 	r.useKeys(k, now)
-	r.mu.Unlock()
-	r.log.Info("session established", "peer", r.conf.Name, "address", h.from, "suite", suite(s))
-	// The peer may send only after a message under the new keys.
-	r.tick(now, newBatch(p, 1<<16))
-	return nil
+	return s, true, nil
 }
 
 // initiate sends an initiation to addresses at which the peer may be, with the cookies that are known. The mutex is

@@ -85,17 +85,22 @@ func (r *peer) appendSent(b []byte, path int) []byte {
 // the open plane, if it carries any.
 func (l *link) lossShare() float64 { return max(l.loss.Share, l.openLoss.Share) }
 
+// sendNAT sends a record about NAT sessions if this is the peer.
+func (r *peer) sendNAT(name string, v tunnel.NATSession) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.conf.Name != name || r.sending == nil || !r.sending.out.Put(v) {
+		return false
+	}
+	r.wakeControl()
+	return true
+}
+
 // SendNATSession sends a record about NAT sessions to a peer. It reports false if there is no session with
 // the peer, or no room; without an answer, the caller repeats it.
 func (p *Plane) SendNATSession(peer string, v tunnel.NATSession) bool {
 	for _, r := range p.routing.Load().peers {
-		r.mu.Lock()
-		sent := r.conf.Name == peer && r.sending != nil && r.sending.out.Put(v)
-		if sent {
-			r.wakeControl()
-		}
-		r.mu.Unlock()
-		if sent {
+		if r.sendNAT(peer, v) {
 			return true
 		}
 	}

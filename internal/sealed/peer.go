@@ -14,6 +14,7 @@ import (
 
 	"github.com/gaissmai/bart"
 
+	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/quality"
 	"github.com/tabane/tabane/internal/sched"
@@ -51,6 +52,7 @@ type peer struct {
 
 	mu        sync.Mutex // guards the following
 	conf      plane.Peer
+	panics    contain.Backoff
 	probes    plane.Probes
 	removed   bool
 	assoc     *session.Association
@@ -199,7 +201,7 @@ type lanes struct {
 }
 
 func newPeer(p *Plane, own session.PrivateKey, c plane.Peer) *peer {
-	r := &peer{paceAt: shape.Never, plane: p, own: own.Public(), log: slog.New(&limitedLog{Handler: p.log.Handler(), now: p.now}), mtu: baseMTU, paths: make([]sched.Path, tunnel.MaxPaths)}
+	r := &peer{paceAt: shape.Never, panics: contain.Backoff{First: restFirst}, plane: p, own: own.Public(), log: slog.New(&limitedLog{Handler: p.log.Handler(), now: p.now}), mtu: baseMTU, paths: make([]sched.Path, tunnel.MaxPaths)}
 	r.assoc = session.NewAssociation(session.AssociationOptions{
 		Own: own, Peer: session.Peer{Public: c.Public, Preshared: c.Preshared},
 		Offers: p.offers(), Choose: p.choose, Random: random{}, NewIndex: p.newIndex,

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/quality"
 	"github.com/tabane/tabane/internal/repair"
 	"github.com/tabane/tabane/internal/reseq"
@@ -156,7 +157,7 @@ func (p *Plane) receive(l *line, s *udp.Socket) {
 		l.heard.Store(int64(p.now()))
 		all = all[:0]
 		for i := range got[:n] {
-			all = p.open(l, &got[i], own[i], all, b)
+			all = p.openSafely(l, &got[i], own[i], all, b)
 		}
 		now := p.now()
 		for rest := all; len(rest) > 0; {
@@ -164,7 +165,7 @@ func (p *Plane) receive(l *line, s *udp.Socket) {
 			for same < len(rest) && rest[same].keys.peer == rest[0].keys.peer {
 				same++
 			}
-			rest[0].keys.peer.handlePackets(b, rest[:same], now)
+			rest[0].keys.peer.handleSafely(b, rest[:same], now)
 			rest = rest[same:]
 		}
 		b.flush()
@@ -206,43 +207,50 @@ func (p *Plane) open(l *line, g *udp.Received, in *buffer, all []opened, b *batc
 				continue
 			}
 		}
-		replay := &k.replay[h.Path]
-		replay.Lock()
-		if !replay.Fresh(h.Counter) {
-			replay.Unlock()
-			p.counts.drop(dropReplayed, 1)
+		o := opened{keys: k, path: h.Path, over: h.Path, class: g.Class, wire: len(m), counter: h.Counter, missing: -1, buffer: in, merged: merged}
+		moved, why, ok := o.authenticate(m, place{l, g.From})
+		if !ok {
+			p.counts.drop(why, 1)
 			continue
 		}
-		stamp, packet, err := k.receive.Open(m)
-		if err != nil {
-			replay.Unlock()
-			p.counts.drop(dropForged, 1)
-			continue
-		}
-		missing, over, moved := -1, h.Path, replay.line != l || replay.from != g.From
-		behind := replay.Behind(h.Counter)
-		if behind {
-			replay.Accept(h.Counter)
-		} else {
-			missing = int(min(replay.Accept(h.Counter), 1<<20))
-			replay.line, replay.from = l, g.From
-		}
-		replay.Unlock()
 		switch {
 		case !moved:
-		case behind:
-			over = k.over(h.Path, l, g.From)
+		case o.missing < 0:
+			o.over = k.over(h.Path, l, g.From)
 		default: // only the newest message shows where the peer is
 			k.peer.learn(k, int(h.Path), l, g.From)
 		}
-		o := opened{keys: k, path: h.Path, over: over, class: g.Class, stamp: stamp, packet: packet, wire: len(m), counter: h.Counter, missing: missing, buffer: in, merged: merged}
 		if h.Type == tunnel.Control {
+			body := o.packet
 			o.packet = nil
-			k.peer.records(k, &o, packet, len(m), b)
+			k.peer.contain(contain.GatewayMessage, body, func() { k.peer.records(k, &o, body, len(m), b) })
 		}
 		all = append(all, o)
 	}
 	return all
+}
+
+// authenticate opens a message, and notes its number. moved reports whether the path's last message came from another
+// place; why is the reason of a message that is not ok.
+func (o *opened) authenticate(m []byte, at place) (moved bool, why reason, ok bool) {
+	replay := &o.keys.replay[o.path]
+	replay.Lock()
+	defer replay.Unlock()
+	if !replay.Fresh(o.counter) {
+		return false, dropReplayed, false
+	}
+	var err error
+	if o.stamp, o.packet, err = o.keys.receive.Open(m); err != nil {
+		return false, dropForged, false
+	}
+	moved = replay.line != at.line || replay.from != at.from
+	if replay.Behind(o.counter) {
+		replay.Accept(o.counter)
+		return moved, 0, true
+	}
+	o.missing = int(min(replay.Accept(o.counter), 1<<20))
+	replay.line, replay.from = at.line, at.from
+	return moved, 0, true
 }
 
 // over returns the path whose newest message came on that line from there, or else the message's own one.
@@ -457,7 +465,7 @@ func (p *Plane) expiry(b *batch, now time.Duration) time.Duration {
 	next := now + time.Hour
 	for _, r := range p.routing.Load().peers {
 		if at := r.rx.timeout.Load(); at != 0 && time.Duration(at) <= now {
-			r.expireHeld(b, now)
+			r.contain(contain.GatewayTimer, nil, func() { r.expireHeld(b, now) })
 		}
 		if at := r.rx.timeout.Load(); at != 0 {
 			next = min(next, time.Duration(at))
@@ -572,6 +580,13 @@ func destination(b []byte) netip.Addr {
 	return netip.AddrFrom16([16]byte(b[24:40]))
 }
 
+// write writes packets to the device, and returns how many it refused.
+func (p *Plane) write(packets [][]byte) (refused int, err error) {
+	p.writeMu.Lock()
+	defer p.writeMu.Unlock()
+	return p.device.Write(packets)
+}
+
 // deliver writes packets to the device.
 func (p *Plane) deliver(packets [][]byte) {
 	if len(packets) == 0 {
@@ -581,9 +596,7 @@ func (p *Plane) deliver(packets [][]byte) {
 	for _, b := range packets {
 		bytes += len(b)
 	}
-	p.writeMu.Lock()
-	refused, err := p.device.Write(packets)
-	p.writeMu.Unlock()
+	refused, err := p.write(packets)
 	if err != nil {
 		p.counts.drop(dropDevice, uint64(len(packets)))
 		return

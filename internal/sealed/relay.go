@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/tunnel"
 	"github.com/tabane/tabane/internal/udp"
@@ -174,30 +175,36 @@ func (y *relay) receive(s *udp.Socket) {
 			time.Sleep(10 * time.Millisecond)
 			continue
 		}
-		at, now := y.to.Load(), p.now()
-		all = all[:0]
-		for i := range got[:n] {
-			g := &got[i]
-			for data := g.Data; len(data) > 0; {
-				m := data[:min(g.Size, len(data))]
-				data = data[len(m):]
-				if g.From != y.homeAgent || !sealedOrHandshake(m) || !y.down.allow(now, len(m)+ipUDP4) {
-					y.x.dropped.Add(1)
-					continue
-				}
-				y.x.down.add(1, len(m)+ipUDP4)
-				all = append(all, udp.Datagram{Data: m, To: at.from, Class: g.Class})
+		_ = contain.Do(contain.GatewayMessage, p.log, got[0].Data, func() { all = y.pass(got[:n], all[:0]) }) // it is logged
+	}
+}
+
+// pass relays what was received from the home agent to the leader; all is a buffer.
+func (y *relay) pass(got []udp.Received, all []udp.Datagram) []udp.Datagram {
+	p := y.leader.plane
+	at, now := y.to.Load(), p.now()
+	for i := range got {
+		g := &got[i]
+		for data := g.Data; len(data) > 0; {
+			m := data[:min(g.Size, len(data))]
+			data = data[len(m):]
+			if g.From != y.homeAgent || !sealedOrHandshake(m) || !y.down.allow(now, len(m)+ipUDP4) {
+				y.x.dropped.Add(1)
+				continue
 			}
-		}
-		if len(all) > 0 {
-			if !y.answered.Swap(true) {
-				y.up.set(y.rate)
-				y.leader.relaysChanged.Store(true) // for open messages
-				p.wakeControl()
-			}
-			at.line.send(all)
+			y.x.down.add(1, len(m)+ipUDP4)
+			all = append(all, udp.Datagram{Data: m, To: at.from, Class: g.Class})
 		}
 	}
+	if len(all) > 0 {
+		if !y.answered.Swap(true) {
+			y.up.set(y.rate)
+			y.leader.relaysChanged.Store(true) // for open messages
+			p.wakeControl()
+		}
+		at.line.send(all)
+	}
+	return all
 }
 
 // relay answers the request of a leader to a member. The mutex is locked.

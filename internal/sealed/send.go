@@ -94,7 +94,6 @@ func (b *batch) flush() {
 
 // send carries packets from the device until it is closed.
 func (p *Plane) send() error {
-	b := p.out
 	icmp := make([]byte, 0, 1500)
 	for wait := true; ; wait = !p.unsent.Load() {
 		f, err := p.device.Read(wait)
@@ -109,7 +108,7 @@ func (p *Plane) send() error {
 			p.flushOut()
 			continue
 		}
-		p.forward(b, f, icmp)
+		p.forwardSafely(f, icmp)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/shape"
 	"github.com/tabane/tabane/internal/tunnel"
 	"github.com/tabane/tabane/internal/unit"
@@ -188,7 +189,8 @@ func (p *Plane) pace(b *batch, now time.Duration) time.Duration {
 	peers := p.routing.Load().peers
 	p.paced++
 	for i := range peers { // in turns, because a line with a strict rate is used by the first one
-		next = min(next, peers[(i+p.paced)%len(peers)].pace(b, now))
+		r := peers[(i+p.paced)%len(peers)]
+		r.contain(contain.GatewayTimer, nil, func() { next = min(next, r.pace(b, now)) })
 	}
 	return max(next, now+paceStep)
 }
