@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"encoding"
 	"errors"
 	"fmt"
@@ -200,7 +201,15 @@ func tree(v reflect.Value) any {
 		return m
 	case reflect.Map:
 		m := yaml.MapSlice{}
-		for _, key := range slices.SortedFunc(slices.Values(v.MapKeys()), func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) }) {
+		order := func(key reflect.Value) int {
+			if o, ok := orderedOf(v.MapIndex(key)); ok {
+				return o.Order()
+			}
+			return 0
+		}
+		for _, key := range slices.SortedFunc(slices.Values(v.MapKeys()), func(a, b reflect.Value) int {
+			return cmp.Or(cmp.Compare(order(a), order(b)), strings.Compare(a.String(), b.String()))
+		}) {
 			m = append(m, yaml.MapItem{Key: key.String(), Value: tree(v.MapIndex(key))})
 		}
 		return m

@@ -35,6 +35,7 @@ type decoder struct {
 	// them would be repetitions.
 	broken map[string]bool
 	values int
+	order  int // of the last ordered value
 	// spare is the fault of the first value above maxValues.
 	spare Fault
 }
@@ -395,6 +396,20 @@ func (d *decoder) decodeStruct(n ast.Node, path string, v reflect.Value) {
 	}
 }
 
+// ordered is implemented by values of mappings whose order in the file counts.
+type ordered interface {
+	SetOrder(n int)
+	Order() int
+}
+
+func orderedOf(v reflect.Value) (ordered, bool) {
+	if v.Kind() != reflect.Pointer || v.IsNil() {
+		return nil, false
+	}
+	o, ok := v.Interface().(ordered)
+	return o, ok
+}
+
 func (d *decoder) decodeMap(n ast.Node, path string, v reflect.Value) {
 	if n.Type() == ast.NullType {
 		return
@@ -421,6 +436,10 @@ func (d *decoder) decodeMap(n ast.Node, path string, v reflect.Value) {
 			value.Set(before)
 		}
 		d.decode(p.value, below, value)
+		if o, ok := orderedOf(value); ok && o.Order() == 0 {
+			d.order++
+			o.SetOrder(d.order)
+		}
 		// Checkers quote a key that would make the path ambiguous. A fault of the path
 		// itself is a fault of the key.
 		d.locate(below, p.key)

@@ -185,7 +185,7 @@ func newPlan(name string, spec *scenario.Spec) (*plan, error) {
 		p.nodes = append(p.nodes, newNode(name, n, spec, base, cc))
 	}
 	p.congestion = slices.Sorted(maps.Keys(cc))
-	for _, l := range slices.Sorted(maps.Keys(spec.Links)) {
+	for _, l := range spec.LinkNames() {
 		p.links = append(p.links, newLink(name, l, spec.Links[l], spec.Emulated(l)))
 	}
 	p.hosts = hostsFile(spec)

@@ -2,12 +2,15 @@ package labrun
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/unit"
 )
 
 // linkCounts are what links carried in either direction when they were read, in bytes.
@@ -41,6 +44,46 @@ func linkBytes(l *lab.Lab, links []string) (linkCounts, error) {
 	return c, nil
 }
 
+// since returns what each link carried since the counters were read, in the direction of the data.
+func (c linkCounts) since(l *lab.Lab) (map[string]uint64, error) {
+	now, err := linkBytes(l, c.links)
+	if err != nil {
+		return nil, err
+	}
+	carried := map[string]uint64{}
+	for i, name := range c.links {
+		for way, n := range now.bytes[i] {
+			if before := c.bytes[i][way]; before <= n { // otherwise the interface was made again
+				n -= before
+			}
+			carried[name] = max(carried[name], n)
+		}
+	}
+	return carried, nil
+}
+
+// elsewhere returns an error if less than half of the data was on a transport's links, which names the link
+// that carried most: the network leads the content elsewhere.
+func elsewhere(data uint64, links []string, carried map[string]uint64) error {
+	on, most := uint64(0), ""
+	for name, n := range carried {
+		switch {
+		case slices.Contains(links, name):
+			on += n
+		case most == "" || n > carried[most] || n == carried[most] && name < most:
+			most = name
+		}
+	}
+	if len(links) == 0 || 2*on >= data {
+		return nil
+	}
+	why := ""
+	if most != "" && carried[most] > on {
+		why = fmt.Sprintf("; link %s carried %v: check the routes, and the address of the server, which is by default that on its first link", most, unit.Size(carried[most]))
+	}
+	return fmt.Errorf("%v of %v were on the links of the transport (%s)%s", unit.Size(on), unit.Size(data), strings.Join(links, ", "), why)
+}
+
 // sharedLinks returns the links of a transport with several.
 func sharedLinks(t *scenario.Transport) []string {
 	if !t.MPTCP || len(t.Links) < 2 {
@@ -49,24 +92,13 @@ func sharedLinks(t *scenario.Transport) []string {
 	return t.Links
 }
 
-// put adds the share of the first link since the counters were read, in the direction of the data.
-func (c linkCounts) put(l *lab.Lab, run *result.Run) error {
-	if len(c.links) == 0 {
-		return nil
-	}
-	now, err := linkBytes(l, c.links)
-	if err != nil {
-		return err
-	}
-	first, all := uint64(0), uint64(0)
-	for i := range c.links {
-		n := max(now.bytes[i][0]-c.bytes[i][0], now.bytes[i][1]-c.bytes[i][1])
-		if all += n; i == 0 {
-			first = n
-		}
+// putShare adds the share of the first of several links.
+func putShare(links []string, carried map[string]uint64, run *result.Run) {
+	all := uint64(0)
+	for _, name := range links {
+		all += carried[name]
 	}
 	if all > 0 {
-		run.Metrics[result.FirstLink] = float64(first) / float64(all)
+		run.Metrics[result.FirstLink] = float64(carried[links[0]]) / float64(all)
 	}
-	return nil
 }

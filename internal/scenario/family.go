@@ -28,12 +28,12 @@ const (
 var Families = []Family{FamilyIPv6, FamilyIPv4, FamilyDual}
 
 // AddressOf returns the address that a node's name resolves to: the one it configures, or the first
-// address of its interface on the first link by name.
+// address of its interface on the first link of the file.
 func (s *Spec) AddressOf(name string) netip.Addr {
 	if n := s.Nodes[name]; n != nil && n.Address.IsValid() {
 		return n.Address
 	}
-	for _, l := range slices.Sorted(maps.Keys(s.Links)) {
+	for _, l := range s.LinkNames() {
 		if s.Links[l] == nil {
 			continue
 		}

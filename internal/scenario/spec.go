@@ -6,6 +6,7 @@ package scenario
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -48,8 +49,8 @@ type Spec struct {
 // Node is one host or router. Its sections are those that the daemons read from their own
 // configuration files; a node may run several.
 type Node struct {
-	// Address is what the node's name resolves to. Default: the first address of its first
-	// interface.
+	// Address is what the node's name resolves to. Default: the first address of its interface on
+	// the first link of the file.
 	// Example: "2001:db8:2::1"
 	Address netip.Addr `yaml:"address,omitempty"`
 	// Forwarding makes the node forward IPv4 and IPv6.
@@ -105,6 +106,28 @@ type Link struct {
 	// Mbit/s or less. Example: false
 	Offloads *bool `yaml:"offloads,omitempty"`
 	Shape    `yaml:",inline"`
+
+	order int // in the file
+}
+
+// SetOrder sets the position of the link among those of its file, from 1.
+func (l *Link) SetOrder(n int) { l.order = n }
+
+// Order is the position of the link among those of its file, 0 if it is from no file.
+func (l *Link) Order() int { return l.order }
+
+// LinkNames returns the names of the links in the order of the file, and those from no file by name.
+func (s *Spec) LinkNames() []string {
+	return slices.SortedFunc(maps.Keys(s.Links), func(a, b string) int {
+		return cmp.Or(cmp.Compare(s.orderOf(a), s.orderOf(b)), cmp.Compare(a, b))
+	})
+}
+
+func (s *Spec) orderOf(link string) int {
+	if l := s.Links[link]; l != nil {
+		return l.order
+	}
+	return 0
 }
 
 // The kinds of Link.Wire.

@@ -29,14 +29,14 @@ func reversed(way []hop) []hop {
 // network is the graph of nodes and links, for path search.
 type network struct {
 	spec *scenario.Spec
-	// hops maps each node to its outgoing hops, sorted by link name, so that the choice between
-	// paths of equal length is deterministic.
+	// hops maps each node to its outgoing hops, in the order of the links in the file, which decides
+	// between paths of equal length.
 	hops map[string][]hop
 }
 
 func newNetwork(spec *scenario.Spec) *network {
 	n := &network{spec: spec, hops: map[string][]hop{}}
-	for _, name := range slices.Sorted(maps.Keys(spec.Links)) {
+	for _, name := range spec.LinkNames() {
 		for _, a := range spec.Links[name].Ends {
 			for _, b := range spec.Links[name].Ends {
 				if a.Node != b.Node {

@@ -3,6 +3,7 @@
 package scenariotest
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/goccy/go-yaml"
@@ -13,52 +14,73 @@ import (
 // Text returns the file of a scenario merged with the network of its base.
 func Text(t testing.TB, name string) []byte {
 	t.Helper()
-	merged := read(t, name)
-	delete(merged, "base")
-	text, err := yaml.Marshal(merged)
+	text, err := yaml.Marshal(slices.DeleteFunc(read(t, name), func(i yaml.MapItem) bool { return i.Key == "base" }))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return text
 }
 
-func read(t testing.TB, name string) map[string]any {
+func read(t testing.TB, name string) yaml.MapSlice {
 	t.Helper()
 	data, err := scenarios.Read(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var own map[string]any
-	if err := yaml.Unmarshal(data, &own); err != nil {
+	var own yaml.MapSlice
+	if err := yaml.UnmarshalWithOptions(data, &own, yaml.UseOrderedMap()); err != nil {
 		t.Fatal(err)
 	}
-	base, ok := own["base"].(string)
+	own = single(own).(yaml.MapSlice)
+	base, ok := own.ToMap()["base"].(string)
 	if !ok {
 		return own
 	}
-	network := map[string]any{}
-	below := read(t, base)
-	for _, key := range []string{"sysctls", "nodes", "links"} {
-		if v, ok := below[key]; ok {
-			network[key] = v
-		}
-	}
+	network := slices.DeleteFunc(read(t, base), func(i yaml.MapItem) bool {
+		return !slices.Contains([]any{"sysctls", "nodes", "links"}, i.Key)
+	})
 	return merge(network, own)
 }
 
-// merge overrides below by over.
-func merge(below, over map[string]any) map[string]any {
-	for key, v := range over {
-		inner, isMap := v.(map[string]any)
-		before, wasMap := below[key].(map[string]any)
+// merge overrides below by over. Keys keep their places, and new ones follow.
+func merge(below, over yaml.MapSlice) yaml.MapSlice {
+	for _, item := range over {
+		i := slices.IndexFunc(below, func(b yaml.MapItem) bool { return b.Key == item.Key })
 		switch {
-		case v == nil:
-			delete(below, key)
-		case isMap && wasMap:
-			below[key] = merge(before, inner)
+		case i < 0:
+			below = append(below, item)
+		case item.Value == nil:
+			below = slices.Delete(below, i, i+1)
 		default:
-			below[key] = v
+			inner, isMap := item.Value.(yaml.MapSlice)
+			before, wasMap := below[i].Value.(yaml.MapSlice)
+			if isMap && wasMap {
+				item.Value = merge(before, inner)
+			}
+			below[i] = item
 		}
 	}
 	return below
+}
+
+// single removes keys that a merge key ("<<") gives and a later key of the mapping overrides.
+func single(v any) any {
+	switch v := v.(type) {
+	case yaml.MapSlice:
+		var all yaml.MapSlice
+		for _, item := range v {
+			item.Value = single(item.Value)
+			if i := slices.IndexFunc(all, func(a yaml.MapItem) bool { return a.Key == item.Key }); i >= 0 {
+				all[i] = item
+			} else {
+				all = append(all, item)
+			}
+		}
+		return all
+	case []any:
+		for i := range v {
+			v[i] = single(v[i])
+		}
+	}
+	return v
 }
