@@ -1,0 +1,117 @@
+package acceptance
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// noticed is within which a change of the host is restored or reported.
+const noticed = 10 * time.Second
+
+// flip is a change of a host by another program. Without a problem, it is restored; else the status and doctor report it, until the
+// command of the problem has been run.
+type flip struct {
+	node, daemon string
+	change       []string
+	problem      string
+	remedy       []string
+	restored     func() (bool, string)
+}
+
+// flips makes each change and waits for what follows.
+func (l *lab) flips(list []flip) {
+	l.t.Helper()
+	for _, f := range list {
+		l.t.Logf("%s: %s", f.node, strings.Join(f.change, " "))
+		l.must(f.node, f.change...)
+		what := fmt.Sprint(f.node, ": ", strings.Join(f.change, " "))
+		if f.problem == "" {
+			l.eventually(what+" is restored", noticed, f.restored)
+			continue
+		}
+		command := strings.Join(f.remedy, " ")
+		l.eventually(what+" is reported", noticed, l.contains(true, f.problem+": "+command, f.node, program, "status", f.daemon))
+		if out, _ := l.try(f.node, program, "doctor"); !strings.Contains(out, "is degraded: ") || !strings.Contains(out, f.problem+": "+command) {
+			l.t.Errorf("%s: doctor does not report %q:\n%s", what, f.problem, out)
+		}
+		l.must(f.node, f.remedy...)
+		l.eventually(what+" is mended", noticed, l.contains(false, f.problem, f.node, program, "status", f.daemon))
+	}
+}
+
+func sysctl(key, value string) []string { return []string{"sysctl", "-w", key + "=" + value} }
+
+// value is an eventually condition on a parameter.
+func (l *lab) value(node, key, want string) func() (bool, string) {
+	return func() (bool, string) {
+		got, err := l.try(node, "sysctl", "-n", key)
+		return strings.TrimSpace(got) == want, fmt.Sprint(got, err)
+	}
+}
+
+// TestHostsAreWatched: what other programs change on the host of a border router, a server, and a router.
+func TestHostsAreWatched(t *testing.T) {
+	l := epe(t)
+	const routes = "-6 route show table 101"
+	l.eventually("routes are there", 30*time.Second, l.shows(true, "mtu 1524", "server", routes))
+	manager := "net.mptcp.pm_type"
+	l.flips([]flip{
+		{
+			node: "asbr1", daemon: "asbr", change: sysctl("net.ipv6.conf.all.forwarding", "0"),
+			problem: "this host does not forward IPv6, as a router must", remedy: sysctl("net.ipv6.conf.all.forwarding", "1"),
+		},
+		{
+			node: "transit-a", daemon: "router", change: sysctl("net.ipv6.conf.all.forwarding", "0"),
+			problem: "this host does not forward IPv6, as a router must", remedy: sysctl("net.ipv6.conf.all.forwarding", "1"),
+		},
+		{
+			node: "server", daemon: "edge", change: sysctl("net.mptcp.enabled", "0"),
+			problem: "new connections are TCP, because MPTCP is switched off on this host", remedy: sysctl("net.mptcp.enabled", "1"),
+		},
+		{node: "server", daemon: "edge", change: sysctl(manager, "0"), restored: l.value("server", manager, "1")},
+	})
+	for _, mtu := range []int{1400, 1500} {
+		l.ip("server", fmt.Sprintf("link set lan mtu %d", mtu))
+		text := fmt.Sprintf("mtu %d", mtu+24)
+		l.eventually(fmt.Sprintf("routes have the MTU of an interface of %d", mtu), noticed, l.shows(true, text, "server", routes))
+		l.must("client", "curl", "-s", "-f", "-m", "20", "-o", "/dev/null", "http://server/bytes/1000000")
+	}
+}
+
+// TestEndpointsAreWatched: the endpoints and limits of the kernel's path manager are the server's own.
+func TestEndpointsAreWatched(t *testing.T) {
+	l := epe(t, "    serve:\n      port: 80", "      mptcp: {path_manager: kernel}\n    serve:\n      port: 80")
+	endpoints := func(want bool) func() (bool, string) {
+		return l.contains(want, "2001:db8:1::b", "server", "ip", "mptcp", "endpoint")
+	}
+	l.eventually("endpoints are there", 30*time.Second, endpoints(true))
+	l.flips([]flip{
+		{node: "server", change: []string{"ip", "mptcp", "endpoint", "flush"}, restored: endpoints(true)},
+		{
+			node: "server", change: []string{"ip", "mptcp", "limits", "set", "subflows", "0", "add_addr_accepted", "0"},
+			restored: l.contains(true, "subflows 8", "server", "ip", "mptcp", "limits"),
+		},
+		{node: "server", change: sysctl("net.mptcp.pm_type", "1"), restored: l.value("server", "net.mptcp.pm_type", "0")},
+	})
+}
+
+// TestGatewayHostIsWatched: what other programs change on the host of a gateway; the hosts' packets get through again.
+func TestGatewayHostIsWatched(t *testing.T) {
+	l := gateways(t)
+	l.eventually("paths are up", 30*time.Second, l.paths("site1", "up", "up"))
+	through := func() (bool, string) {
+		out, err := l.try("client", "curl", "-s", "-f", "-m", "2", "-o", "/dev/null", "http://server/bytes/1000")
+		return err == nil, out
+	}
+	l.flips([]flip{
+		{node: "site1", change: []string{"ip", "link", "set", "tabane0", "down"}, restored: through},
+		{node: "site1", change: []string{"ip", "link", "set", "tabane0", "mtu", "1000"}, restored: through},
+		{node: "site1", change: []string{"ip", "addr", "flush", "dev", "tabane0"}, restored: through},
+		{
+			node: "site1", daemon: "gateway", change: sysctl("net.ipv6.conf.all.forwarding", "0"),
+			problem: "this host does not forward IPv6, as a router must", remedy: sysctl("net.ipv6.conf.all.forwarding", "1"),
+		},
+	})
+}
