@@ -1,10 +1,13 @@
 package acceptance
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tabane/tabane/internal/programs"
 )
 
 // noticed is within which a change of the host is restored or reported.
@@ -16,8 +19,10 @@ type flip struct {
 	node, daemon string
 	change       []string
 	problem      string
-	remedy       []string
-	restored     func() (bool, string)
+	// remedy is what mends it, and command what is reported, unless it is the same.
+	remedy   []string
+	command  string
+	restored func() (bool, string)
 }
 
 // flips makes each change and waits for what follows.
@@ -31,7 +36,7 @@ func (l *lab) flips(list []flip) {
 			l.eventually(what+" is restored", noticed, f.restored)
 			continue
 		}
-		command := strings.Join(f.remedy, " ")
+		command := cmp.Or(f.command, strings.Join(f.remedy, " "))
 		l.eventually(what+" is reported", noticed, l.contains(true, f.problem+": "+command, f.node, program, "status", f.daemon))
 		if out, _ := l.try(f.node, program, "doctor"); !strings.Contains(out, "is degraded: ") || !strings.Contains(out, f.problem+": "+command) {
 			l.t.Errorf("%s: doctor does not report %q:\n%s", what, f.problem, out)
@@ -57,6 +62,7 @@ func TestHostsAreWatched(t *testing.T) {
 	const routes = "-6 route show table 101"
 	l.eventually("routes are there", 30*time.Second, l.shows(true, "mtu 1524", "server", routes))
 	manager := "net.mptcp.pm_type"
+	ip6tables := programs.Need(t, "ip6tables-legacy")
 	l.flips([]flip{
 		{
 			node: "asbr1", daemon: "asbr", change: sysctl("net.ipv6.conf.all.forwarding", "0"),
@@ -65,6 +71,12 @@ func TestHostsAreWatched(t *testing.T) {
 		{
 			node: "transit-a", daemon: "router", change: sysctl("net.ipv6.conf.all.forwarding", "0"),
 			problem: "this host does not forward IPv6, as a router must", remedy: sysctl("net.ipv6.conf.all.forwarding", "1"),
+		},
+		{
+			node: "asbr1", daemon: "asbr", change: []string{ip6tables, "-P", "FORWARD", "DROP"},
+			problem: `chain "ip6tables-legacy filter FORWARD" drops the packets that this host forwards`,
+			command: "ip6tables-legacy -t filter -I FORWARD -i lan -j ACCEPT; ip6tables-legacy -t filter -I FORWARD -i wan -j ACCEPT",
+			remedy:  []string{ip6tables, "-P", "FORWARD", "ACCEPT"},
 		},
 		{
 			node: "server", daemon: "edge", change: sysctl("net.mptcp.enabled", "0"),
@@ -76,7 +88,7 @@ func TestHostsAreWatched(t *testing.T) {
 		l.ip("server", fmt.Sprintf("link set lan mtu %d", mtu))
 		text := fmt.Sprintf("mtu %d", mtu+24)
 		l.eventually(fmt.Sprintf("routes have the MTU of an interface of %d", mtu), noticed, l.shows(true, text, "server", routes))
-		l.must("client", "curl", "-s", "-f", "-m", "20", "-o", "/dev/null", "http://server/bytes/1000000")
+		l.must("client", programs.Need(t, "curl"), "-s", "-f", "-m", "20", "-o", "/dev/null", "http://server/bytes/1000000")
 	}
 }
 
@@ -84,14 +96,14 @@ func TestHostsAreWatched(t *testing.T) {
 func TestEndpointsAreWatched(t *testing.T) {
 	l := epe(t, "    serve:\n      port: 80", "      mptcp: {path_manager: kernel}\n    serve:\n      port: 80")
 	endpoints := func(want bool) func() (bool, string) {
-		return l.contains(want, "2001:db8:1::b", "server", "ip", "mptcp", "endpoint")
+		return l.contains(want, "2001:db8:1::b", "server", programs.Need(t, "ip"), "mptcp", "endpoint")
 	}
 	l.eventually("endpoints are there", 30*time.Second, endpoints(true))
 	l.flips([]flip{
-		{node: "server", change: []string{"ip", "mptcp", "endpoint", "flush"}, restored: endpoints(true)},
+		{node: "server", change: []string{programs.Need(t, "ip"), "mptcp", "endpoint", "flush"}, restored: endpoints(true)},
 		{
-			node: "server", change: []string{"ip", "mptcp", "limits", "set", "subflows", "0", "add_addr_accepted", "0"},
-			restored: l.contains(true, "subflows 8", "server", "ip", "mptcp", "limits"),
+			node: "server", change: []string{programs.Need(t, "ip"), "mptcp", "limits", "set", "subflows", "0", "add_addr_accepted", "0"},
+			restored: l.contains(true, "subflows 8", "server", programs.Need(t, "ip"), "mptcp", "limits"),
 		},
 		{node: "server", change: sysctl("net.mptcp.pm_type", "1"), restored: l.value("server", "net.mptcp.pm_type", "0")},
 	})
@@ -102,13 +114,13 @@ func TestGatewayHostIsWatched(t *testing.T) {
 	l := gateways(t)
 	l.eventually("paths are up", 30*time.Second, l.paths("site1", "up", "up"))
 	through := func() (bool, string) {
-		out, err := l.try("client", "curl", "-s", "-f", "-m", "2", "-o", "/dev/null", "http://server/bytes/1000")
+		out, err := l.try("client", programs.Need(t, "curl"), "-s", "-f", "-m", "2", "-o", "/dev/null", "http://server/bytes/1000")
 		return err == nil, out
 	}
 	l.flips([]flip{
-		{node: "site1", change: []string{"ip", "link", "set", "tabane0", "down"}, restored: through},
-		{node: "site1", change: []string{"ip", "link", "set", "tabane0", "mtu", "1000"}, restored: through},
-		{node: "site1", change: []string{"ip", "addr", "flush", "dev", "tabane0"}, restored: through},
+		{node: "site1", change: []string{programs.Need(t, "ip"), "link", "set", "tabane0", "down"}, restored: through},
+		{node: "site1", change: []string{programs.Need(t, "ip"), "link", "set", "tabane0", "mtu", "1000"}, restored: through},
+		{node: "site1", change: []string{programs.Need(t, "ip"), "addr", "flush", "dev", "tabane0"}, restored: through},
 		{
 			node: "site1", daemon: "gateway", change: sysctl("net.ipv6.conf.all.forwarding", "0"),
 			problem: "this host does not forward IPv6, as a router must", remedy: sysctl("net.ipv6.conf.all.forwarding", "1"),

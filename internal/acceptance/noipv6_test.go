@@ -16,6 +16,7 @@ import (
 
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
+	"github.com/tabane/tabane/internal/programs"
 	"github.com/tabane/tabane/internal/seccomp/seccomptest"
 )
 
@@ -63,41 +64,47 @@ func TestWithoutIPv6(t *testing.T) {
 					}
 				})
 			}
-			output := func(argv ...string) string {
-				cmd := exec.Command(argv[0], argv[1:]...)
+			output := func(cmd *exec.Cmd) string {
 				var text strings.Builder
 				cmd.Stdout, cmd.Stderr = &text, &text
 				inside(t, ns, cmd.Start)
 				err := cmd.Wait()
 				return fmt.Sprint(text.String(), err)
 			}
+			curl := programs.Need(t, "curl")
+			get := func(url string) func() *exec.Cmd {
+				return func() *exec.Cmd { return exec.Command(curl, "-s", "-o", "/dev/null", "-w", "%{http_code}", url) }
+			}
+			run := func(argv ...string) func() *exec.Cmd {
+				return func() *exec.Cmd { return exec.Command(program, argv...) }
+			}
 			start("serve")
 			start("dashboard")
 			start("site", "-c", file("site:\n  listen:\n    - address: \"[::]:8081\"\n"))
 			start("reflector", "-c", file("reflector:\n  asn: 65000\n  router_id: 192.0.2.1\n  address: 127.0.0.1\n  control: "+dir+"/r.sock\n  clients:\n    - {name: a, address: 127.0.0.2}\n"))
 			for _, want := range []struct {
-				text string
-				argv []string
+				text    string
+				command func() *exec.Cmd
 			}{
-				{"200", []string{"curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "http://127.0.0.1:8080/bytes/1000"}},
-				{"200", []string{"curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "http://127.0.0.1:9121/"}},
-				{"200", []string{"curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "http://127.0.0.1:8081/map/"}},
-				{"reflector at 127.0.0.1:9119", []string{program, "status", "reflector"}},
-				{"site at 127.0.0.1:9114", []string{program, "status", "site"}},
-				{"running site", []string{program, "doctor"}},
-				{"sysctl -w net.ipv6.conf.all.disable_ipv6=0", []string{program, "doctor"}},
+				{"200", get("http://127.0.0.1:8080/bytes/1000")},
+				{"200", get("http://127.0.0.1:9121/")},
+				{"200", get("http://127.0.0.1:8081/map/")},
+				{"reflector at 127.0.0.1:9119", run("status", "reflector")},
+				{"site at 127.0.0.1:9114", run("status", "site")},
+				{"running site", run("doctor")},
+				{"sysctl -w net.ipv6.conf.all.disable_ipv6=0", run("doctor")},
 			} {
 				var got string
 				for deadline := time.Now().Add(10 * time.Second); !strings.Contains(got, want.text); time.Sleep(10 * time.Millisecond) {
 					if time.Now().After(deadline) {
-						t.Fatalf("%v: no %q: %s", want.argv, want.text, got)
+						t.Fatalf("%v: no %q: %s", want.command(), want.text, got)
 					}
-					got = output(want.argv...)
+					got = output(want.command())
 				}
 			}
 			edge := file("edge:\n  asn: 65000\n  router_id: 10.0.0.10\n  interface: lan\n  address: 2001:db8:1::10\n  prefix: 2001:db8:1::/64\n  control: " + dir + "/e.sock\n" +
 				"  reflectors:\n    - address: 2001:db8:1::fe\n  locators: [fc00::/16]\n  peers:\n    - {name: a, rt: \"65000:101\", address: \"2001:db8:1::a\", table: 101}\n")
-			if got := output(program, "edge", "-c", edge); !strings.Contains(got, "IPv6 is switched off on this host: sysctl -w net.ipv6.conf.all.disable_ipv6=0 ") && !strings.Contains(got, "without IPv6") {
+			if got := output(exec.Command(program, "edge", "-c", edge)); !strings.Contains(got, "IPv6 is switched off on this host: sysctl -w net.ipv6.conf.all.disable_ipv6=0") && !strings.Contains(got, "without IPv6") {
 				t.Errorf("edge: %s", got)
 			}
 		})

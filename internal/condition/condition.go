@@ -16,6 +16,7 @@ import (
 	"github.com/tabane/tabane/internal/health"
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/nft"
 )
 
 // Condition is something of the host that a daemon needs. Its functions work in the network namespace of
@@ -170,6 +171,35 @@ func reversePath(read reader, links []string) Condition {
 					Remedy: "sysctl -w " + of("ipv4", link, "rp_filter") + "=2",
 				}}, nil
 			})
+			return problems, err
+		},
+	}
+}
+
+// Firewall is that no chain of nftables or iptables drops what is forwarded between interfaces, in these IP versions.
+func Firewall(versions []bgp.IP, links ...string) Condition {
+	return firewall(nft.Blocking, versions, links)
+}
+
+func firewall(blocking func(links []string, families ...string) ([]nft.Chain, error), versions []bgp.IP, links []string) Condition {
+	links = slices.Compact(slices.Sorted(slices.Values(links)))
+	var families []string
+	for _, v := range versions {
+		families = append(families, map[bgp.IP]string{bgp.IPv4: "ip", bgp.IPv6: "ip6"}[v])
+	}
+	return Condition{
+		Name: "firewall", Good: "no chain of nftables or iptables drops all packets that are forwarded",
+		Examine: func() (problems []health.Problem, err error) {
+			if len(links) == 0 || len(families) == 0 {
+				return nil, nil
+			}
+			chains, err := blocking(links, families...)
+			for _, c := range chains {
+				problems = append(problems, health.Problem{
+					Text:   fmt.Sprintf("chain %q drops the packets that this host forwards", c),
+					Remedy: c.Accept(links),
+				})
+			}
 			return problems, err
 		},
 	}

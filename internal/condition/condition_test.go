@@ -13,6 +13,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/health"
+	"github.com/tabane/tabane/internal/nft"
 )
 
 // parameters are those of a made-up host.
@@ -129,6 +130,21 @@ func TestRemedies(t *testing.T) {
 		}
 		t.Fatalf("commands do not mend %v", p)
 	})
+}
+
+// TestFirewall: a chain that drops all is a problem with the command that mends it, for the versions that are forwarded.
+func TestFirewall(t *testing.T) {
+	blocking := func(links []string, families ...string) ([]nft.Chain, error) {
+		if !slices.Equal(links, []string{"lan", "wan"}) || !slices.Equal(families, []string{"ip6"}) {
+			t.Errorf("asked for %q, %q", links, families)
+		}
+		return []nft.Chain{{Family: "inet", Table: "fw", Name: "c"}}, nil
+	}
+	x := Examine([]Condition{firewall(blocking, []bgp.IP{bgp.IPv6}, []string{"wan", "lan", "wan"}), firewall(blocking, nil, []string{"wan"})})
+	want := health.Problem{Text: `chain "inet fw c" drops the packets that this host forwards`, Remedy: "nft insert rule inet fw c iifname { lan, wan } accept"}
+	if !slices.Equal(x.Problems, []health.Problem{want}) {
+		t.Errorf("%+v", x)
+	}
 }
 
 // TestRestore: what is a daemon's is restored, and reported if that fails.

@@ -196,11 +196,15 @@ func (c *Config) conditions() []condition.Condition {
 		}
 	}
 	var list []condition.Condition
+	inner := append(slices.Clone(c.LAN.Interfaces), c.tunnelName())
 	for _, v := range versions {
-		list = append(list, condition.Forwarding(v, append(slices.Clone(c.LAN.Interfaces), c.tunnelName())...))
+		list = append(list, condition.Forwarding(v, inner...))
 	}
 	if slices.Contains(versions, bgp.IPv6) {
-		list = append(list, condition.IPv6(append(slices.Clone(c.LAN.Interfaces), c.tunnelName())...))
+		list = append(list, condition.IPv6(inner...))
+	}
+	if len(c.LAN.Interfaces) > 0 {
+		list = append(list, condition.Firewall(versions, inner...))
 	}
 	return append(list, condition.ReversePath(c.interfaces()...))
 }

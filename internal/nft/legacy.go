@@ -17,6 +17,7 @@ import (
 // legacy is the iptables-legacy of an IP version (linux/netfilter_ipv4/ip_tables.h and linux/netfilter_ipv6/ip6_tables.h).
 type legacy struct {
 	command       string
+	family        string // as that of a Chain of nftables
 	names         string // of tables in use, in /proc
 	domain, level int
 	header, entry int // lengths of what a rule compares in IP headers, and of a rule without matches
@@ -25,8 +26,8 @@ type legacy struct {
 }
 
 var legacies = []legacy{
-	{"iptables-legacy", "ip_tables_names", unix.AF_INET, unix.SOL_IP, 84, 112, 16, 83},
-	{"ip6tables-legacy", "ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6, 136, 168, 64, 132},
+	{"iptables-legacy", "ip", "ip_tables_names", unix.AF_INET, unix.SOL_IP, 84, 112, 16, 83},
+	{"ip6tables-legacy", "ip6", "ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6, 136, 168, 64, 132},
 }
 
 const (
@@ -50,6 +51,18 @@ type legacyInfo struct {
 
 // untracked is Untracked for iptables-legacy.
 func (l *legacy) untracked(p *Packets) ([]Chain, error) {
+	return l.chains(p, func(r *legacyRules, hook, first, last int) bool { return r.untracked(first, last) })
+}
+
+// blocking is Blocking for iptables-legacy.
+func (l *legacy) blocking(p *Packets) ([]Chain, error) {
+	return l.chains(p, func(r *legacyRules, hook, first, last int) bool {
+		return legacyHooks[hook] == "FORWARD" && r.follow(first, last, map[int]bool{}) == dropped
+	})
+}
+
+// chains returns the chains that are as wanted, by the numbers of their hooks and their first and last rules.
+func (l *legacy) chains(p *Packets, wanted func(r *legacyRules, hook, first, last int) bool) ([]Chain, error) {
 	names, err := os.ReadFile("/proc/thread-self/net/" + l.names)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -70,7 +83,7 @@ func (l *legacy) untracked(p *Packets) ([]Chain, error) {
 		}
 		r := legacyRules{legacy: l, rules: rules, packets: p, drops: map[int]bool{}}
 		for hook, chain := range legacyHooks {
-			if chain != "" && name != "nat" && info.Hooks>>hook&1 != 0 && r.untracked(int(info.Entry[hook]), int(info.Underflow[hook])) {
+			if chain != "" && name != "nat" && info.Hooks>>hook&1 != 0 && wanted(&r, hook, int(info.Entry[hook]), int(info.Underflow[hook])) {
 				list = append(list, Chain{l.command, name, chain})
 			}
 		}
@@ -114,12 +127,16 @@ type legacyRules struct {
 
 // legacyRule is a rule as far as it matters whether it drops packets.
 type legacyRule struct {
-	all, state bool   // it matches all packets, or by what is not known of those of half a connection
-	remarks    bool   // it may replace the mark
-	marked     bool   // it matches all packets with the mark
-	target     string // empty: a verdict
-	verdict    int    // if not negative, the first rule of the chain that it jumps to
-	next       int
+	all, state bool // it matches all packets, or by what is not known of those of half a connection
+	remarks    bool // it may replace the mark
+	marked     bool // it matches all packets with the mark
+	// established: it matches packets of connections that exist already, not the first one of a connection.
+	established bool
+	onLine      bool   // it may be for packets that arrive at one of the lines
+	always      bool   // it has no conditions but that
+	target      string // empty: a verdict
+	verdict     int    // if not negative, the first rule of the chain that it jumps to
+	next        int
 }
 
 // at returns the rule at an offset; false if there is none.
@@ -151,14 +168,63 @@ func (r *legacyRules) at(offset int) (rule legacyRule, ok bool) {
 			others = others || !rule.marked
 		case "conntrack", "state", "rpfilter":
 			rule.all, rule.state, others = false, true, true
+			rule.established = rule.established || established(extensionName(matches), matches[extension-1], data)
 		default:
 			rule.all, others = false, true
 		}
 		matches = matches[n:]
 	}
 	rule.marked = rule.marked && !others
-	rule.remarks = r.onLine(b) && targetRemarks(rule.target, b[target+extension-1], b[target+extension:next], r.packets.Bits)
+	rule.onLine = r.onLine(b)
+	rule.always = rule.all && target == r.entry
+	rule.remarks = rule.onLine && targetRemarks(rule.target, b[target+extension-1], b[target+extension:next], r.packets.Bits)
 	return rule, true
+}
+
+// follow returns what a chain does with the first packet of a connection: of a base chain, whose last rule is its policy, or up to
+// the next chain. visited are the first rules of the chains on the way to it.
+func (r *legacyRules) follow(first, last int, visited map[int]bool) outcome {
+	visited[first] = true
+	defer delete(visited, first)
+	for at := first; last < 0 || at <= last; {
+		rule, ok := r.at(at)
+		if !ok || last < 0 && rule.target == "ERROR" {
+			return passes
+		}
+		does := passes
+		switch {
+		case !rule.onLine:
+		case rule.target == "REJECT", rule.target == "" && rule.verdict == verdictDrop:
+			if does = dropped; !rule.always {
+				does = passes
+			}
+		case rule.target == "" && rule.verdict == verdictAccept && !rule.established:
+			does = accepted
+		case rule.target == "" && rule.verdict >= 0 && rule.verdict != rule.next && !rule.established && !visited[rule.verdict]:
+			if does = r.follow(rule.verdict, -1, visited); does == dropped && !rule.always {
+				does = passes
+			}
+		}
+		if does != passes {
+			return does
+		}
+		at = rule.next
+	}
+	return passes
+}
+
+// established reports whether a match of a revision is for packets of connections that exist already.
+func established(name string, revision uint8, data []byte) bool {
+	const states = 1                                  // XT_CONNTRACK_STATE
+	const flagsAt, invertedAt, maskAt = 146, 148, 150 // in struct xt_conntrack_mtinfo3
+	n := binary.NativeEndian
+	switch {
+	case name == "state" && len(data) >= 4: // struct xt_state_info
+		return n.Uint32(data)&ctNew == 0
+	case name == "conntrack" && revision == 3 && len(data) >= maskAt+2:
+		return n.Uint16(data[flagsAt:])&states != 0 && n.Uint16(data[invertedAt:])&states == 0 && n.Uint16(data[maskAt:])&ctNew == 0
+	}
+	return false
 }
 
 func extensionName(b []byte) string {

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Packets are those that Untracked is about.
+// Packets are those that Untracked and Blocking are about.
 type Packets struct {
 	// Mark is their mark in Bits.
 	Mark, Bits uint32
-	// Lines are the interfaces that they arrive at.
-	Lines []string
+	// Lines are the interfaces that they arrive at, Out those that they leave by; nil: any.
+	Lines, Out []string
 }
 
 // examine reports whether a rule may match the packets, and whether it then replaces their mark. What is not known of a condition is
@@ -81,14 +81,15 @@ func (r *ruleset) mayMatch(key expr.MetaKey, bits *expr.Bitwise, c *expr.Cmp) bo
 		}
 		values = append(values, n.PutUint32(mark))
 	case expr.MetaKeyIIFNAME:
-		for _, line := range r.Lines {
-			values = append(values, append([]byte(line), make([]byte, unix.IFNAMSIZ)...)[:max(len(c.Data), len(line))])
-		}
+		values = names(r.Lines, len(c.Data))
 	case expr.MetaKeyIIF:
-		for _, line := range r.Lines {
-			if i, err := net.InterfaceByName(line); err == nil {
-				values = append(values, n.PutUint32(uint32(i.Index)))
-			}
+		values = indices(r.Lines)
+	case expr.MetaKeyOIFNAME, expr.MetaKeyOIF:
+		if r.Out == nil {
+			return true
+		}
+		if values = indices(r.Out); key == expr.MetaKeyOIFNAME {
+			values = names(r.Out, len(c.Data))
 		}
 	default:
 		return true
@@ -100,6 +101,24 @@ func (r *ruleset) mayMatch(key expr.MetaKey, bits *expr.Bitwise, c *expr.Cmp) bo
 		}
 	}
 	return false
+}
+
+// names returns names of interfaces as they are compared, with zeros up to a length.
+func names(links []string, length int) (values [][]byte) {
+	for _, link := range links {
+		values = append(values, append([]byte(link), make([]byte, unix.IFNAMSIZ)...)[:max(length, len(link))])
+	}
+	return values
+}
+
+// indices returns the numbers of the interfaces that exist, as they are compared.
+func indices(links []string) (values [][]byte) {
+	for _, link := range links {
+		if i, err := net.InterfaceByName(link); err == nil {
+			values = append(values, binaryutil.NativeEndian.PutUint32(uint32(i.Index)))
+		}
+	}
+	return values
 }
 
 // targetRemarks reports whether a target of iptables, in one of its revisions, replaces bits of the mark.
