@@ -252,6 +252,12 @@ func TestUnits(t *testing.T) {
 			}
 		}
 		lines := strings.Split(string(b), "\n")
+		for _, line := range lines {
+			// Below /run/tabane, the user of the daemons can make a link to anything.
+			if strings.HasPrefix(line, "Exec") && strings.Contains(strings.SplitN(line, "/", 2)[0], "+") && strings.Contains(line, "/run/tabane/") {
+				t.Errorf("the unit of %s changes a directory of the daemons' user as root: %s", name, line)
+			}
+		}
 		for _, want := range []string{
 			"Type=notify-reload", "ExecStart=/usr/bin/tabane " + name + " -c /etc/tabane/" + name + ".yaml", "User=tabane",
 			"CapabilityBoundingSet=" + capabilities, "AmbientCapabilities=" + capabilities, "NoNewPrivileges=yes",

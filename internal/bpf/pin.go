@@ -15,8 +15,8 @@ import (
 )
 
 // PinRoot is the BPF file system of daemons whose programs outlive them. It is not /sys/fs/bpf, which
-// systemd keeps to root.
-const PinRoot = "/run/tabane/bpf"
+// systemd keeps to root, nor in /run/tabane, where the daemons' user could replace what root mounts.
+const PinRoot = "/run/tabane-bpf"
 
 // PinDir returns the directory for the pins of a daemon's programs in the calling thread's network
 // namespace, and mounts the file system at PinRoot if there is none. It returns a *feature.Error if it cannot.

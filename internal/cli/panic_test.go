@@ -85,7 +85,7 @@ func TestAcknowledge(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://localhost/metrics", nil))
 	for _, want := range []string{`tabane_panics_total{boundary="bfd"} `, `tabane_panics_total{boundary="bgp-session"} `} {
 		if !strings.Contains(w.Body.String(), want) {
 			t.Errorf("metrics lack %s", want)
