@@ -96,16 +96,19 @@ func (s *session) accept(nonce []byte) bool {
 	return true
 }
 
-// bucket bounds a rate: it holds so many tokens as are used in a minute.
+// bucket bounds a rate: it holds so many tokens as are used in a quarter of a minute, and at least four if
+// that many are used in a minute.
 type bucket struct {
 	perMinute int
 	tokens    float64
 	filled    time.Duration
 }
 
+func (b *bucket) burst() float64 { return float64(max(b.perMinute/4, min(b.perMinute, 4))) }
+
 // take takes a token at a time that does not fall.
 func (b *bucket) take(now time.Duration) bool {
-	b.tokens = min(float64(b.perMinute), b.tokens+max(0, now-b.filled).Minutes()*float64(b.perMinute))
+	b.tokens = min(b.burst(), b.tokens+max(0, now-b.filled).Minutes()*float64(b.perMinute))
 	b.filled = max(b.filled, now)
 	if b.tokens < 1 {
 		return false

@@ -207,9 +207,35 @@ func (s *store) transact(ctx context.Context, f func(*sql.Tx) error) error {
 // Close closes the database.
 func (s *store) Close() error { return s.db.Close() }
 
-// begins adds a session. order returns its row of the design from how often each of the rows is in use.
+// release deletes a session whose participant has rated no task and whose place has expired, if there
+// is one.
+func release(ctx context.Context, tx *sql.Tx, expired func([idBytes]byte) bool) (released bool, err error) {
+	list, err := tx.QueryContext(ctx, "SELECT id FROM sessions WHERE NOT EXISTS (SELECT 1 FROM tasks WHERE session = id AND score IS NOT NULL)")
+	if err != nil {
+		return false, err
+	}
+	defer list.Close()
+	for list.Next() {
+		var b []byte
+		if err := list.Scan(&b); err != nil {
+			return false, err
+		}
+		var id [idBytes]byte
+		if copy(id[:], b); expired(id) {
+			if err := list.Close(); err != nil {
+				return false, err
+			}
+			_, err := tx.ExecContext(ctx, "DELETE FROM sessions WHERE id = ?", b)
+			return err == nil, err
+		}
+	}
+	return false, list.Err()
+}
+
+// begins adds a session. If all places are taken, it has that of a participant without a rating that has
+// expired. order returns its row of the design from how often each of the rows is in use.
 // Errors are errFull and errUsed, or of the database.
-func (s *store) begins(ctx context.Context, consent []byte, language string, most, rows int, order func(used []int) int) (session, error) {
+func (s *store) begins(ctx context.Context, consent []byte, language string, most, rows int, expired func([idBytes]byte) bool, order func(used []int) int) (session, error) {
 	added := session{language: language, code: newCode()}
 	_, _ = rand.Read(added.id[:]) // never fails
 	err := s.transact(ctx, func(tx *sql.Tx) error {
@@ -221,7 +247,11 @@ func (s *store) begins(ctx context.Context, consent []byte, language string, mos
 			return errUsed
 		}
 		if all >= most {
-			return errFull
+			if released, err := release(ctx, tx, expired); err != nil {
+				return err
+			} else if !released {
+				return errFull
+			}
 		}
 		used := make([]int, rows)
 		list, err := tx.QueryContext(ctx, "SELECT design_row, count(*) FROM sessions GROUP BY design_row")

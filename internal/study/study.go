@@ -50,6 +50,8 @@ type server struct {
 	policy  string
 	now     func() time.Duration // since the epoch
 
+	places *places
+
 	mu       sync.Mutex
 	sessions bucket
 	random   *rand.Rand
@@ -95,7 +97,9 @@ func newServer(ctx context.Context, o Options) (*server, error) {
 		now:    clock(time.Now()),
 		random: rand.New(rand.NewPCG(rand.Uint64(), streamOrders)),
 	}
-	s.sessions = bucket{perMinute: c.perMinute(), tokens: float64(c.perMinute()), filled: s.now()}
+	s.sessions = bucket{perMinute: c.perMinute(), filled: s.now()}
+	s.sessions.tokens = s.sessions.burst()
+	s.places = newPlaces(c.MaxParticipants(), s.now())
 	for _, service := range c.AllServices() {
 		s.tasks = append(s.tasks, differentTasks(s.world, service, c.Heavy, c.Seed, len(c.Conditions)))
 	}

@@ -71,7 +71,7 @@ func (t *trial) open(c Config) {
 		t.Fatal(err)
 	}
 	s.now = func() time.Duration { return t.now }
-	s.sessions.filled = t.now
+	s.sessions.filled, s.places.start = t.now, t.now
 	services := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "service ", r.URL.Path) })
 	t.server, t.handlers = s, []http.Handler{s.handler(0, services), s.handler(1, services)}
 }
@@ -504,6 +504,53 @@ func TestSessionsAreBounded(t *testing.T) {
 		t.Errorf("after a withdrawal: %d", a.status)
 	}
 	if got, err := Read(t.Context(), &c); err != nil || got.Participants != 3 || got.Withdrawn != 1 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// TestPlacesAreNotTakenByWhoTakesNoPart: one network gets a share of the places, not at once, and loses
+// those without a rating to others when the study is full.
+func TestPlacesAreNotTakenByWhoTakesNoPart(t *testing.T) {
+	c := twoConditions(filepath.Join(t.TempDir(), "study.db"))
+	c.Participants, c.SessionsPerMinute = 20, 60
+	p := start(t, c)
+	begin := func(from string) int {
+		p.cookies = map[string]string{}
+		target, v := p.form(p.get("http://one.example:8081/"), "consent")
+		v.Set("agree", "yes")
+		return p.send(http.MethodPost, target, v, func(r *http.Request) { r.RemoteAddr = from }).status
+	}
+	taken := 0
+	for i := range 100 { // at one moment, of the addresses of one site
+		if begin(fmt.Sprintf("[2001:db8:0:%x::1]:99", i)) == http.StatusSeeOther {
+			taken++
+		}
+	}
+	if taken != 5 {
+		t.Errorf("a network took %d of 20 places, want 5", taken)
+	}
+	for i := range 100 { // of as many networks as it likes
+		if begin(fmt.Sprintf("192.0.2.%d:99", i)) == http.StatusSeeOther {
+			taken++
+		}
+	}
+	if taken != 15 {
+		t.Errorf("%d places were taken at once, want 15", taken)
+	}
+	p.now += time.Minute
+	for i := range 5 {
+		if got := begin(fmt.Sprintf("198.51.100.%d:99", i)); got != http.StatusSeeOther {
+			t.Errorf("a place: %d", got)
+		}
+	}
+	if got := begin("203.0.113.1:99"); got != http.StatusServiceUnavailable {
+		t.Errorf("the study is full: %d", got)
+	}
+	p.now += keepPlace
+	if got := begin("203.0.113.1:99"); got != http.StatusSeeOther {
+		t.Errorf("a place that nobody uses: %d", got)
+	}
+	if got, err := Read(t.Context(), &c); err != nil || got.Participants != 20 {
 		t.Errorf("%+v, %v", got, err)
 	}
 }

@@ -471,15 +471,17 @@ func (v *visit) begin(f url.Values) {
 		v.outcome(errUsed)
 		return
 	}
+	network := v.places.network(v.r.RemoteAddr)
 	v.mu.Lock()
-	allowed := v.sessions.take(v.now())
+	allowed := v.places.room(network, v.now()) && v.sessions.take(v.now())
 	v.mu.Unlock()
 	if !allowed {
 		v.w.Header().Set("Retry-After", "60")
 		v.refuse(http.StatusTooManyRequests, v.words.TooMany)
 		return
 	}
-	added, err := v.store.begins(v.ctx, nonce, language, v.config.MaxParticipants(), len(v.design), func(used []int) int {
+	expired := func(id [idBytes]byte) bool { return v.places.expired(id, v.now()) }
+	added, err := v.store.begins(v.ctx, nonce, language, v.config.MaxParticipants(), len(v.design), expired, func(used []int) int {
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		return qoe.NextOrder(used, v.random)
@@ -491,6 +493,7 @@ func (v *visit) begin(f url.Values) {
 		v.outcome(err)
 		return
 	}
+	v.places.take(added.id, network, v.now())
 	v.remember(added.id)
 	v.logCounts("participant begins")
 	v.redirect(root)
@@ -552,6 +555,7 @@ func (v *visit) rate(f url.Values, position int) {
 		s.tasks[position].score = score
 		return nil
 	}, root)
+	v.places.settle(v.session.id)
 }
 
 // change applies f to the session and leads to a path.
@@ -569,6 +573,7 @@ func (v *visit) leave(url.Values, int) {
 		v.outcome(err)
 		return
 	}
+	v.places.settle(v.session.id)
 	v.session = nil
 	v.setCookie("", -1)
 	v.logCounts("participant withdraws")
