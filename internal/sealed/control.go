@@ -126,7 +126,7 @@ func (r *peer) advance(now time.Duration, b *batch) time.Duration {
 		return due
 	}
 	for i := range r.links {
-		due = min(due, r.probe(b, k, i, now))
+		due = min(due, r.probe(b, k, i, now), r.prove(b, k, i, now))
 	}
 	due = min(due, r.refreshRegistrations(k, now))
 	if r.conf.Alliance.Role == plane.Member {
@@ -171,21 +171,7 @@ func (r *peer) probe(b *batch, k *keys, i int, now time.Duration) time.Duration 
 	r.rx.waitFor(i, silence*interval)
 	l.probeAt = now + interval
 	l.probed = now
-	to := l.addressesToTry(l.tries)
-	l.tries++
-	if l.remote.IsValid() && l.alive.Alive() {
-		to = to[:0:0]
-		to = append(to, l.remote)
-	}
-	if len(to) > 0 {
-		// One probe to all addresses: those where the peer is not must not count as unanswered.
-		probe, remote := tunnel.Probe{ID: l.probes.add(sentProbe{at: now})}, l.remote
-		for _, a := range to {
-			l.remote = a
-			r.message(b, k, i, now, 0, probe)
-		}
-		l.remote = remote
-	}
+	r.probeAddresses(b, k, i, now)
 	if l.alive.Alive() {
 		r.probeMTU(b, k, i, now, interval)
 	}
@@ -201,6 +187,7 @@ func (r *peer) expireProbes(b *batch, i int, now time.Duration) time.Duration {
 		switch {
 		case s == nil:
 			return next
+		case s.quiet:
 		case s.size > 0:
 			l.search.missed(s.size, l.probes.answered(s.pair))
 		case l.progress >= s.at && r.rx.lastHeard(i) >= s.at:
@@ -247,6 +234,7 @@ func (r *peer) probeMTU(b *batch, k *keys, i int, now, interval time.Duration) {
 
 // probeOf sends a probe that is as long as a message with a packet of its size. The mutex is locked.
 func (r *peer) probeOf(b *batch, k *keys, i int, now time.Duration, s sentProbe) uint64 {
+	s.to = r.links[i].place()
 	id := r.links[i].probes.add(s)
 	r.message(b, k, i, now, s.size, tunnel.Probe{ID: id})
 	return id
@@ -426,8 +414,8 @@ func (x *receiving) reports(b []byte, k *keys, now time.Duration) []byte {
 // reportFor is how long after the last message a path is still reported.
 const reportFor = 10 * time.Second
 
-// records processes the records of a control message.
-func (r *peer) records(k *keys, o *opened, body []byte, size int, b *batch) {
+// records processes the records of a control message that came from there.
+func (r *peer) records(k *keys, o *opened, from place, body []byte, size int, b *batch) {
 	p := r.plane
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -456,12 +444,7 @@ func (r *peer) records(k *keys, o *opened, body []byte, size int, b *batch) {
 		}
 		switch v := record.(type) {
 		case tunnel.Probe:
-			// Answers cost more than probes, and may be longer.
-			if !r.links[o.path].answers.allow(now) {
-				p.counts.drop(dropUnexpected, 1)
-			} else if r.sending != nil {
-				r.message(b, r.sending, int(o.path), now, 0, tunnel.Answer{ID: v.ID, Sent: o.stamp.Sent, Size: uint16(size)})
-			}
+			r.answerProbe(b, int(o.path), from, tunnel.Answer{ID: v.ID, Sent: o.stamp.Sent, Size: uint16(size)}, now)
 		case tunnel.Answer:
 			r.probeAnswered(k, int(o.path), v, now)
 			changed = true
@@ -561,6 +544,9 @@ type answers struct{ free time.Duration }
 
 // allow reports whether a probe that arrives now is answered.
 func (a *answers) allow(now time.Duration) bool {
+	if a.free == 0 {
+		a.free = now - answerBurst
+	}
 	if a.free > now {
 		return false
 	}
@@ -572,9 +558,10 @@ func (a *answers) allow(now time.Duration) bool {
 func (r *peer) probeAnswered(k *keys, path int, a tunnel.Answer, now time.Duration) {
 	l := &r.links[path]
 	s := l.probes.answer(a.ID)
-	if s == nil {
+	if s == nil || !r.provedAt(path, s.to, now) {
 		return
 	}
+	l.probes.discardBeside(s)
 	r.proven = r.proven || k == r.sending
 	if rtt := now - s.at - a.Held; rtt > 0 {
 		l.rtt.Update(rtt)

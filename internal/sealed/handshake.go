@@ -289,15 +289,11 @@ func (r *peer) complete(h handshakeMessage, now time.Duration) (s *session.Sessi
 	if err != nil {
 		return nil, false, err
 	}
-	for i := range r.links {
-		if l := &r.links[i]; l.line == h.line && !(l.remote.IsValid() && l.alive.Alive()) {
-			l.remote = h.from
-		}
-	}
 	if r.assoc.Current() != s {
 		return s, false, nil
 	}
 	r.useKeys(k, now)
+	r.respondedFrom(k, place{h.line, h.from}, len(h.message)+ipUDP4, now)
 	return s, true, nil
 }
 
@@ -334,54 +330,4 @@ func (r *peer) initiate(message []byte, now time.Duration) {
 		to.line.send([]udp.Datagram{stamped(to.line, to.from)})
 		r.stale.sent()
 	}
-}
-
-// addressesToTry returns the addresses to try after that many attempts without an answer.
-func (l *link) addressesToTry(times int) []netip.AddrPort {
-	all := l.addresses()
-	return all[:min(len(all), firstAddresses<<min(times, 8))]
-}
-
-// addresses returns where the peer may be on a path: where it was last heard, then the configured ones.
-func (l *link) addresses() []netip.AddrPort {
-	if !l.remote.IsValid() || slices.Contains(l.candidates, l.remote) {
-		return l.candidates
-	}
-	return append([]netip.AddrPort{l.remote}, l.candidates...)
-}
-
-// learn applies what an authentic message shows: that the peer has the keys, and its address on a path.
-func (r *peer) learn(k *keys, path int, at *line, from netip.AddrPort) {
-	p := r.plane
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.removed {
-		return
-	}
-	now := p.now()
-	if r.assoc.Received(k.Session) {
-		r.log.Info("session established", "peer", r.conf.Name, "address", from, "suite", suite(k.Session))
-		r.useKeys(k, now)
-	}
-	l := &r.links[path]
-	switch {
-	case !r.owner:
-		if l.line != at {
-			l.line = at
-			l.rate = at.conf.Load().Up
-		}
-	case l.line != at:
-		return // the peer uses other numbers
-	case l.remote.IsValid() && l.alive.Alive() && slices.Contains(l.candidates, l.remote) && slices.Contains(l.candidates, from):
-		return // several of its addresses answer: the first one is used
-	}
-	if l.remote != from {
-		if l.remote.IsValid() {
-			r.log.Info("address of peer has changed", "peer", r.conf.Name, "path", at.name, "from", l.remote, "to", from)
-		}
-		l.remote = from
-		l.probeAt = min(l.probeAt, now)
-		r.wakeControl()
-	}
-	r.refresh()
 }

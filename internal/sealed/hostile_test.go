@@ -58,7 +58,7 @@ func TestFloodOfRecords(t *testing.T) {
 					body = reliable(body, tunnel.Registered{Path: path, Code: tunnel.Code(uint8(i+code) % 140), Lifetime: time.Hour})
 				}
 				body = tunnel.AppendNumbered(body, number+1000, tunnel.PathRemove{Path: path})
-				r.records(k, &opened{keys: k, path: path}, body, len(body), b)
+				r.records(k, &opened{keys: k, path: path}, r.links[path].place(), body, len(body), b)
 				r.learn(k, int(path), line, netip.AddrPortFrom(home.Addr(), uint16(i)|1))
 				r.mu.Lock()
 				r.due = 0

@@ -46,6 +46,14 @@ func TestDefaultPeer(t *testing.T) {
 	ip(t, site.namespace, "ip -4 route add 10.0.0.0/8 dev tun0 src 10.0.1.1")
 	hub.up(1)
 	branch.up(1)
+	eventually(t, "the paths of the site", func() bool {
+		for _, p := range site.plane.Status().Peers {
+			if len(p.Links) != 1 || p.Links[0].State != "up" {
+				return false
+			}
+		}
+		return true
+	})
 	delivered := func() [2]uint64 {
 		return [2]uint64{hub.plane.Status().Delivered.Packets, branch.plane.Status().Delivered.Packets}
 	}

@@ -116,9 +116,13 @@ type rule struct {
 // link is a path to a peer.
 type link struct {
 	number     int
-	line       *line // nil: the path is not known yet
-	remote     netip.AddrPort
-	candidates []netip.AddrPort
+	line       *line            // nil: the path is not known yet
+	remote     netip.AddrPort   // where packets are sent: the peer has answered a probe there
+	candidates []netip.AddrPort // that are configured
+	unproved   unproved
+	proved     time.Duration // when the last probe to unproved was sent
+	// register is a request that waits until an address is proved.
+	register *tunnel.Register
 
 	alive   quality.Liveness
 	rtt     quality.RTT
@@ -191,8 +195,9 @@ type keys struct {
 type replay struct {
 	sync.Mutex
 	tunnel.Replay
-	line *line
-	from netip.AddrPort
+	// at is where the newest message came from, bytes how many have come from there since.
+	at    place
+	bytes int
 }
 
 // lanes are those in use since a time.
@@ -586,7 +591,8 @@ func (r *peer) endSessions() {
 	r.endGrant("the member has ended the session")
 	r.endRelay("the leader has ended the session")
 	for i := range r.links {
-		r.links[i].registration = registration{}
+		l := &r.links[i]
+		l.registration, l.unproved, l.register = registration{}, unproved{}, nil
 	}
 	r.open = unsealed{}
 	r.acceptOpen()

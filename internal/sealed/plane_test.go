@@ -172,13 +172,17 @@ func (g *gateway) auto(rate unit.Bandwidth) {
 	}
 }
 
-// lose has a link lose what the gateway sends, in silence, until deliver.
+// lose has a link lose what the gateway sends, in silence, until deliver: whichever address of the peer it is for.
 func (g *gateway) lose(i int) {
-	ip(g.t, g.namespace, "ip neighbor replace 192.168.%d.%d lladdr 02:00:00:00:00:99 dev p%d", i, 3-g.number, i)
+	for j := range g.state.Paths {
+		ip(g.t, g.namespace, "ip neighbor replace 192.168.%d.%d lladdr 02:00:00:00:00:99 dev p%d", j, 3-g.number, i)
+	}
 }
 
 func (g *gateway) deliver(i int) {
-	ip(g.t, g.namespace, "ip neighbor del 192.168.%d.%d dev p%d", i, 3-g.number, i)
+	for j := range g.state.Paths {
+		ip(g.t, g.namespace, "ip neighbor del 192.168.%d.%d dev p%d", j, 3-g.number, i)
+	}
 }
 
 // roamed is the address of the first gateway on link 0 after roam.

@@ -19,6 +19,8 @@ type sentProbe struct {
 	at    time.Duration
 	size  int    // of a probe of the path's MTU, the packet that it is as long as, else 0
 	pair  uint64 // of such a probe, the shorter one that was sent before it, 0 if none was
+	to    place  // where it was sent
+	quiet bool   // sent beside another one: that it has no answer says nothing about the path
 	state probeState
 }
 
@@ -91,6 +93,27 @@ func (s *sentProbes) expire(now, timeout, never time.Duration) (expired *sentPro
 func (s *sentProbes) discardSized() {
 	for i := range s.ring {
 		if p := &s.ring[i]; p.size > 0 && p.state == probeOpen {
+			p.state = probeNone
+		}
+	}
+}
+
+// discardBeside forgets the probes that were sent to other places at the same time as one that was answered.
+func (s *sentProbes) discardBeside(answered *sentProbe) {
+	for i := range s.ring {
+		if p := &s.ring[i]; p.at == answered.at && p.to != answered.to && p.state == probeOpen {
+			p.state = probeNone
+		}
+	}
+}
+
+// discard forgets all probes: the path leads elsewhere.
+func (s *sentProbes) discard() { s.discardElsewhere(place{}) }
+
+// discardElsewhere forgets the probes that were sent to other places.
+func (s *sentProbes) discardElsewhere(at place) {
+	for i := range s.ring {
+		if p := &s.ring[i]; p.to != at {
 			p.state = probeNone
 		}
 	}

@@ -208,7 +208,8 @@ func (p *Plane) open(l *line, g *udp.Received, in *buffer, all []opened, b *batc
 			}
 		}
 		o := opened{keys: k, path: h.Path, over: h.Path, class: g.Class, wire: len(m), counter: h.Counter, missing: -1, buffer: in, merged: merged}
-		moved, why, ok := o.authenticate(m, place{l, g.From})
+		from := place{l, g.From}
+		moved, why, ok := o.authenticate(m, from)
 		if !ok {
 			p.counts.drop(why, 1)
 			continue
@@ -216,14 +217,14 @@ func (p *Plane) open(l *line, g *udp.Received, in *buffer, all []opened, b *batc
 		switch {
 		case !moved:
 		case o.missing < 0:
-			o.over = k.over(h.Path, l, g.From)
+			o.over = k.over(h.Path, from)
 		default: // only the newest message shows where the peer is
 			k.peer.learn(k, int(h.Path), l, g.From)
 		}
 		if h.Type == tunnel.Control {
 			body := o.packet
 			o.packet = nil
-			k.peer.contain(contain.GatewayMessage, body, func() { k.peer.records(k, &o, body, len(m), b) })
+			k.peer.contain(contain.GatewayMessage, body, func() { k.peer.records(k, &o, from, body, len(m), b) })
 		}
 		all = append(all, o)
 	}
@@ -243,22 +244,25 @@ func (o *opened) authenticate(m []byte, at place) (moved bool, why reason, ok bo
 	if o.stamp, o.packet, err = o.keys.receive.Open(m); err != nil {
 		return false, dropForged, false
 	}
-	moved = replay.line != at.line || replay.from != at.from
+	moved = replay.at != at
 	if replay.Behind(o.counter) {
 		replay.Accept(o.counter)
 		return moved, 0, true
 	}
 	o.missing = int(min(replay.Accept(o.counter), 1<<20))
-	replay.line, replay.from = at.line, at.from
+	if moved {
+		replay.at, replay.bytes = at, 0
+	}
+	replay.bytes += len(m) + ipUDP4
 	return moved, 0, true
 }
 
-// over returns the path whose newest message came on that line from there, or else the message's own one.
-func (k *keys) over(own uint8, l *line, from netip.AddrPort) uint8 {
+// over returns the path whose newest message came from there, or else the message's own one.
+func (k *keys) over(own uint8, from place) uint8 {
 	for i := range k.replay {
 		r := &k.replay[i]
 		r.Lock()
-		same := r.line == l && r.from == from
+		same := r.at == from
 		r.Unlock()
 		if same {
 			return uint8(i)

@@ -12,7 +12,7 @@ import (
 
 // A leader registers each path with its home agent, which sends packets only over registered ones (RFC
 // 5944, and RFC 5648 for several care-of addresses at a time). The home agent sends to where authentic
-// messages of the path come from, so that a path works behind NAT (RFC 3519).
+// messages of the path come from, once that is proved, so that a path works behind NAT (RFC 3519).
 
 const (
 	// askAgain is how long a request has time to be answered, refusedFor how long a refused one rests.
@@ -143,6 +143,11 @@ func (r *peer) refuse(a tunnel.Registered, message string, what ...any) {
 // answer answers a request to register. The mutex is locked.
 func (r *peer) answer(v tunnel.Register, now time.Duration) {
 	if r.sending == nil {
+		return
+	}
+	// A message has arrived over the path, but its address is not proved yet.
+	if l := &r.links[v.Path]; !l.ready() && l.unproved.line != nil && v.Lifetime > 0 {
+		l.register = &v
 		return
 	}
 	var a tunnel.Registered

@@ -85,7 +85,7 @@ func FuzzRecordsOfPeers(f *testing.F) {
 	f.Fuzz(func(t *testing.T, role uint8, body []byte) {
 		r, k := ally(t, plane.Alliance{Role: roles[int(role)%len(roles)], CareOf: 2, HomeAgents: []netip.AddrPort{home}}, 2)
 		o := &opened{keys: k, path: 1}
-		r.records(k, o, body, len(body), newBatch(r.plane, 1<<16))
+		r.records(k, o, r.links[0].place(), body, len(body), newBatch(r.plane, 1<<16))
 		registered := 0
 		for i := range r.links {
 			if r.links[i].registration.until > 0 {

@@ -292,7 +292,7 @@ func (r *peer) place() {
 	l := &r.links[y.path]
 	now := place{l.line, l.remote}
 	old := y.to.Load()
-	if l.line == nil || old != nil && *old == now {
+	if !l.ready() || old != nil && *old == now {
 		return
 	}
 	p.relaysMu.Lock()
@@ -506,7 +506,9 @@ func (r *peer) applyGrants(now time.Duration) {
 			l.candidates, l.remote, l.known, l.reported, l.search = nil, netip.AddrPort{}, false, false, mtuSearch{}
 			changed = true
 		case g != nil && (len(l.candidates) == 0 || l.candidates[0] != g.remote || l.down != g.up || l.cost != g.over(l.line)):
+			// The member has answered there.
 			l.candidates, l.remote = []netip.AddrPort{g.remote}, g.remote
+			l.probes.discard()
 			l.down, l.known, l.cost = g.up, true, g.over(l.line)
 			l.probeAt, l.registration.at = 0, 0
 			changed = true

@@ -285,9 +285,14 @@ func (r *peer) transmit(b *batch, buf []byte, lane uint8, bulk bool, h *parsed, 
 // keys are replaced after far fewer messages (session.Association).
 const counterReserve = 1 << 20
 
-// seal seals a message for a path and adds it to the batch. Without a counter that was not used, the
-// message is dropped: a nonce would be used twice. The mutex of the peer is locked.
+// seal seals a message for a path and adds it to the batch, as sealTo does. The mutex of the peer is locked.
 func (r *peer) seal(b *batch, k *keys, i int, buf []byte, kind tunnel.Type, stamp tunnel.Stamp, class uint8, now time.Duration) {
+	r.sealTo(b, k, i, buf, kind, stamp, class, now, r.links[i].place())
+}
+
+// sealTo seals a message for a path and adds it to the batch, to be sent to a place. Without a counter that was not used,
+// the message is dropped: a nonce would be used twice. The mutex of the peer is locked.
+func (r *peer) sealTo(b *batch, k *keys, i int, buf []byte, kind tunnel.Type, stamp tunnel.Stamp, class uint8, now time.Duration, to place) {
 	l := &r.links[i]
 	if p := r.plane; b != p.out && p.unsent.Load() {
 		p.flushOut()
@@ -314,5 +319,5 @@ func (r *peer) seal(b *batch, k *keys, i int, buf []byte, kind tunnel.Type, stam
 	m := k.send.Seal(buf, h, stamp)
 	r.assoc.Sent(1)
 	l.sent.add(1, len(m)+ipUDP4)
-	b.add(l.line, udp.Datagram{Data: m, To: l.remote, Class: class, Fragment: kind == tunnel.Data && l.exceeds(m)})
+	b.add(to.line, udp.Datagram{Data: m, To: to.from, Class: class, Fragment: kind == tunnel.Data && l.exceeds(m)})
 }

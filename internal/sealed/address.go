@@ -1,0 +1,261 @@
+package sealed
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tabane/tabane/internal/quality"
+	"github.com/tabane/tabane/internal/tunnel"
+)
+
+// The source of an authentic message can be that of somebody else: a peer can forge it, and so can whoever forwards the
+// message. So an address of a path is proved before packets follow it, as in QUIC (RFC 9000, sections 8 and 9.3): the peer
+// has to answer a probe with a random number that was sent there. Until then packets go to the address that was proved
+// before, and only probes and answers to probes to the new one, with at most maxAmplification times the bytes that came
+// from there.
+
+// link.remote is always an address that was proved, or none.
+
+const (
+	// maxAmplification is that of RFC 9000, section 8.
+	maxAmplification = 3
+	// provePause is that between probes to addresses of a path that are not proved: many may appear.
+	provePause = 10 * time.Millisecond
+	// proveAgain is how long after the first probe to an address there is a second one. Each further pause is
+	// twice as long, up to proveSeldom.
+	proveAgain, proveSeldom = 50 * time.Millisecond, time.Second
+)
+
+// unproved is where the newest messages of a path come from, as long as it has not answered a probe.
+type unproved struct {
+	place
+	keys     *keys // of those messages, which its replay window counts
+	received int   // bytes from there besides
+	sent     int   // bytes to there under these keys
+	tries    int
+	due      time.Duration // of the next probe
+}
+
+// learn applies what the newest message of a path shows: that the peer has the keys, and where it may be.
+func (r *peer) learn(k *keys, path int, at *line, from netip.AddrPort) {
+	p := r.plane
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.removed {
+		return
+	}
+	now := p.now()
+	if r.assoc.Received(k.Session) {
+		r.log.Info("session established", "peer", r.conf.Name, "address", from, "suite", suite(k.Session))
+		r.useKeys(k, now)
+	}
+	l := &r.links[path]
+	to := place{at, from}
+	switch {
+	case l.line == nil && !r.owner:
+		r.setLine(l, at)
+	case r.owner && l.line != at:
+		return // the peer uses other numbers
+	}
+	switch {
+	case to == l.place():
+		if l.unproved.line != nil { // it is where it was
+			l.unproved = unproved{}
+			l.probes.discardElsewhere(to)
+		}
+	case r.owner && l.remote.IsValid() && l.alive.Alive() && slices.Contains(l.candidates, l.remote) && slices.Contains(l.candidates, from):
+		// Several of its addresses answer: the first one is used.
+	default:
+		r.suspect(l, to, k, 0, now)
+	}
+}
+
+// setLine has a path that the peer numbers use a line. The mutex is locked.
+func (r *peer) setLine(l *link, at *line) {
+	l.line, l.rate = at, at.conf.Load().Up
+	r.refresh()
+}
+
+// place returns where the packets of a path are sent.
+func (l *link) place() place { return place{l.line, l.remote} }
+
+// suspect has a place proved that messages under these keys came from, and as many bytes besides. The mutex is
+// locked.
+func (r *peer) suspect(l *link, to place, k *keys, received int, now time.Duration) {
+	u := &l.unproved
+	if u.place == to {
+		if u.keys != k {
+			u.keys, u.sent, u.received = k, 0, received
+		}
+		return
+	}
+	*u = unproved{place: to, keys: k, received: received, due: max(now, l.proved+provePause)}
+	if u.due == now {
+		r.wakeControl()
+	} else {
+		r.due = min(r.due, u.due)
+	}
+}
+
+// allow reports whether a message of that many bytes may be sent to an address that is not proved, and counts it.
+func (u *unproved) allow(path, bytes int) bool {
+	if u.keys == nil {
+		return false
+	}
+	received := u.received + u.keys.replay[path].from(u.place)
+	if u.sent+bytes > maxAmplification*received {
+		return false
+	}
+	u.sent += bytes
+	return true
+}
+
+// from returns how many bytes have come from a place, if the newest message has.
+func (r *replay) from(at place) int {
+	r.Lock()
+	defer r.Unlock()
+	if r.at != at {
+		return 0
+	}
+	return r.bytes
+}
+
+// prove sends the probe to an address that is not proved if it is due, and returns when the next one is. The mutex is
+// locked.
+func (r *peer) prove(b *batch, k *keys, i int, now time.Duration) time.Duration {
+	l := &r.links[i]
+	u := &l.unproved
+	if u.line == nil {
+		return now + time.Hour
+	}
+	if now < u.due {
+		return u.due
+	}
+	l.proved = now
+	u.due = now + min(proveAgain<<min(u.tries, 8), proveSeldom)
+	if u.allow(i, bareProbeLen) {
+		u.tries++
+		r.bareProbe(b, k, i, u.place, false, now)
+	}
+	return u.due
+}
+
+const (
+	bareProbeLen  = tunnel.Overhead + 3 + 8 + ipUDP4
+	bareAnswerLen = tunnel.Overhead + 3 + 18 + ipUDP4
+)
+
+// bareProbe sends a probe without other records to where the peer may be. counted is whether it counts for the path if
+// there is no answer. The mutex is locked.
+func (r *peer) bareProbe(b *batch, k *keys, i int, to place, counted bool, now time.Duration) {
+	id := r.links[i].probes.add(sentProbe{at: now, to: to, quiet: !counted})
+	r.bare(b, k, i, to, tunnel.Probe{ID: id}, now)
+}
+
+// bare sends a record alone to a place. The mutex is locked.
+func (r *peer) bare(b *batch, k *keys, i int, to place, record tunnel.Record, now time.Duration) {
+	if to.line.socket.Load() == nil {
+		return
+	}
+	r.scratch = tunnel.AppendRecord(r.scratch[:0], record)
+	buf := b.slot(len(r.scratch))
+	copy(buf[tunnel.Offset:], r.scratch)
+	r.sealTo(b, k, i, buf, tunnel.Control, tunnel.Stamp{}, controlClass, now, to)
+}
+
+// probeAddresses sends a probe of a path to its address, or to all those where the peer may be. The mutex is locked.
+func (r *peer) probeAddresses(b *batch, k *keys, i int, now time.Duration) {
+	l := &r.links[i]
+	to := l.addressesToTry(l.tries)
+	l.tries++
+	if l.ready() && l.alive.Alive() {
+		to = []netip.AddrPort{l.remote}
+	}
+	// One of them counts: those where the peer is not must not count as unanswered.
+	for n, a := range to {
+		if at := (place{l.line, a}); a != l.remote {
+			r.bareProbe(b, k, i, at, n == 0, now)
+		} else {
+			id := l.probes.add(sentProbe{at: now, to: at, quiet: n > 0})
+			r.message(b, k, i, now, 0, tunnel.Probe{ID: id})
+		}
+	}
+}
+
+// answerProbe answers a probe of the peer that came from there. The mutex is locked.
+func (r *peer) answerProbe(b *batch, path int, from place, a tunnel.Answer, now time.Duration) {
+	l := &r.links[path]
+	// Answers cost more than probes, and may be longer.
+	if !l.answers.allow(now) {
+		r.plane.counts.drop(dropUnexpected, 1)
+		return
+	}
+	if r.sending == nil {
+		return
+	}
+	if from != l.place() && from == l.unproved.place && l.unproved.allow(path, bareAnswerLen) {
+		r.bare(b, r.sending, path, from, a, now)
+	}
+	// To the proved one, too: a copy with another source, which comes before the probe, must not take the answer away.
+	r.message(b, r.sending, path, now, 0, a)
+}
+
+// provedAt applies that a place has answered a probe: packets of the path are sent there. The answer may have come from
+// elsewhere, where the peer is besides or its messages are copied. It reports false if the path has another line by now.
+// The mutex is locked.
+func (r *peer) provedAt(i int, to place, now time.Duration) bool {
+	l := &r.links[i]
+	switch {
+	case to == l.place():
+		return true
+	case to.line == nil || r.owner && to.line != l.line:
+		return false
+	}
+	if l.remote.IsValid() {
+		r.log.Info("address of peer has changed", "peer", r.conf.Name, "path", to.line.name, "from", l.remote, "to", to.from)
+	}
+	if l.line != to.line {
+		r.setLine(l, to.line)
+	}
+	if l.remote = to.from; to == l.unproved.place {
+		l.unproved = unproved{}
+	}
+	l.probes.discard()
+	l.search.doubt()
+	if !l.alive.Alive() {
+		l.alive = quality.Liveness{} // it was that of another address
+	}
+	l.probeAt = min(l.probeAt, now)
+	if v := l.register; v != nil {
+		l.register = nil
+		r.answer(*v, now)
+	}
+	r.refresh()
+	r.wakeControl()
+	return true
+}
+
+// addressesToTry returns the addresses to try after that many attempts without an answer.
+func (l *link) addressesToTry(times int) []netip.AddrPort {
+	all := l.addresses()
+	return all[:min(len(all), firstAddresses<<min(times, 8))]
+}
+
+// addresses returns where the peer may be on a path: where it was last found, then the configured ones.
+func (l *link) addresses() []netip.AddrPort {
+	if !l.remote.IsValid() || slices.Contains(l.candidates, l.remote) {
+		return l.candidates
+	}
+	return append([]netip.AddrPort{l.remote}, l.candidates...)
+}
+
+// respondedFrom applies that a response came from a place, which may be another one than those that the initiation was
+// sent to. The mutex is locked.
+func (r *peer) respondedFrom(k *keys, from place, bytes int, now time.Duration) {
+	for i := range r.links {
+		if l := &r.links[i]; l.line == from.line && !(l.ready() && l.alive.Alive()) && l.place() != from {
+			r.suspect(l, from, k, bytes, now)
+		}
+	}
+}
