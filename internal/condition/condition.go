@@ -12,6 +12,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/health"
 	"github.com/tabane/tabane/internal/mptcp"
@@ -201,6 +204,38 @@ func firewall(blocking func(links []string, families ...string) ([]nft.Chain, er
 				})
 			}
 			return problems, err
+		},
+	}
+}
+
+// Unique is that no IPv6 address of the interfaces is that of another host as well, as far as the kernel has detected it (RFC
+// 4862 section 5.4): it does not use such an address. Missing interfaces have no effect.
+func Unique(links ...string) Condition {
+	return Condition{
+		Name: "duplicate addresses", Good: "no other host was found to have an IPv6 address of this one",
+		Examine: func() (problems []health.Problem, err error) {
+			for _, name := range slices.Compact(slices.Sorted(slices.Values(links))) {
+				link, err := netlink.LinkByName(name)
+				if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) {
+					continue
+				}
+				if err != nil {
+					return nil, fmt.Errorf("find interface %q: %w", name, err)
+				}
+				list, err := netlink.AddrList(link, netlink.FAMILY_V6)
+				if err != nil {
+					return nil, fmt.Errorf("list addresses of interface %q: %w", name, err)
+				}
+				for _, a := range list {
+					if a.Flags&unix.IFA_F_DADFAILED != 0 {
+						problems = append(problems, health.Problem{
+							Text:   fmt.Sprintf("another host on interface %q has the address %v, too", name, a.IPNet),
+							Remedy: fmt.Sprintf("give one of them another address, or once the other is gone: ip addr del %v dev %s; ip addr add %v dev %s", a.IPNet, name, a.IPNet, name),
+						})
+					}
+				}
+			}
+			return problems, nil
 		},
 	}
 }
