@@ -401,6 +401,8 @@ type Status struct {
 	// Core: the core is reachable, so that the own prefixes are advertised to egress peers.
 	Core    bool `json:"core"`
 	Pending int  `json:"pending"`
+	// Unresolved is the number of best paths that are not installed because their next hop has no route.
+	Unresolved int `json:"unresolved"`
 	// Control is the path of the socket for commands.
 	Control  string              `json:"control"`
 	Sessions []bgp.SessionStatus `json:"sessions"`
@@ -433,6 +435,7 @@ func (a *ASBR) Status() any {
 	a.daemon.Do(context.Background(), func() {
 		var report health.Report
 		s.Pending, s.Sessions = a.daemon.Health(&report)
+		s.Unresolved = a.daemon.Unresolved()
 		s.Drain, s.Core = a.drain.stage, a.core.reachable()
 		for _, f := range a.retired {
 			s.Filtered = append(s.Filtered, f.link)

@@ -371,6 +371,9 @@ type batch struct {
 	rules      *policy.Policy
 	classified *message.Attributes
 	class      policy.Class
+	// unsent counts routes that could not be encoded since that was last logged.
+	unsent int
+	logged time.Time
 }
 
 type groupKey struct {
@@ -561,7 +564,11 @@ func (n *neighbor) announce(buf []byte, g *group) []byte {
 	if err == nil {
 		return buf
 	}
-	n.log.Warn("route not advertised", "neighbor", b.exporter.Name, "err", err, "routes", len(left))
+	b.unsent += len(left)
+	if now := time.Now(); now.Sub(b.logged) >= faultPause {
+		n.log.Warn("route not advertised", "neighbor", b.exporter.Name, "err", err, "routes", b.unsent)
+		b.unsent, b.logged = 0, now
+	}
 	keys := make([]message.Key, len(left))
 	for i, r := range left {
 		keys[i] = r.Key

@@ -239,6 +239,10 @@ func (d *Daemon) FollowLink(neighbor, link string, up bool) {
 	}
 }
 
+// Unresolved returns the number of best paths of unicast routes that are not installed because their next
+// hop has no route. The daemon's loop calls it.
+func (d *Daemon) Unresolved() int { return d.unicast.unresolved() }
+
 // NotRunning is the health of a daemon before and after Run.
 var NotRunning = health.Status{Reason: "not running"}
 

@@ -140,6 +140,17 @@ func (u *unicast) resolve() error {
 	return u.unsure
 }
 
+// unresolved returns the number of best paths that are not installed because their next hop has no
+// route.
+func (u *unicast) unresolved() (n int) {
+	for hop, way := range u.via {
+		if way.link == "" {
+			n += int(u.hops.Uses(hop))
+		}
+	}
+	return n
+}
+
 // step updates at most so many routes of next hops that changed; it reports whether there may be
 // more.
 func (u *unicast) step(most int) (more bool) {

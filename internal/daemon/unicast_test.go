@@ -124,3 +124,17 @@ func TestSelectedBestPaths(t *testing.T) {
 	u.update([]bgp.Event{bgp.UnicastPath{Prefix: client, Number: 1, Withdrawn: true}, bgp.UnicastPath{Prefix: locator, Number: 2, Withdrawn: true}})
 	w.check(t)
 }
+
+// TestUnresolved: best paths whose next hop has no route are counted.
+func TestUnresolved(t *testing.T) {
+	u := newUnicast(wanted{}, withLAN)
+	other := netip.MustParsePrefix("2001:db8:d::/64")
+	u.update([]bgp.Event{bgp.UnicastPath{Prefix: client, Number: 1, NextHop: far}, bgp.UnicastPath{Prefix: other, Number: 2, NextHop: onLink}})
+	if n := u.unresolved(); n != 1 {
+		t.Errorf("%d unresolved", n)
+	}
+	u.update([]bgp.Event{bgp.UnicastPath{Prefix: client, Number: 1, Withdrawn: true}})
+	if n := u.unresolved(); n != 0 {
+		t.Errorf("%d unresolved after the withdrawal", n)
+	}
+}

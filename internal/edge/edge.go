@@ -629,6 +629,8 @@ type Status struct {
 	// BestPaths is what happens to the best paths of unicast routes.
 	BestPaths BestPaths `json:"best_paths"`
 	Pending   int       `json:"pending"`
+	// Unresolved is the number of best paths that are not installed because their next hop has no route.
+	Unresolved int `json:"unresolved"`
 	// Control is the path of the socket for commands.
 	Control  string              `json:"control"`
 	Sessions []bgp.SessionStatus `json:"sessions"`
@@ -672,6 +674,7 @@ func (e *Edge) Status() any {
 	e.daemon.Do(context.Background(), func() {
 		var report health.Report
 		s.Pending, s.Sessions = e.daemon.Health(&report)
+		s.Unresolved = e.daemon.Unresolved()
 		report.NeedOne(len(s.Sessions), bgp.Problems(s.Sessions))
 		if !e.announced {
 			report.Fail("EPE addresses are not announced yet")

@@ -175,6 +175,8 @@ type Status struct {
 	health.Status
 	ASN     uint32 `json:"asn"`
 	Pending int    `json:"pending"`
+	// Unresolved is the number of best paths that are not installed because their next hop has no route.
+	Unresolved int `json:"unresolved"`
 	// Control is the path of the socket for commands.
 	Control  string              `json:"control"`
 	Sessions []bgp.SessionStatus `json:"sessions"`
@@ -187,6 +189,7 @@ func (r *Router) Status() any {
 	r.daemon.Do(context.Background(), func() {
 		var report health.Report
 		s.Pending, s.Sessions = r.daemon.Health(&report)
+		s.Unresolved = r.daemon.Unresolved()
 		report.NeedOne(len(s.Sessions), bgp.Problems(s.Sessions))
 		s.Status = report.Status()
 	})
