@@ -43,8 +43,8 @@ type Attachment interface {
 	Detach() error
 }
 
-// Attach attaches programs to an interface in the calling thread's network namespace: ingress
-// before, egress after other tcx programs. It uses tcx (Linux 6.6), otherwise cls_bpf. It returns a
+// Attach attaches programs to an interface in the calling thread's network namespace, before other
+// tcx programs: one of these that accepts a packet (TCX_PASS) ends the list. It uses tcx (Linux 6.6), otherwise cls_bpf. It returns a
 // *feature.Error when the kernel or the type of the interface is not supported, and an error that
 // wraps fs.ErrNotExist when there is no such interface.
 func Attach(o AttachOptions) (Attachment, error) {
@@ -111,6 +111,33 @@ func (t tcx) Detach() error {
 	return errors.Join(errs...)
 }
 
+// Overtaken reports whether a program that was attached later runs before one of the attachment, or the
+// attachment's interface is gone. Filters of cls_bpf keep their priority.
+func Overtaken(a Attachment) (bool, error) {
+	t, ok := a.(tcx)
+	if !ok {
+		return false, nil
+	}
+	for _, l := range t {
+		info, err := l.Info()
+		if err != nil {
+			return false, fmt.Errorf("read tcx link: %w", err)
+		}
+		on := info.TCX()
+		if on == nil || on.Ifindex == 0 {
+			return true, nil
+		}
+		all, err := link.QueryPrograms(link.QueryOptions{Target: int(on.Ifindex), Attach: ebpf.AttachType(on.AttachType)})
+		if err != nil {
+			return false, fmt.Errorf("list tcx programs: %w", err)
+		}
+		if len(all.Programs) == 0 || all.Programs[0].ID != info.Program {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
 // takeOver gives the program to a pinned link, if it is on the interface.
 func takeOver(pin string, index int, program *ebpf.Program) (link.Link, error) {
 	l, err := link.LoadPinnedLink(pin, nil)
@@ -140,7 +167,7 @@ func attachTCX(index int, p Programs, last bool, pin string) (Attachment, error)
 		program *ebpf.Program
 		at      ebpf.AttachType
 		anchor  link.Anchor
-	}{{p.Ingress, ebpf.AttachTCXIngress, first}, {p.Egress, ebpf.AttachTCXEgress, link.Tail()}} {
+	}{{p.Ingress, ebpf.AttachTCXIngress, first}, {p.Egress, ebpf.AttachTCXEgress, link.Head()}} {
 		if hook.program == nil {
 			continue
 		}

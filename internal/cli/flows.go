@@ -73,7 +73,7 @@ interval, or has ended; all others carried nothing.`,
 		},
 	}
 	f := c.Flags()
-	f.StringSliceVarP(&o.interfaces, "interface", "i", nil, "`interface` to watch, may be given several times (default that of the file, or all that are up but loopback)")
+	f.StringSliceVarP(&o.interfaces, "interface", "i", nil, "`interface` to watch, may be given several times (default that of the file, or all that are up but loopback, also those that come later)")
 	f.StringVarP(&o.file, "config", "c", "", "configuration `file` of this host's edge or gateway: shows egress peers in place of EPE addresses, or paths in place of interfaces and the flows of NAT sessions")
 	f.DurationVar(&o.interval, "interval", flows.DefaultInterval, "how often flows are read")
 	f.IntVar(&o.count, "count", 0, "end after this many intervals")
@@ -125,6 +125,7 @@ func (a *app) flows(ctx context.Context, o flowsFlags) (err error) {
 		if options.Interfaces, err = watchable(); err != nil {
 			return err
 		}
+		options.List = watchable
 	}
 	on := strings.Join(options.Interfaces, ", ")
 	if err := require("watch flows", role.NetAdmin); err != nil {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bpf/flowcount"
 	"github.com/tabane/tabane/internal/mptcp"
+	"github.com/tabane/tabane/internal/netns"
 )
 
 const (
@@ -35,6 +36,8 @@ const (
 	// DefaultIdle is the default of Options.Idle.
 	DefaultIdle = 30 * time.Second
 
+	// followInterval is the time between examinations of the interfaces.
+	followInterval = time.Second
 	// grace is the idle time after which a flow without its socket ends: its last packets may
 	// still be in flight.
 	grace = time.Second
@@ -46,8 +49,12 @@ const (
 
 // Options configure a Watcher.
 type Options struct {
-	// Interfaces are the names of the interfaces whose packets are counted.
+	// Interfaces are the names of the interfaces whose packets are counted. One that is made again
+	// is counted again.
 	Interfaces []string
+	// List returns the names of the interfaces to count now, of which there may be new ones; nil:
+	// Interfaces.
+	List func() ([]string, error)
 	// Interval is the time between reads of the flows; 0 means DefaultInterval.
 	Interval time.Duration
 	// Idle is the idle timeout of a flow without a socket; 0 means DefaultIdle.
@@ -125,6 +132,19 @@ type Watcher struct {
 	// deaf is the error after which sockets are no longer read.
 	next, nextSockets time.Time
 	deaf              error
+
+	// attached follows the interfaces of the namespace, unless it is nil; failed are those whose fault
+	// was logged.
+	attached   attacher
+	namespace  *netns.Handle
+	nextFollow time.Time
+	failed     map[string]bool
+}
+
+// attacher attaches counters to interfaces.
+type attacher interface {
+	Renew(link string) (changed bool, err error)
+	Index(link string) int
 }
 
 // New attaches the counters to the interfaces of the calling thread's network namespace. They count
@@ -150,12 +170,16 @@ func New(o Options) (_ *Watcher, err error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Watcher{options: o, counter: f, slots: f, closers: []io.Closer{f}, cost: threadTime}
+	w := &Watcher{options: o, counter: f, slots: f, attached: f, closers: []io.Closer{f}, cost: threadTime, failed: map[string]bool{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, w.Close())
 		}
 	}()
+	if w.namespace, err = netns.Current(); err != nil {
+		return nil, err
+	}
+	w.closers = append(w.closers, w.namespace)
 	names := map[uint32]string{}
 	for _, name := range o.Interfaces {
 		if err := f.Attach(name); err != nil {
@@ -215,6 +239,44 @@ func (w *Watcher) Run(ctx context.Context) error {
 			return ctx.Err()
 		}
 		last = now
+		if w.attached != nil && !now.Before(w.nextFollow) {
+			w.nextFollow = now.Add(followInterval)
+			w.follow()
+		}
+	}
+}
+
+// follow attaches the counters to interfaces that are new or were made again, and to those where
+// another program was attached before them.
+func (w *Watcher) follow() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	report := func(name string, err error) {
+		if err != nil && !w.failed[name] {
+			w.options.Log.Warn("flows of an interface are not counted", "interface", name, "err", err)
+		}
+		w.failed[name] = err != nil
+	}
+	err := w.namespace.Do(func() error {
+		names := w.options.Interfaces
+		if w.options.List != nil {
+			more, err := w.options.List()
+			if err != nil {
+				return err
+			}
+			names = append(slices.Clone(names), more...)
+		}
+		for _, name := range names {
+			_, err := w.attached.Renew(name)
+			if i := w.attached.Index(name); i != 0 {
+				w.t.interfaces[uint32(i)] = strings.ToValidUTF8(name, "?")
+			}
+			report(name, err)
+		}
+		return nil
+	})
+	if err != nil {
+		report("", err)
 	}
 }
 

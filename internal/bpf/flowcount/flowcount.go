@@ -8,6 +8,8 @@ package flowcount
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"net"
 	"net/netip"
 	"sync/atomic"
 	"unsafe"
@@ -104,12 +106,18 @@ type Options struct {
 	Legacy bool
 }
 
+// place is where the programs are attached.
+type place struct {
+	bpf.Attachment
+	index int // of the interface
+}
+
 // Counter counts the packets of network interfaces per flow and SID. A flow has a slot from its
 // first packet until Reuse. A Counter is not safe for concurrent use.
 type Counter struct {
 	objects  counterObjects
 	legacy   bool
-	attached []bpf.Attachment
+	attached map[string]place // by the name of the interface
 	mapped   []byte
 	// slots are in memory that is shared with the kernel.
 	slots []counterSlot
@@ -129,7 +137,7 @@ func New(o Options) (*Counter, error) {
 	if o.MaxFlows < 1 || o.MaxFlows > MaxMaxFlows {
 		return nil, fmt.Errorf("load flow counter: number of flows must be between 1 and %d, got %d", MaxMaxFlows, o.MaxFlows)
 	}
-	c := &Counter{legacy: o.Legacy}
+	c := &Counter{legacy: o.Legacy, attached: map[string]place{}}
 	if err := c.load(o.MaxFlows); err != nil {
 		return nil, fmt.Errorf("load flow counter: %w", err)
 	}
@@ -163,9 +171,13 @@ func (c *Counter) load(maxFlows int) error {
 	return nil
 }
 
-// Attach starts counting on an interface of the calling thread's network namespace: received
-// packets before other tcx programs, sent packets after them. It returns the errors of bpf.Attach.
+// Attach starts counting on an interface of the calling thread's network namespace, before other
+// tcx programs see a packet, which may end its way. It returns the errors of bpf.Attach.
 func (c *Counter) Attach(link string) error {
+	i, err := net.InterfaceByName(link)
+	if err != nil {
+		return fmt.Errorf("attach flow counter to interface %q: %w", link, fs.ErrNotExist)
+	}
 	a, err := bpf.Attach(bpf.AttachOptions{
 		Link: link, Name: "tabane_flows", Legacy: c.legacy,
 		Ethernet: bpf.Programs{Ingress: c.objects.Received, Egress: c.objects.Sent},
@@ -174,8 +186,37 @@ func (c *Counter) Attach(link string) error {
 	if err != nil {
 		return fmt.Errorf("attach flow counter to interface %q: %w", link, err)
 	}
-	c.attached = append(c.attached, a)
+	c.attached[link] = place{a, i.Index}
 	return nil
+}
+
+// Index returns the index of the interface that Attach was called for, 0 without.
+func (c *Counter) Index(link string) int { return c.attached[link].index }
+
+// Renew attaches the counter again to an interface of the calling thread's network namespace that was
+// made again under its name, or at which another program was attached before it. An interface that is
+// gone is detached. It reports whether it changed anything.
+func (c *Counter) Renew(link string) (bool, error) {
+	at, ok := c.attached[link]
+	i, err := net.InterfaceByName(link)
+	switch gone := err != nil; {
+	case gone && !ok:
+		return false, nil
+	case gone:
+		delete(c.attached, link)
+		return true, at.Detach()
+	case ok && i.Index == at.index:
+		if overtaken, err := bpf.Overtaken(at.Attachment); err != nil || !overtaken {
+			return false, err
+		}
+	}
+	if ok {
+		delete(c.attached, link)
+		if err := at.Detach(); err != nil {
+			return true, fmt.Errorf("detach flow counter from interface %q: %w", link, err)
+		}
+	}
+	return true, c.Attach(link)
 }
 
 // mapSlots maps the memory of the slots.
@@ -278,7 +319,7 @@ func (c *Counter) Close() error {
 	for _, a := range c.attached {
 		errs = append(errs, a.Detach())
 	}
-	c.attached = nil
+	clear(c.attached)
 	if c.mapped != nil {
 		errs = append(errs, unix.Munmap(c.mapped))
 	}
