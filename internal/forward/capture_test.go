@@ -151,12 +151,11 @@ type older struct {
 	by atomic.Int64
 }
 
-func (o *older) Sessions() ([]program.Session, error) {
-	list, err := o.natKernel.Sessions()
-	for i := range list {
-		list[i].Idle += time.Duration(o.by.Load())
-	}
-	return list, err
+func (o *older) Sessions(do func(program.Session)) error {
+	return o.natKernel.Sessions(func(s program.Session) {
+		s.Idle += time.Duration(o.by.Load())
+		do(s)
+	})
 }
 
 // runGateway runs a plane until SIGTERM, and does what the lines on its standard input say.

@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -51,26 +52,48 @@ const (
 	natDenied
 )
 
-// natFlow is a flow without the address of its source, which two sessions may not differ in alone.
+// natFlow is a flow without the address of its source, which two sessions may not differ in alone. There are many:
+// addresses are in 16 bytes, IPv4 mapped into IPv6.
 type natFlow struct {
-	flow tunnel.Flow
-	peer int // that sends it, or program.This
+	destination                 [16]byte
+	sourcePort, destinationPort uint16
+	protocol                    uint8
+	peer                        int16 // that sends it, or program.This
 }
 
 func natKey(peer int, f tunnel.Flow) natFlow {
-	f.Source = netip.AddrPortFrom(netip.Addr{}, f.Source.Port())
-	return natFlow{f, peer}
+	return natFlow{f.Destination.Addr().As16(), f.Source.Port(), f.Destination.Port(), f.Protocol, int16(peer)}
 }
+
+// from returns the flow of a source.
+func (k *natFlow) from(source netip.Addr) tunnel.Flow {
+	return tunnel.Flow{Protocol: k.protocol, Source: netip.AddrPortFrom(source, k.sourcePort), Destination: netip.AddrPortFrom(k.to(), k.destinationPort)}
+}
+
+// to returns the address of the destination.
+func (k *natFlow) to() netip.Addr { return netip.AddrFrom16(k.destination).Unmap() }
 
 // natSession is a session.
 type natSession struct {
-	source netip.Addr
-	peer   string // that the flow goes to, or comes from
-	state  natState
-	since  time.Time // of the last command
-	tries  int
+	address [16]byte // of the host that sends the flow
+	since   int64    // of the last command, in ns of Unix time
+	peer    string   // that the flow goes to, or comes from
+	state   natState
+	tries   uint8
 	// evicted: it ends for want of room.
 	evicted bool
+}
+
+// source returns the address of the host that sends the flow.
+func (s *natSession) source() netip.Addr { return netip.AddrFrom16(s.address).Unmap() }
+
+// age returns how long ago the last command was.
+func (s *natSession) age(now time.Time) time.Duration { return time.Duration(now.UnixNano() - s.since) }
+
+// natHost is a host that sends flows: one behind a peer, or of this gateway.
+type natHost struct {
+	address [16]byte
+	peer    int16 // or program.This
 }
 
 func (s natState) String() string {
@@ -81,7 +104,7 @@ func (s natState) String() string {
 type natKernel interface {
 	SetSession(peer int, f tunnel.Flow, open bool) error
 	DeleteSession(peer int, f tunnel.Flow) error
-	Sessions() ([]program.Session, error)
+	Sessions(do func(program.Session)) error
 }
 
 // nat agrees with peers on NAT sessions, and has the program translate their flows. Its methods are safe for
@@ -108,6 +131,7 @@ type nat struct {
 	sending int // sessions of flows that this gateway sends
 	// receiving are those of flows that peers send, by peer.
 	receiving map[string]int
+	hosts     map[natHost]int // sessions of flows that each host sends
 	// evicting are those of the last eviction that have not ended, evicted when it was.
 	evicting int
 	evicted  time.Time
@@ -127,7 +151,7 @@ type natPeer struct {
 }
 
 // natCounts are the counters of a peer.
-type natCounts struct{ refused, declined, evicted uint64 }
+type natCounts struct{ refused, declined, evicted, full uint64 }
 
 func (n *nat) counts(peer string) *natCounts {
 	c := n.counted[peer]
@@ -142,7 +166,7 @@ func newNAT(kernel natKernel, log *slog.Logger) *nat {
 	return &nat{
 		log: log, kernel: kernel, most: natMost, wake: make(chan struct{}, 1), peers: map[string]natPeer{}, names: map[int]string{},
 		sessions: map[natFlow]*natSession{}, of: map[string]map[natFlow]*natSession{},
-		arrived: map[string][]tunnel.NATSession{}, waiting: map[string][]tunnel.NATSession{}, counted: map[string]*natCounts{}, receiving: map[string]int{}, now: time.Now,
+		arrived: map[string][]tunnel.NATSession{}, waiting: map[string][]tunnel.NATSession{}, counted: map[string]*natCounts{}, receiving: map[string]int{}, hosts: map[natHost]int{}, now: time.Now,
 	}
 }
 
@@ -162,7 +186,7 @@ func (n *nat) configure(peers map[string]natPeer, owners *bart.Table[string], la
 	var errs []error
 	for k, s := range n.sessions {
 		p, ok := peers[s.peer]
-		if !ok || k.peer != program.This && k.peer != p.number || !n.belongs(s.peer, &p, k, s.source) {
+		if !ok || k.peer != program.This && int(k.peer) != p.number || !n.belongs(s.peer, &p, &k, s.source()) {
 			errs = append(errs, n.drop(k))
 		}
 	}
@@ -170,8 +194,8 @@ func (n *nat) configure(peers map[string]natPeer, owners *bart.Table[string], la
 }
 
 // belongs reports whether a flow is from the LAN to a peer's prefixes, or the reverse and permitted.
-func (n *nat) belongs(peer string, p *natPeer, k natFlow, source netip.Addr) bool {
-	to := k.flow.Destination.Addr()
+func (n *nat) belongs(peer string, p *natPeer, k *natFlow, source netip.Addr) bool {
+	to := k.to()
 	if k.peer == program.This {
 		return within(p.prefixes, to)
 	}
@@ -185,34 +209,31 @@ func within(list []netip.Prefix, a netip.Addr) bool {
 
 // takeOver keeps the sessions that a previous instance has left. It is called once, after configure.
 func (n *nat) takeOver() error {
-	left, err := n.kernel.Sessions()
-	if err != nil {
-		return err
-	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var errs []error
-	for i := range left {
-		s := &left[i]
+	left := 0
+	err := n.kernel.Sessions(func(s program.Session) {
+		left++
 		k := natKey(s.Peer, s.Flow)
 		name, ok := n.names[s.Peer]
 		if s.Peer == program.This {
 			name, ok = n.towards(s.Flow.Destination.Addr())
 		}
 		p := n.peers[name]
-		if !ok || !n.belongs(name, &p, k, s.Flow.Source.Addr()) || s.Peer == program.This && !s.Open {
+		if !ok || !n.belongs(name, &p, &k, s.Flow.Source.Addr()) || s.Peer == program.This && !s.Open {
 			errs = append(errs, n.kernel.DeleteSession(s.Peer, s.Flow))
-			continue
+			return
 		}
-		n.add(k, &natSession{source: s.Flow.Source.Addr(), peer: name, state: natOpen, since: n.now()})
-	}
-	if len(left) > 0 {
+		n.add(k, &natSession{address: s.Flow.Source.Addr().As16(), peer: name, state: natOpen, since: n.now().UnixNano()})
+	})
+	if left > 0 {
 		for name, p := range n.peers {
 			p.reset = true
 			n.peers[name] = p
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, err)...)
 }
 
 // towards returns the peer that an address is behind.
@@ -231,6 +252,7 @@ func (n *nat) add(k natFlow, s *natSession) {
 		n.of[s.peer] = map[natFlow]*natSession{}
 	}
 	n.of[s.peer][k] = s
+	n.hosts[natHost{s.address, k.peer}]++
 	if k.peer == program.This {
 		n.sending++
 	} else {
@@ -249,11 +271,15 @@ func (n *nat) drop(k natFlow) error {
 	if s.evicted {
 		n.evicting--
 	}
+	host := natHost{s.address, k.peer}
+	if n.hosts[host]--; n.hosts[host] == 0 {
+		delete(n.hosts, host)
+	}
 	delete(n.sessions, k)
 	if delete(n.of[s.peer], k); len(n.of[s.peer]) == 0 {
 		delete(n.of, s.peer)
 	}
-	return n.kernel.DeleteSession(k.peer, k.flow)
+	return n.kernel.DeleteSession(int(k.peer), k.from(s.source()))
 }
 
 // up is called when there is a path to a peer, and resets its sessions once: this gateway knows none.
@@ -339,45 +365,77 @@ func (n *nat) want(number int, f tunnel.Flow) {
 		n.evict()
 	}
 	if n.sending >= n.most {
+		n.counts(name).full++
 		return // until the peers have ended those of the eviction
 	}
 	if err := n.kernel.SetSession(program.This, f, false); err != nil {
 		n.log.Error("NAT session is not asked for", "err", err)
 		return
 	}
-	n.add(k, &natSession{source: f.Source.Addr(), peer: name, since: n.now()})
+	n.add(k, &natSession{address: f.Source.Addr().As16(), peer: name, since: n.now().UnixNano()})
 	n.queue(name, tunnel.CommandNAT, f)
 }
 
-// evict ends a 64th of the sessions, those that have been idle for longest. It reads them all, so it does nothing
-// until those of the last time have ended, or their peers have had the time to answer.
+// largest returns the host with the most flows of those that a peer or This sends, if those are more than a 64th of
+// all: its sessions make room first, so that no host keeps others from theirs. Else it returns false.
+func (n *nat) largest(peer int) (h natHost, ok bool) {
+	most := n.most / 64
+	for other, count := range n.hosts {
+		if int(other.peer) == peer && (count > most || ok && count == most && bytes.Compare(other.address[:], h.address[:]) < 0) {
+			h, most, ok = other, count, true
+		}
+	}
+	return h, ok
+}
+
+// natVictim is a session that may end for want of room.
+type natVictim struct {
+	key  natFlow
+	idle time.Duration
+}
+
+// victims returns a 64th of all sessions, at most most: of those that may end, the ones that have been idle for longest.
+func (n *nat) victims(most int, may func(natFlow, *natSession) bool) ([]natVictim, error) {
+	most = min(most, max(n.most/64, 1))
+	var list []natVictim
+	longest := func(a, b natVictim) int { return cmp.Compare(b.idle, a.idle) }
+	err := n.kernel.Sessions(func(held program.Session) {
+		k := natKey(held.Peer, held.Flow)
+		if s := n.sessions[k]; s != nil && s.source() == held.Flow.Source.Addr() && may(k, s) {
+			if list = append(list, natVictim{k, held.Idle}); len(list) >= 4*most {
+				slices.SortFunc(list, longest)
+				list = list[:most]
+			}
+		}
+	})
+	slices.SortFunc(list, longest)
+	return list[:min(len(list), most)], err
+}
+
+// evict ends a 64th of the sessions, those that have been idle for longest, of the largest host if there is one. It reads
+// them all, so it does nothing until those of the last time have ended, or their peers have had the time to answer.
 func (n *nat) evict() {
 	now := n.now()
 	if n.evicting > 0 && now.Sub(n.evicted) < natRepeat {
 		return
 	}
-	all, err := n.kernel.Sessions()
+	host, one := n.largest(program.This)
+	list, err := n.victims(n.most, func(k natFlow, s *natSession) bool {
+		return k.peer == program.This && s.state != natEnding && (!one || s.address == host.address)
+	})
 	if err != nil {
 		n.log.Error("NAT sessions cannot be ended", "err", err)
 		return
 	}
 	n.evicted = now
-	all = slices.DeleteFunc(all, func(s program.Session) bool {
-		if s.Peer != program.This {
-			return true
-		}
-		mine := n.sessions[natKey(program.This, s.Flow)]
-		return mine == nil || mine.state == natEnding
-	})
-	slices.SortFunc(all, func(a, b program.Session) int { return cmp.Compare(b.Idle, a.Idle) })
-	for i := range all[:min(len(all), max(n.most/64, 1))] {
-		k := natKey(program.This, all[i].Flow)
+	for i := range list {
+		k := list[i].key
 		switch s := n.sessions[k]; {
 		case s.state != natOpen: // the peer has agreed to nothing
 			if err := n.drop(k); err != nil {
 				n.log.Error("NAT session does not end", "err", err)
 			}
-		case n.end(all[i].Flow, s):
+		case n.end(k.from(s.source()), s):
 			s.evicted = true
 			n.evicting++
 			n.counts(s.peer).evicted++
@@ -385,31 +443,35 @@ func (n *nat) evict() {
 	}
 }
 
-// makeRoom ends sessions of flows that peers send, those that have been idle for longest, if a peer has fewer than its share:
-// of the peer that has the most, a 64th of all, but not below its share. So no peer keeps the others from theirs.
-func (n *nat) makeRoom(peer string) error {
+// makeRoom ends sessions of flows that peers send, those that have been idle for longest. If the peer of a new flow has
+// fewer than its share, they are of the peer that has the most, but not below its share. Else they are of the largest host
+// behind the same peer, if the new flow is of another one. So neither a peer nor a host keeps the others from theirs.
+func (n *nat) makeRoom(peer string, from netip.Addr) error {
 	share, largest := n.most/max(len(n.peers), 1), peer
 	for other, count := range n.receiving {
 		if count > n.receiving[largest] || count == n.receiving[largest] && other < largest {
 			largest = other
 		}
 	}
-	more := min(n.receiving[largest]-share, max(n.most/64, 1))
-	if n.receiving[peer] >= share || more <= 0 {
-		return nil
-	}
-	all, err := n.kernel.Sessions()
-	if err != nil {
-		return err
-	}
+	more := n.receiving[largest] - share
 	number := n.peers[largest].number
-	all = slices.DeleteFunc(all, func(s program.Session) bool { return s.Peer != number || n.sessions[natKey(number, s.Flow)] == nil })
-	slices.SortFunc(all, func(a, b program.Session) int { return cmp.Compare(b.Idle, a.Idle) })
-	var errs []error
-	for i := range all[:min(len(all), more)] {
+	host, one := natHost{}, false
+	if n.receiving[peer] >= share || more <= 0 {
+		number, more = n.peers[peer].number, n.most
+		if host, one = n.largest(number); !one || host.address == from.As16() {
+			return nil
+		}
+		largest = peer
+	}
+	list, err := n.victims(more, func(k natFlow, s *natSession) bool {
+		return int(k.peer) == number && (!one || s.address == host.address)
+	})
+	errs := []error{err}
+	for i := range list {
+		k := list[i].key
 		n.counts(largest).evicted++
-		n.queue(largest, tunnel.CommandRefused, all[i].Flow)
-		errs = append(errs, n.drop(natKey(number, all[i].Flow)))
+		n.queue(largest, tunnel.CommandRefused, k.from(n.sessions[k].source()))
+		errs = append(errs, n.drop(k))
 	}
 	return errors.Join(errs...)
 }
@@ -420,7 +482,7 @@ func (n *nat) end(f tunnel.Flow, s *natSession) bool {
 		n.log.Error("NAT session does not end", "err", err)
 		return false
 	}
-	s.state, s.since, s.tries = natEnding, n.now(), 0
+	s.state, s.since, s.tries = natEnding, n.now().UnixNano(), 0
 	n.queue(s.peer, tunnel.CommandFIN, f)
 	return true
 }
@@ -483,12 +545,16 @@ func (n *nat) takeFlow(peer string, p *natPeer, c tunnel.Command, f tunnel.Flow)
 			return nil
 		}
 		if old == nil && len(n.sessions)-n.sending >= n.most {
-			if err := n.makeRoom(peer); err != nil {
+			if err := n.makeRoom(peer, f.Source.Addr()); err != nil {
 				return err
 			}
 		}
-		if old == nil && len(n.sessions)-n.sending >= n.most || old != nil && old.source != f.Source.Addr() || !n.belongs(peer, p, k, f.Source.Addr()) {
+		full := old == nil && len(n.sessions)-n.sending >= n.most
+		if full || old != nil && old.source() != f.Source.Addr() || !n.belongs(peer, p, &k, f.Source.Addr()) {
 			n.counts(peer).declined++
+			if full {
+				n.counts(peer).full++
+			}
 			n.queue(peer, tunnel.CommandRefused, f)
 			return nil
 		}
@@ -498,14 +564,14 @@ func (n *nat) takeFlow(peer string, p *natPeer, c tunnel.Command, f tunnel.Flow)
 			return err
 		}
 		if old == nil {
-			n.add(k, &natSession{source: f.Source.Addr(), peer: peer, state: natOpen, since: n.now()})
+			n.add(k, &natSession{address: f.Source.Addr().As16(), peer: peer, state: natOpen, since: n.now().UnixNano()})
 		}
 		n.queue(peer, tunnel.CommandOK, f)
 		return nil
 	case tunnel.CommandFIN:
 		k := natKey(p.number, f)
 		n.queue(peer, tunnel.CommandFINOK, f)
-		if s := n.sessions[k]; s != nil && s.source == f.Source.Addr() {
+		if s := n.sessions[k]; s != nil && s.source() == f.Source.Addr() {
 			return n.drop(k)
 		}
 		return nil
@@ -514,75 +580,75 @@ func (n *nat) takeFlow(peer string, p *natPeer, c tunnel.Command, f tunnel.Flow)
 	// What follows answers commands of this gateway.
 	k := natKey(program.This, f)
 	s := n.sessions[k]
-	if s == nil || s.peer != peer || s.source != f.Source.Addr() {
+	if s == nil || s.peer != peer || s.source() != f.Source.Addr() {
 		return nil
 	}
 	switch {
 	case c == tunnel.CommandOK && s.state == natWanted:
-		s.state, s.since = natOpen, n.now()
+		s.state, s.since = natOpen, n.now().UnixNano()
 		return n.kernel.SetSession(program.This, f, true)
 	case c == tunnel.CommandFINOK && s.state == natEnding, c == tunnel.CommandRefused && s.state == natOpen:
 		return n.drop(k)
 	case c == tunnel.CommandRefused && s.state == natWanted:
 		n.counts(peer).refused++
-		s.state, s.since = natDenied, n.now()
+		s.state, s.since = natDenied, n.now().UnixNano()
 	}
 	return nil
 }
 
 // scan ends sessions that are not used, and repeats commands without an answer.
 func (n *nat) scan() error {
-	all, err := n.kernel.Sessions()
-	if err != nil {
-		return err
-	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	now := n.now()
 	full := map[string]bool{} // peers without a session, or without room
 	for peer, list := range n.waiting {
 		full[peer] = len(list) > 0
 	}
 	var errs []error
-	for i := range all {
-		f := all[i].Flow
-		k := natKey(all[i].Peer, f)
-		s := n.sessions[k]
-		switch {
-		case s == nil || s.source != f.Source.Addr(): // it has changed meanwhile
-		case k.peer != program.This:
-			if all[i].Idle > natForget {
-				n.queue(s.peer, tunnel.CommandRefused, f)
-				errs = append(errs, n.drop(k))
-			}
-		case s.state == natOpen:
-			if all[i].Idle > natSilence {
-				n.end(f, s)
-			} else if now.Sub(s.since) > natConfirm && !full[s.peer] {
-				s.since = now
-				n.queue(s.peer, tunnel.CommandNAT, f)
-			}
-		case s.state == natDenied:
-			if now.Sub(s.since) > natRefused {
-				errs = append(errs, n.drop(k))
-			}
-		case now.Sub(s.since) > natRepeat:
-			if s.tries++; s.tries > natTries {
-				errs = append(errs, n.drop(k))
-				continue
-			}
-			if full[s.peer] {
-				continue
-			}
-			s.since = now
-			command := tunnel.CommandNAT
-			if s.state == natEnding {
-				command = tunnel.CommandFIN
-			}
-			n.queue(s.peer, command, f)
+	err := n.kernel.Sessions(func(held program.Session) {
+		k := natKey(held.Peer, held.Flow)
+		if s := n.sessions[k]; s != nil && s.source() == held.Flow.Source.Addr() {
+			errs = append(errs, n.examine(k, s, held.Idle, full[s.peer]))
+		} // else it has changed meanwhile
+	})
+	return errors.Join(append(errs, err)...)
+}
+
+// examine ends a session that is not used, and repeats its command without an answer, unless its peer has no room.
+func (n *nat) examine(k natFlow, s *natSession, idle time.Duration, full bool) error {
+	now, f := n.now(), k.from(s.source())
+	switch {
+	case k.peer != program.This:
+		if idle > natForget {
+			n.queue(s.peer, tunnel.CommandRefused, f)
+			return n.drop(k)
 		}
+	case s.state == natOpen:
+		if idle > natSilence {
+			n.end(f, s)
+		} else if s.age(now) > natConfirm && !full {
+			s.since = now.UnixNano()
+			n.queue(s.peer, tunnel.CommandNAT, f)
+		}
+	case s.state == natDenied:
+		if s.age(now) > natRefused {
+			return n.drop(k)
+		}
+	case s.age(now) > natRepeat:
+		if s.tries++; s.tries > natTries {
+			return n.drop(k)
+		}
+		if full {
+			return nil
+		}
+		s.since = now.UnixNano()
+		command := tunnel.CommandNAT
+		if s.state == natEnding {
+			command = tunnel.CommandFIN
+		}
+		n.queue(s.peer, command, f)
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // exchange applies what arrived, and sends what is queued; it reports whether there is more than room for it.
@@ -641,7 +707,7 @@ func (n *nat) count() map[string]plane.NATSessions {
 	defer n.mu.Unlock()
 	all := map[string]plane.NATSessions{}
 	for peer, c := range n.counted {
-		all[peer] = plane.NATSessions{Refused: c.refused, Declined: c.declined, Evicted: c.evicted}
+		all[peer] = plane.NATSessions{Refused: c.refused, Declined: c.declined, Evicted: c.evicted, Full: c.full}
 	}
 	for peer, sessions := range n.of {
 		c := all[peer]
@@ -666,22 +732,24 @@ func (n *nat) count() map[string]plane.NATSessions {
 
 // list returns the sessions whose last packets are most recent, at most so many, and the number of all.
 func (n *nat) list(most int) (sessions []plane.NATFlow, all int, err error) {
-	held, err := n.kernel.Sessions()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	recent := func(a, b plane.NATFlow) int { return cmp.Compare(a.Idle, b.Idle) }
+	err = n.kernel.Sessions(func(h program.Session) {
+		s := n.sessions[natKey(h.Peer, h.Flow)]
+		if s == nil || s.source() != h.Flow.Source.Addr() {
+			return // it has changed meanwhile
+		}
+		all++
+		sessions = append(sessions, plane.NATFlow{Peer: s.peer, Received: h.Peer != program.This, Flow: h.Flow, State: s.state.String(), Idle: h.Idle})
+		if len(sessions) >= 4*max(most, 1) {
+			slices.SortFunc(sessions, recent)
+			sessions = sessions[:most]
+		}
+	})
 	if err != nil {
 		return nil, 0, err
 	}
-	slices.SortFunc(held, func(a, b program.Session) int { return cmp.Compare(a.Idle, b.Idle) })
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for i := range held {
-		h := &held[i]
-		s := n.sessions[natKey(h.Peer, h.Flow)]
-		if s == nil || s.source != h.Flow.Source.Addr() {
-			continue // it has changed meanwhile
-		}
-		if all++; len(sessions) < most {
-			sessions = append(sessions, plane.NATFlow{Peer: s.peer, Received: h.Peer != program.This, Flow: h.Flow, State: s.state.String(), Idle: h.Idle})
-		}
-	}
-	return sessions, all, nil
+	slices.SortFunc(sessions, recent)
+	return sessions[:min(len(sessions), most)], all, nil
 }

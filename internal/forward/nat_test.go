@@ -2,8 +2,10 @@ package forward
 
 import (
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -38,13 +40,13 @@ func (k *kernel) DeleteSession(peer int, f tunnel.Flow) error {
 	return nil
 }
 
-func (k *kernel) Sessions() (list []program.Session, err error) {
+func (k *kernel) Sessions(do func(program.Session)) error {
 	k.reads++
-	for key, s := range k.sessions {
+	for key, s := range maps.Clone(k.sessions) {
 		s.Idle = k.now().Sub(k.used[key])
-		list = append(list, s)
+		do(s)
 	}
-	return list, nil
+	return nil
 }
 
 // gateways are two that agree on sessions, with a channel that loses what is in it at a change of keys.
@@ -132,7 +134,7 @@ func TestNATSources(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := n.sessions[natKey(1, f)]
-		return s != nil && s.source == f.Source.Addr()
+		return s != nil && s.source() == f.Source.Addr()
 	}
 	configure()
 	for from, want := range map[string]bool{"10.2.0.1:1": true, "203.0.113.1:2": true, "10.1.0.9:3": false, "127.0.0.1:4": false} {
@@ -556,4 +558,147 @@ func TestNATShares(t *testing.T) {
 	if len(k.sessions) > most || len(n.sessions) != len(k.sessions) {
 		t.Errorf("%d sessions, the program has %d", len(n.sessions), len(k.sessions))
 	}
+}
+
+// TestNATHosts: a host that asks for as many sessions as there are keeps no other host of its side from one, in either
+// direction; what has no room is counted.
+func TestNATHosts(t *testing.T) {
+	const most = 6400
+	now := time.Unix(1e9, 0)
+	k := newKernel(t, func() time.Time { return now })
+	n := newNAT(k, slog.New(slog.DiscardHandler))
+	n.most, n.now = most, func() time.Time { return now }
+	n.send = func(string, tunnel.NATSession) bool { return true }
+	lan, far := netip.MustParsePrefix("10.9.0.0/16"), netip.MustParsePrefix("10.1.0.0/16")
+	peers := map[string]natPeer{"far": {number: 3, prefixes: []netip.Prefix{far}}}
+	if err := n.configure(peers, ownersOf(peers), []netip.Prefix{lan}); err != nil {
+		t.Fatal(err)
+	}
+	flow := func(from, to netip.Prefix, host, number int) tunnel.Flow {
+		address := func(p netip.Prefix, host int) netip.Addr {
+			b := p.Addr().As4()
+			b[2], b[3] = byte(host>>8), byte(host)
+			return netip.AddrFrom4(b)
+		}
+		return tunnel.Flow{
+			Protocol: 17, Source: netip.AddrPortFrom(address(from, host), uint16(number)),
+			Destination: netip.AddrPortFrom(address(to, 1+number>>16), uint16(host)),
+		}
+	}
+	for _, sends := range []struct {
+		name string
+		ask  func(host, number int) bool
+	}{
+		{"from the peer", func(host, number int) bool {
+			f := flow(far, lan, host, number)
+			if err := n.take("far", tunnel.NATSession{Command: tunnel.CommandNAT, Flows: []tunnel.Flow{f}}); err != nil {
+				t.Fatal(err)
+			}
+			s := n.sessions[natKey(3, f)]
+			return s != nil && s.source() == f.Source.Addr()
+		}},
+		{"to the peer", func(host, number int) bool {
+			f := flow(lan, far, host, number)
+			n.want(3, f)
+			for k, s := range maps.Clone(n.sessions) { // the peer agrees to all
+				c := tunnel.CommandOK
+				switch {
+				case k.peer != program.This || s.state == natOpen:
+					continue
+				case s.state == natEnding:
+					c = tunnel.CommandFINOK
+				}
+				if err := n.take("far", tunnel.NATSession{Command: c, Flows: []tunnel.Flow{k.from(s.source())}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return n.sessions[natKey(program.This, f)] != nil
+		}},
+	} {
+		t.Run(sends.name, func(t *testing.T) {
+			for number := range most + 64 {
+				now = now.Add(time.Millisecond)
+				if sends.name == "to the peer" && number < most {
+					n.want(3, flow(lan, far, 1, number)) // the peer agrees to all later
+				} else {
+					sends.ask(1, number)
+				}
+			}
+			got := 0
+			for host := range 200 {
+				now = now.Add(time.Millisecond)
+				if sends.ask(2+host, 1) || sends.ask(2+host, 1) {
+					got++
+				}
+			}
+			if got != 200 {
+				t.Errorf("%d of 200 other hosts have a session", got)
+			}
+			for host := range 200 {
+				now = now.Add(time.Millisecond)
+				sends.ask(1, 10000+host)
+				if !sends.ask(2+host, 1) {
+					t.Fatalf("host %d has lost its session", host)
+				}
+			}
+			if c := n.count()["far"]; c.Evicted == 0 || c.Receiving > most || c.Sending > most {
+				t.Errorf("%+v", c)
+			}
+		})
+	}
+	if n.count()["far"].Full == 0 {
+		t.Error("nothing without room is counted")
+	}
+	for k := range maps.Clone(n.sessions) {
+		if err := n.drop(k); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(n.hosts)+len(n.of)+n.sending+len(n.receiving) > 0 {
+		t.Errorf("without sessions there are hosts %v, peers %v", n.hosts, n.of)
+	}
+}
+
+// noKernel has no sessions.
+type noKernel struct{}
+
+func (noKernel) SetSession(int, tunnel.Flow, bool) error { return nil }
+func (noKernel) DeleteSession(int, tunnel.Flow) error    { return nil }
+func (noKernel) Sessions(func(program.Session)) error    { return nil }
+
+// natBytes bounds the memory of a session beside its slot of the program's table, with the room that maps have to grow.
+const natBytes = 320
+
+// TestNATMemory: sessions take no more memory than documented.
+func TestNATMemory(t *testing.T) {
+	const sessions = 60_000
+	n := newNAT(noKernel{}, slog.New(slog.DiscardHandler))
+	n.send = func(string, tunnel.NATSession) bool { return true }
+	peers := map[string]natPeer{"far": {number: 3, prefixes: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}}}
+	if err := n.configure(peers, ownersOf(peers), []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}); err != nil {
+		t.Fatal(err)
+	}
+	occupied := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := occupied()
+	for i := range sessions {
+		f := tunnel.Flow{
+			Protocol: 17, Source: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), uint16(i)),
+			Destination: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 9, 0, 1}), uint16(i>>16)),
+		}
+		if err := n.take("far", tunnel.NATSession{Command: tunnel.CommandNAT, Flows: []tunnel.Flow{f}}); err != nil {
+			t.Fatal(err)
+		}
+		n.flush()
+	}
+	took := int(occupied()-before) / sessions
+	t.Logf("%d bytes for each session", took)
+	if took > natBytes || len(n.sessions) != sessions {
+		t.Errorf("%d sessions take %d bytes each, more than %d", len(n.sessions), took, natBytes)
+	}
+	runtime.KeepAlive(n)
 }

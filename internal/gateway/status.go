@@ -84,10 +84,11 @@ type PeerStatus struct {
 	NATEnding int `json:"nat_ending"`
 	NATDenied int `json:"nat_denied"`
 	// NATRefused are sessions that the peer has refused, NATDeclined those that this gateway has refused the peer, NATEvicted
-	// those that ended for lack of room.
+	// those that ended for lack of room, NATFull flows without a session for lack of room.
 	NATRefused  uint64 `json:"nat_refused"`
 	NATDeclined uint64 `json:"nat_declined"`
 	NATEvicted  uint64 `json:"nat_evicted"`
+	NATFull     uint64 `json:"nat_full"`
 	// Up: there is a session, with keys. Reason is why not.
 	Up     bool   `json:"up"`
 	Reason string `json:"reason"`
@@ -201,7 +202,7 @@ func (s *Status) fill(p plane.Status) {
 	for _, peer := range p.Peers {
 		s.Peers = append(s.Peers, PeerStatus{
 			NATSending: peer.NAT.Sending, NATReceiving: peer.NAT.Receiving, NATWanted: peer.NAT.Wanted, NATEnding: peer.NAT.Ending, NATDenied: peer.NAT.Denied,
-			NATRefused: peer.NAT.Refused, NATDeclined: peer.NAT.Declined, NATEvicted: peer.NAT.Evicted,
+			NATRefused: peer.NAT.Refused, NATDeclined: peer.NAT.Declined, NATEvicted: peer.NAT.Evicted, NATFull: peer.NAT.Full,
 			Name: peer.Name, Role: peer.Role.String(), Mode: peer.Mode.String(), Up: peer.Up, Reason: peer.Reason, Seconds: seconds(peer.Since), KeySeconds: seconds(peer.Handshake),
 			Encryption: peer.Suite, Held: peer.Held, Skipped: peer.Skipped, Late: peer.Late, Duplicates: peer.Duplicates,
 		})

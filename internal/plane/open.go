@@ -85,6 +85,8 @@ type NATSessions struct {
 	// Refused are requests that the peer has refused, Declined those of the peer that this gateway has refused, Evicted
 	// sessions that ended for want of room, since the start.
 	Refused, Declined, Evicted uint64
+	// Full are flows without a session for want of room, since the start.
+	Full uint64
 }
 
 // NATFlow is a NAT session.

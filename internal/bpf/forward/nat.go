@@ -79,20 +79,22 @@ type Session struct {
 	Idle time.Duration
 }
 
-// Sessions returns all sessions.
-func (p *Program) Sessions() ([]Session, error) {
+// Sessions calls a function with each session. Sessions may change meanwhile, also by the function.
+func (p *Program) Sessions(do func(Session)) error {
 	now, err := monotonic()
 	if err != nil {
-		return nil, fmt.Errorf("read NAT sessions: %w", err)
+		return fmt.Errorf("read NAT sessions: %w", err)
 	}
-	var list []Session
-	p.table.each(func(s programSession) {
-		list = append(list, Session{
-			Flow: s.Key.flow(s.Source), Peer: int(s.Key.Peer) - 1,
-			Open: s.State == uint32(programSessionStateSESSION_OPEN), Idle: max(0, now-time.Duration(s.Used)),
-		})
+	p.table.each(func(batch []programSession) {
+		for i := range batch {
+			s := &batch[i]
+			do(Session{
+				Flow: s.Key.flow(s.Source), Peer: int(s.Key.Peer) - 1,
+				Open: s.State == uint32(programSessionStateSESSION_OPEN), Idle: max(0, now-time.Duration(s.Used)),
+			})
+		}
 	})
-	return list, nil
+	return nil
 }
 
 func monotonic() (time.Duration, error) {

@@ -36,7 +36,6 @@ type table struct {
 	mu    sync.Mutex
 	slots *ebpf.Map
 	bytes []byte // of slots; nil without a table
-	index map[programSessionKey]uint32
 	// fresh are slots whose session was deleted, but the program may be reading.
 	fresh map[uint32]bool
 }
@@ -52,11 +51,6 @@ func (t *table) takeOver() error {
 	}
 	if err != nil {
 		return fmt.Errorf("use NAT sessions of the previous instance: %w", err)
-	}
-	for i := range uint32(sessionSlots) {
-		if s := t.slot(i); s.State == uint32(programSessionStateSESSION_CLOSED) || s.State == uint32(programSessionStateSESSION_OPEN) {
-			t.index[s.Key] = i
-		}
 	}
 	return nil
 }
@@ -77,7 +71,7 @@ func (t *table) use(m *ebpf.Map) (err error) {
 	if t.bytes, err = unix.Mmap(m.FD(), 0, sessionSlots*int(unsafe.Sizeof(programSession{})), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		return errors.Join(err, m.Close())
 	}
-	t.slots, t.index, t.fresh = m, map[programSessionKey]uint32{}, map[uint32]bool{}
+	t.slots, t.fresh = m, map[uint32]bool{}
 	return t.settle()
 }
 
@@ -127,7 +121,7 @@ func (t *table) set(k programSessionKey, source [16]byte, state programSessionSt
 			return err
 		}
 	}
-	i, ok := t.index[k]
+	i, ok := t.find(&k)
 	if ok && t.slot(i).Source != source {
 		t.drop(k)
 		ok = false
@@ -144,12 +138,32 @@ func (t *table) set(k programSessionKey, source [16]byte, state programSessionSt
 		}
 		s := t.slot(i)
 		s.Key, s.Source, s.Tick = k, source, 0
-		t.index[k] = i
 	}
 	s := t.slot(i)
 	atomic.StoreUint64(&s.Used, uint64(used))
 	atomic.StoreUint32(&s.State, uint32(state))
 	return nil
+}
+
+// live reports whether there is a session in a slot.
+func (s *programSession) live() bool {
+	return s.State == uint32(programSessionStateSESSION_CLOSED) || s.State == uint32(programSessionStateSESSION_OPEN)
+}
+
+// find finds the session of a key, as the program does.
+func (t *table) find(k *programSessionKey) (uint32, bool) {
+	at, step := probe(&t.seed, k)
+	for range sessionProbes {
+		at &= sessionSlots - 1
+		switch s := t.slot(at); {
+		case s.State == uint32(programSessionStateSESSION_NONE):
+			return 0, false
+		case s.live() && s.Key == *k:
+			return at, true
+		}
+		at += step
+	}
+	return 0, false
 }
 
 // free finds a slot for a key.
@@ -177,19 +191,33 @@ func (t *table) delete(k programSessionKey) error {
 }
 
 func (t *table) drop(k programSessionKey) {
-	if i, ok := t.index[k]; ok {
+	if t.bytes == nil {
+		return
+	}
+	if i, ok := t.find(&k); ok {
 		atomic.StoreUint32(&t.slot(i).State, uint32(programSessionStateSESSION_DELETED))
 		t.fresh[i] = true
-		delete(t.index, k)
 	}
 }
 
-// each calls a function with a copy of each session.
-func (t *table) each(do func(programSession)) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, i := range t.index {
-		s := t.slot(i)
-		do(programSession{Key: s.Key, Source: s.Source, Used: atomic.LoadUint64(&s.Used), State: s.State})
+// eachBatch is how many sessions are copied at once.
+const eachBatch = 1024
+
+// each calls a function with copies of the sessions, some at a time. Between, and meanwhile, they may change.
+func (t *table) each(do func([]programSession)) {
+	batch := make([]programSession, 0, eachBatch)
+	for at := uint32(0); at < sessionSlots; {
+		t.mu.Lock()
+		if t.bytes == nil {
+			t.mu.Unlock()
+			return
+		}
+		for batch = batch[:0]; at < sessionSlots && len(batch) < eachBatch; at++ {
+			if s := t.slot(at); s.live() {
+				batch = append(batch, programSession{Key: s.Key, Source: s.Source, Used: atomic.LoadUint64(&s.Used), State: s.State})
+			}
+		}
+		t.mu.Unlock()
+		do(batch)
 	}
 }
