@@ -73,16 +73,16 @@ static __always_inline long discount(struct __sk_buff *skb, __u32 from, __u32 n)
 	return bpf_l4_csum_replace(skb, start + kernel->csum_offset, 0, (__u16)~htons(sum_of(n, (from - start) & 1)), BPF_F_PSEUDO_HDR);
 }
 
-static __always_inline long extend(struct __sk_buff *skb, __u32 from, __u32 n)
+/* Adds bytes behind a frame. Where the kernel refuses to, it stays as it is, or gets zeros, which change no checksum. */
+static __always_inline void extend(struct __sk_buff *skb, __u32 from, __u32 n)
 {
 	__u8 fill[MIN_FRAME + MAX_TRAILER];
 
 	if (!n || n > sizeof(fill))
-		return 0;
+		return;
 	__builtin_memset(fill, FILL, sizeof(fill));
-	if (discount(skb, from, n))
-		return -1;
-	return bpf_skb_change_tail(skb, from + n, 0) || bpf_skb_store_bytes(skb, from, fill, n, 0);
+	if (!bpf_skb_change_tail(skb, from + n, 0) && !discount(skb, from, n))
+		bpf_skb_store_bytes(skb, from, fill, n, 0);
 }
 
 SEC("tc")
@@ -93,11 +93,10 @@ int ethernet(struct __sk_buff *skb)
 	if (!skb->gso_size) {
 		if (end + trailer <= longest)
 			end += trailer;
-		if (extend(skb, length, end - length))
-			return TC_DROP;
+		extend(skb, length, end - length);
 	}
-	if (tagged && !skb->vlan_present && bpf_skb_vlan_push(skb, htons(ETHERTYPE_VLAN), priority << PRIORITY_SHIFT))
-		return TC_DROP;
+	if (tagged && !skb->vlan_present)
+		bpf_skb_vlan_push(skb, htons(ETHERTYPE_VLAN), priority << PRIORITY_SHIFT);
 	return TC_NEXT;
 }
 
