@@ -164,12 +164,12 @@ func destination(b []byte) (dst netip.Addr, text []byte, ok bool) {
 	case len(b) >= 40 && b[0]>>4 == 6:
 		dst = netip.AddrFrom16([16]byte(b[24:40]))
 		if b[6] == unix.IPPROTO_NONE {
-			text = b[40:]
+			text = b[40:min(len(b), 40+int(binary.BigEndian.Uint16(b[4:])))] // a wire pads short frames
 		}
 	case len(b) >= 20 && b[0] == 0x45:
 		dst = netip.AddrFrom4([4]byte(b[16:20]))
 		if b[9] == unix.IPPROTO_NONE {
-			text = b[20:]
+			text = b[20:max(20, min(len(b), int(binary.BigEndian.Uint16(b[2:]))))]
 		}
 	}
 	return dst, text, dst.IsValid()

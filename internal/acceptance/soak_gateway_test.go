@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tabane/tabane/internal/packet"
 )
 
@@ -344,6 +346,9 @@ func (g *gatewaySoak) disturbances() []disturbance {
 		{name: "gateway stopped", targets: sites, apply: g.restart(syscall.SIGTERM), within: returns},
 		{name: "gateway frozen", targets: sites, apply: g.frozen, within: returns},
 		{name: "forged and replayed messages", weight: 2, targets: []string{"site2"}, apply: g.flood},
+		{name: "messages of spoofed sources", weight: 2, targets: []string{"site2"}, apply: g.spoof},
+		{name: "MTU of an interface steps", weight: 2, targets: paths, apply: g.smaller, within: faultBack, back: faultBack},
+		{name: "tunnel's interface down", targets: sites, apply: g.tunnelDown, within: faultBack},
 		{name: "another policy", targets: sites, apply: g.policy},
 	}
 }
@@ -450,6 +455,66 @@ func (g *gatewaySoak) flood(_ string, random *rand.Rand) func() {
 			time.Sleep(5 * time.Millisecond)
 		}
 	}
+	return nil
+}
+
+// spoof sends messages of all types to site2, from addresses that nobody has.
+func (g *gatewaySoak) spoof(_ string, random *rand.Rand) func() {
+	path := 1 + random.IntN(2)
+	if g.off[fmt.Sprint("path", path)] {
+		path = 3 - path // without its interface, nothing can be sent at all
+	}
+	g.mu.Lock()
+	recorded := slices.Clone(g.recorded)
+	g.mu.Unlock()
+	if len(recorded) == 0 {
+		return nil
+	}
+	to := netip.AddrPortFrom(netip.MustParseAddr(fmt.Sprintf("2001:db8:f%d::2", path)), tunnelPort).String()
+	for range 40 {
+		dialer := net.Dialer{
+			LocalAddr: &net.UDPAddr{IP: net.ParseIP(fmt.Sprintf("2001:db8:bad::%x", 1+random.IntN(0xffff)))},
+			Control: func(_, _ string, c syscall.RawConn) (err error) {
+				if e := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_IPV6, unix.IPV6_FREEBIND, 1) }); e != nil {
+					return e
+				}
+				return err
+			},
+		}
+		var c net.Conn
+		g.in(g.soak.t, "site1", func() (err error) { c, err = dialer.Dial("udp", to); return err })
+		for range 50 {
+			m := bytes.Clone(recorded[random.IntN(len(recorded))])
+			if random.IntN(2) == 0 {
+				m[0] = byte(random.IntN(8))
+			}
+			_, _ = c.Write(m) // without a way, while the path is away
+		}
+		_ = c.Close()
+		time.Sleep(5 * time.Millisecond)
+	}
+	return nil
+}
+
+// smaller lowers the MTU of a path's interface at site1.
+func (g *gatewaySoak) smaller(path string, random *rand.Rand) func() {
+	set := func(mtu int) { g.ip("site1", fmt.Sprintf("link set %s mtu %d", path, mtu)) }
+	set(1300 + random.IntN(200))
+	return func() { set(1500) }
+}
+
+// tunnelDown takes the interface of the tunnel down, as another program may.
+func (g *gatewaySoak) tunnelDown(site string, _ *rand.Rand) func() {
+	g.ip(site, "link set tabane0 down")
+	g.eventually("the tunnel of "+site+" is up", faultBack*g.soak.patience, func() (bool, string) {
+		up := false
+		g.in(g.soak.t, site, func() error {
+			i, err := net.InterfaceByName("tabane0")
+			up = err == nil && i.Flags&net.FlagUp != 0
+			return err
+		})
+		return up, "it is down"
+	})
 	return nil
 }
 

@@ -13,7 +13,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/tabane/tabane/internal/health"
 	"github.com/tabane/tabane/internal/iproute"
+	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/tcp"
 )
@@ -66,6 +68,10 @@ func (s *soakTest) disturbances() []disturbance {
 		{name: "asbr frozen", targets: borders, apply: s.freeze("asbr")},
 		{name: "router frozen", targets: peers, apply: s.freeze("router")},
 		{name: "sessions with the peer reset", weight: 2, targets: peers, apply: s.reset},
+		// Damping holds sessions down that flap.
+		{name: "sessions with the peer flap", targets: peers, apply: s.flapSessions, within: faultBack},
+		// The host.
+		{name: "forwarding switched off", targets: borders, apply: s.withoutForwarding, within: faultBack, alone: true},
 		// Commands.
 		{name: "reload without change", targets: slices.Concat(borders, servers, reflectors), apply: s.reloadSame},
 		{name: "border router without the peer", targets: peers, apply: s.removePeer},
@@ -374,6 +380,40 @@ func (s *soakTest) reset(target string, random *rand.Rand) func() {
 		}
 		return err
 	})
+	return nil
+}
+
+// faultBack bounds the time until the state is back after faults that the daemons detect by examining the
+// host, or whose repetition they delay.
+const faultBack = 10 * time.Second
+
+// flapSessions resets the sessions with a peer again and again.
+func (s *soakTest) flapSessions(target string, random *rand.Rand) func() {
+	for range 2 + random.IntN(4) {
+		s.reset(target, random)
+		time.Sleep(time.Duration(100+random.IntN(900)) * time.Millisecond)
+	}
+	return nil
+}
+
+// withoutForwarding switches the forwarding of a family off until the border router says so.
+func (s *soakTest) withoutForwarding(border string, random *rand.Rand) func() {
+	key := []string{"net.ipv6.conf.all.forwarding", "net.ipv4.ip_forward"}[random.IntN(2)]
+	set := func(value string) {
+		s.in(s.lab.t, border, func() error { return netns.Sysctl(key, value) })
+	}
+	told := func(want bool) (bool, string) {
+		var status health.Status
+		text, _ := s.try(border, program, "status", "--json", "asbr") // fails while degraded
+		if err := json.Unmarshal([]byte(text), &status); err != nil {
+			return false, err.Error()
+		}
+		return strings.Contains(status.Reason, key) == want, status.Reason
+	}
+	set("0")
+	s.eventually(border+" reports "+key, faultBack*s.patience, func() (bool, string) { return told(true) })
+	set("1")
+	s.eventually(border+" reports "+key+" no more", faultBack*s.patience, func() (bool, string) { return told(false) })
 	return nil
 }
 
