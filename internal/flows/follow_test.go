@@ -12,7 +12,9 @@ import (
 func TestFollow(t *testing.T) {
 	ns := namespace(t)
 	made := func(name string) {
-		inside(t, ns, func() error { return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name + "-far"}) })
+		inside(t, ns, func() error {
+			return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name + "-far"})
+		})
 	}
 	made("one")
 	list := []string{"one"}

@@ -8,7 +8,6 @@ package flowcount
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
 	"sync/atomic"
@@ -174,10 +173,6 @@ func (c *Counter) load(maxFlows int) error {
 // Attach starts counting on an interface of the calling thread's network namespace, before other
 // tcx programs see a packet, which may end its way. It returns the errors of bpf.Attach.
 func (c *Counter) Attach(link string) error {
-	i, err := net.InterfaceByName(link)
-	if err != nil {
-		return fmt.Errorf("attach flow counter to interface %q: %w", link, fs.ErrNotExist)
-	}
 	a, err := bpf.Attach(bpf.AttachOptions{
 		Link: link, Name: "tabane_flows", Legacy: c.legacy,
 		Ethernet: bpf.Programs{Ingress: c.objects.Received, Egress: c.objects.Sent},
@@ -185,6 +180,10 @@ func (c *Counter) Attach(link string) error {
 	})
 	if err != nil {
 		return fmt.Errorf("attach flow counter to interface %q: %w", link, err)
+	}
+	i, err := net.InterfaceByName(link)
+	if err != nil { // it has gone meanwhile
+		return errors.Join(fmt.Errorf("attach flow counter to interface %q: %w", link, err), a.Detach())
 	}
 	c.attached[link] = place{a, i.Index}
 	return nil
