@@ -60,7 +60,7 @@ func TestGatewayPlain(t *testing.T) {
 	if s, text := l.gateway("site2"); !strings.Contains(s.Reason, "path1") {
 		t.Errorf("site2 does not notice:\n%s", text)
 	}
-	const programs = "CapEff:\t0000008000001000\n" // CAP_BPF, CAP_NET_ADMIN
+	const programs = "CapEff:\t0000008000003000\n" // CAP_BPF, CAP_NET_ADMIN, CAP_NET_RAW
 	if got := l.capabilities(daemons["site1"].Process.Pid); got != programs {
 		t.Errorf("the daemon has capabilities %q", got)
 	}

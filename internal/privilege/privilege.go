@@ -21,6 +21,8 @@ type Capability struct {
 var (
 	NetAdmin = Capability{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN"}
 	SysAdmin = Capability{unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN"}
+	// NetRaw is for raw and packet sockets: tables of iptables-legacy are read from one.
+	NetRaw   = Capability{unix.CAP_NET_RAW, "CAP_NET_RAW"}
 	BindPort = Capability{unix.CAP_NET_BIND_SERVICE, "CAP_NET_BIND_SERVICE"}
 	BPF      = Capability{unix.CAP_BPF, "CAP_BPF"}
 	// FileAccess is that of root to files of other users.

@@ -74,7 +74,7 @@ var table = []Descriptor{
 		reload: func(m Machine, c reflector.Config) ([]string, error) { return m.(*reflector.Reflector).Reload(c) },
 	}),
 	describe(Descriptor{
-		Name: Router, StatusPort: 9118, Needs: []Need{NetAdmin}, Protocol: route.Router, Keeps: []privilege.Capability{privilege.NetAdmin, privilege.BindPort},
+		Name: Router, StatusPort: 9118, Needs: []Need{NetAdmin}, Protocol: route.Router, Keeps: []privilege.Capability{privilege.NetAdmin, privilege.NetRaw, privilege.BindPort},
 		Short: "Run a plain BGP router, such as a transit provider in a lab",
 		Long: `Router speaks eBGP with its neighbors and forwards along the best paths, as a transit provider or an access network does.
 SIGHUP reloads its file: networks, neighbors, and the routes that each of them is sent. An invalid file is rejected and the
@@ -101,7 +101,7 @@ running configuration stays.`,
 	}),
 	describe(Descriptor{
 		Name: ASBR, StatusPort: 9116, Needs: []Need{NetAdmin, SRv6}, Protocol: route.ASBR, Drains: true,
-		Keeps: []privilege.Capability{privilege.NetAdmin, privilege.BindPort, privilege.BPF},
+		Keeps: []privilege.Capability{privilege.NetAdmin, privilege.NetRaw, privilege.BindPort, privilege.BPF},
 		Short: "Give each egress peer of a border router its own SID",
 		Long: `Asbr runs on a border router. It speaks BGP with the egress peers and the route reflectors, gives each peer an SRv6 SID and a
 table with exactly the routes that the peer advertised, and advertises these routes with that SID to the servers.`,
@@ -130,7 +130,7 @@ table with exactly the routes that the peer advertised, and advertises these rou
 	}),
 	describe(Descriptor{
 		Name: Edge, StatusPort: 9117, Needs: []Need{NetAdmin, MPTCP, SRv6}, Protocol: route.Edge, Endpoints: true,
-		Keeps: []privilege.Capability{privilege.NetAdmin, privilege.BPF, privilege.Perfmon},
+		Keeps: []privilege.Capability{privilege.NetAdmin, privilege.NetRaw, privilege.BPF, privilege.Perfmon},
 		Short: "Deliver a server's content over every egress path",
 		Long: `Edge runs on a content server. It learns from the route reflectors which egress peers have a route to each client, gives each
 peer an address on this server, and has MPTCP use these addresses.`,
@@ -170,7 +170,7 @@ peer an address on this server, and has MPTCP use these addresses.`,
 		reload: func(m Machine, c edge.Config) ([]string, error) { return m.(*edge.Edge).Reload(c) },
 	}),
 	describe(Descriptor{
-		Name: Gateway, StatusPort: 9115, Needs: []Need{NetAdmin, TUN}, Protocol: route.Gateway, Keeps: []privilege.Capability{privilege.NetAdmin},
+		Name: Gateway, StatusPort: 9115, Needs: []Need{NetAdmin, TUN}, Protocol: route.Gateway, Keeps: []privilege.Capability{privilege.NetAdmin, privilege.NetRaw},
 		Short: "Send a site's packets over all of its lines",
 		Long: `Gateway runs at a site with several lines. It sends packets to the prefixes of other gateways over all lines, each packet on
 the path where it arrives first, and the receiving gateway restores their order. Packets are encrypted unless "mode" or
