@@ -127,3 +127,29 @@ func TestGatewayHostIsWatched(t *testing.T) {
 		},
 	})
 }
+
+// TestOpenGatewayHostIsWatched: what other programs change on the host of a gateway with peers that are not sealed.
+func TestOpenGatewayHostIsWatched(t *testing.T) {
+	l := gateways(t)
+	l.open("dq", "mode", "plain")
+	ip, nft := programs.Need(t, "ip"), programs.Need(t, "nft")
+	mtu := func() (bool, string) {
+		out, err := l.try("site1", ip, "link", "show", "tabane-seg1")
+		return err == nil && strings.Contains(out, "mtu 65535") && strings.Contains(out, ",UP"), out
+	}
+	l.flips([]flip{
+		{node: "site1", change: []string{ip, "link", "set", "tabane-seg1", "mtu", "1400"}, restored: mtu},
+		{node: "site1", change: []string{ip, "link", "set", "tabane-seg0", "down"}, restored: mtu},
+		{node: "site1", change: sysctl("net.ipv4.conf.tabane-seg1.rp_filter", "1"), restored: l.value("site1", "net.ipv4.conf.tabane-seg1.rp_filter", "0")},
+		{
+			node: "site1", daemon: "gateway", change: []string{ip, "rule", "add", "fwmark", "0x1/0x1", "table", "7", "priority", "100"},
+			problem: "ip -4 rule priority 100 fwmark 0x1/0x1 also routes packets of the gateway with mark 4791 (0x12b7)",
+			command: "use marks above the lower 16 bits, such as 0x10000/0x10000", remedy: []string{ip, "rule", "del", "priority", "100"},
+		},
+		{
+			node: "site1", daemon: "gateway", change: []string{nft, "add table inet t; add chain inet t c { type filter hook forward priority 0; policy drop; }; add rule inet t c ct state established accept"},
+			problem: "inet t c may drop packets of peers that are not sealed, or replace their mark: they arrive from the lines, and packets to the peers bypass connection tracking",
+			command: "nft insert rule inet t c meta mark and 0xffff == 4791 accept", remedy: []string{nft, "delete table inet t"},
+		},
+	})
+}

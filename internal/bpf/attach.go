@@ -111,31 +111,11 @@ func (t tcx) Detach() error {
 	return errors.Join(errs...)
 }
 
-// Overtaken reports whether a program that was attached later runs before one of the attachment, or the
-// attachment's interface is gone. Filters of cls_bpf keep their priority.
+// Overtaken reports whether a program that was attached later runs before one of the attachment, or one of
+// the attachment or its interface is gone.
 func Overtaken(a Attachment) (bool, error) {
-	t, ok := a.(tcx)
-	if !ok {
-		return false, nil
-	}
-	for _, l := range t {
-		info, err := l.Info()
-		if err != nil {
-			return false, fmt.Errorf("read tcx link: %w", err)
-		}
-		on := info.TCX()
-		if on == nil || on.Ifindex == 0 {
-			return true, nil
-		}
-		all, err := link.QueryPrograms(link.QueryOptions{Target: int(on.Ifindex), Attach: ebpf.AttachType(on.AttachType)})
-		if err != nil {
-			return false, fmt.Errorf("list tcx programs: %w", err)
-		}
-		if len(all.Programs) == 0 || all.Programs[0].ID != info.Program {
-			return true, nil
-		}
-	}
-	return false, nil
+	place, err := PlaceOf(a)
+	return err == nil && place != Placed, err
 }
 
 // takeOver gives the program to a pinned link, if it is on the interface.

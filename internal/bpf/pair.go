@@ -31,10 +31,28 @@ func MakePair(first, second string) (Pair, error) {
 			return Pair{}, err
 		}
 	}
-	if err := errors.Join(netlink.LinkSetUp(a), netlink.LinkSetUp(b)); err != nil {
+	// Another program may have changed the MTU of a pair that is taken over.
+	if err := errors.Join(netlink.LinkSetMTU(a, pairMTU), netlink.LinkSetMTU(b, pairMTU), netlink.LinkSetUp(a), netlink.LinkSetUp(b)); err != nil {
 		return Pair{}, fmt.Errorf("set up interfaces %q and %q: %w", first, second, err)
 	}
 	return Pair{First: a.Attrs().Index, Second: b.Attrs().Index, Address: b.Attrs().HardwareAddr}, nil
+}
+
+// IntactPair reports whether a pair is as MakePair has made it, its second interface with this index.
+func IntactPair(first, second string, index int) (bool, error) {
+	a, b, err := findPair(first, second)
+	if none := (netlink.LinkNotFoundError{}); errors.As(err, &none) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	for _, l := range []netlink.Link{a, b} {
+		if l.Attrs().MTU != pairMTU || l.Attrs().Flags&net.FlagUp == 0 {
+			return false, nil
+		}
+	}
+	return b.Attrs().Index == index, nil
 }
 
 func findPair(first, second string) (a, b netlink.Link, err error) {

@@ -14,8 +14,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tabane/tabane/internal/bgp"
-	"github.com/tabane/tabane/internal/bpf/forward"
+	"github.com/tabane/tabane/internal/condition"
 	"github.com/tabane/tabane/internal/doctor"
+	"github.com/tabane/tabane/internal/forward"
 	"github.com/tabane/tabane/internal/gateway"
 	"github.com/tabane/tabane/internal/health"
 	"github.com/tabane/tabane/internal/pathmanager"
@@ -158,14 +159,15 @@ func ofGateway(body []byte) ([]doctor.Finding, error) {
 		}
 	}
 	if len(open) == 0 {
-		return []doctor.Finding{doctor.Marks(gateway.SocketMark)}, nil
+		return []doctor.Finding{doctor.OfCondition(forward.Marks(gateway.SocketMark))}, nil
 	}
 	var lines []string
 	for _, l := range s.Lines {
 		lines = append(lines, l.Interface)
 	}
-	findings := []doctor.Finding{
-		doctor.LAN(s.Unlisted), doctor.Marks(gateway.SocketMark, forward.Mark), doctor.Firewall(lines), doctor.TrafficControl(s.LAN, lines), doctor.KilledReversePath(lines),
+	conditions := []condition.Condition{
+		forward.LAN(s.LAN, s.Unlisted), forward.Marks(gateway.SocketMark, forward.Mark), forward.Firewall(lines), forward.TrafficControl(s.LAN, lines),
+		forward.KilledReversePath(lines),
 	}
 	var slowest gateway.PathStatus
 	for _, p := range s.Paths {
@@ -174,7 +176,11 @@ func ofGateway(body []byte) ([]doctor.Finding, error) {
 		}
 	}
 	if slowest.Rate > 0 {
-		findings = append(findings, doctor.SuperPackets(s.LAN, slowest.Path, unit.Bandwidth(slowest.Rate)))
+		conditions = append(conditions, forward.SuperPackets(s.LAN, slowest.Path, unit.Bandwidth(slowest.Rate)))
+	}
+	var findings []doctor.Finding
+	for _, c := range conditions {
+		findings = append(findings, doctor.OfCondition(c))
 	}
 	return findings, nil
 }

@@ -173,7 +173,7 @@ func kernel() Finding {
 }
 
 func ipv6() Finding {
-	f := ofCondition(condition.IPv6())
+	f := OfCondition(condition.IPv6())
 	f.Needed = true
 	if _, err := os.Stat("/proc/sys/net/ipv6"); f.State == Limited && err != nil {
 		f.State = Missing
@@ -367,8 +367,8 @@ func listenersControl(h congestion.Host) Finding {
 	return f
 }
 
-// ofCondition examines a condition of daemons.
-func ofCondition(c condition.Condition) Finding {
+// OfCondition examines a condition of daemons.
+func OfCondition(c condition.Condition) Finding {
 	f := Finding{Check: c.Name, State: OK, Meaning: c.Good}
 	problems, err := c.Examine()
 	if err != nil {
@@ -394,12 +394,12 @@ func routing() []Finding {
 			links = append(links, l.Name)
 		}
 	}
-	reversePath := ofCondition(condition.ReversePath(links...))
+	reversePath := OfCondition(condition.ReversePath(links...))
 	if err != nil {
 		reversePath.unknown(err)
 	}
 	// Which interfaces are exempted from forwarding is for daemons to judge, which know what arrives at them.
-	return []Finding{ofCondition(condition.Forwarding(bgp.IPv6)), ofCondition(condition.Forwarding(bgp.IPv4)), reversePath}
+	return []Finding{OfCondition(condition.Forwarding(bgp.IPv6)), OfCondition(condition.Forwarding(bgp.IPv4)), reversePath}
 }
 
 // ipv4Routes checks what egress peers with IPv4 routes need beside SRv6.

@@ -84,8 +84,11 @@ type Plane struct {
 	// there is none is logged.
 	segmented int
 	whole     bool
-	swept     bool // what is left of a previous instance is removed
-	resumed   bool // its NAT sessions are taken over
+	// bypassed: a program of others before that of the LAN accepts packets to open peers. sealedBefore is from the last examination.
+	bypassed     bool
+	sealedBefore sealedCount
+	swept        bool // what is left of a previous instance is removed
+	resumed      bool // its NAT sessions are taken over
 }
 
 // measured is what the sealed plane knows of a peer.
@@ -775,6 +778,16 @@ func (p *Plane) attach(s *plane.State) error {
 	return p.program.Sweep(attached)
 }
 
+// setPairFilter has the kernel accept segments from any source. The larger one of an interface's setting and that of all
+// applies, of which 2 is the loose one.
+func setPairFilter() error {
+	value := "0"
+	if all, err := netns.ReadSysctl("net.ipv4.conf.all.rp_filter"); err == nil && all == "1" {
+		value = "2"
+	}
+	return netns.Sysctl("net.ipv4.conf."+program.Segmented+".rp_filter", value)
+}
+
 // segment has the kernel segment super-packets if there are open peers, and reports whether it does. Without the pair of
 // interfaces they are sent as they are. The mutex is locked.
 func (p *Plane) segment(s *plane.State) bool {
@@ -793,7 +806,7 @@ func (p *Plane) segment(s *plane.State) bool {
 	if err == nil {
 		err = errors.Join(link.Prepare(program.Segmenter), link.Prepare(program.Segmented))
 		// What the program leaves of the segments has sources behind other interfaces. A host that drops them drops few.
-		if err := netns.Sysctl("net.ipv4.conf."+program.Segmented+".rp_filter", "0"); err != nil {
+		if err := setPairFilter(); err != nil {
 			p.log.Debug("reverse path filter stays", "err", err)
 		}
 	}

@@ -209,10 +209,13 @@ func (c *Config) conditions() []condition.Condition {
 	return append(list, condition.ReversePath(c.interfaces()...))
 }
 
+// conditioned is a plane with conditions of the host.
+type conditioned interface{ Conditions() []condition.Condition }
+
 // Conditions implements daemon.Conditioned. The tunnel's interface is the gateway's own.
 func (g *Gateway) Conditions() []condition.Condition {
 	ctx := context.Background()
-	return append(g.config.conditions(), condition.Condition{
+	list := append(g.config.conditions(), forward.Marks(SocketMark), condition.Condition{
 		Name: "tunnel interface", Good: "the tunnel's interface is as the gateway has set it",
 		Examine: func() (problems []health.Problem, err error) {
 			g.loop.Do(ctx, func() { problems, err = g.examineTunnel() })
@@ -223,6 +226,13 @@ func (g *Gateway) Conditions() []condition.Condition {
 			return err
 		},
 	})
+	if unlisted := g.config.unlisted(g.connected); len(unlisted) > 0 {
+		list = append(list, forward.LAN(g.config.LAN.Interfaces, unlisted))
+	}
+	if p, ok := g.plane.(conditioned); ok {
+		list = append(list, p.Conditions()...)
+	}
+	return list
 }
 
 // examineTunnel returns a problem if the tunnel's interface is down or has another MTU than was set.

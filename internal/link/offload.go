@@ -177,6 +177,31 @@ func isUpper(l netlink.Link) bool {
 	return false
 }
 
+// Offloads returns the offloads of an interface that Prepare turns off and are on.
+func Offloads(iface string) (on []string, err error) {
+	err = withEthtool(iface, func(e ethtool) error {
+		f, err := e.features()
+		if err == nil {
+			on = f.offloads()
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read offloads of interface %q: %w", iface, err)
+	}
+	return on, nil
+}
+
+// offloads returns those that are on and can be turned off.
+func (f *features) offloads() (on []string) {
+	for i, name := range f.names {
+		if offload(name) && f.available(i) && f.active(i) {
+			on = append(on, name)
+		}
+	}
+	return on
+}
+
 // merges reports whether GRO is on.
 func merges(iface string) (on bool, err error) {
 	err = withEthtool(iface, func(e ethtool) error {
@@ -219,13 +244,7 @@ func prepare(iface string) error {
 		if f, err = e.features(); err != nil {
 			return err
 		}
-		var kept []string
-		for i, name := range f.names {
-			if offload(name) && f.available(i) && f.active(i) {
-				kept = append(kept, name)
-			}
-		}
-		if len(kept) > 0 {
+		if kept := f.offloads(); len(kept) > 0 {
 			return fmt.Errorf("kernel keeps %s", strings.Join(kept, ", "))
 		}
 		return nil
