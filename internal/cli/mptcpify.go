@@ -34,6 +34,9 @@ The ways, in the order of auto:
             gain no privileges.
   preload   dynamically linked programs: the library of mptcpize, where it is installed, by LD_PRELOAD.
 
+Io_uring, whose sockets no way changes, is refused as by a kernel without it (ENOSYS), and programs use ordinary sockets and files instead.
+For a program that needs it, give --allow-io-uring: sockets that io_uring opens then stay TCP, all others are MPTCP.
+
 Exit codes: that of the program; 126 if it cannot be executed; 127 if it is not found; 2 if this host cannot do it.`,
 		Example: `  tabane mptcpify -- curl -o /dev/null http://server/bytes/100000000
   tabane mptcpify -v -- chromium https://server/
@@ -47,6 +50,7 @@ Exit codes: that of the program; 126 if it cannot be executed; 127 if it is not 
 	c.Flags().SetInterspersed(false)
 	c.Flags().StringVar((*string)(&o.How), "how", string(o.How), "`way` to do it: "+ways())
 	c.Flags().StringVar(&o.Congestion, "congestion", "", "congestion `control` of the sockets, by seccomp: of servers, also of subflows that join later")
+	c.Flags().BoolVar(&o.Rings, "allow-io-uring", false, "allow io_uring: sockets that it opens stay TCP")
 	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "print which way is used, and why")
 	return c
 }

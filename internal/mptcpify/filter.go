@@ -36,3 +36,18 @@ func filter(arch uint32) []bpf.Instruction {
 		bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW},
 	}
 }
+
+// noRings returns the program that refuses io_uring as a kernel without it does, which programs know: it
+// opens sockets (IORING_OP_SOCKET) that neither filter nor update_socket_protocol see. Where the number
+// of a system call is all that a filter reads, the kernel runs it once and not for each call.
+func noRings(arch uint32) []bpf.Instruction {
+	const words = 4
+	return []bpf.Instruction{
+		bpf.LoadAbsolute{Off: seccomp.OffsetNumber, Size: words},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.SYS_IO_URING_SETUP, SkipFalse: 3},
+		bpf.LoadAbsolute{Off: seccomp.OffsetArch, Size: words},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: arch, SkipFalse: 1},
+		bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)},
+		bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW},
+	}
+}

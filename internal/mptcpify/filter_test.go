@@ -28,6 +28,29 @@ func run(t *testing.T, vm *bpf.VM, number int, arch uint32, args ...uint64) uint
 	return uint32(action)
 }
 
+func TestNoRings(t *testing.T) {
+	const here = unix.AUDIT_ARCH_X86_64
+	vm, err := bpf.NewVM(noRings(here))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const refused = unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)
+	for _, tt := range []struct {
+		number int
+		arch   uint32
+		want   uint32
+	}{
+		{unix.SYS_IO_URING_SETUP, here, refused},
+		{unix.SYS_IO_URING_SETUP, unix.AUDIT_ARCH_I386, unix.SECCOMP_RET_ALLOW},
+		{unix.SYS_IO_URING_ENTER, here, unix.SECCOMP_RET_ALLOW},
+		{unix.SYS_SOCKET, here, unix.SECCOMP_RET_ALLOW},
+	} {
+		if got := run(t, vm, tt.number, tt.arch); got != tt.want {
+			t.Errorf("call %d of architecture %#x: action %#x, want %#x", tt.number, tt.arch, got, tt.want)
+		}
+	}
+}
+
 func TestFilter(t *testing.T) {
 	const here = unix.AUDIT_ARCH_X86_64
 	vm, err := bpf.NewVM(filter(here))

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 		if roles[args[0]] == nil {
 			program = args[0]
 		}
-		err := Exec(Options{How: How(os.Getenv(howKey)), Program: program, Args: args, Env: os.Environ()})
+		err := Exec(Options{How: How(os.Getenv(howKey)), Rings: os.Getenv(ringsKey) != "", Program: program, Args: args, Env: os.Environ()})
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
 	default:
@@ -51,6 +51,9 @@ func TestMain(m *testing.M) {
 
 // howKey is the environment variable with Options.How.
 const howKey = "TABANE_TEST_HOW"
+
+// ringsKey is the environment variable that sets Options.Rings.
+const ringsKey = "TABANE_TEST_RINGS"
 
 // need skips the test where this host has no MPTCP or no seccomp user notification, or fails it with
 // TABANE_LAB=require.

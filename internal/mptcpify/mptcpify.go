@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"syscall"
 
@@ -79,6 +80,8 @@ type Options struct {
 	// Congestion is the congestion control of the sockets, empty for that of their network namespace. Only Seccomp sets
 	// it.
 	Congestion string
+	// Rings allows io_uring, which opens TCP sockets in any way.
+	Rings bool
 	// Log is called with what a user may want to know; nil: with nothing.
 	Log func(string)
 }
@@ -124,6 +127,7 @@ func Exec(o Options) error {
 		switch {
 		case err == nil:
 			o.log("MPTCP sockets by %s", w.how)
+			o.refuseRings()
 			return replace(o)
 		case !errors.As(err, &missing):
 			return err
@@ -132,6 +136,24 @@ func Exec(o Options) error {
 		refused = append(refused, err)
 	}
 	return errors.Join(refused...)
+}
+
+// refuseRings has the kernel refuse io_uring, unless it is allowed.
+func (o *Options) refuseRings() {
+	if o.Rings {
+		o.log("sockets that io_uring opens stay TCP")
+		return
+	}
+	arch, known := seccomp.Arch()
+	if !known {
+		o.log("sockets that io_uring opens stay TCP: tabane does not support seccomp on %s", runtime.GOARCH)
+		return
+	}
+	if err := seccomp.Restrict(noRings(arch)); err != nil {
+		o.log("sockets that io_uring opens stay TCP: %v", err)
+		return
+	}
+	o.log("io_uring is refused (ENOSYS), because sockets that it opens stay TCP")
 }
 
 func (o *Options) log(format string, args ...any) {

@@ -22,6 +22,7 @@ var roles = map[string]func(args []string) error{
 	"group":   playGroup,
 	"sockets": func([]string) error { return report(opened()) },
 	"child":   func([]string) error { return child() },
+	"ring":    func([]string) error { return ring() },
 	"process": func([]string) error { return inherited() },
 	"leave":   func([]string) error { return leave() },
 	"linger":  linger,

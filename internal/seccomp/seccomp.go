@@ -1,5 +1,5 @@
-// Package seccomp installs a seccomp filter with user notification, and receives and answers its
-// notifications (seccomp_unotify(2)).
+// Package seccomp installs seccomp filters. It receives and answers the notifications of those with user
+// notification (seccomp_unotify(2)).
 //
 // It does not know what the filter is for, and starts no process.
 package seccomp
@@ -115,23 +115,20 @@ func Install(filter []bpf.Instruction) (*Listener, error) {
 	if _, ok := Arch(); !ok {
 		return nil, missing("tabane does not support it on "+runtime.GOARCH, "", nil)
 	}
-	raw, err := bpf.Assemble(filter)
+	program, err := assemble(filter)
 	if err != nil {
-		return nil, fmt.Errorf("assemble filter: %w", err)
+		return nil, err
 	}
 	if err := checkSizes(); err != nil {
 		return nil, err
 	}
-	program := make([]unix.SockFilter, len(raw))
-	for i, r := range raw {
-		program[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
-	}
-	fd, errno := install(program)
+	const flags = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
+	fd, errno := install(program, flags)
 	if errno == unix.EACCES {
 		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 			return nil, fmt.Errorf("set no_new_privs: %w", err)
 		}
-		fd, errno = install(program)
+		fd, errno = install(program, flags)
 	}
 	switch errno {
 	case 0:
@@ -162,9 +159,37 @@ func checkSizes() error {
 	return nil
 }
 
-func install(program []unix.SockFilter) (int, unix.Errno) {
+// Restrict installs a filter without notifications, as Install does. It does not give up the right to gain
+// privileges: without that or CAP_SYS_ADMIN it returns a *feature.Error.
+func Restrict(filter []bpf.Instruction) error {
+	program, err := assemble(filter)
+	if err != nil {
+		return err
+	}
+	switch _, errno := install(program, 0); errno {
+	case 0:
+		return nil
+	case unix.EACCES:
+		return &feature.Error{Feature: "seccomp filter", Reason: "this process has neither CAP_SYS_ADMIN nor no_new_privs", Remedy: "run it as root, or by setpriv --no-new-privs", Err: errno}
+	default:
+		return &feature.Error{Feature: "seccomp filter", Remedy: "use a kernel with CONFIG_SECCOMP_FILTER=y", Err: errno}
+	}
+}
+
+func assemble(filter []bpf.Instruction) ([]unix.SockFilter, error) {
+	raw, err := bpf.Assemble(filter)
+	if err != nil {
+		return nil, fmt.Errorf("assemble filter: %w", err)
+	}
+	program := make([]unix.SockFilter, len(raw))
+	for i, r := range raw {
+		program[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
+	}
+	return program, nil
+}
+
+func install(program []unix.SockFilter, flags uintptr) (int, unix.Errno) {
 	p := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
-	const flags = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
 	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&p)))
 	runtime.KeepAlive(program)
 	return int(fd), errno
