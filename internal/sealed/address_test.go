@@ -19,6 +19,7 @@ import (
 	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/programs"
 	"github.com/tabane/tabane/internal/tunnel"
 	"github.com/tabane/tabane/internal/udp"
 	"github.com/tabane/tabane/internal/unit"
@@ -409,9 +410,10 @@ func (g *gateway) rewrite(rules string) {
 
 func (g *gateway) nft(args ...string) string {
 	g.t.Helper()
+	nft := programs.Need(g.t, "nft")
 	var out []byte
 	if err := netns.Do(g.namespace, func() (err error) {
-		out, err = exec.Command("nft", args...).CombinedOutput()
+		out, err = exec.Command(nft, args...).CombinedOutput()
 		return err
 	}); err != nil {
 		g.t.Fatalf("nft %v: %v: %s", args, err, out)
