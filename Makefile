@@ -42,11 +42,11 @@ ROUTES ?= 10000,100000,1000000
 bench-routes: programs ## measure tables of up to a million routes, beside FRR, and write docs/performance.md (root, 15 minutes)
 	TABANE_LAB=require TABANE_ROUTES=$(ROUTES) $(GO) test -count=1 -timeout 60m -v -run 'TestScale$$' ./internal/acceptance
 
-bench-gateway: ## measure the gateway's sealed plane, beside kernel forwarding and wireguard-go, under floods and with 1,008 paths, and write the tables of docs/gateway.md (root, 7 minutes)
+bench-gateway: ## measure the gateway's sealed plane, beside kernel forwarding and wireguard-go, under floods and with 1,008 paths, and write the tables of docs/gateway-measured.md (root, 7 minutes)
 	TABANE_LAB=require $(GO) test -count=1 -timeout 20m -run '^$$' -bench 'Plane|Strangers|Floods|Ping|ManyPaths' -benchtime 3x ./internal/sealed -update
 
 bench-forward: BENCHMARKS := --benchmarks
-bench-forward: programs ## measure the gateway's open plane, beside forwarding and masquerading by the kernel, and write its table of docs/gateway.md (root, 6 minutes)
+bench-forward: programs ## measure the gateway's open plane, beside forwarding and masquerading by the kernel, and write its table of docs/gateway-measured.md (root, 6 minutes)
 	TABANE_LAB=require TABANE_PROGRAMS=require $(GO) test -count=1 -timeout 10m -run '^$$' -bench 'Forward|Programs|Room|Flows' -benchtime 60x ./internal/bpf/forward -update
 
 PINNED = $(shell command -v taskset >/dev/null && echo taskset -c $$(($$(nproc) - 1)))

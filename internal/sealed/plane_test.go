@@ -265,15 +265,15 @@ func TestTCPOverTwoPaths(t *testing.T) {
 	}
 }
 
-// TestReasonsAreDocumented: docs/gateway.md explains each reason in dropped.
+// TestReasonsAreDocumented: docs/gateway-operations.md explains each reason in dropped.
 func TestReasonsAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/gateway.md")
+	text, err := os.ReadFile("../../docs/gateway-operations.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range reasonNames {
 		if !strings.Contains(string(text), "`"+name+"`") {
-			t.Errorf("docs/gateway.md does not explain %q", name)
+			t.Errorf("docs/gateway-operations.md does not explain %q", name)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/tabane/tabane/internal/stat"
 )
 
-var writeTables = flag.Bool("update", false, "write the tables of docs/gateway.md")
+var writeTables = flag.Bool("update", false, "write the tables of docs/gateway-measured.md")
 
 // readings are the values of a benchmark, by their units: one for each run.
 type readings map[string][]float64
@@ -28,12 +28,12 @@ func (r readings) median(unit string) float64 {
 	return m
 }
 
-// publish writes a table of docs/gateway.md, below a line on how it was measured, in runs of a length, with -update.
+// publish writes a table of docs/gateway-measured.md, below a line on how it was measured, in runs of a length, with -update.
 func publish(b *testing.B, name string, runs int, length time.Duration, head []string, rows [][]string) {
 	if !*writeTables || b.Failed() {
 		return
 	}
-	table, err := published.Read("docs/gateway.md", name, "make bench-gateway")
+	table, err := published.Read("docs/gateway-measured.md", name, "make bench-gateway")
 	if err == nil {
 		err = table.WriteMeasured(runs, length, head, rows)
 	}

@@ -413,9 +413,9 @@ func BenchmarkFlows(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-var writeTables = flag.Bool("update", false, "write the table of docs/gateway.md")
+var writeTables = flag.Bool("update", false, "write the table of docs/gateway-measured.md")
 
-// publish writes the table of docs/gateway.md, below a line on how it was measured, with -update.
+// publish writes the table of docs/gateway-measured.md, below a line on how it was measured, with -update.
 func publish(b *testing.B, runs int, head []string, rows [][]string) {
 	if !*writeTables || b.Failed() {
 		return
@@ -423,7 +423,7 @@ func publish(b *testing.B, runs int, head []string, rows [][]string) {
 	if runs == 0 {
 		b.Fatal("nothing was measured: nft is not installed; see make programs")
 	}
-	table, err := published.Read("docs/gateway.md", "open", "make bench-forward")
+	table, err := published.Read("docs/gateway-measured.md", "open", "make bench-forward")
 	if err == nil {
 		err = table.WriteMeasured(runs, loadTime, head, rows)
 	}
