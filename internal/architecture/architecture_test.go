@@ -213,6 +213,7 @@ var reserved = []struct {
 	{"github.com/flynn/noise", []string{"internal/session"}, "the handshake of gateways is behind session"},
 	{"golang.zx2c4.com/wireguard", nil, "wireguard-go is something for benchmarks to compare with; the TUN device is tun"},
 	{"github.com/chromedp", []string{"internal/browser"}, "it tests the dashboard's page; what measures pages is browser, which has the types of HAR from it (docs/adr/0020)"},
+	{"github.com/gopacket/gopacket", nil, "captures are read and written by pcap; gopacket is something for tests to compare with"},
 	{"gonum.org/v1/plot", []string{"internal/report"}, "figures are report's"},
 }
 

@@ -12,12 +12,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gopacket/gopacket"
-	"github.com/gopacket/gopacket/layers"
-	"github.com/gopacket/gopacket/pcapgo"
-
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/packet"
+	"github.com/tabane/tabane/internal/pcap"
 )
 
 // CaptureStats counts the packets of a capture.
@@ -180,35 +177,30 @@ func gone(was *space) bool {
 // pcapng writes packets to a pcapng file.
 type pcapng struct {
 	ids  map[int]int // interface IDs in the file, by interface index
-	file *pcapgo.NgWriter
+	file *pcap.NgWriter
 }
 
 // write adds one packet.
 func (w *pcapng) write(p packet.Packet) error {
-	direction := pcapgo.NgEpbFlagDirectionInbound
+	direction := pcap.Inbound
 	if p.Sent {
-		direction = pcapgo.NgEpbFlagDirectionOutbound
+		direction = pcap.Outbound
 	}
-	return w.file.WritePacketWithOptions(
-		gopacket.CaptureInfo{Timestamp: p.At, CaptureLength: len(p.Data), Length: p.Length, InterfaceIndex: w.ids[p.Interface]},
-		p.Data, pcapgo.NgPacketOptions{Flags: &pcapgo.NgEpbFlags{Direction: direction}})
+	return w.file.Write(pcap.Packet{
+		Interface: w.ids[p.Interface], At: p.At.UnixNano(), Data: p.Data, Length: p.Length, Direction: direction,
+	})
 }
 
 // header writes the section header and the interface descriptions.
-func (w *pcapng) header(out io.Writer, names map[int]string) error {
-	for id, index := range slices.Sorted(maps.Keys(names)) {
-		w.ids[index] = id // interface IDs are assigned in the order of their descriptions
-		about := pcapgo.NgInterface{
-			Name: names[index], OS: runtime.GOOS, LinkType: layers.LinkTypeEthernet, SnapLength: packet.MaxLength, TimestampResolution: 9,
-		}
-		var err error
-		if w.file == nil {
-			w.file, err = pcapgo.NewNgWriterInterface(out, about, pcapgo.NgWriterOptions{
-				SectionInfo: pcapgo.NgSectionInfo{Hardware: runtime.GOARCH, OS: runtime.GOOS, Application: "tabane"},
-			})
-		} else {
-			_, err = w.file.AddInterface(about)
-		}
+func (w *pcapng) header(out io.Writer, names map[int]string) (err error) {
+	w.file, err = pcap.NewNgWriter(out, pcap.Section{Hardware: runtime.GOARCH, OS: runtime.GOOS, Application: "tabane"})
+	if err != nil {
+		return err
+	}
+	for _, index := range slices.Sorted(maps.Keys(names)) {
+		w.ids[index], err = w.file.AddInterface(pcap.Interface{
+			Name: names[index], OS: runtime.GOOS, Link: pcap.LinkEthernet, SnapLength: packet.MaxLength,
+		})
 		if err != nil {
 			return err
 		}
@@ -219,8 +211,5 @@ func (w *pcapng) header(out io.Writer, names map[int]string) error {
 // footer writes the interface statistics. Drops are counted for the socket as a whole, so they are
 // written for the first interface.
 func (w *pcapng) footer(stats CaptureStats) error {
-	err := w.file.WriteInterfaceStats(0, pcapgo.NgInterfaceStatistics{
-		LastUpdate: time.Now(), PacketsReceived: pcapgo.NgNoValue64, PacketsDropped: stats.Dropped,
-	})
-	return errors.Join(err, w.file.Flush())
+	return errors.Join(w.file.WriteDropped(0, time.Now().UnixNano(), stats.Dropped), w.file.Flush())
 }

@@ -595,8 +595,7 @@ func (d *Reader) take(p *Packet, kind uint32, body, all []byte) (found bool, wha
 			return false, fmt.Sprintf("statistics are of interface %d, which is not described", id)
 		}
 		d.options(body[12:], func(code uint16, value []byte) {
-			const dropped = 5 // isb_ifdrop: a running total, so that a later block replaces it
-			if code == dropped && len(value) == 8 {
+			if code == optionDropped && len(value) == 8 {
 				d.interfaces[id].dropped = d.order.Uint64(value)
 			}
 		})
@@ -606,11 +605,10 @@ func (d *Reader) take(p *Packet, kind uint32, body, all []byte) (found bool, wha
 
 func (d *Reader) packetOptions(p *Packet, i *iface, b []byte) {
 	d.options(b, func(code uint16, value []byte) {
-		const flags, dropped = 2, 4 // epb_flags, epb_dropcount
 		switch {
-		case code == flags && len(value) == 4:
+		case code == optionFlags && len(value) == 4:
 			p.Direction = Direction(d.order.Uint32(value) & 3 % 3)
-		case code == dropped && len(value) == 8:
+		case code == optionLost && len(value) == 8:
 			i.dropped += d.order.Uint64(value)
 		}
 	})
@@ -620,7 +618,7 @@ func (d *Reader) packetOptions(p *Packet, i *iface, b []byte) {
 func (d *Reader) options(b []byte, do func(code uint16, value []byte)) {
 	for len(b) >= 4 {
 		code, n := d.order.Uint16(b), int(d.order.Uint16(b[2:]))
-		if code == 0 || n > len(b)-4 {
+		if code == optionEnd || n > len(b)-4 {
 			return
 		}
 		do(code, b[4:4+n])
@@ -636,20 +634,19 @@ func (d *Reader) describe(body []byte) (what string) {
 	i := iface{link: LinkType(d.order.Uint16(body)), snaplen: d.order.Uint32(body[4:]), units: 1e6}
 	name := ""
 	d.options(body[8:], func(code uint16, value []byte) {
-		const ifName, resolution, fcs, offset = 2, 9, 13, 14
 		switch {
-		case code == ifName:
+		case code == optionName:
 			name = string(value)
-		case code == resolution && len(value) == 1:
+		case code == optionResolution && len(value) == 1:
 			i.units = 0
 			if e := int(value[0] & 0x7f); value[0]&0x80 != 0 && e < 64 {
 				i.units = 1 << e
 			} else if value[0]&0x80 == 0 && e <= 19 {
 				i.units = uint64(math.Pow10(e))
 			}
-		case code == fcs && len(value) == 1:
+		case code == optionFCS && len(value) == 1:
 			i.fcs = int(value[0])
-		case code == offset && len(value) == 8:
+		case code == optionOffset && len(value) == 8:
 			i.offset = int64(d.order.Uint64(value))
 		}
 	})

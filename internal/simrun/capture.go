@@ -12,10 +12,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/gopacket/gopacket"
-	"github.com/gopacket/gopacket/layers"
-	"github.com/gopacket/gopacket/pcapgo"
-
+	"github.com/tabane/tabane/internal/pcap"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/sim"
 )
@@ -28,7 +25,7 @@ var ErrCells = errors.New("a capture is of one cell")
 // handshake (Model.AtOnce) are recorded with a handshake of zero duration.
 type recorder struct {
 	out *bufio.Writer
-	w   *pcapgo.Writer
+	w   *pcap.Writer
 	err error
 
 	mptcp bool
@@ -88,8 +85,9 @@ func (p *plan) newRecorder(out io.Writer, k result.CellKey, c sim.Connection) (*
 		}
 		r.paths = append(r.paths, path)
 	}
-	r.w = pcapgo.NewWriterNanos(r.out)
-	return r, r.w.WriteFileHeader(1<<16, layers.LinkTypeEthernet)
+	var err error
+	r.w, err = pcap.NewWriter(r.out, pcap.LinkEthernet, 1<<16)
+	return r, err
 }
 
 // addressOn returns the first IPv6 address of a node on a link.
@@ -298,7 +296,7 @@ func (r *recorder) write(at time.Duration, p *recordedPath, fromClient bool, seq
 	}
 	be.PutUint16(b[tcp+16:], ^uint16(sum))
 	r.frame = b
-	r.err = r.w.WritePacket(gopacket.CaptureInfo{Timestamp: recordingStart.Add(at), CaptureLength: len(b), Length: len(b) + payload}, b)
+	r.err = r.w.Write(pcap.Packet{At: recordingStart.Add(at).UnixNano(), Data: b, Length: len(b) + payload})
 }
 
 // close flushes the buffer and returns the first error of writing.
