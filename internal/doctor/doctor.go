@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
@@ -83,7 +82,7 @@ func Examine() []Finding {
 	list = append(list, trials()...)
 	list = append(list, congestionControls(), coupledControls(), listenersControl(congestion.Host{}))
 	list = append(list, routing()...)
-	list = append(list, ipv4Routes(), listeners(mptcpListeners), tokens(mptcp.ReadCounters, memory), standstills(mptcp.ReadCounters), signals(mptcp.Supported, mptcp.ReadSignals, mptcp.SchedulersByBPF), mptcpified(mptcp.Supported, mptcpify.Supported))
+	list = append(list, ipv4Routes(), listeners(listening, processes), tokens(mptcp.ReadCounters, memory), standstills(mptcp.ReadCounters), signals(mptcp.Supported, mptcp.ReadSignals, mptcp.SchedulersByBPF), mptcpified(mptcp.Supported, mptcpify.Supported))
 	list = append(list, programs()...)
 	list = append(list, typeFormat(), tcx(), reports(), openRelay())
 	list = append(list, gatewayOffloads()...)
@@ -407,39 +406,6 @@ func ipv4Routes() Finding {
 	f := Finding{Check: "IPv4 End.DT4", State: OK, Meaning: "a border router forwards IPv4 by the table of an egress peer (optional)"}
 	f.check(route.SupportsMark())
 	return f
-}
-
-// listeners checks that servers listen on all addresses: a subflow to an EPE address is reset
-// otherwise.
-func listeners(list func() ([]netip.AddrPort, error)) Finding {
-	f := Finding{Check: "listeners", State: OK, Meaning: "MPTCP listens on all addresses, EPE addresses included"}
-	all, err := list()
-	var single []string
-	for _, a := range all {
-		if !a.Addr().IsUnspecified() && !a.Addr().IsLoopback() {
-			single = append(single, a.String())
-		}
-	}
-	switch {
-	case err != nil:
-		f.State, f.Meaning = Unknown, err.Error()
-	case len(single) > 0:
-		f.State, f.Remedy = Limited, "have the server listen on [::] (or 0.0.0.0)"
-		f.Meaning = strings.Join(single, ", ") + ": subflows to EPE addresses are reset"
-	}
-	return f
-}
-
-func mptcpListeners() ([]netip.AddrPort, error) {
-	d, err := mptcp.DialDiag()
-	if err != nil {
-		return nil, err
-	}
-	var all []netip.AddrPort
-	for _, family := range []mptcp.Family{mptcp.IPv6, mptcp.IPv4} {
-		err = errors.Join(err, d.Listeners(family, func(a netip.AddrPort) { all = append(all, a) }))
-	}
-	return all, errors.Join(err, d.Close())
 }
 
 func programs() []Finding {

@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"errors"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -215,30 +214,6 @@ func TestMultipathLimits(t *testing.T) {
 		}
 		if tt.state == Limited && !strings.Contains(f.Remedy, "ip mptcp limits set") {
 			t.Errorf("%s: remedy %q", tt.name, f.Remedy)
-		}
-	}
-}
-
-func TestListeners(t *testing.T) {
-	at := func(list ...string) func() ([]netip.AddrPort, error) {
-		return func() (all []netip.AddrPort, err error) {
-			for _, a := range list {
-				all = append(all, netip.MustParseAddrPort(a))
-			}
-			return all, nil
-		}
-	}
-	for _, test := range []struct {
-		list  func() ([]netip.AddrPort, error)
-		state State
-		want  string
-	}{
-		{at("[::]:80", "0.0.0.0:443", "[::1]:8080"), OK, "EPE addresses included"},
-		{at("[::]:80", "192.0.2.1:443"), Limited, "192.0.2.1:443: subflows"},
-		{func() ([]netip.AddrPort, error) { return nil, errors.New("no sock_diag") }, Unknown, "no sock_diag"},
-	} {
-		if f := listeners(test.list); f.State != test.state || !strings.Contains(f.Meaning, test.want) {
-			t.Errorf("%+v, want %s: %s", f, test.state, test.want)
 		}
 	}
 }

@@ -308,24 +308,6 @@ func (d *Diag) Connections(family Family, f func(Connection)) error {
 	return nil
 }
 
-// Listeners calls f for each address that MPTCP listens on: the unspecified one is a wildcard. The
-// kernel resets a subflow to another address than that of the listener.
-func (d *Diag) Listeners(family Family, f func(netip.AddrPort)) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	err := d.dump(family, unix.IPPROTO_MPTCP, 0, listening, nil, func(b []byte) error {
-		if len(b) < diagMessageLen {
-			return fmt.Errorf("socket of %d bytes, want %d", len(b), diagMessageLen)
-		}
-		f(socketAddress(b, b[4:6], b[8:24]))
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("list mptcp listeners: %w", err)
-	}
-	return nil
-}
-
 const (
 	// mptcpInfoLen is the length of mptcp_info up to and including mptcpi_token.
 	mptcpInfoLen = 16

@@ -7,7 +7,6 @@ import (
 	"math"
 	"net"
 	"net/netip"
-	"slices"
 	"testing"
 	"time"
 	"unsafe"
@@ -18,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/accessor"
-	"github.com/tabane/tabane/internal/netns"
 )
 
 // fullSocketAnswer is socketAnswer with the attributes that only Sockets requests.
@@ -219,29 +217,6 @@ func TestSockets(t *testing.T) {
 	}
 	if _, ok := found[s.Remote]; !ok {
 		t.Errorf("the other end is not in %v", found)
-	}
-}
-
-func TestListeners(t *testing.T) {
-	p := newPair(t)
-	var one net.Listener
-	err := netns.Do(p.server, func() (err error) {
-		config := net.ListenConfig{}
-		config.SetMultipathTCP(true)
-		one, err = config.Listen(t.Context(), "tcp", net.JoinHostPort(defaultAddress.String(), "81"))
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer one.Close()
-	var got []string
-	if err := p.diag.Listeners(IPv6, func(a netip.AddrPort) { got = append(got, a.String()) }); err != nil {
-		t.Fatal(err)
-	}
-	slices.Sort(got)
-	if want := []string{"[2001:db8:1::10]:81", "[::]:80"}; !slices.Equal(got, want) {
-		t.Errorf("listeners %q, want %q", got, want)
 	}
 }
 
