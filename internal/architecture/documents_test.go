@@ -105,3 +105,22 @@ func TestDocumentsAreReachable(t *testing.T) {
 		}
 	}
 }
+
+// TestScenarioPages: the page of each scenario says its question, its cost, and what to expect.
+func TestScenarioPages(t *testing.T) {
+	pages, err := filepath.Glob("../../scenarios/*/README.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("read pages of scenarios: %d found: %v", len(pages), err)
+	}
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, part := range []string{`\*\*Question\.\*\*`, `\*\*Cost\.\*\*`, `(\*\*|## )What to expect`} {
+			if !regexp.MustCompile(`(?m)^` + part).Match(text) {
+				t.Errorf("%s has no part that begins with %s", page, part)
+			}
+		}
+	}
+}

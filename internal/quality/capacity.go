@@ -36,8 +36,9 @@ const (
 	// is a long queue, the path does not carry it. A queue alone may be a route that became longer.
 	// A configured rate is doubted only if less than the share doubted arrives, or as much is missing as makes a long queue.
 	paced, carried, drained, doubted = 97, 93, 98, 96
-	// sustained is the share, in percent, that less than must arrive for longer than a sample to show it of a sender
-	// that leaves the path idle at times: a busy machine is seldom late by the rest.
+	// sustained is a share of what was sent, in percent. While the sender leaves the path idle at times, the estimate
+	// is reduced only if less than this arrives for longer than a sample, because a delayed sample on a busy
+	// machine seldom hides more than the rest.
 	sustained = 80
 	// Growth of the estimate in percent: before the path was ever full, of a probe, and of a probe
 	// after a successful one, where a round trip is short enough to see its queue in time. A probe raises the
