@@ -46,9 +46,9 @@ func (n *neighbor) count(f Family) (c Count) {
 	if n.source == rib.Local {
 		return c
 	}
-	c.Received, c.Accepted = n.rib.Received(f, n.source)
-	for number, many := range n.rib.Rejected(f, n.source) {
-		c.reject(n.reasons[number], many)
+	c.Received, c.Accepted = n.speaker.rib.Received(f, n.source)
+	for number, many := range n.speaker.rib.Rejected(f, n.source) {
+		c.reject(n.speaker.reasons[number], many)
 	}
 	return c
 }
@@ -66,14 +66,14 @@ func (n *neighbor) rejected(k message.Key, err error) uint16 {
 	if errors.As(err, &why) {
 		reason = why.Reason
 	}
-	number := slices.Index(n.reasons, reason)
+	number := slices.Index(n.speaker.reasons, reason)
 	if number < 0 {
-		if len(n.reasons) >= math.MaxUint16 { // rules have any name, and reloads change it
+		if len(n.speaker.reasons) >= math.MaxUint16 { // rules have any name, and reloads change it
 			number, reason = math.MaxUint16, otherReason
 		} else {
-			number = len(n.reasons)
+			number = len(n.speaker.reasons)
 		}
-		n.Speaker.reasons = append(n.reasons, reason)[:number+1]
+		n.speaker.reasons = append(n.speaker.reasons, reason)[:number+1]
 	}
 	if !n.reported[uint16(number)] {
 		if n.reported == nil {
@@ -84,7 +84,7 @@ func (n *neighbor) rejected(k message.Key, err error) uint16 {
 		if Unused(reason) {
 			verdict = "route unused"
 		}
-		n.log.Info(verdict+"; further ones for this reason are only counted", "neighbor", n.conf.Name, "route", k, "reason", err)
+		n.speaker.log.Info(verdict+"; further ones for this reason are only counted", "neighbor", n.conf.Name, "route", k, "reason", err)
 	}
 	return uint16(number)
 }

@@ -52,7 +52,7 @@ func (s *Speaker) SetExport(name string, policy ExportPolicy) error {
 			x.Export = n.conf.Export
 			n.exporter = &x
 		}
-		for _, c := range n.consumers {
+		for _, c := range n.feed.consumers {
 			if c != nil {
 				c.MarkAll()
 			}
@@ -98,28 +98,28 @@ func (n *neighbor) reimport() {
 		attributes *message.Attributes
 		class
 	}
-	n.inSlices(func(f Family) bool {
+	n.speaker.inSlices(func(f Family) bool {
 		if n.source == rib.Local {
 			return true
 		}
 		m := n.importer
-		at = n.rib.Reimport(f, n.source, at, slice, func(k message.Key, p rib.Path) (accepted rib.ID, reason uint16) {
+		at = n.speaker.rib.Reimport(f, n.source, at, slice, func(k message.Key, p rib.Path) (accepted rib.ID, reason uint16) {
 			defer func() {
 				if value := recover(); value != nil {
-					_ = n.contained(value, k) // it is logged, and the route rejected
+					_ = n.speaker.contained(value, k) // it is logged, and the route rejected
 					accepted, reason = 0, n.rejected(k, errPanic)
 				}
 			}()
 			contain.PointAt(contain.BGPRoute, k)
-			if a := n.rib.Attributes(p.Received); a != last.attributes || at == 0 {
+			if a := n.speaker.rib.Attributes(p.Received); a != last.attributes || at == 0 {
 				last.attributes, last.class = a, m.classify(f, a)
 			}
 			return m.accept(n, last.class, k, p.Label, p.Received)
 		})
 		return at == 0
 	})
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.speaker.mu.Lock()
+	defer n.speaker.mu.Unlock()
 	n.checkLimit()
 }
 
@@ -160,9 +160,9 @@ func (s *Speaker) Enable(name string) error {
 			return nil
 		}
 		n.disabled.Store(false)
-		n.mu.Lock()
+		n.speaker.mu.Lock()
 		held := n.limit.held
-		n.mu.Unlock()
+		n.speaker.mu.Unlock()
 		if !held {
 			n.session.Enable()
 		}
@@ -261,27 +261,27 @@ func (s *Speaker) Neighbors() []NeighborState {
 // state returns the state of a session.
 func (n *neighbor) state() NeighborState {
 	st := n.session.Status()
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.speaker.mu.Lock()
+	defer n.speaker.mu.Unlock()
 	out := NeighborState{
 		Name: n.conf.Name, Up: st.State == session.StateEstablished, Disabled: n.disabled.Load(), Reason: st.LastReset, Down: st.Down,
 		Flaps: st.Flaps, Sent: st.Sent, Received: st.Received, Routes: -1,
 		Prefixes: n.prefixes(IPv4Unicast) + n.prefixes(IPv6Unicast), Beyond: n.limit.count,
-		BFD: n.conf.BFD.Enabled(), BFDUp: n.bfd.Up(n.conf.Name),
+		BFD: n.conf.BFD.Enabled(), BFDUp: n.speaker.bfd.Up(n.conf.Name),
 		MessagesSent: st.MessagesSent, MessagesReceived: st.MessagesReceived,
 		Faults: n.faults.count, LastFault: n.faults.last,
 	}
 	if out.Up {
 		out.Uptime = time.Since(st.Since)
 	}
-	if n.opt.Report&ReportAdjIn != 0 && !n.internal {
+	if n.speaker.opt.Report&ReportAdjIn != 0 && !n.internal {
 		out.Routes = n.accepted()
 	}
 	for f := range n.stale.families.All() {
 		out.Families, out.Counts = append(out.Families, f), append(out.Counts, n.count(f))
 	}
 	if n.source != rib.Local {
-		out.Retained = n.rib.Stale(n.source)
+		out.Retained = n.speaker.rib.Stale(n.source)
 	}
 	if out.Retained > 0 && n.stale.timer != nil {
 		out.RetainedFor, out.RetainedUntil = time.Until(n.stale.due), n.stale.waiting(n)

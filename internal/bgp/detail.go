@@ -82,7 +82,7 @@ func (s *Speaker) Neighbor(name string) (NeighborDetail, error) {
 	}
 	for f := range n.stale.families.All() {
 		detail := FamilyDetail{Family: f.String(), Count: n.count(f), EndOfRIB: !n.stale.markers.Has(f)}
-		if c := n.consumers[f]; c != nil {
+		if c := n.feed.consumers[f]; c != nil {
 			detail.Advertised = c.Held()
 		}
 		d.Families = append(d.Families, detail)
@@ -137,15 +137,15 @@ func (n *neighbor) clearSoft() (string, error) {
 	if st.State != session.StateEstablished {
 		return "", fmt.Errorf("clear neighbor %q: its session is not up (%s): there is nothing to refresh; see --hard", n.conf.Name, st.Down)
 	}
-	n.mu.Lock()
+	n.speaker.mu.Lock()
 	sent := 0
-	for _, c := range n.consumers {
+	for _, c := range n.feed.consumers {
 		if c != nil {
 			c.MarkAll()
 			sent += c.Pending()
 		}
 	}
-	n.mu.Unlock()
+	n.speaker.mu.Unlock()
 	text := fmt.Sprintf("up to %d routes are advertised again", sent)
 	if !st.Established.RouteRefresh {
 		n.reimport()

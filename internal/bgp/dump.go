@@ -74,7 +74,7 @@ func (s *Speaker) Dump(f Filter, yield func(RouteEntry) error) error {
 		return fmt.Errorf("dump routes of neighbor %q: unknown neighbor", f.Neighbor)
 	}
 	slices.SortFunc(neighbors, func(a, b *neighbor) int { return strings.Compare(a.conf.Name, b.conf.Name) })
-	d := dumper{Speaker: s, Filter: f, yield: yield}
+	d := dumper{speaker: s, Filter: f, yield: yield}
 	if f.View == AcceptedRoutes && f.Neighbor == "" {
 		if err := d.source(func() rib.Source { return rib.Local }, nil); err != nil {
 			return err
@@ -99,7 +99,7 @@ func (n *neighbor) is(name string) bool { return n.conf.Name == name || n.key.St
 
 // dumper is a Dump in progress.
 type dumper struct {
-	*Speaker
+	speaker *Speaker
 	Filter
 	yield func(RouteEntry) error
 	part  []RouteEntry
@@ -110,9 +110,9 @@ type dumper struct {
 func (d *dumper) walk(step func(from uint32) (next uint32)) error {
 	for at := uint32(0); ; {
 		d.part = d.part[:0]
-		d.mu.Lock()
+		d.speaker.mu.Lock()
 		at = step(at)
-		d.mu.Unlock()
+		d.speaker.mu.Unlock()
 		for _, r := range d.part {
 			if err := d.yield(r); err != nil {
 				return err
@@ -133,7 +133,7 @@ func (d *dumper) source(of func() rib.Source, n *neighbor) error {
 			if n != nil && source == rib.Local {
 				return 0
 			}
-			return d.rib.Each(f, source, from, dumpSlice, func(r rib.Route) { d.add(n, r) })
+			return d.speaker.rib.Each(f, source, from, dumpSlice, func(r rib.Route) { d.add(n, r) })
 		}); err != nil {
 			return err
 		}
@@ -146,9 +146,9 @@ func (d *dumper) add(n *neighbor, r rib.Route) {
 	if d.View == AcceptedRoutes && r.Accepted == 0 {
 		return
 	}
-	a := d.rib.Attributes(r.Received)
+	a := d.speaker.rib.Attributes(r.Received)
 	if d.View == AcceptedRoutes {
-		a = d.rib.Attributes(r.Accepted)
+		a = d.speaker.rib.Attributes(r.Accepted)
 	}
 	if !d.selects(r.Key, a) {
 		return
@@ -168,10 +168,10 @@ func (d *dumper) add(n *neighbor, r rib.Route) {
 	default:
 		e.State = "refused"
 		_, err := n.importer.evaluate(n.importer.classify(r.Key.Family(), a), r.Key, r.Label)
-		if reason := d.reasons[r.Reason]; Unused(reason) {
+		if reason := d.speaker.reasons[r.Reason]; Unused(reason) {
 			e.State = "unused"
 		}
-		if e.Reason = string(d.reasons[r.Reason]); err != nil {
+		if e.Reason = string(d.speaker.reasons[r.Reason]); err != nil {
 			e.Reason = err.Error()
 		}
 	}
@@ -183,7 +183,7 @@ func (d *dumper) advertised(n *neighbor) error {
 	for f := IPv4Unicast; f < families; f++ {
 		var b batch
 		if err := d.walk(func(from uint32) uint32 {
-			c := n.consumers[f]
+			c := n.feed.consumers[f]
 			if c == nil {
 				return 0
 			}
@@ -192,13 +192,13 @@ func (d *dumper) advertised(n *neighbor) error {
 				if p.Received == 0 {
 					return // its withdrawal is on the way
 				}
-				a, from := d.rib.Attributes(p.Accepted), n.originOf(p.Source)
+				a, from := d.speaker.rib.Attributes(p.Accepted), n.speaker.originOf(p.Source)
 				rules, ok := b.evaluate(n.exporter.Export.Rules, a, item.Key)
 				if !ok || !n.exporter.admits(item.Key, a, from) {
 					return
 				}
 				if fields, ok := n.exporter.fields(f, a, from, rules); ok && d.selects(item.Key, a) {
-					sent := d.interner.Intern(fields)
+					sent := d.speaker.interner.Intern(fields)
 					e := entry(item.Key, p.Label, sent)
 					e.Neighbor, e.State, e.NextHop = n.conf.Name, "advertised", fields.NextHop
 					d.part = append(d.part, e)

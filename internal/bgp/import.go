@@ -380,8 +380,8 @@ func (m *importer) accept(n *neighbor, c class, k message.Key, label uint32, rec
 	if change == 0 {
 		return received, 0
 	}
-	return n.rib.Derive(received, rib.Change{m.number, change}, func(a *message.Attributes) *message.Attributes {
-		return n.interner.Intern(m.apply(a, change))
+	return n.speaker.rib.Derive(received, rib.Change{m.number, change}, func(a *message.Attributes) *message.Attributes {
+		return n.speaker.interner.Intern(m.apply(a, change))
 	}), 0
 }
 

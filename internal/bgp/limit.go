@@ -35,14 +35,14 @@ func (n *neighbor) prefixes(f Family) int {
 	if n.source == rib.Local {
 		return 0
 	}
-	all, _ := n.rib.Received(f, n.source)
+	all, _ := n.speaker.rib.Received(f, n.source)
 	return all
 }
 
 // discards reports whether a route is beyond the limit and must not be added. Callers hold mu.
 func (n *neighbor) discards(k message.Key) bool {
 	conf, f := &n.conf.Import.MaxPrefixes, k.Family()
-	if most := conf.Limit; conf.Action != LimitDiscard || most == 0 || f.VPN() || n.prefixes(f) < most || n.rib.Has(k, n.source) {
+	if most := conf.Limit; conf.Action != LimitDiscard || most == 0 || f.VPN() || n.prefixes(f) < most || n.speaker.rib.Has(k, n.source) {
 		return false
 	}
 	n.limit.discarded |= message.Families(f)
@@ -61,7 +61,7 @@ func (n *neighbor) checkLimit() {
 			n.limit.exceeded |= family
 			n.limit.crossed++
 			if now := time.Now(); now.Sub(n.limit.logged) >= faultPause {
-				n.log.Warn("neighbor exceeds max_prefixes", "neighbor", n.conf.Name, "family", f, "limit", most, "action", cmp.Or(conf.Action, LimitWarn), "times", n.limit.crossed)
+				n.speaker.log.Warn("neighbor exceeds max_prefixes", "neighbor", n.conf.Name, "family", f, "limit", most, "action", cmp.Or(conf.Action, LimitWarn), "times", n.limit.crossed)
 				n.limit.crossed, n.limit.logged = 0, now
 			}
 			if conf.Action == LimitDown {
@@ -83,9 +83,9 @@ func (n *neighbor) checkLimit() {
 
 // refetch asks the neighbor for all routes of a family.
 func (n *neighbor) refetch(f Family) {
-	n.mu.Lock()
+	n.speaker.mu.Lock()
 	n.limit.refresh[f] = nil
-	n.mu.Unlock()
+	n.speaker.mu.Unlock()
 	n.session.SendRefresh(message.Refresh{Family: f})
 }
 
@@ -105,13 +105,13 @@ func (n *neighbor) hold(f Family, most int) {
 
 // unhold opens a session again that was closed because of its limit.
 func (n *neighbor) unhold() {
-	n.calls.Lock()
-	defer n.calls.Unlock()
-	n.mu.Lock()
+	n.speaker.calls.Lock()
+	defer n.speaker.calls.Unlock()
+	n.speaker.mu.Lock()
 	held := n.limit.held
 	n.limit.held, n.limit.exceeded = false, 0
-	n.mu.Unlock()
-	if held && !n.disabled.Load() && n.usable() == nil {
+	n.speaker.mu.Unlock()
+	if held && !n.disabled.Load() && n.speaker.usable() == nil {
 		n.session.Enable()
 	}
 }

@@ -22,7 +22,7 @@ const families = message.VPNv6 + 1
 
 // neighbor is a Neighbor with its session and its routes.
 type neighbor struct {
-	*Speaker
+	speaker  *Speaker
 	key      netip.Addr // address with zone
 	internal bool
 	group    string // name of the group that it is a member of; empty: none
@@ -31,15 +31,10 @@ type neighbor struct {
 
 	disabled atomic.Bool // changed with calls held
 
-	// Used by the session in one goroutine.
-	decoder *message.Decoder
-	update  message.Update
-	credit  credit
-	// Used by the session in another goroutine.
-	encoder *message.Encoder
-	batch   batch
+	in  receiving // used by the session in one goroutine
+	out sending   // used by the session in another goroutine
 
-	// Guarded by mu.
+	// Guarded by the speaker's mu.
 	conf     Neighbor
 	importer *importer
 	exporter *exporter // nil before the first session
@@ -49,12 +44,8 @@ type neighbor struct {
 	// keep: the end of the session is not requested, so that routes are retained.
 	keep bool
 	// lost: the neighbor's locators are advertised as lost until its routes are withdrawn.
-	lost      bool
-	consumers [families]*rib.Consumer // of best paths, for the neighbor
-	// initial is where the neighbor has every route for the first time; endOfRIB are the families
-	// in which it has not been sent End-of-RIB yet.
-	initial  [families]rib.Barrier
-	endOfRIB message.FamilySet
+	lost bool
+	feed feed
 	// readers take the Adj-RIB-In for the reader of events.
 	readers [families]*rib.Consumer
 	limit   limit
@@ -64,9 +55,31 @@ type neighbor struct {
 	reported map[uint16]bool
 }
 
+// receiving decodes the UPDATEs of a neighbor.
+type receiving struct {
+	decoder *message.Decoder
+	update  message.Update
+	credit  credit
+}
+
+// sending encodes the routes that a neighbor receives.
+type sending struct {
+	encoder *message.Encoder
+	batch   batch
+}
+
+// feed is what a neighbor has yet to be sent.
+type feed struct {
+	consumers [families]*rib.Consumer // of best paths
+	// initial is where the neighbor has every route for the first time; endOfRIB are the families
+	// in which it has not been sent End-of-RIB yet.
+	initial  [families]rib.Barrier
+	endOfRIB message.FamilySet
+}
+
 func newNeighbor(s *Speaker, conf Neighbor) (*neighbor, error) {
 	n := &neighbor{
-		Speaker: s, key: conf.Address.WithZone(conf.Interface), internal: conf.ASN == s.opt.ASN,
+		speaker: s, key: conf.Address.WithZone(conf.Interface), internal: conf.ASN == s.opt.ASN,
 		stopping: make(chan struct{}), conf: conf,
 	}
 	n.importer = s.newImporter(n)
@@ -82,10 +95,10 @@ func (n *neighbor) sessionConfig() session.Config {
 	c := n.conf
 	conf := session.Config{
 		Remote: netip.AddrPortFrom(n.key, cmp.Or(c.Port, DefaultPort)), Local: c.LocalAddress,
-		LocalASN: n.opt.ASN, RemoteASN: c.ASN, RouterID: n.opt.RouterID,
+		LocalASN: n.speaker.opt.ASN, RemoteASN: c.ASN, RouterID: n.speaker.opt.RouterID,
 		HoldTime: cmp.Or(c.HoldTime, DefaultHoldTime), ConnectRetry: cmp.Or(c.ConnectRetry, DefaultConnectRetry),
 		Passive: c.Passive, Password: c.Password, Multihop: c.Multihop, GTSM: c.GTSM,
-		Unreached: n.opt.Unreached, Listener: n.listener, Log: n.log.With("neighbor", c.Name),
+		Unreached: n.speaker.opt.Unreached, Listener: n.speaker.listener, Log: n.speaker.log.With("neighbor", c.Name),
 	}
 	conf.Families = message.Families(c.Families...)
 	for f := range conf.Families.All() {
@@ -105,61 +118,61 @@ func (n *neighbor) sessionConfig() session.Config {
 // established is called when the session is up.
 func (n *neighbor) established(e session.Established) {
 	n.awaitDelivery()
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.speaker.mu.Lock()
+	defer n.speaker.mu.Unlock()
 	n.ended = make(chan struct{}) // first: terminated closes it, also if the following panics
-	n.decoder = message.NewDecoder(e.Negotiated, n.internal, n.interner)
-	n.encoder = message.NewEncoder(e.Negotiated)
+	n.in.decoder = message.NewDecoder(e.Negotiated, n.internal, n.speaker.interner)
+	n.out.encoder = message.NewEncoder(e.Negotiated)
 	peer := rib.Peer{External: !n.internal, RouterID: e.Open.RouterID, Address: n.key}
 	if n.source == rib.Local {
-		n.source = n.rib.AddSource(peer)
-		for len(n.sources) <= int(n.source) {
-			n.sources = append(n.sources, nil)
+		n.source = n.speaker.rib.AddSource(peer)
+		for len(n.speaker.sources) <= int(n.source) {
+			n.speaker.sources = append(n.speaker.sources, nil)
 		}
-		n.sources[n.source] = n
+		n.speaker.sources[n.source] = n
 	} else {
-		n.rib.SetPeer(n.source, peer) // which has stale paths
+		n.speaker.rib.SetPeer(n.source, peer) // which has stale paths
 	}
 	n.up, n.keep, n.lost = true, true, false
 	n.exporter = &exporter{
-		Neighbor: n.conf, own: n.opt, internal: n.internal, self: e.Local.Addr().WithZone(""), extended: e.ExtendedNextHop, routerID: e.Open.RouterID,
+		Neighbor: n.conf, own: n.speaker.opt, internal: n.internal, self: e.Local.Addr().WithZone(""), extended: e.ExtendedNextHop, routerID: e.Open.RouterID,
 	}
-	n.endOfRIB = 0
+	n.feed.endOfRIB = 0
 	n.limit.exceeded, n.limit.discarded = 0, 0
 	if e.EndOfRIB {
-		n.endOfRIB = e.Families
+		n.feed.endOfRIB = e.Families
 	}
 	n.stale.established(n, e)
 	for f := range e.Families.All() {
-		c := n.rib.NewConsumer(f, n.session.Wake)
-		n.consumers[f], n.initial[f] = c, c.Barrier()
-		if n.opt.Report&ReportAdjIn != 0 && !n.internal && !f.VPN() {
-			n.readers[f] = n.rib.NewReader(f, n.source, n.reader.wake)
+		c := n.speaker.rib.NewConsumer(f, n.session.Wake)
+		n.feed.consumers[f], n.feed.initial[f] = c, c.Barrier()
+		if n.speaker.opt.Report&ReportAdjIn != 0 && !n.internal && !f.VPN() {
+			n.readers[f] = n.speaker.rib.NewReader(f, n.source, n.speaker.reader.wake)
 		}
 	}
-	n.reader.up(n)
+	n.speaker.reader.up(n)
 }
 
 // awaitDelivery waits until the end of the previous session has been delivered to the reader of
 // events, so that its withdrawals are not mixed with the routes of the next session.
 func (n *neighbor) awaitDelivery() {
-	n.mu.Lock()
-	ending := n.ending[n.conf.Name]
-	n.mu.Unlock()
+	n.speaker.mu.Lock()
+	ending := n.speaker.ending[n.conf.Name]
+	n.speaker.mu.Unlock()
 	if ending == nil {
 		return
 	}
 	select {
 	case <-ending:
 	case <-n.stopping:
-	case <-n.done:
+	case <-n.speaker.done:
 	}
 }
 
 // receive applies an UPDATE.
 func (n *neighbor) receive(body []byte) error {
-	u := &n.update
-	if err := n.decoder.Update(body, u); err != nil {
+	u := &n.in.update
+	if err := n.in.decoder.Update(body, u); err != nil {
 		return err
 	}
 	count := len(u.Withdrawn)
@@ -167,12 +180,12 @@ func (n *neighbor) receive(body []byte) error {
 		count += len(a.NLRI)
 	}
 	now := time.Now()
-	urgent := n.credit.take(count, now)
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	urgent := n.in.credit.take(count, now)
+	n.speaker.mu.Lock()
+	defer n.speaker.mu.Unlock()
 	n.stale.heard = now
 	if len(u.Faults) > 0 {
-		n.faults.add(n.log.With("neighbor", n.conf.Name), u.Faults, now)
+		n.faults.add(n.speaker.log.With("neighbor", n.conf.Name), u.Faults, now)
 	}
 	if n.limit.held { // the session is about to end
 		for _, a := range u.Announced {
@@ -181,10 +194,10 @@ func (n *neighbor) receive(body []byte) error {
 		return nil
 	}
 	for _, k := range u.Withdrawn {
-		n.rib.Withdraw(k, n.source, urgent)
+		n.speaker.rib.Withdraw(k, n.source, urgent)
 	}
 	for _, a := range u.Announced {
-		id := n.rib.Hold(a.Attributes)
+		id := n.speaker.rib.Hold(a.Attributes)
 		c := n.importer.classify(a.NLRI[0].Key.Family(), a.Attributes)
 		for _, r := range a.NLRI {
 			if n.discards(r.Key) {
@@ -192,13 +205,13 @@ func (n *neighbor) receive(body []byte) error {
 			}
 			p := rib.Path{Received: id, Label: r.Label, Source: n.source}
 			p.Accepted, p.Reason = n.importer.accept(n, c, r.Key, r.Label, id)
-			n.rib.Announce(r.Key, p, urgent)
+			n.speaker.rib.Announce(r.Key, p, urgent)
 		}
-		n.rib.Release(id)
+		n.speaker.rib.Release(id)
 	}
 	if u.EndOfRIB != 0 {
 		n.stale.marker(n, u.EndOfRIB)
-		n.reader.endOfRIB(n, u.EndOfRIB)
+		n.speaker.reader.endOfRIB(n, u.EndOfRIB)
 	}
 	n.checkLimit()
 	return nil
@@ -209,16 +222,16 @@ func (n *neighbor) accepted() int {
 	if n.source == rib.Local {
 		return 0
 	}
-	_, v4 := n.rib.Received(IPv4Unicast, n.source)
-	_, v6 := n.rib.Received(IPv6Unicast, n.source)
+	_, v4 := n.speaker.rib.Received(IPv4Unicast, n.source)
+	_, v6 := n.speaker.rib.Received(IPv6Unicast, n.source)
 	return v4 + v6
 }
 
 // refresh sends all routes of a family again (RFC 2918).
 func (n *neighbor) refresh(r message.Refresh) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if c := n.consumers[r.Family]; c != nil {
+	n.speaker.mu.Lock()
+	defer n.speaker.mu.Unlock()
+	if c := n.feed.consumers[r.Family]; c != nil {
 		c.MarkAll()
 	}
 	return nil
@@ -227,31 +240,31 @@ func (n *neighbor) refresh(r message.Refresh) error {
 // terminated is called when the session has ended. It withdraws the neighbor's routes, or retains
 // them.
 func (n *neighbor) terminated(r session.Reason) {
-	n.mu.Lock()
+	n.speaker.mu.Lock()
 	n.up = false
 	n.stale.ended()
-	for f, c := range n.consumers {
+	for f, c := range n.feed.consumers {
 		if c != nil {
 			c.Close()
-			n.consumers[f] = nil
+			n.feed.consumers[f] = nil
 		}
 	}
 	if !r.Local && !n.internal && len(n.conf.Locators) > 0 {
-		n.blackhole(true, n.conf.Locators)
+		n.speaker.blackhole(true, n.conf.Locators)
 	}
 	retain := n.keep && n.conf.Retain > 0
-	n.mu.Unlock()
+	n.speaker.mu.Unlock()
 	if retain {
 		n.stale.begin(n)
 	} else {
-		n.purge(n.source)
+		n.speaker.purge(n.source)
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.speaker.mu.Lock()
+	defer n.speaker.mu.Unlock()
 	if n.lost {
-		n.blackhole(false, n.conf.Locators)
+		n.speaker.blackhole(false, n.conf.Locators)
 	}
-	n.reader.down(n, r.Text)
+	n.speaker.reader.down(n, r.Text)
 	close(n.ended)
 }
 
@@ -290,20 +303,20 @@ func (n *neighbor) freeSource() {
 		return // terminated uses it
 	}
 	for f := IPv4Unicast; f < families; f++ {
-		if all, _ := n.rib.Received(f, n.source); all > 0 || n.readers[f] != nil {
+		if all, _ := n.speaker.rib.Received(f, n.source); all > 0 || n.readers[f] != nil {
 			return
 		}
 	}
-	n.rib.RemoveSource(n.source)
-	n.sources[n.source] = nil
+	n.speaker.rib.RemoveSource(n.source)
+	n.speaker.sources[n.source] = nil
 	n.source = rib.Local
 }
 
 // stop ends the session, which is not started again.
 func (n *neighbor) stop(m message.Notification, reason string) {
-	n.mu.Lock()
+	n.speaker.mu.Lock()
 	n.keep = false
-	n.mu.Unlock()
+	n.speaker.mu.Unlock()
 	close(n.stopping)
 	n.session.Stop(m, reason)
 	n.stale.drop(n)
@@ -312,15 +325,15 @@ func (n *neighbor) stop(m message.Notification, reason string) {
 // release makes the session end without retaining routes, and returns a function that waits until
 // its routes are withdrawn. end starts the end of the session.
 func (n *neighbor) release(end func()) {
-	n.mu.Lock()
+	n.speaker.mu.Lock()
 	n.keep = false
 	up, ended := n.up, n.ended
-	n.mu.Unlock()
+	n.speaker.mu.Unlock()
 	end()
 	if up {
 		select {
 		case <-ended:
-		case <-n.done:
+		case <-n.speaker.done:
 		}
 	}
 	n.stale.drop(n)
@@ -332,7 +345,7 @@ func (n *neighbor) monitor() error {
 	if local.IsValid() {
 		local = local.WithZone(n.conf.Interface)
 	}
-	return n.bfd.Add(bfd.Neighbor{Name: n.conf.Name, Local: local, Remote: n.key, Config: n.conf.BFD})
+	return n.speaker.bfd.Add(bfd.Neighbor{Name: n.conf.Name, Local: local, Remote: n.key, Config: n.conf.BFD})
 }
 
 // credit distinguishes single changes, which are urgent, from the transfer of a table: a token bucket
@@ -414,7 +427,7 @@ func (n *neighbor) fill(buf []byte) []byte {
 
 // pull takes changed destinations, and reports whether there are more.
 func (n *neighbor) pull() (more bool) {
-	b := &n.batch
+	b := &n.out.batch
 	for f := range b.withdrawn {
 		b.withdrawn[f] = b.withdrawn[f][:0]
 	}
@@ -423,27 +436,27 @@ func (n *neighbor) pull() (more bool) {
 	if b.byKey == nil {
 		b.byKey = map[groupKey]int32{}
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.speaker.mu.Lock()
+	defer n.speaker.mu.Unlock()
 	if !n.up {
 		return false
 	}
 	b.exporter = n.exporter
 	left := batchSize
-	for _, c := range n.consumers {
+	for _, c := range n.feed.consumers {
 		if c != nil && c.Urgent() {
 			clear(b.byKey)
 			left -= c.PullUrgent(left, n.take)
 		}
 	}
-	for f, c := range n.consumers {
+	for f, c := range n.feed.consumers {
 		if c == nil {
 			continue
 		}
 		clear(b.byKey)
 		left -= c.Pull(left, n.take)
-		if n.endOfRIB.Has(Family(f)) && c.Passed(n.initial[f]) {
-			n.endOfRIB &^= message.Families(Family(f))
+		if n.feed.endOfRIB.Has(Family(f)) && c.Passed(n.feed.initial[f]) {
+			n.feed.endOfRIB &^= message.Families(Family(f))
 			b.endOfRIB |= message.Families(Family(f))
 		}
 		more = more || c.Pending() > 0
@@ -454,10 +467,10 @@ func (n *neighbor) pull() (more bool) {
 // take adds a destination to the batch, and reports whether the neighbor has a route to it then: not
 // after a panic.
 func (n *neighbor) take(item rib.Item) (held bool) {
-	b := &n.batch
+	b := &n.out.batch
 	defer func() {
 		if value := recover(); value != nil {
-			n.contained(value, item.Key)
+			n.speaker.contained(value, item.Key)
 			if held = false; item.Held {
 				b.withdraw(item.Key)
 			}
@@ -465,7 +478,7 @@ func (n *neighbor) take(item rib.Item) (held bool) {
 	}()
 	contain.PointAt(contain.BGPRoute, item.Key)
 	if p := item.Path; p.Received != 0 && p.Source != n.source {
-		a, from := n.rib.Attributes(p.Accepted), n.originOf(p.Source)
+		a, from := n.speaker.rib.Attributes(p.Accepted), n.speaker.originOf(p.Source)
 		if b.exporter.admits(item.Key, a, from) {
 			if rules, ok := b.evaluate(b.exporter.Export.Rules, a, item.Key); ok {
 				b.add(item, a, from, rules)
@@ -532,7 +545,7 @@ func (b *batch) add(item rib.Item, a *message.Attributes, from origin, rules uin
 
 // encode appends the messages of the batch: withdrawals first.
 func (n *neighbor) encode(buf []byte) []byte {
-	b := &n.batch
+	b := &n.out.batch
 	for _, keys := range b.withdrawn {
 		buf = n.withdraw(buf, keys)
 	}
@@ -548,14 +561,14 @@ func (n *neighbor) encode(buf []byte) []byte {
 func (n *neighbor) withdraw(buf []byte, keys []message.Key) []byte {
 	for len(keys) > 0 {
 		var sent int
-		buf, sent = n.encoder.Withdraw(buf, keys)
+		buf, sent = n.out.encoder.Withdraw(buf, keys)
 		keys = keys[sent:]
 	}
 	return buf
 }
 
 func (n *neighbor) announce(buf []byte, g *group) []byte {
-	b := &n.batch
+	b := &n.out.batch
 	b.nlri = b.nlri[:0]
 	for i := g.first; i >= 0; i = b.routes[i].next {
 		b.nlri = append(b.nlri, b.routes[i].NLRI)
@@ -566,7 +579,7 @@ func (n *neighbor) announce(buf []byte, g *group) []byte {
 	}
 	b.unsent += len(left)
 	if now := time.Now(); now.Sub(b.logged) >= faultPause {
-		n.log.Warn("route not advertised", "neighbor", b.exporter.Name, "err", err, "routes", b.unsent)
+		n.speaker.log.Warn("route not advertised", "neighbor", b.exporter.Name, "err", err, "routes", b.unsent)
 		b.unsent, b.logged = 0, now
 	}
 	keys := make([]message.Key, len(left))
@@ -579,11 +592,11 @@ func (n *neighbor) announce(buf []byte, g *group) []byte {
 // encodeGroup appends the routes of the batch's nlri with the attributes of a group. After an error, left
 // are those that were not appended.
 func (n *neighbor) encodeGroup(buf []byte, g *group) (all []byte, left []message.NLRI, err error) {
-	b := &n.batch
+	b := &n.out.batch
 	start, x := len(buf), b.exporter
 	defer func() {
 		if value := recover(); value != nil {
-			all, left, err = buf[:start], b.nlri, n.contained(value, b.nlri[0].Key)
+			all, left, err = buf[:start], b.nlri, n.speaker.contained(value, b.nlri[0].Key)
 		}
 	}()
 	contain.PointAt(contain.BGPRoute, b.nlri[0].Key)
@@ -593,7 +606,7 @@ func (n *neighbor) encodeGroup(buf []byte, g *group) (all []byte, left []message
 	}
 	for left = b.nlri; len(left) > 0 && err == nil; {
 		var sent int
-		buf, sent, err = n.encoder.AnnounceFields(buf, &f, left)
+		buf, sent, err = n.out.encoder.AnnounceFields(buf, &f, left)
 		left = left[sent:]
 	}
 	return buf, left, err

@@ -17,7 +17,7 @@ const maxBatch = 2048
 // events is ready for them, so there is no queue of them. Callers hold the speaker's mu, except for
 // wake.
 type reader struct {
-	*Speaker
+	speaker *Speaker
 	best    [families]*rib.Consumer
 	adjIn   []*neighbor // with consumers in neighbor.readers
 	notices []notice
@@ -44,7 +44,7 @@ type passing struct {
 }
 
 func newReader(s *Speaker) reader {
-	r := reader{Speaker: s, signal: make(chan struct{}, 1), shared: map[*message.Attributes]Attributes{}}
+	r := reader{speaker: s, signal: make(chan struct{}, 1), shared: map[*message.Attributes]Attributes{}}
 	for f := IPv4Unicast; f < families; f++ {
 		if s.opt.Report&ReportVPN != 0 && f.VPN() || s.opt.Report&ReportUnicast != 0 && !f.VPN() {
 			r.best[f] = s.rib.NewConsumer(f, r.wake)
@@ -104,7 +104,7 @@ func (r *reader) endOfRIB(n *neighbor, f Family) {
 // down reports the end of a session, after the withdrawals of its routes.
 func (r *reader) down(n *neighbor, reason string) {
 	name, delivered := n.conf.Name, make(chan struct{})
-	r.ending[name] = delivered
+	r.speaker.ending[name] = delivered
 	r.notices = append(r.notices, notice{
 		event: Session{Neighbor: name, Reason: reason}, neighbor: n, barriers: r.barriers(n),
 		delivered: func() {
@@ -116,8 +116,8 @@ func (r *reader) down(n *neighbor, reason string) {
 			}
 			r.adjIn = slices.DeleteFunc(r.adjIn, func(other *neighbor) bool { return other == n })
 			n.freeSource()
-			if r.ending[name] == delivered {
-				delete(r.ending, name)
+			if r.speaker.ending[name] == delivered {
+				delete(r.speaker.ending, name)
 			}
 			close(delivered)
 		},
@@ -195,10 +195,10 @@ func (r *reader) update(events *[]Event, n *neighbor, item rib.Item) (held bool)
 	case p.Received == 0:
 		u.Withdrawn = true
 	case p.Accepted == 0:
-		a := r.rib.Attributes(p.Received)
+		a := r.speaker.rib.Attributes(p.Received)
 		_, u.Rejected = n.importer.evaluate(n.importer.classify(item.Key.Family(), a), item.Key, p.Label)
 	default:
-		a := r.rib.Attributes(p.Accepted)
+		a := r.speaker.rib.Attributes(p.Accepted)
 		u.NextHop, u.Attributes = n.nextHop(item.Key.Family(), a), r.attributes(a)
 	}
 	*events = append(*events, u)
@@ -207,7 +207,7 @@ func (r *reader) update(events *[]Event, n *neighbor, item rib.Item) (held bool)
 
 // withdrawn reports a route as withdrawn after a panic. The reader of events does not have it then.
 func (r *reader) withdrawn(value any, events *[]Event, item rib.Item, event Event) (held bool) {
-	_ = r.contained(value, item.Key) // it is logged
+	_ = r.speaker.contained(value, item.Key) // it is logged
 	if item.Held {
 		*events = append(*events, event)
 	}
@@ -253,9 +253,9 @@ func (r *reader) unicastPath(k message.Key, p rib.Path) UnicastPath {
 	if u.Withdrawn {
 		return u
 	}
-	a := r.rib.Attributes(p.Accepted)
+	a := r.speaker.rib.Attributes(p.Accepted)
 	u.Attributes = r.attributes(a)
-	if n := r.sources[p.Source]; n != nil {
+	if n := r.speaker.sources[p.Source]; n != nil {
 		u.Neighbor, u.NextHop = n.conf.Name, n.nextHop(k.Family(), a)
 	} else if u.Local, u.NextHop = true, a.NextHop(); !u.NextHop.IsValid() {
 		u.NextHop = netip.IPv6Unspecified()
@@ -272,9 +272,9 @@ func (r *reader) vpnPath(k message.Key, p rib.Path) VPNPath {
 	if v.Withdrawn {
 		return v
 	}
-	a := r.rib.Attributes(p.Accepted)
+	a := r.speaker.rib.Attributes(p.Accepted)
 	v.Attributes, v.RTs, v.NextHop = r.attributes(a), a.Targets(), a.NextHop()
-	if n := r.sources[p.Source]; n != nil {
+	if n := r.speaker.sources[p.Source]; n != nil {
 		v.Neighbor = n.conf.Name
 	} else {
 		v.Local = true

@@ -54,7 +54,7 @@ type retention struct {
 // replaced returns in what time another neighbor will have advertised all of its routes, if one
 // may.
 func (r *retention) replaced(n *neighbor) (wait time.Duration, ok bool) {
-	for _, other := range n.sources {
+	for _, other := range n.speaker.sources {
 		if other == nil || other == n || !other.up || other.stale.settled.IsZero() || !other.stale.covers(n) {
 			continue
 		}
@@ -71,31 +71,31 @@ func (r *retention) covers(n *neighbor) bool { return n.stale.families&^r.famili
 // begin retains the routes of a session that has ended, or withdraws them if another neighbor
 // replaces them. Callers do not hold mu.
 func (r *retention) begin(n *neighbor) {
-	n.mu.Lock()
+	n.speaker.mu.Lock()
 	from := n.source
 	wait, ok := r.replaced(n)
 	replaced := ok && wait == 0
 	if !replaced {
-		n.rib.MarkStale(from)
+		n.speaker.rib.MarkStale(from)
 	}
-	n.mu.Unlock()
+	n.speaker.mu.Unlock()
 	if replaced {
-		n.purge(from)
+		n.speaker.purge(from)
 		return
 	}
 	next := uint32(0)
-	n.inSlices(func(f Family) bool {
-		next = n.rib.Reselect(f, from, next, slice, blackholed)
+	n.speaker.inSlices(func(f Family) bool {
+		next = n.speaker.rib.Reselect(f, from, next, slice, blackholed)
 		return next == 0
 	})
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if kept := n.rib.Stale(from); kept > 0 {
+	n.speaker.mu.Lock()
+	defer n.speaker.mu.Unlock()
+	if kept := n.speaker.rib.Stale(from); kept > 0 {
 		after := n.conf.Retain
 		if wait, ok := r.replaced(n); ok {
 			after = wait
 		}
-		n.log.Warn("session down, stale routes retained", "neighbor", n.conf.Name, "routes", kept, "time", after)
+		n.speaker.log.Warn("session down, stale routes retained", "neighbor", n.conf.Name, "routes", kept, "time", after)
 		r.expire(n, after)
 	}
 }
@@ -112,7 +112,7 @@ func (r *retention) established(n *neighbor, e session.Established) {
 	if n.conf.Retain == 0 {
 		return
 	}
-	if n.rib.Stale(n.source) > 0 {
+	if n.speaker.rib.Stale(n.source) > 0 {
 		r.expire(n, n.conf.Retain)
 	}
 	r.awaitUpdate(n, r.left(now))
@@ -140,8 +140,8 @@ func (r *retention) left(now time.Time) time.Duration {
 func (r *retention) awaitUpdate(n *neighbor, after time.Duration) {
 	var timer *time.Timer
 	timer = time.AfterFunc(after, func() {
-		n.mu.Lock()
-		defer n.mu.Unlock()
+		n.speaker.mu.Lock()
+		defer n.speaker.mu.Unlock()
 		if r.initial != timer || !n.up {
 			return
 		}
@@ -150,7 +150,7 @@ func (r *retention) awaitUpdate(n *neighbor, after time.Duration) {
 			return
 		}
 		if r.announced {
-			n.log.Warn("neighbor has sent no End-of-RIB", "neighbor", n.conf.Name, "families", r.markers, "time", markerLatest)
+			n.speaker.log.Warn("neighbor has sent no End-of-RIB", "neighbor", n.conf.Name, "families", r.markers, "time", markerLatest)
 		}
 		r.complete(n)
 	})
@@ -168,7 +168,7 @@ func (r *retention) marker(n *neighbor, f Family) {
 func (r *retention) complete(n *neighbor) {
 	r.ended()
 	r.settled = time.Now().Add(retainSettle)
-	for _, k := range n.sources {
+	for _, k := range n.speaker.sources {
 		if k != nil && k.stale.timer != nil && r.covers(k) && time.Until(k.stale.due) > retainSettle {
 			k.stale.expire(k, retainSettle)
 		}
@@ -197,7 +197,7 @@ func (r *retention) expire(n *neighbor, after time.Duration) {
 	r.due = time.Now().Add(after)
 	var timer *time.Timer
 	timer = time.AfterFunc(after, func() {
-		n.mu.Lock()
+		n.speaker.mu.Lock()
 		current := r.timer == timer
 		if current && after < n.conf.Retain && !n.up {
 			if wait, ok := r.replaced(n); !ok || wait > 0 {
@@ -205,7 +205,7 @@ func (r *retention) expire(n *neighbor, after time.Duration) {
 				current = false
 			}
 		}
-		n.mu.Unlock()
+		n.speaker.mu.Unlock()
 		if current {
 			r.drop(n)
 		}
@@ -222,15 +222,15 @@ func (r *retention) cancel() {
 
 // drop withdraws the stale routes now. Callers do not hold mu.
 func (r *retention) drop(n *neighbor) {
-	n.mu.Lock()
+	n.speaker.mu.Lock()
 	r.cancel()
 	from := n.source
-	n.mu.Unlock()
+	n.speaker.mu.Unlock()
 	if from == rib.Local {
 		return
 	}
-	n.inSlices(func(f Family) bool { return n.source != from || n.rib.PurgeStale(f, from, slice) })
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.speaker.inSlices(func(f Family) bool { return n.source != from || n.speaker.rib.PurgeStale(f, from, slice) })
+	n.speaker.mu.Lock()
+	defer n.speaker.mu.Unlock()
 	n.freeSource()
 }

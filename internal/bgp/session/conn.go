@@ -18,7 +18,7 @@ import (
 // end; its writer exists while the session is established.
 type conn struct {
 	net.Conn
-	f        *fsm
+	fsm      *fsm
 	outgoing bool // we opened it
 	// proceed lets the reader continue after OPEN and after the first KEEPALIVE.
 	proceed chan struct{}
@@ -61,14 +61,14 @@ const (
 
 func newConn(f *fsm, c net.Conn, outgoing bool) *conn {
 	return &conn{
-		Conn: c, f: f, outgoing: outgoing, proceed: make(chan struct{}, 1), dropped: make(chan struct{}), read: make(chan struct{}),
+		Conn: c, fsm: f, outgoing: outgoing, proceed: make(chan struct{}, 1), dropped: make(chan struct{}), read: make(chan struct{}),
 		in: reader{limit: message.MaxLen}, sendHold: sendTimeout,
 	}
 }
 
 // post makes the goroutine of the session call f, unless the connection was dropped.
 func (c *conn) post(f func()) {
-	c.f.post(c.dropped, func() {
+	c.fsm.session.post(c.dropped, func() {
 		if !c.ending.Load() {
 			f()
 		}
@@ -90,7 +90,7 @@ func (s *Session) post(dropped <-chan struct{}, f func()) bool {
 func (c *conn) contain(last func() []byte, run func() error) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
-			err = contain.Caught(value, contain.BGPSession, c.f.conf.Log, last())
+			err = contain.Caught(value, contain.BGPSession, c.fsm.session.conf.Log, last())
 		}
 	}()
 	return run()
@@ -124,7 +124,7 @@ func (c *conn) receive(patience time.Duration) error {
 	if err != nil {
 		return err
 	}
-	c.post(func() { c.f.opened(c, open) })
+	c.post(func() { c.fsm.opened(c, open) })
 	if err := c.pass(); err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (c *conn) receive(patience time.Duration) error {
 	if _, err := c.expect(message.TypeKeepalive, message.SubcodeInOpenConfirm); err != nil {
 		return err
 	}
-	c.post(func() { c.f.confirmed(c) })
+	c.post(func() { c.fsm.confirmed(c) })
 	if err := c.pass(); err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func unexpected(subcode uint8, t message.Type) error {
 func (c *conn) next() (message.Type, []byte, error) {
 	t, body, err := c.in.next(c)
 	if err == nil {
-		c.f.counters.received[t].Add(1)
+		c.fsm.session.counters.received[t].Add(1)
 		contain.Point(contain.BGPSession, body)
 	}
 	return t, body, err
@@ -183,7 +183,7 @@ func (c *conn) next() (message.Type, []byte, error) {
 
 // receiveUpdates passes messages to the handler while the session is established.
 func (c *conn) receiveUpdates() error {
-	h := c.f.handler
+	h := c.fsm.session.handler
 	for {
 		t, body, err := c.next()
 		if err != nil {
@@ -215,10 +215,10 @@ func (c *conn) refresh(body []byte) error {
 		return err
 	}
 	if !known || !c.established.Families.Has(r.Family) || r.Kind != message.RefreshRequest {
-		c.f.counters.ignored.Add(1)
+		c.fsm.session.counters.ignored.Add(1)
 		return nil
 	}
-	return c.f.handler.Refresh(r)
+	return c.fsm.session.handler.Refresh(r)
 }
 
 // reader reads messages into a buffer that grows with the rate at which they arrive.
@@ -362,7 +362,7 @@ func (c *conn) write(b []byte) error {
 		}
 		return err
 	}
-	c.f.counters.sent.count(b)
+	c.fsm.session.counters.sent.count(b)
 	return nil
 }
 
@@ -379,7 +379,7 @@ func (c *conn) sendKeepalive() error {
 // sendKeepalives runs in a goroutine of its timer, so that KEEPALIVEs do not wait for the handler.
 func (c *conn) sendKeepalives() {
 	if err := c.contain(noMessage, c.sendKeepalive); err != nil {
-		c.post(func() { c.f.lost(c, err) })
+		c.post(func() { c.fsm.lost(c, err) })
 		return
 	}
 	c.deadlines.Lock()
@@ -400,12 +400,12 @@ func (c *conn) transmit() {
 	defer close(c.written)
 	for {
 		select {
-		case <-c.f.wake:
+		case <-c.fsm.session.wake:
 		case <-c.dropped:
 			return
 		}
 		if err := c.contain(noMessage, c.drainHandler); err != nil {
-			c.post(func() { c.f.lost(c, err) })
+			c.post(func() { c.fsm.lost(c, err) })
 			return
 		}
 	}
@@ -416,11 +416,11 @@ func (c *conn) drainHandler() error {
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
 	for !c.ending.Load() {
-		c.f.mu.Lock()
+		c.fsm.session.mu.Lock()
 		b := append((*buf)[:0], c.control...)
 		c.control = c.control[:0]
-		c.f.mu.Unlock()
-		b = c.f.handler.Fill(b)
+		c.fsm.session.mu.Unlock()
+		b = c.fsm.session.handler.Fill(b)
 		if len(b) == 0 {
 			return nil
 		}
@@ -455,14 +455,14 @@ func (c *conn) end(n message.Notification) (sent bool) {
 	if n.Code != 0 && !c.torn {
 		sent = writeLast(c.Conn, n)
 		if sent {
-			c.f.counters.sent[message.TypeNotification].Add(1)
+			c.fsm.session.counters.sent[message.TypeNotification].Add(1)
 		}
 	}
 	c.writing.Unlock()
 	_ = c.SetReadDeadline(time.Now())
 	<-c.read
 	if sent {
-		c.f.discard(c.Conn)
+		c.fsm.discard(c.Conn)
 	} else {
 		_ = c.Close()
 	}
@@ -484,7 +484,7 @@ func writeLast(c net.Conn, n message.Notification) bool {
 // discard closes a connection after it has read what was received already: if it were unread, the
 // kernel would send a RST, which overtakes the NOTIFICATION at some neighbors.
 func (f *fsm) discard(c net.Conn) {
-	f.background.Go(func() {
+	f.session.background.Go(func() {
 		_ = c.SetReadDeadline(time.Now().Add(discardTime))
 		_, _ = io.CopyN(io.Discard, c, maxReadBuffer)
 		_ = c.Close()

@@ -46,26 +46,41 @@ const (
 
 // fsm is the state machine of a session. All its methods run in the session's goroutine.
 type fsm struct {
-	*Session
-	stopped, disabled bool
-	// dialing is the attempt to connect, in and out the connections that are being opened, up is
-	// that of the established session, and pending a connection that arrived while it was up or
-	// while the session was held down.
-	dialing      *attempt
-	in, out, up  *conn
-	pending      net.Conn
-	pendingUntil time.Time
+	session *Session
+	// disabled holds the session down, stopped ends it. leaving: Handler.Down has not returned.
+	stopped, disabled, leaving bool
 
-	nextDial  time.Time
-	eager     time.Time // until then, Connect or Enable has been called recently
-	attempts  int       // to connect since then
-	timeouts  int       // of OPEN since the session was last up
+	opening   opening
+	up        *conn // of the established session
 	upSince   time.Time
+	dials     dials
+	timeouts  int // of OPEN since the session was last up
 	damping   damping
 	panics    contain.Backoff
-	leaving   bool // Handler.Down has not returned
-	diagnosed time.Time
-	dropped   signatureErrors // at diagnosed
+	diagnosis diagnosis
+}
+
+// opening is what may become the established session.
+type opening struct {
+	dialing *attempt // to connect
+	in, out *conn    // accepted and connected, at most one of each
+	// pending is a connection that arrived while another session was up, or while the session was
+	// held down.
+	pending      net.Conn
+	pendingUntil time.Time
+}
+
+// dials is when attempts to connect are made.
+type dials struct {
+	next     time.Time
+	eager    time.Time // until then, Connect or Enable has been called recently
+	attempts int       // since then
+}
+
+// diagnosis is the last look at why the session is not up.
+type diagnosis struct {
+	at      time.Time
+	dropped signatureErrors
 }
 
 // attempt is a connection attempt.
@@ -81,11 +96,11 @@ func jitter(d time.Duration) time.Duration { return d - rand.N(d/4+1) }
 
 // run executes the session until Stop.
 func (f *fsm) run() {
-	defer close(f.done)
+	defer close(f.session.done)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	now := time.Now()
-	f.nextDial, f.diagnosed, f.dropped = now, now, readSignatureErrorsAfter(now)
+	f.dials.next, f.diagnosis.at, f.diagnosis.dropped = now, now, readSignatureErrorsAfter(now)
 	for !f.stopped {
 		next := time.Now().Add(diagnosePause)
 		f.step(func() {
@@ -95,30 +110,30 @@ func (f *fsm) run() {
 		timer.Reset(time.Until(next))
 		select {
 		case <-timer.C:
-		case call := <-f.events:
+		case call := <-f.session.events:
 			f.step(call)
-		case c := <-f.incoming:
+		case c := <-f.session.incoming:
 			f.step(func() { f.accept(c) })
-		case <-f.kick:
+		case <-f.session.kick:
 			f.step(f.execute)
 		}
 	}
-	f.conf.Listener.remove(f.Session)
-	f.mu.Lock()
-	f.Session.ended = true
-	f.mu.Unlock()
+	f.session.conf.Listener.remove(f.session)
+	f.session.mu.Lock()
+	f.session.ended = true
+	f.session.mu.Unlock()
 	select {
-	case c := <-f.incoming:
+	case c := <-f.session.incoming:
 		_ = c.Close()
 	default:
 	}
-	f.background.Wait()
+	f.session.background.Wait()
 }
 
 // step runs a part of the state machine. After a panic, all connections are closed, and the session
 // begins again after a pause.
 func (f *fsm) step(part func()) {
-	err := contain.Do(contain.BGPSession, f.conf.Log, nil, part)
+	err := contain.Do(contain.BGPSession, f.session.conf.Log, nil, part)
 	if err == nil {
 		return
 	}
@@ -133,11 +148,11 @@ func (f *fsm) backOff(err error) {
 	now := time.Now()
 	f.panics.Panicked(now)
 	f.endAll(command{notification: cease(0), reason: err.Error()})
-	if c := f.pending; c != nil {
-		f.pending = nil
+	if c := f.opening.pending; c != nil {
+		f.opening.pending = nil
 		f.refuse(c, cease(message.SubcodeRejected))
 	}
-	f.found(notified, fmt.Sprintf("%v; closed for %s", err, f.panics.Until().Sub(now).Round(time.Second)))
+	f.session.found(notified, fmt.Sprintf("%v; closed for %s", err, f.panics.Until().Sub(now).Round(time.Second)))
 }
 
 // proceed does what is due, and returns when it must be called again at the latest.
@@ -152,8 +167,8 @@ func (f *fsm) proceed(now time.Time) (next time.Time) {
 		}
 		return false
 	}
-	if c := f.pending; c != nil && !wait(f.pendingUntil) {
-		f.pending = nil
+	if c := f.opening.pending; c != nil && !wait(f.opening.pendingUntil) {
+		f.opening.pending = nil
 		if f.up != nil {
 			f.refuse(c, cease(message.SubcodeCollision))
 		} else {
@@ -161,9 +176,9 @@ func (f *fsm) proceed(now time.Time) (next time.Time) {
 		}
 	}
 	if f.up != nil && f.damping.hidden && !wait(f.upSince.Add(stableAfter)) {
-		f.damping.stable(f.conf.Log)
+		f.damping.stable(f.session.conf.Log)
 	}
-	for _, c := range []*conn{f.in, f.out} {
+	for _, c := range []*conn{f.opening.in, f.opening.out} {
 		// The preferred connection is silent.
 		if c != nil && !c.heldUntil.IsZero() && !wait(c.heldUntil) {
 			f.confirm(c)
@@ -172,24 +187,27 @@ func (f *fsm) proceed(now time.Time) (next time.Time) {
 	if f.up != nil || f.disabled {
 		return next
 	}
-	if !f.conf.Passive && f.dialing == nil && f.out == nil && !(f.in != nil && (f.in.opened || wait(f.in.began.Add(collisionTimeout)))) && !wait(later(f.nextDial, f.damping.until)) && !wait(f.panics.Until()) {
+	o := &f.opening
+	idle := !f.session.conf.Passive && o.dialing == nil && o.out == nil
+	if idle && !(o.in != nil && (o.in.opened || wait(o.in.began.Add(collisionTimeout)))) &&
+		!wait(later(f.dials.next, f.damping.until)) && !wait(f.panics.Until()) {
 		f.connect(now)
 	}
-	if diagnose := f.diagnosed.Add(diagnosePause); !wait(diagnose) {
+	if diagnose := f.diagnosis.at.Add(diagnosePause); !wait(diagnose) {
 		f.diagnose(now)
-		wait(f.diagnosed.Add(diagnosePause))
+		wait(f.diagnosis.at.Add(diagnosePause))
 	}
 	return next
 }
 
 // diagnose records a finding from counters, and logs why the session is not up.
 func (f *fsm) diagnose(now time.Time) {
-	before := f.dropped
-	f.dropped, f.diagnosed = readSignatureErrorsAfter(f.diagnosed), now
-	if text := f.dropped.explain(before, f.conf.Password != ""); text != "" {
-		f.found(signature, text)
+	before := f.diagnosis.dropped
+	f.diagnosis.dropped, f.diagnosis.at = readSignatureErrorsAfter(f.diagnosis.at), now
+	if text := f.diagnosis.dropped.explain(before, f.session.conf.Password != ""); text != "" {
+		f.session.found(signature, text)
 	}
-	f.report(now)
+	f.session.report(now)
 }
 
 // publish makes the state visible to Status.
@@ -200,42 +218,42 @@ func (f *fsm) publish() {
 		s = StateEstablished
 	case f.disabled:
 		s = StateIdle
-	case confirmed(f.in) || confirmed(f.out):
+	case confirmed(f.opening.in) || confirmed(f.opening.out):
 		s = StateOpenConfirm
-	case f.in != nil || f.out != nil:
+	case f.opening.in != nil || f.opening.out != nil:
 		s = StateOpenSent
-	case f.dialing != nil:
+	case f.opening.dialing != nil:
 		s = StateConnect
 	}
-	f.mu.Lock()
-	f.history.state, f.history.inRow, f.history.heldUntil = s, f.damping.inRow, f.damping.until
-	f.mu.Unlock()
+	f.session.mu.Lock()
+	f.session.history.state, f.session.history.inRow, f.session.history.heldUntil = s, f.damping.inRow, f.damping.until
+	f.session.mu.Unlock()
 }
 
 // connect starts an attempt to connect.
 func (f *fsm) connect(now time.Time) {
-	timeout := min(max(f.conf.ConnectRetry, minDialTimeout), maxDialTimeout)
-	eager := now.Before(f.eager)
+	timeout := min(max(f.session.conf.ConnectRetry, minDialTimeout), maxDialTimeout)
+	eager := now.Before(f.dials.eager)
 	if eager {
-		timeout = eagerTimeout << min(f.attempts, eagerDoublings)
-		f.attempts++
+		timeout = eagerTimeout << min(f.dials.attempts, eagerDoublings)
+		f.dials.attempts++
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	a := &attempt{began: now, eager: eager, cancel: cancel, done: make(chan struct{})}
-	f.dialing, f.nextDial = a, now.Add(jitter(f.conf.ConnectRetry))
-	f.background.Go(func() {
+	f.opening.dialing, f.dials.next = a, now.Add(jitter(f.session.conf.ConnectRetry))
+	f.session.background.Go(func() {
 		defer cancel()
 		var c net.Conn
 		var err error
-		if fault := contain.Do(contain.BGPSession, f.conf.Log, nil, func() {
-			c, err = f.dial(ctx)
-			if err != nil && eager && f.conf.Unreached != nil && !errors.Is(err, syscall.ECONNREFUSED) {
-				f.conf.Unreached(f.conf.Remote.Addr())
+		if fault := contain.Do(contain.BGPSession, f.session.conf.Log, nil, func() {
+			c, err = f.session.dial(ctx)
+			if err != nil && eager && f.session.conf.Unreached != nil && !errors.Is(err, syscall.ECONNREFUSED) {
+				f.session.conf.Unreached(f.session.conf.Remote.Addr())
 			}
 		}); fault != nil {
 			err = fault
 		}
-		if !f.post(a.done, func() { f.connected(a, c, err) }) && err == nil {
+		if !f.session.post(a.done, func() { f.connected(a, c, err) }) && err == nil {
 			_ = c.Close()
 		}
 	})
@@ -244,28 +262,28 @@ func (f *fsm) connect(now time.Time) {
 // connected is called when an attempt to connect has ended.
 func (f *fsm) connected(a *attempt, c net.Conn, err error) {
 	switch {
-	case f.dialing != a: // canceled meanwhile
+	case f.opening.dialing != a: // canceled meanwhile
 		if err == nil {
 			_ = c.Close()
 		}
 	case err != nil:
-		f.dialing = nil
-		if now := time.Now(); now.Before(f.eager) {
-			f.nextDial = now.Add(eagerPause)
+		f.opening.dialing = nil
+		if now := time.Now(); now.Before(f.dials.eager) {
+			f.dials.next = now.Add(eagerPause)
 		}
-		f.found(f.conf.dialFinding(err))
+		f.session.found(f.session.conf.dialFinding(err))
 	default:
-		f.dialing = nil
+		f.opening.dialing = nil
 		f.start(c, true)
 	}
 }
 
 // cancelAttempt ends an attempt to connect.
 func (f *fsm) cancelAttempt() {
-	if f.dialing != nil {
-		close(f.dialing.done)
-		f.dialing.cancel()
-		f.dialing = nil
+	if f.opening.dialing != nil {
+		close(f.opening.dialing.done)
+		f.opening.dialing.cancel()
+		f.opening.dialing = nil
 	}
 }
 
@@ -277,23 +295,23 @@ func (f *fsm) accept(c net.Conn) {
 	case f.up != nil:
 		// If the neighbor has restarted, it does not know our connection, and answers the
 		// KEEPALIVE with a RST. Otherwise the new connection is refused (RFC 4271 section 6.8).
-		if f.pending != nil { // the neighbor has abandoned it
-			f.refuse(f.pending, cease(message.SubcodeCollision))
+		if f.opening.pending != nil { // the neighbor has abandoned it
+			f.refuse(f.opening.pending, cease(message.SubcodeCollision))
 		}
-		f.pending, f.pendingUntil = c, time.Now().Add(probeTimeout)
+		f.opening.pending, f.opening.pendingUntil = c, time.Now().Add(probeTimeout)
 		if err := f.up.sendKeepalive(); err != nil {
 			f.lost(f.up, err)
 		}
 	case time.Until(f.damping.until) > heldMost:
 		f.refuse(c, cease(message.SubcodeRejected))
 	case time.Until(f.damping.until) > 0:
-		if f.pending != nil { // the neighbor has abandoned it
-			_ = f.pending.Close()
+		if f.opening.pending != nil { // the neighbor has abandoned it
+			_ = f.opening.pending.Close()
 		}
-		f.pending, f.pendingUntil = c, f.damping.until
+		f.opening.pending, f.opening.pendingUntil = c, f.damping.until
 	default:
-		if f.in != nil { // the neighbor has abandoned it
-			f.drop(f.in, message.Notification{})
+		if f.opening.in != nil { // the neighbor has abandoned it
+			f.drop(f.opening.in, message.Notification{})
 		}
 		f.start(c, false)
 	}
@@ -304,9 +322,9 @@ func (f *fsm) start(nc net.Conn, outgoing bool) {
 	c := newConn(f, nc, outgoing)
 	c.began = time.Now()
 	if outgoing {
-		f.out = c
+		f.opening.out = c
 	} else {
-		f.in = c
+		f.opening.in = c
 	}
 	patience := min(openTimeout<<min(f.timeouts, 10), maxOpenTimeout)
 	go func() {
@@ -314,17 +332,17 @@ func (f *fsm) start(nc net.Conn, outgoing bool) {
 		err := c.contain(c.in.message, func() error { return c.receive(patience) })
 		c.post(func() { f.lost(c, err) })
 	}()
-	if err := c.send(f.conf.open().Append(nil)); err != nil {
+	if err := c.send(f.session.conf.open().Append(nil)); err != nil {
 		f.lost(c, err)
 	}
 }
 
 // other returns the second of two connections that are being opened, or nil.
 func (f *fsm) other(c *conn) *conn {
-	if c == f.in {
-		return f.out
+	if c == f.opening.in {
+		return f.opening.out
 	}
-	return f.in
+	return f.opening.in
 }
 
 // opened is called when the neighbor's OPEN was received. If there is another connection, the one
@@ -332,13 +350,13 @@ func (f *fsm) other(c *conn) *conn {
 // one is only closed when the neighbor has sent its OPEN on the preferred one too: a neighbor may
 // have accepted a connection without noticing it.
 func (f *fsm) opened(c *conn, o message.Open) {
-	if err := f.conf.examine(o); err != nil {
+	if err := f.session.conf.examine(o); err != nil {
 		f.lost(c, err)
 		return
 	}
 	c.open, c.opened = o, true
 	other := f.other(c)
-	preferred := f.conf.preferOutgoing(o) == c.outgoing
+	preferred := f.session.conf.preferOutgoing(o) == c.outgoing
 	switch {
 	case other == nil || preferred:
 		f.confirm(c)
@@ -370,34 +388,34 @@ func (f *fsm) confirmed(c *conn) {
 	if other := f.other(c); other != nil {
 		f.drop(other, cease(message.SubcodeCollision))
 	}
-	f.in, f.out, f.up = nil, nil, c
+	f.opening.in, f.opening.out, f.up = nil, nil, c
 	f.upSince, f.timeouts = now, 0
-	e := Established{Negotiated: message.Negotiate(f.conf.open(), c.open), Open: c.open}
+	e := Established{Negotiated: message.Negotiate(f.session.conf.open(), c.open), Open: c.open}
 	e.Local, e.Remote = addresses(c.Conn)
-	e.HoldTime = time.Duration(min(f.conf.open().HoldTime, c.open.HoldTime)) * time.Second
+	e.HoldTime = time.Duration(min(f.session.conf.open().HoldTime, c.open.HoldTime)) * time.Second
 	c.established = e
-	c.sendHold = f.conf.SendHoldTime
+	c.sendHold = f.session.conf.SendHoldTime
 	if c.sendHold == 0 {
 		c.sendHold = max(minSendHold, 2*e.HoldTime)
 	}
 	if err := limitBuffers(c.Conn); err != nil {
-		f.conf.Log.Debug("limit bgp buffers", "err", err)
+		f.session.conf.Log.Debug("limit bgp buffers", "err", err)
 	}
-	f.mu.Lock()
-	h := &f.history
+	f.session.mu.Lock()
+	h := &f.session.history
 	h.state, h.changed, h.opening, h.logged.text, h.failures = StateEstablished, now, finding{}, "", 0
-	f.current = c
-	f.mu.Unlock()
+	f.session.current = c
+	f.session.mu.Unlock()
 	if e.HoldTime > 0 {
 		c.deadlines.Lock() // the timer uses c.keepalive
 		c.keepalive = time.AfterFunc(jitter(e.HoldTime/3), c.sendKeepalives)
 		c.deadlines.Unlock()
 	}
-	f.damping.up(f.conf.Log)
-	f.handler.Up(e)
+	f.damping.up(f.session.conf.Log)
+	f.session.handler.Up(e)
 	c.written = make(chan struct{})
 	go c.transmit()
-	f.Wake()
+	f.session.Wake()
 	c.proceed <- struct{}{}
 }
 
@@ -437,9 +455,9 @@ func (f *fsm) lost(c *conn, err error) {
 	n := notificationOf(err, c == f.up)
 	var note received
 	if errors.As(err, &note) {
-		f.mu.Lock()
-		f.history.received = note.Notification
-		f.mu.Unlock()
+		f.session.mu.Lock()
+		f.session.history.received = note.Notification
+		f.session.mu.Unlock()
 	}
 	if c == f.up {
 		f.endSession(n, Reason{Text: endText(err, n), Received: note.Notification})
@@ -452,14 +470,14 @@ func (f *fsm) lost(c *conn, err error) {
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			f.timeouts++
 		case !c.outgoing && other == nil:
-			f.damping.refused(f.conf, time.Now())
+			f.damping.refused(f.session.conf, time.Now())
 		}
-		f.found(f.conf.openFinding(err))
+		f.session.found(f.session.conf.openFinding(err))
 	}
 	// A neighbor whose end of the link is not up yet, or that starts, refuses.
 	refused := note.Code == message.CodeCease || errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)
-	if now := time.Now(); c.outgoing && refused && now.Before(f.eager) {
-		f.nextDial = now.Add(eagerPause)
+	if now := time.Now(); c.outgoing && refused && now.Before(f.dials.eager) {
+		f.dials.next = now.Add(eagerPause)
 	}
 	if other != nil && !other.heldUntil.IsZero() {
 		f.confirm(other)
@@ -469,10 +487,10 @@ func (f *fsm) lost(c *conn, err error) {
 // drop closes a connection that is being opened.
 func (f *fsm) drop(c *conn, n message.Notification) {
 	switch c {
-	case f.in:
-		f.in = nil
-	case f.out:
-		f.out = nil
+	case f.opening.in:
+		f.opening.in = nil
+	case f.opening.out:
+		f.opening.out = nil
 	}
 	f.end(c, n)
 }
@@ -482,9 +500,9 @@ func (f *fsm) end(c *conn, n message.Notification) (sent message.Notification) {
 	if !c.end(n) {
 		return message.Notification{}
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.history.sent = n
+	f.session.mu.Lock()
+	defer f.session.mu.Unlock()
+	f.session.history.sent = n
 	return n
 }
 
@@ -493,29 +511,29 @@ func (f *fsm) endSession(n message.Notification, r Reason) {
 	now := time.Now()
 	r.Sent = f.end(f.up, n)
 	f.up = nil
-	f.mu.Lock()
-	h := &f.history
+	f.session.mu.Lock()
+	h := &f.session.history
 	h.state, h.changed, h.reason = StateActive, now, r.Text
 	h.flaps++
-	f.current = nil
-	f.mu.Unlock()
-	f.damping.down(f.conf, r, now, now.Sub(f.upSince))
+	f.session.current = nil
+	f.session.mu.Unlock()
+	f.damping.down(f.session.conf, r, now, now.Sub(f.upSince))
 	f.leaving = true
-	f.handler.Down(r)
+	f.session.handler.Down(r)
 	f.leaving = false
-	f.nextDial = now
-	if c := f.pending; c != nil {
-		f.pending = nil
+	f.dials.next = now
+	if c := f.opening.pending; c != nil {
+		f.opening.pending = nil
 		f.accept(c)
 	}
 }
 
 // execute executes the commands that were queued.
 func (f *fsm) execute() {
-	f.mu.Lock()
-	commands := f.commands
-	f.commands = nil
-	f.mu.Unlock()
+	f.session.mu.Lock()
+	commands := f.session.commands
+	f.session.commands = nil
+	f.session.mu.Unlock()
 	for _, c := range commands {
 		switch c.verb {
 		case stopSession:
@@ -525,13 +543,13 @@ func (f *fsm) execute() {
 			if !f.disabled {
 				f.disabled = true
 				f.endAll(c)
-				f.mu.Lock()
-				f.history.reason = c.reason
-				f.mu.Unlock()
+				f.session.mu.Lock()
+				f.session.history.reason = c.reason
+				f.session.mu.Unlock()
 			}
 		case resetSession:
 			f.endAll(c)
-			f.nextDial = time.Now()
+			f.dials.next = time.Now()
 		case enableSession:
 			f.disabled = f.stopped
 			f.hurry()
@@ -543,19 +561,19 @@ func (f *fsm) execute() {
 
 // hurry connects at once, and soon again if that fails.
 func (f *fsm) hurry() {
-	if f.dialing != nil && (!f.dialing.eager || time.Since(f.dialing.began) > redialAge) {
+	if f.opening.dialing != nil && (!f.opening.dialing.eager || time.Since(f.opening.dialing.began) > redialAge) {
 		f.cancelAttempt()
 	}
-	f.nextDial = time.Now()
+	f.dials.next = time.Now()
 	f.damping.until = time.Time{}
-	f.pendingUntil = f.nextDial
-	f.eager, f.attempts = f.nextDial.Add(eagerTime), 0
+	f.opening.pendingUntil = f.dials.next
+	f.dials.eager, f.dials.attempts = f.dials.next.Add(eagerTime), 0
 }
 
 // endAll ends the session and all attempts to open one.
 func (f *fsm) endAll(c command) {
 	f.cancelAttempt()
-	for _, opening := range []*conn{f.in, f.out} {
+	for _, opening := range []*conn{f.opening.in, f.opening.out} {
 		if opening != nil {
 			f.drop(opening, c.notification)
 		}
@@ -563,9 +581,9 @@ func (f *fsm) endAll(c command) {
 	if f.up != nil {
 		f.endSession(c.notification, Reason{Text: c.reason, Local: true})
 	}
-	if f.disabled && f.pending != nil {
-		f.refuse(f.pending, c.notification)
-		f.pending = nil
+	if f.disabled && f.opening.pending != nil {
+		f.refuse(f.opening.pending, c.notification)
+		f.opening.pending = nil
 	}
 }
 

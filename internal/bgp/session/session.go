@@ -207,7 +207,7 @@ func (s *Session) Start() error {
 			close(s.done)
 			return
 		}
-		go (&fsm{Session: s}).run()
+		go (&fsm{session: s}).run()
 	})
 	if err != nil {
 		return fmt.Errorf("start session with %s: %w", s.conf.Remote.Addr(), err)
