@@ -201,7 +201,7 @@ func (s *site) run(reports reportSource) (l *Manager, stop func()) {
 		l.reports, l.watch = reports, Watch{Method: WatchReports}
 	}
 	if s.data != nil {
-		l.data = s.data
+		l.standstills.data = s.data
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

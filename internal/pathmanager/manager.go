@@ -120,39 +120,32 @@ type Manager struct {
 	restarted bool
 	previous  mptcp.Manager
 
-	mu     sync.Mutex
-	inbox  []func(now time.Time) error
+	mu     sync.Mutex // guards inbox.calls, index and status
+	inbox  inbox
 	index  map[netip.Addr]int // of the peers, retired ones included
 	status Status
-	posted chan struct{}
 
 	// reports is nil where the kernel cannot report silent subflows.
-	reports        reportSource
-	watch          Watch
-	sampleAllUntil time.Time // all connections are sampled until then
+	reports     reportSource
+	watch       Watch
+	standstills standstills
+	learned     learned
 
-	sampleAt time.Time // next sample of the subflows; zero: none
-	// sampleLeast is the earliest time of the next sample, for the CPU time that it takes.
-	sampleLeast time.Time
-	resyncAt    time.Time // next dump that is needed; zero: none
-	dumpAt      time.Time // next periodic dump; zero: none, there are no connections
-	countAt     time.Time // next count of unjoined addresses
+	schedule schedule
+	pause    time.Duration   // before the next dump, after one that failed
+	logged   map[string]bool // refused requests that were logged, by kind
+}
 
-	// data is nil where the kernel does not count the bytes of connections. standAt is the time of the next
-	// read of the kernel's counter of reinjections, zero if there are no connections; reinjections is its
-	// last value.
-	data          dataSource
-	noStandstills string // why standstills cannot be detected, "" if they can
-	standstills   standstills
-	standstillAt  time.Time
-	reinjections  uint64
+// inbox is what other goroutines have the loop call.
+type inbox struct {
+	calls  []func(now time.Time) error
+	posted chan struct{}
+}
 
-	remember   func([]overflow.Entry)
-	rememberAt time.Time // next call; zero: nothing has changed
-	remembered uint64    // version of the memory at the last call
-
-	pause  time.Duration
-	logged map[string]bool // refused requests that were logged, by kind
+// learned passes what connections learned of paths to Options.Remember.
+type learned struct {
+	pass    func([]overflow.Entry) // nil: nobody
+	version uint64                 // of the memory at the last call
 }
 
 // Status is the state of a Manager.
@@ -240,7 +233,7 @@ func New(o Options) (*Manager, error) {
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
-	m.data, m.machine.source = data, m.source
+	m.standstills.data, m.machine.source = data, m.source
 	return m, nil
 }
 
@@ -251,9 +244,9 @@ func newManager(o Options, k kernel) *Manager {
 	machine.rules, machine.inCgroup = newRules(o.Rules), newCgroups().contains
 	return &Manager{
 		machine: machine, stalls: newStallDetector(), kernel: k, keep: o.Keep, log: o.Log, restarted: o.Restarted,
-		watch:  Watch{Method: WatchSamples, Reason: "not started"},
-		posted: make(chan struct{}, 1), logged: map[string]bool{}, index: maps.Clone(machine.byAddress),
-		remember: o.Remember, remembered: machine.memory.Version(),
+		watch: Watch{Method: WatchSamples, Reason: "not started"},
+		inbox: inbox{posted: make(chan struct{}, 1)}, logged: map[string]bool{}, index: maps.Clone(machine.byAddress),
+		learned: learned{pass: o.Remember, version: machine.memory.Version()},
 	}
 }
 
@@ -268,7 +261,7 @@ func (m *Manager) disableUnsupported(s mptcp.Signals) (standstills bool) {
 	}
 	err := s.Standstills()
 	if err != nil {
-		m.noStandstills = err.Error()
+		m.standstills.off = err.Error()
 		m.log.Warn("standstills of connections are not detected", "err", err)
 	}
 	return err == nil
@@ -279,8 +272,8 @@ func (m *Manager) disabled() (reasons []string) {
 	if why := m.machine.noChoice; why != "" && m.machine.choiceConfigured() {
 		reasons = append(reasons, why)
 	}
-	if m.noStandstills != "" {
-		reasons = append(reasons, m.noStandstills)
+	if m.standstills.off != "" {
+		reasons = append(reasons, m.standstills.off)
 	}
 	return reasons
 }
@@ -294,7 +287,7 @@ func (m *Manager) Close() error {
 	if m.reports != nil {
 		errs = append(errs, m.reports.Close())
 	}
-	if k, ok := m.data.(*dataKernel); ok {
+	if k, ok := m.standstills.data.(*dataKernel); ok {
 		errs = append(errs, k.counters.Close())
 	}
 	if k, ok := m.kernel.(netlinkKernel); ok {
@@ -422,10 +415,10 @@ func (m *Manager) Status() Status {
 // post queues a function for the loop, which calls them in order.
 func (m *Manager) post(f func(now time.Time) error) {
 	m.mu.Lock()
-	m.inbox = append(m.inbox, f)
+	m.inbox.calls = append(m.inbox.calls, f)
 	m.mu.Unlock()
 	select {
-	case m.posted <- struct{}{}:
+	case m.inbox.posted <- struct{}{}:
 	default:
 	}
 }
@@ -445,14 +438,14 @@ func (m *Manager) run(ctx context.Context, events eventSource) (err error) {
 		}
 		receiving.Wait()
 	}()
-	m.resyncAt = time.Now()
+	m.schedule.set(resyncDue, time.Now())
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-m.posted:
+		case <-m.inbox.posted:
 		case <-timer.C:
 		}
 		var err error
@@ -461,7 +454,7 @@ func (m *Manager) run(ctx context.Context, events eventSource) (err error) {
 		case err != nil:
 			return err
 		case fault != nil:
-			m.resyncAt = time.Now().Add(faultPause)
+			m.schedule.set(resyncDue, time.Now().Add(faultPause))
 			timer.Reset(faultPause)
 			continue
 		}
@@ -511,84 +504,88 @@ func (m *Manager) event(now time.Time, e mptcp.Event) {
 	}
 	m.machine.counts.Overruns++
 	m.log.Warn("lost mptcp events, dumping all connections", "err", o.Reason)
-	m.resyncAt = now
+	m.schedule.set(resyncDue, now)
 }
 
 // step handles all due dumps, samples and timers.
 func (m *Manager) step() error {
 	m.mu.Lock()
-	inbox := m.inbox
-	m.inbox = nil
+	inbox := m.inbox.calls
+	m.inbox.calls = nil
 	m.mu.Unlock()
 	for _, f := range inbox {
 		var err error
 		if contain.Do(contain.PathManager, m.log, nil, func() { err = f(time.Now()) }) != nil {
-			m.resyncAt = time.Now().Add(faultPause)
+			m.schedule.set(resyncDue, time.Now().Add(faultPause))
 		}
 		if err != nil {
 			return fmt.Errorf("manage paths: %w", err)
 		}
 	}
 	now := time.Now()
-	if due(m.resyncAt, now) || due(m.dumpAt, now) {
+	if needed := m.schedule.due(resyncDue, now); needed || m.schedule.due(dumpDue, now) {
 		m.execute() // execute first, so that the dump includes the effect of the requests
-		m.resync(now, due(m.resyncAt, now))
+		m.resync(now, needed)
 	}
 	m.machine.runTimers(now)
 	m.execute()
 	if m.machine.sampleSoon {
 		m.machine.sampleSoon = false
-		m.sampleAt = later(earliest(m.sampleAt, now), m.sampleLeast)
+		m.schedule.advance(sampleDue, now)
+		m.schedule.postpone(sampleDue, sampleAllowed)
 	}
-	if due(m.standstillAt, now) {
+	if m.schedule.due(standstillDue, now) {
 		m.suspectStandstills(now)
 	}
-	if due(m.sampleAt, now) {
+	if m.schedule.due(sampleDue, now) {
 		m.sample()
 		m.execute()
 	}
-	switch {
-	case len(m.machine.conns) == 0:
-		m.sampleAt, m.dumpAt, m.standstillAt = time.Time{}, time.Time{}, time.Time{}
-	case m.dumpAt.IsZero():
-		m.dumpAt = now.Add(resyncEvery)
-	}
-	if m.data != nil && m.standstillAt.IsZero() && len(m.machine.conns) > 0 {
-		m.standstillAt = now.Add(standstillEvery)
-	}
-	switch all := m.samplesAll(now); {
-	case !all && len(m.machine.watched) == 0:
-		m.sampleAt = time.Time{}
-	case m.sampleAt.IsZero() && len(m.machine.conns) > 0:
-		m.sampleAt = now.Add(sampleBusy)
-		if all {
-			m.sampleAt = now.Add(sampleIdle)
-		}
-	}
-	switch {
-	case due(m.rememberAt, now):
-		m.passMemory(now)
-	case m.rememberAt.IsZero() && m.machine.memory.Version() != m.remembered:
-		m.rememberAt = now.Add(rememberEvery)
-	}
+	m.reschedule(now)
 	m.updateStatus(now)
 	return nil
 }
 
+// reschedule sets the deadlines that depend on the connections after a step.
+func (m *Manager) reschedule(now time.Time) {
+	if len(m.machine.conns) == 0 {
+		m.schedule.cancel(sampleDue, dumpDue, standstillDue)
+	} else {
+		m.schedule.ensure(dumpDue, now.Add(resyncEvery))
+		if m.standstills.data != nil {
+			m.schedule.ensure(standstillDue, now.Add(standstillEvery))
+		}
+	}
+	switch all := m.samplesAll(now); {
+	case !all && len(m.machine.watched) == 0:
+		m.schedule.cancel(sampleDue)
+	case len(m.machine.conns) == 0:
+	case all:
+		m.schedule.ensure(sampleDue, now.Add(sampleIdle))
+	default:
+		m.schedule.ensure(sampleDue, now.Add(sampleBusy))
+	}
+	if m.schedule.due(rememberDue, now) {
+		m.passMemory(now)
+	} else if m.machine.memory.Version() != m.learned.version {
+		m.schedule.ensure(rememberDue, now.Add(rememberEvery))
+	}
+}
+
 // passMemory calls Options.Remember if there is something new.
 func (m *Manager) passMemory(now time.Time) {
-	m.rememberAt = time.Time{}
-	if v := m.machine.memory.Version(); m.remember != nil && v != m.remembered {
-		m.remember(m.machine.memory.Entries(now))
-		m.remembered = v
+	m.schedule.cancel(rememberDue)
+	if v := m.machine.memory.Version(); m.learned.pass != nil && v != m.learned.version {
+		m.learned.pass(m.machine.memory.Entries(now))
+		m.learned.version = v
 	}
 }
 
 func (m *Manager) updateStatus(now time.Time) {
 	unjoined, waiting := m.status.Unjoined, m.status.Waiting // written by this goroutine alone
-	if !now.Before(m.countAt) || len(m.machine.conns) == 0 {
+	if !m.schedule.pending(countDue, now) || len(m.machine.conns) == 0 {
 		unjoined, waiting = m.machine.unjoined(now), m.machine.waiting()
-		m.countAt = now.Add(max(unjoinedEvery, unjoinedShare*time.Since(now)))
+		m.schedule.set(countDue, now.Add(max(unjoinedEvery, unjoinedShare*time.Since(now))))
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -599,29 +596,10 @@ func (m *Manager) updateStatus(now time.Time) {
 	}
 }
 
-// due reports whether a time is set and not in the future.
-func due(at, now time.Time) bool { return !at.IsZero() && !now.Before(at) }
-
-// later returns the later of two times.
-func later(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
-}
-
 // next returns the time of the next step, zero if none is scheduled.
 func (m *Manager) next() time.Time {
-	next, ok := m.machine.nextTimer()
-	if !ok {
-		next = time.Time{}
-	}
-	for _, at := range []time.Time{m.sampleAt, m.standstillAt, m.resyncAt, m.dumpAt, m.rememberAt} {
-		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
-			next = at
-		}
-	}
-	return next
+	timer, _ := m.machine.nextTimer()
+	return m.schedule.next(timer)
 }
 
 // execute sends the pending requests to the kernel. If the kernel rejects a request for a reason
@@ -643,9 +621,7 @@ func (m *Manager) execute() {
 				m.logged[kind] = true
 				m.log.Error("kernel refused a request, retrying; further ones of this kind are only counted", "err", err)
 			}
-			if m.resyncAt.IsZero() {
-				m.resyncAt = now.Add(retryAfter)
-			}
+			m.schedule.ensure(resyncDue, now.Add(retryAfter))
 		}
 	}
 }
@@ -659,11 +635,13 @@ func (m *Manager) resync(now time.Time, lost bool) {
 				m.log.Error("dump connections failed, retrying", "err", err)
 			}
 			m.pause = min(max(2*m.pause, resyncFirst), resyncMax)
-			m.resyncAt, m.dumpAt = now.Add(m.pause), time.Time{}
+			m.schedule.set(resyncDue, now.Add(m.pause))
+			m.schedule.cancel(dumpDue)
 			return
 		}
 	}
-	m.pause, m.resyncAt, m.dumpAt = 0, time.Time{}, time.Time{}
+	m.pause = 0
+	m.schedule.cancel(resyncDue, dumpDue)
 	m.machine.endDump(now)
 }
 
@@ -712,17 +690,17 @@ func (m *Manager) sample() {
 			every = sampleBusy
 		}
 	}
-	m.sampleAt = start.Add(every)
+	m.schedule.set(sampleDue, start.Add(every))
 	if deadline := m.stalls.deadline; !deadline.IsZero() {
-		m.sampleAt = earliest(m.sampleAt, deadline)
+		m.schedule.advance(sampleDue, deadline)
 	}
-	m.sampleLeast = start.Add(sampleShare * time.Since(start))
-	m.sampleAt = later(m.sampleAt, m.sampleLeast)
+	m.schedule.set(sampleAllowed, start.Add(sampleShare*time.Since(start)))
+	m.schedule.postpone(sampleDue, sampleAllowed)
 }
 
 // source implements machine.source.
 func (m *Manager) source(token uint32) (overflow.Source, bool) {
-	c, ok, err := m.data.Connection(token)
+	c, ok, err := m.standstills.data.Connection(token)
 	m.logSampling(err)
 	return overflow.Source{Written: c.Written, Full: c.Full}, ok && c.Counted
 }

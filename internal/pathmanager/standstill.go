@@ -53,6 +53,10 @@ func (k *dataKernel) Reinjections() (uint64, error) {
 
 // standstills finds connections that stand still.
 type standstills struct {
+	data dataSource // nil where the kernel does not count the bytes of connections
+	off  string     // why standstills cannot be detected, "" if they can
+	// reinjections is the last value of the kernel's counter.
+	reinjections uint64
 	// reinjected are the bytes that each connection had reinjected at the last dump.
 	reinjected map[uint32]uint64
 	suspects   map[uint32]*suspect
@@ -136,16 +140,18 @@ func openData(diag *mptcp.Diag) (*dataKernel, error) {
 // suspectStandstills finds connections that began to reinject.
 func (m *Manager) suspectStandstills(now time.Time) {
 	start := time.Now()
-	defer func() { m.standstillAt = now.Add(max(standstillEvery, standstillShare*time.Since(start))) }()
-	n, err := m.data.Reinjections()
-	if err == nil && n == m.reinjections {
+	defer func() {
+		m.schedule.set(standstillDue, now.Add(max(standstillEvery, standstillShare*time.Since(start))))
+	}()
+	n, err := m.standstills.data.Reinjections()
+	if err == nil && n == m.standstills.reinjections {
 		return
 	}
-	m.reinjections = n
+	m.standstills.reinjections = n
 	var all []mptcp.Connection
 	for _, family := range families {
 		if err == nil {
-			err = m.data.Connections(family, func(c mptcp.Connection) { all = append(all, c) })
+			err = m.standstills.data.Connections(family, func(c mptcp.Connection) { all = append(all, c) })
 		}
 	}
 	if err != nil {
@@ -156,7 +162,7 @@ func (m *Manager) suspectStandstills(now time.Time) {
 		c := m.machine.conns[token]
 		c.watchUntil = now.Add(standstillWatch)
 		m.machine.watched[c] = true
-		m.sampleAt = earliest(m.sampleAt, now)
+		m.schedule.advance(sampleDue, now)
 	}
 }
 
@@ -174,7 +180,7 @@ func (m *Manager) endStandstills(at time.Time) {
 			queued += uint64(s.queued)
 			sampled = sampled && s.sampled.Equal(at)
 		}
-		now, ok, err := m.data.Connection(token)
+		now, ok, err := m.standstills.data.Connection(token)
 		if err != nil || !ok {
 			m.logSampling(err)
 			delete(m.standstills.suspects, token)

@@ -98,29 +98,21 @@ func (m *Manager) reported(now time.Time, reports []silence.Report, lost uint64)
 	m.machine.counts.Reports += uint64(len(reports))
 	if lost > 0 {
 		m.machine.counts.ReportsLost += lost
-		m.sampleAllUntil = now.Add(sampleAllFor)
+		m.schedule.set(sampleAllUntil, now.Add(sampleAllFor))
 		m.log.Warn("lost reports of stalled subflows, sampling all connections", "reports", lost)
 	}
 	for _, r := range reports {
 		ends := mptcp.Ends{Local: r.Local, Remote: r.Remote}
 		if m.machine.suspect(now, r.Token, ends) {
 			m.stalls.report(now, subflowKey{r.Token, ends}, r.Silence)
-			m.sampleAt = earliest(m.sampleAt, now)
+			m.schedule.advance(sampleDue, now)
 		}
 	}
 }
 
-// earliest returns the earlier of two times, where zero means none.
-func earliest(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
-}
-
 // samplesAll reports whether all connections with several subflows are sampled.
 func (m *Manager) samplesAll(now time.Time) bool {
-	return m.machine.choosesAny() || m.watch.Method == WatchSamples || now.Before(m.sampleAllUntil)
+	return m.machine.choosesAny() || m.watch.Method == WatchSamples || m.schedule.pending(sampleAllUntil, now)
 }
 
 // setRoute applies a change of a peer's route. How the subflows of a withdrawn route are treated
