@@ -110,3 +110,60 @@ func TestWithoutIPv6(t *testing.T) {
 		})
 	}
 }
+
+// TestStatusFollowsIPv6: a running daemon whose status is on ::1 can be asked for it also while IPv6 is switched off, and on ::1
+// again after that, whether it was started with IPv6 or without.
+func TestStatusFollowsIPv6(t *testing.T) {
+	needLab(t)
+	for name, start := range map[string]string{"started with IPv6": "0", "started without": "1"} {
+		t.Run(name, func(t *testing.T) {
+			ns := netnstest.New(t)
+			set := func(off string) {
+				netnstest.Do(t, ns, func() error { return netns.Sysctl("net.ipv6.conf.all.disable_ipv6", off) })
+			}
+			netnstest.Do(t, ns, func() error {
+				lo, err := netlink.LinkByName("lo")
+				return errors.Join(err, netlink.LinkSetUp(lo))
+			})
+			set(start)
+			file := filepath.Join(t.TempDir(), "site.yaml")
+			if err := os.WriteFile(file, []byte("site:\n  listen:\n    - address: \"[::]:8081\"\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command(program, "site", "-c", file)
+			log := new(strings.Builder)
+			cmd.Stderr = log
+			netnstest.Do(t, ns, cmd.Start)
+			defer func() {
+				_ = cmd.Process.Signal(syscall.SIGTERM)
+				_ = cmd.Wait()
+				if t.Failed() {
+					t.Log(log)
+				}
+			}()
+			curl := programs.Need(t, "curl")
+			served := func(url string) {
+				t.Helper()
+				var got string
+				for deadline := time.Now().Add(noticed); got != "200"; time.Sleep(10 * time.Millisecond) {
+					if time.Now().After(deadline) {
+						t.Fatalf("%s: %q", url, got)
+					}
+					c := exec.Command(curl, "-s", "-m", "2", "-o", "/dev/null", "-w", "%{http_code}", url)
+					var out strings.Builder
+					c.Stdout = &out
+					netnstest.Do(t, ns, c.Start)
+					_ = c.Wait()
+					got = out.String()
+				}
+			}
+			const over6, over4 = "http://[::1]:9114/status", "http://127.0.0.1:9114/status"
+			at := map[string]string{"0": over6, "1": over4}
+			served(at[start])
+			for _, off := range []string{"1", "0", "1", "0"} {
+				set(off)
+				served(at[off])
+			}
+		})
+	}
+}

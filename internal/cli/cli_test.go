@@ -174,7 +174,9 @@ func TestMonitor(t *testing.T) {
 	at := netip.MustParseAddrPort(l.Addr().String())
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- monitor(ctx, slog.New(slog.DiscardHandler), l, "edge", "1.2", fakeMachine{}) }()
+	go func() {
+		done <- monitor(ctx, slog.New(slog.DiscardHandler), netip.AddrPort{}, l, "edge", "1.2", fakeMachine{})
+	}()
 
 	body, err := ask(t.Context(), at, "/status")
 	if err != nil || string(body) != "{\"ready\":true}\n" {
@@ -208,7 +210,7 @@ func TestMonitor(t *testing.T) {
 		t.Fatal(err)
 	}
 	broken := errors.New("broken")
-	if err := monitor(t.Context(), slog.New(slog.DiscardHandler), l, "edge", "1.2", fakeMachine{fail: broken}); !errors.Is(err, broken) {
+	if err := monitor(t.Context(), slog.New(slog.DiscardHandler), netip.AddrPort{}, l, "edge", "1.2", fakeMachine{fail: broken}); !errors.Is(err, broken) {
 		t.Errorf("got %v", err)
 	}
 }

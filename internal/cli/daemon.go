@@ -113,7 +113,8 @@ func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 		debug.SetGCPercent(percent)
 	}
 	warn(log, f)
-	at := role.Here(r.Status(&f.Sections))
+	configured := r.Status(&f.Sections)
+	at := role.Here(configured)
 	if err := require("start "+r.Name, r.Needs...); err != nil {
 		return err
 	}
@@ -149,7 +150,7 @@ func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 	d.notify(manager.Ready("running"))
 	defer context.AfterFunc(ctx, func() { d.notify(manager.Stopping()) })()
 	log.Info("started", "role", r.Name, "version", a.version, "status", "http://"+at.String()+"/status")
-	if err := monitor(ctx, log, listener, r.Name, a.version, m); err != nil {
+	if err := monitor(ctx, log, configured, listener, r.Name, a.version, m); err != nil {
 		return &failure{what: "run " + r.Name, on: file, why: err}
 	}
 	log.Info("stopped", "role", r.Name)

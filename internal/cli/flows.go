@@ -189,7 +189,7 @@ func (a *app) flows(ctx context.Context, o flowsFlags) (err error) {
 		if e != nil {
 			return errors.Join(e, listener.Close())
 		}
-		err = monitor(ctx, log, listener, "flows", a.version, w)
+		err = monitor(ctx, log, netip.AddrPort{}, listener, "flows", a.version, w)
 	} else {
 		err = w.Run(ctx)
 	}

@@ -34,9 +34,46 @@ func listen(ctx context.Context, at netip.AddrPort) (net.Listener, error) {
 	return lc.Listen(ctx, "tcp", at.String())
 }
 
+// relistenEvery is the time between two looks at where this host can be asked for a status.
+const relistenEvery = time.Second
+
+// relisten serves a status on ::1 also on 127.0.0.1 once IPv6 has been switched off, and one that began on 127.0.0.1 on ::1 once
+// there is that, until ctx ends. at is the address of the configuration, l what is served already. A listener outlives its
+// address, and is reached again when that is back.
+func relisten(ctx context.Context, log *slog.Logger, at netip.AddrPort, l net.Listener, serve func(net.Listener)) {
+	served := l.Addr().String()
+	if at.Addr() != netip.IPv6Loopback() {
+		return
+	}
+	every := time.NewTicker(relistenEvery)
+	defer every.Stop()
+	failed := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-every.C:
+		}
+		wanted := role.Here(at)
+		if wanted.String() == served {
+			continue
+		}
+		more, err := listen(ctx, wanted)
+		switch {
+		case err == nil:
+			log.Info("status is served on another address, too", "status", "http://"+wanted.String()+"/status")
+			serve(more)
+			return
+		case !failed && ctx.Err() == nil:
+			log.Warn("status is not served where it can be reached", "err", err)
+		}
+		failed = true
+	}
+}
+
 // monitor runs a machine and serves its state on the listener until the machine ends. It closes the
-// listener.
-func monitor(ctx context.Context, log *slog.Logger, l net.Listener, name, version string, m role.Machine) error {
+// listener. at is the address of the configuration, where the listener is unless this host has no IPv6.
+func monitor(ctx context.Context, log *slog.Logger, at netip.AddrPort, l net.Listener, name, version string, m role.Machine) error {
 	handler, err := handler(log, name, version, m)
 	if err != nil {
 		return errors.Join(err, l.Close())
@@ -50,6 +87,11 @@ func monitor(ctx context.Context, log *slog.Logger, l net.Listener, name, versio
 		cancel() // the daemon must not run without its status
 		served <- err
 	}()
+	go relisten(ctx, log, at, l, func(more net.Listener) {
+		if err := server.Serve(more); !errors.Is(err, http.ErrServerClosed) {
+			log.Warn("status is not served any more", "address", more.Addr(), "err", err)
+		}
+	})
 	err = m.Run(ctx)
 	if errors.Is(err, context.Canceled) {
 		err = nil
