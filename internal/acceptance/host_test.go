@@ -3,7 +3,10 @@ package acceptance
 import (
 	"cmp"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -152,4 +155,41 @@ func TestOpenGatewayHostIsWatched(t *testing.T) {
 			command: "nft insert rule inet t c meta mark and 0xffff == 4791 accept", remedy: []string{nft, "delete table inet t"},
 		},
 	})
+}
+
+// TestTunnelRemoved: a gateway whose tunnel another program removes ends with that reason, for the service manager to start it
+// again, and leaves nothing; the next start carries packets again.
+func TestTunnelRemoved(t *testing.T) {
+	for _, mode := range []string{"tunnel", "plain"} {
+		t.Run(mode, func(t *testing.T) {
+			l := gateways(t)
+			daemon := l.open("dq", "mode", "plain")["site1"]
+			if mode == "tunnel" {
+				l.edit("site1", "gateway", func(s section) { delete(s["peers"].([]any)[0].(map[string]any), "mode") })
+				l.end("site1", "gateway", syscall.SIGTERM)
+				daemon = l.start("site1", "gateway")
+				l.eventually("the session is up", 20*time.Second, l.contains(true, "site2", "site1", program, "status", "gateway"))
+			}
+			ip := programs.Need(t, "ip")
+			l.must("site1", ip, "link", "del", "tabane0")
+			if err := daemon.Wait(); err == nil {
+				t.Error("the gateway ends without an error")
+			}
+			log, err := os.ReadFile(filepath.Join("/run/tabane/lab", l.name, "site1.gateway.log"))
+			if err != nil || !strings.Contains(string(log), `another program removed the tunnel's interface "tabane0"`) {
+				t.Errorf("the reason is missing (%v):\n%s", err, log)
+			}
+			for _, what := range [][]string{{"link"}, {"-6", "rule"}, {"-4", "rule"}, {"-6", "route", "show", "table", "all"}} {
+				out := l.must("site1", append([]string{ip}, what...)...)
+				if strings.Contains(out, "tabane") || strings.Contains(out, "proto 115") {
+					t.Errorf("%v: left behind:\n%s", what, out)
+				}
+			}
+			l.start("site1", "gateway")
+			l.eventually("packets get through", 30*time.Second, func() (bool, string) {
+				out, err := l.try("client", programs.Need(t, "curl"), "-s", "-f", "-m", "2", "-o", "/dev/null", "http://server/bytes/1000")
+				return err == nil, out
+			})
+		})
+	}
 }

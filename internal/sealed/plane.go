@@ -357,8 +357,8 @@ func (p *Plane) Run(ctx context.Context) error {
 	cancel()
 	closed := p.device.Close()
 	p.loops.Wait()
-	if errors.Is(err, fs.ErrClosed) {
-		err = nil
+	if errors.Is(err, fs.ErrClosed) { // by another one: it was open until now
+		err = fmt.Errorf("another program removed the tunnel's interface %q", p.device.Name())
 	}
 	return errors.Join(err, closed)
 }
