@@ -170,8 +170,8 @@ func TestRefusedChangesAreRetried(t *testing.T) {
 				time.Sleep(retryMost + time.Second)
 				r.want("accepted", true)
 				r.in(func() {
-					if r.pause != 0 {
-						t.Errorf("the pause is %s after a success", r.pause)
+					if r.retry.pause != 0 {
+						t.Errorf("the pause is %s after a success", r.retry.pause)
 					}
 				})
 			})
@@ -637,7 +637,7 @@ func TestLoopAloneSweeps(t *testing.T) {
 // TestLinkDownIsLoggedIfItLasts: the kernel refuses objects on a link that has just gone down.
 func TestLinkDownIsLoggedIfItLasts(t *testing.T) {
 	var logged strings.Builder
-	l := &Loop{options: LoopOptions{Log: slog.New(slog.NewTextHandler(&logged, nil))}, retry: time.NewTimer(time.Hour)}
+	l := &Loop{options: LoopOptions{Log: slog.New(slog.NewTextHandler(&logged, nil))}, retry: retry{timer: time.NewTimer(time.Hour)}}
 	err := &route.FlushError{Failed: 1, Errs: []error{&route.OpError{Err: unix.ENETDOWN, Op: route.Op{Object: route.Route{Link: "wan"}}}}}
 	if l.retryLater(err); logged.Len() > 0 {
 		t.Errorf("logged at once: %s", &logged)

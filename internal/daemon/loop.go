@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"syscall"
 	"time"
 
@@ -19,23 +18,6 @@ import (
 const (
 	// resyncEvery is the longest time until changes of our objects without an event are repaired.
 	resyncEvery = 30 * time.Second
-	// resyncShare times the duration of a comparison with the kernel is the least pause after it.
-	resyncShare = 10
-	// resyncBusy is the pause before a comparison is tried again that would compete with changes.
-	resyncBusy = time.Second
-	// resyncRest times the duration of reading a part of the kernel's objects is the pause after it: to
-	// compare it takes about as long, and what must not wait gets at least half of the CPUs' time.
-	resyncRest     = 2
-	resyncRestMost = 20 * time.Millisecond
-	// resyncLarge is the number of routes from which on a comparison waits until the kernel's tables
-	// have not changed for resyncBusy, but no longer than resyncLatest. The kernel continues a dump
-	// of a table that has changed with a walk over all routes dumped so far, with the table locked and
-	// softirqs disabled: at a million routes that takes 0.1 s for each 32 kB.
-	resyncLarge  = 20_000
-	resyncLatest = 10 * time.Minute
-	// resyncStep is the number of objects that are visited at the end of a comparison before the loop
-	// looks for events, half a millisecond's work.
-	resyncStep = 10_000
 	// Step is the number of routes that are changed before the loop looks for events: about ten
 	// milliseconds' work, most of it the kernel's.
 	Step = 2048
@@ -102,27 +84,33 @@ type Loop struct {
 	requests chan request
 	stopped  chan struct{}
 
-	retry   *time.Timer
-	pause   time.Duration
-	refused string // the last logged error of the kernel
+	retry    retry
+	nexthops nexthops
 	// quiet fires when the desired state may have been complete for long enough.
-	quiet *time.Timer
-	// unread: objects or links of the kernel could not be read and may differ from what is known.
-	unread bool
-	// links are those of the kernel, and resolve fires when next hops are to be resolved again.
-	links   map[string]route.Link
-	resolve *time.Timer
-	// lacking is the pause after which what has no route is resolved again, 0 if nothing lacks one.
-	lacking time.Duration
-	resync  resync
-	// applied is the number of operations on the kernel, and changed when it last grew.
-	applied uint64
-	changed time.Time
+	quiet  *time.Timer
+	links  map[string]route.Link // of the kernel
+	resync resync
 	// busy: some objects are not applied to the kernel yet. again: another round is requested.
 	busy, again bool
 	// problems are the conditions of the host that do not hold, and hostChanged has them examined.
 	problems    []health.Problem
 	hostChanged chan struct{}
+}
+
+// retry is when what the kernel rejected, or could not be read, is tried again.
+type retry struct {
+	timer   *time.Timer
+	pause   time.Duration
+	refused string // the last logged error of the kernel
+	// unread: objects or links of the kernel could not be read and may differ from what is known.
+	unread bool
+}
+
+// nexthops is when next hops are resolved again.
+type nexthops struct {
+	timer *time.Timer
+	// lacking is the pause after which what has no route is resolved again, 0 if nothing lacks one.
+	lacking time.Duration
 }
 
 // extension is the part of a daemon that learns a desired state from others.
@@ -162,36 +150,6 @@ func (alone) unreachable() bool { return false }
 func (alone) complete() bool    { return true }
 func (alone) unknown() bool     { return false }
 
-// resync compares the kernel's objects with those known, in the background and in steps: with a
-// hundred thousand routes it takes a second, and nothing may wait for it.
-type resync struct {
-	kernel dumper
-	due    bool        // what has changed since the last one began is unknown
-	since  time.Time   // when it became due
-	start  *time.Timer // fires when the next one may begin
-	dumped chan dump
-	begun  time.Time
-	ended  time.Time
-	took   time.Duration
-	// comparison is not nil while one runs. ending: everything was read, and consistent is what the
-	// kernel says of it.
-	comparison         *route.Comparison
-	ending, consistent bool
-}
-
-// dumper reads the objects of an owner; a route.Conn is one.
-type dumper interface {
-	DumpEach(p route.Protocol, each func([]route.Object)) (consistent bool, err error)
-}
-
-// dump is a part of a dump, about a millisecond's work.
-type dump struct {
-	objects    []route.Object
-	last       bool
-	consistent bool
-	err        error // of the last part
-}
-
 // host is what a daemon reads from the kernel beside the objects that it owns; a route.Conn is one.
 type host interface {
 	Links() ([]route.Link, error)
@@ -225,10 +183,12 @@ func NewLoop(o LoopOptions) (*Loop, error) {
 }
 
 func newLoop(o LoopOptions, kernel route.Kernel, h host, d dumper) *Loop {
+	known := route.NewReconciler(kernel, o.Protocol, o.Log)
 	return &Loop{
-		Kernel: route.NewReconciler(kernel, o.Protocol, o.Log), options: o, more: alone{}, host: h,
+		Kernel: known, options: o, more: alone{}, host: h,
 		requests: make(chan request), stopped: make(chan struct{}), links: map[string]route.Link{},
-		hostChanged: make(chan struct{}, 1), resync: resync{kernel: d, dumped: make(chan dump)},
+		hostChanged: make(chan struct{}, 1),
+		resync:      resync{kernel: d, protocol: o.Protocol, known: known, log: o.Log, dumped: make(chan dump)},
 	}
 }
 
@@ -310,12 +270,12 @@ func serve[E any](ctx context.Context, l *Loop, m Reactor, inputs <-chan E, appl
 }
 
 func (l *Loop) startTimers(retry time.Duration) {
-	l.retry, l.resync.start, l.resolve = time.NewTimer(retry), time.NewTimer(0), time.NewTimer(0)
+	l.retry.timer, l.resync.start, l.nexthops.timer = time.NewTimer(retry), time.NewTimer(0), time.NewTimer(0)
 	l.quiet = time.NewTimer(sweepAfter)
 }
 
 func (l *Loop) stopTimers() {
-	for _, t := range []*time.Timer{l.retry, l.resync.start, l.resolve, l.quiet} {
+	for _, t := range []*time.Timer{l.retry.timer, l.resync.start, l.nexthops.timer, l.quiet} {
 		t.Stop()
 	}
 }
@@ -347,14 +307,10 @@ func loop[E any](ctx context.Context, l *Loop, m Reactor, inputs <-chan E, apply
 		if l.busy {
 			waiting = nil
 		}
-		dumped := l.resync.dumped
+		dumped, mayEnd := l.resync.input()
 		var ending chan struct{}
-		switch {
-		case l.resync.ending:
+		if mayEnd {
 			ending = always
-		case l.resync.comparison != nil && l.disturbed():
-			dumped = nil
-			l.resync.start.Reset(resyncBusy)
 		}
 		select {
 		case <-ctx.Done():
@@ -372,10 +328,10 @@ func loop[E any](ctx context.Context, l *Loop, m Reactor, inputs <-chan E, apply
 			if err := l.containEvents(ctx, m, second, e, ok); err != nil || ctx.Err() != nil {
 				return err
 			}
-		case <-l.resolve.C:
+		case <-l.nexthops.timer.C:
 			l.contain(contain.Reconcile, l.resolveAgain)
 		case <-l.resync.start.C:
-			l.beginResync(ctx)
+			l.resync.begin(ctx, l.busy)
 			continue
 		case r := <-dumped:
 			if !l.compare(r) {
@@ -386,8 +342,8 @@ func loop[E any](ctx context.Context, l *Loop, m Reactor, inputs <-chan E, apply
 				continue
 			}
 		case <-ready:
-		case <-l.retry.C:
-			if l.unread {
+		case <-l.retry.timer.C:
+			if l.retry.unread {
 				l.contain(contain.Reconcile, func() { l.reread(m) })
 			}
 		case <-resync.C:
@@ -445,7 +401,7 @@ func (l *Loop) kernelEvents(ctx context.Context, m Reactor, from source, e route
 			if a, ok := e.Object.(route.Address); ok && e.Deleted && a.Prefix.Addr().Is4() {
 				// With the last IPv4 address of a link the kernel deletes the IPv4 routes over
 				// it, without events.
-				l.requestResync()
+				l.resync.request()
 			}
 			// The following flush restores it: without it, traffic would take another path.
 			if l.Kernel.Changed(e) {
@@ -468,7 +424,7 @@ func (l *Loop) kernelEvents(ctx context.Context, m Reactor, from source, e route
 		a.Addresses()
 	}
 	if changed > 0 {
-		l.requestResync() // it may have changed more than there are events for
+		l.resync.request() // it may have changed more than there are events for
 	}
 	return nil
 }
@@ -490,14 +446,14 @@ func (l *Loop) linkChange(m Reactor, c route.LinkChange) {
 	}
 	switch {
 	case l.applyLink(m, c):
-		l.requestResync()
-		l.resolve.Reset(0)
+		l.resync.request()
+		l.nexthops.timer.Reset(0)
 	case link.Up && l.more.unreachable():
-		l.resolve.Reset(0)
+		l.nexthops.timer.Reset(0)
 	default:
-		l.resolve.Reset(resolvePause)
+		l.nexthops.timer.Reset(resolvePause)
 	}
-	l.lacking = resolveFirst
+	l.nexthops.lacking = resolveFirst
 	if link.Up && !was.Up {
 		l.more.linkUp()
 	}
@@ -523,13 +479,13 @@ func (l *Loop) applyLink(m Reactor, c route.LinkChange) (used bool) {
 
 // reread reads everything again: links, our objects, routes to next hops.
 func (l *Loop) reread(m Reactor) {
-	l.unread = false
+	l.retry.unread = false
 	l.examineSoon()
 	l.rereadLinks(m)
 	if a, ok := m.(AddressReactor); ok {
 		a.Addresses()
 	}
-	l.requestResync()
+	l.resync.request()
 	l.resolveAgain()
 }
 
@@ -562,110 +518,51 @@ func (l *Loop) resolveAgain() {
 // awaitRoutes has what lacks a route resolved again after a pause.
 func (l *Loop) awaitRoutes() {
 	if !l.more.unreachable() {
-		l.lacking = 0
+		l.nexthops.lacking = 0
 		return
 	}
-	l.lacking = min(max(2*l.lacking, resolveFirst), resolveMost)
-	l.resolve.Reset(l.lacking)
-}
-
-// requestResync has the kernel's objects compared soon.
-func (l *Loop) requestResync() {
-	if !l.resync.due && l.resync.comparison == nil {
-		l.resync.since = time.Now()
-		l.resync.start.Reset(time.Until(l.resync.ended.Add(resyncShare * l.resync.took)))
-	}
-	l.resync.due = true
-}
-
-func (l *Loop) beginResync(ctx context.Context) {
-	r := &l.resync
-	switch {
-	case !r.due || r.comparison != nil:
-		return
-	case l.busy, l.disturbed():
-		r.start.Reset(resyncBusy)
-		return
-	}
-	r.due, r.begun, r.comparison = false, time.Now(), l.Kernel.Compare()
-	began := time.Now()
-	pass := func(part dump) {
-		rest := min(resyncRest*time.Since(began), resyncRestMost)
-		select {
-		case r.dumped <- part:
-		case <-ctx.Done():
-		}
-		select {
-		case <-time.After(rest):
-		case <-ctx.Done():
-		}
-		began = time.Now()
-	}
-	go func(k dumper, p route.Protocol) {
-		var consistent bool
-		var err error
-		if fault := contain.Do(contain.Reconcile, l.options.Log, nil, func() {
-			consistent, err = k.DumpEach(p, func(objects []route.Object) { pass(dump{objects: slices.Clone(objects)}) })
-		}); fault != nil {
-			err = fault
-		}
-		pass(dump{last: true, consistent: consistent, err: err})
-	}(r.kernel, l.options.Protocol)
-}
-
-// disturbed reports whether a dump has to wait because the kernel's tables change.
-func (l *Loop) disturbed() bool {
-	return l.Kernel.Counts()[route.ClassRoute].Have >= resyncLarge &&
-		time.Since(l.changed) < resyncBusy && time.Since(l.resync.since) < resyncLatest
+	l.nexthops.lacking = min(max(2*l.nexthops.lacking, resolveFirst), resolveMost)
+	l.nexthops.timer.Reset(l.nexthops.lacking)
 }
 
 // compare compares a part of the kernel's objects; it reports whether reading them failed.
 func (l *Loop) compare(part dump) (failed bool) {
-	r := &l.resync
 	if part.err != nil {
-		r.comparison, r.due = nil, false // unknown schedules the next one
+		l.resync.abandon() // unknown schedules the next one
 		l.unknown(fmt.Errorf("read kernel state: %w", part.err))
 		return true
 	}
-	l.contain(contain.Reconcile, func() { r.comparison.Add(part.objects) })
-	r.ending, r.consistent = part.last, part.consistent
+	l.contain(contain.Reconcile, func() { l.resync.add(part) })
 	return false
 }
 
-// endResync continues the end of a comparison, which visits all objects; it reports whether it is
-// complete.
+// endResync continues the end of a comparison; it reports whether it is complete.
 func (l *Loop) endResync() (complete bool) {
-	r := &l.resync
 	more := false // after a panic, the next comparison begins again
-	if l.contain(contain.Reconcile, func() { more = r.comparison.EndPart(r.consistent, resyncStep) }); more {
+	if l.contain(contain.Reconcile, func() { more = l.resync.endPart() }); more {
 		return false
 	}
-	r.comparison, r.ending, r.ended = nil, false, time.Now()
-	r.took = r.ended.Sub(r.begun)
-	if r.due {
-		r.due = false
-		l.requestResync()
-	}
+	l.resync.finish()
 	return true
 }
 
 // unknown schedules another read: the kernel may differ from what is known.
 func (l *Loop) unknown(err error) {
-	l.unread = true
+	l.retry.unread = true
 	l.retryLater(err)
 }
 
 // retryLater logs an error once and schedules a retry after a growing pause.
 func (l *Loop) retryLater(err error) {
 	// That a link is down is no error unless it lasts: the event is still to come.
-	if l.pause > 0 || !errors.Is(err, syscall.ENETDOWN) {
-		if err.Error() != l.refused {
+	if l.retry.pause > 0 || !errors.Is(err, syscall.ENETDOWN) {
+		if err.Error() != l.retry.refused {
 			l.options.Log.Error("kernel update failed, retrying", "err", err)
 		}
-		l.refused = err.Error()
+		l.retry.refused = err.Error()
 	}
-	l.pause = min(max(2*l.pause, retryFirst), retryMost)
-	l.retry.Reset(l.pause)
+	l.retry.pause = min(max(2*l.retry.pause, retryFirst), retryMost)
+	l.retry.timer.Reset(l.retry.pause)
 }
 
 // settle applies a part of the desired state; what the kernel rejects is retried after a pause.
@@ -686,20 +583,18 @@ func (l *Loop) Busy() bool { return l.busy }
 func (l *Loop) flush() {
 	var err error
 	l.busy, err = l.Kernel.FlushPart(Step)
-	if n := l.Kernel.Applied(); n != l.applied {
-		l.applied, l.changed = n, time.Now()
-	}
-	if err := l.more.unresolved(); err != nil && !l.unread {
+	l.resync.observe()
+	if err := l.more.unresolved(); err != nil && !l.retry.unread {
 		l.unknown(err)
 	}
-	if l.lacking == 0 {
+	if l.nexthops.lacking == 0 {
 		l.awaitRoutes()
 	}
 	switch {
 	case err != nil:
 		l.retryLater(err)
-	case !l.unread && !l.busy:
-		l.refused, l.pause = "", 0
+	case !l.retry.unread && !l.busy:
+		l.retry.refused, l.retry.pause = "", 0
 	}
 }
 
