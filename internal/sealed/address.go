@@ -46,25 +46,25 @@ func (r *peer) learn(k *keys, path int, at *line, from netip.AddrPort) {
 		return
 	}
 	now := p.now()
-	if r.assoc.Received(k.Session) {
+	if r.session.assoc.Received(k.Session) {
 		r.log.Info("session established", "peer", r.conf.Name, "address", from, "suite", suite(k.Session))
 		r.useKeys(k, now)
 	}
 	l := &r.links[path]
 	to := place{at, from}
 	switch {
-	case l.line == nil && !r.owner:
+	case l.line == nil && !r.numbering.owner:
 		r.setLine(l, at)
-	case r.owner && l.line != at:
+	case r.numbering.owner && l.line != at:
 		return // the peer uses other numbers
 	}
 	switch {
 	case to == l.place():
-		if l.unproved.line != nil { // it is where it was
-			l.unproved = unproved{}
-			l.probes.discardElsewhere(to)
+		if l.address.unproved.line != nil { // it is where it was
+			l.address.unproved = unproved{}
+			l.probing.sent.discardElsewhere(to)
 		}
-	case r.owner && l.remote.IsValid() && l.alive.Alive() && slices.Contains(l.candidates, l.remote) && slices.Contains(l.candidates, from):
+	case r.numbering.owner && l.address.remote.IsValid() && l.probing.alive.Alive() && slices.Contains(l.address.candidates, l.address.remote) && slices.Contains(l.address.candidates, from):
 		// Several of its addresses answer: the first one is used.
 	default:
 		r.suspect(l, to, k, 0, now)
@@ -73,24 +73,24 @@ func (r *peer) learn(k *keys, path int, at *line, from netip.AddrPort) {
 
 // setLine has a path that the peer numbers use a line. The mutex is locked.
 func (r *peer) setLine(l *link, at *line) {
-	l.line, l.rate = at, at.conf.Load().Up
+	l.line, l.rates.up = at, at.conf.Load().Up
 	r.refresh()
 }
 
 // place returns where the packets of a path are sent.
-func (l *link) place() place { return place{l.line, l.remote} }
+func (l *link) place() place { return place{l.line, l.address.remote} }
 
 // suspect has a place proved that messages under these keys came from, and as many bytes besides. The mutex is
 // locked.
 func (r *peer) suspect(l *link, to place, k *keys, received int, now time.Duration) {
-	u := &l.unproved
+	u := &l.address.unproved
 	if u.place == to {
 		if u.keys != k {
 			u.keys, u.sent, u.received = k, 0, received
 		}
 		return
 	}
-	*u = unproved{place: to, keys: k, received: received, due: max(now, l.proved+provePause)}
+	*u = unproved{place: to, keys: k, received: received, due: max(now, l.address.probed+provePause)}
 	if u.due == now {
 		r.wakeControl()
 	} else {
@@ -125,14 +125,14 @@ func (r *replay) from(at place) int {
 // locked.
 func (r *peer) prove(b *batch, k *keys, i int, now time.Duration) time.Duration {
 	l := &r.links[i]
-	u := &l.unproved
+	u := &l.address.unproved
 	if u.line == nil {
 		return now + time.Hour
 	}
 	if now < u.due {
 		return u.due
 	}
-	l.proved = now
+	l.address.probed = now
 	u.due = now + min(proveAgain<<min(u.tries, 8), proveSeldom)
 	if u.allow(i, bareProbeLen) {
 		u.tries++
@@ -149,7 +149,7 @@ const (
 // bareProbe sends a probe without other records to where the peer may be. counted is whether it counts for the path if
 // there is no answer. The mutex is locked.
 func (r *peer) bareProbe(b *batch, k *keys, i int, to place, counted bool, now time.Duration) {
-	id := r.links[i].probes.add(sentProbe{at: now, to: to, quiet: !counted})
+	id := r.links[i].probing.sent.add(sentProbe{at: now, to: to, quiet: !counted})
 	r.bare(b, k, i, to, tunnel.Probe{ID: id}, now)
 }
 
@@ -158,26 +158,26 @@ func (r *peer) bare(b *batch, k *keys, i int, to place, record tunnel.Record, no
 	if to.line.socket.Load() == nil {
 		return
 	}
-	r.scratch = tunnel.AppendRecord(r.scratch[:0], record)
-	buf := b.slot(len(r.scratch))
-	copy(buf[tunnel.Offset:], r.scratch)
+	r.composing.body = tunnel.AppendRecord(r.composing.body[:0], record)
+	buf := b.slot(len(r.composing.body))
+	copy(buf[tunnel.Offset:], r.composing.body)
 	r.sealTo(b, k, i, buf, tunnel.Control, tunnel.Stamp{}, controlClass, now, to)
 }
 
 // probeAddresses sends a probe of a path to its address, or to all those where the peer may be. The mutex is locked.
 func (r *peer) probeAddresses(b *batch, k *keys, i int, now time.Duration) {
 	l := &r.links[i]
-	to := l.addressesToTry(l.tries)
-	l.tries++
-	if l.ready() && l.alive.Alive() {
-		to = []netip.AddrPort{l.remote}
+	to := l.addressesToTry(l.probing.tries)
+	l.probing.tries++
+	if l.ready() && l.probing.alive.Alive() {
+		to = []netip.AddrPort{l.address.remote}
 	}
 	// One of them counts: those where the peer is not must not count as unanswered.
 	for n, a := range to {
-		if at := (place{l.line, a}); a != l.remote {
+		if at := (place{l.line, a}); a != l.address.remote {
 			r.bareProbe(b, k, i, at, n == 0, now)
 		} else {
-			id := l.probes.add(sentProbe{at: now, to: at, quiet: n > 0})
+			id := l.probing.sent.add(sentProbe{at: now, to: at, quiet: n > 0})
 			r.message(b, k, i, now, 0, tunnel.Probe{ID: id})
 		}
 	}
@@ -187,18 +187,18 @@ func (r *peer) probeAddresses(b *batch, k *keys, i int, now time.Duration) {
 func (r *peer) answerProbe(b *batch, path int, from place, a tunnel.Answer, now time.Duration) {
 	l := &r.links[path]
 	// Answers cost more than probes, and may be longer.
-	if !l.answers.allow(now) {
+	if !l.probing.answers.allow(now) {
 		r.plane.counts.drop(dropUnexpected, 1)
 		return
 	}
-	if r.sending == nil {
+	if r.session.sending == nil {
 		return
 	}
-	if from != l.place() && from == l.unproved.place && l.unproved.allow(path, bareAnswerLen) {
-		r.bare(b, r.sending, path, from, a, now)
+	if from != l.place() && from == l.address.unproved.place && l.address.unproved.allow(path, bareAnswerLen) {
+		r.bare(b, r.session.sending, path, from, a, now)
 	}
 	// To the proved one, too: a copy with another source, which comes before the probe, must not take the answer away.
-	r.message(b, r.sending, path, now, 0, a)
+	r.message(b, r.session.sending, path, now, 0, a)
 }
 
 // provedAt applies that a place has answered a probe: packets of the path are sent there. The answer may have come from
@@ -209,26 +209,26 @@ func (r *peer) provedAt(i int, to place, now time.Duration) bool {
 	switch {
 	case to == l.place():
 		return true
-	case to.line == nil || r.owner && to.line != l.line:
+	case to.line == nil || r.numbering.owner && to.line != l.line:
 		return false
 	}
-	if l.remote.IsValid() {
-		r.log.Info("address of peer has changed", "peer", r.conf.Name, "path", to.line.name, "from", l.remote, "to", to.from)
+	if l.address.remote.IsValid() {
+		r.log.Info("address of peer has changed", "peer", r.conf.Name, "path", to.line.name, "from", l.address.remote, "to", to.from)
 	}
 	if l.line != to.line {
 		r.setLine(l, to.line)
 	}
-	if l.remote = to.from; to == l.unproved.place {
-		l.unproved = unproved{}
+	if l.address.remote = to.from; to == l.address.unproved.place {
+		l.address.unproved = unproved{}
 	}
-	l.probes.discard()
+	l.probing.sent.discard()
 	l.search.doubt()
-	if !l.alive.Alive() {
-		l.alive = quality.Liveness{} // it was that of another address
+	if !l.probing.alive.Alive() {
+		l.probing.alive = quality.Liveness{} // it was that of another address
 	}
-	l.probeAt = min(l.probeAt, now)
-	if v := l.register; v != nil {
-		l.register = nil
+	l.probing.due = min(l.probing.due, now)
+	if v := l.address.waiting; v != nil {
+		l.address.waiting = nil
 		r.answer(*v, now)
 	}
 	r.refresh()
@@ -244,17 +244,17 @@ func (l *link) addressesToTry(times int) []netip.AddrPort {
 
 // addresses returns where the peer may be on a path: where it was last found, then the configured ones.
 func (l *link) addresses() []netip.AddrPort {
-	if !l.remote.IsValid() || slices.Contains(l.candidates, l.remote) {
-		return l.candidates
+	if !l.address.remote.IsValid() || slices.Contains(l.address.candidates, l.address.remote) {
+		return l.address.candidates
 	}
-	return append([]netip.AddrPort{l.remote}, l.candidates...)
+	return append([]netip.AddrPort{l.address.remote}, l.address.candidates...)
 }
 
 // respondedFrom applies that a response came from a place, which may be another one than those that the initiation was
 // sent to. The mutex is locked.
 func (r *peer) respondedFrom(k *keys, from place, bytes int, now time.Duration) {
 	for i := range r.links {
-		if l := &r.links[i]; l.line == from.line && !(l.ready() && l.alive.Alive()) && l.place() != from {
+		if l := &r.links[i]; l.line == from.line && !(l.ready() && l.probing.alive.Alive()) && l.place() != from {
 			r.suspect(l, from, k, bytes, now)
 		}
 	}

@@ -180,11 +180,11 @@ func TestSpoofedSource(t *testing.T) {
 			s := newSpoofed(t, plane.Alliance{Role: plane.Registrant, CareOf: 4})
 			l := &s.r.links[0]
 			if !proved {
-				l.remote = netip.AddrPort{}
+				l.address.remote = netip.AddrPort{}
 			} else {
-				l.alive.Answered()
+				l.probing.alive.Answered()
 			}
-			before, victim, spent := l.remote, newSomebody(t), 0
+			before, victim, spent := l.address.remote, newSomebody(t), 0
 			for n := range 20 {
 				spent += s.message(victim.at, a.kind, a.body)
 				s.pass(time.Duration(n) * 100 * time.Millisecond)
@@ -196,12 +196,12 @@ func TestSpoofedSource(t *testing.T) {
 			if victim.messages == 0 {
 				t.Errorf("%s, proved %v: the new address was not probed", name, proved)
 			}
-			if l.remote != before {
-				t.Errorf("%s, proved %v: packets are sent to %v, which has answered nothing", name, proved, l.remote)
+			if l.address.remote != before {
+				t.Errorf("%s, proved %v: packets are sent to %v, which has answered nothing", name, proved, l.address.remote)
 			}
 			s.r.mu.Lock()
 			s.r.refresh()
-			if !proved && s.r.paths[0].Usable {
+			if !proved && s.r.scheduling.paths[0].Usable {
 				t.Errorf("%s: a path without a proved address is used", name)
 			}
 			s.r.mu.Unlock()
@@ -215,23 +215,23 @@ func TestAddressIsProved(t *testing.T) {
 	s := newSpoofed(t, plane.Alliance{})
 	l := &s.r.links[0]
 	old, next, victim := newSomebody(t), newSomebody(t), newSomebody(t)
-	l.remote = old.at
-	l.alive.Answered()
+	l.address.remote = old.at
+	l.probing.alive.Answered()
 	for _, at := range []*somebody{next, old, next} {
 		s.message(at.at, tunnel.Control, nil)
 		s.pass(2 * provePause)
-		if l.remote == at.at {
+		if l.address.remote == at.at {
 			t.Fatal("packets follow before an answer")
 		}
 		s.answer(at, victim.at)
-		if l.remote != at.at {
-			t.Fatalf("packets are sent to %v, the peer has answered at %v", l.remote, at.at)
+		if l.address.remote != at.at {
+			t.Fatalf("packets are sent to %v, the peer has answered at %v", l.address.remote, at.at)
 		}
 	}
 	// The last answer came from the victim: it is only probed.
 	s.pass(time.Minute)
-	if s.read(victim); l.remote != next.at || victim.others > 0 {
-		t.Errorf("packets are sent to %v, the peer has answered at %v", l.remote, next.at)
+	if s.read(victim); l.address.remote != next.at || victim.others > 0 {
+		t.Errorf("packets are sent to %v, the peer has answered at %v", l.address.remote, next.at)
 	}
 }
 
@@ -241,8 +241,8 @@ func TestForgedAnswers(t *testing.T) {
 	s := newSpoofed(t, plane.Alliance{})
 	l := &s.r.links[0]
 	real, victim := newSomebody(t), newSomebody(t)
-	l.remote = real.at
-	l.alive.Answered()
+	l.address.remote = real.at
+	l.probing.alive.Answered()
 	seen := []uint64{0, 1, 2, 1<<64 - 1}
 	s.r.mu.Lock()
 	for range 100 {
@@ -258,7 +258,7 @@ func TestForgedAnswers(t *testing.T) {
 	s.deliver(real.at, answered)
 	dropped := s.r.plane.counts.dropped[dropReplayed].Load()
 	s.deliver(victim.at, answered)
-	if s.r.plane.counts.dropped[dropReplayed].Load() != dropped+1 || l.unproved.line != nil {
+	if s.r.plane.counts.dropped[dropReplayed].Load() != dropped+1 || l.address.unproved.line != nil {
 		t.Error("a recorded message was taken")
 	}
 	s.message(victim.at, tunnel.Control, nil)
@@ -268,8 +268,8 @@ func TestForgedAnswers(t *testing.T) {
 			s.message(victim.at, tunnel.Control, tunnel.AppendRecord(nil, tunnel.Answer{ID: near}))
 		}
 	}
-	if l.remote != real.at {
-		t.Errorf("packets are sent to %v, which has answered nothing", l.remote)
+	if l.address.remote != real.at {
+		t.Errorf("packets are sent to %v, which has answered nothing", l.address.remote)
 	}
 	distinct := map[uint64]bool{}
 	for _, id := range seen {
@@ -287,8 +287,8 @@ func TestForgedAnswers(t *testing.T) {
 func TestManyNewAddresses(t *testing.T) {
 	s := newSpoofed(t, plane.Alliance{})
 	l := &s.r.links[0]
-	before := l.remote
-	l.alive.Answered()
+	before := l.address.remote
+	l.probing.alive.Answered()
 	var memory [2]runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&memory[0])
@@ -296,10 +296,10 @@ func TestManyNewAddresses(t *testing.T) {
 	sent := l.sent.value().Packets
 	for i := range count {
 		s.r.learn(s.k, 0, s.line, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 1, byte(i >> 8), byte(i)}), 9))
-		s.k.replay[0].at, s.k.replay[0].bytes = l.unproved.place, 1000
+		s.k.replay[0].at, s.k.replay[0].bytes = l.address.unproved.place, 1000
 		s.r.mu.Lock()
 		s.now += each
-		l.unproved.due = min(l.unproved.due, max(s.now, l.proved+provePause)) // in this time
+		l.address.unproved.due = min(l.address.unproved.due, max(s.now, l.address.probed+provePause)) // in this time
 		s.r.prove(s.b, s.k, 0, s.now)
 		s.b.flush()
 		s.r.mu.Unlock()
@@ -312,8 +312,8 @@ func TestManyNewAddresses(t *testing.T) {
 	if more := int(memory[1].HeapAlloc) - int(memory[0].HeapAlloc); more > 1<<20 {
 		t.Errorf("the heap has grown by %d bytes", more)
 	}
-	if l.remote != before {
-		t.Errorf("packets are sent to %v", l.remote)
+	if l.address.remote != before {
+		t.Errorf("packets are sent to %v", l.address.remote)
 	}
 }
 
@@ -322,7 +322,7 @@ func TestManyNewAddresses(t *testing.T) {
 func TestRegistrationWaitsForProof(t *testing.T) {
 	s := newSpoofed(t, plane.Alliance{Role: plane.Registrant, CareOf: 4})
 	l := &s.r.links[0]
-	l.remote = netip.AddrPort{}
+	l.address.remote = netip.AddrPort{}
 	at := newSomebody(t)
 	s.message(at.at, attacks["register"].kind, attacks["register"].body)
 	if l.registration.until != 0 {
@@ -330,8 +330,8 @@ func TestRegistrationWaitsForProof(t *testing.T) {
 	}
 	s.pass(granularity)
 	s.answer(at, at.at)
-	if l.remote != at.at || l.registration.until == 0 {
-		t.Errorf("registered until %v at %v, want %v", l.registration.until, l.remote, at.at)
+	if l.address.remote != at.at || l.registration.until == 0 {
+		t.Errorf("registered until %v at %v, want %v", l.registration.until, l.address.remote, at.at)
 	}
 }
 
@@ -339,14 +339,14 @@ func TestRegistrationWaitsForProof(t *testing.T) {
 func TestResponseFromElsewhere(t *testing.T) {
 	s := newSpoofed(t, plane.Alliance{})
 	l := &s.r.links[0]
-	l.remote = netip.AddrPort{}
+	l.address.remote = netip.AddrPort{}
 	victim := newSomebody(t)
 	s.r.mu.Lock()
 	s.r.respondedFrom(s.k, place{s.line, victim.at}, 121, s.now)
 	s.r.mu.Unlock()
 	s.pass(time.Minute)
-	if s.read(victim); victim.bytes > maxAmplification*121 || victim.messages == 0 || victim.others > 0 || l.remote.IsValid() {
-		t.Errorf("%d bytes in %d messages to the source of a response, packets to %v", victim.bytes, victim.messages, l.remote)
+	if s.read(victim); victim.bytes > maxAmplification*121 || victim.messages == 0 || victim.others > 0 || l.address.remote.IsValid() {
+		t.Errorf("%d bytes in %d messages to the source of a response, packets to %v", victim.bytes, victim.messages, l.address.remote)
 	}
 	s.answer(victim, victim.at)
 }
@@ -371,8 +371,8 @@ func TestKernelFollowsProvedAddresses(t *testing.T) {
 		r, l, kernel := s.r, &s.r.links[0], &followed{}
 		r.plane.opened, r.conf.Mode = kernel, mode
 		old, next := newSomebody(t), newSomebody(t)
-		l.remote = old.at
-		l.alive.Answered()
+		l.address.remote = old.at
+		l.probing.alive.Answered()
 		r.mu.Lock()
 		r.answer(tunnel.Register{HomeAgent: home, Lifetime: time.Minute, Up: 1, Down: 1}, s.now)
 		r.mu.Unlock()
@@ -385,7 +385,7 @@ func TestKernelFollowsProvedAddresses(t *testing.T) {
 			if got := kernel.paths[0].Remote; got != want {
 				t.Errorf("%v, %s: the kernel sends to %v, want %v", mode, when, got, want)
 			}
-			if got := r.relaying.to.Load().from; got != want || r.plane.relayOf(s.line, want) != r.relaying && s.line.conf.Load().Short {
+			if got := r.relaying.current.to.Load().from; got != want || r.plane.relayOf(s.line, want) != r.relaying.current && s.line.conf.Load().Short {
 				t.Errorf("%v, %s: messages are relayed to %v, want %v", mode, when, got, want)
 			}
 		}

@@ -515,7 +515,7 @@ func (h *host) crash() {
 	h.plane.mu.Lock()
 	for _, r := range h.plane.peers {
 		r.mu.Lock()
-		r.sending = nil
+		r.session.sending = nil
 		r.mu.Unlock()
 	}
 	h.plane.mu.Unlock()
@@ -677,7 +677,7 @@ func TestMemberIsNoOpenRelay(t *testing.T) {
 			at = l
 		}
 	}
-	socket, to := at.line.socket.Load(), at.remote
+	socket, to := at.line.socket.Load(), at.address.remote
 	r.mu.Unlock()
 	before = m.plane.Status().Relays[0]
 	flood(t, socket, to, 2000)

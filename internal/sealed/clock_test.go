@@ -55,7 +55,7 @@ func TestClockJumps(t *testing.T) {
 		epoch := b.plane.Status().Peers[0].Epoch
 		r := a.plane.peers[b.key.Public()]
 		r.mu.Lock()
-		r.assoc.Want(a.plane.now())
+		r.session.assoc.Want(a.plane.now())
 		r.wakeControl()
 		r.mu.Unlock()
 		eventually(t, "a new session", func() bool { return b.plane.Status().Peers[0].Epoch > epoch })
@@ -101,17 +101,17 @@ func TestCountersNearTheirEnd(t *testing.T) {
 	for end := tunnel.Seq(1 << 21); end <= 1<<24; end += 1 << 21 {
 		time.Sleep(30 * time.Millisecond)
 		r.mu.Lock()
-		for lane, used := range r.sending.lanes.used {
-			for used != 0 && r.sending.number.Peek(uint8(lane)) < end-300 {
-				r.sending.number.Assign(uint8(lane))
+		for lane, used := range r.session.sending.lanes.used {
+			for used != 0 && r.session.sending.number.Peek(uint8(lane)) < end-300 {
+				r.session.sending.number.Assign(uint8(lane))
 			}
 		}
 		r.mu.Unlock()
 	}
 	time.Sleep(time.Second)
 	r.mu.Lock()
-	epoch := r.count
-	r.assoc.Sent(1<<28 - 100)
+	epoch := r.session.epoch
+	r.session.assoc.Sent(1<<28 - 100)
 	r.mu.Unlock()
 	time.Sleep(time.Second)
 	if n := a.plane.Status().Peers[0].Epoch; n != epoch+1 {
@@ -133,15 +133,15 @@ func TestCountersRunOut(t *testing.T) {
 	r := a.plane.peers[b.key.Public()]
 	for _, left := range []uint64{counterReserve, 2} {
 		r.mu.Lock()
-		epoch := r.count
-		r.sending.counters[0] = tunnel.MaxCounter - left
+		epoch := r.session.epoch
+		r.session.sending.counters[0] = tunnel.MaxCounter - left
 		r.mu.Unlock()
 		eventually(t, "new keys", func() bool { return a.plane.Status().Peers[0].Epoch > epoch })
 		a.datagrams(b).until(t, 0, 5*time.Second)
 	}
 	// Without new keys, nothing is sent over the path.
 	r.mu.Lock()
-	k := r.sending
+	k := r.session.sending
 	k.counters[0] = tunnel.MaxCounter - 1
 	sent := newBatch(a.plane, 1<<16)
 	for range 3 {

@@ -52,14 +52,14 @@ type probed struct {
 // locked.
 func (r *peer) probeCompatible(b *batch, i int, now, interval time.Duration) time.Duration {
 	l := &r.links[i]
-	if !l.alive.Alive() || !l.ready() {
+	if !l.probing.alive.Alive() || !l.ready() {
 		return now + time.Hour
 	}
 	c := &l.compatible
 	if now < c.due {
 		return c.due
 	}
-	if from := (prober{l.line, l.remote}); from != c.from {
+	if from := (prober{l.line, l.address.remote}); from != c.from {
 		r.plane.probers.Delete(c.from)
 		c.from = from
 		r.plane.probers.Store(from, probed{r, i})
@@ -68,7 +68,7 @@ func (r *peer) probeCompatible(b *batch, i int, now, interval time.Duration) tim
 	c.number++
 	sent := uint32(now / time.Microsecond)
 	c.open[c.number%probesKept] = openProbe{c.number, sent, now, true}
-	p := tunnel.CompatibleProbe{Path: uint16(i), Number: c.number, Sent: sent, Agent: l.line.address(), Member: l.remote.Addr()}
+	p := tunnel.CompatibleProbe{Path: uint16(i), Number: c.number, Sent: sent, Agent: l.line.address(), Member: l.address.remote.Addr()}
 	r.sendOpen(b, i, p.Append(b.slot(tunnel.CompatibleProbeLen)[:0]), now)
 	return c.due
 }
@@ -76,9 +76,9 @@ func (r *peer) probeCompatible(b *batch, i int, now, interval time.Duration) tim
 // sendOpen sends a message in the clear over a path, before all packets in its queue. The mutex is locked.
 func (r *peer) sendOpen(b *batch, i int, message []byte, now time.Duration) {
 	l := &r.links[i]
-	r.queues.Add(i, &r.paths[:tunnel.MaxPaths][i], now, len(message)+ipUDP4)
+	r.scheduling.queues.Add(i, &r.scheduling.paths[:tunnel.MaxPaths][i], now, len(message)+ipUDP4)
 	l.sent.add(1, len(message)+ipUDP4)
-	b.add(l.line, udp.Datagram{Data: message, To: l.remote, Class: controlClass})
+	b.add(l.line, udp.Datagram{Data: message, To: l.address.remote, Class: controlClass})
 }
 
 // takeCompatible processes a compatible probe, which it answers, or a reply. Those from an address that
@@ -101,7 +101,7 @@ func (p *Plane) takeCompatible(at *line, m []byte, from netip.AddrPort, b *batch
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l := &r.links[w.path]
-	if r.removed || l.line != at || l.remote != from {
+	if r.removed || l.line != at || l.address.remote != from {
 		p.counts.drop(dropStranger, 1) // the path has moved
 		return
 	}
@@ -133,11 +133,11 @@ func (p *Plane) takeCompatible(at *line, m []byte, from netip.AddrPort, b *batch
 // without a reply so far has half of its round-trip time: delays must be comparable. The mutex is locked.
 func (r *peer) byProbes() {
 	for i := range r.links {
-		l, p := &r.links[i], &r.paths[i]
+		l, p := &r.links[i], &r.scheduling.paths[i]
 		if !p.Usable {
 			continue
 		}
-		p.Delay, p.Jitter = l.rtt.SRTT/2, 0
+		p.Delay, p.Jitter = l.probing.rtt.SRTT/2, 0
 		if c := &l.compatible; c.answered {
 			p.Delay, p.Jitter = c.delay.Value, c.jitter
 		}

@@ -32,7 +32,7 @@ func TestCompatibleProbes(t *testing.T) {
 			defer r.mu.Unlock()
 			for i := range 2 {
 				c := &r.links[i].compatible
-				if !c.answered || c.delay.Value <= 0 || c.number < 5 || r.paths[i].Delay != c.delay.Value || r.paths[i].Jitter != c.jitter || r.links[i].shaped {
+				if !c.answered || c.delay.Value <= 0 || c.number < 5 || r.scheduling.paths[i].Delay != c.delay.Value || r.scheduling.paths[i].Jitter != c.jitter || r.links[i].shaped {
 					return false
 				}
 			}
@@ -68,7 +68,7 @@ func TestCompatibleProbes(t *testing.T) {
 	}
 	r := a.plane.routing.Load().peers[0]
 	r.mu.Lock()
-	to := r.links[0].remote
+	to := r.links[0].address.remote
 	at := r.links[0].line
 	r.mu.Unlock()
 	replayed, malformed := a.dropped(dropReplayed), a.dropped(dropMalformed)
@@ -116,7 +116,7 @@ func TestProbesOfSlowPaths(t *testing.T) {
 		conf := *l.line.conf.Load()
 		conf.Down.Bandwidth = tt.down
 		l.line.conf.Store(&conf)
-		l.rate, l.known, l.controlLen = plane.Rate{Bandwidth: tt.up}, false, tt.length
+		l.rates.up, l.rates.known, l.probing.controlLen = plane.Rate{Bandwidth: tt.up}, false, tt.length
 		now := a.plane.now()
 		r.active.Store(int64(now))
 		if !tt.busy {

@@ -92,36 +92,36 @@ func (r *peer) tick(now time.Duration, b *batch) time.Duration {
 // advance does what tick is for. The mutex is locked.
 func (r *peer) advance(now time.Duration, b *batch) time.Duration {
 	r.applyGrants(now)
-	reachable := r.stale.from.line != nil
+	reachable := r.initiating.stale.from.line != nil
 	for i := range r.links {
 		l := &r.links[i]
 		reachable = reachable || l.line != nil && len(l.addresses()) > 0
 	}
 	switch {
 	case !reachable:
-	case r.sending == nil && r.owner, !r.anyAlive() && (r.sending == nil || r.proven || now-r.keysSince > firstAnswerWait):
-		r.assoc.Want(now)
+	case r.session.sending == nil && r.numbering.owner, !r.anyAlive() && (r.session.sending == nil || r.session.proven || now-r.session.keysSince > firstAnswerWait):
+		r.session.assoc.Want(now)
 	}
 	if reachable {
-		message, err := r.assoc.Advance(now, r.plane.wall())
+		message, err := r.session.assoc.Advance(now, r.plane.wall())
 		if err != nil {
 			r.log.Error("begin handshake", "peer", r.conf.Name, "error", err)
 		} else if message != nil {
 			r.initiate(message, now)
 		}
 	}
-	if r.sending != nil && r.assoc.Current() == nil {
+	if r.session.sending != nil && r.session.assoc.Current() == nil {
 		r.log.Warn("session has ended", "peer", r.conf.Name)
-		r.sending = nil
+		r.session.sending = nil
 		r.refresh()
 	}
 	relayDue := r.checkRelay(now)
 	due := now + time.Hour
 	if reachable {
-		due = r.assoc.Deadline()
+		due = r.session.assoc.Deadline()
 	}
 	due = min(due, relayDue)
-	k := r.sending
+	k := r.session.sending
 	if k == nil {
 		return due
 	}
@@ -133,7 +133,7 @@ func (r *peer) advance(now time.Duration, b *batch) time.Duration {
 		due = min(due, r.refreshRelay(k, now))
 	}
 	r.reportSeen(k, now)
-	if r.outdated {
+	if r.scheduling.outdated {
 		r.refresh()
 	}
 	r.selectPaths(now)
@@ -154,7 +154,7 @@ func (r *peer) probe(b *batch, k *keys, i int, now time.Duration) time.Duration 
 		return never
 	}
 	if l.line.socket.Load() == nil || !l.line.conf.Load().Usable {
-		if l.alive.Down() {
+		if l.probing.alive.Down() {
 			r.died(b, i, now)
 		}
 		return never
@@ -165,34 +165,33 @@ func (r *peer) probe(b *batch, k *keys, i int, now time.Duration) time.Duration 
 		next = min(next, r.probeCompatible(b, i, now, interval))
 		interval = max(interval, r.probes.Idle)
 	}
-	if now < l.probeAt {
-		return min(next, l.probeAt)
+	if now < l.probing.due {
+		return min(next, l.probing.due)
 	}
 	r.rx.waitFor(i, silence*interval)
-	l.probeAt = now + interval
-	l.probed = now
+	l.probing.due = now + interval
 	r.probeAddresses(b, k, i, now)
-	if l.alive.Alive() {
+	if l.probing.alive.Alive() {
 		r.probeMTU(b, k, i, now, interval)
 	}
-	return min(next, l.probeAt)
+	return min(next, l.probing.due)
 }
 
 // expireProbes counts the probes of a path that have had no answer for too long, and returns when there are more. The
 // mutex is locked.
 func (r *peer) expireProbes(b *batch, i int, now time.Duration) time.Duration {
 	l := &r.links[i]
-	for timeout := l.rtt.RTO(leastRTO); ; {
-		s, next := l.probes.expire(now, timeout, now+time.Hour)
+	for timeout := l.probing.rtt.RTO(leastRTO); ; {
+		s, next := l.probing.sent.expire(now, timeout, now+time.Hour)
 		switch {
 		case s == nil:
 			return next
 		case s.quiet:
 		case s.size > 0:
-			l.search.missed(s.size, l.probes.answered(s.pair))
-		case l.progress >= s.at && r.rx.lastHeard(i) >= s.at:
+			l.search.missed(s.size, l.probing.sent.answered(s.pair))
+		case l.probing.progress >= s.at && r.rx.lastHeard(i) >= s.at:
 			// A full queue delays answers too. A path on which both directions go on is not dead.
-		case l.alive.Missed():
+		case l.probing.alive.Missed():
 			r.log.Warn("path is dead", "peer", r.conf.Name, "path", l.line.name)
 			r.died(b, i, now)
 		}
@@ -202,7 +201,7 @@ func (r *peer) expireProbes(b *batch, i int, now time.Duration) time.Duration {
 // died has packets avoid a path that is dead. The mutex is locked.
 func (r *peer) died(b *batch, i int, now time.Duration) {
 	l := &r.links[i]
-	l.probes.discardSized()
+	l.probing.sent.discardSized()
 	l.search.discard()
 	r.refresh()
 	r.rescue(b, i, now)
@@ -216,9 +215,9 @@ func (r *peer) probeMTU(b *batch, k *keys, i int, now, interval time.Duration) {
 		confirm = searchConfirmBusy
 	}
 	searching := !l.search.settled
-	size, paired := l.search.next(now, confirm, int(l.line.mtu.Load()), l.remote.Addr().Is4())
+	size, paired := l.search.next(now, confirm, int(l.line.mtu.Load()), l.address.remote.Addr().Is4())
 	if searching && l.search.settled {
-		l.loss.Restart(k.counters[i]) // the probes that were too long say nothing
+		l.reports.loss.Restart(k.counters[i]) // the probes that were too long say nothing
 	}
 	pair := uint64(0)
 	if paired {
@@ -226,7 +225,7 @@ func (r *peer) probeMTU(b *batch, k *keys, i int, now, interval time.Duration) {
 	}
 	if size > 0 {
 		if l.search.tooLarge(size) {
-			l.oversized++
+			l.reports.oversized++
 		}
 		r.probeOf(b, k, i, now, sentProbe{at: now, size: size, pair: pair})
 	}
@@ -235,7 +234,7 @@ func (r *peer) probeMTU(b *batch, k *keys, i int, now, interval time.Duration) {
 // probeOf sends a probe that is as long as a message with a packet of its size. The mutex is locked.
 func (r *peer) probeOf(b *batch, k *keys, i int, now time.Duration, s sentProbe) uint64 {
 	s.to = r.links[i].place()
-	id := r.links[i].probes.add(s)
+	id := r.links[i].probing.sent.add(s)
 	r.message(b, k, i, now, s.size, tunnel.Probe{ID: id})
 	return id
 }
@@ -244,7 +243,7 @@ func (r *peer) probeOf(b *batch, k *keys, i int, now time.Duration, s sentProbe)
 func (r *peer) probeInterval(l *link, now time.Duration) time.Duration {
 	interval := r.probes.Idle
 	switch {
-	case !l.alive.Alive():
+	case !l.probing.alive.Alive():
 		interval = min(interval, probeDead)
 	case now-time.Duration(r.active.Load()) < busyFor:
 		interval = r.probes.Busy
@@ -254,10 +253,10 @@ func (r *peer) probeInterval(l *link, now time.Duration) time.Duration {
 		interval = r.probes.Busy
 	}
 	if l.search.onTrial() {
-		interval = min(interval, max(searchPause, l.rtt.SRTT/searchTrial))
+		interval = min(interval, max(searchPause, l.probing.rtt.SRTT/searchTrial))
 	}
 	if rate := l.slowest(); rate > 0 {
-		interval = max(interval, min(rate.TimeFor(unit.Size(probeShare*l.controlLen)), probeIdle))
+		interval = max(interval, min(rate.TimeFor(unit.Size(probeShare*l.probing.controlLen)), probeIdle))
 	}
 	return interval
 }
@@ -298,7 +297,7 @@ func (r *peer) repeat(b *batch, k *keys, now time.Duration) time.Duration {
 	best := -1
 	for i := range r.links {
 		l := &r.links[i]
-		if l.ready() && l.alive.Alive() && (best < 0 || l.rtt.SRTT < r.links[best].rtt.SRTT) {
+		if l.ready() && l.probing.alive.Alive() && (best < 0 || l.probing.rtt.SRTT < r.links[best].probing.rtt.SRTT) {
 			best = i
 		}
 	}
@@ -323,12 +322,12 @@ func (r *peer) message(b *batch, k *keys, i int, now time.Duration, size int, re
 	if !r.links[i].ready() {
 		return
 	}
-	body := r.scratch[:0]
+	body := r.composing.body[:0]
 	if record != nil {
 		body = tunnel.AppendRecord(body, record)
 	}
 	if size == 0 {
-		if all := r.lanesFor(k, i, now); len(all) > 0 && r.paths[:tunnel.MaxPaths][i].Usable {
+		if all := r.lanesFor(k, i, now); len(all) > 0 && r.scheduling.paths[:tunnel.MaxPaths][i].Usable {
 			body = tunnel.AppendRecord(body, all)
 		}
 		if k.ack {
@@ -340,11 +339,11 @@ func (r *peer) message(b *batch, k *keys, i int, now time.Duration, size int, re
 		body = r.rx.reports(body, k, now)
 		body = r.appendArrived(body)
 		body = r.appendSent(body, i)
-		body = k.out.Append(body, controlRoom, now, r.links[i].rtt.RTO(quality.MinRTO))
+		body = k.out.Append(body, controlRoom, now, r.links[i].probing.rtt.RTO(quality.MinRTO))
 	}
-	r.scratch = body
+	r.composing.body = body
 	if size == 0 {
-		r.links[i].controlLen = len(body) + tunnel.Overhead + ipUDP4
+		r.links[i].probing.controlLen = len(body) + tunnel.Overhead + ipUDP4
 	}
 	r.sendRecords(b, k, i, body, size, now)
 }
@@ -353,7 +352,7 @@ func (r *peer) message(b *batch, k *keys, i int, now time.Duration, size int, re
 func (r *peer) sendRecords(b *batch, k *keys, i int, body []byte, size int, now time.Duration) {
 	buf := b.slot(max(len(body), size))
 	clear(buf[tunnel.Offset+copy(buf[tunnel.Offset:], body):])
-	r.queues.Add(i, &r.paths[:tunnel.MaxPaths][i], now, len(buf))
+	r.scheduling.queues.Add(i, &r.scheduling.paths[:tunnel.MaxPaths][i], now, len(buf))
 	if l := &r.links[i]; l.shaped && l.ceiling() > 0 {
 		l.queue.Charge(now, len(buf)+tunnel.TagLen+ipUDP4)
 	}
@@ -366,14 +365,14 @@ const controlClass = 48 << 2
 // lanesFor returns the lanes in use and their next numbers, but for those with packets in the queue of path i: whatever
 // was sent before on the path has left before the message that carries them. The mutex is locked.
 func (r *peer) lanesFor(k *keys, i int, now time.Duration) tunnel.Progress {
-	r.lanes = r.lanes[:0]
+	r.composing.lanes = r.composing.lanes[:0]
 	queue := r.links[i].queue
 	for lane, used := range k.lanes.used {
-		if used != 0 && now-used < busyFor && len(r.lanes) < maxLanes && (queue == nil || !queue.Waits(uint32(lane))) {
-			r.lanes = append(r.lanes, tunnel.Lane{Lane: uint8(lane), Next: k.number.Peek(uint8(lane))})
+		if used != 0 && now-used < busyFor && len(r.composing.lanes) < maxLanes && (queue == nil || !queue.Waits(uint32(lane))) {
+			r.composing.lanes = append(r.composing.lanes, tunnel.Lane{Lane: uint8(lane), Next: k.number.Peek(uint8(lane))})
 		}
 	}
-	return r.lanes
+	return r.composing.lanes
 }
 
 // maxLanes bounds the lanes in a message.
@@ -385,8 +384,8 @@ func (x *receiving) reports(b []byte, k *keys, now time.Duration) []byte {
 	x.Lock()
 	defer x.Unlock()
 	late := uint64(0)
-	if x.receiver != nil {
-		late = x.receiver.Stats().Late
+	if x.order.receiver != nil {
+		late = x.order.receiver.Stats().Late
 	}
 	first := x.reportFirst
 	for n := range x.links {
@@ -458,28 +457,28 @@ func (r *peer) records(k *keys, o *opened, from place, body []byte, size int, b 
 		case tunnel.Ack:
 			k.out.Acked(v.Number)
 		case tunnel.Hello:
-			r.peerHasEndpoints = v.Endpoints
+			r.numbering.peerHasEndpoints = v.Endpoints
 			r.decideOwner(r.own)
-			if r.owner && k == r.sending {
+			if r.numbering.owner && k == r.session.sending {
 				r.announce(p.lineStates())
 			}
 		case tunnel.PathAdd:
-			if !r.owner {
+			if !r.numbering.owner {
 				l := &r.links[v.Path]
 				l.name = v.Name
 				if !r.registers() { // else the registration has them
-					l.down, l.known, l.strict, l.cost = v.Down, true, v.Strict, int(v.Cost)
+					l.rates.down, l.rates.known, l.rates.strict, l.cost = v.Down, true, v.Strict, int(v.Cost)
 				}
 				changed = true
 			}
 		case tunnel.PathRemove:
-			if !r.owner {
+			if !r.numbering.owner {
 				r.links[v.Path] = link{number: int(v.Path)}
 				changed = true
 			}
 		case tunnel.NAT:
-			if r.owner {
-				r.links[v.Path].seen = v.Seen
+			if r.numbering.owner {
+				r.links[v.Path].nat.seen = v.Seen
 			} else {
 				p.counts.drop(dropUnexpected, 1)
 			}
@@ -497,7 +496,7 @@ func (r *peer) records(k *keys, o *opened, from place, body []byte, size int, b 
 			}
 			changed = true
 		case tunnel.Open:
-			r.open.peer = v.Cookie
+			r.open.cookie = v.Cookie
 			changed = true
 		case tunnel.NATSession:
 			if p.opened == nil || r.conf.Mode != plane.NAT {
@@ -507,7 +506,7 @@ func (r *peer) records(k *keys, o *opened, from place, body []byte, size int, b 
 			p.opened.NATSession(r.conf.Name, v)
 		case tunnel.Arrived:
 			l := &r.links[v.Path]
-			l.lost += l.openLoss.AddReport(v.Packets, v.Lost)
+			l.reports.lost += l.reports.openLoss.AddReport(v.Packets, v.Lost)
 			changed = true
 		case tunnel.Sent:
 			if p.opened == nil || !r.conf.Mode.Counted() {
@@ -523,10 +522,10 @@ func (r *peer) records(k *keys, o *opened, from place, body []byte, size int, b 
 	}
 	switch {
 	case !changed:
-	case now-r.refreshed >= refreshPause:
+	case now-r.scheduling.refreshed >= refreshPause:
 		r.refresh()
 	default:
-		r.outdated = true
+		r.scheduling.outdated = true
 		r.wakeControl()
 	}
 }
@@ -557,33 +556,33 @@ func (a *answers) allow(now time.Duration) bool {
 // probeAnswered applies the answer to a probe. The mutex is locked.
 func (r *peer) probeAnswered(k *keys, path int, a tunnel.Answer, now time.Duration) {
 	l := &r.links[path]
-	s := l.probes.answer(a.ID)
+	s := l.probing.sent.answer(a.ID)
 	if s == nil || !r.provedAt(path, s.to, now) {
 		return
 	}
-	l.probes.discardBeside(s)
-	r.proven = r.proven || k == r.sending
+	l.probing.sent.discardBeside(s)
+	r.session.proven = r.session.proven || k == r.session.sending
 	if rtt := now - s.at - a.Held; rtt > 0 {
-		l.rtt.Update(rtt)
+		l.probing.rtt.Update(rtt)
 		rto, least := r.roundTrips()
-		r.rx.roundTrip.Store(int64(rto))
-		r.rx.leastRTT.Store(int64(least))
+		r.rx.requests.roundTrip.Store(int64(rto))
+		r.rx.requests.minRTT.Store(int64(least))
 	}
 	if s.size > 0 {
-		if l.search.tooLarge(s.size) && l.oversized > 0 {
-			l.oversized--
+		if l.search.tooLarge(s.size) && l.reports.oversized > 0 {
+			l.reports.oversized--
 		}
 		l.search.carried(s.size)
 	}
-	l.tries = 0
+	l.probing.tries = 0
 	if l.line != nil && r.conf.Alliance.Role == plane.HomeAgent {
 		l.line.proven.Store(int64(now))
 	}
-	if l.alive.Answered() {
-		r.log.Info("path is up", "peer", r.conf.Name, "path", l.line.name, "address", l.remote)
-		l.probeAt = 0
-		if r.sending != nil {
-			l.loss.Restart(r.sending.counters[path])
+	if l.probing.alive.Answered() {
+		r.log.Info("path is up", "peer", r.conf.Name, "path", l.line.name, "address", l.address.remote)
+		l.probing.due = 0
+		if r.session.sending != nil {
+			l.reports.loss.Restart(r.session.sending.counters[path])
 		}
 		r.wakeControl()
 	}
@@ -593,7 +592,7 @@ func (r *peer) probeAnswered(k *keys, path int, a tunnel.Answer, now time.Durati
 // mutex is locked.
 func (r *peer) probeNow(now time.Duration) {
 	for i := range r.links {
-		r.links[i].probeAt = min(r.links[i].probeAt, now)
+		r.links[i].probing.due = min(r.links[i].probing.due, now)
 	}
 	r.wakeControl()
 }
@@ -607,44 +606,44 @@ func (r *peer) wakeControl() {
 // reported applies the report of a path, in a message that was sent at that time on the peer's clock. The mutex is locked.
 func (r *peer) reported(k *keys, v tunnel.Report, sent uint32, now time.Duration) {
 	l := &r.links[v.Path]
-	if k != r.sending {
+	if k != r.session.sending {
 		// After handshakes that crossed, the gateways may send with different sessions. What was measured
 		// is of the path; the counters are not of what this gateway sends.
-		v.Next, v.Lost = l.report.Next, l.report.Lost
+		v.Next, v.Lost = l.reports.last.Next, l.reports.last.Lost
 	}
 	// No more than was sent.
-	v.Next = min(v.Next, max(k.counters[v.Path], l.report.Next))
+	v.Next = min(v.Next, max(k.counters[v.Path], l.reports.last.Next))
 	v.Lost = min(v.Lost, v.Next)
-	if v.Next < l.report.Next {
+	if v.Next < l.reports.last.Next {
 		return // older than the last one
 	}
-	if v.Next > l.report.Next {
-		l.progress = now
+	if v.Next > l.reports.last.Next {
+		l.probing.progress = now
 	}
 	// Probes that are known to be too long say nothing about the loss of packets.
-	more := l.loss.AddReport(v.Next, v.Lost-min(v.Lost, l.oversized))
+	more := l.reports.loss.AddReport(v.Next, v.Lost-min(v.Lost, l.reports.oversized))
 	if more > 0 {
 		l.search.doubt()
 	}
-	l.lost += more
+	l.reports.lost += more
 	r.selection.lost += more
 	r.selection.late = max(r.selection.late, v.Late)
 	// A gateway that was restarted begins with 0, and the other one has counted what was sent before.
 	grown := uint64(0)
-	if l.reported && v.Bytes > l.reportedBytes {
-		grown = v.Bytes - l.reportedBytes
+	if l.reports.received && v.Bytes > l.reports.bytes {
+		grown = v.Bytes - l.reports.bytes
 	}
-	l.reportedBytes = v.Bytes
-	l.reportedAt = now - l.clock.Difference(sent, now)
+	l.reports.bytes = v.Bytes
+	l.reports.at = now - l.reports.clock.Difference(sent, now)
 	all := l.sent.value().Bytes
-	v.Bytes = l.report.Bytes + min(grown, all-min(l.report.Bytes, all))
-	l.report, l.reported = v, true
+	v.Bytes = l.reports.last.Bytes + min(grown, all-min(l.reports.last.Bytes, all))
+	l.reports.last, l.reports.received = v, true
 	r.sample(int(v.Path), now)
 }
 
 // sendBye sends the end of the session. The mutex is locked.
 func (r *peer) sendBye() {
-	k := r.sending
+	k := r.session.sending
 	if k == nil {
 		return
 	}

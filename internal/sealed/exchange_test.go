@@ -193,8 +193,8 @@ func TestResponsesUnderFloods(t *testing.T) {
 	known := newPeer(p, own, plane.Peer{Name: "known", Public: peer.Public()})
 	known.conf = plane.Peer{Name: "known", Public: peer.Public()}
 	p.peers[peer.Public()] = known
-	known.assoc.Want(0)
-	message, err := known.assoc.Advance(0, time.Now())
+	known.session.assoc.Want(0)
+	message, err := known.session.assoc.Advance(0, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +229,7 @@ func TestResponsesUnderFloods(t *testing.T) {
 	}
 	p.checkHandshake(l, response, from)
 	h, any := p.exchanges.pop()
-	if !any || p.complete(h) != nil || known.sending == nil {
+	if !any || p.complete(h) != nil || known.session.sending == nil {
 		t.Errorf("no session: %v", p.Status().Dropped)
 	}
 }

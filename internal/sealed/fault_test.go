@@ -86,7 +86,7 @@ func (g *gateway) crash() {
 	g.plane.mu.Lock()
 	for _, r := range g.plane.peers {
 		r.mu.Lock()
-		r.sending = nil
+		r.session.sending = nil
 		r.mu.Unlock()
 	}
 	g.plane.mu.Unlock()
@@ -150,12 +150,12 @@ func TestProbeToSeveralAddresses(t *testing.T) {
 	defer r.mu.Unlock()
 	l, now := &r.links[0], p.now()
 	for range 3 {
-		l.alive.Missed()
+		l.probing.alive.Missed()
 	}
-	l.probes, l.probeAt = sentProbes{}, now
-	r.probe(newBatch(p, 1<<16), r.sending, 0, now)
+	l.probing.sent, l.probing.due = sentProbes{}, now
+	r.probe(newBatch(p, 1<<16), r.session.sending, 0, now)
 	open := 0
-	for _, s := range l.probes.ring {
+	for _, s := range l.probing.sent.ring {
 		if s.state == probeOpen && !s.quiet {
 			open++
 		}
@@ -216,7 +216,7 @@ func TestHostileMessages(t *testing.T) {
 	seal := func(src byte) []byte {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		k := r.sending
+		k := r.session.sending
 		buf := make([]byte, tunnel.Offset+28, 200)
 		copy(buf[tunnel.Offset:], []byte{0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, src, 1, 10, 0, 2, 1, 0, 1, 0, 2, 0, 8})
 		lane := uint8(200)
@@ -245,7 +245,7 @@ func TestHostileMessages(t *testing.T) {
 	back := b.plane.peers[a.key.Public()]
 	b.plane.mu.Unlock()
 	back.mu.Lock()
-	reflected := slices.Clone(back.sending.send.Seal(make([]byte, tunnel.Offset+28, 200), tunnel.Header{Type: tunnel.Data, Receiver: back.sending.Remote, Counter: 1 << 20}, tunnel.Stamp{}))
+	reflected := slices.Clone(back.session.sending.send.Seal(make([]byte, tunnel.Offset+28, 200), tunnel.Header{Type: tunnel.Data, Receiver: back.session.sending.Remote, Counter: 1 << 20}, tunnel.Stamp{}))
 	back.mu.Unlock()
 
 	handshakes, before := b.plane.Status().Peers[0].Epoch, b.plane.Status().Dropped

@@ -232,7 +232,7 @@ func underFlood(t testing.TB, role string, next flooding, rate int) (up, rekeyed
 	r := a.plane.peers[b.key.Public()]
 	a.plane.mu.Unlock()
 	r.mu.Lock()
-	r.assoc.Exhaust()
+	r.session.assoc.Exhaust()
 	r.wakeControl()
 	r.mu.Unlock()
 	rekeyed = wait("next keys", func() bool {

@@ -106,7 +106,7 @@ func (p *Plane) checkResponse(l *line, m []byte, from netip.AddrPort) {
 	switch {
 	case r == nil:
 		p.counts.drop(dropHandshake, 1)
-	case !r.assoc.Proves(m) && !r.takeUnproven(p.now()):
+	case !r.session.assoc.Proves(m) && !r.takeUnproven(p.now()):
 		p.counts.drop(dropHandshake, 1)
 	default:
 		_, dropped := p.exchanges.push(handshakeMessage{line: l, message: bytes.Clone(m), from: from, peer: r})
@@ -118,7 +118,7 @@ func (p *Plane) checkResponse(l *line, m []byte, from netip.AddrPort) {
 func (r *peer) takeUnproven(now time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.unproven.Take(now, unprovenRate, unprovenBurst)
+	return r.initiating.unproven.Take(now, unprovenRate, unprovenBurst)
 }
 
 // cookie repeats an initiation, with the cookie that it was answered by, where that came from. It returns false
@@ -131,11 +131,11 @@ func (p *Plane) cookie(l *line, m []byte, from netip.AddrPort) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now, at := p.now(), place{l, from}
-	c, initiation, err := r.assoc.Cookie(m, now)
+	c, initiation, err := r.session.assoc.Cookie(m, now)
 	if err != nil {
 		return false
 	}
-	if !r.proofs.take(at, c, r.sentTo(at)) {
+	if !r.initiating.proofs.take(at, c, r.sentTo(at)) {
 		p.counts.drop(dropBusy, 1)
 		return true
 	}
@@ -150,7 +150,7 @@ func (r *peer) sentTo(at place) bool {
 			return true
 		}
 	}
-	return at == r.stale.from
+	return at == r.initiating.stale.from
 }
 
 // pendingPeer returns the peer that an initiation with this index was sent to, or nil.
@@ -208,7 +208,7 @@ func (p *Plane) known(message []byte) (own session.PrivateKey, known bool) {
 func (r *peer) knows(message []byte) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.assoc.Known(message)
+	return r.session.assoc.Known(message)
 }
 
 // answer answers an initiation.
@@ -233,7 +233,7 @@ func (p *Plane) answer(h handshakeMessage) error {
 		return session.ErrRefused
 	}
 	now := p.now()
-	s, response, err := r.assoc.Answer(request, h.message, now)
+	s, response, err := r.session.assoc.Answer(request, h.message, now)
 	if errors.Is(err, session.ErrStale) && now-r.lastHeard() > restartedAfter {
 		r.answerStale(request.Time, place{h.line, h.from}, now)
 	}
@@ -253,11 +253,11 @@ const restartedAfter = 2 * probeIdle
 // answerStale has a few initiations also sent to the source of one with an old time. A peer whose clock was set back
 // before a restart answers them, because it has seen no later one. The mutex is locked.
 func (r *peer) answerStale(at session.Timestamp, from place, now time.Duration) {
-	if !r.stale.take(at, from, now) {
+	if !r.initiating.stale.take(at, from, now) {
 		return
 	}
-	r.assoc.Want(now)
-	r.assoc.Repeat(now)
+	r.session.assoc.Want(now)
+	r.session.assoc.Repeat(now)
 	r.wakeControl()
 }
 
@@ -281,7 +281,7 @@ func (r *peer) complete(h handshakeMessage, now time.Duration) (s *session.Sessi
 	if r.removed || r.resting() > 0 {
 		return nil, false, session.ErrRefused
 	}
-	s, err = r.assoc.Complete(h.message, now)
+	s, err = r.session.assoc.Complete(h.message, now)
 	if err != nil {
 		return nil, false, err
 	}
@@ -289,7 +289,7 @@ func (r *peer) complete(h handshakeMessage, now time.Duration) (s *session.Sessi
 	if err != nil {
 		return nil, false, err
 	}
-	if r.assoc.Current() != s {
+	if r.session.assoc.Current() != s {
 		return s, false, nil
 	}
 	r.useKeys(k, now)
@@ -303,16 +303,16 @@ func (r *peer) initiate(message []byte, now time.Duration) {
 	p := r.plane
 	index := binary.BigEndian.Uint32(message[4:])
 	p.keysMu.Lock()
-	if len(r.pending) == maxPending {
-		delete(p.pending, r.pending[0])
-		r.pending = slices.Delete(r.pending, 0, 1)
+	if len(r.initiating.pending) == maxPending {
+		delete(p.pending, r.initiating.pending[0])
+		r.initiating.pending = slices.Delete(r.initiating.pending, 0, 1)
 	}
-	r.pending = append(r.pending, index)
+	r.initiating.pending = append(r.initiating.pending, index)
 	p.pending[index] = r
 	p.keysMu.Unlock()
-	r.proofs.next()
+	r.initiating.proofs.next()
 	stamped := func(l *line, to netip.AddrPort) udp.Datagram {
-		return udp.Datagram{Data: r.proofs.cookies[place{l, to}].Stamp(message, now), To: to}
+		return udp.Datagram{Data: r.initiating.proofs.cookies[place{l, to}].Stamp(message, now), To: to}
 	}
 	for i := range r.links {
 		l := &r.links[i]
@@ -320,14 +320,14 @@ func (r *peer) initiate(message []byte, now time.Duration) {
 			continue
 		}
 		var all []udp.Datagram
-		for _, to := range l.addressesToTry(r.tries) {
+		for _, to := range l.addressesToTry(r.initiating.tries) {
 			all = append(all, stamped(l.line, to))
 		}
 		l.line.send(all)
 	}
-	r.tries++
-	if to := r.stale.from; to.line != nil {
+	r.initiating.tries++
+	if to := r.initiating.stale.from; to.line != nil {
 		to.line.send([]udp.Datagram{stamped(to.line, to.from)})
-		r.stale.sent()
+		r.initiating.stale.sent()
 	}
 }

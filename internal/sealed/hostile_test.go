@@ -100,8 +100,8 @@ func TestFloodOfRecords(t *testing.T) {
 func TestReportsThatLie(t *testing.T) {
 	r, k := ally(t, plane.Alliance{}, 1)
 	l := &r.links[0]
-	l.rate = plane.Rate{Estimated: true}
-	l.alive.Answered()
+	l.rates.up = plane.Rate{Estimated: true}
+	l.probing.alive.Answered()
 	report := func(now time.Duration, v tunnel.Report) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -117,14 +117,14 @@ func TestReportsThatLie(t *testing.T) {
 	if got := l.upRate(); got > 20*unit.MbitPerSecond {
 		t.Errorf("the rate of a path that carries 1.6 Mbit/s is taken for %v", got)
 	}
-	if l.report.Next != k.counters[0] || l.loss.Share < 0 || l.loss.Share > 1 {
-		t.Errorf("next %d, loss %v", l.report.Next, l.loss.Share)
+	if l.reports.last.Next != k.counters[0] || l.reports.loss.Share < 0 || l.reports.loss.Share > 1 {
+		t.Errorf("next %d, loss %v", l.reports.last.Next, l.reports.loss.Share)
 	}
 	// What it reports later is believed.
 	k.counters[0] += 10
 	report(time.Minute, tunnel.Report{Path: 0, Next: k.counters[0], Bytes: 1 << 60})
-	if l.report.Next != k.counters[0] {
-		t.Errorf("next %d, want %d", l.report.Next, k.counters[0])
+	if l.reports.last.Next != k.counters[0] {
+		t.Errorf("next %d, want %d", l.reports.last.Next, k.counters[0])
 	}
 }
 
@@ -190,7 +190,7 @@ func TestFloodBesideTraffic(t *testing.T) {
 	sent, start := 0, time.Now()
 	for number := uint32(0); time.Since(start) < floodTime; {
 		r.mu.Lock()
-		k := r.sending
+		k := r.session.sending
 		for i := range plane.MaxPaths {
 			var body []byte
 			body = tunnel.AppendRecord(body, tunnel.Probe{ID: uint64(number)})
@@ -253,7 +253,7 @@ func TestPeerSpeaksForItsOwnSide(t *testing.T) {
 	p := a.plane
 	r := p.peers[b.key.Public()]
 	r.mu.Lock()
-	k := r.sending
+	k := r.session.sending
 	r.mu.Unlock()
 	number := uint64(0)
 	send := func(from, to string, want reason) {

@@ -62,8 +62,8 @@ func (p *emulatedPath) run(length time.Duration, check func()) {
 		}
 		due := p.r.probe(p.b, p.k, 0, p.now)
 		p.b.out, p.b.next = [tunnel.MaxPaths]outgoing{}, 0 // nobody else receives them
-		for ; p.seen != l.probes.next; p.seen = (p.seen + 1) % probesKept {
-			s := &l.probes.ring[p.seen]
+		for ; p.seen != l.probing.sent.next; p.seen = (p.seen + 1) % probesKept {
+			s := &l.probing.sent.ring[p.seen]
 			p.counts.probes++
 			p.counts.bytes += s.size
 			if s.size > p.carries {

@@ -11,7 +11,7 @@ import (
 // unsealed is what the gateways have agreed on for open messages, which the open plane carries.
 type unsealed struct {
 	// peer is the cookie that the peer accepts, 0 for none.
-	peer uint64
+	cookie uint64
 }
 
 // acceptOpen has open messages of the peer accepted with a cookie of each of its sessions, and announces
@@ -21,7 +21,7 @@ func (r *peer) acceptOpen() {
 	if p.opened == nil {
 		return
 	}
-	k := r.sending
+	k := r.session.sending
 	var cookies []uint64
 	if r.conf.Mode == plane.Unsealed && k != nil {
 		if k.cookie == 0 {
@@ -83,13 +83,13 @@ func (r *peer) appendSent(b []byte, path int) []byte {
 
 // lossShare returns the share of packets towards the peer that are lost: nearly all of them are those of
 // the open plane, if it carries any.
-func (l *link) lossShare() float64 { return max(l.loss.Share, l.openLoss.Share) }
+func (l *link) lossShare() float64 { return max(l.reports.loss.Share, l.reports.openLoss.Share) }
 
 // sendNAT sends a record about NAT sessions if this is the peer.
 func (r *peer) sendNAT(name string, v tunnel.NATSession) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.conf.Name != name || r.sending == nil || !r.sending.out.Put(v) {
+	if r.conf.Name != name || r.session.sending == nil || !r.session.sending.out.Put(v) {
 		return false
 	}
 	r.wakeControl()

@@ -32,10 +32,10 @@ func (r *peer) restart(b contain.Boundary) {
 	x := &r.rx
 	x.Lock()
 	defer x.Unlock()
-	x.clock, x.links = quality.Clock{}, [len(x.links)]receivedLink{}
-	x.keys, x.before, x.receiver, x.live, x.latest, x.out, x.packets = nil, nil, nil, 0, 0, nil, nil
+	x.links, x.order, x.delivery = [len(x.links)]receivedLink{}, order{}, delivery{}
+	x.delays.clock, x.delays.latest = quality.Clock{}, 0
 	x.timeout.Store(0)
-	x.requestAt.Store(0)
+	x.requests.due.Store(0)
 	r.wakeControl()
 }
 

@@ -35,7 +35,8 @@ const (
 	pathBuffer = time.Second
 )
 
-// peer is another gateway.
+// peer is another gateway: what is common to its parts. Each part is the state of one task, and is in
+// the file of its name; doc.go has the order of the locks.
 type peer struct {
 	plane *Plane
 	own   session.PublicKey
@@ -43,64 +44,44 @@ type peer struct {
 
 	// active is when a packet to or from the peer was last carried.
 	active atomic.Int64
-	// reach is which destinations packets of the peer may have (plane.Peer.Reach).
-	reach atomic.Pointer[bart.Table[bool]]
-	// clamp is mtu, for the receiving side.
-	clamp atomic.Int32
 	// relaysChanged: what members relay has changed.
 	relaysChanged atomic.Bool
 
-	mu        sync.Mutex // guards the following
-	conf      plane.Peer
-	panics    contain.Backoff
-	probes    plane.Probes
-	removed   bool
-	assoc     *session.Association
-	sending   *keys // nil without a session
-	since     time.Duration
-	keysSince time.Duration
-	proven    bool   // a probe was answered under the current keys
-	count     uint32 // of handshakes
-	// owner: this gateway numbers the paths. peerHasEndpoints: so could the peer (decideOwner).
-	owner, peerHasEndpoints bool
-	pending                 []uint32 // indices of initiations
-	tries                   int      // of initiations without an answer
-	proofs                  proofs
-	stale                   stale
-	unproven                session.Limit // of responses without proof
-	links                   [tunnel.MaxPaths]link
-	paths                   []sched.Path // of links, what schedulers see
-	queues                  sched.Queues
-	signals                 shape.Signals // of the queues in front of paths
-	rules                   []rule
-	fallback                rule // packets without a rule
-	selection               selection
-	mtu                     int             // largest packet that all usable links carry
-	scratch                 []byte          // for records
-	lanes                   tunnel.Progress // for a record
-	due                     time.Duration   // when something is to be sent
-	// refreshed is when paths were last brought up to date, outdated: records have changed links since.
-	refreshed time.Duration
-	outdated  bool
+	mu      sync.Mutex // guards the following, except rx
+	conf    plane.Peer
+	probes  plane.Probes // intervals between probes
+	panics  contain.Backoff
+	removed bool
+	due     time.Duration // when the control loop has something to send
 
-	// paceAt is when the next queued packet is due.
-	paceAt time.Duration
+	session    sessionState
+	initiating initiating
+	numbering  numbering
+	links      links
+	scheduling scheduling
+	policy     policy
+	selection  selection
+	pacing     pacing
+	composing  composing
 
 	memberRequest memberRequest // if the peer is a member
-	relaying      *relay        // if the peer is a leader that this gateway relays for
-	relayLimit    relayLimit
-	relayed       relayed
-	refused       tunnel.Code // how the peer's last request was answered
+	relaying      relaying      // if the peer is a leader that this gateway relays for
+	refused       tunnel.Code   // how the peer's last request was answered
+	open          unsealed
 
-	open unsealed
-
-	rx receiving
+	rx receiving // has a mutex of its own
 }
 
 // place is where a message came from.
 type place struct {
 	line *line
 	from netip.AddrPort
+}
+
+// policy has the rules that choose a scheduler for packets.
+type policy struct {
+	rules    []rule
+	fallback rule // packets without a rule
 }
 
 // rule schedules the packets of a policy rule to a peer.
@@ -113,64 +94,132 @@ type rule struct {
 	used       sched.Set
 }
 
+// scheduling is what schedulers see of the links.
+type scheduling struct {
+	paths  []sched.Path // one for each link, up to the last usable one
+	queues sched.Queues
+	mtu    int // largest packet that all usable links carry
+	// refreshed is when paths were last brought up to date, outdated: records have changed links since.
+	refreshed time.Duration
+	outdated  bool
+}
+
+// sessionState is the session that packets are sent in.
+type sessionState struct {
+	assoc     *session.Association
+	sending   *keys         // nil without a session
+	since     time.Duration // when there was none before
+	keysSince time.Duration
+	proven    bool   // a probe was answered under the current keys
+	epoch     uint32 // number of handshakes
+}
+
+// initiating is what is known of handshakes that this gateway has begun.
+type initiating struct {
+	pending  []uint32 // indices of initiations
+	tries    int      // initiations without an answer
+	proofs   proofs
+	stale    stale
+	unproven session.Limit // of responses without proof
+}
+
+// numbering is which gateway numbers the paths (decide).
+type numbering struct {
+	owner            bool // this gateway does
+	peerHasEndpoints bool // so that the peer could
+}
+
+// pacing is the pace of the queues in front of paths.
+type pacing struct {
+	due     time.Duration // of the next queued packet
+	signals shape.Signals
+}
+
+// composing has what control messages are composed in.
+type composing struct {
+	body  []byte
+	lanes tunnel.Progress
+}
+
+// links are the paths to a peer by their numbers.
+type links [tunnel.MaxPaths]link
+
 // link is a path to a peer.
 type link struct {
-	number     int
-	line       *line            // nil: the path is not known yet
-	remote     netip.AddrPort   // where packets are sent: the peer has answered a probe there
-	candidates []netip.AddrPort // that are configured
-	unproved   unproved
-	proved     time.Duration // when the last probe to unproved was sent
-	// register is a request that waits until an address is proved.
-	register *tunnel.Register
+	number int
+	line   *line  // nil: the path is not known yet
+	name   string // as the gateway that numbers it has it
+	cost   int
+	sent   count
 
-	alive   quality.Liveness
-	rtt     quality.RTT
-	probes  sentProbes
-	probed  time.Duration // when the last probe was sent
-	tries   int           // of probes without an answer
-	probeAt time.Duration // when the next one is due
-	// controlLen is the length of the last control message, as an IPv4 packet.
-	controlLen int
-	answers    answers
-	compatible compatible
-	progress   time.Duration // when a report last showed that the peer receives
-	search     mtuSearch
-	oversized  uint64 // probes under the current keys that were known to be too long
-
-	// What the other gateway reports of the path.
-	name     string
-	down     unit.Bandwidth
-	known    bool          // down is
-	strict   bool          // down is never to be exceeded
-	report   tunnel.Report // Bytes are those since the first one
-	reported bool
-	// reportedBytes are Bytes of the last report as they arrived.
-	reportedBytes uint64
-	// reportedAt is when the peer sent the last report, on its clock but for a constant.
-	reportedAt time.Duration
-	clock      quality.Clock // of reports
-	loss       quality.LossMeter
-	openLoss   quality.LossMeter // of the open plane
-	lost       uint64            // packets towards the peer, of both planes
-	rate       plane.Rate        // as configured, from this gateway
-	cost       int
-	// capacity estimates the rate towards the peer, which is at most configured unless that is 0.
-	capacity   quality.CapacityMeter
-	configured unit.Bandwidth
-
-	sent count
-
-	repairs repairs
-
-	registration   registration
-	seen           netip.AddrPort // where the peer sees this gateway
-	reportedSeen   netip.AddrPort // seen, as last sent to the peer at reportedSeenAt
-	reportedSeenAt time.Duration
+	address      linkAddress
+	nat          natAddress
+	probing      probing
+	compatible   compatible
+	search       mtuSearch
+	rates        rates
+	reports      reports
+	repairs      repairs
+	registration registration
 
 	// queue holds packets in front of the path, if shaped.
 	queue  *shape.Queue[*queued]
 	shaped bool
+}
+
+// linkAddress is where the peer is on a path.
+type linkAddress struct {
+	remote     netip.AddrPort   // where packets are sent: the peer has answered a probe there, or invalid
+	candidates []netip.AddrPort // that are configured
+	unproved   unproved
+	probed     time.Duration    // when the last probe to unproved was sent
+	waiting    *tunnel.Register // a request that waits until an address is proved
+}
+
+// natAddress is where the peer sees this gateway on a path.
+type natAddress struct {
+	seen netip.AddrPort
+	// reported is where this gateway sees the peer, as last sent to it at reportedAt.
+	reported   netip.AddrPort
+	reportedAt time.Duration
+}
+
+// probing is what the probes of a path show, and when they are due.
+type probing struct {
+	alive quality.Liveness
+	rtt   quality.RTT
+	sent  sentProbes
+	tries int           // probes without an answer
+	due   time.Duration // of the next one
+	// controlLen is the length of the last control message, as an IPv4 packet.
+	controlLen int
+	answers    answers
+	progress   time.Duration // when a report last showed that the peer receives
+}
+
+// rates are the rates towards the peer on a path.
+type rates struct {
+	up     plane.Rate     // as configured at this gateway
+	down   unit.Bandwidth // as configured at the peer
+	known  bool           // down is
+	strict bool           // down is never to be exceeded
+	// capacity estimates the rate, which is at most limit unless that is 0.
+	capacity quality.CapacityMeter
+	limit    unit.Bandwidth
+}
+
+// reports are what the peer has reported of a path.
+type reports struct {
+	last     tunnel.Report // Bytes are those since the first one
+	received bool          // last is
+	bytes    uint64        // in the last report as they arrived
+	at       time.Duration // when the peer sent it, on its clock but for a constant
+	clock    quality.Clock
+
+	loss      quality.LossMeter
+	openLoss  quality.LossMeter // of the open plane
+	lost      uint64            // packets towards the peer, of both planes
+	oversized uint64            // probes under the current keys that were known to be too long
 }
 
 // keys are a session with the keys made of its secrets. number and counters are guarded by the mutex
@@ -206,14 +255,19 @@ type lanes struct {
 }
 
 func newPeer(p *Plane, own session.PrivateKey, c plane.Peer) *peer {
-	r := &peer{paceAt: shape.Never, panics: contain.Backoff{First: restFirst}, plane: p, own: own.Public(), log: slog.New(&limitedLog{Handler: p.log.Handler(), now: p.now}), mtu: baseMTU, paths: make([]sched.Path, tunnel.MaxPaths)}
-	r.assoc = session.NewAssociation(session.AssociationOptions{
+	r := &peer{
+		plane: p, own: own.Public(), log: slog.New(&limitedLog{Handler: p.log.Handler(), now: p.now}),
+		panics:     contain.Backoff{First: restFirst},
+		scheduling: scheduling{mtu: baseMTU, paths: make([]sched.Path, tunnel.MaxPaths)},
+		pacing:     pacing{due: shape.Never},
+	}
+	r.session.assoc = session.NewAssociation(session.AssociationOptions{
 		Own: own, Peer: session.Peer{Public: c.Public, Preshared: c.Preshared},
 		Offers: p.offers(), Choose: p.choose, Random: random{}, NewIndex: p.newIndex,
 	})
 	for i := range r.links {
 		r.links[i].number = i
-		r.paths[i].Room = math.MaxInt
+		r.scheduling.paths[i].Room = math.MaxInt
 	}
 	return r
 }
@@ -240,14 +294,14 @@ func (r *peer) configure(c plane.Peer, s plane.State, lines []*line) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	changed := !slices.Equal(r.conf.Endpoints, c.Endpoints)
-	if r.relaying != nil && !reflect.DeepEqual(r.conf.Alliance, c.Alliance) {
+	if r.relaying.current != nil && !reflect.DeepEqual(r.conf.Alliance, c.Alliance) {
 		r.cutRelay("the configuration has changed")
 	}
 	reach := new(bart.Table[bool])
 	for prefix, allowed := range c.Reach() {
 		reach.Insert(prefix, allowed)
 	}
-	r.reach.Store(reach)
+	r.rx.reach.Store(reach)
 	r.conf, r.probes = c, s.Probes
 	r.probes.Idle, r.probes.Busy = cmp.Or(s.Probes.Idle, probeIdle), cmp.Or(s.Probes.Busy, probeBusy)
 	if c.Alliance.Role == plane.Member {
@@ -261,33 +315,33 @@ func (r *peer) configure(c plane.Peer, s plane.State, lines []*line) error {
 	for i := range r.links {
 		l := &r.links[i]
 		switch {
-		case i < len(lines) && r.owner && c.Alliance.Uses(c.Name, s.Paths[i]):
+		case i < len(lines) && r.numbering.owner && c.Alliance.Uses(c.Name, s.Paths[i]):
 			if l.line != lines[i] {
 				*l = link{number: i, line: lines[i]}
 			}
-			l.name, l.rate, l.cost = lines[i].name, s.Paths[i].Up, s.Paths[i].Cost
+			l.name, l.rates.up, l.cost = lines[i].name, s.Paths[i].Up, s.Paths[i].Cost
 			if c.Alliance.Role == plane.HomeAgent && s.Paths[i].Member != "" {
 				continue // follow has its address
 			}
-			l.candidates = rotate(c.Endpoints, i)
-			if changed && !slices.Contains(c.Endpoints, l.remote) {
-				l.remote = netip.AddrPort{}
+			l.address.candidates = rotate(c.Endpoints, i)
+			if changed && !slices.Contains(c.Endpoints, l.address.remote) {
+				l.address.remote = netip.AddrPort{}
 			}
-		case l.line != nil && (r.owner || !slices.Contains(lines, l.line)):
+		case l.line != nil && (r.numbering.owner || !slices.Contains(lines, l.line)):
 			r.withdraw(i)
 			*l = link{number: i}
 		case l.line != nil:
-			l.rate = s.Paths[slices.Index(lines, l.line)].Up
+			l.rates.up = s.Paths[slices.Index(lines, l.line)].Up
 		}
 	}
 	if err := r.makeRules(s.Policy); err != nil {
 		return err
 	}
-	if r.sending != nil && r.owner {
+	if r.session.sending != nil && r.numbering.owner {
 		r.announce(s.Paths)
 	}
-	if r.owner && r.assoc.Current() == nil {
-		r.assoc.Want(r.plane.now())
+	if r.numbering.owner && r.session.assoc.Current() == nil {
+		r.session.assoc.Want(r.plane.now())
 	}
 	r.acceptOpen()
 	r.applyGrants(r.plane.now())
@@ -309,7 +363,7 @@ func homeOf(s plane.State) plane.Peer {
 // decideOwner decides whose numbers paths have: those of the gateway that has endpoints, of two that
 // have, the one with the lower key.
 func (r *peer) decideOwner(own session.PublicKey) {
-	r.owner = len(r.conf.Endpoints) > 0 && (!r.peerHasEndpoints || slices.Compare(own[:], r.conf.Public[:]) < 0)
+	r.numbering.owner = len(r.conf.Endpoints) > 0 && (!r.numbering.peerHasEndpoints || slices.Compare(own[:], r.conf.Public[:]) < 0)
 }
 
 // rotate returns the list from element i on, so that gateways with equally many lines use pairs.
@@ -325,8 +379,8 @@ func rotate(list []netip.AddrPort, i int) []netip.AddrPort {
 func (r *peer) makeRules(policy plane.Policy) error {
 	rules := make([]rule, len(policy))
 	for i, c := range policy {
-		if i < len(r.rules) && equal(r.rules[i].discipline, c.Discipline) {
-			rules[i] = r.rules[i]
+		if i < len(r.policy.rules) && equal(r.policy.rules[i].discipline, c.Discipline) {
+			rules[i] = r.policy.rules[i]
 			rules[i].hold = c.Resequence
 			continue
 		}
@@ -336,15 +390,15 @@ func (r *peer) makeRules(policy plane.Policy) error {
 		}
 		rules[i] = rule{discipline: c.Discipline, scheduler: s, hold: c.Resequence}
 	}
-	if r.fallback.scheduler == nil {
+	if r.policy.fallback.scheduler == nil {
 		d := plane.Discipline{Name: plane.Auto}
 		s, err := r.newScheduler(d)
 		if err != nil {
 			return err
 		}
-		r.fallback = rule{discipline: d, scheduler: s}
+		r.policy.fallback = rule{discipline: d, scheduler: s}
 	}
-	r.rules = rules
+	r.policy.rules = rules
 	return nil
 }
 
@@ -353,20 +407,20 @@ func equal(a, b plane.Discipline) bool {
 }
 
 func (r *peer) newScheduler(d plane.Discipline) (sched.Scheduler, error) {
-	return sched.New(d.Name, sched.Options{Queues: &r.queues, Choice: d.Choice, Tie: sched.Tie, Size: sched.FullSize, CopyCostlier: d.CopyCostlier})
+	return sched.New(d.Name, sched.Options{Queues: &r.scheduling.queues, Choice: d.Choice, Tie: sched.Tie, Size: sched.FullSize, CopyCostlier: d.CopyCostlier})
 }
 
 // refresh brings what schedulers see up to date. The mutex is locked.
 func (r *peer) refresh() {
-	r.paths = r.paths[:tunnel.MaxPaths]
-	r.mtu = 0
+	r.scheduling.paths = r.scheduling.paths[:tunnel.MaxPaths]
+	r.scheduling.mtu = 0
 	highest := 0
 	alive, now := r.anyAlive(), r.plane.now()
-	r.refreshed, r.outdated = now, false
+	r.scheduling.refreshed, r.scheduling.outdated = now, false
 	for i := range r.links {
-		l, p := &r.links[i], &r.paths[i]
+		l, p := &r.links[i], &r.scheduling.paths[i]
 		// While no path answers, packets are sent on those that did.
-		p.Usable = r.sending != nil && l.ready() && l.line.conf.Load().Usable && (l.alive.Alive() || !alive && l.alive.Proven()) && r.registered(l, now)
+		p.Usable = r.session.sending != nil && l.ready() && l.line.conf.Load().Usable && (l.probing.alive.Alive() || !alive && l.probing.alive.Proven()) && r.registered(l, now)
 		if !p.Usable {
 			continue
 		}
@@ -380,24 +434,24 @@ func (r *peer) refresh() {
 		}
 		if l.shaped {
 			if l.queue == nil {
-				l.queue = newShaper(r.plane, &r.signals)
+				l.queue = newShaper(r.plane, &r.pacing.signals)
 			}
 			l.queue.Set(l.pace())
 		}
-		p.Delay, p.Jitter = l.report.Delay, l.report.Jitter
-		if !l.reported {
-			p.Delay = l.rtt.SRTT / 2
+		p.Delay, p.Jitter = l.reports.last.Delay, l.reports.last.Jitter
+		if !l.reports.received {
+			p.Delay = l.probing.rtt.SRTT / 2
 		}
 		p.Loss = int(l.lossShare() * 1e6)
-		if m := l.mtu(); r.mtu == 0 || m < r.mtu {
-			r.mtu = m
+		if m := l.mtu(); r.scheduling.mtu == 0 || m < r.scheduling.mtu {
+			r.scheduling.mtu = m
 		}
 	}
 	// All report their delay in the peer's time, or none does.
 	for i := range r.links {
-		if r.paths[i].Usable && !r.links[i].reported {
+		if r.scheduling.paths[i].Usable && !r.links[i].reports.received {
 			for j := range r.links {
-				r.paths[j].Delay = r.links[j].rtt.SRTT / 2
+				r.scheduling.paths[j].Delay = r.links[j].probing.rtt.SRTT / 2
 			}
 			break
 		}
@@ -405,16 +459,16 @@ func (r *peer) refresh() {
 	if r.probes.Compatible {
 		r.byProbes()
 	}
-	r.paths = r.paths[:max(highest, 1)]
-	for i := range r.paths {
-		if r.paths[i].Usable && r.links[i].shaped {
-			r.links[i].queue.SetLag(sched.Lag(r.paths, i, shape.MostLag))
-			r.links[i].queue.SetRTT(r.links[i].rtt.SRTT)
+	r.scheduling.paths = r.scheduling.paths[:max(highest, 1)]
+	for i := range r.scheduling.paths {
+		if r.scheduling.paths[i].Usable && r.links[i].shaped {
+			r.links[i].queue.SetLag(sched.Lag(r.scheduling.paths, i, shape.MostLag))
+			r.links[i].queue.SetRTT(r.links[i].probing.rtt.SRTT)
 		}
 	}
 	r.selection.version++
-	r.mtu = max(r.mtu, baseMTU)
-	r.clamp.Store(int32(r.mtu))
+	r.scheduling.mtu = max(r.scheduling.mtu, baseMTU)
+	r.rx.clamp.Store(int32(r.scheduling.mtu))
 	r.reportMeasured()
 }
 
@@ -423,10 +477,10 @@ func (r *peer) reportMeasured() {
 	if r.plane.opened == nil || !r.conf.Mode.Open() {
 		return
 	}
-	list, names := make([]plane.Measured, len(r.paths)), r.names()
+	list, names := make([]plane.Measured, len(r.scheduling.paths)), r.names()
 	for i := range list {
 		l := &r.links[i]
-		list[i] = plane.Measured{Path: r.paths[i], Remote: l.remote, Seen: l.seen, MTU: l.mtu() + overhead(l.remote.Addr().Unmap().Is4())}
+		list[i] = plane.Measured{Path: r.scheduling.paths[i], Remote: l.address.remote, Seen: l.nat.seen, MTU: l.mtu() + overhead(l.address.remote.Addr().Unmap().Is4())}
 		if l.line != nil {
 			list[i].Name, list[i].Interface = names[i], l.line.device
 			if socket := l.line.socket.Load(); socket != nil {
@@ -434,13 +488,13 @@ func (r *peer) reportMeasured() {
 			}
 		}
 	}
-	r.plane.opened.Measured(r.conf.Name, list, r.open.peer)
+	r.plane.opened.Measured(r.conf.Name, list, r.open.cookie)
 }
 
 // anyAlive reports whether any path answers. The mutex is locked.
 func (r *peer) anyAlive() bool {
 	for i := range r.links {
-		if r.links[i].alive.Alive() {
+		if r.links[i].probing.alive.Alive() {
 			return true
 		}
 	}
@@ -452,7 +506,7 @@ func (l *link) mtu() int {
 	if l.line == nil {
 		return 0
 	}
-	return l.search.limit(int(l.line.mtu.Load()), l.remote.Addr().Is4())
+	return l.search.limit(int(l.line.mtu.Load()), l.address.remote.Addr().Is4())
 }
 
 // exceeds reports whether a message is too long for the path.
@@ -460,19 +514,19 @@ func (l *link) exceeds(message []byte) bool { return len(message)-tunnel.Overhea
 
 // ready reports whether the path has a socket and an address.
 func (l *link) ready() bool {
-	return l.line != nil && l.line.socket.Load() != nil && l.remote.IsValid()
+	return l.line != nil && l.line.socket.Load() != nil && l.address.remote.IsValid()
 }
 
 // configuredRate returns the rate towards the peer that is configured on either side, 0 if none is.
 func (l *link) configuredRate() unit.Bandwidth {
-	down := l.known && l.down != tunnel.UnknownRate
+	down := l.rates.known && l.rates.down != tunnel.UnknownRate
 	switch {
-	case !l.rate.Estimated && down:
-		return min(l.rate.Bandwidth, l.down)
-	case !l.rate.Estimated:
-		return l.rate.Bandwidth
+	case !l.rates.up.Estimated && down:
+		return min(l.rates.up.Bandwidth, l.rates.down)
+	case !l.rates.up.Estimated:
+		return l.rates.up.Bandwidth
 	case down:
-		return l.down
+		return l.rates.down
 	}
 	return 0
 }
@@ -483,8 +537,8 @@ func (l *link) ceiling() unit.Bandwidth {
 	if l.line != nil && l.line.strict() > 0 {
 		most = l.line.strict()
 	}
-	if l.strict && l.known && l.down != tunnel.UnknownRate {
-		most = min(most, l.down)
+	if l.rates.strict && l.rates.known && l.rates.down != tunnel.UnknownRate {
+		most = min(most, l.rates.down)
 	}
 	if most == math.MaxInt64 {
 		return 0
@@ -495,21 +549,21 @@ func (l *link) ceiling() unit.Bandwidth {
 // upRate returns the rate towards the peer.
 func (l *link) upRate() unit.Bandwidth {
 	configured := l.configuredRate()
-	if configured == 0 && (!l.rate.Estimated || l.known && l.down == 0) {
+	if configured == 0 && (!l.rates.up.Estimated || l.rates.known && l.rates.down == 0) {
 		return 0 // nothing is carried
 	}
-	if configured > 0 && configured != l.configured {
+	if configured > 0 && configured != l.rates.limit {
 		return configured
 	}
-	return l.capacity.Value()
+	return l.rates.capacity.Value()
 }
 
 // pace returns the rate that packets to the peer are paced to.
 func (l *link) pace() unit.Bandwidth {
-	if l.configuredRate() != l.configured {
+	if l.configuredRate() != l.rates.limit {
 		return l.upRate()
 	}
-	return l.capacity.Pace()
+	return l.rates.capacity.Pace()
 }
 
 // suite returns the name of a session's encryption.
@@ -530,7 +584,7 @@ func (r *peer) installKeys(s *session.Session) (*keys, error) {
 	p.keysMu.Lock()
 	defer p.keysMu.Unlock()
 	for i, old := range p.keys {
-		if old.peer == r && r.assoc.Find(i) == nil {
+		if old.peer == r && r.session.assoc.Find(i) == nil {
 			delete(p.keys, i)
 		}
 	}
@@ -540,25 +594,25 @@ func (r *peer) installKeys(s *session.Session) (*keys, error) {
 
 // useKeys starts to send with keys. The mutex is locked; s are the paths of this gateway.
 func (r *peer) useKeys(k *keys, now time.Duration) {
-	if r.sending == nil {
-		r.since = now
+	if r.session.sending == nil {
+		r.session.since = now
 	}
-	r.sending, r.keysSince, r.proven, r.tries = k, now, false, 0
-	r.stale.end()
-	r.count++
+	r.session.sending, r.session.keysSince, r.session.proven, r.initiating.tries = k, now, false, 0
+	r.initiating.stale.end()
+	r.session.epoch++
 	k.out.Put(tunnel.Hello{Endpoints: len(r.conf.Endpoints) > 0})
 	r.acceptOpen()
-	if r.owner {
+	if r.numbering.owner {
 		r.announce(r.plane.lineStates())
 	}
 	for i := range r.links {
 		l := &r.links[i]
 		// A gateway that was restarted has no registrations, and no record of what it has sent.
-		l.probeAt, l.registration.at, l.reportedSeen = 0, 0, netip.AddrPort{}
-		l.report.Next, l.oversized = 0, 0
-		l.loss.Renumber()
-		if !l.alive.Alive() {
-			l.alive = quality.Liveness{} // the first answer is enough
+		l.probing.due, l.registration.at, l.nat.reported = 0, 0, netip.AddrPort{}
+		l.reports.last.Next, l.reports.oversized = 0, 0
+		l.reports.loss.Renumber()
+		if !l.probing.alive.Alive() {
+			l.probing.alive = quality.Liveness{} // the first answer is enough
 		}
 	}
 	r.memberRequest.at = 0
@@ -570,7 +624,7 @@ func (r *peer) useKeys(k *keys, now time.Duration) {
 func (r *peer) announce(paths []plane.Path) {
 	for i, c := range paths {
 		if r.conf.Alliance.Uses(r.conf.Name, c) {
-			r.sending.out.Put(tunnel.PathAdd{Path: uint8(i), Up: announced(c.Up), Down: announced(c.Down), Cost: int32(c.Cost), Strict: c.Strict, Name: c.Name})
+			r.session.sending.out.Put(tunnel.PathAdd{Path: uint8(i), Up: announced(c.Up), Down: announced(c.Down), Cost: int32(c.Cost), Strict: c.Strict, Name: c.Name})
 		}
 	}
 }
@@ -586,13 +640,13 @@ func (r *peer) remove() {
 
 // endSessions ends all sessions. The mutex is locked.
 func (r *peer) endSessions() {
-	r.assoc.Forget()
-	r.sending = nil
+	r.session.assoc.Forget()
+	r.session.sending = nil
 	r.endGrant("the member has ended the session")
 	r.endRelay("the leader has ended the session")
 	for i := range r.links {
 		l := &r.links[i]
-		l.registration, l.unproved, l.register = registration{}, unproved{}, nil
+		l.registration, l.address.unproved, l.address.waiting = registration{}, unproved{}, nil
 	}
 	r.open = unsealed{}
 	r.acceptOpen()
@@ -604,10 +658,10 @@ func (r *peer) endSessions() {
 			delete(p.keys, i)
 		}
 	}
-	for _, i := range r.pending {
+	for _, i := range r.initiating.pending {
 		delete(p.pending, i)
 	}
-	r.pending = nil
+	r.initiating.pending = nil
 	r.refresh()
 }
 
@@ -623,15 +677,15 @@ func (r *peer) close() {
 func (r *peer) status(now time.Duration) (s plane.PeerStatus, relays []plane.RelayStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s = plane.PeerStatus{Name: r.conf.Name, Role: r.conf.Alliance.Role, Mode: r.conf.Mode, Epoch: r.count}
+	s = plane.PeerStatus{Name: r.conf.Name, Role: r.conf.Alliance.Role, Mode: r.conf.Mode, Epoch: r.session.epoch}
 	if s.Role == plane.Leader {
 		relays = []plane.RelayStatus{r.relayStatus(now)}
 	}
-	if k := r.sending; k != nil {
-		s.Up, s.Suite, s.Since, s.Handshake = true, suite(k.Session), now-r.since, now-r.keysSince
+	if k := r.session.sending; k != nil {
+		s.Up, s.Suite, s.Since, s.Handshake = true, suite(k.Session), now-r.session.since, now-r.session.keysSince
 	} else {
 		s.Reason = "no response"
-		if !r.owner && !r.links[0].remote.IsValid() {
+		if !r.numbering.owner && !r.links[0].address.remote.IsValid() {
 			s.Reason = "the peer has not begun, and has no endpoints here"
 		} else if len(r.conf.Endpoints) > 0 {
 			s.Reason = fmt.Sprintf("no response from %v", r.conf.Endpoints[0])
@@ -639,9 +693,9 @@ func (r *peer) status(now time.Duration) (s plane.PeerStatus, relays []plane.Rel
 	}
 	names := r.names()
 	shortest := time.Duration(math.MaxInt64)
-	for i := range r.paths {
-		if r.paths[i].Usable {
-			shortest = min(shortest, r.paths[i].Delay)
+	for i := range r.scheduling.paths {
+		if r.scheduling.paths[i].Usable {
+			shortest = min(shortest, r.scheduling.paths[i].Delay)
 		}
 	}
 	r.rx.Lock()
@@ -655,19 +709,19 @@ func (r *peer) status(now time.Duration) (s plane.PeerStatus, relays []plane.Rel
 		switch {
 		case !l.line.conf.Load().Usable || l.line.socket.Load() == nil:
 			state = "down"
-		case r.sending != nil && l.alive.Alive() && !r.registered(l, now):
+		case r.session.sending != nil && l.probing.alive.Alive() && !r.registered(l, now):
 			state = "unregistered"
-		case r.sending != nil && l.alive.Alive():
+		case r.session.sending != nil && l.probing.alive.Alive():
 			state = "up"
-		case l.alive.Proven():
+		case l.probing.alive.Proven():
 			state = "dead"
 		}
 		x := &r.rx.links[i]
 		ls := plane.LinkStatus{
-			Path: names[i], Endpoint: l.remote, Seen: l.seen, State: state, Sent: l.sent.value(),
+			Path: names[i], Endpoint: l.address.remote, Seen: l.nat.seen, State: state, Sent: l.sent.value(),
 			Member: l.line.conf.Load().Member, CareOf: l.registration.careOf, Reason: l.registration.reason,
-			Received: plane.Count{Packets: x.packets, Bytes: x.bytes}, RTT: l.rtt.SRTT, Jitter: l.report.Jitter, Spread: l.report.Spread,
-			Loss: l.lossShare(), Lost: l.lost, Missed: x.missed, Rate: l.upRate(), MTU: l.search.mtu,
+			Received: plane.Count{Packets: x.packets, Bytes: x.bytes}, RTT: l.probing.rtt.SRTT, Jitter: l.reports.last.Jitter, Spread: l.reports.last.Spread,
+			Loss: l.lossShare(), Lost: l.reports.lost, Missed: x.missed, Rate: l.upRate(), MTU: l.search.mtu,
 		}
 		switch x := &l.registration; {
 		case x.until > now:
@@ -677,20 +731,20 @@ func (r *peer) status(now time.Duration) (s plane.PeerStatus, relays []plane.Rel
 		case ls.Member != "" && s.Role == plane.Member:
 			ls.Reason = r.memberRequest.reason
 		}
-		if i < len(r.paths) && r.paths[i].Usable {
-			if d := &r.selection.decision; r.paths[i].Resting {
+		if i < len(r.scheduling.paths) && r.scheduling.paths[i].Usable {
+			if d := &r.selection.decision; r.scheduling.paths[i].Resting {
 				ls.Resting = d.Explain(names)
 			}
-			ls.Delay, ls.Queue = r.paths[i].Delay-shortest, r.queues.Wait(i, now)
+			ls.Delay, ls.Queue = r.scheduling.paths[i].Delay-shortest, r.scheduling.queues.Wait(i, now)
 		}
 		s.Links = append(s.Links, ls)
 	}
-	if x := &r.rx; x.receiver != nil {
-		st := x.receiver.Stats()
+	if x := &r.rx; x.order.receiver != nil {
+		st := x.order.receiver.Stats()
 		s.Held, s.Late, s.Duplicates, s.Skipped = st.Held, st.Late, st.Duplicates, st.Named+st.Passed+st.Expired+st.Forced
 	}
-	for i := range r.rules {
-		u := &r.rules[i]
+	for i := range r.policy.rules {
+		u := &r.policy.rules[i]
 		st := plane.RuleStatus{Rule: i, Discipline: u.discipline.String(), Sent: u.sent, Copies: u.copies}
 		if u.discipline.Name == plane.Auto && s.Up {
 			st.Because = r.selection.decision.Explain(names)

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gaissmai/bart"
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/contain"
@@ -22,29 +23,53 @@ import (
 
 // receiving is the receiving side of a peer.
 type receiving struct {
-	sync.Mutex
-	clock quality.Clock
-	links [tunnel.MaxPaths]receivedLink
+	// reach is which destinations packets of the peer may have (plane.Peer.Reach).
+	reach atomic.Pointer[bart.Table[bool]]
+	// clamp is scheduling.mtu, to which the MSS of connections is lowered.
+	clamp atomic.Int32
+	// timeout is when packets are held for too long or to be requested, 0 if none are.
+	timeout  atomic.Int64
+	requests requests
+
+	sync.Mutex // guards the following
+	links      [tunnel.MaxPaths]receivedLink
+	order      order
+	delays     delays
+	delivery   delivery
+	// reportFirst is the path of the first report of a message.
+	reportFirst int
+}
+
+// order puts packets in order.
+type order struct {
 	// keys are the last ones that a packet was sealed with. Packets under them are put in order by
 	// receiver; those under the ones before, of which few come, are delivered at once.
 	keys, before *keys
 	receiver     *reseq.Receiver[held]
 	live         uint16 // paths that packets arrive over
+}
+
+// delays compares the delays of paths.
+type delays struct {
+	clock quality.Clock
 	// latest is sched.Latest of the paths, in the time of clock, as of the time compared.
 	latest   time.Duration
 	compared time.Duration
-	// reportFirst is the path of the first report of a message.
-	reportFirst int
-	out         []held
-	packets     [][]byte
-	// timeout is when packets are held for too long or to be requested, 0 if none are.
-	timeout atomic.Int64
-	// requestAt is when something is to be requested, 0 if nothing is.
-	requestAt atomic.Int64
-	// roundTrip is how long the answer to a request takes at most, leastRTT at least.
+}
+
+// requests is when missing messages are requested.
+type requests struct {
+	due atomic.Int64 // 0 if nothing is to be requested
+	// roundTrip is how long the answer to a request takes at most, minRTT at least.
 	roundTrip atomic.Int64
-	leastRTT  atomic.Int64
-	counters  []uint64 // of requests
+	minRTT    atomic.Int64
+	counters  []uint64 // of requests; guarded by the mutex of receiving
+}
+
+// delivery has the packets that are delivered together.
+type delivery struct {
+	held    []held
+	packets [][]byte
 }
 
 // held is a packet in a buffer, which it keeps from being used again.
@@ -284,7 +309,7 @@ func (r *peer) receivePackets(all []opened, now time.Duration) {
 	x := &r.rx
 	x.Lock()
 	defer x.Unlock()
-	out := x.out[:0]
+	out := x.delivery.held[:0]
 	data := false
 	x.compare(now)
 	for i := range all {
@@ -304,7 +329,7 @@ func (r *peer) receivePackets(all []opened, now time.Duration) {
 			p.counts.drop(dropSource, 1)
 			continue
 		}
-		if allowed, ok := r.reach.Load().Lookup(destination(b)); !ok || !allowed {
+		if allowed, ok := r.rx.reach.Load().Lookup(destination(b)); !ok || !allowed {
 			p.counts.drop(dropDestination, 1)
 			continue
 		}
@@ -315,7 +340,7 @@ func (r *peer) receivePackets(all []opened, now time.Duration) {
 		if isSYN(b) {
 			var h parsed
 			if h.parse(b) {
-				clampMSS(b, &h, int(r.clamp.Load()))
+				clampMSS(b, &h, int(r.rx.clamp.Load()))
 			}
 		}
 		fresh := false
@@ -326,9 +351,9 @@ func (r *peer) receivePackets(all []opened, now time.Duration) {
 	if data {
 		r.active.Store(int64(now))
 	}
-	if live := x.livePaths(now); live != x.live && x.receiver != nil {
-		x.live = live
-		out = x.receiver.SetLive(now, live, out)
+	if live := x.livePaths(now); live != x.order.live && x.order.receiver != nil {
+		x.order.live = live
+		out = x.order.receiver.SetLive(now, live, out)
 	}
 	x.finish(p, out)
 }
@@ -336,18 +361,18 @@ func (r *peer) receivePackets(all []opened, now time.Duration) {
 // push puts a packet in order, and appends to out what is to be delivered. It returns false if the packet is
 // a duplicate, or too old to tell. The mutex is locked.
 func (x *receiving) push(now time.Duration, o *opened, wait reseq.Hold, out []held) ([]held, bool) {
-	if x.keys == nil || o.keys != x.keys && o.keys.Born >= x.keys.Born {
+	if x.order.keys == nil || o.keys != x.order.keys && o.keys.Born >= x.order.keys.Born {
 		out = x.change(o.keys, out)
 	}
-	if o.keys != x.keys {
+	if o.keys != x.order.keys {
 		// Of a session before, whose packets are few.
-		if o.keys != x.before || !x.receiver.Earlier(o.stamp.Lane, uint32(o.stamp.Seq)) {
+		if o.keys != x.order.before || !x.order.receiver.Earlier(o.stamp.Lane, uint32(o.stamp.Seq)) {
 			return out, false
 		}
 		return append(out, hold(o)), true
 	}
 	h := hold(o)
-	out, fresh := x.receiver.Push(now, reseq.Arrival{
+	out, fresh := x.order.receiver.Push(now, reseq.Arrival{
 		Path: int(o.path), Lane: o.stamp.Lane, Seq: uint32(o.stamp.Seq), Distance: o.stamp.Distance, Copied: o.stamp.Copied,
 		Unusual: o.requests > 1, Hold: wait, Lag: o.lag,
 	}, h, out)
@@ -359,12 +384,12 @@ func (x *receiving) push(now time.Duration, o *opened, wait reseq.Hold, out []he
 
 // change has the numbers begin again with new keys.
 func (x *receiving) change(k *keys, out []held) []held {
-	if x.receiver == nil {
-		x.receiver = reseq.NewReceiver[held](reseq.ReceiverOptions{})
+	if x.order.receiver == nil {
+		x.order.receiver = reseq.NewReceiver[held](reseq.ReceiverOptions{})
 	} else {
-		out = x.receiver.Reset(out)
+		out = x.order.receiver.Reset(out)
 	}
-	x.keys, x.before = k, x.keys
+	x.order.keys, x.order.before = k, x.order.keys
 	return out
 }
 
@@ -387,10 +412,10 @@ const comparePause = 10 * time.Millisecond
 
 // compare compares the delays of the paths that messages arrive over. The mutex is locked.
 func (x *receiving) compare(now time.Duration) {
-	if now-x.compared < comparePause {
+	if now-x.delays.compared < comparePause {
 		return
 	}
-	x.compared = now
+	x.delays.compared = now
 	var paths [tunnel.MaxPaths]sched.Path
 	live := x.livePaths(now)
 	for i := range paths {
@@ -399,27 +424,27 @@ func (x *receiving) compare(now time.Duration) {
 		}
 	}
 	if latest, any := sched.Latest(paths[:]); any {
-		x.latest = latest
+		x.delays.latest = latest
 	}
 }
 
 // finish delivers packets, and has the expiry loop wait for those that are held. The mutex is locked:
 // packets that arrive over other paths do not overtake these.
 func (x *receiving) finish(p *Plane, out []held) {
-	x.packets = x.packets[:0]
+	x.delivery.packets = x.delivery.packets[:0]
 	for _, h := range out {
-		x.packets = append(x.packets, h.packet)
+		x.delivery.packets = append(x.delivery.packets, h.packet)
 	}
-	p.deliver(x.packets)
+	p.deliver(x.delivery.packets)
 	for i := range out {
 		out[i].buffer.release()
 	}
-	clear(x.packets)
+	clear(x.delivery.packets)
 	clear(out)
-	x.out = out[:0]
+	x.delivery.held = out[:0]
 	var timeout time.Duration
-	if x.receiver != nil {
-		if at, waiting := x.receiver.Timeout(); waiting {
+	if x.order.receiver != nil {
+		if at, waiting := x.order.receiver.Timeout(); waiting {
 			timeout = max(at, 1)
 		}
 	}
@@ -430,7 +455,7 @@ func (x *receiving) finish(p *Plane, out []held) {
 			timeout = request
 		}
 	}
-	x.requestAt.Store(int64(request))
+	x.requests.due.Store(int64(request))
 	x.timeout.Store(int64(timeout))
 	if timeout != 0 {
 		p.expires.set(timeout)
@@ -442,12 +467,12 @@ func (r *peer) passed(k *keys, path int, all tunnel.Progress, now time.Duration)
 	x := &r.rx
 	x.Lock()
 	defer x.Unlock()
-	if x.keys != k || x.receiver == nil {
+	if x.order.keys != k || x.order.receiver == nil {
 		return
 	}
-	out := x.out[:0]
+	out := x.delivery.held[:0]
 	for _, l := range all {
-		out = x.receiver.Passed(now, path, l.Lane, uint32(l.Next), out)
+		out = x.order.receiver.Passed(now, path, l.Lane, uint32(l.Next), out)
 	}
 	x.finish(r.plane, out)
 }
@@ -458,8 +483,8 @@ func (r *peer) expireHeld(b *batch, now time.Duration) {
 	x := &r.rx
 	x.Lock()
 	defer x.Unlock()
-	if x.receiver != nil {
-		x.finish(r.plane, x.receiver.Expire(now, x.out[:0]))
+	if x.order.receiver != nil {
+		x.finish(r.plane, x.order.receiver.Expire(now, x.delivery.held[:0]))
 	}
 }
 
@@ -529,7 +554,7 @@ func (x *receiving) measure(o *opened, now time.Duration) {
 		l.gaps.Reset()
 	}
 	if o.missing < 0 {
-		o.requests = l.gaps.Arrived(now, time.Duration(x.leastRTT.Load()), o.counter)
+		o.requests = l.gaps.Arrived(now, time.Duration(x.requests.minRTT.Load()), o.counter)
 	}
 	x.links[o.over].bytes += uint64(o.wire + ipUDP4)
 	if o.requests > 0 {
@@ -546,17 +571,17 @@ func (x *receiving) measure(o *opened, now time.Duration) {
 		l.next--
 		l.lost--
 	}
-	difference := x.clock.Difference(o.stamp.Sent, now)
+	difference := x.delays.clock.Difference(o.stamp.Sent, now)
 	if l.delay.Leaps(difference) {
 		// A clock stood still, as that of a suspended host: delays of before cannot be compared with later ones.
-		x.clock, x.latest, x.compared = quality.Clock{}, 0, 0
-		difference = x.clock.Difference(o.stamp.Sent, now)
+		x.delays.clock, x.delays.latest, x.delays.compared = quality.Clock{}, 0, 0
+		difference = x.delays.clock.Difference(o.stamp.Sent, now)
 		for i := range x.links {
 			x.links[i].delay = quality.OneWayEstimator{}
 		}
 	}
 	l.delay.Update(now, difference, o.stamp.Wait)
-	o.lag = max(0, x.latest-(difference-o.stamp.Wait))
+	o.lag = max(0, x.delays.latest-(difference-o.stamp.Wait))
 }
 
 // lengthValid reports whether an IP packet has the length that its header states.

@@ -53,13 +53,13 @@ func (r *peer) refreshRegistrations(k *keys, now time.Duration) time.Duration {
 		if x.until != 0 {
 			due = min(due, x.until)
 		}
-		if r.conf.Alliance.Role != plane.HomeAgent || !l.ready() || !l.alive.Alive() {
+		if r.conf.Alliance.Role != plane.HomeAgent || !l.ready() || !l.probing.alive.Alive() {
 			continue
 		}
 		if now >= x.at {
 			down := l.line.conf.Load().Down
 			v := tunnel.Register{
-				Path: uint8(i), CareOf: l.line.careOf(l.remote.Addr().Is4()), Lifetime: r.conf.Alliance.Lifetime, Up: announced(l.rate), Down: announced(down), Cost: int32(l.cost), Strict: l.line.conf.Load().Strict,
+				Path: uint8(i), CareOf: l.line.careOf(l.address.remote.Addr().Is4()), Lifetime: r.conf.Alliance.Lifetime, Up: announced(l.rates.up), Down: announced(down), Cost: int32(l.cost), Strict: l.line.conf.Load().Strict,
 			}
 			if g := l.line.grant.Load(); g != nil {
 				v.CareOf, v.Up, v.Down = g.careOf, min(v.Up, g.up), min(v.Down, g.down)
@@ -86,8 +86,8 @@ func announced(r plane.Rate) unit.Bandwidth {
 // withdraw ends the registration of a path with the home agent. The mutex is locked.
 func (r *peer) withdraw(i int) {
 	x := &r.links[i].registration
-	if r.conf.Alliance.Role == plane.HomeAgent && x.until != 0 && r.sending != nil {
-		r.sending.out.Put(tunnel.Register{Path: uint8(i)})
+	if r.conf.Alliance.Role == plane.HomeAgent && x.until != 0 && r.session.sending != nil {
+		r.session.sending.out.Put(tunnel.Register{Path: uint8(i)})
 		r.wakeControl()
 	}
 	*x = registration{}
@@ -97,7 +97,7 @@ func (r *peer) withdraw(i int) {
 func (r *peer) register(v tunnel.Register, now time.Duration) tunnel.Registered {
 	l := &r.links[v.Path]
 	x := &l.registration
-	answer := tunnel.Registered{Path: v.Path, CareOf: l.remote, Up: v.Up, Down: v.Down, Cost: v.Cost}
+	answer := tunnel.Registered{Path: v.Path, CareOf: l.address.remote, Up: v.Up, Down: v.Down, Cost: v.Cost}
 	others := 0
 	for i := range r.links {
 		if r.links[i].registration.until > now && i != int(v.Path) {
@@ -118,11 +118,11 @@ func (r *peer) register(v tunnel.Register, now time.Duration) tunnel.Registered 
 		answer.Code = tunnel.HomeResources
 	default:
 		if x.until == 0 {
-			r.log.Info("path registered", "peer", r.conf.Name, "path", l.title(), "address", l.remote)
+			r.log.Info("path registered", "peer", r.conf.Name, "path", l.title(), "address", l.address.remote)
 		}
 		answer.Lifetime = min(v.Lifetime, r.conf.Alliance.Lifetime)
 		*x = registration{until: now + answer.Lifetime, careOf: v.CareOf}
-		l.down, l.known, l.strict, l.cost = v.Down, true, v.Strict, int(v.Cost)
+		l.rates.down, l.rates.known, l.rates.strict, l.cost = v.Down, true, v.Strict, int(v.Cost)
 	}
 	r.refuse(answer, "registration refused", "path", l.title())
 	return answer
@@ -142,12 +142,12 @@ func (r *peer) refuse(a tunnel.Registered, message string, what ...any) {
 
 // answer answers a request to register. The mutex is locked.
 func (r *peer) answer(v tunnel.Register, now time.Duration) {
-	if r.sending == nil {
+	if r.session.sending == nil {
 		return
 	}
 	// A message has arrived over the path, but its address is not proved yet.
-	if l := &r.links[v.Path]; !l.ready() && l.unproved.line != nil && v.Lifetime > 0 {
-		l.register = &v
+	if l := &r.links[v.Path]; !l.ready() && l.address.unproved.line != nil && v.Lifetime > 0 {
+		l.address.waiting = &v
 		return
 	}
 	var a tunnel.Registered
@@ -160,7 +160,7 @@ func (r *peer) answer(v tunnel.Register, now time.Duration) {
 		r.plane.counts.drop(dropUnexpected, 1)
 		a = tunnel.Registered{Path: v.Path, Code: tunnel.HomeProhibited}
 	}
-	r.sending.out.Put(a)
+	r.session.sending.out.Put(a)
 }
 
 // registrationAnswered applies the answer of the home agent. The mutex is locked.
@@ -189,11 +189,11 @@ func (r *peer) registrationAnswered(v tunnel.Registered, now time.Duration) {
 func (r *peer) reportSeen(k *keys, now time.Duration) {
 	for i := range r.links {
 		l := &r.links[i]
-		if r.owner || !l.ready() || !l.alive.Alive() || l.reportedSeen == l.remote || l.reportedSeen.IsValid() && now-l.reportedSeenAt < seenPause {
+		if r.numbering.owner || !l.ready() || !l.probing.alive.Alive() || l.nat.reported == l.address.remote || l.nat.reported.IsValid() && now-l.nat.reportedAt < seenPause {
 			continue
 		}
-		if k.out.Put(tunnel.NAT{Path: uint8(i), Seen: l.remote}) {
-			l.reportedSeen, l.reportedSeenAt = l.remote, now
+		if k.out.Put(tunnel.NAT{Path: uint8(i), Seen: l.address.remote}) {
+			l.nat.reported, l.nat.reportedAt = l.address.remote, now
 		}
 	}
 }

@@ -36,14 +36,14 @@ func ally(t cleaner, a plane.Alliance, ready int) (*peer, *keys) {
 		t.Fatal(err)
 	}
 	for i := range ready {
-		r.links[i].line, r.links[i].remote = l, socket.Local()
+		r.links[i].line, r.links[i].address.remote = l, socket.Local()
 	}
 	key, err := tunnel.NewKey(tunnel.FastestSuite(), [tunnel.KeyLen]byte{1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	k := &keys{Session: &session.Session{}, peer: r, send: key, receive: key}
-	r.sending = k
+	r.session.sending = k
 	t.Cleanup(func() {
 		r.mu.Lock()
 		r.endRelay("the test is over")
@@ -108,7 +108,7 @@ func TestRegistrations(t *testing.T) {
 	const paths, most = 5, 2
 	rapid.Check(t, func(rt *rapid.T) {
 		r, k := ally(rt, plane.Alliance{Role: plane.Registrant, CareOf: most}, paths)
-		remote := r.links[0].remote
+		remote := r.links[0].address.remote
 		now := time.Duration(1)
 		var until [tunnel.MaxPaths]time.Duration // the model
 		refused := uint64(0)
@@ -148,8 +148,8 @@ func TestRegistrations(t *testing.T) {
 				rt.Fatalf("%+v is answered by %+v, want %+v", v, got, want)
 			}
 			for i, end := range until {
-				if l := &r.links[i]; r.registered(l, now) != (end > now) || i < paths && l.remote != remote {
-					rt.Fatalf("path %d after %+v: registered %v, sent to %v, want %v, %v", i, v, r.registered(l, now), l.remote, end > now, remote)
+				if l := &r.links[i]; r.registered(l, now) != (end > now) || i < paths && l.address.remote != remote {
+					rt.Fatalf("path %d after %+v: registered %v, sent to %v, want %v, %v", i, v, r.registered(l, now), l.address.remote, end > now, remote)
 				}
 			}
 			if n := r.plane.counts.dropped[dropRegistration].Load(); n != refused {
@@ -187,8 +187,8 @@ func TestRelayRequests(t *testing.T) {
 		if a := asks(r, tt.path, tt.home, now); a.Code != tt.want || tt.want == tunnel.Accepted && a.Lifetime != time.Minute || tt.want != tunnel.Accepted && a.Lifetime != 0 {
 			t.Errorf("%s on path %d: %+v, want %v", tt.home, tt.path, a, tt.want)
 		}
-		if y := r.relaying; y == nil || y.homeAgent != allowed[0] || len(r.plane.relays) != 1 {
-			t.Fatalf("%s on path %d: relays %+v", tt.home, tt.path, r.relaying)
+		if y := r.relaying.current; y == nil || y.homeAgent != allowed[0] || len(r.plane.relays) != 1 {
+			t.Fatalf("%s on path %d: relays %+v", tt.home, tt.path, r.relaying.current)
 		}
 	}
 	if n := r.plane.counts.dropped[dropRegistration].Load(); n != 8 {
@@ -201,10 +201,10 @@ func TestRelayRequests(t *testing.T) {
 		}
 	}
 	// Half of what is refused asks for the home agent that the last relay has.
-	if most := maxRelayStarts + 100/2; begun > most || r.relayLimit.next != maxRelayStarts {
-		t.Errorf("%d requests are accepted, %d relays have begun, want at most %d, %d", begun, r.relayLimit.next, most, maxRelayStarts)
+	if most := maxRelayStarts + 100/2; begun > most || r.relaying.limit.next != maxRelayStarts {
+		t.Errorf("%d requests are accepted, %d relays have begun, want at most %d, %d", begun, r.relaying.limit.next, most, maxRelayStarts)
 	}
-	if a := asks(r, 1, allowed[0].String(), now+relayStartsIn); a.Code != tunnel.Accepted || r.relaying.path != 1 {
+	if a := asks(r, 1, allowed[0].String(), now+relayStartsIn); a.Code != tunnel.Accepted || r.relaying.current.path != 1 {
 		t.Errorf("later: %+v", a)
 	}
 }
@@ -249,7 +249,7 @@ func TestOpenRelayRequests(t *testing.T) {
 		defer r.mu.Unlock()
 		return r.relay(tunnel.Register{HomeAgent: home, Lifetime: lifetime, Up: unit.GbitPerSecond, Down: unit.GbitPerSecond, Open: open}, now)
 	}
-	if a := ask(true, time.Minute); a.Code != tunnel.MemberSealedOnly || a.Lifetime != 0 || r.relaying != nil {
+	if a := ask(true, time.Minute); a.Code != tunnel.MemberSealedOnly || a.Lifetime != 0 || r.relaying.current != nil {
 		t.Errorf("without a kernel that relays: %+v", a)
 	}
 	if a := ask(false, time.Minute); a.Code != tunnel.Accepted || a.Open {
@@ -265,8 +265,8 @@ func TestOpenRelayRequests(t *testing.T) {
 	}
 	l := r.links[0].line
 	want := plane.OpenRelay{
-		Short: plane.RelayEnd{Interface: "lo", Index: 1, Local: netip.AddrPortFrom(r.links[0].remote.Addr(), l.socket.Load().Local().Port()), Remote: r.links[0].remote},
-		Line:  plane.RelayEnd{Interface: "lo", Index: 1, Local: netip.AddrPortFrom(o.relays["ally"].Line.Local.Addr(), r.relaying.out.socket.Load().Local().Port()), Remote: home},
+		Short: plane.RelayEnd{Interface: "lo", Index: 1, Local: netip.AddrPortFrom(r.links[0].address.remote.Addr(), l.socket.Load().Local().Port()), Remote: r.links[0].address.remote},
+		Line:  plane.RelayEnd{Interface: "lo", Index: 1, Local: netip.AddrPortFrom(o.relays["ally"].Line.Local.Addr(), r.relaying.current.out.socket.Load().Local().Port()), Remote: home},
 		Down:  rate.Bandwidth,
 	}
 	if got := o.relays["ally"]; got != want || !got.Line.Local.Addr().Is4() {
@@ -277,7 +277,7 @@ func TestOpenRelayRequests(t *testing.T) {
 		defer r.mu.Unlock()
 		r.checkRelay(now)
 	}
-	r.relaying.answered.Store(true)
+	r.relaying.current.answered.Store(true)
 	want.Up = rate.Bandwidth
 	if tend(); o.relays["ally"] != want {
 		t.Errorf("after the home agent's answer: %+v, want %+v", o.relays["ally"], want)
@@ -289,9 +289,9 @@ func TestOpenRelayRequests(t *testing.T) {
 		t.Errorf("status %+v", s)
 	}
 
-	r.relaying.base, o.err = l.socket.Load(), errors.New("no interface")
-	r.links[0].remote = netip.AddrPortFrom(r.links[0].remote.Addr(), 7)
-	if tend(); r.relaying != nil || len(o.relays) > 0 {
+	r.relaying.current.base, o.err = l.socket.Load(), errors.New("no interface")
+	r.links[0].address.remote = netip.AddrPortFrom(r.links[0].address.remote.Addr(), 7)
+	if tend(); r.relaying.current != nil || len(o.relays) > 0 {
 		t.Errorf("goes on without the kernel: %+v", o.relays)
 	}
 	if s := r.relayStatus(now); s.Up.Packets != 1 || s.Down.Packets != 2 || s.Dropped != 4 {
@@ -311,7 +311,7 @@ func TestOpenRelayRequests(t *testing.T) {
 	if sent == nil || sent.Code != tunnel.MemberUnreachable {
 		t.Errorf("the leader is sent %+v", sent)
 	}
-	if a := ask(true, time.Minute); a.Code != tunnel.MemberSealedOnly || r.relaying != nil {
+	if a := ask(true, time.Minute); a.Code != tunnel.MemberSealedOnly || r.relaying.current != nil {
 		t.Errorf("where the kernel refuses: %+v", a)
 	}
 	o.err = nil

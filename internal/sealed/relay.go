@@ -24,6 +24,13 @@ import (
 // The messages of the leader to the member and through it come from one socket to another, so that NAT
 // between them maps both alike. Those that the member has no session for are relayed.
 
+// relaying is what this gateway relays, or has relayed, for a leader.
+type relaying struct {
+	current *relay // nil without one
+	limit   relayLimit
+	counts  relayed
+}
+
 // relay is what a member does for a leader.
 type relay struct {
 	leader    *peer
@@ -232,8 +239,8 @@ func (r *peer) relay(v tunnel.Register, now time.Duration) tunnel.Registered {
 	if r.plane.stopping.Load() {
 		answer.Code = tunnel.MemberUnreachable
 	}
-	other := r.relaying == nil || r.relaying.homeAgent != home || r.relaying.path != v.Path || r.relaying.open.wanted != v.Open
-	if answer.Code == tunnel.Accepted && other && !r.relayLimit.allow(now) {
+	other := r.relaying.current == nil || r.relaying.current.homeAgent != home || r.relaying.current.path != v.Path || r.relaying.current.open.wanted != v.Open
+	if answer.Code == tunnel.Accepted && other && !r.relaying.limit.allow(now) {
 		answer.Code = tunnel.MemberResources
 	}
 	if answer.Code == tunnel.Accepted && other {
@@ -241,7 +248,7 @@ func (r *peer) relay(v tunnel.Register, now time.Duration) tunnel.Registered {
 		if err := r.beginRelay(v.Path, home, over); err != nil {
 			r.log.Error("relay", "peer", r.conf.Name, "home agent", home, "error", err)
 			answer.Code = tunnel.MemberResources
-		} else if r.relaying.open.wanted = v.Open; v.Open && !r.placeOpen(now) {
+		} else if r.relaying.current.open.wanted = v.Open; v.Open && !r.placeOpen(now) {
 			r.endRelay("open messages are not relayed")
 			answer.Code = tunnel.MemberSealedOnly
 		}
@@ -249,7 +256,7 @@ func (r *peer) relay(v tunnel.Register, now time.Duration) tunnel.Registered {
 	if r.refuse(answer, "relay refused", "home agent", home); answer.Code != tunnel.Accepted {
 		return answer
 	}
-	y := r.relaying
+	y := r.relaying.current
 	answer.Lifetime = min(v.Lifetime, a.Lifetime)
 	answer.Cost = int32(over.conf.Load().Cost)
 	y.until = now + answer.Lifetime
@@ -275,11 +282,11 @@ func (r *peer) beginRelay(path uint8, home netip.AddrPort, over *line) error {
 	out := &line{plane: p, name: over.name, device: over.device, mark: over.mark}
 	out.conf.Store(over.conf.Load())
 	out.socket.Store(s)
-	y := &relay{leader: r, path: path, homeAgent: home, base: over.socket.Load(), over: over.name, out: out, x: &r.relayed}
+	y := &relay{leader: r, path: path, homeAgent: home, base: over.socket.Load(), over: over.name, out: out, x: &r.relaying.counts}
 	y.rate = announced(r.conf.Alliance.Up)
 	y.up.set(min(unansweredRate, y.rate))
 	y.down.set(announced(r.conf.Alliance.Down))
-	r.relaying = y
+	r.relaying.current = y
 	r.place()
 	p.loops.Go(func() { y.receive(s) })
 	r.log.Info("relay begins", "peer", r.conf.Name, "home agent", home, "path", over.name)
@@ -288,9 +295,9 @@ func (r *peer) beginRelay(path uint8, home netip.AddrPort, over *line) error {
 
 // place has messages of the leader found by where its session is. The mutex is locked.
 func (r *peer) place() {
-	y, p := r.relaying, r.plane
+	y, p := r.relaying.current, r.plane
 	l := &r.links[y.path]
-	now := place{l.line, l.remote}
+	now := place{l.line, l.address.remote}
 	old := y.to.Load()
 	if !l.ready() || old != nil && *old == now {
 		return
@@ -306,12 +313,12 @@ func (r *peer) place() {
 
 // endRelay closes what is relayed for the leader. The mutex is locked.
 func (r *peer) endRelay(reason string) {
-	y, p := r.relaying, r.plane
+	y, p := r.relaying.current, r.plane
 	if y == nil {
 		return
 	}
 	r.log.Info("relay ends", "peer", r.conf.Name, "home agent", y.homeAgent, "reason", reason)
-	r.relaying = nil
+	r.relaying.current = nil
 	r.endOpen(y)
 	p.relaysMu.Lock()
 	defer p.relaysMu.Unlock()
@@ -324,7 +331,7 @@ func (r *peer) endRelay(reason string) {
 // checkRelay ends a relay whose time is over or whose path has no socket any more, and informs the leader. It
 // returns when it is to be called again. The mutex is locked.
 func (r *peer) checkRelay(now time.Duration) time.Duration {
-	y := r.relaying
+	y := r.relaying.current
 	if y == nil {
 		return now + time.Hour
 	}
@@ -347,13 +354,13 @@ func (r *peer) checkRelay(now time.Duration) time.Duration {
 
 // cutRelay ends a relay and informs the leader, which asks again. The mutex is locked.
 func (r *peer) cutRelay(reason string) {
-	y := r.relaying
+	y := r.relaying.current
 	if y == nil {
 		return
 	}
 	r.endRelay(reason)
-	if r.sending != nil {
-		r.sending.out.Put(tunnel.Registered{Path: y.path, Code: tunnel.MemberUnreachable})
+	if r.session.sending != nil {
+		r.session.sending.out.Put(tunnel.Registered{Path: y.path, Code: tunnel.MemberUnreachable})
 		r.wakeControl()
 	}
 }
@@ -362,9 +369,9 @@ func (r *peer) cutRelay(reason string) {
 func (r *peer) relayStatus(now time.Duration) plane.RelayStatus {
 	s := plane.RelayStatus{
 		Leader: r.conf.Name, Path: r.conf.Alliance.Path,
-		Up: r.relayed.up.value(), Down: r.relayed.down.value(), Dropped: r.relayed.dropped.Load(),
+		Up: r.relaying.counts.up.value(), Down: r.relaying.counts.down.value(), Dropped: r.relaying.counts.dropped.Load(),
 	}
-	if y := r.relaying; y != nil {
+	if y := r.relaying.current; y != nil {
 		s.HomeAgent, s.Lifetime = y.homeAgent, y.until-now
 		if y.open.wanted {
 			s.Add(r.plane.opens.Relayed(r.conf.Name))
@@ -414,7 +421,7 @@ func (r *peer) refreshRelay(k *keys, now time.Duration) time.Duration {
 	due := now + time.Hour
 	for i := range r.links {
 		l := &r.links[i]
-		if !l.ready() || !l.alive.Alive() || len(a.homes) == 0 {
+		if !l.ready() || !l.probing.alive.Alive() || len(a.homes) == 0 {
 			continue
 		}
 		if a.until != 0 && len(a.homes) > 1 && now-max(a.since, time.Duration(l.line.proven.Load())) > tryHome {
@@ -423,7 +430,7 @@ func (r *peer) refreshRelay(k *keys, now time.Duration) time.Duration {
 		if now >= a.at {
 			c := l.line.conf.Load()
 			k.out.Put(tunnel.Register{
-				Path: uint8(i), CareOf: l.line.careOf(l.remote.Addr().Is4()), HomeAgent: a.homes[a.next%len(a.homes)], Lifetime: r.conf.Alliance.Lifetime,
+				Path: uint8(i), CareOf: l.line.careOf(l.address.remote.Addr().Is4()), HomeAgent: a.homes[a.next%len(a.homes)], Lifetime: r.conf.Alliance.Lifetime,
 				Up: announced(c.Up), Down: announced(c.Down), Open: a.open,
 			})
 			a.at = now + askAgain
@@ -465,7 +472,7 @@ func (r *peer) relayAnswered(v tunnel.Registered, now time.Duration) {
 		r.log.Info("member relays", "peer", r.conf.Name, "home agent", a.homes[a.next%len(a.homes)], "lifetime", lifetime)
 	}
 	a.until, a.at, a.reason = now+lifetime, now+lifetime/2, ""
-	g := grant{remote: l.remote, careOf: v.CareOf, up: v.Up, down: v.Down, cost: int(v.Cost)}
+	g := grant{remote: l.address.remote, careOf: v.CareOf, up: v.Up, down: v.Down, cost: int(v.Cost)}
 	if old := l.line.grant.Load(); old == nil || *old != g {
 		l.line.grant.Store(&g)
 		r.plane.wakeHome()
@@ -500,17 +507,17 @@ func (r *peer) applyGrants(now time.Duration) {
 		}
 		g := l.line.grant.Load()
 		switch {
-		case g == nil && l.candidates != nil:
+		case g == nil && l.address.candidates != nil:
 			r.withdraw(i)
-			l.alive.Down()
-			l.candidates, l.remote, l.known, l.reported, l.search = nil, netip.AddrPort{}, false, false, mtuSearch{}
+			l.probing.alive.Down()
+			l.address.candidates, l.address.remote, l.rates.known, l.reports.received, l.search = nil, netip.AddrPort{}, false, false, mtuSearch{}
 			changed = true
-		case g != nil && (len(l.candidates) == 0 || l.candidates[0] != g.remote || l.down != g.up || l.cost != g.over(l.line)):
+		case g != nil && (len(l.address.candidates) == 0 || l.address.candidates[0] != g.remote || l.rates.down != g.up || l.cost != g.over(l.line)):
 			// The member has answered there.
-			l.candidates, l.remote = []netip.AddrPort{g.remote}, g.remote
-			l.probes.discard()
-			l.down, l.known, l.cost = g.up, true, g.over(l.line)
-			l.probeAt, l.registration.at = 0, 0
+			l.address.candidates, l.address.remote = []netip.AddrPort{g.remote}, g.remote
+			l.probing.sent.discard()
+			l.rates.down, l.rates.known, l.cost = g.up, true, g.over(l.line)
+			l.probing.due, l.registration.at = 0, 0
 			changed = true
 		}
 	}

@@ -26,13 +26,13 @@ type openRelay struct {
 // addresses of one IP version are replaced, headers are not, and nothing paces the messages to a strict rate. The mutex is
 // locked.
 func (r *peer) relaysOpen(l *link, over *line, home netip.AddrPort) bool {
-	return r.plane.opens != nil && over != nil && over.strict() == 0 && l.remote.Addr().Unmap().Is4() == home.Addr().Unmap().Is4()
+	return r.plane.opens != nil && over != nil && over.strict() == 0 && l.address.remote.Addr().Unmap().Is4() == home.Addr().Unmap().Is4()
 }
 
 // placeOpen has the kernel relay from and to where the leader and this gateway are. It reports false if it cannot. The
 // mutex is locked.
 func (r *peer) placeOpen(now time.Duration) bool {
-	y, p := r.relaying, r.plane
+	y, p := r.relaying.current, r.plane
 	o, to, answered := &y.open, y.to.Load(), y.answered.Load()
 	if !o.wanted || to == nil || *to == o.to && answered == o.answered && now-o.at < checkSockets {
 		return true
@@ -83,7 +83,7 @@ func (r *peer) endOpen(y *relay) {
 	var o plane.OpenRelayed
 	// The function returns no error.
 	_ = r.plane.enter(func() error { o = r.plane.opens.End(r.conf.Name); return nil })
-	r.relayed.up.add(int(o.Up.Packets), int(o.Up.Bytes))
-	r.relayed.down.add(int(o.Down.Packets), int(o.Down.Bytes))
-	r.relayed.dropped.Add(o.Dropped)
+	r.relaying.counts.up.add(int(o.Up.Packets), int(o.Up.Bytes))
+	r.relaying.counts.down.add(int(o.Down.Packets), int(o.Down.Bytes))
+	r.relaying.counts.dropped.Add(o.Dropped)
 }

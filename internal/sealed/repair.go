@@ -51,7 +51,7 @@ func (r *peer) requested(k *keys, v tunnel.Request, now time.Duration, b *batch)
 		r.plane.counts.drop(dropUnexpected, 1)
 		return
 	}
-	if l.repairs.keys != k || l.capacity.Exhausted() && quality.Congested(l.report.Standing, l.report.Jitter) {
+	if l.repairs.keys != k || l.rates.capacity.Exhausted() && quality.Congested(l.reports.last.Standing, l.reports.last.Jitter) {
 		return
 	}
 	for _, c := range v.Counters {
@@ -59,7 +59,7 @@ func (r *peer) requested(k *keys, v tunnel.Request, now time.Duration, b *batch)
 		if !ok {
 			continue
 		}
-		i := sched.First(r.paths, -1)
+		i := sched.First(r.scheduling.paths, -1)
 		if i < 0 || !r.links[i].ready() {
 			return
 		}
@@ -67,11 +67,11 @@ func (r *peer) requested(k *keys, v tunnel.Request, now time.Duration, b *batch)
 		m := q.message()
 		q.refs.Add(1) // it may be displaced before the batch is sent
 		b.queued = append(b.queued, q)
-		b.add(to.line, udp.Datagram{Data: m, To: to.remote, Class: q.class, Fragment: to.exceeds(m)})
+		b.add(to.line, udp.Datagram{Data: m, To: to.address.remote, Class: q.class, Fragment: to.exceeds(m)})
 		to.sent.add(1, len(m)+ipUDP4)
 		if to.shaped {
 			to.queue.Charge(now, len(m)+ipUDP4)
-			r.queues.Set(i, now, to.queue.Wait(now))
+			r.scheduling.queues.Set(i, now, to.queue.Wait(now))
 		}
 		l.repairs.count++
 	}
@@ -81,13 +81,13 @@ func (r *peer) requested(k *keys, v tunnel.Request, now time.Duration, b *batch)
 // one. A message that was sent as it was would show the peer that the path now leads elsewhere, so packets get
 // counters of the other path. The mutex is locked.
 func (r *peer) rescue(b *batch, i int, now time.Duration) {
-	l, k := &r.links[i], r.sending
-	to := sched.First(r.paths, i)
+	l, k := &r.links[i], r.session.sending
+	to := sched.First(r.scheduling.paths, i)
 	if k == nil || to < 0 || !r.links[to].shaped || !r.links[to].ready() {
 		return
 	}
 	if l.repairs.keys == k {
-		for c := max(l.report.Next, k.counters[i]-min(k.counters[i], repair.MostKept)); c < k.counters[i]; c++ {
+		for c := max(l.reports.last.Next, k.counters[i]-min(k.counters[i], repair.MostKept)); c < k.counters[i]; c++ {
 			q, ok := l.repairs.kept.Take(now, c, repair.Attempts)
 			if !ok {
 				continue
@@ -118,8 +118,8 @@ func (r *peer) rescue(b *batch, i int, now time.Duration) {
 func (r *peer) roundTrips() (most, least time.Duration) {
 	most, least = math.MaxInt64, math.MaxInt64
 	for i := range r.links {
-		if l := &r.links[i]; l.alive.Alive() {
-			most, least = min(most, l.rtt.RTO(leastAnswer)), min(least, l.rtt.MinRTT)
+		if l := &r.links[i]; l.probing.alive.Alive() {
+			most, least = min(most, l.probing.rtt.RTO(leastAnswer)), min(least, l.probing.rtt.MinRTT)
 		}
 	}
 	return most, least
@@ -131,7 +131,7 @@ const leastAnswer = 10 * time.Millisecond
 // nextRequest returns when a message is to be requested. The mutex is locked.
 func (x *receiving) nextRequest() (at time.Duration, any bool) {
 	for i := range x.links {
-		if due, missing := x.links[i].gaps.Next(time.Duration(x.roundTrip.Load())); missing && (!any || due < at) {
+		if due, missing := x.links[i].gaps.Next(time.Duration(x.requests.roundTrip.Load())); missing && (!any || due < at) {
 			at, any = due, true
 		}
 	}
@@ -142,7 +142,7 @@ func (x *receiving) nextRequest() (at time.Duration, any bool) {
 // because requests are lost too.
 func (r *peer) request(b *batch, now time.Duration) {
 	x := &r.rx
-	if at := x.requestAt.Load(); at == 0 || time.Duration(at) > now {
+	if at := x.requests.due.Load(); at == 0 || time.Duration(at) > now {
 		return
 	}
 	for i := range x.links {
@@ -150,8 +150,8 @@ func (r *peer) request(b *batch, now time.Duration) {
 			x.Lock()
 			l := &x.links[i]
 			k := l.keys
-			q, any := l.gaps.Due(now, time.Duration(x.roundTrip.Load()), x.counters)
-			x.counters = q.Counters
+			q, any := l.gaps.Due(now, time.Duration(x.requests.roundTrip.Load()), x.requests.counters)
+			x.requests.counters = q.Counters
 			var body []byte
 			if any {
 				body = tunnel.AppendRecord(nil, tunnel.Request{Path: uint8(i), Attempt: q.Attempt, Counters: q.Counters})
@@ -169,17 +169,17 @@ func (r *peer) request(b *batch, now time.Duration) {
 func (r *peer) ask(b *batch, k *keys, body []byte, now time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if k != r.sending {
+	if k != r.session.sending {
 		return
 	}
 	first, second := -1, -1
 	for i := range r.links {
 		l := &r.links[i]
 		switch {
-		case !l.ready() || !l.alive.Alive():
-		case first < 0 || l.rtt.SRTT < r.links[first].rtt.SRTT:
+		case !l.ready() || !l.probing.alive.Alive():
+		case first < 0 || l.probing.rtt.SRTT < r.links[first].probing.rtt.SRTT:
 			first, second = i, first
-		case second < 0 || l.rtt.SRTT < r.links[second].rtt.SRTT:
+		case second < 0 || l.probing.rtt.SRTT < r.links[second].probing.rtt.SRTT:
 			second = i
 		}
 	}

@@ -24,16 +24,16 @@ func paced(t *testing.T) (*Plane, *peer, *keys) {
 	p := withoutDevice(Options{}, nil)
 	r := newPeer(p, session.PrivateKey{9}, plane.Peer{})
 	k := &keys{Session: &session.Session{}, peer: r, send: key}
-	r.sending = k
+	r.session.sending = k
 	for i := range 2 {
 		l := &r.links[i]
 		l.line = &line{plane: p, name: []string{"a", "b"}[i]}
 		l.line.conf.Store(new(plane.Path))
 		l.line.socket.Store(new(udp.Socket)) // nothing is flushed
-		l.remote = netip.MustParseAddrPort("192.0.2.1:4790")
+		l.address.remote = netip.MustParseAddrPort("192.0.2.1:4790")
 		l.shaped, l.queue = true, newShaper(p, nil)
 		l.queue.Set(100 * unit.KbitPerSecond)
-		r.paths[i].Usable, r.paths[i].Rate = true, 100*unit.KbitPerSecond
+		r.scheduling.paths[i].Usable, r.scheduling.paths[i].Rate = true, 100*unit.KbitPerSecond
 	}
 	return p, r, k
 }
@@ -75,7 +75,7 @@ func TestRescue(t *testing.T) {
 	if n := r.links[0].queue.Len(); n != 1 || k.counters[0] != 1 {
 		t.Fatalf("%d packets wait in front of the path and %d were sent, want one of each", n, k.counters[0])
 	}
-	r.paths[0].Usable = false
+	r.scheduling.paths[0].Usable = false
 	r.rescue(p.out, 0, time.Second+10*time.Millisecond)
 	r.drain(p.out, 1, 2*time.Second)
 	o := &p.out.out[1]

@@ -101,12 +101,12 @@ func (r *peer) selectPaths(now time.Duration) {
 		return // what is delivered is not reported, and auto is not used
 	}
 	w := &r.selection
-	paths := r.paths[:tunnel.MaxPaths]
+	paths := r.scheduling.paths[:tunnel.MaxPaths]
 	reported, busy := uint64(0), true
 	for i := range r.links {
 		l, p := &r.links[i], &paths[i]
 		w.state[i] = pathset.Path{Usable: p.Usable, Rate: p.Rate, Delay: p.Delay, Jitter: p.Jitter, Loss: p.Loss}
-		reported += l.report.Bytes
+		reported += l.reports.last.Bytes
 		if p.Usable && w.decision.Use.Has(i) && r.wait(i, now) < waiting {
 			busy = false
 		}
@@ -141,7 +141,7 @@ func (r *peer) wait(i int, now time.Duration) time.Duration {
 	if l := &r.links[i]; l.shaped {
 		return l.queue.Wait(now)
 	}
-	return r.queues.Wait(i, now)
+	return r.scheduling.queues.Wait(i, now)
 }
 
 // names returns the names of the paths, which are distinct: a peer may give several the same name. The mutex is locked.
@@ -164,14 +164,14 @@ func (r *peer) names() []string {
 func (r *peer) sample(i int, now time.Duration) {
 	l := &r.links[i]
 	if r.conf.Mode.Open() {
-		l.configured = 0 // only the configured rate is known
+		l.rates.limit = 0 // only the configured rate is known
 		return
 	}
-	if rate := l.configuredRate(); rate != l.configured {
-		l.configured = rate
-		l.capacity.Capacity = quality.LimitCapacity(rate)
+	if rate := l.configuredRate(); rate != l.rates.limit {
+		l.rates.limit = rate
+		l.rates.capacity.Capacity = quality.LimitCapacity(rate)
 	}
-	l.capacity.Ceil(l.ceiling())
-	l.capacity.AddReport(now, l.reportedAt, l.sent.value().Bytes, l.report.Bytes, r.wait(i, now) > waiting,
-		quality.Delays{RTT: l.rtt.SRTT, Standing: l.report.Standing, Jitter: l.report.Jitter, Loss: l.loss.Share})
+	l.rates.capacity.Ceil(l.ceiling())
+	l.rates.capacity.AddReport(now, l.reports.at, l.sent.value().Bytes, l.reports.last.Bytes, r.wait(i, now) > waiting,
+		quality.Delays{RTT: l.probing.rtt.SRTT, Standing: l.reports.last.Standing, Jitter: l.reports.last.Jitter, Loss: l.reports.loss.Share})
 }

@@ -20,29 +20,29 @@ import (
 // TestHarmfulPathRests: two paths together bring a tenth of what the first one brings alone. The second
 // rests within 5 s, for auto only, and what was copied does not count.
 func TestHarmfulPathRests(t *testing.T) {
-	r := &peer{plane: &Plane{}, log: slog.New(slog.DiscardHandler), paths: make([]sched.Path, tunnel.MaxPaths)[:2]}
-	for i := range r.paths {
-		r.paths[i] = sched.Path{Usable: true, Room: math.MaxInt, Rate: 20 * unit.MbitPerSecond, Delay: time.Duration(i) * time.Millisecond}
+	r := &peer{plane: &Plane{}, log: slog.New(slog.DiscardHandler), scheduling: scheduling{paths: make([]sched.Path, tunnel.MaxPaths)[:2]}}
+	for i := range r.scheduling.paths {
+		r.scheduling.paths[i] = sched.Path{Usable: true, Room: math.MaxInt, Rate: 20 * unit.MbitPerSecond, Delay: time.Duration(i) * time.Millisecond}
 	}
 	const look = 50 * time.Millisecond
 	rested := time.Duration(0)
 	for now := look; now < 10*time.Second; now += look {
 		bytes := uint64(20_000_000 / 8 / 20) // in 50 ms
-		if !r.paths[1].Resting {
+		if !r.scheduling.paths[1].Resting {
 			bytes /= 10
 			r.selection.lost++
 			r.selection.elastic++
 		} else if rested == 0 {
 			rested = now
 		}
-		r.links[0].report.Bytes += 2 * bytes
+		r.links[0].reports.last.Bytes += 2 * bytes
 		r.selection.copied += bytes
 		r.selectPaths(now)
 	}
 	if rested == 0 || rested > 5*time.Second {
 		t.Fatalf("the second path rests after %v", rested)
 	}
-	if r.paths[0].Resting {
+	if r.scheduling.paths[0].Resting {
 		t.Error("the first path rests, too")
 	}
 	if d := r.selection.decision; d.Reason != pathset.Better || d.Against > 3*unit.MbitPerSecond || d.Rate < 19*unit.MbitPerSecond || d.Rate > 21*unit.MbitPerSecond {
@@ -55,26 +55,26 @@ func TestHarmfulPathRests(t *testing.T) {
 		}
 		var used sched.Set
 		for range 100 {
-			used |= u.Next(r.paths, sched.Segment{Now: time.Minute, Size: 1400, Version: r.selection.version})
+			used |= u.Next(r.scheduling.paths, sched.Segment{Now: time.Minute, Size: 1400, Version: r.selection.version})
 		}
 		if alone := used == sched.One(0); alone != (name == plane.Auto) {
 			t.Errorf("%s sends over %b", name, used)
 		}
-		r.queues = sched.Queues{}
+		r.scheduling.queues = sched.Queues{}
 	}
 }
 
 // TestEstimatedRate: the rate of a path without a configured one follows what arrives.
 func TestEstimatedRate(t *testing.T) {
-	r := &peer{plane: &Plane{}, log: slog.New(slog.DiscardHandler), paths: make([]sched.Path, tunnel.MaxPaths)}
+	r := &peer{plane: &Plane{}, log: slog.New(slog.DiscardHandler), scheduling: scheduling{paths: make([]sched.Path, tunnel.MaxPaths)}}
 	l := &r.links[0]
-	l.rate = plane.Rate{Estimated: true}
+	l.rates.up = plane.Rate{Estimated: true}
 	first := l.upRate()
 	for now := 50 * time.Millisecond; now < 5*time.Second; now += 50 * time.Millisecond {
 		n := uint64(50_000_000 / 8 / 20)
 		l.sent.add(1, int(n))
-		l.report.Bytes += n
-		l.reportedAt = now
+		l.reports.last.Bytes += n
+		l.reports.at = now
 		r.sample(0, now)
 	}
 	if got := l.upRate(); got < 48*unit.MbitPerSecond || got > 52*unit.MbitPerSecond {
@@ -85,14 +85,14 @@ func TestEstimatedRate(t *testing.T) {
 // TestReorderingIsNotLoss: packets that a path reorders are missing for a while, each time others.
 func TestReorderingIsNotLoss(t *testing.T) {
 	k := &keys{}
-	r := &peer{plane: &Plane{}, paths: make([]sched.Path, tunnel.MaxPaths), sending: k}
+	r := &peer{plane: &Plane{}, scheduling: scheduling{paths: make([]sched.Path, tunnel.MaxPaths)}, session: sessionState{sending: k}}
 	for i := range 1000 {
 		missing := uint64(i % 3 * 5)
 		k.counters[0] += 100
 		r.reported(k, tunnel.Report{Next: uint64(100 * (i + 1)), Lost: missing}, uint32(i), time.Duration(i)*time.Millisecond)
 	}
-	if l := &r.links[0]; r.selection.lost != 5 || l.loss.Lost != 5 || l.loss.Sent != 99_800 {
-		t.Errorf("of %d packets %d were lost, and %d for the selection; want 5: as many as two reports have", l.loss.Sent, l.loss.Lost, r.selection.lost)
+	if l := &r.links[0]; r.selection.lost != 5 || l.reports.loss.Lost != 5 || l.reports.loss.Sent != 99_800 {
+		t.Errorf("of %d packets %d were lost, and %d for the selection; want 5: as many as two reports have", l.reports.loss.Sent, l.reports.loss.Lost, r.selection.lost)
 	}
 }
 

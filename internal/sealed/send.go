@@ -147,23 +147,23 @@ func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 	if before := r.active.Swap(int64(now)); now-time.Duration(before) > busyFor {
 		r.probeNow(now)
 	}
-	if r.sending == nil {
+	if r.session.sending == nil {
 		p.counts.drop(dropNoSession, uint64(f.Len()))
-		if r.owner && !r.assoc.Wanted() {
-			r.assoc.Want(now)
+		if r.numbering.owner && !r.session.assoc.Wanted() {
+			r.session.assoc.Want(now)
 			r.wakeControl()
 		}
 		return
 	}
-	u := &r.fallback
-	if index >= 0 && index < len(r.rules) {
-		u = &r.rules[index]
+	u := &r.policy.fallback
+	if index >= 0 && index < len(r.policy.rules) {
+		u = &r.policy.rules[index]
 	}
 	if u.discipline.Name == plane.Ratio {
-		for i := range r.paths {
-			r.paths[i].Ratio = 0
+		for i := range r.scheduling.paths {
+			r.scheduling.paths[i].Ratio = 0
 			if i < len(u.discipline.Ratio) {
-				r.paths[i].Ratio = u.discipline.Ratio[i]
+				r.scheduling.paths[i].Ratio = u.discipline.Ratio[i]
 			}
 		}
 	}
@@ -177,14 +177,14 @@ func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 	much := bulk(&h, head, ack, f.Len(), length)
 	for i := range f.Len() {
 		n := f.PacketLen(i)
-		if n > r.mtu {
+		if n > r.scheduling.mtu {
 			r.oversized(b, f, i, &h, u, icmp, now)
 			continue
 		}
 		buf := b.slot(n)
 		f.Packet(i, buf[tunnel.Offset:])
 		if i == 0 {
-			clampMSS(buf[tunnel.Offset:], &h, r.mtu)
+			clampMSS(buf[tunnel.Offset:], &h, r.scheduling.mtu)
 		}
 		r.transmit(b, buf, lane, much, &h, u, now)
 	}
@@ -216,7 +216,7 @@ func (r *peer) oversized(b *batch, f *tun.Frame, i int, h *parsed, u *rule, icmp
 		return
 	}
 	if !h.dontFrag {
-		fragments(packet, make([]byte, len(packet)), r.mtu, func(part []byte) {
+		fragments(packet, make([]byte, len(packet)), r.scheduling.mtu, func(part []byte) {
 			buf := b.slot(len(part))
 			copy(buf[tunnel.Offset:], part)
 			r.transmit(b, buf, uint8(h.flow), false, h, u, now)
@@ -225,7 +225,7 @@ func (r *peer) oversized(b *batch, f *tun.Frame, i int, h *parsed, u *rule, icmp
 	}
 	p.counts.drop(dropTooBig, 1)
 	if i == 0 { // one message for all segments
-		if m := tooBig(icmp[:0], packet, h, r.mtu); len(m) > 0 {
+		if m := tooBig(icmp[:0], packet, h, r.scheduling.mtu); len(m) > 0 {
 			p.deliver([][]byte{m})
 		}
 	}
@@ -235,17 +235,17 @@ func (r *peer) oversized(b *batch, f *tun.Frame, i int, h *parsed, u *rule, icmp
 // sched.Segment. The mutex of the peer is locked.
 func (r *peer) transmit(b *batch, buf []byte, lane uint8, bulk bool, h *parsed, u *rule, now time.Duration) {
 	wire := len(buf) + tunnel.TagLen + ipUDP4
-	for i := range r.paths {
+	for i := range r.scheduling.paths {
 		if l := &r.links[i]; l.shaped {
-			r.queues.Set(i, now, l.queue.WaitOf(now, uint32(lane)))
+			r.scheduling.queues.Set(i, now, l.queue.WaitOf(now, uint32(lane)))
 		}
 	}
-	set := u.scheduler.Next(r.paths, sched.Segment{Now: now, Size: wire, Window: 1 << 30, Flow: h.flow, Bulk: bulk, Version: r.selection.version})
+	set := u.scheduler.Next(r.scheduling.paths, sched.Segment{Now: now, Size: wire, Window: 1 << 30, Flow: h.flow, Bulk: bulk, Version: r.selection.version})
 	if set == 0 {
 		r.plane.counts.drop(dropNoPath, 1)
 		return
 	}
-	k := r.sending
+	k := r.session.sending
 	// The number is used only if a queue takes the packet: a missing one would have the receiver wait.
 	seq := k.number.Peek(lane)
 	taken := 0
@@ -298,7 +298,7 @@ func (r *peer) sealTo(b *batch, k *keys, i int, buf []byte, kind tunnel.Type, st
 		p.flushOut()
 	}
 	if left := tunnel.MaxCounter - k.counters[i]; left <= counterReserve {
-		r.assoc.Exhaust()
+		r.session.assoc.Exhaust()
 		r.wakeControl()
 		if left == 0 {
 			r.plane.counts.drop(dropExhausted, 1)
@@ -307,17 +307,17 @@ func (r *peer) sealTo(b *batch, k *keys, i int, buf []byte, kind tunnel.Type, st
 	}
 	stamp.Sent = uint32(now / time.Microsecond)
 	if r.plane.opened != nil && r.conf.Mode.Open() {
-		r.queues.Set(i, now, r.plane.opened.Wait(r.conf.Name, i))
+		r.scheduling.queues.Set(i, now, r.plane.opened.Wait(r.conf.Name, i))
 	}
 	if l.shaped { // it has waited
 		stamp.Wait = l.queue.Line(len(buf) + tunnel.TagLen + ipUDP4)
 	} else {
-		stamp.Wait = r.queues.Wait(i, now)
+		stamp.Wait = r.scheduling.queues.Wait(i, now)
 	}
 	h := tunnel.Header{Type: kind, Path: uint8(i), Receiver: k.Remote, Counter: k.counters[i]}
 	k.counters[i]++
 	m := k.send.Seal(buf, h, stamp)
-	r.assoc.Sent(1)
+	r.session.assoc.Sent(1)
 	l.sent.add(1, len(m)+ipUDP4)
 	b.add(to.line, udp.Datagram{Data: m, To: to.from, Class: class, Fragment: kind == tunnel.Data && l.exceeds(m)})
 }

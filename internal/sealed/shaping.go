@@ -63,8 +63,8 @@ func (r *peer) enqueue(b *batch, i int, like *queued, buf []byte, now time.Durat
 		return false
 	}
 	r.drain(b, i, now)
-	r.queues.Set(i, now, l.queue.Wait(now))
-	r.plane.paces.set(r.paceAt)
+	r.scheduling.queues.Set(i, now, l.queue.Wait(now))
+	r.plane.paces.set(r.pacing.due)
 	return true
 }
 
@@ -111,7 +111,7 @@ func (r *peer) drain(b *batch, i int, now time.Duration) {
 			break
 		}
 		k := q.keys
-		if r.sending == nil || !l.ready() {
+		if r.session.sending == nil || !l.ready() {
 			r.plane.counts.drop(dropNoPath, 1)
 			queuedPool.Put(q)
 			continue
@@ -121,7 +121,7 @@ func (r *peer) drain(b *batch, i int, now time.Duration) {
 		r.seal(b, k, i, q.buf, tunnel.Data, stamp, q.class, now)
 		b.queued = append(b.queued, q)
 	}
-	r.paceAt = min(r.paceAt, max(l.queue.Next(), blocked))
+	r.pacing.due = min(r.pacing.due, max(l.queue.Next(), blocked))
 }
 
 // strict returns the rate from this gateway that is never to be exceeded, 0 if there is none.
@@ -167,17 +167,17 @@ func (c *ceiling) at() time.Duration {
 func (r *peer) pace(b *batch, now time.Duration) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.paceAt > now {
-		return r.paceAt
+	if r.pacing.due > now {
+		return r.pacing.due
 	}
-	r.paceAt = shape.Never
+	r.pacing.due = shape.Never
 	for i := range r.links {
 		if q := r.links[i].queue; q != nil && q.Len() > 0 {
 			r.drain(b, i, now)
 		}
 	}
 	b.flush()
-	return r.paceAt
+	return r.pacing.due
 }
 
 // paceStep is the granularity of pacing.
