@@ -204,7 +204,7 @@ func (c *Config) conditions() []condition.Condition {
 		list = append(list, condition.IPv6(inner...))
 	}
 	if len(c.LAN.Interfaces) > 0 {
-		list = append(list, condition.Firewall(versions, inner...), condition.Unique(inner...))
+		list = append(list, condition.Firewall(versions, inner...), condition.Unique(inner...), condition.Unclaimed(c.LAN.Interfaces...))
 	}
 	return append(list, condition.ReversePath(c.interfaces()...))
 }
