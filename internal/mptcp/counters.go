@@ -30,6 +30,10 @@ type Counters struct {
 	// time: the connection may stand still for seconds. Reinjected counts what this host reinjected.
 	BeyondWindow uint64 `json:"beyond_window"`
 	Reinjected   uint64 `json:"reinjected"`
+	// Joins counts SYNs of subflows, those that were retransmitted included, and Joined the subflows that clients
+	// established.
+	Joins  uint64 `json:"joins"`
+	Joined uint64 `json:"joined"`
 }
 
 // ReadCounters returns the counters of the network namespace that the calling thread is in. Those that
@@ -91,6 +95,7 @@ func parseCounters(netstat []byte) (c Counters, err error) {
 		into := map[string]*uint64{
 			"MPCapableSYNRX": &c.Requested, "MPCapableACKRX": &c.Accepted, "MPCapableFallbackACK": &c.Stripped, "MPFallbackTokenInit": &c.TableFull,
 			"NoDSSInWindow": &c.BeyondWindow, "MPTCPRetrans": &c.Reinjected,
+			"MPJoinSynRx": &c.Joins, "MPJoinAckRx": &c.Joined,
 		}
 		for i, name := range names {
 			if n := into[name]; n != nil {
@@ -109,6 +114,7 @@ func (c Counters) Since(before Counters) Counters {
 		Requested: c.Requested - before.Requested, Accepted: c.Accepted - before.Accepted,
 		Stripped: c.Stripped - before.Stripped, TableFull: c.TableFull - before.TableFull,
 		BeyondWindow: c.BeyondWindow - before.BeyondWindow, Reinjected: c.Reinjected - before.Reinjected,
+		Joins: c.Joins - before.Joins, Joined: c.Joined - before.Joined,
 	}
 }
 

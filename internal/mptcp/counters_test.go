@@ -27,8 +27,8 @@ func TestCounters(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
-	before := Counters{Requested: 1, Accepted: 2, Stripped: 3, TableFull: 4, BeyondWindow: 5, Reinjected: 6}
-	if got, want := (Counters{Requested: 11, Accepted: 22, Stripped: 33, TableFull: 44, BeyondWindow: 55, Reinjected: 66}).Since(before), (Counters{10, 20, 30, 40, 50, 60}); got != want {
+	before := Counters{Requested: 1, Accepted: 2, Stripped: 3, TableFull: 4, BeyondWindow: 5, Reinjected: 6, Joins: 7, Joined: 8}
+	if got, want := (Counters{Requested: 11, Accepted: 22, Stripped: 33, TableFull: 44, BeyondWindow: 55, Reinjected: 66, Joins: 77, Joined: 88}).Since(before), (Counters{10, 20, 30, 40, 50, 60, 70, 80}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }

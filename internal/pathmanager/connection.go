@@ -178,6 +178,21 @@ func (c *connection) addresses() (joined, announced int) {
 	return joined, announced
 }
 
+// unjoined returns where a client would join the addresses that addresses counts as not joined.
+func (c *connection) unjoined() (all []netip.AddrPort) {
+	if len(c.subflows) == 0 {
+		return nil
+	}
+	// A client joins at the port of the connection (RFC 8684 section 3.4.1).
+	port := c.subflows[0].local.Port()
+	for i := range c.announcements {
+		if a := &c.announcements[i]; a.announced && !c.uses(i) && c.machine.now.Sub(a.since) >= answerTimeout {
+			all = append(all, netip.AddrPortFrom(c.machine.peers[i].address, port))
+		}
+	}
+	return all
+}
+
 func (c *connection) reconcileAll() {
 	c.decide()
 	c.repeatRemovals()

@@ -25,7 +25,7 @@ func newCrowdMachine(conns int) *managed {
 func BenchmarkStatus(b *testing.B) {
 	m := newCrowdMachine(100_000)
 	for b.Loop() {
-		if u := m.unjoined(m.now); u.Connections > 0 {
+		if u := m.unjoined(m.now, accepts); u.Connections > 0 {
 			b.Fatalf("%+v", u)
 		}
 	}

@@ -192,11 +192,17 @@ func (s *site) manage() (l *Manager, stop func()) { return s.run(nil) }
 func (s *site) run(reports reportSource) (l *Manager, stop func()) {
 	s.t.Helper()
 	var events *mptcp.Events
-	err := netns.Do(s.server, func() (err error) { events, err = mptcp.Subscribe(); return err })
+	l = newManager(Options{Peers: s.peers, Restarted: true, Log: slog.New(slog.DiscardHandler)}, s.kernel)
+	err := netns.Do(s.server, func() (err error) {
+		if l.evidence, err = openEvidence(s.kernel.Diag); err != nil {
+			return err
+		}
+		events, err = mptcp.Subscribe()
+		return err
+	})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	l = newManager(Options{Peers: s.peers, Restarted: true, Log: slog.New(slog.DiscardHandler)}, s.kernel)
 	if reports != nil {
 		l.reports, l.watch = reports, Watch{Method: WatchReports}
 	}
@@ -208,7 +214,7 @@ func (s *site) run(reports reportSource) (l *Manager, stop func()) {
 	go func() { ended <- l.run(ctx, events) }()
 	return l, func() {
 		cancel()
-		if err := <-ended; err != nil {
+		if err := errors.Join(<-ended, l.evidence.counters.Close()); err != nil {
 			s.t.Error(err)
 		}
 	}

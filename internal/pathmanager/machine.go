@@ -567,21 +567,40 @@ func (m *machine) runTimers(now time.Time) {
 	}
 }
 
-// unjoined counts the connections whose client joined fewer addresses than were announced to it.
-func (m *machine) unjoined(now time.Time) Unjoined {
+// unjoined counts the connections whose client joined fewer addresses than were announced to it. Of these it describes
+// the one with the most, first of those whose subflows this host resets: answer is what it answers to a subflow.
+func (m *machine) unjoined(now time.Time, answer func(netip.AddrPort) mptcp.Answer) Unjoined {
 	m.now = now
 	var u Unjoined
+	var reset netip.AddrPort // in the connection that is described
+	answers := map[netip.AddrPort]mptcp.Answer{}
 	for _, c := range m.conns {
 		joined, announced := c.addresses()
 		if joined == announced {
 			continue
 		}
 		u.Connections++
-		if announced-joined > u.Announced-u.Joined {
-			u.Client, u.Joined, u.Announced = c.client, joined, announced
+		var here netip.AddrPort
+		for _, at := range c.unjoined() {
+			if _, known := answers[at]; !known {
+				answers[at] = answer(at)
+			}
+			if answers[at] != mptcp.JoinAccepted {
+				here = at
+				break
+			}
 		}
+		if u.Reset && !here.IsValid() || u.Reset == here.IsValid() && announced-joined <= u.Announced-u.Joined {
+			continue
+		}
+		u.Client, u.Joined, u.Announced, reset = c.client, joined, announced, here
+		u.Reset = here.IsValid()
 	}
-	if u.Connections > 0 {
+	switch {
+	case u.Reset:
+		text, remedy := answers[reset].Problem(reset)
+		u.Meaning = fmt.Sprintf("client has %d of %d addresses: %s; %s", u.Joined, u.Announced, text, remedy)
+	case u.Connections > 0:
 		u.Meaning = fmt.Sprintf("client took %d of %d addresses; on the client: ip mptcp limits set subflows 8 add_addr_accepted 8", u.Joined, u.Announced)
 	}
 	return u

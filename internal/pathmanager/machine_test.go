@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -627,6 +628,39 @@ func TestRetiredAddresses(t *testing.T) {
 	check(t, m.on(1), "2001:db8:1::10")
 }
 
+// accepts is a host that accepts all subflows.
+func accepts(netip.AddrPort) mptcp.Answer { return mptcp.JoinAccepted }
+
+// TestUnjoinedHere: where this host resets subflows, its state is reported and not the client's.
+func TestUnjoinedHere(t *testing.T) {
+	m := newManaged(false)
+	m.setRoute(0, "::/0", RoutePresent)
+	m.setRoute(1, "2001:db8:d::/64", RoutePresent)
+	m.lose = 1 << 30
+	m.open(1, netip.AddrPortFrom(defaultAt.Addr(), 8080), clientAt) // one address, at a port that is closed
+	m.open(2, defaultAt, elsewhereAt)                               // two, at one that is open
+	m.pass(2 * answerTimeout)
+	listeners := []mptcp.Listener{{At: netip.MustParseAddrPort("[::]:80"), Multipath: true}}
+	answer := func(at netip.AddrPort) mptcp.Answer { return mptcp.AnswerTo(listeners, at) }
+	const closed = "client has 0 of 1 addresses: nothing on this host listens on port 8080 any more, and subflows are reset; have the server listen while it has connections, or restart it"
+	got := m.unjoined(m.now, answer)
+	if want := (Unjoined{2, clientAt.Addr(), 0, 1, true, closed}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	listeners = append(listeners, mptcp.Listener{At: netip.MustParseAddrPort("[::]:8080"), Multipath: true})
+	got = m.unjoined(m.now, answer)
+	if want := m.unjoined(m.now, accepts); got != want || got.Reset {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	meaning := got.Meaning
+	if got.arrived(mptcp.Counters{Joins: 3, Joined: 1}); got.Meaning != meaning {
+		t.Errorf("with subflows of others: %q", got.Meaning)
+	}
+	if got.arrived(mptcp.Counters{Joins: 3}); !strings.Contains(got.Meaning, "0 of 2 addresses: 3 SYNs of subflows arrived here, and none was completed") {
+		t.Errorf("with SYNs: %q", got.Meaning)
+	}
+}
+
 // A client with add_addr_accepted 0 joins no address, one that lacks an answer for a moment is not
 // counted yet.
 func TestUnjoined(t *testing.T) {
@@ -634,26 +668,26 @@ func TestUnjoined(t *testing.T) {
 	m.setRoute(0, "::/0", RoutePresent)
 	m.setRoute(1, "2001:db8:d::/64", RoutePresent)
 	m.open(1, defaultAt, clientAt)
-	if got := m.unjoined(m.now); got != (Unjoined{}) {
+	if got := m.unjoined(m.now, accepts); got != (Unjoined{}) {
 		t.Errorf("all joined: %+v", got)
 	}
 	m.lose = 1 << 30
 	m.open(2, defaultAt, elsewhereAt)
-	if got := m.unjoined(m.now); got != (Unjoined{}) {
+	if got := m.unjoined(m.now, accepts); got != (Unjoined{}) {
 		t.Errorf("just announced: %+v", got)
 	}
 	m.pass(2 * answerTimeout)
 	const meaning = "client took 0 of 2 addresses; on the client: ip mptcp limits set subflows 8 add_addr_accepted 8"
-	if got, want := m.unjoined(m.now), (Unjoined{1, elsewhereAt.Addr(), 0, 2, meaning}); got != want {
+	if got, want := m.unjoined(m.now, accepts), (Unjoined{1, elsewhereAt.Addr(), 0, 2, false, meaning}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	m.setRoute(0, "::/0", RouteAbsent)
-	if got := m.unjoined(m.now); got.Joined != 0 || got.Announced != 1 {
+	if got := m.unjoined(m.now, accepts); got.Joined != 0 || got.Announced != 1 {
 		t.Errorf("one withdrawn: got %+v, want 0 of 1", got)
 	}
 	m.disconnect(2)
 	m.work()
-	if got := m.unjoined(m.now); got != (Unjoined{}) {
+	if got := m.unjoined(m.now, accepts); got != (Unjoined{}) {
 		t.Errorf("closed: %+v", got)
 	}
 }

@@ -132,6 +132,8 @@ type Manager struct {
 	learned     learned
 
 	schedule schedule
+	// evidence tells why addresses are not joined.
+	evidence evidence
 	pause    time.Duration   // before the next dump, after one that failed
 	logged   map[string]bool // refused requests that were logged, by kind
 }
@@ -180,6 +182,8 @@ type Unjoined struct {
 	Client    netip.Addr `json:"client,omitzero"`
 	Joined    int        `json:"joined"`
 	Announced int        `json:"announced"`
+	// Reset: this host resets the client's subflows.
+	Reset bool `json:"reset,omitempty"`
 	// Meaning is a one-line explanation with the remedy.
 	Meaning string `json:"meaning"`
 }
@@ -222,6 +226,9 @@ func New(o Options) (*Manager, error) {
 		return nil, errors.Join(err, conn.Close())
 	}
 	m := newManager(o, netlinkKernel{conn, diag})
+	if m.evidence, err = openEvidence(diag); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
 	signals, err := mptcp.ReadSignals()
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
@@ -286,6 +293,9 @@ func (m *Manager) Close() error {
 	}
 	if m.reports != nil {
 		errs = append(errs, m.reports.Close())
+	}
+	if m.evidence.counters != nil {
+		errs = append(errs, m.evidence.counters.Close())
 	}
 	if k, ok := m.standstills.data.(*dataKernel); ok {
 		errs = append(errs, k.counters.Close())
@@ -584,7 +594,8 @@ func (m *Manager) passMemory(now time.Time) {
 func (m *Manager) updateStatus(now time.Time) {
 	unjoined, waiting := m.status.Unjoined, m.status.Waiting // written by this goroutine alone
 	if !m.schedule.pending(countDue, now) || len(m.machine.conns) == 0 {
-		unjoined, waiting = m.machine.unjoined(now), m.machine.waiting()
+		unjoined, waiting = m.machine.unjoined(now, m.evidence.answer()), m.machine.waiting()
+		m.evidence.explain(&unjoined)
 		m.schedule.set(countDue, now.Add(max(unjoinedEvery, unjoinedShare*time.Since(now))))
 	}
 	m.mu.Lock()

@@ -77,7 +77,7 @@ func TestBestPeersGetTheSlots(t *testing.T) {
 	if w := m.waiting(); w.Connections != 1 || w.Peers != 11 || w.Slots != 8 || w.Client != clientAt.Addr() {
 		t.Errorf("waiting %+v", w)
 	}
-	if u := m.unjoined(m.now); u.Connections != 0 {
+	if u := m.unjoined(m.now, accepts); u.Connections != 0 {
 		t.Errorf("unjoined %+v", u)
 	}
 	for _, step := range []struct {
