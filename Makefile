@@ -20,12 +20,19 @@ bin/tabane: FORCE
 demo: root build ## run the first experiment: content over every egress path (needs root)
 	bin/tabane lab run epe-steady --quick --out $(OUT)/epe-steady
 
-test: programs lint ## run all tests; as root also those in network namespaces, none of which may be skipped then
-	@[ "$$(id -u)" != 0 ] || export TABANE_LAB=require; \
-	$(GO) run .ci/test.go -count=1 -timeout=20m ./...
+PKG ?= ./...
+RUN ?= .
 
-race: ## run all tests with the race detector (needs a C compiler)
-	@CGO_ENABLED=1 $(GO) run .ci/test.go -race -count=1 -timeout=30m ./...
+# What is checked beside the tests, whose labs often wait, at the lowest priority. Of a part of the tests, nothing.
+BESIDE ?= $(if $(filter ./...,$(PKG)),analyze)
+
+test: programs format ## run all tests, or those of PKG=./internal/... that match RUN=TestX; as root also those in network namespaces, none of which may be skipped then
+	@$(GO) test -count=1 ./.ci/test
+	@[ "$$(id -u)" != 0 ] || export TABANE_LAB=require; \
+	$(GO) run ./.ci/test $(if $(BESIDE),-beside='$(MAKE) --no-print-directory $(BESIDE)') -count=1 -timeout=20m -run='$(RUN)' $(PKG)
+
+race: ## run all tests, or those of PKG that match RUN, with the race detector (needs a C compiler)
+	@CGO_ENABLED=1 $(GO) run ./.ci/test -race -count=1 -timeout=30m -run='$(RUN)' $(PKG)
 
 SOAK      ?= 20m
 SEQUENCES ?= 1000
@@ -60,12 +67,15 @@ bench-sim: ## measure the simulator on one core, beside ns-2 where it is install
 	$$bench -test.bench Sweep -test.benchtime 1x
 
 FUZZTIME ?= 10s
+# n/m is every mth target, from the nth.
+SHARE    ?= 1/1
 
 # Up to Go 1.26 the end of the time can itself be reported as a failure, without an input (go.dev/issue/75804).
-fuzz: ## run each fuzz target for FUZZTIME (default 10s), one on each core
-	@targets() { for package in $$($(GO) list ./...); do \
-		$(GO) test -list '^Fuzz' $$package | sed -n "s|^Fuzz.*|$$package &|p"; done; }; \
-	targets | xargs -P "$$(nproc)" -L 1 sh -c 'out=$$($(GO) test -run "^\$$" -fuzz "^$$1\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s -parallel 1 $$0 2>&1) || \
+fuzz: ## run each fuzz target for FUZZTIME (default 10s), one on each core, or only a SHARE=n/m of the targets
+	@grep -rn --include='*_test.go' -oE '^func Fuzz[A-Za-z0-9_]+' cmd internal | \
+	sed -E 's|^(.*)/[^/]*:[0-9]+:func (.*)|./\1 \2|' | LC_ALL=C sort | \
+	awk -v share='$(SHARE)' 'BEGIN { split(share, s, "/") } (NR - s[1]) % s[2] == 0' | \
+	xargs -P "$$(nproc)" -L 1 sh -c 'out=$$($(GO) test -run "^\$$" -fuzz "^$$1\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s -parallel 1 $$0 2>&1) || \
 		case $$out in *"Failing input"* | *panic:*) false ;; *"    context deadline exceeded"*) ;; *) false ;; esac || \
 		{ echo "$$0 $$1 failed:"; echo "$$out"; exit 1; }; echo "ok  $$0 $$1"'
 
@@ -74,12 +84,17 @@ INSTALL ?= yes
 programs: ## install the programs that tests use, as root on Debian; elsewhere, or with INSTALL=no, name them
 	@INSTALL=$(INSTALL) bash .ci/install $(BENCHMARKS)
 
-lint: ## check format, suspicious code, switches without a case, US spelling
-	@wrong=$$(gofmt -l cmd internal scenarios .ci/*.go); [ -z "$$wrong" ] || { echo "not formatted by gofmt:"; echo "$$wrong"; exit 1; } >&2
+lint: format analyze ## check format, suspicious code, switches without a case, US spelling
+
+.PHONY: format analyze
+format:
+	@wrong=$$(gofmt -l cmd internal scenarios .ci); [ -z "$$wrong" ] || { echo "not formatted by gofmt:"; echo "$$wrong"; exit 1; } >&2
+	@$(GO) tool misspell -error -locale US .ci Makefile *.md bpf cmd docs examples internal scenarios
+
+analyze:
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
 	$(GO) tool exhaustive -default-signifies-exhaustive -ignore-enum-types '^reflect\.Kind$$' ./...
-	@$(GO) tool misspell -error -locale US .ci Makefile *.md bpf cmd docs examples internal scenarios
 
 .PHONY: vulnerabilities
 vulnerabilities: ## look for known vulnerabilities in what is called, in modules and the standard library
