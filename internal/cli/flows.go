@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -73,7 +74,7 @@ interval, or has ended; all others carried nothing.`,
 		},
 	}
 	f := c.Flags()
-	f.StringSliceVarP(&o.interfaces, "interface", "i", nil, "`interface` to watch, may be given several times (default that of the file, or all that are up but loopback, also those that come later)")
+	f.StringSliceVarP(&o.interfaces, "interface", "i", nil, "`interface` to watch, or a pattern such as eth* for all that match, also those that come later; may be given several times (default that of the file, or all that are up but loopback, also those that come later)")
 	f.StringVarP(&o.file, "config", "c", "", "configuration `file` of this host's edge or gateway: shows egress peers in place of EPE addresses, or paths in place of interfaces and the flows of NAT sessions")
 	f.DurationVar(&o.interval, "interval", flows.DefaultInterval, "how often flows are read")
 	f.IntVar(&o.count, "count", 0, "end after this many intervals")
@@ -104,7 +105,48 @@ func (o *flowsFlags) check() error {
 	case o.json && o.csv:
 		return errors.New("--json and --csv exclude each other")
 	}
+	for _, p := range o.interfaces {
+		if _, err := path.Match(p, ""); err != nil && isPattern(p) {
+			return fmt.Errorf("--interface %q is no pattern: a bracket is not closed, or empty", p)
+		}
+	}
 	return nil
+}
+
+// isPattern reports whether a name of an interface stands for all that match it.
+func isPattern(name string) bool { return strings.ContainsAny(name, "*?[") }
+
+// matches reports whether a name matches a pattern, which check has found to be one.
+func matches(pattern, name string) bool {
+	ok, _ := path.Match(pattern, name)
+	return ok
+}
+
+// matching returns the names, and in place of patterns those of the interfaces that match. The name of an interface is no
+// pattern, whatever it has in it.
+func matching(names []string, interfaces func() ([]net.Interface, error)) ([]string, error) {
+	all, err := interfaces()
+	if err != nil {
+		return nil, &failure{what: "watch flows", on: "this host", why: err}
+	}
+	var chosen []string
+	add := func(name string) {
+		if !slices.Contains(chosen, name) {
+			chosen = append(chosen, name)
+		}
+	}
+	for _, p := range names {
+		if !isPattern(p) || slices.ContainsFunc(all, func(i net.Interface) bool { return i.Name == p }) {
+			add(p)
+			continue
+		}
+		for _, i := range all {
+			if countable(i) && matches(p, i.Name) {
+				add(i.Name)
+			}
+		}
+	}
+	return chosen, nil
 }
 
 // errEnough ends the run after the requested number of intervals.
@@ -126,6 +168,16 @@ func (a *app) flows(ctx context.Context, o flowsFlags) (err error) {
 			return err
 		}
 		options.List = watchable
+	} else if slices.ContainsFunc(o.interfaces, isPattern) {
+		options.List = func() ([]string, error) { return matching(o.interfaces, net.Interfaces) }
+		if options.Interfaces, err = options.List(); err != nil {
+			return err
+		}
+		for _, p := range o.interfaces {
+			if !slices.ContainsFunc(options.Interfaces, func(name string) bool { return name == p || matches(p, name) }) {
+				return &failure{what: "watch flows", on: "this host", why: fmt.Errorf("no interface matches %q", p), do: "name an interface of this host with -i"}
+			}
+		}
 	}
 	on := strings.Join(options.Interfaces, ", ")
 	if err := require("watch flows", role.NetAdmin); err != nil {
@@ -258,9 +310,7 @@ func watchable() ([]string, error) {
 	}
 	var names []string
 	for _, i := range all {
-		// Ethernet interfaces have an address of six bytes, interfaces with raw IP packets
-		// none.
-		if n := len(i.HardwareAddr); i.Flags&net.FlagUp != 0 && i.Flags&net.FlagLoopback == 0 && (n == 6 || n == 0) {
+		if i.Flags&net.FlagUp != 0 && i.Flags&net.FlagLoopback == 0 && countable(i) {
 			names = append(names, i.Name)
 		}
 	}
@@ -268,6 +318,13 @@ func watchable() ([]string, error) {
 		return nil, &failure{what: "watch flows", on: "this host", why: errors.New("no interface is up"), do: "name one with -i"}
 	}
 	return names, nil
+}
+
+// countable reports whether an interface has Ethernet or IP packets: those with Ethernet have an address of six bytes,
+// those with IP packets none.
+func countable(i net.Interface) bool {
+	n := len(i.HardwareAddr)
+	return n == 6 || n == 0
 }
 
 // flowsWriter returns the function that writes snapshots in the format of the flags. addresses is
