@@ -113,6 +113,7 @@ type slots interface {
 type sockets interface {
 	Sockets(mptcp.Family, func(*mptcp.Socket)) error
 	Connections(mptcp.Family, func(mptcp.Connection)) error
+	Listeners() ([]mptcp.Listener, error)
 }
 
 // Watcher reads flows at an interval.
@@ -325,6 +326,11 @@ func (w *Watcher) join(now time.Time) {
 		}
 	}
 	w.t.endSockets()
+	w.t.listeners = nil
+	if w.t.lacking() {
+		// Without them the host is taken to accept subflows.
+		w.t.listeners, _ = w.sockets.Listeners()
+	}
 	w.nextSockets = now.Add(pause(w.cost()-start, w.options.Share*socketShare))
 }
 

@@ -250,7 +250,12 @@ func (t *Table) describe(bl *block, now time.Time) []line {
 		lines = append(lines, t.describeRow(bl, r, indent, now))
 	}
 	if joined, unjoined := bl.rows[0].flow.Unjoined(); unjoined {
+		reset := bl.rows[0].flow.Reset()
 		switch {
+		case reset != "" && t.addresses > joined:
+			lines = append(lines, line{text: fmt.Sprintf("  client has %d of %d addresses: %s", joined, t.addresses, reset)})
+		case reset != "" && joined == 0:
+			lines = append(lines, line{text: "  client has no announced address: " + reset})
 		case t.addresses > joined:
 			lines = append(lines, line{text: fmt.Sprintf("  client took %d of %d addresses; see ip mptcp limits there", joined, t.addresses)})
 		case joined == 0:

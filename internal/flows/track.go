@@ -1,6 +1,7 @@
 package flows
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -150,6 +151,28 @@ func (f *Flow) Unjoined() (joined int, unjoined bool) {
 	return int(c.info.Subflows), true
 }
 
+// Reset returns why this host resets subflows of the flow's MPTCP connection, which it accepts if it returns "".
+func (f *Flow) Reset() string {
+	if f.pair == nil || f.pair.all.listeners == nil {
+		return ""
+	}
+	t, local := f.pair.all, f.Local
+	addresses := []netip.Addr{local.Addr()}
+	if len(t.peers) > 0 {
+		addresses = slices.SortedFunc(maps.Keys(t.peers), netip.Addr.Compare)
+	}
+	for _, a := range addresses {
+		if a.Is4() != local.Addr().Is4() {
+			continue
+		}
+		at := netip.AddrPortFrom(a, local.Port())
+		if text, _ := mptcp.AnswerTo(t.listeners, at).Problem(at); text != "" {
+			return text
+		}
+	}
+	return ""
+}
+
 // Routing reports whether the flow belongs to a routing protocol's session: BGP (RFC 4271) or BFD
 // (RFC 5881, RFC 5883).
 func (f *Flow) Routing() bool {
@@ -231,6 +254,8 @@ type tracker struct {
 	dump     uint64
 	dumped   time.Time
 	snapshot Snapshot
+	// listeners are the host's listening sockets while a connection lacks subflows.
+	listeners []mptcp.Listener
 }
 
 func newTracker(interfaces map[uint32]string, peers map[netip.Addr]string, idle time.Duration, room int) *tracker {
@@ -425,6 +450,16 @@ func (t *tracker) describe(info mptcp.Connection) {
 	case c.fewer.IsZero():
 		c.fewer = t.dumped
 	}
+}
+
+// lacking reports whether a connection has fewer subflows than announced addresses.
+func (t *tracker) lacking() bool {
+	for _, c := range t.connections {
+		if !c.fewer.IsZero() {
+			return true
+		}
+	}
+	return false
 }
 
 // endSockets recomputes the sums of connections that gained pairs in this dump, because flows were

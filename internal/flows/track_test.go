@@ -103,9 +103,12 @@ func (k *kernel) Reasons() ([flowcount.NumReasons]flowcount.Count, error) { retu
 type host struct {
 	sockets     []mptcp.Socket
 	connections []mptcp.Connection
+	listeners   []mptcp.Listener
 	asked       int
 	fail        error
 }
+
+func (h *host) Listeners() ([]mptcp.Listener, error) { return h.listeners, nil }
 
 func (h *host) Connections(family mptcp.Family, f func(mptcp.Connection)) error {
 	for _, c := range h.connections {
@@ -606,6 +609,26 @@ func TestCSV(t *testing.T) {
 	}
 	if got := column(4, "age_ms") + column(4, "token"); got != "" {
 		t.Errorf("UDP has %q", got)
+	}
+}
+
+// TestReset: where this host resets subflows, the table names its listening sockets and not the client's limits.
+func TestReset(t *testing.T) {
+	for want, listeners := range map[string][]mptcp.Listener{
+		"  client has 1 of 2 addresses: nothing on this host listens on port 80 any more, and subflows are reset\n":  {{At: netip.MustParseAddrPort("[::]:81"), Multipath: true}},
+		"  client has 1 of 2 addresses: port 80 of this host is listened to with TCP only, and subflows are reset\n": {{At: netip.MustParseAddrPort("[::]:80")}},
+		"  client took 1 of 2 addresses; see ip mptcp limits there\n":                                                {{At: netip.MustParseAddrPort("[::]:80"), Multipath: true}},
+	} {
+		w, _ := busy(t)
+		w.host.connections = []mptcp.Connection{{Token: 0xcafe, Subflows: 1, Announced: 2}}
+		w.host.listeners = listeners
+		for range 2 {
+			w.next(t, joinTimeout)
+		}
+		w.kernel.carry(sent(serverA, 4000, sidA, 6), 10, 250000)
+		if got := NewTable(nil, TableOptions{Addresses: 2}).draw(w.next(t, 100*time.Millisecond)); !strings.Contains(got, want) {
+			t.Errorf("got\n%s\nwant %q", got, want)
+		}
 	}
 }
 
