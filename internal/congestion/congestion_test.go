@@ -85,8 +85,20 @@ func TestUse(t *testing.T) {
 	server, client := p.Connect(t, p.Listen(t))
 	stop := make(chan struct{})
 	done := mptcptest.Pump(server, client, stop)
-	time.Sleep(300 * time.Millisecond)
-	s = status(t, h)
+	// A busy machine may send nothing for a while, or close the listener late.
+	for range 3000 {
+		s = status(t, h)
+		acked := len(s.Listeners) == 0 && len(s.Connections) == 1
+		for _, c := range s.Connections {
+			for _, f := range c.Subflows {
+				acked = acked && f.Acks > 0 && f.MeanWindow >= 1
+			}
+		}
+		if acked {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 	if len(s.Listeners) != 0 || len(s.Controls) != 1 || len(s.Connections) != 1 || len(s.Connections[0].Subflows) != 2 {
 		t.Fatalf("status %+v", s)
 	}

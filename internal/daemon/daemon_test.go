@@ -404,6 +404,7 @@ func TestLinkDuringLoad(t *testing.T) {
 			r.kernel.Fault = func(route.Op) error {
 				if applied++; applied == 1 {
 					go func() { r.events <- route.LinkChange{Link: route.Link{Index: 3, Name: "wan"}} }()
+					time.Sleep(time.Microsecond) // of the bubble: the event waits when it is over
 				}
 				if _, known := r.links["wan"]; known && at == 0 {
 					at = applied

@@ -26,38 +26,42 @@ const maxSuffix = 36
 // Main runs a package's tests. A namespace, a file, or a BPF program, map or link that they leave
 // behind fails the run.
 func Main(m *testing.M) {
-	before, _ := openFiles()
+	before, _, _ := openFiles()
 	code := m.Run()
 	if left, err := netns.List(prefix()); err != nil || len(left) > 0 {
 		fmt.Fprintf(os.Stderr, "network namespaces left behind: %q %v\n", left, err)
 		code = 1
 	}
-	after, bpf := openFiles()
+	after, names, bpf := openFiles()
 	if len(bpf) > 0 {
 		fmt.Fprintf(os.Stderr, "BPF objects left open: %q\n", bpf)
 		code = 1
 	}
 	// Fuzzing opens files of its own.
 	if after > before+pollerFiles && flag.Lookup("test.fuzz").Value.String() == "" {
-		fmt.Fprintf(os.Stderr, "files left open: %d before the tests, %d after\n", before, after)
+		fmt.Fprintf(os.Stderr, "files left open: %d before the tests, %d after: %q\n", before, after, names)
 		code = 1
 	}
 	os.Exit(code)
 }
 
-// openFiles counts the open files and names the BPF objects among them.
-func openFiles() (n int, bpf []string) {
+// openFiles counts and names the open files, and the BPF objects among them.
+func openFiles() (n int, names, bpf []string) {
 	files, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
-		return 0, nil
+		return 0, nil, nil
 	}
 	for _, f := range files {
 		name, err := os.Readlink("/proc/self/fd/" + f.Name())
-		if err == nil && strings.HasPrefix(name, "anon_inode:bpf") {
+		if err != nil {
+			continue // the directory itself
+		}
+		names = append(names, name)
+		if strings.HasPrefix(name, "anon_inode:bpf") {
 			bpf = append(bpf, name)
 		}
 	}
-	return len(files), bpf
+	return len(files), names, bpf
 }
 
 func prefix() string { return fmt.Sprintf("tabane-test-%d-", os.Getpid()) }
