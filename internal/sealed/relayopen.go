@@ -15,7 +15,6 @@ import (
 // openRelay is what the kernel relays of a relay.
 type openRelay struct {
 	wanted bool
-	set    plane.OpenRelay
 	// to and answered are what set was made for at that time: it also depends on addresses and interfaces.
 	to       place
 	answered bool
@@ -48,10 +47,9 @@ func (r *peer) placeOpen(now time.Duration) bool {
 		if set.Short, err = relayEnd(to.line, to.from); err != nil {
 			return err
 		}
-		if set.Line, err = relayEnd(y.out, y.homeAgent); err != nil || set == o.set {
+		if set.Line, err = relayEnd(y.out, y.homeAgent); err != nil {
 			return err
 		}
-		o.set = set
 		return p.opens.Relay(r.conf.Name, set)
 	})
 	if err != nil {

@@ -523,3 +523,49 @@ func TestCleared(t *testing.T) {
 		t.Error("messages are relayed by what a sweep has removed")
 	}
 }
+
+// TestReattached: a program that another process has detached is attached again when the relay is set again, as the gateway does
+// each second.
+func TestReattached(t *testing.T) {
+	for _, legacy := range []bool{false, true} {
+		m := newMember(t, false)
+		home := m.socket(m.home, m.relay.Line.Remote, m.relay.Line.Local)
+		leader := m.socket(m.leader, m.relay.Short.Remote, m.relay.Short.Local)
+		p := load(t, Options{Legacy: legacy})
+		relay := func() { netnstest.Do(t, m.self, func() error { return p.Relay("alice", m.relay) }) }
+		relay()
+		relay()
+		netnstest.Do(t, m.self, func() error {
+			if legacy {
+				return Clear()
+			}
+			return detachFirst(m.relay.Short.Index)
+		})
+		relay()
+		if n := attachedTo(t, m); n != 2 {
+			t.Errorf("legacy %t: %d programs, want 2", legacy, n)
+		}
+		leader.Write(open(100))
+		home.SetReadDeadline(time.Now().Add(5 * time.Second))
+		if _, err := home.Read(make([]byte, 200)); err != nil {
+			t.Errorf("legacy %t: %v", legacy, err)
+		}
+	}
+}
+
+// detachFirst detaches the first tcx program at ingress of an interface, as another process may.
+func detachFirst(index int) error {
+	all, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: ebpf.AttachTCXIngress})
+	if err != nil {
+		return err
+	}
+	id, ok := all.Programs[0].LinkID()
+	if !ok {
+		return errors.New("the program has no link")
+	}
+	l, err := link.NewFromID(id)
+	if err != nil {
+		return err
+	}
+	return errors.Join(l.Detach(), l.Close())
+}

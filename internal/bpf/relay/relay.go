@@ -122,7 +122,7 @@ func hopOf(from, to *plane.RelayEnd, rate unit.Bandwidth, mark uint32, state int
 // swap converts to network byte order: the program is little-endian.
 func swap(v uint16) uint16 { return v<<8 | v>>8 }
 
-// Relay implements plane.Relays.
+// Relay implements plane.Relays. It attaches the program again that another one has detached.
 func (p *Program) Relay(name string, r plane.OpenRelay) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -208,7 +208,13 @@ func (p *Program) attach() error {
 	}
 	var errs []error
 	for index, a := range p.attached {
-		if _, ok := wanted[index]; !ok {
+		_, ok := wanted[index]
+		if ok {
+			// Another program may have detached it.
+			place, err := bpf.PlaceOf(a)
+			ok = err != nil || place != bpf.Detached
+		}
+		if !ok {
 			delete(p.attached, index)
 			errs = append(errs, a.Detach())
 		}
