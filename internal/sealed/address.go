@@ -27,6 +27,9 @@ const (
 	proveAgain, proveSeldom = 50 * time.Millisecond, time.Second
 )
 
+// proving proves the addresses of a peer.
+type proving struct{ peer *peer }
+
 // unproved is where the newest messages of a path come from, as long as it has not answered a probe.
 type unproved struct {
 	place
@@ -48,13 +51,13 @@ func (r *peer) learn(k *keys, path int, at *line, from netip.AddrPort) {
 	now := p.now()
 	if r.session.assoc.Received(k.Session) {
 		r.log.Info("session established", "peer", r.conf.Name, "address", from, "suite", suite(k.Session))
-		r.useKeys(k, now)
+		r.session.use(k, now)
 	}
 	l := &r.links[path]
 	to := place{at, from}
 	switch {
 	case l.line == nil && !r.numbering.owner:
-		r.setLine(l, at)
+		r.proving.setLine(l, at)
 	case r.numbering.owner && l.line != at:
 		return // the peer uses other numbers
 	}
@@ -67,14 +70,14 @@ func (r *peer) learn(k *keys, path int, at *line, from netip.AddrPort) {
 	case r.numbering.owner && l.address.remote.IsValid() && l.probing.alive.Alive() && slices.Contains(l.address.candidates, l.address.remote) && slices.Contains(l.address.candidates, from):
 		// Several of its addresses answer: the first one is used.
 	default:
-		r.suspect(l, to, k, 0, now)
+		r.proving.suspect(l, to, k, 0, now)
 	}
 }
 
 // setLine has a path that the peer numbers use a line. The mutex is locked.
-func (r *peer) setLine(l *link, at *line) {
+func (x *proving) setLine(l *link, at *line) {
 	l.line, l.rates.up = at, at.conf.Load().Up
-	r.refresh()
+	x.peer.scheduling.refresh()
 }
 
 // place returns where the packets of a path are sent.
@@ -82,7 +85,7 @@ func (l *link) place() place { return place{l.line, l.address.remote} }
 
 // suspect has a place proved that messages under these keys came from, and as many bytes besides. The mutex is
 // locked.
-func (r *peer) suspect(l *link, to place, k *keys, received int, now time.Duration) {
+func (x *proving) suspect(l *link, to place, k *keys, received int, now time.Duration) {
 	u := &l.address.unproved
 	if u.place == to {
 		if u.keys != k {
@@ -92,9 +95,9 @@ func (r *peer) suspect(l *link, to place, k *keys, received int, now time.Durati
 	}
 	*u = unproved{place: to, keys: k, received: received, due: max(now, l.address.probed+provePause)}
 	if u.due == now {
-		r.wakeControl()
+		x.peer.wakeControl()
 	} else {
-		r.due = min(r.due, u.due)
+		x.peer.due = min(x.peer.due, u.due)
 	}
 }
 
@@ -121,10 +124,10 @@ func (r *replay) from(at place) int {
 	return r.bytes
 }
 
-// prove sends the probe to an address that is not proved if it is due, and returns when the next one is. The mutex is
+// probe sends the probe to an address that is not proved if it is due, and returns when the next one is. The mutex is
 // locked.
-func (r *peer) prove(b *batch, k *keys, i int, now time.Duration) time.Duration {
-	l := &r.links[i]
+func (x *proving) probe(b *batch, k *keys, i int, now time.Duration) time.Duration {
+	l := &x.peer.links[i]
 	u := &l.address.unproved
 	if u.line == nil {
 		return now + time.Hour
@@ -136,7 +139,7 @@ func (r *peer) prove(b *batch, k *keys, i int, now time.Duration) time.Duration 
 	u.due = now + min(proveAgain<<min(u.tries, 8), proveSeldom)
 	if u.allow(i, bareProbeLen) {
 		u.tries++
-		r.bareProbe(b, k, i, u.place, false, now)
+		x.peer.prober.sendBare(b, k, i, u.place, false, now)
 	}
 	return u.due
 }
@@ -146,27 +149,27 @@ const (
 	bareAnswerLen = tunnel.Overhead + 3 + 18 + ipUDP4
 )
 
-// bareProbe sends a probe without other records to where the peer may be. counted is whether it counts for the path if
+// sendBare sends a probe without other records to where the peer may be. counted is whether it counts for the path if
 // there is no answer. The mutex is locked.
-func (r *peer) bareProbe(b *batch, k *keys, i int, to place, counted bool, now time.Duration) {
-	id := r.links[i].probing.sent.add(sentProbe{at: now, to: to, quiet: !counted})
-	r.bare(b, k, i, to, tunnel.Probe{ID: id}, now)
+func (x *prober) sendBare(b *batch, k *keys, i int, to place, counted bool, now time.Duration) {
+	id := x.peer.links[i].probing.sent.add(sentProbe{at: now, to: to, quiet: !counted})
+	x.peer.messages.sendBare(b, k, i, to, tunnel.Probe{ID: id}, now)
 }
 
-// bare sends a record alone to a place. The mutex is locked.
-func (r *peer) bare(b *batch, k *keys, i int, to place, record tunnel.Record, now time.Duration) {
+// sendBare sends a record alone to a place. The mutex is locked.
+func (x *messages) sendBare(b *batch, k *keys, i int, to place, record tunnel.Record, now time.Duration) {
 	if to.line.socket.Load() == nil {
 		return
 	}
-	r.composing.body = tunnel.AppendRecord(r.composing.body[:0], record)
-	buf := b.slot(len(r.composing.body))
-	copy(buf[tunnel.Offset:], r.composing.body)
-	r.sealTo(b, k, i, buf, tunnel.Control, tunnel.Stamp{}, controlClass, now, to)
+	x.body = tunnel.AppendRecord(x.body[:0], record)
+	buf := b.slot(len(x.body))
+	copy(buf[tunnel.Offset:], x.body)
+	x.peer.sealTo(b, k, i, buf, tunnel.Control, tunnel.Stamp{}, controlClass, now, to)
 }
 
 // probeAddresses sends a probe of a path to its address, or to all those where the peer may be. The mutex is locked.
-func (r *peer) probeAddresses(b *batch, k *keys, i int, now time.Duration) {
-	l := &r.links[i]
+func (x *prober) probeAddresses(b *batch, k *keys, i int, now time.Duration) {
+	l := &x.peer.links[i]
 	to := l.addressesToTry(l.probing.tries)
 	l.probing.tries++
 	if l.ready() && l.probing.alive.Alive() {
@@ -175,48 +178,48 @@ func (r *peer) probeAddresses(b *batch, k *keys, i int, now time.Duration) {
 	// One of them counts: those where the peer is not must not count as unanswered.
 	for n, a := range to {
 		if at := (place{l.line, a}); a != l.address.remote {
-			r.bareProbe(b, k, i, at, n == 0, now)
+			x.sendBare(b, k, i, at, n == 0, now)
 		} else {
 			id := l.probing.sent.add(sentProbe{at: now, to: at, quiet: n > 0})
-			r.message(b, k, i, now, 0, tunnel.Probe{ID: id})
+			x.peer.messages.send(b, k, i, now, 0, tunnel.Probe{ID: id})
 		}
 	}
 }
 
-// answerProbe answers a probe of the peer that came from there. The mutex is locked.
-func (r *peer) answerProbe(b *batch, path int, from place, a tunnel.Answer, now time.Duration) {
-	l := &r.links[path]
+// answer answers a probe of the peer that came from there. The mutex is locked.
+func (x *prober) answer(b *batch, path int, from place, a tunnel.Answer, now time.Duration) {
+	l := &x.peer.links[path]
 	// Answers cost more than probes, and may be longer.
 	if !l.probing.answers.allow(now) {
-		r.plane.counts.drop(dropUnexpected, 1)
+		x.peer.plane.counts.drop(dropUnexpected, 1)
 		return
 	}
-	if r.session.sending == nil {
+	if x.peer.session.sending == nil {
 		return
 	}
 	if from != l.place() && from == l.address.unproved.place && l.address.unproved.allow(path, bareAnswerLen) {
-		r.bare(b, r.session.sending, path, from, a, now)
+		x.peer.messages.sendBare(b, x.peer.session.sending, path, from, a, now)
 	}
 	// To the proved one, too: a copy with another source, which comes before the probe, must not take the answer away.
-	r.message(b, r.session.sending, path, now, 0, a)
+	x.peer.messages.send(b, x.peer.session.sending, path, now, 0, a)
 }
 
-// provedAt applies that a place has answered a probe: packets of the path are sent there. The answer may have come from
+// proved applies that a place has answered a probe: packets of the path are sent there. The answer may have come from
 // elsewhere, where the peer is besides or its messages are copied. It reports false if the path has another line by now.
 // The mutex is locked.
-func (r *peer) provedAt(i int, to place, now time.Duration) bool {
-	l := &r.links[i]
+func (x *proving) proved(i int, to place, now time.Duration) bool {
+	l := &x.peer.links[i]
 	switch {
 	case to == l.place():
 		return true
-	case to.line == nil || r.numbering.owner && to.line != l.line:
+	case to.line == nil || x.peer.numbering.owner && to.line != l.line:
 		return false
 	}
 	if l.address.remote.IsValid() {
-		r.log.Info("address of peer has changed", "peer", r.conf.Name, "path", to.line.name, "from", l.address.remote, "to", to.from)
+		x.peer.log.Info("address of peer has changed", "peer", x.peer.conf.Name, "path", to.line.name, "from", l.address.remote, "to", to.from)
 	}
 	if l.line != to.line {
-		r.setLine(l, to.line)
+		x.setLine(l, to.line)
 	}
 	if l.address.remote = to.from; to == l.address.unproved.place {
 		l.address.unproved = unproved{}
@@ -229,10 +232,10 @@ func (r *peer) provedAt(i int, to place, now time.Duration) bool {
 	l.probing.due = min(l.probing.due, now)
 	if v := l.address.waiting; v != nil {
 		l.address.waiting = nil
-		r.answer(*v, now)
+		x.peer.registering.answer(*v, now)
 	}
-	r.refresh()
-	r.wakeControl()
+	x.peer.scheduling.refresh()
+	x.peer.wakeControl()
 	return true
 }
 
@@ -252,10 +255,10 @@ func (l *link) addresses() []netip.AddrPort {
 
 // respondedFrom applies that a response came from a place, which may be another one than those that the initiation was
 // sent to. The mutex is locked.
-func (r *peer) respondedFrom(k *keys, from place, bytes int, now time.Duration) {
-	for i := range r.links {
-		if l := &r.links[i]; l.line == from.line && !(l.ready() && l.probing.alive.Alive()) && l.place() != from {
-			r.suspect(l, from, k, bytes, now)
+func (x *proving) respondedFrom(k *keys, from place, bytes int, now time.Duration) {
+	for i := range x.peer.links {
+		if l := &x.peer.links[i]; l.line == from.line && !(l.ready() && l.probing.alive.Alive()) && l.place() != from {
+			x.suspect(l, from, k, bytes, now)
 		}
 	}
 }

@@ -92,7 +92,7 @@ func (s *spoofed) pass(length time.Duration) {
 	s.r.mu.Lock()
 	defer s.r.mu.Unlock()
 	for end := s.now + length; s.now < end; s.now += granularity {
-		s.r.prove(s.b, s.k, 0, s.now)
+		s.r.proving.probe(s.b, s.k, 0, s.now)
 		s.b.flush()
 	}
 }
@@ -200,7 +200,7 @@ func TestSpoofedSource(t *testing.T) {
 				t.Errorf("%s, proved %v: packets are sent to %v, which has answered nothing", name, proved, l.address.remote)
 			}
 			s.r.mu.Lock()
-			s.r.refresh()
+			s.r.scheduling.refresh()
 			if !proved && s.r.scheduling.paths[0].Usable {
 				t.Errorf("%s: a path without a proved address is used", name)
 			}
@@ -246,7 +246,7 @@ func TestForgedAnswers(t *testing.T) {
 	seen := []uint64{0, 1, 2, 1<<64 - 1}
 	s.r.mu.Lock()
 	for range 100 {
-		s.r.bareProbe(s.b, s.k, 0, l.place(), true, s.now)
+		s.r.prober.sendBare(s.b, s.k, 0, l.place(), true, s.now)
 	}
 	s.b.flush()
 	s.r.mu.Unlock()
@@ -300,7 +300,7 @@ func TestManyNewAddresses(t *testing.T) {
 		s.r.mu.Lock()
 		s.now += each
 		l.address.unproved.due = min(l.address.unproved.due, max(s.now, l.address.probed+provePause)) // in this time
-		s.r.prove(s.b, s.k, 0, s.now)
+		s.r.proving.probe(s.b, s.k, 0, s.now)
 		s.b.flush()
 		s.r.mu.Unlock()
 	}
@@ -342,7 +342,7 @@ func TestResponseFromElsewhere(t *testing.T) {
 	l.address.remote = netip.AddrPort{}
 	victim := newSomebody(t)
 	s.r.mu.Lock()
-	s.r.respondedFrom(s.k, place{s.line, victim.at}, 121, s.now)
+	s.r.proving.respondedFrom(s.k, place{s.line, victim.at}, 121, s.now)
 	s.r.mu.Unlock()
 	s.pass(time.Minute)
 	if s.read(victim); victim.bytes > maxAmplification*121 || victim.messages == 0 || victim.others > 0 || l.address.remote.IsValid() {
@@ -374,14 +374,14 @@ func TestKernelFollowsProvedAddresses(t *testing.T) {
 		l.address.remote = old.at
 		l.probing.alive.Answered()
 		r.mu.Lock()
-		r.answer(tunnel.Register{HomeAgent: home, Lifetime: time.Minute, Up: 1, Down: 1}, s.now)
+		r.registering.answer(tunnel.Register{HomeAgent: home, Lifetime: time.Minute, Up: 1, Down: 1}, s.now)
 		r.mu.Unlock()
 		check := func(when string, want netip.AddrPort) {
 			t.Helper()
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			r.refresh()
-			r.checkRelay(r.plane.now())
+			r.scheduling.refresh()
+			r.relaying.check(r.plane.now())
 			if got := kernel.paths[0].Remote; got != want {
 				t.Errorf("%v, %s: the kernel sends to %v, want %v", mode, when, got, want)
 			}

@@ -145,7 +145,7 @@ func TestCountersRunOut(t *testing.T) {
 	k.counters[0] = tunnel.MaxCounter - 1
 	sent := newBatch(a.plane, 1<<16)
 	for range 3 {
-		r.message(sent, k, 0, a.plane.now(), 0, tunnel.Probe{ID: 1})
+		r.messages.send(sent, k, 0, a.plane.now(), 0, tunnel.Probe{ID: 1})
 	}
 	used := k.counters[0]
 	r.mu.Unlock()

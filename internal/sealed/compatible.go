@@ -11,8 +11,9 @@ import (
 
 // compatible measures a link by the probes of paper D, in the clear.
 type compatible struct {
-	// from is where the peer's probes come from.
-	from prober
+	// from is where the peer's probes come from: an address of authentic messages, so that a stranger
+	// gets no reply.
+	from place
 	// due is when the next probe is sent, number its number.
 	due    time.Duration
 	number uint16
@@ -35,13 +36,6 @@ type openProbe struct {
 	open   bool
 }
 
-// prober is where compatible probes come from. Addresses are those of authentic messages, so that a
-// stranger gets no reply.
-type prober struct {
-	line *line
-	from netip.AddrPort
-}
-
 // probed is whose probes they are.
 type probed struct {
 	peer *peer
@@ -50,8 +44,8 @@ type probed struct {
 
 // probeCompatible sends a compatible probe if it is due, and returns when the next one is. The mutex is
 // locked.
-func (r *peer) probeCompatible(b *batch, i int, now, interval time.Duration) time.Duration {
-	l := &r.links[i]
+func (x *prober) probeCompatible(b *batch, i int, now, interval time.Duration) time.Duration {
+	l := &x.peer.links[i]
 	if !l.probing.alive.Alive() || !l.ready() {
 		return now + time.Hour
 	}
@@ -59,17 +53,17 @@ func (r *peer) probeCompatible(b *batch, i int, now, interval time.Duration) tim
 	if now < c.due {
 		return c.due
 	}
-	if from := (prober{l.line, l.address.remote}); from != c.from {
-		r.plane.probers.Delete(c.from)
+	if from := (place{l.line, l.address.remote}); from != c.from {
+		x.peer.plane.probers.Delete(c.from)
 		c.from = from
-		r.plane.probers.Store(from, probed{r, i})
+		x.peer.plane.probers.Store(from, probed{x.peer, i})
 	}
 	c.due = now + interval
 	c.number++
 	sent := uint32(now / time.Microsecond)
 	c.open[c.number%probesKept] = openProbe{c.number, sent, now, true}
 	p := tunnel.CompatibleProbe{Path: uint16(i), Number: c.number, Sent: sent, Agent: l.line.address(), Member: l.address.remote.Addr()}
-	r.sendOpen(b, i, p.Append(b.slot(tunnel.CompatibleProbeLen)[:0]), now)
+	x.peer.sendOpen(b, i, p.Append(b.slot(tunnel.CompatibleProbeLen)[:0]), now)
 	return c.due
 }
 
@@ -84,7 +78,7 @@ func (r *peer) sendOpen(b *batch, i int, message []byte, now time.Duration) {
 // takeCompatible processes a compatible probe, which it answers, or a reply. Those from an address that
 // no authentic message came from are dropped, and all are while the plane does not send any itself.
 func (p *Plane) takeCompatible(at *line, m []byte, from netip.AddrPort, b *batch) {
-	key := prober{at, from}
+	key := place{at, from}
 	found, known := p.probers.Load(key)
 	if !known {
 		p.counts.drop(dropStranger, 1)
@@ -126,14 +120,14 @@ func (p *Plane) takeCompatible(at *line, m []byte, from netip.AddrPort, b *batch
 	s.open = false
 	c.delay.Update(now-s.at, time.Duration(reply.Held)*time.Microsecond)
 	c.jitter, c.answered = time.Duration(reply.Jitter)*time.Microsecond, true
-	r.refresh()
+	r.scheduling.refresh()
 }
 
 // byProbes replaces the delays and jitters that schedulers see by those of compatible probes. A path
 // without a reply so far has half of its round-trip time: delays must be comparable. The mutex is locked.
-func (r *peer) byProbes() {
-	for i := range r.links {
-		l, p := &r.links[i], &r.scheduling.paths[i]
+func (x *scheduling) byProbes() {
+	for i := range x.peer.links {
+		l, p := &x.peer.links[i], &x.paths[i]
 		if !p.Usable {
 			continue
 		}

@@ -122,7 +122,7 @@ func TestProbesOfSlowPaths(t *testing.T) {
 		if !tt.busy {
 			r.active.Store(int64(now - 2*busyFor))
 		}
-		got := r.probeInterval(l, now)
+		got := r.prober.interval(l, now)
 		r.mu.Unlock()
 		if got != tt.want {
 			t.Errorf("up %s, down %s, busy %t: a probe each %s, want %s", tt.up, tt.down, tt.busy, got, tt.want)

@@ -31,6 +31,12 @@ const (
 	granularity = 5 * time.Millisecond
 )
 
+// prober probes the links of a peer.
+type prober struct {
+	peer      *peer
+	intervals plane.Probes
+}
+
 // control sends what is due: handshakes, probes, records.
 func (p *Plane) control(ctx context.Context) {
 	b := newBatch(p, 1<<18)
@@ -91,7 +97,7 @@ func (r *peer) tick(now time.Duration, b *batch) time.Duration {
 
 // advance does what tick is for. The mutex is locked.
 func (r *peer) advance(now time.Duration, b *batch) time.Duration {
-	r.applyGrants(now)
+	r.registering.applyGrants(now)
 	reachable := r.initiating.stale.from.line != nil
 	for i := range r.links {
 		l := &r.links[i]
@@ -99,7 +105,7 @@ func (r *peer) advance(now time.Duration, b *batch) time.Duration {
 	}
 	switch {
 	case !reachable:
-	case r.session.sending == nil && r.numbering.owner, !r.anyAlive() && (r.session.sending == nil || r.session.proven || now-r.session.keysSince > firstAnswerWait):
+	case r.session.sending == nil && r.numbering.owner, !r.links.anyAlive() && (r.session.sending == nil || r.session.proven || now-r.session.keysSince > firstAnswerWait):
 		r.session.assoc.Want(now)
 	}
 	if reachable {
@@ -107,15 +113,15 @@ func (r *peer) advance(now time.Duration, b *batch) time.Duration {
 		if err != nil {
 			r.log.Error("begin handshake", "peer", r.conf.Name, "error", err)
 		} else if message != nil {
-			r.initiate(message, now)
+			r.initiating.send(message, now)
 		}
 	}
 	if r.session.sending != nil && r.session.assoc.Current() == nil {
 		r.log.Warn("session has ended", "peer", r.conf.Name)
 		r.session.sending = nil
-		r.refresh()
+		r.scheduling.refresh()
 	}
-	relayDue := r.checkRelay(now)
+	relayDue := r.relaying.check(now)
 	due := now + time.Hour
 	if reachable {
 		due = r.session.assoc.Deadline()
@@ -126,18 +132,18 @@ func (r *peer) advance(now time.Duration, b *batch) time.Duration {
 		return due
 	}
 	for i := range r.links {
-		due = min(due, r.probe(b, k, i, now), r.prove(b, k, i, now))
+		due = min(due, r.prober.probe(b, k, i, now), r.proving.probe(b, k, i, now))
 	}
-	due = min(due, r.refreshRegistrations(k, now))
+	due = min(due, r.registering.refresh(k, now))
 	if r.conf.Alliance.Role == plane.Member {
-		due = min(due, r.refreshRelay(k, now))
+		due = min(due, r.memberRequest.refresh(k, now))
 	}
-	r.reportSeen(k, now)
+	r.proving.reportSeen(k, now)
 	if r.scheduling.outdated {
-		r.refresh()
+		r.scheduling.refresh()
 	}
-	r.selectPaths(now)
-	due = min(due, r.repeat(b, k, now))
+	r.selection.update(now)
+	due = min(due, r.messages.repeat(b, k, now))
 	b.flush()
 	return due
 }
@@ -147,40 +153,40 @@ const firstAnswerWait = time.Second
 
 // probe sends the probe of a path if it is due, and counts those without an answer. The mutex is
 // locked.
-func (r *peer) probe(b *batch, k *keys, i int, now time.Duration) time.Duration {
-	l := &r.links[i]
+func (x *prober) probe(b *batch, k *keys, i int, now time.Duration) time.Duration {
+	l := &x.peer.links[i]
 	never := now + time.Hour
 	if l.line == nil {
 		return never
 	}
 	if l.line.socket.Load() == nil || !l.line.conf.Load().Usable {
 		if l.probing.alive.Down() {
-			r.died(b, i, now)
+			x.died(b, i, now)
 		}
 		return never
 	}
-	next := r.expireProbes(b, i, now)
-	interval := r.probeInterval(l, now)
-	if r.probes.Compatible {
-		next = min(next, r.probeCompatible(b, i, now, interval))
-		interval = max(interval, r.probes.Idle)
+	next := x.expire(b, i, now)
+	interval := x.interval(l, now)
+	if x.intervals.Compatible {
+		next = min(next, x.probeCompatible(b, i, now, interval))
+		interval = max(interval, x.intervals.Idle)
 	}
 	if now < l.probing.due {
 		return min(next, l.probing.due)
 	}
-	r.rx.waitFor(i, silence*interval)
+	x.peer.rx.waitFor(i, silence*interval)
 	l.probing.due = now + interval
-	r.probeAddresses(b, k, i, now)
+	x.probeAddresses(b, k, i, now)
 	if l.probing.alive.Alive() {
-		r.probeMTU(b, k, i, now, interval)
+		x.probeMTU(b, k, i, now, interval)
 	}
 	return min(next, l.probing.due)
 }
 
-// expireProbes counts the probes of a path that have had no answer for too long, and returns when there are more. The
+// expire counts the probes of a path that have had no answer for too long, and returns when there are more. The
 // mutex is locked.
-func (r *peer) expireProbes(b *batch, i int, now time.Duration) time.Duration {
-	l := &r.links[i]
+func (x *prober) expire(b *batch, i int, now time.Duration) time.Duration {
+	l := &x.peer.links[i]
 	for timeout := l.probing.rtt.RTO(leastRTO); ; {
 		s, next := l.probing.sent.expire(now, timeout, now+time.Hour)
 		switch {
@@ -189,29 +195,29 @@ func (r *peer) expireProbes(b *batch, i int, now time.Duration) time.Duration {
 		case s.quiet:
 		case s.size > 0:
 			l.search.missed(s.size, l.probing.sent.answered(s.pair))
-		case l.probing.progress >= s.at && r.rx.lastHeard(i) >= s.at:
+		case l.probing.progress >= s.at && x.peer.rx.lastHeard(i) >= s.at:
 			// A full queue delays answers too. A path on which both directions go on is not dead.
 		case l.probing.alive.Missed():
-			r.log.Warn("path is dead", "peer", r.conf.Name, "path", l.line.name)
-			r.died(b, i, now)
+			x.peer.log.Warn("path is dead", "peer", x.peer.conf.Name, "path", l.line.name)
+			x.died(b, i, now)
 		}
 	}
 }
 
 // died has packets avoid a path that is dead. The mutex is locked.
-func (r *peer) died(b *batch, i int, now time.Duration) {
-	l := &r.links[i]
+func (x *prober) died(b *batch, i int, now time.Duration) {
+	l := &x.peer.links[i]
 	l.probing.sent.discardSized()
 	l.search.discard()
-	r.refresh()
-	r.rescue(b, i, now)
+	x.peer.scheduling.refresh()
+	x.peer.rescue(b, i, now)
 }
 
 // probeMTU sends probes of the path's MTU, if some are due. The mutex is locked.
-func (r *peer) probeMTU(b *batch, k *keys, i int, now, interval time.Duration) {
-	l := &r.links[i]
+func (x *prober) probeMTU(b *batch, k *keys, i int, now, interval time.Duration) {
+	l := &x.peer.links[i]
 	confirm := searchConfirm
-	if interval <= r.probes.Busy {
+	if interval <= x.intervals.Busy {
 		confirm = searchConfirmBusy
 	}
 	searching := !l.search.settled
@@ -221,36 +227,36 @@ func (r *peer) probeMTU(b *batch, k *keys, i int, now, interval time.Duration) {
 	}
 	pair := uint64(0)
 	if paired {
-		pair = r.probeOf(b, k, i, now, sentProbe{at: now, size: baseMTU})
+		pair = x.send(b, k, i, now, sentProbe{at: now, size: baseMTU})
 	}
 	if size > 0 {
 		if l.search.tooLarge(size) {
 			l.reports.oversized++
 		}
-		r.probeOf(b, k, i, now, sentProbe{at: now, size: size, pair: pair})
+		x.send(b, k, i, now, sentProbe{at: now, size: size, pair: pair})
 	}
 }
 
-// probeOf sends a probe that is as long as a message with a packet of its size. The mutex is locked.
-func (r *peer) probeOf(b *batch, k *keys, i int, now time.Duration, s sentProbe) uint64 {
-	s.to = r.links[i].place()
-	id := r.links[i].probing.sent.add(s)
-	r.message(b, k, i, now, s.size, tunnel.Probe{ID: id})
+// send sends a probe that is as long as a message with a packet of its size. The mutex is locked.
+func (x *prober) send(b *batch, k *keys, i int, now time.Duration, s sentProbe) uint64 {
+	s.to = x.peer.links[i].place()
+	id := x.peer.links[i].probing.sent.add(s)
+	x.peer.messages.send(b, k, i, now, s.size, tunnel.Probe{ID: id})
 	return id
 }
 
-// probeInterval returns the time between probes of a path. The mutex is locked.
-func (r *peer) probeInterval(l *link, now time.Duration) time.Duration {
-	interval := r.probes.Idle
+// interval returns the time between probes of a path. The mutex is locked.
+func (x *prober) interval(l *link, now time.Duration) time.Duration {
+	interval := x.intervals.Idle
 	switch {
 	case !l.probing.alive.Alive():
 		interval = min(interval, probeDead)
-	case now-time.Duration(r.active.Load()) < busyFor:
-		interval = r.probes.Busy
+	case now-time.Duration(x.peer.active.Load()) < busyFor:
+		interval = x.intervals.Busy
 		l.line.active.Store(int64(now))
-	case r.conf.Alliance.Role == plane.Member && now-time.Duration(l.line.active.Load()) < busyFor:
+	case x.peer.conf.Alliance.Role == plane.Member && now-time.Duration(l.line.active.Load()) < busyFor:
 		// What the member relays is traffic too: its short link must be known as soon as the other.
-		interval = r.probes.Busy
+		interval = x.intervals.Busy
 	}
 	if l.search.onTrial() {
 		interval = min(interval, max(searchPause, l.probing.rtt.SRTT/searchTrial))
@@ -284,20 +290,20 @@ func (x *receiving) lastHeard(path int) time.Duration {
 	return x.links[path].heard
 }
 
-// lastHeard returns when a message of the peer last arrived.
-func (r *peer) lastHeard() (last time.Duration) {
-	for i := range r.links {
-		last = max(last, r.rx.lastHeard(i))
+// lastMessage returns when a message of the peer last arrived.
+func (x *receiving) lastMessage() (last time.Duration) {
+	for i := range x.links {
+		last = max(last, x.lastHeard(i))
 	}
 	return last
 }
 
 // repeat sends the reliable records that are due over the best path. The mutex is locked.
-func (r *peer) repeat(b *batch, k *keys, now time.Duration) time.Duration {
+func (x *messages) repeat(b *batch, k *keys, now time.Duration) time.Duration {
 	best := -1
-	for i := range r.links {
-		l := &r.links[i]
-		if l.ready() && l.probing.alive.Alive() && (best < 0 || l.probing.rtt.SRTT < r.links[best].probing.rtt.SRTT) {
+	for i := range x.peer.links {
+		l := &x.peer.links[i]
+		if l.ready() && l.probing.alive.Alive() && (best < 0 || l.probing.rtt.SRTT < x.peer.links[best].probing.rtt.SRTT) {
 			best = i
 		}
 	}
@@ -305,7 +311,7 @@ func (r *peer) repeat(b *batch, k *keys, now time.Duration) time.Duration {
 		return now + time.Hour
 	}
 	if at, any := k.out.Due(); any && now >= at || k.ack {
-		r.message(b, k, best, now, 0, nil)
+		x.send(b, k, best, now, 0, nil)
 	}
 	if at, any := k.out.Due(); any {
 		return at
@@ -316,18 +322,18 @@ func (r *peer) repeat(b *batch, k *keys, now time.Duration) time.Duration {
 // controlRoom is the room for records in a control message.
 const controlRoom = baseMTU
 
-// message sends a control message over a path: a record, or none, the reports of what arrives, and the
+// send sends a control message over a path: a record, or none, the reports of what arrives, and the
 // reliable records that are due. It is padded to size, if that is not 0. The mutex is locked.
-func (r *peer) message(b *batch, k *keys, i int, now time.Duration, size int, record tunnel.Record) {
-	if !r.links[i].ready() {
+func (x *messages) send(b *batch, k *keys, i int, now time.Duration, size int, record tunnel.Record) {
+	if !x.peer.links[i].ready() {
 		return
 	}
-	body := r.composing.body[:0]
+	body := x.body[:0]
 	if record != nil {
 		body = tunnel.AppendRecord(body, record)
 	}
 	if size == 0 {
-		if all := r.lanesFor(k, i, now); len(all) > 0 && r.scheduling.paths[:tunnel.MaxPaths][i].Usable {
+		if all := x.lanesFor(k, i, now); len(all) > 0 && x.peer.scheduling.paths[:tunnel.MaxPaths][i].Usable {
 			body = tunnel.AppendRecord(body, all)
 		}
 		if k.ack {
@@ -336,27 +342,27 @@ func (r *peer) message(b *batch, k *keys, i int, now time.Duration, size int, re
 			}
 			k.ack = false
 		}
-		body = r.rx.reports(body, k, now)
-		body = r.appendArrived(body)
-		body = r.appendSent(body, i)
-		body = k.out.Append(body, controlRoom, now, r.links[i].probing.rtt.RTO(quality.MinRTO))
+		body = x.peer.rx.reports(body, k, now)
+		body = x.appendArrived(body)
+		body = x.appendSent(body, i)
+		body = k.out.Append(body, controlRoom, now, x.peer.links[i].probing.rtt.RTO(quality.MinRTO))
 	}
-	r.composing.body = body
+	x.body = body
 	if size == 0 {
-		r.links[i].probing.controlLen = len(body) + tunnel.Overhead + ipUDP4
+		x.peer.links[i].probing.controlLen = len(body) + tunnel.Overhead + ipUDP4
 	}
-	r.sendRecords(b, k, i, body, size, now)
+	x.sendRecords(b, k, i, body, size, now)
 }
 
 // sendRecords sends a control message with these records, padded to size. The mutex is locked.
-func (r *peer) sendRecords(b *batch, k *keys, i int, body []byte, size int, now time.Duration) {
+func (x *messages) sendRecords(b *batch, k *keys, i int, body []byte, size int, now time.Duration) {
 	buf := b.slot(max(len(body), size))
 	clear(buf[tunnel.Offset+copy(buf[tunnel.Offset:], body):])
-	r.scheduling.queues.Add(i, &r.scheduling.paths[:tunnel.MaxPaths][i], now, len(buf))
-	if l := &r.links[i]; l.shaped && l.ceiling() > 0 {
+	x.peer.scheduling.queues.Add(i, &x.peer.scheduling.paths[:tunnel.MaxPaths][i], now, len(buf))
+	if l := &x.peer.links[i]; l.shaped && l.ceiling() > 0 {
 		l.queue.Charge(now, len(buf)+tunnel.TagLen+ipUDP4)
 	}
-	r.seal(b, k, i, buf, tunnel.Control, tunnel.Stamp{}, controlClass, now)
+	x.peer.seal(b, k, i, buf, tunnel.Control, tunnel.Stamp{}, controlClass, now)
 }
 
 // controlClass is the traffic class of control messages: CS6 (RFC 4594, section 3.1).
@@ -364,15 +370,15 @@ const controlClass = 48 << 2
 
 // lanesFor returns the lanes in use and their next numbers, but for those with packets in the queue of path i: whatever
 // was sent before on the path has left before the message that carries them. The mutex is locked.
-func (r *peer) lanesFor(k *keys, i int, now time.Duration) tunnel.Progress {
-	r.composing.lanes = r.composing.lanes[:0]
-	queue := r.links[i].queue
+func (x *messages) lanesFor(k *keys, i int, now time.Duration) tunnel.Progress {
+	x.lanes = x.lanes[:0]
+	queue := x.peer.links[i].queue
 	for lane, used := range k.lanes.used {
-		if used != 0 && now-used < busyFor && len(r.composing.lanes) < maxLanes && (queue == nil || !queue.Waits(uint32(lane))) {
-			r.composing.lanes = append(r.composing.lanes, tunnel.Lane{Lane: uint8(lane), Next: k.number.Peek(uint8(lane))})
+		if used != 0 && now-used < busyFor && len(x.lanes) < maxLanes && (queue == nil || !queue.Waits(uint32(lane))) {
+			x.lanes = append(x.lanes, tunnel.Lane{Lane: uint8(lane), Next: k.number.Peek(uint8(lane))})
 		}
 	}
-	return r.composing.lanes
+	return x.lanes
 }
 
 // maxLanes bounds the lanes in a message.
@@ -443,9 +449,9 @@ func (r *peer) records(k *keys, o *opened, from place, body []byte, size int, b 
 		}
 		switch v := record.(type) {
 		case tunnel.Probe:
-			r.answerProbe(b, int(o.path), from, tunnel.Answer{ID: v.ID, Sent: o.stamp.Sent, Size: uint16(size)}, now)
+			r.prober.answer(b, int(o.path), from, tunnel.Answer{ID: v.ID, Sent: o.stamp.Sent, Size: uint16(size)}, now)
 		case tunnel.Answer:
-			r.probeAnswered(k, int(o.path), v, now)
+			r.prober.answered(k, int(o.path), v, now)
 			changed = true
 		case tunnel.Report:
 			r.reported(k, v, o.stamp.Sent, now)
@@ -458,15 +464,15 @@ func (r *peer) records(k *keys, o *opened, from place, body []byte, size int, b 
 			k.out.Acked(v.Number)
 		case tunnel.Hello:
 			r.numbering.peerHasEndpoints = v.Endpoints
-			r.decideOwner(r.own)
+			r.numbering.decide(r.own, &r.conf)
 			if r.numbering.owner && k == r.session.sending {
-				r.announce(p.lineStates())
+				r.session.announce(p.lineStates())
 			}
 		case tunnel.PathAdd:
 			if !r.numbering.owner {
 				l := &r.links[v.Path]
 				l.name = v.Name
-				if !r.registers() { // else the registration has them
+				if !r.registering.required() { // else the registration has them
 					l.rates.down, l.rates.known, l.rates.strict, l.cost = v.Down, true, v.Strict, int(v.Cost)
 				}
 				changed = true
@@ -483,20 +489,20 @@ func (r *peer) records(k *keys, o *opened, from place, body []byte, size int, b 
 				p.counts.drop(dropUnexpected, 1)
 			}
 		case tunnel.Register:
-			r.answer(v, now)
+			r.registering.answer(v, now)
 			changed = true
 		case tunnel.Registered:
 			switch r.conf.Alliance.Role {
 			case plane.HomeAgent:
-				r.registrationAnswered(v, now)
+				r.registering.answered(v, now)
 			case plane.Member:
-				r.relayAnswered(v, now)
+				r.memberRequest.answered(v, now)
 			default:
 				p.counts.drop(dropUnexpected, 1)
 			}
 			changed = true
 		case tunnel.Open:
-			r.open.cookie = v.Cookie
+			r.session.open.cookie = v.Cookie
 			changed = true
 		case tunnel.NATSession:
 			if p.opened == nil || r.conf.Mode != plane.NAT {
@@ -516,14 +522,14 @@ func (r *peer) records(k *keys, o *opened, from place, body []byte, size int, b 
 			p.opened.Marked(r.conf.Name, int(o.path), v.Packets)
 		case tunnel.Bye:
 			r.log.Info("peer has ended the session", "peer", r.conf.Name)
-			r.endSessions()
+			r.session.end()
 			return
 		}
 	}
 	switch {
 	case !changed:
 	case now-r.scheduling.refreshed >= refreshPause:
-		r.refresh()
+		r.scheduling.refresh()
 	default:
 		r.scheduling.outdated = true
 		r.wakeControl()
@@ -553,20 +559,20 @@ func (a *answers) allow(now time.Duration) bool {
 	return true
 }
 
-// probeAnswered applies the answer to a probe. The mutex is locked.
-func (r *peer) probeAnswered(k *keys, path int, a tunnel.Answer, now time.Duration) {
-	l := &r.links[path]
+// answered applies the answer to a probe. The mutex is locked.
+func (x *prober) answered(k *keys, path int, a tunnel.Answer, now time.Duration) {
+	l := &x.peer.links[path]
 	s := l.probing.sent.answer(a.ID)
-	if s == nil || !r.provedAt(path, s.to, now) {
+	if s == nil || !x.peer.proving.proved(path, s.to, now) {
 		return
 	}
 	l.probing.sent.discardBeside(s)
-	r.session.proven = r.session.proven || k == r.session.sending
+	x.peer.session.proven = x.peer.session.proven || k == x.peer.session.sending
 	if rtt := now - s.at - a.Held; rtt > 0 {
 		l.probing.rtt.Update(rtt)
-		rto, least := r.roundTrips()
-		r.rx.requests.roundTrip.Store(int64(rto))
-		r.rx.requests.minRTT.Store(int64(least))
+		rto, least := x.peer.links.roundTrips()
+		x.peer.rx.requests.roundTrip.Store(int64(rto))
+		x.peer.rx.requests.minRTT.Store(int64(least))
 	}
 	if s.size > 0 {
 		if l.search.tooLarge(s.size) && l.reports.oversized > 0 {
@@ -575,26 +581,26 @@ func (r *peer) probeAnswered(k *keys, path int, a tunnel.Answer, now time.Durati
 		l.search.carried(s.size)
 	}
 	l.probing.tries = 0
-	if l.line != nil && r.conf.Alliance.Role == plane.HomeAgent {
+	if l.line != nil && x.peer.conf.Alliance.Role == plane.HomeAgent {
 		l.line.proven.Store(int64(now))
 	}
 	if l.probing.alive.Answered() {
-		r.log.Info("path is up", "peer", r.conf.Name, "path", l.line.name, "address", l.address.remote)
+		x.peer.log.Info("path is up", "peer", x.peer.conf.Name, "path", l.line.name, "address", l.address.remote)
 		l.probing.due = 0
-		if r.session.sending != nil {
-			l.reports.loss.Restart(r.session.sending.counters[path])
+		if x.peer.session.sending != nil {
+			l.reports.loss.Restart(x.peer.session.sending.counters[path])
 		}
-		r.wakeControl()
+		x.peer.wakeControl()
 	}
 }
 
 // probeNow has all paths probed at once: there is traffic again, and one may have died while idle. The
 // mutex is locked.
-func (r *peer) probeNow(now time.Duration) {
-	for i := range r.links {
-		r.links[i].probing.due = min(r.links[i].probing.due, now)
+func (x *prober) probeNow(now time.Duration) {
+	for i := range x.peer.links {
+		x.peer.links[i].probing.due = min(x.peer.links[i].probing.due, now)
 	}
-	r.wakeControl()
+	x.peer.wakeControl()
 }
 
 // wakeControl has the control loop send now what is due to the peer. The mutex is locked.
@@ -638,23 +644,23 @@ func (r *peer) reported(k *keys, v tunnel.Report, sent uint32, now time.Duration
 	all := l.sent.value().Bytes
 	v.Bytes = l.reports.last.Bytes + min(grown, all-min(l.reports.last.Bytes, all))
 	l.reports.last, l.reports.received = v, true
-	r.sample(int(v.Path), now)
+	r.selection.sample(int(v.Path), now)
 }
 
 // sendBye sends the end of the session. The mutex is locked.
-func (r *peer) sendBye() {
-	k := r.session.sending
+func (x *sessionState) sendBye() {
+	k := x.sending
 	if k == nil {
 		return
 	}
 	k.out = tunnel.Outbox{}
 	k.out.Put(tunnel.Bye{})
-	b := newBatch(r.plane, 1<<16)
-	for i := range r.links {
-		if r.links[i].ready() {
+	b := newBatch(x.peer.plane, 1<<16)
+	for i := range x.peer.links {
+		if x.peer.links[i].ready() {
 			buf := b.slot(controlRoom)
 			body := tunnel.AppendNumbered(buf[tunnel.Offset:tunnel.Offset], 0, tunnel.Bye{})
-			r.seal(b, k, i, buf[:tunnel.Offset+len(body)], tunnel.Control, tunnel.Stamp{}, controlClass, r.plane.now())
+			x.peer.seal(b, k, i, buf[:tunnel.Offset+len(body)], tunnel.Control, tunnel.Stamp{}, controlClass, x.peer.plane.now())
 		}
 	}
 	b.flush()

@@ -198,7 +198,7 @@ func TestResponsesUnderFloods(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known.initiate(message, 0)
+	known.initiating.send(message, 0)
 	request, err := session.ReadInitiation(peer, message, rand.Reader)
 	if err != nil {
 		t.Fatal(err)

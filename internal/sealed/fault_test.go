@@ -153,7 +153,7 @@ func TestProbeToSeveralAddresses(t *testing.T) {
 		l.probing.alive.Missed()
 	}
 	l.probing.sent, l.probing.due = sentProbes{}, now
-	r.probe(newBatch(p, 1<<16), r.session.sending, 0, now)
+	r.prober.probe(newBatch(p, 1<<16), r.session.sending, 0, now)
 	open := 0
 	for _, s := range l.probing.sent.ring {
 		if s.state == probeOpen && !s.quiet {

@@ -135,7 +135,7 @@ func (p *Plane) cookie(l *line, m []byte, from netip.AddrPort) bool {
 	if err != nil {
 		return false
 	}
-	if !r.initiating.proofs.take(at, c, r.sentTo(at)) {
+	if !r.initiating.proofs.take(at, c, r.initiating.sentTo(at)) {
 		p.counts.drop(dropBusy, 1)
 		return true
 	}
@@ -144,13 +144,13 @@ func (p *Plane) cookie(l *line, m []byte, from netip.AddrPort) bool {
 }
 
 // sentTo reports whether initiations are sent to a place. The mutex is locked.
-func (r *peer) sentTo(at place) bool {
-	for i := range r.links {
-		if l := &r.links[i]; l.line == at.line && slices.Contains(l.addresses(), at.from) {
+func (x *initiating) sentTo(at place) bool {
+	for i := range x.peer.links {
+		if l := &x.peer.links[i]; l.line == at.line && slices.Contains(l.addresses(), at.from) {
 			return true
 		}
 	}
-	return at == r.initiating.stale.from
+	return at == x.stale.from
 }
 
 // pendingPeer returns the peer that an initiation with this index was sent to, or nil.
@@ -234,13 +234,13 @@ func (p *Plane) answer(h handshakeMessage) error {
 	}
 	now := p.now()
 	s, response, err := r.session.assoc.Answer(request, h.message, now)
-	if errors.Is(err, session.ErrStale) && now-r.lastHeard() > restartedAfter {
-		r.answerStale(request.Time, place{h.line, h.from}, now)
+	if errors.Is(err, session.ErrStale) && now-r.rx.lastMessage() > restartedAfter {
+		r.initiating.answerStale(request.Time, place{h.line, h.from}, now)
 	}
 	if err != nil {
 		return err
 	}
-	if _, err := r.installKeys(s); err != nil {
+	if _, err := r.session.install(s); err != nil {
 		return err
 	}
 	h.line.send([]udp.Datagram{{Data: response, To: h.from}})
@@ -252,13 +252,13 @@ const restartedAfter = 2 * probeIdle
 
 // answerStale has a few initiations also sent to the source of one with an old time. A peer whose clock was set back
 // before a restart answers them, because it has seen no later one. The mutex is locked.
-func (r *peer) answerStale(at session.Timestamp, from place, now time.Duration) {
-	if !r.initiating.stale.take(at, from, now) {
+func (x *initiating) answerStale(at session.Timestamp, from place, now time.Duration) {
+	if !x.stale.take(at, from, now) {
 		return
 	}
-	r.session.assoc.Want(now)
-	r.session.assoc.Repeat(now)
-	r.wakeControl()
+	x.peer.session.assoc.Want(now)
+	x.peer.session.assoc.Repeat(now)
+	x.peer.wakeControl()
 }
 
 // complete applies a response, which establishes a session.
@@ -285,49 +285,49 @@ func (r *peer) complete(h handshakeMessage, now time.Duration) (s *session.Sessi
 	if err != nil {
 		return nil, false, err
 	}
-	k, err := r.installKeys(s)
+	k, err := r.session.install(s)
 	if err != nil {
 		return nil, false, err
 	}
 	if r.session.assoc.Current() != s {
 		return s, false, nil
 	}
-	r.useKeys(k, now)
-	r.respondedFrom(k, place{h.line, h.from}, len(h.message)+ipUDP4, now)
+	r.session.use(k, now)
+	r.proving.respondedFrom(k, place{h.line, h.from}, len(h.message)+ipUDP4, now)
 	return s, true, nil
 }
 
-// initiate sends an initiation to addresses at which the peer may be, with the cookies that are known. The mutex is
+// send sends an initiation to addresses at which the peer may be, with the cookies that are known. The mutex is
 // locked.
-func (r *peer) initiate(message []byte, now time.Duration) {
-	p := r.plane
+func (x *initiating) send(message []byte, now time.Duration) {
+	p := x.peer.plane
 	index := binary.BigEndian.Uint32(message[4:])
 	p.keysMu.Lock()
-	if len(r.initiating.pending) == maxPending {
-		delete(p.pending, r.initiating.pending[0])
-		r.initiating.pending = slices.Delete(r.initiating.pending, 0, 1)
+	if len(x.pending) == maxPending {
+		delete(p.pending, x.pending[0])
+		x.pending = slices.Delete(x.pending, 0, 1)
 	}
-	r.initiating.pending = append(r.initiating.pending, index)
-	p.pending[index] = r
+	x.pending = append(x.pending, index)
+	p.pending[index] = x.peer
 	p.keysMu.Unlock()
-	r.initiating.proofs.next()
+	x.proofs.next()
 	stamped := func(l *line, to netip.AddrPort) udp.Datagram {
-		return udp.Datagram{Data: r.initiating.proofs.cookies[place{l, to}].Stamp(message, now), To: to}
+		return udp.Datagram{Data: x.proofs.cookies[place{l, to}].Stamp(message, now), To: to}
 	}
-	for i := range r.links {
-		l := &r.links[i]
+	for i := range x.peer.links {
+		l := &x.peer.links[i]
 		if l.line == nil || l.line.socket.Load() == nil || !l.line.conf.Load().Usable {
 			continue
 		}
 		var all []udp.Datagram
-		for _, to := range l.addressesToTry(r.initiating.tries) {
+		for _, to := range l.addressesToTry(x.tries) {
 			all = append(all, stamped(l.line, to))
 		}
 		l.line.send(all)
 	}
-	r.initiating.tries++
-	if to := r.initiating.stale.from; to.line != nil {
+	x.tries++
+	if to := x.stale.from; to.line != nil {
 		to.line.send([]udp.Datagram{stamped(to.line, to.from)})
-		r.initiating.stale.sent()
+		x.stale.sent()
 	}
 }

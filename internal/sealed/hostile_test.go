@@ -106,7 +106,7 @@ func TestReportsThatLie(t *testing.T) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.reported(k, v, uint32(now/time.Microsecond), now)
-		r.selectPaths(now)
+		r.selection.update(now)
 	}
 	for i := range 200 {
 		now := time.Duration(i+1) * 50 * time.Millisecond
@@ -199,7 +199,7 @@ func TestFloodBesideTraffic(t *testing.T) {
 			body = tunnel.AppendNumbered(body, number+1, tunnel.Register{Path: uint8(i), Lifetime: time.Hour, Down: 1})
 			number += 2
 			if r.links[i].ready() {
-				r.sendRecords(b, k, i, body, 0, p.now())
+				r.messages.sendRecords(b, k, i, body, 0, p.now())
 				sent++
 			}
 		}

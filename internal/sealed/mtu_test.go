@@ -60,7 +60,7 @@ func (p *emulatedPath) run(length time.Duration, check func()) {
 		if p.busy {
 			p.r.active.Store(int64(p.now))
 		}
-		due := p.r.probe(p.b, p.k, 0, p.now)
+		due := p.r.prober.probe(p.b, p.k, 0, p.now)
 		p.b.out, p.b.next = [tunnel.MaxPaths]outgoing{}, 0 // nobody else receives them
 		for ; p.seen != l.probing.sent.next; p.seen = (p.seen + 1) % probesKept {
 			s := &l.probing.sent.ring[p.seen]
@@ -79,7 +79,7 @@ func (p *emulatedPath) run(length time.Duration, check func()) {
 		slices.SortStableFunc(p.coming, func(a, b comingAnswer) int { return int(a.at - b.at) })
 		if len(p.coming) > 0 && p.coming[0].at <= due {
 			p.now = max(p.now, p.coming[0].at)
-			p.r.probeAnswered(p.k, 0, tunnel.Answer{ID: p.coming[0].id}, p.now)
+			p.r.prober.answered(p.k, 0, tunnel.Answer{ID: p.coming[0].id}, p.now)
 			p.coming = p.coming[1:]
 		} else {
 			p.now = max(due, p.now+granularity)

@@ -16,27 +16,27 @@ type unsealed struct {
 
 // acceptOpen has open messages of the peer accepted with a cookie of each of its sessions, and announces
 // that of the current one. The mutex is locked.
-func (r *peer) acceptOpen() {
-	p := r.plane
+func (x *sessionState) acceptOpen() {
+	p := x.peer.plane
 	if p.opened == nil {
 		return
 	}
-	k := r.session.sending
+	k := x.sending
 	var cookies []uint64
-	if r.conf.Mode == plane.Unsealed && k != nil {
+	if x.peer.conf.Mode == plane.Unsealed && k != nil {
 		if k.cookie == 0 {
 			k.cookie = unguessable()
 		}
 		p.keysMu.RLock()
 		for _, other := range p.keys {
-			if other.peer == r && other.cookie != 0 {
+			if other.peer == x.peer && other.cookie != 0 {
 				cookies = append(cookies, other.cookie)
 			}
 		}
 		p.keysMu.RUnlock()
 	}
-	if err := p.opened.Accept(r.conf.Name, cookies); err != nil {
-		r.log.Error("open messages are not accepted", "peer", r.conf.Name, "err", err)
+	if err := p.opened.Accept(x.peer.conf.Name, cookies); err != nil {
+		x.peer.log.Error("open messages are not accepted", "peer", x.peer.conf.Name, "err", err)
 		return
 	}
 	if len(cookies) > 0 && !k.announced {
@@ -60,11 +60,11 @@ func unguessable() uint64 {
 const arrivedLen, sentLen = 20, 11
 
 // appendArrived appends what has arrived in open messages. The mutex is locked.
-func (r *peer) appendArrived(b []byte) []byte {
-	if r.plane.opened == nil || !r.conf.Mode.Open() {
+func (x *messages) appendArrived(b []byte) []byte {
+	if x.peer.plane.opened == nil || !x.peer.conf.Mode.Open() {
 		return b
 	}
-	for i, a := range r.plane.opened.Arrived(r.conf.Name) {
+	for i, a := range x.peer.plane.opened.Arrived(x.peer.conf.Name) {
 		if a.Packets > 0 && len(b)+arrivedLen <= controlRoom {
 			b = tunnel.AppendRecord(b, tunnel.Arrived{Path: uint8(i), Packets: a.Packets + a.Lost, Lost: a.Lost})
 		}
@@ -74,11 +74,11 @@ func (r *peer) appendArrived(b []byte) []byte {
 
 // appendSent appends how many packets without numbers were sent over a path, which a message over it says. The mutex is
 // locked.
-func (r *peer) appendSent(b []byte, path int) []byte {
-	if r.plane.opened == nil || !r.conf.Mode.Counted() || len(b)+sentLen > controlRoom {
+func (x *messages) appendSent(b []byte, path int) []byte {
+	if x.peer.plane.opened == nil || !x.peer.conf.Mode.Counted() || len(b)+sentLen > controlRoom {
 		return b
 	}
-	return tunnel.AppendRecord(b, tunnel.Sent{Packets: r.plane.opened.Sent(r.conf.Name, path)})
+	return tunnel.AppendRecord(b, tunnel.Sent{Packets: x.peer.plane.opened.Sent(x.peer.conf.Name, path)})
 }
 
 // lossShare returns the share of packets towards the peer that are lost: nearly all of them are those of

@@ -27,8 +27,8 @@ func (r *peer) restart(b contain.Boundary) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.panics.Panicked(time.Now())
-	_ = contain.Do(b, r.log, nil, r.sendBye) // without it, the peer notices by the silence
-	r.endSessions()
+	_ = contain.Do(b, r.log, nil, r.session.sendBye) // without it, the peer notices by the silence
+	r.session.end()
 	x := &r.rx
 	x.Lock()
 	defer x.Unlock()

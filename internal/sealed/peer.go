@@ -49,7 +49,6 @@ type peer struct {
 
 	mu      sync.Mutex // guards the following, except rx
 	conf    plane.Peer
-	probes  plane.Probes // intervals between probes
 	panics  contain.Backoff
 	removed bool
 	due     time.Duration // when the control loop has something to send
@@ -62,12 +61,13 @@ type peer struct {
 	policy     policy
 	selection  selection
 	pacing     pacing
-	composing  composing
+	messages   messages
+	prober     prober
+	proving    proving
 
 	memberRequest memberRequest // if the peer is a member
 	relaying      relaying      // if the peer is a leader that this gateway relays for
-	refused       tunnel.Code   // how the peer's last request was answered
-	open          unsealed
+	registering   registering
 
 	rx receiving // has a mutex of its own
 }
@@ -96,6 +96,7 @@ type rule struct {
 
 // scheduling is what schedulers see of the links.
 type scheduling struct {
+	peer   *peer
 	paths  []sched.Path // one for each link, up to the last usable one
 	queues sched.Queues
 	mtu    int // largest packet that all usable links carry
@@ -106,16 +107,19 @@ type scheduling struct {
 
 // sessionState is the session that packets are sent in.
 type sessionState struct {
+	peer      *peer
 	assoc     *session.Association
 	sending   *keys         // nil without a session
 	since     time.Duration // when there was none before
 	keysSince time.Duration
 	proven    bool   // a probe was answered under the current keys
 	epoch     uint32 // number of handshakes
+	open      unsealed
 }
 
 // initiating is what is known of handshakes that this gateway has begun.
 type initiating struct {
+	peer     *peer
 	pending  []uint32 // indices of initiations
 	tries    int      // initiations without an answer
 	proofs   proofs
@@ -131,12 +135,14 @@ type numbering struct {
 
 // pacing is the pace of the queues in front of paths.
 type pacing struct {
+	peer    *peer
 	due     time.Duration // of the next queued packet
 	signals shape.Signals
 }
 
-// composing has what control messages are composed in.
-type composing struct {
+// messages composes control messages.
+type messages struct {
+	peer  *peer
 	body  []byte
 	lanes tunnel.Progress
 }
@@ -261,6 +267,7 @@ func newPeer(p *Plane, own session.PrivateKey, c plane.Peer) *peer {
 		scheduling: scheduling{mtu: baseMTU, paths: make([]sched.Path, tunnel.MaxPaths)},
 		pacing:     pacing{due: shape.Never},
 	}
+	r.connectParts()
 	r.session.assoc = session.NewAssociation(session.AssociationOptions{
 		Own: own, Peer: session.Peer{Public: c.Public, Preshared: c.Preshared},
 		Offers: p.offers(), Choose: p.choose, Random: random{}, NewIndex: p.newIndex,
@@ -270,6 +277,13 @@ func newPeer(p *Plane, own session.PrivateKey, c plane.Peer) *peer {
 		r.scheduling.paths[i].Room = math.MaxInt
 	}
 	return r
+}
+
+// connectParts has the parts know their peer.
+func (r *peer) connectParts() {
+	r.session.peer, r.initiating.peer, r.scheduling.peer, r.selection.peer, r.pacing.peer = r, r, r, r, r
+	r.messages.peer, r.prober.peer, r.proving.peer, r.registering.peer = r, r, r, r
+	r.memberRequest.peer, r.relaying.peer = r, r
 }
 
 // offers returns the encryptions of data that this gateway offers: AES only if its CPU is fast at it.
@@ -295,15 +309,15 @@ func (r *peer) configure(c plane.Peer, s plane.State, lines []*line) error {
 	defer r.mu.Unlock()
 	changed := !slices.Equal(r.conf.Endpoints, c.Endpoints)
 	if r.relaying.current != nil && !reflect.DeepEqual(r.conf.Alliance, c.Alliance) {
-		r.cutRelay("the configuration has changed")
+		r.relaying.cut("the configuration has changed")
 	}
 	reach := new(bart.Table[bool])
 	for prefix, allowed := range c.Reach() {
 		reach.Insert(prefix, allowed)
 	}
 	r.rx.reach.Store(reach)
-	r.conf, r.probes = c, s.Probes
-	r.probes.Idle, r.probes.Busy = cmp.Or(s.Probes.Idle, probeIdle), cmp.Or(s.Probes.Busy, probeBusy)
+	r.conf, r.prober.intervals = c, s.Probes
+	r.prober.intervals.Idle, r.prober.intervals.Busy = cmp.Or(s.Probes.Idle, probeIdle), cmp.Or(s.Probes.Busy, probeBusy)
 	if c.Alliance.Role == plane.Member {
 		home := homeOf(s)
 		if open := home.Mode.Open(); open != r.memberRequest.open {
@@ -311,7 +325,7 @@ func (r *peer) configure(c plane.Peer, s plane.State, lines []*line) error {
 		}
 		r.memberRequest.homes = home.Endpoints
 	}
-	r.decideOwner(r.own)
+	r.numbering.decide(r.own, &r.conf)
 	for i := range r.links {
 		l := &r.links[i]
 		switch {
@@ -328,24 +342,24 @@ func (r *peer) configure(c plane.Peer, s plane.State, lines []*line) error {
 				l.address.remote = netip.AddrPort{}
 			}
 		case l.line != nil && (r.numbering.owner || !slices.Contains(lines, l.line)):
-			r.withdraw(i)
+			r.registering.withdraw(i)
 			*l = link{number: i}
 		case l.line != nil:
 			l.rates.up = s.Paths[slices.Index(lines, l.line)].Up
 		}
 	}
-	if err := r.makeRules(s.Policy); err != nil {
+	if err := r.policy.apply(s.Policy, &r.scheduling.queues); err != nil {
 		return err
 	}
 	if r.session.sending != nil && r.numbering.owner {
-		r.announce(s.Paths)
+		r.session.announce(s.Paths)
 	}
 	if r.numbering.owner && r.session.assoc.Current() == nil {
 		r.session.assoc.Want(r.plane.now())
 	}
-	r.acceptOpen()
-	r.applyGrants(r.plane.now())
-	r.refresh()
+	r.session.acceptOpen()
+	r.registering.applyGrants(r.plane.now())
+	r.scheduling.refresh()
 	r.due = 0
 	return nil
 }
@@ -360,10 +374,10 @@ func homeOf(s plane.State) plane.Peer {
 	return plane.Peer{}
 }
 
-// decideOwner decides whose numbers paths have: those of the gateway that has endpoints, of two that
+// decide decides whose numbers paths have: those of the gateway that has endpoints, of two that
 // have, the one with the lower key.
-func (r *peer) decideOwner(own session.PublicKey) {
-	r.numbering.owner = len(r.conf.Endpoints) > 0 && (!r.numbering.peerHasEndpoints || slices.Compare(own[:], r.conf.Public[:]) < 0)
+func (x *numbering) decide(own session.PublicKey, c *plane.Peer) {
+	x.owner = len(c.Endpoints) > 0 && (!x.peerHasEndpoints || slices.Compare(own[:], c.Public[:]) < 0)
 }
 
 // rotate returns the list from element i on, so that gateways with equally many lines use pairs.
@@ -375,30 +389,30 @@ func rotate(list []netip.AddrPort, i int) []netip.AddrPort {
 	return slices.Concat(list[i:], list[:i])
 }
 
-// makeRules makes schedulers of a policy. Rules that stay the same keep theirs.
-func (r *peer) makeRules(policy plane.Policy) error {
+// apply makes schedulers of a policy. Rules that stay the same keep theirs.
+func (x *policy) apply(policy plane.Policy, queues *sched.Queues) error {
 	rules := make([]rule, len(policy))
 	for i, c := range policy {
-		if i < len(r.policy.rules) && equal(r.policy.rules[i].discipline, c.Discipline) {
-			rules[i] = r.policy.rules[i]
+		if i < len(x.rules) && equal(x.rules[i].discipline, c.Discipline) {
+			rules[i] = x.rules[i]
 			rules[i].hold = c.Resequence
 			continue
 		}
-		s, err := r.newScheduler(c.Discipline)
+		s, err := newScheduler(c.Discipline, queues)
 		if err != nil {
 			return err
 		}
 		rules[i] = rule{discipline: c.Discipline, scheduler: s, hold: c.Resequence}
 	}
-	if r.policy.fallback.scheduler == nil {
+	if x.fallback.scheduler == nil {
 		d := plane.Discipline{Name: plane.Auto}
-		s, err := r.newScheduler(d)
+		s, err := newScheduler(d, queues)
 		if err != nil {
 			return err
 		}
-		r.policy.fallback = rule{discipline: d, scheduler: s}
+		x.fallback = rule{discipline: d, scheduler: s}
 	}
-	r.policy.rules = rules
+	x.rules = rules
 	return nil
 }
 
@@ -406,35 +420,37 @@ func equal(a, b plane.Discipline) bool {
 	return a.Name == b.Name && a.Choice == b.Choice && a.CopyCostlier == b.CopyCostlier && slices.Equal(a.Ratio, b.Ratio)
 }
 
-func (r *peer) newScheduler(d plane.Discipline) (sched.Scheduler, error) {
-	return sched.New(d.Name, sched.Options{Queues: &r.scheduling.queues, Choice: d.Choice, Tie: sched.Tie, Size: sched.FullSize, CopyCostlier: d.CopyCostlier})
+func newScheduler(d plane.Discipline, queues *sched.Queues) (sched.Scheduler, error) {
+	return sched.New(d.Name, sched.Options{
+		Queues: queues, Choice: d.Choice, Tie: sched.Tie, Size: sched.FullSize, CopyCostlier: d.CopyCostlier,
+	})
 }
 
 // refresh brings what schedulers see up to date. The mutex is locked.
-func (r *peer) refresh() {
-	r.scheduling.paths = r.scheduling.paths[:tunnel.MaxPaths]
-	r.scheduling.mtu = 0
+func (x *scheduling) refresh() {
+	x.paths = x.paths[:tunnel.MaxPaths]
+	x.mtu = 0
 	highest := 0
-	alive, now := r.anyAlive(), r.plane.now()
-	r.scheduling.refreshed, r.scheduling.outdated = now, false
-	for i := range r.links {
-		l, p := &r.links[i], &r.scheduling.paths[i]
+	alive, now := x.peer.links.anyAlive(), x.peer.plane.now()
+	x.refreshed, x.outdated = now, false
+	for i := range x.peer.links {
+		l, p := &x.peer.links[i], &x.paths[i]
 		// While no path answers, packets are sent on those that did.
-		p.Usable = r.session.sending != nil && l.ready() && l.line.conf.Load().Usable && (l.probing.alive.Alive() || !alive && l.probing.alive.Proven()) && r.registered(l, now)
+		p.Usable = x.peer.session.sending != nil && l.ready() && l.line.conf.Load().Usable && (l.probing.alive.Alive() || !alive && l.probing.alive.Proven()) && x.peer.registering.allows(l, now)
 		if !p.Usable {
 			continue
 		}
 		highest = i + 1
 		p.Rate, p.Cost, p.Buffer = l.upRate(), l.cost, pathBuffer
 		// Packets of open peers do not pass here, but for a few.
-		l.shaped = p.Rate > 0 && p.Rate <= MaxShaped && !r.conf.Mode.Open()
-		if c := l.configuredRate(); r.probes.Compatible && c > 0 {
+		l.shaped = p.Rate > 0 && p.Rate <= MaxShaped && !x.peer.conf.Mode.Open()
+		if c := l.configuredRate(); x.peer.prober.intervals.Compatible && c > 0 {
 			// As in paper D: the rate is that of the registration, and the queue is in the path.
 			p.Rate, l.shaped = c, false
 		}
 		if l.shaped {
 			if l.queue == nil {
-				l.queue = newShaper(r.plane, &r.pacing.signals)
+				l.queue = newShaper(x.peer.plane, &x.peer.pacing.signals)
 			}
 			l.queue.Set(l.pace())
 		}
@@ -443,44 +459,44 @@ func (r *peer) refresh() {
 			p.Delay = l.probing.rtt.SRTT / 2
 		}
 		p.Loss = int(l.lossShare() * 1e6)
-		if m := l.mtu(); r.scheduling.mtu == 0 || m < r.scheduling.mtu {
-			r.scheduling.mtu = m
+		if m := l.mtu(); x.mtu == 0 || m < x.mtu {
+			x.mtu = m
 		}
 	}
 	// All report their delay in the peer's time, or none does.
-	for i := range r.links {
-		if r.scheduling.paths[i].Usable && !r.links[i].reports.received {
-			for j := range r.links {
-				r.scheduling.paths[j].Delay = r.links[j].probing.rtt.SRTT / 2
+	for i := range x.peer.links {
+		if x.paths[i].Usable && !x.peer.links[i].reports.received {
+			for j := range x.peer.links {
+				x.paths[j].Delay = x.peer.links[j].probing.rtt.SRTT / 2
 			}
 			break
 		}
 	}
-	if r.probes.Compatible {
-		r.byProbes()
+	if x.peer.prober.intervals.Compatible {
+		x.byProbes()
 	}
-	r.scheduling.paths = r.scheduling.paths[:max(highest, 1)]
-	for i := range r.scheduling.paths {
-		if r.scheduling.paths[i].Usable && r.links[i].shaped {
-			r.links[i].queue.SetLag(sched.Lag(r.scheduling.paths, i, shape.MostLag))
-			r.links[i].queue.SetRTT(r.links[i].probing.rtt.SRTT)
+	x.paths = x.paths[:max(highest, 1)]
+	for i := range x.paths {
+		if x.paths[i].Usable && x.peer.links[i].shaped {
+			x.peer.links[i].queue.SetLag(sched.Lag(x.paths, i, shape.MostLag))
+			x.peer.links[i].queue.SetRTT(x.peer.links[i].probing.rtt.SRTT)
 		}
 	}
-	r.selection.version++
-	r.scheduling.mtu = max(r.scheduling.mtu, baseMTU)
-	r.rx.clamp.Store(int32(r.scheduling.mtu))
-	r.reportMeasured()
+	x.peer.selection.version++
+	x.mtu = max(x.mtu, baseMTU)
+	x.peer.rx.clamp.Store(int32(x.mtu))
+	x.reportMeasured()
 }
 
 // reportMeasured reports the paths to the plane that carries the packets. The mutex is locked.
-func (r *peer) reportMeasured() {
-	if r.plane.opened == nil || !r.conf.Mode.Open() {
+func (x *scheduling) reportMeasured() {
+	if x.peer.plane.opened == nil || !x.peer.conf.Mode.Open() {
 		return
 	}
-	list, names := make([]plane.Measured, len(r.scheduling.paths)), r.names()
+	list, names := make([]plane.Measured, len(x.paths)), x.peer.links.names()
 	for i := range list {
-		l := &r.links[i]
-		list[i] = plane.Measured{Path: r.scheduling.paths[i], Remote: l.address.remote, Seen: l.nat.seen, MTU: l.mtu() + overhead(l.address.remote.Addr().Unmap().Is4())}
+		l := &x.peer.links[i]
+		list[i] = plane.Measured{Path: x.paths[i], Remote: l.address.remote, Seen: l.nat.seen, MTU: l.mtu() + overhead(l.address.remote.Addr().Unmap().Is4())}
 		if l.line != nil {
 			list[i].Name, list[i].Interface = names[i], l.line.device
 			if socket := l.line.socket.Load(); socket != nil {
@@ -488,13 +504,13 @@ func (r *peer) reportMeasured() {
 			}
 		}
 	}
-	r.plane.opened.Measured(r.conf.Name, list, r.open.cookie)
+	x.peer.plane.opened.Measured(x.peer.conf.Name, list, x.peer.session.open.cookie)
 }
 
 // anyAlive reports whether any path answers. The mutex is locked.
-func (r *peer) anyAlive() bool {
-	for i := range r.links {
-		if r.links[i].probing.alive.Alive() {
+func (x *links) anyAlive() bool {
+	for i := range x {
+		if x[i].probing.alive.Alive() {
 			return true
 		}
 	}
@@ -569,8 +585,8 @@ func (l *link) pace() unit.Bandwidth {
 // suite returns the name of a session's encryption.
 func suite(s *session.Session) string { return tunnel.Suite(s.Suite).String() }
 
-// installKeys derives the keys of a session and registers them for received messages. The mutex is locked.
-func (r *peer) installKeys(s *session.Session) (*keys, error) {
+// install derives the keys of a session and registers them for received messages. The mutex is locked.
+func (x *sessionState) install(s *session.Session) (*keys, error) {
 	send, err := tunnel.NewKey(tunnel.Suite(s.Suite), s.Send)
 	if err != nil {
 		return nil, fmt.Errorf("make keys: %w", err)
@@ -579,12 +595,12 @@ func (r *peer) installKeys(s *session.Session) (*keys, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make keys: %w", err)
 	}
-	k := &keys{Session: s, peer: r, send: send, receive: receive}
-	p := r.plane
+	k := &keys{Session: s, peer: x.peer, send: send, receive: receive}
+	p := x.peer.plane
 	p.keysMu.Lock()
 	defer p.keysMu.Unlock()
 	for i, old := range p.keys {
-		if old.peer == r && r.session.assoc.Find(i) == nil {
+		if old.peer == x.peer && x.assoc.Find(i) == nil {
 			delete(p.keys, i)
 		}
 	}
@@ -592,21 +608,21 @@ func (r *peer) installKeys(s *session.Session) (*keys, error) {
 	return k, nil
 }
 
-// useKeys starts to send with keys. The mutex is locked; s are the paths of this gateway.
-func (r *peer) useKeys(k *keys, now time.Duration) {
-	if r.session.sending == nil {
-		r.session.since = now
+// use starts to send with keys. The mutex is locked; s are the paths of this gateway.
+func (x *sessionState) use(k *keys, now time.Duration) {
+	if x.sending == nil {
+		x.since = now
 	}
-	r.session.sending, r.session.keysSince, r.session.proven, r.initiating.tries = k, now, false, 0
-	r.initiating.stale.end()
-	r.session.epoch++
-	k.out.Put(tunnel.Hello{Endpoints: len(r.conf.Endpoints) > 0})
-	r.acceptOpen()
-	if r.numbering.owner {
-		r.announce(r.plane.lineStates())
+	x.sending, x.keysSince, x.proven, x.peer.initiating.tries = k, now, false, 0
+	x.peer.initiating.stale.end()
+	x.epoch++
+	k.out.Put(tunnel.Hello{Endpoints: len(x.peer.conf.Endpoints) > 0})
+	x.acceptOpen()
+	if x.peer.numbering.owner {
+		x.announce(x.peer.plane.lineStates())
 	}
-	for i := range r.links {
-		l := &r.links[i]
+	for i := range x.peer.links {
+		l := &x.peer.links[i]
 		// A gateway that was restarted has no registrations, and no record of what it has sent.
 		l.probing.due, l.registration.at, l.nat.reported = 0, 0, netip.AddrPort{}
 		l.reports.last.Next, l.reports.oversized = 0, 0
@@ -615,16 +631,16 @@ func (r *peer) useKeys(k *keys, now time.Duration) {
 			l.probing.alive = quality.Liveness{} // the first answer is enough
 		}
 	}
-	r.memberRequest.at = 0
-	r.refresh()
-	r.wakeControl()
+	x.peer.memberRequest.at = 0
+	x.peer.scheduling.refresh()
+	x.peer.wakeControl()
 }
 
 // announce sends the paths of this gateway to the peer. The mutex is locked.
-func (r *peer) announce(paths []plane.Path) {
+func (x *sessionState) announce(paths []plane.Path) {
 	for i, c := range paths {
-		if r.conf.Alliance.Uses(r.conf.Name, c) {
-			r.session.sending.out.Put(tunnel.PathAdd{Path: uint8(i), Up: announced(c.Up), Down: announced(c.Down), Cost: int32(c.Cost), Strict: c.Strict, Name: c.Name})
+		if x.peer.conf.Alliance.Uses(x.peer.conf.Name, c) {
+			x.sending.out.Put(tunnel.PathAdd{Path: uint8(i), Up: announced(c.Up), Down: announced(c.Down), Cost: int32(c.Cost), Strict: c.Strict, Name: c.Name})
 		}
 	}
 }
@@ -633,44 +649,44 @@ func (r *peer) announce(paths []plane.Path) {
 func (r *peer) remove() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.sendBye()
+	r.session.sendBye()
 	r.removed = true
-	r.endSessions()
+	r.session.end()
 }
 
-// endSessions ends all sessions. The mutex is locked.
-func (r *peer) endSessions() {
-	r.session.assoc.Forget()
-	r.session.sending = nil
-	r.endGrant("the member has ended the session")
-	r.endRelay("the leader has ended the session")
-	for i := range r.links {
-		l := &r.links[i]
+// end ends all sessions. The mutex is locked.
+func (x *sessionState) end() {
+	x.assoc.Forget()
+	x.sending = nil
+	x.peer.memberRequest.end("the member has ended the session")
+	x.peer.relaying.end("the leader has ended the session")
+	for i := range x.peer.links {
+		l := &x.peer.links[i]
 		l.registration, l.address.unproved, l.address.waiting = registration{}, unproved{}, nil
 	}
-	r.open = unsealed{}
-	r.acceptOpen()
-	p := r.plane
+	x.open = unsealed{}
+	x.acceptOpen()
+	p := x.peer.plane
 	p.keysMu.Lock()
 	defer p.keysMu.Unlock()
 	for i, k := range p.keys {
-		if k.peer == r {
+		if k.peer == x.peer {
 			delete(p.keys, i)
 		}
 	}
-	for _, i := range r.initiating.pending {
+	for _, i := range x.peer.initiating.pending {
 		delete(p.pending, i)
 	}
-	r.initiating.pending = nil
-	r.refresh()
+	x.peer.initiating.pending = nil
+	x.peer.scheduling.refresh()
 }
 
 // close ends the session and the relay of the peer when this gateway stops.
 func (r *peer) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.sendBye()
-	r.endRelay("this gateway stops")
+	r.session.sendBye()
+	r.relaying.end("this gateway stops")
 }
 
 // status returns the state of the peer, and what is relayed for it.
@@ -679,7 +695,7 @@ func (r *peer) status(now time.Duration) (s plane.PeerStatus, relays []plane.Rel
 	defer r.mu.Unlock()
 	s = plane.PeerStatus{Name: r.conf.Name, Role: r.conf.Alliance.Role, Mode: r.conf.Mode, Epoch: r.session.epoch}
 	if s.Role == plane.Leader {
-		relays = []plane.RelayStatus{r.relayStatus(now)}
+		relays = []plane.RelayStatus{r.relaying.status(now)}
 	}
 	if k := r.session.sending; k != nil {
 		s.Up, s.Suite, s.Since, s.Handshake = true, suite(k.Session), now-r.session.since, now-r.session.keysSince
@@ -691,7 +707,7 @@ func (r *peer) status(now time.Duration) (s plane.PeerStatus, relays []plane.Rel
 			s.Reason = fmt.Sprintf("no response from %v", r.conf.Endpoints[0])
 		}
 	}
-	names := r.names()
+	names := r.links.names()
 	shortest := time.Duration(math.MaxInt64)
 	for i := range r.scheduling.paths {
 		if r.scheduling.paths[i].Usable {
@@ -709,7 +725,7 @@ func (r *peer) status(now time.Duration) (s plane.PeerStatus, relays []plane.Rel
 		switch {
 		case !l.line.conf.Load().Usable || l.line.socket.Load() == nil:
 			state = "down"
-		case r.session.sending != nil && l.probing.alive.Alive() && !r.registered(l, now):
+		case r.session.sending != nil && l.probing.alive.Alive() && !r.registering.allows(l, now):
 			state = "unregistered"
 		case r.session.sending != nil && l.probing.alive.Alive():
 			state = "up"

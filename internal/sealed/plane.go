@@ -83,7 +83,7 @@ type Plane struct {
 	// pending are the peers that initiations of these indices were sent to.
 	pending map[uint32]*peer
 
-	// probers maps a prober to a probed.
+	// probers maps the place that compatible probes come from to a probed.
 	probers sync.Map
 	// relays are what this gateway relays as a member, by where messages of the leaders come from.
 	relaysMu sync.RWMutex
@@ -301,7 +301,7 @@ func (p *Plane) Active(name string) {
 		r.mu.Lock()
 		if r.conf.Name == name && r.conf.Mode.Open() {
 			if before := r.active.Swap(int64(now)); now-time.Duration(before) > busyFor {
-				r.probeNow(now)
+				r.prober.probeNow(now)
 			}
 		}
 		r.mu.Unlock()

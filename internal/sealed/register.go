@@ -21,6 +21,13 @@ const (
 	seenPause = time.Second
 )
 
+// registering has the registrations of a peer's paths: those that a leader asks its home agent for, and those
+// that a home agent has granted.
+type registering struct {
+	peer    *peer
+	refused tunnel.Code // how the peer's last request was answered
+}
+
 // registration is that of a path: with the home agent at a leader, and of the leader at a home agent.
 type registration struct {
 	until  time.Duration  // 0: there is none
@@ -29,48 +36,48 @@ type registration struct {
 	reason string         // why there is none
 }
 
-// registers reports whether the paths of the peer have to be registered. The mutex is locked.
-func (r *peer) registers() bool {
-	return r.conf.Alliance.Role == plane.HomeAgent || r.conf.Alliance.Role == plane.Registrant
+// required reports whether the paths of the peer have to be registered. The mutex is locked.
+func (x *registering) required() bool {
+	return x.peer.conf.Alliance.Role == plane.HomeAgent || x.peer.conf.Alliance.Role == plane.Registrant
 }
 
-// registered reports whether packets may be sent on a path. The mutex is locked.
-func (r *peer) registered(l *link, now time.Duration) bool {
-	return !r.registers() || l.registration.until > now
+// allows reports whether packets may be sent on a path. The mutex is locked.
+func (x *registering) allows(l *link, now time.Duration) bool {
+	return !x.required() || l.registration.until > now
 }
 
-// refreshRegistrations keeps the registrations of a peer's paths up to date: a leader asks for them, and they end
+// refresh keeps the registrations of a peer's paths up to date: a leader asks for them, and they end
 // after their time. It returns when it is to be called again. The mutex is locked.
-func (r *peer) refreshRegistrations(k *keys, now time.Duration) time.Duration {
+func (x *registering) refresh(k *keys, now time.Duration) time.Duration {
 	due, changed := now+time.Hour, false
-	for i := range r.links {
-		l := &r.links[i]
-		x := &l.registration
-		if x.until != 0 && now >= x.until {
-			r.log.Warn("registration has expired", "peer", r.conf.Name, "path", l.title())
-			x.until, x.reason, changed = 0, "has expired", true
+	for i := range x.peer.links {
+		l := &x.peer.links[i]
+		reg := &l.registration
+		if reg.until != 0 && now >= reg.until {
+			x.peer.log.Warn("registration has expired", "peer", x.peer.conf.Name, "path", l.title())
+			reg.until, reg.reason, changed = 0, "has expired", true
 		}
-		if x.until != 0 {
-			due = min(due, x.until)
+		if reg.until != 0 {
+			due = min(due, reg.until)
 		}
-		if r.conf.Alliance.Role != plane.HomeAgent || !l.ready() || !l.probing.alive.Alive() {
+		if x.peer.conf.Alliance.Role != plane.HomeAgent || !l.ready() || !l.probing.alive.Alive() {
 			continue
 		}
-		if now >= x.at {
+		if now >= reg.at {
 			down := l.line.conf.Load().Down
 			v := tunnel.Register{
-				Path: uint8(i), CareOf: l.line.careOf(l.address.remote.Addr().Is4()), Lifetime: r.conf.Alliance.Lifetime, Up: announced(l.rates.up), Down: announced(down), Cost: int32(l.cost), Strict: l.line.conf.Load().Strict,
+				Path: uint8(i), CareOf: l.line.careOf(l.address.remote.Addr().Is4()), Lifetime: x.peer.conf.Alliance.Lifetime, Up: announced(l.rates.up), Down: announced(down), Cost: int32(l.cost), Strict: l.line.conf.Load().Strict,
 			}
 			if g := l.line.grant.Load(); g != nil {
 				v.CareOf, v.Up, v.Down = g.careOf, min(v.Up, g.up), min(v.Down, g.down)
 			}
 			k.out.Put(v)
-			x.at = now + askAgain
+			reg.at = now + askAgain
 		}
-		due = min(due, x.at)
+		due = min(due, reg.at)
 	}
 	if changed {
-		r.refresh()
+		x.peer.scheduling.refresh()
 	}
 	return due
 }
@@ -84,23 +91,23 @@ func announced(r plane.Rate) unit.Bandwidth {
 }
 
 // withdraw ends the registration of a path with the home agent. The mutex is locked.
-func (r *peer) withdraw(i int) {
-	x := &r.links[i].registration
-	if r.conf.Alliance.Role == plane.HomeAgent && x.until != 0 && r.session.sending != nil {
-		r.session.sending.out.Put(tunnel.Register{Path: uint8(i)})
-		r.wakeControl()
+func (x *registering) withdraw(i int) {
+	reg := &x.peer.links[i].registration
+	if x.peer.conf.Alliance.Role == plane.HomeAgent && reg.until != 0 && x.peer.session.sending != nil {
+		x.peer.session.sending.out.Put(tunnel.Register{Path: uint8(i)})
+		x.peer.wakeControl()
 	}
-	*x = registration{}
+	*reg = registration{}
 }
 
 // register answers the request of a leader to a home agent. The mutex is locked.
-func (r *peer) register(v tunnel.Register, now time.Duration) tunnel.Registered {
-	l := &r.links[v.Path]
-	x := &l.registration
+func (x *registering) register(v tunnel.Register, now time.Duration) tunnel.Registered {
+	l := &x.peer.links[v.Path]
+	reg := &l.registration
 	answer := tunnel.Registered{Path: v.Path, CareOf: l.address.remote, Up: v.Up, Down: v.Down, Cost: v.Cost}
 	others := 0
-	for i := range r.links {
-		if r.links[i].registration.until > now && i != int(v.Path) {
+	for i := range x.peer.links {
+		if x.peer.links[i].registration.until > now && i != int(v.Path) {
 			others++
 		}
 	}
@@ -110,86 +117,86 @@ func (r *peer) register(v tunnel.Register, now time.Duration) tunnel.Registered 
 	case v.Lifetime > 0 && v.Up == 0 && v.Down == 0: // it carries nothing
 		answer.Code = tunnel.HomeMalformed
 	case v.Lifetime == 0:
-		if x.until != 0 {
-			r.log.Info("registration withdrawn", "peer", r.conf.Name, "path", l.title())
+		if reg.until != 0 {
+			x.peer.log.Info("registration withdrawn", "peer", x.peer.conf.Name, "path", l.title())
 		}
-		*x = registration{reason: "withdrawn by the leader"}
-	case others >= r.conf.Alliance.CareOf:
+		*reg = registration{reason: "withdrawn by the leader"}
+	case others >= x.peer.conf.Alliance.CareOf:
 		answer.Code = tunnel.HomeResources
 	default:
-		if x.until == 0 {
-			r.log.Info("path registered", "peer", r.conf.Name, "path", l.title(), "address", l.address.remote)
+		if reg.until == 0 {
+			x.peer.log.Info("path registered", "peer", x.peer.conf.Name, "path", l.title(), "address", l.address.remote)
 		}
-		answer.Lifetime = min(v.Lifetime, r.conf.Alliance.Lifetime)
-		*x = registration{until: now + answer.Lifetime, careOf: v.CareOf}
+		answer.Lifetime = min(v.Lifetime, x.peer.conf.Alliance.Lifetime)
+		*reg = registration{until: now + answer.Lifetime, careOf: v.CareOf}
 		l.rates.down, l.rates.known, l.rates.strict, l.cost = v.Down, true, v.Strict, int(v.Cost)
 	}
-	r.refuse(answer, "registration refused", "path", l.title())
+	x.refuse(answer, "registration refused", "path", l.title())
 	return answer
 }
 
 // refuse counts a request that is refused, and logs it unless the one before was refused for the same
 // reason: a peer may repeat it as often as it likes.
-func (r *peer) refuse(a tunnel.Registered, message string, what ...any) {
+func (x *registering) refuse(a tunnel.Registered, message string, what ...any) {
 	if a.Code != tunnel.Accepted {
-		r.plane.counts.drop(dropRegistration, 1)
-		if a.Code != r.refused {
-			r.log.Warn(message, append([]any{"peer", r.conf.Name, "reason", a.Code}, what...)...)
+		x.peer.plane.counts.drop(dropRegistration, 1)
+		if a.Code != x.refused {
+			x.peer.log.Warn(message, append([]any{"peer", x.peer.conf.Name, "reason", a.Code}, what...)...)
 		}
 	}
-	r.refused = a.Code
+	x.refused = a.Code
 }
 
 // answer answers a request to register. The mutex is locked.
-func (r *peer) answer(v tunnel.Register, now time.Duration) {
-	if r.session.sending == nil {
+func (x *registering) answer(v tunnel.Register, now time.Duration) {
+	if x.peer.session.sending == nil {
 		return
 	}
 	// A message has arrived over the path, but its address is not proved yet.
-	if l := &r.links[v.Path]; !l.ready() && l.address.unproved.line != nil && v.Lifetime > 0 {
+	if l := &x.peer.links[v.Path]; !l.ready() && l.address.unproved.line != nil && v.Lifetime > 0 {
 		l.address.waiting = &v
 		return
 	}
 	var a tunnel.Registered
-	switch r.conf.Alliance.Role {
+	switch x.peer.conf.Alliance.Role {
 	case plane.Registrant:
-		a = r.register(v, now)
+		a = x.register(v, now)
 	case plane.Leader:
-		a = r.relay(v, now)
+		a = x.peer.relaying.answer(v, now)
 	default:
-		r.plane.counts.drop(dropUnexpected, 1)
+		x.peer.plane.counts.drop(dropUnexpected, 1)
 		a = tunnel.Registered{Path: v.Path, Code: tunnel.HomeProhibited}
 	}
-	r.session.sending.out.Put(a)
+	x.peer.session.sending.out.Put(a)
 }
 
-// registrationAnswered applies the answer of the home agent. The mutex is locked.
-func (r *peer) registrationAnswered(v tunnel.Registered, now time.Duration) {
-	l := &r.links[v.Path]
-	x := &l.registration
-	if l.line == nil || x.at == 0 { // it has not been asked
-		r.plane.counts.drop(dropUnexpected, 1)
+// answered applies the answer of the home agent. The mutex is locked.
+func (x *registering) answered(v tunnel.Registered, now time.Duration) {
+	l := &x.peer.links[v.Path]
+	reg := &l.registration
+	if l.line == nil || reg.at == 0 { // it has not been asked
+		x.peer.plane.counts.drop(dropUnexpected, 1)
 		return
 	}
 	switch {
 	case v.Code != tunnel.Accepted:
-		if reason := v.Code.String(); x.reason != reason {
-			r.log.Warn("home agent refuses a registration", "peer", r.conf.Name, "path", l.title(), "reason", reason)
+		if reason := v.Code.String(); reg.reason != reason {
+			x.peer.log.Warn("home agent refuses a registration", "peer", x.peer.conf.Name, "path", l.title(), "reason", reason)
 		}
-		*x = registration{at: now + refusedFor, reason: v.Code.String()}
+		*reg = registration{at: now + refusedFor, reason: v.Code.String()}
 	case v.Lifetime == 0:
-		x.until = 0
+		reg.until = 0
 	default:
-		lifetime := min(v.Lifetime, r.conf.Alliance.Lifetime)
-		x.until, x.at, x.careOf, x.reason = now+lifetime, now+lifetime/2, v.CareOf, ""
+		lifetime := min(v.Lifetime, x.peer.conf.Alliance.Lifetime)
+		reg.until, reg.at, reg.careOf, reg.reason = now+lifetime, now+lifetime/2, v.CareOf, ""
 	}
 }
 
 // reportSeen sends the peer where its paths are seen, if that has changed. The mutex is locked.
-func (r *peer) reportSeen(k *keys, now time.Duration) {
-	for i := range r.links {
-		l := &r.links[i]
-		if r.numbering.owner || !l.ready() || !l.probing.alive.Alive() || l.nat.reported == l.address.remote || l.nat.reported.IsValid() && now-l.nat.reportedAt < seenPause {
+func (x *proving) reportSeen(k *keys, now time.Duration) {
+	for i := range x.peer.links {
+		l := &x.peer.links[i]
+		if x.peer.numbering.owner || !l.ready() || !l.probing.alive.Alive() || l.nat.reported == l.address.remote || l.nat.reported.IsValid() && now-l.nat.reportedAt < seenPause {
 			continue
 		}
 		if k.out.Put(tunnel.NAT{Path: uint8(i), Seen: l.address.remote}) {

@@ -46,7 +46,7 @@ func ally(t cleaner, a plane.Alliance, ready int) (*peer, *keys) {
 	r.session.sending = k
 	t.Cleanup(func() {
 		r.mu.Lock()
-		r.endRelay("the test is over")
+		r.relaying.end("the test is over")
 		r.mu.Unlock()
 		socket.Close()
 		p.loops.Wait()
@@ -116,7 +116,7 @@ func TestRegistrations(t *testing.T) {
 		address := rapid.SampledFrom([]netip.AddrPort{{}, netip.MustParseAddrPort("[::]:0"), netip.MustParseAddrPort("203.0.113.9:53"), netip.MustParseAddrPort("224.0.0.1:1")})
 		for range rapid.IntRange(1, 30).Draw(rt, "requests") {
 			now += time.Duration(rapid.IntRange(0, 40).Draw(rt, "pause")) * time.Second
-			r.refreshRegistrations(k, now)
+			r.registering.refresh(k, now)
 			v := tunnel.Register{
 				Path: uint8(rapid.IntRange(0, paths).Draw(rt, "path")), CareOf: address.Draw(rt, "care-of"), HomeAgent: address.Draw(rt, "home agent"),
 				Lifetime: rapid.SampledFrom([]time.Duration{0, time.Second, 50 * time.Second, 100 * 365 * 24 * time.Hour}).Draw(rt, "lifetime"),
@@ -143,13 +143,13 @@ func TestRegistrations(t *testing.T) {
 			if want.Code != tunnel.Accepted {
 				refused++
 			}
-			got := r.register(v, now)
+			got := r.registering.register(v, now)
 			if got.Code != want.Code || got.Lifetime != want.Lifetime || v.Path < paths && got.CareOf != remote {
 				rt.Fatalf("%+v is answered by %+v, want %+v", v, got, want)
 			}
 			for i, end := range until {
-				if l := &r.links[i]; r.registered(l, now) != (end > now) || i < paths && l.address.remote != remote {
-					rt.Fatalf("path %d after %+v: registered %v, sent to %v, want %v, %v", i, v, r.registered(l, now), l.address.remote, end > now, remote)
+				if l := &r.links[i]; r.registering.allows(l, now) != (end > now) || i < paths && l.address.remote != remote {
+					rt.Fatalf("path %d after %+v: registered %v, sent to %v, want %v, %v", i, v, r.registering.allows(l, now), l.address.remote, end > now, remote)
 				}
 			}
 			if n := r.plane.counts.dropped[dropRegistration].Load(); n != refused {
@@ -164,7 +164,7 @@ func TestRegistrations(t *testing.T) {
 func TestRelayRequests(t *testing.T) {
 	allowed := []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:4790"), netip.MustParseAddrPort("192.0.2.2:4790")}
 	asks := func(r *peer, path uint8, home string, now time.Duration) tunnel.Registered {
-		return r.relay(tunnel.Register{Path: path, HomeAgent: netip.MustParseAddrPort(home), Lifetime: 1000 * time.Hour, Up: unit.MbitPerSecond, Down: unit.MbitPerSecond}, now)
+		return r.relaying.answer(tunnel.Register{Path: path, HomeAgent: netip.MustParseAddrPort(home), Lifetime: 1000 * time.Hour, Up: unit.MbitPerSecond, Down: unit.MbitPerSecond}, now)
 	}
 	rates := plane.Rate{Bandwidth: unit.GbitPerSecond}
 	r, _ := ally(t, plane.Alliance{Role: plane.Leader, HomeAgents: allowed, Up: rates, Down: rates}, 2)
@@ -247,7 +247,7 @@ func TestOpenRelayRequests(t *testing.T) {
 		now += relayStartsIn
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return r.relay(tunnel.Register{HomeAgent: home, Lifetime: lifetime, Up: unit.GbitPerSecond, Down: unit.GbitPerSecond, Open: open}, now)
+		return r.relaying.answer(tunnel.Register{HomeAgent: home, Lifetime: lifetime, Up: unit.GbitPerSecond, Down: unit.GbitPerSecond, Open: open}, now)
 	}
 	if a := ask(true, time.Minute); a.Code != tunnel.MemberSealedOnly || a.Lifetime != 0 || r.relaying.current != nil {
 		t.Errorf("without a kernel that relays: %+v", a)
@@ -275,7 +275,7 @@ func TestOpenRelayRequests(t *testing.T) {
 	tend := func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.checkRelay(now)
+		r.relaying.check(now)
 	}
 	r.relaying.current.answered.Store(true)
 	want.Up = rate.Bandwidth
@@ -283,7 +283,7 @@ func TestOpenRelayRequests(t *testing.T) {
 		t.Errorf("after the home agent's answer: %+v, want %+v", o.relays["ally"], want)
 	}
 	r.mu.Lock()
-	s := r.relayStatus(now)
+	s := r.relaying.status(now)
 	r.mu.Unlock()
 	if s.Up != (plane.Count{Packets: 1, Bytes: 100}) || s.Down != (plane.Count{Packets: 2, Bytes: 300}) || s.Dropped != 4 {
 		t.Errorf("status %+v", s)
@@ -294,7 +294,7 @@ func TestOpenRelayRequests(t *testing.T) {
 	if tend(); r.relaying.current != nil || len(o.relays) > 0 {
 		t.Errorf("goes on without the kernel: %+v", o.relays)
 	}
-	if s := r.relayStatus(now); s.Up.Packets != 1 || s.Down.Packets != 2 || s.Dropped != 4 {
+	if s := r.relaying.status(now); s.Up.Packets != 1 || s.Down.Packets != 2 || s.Dropped != 4 {
 		t.Errorf("status at the end %+v", s)
 	}
 	var sent *tunnel.Registered
@@ -336,7 +336,7 @@ func TestGrantsOfOpenRelays(t *testing.T) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.memberRequest.homes, r.memberRequest.at = []netip.AddrPort{netip.MustParseAddrPort("198.51.100.1:4790")}, 1
-		r.relayAnswered(v, time.Second)
+		r.memberRequest.answered(v, time.Second)
 		if l.line.grant.Load() != nil {
 			return ""
 		}

@@ -26,6 +26,7 @@ import (
 
 // relaying is what this gateway relays, or has relayed, for a leader.
 type relaying struct {
+	peer    *peer
 	current *relay // nil without one
 	limit   relayLimit
 	counts  relayed
@@ -214,18 +215,18 @@ func (y *relay) pass(got []udp.Received, all []udp.Datagram) []udp.Datagram {
 	return all
 }
 
-// relay answers the request of a leader to a member. The mutex is locked.
-func (r *peer) relay(v tunnel.Register, now time.Duration) tunnel.Registered {
-	a := &r.conf.Alliance
+// answer answers the request of a leader to a member. The mutex is locked.
+func (x *relaying) answer(v tunnel.Register, now time.Duration) tunnel.Registered {
+	a := &x.peer.conf.Alliance
 	answer := tunnel.Registered{Path: v.Path, Up: min(v.Up, announced(a.Up)), Down: min(v.Down, announced(a.Down)), Open: v.Open}
-	over := r.plane.routing.Load().line(a.Path)
-	at := &r.links[v.Path]
+	over := x.peer.plane.routing.Load().line(a.Path)
+	at := &x.peer.links[v.Path]
 	home := v.HomeAgent
 	switch {
 	case !at.ready():
 		answer.Code = tunnel.MemberMalformed
 	case v.Lifetime == 0:
-		r.endRelay("withdrawn by the leader")
+		x.end("withdrawn by the leader")
 		return answer
 	case home.Port() == 0 || !home.Addr().IsGlobalUnicast() || home.Addr().Is4() && home.Addr() == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		answer.Code = tunnel.MemberMalformed
@@ -233,35 +234,35 @@ func (r *peer) relay(v tunnel.Register, now time.Duration) tunnel.Registered {
 		answer.Code = tunnel.MemberProhibited
 	case over == nil || !over.conf.Load().Usable || over.socket.Load() == nil:
 		answer.Code = tunnel.MemberUnreachable
-	case v.Open && !r.relaysOpen(at, over, home):
+	case v.Open && !x.canRelayOpen(at, over, home):
 		answer.Code = tunnel.MemberSealedOnly
 	}
-	if r.plane.stopping.Load() {
+	if x.peer.plane.stopping.Load() {
 		answer.Code = tunnel.MemberUnreachable
 	}
-	other := r.relaying.current == nil || r.relaying.current.homeAgent != home || r.relaying.current.path != v.Path || r.relaying.current.open.wanted != v.Open
-	if answer.Code == tunnel.Accepted && other && !r.relaying.limit.allow(now) {
+	other := x.current == nil || x.current.homeAgent != home || x.current.path != v.Path || x.current.open.wanted != v.Open
+	if answer.Code == tunnel.Accepted && other && !x.limit.allow(now) {
 		answer.Code = tunnel.MemberResources
 	}
 	if answer.Code == tunnel.Accepted && other {
-		r.endRelay("replaced")
-		if err := r.beginRelay(v.Path, home, over); err != nil {
-			r.log.Error("relay", "peer", r.conf.Name, "home agent", home, "error", err)
+		x.end("replaced")
+		if err := x.begin(v.Path, home, over); err != nil {
+			x.peer.log.Error("relay", "peer", x.peer.conf.Name, "home agent", home, "error", err)
 			answer.Code = tunnel.MemberResources
-		} else if r.relaying.current.open.wanted = v.Open; v.Open && !r.placeOpen(now) {
-			r.endRelay("open messages are not relayed")
+		} else if x.current.open.wanted = v.Open; v.Open && !x.placeOpen(now) {
+			x.end("open messages are not relayed")
 			answer.Code = tunnel.MemberSealedOnly
 		}
 	}
-	if r.refuse(answer, "relay refused", "home agent", home); answer.Code != tunnel.Accepted {
+	if x.peer.registering.refuse(answer, "relay refused", "home agent", home); answer.Code != tunnel.Accepted {
 		return answer
 	}
-	y := r.relaying.current
+	y := x.current
 	answer.Lifetime = min(v.Lifetime, a.Lifetime)
 	answer.Cost = int32(over.conf.Load().Cost)
 	y.until = now + answer.Lifetime
 	answer.CareOf = netip.AddrPortFrom(over.careOf(home.Addr().Is4()).Addr(), y.out.socket.Load().Local().Port())
-	r.place()
+	x.place()
 	return answer
 }
 
@@ -269,9 +270,9 @@ func allowed(list []netip.AddrPort, a netip.AddrPort) bool {
 	return len(list) == 0 || slices.Contains(list, a)
 }
 
-// beginRelay opens the socket of a relay. The mutex is locked.
-func (r *peer) beginRelay(path uint8, home netip.AddrPort, over *line) error {
-	p := r.plane
+// begin opens the socket of a relay. The mutex is locked.
+func (x *relaying) begin(path uint8, home netip.AddrPort, over *line) error {
+	p := x.peer.plane
 	var s *udp.Socket
 	if err := p.enter(func() (err error) {
 		s, err = udp.Listen(udp.Options{Interface: over.device, Mark: over.mark})
@@ -282,21 +283,21 @@ func (r *peer) beginRelay(path uint8, home netip.AddrPort, over *line) error {
 	out := &line{plane: p, name: over.name, device: over.device, mark: over.mark}
 	out.conf.Store(over.conf.Load())
 	out.socket.Store(s)
-	y := &relay{leader: r, path: path, homeAgent: home, base: over.socket.Load(), over: over.name, out: out, x: &r.relaying.counts}
-	y.rate = announced(r.conf.Alliance.Up)
+	y := &relay{leader: x.peer, path: path, homeAgent: home, base: over.socket.Load(), over: over.name, out: out, x: &x.counts}
+	y.rate = announced(x.peer.conf.Alliance.Up)
 	y.up.set(min(unansweredRate, y.rate))
-	y.down.set(announced(r.conf.Alliance.Down))
-	r.relaying.current = y
-	r.place()
+	y.down.set(announced(x.peer.conf.Alliance.Down))
+	x.current = y
+	x.place()
 	p.loops.Go(func() { y.receive(s) })
-	r.log.Info("relay begins", "peer", r.conf.Name, "home agent", home, "path", over.name)
+	x.peer.log.Info("relay begins", "peer", x.peer.conf.Name, "home agent", home, "path", over.name)
 	return nil
 }
 
 // place has messages of the leader found by where its session is. The mutex is locked.
-func (r *peer) place() {
-	y, p := r.relaying.current, r.plane
-	l := &r.links[y.path]
+func (x *relaying) place() {
+	y, p := x.current, x.peer.plane
+	l := &x.peer.links[y.path]
 	now := place{l.line, l.address.remote}
 	old := y.to.Load()
 	if !l.ready() || old != nil && *old == now {
@@ -311,15 +312,15 @@ func (r *peer) place() {
 	y.to.Store(&now)
 }
 
-// endRelay closes what is relayed for the leader. The mutex is locked.
-func (r *peer) endRelay(reason string) {
-	y, p := r.relaying.current, r.plane
+// end closes what is relayed for the leader. The mutex is locked.
+func (x *relaying) end(reason string) {
+	y, p := x.current, x.peer.plane
 	if y == nil {
 		return
 	}
-	r.log.Info("relay ends", "peer", r.conf.Name, "home agent", y.homeAgent, "reason", reason)
-	r.relaying.current = nil
-	r.endOpen(y)
+	x.peer.log.Info("relay ends", "peer", x.peer.conf.Name, "home agent", y.homeAgent, "reason", reason)
+	x.current = nil
+	x.endOpen(y)
 	p.relaysMu.Lock()
 	defer p.relaysMu.Unlock()
 	if at := y.to.Load(); at != nil && p.relays[*at] == y {
@@ -328,53 +329,53 @@ func (r *peer) endRelay(reason string) {
 	y.out.close()
 }
 
-// checkRelay ends a relay whose time is over or whose path has no socket any more, and informs the leader. It
+// check ends a relay whose time is over or whose path has no socket any more, and informs the leader. It
 // returns when it is to be called again. The mutex is locked.
-func (r *peer) checkRelay(now time.Duration) time.Duration {
-	y := r.relaying.current
+func (x *relaying) check(now time.Duration) time.Duration {
+	y := x.current
 	if y == nil {
 		return now + time.Hour
 	}
-	l := r.plane.routing.Load().line(y.over)
+	l := x.peer.plane.routing.Load().line(y.over)
 	alive := l != nil && l.conf.Load().Usable && l.socket.Load() == y.base
 	switch {
 	case now >= y.until:
-		r.endRelay("registration has expired")
-	case !alive || r.conf.Alliance.Path != y.over:
-		r.cutRelay("the path has changed")
+		x.end("registration has expired")
+	case !alive || x.peer.conf.Alliance.Path != y.over:
+		x.cut("the path has changed")
 	default:
-		r.place()
-		if r.placeOpen(now) {
+		x.place()
+		if x.placeOpen(now) {
 			return min(y.until, now+checkSockets)
 		}
-		r.cutRelay("open messages are not relayed")
+		x.cut("open messages are not relayed")
 	}
 	return now + time.Hour
 }
 
-// cutRelay ends a relay and informs the leader, which asks again. The mutex is locked.
-func (r *peer) cutRelay(reason string) {
-	y := r.relaying.current
+// cut ends a relay and informs the leader, which asks again. The mutex is locked.
+func (x *relaying) cut(reason string) {
+	y := x.current
 	if y == nil {
 		return
 	}
-	r.endRelay(reason)
-	if r.session.sending != nil {
-		r.session.sending.out.Put(tunnel.Registered{Path: y.path, Code: tunnel.MemberUnreachable})
-		r.wakeControl()
+	x.end(reason)
+	if x.peer.session.sending != nil {
+		x.peer.session.sending.out.Put(tunnel.Registered{Path: y.path, Code: tunnel.MemberUnreachable})
+		x.peer.wakeControl()
 	}
 }
 
-// relayStatus returns what is relayed for the leader. The mutex is locked.
-func (r *peer) relayStatus(now time.Duration) plane.RelayStatus {
+// status returns what is relayed for the leader. The mutex is locked.
+func (x *relaying) status(now time.Duration) plane.RelayStatus {
 	s := plane.RelayStatus{
-		Leader: r.conf.Name, Path: r.conf.Alliance.Path,
-		Up: r.relaying.counts.up.value(), Down: r.relaying.counts.down.value(), Dropped: r.relaying.counts.dropped.Load(),
+		Leader: x.peer.conf.Name, Path: x.peer.conf.Alliance.Path,
+		Up: x.counts.up.value(), Down: x.counts.down.value(), Dropped: x.counts.dropped.Load(),
 	}
-	if y := r.relaying.current; y != nil {
+	if y := x.current; y != nil {
 		s.HomeAgent, s.Lifetime = y.homeAgent, y.until-now
 		if y.open.wanted {
-			s.Add(r.plane.opens.Relayed(r.conf.Name))
+			s.Add(x.peer.plane.opens.Relayed(x.peer.conf.Name))
 		}
 	}
 	return s
@@ -393,6 +394,7 @@ func (g *grant) over(l *line) int { return max(l.conf.Load().Cost, g.cost) }
 
 // memberRequest is the state of a leader's requests to a member.
 type memberRequest struct {
+	peer   *peer
 	homes  []netip.AddrPort // where the home agent may be
 	next   int              // the one that is asked for
 	at     time.Duration    // when the leader asks again
@@ -410,81 +412,80 @@ const (
 	unreachableFor = time.Second
 )
 
-// refreshRelay keeps what a member relays up to date. It returns when it is to be called again. The mutex is
+// refresh keeps what a member relays up to date. It returns when it is to be called again. The mutex is
 // locked.
-func (r *peer) refreshRelay(k *keys, now time.Duration) time.Duration {
-	a := &r.memberRequest
-	if a.until != 0 && now >= a.until {
-		r.log.Warn("member has not answered, its relay has expired", "peer", r.conf.Name)
-		r.endGrant("has expired")
+func (x *memberRequest) refresh(k *keys, now time.Duration) time.Duration {
+	if x.until != 0 && now >= x.until {
+		x.peer.log.Warn("member has not answered, its relay has expired", "peer", x.peer.conf.Name)
+		x.end("has expired")
 	}
 	due := now + time.Hour
-	for i := range r.links {
-		l := &r.links[i]
-		if !l.ready() || !l.probing.alive.Alive() || len(a.homes) == 0 {
+	for i := range x.peer.links {
+		l := &x.peer.links[i]
+		if !l.ready() || !l.probing.alive.Alive() || len(x.homes) == 0 {
 			continue
 		}
-		if a.until != 0 && len(a.homes) > 1 && now-max(a.since, time.Duration(l.line.proven.Load())) > tryHome {
-			a.next, a.since, a.at = a.next+1, now, now
+		if x.until != 0 && len(x.homes) > 1 && now-max(x.since, time.Duration(l.line.proven.Load())) > tryHome {
+			x.next, x.since, x.at = x.next+1, now, now
 		}
-		if now >= a.at {
+		if now >= x.at {
 			c := l.line.conf.Load()
 			k.out.Put(tunnel.Register{
-				Path: uint8(i), CareOf: l.line.careOf(l.address.remote.Addr().Is4()), HomeAgent: a.homes[a.next%len(a.homes)], Lifetime: r.conf.Alliance.Lifetime,
-				Up: announced(c.Up), Down: announced(c.Down), Open: a.open,
+				Path: uint8(i), CareOf: l.line.careOf(l.address.remote.Addr().Is4()), HomeAgent: x.homes[x.next%len(x.homes)], Lifetime: x.peer.conf.Alliance.Lifetime,
+				Up: announced(c.Up), Down: announced(c.Down), Open: x.open,
 			})
-			a.at = now + askAgain
+			x.at = now + askAgain
 		}
-		due = min(due, a.at)
-		if a.until != 0 {
-			due = min(due, a.until, now+tryHome)
+		due = min(due, x.at)
+		if x.until != 0 {
+			due = min(due, x.until, now+tryHome)
 		}
 	}
 	return due
 }
 
-// relayAnswered applies the answer of a member. The mutex is locked.
-func (r *peer) relayAnswered(v tunnel.Registered, now time.Duration) {
-	a, l := &r.memberRequest, &r.links[v.Path]
+// answered applies the answer of a member. The mutex is locked.
+func (x *memberRequest) answered(v tunnel.Registered, now time.Duration) {
+	l := &x.peer.links[v.Path]
 	granted := v.Code == tunnel.Accepted && v.Lifetime > 0
-	if !l.ready() || granted && (a.at == 0 || len(a.homes) == 0) { // it has not been asked
-		r.plane.counts.drop(dropUnexpected, 1)
+	if !l.ready() || granted && (x.at == 0 || len(x.homes) == 0) { // it has not been asked
+		x.peer.plane.counts.drop(dropUnexpected, 1)
 		return
 	}
-	if granted && a.open && !v.Open { // an older version
+	if granted && x.open && !v.Open { // an older version
 		granted, v.Code = false, tunnel.MemberSealedOnly
 	}
 	if !granted {
-		if reason := v.Code.String(); a.reason != reason {
-			r.log.Warn("member does not relay", "peer", r.conf.Name, "reason", reason)
+		if reason := v.Code.String(); x.reason != reason {
+			x.peer.log.Warn("member does not relay", "peer", x.peer.conf.Name, "reason", reason)
 		}
-		r.endGrant(v.Code.String())
-		a.next++
-		a.at = now + refusedFor
+		x.end(v.Code.String())
+		x.next++
+		x.at = now + refusedFor
 		if v.Code == tunnel.MemberUnreachable {
-			a.at = now + unreachableFor
+			x.at = now + unreachableFor
 		}
 		return
 	}
-	lifetime := min(v.Lifetime, r.conf.Alliance.Lifetime)
-	if a.until == 0 {
-		a.since = now
-		r.log.Info("member relays", "peer", r.conf.Name, "home agent", a.homes[a.next%len(a.homes)], "lifetime", lifetime)
+	lifetime := min(v.Lifetime, x.peer.conf.Alliance.Lifetime)
+	if x.until == 0 {
+		x.since = now
+		x.peer.log.Info("member relays", "peer", x.peer.conf.Name, "home agent", x.homes[x.next%len(x.homes)], "lifetime", lifetime)
 	}
-	a.until, a.at, a.reason = now+lifetime, now+lifetime/2, ""
+	x.until, x.at, x.reason = now+lifetime, now+lifetime/2, ""
 	g := grant{remote: l.address.remote, careOf: v.CareOf, up: v.Up, down: v.Down, cost: int(v.Cost)}
 	if old := l.line.grant.Load(); old == nil || *old != g {
 		l.line.grant.Store(&g)
-		r.plane.wakeHome()
+		x.peer.plane.wakeHome()
 	}
 }
 
-// endGrant records that the member does not relay. The mutex is locked.
-func (r *peer) endGrant(reason string) {
-	r.memberRequest.until, r.memberRequest.reason = 0, reason
-	for i := range r.links {
-		if l := r.links[i].line; l != nil && l.grant.Swap(nil) != nil {
-			r.plane.wakeHome()
+// end records that the member does not relay. The mutex is locked.
+func (x *memberRequest) end(reason string) {
+	x.until, x.reason = 0, reason
+	for i := range x.peer.links {
+		if l := x.peer.links[i].line; l != nil && l.grant.Swap(nil) != nil {
+			x.peer.plane.wakeHome()
 		}
 	}
 }
@@ -498,17 +499,17 @@ func (p *Plane) wakeHome() {
 }
 
 // applyGrants updates the paths over members by what these relay. The mutex is locked.
-func (r *peer) applyGrants(now time.Duration) {
+func (x *registering) applyGrants(now time.Duration) {
 	changed := false
-	for i := range r.links {
-		l := &r.links[i]
-		if l.line == nil || l.line.conf.Load().Member == "" || r.conf.Alliance.Role != plane.HomeAgent {
+	for i := range x.peer.links {
+		l := &x.peer.links[i]
+		if l.line == nil || l.line.conf.Load().Member == "" || x.peer.conf.Alliance.Role != plane.HomeAgent {
 			continue
 		}
 		g := l.line.grant.Load()
 		switch {
 		case g == nil && l.address.candidates != nil:
-			r.withdraw(i)
+			x.withdraw(i)
 			l.probing.alive.Down()
 			l.address.candidates, l.address.remote, l.rates.known, l.reports.received, l.search = nil, netip.AddrPort{}, false, false, mtuSearch{}
 			changed = true
@@ -522,6 +523,6 @@ func (r *peer) applyGrants(now time.Duration) {
 		}
 	}
 	if changed {
-		r.refresh()
+		x.peer.scheduling.refresh()
 	}
 }

@@ -21,25 +21,25 @@ type openRelay struct {
 	at       time.Duration
 }
 
-// relaysOpen reports whether open messages can be relayed between a path to a leader and a home agent over a line:
+// canRelayOpen reports whether open messages can be relayed between a path to a leader and a home agent over a line:
 // addresses of one IP version are replaced, headers are not, and nothing paces the messages to a strict rate. The mutex is
 // locked.
-func (r *peer) relaysOpen(l *link, over *line, home netip.AddrPort) bool {
-	return r.plane.opens != nil && over != nil && over.strict() == 0 && l.address.remote.Addr().Unmap().Is4() == home.Addr().Unmap().Is4()
+func (x *relaying) canRelayOpen(l *link, over *line, home netip.AddrPort) bool {
+	return x.peer.plane.opens != nil && over != nil && over.strict() == 0 && l.address.remote.Addr().Unmap().Is4() == home.Addr().Unmap().Is4()
 }
 
 // placeOpen has the kernel relay from and to where the leader and this gateway are. It reports false if it cannot. The
 // mutex is locked.
-func (r *peer) placeOpen(now time.Duration) bool {
-	y, p := r.relaying.current, r.plane
+func (x *relaying) placeOpen(now time.Duration) bool {
+	y, p := x.current, x.peer.plane
 	o, to, answered := &y.open, y.to.Load(), y.answered.Load()
 	if !o.wanted || to == nil || *to == o.to && answered == o.answered && now-o.at < checkSockets {
 		return true
 	}
-	if o.to, o.answered, o.at = *to, answered, now; !r.relaysOpen(&r.links[y.path], p.routing.Load().line(y.over), y.homeAgent) {
+	if o.to, o.answered, o.at = *to, answered, now; !x.canRelayOpen(&x.peer.links[y.path], p.routing.Load().line(y.over), y.homeAgent) {
 		return false
 	}
-	set := plane.OpenRelay{Down: announced(r.conf.Alliance.Down), Mark: y.out.mark}
+	set := plane.OpenRelay{Down: announced(x.peer.conf.Alliance.Down), Mark: y.out.mark}
 	if answered {
 		set.Up = y.rate
 	}
@@ -50,10 +50,10 @@ func (r *peer) placeOpen(now time.Duration) bool {
 		if set.Line, err = relayEnd(y.out, y.homeAgent); err != nil {
 			return err
 		}
-		return p.opens.Relay(r.conf.Name, set)
+		return p.opens.Relay(x.peer.conf.Name, set)
 	})
 	if err != nil {
-		r.log.Warn("open messages are not relayed", "peer", r.conf.Name, "err", err)
+		x.peer.log.Warn("open messages are not relayed", "peer", x.peer.conf.Name, "err", err)
 	}
 	return err == nil
 }
@@ -74,14 +74,14 @@ func relayEnd(l *line, to netip.AddrPort) (e plane.RelayEnd, err error) {
 }
 
 // endOpen ends what the kernel relays of a relay that has ended.
-func (r *peer) endOpen(y *relay) {
+func (x *relaying) endOpen(y *relay) {
 	if !y.open.wanted {
 		return
 	}
 	var o plane.OpenRelayed
 	// The function returns no error.
-	_ = r.plane.enter(func() error { o = r.plane.opens.End(r.conf.Name); return nil })
-	r.relaying.counts.up.add(int(o.Up.Packets), int(o.Up.Bytes))
-	r.relaying.counts.down.add(int(o.Down.Packets), int(o.Down.Bytes))
-	r.relaying.counts.dropped.Add(o.Dropped)
+	_ = x.peer.plane.enter(func() error { o = x.peer.plane.opens.End(x.peer.conf.Name); return nil })
+	x.counts.up.add(int(o.Up.Packets), int(o.Up.Bytes))
+	x.counts.down.add(int(o.Down.Packets), int(o.Down.Bytes))
+	x.counts.dropped.Add(o.Dropped)
 }

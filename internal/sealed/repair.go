@@ -96,7 +96,7 @@ func (r *peer) rescue(b *batch, i int, now time.Duration) {
 			buf := b.slot(len(m) - tunnel.Overhead)[:len(m)]
 			copy(buf, m)
 			if _, _, err := k.send.Open(buf); err == nil {
-				r.enqueue(b, to, q, buf[:len(q.buf)], now)
+				r.pacing.enqueue(b, to, q, buf[:len(q.buf)], now)
 				l.repairs.count++
 			}
 		}
@@ -106,7 +106,7 @@ func (r *peer) rescue(b *batch, i int, now time.Duration) {
 	}
 	l.queue.Clear(func(q *queued) {
 		if q.repair && q.keys == k {
-			r.enqueue(b, to, q, q.buf, now)
+			r.pacing.enqueue(b, to, q, q.buf, now)
 		} else {
 			r.plane.counts.drop(dropNoPath, 1)
 		}
@@ -115,10 +115,10 @@ func (r *peer) rescue(b *batch, i int, now time.Duration) {
 }
 
 // roundTrips returns how long the answer to a request takes at most, and at least. The mutex is locked.
-func (r *peer) roundTrips() (most, least time.Duration) {
+func (x *links) roundTrips() (most, least time.Duration) {
 	most, least = math.MaxInt64, math.MaxInt64
-	for i := range r.links {
-		if l := &r.links[i]; l.probing.alive.Alive() {
+	for i := range x {
+		if l := &x[i]; l.probing.alive.Alive() {
 			most, least = min(most, l.probing.rtt.RTO(leastAnswer)), min(least, l.probing.rtt.MinRTT)
 		}
 	}
@@ -185,7 +185,7 @@ func (r *peer) ask(b *batch, k *keys, body []byte, now time.Duration) {
 	}
 	for _, i := range [...]int{first, second} {
 		if i >= 0 {
-			r.sendRecords(b, k, i, body, 0, now)
+			r.messages.sendRecords(b, k, i, body, 0, now)
 		}
 	}
 	b.flush()

@@ -44,18 +44,18 @@ func TestProgressOfQueuedLanes(t *testing.T) {
 	p, r, k := paced(t)
 	for range 2 { // the first is sent
 		buf := make([]byte, tunnel.Offset+1000, tunnel.Offset+1000+tunnel.TagLen)
-		r.enqueue(p.out, 0, &queued{keys: k, lane: 1, seq: k.number.Assign(1)}, buf, now)
+		r.pacing.enqueue(p.out, 0, &queued{keys: k, lane: 1, seq: k.number.Assign(1)}, buf, now)
 	}
 	k.lanes.used[1] = now
-	if all := r.lanesFor(k, 0, now); len(all) != 0 {
+	if all := r.messages.lanesFor(k, 0, now); len(all) != 0 {
 		t.Errorf("%+v, though a packet waits", all)
 	}
 	want := tunnel.Progress{{Lane: 1, Next: 2}}
-	if all := r.lanesFor(k, 1, now); !slices.Equal(all, want) {
+	if all := r.messages.lanesFor(k, 1, now); !slices.Equal(all, want) {
 		t.Errorf("%+v of the other path, want %+v", all, want)
 	}
-	r.drain(p.out, 0, now+time.Second)
-	if all := r.lanesFor(k, 0, now); !slices.Equal(all, want) {
+	r.pacing.drain(p.out, 0, now+time.Second)
+	if all := r.messages.lanesFor(k, 0, now); !slices.Equal(all, want) {
 		t.Errorf("%+v, want %+v", all, want)
 	}
 }
@@ -70,14 +70,14 @@ func TestRescue(t *testing.T) {
 		buf := make([]byte, tunnel.Offset+1000, tunnel.Offset+1000+tunnel.TagLen)
 		copy(buf[tunnel.Offset:], packets[i])
 		seq := k.number.Assign(1)
-		r.enqueue(p.out, 0, &queued{keys: k, lane: 1, seq: seq, repair: true}, buf, time.Second)
+		r.pacing.enqueue(p.out, 0, &queued{keys: k, lane: 1, seq: seq, repair: true}, buf, time.Second)
 	}
 	if n := r.links[0].queue.Len(); n != 1 || k.counters[0] != 1 {
 		t.Fatalf("%d packets wait in front of the path and %d were sent, want one of each", n, k.counters[0])
 	}
 	r.scheduling.paths[0].Usable = false
 	r.rescue(p.out, 0, time.Second+10*time.Millisecond)
-	r.drain(p.out, 1, 2*time.Second)
+	r.pacing.drain(p.out, 1, 2*time.Second)
 	o := &p.out.out[1]
 	if o.line != r.links[1].line || len(o.all) != 2 || r.links[0].queue.Len() != 0 {
 		t.Fatalf("%d packets are sent over the other path and %d wait, want 2 and 0", len(o.all), r.links[0].queue.Len())

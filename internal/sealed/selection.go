@@ -18,6 +18,7 @@ import (
 // selection has what the peer reports about all paths together, by which the discipline auto selects those that it
 // uses (package pathset).
 type selection struct {
+	peer     *peer
 	meter    pathset.Meter
 	selector pathset.Selector
 	decision pathset.Decision
@@ -51,16 +52,16 @@ func (h *parsed) transfers() bool {
 
 // sent counts the packets of a frame that begins with head; length is that of all. Segments of TCP count as
 // elastic if they are retransmitted. QUIC and tunnels inside hide that, so all their large packets do.
-func (w *selection) sent(h *parsed, head []byte, count, length int) {
+func (x *selection) sent(h *parsed, head []byte, count, length int) {
 	t := head[min(h.transport, len(head)):]
 	switch {
 	case !h.transfers():
 	case h.Protocol != unix.IPPROTO_TCP:
 		if full(count, length) {
-			w.elastic += uint64(count)
+			x.elastic += uint64(count)
 		}
 	case len(t) >= tcpLen:
-		f := &w.flows[uint8(h.flow)]
+		f := &x.flows[uint8(h.flow)]
 		data := length - count*(h.transport+int(t[12]>>4)*4)
 		end := binary.BigEndian.Uint32(t[4:]) + uint32(data)
 		switch flags := t[13]; {
@@ -70,7 +71,7 @@ func (w *selection) sent(h *parsed, head []byte, count, length int) {
 		case int32(end-f.seq) > 0:
 			f.seq = end
 		default:
-			w.elastic++
+			x.elastic++
 		}
 	}
 }
@@ -95,63 +96,62 @@ func bulk(h *parsed, head []byte, ack bool, count, length int) bool {
 // waiting is the least wait in the queue of a busy path.
 const waiting = time.Millisecond
 
-// selectPaths selects the paths of auto if a window has ended. The mutex is locked.
-func (r *peer) selectPaths(now time.Duration) {
-	if r.conf.Mode.Open() {
+// update selects the paths of auto if a window has ended. The mutex is locked.
+func (x *selection) update(now time.Duration) {
+	if x.peer.conf.Mode.Open() {
 		return // what is delivered is not reported, and auto is not used
 	}
-	w := &r.selection
-	paths := r.scheduling.paths[:tunnel.MaxPaths]
+	paths := x.peer.scheduling.paths[:tunnel.MaxPaths]
 	reported, busy := uint64(0), true
-	for i := range r.links {
-		l, p := &r.links[i], &paths[i]
-		w.state[i] = pathset.Path{Usable: p.Usable, Rate: p.Rate, Delay: p.Delay, Jitter: p.Jitter, Loss: p.Loss}
+	for i := range x.peer.links {
+		l, p := &x.peer.links[i], &paths[i]
+		x.state[i] = pathset.Path{Usable: p.Usable, Rate: p.Rate, Delay: p.Delay, Jitter: p.Jitter, Loss: p.Loss}
 		reported += l.reports.last.Bytes
-		if p.Usable && w.decision.Use.Has(i) && r.wait(i, now) < waiting {
+		if p.Usable && x.decision.Use.Has(i) && x.peer.scheduling.wait(i, now) < waiting {
 			busy = false
 		}
 	}
 	// Copies are counted when they are sent and reported when they arrive.
-	w.delivered = max(w.delivered, reported-min(reported, w.copied))
-	_, least := r.roundTrips()
+	x.delivered = max(x.delivered, reported-min(reported, x.copied))
+	_, least := x.peer.links.roundTrips()
 	if least == math.MaxInt64 {
 		least = 0 // no path answers
 	}
-	window, ok := w.meter.AddSample(now, pathset.Totals{Delivered: unit.Size(w.delivered), Lost: w.lost, Late: w.late, Elastic: w.elastic}, busy, least)
+	window, ok := x.meter.AddSample(now, pathset.Totals{Delivered: unit.Size(x.delivered), Lost: x.lost, Late: x.late, Elastic: x.elastic}, busy, least)
 	if !ok {
 		return
 	}
-	d := w.selector.Update(now, w.state[:], window)
-	if d == w.decision {
+	d := x.selector.Update(now, x.state[:], window)
+	if d == x.decision {
 		return
 	}
-	w.decision = d
+	x.decision = d
 	for i := range paths {
 		paths[i].Resting = d.Use != 0 && !d.Use.Has(i)
 	}
-	w.version++
+	x.version++
 	if d.Reason != pathset.Begin && d.Reason != pathset.NoPath {
-		names := r.names()
-		r.log.Info("auto selects paths", "peer", r.conf.Name, "use", d.Use.List(names), "because", d.Explain(names))
+		names := x.peer.links.names()
+		x.peer.log.Info("auto selects paths", "peer", x.peer.conf.Name, "use", d.Use.List(names), "because", d.Explain(names))
 	}
 }
 
 // wait returns how long packets wait in front of a path. The mutex is locked.
-func (r *peer) wait(i int, now time.Duration) time.Duration {
-	if l := &r.links[i]; l.shaped {
+func (x *scheduling) wait(i int, now time.Duration) time.Duration {
+	if l := &x.peer.links[i]; l.shaped {
 		return l.queue.Wait(now)
 	}
-	return r.scheduling.queues.Wait(i, now)
+	return x.queues.Wait(i, now)
 }
 
 // names returns the names of the paths, which are distinct: a peer may give several the same name. The mutex is locked.
-func (r *peer) names() []string {
-	names := make([]string, len(r.links))
-	for i := range r.links {
-		if r.links[i].line == nil {
+func (x *links) names() []string {
+	names := make([]string, len(x))
+	for i := range x {
+		if x[i].line == nil {
 			continue
 		}
-		name := r.links[i].title()
+		name := x[i].title()
 		names[i] = name
 		for n := i; slices.Contains(names[:i], names[i]); n++ {
 			names[i] = fmt.Sprintf("%s-%d", name, n)
@@ -161,9 +161,9 @@ func (r *peer) names() []string {
 }
 
 // sample updates the capacity of a path by its latest report. The mutex is locked.
-func (r *peer) sample(i int, now time.Duration) {
-	l := &r.links[i]
-	if r.conf.Mode.Open() {
+func (x *selection) sample(i int, now time.Duration) {
+	l := &x.peer.links[i]
+	if x.peer.conf.Mode.Open() {
 		l.rates.limit = 0 // only the configured rate is known
 		return
 	}
@@ -172,6 +172,6 @@ func (r *peer) sample(i int, now time.Duration) {
 		l.rates.capacity.Capacity = quality.LimitCapacity(rate)
 	}
 	l.rates.capacity.Ceil(l.ceiling())
-	l.rates.capacity.AddReport(now, l.reports.at, l.sent.value().Bytes, l.reports.last.Bytes, r.wait(i, now) > waiting,
+	l.rates.capacity.AddReport(now, l.reports.at, l.sent.value().Bytes, l.reports.last.Bytes, x.peer.scheduling.wait(i, now) > waiting,
 		quality.Delays{RTT: l.probing.rtt.SRTT, Standing: l.reports.last.Standing, Jitter: l.reports.last.Jitter, Loss: l.reports.loss.Share})
 }

@@ -21,6 +21,7 @@ import (
 // rests within 5 s, for auto only, and what was copied does not count.
 func TestHarmfulPathRests(t *testing.T) {
 	r := &peer{plane: &Plane{}, log: slog.New(slog.DiscardHandler), scheduling: scheduling{paths: make([]sched.Path, tunnel.MaxPaths)[:2]}}
+	r.connectParts()
 	for i := range r.scheduling.paths {
 		r.scheduling.paths[i] = sched.Path{Usable: true, Room: math.MaxInt, Rate: 20 * unit.MbitPerSecond, Delay: time.Duration(i) * time.Millisecond}
 	}
@@ -37,7 +38,7 @@ func TestHarmfulPathRests(t *testing.T) {
 		}
 		r.links[0].reports.last.Bytes += 2 * bytes
 		r.selection.copied += bytes
-		r.selectPaths(now)
+		r.selection.update(now)
 	}
 	if rested == 0 || rested > 5*time.Second {
 		t.Fatalf("the second path rests after %v", rested)
@@ -49,7 +50,7 @@ func TestHarmfulPathRests(t *testing.T) {
 		t.Errorf("%+v: %s", d, d.Explain(nil))
 	}
 	for _, name := range []string{plane.Auto, "dq"} {
-		u, err := r.newScheduler(plane.Discipline{Name: name})
+		u, err := newScheduler(plane.Discipline{Name: name}, &r.scheduling.queues)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -67,6 +68,7 @@ func TestHarmfulPathRests(t *testing.T) {
 // TestEstimatedRate: the rate of a path without a configured one follows what arrives.
 func TestEstimatedRate(t *testing.T) {
 	r := &peer{plane: &Plane{}, log: slog.New(slog.DiscardHandler), scheduling: scheduling{paths: make([]sched.Path, tunnel.MaxPaths)}}
+	r.connectParts()
 	l := &r.links[0]
 	l.rates.up = plane.Rate{Estimated: true}
 	first := l.upRate()
@@ -75,7 +77,7 @@ func TestEstimatedRate(t *testing.T) {
 		l.sent.add(1, int(n))
 		l.reports.last.Bytes += n
 		l.reports.at = now
-		r.sample(0, now)
+		r.selection.sample(0, now)
 	}
 	if got := l.upRate(); got < 48*unit.MbitPerSecond || got > 52*unit.MbitPerSecond {
 		t.Errorf("50 Mbit/s arrive, and the rate went from %v to %v", first, got)
@@ -86,6 +88,7 @@ func TestEstimatedRate(t *testing.T) {
 func TestReorderingIsNotLoss(t *testing.T) {
 	k := &keys{}
 	r := &peer{plane: &Plane{}, scheduling: scheduling{paths: make([]sched.Path, tunnel.MaxPaths)}, session: sessionState{sending: k}}
+	r.connectParts()
 	for i := range 1000 {
 		missing := uint64(i % 3 * 5)
 		k.counters[0] += 100

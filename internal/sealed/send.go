@@ -145,7 +145,7 @@ func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 	p.outMu.Lock()
 	defer p.outMu.Unlock()
 	if before := r.active.Swap(int64(now)); now-time.Duration(before) > busyFor {
-		r.probeNow(now)
+		r.prober.probeNow(now)
 	}
 	if r.session.sending == nil {
 		p.counts.drop(dropNoSession, uint64(f.Len()))
@@ -254,7 +254,7 @@ func (r *peer) transmit(b *batch, buf []byte, lane uint8, bulk bool, h *parsed, 
 		i := set.First()
 		set &^= sched.One(i)
 		if l := &r.links[i]; l.shaped {
-			if !r.enqueue(b, i, &queued{keys: k, lane: lane, seq: seq, copied: copies, class: h.class, repair: u.discipline.Name == plane.Auto}, buf, now) {
+			if !r.pacing.enqueue(b, i, &queued{keys: k, lane: lane, seq: seq, copied: copies, class: h.class, repair: u.discipline.Name == plane.Auto}, buf, now) {
 				continue
 			}
 		} else {

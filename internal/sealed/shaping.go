@@ -47,8 +47,8 @@ var queuedPool = sync.Pool{New: func() any { return new(queued) }}
 
 // enqueue puts a copy of a packet, whose buffer begins with room for the tunnel, into the queue of a
 // path. It reports false if the queue refuses it. The mutex is locked.
-func (r *peer) enqueue(b *batch, i int, like *queued, buf []byte, now time.Duration) bool {
-	l := &r.links[i]
+func (x *pacing) enqueue(b *batch, i int, like *queued, buf []byte, now time.Duration) bool {
+	l := &x.peer.links[i]
 	q := queuedPool.Get().(*queued)
 	data := q.data
 	if n := len(buf) + tunnel.TagLen; cap(data) < n {
@@ -59,12 +59,12 @@ func (r *peer) enqueue(b *batch, i int, like *queued, buf []byte, now time.Durat
 	q.refs.Store(1)
 	if !l.queue.Push(now, q, len(buf)+tunnel.TagLen+ipUDP4, uint32(q.lane)) {
 		queuedPool.Put(q)
-		r.plane.counts.drop(dropQueue, 1)
+		x.peer.plane.counts.drop(dropQueue, 1)
 		return false
 	}
-	r.drain(b, i, now)
-	r.scheduling.queues.Set(i, now, l.queue.Wait(now))
-	r.plane.paces.set(r.pacing.due)
+	x.drain(b, i, now)
+	x.peer.scheduling.queues.Set(i, now, l.queue.Wait(now))
+	x.peer.plane.paces.set(x.due)
 	return true
 }
 
@@ -99,8 +99,8 @@ func mark(b []byte) (class uint8, ok bool) {
 }
 
 // drain seals the packets of a path's queue that are due. The mutex of the peer is locked.
-func (r *peer) drain(b *batch, i int, now time.Duration) {
-	l := &r.links[i]
+func (x *pacing) drain(b *batch, i int, now time.Duration) {
+	l := &x.peer.links[i]
 	blocked := time.Duration(0)
 	for l.queue.Len() > 0 {
 		if blocked = l.line.free(); blocked > now {
@@ -111,17 +111,17 @@ func (r *peer) drain(b *batch, i int, now time.Duration) {
 			break
 		}
 		k := q.keys
-		if r.session.sending == nil || !l.ready() {
-			r.plane.counts.drop(dropNoPath, 1)
+		if x.peer.session.sending == nil || !l.ready() {
+			x.peer.plane.counts.drop(dropNoPath, 1)
 			queuedPool.Put(q)
 			continue
 		}
 		stamp := k.number.Stamp(q.lane, q.seq, uint8(i), q.copied)
-		r.keep(b, i, q, now)
-		r.seal(b, k, i, q.buf, tunnel.Data, stamp, q.class, now)
+		x.peer.keep(b, i, q, now)
+		x.peer.seal(b, k, i, q.buf, tunnel.Data, stamp, q.class, now)
 		b.queued = append(b.queued, q)
 	}
-	r.pacing.due = min(r.pacing.due, max(l.queue.Next(), blocked))
+	x.due = min(x.due, max(l.queue.Next(), blocked))
 }
 
 // strict returns the rate from this gateway that is never to be exceeded, 0 if there is none.
@@ -173,7 +173,7 @@ func (r *peer) pace(b *batch, now time.Duration) time.Duration {
 	r.pacing.due = shape.Never
 	for i := range r.links {
 		if q := r.links[i].queue; q != nil && q.Len() > 0 {
-			r.drain(b, i, now)
+			r.pacing.drain(b, i, now)
 		}
 	}
 	b.flush()
