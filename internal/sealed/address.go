@@ -9,11 +9,12 @@ import (
 	"github.com/tabane/tabane/internal/tunnel"
 )
 
-// The source of an authentic message can be that of somebody else: a peer can forge it, and so can whoever forwards the
-// message. So an address of a path is proved before packets follow it, as in QUIC (RFC 9000, sections 8 and 9.3): the peer
-// has to answer a probe with a random number that was sent there. Until then packets go to the address that was proved
-// before, and only probes and answers to probes to the new one, with at most maxAmplification times the bytes that came
-// from there.
+// The source of an authentic message can be that of somebody else: a peer can forge it, and so can
+// whoever forwards the message. So an address of a path is proved before packets follow it, as in
+// QUIC (RFC 9000, sections 8 and 9.3): the peer has to answer a probe with a random number that was
+// sent there. Until then packets go to the address that was proved before, and only probes and
+// answers to probes to the new one, with at most maxAmplification times the bytes that came from
+// there.
 
 // link.remote is always an address that was proved, or none.
 
@@ -22,8 +23,8 @@ const (
 	maxAmplification = 3
 	// provePause is that between probes to addresses of a path that are not proved: many may appear.
 	provePause = 10 * time.Millisecond
-	// proveAgain is how long after the first probe to an address there is a second one. Each further pause is
-	// twice as long, up to proveSeldom.
+	// proveAgain is how long after the first probe to an address there is a second one. Each
+	// further pause is twice as long, up to proveSeldom.
 	proveAgain, proveSeldom = 50 * time.Millisecond, time.Second
 )
 
@@ -40,7 +41,8 @@ type unproved struct {
 	due      time.Duration // of the next probe
 }
 
-// learn applies what the newest message of a path shows: that the peer has the keys, and where it may be.
+// learn applies what the newest message of a path shows: that the peer has the keys, and where it
+// may be.
 func (r *peer) learn(k *keys, path int, at *line, from netip.AddrPort) {
 	p := r.plane
 	r.mu.Lock()
@@ -74,7 +76,7 @@ func (r *peer) learn(k *keys, path int, at *line, from netip.AddrPort) {
 	}
 }
 
-// setLine has a path that the peer numbers use a line. The mutex is locked.
+// setLine has a path that the peer numbers use a line.
 func (x *proving) setLine(l *link, at *line) {
 	l.line, l.rates.up = at, at.conf.Load().Up
 	x.peer.scheduling.refresh()
@@ -83,8 +85,7 @@ func (x *proving) setLine(l *link, at *line) {
 // place returns where the packets of a path are sent.
 func (l *link) place() place { return place{l.line, l.address.remote} }
 
-// suspect has a place proved that messages under these keys came from, and as many bytes besides. The mutex is
-// locked.
+// suspect has a place proved that messages under these keys came from, and as many bytes besides.
 func (x *proving) suspect(l *link, to place, k *keys, received int, now time.Duration) {
 	u := &l.address.unproved
 	if u.place == to {
@@ -95,13 +96,14 @@ func (x *proving) suspect(l *link, to place, k *keys, received int, now time.Dur
 	}
 	*u = unproved{place: to, keys: k, received: received, due: max(now, l.address.probed+provePause)}
 	if u.due == now {
-		x.peer.wakeControl()
+		x.peer.wakeControlLocked()
 	} else {
 		x.peer.due = min(x.peer.due, u.due)
 	}
 }
 
-// allow reports whether a message of that many bytes may be sent to an address that is not proved, and counts it.
+// allow reports whether a message of that many bytes may be sent to an address that is not proved,
+// and counts it.
 func (u *unproved) allow(path, bytes int) bool {
 	if u.keys == nil {
 		return false
@@ -124,8 +126,8 @@ func (r *replay) from(at place) int {
 	return r.bytes
 }
 
-// probe sends the probe to an address that is not proved if it is due, and returns when the next one is. The mutex is
-// locked.
+// probe sends the probe to an address that is not proved if it is due, and returns when the next
+// one is.
 func (x *proving) probe(b *batch, k *keys, i int, now time.Duration) time.Duration {
 	l := &x.peer.links[i]
 	u := &l.address.unproved
@@ -149,14 +151,14 @@ const (
 	bareAnswerLen = tunnel.Overhead + 3 + 18 + ipUDP4
 )
 
-// sendBare sends a probe without other records to where the peer may be. counted is whether it counts for the path if
-// there is no answer. The mutex is locked.
+// sendBare sends a probe without other records to where the peer may be. counted is whether it
+// counts for the path if there is no answer.
 func (x *prober) sendBare(b *batch, k *keys, i int, to place, counted bool, now time.Duration) {
 	id := x.peer.links[i].probing.sent.add(sentProbe{at: now, to: to, quiet: !counted})
 	x.peer.messages.sendBare(b, k, i, to, tunnel.Probe{ID: id}, now)
 }
 
-// sendBare sends a record alone to a place. The mutex is locked.
+// sendBare sends a record alone to a place.
 func (x *messages) sendBare(b *batch, k *keys, i int, to place, record tunnel.Record, now time.Duration) {
 	if to.line.socket.Load() == nil {
 		return
@@ -164,10 +166,10 @@ func (x *messages) sendBare(b *batch, k *keys, i int, to place, record tunnel.Re
 	x.body = tunnel.AppendRecord(x.body[:0], record)
 	buf := b.slot(len(x.body))
 	copy(buf[tunnel.Offset:], x.body)
-	x.peer.sealTo(b, k, i, buf, tunnel.Control, tunnel.Stamp{}, controlClass, now, to)
+	x.peer.sealToLocked(b, k, i, buf, tunnel.Control, tunnel.Stamp{}, controlClass, now, to)
 }
 
-// probeAddresses sends a probe of a path to its address, or to all those where the peer may be. The mutex is locked.
+// probeAddresses sends a probe of a path to its address, or to all those where the peer may be.
 func (x *prober) probeAddresses(b *batch, k *keys, i int, now time.Duration) {
 	l := &x.peer.links[i]
 	to := l.addressesToTry(l.probing.tries)
@@ -186,7 +188,7 @@ func (x *prober) probeAddresses(b *batch, k *keys, i int, now time.Duration) {
 	}
 }
 
-// answer answers a probe of the peer that came from there. The mutex is locked.
+// answer answers a probe of the peer that came from there.
 func (x *prober) answer(b *batch, path int, from place, a tunnel.Answer, now time.Duration) {
 	l := &x.peer.links[path]
 	// Answers cost more than probes, and may be longer.
@@ -200,13 +202,14 @@ func (x *prober) answer(b *batch, path int, from place, a tunnel.Answer, now tim
 	if from != l.place() && from == l.address.unproved.place && l.address.unproved.allow(path, bareAnswerLen) {
 		x.peer.messages.sendBare(b, x.peer.session.sending, path, from, a, now)
 	}
-	// To the proved one, too: a copy with another source, which comes before the probe, must not take the answer away.
+	// To the proved one, too: a copy with another source, which comes before the probe, must not
+	// take the answer away.
 	x.peer.messages.send(b, x.peer.session.sending, path, now, 0, a)
 }
 
-// proved applies that a place has answered a probe: packets of the path are sent there. The answer may have come from
-// elsewhere, where the peer is besides or its messages are copied. It reports false if the path has another line by now.
-// The mutex is locked.
+// proved applies that a place has answered a probe: packets of the path are sent there. The answer
+// may have come from elsewhere, where the peer is besides or its messages are copied. It reports
+// false if the path has another line by now.
 func (x *proving) proved(i int, to place, now time.Duration) bool {
 	l := &x.peer.links[i]
 	switch {
@@ -235,7 +238,7 @@ func (x *proving) proved(i int, to place, now time.Duration) bool {
 		x.peer.registering.answer(*v, now)
 	}
 	x.peer.scheduling.refresh()
-	x.peer.wakeControl()
+	x.peer.wakeControlLocked()
 	return true
 }
 
@@ -253,8 +256,8 @@ func (l *link) addresses() []netip.AddrPort {
 	return append([]netip.AddrPort{l.address.remote}, l.address.candidates...)
 }
 
-// respondedFrom applies that a response came from a place, which may be another one than those that the initiation was
-// sent to. The mutex is locked.
+// respondedFrom applies that a response came from a place, which may be another one than those that
+// the initiation was sent to.
 func (x *proving) respondedFrom(k *keys, from place, bytes int, now time.Duration) {
 	for i := range x.peer.links {
 		if l := &x.peer.links[i]; l.line == from.line && !(l.ready() && l.probing.alive.Alive()) && l.place() != from {

@@ -56,7 +56,7 @@ func TestClockJumps(t *testing.T) {
 		r := a.plane.peers[b.key.Public()]
 		r.mu.Lock()
 		r.session.assoc.Want(a.plane.now())
-		r.wakeControl()
+		r.wakeControlLocked()
 		r.mu.Unlock()
 		eventually(t, "a new session", func() bool { return b.plane.Status().Peers[0].Epoch > epoch })
 	}

@@ -42,8 +42,7 @@ type probed struct {
 	path int
 }
 
-// probeCompatible sends a compatible probe if it is due, and returns when the next one is. The mutex is
-// locked.
+// probeCompatible sends a compatible probe if it is due, and returns when the next one is.
 func (x *prober) probeCompatible(b *batch, i int, now, interval time.Duration) time.Duration {
 	l := &x.peer.links[i]
 	if !l.probing.alive.Alive() || !l.ready() {
@@ -63,12 +62,12 @@ func (x *prober) probeCompatible(b *batch, i int, now, interval time.Duration) t
 	sent := uint32(now / time.Microsecond)
 	c.open[c.number%probesKept] = openProbe{c.number, sent, now, true}
 	p := tunnel.CompatibleProbe{Path: uint16(i), Number: c.number, Sent: sent, Agent: l.line.address(), Member: l.address.remote.Addr()}
-	x.peer.sendOpen(b, i, p.Append(b.slot(tunnel.CompatibleProbeLen)[:0]), now)
+	x.peer.sendClearLocked(b, i, p.Append(b.slot(tunnel.CompatibleProbeLen)[:0]), now)
 	return c.due
 }
 
-// sendOpen sends a message in the clear over a path, before all packets in its queue. The mutex is locked.
-func (r *peer) sendOpen(b *batch, i int, message []byte, now time.Duration) {
+// sendClearLocked sends a message in the clear over a path, before all packets in its queue.
+func (r *peer) sendClearLocked(b *batch, i int, message []byte, now time.Duration) {
 	l := &r.links[i]
 	r.scheduling.queues.Add(i, &r.scheduling.paths[:tunnel.MaxPaths][i], now, len(message)+ipUDP4)
 	l.sent.add(1, len(message)+ipUDP4)
@@ -109,7 +108,7 @@ func (p *Plane) takeCompatible(at *line, m []byte, from netip.AddrPort, b *batch
 		answer := tunnel.CompatibleReply{
 			Path: probe.Path, Number: probe.Number, Sent: probe.Sent, Member: probe.Member, Jitter: uint32(c.received.Value / time.Microsecond),
 		}
-		r.sendOpen(b, w.path, answer.Append(b.slot(tunnel.CompatibleReplyLen)[:0]), now)
+		r.sendClearLocked(b, w.path, answer.Append(b.slot(tunnel.CompatibleReplyLen)[:0]), now)
 		return
 	}
 	s := &c.open[reply.Number%probesKept]
@@ -123,8 +122,8 @@ func (p *Plane) takeCompatible(at *line, m []byte, from netip.AddrPort, b *batch
 	r.scheduling.refresh()
 }
 
-// byProbes replaces the delays and jitters that schedulers see by those of compatible probes. A path
-// without a reply so far has half of its round-trip time: delays must be comparable. The mutex is locked.
+// byProbes replaces the delays and jitters that schedulers see by those of compatible probes. A
+// path without a reply so far has half of its round-trip time: delays must be comparable.
 func (x *scheduling) byProbes() {
 	for i := range x.peer.links {
 		l, p := &x.peer.links[i], &x.paths[i]

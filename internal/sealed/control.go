@@ -73,7 +73,7 @@ func (p *Plane) check(sockets bool) []*peer {
 	defer p.mu.Unlock()
 	if sockets {
 		for _, l := range p.lines {
-			l.open()
+			l.openLocked()
 		}
 	}
 	return slices.Collect(maps.Values(p.peers))
@@ -86,17 +86,17 @@ func (r *peer) tick(now time.Duration, b *batch) time.Duration {
 	switch {
 	case r.removed:
 		return now + time.Hour
-	case r.resting() > 0:
-		return now + r.resting()
+	case r.restingLocked() > 0:
+		return now + r.restingLocked()
 	case !r.relaysChanged.Swap(false) && now < r.due:
 		return r.due
 	}
-	r.due = r.advance(now, b)
+	r.due = r.advanceLocked(now, b)
 	return r.due
 }
 
-// advance does what tick is for. The mutex is locked.
-func (r *peer) advance(now time.Duration, b *batch) time.Duration {
+// advanceLocked does what tick is for.
+func (r *peer) advanceLocked(now time.Duration, b *batch) time.Duration {
 	r.registering.applyGrants(now)
 	reachable := r.initiating.stale.from.line != nil
 	for i := range r.links {
@@ -151,8 +151,7 @@ func (r *peer) advance(now time.Duration, b *batch) time.Duration {
 // firstAnswerWait is how long a new session waits for the first answer before another handshake begins.
 const firstAnswerWait = time.Second
 
-// probe sends the probe of a path if it is due, and counts those without an answer. The mutex is
-// locked.
+// probe sends the probe of a path if it is due, and counts those without an answer.
 func (x *prober) probe(b *batch, k *keys, i int, now time.Duration) time.Duration {
 	l := &x.peer.links[i]
 	never := now + time.Hour
@@ -183,8 +182,8 @@ func (x *prober) probe(b *batch, k *keys, i int, now time.Duration) time.Duratio
 	return min(next, l.probing.due)
 }
 
-// expire counts the probes of a path that have had no answer for too long, and returns when there are more. The
-// mutex is locked.
+// expire counts the probes of a path that have had no answer for too long, and returns when there
+// are more.
 func (x *prober) expire(b *batch, i int, now time.Duration) time.Duration {
 	l := &x.peer.links[i]
 	for timeout := l.probing.rtt.RTO(leastRTO); ; {
@@ -204,16 +203,16 @@ func (x *prober) expire(b *batch, i int, now time.Duration) time.Duration {
 	}
 }
 
-// died has packets avoid a path that is dead. The mutex is locked.
+// died has packets avoid a path that is dead.
 func (x *prober) died(b *batch, i int, now time.Duration) {
 	l := &x.peer.links[i]
 	l.probing.sent.discardSized()
 	l.search.discard()
 	x.peer.scheduling.refresh()
-	x.peer.rescue(b, i, now)
+	x.peer.rescueLocked(b, i, now)
 }
 
-// probeMTU sends probes of the path's MTU, if some are due. The mutex is locked.
+// probeMTU sends probes of the path's MTU, if some are due.
 func (x *prober) probeMTU(b *batch, k *keys, i int, now, interval time.Duration) {
 	l := &x.peer.links[i]
 	confirm := searchConfirm
@@ -237,7 +236,7 @@ func (x *prober) probeMTU(b *batch, k *keys, i int, now, interval time.Duration)
 	}
 }
 
-// send sends a probe that is as long as a message with a packet of its size. The mutex is locked.
+// send sends a probe that is as long as a message with a packet of its size.
 func (x *prober) send(b *batch, k *keys, i int, now time.Duration, s sentProbe) uint64 {
 	s.to = x.peer.links[i].place()
 	id := x.peer.links[i].probing.sent.add(s)
@@ -245,7 +244,7 @@ func (x *prober) send(b *batch, k *keys, i int, now time.Duration, s sentProbe) 
 	return id
 }
 
-// interval returns the time between probes of a path. The mutex is locked.
+// interval returns the time between probes of a path.
 func (x *prober) interval(l *link, now time.Duration) time.Duration {
 	interval := x.intervals.Idle
 	switch {
@@ -298,7 +297,7 @@ func (x *receiving) lastMessage() (last time.Duration) {
 	return last
 }
 
-// repeat sends the reliable records that are due over the best path. The mutex is locked.
+// repeat sends the reliable records that are due over the best path.
 func (x *messages) repeat(b *batch, k *keys, now time.Duration) time.Duration {
 	best := -1
 	for i := range x.peer.links {
@@ -323,7 +322,7 @@ func (x *messages) repeat(b *batch, k *keys, now time.Duration) time.Duration {
 const controlRoom = baseMTU
 
 // send sends a control message over a path: a record, or none, the reports of what arrives, and the
-// reliable records that are due. It is padded to size, if that is not 0. The mutex is locked.
+// reliable records that are due. It is padded to size, if that is not 0.
 func (x *messages) send(b *batch, k *keys, i int, now time.Duration, size int, record tunnel.Record) {
 	if !x.peer.links[i].ready() {
 		return
@@ -354,7 +353,7 @@ func (x *messages) send(b *batch, k *keys, i int, now time.Duration, size int, r
 	x.sendRecords(b, k, i, body, size, now)
 }
 
-// sendRecords sends a control message with these records, padded to size. The mutex is locked.
+// sendRecords sends a control message with these records, padded to size.
 func (x *messages) sendRecords(b *batch, k *keys, i int, body []byte, size int, now time.Duration) {
 	buf := b.slot(max(len(body), size))
 	clear(buf[tunnel.Offset+copy(buf[tunnel.Offset:], body):])
@@ -362,14 +361,14 @@ func (x *messages) sendRecords(b *batch, k *keys, i int, body []byte, size int, 
 	if l := &x.peer.links[i]; l.shaped && l.ceiling() > 0 {
 		l.queue.Charge(now, len(buf)+tunnel.TagLen+ipUDP4)
 	}
-	x.peer.seal(b, k, i, buf, tunnel.Control, tunnel.Stamp{}, controlClass, now)
+	x.peer.sealLocked(b, k, i, buf, tunnel.Control, tunnel.Stamp{}, controlClass, now)
 }
 
 // controlClass is the traffic class of control messages: CS6 (RFC 4594, section 3.1).
 const controlClass = 48 << 2
 
-// lanesFor returns the lanes in use and their next numbers, but for those with packets in the queue of path i: whatever
-// was sent before on the path has left before the message that carries them. The mutex is locked.
+// lanesFor returns the lanes in use and their next numbers, but for those with packets in the queue
+// of path i: whatever was sent before on the path has left before the message that carries them.
 func (x *messages) lanesFor(k *keys, i int, now time.Duration) tunnel.Progress {
 	x.lanes = x.lanes[:0]
 	queue := x.peer.links[i].queue
@@ -419,129 +418,10 @@ func (x *receiving) reports(b []byte, k *keys, now time.Duration) []byte {
 // reportFor is how long after the last message a path is still reported.
 const reportFor = 10 * time.Second
 
-// records processes the records of a control message that came from there.
-func (r *peer) records(k *keys, o *opened, from place, body []byte, size int, b *batch) {
-	p := r.plane
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.removed {
-		return
-	}
-	defer b.flush() // before others send more
-	now := p.now()
-	changed := false
-	for len(body) > 0 {
-		record, number, rest, err := tunnel.NextRecord(body)
-		if err != nil {
-			p.counts.drop(dropMalformed, 1)
-			return
-		}
-		if record == nil {
-			break
-		}
-		body = rest
-		if record.Type().Reliable() {
-			k.ack = true
-			if _, bye := record.(tunnel.Bye); !bye && !k.in.Take(number) {
-				continue
-			}
-			r.wakeControl()
-		}
-		switch v := record.(type) {
-		case tunnel.Probe:
-			r.prober.answer(b, int(o.path), from, tunnel.Answer{ID: v.ID, Sent: o.stamp.Sent, Size: uint16(size)}, now)
-		case tunnel.Answer:
-			r.prober.answered(k, int(o.path), v, now)
-			changed = true
-		case tunnel.Report:
-			r.reported(k, v, o.stamp.Sent, now)
-			changed = true
-		case tunnel.Progress:
-			r.passed(k, int(o.path), v, now)
-		case tunnel.Request:
-			r.requested(k, v, now, b)
-		case tunnel.Ack:
-			k.out.Acked(v.Number)
-		case tunnel.Hello:
-			r.numbering.peerHasEndpoints = v.Endpoints
-			r.numbering.decide(r.own, &r.conf)
-			if r.numbering.owner && k == r.session.sending {
-				r.session.announce(p.lineStates())
-			}
-		case tunnel.PathAdd:
-			if !r.numbering.owner {
-				l := &r.links[v.Path]
-				l.name = v.Name
-				if !r.registering.required() { // else the registration has them
-					l.rates.down, l.rates.known, l.rates.strict, l.cost = v.Down, true, v.Strict, int(v.Cost)
-				}
-				changed = true
-			}
-		case tunnel.PathRemove:
-			if !r.numbering.owner {
-				r.links[v.Path] = link{number: int(v.Path)}
-				changed = true
-			}
-		case tunnel.NAT:
-			if r.numbering.owner {
-				r.links[v.Path].nat.seen = v.Seen
-			} else {
-				p.counts.drop(dropUnexpected, 1)
-			}
-		case tunnel.Register:
-			r.registering.answer(v, now)
-			changed = true
-		case tunnel.Registered:
-			switch r.conf.Alliance.Role {
-			case plane.HomeAgent:
-				r.registering.answered(v, now)
-			case plane.Member:
-				r.memberRequest.answered(v, now)
-			default:
-				p.counts.drop(dropUnexpected, 1)
-			}
-			changed = true
-		case tunnel.Open:
-			r.session.open.cookie = v.Cookie
-			changed = true
-		case tunnel.NATSession:
-			if p.opened == nil || r.conf.Mode != plane.NAT {
-				p.counts.drop(dropUnexpected, 1)
-				break
-			}
-			p.opened.NATSession(r.conf.Name, v)
-		case tunnel.Arrived:
-			l := &r.links[v.Path]
-			l.reports.lost += l.reports.openLoss.AddReport(v.Packets, v.Lost)
-			changed = true
-		case tunnel.Sent:
-			if p.opened == nil || !r.conf.Mode.Counted() {
-				p.counts.drop(dropUnexpected, 1)
-				break
-			}
-			p.opened.Marked(r.conf.Name, int(o.path), v.Packets)
-		case tunnel.Bye:
-			r.log.Info("peer has ended the session", "peer", r.conf.Name)
-			r.session.end()
-			return
-		}
-	}
-	switch {
-	case !changed:
-	case now-r.scheduling.refreshed >= refreshPause:
-		r.scheduling.refresh()
-	default:
-		r.scheduling.outdated = true
-		r.wakeControl()
-	}
-}
-
 const (
-	// answerPause is that between answers to probes of a path, which are sent no more often than each 10 ms
-	// (probes.busy), and answerBurst how long none have to have arrived for more.
+	// answerPause is that between answers to probes of a path, which are sent no more often than
+	// each 10 ms (probes.busy), and answerBurst how long none have to have arrived for more.
 	answerPause, answerBurst = 4 * time.Millisecond, 200 * time.Millisecond
-	// refreshPause is that between changes of what schedulers see because of records.
-	refreshPause = time.Millisecond
 )
 
 // answers bounds the answers to probes of a path.
@@ -559,7 +439,7 @@ func (a *answers) allow(now time.Duration) bool {
 	return true
 }
 
-// answered applies the answer to a probe. The mutex is locked.
+// answered applies the answer to a probe.
 func (x *prober) answered(k *keys, path int, a tunnel.Answer, now time.Duration) {
 	l := &x.peer.links[path]
 	s := l.probing.sent.answer(a.ID)
@@ -590,64 +470,25 @@ func (x *prober) answered(k *keys, path int, a tunnel.Answer, now time.Duration)
 		if x.peer.session.sending != nil {
 			l.reports.loss.Restart(x.peer.session.sending.counters[path])
 		}
-		x.peer.wakeControl()
+		x.peer.wakeControlLocked()
 	}
 }
 
-// probeNow has all paths probed at once: there is traffic again, and one may have died while idle. The
-// mutex is locked.
+// probeNow has all paths probed at once: there is traffic again, and one may have died while idle.
 func (x *prober) probeNow(now time.Duration) {
 	for i := range x.peer.links {
 		x.peer.links[i].probing.due = min(x.peer.links[i].probing.due, now)
 	}
-	x.peer.wakeControl()
+	x.peer.wakeControlLocked()
 }
 
-// wakeControl has the control loop send now what is due to the peer. The mutex is locked.
-func (r *peer) wakeControl() {
+// wakeControlLocked has the control loop send now what is due to the peer.
+func (r *peer) wakeControlLocked() {
 	r.due = 0
 	r.plane.wakeControl()
 }
 
-// reported applies the report of a path, in a message that was sent at that time on the peer's clock. The mutex is locked.
-func (r *peer) reported(k *keys, v tunnel.Report, sent uint32, now time.Duration) {
-	l := &r.links[v.Path]
-	if k != r.session.sending {
-		// After handshakes that crossed, the gateways may send with different sessions. What was measured
-		// is of the path; the counters are not of what this gateway sends.
-		v.Next, v.Lost = l.reports.last.Next, l.reports.last.Lost
-	}
-	// No more than was sent.
-	v.Next = min(v.Next, max(k.counters[v.Path], l.reports.last.Next))
-	v.Lost = min(v.Lost, v.Next)
-	if v.Next < l.reports.last.Next {
-		return // older than the last one
-	}
-	if v.Next > l.reports.last.Next {
-		l.probing.progress = now
-	}
-	// Probes that are known to be too long say nothing about the loss of packets.
-	more := l.reports.loss.AddReport(v.Next, v.Lost-min(v.Lost, l.reports.oversized))
-	if more > 0 {
-		l.search.doubt()
-	}
-	l.reports.lost += more
-	r.selection.lost += more
-	r.selection.late = max(r.selection.late, v.Late)
-	// A gateway that was restarted begins with 0, and the other one has counted what was sent before.
-	grown := uint64(0)
-	if l.reports.received && v.Bytes > l.reports.bytes {
-		grown = v.Bytes - l.reports.bytes
-	}
-	l.reports.bytes = v.Bytes
-	l.reports.at = now - l.reports.clock.Difference(sent, now)
-	all := l.sent.value().Bytes
-	v.Bytes = l.reports.last.Bytes + min(grown, all-min(l.reports.last.Bytes, all))
-	l.reports.last, l.reports.received = v, true
-	r.selection.sample(int(v.Path), now)
-}
-
-// sendBye sends the end of the session. The mutex is locked.
+// sendBye sends the end of the session.
 func (x *sessionState) sendBye() {
 	k := x.sending
 	if k == nil {
@@ -660,7 +501,7 @@ func (x *sessionState) sendBye() {
 		if x.peer.links[i].ready() {
 			buf := b.slot(controlRoom)
 			body := tunnel.AppendNumbered(buf[tunnel.Offset:tunnel.Offset], 0, tunnel.Bye{})
-			x.peer.seal(b, k, i, buf[:tunnel.Offset+len(body)], tunnel.Control, tunnel.Stamp{}, controlClass, x.peer.plane.now())
+			x.peer.sealLocked(b, k, i, buf[:tunnel.Offset+len(body)], tunnel.Control, tunnel.Stamp{}, controlClass, x.peer.plane.now())
 		}
 	}
 	b.flush()

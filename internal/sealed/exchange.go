@@ -10,8 +10,9 @@ import (
 )
 
 const (
-	// maxHandshakes is the number of initiations that wait for an exchange of keys, and of responses; with
-	// busyHandshakes initiations waiting, senders have to prove their addresses first.
+	// maxHandshakes is the number of initiations that wait for an exchange of keys, and of
+	// responses; with busyHandshakes initiations waiting, senders have to prove their addresses
+	// first.
 	maxHandshakes  = 64
 	busyHandshakes = 8
 	// maxOfPeer is the number of responses of a peer that wait.
@@ -21,9 +22,10 @@ const (
 	// addresses that it was not sent to: a peer with several addresses may answer from another one.
 	// maxPlaces bounds the addresses that cookies are known of.
 	maxRepeats, maxElsewhere, maxPlaces = 4, 4, 256
-	// staleTries is the number of initiations that are sent where an initiation with an old time came
-	// from, so at most three times the bytes that came from there; the next one after stalePause may have
-	// more. maxStale is the number of such times that are remembered: each has an effect once.
+	// staleTries is the number of initiations that are sent where an initiation with an old time
+	// came from, so at most three times the bytes that came from there; the next one after
+	// stalePause may have more. maxStale is the number of such times that are remembered: each has
+	// an effect once.
 	staleTries, stalePause, maxStale = 3, time.Second, 4096
 )
 
@@ -57,7 +59,8 @@ func (x *exchanges) busy() bool {
 	return len(x.initiations) >= busyHandshakes
 }
 
-// push adds a message if there is room, and returns how many are dropped: the message, or another one for it.
+// push adds a message if there is room, and returns how many are dropped: the message, or another
+// one for it.
 func (x *exchanges) push(h handshakeMessage) (queued bool, dropped int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -79,7 +82,7 @@ func (x *exchanges) push(h handshakeMessage) (queued bool, dropped int) {
 		return true, 0
 	}
 	if len(x.initiations) >= maxHandshakes {
-		i := x.displaced(session.Sender(h.from.Addr()))
+		i := x.displacedLocked(session.Sender(h.from.Addr()))
 		if i < 0 {
 			return false, 1
 		}
@@ -90,9 +93,9 @@ func (x *exchanges) push(h handshakeMessage) (queued bool, dropped int) {
 	return true, dropped
 }
 
-// displaced returns the newest initiation of the sender of most, if it has at least two more than the
-// sender of another one, else -1. The mutex is locked.
-func (x *exchanges) displaced(by netip.Prefix) int {
+// displacedLocked returns the newest initiation of the sender of most, if it has at least two more
+// than the sender of another one, else -1.
+func (x *exchanges) displacedLocked(by netip.Prefix) int {
 	waiting := map[netip.Prefix]int{}
 	last := map[netip.Prefix]int{}
 	for i := range x.initiations {

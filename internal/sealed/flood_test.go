@@ -233,7 +233,7 @@ func underFlood(t testing.TB, role string, next flooding, rate int) (up, rekeyed
 	a.plane.mu.Unlock()
 	r.mu.Lock()
 	r.session.assoc.Exhaust()
-	r.wakeControl()
+	r.wakeControlLocked()
 	r.mu.Unlock()
 	rekeyed = wait("next keys", func() bool {
 		return a.plane.Status().Peers[0].Epoch > epochs[0] && b.plane.Status().Peers[0].Epoch > epochs[1]

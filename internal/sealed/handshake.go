@@ -16,22 +16,24 @@ import (
 )
 
 const (
-	// busyTime is how long senders have to prove their addresses once many messages wait: with few waiting
-	// again, strangers would take all the time that an exchange takes.
+	// busyTime is how long senders have to prove their addresses once many messages wait: with few
+	// waiting again, strangers would take all the time that an exchange takes.
 	busyTime = time.Second
 	// maxAdmitted is the number of latest initiations of which copies, over other paths, are not taken.
 	maxAdmitted = 128
-	// firstAddresses are how many addresses of a peer a path is tried with at first; each time without an
-	// answer, they are twice as many. Each of 16 paths to each of 16 addresses would be 256 messages.
+	// firstAddresses are how many addresses of a peer a path is tried with at first; each time
+	// without an answer, they are twice as many. Each of 16 paths to each of 16 addresses would be
+	// 256 messages.
 	firstAddresses = 4
 	// maxPending is the number of initiations of a peer whose responses may still arrive.
 	maxPending = 4
-	// unprovenRate and unprovenBurst bound the responses of a peer without the proof of earlier versions.
+	// unprovenRate and unprovenBurst bound the responses of a peer without the proof of earlier
+	// versions.
 	unprovenRate, unprovenBurst = 20, 8
 )
 
-// checkHandshake checks a handshake message, which costs one hash if its sender does not know the public key. It
-// returns false and the reason if the message is not for this gateway.
+// checkHandshake checks a handshake message, which costs one hash if its sender does not know the
+// public key. It returns false and the reason if the message is not for this gateway.
 func (p *Plane) checkHandshake(l *line, m []byte, from netip.AddrPort) (mine bool, why reason) {
 	if tunnel.Type(m[0]) == tunnel.Cookie {
 		if len(m) != session.CookieLen {
@@ -121,8 +123,8 @@ func (r *peer) takeUnproven(now time.Duration) bool {
 	return r.initiating.unproven.Take(now, unprovenRate, unprovenBurst)
 }
 
-// cookie repeats an initiation, with the cookie that it was answered by, where that came from. It returns false
-// if no initiation waits for it.
+// cookie repeats an initiation, with the cookie that it was answered by, where that came from. It
+// returns false if no initiation waits for it.
 func (p *Plane) cookie(l *line, m []byte, from netip.AddrPort) bool {
 	r := p.pendingPeer(binary.BigEndian.Uint32(m[4:]))
 	if r == nil {
@@ -143,7 +145,7 @@ func (p *Plane) cookie(l *line, m []byte, from netip.AddrPort) bool {
 	return true
 }
 
-// sentTo reports whether initiations are sent to a place. The mutex is locked.
+// sentTo reports whether initiations are sent to a place.
 func (x *initiating) sentTo(at place) bool {
 	for i := range x.peer.links {
 		if l := &x.peer.links[i]; l.line == at.line && slices.Contains(l.addresses(), at.from) {
@@ -229,7 +231,7 @@ func (p *Plane) answer(h handshakeMessage) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.removed || r.resting() > 0 {
+	if r.removed || r.restingLocked() > 0 {
 		return session.ErrRefused
 	}
 	now := p.now()
@@ -250,15 +252,15 @@ func (p *Plane) answer(h handshakeMessage) error {
 // restartedAfter is the silence after which a peer may have been restarted: two idle probes.
 const restartedAfter = 2 * probeIdle
 
-// answerStale has a few initiations also sent to the source of one with an old time. A peer whose clock was set back
-// before a restart answers them, because it has seen no later one. The mutex is locked.
+// answerStale has a few initiations also sent to the source of one with an old time. A peer whose
+// clock was set back before a restart answers them, because it has seen no later one.
 func (x *initiating) answerStale(at session.Timestamp, from place, now time.Duration) {
 	if !x.stale.take(at, from, now) {
 		return
 	}
 	x.peer.session.assoc.Want(now)
 	x.peer.session.assoc.Repeat(now)
-	x.peer.wakeControl()
+	x.peer.wakeControlLocked()
 }
 
 // complete applies a response, which establishes a session.
@@ -278,7 +280,7 @@ func (p *Plane) complete(h handshakeMessage) error {
 func (r *peer) complete(h handshakeMessage, now time.Duration) (s *session.Session, used bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.removed || r.resting() > 0 {
+	if r.removed || r.restingLocked() > 0 {
 		return nil, false, session.ErrRefused
 	}
 	s, err = r.session.assoc.Complete(h.message, now)
@@ -297,8 +299,7 @@ func (r *peer) complete(h handshakeMessage, now time.Duration) (s *session.Sessi
 	return s, true, nil
 }
 
-// send sends an initiation to addresses at which the peer may be, with the cookies that are known. The mutex is
-// locked.
+// send sends an initiation to addresses at which the peer may be, with the cookies that are known.
 func (x *initiating) send(message []byte, now time.Duration) {
 	p := x.peer.plane
 	index := binary.BigEndian.Uint32(message[4:])

@@ -105,7 +105,7 @@ func TestReportsThatLie(t *testing.T) {
 	report := func(now time.Duration, v tunnel.Report) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.reported(k, v, uint32(now/time.Microsecond), now)
+		(&controlMessage{peer: r, keys: k, now: now, sent: uint32(now / time.Microsecond)}).report(v)
 		r.selection.update(now)
 	}
 	for i := range 200 {
@@ -147,7 +147,7 @@ func TestClockStops(t *testing.T) {
 					}
 					counters[i]++
 					sent := now - d + clock
-					x.measure(&opened{keys: k, path: uint8(i), over: uint8(i), counter: counters[i], wire: 1000, stamp: tunnel.Stamp{Sent: uint32(sent / time.Microsecond)}}, now)
+					x.measureLocked(&opened{keys: k, path: uint8(i), over: uint8(i), counter: counters[i], wire: 1000, stamp: tunnel.Stamp{Sent: uint32(sent / time.Microsecond)}}, now)
 				}
 			}
 		}

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// limitedLog is the log of a peer. A peer can have addresses, registrations and paths change as often as it
-// likes, so that what it causes to be logged is bounded: to logMost messages in logTime.
+// limitedLog is the log of a peer. A peer can have addresses, registrations and paths change as
+// often as it likes, so that what it causes to be logged is bounded: to logMost messages in
+// logTime.
 type limitedLog struct {
 	slog.Handler
 	now func() time.Duration

@@ -9,11 +9,12 @@ import (
 // mtuSearch finds the largest packet that a path carries, by probes as long as a message with such a
 // packet (RFC 8899). Probes are not fragmented. What ICMP reports is not used: anybody can forge it.
 //
-// A path loses messages of any size. So a size is too large only after a trial: of searchTrial pairs of a probe
-// of that size and one of baseMTU, the long probe was lost and the short one answered, and no long one was answered
-// between them. However many messages a path loses at random, a pair ends so at most as often as with an answer to the
-// long probe, so that a trial fails by chance in less than one of 2^searchTrial cases. Pairs whose short probe
-// was lost too show nothing.
+// A path loses messages of any size. So a size is too large only after a trial: of searchTrial
+// pairs of a probe of that size and one of baseMTU, the long probe was lost and the short one
+// answered, and no long one was answered between them. However many messages a path loses at
+// random, a pair ends so at most as often as with an answer to the long probe, so that a trial
+// fails by chance in less than one of 2^searchTrial cases. Pairs whose short probe was lost too
+// show nothing.
 type mtuSearch struct {
 	mtu     int  // largest packet, without the tunnel, that was carried
 	most    int  // largest that may be, by the interface
@@ -38,8 +39,8 @@ const (
 	// searchTrial is how many pairs decide that a size is too large. RFC 8899 (5.1.2: MAX_PROBES) has 3
 	// probes, which random loss of 5 % in both directions takes away each quarter of an hour.
 	searchTrial = 16
-	// searchPause is that between the pairs of a trial: packets may be lost meanwhile. It leaves the peer more time than
-	// answerPause for each of the probes.
+	// searchPause is that between the pairs of a trial: packets may be lost meanwhile. It leaves
+	// the peer more time than answerPause for each of the probes.
 	searchPause = 20 * time.Millisecond
 	// searchStep ends the search.
 	searchStep = 8
@@ -48,13 +49,13 @@ const (
 	searchConfirm     = 5 * time.Second
 	searchConfirmBusy = time.Second
 	searchConfirmLoss = 200 * time.Millisecond
-	// searchRaise is how often the smallest size that was too large is tried. RFC 8899 (5.1.1: 600 s) would leave
-	// a path that has become better unused for minutes.
+	// searchRaise is how often the smallest size that was too large is tried. RFC 8899 (5.1.1: 600
+	// s) would leave a path that has become better unused for minutes.
 	searchRaise = 10 * time.Second
 )
 
-// next returns the size of the packet to probe with, 0 for none, and whether a probe of baseMTU has to be sent before it.
-// A known size is confirmed that often.
+// next returns the size of the packet to probe with, 0 for none, and whether a probe of baseMTU has
+// to be sent before it. A known size is confirmed that often.
 func (s *mtuSearch) next(now, confirm time.Duration, interfaceMTU int, v4 bool) (size int, paired bool) {
 	most := largest(interfaceMTU, v4)
 	if most != s.most {
@@ -107,8 +108,9 @@ func overhead(v4 bool) int {
 	return tunnel.Overhead + ipUDP6
 }
 
-// limit returns the largest packet to send. Until a probe of that size has been answered or was too large, it
-// is what fits the MTU of the interface: senders to whom a smaller one is reported keep to it for minutes.
+// limit returns the largest packet to send. Until a probe of that size has been answered or was too
+// large, it is what fits the MTU of the interface: senders to whom a smaller one is reported keep
+// to it for minutes.
 func (s *mtuSearch) limit(interfaceMTU int, v4 bool) int {
 	if !s.known {
 		return largest(interfaceMTU, v4)

@@ -8,14 +8,8 @@ import (
 	"github.com/tabane/tabane/internal/tunnel"
 )
 
-// unsealed is what the gateways have agreed on for open messages, which the open plane carries.
-type unsealed struct {
-	// peer is the cookie that the peer accepts, 0 for none.
-	cookie uint64
-}
-
-// acceptOpen has open messages of the peer accepted with a cookie of each of its sessions, and announces
-// that of the current one. The mutex is locked.
+// acceptOpen has open messages of the peer accepted with a cookie of each of its sessions, and
+// announces that of the current one.
 func (x *sessionState) acceptOpen() {
 	p := x.peer.plane
 	if p.opened == nil {
@@ -59,7 +53,7 @@ func unguessable() uint64 {
 // arrivedLen and sentLen are the lengths of an Arrived and a Sent in a message.
 const arrivedLen, sentLen = 20, 11
 
-// appendArrived appends what has arrived in open messages. The mutex is locked.
+// appendArrived appends what has arrived in open messages.
 func (x *messages) appendArrived(b []byte) []byte {
 	if x.peer.plane.opened == nil || !x.peer.conf.Mode.Open() {
 		return b
@@ -72,8 +66,8 @@ func (x *messages) appendArrived(b []byte) []byte {
 	return b
 }
 
-// appendSent appends how many packets without numbers were sent over a path, which a message over it says. The mutex is
-// locked.
+// appendSent appends how many packets without numbers were sent over a path, which a message over
+// it says.
 func (x *messages) appendSent(b []byte, path int) []byte {
 	if x.peer.plane.opened == nil || !x.peer.conf.Mode.Counted() || len(b)+sentLen > controlRoom {
 		return b
@@ -92,12 +86,12 @@ func (r *peer) sendNAT(name string, v tunnel.NATSession) bool {
 	if r.conf.Name != name || r.session.sending == nil || !r.session.sending.out.Put(v) {
 		return false
 	}
-	r.wakeControl()
+	r.wakeControlLocked()
 	return true
 }
 
-// SendNATSession sends a record about NAT sessions to a peer. It reports false if there is no session with
-// the peer, or no room; without an answer, the caller repeats it.
+// SendNATSession sends a record about NAT sessions to a peer. It reports false if there is no
+// session with the peer, or no room; without an answer, the caller repeats it.
 func (p *Plane) SendNATSession(peer string, v tunnel.NATSession) bool {
 	for _, r := range p.routing.Load().peers {
 		if r.sendNAT(peer, v) {

@@ -232,9 +232,10 @@ const (
 const leastMTU = 1280
 
 // tooBig returns the ICMP message (RFC 792 and RFC 1191, RFC 4443 section 3.2) that reports to the
-// sender of a packet that only mtu bytes fit, but not less than leastMTU in IPv6, appended to out. The source is the packet's destination, which
-// the way back from there would have too. There is none for a packet that must not be answered: an
-// ICMP error, a later fragment, a multicast address.
+// sender of a packet that only mtu bytes fit, but not less than leastMTU in IPv6, appended to out.
+// The source is the packet's destination, which the way back from there would have too. There is
+// none for a packet that must not be answered: an ICMP error, a later fragment, a multicast
+// address.
 func tooBig(out, packet []byte, p *parsed, mtu int) []byte {
 	if p.transport == 0 || p.Src.IsUnspecified() || p.Src.IsMulticast() || p.Dst.IsMulticast() {
 		return out

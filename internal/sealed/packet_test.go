@@ -213,7 +213,7 @@ func TestCopiesUnderEarlierKeys(t *testing.T) {
 		{third, 0, 0, true}, {second, 1, 1, true}, {first, 1, 3, false},
 	} {
 		o := &opened{keys: a.keys, path: a.path, stamp: tunnel.Stamp{Lane: 9, Seq: a.seq, Copied: true}, packet: make([]byte, 20)}
-		out, fresh := x.push(time.Second, o, reseq.Auto, nil)
+		out, fresh := x.pushLocked(time.Second, o, reseq.Auto, nil)
 		if fresh != a.fresh || fresh != (len(out) == 1) {
 			t.Errorf("packet %d: fresh %v, %d delivered, want %v", i, fresh, len(out), a.fresh)
 		}

@@ -9,13 +9,13 @@ import (
 	"github.com/tabane/tabane/internal/udp"
 )
 
-// restFirst is how long a peer has no session after its first panic: shorter than that of BGP, because all
-// packets to the peer are lost meanwhile.
+// restFirst is how long a peer has no session after its first panic: shorter than that of BGP,
+// because all packets to the peer are lost meanwhile.
 const restFirst = time.Second
 
-// contain runs what is about the peer inside a boundary; the message, which may be nil, is what it processes.
-// After a panic the sessions with the peer end, since their state may be inconsistent, and begin again after a
-// pause. The peer's mutexes are not locked.
+// contain runs what is about the peer inside a boundary; the message, which may be nil, is what it
+// processes. After a panic the sessions with the peer end, since their state may be inconsistent,
+// and begin again after a pause. The peer's mutexes are not locked.
 func (r *peer) contain(b contain.Boundary, message []byte, part func()) {
 	if err := contain.Do(b, r.log, message, part); err != nil {
 		r.restart(b)
@@ -36,13 +36,14 @@ func (r *peer) restart(b contain.Boundary) {
 	x.delays.clock, x.delays.latest = quality.Clock{}, 0
 	x.timeout.Store(0)
 	x.requests.due.Store(0)
-	r.wakeControl()
+	r.wakeControlLocked()
 }
 
-// resting returns how long the peer stays without a session after a panic. The mutex is locked.
-func (r *peer) resting() time.Duration { return max(0, time.Until(r.panics.Until())) }
+// restingLocked returns how long the peer stays without a session after a panic.
+func (r *peer) restingLocked() time.Duration { return max(0, time.Until(r.panics.Until())) }
 
-// openSafely is open inside a boundary. What one buffer has came from one place; it is dropped if it panics.
+// openSafely is open inside a boundary. What one buffer has came from one place; it is dropped if
+// it panics.
 func (p *Plane) openSafely(l *line, g *udp.Received, in *buffer, all []opened, b *batch) (appended []opened) {
 	defer func() {
 		if value := recover(); value != nil {

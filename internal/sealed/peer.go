@@ -28,8 +28,8 @@ func compare(a, b string) int { return cmp.Compare(a, b) }
 
 const (
 	ipUDP4, ipUDP6 = ipv4Len + udpLen, ipv6Len + udpLen
-	// baseMTU is the largest packet, without the tunnel, that every path is taken to carry: what is left of
-	// 1280 bytes of IPv6 (RFC 8200, section 5).
+	// baseMTU is the largest packet, without the tunnel, that every path is taken to carry: what is
+	// left of 1280 bytes of IPv6 (RFC 8200, section 5).
 	baseMTU = leastMTU - ipUDP6 - tunnel.Overhead
 	// pathBuffer bounds the virtual queue: a modem's buffer is seldom longer.
 	pathBuffer = time.Second
@@ -114,7 +114,8 @@ type sessionState struct {
 	keysSince time.Duration
 	proven    bool   // a probe was answered under the current keys
 	epoch     uint32 // number of handshakes
-	open      unsealed
+	// openCookie is that which the peer accepts open messages with, 0 for none.
+	openCookie uint64
 }
 
 // initiating is what is known of handshakes that this gateway has begun.
@@ -426,7 +427,7 @@ func newScheduler(d plane.Discipline, queues *sched.Queues) (sched.Scheduler, er
 	})
 }
 
-// refresh brings what schedulers see up to date. The mutex is locked.
+// refresh brings what schedulers see up to date.
 func (x *scheduling) refresh() {
 	x.paths = x.paths[:tunnel.MaxPaths]
 	x.mtu = 0
@@ -488,7 +489,7 @@ func (x *scheduling) refresh() {
 	x.reportMeasured()
 }
 
-// reportMeasured reports the paths to the plane that carries the packets. The mutex is locked.
+// reportMeasured reports the paths to the plane that carries the packets.
 func (x *scheduling) reportMeasured() {
 	if x.peer.plane.opened == nil || !x.peer.conf.Mode.Open() {
 		return
@@ -504,10 +505,10 @@ func (x *scheduling) reportMeasured() {
 			}
 		}
 	}
-	x.peer.plane.opened.Measured(x.peer.conf.Name, list, x.peer.session.open.cookie)
+	x.peer.plane.opened.Measured(x.peer.conf.Name, list, x.peer.session.openCookie)
 }
 
-// anyAlive reports whether any path answers. The mutex is locked.
+// anyAlive reports whether any path answers.
 func (x *links) anyAlive() bool {
 	for i := range x {
 		if x[i].probing.alive.Alive() {
@@ -585,7 +586,7 @@ func (l *link) pace() unit.Bandwidth {
 // suite returns the name of a session's encryption.
 func suite(s *session.Session) string { return tunnel.Suite(s.Suite).String() }
 
-// install derives the keys of a session and registers them for received messages. The mutex is locked.
+// install derives the keys of a session and registers them for received messages.
 func (x *sessionState) install(s *session.Session) (*keys, error) {
 	send, err := tunnel.NewKey(tunnel.Suite(s.Suite), s.Send)
 	if err != nil {
@@ -608,7 +609,7 @@ func (x *sessionState) install(s *session.Session) (*keys, error) {
 	return k, nil
 }
 
-// use starts to send with keys. The mutex is locked; s are the paths of this gateway.
+// use starts to send with keys.
 func (x *sessionState) use(k *keys, now time.Duration) {
 	if x.sending == nil {
 		x.since = now
@@ -633,10 +634,10 @@ func (x *sessionState) use(k *keys, now time.Duration) {
 	}
 	x.peer.memberRequest.at = 0
 	x.peer.scheduling.refresh()
-	x.peer.wakeControl()
+	x.peer.wakeControlLocked()
 }
 
-// announce sends the paths of this gateway to the peer. The mutex is locked.
+// announce sends the paths of this gateway to the peer.
 func (x *sessionState) announce(paths []plane.Path) {
 	for i, c := range paths {
 		if x.peer.conf.Alliance.Uses(x.peer.conf.Name, c) {
@@ -654,7 +655,7 @@ func (r *peer) remove() {
 	r.session.end()
 }
 
-// end ends all sessions. The mutex is locked.
+// end ends all sessions.
 func (x *sessionState) end() {
 	x.assoc.Forget()
 	x.sending = nil
@@ -664,7 +665,7 @@ func (x *sessionState) end() {
 		l := &x.peer.links[i]
 		l.registration, l.address.unproved, l.address.waiting = registration{}, unproved{}, nil
 	}
-	x.open = unsealed{}
+	x.openCookie = 0
 	x.acceptOpen()
 	p := x.peer.plane
 	p.keysMu.Lock()

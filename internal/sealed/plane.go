@@ -139,8 +139,8 @@ func (r *routing) hold(packet []byte) reseq.Hold {
 		case plane.ResequenceAuto:
 		}
 	}
-	// Acknowledgments are cumulative: the sender of the data ignores one that others have overtaken. Were
-	// they held, its round trips would be as long as those of the slowest packets.
+	// Acknowledgments are cumulative: the sender of the data ignores one that others have
+	// overtaken. Were they held, its round trips would be as long as those of the slowest packets.
 	if isAcknowledgment(packet) {
 		return reseq.Off
 	}
@@ -214,7 +214,7 @@ func (p *Plane) Apply(s plane.State) error {
 	}
 	next := &routing{policy: slices.Clone(s.Policy)}
 	next.same = !slices.ContainsFunc(s.Policy, func(r plane.Rule) bool { return r.Resequence != s.Policy[0].Resequence })
-	p.applyPaths(s)
+	p.applyPathsLocked(s)
 	next.lines = slices.Clone(p.lines)
 	keep := map[session.PublicKey]bool{}
 	for _, c := range s.Peers {
@@ -252,9 +252,9 @@ func (p *Plane) Apply(s plane.State) error {
 	return nil
 }
 
-// applyPaths makes lines of the paths of a state. Lines are matched by name and keep their sockets
+// applyPathsLocked makes lines of the paths of a state. Lines are matched by name and keep their sockets
 // where interface, port and mark are the same.
-func (p *Plane) applyPaths(s plane.State) {
+func (p *Plane) applyPathsLocked(s plane.State) {
 	old := map[string]*line{}
 	for _, l := range p.lines {
 		old[l.name] = l
@@ -276,11 +276,11 @@ func (p *Plane) applyPaths(s plane.State) {
 	}
 	// First, because a new line may have the port of an old one.
 	for _, l := range old {
-		l.close()
+		l.closeLocked()
 	}
 	p.lines = lines
 	for _, l := range p.lines {
-		l.open()
+		l.openLocked()
 	}
 }
 
@@ -316,15 +316,15 @@ func (p *Plane) wakeControl() {
 	}
 }
 
-// Run carries packets until the context ends. At its end it sends a bye to the peers and removes the device. It
-// is called once.
+// Run carries packets until the context ends. At its end it sends a bye to the peers and removes
+// the device. It is called once.
 func (p *Plane) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	p.mu.Lock()
 	p.ctx = ctx
 	for _, l := range p.lines {
-		l.open()
+		l.openLocked()
 	}
 	p.mu.Unlock()
 	p.loops.Go(func() { p.control(ctx) })
@@ -351,7 +351,7 @@ func (p *Plane) Run(ctx context.Context) error {
 	}
 	p.ctx = nil
 	for _, l := range p.lines {
-		l.close()
+		l.closeLocked()
 	}
 	p.mu.Unlock()
 	cancel()
@@ -422,9 +422,9 @@ type line struct {
 // known to work: longer than the pause between two handshakes.
 const settled = 10 * time.Second
 
-// open opens the socket if it is not open, or belongs to an interface that is gone. The plane's mutex
-// is locked.
-func (l *line) open() {
+// openLocked opens the socket if it is not open, or belongs to an interface that is gone. The
+// plane's mutex is locked.
+func (l *line) openLocked() {
 	p := l.plane
 	if l.closed || p.ctx == nil {
 		return
@@ -492,7 +492,7 @@ func (l *line) address() netip.Addr {
 	return netip.Addr{}
 }
 
-func (l *line) close() {
+func (l *line) closeLocked() {
 	l.closed = true
 	if s := l.socket.Swap(nil); s != nil {
 		s.Close()
@@ -525,8 +525,8 @@ func (l *line) failTransfer(err error) {
 	l.last, l.failed = err, l.plane.now()
 }
 
-// checkError decides whether the last error is one of the path. While messages arrive it is not: a peer that
-// is reached over other paths need not have an address on this one.
+// checkError decides whether the last error is one of the path. While messages arrive it is not: a
+// peer that is reached over other paths need not have an address on this one.
 func (l *line) checkError(now time.Duration) {
 	l.mu.Lock()
 	err := l.last
@@ -537,7 +537,8 @@ func (l *line) checkError(now time.Duration) {
 	l.fail(err)
 }
 
-// anotherFragment is at most what a second fragment adds: a header of IPv6, and one of fragments in both.
+// anotherFragment is at most what a second fragment adds: a header of IPv6, and one of fragments in
+// both.
 const anotherFragment = ipv6Len + 2*8
 
 // send sends datagrams.

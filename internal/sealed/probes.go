@@ -24,8 +24,8 @@ type sentProbe struct {
 	state probeState
 }
 
-// probesKept is how many probes of a path are waited for: of two round trips of the most frequent ones, three at a
-// time.
+// probesKept is how many probes of a path are waited for: of two round trips of the most frequent
+// ones, three at a time.
 const probesKept = 128
 
 // sentProbes are the last probes of a path.
@@ -71,8 +71,8 @@ func (s *sentProbes) answered(id uint64) bool {
 	return p != nil && p.state == probeAnswered
 }
 
-// expire returns a probe that has had no answer for that long, which is a missed one from now on; nil if there is
-// none, and when there will be one.
+// expire returns a probe that has had no answer for that long, which is a missed one from now on;
+// nil if there is none, and when there will be one.
 func (s *sentProbes) expire(now, timeout, never time.Duration) (expired *sentProbe, next time.Duration) {
 	next = never
 	for i := range s.ring {
@@ -98,7 +98,8 @@ func (s *sentProbes) discardSized() {
 	}
 }
 
-// discardBeside forgets the probes that were sent to other places at the same time as one that was answered.
+// discardBeside forgets the probes that were sent to other places at the same time as one that was
+// answered.
 func (s *sentProbes) discardBeside(answered *sentProbe) {
 	for i := range s.ring {
 		if p := &s.ring[i]; p.at == answered.at && p.to != answered.to && p.state == probeOpen {

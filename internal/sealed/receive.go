@@ -256,8 +256,8 @@ func (p *Plane) open(l *line, g *udp.Received, in *buffer, all []opened, b *batc
 	return all
 }
 
-// authenticate opens a message, and notes its number. moved reports whether the path's last message came from another
-// place; why is the reason of a message that is not ok.
+// authenticate opens a message, and notes its number. moved reports whether the path's last message
+// came from another place; why is the reason of a message that is not ok.
 func (o *opened) authenticate(m []byte, at place) (moved bool, why reason, ok bool) {
 	replay := &o.keys.replay[o.path]
 	replay.Lock()
@@ -311,10 +311,10 @@ func (r *peer) receivePackets(all []opened, now time.Duration) {
 	defer x.Unlock()
 	out := x.delivery.held[:0]
 	data := false
-	x.compare(now)
+	x.compareDelaysLocked(now)
 	for i := range all {
 		o := &all[i]
-		x.measure(o, now)
+		x.measureLocked(o, now)
 		if o.packet == nil {
 			continue
 		}
@@ -344,25 +344,25 @@ func (r *peer) receivePackets(all []opened, now time.Duration) {
 			}
 		}
 		fresh := false
-		if out, fresh = x.push(now, o, routes.hold(b), out); !fresh {
+		if out, fresh = x.pushLocked(now, o, routes.hold(b), out); !fresh {
 			p.counts.drop(dropDuplicate, 1)
 		}
 	}
 	if data {
 		r.active.Store(int64(now))
 	}
-	if live := x.livePaths(now); live != x.order.live && x.order.receiver != nil {
+	if live := x.livePathsLocked(now); live != x.order.live && x.order.receiver != nil {
 		x.order.live = live
 		out = x.order.receiver.SetLive(now, live, out)
 	}
-	x.finish(p, out)
+	x.finishLocked(p, out)
 }
 
-// push puts a packet in order, and appends to out what is to be delivered. It returns false if the packet is
-// a duplicate, or too old to tell. The mutex is locked.
-func (x *receiving) push(now time.Duration, o *opened, wait reseq.Hold, out []held) ([]held, bool) {
+// pushLocked puts a packet in order, and appends to out what is to be delivered. It returns false
+// if the packet is a duplicate, or too old to tell.
+func (x *receiving) pushLocked(now time.Duration, o *opened, wait reseq.Hold, out []held) ([]held, bool) {
 	if x.order.keys == nil || o.keys != x.order.keys && o.keys.Born >= x.order.keys.Born {
-		out = x.change(o.keys, out)
+		out = x.changeKeysLocked(o.keys, out)
 	}
 	if o.keys != x.order.keys {
 		// Of a session before, whose packets are few.
@@ -382,8 +382,8 @@ func (x *receiving) push(now time.Duration, o *opened, wait reseq.Hold, out []he
 	return out, fresh
 }
 
-// change has the numbers begin again with new keys.
-func (x *receiving) change(k *keys, out []held) []held {
+// changeKeysLocked has the numbers begin again with new keys.
+func (x *receiving) changeKeysLocked(k *keys, out []held) []held {
 	if x.order.receiver == nil {
 		x.order.receiver = reseq.NewReceiver[held](reseq.ReceiverOptions{})
 	} else {
@@ -397,8 +397,8 @@ func (x *receiving) change(k *keys, out []held) []held {
 // probes.
 const silence, leastSilence = 4, 200 * time.Millisecond
 
-// livePaths returns the paths that messages arrive over. The mutex is locked.
-func (x *receiving) livePaths(now time.Duration) (live uint16) {
+// livePathsLocked returns the paths that messages arrive over.
+func (x *receiving) livePathsLocked(now time.Duration) (live uint16) {
 	for i := range x.links {
 		if l := &x.links[i]; l.packets > 0 && now-l.heard < max(l.silence, leastSilence) {
 			live |= 1 << i
@@ -410,14 +410,14 @@ func (x *receiving) livePaths(now time.Duration) (live uint16) {
 // comparePause is that between comparisons of paths.
 const comparePause = 10 * time.Millisecond
 
-// compare compares the delays of the paths that messages arrive over. The mutex is locked.
-func (x *receiving) compare(now time.Duration) {
+// compareDelaysLocked compares the delays of the paths that messages arrive over.
+func (x *receiving) compareDelaysLocked(now time.Duration) {
 	if now-x.delays.compared < comparePause {
 		return
 	}
 	x.delays.compared = now
 	var paths [tunnel.MaxPaths]sched.Path
-	live := x.livePaths(now)
+	live := x.livePathsLocked(now)
 	for i := range paths {
 		if v, ok := x.links[i].delay.Value(); ok {
 			paths[i] = sched.Path{Usable: live>>i&1 != 0, Delay: v.Delay, Jitter: v.Jitter}
@@ -428,9 +428,9 @@ func (x *receiving) compare(now time.Duration) {
 	}
 }
 
-// finish delivers packets, and has the expiry loop wait for those that are held. The mutex is locked:
-// packets that arrive over other paths do not overtake these.
-func (x *receiving) finish(p *Plane, out []held) {
+// finishLocked delivers packets, and has the expiry loop wait for those that are held. It keeps the
+// mutex, so that packets of other paths do not overtake these.
+func (x *receiving) finishLocked(p *Plane, out []held) {
 	x.delivery.packets = x.delivery.packets[:0]
 	for _, h := range out {
 		x.delivery.packets = append(x.delivery.packets, h.packet)
@@ -449,7 +449,7 @@ func (x *receiving) finish(p *Plane, out []held) {
 		}
 	}
 	request := time.Duration(0)
-	if at, any := x.nextRequest(); any {
+	if at, any := x.nextRequestLocked(); any {
 		request = max(at, 1)
 		if timeout == 0 || request < timeout {
 			timeout = request
@@ -474,7 +474,7 @@ func (r *peer) passed(k *keys, path int, all tunnel.Progress, now time.Duration)
 	for _, l := range all {
 		out = x.order.receiver.Passed(now, path, l.Lane, uint32(l.Next), out)
 	}
-	x.finish(r.plane, out)
+	x.finishLocked(r.plane, out)
 }
 
 // expireHeld delivers packets that have been held for too long.
@@ -484,7 +484,7 @@ func (r *peer) expireHeld(b *batch, now time.Duration) {
 	x.Lock()
 	defer x.Unlock()
 	if x.order.receiver != nil {
-		x.finish(r.plane, x.order.receiver.Expire(now, x.delivery.held[:0]))
+		x.finishLocked(r.plane, x.order.receiver.Expire(now, x.delivery.held[:0]))
 	}
 }
 
@@ -515,8 +515,8 @@ const (
 	flagACK = 1 << 4
 )
 
-// tcpHeader returns the TCP header of an IP packet and what is behind it, or nil if it is not right behind the
-// IP header.
+// tcpHeader returns the TCP header of an IP packet and what is behind it, or nil if it is not right
+// behind the IP header.
 func tcpHeader(b []byte) []byte {
 	at := int(b[0]&15) * 4
 	protocol := b[9]
@@ -541,8 +541,8 @@ func isAcknowledgment(b []byte) bool {
 	return t != nil && t[13]&(flagFIN|flagSYN|flagRST) == 0 && int(t[12]>>4)*4 == len(t)
 }
 
-// measure updates what is known of the path that a message arrived over. The mutex is locked.
-func (x *receiving) measure(o *opened, now time.Duration) {
+// measureLocked updates what is known of the path that a message arrived over.
+func (x *receiving) measureLocked(o *opened, now time.Duration) {
 	l := &x.links[o.path]
 	l.packets++
 	l.heard = now
@@ -573,7 +573,8 @@ func (x *receiving) measure(o *opened, now time.Duration) {
 	}
 	difference := x.delays.clock.Difference(o.stamp.Sent, now)
 	if l.delay.Leaps(difference) {
-		// A clock stood still, as that of a suspended host: delays of before cannot be compared with later ones.
+		// A clock stood still, as that of a suspended host: delays of before cannot be compared
+		// with later ones.
 		x.delays.clock, x.delays.latest, x.delays.compared = quality.Clock{}, 0, 0
 		difference = x.delays.clock.Difference(o.stamp.Sent, now)
 		for i := range x.links {

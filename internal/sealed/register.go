@@ -21,8 +21,8 @@ const (
 	seenPause = time.Second
 )
 
-// registering has the registrations of a peer's paths: those that a leader asks its home agent for, and those
-// that a home agent has granted.
+// registering has the registrations of a peer's paths: those that a leader asks its home agent for,
+// and those that a home agent has granted.
 type registering struct {
 	peer    *peer
 	refused tunnel.Code // how the peer's last request was answered
@@ -36,18 +36,18 @@ type registration struct {
 	reason string         // why there is none
 }
 
-// required reports whether the paths of the peer have to be registered. The mutex is locked.
+// required reports whether the paths of the peer have to be registered.
 func (x *registering) required() bool {
 	return x.peer.conf.Alliance.Role == plane.HomeAgent || x.peer.conf.Alliance.Role == plane.Registrant
 }
 
-// allows reports whether packets may be sent on a path. The mutex is locked.
+// allows reports whether packets may be sent on a path.
 func (x *registering) allows(l *link, now time.Duration) bool {
 	return !x.required() || l.registration.until > now
 }
 
-// refresh keeps the registrations of a peer's paths up to date: a leader asks for them, and they end
-// after their time. It returns when it is to be called again. The mutex is locked.
+// refresh keeps the registrations of a peer's paths up to date: a leader asks for them, and they
+// end after their time. It returns when it is to be called again.
 func (x *registering) refresh(k *keys, now time.Duration) time.Duration {
 	due, changed := now+time.Hour, false
 	for i := range x.peer.links {
@@ -90,17 +90,17 @@ func announced(r plane.Rate) unit.Bandwidth {
 	return r.Bandwidth
 }
 
-// withdraw ends the registration of a path with the home agent. The mutex is locked.
+// withdraw ends the registration of a path with the home agent.
 func (x *registering) withdraw(i int) {
 	reg := &x.peer.links[i].registration
 	if x.peer.conf.Alliance.Role == plane.HomeAgent && reg.until != 0 && x.peer.session.sending != nil {
 		x.peer.session.sending.out.Put(tunnel.Register{Path: uint8(i)})
-		x.peer.wakeControl()
+		x.peer.wakeControlLocked()
 	}
 	*reg = registration{}
 }
 
-// register answers the request of a leader to a home agent. The mutex is locked.
+// register answers the request of a leader to a home agent.
 func (x *registering) register(v tunnel.Register, now time.Duration) tunnel.Registered {
 	l := &x.peer.links[v.Path]
 	reg := &l.registration
@@ -147,7 +147,7 @@ func (x *registering) refuse(a tunnel.Registered, message string, what ...any) {
 	x.refused = a.Code
 }
 
-// answer answers a request to register. The mutex is locked.
+// answer answers a request to register.
 func (x *registering) answer(v tunnel.Register, now time.Duration) {
 	if x.peer.session.sending == nil {
 		return
@@ -170,7 +170,7 @@ func (x *registering) answer(v tunnel.Register, now time.Duration) {
 	x.peer.session.sending.out.Put(a)
 }
 
-// answered applies the answer of the home agent. The mutex is locked.
+// answered applies the answer of the home agent.
 func (x *registering) answered(v tunnel.Registered, now time.Duration) {
 	l := &x.peer.links[v.Path]
 	reg := &l.registration
@@ -192,7 +192,7 @@ func (x *registering) answered(v tunnel.Registered, now time.Duration) {
 	}
 }
 
-// reportSeen sends the peer where its paths are seen, if that has changed. The mutex is locked.
+// reportSeen sends the peer where its paths are seen, if that has changed.
 func (x *proving) reportSeen(k *keys, now time.Duration) {
 	for i := range x.peer.links {
 		l := &x.peer.links[i]

@@ -16,10 +16,10 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// A member relays messages between a leader on its short link and one home agent, which it cannot decrypt. It
-// accepts them only from the address of the leader's own session with the member, and from the home agent. Each
-// leads to at most one message, which is no longer, so a relay amplifies nothing. Open messages are in
-// relayopen.go.
+// A member relays messages between a leader on its short link and one home agent, which it cannot
+// decrypt. It accepts them only from the address of the leader's own session with the member, and
+// from the home agent. Each leads to at most one message, which is no longer, so a relay amplifies
+// nothing. Open messages are in relayopen.go.
 //
 // The messages of the leader to the member and through it come from one socket to another, so that NAT
 // between them maps both alike. Those that the member has no session for are relayed.
@@ -68,7 +68,8 @@ const (
 	// burstTime is how long a burst at the rate may be, burstLen its smallest length in bytes: that of
 	// a message in segments.
 	burstTime, burstLen = 100 * time.Millisecond, 1 << 17
-	// unansweredRate is the rate to a home agent that has not answered: enough for handshakes and probes.
+	// unansweredRate is the rate to a home agent that has not answered: enough for handshakes and
+	// probes.
 	unansweredRate = 64 * unit.KbitPerSecond
 	// maxRelayStarts is how many relays a leader may start in relayStartsIn: each opens a socket.
 	maxRelayStarts, relayStartsIn = 8, 10 * time.Second
@@ -95,10 +96,10 @@ func (p *policer) set(rate unit.Bandwidth) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.rate = float64(rate) / 8
-	p.tokens = p.burst()
+	p.tokens = p.burstLocked()
 }
 
-func (p *policer) burst() float64 {
+func (p *policer) burstLocked() float64 {
 	if p.rate <= float64(unansweredRate)/8 {
 		return p.rate // a second
 	}
@@ -110,7 +111,7 @@ func (p *policer) allow(now time.Duration, n int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if now > p.at {
-		p.tokens = min(p.burst(), p.tokens+p.rate*(now-p.at).Seconds())
+		p.tokens = min(p.burstLocked(), p.tokens+p.rate*(now-p.at).Seconds())
 		p.at = now
 	}
 	if p.tokens < float64(n) {
@@ -130,8 +131,8 @@ func (p *Plane) relayOf(l *line, from netip.AddrPort) *relay {
 	return p.relays[place{l, from}]
 }
 
-// relayOrDrop handles a message that is not for this gateway: it is relayed if a leader has sent it, else
-// dropped.
+// relayOrDrop handles a message that is not for this gateway: it is relayed if a leader has sent
+// it, else dropped.
 func (p *Plane) relayOrDrop(l *line, g *udp.Received, m []byte, b *batch, why reason) {
 	if y := p.relayOf(l, g.From); y != nil {
 		y.forward(b, m, g.Class)
@@ -215,7 +216,7 @@ func (y *relay) pass(got []udp.Received, all []udp.Datagram) []udp.Datagram {
 	return all
 }
 
-// answer answers the request of a leader to a member. The mutex is locked.
+// answer answers the request of a leader to a member.
 func (x *relaying) answer(v tunnel.Register, now time.Duration) tunnel.Registered {
 	a := &x.peer.conf.Alliance
 	answer := tunnel.Registered{Path: v.Path, Up: min(v.Up, announced(a.Up)), Down: min(v.Down, announced(a.Down)), Open: v.Open}
@@ -270,7 +271,7 @@ func allowed(list []netip.AddrPort, a netip.AddrPort) bool {
 	return len(list) == 0 || slices.Contains(list, a)
 }
 
-// begin opens the socket of a relay. The mutex is locked.
+// begin opens the socket of a relay.
 func (x *relaying) begin(path uint8, home netip.AddrPort, over *line) error {
 	p := x.peer.plane
 	var s *udp.Socket
@@ -294,7 +295,7 @@ func (x *relaying) begin(path uint8, home netip.AddrPort, over *line) error {
 	return nil
 }
 
-// place has messages of the leader found by where its session is. The mutex is locked.
+// place has messages of the leader found by where its session is.
 func (x *relaying) place() {
 	y, p := x.current, x.peer.plane
 	l := &x.peer.links[y.path]
@@ -312,7 +313,7 @@ func (x *relaying) place() {
 	y.to.Store(&now)
 }
 
-// end closes what is relayed for the leader. The mutex is locked.
+// end closes what is relayed for the leader.
 func (x *relaying) end(reason string) {
 	y, p := x.current, x.peer.plane
 	if y == nil {
@@ -326,11 +327,11 @@ func (x *relaying) end(reason string) {
 	if at := y.to.Load(); at != nil && p.relays[*at] == y {
 		delete(p.relays, *at)
 	}
-	y.out.close()
+	y.out.closeLocked()
 }
 
-// check ends a relay whose time is over or whose path has no socket any more, and informs the leader. It
-// returns when it is to be called again. The mutex is locked.
+// check ends a relay whose time is over or whose path has no socket any more, and informs the
+// leader. It returns when it is to be called again.
 func (x *relaying) check(now time.Duration) time.Duration {
 	y := x.current
 	if y == nil {
@@ -353,7 +354,7 @@ func (x *relaying) check(now time.Duration) time.Duration {
 	return now + time.Hour
 }
 
-// cut ends a relay and informs the leader, which asks again. The mutex is locked.
+// cut ends a relay and informs the leader, which asks again.
 func (x *relaying) cut(reason string) {
 	y := x.current
 	if y == nil {
@@ -362,11 +363,11 @@ func (x *relaying) cut(reason string) {
 	x.end(reason)
 	if x.peer.session.sending != nil {
 		x.peer.session.sending.out.Put(tunnel.Registered{Path: y.path, Code: tunnel.MemberUnreachable})
-		x.peer.wakeControl()
+		x.peer.wakeControlLocked()
 	}
 }
 
-// status returns what is relayed for the leader. The mutex is locked.
+// status returns what is relayed for the leader.
 func (x *relaying) status(now time.Duration) plane.RelayStatus {
 	s := plane.RelayStatus{
 		Leader: x.peer.conf.Name, Path: x.peer.conf.Alliance.Path,
@@ -412,8 +413,7 @@ const (
 	unreachableFor = time.Second
 )
 
-// refresh keeps what a member relays up to date. It returns when it is to be called again. The mutex is
-// locked.
+// refresh keeps what a member relays up to date. It returns when it is to be called again.
 func (x *memberRequest) refresh(k *keys, now time.Duration) time.Duration {
 	if x.until != 0 && now >= x.until {
 		x.peer.log.Warn("member has not answered, its relay has expired", "peer", x.peer.conf.Name)
@@ -444,7 +444,7 @@ func (x *memberRequest) refresh(k *keys, now time.Duration) time.Duration {
 	return due
 }
 
-// answered applies the answer of a member. The mutex is locked.
+// answered applies the answer of a member.
 func (x *memberRequest) answered(v tunnel.Registered, now time.Duration) {
 	l := &x.peer.links[v.Path]
 	granted := v.Code == tunnel.Accepted && v.Lifetime > 0
@@ -480,7 +480,7 @@ func (x *memberRequest) answered(v tunnel.Registered, now time.Duration) {
 	}
 }
 
-// end records that the member does not relay. The mutex is locked.
+// end records that the member does not relay.
 func (x *memberRequest) end(reason string) {
 	x.until, x.reason = 0, reason
 	for i := range x.peer.links {
@@ -498,7 +498,7 @@ func (p *Plane) wakeHome() {
 	p.wakeControl()
 }
 
-// applyGrants updates the paths over members by what these relay. The mutex is locked.
+// applyGrants updates the paths over members by what these relay.
 func (x *registering) applyGrants(now time.Duration) {
 	changed := false
 	for i := range x.peer.links {

@@ -9,27 +9,29 @@ import (
 	"github.com/tabane/tabane/internal/udp"
 )
 
-// Open messages are relayed by the kernel (plane.Relays), between the addresses and ports that sealed ones are relayed
-// between, so that NAT maps both alike and the path that probes measure is theirs.
+// Open messages are relayed by the kernel (plane.Relays), between the addresses and ports that
+// sealed ones are relayed between, so that NAT maps both alike and the path that probes measure is
+// theirs.
 
 // openRelay is what the kernel relays of a relay.
 type openRelay struct {
 	wanted bool
-	// to and answered are what set was made for at that time: it also depends on addresses and interfaces.
+	// to and answered are what set was made for at that time: it also depends on addresses and
+	// interfaces.
 	to       place
 	answered bool
 	at       time.Duration
 }
 
-// canRelayOpen reports whether open messages can be relayed between a path to a leader and a home agent over a line:
-// addresses of one IP version are replaced, headers are not, and nothing paces the messages to a strict rate. The mutex is
-// locked.
+// canRelayOpen reports whether open messages can be relayed between a path to a leader and a home
+// agent over a line: addresses of one IP version are replaced, headers are not, and nothing paces
+// the messages to a strict rate.
 func (x *relaying) canRelayOpen(l *link, over *line, home netip.AddrPort) bool {
 	return x.peer.plane.opens != nil && over != nil && over.strict() == 0 && l.address.remote.Addr().Unmap().Is4() == home.Addr().Unmap().Is4()
 }
 
-// placeOpen has the kernel relay from and to where the leader and this gateway are. It reports false if it cannot. The
-// mutex is locked.
+// placeOpen has the kernel relay from and to where the leader and this gateway are. It reports
+// false if it cannot.
 func (x *relaying) placeOpen(now time.Duration) bool {
 	y, p := x.current, x.peer.plane
 	o, to, answered := &y.open, y.to.Load(), y.answered.Load()

@@ -18,8 +18,8 @@ type repairs struct {
 	count uint64 // of packets sent again
 }
 
-// keep keeps a packet that is about to be sealed for a path. The mutex is locked.
-func (r *peer) keep(b *batch, i int, q *queued, now time.Duration) {
+// keepLocked keeps a packet that is about to be sealed for a path.
+func (r *peer) keepLocked(b *batch, i int, q *queued, now time.Duration) {
 	l := &r.links[i]
 	a := &l.repairs
 	if a.keys != q.keys {
@@ -41,11 +41,11 @@ func (a *repairs) clear() {
 	a.keys = nil
 }
 
-// requested sends packets again that a path has lost, as they were, on the path where they arrive first.
-// If a full queue on the path has dropped them, the rate of the path is lowered until the queue is in front of
-// it, where the senders of the packets notice it; where it cannot be lowered they have to notice the losses.
-// The mutex is locked.
-func (r *peer) requested(k *keys, v tunnel.Request, now time.Duration, b *batch) {
+// resendLocked sends packets again that a path has lost, as they were, on the path where they
+// arrive first. If a full queue on the path has dropped them, the rate of the path is lowered until
+// the queue is in front of it, where the senders of the packets notice it; where it cannot be
+// lowered they have to notice the losses.
+func (r *peer) resendLocked(k *keys, v tunnel.Request, now time.Duration, b *batch) {
 	l := &r.links[v.Path]
 	if v.Attempt > repair.Attempts || len(v.Counters) > repair.MaxCounters {
 		r.plane.counts.drop(dropUnexpected, 1)
@@ -77,10 +77,10 @@ func (r *peer) requested(k *keys, v tunnel.Request, now time.Duration, b *batch)
 	}
 }
 
-// rescue sends packets of auto that are under way on a path that has died, or wait in front of it, over another
-// one. A message that was sent as it was would show the peer that the path now leads elsewhere, so packets get
-// counters of the other path. The mutex is locked.
-func (r *peer) rescue(b *batch, i int, now time.Duration) {
+// rescueLocked sends packets of auto that are under way on a path that has died, or wait in front
+// of it, over another one. A message that was sent as it was would show the peer that the path now
+// leads elsewhere, so packets get counters of the other path.
+func (r *peer) rescueLocked(b *batch, i int, now time.Duration) {
 	l, k := &r.links[i], r.session.sending
 	to := sched.First(r.scheduling.paths, i)
 	if k == nil || to < 0 || !r.links[to].shaped || !r.links[to].ready() {
@@ -114,7 +114,7 @@ func (r *peer) rescue(b *batch, i int, now time.Duration) {
 	})
 }
 
-// roundTrips returns how long the answer to a request takes at most, and at least. The mutex is locked.
+// roundTrips returns how long the answer to a request takes at most, and at least.
 func (x *links) roundTrips() (most, least time.Duration) {
 	most, least = math.MaxInt64, math.MaxInt64
 	for i := range x {
@@ -128,8 +128,8 @@ func (x *links) roundTrips() (most, least time.Duration) {
 // leastAnswer is the variation that a request allows for at least.
 const leastAnswer = 10 * time.Millisecond
 
-// nextRequest returns when a message is to be requested. The mutex is locked.
-func (x *receiving) nextRequest() (at time.Duration, any bool) {
+// nextRequestLocked returns when a message is to be requested.
+func (x *receiving) nextRequestLocked() (at time.Duration, any bool) {
 	for i := range x.links {
 		if due, missing := x.links[i].gaps.Next(time.Duration(x.requests.roundTrip.Load())); missing && (!any || due < at) {
 			at, any = due, true

@@ -76,7 +76,7 @@ func TestRescue(t *testing.T) {
 		t.Fatalf("%d packets wait in front of the path and %d were sent, want one of each", n, k.counters[0])
 	}
 	r.scheduling.paths[0].Usable = false
-	r.rescue(p.out, 0, time.Second+10*time.Millisecond)
+	r.rescueLocked(p.out, 0, time.Second+10*time.Millisecond)
 	r.pacing.drain(p.out, 1, 2*time.Second)
 	o := &p.out.out[1]
 	if o.line != r.links[1].line || len(o.all) != 2 || r.links[0].queue.Len() != 0 {
@@ -109,7 +109,7 @@ func TestRepairCounts(t *testing.T) {
 			m := k.send.Seal(buf, h, tunnel.Stamp{})
 			from := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(over+1))
 			for _, o := range p.open(lines[over], &udp.Received{Data: m, Size: len(m), From: from}, new(buffer), nil, p.out) {
-				x.measure(&o, now)
+				x.measureLocked(&o, now)
 			}
 		}
 		arrive(0, 0, 0, 0)

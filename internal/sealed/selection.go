@@ -15,8 +15,8 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// selection has what the peer reports about all paths together, by which the discipline auto selects those that it
-// uses (package pathset).
+// selection has what the peer reports about all paths together, by which the discipline auto
+// selects those that it uses (package pathset).
 type selection struct {
 	peer     *peer
 	meter    pathset.Meter
@@ -38,8 +38,8 @@ type selection struct {
 // flowEnd is the end of the data of a TCP connection.
 type flowEnd struct{ flow, seq uint32 }
 
-// fullSize is the least size of packets whose sender may have more to send: QUIC's full ones have at least 1200
-// bytes (RFC 9000, section 14.1).
+// fullSize is the least size of packets whose sender may have more to send: QUIC's full ones have
+// at least 1200 bytes (RFC 9000, section 14.1).
 const fullSize = 1200
 
 // full reports whether count packets have at least fullSize on average; length is that of all.
@@ -50,8 +50,9 @@ func (h *parsed) transfers() bool {
 	return h.transport != 0 && !h.fragment && h.Protocol != unix.IPPROTO_ICMP && h.Protocol != unix.IPPROTO_ICMPV6
 }
 
-// sent counts the packets of a frame that begins with head; length is that of all. Segments of TCP count as
-// elastic if they are retransmitted. QUIC and tunnels inside hide that, so all their large packets do.
+// sent counts the packets of a frame that begins with head; length is that of all. Segments of TCP
+// count as elastic if they are retransmitted. QUIC and tunnels inside hide that, so all their large
+// packets do.
 func (x *selection) sent(h *parsed, head []byte, count, length int) {
 	t := head[min(h.transport, len(head)):]
 	switch {
@@ -76,12 +77,13 @@ func (x *selection) sent(h *parsed, head []byte, count, length int) {
 	}
 }
 
-// af13 is the highest DSCP of classes that do not ask for low delay: best effort, LE, CS1 and AF1x (RFC 4594, section 2.3;
-// RFC 8622).
+// af13 is the highest DSCP of classes that do not ask for low delay: best effort, LE, CS1 and AF1x
+// (RFC 4594, section 2.3; RFC 8622).
 const af13 = 14
 
-// bulk reports whether the packets of a frame are of a flow that may have much to send (sched.Segment): those of
-// TCP except a first SYN and, with ack, segments that only acknowledge; and full ones of other protocols.
+// bulk reports whether the packets of a frame are of a flow that may have much to send
+// (sched.Segment): those of TCP except a first SYN and, with ack, segments that only acknowledge;
+// and full ones of other protocols.
 func bulk(h *parsed, head []byte, ack bool, count, length int) bool {
 	switch {
 	case ack || h.DSCP > af13 || !h.transfers():
@@ -96,7 +98,7 @@ func bulk(h *parsed, head []byte, ack bool, count, length int) bool {
 // waiting is the least wait in the queue of a busy path.
 const waiting = time.Millisecond
 
-// update selects the paths of auto if a window has ended. The mutex is locked.
+// update selects the paths of auto if a window has ended.
 func (x *selection) update(now time.Duration) {
 	if x.peer.conf.Mode.Open() {
 		return // what is delivered is not reported, and auto is not used
@@ -136,7 +138,7 @@ func (x *selection) update(now time.Duration) {
 	}
 }
 
-// wait returns how long packets wait in front of a path. The mutex is locked.
+// wait returns how long packets wait in front of a path.
 func (x *scheduling) wait(i int, now time.Duration) time.Duration {
 	if l := &x.peer.links[i]; l.shaped {
 		return l.queue.Wait(now)
@@ -144,7 +146,7 @@ func (x *scheduling) wait(i int, now time.Duration) time.Duration {
 	return x.queues.Wait(i, now)
 }
 
-// names returns the names of the paths, which are distinct: a peer may give several the same name. The mutex is locked.
+// names returns the names of the paths, which are distinct: a peer may give several the same name.
 func (x *links) names() []string {
 	names := make([]string, len(x))
 	for i := range x {
@@ -160,7 +162,7 @@ func (x *links) names() []string {
 	return names
 }
 
-// sample updates the capacity of a path by its latest report. The mutex is locked.
+// sample updates the capacity of a path by its latest report.
 func (x *selection) sample(i int, now time.Duration) {
 	l := &x.peer.links[i]
 	if x.peer.conf.Mode.Open() {

@@ -92,7 +92,8 @@ func TestReorderingIsNotLoss(t *testing.T) {
 	for i := range 1000 {
 		missing := uint64(i % 3 * 5)
 		k.counters[0] += 100
-		r.reported(k, tunnel.Report{Next: uint64(100 * (i + 1)), Lost: missing}, uint32(i), time.Duration(i)*time.Millisecond)
+		m := controlMessage{peer: r, keys: k, now: time.Duration(i) * time.Millisecond, sent: uint32(i)}
+		m.report(tunnel.Report{Next: uint64(100 * (i + 1)), Lost: missing})
 	}
 	if l := &r.links[0]; r.selection.lost != 5 || l.reports.loss.Lost != 5 || l.reports.loss.Sent != 99_800 {
 		t.Errorf("of %d packets %d were lost, and %d for the selection; want 5: as many as two reports have", l.reports.loss.Sent, l.reports.loss.Lost, r.selection.lost)
@@ -110,7 +111,7 @@ func TestOrderOfCounters(t *testing.T) {
 	r := newPeer(p, session.PrivateKey{9}, plane.Peer{})
 	r.links[0].line = &line{plane: p} // without a socket: what is sent is dropped
 	k := &keys{Session: &session.Session{}, peer: r, send: key}
-	seal := func(b *batch) { r.seal(b, k, 0, b.slot(100), tunnel.Data, tunnel.Stamp{}, 0, 0) }
+	seal := func(b *batch) { r.sealLocked(b, k, 0, b.slot(100), tunnel.Data, tunnel.Stamp{}, 0, 0) }
 	sent := func() uint64 { return p.counts.dropped[dropNoPath].Load() }
 	seal(p.out)
 	p.unsent.Store(true)

@@ -151,7 +151,7 @@ func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 		p.counts.drop(dropNoSession, uint64(f.Len()))
 		if r.numbering.owner && !r.session.assoc.Wanted() {
 			r.session.assoc.Want(now)
-			r.wakeControl()
+			r.wakeControlLocked()
 		}
 		return
 	}
@@ -178,7 +178,7 @@ func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 	for i := range f.Len() {
 		n := f.PacketLen(i)
 		if n > r.scheduling.mtu {
-			r.oversized(b, f, i, &h, u, icmp, now)
+			r.oversizedLocked(b, f, i, &h, u, icmp, now)
 			continue
 		}
 		buf := b.slot(n)
@@ -186,7 +186,7 @@ func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 		if i == 0 {
 			clampMSS(buf[tunnel.Offset:], &h, r.scheduling.mtu)
 		}
-		r.transmit(b, buf, lane, much, &h, u, now)
+		r.transmitLocked(b, buf, lane, much, &h, u, now)
 	}
 	if b.next >= batchLen || len(b.queued) >= maxQueued {
 		b.flush()
@@ -194,8 +194,8 @@ func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 	p.unsent.Store(!b.empty())
 }
 
-// laneOf returns the lane of a packet. Segments that only acknowledge are not held for their order, so they
-// have another lane than the data of their connection.
+// laneOf returns the lane of a packet. Segments that only acknowledge are not held for their order,
+// so they have another lane than the data of their connection.
 func laneOf(flow uint32, ack bool) uint8 {
 	if ack {
 		return ^uint8(flow)
@@ -203,23 +203,24 @@ func laneOf(flow uint32, ack bool) uint8 {
 	return uint8(flow)
 }
 
-// oversized handles a packet that does not fit: it is split if it may be, or its message is if IPv6 hosts do not send shorter ones
-// (RFC 2473, section 7.1), else its sender gets an ICMP error. The mutex of the peer is locked.
-func (r *peer) oversized(b *batch, f *tun.Frame, i int, h *parsed, u *rule, icmp []byte, now time.Duration) {
+// oversizedLocked handles a packet that does not fit: it is split if it may be, or its message is
+// if IPv6 hosts do not send shorter ones (RFC 2473, section 7.1), else its sender gets an ICMP
+// error.
+func (r *peer) oversizedLocked(b *batch, f *tun.Frame, i int, h *parsed, u *rule, icmp []byte, now time.Duration) {
 	p := r.plane
 	packet := make([]byte, f.PacketLen(i))
 	f.Packet(i, packet)
 	if h.Src.Is6() && len(packet) <= leastMTU {
 		buf := b.slot(len(packet))
 		copy(buf[tunnel.Offset:], packet)
-		r.transmit(b, buf, laneOf(h.flow, isAcknowledgment(packet)), false, h, u, now)
+		r.transmitLocked(b, buf, laneOf(h.flow, isAcknowledgment(packet)), false, h, u, now)
 		return
 	}
 	if !h.dontFrag {
 		fragments(packet, make([]byte, len(packet)), r.scheduling.mtu, func(part []byte) {
 			buf := b.slot(len(part))
 			copy(buf[tunnel.Offset:], part)
-			r.transmit(b, buf, uint8(h.flow), false, h, u, now)
+			r.transmitLocked(b, buf, uint8(h.flow), false, h, u, now)
 		})
 		return
 	}
@@ -231,9 +232,9 @@ func (r *peer) oversized(b *batch, f *tun.Frame, i int, h *parsed, u *rule, icmp
 	}
 }
 
-// transmit schedules a packet, whose buffer has room for the tunnel, and seals it for each path. bulk is that of
-// sched.Segment. The mutex of the peer is locked.
-func (r *peer) transmit(b *batch, buf []byte, lane uint8, bulk bool, h *parsed, u *rule, now time.Duration) {
+// transmitLocked schedules a packet, whose buffer has room for the tunnel, and seals it for each
+// path. bulk is that of sched.Segment.
+func (r *peer) transmitLocked(b *batch, buf []byte, lane uint8, bulk bool, h *parsed, u *rule, now time.Duration) {
 	wire := len(buf) + tunnel.TagLen + ipUDP4
 	for i := range r.scheduling.paths {
 		if l := &r.links[i]; l.shaped {
@@ -264,7 +265,7 @@ func (r *peer) transmit(b *batch, buf []byte, lane uint8, bulk bool, h *parsed, 
 				one = b.slot(len(buf) - tunnel.Offset)
 				copy(one[tunnel.Offset:], buf[tunnel.Offset:])
 			}
-			r.seal(b, k, i, one, tunnel.Data, k.number.Stamp(lane, seq, uint8(i), copies), h.class, now)
+			r.sealLocked(b, k, i, one, tunnel.Data, k.number.Stamp(lane, seq, uint8(i), copies), h.class, now)
 		}
 		if taken++; taken > 1 {
 			u.copies++
@@ -285,21 +286,21 @@ func (r *peer) transmit(b *batch, buf []byte, lane uint8, bulk bool, h *parsed, 
 // keys are replaced after far fewer messages (session.Association).
 const counterReserve = 1 << 20
 
-// seal seals a message for a path and adds it to the batch, as sealTo does. The mutex of the peer is locked.
-func (r *peer) seal(b *batch, k *keys, i int, buf []byte, kind tunnel.Type, stamp tunnel.Stamp, class uint8, now time.Duration) {
-	r.sealTo(b, k, i, buf, kind, stamp, class, now, r.links[i].place())
+// sealLocked seals a message for a path and adds it to the batch, as sealTo does.
+func (r *peer) sealLocked(b *batch, k *keys, i int, buf []byte, kind tunnel.Type, stamp tunnel.Stamp, class uint8, now time.Duration) {
+	r.sealToLocked(b, k, i, buf, kind, stamp, class, now, r.links[i].place())
 }
 
-// sealTo seals a message for a path and adds it to the batch, to be sent to a place. Without a counter that was not used,
-// the message is dropped: a nonce would be used twice. The mutex of the peer is locked.
-func (r *peer) sealTo(b *batch, k *keys, i int, buf []byte, kind tunnel.Type, stamp tunnel.Stamp, class uint8, now time.Duration, to place) {
+// sealToLocked seals a message for a path and adds it to the batch, to be sent to a place. Without
+// a counter that was not used, the message is dropped: a nonce would be used twice.
+func (r *peer) sealToLocked(b *batch, k *keys, i int, buf []byte, kind tunnel.Type, stamp tunnel.Stamp, class uint8, now time.Duration, to place) {
 	l := &r.links[i]
 	if p := r.plane; b != p.out && p.unsent.Load() {
 		p.flushOut()
 	}
 	if left := tunnel.MaxCounter - k.counters[i]; left <= counterReserve {
 		r.session.assoc.Exhaust()
-		r.wakeControl()
+		r.wakeControlLocked()
 		if left == 0 {
 			r.plane.counts.drop(dropExhausted, 1)
 			return

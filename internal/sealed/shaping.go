@@ -45,8 +45,8 @@ func (q *queued) release() {
 
 var queuedPool = sync.Pool{New: func() any { return new(queued) }}
 
-// enqueue puts a copy of a packet, whose buffer begins with room for the tunnel, into the queue of a
-// path. It reports false if the queue refuses it. The mutex is locked.
+// enqueue puts a copy of a packet, whose buffer begins with room for the tunnel, into the queue of
+// a path. It reports false if the queue refuses it.
 func (x *pacing) enqueue(b *batch, i int, like *queued, buf []byte, now time.Duration) bool {
 	l := &x.peer.links[i]
 	q := queuedPool.Get().(*queued)
@@ -98,7 +98,7 @@ func mark(b []byte) (class uint8, ok bool) {
 	return h.class | ecnCE, true
 }
 
-// drain seals the packets of a path's queue that are due. The mutex of the peer is locked.
+// drain seals the packets of a path's queue that are due.
 func (x *pacing) drain(b *batch, i int, now time.Duration) {
 	l := &x.peer.links[i]
 	blocked := time.Duration(0)
@@ -117,8 +117,8 @@ func (x *pacing) drain(b *batch, i int, now time.Duration) {
 			continue
 		}
 		stamp := k.number.Stamp(q.lane, q.seq, uint8(i), q.copied)
-		x.peer.keep(b, i, q, now)
-		x.peer.seal(b, k, i, q.buf, tunnel.Data, stamp, q.class, now)
+		x.peer.keepLocked(b, i, q, now)
+		x.peer.sealLocked(b, k, i, q.buf, tunnel.Data, stamp, q.class, now)
 		b.queued = append(b.queued, q)
 	}
 	x.due = min(x.due, max(l.queue.Next(), blocked))
@@ -132,8 +132,8 @@ func (l *line) strict() unit.Bandwidth {
 	return 0
 }
 
-// free returns from when on packets of queues may be sent on the line: with a strict rate, the packets of all
-// peers, control messages and what is relayed add up to it.
+// free returns from when on packets of queues may be sent on the line: with a strict rate, the
+// packets of all peers, control messages and what is relayed add up to it.
 func (l *line) free() time.Duration {
 	if l == nil || l.strict() == 0 {
 		return 0
@@ -233,7 +233,8 @@ func (a *deadline) run(ctx context.Context, p *Plane, due func(now time.Duration
 	}
 }
 
-// title returns the name of a path: as the peer that numbers it has it, else that of its line, else its number.
+// title returns the name of a path: as the peer that numbers it has it, else that of its line, else
+// its number.
 func (l *link) title() string {
 	switch {
 	case l.name != "":
