@@ -121,18 +121,3 @@ func (p *Plane) takeCompatible(at *line, m []byte, from netip.AddrPort, b *batch
 	c.jitter, c.answered = time.Duration(reply.Jitter)*time.Microsecond, true
 	r.scheduling.refresh()
 }
-
-// byProbes replaces the delays and jitters that schedulers see by those of compatible probes. A
-// path without a reply so far has half of its round-trip time: delays must be comparable.
-func (x *scheduling) byProbes() {
-	for i := range x.peer.links {
-		l, p := &x.peer.links[i], &x.paths[i]
-		if !p.Usable {
-			continue
-		}
-		p.Delay, p.Jitter = l.probing.rtt.SRTT/2, 0
-		if c := &l.compatible; c.answered {
-			p.Delay, p.Jitter = c.delay.Value, c.jitter
-		}
-	}
-}

@@ -116,13 +116,6 @@ func (p *Plane) checkResponse(l *line, m []byte, from netip.AddrPort) {
 	}
 }
 
-// takeUnproven reports whether one more response without proof may be tried, and counts it.
-func (r *peer) takeUnproven(now time.Duration) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.initiating.unproven.Take(now, unprovenRate, unprovenBurst)
-}
-
 // cookie repeats an initiation, with the cookie that it was answered by, where that came from. It
 // returns false if no initiation waits for it.
 func (p *Plane) cookie(l *line, m []byte, from netip.AddrPort) bool {
@@ -143,16 +136,6 @@ func (p *Plane) cookie(l *line, m []byte, from netip.AddrPort) bool {
 	}
 	l.send([]udp.Datagram{{Data: c.Stamp(initiation, now), To: from}})
 	return true
-}
-
-// sentTo reports whether initiations are sent to a place.
-func (x *initiating) sentTo(at place) bool {
-	for i := range x.peer.links {
-		if l := &x.peer.links[i]; l.line == at.line && slices.Contains(l.addresses(), at.from) {
-			return true
-		}
-	}
-	return at == x.stale.from
 }
 
 // pendingPeer returns the peer that an initiation with this index was sent to, or nil.
@@ -249,20 +232,6 @@ func (p *Plane) answer(h handshakeMessage) error {
 	return nil
 }
 
-// restartedAfter is the silence after which a peer may have been restarted: two idle probes.
-const restartedAfter = 2 * probeIdle
-
-// answerStale has a few initiations also sent to the source of one with an old time. A peer whose
-// clock was set back before a restart answers them, because it has seen no later one.
-func (x *initiating) answerStale(at session.Timestamp, from place, now time.Duration) {
-	if !x.stale.take(at, from, now) {
-		return
-	}
-	x.peer.session.assoc.Want(now)
-	x.peer.session.assoc.Repeat(now)
-	x.peer.wakeControlLocked()
-}
-
 // complete applies a response, which establishes a session.
 func (p *Plane) complete(h handshakeMessage) error {
 	r, now := h.peer, p.now()
@@ -297,38 +266,4 @@ func (r *peer) complete(h handshakeMessage, now time.Duration) (s *session.Sessi
 	r.session.use(k, now)
 	r.proving.respondedFrom(k, place{h.line, h.from}, len(h.message)+ipUDP4, now)
 	return s, true, nil
-}
-
-// send sends an initiation to addresses at which the peer may be, with the cookies that are known.
-func (x *initiating) send(message []byte, now time.Duration) {
-	p := x.peer.plane
-	index := binary.BigEndian.Uint32(message[4:])
-	p.keysMu.Lock()
-	if len(x.pending) == maxPending {
-		delete(p.pending, x.pending[0])
-		x.pending = slices.Delete(x.pending, 0, 1)
-	}
-	x.pending = append(x.pending, index)
-	p.pending[index] = x.peer
-	p.keysMu.Unlock()
-	x.proofs.next()
-	stamped := func(l *line, to netip.AddrPort) udp.Datagram {
-		return udp.Datagram{Data: x.proofs.cookies[place{l, to}].Stamp(message, now), To: to}
-	}
-	for i := range x.peer.links {
-		l := &x.peer.links[i]
-		if l.line == nil || l.line.socket.Load() == nil || !l.line.conf.Load().Usable {
-			continue
-		}
-		var all []udp.Datagram
-		for _, to := range l.addressesToTry(x.tries) {
-			all = append(all, stamped(l.line, to))
-		}
-		l.line.send(all)
-	}
-	x.tries++
-	if to := x.stale.from; to.line != nil {
-		to.line.send([]udp.Datagram{stamped(to.line, to.from)})
-		x.stale.sent()
-	}
 }

@@ -305,3 +305,62 @@ func fragments(packet, buf []byte, mtu int, use func([]byte)) {
 		use(f)
 	}
 }
+
+// The flags of TCP (RFC 9293, section 3.1).
+const (
+	flagFIN = 1 << 0
+	flagSYN = 1 << 1
+	flagRST = 1 << 2
+	flagACK = 1 << 4
+)
+
+// tcpHeader returns the TCP header of an IP packet and what is behind it, or nil if it is not right
+// behind the IP header.
+func tcpHeader(b []byte) []byte {
+	at := int(b[0]&15) * 4
+	protocol := b[9]
+	if b[0]>>4 == 6 {
+		at, protocol = ipv6Len, b[6]
+	}
+	if protocol != unix.IPPROTO_TCP || len(b) < at+tcpLen {
+		return nil
+	}
+	return b[at:]
+}
+
+// isSYN reports whether an IP packet may begin a TCP connection.
+func isSYN(b []byte) bool {
+	t := tcpHeader(b)
+	return t != nil && t[13]&flagSYN != 0
+}
+
+// isAcknowledgment reports whether an IP packet is a TCP segment that only acknowledges.
+func isAcknowledgment(b []byte) bool {
+	t := tcpHeader(b)
+	return t != nil && t[13]&(flagFIN|flagSYN|flagRST) == 0 && int(t[12]>>4)*4 == len(t)
+}
+
+// lengthValid reports whether an IP packet has the length that its header states.
+func lengthValid(b []byte) bool {
+	switch {
+	case len(b) >= ipv4Len && b[0]>>4 == 4:
+		return int(binary.BigEndian.Uint16(b[2:])) == len(b)
+	case len(b) >= ipv6Len && b[0]>>4 == 6:
+		return int(binary.BigEndian.Uint16(b[4:]))+ipv6Len == len(b)
+	}
+	return false
+}
+
+func source(b []byte) netip.Addr {
+	if b[0]>>4 == 4 {
+		return netip.AddrFrom4([4]byte(b[12:16]))
+	}
+	return netip.AddrFrom16([16]byte(b[8:24]))
+}
+
+func destination(b []byte) netip.Addr {
+	if b[0]>>4 == 4 {
+		return netip.AddrFrom4([4]byte(b[16:20]))
+	}
+	return netip.AddrFrom16([16]byte(b[24:40]))
+}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/quality"
 	"github.com/tabane/tabane/internal/tunnel"
 )
 
@@ -278,4 +279,18 @@ func (m *controlMessage) bye(tunnel.Bye) {
 	m.peer.log.Info("peer has ended the session", "peer", m.peer.conf.Name)
 	m.peer.session.end()
 	m.ended = true
+}
+
+// reports are what the peer has reported of a path.
+type reports struct {
+	last     tunnel.Report // Bytes are those since the first one
+	received bool          // last is
+	bytes    uint64        // in the last report as they arrived
+	at       time.Duration // when the peer sent it, on its clock but for a constant
+	clock    quality.Clock
+
+	loss      quality.LossMeter
+	openLoss  quality.LossMeter // of the open plane
+	lost      uint64            // packets towards the peer, of both planes
+	oversized uint64            // probes under the current keys that were known to be too long
 }

@@ -1,7 +1,6 @@
 package sealed
 
 import (
-	"math"
 	"time"
 
 	"github.com/tabane/tabane/internal/quality"
@@ -112,81 +111,4 @@ func (r *peer) rescueLocked(b *batch, i int, now time.Duration) {
 		}
 		queuedPool.Put(q)
 	})
-}
-
-// roundTrips returns how long the answer to a request takes at most, and at least.
-func (x *links) roundTrips() (most, least time.Duration) {
-	most, least = math.MaxInt64, math.MaxInt64
-	for i := range x {
-		if l := &x[i]; l.probing.alive.Alive() {
-			most, least = min(most, l.probing.rtt.RTO(leastAnswer)), min(least, l.probing.rtt.MinRTT)
-		}
-	}
-	return most, least
-}
-
-// leastAnswer is the variation that a request allows for at least.
-const leastAnswer = 10 * time.Millisecond
-
-// nextRequestLocked returns when a message is to be requested.
-func (x *receiving) nextRequestLocked() (at time.Duration, any bool) {
-	for i := range x.links {
-		if due, missing := x.links[i].gaps.Next(time.Duration(x.requests.roundTrip.Load())); missing && (!any || due < at) {
-			at, any = due, true
-		}
-	}
-	return at, any
-}
-
-// request asks for the messages that paths have lost, over the two paths with the shortest round trips,
-// because requests are lost too.
-func (r *peer) request(b *batch, now time.Duration) {
-	x := &r.rx
-	if at := x.requests.due.Load(); at == 0 || time.Duration(at) > now {
-		return
-	}
-	for i := range x.links {
-		for {
-			x.Lock()
-			l := &x.links[i]
-			k := l.keys
-			q, any := l.gaps.Due(now, time.Duration(x.requests.roundTrip.Load()), x.requests.counters)
-			x.requests.counters = q.Counters
-			var body []byte
-			if any {
-				body = tunnel.AppendRecord(nil, tunnel.Request{Path: uint8(i), Attempt: q.Attempt, Counters: q.Counters})
-			}
-			x.Unlock()
-			if !any {
-				break
-			}
-			r.ask(b, k, body, now)
-		}
-	}
-}
-
-// ask sends a request.
-func (r *peer) ask(b *batch, k *keys, body []byte, now time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if k != r.session.sending {
-		return
-	}
-	first, second := -1, -1
-	for i := range r.links {
-		l := &r.links[i]
-		switch {
-		case !l.ready() || !l.probing.alive.Alive():
-		case first < 0 || l.probing.rtt.SRTT < r.links[first].probing.rtt.SRTT:
-			first, second = i, first
-		case second < 0 || l.probing.rtt.SRTT < r.links[second].probing.rtt.SRTT:
-			second = i
-		}
-	}
-	for _, i := range [...]int{first, second} {
-		if i >= 0 {
-			r.messages.sendRecords(b, k, i, body, 0, now)
-		}
-	}
-	b.flush()
 }

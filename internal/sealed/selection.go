@@ -2,9 +2,7 @@ package sealed
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -136,30 +134,6 @@ func (x *selection) update(now time.Duration) {
 		names := x.peer.links.names()
 		x.peer.log.Info("auto selects paths", "peer", x.peer.conf.Name, "use", d.Use.List(names), "because", d.Explain(names))
 	}
-}
-
-// wait returns how long packets wait in front of a path.
-func (x *scheduling) wait(i int, now time.Duration) time.Duration {
-	if l := &x.peer.links[i]; l.shaped {
-		return l.queue.Wait(now)
-	}
-	return x.queues.Wait(i, now)
-}
-
-// names returns the names of the paths, which are distinct: a peer may give several the same name.
-func (x *links) names() []string {
-	names := make([]string, len(x))
-	for i := range x {
-		if x[i].line == nil {
-			continue
-		}
-		name := x[i].title()
-		names[i] = name
-		for n := i; slices.Contains(names[:i], names[i]); n++ {
-			names[i] = fmt.Sprintf("%s-%d", name, n)
-		}
-	}
-	return names
 }
 
 // sample updates the capacity of a path by its latest report.

@@ -1,9 +1,6 @@
 package sealed
 
 import (
-	"context"
-	"math"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -124,45 +121,6 @@ func (x *pacing) drain(b *batch, i int, now time.Duration) {
 	x.due = min(x.due, max(l.queue.Next(), blocked))
 }
 
-// strict returns the rate from this gateway that is never to be exceeded, 0 if there is none.
-func (l *line) strict() unit.Bandwidth {
-	if c := l.conf.Load(); c.Strict && !c.Up.Estimated {
-		return c.Up.Bandwidth
-	}
-	return 0
-}
-
-// free returns from when on packets of queues may be sent on the line: with a strict rate, the
-// packets of all peers, control messages and what is relayed add up to it.
-func (l *line) free() time.Duration {
-	if l == nil || l.strict() == 0 {
-		return 0
-	}
-	return l.ceiling.at()
-}
-
-// ceiling accounts for all that is sent on a line with a strict rate.
-type ceiling struct {
-	sync.Mutex
-	free time.Duration // when the line has sent all that it was given
-}
-
-// ceilingBurst is how much time of the rate is not lost when packets are sent late.
-const ceilingBurst = 2 * time.Millisecond
-
-// charge accounts for messages that take the line so long.
-func (c *ceiling) charge(now, took time.Duration) {
-	c.Lock()
-	defer c.Unlock()
-	c.free = max(c.free, now-ceilingBurst) + took
-}
-
-func (c *ceiling) at() time.Duration {
-	c.Lock()
-	defer c.Unlock()
-	return c.free
-}
-
 // pace sends what is due in the queues of the peer, and returns when there is more.
 func (r *peer) pace(b *batch, now time.Duration) time.Duration {
 	r.mu.Lock()
@@ -195,52 +153,9 @@ func (p *Plane) pace(b *batch, now time.Duration) time.Duration {
 	return max(next, now+paceStep)
 }
 
-// deadline wakes a loop at the time that is set, or earlier.
-type deadline struct {
-	wake chan struct{}
-	at   atomic.Int64
-}
-
-func newDeadline() *deadline { return &deadline{wake: make(chan struct{}, 1)} }
-
-// set has the loop wake at that time at the latest.
-func (a *deadline) set(at time.Duration) {
-	if int64(at) >= a.at.Load() {
-		return
-	}
-	select {
-	case a.wake <- struct{}{}:
-	default:
-	}
-}
-
-// run calls due, which returns when it is to be called again, until the context ends.
-func (a *deadline) run(ctx context.Context, p *Plane, due func(now time.Duration) time.Duration) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		case <-a.wake:
-		}
-		a.at.Store(math.MaxInt64) // what is set meanwhile may be earlier
-		now := p.now()
-		next := due(now)
-		a.at.Store(int64(next))
-		timer.Reset(next - now)
-	}
-}
-
-// title returns the name of a path: as the peer that numbers it has it, else that of its line, else
-// its number.
-func (l *link) title() string {
-	switch {
-	case l.name != "":
-		return l.name
-	case l.line != nil:
-		return l.line.name
-	}
-	return strconv.Itoa(l.number)
+// pacing is the pace of the queues in front of paths.
+type pacing struct {
+	peer    *peer
+	due     time.Duration // of the next queued packet
+	signals shape.Signals
 }

@@ -82,9 +82,6 @@ func (x *proving) setLine(l *link, at *line) {
 	x.peer.scheduling.refresh()
 }
 
-// place returns where the packets of a path are sent.
-func (l *link) place() place { return place{l.line, l.address.remote} }
-
 // suspect has a place proved that messages under these keys came from, and as many bytes besides.
 func (x *proving) suspect(l *link, to place, k *keys, received int, now time.Duration) {
 	u := &l.address.unproved
@@ -146,67 +143,6 @@ func (x *proving) probe(b *batch, k *keys, i int, now time.Duration) time.Durati
 	return u.due
 }
 
-const (
-	bareProbeLen  = tunnel.Overhead + 3 + 8 + ipUDP4
-	bareAnswerLen = tunnel.Overhead + 3 + 18 + ipUDP4
-)
-
-// sendBare sends a probe without other records to where the peer may be. counted is whether it
-// counts for the path if there is no answer.
-func (x *prober) sendBare(b *batch, k *keys, i int, to place, counted bool, now time.Duration) {
-	id := x.peer.links[i].probing.sent.add(sentProbe{at: now, to: to, quiet: !counted})
-	x.peer.messages.sendBare(b, k, i, to, tunnel.Probe{ID: id}, now)
-}
-
-// sendBare sends a record alone to a place.
-func (x *messages) sendBare(b *batch, k *keys, i int, to place, record tunnel.Record, now time.Duration) {
-	if to.line.socket.Load() == nil {
-		return
-	}
-	x.body = tunnel.AppendRecord(x.body[:0], record)
-	buf := b.slot(len(x.body))
-	copy(buf[tunnel.Offset:], x.body)
-	x.peer.sealToLocked(b, k, i, buf, tunnel.Control, tunnel.Stamp{}, controlClass, now, to)
-}
-
-// probeAddresses sends a probe of a path to its address, or to all those where the peer may be.
-func (x *prober) probeAddresses(b *batch, k *keys, i int, now time.Duration) {
-	l := &x.peer.links[i]
-	to := l.addressesToTry(l.probing.tries)
-	l.probing.tries++
-	if l.ready() && l.probing.alive.Alive() {
-		to = []netip.AddrPort{l.address.remote}
-	}
-	// One of them counts: those where the peer is not must not count as unanswered.
-	for n, a := range to {
-		if at := (place{l.line, a}); a != l.address.remote {
-			x.sendBare(b, k, i, at, n == 0, now)
-		} else {
-			id := l.probing.sent.add(sentProbe{at: now, to: at, quiet: n > 0})
-			x.peer.messages.send(b, k, i, now, 0, tunnel.Probe{ID: id})
-		}
-	}
-}
-
-// answer answers a probe of the peer that came from there.
-func (x *prober) answer(b *batch, path int, from place, a tunnel.Answer, now time.Duration) {
-	l := &x.peer.links[path]
-	// Answers cost more than probes, and may be longer.
-	if !l.probing.answers.allow(now) {
-		x.peer.plane.counts.drop(dropUnexpected, 1)
-		return
-	}
-	if x.peer.session.sending == nil {
-		return
-	}
-	if from != l.place() && from == l.address.unproved.place && l.address.unproved.allow(path, bareAnswerLen) {
-		x.peer.messages.sendBare(b, x.peer.session.sending, path, from, a, now)
-	}
-	// To the proved one, too: a copy with another source, which comes before the probe, must not
-	// take the answer away.
-	x.peer.messages.send(b, x.peer.session.sending, path, now, 0, a)
-}
-
 // proved applies that a place has answered a probe: packets of the path are sent there. The answer
 // may have come from elsewhere, where the peer is besides or its messages are copied. It reports
 // false if the path has another line by now.
@@ -242,26 +178,25 @@ func (x *proving) proved(i int, to place, now time.Duration) bool {
 	return true
 }
 
-// addressesToTry returns the addresses to try after that many attempts without an answer.
-func (l *link) addressesToTry(times int) []netip.AddrPort {
-	all := l.addresses()
-	return all[:min(len(all), firstAddresses<<min(times, 8))]
-}
-
-// addresses returns where the peer may be on a path: where it was last found, then the configured ones.
-func (l *link) addresses() []netip.AddrPort {
-	if !l.address.remote.IsValid() || slices.Contains(l.address.candidates, l.address.remote) {
-		return l.address.candidates
-	}
-	return append([]netip.AddrPort{l.address.remote}, l.address.candidates...)
-}
-
 // respondedFrom applies that a response came from a place, which may be another one than those that
 // the initiation was sent to.
 func (x *proving) respondedFrom(k *keys, from place, bytes int, now time.Duration) {
 	for i := range x.peer.links {
 		if l := &x.peer.links[i]; l.line == from.line && !(l.ready() && l.probing.alive.Alive()) && l.place() != from {
 			x.suspect(l, from, k, bytes, now)
+		}
+	}
+}
+
+// reportSeen sends the peer where its paths are seen, if that has changed.
+func (x *proving) reportSeen(k *keys, now time.Duration) {
+	for i := range x.peer.links {
+		l := &x.peer.links[i]
+		if x.peer.numbering.owner || !l.ready() || !l.probing.alive.Alive() || l.nat.reported == l.address.remote || l.nat.reported.IsValid() && now-l.nat.reportedAt < seenPause {
+			continue
+		}
+		if k.out.Put(tunnel.NAT{Path: uint8(i), Seen: l.address.remote}) {
+			l.nat.reported, l.nat.reportedAt = l.address.remote, now
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package sealed
 
 import (
-	"net"
 	"net/netip"
 	"time"
 
@@ -192,42 +191,31 @@ func (x *registering) answered(v tunnel.Registered, now time.Duration) {
 	}
 }
 
-// reportSeen sends the peer where its paths are seen, if that has changed.
-func (x *proving) reportSeen(k *keys, now time.Duration) {
+// applyGrants updates the paths over members by what these relay.
+func (x *registering) applyGrants(now time.Duration) {
+	changed := false
 	for i := range x.peer.links {
 		l := &x.peer.links[i]
-		if x.peer.numbering.owner || !l.ready() || !l.probing.alive.Alive() || l.nat.reported == l.address.remote || l.nat.reported.IsValid() && now-l.nat.reportedAt < seenPause {
+		if l.line == nil || l.line.conf.Load().Member == "" || x.peer.conf.Alliance.Role != plane.HomeAgent {
 			continue
 		}
-		if k.out.Put(tunnel.NAT{Path: uint8(i), Seen: l.address.remote}) {
-			l.nat.reported, l.nat.reportedAt = l.address.remote, now
+		g := l.line.grant.Load()
+		switch {
+		case g == nil && l.address.candidates != nil:
+			x.withdraw(i)
+			l.probing.alive.Down()
+			l.address.candidates, l.address.remote, l.rates.known, l.reports.received, l.search = nil, netip.AddrPort{}, false, false, mtuSearch{}
+			changed = true
+		case g != nil && (len(l.address.candidates) == 0 || l.address.candidates[0] != g.remote || l.rates.down != g.up || l.cost != g.over(l.line)):
+			// The member has answered there.
+			l.address.candidates, l.address.remote = []netip.AddrPort{g.remote}, g.remote
+			l.probing.sent.discard()
+			l.rates.down, l.rates.known, l.cost = g.up, true, g.over(l.line)
+			l.probing.due, l.registration.at = 0, 0
+			changed = true
 		}
 	}
-}
-
-// careOf returns the address of the line that a peer may know it by: the first global one of its
-// interface, unspecified if there is none.
-func (l *line) careOf(v4 bool) netip.AddrPort {
-	found := netip.IPv6Unspecified()
-	s := l.socket.Load()
-	if s == nil {
-		return netip.AddrPortFrom(found, 0)
+	if changed {
+		x.peer.scheduling.refresh()
 	}
-	// An error leaves the address unspecified.
-	_ = l.plane.enter(func() error {
-		device, err := net.InterfaceByName(l.device)
-		if err != nil {
-			return err
-		}
-		list, err := device.Addrs()
-		for _, a := range list {
-			p, parsed := netip.ParsePrefix(a.String())
-			if parsed == nil && p.Addr().Is4() == v4 && p.Addr().IsGlobalUnicast() {
-				found = p.Addr()
-				break
-			}
-		}
-		return err
-	})
-	return netip.AddrPortFrom(found, s.Local().Port())
 }
