@@ -49,8 +49,8 @@ func (s *Selector) updatePaths(now time.Duration, paths []Path) {
 	}
 	s.lastPaths = append(s.lastPaths[:0], paths...)
 	s.candidates = candidatesOf(paths)
-	// What was measured is no longer valid, but that does not make trials more frequent than after a first
-	// failure.
+	// What was measured is no longer valid, but that does not make trials more frequent than after
+	// a first failure.
 	s.restFor, s.restUntil = 0, min(s.restUntil, now+RestMin)
 	if !all {
 		use &= s.candidates[0].use

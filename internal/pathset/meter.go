@@ -22,12 +22,12 @@ type Meter struct {
 	samples, waits int
 }
 
-// roundTrips is how many round trips a window has at least: TCP that repairs a loss is slow for two.
-const roundTrips = 4
+// windowRTTs is how many round trips a window has at least: TCP that repairs a loss is slow for two.
+const windowRTTs = 4
 
-// AddSample adds the counters at the time now, whether packets wait in the queue of each path in use, and the
-// shortest round-trip time of the paths, which lengthens the window. It is called several times in a window.
-// At the end of one it returns that window, scaled to Length, and true.
+// AddSample adds the counters at the time now, whether packets wait in the queue of each path in
+// use, and the shortest round-trip time of the paths, which lengthens the window. It is called
+// several times in a window. At the end of one it returns that window, scaled to Length, and true.
 func (m *Meter) AddSample(now time.Duration, t Totals, waiting bool, rtt time.Duration) (Window, bool) {
 	if !m.begun || now < m.since {
 		*m = Meter{before: t, since: now, begun: true}
@@ -38,7 +38,7 @@ func (m *Meter) AddSample(now time.Duration, t Totals, waiting bool, rtt time.Du
 		m.waits++
 	}
 	took := now - m.since
-	if took < max(Length, roundTrips*min(rtt, mostRTT)) {
+	if took < max(Length, windowRTTs*min(rtt, maxRTT)) {
 		return Window{}, false
 	}
 	w := Window{
@@ -51,8 +51,8 @@ func (m *Meter) AddSample(now time.Duration, t Totals, waiting bool, rtt time.Du
 	return w, true
 }
 
-// mostRTT bounds the round-trip time that counts.
-const mostRTT = time.Second
+// maxRTT bounds the round-trip time that counts.
+const maxRTT = time.Second
 
 // since returns by how much a counter grew. One that is lower than before was started again.
 func since(now, before uint64) uint64 {

@@ -12,30 +12,31 @@ import (
 const (
 	// Length is the time that a Window covers, at least (Meter); what it counts is scaled to this time.
 	Length = 500 * time.Millisecond
-	// medianOf is the number of windows in a median: BBR's own cycle, or a single loss of cubic, also cause
-	// two windows at 95 %.
-	medianOf = 5
-	// settling is the number of windows after a change of the set that are ignored: packets sent before
-	// still arrive.
-	settling = 1
+	// medianWindows is the number of windows in a median: BBR's own cycle, or a single loss of
+	// cubic, also cause two windows at 95 %.
+	medianWindows = 5
+	// settlingWindows is the number of windows after a change of the set that are ignored: packets
+	// sent before still arrive.
+	settlingWindows = 1
 	// maxWindows bounds the number of windows of a trial, which is extended while the rate grows.
 	maxWindows = 10
-	// goodEnough, as a fraction: a set is as good as another one if it carries 0.95 of its rate.
-	goodEnoughOf, goodEnough = 100, 95
-	// collapse, as a fraction: two windows below 0.3 end a trial at once, or begin one if packets
-	// were lost or late.
-	collapseOf, collapse = 10, 3
-	// RestMin and RestMax bound the time without trials after a failed one. It doubles with each failure.
+	// goodEnoughPercent: a set is as good as another one if it carries this share of its rate.
+	goodEnoughPercent = 95
+	// collapseTenths: two windows below this share of the rate end a trial at once, or begin one if
+	// packets were lost or late.
+	collapseTenths = 3
+	// RestMin and RestMax bound the time without trials after a failed one. It doubles with each
+	// failure.
 	RestMin = 5 * time.Second
 	RestMax = 300 * time.Second
-	// freshFor is how long a measured rate is valid. Later the set has to be tried again.
-	freshFor = 60 * time.Second
-	// evidenceFor is the number of windows for which losses, late packets and retransmissions are
+	// rateLifetime is how long a measured rate is valid. Later the set has to be tried again.
+	rateLifetime = 60 * time.Second
+	// evidenceWindows is the number of windows for which losses, late packets and retransmissions are
 	// evidence: after a timeout, TCP sends nothing for a while.
-	evidenceFor = 6
-	// silentOf: a window with less than 1/50 of the rate of the paths in use has hardly more than probes in it.
-	// Lost probes, as while the other gateway starts, harm no flow.
-	silentOf = 50
+	evidenceWindows = 6
+	// silentFraction: a window with less than 1/silentFraction of the rate of the paths in use has
+	// hardly more than probes in it. Lost probes, as while the other gateway starts, harm no flow.
+	silentFraction = 50
 )
 
 // MaxPaths is the number of paths that a Set can hold.
@@ -75,8 +76,9 @@ type Window struct {
 	// is low because of the paths and not because there is little to send, but only if there are
 	// senders that slow down because of them.
 	Lost, Late int
-	// Elastic is the number of packets of such senders: segments that TCP retransmitted, and packets
-	// of transport protocols that the gateway cannot read. Pure acknowledgments, echoes and calls are none.
+	// Elastic is the number of packets of such senders: segments that TCP retransmitted, and
+	// packets of transport protocols that the gateway cannot read. Pure acknowledgments, echoes and
+	// calls are none.
 	Elastic int
 	// Busy: for most of the window packets waited in the queue of each path in use, so there was more to
 	// send than was carried.
@@ -88,8 +90,8 @@ func (w *Window) rate() unit.Bandwidth {
 	return unit.Bandwidth(min(w.Delivered, 1<<50)) * 8 * unit.Bandwidth(time.Second/Length)
 }
 
-// Selector selects the set of paths to use. It starts with all paths together. It is not safe for concurrent use.
-// The zero value is ready.
+// Selector selects the set of paths to use. It starts with all paths together. It is not safe for
+// concurrent use. The zero value is ready.
 type Selector struct {
 	last      Decision
 	lastPaths []Path // as they were when candidates was computed
@@ -166,19 +168,19 @@ func (s *Selector) Update(now time.Duration, paths []Path, w Window) Decision {
 // keepEvidence keeps evidence for some windows.
 func keepEvidence(windows *int, seen bool) {
 	if seen {
-		*windows = evidenceFor
+		*windows = evidenceWindows
 	} else {
 		*windows = max(*windows-1, 0)
 	}
 }
 
-// pathsLimit reports whether the rate may be low because of the paths: packets were lost or late, and senders
-// reacted to that. Otherwise there may be little to send.
+// pathsLimit reports whether the rate may be low because of the paths: packets were lost or late,
+// and senders reacted to that. Otherwise there may be little to send.
 func (s *Selector) pathsLimit() bool { return s.lossEvidence > 0 && s.elasticEvidence > 0 }
 
 // moreThanProbes reports whether a rate is more than that of probes.
 func (s *Selector) moreThanProbes(rate unit.Bandwidth) bool {
-	return len(s.candidates) > 0 && rate > s.candidates[s.inUse].rate/silentOf
+	return len(s.candidates) > 0 && rate > s.candidates[s.inUse].rate/silentFraction
 }
 
 // Decision returns the decision in force.
@@ -187,7 +189,7 @@ func (s *Selector) Decision() Decision { return s.last }
 // evaluateTrial evaluates the trial of a set after one of its windows.
 func (s *Selector) evaluateTrial(now time.Duration, rate unit.Bandwidth, active bool) {
 	a, b := &s.candidates[s.inUse], &s.candidates[s.previous]
-	if active && rate < b.measured/collapseOf*collapse {
+	if active && rate < b.measured/10*collapseTenths {
 		if s.collapsed++; s.collapsed == 2 {
 			a.measure(now, rate)
 			s.countFailure(now, a)
@@ -196,14 +198,14 @@ func (s *Selector) evaluateTrial(now time.Duration, rate unit.Bandwidth, active 
 		return
 	}
 	s.collapsed = 0
-	if s.windowCount < medianOf || s.windowCount < maxWindows && s.grows() {
+	if s.windowCount < medianWindows || s.windowCount < maxWindows && s.grows() {
 		return
 	}
 	a.measure(now, s.median())
 	// The larger set only has to be as good, another one to be better.
-	better := a.measured >= b.measured/goodEnoughOf*goodEnough
+	better := a.measured >= b.measured/100*goodEnoughPercent
 	if !a.use.contains(b.use) {
-		better = b.measured < a.measured/goodEnoughOf*goodEnough
+		better = b.measured < a.measured/100*goodEnoughPercent
 	}
 	if !better {
 		s.countFailure(now, a)
@@ -224,8 +226,8 @@ func (s *Selector) endTrial(now time.Duration, why Reason) {
 	s.decide(now, Decision{Reason: why, Tried: tried.use, Rate: tried.measured, Against: s.candidates[s.inUse].measured})
 }
 
-// considerTrial starts a trial if a set may be better than the one in use. before is the rate of the window
-// before.
+// considerTrial starts a trial if a set may be better than the one in use. before is the rate of
+// the window before.
 func (s *Selector) considerTrial(now time.Duration, rate, before unit.Bandwidth) {
 	a := &s.candidates[s.inUse]
 	to, reason, expected := s.nextTrial(now, a.use)
@@ -234,18 +236,18 @@ func (s *Selector) considerTrial(now time.Duration, rate, before unit.Bandwidth)
 	}
 	b := &s.candidates[to]
 	// A flow that has just begun grows from window to window.
-	if reason == Below && (b.known || s.pathsLimit()) && !rises(before, rate) && rate < expected/collapseOf*collapse {
+	if reason == Below && (b.known || s.pathsLimit()) && !rises(before, rate) && rate < expected/10*collapseTenths {
 		s.collapsed++
 	} else {
 		s.collapsed = 0
 	}
 	carried := rate
 	if s.collapsed < 2 {
-		if s.windowCount < medianOf {
+		if s.windowCount < medianWindows {
 			return
 		}
 		carried = s.median()
-		if reason == Below && (carried >= expected/goodEnoughOf*goodEnough || s.windowCount < maxWindows && s.grows()) {
+		if reason == Below && (carried >= expected/100*goodEnoughPercent || s.windowCount < maxWindows && s.grows()) {
 			return
 		}
 	}
@@ -256,8 +258,8 @@ func (s *Selector) considerTrial(now time.Duration, rate, before unit.Bandwidth)
 	s.decide(now, Decision{Reason: reason, Tried: b.use, Rate: carried, Against: expected})
 }
 
-// nextTrial returns the candidate to be tried next, or -1, why, and its expected rate: a set with more paths,
-// of several the one that failed least, or else the one with the highest expected rate.
+// nextTrial returns the candidate to be tried next, or -1, why, and its expected rate: a set with
+// more paths, of several the one that failed least, or else the one with the highest expected rate.
 func (s *Selector) nextTrial(now time.Duration, use Set) (to int, why Reason, expected unit.Bandwidth) {
 	to = -1
 	for i := range s.candidates {
@@ -278,7 +280,7 @@ func (s *Selector) nextTrial(now time.Duration, use Set) (to int, why Reason, ex
 			continue
 		}
 		rate := b.rate
-		if b.known && now-b.when <= freshFor {
+		if b.known && now-b.when <= rateLifetime {
 			rate = min(rate, b.measured)
 		}
 		if rate > expected {
@@ -295,17 +297,17 @@ func (s *Selector) grows() bool { return rises(s.median(), s.windows[s.windowCou
 // rises reports whether a rate is well above another one.
 func rises(from, to unit.Bandwidth) bool { return to > from/100*115 }
 
-// median returns the median of the last medianOf windows.
+// median returns the median of the last medianWindows windows.
 func (s *Selector) median() unit.Bandwidth {
-	var sorted [medianOf]unit.Bandwidth
-	n := copy(sorted[:], s.windows[max(0, s.windowCount-medianOf):s.windowCount])
+	var sorted [medianWindows]unit.Bandwidth
+	n := copy(sorted[:], s.windows[max(0, s.windowCount-medianWindows):s.windowCount])
 	slices.Sort(sorted[:n])
 	return sorted[n/2]
 }
 
 // resetWindows discards the windows, which were those of another set.
 func (s *Selector) resetWindows() {
-	s.settle, s.windowCount, s.idleWindows, s.collapsed = settling, 0, 0, 0
+	s.settle, s.windowCount, s.idleWindows, s.collapsed = settlingWindows, 0, 0, 0
 }
 
 // decide records a decision for the set in use.
@@ -319,7 +321,8 @@ func (a *candidate) measure(now time.Duration, rate unit.Bandwidth) {
 	a.measured, a.when, a.known = rate, now, true
 }
 
-// countFailure records that a set was worse than another one. The next trial is after a rest, which doubles.
+// countFailure records that a set was worse than another one. The next trial is after a rest, which
+// doubles.
 func (s *Selector) countFailure(now time.Duration, a *candidate) {
 	a.failures++
 	s.restFor = min(max(2*s.restFor, RestMin), RestMax)

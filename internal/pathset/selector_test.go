@@ -164,8 +164,8 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// TestLostProbes: probes that are lost before a flow begins, as while the other gateway starts, do not have
-// a path tried alone.
+// TestLostProbes: probes that are lost before a flow begins, as while the other gateway starts, do
+// not have a path tried alone.
 func TestLostProbes(t *testing.T) {
 	const rate = 20 * unit.MbitPerSecond
 	paths := []Path{{Usable: true, Rate: rate}, {Usable: true, Rate: rate}}
@@ -186,8 +186,9 @@ func TestLostProbes(t *testing.T) {
 	}
 }
 
-// TestLittleToSend: a path is not tried alone because echoes, or the acknowledgments of a download, are late,
-// nor because a connection begins or loses packets at its start. A connection that stays slow is harmed.
+// TestLittleToSend: a path is not tried alone because echoes, or the acknowledgments of a download,
+// are late, nor because a connection begins or loses packets at its start. A connection that stays
+// slow is harmed.
 func TestLittleToSend(t *testing.T) {
 	kbit := func(n unit.Size, late, elastic int) Window {
 		return Window{Delivered: n * 1000 / 16, Late: late, Elastic: elastic}

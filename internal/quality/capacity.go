@@ -11,56 +11,62 @@ import (
 const (
 	// FirstCapacity is the estimate before any traffic.
 	FirstCapacity = 10 * unit.MbitPerSecond
-	// startPace is what a path is paced to until it was full for the first time: in effect not at all. TCP that
-	// is held at the first estimate leaves slow start (BBR after three round trips), which no sample is short enough to see.
+	// startPace is what a path is paced to until it was full for the first time: in effect not at
+	// all. TCP that is held at the first estimate leaves slow start (BBR after three round trips),
+	// which no sample is short enough to see.
 	startPace = unit.GbitPerSecond
-	// startLeast is how much must have been sent into the first queue for what arrives to be the path's rate: less may be
-	// a flow that has little to send, behind others.
-	startLeast = 15 * unit.KB
-	// startLoss is the share of lost packets from which on a path whose queue is too short to be seen is full.
+	// startMinSize is how much must have been sent into the first queue for what arrives to be the
+	// path's rate: less may be a flow that has little to send, behind others.
+	startMinSize = 15 * unit.KB
+	// startLoss is the share of lost packets from which on a path whose queue is too short to be
+	// seen is full.
 	startLoss = 0.1
-	// leastCapacity bounds the estimate from below: a path that is believed to be slower would
+	// minCapacity bounds the estimate from below: a path that is believed to be slower would
 	// get no traffic that could prove otherwise.
-	leastCapacity = 100 * unit.KbitPerSecond
-	// An estimate is at least 1/leastShare of what is configured, because less may be others in the same
-	// queue, who would take all, and at most mostOf / most of it.
-	leastShare   = 4
-	mostOf, most = 2, 3
-	// longQueue is the standing queue from which on the path is full, shortQueue that up to which more than a configured
-	// rate may soon be tried. Up to longQueue any rate is tried: where jitter keeps the order of packets, as LTE does,
-	// a busy path has little of it, but none of its packets is as early as those of an idle one were.
+	minCapacity = 100 * unit.KbitPerSecond
+	// An estimate is at least 1/minFraction of what is configured, because less may be others in
+	// the same queue, who would take all, and at most maxHalves / 2 of it.
+	minFraction = 4
+	maxHalves   = 3
+	// longQueue is the standing queue from which on the path is full, shortQueue that up to which
+	// more than a configured rate may soon be tried. Up to longQueue any rate is tried: where
+	// jitter keeps the order of packets, as LTE does, a busy path has little of it, but none of its
+	// packets is as early as those of an idle one were.
 	longQueue  = 15 * time.Millisecond
 	shortQueue = 5 * time.Millisecond
-	// paced is the share of the estimate, in percent, that the sender uses. If less than the share
-	// carried of that arrives though more was to be sent, or less than the share drained while there
-	// is a long queue, the path does not carry it. A queue alone may be a route that became longer.
-	// A configured rate is doubted only if less than the share doubted arrives, or as much is missing as makes a long queue.
-	paced, carried, drained, doubted = 97, 93, 98, 96
-	// sustained is a share of what was sent, in percent. While the sender leaves the path idle at times, the estimate
-	// is reduced only if less than this arrives for longer than a sample, because a delayed sample on a busy
-	// machine seldom hides more than the rest.
-	sustained = 80
+	// pacedPercent is the share of the estimate, in percent, that the sender uses. If less than the
+	// share carriedPercent of that arrives though more was to be sent, or less than the share
+	// drainedPercent while there is a long queue, the path does not carry it. A queue alone may be
+	// a route that became longer. A configured rate is doubted only if less than the share
+	// doubtedPercent arrives, or as much is missing as makes a long queue.
+	pacedPercent, carriedPercent, drainedPercent, doubtedPercent = 97, 93, 98, 96
+	// sustainedPercent is a share of what was sent, in percent. While the sender leaves the path
+	// idle at times, the estimate is reduced only if less than this arrives for longer than a
+	// sample, because a delayed sample on a busy machine seldom hides more than the rest.
+	sustainedPercent = 80
 	// Growth of the estimate in percent: before the path was ever full, of a probe, and of a probe
-	// after a successful one, where a round trip is short enough to see its queue in time. A probe raises the
-	// rate for two samples at most: 10 % for 300 ms make a queue of 20 ms, as 3 % are not used.
-	startGrowth, probeGrowth, nextGrowth = 200, 110, 125
+	// after a successful one, where a round trip is short enough to see its queue in time. A probe
+	// raises the rate for two samples at most: 10 % for 300 ms make a queue of 20 ms, as 3 % are
+	// not used.
+	startGrowthPercent, probeGrowthPercent, nextGrowthPercent = 200, 110, 125
 	// A probe succeeds if this share of the estimate before it arrives, in percent. It fails only if the
-	// share tested was sent: a sender that is late, or had less to send, shows nothing.
-	success, tested = 102, 104
-	// steady: the jitter is at most this part of an interval, because packets and reports that are
-	// late by it have what arrives in one differ from what was sent. A rate that is not configured is not
-	// probed while it is more than that of the shortest one.
-	steady = 16
-	// late: what is under way varies by this many times the jitter.
-	late = 8
+	// share testedPercent was sent: a sender that is late, or had less to send, shows nothing.
+	successPercent, testedPercent = 102, 104
+	// steadyFraction: the jitter is at most this part of an interval, because packets and reports
+	// that are late by it have what arrives in one differ from what was sent. A rate that is not
+	// configured is not probed while it is more than that of the shortest one.
+	steadyFraction = 16
+	// lateJitters: what is under way varies by this many times the jitter.
+	lateJitters = 8
 	// firstProbe and lastProbe are the numbers of busy samples between two probes, which double
-	// with each failure. A configured rate is probed sooner for the first time, but any with more than shortQueue
-	// behind it patience times as late.
+	// with each failure. A configured rate is probed sooner for the first time, but any with more
+	// than shortQueue behind it patienceFactor times as late.
 	firstProbe, lastProbe = 8, 64
 	configuredProbe       = 3
-	patience              = 4
-	// While a queue that the estimate was lowered for drains, 1 - 1/drainShare of the estimate is used.
-	drainShare = 6
+	patienceFactor        = 4
+	// While a queue that the estimate was lowered for drains, 1 - 1/drainFraction of the estimate
+	// is used.
+	drainFraction = 6
 )
 
 // CapacitySample is what was measured of a path in an interval of 50 to 500 ms.
@@ -99,12 +105,12 @@ type Capacity struct {
 	found bool
 	// busy counts busy samples since the last probe, every is how many there are between two.
 	busy, every int
-	// before is the estimate before the probe in progress, 0 if there is none, tried what it is raised to, sent
-	// the highest rate in one of its samples, and probed the time since it began.
+	// before is the estimate before the probe in progress, 0 if there is none, tried what it is
+	// raised to, sent the highest rate in one of its samples, and probed the time since it began.
 	before, tried, sent unit.Bandwidth
 	probed              time.Duration
-	// congested is the number of samples in a row that were, but for short ones, full what arrived in all of them: what
-	// the path carries, because its queue was not empty.
+	// congested is the number of samples in a row that were, but for short ones, full what arrived
+	// in all of them: what the path carries, because its queue was not empty.
 	congested int
 	full      CapacitySample
 	// draining is the number of samples that the queue on the path needs at most to drain.
@@ -117,16 +123,16 @@ type Capacity struct {
 	samples int
 }
 
-// LimitCapacity returns the state of a path whose rate is configured: the estimate begins there. It is lower
-// while a queue on the path shows that it does not carry so much, and higher after a probe has shown
-// that it carries more.
+// LimitCapacity returns the state of a path whose rate is configured: the estimate begins there. It
+// is lower while a queue on the path shows that it does not carry so much, and higher after a probe
+// has shown that it carries more.
 func LimitCapacity(rate unit.Bandwidth) Capacity {
 	return Capacity{rate: rate, configured: rate, found: rate > 0, every: configuredProbe}
 }
 
 // Ceil bounds the estimate: a rate that a contract does not let be exceeded. 0 removes the bound.
-func (c *Capacity) Ceil(most unit.Bandwidth) {
-	c.ceiling = most
+func (c *Capacity) Ceil(ceiling unit.Bandwidth) {
+	c.ceiling = ceiling
 	if c.rate > 0 {
 		c.rate = c.ceil(c.rate)
 	}
@@ -146,13 +152,13 @@ func (c *Capacity) Value() unit.Bandwidth {
 	case c.rate == 0:
 		return c.ceil(FirstCapacity)
 	case c.draining > 0:
-		return max(c.rate-c.rate/drainShare, min(c.rate, leastCapacity))
+		return max(c.rate-c.rate/drainFraction, min(c.rate, minCapacity))
 	}
 	return c.rate
 }
 
-// Pace returns the rate to pace packets to: Value, but in effect unlimited until the path was full for the first time, as
-// a sender without a gateway finds its rate. A bound is kept.
+// Pace returns the rate to pace packets to: Value, but in effect unlimited until the path was full
+// for the first time, as a sender without a gateway finds its rate. A bound is kept.
 func (c *Capacity) Pace() unit.Bandwidth {
 	if c.found {
 		return c.Value()
@@ -193,46 +199,46 @@ func (c *Capacity) Update(s CapacitySample) {
 	r := &c.recent
 	behind := c.configured > 0 && s.Standing > shortQueue+s.Jitter
 	switch {
-	case !c.found && c.full.Interval > s.Interval && c.full.Sent >= startLeast && (steadyPath(s.Jitter) || c.congested >= 4):
+	case !c.found && c.full.Interval > s.Interval && c.full.Sent >= startMinSize && (steadyPath(s.Jitter) || c.congested >= 4):
 		c.find(max(s.rate(), c.full.rate()), s.Standing) // the first sample may have begun before the queue
-	case !c.found && c.full.Interval == 0 && c.samples >= 3 && s.Loss >= startLoss && r.Sent >= 4*startLeast:
-		c.find(max(s.rate(), r.rate())*nextGrowth/100, 0) // not less than the path carries if the losses are not for a queue
-	case c.samples >= 3 && c.configured == 0 && c.waited >= s.RTT+3*sampleInterval && r.Arrived < r.Sent/100*carried:
+	case !c.found && c.full.Interval == 0 && c.samples >= 3 && s.Loss >= startLoss && r.Sent >= 4*startMinSize:
+		c.find(max(s.rate(), r.rate())*nextGrowthPercent/100, 0) // not less than the path carries if the losses are not for a queue
+	case c.samples >= 3 && c.configured == 0 && c.waited >= s.RTT+3*sampleInterval && r.Arrived < r.Sent/100*carriedPercent:
 		c.lower(r.rate(), s.Standing)
 	case c.found && c.overloaded(s.Jitter):
 		c.lower(c.full.rate(), s.Standing)
 	case c.samples >= 3 && r.rate() > c.rate:
 		c.set(r.rate())
-	case !s.Busy || Congested(s.Standing, s.Jitter) || behind && c.rate.SizeIn(shortQueue) < startLeast:
+	case !s.Busy || Congested(s.Standing, s.Jitter) || behind && c.rate.SizeIn(shortQueue) < startMinSize:
 	case !c.found:
-		c.set(c.rate * startGrowth / 100)
+		c.set(c.rate * startGrowthPercent / 100)
 	default:
 		every := cmp.Or(c.every, firstProbe)
 		if behind {
-			every *= patience
+			every *= patienceFactor
 		}
 		if c.busy++; c.busy >= every && (c.rate < c.configured || steadyPath(s.Jitter)) {
-			c.probe(probeGrowth)
+			c.probe(probeGrowthPercent)
 		}
 	}
 }
 
 // steadyPath reports whether one sample shows what the path carries.
-func steadyPath(jitter time.Duration) bool { return jitter <= sampleInterval/steady }
+func steadyPath(jitter time.Duration) bool { return jitter <= sampleInterval/steadyFraction }
 
 // overloaded reports whether less arrives than is sent while packets queue on the path.
 func (c *Capacity) overloaded(jitter time.Duration) bool {
-	least, share := 1, unit.Size(drained)
+	minSamples, percent := 1, unit.Size(drainedPercent)
 	switch idle := c.full.sending() < c.rate/4*3; {
-	case steadyPath(jitter) && idle && c.full.Interval >= sampleInterval*4/3 && c.full.Arrived < c.full.Sent/100*sustained:
+	case steadyPath(jitter) && idle && c.full.Interval >= sampleInterval*4/3 && c.full.Arrived < c.full.Sent/100*sustainedPercent:
 	case !steadyPath(jitter) || idle:
-		least = 3 // one sample of a sender that was late, as on a busy machine, is not meaningful
+		minSamples = 3 // one sample of a sender that was late, as on a busy machine, is not meaningful
 	}
 	missing := c.full.Sent - c.full.Arrived
 	if c.configured > 0 && c.rate >= c.configured && missing < c.rate.SizeIn(longQueue) {
-		share = doubted
+		percent = doubtedPercent
 	}
-	return c.congested >= least && c.full.Arrived < c.full.Sent/100*share && missing >= c.rate.SizeIn(late*jitter)
+	return c.congested >= minSamples && c.full.Arrived < c.full.Sent/100*percent && missing >= c.rate.SizeIn(lateJitters*jitter)
 }
 
 // lower sets the estimate to what arrives, which is what the path carries. A path that suddenly
@@ -244,9 +250,9 @@ func (c *Capacity) lower(arrives unit.Bandwidth, standing time.Duration) {
 // find sets the estimate of a path that is full.
 func (c *Capacity) find(rate unit.Bandwidth, standing time.Duration) {
 	c.found, c.busy, c.every = true, 0, firstProbe
-	c.set(max(rate, leastCapacity))
+	c.set(max(rate, minCapacity))
 	if standing >= longQueue {
-		c.draining = 2 + int(drainShare*standing/sampleInterval)
+		c.draining = 2 + int(drainFraction*standing/sampleInterval)
 	}
 }
 
@@ -266,7 +272,7 @@ func (s *CapacitySample) add(more CapacitySample) {
 // set changes the estimate.
 func (c *Capacity) set(rate unit.Bandwidth) {
 	if c.configured > 0 {
-		rate = min(max(rate, c.configured/leastShare), c.configured/mostOf*most)
+		rate = min(max(rate, c.configured/minFraction), c.configured/2*maxHalves)
 	}
 	c.rate, c.recent, c.samples = c.ceil(rate), CapacitySample{}, 0
 	c.full, c.congested, c.draining = CapacitySample{}, 0, 0
@@ -279,24 +285,24 @@ func (c *Capacity) probe(percent unit.Bandwidth) {
 	c.tried = c.rate
 }
 
-// judge takes a sample of a probe. More may arrive at any time, and shows that the path carries it. That less
-// arrives counts only from when all of a sample was sent since the probe began.
+// judge takes a sample of a probe. More may arrive at any time, and shows that the path carries it.
+// That less arrives counts only from when all of a sample was sent since the probe began.
 func (c *Capacity) judge(s *CapacitySample) {
 	before, began, arrived := c.before, c.probed, s.rate()
 	c.sent = max(c.sent, s.sending())
 	c.probed += s.Interval
 	full := Congested(s.Standing, s.Jitter)
 	switch {
-	case arrived >= before*success/100:
+	case arrived >= before*successPercent/100:
 		c.before = 0
-		c.set(max(before, min(c.tried, arrived*100/paced)))
+		c.set(max(before, min(c.tried, arrived*100/pacedPercent)))
 		c.every = firstProbe
 		switch {
 		case full:
 		case s.RTT > sampleInterval:
-			c.probe(probeGrowth)
+			c.probe(probeGrowthPercent)
 		default:
-			c.probe(nextGrowth)
+			c.probe(nextGrowthPercent)
 		}
 	case began < s.RTT && !full:
 		if c.probed >= 2*sampleInterval {
@@ -305,17 +311,17 @@ func (c *Capacity) judge(s *CapacitySample) {
 	default:
 		c.before = 0
 		c.set(before)
-		if c.sent >= before*tested/100 || full {
+		if c.sent >= before*testedPercent/100 || full {
 			c.every = min(2*max(c.every, firstProbe), lastProbe)
 		}
 	}
 }
 
 // Exhausted reports whether the estimate of a configured rate cannot be lowered further.
-func (c *Capacity) Exhausted() bool { return c.configured > 0 && c.rate <= c.configured/leastShare }
+func (c *Capacity) Exhausted() bool { return c.configured > 0 && c.rate <= c.configured/minFraction }
 
-// Congested reports whether a standing queue, as of OneWay, shows that more is sent on a path than it carries.
-// The smallest delay of few packets on a jittery path is longer than that of many.
+// Congested reports whether a standing queue, as of OneWay, shows that more is sent on a path than
+// it carries. The smallest delay of few packets on a jittery path is longer than that of many.
 func Congested(standing, jitter time.Duration) bool { return standing >= longQueue+2*jitter }
 
 // CapacityMeter takes the samples of a Capacity from counters. The zero value is ready.
@@ -330,21 +336,22 @@ type CapacityMeter struct {
 // sampleInterval is the least time between two samples, on a path without jitter.
 const sampleInterval = 150 * time.Millisecond
 
-// AddReport adds the bytes that were sent on a path until now and those that had arrived when the receiver
-// reported them, at the time at on its clock; waiting is whether packets wait in front of the path. It is
-// called several times in an interval. A report that is late, because it came over a jittery path, has more in it than arrived in the interval.
+// AddReport adds the bytes that were sent on a path until now and those that had arrived when the
+// receiver reported them, at the time at on its clock; waiting is whether packets wait in front of
+// the path. It is called several times in an interval. A report that is late, because it came over
+// a jittery path, has more in it than arrived in the interval.
 func (m *CapacityMeter) AddReport(now, at time.Duration, sent, received uint64, waiting bool, d Delays) {
 	m.reports++
 	if waiting {
 		m.waits++
 	}
-	took, least := now-m.since, max(sampleInterval, steady*d.Jitter)
+	took, minInterval := now-m.since, max(sampleInterval, steadyFraction*d.Jitter)
 	begins := m.full.Interval == 0 && m.before == 0 && Congested(d.Standing, d.Jitter)
-	if took < least && (!begins || took < sampleInterval/3) {
+	if took < minInterval && (!begins || took < sampleInterval/3) {
 		return // a queue that begins ends a sample, so that the next one is of a full path alone
 	}
-	const unlike = 4 // times; the interval is not the same one
-	if in := at - m.at; m.since > 0 && took < 10*least && received >= m.received && sent >= m.sent && in > took/unlike && in < took*unlike {
+	const maxRatio = 4 // times; the interval is not the same one
+	if in := at - m.at; m.since > 0 && took < 10*minInterval && received >= m.received && sent >= m.sent && in > took/maxRatio && in < took*maxRatio {
 		m.Update(CapacitySample{
 			Interval: took, Sent: unit.Size(sent - m.sent), Arrived: unit.Size(float64(received-m.received) * float64(took) / float64(in)),
 			Busy: 4*m.waits >= 3*m.reports, Delays: d,

@@ -1,7 +1,7 @@
 package quality
 
-// enough is how many probes in succession change the state of a path.
-const enough = 3
+// probesToChange is how many probes in succession change the state of a path.
+const probesToChange = 3
 
 // Liveness decides from probes whether a path is alive: dead after three unanswered probes in
 // succession, alive after three answered ones; the first answer of all is enough. The zero value is
@@ -26,9 +26,9 @@ func (l *Liveness) Missed() bool { return l.record(false) }
 
 // Down records that the link is down: the path is dead at once. It reports whether it was alive.
 func (l *Liveness) Down() bool {
-	was := l.alive
+	before := l.alive
 	l.alive, l.against = false, 0
-	return was
+	return before
 }
 
 func (l *Liveness) record(answered bool) bool {
@@ -37,7 +37,7 @@ func (l *Liveness) record(answered bool) bool {
 		return false
 	}
 	l.against++
-	if l.against < enough && l.proven {
+	if l.against < probesToChange && l.proven {
 		return false
 	}
 	l.alive, l.against = answered, 0

@@ -29,18 +29,18 @@ const (
 	baseWindow = 10 * time.Second
 	// spreadWindow is that of the spread, which has to follow jitter faster.
 	spreadWindow = 2 * time.Second
-	// standingWindow is that of the standing queue, or as long as standingPackets take, if that is shorter,
-	// but standingLeast: the smallest delay of few packets is not that of the path.
-	standingWindow  = 250 * time.Millisecond
-	standingLeast   = 75 * time.Millisecond
-	standingPackets = 24
+	// standingWindow is that of the standing queue, or as long as standingPackets take, if that is
+	// shorter, but standingLeast: the smallest delay of few packets is not that of the path.
+	standingWindow    = 250 * time.Millisecond
+	minStandingWindow = 75 * time.Millisecond
+	standingPackets   = 24
 	// slot is the time that packets are averaged over before they are one sample. It makes the
 	// estimates independent of the packet rate.
 	slot = 25 * time.Millisecond
 	// memory is the time constant of the averages over slots.
 	memory = 200 * time.Millisecond
-	// few is the number of packets from which on a slot counts for half: on a path with jitter, the single
-	// probe of an idle one is hardly meaningful.
+	// few is the number of packets from which on a slot counts for half: on a path with jitter, the
+	// single probe of an idle one is hardly meaningful.
 	few = 7
 )
 
@@ -58,8 +58,9 @@ type OneWay struct {
 	Jitter time.Duration
 	// Spread is the largest minus the smallest residual of the last 2 to 4 s.
 	Spread time.Duration
-	// Standing is the smallest residual of the last 75 to 500 ms, depending on the number of packets: what no packet was without, so
-	// that it is not jitter but a queue elsewhere, as in a modem.
+	// Standing is the smallest residual of the last 75 to 500 ms, depending on the number of
+	// packets: what no packet was without, so that it is not jitter but a queue elsewhere, as in a
+	// modem.
 	Standing time.Duration
 }
 
@@ -87,15 +88,15 @@ type OneWayEstimator struct {
 	slots         int // that were averaged
 }
 
-// leap is the change of a delay from one packet to the next from which on it is rather one of the clocks. A path
-// that was interrupted for so long is not what it was either.
-const leap = 3 * time.Second
+// clockLeap is the change of a delay from one packet to the next from which on it is rather one of
+// the clocks. A path that was interrupted for so long is not what it was either.
+const clockLeap = 3 * time.Second
 
-// Leaps reports whether the difference of a packet is so far from that of the packet before that a clock was
-// changed: all estimates with the Clock have to begin again.
+// Leaps reports whether the difference of a packet is so far from that of the packet before that a
+// clock was changed: all estimates with the Clock have to begin again.
 func (e *OneWayEstimator) Leaps(difference time.Duration) bool {
 	step := difference - e.difference
-	return e.begun && max(step, -step) >= leap
+	return e.begun && max(step, -step) >= clockLeap
 }
 
 // Update adds a packet that arrived at the time now: its difference by Clock, and its expected wait.
@@ -107,7 +108,7 @@ func (e *OneWayEstimator) Update(now, difference, wait time.Duration) {
 	e.high.update(now, spreadWindow, -residual)
 	standing := standingWindow
 	if e.arrived++; e.arrived > standingPackets {
-		standing = standingLeast
+		standing = minStandingWindow
 	}
 	if e.recent.update(now, standing, residual) {
 		e.arrived = 1

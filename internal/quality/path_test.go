@@ -111,8 +111,8 @@ func TestChangeOfJitter(t *testing.T) {
 	}
 }
 
-// TestChangeOfDelay: the delay follows a longer route at once and the base after 10 to 20 s; a shorter one
-// both at once.
+// TestChangeOfDelay: the delay follows a longer route at once and the base after 10 to 20 s; a
+// shorter one both at once.
 func TestChangeOfDelay(t *testing.T) {
 	var e OneWayEstimator
 	constant := func(d time.Duration) func(time.Duration) (time.Duration, time.Duration) {
@@ -272,9 +272,9 @@ func TestCapacity(t *testing.T) {
 	}
 }
 
-// TestStart: before a path was full the sender is not held at an estimate. Samples of TCP in slow start, in which
-// less arrives than is sent because what is sent arrives a round trip later, do not lower the estimate; the first
-// queue, or losses where there is none, sets it to what arrives.
+// TestStart: before a path was full the sender is not held at an estimate. Samples of TCP in slow
+// start, in which less arrives than is sent because what is sent arrives a round trip later, do not
+// lower the estimate; the first queue, or losses where there is none, sets it to what arrives.
 func TestStart(t *testing.T) {
 	sample := func(sent, arrived, standing, loss float64, busy bool) CapacitySample {
 		const interval = 150 * ms
@@ -315,8 +315,9 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// TestConfiguredCapacity: a rate that is configured 30 % too high is corrected within half a second, one
-// that is 30 % too low within 6 s, and a right one is kept. More than 1.5 times what is configured is never used.
+// TestConfiguredCapacity: a rate that is configured 30 % too high is corrected within half a
+// second, one that is 30 % too low within 6 s, and a right one is kept. More than 1.5 times what is
+// configured is never used.
 func TestConfiguredCapacity(t *testing.T) {
 	const rate = 20 * unit.MbitPerSecond
 	for _, tt := range []struct {
@@ -340,9 +341,9 @@ func TestConfiguredCapacity(t *testing.T) {
 	}
 }
 
-// TestConfiguredBehindJitter: where the packets of a busy path are constantly later than the earliest ones, because
-// jitter keeps their order, a rate configured 30 % too low is raised nevertheless, later, and a right one is kept. On
-// slow paths few packets are as late.
+// TestConfiguredBehindJitter: where the packets of a busy path are constantly later than the
+// earliest ones, because jitter keeps their order, a rate configured 30 % too low is raised
+// nevertheless, later, and a right one is kept. On slow paths few packets are as late.
 func TestConfiguredBehindJitter(t *testing.T) {
 	const mbit = unit.MbitPerSecond
 	for _, tt := range []struct{ rate, configured, want unit.Bandwidth }{
@@ -361,8 +362,8 @@ func TestConfiguredBehindJitter(t *testing.T) {
 	}
 }
 
-// TestProbeOfLongPath: on a path whose round trip takes several samples, a probe waits for what it sent, so that a
-// rate configured 30 % too low is raised within 6 s, and a right one is kept.
+// TestProbeOfLongPath: on a path whose round trip takes several samples, a probe waits for what it
+// sent, so that a rate configured 30 % too low is raised within 6 s, and a right one is kept.
 func TestProbeOfLongPath(t *testing.T) {
 	const (
 		rate     = 20 * unit.MbitPerSecond
@@ -398,7 +399,8 @@ func TestProbeOfLongPath(t *testing.T) {
 	}
 }
 
-// TestUntestedProbe: a probe in which the sender was late, so that no more was sent than before, is repeated soon.
+// TestUntestedProbe: a probe in which the sender was late, so that no more was sent than before, is
+// repeated soon.
 func TestUntestedProbe(t *testing.T) {
 	const rate = 14 * unit.MbitPerSecond
 	c := LimitCapacity(rate)
@@ -415,17 +417,19 @@ func TestUntestedProbe(t *testing.T) {
 	}
 }
 
-// TestLeastCapacity: a path is not taken to be slower than the least estimate while its queue drains either.
+// TestLeastCapacity: a path is not taken to be slower than the least estimate while its queue
+// drains either.
 func TestLeastCapacity(t *testing.T) {
 	var c Capacity
 	c.find(0, 500*ms)
-	if c.draining == 0 || c.Value() != leastCapacity {
+	if c.draining == 0 || c.Value() != minCapacity {
 		t.Errorf("the estimate is %v", c.Value())
 	}
 }
 
-// TestProbeOfLatePath: where jitter keeps the order of packets, those of a busy path are later than the earliest ones of an
-// idle one, with hardly any jitter. That is no queue, and an estimate that is too low is raised within 3 s.
+// TestProbeOfLatePath: where jitter keeps the order of packets, those of a busy path are later than
+// the earliest ones of an idle one, with hardly any jitter. That is no queue, and an estimate that
+// is too low is raised within 3 s.
 func TestProbeOfLatePath(t *testing.T) {
 	const rate = 60 * unit.MbitPerSecond
 	c := Capacity{rate: rate * 7 / 10, found: true}
@@ -436,7 +440,8 @@ func TestProbeOfLatePath(t *testing.T) {
 	}
 }
 
-// TestLateSender: after a probe a queue stands on the path, and a sender that is late once does not lower the estimate.
+// TestLateSender: after a probe a queue stands on the path, and a sender that is late once does not
+// lower the estimate.
 func TestLateSender(t *testing.T) {
 	const rate = 20 * unit.MbitPerSecond
 	c := LimitCapacity(rate)
@@ -449,7 +454,8 @@ func TestLateSender(t *testing.T) {
 	}
 }
 
-// TestSlowerPath: a path that suddenly carries less is noticed within half a second, also when it carries a quarter.
+// TestSlowerPath: a path that suddenly carries less is noticed within half a second, also when it
+// carries a quarter.
 func TestSlowerPath(t *testing.T) {
 	const rate = 20 * unit.MbitPerSecond
 	for _, then := range []unit.Bandwidth{rate / 4, rate / 2, rate * 3 / 4} {
@@ -464,8 +470,8 @@ func TestSlowerPath(t *testing.T) {
 	}
 }
 
-// TestSlowerPathNotFilled: traffic that filled half of the path fills it when it carries less; that is noticed in
-// half a second at whatever time of a sample it begins.
+// TestSlowerPathNotFilled: traffic that filled half of the path fills it when it carries less; that
+// is noticed in half a second at whatever time of a sample it begins.
 func TestSlowerPathNotFilled(t *testing.T) {
 	const (
 		rate, sends, then = 20 * unit.MbitPerSecond, 11 * unit.MbitPerSecond, 8 * unit.MbitPerSecond
@@ -496,8 +502,8 @@ func TestSlowerPathNotFilled(t *testing.T) {
 	}
 }
 
-// TestLateReports: the reports of a steady path come back over a jittery one. The path is not taken to carry more
-// than it does.
+// TestLateReports: the reports of a steady path come back over a jittery one. The path is not taken
+// to carry more than it does.
 func TestLateReports(t *testing.T) {
 	const rate = 20 * unit.MbitPerSecond
 	random := rand.New(rand.NewPCG(1, 2))
@@ -511,7 +517,7 @@ func TestLateReports(t *testing.T) {
 	}
 	var under []report
 	for now := time.Duration(0); now < 60*time.Second; now += ms {
-		n := float64(m.Value().SizeIn(ms)) * paced / 100
+		n := float64(m.Value().SizeIn(ms)) * pacedPercent / 100
 		sent, queue = sent+n, queue+n
 		out := min(queue, float64(rate.SizeIn(ms)))
 		arrived, queue = arrived+out, queue-out
@@ -528,7 +534,7 @@ func TestLateReports(t *testing.T) {
 		}
 		most = max(most, m.Value())
 	}
-	if most > rate*probeGrowth/100 {
+	if most > rate*probeGrowthPercent/100 {
 		t.Errorf("the estimate was up to %v", most)
 	}
 }
@@ -550,7 +556,7 @@ func TestPropertyCapacity(t *testing.T) {
 		var c Capacity
 		ceiling := unit.Bandwidth(0)
 		if rapid.Bool().Draw(t, "bounded") {
-			ceiling = unit.Bandwidth(rapid.Int64Range(int64(leastCapacity)*2, 1e9).Draw(t, "ceiling"))
+			ceiling = unit.Bandwidth(rapid.Int64Range(int64(minCapacity)*2, 1e9).Draw(t, "ceiling"))
 			c = LimitCapacity(ceiling)
 			c.Ceil(ceiling)
 		}
@@ -563,7 +569,7 @@ func TestPropertyCapacity(t *testing.T) {
 					RTT:      time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t, "RTT")),
 				},
 			})
-			if ceiling == 0 && c.Value() < leastCapacity || ceiling > 0 && c.Value() > ceiling {
+			if ceiling == 0 && c.Value() < minCapacity || ceiling > 0 && c.Value() > ceiling {
 				t.Fatalf("the estimate is %v", c.Value())
 			}
 		}

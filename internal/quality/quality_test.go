@@ -187,8 +187,8 @@ func BenchmarkUpdate(b *testing.B) {
 	})
 }
 
-// TestLossMeter: packets count as lost when two reports say so, and not if they were sent before the path
-// came up.
+// TestLossMeter: packets count as lost when two reports say so, and not if they were sent before
+// the path came up.
 func TestLossMeter(t *testing.T) {
 	var m LossMeter
 	for i, step := range []struct {

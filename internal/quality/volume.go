@@ -35,8 +35,8 @@ func (l *Loss) Update(sent, lost uint64) {
 	l.Share += (float64(lost)/float64(sent) - l.Share) * weight
 }
 
-// LossMeter takes the samples of a Loss from the counters that the receiver of a path reports. The zero value
-// is ready for counters that begin with 0.
+// LossMeter takes the samples of a Loss from the counters that the receiver of a path reports. The
+// zero value is ready for counters that begin with 0.
 type LossMeter struct {
 	Loss
 	next, lost uint64 // as of the last report
@@ -45,10 +45,11 @@ type LossMeter struct {
 	since      uint64 // packets before it are ignored
 }
 
-// AddReport adds a report of the receiver: next packets were sent so far and lost of them have not arrived.
-// Reports that are older than an earlier one are ignored. It returns how many packets more are lost. A report
-// also counts packets that are only late, so a loss counts when the next report has it too. Those of the first report of a
-// numbering do not count: the receiver may not have had the keys.
+// AddReport adds a report of the receiver: next packets were sent so far and lost of them have not
+// arrived. Reports that are older than an earlier one are ignored. It returns how many packets more
+// are lost. A report also counts packets that are only late, so a loss counts when the next report
+// has it too. Those of the first report of a numbering do not count: the receiver may not have had
+// the keys.
 func (m *LossMeter) AddReport(next, lost uint64) (more uint64) {
 	if next <= m.next {
 		return 0
@@ -61,8 +62,8 @@ func (m *LossMeter) AddReport(next, lost uint64) (more uint64) {
 	return more
 }
 
-// Restart forgets the estimate, because the path has come up: what was lost before the packet with number next
-// is not meaningful.
+// Restart forgets the estimate, because the path has come up: what was lost before the packet with
+// number next is not meaningful.
 func (m *LossMeter) Restart(next uint64) { m.Loss, m.since = Loss{}, next }
 
 // Renumber has the counters begin with 0 again. The estimate remains.

@@ -15,13 +15,13 @@ const (
 	// maxMissing bounds the missing messages of a path, and maxBurst those of one gap: a path that
 	// loses more at once was interrupted.
 	maxMissing, maxBurst = 1024, 512
-	// margin is added to the time that messages may be overtaken by others.
-	margin = time.Millisecond
+	// reorderMargin is added to the time that messages may be overtaken by others.
+	reorderMargin = time.Millisecond
 )
 
-// Gaps are the missing messages of a path, by the counter that numbers them. A message is requested at
-// once, or where a path reorders, as soon as it is more likely lost than late, and again if it has not come
-// a round trip later. It is not safe for concurrent use. The zero value has no gaps.
+// Gaps are the missing messages of a path, by the counter that numbers them. A message is requested
+// at once, or where a path reorders, as soon as it is more likely lost than late, and again if it
+// has not come a round trip later. It is not safe for concurrent use. The zero value has no gaps.
 type Gaps struct {
 	missing   []gap // by counter
 	overtaken lateness
@@ -52,16 +52,17 @@ func (g *Gaps) Missed(now time.Duration, counter, n uint64) {
 	}
 }
 
-// Arrived takes the arrival of a message that later ones have overtaken. It returns how often the message was
-// requested if this is the answer, which comes no earlier than least after the request, and else 0.
-func (g *Gaps) Arrived(now, least time.Duration, counter uint64) (attempts uint8) {
+// Arrived takes the arrival of a message that later ones have overtaken. It returns how often the
+// message was requested if this is the answer, which comes no earlier than minRTT after the
+// request, and else 0.
+func (g *Gaps) Arrived(now, minRTT time.Duration, counter uint64) (attempts uint8) {
 	i, found := slices.BinarySearchFunc(g.missing, counter, func(m gap, c uint64) int { return cmp.Compare(m.counter, c) })
 	if !found {
 		return 0
 	}
 	m := g.missing[i]
 	g.missing = slices.Delete(g.missing, i, i+1)
-	if m.attempts > 0 && now-m.asked >= least {
+	if m.attempts > 0 && now-m.asked >= minRTT {
 		g.overtaken.lost(now)
 		return m.attempts
 	}
@@ -77,8 +78,8 @@ func (m *gap) due(patience, rtt time.Duration) time.Duration {
 	return m.asked + rtt
 }
 
-// Due returns the next request of messages that are due, and false if none is. rtt is how long the answer to
-// a request takes at most. The counters are valid until the next call.
+// Due returns the next request of messages that are due, and false if none is. rtt is how long the
+// answer to a request takes at most. The counters are valid until the next call.
 func (g *Gaps) Due(now, rtt time.Duration, counters []uint64) (Request, bool) {
 	g.overtaken.age(now)
 	patience := g.overtaken.patience()

@@ -17,13 +17,13 @@ type kept[M any] struct {
 	full     bool
 }
 
-// leastKept and MostKept bound the number of messages.
-const leastKept, MostKept = 64, 8192
+// minKept and MostKept bound the number of messages.
+const minKept, MostKept = 64, 8192
 
 // Put keeps a message. It returns the one that is displaced, if there is one.
 func (k *Kept[M]) Put(now time.Duration, counter uint64, m M) (displaced M, full bool) {
 	if k.slots == nil {
-		k.slots = make([]kept[M], leastKept)
+		k.slots = make([]kept[M], minKept)
 	}
 	s := k.slot(counter)
 	if s.full && now-s.at < Limit && len(k.slots) < MostKept {

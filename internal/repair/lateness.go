@@ -7,8 +7,8 @@ import (
 	"github.com/tabane/tabane/internal/stat"
 )
 
-// lateness counts the messages of a path that came late, by how late they were, and those that were lost, within
-// the last half to whole stat.Memory.
+// lateness counts the messages of a path that came late, by how late they were, and those that were
+// lost, within the last half to whole stat.Memory.
 type lateness struct {
 	now, before period
 	begun       time.Duration
@@ -16,26 +16,26 @@ type lateness struct {
 
 // period has the counts of half of stat.Memory.
 type period struct {
-	late [bins]uint32
+	late [lateBins]uint32
 	lost uint32
 }
 
-// Bins are quarters of an octave from leastLate on, up to Limit: wide enough that a message that is a little
-// later than those before it is not missed.
+// Bins are quarters of an octave from minLate on, up to Limit: wide enough that a message that is a
+// little later than those before it is not missed.
 const (
-	leastLate = 512 * time.Microsecond
-	bins      = 4*10 + 1
+	minLate  = 512 * time.Microsecond
+	lateBins = 4*10 + 1
 )
 
 // bin returns that of a time.
 func bin(t time.Duration) int {
-	v := uint64(max(t/(leastLate/4), 4)) // in quarters of the least
+	v := uint64(max(t/(minLate/4), 4)) // in quarters of minLate
 	octave := bits.Len64(v) - 3
-	return min(4*octave+int(v>>octave)-4, bins-1)
+	return min(4*octave+int(v>>octave)-4, lateBins-1)
 }
 
 // end returns the end of a bin.
-func end(bin int) time.Duration { return leastLate / 4 * time.Duration(5+bin%4) << (bin / 4) }
+func end(bin int) time.Duration { return minLate / 4 * time.Duration(5+bin%4) << (bin / 4) }
 
 // late adds a message that others have overtaken, by the time between them.
 func (l *lateness) late(now, by time.Duration) {
@@ -62,13 +62,13 @@ func (l *lateness) age(now time.Duration) {
 	l.now, l.begun = period{}, now
 }
 
-// patience returns after which time a message is more likely lost than late: no more were later than were
-// lost. Where none was lost it is longer than any was late.
+// patience returns after which time a message is more likely lost than late: no more were later
+// than were lost. Where none was lost it is longer than any was late.
 func (l *lateness) patience() time.Duration {
 	later := uint32(0)
-	for i := bins - 1; i >= 0; i-- {
+	for i := lateBins - 1; i >= 0; i-- {
 		if later += l.now.late[i] + l.before.late[i]; later > l.now.lost+l.before.lost {
-			return end(i) + margin
+			return end(i) + reorderMargin
 		}
 	}
 	return 0

@@ -80,7 +80,7 @@ func TestPatience(t *testing.T) {
 		if lost < len(late) { // all later ones together are as many as were lost
 			least = time.Duration(late[len(late)-1-lost])
 		}
-		if patience < least || patience > max(leastLate, least)*5/4+margin {
+		if patience < least || patience > max(minLate, least)*5/4+reorderMargin {
 			t.Fatalf("%v, want %v at least and a quarter more at most", patience, least)
 		}
 		l.age(2 * stat.Memory)
@@ -115,8 +115,8 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestPropertyRepair: over a path that loses and reorders, every message is requested that is lost and not
-// too old, none more than twice, and Next says when.
+// TestPropertyRepair: over a path that loses and reorders, every message is requested that is lost
+// and not too old, none more than twice, and Next says when.
 func TestPropertyRepair(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var g Gaps

@@ -13,33 +13,38 @@ const (
 	// are copied: at 0.05 %, loss and not the rate limits a TCP connection with an RTT of 50 ms
 	// at 30 Mbit/s (RFC 3649, section 2).
 	CopyLoss = 500
-	// burst is the size of the transfer, in bytes, by which the path of bulk flows is chosen: an eighth of 2.4 MB,
-	// a web page, because TCP that starts with 10 packets sends that in eight round trips.
+	// burst is the size of the transfer, in bytes, by which the path of bulk flows is chosen: an
+	// eighth of 2.4 MB, a web page, because TCP that starts with 10 packets sends that in eight
+	// round trips.
 	burst = 300_000
-	// switchOf and switchSize: the path of bulk flows is left for a slower one only if it is later for 5/4 of a burst
-	// as well.
-	switchOf, switchSize = 4, 5
-	// keepFor is how long running flows keep to a path after a later one has become that of bulk flows: BBR forgets its
-	// shortest round trip after 10 s. A flow is running unless it has sent nothing for runningFor.
+	// switchQuarters: the path of bulk flows is left for a slower one only if it is later for as many
+	// quarters of a burst as well.
+	switchQuarters = 5
+	// keepFor is how long running flows keep to a path after a later one has become that of bulk
+	// flows: BBR forgets its shortest round trip after 10 s. A flow is running unless it has sent
+	// nothing for runningFor.
 	keepFor, runningFor = 10 * time.Second, time.Second
 )
 
-// auto is delay queueing for paths of any quality. As the delay of a path it takes one that few packets exceed
-// (Path.late), so that a second path is used only when the first one is busy for longer than the second one is later:
-// while TCP starts and fills one path, packets of a jittery one would make its round trips look congested. Where the
-// chosen path loses packets (CopyLoss), the packet is copied to another one whose queue is empty, also one that rests
-// or is slower, and one that costs more only with Options.CopyCostlier.
+// auto is delay queueing for paths of any quality. As the delay of a path it takes one that few
+// packets exceed (Path.late), so that a second path is used only when the first one is busy for
+// longer than the second one is later: while TCP starts and fills one path, packets of a jittery
+// one would make its round trips look congested. Where the chosen path loses packets (CopyLoss),
+// the packet is copied to another one whose queue is empty, also one that rests or is slower, and
+// one that costs more only with Options.CopyCostlier.
 //
-// Bulk flows (Segment.Bulk) have a path of their own, bulkPath: the one on which a burst is complete first, which may
-// be a later one of a higher rate. Senders keep to the round trips that they started with: BBR has two of the shortest
-// ones in flight, and cubic leaves slow start when they become longer (HyStart). On the path where the first packet
-// arrives first they would not send enough to use a later one. As packets of bulk flows are put into order, those on a
-// shorter path wait for those on bulkPath, so the shorter path is given the same delay. A path that costs more than
-// the one where packets arrive first is never bulkPath.
+// Bulk flows (Segment.Bulk) have a path of their own, bulkPath: the one on which a burst is
+// complete first, which may be a later one of a higher rate. Senders keep to the round trips that
+// they started with: BBR has two of the shortest ones in flight, and cubic leaves slow start when
+// they become longer (HyStart). On the path where the first packet arrives first they would not
+// send enough to use a later one. As packets of bulk flows are put into order, those on a shorter
+// path wait for those on bulkPath, so the shorter path is given the same delay. A path that costs
+// more than the one where packets arrive first is never bulkPath.
 //
-// Where bulkPath becomes a later one, flows that are running keep to the former path for a while. With the window that
-// fills it they would send at a fraction of its rate over the longer path, and cubic takes many seconds to grow it. On the
-// former path their queue grows until the later one is used, too.
+// Where bulkPath becomes a later one, flows that are running keep to the former path for a while.
+// With the window that fills it they would send at a fraction of its rate over the longer path, and
+// cubic takes many seconds to grow it. On the former path their queue grows until the later one is
+// used, too.
 //
 // Package pathset decides which paths rest, by the rates of sets of paths.
 type auto struct {
@@ -47,7 +52,8 @@ type auto struct {
 	costlier bool
 	bulkPath int // a path, or -1
 
-	// former is the bulkPath before the last one, if that is later, or -1; changed is when it became former.
+	// former is the bulkPath before the last one, if that is later, or -1; changed is when it
+	// became former.
 	former  int
 	changed time.Duration
 	// flows are bulk flows by Segment.Flow.
@@ -122,7 +128,7 @@ func (a *auto) chooseBulkPath(paths []Path, now time.Duration) {
 	if best == nil {
 		return
 	}
-	if current != nil && current.perByte < best.perByte && current.complete(burst/switchOf*switchSize) <= best.complete(burst/switchOf*switchSize) {
+	if current != nil && current.perByte < best.perByte && current.complete(burst/4*switchQuarters) <= best.complete(burst/4*switchQuarters) {
 		best = current
 	}
 	switch {
@@ -153,14 +159,14 @@ func (r *candidate) complete(size int) time.Duration {
 // notResting returns the candidates that do not rest, or all candidates if all rest.
 func notResting(paths []Path) Set {
 	may := candidates(paths)
-	some := may
+	active := may
 	for i := range paths {
 		if paths[i].Resting {
-			some &^= One(i)
+			active &^= One(i)
 		}
 	}
-	if some != 0 {
-		return some
+	if active != 0 {
+		return active
 	}
 	return may
 }
@@ -168,7 +174,7 @@ func notResting(paths []Path) Set {
 // copyTo selects the path on which a copy of the packet on path original arrives first, and adds the
 // copy to its queue. It returns the empty set if no path has an empty queue.
 func (q *Queues) copyTo(paths []Path, original int, s Segment, costlier bool) Set {
-	best, least := -1, time.Duration(0)
+	best, earliest := -1, time.Duration(0)
 	var line time.Duration
 	for i := range paths {
 		p := &paths[i]
@@ -180,8 +186,8 @@ func (q *Queues) copyTo(paths []Path, original int, s Segment, costlier bool) Se
 			continue
 		}
 		l := v.transmissionTime(p.Rate, s.Size)
-		if arrives := max(0, v.empty-s.Now) + l + p.Delay; best < 0 || arrives < least {
-			best, least, line = i, arrives, l
+		if arrives := max(0, v.empty-s.Now) + l + p.Delay; best < 0 || arrives < earliest {
+			best, earliest, line = i, arrives, l
 		}
 	}
 	if best < 0 {

@@ -139,8 +139,8 @@ const dqjOvertaken = 3
 // 1 packets of 1500 bytes), and 128, 128 and 384 kbit/s with 150 ms on the last (1 + 1 + 4). The
 // paper's experiments use all three paths in both settings. Options.Own counts as printed.
 //
-// The paper evaluates the rule for every packet. The result depends on the state and quality of the paths and on
-// S only, so it is kept until one of them changes.
+// The paper evaluates the rule for every packet. The result depends on the state and quality of the
+// paths and on S only, so it is kept until one of them changes.
 type dqj struct {
 	dq
 	overtaken int
@@ -240,15 +240,15 @@ func (d *dqj) eligible(paths []Path, may Set, size int) Set {
 	return use
 }
 
-// many is a packet count above any threshold; MaxPaths times many does not overflow.
-const many = 1 << 40
+// maxPackets is a packet count above any threshold; MaxPaths times maxPackets does not overflow.
+const maxPackets = 1 << 40
 
 // overtake returns how many packets of that size the paths in use send during the jitter of path j.
 func (d *dqj) overtake(paths []Path, use Set, j, size int) int {
 	n := 0
 	for i := range paths {
 		if use.Has(i) && (i != j || d.own) {
-			n += int(min(paths[i].Rate.SizeIn(paths[j].Jitter)/unit.Size(max(size, 1)), many))
+			n += int(min(paths[i].Rate.SizeIn(paths[j].Jitter)/unit.Size(max(size, 1)), maxPackets))
 		}
 	}
 	return n

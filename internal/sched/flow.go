@@ -167,16 +167,16 @@ func share(p *Path) uint64 { return uint64(min(p.Rate/unit.KbitPerSecond+1, 1<<2
 
 // cheapest returns the paths of the set with the lowest cost.
 func cheapest(paths []Path, among Set) Set {
-	var least Set
+	var lowest Set
 	cost := 0
 	for i := range paths {
 		switch c := paths[i].Cost; {
 		case !among.Has(i):
-		case least == 0 || c < cost:
-			least, cost = One(i), c
+		case lowest == 0 || c < cost:
+			lowest, cost = One(i), c
 		case c == cost:
-			least |= One(i)
+			lowest |= One(i)
 		}
 	}
-	return least
+	return lowest
 }

@@ -141,8 +141,8 @@ func TestAuto(t *testing.T) {
 	}
 }
 
-// TestHome: a flow with much to send begins on the path on which a download is complete first. Other packets take the
-// one on which they arrive first.
+// TestHome: a flow with much to send begins on the path on which a download is complete first.
+// Other packets take the one on which they arrive first.
 func TestHome(t *testing.T) {
 	mbit := unit.MbitPerSecond
 	costly := wire(60*mbit, 35*ms)
@@ -174,8 +174,8 @@ func TestHome(t *testing.T) {
 	}
 }
 
-// TestHomeOfShortPackets: the first packets of a flow, which are short, take the path of its data whichever path an
-// acknowledgment before them took.
+// TestHomeOfShortPackets: the first packets of a flow, which are short, take the path of its data
+// whichever path an acknowledgment before them took.
 func TestHomeOfShortPackets(t *testing.T) {
 	paths := []Path{wire(30*unit.MbitPerSecond, 80*ms), wire(10*unit.MbitPerSecond, 10*ms)}
 	a := scheduler(t, "auto", Options{Tie: Tie})
@@ -190,8 +190,8 @@ func TestHomeOfShortPackets(t *testing.T) {
 	}
 }
 
-// TestFormerHome: when a later path comes up that is faster, flows that run keep to the one that they are on for 10 s, but for
-// what fills it; others begin on the later one, also after a pause.
+// TestFormerHome: when a later path comes up that is faster, flows that run keep to the one that
+// they are on for 10 s, but for what fills it; others begin on the later one, also after a pause.
 func TestFormerHome(t *testing.T) {
 	paths := []Path{wire(30*unit.MbitPerSecond, 80*ms), wire(10*unit.MbitPerSecond, 10*ms)}
 	paths[0].Usable = false
@@ -228,7 +228,8 @@ func TestFormerHome(t *testing.T) {
 	}
 }
 
-// TestHomeIsShared: what fills its home uses the other path at once, and the home stays while rates vary a little.
+// TestHomeIsShared: what fills its home uses the other path at once, and the home stays while rates
+// vary a little.
 func TestHomeIsShared(t *testing.T) {
 	mbit := unit.MbitPerSecond
 	paths := []Path{wire(16*mbit, 12*ms), wire(64*mbit, 35*ms)}
@@ -276,8 +277,9 @@ func TestLag(t *testing.T) {
 	}
 }
 
-// TestLatest: a packet that auto sends on any path arrives no earlier, were it late, than those before it on other paths, so that
-// few of those arrive later than Latest after it has left the queue of its path. Paths that are not usable do not count.
+// TestLatest: a packet that auto sends on any path arrives no earlier, were it late, than those
+// before it on other paths, so that few of those arrive later than Latest after it has left the
+// queue of its path. Paths that are not usable do not count.
 func TestLatest(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var queues Queues
@@ -469,8 +471,8 @@ func TestDisciplinesDoNotAllocate(t *testing.T) {
 	}
 }
 
-// BenchmarkDiscipline schedules packets of 1400 bytes at the rate that 2, 3 and 16 paths carry. A quality
-// changes every 1000 packets.
+// BenchmarkDiscipline schedules packets of 1400 bytes at the rate that 2, 3 and 16 paths carry. A
+// quality changes every 1000 packets.
 func BenchmarkDiscipline(b *testing.B) {
 	for _, n := range []int{2, 3, 16} {
 		paths := make([]Path, n)

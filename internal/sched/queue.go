@@ -93,10 +93,11 @@ func (q *Queues) Set(path int, now, wait time.Duration) {
 	q.queue[path].empty = now + max(wait, 0)
 }
 
-// Lag returns how much later than on a path a packet arrives on the latest of the other paths that auto may use: the
-// path has to be busy for that long before all others are used (package shape). Paths that are later by more than the
-// bound are ignored. For a path of a higher rate the bound is multiplied by the ratio of the rates, up to maxLagFactor,
-// because the first path alone would be the slower one.
+// Lag returns how much later than on a path a packet arrives on the latest of the other paths that
+// auto may use: the path has to be busy for that long before all others are used (package shape).
+// Paths that are later by more than the bound are ignored. For a path of a higher rate the bound is
+// multiplied by the ratio of the rates, up to maxLagFactor, because the first path alone would be
+// the slower one.
 func Lag(paths []Path, path int, bound time.Duration) time.Duration {
 	lag := time.Duration(0)
 	may := notResting(paths)
@@ -111,18 +112,19 @@ func Lag(paths []Path, path int, bound time.Duration) time.Duration {
 // maxLagFactor is the largest factor of the bound of Lag.
 const maxLagFactor = 4
 
-// jitterFactor is how many times the jitter of RFC 3550, which is 1.13 standard deviations if delays have a normal
-// distribution, auto adds to the mean delay of a path: with 3, one packet in 3000 is later.
-// On a path with very much jitter it adds maxJitterDelay: with more, two paths of 384 kbit/s would be used
-// without the third.
+// jitterFactor is how many times the jitter of RFC 3550, which is 1.13 standard deviations if
+// delays have a normal distribution, auto adds to the mean delay of a path: with 3, one packet in
+// 3000 is later. On a path with very much jitter it adds maxJitterDelay: with more, two paths of
+// 384 kbit/s would be used without the third.
 const (
 	jitterFactor   = 3
 	maxJitterDelay = 100 * time.Millisecond
 )
 
-// Latest returns the delay that few packets exceed on the latest of the usable paths, and false if none is usable.
-// When a packet has left the queue of its path, few of those before it arrive later than this: auto fills the queue
-// of another path only until a packet there arrives as late as a late one here.
+// Latest returns the delay that few packets exceed on the latest of the usable paths, and false if
+// none is usable. When a packet has left the queue of its path, few of those before it arrive later
+// than this: auto fills the queue of another path only until a packet there arrives as late as a
+// late one here.
 func Latest(paths []Path) (latest time.Duration, any bool) {
 	for i := range paths {
 		if p := &paths[i]; p.Usable && (!any || p.late() > latest) {
@@ -137,8 +139,9 @@ func (p *Path) late() time.Duration {
 	return p.Delay + min(jitterFactor*min(p.Jitter, tooLong), maxJitterDelay)
 }
 
-// First returns the usable path with the shortest delay that few packets exceed, or -1: where a packet that
-// does not wait in the path's queue arrives first. The path except is not considered; -1: all are.
+// First returns the usable path with the shortest delay that few packets exceed, or -1: where a
+// packet that does not wait in the path's queue arrives first. The path except is not considered;
+// -1: all are.
 func First(paths []Path, except int) int {
 	first := -1
 	for i := range paths {

@@ -69,11 +69,11 @@ type Segment struct {
 	Queued int
 	// Flow is a hash of the packet's addresses, protocol and ports, for flow.
 	Flow uint32
-	// Bulk: the packet is of a flow that may have much to send, for which the completion of a transfer matters
-	// and not the delay of its first packet. Only auto uses it.
+	// Bulk: the packet is of a flow that may have much to send, for which the completion of a
+	// transfer matters and not the delay of its first packet. Only auto uses it.
 	Bulk bool
-	// Version, if not 0, changes with everything in paths but Room, Cwnd, InFlight and Queued. The scheduler
-	// keeps what it derived from paths while the Version is the same.
+	// Version, if not 0, changes with everything in paths but Room, Cwnd, InFlight and Queued. The
+	// scheduler keeps what it derived from paths while the Version is the same.
 	Version uint64
 }
 
@@ -82,9 +82,9 @@ type version uint64
 
 // same reports whether it is the Version of the segment, which it then becomes.
 func (v *version) same(s *Segment) bool {
-	was := *v
+	before := *v
 	*v = version(s.Version)
-	return was == *v && was != 0
+	return before == *v && before != 0
 }
 
 // Set is a set of paths: bit i is path i. The empty set means that the caller waits until the state

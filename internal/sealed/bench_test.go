@@ -322,8 +322,8 @@ var floods = []struct {
 	}},
 }
 
-// BenchmarkStrangers measures the CPU time of the process, the sender of the flood and two idle gateways,
-// in percent of one core.
+// BenchmarkStrangers measures the CPU time of the process, the sender of the flood and two idle
+// gateways, in percent of one core.
 func BenchmarkStrangers(b *testing.B) {
 	var rows [][]string
 	runs := 0

@@ -15,8 +15,8 @@ import (
 
 var slower = 8 * unit.MbitPerSecond
 
-// changes are those of a path of 20 Mbit/s and 40 ms under traffic of 11 Mbit/s. A gateway acts on one when its
-// schedulers have other values of the path.
+// changes are those of a path of 20 Mbit/s and 40 ms under traffic of 11 Mbit/s. A gateway acts on
+// one when its schedulers have other values of the path.
 var changes = []struct {
 	name  string
 	to    channel.Change
@@ -89,8 +89,8 @@ func change(t testing.TB, to channel.Change, acted func(plane.LinkStatus) bool) 
 	return time.Since(start)
 }
 
-// TestChanges: the sender acts on a change of jitter or rate of a path under traffic. BenchmarkChange measures
-// how soon.
+// TestChanges: the sender acts on a change of jitter or rate of a path under traffic.
+// BenchmarkChange measures how soon.
 func TestChanges(t *testing.T) {
 	for _, c := range changes {
 		t.Run(c.name, func(t *testing.T) {
@@ -100,8 +100,8 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// BenchmarkChange measures the time until a change of a path is acted on. A second run in one process would be beside
-// the traffic of the first: use -count.
+// BenchmarkChange measures the time until a change of a path is acted on. A second run in one
+// process would be beside the traffic of the first: use -count.
 func BenchmarkChange(b *testing.B) {
 	for _, c := range changes {
 		b.Run(c.name, func(b *testing.B) {

@@ -13,8 +13,8 @@ import (
 	"github.com/tabane/tabane/internal/udp"
 )
 
-// TestExchangesTakeTurns: a flood of initiations of one sender, however many of its addresses, delays neither those of
-// others nor responses, and one of responses no initiations.
+// TestExchangesTakeTurns: a flood of initiations of one sender, however many of its addresses,
+// delays neither those of others nor responses, and one of responses no initiations.
 func TestExchangesTakeTurns(t *testing.T) {
 	x := newExchanges()
 	attacker, others := new(peer), new(peer)
@@ -60,8 +60,8 @@ func TestExchangesTakeTurns(t *testing.T) {
 	}
 }
 
-// TestCookiesAreBounded: cookies have an initiation repeated a few times, where they came from, and those of unknown
-// addresses a few times in all. The next initiation begins again.
+// TestCookiesAreBounded: cookies have an initiation repeated a few times, where they came from, and
+// those of unknown addresses a few times in all. The next initiation begins again.
 func TestCookiesAreBounded(t *testing.T) {
 	var x proofs
 	l := new(line)
@@ -93,8 +93,9 @@ func TestCookiesAreBounded(t *testing.T) {
 	}
 }
 
-// TestStaleInitiations: each recorded initiation has an effect once, and at most three initiations are sent
-// where it came from; a peer whose clock was set back is answered although others replay recorded ones.
+// TestStaleInitiations: each recorded initiation has an effect once, and at most three initiations
+// are sent where it came from; a peer whose clock was set back is answered although others replay
+// recorded ones.
 func TestStaleInitiations(t *testing.T) {
 	var x stale
 	l := new(line)
@@ -135,8 +136,9 @@ func TestStaleInitiations(t *testing.T) {
 	}
 }
 
-// TestBusyPeer: a busy peer's cookies have the initiation repeated between the addresses that they prove, also when
-// forged ones arrive before, by who sees the initiation; what is sent for them is bounded.
+// TestBusyPeer: a busy peer's cookies have the initiation repeated between the addresses that they
+// prove, also when forged ones arrive before, by who sees the initiation; what is sent for them is
+// bounded.
 func TestBusyPeer(t *testing.T) {
 	a, b := pair(t, 2)
 	var sockets [2]*udp.Socket
@@ -178,8 +180,8 @@ func TestBusyPeer(t *testing.T) {
 	}
 }
 
-// TestResponsesUnderFloods: who sees an initiation and answers it first, however often, does not keep the response
-// of the peer from completing the handshake.
+// TestResponsesUnderFloods: who sees an initiation and answers it first, however often, does not
+// keep the response of the peer from completing the handshake.
 func TestResponsesUnderFloods(t *testing.T) {
 	r, _ := ally(t, plane.Alliance{}, 1)
 	p, l := r.plane, r.links[0].line

@@ -338,8 +338,8 @@ func TestPacketSizes(t *testing.T) {
 	t.Errorf("no datagram of two fragments arrived: %+v", a.plane.Status())
 }
 
-// TestLeastMTU: packets of 1280 bytes of IPv6, which hosts send whatever an error says, pass a path that carries no more than that, in
-// fragments of their messages. Longer ones are answered.
+// TestLeastMTU: packets of 1280 bytes of IPv6, which hosts send whatever an error says, pass a path
+// that carries no more than that, in fragments of their messages. Longer ones are answered.
 func TestLeastMTU(t *testing.T) {
 	for _, version := range []string{"-4", "-6"} {
 		t.Run(version, func(t *testing.T) { overLeastMTU(t, version) })
@@ -348,7 +348,8 @@ func TestLeastMTU(t *testing.T) {
 
 // overLeastMTU is TestLeastMTU with the version of IP outside, as ip has it.
 func overLeastMTU(t *testing.T, version string) {
-	// The second link of the path is that with the small MTU: what is longer is fragmented there, or answered.
+	// The second link of the path is that with the small MTU: what is longer is fragmented there,
+	// or answered.
 	a, b := pair(t, 0)
 	r := netnstest.New(t)
 	netnstest.Do(t, r, func() error {
@@ -423,8 +424,9 @@ func setNoDiscovery(fd int) {
 	unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT)
 }
 
-// TestFewOfManyPaths: of 16 paths 12 have no carrier or no interface any more. The others carry what they can, the gateway
-// neither spins nor floods its log, its status says which is which, and the paths come back.
+// TestFewOfManyPaths: of 16 paths 12 have no carrier or no interface any more. The others carry
+// what they can, the gateway neither spins nor floods its log, its status says which is which, and
+// the paths come back.
 func TestFewOfManyPaths(t *testing.T) {
 	const rate = 10 * unit.MbitPerSecond
 	a, b := pair(t, plane.MaxPaths)

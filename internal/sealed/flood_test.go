@@ -17,8 +17,8 @@ import (
 	"github.com/tabane/tabane/internal/tunnel"
 )
 
-// addressed returns an initiation or response with the first hash for a gateway, as who knows its public key can
-// make it without any exchange of keys, and a second hash of zero.
+// addressed returns an initiation or response with the first hash for a gateway, as who knows its
+// public key can make it without any exchange of keys, and a second hash of zero.
 func addressed(to session.PublicKey, body []byte) []byte {
 	key := blake2s.Sum256(append([]byte("first hash"), to[:]...))
 	h, err := blake2s.New128(key[:])
@@ -49,8 +49,8 @@ func randomly(length int, begin ...byte) []byte {
 	return m
 }
 
-// index returns an index that the target has given, as who sees its messages knows it: of an initiation that waits for
-// the response, or of a session.
+// index returns an index that the target has given, as who sees its messages knows it: of an
+// initiation that waits for the response, or of a session.
 func (s *spoofer) index(pending bool) []byte {
 	p := s.target.plane
 	var b [4]byte
@@ -71,8 +71,8 @@ func (s *spoofer) index(pending bool) []byte {
 	return b[:]
 }
 
-// allFloods are floods of each kind of message, with what somebody off the path can know, and with what somebody
-// sees who is on it.
+// allFloods are floods of each kind of message, with what somebody off the path can know, and with
+// what somebody sees who is on it.
 var allFloods = []struct {
 	name string
 	next func() flooding
@@ -199,8 +199,8 @@ func (s *spoofer) flood(next flooding, rate int) (stop func()) {
 // attacked are the gateways that a flood is sent to.
 var attacked = []string{"initiator", "responder"}
 
-// underFlood returns how long two gateways take for a session while a flood is sent to one of them, and for the
-// next keys.
+// underFlood returns how long two gateways take for a session while a flood is sent to one of them,
+// and for the next keys.
 func underFlood(t testing.TB, role string, next flooding, rate int) (up, rekeyed time.Duration) {
 	a, b := pair(t, 1)
 	target, other := a, b
@@ -244,10 +244,12 @@ func underFlood(t testing.TB, role string, next flooding, rate int) (up, rekeyed
 	return up, rekeyed
 }
 
-// floodRate is that of the floods, in messages per second: 5 times what kept gateways from a session once.
+// floodRate is that of the floods, in messages per second: 5 times what kept gateways from a
+// session once.
 const floodRate = 25_000
 
-// TestFloods: whatever is sent to either gateway, from whatever sources, the two have a session and get new keys.
+// TestFloods: whatever is sent to either gateway, from whatever sources, the two have a session and
+// get new keys.
 func TestFloods(t *testing.T) {
 	for _, f := range allFloods {
 		for _, role := range attacked {

@@ -72,8 +72,8 @@ func (g *gateway) flow(to *gateway) *flow {
 	return f
 }
 
-// flowFaults are faults under a TCP connection over two lines. most bounds the gap in tests: a retransmission
-// timeout doubles while nothing arrives.
+// flowFaults are faults under a TCP connection over two lines. most bounds the gap in tests: a
+// retransmission timeout doubles while nothing arrives.
 var flowFaults = []struct {
 	name  string
 	most  time.Duration
@@ -117,8 +117,9 @@ func cut(a, b *gateway, lasts time.Duration, lines ...int) {
 	}
 }
 
-// interrupt applies a fault to a connection over two lines of 20 Mbit/s and returns how long nothing arrived at
-// most, and what the connection carried in the second before the end, of what it did before the fault.
+// interrupt applies a fault to a connection over two lines of 20 Mbit/s and returns how long
+// nothing arrived at most, and what the connection carried in the second before the end, of what it
+// did before the fault.
 func interrupt(t testing.TB, most time.Duration, apply func(a, b *gateway)) (gap time.Duration, after float64) {
 	a, b := pair(t, 2)
 	for _, g := range []*gateway{a, b} {

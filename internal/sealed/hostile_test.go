@@ -14,8 +14,9 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// TestFloodOfRecords: whatever role a peer has, and whatever authentic records it floods a gateway with, it gets no more
-// messages than are answered on each path in that time, causes few messages in the log, and leaves a state that is bounded and sane.
+// TestFloodOfRecords: whatever role a peer has, and whatever authentic records it floods a gateway
+// with, it gets no more messages than are answered on each path in that time, causes few messages
+// in the log, and leaves a state that is bounded and sane.
 func TestFloodOfRecords(t *testing.T) {
 	const huge = 1<<63 - 1
 	home := netip.MustParseAddrPort("127.0.0.1:9")
@@ -128,8 +129,8 @@ func TestReportsThatLie(t *testing.T) {
 	}
 }
 
-// TestClockStops: a host that was suspended, or is set to another clock, has the same paths afterwards: within a
-// second its peer knows again which of them is how much later.
+// TestClockStops: a host that was suspended, or is set to another clock, has the same paths
+// afterwards: within a second its peer knows again which of them is how much later.
 func TestClockStops(t *testing.T) {
 	for _, jump := range []time.Duration{4 * time.Second, time.Minute, 5 * time.Hour, -4 * time.Second, -5 * time.Hour, 40 * time.Minute} {
 		x := new(receiving)
@@ -237,9 +238,9 @@ func TestFloodBesideTraffic(t *testing.T) {
 
 const floodTime = time.Second
 
-// TestPeerSpeaksForItsOwnSide: packets of a peer with a default route have sources of no other peer, of no network and
-// address of this site, and of no special-purpose space, and destinations that it may reach. Others are dropped and
-// counted.
+// TestPeerSpeaksForItsOwnSide: packets of a peer with a default route have sources of no other
+// peer, of no network and address of this site, and of no special-purpose space, and destinations
+// that it may reach. Others are dropped and counted.
 func TestPeerSpeaksForItsOwnSide(t *testing.T) {
 	a, b := pair(t, 1)
 	a.state.Peers[0].Prefixes = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}

@@ -88,8 +88,8 @@ func (p *emulatedPath) run(length time.Duration, check func()) {
 	}
 }
 
-// TestMTUAfterOutages: a path of MTU 1500 is dead for a moment, several times, so that the last probes before it is
-// dead are lost, whatever their size. Its MTU does not change.
+// TestMTUAfterOutages: a path of MTU 1500 is dead for a moment, several times, so that the last
+// probes before it is dead are lost, whatever their size. Its MTU does not change.
 func TestMTUAfterOutages(t *testing.T) {
 	for lasts := 50 * time.Millisecond; lasts < 3*time.Second; lasts += 137 * time.Millisecond {
 		p := newEmulatedPath(t)
@@ -107,8 +107,8 @@ func TestMTUAfterOutages(t *testing.T) {
 	}
 }
 
-// TestMTUWithLoss: whatever a path loses, its MTU does not fall: random loss, in bursts too, outages in one or both
-// directions, jitter.
+// TestMTUWithLoss: whatever a path loses, its MTU does not fall: random loss, in bursts too,
+// outages in one or both directions, jitter.
 func TestMTUWithLoss(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		p := newEmulatedPath(t)
@@ -147,7 +147,8 @@ func TestMTUWithLoss(t *testing.T) {
 	})
 }
 
-// TestMTUChanges: what a path carries changes, without a word from anybody, and is found within seconds, with loss too.
+// TestMTUChanges: what a path carries changes, without a word from anybody, and is found within
+// seconds, with loss too.
 func TestMTUChanges(t *testing.T) {
 	const trial = searchTrial*searchPause + 200*time.Millisecond // with a round trip
 	for _, percent := range []int{0, 1, 10} {
@@ -194,8 +195,8 @@ func TestMTUChanges(t *testing.T) {
 	}
 }
 
-// TestMTUProbesAreFew: once the MTU is known, probes of it take little of an idle path, also where it is smaller than that of
-// the interface.
+// TestMTUProbesAreFew: once the MTU is known, probes of it take little of an idle path, also where
+// it is smaller than that of the interface.
 func TestMTUProbesAreFew(t *testing.T) {
 	for _, carries := range []int{1428, 1300} {
 		p := newEmulatedPath(t)
@@ -220,8 +221,9 @@ func TestMTUOfInterface(t *testing.T) {
 	}
 }
 
-// TestMTUUntilKnown: packets as long as the interface allows are sent until it is known that they do not arrive, and not
-// again when larger ones are tried: a sender to whom a smaller size is reported keeps to it for minutes.
+// TestMTUUntilKnown: packets as long as the interface allows are sent until it is known that they
+// do not arrive, and not again when larger ones are tried: a sender to whom a smaller size is
+// reported keeps to it for minutes.
 func TestMTUUntilKnown(t *testing.T) {
 	p := newEmulatedPath(t)
 	p.carries = 1380

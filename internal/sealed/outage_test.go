@@ -89,8 +89,8 @@ func (s *stream) outage(from uint32) (time.Duration, int) {
 // from when on packets are to arrive again.
 var outages = []struct {
 	name string
-	// size is that of datagrams. after is how long later the state is looked at, least how many paths are
-	// up then at both gateways.
+	// size is that of datagrams. after is how long later the state is looked at, least how many
+	// paths are up then at both gateways.
 	size  int
 	after time.Duration
 	up    int

@@ -250,8 +250,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestHold: segments that only acknowledge are not held for their order where the rule is auto, and what is
-// has another lane.
+// TestHold: segments that only acknowledge are not held for their order where the rule is auto, and
+// what is has another lane.
 func TestHold(t *testing.T) {
 	segment := func(six bool, flags byte, payload int) []byte {
 		ip := ipv4Len

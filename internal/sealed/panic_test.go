@@ -9,8 +9,8 @@ import (
 	"github.com/tabane/tabane/internal/contain"
 )
 
-// TestPanicCostsTheSession: wherever a gateway panics, before or behind authentication, at a frame of the LAN
-// or at a timer, packets to and from the peer arrive again.
+// TestPanicCostsTheSession: wherever a gateway panics, before or behind authentication, at a frame
+// of the LAN or at a timer, packets to and from the peer arrive again.
 func TestPanicCostsTheSession(t *testing.T) {
 	a, b := pair(t, 2)
 	a.run()

@@ -172,7 +172,8 @@ func (g *gateway) auto(rate unit.Bandwidth) {
 	}
 }
 
-// lose has a link lose what the gateway sends, in silence, until deliver: whichever address of the peer it is for.
+// lose has a link lose what the gateway sends, in silence, until deliver: whichever address of the
+// peer it is for.
 func (g *gateway) lose(i int) {
 	for j := range g.state.Paths {
 		ip(g.t, g.namespace, "ip neighbor replace 192.168.%d.%d lladdr 02:00:00:00:00:99 dev p%d", j, 3-g.number, i)

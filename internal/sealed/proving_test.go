@@ -25,8 +25,8 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// spoofed is a gateway that is sent authentic messages whose sources an attacker chooses, as a peer may, or who
-// forwards the peer's messages.
+// spoofed is a gateway that is sent authentic messages whose sources an attacker chooses, as a peer
+// may, or who forwards the peer's messages.
 type spoofed struct {
 	t       *testing.T
 	r       *peer
@@ -172,8 +172,9 @@ var attacks = map[string]struct {
 	"register": {tunnel.Control, tunnel.AppendNumbered(nil, 0, tunnel.Register{HomeAgent: netip.AddrPortFrom(netip.IPv6Unspecified(), 0), Lifetime: time.Hour, Up: 1, Down: 1})},
 }
 
-// TestSpoofedSource: authentic messages of all kinds with the source of somebody else: packets stay where they were,
-// and the victim gets nothing but probes and answers to probes, of at most three times the bytes in its name.
+// TestSpoofedSource: authentic messages of all kinds with the source of somebody else: packets stay
+// where they were, and the victim gets nothing but probes and answers to probes, of at most three
+// times the bytes in its name.
 func TestSpoofedSource(t *testing.T) {
 	for name, a := range attacks {
 		for _, proved := range []bool{true, false} {
@@ -209,8 +210,8 @@ func TestSpoofedSource(t *testing.T) {
 	}
 }
 
-// TestAddressIsProved: packets follow the peer as soon as it answers there, and back. An answer proves the address that
-// its probe was sent to, not the one that it comes from.
+// TestAddressIsProved: packets follow the peer as soon as it answers there, and back. An answer
+// proves the address that its probe was sent to, not the one that it comes from.
 func TestAddressIsProved(t *testing.T) {
 	s := newSpoofed(t, plane.Alliance{})
 	l := &s.r.links[0]
@@ -235,8 +236,8 @@ func TestAddressIsProved(t *testing.T) {
 	}
 }
 
-// TestForgedAnswers: answers with numbers that were not sent there, or that were answered, prove nothing, and recorded
-// messages are not taken.
+// TestForgedAnswers: answers with numbers that were not sent there, or that were answered, prove
+// nothing, and recorded messages are not taken.
 func TestForgedAnswers(t *testing.T) {
 	s := newSpoofed(t, plane.Alliance{})
 	l := &s.r.links[0]
@@ -283,7 +284,8 @@ func TestForgedAnswers(t *testing.T) {
 	}
 }
 
-// TestManyNewAddresses: a flood of addresses costs a bounded number of probes and no memory, and the path stays where it is.
+// TestManyNewAddresses: a flood of addresses costs a bounded number of probes and no memory, and
+// the path stays where it is.
 func TestManyNewAddresses(t *testing.T) {
 	s := newSpoofed(t, plane.Alliance{})
 	l := &s.r.links[0]
@@ -317,8 +319,8 @@ func TestManyNewAddresses(t *testing.T) {
 	}
 }
 
-// TestRegistrationWaitsForProof: a registration that comes before its address is proved is answered afterwards, with
-// that address.
+// TestRegistrationWaitsForProof: a registration that comes before its address is proved is answered
+// afterwards, with that address.
 func TestRegistrationWaitsForProof(t *testing.T) {
 	s := newSpoofed(t, plane.Alliance{Role: plane.Registrant, CareOf: 4})
 	l := &s.r.links[0]
@@ -362,8 +364,8 @@ func (f *followed) Marked(string, int, uint64)                          {}
 func (f *followed) NATSession(string, tunnel.NATSession)                {}
 func (f *followed) Wait(string, int) time.Duration                      { return 0 }
 
-// TestKernelFollowsProvedAddresses: packets that the kernel carries, and relays, stay where the peer was until it has
-// answered elsewhere.
+// TestKernelFollowsProvedAddresses: packets that the kernel carries, and relays, stay where the
+// peer was until it has answered elsewhere.
 func TestKernelFollowsProvedAddresses(t *testing.T) {
 	home := netip.MustParseAddrPort("192.0.2.9:9")
 	for _, mode := range []plane.Mode{plane.Unsealed, plane.NAT, plane.Plain} {
@@ -398,7 +400,8 @@ func TestKernelFollowsProvedAddresses(t *testing.T) {
 	}
 }
 
-// rewrite has a gateway's messages on link 0 changed by nftables, as a NAT or an attacker on the path does.
+// rewrite has a gateway's messages on link 0 changed by nftables, as a NAT or an attacker on the
+// path does.
 func (g *gateway) rewrite(rules string) {
 	g.t.Helper()
 	file := filepath.Join(g.t.TempDir(), "rules")
@@ -426,8 +429,8 @@ const (
 	incomingChain = "chain in { type filter hook prerouting priority -300; iifname p0 %s; }\n"
 )
 
-// TestRewrittenSource: somebody on the path gives all messages of a gateway the address of somebody else. Packets to it
-// go on where they went, and the victim gets probes.
+// TestRewrittenSource: somebody on the path gives all messages of a gateway the address of somebody
+// else. Packets to it go on where they went, and the victim gets probes.
 func TestRewrittenSource(t *testing.T) {
 	const victim = "192.168.0.99"
 	a, b := pair(t, 1)
@@ -471,8 +474,8 @@ func TestRewrittenSource(t *testing.T) {
 	}
 }
 
-// BenchmarkRebinding measures for how long packets are lost when the only path's NAT maps it to another port, over a path with a
-// round trip of 50 ms.
+// BenchmarkRebinding measures for how long packets are lost when the only path's NAT maps it to
+// another port, over a path with a round trip of 50 ms.
 func BenchmarkRebinding(b *testing.B) {
 	for b.Loop() {
 		one, two := pair(b, 1)

@@ -28,7 +28,8 @@ func (r readings) median(unit string) float64 {
 	return m
 }
 
-// publish writes a table of docs/gateway-measured.md, below a line on how it was measured, in runs of a length, with -update.
+// publish writes a table of docs/gateway-measured.md, below a line on how it was measured, in runs
+// of a length, with -update.
 func publish(b *testing.B, name string, runs int, length time.Duration, head []string, rows [][]string) {
 	if !*writeTables || b.Failed() {
 		return

@@ -159,8 +159,8 @@ func TestRegistrations(t *testing.T) {
 	})
 }
 
-// TestRelayRequests: a member relays to one home agent of those that it allows, and opens no more sockets than
-// is bounded, whatever a leader with keys asks for.
+// TestRelayRequests: a member relays to one home agent of those that it allows, and opens no more
+// sockets than is bounded, whatever a leader with keys asks for.
 func TestRelayRequests(t *testing.T) {
 	allowed := []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:4790"), netip.MustParseAddrPort("192.0.2.2:4790")}
 	asks := func(r *peer, path uint8, home string, now time.Duration) tunnel.Registered {
@@ -235,8 +235,9 @@ func (o *opens) End(leader string) plane.OpenRelayed {
 	return n
 }
 
-// TestOpenRelayRequests: a member has the kernel relay open messages if the leader asks for that, between where both are, at the
-// rates that it offers and upwards only once the home agent has answered; it refuses what the kernel cannot.
+// TestOpenRelayRequests: a member has the kernel relay open messages if the leader asks for that,
+// between where both are, at the rates that it offers and upwards only once the home agent has
+// answered; it refuses what the kernel cannot.
 func TestOpenRelayRequests(t *testing.T) {
 	netnstest.Need(t)
 	home := netip.MustParseAddrPort("198.51.100.1:4790")
@@ -328,7 +329,8 @@ func TestOpenRelayRequests(t *testing.T) {
 	}
 }
 
-// TestGrantsOfOpenRelays: a leader whose packets to the home agent are not encrypted uses members that relay open messages alone.
+// TestGrantsOfOpenRelays: a leader whose packets to the home agent are not encrypted uses members
+// that relay open messages alone.
 func TestGrantsOfOpenRelays(t *testing.T) {
 	r, _ := ally(t, plane.Alliance{Role: plane.Member}, 1)
 	l := &r.links[0]

@@ -38,7 +38,8 @@ func paced(t *testing.T) (*Plane, *peer, *keys) {
 	return p, r, k
 }
 
-// TestProgressOfQueuedLanes: a path has passed no number of a lane while packets of it wait in front of the path.
+// TestProgressOfQueuedLanes: a path has passed no number of a lane while packets of it wait in
+// front of the path.
 func TestProgressOfQueuedLanes(t *testing.T) {
 	const now = time.Second
 	p, r, k := paced(t)
@@ -60,8 +61,8 @@ func TestProgressOfQueuedLanes(t *testing.T) {
 	}
 }
 
-// TestRescue: when a path dies, the packet that is under way on it and the one that waits in front of it are
-// sent over the other path, with counters of that one.
+// TestRescue: when a path dies, the packet that is under way on it and the one that waits in front
+// of it are sent over the other path, with counters of that one.
 func TestRescue(t *testing.T) {
 	p, r, k := paced(t)
 	var packets [2][]byte
@@ -93,8 +94,9 @@ func TestRescue(t *testing.T) {
 	}
 }
 
-// TestRepairCounts: a lost message that is sent again counts as what the path carries that it arrives over, because its
-// sender has counted it there: else a path that loses packets in a full queue would seem to carry half.
+// TestRepairCounts: a lost message that is sent again counts as what the path carries that it
+// arrives over, because its sender has counted it there: else a path that loses packets in a full
+// queue would seem to carry half.
 func TestRepairCounts(t *testing.T) {
 	for over := range 2 {
 		r, k := ally(t, plane.Alliance{}, 1)

@@ -100,8 +100,8 @@ func TestReorderingIsNotLoss(t *testing.T) {
 	}
 }
 
-// TestOrderOfCounters: packets from the device that are sealed are sent before others are sealed, because a
-// path on which packets overtake others looks as if it lost some.
+// TestOrderOfCounters: packets from the device that are sealed are sent before others are sealed,
+// because a path on which packets overtake others looks as if it lost some.
 func TestOrderOfCounters(t *testing.T) {
 	key, err := tunnel.NewKey(tunnel.AES256GCM, [tunnel.KeyLen]byte{1})
 	if err != nil {
@@ -172,8 +172,8 @@ func TestElastic(t *testing.T) {
 	}
 }
 
-// TestBulk: data of TCP and full datagrams may be much. What opens a connection or only acknowledges, small datagrams, echoes,
-// and what asks for low delay are to arrive first.
+// TestBulk: data of TCP and full datagrams may be much. What opens a connection or only
+// acknowledges, small datagrams, echoes, and what asks for low delay are to arrive first.
 func TestBulk(t *testing.T) {
 	classed := func(dscp byte, b []byte) []byte { b[1] = dscp << 2; return b }
 	for _, tt := range []struct {

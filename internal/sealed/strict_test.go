@@ -12,8 +12,8 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// TestStrictRate: however much there is to send, and to however many peers, no more is sent on a line than its
-// strict rate, and no peer sends more towards it. The links carry far more.
+// TestStrictRate: however much there is to send, and to however many peers, no more is sent on a
+// line than its strict rate, and no peer sends more towards it. The links carry far more.
 func TestStrictRate(t *testing.T) {
 	const strict = 8 * unit.MbitPerSecond
 	for _, tt := range []struct {

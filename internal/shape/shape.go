@@ -28,11 +28,13 @@ type Options[P any] struct {
 	// Flows is the number of flow queues. Default: 256, the number of lanes of a tunnel, so that the
 	// packets of a lane stay in order.
 	Flows int
-	// Limit and MaxBytes bound the queue, in packets and in bytes, and MaxWait in time at the pacing
-	// rate, of which at least 40 quanta and a round-trip time are allowed. Default: 8192, 8 MiB and 100 ms.
+	// Limit and MaxBytes bound the queue, in packets and in bytes, and MaxWait in time at the
+	// pacing rate, of which at least 40 quanta and a round-trip time are allowed. Default: 8192, 8
+	// MiB and 100 ms.
 	Limit, MaxBytes int
 	MaxWait         time.Duration
-	// Signals are shared with the queues of other paths that the same flows use. nil: the queue has its own.
+	// Signals are shared with the queues of other paths that the same flows use. nil: the queue has
+	// its own.
 	Signals *Signals
 	// Burst is how late a packet may be sent without the rate being lost: the granularity of the
 	// caller's timer. Default: 2 ms.
@@ -42,7 +44,8 @@ type Options[P any] struct {
 const (
 	// Target is the default of Options.Target.
 	Target = 20 * time.Millisecond
-	// MostLag is by how much later packets arrive at most on another path of the same rate that is used too.
+	// MostLag is by how much later packets arrive at most on another path of the same rate that is
+	// used too.
 	MostLag = 150 * time.Millisecond
 
 	defaultInterval = 100 * time.Millisecond
@@ -52,16 +55,17 @@ const (
 	defaultBytes    = 8 << 20
 	defaultMaxWait  = 100 * time.Millisecond
 	defaultBurst    = 2 * time.Millisecond
-	// least is how many quanta a queue holds at any rate, standing how many may stay in it. From begun on,
-	// congestion is signaled at once.
-	least, begun, standing = 40, 15, 12
-	// begunOf, as a fraction: on faster paths congestion is signaled at once from 3/4 of MaxWait on.
-	begunOf, begunShare = 4, 3
+	// minQuanta is how many quanta a queue holds at any rate, standingQuanta how many may stay in it.
+	// From signalQuanta on, congestion is signaled at once.
+	minQuanta, signalQuanta, standingQuanta = 40, 15, 12
+	// signalQuarters: on faster paths congestion is signaled at once from as many quarters of
+	// MaxWait on.
+	signalQuarters = 3
 )
 
-// shareOf and share are the fraction of the path's rate that is used: 0.97. What a modem's queue holds
+// pacingPercent is the share of the path's rate that packets are paced to. What a modem's queue holds
 // when shaping begins drains with the rest.
-const shareOf, share = 100, 97
+const pacingPercent = 97
 
 // Never is later than all times.
 const Never = time.Duration(math.MaxInt64)
@@ -88,31 +92,33 @@ type Counters struct {
 // about the target. A flow that fills the whole queue is refused further packets, too; packets are
 // evicted only to make room for another flow.
 //
-// Nor does it wait for an interval where the queue of a flow is so long that it would be full by then: on a slow
-// path, a packet has waited for the target when many more have arrived, and TCP that loses them all
-// at once recovers for seconds. One packet is refused at once, or marked.
+// Nor does it wait for an interval where the queue of a flow is so long that it would be full by
+// then: on a slow path, a packet has waited for the target when many more have arrived, and TCP
+// that loses them all at once recovers for seconds. One packet is refused at once, or marked.
 //
-// A signal shows its effect a round trip later, and TCP takes another one for its reduction. In this time no further packet of
-// the flow is signaled, on no path that it uses (Signals): TCP would reduce its rate for each.
+// A signal shows its effect a round trip later, and TCP takes another one for its reduction. In
+// this time no further packet of the flow is signaled, on no path that it uses (Signals): TCP would
+// reduce its rate for each.
 //
-// Nor are all signals of use. A sender that is limited by its send buffer or by the receive window, as BBR is at high rates,
-// stops at a loss until it is repaired, and then sends as much as before: a signal leaves the path idle for a round trip, and
-// the queue as long as it was. Each that does so doubles the time to the next one of that flow.
+// Nor are all signals of use. A sender that is limited by its send buffer or by the receive window,
+// as BBR is at high rates, stops at a loss until it is repaired, and then sends as much as before:
+// a signal leaves the path idle for a round trip, and the queue as long as it was. Each that does
+// so doubles the time to the next one of that flow.
 //
 // It is not safe for concurrent use. In steady state it does not allocate.
 type Queue[P any] struct {
-	o       Options[P]
-	law     codel.Law
-	lag     time.Duration  // what the target is longer by
-	rtt     time.Duration  // of the path
-	rate    unit.Bandwidth // that is paced to; 0: not at all
-	most    int            // bytes
-	early   int            // bytes of a flow from which on congestion is signaled at once
-	free    time.Duration  // when the next packet may be sent
-	flows   []flow
-	fresh   turn // flows that send little
-	old     turn
-	serving *flow // by codel
+	o        Options[P]
+	law      codel.Law
+	lag      time.Duration  // what the target is longer by
+	rtt      time.Duration  // of the path
+	rate     unit.Bandwidth // that is paced to; 0: not at all
+	maxBytes int            // bytes
+	early    int            // bytes of a flow from which on congestion is signaled at once
+	free     time.Duration  // when the next packet may be sent
+	flows    []flow
+	fresh    turn // flows that send little
+	old      turn
+	serving  *flow // by codel
 	// servingAt is the number of that flow, now the time of the call.
 	servingAt int32
 	now       time.Duration
@@ -143,7 +149,7 @@ type flow struct {
 	control     codel.State
 }
 
-const none = -1
+const noIndex = -1
 
 // turn is a list of flows.
 type turn struct{ first, last int32 }
@@ -178,8 +184,8 @@ func New[P any](o Options[P]) (*Queue[P], error) {
 	if len(o.Signals.flows) < o.Flows {
 		o.Signals.flows = make([]signaled, o.Flows)
 	}
-	q := &Queue[P]{o: o, law: codel.Law{Target: o.Target, Interval: o.Interval, Frame: o.Quantum}, flows: make([]flow, o.Flows), unused: none}
-	q.fresh, q.old = turn{none, none}, turn{none, none}
+	q := &Queue[P]{o: o, law: codel.Law{Target: o.Target, Interval: o.Interval, Frame: o.Quantum}, flows: make([]flow, o.Flows), unused: noIndex}
+	q.fresh, q.old = turn{noIndex, noIndex}, turn{noIndex, noIndex}
 	q.Set(0)
 	return q, nil
 }
@@ -187,47 +193,49 @@ func New[P any](o Options[P]) (*Queue[P], error) {
 // Set sets the rate of the path, in bytes as Push has them. Packets are paced to 0.97 of it; 0 does not
 // pace.
 func (q *Queue[P]) Set(rate unit.Bandwidth) {
-	q.rate = rate / shareOf * share
+	q.rate = rate / 100 * pacingPercent
 	q.setLaw()
 }
 
 // bound sets the largest number of bytes.
 func (q *Queue[P]) bound() {
-	q.most, q.early = q.o.MaxBytes, q.o.MaxBytes
+	q.maxBytes, q.early = q.o.MaxBytes, q.o.MaxBytes
 	if q.rate > 0 {
 		wait := max(q.o.MaxWait, q.rtt)
-		q.most = int(min(unit.Size(q.most), max(q.rate.SizeIn(wait+q.law.Target-q.o.Target), unit.Size(least*q.o.Quantum))))
-		q.early = int(min(unit.Size(q.most), max(q.rate.SizeIn(wait/begunOf*begunShare), unit.Size(begun*q.o.Quantum))+q.rate.SizeIn(q.lag)))
+		q.maxBytes = int(min(unit.Size(q.maxBytes), max(q.rate.SizeIn(wait+q.law.Target-q.o.Target), unit.Size(minQuanta*q.o.Quantum))))
+		q.early = int(min(unit.Size(q.maxBytes), max(q.rate.SizeIn(wait/4*signalQuarters), unit.Size(signalQuanta*q.o.Quantum))+q.rate.SizeIn(q.lag)))
 	}
 }
 
-// SetLag sets by how much later packets arrive on the latest other path in use, as sched.Lag bounds it. This one has to
-// be busy for longer before the other is used, so the target and MaxWait are one and a half times that
-// longer: TCP fills the queue to the target at its peaks only. The interval is at least twice the target.
+// SetLag sets by how much later packets arrive on the latest other path in use, as sched.Lag bounds
+// it. This one has to be busy for longer before the other is used, so the target and MaxWait are
+// one and a half times that longer: TCP fills the queue to the target at its peaks only. The
+// interval is at least twice the target.
 func (q *Queue[P]) SetLag(lag time.Duration) {
 	q.lag = max(lag, 0) * 3 / 2
 	q.setLaw()
 }
 
-// SetRTT sets the round-trip time of the path, of which a second counts at most. A signal shows its effect
-// only after it: the interval is at least as long (RFC 8289, section 4.3), and the target a tenth of
-// that (section 4.4: 5 to 10 % of the interval), or the queue of a path of half a second would run dry.
+// SetRTT sets the round-trip time of the path, of which a second counts at most. A signal shows its
+// effect only after it: the interval is at least as long (RFC 8289, section 4.3), and the target a
+// tenth of that (section 4.4: 5 to 10 % of the interval), or the queue of a path of half a second
+// would run dry.
 func (q *Queue[P]) SetRTT(rtt time.Duration) {
-	q.rtt = min(max(rtt, 0), mostRTT)
+	q.rtt = min(max(rtt, 0), maxRTT)
 	q.setLaw()
 }
 
-// mostRTT bounds Queue.rtt: what is longer is a queue.
-const mostRTT = time.Second
+// maxRTT bounds Queue.rtt: what is longer is a queue.
+const maxRTT = time.Second
 
-// mostStanding bounds the time of standing packets.
-const mostStanding = 400 * time.Millisecond
+// maxStanding bounds the time of standing packets.
+const maxStanding = 400 * time.Millisecond
 
 // setLaw sets target and interval. On a slow path the target is the time of standing packets, at most
-// mostStanding: one TCP connection does not fill a path with fewer.
+// maxStanding: one TCP connection does not fill a path with fewer.
 func (q *Queue[P]) setLaw() {
 	interval := max(q.o.Interval, q.rtt)
-	q.law.Target = max(q.o.Target, q.rtt/10, min(q.Line(standing*q.o.Quantum), mostStanding)) + q.lag
+	q.law.Target = max(q.o.Target, q.rtt/10, min(q.Line(standingQuanta*q.o.Quantum), maxStanding)) + q.lag
 	q.law.Interval = max(interval, 2*q.law.Target)
 	q.bound()
 }
@@ -248,8 +256,8 @@ func (q *Queue[P]) Wait(now time.Duration) time.Duration {
 	return max(0, q.free-now) + q.rate.TimeFor(unit.Size(q.bytes))
 }
 
-// WaitOf returns the time until a packet of a flow has left the queue that is pushed now. One of a flow that
-// has nothing in the queue does not wait for those that have.
+// WaitOf returns the time until a packet of a flow has left the queue that is pushed now. One of a
+// flow that has nothing in the queue does not wait for those that have.
 func (q *Queue[P]) WaitOf(now time.Duration, flow uint32) time.Duration {
 	if q.rate == 0 || q.Waits(flow) {
 		return q.Wait(now)
@@ -286,9 +294,9 @@ func (q *Queue[P]) Push(now time.Duration, p P, size int, flow uint32) bool {
 		}
 		q.counted.Marked++
 	}
-	for q.packets >= q.o.Limit || q.bytes+size > q.most {
+	for q.packets >= q.o.Limit || q.bytes+size > q.maxBytes {
 		fattest := q.fattest()
-		if fattest == none || fattest == at || f.bytes >= q.flows[fattest].bytes {
+		if fattest == noIndex || fattest == at || f.bytes >= q.flows[fattest].bytes {
 			q.counted.Full++
 			return false
 		}
@@ -296,7 +304,7 @@ func (q *Queue[P]) Push(now time.Duration, p P, size int, flow uint32) bool {
 	}
 	i := q.node()
 	n := &q.nodes[i]
-	n.packet, n.arrived, n.size, n.next = p, now, int32(size), none
+	n.packet, n.arrived, n.size, n.next = p, now, int32(size), noIndex
 	if f.packets == 0 {
 		f.first = i
 	} else {
@@ -316,7 +324,8 @@ func (q *Queue[P]) Push(now time.Duration, p P, size int, flow uint32) bool {
 	return true
 }
 
-// Charge accounts for a packet that is sent without having been in the queue: those in it are sent later.
+// Charge accounts for a packet that is sent without having been in the queue: those in it are sent
+// later.
 func (q *Queue[P]) Charge(now time.Duration, size int) {
 	if q.rate != 0 {
 		q.free = max(q.free, now-q.o.Burst) + q.rate.TimeFor(unit.Size(max(size, 0)))
@@ -339,11 +348,11 @@ func (q *Queue[P]) Pop(now time.Duration) (p P, size int, ok bool) {
 	}
 	for {
 		list := &q.fresh
-		if list.first == none {
+		if list.first == noIndex {
 			list = &q.old
 		}
 		at := list.first
-		if at == none {
+		if at == noIndex {
 			return p, 0, false
 		}
 		f := &q.flows[at]
@@ -359,7 +368,7 @@ func (q *Queue[P]) Pop(now time.Duration) (p P, size int, ok bool) {
 			// A flow that was served and became empty waits at the end of the old ones, so that
 			// it cannot be first again with its next packet (RFC 8290, section 4.2).
 			q.dequeue(list)
-			if list == &q.fresh && q.old.first != none {
+			if list == &q.fresh && q.old.first != noIndex {
 				q.enqueue(&q.old, at)
 			} else {
 				f.queued = false
@@ -431,8 +440,8 @@ func (q *Queue[P]) first(at int32) node[P] {
 	return n
 }
 
-// Signals is what signals do to the flows. It is shared by the queues of several paths, which have the same
-// number of flows. The zero value has no signals.
+// Signals is what signals do to the flows. It is shared by the queues of several paths, which have
+// the same number of flows. The zero value has no signals.
 type Signals struct{ flows []signaled }
 
 // signaled is the last signal to a flow, and its effect.
@@ -446,8 +455,9 @@ type signaled struct {
 	wasEmpty bool
 }
 
-// mostStops bounds how often the time to the next signal doubles: a path of 60 ms is idle for 2 % of the time.
-const mostStops = 4
+// mostStops bounds how often the time to the next signal doubles: a path of 60 ms is idle for 2 %
+// of the time.
+const maxStops = 4
 
 // signal reports whether congestion is to be signaled to a flow, and takes it that it is.
 func (q *Queue[P]) signal(now time.Duration, flow int32) bool {
@@ -456,7 +466,7 @@ func (q *Queue[P]) signal(now time.Duration, flow int32) bool {
 		return false
 	}
 	if s.stopped {
-		s.stops = min(s.stops+1, mostStops)
+		s.stops = min(s.stops+1, maxStops)
 	} else {
 		s.stops = 0
 	}
@@ -466,9 +476,9 @@ func (q *Queue[P]) signal(now time.Duration, flow int32) bool {
 	return true
 }
 
-// sent takes into account that a packet of a flow leaves a queue that has waited for the target or not. TCP that reduces
-// its rate and leaves the queues empty takes ten round trips to fill them to the target again, which is that of
-// standing packets at least.
+// sent takes into account that a packet of a flow leaves a queue that has waited for the target or
+// not. TCP that reduces its rate and leaves the queues empty takes ten round trips to fill them to
+// the target again, which is that of standing packets at least.
 func (s *signaled) sent(now time.Duration, late bool) {
 	switch {
 	case s.wasEmpty:
@@ -480,7 +490,7 @@ func (s *signaled) sent(now time.Duration, late bool) {
 
 // node returns an unused node.
 func (q *Queue[P]) node() int32 {
-	if q.unused == none {
+	if q.unused == noIndex {
 		q.nodes = append(q.nodes, node[P]{})
 		return int32(len(q.nodes) - 1)
 	}
@@ -489,12 +499,12 @@ func (q *Queue[P]) node() int32 {
 	return i
 }
 
-// fattest returns the flow with the most bytes, or none.
+// fattest returns the flow with the most bytes, or noIndex.
 func (q *Queue[P]) fattest() int32 {
-	at, most := int32(none), -1
+	at, bytes := int32(noIndex), -1
 	for i := range q.flows {
-		if f := &q.flows[i]; f.packets > 0 && f.bytes > most {
-			at, most = int32(i), f.bytes
+		if f := &q.flows[i]; f.packets > 0 && f.bytes > bytes {
+			at, bytes = int32(i), f.bytes
 		}
 	}
 	return at
@@ -511,8 +521,8 @@ func (q *Queue[P]) evict(at int32) {
 
 // enqueue adds a flow to the end of a turn.
 func (q *Queue[P]) enqueue(t *turn, at int32) {
-	q.flows[at].next = none
-	if t.first == none {
+	q.flows[at].next = noIndex
+	if t.first == noIndex {
 		t.first = at
 	} else {
 		q.flows[t.last].next = at

@@ -203,8 +203,8 @@ func TestStandingQueue(t *testing.T) {
 	}
 }
 
-// sender is TCP: what it sends is limited by the data not acknowledged in order, and by a congestion window, if it
-// has one. It retransmits a packet when the next one arrives.
+// sender is TCP: what it sends is limited by the data not acknowledged in order, and by a
+// congestion window, if it has one. It retransmits a packet when the next one arrives.
 type sender struct {
 	buffer, una, next int
 	window            float64 // 0: none
@@ -213,8 +213,8 @@ type sender struct {
 	inFlight, reduced int // reduced: at no loss before this packet
 }
 
-// transfer has senders that are the same flow to a queue send for a time. It returns the share of the rate that
-// arrived in order and the mean wait after a fifth of that.
+// transfer has senders that are the same flow to a queue send for a time. It returns the share of
+// the rate that arrived in order and the mean wait after a fifth of that.
 func transfer(q *Queue[packet], rate unit.Bandwidth, rtt, length time.Duration, senders ...*sender) (share float64, mean time.Duration) {
 	type ack struct {
 		at time.Duration
@@ -275,8 +275,9 @@ func transfer(q *Queue[packet], rate unit.Bandwidth, rtt, length time.Duration, 
 	return float64(before*size) / float64(rate.SizeIn(length*4/5)), total / time.Duration(max(sent, 1))
 }
 
-// TestStops: a sender that only its buffer limits is stopped by signals, and gets them more and more seldom. Several
-// that reduce their rates, in one flow queue, get as many as their queue needs.
+// TestStops: a sender that only its buffer limits is stopped by signals, and gets them more and
+// more seldom. Several that reduce their rates, in one flow queue, get as many as their queue
+// needs.
 func TestStops(t *testing.T) {
 	const rate, rtt, length = 20 * mbit, 40 * ms, 20 * time.Second
 	for _, tt := range []struct {
@@ -326,8 +327,8 @@ func TestLag(t *testing.T) {
 	}
 }
 
-// TestRTT: where a signal shows its effect only after half a second, a queue of 41 ms is no standing one,
-// and one of 20 ms more than a tenth of the round-trip time is, after that time.
+// TestRTT: where a signal shows its effect only after half a second, a queue of 41 ms is no
+// standing one, and one of 20 ms more than a tenth of the round-trip time is, after that time.
 func TestRTT(t *testing.T) {
 	for _, tt := range []struct {
 		rtt     time.Duration
@@ -372,8 +373,8 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// TestEarly: on a slow path a flow whose queue grows is signaled before it is full, and then not again before
-// it can have reduced its rate, on no path.
+// TestEarly: on a slow path a flow whose queue grows is signaled before it is full, and then not
+// again before it can have reduced its rate, on no path.
 func TestEarly(t *testing.T) {
 	const line, rtt = 12 * ms, 400 * ms // of 1455 bytes at 0.97 of a Mbit/s
 	signals := new(Signals)
@@ -395,8 +396,8 @@ func TestEarly(t *testing.T) {
 	if len(first) != 1 || len(second) != 0 {
 		t.Fatalf("of 30 packets each, %v and %v are refused; want one of the first path's", first, second)
 	}
-	if at := first[0]; at < begun || at > 26 {
-		t.Errorf("packet %d is refused, of a queue that holds more than %d", at, least)
+	if at := first[0]; at < signalQuanta || at > 26 {
+		t.Errorf("packet %d is refused, of a queue that holds more than %d", at, minQuanta)
 	}
 	effect := 2 * (rtt + time.Duration(first[0])*line)
 	if got := push(effect-100*ms, 1, 1); len(got) > 0 {
