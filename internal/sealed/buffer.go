@@ -20,14 +20,14 @@ type buffer struct {
 }
 
 const (
-	// smallLen is the room of a buffer for a packet that is copied, because the kernel has merged few
-	// with it: a large buffer for each would take much memory while packets wait.
-	smallLen = 2048
-	fewHeld  = 4
+	// smallBufferLen is the room of a buffer for a packet that is copied, because the kernel has
+	// merged few with it: a large buffer for each would take much memory while packets wait.
+	smallBufferLen = 2048
+	minMerged      = 4
 )
 
 var (
-	smallBuffers = sync.Pool{New: func() any { return &buffer{data: make([]byte, smallLen)} }}
+	smallBuffers = sync.Pool{New: func() any { return &buffer{data: make([]byte, smallBufferLen)} }}
 	largeBuffers = sync.Pool{New: func() any { return &buffer{data: make([]byte, udp.BufferLen)} }}
 )
 
@@ -36,7 +36,7 @@ func (b *buffer) release() {
 	if b.refs.Add(-1) > 0 {
 		return
 	}
-	if len(b.data) == smallLen {
+	if len(b.data) == smallBufferLen {
 		smallBuffers.Put(b)
 	} else {
 		largeBuffers.Put(b)
@@ -45,7 +45,7 @@ func (b *buffer) release() {
 
 // hold returns a packet with a reference to its buffer, or copied to a small one.
 func hold(o *opened) held {
-	if o.merged >= fewHeld || len(o.packet) > smallLen {
+	if o.merged >= minMerged || len(o.packet) > smallBufferLen {
 		o.buffer.refs.Add(1)
 		return held{o.packet, o.buffer}
 	}

@@ -120,7 +120,7 @@ func TestProbesOfSlowPaths(t *testing.T) {
 		now := a.plane.now()
 		r.active.Store(int64(now))
 		if !tt.busy {
-			r.active.Store(int64(now - 2*busyFor))
+			r.active.Store(int64(now - 2*busyWindow))
 		}
 		got := r.prober.interval(l, now)
 		r.mu.Unlock()

@@ -13,15 +13,15 @@ import (
 const (
 	// Probes are sent each probeBusy while there is traffic, each probeIdle otherwise (paper D has
 	// 1 s), unless configured, and each probeDead on a path without answers. On a slow path they are
-	// sent so often that they take 1/probeShare of the rate, but each probeIdle at least.
-	probeBusy  = 50 * time.Millisecond
-	probeIdle  = time.Second
-	probeDead  = 250 * time.Millisecond
-	probeShare = 100
-	// busyFor is how long after a packet there is traffic.
-	busyFor = time.Second
-	// leastRTO is the variation that a timeout of a probe allows for at least.
-	leastRTO = 50 * time.Millisecond
+	// sent so often that they take 1/probeFraction of the rate, but each probeIdle at least.
+	probeBusy     = 50 * time.Millisecond
+	probeIdle     = time.Second
+	probeDead     = 250 * time.Millisecond
+	probeFraction = 100
+	// busyWindow is how long after a packet there is traffic.
+	busyWindow = time.Second
+	// minProbeRTO is the variation that a timeout of a probe allows for at least.
+	minProbeRTO = 50 * time.Millisecond
 	// checkSockets is how often interfaces are looked at.
 	checkSockets = time.Second
 	// granularity is the shortest sleep of the control loop.

@@ -15,13 +15,13 @@ const (
 	// first.
 	maxHandshakes  = 64
 	busyHandshakes = 8
-	// maxOfPeer is the number of responses of a peer that wait.
-	maxOfPeer = 4
+	// maxResponses is the number of responses of a peer that wait.
+	maxResponses = 4
 	// maxRepeats is how often an initiation is repeated to an address for cookies that came from there:
-	// who sees it can forge one before the right one arrives. maxElsewhere is how often in all to
+	// who sees it can forge one before the right one arrives. maxOtherPlaces is how often in all to
 	// addresses that it was not sent to: a peer with several addresses may answer from another one.
 	// maxPlaces bounds the addresses that cookies are known of.
-	maxRepeats, maxElsewhere, maxPlaces = 4, 4, 256
+	maxRepeats, maxOtherPlaces, maxPlaces = 4, 4, 256
 	// staleTries is the number of initiations that are sent where an initiation with an old time
 	// came from, so at most three times the bytes that came from there; the next one after
 	// stalePause may have more. maxStale is the number of such times that are remembered: each has
@@ -75,7 +75,7 @@ func (x *exchanges) push(h handshakeMessage) (queued bool, dropped int) {
 				waiting++
 			}
 		}
-		if waiting >= maxOfPeer || len(x.responses) >= maxHandshakes {
+		if waiting >= maxResponses || len(x.responses) >= maxHandshakes {
 			return false, 1
 		}
 		x.responses = append(x.responses, h)
@@ -103,16 +103,16 @@ func (x *exchanges) displacedLocked(by netip.Prefix) int {
 		waiting[s]++
 		last[s] = i
 	}
-	most := by
+	busiest := by
 	for s, n := range waiting {
-		if n > waiting[most] {
-			most = s
+		if n > waiting[busiest] {
+			busiest = s
 		}
 	}
-	if waiting[most] < waiting[by]+2 {
+	if waiting[busiest] < waiting[by]+2 {
 		return -1
 	}
-	return last[most]
+	return last[busiest]
 }
 
 // pop returns the message whose turn it is, and false if none waits.

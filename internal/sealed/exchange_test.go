@@ -22,7 +22,7 @@ func TestExchangesTakeTurns(t *testing.T) {
 		x.push(handshakeMessage{from: netip.AddrPortFrom(netip.MustParseAddr(fmt.Sprintf("2001:db8:0:1::%x", i+1)), 1)})
 		x.push(handshakeMessage{peer: attacker})
 	}
-	if len(x.initiations) != maxHandshakes || len(x.responses) != maxOfPeer {
+	if len(x.initiations) != maxHandshakes || len(x.responses) != maxResponses {
 		t.Fatalf("%d initiations and %d responses wait", len(x.initiations), len(x.responses))
 	}
 	for i := range 8 {
@@ -41,14 +41,14 @@ func TestExchangesTakeTurns(t *testing.T) {
 			break
 		}
 		if h.peer != nil {
-			if peers[h.peer]++; turn > 2*(maxOfPeer+1) {
+			if peers[h.peer]++; turn > 2*(maxResponses+1) {
 				t.Errorf("a response is turn %d", turn)
 			}
 			continue
 		}
 		senders[session.Sender(h.from.Addr())]++
 	}
-	if len(senders) != 9 || peers[others] != 1 || peers[attacker] != maxOfPeer {
+	if len(senders) != 9 || peers[others] != 1 || peers[attacker] != maxResponses {
 		t.Errorf("initiations of %d senders, responses of %v", len(senders), peers)
 	}
 	// Where all have as many, the one that comes last waits for its next initiation.
@@ -81,7 +81,7 @@ func TestCookiesAreBounded(t *testing.T) {
 				elsewhere++
 			}
 		}
-		if sent != maxRepeats || elsewhere != maxElsewhere {
+		if sent != maxRepeats || elsewhere != maxOtherPlaces {
 			t.Errorf("%d repeated to the peer, %d elsewhere", sent, elsewhere)
 		}
 		for i := range 1000 {
@@ -223,7 +223,7 @@ func TestResponsesUnderFloods(t *testing.T) {
 		binary.BigEndian.PutUint32(unknown[8:], binary.BigEndian.Uint32(forged[8:])+1)
 		p.checkHandshake(l, addressed(own.Public(), unknown), from)
 	}
-	if n := len(p.exchanges.responses); n > maxOfPeer {
+	if n := len(p.exchanges.responses); n > maxResponses {
 		t.Errorf("%d responses wait", n)
 	}
 	for h, any := p.exchanges.pop(); any; h, any = p.exchanges.pop() {

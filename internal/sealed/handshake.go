@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// busyTime is how long senders have to prove their addresses once many messages wait: with few
+	// proofTime is how long senders have to prove their addresses once many messages wait: with few
 	// waiting again, strangers would take all the time that an exchange takes.
-	busyTime = time.Second
+	proofTime = time.Second
 	// maxAdmitted is the number of latest initiations of which copies, over other paths, are not taken.
 	maxAdmitted = 128
 	// firstAddresses are how many addresses of a peer a path is tried with at first; each time
@@ -34,7 +34,7 @@ const (
 
 // checkHandshake checks a handshake message, which costs one hash if its sender does not know the
 // public key. It returns false and the reason if the message is not for this gateway.
-func (p *Plane) checkHandshake(l *line, m []byte, from netip.AddrPort) (mine bool, why reason) {
+func (p *Plane) checkHandshake(l *line, m []byte, from netip.AddrPort) (addressed bool, drop reason) {
 	if tunnel.Type(m[0]) == tunnel.Cookie {
 		if len(m) != session.CookieLen {
 			return false, dropTruncated
@@ -84,7 +84,7 @@ func (p *Plane) judge(guard *session.Guard, l *line, m []byte, from netip.AddrPo
 	}
 	now := p.now()
 	if p.exchanges.busy() {
-		p.busyUntil = now + busyTime
+		p.busyUntil = now + proofTime
 	}
 	verdict, reply, err := guard.Judge(m, from, now < p.busyUntil, now)
 	if verdict != session.Admitted {
@@ -153,7 +153,7 @@ func (p *Plane) handshakeLoop(ctx context.Context) {
 			return
 		case <-p.exchanges.ready:
 		}
-		for h, any := p.exchanges.pop(); any && ctx.Err() == nil; h, any = p.exchanges.pop() {
+		for h, found := p.exchanges.pop(); found && ctx.Err() == nil; h, found = p.exchanges.pop() {
 			_ = contain.Do(contain.GatewayMessage, p.log, h.message, func() { p.exchange(h) }) // it is logged
 		}
 	}
@@ -219,7 +219,7 @@ func (p *Plane) answer(h handshakeMessage) error {
 	}
 	now := p.now()
 	s, response, err := r.session.assoc.Answer(request, h.message, now)
-	if errors.Is(err, session.ErrStale) && now-r.rx.lastMessage() > restartedAfter {
+	if errors.Is(err, session.ErrStale) && now-r.rx.lastMessage() > restartSilence {
 		r.initiating.answerStale(request.Time, place{h.line, h.from}, now)
 	}
 	if err != nil {

@@ -73,7 +73,7 @@ func TestFloodOfRecords(t *testing.T) {
 			for _, n := range log.count {
 				total += n
 			}
-			if total > logMost {
+			if total > maxLogged {
 				t.Errorf("%d messages were logged: %v", total, log.count)
 			}
 			if r.plane.counts.dropped[dropUnexpected].Load() < 5000*50 {
@@ -277,7 +277,7 @@ func TestPeerSpeaksForItsOwnSide(t *testing.T) {
 			dropped = a.dropped(want)
 		}
 		number++
-		in := &buffer{data: make([]byte, smallLen)}
+		in := &buffer{data: make([]byte, smallBufferLen)}
 		in.refs.Store(2)
 		r.receivePackets([]opened{{keys: k, path: 0, packet: b, stamp: tunnel.Stamp{Lane: 200, Seq: tunnel.Seq(number)}, buffer: in, merged: 1}}, p.now())
 		if got := p.counts.delivered.value().Packets > delivered; got != (want == reasons) || want != reasons && a.dropped(want) != dropped+1 {

@@ -64,8 +64,8 @@ func (x *initiating) send(message []byte, now time.Duration) {
 	}
 }
 
-// restartedAfter is the silence after which a peer may have been restarted: two idle probes.
-const restartedAfter = 2 * probeIdle
+// restartSilence is the silence after which a peer may have been restarted: two idle probes.
+const restartSilence = 2 * probeIdle
 
 // answerStale has a few initiations also sent to the source of one with an old time. A peer whose
 // clock was set back before a restart answers them, because it has seen no later one.
@@ -88,21 +88,21 @@ func (r *peer) takeUnproven(now time.Duration) bool {
 // proofs are the cookies that prove this gateway's addresses to a busy peer: each belongs to the
 // addresses between which it came.
 type proofs struct {
-	cookies   map[place]session.Cookie
-	repeats   map[place]int // of the last initiation
-	elsewhere int
+	cookies     map[place]session.Cookie
+	repeats     map[place]int // of the last initiation
+	otherPlaces int
 }
 
 // next begins with another initiation.
 func (x *proofs) next() {
 	clear(x.repeats)
-	x.elsewhere = 0
+	x.otherPlaces = 0
 }
 
 // take keeps the cookie of a place, and reports whether the initiation is to be repeated there. sent: it
 // was sent there.
 func (x *proofs) take(at place, c session.Cookie, sent bool) bool {
-	if x.repeats[at] >= maxRepeats || !sent && x.elsewhere >= maxElsewhere || len(x.repeats) >= maxPlaces {
+	if x.repeats[at] >= maxRepeats || !sent && x.otherPlaces >= maxOtherPlaces || len(x.repeats) >= maxPlaces {
 		return false
 	}
 	if x.cookies == nil || len(x.cookies) >= maxPlaces {
@@ -114,7 +114,7 @@ func (x *proofs) take(at place, c session.Cookie, sent bool) bool {
 	x.cookies[at] = c
 	x.repeats[at]++
 	if !sent {
-		x.elsewhere++
+		x.otherPlaces++
 	}
 	return true
 }

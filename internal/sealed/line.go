@@ -46,9 +46,9 @@ type line struct {
 	failed time.Duration
 }
 
-// settled is for how long an error of a socket counts, and how long after its last message a path is
-// known to work: longer than the pause between two handshakes.
-const settled = 10 * time.Second
+// errorLifetime is for how long an error of a socket counts, and how long after its last message a
+// path is known to work: longer than the pause between two handshakes.
+const errorLifetime = 10 * time.Second
 
 // openLocked opens the socket if it is not open, or belongs to an interface that is gone. The
 // plane's mutex is locked.
@@ -158,16 +158,16 @@ func (l *line) failTransfer(err error) {
 func (l *line) checkError(now time.Duration) {
 	l.mu.Lock()
 	err := l.last
-	if now-l.failed > settled || now-time.Duration(l.heard.Load()) < settled && l.heard.Load() > 0 {
+	if now-l.failed > errorLifetime || now-time.Duration(l.heard.Load()) < errorLifetime && l.heard.Load() > 0 {
 		err = nil
 	}
 	l.mu.Unlock()
 	l.fail(err)
 }
 
-// anotherFragment is at most what a second fragment adds: a header of IPv6, and one of fragments in
+// fragmentOverhead is at most what a second fragment adds: a header of IPv6, and one of fragments in
 // both.
-const anotherFragment = ipv6Len + 2*8
+const fragmentOverhead = ipv6Len + 2*8
 
 // send sends datagrams.
 func (l *line) send(all []udp.Datagram) {
@@ -200,7 +200,7 @@ func (l *line) send(all []udp.Datagram) {
 				bytes += ipUDP6
 			}
 			if all[i].Fragment {
-				bytes += anotherFragment
+				bytes += fragmentOverhead
 			}
 		}
 		l.ceiling.charge(l.plane.now(), rate.TimeFor(unit.Size(bytes)))

@@ -117,17 +117,17 @@ func (l *link) configuredRate() unit.Bandwidth {
 
 // ceiling returns the rate towards the peer that is never to be exceeded, 0 if there is none.
 func (l *link) ceiling() unit.Bandwidth {
-	most := unit.Bandwidth(math.MaxInt64)
+	lowest := unit.Bandwidth(math.MaxInt64)
 	if l.line != nil && l.line.strict() > 0 {
-		most = l.line.strict()
+		lowest = l.line.strict()
 	}
 	if l.rates.strict && l.rates.known && l.rates.down != tunnel.UnknownRate {
-		most = min(most, l.rates.down)
+		lowest = min(lowest, l.rates.down)
 	}
-	if most == math.MaxInt64 {
+	if lowest == math.MaxInt64 {
 		return 0
 	}
-	return most
+	return lowest
 }
 
 // upRate returns the rate towards the peer.
@@ -179,18 +179,18 @@ func (x *links) names() []string {
 }
 
 // roundTrips returns how long the answer to a request takes at most, and at least.
-func (x *links) roundTrips() (most, least time.Duration) {
-	most, least = math.MaxInt64, math.MaxInt64
+func (x *links) roundTrips() (longest, shortest time.Duration) {
+	longest, shortest = math.MaxInt64, math.MaxInt64
 	for i := range x {
 		if l := &x[i]; l.probing.alive.Alive() {
-			most, least = min(most, l.probing.rtt.RTO(leastAnswer)), min(least, l.probing.rtt.MinRTT)
+			longest, shortest = min(longest, l.probing.rtt.RTO(minAnswerVariation)), min(shortest, l.probing.rtt.MinRTT)
 		}
 	}
-	return most, least
+	return longest, shortest
 }
 
-// leastAnswer is the variation that a request allows for at least.
-const leastAnswer = 10 * time.Millisecond
+// minAnswerVariation is the variation that a request allows for at least.
+const minAnswerVariation = 10 * time.Millisecond
 
 // place returns where the packets of a path are sent.
 func (l *link) place() place { return place{l.line, l.address.remote} }

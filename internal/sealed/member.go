@@ -32,11 +32,11 @@ type memberRequest struct {
 }
 
 const (
-	// tryHome is how long a home agent has time to answer over a relay before another of its addresses
-	// is asked for.
-	tryHome = 2 * time.Second
-	// unreachableFor is how long a member whose line is down is not asked.
-	unreachableFor = time.Second
+	// homeAgentTimeout is how long a home agent has time to answer over a relay before another of
+	// its addresses is asked for.
+	homeAgentTimeout = 2 * time.Second
+	// unreachablePause is how long a member whose line is down is not asked.
+	unreachablePause = time.Second
 )
 
 // refresh keeps what a member relays up to date. It returns when it is to be called again.
@@ -51,7 +51,7 @@ func (x *memberRequest) refresh(k *keys, now time.Duration) time.Duration {
 		if !l.ready() || !l.probing.alive.Alive() || len(x.homes) == 0 {
 			continue
 		}
-		if x.until != 0 && len(x.homes) > 1 && now-max(x.since, time.Duration(l.line.proven.Load())) > tryHome {
+		if x.until != 0 && len(x.homes) > 1 && now-max(x.since, time.Duration(l.line.proven.Load())) > homeAgentTimeout {
 			x.next, x.since, x.at = x.next+1, now, now
 		}
 		if now >= x.at {
@@ -60,11 +60,11 @@ func (x *memberRequest) refresh(k *keys, now time.Duration) time.Duration {
 				Path: uint8(i), CareOf: l.line.careOf(l.address.remote.Addr().Is4()), HomeAgent: x.homes[x.next%len(x.homes)], Lifetime: x.peer.conf.Alliance.Lifetime,
 				Up: announced(c.Up), Down: announced(c.Down), Open: x.open,
 			})
-			x.at = now + askAgain
+			x.at = now + registerTimeout
 		}
 		due = min(due, x.at)
 		if x.until != 0 {
-			due = min(due, x.until, now+tryHome)
+			due = min(due, x.until, now+homeAgentTimeout)
 		}
 	}
 	return due
@@ -87,9 +87,9 @@ func (x *memberRequest) answered(v tunnel.Registered, now time.Duration) {
 		}
 		x.end(v.Code.String())
 		x.next++
-		x.at = now + refusedFor
+		x.at = now + refusedPause
 		if v.Code == tunnel.MemberUnreachable {
-			x.at = now + unreachableFor
+			x.at = now + unreachablePause
 		}
 		return
 	}

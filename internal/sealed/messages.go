@@ -75,10 +75,10 @@ func (x *messages) repeat(b *batch, k *keys, now time.Duration) time.Duration {
 	if best < 0 {
 		return now + time.Hour
 	}
-	if at, any := k.out.Due(); any && now >= at || k.ack {
+	if at, pending := k.out.Due(); pending && now >= at || k.ack {
 		x.send(b, k, best, now, 0, nil)
 	}
-	if at, any := k.out.Due(); any {
+	if at, pending := k.out.Due(); pending {
 		return at
 	}
 	return now + time.Hour
@@ -90,7 +90,7 @@ func (x *messages) lanesFor(k *keys, i int, now time.Duration) tunnel.Progress {
 	x.lanes = x.lanes[:0]
 	queue := x.peer.links[i].queue
 	for lane, used := range k.lanes.used {
-		if used != 0 && now-used < busyFor && len(x.lanes) < maxLanes && (queue == nil || !queue.Waits(uint32(lane))) {
+		if used != 0 && now-used < busyWindow && len(x.lanes) < maxLanes && (queue == nil || !queue.Waits(uint32(lane))) {
 			x.lanes = append(x.lanes, tunnel.Lane{Lane: uint8(lane), Next: k.number.Peek(uint8(lane))})
 		}
 	}

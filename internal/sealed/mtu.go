@@ -17,10 +17,10 @@ import (
 // show nothing.
 type mtuSearch struct {
 	mtu     int  // largest packet, without the tunnel, that was carried
-	most    int  // largest that may be, by the interface
-	bad     int  // smallest that is too large, 0 if none
+	maxMTU  int  // largest that may be, by the interface
+	failed  int  // smallest that is too large, 0 if none
 	known   bool // a size was carried, or is too large
-	settled bool // nothing between mtu and bad is left to try
+	settled bool // nothing between mtu and failed is left to try
 	// doubted: packets were lost since the MTU was last confirmed.
 	doubted bool
 	// current is against the MTU itself, larger against the size that is tried.
@@ -28,6 +28,10 @@ type mtuSearch struct {
 	// confirmed is when the MTU was last probed, raised when a larger size was.
 	confirmed, raised time.Duration
 }
+
+// baseMTU is the largest packet, without the tunnel, that every path is taken to carry: what is left of
+// 1280 bytes of IPv6 (RFC 8200, section 5).
+const baseMTU = ipv6MinMTU - ipUDP6 - tunnel.Overhead
 
 // mtuTrial is what speaks against a size.
 type mtuTrial struct {
@@ -57,9 +61,9 @@ const (
 // next returns the size of the packet to probe with, 0 for none, and whether a probe of baseMTU has
 // to be sent before it. A known size is confirmed that often.
 func (s *mtuSearch) next(now, confirm time.Duration, interfaceMTU int, v4 bool) (size int, paired bool) {
-	most := largest(interfaceMTU, v4)
-	if most != s.most {
-		*s = mtuSearch{most: most, mtu: min(baseMTU, most)}
+	maxMTU := largest(interfaceMTU, v4)
+	if maxMTU != s.maxMTU {
+		*s = mtuSearch{maxMTU: maxMTU, mtu: min(baseMTU, maxMTU)}
 	}
 	if s.doubted {
 		confirm = min(confirm, searchConfirmLoss)
@@ -76,26 +80,26 @@ func (s *mtuSearch) next(now, confirm time.Duration, interfaceMTU int, v4 bool) 
 		return s.mtu, false
 	case candidate > s.mtu:
 		return candidate, s.larger.size == candidate
-	case s.bad > 0 && now-s.raised >= searchRaise:
+	case s.failed > 0 && now-s.raised >= searchRaise:
 		s.raised = now
-		return s.bad, false
+		return s.failed, false
 	}
 	return 0, false
 }
 
 // candidate returns the size to try, which is the MTU at the end of the search.
 func (s *mtuSearch) candidate() int {
-	if s.bad == 0 {
-		return s.most
+	if s.failed == 0 {
+		return s.maxMTU
 	}
-	return max(s.mtu, (s.mtu+s.bad)/2&^(searchStep-1))
+	return max(s.mtu, (s.mtu+s.failed)/2&^(searchStep-1))
 }
 
 // onTrial reports whether a size may be too large, so that probes are urgent.
 func (s *mtuSearch) onTrial() bool { return s.current.size > 0 || s.larger.size > 0 }
 
 // tooLarge reports whether a size is known to be too large.
-func (s *mtuSearch) tooLarge(size int) bool { return s.bad > 0 && size >= s.bad }
+func (s *mtuSearch) tooLarge(size int) bool { return s.failed > 0 && size >= s.failed }
 
 // largest returns the largest packet, without the tunnel, that fits the MTU of an interface.
 func largest(interfaceMTU int, v4 bool) int { return interfaceMTU - overhead(v4) }
@@ -120,7 +124,7 @@ func (s *mtuSearch) limit(interfaceMTU int, v4 bool) int {
 
 // carried records that a probe of this size was answered.
 func (s *mtuSearch) carried(size int) {
-	if size > baseMTU || s.most <= baseMTU {
+	if size > baseMTU || s.maxMTU <= baseMTU {
 		s.known = true
 	}
 	if size > s.mtu {
@@ -133,7 +137,7 @@ func (s *mtuSearch) carried(size int) {
 		s.larger = mtuTrial{}
 	}
 	if s.tooLarge(size) {
-		s.bad, s.settled = 0, false
+		s.failed, s.settled = 0, false
 	}
 }
 
@@ -158,9 +162,9 @@ func (s *mtuSearch) missed(size int, shorterAnswered bool) {
 		return
 	}
 	if size == s.mtu {
-		s.mtu = min(baseMTU, s.most) // what was carried is not any more
+		s.mtu = min(baseMTU, s.maxMTU) // what was carried is not any more
 	}
-	s.bad, s.known, s.settled, s.current, s.larger = size, true, false, mtuTrial{}, mtuTrial{}
+	s.failed, s.known, s.settled, s.current, s.larger = size, true, false, mtuTrial{}, mtuTrial{}
 }
 
 // doubt records that packets were lost.

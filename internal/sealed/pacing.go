@@ -49,7 +49,7 @@ func (x *pacing) enqueue(b *batch, i int, like *queued, buf []byte, now time.Dur
 	q := queuedPool.Get().(*queued)
 	data := q.data
 	if n := len(buf) + tunnel.TagLen; cap(data) < n {
-		data = make([]byte, max(n, smallLen))
+		data = make([]byte, max(n, smallBufferLen))
 	}
 	q.keys, q.lane, q.seq, q.copied, q.class, q.repair = like.keys, like.lane, like.seq, like.copied, like.class, like.repair
 	q.data, q.buf = data, data[:copy(data[:cap(data)], buf)]

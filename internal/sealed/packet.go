@@ -15,6 +15,7 @@ import (
 const (
 	ipv4Len, ipv6Len = 20, 40
 	udpLen, tcpLen   = 8, 20
+	ipUDP4, ipUDP6   = ipv4Len + udpLen, ipv6Len + udpLen
 )
 
 // parsed is the fields of an IP packet that the plane uses.
@@ -181,9 +182,9 @@ func clampMSS(b []byte, p *parsed, mtu int) {
 	if t[13]&flagSYN == 0 || header < tcpLen || header > len(t) {
 		return
 	}
-	most := mtu - tcpLen - ipv4Len
+	maxMSS := mtu - tcpLen - ipv4Len
 	if b[0]>>4 == 6 {
-		most = mtu - tcpLen - ipv6Len
+		maxMSS = mtu - tcpLen - ipv6Len
 	}
 	for o := tcpLen; o < header; {
 		switch kind := t[o]; {
@@ -196,11 +197,11 @@ func clampMSS(b []byte, p *parsed, mtu int) {
 			return
 		case kind == kindMSS && t[o+1] == 4:
 			value := binary.BigEndian.Uint16(t[o+2:])
-			if int(value) <= most || most <= 0 {
+			if int(value) <= maxMSS || maxMSS <= 0 {
 				return
 			}
 			// The words of the checksum may lie across the option.
-			replace16(t, o+2, uint16(most))
+			replace16(t, o+2, uint16(maxMSS))
 			return
 		default:
 			o += int(t[o+1])
@@ -225,14 +226,14 @@ const (
 	// 792), and as much as fits into 576 bytes (RFC 1812, section 4.3.2.3).
 	quoted4 = 576 - ipv4Len - 8
 	// quoted6 is that of ICMPv6: as much as fits into the least MTU (RFC 4443, section 3.2).
-	quoted6 = leastMTU - ipv6Len - 8
+	quoted6 = ipv6MinMTU - ipv6Len - 8
 )
 
-// leastMTU is what IPv6 hosts send whatever an error says (RFC 8200, section 5).
-const leastMTU = 1280
+// ipv6MinMTU is what IPv6 hosts send whatever an error says (RFC 8200, section 5).
+const ipv6MinMTU = 1280
 
 // tooBig returns the ICMP message (RFC 792 and RFC 1191, RFC 4443 section 3.2) that reports to the
-// sender of a packet that only mtu bytes fit, but not less than leastMTU in IPv6, appended to out.
+// sender of a packet that only mtu bytes fit, but not less than ipv6MinMTU in IPv6, appended to out.
 // The source is the packet's destination, which the way back from there would have too. There is
 // none for a packet that must not be answered: an ICMP error, a later fragment, a multicast
 // address.
@@ -271,7 +272,7 @@ func tooBig(out, packet []byte, p *parsed, mtu int) []byte {
 	out = append(out, 0x60, 0, 0, 0, byte(n>>8), byte(n), unix.IPPROTO_ICMPV6, 64)
 	out = append(append(out, src[:]...), dst[:]...)
 	icmp := len(out)
-	mtu = max(mtu, leastMTU) // hosts ignore less (RFC 8201, section 4)
+	mtu = max(mtu, ipv6MinMTU) // hosts ignore less (RFC 8201, section 4)
 	out = append(out, 2, 0, 0, 0, 0, 0, byte(mtu>>8), byte(mtu))
 	out = append(out, quote...)
 	pseudo := [8]byte{2: byte(n >> 8), 3: byte(n), 7: unix.IPPROTO_ICMPV6}

@@ -270,8 +270,8 @@ func TestHold(t *testing.T) {
 	const ack = 1 << 4
 	datagram := segment(false, ack, 0)
 	datagram[9] = unix.IPPROTO_UDP
-	auto := routing{same: true}
-	fixed := routing{same: true, policy: plane.Policy{{Resequence: plane.Resequence{Mode: plane.ResequenceFixed, Bound: time.Second}}}}
+	auto := routing{uniformHold: true}
+	fixed := routing{uniformHold: true, policy: plane.Policy{{Resequence: plane.Resequence{Mode: plane.ResequenceFixed, Bound: time.Second}}}}
 	for _, tt := range []struct {
 		name   string
 		routes *routing

@@ -9,9 +9,9 @@ import (
 	"github.com/tabane/tabane/internal/udp"
 )
 
-// restFirst is how long a peer has no session after its first panic: shorter than that of BGP,
+// firstRest is how long a peer has no session after its first panic: shorter than that of BGP,
 // because all packets to the peer are lost meanwhile.
-const restFirst = time.Second
+const firstRest = time.Second
 
 // contain runs what is about the peer inside a boundary; the message, which may be nil, is what it
 // processes. After a panic the sessions with the peer end, since their state may be inconsistent,

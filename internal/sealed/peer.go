@@ -21,15 +21,6 @@ import (
 	"github.com/tabane/tabane/internal/tunnel"
 )
 
-const (
-	ipUDP4, ipUDP6 = ipv4Len + udpLen, ipv6Len + udpLen
-	// baseMTU is the largest packet, without the tunnel, that every path is taken to carry: what is
-	// left of 1280 bytes of IPv6 (RFC 8200, section 5).
-	baseMTU = leastMTU - ipUDP6 - tunnel.Overhead
-	// pathBuffer bounds the virtual queue: a modem's buffer is seldom longer.
-	pathBuffer = time.Second
-)
-
 // peer is another gateway: what is common to its parts. Each part is the state of one task, and is in
 // the file of its name; doc.go has the order of the locks.
 type peer struct {
@@ -70,7 +61,7 @@ type peer struct {
 func newPeer(p *Plane, own session.PrivateKey, c plane.Peer) *peer {
 	r := &peer{
 		plane: p, own: own.Public(), log: slog.New(&limitedLog{Handler: p.log.Handler(), now: p.now}),
-		panics:     contain.Backoff{First: restFirst},
+		panics:     contain.Backoff{First: firstRest},
 		scheduling: scheduling{mtu: baseMTU, paths: make([]sched.Path, tunnel.MaxPaths)},
 		pacing:     pacing{due: shape.Never},
 	}

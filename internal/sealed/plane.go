@@ -103,7 +103,7 @@ type routing struct {
 	lines  []*line
 	peers  []*peer
 	// same: all rules hold packets alike.
-	same bool
+	uniformHold bool
 }
 
 // line returns the path with a name, nil if there is none.
@@ -118,7 +118,7 @@ func (r *routing) line(name string) *line {
 // hold returns how long a received packet may be held for its order.
 func (r *routing) hold(packet []byte) reseq.Hold {
 	rule := 0
-	if !r.same {
+	if !r.uniformHold {
 		var h parsed
 		if !h.parse(packet) {
 			return reseq.Off
@@ -208,7 +208,7 @@ func (p *Plane) Apply(s plane.State) error {
 		p.guard.Store(session.NewGuard(s.Key.Public(), rand.Reader))
 	}
 	next := &routing{policy: slices.Clone(s.Policy)}
-	next.same = !slices.ContainsFunc(s.Policy, func(r plane.Rule) bool { return r.Resequence != s.Policy[0].Resequence })
+	next.uniformHold = !slices.ContainsFunc(s.Policy, func(r plane.Rule) bool { return r.Resequence != s.Policy[0].Resequence })
 	p.applyPathsLocked(s)
 	next.lines = slices.Clone(p.lines)
 	keep := map[session.PublicKey]bool{}
@@ -295,7 +295,7 @@ func (p *Plane) Active(name string) {
 	for _, r := range p.routing.Load().peers {
 		r.mu.Lock()
 		if r.conf.Name == name && r.conf.Mode.Open() {
-			if before := r.active.Swap(int64(now)); now-time.Duration(before) > busyFor {
+			if before := r.active.Swap(int64(now)); now-time.Duration(before) > busyWindow {
 				r.prober.probeNow(now)
 			}
 		}

@@ -51,7 +51,7 @@ func (x *prober) probe(b *batch, k *keys, i int, now time.Duration) time.Duratio
 	if now < l.probing.due {
 		return min(next, l.probing.due)
 	}
-	x.peer.rx.waitFor(i, silence*interval)
+	x.peer.rx.waitFor(i, silenceIntervals*interval)
 	l.probing.due = now + interval
 	x.probeAddresses(b, k, i, now)
 	if l.probing.alive.Alive() {
@@ -64,7 +64,7 @@ func (x *prober) probe(b *batch, k *keys, i int, now time.Duration) time.Duratio
 // are more.
 func (x *prober) expire(b *batch, i int, now time.Duration) time.Duration {
 	l := &x.peer.links[i]
-	for timeout := l.probing.rtt.RTO(leastRTO); ; {
+	for timeout := l.probing.rtt.RTO(minProbeRTO); ; {
 		s, next := l.probing.sent.expire(now, timeout, now+time.Hour)
 		switch {
 		case s == nil:
@@ -128,10 +128,10 @@ func (x *prober) interval(l *link, now time.Duration) time.Duration {
 	switch {
 	case !l.probing.alive.Alive():
 		interval = min(interval, probeDead)
-	case now-time.Duration(x.peer.active.Load()) < busyFor:
+	case now-time.Duration(x.peer.active.Load()) < busyWindow:
 		interval = x.intervals.Busy
 		l.line.active.Store(int64(now))
-	case x.peer.conf.Alliance.Role == plane.Member && now-time.Duration(l.line.active.Load()) < busyFor:
+	case x.peer.conf.Alliance.Role == plane.Member && now-time.Duration(l.line.active.Load()) < busyWindow:
 		// What the member relays is traffic too: its short link must be known as soon as the other.
 		interval = x.intervals.Busy
 	}
@@ -139,7 +139,7 @@ func (x *prober) interval(l *link, now time.Duration) time.Duration {
 		interval = min(interval, max(searchPause, l.probing.rtt.SRTT/searchTrial))
 	}
 	if rate := l.slowest(); rate > 0 {
-		interval = max(interval, min(rate.TimeFor(unit.Size(probeShare*l.probing.controlLen)), probeIdle))
+		interval = max(interval, min(rate.TimeFor(unit.Size(probeFraction*l.probing.controlLen)), probeIdle))
 	}
 	return interval
 }
@@ -243,9 +243,9 @@ func (x *prober) answered(k *keys, path int, a tunnel.Answer, now time.Duration)
 	x.peer.session.proven = x.peer.session.proven || k == x.peer.session.sending
 	if rtt := now - s.at - a.Held; rtt > 0 {
 		l.probing.rtt.Update(rtt)
-		rto, least := x.peer.links.roundTrips()
+		rto, shortest := x.peer.links.roundTrips()
 		x.peer.rx.requests.roundTrip.Store(int64(rto))
-		x.peer.rx.requests.minRTT.Store(int64(least))
+		x.peer.rx.requests.minRTT.Store(int64(shortest))
 	}
 	if s.size > 0 {
 		if l.search.tooLarge(s.size) && l.reports.oversized > 0 {

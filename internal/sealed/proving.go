@@ -16,7 +16,7 @@ import (
 // answers to probes to the new one, with at most maxAmplification times the bytes that came from
 // there.
 
-// link.remote is always an address that was proved, or none.
+// linkAddress.remote is always an address that was proved, or none.
 
 const (
 	// maxAmplification is that of RFC 9000, section 8.
@@ -192,7 +192,7 @@ func (x *proving) respondedFrom(k *keys, from place, bytes int, now time.Duratio
 func (x *proving) reportSeen(k *keys, now time.Duration) {
 	for i := range x.peer.links {
 		l := &x.peer.links[i]
-		if x.peer.numbering.owner || !l.ready() || !l.probing.alive.Alive() || l.nat.reported == l.address.remote || l.nat.reported.IsValid() && now-l.nat.reportedAt < seenPause {
+		if x.peer.numbering.owner || !l.ready() || !l.probing.alive.Alive() || l.nat.reported == l.address.remote || l.nat.reported.IsValid() && now-l.nat.reportedAt < natPause {
 			continue
 		}
 		if k.out.Put(tunnel.NAT{Path: uint8(i), Seen: l.address.remote}) {

@@ -87,7 +87,7 @@ func (p *Plane) open(l *line, g *udp.Received, in *buffer, all []opened, b *batc
 		l.received.add(1, len(m))
 		switch tunnel.Type(m[0]) {
 		case tunnel.Initiation, tunnel.Response, tunnel.Cookie:
-			if mine, why := p.checkHandshake(l, m, g.From); !mine {
+			if addressed, why := p.checkHandshake(l, m, g.From); !addressed {
 				p.relayOrDrop(l, g, m, b, why)
 			}
 			continue

@@ -174,14 +174,14 @@ func (x *receiving) changeKeysLocked(k *keys, out []held) []held {
 	return out
 }
 
-// silence is how long after its last message a path is not waited for, at least leastSilence: several
-// probes.
-const silence, leastSilence = 4, 200 * time.Millisecond
+// silenceIntervals is for how many intervals of probes after its last message a path is waited for, and
+// at least minSilence.
+const silenceIntervals, minSilence = 4, 200 * time.Millisecond
 
 // livePathsLocked returns the paths that messages arrive over.
 func (x *receiving) livePathsLocked(now time.Duration) (live uint16) {
 	for i := range x.links {
-		if l := &x.links[i]; l.packets > 0 && now-l.heard < max(l.silence, leastSilence) {
+		if l := &x.links[i]; l.packets > 0 && now-l.heard < max(l.silence, minSilence) {
 			live |= 1 << i
 		}
 	}
@@ -204,7 +204,7 @@ func (x *receiving) compareDelaysLocked(now time.Duration) {
 			paths[i] = sched.Path{Usable: live>>i&1 != 0, Delay: v.Delay, Jitter: v.Jitter}
 		}
 	}
-	if latest, any := sched.Latest(paths[:]); any {
+	if latest, found := sched.Latest(paths[:]); found {
 		x.delays.latest = latest
 	}
 }
@@ -274,7 +274,7 @@ func (x *receiving) finishLocked(p *Plane, out []held) {
 		}
 	}
 	request := time.Duration(0)
-	if at, any := x.nextRequestLocked(); any {
+	if at, found := x.nextRequestLocked(); found {
 		request = max(at, 1)
 		if timeout == 0 || request < timeout {
 			timeout = request
@@ -326,11 +326,11 @@ func (p *Plane) expiry(b *batch, now time.Duration) time.Duration {
 		}
 	}
 	b.flush()
-	return max(next, now+leastHold)
+	return max(next, now+holdGranularity)
 }
 
-// leastHold is the granularity of the time that packets are held.
-const leastHold = 500 * time.Microsecond
+// holdGranularity is the granularity of the time that packets are held.
+const holdGranularity = 500 * time.Microsecond
 
 // waitFor sets how long after its last message a path is waited for.
 func (x *receiving) waitFor(path int, silence time.Duration) {
@@ -367,7 +367,7 @@ func (x *receiving) reports(b []byte, k *keys, now time.Duration) []byte {
 	for n := range x.links {
 		i := (first + n) % len(x.links)
 		l := &x.links[i]
-		if l.packets == 0 || now-l.heard > reportFor {
+		if l.packets == 0 || now-l.heard > reportWindow {
 			continue
 		}
 		report := tunnel.Report{Path: uint8(i), Bytes: l.bytes, Late: late}
@@ -386,17 +386,17 @@ func (x *receiving) reports(b []byte, k *keys, now time.Duration) []byte {
 	return b
 }
 
-// reportFor is how long after the last message a path is still reported.
-const reportFor = 10 * time.Second
+// reportWindow is how long after the last message a path is still reported.
+const reportWindow = 10 * time.Second
 
 // nextRequestLocked returns when a message is to be requested.
-func (x *receiving) nextRequestLocked() (at time.Duration, any bool) {
+func (x *receiving) nextRequestLocked() (at time.Duration, found bool) {
 	for i := range x.links {
-		if due, missing := x.links[i].gaps.Next(time.Duration(x.requests.roundTrip.Load())); missing && (!any || due < at) {
-			at, any = due, true
+		if due, missing := x.links[i].gaps.Next(time.Duration(x.requests.roundTrip.Load())); missing && (!found || due < at) {
+			at, found = due, true
 		}
 	}
-	return at, any
+	return at, found
 }
 
 // request asks for the messages that paths have lost, over the two paths with the shortest round trips,
@@ -411,14 +411,14 @@ func (r *peer) request(b *batch, now time.Duration) {
 			x.Lock()
 			l := &x.links[i]
 			k := l.keys
-			q, any := l.gaps.Due(now, time.Duration(x.requests.roundTrip.Load()), x.requests.counters)
+			q, found := l.gaps.Due(now, time.Duration(x.requests.roundTrip.Load()), x.requests.counters)
 			x.requests.counters = q.Counters
 			var body []byte
-			if any {
+			if found {
 				body = tunnel.AppendRecord(nil, tunnel.Request{Path: uint8(i), Attempt: q.Attempt, Counters: q.Counters})
 			}
 			x.Unlock()
-			if !any {
+			if !found {
 				break
 			}
 			r.ask(b, k, body, now)

@@ -118,7 +118,7 @@ func (m *controlMessage) apply(body []byte) bool {
 }
 
 // drop counts a record that is not applied.
-func (m *controlMessage) drop(why reason) { m.peer.plane.counts.drop(why, 1) }
+func (m *controlMessage) drop(r reason) { m.peer.plane.counts.drop(r, 1) }
 
 // probe answers a probe.
 func (m *controlMessage) probe(v tunnel.Probe) {

@@ -14,10 +14,11 @@ import (
 // messages of the path come from, once that is proved, so that a path works behind NAT (RFC 3519).
 
 const (
-	// askAgain is how long a request has time to be answered, refusedFor how long a refused one rests.
-	askAgain, refusedFor = 5 * time.Second, 10 * time.Second
-	// seenPause bounds how often a peer is sent where it is seen.
-	seenPause = time.Second
+	// registerTimeout is how long a request has time to be answered, refusedPause how long a
+	// refused one rests.
+	registerTimeout, refusedPause = 5 * time.Second, 10 * time.Second
+	// natPause bounds how often a peer is sent where it is seen.
+	natPause = time.Second
 )
 
 // registering has the registrations of a peer's paths: those that a leader asks its home agent for,
@@ -71,7 +72,7 @@ func (x *registering) refresh(k *keys, now time.Duration) time.Duration {
 				v.CareOf, v.Up, v.Down = g.careOf, min(v.Up, g.up), min(v.Down, g.down)
 			}
 			k.out.Put(v)
-			reg.at = now + askAgain
+			reg.at = now + registerTimeout
 		}
 		due = min(due, reg.at)
 	}
@@ -136,11 +137,11 @@ func (x *registering) register(v tunnel.Register, now time.Duration) tunnel.Regi
 
 // refuse counts a request that is refused, and logs it unless the one before was refused for the same
 // reason: a peer may repeat it as often as it likes.
-func (x *registering) refuse(a tunnel.Registered, message string, what ...any) {
+func (x *registering) refuse(a tunnel.Registered, message string, attributes ...any) {
 	if a.Code != tunnel.Accepted {
 		x.peer.plane.counts.drop(dropRegistration, 1)
 		if a.Code != x.refused {
-			x.peer.log.Warn(message, append([]any{"peer", x.peer.conf.Name, "reason", a.Code}, what...)...)
+			x.peer.log.Warn(message, append([]any{"peer", x.peer.conf.Name, "reason", a.Code}, attributes...)...)
 		}
 	}
 	x.refused = a.Code
@@ -182,7 +183,7 @@ func (x *registering) answered(v tunnel.Registered, now time.Duration) {
 		if reason := v.Code.String(); reg.reason != reason {
 			x.peer.log.Warn("home agent refuses a registration", "peer", x.peer.conf.Name, "path", l.title(), "reason", reason)
 		}
-		*reg = registration{at: now + refusedFor, reason: v.Code.String()}
+		*reg = registration{at: now + refusedPause, reason: v.Code.String()}
 	case v.Lifetime == 0:
 		reg.until = 0
 	default:

@@ -204,7 +204,7 @@ func TestRelayRequests(t *testing.T) {
 	if most := maxRelayStarts + 100/2; begun > most || r.relaying.limit.next != maxRelayStarts {
 		t.Errorf("%d requests are accepted, %d relays have begun, want at most %d, %d", begun, r.relaying.limit.next, most, maxRelayStarts)
 	}
-	if a := asks(r, 1, allowed[0].String(), now+relayStartsIn); a.Code != tunnel.Accepted || r.relaying.current.path != 1 {
+	if a := asks(r, 1, allowed[0].String(), now+relayStartWindow); a.Code != tunnel.Accepted || r.relaying.current.path != 1 {
 		t.Errorf("later: %+v", a)
 	}
 }
@@ -245,7 +245,7 @@ func TestOpenRelayRequests(t *testing.T) {
 	r, k := ally(t, plane.Alliance{Role: plane.Leader, Up: rate, Down: rate}, 1)
 	now := time.Second
 	ask := func(open bool, lifetime time.Duration) tunnel.Registered {
-		now += relayStartsIn
+		now += relayStartWindow
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return r.relaying.answer(tunnel.Register{HomeAgent: home, Lifetime: lifetime, Up: unit.GbitPerSecond, Down: unit.GbitPerSecond, Open: open}, now)

@@ -21,14 +21,14 @@ type relay struct {
 	homeAgent netip.AddrPort
 	until     time.Duration
 	base      *udp.Socket // of the path that the relay's socket is beside
-	over      string      // name of that path
+	overName  string      // name of that path
 	out       *line       // the relay's socket
 	to        atomic.Pointer[place]
 	// answered: the home agent has sent a message.
 	answered atomic.Bool
 	rate     unit.Bandwidth // from the leader, once the home agent has answered
 	up, down policer
-	x        *relayed
+	counts   *relayed
 	open     openRelay
 }
 
@@ -47,14 +47,14 @@ type policer struct {
 }
 
 const (
-	// burstTime is how long a burst at the rate may be, burstLen its smallest length in bytes: that of
-	// a message in segments.
-	burstTime, burstLen = 100 * time.Millisecond, 1 << 17
+	// policerBurst is how long a burst at the rate may be, policerMinBurst its smallest length in
+	// bytes: that of a message in segments.
+	policerBurst, policerMinBurst = 100 * time.Millisecond, 1 << 17
 	// unansweredRate is the rate to a home agent that has not answered: enough for handshakes and
 	// probes.
 	unansweredRate = 64 * unit.KbitPerSecond
-	// maxRelayStarts is how many relays a leader may start in relayStartsIn: each opens a socket.
-	maxRelayStarts, relayStartsIn = 8, 10 * time.Second
+	// maxRelayStarts is how many relays a leader may start in relayStartWindow: each opens a socket.
+	maxRelayStarts, relayStartWindow = 8, 10 * time.Second
 )
 
 // relayLimit limits how often a leader starts relays. It has the times of the last ones.
@@ -66,7 +66,7 @@ type relayLimit struct {
 // allow reports whether one more may start now, and counts it.
 func (b *relayLimit) allow(now time.Duration) bool {
 	at := &b.at[b.next%maxRelayStarts]
-	if b.next >= maxRelayStarts && now-*at < relayStartsIn {
+	if b.next >= maxRelayStarts && now-*at < relayStartWindow {
 		return false
 	}
 	*at = now
@@ -85,7 +85,7 @@ func (p *policer) burstLocked() float64 {
 	if p.rate <= float64(unansweredRate)/8 {
 		return p.rate // a second
 	}
-	return max(p.rate*burstTime.Seconds(), burstLen)
+	return max(p.rate*policerBurst.Seconds(), policerMinBurst)
 }
 
 // allow reports whether a packet of n bytes is within the rate, and accounts for it.
@@ -115,21 +115,21 @@ func (p *Plane) relayOf(l *line, from netip.AddrPort) *relay {
 
 // relayOrDrop handles a message that is not for this gateway: it is relayed if a leader has sent
 // it, else dropped.
-func (p *Plane) relayOrDrop(l *line, g *udp.Received, m []byte, b *batch, why reason) {
+func (p *Plane) relayOrDrop(l *line, g *udp.Received, m []byte, b *batch, drop reason) {
 	if y := p.relayOf(l, g.From); y != nil {
 		y.forward(b, m, g.Class)
 	} else {
-		p.counts.drop(why, 1)
+		p.counts.drop(drop, 1)
 	}
 }
 
 // forward relays a message of the leader, which is not for this gateway.
 func (y *relay) forward(b *batch, m []byte, class uint8) {
 	if !sealedOrHandshake(m) || !y.up.allow(y.leader.plane.now(), len(m)+ipUDP4) {
-		y.x.dropped.Add(1)
+		y.counts.dropped.Add(1)
 		return
 	}
-	y.x.up.add(1, len(m)+ipUDP4)
+	y.counts.up.add(1, len(m)+ipUDP4)
 	b.add(y.out, udp.Datagram{Data: m, To: y.homeAgent, Class: class})
 }
 
@@ -180,10 +180,10 @@ func (y *relay) pass(got []udp.Received, all []udp.Datagram) []udp.Datagram {
 			m := data[:min(g.Size, len(data))]
 			data = data[len(m):]
 			if g.From != y.homeAgent || !sealedOrHandshake(m) || !y.down.allow(now, len(m)+ipUDP4) {
-				y.x.dropped.Add(1)
+				y.counts.dropped.Add(1)
 				continue
 			}
-			y.x.down.add(1, len(m)+ipUDP4)
+			y.counts.down.add(1, len(m)+ipUDP4)
 			all = append(all, udp.Datagram{Data: m, To: at.from, Class: g.Class})
 		}
 	}

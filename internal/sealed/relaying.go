@@ -51,11 +51,11 @@ func (x *relaying) answer(v tunnel.Register, now time.Duration) tunnel.Registere
 	if x.peer.plane.stopping.Load() {
 		answer.Code = tunnel.MemberUnreachable
 	}
-	other := x.current == nil || x.current.homeAgent != home || x.current.path != v.Path || x.current.open.wanted != v.Open
-	if answer.Code == tunnel.Accepted && other && !x.limit.allow(now) {
+	changed := x.current == nil || x.current.homeAgent != home || x.current.path != v.Path || x.current.open.wanted != v.Open
+	if answer.Code == tunnel.Accepted && changed && !x.limit.allow(now) {
 		answer.Code = tunnel.MemberResources
 	}
-	if answer.Code == tunnel.Accepted && other {
+	if answer.Code == tunnel.Accepted && changed {
 		x.end("replaced")
 		if err := x.begin(v.Path, home, over); err != nil {
 			x.peer.log.Error("relay", "peer", x.peer.conf.Name, "home agent", home, "error", err)
@@ -94,7 +94,7 @@ func (x *relaying) begin(path uint8, home netip.AddrPort, over *line) error {
 	out := &line{plane: p, name: over.name, device: over.device, mark: over.mark}
 	out.conf.Store(over.conf.Load())
 	out.socket.Store(s)
-	y := &relay{leader: x.peer, path: path, homeAgent: home, base: over.socket.Load(), over: over.name, out: out, x: &x.counts}
+	y := &relay{leader: x.peer, path: path, homeAgent: home, base: over.socket.Load(), overName: over.name, out: out, counts: &x.counts}
 	y.rate = announced(x.peer.conf.Alliance.Up)
 	y.up.set(min(unansweredRate, y.rate))
 	y.down.set(announced(x.peer.conf.Alliance.Down))
@@ -147,12 +147,12 @@ func (x *relaying) check(now time.Duration) time.Duration {
 	if y == nil {
 		return now + time.Hour
 	}
-	l := x.peer.plane.routing.Load().line(y.over)
+	l := x.peer.plane.routing.Load().line(y.overName)
 	alive := l != nil && l.conf.Load().Usable && l.socket.Load() == y.base
 	switch {
 	case now >= y.until:
 		x.end("registration has expired")
-	case !alive || x.peer.conf.Alliance.Path != y.over:
+	case !alive || x.peer.conf.Alliance.Path != y.overName:
 		x.cut("the path has changed")
 	default:
 		x.place()

@@ -38,7 +38,7 @@ func (x *relaying) placeOpen(now time.Duration) bool {
 	if !o.wanted || to == nil || *to == o.to && answered == o.answered && now-o.at < checkSockets {
 		return true
 	}
-	if o.to, o.answered, o.at = *to, answered, now; !x.canRelayOpen(&x.peer.links[y.path], p.routing.Load().line(y.over), y.homeAgent) {
+	if o.to, o.answered, o.at = *to, answered, now; !x.canRelayOpen(&x.peer.links[y.path], p.routing.Load().line(y.overName), y.homeAgent) {
 		return false
 	}
 	set := plane.OpenRelay{Down: announced(x.peer.conf.Alliance.Down), Mark: y.out.mark}

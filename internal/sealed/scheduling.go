@@ -9,6 +9,9 @@ import (
 	"github.com/tabane/tabane/internal/tunnel"
 )
 
+// pathBuffer bounds the virtual queue: a modem's buffer is seldom longer.
+const pathBuffer = time.Second
+
 // scheduling is what schedulers see of the links.
 type scheduling struct {
 	peer   *peer

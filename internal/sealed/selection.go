@@ -93,8 +93,8 @@ func bulk(h *parsed, head []byte, ack bool, count, length int) bool {
 	return len(t) >= tcpLen && t[13]&(flagSYN|flagACK) != flagSYN
 }
 
-// waiting is the least wait in the queue of a busy path.
-const waiting = time.Millisecond
+// busyWait is the least wait in the queue of a busy path.
+const busyWait = time.Millisecond
 
 // update selects the paths of auto if a window has ended.
 func (x *selection) update(now time.Duration) {
@@ -107,17 +107,17 @@ func (x *selection) update(now time.Duration) {
 		l, p := &x.peer.links[i], &paths[i]
 		x.state[i] = pathset.Path{Usable: p.Usable, Rate: p.Rate, Delay: p.Delay, Jitter: p.Jitter, Loss: p.Loss}
 		reported += l.reports.last.Bytes
-		if p.Usable && x.decision.Use.Has(i) && x.peer.scheduling.wait(i, now) < waiting {
+		if p.Usable && x.decision.Use.Has(i) && x.peer.scheduling.wait(i, now) < busyWait {
 			busy = false
 		}
 	}
 	// Copies are counted when they are sent and reported when they arrive.
 	x.delivered = max(x.delivered, reported-min(reported, x.copied))
-	_, least := x.peer.links.roundTrips()
-	if least == math.MaxInt64 {
-		least = 0 // no path answers
+	_, shortest := x.peer.links.roundTrips()
+	if shortest == math.MaxInt64 {
+		shortest = 0 // no path answers
 	}
-	window, ok := x.meter.AddSample(now, pathset.Totals{Delivered: unit.Size(x.delivered), Lost: x.lost, Late: x.late, Elastic: x.elastic}, busy, least)
+	window, ok := x.meter.AddSample(now, pathset.Totals{Delivered: unit.Size(x.delivered), Lost: x.lost, Late: x.late, Elastic: x.elastic}, busy, shortest)
 	if !ok {
 		return
 	}
@@ -148,6 +148,6 @@ func (x *selection) sample(i int, now time.Duration) {
 		l.rates.capacity.Capacity = quality.LimitCapacity(rate)
 	}
 	l.rates.capacity.Ceil(l.ceiling())
-	l.rates.capacity.AddReport(now, l.reports.at, l.sent.value().Bytes, l.reports.last.Bytes, x.peer.scheduling.wait(i, now) > waiting,
+	l.rates.capacity.AddReport(now, l.reports.at, l.sent.value().Bytes, l.reports.last.Bytes, x.peer.scheduling.wait(i, now) > busyWait,
 		quality.Delays{RTT: l.probing.rtt.SRTT, Standing: l.reports.last.Standing, Jitter: l.reports.last.Jitter, Loss: l.reports.loss.Share})
 }

@@ -144,7 +144,7 @@ func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 	defer r.mu.Unlock()
 	p.outMu.Lock()
 	defer p.outMu.Unlock()
-	if before := r.active.Swap(int64(now)); now-time.Duration(before) > busyFor {
+	if before := r.active.Swap(int64(now)); now-time.Duration(before) > busyWindow {
 		r.prober.probeNow(now)
 	}
 	if r.session.sending == nil {
@@ -174,7 +174,7 @@ func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 		length += f.PacketLen(i)
 	}
 	r.selection.sent(&h, head, f.Len(), length)
-	much := bulk(&h, head, ack, f.Len(), length)
+	isBulk := bulk(&h, head, ack, f.Len(), length)
 	for i := range f.Len() {
 		n := f.PacketLen(i)
 		if n > r.scheduling.mtu {
@@ -186,7 +186,7 @@ func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 		if i == 0 {
 			clampMSS(buf[tunnel.Offset:], &h, r.scheduling.mtu)
 		}
-		r.transmitLocked(b, buf, lane, much, &h, u, now)
+		r.transmitLocked(b, buf, lane, isBulk, &h, u, now)
 	}
 	if b.next >= batchLen || len(b.queued) >= maxQueued {
 		b.flush()
@@ -210,7 +210,7 @@ func (r *peer) oversizedLocked(b *batch, f *tun.Frame, i int, h *parsed, u *rule
 	p := r.plane
 	packet := make([]byte, f.PacketLen(i))
 	f.Packet(i, packet)
-	if h.Src.Is6() && len(packet) <= leastMTU {
+	if h.Src.Is6() && len(packet) <= ipv6MinMTU {
 		buf := b.slot(len(packet))
 		copy(buf[tunnel.Offset:], packet)
 		r.transmitLocked(b, buf, laneOf(h.flow, isAcknowledgment(packet)), false, h, u, now)
