@@ -342,42 +342,6 @@ func (c CoDel) law(frame unit.Size) codel.Law {
 	return codel.Law{Target: c.Target, Interval: c.Interval, Frame: int(frame)}
 }
 
-// Change is a change of a Profile. Nil fields do not change it. Jitter, Loss and Queue are replaced
-// as a whole.
-type Change struct {
-	// Rate is the rate from now on.
-	// Example: 5Mbit/s
-	Rate *unit.Bandwidth `yaml:"rate,omitempty" json:"rate,omitempty"`
-	// Delay is the one-way delay from now on.
-	// Example: 20ms
-	Delay *time.Duration `yaml:"delay,omitempty" json:"delay,omitempty"`
-	// Jitter varies the delay.
-	Jitter *Jitter `yaml:"jitter,omitempty" json:"jitter,omitempty"`
-	// Loss is what the link loses.
-	Loss *Loss `yaml:"loss,omitempty" json:"loss,omitempty"`
-	// Duplicate is the probability that a frame arrives twice. Example: 0.001
-	Duplicate *float64 `yaml:"duplicate,omitempty" json:"duplicate,omitempty"`
-	// Queue is the queue in front of the link.
-	Queue *Queue `yaml:"queue,omitempty" json:"queue,omitempty"`
-}
-
-// With returns the profile after the change.
-func (p Profile) With(c Change) Profile {
-	replace(&p.Rate, c.Rate)
-	replace(&p.Delay, c.Delay)
-	replace(&p.Jitter, c.Jitter)
-	replace(&p.Loss, c.Loss)
-	replace(&p.Duplicate, c.Duplicate)
-	replace(&p.Queue, c.Queue)
-	return p
-}
-
-func replace[T any](to, from *T) {
-	if from != nil {
-		*to = *from
-	}
-}
-
 // Least returns the minimum delay of a frame on the wire.
 func (p *Profile) Least() time.Duration {
 	switch p.Jitter.Kind {

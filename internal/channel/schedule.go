@@ -80,7 +80,7 @@ func (s Schedule) Check(forward, backward Profile) fault.List {
 			faults.Add(fault.Join(at, "at"), "must not be before the step above it, at %s, got %s", s[i-1].At, step.At)
 		}
 		if step.Change == (Change{}) {
-			faults.Add(at, "changes nothing: give at least one of rate, delay, jitter, loss, duplicate, queue")
+			faults.Add(at, "changes nothing: give at least one of %s", Properties(""))
 		}
 		var wrong fault.List
 		switch step.Direction {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/labrun"
 	"github.com/tabane/tabane/internal/report"
 	"github.com/tabane/tabane/internal/scenario"
@@ -93,9 +94,10 @@ func parameterList() string {
 	}
 	return b.String() + line + `
 
-Keys of links without a direction are of both; LINK.forward.KEY and LINK.backward.KEY are of one, for rate, delay, jitter,
-loss, duplicate and queue. Keys and values are those of a scenario's file ("tabane help lab set" has short forms); a name may
-be shortened to its last part, packets for LINK.buffer.packets.
+Keys of links without a direction are of both; LINK.forward.KEY and LINK.backward.KEY are of one, for
+` + channel.Properties("and") + `.
+Keys and values are those of a scenario's file ("tabane help lab set" has short forms); a name may be shortened to its last
+part, packets for LINK.buffer.packets.
 `
 }
 

@@ -102,10 +102,7 @@ func (l *link) setRelay(s scenario.Shape, holes map[spot]bool) error {
 		direction channel.Direction
 		channel.Profile
 	}{{channel.Forward, forward}, {channel.Backward, backward}} {
-		p := way.Profile
-		schedule = append(schedule, channel.Step{Direction: way.direction, Change: channel.Change{
-			Rate: &p.Rate, Delay: &p.Delay, Jitter: &p.Jitter, Loss: &p.Loss, Duplicate: &p.Duplicate, Queue: &p.Queue,
-		}})
+		schedule = append(schedule, channel.Step{Direction: way.direction, Change: way.Whole()})
 	}
 	if err := l.play(context.Background(), schedule); err != nil {
 		return fmt.Errorf("shape link %q: %w", l.name, err)

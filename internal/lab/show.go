@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/tc"
@@ -210,7 +209,7 @@ func (l *link) view(ctx context.Context, p *plan) (*LinkView, error) {
 		if err != nil {
 			return nil, err
 		}
-		v.Shape = shapeOf(r.Forward.Profile, r.Backward.Profile)
+		v.Shape = scenario.ShapeOf(r.Forward.Profile, r.Backward.Profile)
 	}
 	v.Text = v.Shape.String()
 	return v, nil
@@ -224,44 +223,4 @@ func (p *plan) named(at port) scenario.Port {
 		}
 	}
 	return scenario.Port{Node: at.netns, Interface: at.iface}
-}
-
-// shapeOf is the inverse of scenario.Shape.Profiles.
-func shapeOf(forward, backward channel.Profile) scenario.Shape {
-	s := scenario.Shape{Rate: forward.Rate, Delay: forward.Delay, Duplicate: forward.Duplicate}
-	if q := forward.Queue; q == (channel.Queue{Limit: channel.Limit{Time: q.Time}}) {
-		s.Queue = q.Time
-	} else {
-		s.Buffer = &q
-	}
-	if forward.Jitter != (channel.Jitter{}) {
-		s.Jitter = &forward.Jitter
-	}
-	if forward.Loss != (channel.Loss{}) {
-		s.Loss = &forward.Loss
-	}
-	var c channel.Change
-	set := false
-	if backward.Rate != forward.Rate {
-		c.Rate, set = &backward.Rate, true
-	}
-	if backward.Delay != forward.Delay {
-		c.Delay, set = &backward.Delay, true
-	}
-	if backward.Jitter != forward.Jitter {
-		c.Jitter, set = &backward.Jitter, true
-	}
-	if backward.Loss != forward.Loss {
-		c.Loss, set = &backward.Loss, true
-	}
-	if backward.Duplicate != forward.Duplicate {
-		c.Duplicate, set = &backward.Duplicate, true
-	}
-	if backward.Queue != forward.Queue {
-		c.Queue, set = &backward.Queue, true
-	}
-	if set {
-		s.Backward = &c
-	}
-	return s
 }

@@ -138,18 +138,13 @@ func (s Shape) IsZero() bool { return s == (Shape{}) }
 
 // Profiles returns the shape as a profile of each direction.
 func (s Shape) Profiles() (forward, backward channel.Profile) {
-	p := channel.Profile{Rate: s.Rate, Delay: s.Delay, Duplicate: s.Duplicate, Queue: channel.Queue{Limit: channel.Limit{Time: s.Queue}}}
+	p := channel.Profile{Queue: channel.Queue{Limit: channel.Limit{Time: s.Queue}}}
+	field.Copy(&p, s)
 	if s.Buffer != nil {
 		p.Queue = *s.Buffer
 		if p.Queue.Limit == (channel.Limit{}) {
 			p.Queue.Time = s.Queue
 		}
-	}
-	if s.Jitter != nil {
-		p.Jitter = *s.Jitter
-	}
-	if s.Loss != nil {
-		p.Loss = *s.Loss
 	}
 	forward, backward = p, p
 	if s.Forward != nil {
@@ -159,6 +154,21 @@ func (s Shape) Profiles() (forward, backward channel.Profile) {
 		backward = p.With(*s.Backward)
 	}
 	return forward, backward
+}
+
+// ShapeOf returns the shape that has these profiles.
+func ShapeOf(forward, backward channel.Profile) Shape {
+	var s Shape
+	field.Copy(&s, forward)
+	if q := forward.Queue; q == (channel.Queue{Limit: channel.Limit{Time: q.Time}}) {
+		s.Queue = q.Time
+	} else {
+		s.Buffer = &q
+	}
+	if change := backward.Since(forward); change != (channel.Change{}) {
+		s.Backward = &change
+	}
+	return s
 }
 
 // Check returns the faults of the shape. It does not check whether the link supports it.
@@ -204,7 +214,7 @@ func (s Shape) Check() fault.List {
 		switch {
 		case way.change == nil:
 		case *way.change == (channel.Change{}):
-			faults.Add(way.name, "is empty: give at least one of rate, delay, jitter, loss, duplicate, queue")
+			faults.Add(way.name, "is empty: give at least one of %s", channel.Properties(""))
 		default:
 			faults.Merge(way.name, way.profile.Check())
 		}

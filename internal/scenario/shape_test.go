@@ -1,6 +1,8 @@
 package scenario
 
 import (
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -138,5 +140,34 @@ func TestShapePathsResolve(t *testing.T) {
 	}
 	if _, err := field.Resolve("kind", ShapePaths()); err == nil || !strings.Contains(err.Error(), "write one of jitter.kind, loss.kind") {
 		t.Errorf("kind: %v", err)
+	}
+}
+
+// TestShapeHasEveryProperty: a property of a link is a key of a shape, and ShapeOf is the inverse of
+// Profiles.
+func TestShapeHasEveryProperty(t *testing.T) {
+	keys := field.Keys[Shape]()
+	for _, key := range field.Keys[channel.Profile]() {
+		if !slices.Contains(keys, key) {
+			t.Errorf("a shape has no %q", key)
+		}
+	}
+	a := channel.Profile{
+		Rate: unit.MbitPerSecond, Delay: time.Second, Jitter: channel.Jitter{Kind: channel.Uniform, Amount: time.Millisecond},
+		Loss: channel.Loss{Kind: channel.Random, P: 0.5}, Duplicate: 0.25,
+		Queue: channel.Queue{Limit: channel.Limit{Packets: 7}, Discipline: channel.DisciplineCoDel},
+	}
+	short := channel.Profile{Rate: a.Rate, Queue: channel.Queue{Limit: channel.Limit{Time: time.Second}}}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[channel.Profile]()) {
+		if reflect.ValueOf(a).FieldByIndex(f.Index).IsZero() {
+			t.Errorf("the profile of this test has no %s", f.Name)
+		}
+	}
+	for _, ways := range [][2]channel.Profile{{a, a}, {a, short}, {short, a}, {a, {}}, {{}, a}, {short, short}} {
+		s := ShapeOf(ways[0], ways[1])
+		forward, backward := s.Profiles()
+		if diff := cmp.Diff(ways, [2]channel.Profile{forward, backward}); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", s, diff)
+		}
 	}
 }

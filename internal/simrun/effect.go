@@ -28,7 +28,7 @@ var effects = map[scenario.EventKind]effect{
 			if l := b.spec.Links[h.link]; len(l.Ends) == 2 && h.from != l.Ends[0].Node {
 				profile = backward
 			}
-			add(0, sim.Change{Change: replaced(profile)})
+			add(0, sim.Change{Change: profile.Whole()})
 		},
 	},
 	scenario.EventDown:      ofPort(func(x scenario.Event) scenario.Port { return *x.Down }, sim.Change{Down: true}),

@@ -474,11 +474,6 @@ func (b *builder) changes(t *scenario.Traffic) {
 	slices.SortStableFunc(b.config.Changes, func(x, y sim.Change) int { return int(x.At - y.At) })
 }
 
-// replaced returns the change that replaces a whole profile.
-func replaced(p channel.Profile) channel.Change {
-	return channel.Change{Rate: &p.Rate, Delay: &p.Delay, Jitter: &p.Jitter, Loss: &p.Loss, Duplicate: &p.Duplicate, Queue: &p.Queue}
-}
-
 // measure converts the result of a simulation to a run with the metrics of a receiver in a lab, and
 // its time series.
 func (p *plan) measure(k result.CellKey, trial int, config sim.Config, simulated sim.Result) (result.Run, *result.Trace, error) {
