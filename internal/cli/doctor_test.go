@@ -79,9 +79,9 @@ func TestRunningGateway(t *testing.T) {
 		want   string // in the first or last meaning
 	}{
 		"sealed":         {status("tunnel", 8e6), "running gateway, marks", "is ready"},
-		"no rate":        {status("plain", 0), "running gateway, LAN, marks, firewall, tc programs, rp_filter while killed", "is ready"},
-		"fast":           {status("plain", 1e9, 100e6), "running gateway, LAN, marks, firewall, tc programs, rp_filter while killed, super-packets", "path path1 is busy with 64 kB for 5.2ms"},
-		"slow":           {status("plain", 1e9, 8e6), "running gateway, LAN, marks, firewall, tc programs, rp_filter while killed, super-packets", `interface "no such interface"`},
+		"no rate":        {status("plain", 0), "running gateway, LAN, marks, firewall of open peers, tc programs, rp_filter while killed", "is ready"},
+		"fast":           {status("plain", 1e9, 100e6), "running gateway, LAN, marks, firewall of open peers, tc programs, rp_filter while killed, super-packets", "none keeps a slow path"},
+		"slow":           {status("plain", 1e9, 8e6), "running gateway, LAN, marks, firewall of open peers, tc programs, rp_filter while killed, super-packets", `interface "no such interface"`},
 		"not of gateway": {[]byte(`{"ready":true,"paths":{}}`), "running gateway", "cannot unmarshal"},
 	} {
 		var checks []string
