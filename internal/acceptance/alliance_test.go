@@ -22,6 +22,7 @@ import (
 // TestAllianceFromOneFile: daemons with roles make an alliance behind NAT. A download of the leader uses
 // the lines of all, goes on when a member leaves, and the member returns.
 func TestAllianceFromOneFile(t *testing.T) {
+	t.Parallel()
 	l := up(t, "gateway-alliance", "home.gateway.log", "leader.gateway.log", "member2.gateway.log")
 	l.eventually("all paths are registered", 10*time.Second, l.registered("own", "member1", "member2"))
 	cmd := l.command("leader", program, "fetch", "--json", "http://server/cbr?rate=12Mbit/s&duration=4s")
@@ -67,6 +68,7 @@ func TestAllianceFromOneFile(t *testing.T) {
 // super-packets, behind NAT, in both directions; a member neither delivers them nor relays those of others, and the connection goes
 // on when it is killed.
 func TestAllianceUnsealed(t *testing.T) {
+	t.Parallel()
 	l := up(t, "testdata/alliance-open.yaml", "home.gateway.log", "leader.gateway.log", "member1.gateway.log")
 	l.eventually("all paths are registered", 20*time.Second, l.registered("own", "member1", "member2"))
 	hosts := netip.MustParsePrefix("10.8.0.0/15")

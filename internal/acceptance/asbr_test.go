@@ -69,6 +69,7 @@ func TestBFDDetectsTransitBlackhole(t *testing.T) {
 // TestDrain takes an ASBR out of service in the middle of a stream, and stops
 // it.
 func TestDrain(t *testing.T) {
+	t.Parallel()
 	l := epe(t, "path_manager: kernel", "path_manager: user")
 	stream := l.command("client", program, "fetch", "--mptcp", "--json", "http://server/cbr?rate=15Mbit/s&duration=6s")
 	out := &strings.Builder{}
@@ -112,6 +113,7 @@ func TestDrain(t *testing.T) {
 }
 
 func TestDrainUndo(t *testing.T) {
+	t.Parallel()
 	l := epe(t)
 	l.must("asbr1", program, "asbr", "drain", "--wait", "0s")
 	l.eventually("the EPE Route goes", 4*time.Second,
@@ -136,8 +138,10 @@ func TestDrainUndo(t *testing.T) {
 // TestRoutesRetainedWithoutReflector kills or stops the only reflector: the routes that it
 // advertised are retained.
 func TestRoutesRetainedWithoutReflector(t *testing.T) {
+	t.Parallel()
 	for name, sig := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "stopped": syscall.SIGTERM} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			l := epe(t)
 			before := l.ip("server", kernelState+"; route show proto 117")
 			transfer := l.command("client", program, "fetch", "--mptcp", "http://server/bytes/40000000")
@@ -171,6 +175,7 @@ func TestRoutesRetainedWithoutReflector(t *testing.T) {
 // packets that still arrive at it are forwarded, and its next instance changes nothing in the
 // kernel.
 func TestASBRRestartAfterKill(t *testing.T) {
+	t.Parallel()
 	l := epe(t)
 	const state = "rule; route show table 101; route show proto 116"
 	before := l.ip("asbr1", state)
@@ -201,6 +206,7 @@ func TestASBRRestartAfterKill(t *testing.T) {
 // TestRestartWithChangedConfiguration: what the next instance does not want is removed, once it
 // knows all that it wants.
 func TestRestartWithChangedConfiguration(t *testing.T) {
+	t.Parallel()
 	l := epe(t)
 	l.end("asbr1", "asbr", syscall.SIGKILL)
 	l.end("server", "edge", syscall.SIGKILL)
@@ -271,6 +277,7 @@ var ownWay = []string{
 }
 
 func TestReturnTrafficTakesEgressPath(t *testing.T) {
+	t.Parallel()
 	l := epe(t, ownWay...)
 	for prefix, way := range map[string]string{
 		"2001:db8:1::/48": "2001:db8:ca::1", "2001:db8:1:a::/64": "2001:db8:ca::1", "2001:db8:1:b::/64": "2001:db8:cb::1",

@@ -39,6 +39,7 @@ func TestBesideFRRPage(t *testing.T) {
 // delivers over both peers, and the server's other traffic keeps to its routes. A killed edge costs
 // no connection, and a clean stop leaves nothing.
 func TestBesideFRR(t *testing.T) {
+	t.Parallel()
 	programs.Need(t, "vtysh", "ip")
 	frr := func(conf string) string {
 		return runs("sh frr.sh "+conf, map[string]string{"frr.sh": frrScript, conf: beside(t, conf)})
@@ -107,6 +108,7 @@ func withoutSIDs(routes string) string {
 
 // TestPortBesideFRR: asbr and reflector listen on a port of their own on hosts where FRR has 179.
 func TestPortBesideFRR(t *testing.T) {
+	t.Parallel()
 	programs.Need(t, "vtysh")
 	const dial, port = "        - address: 2001:db8:1::fe\n", "          port: 1790\n"
 	idle := func(id string) string {

@@ -18,6 +18,7 @@ import (
 // arrives for its SID, so servers alone follow a withdrawal: at once, also for sockets that have
 // cached their route, and as soon as it runs again by a daemon that was suspended.
 func TestWithdrawalWithoutLookup(t *testing.T) {
+	t.Parallel()
 	const (
 		peer     = 1 // transit-b
 		lookedUp = `id: 2, table: 102, rt: "65000:102"}`

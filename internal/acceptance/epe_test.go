@@ -19,6 +19,7 @@ import (
 const kernelState = "rule; nexthop; route show table all proto 117; addr show dev lan scope global; mptcp endpoint"
 
 func TestContentOverEveryEgressPath(t *testing.T) {
+	t.Parallel()
 	l := epe(t)
 	cmd := l.command("client", program, "fetch", "--mptcp", "http://server/bytes/20000000")
 	if err := cmd.Start(); err != nil {
@@ -48,6 +49,7 @@ func TestContentOverEveryEgressPath(t *testing.T) {
 // docs/adr/0003-route-mtu.md. The 64 bytes that it reserves for an encapsulation of 40 leave 1460
 // of 1524, which with the 40 fill the link's 1500.
 func TestRouteMTU(t *testing.T) {
+	t.Parallel()
 	l := epe(t)
 	cmd := l.command("client", program, "fetch", "--mptcp", "--limit", "20s", "http://server/bytes/1000000000")
 	if err := cmd.Start(); err != nil {
@@ -71,6 +73,7 @@ func TestRouteMTU(t *testing.T) {
 // look into its table. None needs net.ipv6.conf.*.seg6_enabled, which is for segments that end at a
 // local address; an SID is a route.
 func TestEncapModes(t *testing.T) {
+	t.Parallel()
 	l := epe(t,
 		"locators: [fc00::/16]", "locators: [fc00::/16]\n      encap: encap",
 		`locator: {prefix: "fc00:1::/32", block: 16}`, "locator: {prefix: \"fc00:1::/32\", block: 16}\n      sid_format: transposed",
@@ -129,6 +132,7 @@ func TestRealClients(t *testing.T) {
 
 // TestNoRouteLeakToPeers: egress peers receive our prefix alone.
 func TestNoRouteLeakToPeers(t *testing.T) {
+	t.Parallel()
 	l := epe(t)
 	if routes := l.ip("transit-b", "route show proto 118"); strings.Contains(routes, "fc00:") ||
 		!strings.Contains(routes, "2001:db8:1::/64") {
@@ -150,6 +154,7 @@ func TestNoRouteLeakToPeers(t *testing.T) {
 }
 
 func TestLinkDownWithdrawsPeer(t *testing.T) {
+	t.Parallel()
 	l := epe(t)
 	const sid = "fc00:1:1::"
 	l.ip("transit-a", "link set csp down")
@@ -171,6 +176,7 @@ func TestLinkDownWithdrawsPeer(t *testing.T) {
 }
 
 func TestEdgeRestartAfterKill(t *testing.T) {
+	t.Parallel()
 	l := epe(t)
 	before := l.ip("server", kernelState)
 	transfer := l.command("client", program, "fetch", "--mptcp", "http://server/bytes/30000000")
@@ -198,6 +204,7 @@ func TestEdgeRestartAfterKill(t *testing.T) {
 }
 
 func TestStopRemovesKernelState(t *testing.T) {
+	t.Parallel()
 	l := epe(t)
 	l.end("server", "edge", syscall.SIGTERM)
 	state := l.ip("server", kernelState)
@@ -216,6 +223,7 @@ func TestStopRemovesKernelState(t *testing.T) {
 }
 
 func TestForeignChangeIsReverted(t *testing.T) {
+	t.Parallel()
 	l := epe(t)
 	l.ip("server", "route del 2001:db8:c::/64 table 101")
 	l.ip("server", "rule del pref 1000")

@@ -220,6 +220,7 @@ func foreign(t *testing.T, scenario string) *lab {
 // TestForeignRouters: content leaves over both egress paths in IPv6 and IPv4 where egress peers, the
 // reflector and the client's provider are other implementations. One SID is transposed.
 func TestForeignRouters(t *testing.T) {
+	t.Parallel()
 	const transposed = `locator: {prefix: "fc00:2::/32", block: 16}`
 	for _, c := range []struct {
 		name  string
@@ -231,6 +232,7 @@ func TestForeignRouters(t *testing.T) {
 		{"FRRReflector", map[string]string{"reflector": "frr-reflector.conf"}, linkB},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			programs.Need(t, "bird", "vtysh", "gobgpd")
 			pieces := []string{"name: epe-steady", "name: epe-steady\nfamily: dual", transposed, transposed + "\n      sid_format: transposed"}
 			for node, file := range c.nodes {
@@ -242,7 +244,8 @@ func TestForeignRouters(t *testing.T) {
 	}
 }
 
-// TestFRRAsPE: FRR is one of the border routers, and allocates the SIDs that our edge uses.
+// TestFRRAsPE: FRR is one of the border routers, and allocates the SIDs that our edge uses. Not parallel:
+// beside other labs, FRR has been seen to allocate only one of its two.
 func TestFRRAsPE(t *testing.T) {
 	programs.Need(t, "vtysh", "ip")
 	l := foreignLab{lab: foreign(t, variant(t, "epe-steady", append(replaced(t, "asbr1", "frr-pe.conf"), "name: epe-steady", "name: epe-steady\nfamily: dual")...)), ipv4: []string{"101", "102"}, border: []string{"asbr2"}, traces: []string{"nhid", "seg6"}, last: linkB}
@@ -255,6 +258,7 @@ func TestFRRAsPE(t *testing.T) {
 // TestTablesOfFRR: FRR fills the tables of the egress peers, one bgpd each, with the SIDs of our
 // border routers.
 func TestTablesOfFRR(t *testing.T) {
+	t.Parallel()
 	programs.Need(t, "vtysh")
 	// The default address uses transit-a. The second bgpd has its own address and session.
 	const main = `    routes:
@@ -275,6 +279,7 @@ func TestTablesOfFRR(t *testing.T) {
 // TestTablesOfBIRD: BIRD fills the tables of the egress peers without SRv6, with the best routes of
 // each border router.
 func TestTablesOfBIRD(t *testing.T) {
+	t.Parallel()
 	programs.Need(t, "bird")
 	const reflectors = "      reflectors:\n        - address: 2001:db8:1::"
 	borders := []string{"name: epe-steady", "name: epe-steady\nfamily: dual", nodeOf(t, "reflector"), "  reflector: {}\n"}

@@ -39,6 +39,7 @@ func (l *lab) open(discipline, key, value string) (daemons map[string]*exec.Cmd)
 // TestGatewayPlain: with mode plain, packets of unchanged hosts are sent as they are, over both paths; when a
 // path dies the other one is used at once, and while none is known they are sealed.
 func TestGatewayPlain(t *testing.T) {
+	t.Parallel()
 	l := gateways(t)
 	daemons := l.open("dq", "mode", "plain")
 	clear := l.clear(t)
@@ -169,6 +170,7 @@ func TestGatewayPlainLosses(t *testing.T) {
 // TestGatewayNAT: with mode nat, TCP and echoes of unchanged hosts are sent over both paths with the paths' addresses
 // and arrive with the hosts' own. A gateway that restarts without its sessions is sent no packets of them once it has reset them.
 func TestGatewayNAT(t *testing.T) {
+	t.Parallel()
 	l := gateways(t)
 	daemons := l.open("dq", "mode", "nat")
 	from := func(b []byte) netip.Addr { return netip.AddrFrom16([16]byte(b[8:24])) }
@@ -321,6 +323,7 @@ func isOpenMessage(b []byte) bool {
 // TestGatewayUnsealed: with seal none, packets of unchanged hosts are sent by the program in messages
 // that are not encrypted, over both paths, and each arrives once where all are copied.
 func TestGatewayUnsealed(t *testing.T) {
+	t.Parallel()
 	l := gateways(t)
 	l.open("dq", "seal", "none")
 	clear, open := l.clear(t), l.onPaths(t, isOpenMessage)

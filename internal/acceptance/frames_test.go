@@ -64,10 +64,12 @@ nodes:
 // TestShortFrames: over each plane, packets arrive that are shorter than the frames they are in, or have a trailer behind them, with
 // offloads and without. What is in the frames besides is malformed to nobody.
 func TestShortFrames(t *testing.T) {
+	t.Parallel()
 	programs.Need(t, "curl")
 	for plane, peer := range map[string]string{"sealed": "mode: tunnel", "open": "seal: none", "plain": "mode: plain", "nat": "mode: nat"} {
 		for wire, keys := range map[string]string{"offloads": "offloads: true", "none": "offloads: false", "tail": "{offloads: false, trailer: 4, tagged: true}"} {
 			t.Run(plane+wire, func(t *testing.T) {
+				t.Parallel()
 				l := framesLab(t, peer, strings.ReplaceAll(strings.Trim(keys, "{}"), ", ", "\n    "))
 				for _, node := range []string{"site1", "site2"} {
 					l.eventually("the session is up", 20*time.Second, l.paths(node, "up", "up"))

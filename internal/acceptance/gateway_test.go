@@ -139,6 +139,7 @@ func (l *lab) carried(size int64) (s gatewayStatus, text string) {
 // TestGatewaysCarryOneConnection: unchanged hosts reach each other through the tunnel, and one
 // connection uses both paths.
 func TestGatewaysCarryOneConnection(t *testing.T) {
+	t.Parallel()
 	l := gateways(t)
 	clear := l.clear(t)
 	l.echoed(50)
@@ -170,6 +171,7 @@ func (l *lab) capabilities(pid int) string {
 // TestGatewayCablePulled: a stream goes on when a path's cable is pulled, and both paths are used once
 // it is back.
 func TestGatewayCablePulled(t *testing.T) {
+	t.Parallel()
 	l := gateways(t)
 	wait := l.streamed(8)
 	time.Sleep(time.Second)
@@ -188,6 +190,7 @@ func TestGatewayCablePulled(t *testing.T) {
 // TestGatewayKilled: a gateway is killed and started again during a stream. Nothing leaves in clear
 // meanwhile, the stream goes on, and a clean stop leaves nothing behind.
 func TestGatewayKilled(t *testing.T) {
+	t.Parallel()
 	l := gateways(t)
 	clear := l.clear(t)
 	wait := l.streamed(8)
@@ -218,6 +221,7 @@ func TestGatewayKilled(t *testing.T) {
 // default routes, so that the tunnel's own datagrams match its route. A better route of another program,
 // a deleted rule and a crash let nothing out in clear, and the stream goes on.
 func TestGatewayDefaultPeer(t *testing.T) {
+	t.Parallel()
 	l := gateways(t)
 	clear := l.clear(t)
 	wait := l.streamed(4)
@@ -259,6 +263,7 @@ func TestGatewayDefaultPeer(t *testing.T) {
 // TestGatewayReload: a reload replaces the policy and paths without the loss of a connection, or
 // changes nothing; with another key of the peer there is no session.
 func TestGatewayReload(t *testing.T) {
+	t.Parallel()
 	l := gateways(t)
 	wait := l.streamed(6)
 	l.edit("site1", "gateway", func(s section) {

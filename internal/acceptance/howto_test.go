@@ -54,6 +54,7 @@ func (l *lab) host(node string, argv ...string) (stop func()) {
 // and expects what it says: the start, content over both peers, an upgrade, and the removal, after
 // which nothing is left.
 func TestHowTo(t *testing.T) {
+	t.Parallel()
 	programs.Need(t, "vtysh")
 	l := up(t, "testdata/howto.yaml")
 	roles := map[string]string{"reflector1": "reflector", "asbr1": "asbr", "asbr2": "asbr", "server": "edge"}

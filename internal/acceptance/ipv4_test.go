@@ -53,6 +53,7 @@ func (l *lab) sentTo(path string) int {
 // TestIPv4 delivers over every egress path to IPv4 clients. Deleted rules, routes, nexthop objects and
 // addresses of IPv4 are restored at once, and no packet leaves through the wrong peer meanwhile.
 func TestIPv4(t *testing.T) {
+	t.Parallel()
 	l := ipv4(t)
 	cmd := l.command("client", program, "fetch", "--mptcp", "--limit", "20s", "http://server/bytes/1000000000")
 	if err := cmd.Start(); err != nil {
@@ -189,6 +190,7 @@ func TestIPv4Leaks(t *testing.T) {
 // TestIPv4OverIPv6Core: the core and one border router have no IPv4 at all, the session with one peer
 // is IPv6 (RFC 8950), the other peer is reached by End.DX4, and the server's addresses are on lo.
 func TestIPv4OverIPv6Core(t *testing.T) {
+	t.Parallel()
 	l := up(t, "testdata/ipv6-core.yaml", "server.edge.log", "asbr1.asbr.log", "asbr2.asbr.log")
 	for _, table := range []string{"101", "102"} {
 		l.eventually("a route in table "+table, 10*time.Second, l.shows(true, "10.12.0.0/24 nhid", "server", "-4 route show table "+table))
@@ -209,6 +211,7 @@ func TestIPv4OverIPv6Core(t *testing.T) {
 // TestDualStack: clients of both IP versions use every egress path, with one route target and one table
 // number for both.
 func TestDualStack(t *testing.T) {
+	t.Parallel()
 	l := epe(t, "name: epe-steady", "name: epe-steady\nfamily: dual")
 	for _, client := range []string{"2001:db8:c::/64", "10.12.0.0/24"} {
 		for _, table := range []string{"101", "102"} {
@@ -222,6 +225,7 @@ func TestDualStack(t *testing.T) {
 
 // TestIPv4FRR: FRR runs all routers and the reflector in IPv4.
 func TestIPv4FRR(t *testing.T) {
+	t.Parallel()
 	programs.Need(t, "vtysh")
 	needLab(t)
 	l := &lab{t: t, name: labPrefix() + "frr4"}

@@ -6,15 +6,18 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -23,6 +26,11 @@ import (
 
 	"github.com/tabane/tabane/internal/iproute"
 )
+
+// labsPerProcessor is how many labs run side by side for each processor. A lab mostly waits: for
+// timers of BGP, for a daemon that was killed, for a constant rate. Tests that judge times or lost
+// packets, or use what the whole host has, run alone before the others.
+const labsPerProcessor = 2
 
 // program is the binary under test.
 var program string
@@ -44,6 +52,10 @@ func run(m *testing.M) int {
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
 		return 1
+	}
+	// The command line is parsed later, so that its -parallel holds.
+	if err := flag.Set("test.parallel", strconv.Itoa(labsPerProcessor*runtime.NumCPU())); err != nil {
+		panic("BUG: " + err.Error())
 	}
 	code := m.Run()
 	if left := leftovers(); len(left) > 0 {
@@ -87,11 +99,15 @@ func epe(t *testing.T, replace ...string) *lab {
 	return up(t, scenario, "server.edge.log", "asbr1.asbr.log", "reflector.reflector.log")
 }
 
+// made counts the labs of this process.
+var made atomic.Int64
+
 // up brings the network of a scenario up for one test, which shows the logs when it fails.
 func up(t *testing.T, scenario string, logs ...string) *lab {
 	t.Helper()
 	needLab(t)
-	l := &lab{t: t, name: labPrefix() + strings.ToLower(strings.NewReplacer("/", "", "_", "").Replace(t.Name()))[4:]}
+	// The number makes long names distinct after they are cut.
+	l := &lab{t: t, name: fmt.Sprintf("%sn%d", labPrefix(), made.Add(1)) + strings.ToLower(strings.NewReplacer("/", "", "_", "").Replace(t.Name()))[4:]}
 	l.name = l.name[:min(len(l.name), 24)]
 	isUp := false
 	t.Cleanup(func() {
@@ -228,16 +244,18 @@ func (l *lab) eventually(what string, within time.Duration, ok func() (bool, str
 	l.t.Fatalf("not within %s: %s; last:\n%s", within, what, last)
 }
 
-// contains is an eventually condition on what a command prints.
+// contains is an eventually condition on what a command prints. How wide its columns are does not count.
 func (l *lab) contains(want bool, text, node string, argv ...string) func() (bool, string) {
 	return func() (bool, string) {
 		out, err := l.try(node, argv...)
 		// tabane status exits with 1 while a daemon is degraded.
 		var exit *exec.ExitError
 		ran := err == nil || errors.As(err, &exit) && exit.ExitCode() == 1
-		return ran && strings.Contains(out, text) == want, fmt.Sprint(out, err)
+		return ran && strings.Contains(blanks.ReplaceAllString(out, " "), blanks.ReplaceAllString(text, " ")) == want, fmt.Sprint(out, err)
 	}
 }
+
+var blanks = regexp.MustCompile(" +")
 
 // report is what `tabane fetch --json` says.
 type report struct {

@@ -230,6 +230,7 @@ func (l *lab) eventuallyPeer(name, what string, within time.Duration, ok func(s 
 
 // TestPolicy: the policy of egress peers, with BIRD, FRR and stayrtr as the other ends.
 func TestPolicy(t *testing.T) {
+	t.Parallel()
 	programs.Need(t, "bird", "vtysh", "stayrtr")
 	birdc := programs.Need(t, "birdc")
 	l := up(t, policed(t), "r.asbr.log", "rr.reflector.log", "cache.exec.log", "ttl.exec.log", "local.exec.log")

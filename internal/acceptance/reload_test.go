@@ -114,6 +114,7 @@ func (l *lab) subflow(address string) func() (bool, string) {
 // TestReloadOfAnASBR replaces an egress peer by another one and back while a stream uses every
 // egress path.
 func TestReloadOfAnASBR(t *testing.T) {
+	t.Parallel()
 	l := epe(t)
 	wait := l.stream("12s", 12)
 	for _, address := range []string{"2001:db8:1::a", "2001:db8:1::b"} {
@@ -158,6 +159,7 @@ func TestReloadOfAnASBR(t *testing.T) {
 
 // TestReloadOfAReflector adds and removes a client.
 func TestReloadOfAReflector(t *testing.T) {
+	t.Parallel()
 	l := epe(t)
 	wait := l.stream("3s", 3)
 	restore := l.edit("reflector", "reflector", func(s section) {
@@ -173,11 +175,13 @@ func TestReloadOfAReflector(t *testing.T) {
 // TestReloadOfAnEdge gives an egress peer another address and table, removes it and adds it again
 // while a stream uses every egress path.
 func TestReloadOfAnEdge(t *testing.T) {
+	t.Parallel()
 	for manager, replace := range map[string][]string{
 		"user":   nil,
 		"kernel": {"      locators: [fc00::/16]\n", "      locators: [fc00::/16]\n      mptcp: {path_manager: kernel}\n"},
 	} {
 		t.Run(manager, func(t *testing.T) {
+			t.Parallel()
 			l := epe(t, replace...)
 			wait := l.stream("14s", 14)
 			for _, address := range []string{"2001:db8:1::a", "2001:db8:1::b"} {

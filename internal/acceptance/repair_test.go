@@ -21,6 +21,7 @@ const repairedWithin = 3 * time.Second
 // a running border router while content is delivered. They are restored at once, and no packet
 // leaves through a peer that its source address does not belong to.
 func TestDeletedObjectsAreRestored(t *testing.T) {
+	t.Parallel()
 	l := epe(t)
 	for _, table := range []string{"101", "102"} {
 		l.eventually("the EPE Route in table "+table, 10*time.Second,
@@ -71,6 +72,7 @@ func (l *lab) restores(t *testing.T, deletions []deletion) {
 // TestSwappedTables: the tables of two EPE addresses are swapped in the file, and the edge is
 // started again after a kill. No packet leaves through the wrong peer at any time.
 func TestSwappedTables(t *testing.T) {
+	t.Parallel()
 	l := epe(t)
 	l.eventually("the EPE Routes", 10*time.Second, l.shows(true, "2001:db8:c::/64", "server", "route show table 102"))
 	sent := l.directed(t, "2001:db8:1::a", "2001:db8:1::b")

@@ -35,6 +35,7 @@ func (l *lab) reload(node, old, now string) {
 
 // TestRouterReload changes what the client's ISP advertises while everything runs.
 func TestRouterReload(t *testing.T) {
+	t.Parallel()
 	l := epe(t)
 	const (
 		client = "2001:db8:c::/64"

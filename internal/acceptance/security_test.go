@@ -26,6 +26,7 @@ import (
 // TestRejectsForeignRoutes: an egress peer advertises what is not its own. Each route is
 // rejected and counted, and nothing changes inside.
 func TestRejectsForeignRoutes(t *testing.T) {
+	t.Parallel()
 	const good = "2001:db8:d::/64" // sent after all others
 	l := epe(t, "      router_id: 10.1.0.1\n", "      router_id: 10.1.0.1\n      networks: [\"fc00:2:1::/128\", \"fc00:2::/32\", \"2001:db8:1::fe/128\", \"2001:db8:a::/64\", "+
 		"\"2001:db8:a::1/128\", \"2001:db8:b::2/128\", \"fd00::/16\", \"2001:db8:f::/65\", \""+good+"\"]\n",
@@ -97,6 +98,7 @@ func TestNoTransitBetweenPeers(t *testing.T) {
 // TestPeerDefaultRouteExcludesOwnPrefixes: traffic within our network stays inside although
 // an egress peer advertises a default route, which everything else follows.
 func TestPeerDefaultRouteExcludesOwnPrefixes(t *testing.T) {
+	t.Parallel()
 	l := epe(t, "      router_id: 10.1.0.1\n", "      router_id: 10.1.0.1\n      networks: [\"::/0\"]\n")
 	l.eventually("the default route arrives", 10*time.Second,
 		l.shows(true, "default nhid", "server", "route show table 101"))
@@ -138,6 +140,7 @@ func TestPeerDefaultRouteExcludesOwnPrefixes(t *testing.T) {
 // TestWithdrawWithoutCore: without its core link an ASBR withdraws our prefixes from
 // its egress peer although the session with that peer stays up.
 func TestWithdrawWithoutCore(t *testing.T) {
+	t.Parallel()
 	l := epe(t)
 	const ours = "2001:db8:1::/64"
 	l.eventually("transit-b has our prefix", 10*time.Second, l.shows(true, ours, "transit-b", "route"))

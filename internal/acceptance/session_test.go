@@ -64,6 +64,7 @@ func strangers(t *testing.T) string {
 // TestWhySessionsAreDown: status and log say what is wrong with a session to a BIRD that is
 // configured otherwise than we are, or that falls silent.
 func TestWhySessionsAreDown(t *testing.T) {
+	t.Parallel()
 	programs.Need(t, "bird")
 	needLab(t)
 	l := &lab{t: t, name: labPrefix() + "why"}

@@ -12,6 +12,7 @@ import (
 // TestMoreEgressPeersThanSlots loses ten egress peers one by one, the best first, during a download: a
 // connection has subflows to the best eight of those that are left, and continues to the end.
 func TestMoreEgressPeersThanSlots(t *testing.T) {
+	t.Parallel()
 	l := up(t, "epe-peers", "server.edge.log", "asbr1.asbr.log")
 	stream := l.command("client", program, "fetch", "--mptcp", "--json", "http://server/cbr?rate=1Mbit/s&duration=40s")
 	if err := stream.Start(); err != nil {

@@ -31,6 +31,7 @@ func kernelRoutes(t *testing.T, server string, replace ...string) string {
 // TestRoutesOfAnotherProgram: another program fills the tables of the egress peers. The edge uses
 // what is in them, and a deleted route ends its subflow at once, while the connection stays.
 func TestRoutesOfAnotherProgram(t *testing.T) {
+	t.Parallel()
 	file := kernelRoutes(t, "    routes: [{dst: \"2001:db8:c::/64\", via: \"2001:db8:1::1\"}]\n",
 		"        - {name: server, address: \"2001:db8:1::10\"}\n", "")
 	l := up(t, file, "server.edge.log")
