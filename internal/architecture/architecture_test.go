@@ -464,3 +464,22 @@ func TestContributingNamesEveryPackage(t *testing.T) {
 		}
 	}
 }
+
+// TestContributingNamesPlaces: the files and folders of the table "Where to add what" exist.
+func TestContributingNamesPlaces(t *testing.T) {
+	page, err := os.ReadFile("../../CONTRIBUTING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "\n## Where to add what\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	places := regexp.MustCompile("`((?:internal|bpf|cmd|scenarios)[^` ]*)`").FindAllStringSubmatch(section, -1)
+	if len(places) < 15 {
+		t.Errorf("%d places, want at least 15", len(places))
+	}
+	for _, place := range places {
+		if _, err := os.Stat("../../" + place[1]); err != nil {
+			t.Errorf("CONTRIBUTING.md: %v", err)
+		}
+	}
+}
