@@ -48,6 +48,7 @@ type peer struct {
 	selection  selection
 	pacing     pacing
 	messages   messages
+	received   controlMessage // the last one, so that none is allocated
 	prober     prober
 	proving    proving
 

@@ -76,7 +76,8 @@ func (r *peer) records(k *keys, o *opened, from place, body []byte, size int, b 
 		return
 	}
 	defer b.flush() // before others send more
-	m := controlMessage{
+	m := &r.received
+	*m = controlMessage{
 		peer: r, batch: b, now: r.plane.now(),
 		keys: k, path: int(o.path), from: from, sent: o.stamp.Sent, size: size,
 	}
