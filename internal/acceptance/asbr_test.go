@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/iproute"
+	"github.com/tabane/tabane/internal/netns/netnstest"
 )
 
 // watched are the pieces of the scenario that put BFD on the sessions between the ASBRs and the
@@ -79,7 +79,7 @@ func TestDrain(t *testing.T) {
 	}
 	for _, address := range []string{"2001:db8:1::a", "2001:db8:1::b"} {
 		l.eventually("a subflow from "+address, 5*time.Second,
-			l.socket("server", iproute.Established, "["+address+"]:80"))
+			l.socket("server", netnstest.Established, "["+address+"]:80"))
 	}
 	text := l.must("asbr1", program, "asbr", "drain", "--wait", "1s")
 	if stages := regexp.MustCompile(`(?m)^\w+`).FindAllString(text, -1); !slices.Equal(stages, []string{"moving", "withdrawn", "drained"}) {
@@ -231,17 +231,7 @@ func TestRestartWithChangedConfiguration(t *testing.T) {
 // ends that and returns what changed.
 func (l *lab) monitor(node string) func() string {
 	l.t.Helper()
-	end, err := iproute.Monitor(l.namespace(node))
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	return func() string {
-		text, err := end()
-		if err != nil {
-			l.t.Error(err)
-		}
-		return text
-	}
+	return netnstest.Monitor(l.t, l.namespace(node))
 }
 
 // change replaces pieces of a node's configuration file, each of which must be there.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/iproute"
+	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/programs"
 )
 
@@ -63,11 +63,11 @@ func TestBesideFRR(t *testing.T) {
 
 	for node, peer := range map[string]string{"asbr1": "2001:db8:a::2", "asbr2": "2001:db8:b::2"} {
 		l.eventually(node+" has the peer's route", 30*time.Second, func() (bool, string) {
-			out, err := iproute.In(l.namespace(node), "-6 route show table main")
+			out, err := netnstest.TryIP(t, l.namespace(node), "-6 route show table main")
 			return err == nil && strings.Contains(out, "2001:db8:c::/64"), out
 		})
 		l.eventually("FRR holds the session with "+peer, 5*time.Second, func() (bool, string) {
-			sockets, text := l.sockets(node, iproute.Established)
+			sockets, text := l.sockets(node, netnstest.Established)
 			for _, s := range sockets {
 				if s.Remote.Addr().String() == peer {
 					return true, text
@@ -126,7 +126,7 @@ func TestPortBesideFRR(t *testing.T) {
 	l := up(t, variant(t, "epe-steady", pieces...), "reflector.reflector.log", "asbr1.asbr.log", "reflector.exec.log", "asbr1.exec.log")
 	for _, node := range []string{"reflector", "asbr1"} {
 		for _, local := range []string{":179", ":1790"} {
-			l.eventually(node+" listens on "+local, 20*time.Second, l.socket(node, iproute.Listening, local))
+			l.eventually(node+" listens on "+local, 20*time.Second, l.socket(node, netnstest.Listening, local))
 		}
 	}
 	l.carries(t, "http://server/bytes/100000000")

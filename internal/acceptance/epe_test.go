@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/iproute"
+	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/programs"
 )
 
@@ -27,7 +27,7 @@ func TestContentOverEveryEgressPath(t *testing.T) {
 	}
 	for _, address := range []string{"2001:db8:1::10", "2001:db8:1::a", "2001:db8:1::b"} {
 		l.eventually("a subflow from "+address, 5*time.Second,
-			l.socket("server", iproute.Established, "["+address+"]:80"))
+			l.socket("server", netnstest.Established, "["+address+"]:80"))
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
@@ -57,8 +57,8 @@ func TestRouteMTU(t *testing.T) {
 	}
 	for address, pmtu := range map[string]uint32{"2001:db8:1::10": 1500, "2001:db8:1::a": 1460, "2001:db8:1::b": 1460} {
 		l.eventually(fmt.Sprintf("a path MTU of %d on %s", pmtu, address), 5*time.Second, func() (bool, string) {
-			sockets, text := l.sockets("server", iproute.Established)
-			return slices.ContainsFunc(sockets, func(s iproute.Socket) bool {
+			sockets, text := l.sockets("server", netnstest.Established)
+			return slices.ContainsFunc(sockets, func(s netnstest.Socket) bool {
 				return s.Local.String() == "["+address+"]:80" && s.PathMTU == pmtu
 			}), text
 		})
@@ -92,7 +92,7 @@ func TestEncapModes(t *testing.T) {
 		if err := server.Start(); err != nil {
 			t.Fatal(err)
 		}
-		l.eventually("the server listens", 5*time.Second, l.socket("server", iproute.Listening, "["+address+"]:8080"))
+		l.eventually("the server listens", 5*time.Second, l.socket("server", netnstest.Listening, "["+address+"]:8080"))
 		if r := l.fetch("http://[" + address + "]:8080/bytes/300000"); r.Bytes != 300000 {
 			t.Errorf("%s delivered %d bytes", address, r.Bytes)
 		}
@@ -121,7 +121,7 @@ func TestRealClients(t *testing.T) {
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	l.eventually("iperf3 listens", 5*time.Second, l.socket("server", iproute.Listening, ":5201"))
+	l.eventually("iperf3 listens", 5*time.Second, l.socket("server", netnstest.Listening, ":5201"))
 	if out := l.must("client", "mptcpize", "run", "iperf3", "-c", "server", "-R", "-t", "1"); !strings.Contains(out, "receiver") {
 		t.Errorf("iperf3: %s", out)
 	}
@@ -147,7 +147,7 @@ func TestNoRouteLeakToPeers(t *testing.T) {
 		t.Errorf("traffic between peers would go through us:\n%s", routes)
 	}
 	// The address of transit-b must not fall through to the best path.
-	if out, err := iproute.In(l.namespace("server"), "route get 2001:db8:c::10 from 2001:db8:1::b"); err == nil {
+	if out, err := netnstest.TryIP(t, l.namespace("server"), "route get 2001:db8:c::10 from 2001:db8:1::b"); err == nil {
 		t.Errorf("a packet from the EPE address of transit-b would go: %s", out)
 	}
 	l.ip("server", "route get 2001:db8:c::10 from 2001:db8:1::a")

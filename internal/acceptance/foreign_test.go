@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/iproute"
+	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/programs"
 )
 
@@ -158,7 +158,7 @@ func (l *foreignLab) deliver(t *testing.T) {
 			// Not "unreachable PREFIX", as BIRD installs a route without a next hop.
 			route := regexp.MustCompile("(?m)^" + client + " ")
 			l.eventually(fmt.Sprintf("a route to %s in table %s: %t", client, table, want), 15*time.Second, func() (bool, string) {
-				out, err := iproute.In(l.namespace("server"), family+" route show table "+table)
+				out, err := netnstest.TryIP(t, l.namespace("server"), family+" route show table "+table)
 				return err == nil && route.MatchString(out) == want, fmt.Sprint(out, err)
 			})
 		}
@@ -188,7 +188,7 @@ func (l *foreignLab) deliver(t *testing.T) {
 	l.link(t, "transit-a", "link-a", false)
 	routes(false, "101")
 	routes(true, "102")
-	if out, err := iproute.In(l.namespace("server"), "route get 2001:db8:c::10 from 2001:db8:1::a"); err == nil {
+	if out, err := netnstest.TryIP(t, l.namespace("server"), "route get 2001:db8:c::10 from 2001:db8:1::a"); err == nil {
 		t.Errorf("a packet from the EPE address of transit-a would go: %s", out)
 	}
 	fetch("through transit-b alone")

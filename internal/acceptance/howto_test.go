@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/iproute"
+	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/programs"
 )
 
@@ -162,7 +162,7 @@ exec $dir/bgpd --config_file %[2]s --pid_file %[1]s/bgpd.pid $options --skip_run
 			t.Errorf("left on %s:\n%s", node, difference(objects(before[node]), objects(after)))
 		}
 	}
-	if sockets, text := l.sockets("server", iproute.Established); len(sockets) > 0 {
+	if sockets, text := l.sockets("server", netnstest.Established); len(sockets) > 0 {
 		t.Errorf("left on server: %s", text)
 	}
 }

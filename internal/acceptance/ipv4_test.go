@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/iproute"
+	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/programs"
 )
 
@@ -62,8 +62,8 @@ func TestIPv4(t *testing.T) {
 	// The listener is IPv6, and the addresses of its connections are IPv4-mapped.
 	for address, pmtu := range map[string]uint32{"10.1.0.16": 1500, "10.1.0.10": 1460, "10.1.0.11": 1460} {
 		l.eventually(fmt.Sprintf("a path MTU of %d on %s", pmtu, address), 5*time.Second, func() (bool, string) {
-			sockets, text := l.sockets("server", iproute.Established)
-			return slices.ContainsFunc(sockets, func(s iproute.Socket) bool {
+			sockets, text := l.sockets("server", netnstest.Established)
+			return slices.ContainsFunc(sockets, func(s netnstest.Socket) bool {
 				return s.Local.Addr().Unmap().String() == address && s.PathMTU == pmtu
 			}), text
 		})
@@ -87,13 +87,13 @@ func TestIPv4(t *testing.T) {
 	wait := l.stream("8s", 8)
 	l.restores(t, []deletion{
 		{"server", "-4 rule", `(?m)^(\d+):.*from 10.1.0.10 lookup 101`, "-4 rule del pref $1"},
-		{"server", "-4 rule", `(?m)^(\d+):.*from 10.1.0.11 lookup 0 `, "-4 rule del pref $1"},
+		{"server", "-4 rule", `(?m)^(\d+):.*from 10.1.0.11 unreachable`, "-4 rule del pref $1"},
 		{"server", "-4 route show table 101", `(?m)^(10.12.0.0/24) `, "-4 route del $1 table 101"},
 		{"server", "-4 route show table 102", `(?m)^unreachable (default)`, "-4 route del unreachable $1 table 102 metric 4294967295"},
 		// The IPv4 routes of a nexthop object are deleted with it, without events.
 		{"server", "-4 route show table 101; nexthop", `(?m)^id (\d+) .*seg6.* fc00:1:`, "nexthop del id $1"},
 		{"server", "addr", `inet (10.1.0.11/\d+)`, "address del $1 dev lan"},
-		{"asbr1", "-4 rule", `(?m)^(901):.*from all iif \S+ lookup 0 `, "-4 rule del pref $1"},
+		{"asbr1", "-4 rule", `(?m)^(901):.*from all iif \S+ unreachable`, "-4 rule del pref $1"},
 		{"asbr1", "-4 rule", `(?m)^(899):`, "-4 rule del pref $1"},
 		{"asbr1", "-4 route", `(?m)^(240.0.0.1) .*encap`, "-4 route del $1"},
 		{"asbr1", "-4 route show table 101", `(?m)^(10.12.0.0/24) `, "-4 route del $1 table 101"},
@@ -104,7 +104,7 @@ func TestIPv4(t *testing.T) {
 	// A link that goes down takes the routes with it, and its peer's loss is advertised at once.
 	l.ip("transit-a", "link set csp down")
 	l.eventually("the server's EPE Route goes", 4*time.Second, l.shows(false, "10.12.0.0/24", "server", "-4 route show table 101"))
-	if out, err := iproute.In(l.namespace("server"), "route get 10.12.0.16 from 10.1.0.10"); err == nil {
+	if out, err := netnstest.TryIP(t, l.namespace("server"), "route get 10.12.0.16 from 10.1.0.10"); err == nil {
 		t.Errorf("a packet from the EPE address of transit-a would go: %s", out)
 	}
 	l.eventually("the best path moves to transit-b", 4*time.Second, l.shows(true, "10.12.0.0/24 via inet6 2001:db8:1::2", "server", "-4 route"))

@@ -24,7 +24,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/tabane/tabane/internal/iproute"
+	"github.com/tabane/tabane/internal/netns/netnstest"
 )
 
 // labsPerProcessor is how many labs run side by side for each processor. A lab mostly waits: for
@@ -144,12 +144,12 @@ func needLab(t *testing.T) {
 
 func (l *lab) namespace(node string) string { return "tabane-" + l.name + "-" + node }
 
-// ip runs commands of iproute2 on a node, without that program, and returns what they show.
+// ip runs commands of iproute2 on a node and returns what they show.
 func (l *lab) ip(node, commands string) string {
 	l.t.Helper()
-	out, err := iproute.In(l.namespace(node), commands)
+	out, err := netnstest.TryIP(l.t, l.namespace(node), commands)
 	if err != nil {
-		l.t.Fatalf("%s: %v", node, err)
+		l.t.Fatalf("on %s: %v", node, err)
 	}
 	return out
 }
@@ -157,24 +157,24 @@ func (l *lab) ip(node, commands string) string {
 // shows is an eventually condition on what a command of iproute2 shows.
 func (l *lab) shows(want bool, text, node, command string) func() (bool, string) {
 	return func() (bool, string) {
-		out, err := iproute.In(l.namespace(node), command)
+		out, err := netnstest.TryIP(l.t, l.namespace(node), command)
 		return err == nil && strings.Contains(out, text) == want, fmt.Sprint(out, err)
 	}
 }
 
 // sockets lists the TCP sockets of a node in a state, subflows among them.
-func (l *lab) sockets(node string, state int) ([]iproute.Socket, string) {
+func (l *lab) sockets(node, state string) ([]netnstest.Socket, string) {
 	l.t.Helper()
-	sockets, err := iproute.Sockets(l.namespace(node), state)
+	sockets, err := netnstest.Sockets(l.t, l.namespace(node), state)
 	return sockets, fmt.Sprintf("%+v, %v", sockets, err)
 }
 
 // socket is an eventually condition: the node has a TCP socket in that state, whose local address
 // and port end so.
-func (l *lab) socket(node string, state int, local string) func() (bool, string) {
+func (l *lab) socket(node, state, local string) func() (bool, string) {
 	return func() (bool, string) {
 		sockets, text := l.sockets(node, state)
-		return slices.ContainsFunc(sockets, func(s iproute.Socket) bool { return strings.HasSuffix(s.Local.String(), local) }), text
+		return slices.ContainsFunc(sockets, func(s netnstest.Socket) bool { return strings.HasSuffix(s.Local.String(), local) }), text
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/iproute"
+	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/programs"
 )
 
@@ -52,7 +52,7 @@ func TestNginx(t *testing.T) {
 		other = "cubic"
 	}
 	stop := l.host("server", program, "mptcpify", "--congestion", other, "--", "nginx", "-e", "stderr", "-c", conf)
-	l.eventually("nginx listens", 10*time.Second, l.socket("server", iproute.Listening, ":8080"))
+	l.eventually("nginx listens", 10*time.Second, l.socket("server", netnstest.Listening, ":8080"))
 
 	cmd := l.command("client", program, "fetch", "--mptcp", "http://server:8080/file")
 	if err := cmd.Start(); err != nil {

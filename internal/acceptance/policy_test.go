@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/iproute"
+	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/programs"
 )
 
@@ -346,12 +346,12 @@ func TestPolicy(t *testing.T) {
 	t.Run("Passive", func(t *testing.T) {
 		l := &lab{t: t, name: l.name}
 		routes("waiting", 2)
-		if ours, sockets := l.socket("r", iproute.Established, "[2001:db8:f9::1]:179")(); !ours {
+		if ours, sockets := l.socket("r", netnstest.Established, "[2001:db8:f9::1]:179")(); !ours {
 			t.Errorf("we connected to the neighbor that we wait for: %s", sockets)
 		}
 		// The neighbor waits, so we connected.
 		l.eventuallyPeer("origin", "session", 40*time.Second, func(s asbrStatus, session, _ int) bool { return s.Sessions[session].Up })
-		if theirs, sockets := l.socket("r", iproute.Established, "[2001:db8:f6::1]:179")(); theirs {
+		if theirs, sockets := l.socket("r", netnstest.Established, "[2001:db8:f6::1]:179")(); theirs {
 			t.Errorf("the neighbor that waits has connected: %s", sockets)
 		}
 	})
@@ -417,10 +417,10 @@ func TestPolicy(t *testing.T) {
 		if out := l.must("r", program, "reload", "asbr"); !strings.Contains(out, `interface "to-waiting" stays filtered until a restart`) {
 			t.Errorf("reload prints:\n%s", out)
 		}
-		l.eventually("the filter", time.Second, l.shows(true, "901:\tfrom all iif to-waiting lookup 0", "r", "rule"))
+		l.eventually("the filter", time.Second, l.shows(true, "901:\tfrom all iif to-waiting unreachable", "r", "rule"))
 		l.eventually("the status", time.Second, l.contains(true, `"filtered":["to-waiting"]`, "r", program, "status", "--json", "asbr"))
 		l.edit("r", "asbr", func(s section) { s["import"] = map[string]any{"allow_bogons": []string{"2001:db8::/32"}} })
 		l.must("r", program, "reload", "asbr")
-		l.eventually("the filter after another reload", time.Second, l.shows(true, "901:\tfrom all iif to-waiting lookup 0", "r", "rule"))
+		l.eventually("the filter after another reload", time.Second, l.shows(true, "901:\tfrom all iif to-waiting unreachable", "r", "rule"))
 	})
 }

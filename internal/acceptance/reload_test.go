@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/iproute"
+	"github.com/tabane/tabane/internal/netns/netnstest"
 )
 
 // section is a daemon's section of a node's configuration file.
@@ -108,7 +108,7 @@ func (l *lab) stream(duration string, seconds int64) (wait func()) {
 }
 
 func (l *lab) subflow(address string) func() (bool, string) {
-	return l.socket("server", iproute.Established, "["+address+"]:80")
+	return l.socket("server", netnstest.Established, "["+address+"]:80")
 }
 
 // TestReloadOfAnASBR replaces an egress peer by another one and back while a stream uses every

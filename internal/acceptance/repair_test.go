@@ -31,12 +31,12 @@ func TestDeletedObjectsAreRestored(t *testing.T) {
 	wait := l.stream("8s", 8)
 	l.restores(t, []deletion{
 		{"server", "rule", `(?m)^(\d+):.*from 2001:db8:1::a lookup 101`, "rule del pref $1"},
-		{"server", "rule", `(?m)^(\d+):.*from 2001:db8:1::b lookup 0 `, "rule del pref $1"},
+		{"server", "rule", `(?m)^(\d+):.*from 2001:db8:1::b unreachable`, "rule del pref $1"},
 		{"server", "route show table 101", `(?m)^(2001:db8:c::/64) `, "route del $1 table 101"},
 		{"server", "route show table 102", `(?m)^unreachable (default)`, "route del unreachable $1 table 102 metric 4294967295"},
 		{"server", "nexthop", `(?m)^id (\d+) .*seg6`, "nexthop del id $1"},
 		{"server", "addr", `inet6 (2001:db8:1::b/\d+)`, "address del $1 dev lan"},
-		{"asbr1", "rule", `(?m)^(901):.*from all iif \S+ lookup 0 `, "rule del pref $1"},
+		{"asbr1", "rule", `(?m)^(901):.*from all iif \S+ unreachable`, "rule del pref $1"},
 		{"asbr1", "route", `(?m)^(fc00:1:1::) .*seg6local`, "route del $1"},
 		{"asbr1", "route show table 101", `(?m)^(2001:db8:c::/64) `, "route del $1 table 101"},
 	})

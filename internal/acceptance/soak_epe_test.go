@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/iproute"
 	labs "github.com/tabane/tabane/internal/lab"
+	"github.com/tabane/tabane/internal/netns/netnstest"
 )
 
 const (
@@ -473,9 +473,9 @@ func (s *soakTest) missing() string {
 func (s *soakTest) ready() string {
 	var down []string
 	check := func(node string, want map[string]string) { // names, by address
-		sockets, _ := s.sockets(node, iproute.Established)
+		sockets, _ := s.sockets(node, netnstest.Established)
 		for address, name := range want {
-			if !slices.ContainsFunc(sockets, func(x iproute.Socket) bool {
+			if !slices.ContainsFunc(sockets, func(x netnstest.Socket) bool {
 				return x.Remote.Addr().Unmap().String() == address && (x.Remote.Port() == 179 || x.Local.Port() == 179)
 			}) {
 				down = append(down, node+" with "+name+" at "+address)

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/health"
-	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/tcp"
 )
@@ -490,13 +490,13 @@ type object struct{ show, match, del string }
 var (
 	serverObjects = []object{
 		{"rule", `(?m)^(\d+):.*from 2001:db8:1::\S+ lookup 1\d\d`, "rule del pref $1"},
-		{"rule", `(?m)^(\d+):.*from 2001:db8:1::\S+ lookup 0 `, "rule del pref $1"},
+		{"rule", `(?m)^(\d+):.*from 2001:db8:1::\S+ unreachable`, "rule del pref $1"},
 		{"route show table all proto 117", `(?m)^(2001:db8:\S+) nhid.* table (1\d\d)`, "route del $1 table $2"},
 		{"route show table all proto 117", `(?m)^unreachable default .*table (1\d\d)`, "route del unreachable default table $1 metric 4294967295"},
 		{"nexthop", `(?m)^id (\d+) .*seg6`, "nexthop del id $1"},
 		{"addr", `inet6 (2001:db8:1::(?:2|4)\d/\d+)`, "address del $1 dev lan"},
 		{"-4 rule", `(?m)^(\d+):.*from 10\.1\.0\.\S+ lookup 1\d\d`, "-4 rule del pref $1"},
-		{"-4 rule", `(?m)^(\d+):.*from 10\.1\.0\.\S+ lookup 0 `, "-4 rule del pref $1"},
+		{"-4 rule", `(?m)^(\d+):.*from 10\.1\.0\.\S+ unreachable`, "-4 rule del pref $1"},
 		{"-4 route show table all proto 117", `(?m)^(10\.\S+) nhid.* table (1\d\d)`, "-4 route del $1 table $2"},
 		{"-4 route show table all proto 117", `(?m)^unreachable default .*table (1\d\d)`, "-4 route del unreachable default table $1 metric 4294967295"},
 		{"addr", `inet (10\.1\.0\.(?:3[2-9]|6[4-9]|7[01])/\d+)`, "address del $1 dev lan"},
@@ -530,7 +530,7 @@ func (s *soakTest) deleteOn(kinds []object) func(string, *rand.Rand) func() {
 			s.unguarded[target] = append(s.unguarded[target], interval{time.Now(), time.Now()})
 		}
 		// What the daemon deletes in the meantime is not there.
-		if _, err := iproute.In(s.namespace(target), command); err != nil {
+		if _, err := netnstest.TryIP(s.lab.t, s.namespace(target), command); err != nil {
 			s.note("%v", err)
 		}
 		return nil

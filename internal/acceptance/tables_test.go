@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/iproute"
+	"github.com/tabane/tabane/internal/netns/netnstest"
 )
 
 // kernelRoutes is epe-steady with an edge whose tables another program fills, and with pieces of it
@@ -55,7 +55,7 @@ func TestRoutesOfAnotherProgram(t *testing.T) {
 	})
 	t.Logf("the subflow ended after %s", time.Since(withdrawn).Round(time.Millisecond))
 	status(`egress peer transit-a has no EPE Route`)
-	if out, err := iproute.In(l.namespace("server"), "route get 2001:db8:c::10 from 2001:db8:1::a"); err == nil {
+	if out, err := netnstest.TryIP(t, l.namespace("server"), "route get 2001:db8:c::10 from 2001:db8:1::a"); err == nil {
 		t.Errorf("a packet from the EPE address of transit-a would go: %s", out)
 	}
 	l.ip("server", "route add "+a)

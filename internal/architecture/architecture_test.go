@@ -36,6 +36,9 @@ type layer struct {
 // pure reports whether packages of the layer have no sockets, files, clock or randomness.
 func (l layer) pure() bool { return l.group == foundationGroup || l.group == modelGroup }
 
+// testing reports whether packages of the layer are for tests only.
+func (l layer) testing() bool { return l == finders || l == fakes || l == labFakes }
+
 // The groups of layers, as CONTRIBUTING.md has them.
 const (
 	foundationGroup = "foundation"
@@ -59,6 +62,7 @@ var (
 	probes     = layer{9, adapterGroup, "it detects for an adapter whether a neighbor is reachable and knows no adapter"}
 	transports = layer{9, adapterGroup, "it carries messages for an adapter and knows no adapter"}
 	adapters   = layer{10, adapterGroup, "an adapter knows the one outside thing that it adapts, and nothing that uses it"}
+	finders    = layer{4, adapterGroup, "it finds the programs of others for tests"}
 	fakes      = layer{11, adapterGroup, "it replaces an adapter in tests"}
 	conditions = layer{12, sharedGroup, "it examines the host by adapters for daemons and doctor, and knows neither"}
 	shared     = layer{15, sharedGroup, "it is what daemons share, so it knows none of them"}
@@ -150,8 +154,7 @@ var layerOf = map[string]layer{
 	"internal/scenario/scenariotest": fakes,
 	"internal/lab/labtest":           labFakes,
 	"internal/accessor":              fakes,
-	"internal/iproute":               fakes,
-	"internal/programs":              fakes,
+	"internal/programs":              finders,
 	"internal/published":             fakes,
 
 	"internal/plane":       contracts,
@@ -300,7 +303,7 @@ func TestImportsGoDownward(t *testing.T) {
 			if why := foreign(from, i); why != "" {
 				t.Error(why)
 			}
-			if f := layerOf[short(i)]; (f == fakes || f == labFakes) && layerOf[from] != labFakes {
+			if f := layerOf[short(i)]; f.testing() && !layerOf[from].testing() {
 				t.Errorf("%s must not import %s: %s only", from, short(i), f.because)
 			}
 		}
@@ -308,7 +311,7 @@ func TestImportsGoDownward(t *testing.T) {
 		// not those above.
 		for _, i := range slices.Concat(p.TestImports, p.XTestImports) {
 			to := short(i)
-			if layerOf[from].height < layerOf[to].height && from != to && layerOf[from] != mains && layerOf[to] != fakes {
+			if layerOf[from].height < layerOf[to].height && from != to && layerOf[from] != mains && layerOf[to] != fakes && layerOf[to] != finders {
 				t.Errorf("the tests of %s", upward(from, to))
 			}
 		}
@@ -373,7 +376,7 @@ func TestModelsReadNoClock(t *testing.T) {
 // outside can.
 func TestPanicsAreInjectedByTestsOnly(t *testing.T) {
 	for _, p := range packages(t) {
-		if layer := layerOf[short(p.ImportPath)]; layer == fakes || layer == labFakes {
+		if layerOf[short(p.ImportPath)].testing() {
 			continue
 		}
 		for _, name := range p.GoFiles {

@@ -14,7 +14,6 @@ import (
 // unfuzzed are packages with decoders and without a fuzz target, and why.
 var unfuzzed = map[string]string{
 	"internal/channel": "a switch over three words",
-	"internal/iproute": "for tests, of what tests write",
 }
 
 // unoffered are packages with decoders whose values have no methods that accessor.Call can call, and

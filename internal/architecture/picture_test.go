@@ -40,7 +40,7 @@ func documented() map[string][]string {
 	packages := map[string][]string{}
 	for name, l := range layerOf {
 		// Fakes and tests are nothing to choose a layer by.
-		if l != fakes && l != labFakes && name != "internal/architecture" && name != "internal/acceptance" {
+		if !l.testing() && name != "internal/architecture" && name != "internal/acceptance" {
 			packages[l.group] = append(packages[l.group], strings.TrimPrefix(name, "internal/"))
 		}
 	}

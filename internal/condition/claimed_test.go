@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/netns/netnstest"
 )
 
@@ -16,7 +15,7 @@ func TestClaimedAddresses(t *testing.T) {
 	here, other := netnstest.New(t), netnstest.New(t)
 	ip := func(ns, commands string) {
 		t.Helper()
-		if _, err := iproute.In(ns, commands); err != nil {
+		if _, err := netnstest.TryIP(t, ns, commands); err != nil {
 			t.Fatal(err)
 		}
 	}

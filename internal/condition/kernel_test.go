@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/netns/netnstest"
 )
 
@@ -16,7 +15,7 @@ func TestUnique(t *testing.T) {
 	a, b := netnstest.New(t), netnstest.New(t)
 	run := func(ns, commands string) {
 		t.Helper()
-		if _, err := iproute.In(ns, commands); err != nil {
+		if _, err := netnstest.TryIP(t, ns, commands); err != nil {
 			t.Fatalf("%s: %v", commands, err)
 		}
 	}

@@ -19,9 +19,9 @@ import (
 	"github.com/tabane/tabane/internal/bpf"
 	"github.com/tabane/tabane/internal/condition"
 	"github.com/tabane/tabane/internal/forward"
-	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/link"
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -77,7 +77,7 @@ func TestReversePath(t *testing.T) {
 			return err
 		}
 		// A packet leaves by probe0 and arrives at probe1, from a source whose best route is lo.
-		if _, err := iproute.Run("-4 addr add 192.0.2.1/24 dev probe0; -4 addr add 198.51.100.1/24 dev probe1; -4 route add 203.0.113.0/24 dev lo"); err != nil {
+		if _, err := netnstest.TryIP(t, "", "-4 addr add 192.0.2.1/24 dev probe0; -4 addr add 198.51.100.1/24 dev probe1; -4 route add 203.0.113.0/24 dev lo"); err != nil {
 			return err
 		}
 		for _, setting := range []string{"0 0", "0 1", "0 2", "1 0", "1 1", "1 2", "2 0", "2 1", "2 2"} {

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
@@ -49,7 +48,7 @@ func inside(t testing.TB, ns string, f func() error) {
 
 func ip(t testing.TB, ns, batch string) {
 	t.Helper()
-	if _, err := iproute.In(ns, batch); err != nil {
+	if _, err := netnstest.TryIP(t, ns, batch); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -27,7 +27,6 @@ import (
 
 	"github.com/tabane/tabane/internal/bpf/bpftest"
 	program "github.com/tabane/tabane/internal/bpf/forward"
-	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/link"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
@@ -272,7 +271,7 @@ const datagramMagic = 0x7461_6261_6e65_3132
 
 func (s *sites) ip(ns, command string, args ...any) {
 	s.t.Helper()
-	if _, err := iproute.In(ns, fmt.Sprintf(command, args...)); err != nil {
+	if _, err := netnstest.TryIP(s.t, ns, fmt.Sprintf(command, args...)); err != nil {
 		s.t.Fatalf(command+": %v", append(args, err)...)
 	}
 }
@@ -793,7 +792,7 @@ func (s *sites) step(r *rand.Rand, when string) string {
 		s.settled(when)
 		if s.ipv6 {
 			for side := range 2 { // the kernel removes addresses of lines that are down
-				_, _ = iproute.In(s.way[side], fmt.Sprintf("ip -6 addr add %v/64 dev p1 nodad", lineOf(true, side, 1)))
+				_, _ = netnstest.TryIP(s.t, s.way[side], fmt.Sprintf("ip -6 addr add %v/64 dev p1 nodad", lineOf(true, side, 1)))
 			}
 		}
 		for side := range 2 {

@@ -16,7 +16,6 @@ import (
 	"github.com/tabane/tabane/internal/bpf"
 	"github.com/tabane/tabane/internal/bpf/bpftest"
 	"github.com/tabane/tabane/internal/condition"
-	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/nft"
@@ -148,7 +147,7 @@ func TestHostIsRestored(t *testing.T) {
 			}
 		}
 		ip := func(command string) func() error {
-			return func() error { _, err := iproute.Run(command); return err }
+			return func() error { _, err := netnstest.TryIP(t, "", command); return err }
 		}
 		for _, command := range []string{"link set tabane-seg0 down", "link set tabane-seg1 down", "link set tabane-seg1 mtu 1500"} {
 			restored(command, "segmentation of super-packets", ip(command))

@@ -21,7 +21,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/bpf/bpftest"
-	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/seccomp/seccomptest"
@@ -64,7 +63,7 @@ func (s *site) lan() {
 
 func (s *site) ip(ns, command string, args ...any) {
 	s.t.Helper()
-	if _, err := iproute.In(ns, fmt.Sprintf(command, args...)); err != nil {
+	if _, err := netnstest.TryIP(s.t, ns, fmt.Sprintf(command, args...)); err != nil {
 		s.t.Fatalf(command+": %v", append(args, err)...)
 	}
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/plane"
@@ -147,7 +146,7 @@ func (m *machine) ip(commands string) string {
 	m.t.Helper()
 	var all strings.Builder
 	for command := range strings.SplitSeq(commands, "; ") {
-		out, err := iproute.In(m.ns, command)
+		out, err := netnstest.TryIP(m.t, m.ns, command)
 		if err != nil {
 			m.t.Fatalf("%s: %v", command, err)
 		}
@@ -409,7 +408,7 @@ func TestDefaultPeer(t *testing.T) {
 			t.Errorf("%s: %s, want %s", dst, got, want)
 		}
 	}
-	if got, err := iproute.In(m.ns, "route get 10.1.9.9"); err == nil {
+	if got, err := netnstest.TryIP(m.t, m.ns, "route get 10.1.9.9"); err == nil {
 		t.Errorf("a part of the LAN's prefix that no route has: %s", got)
 	}
 	// A socket with the mark, and one that is bound to the path's interface, do not use the tunnel.
@@ -459,7 +458,7 @@ func TestDefaultPeer(t *testing.T) {
 	// The tunnel is gone, as after a crash: nothing leaves in clear.
 	m.ip("link del tabane0")
 	for _, dst := range []string{"198.51.100.1", "2001:db8:77::1"} {
-		if got, err := iproute.In(m.ns, "route get "+dst); err == nil {
+		if got, err := netnstest.TryIP(m.t, m.ns, "route get "+dst); err == nil {
 			t.Errorf("%s without the tunnel: %s", dst, got)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/programs"
 )
@@ -18,7 +17,7 @@ var between = []string{"lan", "wan"}
 func blocking(t *testing.T, family, want string, commands ...*exec.Cmd) {
 	t.Helper()
 	ns := netnstest.New(t)
-	if _, err := iproute.In(ns, "link add lan type veth peer name lanx; link add wan type veth peer name wanx"); err != nil {
+	if _, err := netnstest.TryIP(t, ns, "link add lan type veth peer name lanx; link add wan type veth peer name wanx"); err != nil {
 		t.Fatal(err)
 	}
 	netnstest.Do(t, ns, func() error {

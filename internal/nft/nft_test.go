@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/programs"
@@ -23,7 +22,7 @@ func TestMasquerade(t *testing.T) {
 	host, router, server := netnstest.New(t), netnstest.New(t), netnstest.New(t)
 	run := func(namespace, commands string) {
 		t.Helper()
-		if _, err := iproute.In(namespace, commands); err != nil {
+		if _, err := netnstest.TryIP(t, namespace, commands); err != nil {
 			t.Fatalf("%s: %v", commands, err)
 		}
 	}

@@ -14,9 +14,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/tc"
 )
 
@@ -43,7 +43,7 @@ func newOverrunSite(t testing.TB) *site {
 		s.client: "address add 2001:db8:2::c/64 dev slow nodad; link set slow up",
 		s.server: "address add 2001:db8:2::1/64 dev slow nodad; link set slow up; route add default via 2001:db8:2::c dev slow table 7; rule add from " + onB.Addr().String() + " lookup 7",
 	} {
-		if _, err := iproute.In(namespace, commands); err != nil {
+		if _, err := netnstest.TryIP(t, namespace, commands); err != nil {
 			t.Fatal(err)
 		}
 	}

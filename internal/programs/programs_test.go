@@ -145,17 +145,11 @@ var stranger = regexp.MustCompile(`(?:^|[;|&] *)(ip|ss|ping|tc|nstat|ps|pgrep|pk
 // runs are functions of tests that run a command or a script.
 var runs = regexp.MustCompile(`(?:^|\.)(Run|run|must|try|command|contains|Command)$`)
 
-// inProcess reports whether a call gives its commands to package iproute, which runs them itself.
-func inProcess(c *ast.CallExpr) bool {
-	pkg, _ := called(c)
-	return pkg == "iproute"
-}
-
 // TestScriptsUseNoOtherProgram looks at the words of scripts in tests: what runs on a node of a
 // lab, and those of testscript.
 func TestScriptsUseNoOtherProgram(t *testing.T) {
 	for _, s := range sources(t) {
-		if s.folder == "internal/programs" || s.folder == "internal/iproute" {
+		if s.folder == "internal/programs" {
 			continue
 		}
 		listed := false
@@ -168,14 +162,11 @@ func TestScriptsUseNoOtherProgram(t *testing.T) {
 				return true
 			}
 			function := expression(c.Fun)
-			if inProcess(c) || !runs.MatchString(function) {
+			if !runs.MatchString(function) {
 				return true
 			}
 			for _, arg := range c.Args {
 				ast.Inspect(arg, func(n ast.Node) bool {
-					if c, ok := n.(*ast.CallExpr); ok && inProcess(c) {
-						return false
-					}
 					if l, ok := n.(*ast.BasicLit); ok && l.Kind == token.STRING {
 						if text, err := strconv.Unquote(l.Value); err == nil && stranger.MatchString(text) {
 							t.Errorf("%s: %s(%q) runs another program; use programs.Need, or ask the kernel", s.path, function, text)

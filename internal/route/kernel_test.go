@@ -20,7 +20,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/programs"
@@ -94,7 +93,7 @@ func (l *lab) in(f func() error) {
 // ip executes an iproute2 command line in the namespace without the ip program.
 func (l *lab) ip(command string) string {
 	l.t.Helper()
-	out, err := iproute.In(l.name, command)
+	out, err := netnstest.TryIP(l.t, l.name, command)
 	if err != nil {
 		l.t.Fatal(err)
 	}

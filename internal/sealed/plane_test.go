@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/plane"
@@ -42,7 +41,7 @@ type gateway struct {
 func ip(t testing.TB, namespace, command string, args ...any) {
 	t.Helper()
 	command = fmt.Sprintf(command, args...)
-	if _, err := iproute.In(namespace, command); err != nil {
+	if _, err := netnstest.TryIP(t, namespace, command); err != nil {
 		t.Fatalf("%s: %v", command, err)
 	}
 }

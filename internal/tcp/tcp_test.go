@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/netns/netnstest"
 )
 
@@ -16,7 +15,7 @@ func TestReplaceRoute(t *testing.T) {
 	for _, command := range []string{
 		"link add eth0 type veth peer name eth1", "link set eth0 up", "link set eth1 up", "address add 2001:db8::1/64 dev eth0 nodad",
 	} {
-		if _, err := iproute.In(ns, command); err != nil {
+		if _, err := netnstest.TryIP(t, ns, command); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -25,17 +24,18 @@ func TestReplaceRoute(t *testing.T) {
 		metrics  RouteMetrics
 		want     string
 	}{
-		{dst: "2001:db8:1::/48", via: "2001:db8::2", want: "2001:db8:1::/48 via 2001:db8::2 dev eth0 metric 1024"},
+		{dst: "2001:db8:1::/48", via: "2001:db8::2", want: "2001:db8:1::/48 via 2001:db8::2 dev eth0 metric 1024 pref medium"},
 		{
 			dst: "2001:db8:1::/48", via: "2001:db8::2", metrics: RouteMetrics{Cwnd: 20, InitCwnd: 10, AdvMSS: 1220, Window: 65535, QuickACK: true},
-			want: "2001:db8:1::/48 via 2001:db8::2 dev eth0 metric 1024 window 65535 cwnd lock 20 advmss 1220 initcwnd 10 quickack 1",
+			want: "2001:db8:1::/48 via 2001:db8::2 dev eth0 metric 1024 window 65535 rtt lock 0ms rttvar lock 0ms ssthresh lock 0 cwnd lock 20 advmss 1220 " +
+				"reordering lock 0 initcwnd 10 quickack 1 pref medium",
 		},
-		{dst: "::/0", via: "2001:db8::3", metrics: RouteMetrics{InitCwnd: 3}, want: "default via 2001:db8::3 dev eth0 metric 1024 initcwnd 3"},
+		{dst: "::/0", via: "2001:db8::3", metrics: RouteMetrics{InitCwnd: 3}, want: "default via 2001:db8::3 dev eth0 metric 1024 initcwnd 3 pref medium"},
 	} {
 		if err := ReplaceRoute(netip.MustParsePrefix(test.dst), netip.MustParseAddr(test.via), test.metrics); err != nil {
 			t.Fatal(err)
 		}
-		shown, err := iproute.In(ns, "-6 route show")
+		shown, err := netnstest.TryIP(t, ns, "-6 route show")
 		if err != nil {
 			t.Fatal(err)
 		}

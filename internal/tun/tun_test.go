@@ -16,7 +16,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
 )
@@ -44,7 +43,7 @@ func newHost(t testing.TB, number, mtu int) host {
 		fmt.Sprintf("ip -4 addr add 10.0.0.%d/24 dev tun0", number),
 		fmt.Sprintf("ip -6 addr add fd00::%d/64 dev tun0", number),
 	} {
-		if _, err := iproute.In(h.namespace, c); err != nil {
+		if _, err := netnstest.TryIP(t, h.namespace, c); err != nil {
 			t.Fatalf("%s: %v", c, err)
 		}
 	}

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/netns/netnstest"
 )
 
@@ -72,7 +71,7 @@ func TestDatagramsArriveWholeAndInOrder(t *testing.T) {
 	for _, local := range []string{"127.0.0.1:0", "[::1]:0"} {
 		t.Run(local, func(t *testing.T) {
 			netnstest.Enter(t)
-			if _, err := iproute.Run("ip link set lo up"); err != nil {
+			if _, err := netnstest.TryIP(t, "", "link set lo up"); err != nil {
 				t.Fatal(err)
 			}
 			a, b := pair(t, local)
@@ -112,7 +111,7 @@ func TestDatagramsArriveWholeAndInOrder(t *testing.T) {
 // One refused datagram does not stop those behind it.
 func TestSendGoesOnAfterAnError(t *testing.T) {
 	netnstest.Enter(t)
-	if _, err := iproute.Run("ip link set lo up"); err != nil {
+	if _, err := netnstest.TryIP(t, "", "link set lo up"); err != nil {
 		t.Fatal(err)
 	}
 	a, b := pair(t, "127.0.0.1:0")
@@ -129,7 +128,7 @@ func TestSendGoesOnAfterAnError(t *testing.T) {
 
 func TestBothFamiliesOnOneSocket(t *testing.T) {
 	netnstest.Enter(t)
-	if _, err := iproute.Run("ip link set lo up"); err != nil {
+	if _, err := netnstest.TryIP(t, "", "link set lo up"); err != nil {
 		t.Fatal(err)
 	}
 	s, err := Listen(Options{Interface: "lo"})
@@ -184,13 +183,13 @@ func TestListenOnMissingInterface(t *testing.T) {
 func TestSource(t *testing.T) {
 	ns := netnstest.New(t)
 	for _, c := range []string{
-		"ip link add a type veth peer name a0", "ip link add b type veth peer name b0",
-		"ip link set a up", "ip link set b up", "ip link set a0 up", "ip link set b0 up",
+		"ip link add name a type veth peer name a0", "ip link add name b type veth peer name b0",
+		"ip link set dev a up", "ip link set dev b up", "ip link set a0 up", "ip link set b0 up",
 		"ip -4 addr add 192.168.1.1/24 dev a", "ip -4 addr add 192.168.2.1/24 dev b", "ip -6 addr add 2001:db8:2::1/64 dev b nodad",
 		"ip -4 route add default via 192.168.1.254 dev a", "ip -4 route add 198.51.100.0/24 via 192.168.2.254 dev b metric 9",
 		"ip -6 route add 2001:db8::/64 via 2001:db8:2::9 dev b",
 	} {
-		if _, err := iproute.In(ns, c); err != nil {
+		if _, err := netnstest.TryIP(t, ns, c); err != nil {
 			t.Fatalf("%s: %v", c, err)
 		}
 	}

@@ -20,7 +20,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
 )
@@ -79,7 +78,7 @@ route add fc00:1:4:: encap seg6local action End.DX4 nh4 198.51.100.2 dev eth0`)
 // ip runs commands of iproute2 in the namespace.
 func ip(t testing.TB, ns, batch string) {
 	t.Helper()
-	if _, err := iproute.In(ns, batch); err != nil {
+	if _, err := netnstest.TryIP(t, ns, batch); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -19,7 +19,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/bpf"
-	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/link"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
@@ -132,7 +131,7 @@ func makeRoom(name string) error {
 
 func (n *network) ip(ns, command string, args ...any) {
 	n.b.Helper()
-	if _, err := iproute.In(ns, fmt.Sprintf(command, args...)); err != nil {
+	if _, err := netnstest.TryIP(n.b, ns, fmt.Sprintf(command, args...)); err != nil {
 		n.b.Fatalf(command+": %v", append(args, err)...)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/plane"
@@ -51,7 +50,7 @@ func newSite(t testing.TB) *site {
 
 func (s *site) ip(ns, command string, args ...any) {
 	s.t.Helper()
-	if _, err := iproute.In(ns, fmt.Sprintf(command, args...)); err != nil {
+	if _, err := netnstest.TryIP(s.t, ns, fmt.Sprintf(command, args...)); err != nil {
 		s.t.Fatalf(command+": %v", append(args, err)...)
 	}
 }

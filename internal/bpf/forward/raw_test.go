@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/bpf"
-	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/plane"
@@ -67,8 +66,8 @@ func newRouter(t *testing.T, kind uint16) *router {
 				return err
 			}
 		}
-		if _, err := iproute.Run("ip link set line up; ip link set lan up; ip -4 addr add 203.0.113.9/32 dev lan; " +
-			"ip -4 rule add fwmark 4791 lookup 100; ip -4 route add 10.2.0.0/16 dev lan table 100; " +
+		if _, err := netnstest.TryIP(t, "", "ip link set line up; ip link set lan up; ip -4 addr add 203.0.113.9/32 dev lan; "+
+			"ip -4 rule add fwmark 4791 lookup 100; ip -4 route add 10.2.0.0/16 dev lan table 100; "+
 			"ip -6 rule add fwmark 4791 lookup 100; ip -6 route add 2001:db8:2::/48 dev lan table 100"); err != nil {
 			return err
 		}

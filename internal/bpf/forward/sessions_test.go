@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/tabane/tabane/internal/bpf/bpftest"
-	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/tunnel"
@@ -102,7 +101,7 @@ func TestSessionSeed(t *testing.T) {
 func TestSeedIsTakenOver(t *testing.T) {
 	gate := netnstest.New(t)
 	pins := filepath.Join(bpftest.Mount(t), "gateway-1")
-	if _, err := iproute.In(gate, "ip link add lan type veth peer name host"); err != nil {
+	if _, err := netnstest.TryIP(t, gate, "ip link add lan type veth peer name host"); err != nil {
 		t.Fatal(err)
 	}
 	const each = 1000

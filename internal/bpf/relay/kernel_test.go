@@ -16,7 +16,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/unit"
@@ -366,7 +365,7 @@ func newMember(t *testing.T, ipv6 bool) *member {
 
 func (m *member) ip(ns, command string, args ...any) {
 	m.t.Helper()
-	if _, err := iproute.In(ns, fmt.Sprintf(command, args...)); err != nil {
+	if _, err := netnstest.TryIP(m.t, ns, fmt.Sprintf(command, args...)); err != nil {
 		m.t.Fatalf(command+": %v", append(args, err)...)
 	}
 }

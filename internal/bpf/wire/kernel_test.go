@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/iproute"
 	emulator "github.com/tabane/tabane/internal/link"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
@@ -40,13 +39,13 @@ func newPair(t *testing.T, o Options, offloads bool) *pair {
 		t.Fatal(err)
 	}
 	netnstest.Do(t, p.near, func() error {
-		_, err := iproute.Run("ip link set lo up; ip link add end type veth peer name end netns " + p.far)
+		_, err := netnstest.TryIP(t, "", "ip link set lo up; ip link add end type veth peer name end netns "+p.far)
 		return err
 	})
 	for i, ns := range []string{p.near, p.far} {
 		netnstest.Do(t, ns, func() error {
 			host := strconv.Itoa(i + 1)
-			if _, err := iproute.Run("ip -4 addr add 192.0.2." + host + "/24 dev end; ip -6 addr add 2001:db8::" + host + "/64 dev end nodad; ip link set end up"); err != nil {
+			if _, err := netnstest.TryIP(t, "", "ip -4 addr add 192.0.2."+host+"/24 dev end; ip -6 addr add 2001:db8::"+host+"/64 dev end nodad; ip link set end up"); err != nil {
 				return err
 			}
 			if !offloads {

@@ -19,7 +19,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
@@ -204,11 +203,10 @@ func Run(t *testing.T, l Lab, node, script string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// IP runs commands of iproute2 on a node of a lab, without that program, and returns what they
-// show.
+// IP runs commands of ip(8) on a node of a lab and returns what they show.
 func IP(t *testing.T, lab, node, commands string) string {
 	t.Helper()
-	out, err := iproute.In("tabane-"+lab+"-"+node, commands)
+	out, err := netnstest.TryIP(t, "tabane-"+lab+"-"+node, commands)
 	if err != nil {
 		t.Fatalf("on %s: %v", node, err)
 	}
