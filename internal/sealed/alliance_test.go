@@ -1,6 +1,7 @@
 package sealed
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -14,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -448,17 +450,55 @@ func (a *alliance) download(d time.Duration) unit.Bandwidth {
 	return unit.Bandwidth(float64(n) * 8 / time.Since(start).Seconds())
 }
 
-// beat sends a datagram each 4 ms from the correspondent to the home address, and records when they
-// arrive.
+// beat sends a numbered datagram each 4 ms from the correspondent to the home address, and records when
+// they arrive.
 type beat struct {
 	in, out *net.UDPConn
+	sent    atomic.Uint64
 	mu      sync.Mutex
 	arrived []time.Time
+	// latest is the highest number that has arrived. wrong counts datagrams that arrived before, or whose
+	// length or content differs.
+	latest uint64
+	wrong  int
+	seen   map[uint64]bool
+}
+
+// datagram is what a beat sends as its number n.
+func (*beat) datagram(n uint64) []byte {
+	return bytes.Repeat(binary.BigEndian.AppendUint64(nil, n), 125)
+}
+
+// receive records a datagram.
+func (s *beat) receive(b []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := uint64(0)
+	if len(b) >= 8 {
+		n = binary.BigEndian.Uint64(b)
+	}
+	if s.seen[n] || !bytes.Equal(b, s.datagram(n)) {
+		s.wrong++
+	}
+	s.seen[n] = true
+	s.latest = max(s.latest, n)
+	s.arrived = append(s.arrived, time.Now())
+}
+
+// follows waits until a datagram arrives that is sent from now on.
+func (s *beat) follows(t *testing.T, what string) {
+	t.Helper()
+	from := s.sent.Load()
+	until(t, "the stream goes on: "+what, 30*time.Second, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.latest > from
+	})
 }
 
 func (a *alliance) beat() *beat {
 	a.t.Helper()
-	s := &beat{}
+	s := &beat{seen: map[uint64]bool{}}
 	netnstest.Do(a.t, a.leader.namespace, func() (err error) {
 		s.in, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(homeAddress+":9000")))
 		return err
@@ -469,12 +509,11 @@ func (a *alliance) beat() *beat {
 	})
 	go func() {
 		for b := make([]byte, 2000); ; {
-			if _, err := s.in.Read(b); err != nil {
+			n, err := s.in.Read(b)
+			if err != nil {
 				return
 			}
-			s.mu.Lock()
-			s.arrived = append(s.arrived, time.Now())
-			s.mu.Unlock()
+			s.receive(b[:n])
 		}
 	}()
 	done := make(chan struct{})
@@ -485,7 +524,7 @@ func (a *alliance) beat() *beat {
 				tick.Stop()
 				return
 			case <-tick.C:
-				s.out.Write(make([]byte, 1000))
+				s.out.Write(s.datagram(s.sent.Add(1)))
 			}
 		}
 	}()
@@ -563,44 +602,39 @@ func TestAlliance(t *testing.T) {
 
 	s := a.beat()
 	time.Sleep(1200 * time.Millisecond) // probes are frequent while there is traffic
-	// event measures what an event costs the stream.
-	event := func(name string, most time.Duration, f func()) {
+	// event has the stream go on after an event. What that costs depends on the machine, and is logged.
+	event := func(name string, f func()) {
 		t.Helper()
 		start := time.Now()
 		f()
-		time.Sleep(time.Second)
-		gap := s.gap(start)
-		t.Logf("%s: longest gap %v", name, gap)
-		if gap > most {
-			t.Errorf("%s: longest gap %v, want at most %v", name, gap, most)
-		}
+		s.follows(t, name)
+		t.Logf("%s: longest gap %v", name, s.gap(start))
 	}
-	const slack = 4 // machines of tests are busy
-	event("member vanishes from the short link", slack*200*time.Millisecond, func() { ip(t, a.radio, "ip link set port1 down") })
-	event("member returns", slack*50*time.Millisecond, func() {
+	event("member vanishes from the short link", func() { ip(t, a.radio, "ip link set port1 down") })
+	event("member returns", func() {
 		ip(t, a.radio, "ip link set port1 up")
 		a.up("member1")
 	})
-	event("member is killed", slack*200*time.Millisecond, a.members[0].crash)
-	event("member is started again", slack*50*time.Millisecond, func() {
+	event("member is killed", a.members[0].crash)
+	event("member is started again", func() {
 		a.members[0].run()
 		t.Logf("after %v", a.up("member1"))
 	})
-	event("member's line goes down", slack*200*time.Millisecond, func() { ip(t, a.lines[2].namespace, "ip link set out down") })
+	event("member's line goes down", func() { ip(t, a.lines[2].namespace, "ip link set out down") })
 	ip(t, a.lines[2].namespace, "ip link set out up")
 	ip(t, a.lines[2].namespace, "ip -4 route add default via 203.0.3.1 dev out")
 	a.up("member2")
-	event("leader's NAT forgets", slack*200*time.Millisecond, func() {
+	event("leader's NAT forgets", func() {
 		a.lines[0].forget()
 		a.up("own")
 	})
-	event("leader's address on the short link changes", slack*200*time.Millisecond, func() {
+	event("leader's address on the short link changes", func() {
 		ip(t, a.leader.namespace, "ip -4 addr del 172.16.0.1/24 dev wlan0")
 		ip(t, a.leader.namespace, "ip -4 addr add 172.16.0.77/24 dev wlan0")
 		time.Sleep(500 * time.Millisecond)
 		t.Logf("after %v", a.up("member1"))
 	})
-	event("home agent is killed and started again", 2*time.Second, func() {
+	event("home agent is killed and started again", func() {
 		a.home.crash()
 		a.home.run()
 		t.Logf("registered again after %v", a.up("own"))
@@ -608,10 +642,16 @@ func TestAlliance(t *testing.T) {
 	for _, path := range []string{"own", "member1", "member2"} {
 		a.up(path)
 	}
-	event("member says goodbye", slack*100*time.Millisecond, a.members[1].stop)
-	if l := a.leader.link("home", "member2"); l.State == "up" || l.Lifetime != 0 {
-		t.Errorf("the path over a member that has gone is %+v", l)
+	event("member says goodbye", a.members[1].stop)
+	s.mu.Lock()
+	if s.wrong > 0 {
+		t.Errorf("%d datagrams arrived twice or changed", s.wrong)
 	}
+	s.mu.Unlock()
+	until(t, "the path over a member that has gone is down", 10*time.Second, func() bool {
+		l := a.leader.link("home", "member2")
+		return l.State != "up" && l.Lifetime == 0
+	})
 }
 
 // A member relays for leaders that it knows, to home agents that it allows, at the rate that it offers,
