@@ -75,9 +75,17 @@ func roundTrips(t *testing.T, l *Lab) (measure func() time.Duration) {
 func TestInterpose(t *testing.T) {
 	l := start(t, options(t, "emulate", labtest.Plain()))
 	trip := roundTrips(t, l)
-	if d := trip(); d > 40*time.Millisecond {
-		t.Logf("a wire without a delay took %s", d)
+	below := func(most time.Duration, what string) {
+		t.Helper()
+		// A busy machine delays some, a link all.
+		for range 100 {
+			if trip() < most {
+				return
+			}
+		}
+		t.Errorf("no round trip over %s took less than %s", what, most)
 	}
+	below(40*time.Millisecond, "a wire without a delay")
 	const state = "addr show dev wire; route show; link show wire"
 	before := labtest.IP(t, l.Name(), "a", state)
 	other, err := Open(l.Name())
@@ -97,9 +105,10 @@ func TestInterpose(t *testing.T) {
 	if err := l.Links().Set("wire", scenario.Shape{Rate: 10e6, Delay: 40 * time.Millisecond, Backward: &channel.Change{Delay: new(time.Duration)}}); err != nil {
 		t.Fatal(err)
 	}
-	if d := trip(); d < 40*time.Millisecond || d > 75*time.Millisecond {
+	if d := trip(); d < 40*time.Millisecond {
 		t.Errorf("a round trip over 40 ms and back over none took %s", d)
 	}
+	below(75*time.Millisecond, "40 ms and back over none")
 	at := scenario.Port{Node: "a", Interface: "wire"}
 	if err := l.Links().Blackhole(scenario.Hole{Node: at.Node, Interface: at.Interface, Direction: scenario.Out}); err != nil {
 		t.Fatal(err)
@@ -113,7 +122,7 @@ func TestInterpose(t *testing.T) {
 	if err := l.Links().Set("wire", scenario.Shape{}); err != nil {
 		t.Fatal(err)
 	}
-	trip()
+	below(40*time.Millisecond, "a wire whose delay was removed")
 	if err := l.Links().Set("lan", scenario.Shape{Delay: time.Millisecond}); err == nil || !strings.Contains(err.Error(), "it is a switch of 3 ends") {
 		t.Errorf("a switch with a delay: %v", err)
 	}
