@@ -450,7 +450,9 @@ func (a *alliance) download(d time.Duration) unit.Bandwidth {
 	return unit.Bandwidth(float64(n) * 8 / time.Since(start).Seconds())
 }
 
-// beat sends a numbered datagram each 4 ms from the correspondent to the home address, and records when
+const beatInterval = 4 * time.Millisecond
+
+// beat sends a numbered datagram each beatInterval from the correspondent to the home address, and records when
 // they arrive.
 type beat struct {
 	in, out *net.UDPConn
@@ -485,14 +487,14 @@ func (s *beat) receive(b []byte) {
 	s.arrived = append(s.arrived, time.Now())
 }
 
-// follows waits until a datagram arrives that is sent from now on.
+// follows waits until a datagram arrives that is sent a second from now, once an event has had its effect.
 func (s *beat) follows(t *testing.T, what string) {
 	t.Helper()
 	from := s.sent.Load()
 	until(t, "the stream goes on: "+what, 30*time.Second, func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.latest > from
+		return s.latest > from+uint64(time.Second/beatInterval)
 	})
 }
 
@@ -518,7 +520,7 @@ func (a *alliance) beat() *beat {
 	}()
 	done := make(chan struct{})
 	go func() {
-		for tick := time.NewTicker(4 * time.Millisecond); ; {
+		for tick := time.NewTicker(beatInterval); ; {
 			select {
 			case <-done:
 				tick.Stop()
