@@ -4,18 +4,19 @@ SHELL   := /bin/bash
 export GO ?= go
 OUT     ?= out
 VERSION := $(shell git describe --always --dirty --tags 2>/dev/null)
+COMMIT  := $(shell git rev-parse HEAD 2>/dev/null)
 
 export CGO_ENABLED ?= 0
 
 .DEFAULT_GOAL := build
 .PHONY: build demo test programs race bench bench-gateway bench-forward bench-routes bench-sim soak fuzz lint clean help FORCE
 
-build: bin/tabane ## build bin/tabane
+build: bin/tabane bin/tabane-lab ## build bin/tabane and bin/tabane-lab
 
 # The go command knows what has changed; make does not.
-bin/tabane: FORCE
+bin/tabane bin/tabane-lab: FORCE
 	@command -v $(GO) >/dev/null || { echo "make: there is no Go; install Go 1.26 or newer (https://go.dev/dl/)" >&2; exit 2; }
-	$(GO) build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)" -o $@ ./cmd/tabane
+	$(GO) build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)" -o $@ ./cmd/$(@F)
 
 demo: root build ## run the first experiment: content over every egress path (needs root)
 	bin/tabane lab run epe-steady --quick --out $(OUT)/epe-steady
@@ -113,7 +114,7 @@ generate: ## recompile the eBPF programs (needs clang-14 and llvm-strip-14)
 	$(GO) generate ./internal/bpf/...
 
 .PHONY: deb
-deb: build ## build bin/tabane_VERSION_ARCH.deb (needs dpkg-deb)
+deb: build ## build bin/tabane_VERSION_ARCH.deb and bin/tabane-lab_VERSION_ARCH.deb (needs dpkg-deb)
 	deploy/debian/build "$(VERSION)"
 
 clean: ## remove what was built and the results

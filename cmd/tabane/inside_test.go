@@ -16,17 +16,23 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/cli"
+	"github.com/tabane/tabane/internal/cli/lab"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
 )
 
-// played are programs that scripts run and that this test binary plays: the product, and what a machine without
+// played are programs that scripts run and that this test binary plays: the products, and what a machine without
 // anything else needs in their place.
 var played = map[string]func(){
 	"tabane":       main,
+	"tabane-lab":   laboratory,
 	"inside":       func() { fatal(inside(os.Args[1:])) },
 	"echo-request": func() { fatal(echoRequest(os.Args[1:])) },
 }
+
+// laboratory does what the program tabane-lab does.
+func laboratory() { cli.Main(lab.Run, version, commit) }
 
 func fatal(err error) {
 	if err != nil {

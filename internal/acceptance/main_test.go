@@ -32,7 +32,7 @@ import (
 // packets, or use what the whole host has, run alone before the others.
 const labsPerProcessor = 2
 
-// program is the binary under test.
+// program is the binary under test, beside which is tabane-lab.
 var program string
 
 func TestMain(m *testing.M) {
@@ -47,7 +47,7 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	program = filepath.Join(dir, "tabane")
-	build := exec.Command("go", "build", "-o", program, "../../cmd/tabane")
+	build := exec.Command("go", "build", "-o", dir+"/", "../../cmd/tabane", "../../cmd/tabane-lab")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as make build
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)

@@ -16,23 +16,32 @@ import (
 	"github.com/tabane/tabane/internal/role"
 )
 
-// TestPackage builds the Debian package twice: the files are the same, and have what a host needs.
+// TestPackage builds the Debian packages twice: the files are the same, and have what a host needs.
 func TestPackage(t *testing.T) {
 	dpkg := programs.Need(t, "dpkg-deb")
 	var built [2][]byte
 	var file string
+	var laboratory []string
 	for i := range built {
 		out := t.TempDir()
 		t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
 		t.Setenv("DEB_COMPRESSION", "gzip") // faster
-		output(t, exec.Command("sh", "-c", `exec ../../deploy/debian/build "$@"`, "sh", "v1.2.3-4-gabc", program, out))
+		output(t, exec.Command("sh", "-c", `exec ../../deploy/debian/build "$@"`, "sh", "v1.2.3-4-gabc", filepath.Dir(program), out))
 		found, err := filepath.Glob(filepath.Join(out, "tabane_1.2.3+4+gabc_*.deb"))
 		if err != nil || len(found) != 1 {
 			t.Fatalf("built %q, %v", found, err)
 		}
 		file = found[0]
-		if built[i], err = os.ReadFile(file); err != nil {
-			t.Fatal(err)
+		laboratory, err = filepath.Glob(filepath.Join(out, "tabane-lab_1.2.3+4+gabc_*.deb"))
+		if err != nil || len(laboratory) != 1 {
+			t.Fatalf("built %q, %v", laboratory, err)
+		}
+		for _, name := range []string{file, laboratory[0]} {
+			b, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			built[i] = append(built[i], b...)
 		}
 	}
 	if !bytes.Equal(built[0], built[1]) {
@@ -58,6 +67,29 @@ func TestPackage(t *testing.T) {
 	if strings.Contains(list, "2026-") || !strings.Contains(list, "2023-11-14") {
 		t.Errorf("times are not those of the source:\n%s", list)
 	}
+	if strings.Contains(list, "man8/tabane-lab") {
+		t.Errorf("the package has pages of the laboratory:\n%s", list)
+	}
+	of := output(t, exec.Command(dpkg, "-c", laboratory[0]))
+	for _, want := range []string{
+		"-rwxr-xr-x root/root .* ./usr/bin/tabane-lab",
+		"-rw-r--r-- root/root .* ./usr/share/man/man8/tabane-lab-run.8.gz",
+		"-rw-r--r-- root/root .* ./usr/share/man/man8/tabane-sim.8.gz",
+		"-rw-r--r-- root/root .* ./usr/share/doc/tabane-lab/copyright",
+	} {
+		if !regexp.MustCompile(`(?m)^` + want + `$`).MatchString(of) {
+			t.Errorf("the package of the laboratory lacks %s:\n%s", want, of)
+		}
+	}
+	for line := range strings.Lines(list) {
+		name := line[strings.LastIndex(line, " ")+1:]
+		if !strings.HasSuffix(name, "/\n") && strings.Contains(of, " "+name) {
+			t.Errorf("both packages have %s", name)
+		}
+	}
+	if got := strings.TrimSpace(output(t, exec.Command(dpkg, "-f", laboratory[0], "Depends"))); got != "tabane (= 1.2.3+4+gabc)" {
+		t.Errorf("the package of the laboratory depends on %q", got)
+	}
 	root := t.TempDir()
 	output(t, exec.Command(dpkg, "-x", file, root))
 	// The example of a gateway names a key, which nobody else has.
@@ -78,8 +110,8 @@ func TestPackageOnABareSystem(t *testing.T) {
 	root := bareSystem(t, "adduser")
 	t.Setenv("DEB_COMPRESSION", "none")
 	built := t.TempDir()
-	output(t, exec.Command("sh", "-c", `exec ../../deploy/debian/build "$@"`, "sh", "v1.2.3", program, built))
-	found, err := filepath.Glob(filepath.Join(built, "*.deb"))
+	output(t, exec.Command("sh", "-c", `exec ../../deploy/debian/build "$@"`, "sh", "v1.2.3", filepath.Dir(program), built))
+	found, err := filepath.Glob(filepath.Join(built, "tabane_*.deb"))
 	if err != nil || len(found) != 1 {
 		t.Fatalf("built %q, %v", found, err)
 	}

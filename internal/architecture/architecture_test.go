@@ -52,31 +52,34 @@ const (
 )
 
 var (
-	foundation = layer{0, foundationGroup, "it is pure: values and arithmetic that all other packages use"}
-	grammar    = layer{1, foundationGroup, "it is the syntax of values, independent of their use"}
-	models     = layer{2, modelGroup, "a model is pure arithmetic on values and knows no other model: code that needs two of them combines them"}
-	shipped    = layer{3, specGroup, "it embeds files and does not parse them"}
-	contracts  = layer{5, sharedGroup, "it is values that a daemon and what works for it agree on"}
-	processes  = layer{8, adapterGroup, "it configures the process for adapters and knows none of them"}
-	loader     = layer{9, adapterGroup, "it loads programs for adapters and knows none of them"}
-	probes     = layer{9, adapterGroup, "it detects for an adapter whether a neighbor is reachable and knows no adapter"}
-	transports = layer{9, adapterGroup, "it carries messages for an adapter and knows no adapter"}
-	adapters   = layer{10, adapterGroup, "an adapter knows the one outside thing that it adapts, and nothing that uses it"}
-	finders    = layer{4, adapterGroup, "it finds the programs of others for tests"}
-	fakes      = layer{11, adapterGroup, "it replaces an adapter in tests"}
-	conditions = layer{12, sharedGroup, "it examines the host by adapters for daemons and doctor, and knows neither"}
-	shared     = layer{15, sharedGroup, "it is what daemons share, so it knows none of them"}
-	engines    = layer{20, engineGroup, "a daemon or an engine knows no other one, nor the experiment that it runs in"}
-	results    = layer{25, specGroup, "a result does not know the experiment that it came out of, nor what ran it"}
-	roles      = layer{25, specGroup, "the table of daemons knows the daemons, not what starts them"}
-	scenarios  = layer{30, specGroup, "a scenario specifies an experiment and does not know what runs it"}
-	labs       = layer{31, runnerGroup, "a lab is a network; what runs in it and is measured is for packages above"}
-	labFakes   = layer{31, runnerGroup, "it replaces what a lab starts, in tests"}
-	runners    = layer{32, runnerGroup, "what runs an experiment, what draws it and what examines the host do not know each other"}
-	validation = layer{33, runnerGroup, "it compares experiments with each other and with theory, so it knows what runs them and they do not know it"}
-	files      = layer{40, commandGroup, "files are read for the command line, which config does not know"}
-	commands   = layer{41, commandGroup, "the command line is imported by the main package alone"}
-	mains      = layer{50, commandGroup, "nothing imports a main package"}
+	foundation         = layer{0, foundationGroup, "it is pure: values and arithmetic that all other packages use"}
+	grammar            = layer{1, foundationGroup, "it is the syntax of values, independent of their use"}
+	models             = layer{2, modelGroup, "a model is pure arithmetic on values and knows no other model: code that needs two of them combines them"}
+	shipped            = layer{3, specGroup, "it embeds files and does not parse them"}
+	settled            = layer{5, sharedGroup, "it is a configuration that servers and what configures them agree on"}
+	contracts          = layer{5, sharedGroup, "it is values that a daemon and what works for it agree on"}
+	processes          = layer{8, adapterGroup, "it configures the process for adapters and knows none of them"}
+	loader             = layer{9, adapterGroup, "it loads programs for adapters and knows none of them"}
+	probes             = layer{9, adapterGroup, "it detects for an adapter whether a neighbor is reachable and knows no adapter"}
+	transports         = layer{9, adapterGroup, "it carries messages for an adapter and knows no adapter"}
+	adapters           = layer{10, adapterGroup, "an adapter knows the one outside thing that it adapts, and nothing that uses it"}
+	finders            = layer{4, adapterGroup, "it finds the programs of others for tests"}
+	fakes              = layer{11, adapterGroup, "it replaces an adapter in tests"}
+	conditions         = layer{12, sharedGroup, "it examines the host by adapters for daemons and doctor, and knows neither"}
+	shared             = layer{15, sharedGroup, "it is what daemons share, so it knows none of them"}
+	engines            = layer{20, engineGroup, "a daemon or an engine knows no other one, nor the experiment that it runs in"}
+	results            = layer{25, specGroup, "a result does not know the experiment that it came out of, nor what ran it"}
+	roles              = layer{25, specGroup, "the table of daemons knows the daemons, not what starts them"}
+	scenarios          = layer{30, specGroup, "a scenario specifies an experiment and does not know what runs it"}
+	labs               = layer{31, runnerGroup, "a lab is a network; what runs in it and is measured is for packages above"}
+	labFakes           = layer{31, runnerGroup, "it replaces what a lab starts, in tests"}
+	runners            = layer{32, runnerGroup, "what runs an experiment, what draws it and what examines the host do not know each other"}
+	validation         = layer{33, runnerGroup, "it compares experiments with each other and with theory, so it knows what runs them and they do not know it"}
+	settings           = layer{39, commandGroup, "files are read for the command line, which config does not know"}
+	files              = layer{40, commandGroup, "it declares kinds of files to config, for the command line"}
+	commands           = layer{41, commandGroup, "it has the command line of daemons, and what the one of experiments shares with it"}
+	experimentCommands = layer{42, commandGroup, "the command line is imported by the main package alone"}
+	mains              = layer{50, commandGroup, "nothing imports a main package"}
 )
 
 // layerOf has every package of the module. A package that is not in it has no layer yet: choose one
@@ -161,6 +164,7 @@ var layerOf = map[string]layer{
 	"internal/condition":   conditions,
 	"internal/daemon":      shared,
 	"internal/pathmanager": shared,
+	"internal/httpd":       settled,
 	"internal/site":        shared,
 	"internal/sealed":      shared,
 	"internal/forward":     shared,
@@ -190,9 +194,12 @@ var layerOf = map[string]layer{
 	"internal/doctor":    runners,
 	"internal/dashboard": runners,
 
-	"internal/config": files,
-	"internal/cli":    commands,
-	"cmd/tabane":      mains,
+	"internal/config":  settings,
+	"internal/files":   files,
+	"internal/cli/lab": experimentCommands,
+	"cmd/tabane-lab":   mains,
+	"internal/cli":     commands,
+	"cmd/tabane":       mains,
 
 	"internal/architecture": mains,
 	"internal/acceptance":   mains,
@@ -211,13 +218,47 @@ var reserved = []struct {
 	{"github.com/goccy/go-yaml", []string{"internal/config", "internal/lab", "internal/scenario/scenariotest"}, "YAML is read by config alone, which bounds and places everything"},
 	{"github.com/cilium/ebpf", []string{"internal/bpf", "internal/bpf/flowcount", "internal/bpf/silence", "internal/bpf/protocol", "internal/bpf/congestion", "internal/bpf/forward", "internal/bpf/relay", "internal/bpf/wire"}, "programs and maps are behind bpf, so that an engine is tested without a kernel"},
 	{"github.com/google/nftables", []string{"internal/nft"}, "nf_tables is nft's"},
-	{"github.com/spf13/cobra", []string{"internal/cli"}, "flags are the command line's"},
+	{"github.com/spf13/cobra", []string{"internal/cli", "internal/cli/lab"}, "flags are the command line's"},
 	{"modernc.org/sqlite", []string{"internal/study"}, "the database of a study is its own"},
 	{"github.com/flynn/noise", []string{"internal/session"}, "the handshake of gateways is behind session"},
 	{"golang.zx2c4.com/wireguard", nil, "wireguard-go is something for benchmarks to compare with; the TUN device is tun"},
 	{"github.com/chromedp", []string{"internal/browser"}, "it tests the dashboard's page; what measures pages is browser, which has the types of HAR from it (docs/adr/0020)"},
 	{"github.com/gopacket/gopacket", nil, "captures are read and written by pcap; gopacket is something for tests to compare with"},
 	{"gonum.org/v1/plot", []string{"internal/report"}, "figures are report's"},
+}
+
+// unlinked are libraries and packages that the program tabane does not have, because hosts of a network
+// do not need them: they are of tabane-lab.
+var unlinked = []string{
+	"modernc.org/sqlite", "gonum.org/v1/plot", "github.com/chromedp", "github.com/gopacket",
+	module + "/scenarios", module + "/internal/browser", module + "/internal/cli/lab", module + "/internal/files", module + "/internal/lab",
+	module + "/internal/labrun", module + "/internal/report", module + "/internal/result", module + "/internal/scenario",
+	module + "/internal/sim", module + "/internal/simrun", module + "/internal/site", module + "/internal/study", module + "/internal/validate",
+}
+
+// TestProductHasNoLaboratory: what the program tabane links is for hosts of a network, and tabane-lab has
+// the rest.
+func TestProductHasNoLaboratory(t *testing.T) {
+	linked := func(program string) []string {
+		cmd := exec.Command("go", "list", "-deps", module+"/cmd/"+program)
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("go list: %v: %s", err, stderr.String())
+		}
+		return strings.Fields(string(out))
+	}
+	product, laboratory := linked("tabane"), linked("tabane-lab")
+	for _, library := range unlinked {
+		of := func(i string) bool { return i == library || strings.HasPrefix(i, library+"/") }
+		if i := slices.IndexFunc(product, of); i >= 0 {
+			t.Errorf("the program tabane must not have %s: it is of tabane-lab", product[i])
+		}
+		if !slices.ContainsFunc(laboratory, of) && library != "github.com/gopacket" {
+			t.Errorf("the program tabane-lab has nothing of %s either", library)
+		}
+	}
 }
 
 // impure are packages of the standard library that foundation and models must not import. time is
@@ -404,6 +445,9 @@ func TestRules(t *testing.T) {
 		{"internal/scenario", "internal/lab", false},
 		{"internal/unit", "internal/stat", false},
 		{"internal/config", "internal/cli", false},
+		{"internal/config", "internal/files", false},
+		{"internal/cli", "internal/cli/lab", false},
+		{"internal/cli/lab", "internal/cli", true},
 		{"internal/cc", "internal/sched", false},
 		{"internal/sim", "internal/simrun", false},
 		{"internal/simrun", "internal/labrun", false},

@@ -19,7 +19,7 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-func (a *app) ccCommand() *cobra.Command {
+func (a *App) ccCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "cc",
 		Short:   "Load congestion controls for MPTCP and TCP into the kernel",
@@ -35,12 +35,12 @@ socket had when it was opened, so start servers after that sysctl: docs/congesti
   tabane cc status
   tabane cc unload lia`,
 	}
-	group(c)
+	Group(c)
 	c.AddCommand(a.ccLoadCommand(), a.ccUnloadCommand(), a.ccStatusCommand())
 	return c
 }
 
-func (a *app) ccLoadCommand() *cobra.Command {
+func (a *App) ccLoadCommand() *cobra.Command {
 	pace, lowat, set := true, false, ""
 	c := &cobra.Command{
 		Use:   "load [NAME]...",
@@ -66,9 +66,9 @@ default with --lowat and no other pacing.`,
 			case err != nil:
 				return err
 			case set != "" && !slices.Equal(args, []string{congestion.Ratio}):
-				return invalid("--set", set, "no rates unless ratio alone is loaded")
+				return Invalid("--set", set, "no rates unless ratio alone is loaded")
 			case set == "" && slices.Contains(args, congestion.Ratio):
-				return invalid("--set", set, "rates for ratio, like 80:20")
+				return Invalid("--set", set, "rates for ratio, like 80:20")
 			case len(args) == 0: // which has no rates
 				names = slices.DeleteFunc(names, func(name string) bool { return name == congestion.Ratio })
 			}
@@ -107,20 +107,20 @@ func parseRates(text string) ([]unit.Bandwidth, error) {
 		if field != "0bit/s" {
 			var err error
 			if rate, err = unit.ParseBandwidth(field); err != nil || rate < 8 || rate > congestion.MaxRate {
-				return nil, invalid("--set", text, "rates like 80:20 or 1.5Gbit/s:200kbit/s, from 8bit/s to "+congestion.MaxRate.String())
+				return nil, Invalid("--set", text, "rates like 80:20 or 1.5Gbit/s:200kbit/s, from 8bit/s to "+congestion.MaxRate.String())
 			}
 		}
 		rates = append(rates, rate)
 	}
 	if len(rates) > congestion.MaxRates {
-		return nil, invalid("--set", text, fmt.Sprintf("at most %d rates", congestion.MaxRates))
+		return nil, Invalid("--set", text, fmt.Sprintf("at most %d rates", congestion.MaxRates))
 	}
 	return rates, nil
 }
 
 // loadControls loads the controls concurrently, since verifying programs keeps a processor busy, and returns the failure of the
 // first that could not be loaded.
-func (a *app) loadControls(names []string, options func(name string) congestion.Options) error {
+func (a *App) loadControls(names []string, options func(name string) congestion.Options) error {
 	var h congestion.Host
 	var wg sync.WaitGroup
 	outcomes, errs := make([]congestion.Outcome, len(names)), make([]error, len(names))
@@ -138,14 +138,14 @@ func (a *app) loadControls(names []string, options func(name string) congestion.
 		did := map[congestion.Outcome]string{
 			congestion.Loaded: "loaded", congestion.Replaced: "replaced another version of", congestion.Unchanged: "already loaded:",
 		}[outcomes[i]]
-		if _, err := fmt.Fprintln(a.out, did, kernelName); err != nil {
+		if _, err := fmt.Fprintln(a.Out, did, kernelName); err != nil {
 			return err
 		}
 	}
 	return failure
 }
 
-func (a *app) ccUnloadCommand() *cobra.Command {
+func (a *App) ccUnloadCommand() *cobra.Command {
 	force := false
 	c := &cobra.Command{
 		Use:   "unload [NAME]...",
@@ -164,12 +164,12 @@ on with the removed control until they are closed.`,
 					continue
 				}
 				for _, n := range reset {
-					fmt.Fprintf(a.out, "reset %s in network namespace %s\n", congestion.Sysctl, n)
+					fmt.Fprintf(a.Out, "reset %s in network namespace %s\n", congestion.Sysctl, n)
 				}
 				if err != nil {
 					return ccFailure("unload", h.KernelName(name), err)
 				}
-				fmt.Fprintln(a.out, "unloaded", h.KernelName(name))
+				fmt.Fprintln(a.Out, "unloaded", h.KernelName(name))
 			}
 			return nil
 		},
@@ -182,7 +182,7 @@ on with the removed control until they are closed.`,
 func ccNames(_ *cobra.Command, args []string) error {
 	for _, name := range args {
 		if !slices.Contains(congestion.Names(), name) {
-			return invalid("NAME", name, "one of "+strings.Join(congestion.Names(), ", "))
+			return Invalid("NAME", name, "one of "+strings.Join(congestion.Names(), ", "))
 		}
 	}
 	return nil
@@ -207,10 +207,10 @@ func ccFailure(verb, name string, err error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		do = "see tabane cc status"
 	}
-	return &failure{what: verb + " congestion control", on: name, why: err, do: do}
+	return &Failure{What: verb + " congestion control", On: name, Why: err, Do: do}
 }
 
-func (a *app) ccStatusCommand() *cobra.Command {
+func (a *App) ccStatusCommand() *cobra.Command {
 	asJSON := false
 	c := &cobra.Command{
 		Use:   "status",
@@ -220,7 +220,7 @@ connection and subflow the congestion window now (in segments) and averaged over
 round-trip time, losses (recoveries + timeouts), the share of that time in which the window was the limit, the increase of the window
 in a round trip (NewReno: 1), alpha, and repairs: impossible windows and thresholds, left by a call of the program that the kernel had
 skipped, that the control has replaced. It also shows listening sockets with another control than their namespace's.`,
-		Args: arguments(0, 0, "no arguments"),
+		Args: Arguments(0, 0, "no arguments"),
 		RunE: func(*cobra.Command, []string) error {
 			var h congestion.Host
 			s, err := h.Status()
@@ -228,7 +228,7 @@ skipped, that the control has replaced. It also shows listening sockets with ano
 				return ccFailure("show", "this host", err)
 			}
 			if asJSON {
-				e := json.NewEncoder(a.out)
+				e := json.NewEncoder(a.Out)
 				e.SetIndent("", "  ")
 				return e.Encode(s)
 			}
@@ -239,12 +239,12 @@ skipped, that the control has replaced. It also shows listening sockets with ano
 	return c
 }
 
-func (a *app) printControls(s congestion.Status) error {
+func (a *App) printControls(s congestion.Status) error {
 	if len(s.Controls) == 0 {
-		_, err := fmt.Fprintln(a.out, "no congestion control is loaded; tabane cc load")
+		_, err := fmt.Fprintln(a.Out, "no congestion control is loaded; tabane cc load")
 		return err
 	}
-	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "CONTROL\tVERSION\tPACED\tLOWAT\tREPAIRS\tSOCKETS\tNAMESPACES")
 	for _, c := range s.Controls {
 		version := c.Version
@@ -282,7 +282,7 @@ func (a *app) printControls(s congestion.Status) error {
 		return err
 	}
 	for _, l := range s.Listeners {
-		_, err := fmt.Fprintf(a.out, "\nlistener %s in %s has %s, not %s: subflows that join its connections have it too; restart the server\n", l.Address, l.Namespace, l.Control, l.Sysctl)
+		_, err := fmt.Fprintf(a.Out, "\nlistener %s in %s has %s, not %s: subflows that join its connections have it too; restart the server\n", l.Address, l.Namespace, l.Control, l.Sysctl)
 		if err != nil {
 			return err
 		}

@@ -3,14 +3,28 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tabane/tabane/internal/config"
 )
 
-func (a *app) checkCommand() *cobra.Command {
+func (a *App) checkCommand() *cobra.Command {
+	return a.CheckFiles(func(path string) (string, []string, error) {
+		f, err := load(path)
+		if other := new(config.KindError); errors.As(err, &other) {
+			return "", nil, a.handOver("check "+path, other)
+		}
+		if err != nil {
+			return "", nil, err
+		}
+		return f.Summary(), f.Warnings, nil
+	})
+}
+
+// CheckFiles returns the command that checks a file, which read reads; it returns a short description
+// of the content.
+func (a *App) CheckFiles(read func(path string) (summary string, warnings []string, err error)) *cobra.Command {
 	var file string
 	c := &cobra.Command{
 		Use:     "check -c FILE",
@@ -21,25 +35,25 @@ It warns of what is valid but has no effect, such as a policy rule that no route
 changes nothing. Exit code 0: the file is valid; 2: it is not.`,
 		Example: `  tabane check -c /etc/tabane/edge.yaml
   tabane check -c scenarios/epe-steady/scenario.yaml`,
-		Args: arguments(0, 0, "no arguments besides -c FILE"),
+		Args: Arguments(0, 0, "no arguments besides -c FILE"),
 		RunE: func(*cobra.Command, []string) error {
-			f, err := load(file)
+			summary, warnings, err := read(file)
 			if err != nil {
 				return err
 			}
-			for _, w := range f.Warnings {
-				fmt.Fprintf(a.out, "warning: %s\n", w)
+			for _, w := range warnings {
+				fmt.Fprintf(a.Out, "warning: %s\n", w)
 			}
-			fmt.Fprintf(a.out, "%s: ok (%s)\n", file, summary(f))
+			fmt.Fprintf(a.Out, "%s: ok (%s)\n", file, summary)
 			return nil
 		},
 	}
-	fileFlag(c, &file)
+	FileFlag(c, &file)
 	return c
 }
 
-// fileFlag adds the required flag -c.
-func fileFlag(c *cobra.Command, file *string) {
+// FileFlag adds the required flag -c.
+func FileFlag(c *cobra.Command, file *string) {
 	c.Flags().StringVarP(file, "config", "c", "", "configuration `file` (required)")
 	if err := c.MarkFlagFilename("config", "yaml", "yml"); err != nil {
 		panic("BUG: " + err.Error())
@@ -47,7 +61,7 @@ func fileFlag(c *cobra.Command, file *string) {
 	none := c.Args
 	c.Args = func(c *cobra.Command, args []string) error {
 		if *file == "" {
-			return usage(c, errors.New("want -c FILE"))
+			return Usage(c, errors.New("want -c FILE"))
 		}
 		return none(c, args)
 	}
@@ -55,30 +69,14 @@ func fileFlag(c *cobra.Command, file *string) {
 
 func load(path string) (*config.File, error) {
 	f, err := config.Load(path)
-	if err == nil {
-		return f, nil
-	}
-	if _, faults := err.(*config.Error); faults {
-		return nil, err
-	}
-	return nil, fileFailure("read the configuration", path, err)
+	return f, ConfigFailure(path, err)
 }
 
-// summary returns a short description of the content of a file.
-func summary(f *config.File) string {
-	var parts []string
-	if s := f.Scenario; s != nil {
-		text := fmt.Sprintf("scenario %q: %s, %s", s.Name, quantity(len(s.Nodes), "node"), quantity(len(s.Links), "link"))
-		if e := s.Experiment; e != nil {
-			text += fmt.Sprintf(", %s x %d traffic x %s", quantity(len(e.Cases), "case"), len(e.Traffic), quantity(len(e.Transports), "transport"))
-		}
-		parts = append(parts, text)
+// ConfigFailure returns the failure to read a configuration, nil for none. Faults of its content are
+// returned as they are.
+func ConfigFailure(path string, err error) error {
+	if _, faults := err.(*config.Error); err == nil || faults {
+		return err
 	}
-	if f.Study != nil {
-		parts = append(parts, "study: "+f.Study.Summary())
-	}
-	if text := f.Sections.Summary(); text != "" {
-		parts = append(parts, text)
-	}
-	return strings.Join(parts, "; ")
+	return FileFailure("read the configuration", path, err)
 }

@@ -1,9 +1,9 @@
 // Package cli is the command line of tabane: it parses arguments, runs the command, and prints the
 // result with an exit code.
 //
-// The verbs read input, call other packages and print. The package never exits the process,
-// installs no signal handlers except for SIGHUP and SIGCONT, and does not use a global logger;
-// package main does the rest.
+// The verbs read input, call other packages and print. Only Main exits the process and installs signal
+// handlers other than those for SIGHUP and SIGCONT. No verb uses a global logger. The verbs of
+// experiments are in the package lab below, which the program tabane does not have.
 package cli
 
 import (
@@ -27,51 +27,73 @@ type Options struct {
 	// Args are the arguments without the program's name.
 	Args     []string
 	Out, Err io.Writer
-	// Version is printed by the version command and exported to monitoring.
-	Version string
+	Build    Build
 }
 
-// Run executes one command line until it is done or ctx ends, and returns the process's exit code:
-// 0 on success, 1 if it ran but a check or expectation failed, 2 if it could not run. Errors are
-// printed to Err.
+// Run executes one command line of the program tabane until it is done or ctx ends, and returns the
+// process's exit code: 0 on success, 1 if it ran but a check or expectation failed, 2 if it could not
+// run. Errors are printed to Err.
 func Run(ctx context.Context, o Options) int {
-	a := &app{out: o.Out, err: o.Err, version: o.Version}
-	root := a.root()
-	root.SetArgs(o.Args)
-	root.SetOut(o.Out)
-	root.SetErr(o.Err)
-	return a.finish(root.ExecuteContext(ctx))
+	a := NewApp(o)
+	root := a.Root(productHelp)
+	root.AddCommand(a.daemonCommands()...)
+	root.AddCommand(a.laboratoryCommands()...)
+	root.AddCommand(a.serveCommand(), a.fetchCommand(), a.flowsCommand(), a.ccCommand(), a.mptcpifyCommand(), a.statusCommand(), a.dashboardCommand(), a.reloadCommand(), a.clearCommand(), a.ManCommand(), a.checkCommand(), a.doctorCommand())
+	return a.Execute(ctx, root)
 }
 
 // daemonGroup is the group of the commands that run a daemon.
 const daemonGroup = "daemons"
 
-// app is shared by the verbs of one command line.
-type app struct {
-	out, err  io.Writer
-	version   string
+// App is what the verbs of one command line have in common.
+type App struct {
+	Out, Err  io.Writer
+	Version   string
+	args      []string
 	logLevel  string
 	logFormat string
+	build     Build
 }
 
-func (a *app) root() *cobra.Command {
-	root := &cobra.Command{
-		Use:   "tabane",
-		Short: "Send content over every path a network has",
-		Long: `tabane sends content over every path a network has.
+// NewApp returns the App of a command line.
+func NewApp(o Options) *App {
+	return &App{Out: o.Out, Err: o.Err, Version: o.Build.Version, build: o.Build, args: o.Args}
+}
+
+// Execute runs the command line, and returns the exit code.
+func (a *App) Execute(ctx context.Context, root *cobra.Command) int {
+	root.SetArgs(a.args)
+	root.SetOut(a.Out)
+	root.SetErr(a.Err)
+	return a.finish(root.ExecuteContext(ctx))
+}
+
+const ExitCodesHelp = `
+
+Exit codes: 0 success; 1 it ran, but a check or expectation failed; 2 it could not run, and one line on standard error says
+what failed, on what, why, and what to do.`
+
+const productHelp = `tabane sends content over every path a network has.
 
 A content provider with several upstreams runs "asbr" on its border routers, "reflector" anywhere, and "edge" on its
 servers: each connection then uses several egress paths at once. A site with several lines runs "gateway". "lab" runs
-all of it on this machine and measures it; "sim" simulates the same experiments.
+all of it on this machine and measures it; "sim" simulates the same experiments.` + ExitCodesHelp
 
-Exit codes: 0 success; 1 it ran, but a check or expectation failed; 2 it could not run, and one line on standard error says
-what failed, on what, why, and what to do.`,
+// Root returns the root command with what both programs have. The command line is one: commands are
+// called by the name of the program tabane.
+func (a *App) Root(long string) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "tabane",
+		Short:         "Send content over every path a network has",
+		Long:          long,
+		Version:       a.build.String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	group(root)
+	root.SetVersionTemplate("{{.Version}}\n")
+	Group(root)
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usage(c, err) })
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return Usage(c, err) })
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.logLevel, "log-level", "", "minimum log level: debug, info, warn or error (default info for daemons, warn otherwise)")
 	flags.StringVar(&a.logFormat, "log-format", "text", "log format on standard error: text or json")
@@ -89,16 +111,13 @@ what failed, on what, why, and what to do.`,
 		}
 	}
 	root.SetHelpCommand(a.helpCommand())
-	root.AddCommand(a.daemonCommands()...)
-	root.AddCommand(a.labCommands()...)
-	root.AddCommand(a.simCommand())
-	root.AddCommand(a.serveCommand(), a.fetchCommand(), a.loadCommand(), a.flowsCommand(), a.ccCommand(), a.mptcpifyCommand(), a.qoeCommand(), a.reseqCommand(), a.diffCommand(), a.statusCommand(), a.dashboardCommand(), a.reloadCommand(), a.clearCommand(), a.manCommand(), a.checkCommand(), a.doctorCommand(), a.versionCommand())
+	root.AddCommand(a.versionCommand())
 	return root
 }
 
-// group configures a command that only has subcommands: without arguments it prints its help, and
+// Group configures a command that only has subcommands: without arguments it prints its help, and
 // an unknown subcommand is a one-line error.
-func group(c *cobra.Command) {
+func Group(c *cobra.Command) {
 	c.Args = cobra.ArbitraryArgs
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if len(args) == 0 {
@@ -115,25 +134,25 @@ func unknownCommand(c *cobra.Command, args []string) error {
 	if s := c.SuggestionsFor(args[0]); len(s) > 0 {
 		hint = "did you mean " + strings.Join(s, " or ") + "? "
 	}
-	return &usageError{fmt.Sprintf("unknown command %q", strings.Join(args, " ")), hint + "see " + c.CommandPath() + " --help"}
+	return &UsageError{fmt.Sprintf("unknown command %q", strings.Join(args, " ")), hint + "see " + c.CommandPath() + " --help"}
 }
 
-// arguments checks the number of arguments and returns a one-line error.
-func arguments(least, most int, want string) cobra.PositionalArgs {
+// Arguments checks the number of arguments and returns a one-line error.
+func Arguments(least, most int, want string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) < least || most >= 0 && len(args) > most {
-			return usage(c, errors.New("want "+want+", got "+quantity(len(args), "argument")))
+			return Usage(c, errors.New("want "+want+", got "+Quantity(len(args), "argument")))
 		}
 		return nil
 	}
 }
 
-// logger makes the log that the flags ask for; where it goes and its level are the verb's own
+// Logger makes the log that the flags ask for; where it goes and its level are the verb's own
 // choice.
-func (a *app) logger(w io.Writer, level slog.Level) (*slog.Logger, error) {
+func (a *App) Logger(w io.Writer, level slog.Level) (*slog.Logger, error) {
 	if a.logLevel != "" {
 		if err := level.UnmarshalText([]byte(a.logLevel)); err != nil {
-			return nil, invalid("--log-level", a.logLevel, "debug, info, warn or error")
+			return nil, Invalid("--log-level", a.logLevel, "debug, info, warn or error")
 		}
 	}
 	options := &slog.HandlerOptions{Level: level}
@@ -143,11 +162,11 @@ func (a *app) logger(w io.Writer, level slog.Level) (*slog.Logger, error) {
 	case "json":
 		return slog.New(slog.NewJSONHandler(w, options)), nil
 	}
-	return nil, invalid("--log-format", a.logFormat, "text or json")
+	return nil, Invalid("--log-format", a.logFormat, "text or json")
 }
 
-// width returns the number of columns of the terminal w, 0 if w is not a terminal.
-func width(w io.Writer) int {
+// Width returns the number of columns of the terminal w, 0 if w is not a terminal.
+func Width(w io.Writer) int {
 	const usual = 80
 	f, ok := w.(*os.File)
 	if !ok {

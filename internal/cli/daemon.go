@@ -22,31 +22,31 @@ import (
 	"github.com/tabane/tabane/internal/systemd"
 )
 
-// require returns an error if this host lacks a requirement. The checks change nothing.
-func require(what string, needs ...role.Need) error {
+// Require returns an error if this host lacks a requirement. The checks change nothing.
+func Require(what string, needs ...role.Need) error {
 	for _, n := range needs {
 		switch err := doctor.Provides(n); {
 		case err == nil, errors.Is(err, doctor.ErrNotChecked): // the daemon reports it itself
 		case n == role.NetAdmin:
-			return &failure{what: what, why: err, do: "run it as root, or grant the capability"}
+			return &Failure{What: what, Why: err, Do: "run it as root, or grant the capability"}
 		case n == role.Namespaces:
-			return &failure{what: what, why: err, do: "run it as root"}
+			return &Failure{What: what, Why: err, Do: "run it as root"}
 		case strings.Contains(err.Error(), "; "): // the error includes a remedy
-			return &failure{what: what, on: string(n), why: err}
+			return &Failure{What: what, On: string(n), Why: err}
 		default:
-			return &failure{what: what, on: string(n), why: err, do: "see tabane doctor"}
+			return &Failure{What: what, On: string(n), Why: err, Do: "see tabane doctor"}
 		}
 	}
 	return nil
 }
 
-func (a *app) daemonCommands() []*cobra.Command {
+func (a *App) daemonCommands() []*cobra.Command {
 	var list []*cobra.Command
 	for _, r := range role.All() {
-		if !r.Startable() {
+		if !r.Startable() || r.Program != role.Product {
 			continue
 		}
-		c := a.daemonCommand(r)
+		c := a.DaemonCommand(r)
 		if r.Drains {
 			c.AddCommand(a.drainCommand(r))
 		}
@@ -58,7 +58,7 @@ func (a *app) daemonCommands() []*cobra.Command {
 	return list
 }
 
-func (a *app) daemonCommand(r role.Descriptor) *cobra.Command {
+func (a *App) DaemonCommand(r role.Descriptor) *cobra.Command {
 	var (
 		file string
 		keep bool
@@ -73,12 +73,12 @@ It reads the section "` + r.Name + `:" of the file, runs until SIGINT or SIGTERM
 Its state is served as /status (JSON) and /metrics (Prometheus), on ` + r.DefaultStatus().String() + ` unless the file says otherwise,
 or on the same port of 127.0.0.1 if IPv6 is switched off on this host.`,
 		Example: "  tabane " + r.Name + " -c /etc/tabane/" + r.Name + ".yaml",
-		Args:    arguments(0, 0, "no arguments besides -c FILE"),
+		Args:    Arguments(0, 0, "no arguments besides -c FILE"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.runDaemon(c.Context(), r, file, keep)
 		},
 	}
-	fileFlag(c, &file)
+	FileFlag(c, &file)
 	if r.Protocol != 0 {
 		c.Flags().BoolVar(&keep, "keep", false, "leave the kernel state at a clean stop, for the next start to take over")
 	}
@@ -90,8 +90,8 @@ or on the same port of 127.0.0.1 if IPv6 is switched off on this host.`,
 // used for the first time costs more.
 const gcPercent, gcPercentBGP = 200, 60
 
-func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, keep bool) (err error) {
-	log, err := a.logger(a.err, slog.LevelInfo)
+func (a *App) runDaemon(ctx context.Context, r role.Descriptor, file string, keep bool) (err error) {
+	log, err := a.Logger(a.Err, slog.LevelInfo)
 	if err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 	warn(log, f)
 	configured := r.Status(&f.Sections)
 	at := role.Here(configured)
-	if err := require("start "+r.Name, r.Needs...); err != nil {
+	if err := Require("start "+r.Name, r.Needs...); err != nil {
 		return err
 	}
 	listener, err := listen(ctx, at)
@@ -149,9 +149,9 @@ func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 	}
 	d.notify(manager.Ready("running"))
 	defer context.AfterFunc(ctx, func() { d.notify(manager.Stopping()) })()
-	log.Info("started", "role", r.Name, "version", a.version, "status", "http://"+at.String()+"/status")
-	if err := monitor(ctx, log, configured, listener, r.Name, a.version, m); err != nil {
-		return &failure{what: "run " + r.Name, on: file, why: err}
+	log.Info("started", "role", r.Name, "version", a.Version, "status", "http://"+at.String()+"/status")
+	if err := monitor(ctx, log, configured, listener, r.Name, a.Version, m); err != nil {
+		return &Failure{What: "run " + r.Name, On: file, Why: err}
 	}
 	log.Info("stopped", "role", r.Name)
 	return nil
@@ -166,7 +166,7 @@ func warn(log *slog.Logger, f *config.File) {
 
 // missingSection returns the failure of a daemon without a section in its file.
 func missingSection(daemon, file string, f *config.File) error {
-	return &failure{what: "start " + daemon, on: file, why: fmt.Errorf("it has no section %q (it holds %s)", daemon+":", summary(f)), do: "add the section"}
+	return &Failure{What: "start " + daemon, On: file, Why: fmt.Errorf("it has no section %q (it holds %s)", daemon+":", f.Summary()), Do: "add the section"}
 }
 
 // startFailure returns the failure of a daemon to start, with a remedy for the usual causes.
@@ -186,5 +186,5 @@ func startFailure(r role.Descriptor, on string, err error) error {
 	default:
 		do = "see tabane doctor"
 	}
-	return &failure{what: "start " + r.Name, on: on, why: err, do: do}
+	return &Failure{What: "start " + r.Name, On: on, Why: err, Do: do}
 }

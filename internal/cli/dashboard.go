@@ -28,7 +28,7 @@ type dashboardFlags struct {
 	interfaces []string
 }
 
-func (a *app) dashboardCommand() *cobra.Command {
+func (a *App) dashboardCommand() *cobra.Command {
 	var o dashboardFlags
 	c := &cobra.Command{
 		Use:     "dashboard [DAEMON|ADDRESS|NAME=ADDRESS]...",
@@ -90,7 +90,7 @@ func dashboardDaemons(args []string) ([]dashboard.Daemon, error) {
 			one.Name = one.At.String()
 		}
 		if taken[one.Name] {
-			return nil, &failure{what: what, on: one.Name, why: errors.New("it is named twice"), do: "give each its own name, as NAME=ADDRESS"}
+			return nil, &Failure{What: what, On: one.Name, Why: errors.New("it is named twice"), Do: "give each its own name, as NAME=ADDRESS"}
 		}
 		taken[one.Name] = true
 		daemons = append(daemons, one)
@@ -98,14 +98,14 @@ func dashboardDaemons(args []string) ([]dashboard.Daemon, error) {
 	return daemons, nil
 }
 
-func (a *app) dashboard(ctx context.Context, o dashboardFlags, daemons []dashboard.Daemon) error {
-	log, err := a.logger(a.err, slog.LevelInfo)
+func (a *App) dashboard(ctx context.Context, o dashboardFlags, daemons []dashboard.Daemon) error {
+	log, err := a.Logger(a.Err, slog.LevelInfo)
 	if err != nil {
 		return err
 	}
 	at, err := netip.ParseAddrPort(o.listen)
 	if err != nil {
-		return invalid("--listen", o.listen, fmt.Sprintf("an address and port like %q", defaultDashboard))
+		return Invalid("--listen", o.listen, fmt.Sprintf("an address and port like %q", defaultDashboard))
 	}
 	at = role.Here(at)
 	var board *dashboard.Dashboard
@@ -132,7 +132,7 @@ func (a *app) dashboard(ctx context.Context, o dashboardFlags, daemons []dashboa
 
 // newCounter returns a flow counter, or why there is none.
 func newCounter(o flows.Options) (*flows.Watcher, error) {
-	if err := require("count packets", role.NetAdmin); err != nil {
+	if err := Require("count packets", role.NetAdmin); err != nil {
 		return nil, err
 	}
 	if len(o.Interfaces) == 0 {
@@ -152,10 +152,10 @@ func closeCounter(w *flows.Watcher) error {
 }
 
 // serveDashboard serves the page until the context ends.
-func (a *app) serveDashboard(ctx context.Context, log *slog.Logger, at netip.AddrPort, names []string, board *dashboard.Dashboard, counter *flows.Watcher) error {
+func (a *App) serveDashboard(ctx context.Context, log *slog.Logger, at netip.AddrPort, names []string, board *dashboard.Dashboard, counter *flows.Watcher) error {
 	l, err := listen(ctx, at)
 	if err != nil {
-		return &failure{what: "serve the dashboard", on: at.String(), why: err, do: "choose another address with --listen"}
+		return &Failure{What: "serve the dashboard", On: at.String(), Why: err, Do: "choose another address with --listen"}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -184,7 +184,7 @@ func (a *app) serveDashboard(ctx context.Context, log *slog.Logger, at netip.Add
 		}
 	}
 	if err != nil {
-		return &failure{what: "serve the dashboard", on: at.String(), why: err}
+		return &Failure{What: "serve the dashboard", On: at.String(), Why: err}
 	}
 	return nil
 }

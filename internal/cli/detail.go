@@ -44,7 +44,7 @@ func serveDetails(mux *http.ServeMux, m role.Machine) {
 			ctx, cancel := context.WithTimeout(r.Context(), statusTimeout)
 			defer cancel()
 			value, err := answer(ctx, r.URL.Query())
-			var invalid *usageError
+			var invalid *UsageError
 			switch {
 			case errors.As(err, &invalid):
 				http.Error(w, err.Error(), http.StatusBadRequest)
@@ -96,10 +96,10 @@ func parseDestination(text string) (netip.Prefix, error) {
 		p, err = netip.PrefixFrom(a, a.BitLen()), nil
 	}
 	if err != nil || p.Addr().Is4In6() {
-		return netip.Prefix{}, invalid("PREFIX|ADDRESS", text, "a prefix or address like 2001:db8::/32 or 192.0.2.1")
+		return netip.Prefix{}, Invalid("PREFIX|ADDRESS", text, "a prefix or address like 2001:db8::/32 or 192.0.2.1")
 	}
 	if p != p.Masked() {
-		return netip.Prefix{}, invalid("PREFIX|ADDRESS", text, fmt.Sprintf("a prefix without host bits, as %s", p.Masked()))
+		return netip.Prefix{}, Invalid("PREFIX|ADDRESS", text, fmt.Sprintf("a prefix without host bits, as %s", p.Masked()))
 	}
 	return p, nil
 }
@@ -111,7 +111,7 @@ func parseRD(text string) (vpn.ID, error) {
 	}
 	rd, err := vpn.Parse(text)
 	if err != nil {
-		return vpn.ID{}, invalid("--rd", text, `a route distinguisher like "65000:1" or "192.0.2.1:1"`)
+		return vpn.ID{}, Invalid("--rd", text, `a route distinguisher like "65000:1" or "192.0.2.1:1"`)
 	}
 	return rd, nil
 }
@@ -122,13 +122,13 @@ func parseLimit(text string) (int, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 || n > maxConnections {
-		return 0, invalid("--limit", text, fmt.Sprintf("a number from 1 to %d", maxConnections))
+		return 0, Invalid("--limit", text, fmt.Sprintf("a number from 1 to %d", maxConnections))
 	}
 	return n, nil
 }
 
 // detailCommands returns the subcommands of status.
-func (a *app) detailCommands() []*cobra.Command {
+func (a *App) detailCommands() []*cobra.Command {
 	var asJSON bool
 	var rd, limit string
 	var table tableFlags
@@ -151,7 +151,7 @@ are sent (advertised). A prefix then selects the routes to it and to longer pref
   tabane status routes 2001:db8::1 reflector --rd 192.0.2.1:1
   tabane status routes asbr --table received --peer transit-a
   tabane status routes reflector --rt 65000:101 --json`,
-		Args: arguments(0, 2, "at most a prefix or address, and a daemon or address"),
+		Args: Arguments(0, 2, "at most a prefix or address, and a daemon or address"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if table.dumps(args) {
 				return a.dumpTable(c.Context(), args, rd, table, asJSON)
@@ -181,7 +181,7 @@ are sent (advertised). A prefix then selects the routes to it and to longer pref
 or a policy, as use, why it carries data or rests (docs/policies.md explains the values). Of a gateway it shows the NAT sessions.`,
 		Example: `  tabane status connections
   tabane status connections edge --limit 1000 --json`,
-		Args: arguments(0, 1, "at most one daemon or address"),
+		Args: Arguments(0, 1, "at most one daemon or address"),
 		RunE: func(c *cobra.Command, args []string) error {
 			n, err := parseLimit(limit)
 			if err != nil {
@@ -201,7 +201,7 @@ known of that session: state, capabilities, timers, families with their routes b
   tabane status peers asbr
   tabane status peers transit-a
   tabane status peers 2001:db8:1::fe edge --json`,
-			Args: arguments(0, 2, "at most the name or address of a neighbor, and a daemon or address"),
+			Args: Arguments(0, 2, "at most the name or address of a neighbor, and a daemon or address"),
 			RunE: func(c *cobra.Command, args []string) error {
 				if len(args) == 2 || len(args) == 1 && !isDaemon(args[0]) {
 					return a.peerDetail(c.Context(), args[0], args[1:], asJSON)
@@ -211,7 +211,7 @@ known of that session: state, capabilities, timers, families with their routes b
 		}),
 		add(&cobra.Command{
 			Use: "sids [DAEMON|ADDRESS]", Short: "Show the SID of each egress peer",
-			Args: arguments(0, 1, "at most one daemon or address"),
+			Args: Arguments(0, 1, "at most one daemon or address"),
 			RunE: func(c *cobra.Command, args []string) error {
 				return a.detail(c.Context(), args, "/status", onlySIDs, asJSON)
 			},
@@ -220,7 +220,7 @@ known of that session: state, capabilities, timers, families with their routes b
 }
 
 // detail prints the selected part of a response of each daemon that supports the path.
-func (a *app) detail(ctx context.Context, args []string, path string, selected func(object) (object, error), asJSON bool) error {
+func (a *App) detail(ctx context.Context, args []string, path string, selected func(object) (object, error), asJSON bool) error {
 	const what = "ask for status"
 	sources, err := statusSources(what, args)
 	if err != nil {
@@ -244,15 +244,15 @@ func (a *app) detail(ctx context.Context, args []string, path string, selected f
 			continue
 		}
 		if found && !asJSON {
-			fmt.Fprintln(a.out)
+			fmt.Fprintln(a.Out)
 		}
 		found = true
-		if err := printStatus(a.out, s, body, asJSON); err != nil {
-			return &failure{what: "print status", on: s.at.String(), why: err}
+		if err := printStatus(a.Out, s, body, asJSON); err != nil {
+			return &Failure{What: "print status", On: s.at.String(), Why: err}
 		}
 	}
 	if !found {
-		return &failure{what: what, on: "this host", why: errors.New("no daemon at its default address answers this"), do: "start one, or name its address"}
+		return &Failure{What: what, On: "this host", Why: errors.New("no daemon at its default address answers this"), Do: "start one, or name its address"}
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-func (a *app) doctorCommand() *cobra.Command {
+func (a *App) doctorCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:     "doctor",
@@ -37,11 +37,11 @@ Of running daemons it reports what is degraded and what on this host conflicts w
 Exit code 0: all required features are available; 1: some are missing.`,
 		Example: `  tabane doctor
   tabane doctor --json`,
-		Args: arguments(0, 0, "no arguments"),
+		Args: Arguments(0, 0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			findings := slices.Concat(doctor.Examine(), runningDaemons(c.Context()))
 			if asJSON {
-				e := json.NewEncoder(a.out)
+				e := json.NewEncoder(a.Out)
 				e.SetIndent("", "  ")
 				if err := e.Encode(findings); err != nil {
 					return err
@@ -51,7 +51,7 @@ Exit code 0: all required features are available; 1: some are missing.`,
 			}
 			for _, f := range findings {
 				if f.Needed && (f.State == doctor.Missing || f.State == doctor.Unknown) {
-					return errUnmet
+					return ErrUnmet
 				}
 			}
 			return nil
@@ -185,12 +185,12 @@ func ofGateway(body []byte) ([]doctor.Finding, error) {
 	return findings, nil
 }
 
-func (a *app) printFindings(findings []doctor.Finding) error {
-	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+func (a *App) printFindings(findings []doctor.Finding) error {
+	w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "CHECK\tSTATE\tMEANING\tREMEDY")
 	var missing []string
 	for _, f := range findings {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", f.Check, f.State, oneLine(f.Meaning), f.Remedy)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", f.Check, f.State, OneLine(f.Meaning), f.Remedy)
 		if f.Needed && (f.State == doctor.Missing || f.State == doctor.Unknown) {
 			missing = append(missing, f.Check)
 		}
@@ -199,9 +199,9 @@ func (a *app) printFindings(findings []doctor.Finding) error {
 		return err
 	}
 	if len(missing) > 0 {
-		_, err := fmt.Fprintf(a.out, "\nrequired, but missing or unknown: %s\n", strings.Join(missing, ", "))
+		_, err := fmt.Fprintf(a.Out, "\nrequired, but missing or unknown: %s\n", strings.Join(missing, ", "))
 		return err
 	}
-	_, err := fmt.Fprintln(a.out, "\nthis host supports delivery over every egress path and the lab")
+	_, err := fmt.Fprintln(a.Out, "\nthis host supports delivery over every egress path and the lab")
 	return err
 }

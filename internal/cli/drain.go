@@ -41,7 +41,7 @@ func drainWait(query url.Values) (time.Duration, error) {
 	return wait, nil
 }
 
-func (a *app) drainCommand(r role.Descriptor) *cobra.Command {
+func (a *App) drainCommand(r role.Descriptor) *cobra.Command {
 	var (
 		at   string
 		wait time.Duration
@@ -58,14 +58,14 @@ Traffic that has no other path is lost when the routes are withdrawn. A restart 
 		Example: `  tabane asbr drain
   tabane asbr drain --wait 30s
   tabane asbr drain --undo`,
-		Args: arguments(0, 0, "no arguments"),
+		Args: Arguments(0, 0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			to, err := netip.ParseAddrPort(at)
 			if err != nil {
-				return invalid("--status", at, `an address and port like "`+r.DefaultStatus().String()+`"`)
+				return Invalid("--status", at, `an address and port like "`+r.DefaultStatus().String()+`"`)
 			}
 			if undo && c.Flags().Changed("wait") {
-				return usage(c, errors.New("--wait and --undo exclude each other"))
+				return Usage(c, errors.New("--wait and --undo exclude each other"))
 			}
 			return a.drain(c.Context(), to, wait, undo)
 		},
@@ -83,7 +83,7 @@ const (
 	drainPatience = time.Minute
 )
 
-func (a *app) drain(ctx context.Context, at netip.AddrPort, wait time.Duration, undo bool) error {
+func (a *App) drain(ctx context.Context, at netip.AddrPort, wait time.Duration, undo bool) error {
 	what, method, query, want := "drain", http.MethodPost, url.Values{"wait": {wait.String()}}, asbr.Drained
 	if undo {
 		what, method, query, want = "undo the drain", http.MethodDelete, nil, asbr.Serving
@@ -95,22 +95,22 @@ func (a *app) drain(ctx context.Context, at netip.AddrPort, wait time.Duration, 
 	for deadline := time.Now().Add(wait + drainPatience); ; {
 		stage, err := drainStage(ctx, at)
 		if err != nil {
-			return &failure{what: what, on: "asbr " + at.String(), why: err}
+			return &Failure{What: what, On: "asbr " + at.String(), Why: err}
 		}
 		if stage != last {
-			fmt.Fprintln(a.out, stageText(stage, wait))
+			fmt.Fprintln(a.Out, stageText(stage, wait))
 		}
 		last = stage
 		if stage == want {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return &failure{what: what, on: "asbr " + at.String(), why: fmt.Errorf("it is still %q", stage), do: "see tabane status asbr"}
+			return &Failure{What: what, On: "asbr " + at.String(), Why: fmt.Errorf("it is still %q", stage), Do: "see tabane status asbr"}
 		}
 		select {
 		case <-time.After(drainPoll):
 		case <-ctx.Done():
-			return &failure{what: what, on: "asbr " + at.String(), why: ctx.Err(), do: "the drain continues; --undo reverts it"}
+			return &Failure{What: what, On: "asbr " + at.String(), Why: ctx.Err(), Do: "the drain continues; --undo reverts it"}
 		}
 	}
 }
@@ -140,7 +140,7 @@ func commandFailure(what, on string, err error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		do = "restart the daemon, whose socket was removed; SIGHUP reloads without it"
 	}
-	return &failure{what: what, on: on, why: err, do: do}
+	return &Failure{What: what, On: on, Why: err, Do: do}
 }
 
 // controlSocket returns the path of a daemon's control socket from its status.

@@ -21,36 +21,36 @@ const (
 	exitNotFound      = 127
 )
 
-// errUnmet ends a command that ran and has already reported which checks failed.
-var errUnmet = errors.New("a check or expectation failed")
+// ErrUnmet ends a command that ran and has already reported which checks failed.
+var ErrUnmet = errors.New("a check or expectation failed")
 
-// errInterrupted is the cause of the failure of a command that a signal ended.
-var errInterrupted = errors.New("interrupted")
+// ErrInterrupted is the cause of the failure of a command that a signal ended.
+var ErrInterrupted = errors.New("interrupted")
 
-// failure is the error of a command that could not run.
-type failure struct {
-	// what is the operation and on its object; why is the cause and do the remedy. on and do
+// Failure is the error of a command that could not run.
+type Failure struct {
+	// What is the operation and on its object; why is the cause and do the remedy. on and do
 	// may be empty.
-	what, on string
-	why      error
-	do       string
+	What, On string
+	Why      error
+	Do       string
 	// code is the exit code, exitFailed if 0.
 	code int
 }
 
-func (f *failure) Error() string {
-	s := f.what
-	if f.on != "" {
-		s += ", on " + f.on
+func (f *Failure) Error() string {
+	s := f.What
+	if f.On != "" {
+		s += ", on " + f.On
 	}
-	s += ": " + reason(f.why)
-	if f.do != "" {
-		s += "; " + f.do
+	s += ": " + reason(f.Why)
+	if f.Do != "" {
+		s += "; " + f.Do
 	}
 	return s
 }
 
-func (f *failure) Unwrap() error { return f.why }
+func (f *Failure) Unwrap() error { return f.Why }
 
 // reason returns the error's text without the operation and path of a *fs.PathError, which the
 // failure has itself.
@@ -62,8 +62,8 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// fileFailure returns the failure to access a file of a flag or an argument.
-func fileFailure(what, path string, err error) error {
+// FileFailure returns the failure to access a file of a flag or an argument.
+func FileFailure(what, path string, err error) error {
 	do := ""
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -73,44 +73,44 @@ func fileFailure(what, path string, err error) error {
 	case errors.Is(err, syscall.EISDIR):
 		do = "name a file in it"
 	}
-	return &failure{what: what, on: path, why: err, do: do}
+	return &Failure{What: what, On: path, Why: err, Do: do}
 }
 
-// usageError is the error of an invalid command line.
-type usageError struct {
-	why string
-	// do is the remedy.
-	do string
+// UsageError is the error of an invalid command line.
+type UsageError struct {
+	Why string
+	// Do is the remedy.
+	Do string
 }
 
-func (e *usageError) Error() string { return e.why + "; " + e.do }
+func (e *UsageError) Error() string { return e.Why + "; " + e.Do }
 
-// usage returns the error of an invalid command line of c.
-func usage(c *cobra.Command, err error) error {
-	return &usageError{err.Error(), "see " + c.CommandPath() + " --help"}
+// Usage returns the error of an invalid command line of c.
+func Usage(c *cobra.Command, err error) error {
+	return &UsageError{err.Error(), "see " + c.CommandPath() + " --help"}
 }
 
-// invalid returns the error of an invalid value of a flag or an argument; want describes valid
+// Invalid returns the error of an invalid value of a flag or an argument; want describes valid
 // ones.
-func invalid(name, value, want string) error {
-	return &usageError{fmt.Sprintf("invalid value %q for %s", value, name), "want " + want}
+func Invalid(name, value, want string) error {
+	return &UsageError{fmt.Sprintf("invalid value %q for %s", value, name), "want " + want}
 }
 
 // finish prints the error and returns the exit code.
-func (a *app) finish(err error) int {
+func (a *App) finish(err error) int {
 	var faults interface{ Lines() []string }
-	var failed *failure
+	var failed *Failure
 	switch {
 	case err == nil:
 		return exitOK
-	case errors.Is(err, errUnmet):
+	case errors.Is(err, ErrUnmet):
 		return exitUnmet
 	case errors.As(err, &faults):
 		for _, line := range faults.Lines() {
-			fmt.Fprintln(a.err, line)
+			fmt.Fprintln(a.Err, line)
 		}
 	default:
-		fmt.Fprintln(a.err, "tabane: "+oneLine(err.Error()))
+		fmt.Fprintln(a.Err, "tabane: "+OneLine(err.Error()))
 	}
 	if errors.As(err, &failed) && failed.code != 0 {
 		return failed.code
@@ -118,13 +118,13 @@ func (a *app) finish(err error) int {
 	return exitFailed
 }
 
-// oneLine joins the lines of an error with semicolons.
-func oneLine(s string) string {
+// OneLine joins the lines of an error with semicolons.
+func OneLine(s string) string {
 	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 }
 
-// quantity returns a number with its noun: "no nodes", "1 node", "2 nodes".
-func quantity(n int, noun string) string {
+// Quantity returns a number with its noun: "no nodes", "1 node", "2 nodes".
+func Quantity(n int, noun string) string {
 	switch n {
 	case 0:
 		return "no " + noun + "s"

@@ -13,13 +13,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tabane/tabane/internal/labrun"
 	"github.com/tabane/tabane/internal/traffic"
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// redraw is the interval at which a live line is redrawn.
-const redraw = 250 * time.Millisecond
+// Redraw is the interval at which a live line is redrawn.
+const Redraw = 250 * time.Millisecond
 
 type fetchFlags struct {
 	mptcp, upload   bool
@@ -33,7 +32,7 @@ type fetchFlags struct {
 	output          string
 }
 
-func (a *app) fetchCommand() *cobra.Command {
+func (a *App) fetchCommand() *cobra.Command {
 	var f fetchFlags
 	c := &cobra.Command{
 		Use:     "fetch URL",
@@ -48,7 +47,7 @@ after the other, and measures each.`,
   tabane fetch --upload --limit 10s http://server/bytes/1GB
   tabane fetch --objects 100 --mptcp http://server/bytes/50kB
   tabane fetch --datagram 1000 'http://server/cbr?rate=6Mbit/s&duration=30s'`,
-		Args: arguments(1, 1, "one URL"),
+		Args: Arguments(1, 1, "one URL"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.fetch(c.Context(), args[0], f)
 		},
@@ -68,53 +67,53 @@ after the other, and measures each.`,
 	return c
 }
 
-func (a *app) fetch(ctx context.Context, url string, f fetchFlags) error {
+func (a *App) fetch(ctx context.Context, url string, f fetchFlags) error {
 	o := traffic.FetchOptions{URL: url, Transport: traffic.TCP, Interval: f.interval, Limit: f.limit, Upload: f.upload, Datagram: f.datagram, Objects: f.objects, NewConnections: f.newConnections, Congestion: f.congestion}
 	if f.mptcp {
 		o.Transport = traffic.MPTCP
 	}
-	lines := json.NewEncoder(a.out)
-	live := &liveLine{w: a.err}
+	lines := json.NewEncoder(a.Out)
+	live := NewLiveLine(a.Err)
 	switch {
 	case f.progress == "json":
 		// When the reader exits, SIGPIPE ends the process, as with any filter.
-		o.Progress = func(s traffic.Sample) { _ = lines.Encode(labrun.FetchLine{Sample: &s}) }
-	case f.progress == "auto" && width(a.err) > 0:
-		o.Progress = live.rate(f.interval)
+		o.Progress = func(s traffic.Sample) { _ = lines.Encode(traffic.FetchLine{Sample: &s}) }
+	case f.progress == "auto" && Width(a.Err) > 0:
+		o.Progress = live.Rate(f.interval)
 	case f.progress != "auto" && f.progress != "none":
-		return invalid("--progress", f.progress, "auto, json or none")
+		return Invalid("--progress", f.progress, "auto, json or none")
 	}
 
 	report, err := traffic.Fetch(ctx, o)
-	live.clear()
+	live.Clear()
 	if err != nil {
 		if ctx.Err() != nil {
-			err = errInterrupted
+			err = ErrInterrupted
 		}
 		return fetchFailure(url, err)
 	}
 	if f.output != "" {
-		if err := writeReport(f.output, report); err != nil {
+		if err := WriteReport(f.output, report); err != nil {
 			return err
 		}
 	}
 	switch {
 	case f.progress == "json":
-		return lines.Encode(labrun.FetchLine{Report: &report})
+		return lines.Encode(traffic.FetchLine{Report: &report})
 	case f.json:
 		return lines.Encode(report)
 	}
-	return printReport(a.out, report)
+	return printReport(a.Out, report)
 }
 
-// writeReport writes a report as JSON to a file.
-func writeReport(name string, report any) error {
+// WriteReport writes a report as JSON to a file.
+func WriteReport(name string, report any) error {
 	b, err := json.MarshalIndent(report, "", "  ")
 	if err != nil {
 		return err
 	}
 	if err := os.WriteFile(name, append(b, '\n'), 0o644); err != nil {
-		return fileFailure("write the report", name, err)
+		return FileFailure("write the report", name, err)
 	}
 	return nil
 }
@@ -131,7 +130,7 @@ func fetchFailure(url string, err error) error {
 	if e := errors.Unwrap(err); e != nil && strings.HasPrefix(err.Error(), "fetch ") {
 		err = e
 	}
-	return &failure{what: "fetch", on: url, why: err, do: do}
+	return &Failure{What: "fetch", On: url, Why: err, Do: do}
 }
 
 func printReport(w io.Writer, r traffic.Report) error {
@@ -145,7 +144,7 @@ func printReport(w io.Writer, r traffic.Report) error {
 		transport = "TCP (the server, or this host, has no MPTCP)"
 	}
 	_, err := fmt.Fprintf(w, "%d bytes in %.3f s: %s over %s\nfirst byte after %.1f ms, longest gap %.1f ms, empty intervals %d\n",
-		r.Bytes, r.Duration.Seconds(), megabits(r.GoodputBps), transport,
+		r.Bytes, r.Duration.Seconds(), Megabits(r.GoodputBps), transport,
 		1e3*r.FirstByte.Seconds(), 1e3*r.LongestGap.Seconds(), r.EmptyIntervals)
 	if n := len(r.Objects); n > 0 && err == nil {
 		_, err = fmt.Fprintf(w, "%d objects: median %.1f ms, 95th percentile %.1f ms\n", n, 1e3*r.ObjectTime(0.5).Seconds(), 1e3*r.ObjectTime(0.95).Seconds())
@@ -156,16 +155,16 @@ func printReport(w io.Writer, r traffic.Report) error {
 	return err
 }
 
-func megabits(bps float64) string { return fmt.Sprintf("%.2f Mbit/s", bps/1e6) }
+func Megabits(bps float64) string { return fmt.Sprintf("%.2f Mbit/s", bps/1e6) }
 
-// rateMeter computes the rate over the last second.
-type rateMeter struct {
+// RateMeter computes the rate over the last second.
+type RateMeter struct {
 	total  int64
 	bytes  []int64
 	length time.Duration
 }
 
-func (m *rateMeter) add(bytes int64, interval time.Duration) {
+func (m *RateMeter) Add(bytes int64, interval time.Duration) {
 	m.total += bytes
 	m.bytes, m.length = append(m.bytes, bytes), interval
 	if most := int(max(1, time.Second/interval)); len(m.bytes) > most {
@@ -173,8 +172,11 @@ func (m *rateMeter) add(bytes int64, interval time.Duration) {
 	}
 }
 
-// rate returns the rate in bit/s.
-func (m *rateMeter) rate() float64 {
+// Empty reports whether nothing was added.
+func (m *RateMeter) Empty() bool { return len(m.bytes) == 0 }
+
+// Rate returns the rate in bit/s.
+func (m *RateMeter) Rate() float64 {
 	var sum int64
 	for _, b := range m.bytes {
 		sum += b
@@ -192,24 +194,27 @@ type liveLine struct {
 	shown bool
 }
 
+// NewLiveLine returns a line on the terminal w.
+func NewLiveLine(w io.Writer) *liveLine { return &liveLine{w: w} }
+
 func (l *liveLine) show(text string) {
-	if time.Since(l.last) < redraw {
+	if time.Since(l.last) < Redraw {
 		return
 	}
 	l.last, l.shown = time.Now(), true
 	fmt.Fprintf(l.w, "\r\x1b[K%s", text)
 }
 
-// rate returns a function that shows the bytes so far and the rate of the last second.
-func (l *liveLine) rate(interval time.Duration) func(traffic.Sample) {
-	meter := &rateMeter{}
+// Rate returns a function that shows the bytes so far and the rate of the last second.
+func (l *liveLine) Rate(interval time.Duration) func(traffic.Sample) {
+	meter := &RateMeter{}
 	return func(s traffic.Sample) {
-		meter.add(s.Bytes, interval)
-		l.show(fmt.Sprintf("%6.1f s  %9s  %s", s.At.Seconds(), unit.Size(meter.total)/1000*1000, megabits(meter.rate())))
+		meter.Add(s.Bytes, interval)
+		l.show(fmt.Sprintf("%6.1f s  %9s  %s", s.At.Seconds(), unit.Size(meter.total)/1000*1000, Megabits(meter.Rate())))
 	}
 }
 
-func (l *liveLine) clear() {
+func (l *liveLine) Clear() {
 	if l.shown {
 		fmt.Fprint(l.w, "\r\x1b[K")
 	}

@@ -47,7 +47,7 @@ type flowsFlags struct {
 	edge netip.AddrPort
 }
 
-func (a *app) flowsCommand() *cobra.Command {
+func (a *App) flowsCommand() *cobra.Command {
 	var o flowsFlags
 	c := &cobra.Command{
 		Use:     "flows [-i INTERFACE]... [-c FILE]",
@@ -65,10 +65,10 @@ interval, or has ended; all others carried nothing.`,
   tabane flows --json --for 30s >flows.jsonl
   tabane flows --metrics '[::1]:9120'
   tabane lab exec server -- tabane flows`,
-		Args: arguments(0, 0, "no arguments beside flags"),
+		Args: Arguments(0, 0, "no arguments beside flags"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {
-				return usage(c, err)
+				return Usage(c, err)
 			}
 			return a.flows(c.Context(), o)
 		},
@@ -127,7 +127,7 @@ func matches(pattern, name string) bool {
 func matching(names []string, interfaces func() ([]net.Interface, error)) ([]string, error) {
 	all, err := interfaces()
 	if err != nil {
-		return nil, &failure{what: "watch flows", on: "this host", why: err}
+		return nil, &Failure{What: "watch flows", On: "this host", Why: err}
 	}
 	var chosen []string
 	add := func(name string) {
@@ -152,8 +152,8 @@ func matching(names []string, interfaces func() ([]net.Interface, error)) ([]str
 // errEnough ends the run after the requested number of intervals.
 var errEnough = errors.New("all intervals are read")
 
-func (a *app) flows(ctx context.Context, o flowsFlags) (err error) {
-	log, err := a.logger(a.err, slog.LevelWarn)
+func (a *App) flows(ctx context.Context, o flowsFlags) (err error) {
+	log, err := a.Logger(a.Err, slog.LevelWarn)
 	if err != nil {
 		return err
 	}
@@ -175,12 +175,12 @@ func (a *app) flows(ctx context.Context, o flowsFlags) (err error) {
 		}
 		for _, p := range o.interfaces {
 			if !slices.ContainsFunc(options.Interfaces, func(name string) bool { return name == p || matches(p, name) }) {
-				return &failure{what: "watch flows", on: "this host", why: fmt.Errorf("no interface matches %q", p), do: "name an interface of this host with -i"}
+				return &Failure{What: "watch flows", On: "this host", Why: fmt.Errorf("no interface matches %q", p), Do: "name an interface of this host with -i"}
 			}
 		}
 	}
 	on := strings.Join(options.Interfaces, ", ")
-	if err := require("watch flows", role.NetAdmin); err != nil {
+	if err := Require("watch flows", role.NetAdmin); err != nil {
 		return err
 	}
 	if o.duration > 0 {
@@ -191,7 +191,7 @@ func (a *app) flows(ctx context.Context, o flowsFlags) (err error) {
 	ctx, quit := context.WithCancel(ctx)
 	defer quit()
 	hint := ""
-	if !o.json && !o.csv && width(a.out) > 0 {
+	if !o.json && !o.csv && Width(a.Out) > 0 {
 		restore, active := onKey(os.Stdin, 'q', quit)
 		defer func() { err = errors.Join(err, restore()) }()
 		if active {
@@ -223,10 +223,10 @@ func (a *app) flows(ctx context.Context, o flowsFlags) (err error) {
 	if o.metrics != "" {
 		at, err := netip.ParseAddrPort(o.metrics)
 		if err != nil {
-			return invalid("--metrics", o.metrics, `an address and port like "[::1]:9120"`)
+			return Invalid("--metrics", o.metrics, `an address and port like "[::1]:9120"`)
 		}
 		if listener, err = listen(ctx, at); err != nil {
-			return &failure{what: "serve metrics", on: at.String(), why: err, do: "choose another address with --metrics"}
+			return &Failure{What: "serve metrics", On: at.String(), Why: err, Do: "choose another address with --metrics"}
 		}
 	}
 	w, err := flows.New(options)
@@ -237,11 +237,11 @@ func (a *app) flows(ctx context.Context, o flowsFlags) (err error) {
 		return watchFailure(on, err)
 	}
 	if listener != nil {
-		log, e := a.logger(a.err, slog.LevelInfo)
+		log, e := a.Logger(a.Err, slog.LevelInfo)
 		if e != nil {
 			return errors.Join(e, listener.Close())
 		}
-		err = monitor(ctx, log, netip.AddrPort{}, listener, "flows", a.version, w)
+		err = monitor(ctx, log, netip.AddrPort{}, listener, "flows", a.Version, w)
 	} else {
 		err = w.Run(ctx)
 	}
@@ -265,7 +265,7 @@ func (o *flowsFlags) readFile(options *flows.Options) error {
 		return nil
 	}
 	if f.Edge == nil {
-		return &failure{what: "watch flows", on: o.file, why: fmt.Errorf("it has no section %q or %q (it holds %s)", "edge:", "gateway:", summary(f)), do: "name the file that this host's edge or gateway runs with"}
+		return &Failure{What: "watch flows", On: o.file, Why: fmt.Errorf("it has no section %q or %q (it holds %s)", "edge:", "gateway:", f.Summary()), Do: "name the file that this host's edge or gateway runs with"}
 	}
 	if len(options.Interfaces) == 0 {
 		options.Interfaces = []string{f.Edge.Interface}
@@ -306,7 +306,7 @@ func (o *flowsFlags) readGateway(c *gateway.Config, options *flows.Options) {
 func watchable() ([]string, error) {
 	all, err := net.Interfaces()
 	if err != nil {
-		return nil, &failure{what: "watch flows", on: "this host", why: err}
+		return nil, &Failure{What: "watch flows", On: "this host", Why: err}
 	}
 	var names []string
 	for _, i := range all {
@@ -315,7 +315,7 @@ func watchable() ([]string, error) {
 		}
 	}
 	if len(names) == 0 {
-		return nil, &failure{what: "watch flows", on: "this host", why: errors.New("no interface is up"), do: "name one with -i"}
+		return nil, &Failure{What: "watch flows", On: "this host", Why: errors.New("no interface is up"), Do: "name one with -i"}
 	}
 	return names, nil
 }
@@ -329,16 +329,16 @@ func countable(i net.Interface) bool {
 
 // flowsWriter returns the function that writes snapshots in the format of the flags. addresses is
 // the maximum number of addresses advertised to clients.
-func (a *app) flowsWriter(o flowsFlags, hint string, addresses int) func(s *flows.Snapshot, last bool) error {
+func (a *App) flowsWriter(o flowsFlags, hint string, addresses int) func(s *flows.Snapshot, last bool) error {
 	switch {
 	case o.json:
-		w := flows.NewJSON(a.out, o.top)
+		w := flows.NewJSON(a.Out, o.top)
 		return func(s *flows.Snapshot, _ bool) error { return w.Write(s) }
 	case o.csv:
-		w := flows.NewCSV(a.out, o.top)
+		w := flows.NewCSV(a.Out, o.top)
 		return func(s *flows.Snapshot, _ bool) error { return w.Write(s) }
-	case width(a.out) > 0:
-		f := a.out.(*os.File)
+	case Width(a.Out) > 0:
+		f := a.Out.(*os.File)
 		size := func() (columns, lines int) {
 			size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 			if err != nil {
@@ -351,7 +351,7 @@ func (a *app) flowsWriter(o flowsFlags, hint string, addresses int) func(s *flow
 		// Without a terminal, only metrics are served.
 		return func(*flows.Snapshot, bool) error { return nil }
 	}
-	return flows.NewTable(a.out, flows.TableOptions{Top: o.top, Every: drawEvery, Addresses: addresses}).Write
+	return flows.NewTable(a.Out, flows.TableOptions{Top: o.top, Every: drawEvery, Addresses: addresses}).Write
 }
 
 func watchFailure(on string, err error) error {
@@ -362,5 +362,5 @@ func watchFailure(on string, err error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		do = "name an interface of this host with -i"
 	}
-	return &failure{what: "watch flows", on: on, why: err, do: do}
+	return &Failure{What: "watch flows", On: on, Why: err, Do: do}
 }

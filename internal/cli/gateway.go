@@ -11,7 +11,7 @@ import (
 	"github.com/tabane/tabane/internal/session"
 )
 
-func (a *app) gatewayKeyCommand() *cobra.Command {
+func (a *App) gatewayKeyCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "key [FILE]",
 		Short: "Make the key of a gateway, or print the public key of one",
@@ -20,7 +20,7 @@ file, its mode becomes 0600: a gateway refuses a key that others may read. With 
 that file. The other gateways need the public key as peers[].public_key.`,
 		Example: `  tabane gateway key > /etc/tabane/gw.key
   tabane gateway key /etc/tabane/gw.key`,
-		Args: arguments(0, 1, "at most one file"),
+		Args: Arguments(0, 1, "at most one file"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				return a.printPublicKey(args[0])
@@ -30,36 +30,36 @@ that file. The other gateways need the public key as peers[].public_key.`,
 	}
 }
 
-func (a *app) printPublicKey(file string) error {
+func (a *App) printPublicKey(file string) error {
 	key, err := gateway.PublicKey(file)
 	if err != nil {
-		return &failure{what: "print public key", why: err}
+		return &Failure{What: "print public key", Why: err}
 	}
-	fmt.Fprintln(a.out, key)
+	fmt.Fprintln(a.Out, key)
 	return nil
 }
 
-func (a *app) makeKey() error {
+func (a *App) makeKey() error {
 	const what = "make key"
 	key, err := session.GenerateKey(rand.Reader)
 	if err != nil {
-		return &failure{what: what, why: err}
+		return &Failure{What: what, Why: err}
 	}
-	if f, ok := a.out.(*os.File); ok {
+	if f, ok := a.Out.(*os.File); ok {
 		info, err := f.Stat()
 		if err != nil {
-			return &failure{what: what, why: err}
+			return &Failure{What: what, Why: err}
 		}
 		const owner = 0o600
 		if info.Mode().IsRegular() && info.Mode().Perm() != owner {
 			if err := f.Chmod(owner); err != nil {
-				return &failure{what: what, on: "standard output", why: err}
+				return &Failure{What: what, On: "standard output", Why: err}
 			}
 		}
 	}
-	if _, err := fmt.Fprintf(a.out, "# public key: %s\n%s\n", key.Public(), key.Text()); err != nil {
-		return &failure{what: what, on: "standard output", why: err}
+	if _, err := fmt.Fprintf(a.Out, "# public key: %s\n%s\n", key.Public(), key.Text()); err != nil {
+		return &Failure{What: what, On: "standard output", Why: err}
 	}
-	fmt.Fprintf(a.err, "public key: %s\n", key.Public())
+	fmt.Fprintf(a.Err, "public key: %s\n", key.Public())
 	return nil
 }

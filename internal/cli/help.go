@@ -15,7 +15,7 @@ import (
 const helpWidth = 100
 
 // helpCommand returns cobra's help command with a subcommand for the keys of files.
-func (a *app) helpCommand() *cobra.Command {
+func (a *App) helpCommand() *cobra.Command {
 	help := &cobra.Command{
 		Use:   "help [COMMAND...]",
 		Short: "Help about any command, and about the keys of files",
@@ -26,6 +26,9 @@ means.`,
   tabane help config edge.mptcp.best_path`,
 		RunE: func(c *cobra.Command, args []string) error {
 			to, rest, err := c.Root().Find(args)
+			if err == nil && isLaboratory(to) {
+				return a.handOver("print help", nil)
+			}
 			if err != nil || to == nil || len(rest) > 0 {
 				return unknownCommand(c.Root(), args)
 			}
@@ -37,7 +40,7 @@ means.`,
 	return help
 }
 
-func (a *app) helpConfigCommand() *cobra.Command {
+func (a *App) helpConfigCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "config [KEY]",
 		Short: "Print what a key of a configuration or scenario file means",
@@ -46,18 +49,18 @@ traffic and transports can be left out. docs/reference.md has all keys on one pa
 		Example: `  tabane help config edge
   tabane help config edge.mptcp.best_path
   tabane help config links.a.loss`,
-		Args: arguments(0, 1, "at most one key"),
+		Args: Arguments(0, 1, "at most one key"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			path := strings.Join(args, "")
 			key, below, err := config.Find(path)
 			if err != nil {
-				return &failure{what: "find the key", on: path, why: err, do: "see tabane help config"}
+				return &Failure{What: "find the key", On: path, Why: err, Do: "see tabane help config"}
 			}
-			columns := width(a.out)
+			columns := Width(a.Out)
 			if columns == 0 {
 				columns = helpWidth
 			}
-			return printKey(a.out, path, key, below, columns)
+			return printKey(a.Out, path, key, below, columns)
 		},
 	}
 }

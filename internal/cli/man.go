@@ -10,25 +10,25 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// manCommand writes the manual pages and completions that packages install. It is hidden.
-func (a *app) manCommand() *cobra.Command {
+// ManCommand writes the manual pages and completions that packages install. It is hidden.
+func (a *App) ManCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "man DIR",
 		Short:  "Write manual pages and shell completions into DIR",
 		Hidden: true,
 		Long: `Man writes the manual pages of all commands into DIR/man8, and completions for bash, zsh and fish into DIR/completions. The
 date is that of SOURCE_DATE_EPOCH, so that the same source gives the same files.`,
-		Args: arguments(1, 1, "one directory"),
+		Args: Arguments(1, 1, "one directory"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := a.writeManual(c.Root(), args[0]); err != nil {
-				return &failure{what: "write manual", on: args[0], why: err}
+				return &Failure{What: "write manual", On: args[0], Why: err}
 			}
 			return nil
 		},
 	}
 }
 
-func (a *app) writeManual(root *cobra.Command, dir string) error {
+func (a *App) writeManual(root *cobra.Command, dir string) error {
 	date := time.Now()
 	if text := os.Getenv("SOURCE_DATE_EPOCH"); text != "" {
 		seconds, err := strconv.ParseInt(text, 10, 64)
@@ -44,8 +44,13 @@ func (a *app) writeManual(root *cobra.Command, dir string) error {
 			return err
 		}
 	}
+	for _, c := range root.Commands() {
+		if isLaboratory(c) {
+			root.RemoveCommand(c) // its pages are of the package of tabane-lab
+		}
+	}
 	root.DisableAutoGenTag = true
-	header := &doc.GenManHeader{Section: "8", Source: "tabane " + a.version, Manual: "tabane", Date: &date}
+	header := &doc.GenManHeader{Section: "8", Source: "tabane " + a.Version, Manual: "tabane", Date: &date}
 	if err := doc.GenManTree(root, header, pages); err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/tabane/tabane/internal/mptcpify"
 )
 
-func (a *app) mptcpifyCommand() *cobra.Command {
+func (a *App) mptcpifyCommand() *cobra.Command {
 	o := mptcpify.Options{How: mptcpify.Auto}
 	verbose := false
 	c := &cobra.Command{
@@ -41,7 +41,7 @@ Exit codes: that of the program; 126 if it cannot be executed; 127 if it is not 
 		Example: `  tabane mptcpify -- curl -o /dev/null http://server/bytes/100000000
   tabane mptcpify -v -- chromium https://server/
   tabane mptcpify --congestion tabane_lia -- nginx`,
-		Args: arguments(1, -1, "a program and its arguments"),
+		Args: Arguments(1, -1, "a program and its arguments"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			o.Args = args
 			return a.mptcpify(o, verbose)
@@ -67,21 +67,21 @@ func ways() string {
 	return "one of " + strings.Join(names, ", ")
 }
 
-func (a *app) mptcpify(o mptcpify.Options, verbose bool) error {
+func (a *App) mptcpify(o mptcpify.Options, verbose bool) error {
 	if !slices.Contains(mptcpify.Ways(), o.How) {
-		return invalid("--how", string(o.How), ways())
+		return Invalid("--how", string(o.How), ways())
 	}
 	o.Env = os.Environ()
 	if verbose {
-		o.Log = func(s string) { fmt.Fprintln(a.err, "tabane: "+s) }
+		o.Log = func(s string) { fmt.Fprintln(a.Err, "tabane: "+s) }
 	}
 	var err error
 	if o.Program, err = mptcpify.Find(o.Args[0]); err == nil {
 		err = mptcpify.Exec(o)
 	}
-	failed := &failure{what: "run with MPTCP", on: o.Args[0], why: err}
+	failed := &Failure{What: "run with MPTCP", On: o.Args[0], Why: err}
 	if errors.Is(err, mptcpify.ErrCongestion) {
-		failed.do = "load it with tabane cc load, or name one of net.ipv4.tcp_available_congestion_control"
+		failed.Do = "load it with tabane cc load, or name one of net.ipv4.tcp_available_congestion_control"
 	}
 	var e *mptcpify.ExecError
 	switch {
@@ -92,6 +92,6 @@ func (a *app) mptcpify(o mptcpify.Options, verbose bool) error {
 	default:
 		failed.code = exitNotExecutable
 	}
-	failed.what, failed.why = "execute", e.Err
+	failed.What, failed.Why = "execute", e.Err
 	return failed
 }

@@ -64,7 +64,7 @@ func parseFilter(q url.Values) (bgp.Filter, error) {
 		f.View = bgp.AcceptedRoutes
 	}
 	if !slices.Contains(bgp.Views, f.View) {
-		return f, invalid("--table", string(f.View), "received, accepted or advertised")
+		return f, Invalid("--table", string(f.View), "received, accepted or advertised")
 	}
 	var err error
 	if f.RD, err = parseRD(q.Get("rd")); err != nil {
@@ -72,7 +72,7 @@ func parseFilter(q url.Values) (bgp.Filter, error) {
 	}
 	if text := q.Get("rt"); text != "" {
 		if f.RT, err = vpn.Parse(text); err != nil {
-			return f, invalid("--rt", text, `a route target like "65000:101"`)
+			return f, Invalid("--rt", text, `a route target like "65000:101"`)
 		}
 	}
 	if text := q.Get("within"); text != "" {
@@ -110,7 +110,7 @@ func serveTable(w http.ResponseWriter, r *http.Request, s *bgp.Speaker) {
 }
 
 // dumpTable prints a table of each daemon.
-func (a *app) dumpTable(ctx context.Context, args []string, rd string, f tableFlags, asJSON bool) error {
+func (a *App) dumpTable(ctx context.Context, args []string, rd string, f tableFlags, asJSON bool) error {
 	const what = "ask for routes"
 	q := url.Values{}
 	for key, value := range map[string]string{"table": f.view, "peer": f.peer, "rt": f.rt, "rd": rd} {
@@ -150,9 +150,9 @@ func (a *app) dumpTable(ctx context.Context, args []string, rd string, f tableFl
 		}
 		found = true
 		if !asJSON {
-			fmt.Fprintf(a.out, "%s at %s: %s routes\n", strings.TrimSpace(s.name), s.at, filter.View)
+			fmt.Fprintf(a.Out, "%s at %s: %s routes\n", strings.TrimSpace(s.name), s.at, filter.View)
 		}
-		err = copyTable(a.out, body, asJSON)
+		err = copyTable(a.Out, body, asJSON)
 		if err = errors.Join(err, body.Close()); err != nil {
 			return askFailure(s, err)
 		}
@@ -182,7 +182,7 @@ func openStream(ctx context.Context, at netip.AddrPort, path string) (io.ReadClo
 		return resp.Body, nil
 	}
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswerError))
-	return nil, errors.Join(&answerError{resp.StatusCode, resp.Status, oneLine(strings.TrimSpace(string(text)))}, resp.Body.Close())
+	return nil, errors.Join(&answerError{resp.StatusCode, resp.Status, OneLine(strings.TrimSpace(string(text)))}, resp.Body.Close())
 }
 
 // maxAnswerError bounds the text of an error, in bytes.
@@ -265,7 +265,7 @@ func printRoute(w io.Writer, e bgp.RouteEntry) {
 }
 
 // peerDetail prints all details of a neighbor of each daemon that has it.
-func (a *app) peerDetail(ctx context.Context, name string, args []string, asJSON bool) error {
+func (a *App) peerDetail(ctx context.Context, name string, args []string, asJSON bool) error {
 	const what = "ask for a neighbor"
 	sources, err := statusSources(what, args)
 	if err != nil {
@@ -285,8 +285,8 @@ func (a *app) peerDetail(ctx context.Context, name string, args []string, asJSON
 			continue
 		}
 		found = true
-		if err := printStatus(a.out, s, body, asJSON); err != nil {
-			return &failure{what: "print status", on: s.at.String(), why: err}
+		if err := printStatus(a.Out, s, body, asJSON); err != nil {
+			return &Failure{What: "print status", On: s.at.String(), Why: err}
 		}
 	}
 	switch {
@@ -298,10 +298,10 @@ func (a *app) peerDetail(ctx context.Context, name string, args []string, asJSON
 	return noDaemon(what)
 }
 
-func (a *app) clearCommand() *cobra.Command {
+func (a *App) clearCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "clear", Short: "Reset BGP sessions of the daemons on this host", GroupID: "tools",
-		Args: arguments(0, 0, "peer NAME"), RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+		Args: Arguments(0, 0, "peer NAME"), RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	var hard bool
 	peer := &cobra.Command{
@@ -314,7 +314,7 @@ again at once. Routes are withdrawn meanwhile; a server retains those of its ref
 It concerns all daemons on this host that have the neighbor, or the one that is named, and needs their user or root.`,
 		Example: `  tabane clear peer transit-a
   tabane clear peer 2001:db8:1::fe edge --hard`,
-		Args: arguments(1, 2, "the name or address of a neighbor, and at most one daemon or address"),
+		Args: Arguments(1, 2, "the name or address of a neighbor, and at most one daemon or address"),
 		RunE: func(c *cobra.Command, args []string) error { return a.clearPeer(c.Context(), args[0], args[1:], hard) },
 	}
 	peer.Flags().BoolVar(&hard, "hard", false, "end the session, and open it again")
@@ -328,7 +328,7 @@ func isNotFound(err error) bool {
 	return errors.As(err, &refused) && strings.HasPrefix(refused.Error(), "404 ")
 }
 
-func (a *app) clearPeer(ctx context.Context, name string, args []string, hard bool) error {
+func (a *App) clearPeer(ctx context.Context, name string, args []string, hard bool) error {
 	const what = "clear peer"
 	sources, err := statusSources(what, args)
 	if err != nil {
@@ -353,7 +353,7 @@ func (a *app) clearPeer(ctx context.Context, name string, args []string, hard bo
 			continue
 		}
 		found = true
-		fmt.Fprintf(a.out, "%s: %s\n", on, strings.Join(lines, " "))
+		fmt.Fprintf(a.Out, "%s: %s\n", on, strings.Join(lines, " "))
 	}
 	switch {
 	case found:

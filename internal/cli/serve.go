@@ -14,7 +14,7 @@ import (
 	"github.com/tabane/tabane/internal/traffic"
 )
 
-func (a *app) serveCommand() *cobra.Command {
+func (a *App) serveCommand() *cobra.Command {
 	var (
 		addresses  []string
 		file       string
@@ -30,14 +30,14 @@ or SIGTERM.`,
 		Example: `  tabane serve
   tabane serve --listen '[::1]:8080' --listen 127.0.0.1:8080
   curl -o /dev/null 'http://[::1]:8080/bytes/100000000'`,
-		Args: arguments(0, 0, "no arguments"),
+		Args: Arguments(0, 0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			log, err := a.logger(a.err, slog.LevelInfo)
+			log, err := a.Logger(a.Err, slog.LevelInfo)
 			if err != nil {
 				return err
 			}
 			if file != "" && c.Flags().Changed("listen") {
-				return usage(c, errors.New("--listen and -c cannot be used together"))
+				return Usage(c, errors.New("--listen and -c cannot be used together"))
 			}
 			listen, err := listenAddresses(addresses, file)
 			if err != nil {
@@ -52,7 +52,7 @@ or SIGTERM.`,
 			}
 			log.Info("serving", "addresses", fmt.Sprint(server.Addrs()))
 			if err := server.Run(c.Context()); err != nil && !errors.Is(err, c.Context().Err()) {
-				return &failure{what: "serve", on: fmt.Sprint(server.Addrs()), why: err}
+				return &Failure{What: "serve", On: fmt.Sprint(server.Addrs()), Why: err}
 			}
 			return nil
 		},
@@ -80,7 +80,7 @@ func listenAddresses(flags []string, file string) ([]netip.AddrPort, error) {
 	for _, text := range flags {
 		at, err := netip.ParseAddrPort(text)
 		if err != nil {
-			return nil, invalid("--listen", text, `an address and port like "[::]:8080"`)
+			return nil, Invalid("--listen", text, `an address and port like "[::]:8080"`)
 		}
 		listen = append(listen, at)
 	}
@@ -99,5 +99,5 @@ func serveFailure(on string, err error) error {
 	case errors.Is(err, syscall.EACCES):
 		do = "run it as root, or choose a port above 1023"
 	}
-	return &failure{what: "serve", on: on, why: err, do: do}
+	return &Failure{What: "serve", On: on, Why: err, Do: do}
 }

@@ -215,7 +215,7 @@ func command(ctx context.Context, at netip.AddrPort, method, path string, query 
 	return nil, refusedError(lines)
 }
 
-func (a *app) reloadCommand() *cobra.Command {
+func (a *App) reloadCommand() *cobra.Command {
 	names := statusNames()
 	return &cobra.Command{
 		Use:     "reload [DAEMON|ADDRESS]",
@@ -228,13 +228,13 @@ Sessions that do not change stay up. An invalid file is rejected with all its fa
 such as that of the AS number; the running configuration stays in force then.`,
 		Example: `  tabane reload
   tabane reload asbr`,
-		Args:      arguments(0, 1, "at most one daemon or address"),
+		Args:      Arguments(0, 1, "at most one daemon or address"),
 		ValidArgs: names,
 		RunE:      func(c *cobra.Command, args []string) error { return a.reload(c.Context(), args) },
 	}
 }
 
-func (a *app) reload(ctx context.Context, args []string) error {
+func (a *App) reload(ctx context.Context, args []string) error {
 	const what = "reload"
 	sources, err := statusSources(what, args)
 	if err != nil {
@@ -262,7 +262,7 @@ func (a *app) reload(ctx context.Context, args []string) error {
 			lines = []string{"no changes"}
 		}
 		for _, line := range lines {
-			fmt.Fprintf(a.out, "%s: %s\n", on, line)
+			fmt.Fprintf(a.Out, "%s: %s\n", on, line)
 		}
 	}
 	if !found {

@@ -35,7 +35,7 @@ type source struct {
 	at   netip.AddrPort
 }
 
-func (a *app) statusCommand() *cobra.Command {
+func (a *App) statusCommand() *cobra.Command {
 	var asJSON, acknowledge bool
 	names := statusNames()
 	c := &cobra.Command{
@@ -51,7 +51,7 @@ A panic that was contained is a reason to be degraded for an hour. With --acknow
   tabane status --json '[::1]:9117'
   tabane lab exec server -- tabane status edge
   tabane status routes 2001:db8::1 edge`,
-		Args:      arguments(0, 1, "at most one daemon or address"),
+		Args:      Arguments(0, 1, "at most one daemon or address"),
 		ValidArgs: names,
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.status(c.Context(), args, asJSON, acknowledge)
@@ -63,7 +63,7 @@ A panic that was contained is a reason to be degraded for an hour. With --acknow
 	return c
 }
 
-func (a *app) status(ctx context.Context, args []string, asJSON, acknowledge bool) error {
+func (a *App) status(ctx context.Context, args []string, asJSON, acknowledge bool) error {
 	sources, err := statusSources("ask for status", args, "routes", "peers", "sids", "connections")
 	if err != nil {
 		return err
@@ -84,19 +84,19 @@ func (a *app) status(ctx context.Context, args []string, asJSON, acknowledge boo
 			return askFailure(s, err)
 		}
 		if found && !asJSON {
-			fmt.Fprintln(a.out)
+			fmt.Fprintln(a.Out)
 		}
 		found = true
 		shown := body
 		if b, err := selectKeys(body, withoutMessages); err == nil && !asJSON {
 			shown = b
 		}
-		if err := printStatus(a.out, s, shown, asJSON); err != nil {
-			return &failure{what: "print status", on: s.at.String(), why: err}
+		if err := printStatus(a.Out, s, shown, asJSON); err != nil {
+			return &Failure{What: "print status", On: s.at.String(), Why: err}
 		}
 		var h health.Status
 		if err := json.Unmarshal(body, &h); err != nil {
-			return &failure{what: "read status", on: s.at.String(), why: err}
+			return &Failure{What: "read status", On: s.at.String(), Why: err}
 		}
 		impaired = impaired || !h.Ready || h.Degraded
 	}
@@ -104,7 +104,7 @@ func (a *app) status(ctx context.Context, args []string, asJSON, acknowledge boo
 		return noDaemon("ask for status")
 	}
 	if impaired {
-		return errUnmet
+		return ErrUnmet
 	}
 	return nil
 }
@@ -115,12 +115,12 @@ func askFailure(s source, err error) error {
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		do = "start it, or name its address"
 	}
-	return &failure{what: "ask for status", on: strings.TrimSpace(s.name + " " + s.at.String()), why: err, do: do}
+	return &Failure{What: "ask for status", On: strings.TrimSpace(s.name + " " + s.at.String()), Why: err, Do: do}
 }
 
 // noDaemon returns the failure of a command for all daemons when none is running.
 func noDaemon(what string) error {
-	return &failure{what: what, on: "this host", why: errors.New("no daemon answers at its default address"), do: "start one, or name its address"}
+	return &Failure{What: what, On: "this host", Why: errors.New("no daemon answers at its default address"), Do: "start one, or name its address"}
 }
 
 // statusNames returns the names of the daemons that serve a status.
@@ -153,7 +153,7 @@ func statusSources(what string, args []string, also ...string) ([]source, error)
 	}
 	at, err := netip.ParseAddrPort(args[0])
 	if err != nil {
-		return nil, &failure{what: what, on: args[0], why: errors.New("it is neither a daemon nor an address" + fault.Suggest(args[0], append(statusNames(), also...))), do: `name a daemon, or an address like "[::1]:9117"`}
+		return nil, &Failure{What: what, On: args[0], Why: errors.New("it is neither a daemon nor an address" + fault.Suggest(args[0], append(statusNames(), also...))), Do: `name a daemon, or an address like "[::1]:9117"`}
 	}
 	return []source{{"", at}}, nil
 }
@@ -175,7 +175,7 @@ func ask(ctx context.Context, at netip.AddrPort, path string) ([]byte, error) {
 	defer resp.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxStatus))
 	if err == nil && resp.StatusCode != http.StatusOK {
-		return nil, &answerError{resp.StatusCode, resp.Status, oneLine(strings.TrimSpace(string(b)))}
+		return nil, &answerError{resp.StatusCode, resp.Status, OneLine(strings.TrimSpace(string(b)))}
 	}
 	return b, err
 }

@@ -17,18 +17,12 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 
-	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/field"
-	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/unit"
-	"github.com/tabane/tabane/scenarios"
 )
 
-// maxBases bounds the length of a chain of bases.
-const maxBases = 8
-
-// network lists the keys that a scenario inherits from its base.
-var network = []string{"sysctls", "nodes", "links"}
+// MaxBases bounds the length of a chain of bases.
+const MaxBases = 8
 
 // place is the file and the node of a value.
 type place struct {
@@ -42,10 +36,10 @@ func (p place) String() string {
 	return fmt.Sprintf("%s:%d:%d", p.file, f.Line, f.Column)
 }
 
-// base decodes the network of the scenario that root names as its base, so that root is then
-// decoded over it. A base of the base is decoded first. chain holds the places of the base keys
+// base decodes the inherited keys of the file that root names as its base, so that root is then
+// decoded over them. A base of the base is decoded first. chain holds the places of the base keys
 // that led to this file.
-func (d *decoder) base(root ast.Node, spec *scenario.Spec, chain []place) {
+func (d *decoder) base(root ast.Node, k Kind, into reflect.Value, chain []place) {
 	var value ast.Node
 	for _, p := range d.pairs(d.resolve(root), "", 0) {
 		if p.name == "base" {
@@ -60,7 +54,7 @@ func (d *decoder) base(root ast.Node, spec *scenario.Spec, chain []place) {
 		return // the decoder finds it
 	}
 	chain = append(chain, place{value, d.file})
-	file, data, err := readBase(d.file, name)
+	file, data, err := k.readBase(d.file, name)
 	if err != nil {
 		d.fault(value, "base", "%v", err)
 		return
@@ -73,8 +67,8 @@ func (d *decoder) base(root ast.Node, spec *scenario.Spec, chain []place) {
 	case from >= 0:
 		d.fault(value, "base", "%s is based on itself: %s", file, strings.Join(steps[from:], " -> "))
 		return
-	case len(chain) > maxBases:
-		d.fault(value, "base", "more than %d scenarios are based on each other: %s", maxBases, strings.Join(steps, " -> "))
+	case len(chain) > MaxBases:
+		d.fault(value, "base", "more than %d scenarios are based on each other: %s", MaxBases, strings.Join(steps, " -> "))
 		return
 	}
 	below, err := readDocument(data)
@@ -93,45 +87,36 @@ func (d *decoder) base(root ast.Node, spec *scenario.Spec, chain []place) {
 	if !ok {
 		return
 	}
-	if !slices.ContainsFunc(keys, func(k string) bool { return slices.Contains(network, k) }) && !slices.Contains(keys, "base") {
+	if !slices.ContainsFunc(keys, func(key string) bool { return slices.Contains(k.Inherited, key) }) && !slices.Contains(keys, "base") {
 		d.file = own
-		d.fault(value, "base", "%s is no scenario: it has none of %s", file, strings.Join(network, ", "))
+		d.fault(value, "base", "%s is no scenario: it has none of %s", file, strings.Join(k.Inherited, ", "))
 		return
 	}
-	d.base(below, spec, chain)
-	d.decodeKeys(below, spec)
+	d.base(below, k, into, chain)
+	d.decodeKeys(below, k.Inherited, into)
 	d.over = true
 }
 
-// decodeKeys decodes the inherited keys of a base.
-func (d *decoder) decodeKeys(root ast.Node, spec *scenario.Spec) {
-	for _, p := range d.pairs(d.resolve(root), "", 0) {
-		var into reflect.Value
-		switch p.name {
-		case "sysctls":
-			into = reflect.ValueOf(&spec.Sysctls).Elem()
-		case "nodes":
-			into = reflect.ValueOf(&spec.Nodes).Elem()
-		case "links":
-			into = reflect.ValueOf(&spec.Links).Elem()
-		default:
-			continue
+// decodeKeys decodes the inherited keys of a base into the fields of a struct.
+func (d *decoder) decodeKeys(root ast.Node, inherited []string, into reflect.Value) {
+	fields := map[string]reflect.Value{}
+	field.Each(into.Type(), func(key string, index []int) {
+		if slices.Contains(inherited, key) {
+			fields[key] = into.FieldByIndex(index)
 		}
-		d.hold(p.name, p.key)
-		d.decode(p.value, p.name, into)
+	})
+	for _, p := range d.pairs(d.resolve(root), "", 0) {
+		if to, ok := fields[p.name]; ok {
+			d.hold(p.name, p.key)
+			d.decode(p.value, p.name, to)
+		}
 	}
 }
 
-// readBase reads the base called name: an embedded scenario, or a file in the same directory as
-// from.
-func readBase(from, name string) (file string, data []byte, err error) {
+// readBase reads the base called name: an embedded file, or one in the same directory as from.
+func (k Kind) readBase(from, name string) (file string, data []byte, err error) {
 	if !strings.HasSuffix(name, ".yaml") && !strings.HasSuffix(name, ".yml") {
-		data, err := scenarios.Read(name)
-		if err != nil {
-			return "", nil, fmt.Errorf("no scenario %q comes with the program%s; there are %s; a file's name ends in .yaml",
-				name, fault.Suggest(name, scenarios.Names()), strings.Join(scenarios.Names(), ", "))
-		}
-		return scenarios.File(name), data, nil
+		return k.Embedded(name)
 	}
 	if strings.ContainsAny(name, `/\`) {
 		return "", nil, fmt.Errorf("must be a scenario that comes with the program, or a file in the same directory, got %q", name)
@@ -159,15 +144,9 @@ func readBase(from, name string) (file string, data []byte, err error) {
 	return file, data, nil
 }
 
-// Encode returns a scenario as YAML, with its base merged into it and translated to its family.
-func Encode(spec *scenario.Spec) ([]byte, error) {
-	merged := *spec
-	merged.Base, merged.Family = "", ""
-	b, err := yaml.MarshalWithOptions(tree(reflect.ValueOf(merged)), yaml.Indent(2), yaml.IndentSequence(true))
-	if err != nil {
-		return nil, fmt.Errorf("encode scenario %q: %w", spec.Name, err)
-	}
-	return b, nil
+// Encode returns a struct as YAML, under the keys from which it is read.
+func Encode(v any) ([]byte, error) {
+	return yaml.MarshalWithOptions(tree(reflect.ValueOf(v)), yaml.Indent(2), yaml.IndentSequence(true))
 }
 
 // tree converts a value to mappings in field order, lists and scalars. Zero fields are omitted.

@@ -14,8 +14,8 @@ import (
 	"github.com/tabane/tabane/internal/field"
 )
 
-// maxValues bounds the number of values of a document after expansion of its aliases.
-const maxValues = 300_000
+// MaxValues bounds the number of values of a document after expansion of its aliases.
+const MaxValues = 300_000
 
 // decoder fills Go values from YAML nodes. The library's own decoder stops at the first fault and
 // does not keep positions; this one continues, and records the position of every path for faults
@@ -36,8 +36,10 @@ type decoder struct {
 	broken map[string]bool
 	values int
 	order  int // of the last ordered value
-	// spare is the fault of the first value above maxValues.
+	// spare is the fault of the first value above MaxValues.
 	spare Fault
+	// kind is set if the file is of a kind that is not read here.
+	kind *KindError
 }
 
 func newDecoder() *decoder {
@@ -128,7 +130,11 @@ func (d *decoder) keys(root ast.Node) ([]string, bool) {
 	d.link(root, map[string]ast.Node{})
 	n := d.resolve(root)
 	if _, ok := n.(ast.MapNode); !ok {
-		d.fault(root, "", "want a mapping (key: value), got %s", describe(n))
+		got := describe(n)
+		if _, ok := scalarText(n); ok {
+			got = "text" // which may be that of any file
+		}
+		d.fault(root, "", "want a mapping (key: value), got %s", got)
 	}
 	if len(d.faults) > 0 {
 		return nil, false
@@ -239,8 +245,8 @@ func (d *decoder) pairs(n ast.Node, path string, depth int) []pair {
 
 // merged lists the pairs of a merge key's value, which is a mapping or a list of mappings.
 func (d *decoder) merged(n ast.Node, path string, depth int) []pair {
-	if depth > maxDepth {
-		d.fault(n, path, "merge keys nest deeper than %d levels", maxDepth)
+	if depth > MaxDepth {
+		d.fault(n, path, "merge keys nest deeper than %d levels", MaxDepth)
 		return nil
 	}
 	switch v := d.resolve(n).(type) {
@@ -278,15 +284,15 @@ func keyName(n ast.Node) (string, bool) {
 	return "", false
 }
 
-// spent counts a value and reports whether there are more than maxValues, which is then the only
+// spent counts a value and reports whether there are more than MaxValues, which is then the only
 // fault of the file.
 func (d *decoder) spent(n ast.Node, path string) bool {
 	d.values++
-	if d.values == maxValues+1 {
-		d.spare = at(n, "is value %d of the file, aliases expanded, which may hold %d", d.values, maxValues)
+	if d.values == MaxValues+1 {
+		d.spare = at(n, "is value %d of the file, aliases expanded, which may hold %d", d.values, MaxValues)
 		d.spare.Path = path
 	}
-	return d.values > maxValues
+	return d.values > MaxValues
 }
 
 // decode fills v from n. If n does not fit, v is unchanged and a fault is recorded.

@@ -14,17 +14,17 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// maxDepth bounds the nesting of a document. The parser is recursive, and a Go program cannot
+// MaxDepth bounds the nesting of a document. The parser is recursive, and a Go program cannot
 // recover from a stack overflow.
-const maxDepth = 64
+const MaxDepth = 64
 
 const (
 	// maxTokens bounds the number of tokens of a document, two for each item of a list: a token
 	// takes many times its length in memory.
-	maxTokens = 2*maxValues + 5*maxKeys
-	// maxKeys bounds the number of keys of a document: the parser takes quadratic time in the
+	maxTokens = 2*MaxValues + 5*MaxKeys
+	// MaxKeys bounds the number of keys of a document: the parser takes quadratic time in the
 	// length of a mapping.
-	maxKeys = 20_000
+	MaxKeys = 20_000
 )
 
 // readDocument parses the YAML document in data and returns its root. Errors are Faults.
@@ -40,8 +40,8 @@ func readDocument(data []byte) (ast.Node, error) {
 		return nil, whole("holds %d words and marks, more than %d", n, maxTokens)
 	}
 	tokens := lexer.Tokenize(string(data))
-	if n := countKeys(tokens); n > maxKeys {
-		return nil, whole("holds %d keys, more than %d", n, maxKeys)
+	if n := countKeys(tokens); n > MaxKeys {
+		return nil, whole("holds %d keys, more than %d", n, MaxKeys)
 	}
 	if err := checkDepth(tokens); err != nil {
 		return nil, err
@@ -145,7 +145,7 @@ func checkText(data []byte) error {
 	return nil
 }
 
-// checkDepth refuses a document that nests deeper than maxDepth, from its tokens and before the
+// checkDepth refuses a document that nests deeper than MaxDepth, from its tokens and before the
 // parser recurses. The depth is the number of open brackets, plus consecutive indicators that each
 // nest the next node, plus open indentations in block style.
 func checkDepth(tokens token.Tokens) error {
@@ -182,8 +182,8 @@ func checkDepth(tokens token.Tokens) error {
 				indents = append(indents, column)
 			}
 		}
-		if open > maxDepth || pending > maxDepth || len(indents) > 2*maxDepth {
-			f := whole("nests deeper than %d levels", maxDepth)
+		if open > MaxDepth || pending > MaxDepth || len(indents) > 2*MaxDepth {
+			f := whole("nests deeper than %d levels", MaxDepth)
 			if tk.Position != nil {
 				f.Line, f.Column = tk.Position.Line, tk.Position.Column
 			}

@@ -46,7 +46,7 @@ const (
 // go generate writes reference.json from the structs that files are decoded into, their comments,
 // and the embedded files.
 //
-//go:generate go test -run TestReference -update .
+//go:generate go test -run TestReference -update ../files
 //go:embed reference.json
 var referenceJSON []byte
 

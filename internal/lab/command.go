@@ -15,7 +15,7 @@ func (l *Lab) Command(ctx context.Context, node string, argv []string) (*exec.Cm
 	if err != nil {
 		return nil, err
 	}
-	return exec.CommandContext(ctx, l.daemons.launcher.binary, l.daemons.launcher.arguments(n.netns, asCommand, argv)...), nil
+	return exec.CommandContext(ctx, l.daemons.launcher.self, l.daemons.launcher.arguments(n.netns, asCommand, argv)...), nil
 }
 
 // Exec replaces the calling process by a command on a node, with the same environment as Command.

@@ -48,7 +48,7 @@ type Options struct {
 	Spec *scenario.Spec
 	// Routers is RoutersEmbedded, the default, or RoutersFRR.
 	Routers string
-	// Binary is the tabane program that the nodes run; by default the calling program.
+	// Binary is the program with the daemons and clients that the nodes run; by default the calling program.
 	Binary string
 	// Detach keeps the lab running when the caller exits. Otherwise its processes are killed
 	// when the caller exits, for whatever reason.
@@ -115,8 +115,8 @@ type Lab struct {
 	files   map[string][]byte // see Options.Files
 }
 
-func newLab(name string, spec *scenario.Spec, p *plan, binary string) *Lab {
-	d := &Daemons{lab: name, plan: p, launcher: launcher{lab: name, binary: binary}}
+func newLab(name string, spec *scenario.Spec, p *plan, self, binary string) *Lab {
+	d := &Daemons{lab: name, plan: p, launcher: launcher{lab: name, self: self, binary: binary}}
 	return &Lab{
 		name: name, spec: spec, plan: p, log: slog.New(slog.DiscardHandler), daemons: d,
 		links: &Links{lab: name, plan: p, daemons: d, shapes: map[string]scenario.Shape{}, holes: map[spot]bool{}},
@@ -143,11 +143,11 @@ func Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("start lab %q: %w", o.Name, err)
 	}
-	binary, err := program(o.Binary)
+	self, binary, err := executables(o.Binary)
 	if err != nil {
 		return nil, fmt.Errorf("start lab %q: %w", o.Name, err)
 	}
-	l := newLab(o.Name, o.Spec, p, binary)
+	l := newLab(o.Name, o.Spec, p, self, binary)
 	l.daemons.launcher.detached = o.Detach
 	l.files = o.Files
 	if o.Log != nil {
@@ -176,13 +176,14 @@ func Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	return l, nil
 }
 
-// program returns the path of the tabane program. It is looked up once, so that all processes of a
-// lab run the same version even if the path changes.
-func program(given string) (string, error) {
-	if given == "" {
-		return os.Executable()
+// executables returns the paths of the calling program and of that with the daemons. They are looked up
+// once, so that all processes of a lab run the same version even if the paths change.
+func executables(given string) (self, binary string, err error) {
+	if self, err = os.Executable(); err != nil || given == "" {
+		return self, self, err
 	}
-	return exec.LookPath(given)
+	binary, err = exec.LookPath(given)
+	return self, binary, err
 }
 
 // up implements Up; the caller holds the lab's lock.
@@ -369,11 +370,11 @@ func Open(name string) (*Lab, error) {
 			return nil, fmt.Errorf("open lab %q: %w", name, err)
 		}
 	}
-	binary, err := program("")
+	self, binary, err := executables("")
 	if err != nil {
 		return nil, fmt.Errorf("open lab %q: %w", name, err)
 	}
-	l := newLab(name, spec, p, binary)
+	l := newLab(name, spec, p, self, binary)
 	l.routers, l.daemons.launcher.detached, l.daemons.launcher.opened = s.Routers, s.Detached, true
 	if err := l.links.refresh(); err != nil {
 		return nil, fmt.Errorf("open lab %q: %w", name, err)

@@ -2,7 +2,6 @@ package lab
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,13 +15,17 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
 )
 
 // launcher starts the processes of a lab in the namespaces of its nodes. It is safe for concurrent
 // use.
 type launcher struct {
-	lab, binary      string
+	lab string
+	// self is this program, which enters namespaces and emulates links, and binary the one with the
+	// daemons and clients.
+	self, binary     string
 	detached, opened bool // opened: another process made the lab
 
 	mu      sync.Mutex
@@ -38,13 +41,13 @@ func (l *launcher) daemon(x daemon) (*child, error) {
 		return nil, err
 	}
 	defer out.Close()
-	argv := append([]string{cmp.Or(x.program, l.binary)}, x.arguments(dirOf(l.lab))...)
+	argv := append([]string{l.program(x)}, x.arguments(dirOf(l.lab))...)
 	// A session of its own, so that Ctrl-C reaches only the caller, which then removes the lab.
 	attr, parent := &syscall.SysProcAttr{Setsid: true}, 0
 	if !l.detached && !l.opened {
 		attr.Pdeathsig, parent = syscall.SIGKILL, os.Getpid()
 	}
-	cmd := exec.Command(l.binary, l.arguments(x.netns, strconv.Itoa(parent), argv)...)
+	cmd := exec.Command(l.self, l.arguments(x.netns, strconv.Itoa(parent), argv)...)
 	cmd.Dir = x.workingDirectory(dirOf(l.lab))
 	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = out, out, attr
 	if err := l.start(cmd); err != nil {
@@ -64,10 +67,21 @@ func (l *launcher) daemon(x daemon) (*child, error) {
 	return c, nil
 }
 
+// program returns the program that a daemon is run by.
+func (l *launcher) program(x daemon) string {
+	if x.program != "" {
+		return x.program
+	}
+	if r, ok := role.Named(x.role); ok && r.Program == role.Product {
+		return l.binary
+	}
+	return l.self
+}
+
 // client implements Daemons.RunClient in a namespace.
 func (l *launcher) client(ctx context.Context, namespace string, args []string, read func(io.Reader) error) error {
 	argv := append([]string{l.binary}, args...)
-	cmd := exec.CommandContext(ctx, l.binary, l.arguments(namespace, strconv.Itoa(os.Getpid()), argv)...)
+	cmd := exec.CommandContext(ctx, l.self, l.arguments(namespace, strconv.Itoa(os.Getpid()), argv)...)
 	var complaint tail
 	cmd.Stderr = &complaint
 	out, err := cmd.StdoutPipe()

@@ -34,13 +34,6 @@ const (
 	maxLine = 64 << 20
 )
 
-// FetchLine is one line of the output of `tabane fetch --progress json`: a sample for each
-// interval, and the report as the last line. Exactly one of the fields is set.
-type FetchLine struct {
-	Sample *traffic.Sample `json:"sample,omitempty"`
-	Report *traffic.Report `json:"report,omitempty"`
-}
-
 // delivery is a job with the case's events: what observes it, and what changes the network meanwhile.
 type delivery struct {
 	*runner
@@ -336,7 +329,7 @@ func readLines(out io.Reader, sample func(traffic.Sample)) (traffic.Report, erro
 	lines := bufio.NewScanner(out)
 	lines.Buffer(nil, maxLine)
 	for lines.Scan() {
-		var line FetchLine
+		var line traffic.FetchLine
 		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
 			return traffic.Report{}, fmt.Errorf("the client's output is not understood: %w", err)
 		}

@@ -88,12 +88,12 @@ func playFetch(args []string) error {
 		return errors.New("the fake fetch fails")
 	}
 	lines := json.NewEncoder(os.Stdout)
-	o.Progress = func(s traffic.Sample) { lines.Encode(FetchLine{Sample: &s}) }
+	o.Progress = func(s traffic.Sample) { lines.Encode(traffic.FetchLine{Sample: &s}) }
 	r, err := traffic.Fetch(context.Background(), o)
 	if err != nil {
 		return err
 	}
-	return lines.Encode(FetchLine{Report: &r})
+	return lines.Encode(traffic.FetchLine{Report: &r})
 }
 
 // start makes a lab that is removed at the end of the test.

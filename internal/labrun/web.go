@@ -17,12 +17,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tabane/tabane/internal/browser"
+	"github.com/tabane/tabane/internal/httpd"
 	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/page"
 	"github.com/tabane/tabane/internal/qoe"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
-	"github.com/tabane/tabane/internal/site"
 )
 
 const (
@@ -101,7 +101,7 @@ func (r *runner) newWeb() (*web, *scenario.Spec, error) {
 		}
 		port := uint16(firstWebPort + len(w.ports))
 		w.ports[control] = port
-		config.Listen = append(config.Listen, site.Listen{
+		config.Listen = append(config.Listen, httpd.Listen{
 			Address: netip.AddrPortFrom(netip.IPv6Unspecified(), port), Congestion: control, Certificate: certificateFile, Key: keyFile,
 		})
 	}

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/edge"
+	"github.com/tabane/tabane/internal/httpd"
 	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/lab/labtest"
 	"github.com/tabane/tabane/internal/mptcpify"
@@ -58,7 +59,7 @@ func playSite(args []string) error {
 	if err != nil {
 		return err
 	}
-	var c struct{ Site site.Config } // the lab writes JSON
+	var c struct{ Site httpd.Config } // the lab writes JSON
 	if err := json.Unmarshal(b, &c); err != nil {
 		return err
 	}
@@ -106,7 +107,7 @@ func webExperiment() *scenario.Spec {
 		Nodes: map[string]*scenario.Node{
 			"server": {
 				Address:  netip.MustParseAddr("2001:db8:1::1"),
-				Sections: role.Sections{Site: &site.Config{Seed: 1, Listen: []site.Listen{{Address: netip.MustParseAddrPort("[::]:80")}}}},
+				Sections: role.Sections{Site: &httpd.Config{Seed: 1, Listen: []httpd.Listen{{Address: netip.MustParseAddrPort("[::]:80")}}}},
 				MPTCP:    &scenario.MPTCP{MPTCP: edge.MPTCP{Subflows: 1}, Announce: []netip.Addr{netip.MustParseAddr("2001:db8:2::1")}},
 			},
 			"client": {MPTCP: &scenario.MPTCP{MPTCP: edge.MPTCP{Subflows: 1, AddAddrAccepted: 1}}},

@@ -96,6 +96,8 @@ type Descriptor struct {
 	// Short and Long are the help of the verb; both are empty for a daemon whose verb is
 	// defined elsewhere.
 	Short, Long string
+	// Program is the program with the daemon's verb.
+	Program string
 	// StatusPort is the default port of /status and /metrics on [::1]; 0 for a daemon without
 	// status.
 	StatusPort uint16
@@ -137,7 +139,7 @@ type typed[C any] struct {
 	// programs reports whether the daemon keeps eBPF programs; nil if never.
 	programs func(*C) bool
 	// start creates the Machine without changing the kernel; nil if another verb starts the
-	// daemon.
+	// daemon, or a program that gives it to StartedBy.
 	start func(context.Context, C, Options) (Machine, error)
 	// reload applies a new section to a running Machine and returns what changed; nil for a
 	// daemon that cannot reload.
@@ -245,8 +247,16 @@ func (d Descriptor) Host(s *Sections) Host { return d.host(s) }
 // Summary describes the daemon's section, which must be there, in a few words.
 func (d Descriptor) Summary(s *Sections) string { return d.Name + ": " + d.summary(s) }
 
-// Startable reports whether Start starts the daemon; the others are started by another verb.
-func (d Descriptor) Startable() bool { return d.start != nil }
+// Startable reports whether the daemon has a verb of its name that reads its file; the others are
+// started by another verb.
+func (d Descriptor) Startable() bool { return d.StatusPort != 0 }
+
+// StartedBy returns the descriptor with the function that starts the daemon, for a program that has
+// the daemon while this package does not know it.
+func (d Descriptor) StartedBy(start func(context.Context, *Sections, Options) (Machine, error)) Descriptor {
+	d.start = start
+	return d
+}
 
 // Start makes the daemon from its section, which must be there. It has not changed the kernel when
 // it returns.

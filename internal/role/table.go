@@ -8,12 +8,12 @@ import (
 	"github.com/tabane/tabane/internal/asbr"
 	"github.com/tabane/tabane/internal/edge"
 	"github.com/tabane/tabane/internal/gateway"
+	"github.com/tabane/tabane/internal/httpd"
 	"github.com/tabane/tabane/internal/pathmanager"
 	"github.com/tabane/tabane/internal/privilege"
 	"github.com/tabane/tabane/internal/reflector"
 	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/router"
-	"github.com/tabane/tabane/internal/site"
 	"github.com/tabane/tabane/internal/traffic"
 )
 
@@ -33,7 +33,7 @@ type Sections struct {
 	// Serve configures tabane serve, the content server.
 	Serve *traffic.Config `yaml:"serve,omitempty"`
 	// Site configures tabane site, the server of two web services, a map and a shop.
-	Site *site.Config `yaml:"site,omitempty"`
+	Site *httpd.Config `yaml:"site,omitempty"`
 }
 
 // The names of the daemons, for code that needs one in particular.
@@ -51,7 +51,7 @@ const (
 // next to each other so that one host can run all daemons.
 var table = []Descriptor{
 	describe(Descriptor{
-		Name: Reflector, StatusPort: 9119, Keeps: []privilege.Capability{privilege.BindPort},
+		Name: Reflector, Program: Product, StatusPort: 9119, Keeps: []privilege.Capability{privilege.BindPort},
 		Short: "Reflect routes between border routers and servers",
 		Long:  `Reflector is a BGP route reflector for unicast and VPN routes. It changes no next hop and no kernel state.`,
 	}, typed[reflector.Config]{
@@ -74,7 +74,7 @@ var table = []Descriptor{
 		reload: func(m Machine, c reflector.Config) ([]string, error) { return m.(*reflector.Reflector).Reload(c) },
 	}),
 	describe(Descriptor{
-		Name: Router, StatusPort: 9118, Needs: []Need{NetAdmin}, Protocol: route.Router, Keeps: []privilege.Capability{privilege.NetAdmin, privilege.NetRaw, privilege.BindPort},
+		Name: Router, Program: Product, StatusPort: 9118, Needs: []Need{NetAdmin}, Protocol: route.Router, Keeps: []privilege.Capability{privilege.NetAdmin, privilege.NetRaw, privilege.BindPort},
 		Short: "Run a plain BGP router, such as a transit provider in a lab",
 		Long: `Router speaks eBGP with its neighbors and forwards along the best paths, as a transit provider or an access network does.
 SIGHUP reloads its file: networks, neighbors, and the routes that each of them is sent. An invalid file is rejected and the
@@ -100,7 +100,7 @@ running configuration stays.`,
 		reload: func(m Machine, c router.Config) ([]string, error) { return m.(*router.Router).Reload(c) },
 	}),
 	describe(Descriptor{
-		Name: ASBR, StatusPort: 9116, Needs: []Need{NetAdmin, SRv6}, Protocol: route.ASBR, Drains: true,
+		Name: ASBR, Program: Product, StatusPort: 9116, Needs: []Need{NetAdmin, SRv6}, Protocol: route.ASBR, Drains: true,
 		Keeps: []privilege.Capability{privilege.NetAdmin, privilege.NetRaw, privilege.BindPort, privilege.BPF},
 		Short: "Give each egress peer of a border router its own SID",
 		Long: `Asbr runs on a border router. It speaks BGP with the egress peers and the route reflectors, gives each peer an SRv6 SID and a
@@ -129,7 +129,7 @@ table with exactly the routes that the peer advertised, and advertises these rou
 		reload: func(m Machine, c asbr.Config) ([]string, error) { return m.(*asbr.ASBR).Reload(c) },
 	}),
 	describe(Descriptor{
-		Name: Edge, StatusPort: 9117, Needs: []Need{NetAdmin, MPTCP, SRv6}, Protocol: route.Edge, Endpoints: true,
+		Name: Edge, Program: Product, StatusPort: 9117, Needs: []Need{NetAdmin, MPTCP, SRv6}, Protocol: route.Edge, Endpoints: true,
 		Keeps: []privilege.Capability{privilege.NetAdmin, privilege.NetRaw, privilege.BPF, privilege.Perfmon},
 		Short: "Deliver a server's content over every egress path",
 		Long: `Edge runs on a content server. It learns from the route reflectors which egress peers have a route to each client, gives each
@@ -170,7 +170,7 @@ peer an address on this server, and has MPTCP use these addresses.`,
 		reload: func(m Machine, c edge.Config) ([]string, error) { return m.(*edge.Edge).Reload(c) },
 	}),
 	describe(Descriptor{
-		Name: Gateway, StatusPort: 9115, Needs: []Need{NetAdmin, TUN}, Protocol: route.Gateway, Keeps: []privilege.Capability{privilege.NetAdmin, privilege.NetRaw},
+		Name: Gateway, Program: Product, StatusPort: 9115, Needs: []Need{NetAdmin, TUN}, Protocol: route.Gateway, Keeps: []privilege.Capability{privilege.NetAdmin, privilege.NetRaw},
 		Short: "Send a site's packets over all of its lines",
 		Long: `Gateway runs at a site with several lines. It sends packets to the prefixes of other gateways over all lines, each packet on
 the path where it arrives first, and the receiving gateway restores their order. Packets are encrypted unless "mode" or
@@ -203,25 +203,22 @@ rejected and the running configuration stays.`,
 		reload: func(m Machine, c gateway.Config) ([]string, error) { return m.(*gateway.Gateway).Reload(c) },
 	}),
 	describe(Descriptor{
-		Name: Site, StatusPort: 9114,
+		Name: Site, Program: Laboratory, StatusPort: 9114,
 		Short: "Serve two web services, a map and a shop, for studies of web pages",
 		Long: `Site serves a map at /map/ and a shop at /shop/, and with images for high-resolution displays at /heavy/map/ and /heavy/shop/. All
 content is generated from a seed. It serves HTTP/1.1, and HTTP/2 where a listener has a certificate, over MPTCP where the client
 supports it.`,
-	}, typed[site.Config]{
-		field:  func(s *Sections) **site.Config { return &s.Site },
-		status: func(c *site.Config) *netip.AddrPort { return &c.Status },
-		host:   func(*site.Config) Host { return Host{} },
-		summary: func(c *site.Config) string {
+	}, typed[httpd.Config]{
+		field:  func(s *Sections) **httpd.Config { return &s.Site },
+		status: func(c *httpd.Config) *netip.AddrPort { return &c.Status },
+		host:   func(*httpd.Config) Host { return Host{} },
+		summary: func(c *httpd.Config) string {
 			return fmt.Sprintf("seed %d, %s", c.Seed, quantity(len(c.Listen), "listener"))
-		},
-		start: func(_ context.Context, c site.Config, o Options) (Machine, error) {
-			return site.New(site.Options{Config: c, Log: o.Log})
 		},
 	}),
 	// The content server is a verb of its own with flags, because it runs without a file as
 	// well.
-	describe(Descriptor{Name: Serve}, typed[traffic.Config]{
+	describe(Descriptor{Name: Serve, Program: Product}, typed[traffic.Config]{
 		field:   func(s *Sections) **traffic.Config { return &s.Serve },
 		host:    func(*traffic.Config) Host { return Host{} },
 		summary: func(c *traffic.Config) string { return fmt.Sprintf("port %d", c.Port) },

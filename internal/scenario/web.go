@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tabane/tabane/internal/httpd"
 	"github.com/tabane/tabane/internal/page"
-	"github.com/tabane/tabane/internal/site"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -280,7 +280,7 @@ func (s *Spec) plainSite(address netip.Addr) (port uint16, seed uint64, ok bool)
 			if n == nil || n.Site == nil || !slices.ContainsFunc(end.Addresses, func(p netip.Prefix) bool { return p.Addr() == address }) {
 				continue
 			}
-			if i := slices.IndexFunc(n.Site.Listen, func(l site.Listen) bool { return l.Certificate == "" }); i >= 0 {
+			if i := slices.IndexFunc(n.Site.Listen, func(l httpd.Listen) bool { return l.Certificate == "" }); i >= 0 {
 				return n.Site.Listen[i].Address.Port(), n.Site.Seed, true
 			}
 		}

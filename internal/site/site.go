@@ -21,13 +21,14 @@ import (
 
 	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/health"
+	"github.com/tabane/tabane/internal/httpd"
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/page"
 )
 
 // Options are the parameters of New.
 type Options struct {
-	Config Config
+	Config httpd.Config
 	// Log receives one line per request at level debug, with the client's address.
 	Log *slog.Logger
 	// Wrap returns the handler of a listener, by its index in Config.Listen, which may pass requests on
@@ -64,7 +65,7 @@ type Site struct {
 type listener struct {
 	*net.TCPListener
 
-	config      Listen
+	config      httpd.Listen
 	tls         *tls.Config // nil without TLS
 	connections atomic.Int64
 	requests    atomic.Uint64
@@ -78,7 +79,7 @@ func New(o Options) (*Site, error) {
 	for _, l := range o.Config.Listen {
 		one := &listener{config: l}
 		if l.Certificate != "" {
-			c, err := l.load()
+			c, err := l.Load()
 			if err != nil {
 				return nil, errors.Join(err, s.Close())
 			}

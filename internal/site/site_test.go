@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/browser"
+	"github.com/tabane/tabane/internal/httpd"
 	"github.com/tabane/tabane/internal/page"
 	"github.com/tabane/tabane/internal/programs"
 )
@@ -73,7 +74,7 @@ func write(t *testing.T, name string, b []byte) {
 }
 
 // start makes a site and runs it until the end of the test.
-func start(t *testing.T, c Config) *Site {
+func start(t *testing.T, c httpd.Config) *Site {
 	t.Helper()
 	s, err := New(Options{Config: c, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -100,7 +101,7 @@ func run(t *testing.T, s *Site) {
 func TestProtocols(t *testing.T) {
 	dir := t.TempDir()
 	pool := certificate(t, dir)
-	c := Config{Seed: 1, Listen: []Listen{{Address: loopback, Congestion: "reno"}, {Address: loopback, Certificate: "site.pem", Key: "site-key.pem"}}}
+	c := httpd.Config{Seed: 1, Listen: []httpd.Listen{{Address: loopback, Congestion: "reno"}, {Address: loopback, Certificate: "site.pem", Key: "site-key.pem"}}}
 	if faults := c.Files(dir); len(faults) > 0 {
 		t.Fatal(faults)
 	}
@@ -136,14 +137,14 @@ func TestProtocols(t *testing.T) {
 	if status.Images.Drawn != 1 {
 		t.Errorf("an image was drawn %d times", status.Images.Drawn)
 	}
-	if s, err := New(Options{Config: Config{Listen: []Listen{{Address: loopback}, {Address: loopback, Congestion: "nothing"}}}, Log: slog.New(slog.DiscardHandler)}); !errors.Is(err, fs.ErrNotExist) {
+	if s, err := New(Options{Config: httpd.Config{Listen: []httpd.Listen{{Address: loopback}, {Address: loopback, Congestion: "nothing"}}}, Log: slog.New(slog.DiscardHandler)}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("an unknown congestion control: %v, %v", s, err)
 	}
 }
 
 // TestConnectionsAreBounded: a connection too many is closed, and one later is served.
 func TestConnectionsAreBounded(t *testing.T) {
-	s, err := New(Options{Config: Config{Listen: []Listen{{Address: loopback}}}, Log: slog.New(slog.DiscardHandler)})
+	s, err := New(Options{Config: httpd.Config{Listen: []httpd.Listen{{Address: loopback}}}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +189,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 // site returns a site without listeners.
 func site(t *testing.T) *Site {
 	t.Helper()
-	s, err := New(Options{Config: Config{Seed: 1}, Log: slog.New(slog.DiscardHandler)})
+	s, err := New(Options{Config: httpd.Config{Seed: 1}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,11 +300,11 @@ func TestCacheIsBounded(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	at := func(port string) netip.AddrPort { return netip.MustParseAddrPort("[::1]:" + port) }
-	c := Config{Listen: []Listen{{Address: at("80")}, {Address: at("443"), Certificate: "a", Key: "b", Congestion: "tabane_lia"}}}
+	c := httpd.Config{Listen: []httpd.Listen{{Address: at("80")}, {Address: at("443"), Certificate: "a", Key: "b", Congestion: "tabane_lia"}}}
 	if faults := c.Check(); len(faults) > 0 {
 		t.Error(faults)
 	}
-	c = Config{Listen: []Listen{{}, {Address: at("0")}, {Address: at("1"), Key: "b"}, {Address: at("1"), Congestion: "a name that is too long"}}}
+	c = httpd.Config{Listen: []httpd.Listen{{}, {Address: at("0")}, {Address: at("1"), Key: "b"}, {Address: at("1"), Congestion: "a name that is too long"}}}
 	want := []string{"listen[0].address: must", "listen[1].address: must", "listen[2]: must have both", "listen[3].address: ", "listen[3].congestion: must"}
 	text := c.Check().Err().Error()
 	for _, w := range want {
@@ -317,7 +318,7 @@ func TestConfig(t *testing.T) {
 	for _, one := range []struct{ certificate, want string }{
 		{"site.pem", ""}, {"none.pem", "none.pem: no such file"}, {"broken.pem", `broken.pem" and "`},
 	} {
-		c := Config{Listen: []Listen{{Address: at("1"), Certificate: one.certificate, Key: "site-key.pem"}}}
+		c := httpd.Config{Listen: []httpd.Listen{{Address: at("1"), Certificate: one.certificate, Key: "site-key.pem"}}}
 		err := c.Files(dir).Err()
 		if one.want == "" && err != nil || one.want != "" && (err == nil || !strings.Contains(err.Error(), one.want)) {
 			t.Errorf("%s: %v", one.certificate, err)

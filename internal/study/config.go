@@ -10,9 +10,9 @@ import (
 	"strings"
 
 	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/httpd"
 	"github.com/tabane/tabane/internal/page"
 	"github.com/tabane/tabane/internal/qoe"
-	"github.com/tabane/tabane/internal/site"
 )
 
 // Config is the section `study:` of a study's file.
@@ -58,7 +58,7 @@ type Condition struct {
 	// URL is where browsers reach the listening socket: scheme, host and port.
 	URL string `yaml:"url"`
 
-	site.Listen `yaml:",inline"`
+	httpd.Listen `yaml:",inline"`
 }
 
 // everything is the environment of conditions without one.

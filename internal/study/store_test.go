@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/httpd"
 	"github.com/tabane/tabane/internal/page"
-	"github.com/tabane/tabane/internal/site"
 )
 
 // exec opens a database with the library alone and runs statements.
@@ -139,7 +139,7 @@ func TestConfig(t *testing.T) {
 	if faults := c.Check(); len(faults) > 0 {
 		t.Error(faults)
 	}
-	at := func(text string) site.Listen { return site.Listen{Address: netip.MustParseAddrPort(text)} }
+	at := func(text string) httpd.Listen { return httpd.Listen{Address: netip.MustParseAddrPort(text)} }
 	for want, change := range map[string]func(*Config){
 		"title.en: must have":                                   func(c *Config) { c.Title.EN = "" },
 		"title.ja: must have":                                   func(c *Config) { c.Title.JA = strings.Repeat("x", maxText+1) },

@@ -18,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tabane/tabane/internal/httpd"
 	"github.com/tabane/tabane/internal/page"
 	"github.com/tabane/tabane/internal/qoe"
 	"github.com/tabane/tabane/internal/site"
@@ -70,12 +71,12 @@ func New(ctx context.Context, o Options) (*Study, error) {
 	if err != nil {
 		return nil, err
 	}
-	listen := make([]site.Listen, len(o.Config.Conditions))
+	listen := make([]httpd.Listen, len(o.Config.Conditions))
 	for i, c := range o.Config.Conditions {
 		listen[i] = c.Listen
 	}
 	services, err := site.New(site.Options{
-		Config: site.Config{Seed: o.Config.Seed, Listen: listen},
+		Config: httpd.Config{Seed: o.Config.Seed, Listen: listen},
 		Log:    slog.New(slog.DiscardHandler), // it logs addresses
 		Wrap:   s.handler,
 	})

@@ -15,15 +15,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/httpd"
 	"github.com/tabane/tabane/internal/page"
 	"github.com/tabane/tabane/internal/qoe"
-	"github.com/tabane/tabane/internal/site"
 )
 
 // twoConditions is a study at two hosts.
 func twoConditions(database string) Config {
-	listen := func(port uint16) site.Listen {
-		return site.Listen{Address: netip.AddrPortFrom(netip.IPv6Unspecified(), port)}
+	listen := func(port uint16) httpd.Listen {
+		return httpd.Listen{Address: netip.AddrPortFrom(netip.IPv6Unspecified(), port)}
 	}
 	return Config{
 		Title: Text{"Pages", "ページ"}, Contact: "the web laboratory", Database: database, Seed: 3,

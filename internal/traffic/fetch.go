@@ -106,6 +106,13 @@ const (
 
 var errLimit = errors.New("time limit reached")
 
+// FetchLine is one line of the output of `tabane fetch --progress json`: a sample for each
+// interval, and the report as the last line. Exactly one of the fields is set.
+type FetchLine struct {
+	Sample *Sample `json:"sample,omitempty"`
+	Report *Report `json:"report,omitempty"`
+}
+
 // Fetch requests the URL on a new connection and measures the content that arrives. The socket is
 // in the network namespace of the calling thread. Reaching the limit is no error, even if nothing
 // arrived, but no connection within it is one. On errors the report has what was measured so far.

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/httpd"
 	"github.com/tabane/tabane/internal/page"
 	"github.com/tabane/tabane/internal/site"
 )
@@ -20,7 +21,7 @@ import (
 // startSite serves the pages of seed 1 and returns its URL and a function that returns what was requested.
 func startSite(t *testing.T, secure bool) (s *httptest.Server, requested func() []string) {
 	t.Helper()
-	pages, err := site.New(site.Options{Config: site.Config{Seed: 1}, Log: slog.New(slog.DiscardHandler)})
+	pages, err := site.New(site.Options{Config: httpd.Config{Seed: 1}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

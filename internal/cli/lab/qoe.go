@@ -1,4 +1,4 @@
-package cli
+package lab
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/cli"
 	"github.com/tabane/tabane/internal/privilege"
 	"github.com/tabane/tabane/internal/qoe"
 	"github.com/tabane/tabane/internal/report"
@@ -31,7 +32,7 @@ each task, and exports and analyzes what they answered: docs/study.md.`,
   tabane qoe export -c examples/study.yaml -o answers.csv
   tabane qoe report -c examples/study.yaml -o report`,
 	}
-	group(c)
+	cli.Group(c)
 	c.AddCommand(a.qoeStudyCommand(), a.qoeExportCommand(), a.qoeReportCommand(), a.qoeWithdrawCommand())
 	return c
 }
@@ -46,15 +47,15 @@ and Japanese. Participants continue where they were after a reload of the page a
 consent, and nothing that identifies a person.`,
 		Example: `  tabane check -c examples/study.yaml
   tabane qoe study -c examples/study.yaml`,
-		Args: arguments(0, 0, "no arguments besides -c FILE"),
+		Args: cli.Arguments(0, 0, "no arguments besides -c FILE"),
 		RunE: func(c *cobra.Command, _ []string) error { return a.serveStudy(c.Context(), file) },
 	}
-	fileFlag(c, &file)
+	cli.FileFlag(c, &file)
 	return c
 }
 
 func (a *app) serveStudy(ctx context.Context, file string) error {
-	log, err := a.logger(a.err, slog.LevelInfo)
+	log, err := a.Logger(a.Err, slog.LevelInfo)
 	if err != nil {
 		return err
 	}
@@ -89,7 +90,7 @@ func (a *app) qoeExportCommand() *cobra.Command {
 is empty where there is none. It can run while the study is served.`,
 		Example: `  tabane qoe export -c examples/study.yaml -o answers.csv
   tabane qoe export -c examples/study.yaml --json`,
-		Args: arguments(0, 0, "no arguments besides -c FILE"),
+		Args: cli.Arguments(0, 0, "no arguments besides -c FILE"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			config, err := loadStudy("export the study", file)
 			if err != nil {
@@ -104,12 +105,12 @@ is empty where there is none. It can run while the study is served.`,
 				write = outcome.WriteJSON
 			}
 			if output == "" {
-				return write(a.out)
+				return write(a.Out)
 			}
 			return writeAnswers(output, write)
 		},
 	}
-	fileFlag(c, &file)
+	cli.FileFlag(c, &file)
 	c.Flags().StringVarP(&output, "output", "o", "", "write to this `file` (default standard output)")
 	c.Flags().BoolVar(&asJSON, "json", false, "export as JSON")
 	return c
@@ -126,15 +127,15 @@ correction for all pairs of a figure, and with the effect size. What has too few
 while the study is served.`,
 		Example: `  tabane qoe report -c examples/study.yaml -o report
   tabane qoe report -c examples/study.yaml --answers answers.csv -o report`,
-		Args: arguments(0, 0, "no arguments besides -c FILE and -o DIR"),
+		Args: cli.Arguments(0, 0, "no arguments besides -c FILE and -o DIR"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if output == "" {
-				return usage(c, errors.New("-o DIR is missing"))
+				return cli.Usage(c, errors.New("-o DIR is missing"))
 			}
 			return a.reportStudy(c.Context(), file, answers, output)
 		},
 	}
-	fileFlag(c, &file)
+	cli.FileFlag(c, &file)
 	c.Flags().StringVar(&answers, "answers", "", "read this export, CSV or JSON `file`, instead of the database")
 	c.Flags().StringVarP(&output, "output", "o", "", "`directory` of the report; an earlier one in it is replaced")
 	return c
@@ -154,7 +155,7 @@ func (a *app) reportStudy(ctx context.Context, file, answers, output string) err
 	} else {
 		command, source = append(command, "--answers", answers), answers
 		if outcome, err = readExport(answers); err != nil && !errors.Is(err, study.ErrExport) {
-			return fileFailure(what, answers, err)
+			return cli.FileFailure(what, answers, err)
 		}
 	}
 	if err != nil {
@@ -165,13 +166,13 @@ func (a *app) reportStudy(ctx context.Context, file, answers, output string) err
 		return studyFailure(what, source, err)
 	}
 	s := report.Study{
-		Title: config.Title.EN, Command: strings.Join(append(command, "-o", output), " "), Version: a.version,
+		Title: config.Title.EN, Command: strings.Join(append(command, "-o", output), " "), Version: a.Version,
 		Agreed: outcome.Participants, Withdrawn: outcome.Withdrawn, Counted: outcome.Counted, Analysis: analysis,
 	}
 	if err := report.WriteStudy(output, s); err != nil {
-		return fileFailure(what, output, err)
+		return cli.FileFailure(what, output, err)
 	}
-	_, err = fmt.Fprintf(a.out, "%s\n%s\n", s.Headline(), filepath.Join(output, "report.html"))
+	_, err = fmt.Fprintf(a.Out, "%s\n%s\n", s.Headline(), filepath.Join(output, "report.html"))
 	return err
 }
 
@@ -191,7 +192,7 @@ func (a *app) qoeWithdrawCommand() *cobra.Command {
 		Use:     "withdraw -c FILE CODE",
 		Short:   "Delete the answers of a participant, by the code that the pages showed",
 		Example: "  tabane qoe withdraw -c examples/study.yaml K7MQ2XVA",
-		Args:    arguments(1, 1, "one code"),
+		Args:    cli.Arguments(1, 1, "one code"),
 		RunE: func(c *cobra.Command, args []string) error {
 			config, err := loadStudy("withdraw", file)
 			if err != nil {
@@ -200,21 +201,21 @@ func (a *app) qoeWithdrawCommand() *cobra.Command {
 			if err := study.Withdraw(c.Context(), config, args[0]); err != nil {
 				return studyFailure("withdraw "+strconv.Quote(args[0]), config.Database, err)
 			}
-			_, err = fmt.Fprintln(a.out, "deleted")
+			_, err = fmt.Fprintln(a.Out, "deleted")
 			return err
 		},
 	}
-	fileFlag(c, &file)
+	cli.FileFlag(c, &file)
 	return c
 }
 
 func loadStudy(what, file string) (*study.Config, error) {
-	f, err := load(file)
+	f, err := loadFile(file)
 	if err != nil {
 		return nil, err
 	}
 	if f.Study == nil {
-		return nil, &failure{what: what, on: file, why: fmt.Errorf("it has no section %q (it holds %s)", "study:", summary(f)), do: "see examples/study.yaml"}
+		return nil, &cli.Failure{What: what, On: file, Why: fmt.Errorf("it has no section %q (it holds %s)", "study:", summary(f)), Do: "see examples/study.yaml"}
 	}
 	return f.Study, nil
 }
@@ -222,26 +223,26 @@ func loadStudy(what, file string) (*study.Config, error) {
 // studyFailure returns the failure of a command on a study's database, with a remedy for the usual
 // causes.
 func studyFailure(what, database string, err error) error {
-	f := &failure{what: what, on: database, why: err}
+	f := &cli.Failure{What: what, On: database, Why: err}
 	switch {
 	case errors.Is(err, study.ErrLocked):
-		f.do = "end the program that uses it"
+		f.Do = "end the program that uses it"
 	case errors.Is(err, study.ErrNotWrite):
-		f.do = "check the permissions and the space of its directory"
+		f.Do = "check the permissions and the space of its directory"
 	case errors.Is(err, study.ErrDesign):
-		f.do = "name another database, or restore the study's file"
+		f.Do = "name another database, or restore the study's file"
 	case errors.Is(err, study.ErrNotStudy), errors.Is(err, study.ErrVersion):
-		f.do = "name another database"
+		f.Do = "name another database"
 	case errors.Is(err, study.ErrNoSession):
-		f.do = "check the code"
+		f.Do = "check the code"
 	case errors.Is(err, study.ErrExport):
-		f.do = "name what tabane qoe export has written"
+		f.Do = "name what tabane qoe export has written"
 	case errors.Is(err, qoe.ErrAnswers):
-		f.do = "name the file of the study that they are of"
+		f.Do = "name the file of the study that they are of"
 	case errors.Is(err, os.ErrNotExist):
-		f.do = "serve the study first: tabane qoe study"
+		f.Do = "serve the study first: tabane qoe study"
 	case errors.Is(err, syscall.EADDRINUSE):
-		f.do = "stop the program that uses the address, or choose another"
+		f.Do = "stop the program that uses the address, or choose another"
 	}
 	return f
 }
@@ -250,10 +251,10 @@ func studyFailure(what, database string, err error) error {
 func writeAnswers(path string, content func(io.Writer) error) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
-		return fileFailure("write the answers", path, err)
+		return cli.FileFailure("write the answers", path, err)
 	}
 	if err := errors.Join(content(f), f.Close()); err != nil {
-		return fileFailure("write the answers", path, err)
+		return cli.FileFailure("write the answers", path, err)
 	}
 	return nil
 }

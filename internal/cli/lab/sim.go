@@ -1,4 +1,4 @@
-package cli
+package lab
 
 import (
 	"context"
@@ -14,8 +14,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/tabane/tabane/internal/config"
+	"github.com/tabane/tabane/internal/cli"
 	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/files"
 	"github.com/tabane/tabane/internal/labrun"
 	"github.com/tabane/tabane/internal/report"
 	"github.com/tabane/tabane/internal/result"
@@ -36,7 +37,7 @@ There are no daemons and no BGP in it: a subflow takes the shortest way over its
   tabane sim run epe-steady
   tabane sim sweep reseq-delay --set path2.delay=20ms,50ms,100ms --seeds 12 --out delay.csv`,
 	}
-	group(c)
+	cli.Group(c)
 	c.AddCommand(a.simRun(), a.simSweep(), a.simMerge(), a.simValidate())
 	return c
 }
@@ -66,15 +67,15 @@ Exit code 0: it ran and all expectations hold; 1: it ran, and some do not; 2: it
   tabane sim run reseq-rate --case r2 --transport mptcp --pcap r2.pcap && tabane reseq r2.pcap
   tabane sim run epe-failure --case 'a-*' --transport mptcp-epe
   tabane sim run ./my.yaml --trials 50 --out /tmp/mine`,
-		Args: arguments(1, 1, "one scenario"),
+		Args: cli.Arguments(1, 1, "one scenario"),
 		RunE: func(c *cobra.Command, args []string) error {
 			switch {
 			case c.Flags().Changed("trials") && f.trials < 1:
-				return usage(c, fmt.Errorf("--trials must be > 0, got %d", f.trials))
+				return cli.Usage(c, fmt.Errorf("--trials must be > 0, got %d", f.trials))
 			case c.Flags().Changed("jobs") && f.jobs < 1:
-				return usage(c, fmt.Errorf("--jobs must be > 0, got %d", f.jobs))
+				return cli.Usage(c, fmt.Errorf("--jobs must be > 0, got %d", f.jobs))
 			case f.seed < 1:
-				return usage(c, fmt.Errorf("--seed must be > 0, got %d", f.seed))
+				return cli.Usage(c, fmt.Errorf("--seed must be > 0, got %d", f.seed))
 			}
 			return a.simulate(c.Context(), args[0], f)
 		},
@@ -140,7 +141,7 @@ func chosenCells(name, family string, cells scenario.Selection, quick bool) (who
 		cells = cells.Or(whole.Experiment.Quick)
 	}
 	if chosen, err = whole.Select(cells); err != nil {
-		return nil, nil, &failure{what: "choose cells", on: name, why: err}
+		return nil, nil, &cli.Failure{What: "choose cells", On: name, Why: err}
 	}
 	return whole, chosen, nil
 }
@@ -155,7 +156,7 @@ func renamed(spec *scenario.Spec, name string) (*scenario.Spec, error) {
 	other.Name = name
 	for _, f := range other.Check() {
 		if f.Path == "name" {
-			return nil, &failure{what: "understand the command line", on: "--name " + name, why: errors.New(f.Message)}
+			return nil, &cli.Failure{What: "understand the command line", On: "--name " + name, Why: errors.New(f.Message)}
 		}
 	}
 	return &other, nil
@@ -165,7 +166,7 @@ func renamed(spec *scenario.Spec, name string) (*scenario.Spec, error) {
 // positions in the scenario's file.
 func simulable(name string, whole, chosen *scenario.Spec) error {
 	if whole.Experiment == nil {
-		return &failure{what: "simulate the scenario", on: name, why: errors.New("it has no experiment"), do: "see docs/scenarios.md"}
+		return &cli.Failure{What: "simulate the scenario", On: name, Why: errors.New("it has no experiment"), Do: "see docs/scenarios.md"}
 	}
 	faults := simrun.Check(chosen)
 	for i, f := range faults {
@@ -191,12 +192,12 @@ func locate(name string, faults fault.List) error {
 	}
 	data, err := read(name)
 	if err != nil {
-		return fileFailure("read the scenario", name, err)
+		return cli.FileFailure("read the scenario", name, err)
 	}
 	if !fromFile(name) {
 		name = builtIn(name)
 	}
-	return config.Locate(name, data, faults)
+	return files.Locate(name, data, faults)
 }
 
 func (a *app) simulate(ctx context.Context, name string, f simFlags) error {
@@ -217,15 +218,15 @@ func (a *app) simulate(ctx context.Context, name string, f simFlags) error {
 	if f.pcap != "" {
 		file, err := os.Create(f.pcap)
 		if err != nil {
-			return fileFailure("write the capture", f.pcap, err)
+			return cli.FileFailure("write the capture", f.pcap, err)
 		}
 		defer file.Close()
 		capture = file
 	}
 	var series []result.Trace
-	p := newProgress(a.err, width(a.err), "runs")
+	p := newProgress(a.Err, cli.Width(a.Err), "runs")
 	result, err := simrun.Run(ctx, simrun.Options{
-		Spec: spec, Trials: f.trials, Quick: f.quick, Seed: f.seed, Jobs: f.jobs, Capture: capture, Host: labrun.Host(a.version),
+		Spec: spec, Trials: f.trials, Quick: f.quick, Seed: f.seed, Jobs: f.jobs, Capture: capture, Host: labrun.Host(a.Version),
 		Progress: func(e simrun.Event) {
 			if e.Trace != nil {
 				series = append(series, *e.Trace)
@@ -235,20 +236,20 @@ func (a *app) simulate(ctx context.Context, name string, f simFlags) error {
 	})
 	p.clear()
 	if errors.Is(err, simrun.ErrCells) {
-		return &failure{what: "write the capture", on: f.pcap, why: err, do: "choose it with --case, --traffic and --transport"}
+		return &cli.Failure{What: "write the capture", On: f.pcap, Why: err, Do: "choose it with --case, --traffic and --transport"}
 	}
 	if err != nil {
 		return simFailure(ctx, "simulate the scenario", name, err, "nothing was written")
 	}
 	if err := report.Write(f.out, result, spec, report.Extra{Series: series, Command: f.command(name), Text: scenarioText(name, spec), Made: time.Now(), Quick: f.quick, Seed: f.seed}); err != nil {
-		return &failure{what: "write the report", on: f.out, why: err}
+		return &cli.Failure{What: "write the report", On: f.out, Why: err}
 	}
-	if err := report.Table(a.out, result, spec); err != nil {
+	if err := report.Table(a.Out, result, spec); err != nil {
 		return err
 	}
-	fmt.Fprintf(a.out, "\nreport: %s\n", filepath.Join(f.out, "report.html"))
+	fmt.Fprintf(a.Out, "\nreport: %s\n", filepath.Join(f.out, "report.html"))
 	if !result.Holds() {
-		return errUnmet
+		return cli.ErrUnmet
 	}
 	return nil
 }
@@ -256,9 +257,9 @@ func (a *app) simulate(ctx context.Context, name string, f simFlags) error {
 // simFailure returns the failure of a simulation. left is the remedy after an interruption.
 func simFailure(ctx context.Context, what, on string, err error, left string) error {
 	if ctx.Err() != nil {
-		return &failure{what: what, on: on, why: errInterrupted, do: left}
+		return &cli.Failure{What: what, On: on, Why: cli.ErrInterrupted, Do: left}
 	}
-	return &failure{what: what, on: on, why: err}
+	return &cli.Failure{What: what, On: on, Why: err}
 }
 
 // command returns the command line of the run.
@@ -298,7 +299,7 @@ func newProgress(w io.Writer, columns int, noun string) *progress {
 }
 
 func (p *progress) show(done, total int, elapsed, eta time.Duration) {
-	pause := redraw
+	pause := cli.Redraw
 	if p.columns == 0 {
 		pause = seldom
 	}

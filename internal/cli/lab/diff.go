@@ -1,4 +1,4 @@
-package cli
+package lab
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/tabane/tabane/internal/cli"
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/report"
 	"github.com/tabane/tabane/internal/result"
@@ -38,10 +39,10 @@ Exit code 0: nothing is worse in B; 1: something is; 2: the results cannot be co
 		Example: `  tabane diff out/before out/after
   tabane diff out/epe-steady out/sim-epe-steady --metric goodput_bps
   tabane diff before/result.json after/result.json --changed --json`,
-		Args: arguments(2, 2, "two results"),
+		Args: cli.Arguments(2, 2, "two results"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := checkMetrics(f.metrics); err != nil {
-				return usage(c, err)
+				return cli.Usage(c, err)
 			}
 			return a.diff(args[0], args[1], f)
 		},
@@ -84,21 +85,21 @@ func (a *app) diff(nameA, nameB string, f diffFlags) error {
 	}
 	on := nameA + " and " + nameB
 	if ra.Scenario != rb.Scenario {
-		return &failure{what: what, on: on, why: fmt.Errorf("they are of different scenarios: %s and %s", ra.Scenario, rb.Scenario), do: "name two results of one scenario"}
+		return &cli.Failure{What: what, On: on, Why: fmt.Errorf("they are of different scenarios: %s and %s", ra.Scenario, rb.Scenario), Do: "name two results of one scenario"}
 	}
 	list := result.Differences(ra, rb, f.metrics)
 	if len(list) == 0 {
-		return &failure{what: what, on: on, why: errors.New("they have no case, traffic, transport and metric in common"), do: "see their runs.csv"}
+		return &cli.Failure{What: what, On: on, Why: errors.New("they have no case, traffic, transport and metric in common"), Do: "see their runs.csv"}
 	}
 	show := report.Diff
 	if f.json {
 		show = report.DiffJSON
 	}
-	if err := show(a.out, ra, rb, list, report.DiffOptions{A: nameA, B: nameB, Changed: f.changed}); err != nil {
+	if err := show(a.Out, ra, rb, list, report.DiffOptions{A: nameA, B: nameB, Changed: f.changed}); err != nil {
 		return err
 	}
 	if slices.ContainsFunc(list, func(d result.Difference) bool { return d.Change == result.Worse }) {
-		return errUnmet
+		return cli.ErrUnmet
 	}
 	return nil
 }
@@ -112,12 +113,12 @@ func readResult(name string) (result.Result, error) {
 	}
 	file, err := os.Open(path)
 	if err != nil {
-		return result.Result{}, fileFailure(what, path, err)
+		return result.Result{}, cli.FileFailure(what, path, err)
 	}
 	defer file.Close()
 	r, err := result.Decode(file)
 	if err != nil {
-		return result.Result{}, &failure{what: what, on: path, why: err, do: "name a directory that lab run or sim run wrote, or its " + resultFile}
+		return result.Result{}, &cli.Failure{What: what, On: path, Why: err, Do: "name a directory that lab run or sim run wrote, or its " + resultFile}
 	}
 	return r, nil
 }

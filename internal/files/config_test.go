@@ -1,4 +1,4 @@
-package config
+package files
 
 import (
 	"bytes"
@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/config"
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/field"
 	"github.com/tabane/tabane/internal/role"
@@ -138,7 +139,7 @@ func TestFaults(t *testing.T) {
 		{"comment", "# nothing\n", []string{"f: is empty"}},
 		{"null", "---\n", []string{"f: is empty"}},
 		{"empty mapping", "{}", []string{"f:1:1: is empty"}},
-		{"text", "hello", []string{`f:1:1: want a mapping (key: value), got "hello"`}},
+		{"text", "hello", []string{`f:1:1: want a mapping (key: value), got text`}},
 		{"list", "- a\n", []string{"f:1:1: want a mapping (key: value), got a list"}},
 		{"neither", "egde:\n  asn: 1\n", []string{`f:1:1: is neither a daemon's file (keys ` + daemons + `), a scenario (keys name, ...`}},
 		{"second document", edgeFile + "---\nrouter: {}\n", []string{"f:14:1: a second document starts here; one file holds one"}},
@@ -146,7 +147,7 @@ func TestFaults(t *testing.T) {
 		{"tab", "edge:\n\tasn: 1\n", []string{"f:2:1: is not YAML: ..."}},
 		{"NUL", "edge:\n  asn: \x00", []string{"f:2:8: control character U+0000"}},
 		{"not UTF-8", "edge: \xff", []string{"f:1:7: byte 0xff is not UTF-8 text"}},
-		{"too large", strings.Repeat("#", MaxSize+1), []string{"f: is larger than 8388608 bytes"}},
+		{"too large", strings.Repeat("#", config.MaxSize+1), []string{"f: is larger than 8388608 bytes"}},
 		{"unknown alias", "edge: *nothing\n", []string{`f:1:7: alias "nothing" has no anchor before it`}},
 		{"alias of itself", "edge: &a\n  peers: [*a]\n", []string{`f:2:11: alias "a" has no anchor before it`}},
 
@@ -183,7 +184,7 @@ func TestFaults(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			file, err := Parse("f", []byte(tt.file))
-			var e *Error
+			var e *config.Error
 			if !errors.As(err, &e) || file != nil {
 				t.Fatalf("got %v, %v; want faults", file, err)
 			}
@@ -260,7 +261,7 @@ func TestHostile(t *testing.T) {
 		fmt.Fprintf(&mergeBomb, "  l%d: &m%d {<<: %s}\n", i, i+1, list(fmt.Sprintf("m%d", i)))
 	}
 	fmt.Fprintf(&bomb, "links: {l: {ends: *a19}}\n")
-	many := func(s string) string { return strings.Repeat(s, MaxSize/len(s)) }
+	many := func(s string) string { return strings.Repeat(s, config.MaxSize/len(s)) }
 	for name, file := range map[string]string{
 		"alias bomb":          bomb.String(),
 		"merge bomb":          mergeBomb.String(),
@@ -288,12 +289,12 @@ func TestHostile(t *testing.T) {
 		"closing":             many("]"),
 		"10 MB":               strings.Repeat("a: 1\n", 2_000_000),
 		"one key, many times": many("name: a\n"),
-		"one key, often":      strings.Repeat("name: a\n", maxKeys),
+		"one key, often":      strings.Repeat("name: a\n", config.MaxKeys),
 		"comments":            many("#\n"),
 		"carriage returns":    many("\r"),
 		"deep block mapping": func() string {
 			var b strings.Builder
-			for i := 0; b.Len() < MaxSize/2; i++ {
+			for i := 0; b.Len() < config.MaxSize/2; i++ {
 				b.WriteString(strings.Repeat(" ", i) + "a:\n")
 			}
 			return b.String()
@@ -303,7 +304,7 @@ func TestHostile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if f, err := Parse("f", []byte(file)); err == nil {
 				t.Errorf("accepted: %+v", f)
-			} else if n := strings.Count(err.Error(), "\n"); n > maxFaults {
+			} else if n := strings.Count(err.Error(), "\n"); n > config.MaxFaults {
 				t.Errorf("reports %d faults", n+1)
 			}
 		})
@@ -336,19 +337,19 @@ func TestLargeFiles(t *testing.T) {
 	}
 	var aliases strings.Builder
 	aliases.WriteString("router:\n  networks: &n [" + strings.Repeat("\"2001:db8::/32\", ", 50) + "]\n  neighbors:\n")
-	for range maxValues / 50 {
+	for range config.MaxValues / 50 {
 		aliases.WriteString("    - {deny: *n}\n")
 	}
 	var keys strings.Builder
 	keys.WriteString("name: x\nsysctls:\n")
-	for i := range maxKeys {
+	for i := range config.MaxKeys {
 		fmt.Fprintf(&keys, "  net.x%d: 1\n", i)
 	}
 	for name, tt := range map[string]struct {
 		file []byte
 		want string
 	}{
-		"values": {withNetworks(maxValues), "f:299986:7: router.networks[299979]: is value 300001 of the file, aliases expanded, which may hold 300000"},
+		"values": {withNetworks(config.MaxValues), "f:299986:7: router.networks[299979]: is value 300001 of the file, aliases expanded, which may hold 300000"},
 		"words":  {[]byte(strings.Repeat("x ", 800_000)), "f: holds 800000 words and marks, more than 700000"},
 		"keys":   {[]byte(keys.String()), "f: holds 20002 keys, more than 20000"},
 	} {
@@ -368,7 +369,7 @@ func TestLoadErrors(t *testing.T) {
 	if _, err := Load(t.TempDir()); err == nil {
 		t.Error("directory: no error")
 	}
-	// Load stops reading an endless file at MaxSize.
+	// Load stops reading an endless file at config.MaxSize.
 	if _, err := Load("/dev/zero"); err == nil {
 		t.Error("endless file: no error")
 	}
@@ -388,7 +389,7 @@ func FuzzLoad(f *testing.F) {
 			t.Fatalf("got %v and %v", file, err)
 		}
 		if err != nil {
-			var e *Error
+			var e *config.Error
 			if !errors.As(err, &e) || len(e.Faults) == 0 {
 				t.Fatalf("got %T %v", err, err)
 			}

@@ -1,4 +1,4 @@
-package cli
+package lab
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/cli"
 	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/labrun"
 	"github.com/tabane/tabane/internal/report"
@@ -55,20 +56,20 @@ interrupted run removes everything it created.`,
   tabane lab run reseq-rate --compare sim
   tabane lab run webqoe --case env3 --traffic map --har
   tabane lab run ./my.yaml --keep`,
-		Args: arguments(1, 1, "one scenario"),
+		Args: cli.Arguments(1, 1, "one scenario"),
 		RunE: func(c *cobra.Command, args []string) error {
 			_, err := parseRouters(f.routers, true)
 			switch {
 			case err != nil:
-				return usage(c, err)
+				return cli.Usage(c, err)
 			case c.Flags().Changed("trials") && f.trials < 1:
-				return usage(c, fmt.Errorf("--trials must be > 0, got %d", f.trials))
+				return cli.Usage(c, fmt.Errorf("--trials must be > 0, got %d", f.trials))
 			case c.Flags().Changed("sessions") && (f.sessions < 1 || f.sessions > scenario.MaxSessions):
-				return usage(c, fmt.Errorf("--sessions must be from 1 to %d, got %d", scenario.MaxSessions, f.sessions))
+				return cli.Usage(c, fmt.Errorf("--sessions must be from 1 to %d, got %d", scenario.MaxSessions, f.sessions))
 			case c.Flags().Changed("jobs") && f.jobs < 1:
-				return usage(c, fmt.Errorf("--jobs must be > 0, got %d", f.jobs))
+				return cli.Usage(c, fmt.Errorf("--jobs must be > 0, got %d", f.jobs))
 			case f.compare != "" && f.compare != simrun.Backend:
-				return usage(c, fmt.Errorf("--compare must be %s, got %q", simrun.Backend, f.compare))
+				return cli.Usage(c, fmt.Errorf("--compare must be %s, got %q", simrun.Backend, f.compare))
 			}
 			return a.run(c.Context(), args[0], f)
 		},
@@ -107,9 +108,9 @@ func (f runFlags) plan(name string) (p runPlan, err error) {
 		return p, err
 	}
 	if f.har && (p.whole.Experiment == nil || p.whole.Experiment.Kind != scenario.KindWeb) {
-		return p, &failure{what: "run the scenario", on: name, why: errors.New("it has no web pages, whose requests --har records"), do: "leave out --har"}
+		return p, &cli.Failure{What: "run the scenario", On: name, Why: errors.New("it has no web pages, whose requests --har records"), Do: "leave out --har"}
 	}
-	if err := require("run the scenario", role.Namespaces, role.MPTCP, role.SRv6); err != nil {
+	if err := cli.Require("run the scenario", role.Namespaces, role.MPTCP, role.SRv6); err != nil {
 		return p, err
 	}
 	if p.routers, err = parseRouters(f.routers, true); err != nil {
@@ -126,17 +127,17 @@ func (f runFlags) plan(name string) (p runPlan, err error) {
 	p.spec = p.spec.ForLab()
 	compares := p.spec.Experiment != nil && p.spec.Experiment.Kind == scenario.KindRoutes
 	if len(p.routers) > 1 && !compares {
-		return p, &failure{what: "run the scenario", on: name, why: errors.New("it does not compare routers"), do: "give --routers one kind"}
+		return p, &cli.Failure{What: "run the scenario", On: name, Why: errors.New("it does not compare routers"), Do: "give --routers one kind"}
 	}
 	if err := needRouters("run the scenario", p.routers...); err != nil {
 		return p, err
 	}
 	if p.spec = p.spec.WithRouters(p.routers); compares && len(p.spec.Experiment.Transports) == 0 {
-		return p, &failure{what: "run the scenario", on: name, why: fmt.Errorf("none of its transports has routers %s", f.routers), do: "choose others with --routers"}
+		return p, &cli.Failure{What: "run the scenario", On: name, Why: fmt.Errorf("none of its transports has routers %s", f.routers), Do: "choose others with --routers"}
 	}
 	if f.compare != "" {
 		if p.simulation, err = labrun.OnKernel(p.spec.ForSimulator()); err != nil {
-			return p, &failure{what: "simulate the scenario", on: name, why: err}
+			return p, &cli.Failure{What: "simulate the scenario", On: name, Why: err}
 		}
 	}
 	return p, nil
@@ -154,17 +155,22 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 		return err
 	}
 	if e := p.whole.Experiment; f.quick && e != nil && !e.Quick.All() {
-		fmt.Fprintf(a.err, "--quick selects %s where no others are given\n", strings.Join(selectionArguments(e.Quick), " "))
+		fmt.Fprintf(a.Err, "--quick selects %s where no others are given\n", strings.Join(selectionArguments(e.Quick), " "))
 	}
-	screen := newScreen(a.err, width(a.err))
-	log, err := a.logger(screen, slog.LevelWarn)
+	screen := newScreen(a.Err, cli.Width(a.Err))
+	log, err := a.Logger(screen, slog.LevelWarn)
 	if err != nil {
 		return err
 	}
 	var series []result.Trace
 	var archives []result.Archive
+	binary, err := product("run the scenario")
+	if err != nil {
+		return err
+	}
 	outcome, err := labrun.Run(ctx, labrun.RunOptions{
-		Spec: p.spec, Routers: p.routers[0], Trials: f.trials, Sessions: f.sessions, Quick: f.quick, Parallel: f.jobs, Keep: f.keep, Commit: a.version, Log: log,
+		Binary: binary,
+		Spec:   p.spec, Routers: p.routers[0], Trials: f.trials, Sessions: f.sessions, Quick: f.quick, Parallel: f.jobs, Keep: f.keep, Commit: a.Version, Log: log,
 		Resequencing: f.compare != "", HAR: f.har,
 		Progress: func(e labrun.Event) {
 			if e.Archive != nil {
@@ -180,12 +186,12 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	if err != nil {
 		return labFailure(ctx, "run the scenario", name, err)
 	}
-	fmt.Fprintf(a.err, "took %s\n", clock(time.Duration(outcome.Seconds*float64(time.Second))))
+	fmt.Fprintf(a.Err, "took %s\n", clock(time.Duration(outcome.Seconds*float64(time.Second))))
 	extra := report.Extra{Series: series, Archives: archives, Command: f.command(name), Text: scenarioText(name, p.spec), Made: time.Now(), Quick: f.quick}
 	if p.simulation != nil {
 		// After the lab, because the simulator uses all CPUs.
 		simulated, err := simrun.Run(ctx, simrun.Options{
-			Spec: p.simulation, Trials: max(f.trials, simrun.ComparedTrials), Quick: f.quick, Lateness: simrun.LabLateness, Host: labrun.Host(a.version),
+			Spec: p.simulation, Trials: max(f.trials, simrun.ComparedTrials), Quick: f.quick, Lateness: simrun.LabLateness, Host: labrun.Host(a.Version),
 		})
 		if err != nil {
 			return simFailure(ctx, "simulate the scenario", name, err, "the lab's result was not written")
@@ -193,20 +199,20 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 		extra.Simulated = &simulated
 	}
 	if err := report.Write(f.out, outcome, p.spec, extra); err != nil {
-		return &failure{what: "write the report", on: f.out, why: err}
+		return &cli.Failure{What: "write the report", On: f.out, Why: err}
 	}
-	if err := report.Table(a.out, outcome, p.spec); err != nil {
+	if err := report.Table(a.Out, outcome, p.spec); err != nil {
 		return err
 	}
 	if extra.Simulated != nil {
-		fmt.Fprintln(a.out)
-		if err := report.Comparison(a.out, result.Compare(outcome, *extra.Simulated)); err != nil {
+		fmt.Fprintln(a.Out)
+		if err := report.Comparison(a.Out, result.Compare(outcome, *extra.Simulated)); err != nil {
 			return err
 		}
 	}
-	fmt.Fprintf(a.out, "\nreport: %s\n", filepath.Join(f.out, "report.html"))
+	fmt.Fprintf(a.Out, "\nreport: %s\n", filepath.Join(f.out, "report.html"))
 	if !outcome.Holds() {
-		return errUnmet
+		return cli.ErrUnmet
 	}
 	return nil
 }
@@ -254,11 +260,11 @@ func clearResult(dir string) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return fileFailure("make the directory for the result", dir, err)
+			return cli.FileFailure("make the directory for the result", dir, err)
 		}
 		return nil
 	case err != nil:
-		return fileFailure("read the directory for the result", dir, err)
+		return cli.FileFailure("read the directory for the result", dir, err)
 	case len(entries) == 0:
 		return nil
 	}
@@ -268,11 +274,11 @@ func clearResult(dir string) error {
 		ours = ours || e.Name() == resultFile || len(entries) == 1 && e.Name() == "series"
 	}
 	if !ours {
-		return &failure{what: "use the directory for the result", on: dir, why: errors.New("it has other content than a result"), do: "choose another with --out"}
+		return &cli.Failure{What: "use the directory for the result", On: dir, Why: errors.New("it has other content than a result"), Do: "choose another with --out"}
 	}
 	for _, name := range resultParts {
 		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
-			return fileFailure("remove the earlier result", dir, err)
+			return cli.FileFailure("remove the earlier result", dir, err)
 		}
 	}
 	return nil

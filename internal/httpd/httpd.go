@@ -1,4 +1,6 @@
-package site
+// Package httpd is the configuration of a web server: its listening sockets with their certificates and
+// congestion controls. It serves nothing.
+package httpd
 
 import (
 	"crypto/tls"
@@ -92,14 +94,14 @@ func (l *Listen) Files(dir string) fault.List {
 		}
 	}
 	var faults fault.List
-	if _, err := l.load(); err != nil {
+	if _, err := l.Load(); err != nil {
 		faults.Add("certificate", "%v", err)
 	}
 	return faults
 }
 
-// load reads the certificate and its key.
-func (l Listen) load() (tls.Certificate, error) {
+// Load reads the certificate and its key.
+func (l Listen) Load() (tls.Certificate, error) {
 	c, err := tls.LoadX509KeyPair(l.Certificate, l.Key)
 	var path *fs.PathError
 	if errors.As(err, &path) { // it has the file's name

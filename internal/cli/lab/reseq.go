@@ -1,4 +1,4 @@
-package cli
+package lab
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tabane/tabane/internal/capture"
+	"github.com/tabane/tabane/internal/cli"
 	"github.com/tabane/tabane/internal/pcap"
 	"github.com/tabane/tabane/internal/report"
 	"github.com/tabane/tabane/internal/unit"
@@ -50,17 +51,17 @@ What a capture lacks (its start, packets, options) is listed under "missed"; the
   tabane reseq path1.pcapng.gz path2.pcapng.gz --figures out
   tabane reseq client.pcap --connection 2 --csv out --json
   tabane lab capture client client.pcapng    # until interrupted, then: tabane reseq client.pcapng`,
-		Args: arguments(1, -1, "one capture file or more"),
+		Args: cli.Arguments(1, -1, "one capture file or more"),
 		RunE: func(c *cobra.Command, files []string) error {
 			if o.connection < 0 || c.Flags().Changed("connection") && o.connection == 0 {
-				return usage(c, fmt.Errorf("--connection must be > 0, got %d", o.connection))
+				return cli.Usage(c, fmt.Errorf("--connection must be > 0, got %d", o.connection))
 			}
 			if o.idle <= 0 {
-				return usage(c, fmt.Errorf("--idle must be > 0, got %v", o.idle))
+				return cli.Usage(c, fmt.Errorf("--idle must be > 0, got %v", o.idle))
 			}
 			memory, err := unit.ParseSize(o.memory)
 			if err != nil || memory <= 0 {
-				return usage(c, fmt.Errorf("--sort-memory must be a size > 0 such as 2GB, got %q", o.memory))
+				return cli.Usage(c, fmt.Errorf("--sort-memory must be a size > 0 such as 2GB, got %q", o.memory))
 			}
 			return a.reseq(c.Context(), files, o, int(memory))
 		},
@@ -84,7 +85,7 @@ func (a *app) reseq(ctx context.Context, files []string, o reseqFlags, memory in
 	shown := r.Largest()
 	if o.connection > 0 {
 		if o.connection > len(r.Connections) {
-			return &failure{what: "find the connection", on: fmt.Sprintf("--connection %d", o.connection), why: fmt.Errorf("there %s", are(len(r.Connections))), do: "run without --connection to see them"}
+			return &cli.Failure{What: "find the connection", On: fmt.Sprintf("--connection %d", o.connection), Why: fmt.Errorf("there %s", are(len(r.Connections))), Do: "run without --connection to see them"}
 		}
 		shown = []*capture.Connection{&r.Connections[o.connection-1]}
 		r.Connections = []capture.Connection{*shown[0]}
@@ -95,11 +96,11 @@ func (a *app) reseq(ctx context.Context, files []string, o reseqFlags, memory in
 		shown = shown[:reseqShown]
 	}
 	if o.json {
-		e := json.NewEncoder(a.out)
+		e := json.NewEncoder(a.Out)
 		e.SetIndent("", "  ")
 		err = e.Encode(r)
 	} else {
-		err = printReseq(a.out, &r, shown, more)
+		err = printReseq(a.Out, &r, shown, more)
 	}
 	if err != nil {
 		return err
@@ -107,16 +108,16 @@ func (a *app) reseq(ctx context.Context, files []string, o reseqFlags, memory in
 	if o.csv != "" {
 		names, err := report.ReseqTables(o.csv, shown)
 		if err != nil {
-			return fileFailure("write the tables", o.csv, err)
+			return cli.FileFailure("write the tables", o.csv, err)
 		}
-		fmt.Fprintf(a.err, "%s in %s\n", quantity(len(names), "table"), o.csv)
+		fmt.Fprintf(a.Err, "%s in %s\n", cli.Quantity(len(names), "table"), o.csv)
 	}
 	if o.figures != "" {
 		names, err := report.ReseqFigures(o.figures, shown)
 		if err != nil {
-			return fileFailure("draw the figures", o.figures, err)
+			return cli.FileFailure("draw the figures", o.figures, err)
 		}
-		fmt.Fprintf(a.err, "%s in %s\n", quantity(len(names), "figure"), o.figures)
+		fmt.Fprintf(a.Err, "%s in %s\n", cli.Quantity(len(names), "figure"), o.figures)
 	}
 	return nil
 }
@@ -125,7 +126,7 @@ func are(n int) string {
 	if n == 1 {
 		return "is 1 connection"
 	}
-	return "are " + quantity(n, "connection")
+	return "are " + cli.Quantity(n, "connection")
 }
 
 // captureFailure returns the failure for an error of capture.Read.
@@ -133,12 +134,12 @@ func captureFailure(err error) error {
 	const what = "read the capture"
 	var file *capture.FileError
 	if !errors.As(err, &file) {
-		return &failure{what: what, why: err}
+		return &cli.Failure{What: what, Why: err}
 	}
 	do := ""
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EISDIR):
-		return fileFailure(what, file.Name, file.Err)
+		return cli.FileFailure(what, file.Name, file.Err)
 	case errors.Is(err, pcap.ErrEmpty):
 		do = "capture again, and stop the capture before reading the file"
 	case errors.Is(err, pcap.ErrCompressed):
@@ -152,7 +153,7 @@ func captureFailure(err error) error {
 	case errors.Is(err, capture.ErrTwice):
 		do = "name each file once"
 	}
-	return &failure{what: what, on: file.Name, why: file.Err, do: do}
+	return &cli.Failure{What: what, On: file.Name, Why: file.Err, Do: do}
 }
 
 // printReseq prints the report for a terminal.
@@ -162,13 +163,13 @@ func printReseq(w io.Writer, r *capture.Report, shown []*capture.Connection, mor
 	for _, f := range r.Files {
 		packets += f.Packets
 	}
-	fmt.Fprintf(&b, "%s, %d packets, %d of them TCP, over %s: %s\n", quantity(len(r.Files), "file"), packets, r.Segments, short(r.Duration), quantity(len(r.Connections), "connection"))
+	fmt.Fprintf(&b, "%s, %d packets, %d of them TCP, over %s: %s\n", cli.Quantity(len(r.Files), "file"), packets, r.Segments, short(r.Duration), cli.Quantity(len(r.Connections), "connection"))
 	for _, c := range shown {
 		b.WriteByte('\n')
 		writeConnection(&b, c)
 	}
 	if more > 0 {
-		fmt.Fprintf(&b, "\n%s carried less and are not shown; --all shows them\n", quantity(more, "connection"))
+		fmt.Fprintf(&b, "\n%s carried less and are not shown; --all shows them\n", cli.Quantity(more, "connection"))
 	}
 	if len(r.Missed) > 0 {
 		b.WriteString("\nmissed:\n")
@@ -191,7 +192,7 @@ func writeConnection(b *strings.Builder, c *capture.Connection) {
 			protocol += " that fell back to TCP (" + c.Fallback + ")"
 		}
 	}
-	fmt.Fprintf(b, "connection %d: %s, client %s, server %s, %s\n", c.Number, protocol, c.Client, c.Server, quantity(len(c.Subflows), "subflow"))
+	fmt.Fprintf(b, "connection %d: %s, client %s, server %s, %s\n", c.Number, protocol, c.Client, c.Server, cli.Quantity(len(c.Subflows), "subflow"))
 	for _, x := range []struct {
 		d    *capture.Direction
 		side func(*capture.Subflow) *capture.SubflowDirection
@@ -204,9 +205,9 @@ func writeConnection(b *strings.Builder, c *capture.Connection) {
 		case x.d.Segments == 0 && x.d.Unreleased == 0:
 			fmt.Fprintf(b, "  %s: no data\n", x.what)
 		case x.d.Segments < 10 && x.d.PeakOccupancy.Segments == 0:
-			fmt.Fprintf(b, "  %s: %s, %s, all in order\n", x.what, bytesOf(x.d.Bytes), quantity(int(x.d.Segments), "segment"))
+			fmt.Fprintf(b, "  %s: %s, %s, all in order\n", x.what, bytesOf(x.d.Bytes), cli.Quantity(int(x.d.Segments), "segment"))
 		default:
-			fmt.Fprintf(b, "  %s: %s in %s, %s\n", x.what, bytesOf(x.d.Bytes), short(x.d.Last-x.d.First), megabits(x.d.GoodputBps))
+			fmt.Fprintf(b, "  %s: %s in %s, %s\n", x.what, bytesOf(x.d.Bytes), short(x.d.Last-x.d.First), cli.Megabits(x.d.GoodputBps))
 			writeOrder(b, x.d)
 			writeSubflows(b, c, x.side)
 		}
@@ -312,7 +313,7 @@ func writeSubflows(b *strings.Builder, c *capture.Connection, side func(*capture
 	}
 	w.Flush()
 	if idle > 0 {
-		fmt.Fprintf(b, "    and %s without data\n", quantity(idle, "subflow"))
+		fmt.Fprintf(b, "    and %s without data\n", cli.Quantity(idle, "subflow"))
 	}
 }
 

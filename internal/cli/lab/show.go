@@ -1,4 +1,4 @@
-package cli
+package lab
 
 import (
 	"cmp"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/cli"
 	"github.com/tabane/tabane/internal/lab"
 )
 
@@ -21,7 +22,7 @@ func (a *app) labShow() *cobra.Command {
 		Long: `Show reads addresses, the state of interfaces and the shapes of links from the kernel, and asks each daemon whether it is ready.
 Without a name it shows the only lab of this user.`,
 		Example: "  tabane lab show\n  tabane lab show epe-steady --json",
-		Args:    arguments(0, 1, "at most one lab"),
+		Args:    cli.Arguments(0, 1, "at most one lab"),
 		RunE: func(c *cobra.Command, args []string) error {
 			name := ""
 			if len(args) > 0 {
@@ -36,11 +37,11 @@ Without a name it shows the only lab of this user.`,
 				return labFailure(c.Context(), "show a lab", l.Name(), err)
 			}
 			if asJSON {
-				e := json.NewEncoder(a.out)
+				e := json.NewEncoder(a.Out)
 				e.SetIndent("", "  ")
 				return e.Encode(v)
 			}
-			return showLab(a.out, v)
+			return showLab(a.Out, v)
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")

@@ -1,4 +1,4 @@
-package cli
+package lab
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/cli"
 	"github.com/tabane/tabane/internal/labrun"
 	"github.com/tabane/tabane/internal/report"
 	"github.com/tabane/tabane/internal/scenario"
@@ -45,19 +46,19 @@ Exit code 0: all rows are there; 1: they are, and some say that a delivery faile
 		Example: `  tabane sim sweep reseq-loss --transport mptcp --set path2.forward.loss=0,1e-4,1e-3,1e-2 --set rbuf=65kB,260kB,unlimited --out loss.csv
   tabane sim sweep reseq-rate --set path2.rate=1Mbit/s,2Mbit/s,5Mbit/s,10Mbit/s --seeds 12 --out rate.csv --report out/rate
   tabane sim sweep reseq-delay --set path2.delay=20ms,50ms,100ms --set path2.rate=2Mbit/s,10Mbit/s --seeds 12 --summary --out grid.csv`,
-		Args: arguments(1, 1, "one scenario"),
+		Args: cli.Arguments(1, 1, "one scenario"),
 		RunE: func(c *cobra.Command, args []string) error {
 			switch {
 			case f.out == "":
-				return usage(c, errors.New("--out must name a file"))
+				return cli.Usage(c, errors.New("--out must name a file"))
 			case f.shard != "" && f.report != "":
-				return usage(c, errors.New("--report needs all rows: merge the shards first"))
+				return cli.Usage(c, errors.New("--report needs all rows: merge the shards first"))
 			case f.seeds < 1:
-				return usage(c, fmt.Errorf("--seeds must be > 0, got %d", f.seeds))
+				return cli.Usage(c, fmt.Errorf("--seeds must be > 0, got %d", f.seeds))
 			case f.seed < 1:
-				return usage(c, fmt.Errorf("--seed must be > 0, got %d", f.seed))
+				return cli.Usage(c, fmt.Errorf("--seed must be > 0, got %d", f.seed))
 			case c.Flags().Changed("jobs") && f.jobs < 1:
-				return usage(c, fmt.Errorf("--jobs must be > 0, got %d", f.jobs))
+				return cli.Usage(c, fmt.Errorf("--jobs must be > 0, got %d", f.jobs))
 			}
 			return a.sweep(c.Context(), args[0], f)
 		},
@@ -108,10 +109,10 @@ func (a *app) sweep(ctx context.Context, name string, f sweepFlags) error {
 		return err
 	}
 	grid := simrun.Grid{
-		Spec: spec, Case: f.pattern, Traffic: f.traffic, Transport: f.transport, Seeds: f.seeds, Seed: f.seed, Version: a.version, Summary: f.summary,
+		Spec: spec, Case: f.pattern, Traffic: f.traffic, Transport: f.transport, Seeds: f.seeds, Seed: f.seed, Version: a.Version, Summary: f.summary,
 	}
 	if grid.Shard, grid.Shards, err = parseShard(f.shard); err != nil {
-		return &failure{what: "understand the command line", on: "--shard " + f.shard, why: err, do: "see tabane sim sweep --help"}
+		return &cli.Failure{What: "understand the command line", On: "--shard " + f.shard, Why: err, Do: "see tabane sim sweep --help"}
 	}
 	if spec.Experiment != nil {
 		spec, err = simulated(name, grid.Cells(), false)
@@ -130,11 +131,11 @@ func (a *app) sweep(ctx context.Context, name string, f sweepFlags) error {
 	for _, text := range f.set {
 		axis, err := simrun.ParseAxis(spec, text)
 		if err != nil {
-			return &usageError{fmt.Sprintf("--set %s: %v", text, err), "see tabane sim sweep --help"}
+			return &cli.UsageError{Why: fmt.Sprintf("--set %s: %v", text, err), Do: "see tabane sim sweep --help"}
 		}
 		grid.Axes = append(grid.Axes, axis)
 	}
-	p := newProgress(a.err, width(a.err), "rows")
+	p := newProgress(a.Err, cli.Width(a.Err), "rows")
 	begun := time.Now()
 	result, err := simrun.Sweep(ctx, simrun.SweepOptions{Grid: grid, File: f.out, Jobs: f.jobs, Progress: p.show})
 	p.clear()
@@ -143,13 +144,13 @@ func (a *app) sweep(ctx context.Context, name string, f sweepFlags) error {
 	case ctx.Err() != nil:
 		return simFailure(ctx, what, name, err, "the rows so far are in "+f.out+"; the same command continues from there")
 	case errors.Is(err, simrun.ErrOtherFile), errors.Is(err, simrun.ErrBusy):
-		return &failure{what: what, on: name, why: err, do: "choose another with --out"}
+		return &cli.Failure{What: what, On: name, Why: err, Do: "choose another with --out"}
 	case errors.As(err, &path):
-		return fileFailure("write the rows", path.Path, path)
+		return cli.FileFailure("write the rows", path.Path, path)
 	case err != nil:
-		return &failure{what: what, on: name, why: err}
+		return &cli.Failure{What: what, On: name, Why: err}
 	}
-	text := fmt.Sprintf("%s: %s", f.out, quantity(result.Rows, "row"))
+	text := fmt.Sprintf("%s: %s", f.out, cli.Quantity(result.Rows, "row"))
 	if result.Kept > 0 {
 		text += fmt.Sprintf(", %d of them there before", result.Kept)
 	}
@@ -159,19 +160,19 @@ func (a *app) sweep(ctx context.Context, name string, f sweepFlags) error {
 	if result.Failed > 0 {
 		text += fmt.Sprintf(", %d whose delivery failed", result.Failed)
 	}
-	fmt.Fprintf(a.out, "%s; %.1f s\n", text, time.Since(begun).Seconds())
+	fmt.Fprintf(a.Out, "%s; %.1f s\n", text, time.Since(begun).Seconds())
 	if f.report != "" {
-		shown, r, err := grid.Experiment(f.out, labrun.Host(a.version))
+		shown, r, err := grid.Experiment(f.out, labrun.Host(a.Version))
 		if err != nil {
-			return &failure{what: "report the sweep", on: f.out, why: err}
+			return &cli.Failure{What: "report the sweep", On: f.out, Why: err}
 		}
 		if err := report.Write(f.report, r, shown, report.Extra{Command: f.command(name)}); err != nil {
-			return &failure{what: "write the report", on: f.report, why: err}
+			return &cli.Failure{What: "write the report", On: f.report, Why: err}
 		}
-		fmt.Fprintf(a.out, "report: %s\n", filepath.Join(f.report, "report.html"))
+		fmt.Fprintf(a.Out, "report: %s\n", filepath.Join(f.report, "report.html"))
 	}
 	if result.Failed > 0 {
-		return errUnmet
+		return cli.ErrUnmet
 	}
 	return nil
 }
@@ -223,20 +224,20 @@ func (a *app) simMerge() *cobra.Command {
 		Long: `Merge writes the rows of all shards of a sweep to one CSV file, in the order of the grid: the same file that the sweep writes
 without --shard. A shard that is missing or not done is an error.`,
 		Example: `  tabane sim merge --out grid.csv shard-*.csv`,
-		Args:    arguments(1, -1, "the files of all shards"),
+		Args:    cli.Arguments(1, -1, "the files of all shards"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if out == "" {
-				return usage(c, errors.New("--out must name a file"))
+				return cli.Usage(c, errors.New("--out must name a file"))
 			}
 			rows, err := simrun.Merge(out, args)
 			var path *fs.PathError
 			switch {
 			case errors.As(err, &path):
-				return fileFailure("merge the shards", path.Path, path)
+				return cli.FileFailure("merge the shards", path.Path, path)
 			case err != nil:
-				return &failure{what: "merge the shards", why: err}
+				return &cli.Failure{What: "merge the shards", Why: err}
 			}
-			fmt.Fprintf(a.out, "%s: %s of %s\n", out, quantity(rows, "row"), quantity(len(args), "shard"))
+			fmt.Fprintf(a.Out, "%s: %s of %s\n", out, cli.Quantity(rows, "row"), cli.Quantity(len(args), "shard"))
 			return nil
 		},
 	}

@@ -1,4 +1,4 @@
-package config
+package files
 
 import (
 	"bytes"
@@ -20,6 +20,7 @@ import (
 
 	goyaml "github.com/goccy/go-yaml/ast"
 
+	"github.com/tabane/tabane/internal/config"
 	"github.com/tabane/tabane/internal/field"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
@@ -28,7 +29,7 @@ import (
 
 var update = flag.Bool("update", false, "write reference.json and docs/reference.md")
 
-const referenceFile, referencePage = "reference.json", "../../docs/reference.md"
+const referenceFile, referencePage = "../config/reference.json", "../../docs/reference.md"
 
 // TestReference compares the reference with the structs and their comments.
 func TestReference(t *testing.T) {
@@ -70,7 +71,7 @@ func TestFind(t *testing.T) {
 		"experiment.transports.tcp.scheduler":   "scheduler",
 		"nodes.server":                          "nodes",
 	} {
-		if k, _, err := Find(path); err != nil || k.Name != want {
+		if k, _, err := config.Find(path); err != nil || k.Name != want {
 			t.Errorf("%s: got %q, %v", path, k.Name, err)
 		}
 	}
@@ -81,11 +82,11 @@ func TestFind(t *testing.T) {
 		"nodes.server.x.asn": "nodes.server has no key",
 		"edge..asn":          "edge has no key",
 	} {
-		if _, _, err := Find(path); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := config.Find(path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", path, err, want)
 		}
 	}
-	if _, below, err := Find(""); err != nil || len(below) < 10 {
+	if _, below, err := config.Find(""); err != nil || len(below) < 10 {
 		t.Errorf("got %d keys, %v", len(below), err)
 	}
 }
@@ -98,11 +99,11 @@ type generator struct {
 	parsed   map[string]bool
 	// examples has values from the embedded files by "package.Type.Field".
 	examples map[string]string
-	groups   []Group
+	groups   []config.Group
 	names    map[reflect.Type]string
 }
 
-func generate(t *testing.T) []Group {
+func generate(t *testing.T) []config.Group {
 	g := &generator{t: t, comments: map[string]string{}, parsed: map[string]bool{}, examples: map[string]string{}, names: map[reflect.Type]string{}}
 	for _, daemon := range []string{role.ASBR, role.Edge, role.Gateway, "leader", "member", "home-agent", role.Reflector, role.Site, "study"} {
 		g.readExamples("../../examples/" + daemon + ".yaml")
@@ -114,9 +115,9 @@ func generate(t *testing.T) []Group {
 	for _, file := range files {
 		g.readExamples(file)
 	}
-	g.group(reflect.TypeFor[role.Sections](), DaemonFile, "")
-	g.group(reflect.TypeFor[scenario.Spec](), ScenarioFile, "")
-	g.group(reflect.TypeFor[studyFile](), StudyFile, "")
+	g.group(reflect.TypeFor[role.Sections](), config.DaemonFile, "")
+	g.group(reflect.TypeFor[scenario.Spec](), config.ScenarioFile, "")
+	g.group(reflect.TypeFor[studyFile](), config.StudyFile, "")
 	return g.groups
 }
 
@@ -127,8 +128,8 @@ func (g *generator) group(typ reflect.Type, name, path string) string {
 	}
 	g.names[typ] = name
 	at := len(g.groups)
-	g.groups = append(g.groups, Group{Name: name})
-	var keys []Key
+	g.groups = append(g.groups, config.Group{Name: name})
+	var keys []config.Key
 	g.eachField(typ, func(key, field string, required bool, inner reflect.Type) {
 		below := key
 		if path != "" {
@@ -161,12 +162,12 @@ var (
 	exampleOf = regexp.MustCompile(`\s*Example: (.+)$`)
 )
 
-func (g *generator) key(path, name, field string, required bool, typ reflect.Type) Key {
+func (g *generator) key(path, name, field string, required bool, typ reflect.Type) config.Key {
 	text := g.comments[field]
 	if text == "" {
 		g.t.Errorf("%s: %s has no comment that says what it means", path, field)
 	}
-	k := Key{Name: name, Example: g.examples[field]}
+	k := config.Key{Name: name, Example: g.examples[field]}
 	if m := exampleOf.FindStringSubmatch(text); m != nil {
 		text = strings.TrimSuffix(text, m[0])
 		if k.Example == "" {
@@ -206,7 +207,7 @@ func (g *generator) key(path, name, field string, required bool, typ reflect.Typ
 }
 
 // typeName returns the name of a type in the reference, and sets the group of k.
-func (g *generator) typeName(path string, typ reflect.Type, k *Key) string {
+func (g *generator) typeName(path string, typ reflect.Type, k *config.Key) string {
 	if name, ok := map[reflect.Type]string{
 		reflect.TypeFor[time.Duration](): "duration", reflect.TypeFor[unit.Bandwidth](): "bandwidth", reflect.TypeFor[unit.Size](): "size",
 	}[typ]; ok {
@@ -303,35 +304,39 @@ func (g *generator) readExamples(path string) {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	file, d, faults := parse(path, data, false)
-	if len(faults) > 0 {
-		g.t.Fatal(newError(path, faults))
+	file, err := Parse(path, data)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	places := map[string]goyaml.Node{}
+	if err := reader.Places(path, data, func(at string, value goyaml.Node) { places[at] = value }); err != nil {
+		g.t.Fatal(err)
 	}
 	switch {
 	case file.Scenario != nil:
-		g.walk(d, "", reflect.ValueOf(file.Scenario))
+		g.walk(places, "", reflect.ValueOf(file.Scenario))
 	case file.Study != nil:
-		g.walk(d, "", reflect.ValueOf(studyFile{file.Study}))
+		g.walk(places, "", reflect.ValueOf(studyFile{file.Study}))
 	default:
-		g.walk(d, "", reflect.ValueOf(&file.Sections))
+		g.walk(places, "", reflect.ValueOf(&file.Sections))
 	}
 }
 
-func (g *generator) walk(d *decoder, path string, v reflect.Value) {
+func (g *generator) walk(places map[string]goyaml.Node, path string, v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
 		if !v.IsNil() {
-			g.walk(d, path, v.Elem())
+			g.walk(places, path, v.Elem())
 		}
 	case reflect.Slice:
 		for i := range v.Len() {
-			g.walk(d, fmt.Sprintf("%s[%d]", path, i), v.Index(i))
+			g.walk(places, fmt.Sprintf("%s[%d]", path, i), v.Index(i))
 		}
 	case reflect.Map:
 		keys := v.MapKeys()
 		slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
 		for _, k := range keys {
-			g.walk(d, strings.TrimPrefix(path+"."+k.String(), "."), v.MapIndex(k))
+			g.walk(places, strings.TrimPrefix(path+"."+k.String(), "."), v.MapIndex(k))
 		}
 	case reflect.Struct:
 		if field.IsScalar(v.Type()) {
@@ -343,14 +348,14 @@ func (g *generator) walk(d *decoder, path string, v reflect.Value) {
 			below := strings.TrimPrefix(path+"."+name, ".")
 			if name == "" {
 				below = path
-			} else if p, ok := d.places[below]; ok && p.node != nil && f.IsExported() {
+			} else if value, ok := places[below]; ok && f.IsExported() {
 				id := v.Type().PkgPath() + "." + v.Type().Name() + "." + f.Name
-				if text, ok := flow(d.resolve(p.node)); ok && g.examples[id] == "" {
+				if text, ok := flow(value); ok && g.examples[id] == "" {
 					g.examples[id] = text
 				}
 			}
 			if f.IsExported() && name != "-" {
-				g.walk(d, below, v.Field(i))
+				g.walk(places, below, v.Field(i))
 			}
 		}
 	}
@@ -377,7 +382,7 @@ func flow(n goyaml.Node) (string, bool) {
 }
 
 // page returns the content of docs/reference.md.
-func page(groups []Group) []byte {
+func page(groups []config.Group) []byte {
 	var b bytes.Buffer
 	b.WriteString(`# Reference of configuration and scenario files
 
@@ -390,9 +395,9 @@ bandwidth ` + "`30Mbit/s`" + `; a size ` + "`100MB` or `64KiB`" + `; an address 
 	for _, g := range groups {
 		title := "`" + g.Name + "`"
 		switch g.Name {
-		case DaemonFile:
+		case config.DaemonFile:
 			title = "A daemon's file"
-		case ScenarioFile:
+		case config.ScenarioFile:
 			title = "A scenario"
 		}
 		fmt.Fprintf(&b, "\n## %s\n\n| key | type | default | meaning | example |\n|---|---|---|---|---|\n", title)

@@ -1,10 +1,11 @@
-package cli
+package lab
 
 import (
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/tabane/tabane/internal/cli"
 	"github.com/tabane/tabane/internal/lab"
 )
 
@@ -29,7 +30,7 @@ func needRouters(what string, routers ...string) error {
 		return nil
 	}
 	if err := lab.FRRInstalled(); err != nil {
-		return &failure{what: what, on: "--routers " + lab.RoutersFRR, why: err, do: "or leave --routers out"}
+		return &cli.Failure{What: what, On: "--routers " + lab.RoutersFRR, Why: err, Do: "or leave --routers out"}
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package cli
+package lab
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/cli"
 	"github.com/tabane/tabane/internal/page"
 	"github.com/tabane/tabane/internal/traffic"
 	"github.com/tabane/tabane/internal/unit"
@@ -44,7 +45,7 @@ rate. Load reports what was offered and what arrived. Visits are equal for equal
 Exit code 0: all pages that had the time were loaded; 1: some failed, as the report says; 2: it could not run, or was interrupted.`,
 		Example: `  tabane load --rate 8Mbit/s --duration 30s http://server
   tabane load --rate 20Mbit/s --mptcp --cacert lab.pem --service shop https://server`,
-		Args: arguments(1, 1, "one URL"),
+		Args: cli.Arguments(1, 1, "one URL"),
 		RunE: func(c *cobra.Command, args []string) error { return a.load(c.Context(), args[0], f) },
 	}
 	flags := c.Flags()
@@ -69,49 +70,49 @@ func (a *app) load(ctx context.Context, url string, f loadFlags) error {
 	}
 	var err error
 	if o.Rate, err = unit.ParseBandwidth(f.rate); err != nil {
-		return invalid("--rate", f.rate, "a rate like 10Mbit/s")
+		return cli.Invalid("--rate", f.rate, "a rate like 10Mbit/s")
 	}
 	for _, name := range f.services {
 		if s := page.Service(name); s != page.Map && s != page.Shop {
-			return invalid("--service", name, "map or shop")
+			return cli.Invalid("--service", name, "map or shop")
 		}
 		o.Services = append(o.Services, page.Service(name))
 	}
 	if f.certificates != "" {
 		b, err := os.ReadFile(f.certificates)
 		if err != nil {
-			return fileFailure("read the certificates", f.certificates, err)
+			return cli.FileFailure("read the certificates", f.certificates, err)
 		}
 		o.Roots = x509.NewCertPool()
 		if !o.Roots.AppendCertsFromPEM(b) {
-			return &failure{what: "read the certificates", on: f.certificates, why: errors.New("it has no certificate in PEM")}
+			return &cli.Failure{What: "read the certificates", On: f.certificates, Why: errors.New("it has no certificate in PEM")}
 		}
 	}
-	live := &liveLine{w: a.err}
-	if width(a.err) > 0 {
+	live := cli.NewLiveLine(a.Err)
+	if cli.Width(a.Err) > 0 {
 		o.Interval = 100 * time.Millisecond
-		o.Progress = live.rate(o.Interval)
+		o.Progress = live.Rate(o.Interval)
 	}
 	report, err := traffic.Load(ctx, o)
-	live.clear()
+	live.Clear()
 	if err != nil {
 		if ctx.Err() != nil {
-			err = errInterrupted
+			err = cli.ErrInterrupted
 		}
 		return loadFailure(url, err)
 	}
 	if f.recording != "" {
-		if err := writeReport(f.recording, report); err != nil {
+		if err := cli.WriteReport(f.recording, report); err != nil {
 			return err
 		}
 	}
 	if f.json {
-		err = json.NewEncoder(a.out).Encode(report)
+		err = json.NewEncoder(a.Out).Encode(report)
 	} else {
-		err = printLoad(a.out, report)
+		err = printLoad(a.Out, report)
 	}
 	if err == nil && report.Failed > 0 {
-		err = errUnmet
+		err = cli.ErrUnmet
 	}
 	return err
 }
@@ -130,11 +131,11 @@ func loadFailure(url string, err error) error {
 	if e := errors.Unwrap(err); e != nil && strings.HasPrefix(err.Error(), "load ") {
 		err = e // the failure has the verb and the URL
 	}
-	return &failure{what: "load", on: url, why: err, do: do}
+	return &cli.Failure{What: "load", On: url, Why: err, Do: do}
 }
 
 func printLoad(w io.Writer, r traffic.LoadReport) error {
-	_, err := fmt.Fprintf(w, "%s requested, %s arrived in %.1f s, of %s configured\n", megabits(r.OfferedBps), megabits(r.AchievedBps), r.Duration.Seconds(), r.Rate)
+	_, err := fmt.Fprintf(w, "%s requested, %s arrived in %.1f s, of %s configured\n", cli.Megabits(r.OfferedBps), cli.Megabits(r.AchievedBps), r.Duration.Seconds(), r.Rate)
 	if err == nil {
 		_, err = fmt.Fprintf(w, "%d visits, %d pages, %d requests over %s; %d connections, %d of them over MPTCP\n", r.Visits, r.Pages, r.Requests, r.Protocol, r.Connections, r.MPTCP)
 	}

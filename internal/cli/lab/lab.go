@@ -1,4 +1,4 @@
-package cli
+package lab
 
 import (
 	"context"
@@ -16,7 +16,8 @@ import (
 
 	"github.com/tabane/tabane/internal/browser"
 	"github.com/tabane/tabane/internal/channel"
-	"github.com/tabane/tabane/internal/config"
+	"github.com/tabane/tabane/internal/cli"
+	"github.com/tabane/tabane/internal/files"
 	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
@@ -35,27 +36,27 @@ A scenario is one that comes with the program, by name, or a file.`,
   tabane lab exec client -- curl -o /dev/null http://server/bytes/100000000
   tabane lab down --all`,
 	}
-	group(c)
+	cli.Group(c)
 	c.AddCommand(a.labUp(), a.labDown(), a.labList(), a.labShow(), a.labExec(), a.labCapture(), a.labSet(), a.labRun(), a.labMerge())
 	enter := &cobra.Command{
 		Use:                lab.Verb,
 		Hidden:             true,
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
-			return &failure{what: "enter a lab's node", why: lab.Enter(args)}
+			return &cli.Failure{What: "enter a lab's node", Why: lab.Enter(args)}
 		},
 	}
 	relay := &cobra.Command{
 		Use:    lab.RelayVerb,
 		Hidden: true,
-		Args:   arguments(1, 1, "a file"),
+		Args:   cli.Arguments(1, 1, "a file"),
 		RunE: func(c *cobra.Command, args []string) error {
-			log, err := a.logger(a.err, slog.LevelInfo)
+			log, err := a.Logger(a.Err, slog.LevelInfo)
 			if err != nil {
 				return err
 			}
 			if err := lab.Relay(c.Context(), args[0], log); err != nil {
-				return &failure{what: "emulate a link", why: err}
+				return &cli.Failure{What: "emulate a link", Why: err}
 			}
 			return nil
 		},
@@ -66,21 +67,21 @@ A scenario is one that comes with the program, by name, or a file.`,
 // loadScenario reads an embedded scenario, or a file if the name is a path.
 func loadScenario(name string) (*scenario.Spec, error) {
 	if fromFile(name) {
-		f, err := load(name)
+		f, err := loadFile(name)
 		if err != nil {
 			return nil, err
 		}
 		if f.Scenario == nil {
-			return nil, &failure{what: "read the scenario", on: name, why: fmt.Errorf("it is no scenario (%s)", summary(f)), do: "name a file with nodes and links"}
+			return nil, &cli.Failure{What: "read the scenario", On: name, Why: fmt.Errorf("it is no scenario (%s)", summary(f)), Do: "name a file with nodes and links"}
 		}
 		return f.Scenario, nil
 	}
 	b, err := scenarios.Read(name)
 	if err != nil {
-		return nil, &failure{what: "read the scenario", on: name, why: errors.New("no scenario of that name comes with the program"),
-			do: "there are " + strings.Join(scenarios.Names(), ", ") + "; a file's name has a slash or ends in .yaml"}
+		return nil, &cli.Failure{What: "read the scenario", On: name, Why: errors.New("no scenario of that name comes with the program"),
+			Do: "there are " + strings.Join(scenarios.Names(), ", ") + "; a file's name has a slash or ends in .yaml"}
 	}
-	f, err := config.Parse(builtIn(name), b)
+	f, err := files.Parse(builtIn(name), b)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +100,7 @@ func loadFamily(name, family string) (*scenario.Spec, error) {
 		return spec, err
 	}
 	if spec.Family != "" {
-		return nil, &failure{what: "understand the command line", on: "--family " + family, why: fmt.Errorf("the scenario has family: %s", spec.Family)}
+		return nil, &cli.Failure{What: "understand the command line", On: "--family " + family, Why: fmt.Errorf("the scenario has family: %s", spec.Family)}
 	}
 	spec.Family = scenario.Family(family)
 	faults := spec.Translate()
@@ -107,7 +108,7 @@ func loadFamily(name, family string) (*scenario.Spec, error) {
 		faults = spec.Check()
 	}
 	if err := faults.Err(); err != nil {
-		return nil, &failure{what: "understand the command line", on: "--family " + family, why: err}
+		return nil, &cli.Failure{What: "understand the command line", On: "--family " + family, Why: err}
 	}
 	return spec, nil
 }
@@ -116,7 +117,7 @@ func loadFamily(name, family string) (*scenario.Spec, error) {
 // an empty string if it can no longer be read.
 func scenarioText(name string, spec *scenario.Spec) string {
 	if spec.Base != "" || spec.Family != "" {
-		b, err := config.Encode(spec)
+		b, err := files.Encode(spec)
 		if err != nil {
 			return ""
 		}
@@ -151,15 +152,15 @@ func (a *app) labUp() *cobra.Command {
 		Long: `Up builds the network, starts the daemons and waits until all are ready and the client reaches the server. If that takes too
 long, it prints what is missing and exits with 1; the lab stays up. If it is interrupted, it removes the lab.`,
 		Example: "  tabane lab up epe-steady\n  tabane lab up ./my.yaml --name mine",
-		Args:    arguments(1, 1, "one scenario"),
+		Args:    cli.Arguments(1, 1, "one scenario"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if timeout <= 0 {
-				return usage(c, fmt.Errorf("--timeout must be > 0, got %s", timeout))
+				return cli.Usage(c, fmt.Errorf("--timeout must be > 0, got %s", timeout))
 			}
 			if _, err := parseRouters(routers, false); err != nil {
-				return usage(c, err)
+				return cli.Usage(c, err)
 			}
-			log, err := a.logger(a.err, slog.LevelWarn)
+			log, err := a.Logger(a.Err, slog.LevelWarn)
 			if err != nil {
 				return err
 			}
@@ -167,7 +168,7 @@ long, it prints what is missing and exits with 1; the lab stays up. If it is int
 			if err != nil {
 				return err
 			}
-			if err := require("start a lab", role.Namespaces); err != nil {
+			if err := cli.Require("start a lab", role.Namespaces); err != nil {
 				return err
 			}
 			if err := needRouters("start a lab", routers); err != nil {
@@ -177,19 +178,24 @@ long, it prints what is missing and exits with 1; the lab stays up. If it is int
 				name = spec.Name
 			}
 			begun := time.Now()
+			binary, err := product("start a lab")
+			if err != nil {
+				return err
+			}
 			l, err := lab.Up(c.Context(), lab.Options{
-				Name: name, Spec: spec, Routers: routers, Timeout: timeout, Detach: true, KeepUnready: true, Log: log,
+				Binary: binary,
+				Name:   name, Spec: spec, Routers: routers, Timeout: timeout, Detach: true, KeepUnready: true, Log: log,
 			})
 			if errors.Is(err, lab.ErrNotReady) {
-				fmt.Fprintln(a.err, err)
-				fmt.Fprintf(a.err, "lab %q stays: look at it with tabane lab show %s, remove it with tabane lab down %s\n", name, name, name)
-				return errUnmet
+				fmt.Fprintln(a.Err, err)
+				fmt.Fprintf(a.Err, "lab %q stays: look at it with tabane lab show %s, remove it with tabane lab down %s\n", name, name, name)
+				return cli.ErrUnmet
 			}
 			if err != nil {
 				return labFailure(c.Context(), "start a lab", args[0], err)
 			}
-			fmt.Fprintf(a.out, "lab %q is up: %s, ready after %.1f s\n", l.Name(), quantity(len(spec.Nodes), "node"), time.Since(begun).Seconds())
-			fmt.Fprintf(a.out, "next: tabane lab exec --lab %s NODE -- CMD; remove it with: tabane lab down %s\n", l.Name(), l.Name())
+			fmt.Fprintf(a.Out, "lab %q is up: %s, ready after %.1f s\n", l.Name(), cli.Quantity(len(spec.Nodes), "node"), time.Since(begun).Seconds())
+			fmt.Fprintf(a.Out, "next: tabane lab exec --lab %s NODE -- CMD; remove it with: tabane lab down %s\n", l.Name(), l.Name())
 			return nil
 		},
 	}
@@ -204,11 +210,11 @@ long, it prints what is missing and exits with 1; the lab stays up. If it is int
 func labFailure(ctx context.Context, what, on string, err error) error {
 	switch {
 	case ctx.Err() != nil:
-		return &failure{what: what, on: on, why: errInterrupted, do: "what was made has been removed"}
+		return &cli.Failure{What: what, On: on, Why: cli.ErrInterrupted, Do: "what was made has been removed"}
 	case errors.Is(err, lab.ErrNotFound):
-		return &failure{what: what, on: on, why: err, do: "see tabane lab list, or start one with tabane lab up"}
+		return &cli.Failure{What: what, On: on, Why: err, Do: "see tabane lab list, or start one with tabane lab up"}
 	}
-	return &failure{what: what, on: on, why: err}
+	return &cli.Failure{What: what, On: on, Why: err}
 }
 
 func (a *app) labDown() *cobra.Command {
@@ -221,9 +227,9 @@ func (a *app) labDown() *cobra.Command {
 		Example: "  tabane lab down epe-steady\n  tabane lab down --all",
 		RunE: func(c *cobra.Command, args []string) error {
 			if all == (len(args) > 0) {
-				return usage(c, errors.New("want names of labs, or --all"))
+				return cli.Usage(c, errors.New("want names of labs, or --all"))
 			}
-			if err := require("remove a lab", role.Namespaces); err != nil {
+			if err := cli.Require("remove a lab", role.Namespaces); err != nil {
 				return err
 			}
 			infos, err := lab.List()
@@ -240,7 +246,7 @@ func (a *app) labDown() *cobra.Command {
 			}
 			for _, name := range args {
 				if !there[name] {
-					return &failure{what: "remove a lab", on: name, why: lab.ErrNotFound, do: "see tabane lab list"}
+					return &cli.Failure{What: "remove a lab", On: name, Why: lab.ErrNotFound, Do: "see tabane lab list"}
 				}
 			}
 			var errs []error
@@ -249,16 +255,16 @@ func (a *app) labDown() *cobra.Command {
 					errs = append(errs, err)
 					continue
 				}
-				fmt.Fprintf(a.out, "lab %q is removed\n", name)
+				fmt.Fprintf(a.Out, "lab %q is removed\n", name)
 			}
 			// An experiment that was killed may have left its browsers' profiles.
 			errs = append(errs, browser.Sweep())
 			if err := errors.Join(errs...); err != nil {
-				return &failure{what: "remove labs", why: err, do: "try again"}
+				return &cli.Failure{What: "remove labs", Why: err, Do: "try again"}
 			}
 			if len(used) > 0 {
-				fmt.Fprintf(a.err, "left alone, because the process that made them still runs: %s; to remove them nevertheless, name them\n", strings.Join(used, ", "))
-				return errUnmet
+				fmt.Fprintf(a.Err, "left alone, because the process that made them still runs: %s; to remove them nevertheless, name them\n", strings.Join(used, ", "))
+				return cli.ErrUnmet
 			}
 			return nil
 		},
@@ -286,16 +292,16 @@ func (a *app) labList() *cobra.Command {
 		Use:     "list",
 		Short:   "List the labs of this machine",
 		Example: "  tabane lab list\n  tabane lab list --scenarios",
-		Args:    arguments(0, 0, "no arguments"),
+		Args:    cli.Arguments(0, 0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if builtIn {
-				return listScenarios(a.out)
+				return listScenarios(a.Out)
 			}
 			infos, err := lab.List()
 			if err != nil {
-				return &failure{what: "list labs", why: err, do: "run it as root"}
+				return &cli.Failure{What: "list labs", Why: err, Do: "run it as root"}
 			}
-			return listLabs(a.out, infos)
+			return listLabs(a.Out, infos)
 		},
 	}
 	c.Flags().BoolVar(&builtIn, "scenarios", false, "list the scenarios that come with the program instead")
@@ -342,7 +348,7 @@ func usable(labs []lab.Info, user int) []string {
 // openLab opens the lab of that name, or without a name the user's only lab, whose name is then
 // printed on a terminal.
 func (a *app) openLab(ctx context.Context, what, name string) (*lab.Lab, error) {
-	if err := require(what, role.Namespaces); err != nil {
+	if err := cli.Require(what, role.Namespaces); err != nil {
 		return nil, err
 	}
 	if name == "" {
@@ -353,14 +359,14 @@ func (a *app) openLab(ctx context.Context, what, name string) (*lab.Lab, error) 
 		up := usable(infos, lab.User())
 		switch len(up) {
 		case 0:
-			return nil, &failure{what: what, why: errors.New("no lab of this user is up"), do: "start one with tabane lab up epe-steady, or name another user's with --lab"}
+			return nil, &cli.Failure{What: what, Why: errors.New("no lab of this user is up"), Do: "start one with tabane lab up epe-steady, or name another user's with --lab"}
 		case 1:
 			name = up[0]
-			if width(a.err) > 0 {
-				fmt.Fprintf(a.err, "lab %q\n", name)
+			if cli.Width(a.Err) > 0 {
+				fmt.Fprintf(a.Err, "lab %q\n", name)
 			}
 		default:
-			return nil, &failure{what: what, why: fmt.Errorf("several labs of this user are up: %s", strings.Join(up, ", ")), do: "choose one with --lab"}
+			return nil, &cli.Failure{What: what, Why: fmt.Errorf("several labs of this user are up: %s", strings.Join(up, ", ")), Do: "choose one with --lab"}
 		}
 	}
 	l, err := lab.Open(name)
@@ -383,14 +389,14 @@ func (a *app) labExec() *cobra.Command {
 know each other by name.`,
 		Example: `  tabane lab exec client -- curl -o /dev/null http://server/bytes/100000000
   tabane lab exec server -- ip -6 route show table 101`,
-		Args: arguments(1, -1, "a node, -- and a command"),
+		Args: cli.Arguments(1, -1, "a node, -- and a command"),
 		RunE: func(c *cobra.Command, args []string) error {
 			node, argv := args[0], args[1:]
 			if len(argv) > 0 && argv[0] == "--" {
 				argv = argv[1:]
 			}
 			if len(argv) == 0 {
-				return usage(c, errors.New("want a node, -- and a command"))
+				return cli.Usage(c, errors.New("want a node, -- and a command"))
 			}
 			l, err := a.openLab(c.Context(), "run a command", name)
 			if err != nil {
@@ -412,7 +418,7 @@ func (a *app) labCapture() *cobra.Command {
 		Short: "Write a node's packets to a pcapng file until interrupted",
 		Example: `  tabane lab capture asbr1:lan /tmp/asbr1.pcapng
   tabane lab capture server - | tcpdump -nr -`,
-		Args: arguments(2, 2, "a node and a file"),
+		Args: cli.Arguments(2, 2, "a node and a file"),
 		RunE: func(c *cobra.Command, args []string) error {
 			l, err := a.openLab(c.Context(), "capture packets", name)
 			if err != nil {
@@ -421,9 +427,9 @@ func (a *app) labCapture() *cobra.Command {
 			node, iface, _ := strings.Cut(args[0], ":")
 			stats, err := l.Capture(c.Context(), node, iface, args[1])
 			if err != nil {
-				return &failure{what: "capture packets", on: args[0], why: err}
+				return &cli.Failure{What: "capture packets", On: args[0], Why: err}
 			}
-			fmt.Fprintf(a.err, "%d packets, %d bytes, %d dropped\n", stats.Packets, stats.Bytes, stats.Dropped)
+			fmt.Fprintf(a.Err, "%d packets, %d bytes, %d dropped\n", stats.Packets, stats.Bytes, stats.Dropped)
 			return nil
 		},
 	}
@@ -455,11 +461,11 @@ a dot before them, and may be shortened to their last part (discipline for buffe
 
 Any link of two ends can have all of these; a switch has a rate and a queue.`,
 		Example: "  tabane lab set a rate=15Mbit/s queue=50ms\n  tabane lab set a rate=15Mbit/s queue=500ms discipline=codel ecn=true\n  tabane lab set b rate=30Mbit/s delay=20ms jitter=2ms loss=0.1%\n  tabane lab set b rate=unlimited",
-		Args:    arguments(2, -1, "a link and what it does"),
+		Args:    cli.Arguments(2, -1, "a link and what it does"),
 		RunE: func(c *cobra.Command, args []string) error {
 			shape, err := scenario.ParseShape(args[1:])
 			if err != nil {
-				return &usageError{fmt.Sprintf("%s: %v", strings.Join(args[1:], " "), err), "see tabane lab set --help"}
+				return &cli.UsageError{Why: fmt.Sprintf("%s: %v", strings.Join(args[1:], " "), err), Do: "see tabane lab set --help"}
 			}
 			l, err := a.openLab(c.Context(), "set a link", name)
 			if err != nil {
@@ -474,9 +480,9 @@ Any link of two ends can have all of these; a switch has a rate and a queue.`,
 				after, err = l.Links().View(c.Context(), args[0])
 			}
 			if err != nil {
-				return &failure{what: "set a link", on: args[0], why: err}
+				return &cli.Failure{What: "set a link", On: args[0], Why: err}
 			}
-			fmt.Fprintf(a.out, "%s: %s -> %s\n", args[0], brief(before.Text), brief(after.Text))
+			fmt.Fprintf(a.Out, "%s: %s -> %s\n", args[0], brief(before.Text), brief(after.Text))
 			return nil
 		},
 	}

@@ -1,4 +1,4 @@
-package cli
+package lab
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tabane/tabane/internal/cli"
 	"github.com/tabane/tabane/internal/labrun"
 	"github.com/tabane/tabane/internal/result"
 )
@@ -36,7 +37,7 @@ type screen struct {
 // labLine is the current activity of a lab.
 type labLine struct {
 	doing string
-	meter rateMeter
+	meter cli.RateMeter
 }
 
 func newScreen(w io.Writer, columns int) *screen {
@@ -84,18 +85,18 @@ func (s *screen) event(e labrun.Event) {
 		s.plain("lab %s is ready after %s", e.Lab, clock(e.Elapsed))
 	case labrun.RunStarted:
 		l.doing = fmt.Sprintf("%s, trial %d", e.CellKey, e.Trial+1)
-		l.meter = rateMeter{}
+		l.meter = cli.RateMeter{}
 	case labrun.RunSample:
-		l.meter.add(int64(e.Rate.SizeIn(sampleInterval)), sampleInterval)
-		if s.live && time.Since(s.drawn) < redraw {
+		l.meter.Add(int64(e.Rate.SizeIn(sampleInterval)), sampleInterval)
+		if s.live && time.Since(s.drawn) < cli.Redraw {
 			return
 		}
 	case labrun.LabRestoring:
 		l.doing = fmt.Sprintf("%s, trial %d: undoing its events", e.CellKey, e.Trial+1)
-		l.meter = rateMeter{}
+		l.meter = cli.RateMeter{}
 	case labrun.RunDone:
 		l.doing = "done"
-		l.meter = rateMeter{}
+		l.meter = cli.RateMeter{}
 		s.plain("[%d/%d] %s, trial %d: %s; %s elapsed, about %s to go", e.Done, e.Total, e.CellKey, e.Trial+1, outcome(e.Run),
 			clock(e.Elapsed), clock(e.ETA))
 	case labrun.LabsRemoving:
@@ -108,7 +109,7 @@ func (s *screen) event(e labrun.Event) {
 
 func outcome(r *result.Run) string {
 	if err := r.Err(); err != nil {
-		return "FAILED: " + oneLine(err.Error())
+		return "FAILED: " + cli.OneLine(err.Error())
 	}
 	if followed, ok := r.Metrics[result.EPERoute]; ok {
 		return fmt.Sprintf("EPE Route after %.1f ms", 1000*followed)
@@ -116,7 +117,7 @@ func outcome(r *result.Run) string {
 	if task, ok := r.Metrics[result.TaskTime]; ok {
 		return fmt.Sprintf("views after %.2f s, task of %.1f s, %.0f conditions met", r.Metrics[result.Waiting], task, r.Metrics[result.Effectiveness])
 	}
-	return megabits(r.Metrics[result.Goodput])
+	return cli.Megabits(r.Metrics[result.Goodput])
 }
 
 // plain prints a line if there are no live lines.
@@ -149,8 +150,8 @@ func (s *screen) draw() {
 	for _, name := range names {
 		l := s.labs[name]
 		line := fmt.Sprintf("  %-16s %-36s", name, l.doing)
-		if len(l.meter.bytes) > 0 {
-			line += fmt.Sprintf(" %14s", megabits(l.meter.rate()))
+		if !l.meter.Empty() {
+			line += fmt.Sprintf(" %14s", cli.Megabits(l.meter.Rate()))
 		}
 		lines = append(lines, line)
 	}

@@ -1,4 +1,4 @@
-package cli
+package lab
 
 import (
 	"bytes"
@@ -12,6 +12,7 @@ import (
 	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/cli"
 	"github.com/tabane/tabane/internal/report"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
@@ -36,13 +37,13 @@ All parts must be of the same kernel and number of CPUs; the report lists their 
 Exit code 0: all expectations hold; 1: some do not; 2: the results cannot be joined.`,
 		Example: `  tabane lab merge epe-unequal out/monday out/tuesday --out out/both
   tabane lab merge gateway-sweep out/* --summary measured.json --metric goodput_bps`,
-		Args: arguments(2, -1, "a scenario and results"),
+		Args: cli.Arguments(2, -1, "a scenario and results"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := checkMetrics(f.metrics); err != nil {
-				return usage(c, err)
+				return cli.Usage(c, err)
 			}
 			if len(f.metrics) > 0 && f.summary == "" {
-				return usage(c, errors.New("--metric needs --summary"))
+				return cli.Usage(c, errors.New("--metric needs --summary"))
 			}
 			return a.merge(args[0], args[1:], f)
 		},
@@ -73,13 +74,13 @@ func (a *app) merge(name string, parts []string, f mergeFlags) error {
 		err = fmt.Errorf("they are of scenario %s", whole.Scenario)
 	}
 	if err != nil {
-		return &failure{what: what, on: strings.Join(parts, " "), why: err, do: "name results of parts of one experiment"}
+		return &cli.Failure{What: what, On: strings.Join(parts, " "), Why: err, Do: "name results of parts of one experiment"}
 	}
 	if spec, err = ofParts(spec, whole); err != nil {
-		return &failure{what: what, on: name, why: err, do: "name the scenario as it was when they ran"}
+		return &cli.Failure{What: what, On: name, Why: err, Do: "name the scenario as it was when they ran"}
 	}
 	if whole, err = spec.Conclude(whole); err != nil {
-		return &failure{what: what, on: name, why: err}
+		return &cli.Failure{What: what, On: name, Why: err}
 	}
 	if f.out == "" && f.summary == "" {
 		f.out = filepath.Join("out", spec.Name+"-merged")
@@ -90,26 +91,26 @@ func (a *app) merge(name string, parts []string, f mergeFlags) error {
 		}
 		command := "tabane lab merge " + strings.Join(append([]string{name}, parts...), " ")
 		if err := report.Write(f.out, whole, spec, report.Extra{Command: command, Text: scenarioText(name, spec), Made: time.Now()}); err != nil {
-			return &failure{what: "write the report", on: f.out, why: err}
+			return &cli.Failure{What: "write the report", On: f.out, Why: err}
 		}
 	}
 	if f.summary != "" {
 		var b bytes.Buffer
 		if err := whole.Published(f.metrics).Encode(&b); err != nil {
-			return &failure{what: what, on: name, why: err}
+			return &cli.Failure{What: what, On: name, Why: err}
 		}
 		if err := renameio.WriteFile(f.summary, b.Bytes(), 0o644); err != nil {
-			return fileFailure("write the summary", f.summary, err)
+			return cli.FileFailure("write the summary", f.summary, err)
 		}
 	}
-	if err := report.Table(a.out, whole, spec); err != nil {
+	if err := report.Table(a.Out, whole, spec); err != nil {
 		return err
 	}
 	if f.out != "" {
-		fmt.Fprintf(a.err, "\nreport: %s\n", filepath.Join(f.out, "report.html"))
+		fmt.Fprintf(a.Err, "\nreport: %s\n", filepath.Join(f.out, "report.html"))
 	}
 	if !whole.Holds() {
-		return errUnmet
+		return cli.ErrUnmet
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package cli
+package lab
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/cli"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/validate"
 )
@@ -37,10 +38,10 @@ Exit code 0: all claims hold; 1: some do not; 2: it could not run, or was interr
 		Example: `  tabane sim validate --quick
   tabane sim validate --out docs/validation.md
   tabane sim validate --kernel out/reseq-rate --kernel out/reseq-delay`,
-		Args: arguments(0, 0, "no arguments"),
+		Args: cli.Arguments(0, 0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if c.Flags().Changed("jobs") && f.jobs < 1 {
-				return usage(c, fmt.Errorf("--jobs must be > 0, got %d", f.jobs))
+				return cli.Usage(c, fmt.Errorf("--jobs must be > 0, got %d", f.jobs))
 			}
 			return a.validate(c.Context(), f)
 		},
@@ -70,7 +71,7 @@ func fileExists(name string) bool {
 
 func (a *app) validate(ctx context.Context, f validateFlags) error {
 	begun := time.Now()
-	p := newProgress(a.err, width(a.err), "runs")
+	p := newProgress(a.Err, cli.Width(a.Err), "runs")
 	r, err := validate.Run(ctx, validate.Options{
 		Quick: f.quick, NS2: f.ns2, Kernel: f.kernel, Scenario: measuredScenario, Workers: f.jobs,
 		Progress: func(done, all int) {
@@ -83,21 +84,21 @@ func (a *app) validate(ctx context.Context, f validateFlags) error {
 		if ctx.Err() != nil {
 			err = errors.New("it was interrupted")
 		}
-		return &failure{what: "validate the simulator", why: err}
+		return &cli.Failure{What: "validate the simulator", Why: err}
 	}
 	page := []byte(r.Markdown())
 	if f.out == "" {
-		if _, err := a.out.Write(page); err != nil {
-			return &failure{what: "write the page", why: err}
+		if _, err := a.Out.Write(page); err != nil {
+			return &cli.Failure{What: "write the page", Why: err}
 		}
 	} else {
 		if err := renameio.WriteFile(f.out, page, 0o644); err != nil {
-			return &failure{what: "write the page", on: f.out, why: err, do: "name a file in a directory that this user can write"}
+			return &cli.Failure{What: "write the page", On: f.out, Why: err, Do: "name a file in a directory that this user can write"}
 		}
-		fmt.Fprintf(a.out, "%s\npage: %s (%s)\n", r.Verdict(), f.out, time.Since(begun).Round(time.Second))
+		fmt.Fprintf(a.Out, "%s\npage: %s (%s)\n", r.Verdict(), f.out, time.Since(begun).Round(time.Second))
 	}
 	if !r.Holds() {
-		return errUnmet
+		return cli.ErrUnmet
 	}
 	return nil
 }
