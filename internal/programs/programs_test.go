@@ -182,7 +182,7 @@ func TestScriptsUseNoOtherProgram(t *testing.T) {
 	if err != nil || len(scripts) == 0 {
 		t.Fatal(scripts, err)
 	}
-	product := append([]string{"tabane", "inside", "echo-request"}, base...)
+	product := append([]string{"tabane", "tabane-lab", "inside", "echo-request"}, base...)
 	run := regexp.MustCompile(`^(?:\[!?root\] )?(?:! )?(?:exec|exits \d+|eventually)(?: inside \S+)? (\S+)(.*)`)
 	inLab := regexp.MustCompile(`lab exec .*-- (\S+)`)
 	for _, file := range scripts {
