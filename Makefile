@@ -51,11 +51,11 @@ bench-routes: programs ## measure tables of up to a million routes, beside FRR, 
 	TABANE_LAB=require TABANE_ROUTES=$(ROUTES) $(GO) test -count=1 -timeout 60m -v -run 'TestScale$$' ./internal/acceptance
 
 bench-gateway: ## measure the gateway's sealed plane, beside kernel forwarding and wireguard-go, under floods and with 1,008 paths, and write the tables of docs/gateway-measured.md (root, 7 minutes)
-	TABANE_LAB=require $(GO) test -count=1 -timeout 20m -run '^$$' -bench 'Plane|Strangers|Floods|Ping|ManyPaths' -benchtime 3x ./internal/sealed -update
+	TABANE_LAB=require $(GO) test -count=1 -timeout 20m -run '^$$' -bench 'Plane|Strangers|Floods|Ping|ManyPaths' -benchtime 3x ./internal/gateway/sealed -update
 
 bench-forward: BENCHMARKS := --benchmarks
 bench-forward: programs ## measure the gateway's open plane, beside forwarding and masquerading by the kernel, and write its table of docs/gateway-measured.md (root, 6 minutes)
-	TABANE_LAB=require TABANE_PROGRAMS=require $(GO) test -count=1 -timeout 10m -run '^$$' -bench 'Forward|Programs|Room|Flows' -benchtime 60x ./internal/bpf/forward -update
+	TABANE_LAB=require TABANE_PROGRAMS=require $(GO) test -count=1 -timeout 10m -run '^$$' -bench 'Forward|Programs|Room|Flows' -benchtime 60x ./internal/gateway/openbpf -update
 
 PINNED = $(shell command -v taskset >/dev/null && echo taskset -c $$(($$(nproc) - 1)))
 
@@ -107,11 +107,11 @@ validate: build ## write docs/validation.md: the simulator compared with theory,
 
 .PHONY: tables
 tables: ## write the tables of simulated figures in docs/ and scenarios/
-	$(GO) test ./internal/simrun -run TestPublishedTables -count 1 -timeout 60m -update
+	$(GO) test ./internal/sim/simrun -run TestPublishedTables -count 1 -timeout 60m -update
 
 .PHONY: generate
 generate: ## recompile the eBPF programs (needs clang-14 and llvm-strip-14)
-	$(GO) generate ./internal/bpf/...
+	$(GO) generate -run bpf2go ./internal/...
 
 .PHONY: deb
 deb: build ## build bin/tabane_VERSION_ARCH.deb and bin/tabane-lab_VERSION_ARCH.deb (needs dpkg-deb)

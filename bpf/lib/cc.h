@@ -3,7 +3,7 @@
  * Arithmetic of congestion controls of TCP and MPTCP: increases and decreases of the congestion
  * window, in integers.
  *
- * It has no maps and reads no socket. internal/cc is the same in floats, with the formulas and their
+ * It has no maps and reads no socket. internal/mptcp/cc is the same in floats, with the formulas and their
  * sources; a test compares the two in the kernel. Windows are in whole segments, increases in
  * 2^-32 segments for each segment acknowledged, and smoothed round-trip times in 1/8 us, as in the
  * kernel's tcp_sock.srtt_us.

@@ -7,7 +7,7 @@
  * routing header (RFC 8754) among them. Packets are untrusted: every length is checked and every
  * loop is bounded. The packet is only read, but by trim and is_for_host, which do what the kernel does next.
  *
- * It has no maps. Its Go reference for tests is in internal/bpf/flowcount.
+ * It has no maps. Its Go reference for tests is in internal/epe/flowcount.
  */
 #ifndef TABANE_PACKET_H
 #define TABANE_PACKET_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The disciplines of internal/sched for packets, without what user space decides when the state or
+ * The disciplines of internal/gateway/sched for packets, without what user space decides when the state or
  * the quality of a path changes: sched.Plan has that. The results are the same, bit by bit.
  *
  * Several processors may choose for packets at once. Queues and turns are changed by atomic operations, which take a

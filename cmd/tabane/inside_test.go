@@ -18,8 +18,8 @@ import (
 
 	"github.com/tabane/tabane/internal/cli"
 	"github.com/tabane/tabane/internal/cli/lab"
-	"github.com/tabane/tabane/internal/netns"
-	"github.com/tabane/tabane/internal/netns/netnstest"
+	"github.com/tabane/tabane/internal/kernel/netns"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
 // played are programs that scripts run and that this test binary plays: the products, and what a machine without

@@ -5,9 +5,9 @@ package main
 import (
 	"runtime"
 
-	"github.com/tabane/tabane/internal/bfd"
+	"github.com/tabane/tabane/internal/bgp/bfd"
 	"github.com/tabane/tabane/internal/cli"
-	"github.com/tabane/tabane/internal/mptcpify"
+	"github.com/tabane/tabane/internal/mptcp/mptcpify"
 )
 
 // version and commit are set by the linker (see the Makefile).

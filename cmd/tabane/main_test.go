@@ -17,9 +17,9 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/vishvananda/netlink"
 
+	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/lab"
-	"github.com/tabane/tabane/internal/mptcpify"
-	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/mptcp/mptcpify"
 )
 
 // labName is the lab of the script that makes one; it is made of the process id, so that no other lab is touched.

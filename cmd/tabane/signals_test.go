@@ -15,11 +15,11 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/kernel/netns"
 )
 
 // handled is what the runtime prints, with GODEBUG=inittrace=1, once SIGHUP is handled.
-const handled = "init github.com/tabane/tabane/internal/hangup "
+const handled = "init github.com/tabane/tabane/internal/kernel/sighup "
 
 // starter starts the program in a network namespace of the test's own.
 type starter struct {

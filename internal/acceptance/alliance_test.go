@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/packet"
+	"github.com/tabane/tabane/internal/kernel/afpacket"
 )
 
 // TestAllianceFromOneFile: daemons with roles make an alliance behind NAT. A download of the leader uses
@@ -74,7 +74,7 @@ func TestAllianceUnsealed(t *testing.T) {
 	hosts := netip.MustParsePrefix("10.8.0.0/15")
 	var open, super, clear, forged atomic.Int64
 	look := func(node, name string, line bool) {
-		l.each(t, node, name, func(p packet.Packet) {
+		l.each(t, node, name, func(p afpacket.Packet) {
 			switch b := p.Data; {
 			case hosts.Contains(source(b)):
 				clear.Add(1)

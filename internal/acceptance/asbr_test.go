@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/netns/netnstest"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
 // watched are the pieces of the scenario that put BFD on the sessions between the ASBRs and the

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/netns/netnstest"
-	"github.com/tabane/tabane/internal/programs"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
+	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
 // beside is the text of a file of docs/beside-frr.md.

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/packet"
+	"github.com/tabane/tabane/internal/kernel/afpacket"
 )
 
 const (
@@ -183,19 +183,19 @@ func (j *egressJudge) capture(t *testing.T, peer int) {
 	if p.lan4 != "" {
 		lans = append(lans, netip.MustParsePrefix(p.lan4))
 	}
-	var socket *packet.Socket
+	var socket *afpacket.Socket
 	j.in(t, p.name, func() error {
 		link, err := net.InterfaceByName("csp")
 		if err != nil {
 			return err
 		}
-		socket, err = packet.Open(packet.Options{Interface: link.Index, Cooked: true})
+		socket, err = afpacket.Open(afpacket.Options{Interface: link.Index, Cooked: true})
 		return err
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- socket.Run(ctx, packet.Handler{Packet: func(q packet.Packet) error {
+		done <- socket.Run(ctx, afpacket.Handler{Packet: func(q afpacket.Packet) error {
 			dst, text, ok := destination(q.Data)
 			if q.Sent || !ok || dst.IsMulticast() || dst.IsLinkLocalUnicast() ||
 				slices.ContainsFunc(lans, func(lan netip.Prefix) bool { return lan.Contains(dst) }) {

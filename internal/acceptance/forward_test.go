@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/netns/netnstest"
-	"github.com/tabane/tabane/internal/packet"
-	"github.com/tabane/tabane/internal/programs"
+	"github.com/tabane/tabane/internal/kernel/afpacket"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
+	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
 // open restarts both gateways with a discipline and a key of their peer that needs the program.
@@ -89,7 +89,7 @@ func testPathsAreFollowed(t *testing.T, mode string) {
 	l.open("dq", "mode", mode)
 	var echoes [2]atomic.Int64
 	for i := range echoes {
-		l.each(t, "site2", fmt.Sprint("path", i+1), func(p packet.Packet) {
+		l.each(t, "site2", fmt.Sprint("path", i+1), func(p afpacket.Packet) {
 			const icmpv6, request, reply = 58, 128, 129
 			if b := p.Data; len(b) > 40 && b[0]>>4 == 6 && b[6] == icmpv6 && (b[40] == request || b[40] == reply) {
 				echoes[i].Add(1)
@@ -120,7 +120,7 @@ func TestGatewayPlainLosses(t *testing.T) {
 	l := gateways(t)
 	l.open("dq", "mode", "plain")
 	var requests atomic.Int64
-	l.each(t, "server", "lan", func(p packet.Packet) {
+	l.each(t, "server", "lan", func(p afpacket.Packet) {
 		const icmpv6, request = 58, 128
 		if b := p.Data; !p.Sent && len(b) > 40 && b[6] == icmpv6 && b[40] == request {
 			requests.Add(1)

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/netns/netnstest"
-	"github.com/tabane/tabane/internal/programs"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
+	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
 // framesLab is two sites with short packets of IPv4, over links of Ethernet with keys of their own.

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/netns/netnstest"
-	"github.com/tabane/tabane/internal/packet"
+	"github.com/tabane/tabane/internal/kernel/afpacket"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
 // gateways brings the network of gateway-pair up.
@@ -76,7 +76,7 @@ func (l *lab) onPaths(t *testing.T, wanted func(packet []byte) bool) *atomic.Int
 	t.Helper()
 	var n atomic.Int64
 	for _, path := range []string{"path1", "path2"} {
-		l.each(t, "site2", path, func(p packet.Packet) {
+		l.each(t, "site2", path, func(p afpacket.Packet) {
 			if wanted(p.Data) {
 				n.Add(1)
 			}

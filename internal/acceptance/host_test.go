@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/programs"
+	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
 // noticed is within which a change of the host is restored or reported.

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/netns/netnstest"
-	"github.com/tabane/tabane/internal/programs"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
+	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
 // howToFile is a file of docs/howto.md.

@@ -24,7 +24,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/tabane/tabane/internal/netns/netnstest"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
 // labsPerProcessor is how many labs run side by side for each processor. A lab mostly waits: for

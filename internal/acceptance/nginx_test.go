@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/netns/netnstest"
-	"github.com/tabane/tabane/internal/programs"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
+	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
 // nginxConf is what an nginx without the parameter multipath needs to run in a lab, with DIR in place of its directory.

@@ -14,10 +14,10 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/netns"
-	"github.com/tabane/tabane/internal/netns/netnstest"
-	"github.com/tabane/tabane/internal/programs"
-	"github.com/tabane/tabane/internal/seccomp/seccomptest"
+	"github.com/tabane/tabane/internal/kernel/netns"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
+	"github.com/tabane/tabane/internal/kernel/seccomp/seccomptest"
+	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
 // TestWithoutIPv6: on a host on which IPv6 is switched off, and with a kernel that runs without it, daemons that need no IPv6

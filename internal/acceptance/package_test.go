@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tabane/tabane/internal/programs"
 	"github.com/tabane/tabane/internal/role"
+	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
 // TestPackage builds the Debian packages twice: the files are the same, and have what a host needs.

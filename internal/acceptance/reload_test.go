@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/netns/netnstest"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
 // section is a daemon's section of a node's configuration file.

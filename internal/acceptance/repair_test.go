@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/packet"
+	"github.com/tabane/tabane/internal/kernel/afpacket"
 )
 
 // repairedWithin is far below the period of the daemons' resync, and far above what a repair takes:
@@ -95,8 +95,8 @@ func (l *lab) directed(t *testing.T, a, b string) *directions {
 	t.Helper()
 	d := &directions{}
 	ownA, ownB := netip.MustParseAddr(a), netip.MustParseAddr(b)
-	count := func(own, other netip.Addr, right *atomic.Int64) func(packet.Packet) {
-		return func(p packet.Packet) {
+	count := func(own, other netip.Addr, right *atomic.Int64) func(afpacket.Packet) {
+		return func(p afpacket.Packet) {
 			if p.Sent {
 				return
 			}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/programs"
+	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
 // reload replaces text in a router's file, which must be there, and sends the router SIGHUP.

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/programs"
+	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
 // scaleScenario is a chain: a transit with a generated table, a border router, a reflector, a server.

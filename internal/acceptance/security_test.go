@@ -19,8 +19,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/netns"
-	"github.com/tabane/tabane/internal/packet"
+	"github.com/tabane/tabane/internal/kernel/afpacket"
+	"github.com/tabane/tabane/internal/kernel/netns"
 )
 
 // TestRejectsForeignRoutes: an egress peer advertises what is not its own. Each route is
@@ -246,7 +246,7 @@ func (l *lab) link(t *testing.T, node, name string, up bool) {
 func (l *lab) watch(t *testing.T, node, name string) *atomic.Int64 {
 	t.Helper()
 	seen := &atomic.Int64{}
-	l.each(t, node, name, func(p packet.Packet) {
+	l.each(t, node, name, func(p afpacket.Packet) {
 		if !p.Sent && bytes.Contains(p.Data, marker) {
 			seen.Add(1)
 		}
@@ -255,21 +255,21 @@ func (l *lab) watch(t *testing.T, node, name string) *atomic.Int64 {
 }
 
 // each calls f for the packets of an interface, from the IP header on, until the test ends.
-func (l *lab) each(t *testing.T, node, name string, f func(packet.Packet)) {
+func (l *lab) each(t *testing.T, node, name string, f func(afpacket.Packet)) {
 	t.Helper()
-	var socket *packet.Socket
+	var socket *afpacket.Socket
 	l.in(t, node, func() error {
 		link, err := net.InterfaceByName(name)
 		if err != nil {
 			return err
 		}
-		socket, err = packet.Open(packet.Options{Interface: link.Index, Cooked: true})
+		socket, err = afpacket.Open(afpacket.Options{Interface: link.Index, Cooked: true})
 		return err
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- socket.Run(ctx, packet.Handler{Packet: func(p packet.Packet) error { f(p); return nil }})
+		done <- socket.Run(ctx, afpacket.Handler{Packet: func(p afpacket.Packet) error { f(p); return nil }})
 	}()
 	t.Cleanup(func() {
 		cancel()

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/programs"
+	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
 // strangers is a router with three neighbors that run BIRD: one is in another AS than the router's

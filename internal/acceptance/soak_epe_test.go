@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 	labs "github.com/tabane/tabane/internal/lab"
-	"github.com/tabane/tabane/internal/netns/netnstest"
 )
 
 const (

@@ -21,7 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/packet"
+	"github.com/tabane/tabane/internal/kernel/afpacket"
 )
 
 const (
@@ -167,7 +167,7 @@ func (g *gatewaySoak) watch(t *testing.T) {
 	inside, third := netip.MustParsePrefix("2001:db8::/46"), netip.MustParsePrefix("2001:db8:3::/64")
 	for node, paths := range map[string][]string{"site2": {"path1", "path2"}, "site3": {"path3"}} {
 		for _, path := range paths {
-			g.lab.each(t, node, path, func(p packet.Packet) {
+			g.lab.each(t, node, path, func(p afpacket.Packet) {
 				if len(p.Data) < 48 {
 					return
 				}
@@ -185,7 +185,7 @@ func (g *gatewaySoak) watch(t *testing.T) {
 			})
 		}
 	}
-	g.lab.each(t, "other", "lan", func(p packet.Packet) {
+	g.lab.each(t, "other", "lan", func(p afpacket.Packet) {
 		to := netip.AddrFrom16([16]byte(p.Data[24:40]))
 		if !third.Contains(to) && !third.Contains(source(p.Data)) && !to.IsMulticast() && !to.IsLinkLocalUnicast() {
 			g.leak("for %v at site3", to)

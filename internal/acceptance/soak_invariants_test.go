@@ -19,8 +19,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tabane/tabane/internal/netns"
-	"github.com/tabane/tabane/internal/netns/netnstest"
+	"github.com/tabane/tabane/internal/kernel/netns"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 	"github.com/tabane/tabane/internal/role"
 )
 

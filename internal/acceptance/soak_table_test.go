@@ -13,11 +13,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tabane/tabane/internal/health"
-	"github.com/tabane/tabane/internal/netns"
-	"github.com/tabane/tabane/internal/netns/netnstest"
-	"github.com/tabane/tabane/internal/scenario"
-	"github.com/tabane/tabane/internal/tcp"
+	"github.com/tabane/tabane/internal/base/health"
+	"github.com/tabane/tabane/internal/experiment/scenario"
+	"github.com/tabane/tabane/internal/kernel/netns"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
+	"github.com/tabane/tabane/internal/kernel/sockdiag"
 )
 
 // disturbances is what a soak does to the network of a content provider.
@@ -372,7 +372,7 @@ func (s *soakTest) reset(target string, random *rand.Rand) func() {
 	addresses := p.addresses(2)
 	lost := [][]string{addresses[:], addresses[:1], addresses[1:]}[random.IntN(3)]
 	s.in(s.lab.t, p.border, func() error {
-		all, err := tcp.Connections()
+		all, err := sockdiag.Connections()
 		for _, c := range all {
 			if slices.Contains(lost, c.Remote.Addr().Unmap().String()) {
 				err = errors.Join(err, c.Destroy())

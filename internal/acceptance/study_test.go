@@ -23,9 +23,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/browser"
-	"github.com/tabane/tabane/internal/page"
-	"github.com/tabane/tabane/internal/programs"
+	"github.com/tabane/tabane/internal/lab/browser"
+	"github.com/tabane/tabane/internal/study/content"
+	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
 // served is a study that a process of the program serves.
@@ -442,7 +442,7 @@ func (p person) at(step int) {
 }
 
 // play finds the goal of a task on the page of a service.
-func (p person) play(t page.Task) {
+func (p person) play(t content.Task) {
 	p.Helper()
 	p.at(0)
 	loads := 0
@@ -472,9 +472,9 @@ func TestStudyInChromium(t *testing.T) {
 		}
 	}()
 	// The task at a place of the order is the same for all participants.
-	world, tasks, seed := page.New(3), []page.Task(nil), uint64(3)
+	world, tasks, seed := content.New(3), []content.Task(nil), uint64(3)
 	for ; len(tasks) < 2; seed++ {
-		if next := world.Task(page.Shop, false, seed); len(tasks) == 0 || next.Goal != tasks[0].Goal {
+		if next := world.Task(content.Shop, false, seed); len(tasks) == 0 || next.Goal != tasks[0].Goal {
 			tasks = append(tasks, next)
 		}
 	}

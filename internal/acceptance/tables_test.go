@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/netns/netnstest"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
 // kernelRoutes is epe-steady with an edge whose tables another program fills, and with pieces of it

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/programs"
+	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
 // TestKilledWebRun: of an experiment with browsers that is killed, `lab down` leaves nothing behind:

@@ -9,6 +9,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -22,187 +23,172 @@ import (
 
 const module = "github.com/tabane/tabane"
 
-// layer is a set of packages at one height. A package may import packages of lower layers only, and
-// none of its own height.
-type layer struct {
-	height int
-	// group is the row of CONTRIBUTING.md's table that the layer belongs to.
-	group string
-	// because is the reason why a package of this layer must not import one of its own height
-	// or above.
+// folder is a capability, or what several of them share. Its packages may import those of the folders
+// that it lists, and inside the folder only packages of lower rungs.
+type folder struct {
+	name  string
+	about string // its row of CONTRIBUTING.md
+	may   []string
+	// because is the reason why nothing else may be imported.
 	because string
+	// tests are further folders that the tests may import: what measures or emulates a network for them.
+	tests []string
+	// rungs has every package by its path below the folder, "." for the folder's own, the lowest rung first.
+	rungs [][]string
+	// pure are the packages without sockets, files, clock or randomness.
+	pure []string
+	// fakes replace adapters in tests; only tests and other fakes import them.
+	fakes []string
 }
 
-// pure reports whether packages of the layer have no sockets, files, clock or randomness.
-func (l layer) pure() bool { return l.group == foundationGroup || l.group == modelGroup }
+// folders has every folder of internal/, from the bottom up: a folder may import only some of those above it in this list.
+var folders = []folder{
+	{
+		name: "base", about: "values and arithmetic that everything else uses",
+		because: "it is pure and knows nothing that uses it",
+		rungs:   [][]string{{"codel", "fault", "feature", "hashtable", "health", "stat", "unit"}, {"field"}},
+		pure:    []string{"codel", "fault", "feature", "hashtable", "health", "stat", "unit", "field"},
+	},
+	{
+		name: "kernel", about: "one interface of the kernel, the process or the service manager each",
+		may:     []string{"base"},
+		because: "an adapter knows the one outside thing that it adapts, and no capability that uses it",
+		rungs: [][]string{
+			{"contain", "privilege", "realtime", "sighup", "systemd"}, {"bpf"},
+			{"afpacket", "netns", "nft", "offload", "route", "seccomp", "sockdiag", "tc"},
+		},
+		fakes: []string{"bpf/bpftest", "netns/netnstest", "route/routetest", "seccomp/seccomptest"},
+	},
+	{
+		name: "bgp", about: "the BGP speaker: messages, sessions, tables, policies, BFD, RPKI",
+		may:     []string{"base", "kernel"},
+		because: "a speaker knows no daemon that speaks",
+		rungs:   [][]string{{"srv6", "vpn"}, {"message"}, {"bfd", "policy", "rib", "session"}, {"rtr", "."}},
+		pure:    []string{"srv6", "vpn", "message", "policy", "rib"},
+	},
+	{
+		name: "mptcp", about: "the kernel's MPTCP: path manager API, MPTCP sockets for programs, congestion control",
+		may:     []string{"base", "kernel"},
+		because: "it knows no daemon that uses MPTCP",
+		rungs:   [][]string{{"cc", "ccbpf", "protocol", "."}, {"congestion", "mptcpify"}},
+		pure:    []string{"cc"},
+		fakes:   []string{"mptcptest"},
+	},
+	{
+		name: "daemon", about: "what all daemons do around their decisions: the loop, reconciling, the control socket",
+		may:     []string{"base", "kernel", "bgp", "mptcp"},
+		because: "it is what daemons share, so it knows none of them",
+		rungs:   [][]string{{"control", "condition"}, {"."}},
+	},
+	{
+		name: "epe", about: "egress peer engineering: border router, server, reflector, router, path manager, flows",
+		may:     []string{"base", "kernel", "bgp", "mptcp", "daemon"},
+		because: "it is a capability of its own",
+		rungs:   [][]string{{"flowcount", "selection", "silence"}, {"flows", "pathmanager"}, {"asbr", "edge", "reflector", "router"}},
+		pure:    []string{"selection"},
+	},
+	{
+		name: "gateway", about: "a site's gateway: the daemon, its data planes, and what chooses, repairs and paces packets",
+		may:     []string{"base", "kernel", "bgp", "daemon"},
+		tests:   []string{"experiment", "lab"},
+		because: "it is a capability of its own",
+		rungs: [][]string{
+			{"handshake", "pacer", "pathset", "quality", "repair", "reseq", "sched", "tun", "tunnel", "udp"},
+			{"dataplane"}, {"openbpf", "relay"}, {"openplane", "sealed"}, {"."},
+		},
+		pure: []string{"handshake", "pacer", "pathset", "quality", "repair", "reseq", "sched", "tunnel"},
+	},
+	{
+		name: "study", about: "a study with people: services, ratings, what users experience",
+		may:     []string{"base", "kernel", "mptcp"},
+		tests:   []string{"lab"},
+		because: "people and pages know no network",
+		rungs:   [][]string{{"content", "httpd", "qoe"}, {"site"}, {"."}},
+		pure:    []string{"content", "qoe"},
+	},
+	{
+		name: "analysis", about: "captures, and traffic that is sent to be measured",
+		may:     []string{"base", "kernel", "mptcp", "gateway", "study"},
+		because: "it measures traffic without a daemon",
+		rungs:   [][]string{{"pcap", "traffic"}, {"capture"}},
+	},
+	{
+		name: "role", about: "the table of daemons: the only place that names them all",
+		may:     []string{"base", "kernel", "daemon", "epe", "gateway", "study", "analysis"},
+		because: "it knows the daemons, not what starts them",
+		rungs:   [][]string{{"."}},
+	},
+	{
+		name: "experiment", about: "what an experiment is, what came out of it, and how that is shown",
+		may:     []string{"base", "bgp", "mptcp", "epe", "gateway", "study", "analysis", "role"},
+		because: "a specification does not know what runs it",
+		rungs:   [][]string{{"linkmodel", "result"}, {"scenario"}, {"report"}},
+		pure:    []string{"linkmodel"},
+		fakes:   []string{"scenario/scenariotest"},
+	},
+	{
+		name: "sim", about: "the simulator, its runs, and its validation",
+		may:     []string{"base", "mptcp", "epe", "gateway", "analysis", "experiment"},
+		because: "it needs no kernel",
+		rungs:   [][]string{{"."}, {"simrun"}, {"validate"}},
+	},
+	{
+		name: "lab", about: "the same experiments on the kernel, in network namespaces",
+		may:     []string{"base", "kernel", "bgp", "mptcp", "daemon", "epe", "gateway", "study", "analysis", "role", "experiment"},
+		because: "it does not know the simulator nor the command line",
+		rungs:   [][]string{{"browser", "emulator", "wire"}, {"."}, {"labrun"}},
+		fakes:   []string{"labtest"},
+	},
+	{
+		name: "cli", about: "arguments, files, text on the screen, exit codes",
+		may:     []string{"base", "kernel", "bgp", "mptcp", "daemon", "epe", "gateway", "study", "analysis", "role", "experiment", "sim", "lab"},
+		because: "it is imported by main packages alone",
+		rungs:   [][]string{{"config", "dashboard", "doctor"}, {"files"}, {"."}, {"lab"}},
+	},
+}
 
-// testing reports whether packages of the layer are for tests only.
-func (l layer) testing() bool { return l == finders || l == fakes || l == labFakes }
+// outside are packages that belong to no folder, and what they are.
+var outside = map[string]string{
+	"cmd/tabane":                 "main",
+	"cmd/tabane-lab":             "main",
+	"scenarios":                  "files that the program ships",
+	"internal/acceptance":        "tests of the whole",
+	"internal/architecture":      "tests of the whole",
+	"internal/testkit/programs":  "finds the programs that tests use",
+	"internal/testkit/published": "tables in documents that tests compare",
+	"internal/testkit/accessor":  "calls what decoded values offer",
+}
 
-// The groups of layers, as CONTRIBUTING.md has them.
-const (
-	foundationGroup = "foundation"
-	modelGroup      = "models"
-	adapterGroup    = "adapters"
-	sharedGroup     = "shared"
-	engineGroup     = "daemons and engines"
-	specGroup       = "specification"
-	runnerGroup     = "experiments"
-	commandGroup    = "command line"
-)
+// place is where a package belongs.
+type place struct {
+	folder     *folder
+	rung       int
+	pure, fake bool
+}
 
-var (
-	foundation         = layer{0, foundationGroup, "it is pure: values and arithmetic that all other packages use"}
-	grammar            = layer{1, foundationGroup, "it is the syntax of values, independent of their use"}
-	models             = layer{2, modelGroup, "a model is pure arithmetic on values and knows no other model: code that needs two of them combines them"}
-	shipped            = layer{3, specGroup, "it embeds files and does not parse them"}
-	settled            = layer{5, sharedGroup, "it is a configuration that servers and what configures them agree on"}
-	contracts          = layer{5, sharedGroup, "it is values that a daemon and what works for it agree on"}
-	processes          = layer{8, adapterGroup, "it configures the process for adapters and knows none of them"}
-	loader             = layer{9, adapterGroup, "it loads programs for adapters and knows none of them"}
-	probes             = layer{9, adapterGroup, "it detects for an adapter whether a neighbor is reachable and knows no adapter"}
-	transports         = layer{9, adapterGroup, "it carries messages for an adapter and knows no adapter"}
-	adapters           = layer{10, adapterGroup, "an adapter knows the one outside thing that it adapts, and nothing that uses it"}
-	finders            = layer{4, adapterGroup, "it finds the programs of others for tests"}
-	fakes              = layer{11, adapterGroup, "it replaces an adapter in tests"}
-	conditions         = layer{12, sharedGroup, "it examines the host by adapters for daemons and doctor, and knows neither"}
-	shared             = layer{15, sharedGroup, "it is what daemons share, so it knows none of them"}
-	engines            = layer{20, engineGroup, "a daemon or an engine knows no other one, nor the experiment that it runs in"}
-	results            = layer{25, specGroup, "a result does not know the experiment that it came out of, nor what ran it"}
-	roles              = layer{25, specGroup, "the table of daemons knows the daemons, not what starts them"}
-	scenarios          = layer{30, specGroup, "a scenario specifies an experiment and does not know what runs it"}
-	labs               = layer{31, runnerGroup, "a lab is a network; what runs in it and is measured is for packages above"}
-	labFakes           = layer{31, runnerGroup, "it replaces what a lab starts, in tests"}
-	runners            = layer{32, runnerGroup, "what runs an experiment, what draws it and what examines the host do not know each other"}
-	validation         = layer{33, runnerGroup, "it compares experiments with each other and with theory, so it knows what runs them and they do not know it"}
-	settings           = layer{39, commandGroup, "files are read for the command line, which config does not know"}
-	files              = layer{40, commandGroup, "it declares kinds of files to config, for the command line"}
-	commands           = layer{41, commandGroup, "it has the command line of daemons, and what the one of experiments shares with it"}
-	experimentCommands = layer{42, commandGroup, "the command line is imported by the main package alone"}
-	mains              = layer{50, commandGroup, "nothing imports a main package"}
-)
+// places has every package of the folders.
+var places = locate()
 
-// layerOf has every package of the module. A package that is not in it has no layer yet: choose one
-// here.
-var layerOf = map[string]layer{
-	"internal/unit":        foundation,
-	"internal/stat":        foundation,
-	"internal/codel":       foundation,
-	"internal/fault":       foundation,
-	"internal/feature":     foundation,
-	"internal/health":      foundation,
-	"internal/srv6":        foundation,
-	"internal/table":       foundation,
-	"internal/vpn":         foundation,
-	"internal/field":       grammar,
-	"internal/bgp/message": grammar,
-	"internal/bgp/rib":     models,
-	"internal/channel":     models,
-	"internal/cc":          models,
-	"internal/sched":       models,
-	"internal/shape":       models,
-	"internal/repair":      models,
-	"internal/pathset":     models,
-	"internal/overflow":    models,
-	"internal/quality":     models,
-	"internal/policy":      models,
-	"internal/reseq":       models,
-	"internal/tunnel":      models,
-	"internal/session":     models,
-	"internal/qoe":         models,
-	"internal/page":        models,
-
-	"internal/realtime":  processes,
-	"internal/hangup":    processes,
-	"internal/contain":   processes,
-	"internal/privilege": processes,
-
-	"internal/bfd": probes,
-
-	"internal/control":     adapters,
-	"internal/seccomp":     adapters,
-	"internal/systemd":     adapters,
-	"internal/rtr":         adapters,
-	"internal/netns":       adapters,
-	"internal/route":       adapters,
-	"internal/tc":          adapters,
-	"internal/nft":         adapters,
-	"internal/mptcp":       adapters,
-	"internal/bgp":         adapters,
-	"internal/bgp/session": transports,
-	"internal/link":        adapters,
-	"internal/tun":         adapters,
-	"internal/udp":         adapters,
-	"internal/bpf":         loader,
-
-	"internal/bpf/flowcount":  adapters,
-	"internal/bpf/congestion": adapters,
-	"internal/bpf/protocol":   adapters,
-	"internal/bpf/silence":    adapters,
-	"internal/bpf/forward":    adapters,
-	"internal/bpf/relay":      adapters,
-	"internal/bpf/wire":       adapters,
-	"internal/pcap":           adapters,
-
-	"internal/browser": adapters,
-
-	"internal/packet": adapters,
-	"internal/tcp":    adapters,
-
-	"internal/bpf/bpftest":           fakes,
-	"internal/route/routetest":       fakes,
-	"internal/netns/netnstest":       fakes,
-	"internal/mptcp/mptcptest":       fakes,
-	"internal/seccomp/seccomptest":   fakes,
-	"internal/scenario/scenariotest": fakes,
-	"internal/lab/labtest":           labFakes,
-	"internal/accessor":              fakes,
-	"internal/programs":              finders,
-	"internal/published":             fakes,
-
-	"internal/plane":       contracts,
-	"internal/condition":   conditions,
-	"internal/daemon":      shared,
-	"internal/pathmanager": shared,
-	"internal/httpd":       settled,
-	"internal/site":        shared,
-	"internal/sealed":      shared,
-	"internal/forward":     shared,
-
-	"internal/asbr":       engines,
-	"internal/reflector":  engines,
-	"internal/edge":       engines,
-	"internal/gateway":    engines,
-	"internal/flows":      engines,
-	"internal/congestion": engines,
-	"internal/mptcpify":   engines,
-	"internal/router":     engines,
-	"internal/traffic":    engines,
-	"internal/study":      engines,
-	"internal/sim":        engines,
-	"internal/capture":    engines,
-
-	"internal/result":    results,
-	"internal/role":      roles,
-	"internal/scenario":  scenarios,
-	"scenarios":          shipped,
-	"internal/lab":       labs,
-	"internal/labrun":    runners,
-	"internal/simrun":    runners,
-	"internal/validate":  validation,
-	"internal/report":    runners,
-	"internal/doctor":    runners,
-	"internal/dashboard": runners,
-
-	"internal/config":  settings,
-	"internal/files":   files,
-	"internal/cli/lab": experimentCommands,
-	"cmd/tabane-lab":   mains,
-	"internal/cli":     commands,
-	"cmd/tabane":       mains,
-
-	"internal/architecture": mains,
-	"internal/acceptance":   mains,
+func locate() map[string]place {
+	all := map[string]place{}
+	for i := range folders {
+		f := &folders[i]
+		full := func(name string) string {
+			if name == "." {
+				return "internal/" + f.name
+			}
+			return "internal/" + f.name + "/" + name
+		}
+		for rung, names := range f.rungs {
+			for _, n := range names {
+				all[full(n)] = place{folder: f, rung: rung, pure: slices.Contains(f.pure, n)}
+			}
+		}
+		for _, n := range f.fakes {
+			all[full(n)] = place{folder: f, rung: len(f.rungs), fake: true}
+		}
+	}
+	return all
 }
 
 // reserved are libraries that belong to certain packages, so that they can be replaced and their
@@ -215,50 +201,16 @@ var reserved = []struct {
 	{"github.com/osrg/gobgp", nil, "GoBGP is an independent peer of tests; the speaker is bgp (docs/adr/0011)"},
 	// The lab writes the files that its daemons read; it reads none, so the strictness of
 	// config does not suffer.
-	{"github.com/goccy/go-yaml", []string{"internal/config", "internal/lab", "internal/scenario/scenariotest"}, "YAML is read by config alone, which bounds and places everything"},
-	{"github.com/cilium/ebpf", []string{"internal/bpf", "internal/bpf/flowcount", "internal/bpf/silence", "internal/bpf/protocol", "internal/bpf/congestion", "internal/bpf/forward", "internal/bpf/relay", "internal/bpf/wire"}, "programs and maps are behind bpf, so that an engine is tested without a kernel"},
-	{"github.com/google/nftables", []string{"internal/nft"}, "nf_tables is nft's"},
+	{"github.com/goccy/go-yaml", []string{"internal/cli/config", "internal/lab", "internal/experiment/scenario/scenariotest"}, "YAML is read by config alone, which bounds and places everything"},
+	{"github.com/cilium/ebpf", []string{"internal/kernel/bpf", "internal/epe/flowcount", "internal/epe/silence", "internal/mptcp/protocol", "internal/mptcp/ccbpf", "internal/gateway/openbpf", "internal/gateway/relay", "internal/lab/wire"}, "programs and maps are behind bpf, so that an engine is tested without a kernel"},
+	{"github.com/google/nftables", []string{"internal/kernel/nft"}, "nf_tables is nft's"},
 	{"github.com/spf13/cobra", []string{"internal/cli", "internal/cli/lab"}, "flags are the command line's"},
 	{"modernc.org/sqlite", []string{"internal/study"}, "the database of a study is its own"},
-	{"github.com/flynn/noise", []string{"internal/session"}, "the handshake of gateways is behind session"},
+	{"github.com/flynn/noise", []string{"internal/gateway/handshake"}, "the handshake of gateways is behind session"},
 	{"golang.zx2c4.com/wireguard", nil, "wireguard-go is something for benchmarks to compare with; the TUN device is tun"},
-	{"github.com/chromedp", []string{"internal/browser"}, "it tests the dashboard's page; what measures pages is browser, which has the types of HAR from it (docs/adr/0020)"},
+	{"github.com/chromedp", []string{"internal/lab/browser"}, "it tests the dashboard's page; what measures pages is browser, which has the types of HAR from it (docs/adr/0020)"},
 	{"github.com/gopacket/gopacket", nil, "captures are read and written by pcap; gopacket is something for tests to compare with"},
-	{"gonum.org/v1/plot", []string{"internal/report"}, "figures are report's"},
-}
-
-// unlinked are libraries and packages that the program tabane does not have, because hosts of a network
-// do not need them: they are of tabane-lab.
-var unlinked = []string{
-	"modernc.org/sqlite", "gonum.org/v1/plot", "github.com/chromedp", "github.com/gopacket",
-	module + "/scenarios", module + "/internal/browser", module + "/internal/cli/lab", module + "/internal/files", module + "/internal/lab",
-	module + "/internal/labrun", module + "/internal/report", module + "/internal/result", module + "/internal/scenario",
-	module + "/internal/sim", module + "/internal/simrun", module + "/internal/site", module + "/internal/study", module + "/internal/validate",
-}
-
-// TestProductHasNoLaboratory: what the program tabane links is for hosts of a network, and tabane-lab has
-// the rest.
-func TestProductHasNoLaboratory(t *testing.T) {
-	linked := func(program string) []string {
-		cmd := exec.Command("go", "list", "-deps", module+"/cmd/"+program)
-		var stderr strings.Builder
-		cmd.Stderr = &stderr
-		out, err := cmd.Output()
-		if err != nil {
-			t.Fatalf("go list: %v: %s", err, stderr.String())
-		}
-		return strings.Fields(string(out))
-	}
-	product, laboratory := linked("tabane"), linked("tabane-lab")
-	for _, library := range unlinked {
-		of := func(i string) bool { return i == library || strings.HasPrefix(i, library+"/") }
-		if i := slices.IndexFunc(product, of); i >= 0 {
-			t.Errorf("the program tabane must not have %s: it is of tabane-lab", product[i])
-		}
-		if !slices.ContainsFunc(laboratory, of) && library != "github.com/gopacket" {
-			t.Errorf("the program tabane-lab has nothing of %s either", library)
-		}
-	}
+	{"gonum.org/v1/plot", []string{"internal/experiment/report"}, "figures are report's"},
 }
 
 // impure are packages of the standard library that foundation and models must not import. time is
@@ -305,17 +257,34 @@ func list() ([]pkg, error) {
 
 func short(importPath string) string { return strings.TrimPrefix(importPath, module+"/") }
 
+// forTests reports whether a package is used by tests only.
+func forTests(name string) bool {
+	return places[name].fake || strings.HasPrefix(name, "internal/testkit/")
+}
+
+// above reports whether the folder a stands above b.
+func above(a, b *folder) bool {
+	at := func(f *folder) int { return slices.IndexFunc(folders, func(o folder) bool { return o.name == f.name }) }
+	return at(a) > at(b)
+}
+
 // upward says why from may not import to, or nothing.
 func upward(from, to string) string {
-	a, known := layerOf[from]
-	b, also := layerOf[to]
+	a, known := places[from]
+	b, also := places[to]
 	switch {
-	case !known || !also || a.height > b.height:
+	case !known && also && b.fake && from != "internal/acceptance":
+		return fmt.Sprintf("%s must not import %s, which is for tests", from, to)
+	case !also && known && strings.HasPrefix(to, "cmd/"):
+		return fmt.Sprintf("%s must not import %s: nothing imports a main package", from, to)
+	case !known || !also:
 		return ""
-	case a.height == b.height:
-		return fmt.Sprintf("%s must not import %s, of the same layer (%s): %s", from, to, a.group, a.because)
+	case a.folder != b.folder && !slices.Contains(a.folder.may, b.folder.name):
+		return fmt.Sprintf("%s must not import %s: %s may import %s only: %s", from, to, a.folder.name, strings.Join(a.folder.may, ", "), a.folder.because)
+	case a.folder == b.folder && from != to && a.rung <= b.rung:
+		return fmt.Sprintf("%s must not import %s, which is not on a lower rung of %s", from, to, a.folder.name)
 	}
-	return fmt.Sprintf("%s must not import %s, of a layer above (%s): %s", from, to, b.group, a.because)
+	return ""
 }
 
 // foreign says why a package may not import a library, or nothing.
@@ -327,9 +296,10 @@ func foreign(from, library string) string {
 	}
 	// What is drawn from a seed that comes in is as pure as arithmetic; a model may have a
 	// generator of its own.
-	seeded := layerOf[from] == models && library == "math/rand/v2"
-	if f := layerOf[from]; f.pure() && slices.Contains(impure, library) && !seeded {
-		return fmt.Sprintf("%s must not import %s: %s", from, library, f.because)
+	p := places[from]
+	seeded := p.pure && p.folder.name != "base" && library == "math/rand/v2"
+	if p.pure && slices.Contains(impure, library) && !seeded {
+		return fmt.Sprintf("%s must not import %s: it is pure", from, library)
 	}
 	return ""
 }
@@ -338,22 +308,52 @@ func TestImportsGoDownward(t *testing.T) {
 	for _, p := range packages(t) {
 		from := short(p.ImportPath)
 		for _, i := range p.Imports {
-			if why := upward(from, short(i)); why != "" {
+			to := short(i)
+			if why := upward(from, to); why != "" {
 				t.Error(why)
 			}
 			if why := foreign(from, i); why != "" {
 				t.Error(why)
 			}
-			if f := layerOf[short(i)]; f.testing() && !layerOf[from].testing() {
-				t.Errorf("%s must not import %s: %s only", from, short(i), f.because)
+			if forTests(to) && !forTests(from) {
+				t.Errorf("%s must not import %s, which is for tests", from, to)
 			}
 		}
-		// A test may use packages of its own layer and below and the fakes of an adapter,
-		// not those above.
+		// A test may use packages of its own rung, of folders below, and fakes.
 		for _, i := range slices.Concat(p.TestImports, p.XTestImports) {
-			to := short(i)
-			if layerOf[from].height < layerOf[to].height && from != to && layerOf[from] != mains && layerOf[to] != fakes && layerOf[to] != finders {
-				t.Errorf("the tests of %s", upward(from, to))
+			a, known := places[from]
+			b, also := places[short(i)]
+			if known && also && !b.fake && from != short(i) && !slices.Contains(a.folder.tests, b.folder.name) && (a.folder == b.folder && a.rung < b.rung || above(b.folder, a.folder)) {
+				t.Errorf("the tests of %s must not import %s, which is above", from, short(i))
+			}
+		}
+	}
+}
+
+// TestFolders: a folder imports only folders before it in the list, so that there are no circles.
+func TestFolders(t *testing.T) {
+	seen := map[string]bool{}
+	for _, f := range folders {
+		for _, name := range f.may {
+			if !seen[name] {
+				t.Errorf("%s may import %s, which does not stand before it in the list", f.name, name)
+			}
+		}
+		seen[f.name] = true
+		used := map[string]bool{}
+		for _, p := range packages(t) {
+			if places[short(p.ImportPath)].folder == nil || places[short(p.ImportPath)].folder.name != f.name {
+				continue
+			}
+			for _, i := range slices.Concat(p.Imports, p.TestImports, p.XTestImports) {
+				if to := places[short(i)].folder; to != nil {
+					used[to.name] = true
+				}
+			}
+		}
+		for _, name := range f.may {
+			if !used[name] {
+				t.Errorf("%s may import %s, and nothing in it does: narrow the table", f.name, name)
 			}
 		}
 	}
@@ -364,11 +364,11 @@ func TestEveryPackageHasItsPlace(t *testing.T) {
 	for _, p := range packages(t) {
 		name := short(p.ImportPath)
 		seen[name] = true
-		if _, ok := layerOf[name]; !ok {
-			t.Errorf("%s has no layer: choose one in the table layerOf of this test, name it in CONTRIBUTING.md, and run go test ./internal/architecture -update", name)
+		if _, ok := places[name]; !ok && outside[name] == "" {
+			t.Errorf("%s has no place: choose a folder and a rung in the table folders of this test, and run go test ./internal/architecture -update", name)
 		}
 		switch path.Base(name) {
-		case "util", "utils", "common", "helper", "helpers", "misc", "shared", "lib", "base", "types":
+		case "util", "utils", "common", "helper", "helpers", "misc", "shared", "lib", "types":
 			t.Errorf("%s is named after nothing: name a package for what it is about", name)
 		}
 		if len(p.GoFiles) > 0 && p.Doc == "" {
@@ -378,9 +378,81 @@ func TestEveryPackageHasItsPlace(t *testing.T) {
 			t.Errorf("the package comment of %s must begin with %q", name, "Package "+p.Name)
 		}
 	}
-	for name := range layerOf {
+	for _, name := range slices.Concat(slices.Collect(maps.Keys(places)), slices.Collect(maps.Keys(outside))) {
 		if !seen[name] {
-			t.Errorf("%s is in the table layerOf of this test, but not in the module", name)
+			t.Errorf("%s is in a table of this test, but not in the module", name)
+		}
+	}
+}
+
+// unlinked are libraries and packages that the program tabane does not have, because hosts of a network
+// do not need them: they are of tabane-lab.
+var unlinked = []string{
+	"modernc.org/sqlite", "gonum.org/v1/plot", "github.com/chromedp", "github.com/gopacket",
+	module + "/scenarios", module + "/internal/lab/browser", module + "/internal/cli/lab", module + "/internal/cli/files", module + "/internal/lab",
+	module + "/internal/lab/labrun", module + "/internal/experiment/report", module + "/internal/experiment/result", module + "/internal/experiment/scenario",
+	module + "/internal/sim", module + "/internal/sim/simrun", module + "/internal/study/site", module + "/internal/sim/validate",
+}
+
+// TestProductHasNoLaboratory: what the program tabane links is for hosts of a network, and tabane-lab has
+// the rest.
+func TestProductHasNoLaboratory(t *testing.T) {
+	linked := func(program string) []string {
+		cmd := exec.Command("go", "list", "-deps", module+"/cmd/"+program)
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("go list: %v: %s", err, stderr.String())
+		}
+		return strings.Fields(string(out))
+	}
+	product, laboratory := linked("tabane"), linked("tabane-lab")
+	for _, library := range unlinked {
+		of := func(i string) bool { return i == library || strings.HasPrefix(i, library+"/") }
+		if i := slices.IndexFunc(product, of); i >= 0 {
+			t.Errorf("the program tabane must not have %s: it is of tabane-lab", product[i])
+		}
+		if !slices.ContainsFunc(laboratory, of) && library != "github.com/gopacket" {
+			t.Errorf("the program tabane-lab has nothing of %s either", library)
+		}
+	}
+}
+
+// TestPanicsAreInjectedByTestsOnly: no code of the program can inject a panic, so that nothing from
+// outside can.
+func TestPanicsAreInjectedByTestsOnly(t *testing.T) {
+	for _, p := range packages(t) {
+		if forTests(short(p.ImportPath)) {
+			continue
+		}
+		for _, name := range p.GoFiles {
+			text, err := os.ReadFile(filepath.Join(p.Dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(string(text), "contain.Inject") {
+				t.Errorf("%s/%s must not call contain.Inject: it is for tests", short(p.ImportPath), name)
+			}
+		}
+	}
+}
+
+// TestContributingNamesPlaces: the files and folders of the table "Where to add what" exist.
+func TestContributingNamesPlaces(t *testing.T) {
+	page, err := os.ReadFile("../../CONTRIBUTING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "\n## Where to add what\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	places := regexp.MustCompile("`((?:internal|bpf|cmd|scenarios)[^` ]*)`").FindAllStringSubmatch(section, -1)
+	if len(places) < 15 {
+		t.Errorf("%d places, want at least 15", len(places))
+	}
+	for _, place := range places {
+		if _, err := os.Stat("../../" + place[1]); err != nil {
+			t.Errorf("CONTRIBUTING.md: %v", err)
 		}
 	}
 }
@@ -390,7 +462,7 @@ func TestEveryPackageHasItsPlace(t *testing.T) {
 func TestModelsReadNoClock(t *testing.T) {
 	clock := []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
 	for _, p := range packages(t) {
-		if !layerOf[short(p.ImportPath)].pure() && short(p.ImportPath) != "internal/sim" || len(p.GoFiles) == 0 {
+		if !places[short(p.ImportPath)].pure && short(p.ImportPath) != "internal/sim" || len(p.GoFiles) == 0 {
 			continue
 		}
 		for _, name := range p.GoFiles {
@@ -413,52 +485,33 @@ func TestModelsReadNoClock(t *testing.T) {
 	}
 }
 
-// TestPanicsAreInjectedByTestsOnly: no code of the program can inject a panic, so that nothing from
-// outside can.
-func TestPanicsAreInjectedByTestsOnly(t *testing.T) {
-	for _, p := range packages(t) {
-		if layerOf[short(p.ImportPath)].testing() {
-			continue
-		}
-		for _, name := range p.GoFiles {
-			text, err := os.ReadFile(filepath.Join(p.Dir, name))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if strings.Contains(string(text), "contain.Inject") {
-				t.Errorf("%s/%s must not call contain.Inject: it is for tests", short(p.ImportPath), name)
-			}
-		}
-	}
-}
-
 // TestRules checks the rules themselves: each must be able to fail.
 func TestRules(t *testing.T) {
 	for _, tt := range []struct {
 		from, to string
 		allowed  bool
 	}{
-		{"internal/asbr", "internal/lab", false},
-		{"internal/asbr", "internal/edge", false},
-		{"internal/lab", "internal/report", false},
-		{"internal/lab", "internal/config", false},
-		{"internal/scenario", "internal/lab", false},
-		{"internal/unit", "internal/stat", false},
-		{"internal/config", "internal/cli", false},
-		{"internal/config", "internal/files", false},
-		{"internal/cli", "internal/cli/lab", false},
-		{"internal/cli/lab", "internal/cli", true},
-		{"internal/cc", "internal/sched", false},
-		{"internal/sim", "internal/simrun", false},
-		{"internal/simrun", "internal/labrun", false},
-		{"internal/channel", "internal/unit", true},
-		{"internal/sim", "internal/cc", true},
+		{"internal/epe/asbr", "internal/lab", false},
+		{"internal/epe/asbr", "internal/epe/edge", false},
+		{"internal/epe/edge", "internal/gateway/tunnel", false},
+		{"internal/gateway", "internal/epe/edge", false},
+		{"internal/gateway/sched", "internal/gateway/sealed", false},
+		{"internal/lab", "internal/sim", false},
+		{"internal/lab", "internal/cli/config", false},
+		{"internal/experiment/scenario", "internal/lab", false},
+		{"internal/base/unit", "internal/base/stat", false},
+		{"internal/cli/config", "internal/cli", false},
+		{"internal/mptcp/cc", "internal/gateway/sched", false},
+		{"internal/sim", "internal/sim/simrun", false},
+		{"internal/sim/simrun", "internal/lab/labrun", false},
 		{"internal/cli", "cmd/tabane", false},
-		{"internal/lab", "internal/scenario", true},
-		{"internal/scenario", "internal/asbr", true},
-		{"internal/asbr", "internal/daemon", true},
+		{"internal/experiment/linkmodel", "internal/base/unit", true},
+		{"internal/sim", "internal/mptcp/cc", true},
+		{"internal/lab", "internal/experiment/scenario", true},
+		{"internal/experiment/scenario", "internal/epe/asbr", true},
+		{"internal/epe/asbr", "internal/daemon", true},
 		{"internal/daemon", "internal/bgp", true},
-		{"internal/bgp", "internal/srv6", true},
+		{"internal/bgp", "internal/bgp/srv6", true},
 		{"cmd/tabane", "internal/cli", true},
 	} {
 		if why := upward(tt.from, tt.to); (why == "") != tt.allowed {
@@ -469,17 +522,17 @@ func TestRules(t *testing.T) {
 		from, library string
 		allowed       bool
 	}{
-		{"internal/asbr", "github.com/osrg/gobgp/v4/pkg/server", false},
+		{"internal/epe/asbr", "github.com/osrg/gobgp/v4/pkg/server", false},
 		{"internal/bgp", "github.com/osrg/gobgp/v4/pkg/server", false},
-		{"internal/scenario", "github.com/goccy/go-yaml", false},
-		{"internal/stat", "os", false},
+		{"internal/experiment/scenario", "github.com/goccy/go-yaml", false},
+		{"internal/base/stat", "os", false},
 		{"internal/bgp/message", "net", false},
-		{"internal/stat", "math", true},
-		{"internal/unit", "time", true},
-		{"internal/unit", "math/rand/v2", false},
-		{"internal/channel", "math/rand/v2", true},
-		{"internal/channel", "os", false},
-		{"internal/netns", "os", true},
+		{"internal/base/stat", "math", true},
+		{"internal/base/unit", "time", true},
+		{"internal/base/unit", "math/rand/v2", false},
+		{"internal/experiment/linkmodel", "math/rand/v2", true},
+		{"internal/experiment/linkmodel", "os", false},
+		{"internal/kernel/netns", "os", true},
 	} {
 		if why := foreign(tt.from, tt.library); (why == "") != tt.allowed {
 			t.Errorf("%s imports %s: allowed %v, got %q", tt.from, tt.library, tt.allowed, why)
@@ -487,46 +540,45 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestContributingNamesEveryPackage compares CONTRIBUTING.md's table with the table of this test.
-func TestContributingNamesEveryPackage(t *testing.T) {
-	want := documented()
-	page, err := os.ReadFile("../../CONTRIBUTING.md")
+// TestContributing compares CONTRIBUTING.md's table with the table of this test; -update writes it.
+func TestContributing(t *testing.T) {
+	const file = "../../CONTRIBUTING.md"
+	page, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	name := regexp.MustCompile("`([^`]+)`")
-	got := map[string][]string{}
-	for _, line := range strings.Split(string(page), "\n") {
-		cells := strings.Split(line, " | ")
-		if group := strings.TrimPrefix(cells[0], "| "); len(cells) == 3 && want[group] != nil {
-			for _, m := range name.FindAllStringSubmatch(cells[1], -1) {
-				got[group] = append(got[group], m[1])
-			}
-		}
+	table := regexp.MustCompile(`(?m)^\| folder \| what is in it \|.*\n(\|.*\n)+`)
+	if !table.Match(page) {
+		t.Fatal("CONTRIBUTING.md has no table of folders")
 	}
-	for group, names := range want {
-		slices.Sort(got[group])
-		if !slices.Equal(got[group], names) {
-			t.Errorf("CONTRIBUTING.md, packages of %q: got %q, want %q", group, got[group], names)
+	want := table.ReplaceAllLiteral(page, []byte(contributing()))
+	if *update {
+		if err := os.WriteFile(file, want, 0o644); err != nil {
+			t.Fatal(err)
 		}
+	} else if string(want) != string(page) {
+		t.Error("the table of folders in CONTRIBUTING.md is stale; write it by: go test ./internal/architecture -update")
 	}
 }
 
-// TestContributingNamesPlaces: the files and folders of the table "Where to add what" exist.
-func TestContributingNamesPlaces(t *testing.T) {
-	page, err := os.ReadFile("../../CONTRIBUTING.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, _ := strings.Cut(string(page), "\n## Where to add what\n")
-	section, _, _ = strings.Cut(section, "\n## ")
-	places := regexp.MustCompile("`((?:internal|bpf|cmd|scenarios)[^` ]*)`").FindAllStringSubmatch(section, -1)
-	if len(places) < 15 {
-		t.Errorf("%d places, want at least 15", len(places))
-	}
-	for _, place := range places {
-		if _, err := os.Stat("../../" + place[1]); err != nil {
-			t.Errorf("CONTRIBUTING.md: %v", err)
+// contributing is the table of folders, from the command line down.
+func contributing() string {
+	var b strings.Builder
+	b.WriteString("| folder | what is in it | packages, the lowest first | imports |\n|---|---|---|---|\n")
+	for _, f := range slices.Backward(folders) {
+		var names []string
+		for _, rung := range f.rungs {
+			var on []string
+			for _, n := range rung {
+				on = append(on, "`"+strings.Replace(n, ".", f.name, 1)+"`")
+			}
+			names = append(names, strings.Join(on, ", "))
 		}
+		imports := "nothing of tabane"
+		if len(f.may) > 0 {
+			imports = strings.Join(f.may, ", ")
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.name, f.about, strings.Join(names, "; "), imports)
 	}
+	return b.String()
 }

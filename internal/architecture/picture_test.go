@@ -11,12 +11,7 @@ import (
 
 var update = flag.Bool("update", false, "write docs/layers.svg")
 
-// groups are the layers of the picture, from top to bottom.
-var groups = []string{
-	commandGroup, runnerGroup, specGroup, engineGroup, sharedGroup, adapterGroup, modelGroup, foundationGroup,
-}
-
-// TestPicture compares docs/layers.svg with the table of layers: go test ./internal/architecture
+// TestPicture compares docs/layers.svg with the table of folders: go test ./internal/architecture
 // -update writes it.
 func TestPicture(t *testing.T) {
 	const file = "../../docs/layers.svg"
@@ -35,33 +30,39 @@ func TestPicture(t *testing.T) {
 	}
 }
 
-// documented returns the packages that the documents show, by group, in alphabetical order.
-func documented() map[string][]string {
-	packages := map[string][]string{}
-	for name, l := range layerOf {
-		// Fakes and tests are nothing to choose a layer by.
-		if !l.testing() && name != "internal/architecture" && name != "internal/acceptance" {
-			packages[l.group] = append(packages[l.group], strings.TrimPrefix(name, "internal/"))
-		}
-	}
-	for _, names := range packages {
-		slices.Sort(names)
-	}
-	return packages
+// row is a folder of the picture with its packages, the lowest rung last.
+type row struct {
+	folder   string
+	packages []string
 }
 
-// picture draws the layers with their packages as SVG.
-func picture(packages map[string][]string) string {
+// documented returns the folders from the command line down. Fakes are nothing to choose a place by.
+func documented() []row {
+	var rows []row
+	for _, f := range slices.Backward(folders) {
+		var names []string
+		for _, rung := range slices.Backward(f.rungs) {
+			for _, n := range rung {
+				names = append(names, strings.Replace(n, ".", f.name, 1))
+			}
+		}
+		rows = append(rows, row{f.name, names})
+	}
+	return rows
+}
+
+// picture draws the folders with their packages as SVG.
+func picture(rows []row) string {
 	const (
-		width, left, right = 900, 196, 882
+		width, left, right = 900, 130, 882
 		box, line, margin  = 24, 30, 11
 	)
 	var body strings.Builder
 	top := 44
-	for _, g := range groups {
+	for _, r := range rows {
 		var boxes strings.Builder
 		x, y := left, top+margin
-		for _, name := range packages[g] {
+		for _, name := range r.packages {
 			w := int(7.4*float64(len(name)) + 18)
 			if x+w > right {
 				x, y = left, y+line
@@ -72,13 +73,13 @@ func picture(packages map[string][]string) string {
 		}
 		height := y + box + margin - top
 		fmt.Fprintf(&body, "<rect x=\"10\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"6\" class=\"layer\"/>\n<text x=\"24\" y=\"%d\" class=\"name\">%s</text>\n%s",
-			top, width-20, height, top+height/2+5, g, boxes.String())
+			top, width-20, height, top+height/2+5, r.folder, boxes.String())
 		top += height + 8
 	}
 	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %[1]d %[2]d" font-family="sans-serif" font-size="13">
 <style>.layer{fill:#f2f5f8;stroke:#b8c4d0}.package{fill:#fff;stroke:#5b7fa3}.name{font-weight:bold;fill:#223}.label{text-anchor:middle;fill:#223}</style>
 <rect width="%[1]d" height="%[2]d" fill="#fff"/>
-<text x="24" y="27" fill="#223">Layers: a package imports packages of lower layers only</text>
+<text x="24" y="27" fill="#223">Folders of internal/: a package imports packages of lower folders only, and of its own folder those to the right</text>
 %[3]s</svg>
 `, width, top+2, body.String())
 }

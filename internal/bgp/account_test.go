@@ -8,7 +8,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bgp/message"
 	"github.com/tabane/tabane/internal/bgp/rib"
-	"github.com/tabane/tabane/internal/srv6"
+	"github.com/tabane/tabane/internal/bgp/srv6"
 )
 
 // advertiseAs advertises a route with its own attributes.

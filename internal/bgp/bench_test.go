@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/tabane/tabane/internal/vpn"
+	"github.com/tabane/tabane/internal/bgp/vpn"
 )
 
 // BenchmarkVPNRoutes advertises VPN routes from an ASBR through a reflector to a server: one

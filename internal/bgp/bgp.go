@@ -15,7 +15,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/tabane/tabane/internal/bfd"
+	"github.com/tabane/tabane/internal/bgp/bfd"
 	"github.com/tabane/tabane/internal/bgp/message"
 	"github.com/tabane/tabane/internal/bgp/rib"
 	"github.com/tabane/tabane/internal/bgp/session"

@@ -7,7 +7,7 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/base/fault"
 )
 
 // Changes is the difference between two lists of neighbors, which can be applied to a running

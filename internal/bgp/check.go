@@ -3,8 +3,8 @@ package bgp
 import (
 	"net/netip"
 
+	"github.com/tabane/tabane/internal/base/fault"
 	"github.com/tabane/tabane/internal/bgp/session"
-	"github.com/tabane/tabane/internal/fault"
 )
 
 // CheckIdentity returns the faults of a speaker's AS number and router ID.

@@ -17,7 +17,7 @@ import (
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"github.com/vishvananda/netlink"
 
-	"github.com/tabane/tabane/internal/netns/netnstest"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
 // TestSilentNeighbors: attempts that a neighbor leaves unanswered are restarted.

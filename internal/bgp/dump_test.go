@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/vpn"
+	"github.com/tabane/tabane/internal/bgp/vpn"
 )
 
 // dumped returns the routes of a table as text.

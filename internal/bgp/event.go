@@ -4,8 +4,8 @@ import (
 	"net/netip"
 
 	"github.com/tabane/tabane/internal/bgp/message"
-	"github.com/tabane/tabane/internal/srv6"
-	"github.com/tabane/tabane/internal/vpn"
+	"github.com/tabane/tabane/internal/bgp/srv6"
+	"github.com/tabane/tabane/internal/bgp/vpn"
 )
 
 // Event is one of Session, Update, UnicastPath, VPNPath and EndOfRIB.

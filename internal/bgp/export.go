@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"github.com/tabane/tabane/internal/bgp/message"
+	"github.com/tabane/tabane/internal/bgp/policy"
 	"github.com/tabane/tabane/internal/bgp/rib"
-	"github.com/tabane/tabane/internal/policy"
 )
 
 // ExportPolicy filters and changes the routes advertised to a neighbor.

@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/bfd"
+	"github.com/tabane/tabane/internal/bgp/bfd"
 )
 
 // TestBFDEndsSessions uses real speakers. Packets to an address that was removed are lost without

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/tabane/tabane/internal/bgp/message"
-	"github.com/tabane/tabane/internal/vpn"
+	"github.com/tabane/tabane/internal/bgp/vpn"
 )
 
 const (

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/tabane/tabane/internal/bgp/message"
-	"github.com/tabane/tabane/internal/policy"
+	"github.com/tabane/tabane/internal/bgp/policy"
 )
 
 // BenchmarkEvaluate is the part of the import policy that is evaluated for each route, with the

@@ -3,7 +3,7 @@ package bgp
 import (
 	"net/netip"
 
-	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/base/fault"
 )
 
 // IP is a version of the Internet Protocol, as configuration files name it.

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tabane/tabane/internal/bfd"
-	"github.com/tabane/tabane/internal/fault"
-	"github.com/tabane/tabane/internal/policy"
+	"github.com/tabane/tabane/internal/base/fault"
+	"github.com/tabane/tabane/internal/bgp/bfd"
+	"github.com/tabane/tabane/internal/bgp/policy"
 )
 
 // Keys are the keys of the configuration of a session with another AS, which daemons share.

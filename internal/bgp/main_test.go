@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/tabane/tabane/internal/bfd"
-	"github.com/tabane/tabane/internal/netns/netnstest"
+	"github.com/tabane/tabane/internal/bgp/bfd"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
 func TestMain(m *testing.M) {

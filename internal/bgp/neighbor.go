@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/tabane/tabane/internal/bfd"
+	"github.com/tabane/tabane/internal/bgp/bfd"
 	"github.com/tabane/tabane/internal/bgp/message"
 )
 

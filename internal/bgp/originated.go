@@ -9,8 +9,8 @@ import (
 
 	"github.com/tabane/tabane/internal/bgp/message"
 	"github.com/tabane/tabane/internal/bgp/rib"
-	"github.com/tabane/tabane/internal/srv6"
-	"github.com/tabane/tabane/internal/vpn"
+	"github.com/tabane/tabane/internal/bgp/srv6"
+	"github.com/tabane/tabane/internal/bgp/vpn"
 )
 
 const (

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/tabane/tabane/internal/bgp/message"
-	"github.com/tabane/tabane/internal/contain"
+	"github.com/tabane/tabane/internal/kernel/contain"
 )
 
 // panicIn injects a panic into each call of a function with a route.

@@ -9,12 +9,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tabane/tabane/internal/bfd"
+	"github.com/tabane/tabane/internal/bgp/bfd"
 	"github.com/tabane/tabane/internal/bgp/message"
+	"github.com/tabane/tabane/internal/bgp/policy"
 	"github.com/tabane/tabane/internal/bgp/rib"
 	"github.com/tabane/tabane/internal/bgp/session"
-	"github.com/tabane/tabane/internal/contain"
-	"github.com/tabane/tabane/internal/policy"
+	"github.com/tabane/tabane/internal/kernel/contain"
 )
 
 // families is the size of arrays that are indexed by a Family.

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/tabane/tabane/internal/bgp/message"
-	"github.com/tabane/tabane/internal/vpn"
+	"github.com/tabane/tabane/internal/bgp/vpn"
 )
 
 // TestSetExport changes what is advertised to one of two neighbors while both sessions stay up.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bgp/message"
 	"github.com/tabane/tabane/internal/bgp/rib"
-	"github.com/tabane/tabane/internal/contain"
+	"github.com/tabane/tabane/internal/kernel/contain"
 )
 
 // maxBatch is the maximum length of a batch, which keeps a reader responsive, and is formed with the

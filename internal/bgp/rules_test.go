@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/bfd"
+	"github.com/tabane/tabane/internal/bgp/bfd"
 	"github.com/tabane/tabane/internal/bgp/message"
-	"github.com/tabane/tabane/internal/policy"
+	"github.com/tabane/tabane/internal/bgp/policy"
 )
 
 // ruled applies keys with these prefix lists to a neighbor.

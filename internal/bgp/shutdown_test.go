@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/tabane/tabane/internal/vpn"
+	"github.com/tabane/tabane/internal/bgp/vpn"
 )
 
 // TestGracefulShutdown takes one of two ASBRs out of service: routers with another path select it

@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/bgp/message"
-	"github.com/tabane/tabane/internal/netns/netnstest"
-	"github.com/tabane/tabane/internal/srv6"
-	"github.com/tabane/tabane/internal/vpn"
+	"github.com/tabane/tabane/internal/bgp/srv6"
+	"github.com/tabane/tabane/internal/bgp/vpn"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
 func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tabane/tabane/internal/config"
+	"github.com/tabane/tabane/internal/cli/config"
 )
 
 func (a *App) checkCommand() *cobra.Command {

@@ -19,7 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/hangup"
+	"github.com/tabane/tabane/internal/kernel/sighup"
 )
 
 // Options are the parameters of Run.
@@ -104,7 +104,7 @@ func (a *App) Root(long string) *cobra.Command {
 	)
 	root.PersistentPreRun = func(c *cobra.Command, _ []string) {
 		if c.GroupID != daemonGroup {
-			hangup.Default()
+			sighup.Default()
 		}
 		if c.Name() != mptcpifyName {
 			runtime.UnlockOSThread() // package main has locked it

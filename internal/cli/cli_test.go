@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/config"
-	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/base/fault"
+	"github.com/tabane/tabane/internal/cli/config"
 )
 
 func TestExitCodes(t *testing.T) {

@@ -12,14 +12,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tabane/tabane/internal/config"
-	"github.com/tabane/tabane/internal/doctor"
-	"github.com/tabane/tabane/internal/hangup"
-	"github.com/tabane/tabane/internal/health"
-	"github.com/tabane/tabane/internal/privilege"
-	"github.com/tabane/tabane/internal/realtime"
+	"github.com/tabane/tabane/internal/base/health"
+	"github.com/tabane/tabane/internal/cli/config"
+	"github.com/tabane/tabane/internal/cli/doctor"
+	"github.com/tabane/tabane/internal/kernel/privilege"
+	"github.com/tabane/tabane/internal/kernel/realtime"
+	"github.com/tabane/tabane/internal/kernel/sighup"
+	"github.com/tabane/tabane/internal/kernel/systemd"
 	"github.com/tabane/tabane/internal/role"
-	"github.com/tabane/tabane/internal/systemd"
 )
 
 // Require returns an error if this host lacks a requirement. The checks change nothing.
@@ -96,7 +96,7 @@ func (a *App) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 		return err
 	}
 	if !r.Reloads() {
-		hangup.Default()
+		sighup.Default()
 	}
 	f, err := load(file)
 	if err != nil {
@@ -145,7 +145,7 @@ func (a *App) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 	if r.Reloads() {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		go d.follow(ctx, hangup.Received())
+		go d.follow(ctx, sighup.Received())
 	}
 	d.notify(manager.Ready("running"))
 	defer context.AfterFunc(ctx, func() { d.notify(manager.Stopping()) })()

@@ -12,10 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tabane/tabane/internal/contain"
-	"github.com/tabane/tabane/internal/dashboard"
-	"github.com/tabane/tabane/internal/flows"
-	"github.com/tabane/tabane/internal/privilege"
+	"github.com/tabane/tabane/internal/cli/dashboard"
+	"github.com/tabane/tabane/internal/epe/flows"
+	"github.com/tabane/tabane/internal/kernel/contain"
+	"github.com/tabane/tabane/internal/kernel/privilege"
 	"github.com/tabane/tabane/internal/role"
 )
 

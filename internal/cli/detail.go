@@ -14,9 +14,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tabane/tabane/internal/bgp"
-	"github.com/tabane/tabane/internal/control"
+	"github.com/tabane/tabane/internal/bgp/vpn"
+	"github.com/tabane/tabane/internal/daemon/control"
 	"github.com/tabane/tabane/internal/role"
-	"github.com/tabane/tabane/internal/vpn"
 )
 
 const (

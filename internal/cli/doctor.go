@@ -13,16 +13,16 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/base/health"
+	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/bgp"
-	"github.com/tabane/tabane/internal/condition"
-	"github.com/tabane/tabane/internal/doctor"
-	"github.com/tabane/tabane/internal/forward"
+	"github.com/tabane/tabane/internal/cli/doctor"
+	"github.com/tabane/tabane/internal/daemon/condition"
+	"github.com/tabane/tabane/internal/epe/pathmanager"
 	"github.com/tabane/tabane/internal/gateway"
-	"github.com/tabane/tabane/internal/health"
-	"github.com/tabane/tabane/internal/pathmanager"
-	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/gateway/openplane"
 	"github.com/tabane/tabane/internal/role"
-	"github.com/tabane/tabane/internal/unit"
 )
 
 func (a *App) doctorCommand() *cobra.Command {
@@ -154,20 +154,20 @@ func ofGateway(body []byte) ([]doctor.Finding, error) {
 	}
 	open := map[string]bool{}
 	for _, p := range s.Peers {
-		if p.Mode != plane.Tunnel.String() {
+		if p.Mode != dataplane.Tunnel.String() {
 			open[p.Name] = true
 		}
 	}
 	if len(open) == 0 {
-		return []doctor.Finding{doctor.OfCondition(forward.Marks(gateway.SocketMark))}, nil
+		return []doctor.Finding{doctor.OfCondition(openplane.Marks(gateway.SocketMark))}, nil
 	}
 	var lines []string
 	for _, l := range s.Lines {
 		lines = append(lines, l.Interface)
 	}
 	conditions := []condition.Condition{
-		forward.LAN(s.LAN, s.Unlisted), forward.Marks(gateway.SocketMark, forward.Mark), forward.Firewall(lines), forward.TrafficControl(s.LAN, lines),
-		forward.KilledReversePath(lines),
+		openplane.LAN(s.LAN, s.Unlisted), openplane.Marks(gateway.SocketMark, openplane.Mark), openplane.Firewall(lines), openplane.TrafficControl(s.LAN, lines),
+		openplane.KilledReversePath(lines),
 	}
 	var slowest gateway.PathStatus
 	for _, p := range s.Paths {
@@ -176,7 +176,7 @@ func ofGateway(body []byte) ([]doctor.Finding, error) {
 		}
 	}
 	if slowest.Rate > 0 {
-		conditions = append(conditions, forward.SuperPackets(s.LAN, slowest.Path, unit.Bandwidth(slowest.Rate)))
+		conditions = append(conditions, openplane.SuperPackets(s.LAN, slowest.Path, unit.Bandwidth(slowest.Rate)))
 	}
 	var findings []doctor.Finding
 	for _, c := range conditions {

@@ -8,12 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tabane/tabane/internal/doctor"
-	"github.com/tabane/tabane/internal/edge"
+	"github.com/tabane/tabane/internal/base/health"
+	"github.com/tabane/tabane/internal/cli/doctor"
+	"github.com/tabane/tabane/internal/epe/edge"
+	"github.com/tabane/tabane/internal/epe/pathmanager"
+	"github.com/tabane/tabane/internal/epe/reflector"
 	"github.com/tabane/tabane/internal/gateway"
-	"github.com/tabane/tabane/internal/health"
-	"github.com/tabane/tabane/internal/pathmanager"
-	"github.com/tabane/tabane/internal/reflector"
 )
 
 func TestRunning(t *testing.T) {

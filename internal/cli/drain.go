@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tabane/tabane/internal/asbr"
+	"github.com/tabane/tabane/internal/epe/asbr"
 	"github.com/tabane/tabane/internal/role"
 )
 

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/control"
+	"github.com/tabane/tabane/internal/daemon/control"
 	"github.com/tabane/tabane/internal/role"
 )
 

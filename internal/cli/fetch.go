@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tabane/tabane/internal/traffic"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/analysis/traffic"
+	"github.com/tabane/tabane/internal/base/unit"
 )
 
 // Redraw is the interval at which a live line is redrawn.

@@ -19,10 +19,10 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/bpf/flowcount"
-	"github.com/tabane/tabane/internal/flows"
+	"github.com/tabane/tabane/internal/epe/flowcount"
+	"github.com/tabane/tabane/internal/epe/flows"
 	"github.com/tabane/tabane/internal/gateway"
-	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/gateway/dataplane"
 	"github.com/tabane/tabane/internal/role"
 )
 
@@ -292,7 +292,7 @@ func (o *flowsFlags) readGateway(c *gateway.Config, options *flows.Options) {
 		g.Paths[p.Interface] = cmp.Or(g.Paths[p.Interface], p.Name)
 	}
 	for _, p := range c.Peers {
-		if gateway.ModeOf(p.Mode, p.Seal) == plane.NAT {
+		if gateway.ModeOf(p.Mode, p.Seal) == dataplane.NAT {
 			g.NAT = append(g.NAT, p.Prefixes...)
 		}
 	}

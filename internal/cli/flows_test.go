@@ -5,8 +5,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/tabane/tabane/internal/bpf/flowcount"
-	"github.com/tabane/tabane/internal/flows"
+	"github.com/tabane/tabane/internal/epe/flowcount"
+	"github.com/tabane/tabane/internal/epe/flows"
 )
 
 func TestMatching(t *testing.T) {

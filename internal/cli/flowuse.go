@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tabane/tabane/internal/flows"
+	"github.com/tabane/tabane/internal/epe/flows"
 )
 
 // usesEvery is how often flows asks the edge which subflows carry data.

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/tabane/tabane/internal/flows"
+	"github.com/tabane/tabane/internal/epe/flows"
 )
 
 func TestParseUses(t *testing.T) {

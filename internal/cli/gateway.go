@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tabane/tabane/internal/gateway"
-	"github.com/tabane/tabane/internal/session"
+	"github.com/tabane/tabane/internal/gateway/handshake"
 )
 
 func (a *App) gatewayKeyCommand() *cobra.Command {
@@ -41,7 +41,7 @@ func (a *App) printPublicKey(file string) error {
 
 func (a *App) makeKey() error {
 	const what = "make key"
-	key, err := session.GenerateKey(rand.Reader)
+	key, err := handshake.GenerateKey(rand.Reader)
 	if err != nil {
 		return &Failure{What: what, Why: err}
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tabane/tabane/internal/config"
+	"github.com/tabane/tabane/internal/cli/config"
 )
 
 // helpWidth is the line length of the reference when it is not printed on a terminal.

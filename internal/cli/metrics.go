@@ -9,7 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tabane/tabane/internal/contain"
+	"github.com/tabane/tabane/internal/kernel/contain"
 )
 
 // statusMetrics gives every number of a machine's status to Prometheus, so that /status and /metrics cannot disagree:

@@ -12,12 +12,12 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tabane/tabane/internal/asbr"
-	"github.com/tabane/tabane/internal/edge"
+	"github.com/tabane/tabane/internal/epe/asbr"
+	"github.com/tabane/tabane/internal/epe/edge"
+	"github.com/tabane/tabane/internal/epe/reflector"
+	"github.com/tabane/tabane/internal/epe/router"
 	"github.com/tabane/tabane/internal/gateway"
-	"github.com/tabane/tabane/internal/reflector"
-	"github.com/tabane/tabane/internal/router"
-	"github.com/tabane/tabane/internal/site"
+	"github.com/tabane/tabane/internal/study/site"
 )
 
 // fill sets every number, string and boolean of a status, with one element in each list.

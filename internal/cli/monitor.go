@@ -15,8 +15,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/tabane/tabane/internal/contain"
-	"github.com/tabane/tabane/internal/control"
+	"github.com/tabane/tabane/internal/daemon/control"
+	"github.com/tabane/tabane/internal/kernel/contain"
 	"github.com/tabane/tabane/internal/role"
 )
 

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tabane/tabane/internal/mptcpify"
+	"github.com/tabane/tabane/internal/mptcp/mptcpify"
 )
 
 func (a *App) mptcpifyCommand() *cobra.Command {

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tabane/tabane/internal/contain"
-	"github.com/tabane/tabane/internal/health"
+	"github.com/tabane/tabane/internal/base/health"
+	"github.com/tabane/tabane/internal/kernel/contain"
 	"github.com/tabane/tabane/internal/role"
 )
 

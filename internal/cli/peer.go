@@ -17,9 +17,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/base/fault"
 	"github.com/tabane/tabane/internal/bgp"
-	"github.com/tabane/tabane/internal/fault"
-	"github.com/tabane/tabane/internal/vpn"
+	"github.com/tabane/tabane/internal/bgp/vpn"
 )
 
 const (

@@ -19,9 +19,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/asbr"
-	"github.com/tabane/tabane/internal/programs"
+	"github.com/tabane/tabane/internal/epe/asbr"
 	"github.com/tabane/tabane/internal/role"
+	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
 // shown is a machine with a fixed status.

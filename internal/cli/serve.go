@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tabane/tabane/internal/privilege"
+	"github.com/tabane/tabane/internal/analysis/traffic"
+	"github.com/tabane/tabane/internal/kernel/privilege"
 	"github.com/tabane/tabane/internal/role"
-	"github.com/tabane/tabane/internal/traffic"
 )
 
 func (a *App) serveCommand() *cobra.Command {

@@ -18,10 +18,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tabane/tabane/internal/bgp"
-	"github.com/tabane/tabane/internal/contain"
-	"github.com/tabane/tabane/internal/control"
+	"github.com/tabane/tabane/internal/daemon/control"
+	"github.com/tabane/tabane/internal/kernel/contain"
+	"github.com/tabane/tabane/internal/kernel/systemd"
 	"github.com/tabane/tabane/internal/role"
-	"github.com/tabane/tabane/internal/systemd"
 )
 
 // service is a running daemon with its configuration file.

@@ -18,8 +18,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tabane/tabane/internal/fault"
-	"github.com/tabane/tabane/internal/health"
+	"github.com/tabane/tabane/internal/base/fault"
+	"github.com/tabane/tabane/internal/base/health"
 	"github.com/tabane/tabane/internal/role"
 )
 

@@ -14,10 +14,10 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/tabane/tabane/internal/base/health"
 	"github.com/tabane/tabane/internal/bgp"
-	"github.com/tabane/tabane/internal/contain"
-	"github.com/tabane/tabane/internal/health"
-	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/kernel/contain"
+	"github.com/tabane/tabane/internal/kernel/route"
 )
 
 // Machine is a Reactor that learns from BGP.

@@ -16,8 +16,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tabane/tabane/internal/bgp"
-	"github.com/tabane/tabane/internal/route"
-	"github.com/tabane/tabane/internal/route/routetest"
+	"github.com/tabane/tabane/internal/kernel/route"
+	"github.com/tabane/tabane/internal/kernel/route/routetest"
 )
 
 // rig is a daemon's loop between a made-up speaker, kernel and machine.

@@ -7,10 +7,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tabane/tabane/internal/condition"
-	"github.com/tabane/tabane/internal/contain"
-	"github.com/tabane/tabane/internal/health"
-	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/base/health"
+	"github.com/tabane/tabane/internal/daemon/condition"
+	"github.com/tabane/tabane/internal/kernel/contain"
+	"github.com/tabane/tabane/internal/kernel/netns"
 )
 
 const (

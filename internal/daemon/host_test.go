@@ -12,9 +12,9 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/tabane/tabane/internal/condition"
-	"github.com/tabane/tabane/internal/health"
-	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/base/health"
+	"github.com/tabane/tabane/internal/daemon/condition"
+	"github.com/tabane/tabane/internal/kernel/route"
 )
 
 // madeUpHost has parameters, of which some belong to the daemon.

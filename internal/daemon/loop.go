@@ -9,10 +9,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tabane/tabane/internal/condition"
-	"github.com/tabane/tabane/internal/contain"
-	"github.com/tabane/tabane/internal/health"
-	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/base/health"
+	"github.com/tabane/tabane/internal/daemon/condition"
+	"github.com/tabane/tabane/internal/kernel/contain"
+	"github.com/tabane/tabane/internal/kernel/route"
 )
 
 const (

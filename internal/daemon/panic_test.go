@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/bgp"
-	"github.com/tabane/tabane/internal/contain"
-	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/kernel/contain"
+	"github.com/tabane/tabane/internal/kernel/route"
 )
 
 // injectOnce has the next entry of a boundary panic.

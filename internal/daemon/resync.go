@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tabane/tabane/internal/contain"
-	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/kernel/contain"
+	"github.com/tabane/tabane/internal/kernel/route"
 )
 
 const (

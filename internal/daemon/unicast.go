@@ -5,9 +5,9 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/tabane/tabane/internal/base/hashtable"
 	"github.com/tabane/tabane/internal/bgp"
-	"github.com/tabane/tabane/internal/route"
-	"github.com/tabane/tabane/internal/table"
+	"github.com/tabane/tabane/internal/kernel/route"
 )
 
 // unicastMetric is worse than that of connected (256) and static routes and of routes from router
@@ -33,7 +33,7 @@ type unicast struct {
 	// installs, unless nil, selects the prefixes.
 	installs func(netip.Prefix) bool
 	best     [2]array // the best paths of IPv6 and IPv4, by number of the prefix
-	hops     table.Interner[netip.Addr]
+	hops     hashtable.Interner[netip.Addr]
 	via      map[uint32]via // what the next hops resolve to
 	// changed are the next hops whose routes are to be installed again, from the one at next on.
 	changed map[uint32]bool
@@ -47,7 +47,7 @@ type unicast struct {
 
 // bestPath is a prefix with the number of its next hop; zero: there is none.
 type bestPath struct {
-	prefix table.Prefix
+	prefix hashtable.Prefix
 	hop    uint32
 }
 
@@ -108,7 +108,7 @@ func (u *unicast) remove(p bgp.UnicastPath) {
 func (u *unicast) set(p bgp.UnicastPath) {
 	b := u.at(p)
 	was := b.hop
-	*b = bestPath{table.Compact(p.Prefix), u.hops.Use(p.NextHop)}
+	*b = bestPath{hashtable.Compact(p.Prefix), u.hops.Use(p.NextHop)}
 	u.release(was)
 	u.install(b)
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/tabane/tabane/internal/bgp"
-	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/kernel/route"
 )
 
 // wanted is the kernel that only remembers.

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tabane/tabane/internal/fault"
-	"github.com/tabane/tabane/internal/plane"
-	"github.com/tabane/tabane/internal/session"
-	"github.com/tabane/tabane/internal/tunnel"
+	"github.com/tabane/tabane/internal/base/fault"
+	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/gateway/handshake"
+	"github.com/tabane/tabane/internal/gateway/tunnel"
 )
 
 // The roles of an alliance (paper D section 2.1).
@@ -89,8 +89,8 @@ func (c *Config) checkAlliance(faults *fault.List) {
 	if d := c.Registration.Lifetime; d != 0 && c.Role == "" {
 		faults.Add("registration.lifetime", "must be left out without a role")
 	}
-	if n := c.Registration.Paths; n < 0 || n > plane.MaxPaths {
-		faults.Add("registration.paths", "must be 1 to %d, got %d", plane.MaxPaths, n)
+	if n := c.Registration.Paths; n < 0 || n > dataplane.MaxPaths {
+		faults.Add("registration.paths", "must be 1 to %d, got %d", dataplane.MaxPaths, n)
 	}
 	for i := range c.Paths {
 		only(c.Paths[i].overMember(), fmt.Sprintf("paths[%d].member", i), RoleLeader)
@@ -128,7 +128,7 @@ func (c *Config) checkLeader(faults *fault.List) {
 		at := fmt.Sprintf("paths[%d]", i)
 		seen.Check(faults, at, "name", p.Name)
 		at += ".member"
-		if _, err := session.ParsePublicKey(p.Member.PublicKey); err != nil {
+		if _, err := handshake.ParsePublicKey(p.Member.PublicKey); err != nil {
 			faults.Add(at+".public_key", "%v", err)
 		} else {
 			seen.Check(faults, at, "public_key", p.Member.PublicKey)
@@ -142,8 +142,8 @@ func (c *Config) checkLeader(faults *fault.List) {
 
 // checkMember adds the faults of a member.
 func (c *Config) checkMember(faults *fault.List) {
-	if len(c.ShortLinks) == 0 || len(c.Paths)+len(c.ShortLinks) > plane.MaxPaths {
-		faults.Add("short_links", "must be 1 to %d beside %d paths, got %d", max(plane.MaxPaths-len(c.Paths), 1), len(c.Paths), len(c.ShortLinks))
+	if len(c.ShortLinks) == 0 || len(c.Paths)+len(c.ShortLinks) > dataplane.MaxPaths {
+		faults.Add("short_links", "must be 1 to %d beside %d paths, got %d", max(dataplane.MaxPaths-len(c.Paths), 1), len(c.Paths), len(c.ShortLinks))
 	}
 	seen := fault.Seen{}
 	for i, name := range c.ShortLinks {
@@ -168,7 +168,7 @@ func (c *Config) checkMember(faults *fault.List) {
 			faults.Add(at+".name", wantWord, l.Name)
 		}
 		keys.Check(faults, at, "name", l.Name)
-		if _, err := session.ParsePublicKey(l.PublicKey); err != nil {
+		if _, err := handshake.ParsePublicKey(l.PublicKey); err != nil {
 			faults.Add(at+".public_key", "%v", err)
 		} else {
 			keys.Check(faults, at, "public_key", l.PublicKey)
@@ -192,35 +192,35 @@ func (c *Config) checkMember(faults *fault.List) {
 func (c *Config) lifetime() time.Duration { return cmp.Or(c.Registration.Lifetime, defaultLifetime) }
 
 // allianceOf returns what a peer of the configuration is in an alliance.
-func (c *Config) allianceOf(p *Peer) plane.Alliance {
+func (c *Config) allianceOf(p *Peer) dataplane.Alliance {
 	switch {
 	case c.Role == RoleLeader:
-		return plane.Alliance{Role: plane.HomeAgent, Lifetime: c.lifetime()}
+		return dataplane.Alliance{Role: dataplane.HomeAgent, Lifetime: c.lifetime()}
 	case c.Role == RoleHomeAgent && len(p.Endpoints) == 0:
-		return plane.Alliance{Role: plane.Registrant, Lifetime: c.lifetime(), CareOf: cmp.Or(c.Registration.Paths, defaultCareOf)}
+		return dataplane.Alliance{Role: dataplane.Registrant, Lifetime: c.lifetime(), CareOf: cmp.Or(c.Registration.Paths, defaultCareOf)}
 	}
-	return plane.Alliance{}
+	return dataplane.Alliance{}
 }
 
 // allies returns the members of a leader, or the leaders of a member, as peers.
-func (c *Config) allies(k keys, resolve func([]Endpoint) []netip.AddrPort) []plane.Peer {
-	var list []plane.Peer
-	add := func(name, key string, endpoints []netip.AddrPort, a plane.Alliance) {
-		public, err := session.ParsePublicKey(key)
+func (c *Config) allies(k keys, resolve func([]Endpoint) []netip.AddrPort) []dataplane.Peer {
+	var list []dataplane.Peer
+	add := func(name, key string, endpoints []netip.AddrPort, a dataplane.Alliance) {
+		public, err := handshake.ParsePublicKey(key)
 		if err != nil {
 			panic("BUG: " + err.Error())
 		}
 		a.Lifetime = c.lifetime()
-		list = append(list, plane.Peer{Name: name, Public: public, Preshared: k.preshared[name], Endpoints: endpoints, Alliance: a})
+		list = append(list, dataplane.Peer{Name: name, Public: public, Preshared: k.preshared[name], Endpoints: endpoints, Alliance: a})
 	}
 	for i := range c.Paths {
 		if p := &c.Paths[i]; p.overMember() {
-			add(p.Name, p.Member.PublicKey, resolve(p.Member.Endpoints), plane.Alliance{Role: plane.Member})
+			add(p.Name, p.Member.PublicKey, resolve(p.Member.Endpoints), dataplane.Alliance{Role: dataplane.Member})
 		}
 	}
 	for _, l := range c.Leaders {
-		add(l.Name, l.PublicKey, nil, plane.Alliance{
-			Role: plane.Leader, Path: cmp.Or(l.Path, c.Paths[0].Name), Down: l.Rate.Down.plane(), Up: l.Rate.Up.plane(), HomeAgents: resolve(l.HomeAgents),
+		add(l.Name, l.PublicKey, nil, dataplane.Alliance{
+			Role: dataplane.Leader, Path: cmp.Or(l.Path, c.Paths[0].Name), Down: l.Rate.Down.plane(), Up: l.Rate.Up.plane(), HomeAgents: resolve(l.HomeAgents),
 		})
 	}
 	return list

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/plane"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/gateway/dataplane"
 )
 
 // leader, member and homeAgent are valid configurations.
@@ -115,15 +115,15 @@ func TestAllianceOfThePlane(t *testing.T) {
 	home := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 	addresses := map[string][]netip.Addr{"hq.example": home, "home.example": home}
 	both := []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:4790"), netip.MustParseAddrPort("[2001:db8::1]:4790")}
-	state := func(c Config) plane.State {
+	state := func(c Config) dataplane.State {
 		return planeState(&c, keys{}, 1400, map[string]bool{"wlan0": true}, addresses, nil)
 	}
 
 	s := state(leader())
-	if p := s.Peers[0]; p.Alliance.Role != plane.HomeAgent || p.Alliance.Lifetime != time.Minute || !slices.Equal(p.Endpoints, both) {
+	if p := s.Peers[0]; p.Alliance.Role != dataplane.HomeAgent || p.Alliance.Lifetime != time.Minute || !slices.Equal(p.Endpoints, both) {
 		t.Errorf("home agent: %+v", p)
 	}
-	if len(s.Peers) != 3 || s.Peers[2].Name != "carol" || s.Peers[2].Alliance.Role != plane.Member || len(s.Peers[2].Endpoints) != 1 {
+	if len(s.Peers) != 3 || s.Peers[2].Name != "carol" || s.Peers[2].Alliance.Role != dataplane.Member || len(s.Peers[2].Endpoints) != 1 {
 		t.Errorf("members: %+v", s.Peers[1:])
 	}
 	if p := s.Paths[2]; p.Member != "bob" || !p.Up.Estimated || !p.Usable || s.Paths[0].Member != "" {
@@ -135,15 +135,15 @@ func TestAllianceOfThePlane(t *testing.T) {
 		t.Errorf("short link: %+v", p)
 	}
 	a := s.Peers[0].Alliance
-	if a.Role != plane.Leader || a.Path != "lte" || a.Up.Bandwidth != 2*unit.MbitPerSecond || !slices.Equal(a.HomeAgents, both) || len(s.Peers[0].Prefixes) > 0 {
+	if a.Role != dataplane.Leader || a.Path != "lte" || a.Up.Bandwidth != 2*unit.MbitPerSecond || !slices.Equal(a.HomeAgents, both) || len(s.Peers[0].Prefixes) > 0 {
 		t.Errorf("leader of a member: %+v", s.Peers[0])
 	}
 
 	s = state(homeAgent())
-	if r := s.Peers[0].Alliance.Role; r != plane.NoRole {
+	if r := s.Peers[0].Alliance.Role; r != dataplane.NoRole {
 		t.Errorf("a peer with endpoints is %v", r)
 	}
-	if a := s.Peers[1].Alliance; a.Role != plane.Registrant || a.CareOf != 3 || a.Lifetime != time.Hour {
+	if a := s.Peers[1].Alliance; a.Role != dataplane.Registrant || a.CareOf != 3 || a.Lifetime != time.Hour {
 		t.Errorf("leader of a home agent: %+v", a)
 	}
 }

@@ -11,14 +11,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tabane/tabane/internal/control"
-	"github.com/tabane/tabane/internal/fault"
-	"github.com/tabane/tabane/internal/plane"
-	"github.com/tabane/tabane/internal/sched"
-	"github.com/tabane/tabane/internal/sealed"
-	"github.com/tabane/tabane/internal/session"
-	"github.com/tabane/tabane/internal/tunnel"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/fault"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/daemon/control"
+	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/gateway/handshake"
+	"github.com/tabane/tabane/internal/gateway/sched"
+	"github.com/tabane/tabane/internal/gateway/sealed"
+	"github.com/tabane/tabane/internal/gateway/tunnel"
 )
 
 // Config is the `gateway:` section of a configuration file.
@@ -99,9 +99,9 @@ const (
 )
 
 // plane returns the probes as the plane has them.
-func (p *Probes) plane() plane.Probes {
+func (p *Probes) plane() dataplane.Probes {
 	idle := cmp.Or(p.Interval, defaultInterval)
-	return plane.Probes{Compatible: p.Format == ProbesCompatible, Idle: idle, Busy: cmp.Or(p.Busy, min(defaultBusy, idle))}
+	return dataplane.Probes{Compatible: p.Format == ProbesCompatible, Idle: idle, Busy: cmp.Or(p.Busy, min(defaultBusy, idle))}
 }
 
 func (c *Config) checkProbes(faults *fault.List) {
@@ -295,7 +295,7 @@ type Discipline struct {
 
 // ParseShort implements field.Short.
 func (d *Discipline) ParseShort(text string) error {
-	if text == plane.Ratio {
+	if text == dataplane.Ratio {
 		return fmt.Errorf(`want the ratio too: {ratio: "2:1"}`)
 	}
 	if !slices.Contains(sched.Disciplines(), text) {
@@ -324,20 +324,20 @@ func choice(name string) (sched.Choice, bool) {
 }
 
 // plane returns the discipline as the plane has it, for so many paths.
-func (d *Discipline) plane(paths int) (plane.Discipline, fault.List) {
+func (d *Discipline) plane(paths int) (dataplane.Discipline, fault.List) {
 	var faults fault.List
-	r := plane.Discipline{Name: d.Name}
+	r := dataplane.Discipline{Name: d.Name}
 	switch {
 	case d.Ratio != "" && d.Flow != "":
 		faults.Add("flow", "must be left out beside ratio: they are parameters of two disciplines")
 	case d.Ratio != "":
-		r.Name = cmp.Or(d.Name, plane.Ratio)
-		if r.Name != plane.Ratio {
+		r.Name = cmp.Or(d.Name, dataplane.Ratio)
+		if r.Name != dataplane.Ratio {
 			faults.Add("ratio", "is not a parameter of %s", d.Name)
 		}
 		r.Ratio = d.ratio(&faults, paths)
 	case d.Flow != "":
-		if r.Name = cmp.Or(d.Name, plane.Flow); r.Name != plane.Flow {
+		if r.Name = cmp.Or(d.Name, dataplane.Flow); r.Name != dataplane.Flow {
 			faults.Add("flow", "is not a parameter of %s", d.Name)
 		}
 		var known bool
@@ -346,7 +346,7 @@ func (d *Discipline) plane(paths int) (plane.Discipline, fault.List) {
 		}
 	case d.Name == "":
 		faults.Add("", "must be one of %s", strings.Join(sched.Disciplines(), ", "))
-	case d.Name == plane.Ratio:
+	case d.Name == dataplane.Ratio:
 		faults.Add("ratio", "must be given")
 	case !slices.Contains(sched.Disciplines(), d.Name):
 		faults.Add("name", "must be one of %s, got %q%s", strings.Join(sched.Disciplines(), ", "), d.Name, fault.Suggest(d.Name, sched.Disciplines()))
@@ -478,8 +478,8 @@ func (c *Config) checkTunnel(faults *fault.List) {
 }
 
 func (c *Config) checkPaths(faults *fault.List) {
-	if n := len(c.Paths); n == 0 || n > plane.MaxPaths {
-		faults.Add("paths", "must be 1 to %d, got %d", plane.MaxPaths, n)
+	if n := len(c.Paths); n == 0 || n > dataplane.MaxPaths {
+		faults.Add("paths", "must be 1 to %d, got %d", dataplane.MaxPaths, n)
 	}
 	seen := fault.Seen{}
 	up := false
@@ -569,7 +569,7 @@ func (c *Config) checkPeers(faults *fault.List) {
 			faults.Add(at+".name", wantWord, p.Name)
 		}
 		seen.Check(faults, at, "name", p.Name)
-		if _, err := session.ParsePublicKey(p.PublicKey); err != nil {
+		if _, err := handshake.ParsePublicKey(p.PublicKey); err != nil {
 			faults.Add(at+".public_key", "%v", err)
 		} else {
 			seen.Check(faults, at, "public_key", p.PublicKey)
@@ -659,13 +659,13 @@ func (c *Config) checkPolicy(faults *fault.List) {
 			faults.Add(at+".match.port", "must be left out: protocol %s has no ports", r.Match.Protocol.name)
 		}
 		if i := slices.IndexFunc(c.Peers, func(p Peer) bool { return !p.mode().Open() }); i >= 0 && r.Match.Mark.mask != 0 {
-			faults.Add(at+".match.mark", "must be left out: peers[%d] has mode %s, and the kernel does not pass the marks of packets to the device of the tunnel", i, plane.Tunnel)
+			faults.Add(at+".match.mark", "must be left out: peers[%d] has mode %s, and the kernel does not pass the marks of packets to the device of the tunnel", i, dataplane.Tunnel)
 		}
 		if m := r.Match.Prefix; m != (netip.Prefix{}) {
 			checkPrefix(faults, at+".match.prefix", m)
 		}
-		if r.CopyCostlier && r.Discipline.Name != plane.Auto {
-			faults.Add(at+".copy_costlier", "must be left out: of all disciplines, %s alone sends copies where they are free, and %s sends all", plane.Auto, plane.Redundant)
+		if r.CopyCostlier && r.Discipline.Name != dataplane.Auto {
+			faults.Add(at+".copy_costlier", "must be left out: of all disciplines, %s alone sends copies where they are free, and %s sends all", dataplane.Auto, dataplane.Redundant)
 		}
 		if d := r.Resequence.Bound; d < 0 || d > maxHold {
 			faults.Add(at+".resequence", "must be auto, off, or a time up to %s, got %s", maxHold, d)

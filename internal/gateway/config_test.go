@@ -12,14 +12,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/tabane/tabane/internal/plane"
-	"github.com/tabane/tabane/internal/sched"
-	"github.com/tabane/tabane/internal/session"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/gateway/handshake"
+	"github.com/tabane/tabane/internal/gateway/sched"
 )
 
-func keyOf(first byte) session.PrivateKey {
-	var k session.PrivateKey
+func keyOf(first byte) handshake.PrivateKey {
+	var k handshake.PrivateKey
 	k[0], k[31] = first&248, 64
 	return k
 }
@@ -82,7 +82,7 @@ func TestCheck(t *testing.T) {
 		"peer twice":             {func(c *Config) { c.Peers[1].Name = "hq" }, "peers[1].name: hq is already peers[0].name"},
 		"public key twice":       {func(c *Config) { c.Peers[1].PublicKey = c.Peers[0].PublicKey }, "peers[1].public_key: "},
 		"no public key":          {func(c *Config) { c.Peers[0].PublicKey = "" }, "peers[0].public_key: want a key"},
-		"unusable public key":    {func(c *Config) { c.Peers[0].PublicKey = session.PublicKey{}.String() }, "peers[0].public_key: not a usable"},
+		"unusable public key":    {func(c *Config) { c.Peers[0].PublicKey = handshake.PublicKey{}.String() }, "peers[0].public_key: not a usable"},
 		"prefixes of two peers":  {func(c *Config) { c.Peers[1].Prefixes[0] = prefix("10.2.3.0/24") }, "peers[1].prefixes[0]: 10.2.3.0/24 overlaps peers[0].prefixes[0] 10.2.0.0/16"},
 		"around those of a peer": {func(c *Config) { c.Peers[1].Prefixes[0] = prefix("10.0.0.0/8") }, "peers[1].prefixes[0]: 10.0.0.0/8 overlaps peers[0].prefixes[0] 10.2.0.0/16"},
 		"two default routes": {func(c *Config) {
@@ -164,7 +164,7 @@ func TestCheck(t *testing.T) {
 
 func TestPolicyOfThePlane(t *testing.T) {
 	c := site()
-	if got := policyOf(&c); len(got) != 1 || got[0].Discipline.Name != "auto" || got[0].Resequence.Mode != plane.ResequenceAuto {
+	if got := policyOf(&c); len(got) != 1 || got[0].Discipline.Name != "auto" || got[0].Resequence.Mode != dataplane.ResequenceAuto {
 		t.Errorf("default: %+v", got)
 	}
 	c.Policy = []Rule{
@@ -173,11 +173,11 @@ func TestPolicyOfThePlane(t *testing.T) {
 		{Match: Match{Prefix: netip.MustParsePrefix("10.9.0.0/16")}, Discipline: Discipline{Flow: "cheapest"}},
 		{Discipline: Discipline{Name: "flow"}},
 	}
-	want := plane.Policy{
-		{Match: plane.Match{Protocols: []uint8{1, 58}}, Discipline: plane.Discipline{Name: "redundant"}, Resequence: plane.Resequence{Mode: plane.ResequenceOff}},
-		{Match: plane.Match{Port: 80, HasDSCP: true, DSCP: 46}, Discipline: plane.Discipline{Name: "ratio", Ratio: []int{2, 0}}, Resequence: plane.Resequence{Mode: plane.ResequenceFixed, Bound: time.Millisecond}},
-		{Match: plane.Match{Prefix: netip.MustParsePrefix("10.9.0.0/16")}, Discipline: plane.Discipline{Name: "flow", Choice: sched.Cheapest}},
-		{Discipline: plane.Discipline{Name: "flow", Choice: sched.Pinned}},
+	want := dataplane.Policy{
+		{Match: dataplane.Match{Protocols: []uint8{1, 58}}, Discipline: dataplane.Discipline{Name: "redundant"}, Resequence: dataplane.Resequence{Mode: dataplane.ResequenceOff}},
+		{Match: dataplane.Match{Port: 80, HasDSCP: true, DSCP: 46}, Discipline: dataplane.Discipline{Name: "ratio", Ratio: []int{2, 0}}, Resequence: dataplane.Resequence{Mode: dataplane.ResequenceFixed, Bound: time.Millisecond}},
+		{Match: dataplane.Match{Prefix: netip.MustParsePrefix("10.9.0.0/16")}, Discipline: dataplane.Discipline{Name: "flow", Choice: sched.Cheapest}},
+		{Discipline: dataplane.Discipline{Name: "flow", Choice: sched.Pinned}},
 	}
 	if diff := cmp.Diff(want, policyOf(&c), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -208,14 +208,14 @@ func TestCopyCostlier(t *testing.T) {
 
 func TestProbes(t *testing.T) {
 	c := site()
-	if got, want := c.Probes.plane(), (plane.Probes{Idle: time.Second, Busy: 50 * time.Millisecond}); got != want || len(c.Warnings()) != 0 {
+	if got, want := c.Probes.plane(), (dataplane.Probes{Idle: time.Second, Busy: 50 * time.Millisecond}); got != want || len(c.Warnings()) != 0 {
 		t.Errorf("default %+v, want %+v; warnings %v", got, want, c.Warnings())
 	}
 	if err := c.Probes.ParseShort("compatible"); err != nil {
 		t.Fatal(err)
 	}
 	c.Probes.Busy = 200 * time.Millisecond
-	if got, want := c.Probes.plane(), (plane.Probes{Compatible: true, Idle: time.Second, Busy: 200 * time.Millisecond}); got != want {
+	if got, want := c.Probes.plane(), (dataplane.Probes{Compatible: true, Idle: time.Second, Busy: 200 * time.Millisecond}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	if w := c.Warnings(); len(w) != 1 || !strings.Contains(w[0].Error(), "probes.format: nothing authenticates compatible probes") {
@@ -262,7 +262,7 @@ func TestValues(t *testing.T) {
 			t.Errorf("resequence %q is accepted", text)
 		}
 	}
-	for text, want := range map[string]plane.Rate{"auto": {Estimated: true}, "none": {}, "5Mbit/s": {Bandwidth: 5 * unit.MbitPerSecond}} {
+	for text, want := range map[string]dataplane.Rate{"auto": {Estimated: true}, "none": {}, "5Mbit/s": {Bandwidth: 5 * unit.MbitPerSecond}} {
 		var r Rate
 		if err := r.UnmarshalText([]byte(text)); err != nil || r.plane() != want {
 			t.Errorf("rate %s: got %+v, %v", text, r.plane(), err)

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/gateway/dataplane"
 )
 
 // Connections are the NAT sessions of a gateway.
@@ -34,7 +34,7 @@ type Session struct {
 func (g *Gateway) Connections(_ context.Context, limit int) (any, error) {
 	c := Connections{Sessions: []Session{}}
 	p, ok := g.plane.(interface {
-		NATFlows(most int) ([]plane.NATFlow, int, error)
+		NATFlows(most int) ([]dataplane.NATFlow, int, error)
 	})
 	if !ok {
 		return c, nil // no peer has been open since the start

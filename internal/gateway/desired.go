@@ -11,10 +11,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/plane"
-	"github.com/tabane/tabane/internal/route"
-	"github.com/tabane/tabane/internal/session"
-	"github.com/tabane/tabane/internal/tunnel"
+	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/gateway/handshake"
+	"github.com/tabane/tabane/internal/gateway/tunnel"
+	"github.com/tabane/tabane/internal/kernel/route"
 )
 
 const (
@@ -81,10 +81,10 @@ func (c *Config) local(connected []route.Address) []netip.Prefix {
 
 // planeState returns the desired state of the plane. links are the interfaces that are up, addresses those of
 // endpoints' names, connected those of the host. The section has passed its checks.
-func planeState(c *Config, k keys, mtu int, links map[string]bool, addresses map[string][]netip.Addr, connected []route.Address) plane.State {
-	s := plane.State{Key: k.own, Port: c.Port(), Mark: SocketMark, MTU: mtu, Policy: policyOf(c), Probes: c.Probes.plane(), LAN: plane.LAN(c.LAN), Local: c.local(connected)}
+func planeState(c *Config, k keys, mtu int, links map[string]bool, addresses map[string][]netip.Addr, connected []route.Address) dataplane.State {
+	s := dataplane.State{Key: k.own, Port: c.Port(), Mark: SocketMark, MTU: mtu, Policy: policyOf(c), Probes: c.Probes.plane(), LAN: dataplane.LAN(c.LAN), Local: c.local(connected)}
 	for _, p := range c.Paths {
-		s.Paths = append(s.Paths, plane.Path{
+		s.Paths = append(s.Paths, dataplane.Path{
 			Name: p.Name, Interface: p.Interface, Down: p.Rate.Down.plane(), Up: p.Rate.Up.plane(), Cost: p.Cost, Usable: links[p.Interface],
 			Via: p.Via, Strict: p.Strict,
 		})
@@ -96,14 +96,14 @@ func planeState(c *Config, k keys, mtu int, links map[string]bool, addresses map
 		}
 	}
 	for _, name := range c.ShortLinks {
-		s.Paths = append(s.Paths, plane.Path{Name: name, Interface: name, Down: RateAuto.plane(), Up: RateAuto.plane(), Usable: links[name], Short: true})
+		s.Paths = append(s.Paths, dataplane.Path{Name: name, Interface: name, Down: RateAuto.plane(), Up: RateAuto.plane(), Usable: links[name], Short: true})
 	}
 	for _, p := range c.Peers {
-		public, err := session.ParsePublicKey(p.PublicKey)
+		public, err := handshake.ParsePublicKey(p.PublicKey)
 		if err != nil {
 			panic("BUG: " + err.Error())
 		}
-		s.Peers = append(s.Peers, plane.Peer{
+		s.Peers = append(s.Peers, dataplane.Peer{
 			Name: p.Name, Public: public, Preshared: k.preshared[p.Name], Endpoints: resolved(p.Endpoints, addresses), Prefixes: p.Prefixes, Allow: p.Allow,
 			Alliance: c.allianceOf(&p), Mode: p.mode(),
 		})
@@ -134,16 +134,16 @@ func resolved(list []Endpoint, addresses map[string][]netip.Addr) []netip.AddrPo
 }
 
 // policyOf returns the policy, or the default one.
-func policyOf(c *Config) plane.Policy {
+func policyOf(c *Config) dataplane.Policy {
 	if len(c.Policy) == 0 {
-		return plane.Policy{{Discipline: plane.Discipline{Name: plane.Auto}}}
+		return dataplane.Policy{{Discipline: dataplane.Discipline{Name: dataplane.Auto}}}
 	}
-	var policy plane.Policy
+	var policy dataplane.Policy
 	for _, r := range c.Policy {
 		d, _ := r.Discipline.plane(len(c.Paths))
 		d.CopyCostlier = r.CopyCostlier
-		policy = append(policy, plane.Rule{
-			Match: plane.Match{
+		policy = append(policy, dataplane.Rule{
+			Match: dataplane.Match{
 				Protocols: r.Match.Protocol.numbers(), Port: r.Match.Port, HasDSCP: r.Match.DSCP.given, DSCP: r.Match.DSCP.value,
 				Prefix: r.Match.Prefix, Mark: r.Match.Mark.value, MarkMask: r.Match.Mark.mask,
 			},

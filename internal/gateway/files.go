@@ -13,8 +13,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/tabane/tabane/internal/fault"
-	"github.com/tabane/tabane/internal/session"
+	"github.com/tabane/tabane/internal/base/fault"
+	"github.com/tabane/tabane/internal/gateway/handshake"
 )
 
 // Files makes the names of files relative to dir, that of the configuration file, and returns their
@@ -28,7 +28,7 @@ func (c *Config) Files(dir string) fault.List {
 		return *name != ""
 	}
 	if resolve(&c.Key) {
-		key, err := readKey(c.Key, session.ParsePrivateKey)
+		key, err := readKey(c.Key, handshake.ParsePrivateKey)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			faults.Add("key", "%v: make a key by tabane gateway key > %s", err, c.Key)
@@ -43,7 +43,7 @@ func (c *Config) Files(dir string) fault.List {
 	}
 	for _, s := range c.secrets() {
 		if resolve(s.file) {
-			if _, err := readKey(*s.file, session.ParsePresharedKey); err != nil {
+			if _, err := readKey(*s.file, handshake.ParsePresharedKey); err != nil {
 				faults.Add(s.at+".preshared_key", "%v", err)
 			}
 		}
@@ -116,10 +116,10 @@ func readKey[K any](name string, parse func(string) (K, error)) (key K, err erro
 }
 
 // PublicKey returns the public key that belongs to the private key in a file.
-func PublicKey(file string) (session.PublicKey, error) {
-	key, err := readKey(file, session.ParsePrivateKey)
+func PublicKey(file string) (handshake.PublicKey, error) {
+	key, err := readKey(file, handshake.ParsePrivateKey)
 	if err != nil {
-		return session.PublicKey{}, err
+		return handshake.PublicKey{}, err
 	}
 	return key.Public(), nil
 }

@@ -4,7 +4,7 @@ import (
 	"encoding"
 	"testing"
 
-	"github.com/tabane/tabane/internal/accessor"
+	"github.com/tabane/tabane/internal/testkit/accessor"
 )
 
 // FuzzValues: the text of a value that was read is read as the same value.

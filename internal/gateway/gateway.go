@@ -15,19 +15,19 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/base/health"
 	"github.com/tabane/tabane/internal/bgp"
-	"github.com/tabane/tabane/internal/bpf"
-	"github.com/tabane/tabane/internal/bpf/relay"
-	"github.com/tabane/tabane/internal/condition"
-	"github.com/tabane/tabane/internal/contain"
 	"github.com/tabane/tabane/internal/daemon"
-	"github.com/tabane/tabane/internal/forward"
-	"github.com/tabane/tabane/internal/health"
-	"github.com/tabane/tabane/internal/plane"
-	"github.com/tabane/tabane/internal/route"
-	"github.com/tabane/tabane/internal/sealed"
-	"github.com/tabane/tabane/internal/session"
-	"github.com/tabane/tabane/internal/tun"
+	"github.com/tabane/tabane/internal/daemon/condition"
+	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/gateway/handshake"
+	"github.com/tabane/tabane/internal/gateway/openplane"
+	"github.com/tabane/tabane/internal/gateway/relay"
+	"github.com/tabane/tabane/internal/gateway/sealed"
+	"github.com/tabane/tabane/internal/gateway/tun"
+	"github.com/tabane/tabane/internal/kernel/bpf"
+	"github.com/tabane/tabane/internal/kernel/contain"
+	"github.com/tabane/tabane/internal/kernel/route"
 )
 
 // Options describe a Gateway.
@@ -40,14 +40,14 @@ type Options struct {
 	Log  *slog.Logger
 	// Plane makes the data plane with the tunnel's interface of that name. Default: the sealed plane, and
 	// the open one if the configuration has open peers.
-	Plane func(tunnel string, log *slog.Logger) (plane.Carrier, error)
+	Plane func(tunnel string, log *slog.Logger) (dataplane.Carrier, error)
 }
 
 // Gateway is the control plane of a gateway.
 type Gateway struct {
 	log           *slog.Logger
 	loop          *daemon.Loop
-	plane         plane.Carrier
+	plane         dataplane.Carrier
 	names         resolver
 	namespaceLock io.Closer
 
@@ -75,18 +75,18 @@ const pinName = "gateway"
 
 // keys are the secrets that the configuration names.
 type keys struct {
-	own       session.PrivateKey
-	preshared map[string]session.PresharedKey // by peer
+	own       handshake.PrivateKey
+	preshared map[string]handshake.PresharedKey // by peer
 }
 
 func readKeys(c *Config) (keys, error) {
-	k := keys{preshared: map[string]session.PresharedKey{}}
+	k := keys{preshared: map[string]handshake.PresharedKey{}}
 	var err error
-	if k.own, err = readKey(c.Key, session.ParsePrivateKey); err != nil {
+	if k.own, err = readKey(c.Key, handshake.ParsePrivateKey); err != nil {
 		return keys{}, err
 	}
 	for _, s := range c.secrets() {
-		if k.preshared[s.of], err = readKey(*s.file, session.ParsePresharedKey); err != nil {
+		if k.preshared[s.of], err = readKey(*s.file, handshake.ParsePresharedKey); err != nil {
 			return keys{}, err
 		}
 	}
@@ -114,14 +114,14 @@ func New(o Options) (*Gateway, error) {
 		return nil, errors.Join(err, mine.Close())
 	}
 	if o.Plane == nil {
-		o.Plane = func(tunnel string, log *slog.Logger) (plane.Carrier, error) {
+		o.Plane = func(tunnel string, log *slog.Logger) (dataplane.Carrier, error) {
 			if err := relay.Clear(); err != nil {
 				return nil, err
 			}
 			if !o.Config.Open() {
 				left, err := bpf.PinPath(pinName)
 				if err == nil {
-					err = forward.Clear(left)
+					err = openplane.Clear(left)
 				}
 				switch {
 				case err != nil:
@@ -131,7 +131,7 @@ func New(o Options) (*Gateway, error) {
 				}
 				return sealed.New(sealed.Options{Interface: tunnel, Log: log})
 			}
-			return forward.New(forward.Options{Log: log, Pins: pins, Keep: o.Keep, Sealed: func(open plane.Open) (forward.Sealed, error) {
+			return openplane.New(openplane.Options{Log: log, Pins: pins, Keep: o.Keep, Sealed: func(open dataplane.Open) (openplane.Sealed, error) {
 				return sealed.New(sealed.Options{Interface: tunnel, Log: log, Open: open})
 			}})
 		}
@@ -166,7 +166,7 @@ type relayingPlane struct {
 }
 
 // newMember makes the plane of a member. Without the program it relays sealed messages.
-func newMember(tunnel string, log *slog.Logger) (plane.Carrier, error) {
+func newMember(tunnel string, log *slog.Logger) (dataplane.Carrier, error) {
 	program, err := relay.Load(relay.Options{})
 	if err != nil {
 		log.Warn("open messages are not relayed", "err", err)
@@ -179,7 +179,7 @@ func newMember(tunnel string, log *slog.Logger) (plane.Carrier, error) {
 	return &relayingPlane{p, program}, nil
 }
 
-// Run implements plane.Carrier.
+// Run implements dataplane.Carrier.
 func (m *relayingPlane) Run(ctx context.Context) error {
 	return errors.Join(m.Plane.Run(ctx), m.program.Close())
 }
@@ -215,7 +215,7 @@ type conditioned interface{ Conditions() []condition.Condition }
 // Conditions implements daemon.Conditioned. The tunnel's interface is the gateway's own.
 func (g *Gateway) Conditions() []condition.Condition {
 	ctx := context.Background()
-	list := append(g.config.conditions(), forward.Marks(SocketMark), condition.Condition{
+	list := append(g.config.conditions(), openplane.Marks(SocketMark), condition.Condition{
 		Name: "tunnel interface", Good: "the tunnel's interface is as the gateway has set it",
 		Examine: func() (problems []health.Problem, err error) {
 			g.loop.Do(ctx, func() { problems, err = g.examineTunnel() })
@@ -227,7 +227,7 @@ func (g *Gateway) Conditions() []condition.Condition {
 		},
 	})
 	if unlisted := g.config.unlisted(g.connected); len(unlisted) > 0 {
-		list = append(list, forward.LAN(g.config.LAN.Interfaces, unlisted))
+		list = append(list, openplane.LAN(g.config.LAN.Interfaces, unlisted))
 	}
 	if p, ok := g.plane.(conditioned); ok {
 		list = append(list, p.Conditions()...)
@@ -348,7 +348,7 @@ func (g *Gateway) tunnelMTU() int {
 }
 
 // state returns the desired state of the plane.
-func (g *Gateway) state() plane.State {
+func (g *Gateway) state() dataplane.State {
 	return planeState(&g.config, g.keys, g.mtu, g.links, g.addresses, g.connected)
 }
 

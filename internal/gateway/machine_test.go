@@ -19,11 +19,11 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/netns"
-	"github.com/tabane/tabane/internal/netns/netnstest"
-	"github.com/tabane/tabane/internal/plane"
-	"github.com/tabane/tabane/internal/route"
-	"github.com/tabane/tabane/internal/session"
+	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/gateway/handshake"
+	"github.com/tabane/tabane/internal/kernel/netns"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
+	"github.com/tabane/tabane/internal/kernel/route"
 )
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
@@ -31,12 +31,12 @@ func TestMain(m *testing.M) { netnstest.Main(m) }
 // fakePlane remembers what it is to do.
 type fakePlane struct {
 	mu      sync.Mutex
-	state   plane.State
+	state   dataplane.State
 	refusal error
-	status  plane.Status
+	status  dataplane.Status
 }
 
-func (p *fakePlane) Apply(s plane.State) error {
+func (p *fakePlane) Apply(s dataplane.State) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.refusal != nil {
@@ -46,7 +46,7 @@ func (p *fakePlane) Apply(s plane.State) error {
 	return nil
 }
 
-func (p *fakePlane) Status() plane.Status {
+func (p *fakePlane) Status() dataplane.Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.status
@@ -56,7 +56,7 @@ func (p *fakePlane) Status() plane.Status {
 func (p *fakePlane) path(state string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.status.Peers = []plane.PeerStatus{{Name: "hq", Links: []plane.LinkStatus{{Path: "fiber", State: state}}}}
+	p.status.Peers = []dataplane.PeerStatus{{Name: "hq", Links: []dataplane.LinkStatus{{Path: "fiber", State: state}}}}
 }
 
 func (p *fakePlane) Run(ctx context.Context) error {
@@ -118,7 +118,7 @@ func run(t *testing.T, c Config) *machine {
 			return err
 		}
 		var err error
-		m.Gateway, err = New(Options{Config: c, Log: slog.New(slog.DiscardHandler), Plane: func(string, *slog.Logger) (plane.Carrier, error) { return m.plane, nil }})
+		m.Gateway, err = New(Options{Config: c, Log: slog.New(slog.DiscardHandler), Plane: func(string, *slog.Logger) (dataplane.Carrier, error) { return m.plane, nil }})
 		return err
 	})
 	m.dns = &fixedNames{list: map[string]netip.Addr{"hq.example": netip.MustParseAddr("192.0.2.9")}}
@@ -165,9 +165,9 @@ func (m *machine) reload(c Config) (lines []string, err error) {
 }
 
 // wait waits until the plane has a state that is as wanted.
-func (m *machine) wait(what string, ok func(s plane.State) bool) {
+func (m *machine) wait(what string, ok func(s dataplane.State) bool) {
 	m.t.Helper()
-	var s plane.State
+	var s dataplane.State
 	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		m.plane.mu.Lock()
 		s = m.plane.state
@@ -201,7 +201,7 @@ func (m *machine) shows(command string, want ...string) {
 	m.t.Errorf("%s:\n%swant:\n%s", command, got, strings.Join(want, "\n"))
 }
 
-func usable(s plane.State) (list []bool) {
+func usable(s dataplane.State) (list []bool) {
 	for _, p := range s.Paths {
 		list = append(list, p.Usable)
 	}
@@ -213,10 +213,10 @@ func TestMachine(t *testing.T) {
 	c.Peers = c.Peers[:1]
 	c.Peers[0].Prefixes = c.Peers[0].Prefixes[:1]
 	m := run(t, c)
-	m.wait("the name is resolved", func(s plane.State) bool {
+	m.wait("the name is resolved", func(s dataplane.State) bool {
 		return len(s.Peers) == 1 && slices.Equal(s.Peers[0].Endpoints, []netip.AddrPort{netip.MustParseAddrPort("192.0.2.9:4790")})
 	})
-	m.wait("eth1 is up, wwan0 is missing", func(s plane.State) bool { return slices.Equal(usable(s), []bool{true, false}) && s.MTU == 1500-92 })
+	m.wait("eth1 is up, wwan0 is missing", func(s dataplane.State) bool { return slices.Equal(usable(s), []bool{true, false}) && s.MTU == 1500-92 })
 	m.add("wwan0")
 	netnstest.Do(t, m.ns, func() error {
 		link, err := netlink.LinkByName("wwan0")
@@ -226,9 +226,9 @@ func TestMachine(t *testing.T) {
 		return netlink.LinkSetMTU(link, 1400)
 	})
 	m.ip("link set wwan0 up")
-	m.wait("a modem appears", func(s plane.State) bool { return slices.Equal(usable(s), []bool{true, true}) && s.MTU == 1400-92 })
+	m.wait("a modem appears", func(s dataplane.State) bool { return slices.Equal(usable(s), []bool{true, true}) && s.MTU == 1400-92 })
 	m.ip("link set eth1 down")
-	m.wait("a cable is pulled", func(s plane.State) bool { return slices.Equal(usable(s), []bool{false, true}) })
+	m.wait("a cable is pulled", func(s dataplane.State) bool { return slices.Equal(usable(s), []bool{false, true}) })
 	both := []string{"10.2.0.0/16 dev tabane0", "unreachable 10.2.0.0/16"}
 	m.routes(both...)
 
@@ -252,7 +252,7 @@ func TestMachine(t *testing.T) {
 	if lines, err := m.reload(now); err != nil || !slices.Equal(lines, []string{`peer "hq" replaced`}) {
 		t.Errorf("reload: %q, %v", lines, err)
 	}
-	m.wait("the prefix has changed", func(s plane.State) bool { return s.Peers[0].Prefixes[0] == now.Peers[0].Prefixes[0] })
+	m.wait("the prefix has changed", func(s dataplane.State) bool { return s.Peers[0].Prefixes[0] == now.Peers[0].Prefixes[0] })
 	m.routes("10.7.0.0/16 dev tabane0", "unreachable 10.7.0.0/16")
 
 	// Another program deletes a route: it is restored.
@@ -337,7 +337,7 @@ func TestSecondGateway(t *testing.T) {
 	again := func() (*Gateway, error) {
 		var g *Gateway
 		err := netns.Do(m.ns, func() (err error) {
-			g, err = New(Options{Config: m.config, Log: slog.New(slog.DiscardHandler), Plane: func(string, *slog.Logger) (plane.Carrier, error) { return &fakePlane{}, nil }})
+			g, err = New(Options{Config: m.config, Log: slog.New(slog.DiscardHandler), Plane: func(string, *slog.Logger) (dataplane.Carrier, error) { return &fakePlane{}, nil }})
 			return err
 		})
 		return g, err
@@ -363,8 +363,8 @@ func TestPeerMoves(t *testing.T) {
 	c := site()
 	c.Paths, c.Peers = c.Paths[:1], c.Peers[:1]
 	m := run(t, c)
-	at := func(address string) func(plane.State) bool {
-		return func(s plane.State) bool {
+	at := func(address string) func(dataplane.State) bool {
+		return func(s dataplane.State) bool {
 			return len(s.Peers) == 1 && slices.Equal(s.Peers[0].Endpoints, []netip.AddrPort{netip.MustParseAddrPort(address)})
 		}
 	}
@@ -528,7 +528,7 @@ func TestHealth(t *testing.T) {
 		}
 	}
 	s := status(func(s *Status) { s.Paths[1].Up = false })
-	s.explain([]plane.PathStatus{{Name: "a", Error: "x"}, {Name: "b", Error: "y"}})
+	s.explain([]dataplane.PathStatus{{Name: "a", Error: "x"}, {Name: "b", Error: "y"}})
 	if s.Lines[0].Error != "" || s.Lines[1].Error != "y" {
 		t.Errorf("errors of lines: %+v", s.Lines)
 	}
@@ -552,7 +552,7 @@ func TestPresharedKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := planeState(&c, k, 1400, nil, nil, nil)
-	if s.Peers[0].Preshared != (session.PresharedKey{}) || s.Peers[1].Preshared != session.PresharedKey(keyOf(32)) || s.Key != keyOf(24) || s.Port != 4790 {
+	if s.Peers[0].Preshared != (handshake.PresharedKey{}) || s.Peers[1].Preshared != handshake.PresharedKey(keyOf(32)) || s.Key != keyOf(24) || s.Port != 4790 {
 		t.Error("the keys are not those of the files")
 	}
 }

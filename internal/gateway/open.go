@@ -6,42 +6,42 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tabane/tabane/internal/bpf/forward"
-	"github.com/tabane/tabane/internal/fault"
-	"github.com/tabane/tabane/internal/plane"
-	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/base/fault"
+	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/gateway/openbpf"
+	"github.com/tabane/tabane/internal/kernel/route"
 )
 
 // maxOpen bounds the open peers, and maxFlowRules how many rules of them can have the discipline flow:
 // the program has tables for so many.
-const maxOpen, maxFlowRules = forward.MaxPeers, forward.MaxTables
+const maxOpen, maxFlowRules = openbpf.MaxPeers, openbpf.MaxTables
 
 // modes are the values of a peer's mode, the default first, seals those of its seal.
 var (
-	modes = []string{plane.Tunnel.String(), plane.Plain.String(), plane.NAT.String()}
+	modes = []string{dataplane.Tunnel.String(), dataplane.Plain.String(), dataplane.NAT.String()}
 	seals = []string{"all", "none"}
 )
 
 // mode returns the mode of a checked peer.
-func (p *Peer) mode() plane.Mode { return ModeOf(p.Mode, p.Seal) }
+func (p *Peer) mode() dataplane.Mode { return ModeOf(p.Mode, p.Seal) }
 
 // ModeOf returns the mode that a peer's keys mode and seal select, which must have passed CheckMode:
 //
 //	mode    seal    packets
-//	tunnel  all     plane.Tunnel: in UDP, encrypted; the default
-//	tunnel  none    plane.Unsealed: in UDP, not encrypted
-//	plain   absent  plane.Plain: as they are
-//	nat     absent  plane.NAT: as they are, with the gateway's address as source
-func ModeOf(mode, seal string) plane.Mode {
+//	tunnel  all     dataplane.Tunnel: in UDP, encrypted; the default
+//	tunnel  none    dataplane.Unsealed: in UDP, not encrypted
+//	plain   absent  dataplane.Plain: as they are
+//	nat     absent  dataplane.NAT: as they are, with the gateway's address as source
+func ModeOf(mode, seal string) dataplane.Mode {
 	switch {
 	case mode == modes[1]:
-		return plane.Plain
+		return dataplane.Plain
 	case mode == modes[2]:
-		return plane.NAT
+		return dataplane.NAT
 	case seal == seals[1]:
-		return plane.Unsealed
+		return dataplane.Unsealed
 	}
-	return plane.Tunnel
+	return dataplane.Tunnel
 }
 
 // CheckMode adds the faults of a peer's keys mode and seal.
@@ -94,9 +94,9 @@ func (c *Config) checkMode(faults *fault.List, at string, p *Peer) {
 	}
 	switch {
 	case c.Role == RoleMember:
-		faults.Add(at+".mode", "must be %s in a member, whose program in the kernel only relays: packets to peers are encrypted", plane.Tunnel)
-	case c.Role != "" && mode != plane.Unsealed:
-		faults.Add(at+".mode", "must be %s in an alliance, with seal none if packets need no encryption: members relay messages of the tunnel only", plane.Tunnel)
+		faults.Add(at+".mode", "must be %s in a member, whose program in the kernel only relays: packets to peers are encrypted", dataplane.Tunnel)
+	case c.Role != "" && mode != dataplane.Unsealed:
+		faults.Add(at+".mode", "must be %s in an alliance, with seal none if packets need no encryption: members relay messages of the tunnel only", dataplane.Tunnel)
 	}
 	if len(c.LAN.Interfaces) == 0 && c.Role != RoleLeader {
 		faults.Add("lan.interfaces", "must be given: mode %s is for packets that they receive", mode)
@@ -124,7 +124,7 @@ func (c *Config) checkOpen(faults *fault.List) {
 		}
 	}
 	if open > maxOpen {
-		faults.Add("peers", "must have at most %d with another mode than %s, got %d", maxOpen, plane.Tunnel, open)
+		faults.Add("peers", "must have at most %d with another mode than %s, got %d", maxOpen, dataplane.Tunnel, open)
 	}
 	for i, p := range c.Paths {
 		if p.Rate.Down == RateAuto || p.Rate.Up == RateAuto {
@@ -132,10 +132,10 @@ func (c *Config) checkOpen(faults *fault.List) {
 		}
 	}
 	if len(c.Policy) == 0 {
-		faults.Add("policy", "must be given: %s, and discipline %s, the default, is for mode %s", first, plane.Auto, plane.Tunnel)
+		faults.Add("policy", "must be given: %s, and discipline %s, the default, is for mode %s", first, dataplane.Auto, dataplane.Tunnel)
 	}
 	flows := 0
-	disciplines := plane.Plain.Disciplines()
+	disciplines := dataplane.Plain.Disciplines()
 	for i, r := range c.Policy {
 		d, _ := r.Discipline.plane(len(c.Paths))
 		at := fmt.Sprintf("policy[%d]", i)
@@ -145,15 +145,15 @@ func (c *Config) checkOpen(faults *fault.List) {
 		if r.Resequence.Bound > 0 {
 			faults.Add(at+".resequence", "must be off or left out: %s, whose packets are not held", first)
 		}
-		if d.Name == plane.Redundant && slices.ContainsFunc(c.Peers, func(p Peer) bool { return p.mode() == plane.NAT }) {
-			faults.Add(at+".discipline", "must not be %s with mode %s", d.Name, plane.NAT)
+		if d.Name == dataplane.Redundant && slices.ContainsFunc(c.Peers, func(p Peer) bool { return p.mode() == dataplane.NAT }) {
+			faults.Add(at+".discipline", "must not be %s with mode %s", d.Name, dataplane.NAT)
 		}
-		if d.Name == plane.Flow {
+		if d.Name == dataplane.Flow {
 			flows += open
 		}
 	}
 	if flows > maxFlowRules {
-		faults.Add("policy", "must have fewer rules of discipline %s: for %d open peers they are %d, more than %d", plane.Flow, open, flows, maxFlowRules)
+		faults.Add("policy", "must have fewer rules of discipline %s: for %d open peers they are %d, more than %d", dataplane.Flow, open, flows, maxFlowRules)
 	}
 }
 
@@ -165,10 +165,10 @@ func (c *Config) warnOpen(warnings *fault.List) {
 	plain := false
 	for i := range c.Peers {
 		switch m := c.Peers[i].mode(); m {
-		case plane.Plain, plane.NAT:
-			plain = plain || m == plane.Plain
+		case dataplane.Plain, dataplane.NAT:
+			plain = plain || m == dataplane.Plain
 			warnings.Add(fmt.Sprintf("peers[%d].mode", i), "%s encrypts and authenticates nothing: an attacker on a line reads and forges packets of the hosts, and packets to the peer bypass nftables, which therefore has to accept those from it by their mark", m)
-		case plane.Unsealed:
+		case dataplane.Unsealed:
 			who := "an attacker on a line, or on the way between the gateways,"
 			if c.Role != "" {
 				who = "a member, or an attacker on its short link, on a line, or on the way between the gateways,"
@@ -177,11 +177,11 @@ func (c *Config) warnOpen(warnings *fault.List) {
 			if c.Role == RoleLeader && len(c.LAN.Interfaces) == 0 {
 				warnings.Add(fmt.Sprintf("peers[%d].seal", i), "has effect on packets from the peer alone: without lan.interfaces all that are sent to it are this host's own, which are encrypted")
 			}
-		case plane.Tunnel:
+		case dataplane.Tunnel:
 		}
 	}
 	for i := range c.Policy {
-		if plain && c.Policy[i].Discipline.Name == plane.Redundant {
+		if plain && c.Policy[i].Discipline.Name == dataplane.Redundant {
 			warnings.Add(fmt.Sprintf("policy[%d].discipline", i), "hosts behind open peers get each packet once for every path: plain packets have no number")
 		}
 	}

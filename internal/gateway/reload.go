@@ -8,10 +8,10 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/tabane/tabane/internal/condition"
+	"github.com/tabane/tabane/internal/base/fault"
 	"github.com/tabane/tabane/internal/daemon"
-	"github.com/tabane/tabane/internal/fault"
-	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/daemon/condition"
+	"github.com/tabane/tabane/internal/gateway/dataplane"
 )
 
 // Reload replaces the configuration, which has passed Files, and returns what has changed, one line
@@ -48,7 +48,7 @@ func (g *Gateway) checkFixed(now *Config, secrets keys) fault.List {
 	fault.Fixed(&faults, "control", g.config.Control, now.Control)
 	if now.Open() && !g.config.Open() {
 		// What loads programs has been dropped since.
-		faults.Add("peers", "the first peer with another mode than %s: it cannot be added while the daemon runs; a restart is needed", plane.Tunnel)
+		faults.Add("peers", "the first peer with another mode than %s: it cannot be added while the daemon runs; a restart is needed", dataplane.Tunnel)
 	}
 	if secrets.own != g.keys.own {
 		faults.Add("key", "is another key, which cannot change while the daemon runs; a restart is needed")

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/tabane/tabane/internal/bgp"
-	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/kernel/route"
 )
 
 // The gateway's routing tables, and the mark of its own sockets. docs/adr/0016-gateway-routing.md

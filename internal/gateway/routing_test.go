@@ -8,9 +8,9 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tabane/tabane/internal/bgp"
-	"github.com/tabane/tabane/internal/plane"
-	"github.com/tabane/tabane/internal/route"
-	"github.com/tabane/tabane/internal/route/routetest"
+	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/kernel/route"
+	"github.com/tabane/tabane/internal/kernel/route/routetest"
 )
 
 // TestUnlisted: interfaces with addresses of the LAN that are none of it are found, such as its VLANs. Without open peers they are
@@ -28,7 +28,7 @@ func TestUnlisted(t *testing.T) {
 	if got := c.unlisted(connected); got != nil {
 		t.Errorf("without open peers: %q", got)
 	}
-	c.Peers[0].Mode = plane.Plain.String()
+	c.Peers[0].Mode = dataplane.Plain.String()
 	if got := c.unlisted(connected); !slices.Equal(got, []string{"eth0.100"}) {
 		t.Errorf("got %q", got)
 	}

@@ -10,11 +10,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tabane/tabane/internal/contain"
-	"github.com/tabane/tabane/internal/control"
+	"github.com/tabane/tabane/internal/base/health"
 	"github.com/tabane/tabane/internal/daemon"
-	"github.com/tabane/tabane/internal/health"
-	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/daemon/control"
+	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/kernel/contain"
 )
 
 // Status is what /status shows.
@@ -195,7 +195,7 @@ func (g *Gateway) Status() any {
 }
 
 // fill adds the status of the plane.
-func (s *Status) fill(p plane.Status) {
+func (s *Status) fill(p dataplane.Status) {
 	s.PacketsIn, s.BytesIn = p.Received.Packets, p.Received.Bytes
 	s.PacketsOut, s.BytesOut = p.Delivered.Packets, p.Delivered.Bytes
 	s.HeldBytes, s.Unpinned, s.Left, s.Dropped = int64(p.Held), p.Unpinned, p.Left, p.Dropped
@@ -243,7 +243,7 @@ func addressText(a netip.AddrPort) string {
 
 // explain adds the errors of lines that no peer is reached over: on others, only some endpoint is not
 // reachable.
-func (s *Status) explain(lines []plane.PathStatus) {
+func (s *Status) explain(lines []dataplane.PathStatus) {
 	for i := range s.Lines {
 		l := &s.Lines[i]
 		if slices.ContainsFunc(s.Paths, func(p PathStatus) bool { return p.Path == l.Name && p.Up }) {
@@ -280,7 +280,7 @@ func (s *Status) health(rejected error, lacking []health.Problem) health.Status 
 	needed := 0
 	allies := map[string]bool{}
 	for _, p := range s.Peers {
-		if p.Role == plane.Leader.String() || p.Role == plane.Member.String() {
+		if p.Role == dataplane.Leader.String() || p.Role == dataplane.Member.String() {
 			allies[p.Name] = true
 			continue
 		}

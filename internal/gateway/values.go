@@ -8,10 +8,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tabane/tabane/internal/fault"
-	"github.com/tabane/tabane/internal/plane"
-	"github.com/tabane/tabane/internal/tunnel"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/fault"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/gateway/tunnel"
 )
 
 // Rate is the rate of a path in one direction: a bandwidth, or one of the other values. 0 is not
@@ -65,14 +65,14 @@ func (r Rate) MarshalText() ([]byte, error) {
 	return unit.Bandwidth(r).MarshalText()
 }
 
-func (r Rate) plane() plane.Rate {
+func (r Rate) plane() dataplane.Rate {
 	switch r {
 	case RateAuto:
-		return plane.Rate{Estimated: true}
+		return dataplane.Rate{Estimated: true}
 	case RateNone:
-		return plane.Rate{}
+		return dataplane.Rate{}
 	}
-	return plane.Rate{Bandwidth: unit.Bandwidth(r)}
+	return dataplane.Rate{Bandwidth: unit.Bandwidth(r)}
 }
 
 // ParseShort implements field.Short.
@@ -268,12 +268,12 @@ func (r *Resequence) UnmarshalText(text []byte) error {
 // MarshalText implements encoding.TextMarshaler.
 func (r Resequence) MarshalText() ([]byte, error) { return []byte(r.plane().String()), nil }
 
-func (r Resequence) plane() plane.Resequence {
+func (r Resequence) plane() dataplane.Resequence {
 	switch {
 	case r.Off:
-		return plane.Resequence{Mode: plane.ResequenceOff}
+		return dataplane.Resequence{Mode: dataplane.ResequenceOff}
 	case r.Bound > 0:
-		return plane.Resequence{Mode: plane.ResequenceFixed, Bound: r.Bound}
+		return dataplane.Resequence{Mode: dataplane.ResequenceFixed, Bound: r.Bound}
 	}
-	return plane.Resequence{Mode: plane.ResequenceAuto}
+	return dataplane.Resequence{Mode: dataplane.ResequenceAuto}
 }

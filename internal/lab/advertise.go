@@ -9,10 +9,10 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/tabane/tabane/internal/edge"
+	"github.com/tabane/tabane/internal/epe/edge"
+	"github.com/tabane/tabane/internal/epe/router"
+	"github.com/tabane/tabane/internal/experiment/scenario"
 	"github.com/tabane/tabane/internal/role"
-	"github.com/tabane/tabane/internal/router"
-	"github.com/tabane/tabane/internal/scenario"
 )
 
 // PrepareAdvertise prepares a change of a router's export policy: whether it advertises the prefix

@@ -18,15 +18,15 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	ethernet "github.com/tabane/tabane/internal/bpf/wire"
-	"github.com/tabane/tabane/internal/feature"
-	emulator "github.com/tabane/tabane/internal/link"
+	"github.com/tabane/tabane/internal/base/feature"
+	"github.com/tabane/tabane/internal/experiment/scenario"
+	"github.com/tabane/tabane/internal/kernel/netns"
+	"github.com/tabane/tabane/internal/kernel/nft"
+	"github.com/tabane/tabane/internal/kernel/offload"
+	"github.com/tabane/tabane/internal/kernel/sockdiag"
+	"github.com/tabane/tabane/internal/kernel/tc"
+	ethernet "github.com/tabane/tabane/internal/lab/wire"
 	"github.com/tabane/tabane/internal/mptcp"
-	"github.com/tabane/tabane/internal/netns"
-	"github.com/tabane/tabane/internal/nft"
-	"github.com/tabane/tabane/internal/scenario"
-	"github.com/tabane/tabane/internal/tc"
-	"github.com/tabane/tabane/internal/tcp"
 )
 
 // space is an open namespace.
@@ -226,7 +226,7 @@ func (b *builder) frame(l *link, p port, node bool) error {
 	}
 	return netns.Do(p.netns, func() error {
 		if !l.offloads {
-			if err := emulator.Prepare(p.iface); err != nil {
+			if err := offload.Prepare(p.iface); err != nil {
 				return err
 			}
 		}
@@ -407,7 +407,7 @@ func (n *node) addRoutes() error {
 
 // replaceRoute installs a static route in the caller's namespace, or changes its metrics.
 func replaceRoute(r scenario.StaticRoute) error {
-	return tcp.ReplaceRoute(r.Dst, r.Via, tcp.RouteMetrics(r.RouteMetrics))
+	return sockdiag.ReplaceRoute(r.Dst, r.Via, sockdiag.RouteMetrics(r.RouteMetrics))
 }
 
 // limits returns the path manager's limits, with the defaults that edge.MPTCP documents.

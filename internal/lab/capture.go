@@ -12,9 +12,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tabane/tabane/internal/netns"
-	"github.com/tabane/tabane/internal/packet"
-	"github.com/tabane/tabane/internal/pcap"
+	"github.com/tabane/tabane/internal/analysis/pcap"
+	"github.com/tabane/tabane/internal/kernel/afpacket"
+	"github.com/tabane/tabane/internal/kernel/netns"
 )
 
 // CaptureStats counts the packets of a capture.
@@ -40,7 +40,7 @@ func (l *Lab) Capture(ctx context.Context, node, iface, file string) (CaptureSta
 }
 
 func captureNode(ctx context.Context, namespace, iface, file string) (stats CaptureStats, err error) {
-	c, err := openPackets(namespace, iface, packet.MaxLength)
+	c, err := openPackets(namespace, iface, afpacket.MaxLength)
 	if err != nil {
 		return stats, err
 	}
@@ -57,7 +57,7 @@ func captureNode(ctx context.Context, namespace, iface, file string) (stats Capt
 	if err := w.header(out, c.names); err != nil {
 		return stats, err
 	}
-	err = c.Run(ctx, packet.Handler{Packet: w.write, Idle: w.file.Flush})
+	err = c.Run(ctx, afpacket.Handler{Packet: w.write, Idle: w.file.Flush})
 	err = errors.Join(err, w.footer(c.Stats()))
 	return c.Stats(), err
 }
@@ -65,7 +65,7 @@ func captureNode(ctx context.Context, namespace, iface, file string) (stats Capt
 // Packets captures the packets of a node's interfaces.
 type Packets struct {
 	node   *space
-	socket *packet.Socket
+	socket *afpacket.Socket
 	// names maps the indexes of captured interfaces to names. detours maps the index of a
 	// detour to that of its interface: packets sent on a detour are captured as sent by the
 	// interface.
@@ -121,7 +121,7 @@ func (c *Packets) open(iface string, snap int) (err error) {
 			bind = 0
 		}
 	}
-	c.socket, err = packet.Open(packet.Options{Interface: bind, SnapLength: snap})
+	c.socket, err = afpacket.Open(afpacket.Options{Interface: bind, SnapLength: snap})
 	return err
 }
 
@@ -139,9 +139,9 @@ func (c *Packets) Stats() CaptureStats {
 }
 
 // Run passes packets to the handler until ctx ends, which is no error, or the node is removed.
-func (c *Packets) Run(ctx context.Context, h packet.Handler) error {
+func (c *Packets) Run(ctx context.Context, h afpacket.Handler) error {
 	handle := h.Packet
-	h.Packet = func(p packet.Packet) error {
+	h.Packet = func(p afpacket.Packet) error {
 		if of, detour := c.detours[p.Interface]; detour && p.Sent {
 			p.Interface = of
 		}
@@ -181,7 +181,7 @@ type pcapng struct {
 }
 
 // write adds one packet.
-func (w *pcapng) write(p packet.Packet) error {
+func (w *pcapng) write(p afpacket.Packet) error {
 	direction := pcap.Inbound
 	if p.Sent {
 		direction = pcap.Outbound
@@ -199,7 +199,7 @@ func (w *pcapng) header(out io.Writer, names map[int]string) (err error) {
 	}
 	for _, index := range slices.Sorted(maps.Keys(names)) {
 		w.ids[index], err = w.file.AddInterface(pcap.Interface{
-			Name: names[index], OS: runtime.GOOS, Link: pcap.LinkEthernet, SnapLength: packet.MaxLength,
+			Name: names[index], OS: runtime.GOOS, Link: pcap.LinkEthernet, SnapLength: afpacket.MaxLength,
 		})
 		if err != nil {
 			return err

@@ -9,9 +9,9 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/tabane/tabane/internal/control"
+	"github.com/tabane/tabane/internal/daemon/control"
+	"github.com/tabane/tabane/internal/experiment/scenario"
 	"github.com/tabane/tabane/internal/role"
-	"github.com/tabane/tabane/internal/scenario"
 )
 
 // ErrNotOurs is the error of operations that need the process that made the lab, the parent of its

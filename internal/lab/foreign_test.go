@@ -12,10 +12,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/experiment/linkmodel"
+	"github.com/tabane/tabane/internal/experiment/scenario"
 	"github.com/tabane/tabane/internal/lab/labtest"
-	"github.com/tabane/tabane/internal/scenario"
-	"github.com/tabane/tabane/internal/unit"
 )
 
 // TestKeepUnready: with KeepUnready, a lab that is not ready in time stays up, reports what is
@@ -164,7 +164,7 @@ func TestView(t *testing.T) {
 		t.Fatal(err)
 	}
 	delay := 7 * time.Millisecond
-	want := scenario.Shape{Rate: 8 * unit.MbitPerSecond, Delay: 5 * time.Millisecond, Loss: &channel.Loss{Kind: channel.Random, P: 0.25}, Backward: &channel.Change{Delay: &delay}}
+	want := scenario.Shape{Rate: 8 * unit.MbitPerSecond, Delay: 5 * time.Millisecond, Loss: &linkmodel.Loss{Kind: linkmodel.Random, P: 0.25}, Backward: &linkmodel.Change{Delay: &delay}}
 	if err := l.Links().Set("wire", want); err != nil {
 		t.Fatal(err)
 	}

@@ -12,10 +12,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/experiment/scenario"
+	"github.com/tabane/tabane/internal/kernel/afpacket"
+	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/lab/labtest"
-	"github.com/tabane/tabane/internal/netns"
-	"github.com/tabane/tabane/internal/packet"
-	"github.com/tabane/tabane/internal/scenario"
 )
 
 // framesSpec has a link of each kind between two hosts, by the name of their interfaces.
@@ -46,14 +46,14 @@ func exchangeBytes(t *testing.T, l *Lab, link string, n int) (lengths map[int]in
 	t.Helper()
 	address := addressOn(link, "2") + ":7"
 	var listener net.Listener
-	var frames *packet.Socket
+	var frames *afpacket.Socket
 	var c net.Conn
 	if err := errors.Join(netns.Do(namespaceOf(l.Name(), "b"), func() (err error) {
 		i, err := net.InterfaceByName(link)
 		if err != nil {
 			return err
 		}
-		if frames, err = packet.Open(packet.Options{Interface: i.Index}); err != nil {
+		if frames, err = afpacket.Open(afpacket.Options{Interface: i.Index}); err != nil {
 			return err
 		}
 		listener, err = net.Listen("tcp", address)
@@ -88,7 +88,7 @@ func exchangeBytes(t *testing.T, l *Lab, link string, n int) (lengths map[int]in
 	lengths = map[int]int{}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // only those that wait
-	if err := errors.Join(frames.Run(ctx, packet.Handler{Packet: func(p packet.Packet) error {
+	if err := errors.Join(frames.Run(ctx, afpacket.Handler{Packet: func(p afpacket.Packet) error {
 		const header = 14
 		if p.Sent || len(p.Data) < header+20 || binary.BigEndian.Uint16(p.Data[12:]) != unix.ETH_P_IP {
 			return nil

@@ -17,12 +17,12 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/tabane/tabane/internal/bfd"
 	"github.com/tabane/tabane/internal/bgp"
-	"github.com/tabane/tabane/internal/reflector"
+	"github.com/tabane/tabane/internal/bgp/bfd"
+	"github.com/tabane/tabane/internal/epe/reflector"
+	"github.com/tabane/tabane/internal/epe/router"
+	"github.com/tabane/tabane/internal/experiment/scenario"
 	"github.com/tabane/tabane/internal/role"
-	"github.com/tabane/tabane/internal/router"
-	"github.com/tabane/tabane/internal/scenario"
 )
 
 // Implementations of a lab's routers and reflectors.

@@ -12,13 +12,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/bfd"
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/bgp/bfd"
+	"github.com/tabane/tabane/internal/epe/reflector"
+	"github.com/tabane/tabane/internal/epe/router"
+	"github.com/tabane/tabane/internal/experiment/scenario"
 	"github.com/tabane/tabane/internal/lab/labtest"
-	"github.com/tabane/tabane/internal/programs"
-	"github.com/tabane/tabane/internal/reflector"
-	"github.com/tabane/tabane/internal/router"
-	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")

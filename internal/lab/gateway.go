@@ -9,11 +9,11 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/tabane/tabane/internal/experiment/scenario"
 	"github.com/tabane/tabane/internal/gateway"
-	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/kernel/netns"
+	"github.com/tabane/tabane/internal/kernel/sockdiag"
 	"github.com/tabane/tabane/internal/role"
-	"github.com/tabane/tabane/internal/scenario"
-	"github.com/tabane/tabane/internal/tcp"
 )
 
 // keyFile is the file of the key of a node's gateway.
@@ -97,7 +97,7 @@ func (l *Lab) stopGateway(ctx context.Context, n *node) error {
 	}
 	return netns.Do(n.netns, func() error {
 		for _, r := range n.substitutes {
-			if err := tcp.DeleteRoute(r.Dst, r.Via); err != nil {
+			if err := sockdiag.DeleteRoute(r.Dst, r.Via); err != nil {
 				return err
 			}
 		}

@@ -12,10 +12,10 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	emulator "github.com/tabane/tabane/internal/link"
-	"github.com/tabane/tabane/internal/netns"
-	"github.com/tabane/tabane/internal/scenario"
-	"github.com/tabane/tabane/internal/tc"
+	"github.com/tabane/tabane/internal/experiment/scenario"
+	"github.com/tabane/tabane/internal/kernel/netns"
+	"github.com/tabane/tabane/internal/kernel/offload"
+	"github.com/tabane/tabane/internal/kernel/tc"
 )
 
 // detourPrefix, followed by the index of an interface, is the name of the detour of that interface:
@@ -257,7 +257,7 @@ func (b *builder) makeDetour(l *link, p port, end string) (there bool, err error
 			return err
 		}
 		// The detour completes the checksums of the end's frames, which are padded as the end's own offloads say.
-		if err := errors.Join(emulator.Prepare(p.iface), emulator.Prepare(name)); err != nil {
+		if err := errors.Join(offload.Prepare(p.iface), offload.Prepare(name)); err != nil {
 			return err
 		}
 		detour, err := netlink.LinkByName(name)

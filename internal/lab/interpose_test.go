@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/experiment/linkmodel"
+	"github.com/tabane/tabane/internal/experiment/scenario"
+	"github.com/tabane/tabane/internal/kernel/afpacket"
+	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/lab/labtest"
-	"github.com/tabane/tabane/internal/netns"
-	"github.com/tabane/tabane/internal/packet"
-	"github.com/tabane/tabane/internal/scenario"
 )
 
 // roundTrips opens a TCP echo connection over a lab's wire and returns a function that measures a
@@ -102,7 +102,7 @@ func TestInterpose(t *testing.T) {
 		t.Errorf("the end has changed from\n%s\nto\n%s", before, after)
 	}
 	// The owner has not yet read the changed state.
-	if err := l.Links().Set("wire", scenario.Shape{Rate: 10e6, Delay: 40 * time.Millisecond, Backward: &channel.Change{Delay: new(time.Duration)}}); err != nil {
+	if err := l.Links().Set("wire", scenario.Shape{Rate: 10e6, Delay: 40 * time.Millisecond, Backward: &linkmodel.Change{Delay: new(time.Duration)}}); err != nil {
 		t.Fatal(err)
 	}
 	if d := trip(); d < 40*time.Millisecond {
@@ -149,7 +149,7 @@ func TestCaptureInterposed(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := map[string]int{}
-	count := func(x packet.Packet) error {
+	count := func(x afpacket.Packet) error {
 		if x.Length == 14+20+8+1000 { // the datagrams below
 			seen[fmt.Sprintf("%s %t", p.names[x.Interface], x.Sent)]++
 		}
@@ -157,7 +157,7 @@ func TestCaptureInterposed(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- p.Run(ctx, packet.Handler{Packet: count}) }()
+	go func() { done <- p.Run(ctx, afpacket.Handler{Packet: count}) }()
 	labtest.IP(t, l.Name(), "a", "addr add 198.51.100.1/24 dev wire")
 	labtest.IP(t, l.Name(), "b", "addr add 198.51.100.2/24 dev wire")
 	if e := labtest.Echo(t, l.Name(), "a", "198.51.100.2", 3, 1000); e.Received != 3 {

@@ -22,8 +22,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tabane/tabane/internal/experiment/scenario"
 	"github.com/tabane/tabane/internal/role"
-	"github.com/tabane/tabane/internal/scenario"
 )
 
 // DefaultTimeout is how long a lab may take to become ready.

@@ -15,8 +15,8 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/tabane/tabane/internal/experiment/scenario"
 	"github.com/tabane/tabane/internal/role"
-	"github.com/tabane/tabane/internal/scenario"
 )
 
 // launcher starts the processes of a lab in the namespaces of its nodes. It is safe for concurrent

@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/tabane/tabane/internal/channel"
-	emulator "github.com/tabane/tabane/internal/link"
-	"github.com/tabane/tabane/internal/netns"
-	"github.com/tabane/tabane/internal/route"
-	"github.com/tabane/tabane/internal/scenario"
-	"github.com/tabane/tabane/internal/tc"
+	"github.com/tabane/tabane/internal/experiment/linkmodel"
+	"github.com/tabane/tabane/internal/experiment/scenario"
+	"github.com/tabane/tabane/internal/kernel/netns"
+	"github.com/tabane/tabane/internal/kernel/offload"
+	"github.com/tabane/tabane/internal/kernel/route"
+	"github.com/tabane/tabane/internal/kernel/tc"
+	"github.com/tabane/tabane/internal/lab/emulator"
 )
 
 // Links are the links of a lab.
@@ -51,7 +52,7 @@ func (l *Links) Set(link string, s scenario.Shape) error {
 }
 
 // Play starts a schedule on an emulated link and replaces the previous one.
-func (l *Links) Play(ctx context.Context, link string, s channel.Schedule) error {
+func (l *Links) Play(ctx context.Context, link string, s linkmodel.Schedule) error {
 	k, err := l.plan.link(link)
 	if err != nil {
 		return err
@@ -137,7 +138,7 @@ func (l *Links) DisableOffloads() error {
 	for _, k := range l.plan.links {
 		for _, w := range k.wires {
 			for _, p := range []port{w.a, w.b} {
-				if err := netns.Do(p.netns, func() error { return emulator.Prepare(p.iface) }); err != nil {
+				if err := netns.Do(p.netns, func() error { return offload.Prepare(p.iface) }); err != nil {
 					return err
 				}
 			}

@@ -12,9 +12,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/tabane/tabane/internal/experiment/scenario"
 	"github.com/tabane/tabane/internal/lab/labtest"
 	"github.com/tabane/tabane/internal/role"
-	"github.com/tabane/tabane/internal/scenario"
 )
 
 func TestMain(m *testing.M) { labtest.Main(m, verbs, labNames) }

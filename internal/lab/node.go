@@ -7,9 +7,9 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/tabane/tabane/internal/experiment/scenario"
+	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/mptcp"
-	"github.com/tabane/tabane/internal/netns"
-	"github.com/tabane/tabane/internal/scenario"
 )
 
 // Node is a node of a lab.

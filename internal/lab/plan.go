@@ -12,10 +12,10 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/tabane/tabane/internal/asbr"
-	ethernet "github.com/tabane/tabane/internal/bpf/wire"
+	"github.com/tabane/tabane/internal/epe/asbr"
+	"github.com/tabane/tabane/internal/experiment/scenario"
+	ethernet "github.com/tabane/tabane/internal/lab/wire"
 	"github.com/tabane/tabane/internal/role"
-	"github.com/tabane/tabane/internal/scenario"
 )
 
 const (

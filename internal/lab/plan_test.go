@@ -11,12 +11,12 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"github.com/tabane/tabane/internal/analysis/traffic"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/epe/reflector"
+	"github.com/tabane/tabane/internal/experiment/scenario"
 	"github.com/tabane/tabane/internal/lab/labtest"
-	"github.com/tabane/tabane/internal/reflector"
 	"github.com/tabane/tabane/internal/role"
-	"github.com/tabane/tabane/internal/scenario"
-	"github.com/tabane/tabane/internal/traffic"
-	"github.com/tabane/tabane/internal/unit"
 )
 
 func TestCheckName(t *testing.T) {

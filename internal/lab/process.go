@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/kernel/netns"
 )
 
 // Verb is the hidden command of the tabane program that calls Enter with its arguments.

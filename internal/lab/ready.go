@@ -14,8 +14,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tabane/tabane/internal/health"
-	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/base/health"
+	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/role"
 )
 

@@ -14,12 +14,12 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/tabane/tabane/internal/channel"
-	"github.com/tabane/tabane/internal/control"
-	emulator "github.com/tabane/tabane/internal/link"
-	"github.com/tabane/tabane/internal/netns"
-	"github.com/tabane/tabane/internal/scenario"
-	"github.com/tabane/tabane/internal/tc"
+	"github.com/tabane/tabane/internal/daemon/control"
+	"github.com/tabane/tabane/internal/experiment/linkmodel"
+	"github.com/tabane/tabane/internal/experiment/scenario"
+	"github.com/tabane/tabane/internal/kernel/netns"
+	"github.com/tabane/tabane/internal/kernel/tc"
+	"github.com/tabane/tabane/internal/lab/emulator"
 )
 
 // RelayVerb is the hidden command of the tabane program that calls Relay. An emulated link is a
@@ -97,12 +97,12 @@ func Relay(ctx context.Context, file string, log *slog.Logger) error {
 // link's interfaces, except those in holes.
 func (l *link) setRelay(s scenario.Shape, holes map[spot]bool) error {
 	forward, backward := s.Profiles()
-	var schedule channel.Schedule
+	var schedule linkmodel.Schedule
 	for _, way := range []struct {
-		direction channel.Direction
-		channel.Profile
-	}{{channel.Forward, forward}, {channel.Backward, backward}} {
-		schedule = append(schedule, channel.Step{Direction: way.direction, Change: way.Whole()})
+		direction linkmodel.Direction
+		linkmodel.Profile
+	}{{linkmodel.Forward, forward}, {linkmodel.Backward, backward}} {
+		schedule = append(schedule, linkmodel.Step{Direction: way.direction, Change: way.Whole()})
 	}
 	if err := l.play(context.Background(), schedule); err != nil {
 		return fmt.Errorf("shape link %q: %w", l.name, err)
@@ -132,7 +132,7 @@ func (l *link) report(ctx context.Context) (r emulator.Report, _ error) {
 }
 
 // play starts a schedule on an emulated link and replaces the previous one.
-func (l *link) play(ctx context.Context, s channel.Schedule) error {
+func (l *link) play(ctx context.Context, s linkmodel.Schedule) error {
 	b, err := json.Marshal(s)
 	if err != nil {
 		return err

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/experiment/linkmodel"
+	"github.com/tabane/tabane/internal/experiment/scenario"
 	"github.com/tabane/tabane/internal/lab/labtest"
-	"github.com/tabane/tabane/internal/scenario"
 )
 
 func TestEmulatedLink(t *testing.T) {
@@ -29,7 +29,7 @@ func TestEmulatedLink(t *testing.T) {
 	}
 	// One direction without a delay, and then no shape at all.
 	short := time.Duration(0)
-	if err := l.Links().Set("wire", scenario.Shape{Delay: delay, Backward: &channel.Change{Delay: &short}}); err != nil {
+	if err := l.Links().Set("wire", scenario.Shape{Delay: delay, Backward: &linkmodel.Change{Delay: &short}}); err != nil {
 		t.Fatal(err)
 	}
 	if took := trip(); took < delay {
@@ -62,13 +62,13 @@ func TestEmulatedLink(t *testing.T) {
 	for want, shape := range map[string]scenario.Shape{
 		"delay: must be from 0s to 1m0s":       {Delay: time.Hour},
 		"queue: needs a rate":                  {Queue: time.Second},
-		"loss.kind: must be random or gilbert": {Loss: &channel.Loss{P: 1}},
+		"loss.kind: must be random or gilbert": {Loss: &linkmodel.Loss{P: 1}},
 	} {
 		if err := other.Links().Set("wire", shape); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
-	if err := other.Links().Set("wire", scenario.Shape{Rate: 10e6, Loss: &channel.Loss{Kind: channel.Random, P: 0.1}}); err != nil {
+	if err := other.Links().Set("wire", scenario.Shape{Rate: 10e6, Loss: &linkmodel.Loss{Kind: linkmodel.Random, P: 0.1}}); err != nil {
 		t.Error(err)
 	}
 }

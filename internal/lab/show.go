@@ -9,10 +9,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tabane/tabane/internal/netns"
-	"github.com/tabane/tabane/internal/scenario"
-	"github.com/tabane/tabane/internal/tc"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/experiment/scenario"
+	"github.com/tabane/tabane/internal/kernel/netns"
+	"github.com/tabane/tabane/internal/kernel/tc"
 )
 
 // View is the current state of a lab.

@@ -18,8 +18,8 @@ import (
 	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/netns"
-	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/experiment/scenario"
+	"github.com/tabane/tabane/internal/kernel/netns"
 )
 
 const (

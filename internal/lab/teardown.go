@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/kernel/netns"
 )
 
 const (

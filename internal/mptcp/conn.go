@@ -16,7 +16,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/feature"
+	"github.com/tabane/tabane/internal/base/feature"
 )
 
 // missing returns the *feature.Error for MPTCP support that this kernel or network namespace lacks.

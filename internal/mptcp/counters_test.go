@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/kernel/netns"
 )
 
 func TestCounters(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/accessor"
+	"github.com/tabane/tabane/internal/testkit/accessor"
 )
 
 // fullSocketAnswer is socketAnswer with the attributes that only Sockets requests.

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/mdlayher/netlink"
 
-	"github.com/tabane/tabane/internal/accessor"
+	"github.com/tabane/tabane/internal/testkit/accessor"
 )
 
 var compareAddrs = cmpopts.EquateComparable(netip.Addr{})

@@ -13,8 +13,8 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/accessor"
-	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/kernel/netns"
+	"github.com/tabane/tabane/internal/testkit/accessor"
 )
 
 func attrs(fill func(ae *netlink.AttributeEncoder)) []byte {

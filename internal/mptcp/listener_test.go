@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/kernel/netns"
 )
 
 // TestListeners has sockets of both kinds listen at one address (SO_REUSEPORT), which the kernel lists.

@@ -6,7 +6,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/tabane/tabane/internal/feature"
+	"github.com/tabane/tabane/internal/base/feature"
 )
 
 // Manager is the path manager for new connections in a network namespace. Existing connections keep

@@ -14,8 +14,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/netns"
-	"github.com/tabane/tabane/internal/netns/netnstest"
+	"github.com/tabane/tabane/internal/kernel/netns"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
 // pair is a server and a client in separate namespaces with two links between them. The server has

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/feature"
+	"github.com/tabane/tabane/internal/base/feature"
 )
 
 // Signals is what the kernel reports of sockets, which depends on its version: the lengths of struct tcp_info

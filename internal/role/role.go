@@ -16,10 +16,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tabane/tabane/internal/control"
-	"github.com/tabane/tabane/internal/fault"
-	"github.com/tabane/tabane/internal/privilege"
-	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/base/fault"
+	"github.com/tabane/tabane/internal/daemon/control"
+	"github.com/tabane/tabane/internal/kernel/privilege"
+	"github.com/tabane/tabane/internal/kernel/route"
 )
 
 // Machine is a running daemon.

@@ -5,16 +5,16 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/tabane/tabane/internal/asbr"
-	"github.com/tabane/tabane/internal/edge"
+	"github.com/tabane/tabane/internal/analysis/traffic"
+	"github.com/tabane/tabane/internal/epe/asbr"
+	"github.com/tabane/tabane/internal/epe/edge"
+	"github.com/tabane/tabane/internal/epe/pathmanager"
+	"github.com/tabane/tabane/internal/epe/reflector"
+	"github.com/tabane/tabane/internal/epe/router"
 	"github.com/tabane/tabane/internal/gateway"
-	"github.com/tabane/tabane/internal/httpd"
-	"github.com/tabane/tabane/internal/pathmanager"
-	"github.com/tabane/tabane/internal/privilege"
-	"github.com/tabane/tabane/internal/reflector"
-	"github.com/tabane/tabane/internal/route"
-	"github.com/tabane/tabane/internal/router"
-	"github.com/tabane/tabane/internal/traffic"
+	"github.com/tabane/tabane/internal/kernel/privilege"
+	"github.com/tabane/tabane/internal/kernel/route"
+	"github.com/tabane/tabane/internal/study/httpd"
 )
 
 // Sections are the daemons' sections of a configuration file or of a scenario's node. A daemon

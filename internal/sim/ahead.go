@@ -5,9 +5,9 @@ import (
 	"math/bits"
 	"time"
 
-	"github.com/tabane/tabane/internal/cc"
-	"github.com/tabane/tabane/internal/overflow"
-	"github.com/tabane/tabane/internal/sched"
+	"github.com/tabane/tabane/internal/epe/selection"
+	"github.com/tabane/tabane/internal/gateway/sched"
+	"github.com/tabane/tabane/internal/mptcp/cc"
 )
 
 // Linux' scheduler assigns data to a subflow before the subflow's window has room for it. It is sent by
@@ -216,13 +216,13 @@ func (c *connection) sendBuffer(s *Sim) uint64 {
 func (c *connection) waits(written, all uint64) bool { return written > c.acked+all/3*2 }
 
 // source returns what the application has written, false without a send buffer. It writes what fits.
-func (c *connection) source(s *Sim) (overflow.Source, bool) {
+func (c *connection) source(s *Sim) (selection.Source, bool) {
 	if !c.buffered() {
-		return overflow.Source{}, false
+		return selection.Source{}, false
 	}
 	all := c.sendBuffer(s)
 	written := min(c.made(s.now), c.acked+all)
-	return overflow.Source{Written: written, Full: c.waits(written, all)}, true
+	return selection.Source{Written: written, Full: c.waits(written, all)}, true
 }
 
 // abandon queues the backlog of a failed subflow for reinjection.

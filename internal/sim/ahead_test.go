@@ -7,10 +7,10 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/tabane/tabane/internal/channel"
-	"github.com/tabane/tabane/internal/overflow"
-	"github.com/tabane/tabane/internal/sched"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/epe/selection"
+	"github.com/tabane/tabane/internal/experiment/linkmodel"
+	"github.com/tabane/tabane/internal/gateway/sched"
 )
 
 // The backlog returns all added data exactly once, in order, in segments.
@@ -83,7 +83,7 @@ func TestDefaultSchedulerDeliversInPieces(t *testing.T) {
 // Beside a path fifty times as fast, what the scheduler gives to the slow one blocks the receive window.
 // With bounded unsent data the connection carries nearly what the fast path does.
 func TestLowat(t *testing.T) {
-	c := paper(road{rate: 50 * unit.MbitPerSecond, delay: 5 * ms, queue: channel.Limit{Packets: 200}}, road{rate: unit.MbitPerSecond, delay: 5 * ms, queue: channel.Limit{Packets: 5}})
+	c := paper(road{rate: 50 * unit.MbitPerSecond, delay: 5 * ms, queue: linkmodel.Limit{Packets: 200}}, road{rate: unit.MbitPerSecond, delay: 5 * ms, queue: linkmodel.Limit{Packets: 5}})
 	c.Duration = 5 * time.Second
 	k := &c.Connections[0]
 	k.Scheduler, k.Congestion, k.Window, k.ReceiveBuffer, k.RACK = sched.Default, "cubic", 0, 3*unit.MB, true
@@ -99,8 +99,8 @@ func TestLowat(t *testing.T) {
 // With one path first, and bounded unsent data, the connection carries what the fast path does, and small
 // objects do not wait for the slow one, over which the connection begins.
 func TestOverflow(t *testing.T) {
-	fast := road{rate: 50 * unit.MbitPerSecond, delay: 5 * ms, queue: channel.Limit{Packets: 200}}
-	slow := road{rate: unit.MbitPerSecond, delay: 5 * ms, queue: channel.Limit{Packets: 5}}
+	fast := road{rate: 50 * unit.MbitPerSecond, delay: 5 * ms, queue: linkmodel.Limit{Packets: 200}}
+	slow := road{rate: unit.MbitPerSecond, delay: 5 * ms, queue: linkmodel.Limit{Packets: 5}}
 	c := paper(fast, slow)
 	c.Duration = 5 * time.Second
 	k := &c.Connections[0]
@@ -115,7 +115,7 @@ func TestOverflow(t *testing.T) {
 		k.Past[i].Left = time.Minute
 	}
 	next := run(t, c).Connections[0]
-	if first.Paths[1].Segments == 0 || next.Paths[1].Segments > 0 || next.Learned[1].Verdict == overflow.Unused {
+	if first.Paths[1].Segments == 0 || next.Paths[1].Segments > 0 || next.Learned[1].Verdict == selection.Unused {
 		t.Errorf("%d and %d segments over the slow path; learned %+v", first.Paths[1].Segments, next.Paths[1].Segments, next.Learned)
 	}
 	for overflows, within := range map[bool][2]time.Duration{false: {200 * ms, time.Second}, true: {20 * ms, 60 * ms}} {
@@ -135,11 +135,11 @@ func TestOverflow(t *testing.T) {
 // A stream that one path carries uses no other one, also if it starts with a backlog, from slow start, and the other
 // one has helped before. One that is too much for it does.
 func TestStreamCatchesUp(t *testing.T) {
-	c := paper(road{rate: 40 * unit.MbitPerSecond, delay: 20 * ms, queue: channel.Limit{Packets: 150}}, road{rate: 20 * unit.MbitPerSecond, delay: 35 * ms, queue: channel.Limit{Packets: 75}})
+	c := paper(road{rate: 40 * unit.MbitPerSecond, delay: 20 * ms, queue: linkmodel.Limit{Packets: 150}}, road{rate: 20 * unit.MbitPerSecond, delay: 35 * ms, queue: linkmodel.Limit{Packets: 75}})
 	c.Duration = 5 * time.Second
 	k := &c.Connections[0]
 	k.Scheduler, k.Congestion, k.Window, k.ReceiveBuffer, k.RACK, k.Handshake, k.Lowat, k.Overflow = sched.Default, "cubic", 0, 16*unit.MB, true, true, true, true
-	k.Past = []overflow.Past{{Rate: 4.6e6, MinRTT: 40 * ms, Left: time.Minute}, {Rate: 2.3e6, MinRTT: 70 * ms, Left: time.Minute}}
+	k.Past = []selection.Past{{Rate: 4.6e6, MinRTT: 40 * ms, Left: time.Minute}, {Rate: 2.3e6, MinRTT: 70 * ms, Left: time.Minute}}
 	for rate, uses := range map[unit.Bandwidth]bool{33 * unit.MbitPerSecond: false, 45 * unit.MbitPerSecond: true} {
 		k.Rate = rate
 		if got := run(t, c).Connections[0].Paths[1].Segments; got > 0 != uses {

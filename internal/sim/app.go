@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/unit"
 )
 
 // made returns how many bytes the application has produced since the start.

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/channel"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/experiment/linkmodel"
 )
 
 func near(got, want, tolerance float64) bool { return math.Abs(got/want-1) <= tolerance }
@@ -65,10 +65,10 @@ func TestSlowStart(t *testing.T) {
 	for _, tt := range []struct{ initial, segments, rounds int }{
 		{1, 1, 1}, {1, 3, 2}, {1, 7, 3}, {1, 127, 7}, {10, 10, 1}, {10, 30, 2}, {10, 31, 3}, {10, 70, 3}, {10, 310, 5},
 	} {
-		c := paper(road{rate: 10 * unit.GbitPerSecond, delay: 90 * ms, queue: channel.Limit{Packets: 1000}})
+		c := paper(road{rate: 10 * unit.GbitPerSecond, delay: 90 * ms, queue: linkmodel.Limit{Packets: 1000}})
 		for i := range c.Links {
 			c.Links[i].Rate = 10 * unit.GbitPerSecond
-			c.Links[i].Queue.Limit = channel.Limit{Packets: 10000}
+			c.Links[i].Queue.Limit = linkmodel.Limit{Packets: 10000}
 		}
 		k := &c.Connections[0]
 		k.InitialWindow, k.Window, k.Bytes = tt.initial, 0, unit.Size(tt.segments*1340)

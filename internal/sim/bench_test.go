@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/channel"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/experiment/linkmodel"
 )
 
 // many returns n connections over the paths of the paper, with link rates scaled by n, so that each
@@ -19,7 +19,7 @@ func many(n int) Config {
 	for i := range c.Links {
 		p := &c.Links[i].Profile
 		p.Rate *= unit.Bandwidth(n)
-		p.Queue.Limit = channel.Limit{Packets: p.Queue.Packets * n}
+		p.Queue.Limit = linkmodel.Limit{Packets: p.Queue.Packets * n}
 	}
 	for i := range n {
 		k := one.Connections[0]

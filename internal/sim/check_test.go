@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/channel"
-	"github.com/tabane/tabane/internal/sched"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/experiment/linkmodel"
+	"github.com/tabane/tabane/internal/gateway/sched"
 )
 
 func TestCheck(t *testing.T) {
@@ -25,7 +25,7 @@ func TestCheck(t *testing.T) {
 		{"two days", func(c *Config) { c.Duration = 48 * time.Hour }, "duration: must be > 0s and at most"},
 		{"negative rate", func(c *Config) { c.Links[2].Rate = -1 }, "links[2].rate: must be at least 8kbit/s"},
 		{"negative delay", func(c *Config) { c.Links[0].Delay = -ms }, "links[0].delay: must be from 0s to 1m0s, got -1ms"},
-		{"loss", func(c *Config) { c.Links[0].Loss = channel.Loss{Kind: channel.Random, P: 1.5} }, "links[0].loss.p: must be a probability"},
+		{"loss", func(c *Config) { c.Links[0].Loss = linkmodel.Loss{Kind: linkmodel.Random, P: 1.5} }, "links[0].loss.p: must be a probability"},
 		{"no path", func(c *Config) { c.Connections[0].Paths = nil }, "connections[0].paths: must have at least one"},
 		{"two paths without MPTCP", func(c *Config) { c.Connections[0].MPTCP = false }, "connections[0].paths: must be one without MPTCP, got 2"},
 		{"65 paths", func(c *Config) {
@@ -38,12 +38,12 @@ func TestCheck(t *testing.T) {
 		{"way of 65 links", func(c *Config) { c.Connections[0].Paths[1].Out = make([]int, 65) }, "connections[0].paths[1].out: must be at most 64, got 65"},
 		{"no time there and back", func(c *Config) {
 			for i := range 4 {
-				c.Links[i].Profile = channel.Profile{}
+				c.Links[i].Profile = linkmodel.Profile{}
 			}
 		}, "connections[0].paths[0]: must have a link with a rate or a delay at all times"},
 		{"no time after a change", func(c *Config) {
 			for i := range 4 {
-				c.Changes = append(c.Changes, Change{Link: i, Change: channel.Change{Rate: &zero, Delay: &none}})
+				c.Changes = append(c.Changes, Change{Link: i, Change: linkmodel.Change{Rate: &zero, Delay: &none}})
 			}
 		}, "connections[0].paths[0]: must have a link with a rate or a delay at all times"},
 		{"scheduler", func(c *Config) { c.Connections[0].Scheduler = "best" }, "connections[0].scheduler: must be one of default, ratio, "},
@@ -76,7 +76,7 @@ func TestCheck(t *testing.T) {
 		{"changes out of order", func(c *Config) { c.Changes = []Change{{At: 2}, {At: 1}} }, "changes[1].at: must not be before the change above it"},
 		{"change before", func(c *Config) { c.Changes = []Change{{At: -2}} }, "changes[0].at: must not be negative"},
 		{"down and up", func(c *Config) { c.Changes = []Change{{Down: true, Up: true}} }, "changes[0]: must not be down and up at once"},
-		{"change to the impossible", func(c *Config) { v := -ms; c.Changes = []Change{{Link: 3, Change: channel.Change{Delay: &v}}} }, "changes[0].delay: must be from 0s"},
+		{"change to the impossible", func(c *Config) { v := -ms; c.Changes = []Change{{Link: 3, Change: linkmodel.Change{Delay: &v}}} }, "changes[0].delay: must be from 0s"},
 		{"cross traffic of a strange kind", func(c *Config) { c.Cross[0].Kind = "web" }, `cross[0].kind: must be cbr, poisson or on-off, got "web"`},
 		{"cross traffic without a rate", func(c *Config) { c.Cross[0].Rate = 0 }, "cross[0].rate: must be > 0bit/s, got 0bit/s"},
 		{"cross traffic without a size", func(c *Config) { c.Cross[0].Size = 0 }, "cross[0].size: must be from 1 to 65535 bytes, got 0"},

@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"time"
 
-	"github.com/tabane/tabane/internal/cc"
-	"github.com/tabane/tabane/internal/channel"
-	"github.com/tabane/tabane/internal/overflow"
-	"github.com/tabane/tabane/internal/quality"
-	"github.com/tabane/tabane/internal/sched"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/epe/selection"
+	"github.com/tabane/tabane/internal/experiment/linkmodel"
+	"github.com/tabane/tabane/internal/gateway/quality"
+	"github.com/tabane/tabane/internal/gateway/sched"
+	"github.com/tabane/tabane/internal/mptcp/cc"
 )
 
 // Config describes a simulation. The same Config gives the same Result, bit for bit.
@@ -32,7 +32,7 @@ type Config struct {
 // Link is one direction of a link.
 type Link struct {
 	Name string
-	channel.Profile
+	linkmodel.Profile
 }
 
 // Path is the path of a subflow. Out are the links from the sender of data to its receiver, Back those
@@ -53,8 +53,8 @@ type Path struct {
 	// of Out.
 	Rate unit.Bandwidth
 	// With Connection.Overflow: Listed is set if the policy names the path, Rank orders the paths of
-	// overflow.Cost, Commit bounds what this one carries, 0 for no bound, and Share is that of
-	// overflow.Ratio.
+	// selection.Cost, Commit bounds what this one carries, 0 for no bound, and Share is that of
+	// selection.Ratio.
 	Listed bool
 	Rank   int
 	Commit unit.Bandwidth
@@ -90,12 +90,12 @@ type Connection struct {
 	Lowat bool
 
 	// Overflow has one path carry data first, and the others while it is saturated: the sender looks at
-	// them every overflow.Interval, as the path manager of tabane edge does. A stalled subflow is not
+	// them every selection.Interval, as the path manager of tabane edge does. A stalled subflow is not
 	// closed. Policy is what the paths are chosen for.
 	Overflow bool
-	Policy   overflow.Policy
+	Policy   selection.Policy
 	// Past is what earlier connections learned of each path, for Overflow; nil: nothing.
-	Past []overflow.Past
+	Past []selection.Past
 
 	// Segment is the payload of a full segment. Header is the number of header bytes that links
 	// count for each segment and acknowledgement. 0 means that of an Ethernet frame of 1514
@@ -226,7 +226,7 @@ type Cross struct {
 type Change struct {
 	At   time.Duration
 	Link int
-	channel.Change
+	linkmodel.Change
 	// Down takes the link down: it drops its packets, and those that arrive. Up brings it up.
 	Down, Up bool
 }

@@ -3,10 +3,10 @@ package sim
 import (
 	"time"
 
-	"github.com/tabane/tabane/internal/cc"
-	"github.com/tabane/tabane/internal/reseq"
-	"github.com/tabane/tabane/internal/sched"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/gateway/reseq"
+	"github.com/tabane/tabane/internal/gateway/sched"
+	"github.com/tabane/tabane/internal/mptcp/cc"
 )
 
 // connection is the state that the subflows of a connection share, at both ends. The sending end

@@ -5,17 +5,17 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/experiment/linkmodel"
 	"github.com/tabane/tabane/internal/sim"
-	"github.com/tabane/tabane/internal/unit"
 )
 
 func Example() {
 	c := sim.Config{
 		Seed: 1, Duration: 30 * time.Second,
 		Links: []sim.Link{
-			{Name: "there", Profile: channel.Profile{Rate: 10 * unit.MbitPerSecond, Delay: 20 * time.Millisecond}},
-			{Name: "back", Profile: channel.Profile{Rate: 10 * unit.MbitPerSecond, Delay: 20 * time.Millisecond}},
+			{Name: "there", Profile: linkmodel.Profile{Rate: 10 * unit.MbitPerSecond, Delay: 20 * time.Millisecond}},
+			{Name: "back", Profile: linkmodel.Profile{Rate: 10 * unit.MbitPerSecond, Delay: 20 * time.Millisecond}},
 		},
 		Connections: []sim.Connection{{Paths: []sim.Path{{Out: []int{0}, Back: []int{1}}}}},
 	}

@@ -7,18 +7,18 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/tabane/tabane/internal/cc"
-	"github.com/tabane/tabane/internal/channel"
-	"github.com/tabane/tabane/internal/reseq"
-	"github.com/tabane/tabane/internal/sched"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/experiment/linkmodel"
+	"github.com/tabane/tabane/internal/gateway/reseq"
+	"github.com/tabane/tabane/internal/gateway/sched"
+	"github.com/tabane/tabane/internal/mptcp/cc"
 )
 
 // genExtreme draws a link with values up to the limits of what a network can be, and the limits themselves.
-func genExtreme(t *rapid.T) channel.Profile {
+func genExtreme(t *rapid.T) linkmodel.Profile {
 	share := rapid.OneOf(rapid.SampledFrom([]float64{0, 0, 1e-9, 0.5, 0.999999, 1}), rapid.Float64Range(0, 1))
 	delay := rapid.OneOf(rapid.SampledFrom([]time.Duration{0, 1, time.Microsecond, 10 * time.Second}), rapid.Map(rapid.IntRange(0, 10_000), func(n int) time.Duration { return time.Duration(n) * ms }))
-	p := channel.Profile{
+	p := linkmodel.Profile{
 		Rate:      rapid.SampledFrom([]unit.Bandwidth{0, 8 * unit.KbitPerSecond, 64 * unit.KbitPerSecond, unit.MbitPerSecond, 10 * unit.MbitPerSecond, 10 * unit.GbitPerSecond, 100 * unit.GbitPerSecond}).Draw(t, "rate"),
 		Delay:     delay.Draw(t, "delay"),
 		Duplicate: share.Draw(t, "duplicate"),
@@ -29,16 +29,16 @@ func genExtreme(t *rapid.T) channel.Profile {
 	case 1:
 		p.Queue.Bytes = unit.Size(rapid.SampledFrom([]int{1, 1500, 100_000_000}).Draw(t, "bytes"))
 	case 2:
-		p.Queue.Discipline = channel.DisciplineCoDel
+		p.Queue.Discipline = linkmodel.DisciplineCoDel
 	case 3:
-		p.Queue.Discipline = channel.DisciplineRED
-		p.Queue.RED = channel.RED{Min: channel.Limit{Packets: 1}, Max: channel.Limit{Packets: 2}, P: 1}
+		p.Queue.Discipline = linkmodel.DisciplineRED
+		p.Queue.RED = linkmodel.RED{Min: linkmodel.Limit{Packets: 1}, Max: linkmodel.Limit{Packets: 2}, P: 1}
 	}
 	if p.Delay > 0 && rapid.Bool().Draw(t, "jittery") {
-		p.Jitter = channel.Jitter{Kind: channel.Uniform, Amount: time.Duration(rapid.Int64Range(1, int64(p.Delay)).Draw(t, "amount")), Reorder: rapid.Bool().Draw(t, "reorder")}
+		p.Jitter = linkmodel.Jitter{Kind: linkmodel.Uniform, Amount: time.Duration(rapid.Int64Range(1, int64(p.Delay)).Draw(t, "amount")), Reorder: rapid.Bool().Draw(t, "reorder")}
 	}
 	if rapid.Bool().Draw(t, "lossy") {
-		p.Loss = channel.Loss{Kind: channel.Random, P: share.Draw(t, "p")}
+		p.Loss = linkmodel.Loss{Kind: linkmodel.Random, P: share.Draw(t, "p")}
 	}
 	return p
 }

@@ -6,14 +6,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tabane/tabane/internal/fault"
-	"github.com/tabane/tabane/internal/quality"
-	"github.com/tabane/tabane/internal/repair"
-	"github.com/tabane/tabane/internal/reseq"
-	"github.com/tabane/tabane/internal/sched"
-	"github.com/tabane/tabane/internal/shape"
-	"github.com/tabane/tabane/internal/tunnel"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/fault"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/gateway/pacer"
+	"github.com/tabane/tabane/internal/gateway/quality"
+	"github.com/tabane/tabane/internal/gateway/repair"
+	"github.com/tabane/tabane/internal/gateway/reseq"
+	"github.com/tabane/tabane/internal/gateway/sched"
+	"github.com/tabane/tabane/internal/gateway/tunnel"
 )
 
 // Gateway has a pair of gateways carry the packets of a connection or of a source of datagrams over
@@ -69,22 +69,22 @@ type GatewayResult struct {
 // carrier is a tunnel in one direction.
 type carrier struct {
 	*Gateway
-	id        int32
-	source    int32 // of events
-	routes    []uint32
-	back      []uint32
-	replies   bool
-	schedule  sched.Scheduler
-	queues    sched.Queues
-	signals   shape.Signals
-	paths     []sched.Path
-	lines     []sending
-	number    tunnel.Numbering
-	inner     []packet // by number
-	result    GatewayResult
-	sampled   []uint64
-	selection selection
-	proven    bool // a path has answered
+	id            int32
+	source        int32 // of events
+	routes        []uint32
+	back          []uint32
+	replies       bool
+	schedule      sched.Scheduler
+	queues        sched.Queues
+	signals       pacer.Signals
+	paths         []sched.Path
+	lines         []sending
+	number        tunnel.Numbering
+	inner         []packet // by number
+	result        GatewayResult
+	sampled       []uint64
+	pathSelection pathSelection
+	proven        bool // a path has answered
 
 	// The receiving end.
 	receiver *reseq.Receiver[uint32]
@@ -99,7 +99,7 @@ type carrier struct {
 
 // sending is what a sending end keeps for a path.
 type sending struct {
-	queue *shape.Queue[queued] // nil: packets are sent at once
+	queue *pacer.Queue[queued] // nil: packets are sent at once
 	kept  repair.Kept[sent]
 	// rtt is the round-trip time between the gateways.
 	rtt quality.RTT
@@ -159,7 +159,7 @@ func (s *Sim) carry(g *Gateway, paths []Path, reverse bool) (uint32, error) {
 		name = "best"
 	}
 	var err error
-	t.selection.auto = name == "auto"
+	t.pathSelection.auto = name == "auto"
 	if t.schedule, err = sched.New(name, sched.Options{Queues: &t.queues}); err != nil {
 		return 0, err
 	}
@@ -178,7 +178,7 @@ func (s *Sim) carry(g *Gateway, paths []Path, reverse bool) (uint32, error) {
 	t.interval = probeInterval
 	if !g.Probes && !g.Open {
 		for i := range t.lines {
-			q, err := shape.New(shape.Options[queued]{Signals: &t.signals, Drop: func(queued) { t.result.Refused++ }})
+			q, err := pacer.New(pacer.Options[queued]{Signals: &t.signals, Drop: func(queued) { t.result.Refused++ }})
 			if err != nil {
 				return 0, err
 			}
@@ -225,7 +225,7 @@ func (s *Sim) slowest(links []int) unit.Bandwidth {
 // send sends a packet through the tunnel.
 func (t *carrier) send(s *Sim, p *packet, size int32) {
 	size += int32(t.Overhead)
-	t.selection.sent(p)
+	t.pathSelection.sent(p)
 	set := t.schedule.Next(t.paths, sched.Segment{Now: s.now, Size: int(size), Bulk: p.kind == data || p.kind == synACK || p.kind == established})
 	if set == 0 {
 		t.result.Unsent++
@@ -261,7 +261,7 @@ func (t *carrier) send(s *Sim, p *packet, size int32) {
 func (t *carrier) target() {
 	for i := range t.lines {
 		if q := t.lines[i].queue; q != nil {
-			q.SetLag(sched.Lag(t.paths, i, shape.MostLag))
+			q.SetLag(sched.Lag(t.paths, i, pacer.MostLag))
 			q.SetRTT(t.lines[i].rtt.SRTT)
 		}
 	}
@@ -289,7 +289,7 @@ func (t *carrier) transmit(s *Sim, i int, e queued, wait time.Duration) {
 		sack: [maxBlocks]span{{start: uint32(i)}},
 	}
 	t.count(i, e.size)
-	if l.queue != nil && t.selection.auto && !e.copied {
+	if l.queue != nil && t.pathSelection.auto && !e.copied {
 		l.kept.Put(s.now, uint64(l.number), sent{q, e.size})
 	}
 	s.launch(&q, e.size)
@@ -419,7 +419,7 @@ func (t *carrier) requested(s *Sim, p *packet) {
 func (t *carrier) rescue(s *Sim, i int) {
 	l := &t.lines[i]
 	to := sched.First(t.paths, i)
-	if to < 0 || !t.selection.auto || l.queue == nil || t.lines[to].queue == nil {
+	if to < 0 || !t.pathSelection.auto || l.queue == nil || t.lines[to].queue == nil {
 		return
 	}
 	move := func(e queued) {
@@ -589,20 +589,20 @@ func (t *carrier) replied(s *Sim, p *packet) {
 	l.probed = 0
 	l.reported = max(l.reported, p.window)
 	if l.alive.Answered() {
-		t.selection.losses[p.blocks].Restart(uint64(l.number))
+		t.pathSelection.losses[p.blocks].Restart(uint64(l.number))
 		t.prove()
 	}
 	path.Usable = path.Usable || l.alive.Alive()
 	standing := time.Duration(p.sack[2].end) * time.Microsecond
 	if l.queue != nil {
 		l.capacity.AddReport(s.now, s.now, t.result.SentBytes[p.blocks], uint64(p.sack[1].start)<<32|uint64(p.sack[1].end), l.queue.Wait(s.now) > waiting,
-			quality.Delays{RTT: l.rtt.SRTT, Standing: standing, Jitter: path.Jitter, Loss: t.selection.losses[p.blocks].Share})
+			quality.Delays{RTT: l.rtt.SRTT, Standing: standing, Jitter: path.Jitter, Loss: t.pathSelection.losses[p.blocks].Share})
 		l.congested = l.capacity.Exhausted() && quality.Congested(standing, path.Jitter)
 		path.Rate = l.capacity.Value()
 		l.queue.Set(l.capacity.Pace())
 	}
-	t.selection.addReply(t, int(p.blocks), p.window, p.window-min(p.seq, p.window))
-	t.selection.selectPaths(s.now, t)
+	t.pathSelection.addReply(t, int(p.blocks), p.window, p.window-min(p.seq, p.window))
+	t.pathSelection.selectPaths(s.now, t)
 	t.target()
 }
 

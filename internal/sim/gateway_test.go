@@ -8,10 +8,10 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/tabane/tabane/internal/channel"
-	"github.com/tabane/tabane/internal/reseq"
-	"github.com/tabane/tabane/internal/sched"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/experiment/linkmodel"
+	"github.com/tabane/tabane/internal/gateway/reseq"
+	"github.com/tabane/tabane/internal/gateway/sched"
 )
 
 // tunnelOverhead is that of the tunnel over IPv4.
@@ -42,7 +42,7 @@ func numbered(g *Gateway, roads ...road) Config {
 	return c
 }
 
-var eight = road{rate: 8 * unit.MbitPerSecond, delay: 20 * ms, queue: channel.Limit{Packets: 100}}
+var eight = road{rate: 8 * unit.MbitPerSecond, delay: 20 * ms, queue: linkmodel.Limit{Packets: 100}}
 
 // TestGatewayAddsUpPaths: one connection fills several paths, and no more than the tunnel leaves.
 func TestGatewayAddsUpPaths(t *testing.T) {
@@ -192,11 +192,11 @@ func TestAutoRestsHarmfulPath(t *testing.T) {
 // front of the other path, all are delivered in order.
 func TestAutoBeginsOnJitteryPath(t *testing.T) {
 	for _, from := range []time.Duration{60 * ms, 75 * ms, 90 * ms} {
-		five := road{rate: 5 * unit.MbitPerSecond, delay: 60 * ms, queue: channel.Limit{Packets: 100}}
+		five := road{rate: 5 * unit.MbitPerSecond, delay: 60 * ms, queue: linkmodel.Limit{Packets: 100}}
 		later := five
 		later.delay = from
 		c := numbered(&Gateway{Discipline: "auto", Overhead: tunnelOverhead, Hold: reseq.Auto}, five, later)
-		c.Links[c.Cross[0].Paths[1].Out[0]].Profile.Jitter = channel.Jitter{Kind: channel.Normal, Amount: 25 * ms, Reorder: true}
+		c.Links[c.Cross[0].Paths[1].Out[0]].Profile.Jitter = linkmodel.Jitter{Kind: linkmodel.Normal, Amount: 25 * ms, Reorder: true}
 		d := run(t, c).Cross[0]
 		if rx := d.Gateway.Receiver; rx.Late > 5 || d.Gateway.Sent[1] < 3000 || rx.Waited < 3000 {
 			t.Errorf("second path of %v: %d packets late, %d sent on it, %+v", from, rx.Late, d.Gateway.Sent[1], rx)
@@ -207,7 +207,7 @@ func TestAutoBeginsOnJitteryPath(t *testing.T) {
 // TestAutoUsesFasterLaterPath: the second path is 23 or 70 ms later and has a multiple of the first one's rate. A
 // connection that begins on the first one would hardly use it.
 func TestAutoUsesFasterLaterPath(t *testing.T) {
-	queue := channel.Limit{Time: 100 * ms}
+	queue := linkmodel.Limit{Time: 100 * ms}
 	for _, tt := range []struct{ near, far road }{
 		{road{rate: 16 * unit.MbitPerSecond, delay: 12 * ms, queue: queue}, road{rate: 60 * unit.MbitPerSecond, delay: 35 * ms, queue: queue}},
 		{road{rate: 10 * unit.MbitPerSecond, delay: 10 * ms, queue: queue}, road{rate: 30 * unit.MbitPerSecond, delay: 80 * ms, queue: queue}},
@@ -246,7 +246,7 @@ func TestGatewayDeadPath(t *testing.T) {
 // TestGatewayWithoutUsablePath: a request for lost packets that arrives while no path can be used is not
 // answered.
 func TestGatewayWithoutUsablePath(t *testing.T) {
-	bad := road{rate: 10 * unit.MbitPerSecond, delay: 10 * ms, queue: channel.Limit{Packets: 100}, loss: 0.5}
+	bad := road{rate: 10 * unit.MbitPerSecond, delay: 10 * ms, queue: linkmodel.Limit{Packets: 100}, loss: 0.5}
 	for seed := range uint64(20) {
 		c := bundle(Gateway{Discipline: "auto", Hold: reseq.Auto, Overhead: tunnelOverhead}, bad, bad)
 		c.Seed, c.Duration = seed, 10*time.Second

@@ -15,11 +15,11 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/tabane/tabane/internal/cc"
-	"github.com/tabane/tabane/internal/channel"
-	"github.com/tabane/tabane/internal/reseq"
-	"github.com/tabane/tabane/internal/sched"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/experiment/linkmodel"
+	"github.com/tabane/tabane/internal/gateway/reseq"
+	"github.com/tabane/tabane/internal/gateway/sched"
+	"github.com/tabane/tabane/internal/mptcp/cc"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -94,8 +94,8 @@ func TestResultsStay(t *testing.T) {
 			c.Changes = []Change{{At: 2 * time.Second, Link: 4, Down: true}, {At: 6 * time.Second, Link: 4, Up: true}}
 		}},
 		{"jitter", func(c *Config, _ *Connection) {
-			c.Links[1].Jitter = channel.Jitter{Kind: channel.Normal, Amount: 5 * ms, Reorder: true}
-			c.Links[5].Jitter = channel.Jitter{Kind: channel.Uniform, Amount: 5 * ms}
+			c.Links[1].Jitter = linkmodel.Jitter{Kind: linkmodel.Normal, Amount: 5 * ms, Reorder: true}
+			c.Links[5].Jitter = linkmodel.Jitter{Kind: linkmodel.Uniform, Amount: 5 * ms}
 		}},
 		{"duplicates", func(c *Config, _ *Connection) { c.Links[0].Duplicate, c.Links[3].Duplicate = 0.05, 0.05 }},
 		{"cross", func(c *Config, _ *Connection) {
@@ -111,7 +111,7 @@ func TestResultsStay(t *testing.T) {
 	var again []Config
 	for delay := 100 * ms; delay <= 300*ms; delay += 20 * ms {
 		again = append(again, short(func(c *Config, k *Connection) {
-			c.Links[0].Delay, c.Links[0].Queue.Limit, k.Window = delay, channel.Limit{Packets: 300}, 0
+			c.Links[0].Delay, c.Links[0].Queue.Limit, k.Window = delay, linkmodel.Limit{Packets: 300}, 0
 			k.Paths = []Path{{Out: []int{0, 0}, Back: []int{0}}}
 		}))
 	}

@@ -1,10 +1,10 @@
 package sim
 
-import "github.com/tabane/tabane/internal/channel"
+import "github.com/tabane/tabane/internal/experiment/linkmodel"
 
 // link is one direction of a link.
 type link struct {
-	channel.Pipe[packet]
+	linkmodel.Pipe[packet]
 	down      bool
 	sent      uint64
 	sentBytes uint64
@@ -58,7 +58,7 @@ func (s *Sim) enter(p *packet, size int32) {
 	}
 	l.Arrive(s.now, size, p)
 	if !s.events.has(i) {
-		if at := l.Next(); at != channel.Never {
+		if at := l.Next(); at != linkmodel.Never {
 			s.events.set(i, at)
 		}
 	} else if l.Overtakes() {
@@ -72,7 +72,7 @@ func (s *Sim) enter(p *packet, size int32) {
 func (s *Sim) deliver(i int32) {
 	l := &s.links[i]
 	a, next := l.Take(s.now)
-	if next == channel.Never {
+	if next == linkmodel.Never {
 		s.events.remove(i)
 	} else {
 		s.events.set(i, next)
@@ -136,7 +136,7 @@ func (s *Sim) change() {
 			l.lost += uint64(l.Flush())
 		}
 		l.Set(s.now, l.Profile().With(c.Change))
-		if at := l.Next(); at != channel.Never {
+		if at := l.Next(); at != linkmodel.Never {
 			s.events.set(i, max(at, s.now))
 		} else {
 			s.events.remove(i)

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/channel"
-	"github.com/tabane/tabane/internal/sched"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/experiment/linkmodel"
+	"github.com/tabane/tabane/internal/gateway/sched"
 )
 
 // lossless returns the second path without losses.
@@ -68,7 +68,7 @@ func TestPathFails(t *testing.T) {
 // Two subflows over a queue of one packet time out in turn, each with data that was reinjected before. The
 // lowest data is reinjected first.
 func TestReinjectionIsInOrder(t *testing.T) {
-	line := Link{Profile: channel.Profile{Rate: 100 * unit.KbitPerSecond, Queue: channel.Queue{Discipline: channel.DisciplineCoDel}}}
+	line := Link{Profile: linkmodel.Profile{Rate: 100 * unit.KbitPerSecond, Queue: linkmodel.Queue{Discipline: linkmodel.DisciplineCoDel}}}
 	path := Path{Out: []int{0}, Back: []int{0}, Start: 2 * ms, Backup: true}
 	r := run(t, Config{Duration: time.Minute, Links: []Link{line}, Connections: []Connection{{
 		MPTCP: true, Scheduler: sched.Default, Congestion: "newreno", Segment: 1340, Bytes: 13_912, ReceiveBuffer: 13 * 1340, InitialWindow: 1,
@@ -82,7 +82,7 @@ func TestReinjectionIsInOrder(t *testing.T) {
 // Of two paths one is down for ever, from before its subflow is established or when it carries data. After a
 // timeout on the other path, the data assigned to that path is sent on it.
 func TestUnsentDataReturns(t *testing.T) {
-	good := Link{Profile: channel.Profile{Rate: unit.MbitPerSecond, Delay: 10 * ms}}
+	good := Link{Profile: linkmodel.Profile{Rate: unit.MbitPerSecond, Delay: 10 * ms}}
 	for _, handshake := range []bool{true, false} {
 		c := Config{
 			Duration: time.Minute, Links: []Link{good, good, good},
@@ -382,7 +382,7 @@ func TestSchedulerThatWaitsIsAskedAgain(t *testing.T) {
 // Packets that overtake others are delivered at their own time, not after those in front of them.
 func TestOvertaking(t *testing.T) {
 	c := paper(road{rate: 50 * unit.MbitPerSecond, delay: 50 * ms})
-	c.Links[1].Jitter = channel.Jitter{Kind: channel.Uniform, Amount: 10 * ms, Reorder: true}
+	c.Links[1].Jitter = linkmodel.Jitter{Kind: linkmodel.Uniform, Amount: 10 * ms, Reorder: true}
 	c.Connections[0].Window = 100 * 1340
 	s, err := New(c)
 	if err != nil {

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/unit"
 )
 
 // TestObjects: objects on one connection, each requested when the previous one is complete.

@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/channel"
-	"github.com/tabane/tabane/internal/programs"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/experiment/linkmodel"
+	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
 // processor returns the CPU time of a process on all cores, including garbage collection.
@@ -106,7 +106,7 @@ func BenchmarkSweep(b *testing.B) {
 				for _, loss := range []float64{0, 1e-4, 1e-3, 1e-2} {
 					for _, rbuf := range []unit.Size{0, 65 * unit.KB, 130 * unit.KB, 260 * unit.KB, 1000 * unit.KB} {
 						for seed := range uint64(12) {
-							c := paper(first, road{rate: rate, delay: delay, loss: loss, queue: channel.Limit{Packets: 50}})
+							c := paper(first, road{rate: rate, delay: delay, loss: loss, queue: linkmodel.Limit{Packets: 50}})
 							c.Seed, c.Connections[0].RBuf = seed, rbuf
 							jobs <- c
 							runs++

@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/tabane/tabane/internal/quality"
+	"github.com/tabane/tabane/internal/gateway/quality"
 )
 
 // The schedulers dq and dqj measure delay and jitter by active probing, as in paper D, section 3.2:

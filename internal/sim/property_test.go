@@ -11,14 +11,14 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/tabane/tabane/internal/cc"
-	"github.com/tabane/tabane/internal/channel"
-	"github.com/tabane/tabane/internal/sched"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/experiment/linkmodel"
+	"github.com/tabane/tabane/internal/gateway/sched"
+	"github.com/tabane/tabane/internal/mptcp/cc"
 )
 
-func genProfile(t *rapid.T, harm bool) channel.Profile {
-	p := channel.Profile{
+func genProfile(t *rapid.T, harm bool) linkmodel.Profile {
+	p := linkmodel.Profile{
 		Rate:  unit.Bandwidth(rapid.Int64Range(100_000, 50_000_000).Draw(t, "rate")),
 		Delay: time.Duration(rapid.IntRange(0, 100).Draw(t, "delay")) * ms,
 	}
@@ -28,22 +28,22 @@ func genProfile(t *rapid.T, harm bool) channel.Profile {
 	case 1:
 		p.Queue.Bytes = unit.Size(rapid.IntRange(20_000, 200_000).Draw(t, "bytes"))
 	case 2:
-		p.Queue.Discipline = channel.DisciplineCoDel
+		p.Queue.Discipline = linkmodel.DisciplineCoDel
 	case 3:
-		p.Queue.Discipline = channel.DisciplineRED
-		p.Queue.RED = channel.RED{Min: channel.Limit{Packets: 5}, Max: channel.Limit{Packets: 15}, P: 0.1}
+		p.Queue.Discipline = linkmodel.DisciplineRED
+		p.Queue.RED = linkmodel.RED{Min: linkmodel.Limit{Packets: 5}, Max: linkmodel.Limit{Packets: 15}, P: 0.1}
 	}
 	if !harm {
 		return p
 	}
 	if p.Delay > 0 && rapid.Bool().Draw(t, "jittery") {
-		p.Jitter = channel.Jitter{
-			Kind: channel.Uniform, Amount: time.Duration(rapid.Int64Range(1, int64(p.Delay)).Draw(t, "amount")),
+		p.Jitter = linkmodel.Jitter{
+			Kind: linkmodel.Uniform, Amount: time.Duration(rapid.Int64Range(1, int64(p.Delay)).Draw(t, "amount")),
 			Reorder: rapid.Bool().Draw(t, "reorder"),
 		}
 	}
 	if rapid.Bool().Draw(t, "lossy") {
-		p.Loss = channel.Loss{Kind: channel.Random, P: rapid.Float64Range(0, 0.1).Draw(t, "p")}
+		p.Loss = linkmodel.Loss{Kind: linkmodel.Random, P: rapid.Float64Range(0, 0.1).Draw(t, "p")}
 	}
 	p.Duplicate = rapid.SampledFrom([]float64{0, 0, 0.01, 0.3}).Draw(t, "duplicate")
 	return p
@@ -128,7 +128,7 @@ func genConfig(t *rapid.T) Config {
 		c.Changes = append(c.Changes, Change{At: at, Link: i, Down: true})
 		at += time.Duration(rapid.IntRange(0, 2000).Draw(t, "for")) * ms
 		p := genProfile(t, harm)
-		c.Changes = append(c.Changes, Change{At: at, Link: i, Up: true, Change: channel.Change{Rate: &p.Rate, Loss: &p.Loss, Queue: &p.Queue}})
+		c.Changes = append(c.Changes, Change{At: at, Link: i, Up: true, Change: linkmodel.Change{Rate: &p.Rate, Loss: &p.Loss, Queue: &p.Queue}})
 	}
 	return c
 }
@@ -234,7 +234,7 @@ func (s *Sim) check() error {
 	for i := range s.links {
 		// Next is a lower bound for frames in the queue, which follow those on the wire unless they overtake.
 		l := &s.links[i]
-		if at := l.Next(); at != channel.Never && (!s.events.has(int32(i)) || s.events.at(int32(i)) > at && (l.Overtakes() || l.Flying() == 0)) {
+		if at := l.Next(); at != linkmodel.Never && (!s.events.has(int32(i)) || s.events.at(int32(i)) > at && (l.Overtakes() || l.Flying() == 0)) {
 			return fmt.Errorf("link %d delivers at %s, and has no event then", i, at)
 		}
 	}

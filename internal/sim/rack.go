@@ -3,7 +3,7 @@ package sim
 import (
 	"time"
 
-	"github.com/tabane/tabane/internal/quality"
+	"github.com/tabane/tabane/internal/gateway/quality"
 )
 
 // rack is the state of RACK loss detection (RFC 8985, section 6; Linux: net/ipv4/tcp_recovery.c): a

@@ -3,7 +3,7 @@ package sim
 import (
 	"time"
 
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/unit"
 )
 
 // receiver is the receiving end of a subflow.

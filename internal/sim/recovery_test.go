@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/channel"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/experiment/linkmodel"
 )
 
 // stage is a simulation in which a test chooses the packets that are lost, and inspects every step.
@@ -219,7 +219,7 @@ func TestDelayedAcknowledgements(t *testing.T) {
 // timestamp of the copy (RFC 7323, section 4.3), so the RTT sample does not include the timeout.
 func TestLostAcknowledgementsAreNoRoundTrip(t *testing.T) {
 	c := paper(first)
-	c.Links[2].Loss = channel.Loss{Kind: channel.Random, P: 0.2}
+	c.Links[2].Loss = linkmodel.Loss{Kind: linkmodel.Random, P: 0.2}
 	c.Connections[0].Window = 1340
 	r := run(t, c).Connections[0].Paths[0]
 	if r.Timeouts == 0 || r.MeanRTT > 65*ms {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tabane/tabane/internal/sched"
+	"github.com/tabane/tabane/internal/gateway/sched"
 )
 
 // reinject queues a subflow's outstanding segments for the others, each once (RFC 8684,

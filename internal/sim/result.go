@@ -3,9 +3,9 @@ package sim
 import (
 	"time"
 
-	"github.com/tabane/tabane/internal/overflow"
-	"github.com/tabane/tabane/internal/reseq"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/epe/selection"
+	"github.com/tabane/tabane/internal/gateway/reseq"
 )
 
 // Never is the time of an event that did not happen.
@@ -47,7 +47,7 @@ type ConnectionResult struct {
 	// Reinjected is the number of segments reinjected.
 	Reinjected uint64
 	// Learned is what the connection learned of each path, with Connection.Overflow.
-	Learned []overflow.Past `json:",omitempty"`
+	Learned []selection.Past `json:",omitempty"`
 	// Gateway is the tunnel that carries the data, with a Gateway.
 	Gateway *GatewayResult `json:",omitempty"`
 	// Penalties is the number of times a subflow was penalized.

@@ -3,7 +3,7 @@ package sim
 import (
 	"time"
 
-	"github.com/tabane/tabane/internal/quality"
+	"github.com/tabane/tabane/internal/gateway/quality"
 )
 
 // retransTimer is the retransmission timer of a subflow, with the round-trip times that it is computed

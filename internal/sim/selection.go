@@ -3,14 +3,14 @@ package sim
 import (
 	"time"
 
-	"github.com/tabane/tabane/internal/pathset"
-	"github.com/tabane/tabane/internal/quality"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/gateway/pathset"
+	"github.com/tabane/tabane/internal/gateway/quality"
 )
 
 // selection has what replies say to the sending end of a tunnel: how much its paths lose and, for the discipline
 // auto, which of them are used together (package pathset).
-type selection struct {
+type pathSelection struct {
 	auto     bool
 	losses   [pathset.MaxPaths]quality.LossMeter
 	state    [pathset.MaxPaths]pathset.Path
@@ -24,7 +24,7 @@ type selection struct {
 }
 
 // sent takes a packet that enters the tunnel.
-func (w *selection) sent(p *packet) {
+func (w *pathSelection) sent(p *packet) {
 	switch {
 	case p.kind != data:
 	case p.seq < w.next:
@@ -36,7 +36,7 @@ func (w *selection) sent(p *packet) {
 
 // addReply adds the highest number of a packet that arrived on a path, and how many packets before it are
 // missing.
-func (w *selection) addReply(t *carrier, i int, high, missing uint32) {
+func (w *pathSelection) addReply(t *carrier, i int, high, missing uint32) {
 	w.lost += w.losses[i].AddReport(uint64(high), uint64(missing))
 	t.paths[i].Loss = int(w.losses[i].Share * 1e6)
 }
@@ -45,7 +45,7 @@ func (w *selection) addReply(t *carrier, i int, high, missing uint32) {
 const waiting = time.Millisecond
 
 // selectPaths selects the paths of auto if a window has ended. Reports of the receiving end arrive without delay.
-func (w *selection) selectPaths(now time.Duration, t *carrier) {
+func (w *pathSelection) selectPaths(now time.Duration, t *carrier) {
 	if !w.auto {
 		return
 	}

@@ -9,12 +9,12 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/tabane/tabane/internal/cc"
-	"github.com/tabane/tabane/internal/channel"
-	"github.com/tabane/tabane/internal/overflow"
-	"github.com/tabane/tabane/internal/reseq"
-	"github.com/tabane/tabane/internal/sched"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/epe/selection"
+	"github.com/tabane/tabane/internal/experiment/linkmodel"
+	"github.com/tabane/tabane/internal/gateway/reseq"
+	"github.com/tabane/tabane/internal/gateway/sched"
+	"github.com/tabane/tabane/internal/mptcp/cc"
 )
 
 // Sim is one simulation. A Sim is not safe for concurrent use; different ones may run concurrently.
@@ -86,7 +86,7 @@ func New(c Config) (*Sim, error) {
 	}
 	s.links = make([]link, len(c.Links))
 	for i := range c.Links {
-		s.links[i].Pipe = *channel.NewPipe(c.Links[i].Profile, frame, c.Seed, uint64(i), &s.traffic)
+		s.links[i].Pipe = *linkmodel.NewPipe(c.Links[i].Profile, frame, c.Seed, uint64(i), &s.traffic)
 	}
 	s.senders, s.receivers = make([]sender, flows), make([]receiver, flows)
 	s.connections, s.sources = make([]connection, len(c.Connections)), make([]source, len(c.Cross))
@@ -167,7 +167,7 @@ func (s *Sim) connect(c *connection, id, first int32, ways [][2]uint32) (err err
 	c.advertised = uint64(cmp.Or(c.InitialReceive, c.ReceiveBuffer))
 	c.edge = c.advertised
 	if c.Past != nil {
-		c.use.Recall = func(i int) overflow.Past { return c.Past[i] }
+		c.use.Recall = func(i int) selection.Past { return c.Past[i] }
 	}
 	c.result = ConnectionResult{Name: c.Name, FirstByte: Never, Finish: Never}
 	samples := 0

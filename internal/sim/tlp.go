@@ -3,7 +3,7 @@ package sim
 import (
 	"time"
 
-	"github.com/tabane/tabane/internal/quality"
+	"github.com/tabane/tabane/internal/gateway/quality"
 )
 
 // tailLossProbe is the state of the tail loss probe (RFC 8985, section 7; Linux: tcp_send_loss_probe,

@@ -6,8 +6,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/tabane/tabane/internal/channel"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/experiment/linkmodel"
 )
 
 const ms = time.Millisecond
@@ -17,21 +17,21 @@ type road struct {
 	rate  unit.Bandwidth
 	delay time.Duration
 	loss  float64
-	queue channel.Limit
+	queue linkmodel.Limit
 }
 
 // lay adds the links of a road, and returns the Path over them.
 func lay(c *Config, r road) Path {
 	n := len(c.Links)
-	limited := channel.Profile{Rate: r.rate, Delay: r.delay, Queue: channel.Queue{Limit: r.queue}}
-	if r.queue == (channel.Limit{}) {
-		limited.Queue.Limit = channel.Limit{Packets: 50}
+	limited := linkmodel.Profile{Rate: r.rate, Delay: r.delay, Queue: linkmodel.Queue{Limit: r.queue}}
+	if r.queue == (linkmodel.Limit{}) {
+		limited.Queue.Limit = linkmodel.Limit{Packets: 50}
 	}
 	back := limited
 	if r.loss > 0 {
-		limited.Loss = channel.Loss{Kind: channel.Random, P: r.loss}
+		limited.Loss = linkmodel.Loss{Kind: linkmodel.Random, P: r.loss}
 	}
-	short := channel.Profile{Rate: 100 * unit.MbitPerSecond, Delay: 10 * ms, Queue: channel.Queue{Limit: channel.Limit{Packets: 50}}}
+	short := linkmodel.Profile{Rate: 100 * unit.MbitPerSecond, Delay: 10 * ms, Queue: linkmodel.Queue{Limit: linkmodel.Limit{Packets: 50}}}
 	c.Links = append(c.Links, Link{Profile: limited}, Link{Profile: short}, Link{Profile: back}, Link{Profile: short})
 	return Path{Out: []int{n, n + 1}, Back: []int{n + 3, n + 2}}
 }

@@ -3,7 +3,7 @@ package sim
 import (
 	"time"
 
-	"github.com/tabane/tabane/internal/cc"
+	"github.com/tabane/tabane/internal/mptcp/cc"
 )
 
 // undo is the state needed to revert a reduction of the congestion window that proves spurious:

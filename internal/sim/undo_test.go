@@ -4,19 +4,19 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/cc"
-	"github.com/tabane/tabane/internal/channel"
-	"github.com/tabane/tabane/internal/quality"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/experiment/linkmodel"
+	"github.com/tabane/tabane/internal/gateway/quality"
+	"github.com/tabane/tabane/internal/mptcp/cc"
 )
 
 // reordering returns one TCP connection over 10 Mbit/s and 10 ms each way, with jitter in both
 // directions that lets packets overtake each other.
 func reordering(jitter time.Duration, change func(*Config)) Config {
 	c := Config{Seed: 1, Duration: 10 * time.Second}
-	p := channel.Profile{Rate: 10 * unit.MbitPerSecond, Delay: 10 * ms, Queue: channel.Queue{Limit: channel.Limit{Packets: 100}}}
+	p := linkmodel.Profile{Rate: 10 * unit.MbitPerSecond, Delay: 10 * ms, Queue: linkmodel.Queue{Limit: linkmodel.Limit{Packets: 100}}}
 	if jitter > 0 {
-		p.Jitter = channel.Jitter{Kind: channel.Uniform, Amount: jitter, Reorder: true}
+		p.Jitter = linkmodel.Jitter{Kind: linkmodel.Uniform, Amount: jitter, Reorder: true}
 	}
 	c.Links = []Link{{Profile: p}, {Profile: p}}
 	c.Connections = []Connection{{RACK: true, DelayedACK: true, QuickACKs: 16, Paths: []Path{{Out: []int{0}, Back: []int{1}}}}}
@@ -46,7 +46,7 @@ func TestLossesAreNotUndone(t *testing.T) {
 			c := reordering(jitter, func(c *Config) {
 				c.Seed, c.Duration = seed, 60*time.Second
 				c.Links[0].Rate, c.Links[0].Delay = 100*unit.MbitPerSecond, 40*ms
-				c.Links[0].Loss = channel.Loss{Kind: channel.Random, P: 2e-3}
+				c.Links[0].Loss = linkmodel.Loss{Kind: linkmodel.Random, P: 2e-3}
 				c.Connections[0].Congestion = "newreno"
 			})
 			r := run(t, c).Connections[0]

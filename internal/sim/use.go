@@ -3,12 +3,12 @@ package sim
 import (
 	"time"
 
-	"github.com/tabane/tabane/internal/overflow"
+	"github.com/tabane/tabane/internal/epe/selection"
 )
 
 // use chooses the paths that carry data, with Connection.Overflow.
 type use struct {
-	overflow.Connection[int]
+	selection.Connection[int]
 	at    time.Duration // of the next decision
 	paths []progress
 }
@@ -21,8 +21,8 @@ type progress struct {
 }
 
 // learned returns what the connection learned of each of n paths, or else what it recalls of them.
-func (u *use) learned(now time.Duration, n int) []overflow.Past {
-	all := make([]overflow.Past, n)
+func (u *use) learned(now time.Duration, n int) []selection.Past {
+	all := make([]selection.Past, n)
 	for i := range all {
 		if p, ok := u.Learned(now, i); ok {
 			all[i] = p
@@ -35,13 +35,13 @@ func (u *use) learned(now time.Duration, n int) []overflow.Past {
 
 // lookAtPaths sets which paths are backups, as package overflow decides.
 func (c *connection) lookAtPaths(s *Sim) {
-	c.use.at = s.now + overflow.Interval
+	c.use.at = s.now + selection.Interval
 	if c.use.paths == nil {
 		c.use.paths = make([]progress, len(c.flows))
 		c.use.Policy, c.use.Terms = c.Policy, terms(c.Paths)
-		c.use.Source = func() (overflow.Source, bool) { return c.source(s) }
+		c.use.Source = func() (selection.Source, bool) { return c.source(s) }
 	}
-	samples := make([]overflow.Sample[int], 0, len(c.flows))
+	samples := make([]selection.Sample[int], 0, len(c.flows))
 	for i := range c.flows {
 		if f := &s.senders[int(c.first)+i]; f.state != caClosed && !c.Paths[i].Backup {
 			samples = append(samples, f.look(s, &c.use.paths[i]))
@@ -54,25 +54,25 @@ func (c *connection) lookAtPaths(s *Sim) {
 }
 
 // terms returns the terms of each path for the policy.
-func terms(paths []Path) func(int) overflow.Terms {
-	all := make([]overflow.Terms, len(paths))
+func terms(paths []Path) func(int) selection.Terms {
+	all := make([]selection.Terms, len(paths))
 	for i, p := range paths {
-		all[i] = overflow.Terms{Listed: p.Listed, Rank: p.Rank, Share: p.Share}
+		all[i] = selection.Terms{Listed: p.Listed, Rank: p.Rank, Share: p.Share}
 		if p.Commit > 0 {
-			all[i].Budget = overflow.NewBudget(float64(p.Commit) / 8)
+			all[i].Budget = selection.NewBudget(float64(p.Commit) / 8)
 		}
 	}
-	return func(i int) overflow.Terms { return all[i] }
+	return func(i int) selection.Terms { return all[i] }
 }
 
 // look returns the sample of a subflow, and updates its progress.
-func (f *sender) look(s *Sim, p *progress) overflow.Sample[int] {
+func (f *sender) look(s *Sim, p *progress) selection.Sample[int] {
 	rtt, flight := f.retrans.rtt, int(f.board.inFlight())
 	if flight == 0 || p.inFlight == 0 || f.cc.Delivered != p.delivered {
 		p.at = s.now
 	}
 	p.delivered, p.inFlight = f.cc.Delivered, flight
-	sample := overflow.Sample[int]{
+	sample := selection.Sample[int]{
 		Path: f.index, Delivered: uint32(f.cc.Delivered), Segment: f.c.Segment, Cwnd: int(f.clamped()), InFlight: flight,
 		NotSent: f.backlog.bytes, SRTT: rtt.SRTT, MinRTT: rtt.MinRTT, SlowStart: f.cc.Cwnd < f.cc.Ssthresh,
 	}
@@ -80,7 +80,7 @@ func (f *sender) look(s *Sim, p *progress) overflow.Sample[int] {
 	if f.c.ReceiveBuffer > 0 {
 		sample.Window = int(f.c.edge - min(f.c.edge, f.c.acked))
 	}
-	if silence := s.now - p.at; flight > 0 && silence >= overflow.StallTimeout(flight, rtt.SRTT, rtt.RTTVAR) {
+	if silence := s.now - p.at; flight > 0 && silence >= selection.StallTimeout(flight, rtt.SRTT, rtt.RTTVAR) {
 		sample.Silence = silence
 	}
 	return sample

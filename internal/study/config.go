@@ -9,10 +9,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tabane/tabane/internal/fault"
-	"github.com/tabane/tabane/internal/httpd"
-	"github.com/tabane/tabane/internal/page"
-	"github.com/tabane/tabane/internal/qoe"
+	"github.com/tabane/tabane/internal/base/fault"
+	"github.com/tabane/tabane/internal/study/content"
+	"github.com/tabane/tabane/internal/study/httpd"
+	"github.com/tabane/tabane/internal/study/qoe"
 )
 
 // Config is the section `study:` of a study's file.
@@ -29,7 +29,7 @@ type Config struct {
 	Seed uint64 `yaml:"seed,omitempty"`
 	// Services are the services that each participant uses under each condition: map, shop or both.
 	// Default: both.
-	Services []page.Service `yaml:"services,omitempty"`
+	Services []content.Service `yaml:"services,omitempty"`
 	// Heavy selects the variant of the services with larger images.
 	Heavy bool `yaml:"heavy,omitempty"`
 	// Participants is the largest number of participants, those who withdrew not counted. Default: 200.
@@ -84,16 +84,16 @@ const (
 	defaultPortOfHTTP      = ":80"
 	defaultPortOfHTTPS     = ":443"
 	schemeHTTP, schemeTLS  = "http", "https"
-	languageEN, languageJA = string(page.English), string(page.Japanese)
+	languageEN, languageJA = string(content.English), string(content.Japanese)
 )
 
 // name is the grammar of the names of environments and transports, which results have as well.
 var name = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
 // AllServices returns the services in use.
-func (c *Config) AllServices() []page.Service {
+func (c *Config) AllServices() []content.Service {
 	if len(c.Services) == 0 {
-		return page.Services()
+		return content.Services()
 	}
 	return c.Services
 }
@@ -129,8 +129,8 @@ func (c *Config) Check() fault.List {
 	}
 	for i, s := range c.Services {
 		path := fmt.Sprintf("services[%d]", i)
-		if !slices.Contains(page.Services(), s) {
-			faults.Add(path, "must be one of %v, got %q", page.Services(), s)
+		if !slices.Contains(content.Services(), s) {
+			faults.Add(path, "must be one of %v, got %q", content.Services(), s)
 		} else if slices.Contains(c.Services[:i], s) {
 			faults.Add(path, "%s is given twice", s)
 		}
@@ -227,7 +227,7 @@ func (c *Config) design() string {
 	d := struct {
 		Seed       uint64
 		Heavy      bool
-		Services   []page.Service
+		Services   []content.Service
 		Conditions [][2]string
 	}{Seed: c.Seed, Heavy: c.Heavy, Services: c.AllServices()}
 	for _, one := range c.Conditions {

@@ -13,7 +13,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/tabane/tabane/internal/qoe"
+	"github.com/tabane/tabane/internal/study/qoe"
 )
 
 // ErrExport means that a file is not an export of a study's answers.

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/accessor"
-	"github.com/tabane/tabane/internal/qoe"
+	"github.com/tabane/tabane/internal/study/qoe"
+	"github.com/tabane/tabane/internal/testkit/accessor"
 )
 
 func madeOutcome() Outcome {

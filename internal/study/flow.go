@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
-	"github.com/tabane/tabane/internal/page"
-	"github.com/tabane/tabane/internal/qoe"
+	"github.com/tabane/tabane/internal/study/content"
+	"github.com/tabane/tabane/internal/study/qoe"
 )
 
 // phase is what a participant does next.
@@ -37,7 +37,7 @@ type session struct {
 // task is a task that was started.
 type task struct {
 	condition int
-	service   page.Service
+	service   content.Service
 	// started is the time of the start since the epoch, and run the server's start in which it was; both
 	// are removed when the task is finished.
 	started     time.Duration

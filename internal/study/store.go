@@ -17,8 +17,8 @@ import (
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
-	"github.com/tabane/tabane/internal/page"
-	"github.com/tabane/tabane/internal/qoe"
+	"github.com/tabane/tabane/internal/study/content"
+	"github.com/tabane/tabane/internal/study/qoe"
 )
 
 // Errors of a database that a user can remove.
@@ -447,7 +447,7 @@ func (s *store) answers(ctx context.Context, c *Config) ([]qoe.Answer, error) {
 		if err := list.Scan(&a.Participant, &a.Language, &a.Position, &condition, &a.Service, &a.Views, &a.Took, &a.Interrupted, &chosen, &a.Met, &a.Score); err != nil {
 			return nil, storeError(err)
 		}
-		if condition < 0 || condition >= len(c.Conditions) || a.Score != 0 && (a.Score < qoe.MinScore || a.Score > qoe.MaxScore) || !slices.Contains(c.AllServices(), page.Service(a.Service)) {
+		if condition < 0 || condition >= len(c.Conditions) || a.Score != 0 && (a.Score < qoe.MinScore || a.Score > qoe.MaxScore) || !slices.Contains(c.AllServices(), content.Service(a.Service)) {
 			return nil, fmt.Errorf("%w: participant %s, task %d", ErrNotStudy, a.Participant, a.Position)
 		}
 		a.Environment, a.Transport, a.GaveUp = c.Conditions[condition].Group(), c.Conditions[condition].Transport, chosen == ""

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/httpd"
-	"github.com/tabane/tabane/internal/page"
+	"github.com/tabane/tabane/internal/study/content"
+	"github.com/tabane/tabane/internal/study/httpd"
 )
 
 // exec opens a database with the library alone and runs statements.
@@ -145,8 +145,8 @@ func TestConfig(t *testing.T) {
 		"title.ja: must have":                                   func(c *Config) { c.Title.JA = strings.Repeat("x", maxText+1) },
 		"contact: must have":                                    func(c *Config) { c.Contact = "" },
 		"database: must name":                                   func(c *Config) { c.Database = "" },
-		"services[0]: must be one of":                           func(c *Config) { c.Services = []page.Service{"mail"} },
-		"services[1]: map is given twice":                       func(c *Config) { c.Services = []page.Service{page.Map, page.Map} },
+		"services[0]: must be one of":                           func(c *Config) { c.Services = []content.Service{"mail"} },
+		"services[1]: map is given twice":                       func(c *Config) { c.Services = []content.Service{content.Map, content.Map} },
 		"participants: must be 1 to":                            func(c *Config) { c.Participants = -1 },
 		"sessions_per_minute: must be":                          func(c *Config) { c.SessionsPerMinute = 1e6 },
 		"conditions: must be 1 to":                              func(c *Config) { c.Conditions = nil },

@@ -18,10 +18,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tabane/tabane/internal/httpd"
-	"github.com/tabane/tabane/internal/page"
-	"github.com/tabane/tabane/internal/qoe"
-	"github.com/tabane/tabane/internal/site"
+	"github.com/tabane/tabane/internal/study/content"
+	"github.com/tabane/tabane/internal/study/httpd"
+	"github.com/tabane/tabane/internal/study/qoe"
+	"github.com/tabane/tabane/internal/study/site"
 )
 
 // Options are the parameters of New.
@@ -44,9 +44,9 @@ type server struct {
 	log     *slog.Logger
 	store   *store
 	sign    signer
-	world   *page.World
+	world   *content.World
 	design  [][]qoe.Slot
-	tasks   [][]page.Task // by service and by the place of the condition in the order
+	tasks   [][]content.Task // by service and by the place of the condition in the order
 	origins []*url.URL
 	policy  string
 	now     func() time.Duration // since the epoch
@@ -93,7 +93,7 @@ func newServer(ctx context.Context, o Options) (*server, error) {
 		return nil, err
 	}
 	s := &server{
-		config: c, log: o.Log, store: db, sign: db.secret, world: page.New(c.Seed),
+		config: c, log: o.Log, store: db, sign: db.secret, world: content.New(c.Seed),
 		design: qoe.Design(len(c.Conditions), len(c.AllServices()), rand.New(rand.NewPCG(c.Seed, streamDesign))),
 		now:    clock(time.Now()),
 		random: rand.New(rand.NewPCG(rand.Uint64(), streamOrders)),
@@ -126,8 +126,8 @@ func clock(start time.Time) func() time.Duration {
 
 // differentTasks returns n tasks of a service with different goals. The task at a place of the order is
 // the same for all participants, so that each condition meets each task equally often.
-func differentTasks(w *page.World, service page.Service, heavy bool, seed uint64, n int) []page.Task {
-	var tasks []page.Task
+func differentTasks(w *content.World, service content.Service, heavy bool, seed uint64, n int) []content.Task {
+	var tasks []content.Task
 	goals := map[string]bool{}
 	for ; len(tasks) < n; seed++ {
 		if t := w.Task(service, heavy, seed); !goals[t.Goal] {
@@ -154,7 +154,7 @@ func (s *server) total() int { return len(s.config.Conditions) * len(s.config.Al
 func (s *server) slot(order, position int) qoe.Slot { return s.design[order%len(s.design)][position] }
 
 // task returns the task at a position.
-func (s *server) task(slot qoe.Slot, position int) page.Task {
+func (s *server) task(slot qoe.Slot, position int) content.Task {
 	return s.tasks[slot.Service][position/len(s.config.AllServices())]
 }
 
@@ -179,9 +179,9 @@ func (s *server) handler(condition int, services http.Handler) http.Handler {
 	for action, f := range actions {
 		get("POST "+root+action, func(v *visit) { v.post(f) })
 	}
-	for _, service := range page.Services() {
+	for _, service := range content.Services() {
 		for _, heavy := range []bool{false, true} {
-			get("GET "+page.Path(service, heavy)+"{$}", func(v *visit) { v.service(service, heavy) })
+			get("GET "+content.Path(service, heavy)+"{$}", func(v *visit) { v.service(service, heavy) })
 		}
 	}
 	get(root, func(v *visit) {

@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/httpd"
-	"github.com/tabane/tabane/internal/page"
-	"github.com/tabane/tabane/internal/qoe"
+	"github.com/tabane/tabane/internal/study/content"
+	"github.com/tabane/tabane/internal/study/httpd"
+	"github.com/tabane/tabane/internal/study/qoe"
 )
 
 // twoConditions is a study at two hosts.
@@ -593,14 +593,14 @@ func TestLanguages(t *testing.T) {
 	p.language = languageJA
 	sheet := p.consent()
 	working := p.post(sheet, "start")
-	service := page.Shop
+	service := content.Shop
 	if strings.HasPrefix(working.url.Path, "/map/") {
-		service = page.Map
+		service = content.Map
 	}
 	goal := goalOf(t, p, 0)
-	var task page.Task
+	var task content.Task
 	for seed := uint64(0); task.Goal != goal; seed++ {
-		task = p.server.world.In(page.Japanese).Task(service, false, seed)
+		task = p.server.world.In(content.Japanese).Task(service, false, seed)
 	}
 	for _, c := range task.Conditions {
 		if c.Key != "feature" && (!strings.Contains(sheet.body, c.Text) || !strings.Contains(working.body, c.Text)) {

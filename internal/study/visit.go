@@ -13,8 +13,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/tabane/tabane/internal/page"
-	"github.com/tabane/tabane/internal/qoe"
+	"github.com/tabane/tabane/internal/study/content"
+	"github.com/tabane/tabane/internal/study/qoe"
 )
 
 //go:embed static
@@ -63,7 +63,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, condition int, f 
 	h.Set("Cache-Control", "no-store")
 	ctx, cancel := context.WithTimeout(r.Context(), storeTimeout)
 	defer cancel()
-	v := &visit{server: s, w: w, r: r, ctx: ctx, condition: condition, words: in(string(page.Preferred(r.Header.Get("Accept-Language"))))}
+	v := &visit{server: s, w: w, r: r, ctx: ctx, condition: condition, words: in(string(content.Preferred(r.Header.Get("Accept-Language"))))}
 	if cookie, err := r.Cookie(cookieName); err == nil {
 		if id, err := s.sign.session(cookie.Value); err == nil {
 			found, err := s.store.session(ctx, id)
@@ -80,7 +80,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, condition int, f 
 }
 
 // content is what the templates show.
-type content struct {
+type view struct {
 	W       *words
 	Title   string
 	Contact string
@@ -110,19 +110,19 @@ type step struct {
 }
 
 // content returns what all pages have.
-func (v *visit) content(heading string) content {
-	c := content{W: v.words, Title: v.words.title(v.config.Title), Contact: v.config.Contact, Heading: heading, Total: v.total()}
+func (v *visit) view(heading string) view {
+	c := view{W: v.words, Title: v.words.title(v.config.Title), Contact: v.config.Contact, Heading: heading, Total: v.total()}
 	if v.session != nil {
 		c.Withdraw, c.Code = v.sign.form(v.session.id, "withdraw", anywhere), v.session.code
 	}
 	return c
 }
 
-func (v *visit) show(status int, name string, c content) {
+func (v *visit) show(status int, name string, c view) {
 	v.write(status, render(name, c))
 }
 
-func render(name string, c content) []byte {
+func render(name string, c view) []byte {
 	var b bytes.Buffer
 	if err := pages.ExecuteTemplate(&b, name, c); err != nil {
 		panic("BUG: " + err.Error())
@@ -143,7 +143,7 @@ func (v *visit) redirect(to string) { http.Redirect(v.w, v.r, to, http.StatusSee
 // refuse answers with a reason, and the way back.
 func (v *visit) refuse(status int, why string) {
 	v.w.Header().Set("Connection", "close") // what else the client sends is not read
-	c := v.content(v.words.Refused)
+	c := v.view(v.words.Refused)
 	c.Text, c.Alert, c.Back = why, true, root
 	v.show(status, "message", c)
 }
@@ -183,7 +183,7 @@ func (v *visit) asset(name, kind string) {
 // hop answers with a page that leads on at once. The request that follows comes from this origin, so that
 // it has the cookie, which browsers do not send with one that comes from another site.
 func (v *visit) hop(to string) {
-	c := v.content(v.words.title(v.config.Title))
+	c := v.view(v.words.title(v.config.Title))
 	c.Refresh, c.Text, c.Back = to, v.words.Moving, to
 	v.show(http.StatusOK, "message", c)
 }
@@ -199,7 +199,7 @@ func (v *visit) current() {
 		return
 	}
 	position, p := v.session.step(v.total())
-	c := v.content(v.words.Fill(v.words.TaskOf, position+1, v.total()))
+	c := v.view(v.words.Fill(v.words.TaskOf, position+1, v.total()))
 	c.Position, c.Number = position, number(position, p)
 	if p == ended {
 		c.Heading = v.words.End
@@ -227,15 +227,15 @@ func (v *visit) current() {
 func number(position int, p phase) int { return 1000 + 10*position + int(p) }
 
 // sheet fills in the task at a position.
-func (v *visit) sheet(c *content, position int) {
+func (v *visit) sheet(c *view, position int) {
 	t := v.task(v.slot(v.session.order, position), position)
 	c.Service = t.Path
 	c.What, c.How = v.words.FindPlace, v.words.HowMap
-	if t.Service == page.Shop {
+	if t.Service == content.Shop {
 		c.What, c.How = v.words.BuyItem, v.words.HowShop
 	}
 	for _, condition := range t.Conditions {
-		c.Conditions = append(c.Conditions, page.Language(v.words.Lang()).Condition(condition.Key, condition.Value))
+		c.Conditions = append(c.Conditions, content.Language(v.words.Lang()).Condition(condition.Key, condition.Value))
 	}
 }
 
@@ -298,7 +298,7 @@ func (v *visit) consentPage() {
 	if asked := v.r.URL.Query().Get("lang"); asked == languageEN || asked == languageJA {
 		v.words = in(asked)
 	}
-	c := v.content(v.words.Consent)
+	c := v.view(v.words.Consent)
 	c.Token, c.Number = v.sign.consent(v.now()), consentNumber
 	v.show(http.StatusOK, "consent", c)
 }
@@ -310,7 +310,7 @@ const (
 )
 
 // service shows the page of a service with the task above it, if the session's task is running there.
-func (v *visit) service(service page.Service, heavy bool) {
+func (v *visit) service(service content.Service, heavy bool) {
 	if v.session == nil || v.server.condition(v.session) != v.condition {
 		v.redirect(root)
 		return
@@ -330,11 +330,11 @@ func (v *visit) service(service page.Service, heavy bool) {
 		v.outcome(err)
 		return
 	}
-	found, err := v.world.In(page.Language(v.words.Lang())).Resource(page.Path(service, heavy), "")
+	found, err := v.world.In(content.Language(v.words.Lang())).Resource(content.Path(service, heavy), "")
 	if err != nil {
 		panic("BUG: " + err.Error())
 	}
-	c := v.content(v.words.Fill(v.words.TaskOf, position+1, v.total()))
+	c := v.view(v.words.Fill(v.words.TaskOf, position+1, v.total()))
 	c.Position, c.Token = position, v.sign.form(v.session.id, "done", position)
 	v.sheet(&c, position)
 	v.write(http.StatusOK, insert(found.Body(), render("bar", c)))
@@ -577,7 +577,7 @@ func (v *visit) leave(url.Values, int) {
 	v.session = nil
 	v.setCookie("", -1)
 	v.logCounts("participant withdraws")
-	c := v.content(v.words.Withdrawn)
+	c := v.view(v.words.Withdrawn)
 	c.Text, c.Number = v.words.WithdrawnText, withdrawnNumber
 	v.show(http.StatusOK, "message", c)
 }

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tabane/tabane/internal/vpn"
+	"github.com/tabane/tabane/internal/bgp/vpn"
 )
 
 // optional is what an accessor that also returns whether the attribute is present returns.

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/tabane/tabane/internal/vpn"
+	"github.com/tabane/tabane/internal/bgp/vpn"
 )
 
 // Types of path attributes.

@@ -6,7 +6,7 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/tabane/tabane/internal/srv6"
+	"github.com/tabane/tabane/internal/bgp/srv6"
 )
 
 // stream returns UPDATEs with n routes, of which each attributes have some.

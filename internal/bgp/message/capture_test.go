@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tabane/tabane/internal/srv6"
-	"github.com/tabane/tabane/internal/vpn"
+	"github.com/tabane/tabane/internal/bgp/srv6"
+	"github.com/tabane/tabane/internal/bgp/vpn"
 )
 
 //go:embed testdata/frr.txt

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tabane/tabane/internal/srv6"
+	"github.com/tabane/tabane/internal/bgp/srv6"
 )
 
 // raw returns an attribute, with a length of two octets.

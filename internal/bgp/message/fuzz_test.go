@@ -8,7 +8,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/tabane/tabane/internal/accessor"
+	"github.com/tabane/tabane/internal/testkit/accessor"
 )
 
 // FuzzUpdate decodes arbitrary UPDATEs. What is accepted must be encoded again to the same, and

@@ -10,8 +10,8 @@ import (
 
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
-	"github.com/tabane/tabane/internal/srv6"
-	"github.com/tabane/tabane/internal/vpn"
+	"github.com/tabane/tabane/internal/bgp/srv6"
+	"github.com/tabane/tabane/internal/bgp/vpn"
 )
 
 // This file compares the codec with GoBGP's, which was written independently.

@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 
-	"github.com/tabane/tabane/internal/vpn"
+	"github.com/tabane/tabane/internal/bgp/vpn"
 )
 
 // Key identifies a destination: the prefix and, in the VPN families, the route distinguisher. It

@@ -15,7 +15,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/tabane/tabane/internal/accessor"
+	"github.com/tabane/tabane/internal/testkit/accessor"
 )
 
 // mrtFolder is the environment variable with a folder of more MRT files to read, plain, .gz or

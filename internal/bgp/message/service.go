@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/tabane/tabane/internal/srv6"
+	"github.com/tabane/tabane/internal/bgp/srv6"
 )
 
 // RejectReason is the reason why a route was rejected, as a label for counters.

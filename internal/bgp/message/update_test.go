@@ -8,8 +8,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/tabane/tabane/internal/srv6"
-	"github.com/tabane/tabane/internal/vpn"
+	"github.com/tabane/tabane/internal/bgp/srv6"
+	"github.com/tabane/tabane/internal/bgp/vpn"
 )
 
 // everything is a session with all families and capabilities.

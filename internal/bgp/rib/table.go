@@ -3,8 +3,8 @@ package rib
 import (
 	"math/bits"
 
+	compact "github.com/tabane/tabane/internal/base/hashtable"
 	"github.com/tabane/tabane/internal/bgp/message"
-	compact "github.com/tabane/tabane/internal/table"
 )
 
 // table has the destinations of a family, which are numbered. Further paths are in pages, which are

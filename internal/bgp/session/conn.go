@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/bgp/message"
-	"github.com/tabane/tabane/internal/contain"
+	"github.com/tabane/tabane/internal/kernel/contain"
 )
 
 // conn is a BGP connection. Its reader runs the receiving side of the protocol from OPEN to the

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/bgp/message"
-	"github.com/tabane/tabane/internal/contain"
+	"github.com/tabane/tabane/internal/kernel/contain"
 )
 
 const (

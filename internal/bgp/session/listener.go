@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/contain"
+	"github.com/tabane/tabane/internal/kernel/contain"
 )
 
 // Listener accepts the connections of neighbors and passes them to their sessions. Connections from

@@ -5,7 +5,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/tabane/tabane/internal/netns/netnstest"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
 func TestMain(m *testing.M) {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/bgp/message"
-	"github.com/tabane/tabane/internal/contain"
+	"github.com/tabane/tabane/internal/kernel/contain"
 )
 
 // TestPanicCostsTheSession: wherever the code of a session panics, that session is closed with Cease

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/bgp/message"
-	"github.com/tabane/tabane/internal/netns/netnstest"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
 // across returns sessions over a cable: a in the namespace of the tests, b in another.

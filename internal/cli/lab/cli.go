@@ -12,7 +12,7 @@ import (
 
 	"github.com/tabane/tabane/internal/cli"
 	"github.com/tabane/tabane/internal/role"
-	"github.com/tabane/tabane/internal/site"
+	"github.com/tabane/tabane/internal/study/site"
 )
 
 const help = `tabane-lab has the experiments of tabane: "lab" runs the daemons on this machine and measures them, "sim" simulates the same

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/files"
-	"github.com/tabane/tabane/internal/labrun"
-	"github.com/tabane/tabane/internal/result"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/cli/files"
+	"github.com/tabane/tabane/internal/experiment/result"
+	"github.com/tabane/tabane/internal/lab/labrun"
 	"github.com/tabane/tabane/scenarios"
 )
 

@@ -11,10 +11,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/tabane/tabane/internal/base/fault"
 	"github.com/tabane/tabane/internal/cli"
-	"github.com/tabane/tabane/internal/fault"
-	"github.com/tabane/tabane/internal/report"
-	"github.com/tabane/tabane/internal/result"
+	"github.com/tabane/tabane/internal/experiment/report"
+	"github.com/tabane/tabane/internal/experiment/result"
 )
 
 type diffFlags struct {

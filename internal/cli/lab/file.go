@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/tabane/tabane/internal/cli"
-	"github.com/tabane/tabane/internal/files"
+	"github.com/tabane/tabane/internal/cli/files"
 )
 
 func loadFile(path string) (*files.File, error) {

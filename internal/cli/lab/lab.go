@@ -14,13 +14,13 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/tabane/tabane/internal/browser"
-	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/cli"
-	"github.com/tabane/tabane/internal/files"
+	"github.com/tabane/tabane/internal/cli/files"
+	"github.com/tabane/tabane/internal/experiment/linkmodel"
+	"github.com/tabane/tabane/internal/experiment/scenario"
 	"github.com/tabane/tabane/internal/lab"
+	"github.com/tabane/tabane/internal/lab/browser"
 	"github.com/tabane/tabane/internal/role"
-	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/scenarios"
 )
 
@@ -457,7 +457,7 @@ a dot before them, and may be shortened to their last part (discipline for buffe
                       of a transition to the bad state, in which all is lost, and back
   duplicate=0.1%      probability that a packet is delivered twice
   forward.loss=1%     forward.KEY is for the direction from the link's first end to its second, backward.KEY for the other:
-                      ` + channel.Properties("") + `
+                      ` + linkmodel.Properties("") + `
 
 Any link of two ends can have all of these; a switch has a rate and a queue.`,
 		Example: "  tabane lab set a rate=15Mbit/s queue=50ms\n  tabane lab set a rate=15Mbit/s queue=500ms discipline=codel ecn=true\n  tabane lab set b rate=30Mbit/s delay=20ms jitter=2ms loss=0.1%\n  tabane lab set b rate=unlimited",

@@ -16,10 +16,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/analysis/traffic"
+	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/cli"
-	"github.com/tabane/tabane/internal/page"
-	"github.com/tabane/tabane/internal/traffic"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/study/content"
 )
 
 type loadFlags struct {
@@ -73,10 +73,10 @@ func (a *app) load(ctx context.Context, url string, f loadFlags) error {
 		return cli.Invalid("--rate", f.rate, "a rate like 10Mbit/s")
 	}
 	for _, name := range f.services {
-		if s := page.Service(name); s != page.Map && s != page.Shop {
+		if s := content.Service(name); s != content.Map && s != content.Shop {
 			return cli.Invalid("--service", name, "map or shop")
 		}
-		o.Services = append(o.Services, page.Service(name))
+		o.Services = append(o.Services, content.Service(name))
 	}
 	if f.certificates != "" {
 		b, err := os.ReadFile(f.certificates)

@@ -13,9 +13,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tabane/tabane/internal/cli"
-	"github.com/tabane/tabane/internal/report"
-	"github.com/tabane/tabane/internal/result"
-	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/experiment/report"
+	"github.com/tabane/tabane/internal/experiment/result"
+	"github.com/tabane/tabane/internal/experiment/scenario"
 )
 
 type mergeFlags struct {

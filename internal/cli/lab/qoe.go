@@ -15,10 +15,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tabane/tabane/internal/cli"
-	"github.com/tabane/tabane/internal/privilege"
-	"github.com/tabane/tabane/internal/qoe"
-	"github.com/tabane/tabane/internal/report"
+	"github.com/tabane/tabane/internal/experiment/report"
+	"github.com/tabane/tabane/internal/kernel/privilege"
 	"github.com/tabane/tabane/internal/study"
+	"github.com/tabane/tabane/internal/study/qoe"
 )
 
 func (a *app) qoeCommand() *cobra.Command {

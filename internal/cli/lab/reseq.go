@@ -15,11 +15,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tabane/tabane/internal/capture"
+	"github.com/tabane/tabane/internal/analysis/capture"
+	"github.com/tabane/tabane/internal/analysis/pcap"
+	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/cli"
-	"github.com/tabane/tabane/internal/pcap"
-	"github.com/tabane/tabane/internal/report"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/experiment/report"
 )
 
 type reseqFlags struct {

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tabane/tabane/internal/capture"
+	"github.com/tabane/tabane/internal/analysis/capture"
 )
 
 // TestSubflowsOfAFlood: subflows without data beyond the first ones are one line.

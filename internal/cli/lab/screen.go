@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/cli"
-	"github.com/tabane/tabane/internal/labrun"
-	"github.com/tabane/tabane/internal/result"
+	"github.com/tabane/tabane/internal/experiment/result"
+	"github.com/tabane/tabane/internal/lab/labrun"
 )
 
 // sampleInterval is how often the lab reports a rate.

@@ -14,14 +14,14 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/tabane/tabane/internal/base/fault"
 	"github.com/tabane/tabane/internal/cli"
-	"github.com/tabane/tabane/internal/fault"
-	"github.com/tabane/tabane/internal/files"
-	"github.com/tabane/tabane/internal/labrun"
-	"github.com/tabane/tabane/internal/report"
-	"github.com/tabane/tabane/internal/result"
-	"github.com/tabane/tabane/internal/scenario"
-	"github.com/tabane/tabane/internal/simrun"
+	"github.com/tabane/tabane/internal/cli/files"
+	"github.com/tabane/tabane/internal/experiment/report"
+	"github.com/tabane/tabane/internal/experiment/result"
+	"github.com/tabane/tabane/internal/experiment/scenario"
+	"github.com/tabane/tabane/internal/lab/labrun"
+	"github.com/tabane/tabane/internal/sim/simrun"
 	"github.com/tabane/tabane/scenarios"
 )
 

@@ -12,12 +12,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/cli"
-	"github.com/tabane/tabane/internal/labrun"
-	"github.com/tabane/tabane/internal/report"
-	"github.com/tabane/tabane/internal/scenario"
-	"github.com/tabane/tabane/internal/simrun"
+	"github.com/tabane/tabane/internal/experiment/linkmodel"
+	"github.com/tabane/tabane/internal/experiment/report"
+	"github.com/tabane/tabane/internal/experiment/scenario"
+	"github.com/tabane/tabane/internal/lab/labrun"
+	"github.com/tabane/tabane/internal/sim/simrun"
 )
 
 type sweepFlags struct {
@@ -96,7 +96,7 @@ func parameterList() string {
 	return b.String() + line + `
 
 Keys of links without a direction are of both; LINK.forward.KEY and LINK.backward.KEY are of one, for
-` + channel.Properties("and") + `.
+` + linkmodel.Properties("and") + `.
 Keys and values are those of a scenario's file ("tabane help lab set" has short forms); a name may be shortened to its last
 part, packets for LINK.buffer.packets.
 `

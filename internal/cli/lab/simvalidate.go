@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tabane/tabane/internal/cli"
-	"github.com/tabane/tabane/internal/scenario"
-	"github.com/tabane/tabane/internal/validate"
+	"github.com/tabane/tabane/internal/experiment/scenario"
+	"github.com/tabane/tabane/internal/sim/validate"
 )
 
 type validateFlags struct {

@@ -19,13 +19,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/analysis/traffic"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/kernel/netns"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
+	"github.com/tabane/tabane/internal/kernel/tc"
 	"github.com/tabane/tabane/internal/mptcp"
-	"github.com/tabane/tabane/internal/netns"
-	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/role"
-	"github.com/tabane/tabane/internal/tc"
-	"github.com/tabane/tabane/internal/traffic"
-	"github.com/tabane/tabane/internal/unit"
 )
 
 // FakeRouter is the environment variable that selects PlayRouter's behavior: "never" is never

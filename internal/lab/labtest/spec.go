@@ -5,10 +5,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tabane/tabane/internal/result"
-	"github.com/tabane/tabane/internal/router"
-	"github.com/tabane/tabane/internal/scenario"
-	"github.com/tabane/tabane/internal/traffic"
+	"github.com/tabane/tabane/internal/analysis/traffic"
+	"github.com/tabane/tabane/internal/epe/router"
+	"github.com/tabane/tabane/internal/experiment/result"
+	"github.com/tabane/tabane/internal/experiment/scenario"
 )
 
 // End is the end of a link with its addresses, which are separated by spaces.

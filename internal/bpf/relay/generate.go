@@ -1,5 +1,0 @@
-package relay
-
-// See internal/bpf/flowcount/generate.go.
-
-//go:generate go tool bpf2go -cc clang-14 -strip llvm-strip-14 -target bpfel -no-global-types -type hop -type hop_key -type hop_state program ../../../bpf/relay/relay.c -- -mcpu=v3 -Wall -Wextra -Werror -I../../../bpf/include -I../../../bpf/lib

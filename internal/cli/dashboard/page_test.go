@@ -1,0 +1,158 @@
+package dashboard
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+
+	"github.com/tabane/tabane/internal/base/health"
+	"github.com/tabane/tabane/internal/epe/asbr"
+	"github.com/tabane/tabane/internal/epe/flows"
+	"github.com/tabane/tabane/internal/testkit/programs"
+)
+
+// browser starts Chromium without a window. Errors that the page logs, and what it throws, fail the
+// test.
+func browser(t *testing.T) context.Context {
+	t.Helper()
+	options := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(programs.Need(t, "chromium")), chromedp.UserDataDir(t.TempDir()), chromedp.NoSandbox, chromedp.DisableGPU)
+	ctx, stop := chromedp.NewExecAllocator(context.Background(), options...) // outlives the test until Cleanup
+	t.Cleanup(stop)
+	ctx, end := chromedp.NewContext(ctx)
+	t.Cleanup(func() {
+		if err := chromedp.Cancel(ctx); err != nil {
+			t.Error(err)
+		}
+		end()
+	})
+	err := chromedp.Listen(ctx, func(event any) {
+		switch e := event.(type) {
+		case *runtime.EventExceptionThrown:
+			t.Errorf("the page throws: %+v", e.ExceptionDetails)
+		case *runtime.EventConsoleAPICalled:
+			if e.Type == runtime.ConsoleAPICalledTypeError {
+				t.Errorf("the page logs an error: %+v", e.Args)
+			}
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ctx
+}
+
+func run(t *testing.T, ctx context.Context, actions ...chromedp.Action[chromedp.Void]) {
+	t.Helper()
+	if err := chromedp.Do(ctx, actions...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func evaluate[T any](t *testing.T, ctx context.Context, expression string) T {
+	t.Helper()
+	value, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression))
+	if err != nil {
+		t.Fatalf("%s: %v", expression, err)
+	}
+	return value
+}
+
+// waitFor waits until an expression is true in the page.
+func waitFor(t *testing.T, ctx context.Context, expression string) {
+	t.Helper()
+	if _, err := chromedp.Run(ctx, chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(20*time.Second))); err != nil {
+		t.Fatalf("%s: %v; the page reads:\n%s", expression, err, evaluate[string](t, ctx, "document.body.innerText"))
+	}
+}
+
+func contains(id, text string) string {
+	return fmt.Sprintf("document.getElementById(%q).textContent.includes(%q)", id, text)
+}
+
+func TestPageInChromium(t *testing.T) {
+	const hostile = `<img src=x onerror="document.title='owned'">`
+	broken := asbr.Status{
+		Role: "asbr", Status: health.Status{Ready: true, Degraded: true, Reason: "session with " + hostile + " is down"},
+		Peers: []asbr.PeerStatus{{Name: hostile, SID: netip.MustParseAddr("fc00:1:1::")}},
+	}
+	var mu sync.Mutex
+	a := answers{edgeAt: healthy(), asbrAt: broken}
+	d := New(Options{
+		Daemons: []Daemon{{Name: "edge", At: edgeAt}, {Name: "asbr", At: asbrAt}},
+		Ask: func(ctx context.Context, at netip.AddrPort, path string) ([]byte, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if strings.HasPrefix(path, "/routes") {
+				return []byte(`{"destination":"2001:db8::1/128","epe_routes":[{"peer":"a","used":true,"reason":"only path"}]}`), nil
+			}
+			return a.ask(ctx, at, path)
+		},
+	})
+	ctx := browser(t)
+	go func() { _ = d.Run(ctx) }() // ends with the browser
+	server := httptest.NewServer(d.Handler())
+	defer server.Close()
+
+	run(t, ctx, chromedp.EmulateViewport(1400, 1000), chromedp.Navigate(server.URL))
+	waitFor(t, ctx, contains("verdict", "degraded"))
+	for range 3 {
+		_ = d.Count(&flows.Snapshot{Elapsed: time.Second, Flows: []*flows.Flow{flow(true, "[2001:db8::a]:80", "fc00:1:1::", 4_000_000)}})
+	}
+	waitFor(t, ctx, contains("problems", hostile)) // as text
+	waitFor(t, ctx, contains("rates", "32 Mbit/s"))
+	waitFor(t, ctx, contains("subflows", "[2001:db8:c::1]:40000"))
+	waitFor(t, ctx, contains("topology", "7 routes"))
+	waitFor(t, ctx, contains("events", "answers, ready"))
+	run(t, ctx, chromedp.SendKeys(chromedp.CSS("input[name=destination]"), "2001:db8::1\n"))
+	waitFor(t, ctx, contains("routes", "only path"))
+
+	for _, width := range []int64{1400, 390, 320} {
+		for scheme, ink := range map[string]string{"light": "rgb(26, 26, 26)", "dark": "rgb(232, 232, 232)"} {
+			run(t, ctx, chromedp.EmulateViewport(width, 1000), func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
+				_, err := cdp.Call(ctx, target, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+					Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
+				})
+				return chromedp.Void{}, err
+			}, chromedp.Sleep(1200*time.Millisecond)) // until the page is drawn again, once a second
+			page, window := evaluate[int](t, ctx, "document.documentElement.scrollWidth"), evaluate[int](t, ctx, "window.innerWidth")
+			color := evaluate[string](t, ctx, "getComputedStyle(document.body).color")
+			if page > window {
+				t.Errorf("at %d pixels the page is %d wide", window, page)
+			}
+			if color != ink {
+				t.Errorf("%s: text is %s, want %s", scheme, color, ink)
+			}
+			if dir := os.Getenv("TABANE_SCREENSHOTS"); dir != "" {
+				picture, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(fmt.Sprintf("%s/dashboard-%d-%s.png", dir, width, scheme), picture, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+
+	mu.Lock()
+	a[edgeAt] = nil
+	mu.Unlock()
+	waitFor(t, ctx, contains("problems", "edge does not answer"))
+	server.Close()
+	waitFor(t, ctx, contains("verdict", "what is shown is old"))
+	if evaluate[string](t, ctx, "document.title") == "owned" {
+		t.Error("text of a daemon ran as markup")
+	}
+}

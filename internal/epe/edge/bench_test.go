@@ -1,0 +1,79 @@
+package edge
+
+import (
+	"encoding/binary"
+	"io"
+	"log/slog"
+	"net/netip"
+	"runtime"
+	"testing"
+
+	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/bgp/message"
+	"github.com/tabane/tabane/internal/daemon"
+	"github.com/tabane/tabane/internal/kernel/route"
+)
+
+// accepting is a kernel that accepts everything at no cost.
+type accepting struct{}
+
+func (accepting) Apply(ops []route.Op) []error { return make([]error, len(ops)) }
+func (accepting) DumpEach(route.Protocol, func([]route.Object)) (bool, error) {
+	return true, nil
+}
+
+// BenchmarkMillionRoutes applies a million EPE Routes to the desired state and to a kernel without cost,
+// as the daemon's loop does; then their ASBR fails and returns.
+func BenchmarkMillionRoutes(b *testing.B) {
+	const routes = 1_000_000
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	var memory uint64
+	for b.Loop() {
+		before := heap()
+		kernel := route.NewReconciler(accepting{}, route.Edge, slog.New(slog.NewTextHandler(io.Discard, nil)))
+		config := testConfig()
+		e := newEgress(&config, 1500, kernel)
+		flush := func() {
+			for more := true; more; {
+				var err error
+				if more, err = kernel.FlushPart(daemon.Step); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+		e.locator(locator("fc00:1::/32", true))
+		path := vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101")
+		a := netip.MustParseAddr("2a00::").As16()
+		for i := range uint32(routes) {
+			binary.BigEndian.PutUint32(a[2:], i)
+			path.Prefix = netip.PrefixFrom(netip.AddrFrom16(a), 48)
+			path.Attributes = bgp.Attributes{ASPath: message.MakeASPath(make([]uint32, 1+i%5)...), LocalPref: 100}
+			if err := e.update(path); err != nil {
+				b.Fatal(err)
+			}
+			if i%daemon.Step == 0 {
+				flush()
+			}
+		}
+		flush()
+		memory += heap() - before
+		for _, there := range []bool{false, true} {
+			e.locator(locator("fc00:1::/32", there))
+			for e.step(daemon.Step) {
+				flush()
+			}
+			flush()
+		}
+		if p := e.peers[0]; p.reachable() != routes || kernel.Pending() != 0 {
+			b.Fatalf("%d routes, %d pending", p.reachable(), kernel.Pending())
+		}
+		runtime.KeepAlive(e)
+	}
+	b.ReportMetric(float64(memory)/float64(b.N)/routes, "B/route")
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/(3*routes), "ns/change")
+}

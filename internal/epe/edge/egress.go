@@ -1,0 +1,332 @@
+package edge
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+	"slices"
+
+	"github.com/tabane/tabane/internal/base/hashtable"
+	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/bgp/vpn"
+	"github.com/tabane/tabane/internal/epe/pathmanager"
+	"github.com/tabane/tabane/internal/kernel/route"
+)
+
+const (
+	// onLinkRule is the priority of the rules for on-link destinations, before those of all peers.
+	onLinkRule = ruleBase - 1
+	// ruleBase is the priority of the first peer's policy rule: after the local table (0), before
+	// main (32766). Each peer has two: the lookup in its table, and unreachable right below it.
+	ruleBase = 1000
+	// unreachableMetric is worse than the metric of any route of a peer, including its default
+	// route.
+	unreachableMetric = 1<<32 - 1
+	// epeMetric is the metric of an EPE Route; there is one per prefix and table.
+	epeMetric = 20
+	// nexthopBase is the first nexthop object ID, above IDs that operators assign.
+	nexthopBase = 1 << 30
+	// redHeadroom is what the kernel reserves for a one-segment SRH even where encap.red sends
+	// none, in bytes (RFC 8754 section 2: 8 + 16). A route MTU larger by this amount makes
+	// these bytes available for payload.
+	redHeadroom = 24
+)
+
+// errForeignSID means that the SID is outside the configured locators. The import policy has refused and
+// counted such a route; it is checked again because it would lead packets to a foreign host.
+var errForeignSID = errors.New("sid outside the permitted locators")
+
+// desired is the desired state of the kernel; *route.Reconciler implements it.
+type desired interface {
+	Set(route.Object)
+	SetRoute(route.Route)
+	Delete(route.Key)
+	// Settled reports whether the kernel matches the desired state of the key.
+	Settled(route.Key) bool
+}
+
+// egress converts VPN routes to EPE Routes: a table for each egress peer, a nexthop object for
+// each SID.
+type egress struct {
+	config *Config
+	mtu    int // of the interface, in bytes
+	kernel desired
+	peers  []*peer
+	byRT   map[target]*peer
+	// byIndex and rulePositions include peers that are being removed.
+	byIndex       map[int]*peer
+	rulePositions []int
+	lists         pathLists
+	byRD          map[vpn.ID]map[*peer]int // routes with a path with the RD
+	reports       hashtable.Interner[pathmanager.Route]
+	sids          hashtable.Interner[netip.Addr]
+	objects       map[uint32]route.Nexthop // by number of the SID
+	ids           map[uint32]netip.Addr
+	// locators decide which SIDs are reachable; paths through others are not installed.
+	locators locators
+	walk     walk
+	// discarded are the SIDs with a discard route.
+	discarded map[netip.Addr]bool
+	// walkStarted, when set, is called when a walk begins that takes several steps.
+	walkStarted func()
+	// routeChanged, when set, is called when a peer's route to a prefix changes in what the path manager
+	// needs of it.
+	routeChanged func(peer int, prefix netip.Prefix, r pathmanager.Route)
+	// flushNow, when set, flushes the desired state to the kernel at once.
+	flushNow func()
+}
+
+type peer struct {
+	Peer
+	index        int // index in the path manager
+	rulePosition int // its two rules are at ruleBase plus twice this
+	// routes has the paths to each prefix through this peer, reachable or not. There are several if
+	// several ASBRs have a session with the peer, or one has several.
+	routes hashtable.Prefixes[epeRoute]
+	// states counts the prefixes in each state; leaving is set if no prefix is present and the
+	// last ones were draining.
+	states  [pathmanager.RoutePresent + 1]int
+	leaving bool
+	sids    map[uint32]int // routes by number of their SID
+}
+
+// pathKey identifies a VPN route.
+type pathKey struct {
+	rd     vpn.ID
+	prefix netip.Prefix
+}
+
+func newEgress(config *Config, mtu int, kernel desired) *egress {
+	e := &egress{
+		config: config, mtu: mtu, kernel: kernel, byRT: map[target]*peer{}, byIndex: map[int]*peer{},
+		lists: pathLists{choices: map[uint32]choice{}}, byRD: map[vpn.ID]map[*peer]int{},
+		objects: map[uint32]route.Nexthop{}, ids: map[uint32]netip.Addr{}, locators: newLocators(),
+		discarded: map[netip.Addr]bool{},
+	}
+	for i, p := range config.Peers {
+		e.addPeer(p, i)
+	}
+	for _, o := range e.onLink() {
+		kernel.Set(o)
+	}
+	return e
+}
+
+// addPeer adds a peer without routes.
+func (e *egress) addPeer(conf Peer, index int) {
+	p := &peer{Peer: conf, index: index, sids: map[uint32]int{}}
+	for slices.Contains(e.rulePositions, p.rulePosition) {
+		p.rulePosition++
+	}
+	e.rulePositions = append(e.rulePositions, p.rulePosition)
+	e.peers = append(e.peers, p)
+	e.byRT[p.target()], e.byIndex[index] = p, p
+	for _, o := range e.fixed(p) {
+		e.kernel.Set(o)
+	}
+}
+
+// removePeer removes a peer with its routes. Its fixed objects remain until it is freed, so that no
+// packet from its address takes another path.
+func (e *egress) removePeer(p *peer) {
+	e.peers = slices.DeleteFunc(e.peers, func(other *peer) bool { return other == p })
+	delete(e.byRT, p.target())
+	e.walk.peers = slices.DeleteFunc(e.walk.peers, func(other *peer) bool { return other == p })
+	e.walk.next = 0
+	for n := range p.routes.All() {
+		r := p.routes.Value(n)
+		for _, h := range e.lists.paths(r.paths) {
+			e.count(h.rd, p, -1)
+		}
+		e.lists.release(r.paths)
+		r.paths = 0
+		e.apply(p, n)
+	}
+}
+
+// free releases the index and the rule position of a removed peer.
+func (e *egress) free(p *peer) {
+	delete(e.byIndex, p.index)
+	e.rulePositions = slices.DeleteFunc(e.rulePositions, func(i int) bool { return i == p.rulePosition })
+}
+
+// onLink returns the rules for on-link destinations: replies to hosts on the same link must not
+// follow a peer's default route.
+func (e *egress) onLink() []route.Object {
+	var rules []route.Object
+	for _, p := range e.config.onLink() {
+		rules = append(rules, route.Rule{Priority: onLinkRule, To: p, Table: route.MainTable})
+	}
+	return rules
+}
+
+// fixed returns the objects of a peer that do not depend on routes.
+func (e *egress) fixed(p *peer) []route.Object {
+	return []route.Object{
+		// Traffic from an EPE address must never follow the best path: its table has an
+		// unreachable default, and if another program flushes the table or deletes its
+		// rule, the unreachable rule remains.
+		route.Route{Table: p.Table, Dst: bgp.IPOf(p.Address).Anywhere(), Metric: unreachableMetric, Kind: route.Unreachable},
+		route.Rule{Priority: ruleBase + 2*uint32(p.rulePosition), From: host(p.Address), Table: p.Table},
+		unreachableRule(p.Address, p.rulePosition),
+		// Deprecated, so that source address selection avoids the address (RFC 6724 section
+		// 5, rule 3).
+		route.Address{Link: cmp.Or(p.Interface, e.config.Interface), Prefix: host(p.Address), Deprecated: true},
+	}
+}
+
+// unreachableRule returns the rule that drops packets from an EPE address that its table does not route.
+func unreachableRule(epe netip.Addr, position int) route.Rule {
+	return route.Rule{Priority: ruleBase + 2*uint32(position) + 1, From: host(epe), Unreachable: true}
+}
+
+// staleRules returns the rules of a previous instance that are wrong in this configuration, because the
+// table of an EPE address has changed, and the old and new tables of these rules. With these rules, or
+// the unicast routes in these tables, an EPE address could be routed through the wrong peer.
+func staleRules(config *Config, found []route.Object) (stale []route.Rule, tables map[fib]bool) {
+	current, used := map[netip.Prefix]uint32{}, map[fib]bool{}
+	for _, p := range config.Peers {
+		current[host(p.Address)], used[p.fib()] = p.Table, true
+	}
+	tables = map[fib]bool{}
+	for _, o := range found {
+		r, ok := o.(route.Rule)
+		if !ok || r.Unreachable || current[r.From] == r.Table {
+			continue
+		}
+		version := bgp.IPOf(r.From.Addr())
+		now, configured := current[r.From]
+		if !configured && !used[fib{r.Table, version}] {
+			continue // belongs to a removed peer with its own table
+		}
+		stale = append(stale, r)
+		tables[fib{r.Table, version}] = true
+		if configured {
+			tables[fib{now, version}] = true
+		}
+	}
+	return stale, tables
+}
+
+// fixedSettled reports whether the kernel has the fixed objects of all peers, so that their
+// addresses can be announced.
+func (e *egress) fixedSettled() bool {
+	pending := func(o route.Object) bool { return !e.kernel.Settled(o.Key()) }
+	return !slices.ContainsFunc(e.onLink(), pending) &&
+		!slices.ContainsFunc(e.peers, func(p *peer) bool { return slices.ContainsFunc(e.fixed(p), pending) })
+}
+
+// installed reports whether the kernel has the peer's route to a prefix.
+func (e *egress) installed(peer int, prefix netip.Prefix) bool {
+	p := e.byIndex[peer]
+	return p != nil && e.kernel.Settled(e.route(p, prefix, 0).Key())
+}
+
+func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+// update applies an update of a VPN best path. The error is the reason why a route is rejected; a
+// rejected route also replaces the previous one with its key.
+func (e *egress) update(b bgp.VPNPath) error {
+	path, peers, err := e.accept(b)
+	for p := range e.byRD[b.RD] {
+		if !slices.Contains(peers, p) {
+			e.set(p, b.Prefix, b.RD, nil)
+		}
+	}
+	for _, p := range peers {
+		e.set(p, b.Prefix, b.RD, &path)
+	}
+	return err
+}
+
+// accept returns the peers that the route belongs to by its route targets, if any.
+func (e *egress) accept(b bgp.VPNPath) (path egressPath, peers []*peer, err error) {
+	if b.Withdrawn || b.Rejected != nil {
+		return egressPath{}, nil, b.Rejected
+	}
+	for _, rt := range b.RTs {
+		if p := e.byRT[target{rt, bgp.IPOf(b.Prefix.Addr())}]; p != nil && !slices.Contains(peers, p) {
+			peers = append(peers, p)
+		}
+	}
+	if len(peers) == 0 {
+		return egressPath{}, nil, nil // route of another service
+	}
+	if !slices.ContainsFunc(e.config.Locators, func(l netip.Prefix) bool { return l.Contains(b.SID) }) {
+		return egressPath{}, nil, fmt.Errorf("%w: %v", errForeignSID, b.SID)
+	}
+	return egressPath{b.RD, b.SID, preferenceOf(b.Attributes)}, peers, nil
+}
+
+func (e *egress) route(p *peer, prefix netip.Prefix, nexthop uint32) route.Route {
+	r := route.Route{Table: p.Table, Dst: prefix, Metric: epeMetric, Kind: route.Unicast, NexthopID: nexthop}
+	if e.config.encap() == route.EncapRed {
+		r.MTU = uint32(e.mtu) + redHeadroom
+	}
+	return r
+}
+
+// useSID counts a route through a SID and returns the SID's number; the first one sets its nexthop object.
+func (e *egress) useSID(addr netip.Addr) uint32 {
+	n := e.sids.Use(addr)
+	if e.sids.Uses(n) == 1 {
+		e.objects[n] = route.Nexthop{ID: e.newID(addr), Link: e.config.Interface, SID: addr, Encap: e.config.encap()}
+		e.kernel.Set(e.objects[n])
+	}
+	return n
+}
+
+// releaseSID ends the use of a SID by a route. The reconciler deletes routes before nexthop objects, so
+// the object can be deleted in the same flush.
+func (e *egress) releaseSID(n uint32) {
+	if n == 0 {
+		return
+	}
+	addr := e.sids.Value(n)
+	if e.sids.Release(n); e.sids.Uses(n) > 0 {
+		return
+	}
+	e.kernel.Delete(e.objects[n].Key())
+	if e.discarded[addr] {
+		e.kernel.Delete(discard(addr).Key())
+		delete(e.discarded, addr)
+	}
+	delete(e.ids, e.objects[n].ID)
+	delete(e.objects, n)
+}
+
+// discardMetric is that of the route that discards packets to an unreachable SID, better than that of
+// any other.
+const discardMetric = 1
+
+// discard is a route that discards packets to a SID. It takes effect at once for all routes through
+// the SID, however many there are.
+func discard(sid netip.Addr) route.Route {
+	return route.Route{Table: route.MainTable, Dst: host(sid), Metric: discardMetric, Kind: route.Unreachable}
+}
+
+// newID derives the object's ID from the SID, so that IDs are the same after a restart.
+func (e *egress) newID(addr netip.Addr) uint32 {
+	h := fnv.New32a()
+	b := addr.As16()
+	_, _ = h.Write(b[:])
+	id := nexthopBase | h.Sum32()%nexthopBase
+	for e.ids[id].IsValid() {
+		id = nexthopBase | (id+1)%nexthopBase
+	}
+	e.ids[id] = addr
+	return id
+}
+
+func (e *egress) status(p *peer) PeerStatus {
+	s := PeerStatus{Name: p.Name, RT: p.RT, Address: p.Address, Table: p.Table, Routes: p.reachable(), Unreachable: p.unreachable()}
+	for n := range uint32(e.sids.Len()) {
+		if p.sids[n] > 0 {
+			s.SIDs = append(s.SIDs, e.sids.Value(n))
+		}
+	}
+	slices.SortFunc(s.SIDs, netip.Addr.Compare)
+	return s
+}

@@ -1,0 +1,116 @@
+package edge
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/daemon/control"
+	"github.com/tabane/tabane/internal/epe/selection"
+)
+
+// memoryFile is where the daemon keeps what connections learned of paths: beside its socket, in a directory
+// that is kept over restarts.
+func (c *Config) memoryFile() string {
+	return strings.TrimSuffix(control.Path(c.Control, "edge"), ".sock") + ".paths"
+}
+
+// memory keeps what connections learned of paths in a file. It is written in a goroutine of its own.
+type memory struct {
+	file    string
+	log     *slog.Logger
+	entries chan []selection.Entry
+	writer  sync.WaitGroup
+	failed  bool // to write, which was logged
+}
+
+// newMemory returns the memory in a file. The caller calls close once.
+func newMemory(file string, log *slog.Logger) *memory {
+	m := &memory{file: file, log: log, entries: make(chan []selection.Entry, 1)}
+	m.writer.Go(func() {
+		for entries := range m.entries {
+			m.write(entries)
+		}
+	})
+	return m
+}
+
+// read returns what is in the file. What is invalid is logged and ignored.
+func (m *memory) read(now time.Time) *selection.Memory {
+	var paths selection.Memory
+	text, err := readRegular(m.file, selection.MaxMemorySize)
+	if err == nil {
+		err = paths.Load(now, text)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		m.log.Warn("read memory of paths failed", "file", m.file, "err", err)
+	}
+	return &paths
+}
+
+// readRegular reads a regular file of at most that many bytes.
+func readRegular(name string, most int64) ([]byte, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	switch info, err := f.Stat(); {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("read %s: not a regular file", name)
+	case info.Size() > most:
+		return nil, fmt.Errorf("read %s: larger than %d bytes", name, most)
+	}
+	return io.ReadAll(io.LimitReader(f, most))
+}
+
+// remember has the entries written, in place of those that were not written yet. It has one caller.
+func (m *memory) remember(entries []selection.Entry) {
+	select {
+	case <-m.entries:
+	default:
+	}
+	m.entries <- entries
+}
+
+// close waits until everything is written.
+func (m *memory) close() {
+	close(m.entries)
+	m.writer.Wait()
+}
+
+// write replaces the file as a whole.
+func (m *memory) write(entries []selection.Entry) {
+	err := replaceFile(m.file, entries)
+	if err != nil && !m.failed {
+		m.log.Warn("write memory of paths failed; what is not written is lost at a restart", "err", err)
+	}
+	m.failed = err != nil
+}
+
+func replaceFile(name string, entries []selection.Entry) error {
+	text, err := selection.Encode(entries)
+	if err != nil {
+		return err
+	}
+	// With one name a killed process leaves at most one such file behind.
+	f, err := os.OpenFile(name+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), name)
+}

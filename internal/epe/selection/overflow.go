@@ -1,0 +1,812 @@
+// Package selection decides which subflows of an MPTCP connection carry data: one path is first, and the
+// others are at rest, as backups, until it is saturated. A path that does not help rests again, for longer
+// each time. docs/adr/0019 has the rules and their reasons.
+//
+// Linux' scheduler gives data to the subflow with the emptiest queue, whatever its rate and round-trip
+// time. So a small object, or a stream that one path carries, would wait for a slow path.
+//
+// The package neither samples nor changes subflows; the path manager does.
+package selection
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+const (
+	// Interval is the time between calls of Update for a connection that has data in flight.
+	Interval = 40 * time.Millisecond
+
+	// saturatedFor is how long all open paths are saturated before the next one is opened: longer than
+	// an object of 100 kB takes at 5 Mbit/s.
+	saturatedFor = 200 * time.Millisecond
+	// startFor replaces saturatedFor while an open path is in slow start and may soon suffice, and if the
+	// next path has not helped before and seems to be slower: the first data on a slow path may delay
+	// everything, and a stream has a backlog from slow start.
+	startFor = 600 * time.Millisecond
+	// blockedFor, and blockedRoundTrips, is how long the first path has nothing to send while another one has,
+	// before that one counts as head-of-line blocking: the receive window is full, or the rest of an
+	// object is on the other path.
+	blockedFor        = 80 * time.Millisecond
+	blockedRoundTrips = 2
+	// judgeAfter, and judgeRoundTrips, is the time from the opening of a path until it is judged; a path
+	// in slow start is judged after judgeSlowStart.
+	judgeAfter      = time.Second
+	judgeRoundTrips = 10
+	judgeSlowStart  = 4 * time.Second
+	// restFirst is how long a path rests that did not help; it doubles each time, up to restMost.
+	restFirst = 10 * time.Second
+	restMost  = 5 * time.Minute
+	// windowRests is the least number of doublings when the receive window was too small: the window
+	// seldom grows, and a trial is expensive.
+	windowRests = 2
+	// idleFor is how long the first path is not saturated, and carries everything, before the others rest.
+	idleFor = time.Second
+	// againWithin: a path that is needed again so soon after it rested as not needed had blocked the first
+	// path, and did not help.
+	againWithin = time.Second
+	// measureOver is the time over which a rate is measured, recent the period for which a peak is kept.
+	measureOver = 200 * time.Millisecond
+	recent      = 2 * time.Second
+	// changeAfter is the least time between changes of the first path.
+	changeAfter = time.Second
+
+	// sendBurst is the number of bytes that the scheduler gives to a subflow at once (MPTCP_SEND_BURST_SIZE).
+	sendBurst = 64 << 10
+	// leastShare is the share of the rate of all open paths below which a path rests.
+	leastShare = 0.04
+	// switchBelow is the fraction of the first path's delay below which another one becomes first.
+	switchBelow = 0.8
+	// tryBelow is the same for a path that has not carried data: what it carries decides soon.
+	tryBelow = 0.9
+	// exploreAfter is how long objects have had a queue on the first path before one of unknown rate is explored: it
+	// becomes first because of what its rate may be. exploreBelow is the fraction of the first path's delay below
+	// which its round-trip time must be, exploreQueue the multiple of its least round-trip time that ends the
+	// trial.
+	exploreAfter = 600 * time.Millisecond
+	exploreBelow = 0.6
+	exploreQueue = 1.5
+	// gainLeast is the fraction of the connection's rate before a path was opened below which the path rests
+	// again, harmBelow that below which it does at once.
+	gainLeast = 0.97
+	harmBelow = 0.5
+	// streamLeast is the fraction of what the open paths carry that the application of a stream writes at
+	// least: with less the paths soon have nothing to send.
+	streamLeast = 0.5
+	// sufficeBelow is the fraction of the first path's rate below which that path carries everything itself.
+	sufficeBelow = 0.8
+)
+
+// Sample is the state of one path in a call of Update.
+type Sample[K comparable] struct {
+	Path K
+	// Source identifies the subflow; each subflow has its own counters.
+	Source uint64
+	// Delivered counts delivered segments, and wraps around.
+	Delivered uint32
+	// Segment is the size of a segment in bytes, Cwnd the congestion window and InFlight what is
+	// sent and not acknowledged, in segments.
+	Segment, Cwnd, InFlight int
+	// NotSent is the data that is queued and was never sent, Window the receive window, in bytes.
+	NotSent, Window int
+	// SRTT is the smoothed round-trip time (RFC 6298), MinRTT the least one; 0: not known.
+	SRTT, MinRTT time.Duration
+	// SlowStart is whether the window is below the slow start threshold.
+	SlowStart bool
+	// Idled is set if there was a time without anything to send since the last call.
+	Idled bool
+	// Silence is the time without progress of a subflow that has stalled; 0: it has not.
+	Silence time.Duration
+}
+
+func (s *Sample[K]) saturated() bool { return s.NotSent > 0 || s.InFlight > 0 && s.InFlight >= s.Cwnd }
+
+func (s *Sample[K]) busy() bool { return s.InFlight > 0 || s.NotSent > 0 }
+
+// Source is what the application has written to a connection.
+type Source struct {
+	// Written counts the bytes that it wrote.
+	Written uint64
+	// Full is whether the send buffer is full, so that the application waits if it has more to write.
+	Full bool
+}
+
+// Reason is why a path carries data or rests.
+type Reason uint8
+
+// The reasons.
+const (
+	// Unused: the open paths suffice.
+	Unused Reason = iota
+	// First is the path that carries data while it suffices.
+	First
+	// Overflow: the other open paths are saturated.
+	Overflow
+	// Failover: an open path makes no progress, so all are open.
+	Failover
+	// Slow: its rate is too small to be worth its delay.
+	Slow
+	// Window: the receive window is too small for its delay.
+	Window
+	// NoGain: the connection carried less with it than without it.
+	NoGain
+	// Stalled: it made no progress in an earlier connection.
+	Stalled
+	// OverCommit: it has carried its commit (Terms.Budget).
+	OverCommit
+	// UnderShare and OverShare: it has carried less, or more, than its share.
+	UnderShare
+	OverShare
+)
+
+// reasons are their names, in the status and, those of paths at rest, in the encoding of a Memory
+// (docs/policies.md).
+var reasons = [...]string{
+	"unused", "first", "overflow", "failover", "slow", "window", "no gain", "stalled", "over commit", "under share", "over share",
+}
+
+func (r Reason) String() string {
+	if int(r) < len(reasons) {
+		return reasons[r]
+	}
+	return "unknown"
+}
+
+// Open reports whether a path with this reason carries data.
+func (r Reason) Open() bool { return r == First || r == Overflow || r == Failover || r == UnderShare }
+
+// Connection decides which paths of one connection are open. The zero value is ready to use. It is not safe
+// for concurrent use.
+type Connection[K comparable] struct {
+	// Recall, if set, returns what earlier connections learned of a path. It is called once for each path.
+	Recall func(K) Past
+	// Source, if set, returns what the application has written, false if that is not known. It is called at most
+	// once in a call of Update: when all open paths become saturated, before another one opens, and while the first
+	// path has a queue and one that may be explored is at rest.
+	Source func() (Source, bool)
+	// Policy is how paths are chosen. It must not change.
+	Policy Policy
+	// Terms, if set, returns the terms of a path for the policy. Start is the time at which the connection
+	// was established, on the clock of budgets.
+	Terms func(K) Terms
+	Start time.Duration
+
+	paths map[K]*path
+	first *path
+	since time.Duration // when first was chosen
+
+	window        peak          // receive window in bytes
+	saturated     time.Duration // since when all open paths were saturated in each sample
+	isSaturated   bool
+	source        Source        // at that time
+	hasSource     bool          // source is known
+	carried       int           // bytes delivered since then
+	started       bool          // an open path has been in slow start since then
+	blocked       time.Duration // since when the first path has nothing to send, and another one has
+	blockedBytes  int           // delivered since then
+	isBlocked     bool
+	unsaturated   time.Duration // since when the first path alone would suffice
+	isUnsaturated bool
+	total         meter
+	doublings     int           // of parameters.idle
+	objects       time.Duration // for how long objects have had a queue on the first path
+	written       uint64        // by the application, at the last call of Update
+	updated       time.Duration // when that was
+	hadQueue      bool          // there was a queue on the first path then
+	width         int           // number of open paths, with Cost
+	aged          time.Duration // when Ratio last halved path.carried
+}
+
+// path is the state of a path.
+type path struct {
+	reason    Reason
+	source    uint64
+	delivered uint32
+	seen      bool // source and delivered are known
+	present   bool // in the current samples
+	meter     meter
+	rate      peak // bytes/s; 0: not measured
+	minRTT    time.Duration
+	// settled is the rate that was measured while the path was saturated and not in slow start; limited is
+	// whether that applies to all samples of the current measurement.
+	settled     peak
+	limited     bool
+	past        Past
+	pastExpires time.Duration // when past no longer counts
+	learned     bool          // something, since the last call of Learned
+
+	opened     time.Duration
+	closed     time.Duration
+	rateBefore float64       // rate of the connection before the path was opened
+	tried      bool          // it was judged by the rate of the connection
+	restsUntil time.Duration // when its rest ends
+	// verdict is why the path rests, or rested last; rests is how many times in a row it did not help.
+	verdict Reason
+	rests   int
+	delay   float64 // seconds
+	// assumedDelay is delay or, for a path that has not carried data, its delay at the rate of the first one, if
+	// that is higher: paths to one client often have their bottleneck in common.
+	assumedDelay float64
+	// capacity is the rate in bytes/s that delay was computed with.
+	capacity  float64
+	queued    time.Duration // until when the round-trip time includes a standing queue of this connection
+	flight    peak          // bytes in flight
+	used      bool          // the path carried data
+	explored  bool          // it became first because of what its rate may be
+	hasQueue  bool          // its own data has a queue, or had one when it was last in flight
+	burstRate float64       // rate by dispersion at that time
+	replaced  bool          // the subflow is a new one that has carried none: delay stays that of the one before
+	growing   bool          // the rate is not known yet
+	bytes     int           // delivered since the last call of Update
+	// With Ratio, member is whether the path has a share, carried the bytes that were delivered, and given
+	// carried and what is queued or in flight.
+	member         bool
+	carried, given float64
+}
+
+// peak is the highest value of the current period (of length recent) and of the one before.
+type peak struct {
+	now, before float64
+	since       time.Duration
+}
+
+func (p *peak) add(now time.Duration, v float64) {
+	if now-p.since >= recent {
+		p.before, p.now, p.since = p.now, 0, now
+	}
+	p.now = max(p.now, v)
+}
+
+func (p *peak) value() float64 { return max(p.now, p.before) }
+
+// meter measures a rate while there is something to send.
+type meter struct {
+	since time.Duration // start of the current measurement
+	bytes int           // since then
+	runs  bool
+	last  float64 // bytes/s of the last complete measurement
+}
+
+// add adds bytes that were delivered up to now. It reports whether a measurement is complete.
+func (m *meter) add(now time.Duration, bytes int, busy bool) bool {
+	if !busy {
+		m.runs = false
+		return false
+	}
+	if !m.runs {
+		m.runs, m.since, m.bytes = true, now, 0
+		return false
+	}
+	m.bytes += bytes
+	took := now - m.since
+	if took < measureOver {
+		return false
+	}
+	m.last = float64(m.bytes) / took.Seconds()
+	m.since, m.bytes = now, 0
+	return true
+}
+
+// Reason returns why a path carries data or rests. A path that is not known rests.
+func (c *Connection[K]) Reason(k K) Reason {
+	if p := c.paths[k]; p != nil {
+		return p.reason
+	}
+	return Unused
+}
+
+// Update takes a sample of each path that can carry data, in the order of preference, and decides which are
+// open. The time now is relative to any fixed start. It reports whether a path opened or was put at rest.
+func (c *Connection[K]) Update(now time.Duration, samples []Sample[K]) (changed bool) {
+	if c.paths == nil {
+		c.paths = map[K]*path{}
+	}
+	before := make([]Reason, len(samples))
+	for _, p := range c.paths {
+		p.present = false
+	}
+	for i := range samples {
+		before[i] = c.Reason(samples[i].Path)
+		c.measure(now, &samples[i])
+	}
+	for _, p := range c.paths {
+		if !p.present && p.reason.Open() {
+			p.reason, p.seen = Unused, false
+		}
+	}
+	if len(samples) == 0 {
+		c.first = nil
+		return false
+	}
+	c.decide(now, samples)
+	for i := range samples {
+		changed = changed || before[i].Open() != c.Reason(samples[i].Path).Open()
+	}
+	return changed
+}
+
+// measure updates the rates and the delay of a path.
+func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
+	p := c.paths[s.Path]
+	if p == nil {
+		p = c.newPath(now, s.Path)
+		c.paths[s.Path] = p
+	}
+	p.present, p.bytes, p.minRTT = true, 0, s.MinRTT
+	if p.seen && p.source == s.Source {
+		p.bytes = int(s.Delivered-p.delivered) * s.Segment
+	} else {
+		p.meter.runs, p.replaced = false, p.seen
+	}
+	p.seen, p.source, p.delivered = true, s.Source, s.Delivered
+	limited := s.saturated() && !s.starts()
+	p.limited = p.limited && limited
+	if p.meter.add(now, p.bytes, s.busy()) {
+		p.rate.add(now, p.meter.last)
+		if p.limited {
+			p.settled.add(now, p.meter.last)
+			p.queued = now + recent
+			if p.learned = true; p.verdict == Stalled {
+				p.verdict, p.rests, p.restsUntil = Unused, 0, 0
+			}
+		}
+	}
+	if p.meter.since == now {
+		p.limited = limited
+	}
+	c.window.add(now, float64(s.Window))
+	if p.replaced = p.replaced && !s.busy(); p.replaced {
+		p.growing = false
+		return
+	}
+	rtt := s.SRTT
+	if (s.saturated() || now < p.queued) && s.MinRTT > 0 {
+		rtt = s.MinRTT // without the queue of this connection
+	}
+	if s.busy() {
+		p.hasQueue = s.MinRTT > 0 && float64(s.SRTT) > exploreQueue*float64(s.MinRTT)
+		p.burstRate = p.dispersion(s.SRTT - s.MinRTT)
+	}
+	// A congestion window that does not limit the path says little: it may be larger than what was ever in flight, or
+	// small after a loss.
+	rate := max(p.known(now), p.settled.value(), 1)
+	switch {
+	case s.saturated():
+		rate = max(rate, estimate(s))
+	case p.settled.value() > 0:
+	case p == c.first && p.known(now) > 0 && p.burstRate > 0:
+		rate = max(rate, p.burstRate)
+	default:
+		rate = max(rate, p.burstRate, estimate(s))
+	}
+	if p.remembers(now) {
+		rate = p.known(now)
+		if rtt == 0 { // it has just joined
+			rtt = p.past.MinRTT
+		}
+	}
+	delay := rtt.Seconds()
+	if s.MinRTT > 0 { // nor with the queue that short transfers leave
+		p.flight.add(now, float64(s.InFlight*s.Segment))
+		delay = max(s.MinRTT.Seconds(), delay-p.flight.value()/rate)
+	}
+	p.delay, p.capacity = delay+sendBurst/rate, rate
+	p.assumedDelay = p.delay
+	if p.used = p.used || s.busy(); p.unknown(now) && c.first != nil {
+		p.assumedDelay = delay + sendBurst/max(rate, c.first.capacity)
+	}
+	p.growing = rtt == 0 || s.busy() && p.settled.value() == 0 && !p.remembers(now)
+}
+
+// newPath returns the state of a path that this connection has not measured.
+func (c *Connection[K]) newPath(now time.Duration, k K) *path {
+	p := &path{}
+	if c.Recall == nil {
+		return p
+	}
+	p.past = c.Recall(k)
+	p.pastExpires, p.rests, p.verdict = now+p.past.Left, p.past.Rests, p.past.Verdict
+	if p.past.Rest > 0 {
+		p.reason, p.restsUntil = p.past.Verdict, now+p.past.Rest
+	}
+	return p
+}
+
+// remembers reports whether the rate that earlier connections measured counts, because this one has not
+// measured it.
+func (p *path) remembers(now time.Duration) bool {
+	return p.settled.value() == 0 && p.past.Rate > 0 && now < p.pastExpires
+}
+
+// helped reports whether the path carried data before, in this connection or an earlier one, and has not been
+// found since to be of no help.
+func (p *path) helped(now time.Duration) bool {
+	return p.verdict == Unused && p.measured(now)
+}
+
+// measured reports whether it is known what the path carries when it is saturated.
+func (p *path) measured(now time.Duration) bool { return p.settled.value() > 0 || p.remembers(now) }
+
+// delayAt returns what the delay of the path would be at another rate in bytes/s.
+func (p *path) delayAt(rate float64) float64 { return p.delay - sendBurst/p.capacity + sendBurst/rate }
+
+// unknown reports whether nothing is known of the rate of a path, because it has not carried data.
+func (p *path) unknown(now time.Duration) bool { return !p.used && p.known(now) == 0 }
+
+// known is the rate of a path in bytes/s, 0 if none was measured.
+func (p *path) known(now time.Duration) float64 {
+	if p.remembers(now) {
+		return max(p.past.Rate, p.rate.value())
+	}
+	return p.rate.value()
+}
+
+// starts reports whether the path is in slow start and its rate is not yet what the path can carry. With a
+// standing queue it is, in slow start too.
+func (s *Sample[K]) starts() bool {
+	return s.SlowStart && (s.MinRTT == 0 || s.SRTT < 2*s.MinRTT)
+}
+
+// Learned returns what was learned of a path since the last call, false if nothing was.
+func (c *Connection[K]) Learned(now time.Duration, k K) (Past, bool) {
+	p := c.paths[k]
+	if p == nil || !p.learned {
+		return Past{}, false
+	}
+	p.learned = false
+	past := Past{Rate: p.settled.value(), MinRTT: p.minRTT, Verdict: p.verdict, Rests: p.rests, Rest: max(p.restsUntil-now, 0)}
+	if p.remembers(now) {
+		past.Rate = p.past.Rate
+	}
+	return past, true
+}
+
+// estimate is the rate of a path that was not measured, in bytes/s.
+func estimate[K comparable](s *Sample[K]) float64 {
+	if s.SRTT <= 0 {
+		return 0
+	}
+	return float64(s.Cwnd*s.Segment) / s.SRTT.Seconds()
+}
+
+// dispersion estimates the rate of a path, in bytes/s, from the queue that its bursts leave: the mean segment of a
+// burst waits for half of it.
+func (p *path) dispersion(queue time.Duration) float64 {
+	return p.flight.value() / 2 / max(queue, time.Millisecond).Seconds()
+}
+
+// chooseFirst chooses the first path: the one with the shortest delay, unless the current one is nearly as good.
+func (c *Connection[K]) chooseFirst(now time.Duration, samples []Sample[K]) {
+	was := c.first
+	if was != nil && !was.present {
+		was = nil
+	}
+	failed := was != nil && was.explored && was.hasQueue && was.settled.value() == 0
+	if was != nil && now-c.since < changeAfter && !failed {
+		return
+	}
+	best := was
+	for i := range samples {
+		p := c.paths[samples[i].Path]
+		switch {
+		case best == nil,
+			now >= p.restsUntil && now < best.restsUntil,
+			p.shorter(c.switchFraction(now, p)*best.delay) && (now >= p.restsUntil || was == nil && now < best.restsUntil) &&
+				(was == nil || p.carries() >= sufficeBelow*c.load(was)):
+			best = p
+		case best == was && c.explores(now, p):
+			p.explored = true
+			best = p
+		}
+	}
+	if best == was {
+		return
+	}
+	if was != nil {
+		was.reason = Unused
+	}
+	switch c.first = best; {
+	case was == nil: // another path may become first as soon as it is measured
+		c.since = now - changeAfter
+	case best.unknown(now): // its rate is soon measured
+		c.since = now - changeAfter + 2*measureOver
+	default:
+		c.since = now
+	}
+	best.reason = First
+	c.isSaturated, c.isUnsaturated = false, false
+}
+
+// shorter reports whether the delay of a path is below another one, in seconds. While its rate grows, only what it has
+// carried counts.
+func (p *path) shorter(delay float64) bool {
+	if p.growing {
+		return p.rate.value() > 0 && p.delayAt(p.rate.value()) < delay
+	}
+	return p.assumedDelay < delay
+}
+
+// carries returns the rate in bytes/s that a path would carry as the first one.
+func (p *path) carries() float64 {
+	if p.growing {
+		return p.rate.value()
+	}
+	return p.capacity
+}
+
+// explores reports whether a path that is untried is to become first because objects would arrive sooner over it
+// if its rate were high. What it carries decides soon; that it is found to be slow delays one object.
+func (c *Connection[K]) explores(now time.Duration, p *path) bool {
+	rate := c.first.known(now)
+	return c.objects >= exploreAfter && p.untried(now) && p.minRTT > 0 && now >= p.restsUntil && rate > 0 &&
+		p.minRTT.Seconds() < exploreBelow*(c.first.minRTT.Seconds()+sendBurst/rate)
+}
+
+// untried reports whether a path may be faster than all that is known of it: it was not explored, and what it has carried,
+// if anything, left no queue.
+func (p *path) untried(now time.Duration) bool { return !p.measured(now) && !p.explored && !p.hasQueue }
+
+// switchFraction returns the fraction of the first path's delay below which another one becomes first.
+func (c *Connection[K]) switchFraction(now time.Duration, p *path) float64 {
+	if p.unknown(now) {
+		return byPolicy[c.Policy].tryBelow
+	}
+	return byPolicy[c.Policy].switchBelow
+}
+
+// load returns the rate that the first path must carry: that of the connection, or more than the first path
+// can while it is saturated.
+func (c *Connection[K]) load(first *path) float64 {
+	if c.isSaturated {
+		return max(first.capacity, c.total.last)
+	}
+	return c.total.last
+}
+
+// failover opens all paths while the first one makes no progress. It reports whether that is so.
+func (c *Connection[K]) failover(now time.Duration, samples []Sample[K]) bool {
+	silent := false
+	for i := range samples {
+		silent = silent || c.paths[samples[i].Path] == c.first && samples[i].Silence > 0
+	}
+	for i := range samples {
+		switch p := c.paths[samples[i].Path]; {
+		case p == c.first:
+		case silent:
+			p.open(now, Failover, 0)
+		case p.reason == Failover && p.rateBefore == 0:
+			p.rest(now, Unused)
+		case p.reason == Failover: // it was open before
+			p.reason = Overflow
+		}
+	}
+	return silent
+}
+
+func (p *path) open(now time.Duration, why Reason, rateBefore float64) {
+	if !p.reason.Open() {
+		p.opened, p.rateBefore, p.tried = now, rateBefore, rateBefore == 0
+	}
+	p.reason = why
+}
+
+func (p *path) rest(now time.Duration, why Reason) {
+	p.reason, p.closed = why, now
+	if why != Unused {
+		if why == Window {
+			p.rests = max(p.rests, windowRests)
+		}
+		p.restsUntil = now + rest(p.rests)
+		p.rests++
+		p.verdict, p.learned = why, true
+	}
+}
+
+// rest returns how long a path rests that did not help so many times before.
+func rest(before int) time.Duration { return min(restMost, restFirst<<min(before, 8)) }
+
+// judge puts open paths at rest that do not help.
+func (c *Connection[K]) judge(now time.Duration, samples []Sample[K]) {
+	sum := 0.0 // the rate of all open paths
+	for i := range samples {
+		if p := c.paths[samples[i].Path]; p.reason.Open() {
+			sum += cmp.Or(p.rate.value(), estimate(&samples[i]))
+		}
+	}
+	bytes, busy, measured := c.measureAll(now, samples)
+	at := slices.IndexFunc(samples, func(s Sample[K]) bool { return c.paths[s.Path] == c.first })
+	blocked := busy && at >= 0 && !samples[at].busy()
+	limited := at >= 0 && samples[at].saturated()
+	if blocked && !c.isBlocked {
+		c.blocked, c.blockedBytes = now, 0
+	} else {
+		c.blockedBytes += bytes
+	}
+	c.isBlocked = blocked
+	window := c.window.value()
+	for i := range samples {
+		s := &samples[i]
+		p := c.paths[s.Path]
+		if p == c.first || p.reason != Overflow {
+			continue
+		}
+		rate := cmp.Or(p.rate.value(), estimate(s))
+		why := NoGain
+		if window > 0 && window/p.delay < max(sum-rate, p.rateBefore) {
+			why = Window
+		}
+		if least := max(blockedFor, blockedRoundTrips*s.MinRTT); blocked && s.busy() && now-c.blocked >= least &&
+			float64(c.blockedBytes) < harmBelow*p.rateBefore*(now-c.blocked).Seconds() {
+			p.rest(now, why)
+			continue
+		}
+		if !p.tried && measured && !limited && s.busy() && c.total.since-measureOver >= p.opened && c.total.last < harmBelow*p.rateBefore {
+			p.rest(now, why)
+			continue
+		}
+		if age := now - p.opened; age < max(judgeAfter, judgeRoundTrips*s.MinRTT) || s.starts() && age < judgeSlowStart {
+			continue
+		}
+		switch {
+		case rate < leastShare*sum:
+			p.rest(now, Slow)
+		case why == Window:
+			p.rest(now, Window)
+		case !p.tried && measured && c.total.last < gainLeast*p.rateBefore:
+			// While the first path is saturated, this one does not block it. And if the receive window
+			// allows much more, the application has less to send.
+			if !limited && (window == 0 || c.total.last > harmBelow*window/p.delay) {
+				p.rest(now, NoGain)
+			}
+		case !p.tried && measured:
+			p.tried, p.rests, p.verdict, p.learned = true, 0, Unused, true
+		}
+	}
+}
+
+// repays reports whether a path makes a transfer of unknown length shorter that has lasted for some time. The
+// transfer is expected to go on for as long as it has lasted. The path, with a share of the rate of all paths
+// including its own, shortens that by the share, but carries next to nothing in its first round trip, and the
+// last data arrives longer seconds later because of the path's longer delay.
+func repays(lasted, rtt time.Duration, share, longer float64) bool {
+	return (lasted-rtt).Seconds()*share >= longer
+}
+
+// fits reports whether the receive window has enough room, in bytes, for a path of unknown rate. As it is hoped to be
+// as fast as the first one, it would have as much in flight. Besides, the open paths, with a rate in bytes/s, deliver
+// out of order until its first data has arrived, after a delay in seconds. With less room they wait for that data even if
+// the path is as fast as is hoped, and far longer if it is slow.
+func fits(room, inFlight, rate, delay float64) bool { return room >= inFlight+rate*delay }
+
+// catchesUp reports whether the open paths suffice for a stream and are only saturated by its backlog: during the
+// time of saturation the application did not have to wait, and wrote less than was delivered. If so, that time
+// starts again; it also does when slow start ended during it. For the end of a file nothing is written, so that it
+// is not recognized as a stream. latest is the number of bytes delivered since the last call of Update: if it is 0, the
+// samples may be older than what the application has written.
+func (c *Connection[K]) catchesUp(now time.Duration, source func() (Source, bool), starts bool, latest int) bool {
+	s, ok := source()
+	switch {
+	case !ok || !c.hasSource || s.Full:
+		return false
+	case latest == 0:
+		return true
+	}
+	written, carried := float64(s.Written-c.source.Written), float64(c.carried)
+	if written < streamLeast*carried || written >= gainLeast*carried && (starts || !c.started) {
+		return false
+	}
+	c.saturated, c.source, c.carried, c.started = now, s, 0, starts
+	return true
+}
+
+// openBySaturation opens the next path when all open ones have been saturated for long enough, and puts the
+// others at rest when the first one carries everything.
+func (c *Connection[K]) openBySaturation(now time.Duration, samples []Sample[K]) {
+	params := &byPolicy[c.Policy]
+	saturated, starts, over, hasQueue, sum, longest, carried := true, false, false, false, 0.0, 0.0, 0
+	flight, firstFlight := 0, 0
+	untried := false
+	var next *path
+	for i := range samples {
+		s := &samples[i]
+		p := c.paths[s.Path]
+		rate := cmp.Or(p.rate.value(), estimate(s))
+		carried += p.bytes
+		untried = untried || p != c.first && p.untried(now)
+		switch {
+		case p.reason.Open():
+			saturated = saturated && s.saturated() && !(params.waitsDelay && s.Idled)
+			starts = starts || s.starts()
+			sum += rate
+			longest = max(longest, p.delay)
+			flight += s.InFlight * s.Segment
+		case now >= p.restsUntil && (next == nil || p.delay < next.delay):
+			next = p
+		}
+		if p == c.first {
+			firstFlight = s.InFlight * s.Segment
+			hasQueue = s.busy() && (s.saturated() || p.hasQueue)
+			over = params.waitsDelay && s.Idled
+			alone := !s.saturated() && (byPolicy[c.Policy].ignoresLoad || c.total.last < sufficeBelow*rate)
+			if alone && !c.isUnsaturated {
+				c.unsaturated = now
+			}
+			c.isUnsaturated = alone
+		}
+	}
+	// The kernel is asked what the application wrote at most once, and only while there is a path to explore, or a stream
+	// to recognize.
+	var read Source
+	asked, known := false, false
+	source := func() (Source, bool) {
+		if !asked && c.Source != nil {
+			read, known = c.Source()
+		}
+		asked = true
+		return read, known
+	}
+	if saturated && !c.isSaturated {
+		c.saturated = now
+		if c.hasSource = false; params.waitsBacklog {
+			c.source, c.hasSource = source()
+		}
+		c.carried, c.started = 0, false
+	} else {
+		c.carried += carried
+	}
+	if hasQueue && untried && params.explores && c.objects < exploreAfter {
+		if s, ok := source(); ok {
+			if c.hadQueue && s.Written == c.written {
+				c.objects += now - c.updated
+			}
+			c.written = s.Written
+		}
+	}
+	c.hadQueue, c.updated = hasQueue, now
+	c.isSaturated, c.started = saturated, c.started || starts
+	idle := params.idle << c.doublings
+	wait := params.wait
+	if starts || params.judges && next != nil && !next.helped(now) && next.assumedDelay >= switchBelow*c.first.delay {
+		wait = params.waitSlowStart
+	}
+	if params.waitsDelay && next != nil {
+		wait = max(wait, time.Duration(next.delay*float64(time.Second)))
+	}
+	worthwhile := func() bool {
+		rate, delay := next.capacity, next.delay
+		if !next.measured(now) && !next.hasQueue {
+			rate = max(rate, c.first.capacity)
+			delay = next.delayAt(rate)
+			if window := c.window.value(); window > 0 && !fits(window-float64(flight), float64(firstFlight), sum, delay) {
+				return false
+			}
+		}
+		return rate >= leastShare*sum &&
+			(!params.repays || repays(now-c.saturated, cmp.Or(next.minRTT, next.past.MinRTT), rate/(sum+rate), delay-longest))
+	}
+	switch {
+	case saturated && now-c.saturated >= wait && next != nil && worthwhile():
+		if params.waitsBacklog && c.catchesUp(now, source, starts, carried) {
+			return
+		}
+		if params.againIsNoGain && next.reason == Unused && !next.tried && next.rateBefore > 0 && c.saturated-next.closed < againWithin {
+			// The first path was not saturated because this one blocked it.
+			next.rest(now, NoGain)
+			return
+		}
+		if params.ignoresLoad && next.closed > 0 && now-next.closed < idle {
+			c.doublings = min(c.doublings+1, mostDoublings)
+		} else {
+			c.doublings = 0
+		}
+		next.open(now, Overflow, max(c.total.last, 1))
+		c.isSaturated = false
+	case over, c.isUnsaturated && now-c.unsaturated >= idle:
+		for i := range samples {
+			if p := c.paths[samples[i].Path]; p != c.first && p.reason.Open() {
+				p.rest(now, Unused)
+			}
+		}
+	}
+}

@@ -1,0 +1,780 @@
+package selection
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// TestProperties looks at random paths: one is first and open, a silent first path opens all, and nothing
+// opens while the first path is not saturated, nor before its rest ends.
+func TestProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var c Connection[int]
+		now := time.Duration(0)
+		delivered := make([]uint32, 5)
+		until := map[int]time.Duration{}
+		for range rapid.IntRange(1, 60).Draw(t, "looks") {
+			now += time.Duration(rapid.IntRange(1, 2000).Draw(t, "ms")) * time.Millisecond
+			var samples []Sample[int]
+			for i := range delivered {
+				if rapid.IntRange(0, 3).Draw(t, "absent") == 0 {
+					continue
+				}
+				delivered[i] += uint32(rapid.IntRange(0, 1000).Draw(t, "delivered"))
+				samples = append(samples, Sample[int]{
+					Path: i, Source: uint64(rapid.IntRange(0, 1).Draw(t, "source")), Delivered: delivered[i], Segment: 1400,
+					Cwnd: rapid.IntRange(1, 100).Draw(t, "cwnd"), InFlight: rapid.IntRange(0, 100).Draw(t, "flight"),
+					NotSent: rapid.SampledFrom([]int{0, 0, 5000}).Draw(t, "unsent"), Window: rapid.SampledFrom([]int{0, 1 << 16, 1 << 24}).Draw(t, "window"),
+					SRTT: time.Duration(rapid.IntRange(0, 300).Draw(t, "srtt")) * time.Millisecond, SlowStart: rapid.Bool().Draw(t, "slow start"),
+					Silence: time.Duration(rapid.SampledFrom([]int{0, 0, 0, 200}).Draw(t, "silence")) * time.Millisecond,
+				})
+			}
+			before := map[int]Reason{}
+			for _, s := range samples {
+				before[s.Path] = c.Reason(s.Path)
+			}
+			changed := c.Update(now, samples)
+			firsts, moved := 0, false
+			var first *Sample[int]
+			for i, s := range samples {
+				if c.Reason(s.Path) == First {
+					firsts++
+					first = &samples[i]
+				}
+				moved = moved || before[s.Path].Open() != c.Reason(s.Path).Open()
+			}
+			if want := min(len(samples), 1); firsts != want || changed != moved {
+				t.Fatalf("%d paths are first, want %d; changed %v, want %v", firsts, want, changed, moved)
+			}
+			for _, s := range samples {
+				r := c.Reason(s.Path)
+				opens := !before[s.Path].Open() && r.Open()
+				switch {
+				case first.Silence > 0 && !r.Open():
+					t.Fatalf("path %d rests (%s) while the first is silent", s.Path, r)
+				case first.Silence == 0 && r == Overflow && opens && !first.saturated():
+					t.Fatalf("path %d opens while the first is not saturated", s.Path)
+				case first.Silence == 0 && r == Overflow && opens && now < until[s.Path]:
+					t.Fatalf("path %d opens %s before its rest ends", s.Path, until[s.Path]-now)
+				}
+				if before[s.Path].Open() && (r == Slow || r == Window || r == NoGain) {
+					until[s.Path] = now + restFirst
+				}
+			}
+		}
+	})
+}
+
+// road is a path of the model: its rate in bytes/s and its round-trip time.
+type road struct {
+	rate float64
+	rtt  time.Duration
+}
+
+// model carries a load over roads as Linux' scheduler does in the mean: open paths are filled in the order of
+// the list, and the connection carries at most a receive window in the largest delay of an open path.
+type model struct {
+	c         Connection[int]
+	roads     []road
+	delivered []float64
+	window    float64
+	now       time.Duration
+	open      []time.Duration // of each road
+}
+
+func newModel(window float64, roads ...road) *model {
+	return &model{roads: roads, delivered: make([]float64, len(roads)), window: window, open: make([]time.Duration, len(roads))}
+}
+
+// run offers a load in bytes/s for some time, and returns the rate that is carried.
+func (m *model) run(load float64, d time.Duration) float64 {
+	carried := 0.0
+	for end := m.now + d; m.now < end; m.now += Interval {
+		can, slowest := load, 0.0
+		for i, r := range m.roads {
+			if m.c.Reason(i).Open() || m.now == 0 && i == 0 {
+				slowest = max(slowest, r.rtt.Seconds()+sendBurst/r.rate)
+				m.open[i] += Interval
+			}
+		}
+		can = min(can, m.window/slowest)
+		var samples []Sample[int]
+		for i, r := range m.roads {
+			s := Sample[int]{Path: i, Segment: 1400, Cwnd: 10, SRTT: r.rtt, MinRTT: r.rtt, Window: int(m.window)}
+			if m.c.Reason(i).Open() || m.now == 0 && i == 0 {
+				part := min(can, r.rate)
+				can -= part
+				m.delivered[i] += part * Interval.Seconds()
+				carried += part * Interval.Seconds()
+				s.Cwnd = int(math.Ceil(r.rate*r.rtt.Seconds()/1400)) + 1
+				s.InFlight = min(s.Cwnd, int(part*r.rtt.Seconds()/1400)+1)
+				if load > part && part >= r.rate*0.999 {
+					s.InFlight, s.NotSent = s.Cwnd, 1<<15
+				}
+			}
+			s.Delivered = uint32(m.delivered[i] / 1400)
+			samples = append(samples, s)
+		}
+		m.c.Update(m.now, samples)
+	}
+	return carried / d.Seconds()
+}
+
+const mbit = 1e6 / 8
+
+func TestPairs(t *testing.T) {
+	const ms, bulk = time.Millisecond, 1e12
+	for name, tt := range map[string]struct {
+		roads  []road
+		window float64
+		load   float64
+		least  float64       // of what the connection carries, bytes/s
+		second time.Duration // the longest that the second path is open in 20 s
+		most   Reason        // its state at the end
+	}{
+		"both help":          {[]road{{50 * mbit, 10 * ms}, {50 * mbit, 10 * ms}}, 16e6, bulk, 97 * mbit, time.Minute, Overflow},
+		"long, large window": {[]road{{50 * mbit, 10 * ms}, {50 * mbit, 200 * ms}}, 16e6, bulk, 97 * mbit, time.Minute, Overflow},
+		"long, small window": {[]road{{50 * mbit, 10 * ms}, {50 * mbit, 200 * ms}}, 1e6, bulk, 49 * mbit, 0, Unused},
+		"both, small window": {[]road{{50 * mbit, 10 * ms}, {50 * mbit, 10 * ms}}, 1e6, bulk, 97 * mbit, time.Minute, Overflow},
+		"slow":               {[]road{{100 * mbit, 10 * ms}, {mbit, 10 * ms}}, 16e6, bulk, 98 * mbit, 5 * time.Second, Slow},
+		"slow, small window": {[]road{{100 * mbit, 10 * ms}, {mbit, 10 * ms}}, 1e6, bulk, 98 * mbit, 2 * time.Second, Window},
+		"stream":             {[]road{{50 * mbit, 10 * ms}, {5 * mbit, 10 * ms}}, 16e6, 42 * mbit, 41 * mbit, 0, Unused},
+		"stream over both":   {[]road{{50 * mbit, 10 * ms}, {20 * mbit, 80 * ms}}, 16e6, 60 * mbit, 59 * mbit, time.Minute, Overflow},
+	} {
+		m := newModel(tt.window, tt.roads...)
+		got := m.run(tt.load, 20*time.Second)
+		if got < tt.least || m.open[1] > tt.second || m.c.Reason(1) != tt.most {
+			t.Errorf("%s: carried %.1f Mbit/s, want %.1f; second path open for %s, %s", name, got/mbit, tt.least/mbit, m.open[1], m.c.Reason(1))
+		}
+	}
+}
+
+// TestFirst begins on the slow path, which is preferred: the other one becomes first, and the slow one rests.
+func TestFirst(t *testing.T) {
+	m := newModel(16e6, road{5 * mbit, 10 * time.Millisecond}, road{50 * mbit, 10 * time.Millisecond})
+	m.run(4*mbit, 3*time.Second)
+	if a, b := m.c.Reason(0), m.c.Reason(1); a != Unused || b != First {
+		t.Errorf("the slow path is %s, the other %s", a, b)
+	}
+	// What was overflow rests again when the load is that of one path.
+	m.run(1e12, 3*time.Second)
+	if r := m.c.Reason(0); r != Overflow {
+		t.Errorf("the slow path is %s under load", r)
+	}
+	m.run(10*mbit, 3*time.Second)
+	if r := m.c.Reason(0); r != Unused {
+		t.Errorf("the slow path is %s after the load", r)
+	}
+}
+
+// TestDoubling: each trial of a path that does not help is followed by a longer rest.
+func TestDoubling(t *testing.T) {
+	m := newModel(1e6, road{100 * mbit, 10 * time.Millisecond}, road{mbit, 10 * time.Millisecond})
+	m.run(1e12, 10*time.Minute)
+	if m.open[1] == 0 || m.open[1] > 8*time.Second {
+		t.Errorf("open for %s in 10 minutes", m.open[1])
+	}
+}
+
+// TestFailover: all paths open as soon as a sample shows that the first is silent, whatever they rest for.
+func TestFailover(t *testing.T) {
+	m := newModel(1e6, road{100 * mbit, 10 * time.Millisecond}, road{mbit, 10 * time.Millisecond})
+	m.run(1e12, 5*time.Second)
+	if m.c.Reason(1).Open() {
+		t.Fatal("the slow path does not rest")
+	}
+	s := []Sample[int]{{Path: 0, Segment: 1400, Cwnd: 10, InFlight: 10, SRTT: 10 * time.Millisecond, Silence: 200 * time.Millisecond}, {Path: 1, Segment: 1400, Cwnd: 10, SRTT: 10 * time.Millisecond}}
+	if !m.c.Update(m.now, s) || m.c.Reason(1) != Failover {
+		t.Errorf("the other path is %s", m.c.Reason(1))
+	}
+	// Without the first it is the only one.
+	if m.c.Update(m.now+Interval, s[1:]); m.c.Reason(1) != First {
+		t.Errorf("the last path is %s", m.c.Reason(1))
+	}
+}
+
+// TestRepays: what a path saves of a transfer is at least the delay that it adds.
+func TestRepays(t *testing.T) {
+	const ms = time.Millisecond
+	for name, tt := range map[string]struct {
+		lasted, rtt   time.Duration
+		share, longer float64
+		want          bool
+	}{
+		"as much":             {300 * ms, 100 * ms, 0.5, 0.1, true},
+		"less":                {299 * ms, 100 * ms, 0.5, 0.1, false},
+		"less of the rate":    {time.Second, 0, 0.09, 0.1, false},
+		"as short":            {10 * ms, 10 * ms, 0.5, 0, true},
+		"shorter":             {0, 10 * ms, 0.5, -0.1, true},
+		"no rate":             {math.MaxInt64, 0, 0, 0.1, false},
+		"no finite delay":     {math.MaxInt64, 0, 1, math.Inf(1), false},
+		"end of 10 MB":        {500 * ms, 155 * ms, 1. / 3, 0.15, false},
+		"two seconds of bulk": {2 * time.Second, 155 * ms, 1. / 3, 0.15, true},
+	} {
+		if got := repays(tt.lasted, tt.rtt, tt.share, tt.longer); got != tt.want {
+			t.Errorf("%s: %v, want %v", name, got, tt.want)
+		}
+	}
+}
+
+// TestWait: a path in slow start may be enough soon, one that has not helped yet may do harm, and a longer one
+// is for transfers that it shortens, so the next path waits for longer.
+func TestWait(t *testing.T) {
+	const ms = time.Millisecond
+	helped := Past{Rate: 10 * mbit, Left: time.Minute}
+	for name, tt := range map[string]struct {
+		policy Policy
+		starts bool
+		rtt    time.Duration
+		past   Past
+		want   time.Duration
+	}{
+		"a little longer":  {Throughput, false, 50 * ms, Past{Rate: 45 * mbit, Left: time.Minute}, saturatedFor},
+		"longer":           {Throughput, false, 50 * ms, helped, 520 * ms}, // 0.18 of the rate, and 81 ms of delay
+		"much longer":      {Throughput, false, 300 * ms, helped, 2120 * ms},
+		"longer, quick":    {Throughput, false, 200 * ms, Past{Rate: 45 * mbit, Left: time.Minute}, 600 * ms},
+		"longer, a stream": {Steady, false, 300 * ms, helped, saturatedShort},
+		"slow start":       {Throughput, true, 50 * ms, helped, startFor},
+		"unknown":          {Throughput, false, 50 * ms, Past{}, startFor},
+		"unknown, longer":  {Throughput, false, 300 * ms, Past{}, 920 * ms}, // half of the rate, and 0.3 s of delay
+		"no gain":          {Throughput, false, 50 * ms, Past{Rate: 10 * mbit, Verdict: NoGain, Rests: 1, Left: time.Minute}, startFor},
+		"forgotten":        {Throughput, false, 50 * ms, Past{Rate: 10 * mbit}, startFor},
+	} {
+		c := Connection[int]{Policy: tt.policy, Recall: func(i int) Past { return map[int]Past{1: tt.past}[i] }}
+		opened := time.Duration(0)
+		for now := time.Duration(0); opened == 0 && now < 5*time.Second; now += Interval {
+			s := []Sample[int]{
+				{Path: 0, Delivered: uint32(now / 1e6 * 4), Segment: 1400, Cwnd: 10, InFlight: 10, SRTT: 10 * time.Millisecond, MinRTT: 10 * time.Millisecond, SlowStart: tt.starts},
+				{Path: 1, Segment: 1400, Cwnd: 10, SRTT: tt.rtt, MinRTT: tt.rtt},
+			}
+			if c.Update(now, s); c.Reason(1) == Overflow {
+				opened = now
+			}
+		}
+		if opened != tt.want {
+			t.Errorf("%s: the next path opens after %s, want %s", name, opened, tt.want)
+		}
+	}
+}
+
+// TestStream: a path that sends what a stream wrote while the path was in slow start is enough. A file, or a stream
+// that is too much for it, needs the next one.
+func TestStream(t *testing.T) {
+	const ms, never = time.Millisecond, time.Duration(0)
+	limited := func(time.Duration) float64 { return 40 * mbit }
+	for name, tt := range map[string]struct {
+		policy   Policy
+		past     time.Duration                   // how long what was learned of the next path counts
+		load     float64                         // written, bytes/s
+		backlog  float64                         // bytes at the start
+		full     bool                            // the application waits to write
+		unknown  bool                            // what it writes
+		capacity func(now time.Duration) float64 // of the first path, bytes/s
+		starts   time.Duration                   // until when that is in slow start
+		want     time.Duration
+	}{
+		"stream":                {Throughput, time.Minute, 35 * mbit, 1e6, false, false, limited, 0, never},
+		"stream, next unknown":  {Throughput, 0, 36 * mbit, 1e6, false, false, limited, 0, never},
+		"stream, policy for it": {Steady, time.Minute, 35 * mbit, 1e6, false, false, limited, 0, saturatedShort},
+		"not known":             {Throughput, time.Minute, 35 * mbit, 1e6, false, true, limited, 0, saturatedFor},
+		"bulk":                  {Throughput, time.Minute, 35 * mbit, 1e6, true, false, limited, 0, saturatedFor},
+		"bulk, next unknown":    {Throughput, 0, 35 * mbit, 1e6, true, false, limited, 0, startFor},
+		"as much":               {Throughput, time.Minute, 39 * mbit, 1e6, false, false, limited, 0, saturatedFor},
+		"more":                  {Throughput, time.Minute, 50 * mbit, 1e6, false, false, limited, 0, saturatedFor},
+		"file in the buffer":    {Throughput, time.Minute, 0, 4e6, false, false, limited, 0, saturatedFor},
+		"stream, then a slower path": {Throughput, time.Minute, 35 * mbit, 1e6, false, false, func(now time.Duration) float64 {
+			if now < time.Second {
+				return 40 * mbit
+			}
+			return 20 * mbit
+		}, 0, 1200 * ms},
+		"stream after slow start": {Throughput, time.Minute, 35 * mbit, 0, false, false, func(now time.Duration) float64 {
+			if now < 400*ms {
+				return 10 * mbit
+			}
+			return 40 * mbit
+		}, 400 * ms, never},
+		"more after slow start": {Throughput, time.Minute, 45 * mbit, 0, false, false, func(now time.Duration) float64 {
+			if now < 400*ms {
+				return 10 * mbit
+			}
+			return 40 * mbit
+		}, 400 * ms, 600 * ms},
+	} {
+		c := Connection[int]{Policy: tt.policy, Recall: func(i int) Past {
+			return Past{Rate: []float64{40 * mbit, 38 * mbit}[i], Left: []time.Duration{time.Minute, tt.past}[i]}
+		}}
+		written, delivered, opened := tt.backlog, 0.0, never
+		if !tt.unknown {
+			c.Source = func() (Source, bool) { return Source{Written: uint64(written), Full: tt.full}, true }
+		}
+		for now := time.Duration(0); opened == never && now < 5*time.Second; now += Interval {
+			s := []Sample[int]{
+				{Path: 0, Delivered: uint32(delivered / 1400), Segment: 1400, Cwnd: 100, InFlight: 50, SRTT: 10 * ms, MinRTT: 10 * ms, SlowStart: now < tt.starts},
+				{Path: 1, Segment: 1400, Cwnd: 10, SRTT: 15 * ms, MinRTT: 15 * ms},
+			}
+			if tt.full || written > delivered {
+				s[0].InFlight, s[0].NotSent = 100, 1<<15
+			}
+			if c.Update(now, s); c.Reason(1) == Overflow {
+				opened = now
+			}
+			carried := tt.capacity(now) * Interval.Seconds()
+			written += tt.load * Interval.Seconds()
+			if !tt.full {
+				carried = min(carried, written-delivered)
+			}
+			delivered += carried
+		}
+		if opened != tt.want {
+			t.Errorf("%s: the next path opens after %s, want %s", name, opened, tt.want)
+		}
+	}
+}
+
+// TestStreamSampledBefore: an update with samples of before, as after a change of routes, shows less than what was delivered
+// since the application wrote. That matters not to one that waits to write.
+func TestStreamSampledBefore(t *testing.T) {
+	const ms = time.Millisecond
+	for _, full := range []bool{false, true} {
+		now := time.Duration(0)
+		c := Connection[int]{Recall: func(i int) Past { return Past{Rate: 40 * mbit, Left: time.Minute} }}
+		c.Source = func() (Source, bool) { return Source{Written: uint64(35 * mbit * now.Seconds()), Full: full}, true }
+		samples := []Sample[int]{
+			{Path: 0, Segment: 1400, Cwnd: 100, InFlight: 100, SRTT: 10 * ms, MinRTT: 10 * ms},
+			{Path: 1, Segment: 1400, Cwnd: 10, SRTT: 10 * ms, MinRTT: 10 * ms},
+		}
+		for ; now < saturatedFor; now += Interval {
+			samples[0].Delivered = uint32(40 * mbit * now.Seconds() / 1400)
+			c.Update(now, samples)
+		}
+		if c.Update(now, samples); c.Reason(1).Open() != full {
+			t.Errorf("full %v: the next path is %s", full, c.Reason(1))
+		}
+	}
+}
+
+// TestHeld: a path rests at once that has data in flight while the first one has had nothing to send for
+// longer than the rest of an object takes.
+func TestHeld(t *testing.T) {
+	m := newModel(16e6, road{50 * mbit, 10 * time.Millisecond}, road{50 * mbit, 10 * time.Millisecond})
+	m.run(1e12, 2*time.Second)
+	if r := m.c.Reason(1); r != Overflow {
+		t.Fatalf("the other path is %s", r)
+	}
+	update := func(inFlight int) Reason {
+		m.now += Interval
+		m.c.Update(m.now, []Sample[int]{
+			{Path: 0, Delivered: uint32(m.delivered[0] / 1400), Segment: 1400, Cwnd: 50, SRTT: 10 * time.Millisecond},
+			{Path: 1, Delivered: uint32(m.delivered[1] / 1400), Segment: 1400, Cwnd: 50, InFlight: inFlight, SRTT: 10 * time.Millisecond},
+		})
+		return m.c.Reason(1)
+	}
+	if r := update(50); r != Overflow {
+		t.Errorf("after one update it is %s", r)
+	}
+	if update(0); m.c.isBlocked {
+		t.Error("an idle path holds up the first")
+	}
+	if update(50); update(50) != Overflow || update(50) != NoGain {
+		t.Errorf("after %s it is %s", 2*Interval, m.c.Reason(1))
+	}
+}
+
+// TestStreamOverSecond: Linux' scheduler may give a whole stream to the path that was opened second. The first
+// one is then idle, but nothing is held up.
+func TestStreamOverSecond(t *testing.T) {
+	m := newModel(16e6, road{50 * mbit, 10 * time.Millisecond}, road{50 * mbit, 10 * time.Millisecond})
+	m.run(1e12, 2*time.Second)
+	if r := m.c.Reason(1); r != Overflow {
+		t.Fatalf("the other path is %s", r)
+	}
+	for range 2 * time.Second / Interval {
+		m.now += Interval
+		m.delivered[1] += 45 * mbit * Interval.Seconds()
+		m.c.Update(m.now, []Sample[int]{
+			{Path: 0, Delivered: uint32(m.delivered[0] / 1400), Segment: 1400, Cwnd: 50, Window: 16e6, SRTT: 10 * time.Millisecond, MinRTT: 10 * time.Millisecond},
+			{Path: 1, Delivered: uint32(m.delivered[1] / 1400), Segment: 1400, Cwnd: 50, InFlight: 40, Window: 16e6, SRTT: 10 * time.Millisecond, MinRTT: 10 * time.Millisecond},
+		})
+		if r := m.c.Reason(1); r == NoGain {
+			t.Fatalf("after %s the other path is %s", m.now, r)
+		}
+	}
+}
+
+// TestFirstCarriesLoad: a path does not become first, however short its delay is, that carries less than the
+// present one has to.
+func TestFirstCarriesLoad(t *testing.T) {
+	const ms = time.Millisecond
+	for name, tt := range map[string]struct {
+		load  float64 // of the first path, bytes/s
+		limit bool
+		moves bool
+	}{
+		"stream": {40 * mbit, false, false},
+		"bulk":   {45 * mbit, true, false},
+		"little": {mbit, false, true},
+	} {
+		var c Connection[int]
+		delivered := 0.0
+		c.Recall = func(i int) Past { return Past{Rate: []float64{45 * mbit, 5 * mbit}[i], Left: time.Minute} }
+		for now := time.Duration(0); now < 3*time.Second; now += Interval {
+			delivered += tt.load * Interval.Seconds()
+			s := []Sample[int]{
+				{Path: 0, Delivered: uint32(delivered / 1400), Segment: 1400, Cwnd: 1000, InFlight: 900, SRTT: 300 * ms, MinRTT: 290 * ms},
+				{Path: 1, Segment: 1400, Cwnd: 10, SRTT: 10 * ms, MinRTT: 10 * ms},
+			}
+			if tt.limit {
+				s[0].InFlight, s[0].NotSent = 1000, 1
+			}
+			if now < time.Second {
+				s = s[:1] // the other has not joined
+			}
+			c.Update(now, s)
+		}
+		if moves := c.Reason(1) == First; moves != tt.moves {
+			t.Errorf("%s: the first path is %s, the other %s", name, c.Reason(0), c.Reason(1))
+		}
+	}
+}
+
+// TestLessToSend: a stream that begins with a backlog carries less when that is sent, which is not for the
+// path that was opened meanwhile.
+func TestLessToSend(t *testing.T) {
+	m := newModel(16e6, road{50 * mbit, 10 * time.Millisecond}, road{50 * mbit, 10 * time.Millisecond})
+	m.run(1e12, 1500*time.Millisecond)
+	if r := m.c.Reason(1); r != Overflow {
+		t.Fatalf("the other path is %s", r)
+	}
+	for range 5 {
+		m.run(43*mbit, time.Second)
+		if r := m.c.Reason(1); r == NoGain {
+			t.Errorf("after %s the other path is %s", m.now, r)
+		}
+	}
+}
+
+// TestFirstStays: the window of a path in slow start says little of its rate. Such a path does not become
+// first, nor when the first is busy with its own queue.
+func TestFirstStays(t *testing.T) {
+	const ms = time.Millisecond
+	var c Connection[int]
+	for now := time.Duration(0); now < 3*time.Second; now += Interval {
+		s := []Sample[int]{
+			{Path: 0, Delivered: uint32(now / 1e6 * 4), Segment: 1400, Cwnd: 200, InFlight: 200, NotSent: 1, SRTT: 60 * ms, MinRTT: 10 * ms},
+			{Path: 1, Segment: 1400, Cwnd: 10, SRTT: 10 * ms, MinRTT: 10 * ms},
+		}
+		if now >= time.Second { // it is open
+			s[1].Cwnd, s[1].InFlight, s[1].SRTT, s[1].SlowStart, s[1].Delivered = 200, 200, 15*ms, true, uint32((now-time.Second)/1e6)
+			if now/Interval%3 == 0 {
+				s[0].InFlight, s[0].NotSent = 150, 0
+			}
+		}
+		if c.Update(now, s); c.Reason(0) != First {
+			t.Fatalf("after %s the first path is %s", now, c.Reason(0))
+		}
+	}
+}
+
+// TestFirstStaysForObjects: the queue that short transfers leave on the first path is not its delay, which would make
+// an equal one first. A queue of others is.
+func TestFirstStaysForObjects(t *testing.T) {
+	const ms = time.Millisecond
+	for srtt, want := range map[time.Duration]Reason{22 * ms: First, 50 * ms: Unused} {
+		c := Connection[int]{Recall: func(int) Past { return Past{Rate: 30 * mbit, MinRTT: 10 * ms, Left: time.Minute} }}
+		for call := range 50 {
+			s := []Sample[int]{
+				{Path: 0, Delivered: uint32(36 * call), Segment: 1400, Cwnd: 60, SRTT: srtt, MinRTT: 10 * ms},
+				{Path: 1, Segment: 1400, Cwnd: 10, SRTT: 10 * ms, MinRTT: 10 * ms},
+			}
+			if call%2 == 0 {
+				s[0].InFlight = 36
+			}
+			c.Update(time.Duration(call)*Interval, s)
+		}
+		if r := c.Reason(0); r != want {
+			t.Errorf("with a round-trip time of %s the first path is %s, want %s", srtt, r, want)
+		}
+	}
+}
+
+// TestUnknownRate: a path of which only the round-trip time is known becomes first if that is shorter, and the first rate
+// that is measured decides. It does not become first if only its rate could be higher.
+func TestUnknownRate(t *testing.T) {
+	const ms = time.Millisecond
+	for name, tt := range map[string]struct {
+		rtt     time.Duration
+		rate    float64 // of the second path
+		at, end Reason  // of the second path, soon and later
+	}{
+		"shorter":       {30 * ms, 60 * mbit, First, First},
+		"shorter, slow": {30 * ms, mbit, First, Unused},
+		"as long":       {80 * ms, 60 * mbit, Unused, Unused},
+	} {
+		var c Connection[int]
+		delivered := [2]uint32{}
+		first := time.Duration(0)
+		for now := time.Duration(0); now < 3*time.Second; now += Interval {
+			s := []Sample[int]{
+				{Path: 0, Segment: 1400, Cwnd: 80, SRTT: 85 * ms, MinRTT: 80 * ms},
+				{Path: 1, Segment: 1400, Cwnd: 10, SRTT: tt.rtt, MinRTT: tt.rtt, SlowStart: true},
+			}
+			if s[0].InFlight = 36; c.Reason(1) == First {
+				s[0].InFlight, s[1].InFlight = 0, 10
+				s[1].SRTT += time.Duration(10 * 1400 / tt.rate * float64(time.Second))
+				delivered[1] += uint32(min(tt.rate, 20*mbit) * Interval.Seconds() / 1400)
+				if first == 0 {
+					first = now
+				}
+			} else {
+				delivered[0] += uint32(3 * mbit * Interval.Seconds() / 1400)
+			}
+			s[0].Delivered, s[1].Delivered = delivered[0], delivered[1]
+			if now < 200*ms {
+				s = s[:1] // the other has not joined
+			}
+			c.Update(now, s)
+			if now == 500*ms && c.Reason(1) != tt.at {
+				t.Errorf("%s: soon the second path is %s, want %s", name, c.Reason(1), tt.at)
+			}
+			if tt.end != tt.at && now > first+time.Second && c.Reason(1) == First {
+				t.Errorf("%s: after %s the second path is first", name, now)
+			}
+		}
+		if c.Reason(1) != tt.end {
+			t.Errorf("%s: later the second path is %s, want %s", name, c.Reason(1), tt.end)
+		}
+	}
+}
+
+// object has a path carry an object of 36 segments in three intervals, at first atOnce of them in flight. It returns the bytes
+// that the application writes.
+func object(call, atOnce int, s *Sample[int], delivered *int) (written int) {
+	switch call % 3 {
+	case 0:
+		s.InFlight, s.NotSent = atOnce, (36-atOnce)*s.Segment
+		return 36 * s.Segment
+	case 1:
+		s.InFlight = 20
+		*delivered += 16
+	case 2:
+		s.InFlight = 4
+		*delivered += 20
+	}
+	return 0
+}
+
+// TestExplores: a longer path of unknown rate becomes first once objects have saturated the first path for some time, if it
+// may be much better, and stays first only if it is.
+func TestExplores(t *testing.T) {
+	const ms = time.Millisecond
+	for name, tt := range map[string]struct {
+		policy  Policy
+		rtt     time.Duration
+		rate    float64 // of the second path
+		writes  int     // bytes that the application writes in each interval
+		unknown bool    // what it writes
+		tried   bool
+		end     Reason // of the second path
+	}{
+		"fast":               {Throughput, 75 * ms, 100 * mbit, 0, false, true, First},
+		"fast, latency":      {Latency, 75 * ms, 100 * mbit, 0, false, true, First},
+		"slow":               {Throughput, 75 * ms, mbit, 0, false, true, Unused},
+		"too long":           {Throughput, 100 * ms, 100 * mbit, 0, false, false, Unused},
+		"a stream":           {Throughput, 75 * ms, 100 * mbit, 1000, false, false, Unused},
+		"writes not known":   {Throughput, 75 * ms, 100 * mbit, 0, true, false, Unused},
+		"policy for streams": {Steady, 75 * ms, 100 * mbit, 0, false, false, Unused},
+	} {
+		written, asked, delivered, tried, back := 0, 0, [2]int{}, time.Duration(0), time.Duration(0)
+		c := Connection[int]{Policy: tt.policy, Source: func() (Source, bool) {
+			asked++
+			return Source{Written: uint64(written)}, !tt.unknown
+		}}
+		for call := range 200 {
+			now := time.Duration(call) * Interval
+			s := []Sample[int]{
+				{Path: 0, Segment: 1400, Cwnd: 33, SRTT: 55 * ms, MinRTT: 30 * ms, Window: 1 << 24},
+				{Path: 1, Segment: 1400, Cwnd: 10, SRTT: tt.rtt, MinRTT: tt.rtt, SlowStart: true, Window: 1 << 24},
+			}
+			at := 0
+			if c.Reason(1) == First {
+				at = 1
+				s[1].Cwnd = 77
+				s[1].SRTT += time.Duration(18 * 1400 / tt.rate * float64(time.Second))
+			}
+			written += tt.writes + object(call, 33, &s[at], &delivered[at])
+			s[0].Delivered, s[1].Delivered = uint32(delivered[0]), uint32(delivered[1])
+			asked = 0
+			if c.Update(now, s); asked > 1 {
+				t.Fatalf("%s: the source is asked %d times", name, asked)
+			}
+			switch first := c.Reason(1) == First; {
+			case first && tried == 0:
+				tried = now
+			case !first && tried > 0 && back == 0:
+				back = now
+			}
+		}
+		if (tried > 0) != tt.tried || c.Reason(1) != tt.end {
+			t.Errorf("%s: first after %s, until %s, and %s at the end; want tried %t, %s", name, tried, back, c.Reason(1), tt.tried, tt.end)
+		}
+		if tried > 0 && (tried < exploreAfter || tried > 4*exploreAfter || back > tried+2*Interval) {
+			t.Errorf("%s: first from %s to %s", name, tried, back)
+		}
+	}
+}
+
+// TestReplaced: a subflow that takes over the path of another one and has not carried data, whose round-trip time is that
+// of a handshake behind a queue, says nothing of the path: the better one becomes first again.
+func TestReplaced(t *testing.T) {
+	const ms = time.Millisecond
+	var c Connection[int]
+	a := Sample[int]{Path: 0, Source: 1, Segment: 1400, Cwnd: 19, InFlight: 18, SRTT: 60 * ms, MinRTT: 10 * ms}
+	b := Sample[int]{Path: 1, Source: 2, Segment: 1400, Cwnd: 10, SRTT: 10 * ms, MinRTT: 10 * ms}
+	for now := time.Duration(0); now < 600*ms; now += Interval {
+		s := []Sample[int]{a, b}
+		if now < 120*ms {
+			s = s[:1] // the other has not joined
+		}
+		if c.Update(now, s); now == 160*ms && c.Reason(1) != First {
+			t.Fatal("the path of which nothing is known is not tried")
+		}
+		if a.Delivered += 10; c.Reason(1) == First {
+			a = Sample[int]{Path: 0, Source: 3, Segment: 1400, Cwnd: 10, SRTT: 60 * ms, MinRTT: 60 * ms}
+			b.Cwnd, b.InFlight, b.SRTT = 11, 10, 60*ms
+			b.Delivered += 4
+			if now%(3*Interval) == 0 {
+				b.InFlight = 0 // between two objects
+			}
+		}
+	}
+	if r := c.Reason(0); r != First {
+		t.Errorf("the better path is %s", r)
+	}
+}
+
+// TestTries: a path that has not carried data becomes first when it may be a little better, one that has must be a fifth better.
+func TestTries(t *testing.T) {
+	const ms = time.Millisecond
+	for _, carried := range []bool{false, true} {
+		var c Connection[int]
+		a := Sample[int]{Path: 0, Source: 1, Segment: 1400, Cwnd: 70, InFlight: 30, SRTT: 80 * ms, MinRTT: 80 * ms}
+		b := Sample[int]{Path: 1, Source: 2, Segment: 1400, Cwnd: 10, SRTT: 60 * ms, MinRTT: 60 * ms} // 0.85 of the delay
+		c.Update(0, []Sample[int]{a})
+		if carried {
+			b.Cwnd, b.InFlight = 52, 1
+		}
+		if c.Update(Interval, []Sample[int]{a, b}); carried {
+			b.InFlight = 0
+			c.Update(2*Interval, []Sample[int]{a, b})
+		}
+		if first := c.Reason(1) == First; first == carried {
+			t.Errorf("carried data %t: first %t", carried, first)
+		}
+	}
+}
+
+// TestWindowRests: a path for whose delay the receive window is too small rests four times as long as others.
+func TestWindowRests(t *testing.T) {
+	m := newModel(1e6, road{100 * mbit, 10 * time.Millisecond}, road{mbit, 10 * time.Millisecond})
+	m.run(1e12, 6*time.Second)
+	opened := m.open[1]
+	if r := m.c.Reason(1); r != Window {
+		t.Fatalf("the slow path is %s", r)
+	}
+	if m.run(1e12, 30*time.Second); m.open[1] > opened {
+		t.Errorf("it was open again for %s", m.open[1]-opened)
+	}
+	if m.run(1e12, 20*time.Second); m.open[1] == opened {
+		t.Error("it was not tried again")
+	}
+}
+
+// TestLeft: what a path carried while it was in slow start is not its rate. A path that was left for a shorter one opens as
+// one of unknown rate.
+func TestLeft(t *testing.T) {
+	const ms = time.Millisecond
+	var c Connection[int]
+	opened, delivered := time.Duration(0), 0
+	for now := time.Duration(0); now < 4*time.Second && opened == 0; now += Interval {
+		s := []Sample[int]{
+			{Path: 0, Segment: 1400, Cwnd: 10, Delivered: uint32(min(now, 320*ms) / (20 * ms)), SRTT: 150 * ms, MinRTT: 140 * ms, SlowStart: true, Window: 1 << 24},
+			{Path: 1, Segment: 1400, Cwnd: 20, SRTT: 10 * ms, MinRTT: 10 * ms, Window: 1 << 24},
+		}
+		if c.Reason(1) == First {
+			s[1].InFlight, s[1].NotSent = 20, 1<<15
+			delivered += 30
+		} else {
+			s[0].InFlight = 8
+		}
+		if s[1].Delivered = uint32(delivered); now < 320*ms {
+			s = s[:1] // the other has not joined
+		}
+		if c.Update(now, s); c.Reason(0) == Overflow {
+			opened = now
+		}
+	}
+	if opened < 320*ms+startFor || opened > 320*ms+2*startFor {
+		t.Errorf("the path opens after %s", opened)
+	}
+}
+
+// TestGrowing: a path whose rate still grows becomes first once it has carried more than the first one can.
+func TestGrowing(t *testing.T) {
+	const ms = time.Millisecond
+	var c Connection[int]
+	delivered := [2]int{}
+	for now := time.Duration(0); now < 4*time.Second; now += Interval {
+		s := []Sample[int]{
+			{Path: 0, Segment: 1400, Cwnd: 20, InFlight: 20, NotSent: 1 << 15, SRTT: 60 * ms, MinRTT: 10 * ms, Window: 1 << 24},
+			{Path: 1, Segment: 1400, Cwnd: 10, SRTT: 30 * ms, MinRTT: 30 * ms, SlowStart: true, Window: 1 << 24},
+		}
+		delivered[0] += 15
+		if c.Reason(1).Open() { // never limited by its window, as when that of the client is full
+			s[1].Cwnd, s[1].InFlight = 800, 400
+			delivered[1] += 150
+		}
+		s[0].Delivered, s[1].Delivered = uint32(delivered[0]), uint32(delivered[1])
+		c.Update(now, s)
+	}
+	if r := c.Reason(1); r != First {
+		t.Errorf("the faster path is %s", r)
+	}
+}
+
+// TestExploresLeft: a path that was left for a shorter one is explored if the data that it carried left no queue, even if the
+// congestion window of the first path has room for whole objects.
+func TestExploresLeft(t *testing.T) {
+	const ms = time.Millisecond
+	for _, queue := range []time.Duration{ms, 40 * ms} {
+		written, delivered := 0, [2]int{}
+		c := Connection[int]{Source: func() (Source, bool) { return Source{Written: uint64(written)}, true }}
+		for call := range 200 {
+			now := time.Duration(call) * Interval
+			s := []Sample[int]{
+				{Path: 0, Segment: 1400, Cwnd: 60, SRTT: 60*ms + queue, MinRTT: 60 * ms, SlowStart: true, Window: 1 << 24},
+				{Path: 1, Segment: 1400, Cwnd: 60, SRTT: 60 * ms, MinRTT: 10 * ms, SlowStart: true, Window: 1 << 24},
+			}
+			if call < 3 {
+				s[0].InFlight, written = 15, 36*1400
+				delivered[0] += 12
+				s[0].Delivered = uint32(delivered[0])
+				c.Update(now, s[:1])
+				continue
+			}
+			at := 1
+			if c.Reason(0) == First {
+				at = 0
+			}
+			written += object(call, 36, &s[at], &delivered[at])
+			s[0].Delivered, s[1].Delivered = uint32(delivered[0]), uint32(delivered[1])
+			c.Update(now, s)
+		}
+		if first, want := c.Reason(0) == First, queue == ms; first != want {
+			t.Errorf("with a queue of %s: first %t, want %t", queue, first, want)
+		}
+	}
+}

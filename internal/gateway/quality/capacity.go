@@ -1,0 +1,361 @@
+package quality
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/tabane/tabane/internal/base/unit"
+)
+
+// Bounds and steps of Capacity.
+const (
+	// FirstCapacity is the estimate before any traffic.
+	FirstCapacity = 10 * unit.MbitPerSecond
+	// startPace is what a path is paced to until it was full for the first time: in effect not at
+	// all. TCP that is held at the first estimate leaves slow start (BBR after three round trips),
+	// which no sample is short enough to see.
+	startPace = unit.GbitPerSecond
+	// startMinSize is how much must have been sent into the first queue for what arrives to be the
+	// path's rate: less may be a flow that has little to send, behind others.
+	startMinSize = 15 * unit.KB
+	// startLoss is the share of lost packets from which on a path whose queue is too short to be
+	// seen is full.
+	startLoss = 0.1
+	// minCapacity bounds the estimate from below: a path that is believed to be slower would
+	// get no traffic that could prove otherwise.
+	minCapacity = 100 * unit.KbitPerSecond
+	// An estimate is at least 1/minFraction of what is configured, because less may be others in
+	// the same queue, who would take all, and at most maxHalves / 2 of it.
+	minFraction = 4
+	maxHalves   = 3
+	// longQueue is the standing queue from which on the path is full, shortQueue that up to which
+	// more than a configured rate may soon be tried. Up to longQueue any rate is tried: where
+	// jitter keeps the order of packets, as LTE does, a busy path has little of it, but none of its
+	// packets is as early as those of an idle one were.
+	longQueue  = 15 * time.Millisecond
+	shortQueue = 5 * time.Millisecond
+	// pacedPercent is the share of the estimate, in percent, that the sender uses. If less than the
+	// share carriedPercent of that arrives though more was to be sent, or less than the share
+	// drainedPercent while there is a long queue, the path does not carry it. A queue alone may be
+	// a route that became longer. A configured rate is doubted only if less than the share
+	// doubtedPercent arrives, or as much is missing as makes a long queue.
+	pacedPercent, carriedPercent, drainedPercent, doubtedPercent = 97, 93, 98, 96
+	// sustainedPercent is a share of what was sent, in percent. While the sender leaves the path
+	// idle at times, the estimate is reduced only if less than this arrives for longer than a
+	// sample, because a delayed sample on a busy machine seldom hides more than the rest.
+	sustainedPercent = 80
+	// Growth of the estimate in percent: before the path was ever full, of a probe, and of a probe
+	// after a successful one, where a round trip is short enough to see its queue in time. A probe
+	// raises the rate for two samples at most: 10 % for 300 ms make a queue of 20 ms, as 3 % are
+	// not used.
+	startGrowthPercent, probeGrowthPercent, nextGrowthPercent = 200, 110, 125
+	// A probe succeeds if this share of the estimate before it arrives, in percent. It fails only if the
+	// share testedPercent was sent: a sender that is late, or had less to send, shows nothing.
+	successPercent, testedPercent = 102, 104
+	// steadyFraction: the jitter is at most this part of an interval, because packets and reports
+	// that are late by it have what arrives in one differ from what was sent. A rate that is not
+	// configured is not probed while it is more than that of the shortest one.
+	steadyFraction = 16
+	// lateJitters: what is under way varies by this many times the jitter.
+	lateJitters = 8
+	// firstProbe and lastProbe are the numbers of busy samples between two probes, which double
+	// with each failure. A configured rate is probed sooner for the first time, but any with more
+	// than shortQueue behind it patienceFactor times as late.
+	firstProbe, lastProbe = 8, 64
+	configuredProbe       = 3
+	patienceFactor        = 4
+	// While a queue that the estimate was lowered for drains, 1 - 1/drainFraction of the estimate
+	// is used.
+	drainFraction = 6
+)
+
+// CapacitySample is what was measured of a path in an interval of 50 to 500 ms.
+type CapacitySample struct {
+	// Interval is the time in which Sent and Arrived bytes were sent and received; both are in
+	// bytes of whole packets with all headers.
+	Interval time.Duration
+	Sent     unit.Size
+	Arrived  unit.Size
+	// Busy: packets waited for the path during the whole interval, so that more would have been
+	// sent on a faster one.
+	Busy bool
+	Delays
+}
+
+// Delays are what is known of the delays of a path, and of its losses.
+type Delays struct {
+	// RTT is the round-trip time: what is sent now shows in reports after it.
+	RTT time.Duration
+	// Standing and Jitter are those of OneWay.
+	Standing, Jitter time.Duration
+	// Loss is the share of packets that are lost, from 0 to 1, as of Loss.
+	Loss float64
+}
+
+// Capacity estimates the rate of a path from what the path carries and the queue that this causes,
+// beginning with what is configured, if anything is. The sender paces its packets below the estimate, so
+// it has to be raised to find a higher rate. The zero value is that of a path without a configured rate
+// and without traffic.
+type Capacity struct {
+	rate       unit.Bandwidth
+	configured unit.Bandwidth // 0: not at all
+	// ceiling is never exceeded, 0 if there is none.
+	ceiling unit.Bandwidth
+	// found: the path was full at least once.
+	found bool
+	// busy counts busy samples since the last probe, every is how many there are between two.
+	busy, every int
+	// before is the estimate before the probe in progress, 0 if there is none, tried what it is
+	// raised to, sent the highest rate in one of its samples, and probed the time since it began.
+	before, tried, sent unit.Bandwidth
+	probed              time.Duration
+	// congested is the number of samples in a row that were, but for short ones, full what arrived
+	// in all of them: what the path carries, because its queue was not empty.
+	congested int
+	full      CapacitySample
+	// draining is the number of samples that the queue on the path needs at most to drain.
+	draining int
+	// waited is for how long packets have waited for the path.
+	waited time.Duration
+	// recent are samples since the estimate changed, their bytes and time weighted less with each
+	// further one: jitter moves packets between intervals, so one sample shows little.
+	recent  CapacitySample
+	samples int
+}
+
+// LimitCapacity returns the state of a path whose rate is configured: the estimate begins there. It
+// is lower while a queue on the path shows that it does not carry so much, and higher after a probe
+// has shown that it carries more.
+func LimitCapacity(rate unit.Bandwidth) Capacity {
+	return Capacity{rate: rate, configured: rate, found: rate > 0, every: configuredProbe}
+}
+
+// Ceil bounds the estimate: a rate that a contract does not let be exceeded. 0 removes the bound.
+func (c *Capacity) Ceil(ceiling unit.Bandwidth) {
+	c.ceiling = ceiling
+	if c.rate > 0 {
+		c.rate = c.ceil(c.rate)
+	}
+}
+
+// ceil returns a rate, or the ceiling if that is lower.
+func (c *Capacity) ceil(rate unit.Bandwidth) unit.Bandwidth {
+	if c.ceiling > 0 {
+		return min(rate, c.ceiling)
+	}
+	return rate
+}
+
+// Value returns the rate that is to be used: the estimate, or less while a queue on the path drains.
+func (c *Capacity) Value() unit.Bandwidth {
+	switch {
+	case c.rate == 0:
+		return c.ceil(FirstCapacity)
+	case c.draining > 0:
+		return max(c.rate-c.rate/drainFraction, min(c.rate, minCapacity))
+	}
+	return c.rate
+}
+
+// Pace returns the rate to pace packets to: Value, but in effect unlimited until the path was full
+// for the first time, as a sender without a gateway finds its rate. A bound is kept.
+func (c *Capacity) Pace() unit.Bandwidth {
+	if c.found {
+		return c.Value()
+	}
+	return c.ceil(max(startPace, 2*c.Value()))
+}
+
+// Update adds a sample.
+func (c *Capacity) Update(s CapacitySample) {
+	if s.Interval <= 0 || s.Arrived < 0 || s.Sent < 0 {
+		return
+	}
+	if c.rate == 0 {
+		c.rate = c.ceil(FirstCapacity)
+	}
+	if c.before > 0 {
+		c.judge(&s)
+		return
+	}
+	if s.Busy {
+		c.waited += s.Interval
+	} else {
+		c.waited = 0
+	}
+	c.recent.add(s)
+	c.samples++
+	if Congested(s.Standing, s.Jitter) {
+		c.full.Sent, c.full.Arrived, c.full.Interval = c.full.Sent+s.Sent, c.full.Arrived+s.Arrived, c.full.Interval+s.Interval
+		if s.Interval > sampleInterval/2 {
+			c.congested++
+		}
+	} else {
+		c.full, c.congested = CapacitySample{}, 0
+	}
+	if c.draining--; c.draining < 0 || s.Standing <= shortQueue+s.Jitter {
+		c.draining = 0
+	}
+	r := &c.recent
+	behind := c.configured > 0 && s.Standing > shortQueue+s.Jitter
+	switch {
+	case !c.found && c.full.Interval > s.Interval && c.full.Sent >= startMinSize && (steadyPath(s.Jitter) || c.congested >= 4):
+		c.find(max(s.rate(), c.full.rate()), s.Standing) // the first sample may have begun before the queue
+	case !c.found && c.full.Interval == 0 && c.samples >= 3 && s.Loss >= startLoss && r.Sent >= 4*startMinSize:
+		c.find(max(s.rate(), r.rate())*nextGrowthPercent/100, 0) // not less than the path carries if the losses are not for a queue
+	case c.samples >= 3 && c.configured == 0 && c.waited >= s.RTT+3*sampleInterval && r.Arrived < r.Sent/100*carriedPercent:
+		c.lower(r.rate(), s.Standing)
+	case c.found && c.overloaded(s.Jitter):
+		c.lower(c.full.rate(), s.Standing)
+	case c.samples >= 3 && r.rate() > c.rate:
+		c.set(r.rate())
+	case !s.Busy || Congested(s.Standing, s.Jitter) || behind && c.rate.SizeIn(shortQueue) < startMinSize:
+	case !c.found:
+		c.set(c.rate * startGrowthPercent / 100)
+	default:
+		every := cmp.Or(c.every, firstProbe)
+		if behind {
+			every *= patienceFactor
+		}
+		if c.busy++; c.busy >= every && (c.rate < c.configured || steadyPath(s.Jitter)) {
+			c.probe(probeGrowthPercent)
+		}
+	}
+}
+
+// steadyPath reports whether one sample shows what the path carries.
+func steadyPath(jitter time.Duration) bool { return jitter <= sampleInterval/steadyFraction }
+
+// overloaded reports whether less arrives than is sent while packets queue on the path.
+func (c *Capacity) overloaded(jitter time.Duration) bool {
+	minSamples, percent := 1, unit.Size(drainedPercent)
+	switch idle := c.full.sending() < c.rate/4*3; {
+	case steadyPath(jitter) && idle && c.full.Interval >= sampleInterval*4/3 && c.full.Arrived < c.full.Sent/100*sustainedPercent:
+	case !steadyPath(jitter) || idle:
+		minSamples = 3 // one sample of a sender that was late, as on a busy machine, is not meaningful
+	}
+	missing := c.full.Sent - c.full.Arrived
+	if c.configured > 0 && c.rate >= c.configured && missing < c.rate.SizeIn(longQueue) {
+		percent = doubtedPercent
+	}
+	return c.congested >= minSamples && c.full.Arrived < c.full.Sent/100*percent && missing >= c.rate.SizeIn(lateJitters*jitter)
+}
+
+// lower sets the estimate to what arrives, which is what the path carries. A path that suddenly
+// carries less than half may be interrupted: then the estimate is halved.
+func (c *Capacity) lower(arrives unit.Bandwidth, standing time.Duration) {
+	c.find(max(arrives, c.rate/2), standing)
+}
+
+// find sets the estimate of a path that is full.
+func (c *Capacity) find(rate unit.Bandwidth, standing time.Duration) {
+	c.found, c.busy, c.every = true, 0, firstProbe
+	c.set(max(rate, minCapacity))
+	if standing >= longQueue {
+		c.draining = 2 + int(drainFraction*standing/sampleInterval)
+	}
+}
+
+// rate returns the rate of arrival, sending that of sending.
+func (s *CapacitySample) rate() unit.Bandwidth    { return rateOf(s.Arrived, s.Interval) }
+func (s *CapacitySample) sending() unit.Bandwidth { return rateOf(s.Sent, s.Interval) }
+
+func rateOf(bytes unit.Size, in time.Duration) unit.Bandwidth {
+	return unit.Bandwidth(min(float64(bytes)*8/in.Seconds(), float64(unit.TbitPerSecond)))
+}
+
+// add adds a sample to others, which count less with each further one.
+func (s *CapacitySample) add(more CapacitySample) {
+	s.Sent, s.Arrived, s.Interval = s.Sent/4*3+more.Sent, s.Arrived/4*3+more.Arrived, s.Interval/4*3+more.Interval
+}
+
+// set changes the estimate.
+func (c *Capacity) set(rate unit.Bandwidth) {
+	if c.configured > 0 {
+		rate = min(max(rate, c.configured/minFraction), c.configured/2*maxHalves)
+	}
+	c.rate, c.recent, c.samples = c.ceil(rate), CapacitySample{}, 0
+	c.full, c.congested, c.draining = CapacitySample{}, 0, 0
+}
+
+// probe raises the estimate until judge has seen what arrives.
+func (c *Capacity) probe(percent unit.Bandwidth) {
+	c.busy, c.before, c.sent, c.probed = 0, c.rate, 0, 0
+	c.set(c.rate * percent / 100)
+	c.tried = c.rate
+}
+
+// judge takes a sample of a probe. More may arrive at any time, and shows that the path carries it.
+// That less arrives counts only from when all of a sample was sent since the probe began.
+func (c *Capacity) judge(s *CapacitySample) {
+	before, began, arrived := c.before, c.probed, s.rate()
+	c.sent = max(c.sent, s.sending())
+	c.probed += s.Interval
+	full := Congested(s.Standing, s.Jitter)
+	switch {
+	case arrived >= before*successPercent/100:
+		c.before = 0
+		c.set(max(before, min(c.tried, arrived*100/pacedPercent)))
+		c.every = firstProbe
+		switch {
+		case full:
+		case s.RTT > sampleInterval:
+			c.probe(probeGrowthPercent)
+		default:
+			c.probe(nextGrowthPercent)
+		}
+	case began < s.RTT && !full:
+		if c.probed >= 2*sampleInterval {
+			c.set(before)
+		}
+	default:
+		c.before = 0
+		c.set(before)
+		if c.sent >= before*testedPercent/100 || full {
+			c.every = min(2*max(c.every, firstProbe), lastProbe)
+		}
+	}
+}
+
+// Exhausted reports whether the estimate of a configured rate cannot be lowered further.
+func (c *Capacity) Exhausted() bool { return c.configured > 0 && c.rate <= c.configured/minFraction }
+
+// Congested reports whether a standing queue, as of OneWay, shows that more is sent on a path than
+// it carries. The smallest delay of few packets on a jittery path is longer than that of many.
+func Congested(standing, jitter time.Duration) bool { return standing >= longQueue+2*jitter }
+
+// CapacityMeter takes the samples of a Capacity from counters. The zero value is ready.
+type CapacityMeter struct {
+	Capacity
+	since          time.Duration
+	at             time.Duration
+	sent, received uint64 // at that time
+	reports, waits int
+}
+
+// sampleInterval is the least time between two samples, on a path without jitter.
+const sampleInterval = 150 * time.Millisecond
+
+// AddReport adds the bytes that were sent on a path until now and those that had arrived when the
+// receiver reported them, at the time at on its clock; waiting is whether packets wait in front of
+// the path. It is called several times in an interval. A report that is late, because it came over
+// a jittery path, has more in it than arrived in the interval.
+func (m *CapacityMeter) AddReport(now, at time.Duration, sent, received uint64, waiting bool, d Delays) {
+	m.reports++
+	if waiting {
+		m.waits++
+	}
+	took, minInterval := now-m.since, max(sampleInterval, steadyFraction*d.Jitter)
+	begins := m.full.Interval == 0 && m.before == 0 && Congested(d.Standing, d.Jitter)
+	if took < minInterval && (!begins || took < sampleInterval/3) {
+		return // a queue that begins ends a sample, so that the next one is of a full path alone
+	}
+	const maxRatio = 4 // times; the interval is not the same one
+	if in := at - m.at; m.since > 0 && took < 10*minInterval && received >= m.received && sent >= m.sent && in > took/maxRatio && in < took*maxRatio {
+		m.Update(CapacitySample{
+			Interval: took, Sent: unit.Size(sent - m.sent), Arrived: unit.Size(float64(received-m.received) * float64(took) / float64(in)),
+			Busy: 4*m.waits >= 3*m.reports, Delays: d,
+		})
+	}
+	m.since, m.at, m.sent, m.received, m.reports, m.waits = now, at, sent, received, 0, 0
+}

@@ -1,0 +1,274 @@
+package sealed
+
+import (
+	"errors"
+	"io/fs"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/gateway/udp"
+)
+
+// line is a path of this gateway: a socket.
+type line struct {
+	plane  *Plane
+	name   string
+	device string
+	port   uint16
+	mark   uint32
+	conf   atomic.Pointer[dataplane.Path]
+
+	socket atomic.Pointer[udp.Socket]
+	// grant is what the member of the path relays, nil if it does not. proven is when the home agent
+	// last answered over it, active when packets were last sent to the home agent.
+	grant          atomic.Pointer[grant]
+	proven, active atomic.Int64
+
+	ceiling ceiling
+	index   int // of the interface that the socket is bound to, 0 for none
+	mtu     atomic.Int32
+	local   atomic.Pointer[netip.Addr] // an IPv4 address of the interface
+	closed  bool
+
+	// heard is when a message last arrived.
+	heard          atomic.Int64
+	sent, received count
+
+	mu  sync.Mutex // guards the following
+	err string
+	// last is the last error of sending or receiving, failed when it was.
+	last   error
+	failed time.Duration
+}
+
+// errorLifetime is for how long an error of a socket counts, and how long after its last message a
+// path is known to work: longer than the pause between two handshakes.
+const errorLifetime = 10 * time.Second
+
+// openLocked opens the socket if it is not open, or belongs to an interface that is gone. The
+// plane's mutex is locked.
+func (l *line) openLocked() {
+	p := l.plane
+	if l.closed || p.ctx == nil {
+		return
+	}
+	index, mtu := 0, 1500
+	err := p.enter(func() (err error) {
+		if l.device != "" {
+			index, mtu, err = udp.Interface(l.device)
+		}
+		return err
+	})
+	if err == nil {
+		l.mtu.Store(int32(mtu))
+		if index != 0 && p.state.Probes.Compatible {
+			l.findAddress(index)
+		}
+	}
+	old := l.socket.Load()
+	if err == nil && old != nil && index == l.index {
+		l.checkError(p.now())
+		return
+	}
+	if old != nil {
+		l.socket.Store(nil)
+		old.Close()
+	}
+	if err != nil {
+		l.fail(err)
+		return
+	}
+	var s *udp.Socket
+	if err := p.enter(func() (err error) {
+		s, err = udp.Listen(udp.Options{Local: netip.AddrPortFrom(netip.Addr{}, l.port), Interface: l.device, Mark: l.mark})
+		return err
+	}); err != nil {
+		l.fail(err)
+		return
+	}
+	l.index = index
+	l.fail(nil)
+	l.socket.Store(s)
+	p.loops.Go(func() { p.receive(l, s) })
+}
+
+// findAddress finds an IPv4 address of the interface with this index.
+func (l *line) findAddress(index int) {
+	var all []net.Addr
+	if err := l.plane.enter(func() (err error) { all, err = (&net.Interface{Index: index}).Addrs(); return err }); err != nil {
+		return // the interface is gone
+	}
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() {
+			found := p.Addr()
+			l.local.Store(&found)
+			return
+		}
+	}
+}
+
+// address returns an IPv4 address of the interface, invalid if none is known.
+func (l *line) address() netip.Addr {
+	if a := l.local.Load(); a != nil {
+		return *a
+	}
+	return netip.Addr{}
+}
+
+func (l *line) closeLocked() {
+	l.closed = true
+	if s := l.socket.Swap(nil); s != nil {
+		s.Close()
+	}
+}
+
+// fail records the last error of the socket, nil if it works. Only the change between the two is
+// logged: which error it is differs between the addresses of peers.
+func (l *line) fail(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	l.mu.Lock()
+	before := l.err
+	l.err = text
+	l.mu.Unlock()
+	switch {
+	case before == "" && err != nil:
+		l.plane.log.Warn("path has an error", "path", l.name, "error", err)
+	case before != "" && err == nil:
+		l.plane.log.Info("path has no error any more", "path", l.name)
+	}
+}
+
+// failTransfer records an error of sending or receiving, which passes without a new socket.
+func (l *line) failTransfer(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last, l.failed = err, l.plane.now()
+}
+
+// checkError decides whether the last error is one of the path. While messages arrive it is not: a
+// peer that is reached over other paths need not have an address on this one.
+func (l *line) checkError(now time.Duration) {
+	l.mu.Lock()
+	err := l.last
+	if now-l.failed > errorLifetime || now-time.Duration(l.heard.Load()) < errorLifetime && l.heard.Load() > 0 {
+		err = nil
+	}
+	l.mu.Unlock()
+	l.fail(err)
+}
+
+// fragmentOverhead is at most what a second fragment adds: a header of IPv6, and one of fragments in
+// both.
+const fragmentOverhead = ipv6Len + 2*8
+
+// send sends datagrams.
+func (l *line) send(all []udp.Datagram) {
+	s := l.socket.Load()
+	if s == nil {
+		l.plane.counts.drop(dropNoPath, uint64(len(all)))
+		return
+	}
+	failed, err := s.Send(all)
+	if err != nil {
+		if errors.Is(err, fs.ErrClosed) {
+			l.plane.counts.drop(dropNoPath, uint64(failed))
+			return
+		}
+		l.plane.counts.drop(dropSend, uint64(failed))
+		if failed > 0 && failed == len(all) { // else other addresses, or shorter messages, are sent
+			l.failTransfer(err)
+		}
+	}
+	bytes := 0
+	for i := range all {
+		bytes += len(all[i].Data)
+	}
+	l.sent.add(len(all), bytes)
+	if rate := l.strict(); rate > 0 {
+		for i := range all {
+			if all[i].To.Addr().Unmap().Is4() {
+				bytes += ipUDP4
+			} else {
+				bytes += ipUDP6
+			}
+			if all[i].Fragment {
+				bytes += fragmentOverhead
+			}
+		}
+		l.ceiling.charge(l.plane.now(), rate.TimeFor(unit.Size(bytes)))
+	}
+}
+
+// strict returns the rate from this gateway that is never to be exceeded, 0 if there is none.
+func (l *line) strict() unit.Bandwidth {
+	if c := l.conf.Load(); c.Strict && !c.Up.Estimated {
+		return c.Up.Bandwidth
+	}
+	return 0
+}
+
+// free returns from when on packets of queues may be sent on the line: with a strict rate, the
+// packets of all peers, control messages and what is relayed add up to it.
+func (l *line) free() time.Duration {
+	if l == nil || l.strict() == 0 {
+		return 0
+	}
+	return l.ceiling.at()
+}
+
+// ceiling accounts for all that is sent on a line with a strict rate.
+type ceiling struct {
+	sync.Mutex
+	free time.Duration // when the line has sent all that it was given
+}
+
+// ceilingBurst is how much time of the rate is not lost when packets are sent late.
+const ceilingBurst = 2 * time.Millisecond
+
+// charge accounts for messages that take the line so long.
+func (c *ceiling) charge(now, took time.Duration) {
+	c.Lock()
+	defer c.Unlock()
+	c.free = max(c.free, now-ceilingBurst) + took
+}
+
+func (c *ceiling) at() time.Duration {
+	c.Lock()
+	defer c.Unlock()
+	return c.free
+}
+
+// careOf returns the address of the line that a peer may know it by: the first global one of its
+// interface, unspecified if there is none.
+func (l *line) careOf(v4 bool) netip.AddrPort {
+	found := netip.IPv6Unspecified()
+	s := l.socket.Load()
+	if s == nil {
+		return netip.AddrPortFrom(found, 0)
+	}
+	// An error leaves the address unspecified.
+	_ = l.plane.enter(func() error {
+		device, err := net.InterfaceByName(l.device)
+		if err != nil {
+			return err
+		}
+		list, err := device.Addrs()
+		for _, a := range list {
+			p, parsed := netip.ParsePrefix(a.String())
+			if parsed == nil && p.Addr().Is4() == v4 && p.Addr().IsGlobalUnicast() {
+				found = p.Addr()
+				break
+			}
+		}
+		return err
+	})
+	return netip.AddrPortFrom(found, s.Local().Port())
+}

@@ -1,0 +1,246 @@
+package sealed
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/gateway/tunnel"
+)
+
+// emulatedPath answers the probes of a peer's path in a time of its own, as a network would.
+type emulatedPath struct {
+	r       *peer
+	k       *keys
+	b       *batch
+	now     time.Duration
+	carries int // largest packet, without the tunnel
+	busy    bool
+	// lost reports whether a message is lost now, in the direction of the probes or back.
+	lost   func(now time.Duration, back bool) bool
+	delay  func() time.Duration
+	seen   int // probes of the ring
+	coming []comingAnswer
+	counts struct{ probes, bytes int }
+}
+
+type comingAnswer struct {
+	id uint64
+	at time.Duration
+}
+
+func newEmulatedPath(t cleaner) *emulatedPath {
+	r, k := ally(t, dataplane.Alliance{}, 1)
+	return &emulatedPath{
+		r: r, k: k, b: newBatch(r.plane, 1<<16), carries: 1428, busy: true,
+		lost: func(time.Duration, bool) bool { return false }, delay: func() time.Duration { return 20 * time.Millisecond },
+	}
+}
+
+func (p *emulatedPath) link() *link { return &p.r.links[0] }
+
+// limit is the largest packet that is sent.
+func (p *emulatedPath) limit() int {
+	l := p.link()
+	return l.search.limit(1500, true)
+}
+
+// run runs the path for that long, and calls check after each event.
+func (p *emulatedPath) run(length time.Duration, check func()) {
+	p.r.mu.Lock()
+	defer p.r.mu.Unlock()
+	l := p.link()
+	l.line.mtu.Store(1500)
+	for end := p.now + length; p.now < end; {
+		if p.busy {
+			p.r.active.Store(int64(p.now))
+		}
+		due := p.r.prober.probe(p.b, p.k, 0, p.now)
+		p.b.out, p.b.next = [tunnel.MaxPaths]outgoing{}, 0 // nobody else receives them
+		for ; p.seen != l.probing.sent.next; p.seen = (p.seen + 1) % probesKept {
+			s := &l.probing.sent.ring[p.seen]
+			p.counts.probes++
+			p.counts.bytes += s.size
+			if s.size > p.carries {
+				continue
+			}
+			at := p.now + p.delay()
+			if p.lost(p.now, false) || p.lost(at, true) {
+				l.search.doubt() // the next report says it
+				continue
+			}
+			p.coming = append(p.coming, comingAnswer{s.id, at})
+		}
+		slices.SortStableFunc(p.coming, func(a, b comingAnswer) int { return int(a.at - b.at) })
+		if len(p.coming) > 0 && p.coming[0].at <= due {
+			p.now = max(p.now, p.coming[0].at)
+			p.r.prober.answered(p.k, 0, tunnel.Answer{ID: p.coming[0].id}, p.now)
+			p.coming = p.coming[1:]
+		} else {
+			p.now = max(due, p.now+granularity)
+		}
+		check()
+	}
+}
+
+// TestMTUAfterOutages: a path of MTU 1500 is dead for a moment, several times, so that the last
+// probes before it is dead are lost, whatever their size. Its MTU does not change.
+func TestMTUAfterOutages(t *testing.T) {
+	for lasts := 50 * time.Millisecond; lasts < 3*time.Second; lasts += 137 * time.Millisecond {
+		p := newEmulatedPath(t)
+		dead := false
+		p.lost = func(time.Duration, bool) bool { return dead }
+		for i := range 4 {
+			for _, dead = range []bool{false, true} {
+				p.run(map[bool]time.Duration{false: time.Minute, true: lasts}[dead], func() {
+					if got := p.limit(); got != 1428 {
+						t.Fatalf("outage %d of %v, at %v: packets of %d bytes are sent, the path carries 1428", i+1, lasts, p.now, got)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestMTUWithLoss: whatever a path loses, its MTU does not fall: random loss, in bursts too,
+// outages in one or both directions, jitter.
+func TestMTUWithLoss(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		p := newEmulatedPath(t)
+		random := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 1))
+		p.busy = rapid.Bool().Draw(rt, "busy")
+		loss := [2]float64{rapid.Float64Range(0, 0.3).Draw(rt, "loss"), rapid.Float64Range(0, 0.3).Draw(rt, "loss back")}
+		burst := time.Duration(rapid.IntRange(0, 300).Draw(rt, "burst ms")) * time.Millisecond
+		base := time.Duration(rapid.IntRange(1, 600).Draw(rt, "delay ms")) * time.Millisecond
+		jitter := rapid.IntRange(1, 200).Draw(rt, "jitter ms")
+		every := time.Duration(rapid.IntRange(500, 30_000).Draw(rt, "outage every ms")) * time.Millisecond
+		lasts := time.Duration(rapid.IntRange(500, 10_000).Draw(rt, "outage ms")) * time.Millisecond
+		hit := rapid.SampledFrom([][2]bool{{}, {true, true}, {true, false}, {false, true}}).Draw(rt, "outage of")
+		var burstUntil [2]time.Duration
+		p.delay = func() time.Duration {
+			return base + time.Duration(random.IntN(jitter))*time.Millisecond
+		}
+		p.lost = func(now time.Duration, back bool) bool {
+			d := 0
+			if back {
+				d = 1
+			}
+			if hit[d] && now%(every+lasts) >= every || now < burstUntil[d] {
+				return true
+			}
+			if random.Float64() < loss[d] {
+				burstUntil[d] = now + time.Duration(random.Int64N(int64(burst)+1))
+				return true
+			}
+			return false
+		}
+		p.run(3*time.Minute, func() {
+			if got := p.limit(); got != 1428 {
+				rt.Fatalf("at %v: packets of %d bytes are sent, the path carries 1428", p.now, got)
+			}
+		})
+	})
+}
+
+// TestMTUChanges: what a path carries changes, without a word from anybody, and is found within
+// seconds, with loss too.
+func TestMTUChanges(t *testing.T) {
+	const trial = searchTrial*searchPause + 200*time.Millisecond // with a round trip
+	for _, percent := range []int{0, 1, 10} {
+		// Of a trial, as many pairs more may count for nothing: twice the expected number.
+		slower := 1 + 8*float64(percent)/100
+		fits := time.Duration(float64(searchConfirmBusy+2*trial) * slower)
+		found := fits + time.Duration(float64(6*trial)*slower)
+		raised := searchRaise + found
+		if percent > 0 {
+			raised = 8*searchRaise + found // a lost probe of a larger size is sent again after searchRaise
+		}
+		t.Run(fmt.Sprintf("%d percent", percent), func(t *testing.T) {
+			rapid.Check(t, func(rt *rapid.T) {
+				p := newEmulatedPath(t)
+				random := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 1))
+				p.lost = func(time.Duration, bool) bool { return random.IntN(100) < percent }
+				nothing := func() {}
+				p.run(time.Second, nothing)
+				for range 4 {
+					before := p.carries
+					p.carries = rapid.IntRange(baseMTU+1, 1428).Draw(rt, "carries")
+					changed, since := p.now, p.now
+					within := found
+					if p.carries > before {
+						within = raised
+					}
+					p.run(within+time.Duration(rapid.IntRange(0, 30_000).Draw(rt, "then ms"))*time.Millisecond, func() {
+						if p.limit() <= p.carries && p.limit() > p.carries-2*searchStep {
+							since = p.now
+						}
+						if got := p.limit(); got > p.carries && p.now-changed > fits {
+							rt.Fatalf("%v after the change: packets of %d bytes are sent, the path carries %d", p.now-changed, got, p.carries)
+						}
+						if p.now-changed > within && since < changed+1 {
+							rt.Fatalf("%v after the change from %d: packets of %d bytes are sent, the path carries %d", p.now-changed, before, p.limit(), p.carries)
+						}
+					})
+					if got := p.limit(); got > p.carries || got <= p.carries-2*searchStep {
+						rt.Fatalf("%v after the change from %d: packets of %d bytes are sent, the path carries %d", p.now-changed, before, got, p.carries)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestMTUProbesAreFew: once the MTU is known, probes of it take little of an idle path, also where
+// it is smaller than that of the interface.
+func TestMTUProbesAreFew(t *testing.T) {
+	for _, carries := range []int{1428, 1300} {
+		p := newEmulatedPath(t)
+		p.carries, p.busy = carries, false
+		p.run(time.Minute, func() {})
+		p.counts.bytes = 0
+		p.run(time.Minute, func() {})
+		if perSecond := p.counts.bytes / 60; perSecond > 600 {
+			t.Errorf("a path that carries %d: %d bytes of probes each second", carries, perSecond)
+		}
+	}
+}
+
+// TestMTUOfInterface: the search begins again when the MTU of the interface changes.
+func TestMTUOfInterface(t *testing.T) {
+	var s mtuSearch
+	for _, mtu := range []int{1500, 9000, 1400} {
+		if size, _ := s.next(0, searchConfirm, mtu, true); size != largest(mtu, true) || s.limit(mtu, true) != size {
+			t.Errorf("interface of MTU %d: %d is tried, packets of %d bytes are sent", mtu, size, s.limit(mtu, true))
+		}
+		s.carried(largest(mtu, true))
+	}
+}
+
+// TestMTUUntilKnown: packets as long as the interface allows are sent until it is known that they
+// do not arrive, and not again when larger ones are tried: a sender to whom a smaller size is
+// reported keeps to it for minutes.
+func TestMTUUntilKnown(t *testing.T) {
+	p := newEmulatedPath(t)
+	p.carries = 1380
+	if got := p.limit(); got != 1428 {
+		t.Errorf("packets of %d bytes are sent before anything is known", got)
+	}
+	last := 1428
+	p.run(5*searchRaise, func() {
+		switch got := p.limit(); {
+		case got == last:
+		case last == 1428 && got == baseMTU, last < got && got <= 1380:
+			last = got
+		default:
+			t.Fatalf("at %v: packets of %d bytes are sent, %d before", p.now, got, last)
+		}
+	})
+	if last <= 1380-2*searchStep {
+		t.Errorf("packets of %d bytes are sent, the path carries 1380", last)
+	}
+}

@@ -1,0 +1,268 @@
+package sealed
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/gateway/quality"
+	"github.com/tabane/tabane/internal/gateway/tunnel"
+)
+
+// prober probes the links of a peer.
+type prober struct {
+	peer      *peer
+	intervals dataplane.Probes
+}
+
+// probing is what the probes of a path show, and when they are due.
+type probing struct {
+	alive quality.Liveness
+	rtt   quality.RTT
+	sent  sentProbes
+	tries int           // probes without an answer
+	due   time.Duration // of the next one
+	// controlLen is the length of the last control message, as an IPv4 packet.
+	controlLen int
+	answers    answers
+	progress   time.Duration // when a report last showed that the peer receives
+}
+
+// probe sends the probe of a path if it is due, and counts those without an answer.
+func (x *prober) probe(b *batch, k *keys, i int, now time.Duration) time.Duration {
+	l := &x.peer.links[i]
+	never := now + time.Hour
+	if l.line == nil {
+		return never
+	}
+	if l.line.socket.Load() == nil || !l.line.conf.Load().Usable {
+		if l.probing.alive.Down() {
+			x.died(b, i, now)
+		}
+		return never
+	}
+	next := x.expire(b, i, now)
+	interval := x.interval(l, now)
+	if x.intervals.Compatible {
+		next = min(next, x.probeCompatible(b, i, now, interval))
+		interval = max(interval, x.intervals.Idle)
+	}
+	if now < l.probing.due {
+		return min(next, l.probing.due)
+	}
+	x.peer.rx.waitFor(i, silenceIntervals*interval)
+	l.probing.due = now + interval
+	x.probeAddresses(b, k, i, now)
+	if l.probing.alive.Alive() {
+		x.probeMTU(b, k, i, now, interval)
+	}
+	return min(next, l.probing.due)
+}
+
+// expire counts the probes of a path that have had no answer for too long, and returns when there
+// are more.
+func (x *prober) expire(b *batch, i int, now time.Duration) time.Duration {
+	l := &x.peer.links[i]
+	for timeout := l.probing.rtt.RTO(minProbeRTO); ; {
+		s, next := l.probing.sent.expire(now, timeout, now+time.Hour)
+		switch {
+		case s == nil:
+			return next
+		case s.quiet:
+		case s.size > 0:
+			l.search.missed(s.size, l.probing.sent.answered(s.pair))
+		case l.probing.progress >= s.at && x.peer.rx.lastHeard(i) >= s.at:
+			// A full queue delays answers too. A path on which both directions go on is not dead.
+		case l.probing.alive.Missed():
+			x.peer.log.Warn("path is dead", "peer", x.peer.conf.Name, "path", l.line.name)
+			x.died(b, i, now)
+		}
+	}
+}
+
+// died has packets avoid a path that is dead.
+func (x *prober) died(b *batch, i int, now time.Duration) {
+	l := &x.peer.links[i]
+	l.probing.sent.discardSized()
+	l.search.discard()
+	x.peer.scheduling.refresh()
+	x.peer.rescueLocked(b, i, now)
+}
+
+// probeMTU sends probes of the path's MTU, if some are due.
+func (x *prober) probeMTU(b *batch, k *keys, i int, now, interval time.Duration) {
+	l := &x.peer.links[i]
+	confirm := searchConfirm
+	if interval <= x.intervals.Busy {
+		confirm = searchConfirmBusy
+	}
+	searching := !l.search.settled
+	size, paired := l.search.next(now, confirm, int(l.line.mtu.Load()), l.address.remote.Addr().Is4())
+	if searching && l.search.settled {
+		l.reports.loss.Restart(k.counters[i]) // the probes that were too long say nothing
+	}
+	pair := uint64(0)
+	if paired {
+		pair = x.send(b, k, i, now, sentProbe{at: now, size: baseMTU})
+	}
+	if size > 0 {
+		if l.search.tooLarge(size) {
+			l.reports.oversized++
+		}
+		x.send(b, k, i, now, sentProbe{at: now, size: size, pair: pair})
+	}
+}
+
+// send sends a probe that is as long as a message with a packet of its size.
+func (x *prober) send(b *batch, k *keys, i int, now time.Duration, s sentProbe) uint64 {
+	s.to = x.peer.links[i].place()
+	id := x.peer.links[i].probing.sent.add(s)
+	x.peer.messages.send(b, k, i, now, s.size, tunnel.Probe{ID: id})
+	return id
+}
+
+// interval returns the time between probes of a path.
+func (x *prober) interval(l *link, now time.Duration) time.Duration {
+	interval := x.intervals.Idle
+	switch {
+	case !l.probing.alive.Alive():
+		interval = min(interval, probeDead)
+	case now-time.Duration(x.peer.active.Load()) < busyWindow:
+		interval = x.intervals.Busy
+		l.line.active.Store(int64(now))
+	case x.peer.conf.Alliance.Role == dataplane.Member && now-time.Duration(l.line.active.Load()) < busyWindow:
+		// What the member relays is traffic too: its short link must be known as soon as the other.
+		interval = x.intervals.Busy
+	}
+	if l.search.onTrial() {
+		interval = min(interval, max(searchPause, l.probing.rtt.SRTT/searchTrial))
+	}
+	if rate := l.slowest(); rate > 0 {
+		interval = max(interval, min(rate.TimeFor(unit.Size(probeFraction*l.probing.controlLen)), probeIdle))
+	}
+	return interval
+}
+
+// slowest returns the lower rate of the path's two directions, 0 if none is known.
+func (l *link) slowest() unit.Bandwidth {
+	up, down := l.upRate(), l.line.conf.Load().Down
+	if !down.Estimated && down.Bandwidth > 0 && (up == 0 || down.Bandwidth < up) {
+		return down.Bandwidth
+	}
+	return up
+}
+
+// probeNow has all paths probed at once: there is traffic again, and one may have died while idle.
+func (x *prober) probeNow(now time.Duration) {
+	for i := range x.peer.links {
+		x.peer.links[i].probing.due = min(x.peer.links[i].probing.due, now)
+	}
+	x.peer.wakeControlLocked()
+}
+
+// probeAddresses sends a probe of a path to its address, or to all those where the peer may be.
+func (x *prober) probeAddresses(b *batch, k *keys, i int, now time.Duration) {
+	l := &x.peer.links[i]
+	to := l.addressesToTry(l.probing.tries)
+	l.probing.tries++
+	if l.ready() && l.probing.alive.Alive() {
+		to = []netip.AddrPort{l.address.remote}
+	}
+	// One of them counts: those where the peer is not must not count as unanswered.
+	for n, a := range to {
+		if at := (place{l.line, a}); a != l.address.remote {
+			x.sendBare(b, k, i, at, n == 0, now)
+		} else {
+			id := l.probing.sent.add(sentProbe{at: now, to: at, quiet: n > 0})
+			x.peer.messages.send(b, k, i, now, 0, tunnel.Probe{ID: id})
+		}
+	}
+}
+
+const (
+	bareProbeLen  = tunnel.Overhead + 3 + 8 + ipUDP4
+	bareAnswerLen = tunnel.Overhead + 3 + 18 + ipUDP4
+)
+
+// sendBare sends a probe without other records to where the peer may be. counted is whether it
+// counts for the path if there is no answer.
+func (x *prober) sendBare(b *batch, k *keys, i int, to place, counted bool, now time.Duration) {
+	id := x.peer.links[i].probing.sent.add(sentProbe{at: now, to: to, quiet: !counted})
+	x.peer.messages.sendBare(b, k, i, to, tunnel.Probe{ID: id}, now)
+}
+
+const (
+	// answerPause is that between answers to probes of a path, which are sent no more often than
+	// each 10 ms (probes.busy), and answerBurst how long none have to have arrived for more.
+	answerPause, answerBurst = 4 * time.Millisecond, 200 * time.Millisecond
+)
+
+// answers bounds the answers to probes of a path.
+type answers struct{ free time.Duration }
+
+// allow reports whether a probe that arrives now is answered.
+func (a *answers) allow(now time.Duration) bool {
+	if a.free == 0 {
+		a.free = now - answerBurst
+	}
+	if a.free > now {
+		return false
+	}
+	a.free = max(a.free, now-answerBurst) + answerPause
+	return true
+}
+
+// answer answers a probe of the peer that came from there.
+func (x *prober) answer(b *batch, path int, from place, a tunnel.Answer, now time.Duration) {
+	l := &x.peer.links[path]
+	// Answers cost more than probes, and may be longer.
+	if !l.probing.answers.allow(now) {
+		x.peer.plane.counts.drop(dropUnexpected, 1)
+		return
+	}
+	if x.peer.session.sending == nil {
+		return
+	}
+	if from != l.place() && from == l.address.unproved.place && l.address.unproved.allow(path, bareAnswerLen) {
+		x.peer.messages.sendBare(b, x.peer.session.sending, path, from, a, now)
+	}
+	// To the proved one, too: a copy with another source, which comes before the probe, must not
+	// take the answer away.
+	x.peer.messages.send(b, x.peer.session.sending, path, now, 0, a)
+}
+
+// answered applies the answer to a probe.
+func (x *prober) answered(k *keys, path int, a tunnel.Answer, now time.Duration) {
+	l := &x.peer.links[path]
+	s := l.probing.sent.answer(a.ID)
+	if s == nil || !x.peer.proving.proved(path, s.to, now) {
+		return
+	}
+	l.probing.sent.discardBeside(s)
+	x.peer.session.proven = x.peer.session.proven || k == x.peer.session.sending
+	if rtt := now - s.at - a.Held; rtt > 0 {
+		l.probing.rtt.Update(rtt)
+		rto, shortest := x.peer.links.roundTrips()
+		x.peer.rx.requests.roundTrip.Store(int64(rto))
+		x.peer.rx.requests.minRTT.Store(int64(shortest))
+	}
+	if s.size > 0 {
+		if l.search.tooLarge(s.size) && l.reports.oversized > 0 {
+			l.reports.oversized--
+		}
+		l.search.carried(s.size)
+	}
+	l.probing.tries = 0
+	if l.line != nil && x.peer.conf.Alliance.Role == dataplane.HomeAgent {
+		l.line.proven.Store(int64(now))
+	}
+	if l.probing.alive.Answered() {
+		x.peer.log.Info("path is up", "peer", x.peer.conf.Name, "path", l.line.name, "address", l.address.remote)
+		l.probing.due = 0
+		if x.peer.session.sending != nil {
+			l.reports.loss.Restart(x.peer.session.sending.counters[path])
+		}
+		x.peer.wakeControlLocked()
+	}
+}

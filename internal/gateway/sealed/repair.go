@@ -1,0 +1,114 @@
+package sealed
+
+import (
+	"time"
+
+	"github.com/tabane/tabane/internal/gateway/quality"
+	"github.com/tabane/tabane/internal/gateway/repair"
+	"github.com/tabane/tabane/internal/gateway/sched"
+	"github.com/tabane/tabane/internal/gateway/tunnel"
+	"github.com/tabane/tabane/internal/gateway/udp"
+)
+
+// repairs has the packets of auto that were sent on a path, to be sent again when they are lost.
+type repairs struct {
+	keys  *keys // that counters are of
+	kept  repair.Kept[*queued]
+	count uint64 // of packets sent again
+}
+
+// keepLocked keeps a packet that is about to be sealed for a path.
+func (r *peer) keepLocked(b *batch, i int, q *queued, now time.Duration) {
+	l := &r.links[i]
+	a := &l.repairs
+	if a.keys != q.keys {
+		a.clear()
+		a.keys = q.keys
+	}
+	if !q.repair || q.copied {
+		return
+	}
+	q.refs.Add(1)
+	if old, full := a.kept.Put(now, q.keys.counters[i], q); full {
+		b.queued = append(b.queued, old)
+	}
+}
+
+// clear forgets all packets.
+func (a *repairs) clear() {
+	a.kept.Clear((*queued).release)
+	a.keys = nil
+}
+
+// resendLocked sends packets again that a path has lost, as they were, on the path where they
+// arrive first. If a full queue on the path has dropped them, the rate of the path is lowered until
+// the queue is in front of it, where the senders of the packets notice it; where it cannot be
+// lowered they have to notice the losses.
+func (r *peer) resendLocked(k *keys, v tunnel.Request, now time.Duration, b *batch) {
+	l := &r.links[v.Path]
+	if v.Attempt > repair.Attempts || len(v.Counters) > repair.MaxCounters {
+		r.plane.counts.drop(dropUnexpected, 1)
+		return
+	}
+	if l.repairs.keys != k || l.rates.capacity.Exhausted() && quality.Congested(l.reports.last.Standing, l.reports.last.Jitter) {
+		return
+	}
+	for _, c := range v.Counters {
+		q, ok := l.repairs.kept.Take(now, c, v.Attempt)
+		if !ok {
+			continue
+		}
+		i := sched.First(r.scheduling.paths, -1)
+		if i < 0 || !r.links[i].ready() {
+			return
+		}
+		to := &r.links[i]
+		m := q.message()
+		q.refs.Add(1) // it may be displaced before the batch is sent
+		b.queued = append(b.queued, q)
+		b.add(to.line, udp.Datagram{Data: m, To: to.address.remote, Class: q.class, Fragment: to.exceeds(m)})
+		to.sent.add(1, len(m)+ipUDP4)
+		if to.shaped {
+			to.queue.Charge(now, len(m)+ipUDP4)
+			r.scheduling.queues.Set(i, now, to.queue.Wait(now))
+		}
+		l.repairs.count++
+	}
+}
+
+// rescueLocked sends packets of auto that are under way on a path that has died, or wait in front
+// of it, over another one. A message that was sent as it was would show the peer that the path now
+// leads elsewhere, so packets get counters of the other path.
+func (r *peer) rescueLocked(b *batch, i int, now time.Duration) {
+	l, k := &r.links[i], r.session.sending
+	to := sched.First(r.scheduling.paths, i)
+	if k == nil || to < 0 || !r.links[to].shaped || !r.links[to].ready() {
+		return
+	}
+	if l.repairs.keys == k {
+		for c := max(l.reports.last.Next, k.counters[i]-min(k.counters[i], repair.MostKept)); c < k.counters[i]; c++ {
+			q, ok := l.repairs.kept.Take(now, c, repair.Attempts)
+			if !ok {
+				continue
+			}
+			m := q.message()
+			buf := b.slot(len(m) - tunnel.Overhead)[:len(m)]
+			copy(buf, m)
+			if _, _, err := k.send.Open(buf); err == nil {
+				r.pacing.enqueue(b, to, q, buf[:len(q.buf)], now)
+				l.repairs.count++
+			}
+		}
+	}
+	if l.queue == nil {
+		return
+	}
+	l.queue.Clear(func(q *queued) {
+		if q.repair && q.keys == k {
+			r.pacing.enqueue(b, to, q, q.buf, now)
+		} else {
+			r.plane.counts.drop(dropNoPath, 1)
+		}
+		queuedPool.Put(q)
+	})
+}

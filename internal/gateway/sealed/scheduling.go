@@ -1,0 +1,128 @@
+package sealed
+
+import (
+	"time"
+
+	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/gateway/pacer"
+	"github.com/tabane/tabane/internal/gateway/sched"
+	"github.com/tabane/tabane/internal/gateway/tunnel"
+)
+
+// pathBuffer bounds the virtual queue: a modem's buffer is seldom longer.
+const pathBuffer = time.Second
+
+// scheduling is what schedulers see of the links.
+type scheduling struct {
+	peer   *peer
+	paths  []sched.Path // one for each link, up to the last usable one
+	queues sched.Queues
+	mtu    int // largest packet that all usable links carry
+	// refreshed is when paths were last brought up to date, outdated: records have changed links since.
+	refreshed time.Duration
+	outdated  bool
+}
+
+// refresh brings what schedulers see up to date.
+func (x *scheduling) refresh() {
+	x.paths = x.paths[:tunnel.MaxPaths]
+	x.mtu = 0
+	highest := 0
+	alive, now := x.peer.links.anyAlive(), x.peer.plane.now()
+	x.refreshed, x.outdated = now, false
+	for i := range x.peer.links {
+		l, p := &x.peer.links[i], &x.paths[i]
+		// While no path answers, packets are sent on those that did.
+		p.Usable = x.peer.session.sending != nil && l.ready() && l.line.conf.Load().Usable && (l.probing.alive.Alive() || !alive && l.probing.alive.Proven()) && x.peer.registering.allows(l, now)
+		if !p.Usable {
+			continue
+		}
+		highest = i + 1
+		p.Rate, p.Cost, p.Buffer = l.upRate(), l.cost, pathBuffer
+		// Packets of open peers do not pass here, but for a few.
+		l.shaped = p.Rate > 0 && p.Rate <= MaxShaped && !x.peer.conf.Mode.Open()
+		if c := l.configuredRate(); x.peer.prober.intervals.Compatible && c > 0 {
+			// As in paper D: the rate is that of the registration, and the queue is in the path.
+			p.Rate, l.shaped = c, false
+		}
+		if l.shaped {
+			if l.queue == nil {
+				l.queue = newShaper(x.peer.plane, &x.peer.pacing.signals)
+			}
+			l.queue.Set(l.pace())
+		}
+		p.Delay, p.Jitter = l.reports.last.Delay, l.reports.last.Jitter
+		if !l.reports.received {
+			p.Delay = l.probing.rtt.SRTT / 2
+		}
+		p.Loss = int(l.lossShare() * 1e6)
+		if m := l.mtu(); x.mtu == 0 || m < x.mtu {
+			x.mtu = m
+		}
+	}
+	// All report their delay in the peer's time, or none does.
+	for i := range x.peer.links {
+		if x.paths[i].Usable && !x.peer.links[i].reports.received {
+			for j := range x.peer.links {
+				x.paths[j].Delay = x.peer.links[j].probing.rtt.SRTT / 2
+			}
+			break
+		}
+	}
+	if x.peer.prober.intervals.Compatible {
+		x.byProbes()
+	}
+	x.paths = x.paths[:max(highest, 1)]
+	for i := range x.paths {
+		if x.paths[i].Usable && x.peer.links[i].shaped {
+			x.peer.links[i].queue.SetLag(sched.Lag(x.paths, i, pacer.MostLag))
+			x.peer.links[i].queue.SetRTT(x.peer.links[i].probing.rtt.SRTT)
+		}
+	}
+	x.peer.selection.version++
+	x.mtu = max(x.mtu, baseMTU)
+	x.peer.rx.clamp.Store(int32(x.mtu))
+	x.reportMeasured()
+}
+
+// reportMeasured reports the paths to the plane that carries the packets.
+func (x *scheduling) reportMeasured() {
+	if x.peer.plane.opened == nil || !x.peer.conf.Mode.Open() {
+		return
+	}
+	list, names := make([]dataplane.Measured, len(x.paths)), x.peer.links.names()
+	for i := range list {
+		l := &x.peer.links[i]
+		list[i] = dataplane.Measured{Path: x.paths[i], Remote: l.address.remote, Seen: l.nat.seen, MTU: l.mtu() + overhead(l.address.remote.Addr().Unmap().Is4())}
+		if l.line != nil {
+			list[i].Name, list[i].Interface = names[i], l.line.device
+			if socket := l.line.socket.Load(); socket != nil {
+				list[i].Port = socket.Local().Port()
+			}
+		}
+	}
+	x.peer.plane.opened.Measured(x.peer.conf.Name, list, x.peer.session.openCookie)
+}
+
+// wait returns how long packets wait in front of a path.
+func (x *scheduling) wait(i int, now time.Duration) time.Duration {
+	if l := &x.peer.links[i]; l.shaped {
+		return l.queue.Wait(now)
+	}
+	return x.queues.Wait(i, now)
+}
+
+// byProbes replaces the delays and jitters that schedulers see by those of compatible probes. A
+// path without a reply so far has half of its round-trip time: delays must be comparable.
+func (x *scheduling) byProbes() {
+	for i := range x.peer.links {
+		l, p := &x.peer.links[i], &x.paths[i]
+		if !p.Usable {
+			continue
+		}
+		p.Delay, p.Jitter = l.probing.rtt.SRTT/2, 0
+		if c := &l.compatible; c.answered {
+			p.Delay, p.Jitter = c.delay.Value, c.jitter
+		}
+	}
+}

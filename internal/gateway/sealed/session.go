@@ -1,0 +1,228 @@
+package sealed
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/gateway/handshake"
+	"github.com/tabane/tabane/internal/gateway/quality"
+	"github.com/tabane/tabane/internal/gateway/tunnel"
+)
+
+// sessionState is the session that packets are sent in.
+type sessionState struct {
+	peer      *peer
+	assoc     *handshake.Association
+	sending   *keys         // nil without a session
+	since     time.Duration // when there was none before
+	keysSince time.Duration
+	proven    bool   // a probe was answered under the current keys
+	epoch     uint32 // number of handshakes
+	// openCookie is that which the peer accepts open messages with, 0 for none.
+	openCookie uint64
+}
+
+// numbering is which gateway numbers the paths (decide).
+type numbering struct {
+	owner            bool // this gateway does
+	peerHasEndpoints bool // so that the peer could
+}
+
+// decide decides whose numbers paths have: those of the gateway that has endpoints, of two that
+// have, the one with the lower key.
+func (x *numbering) decide(own handshake.PublicKey, c *dataplane.Peer) {
+	x.owner = len(c.Endpoints) > 0 && (!x.peerHasEndpoints || slices.Compare(own[:], c.Public[:]) < 0)
+}
+
+// keys are a session with the keys made of its secrets. number and counters are guarded by the mutex
+// of the peer, in and out as well; the rest has mutexes of its own.
+type keys struct {
+	*handshake.Session
+	peer          *peer
+	send, receive *tunnel.Key
+	number        tunnel.Numbering
+	counters      [tunnel.MaxPaths]uint64
+	cookie        uint64 // that the peer sends open messages with, 0 for none
+	announced     bool   // cookie was
+	lanes         lanes
+	in            tunnel.Inbox
+	out           tunnel.Outbox
+	ack           bool // records have arrived since the last Ack was sent
+
+	replay [tunnel.MaxPaths]replay
+}
+
+// replay is what has arrived over a path: counters, and where the last message came from.
+type replay struct {
+	sync.Mutex
+	tunnel.Replay
+	// at is where the newest message came from, bytes how many have come from there since.
+	at    place
+	bytes int
+}
+
+// lanes are those in use since a time.
+type lanes struct {
+	used [tunnel.Lanes]time.Duration
+}
+
+// offers returns the encryptions of data that this gateway offers: AES only if its CPU is fast at it.
+// Without such instructions AES is many times slower, and its time depends on the key.
+func (p *Plane) offers() handshake.Suites {
+	return 1<<(p.fastest-1) | 1<<(tunnel.ChaCha20Poly1305-1)
+}
+
+// choose returns the encryption of those that a peer offers, 0 if none is known: AES only if both
+// CPUs are fast at it, or the peer offers nothing else.
+func (p *Plane) choose(offered handshake.Suites) uint8 {
+	for _, s := range [...]tunnel.Suite{p.fastest, tunnel.ChaCha20Poly1305, tunnel.AES256GCM} {
+		if offered.Has(uint8(s)) {
+			return uint8(s)
+		}
+	}
+	return 0
+}
+
+// suite returns the name of a session's encryption.
+func suite(s *handshake.Session) string { return tunnel.Suite(s.Suite).String() }
+
+// install derives the keys of a session and registers them for received messages.
+func (x *sessionState) install(s *handshake.Session) (*keys, error) {
+	send, err := tunnel.NewKey(tunnel.Suite(s.Suite), s.Send)
+	if err != nil {
+		return nil, fmt.Errorf("make keys: %w", err)
+	}
+	receive, err := tunnel.NewKey(tunnel.Suite(s.Suite), s.Receive)
+	if err != nil {
+		return nil, fmt.Errorf("make keys: %w", err)
+	}
+	k := &keys{Session: s, peer: x.peer, send: send, receive: receive}
+	p := x.peer.plane
+	p.keysMu.Lock()
+	defer p.keysMu.Unlock()
+	for i, old := range p.keys {
+		if old.peer == x.peer && x.assoc.Find(i) == nil {
+			delete(p.keys, i)
+		}
+	}
+	p.keys[s.Local] = k
+	return k, nil
+}
+
+// use starts to send with keys.
+func (x *sessionState) use(k *keys, now time.Duration) {
+	if x.sending == nil {
+		x.since = now
+	}
+	x.sending, x.keysSince, x.proven, x.peer.initiating.tries = k, now, false, 0
+	x.peer.initiating.stale.end()
+	x.epoch++
+	k.out.Put(tunnel.Hello{Endpoints: len(x.peer.conf.Endpoints) > 0})
+	x.acceptOpen()
+	if x.peer.numbering.owner {
+		x.announce(x.peer.plane.lineStates())
+	}
+	for i := range x.peer.links {
+		l := &x.peer.links[i]
+		// A gateway that was restarted has no registrations, and no record of what it has sent.
+		l.probing.due, l.registration.at, l.nat.reported = 0, 0, netip.AddrPort{}
+		l.reports.last.Next, l.reports.oversized = 0, 0
+		l.reports.loss.Renumber()
+		if !l.probing.alive.Alive() {
+			l.probing.alive = quality.Liveness{} // the first answer is enough
+		}
+	}
+	x.peer.memberRequest.at = 0
+	x.peer.scheduling.refresh()
+	x.peer.wakeControlLocked()
+}
+
+// announce sends the paths of this gateway to the peer.
+func (x *sessionState) announce(paths []dataplane.Path) {
+	for i, c := range paths {
+		if x.peer.conf.Alliance.Uses(x.peer.conf.Name, c) {
+			x.sending.out.Put(tunnel.PathAdd{Path: uint8(i), Up: announced(c.Up), Down: announced(c.Down), Cost: int32(c.Cost), Strict: c.Strict, Name: c.Name})
+		}
+	}
+}
+
+// end ends all sessions.
+func (x *sessionState) end() {
+	x.assoc.Forget()
+	x.sending = nil
+	x.peer.memberRequest.end("the member has ended the session")
+	x.peer.relaying.end("the leader has ended the session")
+	for i := range x.peer.links {
+		l := &x.peer.links[i]
+		l.registration, l.address.unproved, l.address.waiting = registration{}, unproved{}, nil
+	}
+	x.openCookie = 0
+	x.acceptOpen()
+	p := x.peer.plane
+	p.keysMu.Lock()
+	defer p.keysMu.Unlock()
+	for i, k := range p.keys {
+		if k.peer == x.peer {
+			delete(p.keys, i)
+		}
+	}
+	for _, i := range x.peer.initiating.pending {
+		delete(p.pending, i)
+	}
+	x.peer.initiating.pending = nil
+	x.peer.scheduling.refresh()
+}
+
+// sendBye sends the end of the session.
+func (x *sessionState) sendBye() {
+	k := x.sending
+	if k == nil {
+		return
+	}
+	k.out = tunnel.Outbox{}
+	k.out.Put(tunnel.Bye{})
+	b := newBatch(x.peer.plane, 1<<16)
+	for i := range x.peer.links {
+		if x.peer.links[i].ready() {
+			buf := b.slot(controlRoom)
+			body := tunnel.AppendNumbered(buf[tunnel.Offset:tunnel.Offset], 0, tunnel.Bye{})
+			x.peer.sealLocked(b, k, i, buf[:tunnel.Offset+len(body)], tunnel.Control, tunnel.Stamp{}, controlClass, x.peer.plane.now())
+		}
+	}
+	b.flush()
+}
+
+// acceptOpen has open messages of the peer accepted with a cookie of each of its sessions, and
+// announces that of the current one.
+func (x *sessionState) acceptOpen() {
+	p := x.peer.plane
+	if p.opened == nil {
+		return
+	}
+	k := x.sending
+	var cookies []uint64
+	if x.peer.conf.Mode == dataplane.Unsealed && k != nil {
+		if k.cookie == 0 {
+			k.cookie = unguessable()
+		}
+		p.keysMu.RLock()
+		for _, other := range p.keys {
+			if other.peer == x.peer && other.cookie != 0 {
+				cookies = append(cookies, other.cookie)
+			}
+		}
+		p.keysMu.RUnlock()
+	}
+	if err := p.opened.Accept(x.peer.conf.Name, cookies); err != nil {
+		x.peer.log.Error("open messages are not accepted", "peer", x.peer.conf.Name, "err", err)
+		return
+	}
+	if len(cookies) > 0 && !k.announced {
+		k.announced = true
+		k.out.Put(tunnel.Open{Cookie: k.cookie})
+	}
+}

@@ -1,0 +1,128 @@
+package sealed
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/tabane/tabane/internal/gateway/dataplane"
+)
+
+// Status returns what the plane does now.
+func (p *Plane) Status() dataplane.Status {
+	p.mu.Lock()
+	lines, peers := slices.Clone(p.lines), slices.Collect(maps.Values(p.peers))
+	p.mu.Unlock()
+	s := dataplane.Status{Received: p.counts.received.value(), Delivered: p.counts.delivered.value(), Dropped: map[string]uint64{}}
+	for r, name := range reasonNames {
+		if n := p.counts.dropped[r].Load(); n > 0 {
+			s.Dropped[name] = n
+		}
+	}
+	for _, l := range lines {
+		l.mu.Lock()
+		s.Paths = append(s.Paths, dataplane.PathStatus{
+			Name: l.name, Interface: l.device, Usable: l.conf.Load().Usable, Sent: l.sent.value(), Received: l.received.value(), Error: l.err,
+		})
+		l.mu.Unlock()
+	}
+	now := p.now()
+	for _, r := range peers {
+		state, relays := r.status(now)
+		s.Peers, s.Relays = append(s.Peers, state), append(s.Relays, relays...)
+	}
+	slices.SortFunc(s.Relays, func(a, b dataplane.RelayStatus) int { return compare(a.Leader, b.Leader) })
+	slices.SortFunc(s.Peers, func(a, b dataplane.PeerStatus) int { return compare(a.Name, b.Name) })
+	return s
+}
+
+func compare(a, b string) int { return cmp.Compare(a, b) }
+
+// status returns the state of the peer, and what is relayed for it.
+func (r *peer) status(now time.Duration) (s dataplane.PeerStatus, relays []dataplane.RelayStatus) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s = dataplane.PeerStatus{Name: r.conf.Name, Role: r.conf.Alliance.Role, Mode: r.conf.Mode, Epoch: r.session.epoch}
+	if s.Role == dataplane.Leader {
+		relays = []dataplane.RelayStatus{r.relaying.status(now)}
+	}
+	if k := r.session.sending; k != nil {
+		s.Up, s.Suite, s.Since, s.Handshake = true, suite(k.Session), now-r.session.since, now-r.session.keysSince
+	} else {
+		s.Reason = "no response"
+		if !r.numbering.owner && !r.links[0].address.remote.IsValid() {
+			s.Reason = "the peer has not begun, and has no endpoints here"
+		} else if len(r.conf.Endpoints) > 0 {
+			s.Reason = fmt.Sprintf("no response from %v", r.conf.Endpoints[0])
+		}
+	}
+	names := r.links.names()
+	shortest := time.Duration(math.MaxInt64)
+	for i := range r.scheduling.paths {
+		if r.scheduling.paths[i].Usable {
+			shortest = min(shortest, r.scheduling.paths[i].Delay)
+		}
+	}
+	r.rx.Lock()
+	defer r.rx.Unlock()
+	for i := range r.links {
+		l := &r.links[i]
+		if l.line == nil {
+			continue
+		}
+		state := "unproven"
+		switch {
+		case !l.line.conf.Load().Usable || l.line.socket.Load() == nil:
+			state = "down"
+		case r.session.sending != nil && l.probing.alive.Alive() && !r.registering.allows(l, now):
+			state = "unregistered"
+		case r.session.sending != nil && l.probing.alive.Alive():
+			state = "up"
+		case l.probing.alive.Proven():
+			state = "dead"
+		}
+		x := &r.rx.links[i]
+		ls := dataplane.LinkStatus{
+			Path: names[i], Endpoint: l.address.remote, Seen: l.nat.seen, State: state, Sent: l.sent.value(),
+			Member: l.line.conf.Load().Member, CareOf: l.registration.careOf, Reason: l.registration.reason,
+			Received: dataplane.Count{Packets: x.packets, Bytes: x.bytes}, RTT: l.probing.rtt.SRTT, Jitter: l.reports.last.Jitter, Spread: l.reports.last.Spread,
+			Loss: l.lossShare(), Lost: l.reports.lost, Missed: x.missed, Rate: l.upRate(), MTU: l.search.mtu,
+		}
+		switch x := &l.registration; {
+		case x.until > now:
+			ls.Lifetime = x.until - now
+		case ls.Member != "" && s.Role == dataplane.Member && r.memberRequest.until > now:
+			ls.Lifetime = r.memberRequest.until - now
+		case ls.Member != "" && s.Role == dataplane.Member:
+			ls.Reason = r.memberRequest.reason
+		}
+		if i < len(r.scheduling.paths) && r.scheduling.paths[i].Usable {
+			if d := &r.selection.decision; r.scheduling.paths[i].Resting {
+				ls.Resting = d.Explain(names)
+			}
+			ls.Delay, ls.Queue = r.scheduling.paths[i].Delay-shortest, r.scheduling.queues.Wait(i, now)
+		}
+		s.Links = append(s.Links, ls)
+	}
+	if x := &r.rx; x.order.receiver != nil {
+		st := x.order.receiver.Stats()
+		s.Held, s.Late, s.Duplicates, s.Skipped = st.Held, st.Late, st.Duplicates, st.Named+st.Passed+st.Expired+st.Forced
+	}
+	for i := range r.policy.rules {
+		u := &r.policy.rules[i]
+		st := dataplane.RuleStatus{Rule: i, Discipline: u.discipline.String(), Sent: u.sent, Copies: u.copies}
+		if u.discipline.Name == dataplane.Auto && s.Up {
+			st.Because = r.selection.decision.Explain(names)
+		}
+		for j := range r.links {
+			if u.used.Has(j) && r.links[j].line != nil {
+				st.Using = append(st.Using, names[j])
+			}
+		}
+		s.Policies = append(s.Policies, st)
+	}
+	return s, relays
+}

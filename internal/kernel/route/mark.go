@@ -1,0 +1,59 @@
+package route
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/tabane/tabane/internal/kernel/bpf"
+)
+
+// marks are the programs of routes with a mark. It is safe for concurrent use.
+type marks struct {
+	mu       sync.Mutex
+	programs map[uint32]*bpf.Mark
+}
+
+// program returns the file descriptor of the program for a mark.
+func (m *marks) program(mark uint32) (uint32, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.programs[mark]
+	if p == nil {
+		var err error
+		if p, err = bpf.LoadMark(mark); err != nil {
+			return 0, fmt.Errorf("load program for mark %#x: %w", mark, err)
+		}
+		if m.programs == nil {
+			m.programs = map[uint32]*bpf.Mark{}
+		}
+		m.programs[mark] = p
+	}
+	return p.FD(), nil
+}
+
+func (m *marks) close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var errs []error
+	for _, p := range m.programs {
+		errs = append(errs, p.Close())
+	}
+	m.programs = nil
+	return errors.Join(errs...)
+}
+
+// markPrefix begins the names of the programs of marks. Of a route's program the kernel reports the
+// name alone.
+const markPrefix = "tabane-mark-"
+
+func markName(mark uint32) string { return markPrefix + strconv.FormatUint(uint64(mark), 16) }
+
+// markOf is the inverse of markName.
+func markOf(name string) (mark uint32, ok bool) {
+	text, ok := strings.CutPrefix(name, markPrefix)
+	n, err := strconv.ParseUint(text, 16, 32)
+	return uint32(n), ok && err == nil && n != 0 && name == markName(uint32(n))
+}

@@ -1,0 +1,352 @@
+package labrun
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tabane/tabane/internal/analysis/traffic"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/epe/edge"
+	"github.com/tabane/tabane/internal/experiment/result"
+	"github.com/tabane/tabane/internal/experiment/scenario"
+	"github.com/tabane/tabane/internal/lab"
+)
+
+const (
+	// interval is the length of a sample.
+	interval = 100 * time.Millisecond
+	// A run times out after slackFactor times its expected duration, or that of its traffic, plus slack.
+	slack       = 30 * time.Second
+	slackFactor = 4
+	// maxLine bounds a line of the client's output in bytes: a report has some 25 bytes per
+	// sample.
+	maxLine = 64 << 20
+)
+
+// delivery is a job with the case's events: what observes it, and what changes the network meanwhile.
+type delivery struct {
+	*runner
+	lab       *lab.Lab
+	job       job
+	events    []scenario.Event
+	transport *scenario.Transport
+	clock     *runClock
+
+	observers, actors *tasks
+
+	// Nil or empty where the job does not need them.
+	readings []reading
+	packets  *receiver
+	repeated *duplicates
+	rivals   *competition
+	counted  linkCounts
+	// carried is what each link carried during the delivery, in bytes.
+	carried map[string]uint64
+
+	applied, ends []time.Duration // of the events
+}
+
+// deliver runs one job with the case's events and adds its metrics to the run. The trace is nil if
+// there is an error.
+func (r *runner) deliver(ctx context.Context, l *lab.Lab, j job, run *result.Run) (*result.Trace, error) {
+	e := r.Spec.Experiment
+	c := e.Case(j.Case)
+	patient := max(slackFactor*j.expected, e.TrafficIn(c, j.Traffic).TimeLimit(r.Quick)) + slack
+	ctx, cancel := context.WithTimeoutCause(ctx, patient, errors.New("took far longer than it should"))
+	defer cancel()
+	d := &delivery{
+		runner: r, lab: l, job: j, events: c.Events, transport: e.Transports[j.Transport], clock: newRunClock(),
+		observers: newTasks(ctx), actors: newTasks(ctx),
+	}
+	defer d.stop()
+	if err := d.observe(ctx); err != nil {
+		return nil, err
+	}
+	d.act()
+	report, err := d.fetch(ctx)
+	acted, observed := d.stop()
+	if err != nil {
+		if context.Cause(ctx) != nil {
+			err = context.Cause(ctx)
+		}
+		if len(d.events) > 0 {
+			run.Metrics[result.ConnectionsLost] = 1
+		}
+		return nil, errors.Join(err, d.actors.faults())
+	}
+	if err := errors.Join(acted, observed); err != nil {
+		return nil, err
+	}
+	trace, err := d.measure(report, run)
+	if err != nil {
+		return nil, err
+	}
+	return trace, d.checkReport(report)
+}
+
+// observe starts what measures beside the client.
+func (d *delivery) observe(ctx context.Context) error {
+	e := d.Spec.Experiment
+	var err error
+	if len(d.events) > 0 && d.transport.MPTCP {
+		d.observers.await(func(ctx context.Context, begun func()) (err error) {
+			d.readings, err = observe(ctx, d.lab, e.Server, serverPort(d.Spec, d.transport), begun)
+			return err
+		})
+	}
+	if d.resequences && d.transport.MPTCP {
+		if d.packets, err = receive(ctx, d.lab, e.Client); err != nil {
+			return err
+		}
+	}
+	if t := e.Traffic[d.job.Traffic]; d.transport.Gateway != nil && t.Datagram == 0 && !t.Upload {
+		if d.repeated, err = countDuplicates(ctx, d.lab, e.Server, d.Spec.Nodes[e.Server].Serve.Port); err != nil {
+			return err
+		}
+	}
+	if len(e.Case(d.job.Case).Connections) > 0 {
+		d.rivals = d.compete(d.lab, d.job, d.clock)
+		d.observers.await(d.rivals.watch)
+		d.observers.start(d.rivals.run)
+	}
+	d.counted, err = linkBytes(d.lab, d.Spec.LinkNames())
+	return err
+}
+
+// stop ends all that runs beside the client, once or more often.
+func (d *delivery) stop() (acted, observed error) {
+	ended := errors.New("the delivery ended before it")
+	acted, observed = d.actors.stop(ended), d.observers.stop(ended)
+	if d.packets != nil {
+		_ = d.packets.stop() // measure returns the error
+	}
+	if d.repeated != nil {
+		_ = d.repeated.stop() // as above
+	}
+	return acted, observed
+}
+
+// act starts what changes the network: the schedules of links, and the events.
+func (d *delivery) act() {
+	if len(d.Spec.Scheduled()) > 0 {
+		d.actors.start(func(ctx context.Context) error { return play(ctx, d.lab, d.clock) })
+	}
+	if len(d.events) > 0 {
+		d.actors.start(func(ctx context.Context) (err error) {
+			d.applied, d.ends, err = act(ctx, d.lab, d.clock, d.Spec.Experiment.Traffic[d.job.Traffic].EventAt, d.events, d.Quick)
+			return err
+		})
+	}
+}
+
+// fetch runs the client of the job.
+func (d *delivery) fetch(ctx context.Context) (traffic.Report, error) {
+	return fetch(ctx, d.lab, d.Spec.Experiment.Client, fetchArguments(d.Spec, d.job, d.Quick), func(s traffic.Sample) {
+		d.clock.observe(time.Now(), s.At+interval)
+		if d.rivals != nil {
+			d.rivals.sample(0, int64(s.Bytes))
+		}
+		d.report(Event{Kind: RunSample, Lab: d.lab.Name(), CellKey: d.job.CellKey, Trial: d.job.trial, Rate: unit.Size(s.Bytes).Over(interval)})
+	})
+}
+
+// measure adds the metrics of the delivery to a run. What observed it has ended.
+func (d *delivery) measure(report traffic.Report, run *result.Run) (*result.Trace, error) {
+	trace := &result.Trace{
+		CellKey: d.job.CellKey, Trial: d.job.trial, Interval: interval, Samples: report.Series, Events: d.applied, Ends: d.ends,
+		Subflows: subflows(d.readings, subflowNames(d.Spec, d.Spec.Experiment.Server), d.clock.began(), len(report.Series)),
+	}
+	result.PutDelivery(run.Metrics, report)
+	result.Mean(d.job.phases, report.Duration).Put(run.Metrics)
+	trace.Measure(d.job.phases, run.Metrics)
+	if len(d.events) > 0 {
+		run.Metrics[result.ConnectionsLost] = 0
+	}
+	var err error
+	if d.carried, err = d.counted.since(d.lab); err != nil {
+		return nil, err
+	}
+	putShare(sharedLinks(d.transport), d.carried, run)
+	if d.rivals != nil {
+		d.rivals.put(run)
+	}
+	if d.packets != nil {
+		bursts, err := d.packets.measure(d.Spec, d.job.CellKey, run)
+		if err != nil {
+			return nil, err
+		}
+		if d.Spec.Experiment.DrawsBursts(d.job.CellKey, d.job.trial) {
+			trace.Bursts = bursts
+		}
+	}
+	if d.repeated != nil {
+		if err := d.repeated.put(run); err != nil {
+			return nil, err
+		}
+	}
+	return trace, nil
+}
+
+// checkReport returns an error if the delivery was not over what its transport has.
+func (d *delivery) checkReport(report traffic.Report) error {
+	switch want := d.transport.MPTCP; {
+	case d.Spec.Experiment.Traffic[d.job.Traffic].Datagram > 0 && report.Bytes > 0: // MPTCP is that of the request
+	case want && !report.UsedMPTCP:
+		return errors.New("the connection fell back from MPTCP to TCP")
+	case !want && report.UsedMPTCP:
+		return errors.New("the connection used MPTCP, which its transport does not")
+	case report.Bytes == 0:
+		return errors.New("not a byte arrived")
+	}
+	for _, name := range d.transport.Links {
+		if len(d.Spec.Links[name].Ends) > 2 {
+			return nil // what a switch carries is not counted at one of its ports
+		}
+	}
+	return elsewhere(uint64(report.Bytes), d.transport.Links, d.carried)
+}
+
+// act applies the events at their times, and returns when each was applied first and last.
+func act(
+	ctx context.Context, l *lab.Lab, clock *runClock, from time.Duration, events []scenario.Event, quick bool,
+) (applied, ends []time.Duration, err error) {
+	for i, e := range events {
+		now, err := clock.until(ctx, from+e.After)
+		if err == nil {
+			var last time.Time
+			applied = append(applied, now)
+			last, err = apply(ctx, l, e, quick)
+			ends = append(ends, max(now, last.Sub(clock.began())))
+		}
+		if err != nil {
+			return applied, ends, fmt.Errorf("event %d of %d, at %s: %w", i+1, len(events), from+e.After, err)
+		}
+	}
+	return applied, ends, nil
+}
+
+// play starts the schedules of the lab's links relative to the start of the run.
+func play(ctx context.Context, l *lab.Lab, clock *runClock) error {
+	elapsed, err := clock.until(ctx, 0)
+	if err != nil {
+		return fmt.Errorf("start the schedules of the links: %w", err)
+	}
+	for _, name := range l.Spec().Scheduled() {
+		steps := slices.Clone(l.Spec().Links[name].Schedule)
+		for i := range steps {
+			steps[i].At = max(0, steps[i].At-elapsed)
+		}
+		if err := l.Links().Play(ctx, name, steps); err != nil {
+			return fmt.Errorf("start the schedule of link %q: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// clientArguments returns the arguments that run the tabane program as a client, without the URL.
+func clientArguments(t *scenario.Transport) []string {
+	args := []string{"fetch", "--progress", "json", "--interval", interval.String()}
+	if t.MPTCP {
+		args = append(args, "--mptcp")
+	}
+	return args
+}
+
+// serverPort returns the port of the experiment's server for a transport.
+func serverPort(spec *scenario.Spec, t *scenario.Transport) uint16 {
+	return cmp.Or(t.Port, spec.Nodes[spec.Experiment.Server].Serve.Port)
+}
+
+// serverURL returns the URL of the experiment's server for a transport, without a path, with its name or
+// with the address of an egress peer.
+func serverURL(spec *scenario.Spec, t *scenario.Transport) string {
+	host := spec.Experiment.Server
+	if t.Via != "" {
+		peers := spec.Nodes[host].Edge.Peers
+		host = peers[slices.IndexFunc(peers, func(p edge.Peer) bool { return p.Name == t.Via })].Address.String()
+	}
+	return "http://" + strings.TrimSuffix(net.JoinHostPort(host, strconv.Itoa(int(serverPort(spec, t)))), ":80")
+}
+
+// fetchArguments returns the arguments of the tabane program for a job.
+func fetchArguments(spec *scenario.Spec, j job, quick bool) []string {
+	e := spec.Experiment
+	t := e.TrafficIn(e.Case(j.Case), j.Traffic)
+	args := clientArguments(e.Transports[j.Transport])
+	if t.Upload {
+		args = append(args, "--upload")
+	}
+	if t.Datagram > 0 {
+		args = append(args, "--datagram", strconv.Itoa(t.Datagram))
+	}
+	if t.Objects > 0 {
+		args = append(args, "--objects", strconv.Itoa(t.Objects))
+	}
+	if t.NewConnections {
+		args = append(args, "--new-connections")
+	}
+	server := serverURL(spec, e.Transports[j.Transport])
+	lasts := t.TimeLimit(quick)
+	if t.Bytes > 0 {
+		if lasts > 0 {
+			args = append(args, "--limit", lasts.String())
+		}
+		return append(args, server+"/bytes/"+strconv.FormatInt(int64(t.Bytes), 10))
+	}
+	if t.Live {
+		args = append(args, "--limit", lasts.String())
+	}
+	query := url.Values{"rate": {t.Rate.String()}, "duration": {lasts.String()}}
+	return append(args, server+"/cbr?"+query.Encode())
+}
+
+// fetch runs tabane's own client on a node and passes its samples to sample.
+func fetch(ctx context.Context, l *lab.Lab, node string, args []string, sample func(traffic.Sample)) (report traffic.Report, err error) {
+	err = l.Daemons().RunClient(ctx, node, args, func(out io.Reader) error {
+		report, err = readLines(out, sample)
+		return err
+	})
+	if err != nil {
+		return traffic.Report{}, err
+	}
+	return report, nil
+}
+
+// readLines reads the client's output up to EOF.
+func readLines(out io.Reader, sample func(traffic.Sample)) (traffic.Report, error) {
+	var report *traffic.Report
+	lines := bufio.NewScanner(out)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() {
+		var line traffic.FetchLine
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+			return traffic.Report{}, fmt.Errorf("the client's output is not understood: %w", err)
+		}
+		switch {
+		case report != nil:
+			return traffic.Report{}, errors.New("the client's output continues after its report")
+		case line.Report != nil:
+			report = line.Report
+		case line.Sample != nil:
+			sample(*line.Sample)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return traffic.Report{}, fmt.Errorf("read the client's output: %w", err)
+	}
+	if report == nil {
+		return traffic.Report{}, errors.New("the client ended without a report")
+	}
+	return *report, nil
+}

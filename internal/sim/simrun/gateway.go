@@ -1,0 +1,91 @@
+package simrun
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tabane/tabane/internal/analysis/traffic"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/experiment/result"
+	"github.com/tabane/tabane/internal/experiment/scenario"
+	"github.com/tabane/tabane/internal/gateway/reseq"
+	"github.com/tabane/tabane/internal/sim"
+)
+
+// newGateway returns the gateways of a transport.
+func newGateway(t *scenario.Transport, overhead int) *sim.Gateway {
+	g := t.Gateway
+	hold, auto := g.Hold()
+	s := &sim.Gateway{Discipline: g.Discipline, Hold: reseq.Hold(hold), Overhead: overhead, Probes: g.Probes, Open: g.Carried().Open()}
+	if auto {
+		s.Hold = reseq.Auto
+	}
+	if g.Replies != "" {
+		s.Replies = 1 + slices.Index(t.Links, g.Replies)
+	}
+	return s
+}
+
+// source returns the source of a traffic of datagrams, over the paths of a connection.
+func source(c sim.Connection, t *scenario.Traffic, lasts time.Duration, overhead traffic.Overhead) sim.Cross {
+	overhead.UDP, overhead.Tunnel = true, 0
+	size := t.Datagram + overhead.Headers()
+	x := sim.Cross{
+		Name: c.Name, Kind: sim.CBR, Size: size, Payload: t.Datagram, Start: c.Start, Stop: c.Start + lasts,
+		Rate: unit.Bandwidth(float64(t.Rate) * float64(size) / float64(t.Datagram)), Gateway: c.Gateway,
+	}
+	if c.Gateway != nil {
+		x.Paths = c.Paths
+	} else {
+		x.Out = c.Paths[0].Out
+	}
+	return x
+}
+
+// subflows returns what the gateways sent on each link, from the start of the transfer.
+func subflows(links []string, g *sim.GatewayResult, began time.Duration) []result.Subflow {
+	var list []result.Subflow
+	for i, series := range g.Series {
+		series = series[min(int(began/interval), len(series)):]
+		bytes := make([]int64, len(series))
+		for j, n := range series {
+			bytes[j] = int64(n)
+		}
+		list = append(list, result.Subflow{Name: links[i], Bytes: bytes})
+	}
+	slices.SortFunc(list, func(a, b result.Subflow) int { return strings.Compare(a.Name, b.Name) })
+	return list
+}
+
+// measureDatagrams is measure for a traffic of datagrams.
+func (p *plan) measureDatagrams(k result.CellKey, trial int, config sim.Config, simulated sim.Result) (result.Run, *result.Trace, error) {
+	e := p.spec.Experiment
+	run := result.Run{CellKey: k, Trial: trial, Metrics: map[string]float64{}, Notes: map[string]string{}}
+	phases, err := p.spec.Phases(k)
+	if err != nil {
+		return run, nil, err
+	}
+	x, c := config.Cross[0], &simulated.Cross[0]
+	report := traffic.Replay(interval, 0, true, func(yield func(time.Duration, int) bool) {
+		for _, b := range c.Series {
+			if !yield(b.At-x.Start, b.Bytes) {
+				return
+			}
+		}
+	})
+	report.Datagrams = &traffic.Datagrams{Sent: c.Sent, Received: c.Received, Duplicates: c.Duplicates, Reordered: c.Reordered, Behind: c.Behind}
+	phases[0].Put(run.Metrics)
+	if report.Bytes == 0 {
+		run.Notes[result.NoteError] = "not a datagram arrived"
+		return run, nil, nil
+	}
+	trace := &result.Trace{CellKey: k, Trial: trial, Interval: interval, Samples: report.Series}
+	result.PutDelivery(run.Metrics, report)
+	result.Mean(phases, report.Duration).Put(run.Metrics)
+	trace.Measure(phases, run.Metrics)
+	if c.Gateway != nil {
+		trace.Subflows = subflows(e.Transports[k.Transport].Links, c.Gateway, x.Start)
+	}
+	return run, trace, nil
+}

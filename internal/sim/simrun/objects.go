@@ -1,0 +1,107 @@
+package simrun
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tabane/tabane/internal/analysis/traffic"
+	"github.com/tabane/tabane/internal/base/fault"
+	"github.com/tabane/tabane/internal/epe/selection"
+	"github.com/tabane/tabane/internal/experiment/result"
+	"github.com/tabane/tabane/internal/gateway/reseq"
+	"github.com/tabane/tabane/internal/sim"
+)
+
+// newConnections returns a fault for each traffic that opens a connection for each object, where links
+// change during a run: each object is simulated alone.
+func (p *plan) newConnections() fault.List {
+	var faults fault.List
+	e := p.spec.Experiment
+	for _, name := range e.TrafficNames() {
+		if e.Traffic[name].NewConnections && (e.HasEvents() || len(p.spec.Scheduled()) > 0) {
+			faults.Add("experiment.traffic."+name+".new_connections", "the simulator has it only without events and schedules")
+		}
+	}
+	return faults
+}
+
+// simulateObjects is simulate for a traffic with a connection for each object. Connections follow each
+// other and share nothing: what is left of one in a queue does not delay the next.
+func (p *plan) simulateObjects(ctx context.Context, k result.CellKey, trial int, seed uint64) (result.Run, *result.Trace, error) {
+	e := p.spec.Experiment
+	run := result.Run{CellKey: k, Trial: trial, Metrics: map[string]float64{}, Notes: map[string]string{}}
+	phases, err := p.spec.Phases(k)
+	if err != nil {
+		return run, nil, err
+	}
+	t := e.TrafficIn(e.Case(k.Case), k.Traffic)
+	limit := t.TimeLimit(p.quick)
+	var (
+		arrivals []reseq.Burst
+		times    []time.Duration
+		began    time.Duration
+	)
+	var past []selection.Past
+	for i := range t.Objects {
+		config, err := p.config(k, seed+uint64(i)<<32)
+		if err == nil && i == 0 {
+			err = p.recall(ctx, k, &config)
+			past = config.Connections[0].Past
+		}
+		if err != nil {
+			return run, nil, fmt.Errorf("%s: %w", k, err)
+		}
+		config.Connections[0].Past = past
+		config.Connections[0].Bytes, config.Connections[0].Object = t.Bytes, 0
+		s, err := sim.New(config)
+		if err != nil {
+			return run, nil, fmt.Errorf("%s: %w", k, err)
+		}
+		simulated, err := s.Run(ctx)
+		if err != nil {
+			return run, nil, fmt.Errorf("%s trial %d: %w", k, trial, err)
+		}
+		c := &simulated.Connections[0]
+		for _, b := range c.Reseq.Series {
+			b.At += began
+			arrivals = append(arrivals, b)
+		}
+		run.Metrics[result.Reinjections] += float64(c.Reinjected)
+		for _, path := range c.Paths {
+			run.Metrics[result.Retransmissions] += float64(path.Retransmissions)
+			run.Metrics[result.Timeouts] += float64(path.Timeouts)
+		}
+		if c.Finish == sim.Never || limit > 0 && began+c.Finish >= limit {
+			break
+		}
+		times = append(times, c.Finish)
+		began += c.Finish
+	}
+	done := len(times) == t.Objects
+	report := traffic.Replay(interval, limit, done, func(yield func(time.Duration, int) bool) {
+		for _, b := range arrivals {
+			if !yield(b.At, b.Bytes) {
+				return
+			}
+		}
+	})
+	report.Objects = times
+	phases[0].Put(run.Metrics)
+	switch {
+	case report.Bytes == 0:
+		err = errors.New("not a byte arrived")
+	case limit == 0 && !done:
+		err = fmt.Errorf("took far longer than it should: after %d of %d objects", len(times), t.Objects)
+	}
+	if err != nil {
+		run.Notes[result.NoteError] = err.Error()
+		return run, nil, nil
+	}
+	trace := &result.Trace{CellKey: k, Trial: trial, Interval: interval, Samples: report.Series}
+	result.PutDelivery(run.Metrics, report)
+	result.Mean(phases, report.Duration).Put(run.Metrics)
+	trace.Measure(phases, run.Metrics)
+	return run, trace, nil
+}

@@ -1,0 +1,561 @@
+package simrun
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tabane/tabane/internal/analysis/traffic"
+	"github.com/tabane/tabane/internal/base/fault"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/epe/edge"
+	"github.com/tabane/tabane/internal/experiment/linkmodel"
+	"github.com/tabane/tabane/internal/experiment/result"
+	"github.com/tabane/tabane/internal/experiment/scenario"
+	"github.com/tabane/tabane/internal/gateway/sched"
+	"github.com/tabane/tabane/internal/mptcp/cc"
+	"github.com/tabane/tabane/internal/sim"
+)
+
+const (
+	// interval is the sampling interval, the same as in a lab.
+	interval = 100 * time.Millisecond
+	// A delivery times out after patience times its duration at the available capacity, plus
+	// slack, or after unlimited if the available capacity is unknown.
+	patience  = 4
+	slack     = 30 * time.Second
+	unlimited = time.Hour
+	// quickACKs is TCP_MAX_QUICKACKS.
+	quickACKs = 16
+	// The defaults of Linux.
+	defaultCongestion = "cubic"
+	// The receive buffer is initially 128 KiB and at most 32 MiB (net.ipv4.tcp_rmem since Linux
+	// 6.16). Half of it is receive window.
+	initialReceive, mostReceive = 64 * unit.KiB, 16 * unit.MiB
+	congestionSysctl            = "net.ipv4.tcp_congestion_control"
+)
+
+// Check returns a fault for each part of a scenario that the simulator does not support, with the
+// paths of scenario.Spec.Check. The scenario must have passed that check.
+func Check(spec *scenario.Spec) fault.List {
+	var faults fault.List
+	e := spec.Experiment
+	if e == nil {
+		faults.Add("", "the scenario has no experiment")
+		return faults
+	}
+	if !e.Delivers() {
+		lacks := map[string]string{scenario.KindRoutes: "BGP", scenario.KindWeb: "web pages"}[e.Kind]
+		faults.Add("experiment.kind", "the simulator has no %s: an experiment of kind %s needs a lab", lacks, e.Kind)
+		return faults
+	}
+	p := newPlan(spec, false)
+	for _, name := range e.TransportNames() {
+		for i, w := range p.ways[name] {
+			if w.err != nil {
+				faults.Add(fmt.Sprintf("experiment.transports.%s.links[%d]", name, i), "%v", w.err)
+			}
+		}
+		if t := e.Transports[name]; !t.MPTCP && t.Gateway == nil && len(t.Links) > 1 {
+			faults.Add("experiment.transports."+name+".links", "the simulator takes one path without mptcp or gateway, got %d links", len(t.Links))
+		}
+	}
+	for _, k := range e.Cells() {
+		if e.Traffic[k.Traffic].Datagram > 0 && e.Transports[k.Transport].MPTCP {
+			faults.Add("experiment.traffic."+k.Traffic+".datagram", "cannot be carried by MPTCP, which transport %s has", k.Transport)
+			break
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(spec.Nodes)) {
+		if n := spec.Nodes[name]; n != nil && n.Gateway != nil && n.Gateway.Role != "" {
+			faults.Add("nodes."+name+".gateway.role", "the simulator has no registrations and relays: role %s needs a lab", n.Gateway.Role)
+		} else if n != nil && n.Masquerade != "" {
+			faults.Add("nodes."+name+".masquerade", "the simulator translates no addresses: this needs a lab")
+		}
+	}
+	faults.Merge("", p.unusedAddresses())
+	faults.Merge("", p.newConnections())
+	faults.Merge("", p.competitors())
+	faults.Merge("", spec.CheckEvents(func(x scenario.Event) string {
+		effect, known := effects[x.Kind()]
+		if !known {
+			return "the simulator cannot apply events of this kind"
+		}
+		return effect.refuse(spec, x)
+	}))
+	for _, node := range []string{e.Server, e.Client} {
+		if _, where, err := p.congestion(node); err != nil && (node == e.Server || p.uploads()) {
+			faults.Add(where, "%v", err)
+		}
+	}
+	faults.Merge("", marks(spec))
+	if len(faults) > 0 {
+		return faults
+	}
+	for _, k := range e.Cells() {
+		config, err := p.config(k, 1)
+		if err == nil {
+			err = config.Check().Err()
+		}
+		if err != nil {
+			faults.Add("experiment", "%s cannot be simulated: %v", k, err)
+		}
+	}
+	return faults
+}
+
+// unusedAddresses returns a fault for each additional MPTCP address of the server or client on a
+// link that no simulated subflow of a transport passes. A lab would establish a subflow with that
+// address, so the simulation would have one subflow less.
+func (p *plan) unusedAddresses() fault.List {
+	var faults fault.List
+	e := p.spec.Experiment
+	for _, node := range []string{e.Server, e.Client} {
+		n := p.spec.Nodes[node]
+		if n == nil || n.MPTCP == nil {
+			continue
+		}
+		for _, list := range []struct {
+			name      string
+			addresses []netip.Addr
+		}{{"announce", n.MPTCP.Announce}, {"from", n.MPTCP.From}} {
+			for i, a := range list.addresses {
+				link := p.linkOf(node, a)
+				if link == "" {
+					continue
+				}
+				for _, name := range e.TransportNames() {
+					passes := func(w way) bool {
+						return w.err != nil || slices.ContainsFunc(w.hops, func(h hop) bool { return h.link == link })
+					}
+					if !e.Transports[name].MPTCP || slices.ContainsFunc(p.ways[name], passes) {
+						continue
+					}
+					faults.Add(fmt.Sprintf("nodes.%s.mptcp.%s[%d]", node, list.name, i),
+						"none of the simulated subflows of transport %s passes link %s, where %s is: name a link on that way in its links, or use a lab", name, link, a)
+				}
+			}
+		}
+	}
+	return faults
+}
+
+// linkOf returns the link on which a node has the address, or "".
+func (p *plan) linkOf(node string, a netip.Addr) string {
+	for _, name := range sortedLinks(p.spec) {
+		for _, end := range p.spec.Links[name].Ends {
+			if end.Node == node && slices.ContainsFunc(end.Addresses, func(prefix netip.Prefix) bool { return prefix.Addr() == a }) {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+// wire returns the point-to-point link of a port and the hops out of and into the port. For a port
+// of a switch, link is empty.
+func wire(spec *scenario.Spec, p scenario.Port) (link string, out, in hop) {
+	for name, l := range spec.Links {
+		for i, end := range l.Ends {
+			if end.Node == p.Node && end.Interface == p.Interface && len(l.Ends) == 2 {
+				out = hop{name, end.Node, l.Ends[1-i].Node}
+				return name, out, out.back()
+			}
+		}
+	}
+	return "", hop{}, hop{}
+}
+
+// plan translates a scenario's cells into configurations of the simulator.
+type plan struct {
+	spec  *scenario.Spec
+	net   *network
+	quick bool
+	// lateness is Options.Lateness.
+	lateness time.Duration
+	// ways maps each transport to the paths of its subflows.
+	ways map[string][]way
+}
+
+// way is the path of a subflow from the server to the client, or the error if there is none.
+type way struct {
+	hops []hop
+	err  error
+}
+
+func newPlan(spec *scenario.Spec, quick bool) *plan {
+	p := &plan{spec: spec, net: newNetwork(spec), quick: quick, ways: map[string][]way{}}
+	for name, t := range spec.Experiment.Transports {
+		for i, link := range t.Links {
+			// The path uses the subflow's own link and none of the links of the other
+			// subflows.
+			hops, err := p.net.over(spec.Experiment.Server, spec.Experiment.Client, link, slices.Concat(t.Links[:i], t.Links[i+1:]))
+			p.ways[name] = append(p.ways[name], way{hops, err})
+		}
+	}
+	return p
+}
+
+// congestion returns the congestion control that a node's sysctls set, and the path of that key
+// in the scenario. Without a sysctl it is the default.
+func (p *plan) congestion(node string) (name, where string, err error) {
+	where = "nodes." + node + ".sysctls." + congestionSysctl
+	name, ok := p.spec.Nodes[node].Sysctls[congestionSysctl]
+	if !ok {
+		where = "sysctls." + congestionSysctl
+		name, ok = p.spec.Sysctls[congestionSysctl]
+	}
+	switch {
+	case !ok:
+		return defaultCongestion, "", nil
+	case name == "reno":
+		return "newreno", where, nil
+	case !slices.Contains(cc.Names(), name):
+		return "", where, fmt.Errorf("the simulator knows no congestion control %q; it has %s", name, strings.Join(cc.Names(), ", "))
+	}
+	return name, where, nil
+}
+
+// builder builds the configuration of one simulation and numbers the directions of its links.
+type builder struct {
+	*plan
+	c      scenario.Case
+	eventy map[string]bool
+	always []string
+	index  map[hop]int
+	config sim.Config
+}
+
+// config returns the configuration of one cell.
+func (p *plan) config(k result.CellKey, seed uint64) (sim.Config, error) {
+	e := p.spec.Experiment
+	c := e.Case(k.Case)
+	t, transport := e.TrafficIn(c, k.Traffic), e.Transports[k.Transport]
+	b := &builder{plan: p, c: c, always: slices.Clone(transport.Links), index: map[hop]int{}, eventy: map[string]bool{}}
+	b.config = sim.Config{Seed: seed, Series: interval, Bursts: true}
+	for _, name := range p.spec.Scheduled() {
+		b.eventy[name] = true
+	}
+	for _, x := range b.c.Events {
+		for _, h := range effects[x.Kind()].touched(b, x) {
+			b.eventy[h.link] = true
+		}
+	}
+
+	for _, x := range c.Connections {
+		b.always = append(b.always, x.Links...)
+	}
+	overhead := p.spec.Overhead(transport)
+	conn := sim.Connection{Name: k.String(), MPTCP: transport.MPTCP, Bytes: t.Total(), Rate: t.Rate, Header: p.spec.Headers(transport), Handshake: true}
+	if t.Objects > 0 {
+		conn.Object = t.Bytes
+	}
+	if transport.Gateway != nil {
+		conn.Header -= overhead.Tunnel
+		conn.Gateway = newGateway(transport, overhead.Tunnel)
+		conn.Start = transport.Gateway.WarmUp()
+	}
+	if m := transport.Model; m != nil {
+		conn.Handshake, conn.MinRTO, conn.Uncounted = !m.AtOnce, m.MinRTO, m.Uncounted
+	}
+	lasts := t.TimeLimit(p.quick)
+	if t.Rate > 0 {
+		conn.Bytes = t.Rate.SizeIn(lasts)
+	}
+	mtu := 0
+	for _, w := range p.ways[k.Transport] {
+		if w.err != nil {
+			return sim.Config{}, w.err
+		}
+		hops := w.hops
+		if t.Upload {
+			hops = reversed(hops)
+		}
+		path := b.path(hops, &mtu)
+		if g := e.GatewayOf(k); g != nil {
+			i := len(conn.Paths)
+			if ratios := g.Ratios(); ratios != nil {
+				path.Ratio = ratios[i]
+			}
+			if len(g.Rates) > 0 {
+				for _, l := range path.Out {
+					if rate := b.config.Links[l].Rate; rate > 0 && (path.Rate == 0 || rate < path.Rate) {
+						path.Rate = rate
+					}
+				}
+				path.Rate = g.Configured(i, path.Rate)
+			}
+		}
+		conn.Paths = append(conn.Paths, path)
+	}
+	for i := range b.config.Links {
+		if l := &b.config.Links[i]; p.lateness > 0 && l.Delay > 0 && l.Jitter == (linkmodel.Jitter{}) {
+			l.Jitter = linkmodel.Jitter{Kind: linkmodel.Uniform, Amount: min(p.lateness, l.Delay)}
+		}
+	}
+	sender := e.Server
+	if t.Upload {
+		sender = e.Client
+	}
+	if err := p.behave(&conn, e.Settings(k), overhead.MaxSegment(mtu), sender); err != nil {
+		return sim.Config{}, err
+	}
+	if policy := p.spec.PolicyOf(transport); policy != nil && sender == e.Server {
+		p.choose(&conn, policy, p.ways[k.Transport])
+	}
+	if t.Datagram > 0 {
+		b.config.Cross = []sim.Cross{source(conn, t, lasts, overhead)}
+	} else {
+		b.config.Connections = []sim.Connection{conn}
+	}
+	if err := b.compete(k, conn); err != nil {
+		return sim.Config{}, err
+	}
+	b.changes(t)
+	for i := range b.config.Changes {
+		b.config.Changes[i].At += conn.Start
+	}
+
+	switch phases, err := p.spec.Phases(k); {
+	case err != nil:
+		return sim.Config{}, err
+	case t.Datagram > 0:
+		b.config.Duration = lasts + slack
+	case lasts > 0 && (t.Bytes > 0 || t.Live):
+		b.config.Duration = lasts
+	default:
+		b.config.Duration = unlimited
+		if took, known := result.TransferTime(conn.Bytes, phases); known {
+			b.config.Duration = patience*max(took, lasts) + slack
+		}
+	}
+	b.config.Duration += conn.Start
+	return b.config, nil
+}
+
+// path adds a way from the sender to the receiver, and reduces mtu to the least on it.
+func (b *builder) path(hops []hop, mtu *int) (path sim.Path) {
+	for _, h := range hops {
+		if m := b.spec.MTU(h.link); *mtu == 0 || m < *mtu {
+			*mtu = m
+		}
+		path.Out = b.pass(path.Out, h)
+	}
+	for _, h := range reversed(hops) {
+		path.Back = b.pass(path.Back, h)
+	}
+	return path
+}
+
+// uploads reports whether data goes from the client to the server in any run.
+func (p *plan) uploads() bool {
+	for _, t := range p.spec.Experiment.Traffic {
+		if t.Upload {
+			return true
+		}
+	}
+	return false
+}
+
+// behave applies the settings to a connection, with Linux' behavior as default.
+func (p *plan) behave(c *sim.Connection, s scenario.Settings, most int, sender string) error {
+	c.Congestion = s.Congestion
+	if c.MPTCP {
+		c.Scheduler = cmp.Or(s.Scheduler, sched.Default)
+		c.SchedOptions = s.SchedulerOptions.Options()
+		c.Lowat = s.Lowat != nil && *s.Lowat
+		c.Overflow = sender == p.spec.Experiment.Server && p.use(s) == edge.UseOverflow
+		for i, n := range s.SchedulerOptions.Ratios() {
+			c.Paths[i].Ratio = n
+		}
+	}
+	if s.Era == scenario.Era2006 {
+		no := false
+		s.RACK = &no
+	}
+	if c.Congestion == "" {
+		var err error
+		if c.Congestion, _, err = p.congestion(sender); err != nil {
+			return err
+		}
+	}
+	c.Segment = most
+	if s.Segment > 0 {
+		if s.Segment > most {
+			return fmt.Errorf("segments of %d bytes do not pass the links, of which the least MTU leaves %d", s.Segment, most)
+		}
+		c.Segment = s.Segment
+	}
+	c.Window, c.ReceiveBuffer, c.InitialWindow = s.Window, s.ReceiveBuffer, s.InitialWindow
+	if sched.NeedsOf(c.Scheduler).Ahead && c.ReceiveBuffer == 0 {
+		c.InitialReceive, c.ReceiveBuffer = initialReceive, mostReceive
+	}
+	if c.MPTCP { // a case may set it for all transports
+		c.RBuf = s.RBuf
+	}
+	c.DelayedACK, c.RACK = s.DelayedACK == nil || *s.DelayedACK, s.RACK == nil || *s.RACK
+	if c.DelayedACK {
+		c.QuickACKs = quickACKs
+	}
+	// What a queue in front of a path does to TCP depends on these.
+	c.Linux = c.Gateway != nil && c.RACK
+	return nil
+}
+
+// use returns which subflows carry what the server sends.
+func (p *plan) use(s scenario.Settings) edge.Use {
+	if n := p.spec.Nodes[p.spec.Experiment.Server]; s.Use == "" && n.Edge != nil {
+		return n.Edge.MPTCP.Use
+	}
+	return s.Use
+}
+
+// pass appends the index of a hop to a path, unless the hop never affects a packet.
+func (b *builder) pass(way []int, h hop) []int {
+	shape := b.spec.ShapeIn(b.c, h.link)
+	if shape.IsZero() && !b.eventy[h.link] && !slices.Contains(b.always, h.link) {
+		return way
+	}
+	l := b.spec.Links[h.link]
+	forward, backward := shape.Profiles()
+	profile := forward
+	if len(l.Ends) > 2 {
+		// A switch's port shapes all frames, whatever their destination.
+		h.to = ""
+	} else if h.from != l.Ends[0].Node {
+		profile = backward
+	}
+	i, known := b.index[h]
+	if !known {
+		i = len(b.config.Links)
+		b.index[h] = i
+		b.config.Links = append(b.config.Links, sim.Link{Name: h.link + " from " + h.from, Profile: profile})
+	}
+	return append(way, i)
+}
+
+// changes adds the changes by schedules and events to the configuration, sorted by time.
+func (b *builder) changes(t *scenario.Traffic) {
+	add := func(at time.Duration, h hop, change sim.Change) {
+		if len(b.spec.Links[h.link].Ends) > 2 {
+			h.to = ""
+		}
+		if i, passed := b.index[h]; passed {
+			change.At, change.Link = at, i
+			b.config.Changes = append(b.config.Changes, change)
+		}
+	}
+	for _, name := range b.spec.Scheduled() {
+		l := b.spec.Links[name]
+		ways := map[linkmodel.Direction]hop{
+			linkmodel.Forward:  {name, l.Ends[0].Node, l.Ends[1].Node},
+			linkmodel.Backward: {name, l.Ends[1].Node, l.Ends[0].Node},
+		}
+		for _, step := range l.Schedule {
+			for _, d := range []linkmodel.Direction{linkmodel.Forward, linkmodel.Backward} {
+				if step.Direction.Has(d) {
+					add(step.At, ways[d], sim.Change{Change: step.Change})
+				}
+			}
+		}
+	}
+	for _, x := range b.c.Events {
+		at := t.EventAt + x.After
+		effect := effects[x.Kind()]
+		for _, h := range effect.touched(b, x) {
+			effect.changes(b, x, h, func(after time.Duration, change sim.Change) { add(at+after, h, change) })
+		}
+	}
+	slices.SortStableFunc(b.config.Changes, func(x, y sim.Change) int { return int(x.At - y.At) })
+}
+
+// measure converts the result of a simulation to a run with the metrics of a receiver in a lab, and
+// its time series.
+func (p *plan) measure(k result.CellKey, trial int, config sim.Config, simulated sim.Result) (result.Run, *result.Trace, error) {
+	e := p.spec.Experiment
+	run := result.Run{CellKey: k, Trial: trial, Metrics: map[string]float64{}, Notes: map[string]string{}}
+	phases, err := p.spec.Phases(k)
+	if err != nil {
+		return run, nil, err
+	}
+	if len(simulated.Cross) > 0 {
+		return p.measureDatagrams(k, trial, config, simulated)
+	}
+	c := &simulated.Connections[0]
+	began := config.Connections[0].Start
+	t, transport := e.TrafficIn(e.Case(k.Case), k.Traffic), e.Transports[k.Transport]
+	limit := time.Duration(0)
+	if t.Bytes > 0 || t.Live {
+		limit = t.TimeLimit(p.quick)
+	}
+	done := c.Finish != sim.Never
+	report := traffic.Replay(interval, limit, done, func(yield func(time.Duration, int) bool) {
+		for _, b := range c.Reseq.Series {
+			if !yield(b.At-began, b.Bytes) {
+				return
+			}
+		}
+	})
+	report.Objects = c.Objects
+	phases[0].Put(run.Metrics)
+	switch {
+	case report.Bytes == 0:
+		err = errors.New("not a byte arrived")
+	case limit == 0 && !done:
+		err = fmt.Errorf("took far longer than it should: after %s %s of %s had arrived", config.Duration, unit.Size(report.Bytes), config.Connections[0].Bytes)
+	}
+	if err != nil {
+		if len(e.Case(k.Case).Events) > 0 {
+			run.Metrics[result.ConnectionsLost] = 1
+		}
+		run.Notes[result.NoteError] = err.Error()
+		return run, nil, nil
+	}
+	trace := &result.Trace{CellKey: k, Trial: trial, Interval: interval, Samples: report.Series}
+	for _, x := range e.Case(k.Case).Events {
+		if at := t.EventAt + x.After; at < report.Duration {
+			trace.Events, trace.Ends = append(trace.Events, at), append(trace.Ends, min(at+x.Span(p.quick), report.Duration))
+		}
+	}
+	result.PutDelivery(run.Metrics, report)
+	result.Mean(phases, report.Duration).Put(run.Metrics)
+	trace.Measure(phases, run.Metrics)
+	if len(e.Case(k.Case).Events) > 0 {
+		run.Metrics[result.ConnectionsLost] = 0
+	}
+	if transport.MPTCP {
+		result.PutResequencing(run.Metrics, &c.Reseq, p.spec.SumRates(k), report.Duration)
+		run.Metrics[result.Reinjections] = float64(c.Reinjected)
+		putFirstLink(run.Metrics, c.Paths)
+		for i, path := range c.Paths {
+			bytes := make([]int64, len(path.Series))
+			for j, n := range path.Series {
+				bytes[j] = int64(n)
+			}
+			trace.Subflows = append(trace.Subflows, result.Subflow{Name: transport.Links[i], Bytes: bytes})
+		}
+		slices.SortFunc(trace.Subflows, func(a, b result.Subflow) int { return strings.Compare(a.Name, b.Name) })
+	}
+	if len(e.Case(k.Case).Connections) > 0 {
+		p.measureCompetition(k, &run, simulated)
+	}
+	if transport.Gateway != nil {
+		trace.Subflows = subflows(transport.Links, c.Gateway, began)
+		if path := c.Paths[0]; path.Acks > 0 {
+			run.Metrics[result.TripleDuplicates] = float64(path.Triples) / float64(path.Acks)
+		}
+	}
+	for _, path := range c.Paths {
+		run.Metrics[result.Retransmissions] += float64(path.Retransmissions)
+		run.Metrics[result.Timeouts] += float64(path.Timeouts)
+	}
+	if e.DrawsBursts(k, trial) {
+		trace.Bursts = c.Reseq.Series
+	}
+	return run, trace, nil
+}
