@@ -1,5 +1,5 @@
-// Package scenarios holds the scenarios that come with the program. It hands out their files as they are and reads
-// nothing in them.
+// Package scenarios holds the scenarios that come with the program. It hands out their files as
+// they are and reads nothing in them.
 package scenarios
 
 import (

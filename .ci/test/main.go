@@ -94,8 +94,8 @@ func (w *writer) Write(b []byte) (int, error) {
 	return w.w.Write(b)
 }
 
-// startBeside runs a shell command at the lowest priority. The function that it returns waits for it, and
-// says whether it failed.
+// startBeside runs a shell command at the lowest priority. The function that it returns waits for
+// it, and says whether it failed.
 func startBeside(command string, out io.Writer) (failed func() bool) {
 	if command == "" {
 		return func() bool { return false }
@@ -152,8 +152,8 @@ func run(args []string, beside string, shown io.Writer) (failed bool, err error)
 	return failed, nil
 }
 
-// repeat runs what failed again, alone, where one failure may be due to the load, and returns what passed
-// then. Its counts take the place of those of the failure.
+// repeat runs what failed again, alone, where one failure may be due to the load, and returns what
+// passed then. Its counts take the place of those of the failure.
 func (r *results) repeat(args []string) (flaky []unit, err error) {
 	if len(r.failed) > maxRepeat {
 		return nil, nil
@@ -202,7 +202,8 @@ func repeatable(u unit, output []string) bool {
 	return u.test != ""
 }
 
-// test runs go test and counts what its events say. An error means that the events cannot be relied upon.
+// test runs go test and counts what its events say. An error means that the events cannot be relied
+// upon.
 func (r *results) test(args []string) error {
 	goTest := exec.Command(cmp.Or(os.Getenv("GO"), "go"), append([]string{"test", "-json"}, args...)...)
 	goTest.Stderr = os.Stderr

@@ -22,8 +22,8 @@ import (
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
-// played are programs that scripts run and that this test binary plays: the products, and what a machine without
-// anything else needs in their place.
+// played are programs that scripts run and that this test binary plays: the products, and what a
+// machine without anything else needs in their place.
 var played = map[string]func(){
 	"tabane":       main,
 	"tabane-lab":   laboratory,

@@ -13,7 +13,8 @@ import (
 // version and commit are set by the linker (see the Makefile).
 var version, commit string
 
-// The verb mptcpify has another program replace this process, with what the main thread has. The other verbs unlock it.
+// The verb mptcpify has another program replace this process, with what the main thread has. The
+// other verbs unlock it.
 func init() { runtime.LockOSThread() }
 
 func main() {

@@ -22,7 +22,8 @@ import (
 	"github.com/tabane/tabane/internal/mptcp/mptcpify"
 )
 
-// labName is the lab of the script that makes one; it is made of the process id, so that no other lab is touched.
+// labName is the lab of the script that makes one; it is made of the process id, so that no other
+// lab is touched.
 var labName = fmt.Sprintf("test-script-%d", os.Getpid())
 
 // patience bounds every wait for another process.
@@ -33,7 +34,8 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, played)
 }
 
-// TestScripts runs the program as its users do. Scripts that need root do nothing without, unless TABANE_LAB=require.
+// TestScripts runs the program as its users do. Scripts that need root do nothing without, unless
+// TABANE_LAB=require.
 func TestScripts(t *testing.T) {
 	root := os.Geteuid() == 0
 	if !root && os.Getenv("TABANE_LAB") == "require" {
@@ -178,7 +180,8 @@ func within(ts *testscript.TestScript, f func() error) {
 	}
 }
 
-// netns makes the network namespace $NETNS, with its loopback up, and removes it at the end of the script.
+// netns makes the network namespace $NETNS, with its loopback up, and removes it at the end of the
+// script.
 func makeNamespace(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 0 {
 		ts.Fatalf("usage: netns")

@@ -64,9 +64,9 @@ func TestAllianceFromOneFile(t *testing.T) {
 	}
 }
 
-// TestAllianceUnsealed: with seal none at the leader and its home agent, packets cross members in open messages and in
-// super-packets, behind NAT, in both directions; a member neither delivers them nor relays those of others, and the connection goes
-// on when it is killed.
+// TestAllianceUnsealed: with seal none at the leader and its home agent, packets cross members in
+// open messages and in super-packets, behind NAT, in both directions; a member neither delivers
+// them nor relays those of others, and the connection goes on when it is killed.
 func TestAllianceUnsealed(t *testing.T) {
 	t.Parallel()
 	l := up(t, "testdata/alliance-open.yaml", "home.gateway.log", "leader.gateway.log", "member1.gateway.log")
@@ -131,8 +131,9 @@ func TestAllianceUnsealed(t *testing.T) {
 		t.Errorf("the member delivers packets, or relays to %s:\n%s", home, text)
 	}
 
-	// Forged ones: of other hosts and ports on the short link they are not relayed. Those with the leader's address and port are, as
-	// sealed ones are, and dropped at the home agent for their cookie.
+	// Forged ones: of other hosts and ports on the short link they are not relayed. Those with the
+	// leader's address and port are, as sealed ones are, and dropped at the home agent for their
+	// cookie.
 	_, leader := l.gateway("member1")
 	endpoint := netip.MustParseAddrPort(regexp.MustCompile(`"endpoint": ?"(172\.16\.0\.1:\d+)"`).FindStringSubmatch(leader)[1])
 	message := append(append([]byte{6}, make([]byte, 23)...), "E-------------------forged"...)

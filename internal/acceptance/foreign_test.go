@@ -244,8 +244,8 @@ func TestForeignRouters(t *testing.T) {
 	}
 }
 
-// TestFRRAsPE: FRR is one of the border routers, and allocates the SIDs that our edge uses. Not parallel:
-// beside other labs, FRR has been seen to allocate only one of its two.
+// TestFRRAsPE: FRR is one of the border routers, and allocates the SIDs that our edge uses. Not
+// parallel: beside other labs, FRR has been seen to allocate only one of its two.
 func TestFRRAsPE(t *testing.T) {
 	programs.Need(t, "vtysh", "ip")
 	l := foreignLab{lab: foreign(t, variant(t, "epe-steady", append(replaced(t, "asbr1", "frr-pe.conf"), "name: epe-steady", "name: epe-steady\nfamily: dual")...)), ipv4: []string{"101", "102"}, border: []string{"asbr2"}, traces: []string{"nhid", "seg6"}, last: linkB}

@@ -36,8 +36,8 @@ func (l *lab) open(discipline, key, value string) (daemons map[string]*exec.Cmd)
 	return daemons
 }
 
-// TestGatewayPlain: with mode plain, packets of unchanged hosts are sent as they are, over both paths; when a
-// path dies the other one is used at once, and while none is known they are sealed.
+// TestGatewayPlain: with mode plain, packets of unchanged hosts are sent as they are, over both
+// paths; when a path dies the other one is used at once, and while none is known they are sealed.
 func TestGatewayPlain(t *testing.T) {
 	t.Parallel()
 	l := gateways(t)
@@ -76,8 +76,9 @@ func TestGatewayPlain(t *testing.T) {
 	}
 }
 
-// TestOpenPathsAreFollowed: when the path in use becomes longer, dq sends on the other one within half a second: of packets every
-// 10 ms in each direction at most 50 follow on the old one, where the programs send and only probes measure.
+// TestOpenPathsAreFollowed: when the path in use becomes longer, dq sends on the other one within
+// half a second: of packets every 10 ms in each direction at most 50 follow on the old one, where
+// the programs send and only probes measure.
 func TestOpenPathsAreFollowed(t *testing.T) {
 	for _, mode := range []string{"plain", "nat"} {
 		t.Run(mode, func(t *testing.T) { testPathsAreFollowed(t, mode) })
@@ -114,8 +115,9 @@ func testPathsAreFollowed(t *testing.T, mode string) {
 	}
 }
 
-// TestGatewayPlainLosses: packets as hosts made them have no numbers, and yet each gateway counts what is lost of them on the
-// way to it: those of the gateways' own messages besides, which are few.
+// TestGatewayPlainLosses: packets as hosts made them have no numbers, and yet each gateway counts
+// what is lost of them on the way to it: those of the gateways' own messages besides, which are
+// few.
 func TestGatewayPlainLosses(t *testing.T) {
 	l := gateways(t)
 	l.open("dq", "mode", "plain")
@@ -167,8 +169,9 @@ func TestGatewayPlainLosses(t *testing.T) {
 	})
 }
 
-// TestGatewayNAT: with mode nat, TCP and echoes of unchanged hosts are sent over both paths with the paths' addresses
-// and arrive with the hosts' own. A gateway that restarts without its sessions is sent no packets of them once it has reset them.
+// TestGatewayNAT: with mode nat, TCP and echoes of unchanged hosts are sent over both paths with
+// the paths' addresses and arrive with the hosts' own. A gateway that restarts without its sessions
+// is sent no packets of them once it has reset them.
 func TestGatewayNAT(t *testing.T) {
 	t.Parallel()
 	l := gateways(t)
@@ -231,8 +234,9 @@ var behindRouter = []string{
 `,
 }
 
-// TestForeignSoftwareOverNAT: programs that know nothing of gateways exchange data over NAT sessions, of which each path
-// carries its part, and a router on the way reaches the host with its errors.
+// TestForeignSoftwareOverNAT: programs that know nothing of gateways exchange data over NAT
+// sessions, of which each path carries its part, and a router on the way reaches the host with its
+// errors.
 func TestForeignSoftwareOverNAT(t *testing.T) {
 	programs.Need(t, "curl", "iperf3", "ping", "traceroute")
 	l := up(t, variant(t, "gateway-pair", behindRouter...), "site1.gateway.log", "site2.gateway.log")
@@ -293,8 +297,8 @@ func TestForeignSoftwareOverNAT(t *testing.T) {
 		}
 	}
 
-	// The second packet of an echo's session and those after it are sent with NAT: the hop limit ends at the router on the
-	// first path.
+	// The second packet of an echo's session and those after it are sent with NAT: the hop limit
+	// ends at the router on the first path.
 	l.ip("site2", "link set path2 down")
 	l.eventually("the router's errors reach the host", 20*time.Second, func() (bool, string) {
 		out, _ := l.try("client", "ping", "-c", "5", "-i", "0.1", "-t", "2", contentServer.String())

@@ -61,8 +61,9 @@ nodes:
 	return up(t, file, "site1.gateway.log", "site2.gateway.log")
 }
 
-// TestShortFrames: over each plane, packets arrive that are shorter than the frames they are in, or have a trailer behind them, with
-// offloads and without. What is in the frames besides is malformed to nobody.
+// TestShortFrames: over each plane, packets arrive that are shorter than the frames they are in, or
+// have a trailer behind them, with offloads and without. What is in the frames besides is malformed
+// to nobody.
 func TestShortFrames(t *testing.T) {
 	t.Parallel()
 	programs.Need(t, "curl")

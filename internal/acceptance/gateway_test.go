@@ -85,7 +85,8 @@ func (l *lab) onPaths(t *testing.T, wanted func(packet []byte) bool) *atomic.Int
 	return &n
 }
 
-// streamLimit is how much longer than it should a stream may take before it counts as one that stands still.
+// streamLimit is how much longer than it should a stream may take before it counts as one that
+// stands still.
 const streamLimit = 40 * time.Second
 
 // streamed starts a download at a constant rate through the gateways. The function that it returns

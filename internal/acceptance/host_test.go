@@ -17,8 +17,8 @@ import (
 // noticed is within which a change of the host is restored or reported.
 const noticed = 10 * time.Second
 
-// flip is a change of a host by another program. Without a problem, it is restored; else the status and doctor report it, until the
-// command of the problem has been run.
+// flip is a change of a host by another program. Without a problem, it is restored; else the status
+// and doctor report it, until the command of the problem has been run.
 type flip struct {
 	node, daemon string
 	change       []string
@@ -60,7 +60,8 @@ func (l *lab) value(node, key, want string) func() (bool, string) {
 	}
 }
 
-// TestHostsAreWatched: what other programs change on the host of a border router, a server, and a router.
+// TestHostsAreWatched: what other programs change on the host of a border router, a server, and a
+// router.
 func TestHostsAreWatched(t *testing.T) {
 	t.Parallel()
 	l := epe(t)
@@ -115,7 +116,8 @@ func TestEndpointsAreWatched(t *testing.T) {
 	})
 }
 
-// TestGatewayHostIsWatched: what other programs change on the host of a gateway; the hosts' packets get through again.
+// TestGatewayHostIsWatched: what other programs change on the host of a gateway; the hosts' packets
+// get through again.
 func TestGatewayHostIsWatched(t *testing.T) {
 	t.Parallel()
 	l := gateways(t)
@@ -135,7 +137,8 @@ func TestGatewayHostIsWatched(t *testing.T) {
 	})
 }
 
-// TestOpenGatewayHostIsWatched: what other programs change on the host of a gateway with peers that are not sealed.
+// TestOpenGatewayHostIsWatched: what other programs change on the host of a gateway with peers that
+// are not sealed.
 func TestOpenGatewayHostIsWatched(t *testing.T) {
 	l := gateways(t)
 	l.open("dq", "mode", "plain")
@@ -161,8 +164,8 @@ func TestOpenGatewayHostIsWatched(t *testing.T) {
 	})
 }
 
-// TestTunnelRemoved: a gateway whose tunnel another program removes ends with that reason, for the service manager to start it
-// again, and leaves nothing; the next start carries packets again.
+// TestTunnelRemoved: a gateway whose tunnel another program removes ends with that reason, for the
+// service manager to start it again, and leaves nothing; the next start carries packets again.
 func TestTunnelRemoved(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"tunnel", "plain"} {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestEgressJudge: the judge of TestSoak and TestNoPacketLeavesUnannounced finds each kind of packet that
-// must not arrive at a peer, and no other.
+// TestEgressJudge: the judge of TestSoak and TestNoPacketLeavesUnannounced finds each kind of
+// packet that must not arrive at a peer, and no other.
 func TestEgressJudge(t *testing.T) {
 	begun := time.Now()
 	at := func(d time.Duration) time.Time { return begun.Add(d) }

@@ -84,7 +84,8 @@ func labPrefix() string { return fmt.Sprintf("test%d", os.Getpid()) }
 type lab struct {
 	t    *testing.T
 	name string
-	// lowered are the IPv6 addresses of the interfaces that the test has set down, by node and interface.
+	// lowered are the IPv6 addresses of the interfaces that the test has set down, by node and
+	// interface.
 	lowered map[string][]netlink.Addr
 }
 
@@ -310,8 +311,8 @@ func (l *lab) end(node, role string, sig syscall.Signal) {
 	})
 }
 
-// start starts a daemon on a node with the lab's own configuration and log file, until the test ends, and
-// returns it.
+// start starts a daemon on a node with the lab's own configuration and log file, until the test
+// ends, and returns it.
 func (l *lab) start(node, role string) *exec.Cmd {
 	l.t.Helper()
 	cmd := l.command(node, program, role, "-c", filepath.Join("/run/tabane/lab", l.name, node+".yaml"))

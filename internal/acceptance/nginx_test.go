@@ -13,7 +13,8 @@ import (
 	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
-// nginxConf is what an nginx without the parameter multipath needs to run in a lab, with DIR in place of its directory.
+// nginxConf is what an nginx without the parameter multipath needs to run in a lab, with DIR in
+// place of its directory.
 const nginxConf = `daemon off;
 pid DIR/nginx.pid;
 error_log stderr;
@@ -27,8 +28,9 @@ http {
 }
 `
 
-// TestNginx: an unchanged nginx serves over all egress paths with another congestion control than its namespace's, as
-// with the drop-in of docs/congestion-control.md: the subflows that join have it, and so has the first one.
+// TestNginx: an unchanged nginx serves over all egress paths with another congestion control than
+// its namespace's, as with the drop-in of docs/congestion-control.md: the subflows that join have
+// it, and so has the first one.
 func TestNginx(t *testing.T) {
 	programs.Need(t, "nginx", "ss")
 	l := epe(t)

@@ -20,8 +20,9 @@ import (
 	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
-// TestWithoutIPv6: on a host on which IPv6 is switched off, and with a kernel that runs without it, daemons that need no IPv6
-// start with their status on 127.0.0.1, where the other commands find it, and the others say which key is to be set.
+// TestWithoutIPv6: on a host on which IPv6 is switched off, and with a kernel that runs without it,
+// daemons that need no IPv6 start with their status on 127.0.0.1, where the other commands find it,
+// and the others say which key is to be set.
 func TestWithoutIPv6(t *testing.T) {
 	needLab(t)
 	for name, inside := range map[string]func(t *testing.T, ns string, f func() error){
@@ -111,8 +112,8 @@ func TestWithoutIPv6(t *testing.T) {
 	}
 }
 
-// TestStatusFollowsIPv6: a running daemon whose status is on ::1 can be asked for it also while IPv6 is switched off, and on ::1
-// again after that, whether it was started with IPv6 or without.
+// TestStatusFollowsIPv6: a running daemon whose status is on ::1 can be asked for it also while
+// IPv6 is switched off, and on ::1 again after that, whether it was started with IPv6 or without.
 func TestStatusFollowsIPv6(t *testing.T) {
 	needLab(t)
 	for name, start := range map[string]string{"started with IPv6": "0", "started without": "1"} {

@@ -103,8 +103,9 @@ links:
       - {node: frr-server, interface: lan, addresses: ["2001:db8:2::10/64"]}
 `
 
-// frrScale has the configurations of the nodes of FRR: plain IPv6 unicast, since FRR needs a VRF for each
-// egress peer for the rest. The border router has a session with the reflector only in the chain.
+// frrScale has the configurations of the nodes of FRR: plain IPv6 unicast, since FRR needs a VRF
+// for each egress peer for the rest. The border router has a session with the reflector only in the
+// chain.
 var frrScale = map[string]string{
 	"frr-border": `frr version 8
 log stdout notifications
@@ -299,7 +300,8 @@ func measureScale(t *testing.T, n int) (row scaleRow) {
 	l.rewrite("transit-a", withTable(0))
 	transit = l.start("transit-a", "router").Process.Pid
 	time.Sleep(2 * time.Second)
-	// again starts the ASBR without the routes of the one that was killed, which the first instance deletes.
+	// again starts the ASBR without the routes of the one that was killed, which the first instance
+	// deletes.
 	again := func() *exec.Cmd {
 		first := l.start("asbr", "asbr")
 		time.Sleep(time.Second)
@@ -702,8 +704,8 @@ func thousands(n int) string {
 	return s
 }
 
-// TestPerformancePage: the page that TestScale writes, and the one in the tree if it was measured, have a
-// number in every cell.
+// TestPerformancePage: the page that TestScale writes, and the one in the tree if it was measured,
+// have a number in every cell.
 func TestPerformancePage(t *testing.T) {
 	var rows []scaleRow
 	for _, n := range []int{1_000_000, 10_000, 100_000} {

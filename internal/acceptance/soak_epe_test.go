@@ -260,8 +260,8 @@ func (p *egressPeer) addresses(host int) [2]string {
 // soakFlags select IPv6 and IPv4 in commands of iproute2.
 var soakFlags = [2]string{"-6", "-4"}
 
-// soakLength returns how long a soak takes, by what bounds are multiplied, since other tests run beside a
-// plain one, and the seed.
+// soakLength returns how long a soak takes, by what bounds are multiplied, since other tests run
+// beside a plain one, and the seed.
 func soakLength(t *testing.T, plain time.Duration) (duration, patience time.Duration, seed int) {
 	t.Helper()
 	seed = number(t, "TABANE_SEED", int(time.Now().UnixNano()&0xffffff))

@@ -129,10 +129,10 @@ const (
 	warmUp       = time.Minute
 	longLived    = 3 * time.Minute
 	settledAfter = 8 * time.Minute
-	// What a daemon occupies is flat when its trend adds no more than this share, plus what a few pages
-	// more or less of the runtime are: a busy moment leaves a process larger, and a leak does not end. The
-	// heap and the goroutines are not forgiven that: they are flat when the median of their last third
-	// exceeds that of their first one by no more than this.
+	// What a daemon occupies is flat when its trend adds no more than this share, plus what a few
+	// pages more or less of the runtime are: a busy moment leaves a process larger, and a leak does
+	// not end. The heap and the goroutines are not forgiven that: they are flat when the median of
+	// their last third exceeds that of their first one by no more than this.
 	flatShare      = 0.10
 	flatBytes      = 4 << 20
 	flatHeap       = 1 << 20
@@ -172,8 +172,8 @@ func (s *soakTest) measure() {
 	}
 }
 
-// uses reads what the last garbage collection of a daemon found in use, in bytes, and how many goroutines
-// it has.
+// uses reads what the last garbage collection of a daemon found in use, in bytes, and how many
+// goroutines it has.
 func (d *daemons) uses(name string) (heap, goroutines int, err error) {
 	node, daemon, _ := strings.Cut(name, " ")
 	roles := role.All()

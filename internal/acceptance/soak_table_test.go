@@ -383,8 +383,8 @@ func (s *soakTest) reset(target string, random *rand.Rand) func() {
 	return nil
 }
 
-// faultBack bounds the time until the state is back after faults that the daemons detect by examining the
-// host, or whose repetition they delay.
+// faultBack bounds the time until the state is back after faults that the daemons detect by
+// examining the host, or whose repetition they delay.
 const faultBack = 10 * time.Second
 
 // flapSessions resets the sessions with a peer again and again.

@@ -394,7 +394,8 @@ func (p person) until(what string, f func() error) {
 	}
 }
 
-// changes waits a second for a step that the page reports. Otherwise it returns why, with what failed before.
+// changes waits a second for a step that the page reports. Otherwise it returns why, with what
+// failed before.
 func (p person) changes(step int, failed error) error {
 	for range 20 {
 		if p.page.Last().Step == step {

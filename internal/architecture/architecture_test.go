@@ -33,7 +33,8 @@ type folder struct {
 	because string
 	// tests are further folders that the tests may import: what measures or emulates a network for them.
 	tests []string
-	// rungs has every package by its path below the folder, "." for the folder's own, the lowest rung first.
+	// rungs has every package by its path below the folder, "." for the folder's own, the lowest
+	// rung first.
 	rungs [][]string
 	// pure are the packages without sockets, files, clock or randomness.
 	pure []string
@@ -41,7 +42,8 @@ type folder struct {
 	fakes []string
 }
 
-// folders has every folder of internal/, from the bottom up: a folder may import only some of those above it in this list.
+// folders has every folder of internal/, from the bottom up: a folder may import only some of those
+// above it in this list.
 var folders = []folder{
 	{
 		name: "base", about: "values and arithmetic that everything else uses",
@@ -394,8 +396,8 @@ var unlinked = []string{
 	module + "/internal/sim", module + "/internal/sim/simrun", module + "/internal/study/site", module + "/internal/sim/validate",
 }
 
-// TestProductHasNoLaboratory: what the program tabane links is for hosts of a network, and tabane-lab has
-// the rest.
+// TestProductHasNoLaboratory: what the program tabane links is for hosts of a network, and
+// tabane-lab has the rest.
 func TestProductHasNoLaboratory(t *testing.T) {
 	linked := func(program string) []string {
 		cmd := exec.Command("go", "list", "-deps", module+"/cmd/"+program)

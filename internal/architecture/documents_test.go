@@ -38,8 +38,8 @@ func fragments(text string) map[string]bool {
 	return all
 }
 
-// TestDocumentsAreReachable: a reader who follows links from README.md reaches every page of docs/ and of
-// the scenarios, and no link or fragment is broken.
+// TestDocumentsAreReachable: a reader who follows links from README.md reaches every page of docs/
+// and of the scenarios, and no link or fragment is broken.
 func TestDocumentsAreReachable(t *testing.T) {
 	const root = "../.."
 	reached, places := map[string]bool{}, map[string]map[string]bool{}

@@ -40,8 +40,8 @@ func checkSum(t *testing.T, s SessionStatus) {
 	}
 }
 
-// TestEveryRouteIsCounted: each received route is accepted, or refused or unused for a reason, also after
-// it has changed and after another policy.
+// TestEveryRouteIsCounted: each received route is accepted, or refused or unused for a reason, also
+// after it has changed and after another policy.
 func TestEveryRouteIsCounted(t *testing.T) {
 	all := []Family{IPv4Unicast, IPv6Unicast, VPNv4, VPNv6}
 	policy := ImportPolicy{

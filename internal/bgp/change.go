@@ -22,7 +22,8 @@ type Changes struct {
 	Policy []Neighbor
 }
 
-// Compare returns the changes from old to now. Neighbors are identified by name; their order does not matter.
+// Compare returns the changes from old to now. Neighbors are identified by name; their order does
+// not matter.
 func Compare(old, now []Neighbor) Changes {
 	var c Changes
 	before := make(map[string]Neighbor, len(old))

@@ -28,11 +28,12 @@ type NeighborDetail struct {
 	HoldTime     float64 `json:"hold_seconds"`
 	Keepalive    float64 `json:"keepalive_seconds"`
 	ConnectRetry float64 `json:"connect_retry_seconds"`
-	// FlapsInRow are sessions in a row that were up for less than 10 s, and HeldDown for how long the next
-	// one is delayed for that.
+	// FlapsInRow are sessions in a row that were up for less than 10 s, and HeldDown for how long
+	// the next one is delayed for that.
 	FlapsInRow int     `json:"flaps_in_row"`
 	HeldDown   float64 `json:"held_down_seconds"`
-	// IgnoredRefreshes counts ROUTE-REFRESH messages of families and kinds that the session does not have.
+	// IgnoredRefreshes counts ROUTE-REFRESH messages of families and kinds that the session does
+	// not have.
 	IgnoredRefreshes uint64 `json:"refreshes_ignored"`
 	// CapabilitiesSent and CapabilitiesReceived are those of the OPEN messages.
 	CapabilitiesSent     []string       `json:"capabilities_sent"`
@@ -108,10 +109,10 @@ func (s *Speaker) find(name string) *neighbor {
 	return nil
 }
 
-// Clear resets the session with the neighbor with a name or an address, and says what it did. A soft reset
-// keeps the session: the neighbor is asked for all of its routes and sent all of ours again. A hard
-// one ends the session with Cease/Administrative Reset; stale routes are retained as after a
-// failure if Neighbor.Retain says so.
+// Clear resets the session with the neighbor with a name or an address, and says what it did. A
+// soft reset keeps the session: the neighbor is asked for all of its routes and sent all of ours
+// again. A hard one ends the session with Cease/Administrative Reset; stale routes are retained as
+// after a failure if Neighbor.Retain says so.
 func (s *Speaker) Clear(name string, hard bool) (string, error) {
 	n := s.find(name)
 	if n == nil {

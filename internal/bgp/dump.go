@@ -56,8 +56,8 @@ type RouteEntry struct {
 // dumpSlice is the number of routes that are described with mu held.
 const dumpSlice = 256
 
-// Dump calls yield for each route of a table, without a lock, and ends with its error. Routes that change
-// meanwhile may be missing.
+// Dump calls yield for each route of a table, without a lock, and ends with its error. Routes that
+// change meanwhile may be missing.
 func (s *Speaker) Dump(f Filter, yield func(RouteEntry) error) error {
 	if !slices.Contains(Views, f.View) {
 		return fmt.Errorf("dump routes: unknown table %q", f.View)

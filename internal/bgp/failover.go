@@ -23,8 +23,8 @@ func (s *Speaker) bfdDown(name string) {
 	}
 }
 
-// loseLocators advertises the loss of a neighbor's locators, and returns the neighbor, or nil if its session
-// has already ended.
+// loseLocators advertises the loss of a neighbor's locators, and returns the neighbor, or nil if
+// its session has already ended.
 func (s *Speaker) loseLocators(name string) *neighbor {
 	s.mu.Lock()
 	defer s.mu.Unlock()

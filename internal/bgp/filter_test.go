@@ -119,8 +119,8 @@ func TestInternalSignals(t *testing.T) {
 	}
 }
 
-// TestMartians: no neighbor, a reflector neither, has a route to what no router forwards to accepted, in any family, or
-// such a next hop. Default routes and their halves are none.
+// TestMartians: no neighbor, a reflector neither, has a route to what no router forwards to
+// accepted, in any family, or such a next hop. Default routes and their halves are none.
 func TestMartians(t *testing.T) {
 	for _, internal := range []bool{false, true} {
 		s := &Speaker{opt: Options{ASN: 65000}}

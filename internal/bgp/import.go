@@ -44,9 +44,9 @@ const (
 func Unused(r RejectReason) bool { return r == RejectNoPeer || r == RejectFamily }
 
 // ImportPolicy filters the routes received from a neighbor (RFC 7454, RFC 8212). Routes whose AS
-// path contains our AS are always rejected, and so are routes for link-local, loopback, multicast or
-// reserved addresses, or with such a next hop. The community BLACKHOLE and (large) communities of our AS are removed
-// from routes of other ASes, since they have a meaning inside our AS.
+// path contains our AS are always rejected, and so are routes for link-local, loopback, multicast
+// or reserved addresses, or with such a next hop. The community BLACKHOLE and (large) communities
+// of our AS are removed from routes of other ASes, since they have a meaning inside our AS.
 type ImportPolicy struct {
 	// Reject filters are evaluated in order; the first match determines the reason.
 	Reject []PrefixFilter
@@ -69,8 +69,8 @@ type ImportPolicy struct {
 	Rules *policy.Policy
 }
 
-// Services are the VPN routes that are accepted: those with one of the route targets of their IP version,
-// and a SID in one of the locators.
+// Services are the VPN routes that are accepted: those with one of the route targets of their IP
+// version, and a SID in one of the locators.
 type Services struct {
 	Targets  []Target
 	Locators []netip.Prefix

@@ -589,8 +589,8 @@ func (n *neighbor) announce(buf []byte, g *group) []byte {
 	return n.withdraw(buf, keys)
 }
 
-// encodeGroup appends the routes of the batch's nlri with the attributes of a group. After an error, left
-// are those that were not appended.
+// encodeGroup appends the routes of the batch's nlri with the attributes of a group. After an
+// error, left are those that were not appended.
 func (n *neighbor) encodeGroup(buf []byte, g *group) (all []byte, left []message.NLRI, err error) {
 	b := &n.out.batch
 	start, x := len(buf), b.exporter

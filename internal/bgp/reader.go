@@ -299,8 +299,8 @@ func (n *neighbor) nextHop(f Family, a *message.Attributes) netip.Addr {
 }
 
 // nextHop returns the next hop of a route of a neighbor: in a session between link-local addresses,
-// the link-local one (RFC 2545 section 3), because the other one may not be reachable. An IPv4-mapped one
-// of IPv4 routes is the IPv4 address.
+// the link-local one (RFC 2545 section 3), because the other one may not be reachable. An
+// IPv4-mapped one of IPv4 routes is the IPv4 address.
 func nextHop(f Family, a *message.Attributes, neighbor netip.Addr) netip.Addr {
 	if local := a.LinkLocal(); local.IsValid() && neighbor.IsLinkLocalUnicast() {
 		return local

@@ -21,9 +21,9 @@ const (
 	// million routes takes less.
 	quietTime   = 10 * time.Second
 	floodLatest = 2 * time.Minute
-	// markerLatest is how long the End-of-RIB of a neighbor with the capability is awaited (RFC 4724
-	// section 4.2 requires a limit). One that has restarted itself sends it after it has received that of
-	// its other neighbors, for which FRR and others wait 360 s.
+	// markerLatest is how long the End-of-RIB of a neighbor with the capability is awaited (RFC
+	// 4724 section 4.2 requires a limit). One that has restarted itself sends it after it has
+	// received that of its other neighbors, for which FRR and others wait 360 s.
 	markerLatest = 7 * time.Minute
 )
 
@@ -31,10 +31,10 @@ const (
 // route replaces them. They are kept while no other neighbor with retention has advertised all of
 // its routes. If one has, what it does not advertise was withdrawn. The zero value retains nothing.
 //
-// It is no graceful restart (RFC 4724), which retains routes through a router that goes on forwarding, if
-// the router says so for a family (F bit) when it is back within its restart time. These neighbors
-// are reflectors, which do not forward: neither bit, time nor capability counts, only whether a route
-// is advertised again.
+// It is no graceful restart (RFC 4724), which retains routes through a router that goes on
+// forwarding, if the router says so for a family (F bit) when it is back within its restart time.
+// These neighbors are reflectors, which do not forward: neither bit, time nor capability counts,
+// only whether a route is advertised again.
 //
 // Callers hold the speaker's mu unless stated otherwise.
 type retention struct {

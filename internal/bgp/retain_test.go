@@ -120,8 +120,8 @@ func TestEndOfRIBFlood(t *testing.T) {
 	}
 }
 
-// TestRefreshOnce: a neighbor whose number of prefixes crosses the limit again and again is asked for its
-// routes once in a while.
+// TestRefreshOnce: a neighbor whose number of prefixes crosses the limit again and again is asked
+// for its routes once in a while.
 func TestRefreshOnce(t *testing.T) {
 	limit := PrefixLimit{Limit: 1, Action: LimitDiscard}
 	o := newOffline(t, Neighbor{Name: "a", Families: []Family{IPv6Unicast}, Import: ImportPolicy{MaxPrefixes: limit}})
@@ -276,8 +276,8 @@ func TestRetainedRouteNotAdvertisedAgainIsWithdrawn(t *testing.T) {
 	})
 }
 
-// TestRetentionWithoutEndOfRIB: what a neighbor without the graceful restart capability does not advertise
-// again is withdrawn seconds after it has advertised everything, however long that takes.
+// TestRetentionWithoutEndOfRIB: what a neighbor without the graceful restart capability does not
+// advertise again is withdrawn seconds after it has advertised everything, however long that takes.
 func TestRetentionWithoutEndOfRIB(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOffline(t, reflector)
@@ -318,8 +318,8 @@ func TestRetentionWithoutEndOfRIB(t *testing.T) {
 	})
 }
 
-// TestEndOfRIBThatNeverComes: markers that were announced are awaited for a limited time, and only those of
-// the families of the session.
+// TestEndOfRIBThatNeverComes: markers that were announced are awaited for a limited time, and only
+// those of the families of the session.
 func TestEndOfRIBThatNeverComes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOffline(t, reflector)

@@ -118,8 +118,8 @@ func parseRates(text string) ([]unit.Bandwidth, error) {
 	return rates, nil
 }
 
-// loadControls loads the controls concurrently, since verifying programs keeps a processor busy, and returns the failure of the
-// first that could not be loaded.
+// loadControls loads the controls concurrently, since verifying programs keeps a processor busy,
+// and returns the failure of the first that could not be loaded.
 func (a *App) loadControls(names []string, options func(name string) congestion.Options) error {
 	var h congestion.Host
 	var wg sync.WaitGroup

@@ -85,9 +85,9 @@ or on the same port of 127.0.0.1 if IPv6 is switched off on this host.`,
 	return c
 }
 
-// gcPercent is a daemon's GOGC in percent unless the environment sets it, and gcPercentBGP that of one with
-// routing tables. Most of these have no pointers, so that a collection costs little, and memory that is
-// used for the first time costs more.
+// gcPercent is a daemon's GOGC in percent unless the environment sets it, and gcPercentBGP that of
+// one with routing tables. Most of these have no pointers, so that a collection costs little, and
+// memory that is used for the first time costs more.
 const gcPercent, gcPercentBGP = 200, 60
 
 func (a *App) runDaemon(ctx context.Context, r role.Descriptor, file string, keep bool) (err error) {

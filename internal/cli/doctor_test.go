@@ -58,8 +58,8 @@ func TestRunning(t *testing.T) {
 	}
 }
 
-// TestRunningGateway: what drops packets of open peers is checked, and super-packets where these are sent on a path of known
-// rate.
+// TestRunningGateway: what drops packets of open peers is checked, and super-packets where these
+// are sent on a path of known rate.
 func TestRunningGateway(t *testing.T) {
 	status := func(mode string, rates ...int64) []byte {
 		s := gateway.Status{Status: health.Status{Ready: true}, LAN: []string{"no such interface"}, Peers: []gateway.PeerStatus{{Name: "hq", Mode: mode}, {Name: "home", Mode: "tunnel"}}}

@@ -93,7 +93,8 @@ func TestTheStatusAddressTakesNoCommand(t *testing.T) {
 	}
 }
 
-// TestTheStatusAddressAnswersForThisHostOnly: a page whose name resolves to this host cannot read the status.
+// TestTheStatusAddressAnswersForThisHostOnly: a page whose name resolves to this host cannot read
+// the status.
 func TestTheStatusAddressAnswersForThisHostOnly(t *testing.T) {
 	h, err := handler(slog.New(slog.DiscardHandler), "asbr", "1.2", &fakeMachine{})
 	if err != nil {

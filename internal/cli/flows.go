@@ -122,8 +122,8 @@ func matches(pattern, name string) bool {
 	return ok
 }
 
-// matching returns the names, and in place of patterns those of the interfaces that match. The name of an interface is no
-// pattern, whatever it has in it.
+// matching returns the names, and in place of patterns those of the interfaces that match. The name
+// of an interface is no pattern, whatever it has in it.
 func matching(names []string, interfaces func() ([]net.Interface, error)) ([]string, error) {
 	all, err := interfaces()
 	if err != nil {
@@ -320,8 +320,8 @@ func watchable() ([]string, error) {
 	return names, nil
 }
 
-// countable reports whether an interface has Ethernet or IP packets: those with Ethernet have an address of six bytes,
-// those with IP packets none.
+// countable reports whether an interface has Ethernet or IP packets: those with Ethernet have an
+// address of six bytes, those with IP packets none.
 func countable(i net.Interface) bool {
 	n := len(i.HardwareAddr)
 	return n == 6 || n == 0

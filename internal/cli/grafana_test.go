@@ -28,9 +28,10 @@ type grafanaBoard struct {
 	}
 }
 
-// TestGrafanaDashboard: Grafana would load the dashboard. Its document is valid by Grafana's own types of a
-// dashboard, of the oldest and the latest version that it is for, and what these types leave open is as the
-// Prometheus data source reads it. TestPrometheusLoadsDeployedFiles evaluates its expressions.
+// TestGrafanaDashboard: Grafana would load the dashboard. Its document is valid by Grafana's own
+// types of a dashboard, of the oldest and the latest version that it is for, and what these types
+// leave open is as the Prometheus data source reads it. TestPrometheusLoadsDeployedFiles evaluates
+// its expressions.
 func TestGrafanaDashboard(t *testing.T) {
 	text, err := os.ReadFile("../../deploy/grafana/tabane.json")
 	if err != nil {
@@ -102,8 +103,8 @@ func validDashboard(schema *jsonschema.Schema, text []byte) error {
 
 var legendLabel = regexp.MustCompile(`{{\s*([^}\s]*)\s*}}`)
 
-// check returns what Grafana would load and show wrong. exported are the metrics as TestMetricsAreDocumented
-// has them.
+// check returns what Grafana would load and show wrong. exported are the metrics as
+// TestMetricsAreDocumented has them.
 func (b *grafanaBoard) check(exported map[string]string) error {
 	const columns = 24
 	labels := []string{"instance", "job"} // Prometheus adds them to each metric

@@ -12,7 +12,8 @@ import (
 	"github.com/tabane/tabane/internal/kernel/contain"
 )
 
-// statusMetrics gives every number of a machine's status to Prometheus, so that /status and /metrics cannot disagree:
+// statusMetrics gives every number of a machine's status to Prometheus, so that /status and
+// /metrics cannot disagree:
 //
 //	{"ready": true}                                tabane_ready 1
 //	{"sessions": [{"neighbor": "a", "up": true}]}  tabane_session_up{neighbor="a"} 1

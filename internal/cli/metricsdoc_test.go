@@ -77,7 +77,8 @@ func exported(t *testing.T) map[string]string {
 
 var metricName = regexp.MustCompile(`\btabane_[a-z0-9_]+`)
 
-// TestMetricsAreDocumented: docs/metrics.md has exactly the exported metrics with their types and labels.
+// TestMetricsAreDocumented: docs/metrics.md has exactly the exported metrics with their types and
+// labels.
 func TestMetricsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {

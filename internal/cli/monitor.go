@@ -37,9 +37,10 @@ func listen(ctx context.Context, at netip.AddrPort) (net.Listener, error) {
 // relistenEvery is the time between two looks at where this host can be asked for a status.
 const relistenEvery = time.Second
 
-// relisten serves a status on ::1 also on 127.0.0.1 once IPv6 has been switched off, and one that began on 127.0.0.1 on ::1 once
-// there is that, until ctx ends. at is the address of the configuration, l what is served already. A listener outlives its
-// address, and is reached again when that is back.
+// relisten serves a status on ::1 also on 127.0.0.1 once IPv6 has been switched off, and one that
+// began on 127.0.0.1 on ::1 once there is that, until ctx ends. at is the address of the
+// configuration, l what is served already. A listener outlives its address, and is reached again
+// when that is back.
 func relisten(ctx context.Context, log *slog.Logger, at netip.AddrPort, l net.Listener, serve func(net.Listener)) {
 	served := l.Addr().String()
 	if at.Addr() != netip.IPv6Loopback() {
@@ -103,8 +104,8 @@ func monitor(ctx context.Context, log *slog.Logger, at netip.AddrPort, l net.Lis
 	return err
 }
 
-// liveHeap is the memory that the last garbage collection found in use: unlike what the process occupies, it
-// grows only if something is kept.
+// liveHeap is the memory that the last garbage collection found in use: unlike what the process
+// occupies, it grows only if something is kept.
 var liveHeap = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile("^/gc/heap/live:bytes$")}
 
 // handler serves /status, /metrics and the paths of serveDetails. A machine that is a

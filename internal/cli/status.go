@@ -180,8 +180,8 @@ func ask(ctx context.Context, at netip.AddrPort, path string) ([]byte, error) {
 	return b, err
 }
 
-// dialHere connects to an address. Without an answer on ::1 it tries 127.0.0.1: a daemon that was started while IPv6 was
-// switched off is there.
+// dialHere connects to an address. Without an answer on ::1 it tries 127.0.0.1: a daemon that was
+// started while IPv6 was switched off is there.
 func dialHere(ctx context.Context, network, address string) (net.Conn, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, network, address)
@@ -232,8 +232,8 @@ func printStatus(w io.Writer, s source, body []byte, asJSON bool) error {
 	return v.print(w, "  ")
 }
 
-// withoutMessages returns a status without the message counters of its sessions, which are too wide for an
-// overview.
+// withoutMessages returns a status without the message counters of its sessions, which are too wide
+// for an overview.
 func withoutMessages(o object) (object, error) {
 	raw, ok := o.values["sessions"]
 	if !ok {

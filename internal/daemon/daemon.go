@@ -239,15 +239,16 @@ func (d *Daemon) FollowLink(neighbor, link string, up bool) {
 	}
 }
 
-// Unresolved returns the number of best paths of unicast routes that are not installed because their next
-// hop has no route. The daemon's loop calls it.
+// Unresolved returns the number of best paths of unicast routes that are not installed because
+// their next hop has no route. The daemon's loop calls it.
 func (d *Daemon) Unresolved() int { return d.unicast.unresolved() }
 
 // NotRunning is the health of a daemon before and after Run.
 var NotRunning = health.Status{Reason: "not running"}
 
-// Health returns how many objects the kernel does not have as desired, which it reports as a problem like
-// those of the host and panics, and the sessions, which the caller judges. The daemon's loop calls it.
+// Health returns how many objects the kernel does not have as desired, which it reports as a
+// problem like those of the host and panics, and the sessions, which the caller judges. The
+// daemon's loop calls it.
 func (d *Daemon) Health(r *health.Report) (pending int, sessions []bgp.SessionStatus) {
 	if pending = d.Kernel.Pending(); pending > 0 {
 		r.Degrade("%d objects are not in the kernel", pending)

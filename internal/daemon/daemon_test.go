@@ -27,7 +27,8 @@ type rig struct {
 	mu     sync.Mutex    // of the kernel: the background reads it
 	hold   chan struct{} // if set, the kernel is read once it is closed
 	kernel *routetest.Kernel
-	// dumpErr and linksErr, when set, are what reading the kernel gives; reads counts both, dumps those of objects.
+	// dumpErr and linksErr, when set, are what reading the kernel gives; reads counts both, dumps
+	// those of objects.
 	dumpErr, linksErr error
 	reads, dumps      int
 	table             resolved

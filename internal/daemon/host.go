@@ -47,8 +47,8 @@ func (l *Loop) followHost(ctx context.Context, c Conditioned) (stop func(), err 
 	}, nil
 }
 
-// examineHost examines the conditions until ctx ends: in turn, and after events. enter runs a function in
-// the network namespace of the daemon.
+// examineHost examines the conditions until ctx ends: in turn, and after events. enter runs a
+// function in the network namespace of the daemon.
 func (l *Loop) examineHost(ctx context.Context, c Conditioned, enter func(func() error) error) {
 	every := time.NewTicker(examineEvery)
 	defer every.Stop()

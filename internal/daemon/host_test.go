@@ -73,8 +73,8 @@ func runHost(t *testing.T, test func(*madeUpHost)) {
 	})
 }
 
-// TestHostIsExaminedAgain: whatever other programs change, in any order, within 10 s what belongs to the daemon is restored
-// and the rest is a reason with its remedy, until it is mended.
+// TestHostIsExaminedAgain: whatever other programs change, in any order, within 10 s what belongs
+// to the daemon is restored and the rest is a reason with its remedy, until it is mended.
 func TestHostIsExaminedAgain(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		steps := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c", "d"}), 1, 12).Draw(rt, "flips")
@@ -100,7 +100,8 @@ func TestHostIsExaminedAgain(t *testing.T) {
 	})
 }
 
-// TestParametersAreExaminedAtOnce: the kernel's notification of a parameter does not wait for the next turn.
+// TestParametersAreExaminedAtOnce: the kernel's notification of a parameter does not wait for the
+// next turn.
 func TestParametersAreExaminedAtOnce(t *testing.T) {
 	runHost(t, func(h *madeUpHost) {
 		time.Sleep(examinePause)

@@ -57,7 +57,8 @@ type AddressReactor interface {
 	Addresses()
 }
 
-// Conditioned is a Reactor that depends on conditions of the host, which are examined again while it runs.
+// Conditioned is a Reactor that depends on conditions of the host, which are examined again while
+// it runs.
 type Conditioned interface {
 	Reactor
 	// Conditions returns what is needed of the host now. Their functions are not called from the loop.
@@ -459,8 +460,8 @@ func (l *Loop) linkChange(m Reactor, c route.LinkChange) {
 	}
 }
 
-// renamed deletes a link that has another name now: the kernel reports only the new one, and rules for the
-// old name no longer match its packets.
+// renamed deletes a link that has another name now: the kernel reports only the new one, and rules
+// for the old name no longer match its packets.
 func (l *Loop) renamed(m Reactor, link route.Link) {
 	for name, old := range l.links {
 		if old.Index == link.Index && name != link.Name {
@@ -613,7 +614,8 @@ func (l *Loop) leave() error {
 }
 
 // Do runs f in the daemon's loop, where the machine's state can be read. It reports whether f ran:
-// not before or after Run. A panic of f is one of the caller, whose boundary it reaches; the loop goes on.
+// not before or after Run. A panic of f is one of the caller, whose boundary it reaches; the loop
+// goes on.
 func (l *Loop) Do(ctx context.Context, f func()) bool { return l.request(ctx, false, f) }
 
 // Change runs f like Do and then applies the desired state.

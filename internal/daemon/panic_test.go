@@ -24,8 +24,8 @@ func injectOnce(t *testing.T, at contain.Boundary) {
 	}))
 }
 
-// TestPanicInTheLoop: wherever the loop panics, it goes on, reads the kernel again and has the desired state
-// applied.
+// TestPanicInTheLoop: wherever the loop panics, it goes on, reads the kernel again and has the
+// desired state applied.
 func TestPanicInTheLoop(t *testing.T) {
 	run(t, func(r *rig) {
 		r.learn(path(onLink))
@@ -79,8 +79,8 @@ func (p *poisoned) BGP(events []bgp.Event) {
 	}
 }
 
-// TestPanicCostsTheRoute: of a batch with an event that panics, that route is withdrawn and all others are
-// applied. If the withdrawal panics too, the loop must not go on.
+// TestPanicCostsTheRoute: of a batch with an event that panics, that route is withdrawn and all
+// others are applied. If the withdrawal panics too, the loop must not go on.
 func TestPanicCostsTheRoute(t *testing.T) {
 	run(t, func(r *rig) {
 		prefixes := []netip.Prefix{netip.MustParsePrefix("2001:db8:1::/48"), netip.MustParsePrefix("2001:db8:2::/48"), netip.MustParsePrefix("2001:db8:3::/48")}

@@ -16,9 +16,9 @@ import (
 	"github.com/tabane/tabane/internal/kernel/route"
 )
 
-// A route that another program deletes is restored, and a path that changes is installed, at the moment of
-// the event: no timer and no comparison with the kernel comes in between, which is being made here and does
-// not end.
+// A route that another program deletes is restored, and a path that changes is installed, at the
+// moment of the event: no timer and no comparison with the kernel comes in between, which is being
+// made here and does not end.
 func TestReactionsWaitForNothing(t *testing.T) {
 	run(t, func(r *rig) {
 		r.learn(path(onLink))

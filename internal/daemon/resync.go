@@ -151,7 +151,8 @@ func (r *resync) add(part dump) {
 // abandon ends a comparison whose objects could not be read. It requests no other one.
 func (r *resync) abandon() { r.comparison, r.due = nil, false }
 
-// endPart continues the end of a comparison, which visits all objects, and reports whether there is more.
+// endPart continues the end of a comparison, which visits all objects, and reports whether there is
+// more.
 func (r *resync) endPart() (more bool) { return r.comparison.EndPart(r.consistent, resyncStep) }
 
 // finish ends a comparison, and requests the next one if it is due.

@@ -37,8 +37,8 @@ type Config struct {
 	Tunnel Tunnel `yaml:"tunnel,omitempty"`
 	// Paths are the lines of this site, 1 to 16.
 	Paths []Path `yaml:"paths"`
-	// Peers are the other gateways, optional for a member only. A leader has one, its home agent; the leaders
-	// of a home agent are its peers without endpoints.
+	// Peers are the other gateways, optional for a member only. A leader has one, its home agent;
+	// the leaders of a home agent are its peers without endpoints.
 	Peers []Peer `yaml:"peers,omitempty"`
 	// Registration bounds what is registered between a leader, its members and its home agent.
 	Registration Registration `yaml:"registration,omitempty"`
@@ -63,10 +63,10 @@ type Config struct {
 // Probes measure the paths. On a slow path they are sent less often than configured, down to one each
 // second: never so often that they take more than 1 % of its rate. The short form is the format.
 type Probes struct {
-	// Format is sealed, which measures delay and jitter by every packet; or compatible, which measures them
-	// by the probes of Mobile IP SHAKE alone (60 and 64 bytes, not authenticated). With compatible, a
-	// configured rate is used as it is, and packets are not queued in front of the path. Both gateways need
-	// the same format. Default: sealed
+	// Format is sealed, which measures delay and jitter by every packet; or compatible, which
+	// measures them by the probes of Mobile IP SHAKE alone (60 and 64 bytes, not authenticated).
+	// With compatible, a configured rate is used as it is, and packets are not queued in front of
+	// the path. Both gateways need the same format. Default: sealed
 	Format string `yaml:"format,omitempty"`
 	// Interval is the time between probes of a path without traffic, 100ms to 1m. Default: 1s
 	Interval time.Duration `yaml:"interval,omitempty"`
@@ -152,15 +152,15 @@ type Path struct {
 	// if it is to be measured, or none for a direction that carries nothing. Example: 50Mbit/s
 	// Default: of a path over a member, what it offers
 	Rate Rates `yaml:"rate,omitempty"`
-	// Strict makes the rates a limit that is never exceeded, as for a metered line or one whose provider drops
-	// what is more. Otherwise up to 1.5 times a rate is used where the line carries it. Rates must be
-	// bandwidths of at most 2 Gbit/s, or none. Example: true
+	// Strict makes the rates a limit that is never exceeded, as for a metered line or one whose
+	// provider drops what is more. Otherwise up to 1.5 times a rate is used where the line carries
+	// it. Rates must be bandwidths of at most 2 Gbit/s, or none. Example: true
 	Strict bool `yaml:"strict,omitempty"`
 	// Cost compares the prices of paths. Paths of a higher cost carry no copies, unless a rule has
 	// copy_costlier. Default: 0
 	Cost int `yaml:"cost,omitempty"`
-	// Member makes the path one of a leader over a member, which relays messages between the interface, a
-	// link to it, and the home agent.
+	// Member makes the path one of a leader over a member, which relays messages between the
+	// interface, a link to it, and the home agent.
 	Member Member `yaml:"member,omitempty"`
 }
 
@@ -186,9 +186,10 @@ type Peer struct {
 	// interface. The addresses of a name are looked up again every minute. A peer without endpoints has
 	// to start the session itself. Example: ["hq.example:4790"]
 	Endpoints []Endpoint `yaml:"endpoints,omitempty"`
-	// Mode is how packets to the peer are carried: tunnel, in UDP and encrypted unless seal is none; plain,
-	// as they are, by an eBPF program; or nat, as plain with the address of each path as their source. If it
-	// is nat, the peer needs nat, too. docs/gateway.md compares them, section Modes. Default: tunnel
+	// Mode is how packets to the peer are carried: tunnel, in UDP and encrypted unless seal is
+	// none; plain, as they are, by an eBPF program; or nat, as plain with the address of each path
+	// as their source. If it is nat, the peer needs nat, too. docs/gateway.md compares them,
+	// section Modes. Default: tunnel
 	Mode string `yaml:"mode,omitempty"`
 	// Seal is which packets of mode tunnel are encrypted: all, or none, so that an eBPF program sends
 	// them. The peer needs the same value. Default: all
@@ -274,9 +275,10 @@ type Match struct {
 	DSCP DSCP `yaml:"dscp,omitempty"`
 	// Prefix contains the source or the destination. Example: 10.2.3.0/24
 	Prefix netip.Prefix `yaml:"prefix,omitempty"`
-	// Mark is the packet's mark in the kernel (SO_MARK, tc skbedit) at ingress of the LAN's interface: a
-	// number, or a number and the mask of the bits that are compared. All peers need mode plain, mode nat
-	// or seal none, because the TUN device does not pass marks on. Example: 0x10/0xff
+	// Mark is the packet's mark in the kernel (SO_MARK, tc skbedit) at ingress of the LAN's
+	// interface: a number, or a number and the mask of the bits that are compared. All peers need
+	// mode plain, mode nat or seal none, because the TUN device does not pass marks on. Example:
+	// 0x10/0xff
 	Mark Mark `yaml:"mark,omitempty"`
 }
 
@@ -604,9 +606,9 @@ func checkAllow(faults *fault.List, key string, list []netip.Prefix) {
 	}
 }
 
-// checkOverlaps adds a fault for each prefix of a peer that overlaps another one. A default route may
-// contain those of other peers: the longest prefix wins, in the kernel's tables as in the plane's. The prefixes of
-// the LAN may be part of a peer's, but not contain one.
+// checkOverlaps adds a fault for each prefix of a peer that overlaps another one. A default route
+// may contain those of other peers: the longest prefix wins, in the kernel's tables as in the
+// plane's. The prefixes of the LAN may be part of a peer's, but not contain one.
 func (c *Config) checkOverlaps(faults *fault.List, list []owned) {
 	for _, p := range list {
 		for i, l := range c.LAN.Prefixes {

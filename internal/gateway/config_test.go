@@ -343,7 +343,8 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// TestHalvesOfADefaultRoute: what replaces a default route begins with unspecified addresses, and is valid.
+// TestHalvesOfADefaultRoute: what replaces a default route begins with unspecified addresses, and
+// is valid.
 func TestHalvesOfADefaultRoute(t *testing.T) {
 	for _, p := range []string{"0.0.0.0/1", "128.0.0.0/1", "::/1", "8000::/1", "0.0.0.0/0", "::/0"} {
 		if !unicast(netip.MustParsePrefix(p)) && netip.MustParsePrefix(p).Bits() > 0 {

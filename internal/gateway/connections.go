@@ -22,7 +22,8 @@ type Session struct {
 	// Direction is that of the flow: sent to the peer, or received from it.
 	Direction string `json:"direction"`
 	Protocol  string `json:"protocol"`
-	// Source and Destination are those of the hosts; of ICMP echo messages, the ports are the identifier and the type.
+	// Source and Destination are those of the hosts; of ICMP echo messages, the ports are the
+	// identifier and the type.
 	Source      netip.AddrPort `json:"source"`
 	Destination netip.AddrPort `json:"destination"`
 	State       string         `json:"state"`

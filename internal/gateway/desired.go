@@ -24,8 +24,8 @@ const (
 	outerIPv4, outerIPv6 = 20 + 8, 40 + 8
 )
 
-// mtuOver returns the MTU inside the tunnel over that of an interface, 0 if none exists. It is at least that of
-// IPv6: over smaller ones the plane sends fragments.
+// mtuOver returns the MTU inside the tunnel over that of an interface, 0 if none exists. It is at
+// least that of IPv6: over smaller ones the plane sends fragments.
 func (c *Config) mtuOver(mtu int) int {
 	outer := outerIPv4
 	if slices.ContainsFunc(c.Peers, func(p Peer) bool {
@@ -62,8 +62,8 @@ func (c *Config) hostNames() []string {
 	return slices.Compact(names)
 }
 
-// local returns the networks and addresses of this host that no peer may send from. A stranger may assign the address of
-// a path's interface, so its network may still be a peer's.
+// local returns the networks and addresses of this host that no peer may send from. A stranger may
+// assign the address of a path's interface, so its network may still be a peer's.
 func (c *Config) local(connected []route.Address) []netip.Prefix {
 	var list []netip.Prefix
 	for _, a := range connected {
@@ -79,8 +79,9 @@ func (c *Config) local(connected []route.Address) []netip.Prefix {
 	return slices.Compact(list)
 }
 
-// planeState returns the desired state of the plane. links are the interfaces that are up, addresses those of
-// endpoints' names, connected those of the host. The section has passed its checks.
+// planeState returns the desired state of the plane. links are the interfaces that are up,
+// addresses those of endpoints' names, connected those of the host. The section has passed its
+// checks.
 func planeState(c *Config, k keys, mtu int, links map[string]bool, addresses map[string][]netip.Addr, connected []route.Address) dataplane.State {
 	s := dataplane.State{Key: k.own, Port: c.Port(), Mark: SocketMark, MTU: mtu, Policy: policyOf(c), Probes: c.Probes.plane(), LAN: dataplane.LAN(c.LAN), Local: c.local(connected)}
 	for _, p := range c.Paths {
@@ -161,7 +162,8 @@ type resolver interface {
 // systemNames resolves names as the host does.
 type systemNames struct{}
 
-// tunnelBypass queries name servers outside the tunnel, because the tunnel may need the answer to come up.
+// tunnelBypass queries name servers outside the tunnel, because the tunnel may need the answer to
+// come up.
 var tunnelBypass = net.Resolver{
 	PreferGo: true,
 	Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -173,7 +175,8 @@ var tunnelBypass = net.Resolver{
 	},
 }
 
-// maxAddresses bounds the addresses of a name in each IP version: packets that begin a session go to all.
+// maxAddresses bounds the addresses of a name in each IP version: packets that begin a session go
+// to all.
 const maxAddresses = 4
 
 // resolve returns the addresses of a name, sorted, those of IPv4 first: the tunnel's overhead is smaller
@@ -192,8 +195,8 @@ func (systemNames) resolve(ctx context.Context, name string) ([]netip.Addr, erro
 	return nil, fmt.Errorf("resolve %q: %w", name, cmp.Or(errs, error(&net.DNSError{Err: "no address", Name: name, IsNotFound: true})))
 }
 
-// firstAddresses returns the first usable addresses of a list, sorted: the order of the DNS changes with each
-// answer.
+// firstAddresses returns the first usable addresses of a list, sorted: the order of the DNS changes
+// with each answer.
 func firstAddresses(list []netip.Addr) []netip.Addr {
 	var usable []netip.Addr
 	for _, a := range list {

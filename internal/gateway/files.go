@@ -54,8 +54,8 @@ func (c *Config) Files(dir string) fault.List {
 // maxKeyFile is the largest size of a key's file in bytes.
 const maxKeyFile = 4096
 
-// packageUser is the user whom the units of the package run the daemons as. Root reads that user's keys, as for
-// tabane check.
+// packageUser is the user whom the units of the package run the daemons as. Root reads that user's
+// keys, as for tabane check.
 const packageUser = "tabane"
 
 // trusted reports whether a key that this user owns, and can replace, is good for a process of the

@@ -38,8 +38,8 @@ type Options struct {
 	// the peers' prefixes unreachable, but for those of open peers: the programs go on.
 	Keep bool
 	Log  *slog.Logger
-	// Plane makes the data plane with the tunnel's interface of that name. Default: the sealed plane, and
-	// the open one if the configuration has open peers.
+	// Plane makes the data plane with the tunnel's interface of that name. Default: the sealed
+	// plane, and the open one if the configuration has open peers.
 	Plane func(tunnel string, log *slog.Logger) (dataplane.Carrier, error)
 }
 
@@ -146,8 +146,9 @@ func New(o Options) (*Gateway, error) {
 	}, nil
 }
 
-// lockNamespace keeps other gateways out of the network namespace until it is closed or the process ends: two would
-// replace each other's routes, rules and programs. Abstract socket names belong to the namespace (unix(7)).
+// lockNamespace keeps other gateways out of the network namespace until it is closed or the process
+// ends: two would replace each other's routes, rules and programs. Abstract socket names belong to
+// the namespace (unix(7)).
 func lockNamespace() (io.Closer, error) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@tabane-gateway"})
 	switch {
@@ -402,8 +403,9 @@ func (g *Gateway) Settled() bool {
 	return false
 }
 
-// followNames resolves the names of endpoints until ctx ends: every minute, and while one is unknown or a
-// peer does not answer at its addresses, after 2 s, then after twice that, up to a minute.
+// followNames resolves the names of endpoints until ctx ends: every minute, and while one is
+// unknown or a peer does not answer at its addresses, after 2 s, then after twice that, up to a
+// minute.
 func (g *Gateway) followNames(ctx context.Context) {
 	var next lookup
 	for {

@@ -266,8 +266,8 @@ func TestMachine(t *testing.T) {
 	}
 }
 
-// TestHostIsRestored: what another program does to the tunnel's interface is restored, and what belongs to the host is reported with
-// the command that mends it.
+// TestHostIsRestored: what another program does to the tunnel's interface is restored, and what
+// belongs to the host is reported with the command that mends it.
 func TestHostIsRestored(t *testing.T) {
 	c := site()
 	c.Peers = c.Peers[:1]
@@ -330,7 +330,8 @@ func (m *machine) soon(what string, ok func() (bool, string)) {
 	}
 }
 
-// TestSecondGateway: a second gateway in the same network namespace is refused, and one after the first has stopped is not.
+// TestSecondGateway: a second gateway in the same network namespace is refused, and one after the
+// first has stopped is not.
 func TestSecondGateway(t *testing.T) {
 	netnstest.Need(t)
 	m := run(t, site())
@@ -557,8 +558,8 @@ func TestPresharedKeys(t *testing.T) {
 	}
 }
 
-// TestLocal: addresses of the host and networks that are connected are local, but for those of paths, which a stranger
-// assigns.
+// TestLocal: addresses of the host and networks that are connected are local, but for those of
+// paths, which a stranger assigns.
 func TestLocal(t *testing.T) {
 	c := Config{Paths: []Path{{Name: "wan", Interface: "wan0"}}, ShortLinks: []string{"wlan0"}}
 	address := func(link, prefix string) route.Address {

@@ -65,12 +65,13 @@ func (c *Config) Open() bool {
 	return slices.ContainsFunc(c.Peers, func(p Peer) bool { return p.mode().Open() })
 }
 
-// Programs reports whether the gateway loads programs into the kernel: for open peers, or a member that relays their
-// packets.
+// Programs reports whether the gateway loads programs into the kernel: for open peers, or a member
+// that relays their packets.
 func (c *Config) Programs() bool { return c.Open() || c.Role == RoleMember }
 
-// unlisted returns the interfaces that have addresses of the LAN, by those of the host, but are none of the LAN's: no packets to open
-// peers are taken from them. Such are the VLANs of an interface, and the bridge of a port.
+// unlisted returns the interfaces that have addresses of the LAN, by those of the host, but are
+// none of the LAN's: no packets to open peers are taken from them. Such are the VLANs of an
+// interface, and the bridge of a port.
 func (c *Config) unlisted(connected []route.Address) (list []string) {
 	if !c.Open() || len(c.LAN.Interfaces) == 0 {
 		return nil

@@ -39,9 +39,9 @@ const (
 	viaMetric = 1 << 30
 )
 
-// kernelObjects returns the desired objects in the kernel: the tunnel's addresses, routes to the peers' prefixes into
-// the tunnel, the rules that lead to them, and the paths' default routes. connected are the addresses
-// of the host.
+// kernelObjects returns the desired objects in the kernel: the tunnel's addresses, routes to the
+// peers' prefixes into the tunnel, the rules that lead to them, and the paths' default routes.
+// connected are the addresses of the host.
 func kernelObjects(c *Config, connected []route.Address) []route.Object {
 	var list []route.Object
 	for _, a := range c.Tunnel.Addresses {
@@ -153,8 +153,8 @@ var internetIPv4, internetIPv6 = netip.MustParseAddr("192.88.99.1"), netip.MustP
 // maxChecked bounds the prefixes whose routes are checked for one status.
 const maxChecked = 64
 
-// conflicts returns the routes of other programs that keep packets to peers out of the tunnel. nexthopTo is how
-// the kernel routes to an address.
+// conflicts returns the routes of other programs that keep packets to peers out of the tunnel.
+// nexthopTo is how the kernel routes to an address.
 func (c *Config) conflicts(connected []route.Address, nexthopTo func(netip.Addr) (netip.Addr, string, error)) []string {
 	exceptions := slices.Concat(c.exceptions(bgp.IPv4, connected), c.exceptions(bgp.IPv6, connected))
 	var list []string

@@ -13,8 +13,8 @@ import (
 	"github.com/tabane/tabane/internal/kernel/route/routetest"
 )
 
-// TestUnlisted: interfaces with addresses of the LAN that are none of it are found, such as its VLANs. Without open peers they are
-// as good as others.
+// TestUnlisted: interfaces with addresses of the LAN that are none of it are found, such as its
+// VLANs. Without open peers they are as good as others.
 func TestUnlisted(t *testing.T) {
 	c := site()
 	c.LAN.Interfaces, c.LAN.Prefixes = []string{"eth0"}, []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}

@@ -39,8 +39,9 @@ type Status struct {
 	HeldBytes  int64  `json:"held_bytes"`
 	// LAN are the interfaces of the LAN.
 	LAN []string `json:"lan"`
-	// Unlisted are interfaces with addresses of the LAN that are none of it: packets of their hosts to open peers are sealed, unless
-	// a listed one receives them before, such as the port of a bridge.
+	// Unlisted are interfaces with addresses of the LAN that are none of it: packets of their hosts
+	// to open peers are sealed, unless a listed one receives them before, such as the port of a
+	// bridge.
 	Unlisted []string     `json:"unlisted,omitempty"`
 	Lines    []Line       `json:"lines"`
 	Peers    []PeerStatus `json:"peers"`
@@ -78,13 +79,14 @@ type PeerStatus struct {
 	// NATSending and NATReceiving are the NAT sessions of flows to and from the peer, with mode nat.
 	NATSending   int `json:"nat_sending"`
 	NATReceiving int `json:"nat_receiving"`
-	// NATWanted and NATEnding are sessions of flows to the peer that it has not answered NAT or FIN for yet, NATDenied
-	// those that it has refused in the last minute.
+	// NATWanted and NATEnding are sessions of flows to the peer that it has not answered NAT or FIN
+	// for yet, NATDenied those that it has refused in the last minute.
 	NATWanted int `json:"nat_wanted"`
 	NATEnding int `json:"nat_ending"`
 	NATDenied int `json:"nat_denied"`
-	// NATRefused are sessions that the peer has refused, NATDeclined those that this gateway has refused the peer, NATEvicted
-	// those that ended for lack of room, NATFull flows without a session for lack of room.
+	// NATRefused are sessions that the peer has refused, NATDeclined those that this gateway has
+	// refused the peer, NATEvicted those that ended for lack of room, NATFull flows without a
+	// session for lack of room.
 	NATRefused  uint64 `json:"nat_refused"`
 	NATDeclined uint64 `json:"nat_declined"`
 	NATEvicted  uint64 `json:"nat_evicted"`
@@ -108,8 +110,8 @@ type PeerStatus struct {
 type PathStatus struct {
 	Peer string `json:"peer"`
 	Path string `json:"path"`
-	// Up: the peer answers over the path. State is up, dead, down, unproven or unregistered. Resting is why a path that
-	// is up is not used.
+	// Up: the peer answers over the path. State is up, dead, down, unproven or unregistered.
+	// Resting is why a path that is up is not used.
 	Up       bool   `json:"up"`
 	State    string `json:"state"`
 	Resting  string `json:"resting"`
@@ -130,8 +132,9 @@ type PathStatus struct {
 	Jitter float64 `json:"jitter_ms"`
 	Spread float64 `json:"spread_ms"`
 	Queue  float64 `json:"queue_ms"`
-	// Loss is the share of packets towards the peer that were lost. LostPackets are those that the peer misses, MissedPackets
-	// those from the peer that have not arrived here. With mode plain, they are not known of paths that share an interface.
+	// Loss is the share of packets towards the peer that were lost. LostPackets are those that the
+	// peer misses, MissedPackets those from the peer that have not arrived here. With mode plain,
+	// they are not known of paths that share an interface.
 	Loss          float64 `json:"loss"`
 	LostPackets   uint64  `json:"lost_packets"`
 	MissedPackets uint64  `json:"missed_packets"`
@@ -261,8 +264,8 @@ func (s *Status) explain(lines []dataplane.PathStatus) {
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()/10) / 100 }
 func seconds(d time.Duration) float64      { return float64(d.Milliseconds()/100) / 10 }
 
-// health judges the rest of the status. rejected is why the plane keeps an earlier state, lacking are problems
-// of the host.
+// health judges the rest of the status. rejected is why the plane keeps an earlier state, lacking
+// are problems of the host.
 func (s *Status) health(rejected error, lacking []health.Problem) health.Status {
 	var r health.Report
 	r.Lack(lacking...)

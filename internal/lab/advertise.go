@@ -45,8 +45,8 @@ func (l *Lab) PrepareAdvertise(node, neighbor string, prefix netip.Prefix, on bo
 	return l.prepareReload(n)
 }
 
-// SetUse has the edge of a node choose otherwise which subflows carry data, and forget what it learned of
-// paths. "" is that of the scenario.
+// SetUse has the edge of a node choose otherwise which subflows carry data, and forget what it
+// learned of paths. "" is that of the scenario.
 func (l *Lab) SetUse(ctx context.Context, node string, use edge.Use) error {
 	n, err := l.plan.node(node)
 	if err != nil {

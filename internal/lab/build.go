@@ -70,13 +70,14 @@ type builder struct {
 	log    *slog.Logger
 	spaces map[string]*space
 	wires  atomic.Int32
-	// frames are the programs of links by what they do, nil where this host cannot load them. All are loaded before any link is made.
+	// frames are the programs of links by what they do, nil where this host cannot load them. All
+	// are loaded before any link is made.
 	frames map[ethernet.Options]*ethernet.Program
 }
 
-// wireIndex is the interface index of the near end of the first wire. The kernel numbers the far ends from 2
-// on. It would report that the other end of a pair with equal indexes is down up to a second later
-// (linkwatch_urgent_event).
+// wireIndex is the interface index of the near end of the first wire. The kernel numbers the far
+// ends from 2 on. It would report that the other end of a pair with equal indexes is down up to a
+// second later (linkwatch_urgent_event).
 const wireIndex = 1 << 20
 
 // build creates namespaces, links, addresses, shapes and routes. If it fails, the caller must
@@ -197,7 +198,8 @@ func (b *builder) makeSpaces(ctx context.Context) error {
 	})
 }
 
-// loadFrames loads the programs that have links carry frames of Ethernet. A host that cannot load them has links of veth.
+// loadFrames loads the programs that have links carry frames of Ethernet. A host that cannot load
+// them has links of veth.
 func (b *builder) loadFrames() error {
 	b.frames = map[ethernet.Options]*ethernet.Program{}
 	for _, l := range b.plan.links {
@@ -218,7 +220,8 @@ func (b *builder) loadFrames() error {
 	return nil
 }
 
-// frame prepares an interface for the frames of its link, which those of nodes make. It has no address yet, so it has sent none.
+// frame prepares an interface for the frames of its link, which those of nodes make. It has no
+// address yet, so it has sent none.
 func (b *builder) frame(l *link, p port, node bool) error {
 	var program *ethernet.Program
 	if l.frames != nil && node {
@@ -263,8 +266,8 @@ func (b *builder) makeLink(l *link) error {
 	return l.setShape(l.shape, nil)
 }
 
-// passFrames has the switches of the caller's namespace forward frames as they are: netfilter, if this kernel calls it for bridges,
-// trims them to their packets (br_validate_ipv4).
+// passFrames has the switches of the caller's namespace forward frames as they are: netfilter, if
+// this kernel calls it for bridges, trims them to their packets (br_validate_ipv4).
 func passFrames() error {
 	for _, key := range []string{"iptables", "ip6tables"} {
 		if err := netns.Sysctl("net.bridge.bridge-nf-call-"+key, "0"); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -40,8 +40,9 @@ var framesLinks = map[string]string{"unlimited": "1", "slow": "2", "off": "3", "
 
 func addressOn(link, host string) string { return "10." + framesLinks[link] + ".0." + host }
 
-// exchangeBytes has so many bytes go back and forth over a link, one by one, and returns the lengths of the frames with them that the
-// second host receives on the interface. The kernel drops frames with wrong checksums.
+// exchangeBytes has so many bytes go back and forth over a link, one by one, and returns the
+// lengths of the frames with them that the second host receives on the interface. The kernel drops
+// frames with wrong checksums.
 func exchangeBytes(t *testing.T, l *Lab, link string, n int) (lengths map[int]int) {
 	t.Helper()
 	address := addressOn(link, "2") + ":7"
@@ -105,8 +106,8 @@ func exchangeBytes(t *testing.T, l *Lab, link string, n int) (lengths map[int]in
 	return lengths
 }
 
-// TestFrames: links carry frames of Ethernet unless they are to be of veth, whatever the link is made of, also after an emulator was
-// put into it.
+// TestFrames: links carry frames of Ethernet unless they are to be of veth, whatever the link is
+// made of, also after an emulator was put into it.
 func TestFrames(t *testing.T) {
 	l := start(t, options(t, "frames", framesSpec()))
 	check := func(link string, want int) {

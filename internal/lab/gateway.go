@@ -59,8 +59,8 @@ func (l *Lab) RestartGateways(ctx context.Context, sections map[string]*gateway.
 	return l.daemons.WaitReady(ctx, nodes...)
 }
 
-// StopGateways stops the gateways of the nodes that have routes here, which carry the packets then, until
-// the gateways are restarted.
+// StopGateways stops the gateways of the nodes that have routes here, which carry the packets then,
+// until the gateways are restarted.
 func (l *Lab) StopGateways(ctx context.Context, routes map[string][]scenario.StaticRoute) error {
 	for _, name := range slices.Sorted(maps.Keys(routes)) {
 		n, err := l.plan.node(name)

@@ -256,7 +256,8 @@ func (b *builder) makeDetour(l *link, p port, end string) (there bool, err error
 		if err := netns.Sysctl("net/ipv6/conf/"+name+"/disable_ipv6", "1"); err != nil {
 			return err
 		}
-		// The detour completes the checksums of the end's frames, which are padded as the end's own offloads say.
+		// The detour completes the checksums of the end's frames, which are padded as the end's own
+		// offloads say.
 		if err := errors.Join(offload.Prepare(p.iface), offload.Prepare(name)); err != nil {
 			return err
 		}

@@ -48,7 +48,8 @@ type Options struct {
 	Spec *scenario.Spec
 	// Routers is RoutersEmbedded, the default, or RoutersFRR.
 	Routers string
-	// Binary is the program with the daemons and clients that the nodes run; by default the calling program.
+	// Binary is the program with the daemons and clients that the nodes run; by default the calling
+	// program.
 	Binary string
 	// Detach keeps the lab running when the caller exits. Otherwise its processes are killed
 	// when the caller exits, for whatever reason.
@@ -59,8 +60,8 @@ type Options struct {
 	// KeepUnready keeps a lab that does not become ready in time, or in which a daemon exits:
 	// Up then returns it with an error that wraps ErrNotReady.
 	KeepUnready bool
-	// Files are written beside the configuration files of the nodes, which may name them. They are removed
-	// with the lab.
+	// Files are written beside the configuration files of the nodes, which may name them. They are
+	// removed with the lab.
 	Files map[string][]byte
 	Log   *slog.Logger
 }

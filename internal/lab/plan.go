@@ -351,8 +351,9 @@ func (p *plan) daemons() []daemon {
 // applies saved ones, including the bound of the congestion window.
 const noMetrics = "net.ipv4.tcp_no_metrics_save"
 
-// congestionSysctl is the congestion control of a node, defaultCongestion what it is where the scenario names none:
-// Linux' default. That of the host would be inherited, and results of two hosts could not be compared.
+// congestionSysctl is the congestion control of a node, defaultCongestion what it is where the
+// scenario names none: Linux' default. That of the host would be inherited, and results of two
+// hosts could not be compared.
 const (
 	congestionSysctl  = "net.ipv4.tcp_congestion_control"
 	defaultCongestion = "cubic"

@@ -25,13 +25,14 @@ type Counters struct {
 	// TableFull counts connections, those of clients on this host included, that became TCP because
 	// the kernel's table of tokens had no place; see TokenPlaces.
 	TableFull uint64 `json:"table_full"`
-	// BeyondWindow counts data that this host received, acknowledged on a subflow and dropped, because it
-	// was beyond the window of the connection. The sender reinjects it by a timer, one fragment at a
-	// time: the connection may stand still for seconds. Reinjected counts what this host reinjected.
+	// BeyondWindow counts data that this host received, acknowledged on a subflow and dropped,
+	// because it was beyond the window of the connection. The sender reinjects it by a timer, one
+	// fragment at a time: the connection may stand still for seconds. Reinjected counts what this
+	// host reinjected.
 	BeyondWindow uint64 `json:"beyond_window"`
 	Reinjected   uint64 `json:"reinjected"`
-	// Joins counts SYNs of subflows, those that were retransmitted included, and Joined the subflows that clients
-	// established.
+	// Joins counts SYNs of subflows, those that were retransmitted included, and Joined the
+	// subflows that clients established.
 	Joins  uint64 `json:"joins"`
 	Joined uint64 `json:"joined"`
 }
@@ -47,8 +48,8 @@ func ReadCounters() (Counters, error) {
 	return c, errors.Join(err, r.Close())
 }
 
-// A CounterReader reads the counters of one network namespace again and again. It is not safe for concurrent
-// use.
+// A CounterReader reads the counters of one network namespace again and again. It is not safe for
+// concurrent use.
 type CounterReader struct {
 	file   *os.File
 	buffer []byte

@@ -256,8 +256,8 @@ type Connection struct {
 	// connection's timer reinjected, and Written those that the application wrote.
 	Counted                                 bool
 	Acked, Outstanding, Reinjected, Written uint64
-	// Full is whether the send buffer is not writable (sk_stream_is_writeable): an application that has more to
-	// send waits. Only Diag.Connection sets it.
+	// Full is whether the send buffer is not writable (sk_stream_is_writeable): an application that
+	// has more to send waits. Only Diag.Connection sets it.
 	Full bool
 }
 
@@ -313,7 +313,8 @@ const (
 	mptcpInfoLen = 16
 	// The offsets of mptcpi_write_seq and _snd_una.
 	mptcpInfoWritten, mptcpInfoConfirmed = 16, 24
-	// The offsets of mptcpi_bytes_retrans, _sent and _acked, and the length up to and including the last.
+	// The offsets of mptcpi_bytes_retrans, _sent and _acked, and the length up to and including the
+	// last.
 	mptcpInfoReinjected, mptcpInfoSent, mptcpInfoAcked, mptcpInfoCounted = 48, 56, 72, 80
 )
 

@@ -234,8 +234,8 @@ func TestInfoOffsets(t *testing.T) {
 	}
 }
 
-// TestDecodeEndedSocket: the kernel reports what it keeps of a socket after its end as FIN-WAIT-2, without
-// tcp_info. Without it, a socket that is open is an error.
+// TestDecodeEndedSocket: the kernel reports what it keeps of a socket after its end as FIN-WAIT-2,
+// without tcp_info. Without it, a socket that is open is an error.
 func TestDecodeEndedSocket(t *testing.T) {
 	body := make([]byte, diagMessageLen)
 	body[diagOffsetState] = byte(finWait2)

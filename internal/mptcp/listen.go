@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Listen opens a listening socket in the network namespace of the calling thread. Clients may connect over
-// MPTCP or TCP, or only over TCP if the kernel has no MPTCP. Port 0 selects a free one. [::] means all
-// addresses, including IPv4.
+// Listen opens a listening socket in the network namespace of the calling thread. Clients may
+// connect over MPTCP or TCP, or only over TCP if the kernel has no MPTCP. Port 0 selects a free
+// one. [::] means all addresses, including IPv4.
 //
 // congestion is the congestion control of the connections; empty means the namespace's default. Subflows
 // that join a connection have that of the listening socket.

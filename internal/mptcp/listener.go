@@ -11,7 +11,8 @@ import (
 
 // Listener is a listening socket.
 type Listener struct {
-	// At is its address; the unspecified one is a wildcard, and IPv6's includes IPv4 unless Only6 is set.
+	// At is its address; the unspecified one is a wildcard, and IPv6's includes IPv4 unless Only6
+	// is set.
 	At    netip.AddrPort
 	Only6 bool
 	// Multipath: connections are accepted over MPTCP, otherwise only over TCP.
@@ -71,8 +72,8 @@ func (l *Listener) Accepts(at netip.AddrPort) bool {
 	return l.At.Port() == at.Port() && l.precedence(at.Addr()) > 0
 }
 
-// precedence orders the sockets that accept a SYN to an address: the kernel prefers one of that address to
-// a wildcard, and one of IPv4 to one of IPv6. 0: the socket does not accept it.
+// precedence orders the sockets that accept a SYN to an address: the kernel prefers one of that
+// address to a wildcard, and one of IPv4 to one of IPv6. 0: the socket does not accept it.
 func (l *Listener) precedence(to netip.Addr) int {
 	switch own := l.At.Addr(); {
 	case own == to:
@@ -126,7 +127,8 @@ func AnswerTo(listeners []Listener, at netip.AddrPort) Answer {
 	return answer
 }
 
-// Problem returns why subflows to the port of an address are reset and what to do; empty if they are accepted.
+// Problem returns why subflows to the port of an address are reset and what to do; empty if they
+// are accepted.
 func (a Answer) Problem(at netip.AddrPort) (text, remedy string) {
 	port := strconv.Itoa(int(at.Port()))
 	switch a {

@@ -305,7 +305,8 @@ func TestPathsOfAConnection(t *testing.T) {
 	}
 }
 
-// TestFullSendBuffer: the send buffer is full while the application waits to write, and not once the peer has read.
+// TestFullSendBuffer: the send buffer is full while the application waits to write, and not once
+// the peer has read.
 func TestFullSendBuffer(t *testing.T) {
 	p := newPair(t)
 	client, server := p.connect()

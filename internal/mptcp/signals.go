@@ -12,8 +12,8 @@ import (
 	"github.com/tabane/tabane/internal/base/feature"
 )
 
-// Signals is what the kernel reports of sockets, which depends on its version: the lengths of struct tcp_info
-// and struct mptcp_info.
+// Signals is what the kernel reports of sockets, which depends on its version: the lengths of
+// struct tcp_info and struct mptcp_info.
 type Signals struct{ TCP, MPTCP int }
 
 const (
@@ -54,8 +54,9 @@ func infoLength(protocol, level, option int) (length int, err error) {
 	return int(n), errors.Join(err, unix.Close(fd))
 }
 
-// Choosing returns a *feature.Error if the kernel does not report what choosing the paths of a connection needs:
-// what a subflow delivered, has not sent, its least round-trip time and its window.
+// Choosing returns a *feature.Error if the kernel does not report what choosing the paths of a
+// connection needs: what a subflow delivered, has not sent, its least round-trip time and its
+// window.
 func (s Signals) Choosing() error {
 	if s.TCP >= tcpInfoSendWindow+4 {
 		return nil
@@ -69,8 +70,8 @@ func (s Signals) Choosing() error {
 // kernelTypes has the names of the kernel's types (BTF).
 const kernelTypes = "/sys/kernel/btf/vmlinux"
 
-// SchedulersByBPF reports whether the kernel accepts MPTCP schedulers as eBPF programs (struct_ops of type
-// mptcp_sched_ops), which mainline Linux up to 6.18 does not.
+// SchedulersByBPF reports whether the kernel accepts MPTCP schedulers as eBPF programs (struct_ops
+// of type mptcp_sched_ops), which mainline Linux up to 6.18 does not.
 func SchedulersByBPF() (bool, error) { return namesType(kernelTypes, "bpf_struct_ops_mptcp_sched_ops") }
 
 func namesType(file, name string) (bool, error) {
@@ -78,8 +79,8 @@ func namesType(file, name string) (bool, error) {
 	return bytes.Contains(types, []byte("\x00"+name+"\x00")), err
 }
 
-// Standstills returns a *feature.Error if the kernel does not count the bytes of MPTCP connections, by which
-// those are found that stand still.
+// Standstills returns a *feature.Error if the kernel does not count the bytes of MPTCP connections,
+// by which those are found that stand still.
 func (s Signals) Standstills() error {
 	if s.MPTCP >= mptcpInfoCounted {
 		return nil

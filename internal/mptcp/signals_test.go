@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestSignals: a kernel that this package runs on has the fields that it decodes, and one that reports less is
-// named with what it lacks.
+// TestSignals: a kernel that this package runs on has the fields that it decodes, and one that
+// reports less is named with what it lacks.
 func TestSignals(t *testing.T) {
 	if Supported() != nil {
 		t.Skip("no MPTCP")

@@ -212,7 +212,8 @@ func (c *connection) sendBuffer(s *Sim) uint64 {
 	return all
 }
 
-// waits reports whether an application that has written so much waits for room in a send buffer of all bytes.
+// waits reports whether an application that has written so much waits for room in a send buffer of
+// all bytes.
 func (c *connection) waits(written, all uint64) bool { return written > c.acked+all/3*2 }
 
 // source returns what the application has written, false without a send buffer. It writes what fits.

@@ -96,8 +96,8 @@ func TestLowat(t *testing.T) {
 	}
 }
 
-// With one path first, and bounded unsent data, the connection carries what the fast path does, and small
-// objects do not wait for the slow one, over which the connection begins.
+// With one path first, and bounded unsent data, the connection carries what the fast path does, and
+// small objects do not wait for the slow one, over which the connection begins.
 func TestOverflow(t *testing.T) {
 	fast := road{rate: 50 * unit.MbitPerSecond, delay: 5 * ms, queue: linkmodel.Limit{Packets: 200}}
 	slow := road{rate: unit.MbitPerSecond, delay: 5 * ms, queue: linkmodel.Limit{Packets: 5}}
@@ -132,8 +132,8 @@ func TestOverflow(t *testing.T) {
 	}
 }
 
-// A stream that one path carries uses no other one, also if it starts with a backlog, from slow start, and the other
-// one has helped before. One that is too much for it does.
+// A stream that one path carries uses no other one, also if it starts with a backlog, from slow
+// start, and the other one has helped before. One that is too much for it does.
 func TestStreamCatchesUp(t *testing.T) {
 	c := paper(road{rate: 40 * unit.MbitPerSecond, delay: 20 * ms, queue: linkmodel.Limit{Packets: 150}}, road{rate: 20 * unit.MbitPerSecond, delay: 35 * ms, queue: linkmodel.Limit{Packets: 75}})
 	c.Duration = 5 * time.Second

@@ -56,7 +56,8 @@ func (c *connection) request(s *Sim) {
 	c.wake(s, c.arrivesAt)
 }
 
-// asks returns the path over which the receiver requests an object: as in Linux, that of the first subflow that is not a backup.
+// asks returns the path over which the receiver requests an object: as in Linux, that of the first
+// subflow that is not a backup.
 func (c *connection) asks(s *Sim) int {
 	for i := range c.flows {
 		if s.senders[int(c.first)+i].state != caClosed && !c.paths[i].Backup {

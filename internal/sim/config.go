@@ -84,9 +84,9 @@ type Connection struct {
 	Scheduler    string
 	SchedOptions sched.Options
 	Congestion   string
-	// Lowat bounds the data that the scheduler assigns to a subflow ahead of its window (cc.Lowat), and
-	// enlarges the send buffers (cc.SendBufferLowat). It has no effect with schedulers that assign nothing
-	// ahead.
+	// Lowat bounds the data that the scheduler assigns to a subflow ahead of its window (cc.Lowat),
+	// and enlarges the send buffers (cc.SendBufferLowat). It has no effect with schedulers that
+	// assign nothing ahead.
 	Lowat bool
 
 	// Overflow has one path carry data first, and the others while it is saturated: the sender looks at
@@ -125,9 +125,10 @@ type Connection struct {
 	// RACK selects Linux' loss recovery: RACK-TLP (RFC 8985), and the undo of reductions that DSACKs or
 	// timestamps prove spurious. Without it losses are found by counting (RFC 6675).
 	RACK bool
-	// Linux has three heuristics of Linux' TCP. It needs RACK. In recovery the congestion window is reduced in proportion
-	// to what is delivered (RFC 6937), where it falls at once otherwise; cubic leaves slow start early (HyStart);
-	// and the retransmission timeout has the largest variation of a round trip, which decays by a quarter in each.
+	// Linux has three heuristics of Linux' TCP. It needs RACK. In recovery the congestion window is
+	// reduced in proportion to what is delivered (RFC 6937), where it falls at once otherwise;
+	// cubic leaves slow start early (HyStart); and the retransmission timeout has the largest
+	// variation of a round trip, which decays by a quarter in each.
 	Linux bool
 	// InitialWindow is the initial window in segments; 0 for cc.InitialWindow.
 	InitialWindow int

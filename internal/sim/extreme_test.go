@@ -14,7 +14,8 @@ import (
 	"github.com/tabane/tabane/internal/mptcp/cc"
 )
 
-// genExtreme draws a link with values up to the limits of what a network can be, and the limits themselves.
+// genExtreme draws a link with values up to the limits of what a network can be, and the limits
+// themselves.
 func genExtreme(t *rapid.T) linkmodel.Profile {
 	share := rapid.OneOf(rapid.SampledFrom([]float64{0, 0, 1e-9, 0.5, 0.999999, 1}), rapid.Float64Range(0, 1))
 	delay := rapid.OneOf(rapid.SampledFrom([]time.Duration{0, 1, time.Microsecond, 10 * time.Second}), rapid.Map(rapid.IntRange(0, 10_000), func(n int) time.Duration { return time.Duration(n) * ms }))
@@ -85,8 +86,8 @@ func genExtremeConfig(t *rapid.T) Config {
 	return c
 }
 
-// TestPropertyExtremes: whatever the network, the simulator ends within a bounded number of steps, and each
-// packet that entered a link left it, was dropped, or is still on it.
+// TestPropertyExtremes: whatever the network, the simulator ends within a bounded number of steps,
+// and each packet that entered a link left it, was dropped, or is still on it.
 func TestPropertyExtremes(t *testing.T) { rapid.Check(t, extremes) }
 
 func FuzzExtremes(f *testing.F) { f.Fuzz(rapid.MakeFuzz(extremes)) }

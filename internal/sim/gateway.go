@@ -35,8 +35,8 @@ type Gateway struct {
 	// at most 2 % of the slowest path; and the gateways keep the queue of each path themselves (package
 	// shape), and repair losses (package repair).
 	Probes bool
-	// Open has packets pass the gateways without being queued, measured or repaired there: delay and jitter are
-	// measured by the reporting probes alone.
+	// Open has packets pass the gateways without being queued, measured or repaired there: delay
+	// and jitter are measured by the reporting probes alone.
 	Open bool
 }
 
@@ -107,7 +107,8 @@ type sending struct {
 	alive    quality.Liveness
 	probed   time.Duration
 	capacity quality.CapacityMeter
-	// congested: the path has a queue though its rate is the least, so that senders have to notice losses.
+	// congested: the path has a queue though its rate is the least, so that senders have to notice
+	// losses.
 	congested bool
 	// number is that of the last packet, reported the highest one that arrived.
 	number, reported uint32

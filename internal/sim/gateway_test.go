@@ -168,8 +168,9 @@ func TestPropertyGateway(t *testing.T) {
 	})
 }
 
-// TestAutoRestsHarmfulPath: the second path loses 5 % of its packets and is slow, so that a connection that
-// uses both brings less than the first one alone. auto leaves it out for most of the time; dq does not.
+// TestAutoRestsHarmfulPath: the second path loses 5 % of its packets and is slow, so that a
+// connection that uses both brings less than the first one alone. auto leaves it out for most of
+// the time; dq does not.
 func TestAutoRestsHarmfulPath(t *testing.T) {
 	lossy := eight
 	lossy.loss = 0.05
@@ -188,8 +189,8 @@ func TestAutoRestsHarmfulPath(t *testing.T) {
 	}
 }
 
-// TestAutoBeginsOnJitteryPath: where a flow begins to use a path with jitter, whose first packets arrive before those that wait in
-// front of the other path, all are delivered in order.
+// TestAutoBeginsOnJitteryPath: where a flow begins to use a path with jitter, whose first packets
+// arrive before those that wait in front of the other path, all are delivered in order.
 func TestAutoBeginsOnJitteryPath(t *testing.T) {
 	for _, from := range []time.Duration{60 * ms, 75 * ms, 90 * ms} {
 		five := road{rate: 5 * unit.MbitPerSecond, delay: 60 * ms, queue: linkmodel.Limit{Packets: 100}}
@@ -204,8 +205,8 @@ func TestAutoBeginsOnJitteryPath(t *testing.T) {
 	}
 }
 
-// TestAutoUsesFasterLaterPath: the second path is 23 or 70 ms later and has a multiple of the first one's rate. A
-// connection that begins on the first one would hardly use it.
+// TestAutoUsesFasterLaterPath: the second path is 23 or 70 ms later and has a multiple of the first
+// one's rate. A connection that begins on the first one would hardly use it.
 func TestAutoUsesFasterLaterPath(t *testing.T) {
 	queue := linkmodel.Limit{Time: 100 * ms}
 	for _, tt := range []struct{ near, far road }{

@@ -65,8 +65,8 @@ func TestPathFails(t *testing.T) {
 	}
 }
 
-// Two subflows over a queue of one packet time out in turn, each with data that was reinjected before. The
-// lowest data is reinjected first.
+// Two subflows over a queue of one packet time out in turn, each with data that was reinjected
+// before. The lowest data is reinjected first.
 func TestReinjectionIsInOrder(t *testing.T) {
 	line := Link{Profile: linkmodel.Profile{Rate: 100 * unit.KbitPerSecond, Queue: linkmodel.Queue{Discipline: linkmodel.DisciplineCoDel}}}
 	path := Path{Out: []int{0}, Back: []int{0}, Start: 2 * ms, Backup: true}
@@ -79,8 +79,8 @@ func TestReinjectionIsInOrder(t *testing.T) {
 	}
 }
 
-// Of two paths one is down for ever, from before its subflow is established or when it carries data. After a
-// timeout on the other path, the data assigned to that path is sent on it.
+// Of two paths one is down for ever, from before its subflow is established or when it carries
+// data. After a timeout on the other path, the data assigned to that path is sent on it.
 func TestUnsentDataReturns(t *testing.T) {
 	good := Link{Profile: linkmodel.Profile{Rate: unit.MbitPerSecond, Delay: 10 * ms}}
 	for _, handshake := range []bool{true, false} {

@@ -40,7 +40,8 @@ func TestObjects(t *testing.T) {
 	}
 }
 
-// TestRequestPath: requests go over the first path that is not a backup, whose delay the objects then have.
+// TestRequestPath: requests go over the first path that is not a backup, whose delay the objects
+// then have.
 func TestRequestPath(t *testing.T) {
 	c := paper(road{rate: 8 * unit.MbitPerSecond, delay: 100 * ms}, road{rate: 8 * unit.MbitPerSecond, delay: 10 * ms})
 	c.Connections[0].Bytes, c.Connections[0].Object = 50_000, 10_000

@@ -133,8 +133,8 @@ func genConfig(t *rapid.T) Config {
 	return c
 }
 
-// addDeadPath adds to MPTCP connections a path over a link that goes down for ever. Where nothing is reinjected,
-// data sent on it would be lost.
+// addDeadPath adds to MPTCP connections a path over a link that goes down for ever. Where nothing
+// is reinjected, data sent on it would be lost.
 func addDeadPath(t *rapid.T, c *Config) {
 	dead := len(c.Links)
 	c.Links = append(c.Links, Link{Profile: genProfile(t, false)})
@@ -232,7 +232,8 @@ func everythingArrives(t *rapid.T) {
 // check compares counters with what they count, and scheduled events with the timers they serve.
 func (s *Sim) check() error {
 	for i := range s.links {
-		// Next is a lower bound for frames in the queue, which follow those on the wire unless they overtake.
+		// Next is a lower bound for frames in the queue, which follow those on the wire unless they
+		// overtake.
 		l := &s.links[i]
 		if at := l.Next(); at != linkmodel.Never && (!s.events.has(int32(i)) || s.events.at(int32(i)) > at && (l.Overtakes() || l.Flying() == 0)) {
 			return fmt.Errorf("link %d delivers at %s, and has no event then", i, at)

@@ -27,8 +27,8 @@ type reduction struct {
 	delivered, sent int
 }
 
-// reduce sets the window in recovery after an acknowledgment by which so many segments are delivered. clean:
-// it acknowledges new data, and no further segment is lost.
+// reduce sets the window in recovery after an acknowledgment by which so many segments are
+// delivered. clean: it acknowledges new data, and no further segment is lost.
 func (r *reduction) reduce(f *sender, delivered int, clean bool) {
 	if !r.active || delivered <= 0 {
 		return

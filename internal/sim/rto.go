@@ -20,8 +20,8 @@ type retransTimer struct {
 	// the event.
 	deadline time.Duration
 
-	// variation is the part of the timeout that exceeds SRTT, most the largest of this round trip, which ends
-	// when segment round is acknowledged; see Connection.Linux.
+	// variation is the part of the timeout that exceeds SRTT, most the largest of this round trip,
+	// which ends when segment round is acknowledged; see Connection.Linux.
 	variation, most time.Duration
 	round           uint32
 
@@ -38,8 +38,8 @@ func (t *retransTimer) sample(rtt, minRTO time.Duration) {
 	t.count++
 }
 
-// vary sets the timeout after a sample as Linux does (tcp_rtt_estimator): many samples in a round trip do
-// not make the variation of the one before forgotten.
+// vary sets the timeout after a sample as Linux does (tcp_rtt_estimator): many samples in a round
+// trip do not make the variation of the one before forgotten.
 func (t *retransTimer) vary(una, next uint32, minRTO time.Duration) {
 	t.most = max(t.most, 4*t.rtt.RTTVAR)
 	t.variation = max(t.variation, t.most)

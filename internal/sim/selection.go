@@ -8,8 +8,8 @@ import (
 	"github.com/tabane/tabane/internal/gateway/quality"
 )
 
-// selection has what replies say to the sending end of a tunnel: how much its paths lose and, for the discipline
-// auto, which of them are used together (package pathset).
+// selection has what replies say to the sending end of a tunnel: how much its paths lose and, for
+// the discipline auto, which of them are used together (package pathset).
 type pathSelection struct {
 	auto     bool
 	losses   [pathset.MaxPaths]quality.LossMeter
@@ -18,7 +18,8 @@ type pathSelection struct {
 	selector pathset.Selector
 	decision pathset.Decision
 	lost     uint64
-	// next is the segment after those of the connection that were sent, elastic the number of retransmissions.
+	// next is the segment after those of the connection that were sent, elastic the number of
+	// retransmissions.
 	next    uint32
 	elastic uint64
 }
@@ -34,8 +35,8 @@ func (w *pathSelection) sent(p *packet) {
 	}
 }
 
-// addReply adds the highest number of a packet that arrived on a path, and how many packets before it are
-// missing.
+// addReply adds the highest number of a packet that arrived on a path, and how many packets before
+// it are missing.
 func (w *pathSelection) addReply(t *carrier, i int, high, missing uint32) {
 	w.lost += w.losses[i].AddReport(uint64(high), uint64(missing))
 	t.paths[i].Loss = int(w.losses[i].Share * 1e6)
@@ -44,7 +45,8 @@ func (w *pathSelection) addReply(t *carrier, i int, high, missing uint32) {
 // waiting is the least wait in the queue of a busy path.
 const waiting = time.Millisecond
 
-// selectPaths selects the paths of auto if a window has ended. Reports of the receiving end arrive without delay.
+// selectPaths selects the paths of auto if a window has ended. Reports of the receiving end arrive
+// without delay.
 func (w *pathSelection) selectPaths(now time.Duration, t *carrier) {
 	if !w.auto {
 		return

@@ -19,7 +19,8 @@ import (
 type Config struct {
 	// Title is what the pages and the report call the study.
 	Title Text `yaml:"title"`
-	// Contact is whom participants contact, also to withdraw later with their code. The consent page shows it.
+	// Contact is whom participants contact, also to withdraw later with their code. The consent
+	// page shows it.
 	Contact string `yaml:"contact"`
 	// Database is the file of the answers, which is made if there is none. It is relative to the study's
 	// file.

@@ -97,8 +97,8 @@ func (o Outcome) WriteCSV(w io.Writer) error {
 	return csv.NewWriter(w).WriteAll(rows)
 }
 
-// ReadExport reads an export, JSON or CSV. That of CSV has answers alone, and is not Counted. Errors wrap
-// ErrExport, or are of r.
+// ReadExport reads an export, JSON or CSV. That of CSV has answers alone, and is not Counted.
+// Errors wrap ErrExport, or are of r.
 func ReadExport(r io.Reader) (Outcome, error) {
 	limited := &io.LimitedReader{R: r, N: maxExport + 1}
 	data, err := io.ReadAll(bufio.NewReader(limited))
@@ -172,8 +172,8 @@ func readRows(data []byte) ([]exported, error) {
 	}
 }
 
-// parseField parses a field of CSV into what a pointer leads to. Pointers to pointers are absent if it is
-// empty.
+// parseField parses a field of CSV into what a pointer leads to. Pointers to pointers are absent if
+// it is empty.
 func parseField(text string, to any) (err error) {
 	switch to := to.(type) {
 	case *int:

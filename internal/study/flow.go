@@ -96,8 +96,8 @@ func (s *session) accept(nonce []byte) bool {
 	return true
 }
 
-// bucket bounds a rate: it holds so many tokens as are used in a quarter of a minute, and at least four if
-// that many are used in a minute.
+// bucket bounds a rate: it holds so many tokens as are used in a quarter of a minute, and at least
+// four if that many are used in a minute.
 type bucket struct {
 	perMinute int
 	tokens    float64

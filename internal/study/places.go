@@ -8,7 +8,8 @@ import (
 )
 
 const (
-	// keepPlace is how long a place is kept for a participant who has not rated a task, if the study is full.
+	// keepPlace is how long a place is kept for a participant who has not rated a task, if the
+	// study is full.
 	keepPlace = 30 * time.Minute
 	// A network may have 1/shareOfPlaces of the places without a rating, but at least minShare.
 	shareOfPlaces = 4

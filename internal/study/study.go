@@ -118,8 +118,8 @@ func newServer(ctx context.Context, o Options) (*server, error) {
 	return s, nil
 }
 
-// clock returns a clock of the time since the epoch that runs on from start. A step of the host's clock does
-// not change the time of a task that is running.
+// clock returns a clock of the time since the epoch that runs on from start. A step of the host's
+// clock does not change the time of a task that is running.
 func clock(start time.Time) func() time.Duration {
 	return func() time.Duration { return time.Duration(start.UnixNano()) + time.Since(start) }
 }

@@ -180,8 +180,8 @@ func (v *visit) asset(name, kind string) {
 	_, _ = v.w.Write(b) // an error means that the browser has closed the connection
 }
 
-// hop answers with a page that leads on at once. The request that follows comes from this origin, so that
-// it has the cookie, which browsers do not send with one that comes from another site.
+// hop answers with a page that leads on at once. The request that follows comes from this origin,
+// so that it has the cookie, which browsers do not send with one that comes from another site.
 func (v *visit) hop(to string) {
 	c := v.view(v.words.title(v.config.Title))
 	c.Refresh, c.Text, c.Back = to, v.words.Moving, to

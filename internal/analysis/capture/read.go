@@ -180,7 +180,8 @@ func (s *source) advance() error {
 	}
 }
 
-// panicked returns the error of a panic that the file's last packet caused. s is nil if no file was read yet.
+// panicked returns the error of a panic that the file's last packet caused. s is nil if no file was
+// read yet.
 func (s *source) panicked(value any) error {
 	fault := contain.Caught(value, contain.Capture, nil, nil)
 	if s == nil {

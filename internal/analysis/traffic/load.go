@@ -83,8 +83,8 @@ type LoadReport struct {
 	Series []Sample `json:"series"`
 }
 
-// FirstView returns a quantile of the times of first views, Step of those of steps. They return 0 if there
-// are none.
+// FirstView returns a quantile of the times of first views, Step of those of steps. They return 0
+// if there are none.
 func (r LoadReport) FirstView(p float64) time.Duration { return quantileOf(p, r.FirstViews) }
 
 // Step is described at FirstView.
@@ -110,11 +110,12 @@ const (
 	MaxLoadTime = 24 * time.Hour
 )
 
-// Load visits a site as people do, without a browser: each visit is a task of the package page with its
-// requests, think times and connections of its own. The sockets are in the network namespace of the
-// process. A page that fails is no error, unless no page was loaded; nor is one that does not end in time,
-// unless nothing arrived at all. Where nothing has arrived and a connection fails for a reason that further
-// ones would fail for, such as the certificate of the site, it returns at once.
+// Load visits a site as people do, without a browser: each visit is a task of the package page with
+// its requests, think times and connections of its own. The sockets are in the network namespace of
+// the process. A page that fails is no error, unless no page was loaded; nor is one that does not
+// end in time, unless nothing arrived at all. Where nothing has arrived and a connection fails for
+// a reason that further ones would fail for, such as the certificate of the site, it returns at
+// once.
 func Load(ctx context.Context, o LoadOptions) (LoadReport, error) {
 	r, err := load(ctx, o)
 	if err != nil {

@@ -18,7 +18,8 @@ import (
 	"github.com/tabane/tabane/internal/study/site"
 )
 
-// startSite serves the pages of seed 1 and returns its URL and a function that returns what was requested.
+// startSite serves the pages of seed 1 and returns its URL and a function that returns what was
+// requested.
 func startSite(t *testing.T, secure bool) (s *httptest.Server, requested func() []string) {
 	t.Helper()
 	pages, err := site.New(site.Options{Config: httpd.Config{Seed: 1}, Log: slog.New(slog.DiscardHandler)})
@@ -106,8 +107,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestLoadEndsAtOnce: where nothing has arrived and further connections would fail as the first one did, a load
-// of an hour ends with the reason.
+// TestLoadEndsAtOnce: where nothing has arrived and further connections would fail as the first one
+// did, a load of an hour ends with the reason.
 func TestLoadEndsAtOnce(t *testing.T) {
 	secure, _ := startSite(t, true)
 	plain, _ := startSite(t, false)

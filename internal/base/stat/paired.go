@@ -85,7 +85,8 @@ func sameMagnitude(a, b float64) bool {
 	return math.Abs(a-b) <= relativeTie*max(a, b)
 }
 
-// atMost returns the probability that the sum of ranks, each in it with probability 1/2, is at most most.
+// atMost returns the probability that the sum of ranks, each in it with probability 1/2, is at most
+// most.
 func atMost(ranks []int, most int) float64 {
 	p := make([]float64, most+1) // p[s] is the probability of the sum s
 	p[0] = 1
@@ -104,7 +105,8 @@ func atMost(ranks []int, most int) float64 {
 	return total
 }
 
-// nearlyAtMost approximates atMost for so many ranks; ties is the sum of n^3 - n over those that are equal.
+// nearlyAtMost approximates atMost for so many ranks; ties is the sum of n^3 - n over those that
+// are equal.
 func nearlyAtMost(ranks int, ties float64, most int) float64 {
 	n := float64(ranks)
 	deviation := math.Sqrt(n*(n+1)*(2*n+1)/24 - ties/48)

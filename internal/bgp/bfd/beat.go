@@ -13,10 +13,10 @@ import (
 // A beat is the last packet of a session that is up. Helpers send it again when the session's loop is
 // late.
 //
-// While a link with a full table goes down, or a network namespace with one is removed, the kernel deletes
-// the routes with their table locked and softirqs disabled: for a second and more for a million routes, it
-// runs nothing else on that CPU, whatever its priority, and no thread that it woke there moves to another
-// CPU. A helper is bound to one CPU, and there are several.
+// While a link with a full table goes down, or a network namespace with one is removed, the kernel
+// deletes the routes with their table locked and softirqs disabled: for a second and more for a
+// million routes, it runs nothing else on that CPU, whatever its priority, and no thread that it
+// woke there moves to another CPU. A helper is bound to one CPU, and there are several.
 type beat struct {
 	mu    sync.Mutex
 	conn  net.Conn // nil: there is nothing to send
@@ -57,8 +57,8 @@ func (b *beat) clear() {
 	b.conn = nil
 }
 
-// assist sends the packet again if it is late at now, and returns the interval of the session's packets; 0
-// means that there is nothing to send.
+// assist sends the packet again if it is late at now, and returns the interval of the session's
+// packets; 0 means that there is nothing to send.
 func (b *beat) assist(now time.Time) (every time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

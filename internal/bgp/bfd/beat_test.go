@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A helper sends the packet of a session that is up when its loop is late, not before, not without end, and
-// not after the loop has sent that the session is down.
+// A helper sends the packet of a session that is up when its loop is late, not before, not without
+// end, and not after the loop has sent that the session is down.
 func TestHelpersSendWhatIsLate(t *testing.T) {
 	receiver, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {

@@ -125,8 +125,9 @@ func updateOf(kind, subtype uint16, b []byte) (recorded, bool) {
 // tally is what was found in MRT files.
 type tally struct{ messages, routes, withdrawn, faults, refused, compared int }
 
-// read decodes an UPDATE as one of an external and of an internal neighbor, compares the accessors of all
-// attributes with their fields, what is encoded again with what was decoded, and all with GoBGP.
+// read decodes an UPDATE as one of an external and of an internal neighbor, compares the accessors
+// of all attributes with their fields, what is encoded again with what was decoded, and all with
+// GoBGP.
 func (c *tally) read(t *testing.T, m recorded, in *Interner) {
 	c.messages++
 	n := everything

@@ -198,8 +198,8 @@ func (r *RIB) Rejected(f message.Family, s Source) map[uint16]int {
 }
 
 // Reimport calls decide for the paths of a source from the given index, up to n of them, and
-// replaces their accepted attributes and the reason by the result. It returns the index to continue with, or 0
-// after the last one.
+// replaces their accepted attributes and the reason by the result. It returns the index to continue
+// with, or 0 after the last one.
 func (r *RIB) Reimport(f message.Family, s Source, from uint32, n int, decide func(message.Key, Path) (ID, uint16)) (next uint32) {
 	t := &r.tables[f]
 	for ; n > 0; n-- {

@@ -270,8 +270,9 @@ func (t *table) reapIfDue() {
 	}
 }
 
-// reap frees up to n destinations without paths that no consumer has to take; one that has a route to
-// such a destination has to take it too. It continues where the last call ended, and reports whether it reached the end of the table.
+// reap frees up to n destinations without paths that no consumer has to take; one that has a route
+// to such a destination has to take it too. It continues where the last call ended, and reports
+// whether it reached the end of the table.
 func (t *table) reap(n int) (end bool) {
 	for n > 0 {
 		i, ok := t.dead.next(t.reaped)

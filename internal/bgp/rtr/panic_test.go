@@ -9,8 +9,9 @@ import (
 	"github.com/tabane/tabane/internal/kernel/contain"
 )
 
-// TestPanicCostsTheConnection: an answer that panics ends the connection to its cache, which is asked for
-// everything after the retry interval; the data of before is used meanwhile, and so are other caches.
+// TestPanicCostsTheConnection: an answer that panics ends the connection to its cache, which is
+// asked for everything after the retry interval; the data of before is used meanwhile, and so are
+// other caches.
 func TestPanicCostsTheConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := play(t, single())

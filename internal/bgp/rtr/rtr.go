@@ -161,8 +161,8 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 }
 
-// selected returns the cache that is used, and its VRPs; nil if there is none. The VRPs of one that is not
-// connected become older.
+// selected returns the cache that is used, and its VRPs; nil if there is none. The VRPs of one that
+// is not connected become older.
 func (c *Client) selected() (*cache, *policy.VRPs) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

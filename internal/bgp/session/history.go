@@ -154,10 +154,10 @@ func (s *Session) found(r rank, text string) {
 	}
 }
 
-// report logs why the session is not established: a reason that is new, or more precise than the one
-// before, and once in flapPause that the neighbor still refuses the session. It is called periodically, not
-// for each failure: one of two colliding connections fails too, although the session is established
-// a moment later.
+// report logs why the session is not established: a reason that is new, or more precise than the
+// one before, and once in flapPause that the neighbor still refuses the session. It is called
+// periodically, not for each failure: one of two colliding connections fails too, although the
+// session is established a moment later.
 func (s *Session) report(now time.Time) {
 	s.mu.Lock()
 	h := &s.history

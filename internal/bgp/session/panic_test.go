@@ -121,8 +121,8 @@ func fault(armed *atomic.Bool) {
 	}
 }
 
-// TestActiveSessionBacksOff: after a panic, the session does not connect before the pause is over, even if
-// its link comes up.
+// TestActiveSessionBacksOff: after a panic, the session does not connect before the pause is over,
+// even if its link comes up.
 func TestActiveSessionBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, config(1, 2))

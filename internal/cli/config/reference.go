@@ -70,8 +70,8 @@ func groupNamed(name string) Group {
 
 // Find returns the key at a path such as "edge.mptcp.best_path" and the keys below it. List indexes
 // are ignored, and the names of nodes, links, traffic and transports may be omitted. An empty path
-// returns the keys of a daemon's file, of a scenario and of a study. The error for an unknown key suggests the
-// closest known key.
+// returns the keys of a daemon's file, of a scenario and of a study. The error for an unknown key
+// suggests the closest known key.
 func Find(path string) (Key, []Key, error) {
 	below := slices.Concat(groupNamed(DaemonFile).Keys, groupNamed(ScenarioFile).Keys, groupNamed(StudyFile).Keys)
 	if path == "" {

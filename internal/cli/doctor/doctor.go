@@ -227,7 +227,8 @@ func multipathLimits(manager func() (mptcp.Manager, error), limits func() (mptcp
 	return f
 }
 
-// tokens checks whether connections became TCP because the kernel has no token for them, which no log reports.
+// tokens checks whether connections became TCP because the kernel has no token for them, which no
+// log reports.
 func tokens(counters func() (mptcp.Counters, error), memory func() (uint64, error)) Finding {
 	f := Finding{Check: "MPTCP tokens", State: OK}
 	c, err := counters()
@@ -245,8 +246,8 @@ func tokens(counters func() (mptcp.Counters, error), memory func() (uint64, erro
 	return f
 }
 
-// mptcpified checks whether programs that do not ask for MPTCP can have it. multipath returns an error where there
-// is no MPTCP.
+// mptcpified checks whether programs that do not ask for MPTCP can have it. multipath returns an
+// error where there is no MPTCP.
 func mptcpified(multipath func() error, supported func(mptcpify.How) error) Finding {
 	f := Finding{Check: "mptcpify", State: OK, Meaning: "tabane mptcpify gives MPTCP to programs that do not ask for it, by seccomp (optional)"}
 	err := multipath()
@@ -278,8 +279,8 @@ func standstills(counters func() (mptcp.Counters, error)) Finding {
 	return f
 }
 
-// signals checks what the kernel reports of MPTCP connections, by which edge chooses paths and ends standstills, and
-// whether it accepts schedulers.
+// signals checks what the kernel reports of MPTCP connections, by which edge chooses paths and ends
+// standstills, and whether it accepts schedulers.
 func signals(multipath func() error, read func() (mptcp.Signals, error), schedulers func() (bool, error)) Finding {
 	f := Finding{Check: "MPTCP signals", State: OK}
 	f.check(multipath())
@@ -384,7 +385,8 @@ func OfCondition(c condition.Condition) Finding {
 	return f
 }
 
-// routing checks whether this host forwards packets as border routers, routers and gateways must, on all interfaces.
+// routing checks whether this host forwards packets as border routers, routers and gateways must,
+// on all interfaces.
 func routing() []Finding {
 	list, err := net.Interfaces()
 	var links []string
@@ -397,7 +399,8 @@ func routing() []Finding {
 	if err != nil {
 		reversePath.unknown(err)
 	}
-	// Which interfaces are exempted from forwarding is for daemons to judge, which know what arrives at them.
+	// Which interfaces are exempted from forwarding is for daemons to judge, which know what
+	// arrives at them.
 	return []Finding{OfCondition(condition.Forwarding(bgp.IPv6)), OfCondition(condition.Forwarding(bgp.IPv4)), reversePath}
 }
 

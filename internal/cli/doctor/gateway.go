@@ -108,7 +108,8 @@ func openRelay() Finding {
 // gatewayPins returns the pins of gateways in all network namespaces.
 func gatewayPins() ([]bpf.Pinned, error) { return bpf.AllPinned(role.Gateway) }
 
-// openPlane checks what the programs of a gateway with open peers go on by when the daemon is killed. list returns those pins.
+// openPlane checks what the programs of a gateway with open peers go on by when the daemon is
+// killed. list returns those pins.
 func openPlane(list func() ([]bpf.Pinned, error)) Finding {
 	f := Finding{Check: "pins", State: OK, Meaning: "no program of a gateway is pinned"}
 	all, err := list()

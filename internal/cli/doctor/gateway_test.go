@@ -111,8 +111,8 @@ func TestReversePath(t *testing.T) {
 	}
 }
 
-// arrives reports whether a datagram from 203.0.113.9 that leaves by probe0 arrives at probe1, before one from
-// a source whose return route is probe1.
+// arrives reports whether a datagram from 203.0.113.9 that leaves by probe0 arrives at probe1,
+// before one from a source whose return route is probe1.
 func arrives(t *testing.T) bool {
 	t.Helper()
 	in, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("198.51.100.1:0")))
@@ -134,8 +134,8 @@ func arrives(t *testing.T) bool {
 	return from == probed
 }
 
-// TestMerges: an interface that merges packets is found, also as the port of a bridge with a MACVLAN on it, and one without offloads
-// is not.
+// TestMerges: an interface that merges packets is found, also as the port of a bridge with a
+// MACVLAN on it, and one without offloads is not.
 func TestMerges(t *testing.T) {
 	needRoot(t)
 	check := func(want State, remedy string, prepare func() error, lan ...string) {
@@ -217,7 +217,8 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// TestTrafficControl: programs and filters of others are named, and limit the gateway where they run on the wrong side of its own.
+// TestTrafficControl: programs and filters of others are named, and limit the gateway where they
+// run on the wrong side of its own.
 func TestTrafficControl(t *testing.T) {
 	needRoot(t)
 	spec := func() *ebpf.ProgramSpec {

@@ -56,7 +56,8 @@ var (
 	someIPv4 = netip.MustParseAddr("192.0.2.1")
 )
 
-// intrudes reports whether a socket that listens with TCP gets connections that another one with MPTCP would get.
+// intrudes reports whether a socket that listens with TCP gets connections that another one with
+// MPTCP would get.
 func intrudes(l *mptcp.Listener, all []mptcp.Listener) bool {
 	for _, address := range []netip.Addr{l.At.Addr(), someIPv6, someIPv4} {
 		at := netip.AddrPortFrom(address, l.At.Port())
@@ -102,8 +103,8 @@ func listening() ([]mptcp.Listener, error) {
 	return all, errors.Join(err, d.Close())
 }
 
-// processes returns the names and process IDs of those that have sockets, by their numbers. Those of other users are
-// known to root alone.
+// processes returns the names and process IDs of those that have sockets, by their numbers. Those
+// of other users are known to root alone.
 func processes(sockets []uint32) map[uint32]string {
 	found := map[uint32]string{}
 	files, _ := filepath.Glob("/proc/[0-9]*/fd/*") // the error is of a bad pattern

@@ -22,8 +22,9 @@ var (
 	networkDirs  = []string{"usr/lib/systemd/network", "usr/local/lib/systemd/network", "run/systemd/network", "etc/systemd/network"}
 )
 
-// networkd checks that systemd-networkd, if it runs, does not remove what daemons have in the kernel: routes, policy
-// rules, nexthop objects, and addresses. addressed returns the numbers of the interfaces with addresses of daemons.
+// networkd checks that systemd-networkd, if it runs, does not remove what daemons have in the
+// kernel: routes, policy rules, nexthop objects, and addresses. addressed returns the numbers of
+// the interfaces with addresses of daemons.
 func networkd(host fs.FS, addressed func() (map[int]string, error)) Finding {
 	f := Finding{Check: "systemd-networkd", State: OK, Meaning: "does not run"}
 	if _, err := fs.Stat(host, "run/systemd/netif/state"); err != nil {
@@ -65,8 +66,8 @@ func networkd(host fs.FS, addressed func() (map[int]string, error)) Finding {
 	return f
 }
 
-// droppedAddresses returns the interfaces from which systemd-networkd removes addresses of daemons, and the files in which that is
-// changed.
+// droppedAddresses returns the interfaces from which systemd-networkd removes addresses of daemons,
+// and the files in which that is changed.
 func droppedAddresses(host fs.FS, addressed func() (map[int]string, error)) (links, files []string, err error) {
 	all, err := addressed()
 	if err != nil {
@@ -121,8 +122,8 @@ func ownAddresses() (map[int]string, error) {
 	return all, errors.Join(err, conn.Close())
 }
 
-// readNetworkd returns the settings of the section Network in a file and its drop-ins: drop-ins by name, one of a later
-// directory replacing that of the same name in an earlier one.
+// readNetworkd returns the settings of the section Network in a file and its drop-ins: drop-ins by
+// name, one of a later directory replacing that of the same name in an earlier one.
 func readNetworkd(host fs.FS, dirs []string, name string) (map[string]string, error) {
 	main, dropIns := "", map[string]string{}
 	for _, dir := range dirs {

@@ -7,8 +7,8 @@ import (
 	"github.com/tabane/tabane/internal/experiment/scenario"
 )
 
-// TestFirstLinkIsThatOfTheFile: a node's name resolves to its address on the first link of the file, also
-// after the scenario was written and read again.
+// TestFirstLinkIsThatOfTheFile: a node's name resolves to its address on the first link of the
+// file, also after the scenario was written and read again.
 func TestFirstLinkIsThatOfTheFile(t *testing.T) {
 	const text = `name: order
 title: "Order"

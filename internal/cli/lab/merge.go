@@ -115,7 +115,8 @@ func (a *app) merge(name string, parts []string, f mergeFlags) error {
 	return nil
 }
 
-// ofParts returns the scenario with the cells of a result alone; a cell that it does not have is an error.
+// ofParts returns the scenario with the cells of a result alone; a cell that it does not have is an
+// error.
 func ofParts(spec *scenario.Spec, r result.Result) (*scenario.Spec, error) {
 	if spec.Experiment == nil {
 		return nil, errors.New("it has no experiment")

@@ -131,8 +131,8 @@ func simulated(name string, cells scenario.Selection, quick bool) (*scenario.Spe
 	return chosen, simulable(name, spec, chosen)
 }
 
-// chosenCells reads a scenario in a family and selects cells of it: those of a quick pass where the command
-// line chooses none.
+// chosenCells reads a scenario in a family and selects cells of it: those of a quick pass where the
+// command line chooses none.
 func chosenCells(name, family string, cells scenario.Selection, quick bool) (whole, chosen *scenario.Spec, err error) {
 	if whole, err = loadFamily(name, family); err != nil {
 		return nil, nil, err

@@ -19,9 +19,10 @@ const (
 	claimMost = 64
 )
 
-// Unclaimed is that no other host on the networks of the interfaces answers for one of their addresses: the kernel looks for that
-// in IPv6 alone, once, and not for addresses that were added with nodad. Each examination sends one broadcast or multicast frame for
-// each address. Missing interfaces, and those that are not Ethernet, have no effect.
+// Unclaimed is that no other host on the networks of the interfaces answers for one of their
+// addresses: the kernel looks for that in IPv6 alone, once, and not for addresses that were added
+// with nodad. Each examination sends one broadcast or multicast frame for each address. Missing
+// interfaces, and those that are not Ethernet, have no effect.
 func Unclaimed(links ...string) Condition { return unclaimed(net.Interfaces, afpacket.Claims, links) }
 
 type claims func(at *net.Interface, addresses []netip.Addr, own []net.HardwareAddr, wait time.Duration) ([]afpacket.Claim, error)

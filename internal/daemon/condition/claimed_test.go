@@ -8,8 +8,9 @@ import (
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
-// TestClaimedAddresses: an address that another host answers for is reported with its MAC address, in both IP versions and also if
-// it was added with nodad; what only this host has is not, on whichever of its interfaces.
+// TestClaimedAddresses: an address that another host answers for is reported with its MAC address,
+// in both IP versions and also if it was added with nodad; what only this host has is not, on
+// whichever of its interfaces.
 func TestClaimedAddresses(t *testing.T) {
 	netnstest.Need(t)
 	here, other := netnstest.New(t), netnstest.New(t)

@@ -122,8 +122,8 @@ func of(ip, link, name string) string {
 	return strings.Join([]string{"net", ip, "conf", link, name}, separator)
 }
 
-// IPv6 is that the kernel has IPv6, and that it is switched on on interfaces. Missing ones have no effect,
-// unless none exists: the setting of all is that of new interfaces.
+// IPv6 is that the kernel has IPv6, and that it is switched on on interfaces. Missing ones have no
+// effect, unless none exists: the setting of all is that of new interfaces.
 func IPv6(links ...string) Condition { return ipv6(netns.ReadSysctl, links) }
 
 func ipv6(read reader, links []string) Condition {
@@ -179,7 +179,8 @@ func reversePath(read reader, links []string) Condition {
 	}
 }
 
-// Firewall is that no chain of nftables or iptables drops what is forwarded between interfaces, in these IP versions.
+// Firewall is that no chain of nftables or iptables drops what is forwarded between interfaces, in
+// these IP versions.
 func Firewall(versions []bgp.IP, links ...string) Condition {
 	return firewall(nft.Blocking, versions, links)
 }
@@ -208,8 +209,9 @@ func firewall(blocking func(links []string, families ...string) ([]nft.Chain, er
 	}
 }
 
-// Unique is that no IPv6 address of the interfaces is that of another host as well, as far as the kernel has detected it (RFC
-// 4862 section 5.4): it does not use such an address. Missing interfaces have no effect.
+// Unique is that no IPv6 address of the interfaces is that of another host as well, as far as the
+// kernel has detected it (RFC 4862 section 5.4): it does not use such an address. Missing
+// interfaces have no effect.
 func Unique(links ...string) Condition {
 	return Condition{
 		Name: "duplicate addresses", Good: "no other host was found to have an IPv6 address of this one",

@@ -102,8 +102,8 @@ func TestIPv6WithoutInterfaces(t *testing.T) {
 	}
 }
 
-// TestRemedies: after any changes of parameters in any order, running the commands of the problems until there
-// are none mends everything, and each command mends something.
+// TestRemedies: after any changes of parameters in any order, running the commands of the problems
+// until there are none mends everything, and each command mends something.
 func TestRemedies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := healthy()
@@ -132,7 +132,8 @@ func TestRemedies(t *testing.T) {
 	})
 }
 
-// TestFirewall: a chain that drops all is a problem with the command that mends it, for the versions that are forwarded.
+// TestFirewall: a chain that drops all is a problem with the command that mends it, for the
+// versions that are forwarded.
 func TestFirewall(t *testing.T) {
 	blocking := func(links []string, families ...string) ([]nft.Chain, error) {
 		if !slices.Equal(links, []string{"lan", "wan"}) || !slices.Equal(families, []string{"ip6"}) {

@@ -10,7 +10,8 @@ import (
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
 
-// TestUnique: an address that another host on the link has is a problem until it is added again without the other.
+// TestUnique: an address that another host on the link has is a problem until it is added again
+// without the other.
 func TestUnique(t *testing.T) {
 	a, b := netnstest.New(t), netnstest.New(t)
 	run := func(ns, commands string) {

@@ -42,8 +42,8 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// TestListenReplacesAStaleSocketOnly: also when the context has ended, as that of a daemon that is stopped
-// while it starts, and still has to remove what a killed one left in the kernel.
+// TestListenReplacesAStaleSocketOnly: also when the context has ended, as that of a daemon that is
+// stopped while it starts, and still has to remove what a killed one left in the kernel.
 func TestListenReplacesAStaleSocketOnly(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

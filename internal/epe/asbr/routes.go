@@ -142,7 +142,8 @@ func (p *peer) step() (more bool) {
 }
 
 // installed takes from the routes that wait those that the kernel has by now, and returns them as
-// they are advertised, until the next call. It examines some, in turn; more reports whether it should be called again.
+// they are advertised, until the next call. It examines some, in turn; more reports whether it
+// should be called again.
 func (p *peer) installed() (routes []bgp.VPNRoute, more bool) {
 	some := min(len(p.waiting), 2*daemon.Step)
 	routes = p.batch[:0]

@@ -38,11 +38,11 @@ type Config struct {
 	// This daemon then follows the tables and manages addresses, policy rules and MPTCP. Default: bgp.
 	// Example: kernel
 	Routes RouteSource `yaml:"routes,omitempty"`
-	// BestPaths is what happens to the best path of each unicast route that the reflectors advertise: install
-	// adds it to the main table, with metric 4096, so that all traffic of this host follows BGP unless another
-	// route to its destination has a lower metric; leave adds only the routes to the locators, which
-	// packets to SIDs need, and leaves all else to the routes that this host has. Default: install.
-	// Example: leave
+	// BestPaths is what happens to the best path of each unicast route that the reflectors
+	// advertise: install adds it to the main table, with metric 4096, so that all traffic of this
+	// host follows BGP unless another route to its destination has a lower metric; leave adds only
+	// the routes to the locators, which packets to SIDs need, and leaves all else to the routes
+	// that this host has. Default: install. Example: leave
 	BestPaths BestPaths `yaml:"best_paths,omitempty"`
 	// Reflectors are the route reflectors that this server is a client of. Default: none; required
 	// unless routes is kernel.
@@ -140,8 +140,8 @@ type Peer struct {
 	Interface string `yaml:"interface,omitempty"`
 	// Table is the routing table for traffic from the EPE address. No other program may use it.
 	Table uint32 `yaml:"table"`
-	// Prefix is the on-link prefix of Address when it is not that of a default address. Where the prefix is
-	// advertised through this peer alone, return traffic arrives through this peer.
+	// Prefix is the on-link prefix of Address when it is not that of a default address. Where the
+	// prefix is advertised through this peer alone, return traffic arrives through this peer.
 	Prefix netip.Prefix `yaml:"prefix,omitempty"`
 	// Backup makes the subflow a backup (RFC 8684 section 3.1.1): it is used when no other path
 	// works. Example: true
@@ -328,9 +328,9 @@ func (c *Config) versions() []bgp.IP {
 	return []bgp.IP{bgp.IPv6}
 }
 
-// checkVersions adds a fault for each default address whose clients could use no EPE address, and for
-// each EPE address that would be advertised to no client: MPTCP cannot mix IP versions, as the routes to a
-// client are known only for the address that it connects from.
+// checkVersions adds a fault for each default address whose clients could use no EPE address, and
+// for each EPE address that would be advertised to no client: MPTCP cannot mix IP versions, as the
+// routes to a client are known only for the address that it connects from.
 func (c *Config) checkVersions(faults *fault.List) {
 	for i, a := range c.Addresses {
 		v := bgp.IPOf(a.Address.Addr())
@@ -452,8 +452,8 @@ func (c *Config) checkRoutes(faults *fault.List) {
 	}
 }
 
-// Warnings returns what is valid and does not fit: edge's path manager selects peers for each connection,
-// the kernel's takes no more than fit.
+// Warnings returns what is valid and does not fit: edge's path manager selects peers for each
+// connection, the kernel's takes no more than fit.
 func (c *Config) Warnings() fault.List {
 	var warnings fault.List
 	if c.MPTCP.manager() == KernelPathManager {

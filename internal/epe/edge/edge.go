@@ -492,8 +492,8 @@ func (e *Edge) BGP(events []bgp.Event) {
 	}
 }
 
-// Link implements daemon.Machine: routes follow the MTU of the interface. An edge does not track the links of
-// its sessions.
+// Link implements daemon.Machine: routes follow the MTU of the interface. An edge does not track
+// the links of its sessions.
 func (e *Edge) Link(name string, _ bool) {
 	if mtu := e.daemon.MTU(name); name == e.config.Interface && mtu > 0 && mtu != e.egress.mtu {
 		e.log.Info("MTU of interface changed", "interface", name, "mtu", mtu)

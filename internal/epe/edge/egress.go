@@ -268,7 +268,8 @@ func (e *egress) route(p *peer, prefix netip.Prefix, nexthop uint32) route.Route
 	return r
 }
 
-// useSID counts a route through a SID and returns the SID's number; the first one sets its nexthop object.
+// useSID counts a route through a SID and returns the SID's number; the first one sets its nexthop
+// object.
 func (e *egress) useSID(addr netip.Addr) uint32 {
 	n := e.sids.Use(addr)
 	if e.sids.Uses(n) == 1 {

@@ -101,13 +101,13 @@ type Connections struct {
 	// connections.
 	Connections int       `json:"connections"`
 	Subflows    []Subflow `json:"subflows"`
-	// Remembered is what connections learned of paths, with mptcp.use: overflow or a policy: at most limit, the
-	// newest first.
+	// Remembered is what connections learned of paths, with mptcp.use: overflow or a policy: at
+	// most limit, the newest first.
 	Remembered []Remembered `json:"remembered,omitempty"`
 }
 
-// Remembered is what connections learned of the path through an egress peer to the clients of a prefix. It
-// counts for 10 minutes.
+// Remembered is what connections learned of the path through an egress peer to the clients of a
+// prefix. It counts for 10 minutes.
 type Remembered struct {
 	Egress string       `json:"egress"`
 	Client netip.Prefix `json:"client"`
@@ -115,7 +115,8 @@ type Remembered struct {
 	// known.
 	Rate   unit.Bandwidth `json:"rate"`
 	MinRTT time.Duration  `json:"min_rtt_ns"`
-	// Verdict is why the path last rested, "unused" if it helped since, and RestUntil when that rest ends.
+	// Verdict is why the path last rested, "unused" if it helped since, and RestUntil when that
+	// rest ends.
 	Verdict   selection.Reason `json:"verdict"`
 	RestUntil time.Time        `json:"rest_until,omitzero"`
 	Learned   time.Time        `json:"learned"`

@@ -17,8 +17,8 @@ import (
 	"github.com/tabane/tabane/internal/epe/selection"
 )
 
-// memoryFile is where the daemon keeps what connections learned of paths: beside its socket, in a directory
-// that is kept over restarts.
+// memoryFile is where the daemon keeps what connections learned of paths: beside its socket, in a
+// directory that is kept over restarts.
 func (c *Config) memoryFile() string {
 	return strings.TrimSuffix(control.Path(c.Control, "edge"), ".sock") + ".paths"
 }

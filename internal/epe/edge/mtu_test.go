@@ -19,8 +19,9 @@ var manyPrefixes = func() (list []netip.Prefix) {
 	return list
 }()
 
-// TestRoutesFollowMTU: after any changes of routes, locators and the MTU of the interface, in any order and during walks over
-// the routes, all EPE Routes have the MTU of the interface at the end of the walk.
+// TestRoutesFollowMTU: after any changes of routes, locators and the MTU of the interface, in any
+// order and during walks over the routes, all EPE Routes have the MTU of the interface at the end
+// of the walk.
 func TestRoutesFollowMTU(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		config := testConfig()

@@ -11,7 +11,8 @@ import (
 	"github.com/tabane/tabane/internal/kernel/route"
 )
 
-// egressPath is a path to a prefix through a peer and one of its ASBRs, which the route distinguisher identifies.
+// egressPath is a path to a prefix through a peer and one of its ASBRs, which the route
+// distinguisher identifies.
 type egressPath struct {
 	rd  vpn.ID
 	sid netip.Addr

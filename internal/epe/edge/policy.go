@@ -23,10 +23,10 @@ type Policy struct {
 	// Cgroup is the path of a cgroup of version 2: that of the process which opened the listening
 	// socket, or one above it. Default: any. Example: /system.slice/nginx.service
 	Cgroup string `yaml:"cgroup,omitempty"`
-	// Policy is how paths are chosen: throughput as with use: overflow; latency uses a further path only
-	// in transfers that last for longer than its delay; steady keeps a stream on the first path, and uses
-	// others soon after that is saturated; cost uses the paths in the order of the list, each up to its
-	// commit; ratio divides the data by the shares. Example: latency
+	// Policy is how paths are chosen: throughput as with use: overflow; latency uses a further path
+	// only in transfers that last for longer than its delay; steady keeps a stream on the first
+	// path, and uses others soon after that is saturated; cost uses the paths in the order of the
+	// list, each up to its commit; ratio divides the data by the shares. Example: latency
 	Policy PolicyName `yaml:"policy"`
 	// Paths are the egress peers of cost, the cheapest first, and of ratio. Other peers are used only
 	// when none of these works.

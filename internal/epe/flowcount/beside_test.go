@@ -34,8 +34,8 @@ func accept(t *testing.T, ns string) {
 	})
 }
 
-// TestBesideOthers: packets are counted although another program accepts them, whichever was attached first,
-// and on an interface that was made again.
+// TestBesideOthers: packets are counted although another program accepts them, whichever was
+// attached first, and on an interface that was made again.
 func TestBesideOthers(t *testing.T) {
 	p := newPair(t)
 	p.connect(t, "encap")

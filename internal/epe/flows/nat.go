@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// Gateway describes the gateway that this host is: which flows belong to its NAT sessions, and which path an interface is.
+// Gateway describes the gateway that this host is: which flows belong to its NAT sessions, and
+// which path an interface is.
 type Gateway struct {
 	// Paths are the names of the paths by their interfaces.
 	Paths map[string]string
@@ -13,7 +14,8 @@ type Gateway struct {
 	LAN, NAT []netip.Prefix
 }
 
-// translation is a connection between hosts whose packets the gateways translate: a session in each direction.
+// translation is a connection between hosts whose packets the gateways translate: a session in each
+// direction.
 type translation struct {
 	// host is the end in the LAN, far the other one; without an address where no packet has shown it.
 	host, far netip.AddrPort
@@ -33,7 +35,8 @@ func (n *translation) whole() *translation {
 	return n
 }
 
-// translationKey is what the gateways do not change in the packets of one direction: an end, and the port of the other one.
+// translationKey is what the gateways do not change in the packets of one direction: an end, and
+// the port of the other one.
 type translationKey struct {
 	protocol string
 	end      netip.AddrPort

@@ -10,7 +10,8 @@ import (
 	"github.com/tabane/tabane/internal/epe/flowcount"
 )
 
-// crossing is a connection of host 10.1.0.N over a gateway with the paths p0 and p1, as packets on each interface show it.
+// crossing is a connection of host 10.1.0.N over a gateway with the paths p0 and p1, as packets on
+// each interface show it.
 func crossing(k *kernel, host byte, port uint16) {
 	addr := func(text string) [16]byte { return netip.MustParseAddr(text).As16() }
 	lan := netip.AddrFrom4([4]byte{10, 1, 0, host}).As16()
@@ -38,8 +39,8 @@ func gatewayTracker(room int) *tracker {
 	return t
 }
 
-// TestSessionsAreConnections: the packets of a connection that gateways translate are shown as one, with a row for each path,
-// the host's address, and shares, whichever interface is read first.
+// TestSessionsAreConnections: the packets of a connection that gateways translate are shown as one,
+// with a row for each path, the host's address, and shares, whichever interface is read first.
 func TestSessionsAreConnections(t *testing.T) {
 	k := newKernel(64)
 	crossing(k, 1, 1000)

@@ -54,7 +54,8 @@ func NewTable(w io.Writer, o TableOptions) *Table {
 	return &Table{w: w, top: o.Top, every: o.Every, addresses: o.Addresses, size: o.Size, hint: o.Hint}
 }
 
-// block is a connection with its subflows or, by NAT sessions, paths, or a flow that belongs to no connection.
+// block is a connection with its subflows or, by NAT sessions, paths, or a flow that belongs to no
+// connection.
 type block struct {
 	nat     *translation
 	token   uint32

@@ -22,8 +22,8 @@ type Snapshot struct {
 	// Unparsed counts the packets since the start that belong to no flow, by reason; the count
 	// of reason Counted is 0.
 	Unparsed [flowcount.NumReasons]flowcount.Count
-	// Use is what the path manager reports of a subflow, by its local address and its remote end. The sink
-	// may set it; nil: nothing is known.
+	// Use is what the path manager reports of a subflow, by its local address and its remote end.
+	// The sink may set it; nil: nothing is known.
 	Use func(local netip.Addr, remote netip.AddrPort) Use
 }
 
@@ -99,8 +99,9 @@ func (f *Flow) Socket() (*mptcp.Socket, time.Time) {
 	return &f.pair.socket, f.pair.at()
 }
 
-// Share returns the flow's fraction of the bytes of its MPTCP connection, or of its NAT session on all paths, in this
-// direction and interval: 1 for the only flow of a connection, 0 if there were no bytes.
+// Share returns the flow's fraction of the bytes of its MPTCP connection, or of its NAT session on
+// all paths, in this direction and interval: 1 for the only flow of a connection, 0 if there were
+// no bytes.
 func (f *Flow) Share() float64 {
 	if f.Delta.Bytes == 0 {
 		return 0
@@ -123,8 +124,9 @@ func (f *Flow) Token() uint32 {
 	return f.pair.connection.token
 }
 
-// NAT returns the ends of the connection of hosts that the flow belongs to by NAT sessions of this gateway: in the LAN, and
-// behind the peer. One that no packet has shown has no address. It reports false if it belongs to none.
+// NAT returns the ends of the connection of hosts that the flow belongs to by NAT sessions of this
+// gateway: in the LAN, and behind the peer. One that no packet has shown has no address. It reports
+// false if it belongs to none.
 func (f *Flow) NAT() (host, far netip.AddrPort, ok bool) {
 	if f.nat == nil {
 		return host, far, false
@@ -151,7 +153,8 @@ func (f *Flow) Unjoined() (joined int, unjoined bool) {
 	return int(c.info.Subflows), true
 }
 
-// Reset returns why this host resets subflows of the flow's MPTCP connection, which it accepts if it returns "".
+// Reset returns why this host resets subflows of the flow's MPTCP connection, which it accepts if
+// it returns "".
 func (f *Flow) Reset() string {
 	if f.pair == nil || f.pair.all.listeners == nil {
 		return ""

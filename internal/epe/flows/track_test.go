@@ -612,7 +612,8 @@ func TestCSV(t *testing.T) {
 	}
 }
 
-// TestReset: where this host resets subflows, the table names its listening sockets and not the client's limits.
+// TestReset: where this host resets subflows, the table names its listening sockets and not the
+// client's limits.
 func TestReset(t *testing.T) {
 	for want, listeners := range map[string][]mptcp.Listener{
 		"  client has 1 of 2 addresses: nothing on this host listens on port 80 any more, and subflows are reset\n":  {{At: netip.MustParseAddrPort("[::]:81"), Multipath: true}},

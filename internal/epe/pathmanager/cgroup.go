@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// cgroupsEvery is how often the cgroups beneath a path are read, when there is a socket of another one.
+	// cgroupsEvery is how often the cgroups beneath a path are read, when there is a socket of
+	// another one.
 	cgroupsEvery = time.Second
 	// maxCgroups bounds how many are read.
 	maxCgroups = 10000
@@ -49,8 +50,8 @@ func cgroupRoot(mounts string) string {
 	return ""
 }
 
-// contains reports whether a cgroup is the one of a path or beneath it. A service that starts again has a new
-// one.
+// contains reports whether a cgroup is the one of a path or beneath it. A service that starts again
+// has a new one.
 func (c *cgroups) contains(id uint64, path string) bool {
 	if id == 0 || c.root == "" {
 		return false

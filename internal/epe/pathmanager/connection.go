@@ -292,8 +292,8 @@ func (c *connection) mustBackUp(s *subflow) bool {
 	return p.backup || p.state(c.client) == RouteDraining
 }
 
-// setPriorities requests the desired priorities of all subflows. Those that are to carry data come first: while
-// all are backups, the scheduler sends data on any of them, however slow.
+// setPriorities requests the desired priorities of all subflows. Those that are to carry data come
+// first: while all are backups, the scheduler sends data on any of them, however slow.
 func (c *connection) setPriorities() {
 	for _, backup := range []bool{false, true} {
 		for _, s := range c.subflows {
@@ -336,8 +336,8 @@ func (c *connection) uses(peer int) bool {
 	return false
 }
 
-// subflowsOn returns the subflows on a peer's address, and whether the connection has other subflows that
-// can carry data.
+// subflowsOn returns the subflows on a peer's address, and whether the connection has other
+// subflows that can carry data.
 func (c *connection) subflowsOn(peer int) (here []*subflow, elsewhere bool) {
 	for _, s := range c.subflows {
 		switch {

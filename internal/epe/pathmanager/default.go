@@ -13,9 +13,9 @@ import (
 // kernel does not drop its send queue.
 
 // warmUp is how long a subflow to an EPE address shares the load with the one on the default
-// address: it starts with the initial window, whereas the other has completed slow start. A backup does
-// not share the load, so with Options.Overflow the subflow on the default address keeps its path until it
-// is to rest itself.
+// address: it starts with the initial window, whereas the other has completed slow start. A backup
+// does not share the load, so with Options.Overflow the subflow on the default address keeps its
+// path until it is to rest itself.
 const warmUp = time.Second
 
 // defaultRedundant reports whether a subflow on the default address should be a backup: the client

@@ -6,8 +6,9 @@ import (
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
-// dump is the state of a dump of all subflows while it is read. It keeps only subflows that differ from what is
-// known, unless events were lost: then more may have happened than the difference shows.
+// dump is the state of a dump of all subflows while it is read. It keeps only subflows that differ
+// from what is known, unless events were lost: then more may have happened than the difference
+// shows.
 type dump struct {
 	round     uint64
 	lost      bool

@@ -8,7 +8,8 @@ import (
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
-// evidence is what this host shows of subflows that clients do not establish. The zero value shows nothing.
+// evidence is what this host shows of subflows that clients do not establish. The zero value shows
+// nothing.
 type evidence struct {
 	listeners func() ([]mptcp.Listener, error)
 	counters  *mptcp.CounterReader
@@ -22,8 +23,8 @@ func openEvidence(d *mptcp.Diag) (evidence, error) {
 	return evidence{listeners: d.Listeners, counters: counters}, err
 }
 
-// answer returns what this host answers to subflows: that it accepts them, where listening sockets cannot be
-// listed. They are listed when the first answer is needed.
+// answer returns what this host answers to subflows: that it accepts them, where listening sockets
+// cannot be listed. They are listed when the first answer is needed.
 func (e *evidence) answer() func(netip.AddrPort) mptcp.Answer {
 	if e.listeners == nil {
 		return func(netip.AddrPort) mptcp.Answer { return mptcp.JoinAccepted }
@@ -55,8 +56,8 @@ func (e *evidence) explain(u *Unjoined) {
 	u.arrived(now.Since(*e.before))
 }
 
-// arrived corrects the meaning by what has arrived since clients lack subflows: limits of clients are not the cause where
-// they begin subflows, and complete none.
+// arrived corrects the meaning by what has arrived since clients lack subflows: limits of clients
+// are not the cause where they begin subflows, and complete none.
 func (u *Unjoined) arrived(c mptcp.Counters) {
 	if !u.Reset && c.Joins > 0 && c.Joined == 0 {
 		u.Meaning = fmt.Sprintf("client has %d of %d addresses: %d SYNs of subflows arrived here, and none was completed; look for what drops the answers from EPE addresses: tabane status edge, rules of firewalls", u.Joined, u.Announced, c.Joins)

@@ -27,8 +27,9 @@ func (s *site) listenAt(address string, multipath bool) {
 	}
 }
 
-// TestListenerClosed: where the server has closed its listening socket, or has one with TCP, the kernel resets the subflows
-// of a client that takes all addresses, and the status names the server's port.
+// TestListenerClosed: where the server has closed its listening socket, or has one with TCP, the
+// kernel resets the subflows of a client that takes all addresses, and the status names the
+// server's port.
 func TestListenerClosed(t *testing.T) {
 	for name, tt := range map[string]struct {
 		listen    string

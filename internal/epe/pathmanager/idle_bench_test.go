@@ -151,8 +151,8 @@ func (c *crowd) connect(idle, busy int) (stop func()) {
 	}
 }
 
-// TestCrowdProcess has connections of BenchmarkManyConnections, both ends of each, in its own process. It
-// answers once all are established, and ends with its standard input.
+// TestCrowdProcess has connections of BenchmarkManyConnections, both ends of each, in its own
+// process. It answers once all are established, and ends with its standard input.
 func TestCrowdProcess(t *testing.T) {
 	arguments := strings.Fields(os.Getenv(t.Name()))
 	if len(arguments) == 0 {
@@ -305,12 +305,12 @@ func rss(pid int) (int, error) {
 	return pages * os.Getpagesize(), err
 }
 
-// BenchmarkManyConnections measures the CPU time of a path manager with many connections, of which a
-// part sends, for each method of detection. TABANE_CONNECTIONS is the number of idle ones and then that of
-// busy ones, as "100000 10000"; without it they are fewer where memory does not suffice. The kernel has
-// room for about four MPTCP tokens for each MB of memory (mptcp_token_init in net/mptcp/token.c), and each
-// connection here needs two of them; further ones are plain TCP. They are read as well where all are
-// sampled.
+// BenchmarkManyConnections measures the CPU time of a path manager with many connections, of which
+// a part sends, for each method of detection. TABANE_CONNECTIONS is the number of idle ones and
+// then that of busy ones, as "100000 10000"; without it they are fewer where memory does not
+// suffice. The kernel has room for about four MPTCP tokens for each MB of memory (mptcp_token_init
+// in net/mptcp/token.c), and each connection here needs two of them; further ones are plain TCP.
+// They are read as well where all are sampled.
 func BenchmarkManyConnections(b *testing.B) {
 	idle, busy := 100_000, 10_000
 	if text := os.Getenv("TABANE_CONNECTIONS"); text != "" {

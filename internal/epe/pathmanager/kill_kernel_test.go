@@ -48,8 +48,8 @@ func started(server string, o Options) (m *Manager, stop func() error, err error
 	}, nil
 }
 
-// TestKilledProcess is the process of TestKilled: it says when a second path was opened, and is killed before that
-// is judged.
+// TestKilledProcess is the process of TestKilled: it says when a second path was opened, and is
+// killed before that is judged.
 func TestKilledProcess(t *testing.T) {
 	server := os.Getenv(killedIn)
 	if server == "" {
@@ -73,8 +73,8 @@ func TestKilledProcess(t *testing.T) {
 	time.Sleep(time.Minute) // killed meanwhile
 }
 
-// TestKilled kills a path manager with SIGKILL while it judges a path. The next one takes over, with the policy or
-// without one, while the download goes on, and leaves nothing behind at its end.
+// TestKilled kills a path manager with SIGKILL while it judges a path. The next one takes over,
+// with the policy or without one, while the download goes on, and leaves nothing behind at its end.
 func TestKilled(t *testing.T) {
 	for _, overflows := range []bool{true, false} {
 		s := newSite(t, addressingIPv6())

@@ -30,8 +30,9 @@ const (
 	RoutePresent
 )
 
-// Route is an egress peer's route to a prefix. LocalPref, PathLength, the length of its AS path, and Origin,
-// the value of ORIGIN, rank the peers for a client that more of them reach than a connection has slots.
+// Route is an egress peer's route to a prefix. LocalPref, PathLength, the length of its AS path,
+// and Origin, the value of ORIGIN, rank the peers for a client that more of them reach than a
+// connection has slots.
 type Route struct {
 	LocalPref  uint32
 	PathLength uint16
@@ -51,8 +52,8 @@ type machine struct {
 	// shareDefault disables making the subflow on the default address a backup when it is
 	// redundant.
 	shareDefault bool
-	// overflow makes all paths of a connection but the first backups until that is saturated, unless a rule
-	// has another policy. memory is what connections learned of paths.
+	// overflow makes all paths of a connection but the first backups until that is saturated,
+	// unless a rule has another policy. memory is what connections learned of paths.
 	overflow bool
 	rules    []*rule
 	// noChoice is why the paths of connections cannot be chosen, "" if they can.
@@ -567,8 +568,9 @@ func (m *machine) runTimers(now time.Time) {
 	}
 }
 
-// unjoined counts the connections whose client joined fewer addresses than were announced to it. Of these it describes
-// the one with the most, first of those whose subflows this host resets: answer is what it answers to a subflow.
+// unjoined counts the connections whose client joined fewer addresses than were announced to it. Of
+// these it describes the one with the most, first of those whose subflows this host resets: answer
+// is what it answers to a subflow.
 func (m *machine) unjoined(now time.Time, answer func(netip.AddrPort) mptcp.Answer) Unjoined {
 	m.now = now
 	var u Unjoined

@@ -257,8 +257,8 @@ func newManager(o Options, k kernel) *Manager {
 	}
 }
 
-// disableUnsupported disables what needs more socket information than the kernel reports. It returns whether
-// standstills can be detected.
+// disableUnsupported disables what needs more socket information than the kernel reports. It
+// returns whether standstills can be detected.
 func (m *Manager) disableUnsupported(s mptcp.Signals) (standstills bool) {
 	if err := s.Choosing(); err != nil {
 		m.machine.noChoice = err.Error()

@@ -8,11 +8,12 @@ import (
 	"github.com/tabane/tabane/internal/epe/selection"
 )
 
-// Rule assigns a policy to connections. All of its conditions that are set must apply; without any it applies to
-// all connections.
+// Rule assigns a policy to connections. All of its conditions that are set must apply; without any
+// it applies to all connections.
 type Rule struct {
-	// Port is the server's port, Mark the mark of its sockets (SO_MARK); 0: any. Cgroup is the path of a
-	// cgroup of version 2: that of the process which opened the listening socket, or one above it; "": any.
+	// Port is the server's port, Mark the mark of its sockets (SO_MARK); 0: any. Cgroup is the path
+	// of a cgroup of version 2: that of the process which opened the listening socket, or one above
+	// it; "": any.
 	Port   uint16
 	Mark   uint32
 	Cgroup string
@@ -62,8 +63,8 @@ func newRules(all []Rule) []*rule {
 	return rules
 }
 
-// matches reports whether the rule applies to a socket. within reports whether a cgroup has that path or is
-// beneath it.
+// matches reports whether the rule applies to a socket. within reports whether a cgroup has that
+// path or is beneath it.
 func (r *rule) matches(s socket, within func(cgroup uint64, path string) bool) bool {
 	switch {
 	case r.Port != 0 && r.Port != s.port:

@@ -63,8 +63,8 @@ func policies(m *managed) string {
 	return strings.Join(all, " ")
 }
 
-// TestPolicies gives connections policies by their port, and others when the rules or the marks of their sockets
-// change. Connections without one use all paths.
+// TestPolicies gives connections policies by their port, and others when the rules or the marks of
+// their sockets change. Connections without one use all paths.
 func TestPolicies(t *testing.T) {
 	m := newManaged(false)
 	m.setRoute(0, "::/0", RoutePresent)
@@ -168,8 +168,8 @@ func TestCgroups(t *testing.T) {
 	}
 }
 
-// TestPoliciesInTheKernel gives connections policies by the marks of their sockets and by the cgroup of this
-// process, and takes them back.
+// TestPoliciesInTheKernel gives connections policies by the marks of their sockets and by the
+// cgroup of this process, and takes them back.
 func TestPoliciesInTheKernel(t *testing.T) {
 	s := newSite(t, addressingIPv6())
 	l, stop := s.manage()
@@ -238,8 +238,8 @@ func TestRulePeers(t *testing.T) {
 	}
 }
 
-// TestOlderKernel: where the kernel does not report what choosing paths needs, all subflows carry data, and the
-// status says so.
+// TestOlderKernel: where the kernel does not report what choosing paths needs, all subflows carry
+// data, and the status says so.
 func TestOlderKernel(t *testing.T) {
 	for _, tt := range []struct {
 		signals mptcp.Signals

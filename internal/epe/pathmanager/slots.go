@@ -115,8 +115,8 @@ func (c *connection) waits(peer int) bool {
 		c.announcements[peer].declined && !c.holdsSlot(peer)
 }
 
-// takeBackSlot withdraws the address of a peer that the client does not join, if another peer waits for its
-// slot.
+// takeBackSlot withdraws the address of a peer that the client does not join, if another peer waits
+// for its slot.
 func (c *connection) takeBackSlot(peer int) {
 	m, a := c.machine, &c.announcements[peer]
 	if len(m.peers) <= MaxSlots || !slices.ContainsFunc(c.ranking(), c.ready) {

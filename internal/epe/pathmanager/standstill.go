@@ -64,8 +64,8 @@ type standstills struct {
 
 // suspect is the state of a connection that reinjects.
 type suspect struct {
-	// since is the time of the last progress other than by reinjection, acked and reinjected are the counters
-	// of that time.
+	// since is the time of the last progress other than by reinjection, acked and reinjected are
+	// the counters of that time.
 	since             time.Time
 	acked, reinjected uint64
 	last              mptcp.Connection
@@ -73,8 +73,8 @@ type suspect struct {
 	reinjectedAt      time.Time
 }
 
-// addDump applies a dump of all connections, and returns those that began to reinject since the last one. ok
-// reports whether a subflow of a connection could be closed.
+// addDump applies a dump of all connections, and returns those that began to reinject since the
+// last one. ok reports whether a subflow of a connection could be closed.
 func (d *standstills) addDump(now time.Time, all []mptcp.Connection, ok func(token uint32) bool) (began []uint32) {
 	before := d.reinjected
 	d.reinjected = make(map[uint32]uint64, len(all))
@@ -94,10 +94,10 @@ func (d *standstills) addDump(now time.Time, all []mptcp.Connection, ok func(tok
 	return began
 }
 
-// update applies the state of a suspect, which was read after what its subflows have queued, in bytes. It
-// reports whether the connection stands still: in 300 ms it progressed by no more than what was
-// reinjected, at least twice if subflows have other data queued, and the subflows have delivered much
-// more. A client that does not read has no progress by reinjection.
+// update applies the state of a suspect, which was read after what its subflows have queued, in
+// bytes. It reports whether the connection stands still: in 300 ms it progressed by no more than
+// what was reinjected, at least twice if subflows have other data queued, and the subflows have
+// delivered much more. A client that does not read has no progress by reinjection.
 func (d *standstills) update(now time.Time, c mptcp.Connection, queued uint64) bool {
 	s := d.suspects[c.Token]
 	last := s.last
@@ -166,8 +166,8 @@ func (m *Manager) suspectStandstills(now time.Time) {
 	}
 }
 
-// endStandstills closes a subflow of each connection that stands still, after its subflows were sampled at
-// that time.
+// endStandstills closes a subflow of each connection that stands still, after its subflows were
+// sampled at that time.
 func (m *Manager) endStandstills(at time.Time) {
 	for token := range m.standstills.suspects {
 		c := m.machine.conns[token]
@@ -216,8 +216,9 @@ func (c *connection) closable() (found *subflow) {
 	return found
 }
 
-// closeStandstill closes a subflow of a connection that stands still, and returns it. Its address is held down as
-// after a stall, because the connection may be one whose paths overrun its window again.
+// closeStandstill closes a subflow of a connection that stands still, and returns it. Its address
+// is held down as after a stall, because the connection may be one whose paths overrun its window
+// again.
 func (m *machine) closeStandstill(now time.Time, token uint32) *subflow {
 	m.now = now
 	c := m.conns[token]

@@ -23,8 +23,8 @@ import (
 // slow is the link that what the server sends from the second peer's address takes.
 const slow = "slow"
 
-// newOverrunSite returns a site whose clients acknowledge data that they drop: their window is small, and
-// something on the way enlarges it.
+// newOverrunSite returns a site whose clients acknowledge data that they drop: their window is
+// small, and something on the way enlarges it.
 func newOverrunSite(t testing.TB) *site {
 	t.Helper()
 	s := newSite(t, addressingIPv6())
@@ -77,7 +77,8 @@ func newOverrunSite(t testing.TB) *site {
 	return s
 }
 
-// enlargeWindows sets the window of each TCP segment from the client to a multiple of what it is, or ends that.
+// enlargeWindows sets the window of each TCP segment from the client to a multiple of what it is,
+// or ends that.
 func (s *site) enlargeWindows(on bool) {
 	s.t.Helper()
 	err := netns.Do(s.server, func() error {
@@ -110,8 +111,8 @@ func (s *site) enlargeWindows(on bool) {
 	}
 }
 
-// TestStandstillInTheKernel downloads with a window that is larger than the client's: it acknowledges data and drops
-// it, and the kernel would reinject that by a timer.
+// TestStandstillInTheKernel downloads with a window that is larger than the client's: it
+// acknowledges data and drops it, and the kernel would reinject that by a timer.
 func TestStandstillInTheKernel(t *testing.T) {
 	s := newOverrunSite(t)
 	l, stop := s.watching()
@@ -157,8 +158,8 @@ func TestSlowReaderInTheKernel(t *testing.T) {
 	}
 }
 
-// BenchmarkStandstill downloads for 5 s, with a window that is larger than the client's, from a path manager
-// that looks for connections that stand still and from one that does not.
+// BenchmarkStandstill downloads for 5 s, with a window that is larger than the client's, from a
+// path manager that looks for connections that stand still and from one that does not.
 func BenchmarkStandstill(b *testing.B) {
 	for name, on := range map[string]bool{"ended": true, "left": false} {
 		b.Run(name, func(b *testing.B) {

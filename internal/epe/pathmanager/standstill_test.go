@@ -11,8 +11,8 @@ import (
 func TestStandstills(t *testing.T) {
 	const fragment = 32 << 10
 	const ms = time.Millisecond
-	// play returns the state of the connection and what its subflows have queued, so long after the dump that
-	// found the first reinjection.
+	// play returns the state of the connection and what its subflows have queued, so long after the
+	// dump that found the first reinjection.
 	type play func(at time.Duration) (c mptcp.Connection, queued uint64)
 	// reinjections is the number of reinjections by then, one in 200 ms and the first at the dump.
 	reinjections := func(at time.Duration) uint64 { return 1 + uint64(at/(200*ms)) }
@@ -78,7 +78,8 @@ func TestStandstills(t *testing.T) {
 	}
 }
 
-// TestStandstillForgets: a connection that reinjects no longer is not looked at, and one that ended neither.
+// TestStandstillForgets: a connection that reinjects no longer is not looked at, and one that ended
+// neither.
 func TestStandstillForgets(t *testing.T) {
 	var d standstills
 	c := mptcp.Connection{Token: 1, Counted: true, Acked: 1, Outstanding: 1e6, Reinjected: 1}

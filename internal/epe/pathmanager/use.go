@@ -9,8 +9,8 @@ import (
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
-// With Options.Overflow, or a rule, package overflow decides which subflows of a connection carry data, from
-// samples of all connections with several subflows; the others are backups.
+// With Options.Overflow, or a rule, package overflow decides which subflows of a connection carry
+// data, from samples of all connections with several subflows; the others are backups.
 
 // pathKey is a path of a connection: an egress peer, or -1 for a default address that leads to none of
 // them, and an address of the client.
@@ -119,8 +119,8 @@ func (s *subflow) overflowSample(k pathKey, now time.Time) selection.Sample[path
 	return o
 }
 
-// idledFor is the shortest idle time of a subflow between two samples that counts: the kernel counts in jiffies,
-// and its counters are not read exactly at the time of the sample.
+// idledFor is the shortest idle time of a subflow between two samples that counts: the kernel
+// counts in jiffies, and its counters are not read exactly at the time of the sample.
 const idledFor = 12 * time.Millisecond
 
 // progressed records a sample of a subflow; s.sampled is still the time of the previous one.

@@ -90,8 +90,8 @@ func TestOverflow(t *testing.T) {
 	check(t, m.on(1), "2001:db8:1::10")
 }
 
-// TestStreamCatchesUp: b rests while a delivers more than the application writes, and carries data as soon as the
-// application has to wait.
+// TestStreamCatchesUp: b rests while a delivers more than the application writes, and carries data
+// as soon as the application has to wait.
 func TestStreamCatchesUp(t *testing.T) {
 	m := newOverflowing()
 	m.helped()
@@ -107,8 +107,8 @@ func TestStreamCatchesUp(t *testing.T) {
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a*", "2001:db8:1::b")
 }
 
-// TestOneCarries: the subflow to a takes over from that on the default address once this rests, not before. While all
-// are backups, the scheduler gives data to any of them.
+// TestOneCarries: the subflow to a takes over from that on the default address once this rests, not
+// before. While all are backups, the scheduler gives data to any of them.
 func TestOneCarries(t *testing.T) {
 	m := newOverflowing()
 	m.open(1, defaultAt, clientAt)
@@ -126,8 +126,8 @@ func TestOneCarries(t *testing.T) {
 	}
 }
 
-// TestOverflowRestart is killed while a path is judged. The next instance has all subflows carry data, or
-// goes on.
+// TestOverflowRestart is killed while a path is judged. The next instance has all subflows carry
+// data, or goes on.
 func TestOverflowRestart(t *testing.T) {
 	for _, on := range []bool{false, true} {
 		m := newOverflowing()
@@ -158,7 +158,8 @@ func TestOverflowRestart(t *testing.T) {
 	}
 }
 
-// TestOverflowLeavesNone ends before the subflow on the default address is redundant: it is no backup then.
+// TestOverflowLeavesNone ends before the subflow on the default address is redundant: it is no
+// backup then.
 func TestOverflowLeavesNone(t *testing.T) {
 	m := newOverflowing()
 	m.open(1, onB, clientAt)
@@ -174,8 +175,8 @@ func TestOverflowLeavesNone(t *testing.T) {
 	check(t, m.on(2), "2001:db8:1::10")
 }
 
-// TestPropertyOverflow changes routes and loads: a connection with a usable subflow always has one that is
-// no backup.
+// TestPropertyOverflow changes routes and loads: a connection with a usable subflow always has one
+// that is no backup.
 func TestPropertyOverflow(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := newOverflowing()
@@ -207,8 +208,8 @@ func TestPropertyOverflow(t *testing.T) {
 	})
 }
 
-// TestOverflowMemory: the next connection of the client, also after a restart, begins with what the first
-// learned. A path that stalls is first no longer, however fast it was.
+// TestOverflowMemory: the next connection of the client, also after a restart, begins with what the
+// first learned. A path that stalls is first no longer, however fast it was.
 func TestOverflowMemory(t *testing.T) {
 	m := newOverflowing()
 	m.open(1, defaultAt, clientAt)

@@ -175,7 +175,8 @@ func (m *machine) watchedSubflows() []mptcp.Ends {
 	return ends
 }
 
-// multipath returns the subflows of connections that have more than one, or whose rule depends on a sample.
+// multipath returns the subflows of connections that have more than one, or whose rule depends on a
+// sample.
 func (m *machine) multipath() []mptcp.Ends {
 	var all []mptcp.Ends
 	needs := m.needsSockets()

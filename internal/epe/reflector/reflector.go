@@ -1,5 +1,5 @@
-// Package reflector is a route reflector for unicast and VPN routes of IPv4 and IPv6 between the ASBRs and
-// the servers of one AS (RFC 4456). It keeps next hops and SIDs as they are.
+// Package reflector is a route reflector for unicast and VPN routes of IPv4 and IPv6 between the
+// ASBRs and the servers of one AS (RFC 4456). It keeps next hops and SIDs as they are.
 //
 // It does not change the kernel and has no external neighbors.
 package reflector

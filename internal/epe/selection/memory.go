@@ -24,14 +24,15 @@ const (
 	mostRests           = 64
 )
 
-// Key identifies a path across connections: the EPE address of its egress peer, and the prefix of its client.
+// Key identifies a path across connections: the EPE address of its egress peer, and the prefix of
+// its client.
 type Key struct {
 	Peer   netip.Addr   `json:"peer"`
 	Client netip.Prefix `json:"client"`
 }
 
-// KeyOf returns the key of a path. Clients of a /48 (IPv4: /24) share what is learned, as it is the longest
-// prefix that is usually routed.
+// KeyOf returns the key of a path. Clients of a /48 (IPv4: /24) share what is learned, as it is the
+// longest prefix that is usually routed.
 func KeyOf(peer, client netip.Addr) Key {
 	client = client.Unmap().WithZone("")
 	bits := 48
@@ -48,8 +49,8 @@ type Past struct {
 	Rate float64
 	// MinRTT is the least round-trip time; 0: not known.
 	MinRTT time.Duration
-	// Verdict is why the path last rested, Unused if it helped since; Rests is how many times in a row it
-	// did not help, and Rest how long it still rests.
+	// Verdict is why the path last rested, Unused if it helped since; Rests is how many times in a
+	// row it did not help, and Rest how long it still rests.
 	Verdict Reason
 	Rests   int
 	Rest    time.Duration
@@ -91,8 +92,9 @@ func (e *Entry) check(now time.Time) error {
 	return nil
 }
 
-// Memory is what connections learned of paths, for the next ones. The zero value is empty. It is not safe for
-// concurrent use. Times are those of the wall clock, and it forgets what is 10 minutes old.
+// Memory is what connections learned of paths, for the next ones. The zero value is empty. It is
+// not safe for concurrent use. Times are those of the wall clock, and it forgets what is 10 minutes
+// old.
 type Memory struct {
 	byKey   map[Key]*list.Element
 	order   list.List // of *Entry, the oldest first

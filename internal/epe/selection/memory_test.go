@@ -213,8 +213,8 @@ func TestNextConnection(t *testing.T) {
 	}
 }
 
-// TestRecallJoined: a path that has just joined has no round-trip time yet, and counts with the one that is
-// remembered. Without one it is not first, whatever its rate.
+// TestRecallJoined: a path that has just joined has no round-trip time yet, and counts with the one
+// that is remembered. Without one it is not first, whatever its rate.
 func TestRecallJoined(t *testing.T) {
 	for _, remembered := range []time.Duration{200 * time.Millisecond, 0} {
 		past := map[int]Past{0: {Rate: 50 * mbit, MinRTT: 10 * time.Millisecond, Left: time.Minute}, 1: {Rate: 50 * mbit, MinRTT: remembered, Left: time.Minute}}
@@ -256,8 +256,8 @@ func TestPoisonedMemory(t *testing.T) {
 	}
 }
 
-// TestStalledPath: a path that stalled in an earlier connection is not first, and does not open; when it is
-// the only one and carries data, it no longer counts as stalled.
+// TestStalledPath: a path that stalled in an earlier connection is not first, and does not open;
+// when it is the only one and carries data, it no longer counts as stalled.
 func TestStalledPath(t *testing.T) {
 	past := map[int]Past{0: {Verdict: Stalled, Rests: 1, Rest: restFirst}}
 	n := newModel(16e6, road{50 * mbit, 10 * time.Millisecond}, road{50 * mbit, 10 * time.Millisecond}).recalling(past)

@@ -1,6 +1,6 @@
-// Package selection decides which subflows of an MPTCP connection carry data: one path is first, and the
-// others are at rest, as backups, until it is saturated. A path that does not help rests again, for longer
-// each time. docs/adr/0019 has the rules and their reasons.
+// Package selection decides which subflows of an MPTCP connection carry data: one path is first,
+// and the others are at rest, as backups, until it is saturated. A path that does not help rests
+// again, for longer each time. docs/adr/0019 has the rules and their reasons.
 //
 // Linux' scheduler gives data to the subflow with the emptiest queue, whatever its rate and round-trip
 // time. So a small object, or a stream that one path carries, would wait for a slow path.
@@ -21,13 +21,13 @@ const (
 	// saturatedFor is how long all open paths are saturated before the next one is opened: longer than
 	// an object of 100 kB takes at 5 Mbit/s.
 	saturatedFor = 200 * time.Millisecond
-	// startFor replaces saturatedFor while an open path is in slow start and may soon suffice, and if the
-	// next path has not helped before and seems to be slower: the first data on a slow path may delay
-	// everything, and a stream has a backlog from slow start.
+	// startFor replaces saturatedFor while an open path is in slow start and may soon suffice, and
+	// if the next path has not helped before and seems to be slower: the first data on a slow path
+	// may delay everything, and a stream has a backlog from slow start.
 	startFor = 600 * time.Millisecond
-	// blockedFor, and blockedRoundTrips, is how long the first path has nothing to send while another one has,
-	// before that one counts as head-of-line blocking: the receive window is full, or the rest of an
-	// object is on the other path.
+	// blockedFor, and blockedRoundTrips, is how long the first path has nothing to send while
+	// another one has, before that one counts as head-of-line blocking: the receive window is full,
+	// or the rest of an object is on the other path.
 	blockedFor        = 80 * time.Millisecond
 	blockedRoundTrips = 2
 	// judgeAfter, and judgeRoundTrips, is the time from the opening of a path until it is judged; a path
@@ -41,10 +41,11 @@ const (
 	// windowRests is the least number of doublings when the receive window was too small: the window
 	// seldom grows, and a trial is expensive.
 	windowRests = 2
-	// idleFor is how long the first path is not saturated, and carries everything, before the others rest.
+	// idleFor is how long the first path is not saturated, and carries everything, before the
+	// others rest.
 	idleFor = time.Second
-	// againWithin: a path that is needed again so soon after it rested as not needed had blocked the first
-	// path, and did not help.
+	// againWithin: a path that is needed again so soon after it rested as not needed had blocked
+	// the first path, and did not help.
 	againWithin = time.Second
 	// measureOver is the time over which a rate is measured, recent the period for which a peak is kept.
 	measureOver = 200 * time.Millisecond
@@ -52,7 +53,8 @@ const (
 	// changeAfter is the least time between changes of the first path.
 	changeAfter = time.Second
 
-	// sendBurst is the number of bytes that the scheduler gives to a subflow at once (MPTCP_SEND_BURST_SIZE).
+	// sendBurst is the number of bytes that the scheduler gives to a subflow at once
+	// (MPTCP_SEND_BURST_SIZE).
 	sendBurst = 64 << 10
 	// leastShare is the share of the rate of all open paths below which a path rests.
 	leastShare = 0.04
@@ -60,21 +62,22 @@ const (
 	switchBelow = 0.8
 	// tryBelow is the same for a path that has not carried data: what it carries decides soon.
 	tryBelow = 0.9
-	// exploreAfter is how long objects have had a queue on the first path before one of unknown rate is explored: it
-	// becomes first because of what its rate may be. exploreBelow is the fraction of the first path's delay below
-	// which its round-trip time must be, exploreQueue the multiple of its least round-trip time that ends the
-	// trial.
+	// exploreAfter is how long objects have had a queue on the first path before one of unknown
+	// rate is explored: it becomes first because of what its rate may be. exploreBelow is the
+	// fraction of the first path's delay below which its round-trip time must be, exploreQueue the
+	// multiple of its least round-trip time that ends the trial.
 	exploreAfter = 600 * time.Millisecond
 	exploreBelow = 0.6
 	exploreQueue = 1.5
-	// gainLeast is the fraction of the connection's rate before a path was opened below which the path rests
-	// again, harmBelow that below which it does at once.
+	// gainLeast is the fraction of the connection's rate before a path was opened below which the
+	// path rests again, harmBelow that below which it does at once.
 	gainLeast = 0.97
 	harmBelow = 0.5
-	// streamLeast is the fraction of what the open paths carry that the application of a stream writes at
-	// least: with less the paths soon have nothing to send.
+	// streamLeast is the fraction of what the open paths carry that the application of a stream
+	// writes at least: with less the paths soon have nothing to send.
 	streamLeast = 0.5
-	// sufficeBelow is the fraction of the first path's rate below which that path carries everything itself.
+	// sufficeBelow is the fraction of the first path's rate below which that path carries
+	// everything itself.
 	sufficeBelow = 0.8
 )
 
@@ -156,19 +159,20 @@ func (r Reason) String() string {
 // Open reports whether a path with this reason carries data.
 func (r Reason) Open() bool { return r == First || r == Overflow || r == Failover || r == UnderShare }
 
-// Connection decides which paths of one connection are open. The zero value is ready to use. It is not safe
-// for concurrent use.
+// Connection decides which paths of one connection are open. The zero value is ready to use. It is
+// not safe for concurrent use.
 type Connection[K comparable] struct {
-	// Recall, if set, returns what earlier connections learned of a path. It is called once for each path.
+	// Recall, if set, returns what earlier connections learned of a path. It is called once for
+	// each path.
 	Recall func(K) Past
-	// Source, if set, returns what the application has written, false if that is not known. It is called at most
-	// once in a call of Update: when all open paths become saturated, before another one opens, and while the first
-	// path has a queue and one that may be explored is at rest.
+	// Source, if set, returns what the application has written, false if that is not known. It is
+	// called at most once in a call of Update: when all open paths become saturated, before another
+	// one opens, and while the first path has a queue and one that may be explored is at rest.
 	Source func() (Source, bool)
 	// Policy is how paths are chosen. It must not change.
 	Policy Policy
-	// Terms, if set, returns the terms of a path for the policy. Start is the time at which the connection
-	// was established, on the clock of budgets.
+	// Terms, if set, returns the terms of a path for the policy. Start is the time at which the
+	// connection was established, on the clock of budgets.
 	Terms func(K) Terms
 	Start time.Duration
 
@@ -208,8 +212,8 @@ type path struct {
 	meter     meter
 	rate      peak // bytes/s; 0: not measured
 	minRTT    time.Duration
-	// settled is the rate that was measured while the path was saturated and not in slow start; limited is
-	// whether that applies to all samples of the current measurement.
+	// settled is the rate that was measured while the path was saturated and not in slow start;
+	// limited is whether that applies to all samples of the current measurement.
 	settled     peak
 	limited     bool
 	past        Past
@@ -225,8 +229,8 @@ type path struct {
 	verdict Reason
 	rests   int
 	delay   float64 // seconds
-	// assumedDelay is delay or, for a path that has not carried data, its delay at the rate of the first one, if
-	// that is higher: paths to one client often have their bottleneck in common.
+	// assumedDelay is delay or, for a path that has not carried data, its delay at the rate of the
+	// first one, if that is higher: paths to one client often have their bottleneck in common.
 	assumedDelay float64
 	// capacity is the rate in bytes/s that delay was computed with.
 	capacity  float64
@@ -239,8 +243,8 @@ type path struct {
 	replaced  bool          // the subflow is a new one that has carried none: delay stays that of the one before
 	growing   bool          // the rate is not known yet
 	bytes     int           // delivered since the last call of Update
-	// With Ratio, member is whether the path has a share, carried the bytes that were delivered, and given
-	// carried and what is queued or in flight.
+	// With Ratio, member is whether the path has a share, carried the bytes that were delivered,
+	// and given carried and what is queued or in flight.
 	member         bool
 	carried, given float64
 }
@@ -296,8 +300,9 @@ func (c *Connection[K]) Reason(k K) Reason {
 	return Unused
 }
 
-// Update takes a sample of each path that can carry data, in the order of preference, and decides which are
-// open. The time now is relative to any fixed start. It reports whether a path opened or was put at rest.
+// Update takes a sample of each path that can carry data, in the order of preference, and decides
+// which are open. The time now is relative to any fixed start. It reports whether a path opened or
+// was put at rest.
 func (c *Connection[K]) Update(now time.Duration, samples []Sample[K]) (changed bool) {
 	if c.paths == nil {
 		c.paths = map[K]*path{}
@@ -368,8 +373,8 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 		p.hasQueue = s.MinRTT > 0 && float64(s.SRTT) > exploreQueue*float64(s.MinRTT)
 		p.burstRate = p.dispersion(s.SRTT - s.MinRTT)
 	}
-	// A congestion window that does not limit the path says little: it may be larger than what was ever in flight, or
-	// small after a loss.
+	// A congestion window that does not limit the path says little: it may be larger than what was
+	// ever in flight, or small after a loss.
 	rate := max(p.known(now), p.settled.value(), 1)
 	switch {
 	case s.saturated():
@@ -419,8 +424,8 @@ func (p *path) remembers(now time.Duration) bool {
 	return p.settled.value() == 0 && p.past.Rate > 0 && now < p.pastExpires
 }
 
-// helped reports whether the path carried data before, in this connection or an earlier one, and has not been
-// found since to be of no help.
+// helped reports whether the path carried data before, in this connection or an earlier one, and
+// has not been found since to be of no help.
 func (p *path) helped(now time.Duration) bool {
 	return p.verdict == Unused && p.measured(now)
 }
@@ -442,8 +447,8 @@ func (p *path) known(now time.Duration) float64 {
 	return p.rate.value()
 }
 
-// starts reports whether the path is in slow start and its rate is not yet what the path can carry. With a
-// standing queue it is, in slow start too.
+// starts reports whether the path is in slow start and its rate is not yet what the path can carry.
+// With a standing queue it is, in slow start too.
 func (s *Sample[K]) starts() bool {
 	return s.SlowStart && (s.MinRTT == 0 || s.SRTT < 2*s.MinRTT)
 }
@@ -470,13 +475,14 @@ func estimate[K comparable](s *Sample[K]) float64 {
 	return float64(s.Cwnd*s.Segment) / s.SRTT.Seconds()
 }
 
-// dispersion estimates the rate of a path, in bytes/s, from the queue that its bursts leave: the mean segment of a
-// burst waits for half of it.
+// dispersion estimates the rate of a path, in bytes/s, from the queue that its bursts leave: the
+// mean segment of a burst waits for half of it.
 func (p *path) dispersion(queue time.Duration) float64 {
 	return p.flight.value() / 2 / max(queue, time.Millisecond).Seconds()
 }
 
-// chooseFirst chooses the first path: the one with the shortest delay, unless the current one is nearly as good.
+// chooseFirst chooses the first path: the one with the shortest delay, unless the current one is
+// nearly as good.
 func (c *Connection[K]) chooseFirst(now time.Duration, samples []Sample[K]) {
 	was := c.first
 	if was != nil && !was.present {
@@ -518,8 +524,8 @@ func (c *Connection[K]) chooseFirst(now time.Duration, samples []Sample[K]) {
 	c.isSaturated, c.isUnsaturated = false, false
 }
 
-// shorter reports whether the delay of a path is below another one, in seconds. While its rate grows, only what it has
-// carried counts.
+// shorter reports whether the delay of a path is below another one, in seconds. While its rate
+// grows, only what it has carried counts.
 func (p *path) shorter(delay float64) bool {
 	if p.growing {
 		return p.rate.value() > 0 && p.delayAt(p.rate.value()) < delay
@@ -535,16 +541,17 @@ func (p *path) carries() float64 {
 	return p.capacity
 }
 
-// explores reports whether a path that is untried is to become first because objects would arrive sooner over it
-// if its rate were high. What it carries decides soon; that it is found to be slow delays one object.
+// explores reports whether a path that is untried is to become first because objects would arrive
+// sooner over it if its rate were high. What it carries decides soon; that it is found to be slow
+// delays one object.
 func (c *Connection[K]) explores(now time.Duration, p *path) bool {
 	rate := c.first.known(now)
 	return c.objects >= exploreAfter && p.untried(now) && p.minRTT > 0 && now >= p.restsUntil && rate > 0 &&
 		p.minRTT.Seconds() < exploreBelow*(c.first.minRTT.Seconds()+sendBurst/rate)
 }
 
-// untried reports whether a path may be faster than all that is known of it: it was not explored, and what it has carried,
-// if anything, left no queue.
+// untried reports whether a path may be faster than all that is known of it: it was not explored,
+// and what it has carried, if anything, left no queue.
 func (p *path) untried(now time.Duration) bool { return !p.measured(now) && !p.explored && !p.hasQueue }
 
 // switchFraction returns the fraction of the first path's delay below which another one becomes first.
@@ -555,8 +562,8 @@ func (c *Connection[K]) switchFraction(now time.Duration, p *path) float64 {
 	return byPolicy[c.Policy].switchBelow
 }
 
-// load returns the rate that the first path must carry: that of the connection, or more than the first path
-// can while it is saturated.
+// load returns the rate that the first path must carry: that of the connection, or more than the
+// first path can while it is saturated.
 func (c *Connection[K]) load(first *path) float64 {
 	if c.isSaturated {
 		return max(first.capacity, c.total.last)
@@ -665,25 +672,28 @@ func (c *Connection[K]) judge(now time.Duration, samples []Sample[K]) {
 	}
 }
 
-// repays reports whether a path makes a transfer of unknown length shorter that has lasted for some time. The
-// transfer is expected to go on for as long as it has lasted. The path, with a share of the rate of all paths
-// including its own, shortens that by the share, but carries next to nothing in its first round trip, and the
-// last data arrives longer seconds later because of the path's longer delay.
+// repays reports whether a path makes a transfer of unknown length shorter that has lasted for some
+// time. The transfer is expected to go on for as long as it has lasted. The path, with a share of
+// the rate of all paths including its own, shortens that by the share, but carries next to nothing
+// in its first round trip, and the last data arrives longer seconds later because of the path's
+// longer delay.
 func repays(lasted, rtt time.Duration, share, longer float64) bool {
 	return (lasted-rtt).Seconds()*share >= longer
 }
 
-// fits reports whether the receive window has enough room, in bytes, for a path of unknown rate. As it is hoped to be
-// as fast as the first one, it would have as much in flight. Besides, the open paths, with a rate in bytes/s, deliver
-// out of order until its first data has arrived, after a delay in seconds. With less room they wait for that data even if
-// the path is as fast as is hoped, and far longer if it is slow.
+// fits reports whether the receive window has enough room, in bytes, for a path of unknown rate. As
+// it is hoped to be as fast as the first one, it would have as much in flight. Besides, the open
+// paths, with a rate in bytes/s, deliver out of order until its first data has arrived, after a
+// delay in seconds. With less room they wait for that data even if the path is as fast as is hoped,
+// and far longer if it is slow.
 func fits(room, inFlight, rate, delay float64) bool { return room >= inFlight+rate*delay }
 
-// catchesUp reports whether the open paths suffice for a stream and are only saturated by its backlog: during the
-// time of saturation the application did not have to wait, and wrote less than was delivered. If so, that time
-// starts again; it also does when slow start ended during it. For the end of a file nothing is written, so that it
-// is not recognized as a stream. latest is the number of bytes delivered since the last call of Update: if it is 0, the
-// samples may be older than what the application has written.
+// catchesUp reports whether the open paths suffice for a stream and are only saturated by its
+// backlog: during the time of saturation the application did not have to wait, and wrote less than
+// was delivered. If so, that time starts again; it also does when slow start ended during it. For
+// the end of a file nothing is written, so that it is not recognized as a stream. latest is the
+// number of bytes delivered since the last call of Update: if it is 0, the samples may be older
+// than what the application has written.
 func (c *Connection[K]) catchesUp(now time.Duration, source func() (Source, bool), starts bool, latest int) bool {
 	s, ok := source()
 	switch {
@@ -700,8 +710,8 @@ func (c *Connection[K]) catchesUp(now time.Duration, source func() (Source, bool
 	return true
 }
 
-// openBySaturation opens the next path when all open ones have been saturated for long enough, and puts the
-// others at rest when the first one carries everything.
+// openBySaturation opens the next path when all open ones have been saturated for long enough, and
+// puts the others at rest when the first one carries everything.
 func (c *Connection[K]) openBySaturation(now time.Duration, samples []Sample[K]) {
 	params := &byPolicy[c.Policy]
 	saturated, starts, over, hasQueue, sum, longest, carried := true, false, false, false, 0.0, 0.0, 0
@@ -735,8 +745,8 @@ func (c *Connection[K]) openBySaturation(now time.Duration, samples []Sample[K])
 			c.isUnsaturated = alone
 		}
 	}
-	// The kernel is asked what the application wrote at most once, and only while there is a path to explore, or a stream
-	// to recognize.
+	// The kernel is asked what the application wrote at most once, and only while there is a path
+	// to explore, or a stream to recognize.
 	var read Source
 	asked, known := false, false
 	source := func() (Source, bool) {

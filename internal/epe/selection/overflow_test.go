@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestProperties looks at random paths: one is first and open, a silent first path opens all, and nothing
-// opens while the first path is not saturated, nor before its rest ends.
+// TestProperties looks at random paths: one is first and open, a silent first path opens all, and
+// nothing opens while the first path is not saturated, nor before its rest ends.
 func TestProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var c Connection[int]
@@ -74,8 +74,9 @@ type road struct {
 	rtt  time.Duration
 }
 
-// model carries a load over roads as Linux' scheduler does in the mean: open paths are filled in the order of
-// the list, and the connection carries at most a receive window in the largest delay of an open path.
+// model carries a load over roads as Linux' scheduler does in the mean: open paths are filled in
+// the order of the list, and the connection carries at most a receive window in the largest delay
+// of an open path.
 type model struct {
 	c         Connection[int]
 	roads     []road
@@ -152,7 +153,8 @@ func TestPairs(t *testing.T) {
 	}
 }
 
-// TestFirst begins on the slow path, which is preferred: the other one becomes first, and the slow one rests.
+// TestFirst begins on the slow path, which is preferred: the other one becomes first, and the slow
+// one rests.
 func TestFirst(t *testing.T) {
 	m := newModel(16e6, road{5 * mbit, 10 * time.Millisecond}, road{50 * mbit, 10 * time.Millisecond})
 	m.run(4*mbit, 3*time.Second)
@@ -179,7 +181,8 @@ func TestDoubling(t *testing.T) {
 	}
 }
 
-// TestFailover: all paths open as soon as a sample shows that the first is silent, whatever they rest for.
+// TestFailover: all paths open as soon as a sample shows that the first is silent, whatever they
+// rest for.
 func TestFailover(t *testing.T) {
 	m := newModel(1e6, road{100 * mbit, 10 * time.Millisecond}, road{mbit, 10 * time.Millisecond})
 	m.run(1e12, 5*time.Second)
@@ -220,8 +223,8 @@ func TestRepays(t *testing.T) {
 	}
 }
 
-// TestWait: a path in slow start may be enough soon, one that has not helped yet may do harm, and a longer one
-// is for transfers that it shortens, so the next path waits for longer.
+// TestWait: a path in slow start may be enough soon, one that has not helped yet may do harm, and a
+// longer one is for transfers that it shortens, so the next path waits for longer.
 func TestWait(t *testing.T) {
 	const ms = time.Millisecond
 	helped := Past{Rate: 10 * mbit, Left: time.Minute}
@@ -260,8 +263,8 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestStream: a path that sends what a stream wrote while the path was in slow start is enough. A file, or a stream
-// that is too much for it, needs the next one.
+// TestStream: a path that sends what a stream wrote while the path was in slow start is enough. A
+// file, or a stream that is too much for it, needs the next one.
 func TestStream(t *testing.T) {
 	const ms, never = time.Millisecond, time.Duration(0)
 	limited := func(time.Duration) float64 { return 40 * mbit }
@@ -335,8 +338,9 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// TestStreamSampledBefore: an update with samples of before, as after a change of routes, shows less than what was delivered
-// since the application wrote. That matters not to one that waits to write.
+// TestStreamSampledBefore: an update with samples of before, as after a change of routes, shows
+// less than what was delivered since the application wrote. That matters not to one that waits to
+// write.
 func TestStreamSampledBefore(t *testing.T) {
 	const ms = time.Millisecond
 	for _, full := range []bool{false, true} {
@@ -384,8 +388,8 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// TestStreamOverSecond: Linux' scheduler may give a whole stream to the path that was opened second. The first
-// one is then idle, but nothing is held up.
+// TestStreamOverSecond: Linux' scheduler may give a whole stream to the path that was opened
+// second. The first one is then idle, but nothing is held up.
 func TestStreamOverSecond(t *testing.T) {
 	m := newModel(16e6, road{50 * mbit, 10 * time.Millisecond}, road{50 * mbit, 10 * time.Millisecond})
 	m.run(1e12, 2*time.Second)
@@ -405,8 +409,8 @@ func TestStreamOverSecond(t *testing.T) {
 	}
 }
 
-// TestFirstCarriesLoad: a path does not become first, however short its delay is, that carries less than the
-// present one has to.
+// TestFirstCarriesLoad: a path does not become first, however short its delay is, that carries less
+// than the present one has to.
 func TestFirstCarriesLoad(t *testing.T) {
 	const ms = time.Millisecond
 	for name, tt := range map[string]struct {
@@ -441,8 +445,8 @@ func TestFirstCarriesLoad(t *testing.T) {
 	}
 }
 
-// TestLessToSend: a stream that begins with a backlog carries less when that is sent, which is not for the
-// path that was opened meanwhile.
+// TestLessToSend: a stream that begins with a backlog carries less when that is sent, which is not
+// for the path that was opened meanwhile.
 func TestLessToSend(t *testing.T) {
 	m := newModel(16e6, road{50 * mbit, 10 * time.Millisecond}, road{50 * mbit, 10 * time.Millisecond})
 	m.run(1e12, 1500*time.Millisecond)
@@ -457,8 +461,8 @@ func TestLessToSend(t *testing.T) {
 	}
 }
 
-// TestFirstStays: the window of a path in slow start says little of its rate. Such a path does not become
-// first, nor when the first is busy with its own queue.
+// TestFirstStays: the window of a path in slow start says little of its rate. Such a path does not
+// become first, nor when the first is busy with its own queue.
 func TestFirstStays(t *testing.T) {
 	const ms = time.Millisecond
 	var c Connection[int]
@@ -479,8 +483,8 @@ func TestFirstStays(t *testing.T) {
 	}
 }
 
-// TestFirstStaysForObjects: the queue that short transfers leave on the first path is not its delay, which would make
-// an equal one first. A queue of others is.
+// TestFirstStaysForObjects: the queue that short transfers leave on the first path is not its
+// delay, which would make an equal one first. A queue of others is.
 func TestFirstStaysForObjects(t *testing.T) {
 	const ms = time.Millisecond
 	for srtt, want := range map[time.Duration]Reason{22 * ms: First, 50 * ms: Unused} {
@@ -501,8 +505,9 @@ func TestFirstStaysForObjects(t *testing.T) {
 	}
 }
 
-// TestUnknownRate: a path of which only the round-trip time is known becomes first if that is shorter, and the first rate
-// that is measured decides. It does not become first if only its rate could be higher.
+// TestUnknownRate: a path of which only the round-trip time is known becomes first if that is
+// shorter, and the first rate that is measured decides. It does not become first if only its rate
+// could be higher.
 func TestUnknownRate(t *testing.T) {
 	const ms = time.Millisecond
 	for name, tt := range map[string]struct {
@@ -550,8 +555,8 @@ func TestUnknownRate(t *testing.T) {
 	}
 }
 
-// object has a path carry an object of 36 segments in three intervals, at first atOnce of them in flight. It returns the bytes
-// that the application writes.
+// object has a path carry an object of 36 segments in three intervals, at first atOnce of them in
+// flight. It returns the bytes that the application writes.
 func object(call, atOnce int, s *Sample[int], delivered *int) (written int) {
 	switch call % 3 {
 	case 0:
@@ -567,8 +572,8 @@ func object(call, atOnce int, s *Sample[int], delivered *int) (written int) {
 	return 0
 }
 
-// TestExplores: a longer path of unknown rate becomes first once objects have saturated the first path for some time, if it
-// may be much better, and stays first only if it is.
+// TestExplores: a longer path of unknown rate becomes first once objects have saturated the first
+// path for some time, if it may be much better, and stays first only if it is.
 func TestExplores(t *testing.T) {
 	const ms = time.Millisecond
 	for name, tt := range map[string]struct {
@@ -627,8 +632,9 @@ func TestExplores(t *testing.T) {
 	}
 }
 
-// TestReplaced: a subflow that takes over the path of another one and has not carried data, whose round-trip time is that
-// of a handshake behind a queue, says nothing of the path: the better one becomes first again.
+// TestReplaced: a subflow that takes over the path of another one and has not carried data, whose
+// round-trip time is that of a handshake behind a queue, says nothing of the path: the better one
+// becomes first again.
 func TestReplaced(t *testing.T) {
 	const ms = time.Millisecond
 	var c Connection[int]
@@ -656,7 +662,8 @@ func TestReplaced(t *testing.T) {
 	}
 }
 
-// TestTries: a path that has not carried data becomes first when it may be a little better, one that has must be a fifth better.
+// TestTries: a path that has not carried data becomes first when it may be a little better, one
+// that has must be a fifth better.
 func TestTries(t *testing.T) {
 	const ms = time.Millisecond
 	for _, carried := range []bool{false, true} {
@@ -677,7 +684,8 @@ func TestTries(t *testing.T) {
 	}
 }
 
-// TestWindowRests: a path for whose delay the receive window is too small rests four times as long as others.
+// TestWindowRests: a path for whose delay the receive window is too small rests four times as long
+// as others.
 func TestWindowRests(t *testing.T) {
 	m := newModel(1e6, road{100 * mbit, 10 * time.Millisecond}, road{mbit, 10 * time.Millisecond})
 	m.run(1e12, 6*time.Second)
@@ -693,8 +701,8 @@ func TestWindowRests(t *testing.T) {
 	}
 }
 
-// TestLeft: what a path carried while it was in slow start is not its rate. A path that was left for a shorter one opens as
-// one of unknown rate.
+// TestLeft: what a path carried while it was in slow start is not its rate. A path that was left
+// for a shorter one opens as one of unknown rate.
 func TestLeft(t *testing.T) {
 	const ms = time.Millisecond
 	var c Connection[int]
@@ -722,7 +730,8 @@ func TestLeft(t *testing.T) {
 	}
 }
 
-// TestGrowing: a path whose rate still grows becomes first once it has carried more than the first one can.
+// TestGrowing: a path whose rate still grows becomes first once it has carried more than the first
+// one can.
 func TestGrowing(t *testing.T) {
 	const ms = time.Millisecond
 	var c Connection[int]
@@ -745,8 +754,8 @@ func TestGrowing(t *testing.T) {
 	}
 }
 
-// TestExploresLeft: a path that was left for a shorter one is explored if the data that it carried left no queue, even if the
-// congestion window of the first path has room for whole objects.
+// TestExploresLeft: a path that was left for a shorter one is explored if the data that it carried
+// left no queue, even if the congestion window of the first path has room for whole objects.
 func TestExploresLeft(t *testing.T) {
 	const ms = time.Millisecond
 	for _, queue := range []time.Duration{ms, 40 * ms} {

@@ -43,15 +43,15 @@ type parameters struct {
 	switchBelow float64
 	// tryBelow is the same for a path that has not carried data: what it carries decides soon.
 	tryBelow float64
-	// wait is how long all open paths are saturated before the next one is opened, waitSlowStart that time
-	// while one of them is in slow start, and idle how long the first path is not saturated before the
-	// others rest.
+	// wait is how long all open paths are saturated before the next one is opened, waitSlowStart
+	// that time while one of them is in slow start, and idle how long the first path is not
+	// saturated before the others rest.
 	wait, waitSlowStart, idle time.Duration
-	// waitsDelay: the next path opens only after a time of saturation, without a pause, that is as long as its
-	// own delay.
+	// waitsDelay: the next path opens only after a time of saturation, without a pause, that is as
+	// long as its own delay.
 	waitsDelay bool
-	// ignoresLoad: the other paths rest whatever they carry once the first one is not saturated. idle doubles
-	// when the next path is needed again within it.
+	// ignoresLoad: the other paths rest whatever they carry once the first one is not saturated.
+	// idle doubles when the next path is needed again within it.
 	ignoresLoad bool
 	// waitsBacklog: no path opens while a stream catches up with its backlog.
 	waitsBacklog bool
@@ -126,8 +126,8 @@ func (p Policy) Ranks() bool { return byPolicy[p].algorithm == byRank }
 // Shares is documented with Ranks.
 func (p Policy) Shares() bool { return byPolicy[p].algorithm == byShare }
 
-// Terms are the parameters of a path for a policy. The zero value is that of a path which is not listed: it
-// carries data only when no listed one can.
+// Terms are the parameters of a path for a policy. The zero value is that of a path which is not
+// listed: it carries data only when no listed one can.
 type Terms struct {
 	// Listed is set if the policy names the path.
 	Listed bool
@@ -138,8 +138,8 @@ type Terms struct {
 	Share float64
 }
 
-// Budget is a token bucket that limits what paths carry. Connections may share one if their Start is on the same
-// clock. It is not safe for concurrent use.
+// Budget is a token bucket that limits what paths carry. Connections may share one if their Start
+// is on the same clock. It is not safe for concurrent use.
 type Budget struct {
 	rate, left float64 // bytes/s, bytes
 	at         time.Duration
@@ -188,8 +188,8 @@ func (c *Connection[K]) decide(now time.Duration, samples []Sample[K]) {
 	}
 }
 
-// measureAll updates the rate of the connection. It returns the bytes that all paths delivered since the last
-// call of Update, whether any path is busy, and whether a measurement is complete.
+// measureAll updates the rate of the connection. It returns the bytes that all paths delivered
+// since the last call of Update, whether any path is busy, and whether a measurement is complete.
 func (c *Connection[K]) measureAll(now time.Duration, samples []Sample[K]) (bytes int, busy, measured bool) {
 	for i := range samples {
 		bytes += c.paths[samples[i].Path].bytes

@@ -38,8 +38,8 @@ func ordered(ranks []int, budgets ...float64) func(int) Terms {
 	return func(i int) Terms { return Terms{Listed: true, Rank: ranks[i], Budget: all[i]} }
 }
 
-// TestPropertyPolicies looks at random paths: with each policy one of them is open, and all are when an open
-// one is silent.
+// TestPropertyPolicies looks at random paths: with each policy one of them is open, and all are
+// when an open one is silent.
 func TestPropertyPolicies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := Connection[int]{Policy: Policy(rapid.IntRange(0, len(byPolicy)-1).Draw(t, "policy"))}
@@ -91,8 +91,9 @@ func (m *model) part(i int, since []float64) float64 {
 	return (m.delivered[i] - since[i]) / sum
 }
 
-// TestRatio: the shares are those of the policy for a bulk load, where the path with the least rate for its
-// share bounds the sum, and for a stream, also when they follow other shares, and a path comes back.
+// TestRatio: the shares are those of the policy for a bulk load, where the path with the least rate
+// for its share bounds the sum, and for a stream, also when they follow other shares, and a path
+// comes back.
 func TestRatio(t *testing.T) {
 	const ms = time.Millisecond
 	for name, tt := range map[string]struct {
@@ -134,8 +135,8 @@ func TestRatio(t *testing.T) {
 	}
 }
 
-// TestCost: the cheap path carries all up to its commit rate and no more than that, whatever it could, and the
-// next one the rest. Two connections share a budget.
+// TestCost: the cheap path carries all up to its commit rate and no more than that, whatever it
+// could, and the next one the rest. Two connections share a budget.
 func TestCost(t *testing.T) {
 	const ms = time.Millisecond
 	for name, tt := range map[string]struct {
@@ -183,8 +184,8 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// TestStalledCost: a cheap path that stalled in an earlier connection is not the first, and is used when its
-// rest is over.
+// TestStalledCost: a cheap path that stalled in an earlier connection is not the first, and is used
+// when its rest is over.
 func TestStalledCost(t *testing.T) {
 	m := newModel(16e6, road{50 * mbit, 10 * time.Millisecond}, road{50 * mbit, 40 * time.Millisecond})
 	m.c.Policy, m.c.Terms = Cost, ordered([]int{1, 0})
@@ -204,8 +205,8 @@ func TestStalledCost(t *testing.T) {
 	}
 }
 
-// TestSteady: a stream stays on the first path, spills over soon after that is too slow, and does not come
-// back at once when it could.
+// TestSteady: a stream stays on the first path, spills over soon after that is too slow, and does
+// not come back at once when it could.
 func TestSteady(t *testing.T) {
 	const ms = time.Millisecond
 	m := newModel(16e6, road{50 * mbit, 20 * ms}, road{20 * mbit, 80 * ms}, road{5 * mbit, 300 * ms})
@@ -234,8 +235,8 @@ func TestSteady(t *testing.T) {
 	}
 }
 
-// TestLatency: a further path opens in a transfer that lasts for longer than its delay, and rests when that is
-// over. It never does for shorter ones.
+// TestLatency: a further path opens in a transfer that lasts for longer than its delay, and rests
+// when that is over. It never does for shorter ones.
 func TestLatency(t *testing.T) {
 	const ms = time.Millisecond
 	m := newModel(16e6, road{20 * mbit, 20 * ms}, road{20 * mbit, 80 * ms}, road{5 * mbit, 300 * ms})

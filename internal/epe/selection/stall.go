@@ -12,9 +12,9 @@ const (
 	ShortFlight   = 16
 )
 
-// StallTimeout returns the time without progress after which a subflow with that many segments in flight has
-// stalled. Two round trips after the last acknowledgment the kernel sends a tail loss probe (RFC 8985
-// section 7.2), whose answer takes a third. SRTT includes the queue of the path.
+// StallTimeout returns the time without progress after which a subflow with that many segments in
+// flight has stalled. Two round trips after the last acknowledgment the kernel sends a tail loss
+// probe (RFC 8985 section 7.2), whose answer takes a third. SRTT includes the queue of the path.
 func StallTimeout(inFlight int, srtt, rttvar time.Duration) time.Duration {
 	least := StallMin
 	if inFlight < ShortFlight {

@@ -42,9 +42,10 @@ type Extra struct {
 
 // Write writes the report into the directory, which it creates if needed: runs.csv, summary.csv,
 // series/*.csv, figures/*.svg and *.png, sim/result.json and compare.json with Extra.Simulated,
-// comparisons.csv, browsertime.json and pages/*/webpage.har of web pages, report.html and result.json. Everything is rendered before anything is written, and each file is
-// written as a whole or not at all, result.json last. Other files in the directory are not touched.
-// Errors name the figure or file.
+// comparisons.csv, browsertime.json and pages/*/webpage.har of web pages, report.html and
+// result.json. Everything is rendered before anything is written, and each file is written as a
+// whole or not at all, result.json last. Other files in the directory are not touched. Errors name
+// the figure or file.
 func Write(dir string, r result.Result, spec *scenario.Spec, extra Extra) error {
 	files, err := assemble(r, spec, extra)
 	if err != nil {

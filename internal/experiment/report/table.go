@@ -339,7 +339,8 @@ func Table(w io.Writer, r result.Result, spec *scenario.Spec) error {
 	return nil
 }
 
-// busy reports in how many runs the host was too busy for exact results, and is empty if there were none.
+// busy reports in how many runs the host was too busy for exact results, and is empty if there were
+// none.
 func busy(r result.Result) string {
 	runs, worst := r.Busy()
 	if runs == 0 {

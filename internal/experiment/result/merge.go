@@ -15,9 +15,9 @@ var (
 	ErrNoRuns        = errors.New("has no runs")
 )
 
-// Merge returns the runs of parts of an experiment as those of one result, which has to be concluded: the runs of a cell
-// are numbered in the order of the parts. The commits of the parts are listed. Notes that name files are dropped. An
-// error names the part by its number, from 0.
+// Merge returns the runs of parts of an experiment as those of one result, which has to be
+// concluded: the runs of a cell are numbered in the order of the parts. The commits of the parts
+// are listed. Notes that name files are dropped. An error names the part by its number, from 0.
 func Merge(parts []Result) (Result, error) {
 	whole := Result{Schema: Schema}
 	trials := map[CellKey]int{}
@@ -51,8 +51,8 @@ func Merge(parts []Result) (Result, error) {
 	return whole, nil
 }
 
-// Published returns a result without its runs, and with the summaries of the metrics alone, or of all if there are
-// none: what documents cite.
+// Published returns a result without its runs, and with the summaries of the metrics alone, or of
+// all if there are none: what documents cite.
 func (r Result) Published(metrics []string) Result {
 	r.Runs = nil
 	if len(metrics) > 0 {

@@ -58,7 +58,8 @@ const (
 	NoteError = "error"
 	// NoteSeries is the name of the run's series file, relative to the result's directory.
 	NoteSeries = "series"
-	// NoteHAR is the name of the file with the requests of the run's page, relative to the result's directory.
+	// NoteHAR is the name of the file with the requests of the run's page, relative to the result's
+	// directory.
 	NoteHAR = "har"
 )
 

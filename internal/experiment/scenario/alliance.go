@@ -25,9 +25,9 @@ func (s *Spec) overMember(node string, p gateway.Path) bool {
 	return s.gatewayRole(node) == gateway.RoleLeader && s.gatewayRole(p.Name) == gateway.RoleMember
 }
 
-// fillAlliance sets what a scenario may leave out for members and leaders: their keys, the endpoints of
-// a member, which are at the other end of the path's link, and the rate of a leader, which is that of the
-// path that the member relays over.
+// fillAlliance sets what a scenario may leave out for members and leaders: their keys, the
+// endpoints of a member, which are at the other end of the path's link, and the rate of a leader,
+// which is that of the path that the member relays over.
 func (s *Spec) fillAlliance(node string, g *gateway.Config) {
 	for i := range g.Paths {
 		p := &g.Paths[i]

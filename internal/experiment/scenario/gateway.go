@@ -25,19 +25,20 @@ type Gateway struct {
 	// order of the transport's links. Default: 1 for every link. Example: "16:3"
 	Ratio string `yaml:"ratio,omitempty"`
 	// Resequence is how long the gateway at the receiver may hold packets to restore their order:
-	// auto, off, or a time. It must be off or left out if packets are not encrypted. Default: auto, or off
-	// then. Example: 20ms
+	// auto, off, or a time. It must be off or left out if packets are not encrypted. Default: auto,
+	// or off then. Example: 20ms
 	Resequence string `yaml:"resequence,omitempty"`
-	// Mode is how packets are carried: tunnel, which encrypts them unless seal is none, plain, which sends them as they
-	// are, or nat, which gives them the address of their path as source. Default: tunnel
+	// Mode is how packets are carried: tunnel, which encrypts them unless seal is none, plain,
+	// which sends them as they are, or nat, which gives them the address of their path as source.
+	// Default: tunnel
 	Mode string `yaml:"mode,omitempty"`
 	// Seal is which packets in the tunnel are encrypted: all or none. Default: all
 	Seal string `yaml:"seal,omitempty"`
 	// Replies is the link that carries the packets from the receiver of the data to its sender.
 	// Default: the discipline chooses among all links in both directions. Example: path1
 	Replies string `yaml:"replies,omitempty"`
-	// Rates has for each link the ratio of the rate that the gateways are configured with to the one that it has.
-	// Default: 1 for every link. Example: [1.3, 0.7]
+	// Rates has for each link the ratio of the rate that the gateways are configured with to the
+	// one that it has. Default: 1 for every link. Example: [1.3, 0.7]
 	Rates []float64 `yaml:"rates,omitempty"`
 	// Probes makes the gateways measure delay and jitter only by a probe each second, as in paper
 	// D, instead of by every packet.
@@ -104,8 +105,8 @@ func (g *Gateway) WarmUp() time.Duration {
 // Ratios returns the numbers of Ratio, or nil if it is empty. The value must have passed Check.
 func (g *Gateway) Ratios() []int { return SchedulerOptions{Ratio: g.Ratio}.Ratios() }
 
-// GatewayOf returns the gateways of a cell's transport, with the ratio of the case if they have none of their own; nil if it has no
-// gateways.
+// GatewayOf returns the gateways of a cell's transport, with the ratio of the case if they have
+// none of their own; nil if it has no gateways.
 func (e *Experiment) GatewayOf(k result.CellKey) *Gateway {
 	g := e.Transports[k.Transport].Gateway
 	if !g.ratioOfCase() {

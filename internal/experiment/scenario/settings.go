@@ -19,22 +19,22 @@ import (
 type Settings struct {
 	// Scheduler is the packet scheduler of MPTCP, by name (see docs/simulator.md).
 	Scheduler string `yaml:"scheduler,omitempty"`
-	// Congestion is the congestion control, by name (see docs/simulator.md). A transport with bbr runs in
-	// labs only.
+	// Congestion is the congestion control, by name (see docs/simulator.md). A transport with bbr
+	// runs in labs only.
 	Congestion string `yaml:"congestion,omitempty"`
 	// Pace chooses the congestion controls of tabane cc for a lab, also where the kernel has one of
 	// that name: true paces the packets of each subflow, false sends bursts, which the simulator
 	// does not have. Default: true for controls that the kernel lacks, false for cubic.
 	Pace *bool `yaml:"pace,omitempty"`
-	// Lowat bounds the unsent data of MPTCP subflows and paces those below 400 Mbit/s, with the congestion
-	// controls of tabane cc (docs/congestion-control.md).
-	// Default: false.
+	// Lowat bounds the unsent data of MPTCP subflows and paces those below 400 Mbit/s, with the
+	// congestion controls of tabane cc (docs/congestion-control.md). Default: false.
 	Lowat *bool `yaml:"lowat,omitempty"`
-	// Use is which subflows of an MPTCP connection carry data, as mptcp.use of the server's edge. Default:
-	// the value of that key. Example: overflow
+	// Use is which subflows of an MPTCP connection carry data, as mptcp.use of the server's edge.
+	// Default: the value of that key. Example: overflow
 	Use edge.Use `yaml:"use,omitempty"`
-	// Recall makes each run follow a download of this length, whose measurements of the paths its connections
-	// use. It needs use: overflow. Each run starts without the measurements of others. Example: 6s
+	// Recall makes each run follow a download of this length, whose measurements of the paths its
+	// connections use. It needs use: overflow. Each run starts without the measurements of others.
+	// Example: 6s
 	Recall time.Duration `yaml:"recall,omitempty"`
 	// SchedulerOptions are the parameters of the scheduler.
 	SchedulerOptions SchedulerOptions `yaml:"scheduler_options,omitempty"`

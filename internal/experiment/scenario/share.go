@@ -145,8 +145,8 @@ func (c *checker) port(path string, t *Transport) {
 	}
 }
 
-// PolicyOf returns the policy of the server's edge for the connections of a transport, nil if there is none.
-// Sockets of a scenario have no marks and no cgroups of their own.
+// PolicyOf returns the policy of the server's edge for the connections of a transport, nil if there
+// is none. Sockets of a scenario have no marks and no cgroups of their own.
 func (s *Spec) PolicyOf(t *Transport) *edge.Policy {
 	n := s.Nodes[s.Experiment.Server]
 	if n == nil || n.Edge == nil || n.Serve == nil || !t.MPTCP {

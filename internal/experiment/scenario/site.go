@@ -292,9 +292,9 @@ func (e *Experiment) overGateways() bool {
 	return false
 }
 
-// CheckGateways returns the faults of transports over gateways that the network has no gateways for:
-// each of their links must be a path of two gateways, or a line of an alliance. Without gateways, packets
-// use one path.
+// CheckGateways returns the faults of transports over gateways that the network has no gateways
+// for: each of their links must be a path of two gateways, or a line of an alliance. Without
+// gateways, packets use one path.
 func (s *Spec) CheckGateways() fault.List {
 	var faults fault.List
 	if s.Experiment == nil {

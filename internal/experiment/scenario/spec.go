@@ -92,18 +92,19 @@ type Link struct {
 	// Schedule are changes of the shape in every run of every case. It makes the link an
 	// emulated one.
 	Schedule linkmodel.Schedule `yaml:"schedule,omitempty"`
-	// Wire is what frames are like in a lab: ethernet, which pads them to 60 bytes, as every Ethernet interface
-	// does, or veth, which leaves them as the kernel makes them. Default: ethernet. Example: veth
+	// Wire is what frames are like in a lab: ethernet, which pads them to 60 bytes, as every
+	// Ethernet interface does, or veth, which leaves them as the kernel makes them. Default:
+	// ethernet. Example: veth
 	Wire string `yaml:"wire,omitempty"`
-	// Trailer is what follows each packet in its frame after the padding, in bytes, as some switches and drivers
-	// leave it. Frames of full size have none. Example: 4
+	// Trailer is what follows each packet in its frame after the padding, in bytes, as some
+	// switches and drivers leave it. Frames of full size have none. Example: 4
 	Trailer int `yaml:"trailer,omitempty"`
-	// Tagged frames have a VLAN tag with a priority and without a virtual LAN (VID 0), as those of some access lines
-	// have. Example: true
+	// Tagged frames have a VLAN tag with a priority and without a virtual LAN (VID 0), as those of
+	// some access lines have. Example: true
 	Tagged bool `yaml:"tagged,omitempty"`
-	// Offloads is whether the interfaces leave segmentation and checksums to each other, and merge what they
-	// receive (TSO, GSO, GRO). Those of an emulated link do not. Default: true, or false on a link whose rate is 100
-	// Mbit/s or less. Example: false
+	// Offloads is whether the interfaces leave segmentation and checksums to each other, and merge
+	// what they receive (TSO, GSO, GRO). Those of an emulated link do not. Default: true, or false
+	// on a link whose rate is 100 Mbit/s or less. Example: false
 	Offloads *bool `yaml:"offloads,omitempty"`
 	Shape    `yaml:",inline"`
 
@@ -139,8 +140,9 @@ const (
 // MaxTrailer bounds Link.Trailer, in bytes.
 const MaxTrailer = 64
 
-// withoutOffloads is the highest rate at which a link has no offloads unless it asks for them: 8,200 frames of full size per second,
-// which cost little. The whole of an unlimited link is several times as fast with them.
+// withoutOffloads is the highest rate at which a link has no offloads unless it asks for them:
+// 8,200 frames of full size per second, which cost little. The whole of an unlimited link is
+// several times as fast with them.
 const withoutOffloads = 100 * unit.MbitPerSecond
 
 // HasOffloads reports whether the interfaces of the link have offloads.
@@ -191,8 +193,8 @@ type Experiment struct {
 	LabTrials int `yaml:"lab_trials,omitempty"`
 	// Routes is what an experiment of kind routes changes and observes.
 	Routes *Routes `yaml:"routes,omitempty"`
-	// Visitors are where the load of an experiment of kind web comes from. Default: from the client, over
-	// each link between it and the server that has a rate.
+	// Visitors are where the load of an experiment of kind web comes from. Default: from the
+	// client, over each link between it and the server that has a rate.
 	Visitors *Visitors `yaml:"visitors,omitempty"`
 	// Cases are settings of the network, each with its events.
 	Cases []Case `yaml:"cases"`
@@ -274,8 +276,8 @@ type Case struct {
 	Rates map[string]unit.Bandwidth `yaml:"rates,omitempty"`
 	// Settings replace those of the transports.
 	Settings Settings `yaml:"settings,omitempty"`
-	// Ratio is that of gateways with the discipline ratio in transports without a ratio of their own, so that a figure can have it
-	// as an axis. Default: 1 for every link. Example: "16:3"
+	// Ratio is that of gateways with the discipline ratio in transports without a ratio of their
+	// own, so that a figure can have it as an axis. Default: 1 for every link. Example: "16:3"
 	Ratio string `yaml:"ratio,omitempty"`
 	// Parameters are numbers by name, for the axes of figures.
 	Parameters map[string]float64 `yaml:"parameters,omitempty"`

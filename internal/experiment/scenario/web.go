@@ -79,8 +79,8 @@ type WebForm struct {
 type Visitors struct {
 	// Node is the node that they come from. Example: visitors
 	Node string `yaml:"node"`
-	// Sites are the addresses that are visited, by the link that leads there: each is of a node with a site.
-	// Example: {path1: "2001:db8:1:3::1"}
+	// Sites are the addresses that are visited, by the link that leads there: each is of a node
+	// with a site. Example: {path1: "2001:db8:1:3::1"}
 	Sites map[string]netip.Addr `yaml:"sites"`
 }
 
@@ -131,8 +131,8 @@ func (c *checker) notIn(path string, set map[string]bool) {
 	}
 }
 
-// onlyCongestion adds a fault for settings other than those of the congestion control, which a listening socket
-// has for its connections alone.
+// onlyCongestion adds a fault for settings other than those of the congestion control, which a
+// listening socket has for its connections alone.
 func (c *checker) onlyCongestion(path string, s Settings) {
 	s.Congestion, s.Pace, s.Lowat = "", nil, nil
 	if s != (Settings{}) {
@@ -224,8 +224,8 @@ type Load struct {
 	Seed uint64
 }
 
-// LoadsIn returns the loads of a case of an experiment of KindWeb, one for each link that has a rate: those
-// of Visitors, or those between the server and the client.
+// LoadsIn returns the loads of a case of an experiment of KindWeb, one for each link that has a
+// rate: those of Visitors, or those between the server and the client.
 func (s *Spec) LoadsIn(k Case) []Load {
 	e := s.Experiment
 	if k.Load == 0 {
@@ -268,8 +268,8 @@ func (l *Link) between(node, other string) (address netip.Addr, ok bool) {
 	return address, shared && address.IsValid()
 }
 
-// plainSite returns the port of the first listener without certificate of the site at an address, and the
-// seed of the site.
+// plainSite returns the port of the first listener without certificate of the site at an address,
+// and the seed of the site.
 func (s *Spec) plainSite(address netip.Addr) (port uint16, seed uint64, ok bool) {
 	for _, l := range s.Links {
 		if l == nil {

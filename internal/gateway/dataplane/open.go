@@ -42,8 +42,8 @@ func (m Mode) String() string {
 // Open reports whether the open plane carries the packets.
 func (m Mode) Open() bool { return m != Tunnel }
 
-// Counted reports whether packets carry no sequence numbers, so that losses are found by counting: messages report
-// how many packets were sent.
+// Counted reports whether packets carry no sequence numbers, so that losses are found by counting:
+// messages report how many packets were sent.
 func (m Mode) Counted() bool { return m == Plain || m == NAT }
 
 // Disciplines returns the names of the disciplines with which an open peer's packets can be carried:
@@ -56,8 +56,8 @@ func (m Mode) Disciplines() []string {
 	return all
 }
 
-// SuperPacket is the length of the largest packet that offloads make, SuperPacketMost how long a path may be
-// busy with one: as long as an interactive flow does not notice.
+// SuperPacket is the length of the largest packet that offloads make, SuperPacketMost how long a
+// path may be busy with one: as long as an interactive flow does not notice.
 const SuperPacket, SuperPacketMost = 64 * unit.KiB, 10 * time.Millisecond
 
 // Measured is a path to an open peer, as the sealed plane has measured it.
@@ -77,13 +77,13 @@ type Measured struct {
 
 // NATSessions are the NAT sessions with a peer.
 type NATSessions struct {
-	// Of flows to the peer: Sending are those that are open, Wanted and Ending those that the peer has not answered yet, Denied
-	// those that it has refused lately.
+	// Of flows to the peer: Sending are those that are open, Wanted and Ending those that the peer
+	// has not answered yet, Denied those that it has refused lately.
 	Sending, Wanted, Ending, Denied int
 	// Receiving are those of flows from the peer.
 	Receiving int
-	// Refused are requests that the peer has refused, Declined those of the peer that this gateway has refused, Evicted
-	// sessions that ended for want of room, since the start.
+	// Refused are requests that the peer has refused, Declined those of the peer that this gateway
+	// has refused, Evicted sessions that ended for want of room, since the start.
 	Refused, Declined, Evicted uint64
 	// Full are flows without a session for want of room, since the start.
 	Full uint64
@@ -104,7 +104,8 @@ type NATFlow struct {
 // Arrived is what has arrived over a path of packets that are not encrypted.
 type Arrived struct {
 	Count
-	// Lost packets are missing: between the first and the last one in a tunnel, before the last Marked otherwise.
+	// Lost packets are missing: between the first and the last one in a tunnel, before the last
+	// Marked otherwise.
 	Lost uint64
 }
 
@@ -121,8 +122,8 @@ type Open interface {
 	Arrived(peer string) [MaxPaths]Arrived
 	// Sent is how many packets the open plane has sent over a path to a peer.
 	Sent(peer string, path int) uint64
-	// Marked is called when a message has arrived over a path, before which a peer with NAT or mode plain has sent so many
-	// packets over it.
+	// Marked is called when a message has arrived over a path, before which a peer with NAT or mode
+	// plain has sent so many packets over it.
 	Marked(peer string, path int, sent uint64)
 	// NATSession takes what a peer says of NAT sessions. The record belongs to the callee.
 	NATSession(peer string, r tunnel.NATSession)

@@ -2,9 +2,10 @@
 // the Status that the plane reports. The gateway decides what it wants and knows no packet; a plane
 // carries packets and knows no file.
 //
-// There are two planes. The sealed one (package sealed) carries packets in an encrypted tunnel, in user space, and
-// measures the paths. The open one (package forward) has eBPF programs send the packets of open peers, those whose
-// Mode is not Tunnel, without encryption, and leaves to the sealed one what the programs cannot send.
+// There are two planes. The sealed one (package sealed) carries packets in an encrypted tunnel, in
+// user space, and measures the paths. The open one (package forward) has eBPF programs send the
+// packets of open peers, those whose Mode is not Tunnel, without encryption, and leaves to the
+// sealed one what the programs cannot send.
 //
 // It is values only: it opens no socket and has no plane of its own.
 package dataplane
@@ -21,8 +22,8 @@ import (
 // MaxPaths is the number of paths of a gateway.
 const MaxPaths = 16
 
-// Carrier is a data plane: it carries packets between the LAN and peers. It creates the tunnel's interface
-// while it runs. Its methods are safe for concurrent use.
+// Carrier is a data plane: it carries packets between the LAN and peers. It creates the tunnel's
+// interface while it runs. Its methods are safe for concurrent use.
 type Carrier interface {
 	// Apply replaces the whole desired state, before or while the plane runs. After an error the
 	// state before is in force.
@@ -206,8 +207,8 @@ type LinkStatus struct {
 	Delay  time.Duration `json:"delay_ns"`
 	Jitter time.Duration `json:"jitter_ns"`
 	Spread time.Duration `json:"spread_ns"`
-	// Loss is the share of packets lost in the direction of sending. Lost are those that the peer misses, Missed those from
-	// the peer that have not arrived here.
+	// Loss is the share of packets lost in the direction of sending. Lost are those that the peer
+	// misses, Missed those from the peer that have not arrived here.
 	Loss   float64 `json:"loss"`
 	Lost   uint64  `json:"lost"`
 	Missed uint64  `json:"missed"`

@@ -72,7 +72,8 @@ func (l Policy) First(p *Packet) int {
 	return -1
 }
 
-// The disciplines that have parameters, the default one, and the one that copies all packets. All are those of sched.Disciplines.
+// The disciplines that have parameters, the default one, and the one that copies all packets. All
+// are those of sched.Disciplines.
 const Ratio, Flow, Auto, Redundant = "ratio", "flow", "auto", "redundant"
 
 // Discipline says how packets are distributed over paths.

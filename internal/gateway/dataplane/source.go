@@ -7,10 +7,11 @@ import (
 // Nobody is whose addresses are that no peer may send from.
 const Nobody = -1
 
-// noHosts are addresses that no packet between hosts of two sites has as its source or destination, because no router
-// forwards them (RFC 6890, the IANA special-purpose address registries): a peer could speak for this host, or reach
-// services of it and its links that are meant for neighbors alone. Private use, shared, benchmarking and documentation
-// space is not among them: sites and labs use it.
+// noHosts are addresses that no packet between hosts of two sites has as its source or destination,
+// because no router forwards them (RFC 6890, the IANA special-purpose address registries): a peer
+// could speak for this host, or reach services of it and its links that are meant for neighbors
+// alone. Private use, shared, benchmarking and documentation space is not among them: sites and
+// labs use it.
 var noHosts = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),      // this network (RFC 791)
 	netip.MustParsePrefix("127.0.0.0/8"),    // loopback (RFC 1122)
@@ -23,12 +24,12 @@ var noHosts = []netip.Prefix{
 	netip.MustParsePrefix("ff00::/8"),       // multicast (RFC 4291)
 }
 
-// Owners returns whose addresses are that a packet from a peer may have as its source: the index of the peer in Peers,
-// or Nobody. The longest prefix decides.
+// Owners returns whose addresses are that a packet from a peer may have as its source: the index of
+// the peer in Peers, or Nobody. The longest prefix decides.
 //
-// Networks and addresses of this site are nobody's, so that a peer with a default route, or a prefix around the
-// LAN's, does not speak for hosts of this site. A network that is connected here is the peer's if the peer has just
-// this prefix, as in the kernel's tables.
+// Networks and addresses of this site are nobody's, so that a peer with a default route, or a
+// prefix around the LAN's, does not speak for hosts of this site. A network that is connected here
+// is the peer's if the peer has just this prefix, as in the kernel's tables.
 func (s *State) Owners() map[netip.Prefix]int {
 	owners := map[netip.Prefix]int{}
 	for _, p := range noHosts {
@@ -53,8 +54,8 @@ func (s *State) Owners() map[netip.Prefix]int {
 	return owners
 }
 
-// Reach returns which addresses packets of the peer may have as their destination. The longest prefix decides; an
-// address without one is not among them.
+// Reach returns which addresses packets of the peer may have as their destination. The longest
+// prefix decides; an address without one is not among them.
 func (p *Peer) Reach() map[netip.Prefix]bool {
 	reach := map[netip.Prefix]bool{}
 	for _, n := range noHosts {

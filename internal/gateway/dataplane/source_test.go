@@ -14,7 +14,8 @@ func prefixes(list ...string) (all []netip.Prefix) {
 	return all
 }
 
-// TestOwners: a peer speaks only for its own side, also with a default route, or a prefix around the LAN's.
+// TestOwners: a peer speaks only for its own side, also with a default route, or a prefix around
+// the LAN's.
 func TestOwners(t *testing.T) {
 	s := State{
 		LAN:   LAN{Prefixes: prefixes("10.1.0.0/16", "2001:db8:1::/48")},

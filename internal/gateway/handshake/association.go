@@ -20,8 +20,8 @@ const (
 	rejectMessages = 1 << 32
 	// confirmWithin is how long a session of a responder waits for its first message.
 	confirmWithin = 10 * time.Second
-	// firstRetry is the time before an initiation is repeated the first time, lastRetry the longest: a peer
-	// that is started again, and has no endpoints to begin with, waits for it.
+	// firstRetry is the time before an initiation is repeated the first time, lastRetry the
+	// longest: a peer that is started again, and has no endpoints to begin with, waits for it.
 	firstRetry = 250 * time.Millisecond
 	lastRetry  = 750 * time.Millisecond
 	// maxPending is the number of initiations whose responses are accepted, and of sessions that wait
@@ -62,9 +62,9 @@ type AssociationOptions struct {
 }
 
 // Association keeps sessions with one peer: it begins, repeats and answers handshakes, and replaces
-// keys before they are old. The current session is sent with. Messages of previous ones may still arrive.
-// The next ones, of a responder, become current with the first message that was sealed with them. It
-// is not safe for concurrent use.
+// keys before they are old. The current session is sent with. Messages of previous ones may still
+// arrive. The next ones, of a responder, become current with the first message that was sealed with
+// them. It is not safe for concurrent use.
 type Association struct {
 	o     AssociationOptions
 	proof ResponseProof

@@ -226,8 +226,9 @@ func TestPeerRestarts(t *testing.T) {
 	}
 }
 
-// The gateway that goes on begins handshakes while the other one is away, and takes that of the other one when it
-// is started again: whichever key is the lower one, and whichever end began the session before.
+// The gateway that goes on begins handshakes while the other one is away, and takes that of the
+// other one when it is started again: whichever key is the lower one, and whichever end began the
+// session before.
 func TestPeerRestartsDuringAHandshake(t *testing.T) {
 	for order := range 4 {
 		ka, kb := newKey(t, 1), newKey(t, 2)

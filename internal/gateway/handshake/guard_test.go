@@ -40,8 +40,9 @@ func TestSender(t *testing.T) {
 	}
 }
 
-// Whatever a stranger who knows the public key sends, with whatever sources, the gateway exchanges keys a
-// bounded number of times, memory is bounded, and a gateway that proves its address is admitted at once.
+// Whatever a stranger who knows the public key sends, with whatever sources, the gateway exchanges
+// keys a bounded number of times, memory is bounded, and a gateway that proves its address is
+// admitted at once.
 func TestGuardUnderFloods(t *testing.T) {
 	const rate, seconds = 5000, 4
 	for name, source := range map[string]func(i int) netip.AddrPort{

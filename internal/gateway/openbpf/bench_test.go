@@ -49,10 +49,11 @@ type carried int
 const (
 	superPackets carried = iota
 	frames               // as on a wire
-	// framesWithRoom have 64 bytes or more in front of them, as those of a network interface's driver (NET_SKB_PAD); those
-	// of veth have none.
+	// framesWithRoom have 64 bytes or more in front of them, as those of a network interface's
+	// driver (NET_SKB_PAD); those of veth have none.
 	framesWithRoom
-	// framesToBridge have as much, because the gateway's interface of the LAN is a bridge with a port that needs it.
+	// framesToBridge have as much, because the gateway's interface of the LAN is a bridge with a
+	// port that needs it.
 	framesToBridge
 )
 
@@ -101,8 +102,9 @@ func newNetwork(b testing.TB, lan carried) *network {
 	return n
 }
 
-// makeRoom replaces an interface by a bridge of its name that it is a port of. The ports of a bridge leave as much room as the
-// one that needs the most, and so does the other end of one of veth.
+// makeRoom replaces an interface by a bridge of its name that it is a port of. The ports of a
+// bridge leave as much room as the one that needs the most, and so does the other end of one of
+// veth.
 func makeRoom(name string) error {
 	port, err := netlink.LinkByName(name)
 	if err != nil {
@@ -257,8 +259,9 @@ func (n *network) tunnelOf(paths int, discipline string) [2]*Program {
 	return n.open(paths, discipline, dataplane.Unsealed)
 }
 
-// loadTime is short, so that there are many turns: connections of super-packets over the same way differ by a factor of two,
-// depending on which processor does what, and keep their rate for as long as they last.
+// loadTime is short, so that there are many turns: connections of super-packets over the same way
+// differ by a factor of two, depending on which processor does what, and keep their rate for as
+// long as they last.
 const loadTime = 100 * time.Millisecond
 
 // datagrams measures a flood of datagrams, in thousands per second.
@@ -279,10 +282,10 @@ func (n *network) connection() (float64, netnstest.Load) {
 	return float64(l.Bytes) * 8 / l.Took.Seconds() / 1e9, l
 }
 
-// BenchmarkForward compares the modes with forwarding by the kernel, and by the kernel with a masquerade
-// rule: the medians of as many rounds as it runs (-benchtime 60x), in each of which all take their turn, and of their ratios
-// to the kernel's turn in the round.
-// Hosts and gateways share the cores. A datagram has 1000 bytes.
+// BenchmarkForward compares the modes with forwarding by the kernel, and by the kernel with a
+// masquerade rule: the medians of as many rounds as it runs (-benchtime 60x), in each of which all
+// take their turn, and of their ratios to the kernel's turn in the round. Hosts and gateways share
+// the cores. A datagram has 1000 bytes.
 func BenchmarkForward(b *testing.B) {
 	ways := []struct {
 		name, title string
@@ -339,8 +342,9 @@ func BenchmarkForward(b *testing.B) {
 	publish(b, runs, []string{"", "datagrams of 1000 bytes, thousands per second (CPU s/GB)", "with room", "TCP, frames: Gbit/s", "with room", "TCP, super-packets"}, rows)
 }
 
-// BenchmarkFlows compares mode nat with one session and with 100,000, each packet of another one than that before: the medians
-// of as many turns as it runs. The receiver reads nothing, so that a packet costs what the hosts' kernels and gateways take.
+// BenchmarkFlows compares mode nat with one session and with 100,000, each packet of another one
+// than that before: the medians of as many turns as it runs. The receiver reads nothing, so that a
+// packet costs what the hosts' kernels and gateways take.
 func BenchmarkFlows(b *testing.B) {
 	const ports = 50_000
 	n := newNetwork(b, frames)
@@ -414,7 +418,8 @@ func BenchmarkFlows(b *testing.B) {
 
 var writeTables = flag.Bool("update", false, "write the table of docs/gateway-measured.md")
 
-// publish writes the table of docs/gateway-measured.md, below a line on how it was measured, with -update.
+// publish writes the table of docs/gateway-measured.md, below a line on how it was measured, with
+// -update.
 func publish(b *testing.B, runs int, head []string, rows [][]string) {
 	if !*writeTables || b.Failed() {
 		return
@@ -459,8 +464,8 @@ func BenchmarkPrograms(b *testing.B) {
 	}
 }
 
-// BenchmarkRoom measures programs that make room for the headers of the tunnel, in two ways, and redirect, and one that
-// only redirects.
+// BenchmarkRoom measures programs that make room for the headers of the tunnel, in two ways, and
+// redirect, and one that only redirects.
 func BenchmarkRoom(b *testing.B) {
 	// Of bpf_skb_adjust_room: where, and its flags.
 	const adjustRoomMAC, encapsulation = 1, 1<<0 | 1<<1 | 1<<4
@@ -504,8 +509,8 @@ func (n *network) floor(instructions asm.Instructions) *ebpf.Program {
 	return p
 }
 
-// runTimes reports the mean times of the programs that send and receive in a benchmark's function, and of another one as
-// the floor.
+// runTimes reports the mean times of the programs that send and receive in a benchmark's function,
+// and of another one as the floor.
 func runTimes(b *testing.B, sender, receiver *Program, run func(), more ...*ebpf.Program) {
 	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
 	if err != nil {
@@ -534,8 +539,9 @@ func runTimes(b *testing.B, sender, receiver *Program, run func(), more ...*ebpf
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkProgramsFlows measures mode nat as BenchmarkPrograms, for packets of a number of sessions in random order.
-// Each is given to the programs by a system call, so that they find less in the caches.
+// BenchmarkProgramsFlows measures mode nat as BenchmarkPrograms, for packets of a number of
+// sessions in random order. Each is given to the programs by a system call, so that they find less
+// in the caches.
 func BenchmarkProgramsFlows(b *testing.B) {
 	const packets = 20_000 // of an iteration
 	for _, flows := range []int{1, 100_000} {

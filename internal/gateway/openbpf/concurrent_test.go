@@ -36,7 +36,8 @@ func atOnce(t *testing.T, run func(i int) error) {
 	}
 }
 
-// inRounds runs a function in two threads, which begin each round at the same time, and another one between rounds.
+// inRounds runs a function in two threads, which begin each round at the same time, and another one
+// between rounds.
 func inRounds(t *testing.T, rounds int, run func(i, round int) error, after func(round int) error) {
 	t.Helper()
 	var arrived atomic.Int64
@@ -71,7 +72,8 @@ func inRounds(t *testing.T, rounds int, run func(i, round int) error, after func
 	}
 }
 
-// packetsOf returns how many packets a program has processed. Runs that a signal interrupts are repeated, and count too.
+// packetsOf returns how many packets a program has processed. Runs that a signal interrupts are
+// repeated, and count too.
 func packetsOf(t *testing.T, p *ebpf.Program) uint64 {
 	t.Helper()
 	s, err := p.Stats()
@@ -81,8 +83,8 @@ func packetsOf(t *testing.T, p *ebpf.Program) uint64 {
 	return s.RunCount
 }
 
-// TestSplitAtOnce: where processors send to a peer at the same time, no packet is missing in the counters or in the virtual
-// queues, and paths take turns as the ratio says.
+// TestSplitAtOnce: where processors send to a peer at the same time, no packet is missing in the
+// counters or in the virtual queues, and paths take turns as the ratio says.
 func TestSplitAtOnce(t *testing.T) {
 	const rounds, repeat = 1000, 200
 	m := message{Packet: dataplane.Packet{Src: from4, Dst: to4, Protocol: 17, SrcPort: 1, DstPort: 2}, hops: 255, payload: 446}
@@ -190,7 +192,8 @@ func TestCopiesAtOnce(t *testing.T) {
 	}
 }
 
-// TestJoinAtOnce: packets of a path that arrive on two processors at the same time are all counted, and the last one is known.
+// TestJoinAtOnce: packets of a path that arrive on two processors at the same time are all counted,
+// and the last one is known.
 func TestJoinAtOnce(t *testing.T) {
 	const rounds = 20_000
 	e := newEnds(t, "ratio", 1, local4, remote4)

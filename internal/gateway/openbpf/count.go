@@ -10,12 +10,13 @@ import (
 	"github.com/tabane/tabane/internal/kernel/bpf"
 )
 
-// Mark is that of packets of peers' hosts in the kernel, and of ICMP errors to hosts about packets to peers: what Join,
-// Restore and Count have passed on. Firewalls know them by it. It is in MarkBits; what other programs have in the others stays.
+// Mark is that of packets of peers' hosts in the kernel, and of ICMP errors to hosts about packets
+// to peers: what Join, Restore and Count have passed on. Firewalls know them by it. It is in
+// MarkBits; what other programs have in the others stays.
 const Mark, MarkBits = uint32(programMarkingMARK_OF_PEER), uint32(programMarkingMARK_BITS)
 
-// Count has the program mark the packets of peers with mode plain that an interface receives, and count them (SetLines). It is
-// otherwise as Join.
+// Count has the program mark the packets of peers with mode plain that an interface receives, and
+// count them (SetLines). It is otherwise as Join.
 func (p *Program) Count(link string) (bpf.Attachment, error) {
 	return p.attach(link, "count", "counter", bpf.AttachOptions{
 		Name: nameCount, Ethernet: bpf.Programs{Ingress: p.objects.Count}, Raw: bpf.Programs{Ingress: p.raw.Count},
@@ -25,8 +26,8 @@ func (p *Program) Count(link string) (bpf.Attachment, error) {
 // Line is where packets of a peer arrive.
 type Line struct{ Interface, Peer int }
 
-// SetLines replaces the paths whose packets arrive there, by their numbers. Those of MaxPaths are not counted. The map belongs
-// to the callee.
+// SetLines replaces the paths whose packets arrive there, by their numbers. Those of MaxPaths are
+// not counted. The map belongs to the callee.
 func (p *Program) SetLines(lines map[Line]int) error {
 	var errs []error
 	var key programLine
@@ -56,8 +57,8 @@ func (p *Program) SetLines(lines map[Line]int) error {
 	return nil
 }
 
-// Counted returns the packets from a peer with NAT or mode plain that have arrived since Reset, by path: with NAT those
-// without a session included.
+// Counted returns the packets from a peer with NAT or mode plain that have arrived since Reset, by
+// path: with NAT those without a session included.
 func (p *Program) Counted(peer int) (all [MaxPaths]dataplane.Count, err error) {
 	var each []programCounted
 	if err := p.objects.Arrivals.Lookup(uint32(peer), &each); err != nil {

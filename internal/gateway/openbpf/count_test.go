@@ -10,8 +10,8 @@ import (
 	"github.com/tabane/tabane/internal/gateway/dataplane"
 )
 
-// TestCount: of what arrives on the interface of a path, packets of the peer's hosts are marked and counted, and no others. ICMP
-// errors about packets to the peer are marked.
+// TestCount: of what arrives on the interface of a path, packets of the peer's hosts are marked and
+// counted, and no others. ICMP errors about packets to the peer are marked.
 func TestCount(t *testing.T) {
 	const loopback, peer, path, port = 1, 3, 2, 4790
 	p := load(t, Options{})

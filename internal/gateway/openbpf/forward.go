@@ -52,14 +52,15 @@ type Program struct {
 type Options struct {
 	// Legacy attaches with cls_bpf even where the kernel has tcx.
 	Legacy bool
-	// Pins is a directory of a BPF file system where maps and tcx links are pinned, so that packets are sent
-	// while no process has the program. The next one with the same directory takes over. Empty: none.
+	// Pins is a directory of a BPF file system where maps and tcx links are pinned, so that packets
+	// are sent while no process has the program. The next one with the same directory takes over.
+	// Empty: none.
 	Pins string
 }
 
-// Load loads the program; no packet is sent before Attach, but for those that are sent already if it takes
-// over the maps of a previous instance. The caller calls Close. It returns a *feature.Error when this host
-// cannot load it.
+// Load loads the program; no packet is sent before Attach, but for those that are sent already if
+// it takes over the maps of a previous instance. The caller calls Close. It returns a
+// *feature.Error when this host cannot load it.
 func Load(o Options) (*Program, error) {
 	spec, err := loadProgram()
 	if err != nil {
@@ -143,7 +144,8 @@ func (p *Program) readRoutes() error {
 type Inherited struct {
 	// Generation is that of its policy; 0 if there is none.
 	Generation uint32
-	// Numbers are those of the peers by their prefixes, Cookies those that packets of a peer are accepted with.
+	// Numbers are those of the peers by their prefixes, Cookies those that packets of a peer are
+	// accepted with.
 	Numbers map[netip.Prefix]int
 	Cookies map[int][]uint64
 }
@@ -171,8 +173,9 @@ func (p *Program) Inherited() (Inherited, error) {
 // The names of the programs' filters, where they are attached with cls_bpf.
 const nameSplit, nameJoin, nameRestore, nameCount = "tabane_forward", "tabane_join", "tabane_restore", "tabane_count"
 
-// attach attaches one of the programs to an interface of the calling thread's network namespace, by options that lack what
-// is the same for all. pin begins the name of its pin; what is the program in errors.
+// attach attaches one of the programs to an interface of the calling thread's network namespace, by
+// options that lack what is the same for all. pin begins the name of its pin; what is the program
+// in errors.
 func (p *Program) attach(link, pin, what string, o bpf.AttachOptions) (bpf.Attachment, error) {
 	o.Link, o.Untagged, o.Legacy, o.Pin = link, true, p.legacy, p.pins.Link(pin+"-"+link)
 	a, err := bpf.Attach(o)
@@ -182,8 +185,8 @@ func (p *Program) attach(link, pin, what string, o bpf.AttachOptions) (bpf.Attac
 	return a, nil
 }
 
-// Sweep detaches the programs of a previous instance from interfaces that Attach, Join, Restore and Count were not
-// called for. attached is what they have returned.
+// Sweep detaches the programs of a previous instance from interfaces that Attach, Join, Restore and
+// Count were not called for. attached is what they have returned.
 func (p *Program) Sweep(attached []bpf.Attachment) error {
 	return errors.Join(p.pins.Sweep(), sweepFilters(attached))
 }
@@ -192,8 +195,8 @@ func sweepFilters(keep []bpf.Attachment) error {
 	return bpf.SweepFilters([]string{nameSplit, nameJoin, nameRestore, nameCount}, keep)
 }
 
-// Clear detaches what a killed instance has left, which has pinned in a directory what it could, and removes the pair of
-// interfaces that segments.
+// Clear detaches what a killed instance has left, which has pinned in a directory what it could,
+// and removes the pair of interfaces that segments.
 func Clear(pins string) error {
 	return errors.Join(os.RemoveAll(pins), sweepFilters(nil), bpf.RemovePair(Segmenter))
 }
@@ -201,7 +204,8 @@ func Clear(pins string) error {
 // Unpin has the program go with this process, at a clean stop.
 func (p *Program) Unpin() error { return p.pins.Remove() }
 
-// Close releases the program and its maps. Attachments keep what they need, and pins stay if there are any.
+// Close releases the program and its maps. Attachments keep what they need, and pins stay if there
+// are any.
 func (p *Program) Close() error {
 	return errors.Join(p.pins.Drop(), p.table.close(), p.raw.Close(), p.objects.Close())
 }
@@ -233,8 +237,8 @@ func routeOf(p netip.Prefix) programRoute {
 	return programRoute{Length: uint32(familyBits + longer + p.Bits()), Family: uint32(family(p.Addr())), Address: address}
 }
 
-// Not numbers of peers: Kernel means packets that are left to the kernel, Own addresses of this host, Nobody those that no
-// peer may send from, and that are not the LAN's.
+// Not numbers of peers: Kernel means packets that are left to the kernel, Own addresses of this
+// host, Nobody those that no peer may send from, and that are not the LAN's.
 const Kernel, Own, Nobody = -1, -2, -3
 
 // SetRoutes replaces which prefixes are behind which peer, whose number is from 0.
@@ -294,7 +298,8 @@ func (p *Program) readAllowed() error {
 	return nil
 }
 
-// SetAllowed replaces which destinations packets of a peer may have. Those of a peer without any may have all.
+// SetAllowed replaces which destinations packets of a peer may have. Those of a peer without any
+// may have all.
 func (p *Program) SetAllowed(all map[int][]netip.Prefix) error {
 	var errs []error
 	limit := func(peer int, on uint32) {
@@ -358,8 +363,8 @@ func (p *Program) forgetOwners() error {
 	return p.set()
 }
 
-// SetPolicy replaces the rules, with the number of a generation, which is not 0: plans of other generations have no
-// effect any more. Of two generations in turn one is odd.
+// SetPolicy replaces the rules, with the number of a generation, which is not 0: plans of other
+// generations have no effect any more. Of two generations in turn one is odd.
 func (p *Program) SetPolicy(generation uint32, policy dataplane.Policy) error {
 	if len(policy) > MaxRules {
 		return fmt.Errorf("set policy: %d rules, more than %d", len(policy), MaxRules)
@@ -440,8 +445,8 @@ type Plan struct {
 	Table uint32
 	// Ways are those of the paths of Choice.
 	Ways []Way
-	// NAT: packets of NAT sessions are sent with the address of Local as source, which is of one IP version
-	// for all ways; others are left.
+	// NAT: packets of NAT sessions are sent with the address of Local as source, which is of one IP
+	// version for all ways; others are left.
 	NAT bool
 	// Tunnel: packets are sent in a tunnel to the receiver that Accept was called for with Cookie. The
 	// ends of all ways are of one IP version. MTU is the largest packet inside.
@@ -487,9 +492,9 @@ func (p *Program) SetPlan(key Key, plan Plan) error {
 // Segmenter and Segmented are the interfaces of the pair that has the kernel segment super-packets.
 const Segmenter, Segmented = "tabane-seg0", "tabane-seg1"
 
-// Segment has super-packets segmented that a slow path would be busy with for long, and those of UDP in a tunnel, by a pair of
-// interfaces without offloads: what is sent on the first arrives at the second, which the program is attached to. Without a
-// pair it sends them as they are.
+// Segment has super-packets segmented that a slow path would be busy with for long, and those of
+// UDP in a tunnel, by a pair of interfaces without offloads: what is sent on the first arrives at
+// the second, which the program is attached to. Without a pair it sends them as they are.
 func (p *Program) Segment(first, second int, address net.HardwareAddr) error {
 	to := p.setup
 	to.Segmenter, to.Segmented, to.Address = uint32(first), uint32(second), [8]uint8{}
@@ -643,8 +648,8 @@ func (p *Program) Reset(peer int) error {
 	return p.resetCounted(peer)
 }
 
-// Join has the program take packets out of the tunnel that an interface of the calling thread's network namespace
-// receives, with Ethernet headers or without, and is otherwise as Attach.
+// Join has the program take packets out of the tunnel that an interface of the calling thread's
+// network namespace receives, with Ethernet headers or without, and is otherwise as Attach.
 func (p *Program) Join(link string) (bpf.Attachment, error) {
 	return p.attach(link, "join", "end of tunnel", bpf.AttachOptions{
 		Name: nameJoin, Ethernet: bpf.Programs{Ingress: p.objects.Join}, Raw: bpf.Programs{Ingress: p.raw.Join},

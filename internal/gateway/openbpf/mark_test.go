@@ -19,8 +19,8 @@ import (
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
-// marked has datagrams of IPv4 that the gateway's LAN interface receives marked with the lower byte of their destination
-// port, as tc's skbedit or another program would.
+// marked has datagrams of IPv4 that the gateway's LAN interface receives marked with the lower byte
+// of their destination port, as tc's skbedit or another program would.
 func (s *site) marked() {
 	s.t.Helper()
 	const mark, portAt = 8, 14 + 20 + 3 // in struct __sk_buff, and in the packet
@@ -105,8 +105,8 @@ func (p *portStream) send(n int) {
 	}
 }
 
-// TestMarks: packets go over the path that the rule of their mark says. While the rules change, none is lost, and none is sent
-// by rules of which some are new and some are old.
+// TestMarks: packets go over the path that the rule of their mark says. While the rules change,
+// none is lost, and none is sent by rules of which some are new and some are old.
 func TestMarks(t *testing.T) {
 	s := newSite(t)
 	netnstest.Do(t, s.gate, func() error { return netns.Sysctl("net.ipv4.ip_forward", "1") })
@@ -128,7 +128,8 @@ func TestMarks(t *testing.T) {
 		}
 		return err
 	})
-	// set has packets with mark 9 sent over path on, those with mark 10 over the other one, and those of other marks left.
+	// set has packets with mark 9 sent over path on, those with mark 10 over the other one, and
+	// those of other marks left.
 	set := func(generation uint32, on int) error {
 		policy := dataplane.Policy{
 			{Match: dataplane.Match{Mark: 9, MarkMask: 0xff}}, {Match: dataplane.Match{Mark: 0x0a, MarkMask: 0x0f}}, {},

@@ -37,8 +37,8 @@ func (k *programSessionKey) flow(source [16]byte) tunnel.Flow {
 	return tunnel.Flow{Protocol: k.Protocol, Source: netip.AddrPortFrom(from, k.SourcePort), Destination: netip.AddrPortFrom(to, k.DestinationPort)}
 }
 
-// Restore has the program restore the sources of packets of NAT sessions that an interface receives, and is otherwise
-// as Join.
+// Restore has the program restore the sources of packets of NAT sessions that an interface
+// receives, and is otherwise as Join.
 func (p *Program) Restore(link string) (bpf.Attachment, error) {
 	return p.attach(link, "restore", "NAT", bpf.AttachOptions{
 		Name: nameRestore, Ethernet: bpf.Programs{Ingress: p.objects.Restore}, Raw: bpf.Programs{Ingress: p.raw.Restore},
@@ -172,8 +172,8 @@ func (p *Program) Wants() (*Wants, error) {
 	return &Wants{reader: r}, nil
 }
 
-// Next waits for a packet and returns its flow and the peer that it is for. After Close the error is os.ErrClosed. It
-// is for one goroutine.
+// Next waits for a packet and returns its flow and the peer that it is for. After Close the error
+// is os.ErrClosed. It is for one goroutine.
 func (w *Wants) Next() (peer int, f tunnel.Flow, err error) {
 	if err := w.reader.ReadInto(&w.record); err != nil {
 		return 0, f, err

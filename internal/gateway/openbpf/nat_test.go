@@ -42,7 +42,8 @@ func setChecksum(frame []byte) {
 	binary.BigEndian.PutUint16(frame[at+field:], ^uint16(pseudo))
 }
 
-// sites are two gateways with NAT: near sends packets of 10.1.0.0/16 to peer 0, which are those of peer 3 for far.
+// sites are two gateways with NAT: near sends packets of 10.1.0.0/16 to peer 0, which are those of
+// peer 3 for far.
 type sites struct {
 	near, far *Program
 	paths     []netip.Addr // of near, by IP version
@@ -110,7 +111,8 @@ func withoutSource(f tunnel.Flow) tunnel.Flow {
 	return f
 }
 
-// drawFlow draws one of few flows, so that many collide: a packet of it, and what it is left for besides sessions.
+// drawFlow draws one of few flows, so that many collide: a packet of it, and what it is left for
+// besides sessions.
 func drawFlow(r *rand.Rand, ipv6 bool) (m message, f tunnel.Flow, left string) {
 	m = message{hops: uint8(2 + r.IntN(200)), payload: r.IntN(200)}
 	m.Src, m.Dst = netip.AddrFrom4([4]byte{10, 1, 0, byte(1 + r.IntN(3))}), netip.AddrFrom4([4]byte{10, 2, 0, byte(1 + r.IntN(2))})
@@ -153,9 +155,10 @@ func drawFlow(r *rand.Rand, ipv6 bool) (m message, f tunnel.Flow, left string) {
 	return m, f, left
 }
 
-// TestNATAtRandom: over random traces of packets, of sessions that begin and end at either gateway, a packet
-// is sent with the source of a path only if its flow has a session, arrives as it was but for a hop, checksums included, or does not
-// arrive. All else is left, or dropped, for the reason that the reference has.
+// TestNATAtRandom: over random traces of packets, of sessions that begin and end at either gateway,
+// a packet is sent with the source of a path only if its flow has a session, arrives as it was but
+// for a hop, checksums included, or does not arrive. All else is left, or dropped, for the reason
+// that the reference has.
 func TestNATAtRandom(t *testing.T) {
 	for name, local := range map[string][]netip.Addr{
 		"IPv4":                   {netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("198.51.100.77")},
@@ -289,8 +292,8 @@ func icmpError(router netip.Addr, about []byte, kind byte) []byte {
 	return frame
 }
 
-// TestNATErrors: an ICMP error about a packet of a session goes to the host that sent the packet, as if it were about
-// what the host had sent. Others are not changed.
+// TestNATErrors: an ICMP error about a packet of a session goes to the host that sent the packet,
+// as if it were about what the host had sent. Others are not changed.
 func TestNATErrors(t *testing.T) {
 	for name, tt := range map[string]struct {
 		from, to, local, router netip.Addr

@@ -92,7 +92,8 @@ func (r *router) attach(t *testing.T, attach func(string) (bpf.Attachment, error
 	})
 }
 
-// pass sends over the line, and fails the test unless what a message has arrives on the LAN, after one more hop.
+// pass sends over the line, and fails the test unless what a message has arrives on the LAN, after
+// one more hop.
 func (r *router) pass(t *testing.T, sent []byte, m message) {
 	t.Helper()
 	if _, err := r.line.Write(sent); err != nil {
@@ -124,7 +125,8 @@ func datagram(ipv6 bool) message {
 	return m
 }
 
-// TestRawLines: packets of peers arrive over interfaces without Ethernet headers as over others, in all modes.
+// TestRawLines: packets of peers arrive over interfaces without Ethernet headers as over others, in
+// all modes.
 func TestRawLines(t *testing.T) {
 	for name, outside := range map[string][2]netip.AddrPort{"IPv4": {local4, remote4}, "IPv6": {local6, remote6}} {
 		t.Run("tunnel over "+name, func(t *testing.T) {
@@ -180,8 +182,8 @@ func (r *router) tagged(first, second byte, frame []byte) []byte {
 	return append(append(b, 0x81, 0, first, second), frame[12:]...)
 }
 
-// TestPriorityTags: packets of peers arrive in frames that have a tag with a priority and no virtual LAN (IEEE 802.1Q, VID 0), as
-// some providers' lines have them.
+// TestPriorityTags: packets of peers arrive in frames that have a tag with a priority and no
+// virtual LAN (IEEE 802.1Q, VID 0), as some providers' lines have them.
 func TestPriorityTags(t *testing.T) {
 	// The padding of short frames is behind the packet then, too.
 	tagged := func(r *router, frame []byte) []byte { return append(r.tagged(3<<5, 0, frame), 1, 2, 3) }
@@ -232,8 +234,9 @@ func TestPriorityTags(t *testing.T) {
 	})
 }
 
-// TestVirtualLANs: frames of a virtual LAN that arrive at the interface of a trunk are of another interface, that of the virtual
-// LAN, where they have no tag. The programs of the trunk leave them as they are.
+// TestVirtualLANs: frames of a virtual LAN that arrive at the interface of a trunk are of another
+// interface, that of the virtual LAN, where they have no tag. The programs of the trunk leave them
+// as they are.
 func TestVirtualLANs(t *testing.T) {
 	const peer = 3
 	m := datagram(false)

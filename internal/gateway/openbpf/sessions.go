@@ -21,12 +21,13 @@ const (
 	sessionProbes = 32
 	// mostFresh is how many deleted sessions the kernel is waited for at once, which takes milliseconds.
 	mostFresh = 1 << 14
-	// tablePin is the name of the table's pin: the map that has it does not say which it is without CAP_SYS_ADMIN.
+	// tablePin is the name of the table's pin: the map that has it does not say which it is without
+	// CAP_SYS_ADMIN.
 	tablePin = "session-table"
 )
 
-// table is the hash table of sessions, which the program searches (session_with). It is made for the first session, because it
-// is large. Its methods are safe for concurrent use.
+// table is the hash table of sessions, which the program searches (session_with). It is made for
+// the first session, because it is large. Its methods are safe for concurrent use.
 type table struct {
 	of   *ebpf.Map // that the program finds the table in
 	spec *ebpf.MapSpec
@@ -75,7 +76,8 @@ func (t *table) use(m *ebpf.Map) (err error) {
 	return t.settle()
 }
 
-// settle waits until no program reads a session that was deleted: the kernel does when it replaces a map in another one.
+// settle waits until no program reads a session that was deleted: the kernel does when it replaces
+// a map in another one.
 func (t *table) settle() error {
 	if err := t.of.Put(uint32(0), t.slots); err != nil {
 		return err
@@ -203,7 +205,8 @@ func (t *table) drop(k programSessionKey) {
 // eachBatch is how many sessions are copied at once.
 const eachBatch = 1024
 
-// each calls a function with copies of the sessions, some at a time. Between, and meanwhile, they may change.
+// each calls a function with copies of the sessions, some at a time. Between, and meanwhile, they
+// may change.
 func (t *table) each(do func([]programSession)) {
 	batch := make([]programSession, 0, eachBatch)
 	for at := uint32(0); at < sessionSlots; {

@@ -15,8 +15,8 @@ import (
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
-// TestSessionTable: sessions that begin, change and end at random are those of a map, more are deleted than are waited for at
-// once, and packets find them.
+// TestSessionTable: sessions that begin, change and end at random are those of a map, more are
+// deleted than are waited for at once, and packets find them.
 func TestSessionTable(t *testing.T) {
 	s := newSites(t, netip.MustParseAddr("192.0.2.9"))
 	r := rand.New(rand.NewPCG(12, 21))
@@ -54,8 +54,9 @@ func TestSessionTable(t *testing.T) {
 	}
 }
 
-// TestSessionSeed: flows to destinations that who knows the seed of a table has chosen all begin at one slot, and of those only
-// as many get a session as are searched. In a table of another seed all do, and packets find them.
+// TestSessionSeed: flows to destinations that who knows the seed of a table has chosen all begin at
+// one slot, and of those only as many get a session as are searched. In a table of another seed all
+// do, and packets find them.
 func TestSessionSeed(t *testing.T) {
 	known, other := load(t, Options{}), load(t, Options{})
 	if known.table.seed == other.table.seed {
@@ -97,7 +98,8 @@ func TestSessionSeed(t *testing.T) {
 	}
 }
 
-// TestSeedIsTakenOver: packets find the sessions of an instance that was taken over, and those that the next one adds.
+// TestSeedIsTakenOver: packets find the sessions of an instance that was taken over, and those that
+// the next one adds.
 func TestSeedIsTakenOver(t *testing.T) {
 	gate := netnstest.New(t)
 	pins := filepath.Join(bpftest.Mount(t), "gateway-1")

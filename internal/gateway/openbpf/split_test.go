@@ -425,8 +425,8 @@ func BenchmarkSplit(b *testing.B) {
 	}
 }
 
-// TestOwnersAreCurrent: after prefixes, origins or the policy have changed, no packet is sent, restored or left by those of
-// before, which the program remembers.
+// TestOwnersAreCurrent: after prefixes, origins or the policy have changed, no packet is sent,
+// restored or left by those of before, which the program remembers.
 func TestOwnersAreCurrent(t *testing.T) {
 	local := netip.MustParseAddr("192.0.2.9")
 	s := newSites(t, local)

@@ -13,10 +13,12 @@ import (
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 )
 
-// minFrame is the length that Ethernet pads frames to, without their checksum (IEEE 802.3, clause 3.2.8).
+// minFrame is the length that Ethernet pads frames to, without their checksum (IEEE 802.3, clause
+// 3.2.8).
 const minFrame = 60
 
-// onWire returns a frame as it arrives from a wire: padded, and sometimes with a trailer. Neither is zero.
+// onWire returns a frame as it arrives from a wire: padded, and sometimes with a trailer. Neither
+// is zero.
 func onWire(r *rand.Rand, frame []byte) []byte {
 	n := max(minFrame-len(frame), 0)
 	if r.IntN(2) == 0 {
@@ -193,8 +195,8 @@ func setLength(frame []byte, at, length int) {
 	binary.BigEndian.PutUint16(frame[at+4:], uint16(length-40))
 }
 
-// TestLengths: a packet that is longer than its frame, or too short for its headers, is not sent, delivered or counted, but for the
-// reason that it is malformed.
+// TestLengths: a packet that is longer than its frame, or too short for its headers, is not sent,
+// delivered or counted, but for the reason that it is malformed.
 func TestLengths(t *testing.T) {
 	p := load(t, Options{})
 	p.routes4and6(t)
@@ -236,7 +238,8 @@ func TestLengths(t *testing.T) {
 	}
 }
 
-// TestTunnelLengths: the same for messages and what is in them, each of which may be shorter than what it is in, but not longer.
+// TestTunnelLengths: the same for messages and what is in them, each of which may be shorter than
+// what it is in, but not longer.
 func TestTunnelLengths(t *testing.T) {
 	for name, end := range map[string][2]netip.AddrPort{"IPv4": {local4, remote4}, "IPv6": {local6, remote6}} {
 		e := newEnds(t, "best", 1, end[0], end[1])
@@ -296,7 +299,8 @@ func overheadOf(m message) int {
 	return 20
 }
 
-// TestRestoreLengths: a packet of NAT that is longer than its frame is dropped and counted, and so is what may be an error.
+// TestRestoreLengths: a packet of NAT that is longer than its frame is dropped and counted, and so
+// is what may be an error.
 func TestRestoreLengths(t *testing.T) {
 	for name, tt := range map[string]struct{ from, to, local netip.Addr }{
 		"IPv4": {from4, to4, netip.MustParseAddr("192.0.2.9")}, "IPv6": {from6, to6, local6.Addr()},

@@ -54,8 +54,9 @@ func newEnds(t testing.TB, discipline string, paths int, local, remote netip.Add
 	return e
 }
 
-// received runs one of the programs of lines on a frame, which has a mark of another program. It reports whether the packet has the
-// mark of peers after that, and fails the test unless the rest of the mark is as it was.
+// received runs one of the programs of lines on a frame, which has a mark of another program. It
+// reports whether the packet has the mark of peers after that, and fails the test unless the rest
+// of the mark is as it was.
 func received(t testing.TB, program *ebpf.Program, frame []byte) (verdict uint32, out []byte, marked bool) {
 	t.Helper()
 	const other = 0xabcd0042
@@ -74,7 +75,8 @@ func received(t testing.TB, program *ebpf.Program, frame []byte) (verdict uint32
 	return verdict, o.DataOut, marked
 }
 
-// marked runs one of the programs on a frame, and fails the test unless it marks what it changes, and that alone.
+// marked runs one of the programs on a frame, and fails the test unless it marks what it changes,
+// and that alone.
 func marked(t testing.TB, program *ebpf.Program, frame []byte) (verdict uint32, out []byte) {
 	t.Helper()
 	verdict, out, marked := received(t, program, frame)
@@ -143,7 +145,8 @@ func TestTunnel(t *testing.T) {
 	}
 }
 
-// TestTunnelMarks: a packet whose message was marked on the way arrives marked (RFC 6040), and otherwise as it was.
+// TestTunnelMarks: a packet whose message was marked on the way arrives marked (RFC 6040), and
+// otherwise as it was.
 func TestTunnelMarks(t *testing.T) {
 	mark := func(ip []byte) {
 		if ip[0]>>4 == 6 {
@@ -279,8 +282,8 @@ func TestTunnelRefuses(t *testing.T) {
 	}
 }
 
-// TestAllowed: packets of a peer go to the destinations that it may reach, and to no others; those of another peer are
-// not limited by that.
+// TestAllowed: packets of a peer go to the destinations that it may reach, and to no others; those
+// of another peer are not limited by that.
 func TestAllowed(t *testing.T) {
 	for _, local := range []netip.AddrPort{local4, local6} {
 		remote, to, from, elsewhere := remote4, to4, "10.1.0.1", "10.99.0.0/16"
@@ -322,8 +325,8 @@ func TestAllowed(t *testing.T) {
 	}
 }
 
-// TestTunnelAtRandom: of messages that are lost, repeated, late, changed in any bit or made up, at most one
-// copy of each packet is delivered, and only as it was sent but for its payload.
+// TestTunnelAtRandom: of messages that are lost, repeated, late, changed in any bit or made up, at
+// most one copy of each packet is delivered, and only as it was sent but for its payload.
 func TestTunnelAtRandom(t *testing.T) {
 	e := newEnds(t, "redundant", 1, local6, remote6)
 	r := rand.New(rand.NewPCG(12, 5))
@@ -359,7 +362,8 @@ func TestTunnelAtRandom(t *testing.T) {
 				t.Fatalf("delivered\n%x, want\n%x", out, s.inner)
 			}
 		case verdict == next:
-			// The change was in a field that nothing is decided by, or in the packet, which is not authenticated.
+			// The change was in a field that nothing is decided by, or in the packet, which is not
+			// authenticated.
 			src := out[26:30]
 			if out[12] == 0x86 {
 				src = out[22:38]
@@ -425,8 +429,9 @@ func TestTunnelCopies(t *testing.T) {
 	}
 }
 
-// TestTunnelTCP: frames and super-packets of TCP are carried, the latter whole and segmented between the gateways, and as
-// copies, without a segment lost, but by the kernel, or missing in the counts.
+// TestTunnelTCP: frames and super-packets of TCP are carried, the latter whole and segmented
+// between the gateways, and as copies, without a segment lost, but by the kernel, or missing in the
+// counts.
 func TestTunnelTCP(t *testing.T) {
 	for name, lan := range map[string]carried{"super-packets": superPackets, "frames": frames} {
 		for _, discipline := range []string{"ratio", "redundant"} {

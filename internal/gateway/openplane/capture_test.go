@@ -37,8 +37,8 @@ import (
 	"github.com/tabane/tabane/internal/kernel/offload"
 )
 
-// gatewayOf is the variable that makes the test's program a gateway of TestNATJudgedByCaptures, with the pins; sideOf says which
-// of the two, and ipv6Of that all is over IPv6.
+// gatewayOf is the variable that makes the test's program a gateway of TestNATJudgedByCaptures,
+// with the pins; sideOf says which of the two, and ipv6Of that all is over IPv6.
 const gatewayOf, sideOf, ipv6Of = "TABANE_TEST_GATEWAY", "TABANE_TEST_SIDE", "TABANE_TEST_IPV6"
 
 // The addresses of the test: hosts of a site, a gateway on a line, and on the link for its records.
@@ -68,7 +68,8 @@ func controlOf(side int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 168, 9, byte(side + 1)}), 5000)
 }
 
-// records is a sealed plane that exchanges records about NAT sessions, and has the paths that the test says.
+// records is a sealed plane that exchanges records about NAT sessions, and has the paths that the
+// test says.
 type records struct {
 	open   dataplane.Open
 	plane  *Plane
@@ -298,7 +299,8 @@ func newSites(t *testing.T, root string, ipv6 bool) *sites {
 	for i := range 2 {
 		s.host[i], s.way[i] = netnstest.New(t), netnstest.New(t)
 		for _, ns := range []string{s.host[i], s.way[i]} {
-			// Until its link-local address is checked, an interface asks for no neighbor of what it forwards.
+			// Until its link-local address is checked, an interface asks for no neighbor of what it
+			// forwards.
 			netnstest.Do(t, ns, func() error { return netns.Sysctl("net.ipv6.conf.default.accept_dad", "0") })
 		}
 		s.ip(s.host[i], "ip link set lo up")
@@ -452,8 +454,8 @@ func (s *sites) isHost(site int, a netip.Addr) bool {
 	return false
 }
 
-// judgeHost judges a packet that arrives at the hosts of a site: it must be from a host of the other one, and a datagram of the test
-// from where its number says.
+// judgeHost judges a packet that arrives at the hosts of a site: it must be from a host of the
+// other one, and a datagram of the test from where its number says.
 func (s *sites) judgeHost(site int, captured afpacket.Packet) {
 	p, ok := parse(captured.Data)
 	if !ok || p.to.IsMulticast() || p.from.IsLinkLocalUnicast() || p.to.IsLinkLocalUnicast() || s.control(p) {
@@ -489,8 +491,8 @@ func (s *sites) control(p parsed) bool {
 	return p.protocol == unix.IPPROTO_ICMPV6 && p.payload[0] >= firstOfDiscovery
 }
 
-// judgeLine judges a packet that arrives at a gateway from a line: its source is the other gateway's address on this line, or a host's
-// own if the kernel sends it.
+// judgeLine judges a packet that arrives at a gateway from a line: its source is the other
+// gateway's address on this line, or a host's own if the kernel sends it.
 func (s *sites) judgeLine(side, line int, captured afpacket.Packet) {
 	p, ok := parse(captured.Data)
 	if !ok || !s.isHost(side, p.to) {
@@ -637,7 +639,8 @@ func (s *sites) connect(site int, from, to netip.AddrPort, size int) {
 	}
 }
 
-// forge sends packets to hosts that no gateway has agreed on, with the address of a gateway on a line, and the texts of paper C.
+// forge sends packets to hosts that no gateway has agreed on, with the address of a gateway on a
+// line, and the texts of paper C.
 func (s *sites) forge(r *rand.Rand, side int) {
 	s.t.Helper()
 	to := netip.AddrPortFrom(hostOf(s.ipv6, side, r.IntN(hostsOfSite)), uint16(3000+r.IntN(10)))
@@ -698,9 +701,10 @@ var (
 	natSeed  = flag.Uint64("nat-seed", 12, "the seed of TestNATJudgedByCaptures")
 )
 
-// TestNATJudgedByCaptures: in random sequences of datagrams, connections and echoes of many hosts, of sessions that end, gateways that
-// are killed or stopped and start again, paths that go down, changes of policy, and what strangers and a lying peer send, captures see
-// no packet with a wrong source, destination or checksum on the lines or at the hosts, and every datagram arrives once.
+// TestNATJudgedByCaptures: in random sequences of datagrams, connections and echoes of many hosts,
+// of sessions that end, gateways that are killed or stopped and start again, paths that go down,
+// changes of policy, and what strangers and a lying peer send, captures see no packet with a wrong
+// source, destination or checksum on the lines or at the hosts, and every datagram arrives once.
 func TestNATJudgedByCaptures(t *testing.T) {
 	netnstest.Need(t)
 	for _, ipv6 := range []bool{false, true} {
@@ -741,7 +745,8 @@ func (s *sites) step(r *rand.Rand, when string) string {
 			}
 		}
 	}
-	// agreed has datagrams of a flow to the site sent until the gateways have agreed on its session, and returns how to send another.
+	// agreed has datagrams of a flow to the site sent until the gateways have agreed on its
+	// session, and returns how to send another.
 	agreed := func() func() {
 		// A port of its own, because flows that differ in the source alone share one session.
 		s.flows++

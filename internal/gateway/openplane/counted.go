@@ -7,8 +7,9 @@ import (
 	"github.com/tabane/tabane/internal/gateway/dataplane"
 )
 
-// counted counts what arrives from peers with NAT and mode plain. Their packets have no numbers: how many were sent over a
-// path says a message that follows them there, a mark. Its methods are safe for concurrent use, and call no other plane.
+// counted counts what arrives from peers with NAT and mode plain. Their packets have no numbers:
+// how many were sent over a path says a message that follows them there, a mark. Its methods are
+// safe for concurrent use, and call no other plane.
 type counted struct {
 	read func(number int) ([dataplane.MaxPaths]dataplane.Count, error)
 	log  *slog.Logger
@@ -21,8 +22,8 @@ type counted struct {
 // countedPeer is what is counted of a peer.
 type countedPeer struct {
 	marks [dataplane.MaxPaths]marks
-	// plain packets belong to the path whose interface they arrive on. mixed: the network delivers some on another one,
-	// so that no loss is known.
+	// plain packets belong to the path whose interface they arrive on. mixed: the network delivers
+	// some on another one, so that no loss is known.
 	plain, mixed bool
 	// indices are those of the interfaces, 0 where packets are not counted.
 	indices [dataplane.MaxPaths]int
@@ -41,9 +42,10 @@ type marks struct {
 // settle is how many marks the base is taken from.
 const settle = 8
 
-// look takes a mark: so many packets were sent before it, and so many have arrived until now. Those that arrived since the mark
-// are among them, so that fewer may be missing than are lost: the largest difference counts, because no lost packet comes back.
-// For the same reason the base is the largest one of several marks, unless nothing was sent before the first.
+// look takes a mark: so many packets were sent before it, and so many have arrived until now. Those
+// that arrived since the mark are among them, so that fewer may be missing than are lost: the
+// largest difference counts, because no lost packet comes back. For the same reason the base is the
+// largest one of several marks, unless nothing was sent before the first.
 func (m *marks) look(sent, arrived uint64) {
 	if !m.known || sent < m.sent || arrived < m.arrived {
 		*m = marks{known: true, first: sent, base: sent - arrived, before: m.before + m.lost}
@@ -64,14 +66,16 @@ func (m *marks) look(sent, arrived uint64) {
 	}
 }
 
-// surplus reports that of the packets that had arrived at the mark before many more had arrived than were sent before this
-// one: those of another path are among them, and not just a few copies that the network has made.
+// surplus reports that of the packets that had arrived at the mark before many more had arrived
+// than were sent before this one: those of another path are among them, and not just a few copies
+// that the network has made.
 func (m *marks) surplus(sent uint64) bool {
 	const few, share = 64, 16
 	return m.known && sent >= m.sent && int64(m.arrived+m.base-sent) > int64(few+(sent-m.first)/share)
 }
 
-// number replaces the peers in the program, whose numbers these are: those with mode plain, and the others, with NAT.
+// number replaces the peers in the program, whose numbers these are: those with mode plain, and the
+// others, with NAT.
 func (t *counted) number(numbers map[string]int, plain map[string]bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

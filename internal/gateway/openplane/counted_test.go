@@ -8,8 +8,9 @@ import (
 	"github.com/tabane/tabane/internal/gateway/dataplane"
 )
 
-// TestCountedMarks: what is counted as lost is never more than what was, and in the end, when a mark finds all that has arrived, as
-// much, also after the program or the peer has begun to count again.
+// TestCountedMarks: what is counted as lost is never more than what was, and in the end, when a
+// mark finds all that has arrived, as much, also after the program or the peer has begun to count
+// again.
 func TestCountedMarks(t *testing.T) {
 	r := rand.New(rand.NewPCG(12, 9))
 	for range 200 {
@@ -63,8 +64,8 @@ func TestCountedMarks(t *testing.T) {
 	}
 }
 
-// TestPlainMarks: with mode plain, a line where packets of another one arrive ends the counting of losses; a few copies, and
-// packets that arrive before their mark is processed, do not.
+// TestPlainMarks: with mode plain, a line where packets of another one arrive ends the counting of
+// losses; a few copies, and packets that arrive before their mark is processed, do not.
 func TestPlainMarks(t *testing.T) {
 	for name, tt := range map[string]struct {
 		arrive [2]uint64 // of 100 packets over each path between two marks, on its line

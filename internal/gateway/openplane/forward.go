@@ -44,9 +44,9 @@ type Options struct {
 	Log    *slog.Logger
 	// Legacy attaches with cls_bpf even where the kernel has tcx.
 	Legacy bool
-	// Pins returns the directory where the program is pinned, so that it goes on when this process is killed, and
-	// the next one takes over. Without it, or with an error, the program is not pinned. With Keep, it also goes on
-	// after a clean stop.
+	// Pins returns the directory where the program is pinned, so that it goes on when this process
+	// is killed, and the next one takes over. Without it, or with an error, the program is not
+	// pinned. With Keep, it also goes on after a clean stop.
 	Pins func() (string, error)
 	Keep bool
 }
@@ -80,11 +80,12 @@ type Plane struct {
 	attached   map[at]*attachment
 	// numbers that a previous instance gave peers, by their prefixes.
 	inherited map[netip.Prefix]int
-	// segmented is the index of the second interface of the pair that segments super-packets, 0 without one. whole: that
-	// there is none is logged.
+	// segmented is the index of the second interface of the pair that segments super-packets, 0
+	// without one. whole: that there is none is logged.
 	segmented int
 	whole     bool
-	// bypassed: a program of others before that of the LAN accepts packets to open peers. sealedBefore is from the last examination.
+	// bypassed: a program of others before that of the LAN accepts packets to open peers.
+	// sealedBefore is from the last examination.
 	bypassed     bool
 	sealedBefore sealedCount
 	swept        bool // what is left of a previous instance is removed
@@ -146,11 +147,12 @@ type rule struct {
 }
 
 const (
-	// holdFor is how long the last plans are kept when no path can be used any more: without them packets are
-	// dropped for certain, with them they arrive if it is the peer's daemon that does not answer, while its
-	// program goes on. Cookies of a previous instance are accepted as long.
+	// holdFor is how long the last plans are kept when no path can be used any more: without them
+	// packets are dropped for certain, with them they arrive if it is the peer's daemon that does
+	// not answer, while its program goes on. Cookies of a previous instance are accepted as long.
 	holdFor = 3 * time.Minute
-	// leaveFor is how long a clean stop restores packets of NAT sessions that peers send until they know.
+	// leaveFor is how long a clean stop restores packets of NAT sessions that peers send until they
+	// know.
 	leaveFor = 200 * time.Millisecond
 	// followEvery is the time between two looks at addresses, next hops and interfaces.
 	followEvery = time.Second
@@ -158,7 +160,8 @@ const (
 	activeEvery = 100 * time.Millisecond
 )
 
-// New loads the program and makes the sealed plane. It returns a *feature.Error when this host cannot load it.
+// New loads the program and makes the sealed plane. It returns a *feature.Error when this host
+// cannot load it.
 func New(o Options) (*Plane, error) {
 	p := &Plane{
 		log: o.Log, measured: map[string]measured{}, wake: make(chan struct{}, 1),
@@ -184,8 +187,9 @@ func New(o Options) (*Plane, error) {
 	return p, nil
 }
 
-// Clear removes what a killed instance has left, in the directory of pins and at interfaces of the calling thread's network
-// namespace, for a gateway without open peers: its programs would go on sending packets without encryption.
+// Clear removes what a killed instance has left, in the directory of pins and at interfaces of the
+// calling thread's network namespace, for a gateway without open peers: its programs would go on
+// sending packets without encryption.
 func Clear(pins string) error {
 	if err := program.Clear(pins); err != nil {
 		return fmt.Errorf("remove programs of the previous instance: %w", err)
@@ -193,7 +197,8 @@ func Clear(pins string) error {
 	return nil
 }
 
-// load loads the program, without pins if they cannot be used, and takes over what a previous instance has left.
+// load loads the program, without pins if they cannot be used, and takes over what a previous
+// instance has left.
 func (p *Plane) load(o *Options) (err error) {
 	pins := ""
 	if o.Pins != nil {
@@ -419,8 +424,8 @@ func (p *Plane) setCounted() {
 	p.counted.number(numbers, plain)
 }
 
-// setLines sets where packets of peers with mode plain arrive: on the interface of their path. On that of several they are
-// not counted. The mutex is locked.
+// setLines sets where packets of peers with mode plain arrive: on the interface of their path. On
+// that of several they are not counted. The mutex is locked.
 func (p *Plane) setLines() error {
 	lines := map[program.Line]int{}
 	for name, r := range p.peers {
@@ -456,7 +461,8 @@ func (p *Plane) setLines() error {
 	return p.program.SetLines(lines)
 }
 
-// setOrigins sets where packets of NAT sessions come from: where the peers' paths are reached. The mutex is locked.
+// setOrigins sets where packets of NAT sessions come from: where the peers' paths are reached. The
+// mutex is locked.
 func (p *Plane) setOrigins() error {
 	origins, unknown := map[netip.Addr]program.Origin{}, map[int]bool{}
 	for _, r := range p.peers {
@@ -625,8 +631,8 @@ func (p *Plane) find(r *peer, devices devices) {
 // ready reports whether packets may be sent: in a tunnel, if the peer accepts them.
 func (r *peer) ready() bool { return r.conf.Mode != dataplane.Unsealed || r.cookie != 0 }
 
-// setPlans derives the plans of a peer's rules, whose last ones have the generation before. The mutex of the plane is
-// locked.
+// setPlans derives the plans of a peer's rules, whose last ones have the generation before. The
+// mutex of the plane is locked.
 func (p *Plane) setPlans(r *peer, before uint32) error {
 	var errs []error
 	now := make([]sched.Path, len(r.paths))
@@ -723,8 +729,8 @@ func (p *Plane) attach(s *dataplane.State) error {
 			p.detach(place.link, a)
 		}
 	}
-	// All are detached from interfaces that are gone, or have another name, before one is attached: two may have swapped their
-	// names, and a program is on an interface only once.
+	// All are detached from interfaces that are gone, or have another name, before one is attached:
+	// two may have swapped their names, and a program is on an interface only once.
 	now := devices{}
 	for _, place := range places {
 		a := p.attached[place]
@@ -778,8 +784,8 @@ func (p *Plane) attach(s *dataplane.State) error {
 	return p.program.Sweep(attached)
 }
 
-// setPairFilter has the kernel accept segments from any source. The larger one of an interface's setting and that of all
-// applies, of which 2 is the loose one.
+// setPairFilter has the kernel accept segments from any source. The larger one of an interface's
+// setting and that of all applies, of which 2 is the loose one.
 func setPairFilter() error {
 	value := "0"
 	if all, err := netns.ReadSysctl("net.ipv4.conf.all.rp_filter"); err == nil && all == "1" {
@@ -788,8 +794,8 @@ func setPairFilter() error {
 	return netns.Sysctl("net.ipv4.conf."+program.Segmented+".rp_filter", value)
 }
 
-// segment has the kernel segment super-packets if there are open peers, and reports whether it does. Without the pair of
-// interfaces they are sent as they are. The mutex is locked.
+// segment has the kernel segment super-packets if there are open peers, and reports whether it
+// does. Without the pair of interfaces they are sent as they are. The mutex is locked.
 func (p *Plane) segment(s *dataplane.State) bool {
 	if !slices.ContainsFunc(s.Peers, func(c dataplane.Peer) bool { return c.Mode.Open() }) {
 		if p.segmented != 0 {
@@ -805,7 +811,8 @@ func (p *Plane) segment(s *dataplane.State) bool {
 	pair, err := bpf.MakePair(program.Segmenter, program.Segmented)
 	if err == nil {
 		err = errors.Join(offload.Prepare(program.Segmenter), offload.Prepare(program.Segmented))
-		// What the program leaves of the segments has sources behind other interfaces. A host that drops them drops few.
+		// What the program leaves of the segments has sources behind other interfaces. A host that
+		// drops them drops few.
 		if err := setPairFilter(); err != nil {
 			p.log.Debug("reverse path filter stays", "err", err)
 		}
@@ -877,7 +884,8 @@ func (p *Plane) Run(ctx context.Context) error {
 	return errors.Join(err, p.kernel.Close(), p.program.Close())
 }
 
-// leave has peers end NAT sessions before nobody restores their packets. Where the program stays, so do the sessions.
+// leave has peers end NAT sessions before nobody restores their packets. Where the program stays,
+// so do the sessions.
 func (p *Plane) leave() {
 	if p.keep {
 		return
@@ -988,7 +996,8 @@ func (p *Plane) active() (names []string) {
 	return names
 }
 
-// NATFlows returns the NAT sessions whose last packets are most recent, at most so many, and the number of all.
+// NATFlows returns the NAT sessions whose last packets are most recent, at most so many, and the
+// number of all.
 func (p *Plane) NATFlows(most int) ([]dataplane.NATFlow, int, error) { return p.nat.list(most) }
 
 // Status returns what both planes do now.
@@ -1026,8 +1035,8 @@ func add(a, b dataplane.Count) dataplane.Count {
 	return dataplane.Count{Packets: a.Packets + b.Packets, Bytes: a.Bytes + b.Bytes}
 }
 
-// addTraffic adds what was sent to a peer and what has arrived from it, and returns the sum of what was sent. The
-// mutex is locked.
+// addTraffic adds what was sent to a peer and what has arrived from it, and returns the sum of what
+// was sent. The mutex is locked.
 func (p *Plane) addTraffic(s *dataplane.PeerStatus, r *peer, arrived *[dataplane.MaxPaths]dataplane.Arrived) (sum dataplane.Count) {
 	t, err := p.program.Traffic(r.number)
 	if err != nil {

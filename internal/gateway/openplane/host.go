@@ -27,8 +27,9 @@ import (
 // Mark is that of packets from open peers, in MarkBits.
 const Mark, MarkBits = program.Mark, program.MarkBits
 
-// SuperPackets is that the LAN's interfaces merge no packets that the program would send whole over a slow path, which keeps it busy
-// for long. rate is that of the slowest path to an open peer. With the pair of interfaces that segments them, they may.
+// SuperPackets is that the LAN's interfaces merge no packets that the program would send whole over
+// a slow path, which keeps it busy for long. rate is that of the slowest path to an open peer. With
+// the pair of interfaces that segments them, they may.
 func SuperPackets(lan []string, path string, rate unit.Bandwidth) condition.Condition {
 	return superPackets(lan, path, rate, func() bool {
 		_, err := net.InterfaceByName(program.Segmenter)
@@ -57,8 +58,9 @@ func superPackets(lan []string, path string, rate unit.Bandwidth, segmented func
 	}
 }
 
-// LAN is that packets to open peers are taken from all interfaces that lead to hosts. unlisted are those that have addresses of the
-// LAN and are none of lan. A bridge or bond is no problem if all its ports are.
+// LAN is that packets to open peers are taken from all interfaces that lead to hosts. unlisted are
+// those that have addresses of the LAN and are none of lan. A bridge or bond is no problem if all
+// its ports are.
 func LAN(lan, unlisted []string) condition.Condition { return ofLAN(lan, unlisted, netlink.LinkList) }
 
 func ofLAN(lan, unlisted []string, links func() ([]netlink.Link, error)) condition.Condition {
@@ -107,8 +109,9 @@ func portsListed(all []netlink.Link, name string, list []string) bool {
 	return ports > 0
 }
 
-// Firewall is that no chain of nftables or iptables may drop packets of open peers: those are of half a connection, since packets to
-// peers bypass nftables, and arrive from the lines. Neither may one replace the mark that they are accepted by.
+// Firewall is that no chain of nftables or iptables may drop packets of open peers: those are of
+// half a connection, since packets to peers bypass nftables, and arrive from the lines. Neither may
+// one replace the mark that they are accepted by.
 func Firewall(lines []string) condition.Condition { return firewall(lines, nft.Untracked) }
 
 func firewall(lines []string, untracked func(nft.Packets) ([]nft.Chain, error)) condition.Condition {
@@ -133,7 +136,8 @@ func firewall(lines []string, untracked func(nft.Packets) ([]nft.Chain, error)) 
 	}
 }
 
-// Marks is that no rules of other programs route packets with these marks, because a part of them is that of others.
+// Marks is that no rules of other programs route packets with these marks, because a part of them
+// is that of others.
 func Marks(marks ...uint32) condition.Condition { return ofMarks(markRules, marks) }
 
 func markRules() ([]route.MarkRule, error) {
@@ -167,8 +171,9 @@ func ofMarks(rules func() ([]route.MarkRule, error), marks []uint32) condition.C
 	}
 }
 
-// TrafficControl is that no programs and filters of others are on the wrong side of the gateway's: on the LAN, packets to open peers
-// leave at ingress, and on the lines those from them have to pass the gateway's programs. It needs CAP_SYS_ADMIN.
+// TrafficControl is that no programs and filters of others are on the wrong side of the gateway's:
+// on the LAN, packets to open peers leave at ingress, and on the lines those from them have to pass
+// the gateway's programs. It needs CAP_SYS_ADMIN.
 func TrafficControl(lan, lines []string) condition.Condition {
 	return trafficControl(lan, lines, bpf.AllAttached)
 }
@@ -224,8 +229,9 @@ func misplaced(name string, isLAN bool, ingress []bpf.Attached) (problems []heal
 	return problems
 }
 
-// KilledReversePath is that the lines accept packets of open peers while the gateway is killed: then the kernel has no route to their
-// sources, which a loose filter wants, too. A running gateway needs less.
+// KilledReversePath is that the lines accept packets of open peers while the gateway is killed:
+// then the kernel has no route to their sources, which a loose filter wants, too. A running gateway
+// needs less.
 func KilledReversePath(lines []string) condition.Condition {
 	return killedReversePath(lines, netns.ReadSysctl)
 }
@@ -268,8 +274,8 @@ func killedReversePath(lines []string, sysctl func(string) (string, error)) cond
 	}
 }
 
-// Conditions returns what the plane needs of the host now, in the network namespace of its calls. It restores its programs and its pair
-// of interfaces.
+// Conditions returns what the plane needs of the host now, in the network namespace of its calls.
+// It restores its programs and its pair of interfaces.
 func (p *Plane) Conditions() []condition.Condition {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -305,7 +311,8 @@ func (p *Plane) Conditions() []condition.Condition {
 	return list
 }
 
-// examinePrograms returns the problems of programs that are detached, or on a line behind one of another program.
+// examinePrograms returns the problems of programs that are detached, or on a line behind one of
+// another program.
 func (p *Plane) examinePrograms() (problems []health.Problem, err error) {
 	sealed := p.sealed.Status()
 	p.mu.Lock()
@@ -344,8 +351,8 @@ func (p *Plane) examinePrograms() (problems []health.Problem, err error) {
 	return problems, nil
 }
 
-// countBypassed reports whether the sealed plane has carried more packets to open peers since the call before than the program has
-// left to it. The mutex is locked.
+// countBypassed reports whether the sealed plane has carried more packets to open peers since the
+// call before than the program has left to it. The mutex is locked.
 func (p *Plane) countBypassed(s *dataplane.Status) bool {
 	var now sealedCount
 	for i := range s.Peers {
@@ -367,7 +374,8 @@ func (p *Plane) countBypassed(s *dataplane.Status) bool {
 	return now.carried-before.carried > now.left-before.left && now.carried > before.carried && now.left >= before.left
 }
 
-// sealedCount counts packets to open peers that the sealed plane has carried, and that the program has left to it.
+// sealedCount counts packets to open peers that the sealed plane has carried, and that the program
+// has left to it.
 type sealedCount struct{ carried, left uint64 }
 
 // linksAttached returns the interfaces with programs. The mutex is locked.
@@ -419,7 +427,8 @@ func (p *Plane) examinePair() ([]health.Problem, error) {
 	}
 	changed, err := changedPair(p.segmented)
 	if err != nil || changed == "" {
-		// A strict filter drops what the program leaves of the segments, which has sources behind other interfaces.
+		// A strict filter drops what the program leaves of the segments, which has sources behind
+		// other interfaces.
 		problems, e := condition.ReversePath(program.Segmented).Examine()
 		return problems, errors.Join(err, e)
 	}
@@ -429,7 +438,8 @@ func (p *Plane) examinePair() ([]health.Problem, error) {
 	}}, nil
 }
 
-// changedPair returns what is different at the pair whose second interface has this index; empty if nothing is.
+// changedPair returns what is different at the pair whose second interface has this index; empty if
+// nothing is.
 func changedPair(index int) (string, error) {
 	whole, err := bpf.IntactPair(program.Segmenter, program.Segmented, index)
 	if err != nil || !whole {

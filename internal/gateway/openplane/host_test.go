@@ -104,7 +104,8 @@ func accepting(t *testing.T) *ebpf.Program {
 	return p
 }
 
-// TestHostIsRestored: a running plane restores its programs and its pair of interfaces, and reports what it cannot.
+// TestHostIsRestored: a running plane restores its programs and its pair of interfaces, and reports
+// what it cannot.
 func TestHostIsRestored(t *testing.T) {
 	netnstest.Need(t)
 	foreign := accepting(t)

@@ -27,7 +27,8 @@ func (s *site) rename(from, to string) {
 	})
 }
 
-// TestInterfacesChange: when interfaces swap their names, also one by one, or are deleted and recreated, each has its program again.
+// TestInterfacesChange: when interfaces swap their names, also one by one, or are deleted and
+// recreated, each has its program again.
 func TestInterfacesChange(t *testing.T) {
 	netnstest.Need(t)
 	s := newSite(t)

@@ -31,15 +31,17 @@ const (
 	natConfirm = time.Minute
 	// natRefused is how long a refused flow is not asked for again.
 	natRefused = time.Minute
-	// natScan is the time between two looks at when sessions were used, natRetry between attempts to send
-	// what a peer's session had no room for.
+	// natScan is the time between two looks at when sessions were used, natRetry between attempts
+	// to send what a peer's session had no room for.
 	natScan, natRetry = 5 * time.Second, 20 * time.Millisecond
-	// natArrived and natWaiting bound the records of a peer that are not taken yet, and those to it that it leaves no
-	// room for. Records beyond them are dropped: all but the reset are repeated without an answer.
+	// natArrived and natWaiting bound the records of a peer that are not taken yet, and those to it
+	// that it leaves no room for. Records beyond them are dropped: all but the reset are repeated
+	// without an answer.
 	natArrived, natWaiting = 1024, 4096
 )
 
-// Of the flows that this gateway sends, natMost have sessions, and of those that peers send: the program has room for both.
+// Of the flows that this gateway sends, natMost have sessions, and of those that peers send: the
+// program has room for both.
 const natMost = program.MaxSessions/2 - 1
 
 // natState is that of a session for the sender of its flow.
@@ -52,8 +54,8 @@ const (
 	natDenied
 )
 
-// natFlow is a flow without the address of its source, which two sessions may not differ in alone. There are many:
-// addresses are in 16 bytes, IPv4 mapped into IPv6.
+// natFlow is a flow without the address of its source, which two sessions may not differ in alone.
+// There are many: addresses are in 16 bytes, IPv4 mapped into IPv6.
 type natFlow struct {
 	destination                 [16]byte
 	sourcePort, destinationPort uint16
@@ -107,8 +109,8 @@ type natKernel interface {
 	Sessions(do func(program.Session)) error
 }
 
-// nat agrees with peers on NAT sessions, and has the program translate their flows. Its methods are safe for
-// concurrent use.
+// nat agrees with peers on NAT sessions, and has the program translate their flows. Its methods are
+// safe for concurrent use.
 type nat struct {
 	log    *slog.Logger
 	kernel natKernel
@@ -123,7 +125,8 @@ type nat struct {
 	peers map[string]natPeer
 	names map[int]string
 	lan   []netip.Prefix
-	// owners are whose addresses are that flows may come from: those of a peer, by its name, or of nobody.
+	// owners are whose addresses are that flows may come from: those of a peer, by its name, or of
+	// nobody.
 	owners   *bart.Table[string]
 	sessions map[natFlow]*natSession
 	// of are the sessions of each peer, so that what a peer does costs nothing for those of others.
@@ -170,7 +173,8 @@ func newNAT(kernel natKernel, log *slog.Logger) *nat {
 	}
 }
 
-// configure replaces the peers, whose addresses are whose, and the LAN. Sessions that they do not permit any more end.
+// configure replaces the peers, whose addresses are whose, and the LAN. Sessions that they do not
+// permit any more end.
 func (n *nat) configure(peers map[string]natPeer, owners *bart.Table[string], lan []netip.Prefix) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -297,8 +301,9 @@ func (n *nat) up(peer string) {
 	n.flush()
 }
 
-// leave ends all sessions, at a clean stop: packets of this gateway's flows are left, and peers have theirs end, because nobody
-// restores them any more. Those that arrive until then are still restored. It reports whether there are peers.
+// leave ends all sessions, at a clean stop: packets of this gateway's flows are left, and peers
+// have theirs end, because nobody restores them any more. Those that arrive until then are still
+// restored. It reports whether there are peers.
 func (n *nat) leave() (bool, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -376,8 +381,9 @@ func (n *nat) want(number int, f tunnel.Flow) {
 	n.queue(name, tunnel.CommandNAT, f)
 }
 
-// largest returns the host with the most flows of those that a peer or This sends, if those are more than a 64th of
-// all: its sessions make room first, so that no host keeps others from theirs. Else it returns false.
+// largest returns the host with the most flows of those that a peer or This sends, if those are
+// more than a 64th of all: its sessions make room first, so that no host keeps others from theirs.
+// Else it returns false.
 func (n *nat) largest(peer int) (h natHost, ok bool) {
 	most := n.most / 64
 	for other, count := range n.hosts {
@@ -394,7 +400,8 @@ type natVictim struct {
 	idle time.Duration
 }
 
-// victims returns a 64th of all sessions, at most most: of those that may end, the ones that have been idle for longest.
+// victims returns a 64th of all sessions, at most most: of those that may end, the ones that have
+// been idle for longest.
 func (n *nat) victims(most int, may func(natFlow, *natSession) bool) ([]natVictim, error) {
 	most = min(most, max(n.most/64, 1))
 	var list []natVictim
@@ -412,8 +419,9 @@ func (n *nat) victims(most int, may func(natFlow, *natSession) bool) ([]natVicti
 	return list[:min(len(list), most)], err
 }
 
-// evict ends a 64th of the sessions, those that have been idle for longest, of the largest host if there is one. It reads
-// them all, so it does nothing until those of the last time have ended, or their peers have had the time to answer.
+// evict ends a 64th of the sessions, those that have been idle for longest, of the largest host if
+// there is one. It reads them all, so it does nothing until those of the last time have ended, or
+// their peers have had the time to answer.
 func (n *nat) evict() {
 	now := n.now()
 	if n.evicting > 0 && now.Sub(n.evicted) < natRepeat {
@@ -443,9 +451,10 @@ func (n *nat) evict() {
 	}
 }
 
-// makeRoom ends sessions of flows that peers send, those that have been idle for longest. If the peer of a new flow has
-// fewer than its share, they are of the peer that has the most, but not below its share. Else they are of the largest host
-// behind the same peer, if the new flow is of another one. So neither a peer nor a host keeps the others from theirs.
+// makeRoom ends sessions of flows that peers send, those that have been idle for longest. If the
+// peer of a new flow has fewer than its share, they are of the peer that has the most, but not
+// below its share. Else they are of the largest host behind the same peer, if the new flow is of
+// another one. So neither a peer nor a host keeps the others from theirs.
 func (n *nat) makeRoom(peer string, from netip.Addr) error {
 	share, largest := n.most/max(len(n.peers), 1), peer
 	for other, count := range n.receiving {
@@ -476,7 +485,8 @@ func (n *nat) makeRoom(peer string, from netip.Addr) error {
 	return errors.Join(errs...)
 }
 
-// end has packets of a flow left to the kernel, and asks the peer to end the session. It reports whether it could.
+// end has packets of a flow left to the kernel, and asks the peer to end the session. It reports
+// whether it could.
 func (n *nat) end(f tunnel.Flow, s *natSession) bool {
 	if err := n.kernel.SetSession(program.This, f, false); err != nil {
 		n.log.Error("NAT session does not end", "err", err)
@@ -614,7 +624,8 @@ func (n *nat) scan() error {
 	return errors.Join(append(errs, err)...)
 }
 
-// examine ends a session that is not used, and repeats its command without an answer, unless its peer has no room.
+// examine ends a session that is not used, and repeats its command without an answer, unless its
+// peer has no room.
 func (n *nat) examine(k natFlow, s *natSession, idle time.Duration, full bool) error {
 	now, f := n.now(), k.from(s.source())
 	switch {
@@ -651,7 +662,8 @@ func (n *nat) examine(k natFlow, s *natSession, idle time.Duration, full bool) e
 	return nil
 }
 
-// exchange applies what arrived, and sends what is queued; it reports whether there is more than room for it.
+// exchange applies what arrived, and sends what is queued; it reports whether there is more than
+// room for it.
 func (n *nat) exchange() (more bool) {
 	n.takeArrived()
 	n.mu.Lock()

@@ -112,8 +112,9 @@ func ownersOf(peers map[string]natPeer, nobody ...netip.Prefix) *bart.Table[stri
 	return owners
 }
 
-// TestNATSources: a peer whose prefix is around the LAN's gets no sessions of flows from the LAN, from special-purpose
-// space, or to what it may not reach; sessions that a new configuration does not permit end.
+// TestNATSources: a peer whose prefix is around the LAN's gets no sessions of flows from the LAN,
+// from special-purpose space, or to what it may not reach; sessions that a new configuration does
+// not permit end.
 func TestNATSources(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	k := newKernel(t, func() time.Time { return now })
@@ -177,8 +178,8 @@ func (g *gateways) settle() {
 	}
 }
 
-// packet is one of a flow from a host of gateway i. It returns the source that the far host sees, invalid if the packet is sealed
-// or dropped.
+// packet is one of a flow from a host of gateway i. It returns the source that the far host sees,
+// invalid if the packet is sealed or dropped.
 func (g *gateways) packet(i int, f tunnel.Flow) netip.Addr {
 	key := natKey(program.This, f)
 	s, ok := g.kernels[i].sessions[key]
@@ -245,8 +246,8 @@ func TestNATSession(t *testing.T) {
 	}
 }
 
-// TestNATRefuses: sessions for flows that are not the peer's, or collide, are refused, and records about flows of others
-// change nothing.
+// TestNATRefuses: sessions for flows that are not the peer's, or collide, are refused, and records
+// about flows of others change nothing.
 func TestNATRefuses(t *testing.T) {
 	g := newGateways(t)
 	g.settle()
@@ -280,7 +281,8 @@ func TestNATRefuses(t *testing.T) {
 	}
 }
 
-// TestNATIsBounded: there are never more sessions than the program has room for; those that are idle for longest end.
+// TestNATIsBounded: there are never more sessions than the program has room for; those that are
+// idle for longest end.
 func TestNATIsBounded(t *testing.T) {
 	g := newGateways(t)
 	const most = 3000
@@ -324,8 +326,8 @@ func TestNATIsBounded(t *testing.T) {
 	}
 }
 
-// TestNATEvicts: where there is no room, new flows end a 64th of the sessions at a time, and those that were asked for in vain, however
-// many flows there are and whatever the peer answers.
+// TestNATEvicts: where there is no room, new flows end a 64th of the sessions at a time, and those
+// that were asked for in vain, however many flows there are and whatever the peer answers.
 func TestNATEvicts(t *testing.T) {
 	const most = 6400
 	flow := func(n int) tunnel.Flow {
@@ -373,8 +375,8 @@ func TestNATEvicts(t *testing.T) {
 	}
 }
 
-// TestNATLyingPeer: a peer that sends more records than are taken, and takes no answer, occupies bounded room, and the sessions
-// of other flows stay.
+// TestNATLyingPeer: a peer that sends more records than are taken, and takes no answer, occupies
+// bounded room, and the sessions of other flows stay.
 func TestNATLyingPeer(t *testing.T) {
 	g := newGateways(t)
 	g.settle()
@@ -421,8 +423,8 @@ func TestNATLyingPeer(t *testing.T) {
 	}
 }
 
-// TestNATAtRandom: after losses, and restarts of either gateway with or without its state, no packet reaches a host with the
-// source of another one, and in the end each flow has a session.
+// TestNATAtRandom: after losses, and restarts of either gateway with or without its state, no
+// packet reaches a host with the source of another one, and in the end each flow has a session.
 func TestNATAtRandom(t *testing.T) {
 	g := newGateways(t)
 	r := rand.New(rand.NewPCG(12, 8))
@@ -494,8 +496,8 @@ func TestNATAtRandom(t *testing.T) {
 	}
 }
 
-// TestNATShares: a peer that asks for as many sessions as there are gets what others leave, and each of the others its share,
-// in whatever order they ask. Sessions in use stay longest.
+// TestNATShares: a peer that asks for as many sessions as there are gets what others leave, and
+// each of the others its share, in whatever order they ask. Sessions in use stay longest.
 func TestNATShares(t *testing.T) {
 	const most, peers = 6400, 4
 	now := time.Unix(1e9, 0)
@@ -560,8 +562,8 @@ func TestNATShares(t *testing.T) {
 	}
 }
 
-// TestNATHosts: a host that asks for as many sessions as there are keeps no other host of its side from one, in either
-// direction; what has no room is counted.
+// TestNATHosts: a host that asks for as many sessions as there are keeps no other host of its side
+// from one, in either direction; what has no room is counted.
 func TestNATHosts(t *testing.T) {
 	const most = 6400
 	now := time.Unix(1e9, 0)
@@ -671,7 +673,8 @@ func (noKernel) SetSession(int, tunnel.Flow, bool) error { return nil }
 func (noKernel) DeleteSession(int, tunnel.Flow) error    { return nil }
 func (noKernel) Sessions(func(program.Session)) error    { return nil }
 
-// natBytes bounds the memory of a session beside its slot of the program's table, with the room that maps have to grow.
+// natBytes bounds the memory of a session beside its slot of the program's table, with the room
+// that maps have to grow.
 const natBytes = 320
 
 // TestNATMemory: sessions take no more memory than documented.

@@ -17,8 +17,9 @@ import (
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
-// superPackets sends super-packets of 20 datagrams of 1000 bytes each to the far host until one arrives whole, and then so
-// many more, one after the other. It returns how many packets both of the far host's interfaces receive of the latter.
+// superPackets sends super-packets of 20 datagrams of 1000 bytes each to the far host until one
+// arrives whole, and then so many more, one after the other. It returns how many packets both of
+// the far host's interfaces receive of the latter.
 func (s *site) superPackets(t *testing.T, n int) (received uint64) {
 	t.Helper()
 	const segments, size = 20, 1000
@@ -85,9 +86,10 @@ func (s *site) arrivedPackets(t *testing.T) (n uint64) {
 	return n
 }
 
-// TestSuperPacketsOnSlowPaths: a super-packet is sent whole over fast paths, and in segments over slow ones, each of which the
-// discipline chooses a path for. A daemon that starts again takes the pair of interfaces over, makes it again when another program
-// removes it, and a clean stop removes it.
+// TestSuperPacketsOnSlowPaths: a super-packet is sent whole over fast paths, and in segments over
+// slow ones, each of which the discipline chooses a path for. A daemon that starts again takes the
+// pair of interfaces over, makes it again when another program removes it, and a clean stop removes
+// it.
 func TestSuperPacketsOnSlowPaths(t *testing.T) {
 	netnstest.Need(t)
 	const n, segments = 8, 20

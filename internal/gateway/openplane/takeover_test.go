@@ -26,7 +26,8 @@ import (
 	"github.com/tabane/tabane/internal/kernel/seccomp/seccomptest"
 )
 
-// site is a host and its gateway, and the far host that two links lead to. The gateway's kernel has no route to it.
+// site is a host and its gateway, and the far host that two links lead to. The gateway's kernel has
+// no route to it.
 type site struct {
 	t               *testing.T
 	host, gate, far string
@@ -108,8 +109,8 @@ func (s *site) start(pins string, start func(*exec.Cmd) error) (*exec.Cmd, <-cha
 // operations are the system calls by which the daemon changes maps, programs, links and pins.
 var operations = []uint32{unix.SYS_BPF, unix.SYS_MKDIRAT, unix.SYS_UNLINKAT, unix.SYS_FLOCK}
 
-// killedAt starts the gateway's daemon and kills it before its operation number n, from 1, or when it is up. It returns how
-// many operations it has begun.
+// killedAt starts the gateway's daemon and kills it before its operation number n, from 1, or when
+// it is up. It returns how many operations it has begun.
 func (s *site) killedAt(pins string, n int) (begun int) {
 	s.t.Helper()
 	return seccomptest.Kill(s.t, operations, n, func(run func(*exec.Cmd) error) (*exec.Cmd, <-chan bool) {
@@ -126,8 +127,8 @@ func (s *site) kill(c *exec.Cmd) {
 	_ = c.Wait()
 }
 
-// stream sends a datagram to the far host every millisecond until stop is called, which returns the numbers of
-// those that did not arrive.
+// stream sends a datagram to the far host every millisecond until stop is called, which returns the
+// numbers of those that did not arrive.
 func (s *site) stream() (stop func() (sent int, lost []uint32)) {
 	s.t.Helper()
 	var in, out *net.UDPConn
@@ -193,9 +194,9 @@ func (s *site) arrives() {
 // kills is at how many points the daemon is killed.
 var kills = flag.Int("kills", 16, "at how many points TestKilledAtAnyPoint kills the daemon, 0 for all")
 
-// TestKilledAtAnyPoint: while the daemon is killed before any of its operations on the kernel and started again, packets are sent over
-// both paths, and none is lost. A clean stop leaves nothing, and what was left in a network namespace that is gone goes with
-// the next start.
+// TestKilledAtAnyPoint: while the daemon is killed before any of its operations on the kernel and
+// started again, packets are sent over both paths, and none is lost. A clean stop leaves nothing,
+// and what was left in a network namespace that is gone goes with the next start.
 func TestKilledAtAnyPoint(t *testing.T) {
 	netnstest.Need(t)
 	root := bpftest.Mount(t)
@@ -252,8 +253,8 @@ func TestKilledAtAnyPoint(t *testing.T) {
 	s.nothingIsLeft(root)
 }
 
-// TestKilledWithFilters: cls_bpf keeps the program of a killed daemon on its interfaces, and packets go on. The next start
-// removes it, whether it has open peers or not.
+// TestKilledWithFilters: cls_bpf keeps the program of a killed daemon on its interfaces, and
+// packets go on. The next start removes it, whether it has open peers or not.
 func TestKilledWithFilters(t *testing.T) {
 	netnstest.Need(t)
 	root := bpftest.Mount(t)

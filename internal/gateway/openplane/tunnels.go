@@ -17,7 +17,8 @@ type tunnels struct {
 	program *program.Program // nil when the plane has stopped
 	numbers map[string]int   // of peers
 	ends    map[string]*end
-	// inherited are the cookies that a previous instance accepted, by the numbers of peers that are not configured yet.
+	// inherited are the cookies that a previous instance accepted, by the numbers of peers that are
+	// not configured yet.
 	inherited map[int][]uint64
 }
 
@@ -26,7 +27,8 @@ type end struct {
 	number  int // of the peer in the program, -1 if it has none
 	want    []uint64
 	cookies []uint64 // that the program accepts
-	// inherited are those of a previous instance, accepted until then: the peer sends with them until it knows others.
+	// inherited are those of a previous instance, accepted until then: the peer sends with them
+	// until it knows others.
 	inherited []uint64
 	until     time.Time
 	// before is what has arrived with cookies that are not accepted any more.

@@ -126,8 +126,8 @@ func (p *Program) run(t testing.TB, frame []byte) (uint32, []byte) {
 	return verdict, o.DataOut
 }
 
-// TestRelayed: open messages of both directions leave with the addresses and ports of the relay's other end, and are otherwise
-// as they were but for one hop.
+// TestRelayed: open messages of both directions leave with the addresses and ports of the relay's
+// other end, and are otherwise as they were but for one hop.
 func TestRelayed(t *testing.T) {
 	for _, ipv6 := range []bool{false, true} {
 		p, r := load(t, Options{}), relayOf(ipv6)
@@ -201,7 +201,8 @@ func TestSuperPacket(t *testing.T) {
 	}
 }
 
-// TestNotRelayed: what is not exactly an open message between the ends of a relay is left to the kernel as it is.
+// TestNotRelayed: what is not exactly an open message between the ends of a relay is left to the
+// kernel as it is.
 func TestNotRelayed(t *testing.T) {
 	for _, ipv6 := range []bool{false, true} {
 		p, r := load(t, Options{}), relayOf(ipv6)
@@ -281,7 +282,8 @@ func TestNotRelayed(t *testing.T) {
 	}
 }
 
-// TestRateOfRelay: not more passes than the rate, sealed messages included, and these still pass when open ones exceed it.
+// TestRateOfRelay: not more passes than the rate, sealed messages included, and these still pass
+// when open ones exceed it.
 func TestRateOfRelay(t *testing.T) {
 	p, r := load(t, Options{}), relayOf(false)
 	r.Up = 100 * unit.KbitPerSecond // its burst lasts for 10 s
@@ -397,8 +399,8 @@ func (m *member) socket(ns string, local, remote netip.AddrPort) *net.UDPConn {
 	return c
 }
 
-// TestThroughKernel: messages cross a member that forwards nothing and has no neighbors yet, with tcx and with cls_bpf, until the
-// relay ends; nothing of it is left then.
+// TestThroughKernel: messages cross a member that forwards nothing and has no neighbors yet, with
+// tcx and with cls_bpf, until the relay ends; nothing of it is left then.
 func TestThroughKernel(t *testing.T) {
 	for _, ipv6 := range []bool{false, true} {
 		m := newMember(t, ipv6)
@@ -435,8 +437,8 @@ func TestThroughKernel(t *testing.T) {
 	}
 }
 
-// TestPriorityTags: messages of both IP versions are relayed in frames whose tag has a priority only (IEEE 802.1Q, VID 0), as those of
-// some providers' lines are, and not those of a virtual LAN.
+// TestPriorityTags: messages of both IP versions are relayed in frames whose tag has a priority
+// only (IEEE 802.1Q, VID 0), as those of some providers' lines are, and not those of a virtual LAN.
 func TestPriorityTags(t *testing.T) {
 	for _, ipv6 := range []bool{false, true} {
 		m := newMember(t, ipv6)
@@ -515,7 +517,8 @@ func TestCleared(t *testing.T) {
 	if n := attachedTo(t, m); n > 0 {
 		t.Errorf("a sweep has left %d programs", n)
 	}
-	// Over a veth, a packet has been received when its sender returns from the system call, or soon after.
+	// Over a veth, a packet has been received when its sender returns from the system call, or soon
+	// after.
 	leader.Write(open(100))
 	home.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
 	if _, err := home.Read(body); err == nil {
@@ -523,8 +526,8 @@ func TestCleared(t *testing.T) {
 	}
 }
 
-// TestReattached: a program that another process has detached is attached again when the relay is set again, as the gateway does
-// each second.
+// TestReattached: a program that another process has detached is attached again when the relay is
+// set again, as the gateway does each second.
 func TestReattached(t *testing.T) {
 	for _, legacy := range []bool{false, true} {
 		m := newMember(t, false)

@@ -31,7 +31,8 @@ type Options struct {
 	Legacy bool
 }
 
-// Program is the loaded program. It implements dataplane.Relays. Nothing is relayed any more when its process has ended.
+// Program is the loaded program. It implements dataplane.Relays. Nothing is relayed any more when
+// its process has ended.
 type Program struct {
 	legacy bool
 
@@ -49,7 +50,8 @@ type leader struct {
 	relay dataplane.OpenRelay
 }
 
-// Load loads the program. The caller calls Close. It returns a *feature.Error when this host cannot load it.
+// Load loads the program. The caller calls Close. It returns a *feature.Error when this host cannot
+// load it.
 func Load(o Options) (*Program, error) {
 	p := &Program{legacy: o.Legacy, leaders: map[string]*leader{}, attached: map[int]bpf.Attachment{}}
 	spec, err := loadProgram()
@@ -81,7 +83,8 @@ type hop struct {
 }
 
 const (
-	// burstTime is how long a burst at the rate may be, burstLen its smallest length in bytes: that of two super-packets.
+	// burstTime is how long a burst at the rate may be, burstLen its smallest length in bytes: that
+	// of two super-packets.
 	burstTime, burstLen = 100 * time.Millisecond, 1 << 17
 	// reserve is the part of a burst that open messages leave to sealed ones.
 	reserve = 8
@@ -181,8 +184,8 @@ func (p *Program) put(l *leader) error {
 	return err
 }
 
-// remove has the program not relay any more what is not part of the next relay of a leader, nil for none. The mutex is
-// locked.
+// remove has the program not relay any more what is not part of the next relay of a leader, nil for
+// none. The mutex is locked.
 func (p *Program) remove(l *leader, next *dataplane.OpenRelay) {
 	up, down := hops(&l.relay, l.slot)
 	stays := map[programHopKey]bool{}
@@ -198,7 +201,8 @@ func (p *Program) remove(l *leader, next *dataplane.OpenRelay) {
 	}
 }
 
-// attach attaches the program to the interfaces of relays, and detaches it from all others. The mutex is locked.
+// attach attaches the program to the interfaces of relays, and detaches it from all others. The
+// mutex is locked.
 func (p *Program) attach() error {
 	wanted := map[int]string{}
 	for _, l := range p.leaders {

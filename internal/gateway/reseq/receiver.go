@@ -37,8 +37,8 @@ type Arrival struct {
 	// path, 0 if unknown. Copied: that packet was also sent on another path.
 	Distance uint16
 	Copied   bool
-	// Lag is how much later than this packet those before it may arrive that were sent on other paths, by what is
-	// known of the delays of the paths. 0: none, or unknown.
+	// Lag is how much later than this packet those before it may arrive that were sent on other
+	// paths, by what is known of the delays of the paths. 0: none, or unknown.
 	Lag time.Duration
 	// Unusual: the packet is late for a reason that most are not late for, so that Auto does not hold
 	// others for as long: it was lost twice.
@@ -129,8 +129,8 @@ type lane[T any] struct {
 	since time.Duration
 	hold  Hold
 	place int // in waiting, or -1
-	// Numbers below elsewhere that are missing may have been sent on other paths than a later number, and be later than that by
-	// its Arrival.Lag. lag is the longest of these.
+	// Numbers below elsewhere that are missing may have been sent on other paths than a later
+	// number, and be later than that by its Arrival.Lag. lag is the longest of these.
 	elsewhere uint32
 	lag       time.Duration
 	// passed is, for the paths of known, the highest number that the path has delivered plus 1: it

@@ -351,8 +351,9 @@ func TestReceiverLearns(t *testing.T) {
 }
 
 // TestReceiverRestarts: a lane goes on when the sender's numbers jump, forward or back.
-// TestReceiverKnowsLaterPaths: the first packets on a path that is 40 ms shorter wait for those that were sent before on the
-// other one, though none has been late so far. What the path itself has lost is not waited for as long.
+// TestReceiverKnowsLaterPaths: the first packets on a path that is 40 ms shorter wait for those
+// that were sent before on the other one, though none has been late so far. What the path itself
+// has lost is not waited for as long.
 func TestReceiverKnowsLaterPaths(t *testing.T) {
 	const lag = 40 * ms
 	short := func(seq uint32, distance uint16) Arrival {
@@ -384,7 +385,8 @@ func TestReceiverKnowsLaterPaths(t *testing.T) {
 	if out := push(t, r, &now, nil, long(6), long(7), long(9), long(10)); !slices.Equal(out, []uint32{6, 7, 8, 9, 10, 11}) {
 		t.Errorf("%d are delivered", out)
 	}
-	// Nothing else has been late for 10 s. Number 13 was sent on the short path, as the distance of 14 says.
+	// Nothing else has been late for 10 s. Number 13 was sent on the short path, as the distance of
+	// 14 says.
 	now = time.Minute
 	r.Expire(now, nil)
 	if out := push(t, r, &now, nil, short(12, 1), short(14, 1)); !slices.Equal(out, []uint32{12, 14}) {
@@ -421,7 +423,8 @@ func TestReceiverReset(t *testing.T) {
 	if out = push(t, r, &now, nil, seq(0, 0), seq(0, 2), seq(1, 1)); !slices.Equal(out, []uint32{0, 1, 2}) {
 		t.Errorf("delivered %v after the reset", out)
 	}
-	// Copies that arrive under the key before: of what was delivered, of what was missing, of what is new.
+	// Copies that arrive under the key before: of what was delivered, of what was missing, of what
+	// is new.
 	for seq, want := range map[uint32]bool{0: false, 2: false, 3: true, 5: true, 1 << 20: false} {
 		if got := r.Earlier(0, seq); got != want {
 			t.Errorf("packet %d of before the reset is delivered: %v, want %v", seq, got, want)

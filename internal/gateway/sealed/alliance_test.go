@@ -452,15 +452,15 @@ func (a *alliance) download(d time.Duration) unit.Bandwidth {
 
 const beatInterval = 4 * time.Millisecond
 
-// beat sends a numbered datagram each beatInterval from the correspondent to the home address, and records when
-// they arrive.
+// beat sends a numbered datagram each beatInterval from the correspondent to the home address, and
+// records when they arrive.
 type beat struct {
 	in, out *net.UDPConn
 	sent    atomic.Uint64
 	mu      sync.Mutex
 	arrived []time.Time
-	// latest is the highest number that has arrived. wrong counts datagrams that arrived before, or whose
-	// length or content differs.
+	// latest is the highest number that has arrived. wrong counts datagrams that arrived before, or
+	// whose length or content differs.
 	latest uint64
 	wrong  int
 	seen   map[uint64]bool
@@ -487,7 +487,8 @@ func (s *beat) receive(b []byte) {
 	s.arrived = append(s.arrived, time.Now())
 }
 
-// follows waits until a datagram arrives that is sent a second from now, once an event has had its effect.
+// follows waits until a datagram arrives that is sent a second from now, once an event has had its
+// effect.
 func (s *beat) follows(t *testing.T, what string) {
 	t.Helper()
 	from := s.sent.Load()

@@ -30,8 +30,8 @@ type flow struct {
 	stop  func()
 }
 
-// flowPeriod repeats in what a flow sends. Its length is a prime number, so that a lost or repeated packet
-// changes what follows.
+// flowPeriod repeats in what a flow sends. Its length is a prime number, so that a lost or repeated
+// packet changes what follows.
 var flowPeriod = func() []byte {
 	b := make([]byte, 251)
 	for i := range b {
@@ -175,8 +175,9 @@ func interrupt(t testing.TB, most time.Duration, apply func(a, b *gateway)) (gap
 	return gap, after
 }
 
-// TestFlowGoesOn: a TCP connection survives faults of lines and gateways: all that
-// was sent arrives in its order, and more than was on its way follows. How long nothing arrives and how much it carries afterwards is measured by BenchmarkFlowGap.
+// TestFlowGoesOn: a TCP connection survives faults of lines and gateways: all that was sent arrives
+// in its order, and more than was on its way follows. How long nothing arrives and how much it
+// carries afterwards is measured by BenchmarkFlowGap.
 func TestFlowGoesOn(t *testing.T) {
 	for _, o := range flowFaults {
 		t.Run(o.name, func(t *testing.T) {

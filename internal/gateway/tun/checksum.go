@@ -5,7 +5,8 @@ import (
 	"math/bits"
 )
 
-// Checksum returns the internet checksum (RFC 1071) of parts, of which all but the last have even length.
+// Checksum returns the internet checksum (RFC 1071) of parts, of which all but the last have even
+// length.
 func Checksum(parts ...[]byte) uint16 {
 	var s uint64
 	for _, b := range parts {

@@ -146,8 +146,8 @@ func segmented(t *rapid.T, w *writer, g *group) (list [][]byte) {
 	return list
 }
 
-// TestMergedAreTheSame: segmenting what was merged gives exactly the packets back, in their order, but for the IPv4 IDs of packets that are
-// not to be fragmented and have all the same.
+// TestMergedAreTheSame: segmenting what was merged gives exactly the packets back, in their order,
+// but for the IPv4 IDs of packets that are not to be fragmented and have all the same.
 func TestMergedAreTheSame(t *testing.T) {
 	merged, fixed := 0, 0
 	rapid.Check(t, func(t *rapid.T) {

@@ -175,8 +175,8 @@ func shapeOf(p []byte, udp bool) (shape, bool) {
 	switch {
 	case protocol == unix.IPPROTO_TCP && len(p) >= s.start+20:
 		s.data = s.start + int(p[s.start+12]>>4)*4
-		// SYN, RST, URG and others go alone, and so does CWR, which segmentation leaves to the first segment: with AccECN
-		// (RFC 9768) it is part of a counter.
+		// SYN, RST, URG and others go alone, and so does CWR, which segmentation leaves to the
+		// first segment: with AccECN (RFC 9768) it is part of a counter.
 		if f := p[s.start+tcpFlags]; s.data < s.start+20 || f&^(flagPSH|flagFIN|flagECE) != flagACK {
 			return s, false
 		}
@@ -227,9 +227,10 @@ func (w *writer) merge(p []byte, udp bool) bool {
 	return false
 }
 
-// takes adds the packet to the group if it continues it: if segmentation gives the same packets again, as with GRO of the kernel
-// (inet_gro_receive, tcp_gro_receive). Only the IPv4 IDs of packets that are not to be fragmented may all be the same, and count up
-// afterwards: these have no meaning (RFC 6864, section 4).
+// takes adds the packet to the group if it continues it: if segmentation gives the same packets
+// again, as with GRO of the kernel (inet_gro_receive, tcp_gro_receive). Only the IPv4 IDs of
+// packets that are not to be fragmented may all be the same, and count up afterwards: these have no
+// meaning (RFC 6864, section 4).
 func (g *group) takes(p []byte, s shape) bool {
 	size := len(p) - s.data
 	if g.data != s.data || size > g.size || g.payloads == maxSegments || g.length+size > maxFrame || !g.sameHeaders(p, s) {
@@ -275,7 +276,8 @@ func (g *group) continues(p []byte) bool {
 	return id(p) == id(g.first)+(n+1)*g.step
 }
 
-// sameHeaders reports whether segmentation makes the headers of the packet from those of the group's first one.
+// sameHeaders reports whether segmentation makes the headers of the packet from those of the
+// group's first one.
 func (g *group) sameHeaders(p []byte, s shape) bool {
 	a := g.first
 	if s.start == 20 {
@@ -289,16 +291,16 @@ func (g *group) sameHeaders(p []byte, s shape) bool {
 	if s.gso == unix.VIRTIO_NET_HDR_GSO_UDP_L4 {
 		return true
 	}
-	// Acknowledgement, length and reserved bits, one of which is AE, other flags, window, urgent pointer and options. FIN and PSH end
-	// a super-packet.
+	// Acknowledgement, length and reserved bits, one of which is AE, other flags, window, urgent
+	// pointer and options. FIN and PSH end a super-packet.
 	t, u := a[s.start:s.data], p[s.start:s.data]
 	const ends = flagPSH | flagFIN
 	return binary.BigEndian.Uint32(u[4:]) == g.next && string(t[8:13]) == string(u[8:13]) && t[tcpFlags] == u[tcpFlags]&^ends &&
 		string(t[14:16]) == string(u[14:16]) && string(t[18:]) == string(u[18:])
 }
 
-// valid reports whether the checksums are right: a super-packet gets new ones, which must not hide that a packet was damaged
-// before the tunnel.
+// valid reports whether the checksums are right: a super-packet gets new ones, which must not hide
+// that a packet was damaged before the tunnel.
 func valid(p []byte, s shape) bool {
 	if s.start == 20 && Checksum(p[:s.start]) != 0 {
 		return false

@@ -31,7 +31,8 @@ const (
 	// Data carries an IP packet, Control a control record. Both begin with a Header and are sealed.
 	Data
 	Control
-	// OpenData carries an IP packet that is not sealed, for the open plane: bpf/gateway/open has its header.
+	// OpenData carries an IP packet that is not sealed, for the open plane: bpf/gateway/open has
+	// its header.
 	OpenData
 )
 

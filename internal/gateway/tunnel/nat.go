@@ -20,15 +20,16 @@ const (
 	// CommandFIN ends them, CommandFINOK acknowledges that they have ended.
 	CommandFIN
 	CommandFINOK
-	// CommandRefused means that there are no sessions for the flows: they were requested and are refused, or
-	// they are not known any more.
+	// CommandRefused means that there are no sessions for the flows: they were requested and are
+	// refused, or they are not known any more.
 	CommandRefused
-	// CommandReset means that the sender of the record has no sessions with the receiver, in either direction.
+	// CommandReset means that the sender of the record has no sessions with the receiver, in either
+	// direction.
 	CommandReset
 )
 
-// Flow is a flow from one host to another, as the hosts see it. Of ICMP echo messages, the source port is
-// the identifier and the destination port the type.
+// Flow is a flow from one host to another, as the hosts see it. Of ICMP echo messages, the source
+// port is the identifier and the destination port the type.
 type Flow struct {
 	Protocol            uint8
 	Source, Destination netip.AddrPort
@@ -44,7 +45,8 @@ func (r NATSession) appendFlows(b []byte) []byte {
 	return b
 }
 
-// natSession reads a NATSession. Flows of two IP versions, and more of them than MaxFlows, are malformed.
+// natSession reads a NATSession. Flows of two IP versions, and more of them than MaxFlows, are
+// malformed.
 func (f *fields) natSession() NATSession {
 	r := NATSession{Command: Command(f.uint8())}
 	f.short = f.short || len(f.b) > MaxFlows*flowLen

@@ -91,8 +91,8 @@ func (t RecordType) String() string {
 	return fmt.Sprintf("record type %d", uint8(t))
 }
 
-// Record is one of Probe, Answer, Report, Ack, Progress, Request, Hello, PathAdd, PathRemove, NAT, Register,
-// Registered, Bye, Open, NATSession, Arrived, Sent and Unknown.
+// Record is one of Probe, Answer, Report, Ack, Progress, Request, Hello, PathAdd, PathRemove, NAT,
+// Register, Registered, Bye, Open, NATSession, Arrived, Sent and Unknown.
 type Record interface {
 	Type() RecordType
 	body(b []byte) []byte
@@ -167,8 +167,8 @@ type Arrived struct {
 	Packets, Lost uint64
 }
 
-// Sent is how many packets of mode plain or nat were sent over the path of the message before it. The counter only
-// grows while the sender of the record runs.
+// Sent is how many packets of mode plain or nat were sent over the path of the message before it.
+// The counter only grows while the sender of the record runs.
 type Sent struct {
 	Packets uint64
 }
@@ -365,8 +365,9 @@ func (r PathAdd) body(b []byte) []byte {
 // maxName is the longest name of a path in bytes.
 const maxName = 64
 
-// ValidName reports whether a path may have a name: a word of letters, digits and ".", "_" and "-", which begins
-// and ends with a letter or digit. It is shown on terminals, in logs and as a label of metrics.
+// ValidName reports whether a path may have a name: a word of letters, digits and ".", "_" and "-",
+// which begins and ends with a letter or digit. It is shown on terminals, in logs and as a label of
+// metrics.
 func ValidName(name string) bool {
 	if len(name) == 0 || len(name) > maxName || !alphanumeric(name[0]) || !alphanumeric(name[len(name)-1]) {
 		return false
@@ -403,8 +404,8 @@ func appendProfile(b []byte, lifetime time.Duration, up, down unit.Bandwidth, co
 	return appendCost(be.AppendUint64(be.AppendUint64(b, uint64(up)), uint64(down)), cost, flags)
 }
 
-// The two highest bits of a cost are flags: strictBit if the rates before it are never to be exceeded, openBit for
-// open messages over a member.
+// The two highest bits of a cost are flags: strictBit if the rates before it are never to be
+// exceeded, openBit for open messages over a member.
 const strictBit, openBit = 1 << 31, 1 << 30
 
 func flag(bit uint32, on bool) uint32 {
@@ -555,8 +556,8 @@ func (f *fields) seconds() time.Duration { return time.Duration(f.uint32()) * ti
 // micros reads a time in microseconds.
 func (f *fields) micros() time.Duration { return time.Duration(f.uint32()) * time.Microsecond }
 
-// longMicros reads a time that may be negative. Differences of the 32 bits of Stamp.Sent and Stamp.Wait are
-// shorter than the bound.
+// longMicros reads a time that may be negative. Differences of the 32 bits of Stamp.Sent and
+// Stamp.Wait are shorter than the bound.
 func (f *fields) longMicros() time.Duration {
 	v := int64(f.uint64())
 	const most = int64(1) << 33

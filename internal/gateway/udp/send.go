@@ -26,7 +26,8 @@ type Datagram struct {
 	To   netip.AddrPort
 	// Class is the traffic class.
 	Class uint8
-	// Fragment permits fragments: routers make them in IPv4, and the kernel as its route wants them, which ICMP messages may change.
+	// Fragment permits fragments: routers make them in IPv4, and the kernel as its route wants
+	// them, which ICMP messages may change.
 	Fragment bool
 }
 
@@ -51,8 +52,8 @@ func (w *sender) init(*Socket) {
 			if e == unix.EINTR {
 				continue
 			}
-			// A full buffer is like a full queue: the message is lost. Waiting for this path would hold up
-			// the others.
+			// A full buffer is like a full queue: the message is lost. Waiting for this path would
+			// hold up the others.
 			w.n, w.err = int(n), e
 			return true
 		}
@@ -79,8 +80,8 @@ func (s *Socket) Send(all []Datagram) (failed int, err error) {
 	return failed, err
 }
 
-// flushFragments sends the messages in fragments where they need them. The sender's mutex is locked: no other datagram is sent
-// meanwhile.
+// flushFragments sends the messages in fragments where they need them. The sender's mutex is
+// locked: no other datagram is sent meanwhile.
 func (s *Socket) flushFragments() (failed int, err error) {
 	before := s.discover(unix.IP_PMTUDISC_DONT)
 	failed, err = s.flush()
@@ -99,7 +100,8 @@ func (s *Socket) discover(value int) error {
 	return nil
 }
 
-// fill makes messages of the first datagrams that all may be fragmented, or none, and returns how many datagrams.
+// fill makes messages of the first datagrams that all may be fragmented, or none, and returns how
+// many datagrams.
 func (s *Socket) fill(all []Datagram) (n int) {
 	w := &s.sender
 	w.used = 0
@@ -184,8 +186,8 @@ func (s *Socket) flush() (failed int, err error) {
 			continue
 		}
 		if w.err == unix.EIO && w.counts[w.from] > 1 {
-			// The interface cannot complete the checksums of segments. The datagrams are lost, later ones
-			// go one by one.
+			// The interface cannot complete the checksums of segments. The datagrams are lost,
+			// later ones go one by one.
 			s.segment = false
 		}
 		if err == nil {

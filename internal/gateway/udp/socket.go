@@ -129,7 +129,8 @@ func (s *Socket) set(fd int, o Options) error {
 	return nil
 }
 
-// setDiscover sets how datagrams fit the MTU of their path: IP_MTU_DISCOVER, which has the same values in IPv6.
+// setDiscover sets how datagrams fit the MTU of their path: IP_MTU_DISCOVER, which has the same
+// values in IPv6.
 func (s *Socket) setDiscover(fd, value int) error {
 	if !s.v6 {
 		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, value)
@@ -161,8 +162,8 @@ func Interface(name string) (index, mtu int, err error) {
 	return values[0], values[1], nil
 }
 
-// Source returns the source address of datagrams that a socket with these options sends to a destination, in the network
-// namespace of the calling thread. It sends none.
+// Source returns the source address of datagrams that a socket with these options sends to a
+// destination, in the network namespace of the calling thread. It sends none.
 func Source(o Options, to netip.AddrPort) (netip.Addr, error) {
 	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error

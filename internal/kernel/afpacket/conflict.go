@@ -15,7 +15,8 @@ import (
 const (
 	// arpLen is the length of an ARP packet of IPv4 over Ethernet in bytes (RFC 826).
 	arpLen = 28
-	// solicitationLen is that of a neighbor solicitation without options, with its IPv6 header (RFC 4861 section 4.3).
+	// solicitationLen is that of a neighbor solicitation without options, with its IPv6 header (RFC
+	// 4861 section 4.3).
 	solicitationLen = 40 + 24
 
 	solicitation, advertisement = 135, 136
@@ -28,9 +29,10 @@ type Claim struct {
 	MAC net.HardwareAddr
 }
 
-// Claims probes on an interface whether another host has one of its addresses, as ARP probes (RFC 5227 section 2.1.1) and duplicate
-// address detection (RFC 4862 section 5.4.2) do, and returns the claims that arrive in time. Those from an address of own are of this
-// host. It needs CAP_NET_RAW, and an Ethernet interface.
+// Claims probes on an interface whether another host has one of its addresses, as ARP probes (RFC
+// 5227 section 2.1.1) and duplicate address detection (RFC 4862 section 5.4.2) do, and returns the
+// claims that arrive in time. Those from an address of own are of this host. It needs CAP_NET_RAW,
+// and an Ethernet interface.
 func Claims(at *net.Interface, addresses []netip.Addr, own []net.HardwareAddr, wait time.Duration) ([]Claim, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -100,7 +102,8 @@ func (d destination) on(index int) *unix.SockaddrLinklayer {
 	return sa
 }
 
-// probe returns the question whether another host has an address, and where it is sent. The sender has no address yet.
+// probe returns the question whether another host has an address, and where it is sent. The sender
+// has no address yet.
 func probe(a netip.Addr, mac net.HardwareAddr) ([]byte, destination) {
 	be := binary.BigEndian
 	if a.Is4() {
@@ -130,8 +133,8 @@ func probe(a netip.Addr, mac net.HardwareAddr) ([]byte, destination) {
 	return b, destination{unix.ETH_P_IPV6, [6]byte{0x33, 0x33, 0xff, target[13], target[14], target[15]}}
 }
 
-// claimed returns the address that the sender of a packet uses, by ARP or a neighbor advertisement; invalid if it is none of these.
-// protocol is that of the frame in network byte order.
+// claimed returns the address that the sender of a packet uses, by ARP or a neighbor advertisement;
+// invalid if it is none of these. protocol is that of the frame in network byte order.
 func claimed(protocol uint16, b []byte) (a netip.Addr) {
 	switch protocol<<8 | protocol>>8 {
 	case unix.ETH_P_ARP:

@@ -1,6 +1,6 @@
-// Package afpacket reads the packets that a network namespace sends and receives from packet sockets
-// (packet(7)), with the kernel's timestamps, and probes there whether other hosts have an address. It decodes
-// nothing else, and writes no files.
+// Package afpacket reads the packets that a network namespace sends and receives from packet
+// sockets (packet(7)), with the kernel's timestamps, and probes there whether other hosts have an
+// address. It decodes nothing else, and writes no files.
 package afpacket
 
 import (

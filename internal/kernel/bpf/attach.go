@@ -24,7 +24,8 @@ type AttachOptions struct {
 	// Ethernet is for links whose packets begin with an Ethernet header, Raw for those whose
 	// packets begin with the IP header, such as tun.
 	Ethernet, Raw Programs
-	// Untagged: the programs read no tags in frames, which the interface of a VLAN keeps with reorder_hdr off.
+	// Untagged: the programs read no tags in frames, which the interface of a VLAN keeps with
+	// reorder_hdr off.
 	Untagged bool
 	// Name is that of the filters in cls_bpf.
 	Name string
@@ -44,9 +45,9 @@ type Attachment interface {
 }
 
 // Attach attaches programs to an interface in the calling thread's network namespace, before other
-// tcx programs: one of these that accepts a packet (TCX_PASS) ends the list. It uses tcx (Linux 6.6), otherwise cls_bpf. It returns a
-// *feature.Error when the kernel or the type of the interface is not supported, and an error that
-// wraps fs.ErrNotExist when there is no such interface.
+// tcx programs: one of these that accepts a packet (TCX_PASS) ends the list. It uses tcx (Linux
+// 6.6), otherwise cls_bpf. It returns a *feature.Error when the kernel or the type of the interface
+// is not supported, and an error that wraps fs.ErrNotExist when there is no such interface.
 func Attach(o AttachOptions) (Attachment, error) {
 	l, err := findLink(o.Link)
 	if err != nil {
@@ -82,8 +83,8 @@ func keepsTags(l netlink.Link) bool {
 	return ok && v.ReorderHdr != nil && !*v.ReorderHdr
 }
 
-// findLink returns an interface of the calling thread's network namespace, or an error that wraps fs.ErrNotExist
-// when there is none of that name.
+// findLink returns an interface of the calling thread's network namespace, or an error that wraps
+// fs.ErrNotExist when there is none of that name.
 func findLink(name string) (netlink.Link, error) {
 	l, err := netlink.LinkByName(name)
 	var none netlink.LinkNotFoundError
@@ -105,14 +106,15 @@ type tcx []link.Link
 func (t tcx) Detach() error {
 	var errs []error
 	for _, l := range t {
-		// Without Detach the program runs for another moment, and cannot be attached again meanwhile. Unpin does nothing without a pin.
+		// Without Detach the program runs for another moment, and cannot be attached again
+		// meanwhile. Unpin does nothing without a pin.
 		errs = append(errs, l.Detach(), l.Unpin(), l.Close())
 	}
 	return errors.Join(errs...)
 }
 
-// Overtaken reports whether a program that was attached later runs before one of the attachment, or one of
-// the attachment or its interface is gone.
+// Overtaken reports whether a program that was attached later runs before one of the attachment, or
+// one of the attachment or its interface is gone.
 func Overtaken(a Attachment) (bool, error) {
 	place, err := PlaceOf(a)
 	return err == nil && place != Placed, err
@@ -247,9 +249,9 @@ type place struct {
 
 func placeOf(f *netlink.BpfFilter) place { return place{f.LinkIndex, f.Parent, f.Name} }
 
-// SweepFilters removes the cls_bpf filters of these names, but for those of attachments to keep, from all
-// interfaces of the calling thread's network namespace: a process that was killed has left them. clsact stays,
-// because another program may use it.
+// SweepFilters removes the cls_bpf filters of these names, but for those of attachments to keep,
+// from all interfaces of the calling thread's network namespace: a process that was killed has left
+// them. clsact stays, because another program may use it.
 func SweepFilters(names []string, keep []Attachment) error {
 	kept := map[place]bool{}
 	for _, a := range keep {

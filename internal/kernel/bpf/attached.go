@@ -36,8 +36,9 @@ func (a Attached) String() string {
 	return fmt.Sprintf("%s filter %q of pref %d", a.Kind, a.Name, a.Priority)
 }
 
-// AllAttached returns what runs at ingress and at egress of an interface of the calling thread's network namespace, in that order:
-// filters run after tcx programs. It returns an error that wraps fs.ErrNotExist when there is no such interface.
+// AllAttached returns what runs at ingress and at egress of an interface of the calling thread's
+// network namespace, in that order: filters run after tcx programs. It returns an error that wraps
+// fs.ErrNotExist when there is no such interface.
 func AllAttached(name string) (ingress, egress []Attached, err error) {
 	l, err := findLink(name)
 	if err != nil {

@@ -2,7 +2,8 @@
 //
 // It knows neither the maps nor the purpose of a program: those are in a package for each family of
 // programs below this one, with its bindings and object, so that building needs no compiler and no
-// kernel headers. Programs and maps live as long as the process that holds them, but for those with Pins.
+// kernel headers. Programs and maps live as long as the process that holds them, but for those with
+// Pins.
 package bpf
 
 import (
@@ -24,12 +25,13 @@ const (
 	needCapabilities = "run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"
 )
 
-// namePrefix begins the names of programs in the kernel, as bpftool shows them: 15 characters of the whole.
+// namePrefix begins the names of programs in the kernel, as bpftool shows them: 15 characters of
+// the whole.
 const namePrefix = "tabane_"
 
 // Load creates the maps and loads the programs of spec and assigns them to the fields of objects,
-// as ebpf.CollectionSpec.LoadAndAssign does. In the kernel, "tabane_" precedes the names of the programs. It returns a
-// *feature.Error when this host cannot load them.
+// as ebpf.CollectionSpec.LoadAndAssign does. In the kernel, "tabane_" precedes the names of the
+// programs. It returns a *feature.Error when this host cannot load them.
 func Load(spec *ebpf.CollectionSpec, objects any) error { return LoadWith(spec, objects, nil) }
 
 // LoadWith is Load with maps that exist, by name, in place of new ones.
@@ -43,9 +45,9 @@ func LoadWith(spec *ebpf.CollectionSpec, objects any, maps map[string]*ebpf.Map)
 	return refusal(spec.LoadAndAssign(objects, &ebpf.CollectionOptions{MapReplacements: maps}), needLinux)
 }
 
-// LoadAll creates all maps but those that exist, and loads all programs of spec. It returns the errors that
-// Load does, with the kernel that the programs need as remedy. The kernel's types come from the cache, since
-// decoding them takes longer than the rest. The caller closes the collection.
+// LoadAll creates all maps but those that exist, and loads all programs of spec. It returns the
+// errors that Load does, with the kernel that the programs need as remedy. The kernel's types come
+// from the cache, since decoding them takes longer than the rest. The caller closes the collection.
 func LoadAll(spec *ebpf.CollectionSpec, need string, kernel *btf.Cache, maps map[string]*ebpf.Map) (*ebpf.Collection, error) {
 	if err := permitted(); err != nil {
 		return nil, err
@@ -63,8 +65,9 @@ func forbidden() error {
 	return missing("this process may not load programs", needCapabilities+", on a kernel that is not locked down", nil)
 }
 
-// permitted returns an error if this process lacks the capability that each program needs. The kernel's answers do not say so
-// in each case: without the capability it takes no types, and then calls maps that need them invalid.
+// permitted returns an error if this process lacks the capability that each program needs. The
+// kernel's answers do not say so in each case: without the capability it takes no types, and then
+// calls maps that need them invalid.
 func permitted() error {
 	lacking, err := privilege.Lacking(privilege.BPF, privilege.SysAdmin)
 	if err == nil && len(lacking) == 2 { // either is enough

@@ -18,8 +18,8 @@ type Pair struct {
 // pairMTU lets packets of any interface pass.
 const pairMTU = 65535
 
-// MakePair makes a pair of interfaces with these names in the calling thread's network namespace, or takes over that of a
-// previous instance. Both are up.
+// MakePair makes a pair of interfaces with these names in the calling thread's network namespace,
+// or takes over that of a previous instance. Both are up.
 func MakePair(first, second string) (Pair, error) {
 	a, b, err := findPair(first, second)
 	if err != nil {

@@ -19,7 +19,8 @@ import (
 const PinRoot = "/run/tabane-bpf"
 
 // PinDir returns the directory for the pins of a daemon's programs in the calling thread's network
-// namespace, and mounts the file system at PinRoot if there is none. It returns a *feature.Error if it cannot.
+// namespace, and mounts the file system at PinRoot if there is none. It returns a *feature.Error if
+// it cannot.
 func PinDir(daemon string) (string, error) {
 	var fsys unix.Statfs_t
 	if err := unix.Statfs(PinRoot, &fsys); err != nil || fsys.Type != unix.BPF_FS_MAGIC {
@@ -49,9 +50,9 @@ func mount(at string) error {
 	return unix.Mount("bpf", at, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700")
 }
 
-// Pins are the maps and tcx links of a set of programs, in a directory of a BPF file system: maps by the version
-// of the programs, links for all versions, because a link gets the program of the next version. The zero value pins nothing. Not
-// safe for concurrent use.
+// Pins are the maps and tcx links of a set of programs, in a directory of a BPF file system: maps
+// by the version of the programs, links for all versions, because a link gets the program of the
+// next version. The zero value pins nothing. Not safe for concurrent use.
 type Pins struct {
 	dir, version string
 	// used are the links that this process has attached or taken over.
@@ -61,7 +62,8 @@ type Pins struct {
 	held *os.File
 }
 
-// NewPins returns the pins in a directory; dir is empty for none. Maps can be taken over by programs of the same version.
+// NewPins returns the pins in a directory; dir is empty for none. Maps can be taken over by
+// programs of the same version.
 func NewPins(dir, version string) Pins {
 	return Pins{dir: dir, version: version, used: map[string]bool{}}
 }
@@ -92,8 +94,8 @@ func (p *Pins) release() error {
 // Pinned is a directory of pins.
 type Pinned struct {
 	Dir string
-	// Alive: a program passes packets. Used: a process uses the directory. One that is neither is stale: its network
-	// namespace is gone.
+	// Alive: a program passes packets. Used: a process uses the directory. One that is neither is
+	// stale: its network namespace is gone.
 	Alive, Used bool
 }
 
@@ -264,8 +266,8 @@ func (p *Pins) KeepMap(name string, m *ebpf.Map) error {
 	return nil
 }
 
-// Map returns what KeepMap has pinned, in a previous instance that was taken over; fs.ErrNotExist if there is none. The caller
-// closes it.
+// Map returns what KeepMap has pinned, in a previous instance that was taken over; fs.ErrNotExist
+// if there is none. The caller closes it.
 func (p *Pins) Map(name string) (*ebpf.Map, error) {
 	m, err := ebpf.LoadPinnedMap(filepath.Join(p.maps(), name), nil)
 	if err != nil {

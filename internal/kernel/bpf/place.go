@@ -22,8 +22,8 @@ const (
 	Detached
 )
 
-// PlaceOf returns the place of the programs of attachments to one interface of the calling thread's network namespace. It needs
-// CAP_NET_ADMIN.
+// PlaceOf returns the place of the programs of attachments to one interface of the calling thread's
+// network namespace. It needs CAP_NET_ADMIN.
 func PlaceOf(all ...Attachment) (Place, error) {
 	own := map[hook][]ebpf.ProgramID{}
 	for _, a := range all {

@@ -126,8 +126,8 @@ func Go(b Boundary, log *slog.Logger, f func()) {
 // repeatPause is the pause before Repeat calls a function again.
 const repeatPause = time.Second
 
-// Repeat calls f, and again after a pause when it has panicked, until it returns or ctx ends. What f must
-// not keep after a panic is in its local variables.
+// Repeat calls f, and again after a pause when it has panicked, until it returns or ctx ends. What
+// f must not keep after a panic is in its local variables.
 func Repeat(ctx context.Context, b Boundary, log *slog.Logger, f func()) {
 	for Do(b, log, nil, f) != nil {
 		select {

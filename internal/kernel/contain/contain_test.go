@@ -20,8 +20,8 @@ func reason() string {
 	return r.Status().Reason
 }
 
-// TestContained: a panic is returned, counted, logged with its message once a minute, and reported for an
-// hour or until it is acknowledged.
+// TestContained: a panic is returned, counted, logged with its message once a minute, and reported
+// for an hour or until it is acknowledged.
 func TestContained(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		defer Acknowledge()

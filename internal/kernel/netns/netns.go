@@ -160,8 +160,8 @@ func Current() (*Handle, error) {
 // Close closes the handle.
 func (h *Handle) Close() error { return h.file.Close() }
 
-// Do runs f inside the namespace, as the function Do does. It needs no privilege where the calling thread is
-// in it already.
+// Do runs f inside the namespace, as the function Do does. It needs no privilege where the calling
+// thread is in it already.
 func (h *Handle) Do(f func() error) error {
 	if inside, err := h.inside(); err != nil || !inside {
 		return onThread(func() error {
@@ -176,8 +176,8 @@ func (h *Handle) Do(f func() error) error {
 	return f()
 }
 
-// inside reports whether the calling thread is in the namespace. Threads leave theirs in onThread only, and
-// return to it.
+// inside reports whether the calling thread is in the namespace. Threads leave theirs in onThread
+// only, and return to it.
 func (h *Handle) inside() (bool, error) {
 	var own, other unix.Stat_t
 	err := errors.Join(unix.Stat(threadNS, &own), unix.Fstat(int(h.file.Fd()), &other))

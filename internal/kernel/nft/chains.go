@@ -16,7 +16,8 @@ type Chain struct{ Family, Table, Name string }
 // String is as nft writes it, as in "inet filter forward".
 func (c Chain) String() string { return c.Family + " " + c.Table + " " + c.Name }
 
-// AcceptMark is the command that has the chain accept packets with a mark in some bits before all others.
+// AcceptMark is the command that has the chain accept packets with a mark in some bits before all
+// others.
 func (c Chain) AcceptMark(mark, bits uint32) string {
 	for _, l := range legacies {
 		if c.Family == l.command {
@@ -31,10 +32,11 @@ var families = map[nftables.TableFamily]string{
 	nftables.TableFamilyINet: "inet", nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6",
 }
 
-// Untracked returns the chains that may drop forwarded packets of which connection tracking sees one direction only,
-// or that arrive on another interface than packets to their source leave by: those at the hooks prerouting and
-// forward that drop by default, by the state of a connection, or by a route lookup (fib); and those that may replace the mark
-// that these are accepted by. Chains that accept packets with the mark before are not among them. Rules of iptables-nft and
+// Untracked returns the chains that may drop forwarded packets of which connection tracking sees
+// one direction only, or that arrive on another interface than packets to their source leave by:
+// those at the hooks prerouting and forward that drop by default, by the state of a connection, or
+// by a route lookup (fib); and those that may replace the mark that these are accepted by. Chains
+// that accept packets with the mark before are not among them. Rules of iptables-nft and
 // iptables-legacy are read as well.
 func Untracked(p Packets) ([]Chain, error) {
 	conn, err := nftables.New()
@@ -132,7 +134,8 @@ func accepts(rule []expr.Any, mark uint32) bool {
 	return false
 }
 
-// mayDrop reports whether a rule drops all packets, or by what is not known of these, or replaces their mark, or jumps to one that does.
+// mayDrop reports whether a rule drops all packets, or by what is not known of these, or replaces
+// their mark, or jumps to one that does.
 func (r *ruleset) mayDrop(t *nftables.Table, rule []expr.Any) (bool, error) {
 	if matches, remarks := r.examine(rule); !matches || remarks {
 		return remarks, nil
@@ -172,7 +175,8 @@ func (r *ruleset) mayDrop(t *nftables.Table, rule []expr.Any) (bool, error) {
 	return false, nil
 }
 
-// chainDrops reports whether a rule of a chain that another one jumps to may drop packets, or replace their mark.
+// chainDrops reports whether a rule of a chain that another one jumps to may drop packets, or
+// replace their mark.
 func (r *ruleset) chainDrops(c *nftables.Chain) (bool, error) {
 	name, _ := nameOf(c)
 	if drops, ok := r.drops[name]; ok {

@@ -21,9 +21,10 @@ const (
 	dropped
 )
 
-// Blocking returns the chains at the hook forward that drop the first packet of every connection between two of these
-// interfaces, of one of the families "ip" and "ip6". What is not known of a rule that accepts packets is taken to be true, so that
-// a chain which drops only some of them is not among them.
+// Blocking returns the chains at the hook forward that drop the first packet of every connection
+// between two of these interfaces, of one of the families "ip" and "ip6". What is not known of a
+// rule that accepts packets is taken to be true, so that a chain which drops only some of them is
+// not among them.
 func Blocking(links []string, families ...string) ([]Chain, error) {
 	conn, err := nftables.New()
 	if err != nil {
@@ -101,8 +102,8 @@ func (r *ruleset) follow(c *nftables.Chain, visited map[string]bool) (outcome, e
 	return passes, nil
 }
 
-// decide returns what a rule whose interfaces match does: an outcome, or the chain that it continues in. always: it is for
-// all packets between the interfaces.
+// decide returns what a rule whose interfaces match does: an outcome, or the chain that it
+// continues in. always: it is for all packets between the interfaces.
 func decide(rule []expr.Any) (does outcome, next string, always bool) {
 	always = true
 	var state stateMatch

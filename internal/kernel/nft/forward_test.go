@@ -12,8 +12,8 @@ import (
 // between are the interfaces of these tests.
 var between = []string{"lan", "wan"}
 
-// blocking runs commands in a namespace and checks which chains are found, and that none is after the command that accepts the
-// packets has been run.
+// blocking runs commands in a namespace and checks which chains are found, and that none is after
+// the command that accepts the packets has been run.
 func blocking(t *testing.T, family, want string, commands ...*exec.Cmd) {
 	t.Helper()
 	ns := netnstest.New(t)
@@ -48,7 +48,8 @@ func blocking(t *testing.T, family, want string, commands ...*exec.Cmd) {
 	})
 }
 
-// TestBlocking: chains that drop all new connections between two interfaces are found, those that may accept some are not.
+// TestBlocking: chains that drop all new connections between two interfaces are found, those that
+// may accept some are not.
 func TestBlocking(t *testing.T) {
 	nft := programs.Need(t, "nft")
 	const base = "chain c { type filter hook forward priority 0; policy "

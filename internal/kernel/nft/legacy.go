@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// legacy is the iptables-legacy of an IP version (linux/netfilter_ipv4/ip_tables.h and linux/netfilter_ipv6/ip6_tables.h).
+// legacy is the iptables-legacy of an IP version (linux/netfilter_ipv4/ip_tables.h and
+// linux/netfilter_ipv6/ip6_tables.h).
 type legacy struct {
 	command       string
 	family        string // as that of a Chain of nftables
@@ -61,7 +62,8 @@ func (l *legacy) blocking(p *Packets) ([]Chain, error) {
 	})
 }
 
-// chains returns the chains that are as wanted, by the numbers of their hooks and their first and last rules.
+// chains returns the chains that are as wanted, by the numbers of their hooks and their first and
+// last rules.
 func (l *legacy) chains(p *Packets, wanted func(r *legacyRules, hook, first, last int) bool) ([]Chain, error) {
 	names, err := os.ReadFile("/proc/thread-self/net/" + l.names)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -130,7 +132,8 @@ type legacyRule struct {
 	all, state bool // it matches all packets, or by what is not known of those of half a connection
 	remarks    bool // it may replace the mark
 	marked     bool // it matches all packets with the mark
-	// established: it matches packets of connections that exist already, not the first one of a connection.
+	// established: it matches packets of connections that exist already, not the first one of a
+	// connection.
 	established bool
 	onLine      bool   // it may be for packets that arrive at one of the lines
 	always      bool   // it has no conditions but that
@@ -181,8 +184,9 @@ func (r *legacyRules) at(offset int) (rule legacyRule, ok bool) {
 	return rule, true
 }
 
-// follow returns what a chain does with the first packet of a connection: of a base chain, whose last rule is its policy, or up to
-// the next chain. visited are the first rules of the chains on the way to it.
+// follow returns what a chain does with the first packet of a connection: of a base chain, whose
+// last rule is its policy, or up to the next chain. visited are the first rules of the chains on
+// the way to it.
 func (r *legacyRules) follow(first, last int, visited map[int]bool) outcome {
 	visited[first] = true
 	defer delete(visited, first)
@@ -232,7 +236,8 @@ func extensionName(b []byte) string {
 	return string(name)
 }
 
-// untracked reports whether packets with the mark may be dropped in a base chain, whose last rule is its policy.
+// untracked reports whether packets with the mark may be dropped in a base chain, whose last rule
+// is its policy.
 func (r *legacyRules) untracked(first, last int) bool {
 	for at := first; at <= last; {
 		rule, ok := r.at(at)
@@ -263,7 +268,8 @@ func (r *legacyRules) onLine(rule []byte) bool {
 	})
 }
 
-// mayDrop reports whether a rule drops all packets, or by what is not known of these, or replaces their mark, or jumps to one that does.
+// mayDrop reports whether a rule drops all packets, or by what is not known of these, or replaces
+// their mark, or jumps to one that does.
 func (r *legacyRules) mayDrop(rule *legacyRule) bool {
 	switch {
 	case rule.remarks:
@@ -276,7 +282,8 @@ func (r *legacyRules) mayDrop(rule *legacyRule) bool {
 	return false
 }
 
-// chainDrops reports whether a rule of a chain that another one jumps to may drop packets, or replace their mark.
+// chainDrops reports whether a rule of a chain that another one jumps to may drop packets, or
+// replace their mark.
 func (r *legacyRules) chainDrops(first int) bool {
 	if drops, ok := r.drops[first]; ok {
 		return drops

@@ -1,7 +1,7 @@
 // Package nft translates source addresses with the kernel's nf_tables, as a home router does.
 //
-// It works in the network namespace of the calling thread. It has one rule, and filters nothing. Of the rulesets of
-// others it finds the chains that may drop what is forwarded.
+// It works in the network namespace of the calling thread. It has one rule, and filters nothing. Of
+// the rulesets of others it finds the chains that may drop what is forwarded.
 package nft
 
 import (

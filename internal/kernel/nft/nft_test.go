@@ -88,7 +88,8 @@ func TestMasqueradeNames(t *testing.T) {
 	}
 }
 
-// TestUntracked: chains that may drop packets of half a connection are found, unless they accept a mark before.
+// TestUntracked: chains that may drop packets of half a connection are found, unless they accept a
+// mark before.
 func TestUntracked(t *testing.T) {
 	const mark = 4791
 	nft := programs.Need(t, "nft")

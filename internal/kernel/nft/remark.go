@@ -19,8 +19,8 @@ type Packets struct {
 	Lines, Out []string
 }
 
-// examine reports whether a rule may match the packets, and whether it then replaces their mark. What is not known of a condition is
-// taken to be true.
+// examine reports whether a rule may match the packets, and whether it then replaces their mark.
+// What is not known of a condition is taken to be true.
 func (r *ruleset) examine(rule []expr.Any) (matches, remarks bool) {
 	var loaded *expr.Meta // what the next expression uses
 	var bits *expr.Bitwise
@@ -58,8 +58,8 @@ func (r *ruleset) keeps(loaded *expr.Meta, bits *expr.Bitwise) bool {
 	return ok && mask&r.Bits == r.Bits && xor&r.Bits == 0
 }
 
-// ofMark returns the operands of an expression on a mark: its bits in mask are kept, and then those in xor inverted. It returns false
-// for one on something of another length.
+// ofMark returns the operands of an expression on a mark: its bits in mask are kept, and then those
+// in xor inverted. It returns false for one on something of another length.
 func ofMark(e *expr.Bitwise) (mask, xor uint32, ok bool) {
 	if len(e.Mask) != 4 || len(e.Xor) != 4 {
 		return 0, 0, false
@@ -121,7 +121,8 @@ func indices(links []string) (values [][]byte) {
 	return values
 }
 
-// targetRemarks reports whether a target of iptables, in one of its revisions, replaces bits of the mark.
+// targetRemarks reports whether a target of iptables, in one of its revisions, replaces bits of the
+// mark.
 func targetRemarks(name string, revision uint8, info []byte, bits uint32) bool {
 	const restore = 2
 	mode := 12

@@ -128,8 +128,9 @@ func (e ethtool) features() (*features, error) {
 	return f, e.ask("read features", f.state)
 }
 
-// Merging returns the interfaces that merge packets into super-packets (GRO) before those of a list receive them:
-// the ports of a bridge or bond, and what is below a VLAN or MACVLAN, else the interface itself. Each is named once.
+// Merging returns the interfaces that merge packets into super-packets (GRO) before those of a list
+// receive them: the ports of a bridge or bond, and what is below a VLAN or MACVLAN, else the
+// interface itself. Each is named once.
 func Merging(list []string) ([]string, error) {
 	all, err := netlink.LinkList()
 	if err != nil {

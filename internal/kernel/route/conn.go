@@ -504,7 +504,8 @@ func (c *Conn) Dump(p Protocol) (all []Object, err error) {
 const dumpPart = 1000
 
 // DumpEach is Dump in parts, whose memory is used again: a million objects take a lot. If routes
-// change meanwhile, some may be left out or returned twice; consistent is false if the kernel reports that.
+// change meanwhile, some may be left out or returned twice; consistent is false if the kernel
+// reports that.
 func (c *Conn) DumpEach(p Protocol, each func([]Object)) (consistent bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

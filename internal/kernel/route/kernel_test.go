@@ -922,8 +922,9 @@ func systemTime(b *testing.B) time.Duration {
 	return time.Duration(u.Stime.Nano())
 }
 
-// BenchmarkAddRoute adds routes with a gateway of their own, as those of a border router have, and through
-// a nexthop object, as EPE Routes are. kernel-ns/op is the system time: no load of a table takes less.
+// BenchmarkAddRoute adds routes with a gateway of their own, as those of a border router have, and
+// through a nexthop object, as EPE Routes are. kernel-ns/op is the system time: no load of a table
+// takes less.
 func BenchmarkAddRoute(b *testing.B) {
 	for _, kind := range []string{"gateway", "nexthop"} {
 		b.Run(kind, func(b *testing.B) {
@@ -949,9 +950,10 @@ func BenchmarkAddRoute(b *testing.B) {
 	}
 }
 
-// BenchmarkLinkDownStall measures how long a thread with real-time priority that must run every 2 ms does
-// not run on a CPU while the link of 200,000 routes goes down: the kernel deletes them with their table
-// locked and softirqs disabled. ms/worst-cpu is the CPU on which it does, ms/best-cpu the least disturbed one.
+// BenchmarkLinkDownStall measures how long a thread with real-time priority that must run every 2
+// ms does not run on a CPU while the link of 200,000 routes goes down: the kernel deletes them with
+// their table locked and softirqs disabled. ms/worst-cpu is the CPU on which it does, ms/best-cpu
+// the least disturbed one.
 func BenchmarkLinkDownStall(b *testing.B) {
 	const routes, every = 200_000, 2 * time.Millisecond
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4 * runtime.NumCPU())) // nothing waits for Go's scheduler

@@ -168,10 +168,10 @@ func (a Address) Check() error {
 }
 
 // A Rule is a policy rule: it looks matching packets up in a table, or drops them and sends an ICMP
-// error. It matches packets by source prefix (From) or destination prefix (To), not both, by incoming
-// or outgoing interface, not both, and by mark, or alone by having another mark; a zero field matches all
-// packets. The family is that of the prefix: 0.0.0.0/0 matches all IPv4 packets, and without a prefix the
-// rule is for IPv6. All fields are its key.
+// error. It matches packets by source prefix (From) or destination prefix (To), not both, by
+// incoming or outgoing interface, not both, and by mark, or alone by having another mark; a zero
+// field matches all packets. The family is that of the prefix: 0.0.0.0/0 matches all IPv4 packets,
+// and without a prefix the rule is for IPv6. All fields are its key.
 type Rule struct {
 	Priority    uint32 // lower is tried first
 	From, To    netip.Prefix

@@ -378,8 +378,9 @@ func (r *Reconciler) lost(n hashtable.Ref) {
 	})
 }
 
-// doubt records that an object was deleted or replaced, unless that was a change of ours of before the last one,
-// whose event is late. What is desired is added again then, and what is not is deleted again.
+// doubt records that an object was deleted or replaced, unless that was a change of ours of before
+// the last one, whose event is late. What is desired is added again then, and what is not is
+// deleted again.
 func (r *Reconciler) doubt(n hashtable.Ref) {
 	if r.store.Value(n).is(kept) {
 		r.lost(n)
@@ -511,8 +512,8 @@ func (r *Reconciler) Resync() error {
 }
 
 // A Comparison is a Resync in steps, so that a large dump does not block the caller: Compare before
-// the dump, Add for each part of it, then End, or EndPart until there is no more. Objects that changed after Compare are ignored.
-// Starting another Comparison cancels it.
+// the dump, Add for each part of it, then End, or EndPart until there is no more. Objects that
+// changed after Compare are ignored. Starting another Comparison cancels it.
 //
 // The kernel continues a dump of a table that has changed by the number of routes returned so far,
 // so that it may leave out others. A route that was not in the dump is therefore recorded as absent
@@ -679,10 +680,11 @@ func (e *FlushError) Error() string {
 // Unwrap returns the errors of the first few objects.
 func (e *FlushError) Unwrap() []error { return e.Errs }
 
-// Flush applies dirty entries to the kernel: it adds and replaces nexthops, routes (unreachable
-// and blackhole ones first), rules and addresses, then deletes addresses, rules, routes and
-// nexthops, and last the rules that make packets unreachable. Failed entries stay dirty for the next Flush. Failed additions are retried once if
-// others succeeded, because an object may depend on another. The error is a *FlushError.
+// Flush applies dirty entries to the kernel: it adds and replaces nexthops, routes (unreachable and
+// blackhole ones first), rules and addresses, then deletes addresses, rules, routes and nexthops,
+// and last the rules that make packets unreachable. Failed entries stay dirty for the next Flush.
+// Failed additions are retried once if others succeeded, because an object may depend on another.
+// The error is a *FlushError.
 func (r *Reconciler) Flush() error {
 	_, err := r.FlushPart(math.MaxInt)
 	return err

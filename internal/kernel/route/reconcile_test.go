@@ -686,8 +686,8 @@ func BenchmarkFlush100k(b *testing.B) {
 	b.ReportMetric(float64(b.N)*1e5/b.Elapsed().Seconds(), "routes/s")
 }
 
-// Whatever is delayed of a comparison and of the events of the reconciler's own changes, the kernel has the
-// desired objects without a further comparison.
+// Whatever is delayed of a comparison and of the events of the reconciler's own changes, the kernel
+// has the desired objects without a further comparison.
 func TestLateEventsAndDumps(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		k := &routetest.Kernel{}

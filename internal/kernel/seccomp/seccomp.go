@@ -159,8 +159,8 @@ func checkSizes() error {
 	return nil
 }
 
-// Restrict installs a filter without notifications, as Install does. It does not give up the right to gain
-// privileges: without that or CAP_SYS_ADMIN it returns a *feature.Error.
+// Restrict installs a filter without notifications, as Install does. It does not give up the right
+// to gain privileges: without that or CAP_SYS_ADMIN it returns a *feature.Error.
 func Restrict(filter []bpf.Instruction) error {
 	program, err := assemble(filter)
 	if err != nil {
@@ -284,8 +284,8 @@ func (l *Listener) send(r response) error {
 	return nil
 }
 
-// Unused waits until no process has the filter, at most for the timeout, forever if that is negative, and
-// reports whether that is so.
+// Unused waits until no process has the filter, at most for the timeout, forever if that is
+// negative, and reports whether that is so.
 func (l *Listener) Unused(timeout time.Duration) (bool, error) {
 	ms := -1
 	if timeout >= 0 {

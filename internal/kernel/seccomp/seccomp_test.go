@@ -58,7 +58,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// The main goroutine keeps the main thread: a thread with a filter must end with its goroutine, and that one cannot.
+// The main goroutine keeps the main thread: a thread with a filter must end with its goroutine, and
+// that one cannot.
 func init() { runtime.LockOSThread() }
 
 // TestNotifications has one thread call getpid and getppid under a filter and answers for the kernel.

@@ -18,7 +18,8 @@ var received = make(chan os.Signal, 1)
 // one imports as little as possible.
 func init() { signal.Notify(received, syscall.SIGHUP) }
 
-// Received returns the channel of hangups. It holds one: those that follow before it is read are dropped.
+// Received returns the channel of hangups. It holds one: those that follow before it is read are
+// dropped.
 func Received() <-chan os.Signal { return received }
 
 // Default restores the effect that SIGHUP had when the process started, which also applies to one

@@ -41,8 +41,8 @@ func (v axValue) text() string {
 	return s
 }
 
-// Elements returns the elements of the page's accessibility tree in their order, without those that it hides
-// from assistive technology.
+// Elements returns the elements of the page's accessibility tree in their order, without those that
+// it hides from assistive technology.
 func (p *Page) Elements(ctx context.Context) ([]Element, error) {
 	var tree struct {
 		Nodes []accessible `json:"nodes"`

@@ -207,7 +207,8 @@ func killGroup(group int) error {
 // waitGroup waits until no process of a killed group is left.
 func waitGroup(group int) error {
 	for end := time.Now().Add(killTimeout); unix.Kill(-group, 0) == nil; time.Sleep(2 * time.Millisecond) {
-		// One that its new parent has not reaped, such as a container's init that reaps none, is a zombie.
+		// One that its new parent has not reaped, such as a container's init that reaps none, is a
+		// zombie.
 		left, err := running(group)
 		switch {
 		case err != nil:

@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	// maxRequests bounds the requests of a page that are recorded, and maxHeaders the headers of a message.
+	// maxRequests bounds the requests of a page that are recorded, and maxHeaders the headers of a
+	// message.
 	maxRequests = 4000
 	maxHeaders  = 200
 )

@@ -60,7 +60,8 @@ func lockProfile(dir string, how int) (profile, error) {
 	return profile{dir, lock}, nil
 }
 
-// singleton is the link by which a profile leads to the directory of sockets that a browser makes beside it.
+// singleton is the link by which a profile leads to the directory of sockets that a browser makes
+// beside it.
 const singleton = "SingletonSocket"
 
 // remove removes the directory, and that of the browser's sockets, which a killed browser leaves behind.

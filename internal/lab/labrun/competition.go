@@ -121,8 +121,8 @@ type watched struct {
 // watchEvery is how often the subflows of a competition are read.
 const watchEvery = 200 * time.Millisecond
 
-// watch reads the server's subflows until ctx ends, and then adds them to the sides. It calls begun after
-// the first reading.
+// watch reads the server's subflows until ctx ends, and then adds them to the sides. It calls begun
+// after the first reading.
 func (c *competition) watch(ctx context.Context, begun func()) error {
 	diag, err := dialDiag(c.lab, c.Spec.Experiment.Server)
 	if err != nil {
@@ -210,8 +210,8 @@ func (s *survey) read(first bool) error {
 	return errors.Join(err, failed)
 }
 
-// count reads the losses from the statistics of a subflow's controls, -1 without any: they are of that of
-// the listening socket and of that of the request.
+// count reads the losses from the statistics of a subflow's controls, -1 without any: they are of
+// that of the listening socket and of that of the request.
 func (w *watched) count(storages []mptcp.Storage, maps ccbpf.MapNames) error {
 	w.losses, w.repairs = -1, 0
 	for _, v := range storages {

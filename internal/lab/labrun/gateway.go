@@ -11,8 +11,8 @@ import (
 	"github.com/tabane/tabane/internal/lab"
 )
 
-// gatewayPatience is how long gateways may take to become ready: the kernel verifies the programs of the open plane, which takes
-// seconds on a busy machine.
+// gatewayPatience is how long gateways may take to become ready: the kernel verifies the programs
+// of the open plane, which takes seconds on a busy machine.
 const gatewayPatience = time.Minute
 
 // restartGateways restarts the lab's gateways as a cell needs them, so that no run begins with what an

@@ -62,8 +62,8 @@ func (c linkCounts) since(l *lab.Lab) (map[string]uint64, error) {
 	return carried, nil
 }
 
-// elsewhere returns an error if less than half of the data was on a transport's links, which names the link
-// that carried most: the network leads the content elsewhere.
+// elsewhere returns an error if less than half of the data was on a transport's links, which names
+// the link that carried most: the network leads the content elsewhere.
 func elsewhere(data uint64, links []string, carried map[string]uint64) error {
 	on, most := uint64(0), ""
 	for name, n := range carried {

@@ -173,12 +173,13 @@ func (w *pathWatch) put(loading time.Duration, run *result.Run) error {
 	return nil
 }
 
-// usage is what a trial is judged by: times of the processors in ticks, and frames of the emulated links.
+// usage is what a trial is judged by: times of the processors in ticks, and frames of the emulated
+// links.
 type usage struct {
 	idle, total     uint64
 	late, delivered uint64
-	// toward has the bytes of frames that each link delivered toward the client: from its end at the server,
-	// or from its first end if neither is at one of them.
+	// toward has the bytes of frames that each link delivered toward the client: from its end at
+	// the server, or from its first end if neither is at one of them.
 	toward map[string]uint64
 	at     time.Time
 }

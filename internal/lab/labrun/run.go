@@ -36,7 +36,8 @@ type RunOptions struct {
 	// Trials is the number of runs of each cell; by default the scenario's, or 1 in a quick run
 	// (10 for route changes).
 	Trials int
-	// Sessions is how many tasks on web pages each trial plays at the same time; by default the scenario's.
+	// Sessions is how many tasks on web pages each trial plays at the same time; by default the
+	// scenario's.
 	Sessions int
 	// Quick limits the duration of each run as its traffic configures.
 	Quick bool
@@ -92,7 +93,8 @@ type Event struct {
 	// Run is the result of the run of a RunDone event, Trace its time series unless it failed.
 	Run   *result.Run
 	Trace *result.Trace
-	// Archive has the requests of a trial on web pages, also of one that failed, if RunOptions.HAR is set.
+	// Archive has the requests of a trial on web pages, also of one that failed, if RunOptions.HAR
+	// is set.
 	Archive *result.Archive
 }
 

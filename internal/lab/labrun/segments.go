@@ -23,8 +23,8 @@ type segments struct {
 	err     error // once done is closed
 }
 
-// captureSegments passes each segment that a node sends or receives from now on to take, until stop. It is
-// valid during the call.
+// captureSegments passes each segment that a node sends or receives from now on to take, until
+// stop. It is valid during the call.
 func captureSegments(ctx context.Context, l *lab.Lab, node string, take func(*pcap.Segment)) (*segments, error) {
 	n, err := l.Node(node)
 	if err != nil {

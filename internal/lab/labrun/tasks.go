@@ -48,7 +48,8 @@ func (t *tasks) wait() error {
 	return errors.Join(t.errs...)
 }
 
-// stop cancels the tasks with a cause, waits for them, and returns their errors. Only the first cause counts.
+// stop cancels the tasks with a cause, waits for them, and returns their errors. Only the first
+// cause counts.
 func (t *tasks) stop(cause error) error {
 	t.cancel(cause)
 	return t.wait()

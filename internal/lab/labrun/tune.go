@@ -352,9 +352,9 @@ func (u *tuner) explore(ctx context.Context, t *scenario.Transport, d time.Durat
 const (
 	// exploreBytes are more than are downloaded in that time.
 	exploreBytes = int64(1 * unit.TB)
-	// drained is how long the run then waits, so that it finds the queues empty, as in the simulator. What
-	// is still queued would be in its least round-trip time, and TCP does not count the answer to a
-	// tail loss probe with a shorter one (RFC 8985 section 6.2).
+	// drained is how long the run then waits, so that it finds the queues empty, as in the
+	// simulator. What is still queued would be in its least round-trip time, and TCP does not count
+	// the answer to a tail loss probe with a shorter one (RFC 8985 section 6.2).
 	drained = time.Second
 )
 

@@ -96,8 +96,8 @@ func TestTune(t *testing.T) {
 	}
 }
 
-// TestWithoutRACK: a kernel that detects losses by time nevertheless is noted, except for the TCP of 2006,
-// which then has no selective acknowledgments.
+// TestWithoutRACK: a kernel that detects losses by time nevertheless is noted, except for the TCP
+// of 2006, which then has no selective acknowledgments.
 func TestWithoutRACK(t *testing.T) {
 	no := false
 	for release, want := range map[string]bool{"6.18.44-amd64": true, "6.17": true, "7.0.1": true, "6.16.9": false, "5.10.0-1": false, "": false} {

@@ -31,8 +31,9 @@ const (
 	// minIdle is the share of idle time of the processors below which a trial is disturbed, and maxLate
 	// the share of late frames above which it is.
 	minIdle, maxLate = 0.10, 0.01
-	// maxDisturbed is how often a disturbed trial is repeated, and repeatShare the share of the trials that
-	// are repeated in all: a host that disturbs more of them would disturb their repetitions too.
+	// maxDisturbed is how often a disturbed trial is repeated, and repeatShare the share of the
+	// trials that are repeated in all: a host that disturbs more of them would disturb their
+	// repetitions too.
 	maxDisturbed, repeatShare = 2, 0.125
 )
 
@@ -262,8 +263,8 @@ func thinking(task content.Task, t *scenario.Traffic, quick bool) time.Duration 
 	return time.Duration(t.ThinkTimes(sum, quick) * float64(sum))
 }
 
-// beginning returns when a session of a trial begins: evenly over the mean think time of a step, as users
-// do not arrive together.
+// beginning returns when a session of a trial begins: evenly over the mean think time of a step, as
+// users do not arrive together.
 func beginning(tasks []content.Task, session int, t *scenario.Traffic, quick bool) time.Duration {
 	think, steps := time.Duration(0), 0
 	for _, task := range tasks {
@@ -292,8 +293,8 @@ func (r *runner) preflight(ctx context.Context, l *lab.Lab, jobs []job) error {
 	return nil
 }
 
-// reviveFor bounds the time until a restarted server or link is ready, exitDelay that until the exit of a
-// process is known whose connections are closed.
+// reviveFor bounds the time until a restarted server or link is ready, exitDelay that until the
+// exit of a process is known whose connections are closed.
 const (
 	reviveFor = 30 * time.Second
 	exitDelay = 500 * time.Millisecond
@@ -442,8 +443,8 @@ func (r *runner) trial(
 // browserPatience bounds the time until a browser is ready.
 const browserPatience = time.Minute
 
-// sessions plays tasks on pages side by side, adds the means of their metrics to the run, and returns how
-// long views loaded in all of them.
+// sessions plays tasks on pages side by side, adds the means of their metrics to the run, and
+// returns how long views loaded in all of them.
 func (r *runner) sessions(ctx context.Context, pages []*browser.Page, j job, tasks []content.Task, url string, run *result.Run) (loading time.Duration, _ error) {
 	t := r.traffic(j)
 	played := make([]map[string]float64, len(pages))

@@ -11,8 +11,8 @@ import (
 	"github.com/tabane/tabane/internal/experiment/scenario/scenariotest"
 )
 
-// TestWebClock: what webqoe is estimated to take is within the bounds that its README promises, and grows
-// with what slows pages down.
+// TestWebClock: what webqoe is estimated to take is within the bounds that its README promises, and
+// grows with what slows pages down.
 func TestWebClock(t *testing.T) {
 	whole := &scenario.Spec{}
 	if err := yaml.UnmarshalWithOptions(scenariotest.Text(t, "webqoe"), whole, yaml.Strict()); err != nil {

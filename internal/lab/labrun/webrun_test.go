@@ -163,8 +163,8 @@ func commands(t *testing.T, text string, others ...string) (found []int) {
 	return found
 }
 
-// holds makes the site hold requests in a directory of the test, and returns a function that sets whether
-// it does, and one that waits until it has.
+// holds makes the site hold requests in a directory of the test, and returns a function that sets
+// whether it does, and one that waits until it has.
 func holds(t *testing.T) (set func(bool), wait func()) {
 	t.Helper()
 	dir := t.TempDir()
@@ -350,8 +350,8 @@ func TestWebRefuses(t *testing.T) {
 	}
 }
 
-// TestWebSessions: two sessions of a trial play tasks of their own at the same time, and more than the processors
-// carry are refused.
+// TestWebSessions: two sessions of a trial play tasks of their own at the same time, and more than
+// the processors carry are refused.
 func TestWebSessions(t *testing.T) {
 	o := webOptions(t, "sessions")
 	traffic := o.Spec.Experiment.Traffic["map"]

@@ -85,7 +85,8 @@ func newPair(t *testing.T, o Options, offloads bool) *pair {
 	return p
 }
 
-// exchange has datagrams of all lengths and a connection arrive at the second host, whose kernel verifies checksums.
+// exchange has datagrams of all lengths and a connection arrive at the second host, whose kernel
+// verifies checksums.
 func (p *pair) exchange(t *testing.T, to netip.Addr) {
 	t.Helper()
 	at := netip.AddrPortFrom(to, 9)
@@ -196,8 +197,9 @@ func complete(ip []byte) bool {
 	return sum(ip[at:], sum(addresses, uint32(protocol)+uint32(len(ip)-at))) == 0xffff
 }
 
-// TestFrames: all frames are at least 60 bytes long, what follows the packet is not zero, the trailer is there unless the frame is
-// of full size, and everything arrives, with offloads and without. Without them, checksums on the wire are right.
+// TestFrames: all frames are at least 60 bytes long, what follows the packet is not zero, the
+// trailer is there unless the frame is of full size, and everything arrives, with offloads and
+// without. Without them, checksums on the wire are right.
 func TestFrames(t *testing.T) {
 	for name, o := range map[string]Options{
 		"padded": {MTU: mtu}, "trailer": {MTU: mtu, Trailer: 4}, "odd trailer": {MTU: mtu, Trailer: MaxTrailer - 1}, "tagged": {MTU: mtu, Tagged: true},

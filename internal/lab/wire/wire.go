@@ -1,5 +1,5 @@
-// Package wire makes veth interfaces send frames as real Ethernet interfaces do, with an eBPF program: padded to 60 bytes, and
-// optionally with a trailer and a tag.
+// Package wire makes veth interfaces send frames as real Ethernet interfaces do, with an eBPF
+// program: padded to 60 bytes, and optionally with a trailer and a tag.
 //
 // It neither makes interfaces nor changes their offloads. The program is in bpf/lab/wire.
 package wire
@@ -22,7 +22,8 @@ const priority = 3
 
 // Options say what frames are like.
 type Options struct {
-	// MTU is that of the interface, in bytes. Frames of full size have no trailer, as a receiver would drop them.
+	// MTU is that of the interface, in bytes. Frames of full size have no trailer, as a receiver
+	// would drop them.
 	MTU int
 	// Trailer is the bytes behind each frame, after its padding.
 	Trailer int
@@ -30,13 +31,15 @@ type Options struct {
 	Tagged bool
 }
 
-// Program is the loaded program. It stays on the interfaces that it is attached to, also after Close, until they are removed.
+// Program is the loaded program. It stays on the interfaces that it is attached to, also after
+// Close, until they are removed.
 type Program struct{ objects programObjects }
 
 // ethernetHeader is the bytes before the IP header.
 const ethernetHeader = 14
 
-// Load loads the program. The caller calls Close. It returns a *feature.Error when this host cannot load it.
+// Load loads the program. The caller calls Close. It returns a *feature.Error when this host cannot
+// load it.
 func Load(o Options) (*Program, error) {
 	p := &Program{}
 	spec, err := loadProgram()
@@ -66,7 +69,8 @@ func flag(on bool) uint8 {
 // Close releases the program.
 func (p *Program) Close() error { return p.objects.Close() }
 
-// Attach has an interface of the calling thread's network namespace send such frames, as long as it exists.
+// Attach has an interface of the calling thread's network namespace send such frames, as long as it
+// exists.
 func (p *Program) Attach(iface string) error {
 	l, err := netlink.LinkByName(iface)
 	if err == nil {

@@ -75,8 +75,8 @@ type Ack struct {
 	Now time.Duration
 	// Segments is the number of segments newly acknowledged.
 	Segments int
-	// RTT is its round-trip time sample, or 0: of the first segment that it acknowledges, with the delay of
-	// the acknowledgment. Latest is that of the segment that was sent last, or 0.
+	// RTT is its round-trip time sample, or 0: of the first segment that it acknowledges, with the
+	// delay of the acknowledgment. Latest is that of the segment that was sent last, or 0.
 	RTT, Latest time.Duration
 	// Limited: the sender was limited by the congestion window. Otherwise the window does not
 	// grow (RFC 9293 leaves it open; RFC 7661, section 4.3, and Linux' tcp_is_cwnd_limited).

@@ -13,8 +13,8 @@ const (
 )
 
 // cubic is RFC 9438 on each subflow independently, with fast convergence (section 4.7) and the
-// Reno-friendly region (4.3). Subflow.HyStart has it leave slow start early; without it there is no such heuristic (4.10
-// only recommends HyStart++).
+// Reno-friendly region (4.3). Subflow.HyStart has it leave slow start early; without it there is no
+// such heuristic (4.10 only recommends HyStart++).
 //
 // A float holds the cubic's time in seconds; Linux has the same in integers: t and K in 1/1024 s, C
 // scaled by 2^10 * 41/1024, and a table for the cube root.

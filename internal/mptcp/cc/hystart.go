@@ -17,8 +17,8 @@ const (
 	hystartMost  = 16 * time.Millisecond
 )
 
-// hystartState is the shortest round-trip time so far, and what HyStart keeps of a round, which ends when
-// what was sent before it is delivered.
+// hystartState is the shortest round-trip time so far, and what HyStart keeps of a round, which
+// ends when what was sent before it is delivered.
 type hystartState struct {
 	shortest time.Duration
 	found    bool
@@ -30,9 +30,10 @@ type hystartState struct {
 	taken    int           // samples
 }
 
-// hystart leaves slow start before the queue overflows (Ha and Rhee, Taming the elephants: new TCP slow start,
-// 2011, as in Linux): when the acknowledgments of a round come in a train that is half a round-trip
-// time long, or the shortest round-trip time of the round is longer than the shortest of all.
+// hystart leaves slow start before the queue overflows (Ha and Rhee, Taming the elephants: new TCP
+// slow start, 2011, as in Linux): when the acknowledgments of a round come in a train that is half
+// a round-trip time long, or the shortest round-trip time of the round is longer than the shortest
+// of all.
 func (f *Subflow) hystart(a Ack) {
 	h := &f.leaving
 	if !f.HyStart || h.found || f.Cwnd >= f.Ssthresh || a.Latest <= 0 {

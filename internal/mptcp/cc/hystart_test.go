@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// TestHyStart: slow start ends when all round-trip times of a round are longer, or the acknowledgments of a round come
-// without a pause, and not by a single long one or below a window of 16.
+// TestHyStart: slow start ends when all round-trip times of a round are longer, or the
+// acknowledgments of a round come without a pause, and not by a single long one or below a window
+// of 16.
 func TestHyStart(t *testing.T) {
 	const ms = time.Millisecond
 	for _, tt := range []struct {

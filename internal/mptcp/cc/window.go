@@ -66,9 +66,9 @@ const (
 	fastLowat = 1_000_000
 )
 
-// Fast reports whether a subflow of MPTCP is so fast that what the scheduler gives it at a time is sent
-// within a millisecond or so. Then Lowat bounds nothing, and the send buffer is Linux' own: a larger one may
-// all be waiting for a receiver that is slower. An SRTT of 0 is unknown.
+// Fast reports whether a subflow of MPTCP is so fast that what the scheduler gives it at a time is
+// sent within a millisecond or so. Then Lowat bounds nothing, and the send buffer is Linux' own: a
+// larger one may all be waiting for a receiver that is slower. An SRTT of 0 is unknown.
 func Fast(cwnd float64, segment int, srtt time.Duration) bool {
 	return srtt > 0 && sends(cwnd, segment, srtt, lowatTime) > fastLowat
 }
@@ -78,9 +78,10 @@ func sends(cwnd float64, segment int, srtt, in time.Duration) float64 {
 	return math.Floor(math.Floor(cwnd) * float64(segment) * float64(in) / float64(srtt))
 }
 
-// Lowat returns how many bytes a subflow of MPTCP may have in its send buffer unsent, so that the scheduler,
-// which cannot take them back, gives a slow subflow no more than it sends in a short time
-// (TCP_NOTSENT_LOWAT): 20 ms of its rate, and of the lead (see Lead) in addition. An SRTT of 0 is unknown.
+// Lowat returns how many bytes a subflow of MPTCP may have in its send buffer unsent, so that the
+// scheduler, which cannot take them back, gives a slow subflow no more than it sends in a short
+// time (TCP_NOTSENT_LOWAT): 20 ms of its rate, and of the lead (see Lead) in addition. An SRTT of 0
+// is unknown.
 func Lowat(cwnd float64, segment int, srtt, lead time.Duration) int {
 	if srtt <= 0 {
 		return firstLowat
@@ -91,11 +92,12 @@ func Lowat(cwnd float64, segment int, srtt, lead time.Duration) int {
 	return int(min(max(sends(cwnd, segment, srtt, lowatTime+lead), leastLowat), mostLowat))
 }
 
-// Lead returns how much longer the round-trip time of another subflow is without a queue, whose rate is worth
-// it: for so long data of this one may wait in its send buffer. The scheduler gives data to the subflow that
-// needs the least time for what it has, and to none if that one accepts no more, so that a long path would be
-// idle for most of a round trip. While its window grows, the scheduler's mean of its rate is a third of it;
-// in slow start its rate is not known, and grows only if it is given enough.
+// Lead returns how much longer the round-trip time of another subflow is without a queue, whose
+// rate is worth it: for so long data of this one may wait in its send buffer. The scheduler gives
+// data to the subflow that needs the least time for what it has, and to none if that one accepts no
+// more, so that a long path would be idle for most of a round trip. While its window grows, the
+// scheduler's mean of its rate is a third of it; in slow start its rate is not known, and grows
+// only if it is given enough.
 func Lead(rate float64, srtt time.Duration, otherRate float64, otherMinRTT time.Duration, slowStart bool) time.Duration {
 	if otherRate < rate/leadRate && !slowStart {
 		return 0
@@ -103,8 +105,8 @@ func Lead(rate float64, srtt time.Duration, otherRate float64, otherMinRTT time.
 	return min(max(leadTrips*otherMinRTT-srtt, 0), mostLead)
 }
 
-// leadTrips is for how many round trips of the other subflow there is data, leadRate the part of a subflow's
-// rate that its rate must be at least, and mostLead bounds the lead.
+// leadTrips is for how many round trips of the other subflow there is data, leadRate the part of a
+// subflow's rate that its rate must be at least, and mostLead bounds the lead.
 const (
 	leadTrips = 3
 	leadRate  = 16

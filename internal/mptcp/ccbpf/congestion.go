@@ -92,8 +92,9 @@ type Options struct {
 	Dir string
 	// Pace makes sockets pace their packets instead of sending bursts.
 	Pace bool
-	// Lowat bounds the unsent data of MPTCP subflows to what fits into their window and what they send in
-	// 20 ms (TCP_NOTSENT_LOWAT), enlarges their send buffers, and paces those below 400 Mbit/s.
+	// Lowat bounds the unsent data of MPTCP subflows to what fits into their window and what they
+	// send in 20 ms (TCP_NOTSENT_LOWAT), enlarges their send buffers, and paces those below 400
+	// Mbit/s.
 	Lowat bool
 	// Rates are those of the subflows for Ratio, at most MaxRates.
 	Rates []unit.Bandwidth
@@ -105,7 +106,8 @@ type Options struct {
 	inject uint32
 }
 
-// Defaults returns the default options of a control: all pace except the kernel's own, which has Lowat instead.
+// Defaults returns the default options of a control: all pace except the kernel's own, which has
+// Lowat instead.
 func Defaults(name string) Options { return Options{Pace: name != Cubic, Lowat: name == Cubic} }
 
 func (o *Options) fill() {
@@ -250,8 +252,8 @@ func register(ops *ebpf.Map) (link.Link, error) {
 	return l, nil
 }
 
-// load loads the programs and the map of the control, without registering it. If it has rates, they are in the
-// map rates, or in a new one if that is nil.
+// load loads the programs and the map of the control, without registering it. If it has rates, they
+// are in the map rates, or in a new one if that is nil.
 func (c control) load(o Options, version Version, rates *ebpf.Map) (*ebpf.Collection, error) {
 	spec, err := c.spec()
 	if err != nil {
@@ -474,8 +476,8 @@ func call(command uintptr, attr unsafe.Pointer, size uintptr) error {
 // matches fs.ErrNotExist if the control is not loaded.
 func Unload(dir, name string) error {
 	dir = cmp.Or(dir, DefaultDir)
-	// The link is last: while it is there, another call ends what a process that was killed has begun. A load that was killed
-	// leaves rates without a link.
+	// The link is last: while it is there, another call ends what a process that was killed has
+	// begun. A load that was killed leaves rates without a link.
 	if name == Ratio {
 		if err := os.Remove(filepath.Join(dir, RatesPin)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -528,14 +530,14 @@ func List(dir string) ([]Info, error) {
 	return list, nil
 }
 
-// Stats are what a socket of a control counts, at most 10 ms before its last acknowledgment. Times are those
-// with data in flight.
+// Stats are what a socket of a control counts, at most 10 ms before its last acknowledgment. Times
+// are those with data in flight.
 type Stats struct {
 	Acks uint64
 	// Busy is the time, Limited the part in which the congestion window was the limit.
 	Busy, Limited time.Duration
-	// MeanWindow is the window in segments, averaged over the time; HighestWindow the largest of those every
-	// 10 ms and before losses.
+	// MeanWindow is the window in segments, averaged over the time; HighestWindow the largest of
+	// those every 10 ms and before losses.
 	MeanWindow    float64
 	HighestWindow uint32
 	// Increase is the last increase of the window for a segment acknowledged, in segments.

@@ -134,9 +134,9 @@ func start(t testing.TB, p *mptcptest.Pair, connections int) {
 // sane is the largest window that the links of a test can need: they have no delay.
 const sane = 1 << 17
 
-// TestContain makes every 4th call of a program that returns a value return garbage. An impossible window
-// must be gone as soon as a program runs. It can be seen before: the kernel reports the window without
-// the lock of the socket, and may skip all programs for milliseconds.
+// TestContain makes every 4th call of a program that returns a value return garbage. An impossible
+// window must be gone as soon as a program runs. It can be seen before: the kernel reports the
+// window without the lock of the socket, and may skip all programs for milliseconds.
 func TestContain(t *testing.T) {
 	for _, name := range Names() {
 		t.Run(name, func(t *testing.T) {
@@ -212,8 +212,8 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// TestLowat sends over a slow link with a long queue: the scheduler gives its subflow no more than its window has room
-// for, what the link carries in the time of the bound, and a page fragment.
+// TestLowat sends over a slow link with a long queue: the scheduler gives its subflow no more than
+// its window has room for, what the link carries in the time of the bound, and a page fragment.
 func TestLowat(t *testing.T) {
 	const (
 		rate     = 5_000_000 / 8 // bytes per second; half a second of it is sent
@@ -355,8 +355,8 @@ var killedRates = []unit.Bandwidth{unit.MbitPerSecond}
 // operations are the system calls by which the loader changes maps, programs, links and pins.
 var operations = []uint32{unix.SYS_BPF, unix.SYS_MKDIRAT, unix.SYS_UNLINKAT}
 
-// killLoader starts a loader and kills it before its operation number n, from 1, or when it has loaded. It
-// returns how many operations it has begun.
+// killLoader starts a loader and kills it before its operation number n, from 1, or when it has
+// loaded. It returns how many operations it has begun.
 func killLoader(t *testing.T, o Options, name string, n int) int {
 	return seccomptest.Kill(t, operations, n, func(run func(*exec.Cmd) error) (*exec.Cmd, <-chan bool) {
 		cmd := exec.Command("/proc/self/exe")
@@ -398,8 +398,8 @@ func killedAt(t *testing.T, o Options, name string, f func(n int)) {
 	}
 }
 
-// TestKilled kills a loader before its operations on the kernel: the control is loaded whole or not at all,
-// and can then be loaded.
+// TestKilled kills a loader before its operations on the kernel: the control is loaded whole or not
+// at all, and can then be loaded.
 func TestKilled(t *testing.T) {
 	o := testOptions(t)
 	o.Rates = killedRates
@@ -436,9 +436,9 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestKilledReplacing kills loaders that replace another version, which a connection uses: one of the two is
-// loaded, with the pinned rates, which are either all old or all new; the connection goes on, and the new version
-// can then be loaded.
+// TestKilledReplacing kills loaders that replace another version, which a connection uses: one of
+// the two is loaded, with the pinned rates, which are either all old or all new; the connection
+// goes on, and the new version can then be loaded.
 func TestKilledReplacing(t *testing.T) {
 	o := testOptions(t)
 	p := mptcptest.New(t, netnstest.New(t), netnstest.New(t), 1)

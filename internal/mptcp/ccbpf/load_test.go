@@ -99,8 +99,8 @@ func TestLoadAndUnload(t *testing.T) {
 	}
 }
 
-// BenchmarkLoad loads a control and unloads it, as the only thing that a process does: with the kernel's types
-// decoded once each.
+// BenchmarkLoad loads a control and unloads it, as the only thing that a process does: with the
+// kernel's types decoded once each.
 func BenchmarkLoad(b *testing.B) {
 	o := testOptions(b)
 	for b.Loop() {

@@ -59,8 +59,8 @@ func sockets(t *testing.T, namespace string) func() []pacingPacing {
 	}
 }
 
-// TestPaceUnlessFast: with the bound of unsent data a subflow is paced, in slow start and after it, until it is
-// fast, and then as well if its rate is limited.
+// TestPaceUnlessFast: with the bound of unsent data a subflow is paced, in slow start and after it,
+// until it is fast, and then as well if its rate is limited.
 func TestPaceUnlessFast(t *testing.T) {
 	for name, fast := range map[string]uint32{"lia": none, Ratio: needed} {
 		t.Run(name, func(t *testing.T) {
@@ -105,7 +105,8 @@ func TestPaceUnlessFast(t *testing.T) {
 	}
 }
 
-// TestPaceAfterLoss: a subflow that sends what its window has room for sends it at once, until it has lost some.
+// TestPaceAfterLoss: a subflow that sends what its window has room for sends it at once, until it
+// has lost some.
 func TestPaceAfterLoss(t *testing.T) {
 	o := testOptions(t)
 	o.Pace, o.Lowat = false, true

@@ -27,9 +27,9 @@ const (
 // MaxRate is the largest rate.
 const MaxRate = unit.Bandwidth(8 * (math.MaxUint32 - 1))
 
-// keptRates returns the pinned map of the control Ratio, or nil if there is none. A version that replaces another
-// one keeps it: connections of both have the rates that SetRates changes, and the pin is right whichever of
-// the two a loader leaves that is killed.
+// keptRates returns the pinned map of the control Ratio, or nil if there is none. A version that
+// replaces another one keeps it: connections of both have the rates that SetRates changes, and the
+// pin is right whichever of the two a loader leaves that is killed.
 func keptRates(dir, name string) (*ebpf.Map, error) {
 	if name != Ratio {
 		return nil, nil

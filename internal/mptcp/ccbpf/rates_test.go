@@ -116,7 +116,8 @@ func TestRatesFaults(t *testing.T) {
 	}
 }
 
-// TestRatesHeal: loading again brings a lost pin of rates back, and unloading removes one that a killed load has left.
+// TestRatesHeal: loading again brings a lost pin of rates back, and unloading removes one that a
+// killed load has left.
 func TestRatesHeal(t *testing.T) {
 	o := testOptions(t)
 	pin := filepath.Join(o.Dir, RatesPin)

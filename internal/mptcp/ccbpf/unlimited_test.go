@@ -15,11 +15,11 @@ import (
 	"github.com/tabane/tabane/internal/mptcp/mptcptest"
 )
 
-// BenchmarkUnlimited compares what one connection of MPTCP carries over links without limits, with bounded
-// unsent data and with the kernel's Cubic. Both take turns, and in each iteration another one begins. The
-// sender and the receiver run on a processor each, because a connection whose ends share one stands still more
-// often. The time of standstills is reported on its own, and the ratio is that of the rates outside of it: see
-// docs/congestion-control.md.
+// BenchmarkUnlimited compares what one connection of MPTCP carries over links without limits, with
+// bounded unsent data and with the kernel's Cubic. Both take turns, and in each iteration another
+// one begins. The sender and the receiver run on a processor each, because a connection whose ends
+// share one stands still more often. The time of standstills is reported on its own, and the ratio
+// is that of the rates outside of it: see docs/congestion-control.md.
 func BenchmarkUnlimited(b *testing.B) {
 	if runtime.NumCPU() < 2 {
 		b.Skip("needs a processor each for the sender and the receiver")

@@ -73,8 +73,8 @@ func Defaults(name string) Options {
 	return Options{Pace: o.Pace, Lowat: o.Lowat}
 }
 
-// Load loads a control, or replaces another version of it. It returns a *feature.Error if this host cannot
-// load it.
+// Load loads a control, or replaces another version of it. It returns a *feature.Error if this host
+// cannot load it.
 func (h Host) Load(name string, o Options) (Outcome, error) {
 	return ccbpf.Load(name, ccbpf.Options{Dir: h.Dir, Prefix: h.Prefix, Pace: o.Pace, Lowat: o.Lowat, Rates: o.Rates})
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/tabane/tabane/internal/kernel/seccomp"
 )
 
-// run runs the filter in the interpreter of package bpf for a system call. The interpreter reads big-endian
-// numbers.
+// run runs the filter in the interpreter of package bpf for a system call. The interpreter reads
+// big-endian numbers.
 func run(t *testing.T, vm *bpf.VM, number int, arch uint32, args ...uint64) uint32 {
 	t.Helper()
 	data := make([]byte, 64)

@@ -15,14 +15,16 @@ import (
 	"github.com/tabane/tabane/internal/mptcp/protocol"
 )
 
-// groupName is the prefix of the names of control groups, each of which has one program and its children.
+// groupName is the prefix of the names of control groups, each of which has one program and its
+// children.
 const groupName = "tabane-mptcpify-"
 
-// useProgram puts this process into a control group of its own, for whose sockets it attaches the eBPF program
-// of package protocol. A process outside keeps both until the group is empty.
+// useProgram puts this process into a control group of its own, for whose sockets it attaches the
+// eBPF program of package protocol. A process outside keeps both until the group is empty.
 func useProgram(*Options) error { return useGroup(protocol.Attach, opensMPTCP) }
 
-// useGroup does so with a program that attach attaches until its file is closed, and whose effect check checks.
+// useGroup does so with a program that attach attaches until its file is closed, and whose effect
+// check checks.
 func useGroup(attach func(group *os.File) (*os.File, error), check func() error) (err error) {
 	parent, err := ownGroup("/proc/self")
 	if err != nil {
@@ -70,8 +72,8 @@ func noGroup(err error) error {
 	return &feature.Error{Feature: "eBPF", Reason: "this process cannot have a control group of its own", Remedy: "use --how seccomp", Err: err}
 }
 
-// ownGroup returns the directory of a process's control group in version 2 of the hierarchy, by the directory of
-// the process in /proc.
+// ownGroup returns the directory of a process's control group in version 2 of the hierarchy, by the
+// directory of the process in /proc.
 func ownGroup(process string) (string, error) {
 	mounts, err := os.ReadFile(filepath.Join(process, "mountinfo"))
 	if err != nil {
@@ -120,8 +122,8 @@ func opensMPTCP() error {
 	return nil
 }
 
-// keep is the process that has the link of the program. It leaves the control group, and removes it when it is
-// empty.
+// keep is the process that has the link of the program. It leaves the control group, and removes it
+// when it is empty.
 func keep(dir string) error {
 	rename(keeperName)
 	if err := join(filepath.Dir(dir)); err != nil {

@@ -39,8 +39,8 @@ func TestOwnGroup(t *testing.T) {
 	}
 }
 
-// playGroup enters a control group of its own with a program that has no effect, prints its group, and waits for
-// the end of its input. With an argument the missing effect is noticed.
+// playGroup enters a control group of its own with a program that has no effect, prints its group,
+// and waits for the end of its input. With an argument the missing effect is noticed.
 func playGroup(args []string) error {
 	attach := func(*os.File) (*os.File, error) { return os.Open(os.DevNull) }
 	noticed := errors.New("no effect")
@@ -64,8 +64,8 @@ func playGroup(args []string) error {
 	return err
 }
 
-// TestGroup: a program has a control group of its own, which is removed after its end, or at once where the eBPF
-// program has no effect.
+// TestGroup: a program has a control group of its own, which is removed after its end, or at once
+// where the eBPF program has no effect.
 func TestGroup(t *testing.T) {
 	netnstest.NeedIsolation(t)
 	parent, err := ownGroup("/proc/self")

@@ -15,8 +15,8 @@ import (
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
-// played is the name of what this test binary plays instead of running tests: "exec" runs its arguments with
-// Exec, others are programs that tests run so. It is static and does not know MPTCP.
+// played is the name of what this test binary plays instead of running tests: "exec" runs its
+// arguments with Exec, others are programs that tests run so. It is static and does not know MPTCP.
 const played = "TABANE_TEST_MPTCPIFY"
 
 func init() {

@@ -77,8 +77,8 @@ type Options struct {
 	Program string
 	Args    []string
 	Env     []string
-	// Congestion is the congestion control of the sockets, empty for that of their network namespace. Only Seccomp sets
-	// it.
+	// Congestion is the congestion control of the sockets, empty for that of their network
+	// namespace. Only Seccomp sets it.
 	Congestion string
 	// Rings allows io_uring, which opens TCP sockets in any way.
 	Rings bool
@@ -96,9 +96,10 @@ func (e *ExecError) Error() string { return fmt.Sprintf("execute %q: %v", e.Prog
 
 func (e *ExecError) Unwrap() error { return e.Err }
 
-// Exec has the program replace this process, as execve(2), and returns only on errors: an *ExecError if the
-// program cannot be executed, a *feature.Error if this host cannot do it. It must be called on the main
-// thread, whose attributes are those of the process, and in a program that calls Process.
+// Exec has the program replace this process, as execve(2), and returns only on errors: an
+// *ExecError if the program cannot be executed, a *feature.Error if this host cannot do it. It must
+// be called on the main thread, whose attributes are those of the process, and in a program that
+// calls Process.
 func Exec(o Options) error {
 	if !prepared {
 		panic("BUG: the program does not call mptcpify.Process")
@@ -165,7 +166,8 @@ func (o *Options) log(format string, args ...any) {
 // ErrCongestion means that sockets cannot have a congestion control.
 var ErrCongestion = errors.New("set congestion control")
 
-// checkCongestion returns an error, which wraps ErrCongestion, if sockets of this process cannot have the control.
+// checkCongestion returns an error, which wraps ErrCongestion, if sockets of this process cannot
+// have the control.
 func checkCongestion(name string) error {
 	// Of TCP: one of MPTCP takes any name until it has a subflow.
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)

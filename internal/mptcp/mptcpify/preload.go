@@ -42,8 +42,8 @@ func usePreload(o *Options) error {
 	return nil
 }
 
-// findLibrary returns the first file that matches one of the patterns and is a library for the architecture of
-// this program.
+// findLibrary returns the first file that matches one of the patterns and is a library for the
+// architecture of this program.
 func findLibrary(patterns []string) (string, error) {
 	own, err := elf.Open("/proc/self/exe")
 	if err != nil {
@@ -67,8 +67,8 @@ func findLibrary(patterns []string) (string, error) {
 	return "", noPreload("there is no libmptcpwrap.so", "apt-get install mptcpize")
 }
 
-// preloadable returns a *feature.Error if a library that the dynamic linker loads into the program, or for a script
-// into its interpreter, does not change the program's sockets.
+// preloadable returns a *feature.Error if a library that the dynamic linker loads into the program,
+// or for a script into its interpreter, does not change the program's sockets.
 func preloadable(program string) error {
 	path := program
 	if interpreter := interpreterOf(program); interpreter != "" {

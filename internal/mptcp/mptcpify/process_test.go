@@ -135,8 +135,8 @@ func TestChild(t *testing.T) {
 	}
 }
 
-// TestProcess checks that the program is the process that was started, with all that it inherits, and nothing
-// else.
+// TestProcess checks that the program is the process that was started, with all that it inherits,
+// and nothing else.
 func TestProcess(t *testing.T) {
 	need(t)
 	want := inheritance(t, "process")
@@ -152,8 +152,8 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// inheritance runs the program process and checks its process ID, its exit code, and that its files end with
-// it.
+// inheritance runs the program process and checks its process ID, its exit code, and that its files
+// end with it.
 func inheritance(t *testing.T, how string) (a attributes) {
 	t.Helper()
 	theirs, request, err := os.Pipe()
@@ -209,8 +209,8 @@ func inheritance(t *testing.T, how string) (a attributes) {
 	return a
 }
 
-// lingering starts a program that ends and leaves a child behind. end has the child open a socket, which must be
-// MPTCP, and end, and waits for the supervisor and its spare.
+// lingering starts a program that ends and leaves a child behind. end has the child open a socket,
+// which must be MPTCP, and end, and waits for the supervisor and its spare.
 func lingering(t *testing.T) (processes []int, end func()) {
 	t.Helper()
 	cmd := command("linger")
@@ -248,8 +248,8 @@ func lingering(t *testing.T) (processes []int, end func()) {
 	}
 }
 
-// TestSupervisorEnds checks that the supervisor lives as long as the last child of the program, whatever a
-// service manager sends to all processes of a service, or a terminal that is closed.
+// TestSupervisorEnds checks that the supervisor lives as long as the last child of the program,
+// whatever a service manager sends to all processes of a service, or a terminal that is closed.
 func TestSupervisorEnds(t *testing.T) {
 	need(t)
 	processes, end := lingering(t)
@@ -263,8 +263,8 @@ func TestSupervisorEnds(t *testing.T) {
 	end()
 }
 
-// TestOwner checks that a socket is in the network namespace of the thread that asks for it, and belongs to
-// its user.
+// TestOwner checks that a socket is in the network namespace of the thread that asks for it, and
+// belongs to its user.
 func TestOwner(t *testing.T) {
 	need(t)
 	if os.Geteuid() != 0 {
@@ -358,7 +358,8 @@ func TestKillSpare(t *testing.T) {
 	end()
 }
 
-// BenchmarkSocket measures how long a program waits for a socket, and BenchmarkCall for another system call.
+// BenchmarkSocket measures how long a program waits for a socket, and BenchmarkCall for another
+// system call.
 func BenchmarkSocket(b *testing.B) { compare(b, "socket") }
 
 func BenchmarkCall(b *testing.B) { compare(b, "call") }

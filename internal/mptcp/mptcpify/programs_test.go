@@ -48,8 +48,8 @@ func open(domain, kind, protocol int) (s socket) {
 	s.Domain, s.Type, s.Protocol = domain, kind, protocol
 	s.Free, _ = unix.Dup(0)
 	_ = unix.Close(s.Free)
-	// Not unix.Socket, which the runtime expects not to block: where a thread of the supervisor's process is
-	// the caller, it would wait for this one to stop the world.
+	// Not unix.Socket, which the runtime expects not to block: where a thread of the supervisor's
+	// process is the caller, it would wait for this one to stop the world.
 	n, _, errno := unix.Syscall(unix.SYS_SOCKET, uintptr(domain), uintptr(kind), uintptr(protocol))
 	if s.Errno = errno; errno != 0 {
 		return s
@@ -200,7 +200,8 @@ func linger(args []string) error {
 // stressed is what stress has seen.
 type stressed struct {
 	Sockets, MPTCP int
-	// Wrong are the calls that did not return the lowest free file descriptor, and Errors those that failed.
+	// Wrong are the calls that did not return the lowest free file descriptor, and Errors those
+	// that failed.
 	Wrong, Errors []string
 	// Longest is the longest call.
 	Longest time.Duration
@@ -239,7 +240,8 @@ func stress(args []string) error {
 	}
 }
 
-// measure opens sockets, or makes another system call, and reports how long each call took in nanoseconds.
+// measure opens sockets, or makes another system call, and reports how long each call took in
+// nanoseconds.
 func measure(args []string) error {
 	n, err := strconv.Atoi(args[1])
 	if err != nil {

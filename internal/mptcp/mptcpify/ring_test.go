@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ringParameters is struct io_uring_params (linux/io_uring.h), ringOffsets both of its structs of offsets.
+// ringParameters is struct io_uring_params (linux/io_uring.h), ringOffsets both of its structs of
+// offsets.
 type ringParameters struct {
 	submissions, completions, flags, cpu, idle, features, queue uint32
 	_                                                           [3]uint32

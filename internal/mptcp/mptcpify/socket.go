@@ -71,7 +71,8 @@ func (o *opener) open(n seccomp.Notification) (fd int, err error) {
 		return 0, fmt.Errorf("open mptcp socket: %w", err)
 	}
 	if congestion != "" {
-		// It existed when the program was started. If it has been unloaded since, MPTCP without it is better than none.
+		// It existed when the program was started. If it has been unloaded since, MPTCP without it
+		// is better than none.
 		_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, congestion)
 	}
 	return fd, nil

@@ -54,12 +54,12 @@ const (
 	lifelineFD
 )
 
-// ready is what the supervisor writes to its standard output when it and its spare are there. Anything else
-// is the error.
+// ready is what the supervisor writes to its standard output when it and its spare are there.
+// Anything else is the error.
 const ready = "ready"
 
-// congestion is the congestion control of the sockets, empty for that of their network namespace. The processes have it
-// from each other by the environment variable.
+// congestion is the congestion control of the sockets, empty for that of their network namespace.
+// The processes have it from each other by the environment variable.
 var congestion string
 
 const congestionVariable = "CONGESTION"
@@ -67,8 +67,8 @@ const congestionVariable = "CONGESTION"
 // restart is the shortest time between the starts of two spares of a supervisor.
 const restart = 200 * time.Millisecond
 
-// Process runs the supervisor, and does not return, if this process was started by Exec or by a supervisor;
-// otherwise it does nothing. A program that uses Exec calls it first.
+// Process runs the supervisor, and does not return, if this process was started by Exec or by a
+// supervisor; otherwise it does nothing. A program that uses Exec calls it first.
 func Process() {
 	prepared = true
 	if len(os.Args) != 3 || os.Args[0] != processName {
@@ -76,8 +76,8 @@ func Process() {
 	}
 	role, program := os.Args[1], os.Args[2]
 	congestion = os.Getenv(congestionVariable)
-	// They are for the program: a service manager sends them to all processes of a service, and the program may
-	// still open sockets until it ends. The processes end after it.
+	// They are for the program: a service manager sends them to all processes of a service, and the
+	// program may still open sockets until it ends. The processes end after it.
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
 	var err error
 	switch role {
@@ -104,8 +104,8 @@ func Process() {
 // prepared: this program has called Process. Without it, a process would run the program again.
 var prepared bool
 
-// startSupervisor starts the supervisor in a session of its own, without the program's terminal, directory
-// and files.
+// startSupervisor starts the supervisor in a session of its own, without the program's terminal,
+// directory and files.
 func startSupervisor(program string) error {
 	fd, err := createRecord()
 	if err != nil {
@@ -220,15 +220,16 @@ func (s *supervisor) run() error {
 	}
 }
 
-// exitUnused ends this process when no process has the filter. Before Linux 6.6 Receive does not notice it.
+// exitUnused ends this process when no process has the filter. Before Linux 6.6 Receive does not
+// notice it.
 func (s *supervisor) exitUnused() {
 	if unused, _ := s.listener.Unused(-1); unused {
 		os.Exit(0)
 	}
 }
 
-// startSpare starts a spare, which takes over even if this process dies before the spare runs. It returns nil if
-// that fails.
+// startSpare starts a spare, which takes over even if this process dies before the spare runs. It
+// returns nil if that fails.
 func (s *supervisor) startSpare() *exec.Cmd {
 	if s.lifeline != nil {
 		_ = s.lifeline.Close()
@@ -264,9 +265,9 @@ func (s *supervisor) keepSpare(spare *exec.Cmd) {
 	}
 }
 
-// answer answers a system call, if the record has one: with an MPTCP socket, or on any doubt by having the
-// kernel open the socket as if there were no filter. A call that the previous supervisor has answered, or
-// whose caller is dead, does not mind.
+// answer answers a system call, if the record has one: with an MPTCP socket, or on any doubt by
+// having the kernel open the socket as if there were no filter. A call that the previous supervisor
+// has answered, or whose caller is dead, does not mind.
 func (s *supervisor) answer(n seccomp.Notification, err error) {
 	if err != nil {
 		return
@@ -321,8 +322,8 @@ func installed(thread int, inode uint64) (number int, ok bool) {
 	return 0, false
 }
 
-// record is memory of the supervisor and its spare: what the supervisor is doing. The kernel itself writes
-// the notification, so that the record has it whenever the supervisor is killed.
+// record is memory of the supervisor and its spare: what the supervisor is doing. The kernel itself
+// writes the notification, so that the record has it whenever the supervisor is killed.
 type record struct {
 	file   *os.File
 	memory []byte

@@ -63,8 +63,8 @@ func newRecord(t *testing.T) record {
 	return r
 }
 
-// TestTakeover checks what the next supervisor does with a call at each point at which the previous one may
-// have died.
+// TestTakeover checks what the next supervisor does with a call at each point at which the previous
+// one may have died.
 func TestTakeover(t *testing.T) {
 	need(t)
 	for _, tt := range []struct {

@@ -61,9 +61,9 @@ func Supported() error {
 	return o.close()
 }
 
-// Attach attaches the program for the control group whose directory is open, and those below it. It lasts
-// while the returned file is open, in any process. Attach returns a *feature.Error if the kernel refuses the
-// program.
+// Attach attaches the program for the control group whose directory is open, and those below it. It
+// lasts while the returned file is open, in any process. Attach returns a *feature.Error if the
+// kernel refuses the program.
 func Attach(group *os.File) (_ *os.File, err error) {
 	o, err := load()
 	if err != nil {

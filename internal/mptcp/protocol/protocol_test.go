@@ -95,8 +95,8 @@ func TestProtocolOf(t *testing.T) {
 	}
 }
 
-// TestAttach: where the kernel lets programs change what functions return, sockets of the group are those of
-// MPTCP while the file is open. Elsewhere the error says that the kernel refuses it.
+// TestAttach: where the kernel lets programs change what functions return, sockets of the group are
+// those of MPTCP while the file is open. Elsewhere the error says that the kernel refuses it.
 func TestAttach(t *testing.T) {
 	netnstest.Need(t)
 	group := group2(t, true)

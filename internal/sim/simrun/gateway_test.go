@@ -67,7 +67,8 @@ func TestRefusesAlliances(t *testing.T) {
 	}
 }
 
-// TestOpenGateways: packets that are not encrypted are sent at once, also by disciplines that depend on what is measured.
+// TestOpenGateways: packets that are not encrypted are sent at once, also by disciplines that
+// depend on what is measured.
 func TestOpenGateways(t *testing.T) {
 	s := builtIn(t, "datagram-tcp")
 	c, err := newPlan(s, false).config(result.CellKey{Case: "8M-0", Traffic: "ftp", Transport: "both"}, 1)
@@ -78,7 +79,8 @@ func TestOpenGateways(t *testing.T) {
 	if g := k.Gateway; g.Overhead != 0 || !g.Open || g.Probes || g.Hold != reseq.Off || k.Segment != 1448 || k.Header != 66 {
 		t.Errorf("%+v of %+v", g, k)
 	}
-	// A second line that is 20 ms longer: in turn, datagrams overtake each other; dq knows the delay from probes alone.
+	// A second line that is 20 ms longer: in turn, datagrams overtake each other; dq knows the
+	// delay from probes alone.
 	sweep, err := builtIn(t, "gateway-sweep").Select(scenario.Selection{
 		Cases: []string{"dsl-lte"}, Traffic: []string{"udp"}, Transports: []string{"plain-cubic", "dq-plain-cubic", "dq-nat-cubic"},
 	})
@@ -166,7 +168,8 @@ func TestGatewayRuns(t *testing.T) {
 	}
 }
 
-// TestGatewayFollowsRate: half a second after a path became slower, the gateway sends no more over it than it carries.
+// TestGatewayFollowsRate: half a second after a path became slower, the gateway sends no more over
+// it than it carries.
 func TestGatewayFollowsRate(t *testing.T) {
 	s, err := builtIn(t, "gateway-pair").Select(scenario.Selection{Cases: []string{"equal"}, Transports: []string{"auto"}})
 	if err != nil {

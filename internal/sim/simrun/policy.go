@@ -25,8 +25,8 @@ func (p *plan) choose(c *sim.Connection, policy *edge.Policy, ways []way) {
 	}
 }
 
-// peerOf returns the egress peer of the server's edge that a way leaves through, "" if it is none of them: the
-// link to the neighbor of a border router whose routes have the peer's route target.
+// peerOf returns the egress peer of the server's edge that a way leaves through, "" if it is none
+// of them: the link to the neighbor of a border router whose routes have the peer's route target.
 func (p *plan) peerOf(w way) string {
 	for _, peer := range p.spec.Nodes[p.spec.Experiment.Server].Edge.Peers {
 		for name, n := range p.spec.Nodes {

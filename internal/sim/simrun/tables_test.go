@@ -51,8 +51,9 @@ type figure struct {
 	// lab is the result.json of a measurement in a lab, of which only the summary counts. Default: the
 	// figure is simulated.
 	lab string
-	// traffic is the traffic, the one that trafficOf returns if empty. alone are transports over one path
-	// each: the figure's median, least and largest value are relative to the best median of them.
+	// traffic is the traffic, the one that trafficOf returns if empty. alone are transports over
+	// one path each: the figure's median, least and largest value are relative to the best median
+	// of them.
 	traffic string
 	alone   []string
 	show    func(sample) string
@@ -368,8 +369,8 @@ func gatewaySweep() publishedTable {
 	return p
 }
 
-// kernelSweep returns the tables of gateway-sweep in a lab: each line alone and auto, also of datagrams, packets that are not
-// encrypted, and auto with wrong rates.
+// kernelSweep returns the tables of gateway-sweep in a lab: each line alone and auto, also of
+// datagrams, packets that are not encrypted, and auto with wrong rates.
 func kernelSweep() []publishedTable {
 	table := func(name, traffic string, head []string, lines []string, columns ...publishedCell) publishedTable {
 		p := publishedTable{file: "scenarios/gateway-sweep/README.md", name: name, head: append([]string{"lines"}, head...)}
@@ -395,7 +396,8 @@ func kernelSweep() []publishedTable {
 		head = append(head, "first, "+control, "second", "`auto`", "of the better")
 		all = append(all, goodput(first), goodput(second), goodput(auto), share(auto, first, second))
 	}
-	// besideAlone returns two columns of each transport: its goodput, and its share of that of the better line alone.
+	// besideAlone returns two columns of each transport: its goodput, and its share of that of the
+	// better line alone.
 	besideAlone := func(transports ...string) (columns []publishedCell) {
 		for _, transport := range transports {
 			columns = append(columns, goodput(transport), share(transport, "path1-cubic", "path2-cubic"))
@@ -586,8 +588,8 @@ func kernelUnequal() publishedTable {
 	return kernelGoodput("datagram-unequal", unequalTransports, unequalCases)
 }
 
-// jitter returns the part of the table of shake-static that is about disciplines, with the third path at ±200 ms
-// and the others at ±50 ms.
+// jitter returns the part of the table of shake-static that is about disciplines, with the third
+// path at ±200 ms and the others at ±50 ms.
 func jitter() publishedTable {
 	p := publishedTable{file: "docs/shake.md", name: "jitter", head: []string{"", "DQ", "DQJ", "DQ with the resequencer", "`auto` with it"}}
 	for _, r := range []struct {
@@ -647,8 +649,8 @@ var unequalPairs = []struct{ name, better string }{
 // unequalWindowed is the number of the first pairs that have cases with smaller receive windows.
 const unequalWindowed = 10
 
-// ofPairs returns a table of epe-unequal in a lab with a row for each pair of paths. better is the transport over
-// the better one.
+// ofPairs returns a table of epe-unequal in a lab with a row for each pair of paths. better is the
+// transport over the better one.
 func ofPairs(name string, head []string, cells func(of func(traffic, transport, metric string, alone []string, show func(sample) string) publishedCell, better string) []publishedCell) publishedTable {
 	p := publishedTable{file: "scenarios/epe-unequal/README.md", name: name, head: append([]string{"pair"}, head...)}
 	for _, pair := range unequalPairs {
@@ -659,8 +661,9 @@ func ofPairs(name string, head []string, cells func(of func(traffic, transport, 
 	return p
 }
 
-// unequalSimulated returns the simulated tables of epe-unequal, all shares of the better path alone: bulk with each
-// receive window, and a constant bit rate and objects on one connection with 16 MB.
+// unequalSimulated returns the simulated tables of epe-unequal, all shares of the better path
+// alone: bulk with each receive window, and a constant bit rate and objects on one connection with
+// 16 MB.
 func unequalSimulated() []publishedTable {
 	transports := []string{"mptcp-epe", "mptcp-lowat", "mptcp-overflow", "mptcp-overflow-lowat", "mptcp-recall"}
 	share := func(pattern, traffic, transport string) figure {
@@ -754,7 +757,8 @@ func unequalBound() publishedTable {
 	})
 }
 
-// matrix returns the table of epe-matrix in a lab, by the rate of the slow path. For 50 kB that may be the better one.
+// matrix returns the table of epe-matrix in a lab, by the rate of the slow path. For 50 kB that may
+// be the better one.
 func matrix() publishedTable {
 	p := publishedTable{file: "scenarios/epe-matrix/README.md", name: "kernel", head: []string{"size", "its rate, Mbit/s", "1 ms", "10 ms", "25 ms", "50 ms", "100 ms", "300 ms"}}
 	for _, size := range []struct {

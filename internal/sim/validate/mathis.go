@@ -87,8 +87,8 @@ func rateOfMathis(c, p float64, rtt time.Duration) float64 {
 	return c / math.Sqrt(p) * payload * 8 / 1e6 / rtt.Seconds()
 }
 
-// rateOfPadhye returns the rate by the approximate formula of Padhye, Firoiu, Towsley and Kurose (Modeling TCP
-// Throughput, SIGCOMM 1998) with b = 1 and a timeout of RTT and 200 ms, in Mbit/s.
+// rateOfPadhye returns the rate by the approximate formula of Padhye, Firoiu, Towsley and Kurose
+// (Modeling TCP Throughput, SIGCOMM 1998) with b = 1 and a timeout of RTT and 200 ms, in Mbit/s.
 func rateOfPadhye(p float64, rtt time.Duration) float64 {
 	timeout := rtt.Seconds() + 0.2
 	perSecond := 1 / (rtt.Seconds()*math.Sqrt(2*p/3) + timeout*min(1, 3*math.Sqrt(3*p/8))*p*(1+32*p*p))

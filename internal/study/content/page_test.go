@@ -139,8 +139,8 @@ func TestTasks(t *testing.T) {
 	}
 }
 
-// TestLanguages: each text is in both languages and takes the same values in each, every value of the world has one, and
-// tasks differ by what a player types only.
+// TestLanguages: each text is in both languages and takes the same values in each, every value of
+// the world has one, and tasks differ by what a player types only.
 func TestLanguages(t *testing.T) {
 	values := regexp.MustCompile(`{\w+}|%s`)
 	for _, table := range []map[string]text{texts, conditions} {
@@ -372,8 +372,8 @@ func TestResources(t *testing.T) {
 	}
 }
 
-// FuzzResource: whatever a path and a query say, the answer is a resource with the size it has, or one of
-// the two errors.
+// FuzzResource: whatever a path and a query say, the answer is a resource with the size it has, or
+// one of the two errors.
 func FuzzResource(f *testing.F) {
 	w := New(1)
 	for _, s := range Services() {

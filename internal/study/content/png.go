@@ -7,9 +7,9 @@ import (
 	"image/color"
 )
 
-// The format of images is PNG with stored (uncompressed) deflate blocks. So an image's size depends on
-// its dimensions alone, and not on the compressor of a Go version: the generator knows the bytes of a page
-// without drawing it, and a server needs little CPU to draw one.
+// The format of images is PNG with stored (uncompressed) deflate blocks. So an image's size depends
+// on its dimensions alone, and not on the compressor of a Go version: the generator knows the bytes
+// of a page without drawing it, and a server needs little CPU to draw one.
 
 // picture has the dimensions of an image.
 type picture struct {

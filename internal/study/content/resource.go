@@ -131,8 +131,8 @@ func (l localized) fill(key string, pairs ...string) string {
 	return strings.NewReplacer(pairs...).Replace(l.T[key])
 }
 
-// mapDocument is what the template of the map's first view shows. The images are in the document, so that a
-// browser requests them when it has the document, before any script.
+// mapDocument is what the template of the map's first view shows. The images are in the document,
+// so that a browser requests them when it has the document, before any script.
 type mapDocument struct {
 	localized
 
@@ -143,8 +143,8 @@ type mapDocument struct {
 	View      viewJSON
 }
 
-// shopDocument is what the template of the shop's first view shows: links by which a browser requests at once
-// what the script shows.
+// shopDocument is what the template of the shop's first view shows: links by which a browser
+// requests at once what the script shows.
 type shopDocument struct {
 	localized
 
@@ -324,8 +324,8 @@ func (w *World) viewOf(v View) viewJSON {
 	return out
 }
 
-// icons returns the icons of kinds side by side, in one image: one request instead of one for each. The style
-// sheet has their places in it.
+// icons returns the icons of kinds side by side, in one image: one request instead of one for each.
+// The style sheet has their places in it.
 func (w *World) icons(kinds []string, paint color.RGBA, heavy bool) (Resource, error) {
 	p := dimensions("icon", heavy)
 	p.width *= len(kinds)

@@ -212,8 +212,8 @@ func (w *World) content(s Service) (paths []string) {
 	return append([]string{"home.json"}, pictures(w.find(Search{})[:popular], w.recommend(shelfHome, ""))...)
 }
 
-// first adds the requests of a first view: the document, which all others wait for, what it loads first, and
-// the images in it.
+// first adds the requests of a first view: the document, which all others wait for, what it loads
+// first, and the images in it.
 func (p *player) first(images ...string) {
 	p.load()
 	p.document = p.get("", "")

@@ -19,10 +19,10 @@ type Visit struct {
 // visitLasts is longer than the think times of any task.
 const visitLasts = time.Minute
 
-// Visits returns visits to services, in turn, that together request bodies at a rate: without end, in the
-// order of their Start, and equal for equal seeds. Each visit begins at a random time of the interval in
-// which the rate carries its bytes. The first visits start one visit's time before 0, so that the load is
-// that of its rate from 0 on, if pages load at once.
+// Visits returns visits to services, in turn, that together request bodies at a rate: without end,
+// in the order of their Start, and equal for equal seeds. Each visit begins at a random time of the
+// interval in which the rate carries its bytes. The first visits start one visit's time before 0,
+// so that the load is that of its rate from 0 on, if pages load at once.
 func (w *World) Visits(services []Service, heavy bool, rate unit.Bandwidth, seed uint64) iter.Seq[Visit] {
 	return func(yield func(Visit) bool) {
 		rng := rand.New(rand.NewPCG(seed, streamVisits))

@@ -8,7 +8,8 @@ import (
 	"github.com/tabane/tabane/internal/base/unit"
 )
 
-// TestVisits: the pages of visits together have the rate, from the start on, and are equal for equal seeds.
+// TestVisits: the pages of visits together have the rate, from the start on, and are equal for
+// equal seeds.
 func TestVisits(t *testing.T) {
 	w := New(1)
 	const rate, measured = 100_000_000, 40 * time.Second

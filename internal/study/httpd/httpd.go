@@ -31,10 +31,11 @@ type Listen struct {
 	// Congestion is the congestion control of the connections and their subflows, by its name in the
 	// kernel. Default: that of the network namespace. Example: tabane_lia
 	Congestion string `yaml:"congestion,omitempty"`
-	// MPTCP is false to serve over TCP alone: clients that ask for MPTCP fall back to TCP. Default: true. Example: false
+	// MPTCP is false to serve over TCP alone: clients that ask for MPTCP fall back to TCP. Default:
+	// true. Example: false
 	MPTCP *bool `yaml:"mptcp,omitempty"`
-	// Certificate is the PEM file of the certificate chain for TLS, with which HTTP/2 is served as well as
-	// HTTP/1.1. Default: none, HTTP/1.1 without TLS. Example: site.pem
+	// Certificate is the PEM file of the certificate chain for TLS, with which HTTP/2 is served as
+	// well as HTTP/1.1. Default: none, HTTP/1.1 without TLS. Example: site.pem
 	Certificate string `yaml:"certificate,omitempty"`
 	// Key is the PEM file of the certificate's private key. Example: site-key.pem
 	Key string `yaml:"key,omitempty"`

@@ -36,10 +36,10 @@ func Orders(n int) [][]int {
 	return orders
 }
 
-// Design returns the balanced orders of tasks: each participant has one of them. A condition is used with
-// all services before the next one; which service comes first alternates, and does so equally often for
-// each condition at each position. The conditions are numbered at random before, so that an order says
-// nothing of its conditions.
+// Design returns the balanced orders of tasks: each participant has one of them. A condition is
+// used with all services before the next one; which service comes first alternates, and does so
+// equally often for each condition at each position. The conditions are numbered at random before,
+// so that an order says nothing of its conditions.
 func Design(conditions, services int, rng *rand.Rand) [][]Slot {
 	label := rng.Perm(conditions)
 	var design [][]Slot

@@ -1,7 +1,8 @@
 // Package site is the server of the two web services of the package page: HTTP/1.1, and HTTP/2 over TLS,
 // over MPTCP or TCP, with a congestion control for each listening socket.
 //
-// It answers GET and HEAD, takes nothing from clients and keeps nothing of them. What it serves is page's.
+// It answers GET and HEAD, takes nothing from clients and keeps nothing of them. What it serves is
+// page's.
 package site
 
 import (
@@ -39,8 +40,8 @@ type Options struct {
 // imageBytes bounds the images that are kept.
 const imageBytes = 128 << 20
 
-// Bounds of a connection and of those of a listener. A first view of 10 MB takes less than sendTimeout from 1
-// Mbit/s on.
+// Bounds of a connection and of those of a listener. A first view of 10 MB takes less than
+// sendTimeout from 1 Mbit/s on.
 const (
 	maxHeader      = 16 << 10
 	headerTimeout  = 10 * time.Second
@@ -190,8 +191,8 @@ func (w *countedWriter) Write(b []byte) (int, error) {
 // policy lets a page have its own files and nothing else.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// constantAge and otherAge are the Cache-Control of resources that are functions of their path, and of the
-// others.
+// constantAge and otherAge are the Cache-Control of resources that are functions of their path, and
+// of the others.
 const (
 	constantAge = "public, max-age=600"
 	otherAge    = "no-cache"

@@ -36,7 +36,8 @@ import (
 
 var loopback = netip.MustParseAddrPort("[::1]:0")
 
-// certificate writes a certificate for ::1 and its key to a directory, and returns a pool that trusts it.
+// certificate writes a certificate for ::1 and its key to a directory, and returns a pool that
+// trusts it.
 func certificate(t *testing.T, dir string) *x509.CertPool {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -326,8 +327,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestBrowser plays a task of each service in Chromium: it requests what the task says, step by step, and
-// the page says when each step is complete and what was chosen.
+// TestBrowser plays a task of each service in Chromium: it requests what the task says, step by
+// step, and the page says when each step is complete and what was chosen.
 func TestBrowser(t *testing.T) {
 	program := programs.Need(t, "chromium")
 	s := site(t)
@@ -419,7 +420,8 @@ func TestBrowser(t *testing.T) {
 	}
 }
 
-// focused checks where the focus is after a step: on the heading of what the step opened, or on the control that was used.
+// focused checks where the focus is after a step: on the heading of what the step opened, or on the
+// control that was used.
 func focused(ctx context.Context, t *testing.T, p *browser.Page, step content.Step, title string) {
 	t.Helper()
 	all, err := p.Elements(ctx)
@@ -437,9 +439,9 @@ func focused(ctx context.Context, t *testing.T, p *browser.Page, step content.St
 	}
 }
 
-// reachable checks that assistive technology has a name for each control of a page, and that the tabulator key
-// moves the focus through all of them in their order, from where it is and around: what only a pointer reached would
-// be missing.
+// reachable checks that assistive technology has a name for each control of a page, and that the
+// tabulator key moves the focus through all of them in their order, from where it is and around:
+// what only a pointer reached would be missing.
 func reachable(ctx context.Context, t *testing.T, p *browser.Page, title string) {
 	t.Helper()
 	all, err := p.Elements(ctx)

@@ -16,7 +16,8 @@ import (
 
 const (
 	module = "github.com/tabane/tabane/"
-	// maxDepth bounds results of results, maxElements those of a list, and maxCalls all calls of one value.
+	// maxDepth bounds results of results, maxElements those of a list, and maxCalls all calls of
+	// one value.
 	maxDepth    = 6
 	maxElements = 32
 	maxCalls    = 4096

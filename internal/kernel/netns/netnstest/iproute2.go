@@ -17,10 +17,11 @@ import (
 	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
-// IP runs commands of ip(8) in a namespace, or in that of the calling thread if it has no name, one on each line or between semicolons, and returns what
-// they show: "link set lo up; -4 route show". The word "ip" may be in front. A route, rule or nexthop
-// is of IPv6 unless it begins with "-4" or its first address is of IPv4. The first command that fails
-// fails the test. Addresses are shown on one line each.
+// IP runs commands of ip(8) in a namespace, or in that of the calling thread if it has no name, one
+// on each line or between semicolons, and returns what they show: "link set lo up; -4 route show".
+// The word "ip" may be in front. A route, rule or nexthop is of IPv6 unless it begins with "-4" or
+// its first address is of IPv4. The first command that fails fails the test. Addresses are shown on
+// one line each.
 func IP(t testing.TB, namespace, commands string) string {
 	t.Helper()
 	out, err := TryIP(t, namespace, commands)
@@ -85,7 +86,8 @@ func arguments(command string) []string {
 // spaces are those that a program prints at the end of a line and between empty fields.
 var spaces = regexp.MustCompile(` +\n| {2,}`)
 
-// output runs a program in a namespace and returns what it prints, with single spaces. Its error says what it has been asked, and what it complains about.
+// output runs a program in a namespace and returns what it prints, with single spaces. Its error
+// says what it has been asked, and what it complains about.
 func output(namespace, program string, args ...string) (string, error) {
 	var out, complaint bytes.Buffer
 	cmd := exec.Command(program, args...)

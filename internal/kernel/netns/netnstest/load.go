@@ -26,7 +26,8 @@ type Load struct {
 	Cost
 }
 
-// Cost is what the process has used: CPU time, and allocations. On a busy machine it is more meaningful than a rate.
+// Cost is what the process has used: CPU time, and allocations. On a busy machine it is more
+// meaningful than a rate.
 type Cost struct {
 	CPU     time.Duration
 	Mallocs uint64
@@ -100,9 +101,10 @@ func TCP(from, to string, at netip.AddrPort, length time.Duration) (Load, error)
 	return r, <-ended
 }
 
-// UDP offers datagrams of a size, at least 4 bytes, to an IPv4 address in another namespace: so many
-// per second, or as many as possible if that is 0. Neither socket is one of Go's network poller, and the receiver
-// reads once a millisecond: waking a poller for each datagram costs the sending processor more than a hop does.
+// UDP offers datagrams of a size, at least 4 bytes, to an IPv4 address in another namespace: so
+// many per second, or as many as possible if that is 0. Neither socket is one of Go's network
+// poller, and the receiver reads once a millisecond: waking a poller for each datagram costs the
+// sending processor more than a hop does.
 func UDP(from, to string, at netip.AddrPort, size, rate int, length time.Duration) (Load, error) {
 	to4 := &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()}
 	in, err := socket(to, unix.SOCK_NONBLOCK, func(fd int) error {

@@ -11,8 +11,9 @@ import (
 	"github.com/tabane/tabane/internal/kernel/seccomp"
 )
 
-// WithoutIPv6 runs f on a thread of its own for which the kernel has no IPv6, as with ipv6.disable=1: sockets of IPv6 are
-// refused. So they are to commands that f starts, but not to its goroutines.
+// WithoutIPv6 runs f on a thread of its own for which the kernel has no IPv6, as with
+// ipv6.disable=1: sockets of IPv6 are refused. So they are to commands that f starts, but not to
+// its goroutines.
 func WithoutIPv6(t testing.TB, f func() error) {
 	t.Helper()
 	done := make(chan error, 1)

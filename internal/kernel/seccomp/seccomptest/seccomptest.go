@@ -13,9 +13,10 @@ import (
 	"github.com/tabane/tabane/internal/kernel/seccomp"
 )
 
-// Kill starts a process and kills it before number n, from 1, of its system calls that are listed, or when it
-// is up. start is given what starts the process on the calling thread, and returns a channel that says whether
-// it came up. Kill returns how many of these system calls the process has begun.
+// Kill starts a process and kills it before number n, from 1, of its system calls that are listed,
+// or when it is up. start is given what starts the process on the calling thread, and returns a
+// channel that says whether it came up. Kill returns how many of these system calls the process has
+// begun.
 func Kill(t testing.TB, calls []uint32, n int, start func(func(*exec.Cmd) error) (*exec.Cmd, <-chan bool)) (begun int) {
 	t.Helper()
 	filter := []bpf.Instruction{bpf.LoadAbsolute{Off: seccomp.OffsetNumber, Size: 4}}
