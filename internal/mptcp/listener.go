@@ -132,6 +132,7 @@ func AnswerTo(listeners []Listener, at netip.AddrPort) Answer {
 func (a Answer) Problem(at netip.AddrPort) (text, remedy string) {
 	port := strconv.Itoa(int(at.Port()))
 	switch a {
+	case JoinAccepted:
 	case JoinMixed:
 		return "port " + port + " of this host is listened to with TCP, too, and subflows that the kernel gives to that socket are reset",
 			"have all of the server's processes listen with MPTCP, by tabane mptcpify; ss -ltnpM shows those that do, ss -ltnp all"

@@ -74,6 +74,7 @@ func (c content) writePcapgo(t rapid.TB) []byte {
 	for _, p := range c.packets {
 		options := pcapgo.NgPacketOptions{}
 		switch p.Direction {
+		case DirectionUnknown:
 		case Inbound:
 			options.Flags = &pcapgo.NgEpbFlags{Direction: pcapgo.NgEpbFlagDirectionInbound}
 		case Outbound:
