@@ -72,6 +72,7 @@ func (s *soakTest) disturbances() []disturbance {
 		{name: "sessions with the peer flap", targets: peers, apply: s.flapSessions, within: faultBack},
 		// The host.
 		{name: "forwarding switched off", targets: borders, apply: s.withoutForwarding, within: faultBack, alone: true},
+		{name: "MTU of a server's interface steps", weight: 2, targets: servers, apply: s.smallerInterface, within: faultBack},
 		// Commands.
 		{name: "reload without change", targets: slices.Concat(borders, servers, reflectors), apply: s.reloadSame},
 		{name: "border router without the peer", targets: peers, apply: s.removePeer},
@@ -414,6 +415,23 @@ func (s *soakTest) withoutForwarding(border string, random *rand.Rand) func() {
 	s.eventually(border+" reports "+key, faultBack*s.patience, func() (bool, string) { return told(true) })
 	set("1")
 	s.eventually(border+" reports "+key+" no more", faultBack*s.patience, func() (bool, string) { return told(false) })
+	return nil
+}
+
+// smallerInterface lowers the MTU of a server's interface and raises it again. The EPE Routes have room for
+// the header that the encapsulation adds each time.
+func (s *soakTest) smallerInterface(server string, random *rand.Rand) func() {
+	const whole, added = 1500, 24
+	routeMTU := regexp.MustCompile(` mtu (\d+) `)
+	for _, mtu := range []int{1300 + random.IntN(200), whole} {
+		s.ip(server, fmt.Sprintf("link set lan mtu %d", mtu))
+		want := fmt.Sprint(mtu + added)
+		s.eventually(fmt.Sprintf("the routes of %s follow an interface of %d", server, mtu), faultBack*s.patience, func() (bool, string) {
+			routes := s.ip(server, "route show table all proto 117")
+			wrong := slices.ContainsFunc(routeMTU.FindAllStringSubmatch(routes, -1), func(m []string) bool { return m[1] != want })
+			return !wrong, routes
+		})
+	}
 	return nil
 }
 
