@@ -268,7 +268,8 @@ func files(t *testing.T, root string) map[string]bool {
 
 func TestUnits(t *testing.T) {
 	for name, capabilities := range map[string]string{
-		"asbr": "CAP_BPF CAP_NET_ADMIN CAP_NET_BIND_SERVICE", "edge": "CAP_NET_ADMIN CAP_BPF CAP_PERFMON", "gateway": "CAP_BPF CAP_NET_ADMIN CAP_PERFMON", "reflector": "CAP_NET_BIND_SERVICE",
+		"asbr": "CAP_BPF CAP_NET_ADMIN CAP_NET_RAW CAP_NET_BIND_SERVICE", "edge": "CAP_NET_ADMIN CAP_NET_RAW CAP_BPF CAP_PERFMON",
+		"gateway": "CAP_BPF CAP_NET_ADMIN CAP_NET_RAW CAP_PERFMON", "reflector": "CAP_NET_BIND_SERVICE",
 	} {
 		b, err := os.ReadFile("../../deploy/systemd/tabane-" + name + ".service")
 		if err != nil {
@@ -293,7 +294,7 @@ func TestUnits(t *testing.T) {
 		for _, want := range []string{
 			"Type=notify-reload", "ExecStart=/usr/bin/tabane " + name + " -c /etc/tabane/" + name + ".yaml", "User=tabane",
 			"CapabilityBoundingSet=" + capabilities, "AmbientCapabilities=" + capabilities, "NoNewPrivileges=yes",
-			"ProtectSystem=strict", "RuntimeDirectory=tabane",
+			"ProtectSystem=strict", "RuntimeDirectory=tabane", "SystemCallFilter=capset",
 		} {
 			if !slices.Contains(lines, want) {
 				t.Errorf("the unit of %s lacks %s", name, want)
