@@ -78,7 +78,7 @@ fuzz: ## run each fuzz target for FUZZTIME (default 10s), one on each core, or o
 	awk -v share='$(SHARE)' 'BEGIN { split(share, s, "/") } (NR - s[1]) % s[2] == 0' | \
 	xargs -P "$$(nproc)" -L 1 sh -c 'out=$$($(GO) test -run "^\$$" -fuzz "^$$1\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s -parallel 1 $$0 2>&1) || \
 		case $$out in *"Failing input"* | *panic:*) false ;; *"    context deadline exceeded"*) ;; *) false ;; esac || \
-		{ echo "$$0 $$1 failed:"; echo "$$out"; exit 1; }; echo "ok  $$0 $$1"'
+		{ echo "$$0 $$1 failed:"; echo "$$out"; exit 255; }; echo "ok  $$0 $$1"'
 
 INSTALL ?= yes
 

@@ -52,10 +52,12 @@ type results struct {
 	failed   []unit
 	failures map[unit]int
 	output   map[unit][]string
+	// running are the tests that have begun and not ended.
+	running map[unit]bool
 }
 
 func newResults(out io.Writer) *results {
-	return &results{out: out, counts: map[unit]*count{}, failures: map[unit]int{}, output: map[unit][]string{}}
+	return &results{out: out, counts: map[unit]*count{}, failures: map[unit]int{}, output: map[unit][]string{}, running: map[unit]bool{}}
 }
 
 // fail notes that a unit failed, and what it printed.
@@ -265,14 +267,19 @@ func (r *results) apply(e event, text map[unit][]string) {
 	case "build-output":
 		fmt.Fprint(r.out, e.Output)
 		return
+	case "run":
+		r.running[full] = true
+		return
 	case "pass", "skip", "fail":
+		delete(r.running, full)
 	default:
 		return
 	}
 	switch {
 	case e.Test == "":
-		if e.Action == "fail" && !r.failedIn(e.Package) {
-			// None of its tests failed: a build, a TestMain, or a benchmark did.
+		if e.Action == "fail" && (!r.failedIn(e.Package) || r.died(e.Package, text[u])) {
+			// None of its tests failed: a build, a TestMain, or a benchmark did. Or its process died, and
+			// those behind the failed test never ran.
 			c.failed++
 			r.fail(u, text[u])
 		}
@@ -292,6 +299,17 @@ func (r *results) apply(e event, text map[unit][]string) {
 		text[u] = append(text[u], text[full]...)
 	}
 	delete(text, full)
+}
+
+// died reports whether the process of a package ended before its tests: by what it printed, or because
+// a test has no result.
+func (r *results) died(pkg string, output []string) bool {
+	for u := range r.running {
+		if u.pkg == pkg {
+			return true
+		}
+	}
+	return !repeatable(unit{pkg, "its tests"}, output)
 }
 
 func (r *results) failedIn(pkg string) bool {

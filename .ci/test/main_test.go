@@ -8,7 +8,8 @@ import (
 )
 
 // fake is a go command whose tests end as its words say, one word for each run; the last one holds for
-// all later runs. T passes and F fails; a word is a run with -count.
+// all later runs. T passes, F fails, P panics, and behind D the process dies in another test; a word is a
+// run with -count.
 func fake(t *testing.T, words string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -23,6 +24,7 @@ for c in $(echo "$1" | sed 's/./& /g'); do
 	T) say pass TestOne "" ;;
 	F) say output TestOne 'it differs\n'; say fail TestOne ""; status=1 ;;
 	P) say output TestOne 'panic: oh\n'; say fail TestOne ""; status=1 ;;
+	D) say output TestOne 'it differs\n'; say fail TestOne ""; say run TestOther ""; say fail "" ""; exit 1 ;;
 	esac
 done
 say pass TestOther ""
@@ -50,6 +52,7 @@ func TestLastLines(t *testing.T) {
 		{"FF T", "0 flaky", "1 passed, 2 failed, 0 skipped", true},
 		{"FTF T", "0 flaky", "2 passed, 2 failed, 0 skipped", true},
 		{"P T", "0 flaky", "1 passed, 1 failed, 0 skipped", true},
+		{"D T", "0 flaky", "0 passed, 2 failed, 0 skipped", true},
 	} {
 		t.Run(c.words, func(t *testing.T) {
 			fake(t, c.words)
@@ -59,7 +62,7 @@ func TestLastLines(t *testing.T) {
 			if err != nil || failed != c.failed || len(lines) < 2 || lines[len(lines)-2] != c.flaky || lines[len(lines)-1] != c.last {
 				t.Errorf("failed %v, %v:\n%s", failed, err, out.String())
 			}
-			if explained := strings.Contains(out.String(), "it differs") || strings.Contains(out.String(), "panic: oh"); explained != strings.ContainsAny(c.words, "FP") {
+			if explained := strings.Contains(out.String(), "it differs") || strings.Contains(out.String(), "panic: oh"); explained != strings.ContainsAny(c.words, "FPD") {
 				t.Errorf("the failure is not shown:\n%s", out.String())
 			}
 		})
