@@ -51,11 +51,19 @@ func unclaimed(interfaces func() ([]net.Interface, error), probe claims, links [
 					continue
 				}
 				found, err := probe(at, addresses, own, claimWait)
+				if len(found) > 0 {
+					// Two routers that share an address have it both for a moment, at a failover.
+					addresses = addresses[:0]
+					for _, c := range found {
+						addresses = append(addresses, c.Address)
+					}
+					found, err = probe(at, addresses, own, claimWait)
+				}
 				errs = append(errs, err)
 				for _, c := range found {
 					problems = append(problems, health.Problem{
 						Text:   fmt.Sprintf("another host on interface %q, with MAC address %v, has the address %v, too", at.Name, c.MAC, c.Address),
-						Remedy: "give one of them another address, or disconnect the other",
+						Remedy: "give one of them another address, disconnect the other, or exclude the address from a proxy of ARP or neighbor discovery",
 					})
 				}
 			}

@@ -22,6 +22,27 @@ const (
 	solicitation, advertisement = 135, 136
 )
 
+// claimFilter passes ARP packets and neighbor advertisements only (classic BPF): on a busy interface,
+// copies of everything else would cost a processor, and take the room of the answers.
+var claimFilter = [...]unix.SockFilter{
+	{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: skfAdOff + skfAdProtocol},
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: 5, K: unix.ETH_P_ARP},
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 5, K: unix.ETH_P_IPV6},
+	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 6},
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 3, K: unix.IPPROTO_ICMPV6},
+	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 40},
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: advertisement},
+	{Code: unix.BPF_RET | unix.BPF_K, K: 128},
+	{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+}
+
+// Where a filter reads the Ethernet protocol of a packet: SKF_AD_OFF and SKF_AD_PROTOCOL of
+// linux/filter.h.
+const (
+	skfAdOff      = 0xfffff000
+	skfAdProtocol = 0
+)
+
 // Claim is another host's use of an address.
 type Claim struct {
 	Address netip.Addr
@@ -39,6 +60,10 @@ func Claims(at *net.Interface, addresses []netip.Addr, own []net.HardwareAddr, w
 		return nil, fmt.Errorf("open packet socket: %w", err)
 	}
 	defer unix.Close(fd)
+	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(claimFilter)), Filter: &claimFilter[0]})
+	if err != nil {
+		return nil, fmt.Errorf("filter packets on interface %q: %w", at.Name, err)
+	}
 	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: ethPAll, Ifindex: at.Index}); err != nil {
 		return nil, fmt.Errorf("probe addresses on interface %q: %w", at.Name, err)
 	}
