@@ -208,7 +208,7 @@ var reserved = []struct {
 	{"github.com/google/nftables", []string{"internal/kernel/nft"}, "nf_tables is nft's"},
 	{"github.com/spf13/cobra", []string{"internal/cli", "internal/cli/lab"}, "flags are the command line's"},
 	{"modernc.org/sqlite", []string{"internal/study"}, "the database of a study is its own"},
-	{"github.com/flynn/noise", []string{"internal/gateway/handshake"}, "the handshake of gateways is behind session"},
+	{"github.com/flynn/noise", []string{"internal/gateway/handshake"}, "the handshake of gateways is behind handshake"},
 	{"golang.zx2c4.com/wireguard", nil, "wireguard-go is something for benchmarks to compare with; the TUN device is tun"},
 	{"github.com/chromedp", []string{"internal/lab/browser"}, "it tests the dashboard's page; what measures pages is browser, which has the types of HAR from it (docs/adr/0020)"},
 	{"github.com/gopacket/gopacket", nil, "captures are read and written by pcap; gopacket is something for tests to compare with"},

@@ -33,7 +33,7 @@ func (u *use) learned(now time.Duration, n int) []selection.Past {
 	return all
 }
 
-// lookAtPaths sets which paths are backups, as package overflow decides.
+// lookAtPaths sets which paths are backups, as package selection decides.
 func (c *connection) lookAtPaths(s *Sim) {
 	c.use.at = s.now + selection.Interval
 	if c.use.paths == nil {

@@ -1,4 +1,4 @@
-// Package study serves a study with people: participants agree, use the services of the package page
+// Package study serves a study with people: participants agree, use the services of the package content
 // under each condition in a balanced order, and rate each task. Each condition has a listening socket
 // of the package site.
 //

@@ -110,7 +110,7 @@ const (
 	MaxLoadTime = 24 * time.Hour
 )
 
-// Load visits a site as people do, without a browser: each visit is a task of the package page with
+// Load visits a site as people do, without a browser: each visit is a task of the package content with
 // its requests, think times and connections of its own. The sockets are in the network namespace of
 // the process. A page that fails is no error, unless no page was loaded; nor is one that does not
 // end in time, unless nothing arrived at all. Where nothing has arrived and a connection fails for

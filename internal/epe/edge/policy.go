@@ -33,7 +33,7 @@ type Policy struct {
 	Paths []PolicyPath `yaml:"paths,omitempty"`
 }
 
-// PolicyName is the name of a policy of package overflow.
+// PolicyName is the name of a policy of package selection.
 type PolicyName string
 
 // PolicyPath is an egress peer in a Policy.

@@ -86,7 +86,7 @@ func (m *machine) ruleFor(s socket) *rule {
 	return m.rules[at]
 }
 
-// chooses reports whether the paths of a connection are chosen by package overflow.
+// chooses reports whether the paths of a connection are chosen by package selection.
 func (c *connection) chooses() bool {
 	return c.machine.noChoice == "" && (c.rule != nil || c.machine.overflow)
 }

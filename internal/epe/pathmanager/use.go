@@ -9,7 +9,7 @@ import (
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
-// With Options.Overflow, or a rule, package overflow decides which subflows of a connection carry
+// With Options.Overflow, or a rule, package selection decides which subflows of a connection carry
 // data, from samples of all connections with several subflows; the others are backups.
 
 // pathKey is a path of a connection: an egress peer, or -1 for a default address that leads to none of
@@ -105,7 +105,7 @@ func (c *connection) rememberStall(s *subflow) {
 	}
 }
 
-// overflowSample returns the last sample of a subflow as package overflow needs it.
+// overflowSample returns the last sample of a subflow as package selection needs it.
 func (s *subflow) overflowSample(k pathKey, now time.Time) selection.Sample[pathKey] {
 	l := &s.last
 	o := selection.Sample[pathKey]{
@@ -132,7 +132,7 @@ func (s *subflow) progressed(now time.Time, l mptcp.Subflow) {
 	s.last = l
 }
 
-// rests reports whether a subflow is a backup because package overflow has other paths carry the data.
+// rests reports whether a subflow is a backup because package selection has other paths carry the data.
 func (c *connection) rests(s *subflow) bool { return c.chooses() && !s.use.Open() }
 
 // decideAll chooses the subflows of the connections that were sampled at that time.

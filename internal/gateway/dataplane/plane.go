@@ -3,7 +3,7 @@
 // carries packets and knows no file.
 //
 // There are two planes. The sealed one (package sealed) carries packets in an encrypted tunnel, in
-// user space, and measures the paths. The open one (package forward) has eBPF programs send the
+// user space, and measures the paths. The open one (package openplane) has eBPF programs send the
 // packets of open peers, those whose Mode is not Tunnel, without encryption, and leaves to the
 // sealed one what the programs cannot send.
 //

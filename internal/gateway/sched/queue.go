@@ -94,7 +94,7 @@ func (q *Queues) Set(path int, now, wait time.Duration) {
 }
 
 // Lag returns how much later than on a path a packet arrives on the latest of the other paths that
-// auto may use: the path has to be busy for that long before all others are used (package shape).
+// auto may use: the path has to be busy for that long before all others are used (package pacer).
 // Paths that are later by more than the bound are ignored. For a path of a higher rate the bound is
 // multiplied by the ratio of the rates, up to maxLagFactor, because the first path alone would be
 // the slower one.

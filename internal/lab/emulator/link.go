@@ -2,7 +2,7 @@
 // duplication and a queue, separately for each direction, with changes at scheduled times.
 //
 // A Link relays Ethernet frames between two veth ends in a network namespace of the link's own; the
-// other end of each is a node's interface. What happens to a frame is computed by package channel
+// other end of each is a node's interface. What happens to a frame is computed by package linkmodel
 // in virtual time, from the profile, the seed and the arrival times, so it is the same for the same
 // arrivals.
 //

@@ -1,4 +1,4 @@
-// Package site is the server of the two web services of the package page: HTTP/1.1, and HTTP/2 over TLS,
+// Package site is the server of the two web services of the package content: HTTP/1.1, and HTTP/2 over TLS,
 // over MPTCP or TCP, with a congestion control for each listening socket.
 //
 // It answers GET and HEAD, takes nothing from clients and keeps nothing of them. What it serves is
