@@ -991,7 +991,7 @@ func (s *simulations) measured(f figure) (sample, bool) {
 	s.t.Helper()
 	r, known := s.labs[f.lab]
 	if !known {
-		data, err := os.ReadFile("../../" + f.lab)
+		data, err := os.ReadFile("../../../" + f.lab)
 		if err == nil {
 			err = json.Unmarshal(data, &r)
 		}
