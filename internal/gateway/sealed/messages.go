@@ -100,12 +100,13 @@ func (x *messages) lanesFor(k *keys, i int, now time.Duration) tunnel.Progress {
 // maxLanes bounds the lanes in a message.
 const maxLanes = 64
 
-// sendBare sends a record alone to a place.
+// sendBare sends a record to a place that may be somebody else's. Before an address is proved, nothing
+// but the Hello goes with it: two gateways with endpoints have to agree on the numbers of paths first.
 func (x *messages) sendBare(b *batch, k *keys, i int, to place, record tunnel.Record, now time.Duration) {
 	if to.line.socket.Load() == nil {
 		return
 	}
-	x.body = tunnel.AppendRecord(x.body[:0], record)
+	x.body = k.out.AppendFirst(tunnel.AppendRecord(x.body[:0], record))
 	buf := b.slot(len(x.body))
 	copy(buf[tunnel.Offset:], x.body)
 	x.peer.sealToLocked(b, k, i, buf, tunnel.Control, tunnel.Stamp{}, controlClass, now, to)

@@ -181,8 +181,10 @@ func (x *prober) probeAddresses(b *batch, k *keys, i int, now time.Duration) {
 }
 
 const (
-	bareProbeLen  = tunnel.Overhead + 3 + 8 + ipUDP4
-	bareAnswerLen = tunnel.Overhead + 3 + 18 + ipUDP4
+	// helloLen is the length of the Hello in a message.
+	helloLen      = 3 + 4 + 1
+	bareProbeLen  = tunnel.Overhead + 3 + 8 + helloLen + ipUDP4
+	bareAnswerLen = tunnel.Overhead + 3 + 18 + helloLen + ipUDP4
 )
 
 // sendBare sends a probe without other records to where the peer may be. counted is whether it

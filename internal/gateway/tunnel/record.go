@@ -654,6 +654,15 @@ func (o *Outbox) Put(r Record) bool {
 	return true
 }
 
+// AppendFirst appends the first record of the session until it is acknowledged. It goes without regard
+// to when the others are due.
+func (o *Outbox) AppendFirst(b []byte) []byte {
+	if o.first > 0 || len(o.kept) == 0 {
+		return b
+	}
+	return AppendNumbered(b, 0, o.kept[0])
+}
+
 // Acked removes the records up to a number.
 func (o *Outbox) Acked(number uint32) {
 	if n := int(int32(number - o.first)); n >= 0 && n < len(o.kept) {
