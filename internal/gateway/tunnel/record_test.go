@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"bytes"
 	"net/netip"
 	"reflect"
 	"strings"
@@ -189,5 +190,30 @@ func FuzzRecords(f *testing.F) {
 func TestReportLen(t *testing.T) {
 	if got := len(AppendRecord(nil, Report{})); got != ReportLen {
 		t.Errorf("a report has %d bytes, want ReportLen %d", got, ReportLen)
+	}
+}
+
+// TestAppendFirst: the first record of a session goes with any message until it is acknowledged, and
+// changes nothing of when the others are due.
+func TestAppendFirst(t *testing.T) {
+	var o Outbox
+	if b := o.AppendFirst(nil); len(b) != 0 {
+		t.Errorf("without a record: %x", b)
+	}
+	o.Put(Hello{Endpoints: true})
+	o.Put(PathAdd{Path: 1, Name: "lte"})
+	want := AppendNumbered(nil, 0, Hello{Endpoints: true})
+	due, _ := o.Due()
+	for range 3 {
+		if b := o.AppendFirst(nil); !bytes.Equal(b, want) {
+			t.Errorf("got %x, want %x", b, want)
+		}
+	}
+	if now, _ := o.Due(); now != due {
+		t.Errorf("records are due at %v, before at %v", now, due)
+	}
+	o.Acked(0)
+	if b := o.AppendFirst(nil); len(b) != 0 {
+		t.Errorf("after the acknowledgment: %x", b)
 	}
 }
