@@ -53,8 +53,10 @@ func (n *neighbor) count(f Family) (c Count) {
 	return c
 }
 
-// errPanic is why a route is rejected at which the policy failed.
-var errPanic = message.Reject("panic", "the import policy failed; see the log before")
+// rejectPanic is the reason of a route at which the policy failed.
+const rejectPanic RejectReason = "panic"
+
+var errPanic = message.Reject(rejectPanic, "the import policy failed; see the log before")
 
 // otherReason is that of routes for which there is no further number.
 const otherReason RejectReason = "other"

@@ -138,16 +138,7 @@ func (n *neighbor) clearSoft() (string, error) {
 	if st.State != session.StateEstablished {
 		return "", fmt.Errorf("clear neighbor %q: its session is not up (%s): there is nothing to refresh; see --hard", n.conf.Name, st.Down)
 	}
-	n.speaker.mu.Lock()
-	sent := 0
-	for _, c := range n.feed.consumers {
-		if c != nil {
-			c.MarkAll()
-			sent += c.Pending()
-		}
-	}
-	n.speaker.mu.Unlock()
-	text := fmt.Sprintf("up to %d routes are advertised again", sent)
+	text := fmt.Sprintf("up to %d routes are advertised again", n.resend())
 	if !st.Established.RouteRefresh {
 		n.reimport()
 		return text + "; the neighbor cannot refresh its routes (no route refresh capability), so policy is applied to those received before", nil
@@ -156,4 +147,17 @@ func (n *neighbor) clearSoft() (string, error) {
 		n.session.SendRefresh(message.Refresh{Family: f})
 	}
 	return text + "; the neighbor is asked for its " + st.Established.Families.String() + " routes", nil
+}
+
+// resend has all routes sent again, and returns how many there are.
+func (n *neighbor) resend() (routes int) {
+	n.speaker.mu.Lock()
+	defer n.speaker.mu.Unlock()
+	for _, c := range n.feed.consumers {
+		if c != nil {
+			c.MarkAll()
+			routes += c.Pending()
+		}
+	}
+	return routes
 }

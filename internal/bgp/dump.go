@@ -109,10 +109,7 @@ type dumper struct {
 // what it added.
 func (d *dumper) walk(step func(from uint32) (next uint32)) error {
 	for at := uint32(0); ; {
-		d.part = d.part[:0]
-		d.speaker.mu.Lock()
-		at = step(at)
-		d.speaker.mu.Unlock()
+		at = d.locked(step, at)
 		for _, r := range d.part {
 			if err := d.yield(r); err != nil {
 				return err
@@ -122,6 +119,14 @@ func (d *dumper) walk(step func(from uint32) (next uint32)) error {
 			return nil
 		}
 	}
+}
+
+// locked calls step with mu held, which is unlocked also if a route makes it panic.
+func (d *dumper) locked(step func(from uint32) (next uint32), from uint32) (next uint32) {
+	d.part = d.part[:0]
+	d.speaker.mu.Lock()
+	defer d.speaker.mu.Unlock()
+	return step(from)
 }
 
 // source dumps the routes of a neighbor, or those of this speaker if it is nil. of is called with mu
@@ -167,15 +172,24 @@ func (d *dumper) add(n *neighbor, r rib.Route) {
 		e.State = "accepted"
 	default:
 		e.State = "refused"
-		_, err := n.importer.evaluate(n.importer.classify(r.Key.Family(), a), r.Key, r.Label)
-		if reason := d.speaker.reasons[r.Reason]; Unused(reason) {
+		reason := d.speaker.reasons[r.Reason]
+		if Unused(reason) {
 			e.State = "unused"
 		}
-		if e.Reason = string(d.speaker.reasons[r.Reason]); err != nil {
-			e.Reason = err.Error()
-		}
+		e.Reason = n.importer.refusal(r, a, reason)
 	}
 	d.part = append(d.part, e)
+}
+
+// refusal describes why a route is refused. Where the policy has panicked, it is not evaluated again.
+func (m *importer) refusal(r rib.Route, a *message.Attributes, reason RejectReason) string {
+	if reason == rejectPanic {
+		return errPanic.Error()
+	}
+	if _, err := m.evaluate(m.classify(r.Key.Family(), a), r.Key, r.Label); err != nil {
+		return err.Error()
+	}
+	return string(reason)
 }
 
 // advertised dumps what a neighbor is sent.

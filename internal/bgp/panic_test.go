@@ -5,8 +5,10 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tabane/tabane/internal/bgp/message"
+	"github.com/tabane/tabane/internal/bgp/rib"
 	"github.com/tabane/tabane/internal/kernel/contain"
 )
 
@@ -113,5 +115,65 @@ func TestPanicOfUpdate(t *testing.T) {
 	defer b.mu.Unlock()
 	if len(b.unicast) != 2 {
 		t.Errorf("best paths %v", b.unicast)
+	}
+}
+
+// unlocked fails the test if a function leaves mu locked when it panics.
+func unlocked(t *testing.T, s *Speaker, what string, f func()) {
+	t.Helper()
+	if contain.Do(contain.Request, nil, nil, f) == nil {
+		t.Errorf("%s: no panic", what)
+	}
+	if !s.mu.TryLock() {
+		t.Errorf("%s: the speaker is locked", what)
+	}
+	s.mu.Unlock()
+}
+
+// TestPanicOfRequest: a panic while routes are dumped or advertised again costs the request, and a route
+// at which the policy has panicked is dumped without it.
+func TestPanicOfRequest(t *testing.T) {
+	defer contain.Acknowledge()
+	o := newOffline(t, Neighbor{Name: "a", Families: []Family{IPv6Unicast}})
+	o.up("a", nil, kept1)
+	n := o.neighbors["a"]
+	stop := panicIn(t, ").reimport", message.KeyOf(kept1))
+	n.reimport()
+	stop()
+	importer, consumers := n.importer, n.feed.consumers
+	n.importer = nil // it panics
+	if got, want := dumped(t, o.Speaker, Filter{View: ReceivedRoutes}), "2a00:1::/32  a refused "+errPanic.Error(); len(got) != 1 || got[0] != want {
+		t.Errorf("dumped %q, want %q", got, want)
+	}
+	n.importer = importer
+	o.mu.Lock()
+	n.conf.Import.Reject = Within(RejectConnected, kept1)
+	n.importer = o.newImporter(n)
+	o.mu.Unlock()
+	n.reimport()
+	n.importer = nil
+	unlocked(t, o.Speaker, "dump", func() { _ = o.Dump(Filter{View: ReceivedRoutes}, func(RouteEntry) error { return nil }) })
+	n.importer = importer
+	n.feed.consumers[IPv6Unicast] = new(rib.Consumer) // it panics
+	unlocked(t, o.Speaker, "clear", func() { n.resend() })
+	n.feed.consumers = consumers
+}
+
+// TestPanicOfEstablished: the end of a session that has panicked before it had a source leaves the routes
+// of this speaker alone.
+func TestPanicOfEstablished(t *testing.T) {
+	for _, retain := range []time.Duration{0, time.Hour} {
+		o := newOffline(t, Neighbor{Name: "a", Families: []Family{IPv6Unicast}, Retain: retain})
+		if err := o.Originate(UnicastRoute{Prefix: kept1, NextHop: address(1)}); err != nil {
+			t.Fatal(err)
+		}
+		n := o.neighbors["a"]
+		n.ended, n.keep = make(chan struct{}), retain > 0 // of the session before
+		n.terminated(connection)
+		o.mu.Lock()
+		if all, _ := o.rib.Received(IPv6Unicast, rib.Local); all != 1 || o.rib.Stale(rib.Local) != 0 {
+			t.Errorf("retain %s: %d routes of this speaker, %d of them stale", retain, all, o.rib.Stale(rib.Local))
+		}
+		o.mu.Unlock()
 	}
 }

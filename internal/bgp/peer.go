@@ -252,12 +252,14 @@ func (n *neighbor) terminated(r session.Reason) {
 	if !r.Local && !n.internal && len(n.conf.Locators) > 0 {
 		n.speaker.blackhole(true, n.conf.Locators)
 	}
-	retain := n.keep && n.conf.Retain > 0
+	retain, from := n.keep && n.conf.Retain > 0, n.source
 	n.speaker.mu.Unlock()
-	if retain {
+	switch {
+	case from == rib.Local: // established has panicked before; the routes are those of this speaker
+	case retain:
 		n.stale.begin(n)
-	} else {
-		n.speaker.purge(n.source)
+	default:
+		n.speaker.purge(from)
 	}
 	n.speaker.mu.Lock()
 	defer n.speaker.mu.Unlock()
