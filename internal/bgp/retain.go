@@ -40,6 +40,7 @@ const (
 type retention struct {
 	timer *time.Timer
 	due   time.Time
+	since time.Time // when the first of the stale routes became stale
 	// families are those of the current or the last session, and markers the End-of-RIB markers to come.
 	families, markers message.FamilySet
 	// announced: the neighbor has the graceful restart capability, so that it sends markers.
@@ -76,6 +77,9 @@ func (r *retention) begin(n *neighbor) {
 	wait, ok := r.replaced(n)
 	replaced := ok && wait == 0
 	if !replaced {
+		if n.speaker.rib.Stale(from) == 0 {
+			r.since = time.Now()
+		}
 		n.speaker.rib.MarkStale(from)
 	}
 	n.speaker.mu.Unlock()
@@ -91,13 +95,19 @@ func (r *retention) begin(n *neighbor) {
 	n.speaker.mu.Lock()
 	defer n.speaker.mu.Unlock()
 	if kept := n.speaker.rib.Stale(from); kept > 0 {
-		after := n.conf.Retain
+		after := r.rest(n)
 		if wait, ok := r.replaced(n); ok {
-			after = wait
+			after = min(after, wait)
 		}
-		n.speaker.log.Warn("session down, stale routes retained", "neighbor", n.conf.Name, "routes", kept, "time", after)
+		n.speaker.log.Warn("session down, stale routes retained", "neighbor", n.conf.Name, "routes", kept, "time", after.Round(time.Second))
 		r.expire(n, after)
 	}
+}
+
+// rest returns how long stale routes may still be kept: a neighbor whose sessions end before all routes
+// are advertised does not prolong that.
+func (r *retention) rest(n *neighbor) time.Duration {
+	return max(0, time.Until(r.since.Add(n.conf.Retain)))
 }
 
 // blackholed reports whether a route has BLACKHOLE. Such a route is not retained: when its prefix is
@@ -113,7 +123,7 @@ func (r *retention) established(n *neighbor, e session.Established) {
 		return
 	}
 	if n.speaker.rib.Stale(n.source) > 0 {
-		r.expire(n, n.conf.Retain)
+		r.expire(n, r.rest(n))
 	}
 	r.awaitUpdate(n, r.left(now))
 }
@@ -199,9 +209,9 @@ func (r *retention) expire(n *neighbor, after time.Duration) {
 	timer = time.AfterFunc(after, func() {
 		n.speaker.mu.Lock()
 		current := r.timer == timer
-		if current && after < n.conf.Retain && !n.up {
+		if rest := r.rest(n); current && rest > 0 && !n.up {
 			if wait, ok := r.replaced(n); !ok || wait > 0 {
-				r.expire(n, cmp.Or(wait, n.conf.Retain))
+				r.expire(n, min(cmp.Or(wait, rest), rest))
 				current = false
 			}
 		}

@@ -504,3 +504,84 @@ func TestAnotherReflectorReplacesRetainedRoutes(t *testing.T) {
 		})
 	}
 }
+
+// TestFlapsDoNotProlongRetention: routes that a flapping neighbor does not advertise again are kept for
+// Retain after the first end of its session, whether it says that it has advertised all or not.
+func TestFlapsDoNotProlongRetention(t *testing.T) {
+	for name, markers := range map[string][]Family{"before End-of-RIB": nil, "after End-of-RIB": allMarkers} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newOffline(t, reflector)
+				o.up("rr", allMarkers, kept1, kept2)
+				o.neighbors["rr"].terminated(connection)
+				o.want("a session", "rr true", "2a00:1::/32 true", "2a00:2::/32 true", "rr false")
+				began := time.Now()
+				for time.Since(began) < reflector.Retain-10*time.Minute {
+					time.Sleep(5 * time.Minute)
+					o.up("rr", markers, kept1)
+					time.Sleep(retainSettle / 2)
+					o.neighbors["rr"].terminated(connection)
+					o.want("again", "rr true", "rr false")
+				}
+				time.Sleep(reflector.Retain - time.Since(began) - time.Nanosecond)
+				o.want("kept")
+				time.Sleep(time.Nanosecond)
+				o.want("withdrawn", "2a00:1::/32 false", "2a00:2::/32 false")
+			})
+		})
+	}
+}
+
+// TestRetentionBeginsAgain: routes that were all advertised again are kept for Retain again.
+func TestRetentionBeginsAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOffline(t, reflector)
+		for _, changes := range [][]string{{"2a00:1::/32 true", "2a00:2::/32 true"}, nil} {
+			o.up("rr", allMarkers, kept1, kept2)
+			o.neighbors["rr"].terminated(connection)
+			time.Sleep(reflector.Retain - time.Second)
+			o.want("a session", append(changes, "rr true", "rr false")...)
+			if n := o.retained("rr"); n != 2 {
+				t.Errorf("%d routes are kept", n)
+			}
+		}
+	})
+}
+
+// TestLostReplacementDoesNotProlongRetention: the session with the neighbor that was to replace routes
+// ends, so that these are kept for the rest of Retain.
+func TestLostReplacementDoesNotProlongRetention(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		other := reflector
+		other.Name = "rr2"
+		o := newOffline(t, reflector, other)
+		o.up("rr", allMarkers, kept1)
+		o.neighbors["rr"].terminated(connection)
+		o.want("a session", "rr true", "2a00:1::/32 true", "rr false")
+		began := time.Now()
+		time.Sleep(reflector.Retain / 2)
+		o.up("rr2", allMarkers)
+		time.Sleep(retainSettle / 2)
+		o.neighbors["rr2"].terminated(connection)
+		o.want("the other's session", "rr2 true", "rr2 false")
+		time.Sleep(reflector.Retain - time.Since(began) - time.Nanosecond)
+		o.want("kept")
+		time.Sleep(time.Nanosecond)
+		o.want("withdrawn", "2a00:1::/32 false")
+	})
+}
+
+// TestNextSessionDoesNotProlongRetention: stale routes are withdrawn when Retain is over, although the
+// next session is up, if it has not advertised them.
+func TestNextSessionDoesNotProlongRetention(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOffline(t, reflector)
+		o.up("rr", allMarkers, kept1, kept2)
+		o.neighbors["rr"].terminated(connection)
+		o.want("a session", "rr true", "2a00:1::/32 true", "2a00:2::/32 true", "rr false")
+		time.Sleep(reflector.Retain - time.Minute)
+		o.up("rr", nil, kept1)
+		time.Sleep(time.Minute)
+		o.want("the next one", "rr true", "2a00:2::/32 false")
+	})
+}
