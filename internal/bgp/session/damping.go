@@ -29,6 +29,8 @@ const (
 type damping struct {
 	until time.Time // no connection is opened or accepted before
 	inRow int       // flaps, each younger than stableAfter
+	// decided: one end has ended the last session because of an error.
+	decided bool
 	// opening is how many of the neighbor's connections in a row were not established.
 	opening int
 
@@ -61,7 +63,7 @@ func (d *damping) stable(log *slog.Logger) {
 
 // down logs the end of a session of an age, and holds the session down unless it was ended here.
 func (d *damping) down(conf Config, r Reason, now time.Time, age time.Duration) {
-	d.until, d.hidden = time.Time{}, false
+	d.until, d.hidden, d.decided = time.Time{}, false, r.decided()
 	if age >= stableAfter {
 		d.inRow = 0
 		conf.Log.Warn("bgp session down", "reason", r.Text)
@@ -69,7 +71,7 @@ func (d *damping) down(conf Config, r Reason, now time.Time, age time.Duration) 
 	}
 	d.inRow++
 	most := min(conf.ConnectRetry, mostHold)
-	if r.decided() {
+	if d.decided {
 		most = mostHold
 	}
 	if !r.Local {
@@ -82,6 +84,14 @@ func (d *damping) down(conf Config, r Reason, now time.Time, age time.Duration) 
 	if d.counted++; now.Sub(d.logged) >= flapPause {
 		conf.Log.Warn("bgp session flaps", "reason", r.Text, "flaps", d.counted, "in a row", d.inRow)
 		d.logged, d.counted = now, 0
+	}
+}
+
+// reachable ends the time that the session is held down, unless it is for an error: a lost connection
+// says nothing of the next one over a link that has come up.
+func (d *damping) reachable() {
+	if !d.decided {
+		d.until = time.Time{}
 	}
 }
 

@@ -134,3 +134,79 @@ func TestStableAfterFlaps(t *testing.T) {
 		}
 	})
 }
+
+// TestOperatorEndsDamping: a reset by the operator connects at once, or serves the connection that
+// waits, although the session is held down.
+func TestOperatorEndsDamping(t *testing.T) {
+	for _, passive := range []bool{false, true} {
+		t.Run(fmt.Sprintf("passive=%t", passive), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				conf := config(1, 2)
+				conf.Passive = passive
+				b := newBench(t, conf)
+				defer b.stop()
+				next := func() *wire {
+					if passive {
+						return b.connect()
+					}
+					return <-b.dials
+				}
+				for range 3 {
+					_ = b.establish(next()).Close()
+					b.waitCalls("down")
+				}
+				var waiting *wire
+				if passive {
+					waiting = b.connect()
+				}
+				synctest.Wait()
+				if !b.Status().HeldUntil.After(time.Now()) {
+					t.Fatal("not held down")
+				}
+				began := time.Now()
+				b.Reset(cease(message.SubcodeReset), "reset")
+				if !passive {
+					waiting = next()
+				}
+				b.establish(waiting)
+				if got := time.Since(began); got != 0 {
+					t.Errorf("established after %s", got)
+				}
+			})
+		})
+	}
+}
+
+// TestLinkUpAndDamping: a link that comes up ends the time that a session is held down for lost
+// connections, but not for errors.
+func TestLinkUpAndDamping(t *testing.T) {
+	for name, c := range map[string]struct {
+		last []byte // message of each session
+		want time.Duration
+	}{
+		"lost connections": {nil, 0},
+		"errors":           {message.Notification{Code: message.CodeUpdate, Subcode: 3}.Append(nil), 2 * leastHold},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBench(t, config(1, 2))
+				defer b.stop()
+				for range 3 {
+					w := b.establish(<-b.dials)
+					if c.last != nil {
+						w.write(c.last)
+					}
+					_ = w.Close()
+					b.waitCalls("down")
+				}
+				synctest.Wait()
+				began := time.Now()
+				b.Connect()
+				b.establish(<-b.dials)
+				if got := time.Since(began); got != c.want {
+					t.Errorf("established after %s, want %s", got, c.want)
+				}
+			})
+		})
+	}
+}

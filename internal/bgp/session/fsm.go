@@ -549,11 +549,15 @@ func (f *fsm) execute() {
 			}
 		case resetSession:
 			f.endAll(c)
+			f.damping.until = time.Time{}
 			f.dials.next = time.Now()
+			f.opening.pendingUntil = f.dials.next
 		case enableSession:
 			f.disabled = f.stopped
+			f.damping.until = time.Time{}
 			f.hurry()
 		case connectNow:
+			f.damping.reachable()
 			f.hurry()
 		}
 	}
@@ -565,8 +569,9 @@ func (f *fsm) hurry() {
 		f.cancelAttempt()
 	}
 	f.dials.next = time.Now()
-	f.damping.until = time.Time{}
-	f.opening.pendingUntil = f.dials.next
+	if f.up == nil { // otherwise, the pending connection waits for a sign that the neighbor has restarted
+		f.opening.pendingUntil = f.dials.next
+	}
 	f.dials.eager, f.dials.attempts = f.dials.next.Add(eagerTime), 0
 }
 

@@ -417,6 +417,24 @@ func TestNeighborRestarts(t *testing.T) {
 	}
 }
 
+// TestLinkUpWhileNeighborRestarts: another link that comes up does not refuse the connection of a
+// neighbor that may have restarted.
+func TestLinkUpWhileNeighborRestarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conf := config(1, 2)
+		conf.Passive = true
+		b := newBench(t, conf)
+		defer b.stop()
+		old := b.establish(b.connect())
+		again := b.connect()
+		synctest.Wait()
+		b.Connect()
+		synctest.Wait()
+		_ = old.Close()
+		b.establish(again)
+	})
+}
+
 // TestRedial: the times of the attempts to connect.
 func TestRedial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
