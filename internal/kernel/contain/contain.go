@@ -184,14 +184,14 @@ func record(e *Error, log *slog.Logger, message []byte) {
 	process.mu.Lock()
 	count(b, e.Error(), now)
 	suppressed := process.suppressed[b]
-	full := now.Sub(process.logged[b]) >= logPause
+	full := log != nil && now.Sub(process.logged[b]) >= logPause
 	if full {
 		process.logged[b], process.suppressed[b] = now, 0
 	} else {
 		process.suppressed[b]++
 	}
 	process.mu.Unlock()
-	if !full || log == nil {
+	if !full {
 		return
 	}
 	attributes := []any{"boundary", b.String(), "err", e.Error(), "stack", e.Stack}

@@ -74,6 +74,19 @@ func TestContained(t *testing.T) {
 	})
 }
 
+// TestPanicWithoutLogger: a panic that nothing logs does not keep the next one from being logged.
+func TestPanicWithoutLogger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		defer Acknowledge()
+		var logged strings.Builder
+		_ = Do(Capture, nil, nil, faulty)
+		_ = Do(Capture, slog.New(slog.NewTextHandler(&logged, nil)), nil, faulty)
+		if !strings.Contains(logged.String(), "boundary=capture") || !strings.Contains(logged.String(), "not_logged=1") {
+			t.Errorf("logged %q", logged.String())
+		}
+	})
+}
+
 // TestAgain: a panic that reaches the boundary of who waits for the result is counted once.
 func TestAgain(t *testing.T) {
 	defer Acknowledge()
