@@ -650,3 +650,23 @@ func TestLinkDownIsLoggedIfItLasts(t *testing.T) {
 		t.Errorf("%d lines logged, want 1: %s", n, &logged)
 	}
 }
+
+// TestOverrunsAreLoggedOnce: messages of the kernel that are missing again and again are logged once a
+// minute.
+func TestOverrunsAreLoggedOnce(t *testing.T) {
+	run(t, func(r *rig) {
+		var logged strings.Builder
+		r.in(func() { r.options.Log = slog.New(slog.NewTextHandler(&logged, nil)) })
+		for range 2 {
+			for range 3 {
+				r.events <- route.Overrun{Reason: errors.New("decode message")}
+			}
+			time.Sleep(overrunPause)
+		}
+		r.in(func() {
+			if n := strings.Count(logged.String(), "are missing"); n != 2 {
+				t.Errorf("%d lines, want 2: %s", n, logged.String())
+			}
+		})
+	})
+}

@@ -36,6 +36,9 @@ const (
 	// retryFirst and retryMost bound the pause before objects that the kernel rejected are retried.
 	retryFirst = 100 * time.Millisecond
 	retryMost  = 5 * time.Second
+	// overrunPause is the least interval between two log lines of missing messages of the kernel: one
+	// that cannot be decoded may come again and again.
+	overrunPause = time.Minute
 )
 
 // Reactor decides. All its methods are called from the loop, one at a time.
@@ -93,6 +96,7 @@ type Loop struct {
 	resync resync
 	// busy: some objects are not applied to the kernel yet. again: another round is requested.
 	busy, again bool
+	overrun     time.Time // when missing messages of the kernel were last logged
 	// problems are the conditions of the host that do not hold, and hostChanged has them examined.
 	problems    []health.Problem
 	hostChanged chan struct{}
@@ -413,7 +417,7 @@ func (l *Loop) kernelEvents(ctx context.Context, m Reactor, from source, e route
 		case route.ParameterChange:
 			l.examineSoon()
 		case route.Overrun:
-			l.options.Log.Warn("messages of the kernel are missing, reading everything again", "reason", e.Reason)
+			l.logOverrun(e, time.Now())
 			l.reread(m)
 		}
 		if waiting == 0 {
@@ -428,6 +432,14 @@ func (l *Loop) kernelEvents(ctx context.Context, m Reactor, from source, e route
 		l.resync.request() // it may have changed more than there are events for
 	}
 	return nil
+}
+
+// logOverrun logs that messages of the kernel are missing, at most once in overrunPause.
+func (l *Loop) logOverrun(o route.Overrun, now time.Time) {
+	if now.Sub(l.overrun) >= overrunPause {
+		l.overrun = now
+		l.options.Log.Warn("messages of the kernel are missing, reading everything again", "reason", o.Reason)
+	}
 }
 
 // linkChange applies a change of a link. Most messages repeat the state.
