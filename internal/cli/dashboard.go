@@ -123,10 +123,6 @@ func (a *App) dashboard(ctx context.Context, o dashboardFlags, daemons []dashboa
 		log.Warn("rates are not shown", "err", uncounted)
 	}
 	board = dashboard.New(shown)
-	// The counter also attaches to interfaces that come later.
-	if err := privilege.Keep(privilege.NetAdmin, privilege.BPF, privilege.Perfmon); err != nil {
-		log.Warn("capabilities are kept", "err", err)
-	}
 	return errors.Join(a.serveDashboard(ctx, log, at, o.names, board, counter), closeCounter(counter))
 }
 
@@ -156,6 +152,10 @@ func (a *App) serveDashboard(ctx context.Context, log *slog.Logger, at netip.Add
 	l, err := listen(ctx, at)
 	if err != nil {
 		return &Failure{What: "serve the dashboard", On: at.String(), Why: err, Do: "choose another address with --listen"}
+	}
+	// A port below 1024 is open by now. The counter also attaches to interfaces that come later.
+	if err := privilege.Keep(privilege.NetAdmin, privilege.BPF, privilege.Perfmon); err != nil {
+		log.Warn("capabilities are kept", "err", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -219,6 +219,12 @@ known of that session: state, capabilities, timers, families with their routes b
 	}
 }
 
+// isAbsent reports whether a daemon does not run, or does not have the path.
+func isAbsent(err error) bool {
+	var answer *answerError
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &answer) && answer.code == http.StatusNotFound
+}
+
 // detail prints the selected part of a response of each daemon that supports the path.
 func (a *App) detail(ctx context.Context, args []string, path string, selected func(object) (object, error), asJSON bool) error {
 	const what = "ask for status"
@@ -229,9 +235,7 @@ func (a *App) detail(ctx context.Context, args []string, path string, selected f
 	found := false
 	for _, s := range sources {
 		body, err := ask(ctx, s.at, path)
-		var answer *answerError
-		absent := errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &answer) && answer.code == http.StatusNotFound
-		if absent && len(args) == 0 {
+		if isAbsent(err) && len(args) == 0 {
 			continue
 		}
 		if err == nil && selected != nil {

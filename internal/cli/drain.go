@@ -143,6 +143,8 @@ func commandFailure(what, on string, err error) error {
 	return &Failure{What: what, On: on, Why: err, Do: do}
 }
 
+var errNoControl = errors.New("it has no control socket")
+
 // controlSocket returns the path of a daemon's control socket from its status.
 func controlSocket(ctx context.Context, at netip.AddrPort) (string, error) {
 	body, err := ask(ctx, at, "/status")
@@ -154,7 +156,7 @@ func controlSocket(ctx context.Context, at netip.AddrPort) (string, error) {
 		return "", fmt.Errorf("its status is not JSON: %w", err)
 	}
 	if s.Control == "" {
-		return "", errors.New("it has no control socket")
+		return "", errNoControl
 	}
 	return s.Control, nil
 }

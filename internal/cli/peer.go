@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -94,19 +95,32 @@ func serveTable(w http.ResponseWriter, r *http.Request, s *bgp.Speaker) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	streamRoutes(w, func(yield func(bgp.RouteEntry) error) error { return s.Dump(f, yield) })
+}
+
+// streamRoutes answers with the routes of dump. The client learns at once that they come. How long the
+// table takes to read is not limited, only how long the client takes to read what was found.
+func streamRoutes(w http.ResponseWriter, dump func(yield func(bgp.RouteEntry) error) error) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	lines := json.NewEncoder(w)
 	connection := http.NewResponseController(w)
-	n := 0
-	if err := s.Dump(f, func(e bgp.RouteEntry) error {
-		if n++; n%1000 == 1 {
-			// Without the limit of other answers, a full table takes its time; not supported is fine.
-			_ = connection.SetWriteDeadline(time.Now().Add(writeTimeout))
+	_ = connection.SetWriteDeadline(time.Time{}) // not supported is fine
+	_ = connection.Flush()
+	var limited time.Time
+	limit := func() {
+		if now := time.Now(); now.Sub(limited) > time.Second {
+			_ = connection.SetWriteDeadline(now.Add(writeTimeout))
+			limited = now
 		}
+	}
+	err := dump(func(e bgp.RouteEntry) error {
+		limit()
 		return lines.Encode(e)
-	}); err != nil {
+	})
+	if err != nil {
 		panic(http.ErrAbortHandler) // the client has closed the connection, or reads nothing
 	}
+	limit()
 }
 
 // dumpTable prints a table of each daemon.
@@ -173,7 +187,7 @@ func openStream(ctx context.Context, at netip.AddrPort, path string) (io.ReadClo
 	if err != nil {
 		return nil, err
 	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, ResponseHeaderTimeout: statusTimeout}}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dialHere, ResponseHeaderTimeout: statusTimeout}}
 	resp, err := client.Do(req)
 	if err != nil {
 		return nil, errors.Unwrap(err)
@@ -271,31 +285,34 @@ func (a *App) peerDetail(ctx context.Context, name string, args []string, asJSON
 	if err != nil {
 		return err
 	}
+	found, err := a.peerDetailOf(ctx, name, sources, len(args) > 0, asJSON)
+	if !found && err == nil {
+		return noDaemon(what)
+	}
+	return err
+}
+
+// peerDetailOf is peerDetail of these daemons, of which some may be absent unless they are named.
+func (a *App) peerDetailOf(ctx context.Context, name string, sources []source, named, asJSON bool) (found bool, err error) {
 	var last error
-	found := false
 	for _, s := range sources {
 		body, err := ask(ctx, s.at, neighborPath+"?"+url.Values{"name": {name}}.Encode())
-		if errors.Is(err, syscall.ECONNREFUSED) && len(args) == 0 {
+		if isAbsent(err) && !named {
 			continue
 		}
 		if err != nil {
-			if last = askFailure(s, err); len(args) > 0 {
-				return last
-			}
+			last = askFailure(s, err)
 			continue
 		}
 		found = true
 		if err := printStatus(a.Out, s, body, asJSON); err != nil {
-			return &Failure{What: "print status", On: s.at.String(), Why: err}
+			return true, &Failure{What: "print status", On: s.at.String(), Why: err}
 		}
 	}
-	switch {
-	case found:
-		return nil
-	case last != nil:
-		return last
+	if found {
+		return true, nil
 	}
-	return noDaemon(what)
+	return false, last
 }
 
 func (a *App) clearCommand() *cobra.Command {
@@ -322,12 +339,6 @@ It concerns all daemons on this host that have the neighbor, or the one that is 
 	return c
 }
 
-// isNotFound reports whether a daemon does not know a command.
-func isNotFound(err error) bool {
-	refused := refusedError(nil)
-	return errors.As(err, &refused) && strings.HasPrefix(refused.Error(), "404 ")
-}
-
 func (a *App) clearPeer(ctx context.Context, name string, args []string, hard bool) error {
 	const what = "clear peer"
 	sources, err := statusSources(what, args)
@@ -338,28 +349,37 @@ func (a *App) clearPeer(ctx context.Context, name string, args []string, hard bo
 	if hard {
 		q.Set("hard", "yes")
 	}
-	var last error
-	found := false
+	found, err := a.clearPeerOf(ctx, sources, len(args) > 0, q)
+	if !found && err == nil {
+		return noDaemon(what)
+	}
+	return err
+}
+
+// clearPeerOf sends the command to these daemons, of which some may be without the neighbor unless they
+// are named. The error is the first failure.
+func (a *App) clearPeerOf(ctx context.Context, sources []source, named bool, q url.Values) (found bool, err error) {
+	const what = "clear peer"
+	var failed, unknown error
 	for _, s := range sources {
 		on := strings.TrimSpace(s.name + " " + s.at.String())
 		lines, err := command(ctx, s.at, http.MethodPost, clearPath, q)
-		if len(args) == 0 && (errors.Is(err, syscall.ECONNREFUSED) || isNotFound(err)) {
-			continue // not running, or without BGP
-		}
-		if err != nil {
-			if last = commandFailure(what, on, err); len(args) > 0 {
-				return last
+		var absent *absentError
+		switch {
+		case err == nil:
+			found = true
+			fmt.Fprintf(a.Out, "%s: %s\n", on, strings.Join(lines, " "))
+		case !named && (errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, errNoControl)):
+		case !named && errors.As(err, &absent):
+			if !absent.command {
+				unknown = commandFailure(what, on, err) // another daemon may have the neighbor
 			}
-			continue
+		default:
+			failed = cmp.Or(failed, commandFailure(what, on, err))
 		}
-		found = true
-		fmt.Fprintf(a.Out, "%s: %s\n", on, strings.Join(lines, " "))
 	}
-	switch {
-	case found:
-		return nil
-	case last != nil:
-		return last
+	if failed == nil && !found {
+		failed = unknown
 	}
-	return noDaemon(what)
+	return found, failed
 }

@@ -47,7 +47,8 @@ or SIGTERM.`,
 			if err != nil {
 				return serveFailure(fmt.Sprint(listen), err)
 			}
-			if err := privilege.Keep(); err != nil {
+			// A client may request a restricted congestion control.
+			if err := privilege.Keep(privilege.NetAdmin); err != nil {
 				log.Warn("capabilities are kept", "err", err)
 			}
 			log.Info("serving", "addresses", fmt.Sprint(server.Addrs()))

@@ -109,7 +109,12 @@ func (s *service) commands() http.Handler {
 			if panicked := contain.Do(contain.Request, s.log, []byte(r.Method+" "+r.URL.Path), func() { text, err = f(r) }); panicked != nil {
 				err = panicked
 			}
-			if err != nil {
+			var unknown *unknownPeerError
+			switch {
+			case errors.As(err, &unknown):
+				http.Error(w, err.Error(), http.StatusNotFound)
+				return
+			case err != nil:
 				http.Error(w, err.Error(), http.StatusConflict)
 				return
 			}
@@ -174,6 +179,14 @@ type refusedError []string
 
 func (e refusedError) Error() string { return strings.Join(e, "\n") }
 
+// absentError is the refusal of a daemon that does not have the object of a command, or the command.
+type absentError struct {
+	refusedError
+	command bool // the command is unknown
+}
+
+func (e *absentError) Unwrap() error { return e.refusedError }
+
 // faultLines are faults that are printed unchanged, one per line.
 type faultLines []string
 
@@ -182,7 +195,8 @@ func (f faultLines) Lines() []string { return f }
 
 // command sends a command to the daemon with this status address, whose status has the path of the
 // control socket, and returns the lines of the response. If the daemon refuses, the error is a
-// refusedError.
+// refusedError, within an absentError if it does not have what is concerned; without a control socket
+// it is errNoControl.
 func command(ctx context.Context, at netip.AddrPort, method, path string, query url.Values) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -211,6 +225,9 @@ func command(ctx context.Context, at netip.AddrPort, method, path string, query 
 		return lines, nil
 	case len(lines) == 0:
 		return nil, fmt.Errorf("it answers %s", resp.Status)
+	case resp.StatusCode == http.StatusNotFound:
+		// That is the text of http.ServeMux.
+		return nil, &absentError{lines, lines[0] == "404 page not found"}
 	}
 	return nil, refusedError(lines)
 }

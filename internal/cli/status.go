@@ -72,7 +72,8 @@ func (a *App) status(ctx context.Context, args []string, asJSON, acknowledge boo
 	for _, s := range sources {
 		if acknowledge {
 			_, err := command(ctx, s.at, http.MethodDelete, panicsPath, nil)
-			if err != nil && (!errors.Is(err, syscall.ECONNREFUSED) || len(args) > 0) {
+			absent := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, errNoControl)
+			if err != nil && (!absent || len(args) > 0) {
 				return commandFailure("acknowledge panics", strings.TrimSpace(s.name+" "+s.at.String()), err)
 			}
 		}
