@@ -54,9 +54,9 @@ func (p *places) network(remote string) uint64 {
 	return maphash.Comparable(p.seed, a)
 }
 
-// room reports whether the network may have another place. It forgets expired places, which are as
-// those from before the start.
-func (p *places) room(network uint64, now time.Duration) bool {
+// reserve takes a place for a participant unless the network has its share. It forgets expired places,
+// which are as those from before the start.
+func (p *places) reserve(id [idBytes]byte, network uint64, now time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := 0
@@ -68,16 +68,14 @@ func (p *places) room(network uint64, now time.Duration) bool {
 			n++
 		}
 	}
-	return n < p.share
-}
-
-func (p *places) take(id [idBytes]byte, network uint64, now time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	if n >= p.share {
+		return false
+	}
 	p.waiting[id] = place{network, now}
+	return true
 }
 
-// settle forgets a participant who has rated a task, or whose session is deleted.
+// settle forgets a participant who has rated a task, or who has no session or no longer one.
 func (p *places) settle(id [idBytes]byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -235,9 +235,8 @@ func release(ctx context.Context, tx *sql.Tx, expired func([idBytes]byte) bool) 
 // begins adds a session. If all places are taken, it has that of a participant without a rating that has
 // expired. order returns its row of the design from how often each of the rows is in use.
 // Errors are errFull and errUsed, or of the database.
-func (s *store) begins(ctx context.Context, consent []byte, language string, most, rows int, expired func([idBytes]byte) bool, order func(used []int) int) (session, error) {
-	added := session{language: language, code: newCode()}
-	_, _ = rand.Read(added.id[:]) // never fails
+func (s *store) begins(ctx context.Context, id [idBytes]byte, consent []byte, language string, most, rows int, expired func([idBytes]byte) bool, order func(used []int) int) (session, error) {
+	added := session{id: id, language: language, code: newCode()}
 	err := s.transact(ctx, func(tx *sql.Tx) error {
 		var known, all int
 		if err := tx.QueryRowContext(ctx, "SELECT (SELECT count(*) FROM sessions WHERE consent = ?), (SELECT count(*) FROM sessions)", consent).Scan(&known, &all); err != nil {
@@ -283,6 +282,12 @@ const letters = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 
 // codeLength gives 2^40 codes.
 const codeLength = 8
+
+// newID returns a random identifier of a session.
+func newID() (id [idBytes]byte) {
+	_, _ = rand.Read(id[:]) // never fails
+	return id
+}
 
 // newCode returns a random code.
 func newCode() string {

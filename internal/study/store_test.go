@@ -196,7 +196,7 @@ func FuzzForms(f *testing.F) {
 	}
 	f.Cleanup(func() { s.store.Close() })
 	s.sessions.perMinute = 1 << 30
-	participant, err := s.store.begins(context.Background(), []byte("consent"), languageEN, 10, len(s.design), func([idBytes]byte) bool { return false }, func([]int) int { return 0 })
+	participant, err := s.store.begins(context.Background(), newID(), []byte("consent"), languageEN, 10, len(s.design), func([idBytes]byte) bool { return false }, func([]int) int { return 0 })
 	if err != nil {
 		f.Fatal(err)
 	}

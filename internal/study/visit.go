@@ -472,8 +472,13 @@ func (v *visit) begin(f url.Values) {
 		return
 	}
 	network := v.places.network(v.r.RemoteAddr)
+	id := newID()
 	v.mu.Lock()
-	allowed := v.places.room(network, v.now()) && v.sessions.take(v.now())
+	allowed := v.places.reserve(id, network, v.now())
+	if allowed && !v.sessions.take(v.now()) {
+		v.places.settle(id)
+		allowed = false
+	}
 	v.mu.Unlock()
 	if !allowed {
 		v.w.Header().Set("Retry-After", "60")
@@ -481,19 +486,19 @@ func (v *visit) begin(f url.Values) {
 		return
 	}
 	expired := func(id [idBytes]byte) bool { return v.places.expired(id, v.now()) }
-	added, err := v.store.begins(v.ctx, nonce, language, v.config.MaxParticipants(), len(v.design), expired, func(used []int) int {
+	added, err := v.store.begins(v.ctx, id, nonce, language, v.config.MaxParticipants(), len(v.design), expired, func(used []int) int {
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		return qoe.NextOrder(used, v.random)
 	})
 	if err != nil {
+		v.places.settle(id)
 		v.mu.Lock()
 		v.sessions.putBack()
 		v.mu.Unlock()
 		v.outcome(err)
 		return
 	}
-	v.places.take(added.id, network, v.now())
 	v.remember(added.id)
 	v.logCounts("participant begins")
 	v.redirect(root)
