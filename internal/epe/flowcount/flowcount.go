@@ -8,8 +8,10 @@ package flowcount
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"unsafe"
 
@@ -191,6 +193,9 @@ func (c *Counter) Attach(link string) error {
 
 // Index returns the index of the interface that Attach was called for, 0 without.
 func (c *Counter) Index(link string) int { return c.attached[link].index }
+
+// Attached returns the names of the interfaces on which it counts.
+func (c *Counter) Attached() []string { return slices.Collect(maps.Keys(c.attached)) }
 
 // Renew attaches the counter again to an interface of the calling thread's network namespace that was
 // made again under its name, or at which another program was attached before it. An interface that is

@@ -146,6 +146,7 @@ type Watcher struct {
 type attacher interface {
 	Renew(link string) (changed bool, err error)
 	Index(link string) int
+	Attached() []string
 }
 
 // New attaches the counters to the interfaces of the calling thread's network namespace. They count
@@ -248,7 +249,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 }
 
 // follow attaches the counters to interfaces that are new or were made again, and to those where
-// another program was attached before them.
+// another program was attached before them. Those that are gone are released.
 func (w *Watcher) follow() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -259,15 +260,17 @@ func (w *Watcher) follow() {
 		w.failed[name] = err != nil
 	}
 	err := w.namespace.Do(func() error {
-		names := w.options.Interfaces
+		// Those that are gone are not listed any more.
+		names := append(w.attached.Attached(), w.options.Interfaces...)
 		if w.options.List != nil {
 			more, err := w.options.List()
 			if err != nil {
 				return err
 			}
-			names = append(slices.Clone(names), more...)
+			names = append(names, more...)
 		}
-		for _, name := range names {
+		slices.Sort(names)
+		for _, name := range slices.Compact(names) {
 			_, err := w.attached.Renew(name)
 			if i := w.attached.Index(name); i != 0 {
 				w.t.interfaces[uint32(i)] = strings.ToValidUTF8(name, "?")

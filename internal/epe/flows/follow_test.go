@@ -3,12 +3,13 @@ package flows
 import (
 	"io"
 	"log/slog"
+	"slices"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 )
 
-// TestFollow: an interface that is new or was made again gets counters.
+// TestFollow: an interface that is new or was made again gets counters, and one that is gone is released.
 func TestFollow(t *testing.T) {
 	ns := namespace(t)
 	made := func(name string) {
@@ -47,5 +48,17 @@ func TestFollow(t *testing.T) {
 		if i == 0 || w.t.interfaces[uint32(i)] != name || name == "one" && i == first {
 			t.Errorf("%s has index %d, before %d; interfaces %v", name, i, first, w.t.interfaces)
 		}
+	}
+	inside(t, ns, func() error {
+		l, err := netlink.LinkByName("two")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkDel(l)
+	})
+	list = []string{"one"}
+	w.follow()
+	if got := w.attached.Attached(); !slices.Equal(got, list) {
+		t.Errorf("counted on %v, want %v", got, list)
 	}
 }
