@@ -78,9 +78,13 @@ func withoutServices(neighbors []bgp.Neighbor) []bgp.Neighbor {
 	return neighbors
 }
 
-// between returns the neighbors of now that accept the routes of the egress peers of old too.
-func between(old, now *Config) []bgp.Neighbor {
+// between returns the neighbors of now that accept the routes of the egress peers of old too, where they
+// differ. Each change of what is accepted has all routes imported again.
+func between(old, now *Config, peers daemon.Difference) []bgp.Neighbor {
 	neighbors := now.neighbors()
+	if len(peers.Remove) == 0 && len(peers.Add) == 0 {
+		return neighbors
+	}
 	for i := range neighbors {
 		s := neighbors[i].Import.Services
 		s.Targets = append(s.Targets, old.services().Targets...)
@@ -131,7 +135,7 @@ func (e *Edge) Reload(now Config) ([]string, error) {
 	}
 	// Import policies must reject on-link prefixes before the peers of these prefixes are
 	// added.
-	both := between(&old, &now)
+	both := between(&old, &now, c.peers)
 	if err := e.daemon.ChangeNeighbors(ctx, old.neighbors(), both); err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/bgp/vpn"
 	"github.com/tabane/tabane/internal/kernel/route"
 )
@@ -69,6 +70,32 @@ func TestDifference(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+// TestReloadImportsOnlyWhatChanged: without a change of egress peers no policy changes on the way, which
+// would import all routes again.
+func TestReloadImportsOnlyWhatChanged(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*Config)
+		want   int // sessions whose policy changes before the peers do, and after
+	}{
+		"nothing":  {func(*Config) {}, 0},
+		"use":      {func(c *Config) { c.MPTCP.Use = UseOverflow }, 0},
+		"removed":  {func(c *Config) { c.Peers = c.Peers[:1] }, 1},
+		"replaced": {func(c *Config) { c.Peers[0].RT = c.Peers[1].RT; c.Peers = c.Peers[:1] }, 1},
+	} {
+		old, now := reloadConfig(t), reloadConfig(t)
+		tt.change(&now)
+		c, faults := difference(&old, &now)
+		if len(faults) > 0 {
+			t.Fatal(faults)
+		}
+		both := between(&old, &now, c.peers)
+		before, after := bgp.Compare(old.neighbors(), both), bgp.Compare(both, now.neighbors())
+		if len(before.Policy) != tt.want || len(after.Policy) != tt.want {
+			t.Errorf("%s: policies change %d and %d times, want %d", name, len(before.Policy), len(after.Policy), tt.want)
+		}
 	}
 }
 
