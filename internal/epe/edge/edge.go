@@ -397,7 +397,8 @@ func (e *Edge) runPaths(ctx context.Context) error {
 	for range run {
 		err = errors.Join(err, <-ended)
 	}
-	return err
+	// The daemon has stopped: an examination of the host would select the path manager of the edge again.
+	return errors.Join(err, e.paths.Restore())
 }
 
 // routeChanged handles a change of a peer's route to a prefix. The address of a withdrawn route is

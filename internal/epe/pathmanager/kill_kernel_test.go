@@ -44,7 +44,13 @@ func started(server string, o Options) (m *Manager, stop func() error, err error
 	m.RoutesComplete()
 	return m, func() error {
 		cancel()
-		return errors.Join(<-ended, m.Close())
+		return errors.Join(<-ended, netns.Do(server, func() error {
+			// What examines the host may still be running.
+			if now, err := mptcp.CurrentManager(); err != nil || now != mptcp.UserManager {
+				return errors.Join(err, fmt.Errorf("at the end of Run the path manager is %q", now))
+			}
+			return m.Restore()
+		}), m.Close())
 	}, nil
 }
 

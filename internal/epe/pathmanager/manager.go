@@ -85,8 +85,8 @@ type Options struct {
 	// Retired are EPE addresses of a previous configuration, on which no subflow is kept.
 	Retired []netip.Addr
 	// Restarted means that a previous instance was killed. Its announcements are kept until
-	// RoutesComplete, and Run restores the kernel's path manager at its end, because the
-	// earlier setting is unknown.
+	// RoutesComplete, and Restore selects the kernel's path manager, because the earlier setting is
+	// unknown.
 	Restarted bool
 	// ShareDefault keeps the subflow on the default address in use; otherwise it becomes a
 	// backup once the connection has a subflow to every egress peer.
@@ -102,7 +102,7 @@ type Options struct {
 	// Remember, if set, is called with what connections learned of paths, within rememberEvery of a
 	// change, and at the end of Run. It must not block, and owns the slice.
 	Remember func([]selection.Entry)
-	// Keep retains announcements and the selected path manager when Run returns.
+	// Keep retains announcements when Run returns, and has Restore do nothing.
 	Keep bool
 	Log  *slog.Logger
 }
@@ -328,17 +328,25 @@ func (m *Manager) Start() error {
 	return nil
 }
 
-// Run manages the connections until ctx ends. Then, unless Options.Keep, it withdraws all addresses
-// and restores the previous path manager.
+// Run manages the connections until ctx ends. Then, unless Options.Keep, it withdraws all addresses.
+// Call Restore after it.
 func (m *Manager) Run(ctx context.Context) error {
 	err := m.run(ctx, m.events)
 	m.events, m.reports = nil, nil
 	m.passMemory(time.Now())
 	if !m.keep {
 		m.withdrawAll()
-		err = errors.Join(err, mptcp.SetManager(m.previous))
 	}
 	return err
+}
+
+// Restore selects the path manager that was selected before Start again, unless Options.Keep. It is
+// called in the same network namespace, once nothing selects the user-space one any more.
+func (m *Manager) Restore() error {
+	if m.keep {
+		return nil
+	}
+	return mptcp.SetManager(m.previous)
 }
 
 // A Change is a change of the route of a peer, an index into Options.Peers or that of AddPeer.
