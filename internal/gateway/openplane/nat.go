@@ -554,13 +554,15 @@ func (n *nat) takeFlow(peer string, p *natPeer, c tunnel.Command, f tunnel.Flow)
 		if n.leaving {
 			return nil
 		}
-		if old == nil && len(n.sessions)-n.sending >= n.most {
+		permitted := (old == nil || old.source() == f.Source.Addr()) && n.belongs(peer, p, &k, f.Source.Addr())
+		// What is refused anyhow ends no sessions of others.
+		if permitted && old == nil && len(n.sessions)-n.sending >= n.most {
 			if err := n.makeRoom(peer, f.Source.Addr()); err != nil {
 				return err
 			}
 		}
-		full := old == nil && len(n.sessions)-n.sending >= n.most
-		if full || old != nil && old.source() != f.Source.Addr() || !n.belongs(peer, p, &k, f.Source.Addr()) {
+		full := permitted && old == nil && len(n.sessions)-n.sending >= n.most
+		if full || !permitted {
 			n.counts(peer).declined++
 			if full {
 				n.counts(peer).full++

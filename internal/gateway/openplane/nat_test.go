@@ -710,3 +710,47 @@ func TestNATMemory(t *testing.T) {
 	}
 	runtime.KeepAlive(n)
 }
+
+// TestNATRefusesBeforeRoom: requests for flows that a peer may not send end no session of others, and are
+// not counted as without room.
+func TestNATRefusesBeforeRoom(t *testing.T) {
+	const most = 128
+	now := time.Unix(1e9, 0)
+	k := newKernel(t, func() time.Time { return now })
+	n := newNAT(k, slog.New(slog.DiscardHandler))
+	n.most, n.now = most, func() time.Time { return now }
+	n.send = func(string, tunnel.NATSession) bool { return true }
+	peers := map[string]natPeer{
+		"one": {number: 1, prefixes: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}},
+		"two": {number: 2, prefixes: []netip.Prefix{netip.MustParsePrefix("10.2.0.0/16")}},
+	}
+	if err := n.configure(peers, ownersOf(peers), []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}); err != nil {
+		t.Fatal(err)
+	}
+	ask := func(peer, from, to string, port int) {
+		t.Helper()
+		f := tunnel.Flow{
+			Protocol: 17, Source: netip.AddrPortFrom(netip.MustParseAddr(from), uint16(port)),
+			Destination: netip.AddrPortFrom(netip.MustParseAddr(to), 53),
+		}
+		now = now.Add(time.Millisecond)
+		if err := n.take(peer, tunnel.NATSession{Command: tunnel.CommandNAT, Flows: []tunnel.Flow{f}}); err != nil {
+			t.Fatal(err)
+		}
+		n.flush()
+	}
+	for port := range most {
+		ask("one", "10.1.0.1", "10.9.0.1", 1+port)
+	}
+	for port := range most {
+		ask("two", "10.1.0.2", "10.9.0.1", 1000+port) // the source is of the other peer
+		ask("two", "10.2.0.2", "10.8.0.1", 1000+port) // the destination is not of the LAN
+	}
+	if c := n.count(); c["one"].Receiving != most || c["one"].Evicted != 0 || c["two"].Declined != 2*most || c["two"].Full != 0 {
+		t.Errorf("after requests that are not permitted: %+v", c)
+	}
+	ask("two", "10.2.0.2", "10.9.0.1", 1)
+	if c := n.count(); c["two"].Receiving != 1 || c["one"].Evicted == 0 {
+		t.Errorf("after one that is: %+v", c)
+	}
+}
