@@ -9,7 +9,8 @@ import (
 // Relays has the kernel relay the open messages of leaders, as a member does. Its methods are safe for
 // concurrent use, and are called in the network namespace of the interfaces.
 type Relays interface {
-	// Relay begins to relay for a leader, or changes where and how much.
+	// Relay begins to relay for a leader, or changes where and how much. After an error nothing is
+	// relayed for it, and what was stays counted until End.
 	Relay(leader string, r OpenRelay) error
 	// Relayed returns what was relayed for a leader since Relay began it.
 	Relayed(leader string) OpenRelayed

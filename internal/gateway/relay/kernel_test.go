@@ -571,3 +571,56 @@ func detachFirst(index int) error {
 	}
 	return errors.Join(l.Detach(), l.Close())
 }
+
+// TestInterfaceOfAnotherLeader: when the interface of one leader is gone, its relay fails and keeps its
+// counts until its end; those of others go on.
+func TestInterfaceOfAnotherLeader(t *testing.T) {
+	for _, legacy := range []bool{false, true} {
+		p, ns := load(t, Options{Legacy: legacy}), netnstest.New(t)
+		alice, bob := relayOf(false), relayOf(false)
+		moved := func(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr(), a.Port()+100) }
+		bob.Short.Remote, bob.Line.Remote, bob.Line.Interface = moved(bob.Short.Remote), moved(bob.Line.Remote), "gone"
+		if _, err := netnstest.TryIP(t, ns, "ip link add gone type veth peer name far"); err != nil {
+			t.Fatal(err)
+		}
+		netnstest.Do(t, ns, func() error {
+			l, err := net.InterfaceByName("gone")
+			if err != nil {
+				return err
+			}
+			bob.Line.Index = l.Index
+			return errors.Join(p.Relay("alice", alice), p.Relay("bob", bob))
+		})
+		messageOf := func(r *dataplane.OpenRelay) []byte { return of(r.Short.Remote, r.Short.Local, open(100)).frame() }
+		if verdict, _ := p.run(t, messageOf(&bob)); verdict != redirect {
+			t.Fatalf("legacy %t: verdict %d", legacy, int32(verdict))
+		}
+		if _, err := netnstest.TryIP(t, ns, "ip link del gone"); err != nil {
+			t.Fatal(err)
+		}
+		netnstest.Do(t, ns, func() error {
+			for range 2 {
+				if err := p.Relay("alice", alice); err != nil {
+					t.Errorf("legacy %t: the relay of another leader: %v", legacy, err)
+				}
+				if err := p.Relay("bob", bob); err == nil {
+					t.Errorf("legacy %t: no error of the interface that is gone", legacy)
+				}
+			}
+			return nil
+		})
+		if verdict, _ := p.run(t, messageOf(&alice)); verdict != redirect {
+			t.Errorf("legacy %t: verdict %d for the other leader", legacy, int32(verdict))
+		}
+		if verdict, _ := p.run(t, messageOf(&bob)); verdict != next {
+			t.Errorf("legacy %t: verdict %d after an error", legacy, int32(verdict))
+		}
+		netnstest.Do(t, ns, func() error {
+			if got := p.End("bob"); got.Up.Packets != 1 {
+				t.Errorf("legacy %t: relayed at the end %+v", legacy, got)
+			}
+			p.End("alice")
+			return nil
+		})
+	}
+}

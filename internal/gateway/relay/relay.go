@@ -7,7 +7,9 @@ package relay
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,8 +48,9 @@ var _ dataplane.Relays = (*Program)(nil)
 
 // leader is what is relayed for one.
 type leader struct {
-	slot  int // of its states: one for up, the next for down
-	relay dataplane.OpenRelay
+	slot int // of its states: one for up, the next for down
+	// relay is nil after an error: nothing is relayed until the next one, and the counts stay.
+	relay *dataplane.OpenRelay
 }
 
 // Load loads the program. The caller calls Close. It returns a *feature.Error when this host cannot
@@ -73,7 +76,8 @@ func (p *Program) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	clear(p.leaders)
-	return errors.Join(p.attach(), p.objects.Close())
+	errs := slices.Collect(maps.Values(p.attach()))
+	return errors.Join(append(errs, p.objects.Close())...)
 }
 
 // hop is a direction of a relay.
@@ -142,15 +146,17 @@ func (p *Program) Relay(name string, r dataplane.OpenRelay) error {
 		l = &leader{slot: slot}
 		p.leaders[name] = l
 	}
-	l.relay = r
-	err := p.attach()
+	l.relay = &r
+	err := p.attachEnds(&r)
 	if err == nil {
 		err = p.put(l)
 	}
 	if err != nil {
 		p.remove(l, nil)
-		delete(p.leaders, name)
-		return errors.Join(fmt.Errorf("relay open messages of %q: %w", name, err), p.attach())
+		if l.relay = nil; !known {
+			delete(p.leaders, name)
+		}
+		return errors.Join(fmt.Errorf("relay open messages of %q: %w", name, err), p.attachEnds(&r))
 	}
 	return nil
 }
@@ -176,7 +182,7 @@ func (p *Program) free() (int, error) {
 
 // put has the program relay for a leader. The mutex is locked.
 func (p *Program) put(l *leader) error {
-	up, down := hops(&l.relay, l.slot)
+	up, down := hops(l.relay, l.slot)
 	err := p.objects.Hops.Put(down.key, down.value)
 	if l.relay.Up > 0 {
 		err = errors.Join(err, p.objects.Hops.Put(up.key, up.value))
@@ -187,7 +193,10 @@ func (p *Program) put(l *leader) error {
 // remove has the program not relay any more what is not part of the next relay of a leader, nil for
 // none. The mutex is locked.
 func (p *Program) remove(l *leader, next *dataplane.OpenRelay) {
-	up, down := hops(&l.relay, l.slot)
+	if l.relay == nil {
+		return
+	}
+	up, down := hops(l.relay, l.slot)
 	stays := map[programHopKey]bool{}
 	if next != nil {
 		nextUp, nextDown := hops(next, l.slot)
@@ -201,16 +210,29 @@ func (p *Program) remove(l *leader, next *dataplane.OpenRelay) {
 	}
 }
 
-// attach attaches the program to the interfaces of relays, and detaches it from all others. The
-// mutex is locked.
-func (p *Program) attach() error {
+// attachEnds does what attach does, and returns the errors at the interfaces of one relay: those at
+// interfaces of others are no reason to end it. The mutex is locked.
+func (p *Program) attachEnds(r *dataplane.OpenRelay) error {
+	failed := p.attach()
+	if r.Short.Index == r.Line.Index {
+		return failed[r.Short.Index]
+	}
+	return errors.Join(failed[r.Short.Index], failed[r.Line.Index])
+}
+
+// attach attaches the program to the interfaces of relays, and detaches it from all others. It
+// returns the errors by the index of the interface. The mutex is locked.
+func (p *Program) attach() map[int]error {
 	wanted := map[int]string{}
 	for _, l := range p.leaders {
+		if l.relay == nil {
+			continue
+		}
 		for _, e := range []*dataplane.RelayEnd{&l.relay.Short, &l.relay.Line} {
 			wanted[e.Index] = e.Interface
 		}
 	}
-	var errs []error
+	failed := map[int]error{}
 	for index, a := range p.attached {
 		_, ok := wanted[index]
 		if ok {
@@ -220,7 +242,7 @@ func (p *Program) attach() error {
 		}
 		if !ok {
 			delete(p.attached, index)
-			errs = append(errs, a.Detach())
+			failed[index] = a.Detach()
 		}
 	}
 	for index, link := range wanted {
@@ -229,12 +251,12 @@ func (p *Program) attach() error {
 		}
 		a, err := bpf.Attach(bpf.AttachOptions{Link: link, Untagged: true, Ethernet: bpf.Programs{Ingress: p.objects.Relay}, Name: name, Legacy: p.legacy, Last: true})
 		if err != nil {
-			errs = append(errs, fmt.Errorf("attach to interface %q: %w", link, err))
+			failed[index] = errors.Join(failed[index], fmt.Errorf("attach to interface %q: %w", link, err))
 			continue
 		}
 		p.attached[index] = a
 	}
-	return errors.Join(errs...)
+	return failed
 }
 
 // Relayed implements dataplane.Relays.
