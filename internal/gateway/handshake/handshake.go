@@ -30,8 +30,9 @@ const (
 	ResponseLen   = headLen + 2*indexLen + KeyLen + (answerLen + tagLen) + 2*macLen
 )
 
-// version is the version of the tunnel. A gateway answers only its own.
-const version = 1
+// version is the version of the tunnel. A gateway answers only its own. Version 1 had shorter probes
+// and answers, and responses without a ResponseProof.
+const version = 2
 
 // prologue binds a handshake to this protocol.
 var prologue = []byte("tabane tunnel 1")
@@ -71,6 +72,20 @@ var ErrStale = refused("initiation is not later than the last one")
 
 // ErrTooMany is the ErrRefused of an authentic initiation of a peer that has sent too many.
 var ErrTooMany = refused("too many initiations of this peer")
+
+// VersionError is the ErrRefused of an authentic initiation with another version of the tunnel.
+type VersionError struct {
+	// Peer is the public key of the gateway, which the caller need not know.
+	Peer    PublicKey
+	Version uint8
+}
+
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("%v: version %d, this gateway has %d", ErrRefused, e.Version, version)
+}
+
+// Unwrap returns ErrRefused.
+func (e *VersionError) Unwrap() error { return ErrRefused }
 
 func refused(why string) error { return fmt.Errorf("%w: %s", ErrRefused, why) }
 
@@ -198,7 +213,7 @@ func ReadInitiation(own PrivateKey, message []byte, random io.Reader) (*Request,
 		return nil, refused("initiation is not authentic")
 	}
 	if offer[timestampLen] != version {
-		return nil, refused(fmt.Sprintf("version %d, this gateway has %d", offer[timestampLen], version))
+		return nil, &VersionError{Peer: PublicKey(state.PeerStatic()), Version: offer[timestampLen]}
 	}
 	return &Request{
 		Peer: PublicKey(state.PeerStatic()), Time: Timestamp(offer[:timestampLen]), Offers: Suites(offer[timestampLen+1]),
@@ -247,8 +262,7 @@ func NewResponseProof(own PrivateKey, peer Peer) ResponseProof {
 	return blake2s.Sum256(slices.Concat([]byte("response"), shared, peer.Preshared[:]))
 }
 
-// Proves reports whether a response is one of the peer, by one hash. A version of a gateway from before
-// sends responses without proof, whose second hash is zero.
+// Proves reports whether a response is one of the peer, by one hash.
 func (k ResponseProof) Proves(response []byte) bool {
 	return len(response) == ResponseLen && proves(response, k[:])
 }

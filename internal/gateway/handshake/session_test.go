@@ -2,10 +2,12 @@ package handshake
 
 import (
 	"bytes"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -350,6 +352,34 @@ func BenchmarkHandshake(b *testing.B) {
 		_, response := answer(b, two, read(b, two, message), PresharedKey{})
 		if _, err := i.Finish(response); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// TestOtherVersion: an initiation that a gateway of version 1 has sent, with the keys of pair, is refused
+// by the reason that docs/wire.md has, and names the gateway.
+func TestOtherVersion(t *testing.T) {
+	a, b := pair(t)
+	text, err := os.ReadFile("testdata/initiation-version1.hex")
+	if err != nil {
+		t.Fatal(err)
+	}
+	message, err := hex.DecodeString(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = ReadInitiation(b.key, message, random(22))
+	var other *VersionError
+	if !errors.As(err, &other) || !errors.Is(err, ErrRefused) || other.Peer != a.key.Public() || other.Version != 1 {
+		t.Fatalf("an initiation of version 1: %v", err)
+	}
+	document, err := os.ReadFile("../../../docs/wire.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"`" + other.Error() + "`", fmt.Sprintf("the version %d, and the encryptions", version)} {
+		if !strings.Contains(string(document), want) {
+			t.Errorf("docs/wire.md does not have %q", want)
 		}
 	}
 }

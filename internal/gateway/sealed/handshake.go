@@ -27,9 +27,6 @@ const (
 	firstAddresses = 4
 	// maxPending is the number of initiations of a peer whose responses may still arrive.
 	maxPending = 4
-	// unprovenRate and unprovenBurst bound the responses of a peer without the proof of earlier
-	// versions.
-	unprovenRate, unprovenBurst = 20, 8
 )
 
 // checkHandshake checks a handshake message, which costs one hash if its sender does not know the
@@ -106,9 +103,7 @@ func (p *Plane) judge(guard *handshake.Guard, l *line, m []byte, from netip.Addr
 func (p *Plane) checkResponse(l *line, m []byte, from netip.AddrPort) {
 	r := p.pendingPeer(binary.BigEndian.Uint32(m[8:]))
 	switch {
-	case r == nil:
-		p.counts.drop(dropHandshake, 1)
-	case !r.session.assoc.Proves(m) && !r.takeUnproven(p.now()):
+	case r == nil || !r.session.assoc.Proves(m):
 		p.counts.drop(dropHandshake, 1)
 	default:
 		_, dropped := p.exchanges.push(handshakeMessage{line: l, message: bytes.Clone(m), from: from, peer: r})
@@ -190,6 +185,13 @@ func (p *Plane) known(message []byte) (own handshake.PrivateKey, known bool) {
 	return p.state.Key, false
 }
 
+// peerOf returns the peer with a key, or nil.
+func (p *Plane) peerOf(k handshake.PublicKey) *peer {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.peers[k]
+}
+
 func (r *peer) knows(message []byte) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -203,12 +205,16 @@ func (p *Plane) answer(h handshakeMessage) error {
 		return nil
 	}
 	request, err := handshake.ReadInitiation(own, h.message, random{})
+	var other *handshake.VersionError
+	if errors.As(err, &other) {
+		if r := p.peerOf(other.Peer); r != nil {
+			r.warnOfVersion(err, p.now())
+		}
+	}
 	if err != nil {
 		return err
 	}
-	p.mu.Lock()
-	r := p.peers[request.Peer]
-	p.mu.Unlock()
+	r := p.peerOf(request.Peer)
 	if r == nil {
 		return handshake.ErrRefused
 	}

@@ -12,12 +12,12 @@ import (
 
 // initiating is what is known of handshakes that this gateway has begun.
 type initiating struct {
-	peer     *peer
-	pending  []uint32 // indices of initiations
-	tries    int      // initiations without an answer
-	proofs   proofs
-	stale    stale
-	unproven handshake.Limit // of responses without proof
+	peer        *peer
+	pending     []uint32 // indices of initiations
+	tries       int      // initiations without an answer
+	proofs      proofs
+	stale       stale
+	nextWarning time.Duration // of another version (warnOfVersion)
 }
 
 // sentTo reports whether initiations are sent to a place.
@@ -32,16 +32,7 @@ func (x *initiating) sentTo(at place) bool {
 
 // send sends an initiation to addresses at which the peer may be, with the cookies that are known.
 func (x *initiating) send(message []byte, now time.Duration) {
-	p := x.peer.plane
-	index := binary.BigEndian.Uint32(message[4:])
-	p.keysMu.Lock()
-	if len(x.pending) == maxPending {
-		delete(p.pending, x.pending[0])
-		x.pending = slices.Delete(x.pending, 0, 1)
-	}
-	x.pending = append(x.pending, index)
-	p.pending[index] = x.peer
-	p.keysMu.Unlock()
+	x.await(binary.BigEndian.Uint32(message[4:]))
 	x.proofs.next()
 	stamped := func(l *line, to netip.AddrPort) udp.Datagram {
 		return udp.Datagram{Data: x.proofs.cookies[place{l, to}].Stamp(message, now), To: to}
@@ -64,6 +55,19 @@ func (x *initiating) send(message []byte, now time.Duration) {
 	}
 }
 
+// await has the response to an initiation of this index found.
+func (x *initiating) await(index uint32) {
+	p := x.peer.plane
+	p.keysMu.Lock()
+	defer p.keysMu.Unlock()
+	if len(x.pending) == maxPending {
+		delete(p.pending, x.pending[0])
+		x.pending = slices.Delete(x.pending, 0, 1)
+	}
+	x.pending = append(x.pending, index)
+	p.pending[index] = x.peer
+}
+
 // restartSilence is the silence after which a peer may have been restarted: two idle probes.
 const restartSilence = 2 * probeIdle
 
@@ -78,11 +82,19 @@ func (x *initiating) answerStale(at handshake.Timestamp, from place, now time.Du
 	x.peer.wakeControlLocked()
 }
 
-// takeUnproven reports whether one more response without proof may be tried, and counts it.
-func (r *peer) takeUnproven(now time.Duration) bool {
+// otherVersionPause is that between two warnings of a peer's other version: it begins handshakes all
+// the time.
+const otherVersionPause = time.Minute
+
+// warnOfVersion warns of an initiation of the peer with another version. It may be a recorded one.
+func (r *peer) warnOfVersion(err error, now time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.initiating.unproven.Take(now, unprovenRate, unprovenBurst)
+	if now < r.initiating.nextWarning {
+		return
+	}
+	r.initiating.nextWarning = now + otherVersionPause
+	r.log.Warn("no session with another version", "peer", r.conf.Name, "err", err)
 }
 
 // proofs are the cookies that prove this gateway's addresses to a busy peer: each belongs to the
