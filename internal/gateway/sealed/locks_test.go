@@ -84,3 +84,83 @@ func selectors(e ast.Expr) string {
 	}
 	return ""
 }
+
+// TestUnlockedAfterPanics: a mutex that is not unlocked by defer has no call before its Unlock that
+// could panic. A boundary goes on after a panic, and would wait for the mutex forever.
+func TestUnlockedAfterPanics(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		fset := token.NewFileSet()
+		file, err := parser.ParseFile(fset, name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			block, ok := n.(*ast.BlockStmt)
+			if !ok {
+				return true
+			}
+			for i, s := range block.List {
+				mutex, unlocks := lockCall(s, "Unlock")
+				if !unlocks {
+					continue
+				}
+				seen++
+				first := i - 1
+				for ; first >= 0; first-- {
+					if locked, locks := lockCall(block.List[first], "Lock"); locks && locked == mutex {
+						break
+					}
+				}
+				if first < 0 {
+					t.Errorf("%v: %s is unlocked in another block than it is locked in", fset.Position(s.Pos()), mutex)
+				}
+				for _, between := range block.List[first+1 : i] {
+					ast.Inspect(between, func(n ast.Node) bool {
+						if call, ok := n.(*ast.CallExpr); ok && !harmless(call) {
+							t.Errorf("%v: a call while %s is locked, without defer", fset.Position(call.Pos()), mutex)
+						}
+						return true
+					})
+				}
+			}
+			return true
+		})
+	}
+	if seen == 0 {
+		t.Error("no Unlock without defer is found")
+	}
+}
+
+// lockCall returns the mutex of a statement that calls its Lock or Unlock, or that of readers.
+func lockCall(s ast.Stmt, method string) (mutex string, ok bool) {
+	e, ok := s.(*ast.ExprStmt)
+	if !ok {
+		return "", false
+	}
+	call, ok := e.X.(*ast.CallExpr)
+	if !ok {
+		return "", false
+	}
+	path := selectors(call.Fun)
+	for _, name := range []string{"." + method, ".R" + method} {
+		if mutex, ok := strings.CutSuffix(path, name); ok {
+			return mutex, true
+		}
+	}
+	return "", false
+}
+
+// harmless reports whether a call is of what does not panic: reads of atomics, conversions, and parts of
+// the language.
+func harmless(call *ast.CallExpr) bool {
+	path := selectors(call.Fun)
+	return path == "append" || path == "delete" || path == "len" || path == "time.Duration" || strings.HasSuffix(path, ".Load")
+}

@@ -24,8 +24,8 @@ const maxLogged, logWindow = 100, time.Minute
 
 // Handle implements slog.Handler.
 func (l *limitedLog) Handle(ctx context.Context, r slog.Record) error {
-	l.mu.Lock()
 	now := l.now()
+	l.mu.Lock()
 	if now-l.since >= logWindow {
 		l.since, l.count = now, 0
 	}

@@ -86,10 +86,11 @@ func (p *Plane) forwardSafely(f *tun.Frame, icmp []byte) {
 	p.forward(p.out, f, icmp)
 }
 
-// renewOut drops what is sealed and not sent.
+// renewOut drops what is sealed and not sent. The batch stays: who seals for a peer compares it
+// without this mutex.
 func (p *Plane) renewOut() {
 	p.outMu.Lock()
 	defer p.outMu.Unlock()
-	p.out = newBatch(p, slabLen)
+	p.out.discard()
 	p.unsent.Store(false)
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/gateway/udp"
 	"github.com/tabane/tabane/internal/kernel/contain"
 )
 
@@ -49,5 +51,23 @@ func TestPanicCostsTheSession(t *testing.T) {
 			there.until(t, from, 20*time.Second)
 			back.until(t, from, 20*time.Second)
 		})
+	}
+}
+
+// TestRenewOut: after a panic nothing is left to be sent, in the same batch, since others compare it
+// without its mutex.
+func TestRenewOut(t *testing.T) {
+	r, _ := ally(t, dataplane.Alliance{}, 1)
+	p, l := r.plane, r.links[0].line
+	b := p.out
+	b.add(l, udp.Datagram{Data: b.slot(100)})
+	b.queued = append(b.queued, &queued{})
+	p.unsent.Store(true)
+	p.renewOut()
+	if p.out != b {
+		t.Error("the batch is another one")
+	}
+	if !b.empty() || p.unsent.Load() || b.out[0].line != nil || len(b.out[0].all) > 0 {
+		t.Errorf("%d bytes and %d packets are left, unsent %t, %+v", b.next, len(b.queued), p.unsent.Load(), b.out[0])
 	}
 }

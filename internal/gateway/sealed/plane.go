@@ -293,13 +293,19 @@ func (p *Plane) lineStates() []dataplane.Path {
 func (p *Plane) Active(name string) {
 	now := p.now()
 	for _, r := range p.routing.Load().peers {
-		r.mu.Lock()
-		if r.conf.Name == name && r.conf.Mode.Open() {
-			if before := r.active.Swap(int64(now)); now-time.Duration(before) > busyWindow {
-				r.prober.probeNow(now)
-			}
-		}
-		r.mu.Unlock()
+		r.activeOpen(name, now)
+	}
+}
+
+// activeOpen is Active for the peer, if it has the name.
+func (r *peer) activeOpen(name string, now time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.conf.Name != name || !r.conf.Mode.Open() {
+		return
+	}
+	if before := r.active.Swap(int64(now)); now-time.Duration(before) > busyWindow {
+		r.prober.probeNow(now)
 	}
 }
 
@@ -316,12 +322,7 @@ func (p *Plane) wakeControl() {
 func (p *Plane) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	p.mu.Lock()
-	p.ctx = ctx
-	for _, l := range p.lines {
-		l.openLocked()
-	}
-	p.mu.Unlock()
+	p.begin(ctx)
 	p.loops.Go(func() { p.control(ctx) })
 	p.loops.Go(func() { p.handshakeLoop(ctx) })
 	p.loops.Go(func() {
@@ -339,7 +340,30 @@ func (p *Plane) Run(ctx context.Context) error {
 	case <-ctx.Done():
 	case err = <-failed:
 	}
+	p.end()
+	cancel()
+	closed := p.device.Close()
+	p.loops.Wait()
+	if errors.Is(err, fs.ErrClosed) { // by another one: it was open until now
+		err = fmt.Errorf("another program removed the tunnel's interface %q", p.device.Name())
+	}
+	return errors.Join(err, closed)
+}
+
+// begin opens the sockets of paths.
+func (p *Plane) begin(ctx context.Context) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ctx = ctx
+	for _, l := range p.lines {
+		l.openLocked()
+	}
+}
+
+// end ends the sessions of peers and closes the sockets of paths.
+func (p *Plane) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.stopping.Store(true)
 	for _, r := range p.peers {
 		r.close()
@@ -348,14 +372,6 @@ func (p *Plane) Run(ctx context.Context) error {
 	for _, l := range p.lines {
 		l.closeLocked()
 	}
-	p.mu.Unlock()
-	cancel()
-	closed := p.device.Close()
-	p.loops.Wait()
-	if errors.Is(err, fs.ErrClosed) { // by another one: it was open until now
-		err = fmt.Errorf("another program removed the tunnel's interface %q", p.device.Name())
-	}
-	return errors.Join(err, closed)
 }
 
 // Close removes the device of a plane that was never run.

@@ -407,23 +407,23 @@ func (r *peer) request(b *batch, now time.Duration) {
 		return
 	}
 	for i := range x.links {
-		for {
-			x.Lock()
-			l := &x.links[i]
-			k := l.keys
-			q, found := l.gaps.Due(now, time.Duration(x.requests.roundTrip.Load()), x.requests.counters)
-			x.requests.counters = q.Counters
-			var body []byte
-			if found {
-				body = tunnel.AppendRecord(nil, tunnel.Request{Path: uint8(i), Attempt: q.Attempt, Counters: q.Counters})
-			}
-			x.Unlock()
-			if !found {
-				break
-			}
+		for k, body := x.takeRequest(i, now); body != nil; k, body = x.takeRequest(i, now) {
 			r.ask(b, k, body, now)
 		}
 	}
+}
+
+// takeRequest returns a request that is due for messages of a path, and their keys; nil if none is.
+func (x *receiving) takeRequest(path int, now time.Duration) (k *keys, body []byte) {
+	x.Lock()
+	defer x.Unlock()
+	l := &x.links[path]
+	q, found := l.gaps.Due(now, time.Duration(x.requests.roundTrip.Load()), x.requests.counters)
+	x.requests.counters = q.Counters
+	if !found {
+		return nil, nil
+	}
+	return l.keys, tunnel.AppendRecord(nil, tunnel.Request{Path: uint8(path), Attempt: q.Attempt, Counters: q.Counters})
 }
 
 // ask sends a request.

@@ -92,6 +92,12 @@ func (b *batch) flush() {
 	b.next = 0
 }
 
+// discard drops all messages after a panic. Buffers of queued packets, which may have been released
+// before it, are not used again.
+func (b *batch) discard() {
+	b.out, b.queued, b.next = [tunnel.MaxPaths]outgoing{}, nil, 0
+}
+
 // send carries packets from the device until it is closed.
 func (p *Plane) send() error {
 	icmp := make([]byte, 0, 1500)

@@ -13,9 +13,7 @@ import (
 
 // Status returns what the plane does now.
 func (p *Plane) Status() dataplane.Status {
-	p.mu.Lock()
-	lines, peers := slices.Clone(p.lines), slices.Collect(maps.Values(p.peers))
-	p.mu.Unlock()
+	lines, peers := p.configured()
 	s := dataplane.Status{Received: p.counts.received.value(), Delivered: p.counts.delivered.value(), Dropped: map[string]uint64{}}
 	for r, name := range reasonNames {
 		if n := p.counts.dropped[r].Load(); n > 0 {
@@ -23,11 +21,7 @@ func (p *Plane) Status() dataplane.Status {
 		}
 	}
 	for _, l := range lines {
-		l.mu.Lock()
-		s.Paths = append(s.Paths, dataplane.PathStatus{
-			Name: l.name, Interface: l.device, Usable: l.conf.Load().Usable, Sent: l.sent.value(), Received: l.received.value(), Error: l.err,
-		})
-		l.mu.Unlock()
+		s.Paths = append(s.Paths, l.status())
 	}
 	now := p.now()
 	for _, r := range peers {
@@ -37,6 +31,22 @@ func (p *Plane) Status() dataplane.Status {
 	slices.SortFunc(s.Relays, func(a, b dataplane.RelayStatus) int { return compare(a.Leader, b.Leader) })
 	slices.SortFunc(s.Peers, func(a, b dataplane.PeerStatus) int { return compare(a.Name, b.Name) })
 	return s
+}
+
+// configured returns the paths and peers.
+func (p *Plane) configured() ([]*line, []*peer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.lines), slices.Collect(maps.Values(p.peers))
+}
+
+// status returns the state of the path.
+func (l *line) status() dataplane.PathStatus {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return dataplane.PathStatus{
+		Name: l.name, Interface: l.device, Usable: l.conf.Load().Usable, Sent: l.sent.value(), Received: l.received.value(), Error: l.err,
+	}
 }
 
 func compare(a, b string) int { return cmp.Compare(a, b) }
