@@ -1,6 +1,7 @@
 package sealed
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/tabane/tabane/internal/gateway/tunnel"
@@ -13,8 +14,9 @@ import (
 // pairs of a probe of that size and one of baseMTU, the long probe was lost and the short one
 // answered, and no long one was answered between them. However many messages a path loses at
 // random, a pair ends so at most as often as with an answer to the long probe, so that a trial
-// fails by chance in less than one of 2^searchTrial cases. Pairs whose short probe was lost too
-// show nothing.
+// fails by chance in less than one of 2^searchTrial cases. A path may also carry ordinary probes but
+// neither of a pair. So a size is too large as well after searchMissed lost probes of it in a row.
+// The search ends at baseMTU, of which probes lost on their own show nothing.
 type mtuSearch struct {
 	mtu     int  // largest packet, without the tunnel, that was carried
 	maxMTU  int  // largest that may be, by the interface
@@ -27,6 +29,7 @@ type mtuSearch struct {
 	current, larger mtuTrial
 	// confirmed is when the MTU was last probed, raised when a larger size was.
 	confirmed, raised time.Duration
+	due               time.Duration // of the next padded probes, at the earliest
 }
 
 // baseMTU is the largest packet, without the tunnel, that every path is taken to carry: what is left of
@@ -35,14 +38,18 @@ const baseMTU = ipv6MinMTU - ipUDP6 - tunnel.Overhead
 
 // mtuTrial is what speaks against a size.
 type mtuTrial struct {
-	size  int // 0: nothing speaks against it
-	pairs int // of which only the shorter probe was answered
+	size   int // 0: nothing speaks against it
+	pairs  int // of which only the shorter probe was answered
+	missed int // probes of that size without an answer
 }
 
 const (
 	// searchTrial is how many pairs decide that a size is too large. RFC 8899 (5.1.2: MAX_PROBES) has 3
 	// probes, which random loss of 5 % in both directions takes away each quarter of an hour.
 	searchTrial = 16
+	// searchMissed is how many lost probes decide it, whatever became of the shorter ones: random
+	// loss of 75 % takes as many away in one of 10^8 trials.
+	searchMissed = 4 * searchTrial
 	// searchPause is that between the pairs of a trial: packets may be lost meanwhile. It leaves
 	// the peer more time than answerPause for each of the probes.
 	searchPause = 20 * time.Millisecond
@@ -95,8 +102,8 @@ func (s *mtuSearch) candidate() int {
 	return max(s.mtu, (s.mtu+s.failed)/2&^(searchStep-1))
 }
 
-// onTrial reports whether a size may be too large, so that probes are urgent.
-func (s *mtuSearch) onTrial() bool { return s.current.size > 0 || s.larger.size > 0 }
+// onTrial returns the size that may be too large, so that probes are urgent, 0 for none.
+func (s *mtuSearch) onTrial() int { return cmp.Or(s.current.size, s.larger.size) }
 
 // tooLarge reports whether a size is known to be too large.
 func (s *mtuSearch) tooLarge(size int) bool { return s.failed > 0 && size >= s.failed }
@@ -155,10 +162,11 @@ func (s *mtuSearch) missed(size int, shorterAnswered bool) {
 	if size != trial.size {
 		*trial = mtuTrial{size: size}
 	}
-	if !shorterAnswered {
-		return
+	trial.missed++
+	if shorterAnswered {
+		trial.pairs++
 	}
-	if trial.pairs++; trial.pairs < searchTrial {
+	if trial.pairs < searchTrial && trial.missed < searchMissed {
 		return
 	}
 	if size == s.mtu {

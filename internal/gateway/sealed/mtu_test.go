@@ -9,7 +9,9 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/gateway/quality"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 )
 
@@ -207,6 +209,83 @@ func TestMTUProbesAreFew(t *testing.T) {
 		if perSecond := p.counts.bytes / 60; perSecond > 600 {
 			t.Errorf("a path that carries %d: %d bytes of probes each second", carries, perSecond)
 		}
+	}
+}
+
+// TestMTUBelowBase: a path carries ordinary probes but no padded ones, from the beginning or later.
+// The search ends at the least size, and probes are as few as on any other path.
+func TestMTUBelowBase(t *testing.T) {
+	for _, before := range []time.Duration{0, 10 * time.Second} {
+		p := newEmulatedPath(t)
+		p.run(before, func() {})
+		p.carries = baseMTU - 1
+		p.run(20*time.Second, func() {})
+		if l := p.link(); p.limit() != baseMTU || !l.search.known || l.search.onTrial() > 0 {
+			t.Errorf("after %v: packets of %d bytes are sent, want %d: %+v", before, p.limit(), baseMTU, l.search)
+		}
+		p.counts.probes, p.counts.bytes = 0, 0
+		p.run(time.Minute, func() {})
+		if perSecond := p.counts.bytes / 60; perSecond > 2*baseMTU {
+			t.Errorf("after %v: %d bytes of padded probes each second, for ever", before, perSecond)
+		}
+		if !p.link().probing.alive.Alive() {
+			t.Errorf("after %v: the path is dead, which answers ordinary probes", before)
+		}
+		p.carries = 1428
+		p.run(3*searchRaise, func() {})
+		if p.limit() != 1428 {
+			t.Errorf("after %v: packets of %d bytes are sent, the path carries 1428 again", before, p.limit())
+		}
+	}
+}
+
+// TestMTUSearchOnSlowPaths: padded probes take a hundredth of a slow path, or are one pair each
+// second, while sizes are on trial too. Others go on as often as on any path of that rate.
+func TestMTUSearchOnSlowPaths(t *testing.T) {
+	const length = 15 // seconds, of which no size is decided before the end
+	for _, tt := range []struct {
+		rate       unit.Bandwidth
+		most, each int // bytes of padded probes without headers, and ordinary probes, each second
+	}{
+		{unit.MbitPerSecond, 1428 + baseMTU, 9},
+		{2 * unit.MbitPerSecond, 1428 + baseMTU, 15},
+		{5 * unit.MbitPerSecond, 5_000_000 / 8 / probeFraction, 15},
+		{10 * unit.MbitPerSecond, 10_000_000 / 8 / probeFraction, 15},
+	} {
+		p := newEmulatedPath(t)
+		conf := *p.link().line.conf.Load()
+		conf.Up.Bandwidth, conf.Down.Bandwidth = tt.rate, tt.rate
+		p.link().line.conf.Store(&conf)
+		p.link().rates.up = conf.Up
+		p.carries = baseMTU - 1
+		p.run(5*time.Second, func() {})
+		p.counts.probes, p.counts.bytes = 0, 0
+		p.run(length*time.Second, func() {
+			if p.link().search.onTrial() == 0 && !p.link().search.known {
+				t.Fatal("no size is on trial")
+			}
+		})
+		if perSecond := p.counts.bytes / length; perSecond > tt.most+tt.most/length {
+			t.Errorf("%s: %d bytes of padded probes each second, want at most %d", tt.rate, perSecond, tt.most)
+		}
+		if perSecond := p.counts.probes / length; perSecond < tt.each {
+			t.Errorf("%s: %d probes each second, want at least %d", tt.rate, perSecond, tt.each)
+		}
+	}
+}
+
+// TestMTUWithLongTimeouts: round trips are short but have varied so much that probes time out after
+// seconds. They are kept as long, so that the MTU is found.
+func TestMTUWithLongTimeouts(t *testing.T) {
+	p := newEmulatedPath(t)
+	p.carries = 1300
+	varied := func() {
+		p.link().probing.rtt = quality.RTT{SRTT: 100 * time.Millisecond, RTTVAR: 1500 * time.Millisecond, MinRTT: 20 * time.Millisecond}
+	}
+	varied()
+	p.run(3*time.Minute, varied)
+	if got := p.limit(); got > 1300 || got <= 1300-2*searchStep {
+		t.Errorf("packets of %d bytes are sent, the path carries 1300", got)
 	}
 }
 

@@ -93,8 +93,11 @@ func (x *prober) died(b *batch, i int, now time.Duration) {
 // probeMTU sends probes of the path's MTU, if some are due.
 func (x *prober) probeMTU(b *batch, k *keys, i int, now, interval time.Duration) {
 	l := &x.peer.links[i]
+	if now < l.search.due {
+		return
+	}
 	confirm := searchConfirm
-	if interval <= x.intervals.Busy {
+	if interval <= max(x.intervals.Busy, l.keptPause()) {
 		confirm = searchConfirmBusy
 	}
 	searching := !l.search.settled
@@ -107,6 +110,7 @@ func (x *prober) probeMTU(b *batch, k *keys, i int, now, interval time.Duration)
 		pair = x.send(b, k, i, now, sentProbe{at: now, size: baseMTU})
 	}
 	if size > 0 {
+		l.search.due = now + l.paddedPause(size, paired)
 		if l.search.tooLarge(size) {
 			l.reports.oversized++
 		}
@@ -135,13 +139,38 @@ func (x *prober) interval(l *link, now time.Duration) time.Duration {
 		// What the member relays is traffic too: its short link must be known as soon as the other.
 		interval = x.intervals.Busy
 	}
-	if l.search.onTrial() {
-		interval = min(interval, max(searchPause, l.probing.rtt.SRTT/searchTrial))
+	if size := l.search.onTrial(); size > 0 {
+		interval = min(interval, l.paddedPause(size, true))
 	}
-	if rate := l.slowest(); rate > 0 {
-		interval = max(interval, min(rate.TimeFor(unit.Size(probeFraction*l.probing.controlLen)), probeIdle))
+	if l.probing.alive.Alive() {
+		interval = max(interval, min(l.keptPause(), probeIdle))
 	}
-	return interval
+	return max(interval, l.fractionOf(l.probing.controlLen))
+}
+
+// paddedPause returns how long padded probes of the path rest after one of that size, and the
+// shorter one of a pair. Other probes go on: they show whether the path is alive.
+func (l *link) paddedPause(size int, paired bool) time.Duration {
+	header := overhead(l.address.remote.Addr().Is4())
+	bytes := size + header
+	if paired {
+		bytes += baseMTU + header
+	}
+	return max(searchPause, l.probing.rtt.SRTT/searchTrial, l.keptPause(), l.fractionOf(bytes))
+}
+
+// keptPause returns the shortest time between a pair and the next one, with a probe beside each,
+// at which probes are kept until they have timed out. It leaves room for a quarter more.
+func (l *link) keptPause() time.Duration { return 4 * l.probing.rtt.RTO(minProbeRTO) / probesKept }
+
+// fractionOf returns the time in which the path carries probeFraction times as many bytes, at most
+// probeIdle; 0 if its rate is not known.
+func (l *link) fractionOf(bytes int) time.Duration {
+	rate := l.slowest()
+	if rate <= 0 {
+		return 0
+	}
+	return min(rate.TimeFor(unit.Size(probeFraction*bytes)), probeIdle)
 }
 
 // slowest returns the lower rate of the path's two directions, 0 if none is known.

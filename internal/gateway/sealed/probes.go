@@ -24,8 +24,8 @@ type sentProbe struct {
 	state probeState
 }
 
-// probesKept is how many probes of a path are waited for: of two round trips of the most frequent
-// ones, three at a time.
+// probesKept is how many probes of a path are waited for. The most frequent ones, three at a time,
+// are as far apart as they have to be for all of a timeout to be kept (keptPause).
 const probesKept = 128
 
 // sentProbes are the last probes of a path.
