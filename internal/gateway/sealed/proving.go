@@ -179,12 +179,23 @@ func (x *proving) proved(i int, to place, now time.Duration) bool {
 }
 
 // respondedFrom applies that a response came from a place, which may be another one than those that
-// the initiation was sent to.
+// the initiation was sent to. Its bytes count for one path of the line: for each one more, as many
+// again could be sent there.
 func (x *proving) respondedFrom(k *keys, from place, bytes int, now time.Duration) {
+	var of *link
 	for i := range x.peer.links {
-		if l := &x.peer.links[i]; l.line == from.line && !(l.ready() && l.probing.alive.Alive()) && l.place() != from {
-			x.suspect(l, from, k, bytes, now)
+		l := &x.peer.links[i]
+		switch {
+		case l.line != from.line:
+		case l.place() == from:
+			return
+		case l.ready() && l.probing.alive.Alive():
+		case of == nil || !slices.Contains(of.addresses(), from.from) && slices.Contains(l.addresses(), from.from):
+			of = l
 		}
+	}
+	if of != nil {
+		x.suspect(of, from, k, bytes, now)
 	}
 }
 

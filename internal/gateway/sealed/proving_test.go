@@ -337,6 +337,25 @@ func TestRegistrationWaitsForProof(t *testing.T) {
 	}
 }
 
+// TestRegistrationWithdrawnBeforeProof: a path is not registered once its address is proved if the
+// leader has withdrawn its request meanwhile.
+func TestRegistrationWithdrawnBeforeProof(t *testing.T) {
+	s := newSpoofed(t, dataplane.Alliance{Role: dataplane.Registrant, CareOf: 4})
+	l := &s.r.links[0]
+	l.address.remote = netip.AddrPort{}
+	at := newSomebody(t)
+	s.message(at.at, attacks["register"].kind, attacks["register"].body)
+	if l.address.waiting == nil {
+		t.Fatal("the request does not wait")
+	}
+	s.message(at.at, tunnel.Control, tunnel.AppendNumbered(nil, 1, tunnel.Register{HomeAgent: netip.AddrPortFrom(netip.IPv6Unspecified(), 0)}))
+	s.pass(granularity)
+	s.answer(at, at.at)
+	if l.address.remote != at.at || l.registration.until != 0 {
+		t.Errorf("registered until %v at %v after it was withdrawn", l.registration.until, l.address.remote)
+	}
+}
+
 // TestResponseFromElsewhere: a response shows that the peer has the initiation, not where it is.
 func TestResponseFromElsewhere(t *testing.T) {
 	s := newSpoofed(t, dataplane.Alliance{})
@@ -351,6 +370,55 @@ func TestResponseFromElsewhere(t *testing.T) {
 		t.Errorf("%d bytes in %d messages to the source of a response, packets to %v", victim.bytes, victim.messages, l.address.remote)
 	}
 	s.answer(victim, victim.at)
+}
+
+// TestResponseCountsOnce: the bytes of a response are those of one path, of the paths of a line: the
+// one that knows its source, or the first one that does not answer. A path that is where it came
+// from needs no other.
+func TestResponseCountsOnce(t *testing.T) {
+	const paths, bytes = 4, 121
+	for _, tt := range []struct {
+		name  string
+		setup func(s *spoofed, victim netip.AddrPort)
+		want  int // path, -1 for none
+	}{
+		{"nothing known", func(*spoofed, netip.AddrPort) {}, 0},
+		{"first one alive", func(s *spoofed, _ netip.AddrPort) {
+			s.r.links[0].address.remote = netip.MustParseAddrPort("127.0.0.1:9")
+			s.r.links[0].probing.alive.Answered()
+		}, 1},
+		{"configured", func(s *spoofed, victim netip.AddrPort) {
+			s.r.links[2].address.candidates = []netip.AddrPort{victim}
+		}, 2},
+		{"a path is there", func(s *spoofed, victim netip.AddrPort) {
+			s.r.links[3].address.remote = victim
+		}, -1},
+	} {
+		s := newSpoofed(t, dataplane.Alliance{})
+		for i := range paths {
+			l := &s.r.links[i]
+			l.line, l.address.remote = s.line, netip.AddrPort{}
+		}
+		victim := newSomebody(t)
+		tt.setup(s, victim.at)
+		s.r.mu.Lock()
+		s.r.proving.respondedFrom(s.k, place{s.line, victim.at}, bytes, s.now)
+		for end := s.now + time.Minute; s.now < end; s.now += granularity {
+			for i := range paths {
+				s.r.proving.probe(s.b, s.k, i, s.now)
+			}
+			s.b.flush()
+		}
+		s.r.mu.Unlock()
+		if s.read(victim); victim.bytes > maxAmplification*bytes || (victim.messages > 0) != (tt.want >= 0) {
+			t.Errorf("%s: %d bytes in %d messages after a response of %d", tt.name, victim.bytes, victim.messages, bytes)
+		}
+		for i := range paths {
+			if got := s.r.links[i].address.unproved.from == victim.at; got != (i == tt.want) {
+				t.Errorf("%s: path %d: suspected %v, want path %d", tt.name, i, got, tt.want)
+			}
+		}
+	}
 }
 
 // followed is an open plane that records where the paths to a peer lead.

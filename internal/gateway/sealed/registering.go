@@ -153,10 +153,12 @@ func (x *registering) answer(v tunnel.Register, now time.Duration) {
 		return
 	}
 	// A message has arrived over the path, but its address is not proved yet.
-	if l := &x.peer.links[v.Path]; !l.ready() && l.address.unproved.line != nil && v.Lifetime > 0 {
+	l := &x.peer.links[v.Path]
+	if !l.ready() && l.address.unproved.line != nil && v.Lifetime > 0 {
 		l.address.waiting = &v
 		return
 	}
+	l.address.waiting = nil // this request is later
 	var a tunnel.Registered
 	switch x.peer.conf.Alliance.Role {
 	case dataplane.Registrant:
