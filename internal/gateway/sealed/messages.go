@@ -106,7 +106,7 @@ func (x *messages) sendBare(b *batch, k *keys, i int, to place, record tunnel.Re
 	if to.line.socket.Load() == nil {
 		return
 	}
-	x.body = k.out.AppendFirst(tunnel.AppendRecord(x.body[:0], record))
+	x.body = k.out.AppendHello(tunnel.AppendRecord(x.body[:0], record))
 	buf := b.slot(len(x.body))
 	copy(buf[tunnel.Offset:], x.body)
 	x.peer.sealToLocked(b, k, i, buf, tunnel.Control, tunnel.Stamp{}, controlClass, now, to)

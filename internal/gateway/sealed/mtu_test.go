@@ -242,15 +242,15 @@ func TestMTUBelowBase(t *testing.T) {
 // TestMTUSearchOnSlowPaths: padded probes take a hundredth of a slow path, or are one pair each
 // second, while sizes are on trial too. Others go on as often as on any path of that rate.
 func TestMTUSearchOnSlowPaths(t *testing.T) {
-	const length = 15 // seconds, of which no size is decided before the end
+	const length = 15 // seconds
 	for _, tt := range []struct {
 		rate       unit.Bandwidth
 		most, each int // bytes of padded probes without headers, and ordinary probes, each second
 	}{
-		{unit.MbitPerSecond, 1428 + baseMTU, 9},
-		{2 * unit.MbitPerSecond, 1428 + baseMTU, 15},
-		{5 * unit.MbitPerSecond, 5_000_000 / 8 / probeFraction, 15},
-		{10 * unit.MbitPerSecond, 10_000_000 / 8 / probeFraction, 15},
+		{unit.MbitPerSecond, 1_000_000 / 8 * trialShare / probeFraction, 9},
+		{2 * unit.MbitPerSecond, 2_000_000 / 8 * trialShare / probeFraction, 15},
+		{5 * unit.MbitPerSecond, 5_000_000 / 8 * trialShare / probeFraction, 15},
+		{10 * unit.MbitPerSecond, 10_000_000 / 8 * trialShare / probeFraction, 15},
 	} {
 		p := newEmulatedPath(t)
 		conf := *p.link().line.conf.Load()
@@ -265,7 +265,8 @@ func TestMTUSearchOnSlowPaths(t *testing.T) {
 				t.Fatal("no size is on trial")
 			}
 		})
-		if perSecond := p.counts.bytes / length; perSecond > tt.most+tt.most/length {
+		// Beside the pairs there are long probes alone, when a size is tried for the first time.
+		if perSecond := p.counts.bytes / length; perSecond > tt.most+tt.most/3 {
 			t.Errorf("%s: %d bytes of padded probes each second, want at most %d", tt.rate, perSecond, tt.most)
 		}
 		if perSecond := p.counts.probes / length; perSecond < tt.each {

@@ -156,8 +156,16 @@ func (l *link) paddedPause(size int, paired bool) time.Duration {
 	if paired {
 		bytes += baseMTU + header
 	}
-	return max(searchPause, l.probing.rtt.SRTT/searchTrial, l.keptPause(), l.fractionOf(bytes))
+	pause := l.fractionOf(bytes)
+	if paired {
+		pause /= trialShare
+	}
+	return max(searchPause, l.probing.rtt.SRTT/searchTrial, l.keptPause(), pause)
 }
+
+// trialShare is how many times the share of other probes the pairs of a trial take of a path: 10 %.
+// Packets that do not fit are lost until the trial ends.
+const trialShare = 10
 
 // keptPause returns the shortest time between a pair and the next one, with a probe beside each,
 // at which probes are kept until they have timed out. It leaves room for a quarter more.

@@ -654,10 +654,10 @@ func (o *Outbox) Put(r Record) bool {
 	return true
 }
 
-// AppendFirst appends the first record of the session until it is acknowledged. It goes without regard
-// to when the others are due.
-func (o *Outbox) AppendFirst(b []byte) []byte {
-	if o.first > 0 || len(o.kept) == 0 {
+// AppendHello appends the Hello, the first record of the session, until it is acknowledged. It goes
+// without regard to when the others are due.
+func (o *Outbox) AppendHello(b []byte) []byte {
+	if o.first > 0 || len(o.kept) == 0 || o.kept[0].Type() != recordHello {
 		return b
 	}
 	return AppendNumbered(b, 0, o.kept[0])

@@ -193,11 +193,11 @@ func TestReportLen(t *testing.T) {
 	}
 }
 
-// TestAppendFirst: the first record of a session goes with any message until it is acknowledged, and
-// changes nothing of when the others are due.
-func TestAppendFirst(t *testing.T) {
+// TestAppendHello: the Hello of a session goes with any message until it is acknowledged, and changes
+// nothing of when the others are due.
+func TestAppendHello(t *testing.T) {
 	var o Outbox
-	if b := o.AppendFirst(nil); len(b) != 0 {
+	if b := o.AppendHello(nil); len(b) != 0 {
 		t.Errorf("without a record: %x", b)
 	}
 	o.Put(Hello{Endpoints: true})
@@ -205,7 +205,7 @@ func TestAppendFirst(t *testing.T) {
 	want := AppendNumbered(nil, 0, Hello{Endpoints: true})
 	due, _ := o.Due()
 	for range 3 {
-		if b := o.AppendFirst(nil); !bytes.Equal(b, want) {
+		if b := o.AppendHello(nil); !bytes.Equal(b, want) {
 			t.Errorf("got %x, want %x", b, want)
 		}
 	}
@@ -213,7 +213,7 @@ func TestAppendFirst(t *testing.T) {
 		t.Errorf("records are due at %v, before at %v", now, due)
 	}
 	o.Acked(0)
-	if b := o.AppendFirst(nil); len(b) != 0 {
+	if b := o.AppendHello(nil); len(b) != 0 {
 		t.Errorf("after the acknowledgment: %x", b)
 	}
 }
