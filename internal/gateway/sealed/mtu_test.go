@@ -154,8 +154,8 @@ func TestMTUWithLoss(t *testing.T) {
 func TestMTUChanges(t *testing.T) {
 	const trial = searchTrial*searchPause + 200*time.Millisecond // with a round trip
 	for _, percent := range []int{0, 1, 10} {
-		// Of a trial, as many pairs more may count for nothing: twice the expected number.
-		slower := 1 + 8*float64(percent)/100
+		// Of a trial, as many pairs more may count for nothing: three times the expected number.
+		slower := 1 + 12*float64(percent)/100
 		fits := time.Duration(float64(searchConfirmBusy+2*trial) * slower)
 		found := fits + time.Duration(float64(6*trial)*slower)
 		raised := searchRaise + found
