@@ -8,8 +8,8 @@ import (
 )
 
 // fake is a go command whose tests end as its words say, one word for each run; the last one holds for
-// all later runs. T passes, F fails, P panics, and behind D the process dies in another test; a word is a
-// run with -count.
+// all later runs. T passes, F fails, P panics, and behind D the process dies in another test; a
+// word is a run with -count.
 func fake(t *testing.T, words string) {
 	t.Helper()
 	dir := t.TempDir()

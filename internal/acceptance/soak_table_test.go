@@ -403,7 +403,7 @@ func (s *soakTest) withoutForwarding(border string, random *rand.Rand) func() {
 	set := func(value string) {
 		s.in(s.lab.t, border, func() error { return netns.Sysctl(key, value) })
 	}
-	told := func(want bool) (bool, string) {
+	reported := func(want bool) (bool, string) {
 		var status health.Status
 		text, _ := s.try(border, program, "status", "--json", "asbr") // fails while degraded
 		if err := json.Unmarshal([]byte(text), &status); err != nil {
@@ -412,14 +412,14 @@ func (s *soakTest) withoutForwarding(border string, random *rand.Rand) func() {
 		return strings.Contains(status.Reason, key) == want, status.Reason
 	}
 	set("0")
-	s.eventually(border+" reports "+key, faultBack*s.patience, func() (bool, string) { return told(true) })
+	s.eventually(border+" reports "+key, faultBack*s.patience, func() (bool, string) { return reported(true) })
 	set("1")
-	s.eventually(border+" reports "+key+" no more", faultBack*s.patience, func() (bool, string) { return told(false) })
+	s.eventually(border+" reports "+key+" no more", faultBack*s.patience, func() (bool, string) { return reported(false) })
 	return nil
 }
 
-// smallerInterface lowers the MTU of a server's interface and raises it again. The EPE Routes have room for
-// the header that the encapsulation adds each time.
+// smallerInterface lowers the MTU of a server's interface and raises it again. The EPE Routes follow
+// it each time, with room for the header that the encapsulation adds.
 func (s *soakTest) smallerInterface(server string, random *rand.Rand) func() {
 	const whole, added = 1500, 24
 	routeMTU := regexp.MustCompile(` mtu (\d+) `)

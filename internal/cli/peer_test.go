@@ -104,7 +104,7 @@ func TestClearPeer(t *testing.T) {
 	}
 }
 
-// TestClearUnknownPeer: the daemon tells a neighbor that it does not have from other errors.
+// TestClearUnknownPeer: an unknown neighbor has an error of its own.
 func TestClearUnknownPeer(t *testing.T) {
 	s, err := bgp.New(bgp.Options{ASN: 65000, RouterID: netip.MustParseAddr("192.0.2.1"), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

@@ -132,7 +132,7 @@ type Manager struct {
 	learned     learned
 
 	schedule schedule
-	// evidence tells why addresses are not joined.
+	// evidence shows why addresses are not joined.
 	evidence evidence
 	pause    time.Duration   // before the next dump, after one that failed
 	logged   map[string]bool // refused requests that were logged, by kind

@@ -14,7 +14,7 @@ const (
 
 // sentProbe is a probe that was sent over a path.
 type sentProbe struct {
-	// id cannot be guessed: whoever answers has received the probe.
+	// id cannot be guessed: an answer shows that the probe was received.
 	id    uint64
 	at    time.Duration
 	size  int    // of a probe of the path's MTU, the packet that it is as long as, else 0

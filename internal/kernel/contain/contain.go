@@ -86,7 +86,7 @@ const bugPrefix = "BUG: "
 
 const (
 	// logPause is the least time between two panics of a boundary that are logged with message and
-	// stack: whoever sends one message that panics can send many.
+	// stack: a sender of one message that panics can send many.
 	logPause = time.Minute
 	// maxLogged bounds how many bytes of the message are logged.
 	maxLogged = 4096
