@@ -207,7 +207,7 @@ func ccFailure(verb, name string, err error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		do = "see tabane cc status"
 	}
-	return &Failure{What: verb + " congestion control", On: name, Why: err, Do: do}
+	return &Failure{What: verb + " congestion control", Name: name, Why: err, Do: do}
 }
 
 func (a *App) ccStatusCommand() *cobra.Command {
@@ -225,7 +225,7 @@ skipped, that the control has replaced. It also shows listening sockets with ano
 			var h congestion.Host
 			s, err := h.Status()
 			if err != nil {
-				return ccFailure("show", "this host", err)
+				return ccFailure("show", "", err)
 			}
 			if asJSON {
 				e := json.NewEncoder(a.Out)

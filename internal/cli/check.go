@@ -78,5 +78,5 @@ func ConfigFailure(path string, err error) error {
 	if _, faults := err.(*config.Error); err == nil || faults {
 		return err
 	}
-	return FileFailure("read the configuration", path, err)
+	return FileFailure("read configuration", path, err)
 }

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -28,8 +29,13 @@ func TestExitCodes(t *testing.T) {
 	}{
 		{"nothing wrong", nil, 0, ""},
 		{"does not hold", fmt.Errorf("run: %w", ErrUnmet), 1, ""},
-		{"failure", &Failure{What: "serve", On: "port", Why: errors.New("taken"), Do: "choose another"}, 2, "tabane: serve, on port: taken; choose another\n"},
-		{"failure of a path", FileFailure("read", "a", &os.PathError{Op: "open", Path: "a", Err: os.ErrNotExist}), 2, "tabane: read, on a: file does not exist; check the path\n"},
+		{"failure", &Failure{What: "serve at", Name: "[::1]:80", Why: errors.New("taken"), Do: "choose another"}, 2, "tabane: serve at \"[::1]:80\": taken; choose another\n"},
+		{"failure without a name", &Failure{What: "list labs", Why: errors.New("denied")}, 2, "tabane: list labs: denied\n"},
+		{"hostile name", &Failure{What: "read capture", Name: "a\n\x1b[2J", Why: errors.New("empty")}, 2, `tabane: read capture "a\n\x1b[2J": empty` + "\n"},
+		{"failure of a path", FileFailure("read", "a", &os.PathError{Op: "open", Path: "a", Err: os.ErrNotExist}), 2, "tabane: read \"a\": file does not exist; check the path\n"},
+		{"failure of another path", FileFailure("make directory", "a/b", &os.PathError{Op: "mkdir", Path: "a", Err: os.ErrPermission}), 2, "tabane: make directory \"a/b\": mkdir a: permission denied; give this user access to it\n"},
+		{"failure of an address", &Failure{What: "query edge", Name: "[::1]:80", Why: refusedDial("::1")}, 2, "tabane: query edge \"[::1]:80\": connection refused\n"},
+		{"failure of another address", &Failure{What: "query edge", Name: "[::1]:80", Why: refusedDial("::2")}, 2, "tabane: query edge \"[::1]:80\": dial tcp [::2]:80: connect: connection refused\n"},
 		{"several lines", errors.Join(errors.New("a"), errors.New("b")), 2, "tabane: a; b\n"},
 		{"faults", &config.Error{File: "f", Faults: []config.Fault{
 			{Line: 1, Column: 2, Fault: fault.Fault{Path: "p", Message: "m"}}, {Fault: fault.Fault{Message: "n"}},
@@ -166,4 +172,9 @@ func TestRateMeter(t *testing.T) {
 	if got := m.Rate(); got != 10e6 {
 		t.Errorf("got %v", got)
 	}
+}
+
+// refusedDial is the error of package net for a refused connection to port 80.
+func refusedDial(ip string) error {
+	return &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{IP: net.ParseIP(ip), Port: 80}, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 }

@@ -31,10 +31,10 @@ func Require(what string, needs ...role.Need) error {
 			return &Failure{What: what, Why: err, Do: "run it as root, or grant the capability"}
 		case n == role.Namespaces:
 			return &Failure{What: what, Why: err, Do: "run it as root"}
-		case strings.Contains(err.Error(), "; "): // the error includes a remedy
-			return &Failure{What: what, On: string(n), Why: err}
+		case errors.Is(err, errors.ErrUnsupported): // the error names the feature and the remedy
+			return &Failure{What: what, Why: err}
 		default:
-			return &Failure{What: what, On: string(n), Why: err, Do: "see tabane doctor"}
+			return &Failure{What: what, Why: fmt.Errorf("check %s: %w", n, err), Do: "see tabane doctor"}
 		}
 	}
 	return nil
@@ -120,21 +120,21 @@ func (a *App) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 	}
 	listener, err := listen(ctx, at)
 	if err != nil {
-		return startFailure(r, "the status address "+at.String(), err)
+		return startFailure("serve status of "+r.Name+" at", at.String(), err)
 	}
 	manager, err := systemd.New()
 	if err != nil {
-		return errors.Join(startFailure(r, "this host", err), listener.Close())
+		return errors.Join(startFailure("start "+r.Name, "", err), listener.Close())
 	}
 	m, err := r.Start(ctx, &f.Sections, role.Options{Keep: keep, Log: log})
 	if err != nil {
-		return errors.Join(startFailure(r, file, err), listener.Close())
+		return errors.Join(startFailure("start "+r.Name+" with", file, err), listener.Close())
 	}
 	d := &service{role: r, machine: m, file: file, log: log, manager: manager}
 	if path := r.Control(&f.Sections); path != "" {
 		stop, e := d.serveCommands(ctx, path)
 		if e != nil {
-			return errors.Join(startFailure(r, file, e), listener.Close())
+			return errors.Join(startFailure("start "+r.Name+" with", file, e), listener.Close())
 		}
 		defer func() { err = errors.Join(err, stop()) }()
 	}
@@ -151,7 +151,7 @@ func (a *App) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 	defer context.AfterFunc(ctx, func() { d.notify(manager.Stopping()) })()
 	log.Info("started", "role", r.Name, "version", a.Version, "status", "http://"+at.String()+"/status")
 	if err := monitor(ctx, log, configured, listener, r.Name, a.Version, m); err != nil {
-		return &Failure{What: "run " + r.Name, On: file, Why: err}
+		return &Failure{What: "run " + r.Name + " with", Name: file, Why: err}
 	}
 	log.Info("stopped", "role", r.Name)
 	return nil
@@ -166,11 +166,11 @@ func warn(log *slog.Logger, f *config.File) {
 
 // missingSection returns the failure of a daemon without a section in its file.
 func missingSection(daemon, file string, f *config.File) error {
-	return &Failure{What: "start " + daemon, On: file, Why: fmt.Errorf("it has no section %q (it holds %s)", daemon+":", f.Summary()), Do: "add the section"}
+	return &Failure{What: "start " + daemon + " with", Name: file, Why: fmt.Errorf("it has no section %q (it holds %s)", daemon+":", f.Summary()), Do: "add the section"}
 }
 
 // startFailure returns the failure of a daemon to start, with a remedy for the usual causes.
-func startFailure(r role.Descriptor, on string, err error) error {
+func startFailure(what, name string, err error) error {
 	do := ""
 	var problem *health.Problem
 	switch {
@@ -186,5 +186,5 @@ func startFailure(r role.Descriptor, on string, err error) error {
 	default:
 		do = "see tabane doctor"
 	}
-	return &Failure{What: "start " + r.Name, On: on, Why: err, Do: do}
+	return &Failure{What: what, Name: name, Why: err, Do: do}
 }

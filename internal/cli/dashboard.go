@@ -64,7 +64,7 @@ It has no password: serve it on loopback, and reach it from elsewhere through ss
 func dashboardDaemons(args []string) ([]dashboard.Daemon, error) {
 	const what = "show daemon"
 	if len(args) == 0 {
-		all, err := statusSources(what, nil)
+		all, err := statusSources(nil)
 		var daemons []dashboard.Daemon
 		for _, s := range all {
 			daemons = append(daemons, dashboard.Daemon{Name: s.name, At: s.at, Optional: true})
@@ -78,7 +78,7 @@ func dashboardDaemons(args []string) ([]dashboard.Daemon, error) {
 		if !given {
 			name, at = "", arg
 		}
-		found, err := statusSources(what, []string{at})
+		found, err := statusSources([]string{at})
 		if err != nil {
 			return nil, err
 		}
@@ -90,7 +90,7 @@ func dashboardDaemons(args []string) ([]dashboard.Daemon, error) {
 			one.Name = one.At.String()
 		}
 		if taken[one.Name] {
-			return nil, &Failure{What: what, On: one.Name, Why: errors.New("it is named twice"), Do: "give each its own name, as NAME=ADDRESS"}
+			return nil, &Failure{What: what, Name: one.Name, Why: errors.New("it is named twice"), Do: "give each its own name, as NAME=ADDRESS"}
 		}
 		taken[one.Name] = true
 		daemons = append(daemons, one)
@@ -151,7 +151,7 @@ func closeCounter(w *flows.Watcher) error {
 func (a *App) serveDashboard(ctx context.Context, log *slog.Logger, at netip.AddrPort, names []string, board *dashboard.Dashboard, counter *flows.Watcher) error {
 	l, err := listen(ctx, at)
 	if err != nil {
-		return &Failure{What: "serve the dashboard", On: at.String(), Why: err, Do: "choose another address with --listen"}
+		return &Failure{What: "serve dashboard at", Name: at.String(), Why: err, Do: "choose another address with --listen"}
 	}
 	// A port below 1024 is open by now. The counter also attaches to interfaces that come later.
 	if err := privilege.Keep(privilege.NetAdmin, privilege.BPF, privilege.Perfmon); err != nil {
@@ -184,7 +184,7 @@ func (a *App) serveDashboard(ctx context.Context, log *slog.Logger, at netip.Add
 		}
 	}
 	if err != nil {
-		return &Failure{What: "serve the dashboard", On: at.String(), Why: err}
+		return &Failure{What: "serve dashboard at", Name: at.String(), Why: err}
 	}
 	return nil
 }

@@ -227,8 +227,8 @@ func isAbsent(err error) bool {
 
 // detail prints the selected part of a response of each daemon that supports the path.
 func (a *App) detail(ctx context.Context, args []string, path string, selected func(object) (object, error), asJSON bool) error {
-	const what = "ask for status"
-	sources, err := statusSources(what, args)
+	const what = "read status"
+	sources, err := statusSources(args)
 	if err != nil {
 		return err
 	}
@@ -252,11 +252,11 @@ func (a *App) detail(ctx context.Context, args []string, path string, selected f
 		}
 		found = true
 		if err := printStatus(a.Out, s, body, asJSON); err != nil {
-			return &Failure{What: "print status", On: s.at.String(), Why: err}
+			return &Failure{What: "print answer of " + s.kind(), Name: s.at.String(), Why: err}
 		}
 	}
 	if !found {
-		return &Failure{What: what, On: "this host", Why: errors.New("no daemon at its default address answers this"), Do: "start one, or name its address"}
+		return &Failure{What: what, Why: errors.New("no daemon of this host answers this at its default address"), Do: "start one, or name its address"}
 	}
 	return nil
 }

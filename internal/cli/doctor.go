@@ -63,7 +63,7 @@ Exit code 0: all required features are available; 1: some are missing.`,
 
 // runningDaemons returns what the daemons that answer at their default address say of themselves.
 func runningDaemons(ctx context.Context) (findings []doctor.Finding) {
-	all, err := statusSources("ask for status", nil)
+	all, err := statusSources(nil)
 	if err != nil {
 		panic("BUG: " + err.Error())
 	}

@@ -86,16 +86,16 @@ const (
 func (a *App) drain(ctx context.Context, at netip.AddrPort, wait time.Duration, undo bool) error {
 	what, method, query, want := "drain", http.MethodPost, url.Values{"wait": {wait.String()}}, asbr.Drained
 	if undo {
-		what, method, query, want = "undo the drain", http.MethodDelete, nil, asbr.Serving
+		what, method, query, want = "undo drain of", http.MethodDelete, nil, asbr.Serving
 	}
 	if _, err := command(ctx, at, method, drainPath, query); err != nil {
-		return commandFailure(what, "asbr "+at.String(), err)
+		return commandFailure(what, source{role.ASBR, at}, err)
 	}
 	last := asbr.Stage("none")
 	for deadline := time.Now().Add(wait + drainPatience); ; {
 		stage, err := drainStage(ctx, at)
 		if err != nil {
-			return &Failure{What: what, On: "asbr " + at.String(), Why: err}
+			return &Failure{What: what + " asbr", Name: at.String(), Why: err}
 		}
 		if stage != last {
 			fmt.Fprintln(a.Out, stageText(stage, wait))
@@ -105,12 +105,12 @@ func (a *App) drain(ctx context.Context, at netip.AddrPort, wait time.Duration, 
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return &Failure{What: what, On: "asbr " + at.String(), Why: fmt.Errorf("it is still %q", stage), Do: "see tabane status asbr"}
+			return &Failure{What: what + " asbr", Name: at.String(), Why: fmt.Errorf("it is still %q", stage), Do: "see tabane status asbr"}
 		}
 		select {
 		case <-time.After(drainPoll):
 		case <-ctx.Done():
-			return &Failure{What: what, On: "asbr " + at.String(), Why: ctx.Err(), Do: "the drain continues; --undo reverts it"}
+			return &Failure{What: what + " asbr", Name: at.String(), Why: ctx.Err(), Do: "the drain continues; --undo reverts it"}
 		}
 	}
 }
@@ -130,7 +130,7 @@ func stageText(s asbr.Stage, wait time.Duration) string {
 
 // commandFailure returns the failure of a command that a daemon did not receive or refused, with a
 // remedy for the usual causes.
-func commandFailure(what, on string, err error) error {
+func commandFailure(what string, to source, err error) error {
 	do := ""
 	switch {
 	case errors.Is(err, fs.ErrPermission):
@@ -140,7 +140,7 @@ func commandFailure(what, on string, err error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		do = "restart the daemon, whose socket was removed; SIGHUP reloads without it"
 	}
-	return &Failure{What: what, On: on, Why: err, Do: do}
+	return &Failure{What: what + " " + to.kind(), Name: to.at.String(), Why: err, Do: do}
 }
 
 var errNoControl = errors.New("it has no control socket")

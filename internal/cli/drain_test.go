@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/daemon/control"
-	"github.com/tabane/tabane/internal/role"
 )
 
 // leaver records the calls of Drain and Undrain.
@@ -121,7 +120,7 @@ func TestCommandWithoutSocket(t *testing.T) {
 	defer daemon.Close()
 	at := netip.MustParseAddrPort(daemon.Listener.Addr().String())
 	_, err := command(t.Context(), at, http.MethodPost, reloadPath, nil)
-	text := commandFailure("reload", "asbr", err).Error()
+	text := commandFailure("reload", source{"asbr", at}, err).Error()
 	if !strings.Contains(text, socket) || !strings.Contains(text, "restart the daemon") {
 		t.Errorf("%q", text)
 	}
@@ -130,7 +129,7 @@ func TestCommandWithoutSocket(t *testing.T) {
 // TestStartWithoutRoom: a socket that cannot be made is a failure with a remedy of its own.
 func TestStartWithoutRoom(t *testing.T) {
 	for _, err := range []error{syscall.EROFS, syscall.ENOSPC} {
-		text := startFailure(role.Descriptor{Name: "asbr"}, "asbr.yaml", fmt.Errorf("listen on control socket: %w", err)).Error()
+		text := startFailure("start asbr with", "asbr.yaml", fmt.Errorf("listen on control socket: %w", err)).Error()
 		if !strings.Contains(text, "give control a path elsewhere") {
 			t.Errorf("%q", text)
 		}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
+	"os"
 	"strconv"
 	"strings"
 	"syscall"
@@ -27,23 +29,27 @@ var ErrUnmet = errors.New("a check or expectation failed")
 // ErrInterrupted is the cause of the failure of a command that a signal ended.
 var ErrInterrupted = errors.New("interrupted")
 
-// Failure is the error of a command that could not run.
+// Failure is the error of a command that could not run. It reads `verb object "name": cause; remedy`.
 type Failure struct {
-	// What is the operation and on its object; why is the cause and do the remedy. on and do
-	// may be empty.
-	What, On string
-	Why      error
-	Do       string
+	// What is the verb and the object, or the verb and what precedes the name: "read capture",
+	// "serve metrics at".
+	What string
+	// Name is the object's name, path or address. It is empty if there is only one.
+	Name string
+	// Why is the cause, which need not have the name.
+	Why error
+	// Do is the remedy as an instruction, or empty.
+	Do string
 	// code is the exit code, exitFailed if 0.
 	code int
 }
 
 func (f *Failure) Error() string {
 	s := f.What
-	if f.On != "" {
-		s += ", on " + f.On
+	if f.Name != "" {
+		s += " " + strconv.Quote(f.Name)
 	}
-	s += ": " + reason(f.Why)
+	s += ": " + reason(f.Why, f.Name).Error()
 	if f.Do != "" {
 		s += "; " + f.Do
 	}
@@ -52,14 +58,24 @@ func (f *Failure) Error() string {
 
 func (f *Failure) Unwrap() error { return f.Why }
 
-// reason returns the error's text without the operation and path of a *fs.PathError, which the
-// failure has itself.
-func reason(err error) string {
-	var path *fs.PathError
-	if errors.As(err, &path) && err == error(path) {
-		err = path.Err
+// reason returns the error without the operation on an object of that name, which the failure has
+// itself.
+func reason(err error, name string) error {
+	switch e := err.(type) {
+	case *fs.PathError:
+		if e.Path == name {
+			return e.Err
+		}
+	case *net.OpError:
+		if e.Addr != nil && e.Addr.String() != name {
+			return err
+		}
+		if call, ok := e.Err.(*os.SyscallError); ok {
+			return call.Err
+		}
+		return e.Err
 	}
-	return err.Error()
+	return err
 }
 
 // FileFailure returns the failure to access a file of a flag or an argument.
@@ -69,11 +85,11 @@ func FileFailure(what, path string, err error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		do = "check the path"
 	case errors.Is(err, fs.ErrPermission):
-		do = "make it readable for this user"
+		do = "give this user access to it"
 	case errors.Is(err, syscall.EISDIR):
 		do = "name a file in it"
 	}
-	return &Failure{What: what, On: path, Why: err, Do: do}
+	return &Failure{What: what, Name: path, Why: err, Do: do}
 }
 
 // UsageError is the error of an invalid command line.

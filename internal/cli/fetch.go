@@ -113,7 +113,7 @@ func WriteReport(name string, report any) error {
 		return err
 	}
 	if err := os.WriteFile(name, append(b, '\n'), 0o644); err != nil {
-		return FileFailure("write the report", name, err)
+		return FileFailure("write report", name, err)
 	}
 	return nil
 }
@@ -130,7 +130,7 @@ func fetchFailure(url string, err error) error {
 	if e := errors.Unwrap(err); e != nil && strings.HasPrefix(err.Error(), "fetch ") {
 		err = e
 	}
-	return &Failure{What: "fetch", On: url, Why: err, Do: do}
+	return &Failure{What: "fetch", Name: url, Why: err, Do: do}
 }
 
 func printReport(w io.Writer, r traffic.Report) error {

@@ -127,7 +127,7 @@ func matches(pattern, name string) bool {
 func matching(names []string, interfaces func() ([]net.Interface, error)) ([]string, error) {
 	all, err := interfaces()
 	if err != nil {
-		return nil, &Failure{What: "watch flows", On: "this host", Why: err}
+		return nil, &Failure{What: "list interfaces", Why: err}
 	}
 	var chosen []string
 	add := func(name string) {
@@ -175,7 +175,7 @@ func (a *App) flows(ctx context.Context, o flowsFlags) (err error) {
 		}
 		for _, p := range o.interfaces {
 			if !slices.ContainsFunc(options.Interfaces, func(name string) bool { return name == p || matches(p, name) }) {
-				return &Failure{What: "watch flows", On: "this host", Why: fmt.Errorf("no interface matches %q", p), Do: "name an interface of this host with -i"}
+				return &Failure{What: "find interface", Name: p, Why: errors.New("no interface of this host matches"), Do: "name an interface of this host with -i"}
 			}
 		}
 	}
@@ -226,7 +226,7 @@ func (a *App) flows(ctx context.Context, o flowsFlags) (err error) {
 			return Invalid("--metrics", o.metrics, `an address and port like "[::1]:9120"`)
 		}
 		if listener, err = listen(ctx, at); err != nil {
-			return &Failure{What: "serve metrics", On: at.String(), Why: err, Do: "choose another address with --metrics"}
+			return &Failure{What: "serve metrics at", Name: at.String(), Why: err, Do: "choose another address with --metrics"}
 		}
 	}
 	w, err := flows.New(options)
@@ -265,7 +265,7 @@ func (o *flowsFlags) readFile(options *flows.Options) error {
 		return nil
 	}
 	if f.Edge == nil {
-		return &Failure{What: "watch flows", On: o.file, Why: fmt.Errorf("it has no section %q or %q (it holds %s)", "edge:", "gateway:", f.Summary()), Do: "name the file that this host's edge or gateway runs with"}
+		return &Failure{What: "read interfaces from", Name: o.file, Why: fmt.Errorf("it has no section %q or %q (it holds %s)", "edge:", "gateway:", f.Summary()), Do: "name the file that this host's edge or gateway runs with"}
 	}
 	if len(options.Interfaces) == 0 {
 		options.Interfaces = []string{f.Edge.Interface}
@@ -306,7 +306,7 @@ func (o *flowsFlags) readGateway(c *gateway.Config, options *flows.Options) {
 func watchable() ([]string, error) {
 	all, err := net.Interfaces()
 	if err != nil {
-		return nil, &Failure{What: "watch flows", On: "this host", Why: err}
+		return nil, &Failure{What: "list interfaces", Why: err}
 	}
 	var names []string
 	for _, i := range all {
@@ -315,7 +315,7 @@ func watchable() ([]string, error) {
 		}
 	}
 	if len(names) == 0 {
-		return nil, &Failure{What: "watch flows", On: "this host", Why: errors.New("no interface is up"), Do: "name one with -i"}
+		return nil, &Failure{What: "list interfaces", Why: errors.New("no interface of this host is up"), Do: "name one with -i"}
 	}
 	return names, nil
 }
@@ -354,7 +354,7 @@ func (a *App) flowsWriter(o flowsFlags, hint string, addresses int) func(s *flow
 	return flows.NewTable(a.Out, flows.TableOptions{Top: o.top, Every: drawEvery, Addresses: addresses}).Write
 }
 
-func watchFailure(on string, err error) error {
+func watchFailure(interfaces string, err error) error {
 	do := ""
 	switch {
 	case errors.Is(err, errors.ErrUnsupported):
@@ -362,5 +362,5 @@ func watchFailure(on string, err error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		do = "name an interface of this host with -i"
 	}
-	return &Failure{What: "watch flows", On: on, Why: err, Do: do}
+	return &Failure{What: "watch flows of", Name: interfaces, Why: err, Do: do}
 }

@@ -53,12 +53,12 @@ func (a *App) makeKey() error {
 		const owner = 0o600
 		if info.Mode().IsRegular() && info.Mode().Perm() != owner {
 			if err := f.Chmod(owner); err != nil {
-				return &Failure{What: what, On: "standard output", Why: err}
+				return &Failure{What: "write key to", Name: "standard output", Why: err}
 			}
 		}
 	}
 	if _, err := fmt.Fprintf(a.Out, "# public key: %s\n%s\n", key.Public(), key.Text()); err != nil {
-		return &Failure{What: what, On: "standard output", Why: err}
+		return &Failure{What: "write key to", Name: "standard output", Why: err}
 	}
 	fmt.Fprintf(a.Err, "public key: %s\n", key.Public())
 	return nil

@@ -54,7 +54,7 @@ traffic and transports can be left out. docs/reference.md has all keys on one pa
 			path := strings.Join(args, "")
 			key, below, err := config.Find(path)
 			if err != nil {
-				return &Failure{What: fmt.Sprintf("find key %q", path), Why: err, Do: "see tabane help config"}
+				return &Failure{What: "find key", Name: path, Why: err, Do: "see tabane help config"}
 			}
 			columns := Width(a.Out)
 			if columns == 0 {

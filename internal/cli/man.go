@@ -21,7 +21,7 @@ date is that of SOURCE_DATE_EPOCH, so that the same source gives the same files.
 		Args: Arguments(1, 1, "one directory"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := a.writeManual(c.Root(), args[0]); err != nil {
-				return &Failure{What: "write manual", On: args[0], Why: err}
+				return &Failure{What: "write manual", Name: args[0], Why: err}
 			}
 			return nil
 		},

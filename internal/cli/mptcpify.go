@@ -79,7 +79,7 @@ func (a *App) mptcpify(o mptcpify.Options, verbose bool) error {
 	if o.Program, err = mptcpify.Find(o.Args[0]); err == nil {
 		err = mptcpify.Exec(o)
 	}
-	failed := &Failure{What: "run with MPTCP", On: o.Args[0], Why: err}
+	failed := &Failure{What: "run program", Name: o.Args[0], Why: err}
 	if errors.Is(err, mptcpify.ErrCongestion) {
 		failed.Do = "load it with tabane cc load, or name one of net.ipv4.tcp_available_congestion_control"
 	}
@@ -92,6 +92,6 @@ func (a *App) mptcpify(o mptcpify.Options, verbose bool) error {
 	default:
 		failed.code = exitNotExecutable
 	}
-	failed.What, failed.Why = "execute", e.Err
+	failed.What, failed.Why = "execute program", e.Err
 	return failed
 }

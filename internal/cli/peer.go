@@ -125,7 +125,7 @@ func streamRoutes(w http.ResponseWriter, dump func(yield func(bgp.RouteEntry) er
 
 // dumpTable prints a table of each daemon.
 func (a *App) dumpTable(ctx context.Context, args []string, rd string, f tableFlags, asJSON bool) error {
-	const what = "ask for routes"
+	const what = "read routes"
 	q := url.Values{}
 	for key, value := range map[string]string{"table": f.view, "peer": f.peer, "rt": f.rt, "rd": rd} {
 		if value != "" {
@@ -144,7 +144,7 @@ func (a *App) dumpTable(ctx context.Context, args []string, rd string, f tableFl
 	if err != nil {
 		return err
 	}
-	sources, err := statusSources(what, args)
+	sources, err := statusSources(args)
 	if err != nil {
 		return err
 	}
@@ -280,8 +280,8 @@ func printRoute(w io.Writer, e bgp.RouteEntry) {
 
 // peerDetail prints all details of a neighbor of each daemon that has it.
 func (a *App) peerDetail(ctx context.Context, name string, args []string, asJSON bool) error {
-	const what = "ask for a neighbor"
-	sources, err := statusSources(what, args)
+	const what = "read neighbor"
+	sources, err := statusSources(args)
 	if err != nil {
 		return err
 	}
@@ -306,7 +306,7 @@ func (a *App) peerDetailOf(ctx context.Context, name string, sources []source, n
 		}
 		found = true
 		if err := printStatus(a.Out, s, body, asJSON); err != nil {
-			return true, &Failure{What: "print status", On: s.at.String(), Why: err}
+			return true, &Failure{What: "print neighbor of " + s.kind(), Name: s.at.String(), Why: err}
 		}
 	}
 	if found {
@@ -341,7 +341,7 @@ It concerns all daemons on this host that have the neighbor, or the one that is 
 
 func (a *App) clearPeer(ctx context.Context, name string, args []string, hard bool) error {
 	const what = "clear peer"
-	sources, err := statusSources(what, args)
+	sources, err := statusSources(args)
 	if err != nil {
 		return err
 	}
@@ -372,10 +372,10 @@ func (a *App) clearPeerOf(ctx context.Context, sources []source, named bool, q u
 		case !named && (errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, errNoControl)):
 		case !named && errors.As(err, &absent):
 			if !absent.command {
-				unknown = commandFailure(what, on, err) // another daemon may have the neighbor
+				unknown = commandFailure(fmt.Sprintf("clear peer %q of", q.Get("peer")), s, err) // another daemon may have the neighbor
 			}
 		default:
-			failed = cmp.Or(failed, commandFailure(what, on, err))
+			failed = cmp.Or(failed, commandFailure(fmt.Sprintf("clear peer %q of", q.Get("peer")), s, err))
 		}
 	}
 	if failed == nil && !found {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -45,7 +46,7 @@ or SIGTERM.`,
 			}
 			server, err := traffic.New(traffic.Options{Listen: listen, Congestion: congestion, Log: log})
 			if err != nil {
-				return serveFailure(fmt.Sprint(listen), err)
+				return serveFailure(addressList(listen), err)
 			}
 			// A client may request a restricted congestion control.
 			if err := privilege.Keep(privilege.NetAdmin); err != nil {
@@ -53,7 +54,7 @@ or SIGTERM.`,
 			}
 			log.Info("serving", "addresses", fmt.Sprint(server.Addrs()))
 			if err := server.Run(c.Context()); err != nil && !errors.Is(err, c.Context().Err()) {
-				return &Failure{What: "serve", On: fmt.Sprint(server.Addrs()), Why: err}
+				return &Failure{What: "serve at", Name: addressList(server.Addrs()), Why: err}
 			}
 			return nil
 		},
@@ -88,7 +89,16 @@ func listenAddresses(flags []string, file string) ([]netip.AddrPort, error) {
 	return listen, nil
 }
 
-func serveFailure(on string, err error) error {
+// addressList returns the addresses as one name of a failure.
+func addressList(addresses []netip.AddrPort) string {
+	var list []string
+	for _, at := range addresses {
+		list = append(list, at.String())
+	}
+	return strings.Join(list, ", ")
+}
+
+func serveFailure(addresses string, err error) error {
 	do := ""
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
@@ -100,5 +110,5 @@ func serveFailure(on string, err error) error {
 	case errors.Is(err, syscall.EACCES):
 		do = "run it as root, or choose a port above 1023"
 	}
-	return &Failure{What: "serve", On: on, Why: err, Do: do}
+	return &Failure{What: "serve at", Name: addresses, Why: err, Do: do}
 }

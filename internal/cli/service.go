@@ -253,7 +253,7 @@ such as that of the AS number; the running configuration stays in force then.`,
 
 func (a *App) reload(ctx context.Context, args []string) error {
 	const what = "reload"
-	sources, err := statusSources(what, args)
+	sources, err := statusSources(args)
 	if err != nil {
 		return err
 	}
@@ -267,12 +267,12 @@ func (a *App) reload(ctx context.Context, args []string) error {
 		if refused := refusedError(nil); errors.As(err, &refused) {
 			var lines faultLines
 			for _, line := range refused {
-				lines = append(lines, "tabane: reload "+on+": "+line)
+				lines = append(lines, fmt.Sprintf("tabane: %s %s %q: %s", what, s.kind(), s.at, line))
 			}
 			return lines
 		}
 		if err != nil {
-			return commandFailure(what, on, err)
+			return commandFailure(what, s, err)
 		}
 		found = true
 		if len(lines) == 0 {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,6 +36,9 @@ type source struct {
 	at   netip.AddrPort
 }
 
+// kind returns which daemon it is, as far as the command line says so.
+func (s source) kind() string { return cmp.Or(s.name, "daemon") }
+
 func (a *App) statusCommand() *cobra.Command {
 	var asJSON, acknowledge bool
 	names := statusNames()
@@ -64,7 +68,7 @@ A panic that was contained is a reason to be degraded for an hour. With --acknow
 }
 
 func (a *App) status(ctx context.Context, args []string, asJSON, acknowledge bool) error {
-	sources, err := statusSources("ask for status", args, "routes", "peers", "sids", "connections")
+	sources, err := statusSources(args, "routes", "peers", "sids", "connections")
 	if err != nil {
 		return err
 	}
@@ -74,7 +78,7 @@ func (a *App) status(ctx context.Context, args []string, asJSON, acknowledge boo
 			_, err := command(ctx, s.at, http.MethodDelete, panicsPath, nil)
 			absent := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, errNoControl)
 			if err != nil && (!absent || len(args) > 0) {
-				return commandFailure("acknowledge panics", strings.TrimSpace(s.name+" "+s.at.String()), err)
+				return commandFailure("acknowledge panics of", s, err)
 			}
 		}
 		body, err := ask(ctx, s.at, "/status")
@@ -93,16 +97,16 @@ func (a *App) status(ctx context.Context, args []string, asJSON, acknowledge boo
 			shown = b
 		}
 		if err := printStatus(a.Out, s, shown, asJSON); err != nil {
-			return &Failure{What: "print status", On: s.at.String(), Why: err}
+			return &Failure{What: "print status of " + s.kind(), Name: s.at.String(), Why: err}
 		}
 		var h health.Status
 		if err := json.Unmarshal(body, &h); err != nil {
-			return &Failure{What: "read status", On: s.at.String(), Why: err}
+			return &Failure{What: "read status of " + s.kind(), Name: s.at.String(), Why: err}
 		}
 		impaired = impaired || !h.Ready || h.Degraded
 	}
 	if !found {
-		return noDaemon("ask for status")
+		return noDaemon("read status")
 	}
 	if impaired {
 		return ErrUnmet
@@ -116,12 +120,12 @@ func askFailure(s source, err error) error {
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		do = "start it, or name its address"
 	}
-	return &Failure{What: "ask for status", On: strings.TrimSpace(s.name + " " + s.at.String()), Why: err, Do: do}
+	return &Failure{What: "query " + s.kind(), Name: s.at.String(), Why: err, Do: do}
 }
 
 // noDaemon returns the failure of a command for all daemons when none is running.
 func noDaemon(what string) error {
-	return &Failure{What: what, On: "this host", Why: errors.New("no daemon answers at its default address"), Do: "start one, or name its address"}
+	return &Failure{What: what, Why: errors.New("no daemon of this host answers at its default address"), Do: "start one, or name its address"}
 }
 
 // statusNames returns the names of the daemons that serve a status.
@@ -137,7 +141,7 @@ func statusNames() []string {
 
 // statusSources returns the daemon of the argument, or all daemons. also has further words to
 // suggest for an unknown name.
-func statusSources(what string, args []string, also ...string) ([]source, error) {
+func statusSources(args []string, also ...string) ([]source, error) {
 	var all []source
 	for _, r := range role.All() {
 		if !r.DefaultStatus().IsValid() {
@@ -154,7 +158,7 @@ func statusSources(what string, args []string, also ...string) ([]source, error)
 	}
 	at, err := netip.ParseAddrPort(args[0])
 	if err != nil {
-		return nil, &Failure{What: what, On: args[0], Why: errors.New("it is neither a daemon nor an address" + fault.Suggest(args[0], append(statusNames(), also...))), Do: `name a daemon, or an address like "[::1]:9117"`}
+		return nil, &Failure{What: "find daemon", Name: args[0], Why: errors.New("it is neither a daemon nor an address" + fault.Suggest(args[0], append(statusNames(), also...))), Do: `name a daemon, or an address like "[::1]:9117"`}
 	}
 	return []source{{"", at}}, nil
 }

@@ -74,7 +74,7 @@ func checkMetrics(names []string) error {
 }
 
 func (a *app) diff(nameA, nameB string, f diffFlags) error {
-	const what = "compare the results"
+	what := fmt.Sprintf("compare result %q with", nameA)
 	ra, err := readResult(nameA)
 	if err != nil {
 		return err
@@ -83,13 +83,12 @@ func (a *app) diff(nameA, nameB string, f diffFlags) error {
 	if err != nil {
 		return err
 	}
-	on := nameA + " and " + nameB
 	if ra.Scenario != rb.Scenario {
-		return &cli.Failure{What: what, On: on, Why: fmt.Errorf("they are of different scenarios: %s and %s", ra.Scenario, rb.Scenario), Do: "name two results of one scenario"}
+		return &cli.Failure{What: what, Name: nameB, Why: fmt.Errorf("they are of different scenarios: %s and %s", ra.Scenario, rb.Scenario), Do: "name two results of one scenario"}
 	}
 	list := result.Differences(ra, rb, f.metrics)
 	if len(list) == 0 {
-		return &cli.Failure{What: what, On: on, Why: errors.New("they have no case, traffic, transport and metric in common"), Do: "see their runs.csv"}
+		return &cli.Failure{What: what, Name: nameB, Why: errors.New("they have no case, traffic, transport and metric in common"), Do: "see their runs.csv"}
 	}
 	show := report.Diff
 	if f.json {
@@ -106,7 +105,7 @@ func (a *app) diff(nameA, nameB string, f diffFlags) error {
 
 // readResult reads a result from its directory or its result.json.
 func readResult(name string) (result.Result, error) {
-	const what = "read the result"
+	const what = "read result"
 	path := name
 	if info, err := os.Stat(name); err == nil && info.IsDir() {
 		path = filepath.Join(name, resultFile)
@@ -118,7 +117,7 @@ func readResult(name string) (result.Result, error) {
 	defer file.Close()
 	r, err := result.Decode(file)
 	if err != nil {
-		return result.Result{}, &cli.Failure{What: what, On: path, Why: err, Do: "name a directory that lab run or sim run wrote, or its " + resultFile}
+		return result.Result{}, &cli.Failure{What: what, Name: path, Why: err, Do: "name a directory that lab run or sim run wrote, or its " + resultFile}
 	}
 	return r, nil
 }

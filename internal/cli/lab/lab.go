@@ -43,7 +43,7 @@ A scenario is one that comes with the program, by name, or a file.`,
 		Hidden:             true,
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
-			return &cli.Failure{What: "enter a lab's node", Why: lab.Enter(args)}
+			return &cli.Failure{What: "enter node", Why: lab.Enter(args)}
 		},
 	}
 	relay := &cobra.Command{
@@ -56,7 +56,7 @@ A scenario is one that comes with the program, by name, or a file.`,
 				return err
 			}
 			if err := lab.Relay(c.Context(), args[0], log); err != nil {
-				return &cli.Failure{What: "emulate a link", Why: err}
+				return &cli.Failure{What: "emulate link", Why: err}
 			}
 			return nil
 		},
@@ -72,13 +72,13 @@ func loadScenario(name string) (*scenario.Spec, error) {
 			return nil, err
 		}
 		if f.Scenario == nil {
-			return nil, &cli.Failure{What: "read the scenario", On: name, Why: fmt.Errorf("it is no scenario (%s)", summary(f)), Do: "name a file with nodes and links"}
+			return nil, &cli.Failure{What: "read scenario", Name: name, Why: fmt.Errorf("it is no scenario (%s)", summary(f)), Do: "name a file with nodes and links"}
 		}
 		return f.Scenario, nil
 	}
 	b, err := scenarios.Read(name)
 	if err != nil {
-		return nil, &cli.Failure{What: "read the scenario", On: name, Why: errors.New("no scenario of that name comes with the program"),
+		return nil, &cli.Failure{What: "read scenario", Name: name, Why: errors.New("no scenario of that name comes with the program"),
 			Do: "there are " + strings.Join(scenarios.Names(), ", ") + "; a file's name has a slash or ends in .yaml"}
 	}
 	f, err := files.Parse(builtIn(name), b)
@@ -100,7 +100,7 @@ func loadFamily(name, family string) (*scenario.Spec, error) {
 		return spec, err
 	}
 	if spec.Family != "" {
-		return nil, &cli.Failure{What: "understand the command line", On: "--family " + family, Why: fmt.Errorf("the scenario has family: %s", spec.Family)}
+		return nil, &cli.Failure{What: "use --family", Name: family, Why: fmt.Errorf("the scenario has family: %s", spec.Family)}
 	}
 	spec.Family = scenario.Family(family)
 	faults := spec.Translate()
@@ -108,7 +108,7 @@ func loadFamily(name, family string) (*scenario.Spec, error) {
 		faults = spec.Check()
 	}
 	if err := faults.Err(); err != nil {
-		return nil, &cli.Failure{What: "understand the command line", On: "--family " + family, Why: err}
+		return nil, &cli.Failure{What: "use --family", Name: family, Why: err}
 	}
 	return spec, nil
 }
@@ -168,17 +168,17 @@ long, it prints what is missing and exits with 1; the lab stays up. If it is int
 			if err != nil {
 				return err
 			}
-			if err := cli.Require("start a lab", role.Namespaces); err != nil {
+			if err := cli.Require("start lab", role.Namespaces); err != nil {
 				return err
 			}
-			if err := needRouters("start a lab", routers); err != nil {
+			if err := needRouters("start lab", routers); err != nil {
 				return err
 			}
 			if name == "" {
 				name = spec.Name
 			}
 			begun := time.Now()
-			binary, err := product("start a lab")
+			binary, err := product("start lab")
 			if err != nil {
 				return err
 			}
@@ -192,7 +192,7 @@ long, it prints what is missing and exits with 1; the lab stays up. If it is int
 				return cli.ErrUnmet
 			}
 			if err != nil {
-				return labFailure(c.Context(), "start a lab", args[0], err)
+				return labFailure(c.Context(), "start lab", args[0], err)
 			}
 			fmt.Fprintf(a.Out, "lab %q is up: %s, ready after %.1f s\n", l.Name(), cli.Quantity(len(spec.Nodes), "node"), time.Since(begun).Seconds())
 			fmt.Fprintf(a.Out, "next: tabane lab exec --lab %s NODE -- CMD; remove it with: tabane lab down %s\n", l.Name(), l.Name())
@@ -210,11 +210,11 @@ long, it prints what is missing and exits with 1; the lab stays up. If it is int
 func labFailure(ctx context.Context, what, on string, err error) error {
 	switch {
 	case ctx.Err() != nil:
-		return &cli.Failure{What: what, On: on, Why: cli.ErrInterrupted, Do: "what was made has been removed"}
+		return &cli.Failure{What: what, Name: on, Why: cli.ErrInterrupted, Do: "what was made has been removed"}
 	case errors.Is(err, lab.ErrNotFound):
-		return &cli.Failure{What: what, On: on, Why: err, Do: "see tabane lab list, or start one with tabane lab up"}
+		return &cli.Failure{What: what, Name: on, Why: err, Do: "see tabane lab list, or start one with tabane lab up"}
 	}
-	return &cli.Failure{What: what, On: on, Why: err}
+	return &cli.Failure{What: what, Name: on, Why: err}
 }
 
 func (a *app) labDown() *cobra.Command {
@@ -229,7 +229,7 @@ func (a *app) labDown() *cobra.Command {
 			if all == (len(args) > 0) {
 				return cli.Usage(c, errors.New("want names of labs, or --all"))
 			}
-			if err := cli.Require("remove a lab", role.Namespaces); err != nil {
+			if err := cli.Require("remove lab", role.Namespaces); err != nil {
 				return err
 			}
 			infos, err := lab.List()
@@ -246,7 +246,7 @@ func (a *app) labDown() *cobra.Command {
 			}
 			for _, name := range args {
 				if !there[name] {
-					return &cli.Failure{What: "remove a lab", On: name, Why: lab.ErrNotFound, Do: "see tabane lab list"}
+					return &cli.Failure{What: "remove lab", Name: name, Why: lab.ErrNotFound, Do: "see tabane lab list"}
 				}
 			}
 			var errs []error
@@ -398,11 +398,11 @@ know each other by name.`,
 			if len(argv) == 0 {
 				return cli.Usage(c, errors.New("want a node, -- and a command"))
 			}
-			l, err := a.openLab(c.Context(), "run a command", name)
+			l, err := a.openLab(c.Context(), "run command", name)
 			if err != nil {
 				return err
 			}
-			return labFailure(c.Context(), "run a command", node, l.Exec(node, argv))
+			return labFailure(c.Context(), "run command on", node, l.Exec(node, argv))
 		},
 	}
 	labFlag(c, &name)
@@ -427,7 +427,7 @@ func (a *app) labCapture() *cobra.Command {
 			node, iface, _ := strings.Cut(args[0], ":")
 			stats, err := l.Capture(c.Context(), node, iface, args[1])
 			if err != nil {
-				return &cli.Failure{What: "capture packets", On: args[0], Why: err}
+				return &cli.Failure{What: "capture packets of", Name: args[0], Why: err}
 			}
 			fmt.Fprintf(a.Err, "%d packets, %d bytes, %d dropped\n", stats.Packets, stats.Bytes, stats.Dropped)
 			return nil
@@ -467,7 +467,7 @@ Any link of two ends can have all of these; a switch has a rate and a queue.`,
 			if err != nil {
 				return &cli.UsageError{Why: fmt.Sprintf("%s: %v", strings.Join(args[1:], " "), err), Do: "see tabane lab set --help"}
 			}
-			l, err := a.openLab(c.Context(), "set a link", name)
+			l, err := a.openLab(c.Context(), "set link", name)
 			if err != nil {
 				return err
 			}
@@ -480,7 +480,7 @@ Any link of two ends can have all of these; a switch has a rate and a queue.`,
 				after, err = l.Links().View(c.Context(), args[0])
 			}
 			if err != nil {
-				return &cli.Failure{What: "set a link", On: args[0], Why: err}
+				return &cli.Failure{What: "set link", Name: args[0], Why: err}
 			}
 			fmt.Fprintf(a.Out, "%s: %s -> %s\n", args[0], brief(before.Text), brief(after.Text))
 			return nil

@@ -81,11 +81,11 @@ func (a *app) load(ctx context.Context, url string, f loadFlags) error {
 	if f.certificates != "" {
 		b, err := os.ReadFile(f.certificates)
 		if err != nil {
-			return cli.FileFailure("read the certificates", f.certificates, err)
+			return cli.FileFailure("read certificates", f.certificates, err)
 		}
 		o.Roots = x509.NewCertPool()
 		if !o.Roots.AppendCertsFromPEM(b) {
-			return &cli.Failure{What: "read the certificates", On: f.certificates, Why: errors.New("it has no certificate in PEM")}
+			return &cli.Failure{What: "read certificates", Name: f.certificates, Why: errors.New("it has no certificate in PEM")}
 		}
 	}
 	live := cli.NewLiveLine(a.Err)
@@ -131,7 +131,7 @@ func loadFailure(url string, err error) error {
 	if e := errors.Unwrap(err); e != nil && strings.HasPrefix(err.Error(), "load ") {
 		err = e // the failure has the verb and the URL
 	}
-	return &cli.Failure{What: "load", On: url, Why: err, Do: do}
+	return &cli.Failure{What: "load", Name: url, Why: err, Do: do}
 }
 
 func printLoad(w io.Writer, r traffic.LoadReport) error {

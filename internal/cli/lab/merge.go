@@ -56,7 +56,7 @@ Exit code 0: all expectations hold; 1: some do not; 2: the results cannot be joi
 }
 
 func (a *app) merge(name string, parts []string, f mergeFlags) error {
-	const what = "join the results"
+	const what = "merge results of scenario"
 	spec, err := loadScenario(name)
 	if err != nil {
 		return err
@@ -74,13 +74,13 @@ func (a *app) merge(name string, parts []string, f mergeFlags) error {
 		err = fmt.Errorf("they are of scenario %s", whole.Scenario)
 	}
 	if err != nil {
-		return &cli.Failure{What: what, On: strings.Join(parts, " "), Why: err, Do: "name results of parts of one experiment"}
+		return &cli.Failure{What: "merge results", Name: strings.Join(parts, ", "), Why: err, Do: "name results of parts of one experiment"}
 	}
 	if spec, err = ofParts(spec, whole); err != nil {
-		return &cli.Failure{What: what, On: name, Why: err, Do: "name the scenario as it was when they ran"}
+		return &cli.Failure{What: what, Name: name, Why: err, Do: "name the scenario as it was when they ran"}
 	}
 	if whole, err = spec.Conclude(whole); err != nil {
-		return &cli.Failure{What: what, On: name, Why: err}
+		return &cli.Failure{What: what, Name: name, Why: err}
 	}
 	if f.out == "" && f.summary == "" {
 		f.out = filepath.Join("out", spec.Name+"-merged")
@@ -91,16 +91,16 @@ func (a *app) merge(name string, parts []string, f mergeFlags) error {
 		}
 		command := "tabane lab merge " + strings.Join(append([]string{name}, parts...), " ")
 		if err := report.Write(f.out, whole, spec, report.Extra{Command: command, Text: scenarioText(name, spec), Made: time.Now()}); err != nil {
-			return &cli.Failure{What: "write the report", On: f.out, Why: err}
+			return &cli.Failure{What: "write report", Name: f.out, Why: err}
 		}
 	}
 	if f.summary != "" {
 		var b bytes.Buffer
 		if err := whole.Published(f.metrics).Encode(&b); err != nil {
-			return &cli.Failure{What: what, On: name, Why: err}
+			return &cli.Failure{What: what, Name: name, Why: err}
 		}
 		if err := renameio.WriteFile(f.summary, b.Bytes(), 0o644); err != nil {
-			return cli.FileFailure("write the summary", f.summary, err)
+			return cli.FileFailure("write summary", f.summary, err)
 		}
 	}
 	if err := report.Table(a.Out, whole, spec); err != nil {

@@ -59,13 +59,13 @@ func (a *app) serveStudy(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	config, err := loadStudy("serve the study", file)
+	config, err := loadStudy("serve study", file)
 	if err != nil {
 		return err
 	}
 	s, err := study.New(ctx, study.Options{Config: *config, Log: log})
 	if err != nil {
-		return studyFailure("serve the study", config.Database, err)
+		return studyFailure("serve study", config.Database, err)
 	}
 	// The database makes files in its directory, which may be another user's.
 	if err := privilege.Keep(privilege.FileAccess); err != nil {
@@ -75,7 +75,7 @@ func (a *app) serveStudy(ctx context.Context, file string) error {
 		log.Info("serving", "transport", one.Transport, "environment", one.Group(), "url", one.URL, "address", one.Address)
 	}
 	if err := s.Run(ctx); err != nil {
-		return studyFailure("serve the study", config.Database, err)
+		return studyFailure("serve study", config.Database, err)
 	}
 	return nil
 }
@@ -92,13 +92,13 @@ is empty where there is none. It can run while the study is served.`,
   tabane qoe export -c examples/study.yaml --json`,
 		Args: cli.Arguments(0, 0, "no arguments besides -c FILE"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			config, err := loadStudy("export the study", file)
+			config, err := loadStudy("export study", file)
 			if err != nil {
 				return err
 			}
 			outcome, err := study.Read(c.Context(), config)
 			if err != nil {
-				return studyFailure("export the study", config.Database, err)
+				return studyFailure("export study", config.Database, err)
 			}
 			write := outcome.WriteCSV
 			if asJSON {
@@ -142,7 +142,7 @@ while the study is served.`,
 }
 
 func (a *app) reportStudy(ctx context.Context, file, answers, output string) error {
-	const what = "report the study"
+	const what = "report study"
 	config, err := loadStudy(what, file)
 	if err != nil {
 		return err
@@ -199,7 +199,7 @@ func (a *app) qoeWithdrawCommand() *cobra.Command {
 				return err
 			}
 			if err := study.Withdraw(c.Context(), config, args[0]); err != nil {
-				return studyFailure("withdraw "+strconv.Quote(args[0]), config.Database, err)
+				return studyFailure("withdraw "+strconv.Quote(args[0])+" from study", config.Database, err)
 			}
 			_, err = fmt.Fprintln(a.Out, "deleted")
 			return err
@@ -215,7 +215,7 @@ func loadStudy(what, file string) (*study.Config, error) {
 		return nil, err
 	}
 	if f.Study == nil {
-		return nil, &cli.Failure{What: what, On: file, Why: fmt.Errorf("it has no section %q (it holds %s)", "study:", summary(f)), Do: "see examples/study.yaml"}
+		return nil, &cli.Failure{What: what, Name: file, Why: fmt.Errorf("it has no section %q (it holds %s)", "study:", summary(f)), Do: "see examples/study.yaml"}
 	}
 	return f.Study, nil
 }
@@ -223,7 +223,7 @@ func loadStudy(what, file string) (*study.Config, error) {
 // studyFailure returns the failure of a command on a study's database, with a remedy for the usual
 // causes.
 func studyFailure(what, database string, err error) error {
-	f := &cli.Failure{What: what, On: database, Why: err}
+	f := &cli.Failure{What: what, Name: database, Why: err}
 	switch {
 	case errors.Is(err, study.ErrLocked):
 		f.Do = "end the program that uses it"
@@ -251,10 +251,10 @@ func studyFailure(what, database string, err error) error {
 func writeAnswers(path string, content func(io.Writer) error) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
-		return cli.FileFailure("write the answers", path, err)
+		return cli.FileFailure("write answers", path, err)
 	}
 	if err := errors.Join(content(f), f.Close()); err != nil {
-		return cli.FileFailure("write the answers", path, err)
+		return cli.FileFailure("write answers", path, err)
 	}
 	return nil
 }

@@ -85,7 +85,7 @@ func (a *app) reseq(ctx context.Context, files []string, o reseqFlags, memory in
 	shown := r.Largest()
 	if o.connection > 0 {
 		if o.connection > len(r.Connections) {
-			return &cli.Failure{What: "find the connection", On: fmt.Sprintf("--connection %d", o.connection), Why: fmt.Errorf("there %s", are(len(r.Connections))), Do: "run without --connection to see them"}
+			return &cli.Failure{What: "find connection", Name: strconv.Itoa(o.connection), Why: fmt.Errorf("there %s", are(len(r.Connections))), Do: "run without --connection to see them"}
 		}
 		shown = []*capture.Connection{&r.Connections[o.connection-1]}
 		r.Connections = []capture.Connection{*shown[0]}
@@ -108,14 +108,14 @@ func (a *app) reseq(ctx context.Context, files []string, o reseqFlags, memory in
 	if o.csv != "" {
 		names, err := report.ReseqTables(o.csv, shown)
 		if err != nil {
-			return cli.FileFailure("write the tables", o.csv, err)
+			return cli.FileFailure("write tables to", o.csv, err)
 		}
 		fmt.Fprintf(a.Err, "%s in %s\n", cli.Quantity(len(names), "table"), o.csv)
 	}
 	if o.figures != "" {
 		names, err := report.ReseqFigures(o.figures, shown)
 		if err != nil {
-			return cli.FileFailure("draw the figures", o.figures, err)
+			return cli.FileFailure("draw figures in", o.figures, err)
 		}
 		fmt.Fprintf(a.Err, "%s in %s\n", cli.Quantity(len(names), "figure"), o.figures)
 	}
@@ -131,7 +131,7 @@ func are(n int) string {
 
 // captureFailure returns the failure for an error of capture.Read.
 func captureFailure(err error) error {
-	const what = "read the capture"
+	const what = "read capture"
 	var file *capture.FileError
 	if !errors.As(err, &file) {
 		return &cli.Failure{What: what, Why: err}
@@ -153,7 +153,7 @@ func captureFailure(err error) error {
 	case errors.Is(err, capture.ErrTwice):
 		do = "name each file once"
 	}
-	return &cli.Failure{What: what, On: file.Name, Why: file.Err, Do: do}
+	return &cli.Failure{What: what, Name: file.Name, Why: file.Err, Do: do}
 }
 
 // printReseq prints the report for a terminal.

@@ -30,7 +30,7 @@ func needRouters(what string, routers ...string) error {
 		return nil
 	}
 	if err := lab.FRRInstalled(); err != nil {
-		return &cli.Failure{What: what, On: "--routers " + lab.RoutersFRR, Why: err, Do: "or leave --routers out"}
+		return &cli.Failure{What: what + " with routers", Name: lab.RoutersFRR, Why: err, Do: "or leave --routers out"}
 	}
 	return nil
 }

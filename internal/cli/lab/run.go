@@ -108,9 +108,9 @@ func (f runFlags) plan(name string) (p runPlan, err error) {
 		return p, err
 	}
 	if f.har && (p.whole.Experiment == nil || p.whole.Experiment.Kind != scenario.KindWeb) {
-		return p, &cli.Failure{What: "run the scenario", On: name, Why: errors.New("it has no web pages, whose requests --har records"), Do: "leave out --har"}
+		return p, &cli.Failure{What: "run scenario", Name: name, Why: errors.New("it has no web pages, whose requests --har records"), Do: "leave out --har"}
 	}
-	if err := cli.Require("run the scenario", role.Namespaces, role.MPTCP, role.SRv6); err != nil {
+	if err := cli.Require("run scenario", role.Namespaces, role.MPTCP, role.SRv6); err != nil {
 		return p, err
 	}
 	if p.routers, err = parseRouters(f.routers, true); err != nil {
@@ -127,17 +127,17 @@ func (f runFlags) plan(name string) (p runPlan, err error) {
 	p.spec = p.spec.ForLab()
 	compares := p.spec.Experiment != nil && p.spec.Experiment.Kind == scenario.KindRoutes
 	if len(p.routers) > 1 && !compares {
-		return p, &cli.Failure{What: "run the scenario", On: name, Why: errors.New("it does not compare routers"), Do: "give --routers one kind"}
+		return p, &cli.Failure{What: "run scenario", Name: name, Why: errors.New("it does not compare routers"), Do: "give --routers one kind"}
 	}
-	if err := needRouters("run the scenario", p.routers...); err != nil {
+	if err := needRouters("run scenario", p.routers...); err != nil {
 		return p, err
 	}
 	if p.spec = p.spec.WithRouters(p.routers); compares && len(p.spec.Experiment.Transports) == 0 {
-		return p, &cli.Failure{What: "run the scenario", On: name, Why: fmt.Errorf("none of its transports has routers %s", f.routers), Do: "choose others with --routers"}
+		return p, &cli.Failure{What: "run scenario", Name: name, Why: fmt.Errorf("none of its transports has routers %s", f.routers), Do: "choose others with --routers"}
 	}
 	if f.compare != "" {
 		if p.simulation, err = labrun.OnKernel(p.spec.ForSimulator()); err != nil {
-			return p, &cli.Failure{What: "simulate the scenario", On: name, Why: err}
+			return p, &cli.Failure{What: "simulate scenario", Name: name, Why: err}
 		}
 	}
 	return p, nil
@@ -164,7 +164,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	}
 	var series []result.Trace
 	var archives []result.Archive
-	binary, err := product("run the scenario")
+	binary, err := product("run scenario")
 	if err != nil {
 		return err
 	}
@@ -184,7 +184,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	})
 	screen.clear()
 	if err != nil {
-		return labFailure(ctx, "run the scenario", name, err)
+		return labFailure(ctx, "run scenario", name, err)
 	}
 	fmt.Fprintf(a.Err, "took %s\n", clock(time.Duration(outcome.Seconds*float64(time.Second))))
 	extra := report.Extra{Series: series, Archives: archives, Command: f.command(name), Text: scenarioText(name, p.spec), Made: time.Now(), Quick: f.quick}
@@ -194,12 +194,12 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 			Spec: p.simulation, Trials: max(f.trials, simrun.ComparedTrials), Quick: f.quick, Lateness: simrun.LabLateness, Host: labrun.Host(a.Version),
 		})
 		if err != nil {
-			return simFailure(ctx, "simulate the scenario", name, err, "the lab's result was not written")
+			return simFailure(ctx, "simulate scenario", name, err, "the lab's result was not written")
 		}
 		extra.Simulated = &simulated
 	}
 	if err := report.Write(f.out, outcome, p.spec, extra); err != nil {
-		return &cli.Failure{What: "write the report", On: f.out, Why: err}
+		return &cli.Failure{What: "write report", Name: f.out, Why: err}
 	}
 	if err := report.Table(a.Out, outcome, p.spec); err != nil {
 		return err
@@ -260,11 +260,11 @@ func clearResult(dir string) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return cli.FileFailure("make the directory for the result", dir, err)
+			return cli.FileFailure("make directory", dir, err)
 		}
 		return nil
 	case err != nil:
-		return cli.FileFailure("read the directory for the result", dir, err)
+		return cli.FileFailure("read directory", dir, err)
 	case len(entries) == 0:
 		return nil
 	}
@@ -274,11 +274,11 @@ func clearResult(dir string) error {
 		ours = ours || e.Name() == resultFile || len(entries) == 1 && e.Name() == "series"
 	}
 	if !ours {
-		return &cli.Failure{What: "use the directory for the result", On: dir, Why: errors.New("it has other content than a result"), Do: "choose another with --out"}
+		return &cli.Failure{What: "write result to", Name: dir, Why: errors.New("it has other content than a result"), Do: "choose another with --out"}
 	}
 	for _, name := range resultParts {
 		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
-			return cli.FileFailure("remove the earlier result", dir, err)
+			return cli.FileFailure("remove earlier result", dir, err)
 		}
 	}
 	return nil

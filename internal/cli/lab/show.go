@@ -28,13 +28,13 @@ Without a name it shows the only lab of this user.`,
 			if len(args) > 0 {
 				name = args[0]
 			}
-			l, err := a.openLab(c.Context(), "show a lab", name)
+			l, err := a.openLab(c.Context(), "show lab", name)
 			if err != nil {
 				return err
 			}
 			v, err := l.View(c.Context())
 			if err != nil {
-				return labFailure(c.Context(), "show a lab", l.Name(), err)
+				return labFailure(c.Context(), "show lab", l.Name(), err)
 			}
 			if asJSON {
 				e := json.NewEncoder(a.Out)

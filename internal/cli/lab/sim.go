@@ -141,7 +141,7 @@ func chosenCells(name, family string, cells scenario.Selection, quick bool) (who
 		cells = cells.Or(whole.Experiment.Quick)
 	}
 	if chosen, err = whole.Select(cells); err != nil {
-		return nil, nil, &cli.Failure{What: "choose cells", On: name, Why: err}
+		return nil, nil, &cli.Failure{What: "choose cells of", Name: name, Why: err}
 	}
 	return whole, chosen, nil
 }
@@ -156,7 +156,7 @@ func renamed(spec *scenario.Spec, name string) (*scenario.Spec, error) {
 	other.Name = name
 	for _, f := range other.Check() {
 		if f.Path == "name" {
-			return nil, &cli.Failure{What: "understand the command line", On: "--name " + name, Why: errors.New(f.Message)}
+			return nil, &cli.Failure{What: "use --name", Name: name, Why: errors.New(f.Message)}
 		}
 	}
 	return &other, nil
@@ -166,7 +166,7 @@ func renamed(spec *scenario.Spec, name string) (*scenario.Spec, error) {
 // positions in the scenario's file.
 func simulable(name string, whole, chosen *scenario.Spec) error {
 	if whole.Experiment == nil {
-		return &cli.Failure{What: "simulate the scenario", On: name, Why: errors.New("it has no experiment"), Do: "see docs/scenarios.md"}
+		return &cli.Failure{What: "simulate scenario", Name: name, Why: errors.New("it has no experiment"), Do: "see docs/scenarios.md"}
 	}
 	faults := simrun.Check(chosen)
 	for i, f := range faults {
@@ -192,7 +192,7 @@ func locate(name string, faults fault.List) error {
 	}
 	data, err := read(name)
 	if err != nil {
-		return cli.FileFailure("read the scenario", name, err)
+		return cli.FileFailure("read scenario", name, err)
 	}
 	if !fromFile(name) {
 		name = builtIn(name)
@@ -218,7 +218,7 @@ func (a *app) simulate(ctx context.Context, name string, f simFlags) error {
 	if f.pcap != "" {
 		file, err := os.Create(f.pcap)
 		if err != nil {
-			return cli.FileFailure("write the capture", f.pcap, err)
+			return cli.FileFailure("write capture", f.pcap, err)
 		}
 		defer file.Close()
 		capture = file
@@ -236,13 +236,13 @@ func (a *app) simulate(ctx context.Context, name string, f simFlags) error {
 	})
 	p.clear()
 	if errors.Is(err, simrun.ErrCells) {
-		return &cli.Failure{What: "write the capture", On: f.pcap, Why: err, Do: "choose it with --case, --traffic and --transport"}
+		return &cli.Failure{What: "write capture", Name: f.pcap, Why: err, Do: "choose it with --case, --traffic and --transport"}
 	}
 	if err != nil {
-		return simFailure(ctx, "simulate the scenario", name, err, "nothing was written")
+		return simFailure(ctx, "simulate scenario", name, err, "nothing was written")
 	}
 	if err := report.Write(f.out, result, spec, report.Extra{Series: series, Command: f.command(name), Text: scenarioText(name, spec), Made: time.Now(), Quick: f.quick, Seed: f.seed}); err != nil {
-		return &cli.Failure{What: "write the report", On: f.out, Why: err}
+		return &cli.Failure{What: "write report", Name: f.out, Why: err}
 	}
 	if err := report.Table(a.Out, result, spec); err != nil {
 		return err
@@ -257,9 +257,9 @@ func (a *app) simulate(ctx context.Context, name string, f simFlags) error {
 // simFailure returns the failure of a simulation. left is the remedy after an interruption.
 func simFailure(ctx context.Context, what, on string, err error, left string) error {
 	if ctx.Err() != nil {
-		return &cli.Failure{What: what, On: on, Why: cli.ErrInterrupted, Do: left}
+		return &cli.Failure{What: what, Name: on, Why: cli.ErrInterrupted, Do: left}
 	}
-	return &cli.Failure{What: what, On: on, Why: err}
+	return &cli.Failure{What: what, Name: on, Why: err}
 }
 
 // command returns the command line of the run.

@@ -103,7 +103,7 @@ part, packets for LINK.buffer.packets.
 }
 
 func (a *app) sweep(ctx context.Context, name string, f sweepFlags) error {
-	const what = "sweep the scenario"
+	const what = "sweep scenario"
 	spec, err := loadScenario(name)
 	if err != nil {
 		return err
@@ -112,7 +112,7 @@ func (a *app) sweep(ctx context.Context, name string, f sweepFlags) error {
 		Spec: spec, Case: f.pattern, Traffic: f.traffic, Transport: f.transport, Seeds: f.seeds, Seed: f.seed, Version: a.Version, Summary: f.summary,
 	}
 	if grid.Shard, grid.Shards, err = parseShard(f.shard); err != nil {
-		return &cli.Failure{What: "understand the command line", On: "--shard " + f.shard, Why: err, Do: "see tabane sim sweep --help"}
+		return &cli.Failure{What: "use --shard", Name: f.shard, Why: err, Do: "see tabane sim sweep --help"}
 	}
 	if spec.Experiment != nil {
 		spec, err = simulated(name, grid.Cells(), false)
@@ -144,11 +144,11 @@ func (a *app) sweep(ctx context.Context, name string, f sweepFlags) error {
 	case ctx.Err() != nil:
 		return simFailure(ctx, what, name, err, "the rows so far are in "+f.out+"; the same command continues from there")
 	case errors.Is(err, simrun.ErrOtherFile), errors.Is(err, simrun.ErrBusy):
-		return &cli.Failure{What: what, On: name, Why: err, Do: "choose another with --out"}
+		return &cli.Failure{What: what, Name: name, Why: err, Do: "choose another with --out"}
 	case errors.As(err, &path):
-		return cli.FileFailure("write the rows", path.Path, path)
+		return cli.FileFailure("write rows to", path.Path, path)
 	case err != nil:
-		return &cli.Failure{What: what, On: name, Why: err}
+		return &cli.Failure{What: what, Name: name, Why: err}
 	}
 	text := fmt.Sprintf("%s: %s", f.out, cli.Quantity(result.Rows, "row"))
 	if result.Kept > 0 {
@@ -164,10 +164,10 @@ func (a *app) sweep(ctx context.Context, name string, f sweepFlags) error {
 	if f.report != "" {
 		shown, r, err := grid.Experiment(f.out, labrun.Host(a.Version))
 		if err != nil {
-			return &cli.Failure{What: "report the sweep", On: f.out, Why: err}
+			return &cli.Failure{What: "report sweep", Name: f.out, Why: err}
 		}
 		if err := report.Write(f.report, r, shown, report.Extra{Command: f.command(name)}); err != nil {
-			return &cli.Failure{What: "write the report", On: f.report, Why: err}
+			return &cli.Failure{What: "write report", Name: f.report, Why: err}
 		}
 		fmt.Fprintf(a.Out, "report: %s\n", filepath.Join(f.report, "report.html"))
 	}
@@ -233,9 +233,9 @@ without --shard. A shard that is missing or not done is an error.`,
 			var path *fs.PathError
 			switch {
 			case errors.As(err, &path):
-				return cli.FileFailure("merge the shards", path.Path, path)
+				return cli.FileFailure("merge shard", path.Path, path)
 			case err != nil:
-				return &cli.Failure{What: "merge the shards", Why: err}
+				return &cli.Failure{What: "merge shards", Why: err}
 			}
 			fmt.Fprintf(a.Out, "%s: %s of %s\n", out, cli.Quantity(rows, "row"), cli.Quantity(len(args), "shard"))
 			return nil

@@ -84,16 +84,16 @@ func (a *app) validate(ctx context.Context, f validateFlags) error {
 		if ctx.Err() != nil {
 			err = errors.New("it was interrupted")
 		}
-		return &cli.Failure{What: "validate the simulator", Why: err}
+		return &cli.Failure{What: "validate simulator", Why: err}
 	}
 	page := []byte(r.Markdown())
 	if f.out == "" {
 		if _, err := a.Out.Write(page); err != nil {
-			return &cli.Failure{What: "write the page", Why: err}
+			return &cli.Failure{What: "write page", Why: err}
 		}
 	} else {
 		if err := renameio.WriteFile(f.out, page, 0o644); err != nil {
-			return &cli.Failure{What: "write the page", On: f.out, Why: err, Do: "name a file in a directory that this user can write"}
+			return &cli.Failure{What: "write page", Name: f.out, Why: err, Do: "name a file in a directory that this user can write"}
 		}
 		fmt.Fprintf(a.Out, "%s\npage: %s (%s)\n", r.Verdict(), f.out, time.Since(begun).Round(time.Second))
 	}
