@@ -25,7 +25,7 @@ type ExportPolicy struct {
 func (p ExportPolicy) check() error {
 	for _, r := range p.Reject {
 		if err := checkPrefix(r); err != nil {
-			return fmt.Errorf("rejected prefix %s: %w", r, err)
+			return fmt.Errorf("rejected prefix %q: %w", r, err)
 		}
 	}
 	return nil

@@ -27,7 +27,7 @@ type Group struct {
 
 func (g Group) check(own uint32) error {
 	if err := checkPrefix(g.Prefix); err != nil {
-		return fmt.Errorf("prefix %s: %w", g.Prefix, err)
+		return fmt.Errorf("prefix %q: %w", g.Prefix, err)
 	}
 	if g.Limit <= 0 {
 		return fmt.Errorf("limit must be > 0, got %d", g.Limit)

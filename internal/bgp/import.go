@@ -111,7 +111,7 @@ func Within(reason RejectReason, prefixes ...netip.Prefix) []PrefixFilter {
 
 func (f PrefixFilter) check() error {
 	if err := checkPrefix(f.Prefix); err != nil {
-		return fmt.Errorf("rejected prefix %s: %w", f.Prefix, err)
+		return fmt.Errorf("rejected prefix %q: %w", f.Prefix, err)
 	}
 	if f.Min < 0 || f.Min > f.Max || f.Max > f.Prefix.Addr().BitLen() {
 		return fmt.Errorf("rejected prefix %s: lengths from %d to %d are impossible", f.Prefix, f.Min, f.Max)
@@ -126,7 +126,7 @@ func (p ImportPolicy) check() error {
 	}
 	for _, n := range p.NextHops {
 		if err := checkPrefix(n); err != nil {
-			errs = append(errs, fmt.Errorf("next hops %s: %w", n, err))
+			errs = append(errs, fmt.Errorf("next hops %q: %w", n, err))
 		}
 	}
 	if p.MaxLength < 0 || p.MaxLength > 128 {

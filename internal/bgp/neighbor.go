@@ -130,7 +130,7 @@ func (n Neighbor) check(own uint32) error {
 	}
 	for _, p := range n.Locators {
 		if err := checkPrefix(p); err != nil {
-			return fmt.Errorf("locator %s: %w", p, err)
+			return fmt.Errorf("locator %q: %w", p, err)
 		}
 	}
 	return errors.Join(n.Import.check(), n.Export.check())

@@ -62,7 +62,7 @@ func (s *Speaker) Originate(routes ...UnicastRoute) error {
 	for i, r := range routes {
 		var err error
 		if list[i], err = s.unicast(r); err != nil {
-			return fmt.Errorf("originate route %s: %w", r.Prefix, err)
+			return fmt.Errorf("originate route %q: %w", r.Prefix, err)
 		}
 	}
 	return s.announce(list)
@@ -73,7 +73,7 @@ func (s *Speaker) Withdraw(prefixes ...netip.Prefix) error {
 	keys := make([]message.Key, len(prefixes))
 	for i, p := range prefixes {
 		if err := checkPrefix(p); err != nil {
-			return fmt.Errorf("withdraw route %s: %w", p, err)
+			return fmt.Errorf("withdraw route %q: %w", p, err)
 		}
 		keys[i] = message.KeyOf(p)
 	}
@@ -88,7 +88,7 @@ func (s *Speaker) OriginateVPN(routes []VPNRoute) error {
 	for i, r := range routes {
 		var err error
 		if list[i], err = s.vpn(r, &last); err != nil {
-			return fmt.Errorf("originate vpn route %s %s: %w", r.RD, r.Prefix, err)
+			return fmt.Errorf("originate vpn route \"%s %s\": %w", r.RD, r.Prefix, err)
 		}
 	}
 	return s.announce(list)
@@ -100,7 +100,7 @@ func (s *Speaker) WithdrawVPN(list []VPNKey) error {
 	for i, k := range list {
 		var err error
 		if keys[i], err = vpnKey(k.RD, k.Prefix); err != nil {
-			return fmt.Errorf("withdraw vpn route %s %s: %w", k.RD, k.Prefix, err)
+			return fmt.Errorf("withdraw vpn route \"%s %s\": %w", k.RD, k.Prefix, err)
 		}
 	}
 	return s.withdraw(keys)
@@ -112,7 +112,7 @@ func (s *Speaker) WithdrawVPN(list []VPNKey) error {
 func (s *Speaker) SetBlackhole(on bool, prefixes ...netip.Prefix) error {
 	for _, p := range prefixes {
 		if err := checkPrefix(p); err != nil {
-			return fmt.Errorf("advertise blackhole %s: %w", p, err)
+			return fmt.Errorf("advertise blackhole %q: %w", p, err)
 		}
 	}
 	s.mu.Lock()

@@ -78,7 +78,7 @@ func readKey[K any](name string, parse func(string) (K, error)) (key K, err erro
 		if errors.As(err, &path) {
 			err = path.Err
 		}
-		return key, fmt.Errorf("read %s: %w", name, err)
+		return key, fmt.Errorf("read key %q: %w", name, err)
 	}
 	defer f.Close()
 	info, err := f.Stat()
@@ -88,29 +88,29 @@ func readKey[K any](name string, parse func(string) (K, error)) (key K, err erro
 	const others = 0o077
 	switch {
 	case !info.Mode().IsRegular():
-		return key, fmt.Errorf("%s is not a regular file", name)
+		return key, fmt.Errorf("read key %q: it is not a regular file", name)
 	case info.Mode().Perm()&others != 0:
-		return key, fmt.Errorf("%s may be read or written by others (mode %04o): chmod 600 %s, and make a new key if others may have read it", name, info.Mode().Perm(), name)
+		return key, fmt.Errorf("read key %q: it may be read or written by others (mode %04o): chmod 600 %s, and make a new key if others may have read it", name, info.Mode().Perm(), name)
 	case !trusted(info.Sys().(*syscall.Stat_t).Uid, uint32(os.Geteuid())):
-		return key, fmt.Errorf("%s belongs to user %d, who can read and replace it: chown it to the user of the daemon, and make a new key", name, info.Sys().(*syscall.Stat_t).Uid)
+		return key, fmt.Errorf("read key %q: it belongs to user %d, who can read and replace it: chown it to the user of the daemon, and make a new key", name, info.Sys().(*syscall.Stat_t).Uid)
 	case info.Size() > maxKeyFile:
-		return key, fmt.Errorf("%s is larger than %d bytes", name, maxKeyFile)
+		return key, fmt.Errorf("read key %q: it is larger than %d bytes", name, maxKeyFile)
 	}
 	data, err := io.ReadAll(io.LimitReader(f, maxKeyFile))
 	if err != nil {
-		return key, fmt.Errorf("read %s: %w", name, err)
+		return key, fmt.Errorf("read key %q: %w", name, err)
 	}
 	text := ""
 	for line := range bytes.Lines(data) {
 		if l := strings.TrimSpace(string(line)); l != "" && !strings.HasPrefix(l, "#") {
 			if text != "" {
-				return key, fmt.Errorf("%s has more than one key", name)
+				return key, fmt.Errorf("read key %q: it has more than one key", name)
 			}
 			text = l
 		}
 	}
 	if key, err = parse(text); err != nil {
-		return key, fmt.Errorf("%s: %w", name, err)
+		return key, fmt.Errorf("read key %q: %w", name, err)
 	}
 	return key, nil
 }

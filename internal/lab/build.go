@@ -46,7 +46,7 @@ func openSpace(name string) (*space, error) {
 		}
 		var st unix.Stat_t
 		if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-			return errors.Join(fmt.Errorf("stat %s: %w", f.Name(), err), f.Close())
+			return errors.Join(fmt.Errorf("stat %q: %w", f.Name(), err), f.Close())
 		}
 		s.file, s.inode = f, st.Ino
 		return nil

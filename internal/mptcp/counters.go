@@ -101,7 +101,7 @@ func parseCounters(netstat []byte) (c Counters, err error) {
 		for i, name := range names {
 			if n := into[name]; n != nil {
 				if *n, err = strconv.ParseUint(values[i], 10, 64); err != nil {
-					return c, fmt.Errorf("read mptcp counter %s: %w", name, err)
+					return c, fmt.Errorf("read mptcp counter %q: %w", name, err)
 				}
 			}
 		}

@@ -108,7 +108,7 @@ func (l *Listener) AddGroup(p netip.Prefix, password string, create func(local, 
 	}
 	if password != "" {
 		if err := l.setKey(p, password); err != nil {
-			return fmt.Errorf("accept neighbors in %s: %w", p, err)
+			return fmt.Errorf("accept neighbors in %q: %w", p, err)
 		}
 	}
 	l.groups = append(l.groups, group{p, password, create})

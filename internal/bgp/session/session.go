@@ -188,7 +188,7 @@ type Session struct {
 // New returns a session that has not been started.
 func New(conf Config, h Handler) (*Session, error) {
 	if err := conf.check(); err != nil {
-		return nil, fmt.Errorf("create session with %s: %w", conf.Remote.Addr(), err)
+		return nil, fmt.Errorf("create session with %q: %w", conf.Remote.Addr(), err)
 	}
 	s := &Session{
 		conf: conf, handler: h, incoming: make(chan net.Conn, 1), events: make(chan func()),
@@ -210,7 +210,7 @@ func (s *Session) Start() error {
 		go (&fsm{session: s}).run()
 	})
 	if err != nil {
-		return fmt.Errorf("start session with %s: %w", s.conf.Remote.Addr(), err)
+		return fmt.Errorf("start session with %q: %w", s.conf.Remote.Addr(), err)
 	}
 	return nil
 }

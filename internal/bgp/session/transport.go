@@ -146,7 +146,7 @@ func setKey(fd int, v4 bool, p netip.Prefix, password string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("set tcp md5 key for %s: %w", p, err)
+		return fmt.Errorf("set tcp md5 key for %q: %w", p, err)
 	}
 	return nil
 }

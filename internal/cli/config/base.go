@@ -135,11 +135,11 @@ func (k Kind) readBase(from, name string) (file string, data []byte, err error) 
 		if errors.As(err, &path) {
 			err = path.Err
 		}
-		return "", nil, fmt.Errorf("read %s: %w", file, err)
+		return "", nil, fmt.Errorf("read %q: %w", file, err)
 	}
 	defer in.Close()
 	if data, err = io.ReadAll(io.LimitReader(in, MaxSize+1)); err != nil {
-		return "", nil, fmt.Errorf("read %s: %w", file, err)
+		return "", nil, fmt.Errorf("read %q: %w", file, err)
 	}
 	return file, data, nil
 }

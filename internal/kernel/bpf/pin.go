@@ -231,7 +231,7 @@ func (p *Pins) TakeOver(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error)
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil, nil // another version, or not all had been pinned
 			}
-			return nil, fmt.Errorf("open pin of map %s: %w", name, err)
+			return nil, fmt.Errorf("open pin of map %q: %w", name, err)
 		}
 		maps[name] = m
 	}
@@ -261,7 +261,7 @@ func (p *Pins) KeepMap(name string, m *ebpf.Map) error {
 		return nil
 	}
 	if err := m.Pin(filepath.Join(p.maps(), name)); err != nil {
-		return fmt.Errorf("pin map %s: %w", name, err)
+		return fmt.Errorf("pin map %q: %w", name, err)
 	}
 	return nil
 }
@@ -271,7 +271,7 @@ func (p *Pins) KeepMap(name string, m *ebpf.Map) error {
 func (p *Pins) Map(name string) (*ebpf.Map, error) {
 	m, err := ebpf.LoadPinnedMap(filepath.Join(p.maps(), name), nil)
 	if err != nil {
-		return nil, fmt.Errorf("open pin of map %s: %w", name, err)
+		return nil, fmt.Errorf("open pin of map %q: %w", name, err)
 	}
 	return m, nil
 }

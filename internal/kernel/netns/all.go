@@ -37,7 +37,7 @@ func (n Namespace) String() string {
 func (n Namespace) Do(f func() error) error {
 	ns, err := os.Open(n.path)
 	if err != nil {
-		return fmt.Errorf("enter namespace %s: %w", n, err)
+		return fmt.Errorf("enter namespace %q: %w", n, err)
 	}
 	defer ns.Close()
 	return onThread(func() error {
@@ -46,7 +46,7 @@ func (n Namespace) Do(f func() error) error {
 			err = fs.ErrNotExist // the file of a name to which nothing is mounted yet, or any more
 		}
 		if err != nil {
-			return fmt.Errorf("enter namespace %s: %w", n, err)
+			return fmt.Errorf("enter namespace %q: %w", n, err)
 		}
 		return nil
 	}, f)

@@ -75,7 +75,7 @@ func share() error {
 	// The same lock as iproute2 takes: two creators at once would mount the directory on itself
 	// twice.
 	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX); err != nil {
-		return fmt.Errorf("lock %s: %w", dir, err)
+		return fmt.Errorf("lock %q: %w", dir, err)
 	}
 	err = unix.Mount("", dir, "none", unix.MS_SHARED|unix.MS_REC, "")
 	if !errors.Is(err, unix.EINVAL) {

@@ -29,7 +29,7 @@ type RouteMetrics struct {
 // route may have an IPv6 gateway (RFC 8950). Its protocol is boot, as that of `ip route`.
 func ReplaceRoute(dst netip.Prefix, via netip.Addr, m RouteMetrics) error {
 	if err := request(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, nl.NewRtMsg(), dst, via, m); err != nil {
-		return fmt.Errorf("replace route %s via %s: %w", dst, via, err)
+		return fmt.Errorf("replace route %q via %s: %w", dst, via, err)
 	}
 	return nil
 }
@@ -37,7 +37,7 @@ func ReplaceRoute(dst netip.Prefix, via netip.Addr, m RouteMetrics) error {
 // DeleteRoute removes a route that ReplaceRoute has added.
 func DeleteRoute(dst netip.Prefix, via netip.Addr) error {
 	if err := request(unix.RTM_DELROUTE, 0, nl.NewRtDelMsg(), dst, via, RouteMetrics{}); err != nil {
-		return fmt.Errorf("delete route %s via %s: %w", dst, via, err)
+		return fmt.Errorf("delete route %q via %s: %w", dst, via, err)
 	}
 	return nil
 }

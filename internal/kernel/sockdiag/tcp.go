@@ -76,7 +76,7 @@ func (c Connection) Destroy() error {
 	req := nl.NewNetlinkRequest(nl.SOCK_DESTROY, unix.NLM_F_ACK)
 	req.AddData(&r)
 	if _, err := req.Execute(unix.NETLINK_INET_DIAG, 0); err != nil {
-		return fmt.Errorf("destroy TCP connection from %s to %s: %w", c.Local, c.Remote, err)
+		return fmt.Errorf("destroy TCP connection from %q to %q: %w", c.Local, c.Remote, err)
 	}
 	return nil
 }
@@ -134,7 +134,7 @@ func CwndMetrics() (int, error) {
 func metrics(command uint8, flags int) ([][]byte, error) {
 	family, err := netlink.GenlFamilyGet(metricsFamily)
 	if err != nil {
-		return nil, fmt.Errorf("find netlink family %s: %w", metricsFamily, err)
+		return nil, fmt.Errorf("find netlink family %q: %w", metricsFamily, err)
 	}
 	req := nl.NewNetlinkRequest(int(family.ID), flags)
 	req.AddData(&nl.Genlmsg{Command: command, Version: 1})

@@ -45,7 +45,7 @@ func TestReplaceRoute(t *testing.T) {
 	}
 	if err := ReplaceRoute(netip.MustParsePrefix("2001:db8:2::/48"), netip.MustParseAddr("2001:db8:ff::1"), RouteMetrics{}); err == nil {
 		t.Error("a route by a gateway that cannot be reached is installed")
-	} else if want := "replace route 2001:db8:2::/48 via 2001:db8:ff::1: "; !strings.HasPrefix(err.Error(), want) {
+	} else if want := "replace route \"2001:db8:2::/48\" via 2001:db8:ff::1: "; !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("error %q, want %q", err, want)
 	}
 }

@@ -82,7 +82,7 @@ type requests struct {
 func (r *requests) event(method string, params []byte) error {
 	decode := func(v any) error {
 		if err := json.Unmarshal(params, v); err != nil {
-			return fmt.Errorf("decode %s: %w", method, err)
+			return fmt.Errorf("decode %q: %w", method, err)
 		}
 		return nil
 	}

@@ -71,7 +71,7 @@ func openPort(name string, index, longest int) (_ *port, err error) {
 		{"SO_SNDBUFFORCE", unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendBuffer},
 	} {
 		if err := unix.SetsockoptInt(fd, o.level, o.option, o.value); err != nil {
-			return nil, fmt.Errorf("set %s: %w", o.name, err)
+			return nil, fmt.Errorf("set %q: %w", o.name, err)
 		}
 	}
 	for p.slot = 2048; p.slot < longest+int(unsafe.Sizeof(unix.Tpacket2Hdr{}))+128; {

@@ -96,7 +96,7 @@ func (c *competition) run(ctx context.Context) error {
 				case ctx.Err() != nil:
 					return nil
 				case err != nil:
-					return fmt.Errorf("competing connection of %s: %w", c.sides[side].Client, err)
+					return fmt.Errorf("competing connection of %q: %w", c.sides[side].Client, err)
 				case report.UsedMPTCP != transport.MPTCP:
 					return errors.New("a competing connection fell back from MPTCP to TCP, or the other way")
 				}

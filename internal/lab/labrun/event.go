@@ -252,7 +252,7 @@ func cutSessions(l *lab.Lab, name, neighbor string) (cut int, err error) {
 			}
 			// The connection may have been closed in the meantime.
 			if err := c.Destroy(); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("cut the session with %s: %w", neighbor, err)
+				return fmt.Errorf("cut the session with %q: %w", neighbor, err)
 			}
 			if c.Established {
 				cut++

@@ -50,7 +50,7 @@ func Load(o Options) (*Program, error) {
 		"trailer": uint32(o.Trailer), "longest": uint32(o.MTU + ethernetHeader), "tagged": flag(o.Tagged), "priority": uint8(priority),
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
-			return nil, fmt.Errorf("load program of Ethernet frames: set %s: %w", name, err)
+			return nil, fmt.Errorf("load program of Ethernet frames: set %q: %w", name, err)
 		}
 	}
 	if err := bpf.Load(spec, &p.objects); err != nil {

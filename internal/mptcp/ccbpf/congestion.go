@@ -261,7 +261,7 @@ func (c control) load(o Options, version Version, rates *ebpf.Map) (*ebpf.Collec
 	}
 	for name, value := range map[string]any{newrenoVarPace: o.Pace, newrenoVarLowat: o.Lowat, newrenoVarInject: o.inject} {
 		if err := spec.Variables[name].Set(value); err != nil {
-			return nil, fmt.Errorf("set %s: %w", name, err)
+			return nil, fmt.Errorf("set %q: %w", name, err)
 		}
 	}
 	if !o.Lowat {
@@ -379,7 +379,7 @@ func Mounted(dir string) error {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("examine %s: %w", at, err)
+			return fmt.Errorf("examine %q: %w", at, err)
 		}
 		if s.Type != unix.BPF_FS_MAGIC {
 			return missing("no BPF file system is mounted at "+at, "mount -t bpf bpf /sys/fs/bpf", nil)
@@ -514,7 +514,7 @@ func List(dir string) ([]Info, error) {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", c.name, err)
+			return nil, fmt.Errorf("read %q: %w", c.name, err)
 		}
 		i, err := p.info(c)
 		if c.name == Ratio && err == nil {
@@ -523,7 +523,7 @@ func List(dir string) ([]Info, error) {
 			}
 		}
 		if err := errors.Join(err, p.Close()); err != nil {
-			return nil, fmt.Errorf("read %s: %w", c.name, err)
+			return nil, fmt.Errorf("read %q: %w", c.name, err)
 		}
 		list = append(list, i)
 	}
