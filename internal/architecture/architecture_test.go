@@ -110,7 +110,7 @@ var folders = []folder{
 	},
 	{
 		name: "analysis", about: "captures, and traffic that is sent to be measured",
-		may:     []string{"base", "kernel", "mptcp", "gateway", "study"},
+		may:     []string{"base", "kernel", "mptcp", "gateway"},
 		because: "it measures traffic without a daemon",
 		rungs:   [][]string{{"pcap", "traffic"}, {"capture"}},
 	},
@@ -393,8 +393,12 @@ var unlinked = []string{
 	"modernc.org/sqlite", "gonum.org/v1/plot", "github.com/chromedp", "github.com/gopacket",
 	module + "/scenarios", module + "/internal/lab/browser", module + "/internal/cli/lab", module + "/internal/cli/files", module + "/internal/lab",
 	module + "/internal/lab/labrun", module + "/internal/experiment/report", module + "/internal/experiment/result", module + "/internal/experiment/scenario",
-	module + "/internal/sim", module + "/internal/sim/simrun", module + "/internal/study/site", module + "/internal/sim/validate",
+	module + "/internal/sim", module + "/internal/sim/simrun", module + "/internal/study", module + "/internal/sim/validate",
 }
+
+// configurations are packages of unlinked folders that both programs have, because tabane checks the
+// configuration of every daemon. They only describe it.
+var configurations = []string{module + "/internal/study/httpd"}
 
 // TestProductHasNoLaboratory: what the program tabane links is for hosts of a network, and
 // tabane-lab has the rest.
@@ -410,8 +414,15 @@ func TestProductHasNoLaboratory(t *testing.T) {
 		return strings.Fields(string(out))
 	}
 	product, laboratory := linked("tabane"), linked("tabane-lab")
+	for _, c := range configurations {
+		if !slices.Contains(product, c) {
+			t.Errorf("the program tabane does not have %s: remove it from configurations", c)
+		}
+	}
 	for _, library := range unlinked {
-		of := func(i string) bool { return i == library || strings.HasPrefix(i, library+"/") }
+		of := func(i string) bool {
+			return (i == library || strings.HasPrefix(i, library+"/")) && !slices.Contains(configurations, i)
+		}
 		if i := slices.IndexFunc(product, of); i >= 0 {
 			t.Errorf("the program tabane must not have %s: it is of tabane-lab", product[i])
 		}

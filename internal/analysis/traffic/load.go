@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net"
 	"net/http"
 	"net/url"
@@ -17,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/base/unit"
-	"github.com/tabane/tabane/internal/study/content"
 )
 
 // LoadOptions are the parameters of Load.
@@ -25,15 +25,9 @@ type LoadOptions struct {
 	// URL is that of a site, like "http://server"; with the scheme https, HTTP/2 is used if the site
 	// supports it.
 	URL string
-	// Site is the seed of the site.
-	Site uint64
-	// Seed determines the visits: their tasks, start and think times.
-	Seed uint64
-	// Services are visited in turn; none means all.
-	Services []content.Service
-	// Heavy selects the heavy variant of the services.
-	Heavy bool
-	// Rate is the rate at which the visits together request bodies.
+	// Visits are made in this order, which is that of their Start. They may be without end.
+	Visits iter.Seq[Visit]
+	// Rate is the rate at which the visits together request bodies, for the report.
 	Rate unit.Bandwidth
 	// Duration is how long to load the site.
 	Duration time.Duration
@@ -47,6 +41,40 @@ type LoadOptions struct {
 	Interval time.Duration
 	// Progress, if set, is called at the end of each interval. See FetchOptions.
 	Progress func(Sample)
+}
+
+// Visit is what one person does on a site: pages, one after the other.
+type Visit struct {
+	// Start is when the first page is requested. It is negative for visits that began before the load
+	// is measured.
+	Start time.Duration
+	Pages []Page
+}
+
+// Page is what a browser requests for a first view, or for a step after it.
+type Page struct {
+	// Think is the time since the previous page was complete.
+	Think    time.Duration
+	Requests []Request
+}
+
+// bytes returns the length of all bodies.
+func (p Page) bytes() (n int64) {
+	for _, r := range p.Requests {
+		n += int64(r.Bytes)
+	}
+	return n
+}
+
+// Request is a GET request of a page.
+type Request struct {
+	// URI is the path with its query.
+	URI string
+	// Bytes is the length of the body; another length is a failure of the page.
+	Bytes int
+	// After is the request of the same page whose body has to be complete before, by its index; -1 for
+	// none.
+	After int
 }
 
 // LoadReport is the result of a load. Bytes are those of bodies.
@@ -110,8 +138,8 @@ const (
 	MaxLoadTime = 24 * time.Hour
 )
 
-// Load visits a site as people do, without a browser: each visit is a task of the package content with
-// its requests, think times and connections of its own. The sockets are in the network namespace of
+// Load visits a site as people do, without a browser: each visit has its requests, think times
+// and connections of its own. The sockets are in the network namespace of
 // the process. A page that fails is no error, unless no page was loaded; nor is one that does not
 // end in time, unless nothing arrived at all. Where nothing has arrived and a connection fails for
 // a reason that further ones would fail for, such as the certificate of the site, it returns at
@@ -147,9 +175,6 @@ func (o LoadOptions) check() (*url.URL, error) {
 func load(ctx context.Context, o LoadOptions) (LoadReport, error) {
 	if o.Interval == 0 {
 		o.Interval = defaultInterval
-	}
-	if len(o.Services) == 0 {
-		o.Services = content.Services()
 	}
 	site, err := o.check()
 	if err != nil {
@@ -217,20 +242,20 @@ type loader struct {
 func (l *loader) visits(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
-	for v := range content.New(l.Site).Visits(l.Services, l.Heavy, l.Rate, l.Seed) {
+	for v := range l.Visits {
 		if v.Start >= l.Duration {
 			break
 		}
 		// Of a visit that began before, what is left.
 		at := v.Start
-		loads := v.Task.Loads
+		pages := v.Pages
 		first := 0
-		for at < 0 && first < len(loads) {
-			if first++; first < len(loads) {
-				at += loads[first].Think
+		for at < 0 && first < len(pages) {
+			if first++; first < len(pages) {
+				at += pages[first].Think
 			}
 		}
-		if first == len(loads) {
+		if first == len(pages) {
 			continue
 		}
 		if v.Start >= 0 && !sleepUntil(ctx, l.start.Add(at)) {
@@ -238,7 +263,7 @@ func (l *loader) visits(ctx context.Context) {
 		}
 		running.Go(func() {
 			if sleepUntil(ctx, l.start.Add(at)) {
-				l.visit(ctx, loads, first)
+				l.visit(ctx, pages, first)
 			}
 		})
 	}
@@ -258,7 +283,7 @@ func sleepUntil(ctx context.Context, at time.Time) bool {
 }
 
 // visit makes one visit, from one of its pages on.
-func (l *loader) visit(ctx context.Context, loads []content.Load, first int) {
+func (l *loader) visit(ctx context.Context, pages []Page, first int) {
 	l.mu.Lock()
 	full := l.active >= maxVisits
 	if full {
@@ -279,7 +304,7 @@ func (l *loader) visit(ctx context.Context, loads []content.Load, first int) {
 	transport := l.transport(ctx)
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	for i, one := range loads[first:] {
+	for i, one := range pages[first:] {
 		if i > 0 && !sleepUntil(ctx, time.Now().Add(one.Think)) {
 			return
 		}
@@ -321,11 +346,11 @@ func (l *loader) transport(ctx context.Context) *http.Transport {
 }
 
 // page loads a page and reports whether it is complete.
-func (l *loader) page(ctx context.Context, client *http.Client, one content.Load, number int) bool {
+func (l *loader) page(ctx context.Context, client *http.Client, one Page, number int) bool {
 	l.mu.Lock()
 	l.report.Pages++
 	l.report.Requests += len(one.Requests)
-	l.offered += one.Bytes()
+	l.offered += one.bytes()
 	l.mu.Unlock()
 	begun := time.Now()
 	limited, cancel := context.WithTimeout(ctx, pageLimit)
@@ -387,7 +412,7 @@ func isPermanent(err error) bool {
 var buffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
 // get requests one resource and counts its body.
-func (l *loader) get(ctx context.Context, client *http.Client, r content.Request) error {
+func (l *loader) get(ctx context.Context, client *http.Client, r Request) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, l.site.String()+r.URI, nil)
 	if err != nil {
 		return err

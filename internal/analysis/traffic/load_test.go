@@ -3,37 +3,58 @@ package traffic
 import (
 	"context"
 	"crypto/x509"
+	"fmt"
+	"iter"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/tabane/tabane/internal/study/content"
-	"github.com/tabane/tabane/internal/study/httpd"
-	"github.com/tabane/tabane/internal/study/site"
 )
 
-// startSite serves the pages of seed 1 and returns its URL and a function that returns what was
-// requested.
-func startSite(t *testing.T, secure bool) (s *httptest.Server, requested func() []string) {
-	t.Helper()
-	pages, err := site.New(site.Options{Config: httpd.Config{Seed: 1}, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
+// visits returns visits without end, of two pages with three requests each. Equal calls return equal
+// visits.
+func visits() iter.Seq[Visit] {
+	const apart, thinks = 50 * time.Millisecond, 100 * time.Millisecond
+	return func(yield func(Visit) bool) {
+		for i := 0; ; i++ {
+			v := Visit{Start: time.Duration(i)*apart - thinks*3/2}
+			for p := range 2 {
+				page := Page{Think: time.Duration(p) * thinks}
+				for q, bytes := range []int{2_000, 0, 30_000} {
+					uri := fmt.Sprintf("/%d/%d/%d?bytes=%d", i, p, q, bytes)
+					page.Requests = append(page.Requests, Request{URI: uri, Bytes: bytes, After: min(q, 1) - 1})
+				}
+				v.Pages = append(v.Pages, page)
+			}
+			if !yield(v) {
+				return
+			}
+		}
 	}
+}
+
+// startSite serves bodies of the lengths that visits wants, or extra bytes more, and returns a server
+// and a function that returns what was requested.
+func startSite(t *testing.T, secure bool, extra int) (s *httptest.Server, requested func() []string) {
+	t.Helper()
 	var mu sync.Mutex
 	var uris []string
-	inner := pages.Handler()
 	s = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		uris = append(uris, r.RequestURI)
 		mu.Unlock()
-		inner.ServeHTTP(w, r)
+		n, err := strconv.Atoi(r.URL.Query().Get("bytes"))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		_, _ = w.Write(make([]byte, n+extra)) // the client may have closed the connection
 	}))
 	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	s.EnableHTTP2 = secure
@@ -63,8 +84,8 @@ func TestLoad(t *testing.T) {
 	} {
 		t.Run(one.name, func(t *testing.T) {
 			t.Parallel()
-			s, requested := startSite(t, one.secure)
-			o := LoadOptions{URL: s.URL, Site: 1, Seed: 3, Rate: 20_000_000, Duration: 2 * time.Second, Transport: one.transport, HTTP1: one.http1}
+			s, requested := startSite(t, one.secure, 0)
+			o := LoadOptions{URL: s.URL, Visits: visits(), Rate: 20_000_000, Duration: 2 * time.Second, Transport: one.transport, HTTP1: one.http1}
 			if one.secure {
 				o.Roots = x509.NewCertPool()
 				o.Roots.AddCert(s.Certificate())
@@ -84,12 +105,12 @@ func TestLoad(t *testing.T) {
 				t.Errorf("%d connections of %d visits, %d over MPTCP", r.Connections, r.Visits, r.MPTCP)
 			}
 			expected := map[string]bool{}
-			for v := range content.New(1).Visits(content.Services(), false, o.Rate, o.Seed) {
+			for v := range visits() {
 				if v.Start >= o.Duration {
 					break
 				}
-				for _, l := range v.Task.Loads {
-					for _, request := range l.Requests {
+				for _, page := range v.Pages {
+					for _, request := range page.Requests {
 						expected[request.URI] = true
 					}
 				}
@@ -110,8 +131,8 @@ func TestLoad(t *testing.T) {
 // TestLoadEndsAtOnce: where nothing has arrived and further connections would fail as the first one
 // did, a load of an hour ends with the reason.
 func TestLoadEndsAtOnce(t *testing.T) {
-	secure, _ := startSite(t, true)
-	plain, _ := startSite(t, false)
+	secure, _ := startSite(t, true, 0)
+	plain, _ := startSite(t, false, 0)
 	closed := httptest.NewServer(http.NotFoundHandler())
 	closed.Close()
 	trusted := x509.NewCertPool()
@@ -134,7 +155,7 @@ func TestLoadEndsAtOnce(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			r, err := Load(ctx, LoadOptions{URL: one.url, Site: 1, Rate: 20_000_000, Duration: time.Hour, Transport: TCP, Roots: one.roots})
+			r, err := Load(ctx, LoadOptions{URL: one.url, Visits: visits(), Rate: 20_000_000, Duration: time.Hour, Transport: TCP, Roots: one.roots})
 			if err == nil || !strings.Contains(err.Error(), one.want) || strings.Contains(err.Error(), "\n") || r.Bytes > 0 {
 				t.Errorf("%v after %s, want %q", err, r.Duration, one.want)
 			}
@@ -144,7 +165,8 @@ func TestLoadEndsAtOnce(t *testing.T) {
 
 // TestLoadFails: a site of another seed, one that refuses, and none.
 func TestLoadFails(t *testing.T) {
-	s, _ := startSite(t, false)
+	s, _ := startSite(t, false, 0)
+	other, _ := startSite(t, false, 1)
 	broken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Error(w, "out of order", http.StatusBadGateway) }))
 	t.Cleanup(broken.Close) // after the parallel tests
 	closed := httptest.NewServer(http.NotFoundHandler())
@@ -156,22 +178,21 @@ func TestLoadFails(t *testing.T) {
 	t.Cleanup(func() { silent.Close() })
 	for _, one := range []struct {
 		name, url, want string
-		site            uint64
 		change          func(*LoadOptions)
 	}{
-		{"seed", s.URL, "the site has another seed", 2, func(o *LoadOptions) { o.Duration = 3 * time.Second }},
-		{"refused", broken.URL, "out of order", 1, nil},
-		{"closed", closed.URL, "connection refused", 1, nil},
-		{"silent", "http://" + silent.Addr().String(), "nothing arrived in 1s", 1, nil},
-		{"path", s.URL + "/map/", "want a URL like", 1, nil},
-		{"scheme", "ftp://server", "want a URL like", 1, nil},
-		{"rate", s.URL, "rate must be > 0", 1, func(o *LoadOptions) { o.Rate = 0 }},
-		{"duration", s.URL, "duration must be > 0", 1, func(o *LoadOptions) { o.Duration = 0 }},
-		{"transport", s.URL, "transport must be", 1, func(o *LoadOptions) { o.Transport = "" }},
+		{"seed", other.URL, "the site has another seed", nil},
+		{"refused", broken.URL, "out of order", nil},
+		{"closed", closed.URL, "connection refused", nil},
+		{"silent", "http://" + silent.Addr().String(), "nothing arrived in 1s", nil},
+		{"path", s.URL + "/map/", "want a URL like", nil},
+		{"scheme", "ftp://server", "want a URL like", nil},
+		{"rate", s.URL, "rate must be > 0", func(o *LoadOptions) { o.Rate = 0 }},
+		{"duration", s.URL, "duration must be > 0", func(o *LoadOptions) { o.Duration = 0 }},
+		{"transport", s.URL, "transport must be", func(o *LoadOptions) { o.Transport = "" }},
 	} {
 		t.Run(one.name, func(t *testing.T) {
 			t.Parallel()
-			o := LoadOptions{URL: one.url, Site: one.site, Rate: 40_000_000, Duration: time.Second, Transport: TCP, Services: []content.Service{content.Shop}}
+			o := LoadOptions{URL: one.url, Visits: visits(), Rate: 40_000_000, Duration: time.Second, Transport: TCP}
 			if one.change != nil {
 				one.change(&o)
 			}
@@ -183,7 +204,7 @@ func TestLoadFails(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Load(ctx, LoadOptions{URL: s.URL, Site: 1, Rate: 1_000_000, Duration: time.Hour, Transport: TCP}); err == nil {
+	if _, err := Load(ctx, LoadOptions{URL: s.URL, Visits: visits(), Rate: 1_000_000, Duration: time.Hour, Transport: TCP}); err == nil {
 		t.Error("an interrupted load is no error")
 	}
 }

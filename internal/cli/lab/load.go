@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net/http"
 	"os"
 	"strings"
@@ -64,7 +65,7 @@ Exit code 0: all pages that had the time were loaded; 1: some failed, as the rep
 }
 
 func (a *app) load(ctx context.Context, url string, f loadFlags) error {
-	o := traffic.LoadOptions{URL: url, Site: f.siteSeed, Seed: f.seed, Heavy: f.heavy, Duration: f.duration, Transport: traffic.TCP, HTTP1: f.http1}
+	o := traffic.LoadOptions{URL: url, Duration: f.duration, Transport: traffic.TCP, HTTP1: f.http1}
 	if f.mptcp {
 		o.Transport = traffic.MPTCP
 	}
@@ -72,12 +73,17 @@ func (a *app) load(ctx context.Context, url string, f loadFlags) error {
 	if o.Rate, err = unit.ParseBandwidth(f.rate); err != nil {
 		return cli.Invalid("--rate", f.rate, "a rate like 10Mbit/s")
 	}
+	var services []content.Service
 	for _, name := range f.services {
 		if s := content.Service(name); s != content.Map && s != content.Shop {
 			return cli.Invalid("--service", name, "map or shop")
 		}
-		o.Services = append(o.Services, content.Service(name))
+		services = append(services, content.Service(name))
 	}
+	if len(services) == 0 {
+		services = content.Services()
+	}
+	o.Visits = visits(content.New(f.siteSeed).Visits(services, f.heavy, o.Rate, f.seed))
 	if f.certificates != "" {
 		b, err := os.ReadFile(f.certificates)
 		if err != nil {
@@ -115,6 +121,25 @@ func (a *app) load(ctx context.Context, url string, f loadFlags) error {
 		err = cli.ErrUnmet
 	}
 	return err
+}
+
+// visits returns the tasks of a site as visits of a load.
+func visits(tasks iter.Seq[content.Visit]) iter.Seq[traffic.Visit] {
+	return func(yield func(traffic.Visit) bool) {
+		for t := range tasks {
+			v := traffic.Visit{Start: t.Start}
+			for _, l := range t.Task.Loads {
+				page := traffic.Page{Think: l.Think}
+				for _, r := range l.Requests {
+					page.Requests = append(page.Requests, traffic.Request(r))
+				}
+				v.Pages = append(v.Pages, page)
+			}
+			if !yield(v) {
+				return
+			}
+		}
+	}
 }
 
 func loadFailure(url string, err error) error {
