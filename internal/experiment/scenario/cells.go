@@ -22,6 +22,11 @@ func (e *Experiment) Cells() []result.CellKey {
 	return keys
 }
 
+// has reports whether the key is one of Cells.
+func (e *Experiment) has(k result.CellKey) bool {
+	return e.Traffic[k.Traffic] != nil && e.Transports[k.Transport] != nil && slices.ContainsFunc(e.Cases, func(c Case) bool { return c.Name == k.Case })
+}
+
 // TrafficNames returns the names of the traffic, sorted.
 func (e *Experiment) TrafficNames() []string { return slices.Sorted(maps.Keys(e.Traffic)) }
 

@@ -29,7 +29,7 @@ const DefaultMTU = 1500
 // to be in full frames; handshakes, acknowledgments and the overhead of encapsulation before the
 // link are not counted. A key that is not a cell of the experiment is an error.
 func (s *Spec) Phases(k result.CellKey) ([]result.Phase, error) {
-	if s.Experiment == nil || !slices.Contains(s.Experiment.Cells(), k) {
+	if s.Experiment == nil || !s.Experiment.has(k) {
 		return nil, fmt.Errorf("limit cell %q: is not in the experiment", k)
 	}
 	e := s.Experiment

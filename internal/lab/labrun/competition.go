@@ -26,6 +26,8 @@ type competition struct {
 
 	mu    sync.Mutex
 	sides result.Sides
+	// of has the side of each connection of the cell.
+	of []int
 	// arrived are the samples of all connections, of each side.
 	arrived [][]arrival
 }
@@ -37,28 +39,11 @@ type arrival struct {
 }
 
 func (r *runner) compete(l *lab.Lab, j job, clock *runClock) *competition {
-	e := r.Spec.Experiment
 	c := &competition{runner: r, lab: l, job: j, clock: clock}
-	c.from, c.to = e.Competition(j.CellKey, r.Quick)
-	c.side(e.Client, 1)
-	for _, x := range e.Case(j.Case).Connections {
-		c.side(x.Client, x.Count())
-	}
+	c.from, c.to = r.Spec.Experiment.Competition(j.CellKey, r.Quick)
+	c.sides, c.of = j.cell.Sides()
+	c.arrived = make([][]arrival, len(c.sides))
 	return c
-}
-
-// side returns the index of the side of a client, the experiment's without a name, after adding n
-// connections.
-func (c *competition) side(client string, n int) int {
-	if client == "" {
-		client = c.Spec.Experiment.Client
-	}
-	at := c.sides.Index(client)
-	if at == len(c.arrived) {
-		c.arrived = append(c.arrived, nil)
-	}
-	c.sides[at].Connections += n
-	return at
 }
 
 // sample records what arrived on a connection of a side.
@@ -70,34 +55,32 @@ func (c *competition) sample(side int, bytes int64) {
 
 // run runs the other connections until ctx ends, with the run.
 func (c *competition) run(ctx context.Context) error {
-	e := c.Spec.Experiment
 	others := newTasks(ctx)
-	for _, x := range e.Case(c.job.Case).Connections {
-		side := c.side(x.Client, 0)
-		transport := x.Transport(e.Transports[c.job.Transport], e.Settings(c.job.CellKey))
-		args := clientArguments(transport)
-		if !x.Own() {
-			name, _ := c.offers.control(transport.Settings)
+	for i, x := range c.job.cell.Beside() {
+		side := c.of[1+i]
+		args := clientArguments(x.Transport)
+		if !x.Own {
+			name, _ := c.offers.control(x.Settings)
 			args = append(args, "--congestion", name)
 		}
 		if x.Stop > 0 {
 			args = append(args, "--limit", (x.Stop - x.Start).String())
 		}
-		args = append(args, serverURL(c.Spec, transport)+"/bytes/"+fmt.Sprint(int64(e.Traffic[c.job.Traffic].Bytes)))
-		for range x.Count() {
+		args = append(args, serverURL(c.Spec, x.Transport)+"/bytes/"+fmt.Sprint(int64(c.job.cell.Traffic.Bytes)))
+		for range x.Count {
 			others.start(func(ctx context.Context) error {
 				if x.Start > 0 {
 					if _, err := c.clock.until(ctx, x.Start); err != nil {
 						return nil
 					}
 				}
-				report, err := fetch(ctx, c.lab, c.sides[side].Client, args, func(s traffic.Sample) { c.sample(side, int64(s.Bytes)) })
+				report, err := fetch(ctx, c.lab, x.Client, args, func(s traffic.Sample) { c.sample(side, int64(s.Bytes)) })
 				switch {
 				case ctx.Err() != nil:
 					return nil
 				case err != nil:
-					return fmt.Errorf("competing connection of %q: %w", c.sides[side].Client, err)
-				case report.UsedMPTCP != transport.MPTCP:
+					return fmt.Errorf("competing connection of %q: %w", x.Client, err)
+				case report.UsedMPTCP != x.Transport.MPTCP:
 					return errors.New("a competing connection fell back from MPTCP to TCP, or the other way")
 				}
 				return nil

@@ -47,22 +47,17 @@ func controlOptions(s scenario.Settings) ccbpf.Options {
 // it, even if it is killed.
 type controls map[string]io.Closer
 
-// load loads the controls that the experiment's settings choose.
-func (c controls) load(spec *scenario.Spec, o offers) error {
-	e := spec.Experiment
-	for _, k := range e.Cells() {
-		all := []scenario.Settings{e.Settings(k)}
-		for _, x := range e.Case(k.Case).Connections {
-			all = append(all, x.Transport(e.Transports[k.Transport], all[0]).Settings)
-		}
-		for _, s := range all {
-			name, own := o.control(s)
+// load loads the controls that the connections of the jobs choose.
+func (c controls) load(jobs [][]job, o offers) error {
+	for _, j := range slices.Concat(jobs...) {
+		for _, x := range j.cell.Connections {
+			name, own := o.control(x.Settings)
 			if _, loaded := c[name]; loaded || !own {
 				continue
 			}
-			l, err := ccbpf.Attach(s.Congestion, controlOptions(s))
+			l, err := ccbpf.Attach(x.Settings.Congestion, controlOptions(x.Settings))
 			if err != nil {
-				return fmt.Errorf("load congestion control %q: %w", s.Congestion, err)
+				return fmt.Errorf("load congestion control %q: %w", x.Settings.Congestion, err)
 			}
 			c[name] = l
 		}

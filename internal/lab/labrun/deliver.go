@@ -18,6 +18,7 @@ import (
 	"github.com/tabane/tabane/internal/analysis/traffic"
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/epe/edge"
+	"github.com/tabane/tabane/internal/experiment/cell"
 	"github.com/tabane/tabane/internal/experiment/result"
 	"github.com/tabane/tabane/internal/experiment/scenario"
 	"github.com/tabane/tabane/internal/lab"
@@ -39,7 +40,7 @@ type delivery struct {
 	*runner
 	lab       *lab.Lab
 	job       job
-	events    []scenario.Event
+	events    []cell.Event
 	transport *scenario.Transport
 	clock     *runClock
 
@@ -60,13 +61,11 @@ type delivery struct {
 // deliver runs one job with the case's events and adds its metrics to the run. The trace is nil if
 // there is an error.
 func (r *runner) deliver(ctx context.Context, l *lab.Lab, j job, run *result.Run) (*result.Trace, error) {
-	e := r.Spec.Experiment
-	c := e.Case(j.Case)
-	patient := max(slackFactor*j.expected, e.TrafficIn(c, j.Traffic).TimeLimit(r.Quick)) + slack
+	patient := max(slackFactor*j.expected, j.cell.Limit) + slack
 	ctx, cancel := context.WithTimeoutCause(ctx, patient, errors.New("took far longer than it should"))
 	defer cancel()
 	d := &delivery{
-		runner: r, lab: l, job: j, events: c.Events, transport: e.Transports[j.Transport], clock: newRunClock(),
+		runner: r, lab: l, job: j, events: j.cell.Events, transport: j.cell.Own().Transport, clock: newRunClock(),
 		observers: newTasks(ctx), actors: newTasks(ctx),
 	}
 	defer d.stop()
@@ -110,12 +109,12 @@ func (d *delivery) observe(ctx context.Context) error {
 			return err
 		}
 	}
-	if t := e.Traffic[d.job.Traffic]; d.transport.Gateway != nil && t.Datagram == 0 && !t.Upload {
+	if t := d.job.cell.Traffic; d.transport.Gateway != nil && t.Datagram == 0 && !t.Upload {
 		if d.repeated, err = countDuplicates(ctx, d.lab, e.Server, d.Spec.Nodes[e.Server].Serve.Port); err != nil {
 			return err
 		}
 	}
-	if len(e.Case(d.job.Case).Connections) > 0 {
+	if len(d.job.cell.Beside()) > 0 {
 		d.rivals = d.compete(d.lab, d.job, d.clock)
 		d.observers.await(d.rivals.watch)
 		d.observers.start(d.rivals.run)
@@ -144,7 +143,7 @@ func (d *delivery) act() {
 	}
 	if len(d.events) > 0 {
 		d.actors.start(func(ctx context.Context) (err error) {
-			d.applied, d.ends, err = act(ctx, d.lab, d.clock, d.Spec.Experiment.Traffic[d.job.Traffic].EventAt, d.events, d.Quick)
+			d.applied, d.ends, err = act(ctx, d.lab, d.clock, d.events, d.Quick)
 			return err
 		})
 	}
@@ -152,7 +151,7 @@ func (d *delivery) act() {
 
 // fetch runs the client of the job.
 func (d *delivery) fetch(ctx context.Context) (traffic.Report, error) {
-	return fetch(ctx, d.lab, d.Spec.Experiment.Client, fetchArguments(d.Spec, d.job, d.Quick), func(s traffic.Sample) {
+	return fetch(ctx, d.lab, d.Spec.Experiment.Client, fetchArguments(d.Spec, d.job.cell), func(s traffic.Sample) {
 		d.clock.observe(time.Now(), s.At+interval)
 		if d.rivals != nil {
 			d.rivals.sample(0, int64(s.Bytes))
@@ -168,8 +167,8 @@ func (d *delivery) measure(report traffic.Report, run *result.Run) (*result.Trac
 		Subflows: subflows(d.readings, subflowNames(d.Spec, d.Spec.Experiment.Server), d.clock.began(), len(report.Series)),
 	}
 	result.PutDelivery(run.Metrics, report)
-	result.Mean(d.job.phases, report.Duration).Put(run.Metrics)
-	trace.Measure(d.job.phases, run.Metrics)
+	result.Mean(d.job.cell.Phases, report.Duration).Put(run.Metrics)
+	trace.Measure(d.job.cell.Phases, run.Metrics)
 	if len(d.events) > 0 {
 		run.Metrics[result.ConnectionsLost] = 0
 	}
@@ -201,7 +200,7 @@ func (d *delivery) measure(report traffic.Report, run *result.Run) (*result.Trac
 // checkReport returns an error if the delivery was not over what its transport has.
 func (d *delivery) checkReport(report traffic.Report) error {
 	switch want := d.transport.MPTCP; {
-	case d.Spec.Experiment.Traffic[d.job.Traffic].Datagram > 0 && report.Bytes > 0: // MPTCP is that of the request
+	case d.job.cell.Traffic.Datagram > 0 && report.Bytes > 0: // MPTCP is that of the request
 	case want && !report.UsedMPTCP:
 		return errors.New("the connection fell back from MPTCP to TCP")
 	case !want && report.UsedMPTCP:
@@ -219,18 +218,18 @@ func (d *delivery) checkReport(report traffic.Report) error {
 
 // act applies the events at their times, and returns when each was applied first and last.
 func act(
-	ctx context.Context, l *lab.Lab, clock *runClock, from time.Duration, events []scenario.Event, quick bool,
+	ctx context.Context, l *lab.Lab, clock *runClock, events []cell.Event, quick bool,
 ) (applied, ends []time.Duration, err error) {
 	for i, e := range events {
-		now, err := clock.until(ctx, from+e.After)
+		now, err := clock.until(ctx, e.At)
 		if err == nil {
 			var last time.Time
 			applied = append(applied, now)
-			last, err = apply(ctx, l, e, quick)
+			last, err = apply(ctx, l, e.Event, quick)
 			ends = append(ends, max(now, last.Sub(clock.began())))
 		}
 		if err != nil {
-			return applied, ends, fmt.Errorf("event %d of %d, at %s: %w", i+1, len(events), from+e.After, err)
+			return applied, ends, fmt.Errorf("event %d of %d, at %s: %w", i+1, len(events), e.At, err)
 		}
 	}
 	return applied, ends, nil
@@ -279,11 +278,10 @@ func serverURL(spec *scenario.Spec, t *scenario.Transport) string {
 	return "http://" + strings.TrimSuffix(net.JoinHostPort(host, strconv.Itoa(int(serverPort(spec, t)))), ":80")
 }
 
-// fetchArguments returns the arguments of the tabane program for a job.
-func fetchArguments(spec *scenario.Spec, j job, quick bool) []string {
-	e := spec.Experiment
-	t := e.TrafficIn(e.Case(j.Case), j.Traffic)
-	args := clientArguments(e.Transports[j.Transport])
+// fetchArguments returns the arguments of the tabane program for a cell.
+func fetchArguments(spec *scenario.Spec, c *cell.Cell) []string {
+	t, transport := c.Traffic, c.Own().Transport
+	args := clientArguments(transport)
 	if t.Upload {
 		args = append(args, "--upload")
 	}
@@ -296,18 +294,17 @@ func fetchArguments(spec *scenario.Spec, j job, quick bool) []string {
 	if t.NewConnections {
 		args = append(args, "--new-connections")
 	}
-	server := serverURL(spec, e.Transports[j.Transport])
-	lasts := t.TimeLimit(quick)
+	server := serverURL(spec, transport)
 	if t.Bytes > 0 {
-		if lasts > 0 {
-			args = append(args, "--limit", lasts.String())
+		if c.Limit > 0 {
+			args = append(args, "--limit", c.Limit.String())
 		}
 		return append(args, server+"/bytes/"+strconv.FormatInt(int64(t.Bytes), 10))
 	}
 	if t.Live {
-		args = append(args, "--limit", lasts.String())
+		args = append(args, "--limit", c.Limit.String())
 	}
-	query := url.Values{"rate": {t.Rate.String()}, "duration": {lasts.String()}}
+	query := url.Values{"rate": {t.Rate.String()}, "duration": {c.Limit.String()}}
 	return append(args, server+"/cbr?"+query.Encode())
 }
 

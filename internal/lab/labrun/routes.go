@@ -10,6 +10,7 @@ import (
 
 	"github.com/tabane/tabane/internal/analysis/traffic"
 	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/experiment/cell"
 	"github.com/tabane/tabane/internal/experiment/result"
 	"github.com/tabane/tabane/internal/experiment/scenario"
 	"github.com/tabane/tabane/internal/lab"
@@ -38,8 +39,9 @@ const (
 
 // newRoutesRunner is newRunner for an experiment of scenario.KindRoutes. The options have been
 // checked.
-func newRoutesRunner(o RunOptions) *runner {
+func newRoutesRunner(o RunOptions) (*runner, error) {
 	e := o.Spec.Experiment
+	cells := cell.New(o.Spec, o.Quick)
 	var jobs []job
 	// One network at a time and one trial at a time, so that nothing else delays a change. The
 	// cases alternate, so that each leaves the network as the next one needs it; the first is a
@@ -48,16 +50,19 @@ func newRoutesRunner(o RunOptions) *runner {
 		for trial := range o.Trials {
 			for _, c := range withdrawFirst(e.Cases) {
 				for _, t := range e.TrafficNames() {
-					jobs = append(jobs, job{
-						CellKey: result.CellKey{Case: c.Name, Traffic: t, Transport: transport}, trial: trial, expected: routesExpected,
-					})
+					k := result.CellKey{Case: c.Name, Traffic: t, Transport: transport}
+					of, err := cells.Cell(k)
+					if err != nil {
+						return nil, err
+					}
+					jobs = append(jobs, job{k, trial, of, routesExpected})
 				}
 			}
 		}
 	}
 	return &runner{
 		RunOptions: o, names: []string{o.Name}, left: [][]job{jobs}, started: make([]time.Time, 1), labs: make([]*lab.Lab, 1), total: len(jobs),
-	}
+	}, nil
 }
 
 func withdrawFirst(cases []scenario.Case) []scenario.Case {
@@ -150,7 +155,7 @@ func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", ";
 
 // tryRoutes runs one job and returns whether the prefix is advertised after it.
 func (r *runner) tryRoutes(ctx context.Context, l *lab.Lab, w *watch, j job, announced bool, run *result.Run) (bool, error) {
-	change := r.Spec.Experiment.Case(j.Case).Change
+	change := j.cell.Case.Change
 	if before := change == scenario.ChangeWithdraw; announced != before {
 		// An experiment with a single case, or an earlier trial failed.
 		if _, err := r.changeRoutes(ctx, l, w, opposite(change)); err != nil {
@@ -280,7 +285,7 @@ func (r *runner) transfer(ctx context.Context, l *lab.Lab, j job) (*transfer, er
 	var once sync.Once
 	go func() {
 		defer close(t.done)
-		report, err := fetch(ctx, l, r.Spec.Experiment.Client, fetchArguments(r.Spec, j, r.Quick), func(s traffic.Sample) {
+		report, err := fetch(ctx, l, r.Spec.Experiment.Client, fetchArguments(r.Spec, j.cell), func(s traffic.Sample) {
 			if s.Bytes > 0 {
 				once.Do(func() { close(flows) })
 			}

@@ -253,7 +253,10 @@ func TestRoutesJobs(t *testing.T) {
 		Cases:   []scenario.Case{{Name: "3.1", Change: scenario.ChangeAnnounce}, {Name: "3.2", Change: scenario.ChangeWithdraw}},
 		Traffic: map[string]*scenario.Traffic{"cbr": {}}, Transports: map[string]*scenario.Transport{"embedded": {}, "frr": {}},
 	}}
-	r := newRoutesRunner(RunOptions{Spec: spec, Trials: 2, Name: "x"})
+	r, err := newRoutesRunner(RunOptions{Spec: spec, Trials: 2, Name: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	var got []string
 	for _, j := range r.left[0] {
 		got = append(got, fmt.Sprint(j.CellKey, j.trial))

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/experiment/cell"
 	"github.com/tabane/tabane/internal/experiment/result"
 	"github.com/tabane/tabane/internal/experiment/scenario"
 	"github.com/tabane/tabane/internal/lab"
@@ -217,7 +218,7 @@ func newRunner(o RunOptions) (*runner, error) {
 		default:
 			o.Trials = e.Trials
 		}
-		return newRoutesRunner(o), nil
+		return newRoutesRunner(o)
 	}
 	var (
 		settings map[result.CellKey]tuning
@@ -276,7 +277,7 @@ func (r *runner) run(ctx context.Context) (_ result.Result, err error) {
 		return result, err
 	}
 	defer func() { err = errors.Join(err, r.controls.close()) }()
-	if err := r.controls.load(r.Spec, r.offers); err != nil {
+	if err := r.controls.load(r.left, r.offers); err != nil {
 		return result.Result{}, err
 	}
 	spec := r.Spec
@@ -381,7 +382,7 @@ func (r *runner) work(ctx context.Context, i int) error {
 	ends := tuner{lab: l}
 	for n, j := range jobs {
 		if n == 0 || jobs[n-1].Case != j.Case {
-			if err := r.setCase(l, j.Case); err != nil {
+			if err := r.setCase(l, j.cell); err != nil {
 				return err
 			}
 		}
@@ -391,7 +392,7 @@ func (r *runner) work(ctx context.Context, i int) error {
 		r.report(Event{Kind: RunStarted, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial})
 
 		run := result.Run{CellKey: j.CellKey, Trial: j.trial, Metrics: map[string]float64{}, Notes: map[string]string{}}
-		j.phases[0].Put(run.Metrics)
+		j.cell.Phases[0].Put(run.Metrics)
 		var (
 			trace *result.Trace
 			err   error
@@ -412,7 +413,7 @@ func (r *runner) work(ctx context.Context, i int) error {
 			broken = l.Daemons().Exited()
 			if broken != nil && r.web != nil {
 				// It is the cause of whatever the browser reported.
-				err, broken = broken, r.revive(ctx, l, j.Case)
+				err, broken = broken, r.revive(ctx, l, j.cell)
 			}
 			if broken == nil {
 				broken = r.undo(ctx, l, j, whole)
@@ -441,29 +442,27 @@ func (r *runner) work(ctx context.Context, i int) error {
 
 // undo restores the lab's state before a run with events or schedules.
 func (r *runner) undo(ctx context.Context, l *lab.Lab, j job, whole []string) error {
-	c := r.Spec.Experiment.Case(j.Case)
-	if len(c.Events) == 0 {
+	if len(j.cell.Events) == 0 {
 		for _, name := range r.Spec.Scheduled() {
-			if err := l.Links().Set(name, r.Spec.ShapeIn(c, name)); err != nil {
+			if err := l.Links().Set(name, j.cell.Shape(name)); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
 	r.report(Event{Kind: LabRestoring, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial})
-	if err := r.setCase(l, j.Case); err != nil {
+	if err := r.setCase(l, j.cell); err != nil {
 		return err
 	}
-	return restore(ctx, l, c.Events, whole)
+	return restore(ctx, l, j.cell.Case.Events, whole)
 }
 
-// setCase sets the shape of every link for a case, including links that an earlier case has
+// setCase sets the shape of every link for the case of a cell, including links that an earlier case has
 // changed.
-func (r *runner) setCase(l *lab.Lab, name string) error {
-	c := r.Spec.Experiment.Case(name)
+func (r *runner) setCase(l *lab.Lab, c *cell.Cell) error {
 	for _, link := range slices.Sorted(maps.Keys(r.Spec.Links)) {
-		if err := l.Links().Set(link, r.Spec.ShapeIn(c, link)); err != nil {
-			return fmt.Errorf("set case %q: %w", name, err)
+		if err := l.Links().Set(link, c.Shape(link)); err != nil {
+			return fmt.Errorf("set case %q: %w", c.Key.Case, err)
 		}
 	}
 	return nil

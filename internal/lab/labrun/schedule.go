@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tabane/tabane/internal/experiment/cell"
 	"github.com/tabane/tabane/internal/experiment/result"
 	"github.com/tabane/tabane/internal/experiment/scenario"
 )
@@ -14,8 +15,7 @@ import (
 type job struct {
 	result.CellKey
 	trial int
-	// phases are the limits over the time of the run, at least one.
-	phases []result.Phase
+	cell  *cell.Cell
 	// expected is the duration of the run if the transport reaches its limit.
 	expected time.Duration
 }
@@ -35,7 +35,7 @@ const recovery = 2 * time.Second
 func schedule(spec *scenario.Spec, labs, trials int, quick bool) ([][]job, error) {
 	e := spec.Experiment
 	lists := make([][]job, labs)
-	clock := newWebClock(spec)
+	cells, clock := cell.New(spec, quick), newWebClock(spec)
 	busy := make([]time.Duration, labs)
 	if !quick {
 		trials = cmp.Or(trials, e.LabTrials)
@@ -45,17 +45,20 @@ func schedule(spec *scenario.Spec, labs, trials int, quick bool) ([][]job, error
 		for lab := i % labs; lab < labs; lab += len(e.Cases) {
 			own = append(own, lab)
 		}
+		of := map[result.CellKey]*cell.Cell{}
 		for trial := range e.TrialsOf(c, trials, quick) {
 			for _, t := range e.TrafficNames() {
 				for _, tr := range rotate(e.TransportNames(), trial) {
 					k := result.CellKey{Case: c.Name, Traffic: t, Transport: tr}
-					phases, err := spec.Phases(k)
-					if err != nil {
-						return nil, err
+					if of[k] == nil {
+						var err error
+						if of[k], err = cells.Cell(k); err != nil {
+							return nil, err
+						}
 					}
-					expected := expect(e.TrafficIn(c, t), phases, quick)
+					expected := expect(of[k])
 					if e.Kind == scenario.KindWeb {
-						expected = clock.expect(k, trial, quick)
+						expected = clock.expect(of[k], trial, quick)
 					}
 					if len(c.Events) > 0 {
 						expected += recovery
@@ -66,7 +69,7 @@ func schedule(spec *scenario.Spec, labs, trials int, quick bool) ([][]job, error
 					}
 					lab := slices.MinFunc(own, func(a, b int) int { return cmp.Compare(busy[a], busy[b]) })
 					busy[lab] += expected
-					lists[lab] = append(lists[lab], job{k, trial, phases, expected})
+					lists[lab] = append(lists[lab], job{k, trial, of[k], expected})
 				}
 			}
 		}
@@ -81,16 +84,9 @@ func rotate(s []string, n int) []string {
 
 // expect returns the minimum duration of a run: until the limits allow its last byte to arrive, or
 // its time limit ends it.
-func expect(t *scenario.Traffic, phases []result.Phase, quick bool) time.Duration {
-	d := t.TimeLimit(quick)
-	if t.Live {
-		return d + overhead
-	}
-	bytes := t.Total()
-	if t.Rate > 0 {
-		bytes = t.Rate.SizeIn(d)
-	}
-	if full, known := result.TransferTime(bytes, phases); known && (t.Rate > 0 || d == 0 || full < d) {
+func expect(c *cell.Cell) time.Duration {
+	d := c.Limit
+	if full, known := c.TransferTime(); known && !c.Traffic.Live && (c.Traffic.Rate > 0 || d == 0 || full < d) {
 		d = full
 	}
 	return d + overhead

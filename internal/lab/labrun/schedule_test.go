@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/analysis/traffic"
+	"github.com/tabane/tabane/internal/experiment/cell"
 	"github.com/tabane/tabane/internal/experiment/result"
 	"github.com/tabane/tabane/internal/experiment/scenario"
 	"github.com/tabane/tabane/internal/lab/labtest"
@@ -51,6 +52,10 @@ func TestSchedule(t *testing.T) {
 func TestExpect(t *testing.T) {
 	bulk := &scenario.Traffic{Bytes: 1_000_000, Quick: 3 * time.Second}
 	cbr := &scenario.Traffic{Rate: 1e6, Duration: 30 * time.Second, Quick: 10 * time.Second}
+	of := func(t *scenario.Traffic, phases []result.Phase, quick bool) *cell.Cell {
+		limit := t.TimeLimit(quick)
+		return &cell.Cell{Traffic: t, Limit: limit, Bytes: t.Bytes + t.Rate.SizeIn(limit), Phases: phases}
+	}
 	for name, c := range map[string]struct {
 		t     *scenario.Traffic
 		limit float64
@@ -65,7 +70,7 @@ func TestExpect(t *testing.T) {
 		"quick cbr":          {cbr, 1e6, true, 10 * time.Second},
 	} {
 		phases := []result.Phase{{Limits: result.Limits{Links: c.limit}}}
-		if got := expect(c.t, phases, c.quick) - overhead; got != c.want {
+		if got := expect(of(c.t, phases, c.quick)) - overhead; got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
 	}
@@ -83,7 +88,7 @@ func TestExpect(t *testing.T) {
 		"not known afterwards":   {bulk, []result.Phase{at(0, 1e6), at(4, 0)}, 0},
 		"a rate that falls":      {cbr, []result.Phase{at(0, 1e6), at(10, 0.5e6)}, 50 * time.Second},
 	} {
-		if got := expect(c.t, c.phases, false) - overhead; got != c.want {
+		if got := expect(of(c.t, c.phases, false)) - overhead; got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
 	}
@@ -117,6 +122,15 @@ func TestLabNamesFor(t *testing.T) {
 	}
 }
 
+func cellOf(t *testing.T, s *scenario.Spec, k result.CellKey, quick bool) *cell.Cell {
+	t.Helper()
+	c, err := cell.New(s, quick).Cell(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 func TestFetchArguments(t *testing.T) {
 	s := labtest.Experiment()
 	for want, c := range map[string]struct {
@@ -128,14 +142,14 @@ func TestFetchArguments(t *testing.T) {
 		"fetch --progress json --interval 100ms http://b:8080/cbr?duration=300ms&rate=2Mbit%2Fs":         {"cbr", "tcp", false},
 		"fetch --progress json --interval 100ms --mptcp http://b:8080/cbr?duration=200ms&rate=2Mbit%2Fs": {"cbr", "mptcp", true},
 	} {
-		j := job{CellKey: result.CellKey{Case: "slow", Traffic: c.traffic, Transport: c.transport}}
-		if got := strings.Join(fetchArguments(s, j, c.quick), " "); got != want {
+		of := cellOf(t, s, result.CellKey{Case: "slow", Traffic: c.traffic, Transport: c.transport}, c.quick)
+		if got := strings.Join(fetchArguments(s, of), " "); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 	}
 	s.Nodes["b"].Serve.Port = 80
 	last := func() string {
-		args := fetchArguments(s, job{CellKey: result.CellKey{Case: "slow", Traffic: "bulk", Transport: "tcp"}}, false)
+		args := fetchArguments(s, cellOf(t, s, result.CellKey{Case: "slow", Traffic: "bulk", Transport: "tcp"}, false))
 		return strings.Join(args[len(args)-3:], " ")
 	}
 	if got := last(); got != "--interval 100ms http://b/bytes/300000" {

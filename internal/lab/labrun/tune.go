@@ -14,6 +14,7 @@ import (
 	"github.com/tabane/tabane/internal/analysis/traffic"
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/epe/edge"
+	"github.com/tabane/tabane/internal/experiment/cell"
 	"github.com/tabane/tabane/internal/experiment/result"
 	"github.com/tabane/tabane/internal/experiment/scenario"
 	"github.com/tabane/tabane/internal/gateway/sched"
@@ -182,18 +183,6 @@ func tune(s scenario.Settings, multipath bool, segment int, o offers) (tuning, e
 	return t, errors.Join(errs...)
 }
 
-// fullSegment is the payload of a full segment over the transport's links, in bytes.
-func fullSegment(spec *scenario.Spec, k result.CellKey) int {
-	t := spec.Experiment.Transports[k.Transport]
-	mtu := scenario.DefaultMTU
-	for _, name := range t.Links {
-		if l := spec.Links[name]; l.MTU != 0 {
-			mtu = min(mtu, l.MTU)
-		}
-	}
-	return spec.Overhead(t).MaxSegment(mtu)
-}
-
 // scheduler returns the kernel's scheduler of that name, or its default one where that approximates
 // it.
 func (o offers) scheduler(name string) (string, bool) {
@@ -244,17 +233,22 @@ func tunings(spec *scenario.Spec) (_ map[result.CellKey]tuning, o offers, _ erro
 	bounds := slices.ContainsFunc(spec.Nodes[e.Server].Routes, func(r scenario.StaticRoute) bool { return r.Cwnd > 0 })
 	reported := map[string]bool{}
 	var errs []error
+	cells := cell.New(spec, false)
 	for _, k := range e.Cells() {
-		s := e.Settings(k)
+		c, err := cells.Cell(k)
+		if err != nil {
+			return nil, o, err
+		}
+		own := c.Own()
+		s := own.Settings
 		if (s != (scenario.Settings{}) || bounds) && !asked {
 			asked = true
-			var err error
 			if o, err = kernelOffers(); err != nil {
 				return nil, o, err
 			}
 		}
-		multipath, upload := e.Transports[k.Transport].MPTCP, e.Traffic[k.Traffic].Upload
-		t, err := tune(s, multipath, fullSegment(spec, k), o)
+		upload := c.Traffic.Upload
+		t, err := tune(s, own.Transport.MPTCP, c.MaxSegment(own), o)
 		if err == nil {
 			err = reachable(spec, t, upload)
 		}

@@ -33,11 +33,10 @@ type visits struct {
 // visit starts the load of a job's case. Without one it does nothing.
 func (r *runner) visit(ctx context.Context, l *lab.Lab, j job) (*visits, error) {
 	e := r.Spec.Experiment
-	c := e.Case(j.Case)
-	v := &visits{loads: r.Spec.LoadsIn(c)}
+	v := &visits{loads: r.Spec.LoadsIn(j.cell.Case)}
 	ctx, v.cancel = context.WithCancel(ctx)
 	for i, load := range v.loads {
-		v.rate += float64(r.Spec.ShapeIn(c, load.Link).Rate)
+		v.rate += float64(j.cell.Shape(load.Link).Rate)
 		// Another seed for each link and trial, equal for all transports.
 		seed := e.Traffic[j.Traffic].Web.Seed + uint64(j.trial*len(v.loads)+i)
 		args := []string{

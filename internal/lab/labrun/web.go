@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tabane/tabane/internal/experiment/cell"
 	"github.com/tabane/tabane/internal/experiment/result"
 	"github.com/tabane/tabane/internal/experiment/scenario"
 	"github.com/tabane/tabane/internal/lab"
@@ -234,16 +235,10 @@ func (w *web) drop(l *lab.Lab, k browserKind) error {
 	return b.Close()
 }
 
-// traffic returns a job's traffic in its case.
-func (r *runner) traffic(j job) *scenario.Traffic {
-	e := r.Spec.Experiment
-	return e.TrafficIn(e.Case(j.Case), j.Traffic)
-}
-
 // visited is what a job visits: its tasks, the browser for them and the URL of their first view.
 func (r *runner) visited(j job) (tasks []content.Task, kind browserKind, url string) {
 	e := r.Spec.Experiment
-	t := r.traffic(j)
+	t := j.cell.Traffic
 	tasks = tasksOf(r.web.world, t, j.trial)
 	server := net.JoinHostPort(e.Server, strconv.Itoa(int(r.web.ports[r.controlOf(j.Transport)])))
 	return tasks, browserKind{e.Transports[j.Transport].MPTCP, t.Web.HTTP}, "https://" + server + tasks[0].Path
@@ -300,14 +295,14 @@ const (
 	exitDelay = 500 * time.Millisecond
 )
 
-// revive restarts the server and the links that have exited, with the shapes of a case.
-func (r *runner) revive(ctx context.Context, l *lab.Lab, name string) error {
+// revive restarts the server and the links that have exited, with the shapes of a cell.
+func (r *runner) revive(ctx context.Context, l *lab.Lab, c *cell.Cell) error {
 	err := l.Daemons().Revive()
 	if err == nil {
 		err = l.WaitReady(ctx, reviveFor)
 	}
 	if err == nil {
-		err = r.setCase(l, name)
+		err = r.setCase(l, c)
 	}
 	if err != nil {
 		return fmt.Errorf("restart what has exited: %w", err)
@@ -347,7 +342,7 @@ func (w *web) repeat() bool {
 
 // undisturbed plays a job's task, again while the trial is disturbed.
 func (r *runner) undisturbed(ctx context.Context, l *lab.Lab, j job, run *result.Run) error {
-	t := r.traffic(j)
+	t := j.cell.Traffic
 	tasks, kind, url := r.visited(j)
 	for repeated := 0; ; repeated++ {
 		why, err := r.trial(ctx, l, j, tasks, kind, url, run)
@@ -381,7 +376,7 @@ func (r *runner) undisturbed(ctx context.Context, l *lab.Lab, j job, run *result
 func (r *runner) trial(
 	ctx context.Context, l *lab.Lab, j job, tasks []content.Task, kind browserKind, url string, run *result.Run,
 ) (why string, err error) {
-	t := r.traffic(j)
+	t := j.cell.Traffic
 	guarded := ctx
 	ctx, cancel := context.WithTimeoutCause(ctx, t.Duration+browserPatience, fmt.Errorf("the browser is not ready after %s", browserPatience))
 	defer cancel()
@@ -446,7 +441,7 @@ const browserPatience = time.Minute
 // sessions plays tasks on pages side by side, adds the means of their metrics to the run, and
 // returns how long views loaded in all of them.
 func (r *runner) sessions(ctx context.Context, pages []*browser.Page, j job, tasks []content.Task, url string, run *result.Run) (loading time.Duration, _ error) {
-	t := r.traffic(j)
+	t := j.cell.Traffic
 	played := make([]map[string]float64, len(pages))
 	loads := make([]time.Duration, len(pages))
 	group, playing := errgroup.WithContext(ctx)
@@ -477,7 +472,7 @@ func (r *runner) sessions(ctx context.Context, pages []*browser.Page, j job, tas
 
 // play plays a task on a page, and returns its metrics and how long views loaded.
 func (r *runner) play(ctx context.Context, p *browser.Page, j job, task content.Task, url string) (metrics map[string]float64, loading time.Duration, err error) {
-	t := r.traffic(j)
+	t := j.cell.Traffic
 	first, err := p.Navigate(ctx, url)
 	if err != nil {
 		return nil, 0, err

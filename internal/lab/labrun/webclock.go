@@ -5,7 +5,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/tabane/tabane/internal/experiment/result"
+	"github.com/tabane/tabane/internal/experiment/cell"
 	"github.com/tabane/tabane/internal/experiment/scenario"
 	"github.com/tabane/tabane/internal/study/content"
 )
@@ -27,14 +27,13 @@ const (
 
 // webClock estimates how long trials of an experiment of scenario.KindWeb take.
 type webClock struct {
-	spec  *scenario.Spec
 	world *content.World
 	// started are the browsers that earlier trials have started.
 	started map[browserKind]bool
 }
 
 func newWebClock(spec *scenario.Spec) *webClock {
-	c := &webClock{spec: spec, started: map[browserKind]bool{}}
+	c := &webClock{started: map[browserKind]bool{}}
 	if n := spec.Nodes[spec.Experiment.Server]; n != nil && n.Site != nil {
 		c.world = content.New(n.Site.Seed)
 	}
@@ -42,11 +41,9 @@ func newWebClock(spec *scenario.Spec) *webClock {
 }
 
 // expect returns the duration of a trial without a disturbance.
-func (c *webClock) expect(k result.CellKey, trial int, quick bool) time.Duration {
-	e := c.spec.Experiment
-	in := e.Case(k.Case)
-	t := e.TrafficIn(in, k.Traffic)
-	rate, trip := c.path(in, e.Transports[k.Transport])
+func (c *webClock) expect(of *cell.Cell, trial int, quick bool) time.Duration {
+	in, t, transport := of.Case, of.Traffic, of.Own().Transport
+	rate, trip := c.path(of)
 	first, longest := time.Duration(0), time.Duration(0)
 	tasks := tasksOf(c.world, t, trial)
 	for i, task := range tasks {
@@ -69,22 +66,22 @@ func (c *webClock) expect(k result.CellKey, trial int, quick bool) time.Duration
 	if !quick { // the recording
 		total += min(first, t.Duration) + trialTime
 	}
-	if kind := (browserKind{e.Transports[k.Transport].MPTCP, t.Web.HTTP}); !c.started[kind] {
+	if kind := (browserKind{transport.MPTCP, t.Web.HTTP}); !c.started[kind] {
 		c.started[kind] = true
 		total += browserTime
 	}
 	return total
 }
 
-// path returns the rate in bit/s at which a connection of a transport carries payload in a case, and its
+// path returns the rate in bit/s at which the connection of a cell carries payload, and its
 // shortest round trip. With loss it is at most what loss leaves a connection (Mathis et al. 1997).
-func (c *webClock) path(in scenario.Case, t *scenario.Transport) (rate float64, trip time.Duration) {
-	for i, name := range t.Links {
-		s := c.spec.ShapeIn(in, name)
+func (c *webClock) path(of *cell.Cell) (rate float64, trip time.Duration) {
+	for i, name := range of.Own().Transport.Links {
+		s := of.Shape(name)
 		own := 2 * s.Delay
 		one := math.Inf(1)
 		if s.Rate > 0 {
-			one = payload * (1 - in.Load) * float64(s.Rate)
+			one = payload * (1 - of.Case.Load) * float64(s.Rate)
 		}
 		if s.Loss != nil && s.Loss.P > 0 && own > 0 {
 			const segment = 8 * 1428 // bits

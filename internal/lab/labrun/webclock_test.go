@@ -81,7 +81,7 @@ func TestSessions(t *testing.T) {
 		t.Errorf("%d goals in 9 tasks", len(seen))
 	}
 	k := own.Experiment.Cells()[0]
-	if three, one := c.expect(k, 0, true), newWebClock(spec).expect(k, 0, true); three < one || three > 4*one {
+	if three, one := c.expect(cellOf(t, own, k, true), 0, true), newWebClock(spec).expect(cellOf(t, spec, k, true), 0, true); three < one || three > 4*one {
 		t.Errorf("three sessions take %s, one %s", three, one)
 	}
 

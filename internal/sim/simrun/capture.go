@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/analysis/pcap"
+	"github.com/tabane/tabane/internal/experiment/cell"
 	"github.com/tabane/tabane/internal/experiment/result"
 	"github.com/tabane/tabane/internal/sim"
 )
@@ -67,19 +68,19 @@ func (p *plan) newRecorder(out io.Writer, k result.CellKey, c sim.Connection) (*
 		r.scale = uint(max(bits.Len64(uint64(c.ReceiveBuffer))-16, 0))
 	}
 	for i := range c.Paths {
-		var hops []hop
-		if ways := p.ways[k.Transport]; i < len(ways) {
-			hops = ways[i].hops
+		var hops []cell.Hop
+		if paths := p.cells.Paths(k.Transport); i < len(paths) {
+			hops = paths[i].Hops
 		}
 		path := recordedPath{
 			client: netip.AddrPortFrom(netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 13: 0xc, 15: byte(i + 1)}), uint16(40000+i)),
 			server: netip.AddrPortFrom(netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 13: 0x5, 15: byte(i + 1)}), 80),
 		}
 		if len(hops) > 0 {
-			if a, ok := p.addressOn(hops[len(hops)-1].to, hops[len(hops)-1].link); ok {
+			if a, ok := p.addressOn(hops[len(hops)-1].To, hops[len(hops)-1].Link); ok {
 				path.client = netip.AddrPortFrom(a, path.client.Port())
 			}
-			if a, ok := p.addressOn(hops[0].from, hops[0].link); ok {
+			if a, ok := p.addressOn(hops[0].From, hops[0].Link); ok {
 				path.server = netip.AddrPortFrom(a, path.server.Port())
 			}
 		}

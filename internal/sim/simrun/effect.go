@@ -3,6 +3,7 @@ package simrun
 import (
 	"time"
 
+	"github.com/tabane/tabane/internal/experiment/cell"
 	"github.com/tabane/tabane/internal/experiment/scenario"
 	"github.com/tabane/tabane/internal/sim"
 )
@@ -12,22 +13,19 @@ type effect struct {
 	// refuse returns why the simulator does not support the event, or "" if it does.
 	refuse func(spec *scenario.Spec, x scenario.Event) string
 	// touched returns the directions of links that an event changes.
-	touched func(b *builder, x scenario.Event) []hop
+	touched func(b *builder, x scenario.Event) []cell.Hop
 	// changes calls add for each change of the event to one of these directions; after is
 	// relative to the time of the event.
-	changes func(b *builder, x scenario.Event, h hop, add func(after time.Duration, change sim.Change))
+	changes func(b *builder, x scenario.Event, h cell.Hop, add func(after time.Duration, change sim.Change))
 }
 
 // effects maps every kind of event to its effect.
 var effects = map[scenario.EventKind]effect{
 	scenario.EventSet: {
 		refuse:  func(*scenario.Spec, scenario.Event) string { return "" },
-		touched: func(b *builder, x scenario.Event) []hop { return b.net.across(x.Set.Link) },
-		changes: func(b *builder, x scenario.Event, h hop, add func(time.Duration, sim.Change)) {
-			profile, backward := x.Set.Shape.Profiles()
-			if l := b.spec.Links[h.link]; len(l.Ends) == 2 && h.from != l.Ends[0].Node {
-				profile = backward
-			}
+		touched: func(b *builder, x scenario.Event) []cell.Hop { return b.cells.Across(x.Set.Link) },
+		changes: func(b *builder, x scenario.Event, h cell.Hop, add func(time.Duration, sim.Change)) {
+			profile := cell.Profile(b.spec, x.Set.Shape, h)
 			add(0, sim.Change{Change: profile.Whole()})
 		},
 	},
@@ -52,11 +50,11 @@ func ofPort(port func(scenario.Event) scenario.Port, change sim.Change) effect {
 			}
 			return ""
 		},
-		touched: func(b *builder, x scenario.Event) []hop {
+		touched: func(b *builder, x scenario.Event) []cell.Hop {
 			_, out, in := wire(b.spec, port(x))
-			return []hop{out, in}
+			return []cell.Hop{out, in}
 		},
-		changes: func(_ *builder, _ scenario.Event, _ hop, add func(time.Duration, sim.Change)) { add(0, change) },
+		changes: func(_ *builder, _ scenario.Event, _ cell.Hop, add func(time.Duration, sim.Change)) { add(0, change) },
 	}
 }
 
@@ -70,7 +68,7 @@ func ofDaemon() effect {
 func blackhole() effect {
 	e := ofPort(func(x scenario.Event) scenario.Port { return x.Blackhole.Port() }, sim.Change{Down: true})
 	both := e.touched
-	e.touched = func(b *builder, x scenario.Event) []hop {
+	e.touched = func(b *builder, x scenario.Event) []cell.Hop {
 		hops := both(b, x)
 		switch d := x.Blackhole.Direction; {
 		case !d.Has(scenario.In):
@@ -94,7 +92,7 @@ func flap() effect {
 		}
 		return port(spec, x)
 	}
-	e.changes = func(b *builder, x scenario.Event, _ hop, add func(time.Duration, sim.Change)) {
+	e.changes = func(b *builder, x scenario.Event, _ cell.Hop, add func(time.Duration, sim.Change)) {
 		for i := range x.Flap.Count(b.quick) {
 			begin := time.Duration(i) * x.Flap.Every
 			add(begin, sim.Change{Down: true})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tabane/tabane/internal/analysis/traffic"
 	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/experiment/cell"
 	"github.com/tabane/tabane/internal/experiment/result"
 	"github.com/tabane/tabane/internal/experiment/scenario"
 	"github.com/tabane/tabane/internal/gateway/reseq"
@@ -59,13 +60,8 @@ func subflows(links []string, g *sim.GatewayResult, began time.Duration) []resul
 }
 
 // measureDatagrams is measure for a traffic of datagrams.
-func (p *plan) measureDatagrams(k result.CellKey, trial int, config sim.Config, simulated sim.Result) (result.Run, *result.Trace, error) {
-	e := p.spec.Experiment
-	run := result.Run{CellKey: k, Trial: trial, Metrics: map[string]float64{}, Notes: map[string]string{}}
-	phases, err := p.spec.Phases(k)
-	if err != nil {
-		return run, nil, err
-	}
+func (p *plan) measureDatagrams(of *cell.Cell, trial int, config sim.Config, simulated sim.Result) (result.Run, *result.Trace) {
+	run := result.Run{CellKey: of.Key, Trial: trial, Metrics: map[string]float64{}, Notes: map[string]string{}}
 	x, c := config.Cross[0], &simulated.Cross[0]
 	report := traffic.Replay(interval, 0, true, func(yield func(time.Duration, int) bool) {
 		for _, b := range c.Series {
@@ -75,17 +71,17 @@ func (p *plan) measureDatagrams(k result.CellKey, trial int, config sim.Config, 
 		}
 	})
 	report.Datagrams = &traffic.Datagrams{Sent: c.Sent, Received: c.Received, Duplicates: c.Duplicates, Reordered: c.Reordered, Behind: c.Behind}
-	phases[0].Put(run.Metrics)
+	of.Phases[0].Put(run.Metrics)
 	if report.Bytes == 0 {
 		run.Notes[result.NoteError] = "not a datagram arrived"
-		return run, nil, nil
+		return run, nil
 	}
-	trace := &result.Trace{CellKey: k, Trial: trial, Interval: interval, Samples: report.Series}
+	trace := &result.Trace{CellKey: of.Key, Trial: trial, Interval: interval, Samples: report.Series}
 	result.PutDelivery(run.Metrics, report)
-	result.Mean(phases, report.Duration).Put(run.Metrics)
-	trace.Measure(phases, run.Metrics)
+	result.Mean(of.Phases, report.Duration).Put(run.Metrics)
+	trace.Measure(of.Phases, run.Metrics)
 	if c.Gateway != nil {
-		trace.Subflows = subflows(e.Transports[k.Transport].Links, c.Gateway, x.Start)
+		trace.Subflows = subflows(of.Own().Transport.Links, c.Gateway, x.Start)
 	}
-	return run, trace, nil
+	return run, trace
 }

@@ -30,14 +30,12 @@ func (p *plan) newConnections() fault.List {
 // simulateObjects is simulate for a traffic with a connection for each object. Connections follow each
 // other and share nothing: what is left of one in a queue does not delay the next.
 func (p *plan) simulateObjects(ctx context.Context, k result.CellKey, trial int, seed uint64) (result.Run, *result.Trace, error) {
-	e := p.spec.Experiment
 	run := result.Run{CellKey: k, Trial: trial, Metrics: map[string]float64{}, Notes: map[string]string{}}
-	phases, err := p.spec.Phases(k)
+	of, err := p.cells.Cell(k)
 	if err != nil {
 		return run, nil, err
 	}
-	t := e.TrafficIn(e.Case(k.Case), k.Traffic)
-	limit := t.TimeLimit(p.quick)
+	t, limit := of.Traffic, of.Limit
 	var (
 		arrivals []reseq.Burst
 		times    []time.Duration
@@ -45,7 +43,7 @@ func (p *plan) simulateObjects(ctx context.Context, k result.CellKey, trial int,
 	)
 	var past []selection.Past
 	for i := range t.Objects {
-		config, err := p.config(k, seed+uint64(i)<<32)
+		config, err := p.configOf(of, seed+uint64(i)<<32)
 		if err == nil && i == 0 {
 			err = p.recall(ctx, k, &config)
 			past = config.Connections[0].Past
@@ -88,7 +86,7 @@ func (p *plan) simulateObjects(ctx context.Context, k result.CellKey, trial int,
 		}
 	})
 	report.Objects = times
-	phases[0].Put(run.Metrics)
+	of.Phases[0].Put(run.Metrics)
 	switch {
 	case report.Bytes == 0:
 		err = errors.New("not a byte arrived")
@@ -101,7 +99,7 @@ func (p *plan) simulateObjects(ctx context.Context, k result.CellKey, trial int,
 	}
 	trace := &result.Trace{CellKey: k, Trial: trial, Interval: interval, Samples: report.Series}
 	result.PutDelivery(run.Metrics, report)
-	result.Mean(phases, report.Duration).Put(run.Metrics)
-	trace.Measure(phases, run.Metrics)
+	result.Mean(of.Phases, report.Duration).Put(run.Metrics)
+	trace.Measure(of.Phases, run.Metrics)
 	return run, trace, nil
 }

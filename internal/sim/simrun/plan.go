@@ -14,6 +14,7 @@ import (
 	"github.com/tabane/tabane/internal/base/fault"
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/epe/edge"
+	"github.com/tabane/tabane/internal/experiment/cell"
 	"github.com/tabane/tabane/internal/experiment/linkmodel"
 	"github.com/tabane/tabane/internal/experiment/result"
 	"github.com/tabane/tabane/internal/experiment/scenario"
@@ -56,9 +57,9 @@ func Check(spec *scenario.Spec) fault.List {
 	}
 	p := newPlan(spec, false)
 	for _, name := range e.TransportNames() {
-		for i, w := range p.ways[name] {
-			if w.err != nil {
-				faults.Add(fmt.Sprintf("experiment.transports.%s.links[%d]", name, i), "%v", w.err)
+		for i, path := range p.cells.Paths(name) {
+			if path.Err != nil {
+				faults.Add(fmt.Sprintf("experiment.transports.%s.links[%d]", name, i), "%v", path.Err)
 			}
 		}
 		if t := e.Transports[name]; !t.MPTCP && t.Gateway == nil && len(t.Links) > 1 {
@@ -130,10 +131,10 @@ func (p *plan) unusedAddresses() fault.List {
 					continue
 				}
 				for _, name := range e.TransportNames() {
-					passes := func(w way) bool {
-						return w.err != nil || slices.ContainsFunc(w.hops, func(h hop) bool { return h.link == link })
+					passes := func(path cell.Path) bool {
+						return path.Err != nil || slices.ContainsFunc(path.Hops, func(h cell.Hop) bool { return h.Link == link })
 					}
-					if !e.Transports[name].MPTCP || slices.ContainsFunc(p.ways[name], passes) {
+					if !e.Transports[name].MPTCP || slices.ContainsFunc(p.cells.Paths(name), passes) {
 						continue
 					}
 					faults.Add(fmt.Sprintf("nodes.%s.mptcp.%s[%d]", node, list.name, i),
@@ -159,46 +160,29 @@ func (p *plan) linkOf(node string, a netip.Addr) string {
 
 // wire returns the point-to-point link of a port and the hops out of and into the port. For a port
 // of a switch, link is empty.
-func wire(spec *scenario.Spec, p scenario.Port) (link string, out, in hop) {
+func wire(spec *scenario.Spec, p scenario.Port) (link string, out, in cell.Hop) {
 	for name, l := range spec.Links {
 		for i, end := range l.Ends {
 			if end.Node == p.Node && end.Interface == p.Interface && len(l.Ends) == 2 {
-				out = hop{name, end.Node, l.Ends[1-i].Node}
-				return name, out, out.back()
+				out = cell.Hop{Link: name, From: end.Node, To: l.Ends[1-i].Node}
+				return name, out, out.Back()
 			}
 		}
 	}
-	return "", hop{}, hop{}
+	return "", cell.Hop{}, cell.Hop{}
 }
 
 // plan translates a scenario's cells into configurations of the simulator.
 type plan struct {
 	spec  *scenario.Spec
-	net   *network
+	cells *cell.Cells
 	quick bool
 	// lateness is Options.Lateness.
 	lateness time.Duration
-	// ways maps each transport to the paths of its subflows.
-	ways map[string][]way
-}
-
-// way is the path of a subflow from the server to the client, or the error if there is none.
-type way struct {
-	hops []hop
-	err  error
 }
 
 func newPlan(spec *scenario.Spec, quick bool) *plan {
-	p := &plan{spec: spec, net: newNetwork(spec), quick: quick, ways: map[string][]way{}}
-	for name, t := range spec.Experiment.Transports {
-		for i, link := range t.Links {
-			// The path uses the subflow's own link and none of the links of the other
-			// subflows.
-			hops, err := p.net.over(spec.Experiment.Server, spec.Experiment.Client, link, slices.Concat(t.Links[:i], t.Links[i+1:]))
-			p.ways[name] = append(p.ways[name], way{hops, err})
-		}
-	}
-	return p
+	return &plan{spec: spec, cells: cell.New(spec, quick), quick: quick}
 }
 
 // congestion returns the congestion control that a node's sysctls set, and the path of that key
@@ -224,34 +208,41 @@ func (p *plan) congestion(node string) (name, where string, err error) {
 // builder builds the configuration of one simulation and numbers the directions of its links.
 type builder struct {
 	*plan
-	c      scenario.Case
+	cell   *cell.Cell
 	eventy map[string]bool
 	always []string
-	index  map[hop]int
+	index  map[cell.Hop]int
 	config sim.Config
 }
 
 // config returns the configuration of one cell.
 func (p *plan) config(k result.CellKey, seed uint64) (sim.Config, error) {
-	e := p.spec.Experiment
-	c := e.Case(k.Case)
-	t, transport := e.TrafficIn(c, k.Traffic), e.Transports[k.Transport]
-	b := &builder{plan: p, c: c, always: slices.Clone(transport.Links), index: map[hop]int{}, eventy: map[string]bool{}}
+	c, err := p.cells.Cell(k)
+	if err != nil {
+		return sim.Config{}, err
+	}
+	return p.configOf(c, seed)
+}
+
+// configOf is config of a translated cell.
+func (p *plan) configOf(c *cell.Cell, seed uint64) (sim.Config, error) {
+	t, own := c.Traffic, c.Own()
+	transport := own.Transport
+	b := &builder{plan: p, cell: c, index: map[cell.Hop]int{}, eventy: map[string]bool{}}
 	b.config = sim.Config{Seed: seed, Series: interval, Bursts: true}
 	for _, name := range p.spec.Scheduled() {
 		b.eventy[name] = true
 	}
-	for _, x := range b.c.Events {
-		for _, h := range effects[x.Kind()].touched(b, x) {
-			b.eventy[h.link] = true
+	for _, x := range c.Events {
+		for _, h := range effects[x.Kind()].touched(b, x.Event) {
+			b.eventy[h.Link] = true
 		}
 	}
-
 	for _, x := range c.Connections {
-		b.always = append(b.always, x.Links...)
+		b.always = append(b.always, x.Transport.Links...)
 	}
 	overhead := p.spec.Overhead(transport)
-	conn := sim.Connection{Name: k.String(), MPTCP: transport.MPTCP, Bytes: t.Total(), Rate: t.Rate, Header: p.spec.Headers(transport), Handshake: true}
+	conn := sim.Connection{Name: c.Key.String(), MPTCP: transport.MPTCP, Bytes: c.Bytes, Rate: t.Rate, Header: p.spec.Headers(transport), Handshake: true}
 	if t.Objects > 0 {
 		conn.Object = t.Bytes
 	}
@@ -263,93 +254,90 @@ func (p *plan) config(k result.CellKey, seed uint64) (sim.Config, error) {
 	if m := transport.Model; m != nil {
 		conn.Handshake, conn.MinRTO, conn.Uncounted = !m.AtOnce, m.MinRTO, m.Uncounted
 	}
-	lasts := t.TimeLimit(p.quick)
-	if t.Rate > 0 {
-		conn.Bytes = t.Rate.SizeIn(lasts)
+	paths, err := b.paths(own)
+	if err != nil {
+		return sim.Config{}, err
 	}
-	mtu := 0
-	for _, w := range p.ways[k.Transport] {
-		if w.err != nil {
-			return sim.Config{}, w.err
-		}
-		hops := w.hops
-		if t.Upload {
-			hops = reversed(hops)
-		}
-		path := b.path(hops, &mtu)
-		if g := e.GatewayOf(k); g != nil {
-			i := len(conn.Paths)
-			if ratios := g.Ratios(); ratios != nil {
-				path.Ratio = ratios[i]
-			}
-			if len(g.Rates) > 0 {
-				for _, l := range path.Out {
-					if rate := b.config.Links[l].Rate; rate > 0 && (path.Rate == 0 || rate < path.Rate) {
-						path.Rate = rate
-					}
-				}
-				path.Rate = g.Configured(i, path.Rate)
-			}
-		}
-		conn.Paths = append(conn.Paths, path)
+	if conn.Paths = paths; p.spec.Experiment.GatewayOf(c.Key) != nil {
+		b.configure(&conn)
 	}
 	for i := range b.config.Links {
 		if l := &b.config.Links[i]; p.lateness > 0 && l.Delay > 0 && l.Jitter == (linkmodel.Jitter{}) {
 			l.Jitter = linkmodel.Jitter{Kind: linkmodel.Uniform, Amount: min(p.lateness, l.Delay)}
 		}
 	}
-	sender := e.Server
-	if t.Upload {
-		sender = e.Client
-	}
-	if err := p.behave(&conn, e.Settings(k), overhead.MaxSegment(mtu), sender); err != nil {
+	if err := b.behave(&conn, own); err != nil {
 		return sim.Config{}, err
 	}
-	if policy := p.spec.PolicyOf(transport); policy != nil && sender == e.Server {
-		p.choose(&conn, policy, p.ways[k.Transport])
+	if policy := p.spec.PolicyOf(transport); policy != nil && !t.Upload {
+		p.choose(&conn, policy, own.Paths)
 	}
 	if t.Datagram > 0 {
-		b.config.Cross = []sim.Cross{source(conn, t, lasts, overhead)}
+		b.config.Cross = []sim.Cross{source(conn, t, c.Limit, overhead)}
 	} else {
 		b.config.Connections = []sim.Connection{conn}
 	}
-	if err := b.compete(k, conn); err != nil {
+	if err := b.compete(conn); err != nil {
 		return sim.Config{}, err
 	}
-	b.changes(t)
+	b.changes()
 	for i := range b.config.Changes {
 		b.config.Changes[i].At += conn.Start
 	}
 
-	switch phases, err := p.spec.Phases(k); {
-	case err != nil:
-		return sim.Config{}, err
+	switch {
 	case t.Datagram > 0:
-		b.config.Duration = lasts + slack
-	case lasts > 0 && (t.Bytes > 0 || t.Live):
-		b.config.Duration = lasts
+		b.config.Duration = c.Limit + slack
+	case c.Limit > 0 && (t.Bytes > 0 || t.Live):
+		b.config.Duration = c.Limit
 	default:
 		b.config.Duration = unlimited
-		if took, known := result.TransferTime(conn.Bytes, phases); known {
-			b.config.Duration = patience*max(took, lasts) + slack
+		if took, known := c.TransferTime(); known {
+			b.config.Duration = patience*max(took, c.Limit) + slack
 		}
 	}
 	b.config.Duration += conn.Start
 	return b.config, nil
 }
 
-// path adds a way from the sender to the receiver, and reduces mtu to the least on it.
-func (b *builder) path(hops []hop, mtu *int) (path sim.Path) {
-	for _, h := range hops {
-		if m := b.spec.MTU(h.link); *mtu == 0 || m < *mtu {
-			*mtu = m
+// configure sets what the gateways of the cell are configured with of the paths of a connection.
+func (b *builder) configure(conn *sim.Connection) {
+	g := b.spec.Experiment.GatewayOf(b.cell.Key)
+	ratios := g.Ratios()
+	for i := range conn.Paths {
+		path := &conn.Paths[i]
+		if ratios != nil {
+			path.Ratio = ratios[i]
 		}
-		path.Out = b.pass(path.Out, h)
+		if len(g.Rates) == 0 {
+			continue
+		}
+		for _, l := range path.Out {
+			if rate := b.config.Links[l].Rate; rate > 0 && (path.Rate == 0 || rate < path.Rate) {
+				path.Rate = rate
+			}
+		}
+		path.Rate = g.Configured(i, path.Rate)
 	}
-	for _, h := range reversed(hops) {
-		path.Back = b.pass(path.Back, h)
+}
+
+// paths adds the paths of a connection.
+func (b *builder) paths(x *cell.Connection) ([]sim.Path, error) {
+	var paths []sim.Path
+	for _, way := range x.Paths {
+		if way.Err != nil {
+			return nil, way.Err
+		}
+		var path sim.Path
+		for _, h := range way.Hops {
+			path.Out = b.pass(path.Out, h)
+		}
+		for _, h := range way.Back() {
+			path.Back = b.pass(path.Back, h)
+		}
+		paths = append(paths, path)
 	}
-	return path
+	return paths, nil
 }
 
 // uploads reports whether data goes from the client to the server in any run.
@@ -362,14 +350,15 @@ func (p *plan) uploads() bool {
 	return false
 }
 
-// behave applies the settings to a connection, with Linux' behavior as default.
-func (p *plan) behave(c *sim.Connection, s scenario.Settings, most int, sender string) error {
+// behave applies the settings of a connection of the cell, with Linux' behavior as default.
+func (b *builder) behave(c *sim.Connection, x *cell.Connection) error {
+	s, most := x.Settings, b.cell.MaxSegment(x)
 	c.Congestion = s.Congestion
 	if c.MPTCP {
 		c.Scheduler = cmp.Or(s.Scheduler, sched.Default)
 		c.SchedOptions = s.SchedulerOptions.Options()
 		c.Lowat = s.Lowat != nil && *s.Lowat
-		c.Overflow = sender == p.spec.Experiment.Server && p.use(s) == edge.UseOverflow
+		c.Overflow = !b.cell.Traffic.Upload && b.use(s) == edge.UseOverflow
 		for i, n := range s.SchedulerOptions.Ratios() {
 			c.Paths[i].Ratio = n
 		}
@@ -380,7 +369,7 @@ func (p *plan) behave(c *sim.Connection, s scenario.Settings, most int, sender s
 	}
 	if c.Congestion == "" {
 		var err error
-		if c.Congestion, _, err = p.congestion(sender); err != nil {
+		if c.Congestion, _, err = b.congestion(b.cell.Sender); err != nil {
 			return err
 		}
 	}
@@ -416,46 +405,43 @@ func (p *plan) use(s scenario.Settings) edge.Use {
 }
 
 // pass appends the index of a hop to a path, unless the hop never affects a packet.
-func (b *builder) pass(way []int, h hop) []int {
-	shape := b.spec.ShapeIn(b.c, h.link)
-	if shape.IsZero() && !b.eventy[h.link] && !slices.Contains(b.always, h.link) {
+func (b *builder) pass(way []int, h cell.Hop) []int {
+	shape := b.cell.Shape(h.Link)
+	if shape.IsZero() && !b.eventy[h.Link] && !slices.Contains(b.always, h.Link) {
 		return way
 	}
-	l := b.spec.Links[h.link]
-	forward, backward := shape.Profiles()
-	profile := forward
-	if len(l.Ends) > 2 {
-		// A switch's port shapes all frames, whatever their destination.
-		h.to = ""
-	} else if h.from != l.Ends[0].Node {
-		profile = backward
-	}
+	profile := cell.Profile(b.spec, shape, h)
+	h = b.port(h)
 	i, known := b.index[h]
 	if !known {
 		i = len(b.config.Links)
 		b.index[h] = i
-		b.config.Links = append(b.config.Links, sim.Link{Name: h.link + " from " + h.from, Profile: profile})
+		b.config.Links = append(b.config.Links, sim.Link{Name: h.Link + " from " + h.From, Profile: profile})
 	}
 	return append(way, i)
 }
 
+// port returns the hop without its end if it is over a switch, whose ports shape all frames, whatever
+// their destination.
+func (b *builder) port(h cell.Hop) cell.Hop {
+	if len(b.spec.Links[h.Link].Ends) > 2 {
+		h.To = ""
+	}
+	return h
+}
+
 // changes adds the changes by schedules and events to the configuration, sorted by time.
-func (b *builder) changes(t *scenario.Traffic) {
-	add := func(at time.Duration, h hop, change sim.Change) {
-		if len(b.spec.Links[h.link].Ends) > 2 {
-			h.to = ""
-		}
-		if i, passed := b.index[h]; passed {
+func (b *builder) changes() {
+	add := func(at time.Duration, h cell.Hop, change sim.Change) {
+		if i, passed := b.index[b.port(h)]; passed {
 			change.At, change.Link = at, i
 			b.config.Changes = append(b.config.Changes, change)
 		}
 	}
 	for _, name := range b.spec.Scheduled() {
 		l := b.spec.Links[name]
-		ways := map[linkmodel.Direction]hop{
-			linkmodel.Forward:  {name, l.Ends[0].Node, l.Ends[1].Node},
-			linkmodel.Backward: {name, l.Ends[1].Node, l.Ends[0].Node},
-		}
+		forward := cell.Hop{Link: name, From: l.Ends[0].Node, To: l.Ends[1].Node}
+		ways := map[linkmodel.Direction]cell.Hop{linkmodel.Forward: forward, linkmodel.Backward: forward.Back()}
 		for _, step := range l.Schedule {
 			for _, d := range []linkmodel.Direction{linkmodel.Forward, linkmodel.Backward} {
 				if step.Direction.Has(d) {
@@ -464,11 +450,10 @@ func (b *builder) changes(t *scenario.Traffic) {
 			}
 		}
 	}
-	for _, x := range b.c.Events {
-		at := t.EventAt + x.After
+	for _, x := range b.cell.Events {
 		effect := effects[x.Kind()]
-		for _, h := range effect.touched(b, x) {
-			effect.changes(b, x, h, func(after time.Duration, change sim.Change) { add(at+after, h, change) })
+		for _, h := range effect.touched(b, x.Event) {
+			effect.changes(b, x.Event, h, func(after time.Duration, change sim.Change) { add(x.At+after, h, change) })
 		}
 	}
 	slices.SortStableFunc(b.config.Changes, func(x, y sim.Change) int { return int(x.At - y.At) })
@@ -476,22 +461,17 @@ func (b *builder) changes(t *scenario.Traffic) {
 
 // measure converts the result of a simulation to a run with the metrics of a receiver in a lab, and
 // its time series.
-func (p *plan) measure(k result.CellKey, trial int, config sim.Config, simulated sim.Result) (result.Run, *result.Trace, error) {
-	e := p.spec.Experiment
-	run := result.Run{CellKey: k, Trial: trial, Metrics: map[string]float64{}, Notes: map[string]string{}}
-	phases, err := p.spec.Phases(k)
-	if err != nil {
-		return run, nil, err
-	}
+func (p *plan) measure(of *cell.Cell, trial int, config sim.Config, simulated sim.Result) (result.Run, *result.Trace) {
+	run := result.Run{CellKey: of.Key, Trial: trial, Metrics: map[string]float64{}, Notes: map[string]string{}}
 	if len(simulated.Cross) > 0 {
-		return p.measureDatagrams(k, trial, config, simulated)
+		return p.measureDatagrams(of, trial, config, simulated)
 	}
 	c := &simulated.Connections[0]
 	began := config.Connections[0].Start
-	t, transport := e.TrafficIn(e.Case(k.Case), k.Traffic), e.Transports[k.Transport]
+	t, transport := of.Traffic, of.Own().Transport
 	limit := time.Duration(0)
 	if t.Bytes > 0 || t.Live {
-		limit = t.TimeLimit(p.quick)
+		limit = of.Limit
 	}
 	done := c.Finish != sim.Never
 	report := traffic.Replay(interval, limit, done, func(yield func(time.Duration, int) bool) {
@@ -502,7 +482,8 @@ func (p *plan) measure(k result.CellKey, trial int, config sim.Config, simulated
 		}
 	})
 	report.Objects = c.Objects
-	phases[0].Put(run.Metrics)
+	of.Phases[0].Put(run.Metrics)
+	var err error
 	switch {
 	case report.Bytes == 0:
 		err = errors.New("not a byte arrived")
@@ -510,26 +491,26 @@ func (p *plan) measure(k result.CellKey, trial int, config sim.Config, simulated
 		err = fmt.Errorf("took far longer than it should: after %s %s of %s had arrived", config.Duration, unit.Size(report.Bytes), config.Connections[0].Bytes)
 	}
 	if err != nil {
-		if len(e.Case(k.Case).Events) > 0 {
+		if len(of.Events) > 0 {
 			run.Metrics[result.ConnectionsLost] = 1
 		}
 		run.Notes[result.NoteError] = err.Error()
-		return run, nil, nil
+		return run, nil
 	}
-	trace := &result.Trace{CellKey: k, Trial: trial, Interval: interval, Samples: report.Series}
-	for _, x := range e.Case(k.Case).Events {
-		if at := t.EventAt + x.After; at < report.Duration {
-			trace.Events, trace.Ends = append(trace.Events, at), append(trace.Ends, min(at+x.Span(p.quick), report.Duration))
+	trace := &result.Trace{CellKey: of.Key, Trial: trial, Interval: interval, Samples: report.Series}
+	for _, x := range of.Events {
+		if x.At < report.Duration {
+			trace.Events, trace.Ends = append(trace.Events, x.At), append(trace.Ends, min(x.At+x.Span(p.quick), report.Duration))
 		}
 	}
 	result.PutDelivery(run.Metrics, report)
-	result.Mean(phases, report.Duration).Put(run.Metrics)
-	trace.Measure(phases, run.Metrics)
-	if len(e.Case(k.Case).Events) > 0 {
+	result.Mean(of.Phases, report.Duration).Put(run.Metrics)
+	trace.Measure(of.Phases, run.Metrics)
+	if len(of.Events) > 0 {
 		run.Metrics[result.ConnectionsLost] = 0
 	}
 	if transport.MPTCP {
-		result.PutResequencing(run.Metrics, &c.Reseq, p.spec.SumRates(k), report.Duration)
+		result.PutResequencing(run.Metrics, &c.Reseq, p.spec.SumRates(of.Key), report.Duration)
 		run.Metrics[result.Reinjections] = float64(c.Reinjected)
 		putFirstLink(run.Metrics, c.Paths)
 		for i, path := range c.Paths {
@@ -541,8 +522,8 @@ func (p *plan) measure(k result.CellKey, trial int, config sim.Config, simulated
 		}
 		slices.SortFunc(trace.Subflows, func(a, b result.Subflow) int { return strings.Compare(a.Name, b.Name) })
 	}
-	if len(e.Case(k.Case).Connections) > 0 {
-		p.measureCompetition(k, &run, simulated)
+	if len(of.Beside()) > 0 {
+		p.measureCompetition(of, &run, simulated)
 	}
 	if transport.Gateway != nil {
 		trace.Subflows = subflows(transport.Links, c.Gateway, began)
@@ -554,8 +535,8 @@ func (p *plan) measure(k result.CellKey, trial int, config sim.Config, simulated
 		run.Metrics[result.Retransmissions] += float64(path.Retransmissions)
 		run.Metrics[result.Timeouts] += float64(path.Timeouts)
 	}
-	if e.DrawsBursts(k, trial) {
+	if p.spec.Experiment.DrawsBursts(of.Key, trial) {
 		trace.Bursts = c.Reseq.Series
 	}
-	return run, trace, nil
+	return run, trace
 }

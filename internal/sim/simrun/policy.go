@@ -7,13 +7,14 @@ import (
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/epe/edge"
 	"github.com/tabane/tabane/internal/epe/selection"
+	"github.com/tabane/tabane/internal/experiment/cell"
 	"github.com/tabane/tabane/internal/experiment/result"
 	"github.com/tabane/tabane/internal/experiment/scenario"
 	"github.com/tabane/tabane/internal/sim"
 )
 
 // choose gives a connection a policy of the server's edge.
-func (p *plan) choose(c *sim.Connection, policy *edge.Policy, ways []way) {
+func (p *plan) choose(c *sim.Connection, policy *edge.Policy, ways []cell.Path) {
 	c.Overflow = true
 	c.Policy, _ = selection.PolicyNamed(string(policy.Policy))
 	for i, w := range ways {
@@ -27,7 +28,7 @@ func (p *plan) choose(c *sim.Connection, policy *edge.Policy, ways []way) {
 
 // peerOf returns the egress peer of the server's edge that a way leaves through, "" if it is none
 // of them: the link to the neighbor of a border router whose routes have the peer's route target.
-func (p *plan) peerOf(w way) string {
+func (p *plan) peerOf(w cell.Path) string {
 	for _, peer := range p.spec.Nodes[p.spec.Experiment.Server].Edge.Peers {
 		for name, n := range p.spec.Nodes {
 			if n == nil || n.ASBR == nil {
@@ -37,7 +38,7 @@ func (p *plan) peerOf(w way) string {
 				if neighbor.RT != peer.RT {
 					continue
 				}
-				if link := p.linkBetween(name, neighbor.Address); slices.ContainsFunc(w.hops, func(h hop) bool { return h.link == link }) {
+				if link := p.linkBetween(name, neighbor.Address); slices.ContainsFunc(w.Hops, func(h cell.Hop) bool { return h.Link == link }) {
 					return peer.Name
 				}
 			}

@@ -144,7 +144,11 @@ func (p *plan) simulate(ctx context.Context, k result.CellKey, trial int, seed u
 	if p.spec.Experiment.Traffic[k.Traffic].NewConnections {
 		return p.simulateObjects(ctx, k, trial, seed)
 	}
-	config, err := p.config(k, seed)
+	c, err := p.cells.Cell(k)
+	if err != nil {
+		return result.Run{}, nil, fmt.Errorf("%s: %w", k, err)
+	}
+	config, err := p.configOf(c, seed)
 	if err != nil {
 		return result.Run{}, nil, fmt.Errorf("%s: %w", k, err)
 	}
@@ -175,7 +179,8 @@ func (p *plan) simulate(ctx context.Context, k result.CellKey, trial int, seed u
 			return result.Run{}, nil, err
 		}
 	}
-	return p.measure(k, trial, config, simulated)
+	run, trace := p.measure(c, trial, config, simulated)
+	return run, trace, nil
 }
 
 // recall simulates the download from which the connection of a cell recalls what was learned of paths.

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tabane/tabane/internal/base/field"
@@ -30,12 +29,7 @@ import (
 func builtIn(t testing.TB, name string) *scenario.Spec {
 	t.Helper()
 	var s scenario.Spec
-	if err := yaml.UnmarshalWithOptions(scenariotest.Text(t, name), &s, yaml.Strict()); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(s.Translate().Err(), s.Check().Err()); err != nil {
-		t.Fatal(err)
-	}
+	scenariotest.Decode(t, name, &s)
 	return &s
 }
 
@@ -60,13 +54,13 @@ func TestWays(t *testing.T) {
 		{"mptcp-epe", 0, "server asbr1 transit-a client-isp client"},
 		{"mptcp-epe", 1, "server asbr2 transit-b client-isp client"},
 	} {
-		w := p.ways[tt.transport][tt.subflow]
+		path := p.cells.Paths(tt.transport)[tt.subflow]
 		nodes := []string{s.Experiment.Server}
-		for _, h := range w.hops {
-			nodes = append(nodes, h.to)
+		for _, h := range path.Hops {
+			nodes = append(nodes, h.To)
 		}
-		if got := strings.Join(nodes, " "); w.err != nil || got != tt.want {
-			t.Errorf("%s %d goes %q, %v, want %q", tt.transport, tt.subflow, got, w.err, tt.want)
+		if got := strings.Join(nodes, " "); path.Err != nil || got != tt.want {
+			t.Errorf("%s %d goes %q, %v, want %q", tt.transport, tt.subflow, got, path.Err, tt.want)
 		}
 	}
 	// Intermediate links are part of the path only if they are shaped or an event changes them.
@@ -84,28 +78,6 @@ func TestWays(t *testing.T) {
 	}
 	if c := config.Connections[0]; c.Segment != 1400 || c.Header != 114 || c.Bytes != 100*unit.MB || c.Scheduler != "default" || c.Congestion != "cubic" {
 		t.Errorf("connection %+v", c)
-	}
-}
-
-// TestWayWithoutTheOthers checks that the path of a subflow avoids the links of the other subflows,
-// even if it becomes longer.
-func TestWayWithoutTheOthers(t *testing.T) {
-	s := &scenario.Spec{Nodes: map[string]*scenario.Node{"s": {}, "x": {Forwarding: true}, "m": {Forwarding: true}, "c": {}}, Links: map[string]*scenario.Link{}}
-	for name, ends := range map[string][2]string{"a": {"s", "m"}, "b": {"m", "c"}, "round": {"s", "x"}, "again": {"x", "m"}} {
-		s.Links[name] = &scenario.Link{Ends: []scenario.End{{Node: ends[0]}, {Node: ends[1]}}}
-	}
-	n := newNetwork(s)
-	for _, tt := range []struct {
-		avoid []string
-		want  []hop
-	}{
-		{nil, []hop{{"a", "s", "m"}, {"b", "m", "c"}}},
-		{[]string{"a"}, []hop{{"round", "s", "x"}, {"again", "x", "m"}, {"b", "m", "c"}}},
-	} {
-		got, err := n.over("s", "c", "b", tt.avoid)
-		if err != nil || !slices.Equal(got, tt.want) {
-			t.Errorf("without %v: %v, %v, want %v", tt.avoid, got, err, tt.want)
-		}
 	}
 }
 

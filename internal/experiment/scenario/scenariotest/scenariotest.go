@@ -3,11 +3,13 @@
 package scenariotest
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
 	"github.com/goccy/go-yaml"
 
+	"github.com/tabane/tabane/internal/base/fault"
 	"github.com/tabane/tabane/scenarios"
 )
 
@@ -19,6 +21,23 @@ func Text(t testing.TB, name string) []byte {
 		t.Fatal(err)
 	}
 	return text
+}
+
+// Spec is scenario.Spec, which this package does not import, as it is for the tests of that too.
+type Spec interface {
+	Translate() fault.List
+	Check() fault.List
+}
+
+// Decode decodes the file of a scenario into its specification, and checks that.
+func Decode(t testing.TB, name string, spec Spec) {
+	t.Helper()
+	if err := yaml.UnmarshalWithOptions(Text(t, name), spec, yaml.Strict()); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(spec.Translate().Err(), spec.Check().Err()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func read(t testing.TB, name string) yaml.MapSlice {

@@ -1,4 +1,4 @@
-package simrun
+package cell
 
 import (
 	"fmt"
@@ -9,19 +9,29 @@ import (
 	"github.com/tabane/tabane/internal/experiment/scenario"
 )
 
-// hop is a link in the direction from one node to another.
-type hop struct {
-	link     string
-	from, to string
+// Hop is a link in the direction from one node to another. Without To it is a port of a switch, which
+// shapes all frames from its node, whatever their destination.
+type Hop struct {
+	Link     string
+	From, To string
 }
 
-func (h hop) back() hop { return hop{h.link, h.to, h.from} }
+// Back returns the hop in the other direction.
+func (h Hop) Back() Hop { return Hop{h.Link, h.To, h.From} }
 
-// reversed returns the way back.
-func reversed(way []hop) []hop {
-	var back []hop
-	for _, h := range slices.Backward(way) {
-		back = append(back, h.back())
+// Path is the path of a subflow over one of the links of its transport.
+type Path struct {
+	Link string
+	Hops []Hop
+	// Err says why there is no path.
+	Err error
+}
+
+// Back returns the hops in the other direction.
+func (p Path) Back() []Hop {
+	var back []Hop
+	for _, h := range slices.Backward(p.Hops) {
+		back = append(back, h.Back())
 	}
 	return back
 }
@@ -31,16 +41,16 @@ type network struct {
 	spec *scenario.Spec
 	// hops maps each node to its outgoing hops, in the order of the links in the file, which decides
 	// between paths of equal length.
-	hops map[string][]hop
+	hops map[string][]Hop
 }
 
 func newNetwork(spec *scenario.Spec) *network {
-	n := &network{spec: spec, hops: map[string][]hop{}}
+	n := &network{spec: spec, hops: map[string][]Hop{}}
 	for _, name := range spec.LinkNames() {
 		for _, a := range spec.Links[name].Ends {
 			for _, b := range spec.Links[name].Ends {
 				if a.Node != b.Node {
-					n.hops[a.Node] = append(n.hops[a.Node], hop{name, a.Node, b.Node})
+					n.hops[a.Node] = append(n.hops[a.Node], Hop{name, a.Node, b.Node})
 				}
 			}
 		}
@@ -50,11 +60,11 @@ func newNetwork(spec *scenario.Spec) *network {
 
 // over returns the shortest path between two nodes over the link and over none of the links in
 // avoid. All intermediate nodes must have forwarding enabled.
-func (n *network) over(from, to, link string, avoid []string) ([]hop, error) {
+func (n *network) over(from, to, link string, avoid []string) ([]Hop, error) {
 	if _, ok := n.spec.Links[link]; !ok {
 		return nil, fmt.Errorf("link %q is not in links", link)
 	}
-	var best []hop
+	var best []Hop
 	for _, h := range n.across(link) {
 		closed := map[string]bool{link: true}
 		for _, l := range avoid {
@@ -63,19 +73,19 @@ func (n *network) over(from, to, link string, avoid []string) ([]hop, error) {
 		// The two halves of the path must have no node in common. The half that is searched
 		// first may use nodes that the other half needs, so both orders are tried.
 		for _, firstHalfFirst := range []bool{true, false} {
-			var a, b []hop
+			var a, b []Hop
 			var okA, okB bool
 			if firstHalfFirst {
-				a, okA = n.shortest(from, h.from, closed, map[string]bool{h.to: true, to: true})
-				b, okB = n.shortest(h.to, to, closed, nodes(a, from, h.from))
+				a, okA = n.shortest(from, h.From, closed, map[string]bool{h.To: true, to: true})
+				b, okB = n.shortest(h.To, to, closed, nodes(a, from, h.From))
 			} else {
-				b, okB = n.shortest(h.to, to, closed, map[string]bool{h.from: true, from: true})
-				a, okA = n.shortest(from, h.from, closed, nodes(b, h.to, to))
+				b, okB = n.shortest(h.To, to, closed, map[string]bool{h.From: true, from: true})
+				a, okA = n.shortest(from, h.From, closed, nodes(b, h.To, to))
 			}
-			if !okA || !okB || !n.forwards(h.from, from, to) || !n.forwards(h.to, from, to) {
+			if !okA || !okB || !n.forwards(h.From, from, to) || !n.forwards(h.To, from, to) {
 				continue
 			}
-			if way := slices.Concat(a, []hop{h}, b); best == nil || len(way) < len(best) {
+			if way := slices.Concat(a, []Hop{h}, b); best == nil || len(way) < len(best) {
 				best = way
 			}
 		}
@@ -91,11 +101,11 @@ func (n *network) over(from, to, link string, avoid []string) ([]hop, error) {
 }
 
 // across returns the hops over a link, in all directions.
-func (n *network) across(link string) []hop {
-	var list []hop
+func (n *network) across(link string) []Hop {
+	var list []Hop
 	for _, node := range slices.Sorted(maps.Keys(n.hops)) {
 		for _, h := range n.hops[node] {
-			if h.link == link {
+			if h.Link == link {
 				list = append(list, h)
 			}
 		}
@@ -108,16 +118,16 @@ func (n *network) forwards(node, from, to string) bool {
 }
 
 // shortest finds a shortest path by breadth-first search.
-func (n *network) shortest(from, to string, closedLinks, closedNodes map[string]bool) ([]hop, bool) {
+func (n *network) shortest(from, to string, closedLinks, closedNodes map[string]bool) ([]Hop, bool) {
 	if closedNodes[from] || closedNodes[to] {
 		return nil, false
 	}
-	reached := map[string]hop{from: {}}
+	reached := map[string]Hop{from: {}}
 	for queue := []string{from}; len(queue) > 0; queue = queue[1:] {
 		node := queue[0]
 		if node == to {
-			var way []hop
-			for at := to; at != from; at = reached[at].from {
+			var way []Hop
+			for at := to; at != from; at = reached[at].From {
 				way = append(way, reached[at])
 			}
 			slices.Reverse(way)
@@ -127,9 +137,9 @@ func (n *network) shortest(from, to string, closedLinks, closedNodes map[string]
 			continue
 		}
 		for _, h := range n.hops[node] {
-			if _, seen := reached[h.to]; !seen && !closedLinks[h.link] && !closedNodes[h.to] {
-				reached[h.to] = h
-				queue = append(queue, h.to)
+			if _, seen := reached[h.To]; !seen && !closedLinks[h.Link] && !closedNodes[h.To] {
+				reached[h.To] = h
+				queue = append(queue, h.To)
 			}
 		}
 	}
@@ -138,10 +148,10 @@ func (n *network) shortest(from, to string, closedLinks, closedNodes map[string]
 
 // nodes returns the set of nodes on a path from from to to, which includes both even if way is
 // empty.
-func nodes(way []hop, from, to string) map[string]bool {
+func nodes(way []Hop, from, to string) map[string]bool {
 	set := map[string]bool{from: true, to: true}
 	for _, h := range way {
-		set[h.to] = true
+		set[h.To] = true
 	}
 	return set
 }
