@@ -287,7 +287,6 @@ func (t *carrier) transmit(s *Sim, i int, e queued, wait time.Duration) {
 	q := packet{
 		kind: tunneled, flow: t.id, hop: t.routes[i], at: s.now, data: uint64(wait), seq: uint32(e.seq),
 		length: stamp.Distance, duplicate: stamp.Copied, blocks: uint8(i), window: l.number, dsack: uint16(e.size),
-		sack: [maxBlocks]span{{start: uint32(i)}},
 	}
 	t.count(i, e.size)
 	if l.queue != nil && t.pathSelection.auto && !e.copied {
@@ -306,18 +305,18 @@ func (t *carrier) count(i int, size int32) {
 func (t *carrier) arrive(s *Sim, p *packet) {
 	path := int(p.blocks)
 	m := &t.measured[path]
-	attempts := uint8(0)
 	if p.window <= m.high {
-		attempts = m.gaps.Arrived(s.now, t.leastRTT(), uint64(p.window))
+		m.gaps.Arrived(s.now, uint64(p.window))
 	}
-	lag := time.Duration(0)
-	if attempts == 0 {
-		if !t.Open {
-			lag = max(0, t.latest-t.measure(s, path, p))
-		}
-		m.got++
+	m.got++
+	m.bytes += uint64(p.dsack)
+	lag, attempts, from := time.Duration(0), uint8(0), path
+	if origin := p.sack[0]; origin.end > 0 {
+		from = int(origin.start)
+		attempts = t.measured[from].gaps.Retransmitted(uint64(origin.end))
+	} else if !t.Open {
+		lag = max(0, t.latest-t.measure(s, path, p))
 	}
-	t.measured[p.sack[0].start].bytes += uint64(p.dsack)
 	t.missing(s, path, p.window)
 	m.high = max(m.high, p.window)
 	t.request(s, path)
@@ -326,7 +325,7 @@ func (t *carrier) arrive(s *Sim, p *packet) {
 		hold = reseq.Off // it is cumulative
 	}
 	out, _ := t.receiver.Push(s.now, reseq.Arrival{
-		Path: path, Seq: p.seq, Distance: p.length, Copied: p.duplicate, Hold: hold, Unusual: attempts > 1, Lag: lag,
+		Path: from, Seq: p.seq, Distance: p.length, Copied: p.duplicate, Hold: hold, Unusual: attempts > 1, Lag: lag,
 	}, p.seq, t.out[:0])
 	t.deliver(s, out)
 }
@@ -378,19 +377,19 @@ func (t *carrier) roundTrip() time.Duration {
 // leastLive is the variation that the reply to a probe is allowed at least.
 const leastLive = 50 * time.Millisecond
 
-// leastRTT returns the shortest round-trip time between the gateways.
-func (t *carrier) leastRTT() time.Duration {
-	least := time.Duration(math.MaxInt64)
+// shortestRTT returns the round-trip time between the gateways over the path where it is shortest.
+func (t *carrier) shortestRTT() time.Duration {
+	shortest := time.Duration(math.MaxInt64)
 	for i := range t.lines {
-		least = min(least, t.lines[i].rtt.MinRTT)
+		shortest = min(shortest, t.lines[i].rtt.SRTT)
 	}
-	return least
+	return shortest
 }
 
 // leastRTO is the variation that a timeout allows for at least.
 const leastRTO = 10 * time.Millisecond
 
-// requested sends packets again that a path has lost, on the path where they arrive first.
+// requested retransmits packets that a path has lost, on the path where they arrive first.
 func (t *carrier) requested(s *Sim, p *packet) {
 	l := &t.lines[p.blocks]
 	i := sched.First(t.paths, -1)
@@ -407,7 +406,9 @@ func (t *carrier) requested(s *Sim, p *packet) {
 		}
 		t.count(i, again.size)
 		t.result.Repaired++
-		again.packet.hop, again.packet.sack[0].start = t.routes[i], uint32(i)
+		t.lines[i].number++
+		again.packet.hop, again.packet.blocks, again.packet.window = t.routes[i], uint8(i), t.lines[i].number
+		again.packet.sack[0] = span{uint32(p.blocks), b.start}
 		if q := t.lines[i].queue; q != nil {
 			q.Charge(s.now, int(again.size))
 			t.queues.Set(i, s.now, q.Wait(s.now))

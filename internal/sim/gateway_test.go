@@ -205,6 +205,33 @@ func TestAutoBeginsOnJitteryPath(t *testing.T) {
 	}
 }
 
+// TestAutoBesideShortPath: beside a line of 3 ms, one of 40 ms whose packets overtake each other and
+// that loses none. What is late there comes after more than a round trip of the short line.
+func TestAutoBesideShortPath(t *testing.T) {
+	fiber := road{rate: 20 * unit.MbitPerSecond, delay: 3 * ms}
+	lte := road{rate: 30 * unit.MbitPerSecond, delay: 40 * ms, queue: linkmodel.Limit{Packets: 250}}
+	carried := func(discipline string, roads ...road) (float64, GatewayResult) {
+		c := bundle(Gateway{Discipline: discipline, Overhead: tunnelOverhead, Hold: reseq.Auto}, roads...)
+		c.Duration = 15 * time.Second
+		for i := range c.Links { // without the links that are alike on all paths
+			if c.Links[i].Profile.Rate == 100*unit.MbitPerSecond {
+				c.Links[i].Profile.Delay = 0
+			}
+		}
+		path := c.Connections[0].Paths[len(roads)-1]
+		for _, i := range []int{path.Out[0], path.Back[1]} {
+			c.Links[i].Profile.Jitter = linkmodel.Jitter{Kind: linkmodel.Normal, Amount: 8 * ms, Reorder: true}
+		}
+		r := run(t, c).Connections[0]
+		return float64(r.Delivered), *r.Gateway
+	}
+	alone, _ := carried("best", lte)
+	both, g := carried("auto", fiber, lte)
+	if total := g.Sent[0] + g.Sent[1]; both < 1.3*alone || g.Repaired > total/100 {
+		t.Errorf("auto brings %.2f of the later line alone, and sends %d of %d packets again", both/alone, g.Repaired, total)
+	}
+}
+
 // TestAutoUsesFasterLaterPath: the second path is 23 or 70 ms later and has a multiple of the first
 // one's rate. A connection that begins on the first one would hardly use it.
 func TestAutoUsesFasterLaterPath(t *testing.T) {

@@ -26,8 +26,8 @@ type packet struct {
 	blocks    uint8
 	duplicate bool
 	dsack     uint16
-	// sack has for a packet between gateways the path that it is on, which is not blocks if it was
-	// sent again.
+	// sack begins, in a retransmission between gateways, with the path and the number of the packet
+	// that was lost.
 	sack [maxBlocks]span
 }
 

@@ -64,7 +64,7 @@ func (w *pathSelection) selectPaths(now time.Duration, t *carrier) {
 	}
 	st := t.receiver.Stats()
 	delivered := unit.Size(float64(st.Delivered) * float64(bytes) / float64(max(sent, 1)))
-	window, ok := w.meter.AddSample(now, pathset.Totals{Delivered: delivered, Lost: w.lost, Late: st.Late, Elastic: w.elastic}, busy, t.leastRTT())
+	window, ok := w.meter.AddSample(now, pathset.Totals{Delivered: delivered, Lost: w.lost, Late: st.Late, Elastic: w.elastic}, busy, t.shortestRTT())
 	if !ok {
 		return
 	}

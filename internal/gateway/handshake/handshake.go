@@ -31,8 +31,9 @@ const (
 )
 
 // version is the version of the tunnel. A gateway answers only its own. Version 1 had shorter probes
-// and answers, and responses without a ResponseProof.
-const version = 2
+// and answers, and responses without a ResponseProof; version 2 had lost messages sent again as they
+// were.
+const version = 3
 
 // prologue binds a handshake to this protocol.
 var prologue = []byte("tabane tunnel 1")

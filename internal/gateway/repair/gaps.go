@@ -21,10 +21,13 @@ const (
 
 // Gaps are the missing messages of a path, by the counter that numbers them. A message is requested
 // at once, or where a path reorders, as soon as it is more likely lost than late, and again if it
-// has not come a round trip later. It is not safe for concurrent use. The zero value has no gaps.
+// has not been retransmitted a round trip later. It is not safe for concurrent use. The zero value
+// has no gaps.
 type Gaps struct {
-	missing   []gap // by counter
-	overtaken lateness
+	// missing are to be requested, settled have been retransmitted or requested for the last time.
+	// Both are in the order of counters.
+	missing, settled []gap
+	overtaken        lateness
 }
 
 // gap is a missing message.
@@ -52,22 +55,40 @@ func (g *Gaps) Missed(now time.Duration, counter, n uint64) {
 	}
 }
 
-// Arrived takes the arrival of a message that later ones have overtaken. It returns how often the
-// message was requested if this is the answer, which comes no earlier than minRTT after the
-// request, and else 0.
-func (g *Gaps) Arrived(now, minRTT time.Duration, counter uint64) (attempts uint8) {
-	i, found := slices.BinarySearchFunc(g.missing, counter, func(m gap, c uint64) int { return cmp.Compare(m.counter, c) })
-	if !found {
-		return 0
+// find returns where a counter is in a list, or would be.
+func find(list []gap, counter uint64) (at int, found bool) {
+	return slices.BinarySearchFunc(list, counter, func(m gap, c uint64) int { return cmp.Compare(m.counter, c) })
+}
+
+// Arrived takes the arrival of a message that later ones have overtaken. It was late and not lost,
+// also if it has been retransmitted meanwhile: a retransmission has a counter of its own.
+func (g *Gaps) Arrived(now time.Duration, counter uint64) {
+	for _, list := range [...]*[]gap{&g.missing, &g.settled} {
+		if i, found := find(*list, counter); found {
+			g.overtaken.late(now, now-(*list)[i].since)
+			*list = slices.Delete(*list, i, i+1)
+		}
 	}
-	m := g.missing[i]
-	g.missing = slices.Delete(g.missing, i, i+1)
-	if m.attempts > 0 && now-m.asked >= minRTT {
-		g.overtaken.lost(now)
-		return m.attempts
+}
+
+// Retransmitted takes the retransmission of a message. It returns how often the message was
+// requested, 0 if it is not missing any more.
+func (g *Gaps) Retransmitted(counter uint64) (attempts uint8) {
+	if i, found := find(g.missing, counter); found {
+		attempts = g.missing[i].attempts
+		g.settle(g.missing[i])
+		g.missing = slices.Delete(g.missing, i, i+1)
 	}
-	g.overtaken.late(now, now-m.since)
-	return 0
+	return attempts
+}
+
+// settle has a message not requested any more. Whether it was late or lost is not known yet.
+func (g *Gaps) settle(m gap) {
+	i, _ := find(g.settled, m.counter)
+	g.settled = slices.Insert(g.settled, i, m)
+	if more := len(g.settled) - maxMissing; more > 0 {
+		g.settled = slices.Delete(g.settled, 0, more)
+	}
 }
 
 // due returns when a message is to be requested.
@@ -82,10 +103,20 @@ func (m *gap) due(patience, rtt time.Duration) time.Duration {
 // answer to a request takes at most. The counters are valid until the next call.
 func (g *Gaps) Due(now, rtt time.Duration, counters []uint64) (Request, bool) {
 	g.overtaken.age(now)
-	patience := g.overtaken.patience()
 	g.missing = slices.DeleteFunc(g.missing, func(m gap) bool {
-		return now-m.since >= Limit || m.attempts == Attempts && now-m.asked >= rtt
+		over := now-m.since >= Limit || m.attempts == Attempts && now-m.asked >= rtt
+		if over {
+			g.settle(m)
+		}
+		return over
 	})
+	lost := 0 // a message that has not come by now is lost
+	for lost < len(g.settled) && now-g.settled[lost].since >= Limit {
+		g.overtaken.lost(now)
+		lost++
+	}
+	g.settled = slices.Delete(g.settled, 0, lost)
+	patience := g.overtaken.patience()
 	r := Request{Counters: counters[:0]}
 	for i := range g.missing {
 		m := &g.missing[i]
@@ -122,4 +153,4 @@ func (g *Gaps) Next(rtt time.Duration) (at time.Duration, any bool) {
 }
 
 // Reset forgets what is missing, because counters begin again.
-func (g *Gaps) Reset() { g.missing = g.missing[:0] }
+func (g *Gaps) Reset() { g.missing, g.settled = g.missing[:0], g.settled[:0] }

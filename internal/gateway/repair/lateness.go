@@ -43,7 +43,7 @@ func (l *lateness) late(now, by time.Duration) {
 	l.now.late[bin(by)]++
 }
 
-// lost adds a message that came only because it was requested.
+// lost adds a message that did not come within Limit.
 func (l *lateness) lost(now time.Duration) {
 	l.age(now)
 	l.now.lost++

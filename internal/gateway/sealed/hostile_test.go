@@ -148,7 +148,7 @@ func TestClockStops(t *testing.T) {
 					}
 					counters[i]++
 					sent := now - d + clock
-					x.measureLocked(&opened{keys: k, path: uint8(i), over: uint8(i), counter: counters[i], wire: 1000, stamp: tunnel.Stamp{Sent: uint32(sent / time.Microsecond)}}, now)
+					x.measureLocked(&opened{keys: k, path: uint8(i), counter: counters[i], wire: 1000, stamp: tunnel.Stamp{Sent: uint32(sent / time.Microsecond)}}, now)
 				}
 			}
 		}

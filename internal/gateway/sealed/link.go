@@ -178,15 +178,15 @@ func (x *links) names() []string {
 	return names
 }
 
-// roundTrips returns how long the answer to a request takes at most, and at least.
-func (x *links) roundTrips() (longest, shortest time.Duration) {
-	longest, shortest = math.MaxInt64, math.MaxInt64
+// roundTrips returns how long the answer to a request takes at most, and usually.
+func (x *links) roundTrips() (longest, usual time.Duration) {
+	longest, usual = math.MaxInt64, math.MaxInt64
 	for i := range x {
 		if l := &x[i]; l.probing.alive.Alive() {
-			longest, shortest = min(longest, l.probing.rtt.RTO(minAnswerVariation)), min(shortest, l.probing.rtt.MinRTT)
+			longest, usual = min(longest, l.probing.rtt.RTO(minAnswerVariation)), min(usual, l.probing.rtt.SRTT)
 		}
 	}
-	return longest, shortest
+	return longest, usual
 }
 
 // minAnswerVariation is the variation that a request allows for at least.

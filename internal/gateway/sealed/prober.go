@@ -282,9 +282,8 @@ func (x *prober) answered(k *keys, path int, a tunnel.Answer, now time.Duration)
 	x.peer.session.proven = x.peer.session.proven || k == x.peer.session.sending
 	if rtt := now - s.at - a.Held; rtt > 0 {
 		l.probing.rtt.Update(rtt)
-		rto, shortest := x.peer.links.roundTrips()
-		x.peer.rx.requests.roundTrip.Store(int64(rto))
-		x.peer.rx.requests.minRTT.Store(int64(shortest))
+		longest, _ := x.peer.links.roundTrips()
+		x.peer.rx.requests.roundTrip.Store(int64(longest))
 	}
 	if s.size > 0 {
 		if l.search.tooLarge(s.size) && l.reports.oversized > 0 {

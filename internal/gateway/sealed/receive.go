@@ -12,19 +12,20 @@ import (
 
 // opened is a packet from a peer.
 type opened struct {
-	keys     *keys
-	path     uint8
-	over     uint8 // the path that it arrived over, another one if it was sent again
-	class    uint8
-	stamp    tunnel.Stamp
-	packet   []byte
-	wire     int // length of the message
-	counter  uint64
-	requests uint8         // how often it was requested
-	lag      time.Duration // reseq.Arrival.Lag
-	missing  int           // messages before it that have not arrived, -1 if it was one of them
-	buffer   *buffer
-	merged   int // number of messages in the buffer
+	keys *keys
+	path uint8
+	// retransmission of stamp.Origin
+	retransmission bool
+	class          uint8
+	stamp          tunnel.Stamp
+	packet         []byte
+	wire           int // length of the message
+	counter        uint64
+	requests       uint8         // how often it was requested
+	lag            time.Duration // reseq.Arrival.Lag
+	missing        int           // messages before it that have not arrived, -1 if it was one of them
+	buffer         *buffer
+	merged         int // number of messages in the buffer
 }
 
 const receiveBuffers = 8
@@ -97,7 +98,7 @@ func (p *Plane) open(l *line, g *udp.Received, in *buffer, all []opened, b *batc
 		case tunnel.OpenData:
 			p.counts.drop(dropCookie, 1) // the open plane takes all others before
 			continue
-		case tunnel.Data, tunnel.Control:
+		case tunnel.Data, tunnel.Control, tunnel.Retransmission:
 		}
 		h, err := tunnel.ParseHeader(m)
 		if err != nil {
@@ -111,18 +112,14 @@ func (p *Plane) open(l *line, g *udp.Received, in *buffer, all []opened, b *batc
 				continue
 			}
 		}
-		o := opened{keys: k, path: h.Path, over: h.Path, class: g.Class, wire: len(m), counter: h.Counter, missing: -1, buffer: in, merged: merged}
+		o := opened{keys: k, path: h.Path, retransmission: h.Type == tunnel.Retransmission, class: g.Class, wire: len(m), counter: h.Counter, missing: -1, buffer: in, merged: merged}
 		from := place{l, g.From}
 		moved, why, ok := o.authenticate(m, from)
 		if !ok {
 			p.counts.drop(why, 1)
 			continue
 		}
-		switch {
-		case !moved:
-		case o.missing < 0:
-			o.over = k.over(h.Path, from)
-		default: // only the newest message shows where the peer is
+		if moved && o.missing >= 0 { // only the newest message shows where the peer is
 			k.peer.learn(k, int(h.Path), l, g.From)
 		}
 		if h.Type == tunnel.Control {
@@ -159,20 +156,6 @@ func (o *opened) authenticate(m []byte, at place) (moved bool, why reason, ok bo
 	}
 	replay.bytes += len(m) + ipUDP4
 	return moved, 0, true
-}
-
-// over returns the path whose newest message came from there, or else the message's own one.
-func (k *keys) over(own uint8, from place) uint8 {
-	for i := range k.replay {
-		r := &k.replay[i]
-		r.Lock()
-		same := r.at == from
-		r.Unlock()
-		if same {
-			return uint8(i)
-		}
-	}
-	return own
 }
 
 // write writes packets to the device, and returns how many it refused.

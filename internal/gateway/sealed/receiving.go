@@ -53,9 +53,8 @@ type delays struct {
 // requests is when missing messages are requested.
 type requests struct {
 	due atomic.Int64 // 0 if nothing is to be requested
-	// roundTrip is how long the answer to a request takes at most, minRTT at least.
+	// roundTrip is how long the answer to a request takes at most.
 	roundTrip atomic.Int64
-	minRTT    atomic.Int64
 	counters  []uint64 // of requests; guarded by the mutex of receiving
 }
 
@@ -152,9 +151,12 @@ func (x *receiving) pushLocked(now time.Duration, o *opened, wait reseq.Hold, ou
 		}
 		return append(out, hold(o)), true
 	}
-	h := hold(o)
+	h, path := hold(o), o.path
+	if o.retransmission {
+		path = o.stamp.Origin.Path
+	}
 	out, fresh := x.order.receiver.Push(now, reseq.Arrival{
-		Path: int(o.path), Lane: o.stamp.Lane, Seq: uint32(o.stamp.Seq), Distance: o.stamp.Distance, Copied: o.stamp.Copied,
+		Path: int(path), Lane: o.stamp.Lane, Seq: uint32(o.stamp.Seq), Distance: o.stamp.Distance, Copied: o.stamp.Copied,
 		Unusual: o.requests > 1, Hold: wait, Lag: o.lag,
 	}, h, out)
 	if !fresh {
@@ -221,13 +223,7 @@ func (x *receiving) measureLocked(o *opened, now time.Duration) {
 		l.keys, l.next, l.lost = o.keys, 0, 0
 		l.gaps.Reset()
 	}
-	if o.missing < 0 {
-		o.requests = l.gaps.Arrived(now, time.Duration(x.requests.minRTT.Load()), o.counter)
-	}
-	x.links[o.over].bytes += uint64(o.wire + ipUDP4)
-	if o.requests > 0 {
-		return // lost for the sender, and its delay is not that of a path
-	}
+	l.bytes += uint64(o.wire + ipUDP4)
 	l.next++
 	switch {
 	case o.missing > 0:
@@ -238,6 +234,13 @@ func (x *receiving) measureLocked(o *opened, now time.Duration) {
 	case o.missing < 0 && l.lost > 0:
 		l.next--
 		l.lost--
+		l.gaps.Arrived(now, o.counter)
+	}
+	if o.retransmission { // without a time stamp
+		if origin := &x.links[o.stamp.Origin.Path]; origin.keys == o.keys {
+			o.requests = origin.gaps.Retransmitted(o.stamp.Origin.Counter)
+		}
+		return
 	}
 	difference := x.delays.clock.Difference(o.stamp.Sent, now)
 	if l.delay.Leaps(difference) {

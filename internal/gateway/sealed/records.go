@@ -176,7 +176,9 @@ func (m *controlMessage) report(v tunnel.Report) {
 func (m *controlMessage) progress(v tunnel.Progress) { m.peer.passed(m.keys, m.path, v, m.now) }
 
 // request sends packets again that a path has lost.
-func (m *controlMessage) request(v tunnel.Request) { m.peer.resendLocked(m.keys, v, m.now, m.batch) }
+func (m *controlMessage) request(v tunnel.Request) {
+	m.peer.retransmitLocked(m.keys, v, m.now, m.batch)
+}
 
 // ack removes the reliable records that have arrived.
 func (m *controlMessage) ack(v tunnel.Ack) { m.keys.out.Acked(v.Number) }

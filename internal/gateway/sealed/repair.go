@@ -7,7 +7,6 @@ import (
 	"github.com/tabane/tabane/internal/gateway/repair"
 	"github.com/tabane/tabane/internal/gateway/sched"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
-	"github.com/tabane/tabane/internal/gateway/udp"
 )
 
 // repairs has the packets of auto that were sent on a path, to be sent again when they are lost.
@@ -40,11 +39,10 @@ func (a *repairs) clear() {
 	a.keys = nil
 }
 
-// resendLocked sends packets again that a path has lost, as they were, on the path where they
-// arrive first. If a full queue on the path has dropped them, the rate of the path is lowered until
+// retransmitLocked retransmits packets that a path has lost on the path where they arrive first. If a full queue on the path has dropped them, the rate of the path is lowered until
 // the queue is in front of it, where the senders of the packets notice it; where it cannot be
 // lowered they have to notice the losses.
-func (r *peer) resendLocked(k *keys, v tunnel.Request, now time.Duration, b *batch) {
+func (r *peer) retransmitLocked(k *keys, v tunnel.Request, now time.Duration, b *batch) {
 	l := &r.links[v.Path]
 	if v.Attempt > repair.Attempts || len(v.Counters) > repair.MaxCounters {
 		r.plane.counts.drop(dropUnexpected, 1)
@@ -53,27 +51,36 @@ func (r *peer) resendLocked(k *keys, v tunnel.Request, now time.Duration, b *bat
 	if l.repairs.keys != k || l.rates.capacity.Exhausted() && quality.Congested(l.reports.last.Standing, l.reports.last.Jitter) {
 		return
 	}
+	i := sched.First(r.scheduling.paths, -1)
+	if i < 0 || !r.links[i].ready() {
+		return
+	}
 	for _, c := range v.Counters {
-		q, ok := l.repairs.kept.Take(now, c, v.Attempt)
+		q, found := l.repairs.kept.Take(now, c, v.Attempt)
+		if !found || c >= tunnel.MaxOrigin {
+			continue
+		}
+		buf, stamp, ok := b.openAgain(k, q)
 		if !ok {
 			continue
 		}
-		i := sched.First(r.scheduling.paths, -1)
-		if i < 0 || !r.links[i].ready() {
-			return
-		}
-		to := &r.links[i]
-		m := q.message()
-		q.refs.Add(1) // it may be displaced before the batch is sent
-		b.queued = append(b.queued, q)
-		b.add(to.line, udp.Datagram{Data: m, To: to.address.remote, Class: q.class, Fragment: to.exceeds(m)})
-		to.sent.add(1, len(m)+ipUDP4)
-		if to.shaped {
-			to.queue.Charge(now, len(m)+ipUDP4)
+		stamp.Origin = tunnel.Origin{Path: v.Path, Counter: c}
+		r.sealLocked(b, k, i, buf, tunnel.Retransmission, stamp, q.class, now)
+		if to := &r.links[i]; to.shaped {
+			to.queue.Charge(now, len(buf)+tunnel.TagLen+ipUDP4)
 			r.scheduling.queues.Set(i, now, to.queue.Wait(now))
 		}
 		l.repairs.count++
 	}
+}
+
+// openAgain returns a copy of a packet that was sealed, with room for the tunnel.
+func (b *batch) openAgain(k *keys, q *queued) (buf []byte, stamp tunnel.Stamp, ok bool) {
+	m := q.message()
+	sealed := b.slot(len(m) - tunnel.Overhead)[:len(m)]
+	copy(sealed, m)
+	stamp, _, err := k.send.Open(sealed)
+	return sealed[:len(q.buf)], stamp, err == nil
 }
 
 // rescueLocked sends packets of auto that are under way on a path that has died, or wait in front
@@ -91,11 +98,8 @@ func (r *peer) rescueLocked(b *batch, i int, now time.Duration) {
 			if !ok {
 				continue
 			}
-			m := q.message()
-			buf := b.slot(len(m) - tunnel.Overhead)[:len(m)]
-			copy(buf, m)
-			if _, _, err := k.send.Open(buf); err == nil {
-				r.pacing.enqueue(b, to, q, buf[:len(q.buf)], now)
+			if buf, _, ok := b.openAgain(k, q); ok {
+				r.pacing.enqueue(b, to, q, buf, now)
 				l.repairs.count++
 			}
 		}

@@ -94,43 +94,81 @@ func TestRescue(t *testing.T) {
 	}
 }
 
-// TestRepairCounts: a lost message that is sent again counts as what the path carries that it
-// arrives over, because its sender has counted it there: else a path that loses packets in a full
-// queue would seem to carry half.
-func TestRepairCounts(t *testing.T) {
-	for over := range 2 {
-		r, k := ally(t, dataplane.Alliance{}, 1)
-		p := r.plane
-		p.keys[0] = k
-		lines := [2]*line{r.links[0].line, {plane: p, name: "other"}}
-		lines[1].conf.Store(new(dataplane.Path))
-		x := &r.rx
-		arrive := func(now time.Duration, path, counter, over int) {
-			buf := make([]byte, tunnel.Offset+1000, tunnel.Offset+1000+tunnel.TagLen)
-			h := tunnel.Header{Type: tunnel.Data, Path: uint8(path), Counter: uint64(counter)}
-			m := k.send.Seal(buf, h, tunnel.Stamp{})
-			from := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(over+1))
-			for _, o := range p.open(lines[over], &udp.Received{Data: m, Size: len(m), From: from}, new(buffer), nil, p.out) {
-				x.measureLocked(&o, now)
+// TestRetransmission: a lost packet is sent again under a counter of the path that it is sent over,
+// with the path and the counter of the message that was lost, and its stamp but for the time.
+func TestRetransmission(t *testing.T) {
+	p, r, k := paced(t)
+	packet := bytes.Repeat([]byte{7}, 1000)
+	buf := make([]byte, tunnel.Offset+1000, tunnel.Offset+1000+tunnel.TagLen)
+	copy(buf[tunnel.Offset:], packet)
+	k.number.Assign(1)
+	r.pacing.enqueue(p.out, 0, &queued{keys: k, lane: 1, seq: k.number.Assign(1), repair: true}, buf, time.Second)
+	k.counters[1] = 5
+	r.scheduling.paths[0].Delay = 10 * time.Millisecond // so that the other one is first
+	for range 2 {                                       // a request comes over two paths
+		r.retransmitLocked(k, tunnel.Request{Path: 0, Attempt: 1, Counters: []uint64{0}}, time.Second, p.out)
+	}
+	all := p.out.out[1].all
+	if p.out.out[1].line != r.links[1].line || len(all) != 1 {
+		t.Fatalf("%d messages are sent over the other path, want 1", len(all))
+	}
+	h, err := tunnel.ParseHeader(all[0].Data)
+	if err != nil || h.Type != tunnel.Retransmission || h.Path != 1 || h.Counter != 5 {
+		t.Errorf("%+v, %v", h, err)
+	}
+	stamp, got, err := k.send.Open(all[0].Data)
+	if want := (tunnel.Stamp{Lane: 1, Seq: 1, Origin: tunnel.Origin{Path: 0, Counter: 0}}); err != nil || stamp != want || !bytes.Equal(got, packet) {
+		t.Errorf("%+v, %v, want %+v and the packet", stamp, err, want)
+	}
+}
+
+// TestLateIsNotLost: a message that comes after it was requested is no lost one, however long a round
+// trip takes, and whether it was retransmitted or not. What is retransmitted counts as what the path
+// carries that it arrives over.
+func TestLateIsNotLost(t *testing.T) {
+	for _, tt := range []struct {
+		name                string
+		retransmitted, late bool
+		lost                uint64
+	}{{"late", false, true, 0}, {"both arrive", true, true, 0}, {"lost", true, false, 1}} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, k := ally(t, dataplane.Alliance{}, 1)
+			p := r.plane
+			p.keys[0] = k
+			lines := [2]*line{r.links[0].line, {plane: p, name: "other"}}
+			lines[1].conf.Store(new(dataplane.Path))
+			x := &r.rx
+			arrive := func(now time.Duration, h tunnel.Header, stamp tunnel.Stamp) {
+				buf := make([]byte, tunnel.Offset+1000, tunnel.Offset+1000+tunnel.TagLen)
+				m := k.send.Seal(buf, h, stamp)
+				from := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(h.Path+1))
+				for _, o := range p.open(lines[h.Path], &udp.Received{Data: m, Size: len(m), From: from}, new(buffer), nil, p.out) {
+					x.measureLocked(&o, now)
+				}
 			}
-		}
-		arrive(0, 0, 0, 0)
-		arrive(0, 1, 0, 1)
-		arrive(0, 0, 2, 0) // message 1 is missing
-		x.links[0].gaps.Due(0, time.Second, nil)
-		before := [2]receivedLink{x.links[0], x.links[1]}
-		arrive(time.Millisecond, 0, 1, over)
-		for i := range before {
-			want := uint64(0)
-			if i == over {
-				want = 1000 + tunnel.Overhead + ipUDP4
+			data := func(path uint8, counter uint64) tunnel.Header {
+				return tunnel.Header{Type: tunnel.Data, Path: path, Counter: counter}
 			}
-			if got := x.links[i].bytes - before[i].bytes; got != want {
-				t.Errorf("sent again over path %d: %d bytes more have arrived over path %d, want %d", over, got, i, want)
+			arrive(0, data(0, 0), tunnel.Stamp{})
+			arrive(0, data(1, 0), tunnel.Stamp{})
+			arrive(0, data(0, 2), tunnel.Stamp{}) // message 1 is missing
+			x.links[0].gaps.Due(0, time.Second, nil)
+			before := x.links[1].bytes
+			if tt.retransmitted {
+				arrive(90*time.Millisecond, tunnel.Header{Type: tunnel.Retransmission, Path: 1, Counter: 1}, tunnel.Stamp{Origin: tunnel.Origin{Path: 0, Counter: 1}})
+				if got := x.links[1].bytes - before; got != 1000+tunnel.Overhead+ipUDP4 || x.links[1].next != 2 {
+					t.Errorf("%d bytes more and %d messages in all have arrived over the other path", got, x.links[1].next)
+				}
+				if _, missing := x.links[0].gaps.Next(time.Second); missing {
+					t.Error("what was retransmitted is requested again")
+				}
 			}
-		}
-		if l := &x.links[0]; l.lost != 1 || l.next != 3 {
-			t.Errorf("%d of %d messages are lost, want 1 of 3", l.lost, l.next)
-		}
+			if tt.late {
+				arrive(100*time.Millisecond, data(0, 1), tunnel.Stamp{})
+			}
+			if l := &x.links[0]; l.lost != tt.lost || l.next != 3 {
+				t.Errorf("%d of %d messages are lost, want %d of 3", l.lost, l.next, tt.lost)
+			}
+		})
 	}
 }

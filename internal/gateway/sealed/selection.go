@@ -113,11 +113,11 @@ func (x *selection) update(now time.Duration) {
 	}
 	// Copies are counted when they are sent and reported when they arrive.
 	x.delivered = max(x.delivered, reported-min(reported, x.copied))
-	_, shortest := x.peer.links.roundTrips()
-	if shortest == math.MaxInt64 {
-		shortest = 0 // no path answers
+	_, rtt := x.peer.links.roundTrips()
+	if rtt == math.MaxInt64 {
+		rtt = 0 // no path answers
 	}
-	window, ok := x.meter.AddSample(now, pathset.Totals{Delivered: unit.Size(x.delivered), Lost: x.lost, Late: x.late, Elastic: x.elastic}, busy, shortest)
+	window, ok := x.meter.AddSample(now, pathset.Totals{Delivered: unit.Size(x.delivered), Lost: x.lost, Late: x.late, Elastic: x.elastic}, busy, rtt)
 	if !ok {
 		return
 	}

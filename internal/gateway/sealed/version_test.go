@@ -53,7 +53,7 @@ func TestPeerOfVersion1(t *testing.T) {
 	for range 3 {
 		p.exchange(h)
 	}
-	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "peer=known") || !strings.Contains(got, "version 1, this gateway has 2") {
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "peer=known") || !strings.Contains(got, "version 1, this gateway has 3") {
 		t.Errorf("the log has %q", got)
 	}
 

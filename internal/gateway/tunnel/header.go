@@ -28,12 +28,15 @@ const (
 	Initiation
 	Response
 	Cookie
-	// Data carries an IP packet, Control a control record. Both begin with a Header and are sealed.
+	// Data carries an IP packet, Control a control record. They begin with a Header and are sealed, as
+	// Retransmission is.
 	Data
 	Control
 	// OpenData carries an IP packet that is not sealed, for the open plane: bpf/gateway/open has
 	// its header.
 	OpenData
+	// Retransmission carries the IP packet of a Data message that was lost, under a counter of its own.
+	Retransmission
 )
 
 func (t Type) String() string {
@@ -52,6 +55,8 @@ func (t Type) String() string {
 		return "control"
 	case OpenData:
 		return "open data"
+	case Retransmission:
+		return "retransmission"
 	}
 	return fmt.Sprintf("type %d", uint8(t))
 }
@@ -91,7 +96,7 @@ func ParseHeader(b []byte) (Header, error) {
 		Type: Type(b[0]), Epoch: first & epochMask, Receiver: binary.BigEndian.Uint32(b[4:]),
 		Path: uint8(last >> counterBits), Counter: last & (MaxCounter - 1),
 	}
-	if h.Type != Data && h.Type != Control {
+	if h.Type != Data && h.Type != Control && h.Type != Retransmission {
 		return Header{}, fmt.Errorf("%v is not a sealed message", h.Type)
 	}
 	return h, nil

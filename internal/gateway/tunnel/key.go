@@ -77,7 +77,7 @@ func (k *Key) Seal(buf []byte, h Header, s Stamp) []byte {
 		panic("BUG: path or counter out of range, a nonce would be used twice")
 	}
 	h.put(buf)
-	s.put(buf[HeaderLen:])
+	s.put(buf[HeaderLen:], h.Type)
 	return k.aead.Seal(buf[:HeaderLen], buf[nonceAt:HeaderLen], buf[HeaderLen:], buf[:HeaderLen])
 }
 
@@ -91,5 +91,5 @@ func (k *Key) Open(message []byte) (Stamp, []byte, error) {
 	if err != nil {
 		return Stamp{}, nil, errForged
 	}
-	return parseStamp(plain), plain[StampLen:], nil
+	return parseStamp(plain, Type(message[0])), plain[StampLen:], nil
 }

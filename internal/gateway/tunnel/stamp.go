@@ -47,12 +47,35 @@ type Stamp struct {
 	Distance uint16
 	// Copied: the packet before was also sent on another path.
 	Copied bool
+	// Origin is the message that a Retransmission repeats, in place of Sent and Wait. The rest is as
+	// in that message.
+	Origin Origin
 }
 
-// put writes the stamp to the first StampLen bytes. Wait is rounded down and bounded.
-func (s Stamp) put(b []byte) {
-	binary.BigEndian.PutUint32(b, s.Sent)
-	binary.BigEndian.PutUint16(b[4:], uint16(min(max(s.Wait/waitUnit, 0), 1<<16-1)))
+// Origin is the path and the counter of a message that was lost.
+type Origin struct {
+	Path    uint8
+	Counter uint64 // below MaxOrigin
+}
+
+// MaxOrigin bounds the counters of messages that can be retransmitted: at a million packets per
+// second, it is reached after 200 days.
+const (
+	originBits = 44
+	MaxOrigin  = 1 << originBits
+)
+
+// put writes the stamp of a message of that type to the first StampLen bytes. Wait is rounded down
+// and bounded.
+func (s Stamp) put(b []byte, kind Type) {
+	if kind == Retransmission {
+		origin := uint64(s.Origin.Path)<<originBits | s.Origin.Counter&(MaxOrigin-1)
+		binary.BigEndian.PutUint16(b, uint16(origin>>32))
+		binary.BigEndian.PutUint32(b[2:], uint32(origin))
+	} else {
+		binary.BigEndian.PutUint32(b, s.Sent)
+		binary.BigEndian.PutUint16(b[4:], uint16(min(max(s.Wait/waitUnit, 0), 1<<16-1)))
+	}
 	binary.BigEndian.PutUint32(b[6:], uint32(s.Lane)<<seqBits|uint32(s.Seq)&seqMask)
 	distance := s.Distance & MaxDistance
 	if s.Copied {
@@ -61,13 +84,19 @@ func (s Stamp) put(b []byte) {
 	binary.BigEndian.PutUint16(b[10:], distance)
 }
 
-func parseStamp(b []byte) Stamp {
+func parseStamp(b []byte, kind Type) Stamp {
 	number, distance := binary.BigEndian.Uint32(b[6:]), binary.BigEndian.Uint16(b[10:])
-	return Stamp{
-		Sent: binary.BigEndian.Uint32(b), Wait: time.Duration(binary.BigEndian.Uint16(b[4:])) * waitUnit,
+	s := Stamp{
 		Lane: uint8(number >> seqBits), Seq: Seq(number & seqMask),
 		Distance: distance & MaxDistance, Copied: distance&copiedBit != 0,
 	}
+	if kind == Retransmission {
+		origin := uint64(binary.BigEndian.Uint16(b))<<32 | uint64(binary.BigEndian.Uint32(b[2:]))
+		s.Origin = Origin{Path: uint8(origin >> originBits), Counter: origin & (MaxOrigin - 1)}
+	} else {
+		s.Sent, s.Wait = binary.BigEndian.Uint32(b), time.Duration(binary.BigEndian.Uint16(b[4:]))*waitUnit
+	}
+	return s
 }
 
 // Numbering numbers the packets of a sender. It is not safe for concurrent use. The zero value is

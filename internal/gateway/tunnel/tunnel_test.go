@@ -59,19 +59,19 @@ func TestHeaderOnWire(t *testing.T) {
 
 func TestStampOnWire(t *testing.T) {
 	b := make([]byte, StampLen)
-	someStamp.put(b)
+	someStamp.put(b, Data)
 	want := []byte{0xff, 0xff, 0xff, 0xfe, 0, 100, 200, 0xab, 0xcd, 0xef, 0x80, 77}
 	if !bytes.Equal(b, want) {
 		t.Errorf("stamp % x, want % x", b, want)
 	}
-	if s := parseStamp(b); s != someStamp {
+	if s := parseStamp(b, Data); s != someStamp {
 		t.Errorf("parsed %+v, want %+v", s, someStamp)
 	}
 	for wait, want := range map[time.Duration]time.Duration{
 		-time.Second: 0, 17 * time.Microsecond: waitUnit, time.Hour: 65535 * waitUnit,
 	} {
-		Stamp{Wait: wait}.put(b)
-		if s := parseStamp(b); s.Wait != want {
+		Stamp{Wait: wait}.put(b, Data)
+		if s := parseStamp(b, Data); s.Wait != want {
 			t.Errorf("a wait of %v is read as %v, want %v", wait, s.Wait, want)
 		}
 	}
