@@ -100,7 +100,7 @@ func TestBaseRefuses(t *testing.T) {
 		want  string
 	}{
 		"unknown":   {map[string]string{"u.yaml": head + "base: epe-stedy\n"}, `u.yaml:3:7: base: no scenario "epe-stedy" comes with the program, did you mean "epe-steady"?`},
-		"no file":   {map[string]string{"u.yaml": head + "base: x.yaml\n"}, "u.yaml:3:7: base: read x.yaml: no such file or directory"},
+		"no file":   {map[string]string{"u.yaml": head + "base: x.yaml\n"}, "u.yaml:3:7: base: read \"x.yaml\": no such file or directory"},
 		"elsewhere": {map[string]string{"u.yaml": head + "base: ../x.yaml\n"}, "u.yaml:3:7: base: must be a scenario that comes with the program, or a file in the same directory"},
 		"itself":    {map[string]string{"u.yaml": head + "base: u.yaml\n"}, "u.yaml:3:7: base: u.yaml is based on itself: u.yaml:3:7"},
 		"a loop": {map[string]string{"u.yaml": head + "base: v.yaml\n", "v.yaml": head + "base: w.yaml\n", "w.yaml": head + "\nbase: v.yaml\n"},
