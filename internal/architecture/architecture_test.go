@@ -153,6 +153,7 @@ var folders = []folder{
 var outside = map[string]string{
 	"cmd/tabane":                 "main",
 	"cmd/tabane-lab":             "main",
+	"deploy/debian/manual":       "main",
 	"scenarios":                  "files that the program ships",
 	"internal/acceptance":        "tests of the whole",
 	"internal/architecture":      "tests of the whole",
@@ -206,7 +207,7 @@ var reserved = []struct {
 	{"github.com/goccy/go-yaml", []string{"internal/cli/config", "internal/lab", "internal/experiment/scenario/scenariotest"}, "YAML is read by config alone, which bounds and places everything"},
 	{"github.com/cilium/ebpf", []string{"internal/kernel/bpf", "internal/epe/flowcount", "internal/epe/silence", "internal/mptcp/protocol", "internal/mptcp/ccbpf", "internal/gateway/openbpf", "internal/gateway/relay", "internal/lab/wire"}, "programs and maps are behind bpf, so that an engine is tested without a kernel"},
 	{"github.com/google/nftables", []string{"internal/kernel/nft"}, "nf_tables is nft's"},
-	{"github.com/spf13/cobra", []string{"internal/cli", "internal/cli/lab"}, "flags are the command line's"},
+	{"github.com/spf13/cobra", []string{"internal/cli", "internal/cli/lab", "deploy/debian/manual"}, "flags are the command line's"},
 	{"modernc.org/sqlite", []string{"internal/study"}, "the database of a study is its own"},
 	{"github.com/flynn/noise", []string{"internal/gateway/handshake"}, "the handshake of gateways is behind handshake"},
 	{"golang.zx2c4.com/wireguard", nil, "wireguard-go is something for benchmarks to compare with; the TUN device is tun"},
@@ -390,11 +391,14 @@ func TestEveryPackageHasItsPlace(t *testing.T) {
 // unlinked are libraries and packages that the program tabane does not have, because hosts of a network
 // do not need them: they are of tabane-lab.
 var unlinked = []string{
-	"modernc.org/sqlite", "gonum.org/v1/plot", "github.com/chromedp", "github.com/gopacket",
+	"modernc.org/sqlite", "gonum.org/v1/plot", "github.com/chromedp",
 	module + "/scenarios", module + "/internal/lab/browser", module + "/internal/cli/lab", module + "/internal/cli/files", module + "/internal/lab",
 	module + "/internal/lab/labrun", module + "/internal/experiment/report", module + "/internal/experiment/result", module + "/internal/experiment/scenario",
 	module + "/internal/sim", module + "/internal/sim/simrun", module + "/internal/study", module + "/internal/sim/validate",
 }
+
+// unlinkedByBoth are libraries that only tests and the making of packages use.
+var unlinkedByBoth = []string{"github.com/gopacket", "github.com/spf13/cobra/doc"}
 
 // configurations are packages of unlinked folders that both programs have, because tabane checks the
 // configuration of every daemon. They only describe it.
@@ -426,8 +430,13 @@ func TestProductHasNoLaboratory(t *testing.T) {
 		if i := slices.IndexFunc(product, of); i >= 0 {
 			t.Errorf("the program tabane must not have %s: it is of tabane-lab", product[i])
 		}
-		if !slices.ContainsFunc(laboratory, of) && library != "github.com/gopacket" {
+		if !slices.ContainsFunc(laboratory, of) {
 			t.Errorf("the program tabane-lab has nothing of %s either", library)
+		}
+	}
+	for _, i := range slices.Concat(product, laboratory) {
+		if slices.ContainsFunc(unlinkedByBoth, func(library string) bool { return i == library || strings.HasPrefix(i, library+"/") }) {
+			t.Errorf("no program must have %s", i)
 		}
 	}
 }

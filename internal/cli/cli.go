@@ -35,11 +35,18 @@ type Options struct {
 // run. Errors are printed to Err.
 func Run(ctx context.Context, o Options) int {
 	a := NewApp(o)
+	return a.Execute(ctx, a.command())
+}
+
+// Command returns the command line of the program tabane, for documents of it.
+func Command(o Options) *cobra.Command { return NewApp(o).command() }
+
+func (a *App) command() *cobra.Command {
 	root := a.Root(productHelp)
 	root.AddCommand(a.daemonCommands()...)
 	root.AddCommand(a.laboratoryCommands()...)
-	root.AddCommand(a.serveCommand(), a.fetchCommand(), a.flowsCommand(), a.ccCommand(), a.mptcpifyCommand(), a.statusCommand(), a.dashboardCommand(), a.reloadCommand(), a.clearCommand(), a.ManCommand(), a.checkCommand(), a.doctorCommand())
-	return a.Execute(ctx, root)
+	root.AddCommand(a.serveCommand(), a.fetchCommand(), a.flowsCommand(), a.ccCommand(), a.mptcpifyCommand(), a.statusCommand(), a.dashboardCommand(), a.reloadCommand(), a.clearCommand(), a.checkCommand(), a.doctorCommand())
+	return root
 }
 
 // daemonGroup is the group of the commands that run a daemon.

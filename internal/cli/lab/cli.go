@@ -24,10 +24,17 @@ type app struct{ *cli.App }
 // Run executes one command line of the program tabane-lab. See cli.Run.
 func Run(ctx context.Context, o cli.Options) int {
 	a := &app{cli.NewApp(o)}
+	return a.Execute(ctx, a.command())
+}
+
+// Command returns the command line of the program tabane-lab. See cli.Command.
+func Command(o cli.Options) *cobra.Command { return (&app{cli.NewApp(o)}).command() }
+
+func (a *app) command() *cobra.Command {
 	root := a.Root(help)
 	root.AddCommand(a.commands()...)
-	root.AddCommand(a.CheckFiles(checkAny), a.ManCommand())
-	return a.Execute(ctx, root)
+	root.AddCommand(a.CheckFiles(checkAny))
+	return root
 }
 
 // commands returns the commands that only this program has.
