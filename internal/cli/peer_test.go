@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -100,6 +101,46 @@ func TestClearPeer(t *testing.T) {
 		var failure *Failure
 		if err != nil && !errors.As(err, &failure) {
 			t.Errorf("%s: %T", name, err)
+		}
+	}
+}
+
+// TestReloadAll: a daemon that cannot reload does not keep the others from it, and is reported with every
+// other failure in the end.
+func TestReloadAll(t *testing.T) {
+	noControl := answering(t, "site", nil, nil)
+	invalid := answering(t, "edge", nil, says(http.StatusConflict, "edge.asn: must be > 0\nedge.peers: must name a peer"))
+	changed := answering(t, "asbr", nil, says(http.StatusAccepted, `egress peer "a" added`))
+	absent := source{"gateway", netip.MustParseAddrPort("[::1]:1")}
+	of := func(s source, text string) string { return fmt.Sprintf("tabane: reload %s %q: %s", s.name, s.at, text) }
+	without := of(noControl, errNoControl.Error()+"; restart it to apply a changed file")
+	refused := []string{of(invalid, "edge.asn: must be > 0"), of(invalid, "edge.peers: must name a peer")}
+	for name, tt := range map[string]struct {
+		sources []source
+		named   bool
+		out     string
+		lines   []string
+	}{
+		"all reload":        {sources: []source{absent, changed}, out: `egress peer "a" added`},
+		"one has no socket": {sources: []source{noControl, changed}, out: `egress peer "a" added`, lines: []string{without}},
+		"one is invalid":    {sources: []source{invalid, absent, changed, noControl}, out: `egress peer "a" added`, lines: append(slices.Clone(refused), without)},
+		"none is there":     {sources: []source{absent}, lines: []string{"no daemon of this host answers"}},
+		"named":             {sources: []source{absent}, named: true, lines: []string{of(absent, "connection refused; start the daemon")}},
+	} {
+		var out, errs bytes.Buffer
+		a := &App{Out: &out, Err: &errs}
+		code := a.finish(a.reloadOf(t.Context(), tt.sources, tt.named))
+		if (code == exitOK) != (tt.lines == nil) || code != exitOK && code != exitFailed || !strings.Contains(out.String(), tt.out) {
+			t.Errorf("%s: exit code %d, output %q", name, code, &out)
+		}
+		lines := strings.Split(strings.TrimSpace(errs.String()), "\n")
+		if len(tt.lines) > 0 && len(lines) != len(tt.lines) {
+			t.Errorf("%s: %q", name, lines)
+		}
+		for i, want := range tt.lines {
+			if i < len(lines) && !strings.Contains(lines[i], want) {
+				t.Errorf("%s: line %q, want %q", name, lines[i], want)
+			}
 		}
 	}
 }

@@ -242,7 +242,8 @@ func (a *App) reloadCommand() *cobra.Command {
 default address, or of one, by its name (` + strings.Join(names, ", ") + `) or by its status address.
 
 Sessions that do not change stay up. An invalid file is rejected with all its faults, and so is a change that needs a restart,
-such as that of the AS number; the running configuration stays in force then.`,
+such as that of the AS number; the running configuration stays in force then. The other daemons reload all the same, and the
+exit code is 2.`,
 		Example: `  tabane reload
   tabane reload asbr`,
 		Args:      Arguments(0, 1, "at most one daemon or address"),
@@ -252,38 +253,55 @@ such as that of the AS number; the running configuration stays in force then.`,
 }
 
 func (a *App) reload(ctx context.Context, args []string) error {
-	const what = "reload"
 	sources, err := statusSources(args)
 	if err != nil {
 		return err
 	}
+	return a.reloadOf(ctx, sources, len(args) > 0)
+}
+
+// reloadOf reloads these daemons, of which some may be absent unless they are named. A daemon that
+// fails does not keep the others from reloading; the error has all failures.
+func (a *App) reloadOf(ctx context.Context, sources []source, named bool) error {
 	found := false
+	var failed faultLines
 	for _, s := range sources {
-		on := strings.TrimSpace(s.name + " " + s.at.String())
 		lines, err := command(ctx, s.at, http.MethodPost, reloadPath, nil)
-		if errors.Is(err, syscall.ECONNREFUSED) && len(args) == 0 {
+		if errors.Is(err, syscall.ECONNREFUSED) && !named {
 			continue
 		}
-		if refused := refusedError(nil); errors.As(err, &refused) {
-			var lines faultLines
-			for _, line := range refused {
-				lines = append(lines, fmt.Sprintf("tabane: %s %s %q: %s", what, s.kind(), s.at, line))
-			}
-			return lines
-		}
-		if err != nil {
-			return commandFailure(what, s, err)
-		}
 		found = true
+		if err != nil {
+			failed = append(failed, reloadFaults(s, err)...)
+			continue
+		}
 		if len(lines) == 0 {
 			lines = []string{"no changes"}
 		}
 		for _, line := range lines {
-			fmt.Fprintf(a.Out, "%s: %s\n", on, line)
+			fmt.Fprintf(a.Out, "%s: %s\n", strings.TrimSpace(s.name+" "+s.at.String()), line)
 		}
 	}
-	if !found {
-		return noDaemon(what)
+	switch {
+	case len(failed) > 0:
+		return failed
+	case !found:
+		return noDaemon("reload")
 	}
 	return nil
+}
+
+// reloadFaults returns the lines that say why a daemon did not reload.
+func reloadFaults(s source, err error) (lines faultLines) {
+	var refused refusedError
+	if errors.Is(err, errNoControl) {
+		err = fmt.Errorf("%w; restart it to apply a changed file", err)
+	}
+	if !errors.As(err, &refused) {
+		return faultLines{"tabane: " + OneLine(commandFailure("reload", s, err).Error())}
+	}
+	for _, line := range refused {
+		lines = append(lines, fmt.Sprintf("tabane: reload %s %q: %s", s.kind(), s.at, line))
+	}
+	return lines
 }
