@@ -58,6 +58,7 @@ func TestPackage(t *testing.T) {
 		"-rw-r--r-- root/root .* ./usr/share/fish/vendor_completions.d/tabane.fish",
 		"-rw-r--r-- root/root .* ./usr/share/doc/tabane/operations.md",
 		"-rw-r--r-- root/root .* ./usr/share/doc/tabane/deploy/systemd/before-253.conf",
+		"-rw-r--r-- root/root .* ./usr/share/tabane/before-253.conf",
 		"-rw-r--r-- root/root .* ./usr/share/doc/tabane/copyright",
 	} {
 		if !regexp.MustCompile(`(?m)^` + want + `$`).MatchString(list) {
@@ -124,9 +125,21 @@ func TestPackageOnABareSystem(t *testing.T) {
 		cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND=noninteractive"}
 		return output(t, cmd)
 	}
+	// An old systemd that answers everything, and no documentation, which hosts may leave out.
+	for _, dir := range []string{"run/systemd/system", "etc/systemd/system"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(root, "usr/bin/systemctl"), []byte("#!/bin/sh\necho 'systemd 252 (252.39-1)'\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	before := files(t, root)
 
-	in("dpkg", "--force-unsafe-io", "-i", "/tabane.deb")
+	in("dpkg", "--force-unsafe-io", "--path-exclude=/usr/share/doc/*", "-i", "/tabane.deb")
+	if now := files(t, root); !now["/etc/systemd/system/tabane-edge.service.d/before-253.conf"] || now["/usr/share/doc/tabane/README.md"] {
+		t.Errorf("without documentation, what systemd 252 needs is there: %t, documentation: %t", now["/etc/systemd/system/tabane-edge.service.d/before-253.conf"], now["/usr/share/doc/tabane/README.md"])
+	}
 	if got := strings.TrimSpace(in("stat", "-c", "%U:%G %a", "/etc/tabane")); got != "root:tabane 750" {
 		t.Errorf("the directory of files with passwords is %s", got)
 	}
