@@ -33,7 +33,7 @@ func BenchmarkEvaluate(b *testing.B) {
 	c.rules = m.Import.Rules.Classify(policy.Attributes{ASPath: []uint32{65001, 65002}, First: 65001, Origin: 65002})
 	routes := make([]message.Key, 1<<14)
 	for i := range routes {
-		routes[i] = message.KeyOf(netip.PrefixFrom(addr(fmt.Sprintf("2a00:%x:%x::", i*2654435761&0xffff, i)), 48))
+		routes[i] = message.KeyOf(netip.PrefixFrom(addr(fmt.Sprintf("2a00:%x:%x::", uint32(i)*2654435761&0xffff, i)), 48))
 	}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {

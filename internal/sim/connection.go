@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"math"
 	"time"
 
 	"github.com/tabane/tabane/internal/base/unit"
@@ -184,7 +185,7 @@ func (c *connection) room(n int) bool {
 // segment describes the next n bytes for the scheduler.
 func (c *connection) segment(s *Sim, n int) sched.Segment {
 	unacked := int(c.next - c.acked)
-	window := 1 << 40
+	window := math.MaxInt32
 	if c.ReceiveBuffer > 0 {
 		window = int(c.edge - min(c.edge, c.next))
 	}

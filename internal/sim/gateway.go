@@ -173,7 +173,7 @@ func (s *Sim) carry(g *Gateway, paths []Path, reverse bool) (uint32, error) {
 			rate = s.slowest(out)
 		}
 		t.routes, t.back = append(t.routes, s.way(out)), append(t.back, s.way(back))
-		t.paths = append(t.paths, sched.Path{Usable: true, Room: 1 << 40, Rate: rate, Ratio: max(p.Ratio, 1)})
+		t.paths = append(t.paths, sched.Path{Usable: true, Room: math.MaxInt32, Rate: rate, Ratio: max(p.Ratio, 1)})
 	}
 	t.lines = make([]sending, len(t.paths))
 	t.interval = probeInterval

@@ -373,7 +373,7 @@ func TestBrokenFiles(t *testing.T) {
 	ng := slices.Concat(sectionBlock(order), interfaceBlock(order, 101))
 	start := len(ng)
 	for i := range 20 {
-		ng = append(ng, packetBlock(order, 0, uint64(1_700_000_000_000_000+i), segment4)...)
+		ng = append(ng, packetBlock(order, 0, 1_700_000_000_000_000+uint64(i), segment4)...)
 	}
 	length := (len(ng) - start) / 20
 	garbage := bytes.Repeat([]byte{0xff, 0x13, 0x77}, 21)

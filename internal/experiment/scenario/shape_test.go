@@ -79,7 +79,7 @@ func TestShapeRoundTrip(t *testing.T) {
 			{Kind: linkmodel.GilbertElliott, P: probability.Draw(t, "p"), R: probability.Draw(t, "r"), Bad: rapid.SampledFrom([]float64{1, 0.5}).Draw(t, "bad")}}).Draw(t, "loss")
 	})
 	rapid.Check(t, func(t *rapid.T) {
-		s := Shape{Rate: unit.Bandwidth(rapid.IntRange(8000, 1e12).Draw(t, "rate")), Delay: time.Second + duration.Draw(t, "delay"), Loss: loss.Draw(t, "loss")}
+		s := Shape{Rate: unit.Bandwidth(rapid.Int64Range(8000, 1e12).Draw(t, "rate")), Delay: time.Second + duration.Draw(t, "delay"), Loss: loss.Draw(t, "loss")}
 		if rapid.Bool().Draw(t, "jitter") {
 			s.Jitter = &linkmodel.Jitter{Kind: rapid.SampledFrom([]linkmodel.JitterKind{linkmodel.Uniform, linkmodel.Normal}).Draw(t, "kind"),
 				Amount: duration.Draw(t, "amount"), Reorder: rapid.Bool().Draw(t, "reorder")}

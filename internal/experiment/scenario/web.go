@@ -168,7 +168,7 @@ func (c *checker) web(path string, t *Traffic) {
 		c.Add(path+".sessions", "must be from 0 to %d, got %d", MaxSessions, t.Web.Sessions)
 	}
 	if t.Web.Seed > math.MaxInt64 {
-		c.Add(path+".seed", "must be at most %d, got %d", math.MaxInt64, t.Web.Seed)
+		c.Add(path+".seed", "must be at most %d, got %d", int64(math.MaxInt64), t.Web.Seed)
 	}
 }
 

@@ -3,6 +3,7 @@ package openbpf
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"runtime"
 	"slices"
@@ -104,7 +105,7 @@ func TestSplitAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		// A packet takes a millisecond, so that no queue is ever empty.
-		path := sched.Path{Usable: true, Room: 1 << 40, Rate: unit.Bandwidth(size) * 8 * 1000}
+		path := sched.Path{Usable: true, Room: math.MaxInt32, Rate: unit.Bandwidth(size) * 8 * 1000}
 		three := path
 		path.Ratio, three.Ratio = 1, 3
 		way := Way{Interface: 1, IPv4: netip.MustParseAddr("192.0.2.1")}

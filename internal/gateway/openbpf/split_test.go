@@ -3,6 +3,7 @@ package openbpf
 import (
 	"encoding/binary"
 	"errors"
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
@@ -165,7 +166,7 @@ func (p *Program) plans(t testing.TB, policy dataplane.Policy, discipline string
 	}
 	list := make([]sched.Path, paths)
 	for i := range list {
-		list[i] = sched.Path{Usable: true, Room: 1 << 40, Rate: 1 << 40, Ratio: 1}
+		list[i] = sched.Path{Usable: true, Room: math.MaxInt32, Rate: 1 << 40, Ratio: 1}
 	}
 	for len(ways) < paths {
 		ways = append(ways, Way{Interface: 1, IPv4: netip.MustParseAddr("192.0.2.1"), IPv6: netip.MustParseAddr("2001:db8::1")})

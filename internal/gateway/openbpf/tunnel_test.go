@@ -59,7 +59,7 @@ func newEnds(t testing.TB, discipline string, paths int, local, remote netip.Add
 // of the mark is as it was.
 func received(t testing.TB, program *ebpf.Program, frame []byte) (verdict uint32, out []byte, marked bool) {
 	t.Helper()
-	const other = 0xabcd0042
+	const other uint32 = 0xabcd0042
 	var context [192]byte // struct __sk_buff
 	binary.NativeEndian.PutUint32(context[8:], other)
 	o := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+128), Context: context, ContextOut: &context, Repeat: 1}

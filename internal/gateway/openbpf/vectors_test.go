@@ -1,6 +1,7 @@
 package openbpf
 
 import (
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -116,7 +117,7 @@ func (c *trace) change() {
 			continue
 		}
 		*p = sched.Path{
-			Usable: c.r.IntN(5) > 0, Room: 1 << 40, Cost: c.r.IntN(3), Ratio: c.r.IntN(5),
+			Usable: c.r.IntN(5) > 0, Room: math.MaxInt32, Cost: c.r.IntN(3), Ratio: c.r.IntN(5),
 			Delay: time.Duration(c.r.Int64N(int64(300*time.Millisecond))) - 100*time.Millisecond, Jitter: time.Duration(c.r.Int64N(int64(20 * time.Millisecond))),
 		}
 		switch c.r.IntN(8) {
@@ -250,7 +251,7 @@ func BenchmarkChoice(b *testing.B) {
 				}
 				paths := make([]sched.Path, n)
 				for i := range paths {
-					paths[i] = sched.Path{Usable: true, Room: 1 << 40, Rate: unit.GbitPerSecond, Ratio: 1, Delay: time.Duration(i) * time.Millisecond}
+					paths[i] = sched.Path{Usable: true, Room: math.MaxInt32, Rate: unit.GbitPerSecond, Ratio: 1, Delay: time.Duration(i) * time.Millisecond}
 				}
 				p := planner.Plan(paths)
 				setChoice((*programSchedPlan)(unsafe.Pointer(&v.plans[0])), &p)

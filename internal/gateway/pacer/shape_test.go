@@ -19,6 +19,7 @@ const (
 // packet is a packet of a flow, with its number.
 type packet struct {
 	flow, number int
+	at           time.Duration // when it was pushed
 	capable      bool
 }
 
@@ -104,7 +105,7 @@ func play(q *Queue[packet], from, to time.Duration, sources []source, sent func(
 	for now := from; now < to; now += 100 * time.Microsecond {
 		for i, s := range sources {
 			for s.rate > 0 && next[i] <= now {
-				q.Push(now, packet{flow: i, number: int(next[i])}, s.size, uint32(i))
+				q.Push(now, packet{flow: i, at: next[i]}, s.size, uint32(i))
 				next[i] += s.rate.TimeFor(unit.Size(s.size))
 			}
 		}
@@ -128,7 +129,7 @@ func TestFlowsShare(t *testing.T) {
 	play(q, 0, 5*time.Second, []source{{30 * mbit, 1500}, {30 * mbit, 300}, {100 * unit.KbitPerSecond, 200}}, func(now time.Duration, p packet, size int) {
 		got[p.flow] += size
 		if p.flow == 2 {
-			worst = max(worst, now-time.Duration(p.number))
+			worst = max(worst, now-p.at)
 		}
 	})
 	if a, b := float64(got[0]), float64(got[1]); math.Abs(a/b-1) > 0.03 {
@@ -172,7 +173,7 @@ func TestStandingQueue(t *testing.T) {
 			}
 			refused, marks = false, 0
 			for inFlight < int(window) {
-				if !q.Push(now, packet{number: int(now), capable: ecn}, 1500, 1) {
+				if !q.Push(now, packet{at: now, capable: ecn}, 1500, 1) {
 					refused = true
 					break
 				}
@@ -185,7 +186,7 @@ func TestStandingQueue(t *testing.T) {
 				}
 				acks = append(acks, ack{now + rtt})
 				if now > 5*time.Second {
-					waits = append(waits, now-time.Duration(p.number))
+					waits = append(waits, now-p.at)
 					sent++
 				}
 			}

@@ -241,7 +241,7 @@ func (d *dqj) eligible(paths []Path, may Set, size int) Set {
 }
 
 // maxPackets is a packet count above any threshold; MaxPaths times maxPackets does not overflow.
-const maxPackets = 1 << 40
+const maxPackets = 1 << 20
 
 // overtake returns how many packets of that size the paths in use send during the jitter of path j.
 func (d *dqj) overtake(paths []Path, use Set, j, size int) int {

@@ -1,5 +1,7 @@
 package sched
 
+import "math"
+
 // lowestRTT assigns the segment to the path with the smallest SRTT among those with room (Raiciu et
 // al., How Hard Can It Be?, NSDI 2012). A path without an SRTT is the slowest; of equal paths the
 // first is used.
@@ -44,7 +46,7 @@ func pair(paths []Path, size int) (fast, open int) {
 }
 
 // noRoom is a size for which every path has room: it turns the check for room off.
-const noRoom = -1 << 63
+const noRoom = math.MinInt
 
 // redundant sends each segment on every path that has room for it. A full path is not sent the
 // segment later, so that a slow path does not fall behind.

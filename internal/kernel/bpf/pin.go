@@ -23,7 +23,7 @@ const PinRoot = "/run/tabane-bpf"
 // it cannot.
 func PinDir(daemon string) (string, error) {
 	var fsys unix.Statfs_t
-	if err := unix.Statfs(PinRoot, &fsys); err != nil || fsys.Type != unix.BPF_FS_MAGIC {
+	if err := unix.Statfs(PinRoot, &fsys); err != nil || uint32(fsys.Type) != unix.BPF_FS_MAGIC {
 		if err := mount(PinRoot); err != nil {
 			return "", missing("no BPF file system at "+PinRoot, "mount -t bpf bpf "+PinRoot, err)
 		}

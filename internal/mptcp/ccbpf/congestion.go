@@ -381,7 +381,7 @@ func Mounted(dir string) error {
 		if err != nil {
 			return fmt.Errorf("examine %q: %w", at, err)
 		}
-		if s.Type != unix.BPF_FS_MAGIC {
+		if uint32(s.Type) != unix.BPF_FS_MAGIC {
 			return missing("no BPF file system is mounted at "+at, "mount -t bpf bpf /sys/fs/bpf", nil)
 		}
 		return nil

@@ -19,12 +19,12 @@ type opener struct {
 	home      unix.Stat_t // the network namespace of this process
 	namespace int         // an open file of it
 	root      bool
-	group     int // of this process
+	group     uint32 // of this process
 	status    [4096]byte
 }
 
 func newOpener() (*opener, error) {
-	o := &opener{root: os.Geteuid() == 0, group: os.Getegid()}
+	o := &opener{root: os.Geteuid() == 0, group: uint32(os.Getegid())}
 	if err := unix.Stat(threadNamespace, &o.home); err != nil {
 		return nil, fmt.Errorf("read network namespace: %w", err)
 	}
@@ -79,10 +79,10 @@ func (o *opener) open(n seccomp.Notification) (fd int, err error) {
 }
 
 // become changes the file system IDs of the thread, which are those of the files that it opens.
-func become(user, group int) {
+func become(user, group uint32) {
 	// They have no error; a change that is not permitted has no effect.
-	_ = unix.Setfsgid(group)
-	_ = unix.Setfsuid(user)
+	_ = unix.Setfsgid(int(group))
+	_ = unix.Setfsuid(int(user))
 }
 
 // enter moves the thread to another network namespace, and the function that it returns moves it back.
@@ -104,7 +104,7 @@ func (o *opener) enter(path string) (leave func(), err error) {
 }
 
 // credentials reads the file system IDs of a thread (proc_pid_status(5)).
-func (o *opener) credentials(path string) (user, group int, err error) {
+func (o *opener) credentials(path string) (user, group uint32, err error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0, 0, fmt.Errorf("read credentials of the caller: %w", err)
@@ -118,15 +118,17 @@ func (o *opener) credentials(path string) (user, group int, err error) {
 }
 
 // parseCredentials returns the file system IDs, which are the fourth numbers of the lines Uid and Gid.
-func parseCredentials(status []byte) (user, group int, err error) {
-	user, err = fourth(status, "\nUid:")
-	if err == nil {
-		group, err = fourth(status, "\nGid:")
+func parseCredentials(status []byte) (user, group uint32, err error) {
+	if user, err = fourth(status, "\nUid:"); err != nil {
+		return 0, 0, err
 	}
-	return user, group, err
+	if group, err = fourth(status, "\nGid:"); err != nil {
+		return 0, 0, err
+	}
+	return user, group, nil
 }
 
-func fourth(status []byte, key string) (int, error) {
+func fourth(status []byte, key string) (uint32, error) {
 	_, rest, found := bytes.Cut(status, []byte(key))
 	line, _, ended := bytes.Cut(rest, []byte("\n"))
 	fields := bytes.Fields(line)
@@ -137,5 +139,5 @@ func fourth(status []byte, key string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read credentials of the caller: %w", err)
 	}
-	return int(id), nil
+	return uint32(id), nil
 }

@@ -11,12 +11,12 @@ func TestParseCredentials(t *testing.T) {
 		t.Fatal(err)
 	}
 	user, group, err := parseCredentials(status)
-	if err != nil || user != os.Geteuid() || group != os.Getegid() {
+	if err != nil || int(user) != os.Geteuid() || int(group) != os.Getegid() {
 		t.Errorf("this process: user %d, group %d, %v; want %d, %d", user, group, err, os.Geteuid(), os.Getegid())
 	}
 	for _, tt := range []struct {
 		status      string
-		user, group int
+		user, group uint32
 		ok          bool
 	}{
 		{"Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\n", 4, 8, true},
@@ -38,9 +38,8 @@ func TestParseCredentials(t *testing.T) {
 func FuzzParseCredentials(f *testing.F) {
 	f.Add([]byte("Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		user, group, err := parseCredentials(b)
-		if err == nil && (user < 0 || group < 0 || user > 1<<32-1 || group > 1<<32-1) {
-			t.Errorf("%q: user %d, group %d", b, user, group)
+		if user, group, err := parseCredentials(b); err != nil && (user != 0 || group != 0) {
+			t.Errorf("%q: user %d, group %d beside %v", b, user, group, err)
 		}
 	})
 }
