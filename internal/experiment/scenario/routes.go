@@ -9,6 +9,7 @@ import (
 	"github.com/tabane/tabane/internal/epe/asbr"
 	"github.com/tabane/tabane/internal/epe/edge"
 	"github.com/tabane/tabane/internal/epe/router"
+	"github.com/tabane/tabane/internal/mptcp/cc"
 )
 
 // Routes is what an experiment of KindRoutes changes and observes: a router that advertises a
@@ -58,7 +59,9 @@ func (s *Spec) ForLab() *Spec {
 // ForSimulator returns the scenario without transports that only a lab has, and without expectations of
 // them.
 func (s *Spec) ForSimulator() *Spec {
-	return s.without(func(t *Transport) bool { return t.Congestion == kernelControl || t.Pace != nil && !*t.Pace })
+	return s.without(func(t *Transport) bool {
+		return t.Congestion != "" && !slices.Contains(cc.Names(), t.Congestion) || t.Pace != nil && !*t.Pace
+	})
 }
 
 // without returns the scenario without the transports that leave selects, without expectations of

@@ -77,9 +77,6 @@ const (
 	maxRecall = time.Minute
 )
 
-// kernelControl is the congestion control that the kernel has and the simulator has not.
-const kernelControl = "bbr"
-
 // With returns the settings after those set in over have replaced them.
 func (s Settings) With(over Settings) Settings {
 	s.Scheduler = cmp.Or(over.Scheduler, s.Scheduler)
@@ -112,7 +109,7 @@ func (s Settings) Check() fault.List {
 	if s.Scheduler != "" && !slices.Contains(sched.Names(), s.Scheduler) {
 		faults.Add("scheduler", "must be one of %s, got %q", strings.Join(sched.Names(), ", "), s.Scheduler)
 	}
-	if s.Congestion == "" || s.Congestion == kernelControl {
+	if !slices.Contains(cc.Names(), s.Congestion) {
 		const need = "needs a congestion control of tabane cc, got %q"
 		if s.Pace != nil {
 			faults.Add("pace", need, s.Congestion)
@@ -131,7 +128,7 @@ func (s Settings) Check() fault.List {
 		faults.Add("recall", "needs use: %s", edge.UseOverflow)
 	}
 	faults.Merge("scheduler_options", s.SchedulerOptions.Check())
-	if names := append(cc.Names(), kernelControl); s.Congestion != "" && !slices.Contains(names, s.Congestion) {
+	if names := cc.Known(); s.Congestion != "" && !slices.Contains(names, s.Congestion) {
 		faults.Add("congestion", "must be one of %s, got %q", strings.Join(names, ", "), s.Congestion)
 	}
 	for _, b := range []struct {

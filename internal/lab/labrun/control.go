@@ -1,7 +1,6 @@
 package labrun
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -10,16 +9,14 @@ import (
 	"strconv"
 
 	"github.com/tabane/tabane/internal/experiment/scenario"
+	"github.com/tabane/tabane/internal/mptcp/cc"
 	"github.com/tabane/tabane/internal/mptcp/ccbpf"
 )
-
-// kernelNames are the kernel's names of congestion controls that have another name in scenarios.
-var kernelNames = map[string]string{"newreno": "reno"}
 
 // control returns the kernel's name of the congestion control that the settings choose, and whether a
 // run loads it itself: where the kernel lacks it, or the settings say whether it paces.
 func (o offers) control(s scenario.Settings) (name string, own bool) {
-	name = cmp.Or(kernelNames[s.Congestion], s.Congestion)
+	name = cc.InKernel(s.Congestion)
 	ours := slices.Contains(ccbpf.Names(), s.Congestion)
 	if !ours || s.Pace == nil && s.Lowat == nil && slices.Contains(o.congestion, name) {
 		return name, false

@@ -98,33 +98,64 @@ type Control interface {
 	TimedOut(s []Subflow, i int, now time.Duration)
 }
 
-// controls is in the order of Names.
+// controls is the table of congestion controls, in the order of Names.
 var controls = []struct {
 	name string
+	// kernel is the kernel's name, if that is another.
+	kernel string
+	// make is nil for a control that only the kernel has.
 	make func() Control
 }{
-	{"newreno", func() Control { return newReno{} }},
-	{"cubic", func() Control { return cubic{} }},
-	{"vegas", func() Control { return vegas{} }},
-	{"lia", func() Control { return lia{} }},
-	{"olia", func() Control { return olia{} }},
-	{"balia", func() Control { return balia{} }},
-	{"wvegas", func() Control { return wvegas{} }},
+	{name: "newreno", kernel: "reno", make: func() Control { return newReno{} }},
+	{name: "cubic", make: func() Control { return cubic{} }},
+	{name: "vegas", make: func() Control { return vegas{} }},
+	{name: "lia", make: func() Control { return lia{} }},
+	{name: "olia", make: func() Control { return olia{} }},
+	{name: "balia", make: func() Control { return balia{} }},
+	{name: "wvegas", make: func() Control { return wvegas{} }},
+	{name: "bbr"},
 }
 
 // Names returns the names that New accepts.
-func Names() []string {
-	names := make([]string, len(controls))
-	for i, c := range controls {
-		names[i] = c.name
+func Names() []string { return names(false) }
+
+// Known returns the names of all controls: those that New accepts, then those that only the kernel has.
+func Known() []string { return names(true) }
+
+func names(kernels bool) []string {
+	var list []string
+	for _, c := range controls {
+		if kernels || c.make != nil {
+			list = append(list, c.name)
+		}
 	}
-	return names
+	return list
+}
+
+// InKernel returns the kernel's name of a control, which is its own unless the table has another.
+func InKernel(name string) string {
+	for _, c := range controls {
+		if c.name == name && c.kernel != "" {
+			return c.kernel
+		}
+	}
+	return name
+}
+
+// OfKernel is the inverse of InKernel.
+func OfKernel(name string) string {
+	for _, c := range controls {
+		if c.kernel == name && name != "" {
+			return c.name
+		}
+	}
+	return name
 }
 
 // New returns a control for one connection.
 func New(name string) (Control, error) {
 	for _, c := range controls {
-		if c.name == name {
+		if c.name == name && c.make != nil {
 			return c.make(), nil
 		}
 	}

@@ -3,6 +3,7 @@ package cc
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -42,6 +43,28 @@ func TestNew(t *testing.T) {
 	}
 	if _, err := New("bbr"); err == nil || err.Error() != `choose congestion control "bbr": want one of newreno, cubic, vegas, lia, olia, balia, wvegas` {
 		t.Errorf("an unknown name says %v", err)
+	}
+}
+
+// TestTable: a control that only the kernel has is known and refused, and names of the kernel translate
+// both ways.
+func TestTable(t *testing.T) {
+	for _, name := range Known() {
+		if c, err := New(name); (err == nil) != slices.Contains(Names(), name) || (err == nil) != (c != nil) {
+			t.Errorf("%s: %v, %v", name, c, err)
+		}
+		if got := OfKernel(InKernel(name)); got != name {
+			t.Errorf("%s is %s in the kernel, and that is %s", name, InKernel(name), got)
+		}
+	}
+	if _, err := New("bbr"); err == nil || !slices.Contains(Known(), "bbr") {
+		t.Errorf("bbr: %v, known are %q", err, Known())
+	}
+	if got := InKernel("newreno"); got != "reno" {
+		t.Errorf("newreno is %q in the kernel", got)
+	}
+	if in, of := InKernel("own"), OfKernel(""); in != "own" || of != "" {
+		t.Errorf("unknown names become %q and %q", in, of)
 	}
 }
 

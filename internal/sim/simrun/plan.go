@@ -194,15 +194,14 @@ func (p *plan) congestion(node string) (name, where string, err error) {
 		where = "sysctls." + congestionSysctl
 		name, ok = p.spec.Sysctls[congestionSysctl]
 	}
-	switch {
-	case !ok:
+	if !ok {
 		return defaultCongestion, "", nil
-	case name == "reno":
-		return "newreno", where, nil
-	case !slices.Contains(cc.Names(), name):
+	}
+	own := cc.OfKernel(name)
+	if !slices.Contains(cc.Names(), own) {
 		return "", where, fmt.Errorf("the simulator knows no congestion control %q; it has %s", name, strings.Join(cc.Names(), ", "))
 	}
-	return name, where, nil
+	return own, where, nil
 }
 
 // builder builds the configuration of one simulation and numbers the directions of its links.
