@@ -2,7 +2,6 @@ package sched
 
 import (
 	"fmt"
-	"slices"
 	"time"
 )
 
@@ -55,18 +54,23 @@ type PathPlan struct {
 	Until uint64
 }
 
-// planned are the schedulers of packets whose choices follow from the paths alone.
-var planned = []string{"ratio", "redundant", "dq", "dqj", "best", "flow"}
-
-// Planned returns the names of the schedulers that a Planner supports.
-func Planned() []string { return slices.Clone(planned) }
+// Planned returns the names of the schedulers of packets that a Planner supports.
+func Planned() []string {
+	var list []string
+	for _, s := range schedulers {
+		if s.plan != nil {
+			list = append(list, s.name)
+		}
+	}
+	return list
+}
 
 // Planner derives plans for one scheduler. It is not safe for concurrent use.
 type Planner struct {
-	name    string
-	options Options
-	dqj     *dqj
-	best    best
+	scheduler *descriptor
+	options   Options
+	dqj       *dqj
+	best      best
 }
 
 // NewPlanner returns a planner for a scheduler of packets, or an error for one whose choices do not
@@ -75,17 +79,14 @@ func NewPlanner(name string, o Options) (*Planner, error) {
 	if err := o.Check().Err(); err != nil {
 		return nil, fmt.Errorf("plan scheduler %q: %w", name, err)
 	}
-	p := &Planner{name: name, options: o, best: best{at: -1}}
-	if !slices.Contains(planned, name) {
+	d, err := find(name)
+	if err != nil || d.plan == nil {
 		return nil, fmt.Errorf("plan scheduler %q: its choices do not follow from the paths alone", name)
 	}
-	if name == "dqj" {
-		if o.Size == 0 {
-			return nil, fmt.Errorf("plan scheduler %q: the size of packets must be given", name)
-		}
-		p.dqj = newDQJ(o).(*dqj)
+	if d.sized && o.Size == 0 {
+		return nil, fmt.Errorf("plan scheduler %q: the size of packets must be given", name)
 	}
-	return p, nil
+	return &Planner{scheduler: d, options: o, dqj: newDQJ(o).(*dqj), best: best{at: -1}}, nil
 }
 
 // Plan returns the plan for the state of the paths, which the scheduler has until the next one.
@@ -101,52 +102,59 @@ func (p *Planner) Plan(paths []Path) Plan {
 			may &^= One(i)
 		}
 	}
-	switch p.name {
-	case "ratio":
-		plan.Rule = RuleRatio
-		for i := range paths {
-			if plan.Paths[i].Ratio == 0 {
-				plan.May &^= One(i)
-			}
-		}
-		for i := range paths {
-			for next := 1; next <= len(paths); next++ {
-				if j := (i + next) % len(paths); plan.May.Has(j) {
-					plan.Paths[i].Next = j
-					break
-				}
-			}
-		}
-	case "redundant":
-		plan.Rule = RuleAll
-	case "dq":
-		plan.Rule, plan.May = RuleEarliest, may
-	case "dqj":
-		plan.Rule, plan.May = RuleEarliest, p.dqj.eligible(paths, may, p.options.Size)
-	case "best":
-		p.best.choose(paths)
-		if plan.Rule, plan.Only, plan.May = RuleOne, p.best.at, 0; plan.Only >= 0 {
-			plan.May = One(plan.Only)
-		}
-	case "flow":
-		plan.Rule, plan.May = RuleWeighted, may
-		if p.options.Choice == Fastest {
-			plan.Rule = RuleFlowEarliest
-		}
-		among := may
-		if p.options.Choice == Cheapest {
-			among = cheapest(paths, may)
-		}
-		sum := uint64(0)
-		for i := range paths {
-			if among.Has(i) {
-				sum += share(&paths[i])
-			}
-			plan.Paths[i].Until = sum
-		}
-	}
+	p.scheduler.plan(p, &plan, paths, may)
 	if plan.May == 0 && plan.Rule != RuleRatio { // whose turn continues
 		plan.Rule = RuleNone
 	}
 	return plan
+}
+
+func planRatio(_ *Planner, to *Plan, paths []Path, _ Set) {
+	to.Rule = RuleRatio
+	for i := range paths {
+		if to.Paths[i].Ratio == 0 {
+			to.May &^= One(i)
+		}
+	}
+	for i := range paths {
+		for next := 1; next <= len(paths); next++ {
+			if j := (i + next) % len(paths); to.May.Has(j) {
+				to.Paths[i].Next = j
+				break
+			}
+		}
+	}
+}
+
+func planRedundant(_ *Planner, to *Plan, _ []Path, _ Set) { to.Rule = RuleAll }
+
+func planDQ(_ *Planner, to *Plan, _ []Path, may Set) { to.Rule, to.May = RuleEarliest, may }
+
+func planDQJ(p *Planner, to *Plan, paths []Path, may Set) {
+	to.Rule, to.May = RuleEarliest, p.dqj.eligible(paths, may, p.options.Size)
+}
+
+func planBest(p *Planner, to *Plan, paths []Path, _ Set) {
+	p.best.choose(paths)
+	if to.Rule, to.Only, to.May = RuleOne, p.best.at, 0; to.Only >= 0 {
+		to.May = One(to.Only)
+	}
+}
+
+func planFlow(p *Planner, to *Plan, paths []Path, may Set) {
+	to.Rule, to.May = RuleWeighted, may
+	if p.options.Choice == Fastest {
+		to.Rule = RuleFlowEarliest
+	}
+	among := may
+	if p.options.Choice == Cheapest {
+		among = cheapest(paths, may)
+	}
+	sum := uint64(0)
+	for i := range paths {
+		if among.Has(i) {
+			sum += share(&paths[i])
+		}
+		to.Paths[i].Until = sum
+	}
 }

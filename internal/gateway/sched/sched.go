@@ -212,22 +212,27 @@ type descriptor struct {
 	// counts: it adds what it schedules to Options.Queues itself.
 	counts bool
 	make   func(Options) Scheduler
+	// plan completes a Plan whose choices are those of the scheduler; nil if they do not follow from
+	// the paths alone. may are the paths with a rate that can carry packets.
+	plan func(p *Planner, to *Plan, paths []Path, may Set)
+	// sized: plan needs Options.Size.
+	sized bool
 }
 
 // schedulers is in the order of Names.
 var schedulers = []descriptor{
 	{name: Default, use: connections, needs: Needs{Ahead: true}, make: func(Options) Scheduler { return new(linux) }},
-	{name: "ratio", use: connections | packets, parameters: []string{ParameterRatio}, make: func(Options) Scheduler { return new(ratio) }},
+	{name: "ratio", use: connections | packets, parameters: []string{ParameterRatio}, make: func(Options) Scheduler { return new(ratio) }, plan: planRatio},
 	{name: "round-robin", use: connections, make: func(Options) Scheduler { return new(roundRobin) }},
 	{name: "lowest-rtt", use: connections, make: func(Options) Scheduler { return lowestRTT{} }},
 	{name: "blest", use: connections, needs: Needs{Blocked: true}, make: func(Options) Scheduler { return &blest{lambda: blestStart} }},
 	{name: "ecf", use: connections, parameters: []string{ParameterBeta}, make: newECF},
-	{name: "redundant", use: connections | packets, make: func(Options) Scheduler { return redundant{} }},
-	{name: "dq", use: connections | packets, needs: Needs{Delay: true}, counts: true, make: newDQ},
-	{name: "dqj", use: connections | packets, needs: Needs{Delay: true}, parameters: []string{ParameterOvertaken, ParameterOwn}, counts: true, make: newDQJ},
+	{name: "redundant", use: connections | packets, make: func(Options) Scheduler { return redundant{} }, plan: planRedundant},
+	{name: "dq", use: connections | packets, needs: Needs{Delay: true}, counts: true, make: newDQ, plan: planDQ},
+	{name: "dqj", use: connections | packets, needs: Needs{Delay: true}, parameters: []string{ParameterOvertaken, ParameterOwn}, counts: true, make: newDQJ, plan: planDQJ, sized: true},
 	{name: "auto", use: packets, needs: Needs{Delay: true}, counts: true, make: newAuto},
-	{name: "best", use: packets, needs: Needs{Delay: true}, make: newBest},
-	{name: "flow", use: packets, needs: Needs{Delay: true}, make: newFlow},
+	{name: "best", use: packets, needs: Needs{Delay: true}, make: newBest, plan: planBest},
+	{name: "flow", use: packets, needs: Needs{Delay: true}, make: newFlow, plan: planFlow},
 }
 
 // find returns the descriptor of a scheduler, or an error that names those of connections.
