@@ -466,7 +466,7 @@ func TestPropertyQueue(t *testing.T) {
 				pop()
 			default:
 				flow := rapid.IntRange(0, 10).Draw(t, "flow")
-				if q.Push(now, packet{flow, i, rapid.Bool().Draw(t, "capable")}, rapid.IntRange(0, 3000).Draw(t, "size"), uint32(flow)) {
+				if q.Push(now, packet{flow: flow, number: i, capable: rapid.Bool().Draw(t, "capable")}, rapid.IntRange(0, 3000).Draw(t, "size"), uint32(flow)) {
 					pushed++
 				}
 			}
