@@ -124,8 +124,8 @@ var folders = []folder{
 		name: "experiment", about: "what an experiment is, what came out of it, and how that is shown",
 		may:     []string{"base", "bgp", "mptcp", "epe", "gateway", "study", "analysis", "role"},
 		because: "a specification does not know what runs it",
-		rungs:   [][]string{{"linkmodel", "result"}, {"scenario"}, {"cell", "report"}},
-		pure:    []string{"linkmodel", "cell"},
+		rungs:   [][]string{{"linkmodel", "result"}, {"scenario"}, {"cell", "report", "worlds"}},
+		pure:    []string{"linkmodel", "cell", "worlds"},
 		fakes:   []string{"scenario/scenariotest"},
 	},
 	{

@@ -35,10 +35,11 @@ timers over links with rates, delays, queues and losses. It needs no privileges,
 There are no daemons and no BGP in it: a subflow takes the shortest way over its link.`,
 		Example: `  tabane sim run reseq-delay
   tabane sim run epe-steady
-  tabane sim sweep reseq-delay --set path2.delay=20ms,50ms,100ms --seeds 12 --out delay.csv`,
+  tabane sim sweep reseq-delay --set path2.delay=20ms,50ms,100ms --seeds 12 --out delay.csv
+  tabane sim worlds --count 100`,
 	}
 	cli.Group(c)
-	c.AddCommand(a.simRun(), a.simSweep(), a.simMerge(), a.simValidate())
+	c.AddCommand(a.simRun(), a.simSweep(), a.simMerge(), a.simWorlds(), a.simValidate())
 	return c
 }
 

@@ -1,0 +1,217 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/google/renameio/v2"
+	"github.com/spf13/cobra"
+
+	"github.com/tabane/tabane/internal/cli"
+	"github.com/tabane/tabane/internal/cli/files"
+	"github.com/tabane/tabane/internal/experiment/worlds"
+	"github.com/tabane/tabane/internal/sim/simrun"
+)
+
+type worldsFlags struct {
+	kind                   string
+	seed                   uint64
+	count, number, packets int
+	worst, jobs            int
+	shard, csv, from, out  string
+}
+
+func (a *app) simWorlds() *cobra.Command {
+	f := worldsFlags{}
+	c := &cobra.Command{
+		Use:   "worlds",
+		Short: "Draw networks at random and judge all paths by the best of them alone",
+		Long: `Worlds draws networks that nobody has named: 2 to 4 paths of 1 Mbit/s to 1 Gbit/s and 1 to 400 ms, with jitter, losses, queues and
+events of all kinds, and traffic over them. It simulates each with all paths, and with each path alone, which is the judge. It prints
+the distribution of what all paths brought, and the worlds in which it was farthest from its goal (docs/worlds.md).
+
+A world is known by its kind, seed and number: the same ones draw the same world.
+
+Exit code 0: all worlds were simulated, whatever came out; 2: it could not run, or was interrupted.`,
+		Example: `  tabane sim worlds --count 100
+  tabane sim worlds --kind epe --seed 7 --count 200 --out worst && tabane sim run worst/epe-7-42.yaml
+  tabane sim worlds --count 1000 --shard 0/2 --csv shard-0.csv
+  tabane sim merge --out all.csv shard-*.csv && tabane sim worlds --from all.csv`,
+		Args: cli.Arguments(0, 0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			switch {
+			case !slices.Contains(worlds.Kinds(), worlds.Kind(f.kind)):
+				return cli.Usage(c, fmt.Errorf("--kind must be %s, got %q", kindList(), f.kind))
+			case f.count < 1 || f.number < 0 || f.count > maxWorlds || f.number > maxWorlds:
+				return cli.Usage(c, fmt.Errorf("--count must be from 1 and --number from 0 to %d, got %d and %d", maxWorlds, f.count, f.number))
+			case f.packets < 0:
+				return cli.Usage(c, fmt.Errorf("--packets must be > 0, got %d", f.packets))
+			case f.worst < 0:
+				return cli.Usage(c, fmt.Errorf("--worst must not be negative, got %d", f.worst))
+			case c.Flags().Changed("jobs") && f.jobs < 1:
+				return cli.Usage(c, fmt.Errorf("--jobs must be > 0, got %d", f.jobs))
+			case f.shard != "" && f.csv == "":
+				return cli.Usage(c, errors.New("--shard needs --csv: the shards are merged from their files"))
+			case f.from != "" && (f.shard != "" || f.csv != ""):
+				return cli.Usage(c, errors.New("--from reads worlds that were simulated before: leave out --shard and --csv"))
+			}
+			return a.worlds(c.Context(), f)
+		},
+	}
+	flags := c.Flags()
+	flags.StringVar(&f.kind, "kind", string(worlds.Gateway), "`kind` of worlds: "+kindList())
+	flags.Uint64Var(&f.seed, "seed", simrun.FirstSeed, "`seed` of all worlds")
+	flags.IntVar(&f.count, "count", 100, "number of worlds")
+	flags.IntVar(&f.number, "number", 0, "number of the first world, to repeat one: --number 42 --count 1")
+	flags.IntVar(&f.packets, "packets", worlds.DefaultPackets, "packets that all paths can carry in a transfer, which bounds its time")
+	flags.IntVar(&f.worst, "worst", 10, "how many of the worst worlds to show")
+	flags.StringVar(&f.out, "out", "", "`directory` for the worst worlds as scenarios, which sim run and lab run take")
+	flags.StringVar(&f.csv, "csv", "", "CSV `file` that a row is added to for each world; worlds in it are not simulated again")
+	flags.StringVar(&f.from, "from", "", "show the worlds of this CSV `file` instead of simulating any")
+	flags.StringVar(&f.shard, "shard", "", "simulate only every Nth world, from I on (0 to N-1), as `I/N`; see sim merge")
+	flags.IntVar(&f.jobs, "jobs", 0, "number of worlds simulated in parallel (default: number of processors)")
+	return c
+}
+
+// maxWorlds bounds the number of worlds.
+const maxWorlds = 1_000_000
+
+func kindList() string {
+	var names []string
+	for _, k := range worlds.Kinds() {
+		names = append(names, string(k))
+	}
+	return strings.Join(names, " or ")
+}
+
+func (a *app) worlds(ctx context.Context, f worldsFlags) error {
+	judged, err := a.judgedWorlds(ctx, f)
+	if err != nil || f.shard != "" {
+		return err
+	}
+	kind := judged[0].Kind
+	list, err := worlds.Distribute(kind, simrun.Values(judged))
+	if err != nil {
+		return &cli.Failure{What: "judge the worlds", Why: err}
+	}
+	if err := printDistributions(a.Out, list); err != nil {
+		return err
+	}
+	worst := simrun.Worst(judged, f.worst)
+	if err := printWorst(a.Out, worst); err != nil || f.out == "" {
+		return err
+	}
+	return a.writeWorlds(f.out, worst)
+}
+
+// judgedWorlds simulates or reads worlds.
+func (a *app) judgedWorlds(ctx context.Context, f worldsFlags) ([]simrun.Judged, error) {
+	const what = "simulate the worlds"
+	if f.from != "" {
+		judged, err := simrun.ReadWorlds(f.from)
+		return judged, worldsFailure("read the worlds", f.from, err, "name a file that sim worlds --csv or sim merge wrote")
+	}
+	o := simrun.WorldsOptions{
+		Draw:  worlds.Options{Kind: worlds.Kind(f.kind), Seed: f.seed, Number: f.number, Packets: f.packets},
+		Count: f.count, Version: a.Version, File: f.csv, Jobs: f.jobs,
+	}
+	var err error
+	if o.Shard, o.Shards, err = parseShard(f.shard); err != nil {
+		return nil, &cli.Failure{What: "understand the command line", On: "--shard " + f.shard, Why: err, Do: "see tabane sim worlds --help"}
+	}
+	if o.Base, err = loadScenario(o.Draw.Kind.Base()); err != nil {
+		return nil, err
+	}
+	p := newProgress(a.Err, cli.Width(a.Err), "worlds")
+	o.Progress = p.show
+	begun := time.Now()
+	judged, err := simrun.Worlds(ctx, o)
+	p.clear()
+	switch {
+	case ctx.Err() != nil && f.csv != "":
+		return nil, simFailure(ctx, what, "", err, "the worlds so far are in "+f.csv+"; the same command continues from there")
+	case ctx.Err() != nil:
+		return nil, simFailure(ctx, what, "", err, "nothing was written; with --csv the worlds so far are kept")
+	case err != nil:
+		return nil, worldsFailure(what, f.csv, err, "choose another with --csv")
+	}
+	fmt.Fprintf(a.Err, "%s in %.1f s\n", cli.Quantity(len(judged), "world"), time.Since(begun).Seconds())
+	if f.csv != "" {
+		judged, err = simrun.ReadWorlds(f.csv)
+		return judged, worldsFailure("read the worlds", f.csv, err, "")
+	}
+	return judged, nil
+}
+
+// worldsFailure returns the failure of reading or simulating worlds; nil without an error.
+func worldsFailure(what, file string, err error, do string) error {
+	var path *fs.PathError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &path):
+		return cli.FileFailure(what, path.Path, path)
+	case errors.Is(err, simrun.ErrOtherFile), errors.Is(err, simrun.ErrBusy), errors.Is(err, simrun.ErrNotWorlds):
+		return &cli.Failure{What: what, On: file, Why: err, Do: do}
+	}
+	return &cli.Failure{What: what, Why: err}
+}
+
+// printDistributions prints a table of distributions.
+func printDistributions(out io.Writer, list []worlds.Distribution) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "MEASURE\tN\tWORST\t1 %\t5 %\tMEDIAN\t95 %\tGOAL 1 %")
+	for _, d := range list {
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", d.Title, d.Worlds,
+			d.Text(d.Least), d.Text(d.P1), d.Text(d.P5), d.Text(d.Median), d.Text(d.P95), d.GoalText())
+	}
+	return w.Flush()
+}
+
+// printWorst prints the worst worlds.
+func printWorst(out io.Writer, list []simrun.WorstWorld) error {
+	if len(list) == 0 {
+		return nil
+	}
+	fmt.Fprintln(out, "\nThe worst:")
+	for _, x := range list {
+		w := worlds.Draw(x.Options)
+		if _, err := fmt.Fprintf(out, "%s: %s %s\n  %s\n", w.Name(), x.Measure.Name, x.Measure.Text(x.Values[x.Measure.Name]), strings.Join(w.Lines(), "\n  ")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeWorlds writes worlds as scenario files.
+func (a *app) writeWorlds(dir string, list []simrun.WorstWorld) error {
+	const what = "write the worlds"
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return cli.FileFailure(what, dir, err)
+	}
+	for _, x := range list {
+		w := worlds.Draw(x.Options)
+		base, err := loadScenario(w.Kind.Base())
+		if err != nil {
+			return err
+		}
+		text, err := files.Encode(w.Spec(base))
+		if err != nil {
+			return &cli.Failure{What: what, On: w.Name(), Why: err}
+		}
+		if err := renameio.WriteFile(filepath.Join(dir, w.Name()+".yaml"), text, 0o644); err != nil {
+			return &cli.Failure{What: what, On: dir, Why: err, Do: "name a directory that this user can write"}
+		}
+	}
+	_, err := fmt.Fprintf(a.Out, "\n%s in %s: tabane sim run FILE, tabane lab run FILE\n", cli.Quantity(len(list), "scenario"), dir)
+	return err
+}

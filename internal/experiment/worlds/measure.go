@@ -1,0 +1,179 @@
+package worlds
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/tabane/tabane/internal/base/stat"
+	"github.com/tabane/tabane/internal/experiment/result"
+)
+
+// Measure is what worlds are judged by: how a traffic over all paths compares with the best of the
+// paths alone.
+type Measure struct {
+	Name, Title, Unit string
+	Kind              Kind
+	// Less is better; otherwise more is.
+	Less bool
+	// Goal is the bound in 99 % of worlds, Worst that in all of them; NaN is none.
+	Goal, Worst float64
+
+	traffic, transport string
+	judge              func(all, best map[string]float64) float64
+}
+
+var none = math.NaN()
+
+// measures are all measures, in the order of tables.
+var measures = []Measure{
+	{Name: "bulk", Title: "bulk goodput / best line", Kind: Gateway, Goal: 0.97, Worst: 0.9, traffic: Bulk, transport: auto, judge: goodput},
+	{Name: "bulk_dq", Title: "the same by dq", Kind: Gateway, Goal: none, Worst: none, traffic: Bulk, transport: dq, judge: goodput},
+	{Name: "kept", Title: "object time / best line", Kind: Gateway, Less: true, Goal: 1.1, Worst: none, traffic: Kept, transport: auto, judge: slowness},
+	{Name: "stream", Title: "stream goodput / best line", Kind: Gateway, Goal: 1, Worst: none, traffic: Stream, transport: auto, judge: goodput},
+	{Name: "stream_pause", Title: "stream pause beyond it, ms", Unit: "ms", Kind: Gateway, Less: true, Goal: 30, Worst: none, traffic: Stream, transport: auto, judge: pause},
+	{Name: "bulk_first", Title: "16 MB goodput / best path", Kind: EPE, Goal: 0.93, Worst: 0.85, traffic: Bulk, transport: first, judge: goodput},
+	{Name: "bulk_memory", Title: "16 MB, with memory", Kind: EPE, Goal: 0.97, Worst: 0.93, traffic: Bulk, transport: memory, judge: goodput},
+	{Name: "kept_first", Title: "object time / best path", Kind: EPE, Less: true, Goal: 1.1, Worst: none, traffic: Kept, transport: first, judge: slowness},
+	{Name: "kept_memory", Title: "objects, with memory", Kind: EPE, Less: true, Goal: 1.1, Worst: none, traffic: Kept, transport: memory, judge: slowness},
+	{Name: "new_first", Title: "objects on new connections", Kind: EPE, Less: true, Goal: 1.1, Worst: none, traffic: New, transport: first, judge: slowness},
+	{Name: "new_memory", Title: "the same with memory", Kind: EPE, Less: true, Goal: 1.1, Worst: none, traffic: New, transport: memory, judge: slowness},
+	{Name: "stream_first", Title: "stream goodput / best path", Kind: EPE, Goal: 1, Worst: none, traffic: Stream, transport: first, judge: goodput},
+	{Name: "stream_pause_first", Title: "stream pause beyond it, ms", Unit: "ms", Kind: EPE, Less: true, Goal: 30, Worst: none, traffic: Stream, transport: first, judge: pause},
+}
+
+// Measures returns the measures of a kind.
+func Measures(k Kind) []Measure {
+	return slices.DeleteFunc(slices.Clone(measures), func(m Measure) bool { return m.Kind != k })
+}
+
+func goodput(all, best map[string]float64) float64 {
+	return all[result.Goodput] / best[result.Goodput]
+}
+
+func slowness(all, best map[string]float64) float64 {
+	return best[result.Goodput] / all[result.Goodput]
+}
+
+func pause(all, best map[string]float64) float64 {
+	return 1e3 * (all[result.LongestGap] - best[result.LongestGap])
+}
+
+// failed is what a measure is where nothing arrived over all paths and something over one of them.
+func (m Measure) failed() float64 {
+	if m.Less {
+		return math.Inf(1)
+	}
+	return 0
+}
+
+// Judge compares the runs of a world. A measure without runs, or that no path alone delivers, has no
+// value.
+func (w World) Judge(runs []result.Run) map[string]float64 {
+	values := map[string]float64{}
+	for _, m := range Measures(w.Kind) {
+		var all *result.Run
+		var best *result.Run
+		for i := range runs {
+			r := &runs[i]
+			switch {
+			case r.Traffic != m.traffic:
+			case r.Transport == m.transport:
+				all = r
+			case !slices.Contains(links[w.Kind], r.Transport) || r.Err() != nil:
+			case best == nil || r.Metrics[result.Goodput] > best.Metrics[result.Goodput]:
+				best = r
+			}
+		}
+		switch {
+		case all == nil || best == nil:
+		case all.Err() != nil:
+			values[m.Name] = m.failed()
+		default:
+			values[m.Name] = m.judge(all.Metrics, best.Metrics)
+		}
+	}
+	return values
+}
+
+// Distribution are the values of a measure over many worlds.
+type Distribution struct {
+	Measure
+	// Worlds is the number of worlds with a value.
+	Worlds int
+	// Worst is the worst value, and P1, P5, Median and P95 those below which, or with Less above
+	// which, so many percent of the worlds are.
+	Least, P1, P5, Median, P95 float64
+}
+
+// Distribute returns the distributions of the measures of a kind that have values.
+func Distribute(k Kind, worlds []map[string]float64) ([]Distribution, error) {
+	var list []Distribution
+	for _, m := range Measures(k) {
+		var values []float64
+		for _, w := range worlds {
+			if v, ok := w[m.Name]; ok {
+				if m.Less {
+					v = -v
+				}
+				values = append(values, max(v, -unbounded))
+			}
+		}
+		if len(values) == 0 {
+			continue
+		}
+		d := Distribution{Measure: m, Worlds: len(values)}
+		for _, q := range []struct {
+			p  float64
+			to *float64
+		}{{0, &d.Least}, {0.01, &d.P1}, {0.05, &d.P5}, {0.5, &d.Median}, {0.95, &d.P95}} {
+			v, err := stat.Quantile(q.p, values)
+			if err != nil {
+				return nil, err
+			}
+			if m.Less {
+				v = -v
+			}
+			*q.to = v
+		}
+		list = append(list, d)
+	}
+	return list, nil
+}
+
+// unbounded stands for the time that a failed delivery takes, as a finite number.
+const unbounded = 1e6
+
+// Beyond returns by how much a value misses the goal: 0 if it does not or there is none. Values of
+// different measures are compared by it: a ratio by the logarithm of what it misses, a time by what it
+// misses in seconds.
+func (m Measure) Beyond(v float64) float64 {
+	switch {
+	case math.IsNaN(m.Goal):
+		return 0
+	case m.Unit == "ms":
+		return max(0, (v-m.Goal)/1e3)
+	case m.Less:
+		return max(0, math.Log(v/m.Goal))
+	}
+	return max(0, math.Log(m.Goal/max(v, 1/unbounded)))
+}
+
+// Text formats a value of the measure.
+func (m Measure) Text(v float64) string {
+	switch {
+	case math.Abs(v) >= unbounded:
+		return "failed"
+	case m.Unit != "":
+		return fmt.Sprintf("%.0f", v)
+	}
+	return fmt.Sprintf("%.2f", v)
+}
+
+// GoalText formats the goal, empty if there is none.
+func (m Measure) GoalText() string {
+	if math.IsNaN(m.Goal) {
+		return ""
+	}
+	return m.Text(m.Goal)
+}

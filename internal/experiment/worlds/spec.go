@@ -1,0 +1,155 @@
+package worlds
+
+import (
+	"maps"
+	"time"
+
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/epe/edge"
+	"github.com/tabane/tabane/internal/experiment/linkmodel"
+	"github.com/tabane/tabane/internal/experiment/scenario"
+)
+
+// Base is the name of the scenario whose network worlds of the kind have.
+func (k Kind) Base() string { return "world-" + string(k) }
+
+// The traffic of worlds.
+const (
+	Bulk   = "bulk"
+	Kept   = "kept"
+	New    = "new"
+	Stream = "stream"
+)
+
+// The transports of worlds that use all paths. A path alone has the name of its link.
+const (
+	auto   = "auto"
+	dq     = "dq"
+	first  = "first"
+	memory = "memory"
+)
+
+const (
+	object      = 50 * unit.KB
+	objects     = 40
+	transfer    = 16 * unit.MB // of a bulk transfer in EPE
+	objectsLast = 20 * time.Second
+	streamLasts = 7 * time.Second
+	recalled    = 6 * time.Second
+	theCase     = "world"
+)
+
+// links are the links of the paths of a kind, in the order of BGP's preference, and shared the one
+// that all of them pass.
+var (
+	links  = map[Kind][]string{Gateway: {"path1", "path2", "path3", "path4"}, EPE: {"a", "b", "c", "d"}}
+	shared = map[Kind]string{EPE: "access"}
+)
+
+// Spec returns the world as a scenario on the network of its base.
+func (w World) Spec(base *scenario.Spec) *scenario.Spec {
+	s := *base
+	s.Name, s.Title, s.Question, s.Base = w.Name(), w.Text(), "Is anything worse than over the best path alone?", w.Kind.Base()
+	s.Links = maps.Clone(base.Links)
+	for i, p := range w.Paths {
+		l := *base.Links[links[w.Kind][i]]
+		l.Shape, l.Schedule, l.Emulate, l.Seed = scenario.ShapeOf(p.Forward, p.Backward), p.Schedule, true, w.Seed
+		s.Links[links[w.Kind][i]] = &l
+	}
+	if w.Shared.Rate > 0 {
+		l := *base.Links[shared[w.Kind]]
+		l.Shape = scenario.ShapeOf(w.Shared, linkmodel.Profile{Rate: w.Shared.Rate, Delay: w.Shared.Delay, Queue: w.Shared.Queue})
+		s.Links[shared[w.Kind]] = &l
+	}
+	s.Experiment = w.experiment(base.Experiment)
+	return &s
+}
+
+// experiment returns the traffic of the world over each path alone and over all.
+func (w World) experiment(base *scenario.Experiment) *scenario.Experiment {
+	e := &scenario.Experiment{
+		Server: base.Server, Client: base.Client, Trials: 1, Cases: []scenario.Case{{Name: theCase, Title: w.Text()}},
+		Traffic: map[string]*scenario.Traffic{}, Transports: map[string]*scenario.Transport{},
+	}
+	for _, name := range append([]string{Bulk}, w.Extra...) {
+		t := w.traffic(name)
+		t.Quick = max(t.Duration/2, time.Second)
+		e.Traffic[name] = t
+	}
+	own := links[w.Kind][:len(w.Paths)]
+	for _, name := range own {
+		t := &scenario.Transport{Title: name + " alone", Links: []string{name}}
+		switch w.Kind {
+		case Gateway:
+			t.Gateway = &scenario.Gateway{Discipline: "best"}
+			t.Congestion = w.Congestion
+		case EPE:
+			t.MPTCP, t.Via = true, "transit-"+name
+		}
+		e.Transports[name] = t
+	}
+	switch w.Kind {
+	case Gateway:
+		for _, name := range []string{auto, dq} {
+			e.Transports[name] = &scenario.Transport{Title: "all paths, " + name, Links: own, Gateway: &scenario.Gateway{Discipline: name}, Settings: scenario.Settings{Congestion: w.Congestion}}
+		}
+	case EPE:
+		lowat := true
+		settings := scenario.Settings{Use: edge.UseOverflow, Congestion: w.Congestion, Lowat: &lowat}
+		e.Transports[first] = &scenario.Transport{Title: "all paths, the first connection", MPTCP: true, Links: own, Settings: settings}
+		settings.Recall = w.recall()
+		e.Transports[memory] = &scenario.Transport{Title: "all paths, after another connection", MPTCP: true, Links: own, Settings: settings}
+	}
+	e.Baseline = own[0]
+	return e
+}
+
+// recall returns how long the connection lasts whose measurements another recalls.
+func (w World) recall() time.Duration { return min(w.Lasts, recalled) }
+
+// traffic returns the named traffic.
+func (w World) traffic(name string) *scenario.Traffic {
+	switch name {
+	case Kept:
+		return &scenario.Traffic{Title: "objects on one connection", Bytes: object, Objects: objects, Duration: objectsLast}
+	case New:
+		return &scenario.Traffic{Title: "objects on new connections", Bytes: object, Objects: objects, NewConnections: true, Duration: objectsLast}
+	case Stream:
+		return &scenario.Traffic{
+			Title: "a constant bit rate", Rate: rounded(unit.Bandwidth(shareOfStream * float64(w.fastest()))), Duration: max(min(w.Lasts, streamLasts), w.after()), Live: true,
+		}
+	}
+	if w.Kind == EPE {
+		return &scenario.Traffic{Title: "16 MB", Bytes: transfer, Duration: max(transferLasts(w.fastest()), w.after())}
+	}
+	return &scenario.Traffic{Title: "bulk", Bytes: unit.TiB, Duration: w.Lasts}
+}
+
+// after returns a time after all changes.
+func (w World) after() time.Duration {
+	last := time.Duration(0)
+	for _, p := range w.Paths {
+		for _, step := range p.Schedule {
+			last = max(last, step.At+time.Second)
+		}
+	}
+	return last
+}
+
+// fastest returns the rate of the fastest path.
+func (w World) fastest() unit.Bandwidth {
+	fastest := unit.Bandwidth(0)
+	for _, p := range w.Paths {
+		fastest = max(fastest, p.Forward.Rate)
+	}
+	if w.Shared.Rate > 0 {
+		fastest = min(fastest, w.Shared.Rate)
+	}
+	return fastest
+}
+
+// transferLasts bounds a transfer over a path of that rate: what takes five times as long, and some
+// seconds more, is a failure.
+func transferLasts(rate unit.Bandwidth) time.Duration {
+	return (5*rate.TimeFor(transfer) + 20*time.Second).Round(time.Second)
+}

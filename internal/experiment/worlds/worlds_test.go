@@ -1,0 +1,182 @@
+package worlds
+
+import (
+	"math"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/tabane/tabane/internal/experiment/result"
+)
+
+func anyOptions(t *rapid.T) Options {
+	return Options{
+		Kind: rapid.SampledFrom(Kinds()).Draw(t, "kind"), Seed: rapid.Uint64().Draw(t, "seed"),
+		Number: rapid.IntRange(0, 1_000_000).Draw(t, "number"), Packets: rapid.IntRange(1, 1_000_000).Draw(t, "packets"),
+	}
+}
+
+// TestDraw checks that every world is one: valid links within the bounds, and events during the traffic.
+func TestDraw(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		o := anyOptions(t)
+		w := Draw(o)
+		if !reflect.DeepEqual(w, Draw(o)) {
+			t.Fatal("the same options draw another world")
+		}
+		if len(w.Paths) < minPaths || len(w.Paths) > maxPaths {
+			t.Errorf("%d paths", len(w.Paths))
+		}
+		if w.Lasts < shortest || w.Lasts > longest {
+			t.Errorf("lasts %s", w.Lasts)
+		}
+		for i, p := range w.Paths {
+			if err := p.Forward.Check().Err(); err != nil {
+				t.Errorf("path %d forward: %v", i, err)
+			}
+			if err := p.Backward.Check().Err(); err != nil {
+				t.Errorf("path %d backward: %v", i, err)
+			}
+			if err := p.Schedule.Check(p.Forward, p.Backward).Err(); err != nil {
+				t.Errorf("path %d schedule: %v", i, err)
+			}
+			for _, step := range p.Schedule {
+				if step.At < time.Second || step.At >= w.Lasts {
+					t.Errorf("a step at %s of %s", step.At, w.Lasts)
+				}
+			}
+			if r := p.Forward.Rate; r < minRate || r > maxRate {
+				t.Errorf("rate %s", r)
+			}
+			if p.Backward.Rate > p.Forward.Rate {
+				t.Errorf("the way back of %s is faster: %s", p.Forward.Rate, p.Backward.Rate)
+			}
+		}
+	})
+}
+
+// TestDrawVaries checks that whatever can be drawn is, in 1,000 worlds.
+func TestDrawVaries(t *testing.T) {
+	seen := map[string]int{}
+	count := func(key string, is bool) {
+		if is {
+			seen[key]++
+		} else {
+			seen[key] += 0
+		}
+	}
+	for n := range 1000 {
+		w := Draw(Options{Kind: EPE, Seed: 3, Number: n})
+		count("event", w.Event != "")
+		count("shared", w.Shared.Rate > 0)
+		for _, k := range []int{2, 3, 4} {
+			count(string(rune('0'+k))+" paths", len(w.Paths) == k)
+		}
+		p := w.Paths[0]
+		count("asymmetric", p.Backward.Rate < p.Forward.Rate)
+		count("packets", p.Forward.Queue.Packets > 0)
+		count("jitter uniform", p.Forward.Jitter.Kind == "uniform")
+		count("jitter normal", p.Forward.Jitter.Kind == "normal")
+		count("reorder", p.Forward.Jitter.Reorder)
+		count("random loss", p.Forward.Loss.Kind == "random")
+		count("bursts of losses", p.Forward.Loss.Kind == "gilbert-elliott")
+		count("slow", p.Forward.Rate < 3*minRate)
+		count("fast", p.Forward.Rate > maxRate/3)
+	}
+	for key, n := range seen {
+		if n < 30 {
+			t.Errorf("%s in %d of 1000 worlds", key, n)
+		}
+	}
+}
+
+func run(traffic, transport string, goodput, gap float64) result.Run {
+	return result.Run{
+		CellKey: result.CellKey{Case: theCase, Traffic: traffic, Transport: transport},
+		Metrics: map[string]float64{result.Goodput: goodput, result.LongestGap: gap}, Notes: map[string]string{},
+	}
+}
+
+func TestJudge(t *testing.T) {
+	broken := run(Bulk, "a", 0, 0)
+	broken.Notes[result.NoteError] = "not a byte arrived"
+	w := World{Options: Options{Kind: EPE}}
+	got := w.Judge([]result.Run{
+		broken, run(Bulk, "b", 8, 0), run(Bulk, first, 6, 0), run(Bulk, memory, 12, 0),
+		run(Stream, "a", 8, 0.5), run(Stream, "b", 10, 0.2), run(Stream, first, 9, 0.25),
+		run(Kept, "a", 4, 0), run(Kept, "b", 1, 0), run(Kept, first, 2, 0),
+	})
+	want := map[string]float64{
+		"bulk_first": 0.75, "bulk_memory": 1.5, "kept_first": 2, "stream_first": 0.9, "stream_pause_first": 50,
+	}
+	for name, v := range want {
+		if math.Abs(got[name]-v) > 1e-9 {
+			t.Errorf("%s: got %v, want %v", name, got[name], v)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("got %v", got)
+	}
+	failed := run(Kept, first, 0, 0)
+	failed.Notes[result.NoteError] = "not a byte arrived"
+	if v := w.Judge([]result.Run{run(Kept, "a", 1, 0), failed})["kept_first"]; !math.IsInf(v, 1) {
+		t.Errorf("a failed delivery takes %v times as long", v)
+	}
+	if v := w.Judge([]result.Run{broken, run(Bulk, first, 1, 0)}); len(v) > 0 {
+		t.Errorf("no path alone delivers: got %v", v)
+	}
+}
+
+func TestDistribute(t *testing.T) {
+	var list []map[string]float64
+	for i := range 101 {
+		list = append(list, map[string]float64{"bulk": float64(i) / 100, "stream_pause": float64(i)})
+	}
+	list = append(list, map[string]float64{})
+	got, err := Distribute(Gateway, list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(got, func(d Distribution) bool { return d.Name == "bulk" })
+	j := slices.IndexFunc(got, func(d Distribution) bool { return d.Name == "stream_pause" })
+	if len(got) != 2 || i < 0 || j < 0 {
+		t.Fatalf("got %v", got)
+	}
+	near := func(name string, got, want float64) {
+		if math.Abs(got-want) > 1e-9 {
+			t.Errorf("%s: got %v, want %v", name, got, want)
+		}
+	}
+	near("least", got[i].Least, 0)
+	near("1 %", got[i].P1, 0.01)
+	near("median", got[i].Median, 0.5)
+	near("longest pause", got[j].Least, 100)
+	near("1 % of pauses", got[j].P1, 99)
+	near("95 % of pauses", got[j].P95, 5)
+}
+
+// TestBeyond checks the order of misses.
+func TestBeyond(t *testing.T) {
+	m := map[string]Measure{}
+	for _, x := range measures {
+		m[x.Name] = x
+	}
+	for _, tt := range []struct {
+		name string
+		v    float64
+		miss bool
+	}{
+		{"bulk", 0.97, false}, {"bulk", 0.96, true}, {"bulk", 0, true}, {"bulk_dq", 0.1, false}, {"kept_first", 1.1, false}, {"kept_first", 1.2, true},
+		{"kept_first", math.Inf(1), true}, {"stream_pause", -5, false}, {"stream_pause", 31, true},
+	} {
+		if got := m[tt.name].Beyond(tt.v); got > 0 != tt.miss || math.IsNaN(got) {
+			t.Errorf("%s %v is beyond by %v", tt.name, tt.v, got)
+		}
+	}
+	if m["bulk"].Beyond(0.5) <= m["bulk"].Beyond(0.6) {
+		t.Error("less is not worse")
+	}
+}

@@ -1,0 +1,279 @@
+package simrun
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/csv"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/tabane/tabane/internal/experiment/result"
+	"github.com/tabane/tabane/internal/experiment/scenario"
+	"github.com/tabane/tabane/internal/experiment/worlds"
+)
+
+// WorldsOptions configure Worlds.
+type WorldsOptions struct {
+	// Draw chooses the worlds: Count of them from Draw.Number on.
+	Draw  worlds.Options
+	Count int
+	// Base is the scenario of Draw.Kind.Base.
+	Base *scenario.Spec
+	// Version is the program's version, part of a row's fingerprint.
+	Version string
+	// Shard simulates only every world whose number in the list, counted from 0, is Shard modulo Shards.
+	// Shards 0: the list is not split.
+	Shard, Shards int
+	// File is a CSV file to which a row is added for each world, and whose worlds are not simulated
+	// again; empty for none.
+	File string
+	// Jobs is the number of worlds simulated in parallel. Default: the number of processors. It
+	// does not change results.
+	Jobs int
+	// Progress is called after worlds, by one goroutine at a time.
+	Progress func(done, total int, elapsed, eta time.Duration)
+}
+
+// Judged is a world and its measures.
+type Judged struct {
+	worlds.Options
+	Values map[string]float64
+}
+
+// columnWorld describes the world, for readers.
+const columnWorld = "world"
+
+// worldColumns returns the columns of a file of worlds.
+func worldColumns(kind worlds.Kind, shards int) []string {
+	var names []string
+	if shards > 0 {
+		names = append(names, columnShard)
+	}
+	names = append(names, "kind", columnSeed, "number", "packets", columnWorld)
+	for _, m := range worlds.Measures(kind) {
+		names = append(names, m.Name)
+	}
+	return append(names, columnFingerprint)
+}
+
+// Worlds simulates drawn worlds and judges them. Worlds that are in the file are not simulated again,
+// and not in what Worlds returns: ReadWorlds reads the file.
+func Worlds(ctx context.Context, o WorldsOptions) ([]Judged, error) {
+	if o.Base == nil || o.Base.Experiment == nil {
+		return nil, errors.New("simulate worlds: no base given")
+	}
+	if o.Shards < 0 || o.Shard < 0 || o.Shard >= max(o.Shards, 1) {
+		return nil, fmt.Errorf("simulate worlds: shard must be from 0 to %d, got %d", max(o.Shards, 1)-1, o.Shard)
+	}
+	var file *table
+	if o.File != "" {
+		var err error
+		if file, err = openTable(o.File, worldColumns(o.Draw.Kind, o.Shards)); err != nil {
+			return nil, err
+		}
+	}
+	type task struct {
+		world       worlds.World
+		fingerprint string
+	}
+	var tasks []task
+	for i := range o.Count {
+		if i%max(o.Shards, 1) != o.Shard {
+			continue
+		}
+		draw := o.Draw
+		draw.Number += i
+		w := worlds.Draw(draw)
+		mark, err := worldFingerprint(o.Version, w)
+		if err != nil {
+			return nil, err
+		}
+		if file == nil || !file.rows[mark] {
+			tasks = append(tasks, task{w, mark})
+		}
+	}
+	judged := make([]Judged, len(tasks))
+	begun := time.Now()
+	var mu sync.Mutex
+	done, next := 0, 0
+	finished := make([]bool, len(tasks))
+	err := parallel(ctx, o.Jobs, len(tasks), func(ctx context.Context, i int) error {
+		runs, err := simulateWorld(ctx, tasks[i].world, o.Base)
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		judged[i] = Judged{tasks[i].world.Options, tasks[i].world.Judge(runs)}
+		finished[i] = true
+		// Worlds that finish before earlier ones wait, so that their order does not depend on timing.
+		for ; file != nil && next < len(tasks) && finished[next]; next++ {
+			if err := file.add(o.row(tasks[next].world, judged[next].Values, tasks[next].fingerprint)); err != nil {
+				return err
+			}
+		}
+		done++
+		if o.Progress != nil {
+			elapsed := time.Since(begun)
+			o.Progress(done, len(tasks), elapsed, remaining(elapsed, done, len(tasks)))
+		}
+		return nil
+	})
+	if file != nil {
+		err = errors.Join(err, file.close())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("simulate worlds: %w", err)
+	}
+	return judged, nil
+}
+
+// worldFingerprint returns a digest of a world and the version of the program.
+func worldFingerprint(version string, w worlds.World) (string, error) {
+	data, err := json.Marshal(struct {
+		Version string
+		World   worlds.World
+	}{version, w})
+	if err != nil {
+		return "", fmt.Errorf("simulate world %q: %w", w.Name(), err)
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:8]), nil
+}
+
+// simulateWorld simulates all cells of a world.
+func simulateWorld(ctx context.Context, w worlds.World, base *scenario.Spec) ([]result.Run, error) {
+	r, err := Run(ctx, Options{Spec: w.Spec(base), Seed: w.Seed<<32 | uint64(w.Number+1), Jobs: 1})
+	if err != nil {
+		return nil, err
+	}
+	return r.Runs, nil
+}
+
+// row returns the row of a world.
+func (o WorldsOptions) row(w worlds.World, values map[string]float64, fingerprint string) []string {
+	var row []string
+	if o.Shards > 0 {
+		row = append(row, fmt.Sprintf("%d/%d", o.Shard, o.Shards))
+	}
+	row = append(row, string(w.Kind), strconv.FormatUint(w.Seed, 10), strconv.Itoa(w.Number), strconv.Itoa(w.Packets), w.Text())
+	for _, m := range worlds.Measures(w.Kind) {
+		text := ""
+		if v, ok := values[m.Name]; ok {
+			text = strconv.FormatFloat(v, 'g', -1, 64)
+		}
+		row = append(row, text)
+	}
+	return append(row, fingerprint)
+}
+
+// ErrNotWorlds means that a file was not written by Worlds.
+var ErrNotWorlds = errors.New("holds something else than drawn worlds")
+
+// ReadWorlds reads a file of Worlds, of a shard or merged.
+func ReadWorlds(name string) ([]Judged, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	all, err := csv.NewReader(f).ReadAll()
+	if err != nil {
+		return nil, fmt.Errorf("read worlds %q: %w: %w", name, ErrNotWorlds, err)
+	}
+	if len(all) < 2 {
+		return nil, fmt.Errorf("read worlds %q: %w: there are no rows", name, ErrNotWorlds)
+	}
+	var list []Judged
+	for _, row := range all[1:] {
+		fields := map[string]string{}
+		for i, column := range all[0] {
+			fields[column] = row[i]
+		}
+		j, err := judgedOf(fields)
+		if err != nil {
+			return nil, fmt.Errorf("read worlds %q: %w: %w", name, ErrNotWorlds, err)
+		}
+		if len(list) > 0 && list[0].Kind != j.Kind {
+			return nil, fmt.Errorf("read worlds %q: %w: the worlds are of several kinds", name, ErrNotWorlds)
+		}
+		list = append(list, j)
+	}
+	return list, nil
+}
+
+// judgedOf reads a row by its columns.
+func judgedOf(fields map[string]string) (Judged, error) {
+	j := Judged{Options: worlds.Options{Kind: worlds.Kind(fields["kind"])}, Values: map[string]float64{}}
+	if !slices.Contains(worlds.Kinds(), j.Kind) {
+		return j, fmt.Errorf("there is no kind %q", fields["kind"])
+	}
+	var errs [3]error
+	j.Seed, errs[0] = strconv.ParseUint(fields[columnSeed], 10, 64)
+	j.Number, errs[1] = strconv.Atoi(fields["number"])
+	j.Packets, errs[2] = strconv.Atoi(fields["packets"])
+	if err := errors.Join(errs[:]...); err != nil {
+		return j, err
+	}
+	for _, m := range worlds.Measures(j.Kind) {
+		if text := fields[m.Name]; text != "" {
+			v, err := strconv.ParseFloat(text, 64)
+			if err != nil {
+				return j, err
+			}
+			j.Values[m.Name] = v
+		}
+	}
+	return j, nil
+}
+
+// Worst returns up to n worlds in which a measure is farthest beyond its goal, relative to it, the
+// worst first, with that measure.
+func Worst(judged []Judged, n int) []WorstWorld {
+	var list []WorstWorld
+	for _, j := range judged {
+		worst := WorstWorld{Judged: j}
+		for _, m := range worlds.Measures(j.Kind) {
+			if v, ok := j.Values[m.Name]; ok && m.Beyond(v) > worst.Beyond {
+				worst.Measure, worst.Beyond = m, m.Beyond(v)
+			}
+		}
+		if worst.Beyond > 0 {
+			list = append(list, worst)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b WorstWorld) int {
+		switch {
+		case a.Beyond > b.Beyond:
+			return -1
+		case a.Beyond < b.Beyond:
+			return 1
+		}
+		return a.Number - b.Number
+	})
+	return list[:min(n, len(list))]
+}
+
+// WorstWorld is a world with the measure in which it is worst.
+type WorstWorld struct {
+	Judged
+	Measure worlds.Measure
+	// Beyond is by how much the measure misses its goal (worlds.Measure.Beyond).
+	Beyond float64
+}
+
+// Values returns the values of worlds, as worlds.Distribute takes them.
+func Values(judged []Judged) []map[string]float64 {
+	list := make([]map[string]float64, len(judged))
+	for i, j := range judged {
+		list[i] = j.Values
+	}
+	return list
+}

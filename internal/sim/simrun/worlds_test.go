@@ -1,0 +1,153 @@
+package simrun
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tabane/tabane/internal/experiment/worlds"
+)
+
+func worldsOf(t *testing.T, kind worlds.Kind, count int) WorldsOptions {
+	t.Helper()
+	return WorldsOptions{Draw: worlds.Options{Kind: kind, Seed: 1, Packets: 4000}, Count: count, Base: builtIn(t, kind.Base())}
+}
+
+// TestWorldsOfShards checks that shards, merged, are the worlds that are simulated at once, and that a
+// file is continued.
+func TestWorldsOfShards(t *testing.T) {
+	ctx, dir := context.Background(), t.TempDir()
+	o := worldsOf(t, worlds.Gateway, 5)
+	whole, err := Worlds(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for i := range 2 {
+		o.Shard, o.Shards, o.Jobs = i, 2, 1
+		o.File = filepath.Join(dir, fmt.Sprint(i))
+		names = append(names, o.File)
+		if _, err := Worlds(ctx, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	merged := filepath.Join(dir, "merged")
+	if rows, err := Merge(merged, names); err != nil || rows != 5 {
+		t.Fatalf("%d rows, %v", rows, err)
+	}
+	read, err := ReadWorlds(merged)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(whole, read); diff != "" {
+		t.Errorf("merged shards are others (-at once +merged):\n%s", diff)
+	}
+	again, err := Worlds(ctx, o)
+	if err != nil || len(again) != 0 {
+		t.Errorf("%d worlds of the file were simulated again, %v", len(again), err)
+	}
+}
+
+func TestReadWorldsRefuses(t *testing.T) {
+	for _, text := range []string{"", "kind\n", "a,b\n1,2\n", "kind,seed,number,packets\ngateway,x,1,1\n", "kind,seed,number,packets\n\"gate\n"} {
+		name := filepath.Join(t.TempDir(), "file")
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ReadWorlds(name); err == nil {
+			t.Errorf("%q was read", text)
+		}
+	}
+}
+
+var updateWorlds = flag.Bool("update-worlds", false, "write the distributions of drawn worlds to testdata")
+
+// TestWorlds compares the distributions of drawn worlds with the committed ones: a decision that makes
+// a kind of network worse is seen, whatever it was made for. After a change that is meant:
+//
+//	go test ./internal/sim/simrun -run TestWorlds -update-worlds
+func TestWorlds(t *testing.T) {
+	for _, tt := range []struct {
+		kind  worlds.Kind
+		count int
+	}{{worlds.Gateway, 24}, {worlds.EPE, 12}} {
+		t.Run(string(tt.kind), func(t *testing.T) {
+			t.Parallel()
+			o := worldsOf(t, tt.kind, tt.count)
+			judged, err := Worlds(context.Background(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			list, err := worlds.Distribute(tt.kind, Values(judged))
+			if err != nil {
+				t.Fatal(err)
+			}
+			name := filepath.Join("testdata", "worlds-"+string(tt.kind)+".txt")
+			if *updateWorlds {
+				if err := os.WriteFile(name, []byte(figuresOf(list)), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			want, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			compareFigures(t, string(want), list)
+		})
+	}
+}
+
+// figuresOf writes distributions in lines: measure, least, 5 %, median.
+func figuresOf(list []worlds.Distribution) string {
+	var b strings.Builder
+	for _, d := range list {
+		fmt.Fprintf(&b, "%s %.3f %.3f %.3f\n", d.Name, d.Least, d.P5, d.Median)
+	}
+	return b.String()
+}
+
+// compareFigures fails where a distribution is worse than the committed one by more than 5 %, of times
+// in milliseconds by more than 30.
+func compareFigures(t *testing.T, want string, list []worlds.Distribution) {
+	t.Helper()
+	now := map[string]worlds.Distribution{}
+	for _, d := range list {
+		now[d.Name] = d
+	}
+	for line := range strings.Lines(want) {
+		var name string
+		var figures [3]float64
+		if _, err := fmt.Sscan(line, &name, &figures[0], &figures[1], &figures[2]); err != nil {
+			t.Fatalf("line %q: %v", line, err)
+		}
+		d, known := now[name]
+		if !known {
+			t.Errorf("%s is not measured any more", name)
+			continue
+		}
+		for i, v := range []float64{d.Least, d.P5, d.Median} {
+			allowed := 0.05 * math.Abs(figures[i])
+			if d.Unit != "" {
+				allowed = 30
+			}
+			worse := figures[i] - v
+			if d.Less {
+				worse = -worse
+			}
+			if worse > allowed {
+				t.Errorf("%s, %s: %.3f, was %.3f", name, [...]string{"worst", "5 %", "median"}[i], v, figures[i])
+			}
+		}
+		if d.Worlds == 0 {
+			t.Errorf("%s has no worlds", name)
+		}
+	}
+}
