@@ -101,7 +101,7 @@ func (a *app) worlds(ctx context.Context, f worldsFlags) error {
 	kind := judged[0].Kind
 	list, err := worlds.Distribute(kind, simrun.Values(judged))
 	if err != nil {
-		return &cli.Failure{What: "judge the worlds", Why: err}
+		return &cli.Failure{What: "judge worlds", Why: err}
 	}
 	if err := printDistributions(a.Out, list); err != nil {
 		return err
@@ -115,10 +115,10 @@ func (a *app) worlds(ctx context.Context, f worldsFlags) error {
 
 // judgedWorlds simulates or reads worlds.
 func (a *app) judgedWorlds(ctx context.Context, f worldsFlags) ([]simrun.Judged, error) {
-	const what = "simulate the worlds"
+	const what = "simulate worlds"
 	if f.from != "" {
 		judged, err := simrun.ReadWorlds(f.from)
-		return judged, worldsFailure("read the worlds", f.from, err, "name a file that sim worlds --csv or sim merge wrote")
+		return judged, worldsFailure("read worlds", f.from, err, "name a file that sim worlds --csv or sim merge wrote")
 	}
 	o := simrun.WorldsOptions{
 		Draw:  worlds.Options{Kind: worlds.Kind(f.kind), Seed: f.seed, Number: f.number, Packets: f.packets},
@@ -126,7 +126,7 @@ func (a *app) judgedWorlds(ctx context.Context, f worldsFlags) ([]simrun.Judged,
 	}
 	var err error
 	if o.Shard, o.Shards, err = parseShard(f.shard); err != nil {
-		return nil, &cli.Failure{What: "understand the command line", On: "--shard " + f.shard, Why: err, Do: "see tabane sim worlds --help"}
+		return nil, &cli.Failure{What: "use --shard", Name: f.shard, Why: err, Do: "see tabane sim worlds --help"}
 	}
 	if o.Base, err = loadScenario(o.Draw.Kind.Base()); err != nil {
 		return nil, err
@@ -147,7 +147,7 @@ func (a *app) judgedWorlds(ctx context.Context, f worldsFlags) ([]simrun.Judged,
 	fmt.Fprintf(a.Err, "%s in %.1f s\n", cli.Quantity(len(judged), "world"), time.Since(begun).Seconds())
 	if f.csv != "" {
 		judged, err = simrun.ReadWorlds(f.csv)
-		return judged, worldsFailure("read the worlds", f.csv, err, "")
+		return judged, worldsFailure("read worlds", f.csv, err, "")
 	}
 	return judged, nil
 }
@@ -161,7 +161,7 @@ func worldsFailure(what, file string, err error, do string) error {
 	case errors.As(err, &path):
 		return cli.FileFailure(what, path.Path, path)
 	case errors.Is(err, simrun.ErrOtherFile), errors.Is(err, simrun.ErrBusy), errors.Is(err, simrun.ErrNotWorlds):
-		return &cli.Failure{What: what, On: file, Why: err, Do: do}
+		return &cli.Failure{What: what, Name: file, Why: err, Do: do}
 	}
 	return &cli.Failure{What: what, Why: err}
 }
@@ -194,7 +194,7 @@ func printWorst(out io.Writer, list []simrun.WorstWorld) error {
 
 // writeWorlds writes worlds as scenario files.
 func (a *app) writeWorlds(dir string, list []simrun.WorstWorld) error {
-	const what = "write the worlds"
+	const what = "write worlds"
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return cli.FileFailure(what, dir, err)
 	}
@@ -206,10 +206,10 @@ func (a *app) writeWorlds(dir string, list []simrun.WorstWorld) error {
 		}
 		text, err := files.Encode(w.Spec(base))
 		if err != nil {
-			return &cli.Failure{What: what, On: w.Name(), Why: err}
+			return &cli.Failure{What: what, Name: w.Name(), Why: err}
 		}
 		if err := renameio.WriteFile(filepath.Join(dir, w.Name()+".yaml"), text, 0o644); err != nil {
-			return &cli.Failure{What: what, On: dir, Why: err, Do: "name a directory that this user can write"}
+			return &cli.Failure{What: what, Name: dir, Why: err, Do: "name a directory that this user can write"}
 		}
 	}
 	_, err := fmt.Fprintf(a.Out, "\n%s in %s: tabane sim run FILE, tabane lab run FILE\n", cli.Quantity(len(list), "scenario"), dir)

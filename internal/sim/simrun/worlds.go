@@ -130,7 +130,7 @@ func Worlds(ctx context.Context, o WorldsOptions) ([]Judged, error) {
 		err = errors.Join(err, file.close())
 	}
 	if err != nil {
-		return nil, fmt.Errorf("simulate worlds: %w", err)
+		return nil, err
 	}
 	return judged, nil
 }
