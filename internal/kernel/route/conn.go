@@ -182,11 +182,12 @@ func (c *Conn) Apply(ops []Op) []error {
 }
 
 // leavesCached reports whether sockets may go on sending along an IPv6 route that the operation
-// deletes. A socket caches its route, and the kernel validates a cached route with a nexthop object by
+// deletes, or to a member that it takes from a group. A socket caches its route, and the kernel validates a cached route with a nexthop object by
 // a number that it changes only when an IPv6 route is added, in any table (Linux 5.7 and later).
 func leavesCached(op Op) bool {
 	if !op.Delete {
-		return false
+		_, group := op.Object.(NexthopGroup)
+		return group && op.Old != nil
 	}
 	key := op.Object.Key()
 	return key.class == ClassNexthop || key.class == ClassRoute && key.prefix.Addr().Is6()
@@ -295,6 +296,11 @@ func encode(steps []step, op Op, r resolver) ([]step, error) {
 			return steps, err
 		}
 		return append(steps, step{msg: message(unix.RTM_NEWNEXTHOP, flags, putNexthop(nil, o, op.Protocol, i, false))}), nil
+	case NexthopGroup:
+		if op.Delete {
+			return append(steps, step{msg: message(unix.RTM_DELNEXTHOP, 0, putNexthop(nil, Nexthop{ID: o.ID}, op.Protocol, 0, true)), gone: true}), nil
+		}
+		return append(steps, step{msg: message(unix.RTM_NEWNEXTHOP, flags, putNexthopGroup(nil, o, op.Protocol))}), nil
 	case Route:
 		if op.Delete {
 			return append(steps, step{msg: message(unix.RTM_DELROUTE, 0, putRoute(r.arena.room(), o, op.Protocol, 0, 0, true)), gone: true}), nil

@@ -100,7 +100,7 @@ func (l *lab) ip(command string) string {
 	return out
 }
 
-// iproute2 runs the program `ip FAMILY ARGS` in the namespace; the family is -4 or -6.
+// iproute2 runs the program `ip FAMILY ARGS` in the namespace; the family is -4, -6 or -d, for any.
 func (l *lab) iproute2(family string, args ...string) string {
 	l.t.Helper()
 	cmd := exec.Command(programs.Need(l.t, "ip"), append([]string{family}, args...)...)
@@ -167,6 +167,9 @@ func everything() []route.Object {
 		route.Nexthop{ID: 8, Link: "a0", SID: ip("fd00:1::2"), Encap: route.EncapFull},
 		route.Nexthop{ID: 9, Link: "a1", Gateway: ip("fe80::9")},
 		route.Nexthop{ID: 10, Link: "a1"},
+		route.NexthopGroup{ID: 11, Members: "7,200/8,1"},
+		route.Route{Table: 103, Dst: pfx("2001:db8:c::/64"), NexthopID: 11, MTU: 1524},
+		route.Route{Table: 103, Dst: pfx("203.0.113.0/24"), NexthopID: 11, MTU: 1524},
 		route.Route{Table: 101, Dst: pfx("::/0"), Kind: route.Unreachable, Metric: 4294967295},
 		route.Route{Table: 101, Dst: pfx("2001:db8:c::/64"), NexthopID: 7},
 		route.Route{Table: 102, Dst: pfx("2001:db8:c::/64"), NexthopID: 8, MTU: 1400},
@@ -266,6 +269,8 @@ func TestKernelStrings(t *testing.T) {
 		c, family := o.Key().Class(), "-6"
 		if isIPv4(o) {
 			family = "-4"
+		} else if _, ok := o.(route.NexthopGroup); ok {
+			family = "-d"
 		}
 		if c == route.ClassAddress {
 			// Not every iproute2 can set the protocol of an address: check that the
@@ -373,6 +378,55 @@ func TestKernelCachedRoutes(t *testing.T) {
 		}
 		if routes := l.ip("-6 route show table all"); strings.Contains(routes, "100::") {
 			t.Errorf("a route is left:\n%s", routes)
+		}
+	}
+}
+
+// TestKernelGroupMembers: sockets that sent to a member of a group no longer do once it has left.
+func TestKernelGroupMembers(t *testing.T) {
+	for _, family := range []struct{ own, dst string }{{"2001:db8:1::10/64", "2001:db8:2::1"}, {"192.0.2.10/24", "198.51.100.1"}} {
+		l := newLab(t)
+		dst := ip(family.dst)
+		group := route.NexthopGroup{ID: 9, Members: "7,1/8,1"}
+		l.add(route.Address{Prefix: pfx(family.own), Link: "a0"}, route.Nexthop{ID: 7, Link: "a0", SID: ip("fd00:1::1")},
+			route.Nexthop{ID: 8, Link: "a0", SID: ip("fd00:2::1")}, group,
+			route.Route{Dst: netip.PrefixFrom(dst, dst.BitLen()), NexthopID: 9},
+			route.Route{Dst: pfx("fd00:1::/32"), Link: "a0"}) // the other SID is unreachable
+		conns := make([]net.Conn, 32)
+		sent := func() (n int) {
+			for _, c := range conns {
+				if _, err := c.Write([]byte("x")); err == nil {
+					n++
+				}
+			}
+			return n
+		}
+		l.in(func() (err error) {
+			for _, version := range []string{"4", "6"} {
+				if err := netns.Sysctl("net.ipv"+version+".fib_multipath_hash_policy", "1"); err != nil {
+					return err
+				}
+			}
+			for i := range conns {
+				if conns[i], err = net.Dial("udp", netip.AddrPortFrom(dst, 9).String()); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if n := sent(); n == 0 || n == len(conns) {
+			t.Errorf("%s: %d of %d flows have the member that is reachable", dst, n, len(conns))
+		}
+		left := group
+		left.Members = "7,1"
+		l.must(route.Op{Protocol: route.Edge, Object: left, Old: group})
+		if n := sent(); n != len(conns) {
+			t.Errorf("%s: %d of %d flows have the only member", dst, n, len(conns))
+		}
+		for _, c := range conns {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
 		}
 	}
 }
@@ -641,6 +695,7 @@ func TestKernelRepair(t *testing.T) {
 		"rule del priority 1000",
 		"rule add priority 1000 from 2001:db8::1/128 fwmark 1 table 101 protocol 117",
 		"nexthop del id 7",
+		"nexthop del id 11",
 		"nexthop replace id 7 dev a1 protocol 117",
 		"nexthop replace id 8 encap seg6 mode encap segs fd00::1,fd00::2 dev a0 protocol 117",
 		"addr del 2001:db8::1/128 dev lo",
@@ -662,6 +717,8 @@ func TestKernelRepair(t *testing.T) {
 	}
 	l.add(route.Address{Link: "a0", Prefix: pfx("2001:db8:1::1/72")})
 	repaired("address changed by another of the same owner")
+	l.add(route.NexthopGroup{ID: 11, Members: "7,10/8,1"})
+	repaired("weights changed by another of the same owner")
 	// A manual change clears the protocol of the address, so it belongs to another owner until
 	// it is deleted.
 	l.ip("addr change 2001:db8::1/128 dev lo preferred_lft 100 valid_lft 200")

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -61,8 +62,8 @@ func (c Class) String() string {
 	}
 }
 
-// An Object is one piece of kernel state: an Address, Rule, Nexthop or Route, or one of these as
-// Altered. Objects are values: equivalent objects are equal after Normal. String gives the
+// An Object is one piece of kernel state: an Address, Rule, Nexthop, NexthopGroup or Route, or one of
+// these as Altered. Objects are values: equivalent objects are equal after Normal. String gives the
 // arguments of the iproute2 command that adds the object, without its protocol number.
 type Object interface {
 	Key() Key
@@ -378,6 +379,110 @@ func (n Nexthop) Check() error {
 	return checkLink(n.Link)
 }
 
+// A NexthopGroup is a nexthop object that spreads flows over others by weight, for routes of both
+// families. It is resilient (RFC 2992 has the problem): a flow keeps its member until that is removed, or
+// has sent nothing for IdleTime; other weights apply to new flows alone. Its key is the ID, which no
+// Nexthop may have.
+type NexthopGroup struct {
+	ID uint32
+	// Members is made by JoinMembers: objects are comparable.
+	Members string
+}
+
+// A GroupMember is a Nexthop of a NexthopGroup, with its share of the flows relative to the others'.
+type GroupMember struct {
+	ID     uint32
+	Weight uint16 // 1 to MaxWeight
+}
+
+const (
+	// MaxWeight is the largest weight that all kernels with resilient groups take.
+	MaxWeight = 256
+	// MaxMembers is the largest number of members of a group.
+	MaxMembers = 64
+	// groupBuckets is the number of buckets that flows are hashed to: four for each of the members.
+	groupBuckets = 256
+	// IdleTime is how long a bucket without packets waits until it may move to another member, in
+	// seconds. Shorter pauses of a connection do not move it.
+	IdleTime = 30
+)
+
+// JoinMembers returns the members in the form of NexthopGroup.
+func JoinMembers(members []GroupMember) string {
+	var b strings.Builder
+	for i, m := range members {
+		if i > 0 {
+			b.WriteByte('/')
+		}
+		fmt.Fprintf(&b, "%d,%d", m.ID, m.Weight)
+	}
+	return b.String()
+}
+
+// members is the inverse of JoinMembers; ok is false for any other text.
+func (g NexthopGroup) members() (list []GroupMember, ok bool) {
+	for text := range strings.SplitSeq(g.Members, "/") {
+		id, weight, _ := strings.Cut(text, ",")
+		n, err := strconv.ParseUint(id, 10, 32)
+		w, e := strconv.ParseUint(weight, 10, 16)
+		if err != nil || e != nil {
+			return nil, false
+		}
+		list = append(list, GroupMember{uint32(n), uint16(w)})
+	}
+	return list, JoinMembers(list) == g.Members
+}
+
+// List returns the members; none if they are not as JoinMembers makes them.
+func (g NexthopGroup) List() []GroupMember {
+	list, ok := g.members()
+	if !ok {
+		return nil
+	}
+	return list
+}
+
+// has reports whether a Nexthop with one of the IDs is a member.
+func (g NexthopGroup) has(ids map[uint32]bool) bool {
+	return slices.ContainsFunc(g.List(), func(m GroupMember) bool { return ids[m.ID] })
+}
+
+// Key returns the key of the group.
+func (g NexthopGroup) Key() Key { return Key{class: ClassNexthop, a: g.ID} }
+
+func (g NexthopGroup) String() string {
+	return fmt.Sprintf("id %d group %s type resilient buckets %d idle_timer %d", g.ID, g.Members, groupBuckets, IdleTime)
+}
+
+// Normal implements Object.
+func (g NexthopGroup) Normal() Object { return g }
+
+// Check implements Object.
+func (g NexthopGroup) Check() error {
+	list, ok := g.members()
+	switch {
+	case g.ID == 0:
+		return errors.New("id is missing")
+	case !ok:
+		return fmt.Errorf("members %q are not as JoinMembers makes them", g.Members)
+	case len(list) > MaxMembers:
+		return fmt.Errorf("%d members are more than %d", len(list), MaxMembers)
+	}
+	seen := map[uint32]bool{}
+	for _, m := range list {
+		switch {
+		case m.ID == 0 || m.ID == g.ID:
+			return fmt.Errorf("member %d is not another nexthop object", m.ID)
+		case seen[m.ID]:
+			return fmt.Errorf("member %d is given twice", m.ID)
+		case m.Weight == 0 || m.Weight > MaxWeight:
+			return fmt.Errorf("weight %d of member %d is not from 1 to %d", m.Weight, m.ID, MaxWeight)
+		}
+		seen[m.ID] = true
+	}
+	return nil
+}
+
 // Kind is what a route does with a packet.
 type Kind uint8
 
@@ -619,10 +724,11 @@ func (a Altered) Normal() Object { return Altered{a.Object.Normal()} }
 // Check implements Object: an altered object cannot be added.
 func (a Altered) Check() error { return errors.New("an altered object cannot be added") }
 
-func (Address) object() {}
-func (Rule) object()    {}
-func (Nexthop) object() {}
-func (Route) object()   {}
+func (Address) object()      {}
+func (Rule) object()         {}
+func (Nexthop) object()      {}
+func (NexthopGroup) object() {}
+func (Route) object()        {}
 
 func checkAddr(what string, a netip.Addr) error {
 	switch {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -64,6 +65,7 @@ type lane uint8
 
 const (
 	laneNexthop lane = iota
+	laneGroup
 	// laneGuard has the unreachable and blackhole routes: while a table is in use, a lookup in it
 	// must not continue with the next rule.
 	laneGuard
@@ -74,7 +76,7 @@ const (
 )
 
 func (l lane) class() Class {
-	return [lanes]Class{ClassNexthop, ClassRoute, ClassRoute, ClassRule, ClassAddress}[l]
+	return [lanes]Class{ClassNexthop, ClassNexthop, ClassRoute, ClassRoute, ClassRule, ClassAddress}[l]
 }
 
 // A queue is a list of entries whose head is taken off.
@@ -195,6 +197,8 @@ func (r *Reconciler) lane(n hashtable.Ref) lane {
 	switch o := unaltered(r.store.objects.Value(cmp.Or(e.want, e.have))).(type) {
 	case Nexthop:
 		return laneNexthop
+	case NexthopGroup:
+		return laneGroup
 	case Rule:
 		return laneRule
 	case Address:
@@ -216,11 +220,15 @@ func (r *Reconciler) blocked(o Object) (dependency, bool) {
 		if l, down := r.down[o.Link]; down && !l.Up {
 			return dependency{link: o.Link}, true
 		}
-	case Route:
-		if o.NexthopID != 0 {
-			if n, _, ok := r.store.find(Nexthop{ID: o.NexthopID}.Key()); ok && r.blocks(n) {
-				return dependency{nexthop: o.NexthopID}, true
+	case NexthopGroup:
+		for _, m := range o.List() {
+			if on, blocked := r.blockedBy(m.ID); blocked {
+				return on, true
 			}
+		}
+	case Route:
+		if on, blocked := r.blockedBy(o.NexthopID); blocked {
+			return on, true
 		}
 		link = o.Link
 	}
@@ -228,6 +236,15 @@ func (r *Reconciler) blocked(o Object) (dependency, bool) {
 		return dependency{link: link}, true
 	}
 	return dependency{}, false
+}
+
+// blockedBy returns the dependency on a nexthop object that is to be added first; 0 is none.
+func (r *Reconciler) blockedBy(id uint32) (dependency, bool) {
+	if id == 0 {
+		return dependency{}, false
+	}
+	n, _, ok := r.store.find(Nexthop{ID: id}.Key())
+	return dependency{nexthop: id}, ok && r.blocks(n)
 }
 
 // errWaits is the error of an entry that waits for a dependency.
@@ -301,9 +318,14 @@ func (r *Reconciler) loseLink(l Link) {
 			nexthops[n.ID] = true
 		}
 	}
+	r.addGroups(nexthops)
 	r.affect(r.lost, func(o Object) effect {
 		switch o := o.(type) {
 		case Nexthop:
+			if nexthops[o.ID] {
+				return isLost
+			}
+		case NexthopGroup:
 			if nexthops[o.ID] {
 				return isLost
 			}
@@ -314,6 +336,17 @@ func (r *Reconciler) loseLink(l Link) {
 		}
 		return unaffected
 	})
+}
+
+// addGroups adds to the IDs of nexthop objects that are lost those of the groups with such a member. The
+// kernel deletes a group, with its routes, with the last member; one that has others still is not as
+// desired, and is replaced.
+func (r *Reconciler) addGroups(ids map[uint32]bool) {
+	for i, known := range r.store.known {
+		if g, ok := unaltered(r.store.objects.Value(uint32(i))).(NexthopGroup); ok && known > 0 && g.has(ids) {
+			ids[g.ID] = true
+		}
+	}
 }
 
 // linkOf returns the link of an object, or an empty string if it has none.
@@ -724,25 +757,25 @@ func (r *Reconciler) FlushPart(routes int) (more bool, err error) {
 		failed = r.apply(r.ready(failed))
 	}
 	guards := r.unreachable(&del[laneRule])
-	for _, l := range []lane{laneAddress, laneRule, laneRoute, laneGuard, laneNexthop} {
+	for _, l := range []lane{laneAddress, laneRule, laneRoute, laneGuard, laneGroup, laneNexthop} {
 		// Some may have been deleted with an address.
 		list := slices.DeleteFunc(del[l], func(n hashtable.Ref) bool { return r.store.Value(n).have == 0 })
 		del[l] = list
 		switch {
-		case more && (l == laneGuard || l == laneNexthop):
+		case more && (l == laneGuard || l == laneGroup || l == laneNexthop):
 			continue
 		case !more && l == laneRoute:
-			list = r.withoutDying(list, del[laneNexthop])
+			list = r.withoutDying(list, slices.Concat(del[laneGroup], del[laneNexthop]))
 		}
 		keys := make([]Key, len(list))
 		for i, n := range list {
-			if l == laneAddress || l == laneNexthop {
+			if takes(l) {
 				keys[i] = r.store.key(n)
 			}
 		}
 		f := r.apply(list)
 		failed = append(failed, f...)
-		if l == laneAddress || l == laneNexthop {
+		if takes(l) {
 			r.lose(slices.DeleteFunc(keys, func(k Key) bool { return r.has(k) }), r.lost)
 		}
 	}
@@ -751,7 +784,7 @@ func (r *Reconciler) FlushPart(routes int) (more bool, err error) {
 	} else {
 		failed = append(failed, r.apply(guards)...)
 	}
-	for _, l := range []lane{laneRoute, laneGuard, laneRule, laneNexthop} {
+	for _, l := range []lane{laneRoute, laneGuard, laneRule, laneGroup, laneNexthop} {
 		for _, n := range del[l] {
 			r.requeue(n) // those that were left out, or whose nexthop could not be deleted
 		}
@@ -770,6 +803,9 @@ func (r *Reconciler) FlushPart(routes int) (more bool, err error) {
 	}
 	return more, fe
 }
+
+// takes reports whether the kernel deletes other objects with those of a lane.
+func takes(l lane) bool { return l == laneAddress || l == laneGroup || l == laneNexthop }
 
 // unreachable takes the rules that make packets unreachable from a list of rules to delete: as long
 // as routes are there, no packet may follow one that a rule kept it from.
@@ -910,7 +946,12 @@ func (r *Reconciler) lose(keys []Key, gone func(hashtable.Ref)) {
 	if len(nexthops)+len(addresses) == 0 {
 		return
 	}
+	deleted := maps.Clone(nexthops)
+	r.addGroups(nexthops)
 	r.affect(gone, func(o Object) effect {
+		if g, ok := o.(NexthopGroup); ok && nexthops[g.ID] && !deleted[g.ID] {
+			return isLost
+		}
 		route, ok := o.(Route)
 		switch {
 		case !ok:

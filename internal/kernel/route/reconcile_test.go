@@ -392,10 +392,13 @@ func universe() map[route.Key][]route.Object {
 			all = append(all, route.Nexthop{ID: id + 1, Link: "eth0", SID: ip(sid)})
 		}
 	}
+	for _, members := range []string{"1,1/2,1", "1,1/2,7", "3,1"} {
+		all = append(all, route.NexthopGroup{ID: 4, Members: members})
+	}
 	for table := range uint32(2) {
 		for _, dst := range []string{"::/0", "2001:db8:1::/48", "2001:db8:2::/48"} {
 			r := route.Route{Table: table + 101, Dst: pfx(dst), Metric: 7}
-			for id := range uint32(3) {
+			for id := range uint32(4) {
 				r.NexthopID = id + 1
 				all = append(all, r)
 			}
@@ -518,6 +521,9 @@ func TestConverge(t *testing.T) {
 				o := object(key)
 				if rt, ok := o.(route.Route); ok && (rt.NexthopID != 0 || rt.PrefSrc.IsValid()) {
 					return // the kernel deletes it together with our objects
+				}
+				if _, ok := o.(route.NexthopGroup); ok {
+					return // it loses members that are ours
 				}
 				theirs[key] = o
 				k.Put(foreign, o)
@@ -643,13 +649,20 @@ func TestConverge(t *testing.T) {
 	})
 }
 
-// possible reports whether the nexthop object and preferred source of a route exist.
+// possible reports whether the nexthop object and preferred source of a route exist, and the members
+// of a group.
 func possible(o route.Object, there map[route.Key]routetest.Owned) bool {
+	if g, ok := o.(route.NexthopGroup); ok {
+		return !slices.ContainsFunc(g.List(), func(m route.GroupMember) bool {
+			_, ok := there[route.Nexthop{ID: m.ID}.Key()]
+			return !ok
+		})
+	}
 	r, ok := o.(route.Route)
 	if !ok {
 		return true
 	}
-	if _, ok := there[route.Nexthop{ID: r.NexthopID}.Key()]; r.NexthopID != 0 && !ok {
+	if nexthop, ok := there[route.Nexthop{ID: r.NexthopID}.Key()]; r.NexthopID != 0 && (!ok || !possible(nexthop.Object, there)) {
 		return false
 	}
 	_, ok = there[route.Address{Link: "lo", Prefix: netip.PrefixFrom(r.PrefSrc, 128)}.Key()]

@@ -32,6 +32,21 @@ const (
 
 	sizeofNhmsg = 8 // struct nhmsg
 
+	nhaResGroup          = 12 // NHA_RES_GROUP
+	nhaOpFlags           = 14 // NHA_OP_FLAGS, in answers: what the kernel knows of members
+	nhaResGroupBuckets   = 1  // NHA_RES_GROUP_BUCKETS
+	nhaResGroupIdleTimer = 2  // NHA_RES_GROUP_IDLE_TIMER
+	nhaResGroupPad       = 0  // NHA_RES_GROUP_PAD
+	// NHA_RES_GROUP_UNBALANCED_TIMER and _UNBALANCED_TIME: how long, and since when, idle buckets alone
+	// move.
+	nhaResGroupUnbalancedTimer, nhaResGroupUnbalancedTime = 3, 4
+
+	nexthopGroupResilient = 1 // NEXTHOP_GRP_TYPE_RES
+	sizeofNexthopGrp      = 8 // struct nexthop_grp
+
+	// userHZ is the number of clock ticks in a second, in which netlink counts timers.
+	userHZ = 100
+
 	// A segment routing header with one segment (RFC 8754 section 2).
 	srhType   = 4
 	sizeofSRH = 8 + 16
@@ -184,6 +199,23 @@ func putNexthop(b []byte, n Nexthop, p Protocol, index uint32, del bool) []byte 
 		b = putNested(b, unix.NHA_ENCAP, func(b []byte) []byte { return putSegment(b, n.SID, n.Encap) })
 	}
 	return b
+}
+
+func putNexthopGroup(b []byte, g NexthopGroup, p Protocol) []byte {
+	b = append(b, unix.AF_UNSPEC, 0, uint8(p), 0)
+	b = native.AppendUint32(b, 0)
+	b = putUint32(b, unix.NHA_ID, g.ID)
+	b = putUint16(b, unix.NHA_GROUP_TYPE, nexthopGroupResilient)
+	var data []byte
+	for _, m := range g.List() {
+		data = native.AppendUint32(data, m.ID)
+		data = append(data, uint8(m.Weight-1), 0, 0, 0) // the weight less one, its high byte, reserved
+	}
+	b = putAttr(b, unix.NHA_GROUP, data)
+	return putNested(b, nhaResGroup, func(b []byte) []byte {
+		b = putUint16(b, nhaResGroupBuckets, groupBuckets)
+		return putUint32(b, nhaResGroupIdleTimer, IdleTime*userHZ)
+	})
 }
 
 // putSegment appends a struct seg6_iptunnel_encap with one segment.
@@ -586,7 +618,10 @@ func decodeNexthop(b []byte, names links) (f found, err error) {
 		index   uint32
 		typ     uint16
 		encap   []byte
-		altered = b[0] != unix.AF_INET6
+		altered bool
+		group   []byte
+		kind    uint16
+		res     []byte
 	)
 	f.protocol = Protocol(b[2])
 	at := attrs{b: b[sizeofNhmsg:]}
@@ -604,6 +639,13 @@ func decodeNexthop(b []byte, names links) (f found, err error) {
 			typ = at.uint16()
 		case unix.NHA_ENCAP:
 			encap = at.data
+		case unix.NHA_GROUP:
+			group = at.data
+		case unix.NHA_GROUP_TYPE:
+			kind = at.uint16()
+		case nhaResGroup:
+			res = at.data
+		case nhaOpFlags:
 		default:
 			altered = true
 		}
@@ -614,6 +656,12 @@ func decodeNexthop(b []byte, names links) (f found, err error) {
 	if n.ID == 0 {
 		return found{}, errAttr
 	}
+	if group != nil {
+		g, ok := decodeNexthopGroup(n.ID, kind, group, res)
+		f.set(g, altered || !ok)
+		return f, nil
+	}
+	altered = altered || b[0] != unix.AF_INET6
 	switch typ {
 	case 0:
 	case unix.LWTUNNEL_ENCAP_SEG6:
@@ -634,6 +682,34 @@ func decodeNexthop(b []byte, names links) (f found, err error) {
 	}
 	f.set(n, altered)
 	return f, nil
+}
+
+// decodeNexthopGroup decodes a group; ok is false if a NexthopGroup cannot express it.
+func decodeNexthopGroup(id uint32, kind uint16, members, res []byte) (g NexthopGroup, ok bool) {
+	ok = kind == nexthopGroupResilient && len(members)%sizeofNexthopGrp == 0
+	var list []GroupMember
+	for ; len(members) >= sizeofNexthopGrp; members = members[sizeofNexthopGrp:] {
+		weight := uint16(members[4]) + 1
+		ok = ok && members[5] == 0
+		list = append(list, GroupMember{native.Uint32(members), weight})
+	}
+	var buckets, idle uint32
+	at := attrs{b: res}
+	for at.next() {
+		switch at.typ {
+		case nhaResGroupBuckets:
+			buckets = uint32(at.uint16())
+		case nhaResGroupIdleTimer:
+			idle = at.uint32()
+		case nhaResGroupUnbalancedTimer:
+			ok = at.uint32() == 0 && ok
+		case nhaResGroupPad, nhaResGroupUnbalancedTime:
+		default:
+			ok = false
+		}
+	}
+	g = NexthopGroup{ID: id, Members: JoinMembers(list)}
+	return g, ok && at.err == nil && buckets == groupBuckets && idle == IdleTime*userHZ && g.Check() == nil
 }
 
 // decodeSegment decodes a seg6 encapsulation; ok is false if a Nexthop cannot express it.
@@ -674,6 +750,7 @@ func decodeRoute(b []byte, names links) (f found, err error) {
 		typ     uint16
 		encap   []byte
 		altered = b[3] != 0 // of a traffic class
+		several bool        // next hops
 	)
 	f.protocol = Protocol(b[5])
 	at := attrs{b: b[unix.SizeofRtMsg:], v4: b[0] == unix.AF_INET}
@@ -699,6 +776,8 @@ func decodeRoute(b []byte, names links) (f found, err error) {
 			r.PrefSrc = at.addr()
 		case rtaNHID:
 			r.NexthopID = at.uint32()
+		case unix.RTA_MULTIPATH:
+			several = true
 		case unix.RTA_METRICS:
 			mtu, ok := decodeMetrics(at.data)
 			r.MTU, altered = mtu, altered || !ok
@@ -725,6 +804,7 @@ func decodeRoute(b []byte, names links) (f found, err error) {
 		return found{}, errAttr
 	}
 	r.Dst = netip.PrefixFrom(dst, bits).Masked()
+	altered = altered || several && r.NexthopID == 0
 	switch b[7] {
 	case unix.RTN_UNICAST:
 	case unix.RTN_UNREACHABLE:
@@ -738,8 +818,8 @@ func decodeRoute(b []byte, names links) (f found, err error) {
 	}
 	switch {
 	case r.NexthopID != 0:
-		// The kernel also reports the gateway and link of the nexthop object, for old user
-		// space.
+		// The kernel also reports the gateway and link of the nexthop object, or those of the
+		// members of a group, for old user space.
 		r.Gateway = netip.Addr{}
 	case r.Kind != Unicast:
 		// The kernel reports lo as the device of these routes.

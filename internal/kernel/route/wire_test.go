@@ -32,6 +32,7 @@ var samples = []Object{
 	Route{Dst: netip.MustParsePrefix("2001:db8::1/128"), Link: "eth0", Local: LocalAction{Behavior: EndDT6, Table: 101}},
 	Route{Dst: netip.MustParsePrefix("2001:db8::1/128"), Link: "eth0",
 		Local: LocalAction{Behavior: EndDX6, Nexthop: netip.MustParseAddr("fe80::1")}},
+	NexthopGroup{ID: 9, Members: "7,1/8,256"},
 	Rule{Priority: 1000, From: netip.MustParsePrefix("2001:db8::/33"), Table: 1000},
 	Rule{Priority: 1000, Table: 1000},
 	Rule{Priority: 1000, To: netip.MustParsePrefix("2001:db8::/33"), Iif: "wan", Table: 1000},

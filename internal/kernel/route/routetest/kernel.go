@@ -62,9 +62,16 @@ func (k *Kernel) apply(op route.Op) error {
 	if err := o.Check(); err != nil {
 		return err
 	}
-	if r, ok := o.(route.Route); ok {
-		if err := k.needs(r); err != nil {
+	switch o := o.(type) {
+	case route.Route:
+		if err := k.needs(o); err != nil {
 			return err
+		}
+	case route.NexthopGroup:
+		for _, m := range o.List() {
+			if _, ok := plain(k.slots[route.Nexthop{ID: m.ID}.Key()].Object).(route.Nexthop); !ok {
+				return fmt.Errorf("%w (Invalid nexthop id)", unix.EINVAL)
+			}
 		}
 	}
 	if occupied && op.Old == nil && there.Protocol != op.Protocol {
@@ -119,18 +126,28 @@ func (k *Kernel) Put(p route.Protocol, o route.Object) {
 }
 
 // Remove deletes the object with the key, regardless of its owner, as another process would. The
-// routes of a nexthop object are deleted with it, and those of which an IPv4 address is the preferred
+// routes of a nexthop object are deleted with it, and so is its membership in groups, and those of which an IPv4 address is the preferred
 // source; an IPv6 address is removed as preferred source.
 func (k *Kernel) Remove(key route.Key) {
 	gone := plain(k.slots[key].Object)
 	delete(k.slots, key)
 	for other, o := range k.slots {
+		if g, ok := plain(o.Object).(route.NexthopGroup); ok {
+			if n, ok := gone.(route.Nexthop); ok {
+				k.leave(o, g, n.ID)
+			}
+			continue
+		}
 		r, ok := plain(o.Object).(route.Route)
 		if !ok {
 			continue
 		}
 		switch gone := gone.(type) {
 		case route.Nexthop:
+			if r.NexthopID == gone.ID {
+				delete(k.slots, other)
+			}
+		case route.NexthopGroup:
 			if r.NexthopID == gone.ID {
 				delete(k.slots, other)
 			}
@@ -144,6 +161,18 @@ func (k *Kernel) Remove(key route.Key) {
 				k.slots[other] = Owned{o.Protocol, r}
 			}
 		}
+	}
+}
+
+// leave takes a member from a group, and deletes the group with the last one.
+func (k *Kernel) leave(owned Owned, g route.NexthopGroup, member uint32) {
+	list := slices.DeleteFunc(g.List(), func(m route.GroupMember) bool { return m.ID == member })
+	switch {
+	case len(list) == 0:
+		k.Remove(g.Key())
+	case len(list) < len(g.List()):
+		g.Members = route.JoinMembers(list)
+		k.slots[g.Key()] = Owned{owned.Protocol, g}
 	}
 }
 
