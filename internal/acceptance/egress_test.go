@@ -119,6 +119,8 @@ type egressJudge struct {
 	sent [kinds]atomic.Int64
 
 	machine *machineLoad
+	// delivers: packets from the default addresses of servers are delivered through egress peers.
+	delivers bool
 }
 
 // judge captures what arrives at the egress peers until the test ends.
@@ -381,7 +383,7 @@ func (j *egressJudge) keepers(s sighting) []string {
 	p := j.net.peers[s.peer]
 	nodes := []string{p.border}
 	for m, server := range j.net.servers {
-		if p.direct && s.src.String() == of(s.src, p.epe, p.epe4)[m] {
+		if own := of(s.src, server.address, server.address4); p.direct && (s.src.String() == of(s.src, p.epe, p.epe4)[m] || j.delivers && s.src.String() == own) {
 			nodes = append(nodes, server.name)
 		}
 	}

@@ -78,8 +78,21 @@ type leakTest struct {
 	networks []map[string]bool
 }
 
-// TestNoPacketLeavesUnannounced applies random sequences of advertisements, withdrawals, link
-// flaps, kills and deleted rules while packets of all kinds are sent in IPv4 and IPv6, and captures
+// leakModes are the deliveries of the server, each for packets of both IP versions.
+var leakModes = []map[string]any{
+	{"default": "best"},
+	{"default": map[string]any{"single": "transit-c"}},
+	{"default": map[string]any{"spread": map[string]int{"transit-a": 1, "transit-b": 2, "transit-c": 3}}},
+	{"default": map[string]any{"single": "transit-a"}, "networks": []map[string]any{
+		{"prefix": "2001:db8:100::/40", "mode": map[string]any{"spread": map[string]int{"transit-b": 1, "transit-c": 1}}},
+		{"prefix": "2001:db8:100::/48", "mode": "best"}, {"prefix": "2001:db8:200:1::/64", "mode": map[string]any{"single": "transit-b"}},
+		{"prefix": "10.100.0.0/16", "mode": map[string]any{"single": "transit-c"}}, {"prefix": "2001:db8:eeee::/48", "mode": map[string]any{"single": "transit-c"}},
+	}},
+	{"networks": []map[string]any{{"asn": 65001, "mode": map[string]any{"single": "transit-b"}}, {"asn": 65003, "mode": map[string]any{"spread": map[string]int{"transit-c": 1, "transit-a": 1}}}}},
+}
+
+// TestNoPacketLeavesUnannounced applies random sequences of advertisements, withdrawals, modes of
+// delivery, link flaps, kills and deleted rules while packets of all kinds are sent in IPv4 and IPv6, and captures
 // what arrives at each peer. No packet may arrive at a peer that did not advertise its destination.
 func TestNoPacketLeavesUnannounced(t *testing.T) {
 	sequences, seed := number(t, "TABANE_SEQUENCES", defaultSequences), number(t, "TABANE_SEED", int(time.Now().UnixNano()&0xffffff))
@@ -131,6 +144,8 @@ func (l *leakTest) step(sequence int) {
 	i := l.random.IntN(len(l.net.peers))
 	p := l.net.peers[i]
 	switch n := l.random.IntN(100); {
+	case n < 10:
+		l.deliver(sequence)
 	case n < 70:
 		for range 1 + l.random.IntN(3) {
 			prefix := leakPool[l.random.IntN(len(leakPool))]
@@ -167,6 +182,15 @@ func (l *leakTest) step(sequence int) {
 			l.kill(sequence, daemon, func() { l.goesDown(border) }, func() { l.comesUp(border) })
 		}
 	}
+}
+
+// deliver has the server deliver its packets in another way.
+func (l *leakTest) deliver(sequence int) {
+	l.t.Helper()
+	mode := leakModes[l.random.IntN(len(leakModes))]
+	l.note("%d: the server delivers as %v", sequence, mode)
+	l.edit("server", "edge", func(s section) { s["delivery"] = mode })
+	l.daemons.signal("server edge", syscall.SIGHUP)
 }
 
 func (l *leakTest) advertised(peer int) []string {

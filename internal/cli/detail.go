@@ -22,7 +22,8 @@ import (
 const (
 	routesPath      = "/routes"
 	connectionsPath = "/connections"
-	// defaultConnections and maxConnections bound a list of connections.
+	networksPath    = "/networks"
+	// defaultConnections and maxConnections bound a list of connections or networks.
 	defaultConnections, maxConnections = 100, 10000
 )
 
@@ -34,6 +35,11 @@ type routed interface {
 // connected is a machine that can list connections.
 type connected interface {
 	Connections(ctx context.Context, limit int) (any, error)
+}
+
+// delivering is a machine that can list client networks.
+type delivering interface {
+	Networks(ctx context.Context, within netip.Prefix, limit int) (any, error)
 }
 
 // serveDetails serves data that is too large for /status or needs parameters. Each response is
@@ -85,6 +91,21 @@ func serveDetails(mux *http.ServeMux, m role.Machine) {
 				return nil, err
 			}
 			return m.Connections(ctx, limit)
+		})
+	}
+	if m, ok := m.(delivering); ok {
+		detail(networksPath, func(ctx context.Context, q url.Values) (any, error) {
+			limit, err := parseLimit(q.Get("limit"))
+			if err != nil {
+				return nil, err
+			}
+			var within netip.Prefix
+			if text := q.Get("within"); text != "" {
+				if within, err = parseDestination(text); err != nil {
+					return nil, err
+				}
+			}
+			return m.Networks(ctx, within, limit)
 		})
 	}
 }
@@ -191,8 +212,36 @@ or a policy, as use, why it carries data or rests (docs/policies.md explains the
 		},
 	})
 	connections.Flags().StringVar(&limit, "limit", strconv.Itoa(defaultConnections), "show at most `n` connections")
+	networks := add(&cobra.Command{
+		Use:   "networks [PREFIX|ADDRESS] [DAEMON|ADDRESS]",
+		Short: "Show how packets reach client networks, and through which egress peers",
+		Long: `Networks shows the client networks whose mode of delivery is not the best path: the mode and the rule that it is from, the
+egress peers that packets leave through, and those of the mode that have no route to the network (docs/delivery.md). With a
+prefix or an address, only the network that it belongs to and those inside.`,
+		Example: `  tabane status networks
+  tabane status networks 2001:db8:100::1
+  tabane status networks 198.51.100.0/24 edge --json`,
+		Args: Arguments(0, 2, "at most a prefix or address, and a daemon or address"),
+		RunE: func(c *cobra.Command, args []string) error {
+			n, err := parseLimit(limit)
+			if err != nil {
+				return err
+			}
+			q := url.Values{"limit": {strconv.Itoa(n)}}
+			if len(args) > 0 && (len(args) == 2 || !isDaemon(args[0])) {
+				within, err := parseDestination(args[0])
+				if err != nil {
+					return err
+				}
+				q.Set("within", within.String())
+				args = args[1:]
+			}
+			return a.detail(c.Context(), args, networksPath+"?"+q.Encode(), nil, asJSON)
+		},
+	})
+	networks.Flags().StringVar(&limit, "limit", strconv.Itoa(defaultConnections), "show at most `n` networks")
 	return []*cobra.Command{
-		routes, connections,
+		routes, connections, networks,
 		add(&cobra.Command{
 			Use: "peers [NAME] [DAEMON|ADDRESS]", Short: "Show the egress peers and the BGP sessions, or all details of one session",
 			Long: `Peers shows the egress peers and the BGP sessions of each daemon. With the name or the address of a neighbor it shows all that is

@@ -58,6 +58,9 @@ type Config struct {
 	Peers []Peer `yaml:"peers"`
 	// MPTCP is how the paths of connections are managed.
 	MPTCP Paths `yaml:"mptcp,omitempty"`
+	// Delivery is how packets from the default addresses reach client networks. It is for all clients:
+	// TCP, QUIC and any other protocol, and the first subflow of MPTCP.
+	Delivery Delivery `yaml:"delivery,omitempty"`
 	// Control is the path of the Unix socket for tabane reload, which only the daemon's user and root
 	// can use. What mptcp.use: overflow learned of paths is kept beside it, in edge.paths. Default:
 	// /run/tabane/edge.sock.
@@ -293,6 +296,7 @@ func (c *Config) Check() fault.List {
 	}
 	faults.Merge("mptcp", c.MPTCP.Check())
 	c.checkPolicies(&faults)
+	c.checkDelivery(&faults)
 	if c.MPTCP.manager() == KernelPathManager && len(c.Peers) > maxSubflows {
 		faults.Add("peers", "must be at most %d with the kernel's path manager, which advertises no more addresses to a client, got %d", maxSubflows, len(c.Peers))
 	}

@@ -3,8 +3,11 @@
 // of the reflectors in these tables, and announces the EPE addresses to clients by MPTCP
 // (docs/papers.md, paper A, sections 4.1.3, 4.2 and 4.3: Endpoint Manager and BGP).
 //
-// It does not distribute traffic: the MPTCP scheduler selects a subflow for each packet. No packet
-// is sent to an egress peer that has no route to its destination.
+// Packets from the default addresses, of any protocol, follow the best path or are delivered through the
+// egress peers that the configuration has for their network, by routes.
+//
+// It does not distribute the packets of a connection: the MPTCP scheduler selects a subflow for each
+// packet. No packet is sent to an egress peer that has no route to its destination.
 package edge
 
 import (
@@ -76,6 +79,7 @@ type Edge struct {
 	// restarted is set if a previous instance left objects in the kernel.
 	restarted  bool
 	quietTimer *time.Timer
+	hashing    hashing
 
 	reloading sync.Mutex
 	// updated are the routes for which an update was received while the routes of added peers
@@ -337,6 +341,12 @@ func (e *Edge) close() error {
 // Run runs the edge until ctx ends, and closes the resources that New opened.
 func (e *Edge) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, e.close()) }()
+	e.hashFlows()
+	defer func() {
+		if !e.keep {
+			err = errors.Join(err, e.hashing.restore())
+		}
+	}()
 	if e.paths == nil {
 		err := mptcp.SetManager(mptcp.KernelManager)
 		if err != nil {
@@ -349,6 +359,17 @@ func (e *Edge) Run(ctx context.Context) (err error) {
 		return err
 	}
 	return e.runPaths(ctx)
+}
+
+// hashFlows sets how flows are spread, if they are. The condition reports what cannot be set.
+func (e *Edge) hashFlows() {
+	change := e.hashing.restore
+	if e.config.Delivery.spreads() {
+		change = e.hashing.set
+	}
+	if err := change(); err != nil {
+		e.log.Warn("set how flows are spread over egress peers", "err", err)
+	}
 }
 
 // runPaths runs the path manager beside the daemon. It ends before the daemon removes the EPE
@@ -592,6 +613,9 @@ func (e *Edge) Conditions() []condition.Condition {
 		manager = mptcp.UserManager
 	}
 	list := append(e.config.conditions(), condition.Multipath(), condition.PathManager(manager))
+	if e.config.Delivery.spreads() {
+		list = append(list, e.hashing.condition())
+	}
 	ctx := context.Background()
 	return append(list, condition.Condition{
 		Name: "MPTCP endpoints", Good: "EPE addresses are endpoints of the kernel's path manager as configured",
@@ -640,8 +664,19 @@ type Status struct {
 	Refused map[bgp.RejectReason]int `json:"refused"`
 	Unused  map[bgp.RejectReason]int `json:"unused"`
 	Paths   PathStatus               `json:"paths"`
+	// Delivery counts the client networks that packets do not reach by the best path alone.
+	Delivery DeliveryStatus `json:"delivery"`
 	// MPTCP counts the connections that clients requested with MPTCP in this network namespace.
 	MPTCP mptcp.Counters `json:"mptcp"`
+}
+
+// DeliveryStatus is the delivery in a Status.
+type DeliveryStatus struct {
+	// Default is the mode of all other networks.
+	Default  string `json:"default"`
+	DryRun   bool   `json:"dry_run,omitempty"`
+	Networks int    `json:"networks"`
+	Groups   int    `json:"groups"`
 }
 
 // PathStatus is the path manager in a Status; the kernel's has no counters.
@@ -680,6 +715,8 @@ func (e *Edge) Status() any {
 		if !e.announced {
 			report.Fail("EPE addresses are not announced yet")
 		}
+		d := &e.egress.delivery
+		s.Delivery = DeliveryStatus{d.rules.fallback.mode.String(), d.rules.dry, d.networks.Size(), len(d.groups)}
 		s.Refused, s.Unused = bgp.NotAccepted(s.Sessions)
 		var peers []string
 		for _, p := range e.egress.peers {

@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/tabane/tabane/internal/base/hashtable"
 	"github.com/tabane/tabane/internal/bgp"
@@ -63,10 +64,12 @@ type egress struct {
 	reports       hashtable.Interner[pathmanager.Route]
 	sids          hashtable.Interner[netip.Addr]
 	objects       map[uint32]route.Nexthop // by number of the SID
-	ids           map[uint32]netip.Addr
+	ids           map[uint32]bool          // of nexthop objects
 	// locators decide which SIDs are reachable; paths through others are not installed.
 	locators locators
 	walk     walk
+	delivery delivery
+	now      func() time.Time
 	// discarded are the SIDs with a discard route.
 	discarded map[netip.Addr]bool
 	// walkStarted, when set, is called when a walk begins that takes several steps.
@@ -102,14 +105,18 @@ func newEgress(config *Config, mtu int, kernel desired) *egress {
 	e := &egress{
 		config: config, mtu: mtu, kernel: kernel, byRT: map[target]*peer{}, byIndex: map[int]*peer{},
 		lists: pathLists{choices: map[uint32]choice{}}, byRD: map[vpn.ID]map[*peer]int{},
-		objects: map[uint32]route.Nexthop{}, ids: map[uint32]netip.Addr{}, locators: newLocators(),
-		discarded: map[netip.Addr]bool{},
+		objects: map[uint32]route.Nexthop{}, ids: map[uint32]bool{}, locators: newLocators(),
+		discarded: map[netip.Addr]bool{}, now: time.Now,
+		delivery: delivery{rules: compileDelivery(&config.Delivery), groups: map[string]*group{}},
 	}
 	for i, p := range config.Peers {
 		e.addPeer(p, i)
 	}
 	for _, o := range e.onLink() {
 		kernel.Set(o)
+	}
+	for prefix := range e.delivery.rules.prefixes.All() {
+		e.deliver(prefix)
 	}
 	return e
 }
@@ -257,7 +264,11 @@ func (e *egress) accept(b bgp.VPNPath) (path egressPath, peers []*peer, err erro
 	if !slices.ContainsFunc(e.config.Locators, func(l netip.Prefix) bool { return l.Contains(b.SID) }) {
 		return egressPath{}, nil, fmt.Errorf("%w: %v", errForeignSID, b.SID)
 	}
-	return egressPath{b.RD, b.SID, preferenceOf(b.Attributes)}, peers, nil
+	path = egressPath{rd: b.RD, sid: b.SID, preference: preferenceOf(b.Attributes)}
+	if origin := b.ASPath.Origin(); e.delivery.rules.asns[origin] != nil {
+		path.originAS = origin
+	}
+	return path, peers, nil
 }
 
 func (e *egress) route(p *peer, prefix netip.Prefix, nexthop uint32) route.Route {
@@ -273,7 +284,7 @@ func (e *egress) route(p *peer, prefix netip.Prefix, nexthop uint32) route.Route
 func (e *egress) useSID(addr netip.Addr) uint32 {
 	n := e.sids.Use(addr)
 	if e.sids.Uses(n) == 1 {
-		e.objects[n] = route.Nexthop{ID: e.newID(addr), Link: e.config.Interface, SID: addr, Encap: e.config.encap()}
+		e.objects[n] = route.Nexthop{ID: e.newID(addr.AsSlice()), Link: e.config.Interface, SID: addr, Encap: e.config.encap()}
 		e.kernel.Set(e.objects[n])
 	}
 	return n
@@ -308,16 +319,15 @@ func discard(sid netip.Addr) route.Route {
 	return route.Route{Table: route.MainTable, Dst: host(sid), Metric: discardMetric, Kind: route.Unreachable}
 }
 
-// newID derives the object's ID from the SID, so that IDs are the same after a restart.
-func (e *egress) newID(addr netip.Addr) uint32 {
+// newID derives an object's ID from what it leads to, so that IDs are the same after a restart.
+func (e *egress) newID(of []byte) uint32 {
 	h := fnv.New32a()
-	b := addr.As16()
-	_, _ = h.Write(b[:])
+	_, _ = h.Write(of)
 	id := nexthopBase | h.Sum32()%nexthopBase
-	for e.ids[id].IsValid() {
+	for e.ids[id] {
 		id = nexthopBase | (id+1)%nexthopBase
 	}
-	e.ids[id] = addr
+	e.ids[id] = true
 	return id
 }
 

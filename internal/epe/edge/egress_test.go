@@ -87,7 +87,7 @@ func TestDualStack(t *testing.T) {
 			t.Errorf("%s:\n\t%s\nwant\n\t%s", contains, strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
 		}
 	}
-	nexthop := fmt.Sprint("nhid ", e.newID(netip.MustParseAddr("fc00:1:1::"))-1)
+	nexthop := fmt.Sprint("nhid ", e.newID(netip.MustParseAddr("fc00:1:1::").AsSlice())-1)
 	check("table 101",
 		"198.51.100.0/24 table 101 "+nexthop+" metric 20 mtu 1524", "2001:db8:c::/64 table 101 "+nexthop+" metric 20 mtu 1524",
 		"priority 1000 from 2001:db8:1::a/128 table 101", "priority 1004 from 192.0.2.10/32 table 101",

@@ -16,6 +16,8 @@ import (
 type egressPath struct {
 	rd  vpn.ID
 	sid netip.Addr
+	// originAS is the AS that originated the route if a rule of delivery is for it, else 0.
+	originAS uint32
 	preference
 }
 
@@ -46,6 +48,8 @@ type listCell struct {
 type choice struct {
 	sid    netip.Addr // of the best path; invalid: none is reachable
 	report pathmanager.Route
+	// originAS is that of the best path.
+	originAS uint32
 }
 
 // paths returns the paths of a list, in the order of their RDs.
@@ -110,7 +114,7 @@ func (e *egress) choose(list uint32) choice {
 	c, ok := e.lists.choices[list]
 	if !ok {
 		if paths := e.usable(list); len(paths) > 0 {
-			c = choice{paths[0].sid, ranked(paths)}
+			c = choice{paths[0].sid, ranked(paths), paths[0].originAS}
 		}
 		e.lists.choices[list] = c
 	}
@@ -157,7 +161,9 @@ func (e *egress) set(p *peer, prefix netip.Prefix, rd vpn.ID, path *egressPath) 
 	case had && path == nil:
 		e.count(rd, p, -1)
 	}
-	e.apply(p, n)
+	if !e.apply(p, n) && len(e.delivery.rules.asns) > 0 {
+		e.deliver(prefix) // whose origin AS may have changed
+	}
 }
 
 // count counts the routes of a peer with an RD. An update names the RD, and only a new route its peers.
@@ -205,6 +211,9 @@ func (e *egress) apply(p *peer, n hashtable.Ref) (changed bool) {
 	if r.paths == 0 {
 		p.routes.Remove(n)
 	}
+	if changed {
+		e.deliverWithin(prefix)
+	}
 	return changed
 }
 
@@ -232,6 +241,9 @@ func (e *egress) setMTU(mtu int) {
 		return
 	}
 	if e.mtu = mtu; e.config.encap() == route.EncapRed {
+		for prefix := range e.delivery.rules.prefixes.All() {
+			e.resizeDelivered(prefix)
+		}
 		e.startWalk(true)
 	}
 }
@@ -244,6 +256,12 @@ func (e *egress) visit(p *peer, n hashtable.Ref) (changed bool) {
 	if e.walk.resize && sid != 0 && r.sid == sid {
 		e.kernel.SetRoute(e.route(p, prefix, e.objects[sid].ID))
 		changed = true
+	}
+	if !e.delivery.rules.none || e.delivery.networks.Size() > 0 {
+		e.deliver(prefix)
+		if e.walk.resize {
+			e.resizeDelivered(prefix)
+		}
 	}
 	return changed
 }

@@ -14,7 +14,7 @@ import (
 
 // A path has the RD "10.0.0.N:1" and the SID fc00:N:1:: of ASBR N.
 func asbrPath(n string, a bgp.Attributes) egressPath {
-	return egressPath{id("10.0.0." + n + ":1"), netip.MustParseAddr("fc00:" + n + ":1::"), preferenceOf(a)}
+	return egressPath{rd: id("10.0.0." + n + ":1"), sid: netip.MustParseAddr("fc00:" + n + ":1::"), preference: preferenceOf(a)}
 }
 
 func TestSelectionBetweenASBRs(t *testing.T) {

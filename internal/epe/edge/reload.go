@@ -31,6 +31,9 @@ type changes struct {
 	neighbors bgp.Changes
 	use       Use // "": the same
 	policies  bool
+	delivery  bool
+	// origins: rules of the delivery are for other ASes, which paths are to be looked up for.
+	origins bool
 }
 
 // difference returns the changes from one configuration to another, or faults for keys that cannot
@@ -65,6 +68,8 @@ func difference(old, now *Config) (changes, fault.List) {
 	return changes{
 		use:       use,
 		policies:  !reflect.DeepEqual(old.rules(), now.rules()),
+		delivery:  !reflect.DeepEqual(old.Delivery, now.Delivery),
+		origins:   !slices.Equal(old.Delivery.origins(), now.Delivery.origins()),
 		peers:     daemon.Compare(old.Peers, now.Peers, func(p Peer) string { return p.Name }, same),
 		neighbors: bgp.Compare(withoutServices(old.neighbors()), withoutServices(now.neighbors())),
 	}, nil
@@ -100,6 +105,9 @@ func (c changes) lines() []string {
 	}
 	if c.policies {
 		lines = append(lines, "mptcp.policies changed")
+	}
+	if c.delivery {
+		lines = append(lines, "delivery changed")
 	}
 	return lines
 }
@@ -139,8 +147,19 @@ func (e *Edge) Reload(now Config) ([]string, error) {
 	if err := e.daemon.ChangeNeighbors(ctx, old.neighbors(), both); err != nil {
 		return nil, err
 	}
+	if c.delivery {
+		// Before peers are removed, which the new rules do not name.
+		e.daemon.Change(ctx, func() {
+			e.config.Delivery = now.Delivery
+			e.egress.setDelivery(&now.Delivery)
+			e.hashFlows()
+		})
+	}
 	e.removePeers(ctx, c.peers.Remove)
 	e.addPeers(ctx, c.peers.Add, &now)
+	if c.origins {
+		e.learn(ctx, func(bgp.VPNPath) bool { return true })
+	}
 	if err := e.daemon.ChangeNeighbors(ctx, both, now.neighbors()); err != nil {
 		return nil, err
 	}
@@ -229,25 +248,29 @@ func (e *Edge) addPeers(ctx context.Context, names []string, now *Config) {
 			order[p.Name] = i
 		}
 		slices.SortFunc(e.egress.peers, func(a, b *peer) int { return order[a.Name] - order[b.Name] })
-		e.updated = map[pathKey]bool{}
 	})
-	defer e.daemon.Do(ctx, func() { e.updated = nil })
 	if len(names) == 0 {
 		return
 	}
-	var known []bgp.VPNPath
 	rts := map[vpn.ID]bool{}
 	for _, p := range now.Peers {
 		if slices.Contains(names, p.Name) {
 			rts[p.RT] = true
 		}
 	}
+	e.learn(ctx, func(p bgp.VPNPath) bool {
+		return slices.ContainsFunc(p.RTs, func(rt vpn.ID) bool { return rts[rt] })
+	})
+}
+
+// learn applies again the routes that the reflectors have advertised already and that are wanted.
+func (e *Edge) learn(ctx context.Context, wanted func(bgp.VPNPath) bool) {
+	e.daemon.Do(ctx, func() { e.updated = map[pathKey]bool{} })
+	defer e.daemon.Do(ctx, func() { e.updated = nil })
+	var known []bgp.VPNPath
 	e.daemon.Speaker.BestVPN(func(p bgp.VPNPath) {
-		for _, rt := range p.RTs {
-			if rts[rt] {
-				known = append(known, p)
-				return
-			}
+		if wanted(p) {
+			known = append(known, p)
 		}
 	})
 	e.daemon.Change(ctx, func() {

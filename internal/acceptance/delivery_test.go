@@ -1,0 +1,104 @@
+package acceptance
+
+import (
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tabane/tabane/internal/testkit/programs"
+)
+
+// sentBy returns the bytes that a transit sent to the client's provider.
+func (l *lab) sentBy(transit string) int {
+	l.t.Helper()
+	n, err := strconv.Atoi(strings.TrimSpace(l.must(transit, "cat", "/sys/class/net/link-"+transit[len(transit)-1:]+"/statistics/tx_bytes")))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return n
+}
+
+// TestDelivery: an ordinary client's downloads leave through the egress peers of its network's mode, and
+// only while they have a route to it, over a reload, a kill, a withdrawal and a clean stop.
+func TestDelivery(t *testing.T) {
+	programs.Need(t, "curl")
+	t.Parallel()
+	l := epe(t, "locators: [fc00::/16]", "locators: [fc00::/16]\n      delivery: {networks: [{prefix: \"2001:db8:c::/48\", mode: {single: transit-b}}]}")
+	const size = 500_000
+	// download gets a number of objects, each with a connection of its own, and returns how many bytes left
+	// through each transit.
+	download := func(n int) (a, b int) {
+		t.Helper()
+		a, b = l.sentBy("transit-a"), l.sentBy("transit-b")
+		get := "for i in $(seq " + strconv.Itoa(n) + "); do curl -sS -o /dev/null -w '%{size_download}\\n' http://server/bytes/" + strconv.Itoa(size) + " || exit 1; done"
+		if out := l.must("client", "sh", "-c", get); strings.Count(out, strconv.Itoa(size)) != n {
+			t.Errorf("curl: %s", out)
+		}
+		return l.sentBy("transit-a") - a, l.sentBy("transit-b") - b
+	}
+	delivered := func(state string) {
+		t.Helper()
+		l.eventually("the network is "+state, 5*time.Second, l.contains(true, state, "server", program, "status", "networks", "2001:db8:c::10"))
+	}
+	delivered("in use")
+	if a, b := download(2); b < 2*size || a > size/10 {
+		t.Errorf("single transit-b: %d bytes through transit-a and %d through transit-b", a, b)
+	}
+
+	deliver := func(network map[string]any) {
+		l.edit("server", "edge", func(s section) {
+			s["delivery"] = map[string]any{"networks": []map[string]any{network}}
+		})
+		l.reloaded("server", "edge", "delivery changed")
+	}
+	deliver(map[string]any{"asn": 65003, "mode": map[string]any{"spread": map[string]int{"transit-a": 50, "transit-b": 50}}})
+	l.eventually("flows are spread", 5*time.Second, l.contains(true, "transit-a 50 %, transit-b 50 %", "server", program, "status", "networks"))
+	l.eventually("the route is that of a group", 5*time.Second, l.shows(true, "metric 4095", "server", "route show 2001:db8:c::/64"))
+	// Of 16 flows, all take the same of two ways once in 32,768 runs.
+	if a, b := download(16); a < size || b < size {
+		t.Errorf("spread: %d bytes through transit-a and %d through transit-b", a, b)
+	}
+
+	const state = "nexthop; route show table main proto 117"
+	before := l.ip("server", state)
+	l.end("server", "edge", syscall.SIGKILL)
+	if a, b := download(16); a < size || b < size {
+		t.Errorf("without a daemon: %d bytes through transit-a and %d through transit-b", a, b)
+	}
+	edge := l.start("server", "edge")
+	l.eventually("the next instance spreads flows", 10*time.Second, l.contains(true, "in use", "server", program, "status", "networks"))
+	if after := l.ip("server", state); after != before {
+		t.Errorf("the next instance changed\n%sto\n%s", before, after)
+	}
+
+	// A download is under way over each transit when one withdraws.
+	slow := l.command("client", "sh", "-c", "for i in 1 2 3 4 5 6 7 8; do curl -sS -o /dev/null -w '%{size_download} ' http://server/bytes/3000000 & done; wait")
+	out := &strings.Builder{}
+	slow.Stdout = out
+	if err := slow.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(500 * time.Millisecond)
+	l.ip("transit-b", "link set link-b down")
+	l.eventually("transit-b is no longer used", 5*time.Second, l.contains(true, "transit-b in use", "server", program, "status", "networks"))
+	if err := slow.Wait(); err != nil || strings.Count(out.String(), "3000000") != 8 {
+		t.Errorf("downloads while a peer withdraws: %s, %v", out, err)
+	}
+	if groups := l.ip("server", "nexthop"); strings.Contains(groups, "group") {
+		t.Errorf("a group is left:\n%s", groups)
+	}
+	l.ip("transit-b", "link set link-b up")
+	l.eventually("transit-b is used again", 20*time.Second, l.contains(true, "transit-a 50 %, transit-b 50 %", "server", program, "status", "networks"))
+
+	if err := edge.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := edge.Wait(); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	if left := l.ip("server", state); strings.Contains(left, "metric 4095") || strings.Contains(left, "id ") {
+		t.Errorf("left behind:\n%s", left)
+	}
+}

@@ -1,0 +1,403 @@
+package edge
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/gaissmai/bart"
+
+	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/epe/pathmanager"
+	"github.com/tabane/tabane/internal/kernel/route"
+)
+
+// The delivery of packets from the default addresses: a route of the main table for each client prefix
+// whose mode is not the best path, to the SID of an egress peer or to a group of SIDs. A peer is in it
+// only while it has a route that covers the prefix, so that no packet leaves to one that announced
+// none. Where no peer of the mode has one, there is no such route, and packets follow the best path.
+
+const (
+	// overBestPath is the metric of a delivery, the next better than that of a best path (4096): what has
+	// precedence over best paths has it over deliveries.
+	overBestPath = 4095
+	// overOthers is the metric where other programs install the best paths: better than that of routing
+	// daemons (20 in FRR and BIRD).
+	overOthers = 10
+)
+
+// delivery is the state of all deliveries.
+type delivery struct {
+	rules *deliveryRules
+	// networks has the prefixes that a mode other than the best path applies to: those of rules, and
+	// those that egress peers announce. Of a prefix that no peer of the mode covers it has one without
+	// members.
+	networks bart.Table[*delivered]
+	groups   map[string]*group
+}
+
+// delivered is a client prefix and how its packets are delivered.
+type delivered struct {
+	rule  *deliveryRule
+	group *group // nil: by the best path
+	// lacking: not all of the peers of the mode cover the prefix.
+	lacking bool
+	since   time.Time
+}
+
+// member is a peer of a group.
+type member struct {
+	peer   *peer
+	sid    netip.Addr
+	weight uint16
+}
+
+// group is a set of members, one for all prefixes that have the same. With one member it is the nexthop
+// object of a SID.
+type group struct {
+	key     string
+	members []member
+	sids    []uint32 // numbers in egress.sids
+	id      uint32   // of the nexthop object
+	uses    int
+}
+
+// deliveryRules are the rules of a configuration.
+type deliveryRules struct {
+	prefixes bart.Table[*deliveryRule]
+	asns     map[uint32]*deliveryRule
+	fallback *deliveryRule
+	dry      bool
+	// none: all modes are the best path.
+	none bool
+}
+
+// deliveryRule is a rule for client networks.
+type deliveryRule struct {
+	name string // what it is for: a prefix, an AS, or default
+	mode Mode
+	// peers are those of the mode by name, with their weights.
+	peers []weighted
+}
+
+type weighted struct {
+	peer   string
+	weight uint16
+}
+
+// compileDelivery returns the rules of a configuration, which was checked.
+func compileDelivery(d *Delivery) *deliveryRules {
+	r := &deliveryRules{asns: map[uint32]*deliveryRule{}, fallback: newDeliveryRule("default", d.Default), dry: d.DryRun}
+	r.none = len(r.fallback.peers) == 0
+	for _, n := range d.Networks {
+		var rule *deliveryRule
+		if n.Prefix.IsValid() {
+			rule = newDeliveryRule(n.Prefix.String(), n.Mode)
+			r.prefixes.Insert(n.Prefix, rule)
+		} else {
+			rule = newDeliveryRule(fmt.Sprintf("AS %d", n.ASN), n.Mode)
+			r.asns[n.ASN] = rule
+		}
+		r.none = r.none && len(rule.peers) == 0
+	}
+	return r
+}
+
+func newDeliveryRule(name string, m Mode) *deliveryRule {
+	r := &deliveryRule{name: name, mode: m}
+	if m.Single != "" {
+		r.peers = []weighted{{m.Single, 1}}
+	}
+	var most uint32
+	for _, w := range m.Spread {
+		most = max(most, w)
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.Spread)) {
+		// Weights that are larger than the kernel's are scaled down; a peer that has one keeps some.
+		w := m.Spread[name]
+		if most > route.MaxWeight {
+			w = uint32(max(min(uint64(w), 1), (uint64(w)*route.MaxWeight+uint64(most)/2)/uint64(most)))
+		}
+		if w > 0 {
+			r.peers = append(r.peers, weighted{name, uint16(w)})
+		}
+	}
+	return r
+}
+
+// same reports whether another rule has the same effect.
+func (r *deliveryRule) same(other *deliveryRule) bool {
+	return other != nil && r.name == other.name && slices.Equal(r.peers, other.peers)
+}
+
+// origins are the ASes that a rule is for, in order.
+func (d *Delivery) origins() (all []uint32) {
+	for _, n := range d.Networks {
+		if n.ASN != 0 {
+			all = append(all, n.ASN)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// setDelivery replaces the rules: at once for their prefixes, in a walk for those inside and all others.
+func (e *egress) setDelivery(d *Delivery) {
+	old, now := e.delivery.rules, compileDelivery(d)
+	e.delivery.rules = now
+	if old.none && now.none {
+		return
+	}
+	for _, r := range []*deliveryRules{old, now} {
+		for prefix := range r.prefixes.All() {
+			e.deliver(prefix)
+		}
+	}
+	if old.dry != now.dry {
+		for prefix, n := range e.delivery.networks.All() {
+			e.setDelivered(prefix, n)
+		}
+	}
+	e.startWalk(false)
+}
+
+// deliverWithin applies a change of a route of a peer to a prefix: to the prefix itself, and to those
+// inside that the route covers.
+func (e *egress) deliverWithin(prefix netip.Prefix) {
+	if e.delivery.rules.none {
+		return
+	}
+	e.deliver(prefix)
+	var inside []netip.Prefix
+	for p := range e.delivery.networks.Subnets(prefix) {
+		if p != prefix {
+			inside = append(inside, p)
+		}
+	}
+	for _, p := range inside {
+		e.deliver(p)
+	}
+}
+
+// deliver brings the delivery to a prefix up to date.
+func (e *egress) deliver(prefix netip.Prefix) {
+	d := &e.delivery
+	rule := e.deliveryRule(prefix)
+	n, there := d.networks.Get(prefix)
+	if rule == nil || len(rule.peers) == 0 {
+		if there {
+			e.undeliver(prefix, n)
+		}
+		return
+	}
+	members, lacking := e.members(rule, prefix)
+	if !there {
+		n = &delivered{since: e.now()}
+		d.networks.Insert(prefix, n)
+	}
+	changed := !rule.same(n.rule) || n.lacking != lacking
+	if n.rule, n.lacking = rule, lacking; e.useGroup(prefix, n, members) {
+		changed = true
+	}
+	if changed {
+		n.since = e.now()
+	}
+}
+
+// undeliver ends the delivery to a prefix.
+func (e *egress) undeliver(prefix netip.Prefix, n *delivered) {
+	e.useGroup(prefix, n, nil)
+	e.delivery.networks.Delete(prefix)
+}
+
+// setDelivered sets the route of a delivery, or deletes it.
+func (e *egress) setDelivered(prefix netip.Prefix, n *delivered) {
+	if n.group == nil || e.delivery.rules.dry {
+		e.kernel.Delete(e.deliveredRoute(prefix, 0).Key())
+		return
+	}
+	e.kernel.SetRoute(e.deliveredRoute(prefix, n.group.id))
+}
+
+// resizeDelivered applies another MTU of the interface to a delivery.
+func (e *egress) resizeDelivered(prefix netip.Prefix) {
+	if n, ok := e.delivery.networks.Get(prefix); ok {
+		e.setDelivered(prefix, n)
+	}
+}
+
+func (e *egress) deliveredRoute(prefix netip.Prefix, nexthop uint32) route.Route {
+	metric := uint32(overBestPath)
+	if e.config.BestPaths == LeaveBestPaths {
+		metric = overOthers
+	}
+	r := route.Route{Table: route.MainTable, Dst: prefix, Metric: metric, Kind: route.Unicast, NexthopID: nexthop}
+	if e.config.encap() == route.EncapRed {
+		r.MTU = uint32(e.mtu) + redHeadroom
+	}
+	return r
+}
+
+// deliveryRule returns the rule for a prefix: that of the longest prefix that covers it, else that of its
+// origin AS, else the default. It returns nil for a prefix that is neither that of a rule nor announced
+// by an egress peer.
+func (e *egress) deliveryRule(prefix netip.Prefix) *deliveryRule {
+	r := e.delivery.rules
+	if slices.ContainsFunc(e.config.Locators, func(l netip.Prefix) bool { return l.Bits() <= prefix.Bits() && l.Contains(prefix.Addr()) }) {
+		return nil // packets to SIDs must not be encapsulated again
+	}
+	rule, found := r.prefixes.LookupPrefix(prefix)
+	if _, own := r.prefixes.Get(prefix); own {
+		return rule
+	}
+	announced := false
+	var origin uint32
+	for _, p := range e.peers {
+		n, ok := p.routes.Find(prefix)
+		if !ok {
+			continue
+		}
+		if c := e.choose(p.routes.Value(n).paths); c.sid.IsValid() {
+			announced = true
+			origin = cmp.Or(origin, c.originAS)
+		}
+	}
+	switch {
+	case !announced:
+		return nil
+	case found:
+		return rule
+	case r.asns[origin] != nil:
+		return r.asns[origin]
+	}
+	return r.fallback
+}
+
+// members returns the peers of a rule that have a route to all of a prefix, each with its SID. Those that
+// are draining are left out unless all are. lacking reports whether others have none.
+func (e *egress) members(rule *deliveryRule, prefix netip.Prefix) (members []member, lacking bool) {
+	var draining []member
+	for _, w := range rule.peers {
+		p := e.deliveryPeer(w.peer, bgp.IPOf(prefix.Addr()))
+		if p == nil {
+			lacking = true
+			continue
+		}
+		c := e.covering(p, prefix)
+		m := member{p, c.sid, w.weight}
+		switch {
+		case !c.sid.IsValid() || e.insideItself(c.sid, prefix):
+			lacking = true
+		case c.report.State == pathmanager.RouteDraining:
+			draining = append(draining, m)
+		default:
+			members = append(members, m)
+		}
+	}
+	if len(members) == 0 {
+		members = draining
+	}
+	return members, lacking
+}
+
+// insideItself reports whether packets to a SID could follow the delivery to a prefix, and be encapsulated
+// again: the prefix has the SID, and BGP no longer route to it.
+func (e *egress) insideItself(sid netip.Addr, prefix netip.Prefix) bool {
+	return prefix.Contains(sid) && longest(e.locators.known, sid) <= prefix.Bits()
+}
+
+// deliveryPeer returns the peer of a name for packets of an IP version: itself, or the one of that version
+// with the same route target, which is the same neighbor; nil if there is none.
+func (e *egress) deliveryPeer(name string, v bgp.IP) *peer {
+	i := slices.IndexFunc(e.peers, func(p *peer) bool { return p.Name == name })
+	if i < 0 {
+		return nil
+	}
+	if p := e.peers[i]; bgp.IPOf(p.Address) != v {
+		return e.byRT[target{p.RT, v}]
+	}
+	return e.peers[i]
+}
+
+// covering returns what results from the longest reachable route of a peer that covers a prefix.
+func (e *egress) covering(p *peer, prefix netip.Prefix) choice {
+	for n := range p.routes.Covering(prefix) {
+		if c := e.choose(p.routes.Value(n).paths); c.sid.IsValid() {
+			return c
+		}
+	}
+	return choice{}
+}
+
+// useGroup gives a network the group of some members, with its route, and reports whether it is another
+// one than before.
+func (e *egress) useGroup(prefix netip.Prefix, n *delivered, members []member) (changed bool) {
+	key := groupKey(members)
+	old := n.group
+	if old == nil && len(members) == 0 || old != nil && old.key == key {
+		return false
+	}
+	n.group = nil
+	if len(members) > 0 {
+		if n.group = e.delivery.groups[key]; n.group == nil {
+			n.group = e.newGroup(key, members)
+		}
+		n.group.uses++
+	}
+	e.setDelivered(prefix, n)
+	if old != nil {
+		e.releaseGroup(old)
+	}
+	return true
+}
+
+func groupKey(members []member) string {
+	var key []byte
+	for _, m := range members {
+		key = binary.LittleEndian.AppendUint32(key, uint32(m.peer.index))
+		key = append(key, m.sid.AsSlice()...)
+		key = binary.LittleEndian.AppendUint16(key, m.weight)
+	}
+	return string(key)
+}
+
+func (e *egress) newGroup(key string, members []member) *group {
+	g := &group{key: key, members: members}
+	weights := map[uint32]uint32{} // peers may have a SID in common
+	for _, m := range members {
+		sid := e.useSID(m.sid)
+		g.sids = append(g.sids, sid)
+		weights[e.objects[sid].ID] += uint32(m.weight)
+	}
+	var list []route.GroupMember
+	for _, id := range slices.Sorted(maps.Keys(weights)) {
+		list = append(list, route.GroupMember{ID: id, Weight: uint16(min(weights[id], route.MaxWeight))})
+	}
+	if g.id = list[0].ID; len(list) > 1 {
+		object := route.NexthopGroup{Members: route.JoinMembers(list)}
+		object.ID = e.newID([]byte(object.Members))
+		g.id = object.ID
+		e.kernel.Set(object)
+	}
+	e.delivery.groups[key] = g
+	return g
+}
+
+// releaseGroup ends the use of a group by a prefix.
+func (e *egress) releaseGroup(g *group) {
+	if g.uses--; g.uses > 0 {
+		return
+	}
+	delete(e.delivery.groups, g.key)
+	if g.id != e.objects[g.sids[0]].ID {
+		e.kernel.Delete(route.NexthopGroup{ID: g.id}.Key())
+		delete(e.ids, g.id)
+	}
+	for _, sid := range g.sids {
+		e.releaseSID(sid)
+	}
+}

@@ -1,0 +1,328 @@
+package edge
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/bgp/message"
+	"github.com/tabane/tabane/internal/kernel/route"
+)
+
+func TestCheckDelivery(t *testing.T) {
+	network := func(prefix string, m Mode) Network { return Network{Prefix: netip.MustParsePrefix(prefix), Mode: m} }
+	a := Mode{Single: "a"}
+	for name, tt := range map[string]struct {
+		delivery Delivery
+		change   func(*Config)
+		fault    string
+	}{
+		"all of them": {delivery: Delivery{Default: Mode{Spread: map[string]uint32{"a": 80, "b": 20}}, DryRun: true, Networks: []Network{
+			network("2001:db8:100::/40", a), network("2001:db8:100::/48", Mode{best: true}), network("198.51.100.0/24", Mode{Single: "a-ipv4"}),
+			{ASN: 64500, Mode: a}, {ASN: 64501, Mode: Mode{Spread: map[string]uint32{"a": 1, "b": 0}}},
+		}}},
+		"the same neighbor in IPv4": {delivery: Delivery{Networks: []Network{network("198.51.100.0/24", a)}}},
+		"another neighbor in IPv4": {delivery: Delivery{Networks: []Network{network("198.51.100.0/24", a)}}, change: func(c *Config) { c.Peers[2].RT = id("65000:999") },
+			fault: `delivery.networks[0].mode.single: "a" is an egress peer of ipv6, and none for ipv4 has its route target`},
+		"unknown peer": {delivery: Delivery{Default: Mode{Single: "a-ipv5"}}, fault: `delivery.default.single: must be the name of an egress peer, got "a-ipv5", did you mean`},
+		"unknown peer of many": {delivery: Delivery{Default: Mode{Spread: map[string]uint32{"a": 1, "c": 1}}},
+			fault: `delivery.default.spread.c: must be the name of an egress peer, got "c"`},
+		"weights of zero": {delivery: Delivery{Networks: []Network{network("2001:db8::/32", Mode{Spread: map[string]uint32{"a": 0, "b": 0}})}},
+			fault: "delivery.networks[0].mode.spread: must have a weight that is not 0"},
+		"no peers":       {delivery: Delivery{Default: Mode{Spread: map[string]uint32{}}}, fault: "delivery.default.spread: must have a weight"},
+		"two modes":      {delivery: Delivery{Default: Mode{Single: "a", Spread: map[string]uint32{"b": 1}}}, fault: "delivery.default: must have either single or spread"},
+		"no mode":        {delivery: Delivery{Networks: []Network{{ASN: 1}}}, fault: "delivery.networks[0].mode: must be best"},
+		"two conditions": {delivery: Delivery{Networks: []Network{{ASN: 1, Prefix: netip.MustParsePrefix("2001:db8::/32"), Mode: a}}}, fault: "delivery.networks[0]: must have either a prefix or an asn"},
+		"no condition":   {delivery: Delivery{Networks: []Network{{Mode: a}}}, fault: "delivery.networks[0]: must have either a prefix or an asn"},
+		"prefix given twice": {delivery: Delivery{Networks: []Network{network("2001:db8::/32", a), network("2001:db8::/32", a)}},
+			fault: "delivery.networks[1].prefix: 2001:db8::/32 is already that of networks[0]"},
+		"AS given twice": {delivery: Delivery{Networks: []Network{{ASN: 7, Mode: a}, {ASN: 7, Mode: a}}}, fault: "delivery.networks[1].asn: 7 is already that of networks[0]"},
+		"host bits":      {delivery: Delivery{Networks: []Network{{Prefix: netip.MustParsePrefix("2001:db8::1/32"), Mode: a}}}, fault: "delivery.networks[0].prefix: "},
+		"on the link":    {delivery: Delivery{Networks: []Network{network("2001:db8:1::/80", a)}}, fault: "delivery.networks[0].prefix: 2001:db8:1::/80 is inside our own 2001:db8:1::/64"},
+		"of SIDs":        {delivery: Delivery{Networks: []Network{network("fc00:1::/32", a)}}, fault: "delivery.networks[0].prefix: fc00:1::/32 is inside locators[0] fc00::/16"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := dualStack()
+			c.Delivery = tt.delivery
+			if tt.change != nil {
+				tt.change(&c)
+			}
+			got := c.Check().Error()
+			if !strings.HasPrefix(got, tt.fault) || got != "" && tt.fault == "" || strings.Contains(got, "\n") {
+				t.Errorf("got %q, want %q", got, tt.fault)
+			}
+		})
+	}
+	c := Config{Routes: KernelRoutes, Delivery: Delivery{Default: a}}
+	if got := c.Check().Error(); !strings.Contains(got, "delivery: needs the SIDs") {
+		t.Error(got)
+	}
+}
+
+// nexthops returns the text of what a route of the main table leads to: "fc00:1:1::" or, for a group,
+// "fc00:1:1::*80 fc00:2:1::*20"; none without a route.
+func (w wanted) delivered(prefix string) string {
+	r, ok := w[(route.Route{Table: route.MainTable, Dst: netip.MustParsePrefix(prefix), Metric: overBestPath}).Key()].(route.Route)
+	if !ok {
+		return "none"
+	}
+	switch o := w[route.Nexthop{ID: r.NexthopID}.Key()].(type) {
+	case route.Nexthop:
+		return o.SID.String()
+	case route.NexthopGroup:
+		var parts []string
+		for _, m := range o.List() {
+			parts = append(parts, fmt.Sprintf("%s*%d", w[route.Nexthop{ID: m.ID}.Key()].(route.Nexthop).SID, m.Weight))
+		}
+		slices.Sort(parts)
+		return strings.Join(parts, " ")
+	}
+	return "a route to nothing"
+}
+
+func TestDelivery(t *testing.T) {
+	config := dualStack()
+	config.Delivery = Delivery{Networks: []Network{
+		{Prefix: netip.MustParsePrefix("2001:db8:100::/40"), Mode: Mode{Spread: map[string]uint32{"a": 80, "b": 20}}},
+		{Prefix: netip.MustParsePrefix("2001:db8:100::/48"), Mode: Mode{best: true}},
+		{Prefix: netip.MustParsePrefix("198.51.100.0/24"), Mode: Mode{Single: "b"}},
+		{ASN: 64500, Mode: Mode{Single: "a"}},
+	}}
+	if err := config.Check().Err(); err != nil {
+		t.Fatal(err)
+	}
+	e, w := newTestEgress(config)
+	announce := func(peer int, prefix string, asns ...uint32) {
+		p := vpnPath(fmt.Sprintf("10.0.0.%d:1", peer), fmt.Sprintf("fc00:%d:1::", peer), fmt.Sprint("65000:10", peer))
+		p.Prefix, p.ASPath, p.Withdrawn = netip.MustParsePrefix(prefix), message.MakeASPath(asns...), asns == nil
+		if err := e.update(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	withdraw := func(peer int, prefix string) { announce(peer, prefix) }
+	check := func(when string, want map[string]string) {
+		t.Helper()
+		for prefix, through := range want {
+			if got := w.delivered(prefix); got != through {
+				t.Errorf("%s: %s through %s, want %s", when, prefix, got, through)
+			}
+		}
+	}
+	const a, b, both = "fc00:1:1::", "fc00:2:1::", "fc00:1:1::*80 fc00:2:1::*20"
+	const network, inside, except, ipv4 = "2001:db8:100::/40", "2001:db8:180::/48", "2001:db8:100::/48", "198.51.100.0/24"
+
+	check("without routes", map[string]string{network: "none", ipv4: "none"})
+	announce(1, "2001:db8::/32", 1)
+	check("covered by a", map[string]string{network: a, inside: "none", "2001:db8::/32": "none"})
+	announce(2, inside, 2)
+	check("b announces a part", map[string]string{network: a, inside: both})
+	announce(2, "::/0", 2)
+	check("b has a default route", map[string]string{network: both, inside: both, "::/0": "none"})
+	announce(1, except, 1)
+	check("an exception", map[string]string{except: "none", network: both})
+	withdraw(1, "2001:db8::/32")
+	check("a withdraws", map[string]string{network: b, inside: b})
+	withdraw(2, "::/0")
+	check("b withdraws", map[string]string{network: "none", inside: b})
+	announce(1, network, 1)
+	e.locator(locator("fc00:1::/32", true))
+	e.locator(locator("fc00:1::/32", false))
+	check("a's border router fails", map[string]string{network: "none", inside: b})
+	e.locator(locator("fc00:1::/32", true))
+	check("it is back", map[string]string{network: a, inside: both})
+
+	announce(1, "0.0.0.0/0", 1)
+	check("not the peer of the mode", map[string]string{ipv4: "none"})
+	announce(2, "198.51.0.0/16", 1)
+	check("in IPv4", map[string]string{ipv4: b, "198.51.0.0/16": "none"})
+
+	announce(2, "2001:db8:f::/48", 7, 64500)
+	check("of an AS, not by the peer of the mode", map[string]string{"2001:db8:f::/48": "none"})
+	announce(1, "2001:db8:f::/48", 7, 64500)
+	check("of an AS", map[string]string{"2001:db8:f::/48": a})
+	announce(1, "2001:db8:f::/48", 7, 64501)
+	withdraw(2, "2001:db8:f::/48")
+	check("now of another AS", map[string]string{"2001:db8:f::/48": "none"})
+
+	if lines := w.lines("nhid"); !slices.ContainsFunc(lines, func(s string) bool {
+		return strings.HasPrefix(s, network+" table main") && strings.HasSuffix(s, "metric 4095 mtu 1524")
+	}) {
+		t.Errorf("no MTU or metric:\n%s", strings.Join(lines, "\n"))
+	}
+	e.setMTU(9000)
+	for _, line := range w.lines("metric 4095") {
+		if !strings.HasSuffix(line, "mtu 9024") {
+			t.Errorf("the old MTU: %s", line)
+		}
+	}
+
+	d := Delivery{Default: Mode{Single: "b"}, DryRun: true}
+	e.setDelivery(&d)
+	if lines := w.lines("metric 4095"); len(lines) > 0 {
+		t.Errorf("in a dry run:\n%s", strings.Join(lines, "\n"))
+	}
+	if n := e.networks(netip.MustParsePrefix(inside), 10); len(n.List) != 1 || n.List[0].State != "dry run" || n.List[0].Through[0] != "b" {
+		t.Errorf("status of a dry run: %+v", n)
+	}
+	d.DryRun = false
+	e.setDelivery(&d)
+	check("another default", map[string]string{inside: b, network: "none", "198.51.0.0/16": b, ipv4: "none", "0.0.0.0/0": "none"})
+	e.setDelivery(&Delivery{})
+	withdraw(1, network)
+	if lines := w.lines("metric 4095"); len(lines) > 0 || len(w.lines(" group ")) > 0 || e.delivery.networks.Size() > 0 || len(e.delivery.groups) > 0 {
+		t.Errorf("left behind: %v, %+v", lines, e.networks(netip.Prefix{}, 10))
+	}
+}
+
+// TestDeliveryStatus: what a status says of each network.
+func TestDeliveryStatus(t *testing.T) {
+	config := testConfig()
+	config.Delivery = Delivery{Networks: []Network{
+		{Prefix: netip.MustParsePrefix("2001:db8::/32"), Mode: Mode{Spread: map[string]uint32{"a": 1, "b": 3}}},
+		{Prefix: netip.MustParsePrefix("2001:db8:f::/48"), Mode: Mode{Single: "b"}},
+	}}
+	e, _ := newTestEgress(config)
+	now := time.Unix(1000, 0)
+	e.now = func() time.Time { return now }
+	for i, peer := range []string{"1", "2"} {
+		p := vpnPath("10.0.0."+peer+":1", "fc00:"+peer+":1::", "65000:10"+peer)
+		if p.Prefix = netip.MustParsePrefix("2001:db8::/32"); i == 1 {
+			p.Prefix = client
+		}
+		if err := e.update(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := e.networks(netip.Prefix{}, 100)
+	want := []NetworkStatus{
+		{Prefix: netip.MustParsePrefix("2001:db8::/32"), Mode: "spread a 1, b 3", Rule: "2001:db8::/32", Through: []string{"a"}, Lacking: []string{"b"}, State: "in use", Since: now},
+		{Prefix: client, Mode: "spread a 1, b 3", Rule: "2001:db8::/32", Through: []string{"a 25 %", "b 75 %"}, State: "in use", Since: now},
+		{Prefix: netip.MustParsePrefix("2001:db8:f::/48"), Mode: "single b", Rule: "2001:db8:f::/48", Through: []string{"best path"}, Lacking: []string{"b"}, State: "no route of a peer of the mode"},
+	}
+	n.List[2].Since = time.Time{}
+	if fmt.Sprint(n.List) != fmt.Sprint(want) || n.Default != "best" || n.Networks != 3 {
+		t.Errorf("got  %+v\nwant %+v", n, want)
+	}
+	for within, prefixes := range map[string]int{"2001:db8:c::1/128": 1, "2001:db8:f::/48": 1, "::/0": 3, "2001:db9::/32": 0, "2001:db8:c::/63": 2} {
+		if n := e.networks(netip.MustParsePrefix(within), 100); len(n.List) != prefixes {
+			t.Errorf("within %s: %+v", within, n.List)
+		}
+	}
+	if n := e.networks(netip.Prefix{}, 2); len(n.List) != 2 {
+		t.Errorf("limit of 2: %+v", n.List)
+	}
+}
+
+// TestDeliverOnlyAnnounced: after each of many random changes, of routes, locators and rules, all packets
+// from a default address to a network whose mode is not the best path are encapsulated to SIDs of peers
+// of its mode, each of which has a route that covers the prefix, and to all such peers.
+func TestDeliverOnlyAnnounced(t *testing.T) {
+	prefixes := []netip.Prefix{
+		bgp.IPv6.Anywhere(), netip.MustParsePrefix("2001:db8:100::/40"), netip.MustParsePrefix("2001:db8:100::/48"), client,
+		bgp.IPv4.Anywhere(), netip.MustParsePrefix("198.51.0.0/16"), netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("fc00:1::/24"),
+	}
+	modes := []Mode{{best: true}, {Single: "a"}, {Single: "b"}, {Spread: map[string]uint32{"a": 1, "b": 2}}, {Spread: map[string]uint32{"a": 1000, "b": 1}}}
+	sids := []string{"fc00:1:1::", "fc00:1:2::", "fc00:2:1::"}
+	rapid.Check(t, func(t *rapid.T) {
+		e, w := newTestEgress(dualStack())
+		for _, sid := range sids { // reachable by BGP, whatever else is announced
+			e.locator(locator(netip.PrefixFrom(netip.MustParseAddr(sid), 32).Masked().String(), true))
+		}
+		advertised := map[pathKey]bgp.VPNPath{}
+		var d Delivery
+		lost := map[netip.Prefix]bool{}
+		reachable := func(sid netip.Addr) bool { return !lost[netip.PrefixFrom(sid, 32).Masked()] }
+		// covers reports whether a peer has a route with this SID to all of a prefix; any SID if not valid.
+		covers := func(peer string, sid netip.Addr, prefix netip.Prefix) bool {
+			rt := id(map[string]string{"a": "65000:101", "b": "65000:102"}[peer])
+			return slices.ContainsFunc(slices.Collect(maps.Values(advertised)), func(p bgp.VPNPath) bool {
+				return p.RTs[0] == rt && (p.SID == sid || !sid.IsValid()) && reachable(p.SID) && p.Prefix.Bits() <= prefix.Bits() && p.Prefix.Contains(prefix.Addr())
+			})
+		}
+		// mode is that of a prefix, by the definition.
+		mode := func(prefix netip.Prefix) Mode {
+			m, bits, origin := d.Default, -1, uint32(0)
+			announced := false
+			for _, p := range advertised {
+				if p.Prefix == prefix && reachable(p.SID) {
+					announced, origin = true, p.ASPath.Origin()
+				}
+			}
+			for _, n := range d.Networks {
+				if n.ASN != 0 && n.ASN == origin && bits < 0 {
+					m = n.Mode
+				}
+				if n.Prefix.IsValid() && n.Prefix.Bits() <= prefix.Bits() && n.Prefix.Contains(prefix.Addr()) && n.Prefix.Bits() > bits {
+					m, bits = n.Mode, n.Prefix.Bits()
+				}
+				announced = announced || n.Prefix == prefix
+			}
+			if !announced || prefix.Bits() >= 16 && netip.MustParsePrefix("fc00::/16").Contains(prefix.Addr()) {
+				return Mode{}
+			}
+			return m
+		}
+		verify := func() {
+			for _, prefix := range prefixes {
+				m := mode(prefix)
+				names := slices.Sorted(maps.Keys(m.Spread))
+				if m.Single != "" {
+					names = []string{m.Single}
+				}
+				names = slices.DeleteFunc(names, func(name string) bool { return !covers(name, netip.Addr{}, prefix) })
+				got := w.delivered(prefix.String())
+				if len(names) == 0 {
+					if got != "none" {
+						t.Fatalf("mode %s of %v: through %s, although no peer covers it", &m, prefix, got)
+					}
+					continue
+				}
+				if got == "none" {
+					t.Fatalf("mode %s of %v: no route, although %v cover it", &m, prefix, names)
+				}
+				for _, part := range strings.Fields(got) {
+					text, _, _ := strings.Cut(part, "*")
+					sid := netip.MustParseAddr(text)
+					if !slices.ContainsFunc(names, func(name string) bool { return covers(name, sid, prefix) }) {
+						t.Fatalf("mode %s of %v: through %s, which no peer of %v has a route with", &m, prefix, sid, names)
+					}
+				}
+			}
+		}
+		for range rapid.IntRange(1, 30).Draw(t, "changes") {
+			switch rapid.IntRange(0, 5).Draw(t, "kind") {
+			case 0:
+				l := netip.PrefixFrom(netip.MustParseAddr(rapid.SampledFrom(sids).Draw(t, "locator")), 32).Masked()
+				lost[l] = !lost[l]
+				e.locator(locator(l.String(), !lost[l]))
+			case 1:
+				d = Delivery{Default: rapid.SampledFrom(modes).Draw(t, "default")}
+				for i, prefix := range prefixes[:7] {
+					if rapid.Bool().Draw(t, "has a rule") {
+						d.Networks = append(d.Networks, Network{Prefix: prefix, Mode: modes[(i+len(d.Networks))%len(modes)]})
+					}
+				}
+				e.setDelivery(&d)
+			default:
+				i := rapid.IntRange(0, len(sids)-1).Draw(t, "route")
+				p := vpnPath(fmt.Sprint("10.0.0.1:", 1+i), sids[i], rapid.SampledFrom([]string{"65000:101", "65000:102"}).Draw(t, "rt"))
+				p.Prefix = rapid.SampledFrom(prefixes).Draw(t, "prefix")
+				p.Withdrawn = rapid.Bool().Draw(t, "withdrawn")
+				if delete(advertised, pathKey{p.RD, p.Prefix}); !p.Withdrawn {
+					advertised[pathKey{p.RD, p.Prefix}] = p
+				}
+				if err := e.update(p); err != nil {
+					t.Fatal(err)
+				}
+			}
+			verify()
+		}
+	})
+}

@@ -1,0 +1,191 @@
+package edge
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"github.com/tabane/tabane/internal/base/fault"
+	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/kernel/route"
+)
+
+// Delivery is how packets from the default addresses reach each client network.
+type Delivery struct {
+	// Default is the mode of the networks that no entry of networks is for. Default: best.
+	// Example: {spread: {transit-a: 80, transit-b: 20}}
+	Default Mode `yaml:"default,omitempty"`
+	// Networks are the modes of client networks. The longest prefix that has a network applies to it, else
+	// the AS that originates its route, else the default.
+	Networks []Network `yaml:"networks,omitempty"`
+	// DryRun changes no route: tabane status networks shows what would be done. Example: true
+	DryRun bool `yaml:"dry_run,omitempty"`
+}
+
+// Network is a client network with its mode.
+type Network struct {
+	// Prefix has the addresses of the clients. Default: none; required unless asn is given.
+	// Example: 2001:db8:100::/40
+	Prefix netip.Prefix `yaml:"prefix,omitempty"`
+	// ASN is the AS that originates the routes to the clients. Example: 64500
+	ASN uint32 `yaml:"asn,omitempty"`
+	// Mode is how packets reach the clients. Example: {single: transit-b}
+	Mode Mode `yaml:"mode"`
+}
+
+// Mode is how packets reach a client network. The short form is best, for BGP's best path, which is also
+// where packets go that no egress peer of the mode has a route for.
+type Mode struct {
+	// Single is the name of the egress peer that all packets leave through. Example: transit-b
+	Single string `yaml:"single,omitempty"`
+	// Spread are the egress peers that flows are spread over, each with its share of the flows relative
+	// to the others'. Example: {transit-a: 80, transit-b: 20}
+	Spread map[string]uint32 `yaml:"spread,omitempty"`
+
+	// best: the mode was given as such, and not left out.
+	best bool
+}
+
+// modeBest is the short form.
+const modeBest = "best"
+
+// ParseShort implements field.Short.
+func (m *Mode) ParseShort(text string) error {
+	if text != modeBest {
+		return fmt.Errorf("want %s, {single: PEER} or {spread: {PEER: WEIGHT}}, got %q", modeBest, text)
+	}
+	*m = Mode{best: true}
+	return nil
+}
+
+// Short implements field.Short.
+func (m *Mode) Short() (string, bool) {
+	return modeBest, m.best || m.Single == "" && len(m.Spread) == 0
+}
+
+// String is the mode as in a configuration file.
+func (m *Mode) String() string {
+	switch {
+	case m.Single != "":
+		return "single " + m.Single
+	case len(m.Spread) > 0:
+		text := "spread"
+		for i, name := range slices.Sorted(maps.Keys(m.Spread)) {
+			if i > 0 {
+				text += ","
+			}
+			text += fmt.Sprintf(" %s %d", name, m.Spread[name])
+		}
+		return text
+	}
+	return modeBest
+}
+
+// maxNetworks bounds the list, which is checked as a whole.
+const maxNetworks = 100_000
+
+// checkDelivery adds the faults of the delivery.
+func (c *Config) checkDelivery(faults *fault.List) {
+	d := &c.Delivery
+	if reflect.DeepEqual(*d, Delivery{}) {
+		return
+	}
+	if c.Routes == KernelRoutes {
+		faults.Add("delivery", "needs the SIDs of egress peers, which another program has with routes: %s", KernelRoutes)
+	}
+	if len(d.Networks) > maxNetworks {
+		faults.Add("delivery.networks", "must be at most %d, got %d", maxNetworks, len(d.Networks))
+		return
+	}
+	peers := map[string]*Peer{}
+	for i := range c.Peers {
+		peers[c.Peers[i].Name] = &c.Peers[i]
+	}
+	c.checkMode(faults, "delivery.default", &d.Default, peers, nil)
+	prefixes, asns := map[netip.Prefix]int{}, map[uint32]int{}
+	for i := range d.Networks {
+		n := &d.Networks[i]
+		at := fmt.Sprintf("delivery.networks[%d]", i)
+		var version *bgp.IP
+		switch given := n.Prefix != (netip.Prefix{}); {
+		case given == (n.ASN != 0):
+			faults.Add(at, "must have either a prefix or an asn")
+		case !given:
+			if j, there := asns[n.ASN]; there {
+				faults.Add(at+".asn", "%d is already that of networks[%d]", n.ASN, j)
+			}
+			asns[n.ASN] = i
+		case c.checkNetwork(faults, at+".prefix", n.Prefix):
+			if j, there := prefixes[n.Prefix]; there {
+				faults.Add(at+".prefix", "%v is already that of networks[%d]", n.Prefix, j)
+			}
+			prefixes[n.Prefix] = i
+			v := bgp.IPOf(n.Prefix.Addr())
+			version = &v
+		}
+		if reflect.DeepEqual(n.Mode, Mode{}) {
+			faults.Add(at+".mode", "must be %s, {single: PEER} or {spread: {PEER: WEIGHT}}", modeBest)
+			continue
+		}
+		c.checkMode(faults, at+".mode", &n.Mode, peers, version)
+	}
+}
+
+// checkNetwork adds the faults of the prefix of a network.
+func (c *Config) checkNetwork(faults *fault.List, at string, prefix netip.Prefix) bool {
+	if !bgp.CheckPrefix(faults, at, prefix) {
+		return false
+	}
+	for _, own := range c.onLink() {
+		if own.Bits() <= prefix.Bits() && own.Contains(prefix.Addr()) {
+			faults.Add(at, "%v is inside our own %v, which is on the link", prefix, own)
+			return false
+		}
+	}
+	for i, l := range c.Locators {
+		if l.IsValid() && l.Bits() <= prefix.Bits() && l.Contains(prefix.Addr()) {
+			faults.Add(at, "%v is inside locators[%d] %v: packets to SIDs have no clients", prefix, i, l)
+			return false
+		}
+	}
+	return true
+}
+
+// checkMode adds the faults of a mode of networks of an IP version; nil is both.
+func (c *Config) checkMode(faults *fault.List, at string, m *Mode, peers map[string]*Peer, version *bgp.IP) {
+	check := func(at, name string) {
+		p := peers[name]
+		switch {
+		case p == nil:
+			faults.Add(at, "must be the name of an egress peer, got %q%s", name, fault.Suggest(name, slices.Sorted(maps.Keys(peers))))
+		case version != nil && bgp.IPOf(p.Address) != *version && !slices.ContainsFunc(c.Peers, func(other Peer) bool { return other.target() == target{p.RT, *version} }):
+			faults.Add(at, "%q is an egress peer of %s, and none for %s has its route target", name, bgp.IPOf(p.Address), *version)
+		}
+	}
+	switch {
+	case m.Single != "" && len(m.Spread) > 0:
+		faults.Add(at, "must have either single or spread")
+		return
+	case m.Single != "":
+		check(at+".single", m.Single)
+	case m.Spread != nil && !m.best:
+		var sum uint64
+		for _, name := range slices.Sorted(maps.Keys(m.Spread)) {
+			check(fault.Join(at+".spread", name), name)
+			sum += uint64(m.Spread[name])
+		}
+		if sum == 0 {
+			faults.Add(at+".spread", "must have a weight that is not 0")
+		}
+		if len(m.Spread) > route.MaxMembers {
+			faults.Add(at+".spread", "must have at most %d egress peers, got %d", route.MaxMembers, len(m.Spread))
+		}
+	}
+}
+
+// spreads reports whether a mode spreads flows over egress peers.
+func (d *Delivery) spreads() bool {
+	return len(d.Default.Spread) > 1 || slices.ContainsFunc(d.Networks, func(n Network) bool { return len(n.Mode.Spread) > 1 })
+}

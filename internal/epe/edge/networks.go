@@ -1,0 +1,178 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tabane/tabane/internal/base/health"
+	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/daemon/condition"
+	"github.com/tabane/tabane/internal/kernel/netns"
+)
+
+// Networks is the result of Edge.Networks.
+type Networks struct {
+	// Default is the mode of all networks that are not listed.
+	Default string `json:"default"`
+	DryRun  bool   `json:"dry_run"`
+	// Networks is the number of all networks whose mode is not best; List has those that were asked for,
+	// at most limit.
+	Networks int             `json:"networks"`
+	List     []NetworkStatus `json:"list"`
+}
+
+// NetworkStatus is how packets reach a client network.
+type NetworkStatus struct {
+	Prefix netip.Prefix `json:"prefix"`
+	Mode   string       `json:"mode"`
+	// Rule is what the mode is configured for: a prefix, an AS, or default.
+	Rule string `json:"rule"`
+	// Through are the egress peers that packets leave through, with the shares of the flows in percent if
+	// there are several; the best path if no peer of the mode covers the network.
+	Through []string `json:"through"`
+	// Lacking are the peers of the mode without a route that covers the network.
+	Lacking []string  `json:"lacking,omitempty"`
+	State   string    `json:"state"`
+	Since   time.Time `json:"since"`
+}
+
+// Networks lists the client networks whose mode is not best: the one that packets to the prefix belong
+// to, and those inside; all for a prefix that is not valid. It returns at most limit.
+func (e *Edge) Networks(ctx context.Context, within netip.Prefix, limit int) (any, error) {
+	var n Networks
+	if !e.daemon.Do(ctx, func() { n = e.egress.networks(within, limit) }) {
+		return nil, errors.New("not running")
+	}
+	return n, nil
+}
+
+func (e *egress) networks(within netip.Prefix, limit int) Networks {
+	d := &e.delivery
+	n := Networks{Default: d.rules.fallback.mode.String(), DryRun: d.rules.dry, Networks: d.networks.Size(), List: []NetworkStatus{}}
+	var all iter.Seq2[netip.Prefix, *delivered]
+	if within.IsValid() {
+		if prefix, found, ok := d.networks.LookupPrefixLPM(within); ok && prefix != within && limit > 0 {
+			n.List = append(n.List, e.networkStatus(prefix, found))
+		}
+		all = d.networks.Subnets(within)
+	} else {
+		all = d.networks.AllSorted()
+	}
+	for prefix, found := range all {
+		if len(n.List) >= limit {
+			break
+		}
+		n.List = append(n.List, e.networkStatus(prefix, found))
+	}
+	return n
+}
+
+func (e *egress) networkStatus(prefix netip.Prefix, n *delivered) NetworkStatus {
+	s := NetworkStatus{Prefix: prefix, Mode: n.rule.mode.String(), Rule: n.rule.name, State: "in use", Since: n.since.Round(time.Second)}
+	used := map[string]bool{}
+	if n.group == nil {
+		s.Through, s.State = []string{"best path"}, "no route of a peer of the mode"
+	} else {
+		sum := 0
+		for _, m := range n.group.members {
+			sum += int(m.weight)
+		}
+		for _, m := range n.group.members {
+			used[m.peer.Name] = true
+			text := m.peer.Name
+			if len(n.group.members) > 1 {
+				text += fmt.Sprintf(" %.0f %%", 100*float64(m.weight)/float64(sum))
+			}
+			s.Through = append(s.Through, text)
+		}
+		switch {
+		case e.delivery.rules.dry:
+			s.State = "dry run"
+		case !e.kernel.Settled(e.deliveredRoute(prefix, 0).Key()):
+			s.State = "not in the kernel yet"
+		}
+	}
+	if n.lacking {
+		for _, w := range n.rule.peers {
+			name := w.peer
+			if p := e.deliveryPeer(name, bgp.IPOf(prefix.Addr())); p != nil {
+				name = p.Name
+			}
+			if !used[name] {
+				s.Lacking = append(s.Lacking, name)
+			}
+		}
+	}
+	return s
+}
+
+// hashPolicies are the kernel parameters by which a flow is hashed to the members of a group: by 1, from
+// its addresses and ports; by 0, from its addresses.
+var hashPolicies = []string{"net.ipv6.fib_multipath_hash_policy", "net.ipv4.fib_multipath_hash_policy"}
+
+const addressesOnly, withPorts = "0", "1"
+
+// hashing has the kernel spread connections, not clients, over egress peers. An administrator's choice of
+// another policy than the kernel's default stays.
+type hashing struct {
+	mu      sync.Mutex
+	changed []string
+}
+
+// set changes the policies.
+func (h *hashing) set() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var errs []error
+	for _, key := range hashPolicies {
+		value, err := netns.ReadSysctl(key)
+		if err == nil && value == addressesOnly {
+			if err = netns.Sysctl(key, withPorts); err == nil && !slices.Contains(h.changed, key) {
+				h.changed = append(h.changed, key)
+			}
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// restore changes back what set changed.
+func (h *hashing) restore() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var errs []error
+	for _, key := range h.changed {
+		errs = append(errs, netns.Sysctl(key, addressesOnly))
+	}
+	h.changed = nil
+	return errors.Join(errs...)
+}
+
+// condition is that policies are as set makes them.
+func (h *hashing) condition() condition.Condition {
+	return condition.Condition{
+		Name: "spreading of flows", Good: "connections of a client are spread over egress peers, each by its ports",
+		Examine: func() (problems []health.Problem, err error) {
+			for _, key := range hashPolicies {
+				value, err := netns.ReadSysctl(key)
+				if err != nil {
+					return nil, err
+				}
+				if value == addressesOnly {
+					problems = append(problems, health.Problem{
+						Text:   "all connections of a client leave through the same egress peer, because " + key + " is " + value,
+						Remedy: "sysctl -w " + key + "=" + withPorts,
+					})
+				}
+			}
+			return problems, nil
+		},
+		Restore: h.set,
+	}
+}
