@@ -47,7 +47,7 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	program = filepath.Join(dir, "tabane")
-	build := exec.Command("go", "build", "-o", dir+"/", "../../cmd/tabane", "../../cmd/tabane-lab")
+	build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", dir+"/", "../../cmd/tabane", "../../cmd/tabane-lab")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as make build
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)

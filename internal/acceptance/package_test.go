@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -99,6 +102,36 @@ func TestPackage(t *testing.T) {
 	output(t, exec.Command("sed", "-i", "s|/etc/tabane/gw.key|"+key+"|", filepath.Join(root, "etc/tabane/gateway.yaml.example")))
 	for _, role := range []string{"asbr", "edge", "gateway", "reflector"} {
 		output(t, exec.Command(program, "check", "-c", filepath.Join(root, "etc/tabane", role+".yaml.example")))
+	}
+}
+
+// TestSizes: the sizes of the programs that CONTRIBUTING.md gives are those of programs built as by
+// make build.
+func TestSizes(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the sizes are those of amd64")
+	}
+	const tolerated = 0.03 // other releases of Go make other code
+	page, err := os.ReadFile("../../CONTRIBUTING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile("`(tabane|tabane-lab)`( has)?\\s([0-9.]+) MB").FindAllSubmatch(page, -1)
+	if len(found) != 2 {
+		t.Fatalf("CONTRIBUTING.md gives %d sizes, want 2", len(found))
+	}
+	for _, f := range found {
+		info, err := os.Stat(filepath.Join(filepath.Dir(program), string(f[1])))
+		if err != nil {
+			t.Fatal(err)
+		}
+		given, err := strconv.ParseFloat(string(f[3]), 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if size := float64(info.Size()) / 1e6; math.Abs(size-given) > tolerated*given {
+			t.Errorf("%s has %.1f MB, and CONTRIBUTING.md gives %.1f", f[1], size, given)
+		}
 	}
 }
 

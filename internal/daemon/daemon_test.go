@@ -558,7 +558,7 @@ func TestNextHopBecomesReachable(t *testing.T) {
 func TestLargeTableIsComparedWhenQuiet(t *testing.T) {
 	run(t, func(r *rig) {
 		var events []bgp.Event
-		for i := range resyncLarge {
+		for i := range resyncLargeRoutes {
 			a := netip.AddrFrom16([16]byte{0x2a, byte(i >> 16), byte(i >> 8), byte(i)})
 			events = append(events, bgp.UnicastPath{Prefix: netip.PrefixFrom(a, 48), Number: uint32(len(events)), NextHop: onLink})
 		}
@@ -576,28 +576,28 @@ func TestLargeTableIsComparedWhenQuiet(t *testing.T) {
 		before := dumps()
 		for range 20 {
 			change()
-			time.Sleep(resyncBusy / 2)
+			time.Sleep(resyncBusyPause / 2)
 		}
 		if n := dumps(); n != before {
 			t.Errorf("%d dumps while the table changes", n-before)
 		}
 		r.in(func() { r.hold = make(chan struct{}) })
-		time.Sleep(2 * resyncBusy)
+		time.Sleep(2 * resyncBusyPause)
 		change()
 		close(r.hold)
-		running := func() (is bool) { r.in(func() { is = r.resync.comparison != nil }); return is }
+		running := func() (is bool) { r.in(func() { is = r.resync.state != resyncIdle }); return is }
 		if !running() {
 			t.Error("the comparison is not paused by a change")
 		}
-		time.Sleep(2 * resyncBusy)
+		time.Sleep(2 * resyncBusyPause)
 		if running() || dumps() != before+1 {
 			t.Errorf("the comparison is running: %t, %d dumps", running(), dumps()-before)
 		}
 		before = dumps()
 		r.events <- route.Overrun{}
-		for range resyncLatest/(resyncBusy/2) + 100 {
+		for range resyncMaxDelay/(resyncBusyPause/2) + 100 {
 			change()
-			time.Sleep(resyncBusy / 2)
+			time.Sleep(resyncBusyPause / 2)
 		}
 		if dumps() == before {
 			t.Error("a table that always changes is never read")

@@ -44,7 +44,7 @@ func TestReactionsWaitForNothing(t *testing.T) {
 			t.Errorf("the reactions took %s", took)
 		}
 		r.in(func() {
-			if r.resync.comparison == nil {
+			if r.resync.state == resyncIdle {
 				t.Error("the comparison has ended")
 			}
 		})
@@ -146,7 +146,7 @@ func TestKernelRepairsByEvents(t *testing.T) {
 		complete("after the deletion of " + o.String())
 	}
 	l.Do(ctx, func() {
-		if l.resync.comparison == nil {
+		if l.resync.state == resyncIdle {
 			t.Error("no comparison is being made, or one has ended")
 		}
 	})

@@ -11,23 +11,37 @@ import (
 )
 
 const (
-	// resyncShare times the duration of a comparison with the kernel is the least pause after it.
-	resyncShare = 10
-	// resyncBusy is the pause before a comparison is tried again that would compete with changes.
-	resyncBusy = time.Second
-	// resyncRest times the duration of reading a part of the kernel's objects is the pause after it:
-	// to compare it takes about as long, and what must not wait gets at least half of the CPUs' time.
-	resyncRest     = 2
-	resyncRestMost = 20 * time.Millisecond
-	// resyncLarge is the number of routes from which on a comparison waits until the kernel's tables
-	// have not changed for resyncBusy, but no longer than resyncLatest. The kernel continues a dump
-	// of a table that has changed with a walk over all routes dumped so far, with the table locked and
-	// softirqs disabled: at a million routes that takes 0.1 s for each 32 kB.
-	resyncLarge  = 20_000
-	resyncLatest = 10 * time.Minute
-	// resyncStep is the number of objects that are visited at the end of a comparison before the loop
-	// looks for events, half a millisecond's work.
-	resyncStep = 10_000
+	// resyncPauseFactor times the duration of a comparison with the kernel is the least pause after
+	// it.
+	resyncPauseFactor = 10
+	// resyncBusyPause is the pause before a comparison is tried again that would compete with changes.
+	resyncBusyPause = time.Second
+	// resyncReadPauseFactor times the duration of reading a part of the kernel's objects is the pause
+	// after it, at most resyncReadPauseMax: to compare it takes about as long, and what must not wait
+	// gets at least half of the CPUs' time.
+	resyncReadPauseFactor = 2
+	resyncReadPauseMax    = 20 * time.Millisecond
+	// resyncLargeRoutes is the number of routes from which on a comparison waits until the kernel's
+	// tables have not changed for resyncBusyPause, but no longer than resyncMaxDelay. The kernel
+	// continues a dump of a table that has changed with a walk over all routes dumped so far, with the
+	// table locked and softirqs disabled: at a million routes that takes 0.1 s for each 32 kB.
+	resyncLargeRoutes = 20_000
+	resyncMaxDelay    = 10 * time.Minute
+	// resyncStepObjects is the number of objects that are visited at the end of a comparison before the
+	// loop looks for events, half a millisecond's work.
+	resyncStepObjects = 10_000
+)
+
+// resyncState is what a resync does.
+type resyncState uint8
+
+const (
+	// resyncIdle: no comparison runs.
+	resyncIdle resyncState = iota
+	// resyncReading: parts of a dump of the kernel's objects are read and compared.
+	resyncReading
+	// resyncEnding: everything was read, and the objects known are visited in steps.
+	resyncEnding
 )
 
 // resync compares the kernel's objects with those known, in the background and in steps: with a
@@ -44,13 +58,13 @@ type resync struct {
 	due   bool        // what has changed since the last one began is unknown
 	since time.Time   // when it became due
 
-	// comparison is not nil while one runs. ending: everything was read, and consistent is what the
-	// kernel says of it.
-	comparison         *route.Comparison
-	dumped             chan dump
-	ending, consistent bool
-	begun, ended       time.Time
-	took               time.Duration // by the last one
+	state      resyncState
+	comparison *route.Comparison // nil if resyncIdle
+	dumped     chan dump
+	consistent bool // what the kernel says of the dump, if resyncEnding
+	begun      time.Time
+	ended      time.Time
+	took       time.Duration // by the last one
 }
 
 // activity is when operations were last applied to the kernel.
@@ -74,9 +88,9 @@ type dump struct {
 
 // request has the kernel's objects compared soon.
 func (r *resync) request() {
-	if !r.due && r.comparison == nil {
+	if !r.due && r.state == resyncIdle {
 		r.since = time.Now()
-		r.start.Reset(time.Until(r.ended.Add(resyncShare * r.took)))
+		r.start.Reset(time.Until(r.ended.Add(resyncPauseFactor * r.took)))
 	}
 	r.due = true
 }
@@ -84,13 +98,14 @@ func (r *resync) request() {
 // begin begins a comparison that is due. busy: objects are being applied to the kernel.
 func (r *resync) begin(ctx context.Context, busy bool) {
 	switch {
-	case !r.due || r.comparison != nil:
+	case !r.due || r.state != resyncIdle:
 		return
 	case busy, r.disturbed():
-		r.start.Reset(resyncBusy)
+		r.start.Reset(resyncBusyPause)
 		return
 	}
-	r.due, r.begun, r.comparison = false, time.Now(), r.known.Compare()
+	r.state, r.comparison = resyncReading, r.known.Compare()
+	r.due, r.begun = false, time.Now()
 	go r.read(ctx, r.kernel)
 }
 
@@ -98,7 +113,7 @@ func (r *resync) begin(ctx context.Context, busy bool) {
 func (r *resync) read(ctx context.Context, kernel dumper) {
 	began := time.Now()
 	pass := func(part dump) {
-		rest := min(resyncRest*time.Since(began), resyncRestMost)
+		rest := min(resyncReadPauseFactor*time.Since(began), resyncReadPauseMax)
 		select {
 		case r.dumped <- part:
 		case <-ctx.Done():
@@ -128,36 +143,38 @@ func (r *resync) observe() {
 
 // disturbed reports whether a dump has to wait because the kernel's tables change.
 func (r *resync) disturbed() bool {
-	return r.known.Counts()[route.ClassRoute].Have >= resyncLarge &&
-		time.Since(r.activity.changed) < resyncBusy && time.Since(r.since) < resyncLatest
+	return r.known.Counts()[route.ClassRoute].Have >= resyncLargeRoutes &&
+		time.Since(r.activity.changed) < resyncBusyPause && time.Since(r.since) < resyncMaxDelay
 }
 
 // input returns where the next part of the kernel's objects comes from, nil while it has to wait, and
 // whether the end of the comparison can be continued instead.
 func (r *resync) input() (parts <-chan dump, ending bool) {
-	if r.comparison != nil && !r.ending && r.disturbed() {
-		r.start.Reset(resyncBusy)
+	if r.state == resyncReading && r.disturbed() {
+		r.start.Reset(resyncBusyPause)
 		return nil, false
 	}
-	return r.dumped, r.ending
+	return r.dumped, r.state == resyncEnding
 }
 
 // add compares a part of the kernel's objects.
 func (r *resync) add(part dump) {
-	r.ending, r.consistent = part.last, part.consistent
+	if part.last {
+		r.state, r.consistent = resyncEnding, part.consistent
+	}
 	r.comparison.Add(part.objects)
 }
 
 // abandon ends a comparison whose objects could not be read. It requests no other one.
-func (r *resync) abandon() { r.comparison, r.due = nil, false }
+func (r *resync) abandon() { r.state, r.comparison, r.due = resyncIdle, nil, false }
 
 // endPart continues the end of a comparison, which visits all objects, and reports whether there is
 // more.
-func (r *resync) endPart() (more bool) { return r.comparison.EndPart(r.consistent, resyncStep) }
+func (r *resync) endPart() (more bool) { return r.comparison.EndPart(r.consistent, resyncStepObjects) }
 
 // finish ends a comparison, and requests the next one if it is due.
 func (r *resync) finish() {
-	r.comparison, r.ending, r.ended = nil, false, time.Now()
+	r.state, r.comparison, r.ended = resyncIdle, nil, time.Now()
 	r.took = r.ended.Sub(r.begun)
 	if r.due {
 		r.due = false

@@ -369,13 +369,13 @@ func (t *carrier) request(s *Sim, path int) {
 func (t *carrier) roundTrip() time.Duration {
 	least := time.Duration(math.MaxInt64)
 	for i := range t.lines {
-		least = min(least, t.lines[i].rtt.RTO(leastRTO))
+		least = min(least, t.lines[i].rtt.RTO(minRTOVariation))
 	}
 	return least
 }
 
-// leastLive is the variation that the reply to a probe is allowed at least.
-const leastLive = 50 * time.Millisecond
+// minReplyVariation is the variation that the reply to a probe is allowed at least.
+const minReplyVariation = 50 * time.Millisecond
 
 // shortestRTT returns the round-trip time between the gateways over the path where it is shortest.
 func (t *carrier) shortestRTT() time.Duration {
@@ -386,8 +386,8 @@ func (t *carrier) shortestRTT() time.Duration {
 	return shortest
 }
 
-// leastRTO is the variation that a timeout allows for at least.
-const leastRTO = 10 * time.Millisecond
+// minRTOVariation is the variation that a timeout allows for at least.
+const minRTOVariation = 10 * time.Millisecond
 
 // requested retransmits packets that a path has lost, on the path where they arrive first.
 func (t *carrier) requested(s *Sim, p *packet) {
@@ -529,7 +529,7 @@ func (t *carrier) probe(s *Sim) {
 	}
 	for i := range t.paths {
 		l := &t.lines[i]
-		if l.probed > 0 && s.now-l.probed >= l.rtt.RTO(leastLive) {
+		if l.probed > 0 && s.now-l.probed >= l.rtt.RTO(minReplyVariation) {
 			l.probed = 0
 			if l.alive.Missed() {
 				t.paths[i].Usable = t.Probes

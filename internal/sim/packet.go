@@ -63,8 +63,8 @@ const noWindow = 1<<32 - 1
 // cache.
 type traffic struct{ packets, most int }
 
-// mostPackets is the maximum of packets in flight, which take 512 MiB.
-const mostPackets = 1 << 22
+// maxPackets is the maximum of packets in flight, which take 512 MiB.
+const maxPackets = 1 << 22
 
 // Retain counts a duplicate of a packet, Release a packet that is dropped.
 func (t *traffic) Retain(packet) { t.packets++ }

@@ -47,13 +47,13 @@ type Sim struct {
 // happens with unlimited windows over unlimited links.
 var ErrTooLarge = errors.New("too many packets in flight or segments outstanding")
 
-// mostSegments limits the outstanding segments of all subflows, which use up to 1.5 GiB.
-const mostSegments = 1 << 26
+// maxTotalSegments limits the outstanding segments of all subflows, which use up to 1.5 GiB.
+const maxTotalSegments = 1 << 26
 
 // spend accounts for rings that grew by that many segments.
 func (s *Sim) spend(segments int) {
 	s.spent += segments
-	s.tooLarge = s.tooLarge || s.spent > mostSegments
+	s.tooLarge = s.tooLarge || s.spent > maxTotalSegments
 }
 
 // The sources of events: links come first.
@@ -79,7 +79,7 @@ func New(c Config) (*Sim, error) {
 	if err := c.Check().Err(); err != nil {
 		return nil, err
 	}
-	s := &Sim{config: c, traffic: traffic{most: mostPackets}}
+	s := &Sim{config: c, traffic: traffic{most: maxPackets}}
 	flows := 0
 	for i := range c.Connections {
 		flows += c.Connections[i].subflows()

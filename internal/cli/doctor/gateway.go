@@ -163,8 +163,9 @@ func clock(read func() (synchronized bool, err error)) Finding {
 	return f
 }
 
-// leastMTU is what carries IPv6's smallest MTU in the tunnel over IPv6, in bytes.
-const leastMTU = 1280 + 92
+// minLinkMTU is the smallest MTU in bytes of a link that carries packets of 1280 bytes, IPv6's minimum
+// (RFC 8200 section 5), in the tunnel over IPv6, whose headers have 92.
+const minLinkMTU = 1280 + 92
 
 // tunnelMTU checks whether whole packets fit into the tunnel on all interfaces that are up.
 func tunnelMTU(interfaces func() ([]net.Interface, error)) Finding {
@@ -172,9 +173,9 @@ func tunnelMTU(interfaces func() ([]net.Interface, error)) Finding {
 	list, err := interfaces()
 	var small, remedy []string
 	for _, i := range list {
-		if i.Flags&net.FlagUp != 0 && i.Flags&net.FlagLoopback == 0 && i.MTU < leastMTU {
+		if i.Flags&net.FlagUp != 0 && i.Flags&net.FlagLoopback == 0 && i.MTU < minLinkMTU {
 			small = append(small, fmt.Sprintf("%s has %d", i.Name, i.MTU))
-			remedy = append(remedy, fmt.Sprintf("ip link set %s mtu %d", i.Name, leastMTU))
+			remedy = append(remedy, fmt.Sprintf("ip link set %s mtu %d", i.Name, minLinkMTU))
 		}
 	}
 	switch {
@@ -182,7 +183,7 @@ func tunnelMTU(interfaces func() ([]net.Interface, error)) Finding {
 		f.State, f.Meaning = Unknown, fmt.Sprintf("list interfaces: %v", err)
 	case len(small) > 0:
 		f.State, f.Remedy = Limited, strings.Join(remedy, "; ")+"; or do not use it as a path"
-		f.Meaning = strings.Join(small, ", ") + fmt.Sprintf(", less than %d: as a path of a gateway it carries packets of 1280 bytes in fragments", leastMTU)
+		f.Meaning = strings.Join(small, ", ") + fmt.Sprintf(", less than %d: as a path of a gateway it carries packets of 1280 bytes in fragments", minLinkMTU)
 	}
 	return f
 }

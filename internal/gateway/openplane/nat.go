@@ -40,9 +40,9 @@ const (
 	natArrived, natWaiting = 1024, 4096
 )
 
-// Of the flows that this gateway sends, natMost have sessions, and of those that peers send: the
+// Of the flows that this gateway sends, maxNATSessions have sessions, and of those that peers send: the
 // program has room for both.
-const natMost = program.MaxSessions/2 - 1
+const maxNATSessions = program.MaxSessions/2 - 1
 
 // natState is that of a session for the sender of its flow.
 type natState uint8
@@ -115,7 +115,7 @@ type nat struct {
 	log    *slog.Logger
 	kernel natKernel
 	send   func(peer string, r tunnel.NATSession) bool
-	most   int // natMost
+	most   int // maxNATSessions
 	wake   chan struct{}
 
 	arrivedMu sync.Mutex
@@ -167,7 +167,7 @@ func (n *nat) counts(peer string) *natCounts {
 
 func newNAT(kernel natKernel, log *slog.Logger) *nat {
 	return &nat{
-		log: log, kernel: kernel, most: natMost, wake: make(chan struct{}, 1), peers: map[string]natPeer{}, names: map[int]string{},
+		log: log, kernel: kernel, most: maxNATSessions, wake: make(chan struct{}, 1), peers: map[string]natPeer{}, names: map[int]string{},
 		sessions: map[natFlow]*natSession{}, of: map[string]map[natFlow]*natSession{},
 		arrived: map[string][]tunnel.NATSession{}, waiting: map[string][]tunnel.NATSession{}, counted: map[string]*natCounts{}, receiving: map[string]int{}, hosts: map[natHost]int{}, now: time.Now,
 	}

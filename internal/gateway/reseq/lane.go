@@ -125,11 +125,12 @@ type rings[T any] struct {
 	total, budget int
 }
 
-const leastRing = 64
+// minRingSlots is the smallest number of slots in a ring, a power of two.
+const minRingSlots = 64
 
 // get returns an empty ring with at least n slots, whose number is a power of two, or nil.
 func (r *rings[T]) get(n int) []slot[T] {
-	class := bits.Len(uint(max(n, leastRing) - 1))
+	class := bits.Len(uint(max(n, minRingSlots) - 1))
 	if last := len(r.free[class]) - 1; last >= 0 {
 		ring := r.free[class][last]
 		r.free[class][last] = nil

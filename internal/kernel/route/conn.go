@@ -506,8 +506,8 @@ func (c *Conn) Dump(p Protocol) (all []Object, err error) {
 	return all, err
 }
 
-// dumpPart is the number of routes that DumpEach passes on together.
-const dumpPart = 1000
+// dumpPartObjects is the number of routes that DumpEach passes on together.
+const dumpPartObjects = 1000
 
 // DumpEach is Dump in parts, whose memory is used again: a million objects take a lot. If routes
 // change meanwhile, some may be left out or returned twice; consistent is false if the kernel
@@ -528,7 +528,7 @@ func (c *Conn) DumpEach(p Protocol, each func([]Object)) (consistent bool, err e
 		var part []Object
 		for _, d := range c.dumps(p, class) {
 			interrupted, err := c.dumpOnce(d.request, d.into(p, &part, func() {
-				if len(part) == dumpPart {
+				if len(part) == dumpPartObjects {
 					each(part) // which may wait
 					part = part[:0]
 					_ = c.nl.SetReadDeadline(time.Now().Add(answerTimeout)) // else it is closed
@@ -958,7 +958,7 @@ const (
 	messageRoom = 160
 	// arenaRooms is the number of messages that an arena has space for: those of the operations that a
 	// Reconciler applies together.
-	arenaRooms = applyMost
+	arenaRooms = maxApplyBatch
 )
 
 func (a *arena) reset() { a.space = a.space[:0] }

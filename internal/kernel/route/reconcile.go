@@ -869,9 +869,9 @@ func (r *Reconciler) ready(list []hashtable.Ref) []hashtable.Ref {
 	return rest
 }
 
-// applyMost is the number of operations that are passed to the kernel together, so that they need
+// maxApplyBatch is the number of operations that are passed to the kernel together, so that they need
 // little memory.
-const applyMost = 2048
+const maxApplyBatch = 2048
 
 // apply applies entries to the kernel and returns those that failed.
 func (r *Reconciler) apply(list []hashtable.Ref) (failed []hashtable.Ref) {
@@ -880,7 +880,7 @@ func (r *Reconciler) apply(list []hashtable.Ref) (failed []hashtable.Ref) {
 		clear(ops[:cap(ops)])
 		r.ops = ops[:0]
 	}()
-	for part := range slices.Chunk(list, applyMost) {
+	for part := range slices.Chunk(list, maxApplyBatch) {
 		ops = slices.Grow(ops[:0], len(part))
 		for _, n := range part {
 			e := r.store.Value(n)

@@ -64,8 +64,8 @@ var congestion string
 
 const congestionVariable = "CONGESTION"
 
-// restart is the shortest time between the starts of two spares of a supervisor.
-const restart = 200 * time.Millisecond
+// spareRestartPause is the shortest time between the starts of two spares of a supervisor.
+const spareRestartPause = 200 * time.Millisecond
 
 // Process runs the supervisor, and does not return, if this process was started by Exec or by a
 // supervisor; otherwise it does nothing. A program that uses Exec calls it first.
@@ -215,7 +215,7 @@ func (s *supervisor) run() error {
 				return nil
 			}
 		default:
-			time.Sleep(restart)
+			time.Sleep(spareRestartPause)
 		}
 	}
 }
@@ -260,7 +260,7 @@ func (s *supervisor) keepSpare(spare *exec.Cmd) {
 		if spare != nil {
 			_ = spare.Wait() // however it ended
 		}
-		time.Sleep(restart - time.Since(started))
+		time.Sleep(spareRestartPause - time.Since(started))
 		spare = s.startSpare()
 	}
 }
