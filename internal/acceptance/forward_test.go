@@ -157,7 +157,8 @@ func TestGatewayPlainLosses(t *testing.T) {
 	lossy("0%")
 	// Of the gateways' own messages, twice 5 % of 120 per second each way.
 	messages := 30 + int64(time.Since(start).Seconds()*12)
-	lost := [2]int64{n - requests.Load(), requests.Load() - int64(e.Received)} // requests to site1, answers to site2
+	// lost has the requests to site1 and the answers to site2.
+	lost := [2]int64{n - requests.Load(), requests.Load() - int64(e.Received)}
 	l.eventually("both gateways know what was lost", 5*time.Second, func() (bool, string) {
 		now, text := missed()
 		ok := true

@@ -165,7 +165,8 @@ func (s *soakTest) measure() {
 			u.at, u.anonymous = append(u.at, time.Now()), append(u.anonymous, (resident-file)*os.Getpagesize())
 		}
 		if n := len(u.readAt); n == 0 || time.Since(u.readAt[n-1]) > readEvery {
-			if heap, goroutines, err := s.daemons.uses(name); err == nil && heap > 0 { // 0 before the first collection
+			// The heap is 0 before the first collection.
+			if heap, goroutines, err := s.daemons.uses(name); err == nil && heap > 0 {
 				u.readAt, u.heap, u.goroutines = append(u.readAt, time.Now()), append(u.heap, heap), append(u.goroutines, goroutines)
 			}
 		}

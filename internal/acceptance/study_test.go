@@ -521,7 +521,8 @@ func TestStudyInChromium(t *testing.T) {
 		}
 	}
 	out := filepath.Join(t.TempDir(), "report")
-	said, err := exec.Command(program, "qoe", "report", "-c", s.file, "-o", out).CombinedOutput() // while it is served
+	// The study is served meanwhile.
+	said, err := exec.Command(program, "qoe", "report", "-c", s.file, "-o", out).CombinedOutput()
 	if err != nil || !strings.HasPrefix(string(said), "Not enough participants to compare transports: 2.") {
 		t.Errorf("report: %v\n%s", err, said)
 	}

@@ -70,7 +70,8 @@ func TestEveryRouteIsCounted(t *testing.T) {
 	}
 	for n, f := range []message.Fields{
 		good, good,
-		change(good, func(f *message.Fields) { f.NextHop = addr("::ffff:192.0.2.1") }), // RFC 4659 section 3.2.1.1
+		// RFC 4659 section 3.2.1.1.
+		change(good, func(f *message.Fields) { f.NextHop = addr("::ffff:192.0.2.1") }),
 		change(good, func(f *message.Fields) { f.NextHop = addr("::ffff:127.0.0.1") }),
 		change(good, func(f *message.Fields) { f.Extended = target("65000:999") }),
 		change(good, func(f *message.Fields) { f.Extended, f.PrefixSID = target("65000:999"), "" }),

@@ -84,7 +84,8 @@ func TestImportPolicy(t *testing.T) {
 	r.must(r.SetImport("peer", conf.Import))
 	delete(want, prefix("2a00:b::/40"))
 	want[prefix("2a00:1::/32")] = testConnected
-	want[prefix("2a00:a::/64")], want[prefix("2a00:a::1/128")] = RejectTooLong, RejectTooLong // for another reason
+	// These are rejected for another reason.
+	want[prefix("2a00:a::/64")], want[prefix("2a00:a::1/128")] = RejectTooLong, RejectTooLong
 	agree("the routes of the other policy", []string{"::/0", "2a00:b::/40", "2a00:2::/48", "2a00:b::/32", "2a00:b::/48", "2a00::/16"})
 	r.must(r.SetImport("peer", conf.Import))
 

@@ -137,7 +137,8 @@ func Group(c *cobra.Command) {
 // unknownCommand returns the error for a subcommand that c does not have.
 func unknownCommand(c *cobra.Command, args []string) error {
 	hint := ""
-	c.SuggestionsMinimumDistance = min(2, len(args[0])/2) // two edits turn any name of three letters into another
+	// Two edits turn any name of three letters into another.
+	c.SuggestionsMinimumDistance = min(2, len(args[0])/2)
 	if s := c.SuggestionsFor(args[0]); len(s) > 0 {
 		hint = "did you mean " + strings.Join(s, " or ") + "? "
 	}

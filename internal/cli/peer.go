@@ -372,7 +372,8 @@ func (a *App) clearPeerOf(ctx context.Context, sources []source, named bool, q u
 		case !named && (errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, errNoControl)):
 		case !named && errors.As(err, &absent):
 			if !absent.command {
-				unknown = commandFailure(fmt.Sprintf("clear peer %q of", q.Get("peer")), s, err) // another daemon may have the neighbor
+				// Another daemon may have the neighbor.
+				unknown = commandFailure(fmt.Sprintf("clear peer %q of", q.Get("peer")), s, err)
 			}
 		default:
 			failed = cmp.Or(failed, commandFailure(fmt.Sprintf("clear peer %q of", q.Get("peer")), s, err))

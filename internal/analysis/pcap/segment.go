@@ -229,7 +229,8 @@ func (d *decoder) ipv6() (next uint8, v Verdict) {
 				return 0, Cut
 			}
 			n = 8 + int(d.b[1])*8
-			if next == 43 && d.b[2] == 4 && n >= 24 && len(d.b) >= 24 { // segment routing header, RFC 8754: the last segment is first
+			// A segment routing header (RFC 8754): the last segment is first.
+			if next == 43 && d.b[2] == 4 && n >= 24 && len(d.b) >= 24 {
 				d.sid, d.routed = [16]byte(d.b[8:]), true
 			}
 		case 51: // authentication header

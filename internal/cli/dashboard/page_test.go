@@ -28,7 +28,8 @@ func browser(t *testing.T) context.Context {
 	t.Helper()
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(programs.Need(t, "chromium")), chromedp.UserDataDir(t.TempDir()), chromedp.NoSandbox, chromedp.DisableGPU)
-	ctx, stop := chromedp.NewExecAllocator(context.Background(), options...) // outlives the test until Cleanup
+	// The browser outlives the test until Cleanup.
+	ctx, stop := chromedp.NewExecAllocator(context.Background(), options...)
 	t.Cleanup(stop)
 	ctx, end := chromedp.NewContext(ctx)
 	t.Cleanup(func() {

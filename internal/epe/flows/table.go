@@ -385,7 +385,8 @@ func (b *block) total() uint64 {
 func (b *block) add(f *Flow) {
 	key := rowKey{f.Local, f.Remote, f.Protocol, f.Interface, f.SID}
 	if b.nat != nil {
-		key = rowKey{iface: f.Interface} // each direction has the address of a gateway in place of another host's
+		// Each direction has the address of a gateway in place of another host's.
+		key = rowKey{iface: f.Interface}
 	}
 	r := b.byKey[key]
 	if r == nil && !f.Sent && b.nat == nil {

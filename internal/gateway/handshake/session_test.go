@@ -215,7 +215,8 @@ func TestCookie(t *testing.T) {
 			t.Errorf("cookie with byte %d changed: %v", n, err)
 		}
 	}
-	stranger, _ := begin(t, &side{newKey(t, 7), nil}, peer) // did not send the message that the cookie answers
+	// stranger did not send the message that the cookie answers.
+	stranger, _ := begin(t, &side{newKey(t, 7), nil}, peer)
 	if _, err := stranger.Cookie(reply, 0); !errors.Is(err, ErrRefused) {
 		t.Errorf("cookie for another message: %v", err)
 	}

@@ -422,7 +422,8 @@ func TestTunnelCopies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range [3][2]uint64{{100, 0}, {90, 0}, {80, 19}} { // the last one that was lost is not missed yet
+	// The last one that was lost is not missed yet.
+	for path, want := range [3][2]uint64{{100, 0}, {90, 0}, {80, 19}} {
 		if arrived[path].Packets != want[0] || arrived[path].Lost < want[1] || arrived[path].Lost > want[1]+1 {
 			t.Errorf("path %d: %+v, want %v", path, arrived[path], want)
 		}

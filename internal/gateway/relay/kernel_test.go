@@ -463,7 +463,8 @@ func TestPriorityTags(t *testing.T) {
 					return err
 				}
 				defer unix.Close(fd)
-				tagged := append(slices.Insert(frame, 12, 0x81, 0, byte(tag>>8), byte(tag)), 1, 2, 3) // with a trailer
+				// A tagged frame with a trailer.
+				tagged := append(slices.Insert(frame, 12, 0x81, 0, byte(tag>>8), byte(tag)), 1, 2, 3)
 				return unix.Sendto(fd, tagged, 0, &unix.SockaddrLinklayer{Ifindex: near.Index})
 			})
 		}

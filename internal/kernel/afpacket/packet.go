@@ -192,7 +192,8 @@ func (s *Socket) read(fd int, h Handler) (more bool, err error) {
 		switch {
 		case errors.Is(err, unix.EAGAIN):
 			return false, nil
-		case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENETDOWN): // an interface that went down may come back
+		// An interface that went down may come back.
+		case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENETDOWN):
 			continue
 		case err != nil:
 			return false, fmt.Errorf("read packet socket: %w", err)

@@ -276,7 +276,8 @@ func (r *legacyRules) mayDrop(rule *legacyRule) bool {
 		return true
 	case rule.target == "REJECT", rule.target == "" && rule.verdict == verdictDrop:
 		return rule.all || rule.state
-	case rule.target == "" && rule.verdict >= 0 && rule.verdict != rule.next: // a rule without a target goes on
+	// A rule without a target goes on.
+	case rule.target == "" && rule.verdict >= 0 && rule.verdict != rule.next:
 		return r.chainDrops(rule.verdict)
 	}
 	return false

@@ -130,9 +130,11 @@ func targetRemarks(name string, revision uint8, info []byte, bits uint32) bool {
 		mode = 14
 	}
 	switch {
-	case name == "MARK" && len(info) >= 8: // struct xt_mark_tginfo2: the mark, and the bits that are replaced
+	// struct xt_mark_tginfo2: the mark, and the bits that are replaced.
+	case name == "MARK" && len(info) >= 8:
 		return binary.NativeEndian.Uint32(info[4:])&bits != 0
-	case name == "CONNMARK" && len(info) > mode: // struct xt_connmark_tginfo1: ctmark, ctmask, nfmask, mode; from 2 on, a shift before mode
+	// struct xt_connmark_tginfo1: ctmark, ctmask, nfmask, mode; from 2 on, a shift before mode.
+	case name == "CONNMARK" && len(info) > mode:
 		return info[mode] == restore && binary.NativeEndian.Uint32(info[8:])&bits != 0
 	}
 	return false

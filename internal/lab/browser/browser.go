@@ -198,7 +198,8 @@ func (b *Browser) kill() error {
 
 // killGroup kills the processes of a group.
 func killGroup(group int) error {
-	if err := unix.Kill(-group, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) { // ESRCH: all have exited
+	// ESRCH: all have exited.
+	if err := unix.Kill(-group, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("kill process group %d: %w", group, err)
 	}
 	return nil

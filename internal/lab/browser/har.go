@@ -257,7 +257,8 @@ func (r *request) entry(u *url.URL) *har.Entry {
 	}
 	e.Timings = r.timings()
 	e.Time = e.Timings.Send + e.Timings.Wait + e.Timings.Receive
-	for _, part := range []*float64{e.Timings.Blocked, e.Timings.DNS, e.Timings.Connect} { // TLS is a part of Connect
+	// TLS is a part of Connect.
+	for _, part := range []*float64{e.Timings.Blocked, e.Timings.DNS, e.Timings.Connect} {
 		e.Time += max(0, *part)
 	}
 	return e

@@ -196,7 +196,8 @@ func flapOnce(ctx context.Context, l *lab.Lab, f scenario.Flap, tick *time.Ticke
 	ctx, cancel := context.WithTimeoutCause(ctx, comeBack, fmt.Errorf("%s has no BGP connection to %s that could be cut, not after %s",
 		f.Node, f.Neighbor, comeBack))
 	defer cancel()
-	for cut := 0; cut == 0; stay = true { // a daemon may still be ready although its session is about to close
+	// A daemon may still be ready although its session is about to close.
+	for cut := 0; cut == 0; stay = true {
 		if err := l.Daemons().WaitReady(ctx, f.Node, f.Neighbor); err != nil {
 			return at, err
 		}

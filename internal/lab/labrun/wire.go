@@ -132,7 +132,8 @@ func changed(payload []byte) (unicast, vpn bool) {
 
 // changedBy is changed for the body of one UPDATE.
 func changedBy(update []byte) (unicast, vpn bool) {
-	skip := func(b []byte) ([]byte, []byte, bool) { // returns a field that starts with its length, and the rest
+	// skip returns a field that starts with its length, and the rest.
+	skip := func(b []byte) ([]byte, []byte, bool) {
 		if len(b) < 2 || len(b) < 2+int(binary.BigEndian.Uint16(b)) {
 			return nil, nil, false
 		}

@@ -48,9 +48,9 @@ func fixedPoints(b *bench, o Options) func() Part {
 simulator show what their analysis and their testbed show?`,
 			Method: `Ten MPTCP connections and ten TCPs (NewReno), a megabit per second for each, a round trip time of 80 ms without queues, the queues of their testbed.
 Scenario A: all MPTCP connections come from a server with 10 Mbit/s; a second path of theirs leads from there over the link of the TCPs as well, so they
-cannot gain by it. Scenario C: the first paths have a link of 10 Mbit/s of their own, the second ones share that of the TCPs. The fixed point of LIA
-is the root of z + z²/(1 + 2z²) = 1 in A (a TCP gets z of its share) and of z³ + z² + z = 1 in C (it gets z(1 + z²)), with z = √(p₁/p₂), from the
-balance of LIA's increases and decreases (their analysis, with as many connections and as much capacity on each side). An optimal
+cannot gain by it. Scenario C: the first paths have a link of 10 Mbit/s of their own, the second ones share the TCPs' link. The balance of LIA's increases
+and decreases gives its fixed point, with z = √(p₁/p₂). In A, z + z²/(1 + 2z²) = 1, and a TCP gets z of its share. In C, z³ + z² + z = 1, and it gets z(1 + z²). This
+is their analysis, with as many connections and as much capacity on each side. An optimal
 control would leave the TCPs everything but what probing costs.
 
 Scenario B: 15 blue users with MPTCP have a path through the provider X, with 27 Mbit/s, and one through T, with 36. 15 red users have one through T, with
