@@ -93,12 +93,16 @@ func (o FetchOptions) put(ctx context.Context, conn *meteredConn, c *filler, s *
 	if s != nil {
 		return pace(ctx, *s, c, w, func() error { return nil })
 	}
-	for c.at < c.size && ctx.Err() == nil {
+	// The server may answer, which ends ctx, before this goroutine returns from its last write.
+	for c.at < c.size {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		if _, err := c.sendTo(w, uploadPiece); err != nil {
 			return err
 		}
 	}
-	return ctx.Err()
+	return nil
 }
 
 // uploadPiece is how much is written before the acknowledged bytes are counted again.
