@@ -567,6 +567,7 @@ func (h *host) crash() {
 // A leader downloads over its own line and those of two members, all behind NAT. Members come and go,
 // the home agent is killed, and addresses change.
 func TestAlliance(t *testing.T) {
+	t.Parallel()
 	a := newAlliance(t)
 	for _, h := range []*host{a.home, a.leader, a.members[0], a.members[1]} {
 		h.run()

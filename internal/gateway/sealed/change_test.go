@@ -93,6 +93,7 @@ func change(t testing.TB, to linkmodel.Change, acted func(dataplane.LinkStatus) 
 // TestChanges: the sender acts on a change of jitter or rate of a path under traffic.
 // BenchmarkChange measures how soon.
 func TestChanges(t *testing.T) {
+	t.Parallel()
 	for _, c := range changes {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -179,6 +179,7 @@ func interrupt(t testing.TB, most time.Duration, apply func(a, b *gateway)) (gap
 // in its order, and more than was on its way follows. How long nothing arrives and how much it
 // carries afterwards is measured by BenchmarkFlowGap.
 func TestFlowGoesOn(t *testing.T) {
+	t.Parallel()
 	for _, o := range flowFaults {
 		t.Run(o.name, func(t *testing.T) {
 			t.Parallel()

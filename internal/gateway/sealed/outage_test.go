@@ -193,6 +193,7 @@ const recovered = 3 * time.Second
 // TestOutages: after any fault packets arrive again in both directions, and both gateways know which
 // paths are left.
 func TestOutages(t *testing.T) {
+	t.Parallel()
 	for _, o := range outages {
 		t.Run(o.name, func(t *testing.T) {
 			t.Parallel()

@@ -5,12 +5,15 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,7 +25,17 @@ import (
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
-func TestMain(m *testing.M) { netnstest.Main(m) }
+// pairsPerProcessor is how many parallel tests run side by side for each processor. Those of faults mostly
+// wait: for a silence to be noticed, for what was cut to return.
+const pairsPerProcessor = 3
+
+func TestMain(m *testing.M) {
+	// The command line is parsed later, so that its -parallel holds.
+	if err := flag.Set("test.parallel", strconv.Itoa(pairsPerProcessor*runtime.NumCPU())); err != nil {
+		panic("BUG: " + err.Error())
+	}
+	netnstest.Main(m)
+}
 
 // gateway is a namespace with a plane: host and gateway in one.
 type gateway struct {
