@@ -35,6 +35,7 @@ func TestExitCodes(t *testing.T) {
 		{"failure of a path", FileFailure("read", "a", &os.PathError{Op: "open", Path: "a", Err: os.ErrNotExist}), 2, "tabane: read \"a\": file does not exist; check the path\n"},
 		{"failure of another path", FileFailure("make directory", "a/b", &os.PathError{Op: "mkdir", Path: "a", Err: os.ErrPermission}), 2, "tabane: make directory \"a/b\": mkdir a: permission denied; give this user access to it\n"},
 		{"failure of an address", &Failure{What: "query edge", Name: "[::1]:80", Why: refusedDial("::1")}, 2, "tabane: query edge \"[::1]:80\": connection refused\n"},
+		{"failure of one address of several", serveFailure("[::1]:80, [::2]:80", fmt.Errorf("listen: %w", refusedDial("::2"))), 2, "tabane: serve at \"[::2]:80\": connection refused\n"},
 		{"failure of another address", &Failure{What: "query edge", Name: "[::1]:80", Why: refusedDial("::2")}, 2, "tabane: query edge \"[::1]:80\": dial tcp [::2]:80: connect: connection refused\n"},
 		{"several lines", errors.Join(errors.New("a"), errors.New("b")), 2, "tabane: a; b\n"},
 		{"faults", &config.Error{File: "f", Faults: []config.Fault{

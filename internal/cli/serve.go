@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"strings"
 	"syscall"
@@ -100,6 +101,10 @@ func addressList(addresses []netip.AddrPort) string {
 
 func serveFailure(addresses string, err error) error {
 	do := ""
+	var failed *net.OpError
+	if errors.As(err, &failed) && failed.Addr != nil {
+		addresses, err = failed.Addr.String(), failed // it is one of them
+	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		do = "stop the program that uses it, or choose another address with --listen"
