@@ -112,7 +112,7 @@ var folders = []folder{
 		name: "analysis", about: "captures, and traffic that is sent to be measured",
 		may:     []string{"base", "kernel", "mptcp", "gateway"},
 		because: "it measures traffic without a daemon",
-		rungs:   [][]string{{"pcap", "traffic"}, {"capture"}},
+		rungs:   [][]string{{"pcap", "traffic"}, {"capture", "measure"}},
 	},
 	{
 		name: "role", about: "the table of daemons: the only place that names them all",

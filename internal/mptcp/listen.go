@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -57,4 +59,25 @@ func SetCongestion(raw syscall.RawConn, name string) error {
 		failed = fmt.Errorf("set congestion control %q: %w", name, failed)
 	}
 	return errors.Join(err, failed)
+}
+
+// mptcpInfoOption is the socket option MPTCP_INFO of SOL_MPTCP (include/uapi/linux/mptcp.h).
+const mptcpInfoOption = 1
+
+// SubflowCount returns the number of subflows of an MPTCP socket, the initial one included
+// (MPTCP_INFO, Linux 5.16). It needs no privilege.
+func SubflowCount(raw syscall.RawConn) (int, error) {
+	var info [mptcpInfoLen]byte
+	var failed error
+	err := raw.Control(func(fd uintptr) {
+		length := uint32(len(info))
+		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_MPTCP, mptcpInfoOption, uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&length)), 0)
+		if errno != 0 {
+			failed = os.NewSyscallError("getsockopt", errno)
+		}
+	})
+	if err = errors.Join(err, failed); err != nil {
+		return 0, fmt.Errorf("query subflows: %w", err)
+	}
+	return int(info[0]) + 1, nil
 }

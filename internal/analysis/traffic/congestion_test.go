@@ -42,10 +42,10 @@ func TestListenerHasCongestionControl(t *testing.T) {
 func TestRequestedCongestionControl(t *testing.T) {
 	var got string
 	var failed error
-	inner := handler(slog.New(slog.DiscardHandler))
+	inner := handler(nil, slog.New(slog.DiscardHandler))
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		inner.ServeHTTP(w, r)
-		raw, err := connection(r).(*net.TCPConn).SyscallConn()
+		raw, err := Connection(r).(*net.TCPConn).SyscallConn()
 		if err == nil {
 			err = raw.Control(func(fd uintptr) { got, failed = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION) })
 		}

@@ -285,8 +285,8 @@ func (o FetchOptions) uploadDatagrams(ctx context.Context, conn *meteredConn, ta
 	return decodeReport(response)
 }
 
-// connection returns the connection of a request.
-func connection(r *http.Request) net.Conn {
+// Connection returns the connection of a request to a Server.
+func Connection(r *http.Request) net.Conn {
 	conn, _ := r.Context().Value(connectionKey{}).(net.Conn)
 	return conn
 }
@@ -303,7 +303,7 @@ func serveDatagrams(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	sock, err := dialDatagrams(connection(r), port)
+	sock, err := dialDatagrams(Connection(r), port)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
@@ -328,7 +328,7 @@ func receiveDatagrams(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	conn := connection(r)
+	conn := Connection(r)
 	sock, err := listenDatagrams(conn.LocalAddr())
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)

@@ -18,6 +18,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/mptcp"
 )
 
 // Transport is the protocol under HTTP.
@@ -82,6 +84,8 @@ type Report struct {
 	UsedMPTCP bool `json:"used_mptcp"`
 	// Fallback is whether MPTCP was requested and TCP was used.
 	Fallback bool `json:"fallback"`
+	// Subflows is the number of subflows of an MPTCP connection at its end, without that of objects.
+	Subflows int `json:"subflows,omitempty"`
 	// Series has the intervals without gaps, starting at 0. The last may be shorter.
 	Series []Sample `json:"series"`
 	// LongestGap is the longest time without a byte, from 1 s after the request to the end of
@@ -167,6 +171,8 @@ func fetch(ctx context.Context, o FetchOptions) (Report, error) {
 	}
 	r.UsedMPTCP = conn.multipath.Load()
 	r.Fallback = o.Transport == MPTCP && !r.UsedMPTCP
+	_ = conn.Close() // net/http may have closed it
+	r.Subflows = int(conn.subflows.Load())
 	if r.Bytes > 0 {
 		r.FirstByte += conn.start.Sub(dialed)
 	}
@@ -414,6 +420,9 @@ type meteredConn struct {
 
 	read      sync.Once
 	multipath atomic.Bool
+	// subflows is the number at the first Close.
+	close    sync.Once
+	subflows atomic.Int32
 }
 
 func (c *meteredConn) Write(b []byte) (int, error) {
@@ -448,6 +457,14 @@ func (c *meteredConn) Read(b []byte) (int, error) {
 // remains for net.mptcp.close_timeout, 60 s, and receives until its buffer is full: megabytes of
 // unread content that would disturb the next measurement.
 func (c *meteredConn) Close() error {
+	c.close.Do(func() {
+		// An error means that the connection is closed already.
+		if raw, err := c.SyscallConn(); err == nil && c.multipath.Load() {
+			if n, err := mptcp.SubflowCount(raw); err == nil {
+				c.subflows.Store(int32(n))
+			}
+		}
+	})
 	if c.unfinished() {
 		// An error means that the connection is closed already.
 		if raw, err := c.SyscallConn(); err == nil {

@@ -33,6 +33,8 @@ type Options struct {
 	// Congestion is the congestion control of the connections; empty means the namespace's default.
 	// Subflows that join a connection have that of the listening socket, so it cannot be set later.
 	Congestion string
+	// Also serves further paths: those that begin with a key, such as "/measure/".
+	Also map[string]http.Handler
 	// Log receives one line per request at level debug.
 	Log *slog.Logger
 }
@@ -40,6 +42,7 @@ type Options struct {
 // Server serves content over HTTP.
 type Server struct {
 	listeners []net.Listener
+	also      map[string]http.Handler
 	log       *slog.Logger
 }
 
@@ -50,7 +53,7 @@ func New(o Options) (*Server, error) {
 	if len(o.Listen) == 0 {
 		return nil, errors.New("listen: no address")
 	}
-	s := &Server{log: o.Log}
+	s := &Server{also: o.Also, log: o.Log}
 	for _, a := range o.Listen {
 		l, err := mptcp.Listen(a, o.Congestion)
 		if err != nil {
@@ -84,7 +87,7 @@ func (s *Server) Close() error {
 func (s *Server) Run(ctx context.Context) error {
 	var conns sync.WaitGroup
 	srv := &http.Server{
-		Handler:           contain.Handler(s.log, handler(s.log)),
+		Handler:           contain.Handler(s.log, handler(s.also, s.log)),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
@@ -135,14 +138,17 @@ The header Tabane-Congestion names the congestion control of the answer's connec
 `
 
 // handler returns the handler of requests.
-func handler(log *slog.Logger) http.Handler {
+func handler(also map[string]http.Handler, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
+	for path, h := range also {
+		mux.Handle(path, h)
+	}
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = io.WriteString(w, help) // the client is gone
 	})
 	mux.HandleFunc("GET /bytes/{n}", serveBytes)
-	mux.HandleFunc("GET /cbr", serveCBR)
+	mux.HandleFunc("GET /cbr", SendCBR)
 	mux.HandleFunc("PUT /bytes/{n}", receiveUpload)
 	mux.HandleFunc("PUT /cbr", receiveUpload)
 	mux.HandleFunc("GET /datagrams", serveDatagrams)
@@ -166,7 +172,7 @@ const congestionHeader = "Tabane-Congestion"
 // useCongestion sets the congestion control of the connection of a request, of its subflows and of those
 // that will join it.
 func useCongestion(r *http.Request, name string) error {
-	raw, err := connection(r).(*net.TCPConn).SyscallConn()
+	raw, err := Connection(r).(*net.TCPConn).SyscallConn()
 	if err != nil {
 		return err
 	}
@@ -182,6 +188,11 @@ func serveBytes(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	SendBytes(w, r, n)
+}
+
+// SendBytes answers a request with n bytes of content, or with the range that it asks for.
+func SendBytes(w http.ResponseWriter, r *http.Request, n unit.Size) {
 	describe(w)
 	http.ServeContent(direct{w}, r, "", time.Time{}, &filler{size: int64(n)})
 }
@@ -205,11 +216,11 @@ func (d direct) ReadFrom(r io.Reader) (int64, error) {
 	return io.Copy(d.ResponseWriter, r)
 }
 
-// serveCBR writes the bytes of each chunk when they are due. Chunks that become due while the
+// SendCBR answers a request with the constant bit rate of its query. It writes the bytes of each chunk when they are due. Chunks that become due while the
 // socket blocks follow at once, as from the buffer of a live stream. Go sets TCP_NODELAY, so that
 // no chunk waits for the previous one. TCP_NOTSENT_LOWAT is not set: it would only move the queue
 // from the socket to this loop.
-func serveCBR(w http.ResponseWriter, r *http.Request) {
+func SendCBR(w http.ResponseWriter, r *http.Request) {
 	s, _, err := parseSchedule(r.URL.RawQuery)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)

@@ -467,7 +467,7 @@ func TestFetchConnectsToAddress(t *testing.T) {
 func TestClientDisconnects(t *testing.T) {
 	for _, path := range []string{"/bytes/1024TiB", "/cbr?rate=1Mbit/s&duration=1h", "/cbr?rate=100Gbit/s&duration=1h"} {
 		ended := make(chan struct{})
-		filler := handler(slog.New(slog.DiscardHandler))
+		filler := handler(nil, slog.New(slog.DiscardHandler))
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			defer close(ended)
 			filler.ServeHTTP(w, r)

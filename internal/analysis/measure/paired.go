@@ -1,0 +1,147 @@
+package measure
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/tabane/tabane/internal/analysis/traffic"
+)
+
+// PairedTime is how long a connection that is switched between that many pairs of phases takes.
+func PairedTime(pairs int) time.Duration { return Phase + 2*time.Duration(pairs)*Phase }
+
+// CheckPaired returns why two modes cannot be in one connection.
+func (o Offer) CheckPaired(a, b Mode) error {
+	for _, m := range []Mode{a, b} {
+		delivery, ok := m.Switched()
+		if !ok || m.Peer != "" || m.Connections != 1 {
+			return fmt.Errorf("the mode %q needs a connection of its own, so that it cannot be paired", m.Name)
+		}
+		if err := o.Check(Mode{Name: m.Name, Delivery: delivery}); err != nil {
+			return err
+		}
+	}
+	if a.Multipath() != b.Multipath() {
+		return fmt.Errorf("%q and %q cannot share a connection: one of them is MPTCP", a.Name, b.Name)
+	}
+	return nil
+}
+
+// Paired makes one connection that the server switches between the modes, and returns a trial of each
+// phase: those of orders, each a pair of indexes of modes. The first phase is not one of them: in it the
+// connection starts. Of each phase, the start is left out.
+func (c *Client) Paired(ctx context.Context, modes [2]Mode, orders [][2]int) ([][2]Trial, error) {
+	first := modes[orders[0][0]]
+	delivery, _ := first.Switched() // CheckPaired
+	first.Delivery = delivery
+	length := PairedTime(len(orders))
+	target, _, err := c.target(first, Load{Time: length}, 1)
+	if err != nil {
+		return nil, err
+	}
+	p, err := c.pinger(ctx, modes[0])
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	idle, err := p.series(ctx, idlePings, 0)
+	if err != nil {
+		return nil, err
+	}
+
+	loading, ended := context.WithCancel(ctx)
+	defer ended()
+	var report traffic.Report
+	var started time.Time
+	begun := make(chan struct{})
+	once := sync.OnceFunc(func() { started = time.Now().Add(-Interval); close(begun) })
+	fetched := make(chan error, 1)
+	go func() {
+		var err error
+		report, err = traffic.Fetch(loading, traffic.FetchOptions{
+			URL: target, Transport: first.Transport, Interval: Interval, Limit: length, Progress: func(traffic.Sample) { once() },
+		})
+		fetched <- transferError(err)
+	}()
+	select {
+	case err := <-fetched:
+		if err == nil {
+			err = fmt.Errorf("the connection ended before it was switched")
+		}
+		return nil, err
+	case <-begun:
+	}
+	// spans are the times of phases that count, since the request.
+	type span struct{ from, to time.Duration }
+	spans := make([][2]span, len(orders))
+	latencies := make([][2][]time.Duration, len(orders))
+	var failed error
+	for i, order := range orders {
+		for j, mode := range order {
+			at := Phase + time.Duration(2*i+j)*Phase
+			if err := sleep(loading, started.Add(at)); err != nil {
+				failed = err
+				break
+			}
+			name, _ := modes[mode].Switched()
+			if _, err := c.short(loading, http.MethodPost, c.path("deliver", name), nil); err != nil {
+				failed = err
+				break
+			}
+			end := at + Phase
+			spans[i][mode] = span{max(at, time.Since(started)) + warmUp, end}
+			phase, stop := context.WithDeadline(loading, started.Add(end-Interval))
+			latencies[i][mode], _ = p.series(phase, 0, pingEvery) // without answers there is goodput
+			stop()
+		}
+		if failed != nil {
+			ended()
+			break
+		}
+	}
+	err = <-fetched
+	if failed != nil {
+		return nil, failed
+	}
+	if err != nil {
+		return nil, err
+	}
+	if first.Multipath() && report.Fallback {
+		return nil, ErrFallback
+	}
+	trials := make([][2]Trial, len(orders))
+	for i := range trials {
+		for mode := range trials[i] {
+			t := Trial{Subflows: report.Subflows, Idle: latencyOf(idle), Loaded: latencyOf(latencies[i][mode])}
+			for _, s := range report.Series {
+				if s.At >= spans[i][mode].from && s.At+Interval <= spans[i][mode].to {
+					t.Series = append(t.Series, s.Bytes)
+					t.Bytes += s.Bytes
+					t.Duration += Interval
+					t.LongestGap = max(t.LongestGap, s.Gap)
+				}
+			}
+			if t.Bytes == 0 {
+				return nil, fmt.Errorf("nothing arrived in pair %d", i+1)
+			}
+			t.GoodputBps = float64(t.Bytes) * 8 / t.Duration.Seconds()
+			trials[i][mode] = t
+		}
+	}
+	return trials, nil
+}
+
+// sleep waits until a time.
+func sleep(ctx context.Context, until time.Time) error {
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
