@@ -6,27 +6,21 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io/fs"
-	"net/url"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
-	"modernc.org/sqlite"
-	sqlite3 "modernc.org/sqlite/lib"
-
+	"github.com/tabane/tabane/internal/kernel/database"
 	"github.com/tabane/tabane/internal/study/content"
 	"github.com/tabane/tabane/internal/study/qoe"
 )
 
 // Errors of a database that a user can remove.
 var (
-	ErrLocked   = errors.New("another program has locked it")
-	ErrNotWrite = errors.New("it cannot be written")
+	ErrLocked   = database.ErrLocked
+	ErrNotWrite = database.ErrNotWrite
+	ErrFull     = database.ErrFull
 	ErrNotStudy = errors.New("it is not the database of a study")
-	ErrVersion  = errors.New("it is of another version")
+	ErrVersion  = database.ErrVersion
 	ErrDesign   = errors.New("it is of a study with other conditions, services or seed")
 	// ErrNoSession means that no participant has the code.
 	ErrNoSession = errors.New("there is no such participant")
@@ -45,8 +39,6 @@ const (
 	// idBytes is the length of a session's id, keyBytes that of the key of signatures.
 	idBytes  = 16
 	keyBytes = 32
-	// busy bounds the wait for another program's lock.
-	busy = 2 * time.Second
 	// maxPages bounds the file, at 4 KiB each: 256 MiB.
 	maxPages = 64 << 10
 )
@@ -95,33 +87,16 @@ type store struct {
 
 // open opens the database of a study. A server makes a missing one, and counts as a start.
 func open(ctx context.Context, path, design string, server bool) (*store, error) {
-	if server {
-		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-		if errors.Is(err, fs.ErrPermission) {
-			return nil, fmt.Errorf("%w: %w", ErrNotWrite, err)
-		}
-		if err != nil {
-			return nil, err
-		}
-		if err := f.Close(); err != nil {
-			return nil, err
-		}
-	} else if _, err := os.Stat(path); err != nil {
-		return nil, err
-	}
-	absolute, err := filepath.Abs(path)
+	kind := database.Kind{Application: application, Version: version, Schema: schema, MaxPages: maxPages, Erase: true}
+	db, err := database.Open(ctx, path, kind, server, func(tx *sql.Tx) error {
+		secret := make([]byte, keyBytes)
+		_, _ = rand.Read(secret) // never fails
+		_, err := tx.ExecContext(ctx, "INSERT INTO meta VALUES (1, ?, ?, 0, 0)", secret, design)
+		return err
+	})
 	if err != nil {
-		return nil, err
+		return nil, storeError(err)
 	}
-	pragmas := url.Values{"_txlock": {"immediate"}, "_pragma": {
-		fmt.Sprintf("busy_timeout(%d)", busy.Milliseconds()), "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)", "secure_delete(1)",
-		fmt.Sprintf("max_page_count(%d)", maxPages), "trusted_schema(0)",
-	}}
-	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Path: absolute, RawQuery: pragmas.Encode()}).String())
-	if err != nil {
-		return nil, err
-	}
-	db.SetMaxOpenConns(1)
 	s := &store{db: db}
 	if err := s.begin(ctx, design, server); err != nil {
 		return nil, errors.Join(storeError(err), db.Close())
@@ -129,23 +104,9 @@ func open(ctx context.Context, path, design string, server bool) (*store, error)
 	return s, nil
 }
 
-// begin checks the database, or makes its tables, and counts a start of a server.
+// begin counts a start of a server, and reads what all sessions have in common.
 func (s *store) begin(ctx context.Context, design string, server bool) error {
 	return s.transact(ctx, func(tx *sql.Tx) error {
-		var app, user, tables int
-		if err := tx.QueryRowContext(ctx, "SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_schema)").Scan(&app, &user, &tables); err != nil {
-			return err
-		}
-		switch {
-		case app == 0 && user == 0 && tables == 0 && server:
-			if err := create(ctx, tx, design); err != nil {
-				return err
-			}
-		case app != application:
-			return ErrNotStudy
-		case user != version:
-			return fmt.Errorf("%w: %d, and this program has %d", ErrVersion, user, version)
-		}
 		if server {
 			if _, err := tx.ExecContext(ctx, "UPDATE meta SET runs = runs + 1"); err != nil {
 				return err
@@ -162,46 +123,18 @@ func (s *store) begin(ctx context.Context, design string, server bool) error {
 	})
 }
 
-func create(ctx context.Context, tx *sql.Tx, design string) error {
-	secret := make([]byte, keyBytes)
-	_, _ = rand.Read(secret) // never fails
-	for _, statement := range []string{fmt.Sprintf("PRAGMA application_id = %d", application), fmt.Sprintf("PRAGMA user_version = %d", version), schema} {
-		if _, err := tx.ExecContext(ctx, statement); err != nil {
-			return err
-		}
-	}
-	_, err := tx.ExecContext(ctx, "INSERT INTO meta VALUES (1, ?, ?, 0, 0)", secret, design)
-	return err
-}
-
 // storeError gives the causes that a user can remove the error of this package.
 func storeError(err error) error {
-	var e *sqlite.Error
-	if !errors.As(err, &e) {
-		return err
-	}
-	for code, known := range map[int]error{
-		sqlite3.SQLITE_BUSY: ErrLocked, sqlite3.SQLITE_LOCKED: ErrLocked, sqlite3.SQLITE_READONLY: ErrNotWrite, sqlite3.SQLITE_PERM: ErrNotWrite,
-		sqlite3.SQLITE_CANTOPEN: ErrNotWrite, sqlite3.SQLITE_FULL: ErrNotWrite, sqlite3.SQLITE_IOERR: ErrNotWrite,
-		sqlite3.SQLITE_NOTADB: ErrNotStudy, sqlite3.SQLITE_CORRUPT: ErrNotStudy,
-	} {
-		if e.Code()&0xff == code {
-			return fmt.Errorf("%w (%w)", known, err)
-		}
+	err = database.Named(err)
+	if errors.Is(err, database.ErrForeign) {
+		return fmt.Errorf("%w: %w", ErrNotStudy, err)
 	}
 	return err
 }
 
 // transact runs f in a transaction, which is committed unless f returns an error.
 func (s *store) transact(ctx context.Context, f func(*sql.Tx) error) error {
-	tx, err := s.db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	if err := f(tx); err != nil {
-		return errors.Join(err, tx.Rollback())
-	}
-	return tx.Commit()
+	return database.Transact(ctx, s.db, f)
 }
 
 // Close closes the database.

@@ -131,13 +131,17 @@ func logRatios(b, a []float64) ([]float64, error) {
 // walshInterval returns the values that the signed-rank test of the differences does not reject.
 func walshInterval(differences []float64, level float64) (low, high float64, err error) {
 	n := len(differences)
-	doubled := make([]int, n)
-	for i := range doubled {
-		doubled[i] = 2 * (i + 1)
+	ranks := make([]int, n)
+	for i := range ranks {
+		ranks[i] = i + 1
 	}
 	// outside is the number of Walsh averages on each side that the test rejects.
-	outside := 0
-	for total := n * (n + 1) / 2; outside <= total/2 && atMost(doubled, 2*outside) <= (1-level)/2; outside++ {
+	outside, below := 0, 0.0
+	for _, p := range sums(ranks, n*(n+1)/4) {
+		if below += p; below > (1-level)/2 {
+			break
+		}
+		outside++
 	}
 	if outside == 0 {
 		return 0, 0, fmt.Errorf("%w: no interval of %g %% of %d blocks", ErrTooFew, 100*level, n)

@@ -88,6 +88,15 @@ func sameMagnitude(a, b float64) bool {
 // atMost returns the probability that the sum of ranks, each in it with probability 1/2, is at most
 // most.
 func atMost(ranks []int, most int) float64 {
+	total := 0.0
+	for _, one := range sums(ranks, most) {
+		total += one
+	}
+	return total
+}
+
+// sums returns the probabilities of the sums of ranks up to most, each rank in it with probability 1/2.
+func sums(ranks []int, most int) []float64 {
 	p := make([]float64, most+1) // p[s] is the probability of the sum s
 	p[0] = 1
 	for _, r := range ranks {
@@ -98,11 +107,7 @@ func atMost(ranks []int, most int) float64 {
 			}
 		}
 	}
-	total := 0.0
-	for _, one := range p {
-		total += one
-	}
-	return total
+	return p
 }
 
 // nearlyAtMost approximates atMost for so many ranks; ties is the sum of n^3 - n over those that

@@ -227,7 +227,7 @@ func studyFailure(what, database string, err error) error {
 	switch {
 	case errors.Is(err, study.ErrLocked):
 		f.Do = "end the program that uses it"
-	case errors.Is(err, study.ErrNotWrite):
+	case errors.Is(err, study.ErrNotWrite), errors.Is(err, study.ErrFull):
 		f.Do = "check the permissions and the space of its directory"
 	case errors.Is(err, study.ErrDesign):
 		f.Do = "name another database, or restore the study's file"
