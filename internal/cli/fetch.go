@@ -197,7 +197,8 @@ type liveLine struct {
 // NewLiveLine returns a line on the terminal w.
 func NewLiveLine(w io.Writer) *liveLine { return &liveLine{w: w} }
 
-func (l *liveLine) show(text string) {
+// Show shows a text, unless the line was drawn just before.
+func (l *liveLine) Show(text string) {
 	if time.Since(l.last) < Redraw {
 		return
 	}
@@ -210,10 +211,11 @@ func (l *liveLine) Rate(interval time.Duration) func(traffic.Sample) {
 	meter := &RateMeter{}
 	return func(s traffic.Sample) {
 		meter.Add(s.Bytes, interval)
-		l.show(fmt.Sprintf("%6.1f s  %9s  %s", s.At.Seconds(), unit.Size(meter.total)/1000*1000, Megabits(meter.Rate())))
+		l.Show(fmt.Sprintf("%6.1f s  %9s  %s", s.At.Seconds(), unit.Size(meter.total)/1000*1000, Megabits(meter.Rate())))
 	}
 }
 
+// Clear removes the line.
 func (l *liveLine) Clear() {
 	if l.shown {
 		fmt.Fprint(l.w, "\r\x1b[K")

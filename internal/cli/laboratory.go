@@ -19,6 +19,7 @@ var Laboratory = []Verb{
 	{"diff", "lab", "Compare two results of one scenario"},
 	{"lab", "lab", "Build a scenario's network on this machine and run experiments in it"},
 	{"load", "tools", "Load a site with visits, as browsers request pages"},
+	{measureName, "tools", measureShort},
 	{"qoe", "tools", "Run a study in which people rate web pages under several conditions"},
 	{"reseq", "tools", "Measure the resequencing of MPTCP in captures"},
 	{"sim", "lab", "Run a scenario's experiment in a simulator, once or over a grid of parameters"},
@@ -30,7 +31,7 @@ var Laboratory = []Verb{
 func (a *App) laboratoryCommands() []*cobra.Command {
 	var list []*cobra.Command
 	for _, v := range Laboratory {
-		list = append(list, &cobra.Command{
+		c := &cobra.Command{
 			Use: v.Name, Short: v.Short, GroupID: v.Group,
 			DisableFlagParsing: true,
 			RunE:               func(*cobra.Command, []string) error { return a.handOver("run tabane "+v.Name, nil) },
@@ -38,7 +39,11 @@ func (a *App) laboratoryCommands() []*cobra.Command {
 				_ = a.handOver("complete", nil) // without the program there is nothing to complete
 				return nil, cobra.ShellCompDirectiveError
 			},
-		})
+		}
+		if v.Name == measureName {
+			c.AddCommand(a.MeasureServeCommand()) // a content server does not need the other program
+		}
+		list = append(list, c)
 	}
 	return list
 }

@@ -1,16 +1,19 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/analysis/measure"
 	"github.com/tabane/tabane/internal/analysis/traffic"
 	"github.com/tabane/tabane/internal/kernel/privilege"
 	"github.com/tabane/tabane/internal/role"
@@ -27,8 +30,8 @@ func (a *App) serveCommand() *cobra.Command {
 		Short:   "Serve content over HTTP, over MPTCP where the client supports it",
 		GroupID: "tools",
 		Long: `Serve answers GET /bytes/N with N bytes as fast as the network carries them, and GET /cbr?rate=25Mbit/s&duration=30s with a
-constant bit rate. Any HTTP client works. With -c it serves on the port in the section "serve:" of the file. It runs until SIGINT
-or SIGTERM.`,
+constant bit rate. Any HTTP client works. "tabane measure run" measures with it as with "tabane measure serve", which has a key and
+limits. With -c it serves on the port in the section "serve:" of the file. It runs until SIGINT or SIGTERM.`,
 		Example: `  tabane serve
   tabane serve --listen '[::1]:8080' --listen 127.0.0.1:8080
   curl -o /dev/null 'http://[::1]:8080/bytes/100000000'`,
@@ -45,25 +48,46 @@ or SIGTERM.`,
 			if err != nil {
 				return err
 			}
-			server, err := traffic.New(traffic.Options{Listen: listen, Congestion: congestion, Log: log})
-			if err != nil {
-				return serveFailure(addressList(listen), err)
-			}
-			// A client may request a restricted congestion control.
-			if err := privilege.Keep(privilege.NetAdmin); err != nil {
-				log.Warn("capabilities are kept", "err", err)
-			}
-			log.Info("serving", "addresses", fmt.Sprint(server.Addrs()))
-			if err := server.Run(c.Context()); err != nil && !errors.Is(err, c.Context().Err()) {
-				return &Failure{What: "serve at", Name: addressList(server.Addrs()), Why: err}
-			}
-			return nil
+			return a.serve(c.Context(), log, listen, congestion, measure.ServerOptions{Congestion: congestion, Peers: edgePeers(log, netip.AddrPort{})})
 		},
 	}
 	c.Flags().StringArrayVar(&addresses, "listen", []string{"[::]:8080"}, "`address` and port to serve on, repeatable; port 0 chooses a free one")
 	c.Flags().StringVarP(&file, "config", "c", "", "configuration `file` with a section serve")
 	c.Flags().StringVar(&congestion, "congestion", "", "congestion control of all subflows, by its `name` in the kernel such as tabane_lia (default the sysctl's)")
 	return c
+}
+
+// serve serves content and measurements until ctx ends.
+func (a *App) serve(ctx context.Context, log *slog.Logger, listen []netip.AddrPort, congestion string, o measure.ServerOptions) error {
+	o.Log, o.Version, o.Kernel = log, a.Version, sysctl("kernel/osrelease")
+	if o.Congestion == "" {
+		o.Congestion = sysctl("net/ipv4/tcp_congestion_control")
+	}
+	if subflows, err := measure.OpenSubflows(); err != nil {
+		log.Debug("connections are not switched between modes", "err", err)
+	} else {
+		defer subflows.Close()
+		o.Delivery = subflows
+	}
+	server, err := traffic.New(traffic.Options{Listen: listen, Congestion: congestion, Also: measure.NewServer(o).Handlers(), Log: log})
+	if err != nil {
+		return serveFailure(addressList(listen), err)
+	}
+	// A client may request a restricted congestion control, and the subflows that are used.
+	if err := privilege.Keep(privilege.NetAdmin); err != nil {
+		log.Warn("capabilities are kept", "err", err)
+	}
+	log.Info("serving", "addresses", fmt.Sprint(server.Addrs()))
+	if err := server.Run(ctx); err != nil && !errors.Is(err, ctx.Err()) {
+		return &Failure{What: "serve at", Name: addressList(server.Addrs()), Why: err}
+	}
+	return nil
+}
+
+// sysctl returns the value of a sysctl, or nothing.
+func sysctl(path string) string {
+	b, _ := os.ReadFile("/proc/sys/" + path) // without it, it is not known
+	return strings.TrimSpace(string(b))
 }
 
 // listenAddresses returns the addresses of the file's section serve, or those of the flags without

@@ -229,6 +229,11 @@ func (c *Client) Turn(ctx context.Context, length time.Duration, waiting func(Tu
 	}
 }
 
+// EndTurn ends the client's turn. The server ends it by itself where that fails.
+func (c *Client) EndTurn(ctx context.Context) {
+	_, _ = c.short(ctx, http.MethodDelete, c.path("turn"), nil)
+}
+
 // Load is what a trial transfers. Exactly one of Bytes, Time and Rate is the kind: bulk by bytes or by
 // time, or a steady stream for Time.
 type Load struct {

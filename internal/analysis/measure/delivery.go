@@ -3,7 +3,6 @@ package measure
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"sync"
@@ -32,13 +31,6 @@ type switching struct {
 
 // OpenSubflows opens the kernel's interfaces in the network namespace of the calling thread. Close them.
 func OpenSubflows() (*Subflows, error) {
-	manager, err := mptcp.CurrentManager()
-	if err != nil {
-		return nil, err
-	}
-	if manager != mptcp.UserManager {
-		return nil, fmt.Errorf("the path manager is %q; edge sets %q, unless mptcp.path_manager is kernel", manager, mptcp.UserManager)
-	}
 	diag, err := mptcp.DialDiag()
 	if err != nil {
 		return nil, err
@@ -53,8 +45,13 @@ func OpenSubflows() (*Subflows, error) {
 // Close closes the kernel's interfaces.
 func (s *Subflows) Close() error { return errors.Join(s.diag.Close(), s.conn.Close()) }
 
-// Names implements Delivery.
-func (s *Subflows) Names() []string { return []string{DeliverBest, DeliverAll} }
+// Names implements Delivery. With the kernel's path manager there are none.
+func (s *Subflows) Names() []string {
+	if manager, err := mptcp.CurrentManager(); err != nil || manager != mptcp.UserManager {
+		return nil
+	}
+	return []string{DeliverBest, DeliverAll}
+}
 
 // Deliver implements Delivery.
 func (s *Subflows) Deliver(ctx context.Context, conn net.Conn, name string) error {

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/tabane/tabane/internal/base/fault"
 	"github.com/tabane/tabane/internal/cli"
+	"github.com/tabane/tabane/internal/experiment/measurement"
 	"github.com/tabane/tabane/internal/experiment/report"
 	"github.com/tabane/tabane/internal/experiment/result"
 )
@@ -29,7 +31,7 @@ func (a *app) diffCommand() *cobra.Command {
 		Short:   "Compare two results of one scenario",
 		GroupID: "lab",
 		Long: `Diff compares two results of the same scenario, each a directory that "lab run" or "sim run" wrote, or its
-result.json. For each case, traffic, transport and metric that both have it prints the means over the trials, the ratio
+result.json, or two directories of "measure run". For each case, traffic, transport and metric that both have it prints the means over the trials, the ratio
 B/A, and the 95 % confidence interval of that ratio (Fieller's, with the degrees of freedom of Welch and Satterthwaite).
 The verdict is "better" or "worse" where the interval leaves out 1, "no difference shown" where it does not, and
 "too few trials" where a result has one trial. "No difference shown" does not mean that there is none: more trials
@@ -44,7 +46,7 @@ Exit code 0: nothing is worse in B; 1: something is; 2: the results cannot be co
 			if err := checkMetrics(f.metrics); err != nil {
 				return cli.Usage(c, err)
 			}
-			return a.diff(args[0], args[1], f)
+			return a.diff(c.Context(), args[0], args[1], f)
 		},
 	}
 	flags := c.Flags()
@@ -73,13 +75,13 @@ func checkMetrics(names []string) error {
 	return nil
 }
 
-func (a *app) diff(nameA, nameB string, f diffFlags) error {
+func (a *app) diff(ctx context.Context, nameA, nameB string, f diffFlags) error {
 	what := fmt.Sprintf("compare result %q with", nameA)
-	ra, err := readResult(nameA)
+	ra, err := readCompared(ctx, nameA)
 	if err != nil {
 		return err
 	}
-	rb, err := readResult(nameB)
+	rb, err := readCompared(ctx, nameB)
 	if err != nil {
 		return err
 	}
@@ -101,6 +103,22 @@ func (a *app) diff(nameA, nameB string, f diffFlags) error {
 		return cli.ErrUnmet
 	}
 	return nil
+}
+
+// readCompared reads a result, or the measurement in a directory.
+func readCompared(ctx context.Context, name string) (result.Result, error) {
+	if !measurement.Exists(name) {
+		return readResult(name)
+	}
+	p, rows, err := readMeasurement(ctx, name)
+	if err != nil {
+		return result.Result{}, err
+	}
+	r, err := measurement.Result(p, rows)
+	if err != nil {
+		return result.Result{}, storeFailure("read measurement", name, err)
+	}
+	return r, nil
 }
 
 // readResult reads a result from its directory or its result.json.

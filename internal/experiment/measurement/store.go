@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -109,7 +108,7 @@ func decodePlan(text []byte) (Plan, error) {
 // Exists reports whether a directory has a measurement.
 func Exists(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, File))
-	return !errors.Is(err, fs.ErrNotExist)
+	return err == nil
 }
 
 // Plan returns what is compared.
