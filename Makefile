@@ -8,15 +8,23 @@ COMMIT  := $(shell git rev-parse HEAD 2>/dev/null)
 
 export CGO_ENABLED ?= 0
 
+# Programs of another processor are in a directory of their own. ARCH is Debian's name of it.
+BIN := bin$(addprefix /,$(ARCH))
+PROCESSOR.amd64 := GOARCH=amd64
+PROCESSOR.arm64 := GOARCH=arm64
+PROCESSOR.armhf := GOARCH=arm GOARM=7
+PROCESSOR.riscv64 := GOARCH=riscv64
+PROCESSOR := $(if $(ARCH),$(or $(PROCESSOR.$(ARCH)),$(error unknown ARCH=$(ARCH); use amd64, arm64, armhf or riscv64)))
+
 .DEFAULT_GOAL := build
 .PHONY: build demo test programs race bench bench-gateway bench-forward bench-routes bench-sim soak fuzz lint clean help FORCE
 
-build: bin/tabane bin/tabane-lab ## build bin/tabane and bin/tabane-lab
+build: $(BIN)/tabane $(BIN)/tabane-lab ## build bin/tabane and bin/tabane-lab, or those of ARCH=arm64, armhf or riscv64 in bin/ARCH
 
 # The go command knows what has changed; make does not.
-bin/tabane bin/tabane-lab: FORCE
+$(BIN)/tabane $(BIN)/tabane-lab: FORCE
 	@command -v $(GO) >/dev/null || { echo "make: there is no Go; install Go 1.26 or newer (https://go.dev/dl/)" >&2; exit 2; }
-	$(GO) build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)" -o $@ ./cmd/$(@F)
+	$(PROCESSOR) $(GO) build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)" -o $@ ./cmd/$(@F)
 
 demo: root build ## run the first experiment: content over every egress path (needs root)
 	bin/tabane lab run epe-steady --quick --out $(OUT)/epe-steady
@@ -114,8 +122,22 @@ generate: ## recompile the eBPF programs (needs clang-14 and llvm-strip-14)
 	$(GO) generate -run bpf2go ./internal/...
 
 .PHONY: deb
-deb: build ## build bin/tabane_VERSION_ARCH.deb and bin/tabane-lab_VERSION_ARCH.deb (needs dpkg-deb)
-	deploy/debian/build "$(VERSION)"
+deb: build ## build bin/tabane_VERSION_ARCH.deb and bin/tabane-lab_VERSION_ARCH.deb, of this processor or of ARCH (needs dpkg-deb)
+	deploy/debian/build "$(VERSION)" $(BIN) bin $(ARCH)
+
+.PHONY: image
+image: build ## build the OCI image bin/tabane_VERSION_ARCH.oci.tar, of this processor or of ARCH, without a container engine
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(GO) run ./deploy/image "$(VERSION)" "$(or $(ARCH),$(shell dpkg --print-architecture 2>/dev/null),amd64)" $(BIN) "bin/tabane_$(VERSION)_$(or $(ARCH),$(shell dpkg --print-architecture 2>/dev/null),amd64).oci.tar"
+
+# A router's own name of its processor, as `opkg print-architecture` shows it.
+OPENWRT ?= $(or $(OPENWRT.$(ARCH)),x86_64)
+OPENWRT.arm64   := aarch64_generic
+OPENWRT.armhf   := arm_cortex-a7
+OPENWRT.riscv64 := riscv64_generic
+
+.PHONY: ipk
+ipk: build ## build bin/tabane_VERSION_OPENWRT.ipk for OpenWrt, of ARCH=arm64, armhf or riscv64 and OPENWRT=aarch64_cortex-a53 or so
+	deploy/openwrt/build "$(VERSION)" "$(OPENWRT)" $(BIN)
 
 clean: ## remove what was built and the results
 	rm -rf bin $(OUT)

@@ -1,0 +1,172 @@
+package acceptance
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tabane/tabane/internal/testkit/programs"
+)
+
+// TestThirtyTwoBits builds the program and tests of packages without a kernel for armv7, which has no
+// 64-bit int, and runs them in an emulator: what an int must hold fits into 31 bits.
+func TestThirtyTwoBits(t *testing.T) {
+	t.Parallel()
+	qemu := programs.Need(t, "qemu-arm-static")
+	dir := t.TempDir()
+	run := func(argv ...string) string {
+		t.Helper()
+		cmd := exec.Command(argv[0], argv[1:]...)
+		cmd.Dir = "../.."
+		cmd.Env = append(os.Environ(), "GOARCH=arm", "GOARM=7", "CGO_ENABLED=0")
+		return output(t, cmd)
+	}
+	tabane := filepath.Join(dir, "tabane")
+	run("go", "build", "-buildvcs=false", "-o", tabane, "./cmd/tabane")
+	for _, daemon := range []string{"asbr", "edge", "reflector"} {
+		if out := run(qemu, tabane, "check", "-c", "examples/"+daemon+".yaml"); !strings.Contains(out, "ok") {
+			t.Errorf("check of %s says %q", daemon, out)
+		}
+	}
+	// The emulator lacks much of what daemons need; doctor finds that, and ends.
+	doctor := exec.Command(qemu, tabane, "doctor")
+	if out, err := doctor.CombinedOutput(); doctor.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), "required, but missing") {
+		t.Errorf("doctor ends with %v and %q", err, out)
+	}
+	run("go", "test", "-short", "-count=1", "-exec", qemu,
+		"./internal/base/...", "./internal/bgp/message", "./internal/gateway/sched", "./internal/gateway/tunnel", "./internal/gateway/reseq", "./internal/epe/selection")
+}
+
+// unpack returns the files of a tar by name, those of a compressed one where it is.
+func unpack(t *testing.T, b []byte) map[string][]byte {
+	t.Helper()
+	var r io.Reader = bytes.NewReader(b)
+	if bytes.HasPrefix(b, []byte{0x1f, 0x8b}) {
+		z, err := gzip.NewReader(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r = z
+	}
+	files := map[string][]byte{}
+	for tr := tar.NewReader(r); ; {
+		h, err := tr.Next()
+		if err == io.EOF {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if files[strings.TrimPrefix(h.Name, "./")], err = io.ReadAll(tr); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// built runs a builder twice and returns what it wrote to the file, the same both times.
+func built(t *testing.T, file string, argv ...string) []byte {
+	t.Helper()
+	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
+	var last []byte
+	for i := range 2 {
+		cmd := exec.Command(argv[0], argv[1:]...)
+		cmd.Dir = "../.."
+		output(t, cmd)
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i > 0 && !bytes.Equal(b, last) {
+			t.Error("two builds differ")
+		}
+		last = b
+	}
+	return last
+}
+
+// TestImage: an image has the two programs, and its parts have the digests by which they are named.
+func TestImage(t *testing.T) {
+	bin, err := filepath.Abs(filepath.Dir(program))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "image.tar")
+	files := unpack(t, built(t, file, "go", "run", "./deploy/image", "v1.2.3", "amd64", bin, file))
+	blob := func(digest string) []byte {
+		b, ok := files["blobs/"+strings.Replace(digest, ":", "/", 1)]
+		if !ok {
+			t.Fatalf("the image lacks %s", digest)
+		}
+		return b
+	}
+	type reference struct{ Digest string }
+	var index struct{ Manifests []reference }
+	var manifest struct {
+		Config reference
+		Layers []reference
+	}
+	var config struct {
+		Architecture string
+		Config       struct{ Entrypoint []string }
+	}
+	for _, part := range []struct {
+		content func() []byte
+		to      any
+	}{
+		{func() []byte { return files["index.json"] }, &index},
+		{func() []byte { return blob(index.Manifests[0].Digest) }, &manifest},
+		{func() []byte { return blob(manifest.Config.Digest) }, &config},
+	} {
+		if err := json.Unmarshal(part.content(), part.to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if config.Architecture != "amd64" || len(config.Config.Entrypoint) != 1 || len(manifest.Layers) != 1 {
+		t.Errorf("the image is %+v, %+v", manifest, config)
+	}
+	content := unpack(t, blob(manifest.Layers[0].Digest))
+	for _, name := range []string{"tabane", "tabane-lab"} {
+		want, err := os.ReadFile(filepath.Join(bin, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(content["usr/bin/"+name], want) {
+			t.Errorf("the image has another %s", name)
+		}
+	}
+}
+
+// TestOpenWrtPackage: the package has the three parts of an .ipk, the program and a script that a shell can read.
+func TestOpenWrtPackage(t *testing.T) {
+	bin, err := filepath.Abs(filepath.Dir(program))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	parts := unpack(t, built(t, filepath.Join(dir, "tabane_1.2.3_aarch64_generic.ipk"), "sh", "-c", `exec deploy/openwrt/build "$@"`, "sh", "v1.2.3", "aarch64_generic", bin, dir))
+	if got := string(parts["debian-binary"]); got != "2.0\n" {
+		t.Errorf("the version of the format is %q", got)
+	}
+	control := unpack(t, parts["control.tar.gz"])
+	if got := string(control["control"]); !strings.Contains(got, "\nArchitecture: aarch64_generic\n") || !strings.Contains(got, "\nVersion: 1.2.3\n") {
+		t.Errorf("the package is %q", got)
+	}
+	data := unpack(t, parts["data.tar.gz"])
+	for _, name := range []string{"usr/bin/tabane", "etc/init.d/tabane", "etc/config/tabane", "etc/tabane/gateway.yaml.example"} {
+		if len(data[name]) == 0 {
+			t.Errorf("the package lacks %s", name)
+		}
+	}
+	for _, script := range [][]byte{data["etc/init.d/tabane"], control["postinst"], control["prerm"]} {
+		cmd := exec.Command("sh", "-n")
+		cmd.Stdin = bytes.NewReader(script)
+		output(t, cmd)
+	}
+}
