@@ -189,6 +189,8 @@ func everything() []route.Object {
 		route.Rule{Priority: 1006, Oif: "a1", Table: route.MainTable},
 		route.Rule{Priority: 1007, NotMark: 7, Table: 101},
 		route.Route{Table: 101, Dst: pfx("2001:db8:10::/64"), Kind: route.Throw},
+		route.Route{Table: 103, Dst: pfx("::/0"), Kind: route.Deliver},
+		route.Route{Table: 103, Dst: pfx("0.0.0.0/0"), Kind: route.Deliver},
 		route.Address{Link: "lo", Prefix: pfx("2001:db8::1/128")},
 		route.Address{Link: "a0", Prefix: pfx("2001:db8:1::1/64"), Deprecated: true},
 		route.Route{Table: 101, Dst: pfx("0.0.0.0/0"), Kind: route.Unreachable, Metric: 4294967295},

@@ -27,6 +27,7 @@ const (
 	Edge    Protocol = 117
 	Router  Protocol = 118
 	Gateway Protocol = 115
+	Proxy   Protocol = 113
 )
 
 // Values that replace a zero field.
@@ -491,6 +492,7 @@ const (
 	Unreachable             // drop it and send an ICMPv6 error
 	Blackhole               // drop it silently
 	Throw                   // continue with the next policy rule
+	Deliver                 // deliver it to this host, whose address it need not be ("local")
 )
 
 func (k Kind) String() string {
@@ -501,6 +503,8 @@ func (k Kind) String() string {
 		return "blackhole"
 	case Throw:
 		return "throw"
+	case Deliver:
+		return "local"
 	default:
 		return "unicast"
 	}
@@ -611,6 +615,9 @@ func (r Route) String() string {
 	if r.Link != "" {
 		fmt.Fprintf(&b, " dev %s", r.Link)
 	}
+	if r.Kind == Deliver {
+		b.WriteString(" dev lo")
+	}
 	if r.PrefSrc.IsValid() {
 		fmt.Fprintf(&b, " src %s", r.PrefSrc)
 	}
@@ -664,7 +671,7 @@ func (r Route) Check() error {
 		return fmt.Errorf("gateway %s is not IPv6", r.Gateway)
 	case r.PrefSrc.IsValid() && r.PrefSrc.Is4() != v4:
 		return fmt.Errorf("preferred source %s is not of the destination's family", r.PrefSrc)
-	case r.Kind > Throw:
+	case r.Kind > Deliver:
 		return fmt.Errorf("kind %d is unknown", r.Kind)
 	case r.Kind != Unicast && (direct || r.NexthopID != 0 || r.Local != LocalAction{}):
 		return fmt.Errorf("%s route has a next hop", r.Kind)

@@ -234,6 +234,9 @@ func putSegment(b []byte, sid netip.Addr, m EncapMode) []byte {
 	return putAttr(b, seg6SRH, data[:])
 }
 
+// loopback is the index of lo in each network namespace.
+const loopback = 1
+
 // putRoute appends a route; program is the file descriptor of its program, if it has a mark.
 func putRoute(b []byte, r Route, p Protocol, index, program uint32, del bool) []byte {
 	kind := uint8(unix.RTN_UNICAST)
@@ -244,12 +247,16 @@ func putRoute(b []byte, r Route, p Protocol, index, program uint32, del bool) []
 		kind = unix.RTN_BLACKHOLE
 	case Throw:
 		kind = unix.RTN_THROW
+	case Deliver:
+		kind = unix.RTN_LOCAL
 	case Unicast:
 	}
 	scope := uint8(unix.RT_SCOPE_UNIVERSE)
 	switch v4 := r.Dst.Addr().Is4(); {
 	case v4 && del:
 		scope = unix.RT_SCOPE_NOWHERE // any
+	case v4 && r.Kind == Deliver:
+		scope = unix.RT_SCOPE_HOST
 	case v4 && r.onLink():
 		scope = unix.RT_SCOPE_LINK
 	}
@@ -273,7 +280,10 @@ func putRoute(b []byte, r Route, p Protocol, index, program uint32, del bool) []
 	default:
 		b = putVia(b, unix.RTA_VIA, r.Gateway)
 	}
-	if r.Link != "" {
+	switch {
+	case r.Kind == Deliver:
+		b = putUint32(b, unix.RTA_OIF, loopback)
+	case r.Link != "":
 		b = putUint32(b, unix.RTA_OIF, index)
 	}
 	if r.PrefSrc.IsValid() {
@@ -813,6 +823,8 @@ func decodeRoute(b []byte, names links) (f found, err error) {
 		r.Kind = Blackhole
 	case unix.RTN_THROW:
 		r.Kind = Throw
+	case unix.RTN_LOCAL:
+		r.Kind = Deliver
 	default:
 		altered = true
 	}
@@ -844,7 +856,9 @@ func decodeRoute(b []byte, names links) (f found, err error) {
 		}
 	}
 	if want := uint8(unix.RT_SCOPE_UNIVERSE); at.v4 {
-		if r.onLink() {
+		if r.Kind == Deliver {
+			want = unix.RT_SCOPE_HOST
+		} else if r.onLink() {
 			want = unix.RT_SCOPE_LINK
 		}
 		altered = altered || scope != want
