@@ -100,7 +100,7 @@ func TestPackage(t *testing.T) {
 	key := filepath.Join(root, "etc/tabane/gw.key")
 	output(t, exec.Command("sh", "-c", program+" gateway key >"+key))
 	output(t, exec.Command("sed", "-i", "s|/etc/tabane/gw.key|"+key+"|", filepath.Join(root, "etc/tabane/gateway.yaml.example")))
-	for _, role := range []string{"asbr", "edge", "gateway", "reflector"} {
+	for _, role := range []string{"asbr", "edge", "gateway", "proxy", "reflector"} {
 		output(t, exec.Command(program, "check", "-c", filepath.Join(root, "etc/tabane", role+".yaml.example")))
 	}
 }
@@ -315,7 +315,7 @@ func files(t *testing.T, root string) map[string]bool {
 func TestUnits(t *testing.T) {
 	for name, capabilities := range map[string]string{
 		"asbr": "CAP_BPF CAP_NET_ADMIN CAP_NET_RAW CAP_NET_BIND_SERVICE", "edge": "CAP_NET_ADMIN CAP_NET_RAW CAP_BPF CAP_PERFMON",
-		"gateway": "CAP_BPF CAP_NET_ADMIN CAP_NET_RAW CAP_PERFMON", "reflector": "CAP_NET_BIND_SERVICE",
+		"gateway": "CAP_BPF CAP_NET_ADMIN CAP_NET_RAW CAP_PERFMON", "proxy": "CAP_NET_ADMIN CAP_NET_BIND_SERVICE", "reflector": "CAP_NET_BIND_SERVICE",
 	} {
 		b, err := os.ReadFile("../../deploy/systemd/tabane-" + name + ".service")
 		if err != nil {

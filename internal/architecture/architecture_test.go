@@ -56,7 +56,7 @@ var folders = []folder{
 		may:     []string{"base"},
 		because: "an adapter knows the one outside thing that it adapts, and no capability that uses it",
 		rungs: [][]string{
-			{"contain", "database", "privilege", "realtime", "sighup", "systemd"}, {"bpf"},
+			{"contain", "database", "handover", "privilege", "realtime", "sighup", "systemd"}, {"bpf"},
 			{"afpacket", "netns", "nft", "offload", "route", "seccomp", "sockdiag", "tc"},
 		},
 		fakes: []string{"bpf/bpftest", "netns/netnstest", "route/routetest", "seccomp/seccomptest"},
@@ -101,6 +101,13 @@ var folders = []folder{
 		pure: []string{"handshake", "pacer", "pathset", "quality", "repair", "reseq", "sched", "tunnel"},
 	},
 	{
+		name: "proxy", about: "a proxy between TCP and MPTCP: what clients request, where connections go, what carries them",
+		may:     []string{"base", "kernel", "daemon"},
+		because: "it is a capability of its own",
+		rungs:   [][]string{{"choice", "header", "request"}, {"relay"}, {"."}},
+		pure:    []string{"choice", "header", "request"},
+	},
+	{
 		name: "study", about: "a study with people: services, ratings, what users experience",
 		may:     []string{"base", "kernel", "mptcp"},
 		tests:   []string{"lab"},
@@ -116,7 +123,7 @@ var folders = []folder{
 	},
 	{
 		name: "role", about: "the table of daemons: the only place that names them all",
-		may:     []string{"base", "kernel", "daemon", "epe", "gateway", "study", "analysis"},
+		may:     []string{"base", "kernel", "daemon", "epe", "gateway", "proxy", "study", "analysis"},
 		because: "it knows the daemons, not what starts them",
 		rungs:   [][]string{{"."}},
 	},

@@ -15,6 +15,7 @@ import (
 	"github.com/tabane/tabane/internal/base/health"
 	"github.com/tabane/tabane/internal/cli/config"
 	"github.com/tabane/tabane/internal/cli/doctor"
+	"github.com/tabane/tabane/internal/kernel/handover"
 	"github.com/tabane/tabane/internal/kernel/privilege"
 	"github.com/tabane/tabane/internal/kernel/realtime"
 	"github.com/tabane/tabane/internal/kernel/sighup"
@@ -118,7 +119,16 @@ func (a *App) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 	if err := Require("start "+r.Name, r.Needs...); err != nil {
 		return err
 	}
-	listener, err := listen(ctx, at)
+	inherited := &handover.Sockets{}
+	if r.HandsOver {
+		if inherited, err = handover.Inherited(); err != nil {
+			return startFailure("start "+r.Name, "", err)
+		}
+	}
+	listener, err := handover.TCP(inherited, at)
+	if listener == nil && err == nil {
+		listener, err = listen(ctx, at)
+	}
 	if err != nil {
 		return startFailure("serve status of "+r.Name+" at", at.String(), err)
 	}
@@ -126,13 +136,13 @@ func (a *App) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 	if err != nil {
 		return errors.Join(startFailure("start "+r.Name, "", err), listener.Close())
 	}
-	m, err := r.Start(ctx, &f.Sections, role.Options{Keep: keep, Log: log})
+	m, err := r.Start(ctx, &f.Sections, role.Options{Keep: keep, Inherited: inherited, Log: log})
 	if err != nil {
 		return errors.Join(startFailure("start "+r.Name+" with", file, err), listener.Close())
 	}
-	d := &service{role: r, machine: m, file: file, log: log, manager: manager}
+	d := &service{role: r, machine: m, file: file, log: log, manager: manager, status: listener}
 	if path := r.Control(&f.Sections); path != "" {
-		stop, e := d.serveCommands(ctx, path)
+		stop, e := d.serveCommands(ctx, path, inherited)
 		if e != nil {
 			return errors.Join(startFailure("start "+r.Name+" with", file, e), listener.Close())
 		}
@@ -146,6 +156,14 @@ func (a *App) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		go d.follow(ctx, sighup.Received())
+	}
+	if m, ok := m.(replaceable); ok {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		go d.followReplace(ctx, m)
+	}
+	if err := inherited.Ready(); err != nil {
+		log.Warn("the process that this one replaces may go on", "err", err)
 	}
 	d.notify(manager.Ready("running"))
 	defer context.AfterFunc(ctx, func() { d.notify(manager.Stopping()) })()

@@ -17,6 +17,7 @@ import (
 	"github.com/tabane/tabane/internal/epe/reflector"
 	"github.com/tabane/tabane/internal/epe/router"
 	"github.com/tabane/tabane/internal/gateway"
+	"github.com/tabane/tabane/internal/proxy"
 	"github.com/tabane/tabane/internal/study/site"
 )
 
@@ -55,7 +56,7 @@ func fill(v reflect.Value) {
 func exported(t *testing.T) map[string]string {
 	t.Helper()
 	names := map[string]string{"tabane_build_info": "gauge: role, version", "tabane_panics_total": "counter: boundary"}
-	for _, status := range []any{&asbr.Status{}, &edge.Status{}, &gateway.Status{}, &reflector.Status{}, &router.Status{}, &site.Status{}} {
+	for _, status := range []any{&asbr.Status{}, &edge.Status{}, &gateway.Status{}, &proxy.Status{}, &reflector.Status{}, &router.Status{}, &site.Status{}} {
 		fill(reflect.ValueOf(status).Elem())
 		registry := prometheus.NewRegistry()
 		registry.MustRegister(statusMetrics{func() any { return status }})

@@ -85,9 +85,20 @@ func monitor(ctx context.Context, log *slog.Logger, at netip.AddrPort, l net.Lis
 	served := make(chan error, 1)
 	go func() {
 		err := server.Serve(l)
-		cancel() // the daemon must not run without its status
+		if !wasReplaced(m) {
+			cancel() // the daemon must not run without its status
+		}
 		served <- err
 	}()
+	if r, ok := m.(replaceable); ok {
+		go func() {
+			select {
+			case <-r.Draining():
+				_ = server.Close() // the process that replaces this one serves the status
+			case <-ctx.Done():
+			}
+		}()
+	}
 	go relisten(ctx, log, at, l, func(more net.Listener) {
 		if err := server.Serve(more); !errors.Is(err, http.ErrServerClosed) {
 			log.Warn("status is not served any more", "address", more.Addr(), "err", err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -20,6 +21,7 @@ import (
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/daemon/control"
 	"github.com/tabane/tabane/internal/kernel/contain"
+	"github.com/tabane/tabane/internal/kernel/handover"
 	"github.com/tabane/tabane/internal/kernel/systemd"
 	"github.com/tabane/tabane/internal/role"
 )
@@ -31,6 +33,9 @@ type service struct {
 	file    string
 	log     *slog.Logger
 	manager systemd.Notifier
+	// status and control are the sockets of the status and of commands; control is nil without any.
+	status  net.Listener
+	control net.Listener
 
 	reloading sync.Mutex
 }
@@ -157,11 +162,17 @@ func (s *service) commands() http.Handler {
 }
 
 // serveCommands serves the commands on the control socket at path until stop is called.
-func (s *service) serveCommands(ctx context.Context, path string) (stop func() error, err error) {
-	l, err := control.Listen(ctx, path)
-	if err != nil {
+func (s *service) serveCommands(ctx context.Context, path string, inherited *handover.Sockets) (stop func() error, err error) {
+	var l net.Listener
+	// A nil *net.UnixListener is not a nil net.Listener.
+	if u, e := handover.Unix(inherited, path); e != nil {
+		return nil, e
+	} else if u != nil {
+		l = u
+	} else if l, err = control.Listen(ctx, path); err != nil {
 		return nil, err
 	}
+	s.control = l
 	server := &http.Server{Handler: s.commands(), ReadHeaderTimeout: headerTimeout, WriteTimeout: commandTimeout}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()

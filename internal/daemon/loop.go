@@ -625,6 +625,10 @@ func (l *Loop) leave() error {
 	return nil
 }
 
+// KeepState leaves the kernel's state in place at the end of Run, as LoopOptions.Keep does: another process
+// has taken it over. The loop calls it.
+func (l *Loop) KeepState() { l.options.Keep = true }
+
 // Do runs f in the daemon's loop, where the machine's state can be read. It reports whether f ran:
 // not before or after Run. A panic of f is one of the caller, whose boundary it reaches; the loop
 // goes on.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/tabane/tabane/internal/base/fault"
 	"github.com/tabane/tabane/internal/daemon/control"
+	"github.com/tabane/tabane/internal/kernel/handover"
 	"github.com/tabane/tabane/internal/kernel/privilege"
 	"github.com/tabane/tabane/internal/kernel/route"
 )
@@ -40,7 +41,9 @@ type Section interface {
 type Options struct {
 	// Keep leaves the daemon's kernel state in place when it stops cleanly.
 	Keep bool
-	Log  *slog.Logger
+	// Inherited are the sockets of a process that this one replaces; nil: none.
+	Inherited *handover.Sockets
+	Log       *slog.Logger
 }
 
 // Need is a requirement of a daemon on its host.
@@ -103,6 +106,8 @@ type Descriptor struct {
 	StatusPort uint16
 	// Needs are checked before the daemon starts.
 	Needs []Need
+	// Some are needs of some configurations only. The daemon reports what it lacks of them itself.
+	Some []Need
 	// Protocol is the protocol number of the daemon's kernel objects; 0 for a daemon without any.
 	Protocol route.Protocol
 	// Endpoints is set if the daemon also owns the MPTCP endpoints of its network namespace.
@@ -110,6 +115,8 @@ type Descriptor struct {
 	// Keeps are the capabilities that the daemon needs once it has started, besides those of its eBPF
 	// programs. It drops all others.
 	Keeps []privilege.Capability
+	// HandsOver is set if the daemon can be replaced by another process while it runs.
+	HandsOver bool
 	// Drains is set if the daemon can be taken out of service while it runs.
 	Drains bool
 

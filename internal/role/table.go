@@ -14,6 +14,7 @@ import (
 	"github.com/tabane/tabane/internal/gateway"
 	"github.com/tabane/tabane/internal/kernel/privilege"
 	"github.com/tabane/tabane/internal/kernel/route"
+	"github.com/tabane/tabane/internal/proxy"
 	"github.com/tabane/tabane/internal/study/httpd"
 )
 
@@ -26,6 +27,8 @@ type Sections struct {
 	Edge *edge.Config `yaml:"edge,omitempty"`
 	// Gateway configures tabane gateway, the daemon of a site with several lines.
 	Gateway *gateway.Config `yaml:"gateway,omitempty"`
+	// Proxy configures tabane proxy, which carries TCP connections over MPTCP and back.
+	Proxy *proxy.Config `yaml:"proxy,omitempty"`
 	// Reflector configures tabane reflector, a BGP route reflector.
 	Reflector *reflector.Config `yaml:"reflector,omitempty"`
 	// Router configures tabane router, a plain BGP router.
@@ -41,6 +44,7 @@ const (
 	ASBR      = "asbr"
 	Edge      = "edge"
 	Gateway   = "gateway"
+	Proxy     = "proxy"
 	Reflector = "reflector"
 	Router    = "router"
 	Serve     = "serve"
@@ -201,6 +205,32 @@ rejected and the running configuration stays.`,
 			return gateway.New(gateway.Options{Config: c, Keep: o.Keep, Log: o.Log})
 		},
 		reload: func(m Machine, c gateway.Config) ([]string, error) { return m.(*gateway.Gateway).Reload(c) },
+	}),
+	describe(Descriptor{
+		Name: Proxy, Program: Product, StatusPort: 9113, Some: []Need{NetAdmin, MPTCP}, Protocol: route.Proxy, HandsOver: true, Keeps: []privilege.Capability{privilege.NetAdmin, privilege.BindPort},
+		Short: "Carry TCP connections of hosts without MPTCP over MPTCP, and back",
+		Long: `Proxy accepts TCP or MPTCP connections and carries each over another one, with MPTCP where the other end has it: to fixed
+upstreams, to what clients request by SOCKS5 or HTTP CONNECT, or, transparently, to where hosts of a LAN connect to.
+SIGHUP reloads its file; connections go on. SIGUSR2 starts the program again, with the listening sockets: nothing is refused, and
+the connections of the old process go on in it.`,
+	}, typed[proxy.Config]{
+		field:   func(s *Sections) **proxy.Config { return &s.Proxy },
+		status:  func(c *proxy.Config) *netip.AddrPort { return &c.Status },
+		control: func(c *proxy.Config) *string { return &c.Control },
+		host: func(c *proxy.Config) Host {
+			var h Host
+			for i, l := range c.Listeners {
+				if l.Listen.Interface != "" {
+					h.Uses = append(h.Uses, Use{Path: fmt.Sprintf("listeners[%d].listen", i), Interface: l.Listen.Interface})
+				}
+			}
+			return h
+		},
+		summary: (*proxy.Config).Summary,
+		start: func(_ context.Context, c proxy.Config, o Options) (Machine, error) {
+			return proxy.New(proxy.Options{Config: c, Keep: o.Keep, Inherited: o.Inherited, Log: o.Log})
+		},
+		reload: func(m Machine, c proxy.Config) ([]string, error) { return m.(*proxy.Proxy).Reload(c) },
 	}),
 	describe(Descriptor{
 		Name: Site, Program: Laboratory, StatusPort: 9114,

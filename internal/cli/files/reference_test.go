@@ -105,7 +105,7 @@ type generator struct {
 
 func generate(t *testing.T) []config.Group {
 	g := &generator{t: t, comments: map[string]string{}, parsed: map[string]bool{}, examples: map[string]string{}, names: map[reflect.Type]string{}}
-	for _, daemon := range []string{role.ASBR, role.Edge, role.Gateway, "leader", "member", "home-agent", role.Reflector, role.Site, "study"} {
+	for _, daemon := range []string{role.ASBR, role.Edge, role.Gateway, "leader", "member", "home-agent", role.Reflector, role.Site, "study", role.Proxy} {
 		g.readExamples("../../../examples/" + daemon + ".yaml")
 	}
 	files, err := filepath.Glob("../../../scenarios/*/scenario.yaml")

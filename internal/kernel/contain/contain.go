@@ -52,6 +52,8 @@ const (
 	Request
 	// Capture is a packet of a capture.
 	Capture
+	// ProxyConnection is an event of a connection that the proxy relays.
+	ProxyConnection
 
 	boundaries = iota
 )
@@ -59,7 +61,7 @@ const (
 var names = [boundaries]string{
 	BGPSession: "bgp-session", BGPRoute: "bgp-route", BGPConnection: "bgp-connection", BFD: "bfd", RPKI: "rpki",
 	KernelEvent: "kernel-event", Reconcile: "reconcile", PathManager: "path-manager", GatewayMessage: "gateway-message",
-	GatewayPacket: "gateway-packet", GatewayTimer: "gateway-timer", Request: "request", Capture: "capture",
+	GatewayPacket: "gateway-packet", GatewayTimer: "gateway-timer", Request: "request", Capture: "capture", ProxyConnection: "proxy-connection",
 }
 
 func (b Boundary) String() string { return names[b] }

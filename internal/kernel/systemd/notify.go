@@ -42,6 +42,17 @@ func (n Notifier) Reloading() error {
 	return n.send(fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", now.Nano()/1000))
 }
 
+// MainPID reports that another process is the service's main one now.
+func (n Notifier) MainPID(pid int) error { return n.send(fmt.Sprintf("MAINPID=%d\nREADY=1", pid)) }
+
+// Environment returns the variables with which a process that replaces this one can notify.
+func (n Notifier) Environment() []string {
+	if n.socket == "" {
+		return nil
+	}
+	return []string{"NOTIFY_SOCKET=" + n.socket}
+}
+
 // Stopping reports that a clean stop begins.
 func (n Notifier) Stopping() error { return n.send("STOPPING=1") }
 

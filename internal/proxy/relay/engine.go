@@ -1,0 +1,289 @@
+// Package relay carries connections: it accepts them, reads what their clients request, connects to
+// where its Router says, and moves data in both directions with splice(2), without copying.
+//
+// Loops, one for each processor, wait for all sockets of their connections with epoll. An idle
+// connection is two sockets and less than a kilobyte: pipes belong to the loops, and a connection has one
+// only while data waits in it. The package does not resolve names and decides about no destination.
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/proxy/request"
+)
+
+// Router decides where connections go. Its methods are called from the loops, several at a time, and
+// must not block.
+type Router interface {
+	// Route returns the plan for a connection. If it takes time it returns false, and later calls
+	// answer once, from any goroutine.
+	Route(q Query, answer func(Plan)) (Plan, bool)
+	// Tried reports the outcome of an attempt to connect.
+	Tried(Outcome)
+	// Closed reports the end of a connection whose attempt to t had succeeded.
+	Closed(t Target)
+}
+
+// Query is a connection to be routed.
+type Query struct {
+	Service *Service
+	Client  netip.AddrPort
+	// Local is where the client has connected to.
+	Local netip.AddrPort
+	// Protocol and Asked are what the client requests; the protocol is None without a request.
+	Protocol request.Protocol
+	Asked    request.Destination
+}
+
+// Plan is what to do with a connection.
+type Plan struct {
+	// Targets are tried in order; each next one when the one before failed, or after its delay. The
+	// first connection that succeeds is used. They are not changed.
+	Targets []Target
+	// First is sent to the target before what the client sends.
+	First []byte
+	// Err is why the connection is refused, and Failure what the client is answered.
+	Err     error
+	Failure request.Failure
+}
+
+// Target is one address to connect to.
+type Target struct {
+	Address   netip.AddrPort
+	Multipath bool
+	// Delay is the time after the attempt before, at the latest after which this one begins, in units
+	// of attemptDelay; 0 is one unit.
+	Delay uint8
+	// Upstream is the router's own.
+	Upstream int32
+	// Service is the service of the connection; the engine sets it.
+	Service *Service
+}
+
+// Outcome is the outcome of an attempt to connect.
+type Outcome struct {
+	Target Target
+	// Err is nil if the attempt has succeeded.
+	Err error
+	// Fallback: the target was asked for MPTCP, and answered with TCP. Silent: it did not answer to MPTCP
+	// within the delay, and did to TCP.
+	Fallback, Silent bool
+}
+
+// ServiceOptions describe a Service.
+type ServiceOptions struct {
+	// Name is that of the listener in logs.
+	Name string
+	// Sockets are file descriptors of listening sockets, which the engine closes.
+	Sockets []int
+	// Requests: each client sends a SOCKS5 or CONNECT request first.
+	Requests bool
+	// Header: each client sends a PROXY header first.
+	Header bool
+	// Allow reports whether a client may connect; nil: all may.
+	Allow func(netip.Addr) bool
+	// Idle is how long a connection may have no data.
+	Idle time.Duration
+	// Pace is the most bytes per second to each client, or Smooth, or 0 for no pacing.
+	Pace uint64
+	// Tag is the router's own.
+	Tag any
+}
+
+// Smooth as a pacing rate bounds nothing: the kernel paces at the rate of the congestion control.
+const Smooth = ^uint64(0) - 1
+
+// Service is a listener with its counters.
+type Service struct {
+	ServiceOptions
+	Counts Counts
+
+	sockets []int
+}
+
+// Counts count connections since the start; all but Active only increase.
+type Counts struct {
+	Accepted, Denied, Refused, Failed, Malformed, Idle, Reset atomic.Uint64
+	Active                                                    atomic.Int64
+	// ToTarget and ToClient are bytes.
+	ToTarget, ToClient atomic.Uint64
+	// ToClientBursts and ToTargetBursts are the lengths of bursts.
+	ToClientBursts, ToTargetBursts Bursts
+}
+
+// Options describe an Engine.
+type Options struct {
+	// Loops is the number of loops.
+	Loops int
+	// Connections is the most connections at a time; accepting pauses at them.
+	Connections int
+	Router      Router
+	Log         *slog.Logger
+}
+
+// Engine carries the connections of a process.
+type Engine struct {
+	options Options
+	log     *slog.Logger
+	loops   []*loop
+	pipes   atomic.Int32
+	open    atomic.Int64
+	paused  atomic.Int32 // loops that do not accept
+	pauses  pauseLog
+
+	mu       sync.Mutex
+	services []*Service
+}
+
+// pauseLog limits how often pauses are logged.
+type pauseLog struct {
+	mu   sync.Mutex
+	last time.Time
+}
+
+// New makes an engine. Run and Close release what it has opened.
+func New(o Options) (*Engine, error) {
+	e := &Engine{options: o, log: o.Log}
+	for range o.Loops {
+		l, err := newLoop(e)
+		if err != nil {
+			return nil, errors.Join(err, e.Close())
+		}
+		e.loops = append(e.loops, l)
+	}
+	return e, nil
+}
+
+// Close releases an engine that is not running.
+func (e *Engine) Close() error {
+	for _, l := range e.loops {
+		l.close()
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, s := range e.services {
+		for _, fd := range s.sockets {
+			closeSocket(fd)
+		}
+	}
+	e.services = nil
+	return nil
+}
+
+// Run carries connections until ctx ends. It then resets those that are left, and closes everything.
+func (e *Engine) Run(ctx context.Context) error {
+	var running sync.WaitGroup
+	for _, l := range e.loops {
+		running.Go(func() { l.run(ctx) })
+	}
+	<-ctx.Done()
+	for _, l := range e.loops {
+		l.post(func() {})
+	}
+	running.Wait()
+	return e.Close()
+}
+
+// Add begins to accept connections of a service. It closes the sockets if it fails.
+func (e *Engine) Add(o ServiceOptions) (*Service, error) {
+	s := &Service{ServiceOptions: o, sockets: o.Sockets}
+	for _, fd := range s.sockets {
+		if err := tune(fd, detect, o.Pace); err != nil {
+			for _, fd := range s.sockets {
+				closeSocket(fd)
+			}
+			return nil, fmt.Errorf("set options of listener %q: %w", o.Name, err)
+		}
+	}
+	e.mu.Lock()
+	e.services = append(e.services, s)
+	e.mu.Unlock()
+	for _, l := range e.loops {
+		l.post(func() { l.serve(s) })
+	}
+	return s, nil
+}
+
+// Remove stops accepting connections of a service and closes its sockets. Those that were accepted go
+// on. The engine must be running.
+func (e *Engine) Remove(s *Service) {
+	var left sync.WaitGroup
+	for _, l := range e.loops {
+		left.Add(1)
+		l.post(func() {
+			l.leave(s)
+			left.Done()
+		})
+	}
+	left.Wait()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i, other := range e.services {
+		if other == s {
+			e.services = append(e.services[:i:i], e.services[i+1:]...)
+			break
+		}
+	}
+	for _, fd := range s.sockets {
+		closeSocket(fd)
+	}
+}
+
+// Open returns the number of connections.
+func (e *Engine) Open() int { return int(e.open.Load()) }
+
+// Most returns the most connections at a time.
+func (e *Engine) Most() int { return e.options.Connections }
+
+// Paused reports whether connections are not accepted because there are too many.
+func (e *Engine) Paused() bool { return e.paused.Load() > 0 }
+
+// Pipes returns the number of pipes.
+func (e *Engine) Pipes() int { return int(e.pipes.Load()) }
+
+// pauseLogEvery is the least time between two log lines of pauses.
+const pauseLogEvery = time.Minute
+
+// logPause logs that accepting pauses.
+func (e *Engine) logPause(reason string) {
+	e.pauses.mu.Lock()
+	defer e.pauses.mu.Unlock()
+	if now := time.Now(); now.Sub(e.pauses.last) >= pauseLogEvery {
+		e.pauses.last = now
+		e.log.Warn("accepting pauses, new connections wait", "reason", reason, "connections", e.Open())
+	}
+}
+
+// DescriptorLimit returns the most file descriptors that this process may have.
+func DescriptorLimit() (uint64, error) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return 0, fmt.Errorf("read limit of file descriptors: %w", err)
+	}
+	return limit.Max, nil
+}
+
+// reservedDescriptors are those that are not of connections: pipes, listeners, loops, names that are
+// resolved, and the control and status sockets with their clients.
+const reservedDescriptors = 2*maxPipes + 136
+
+// maxConnections bounds the connections of a process whatever its limit of descriptors.
+const maxConnections = 500_000
+
+// ConnectionsWithin returns how many connections, of two descriptors each, fit into a limit of
+// descriptors.
+func ConnectionsWithin(limit uint64) int {
+	if limit <= reservedDescriptors+2 {
+		return 1
+	}
+	return int(min((limit-reservedDescriptors)/2, maxConnections))
+}
