@@ -117,6 +117,11 @@ var (
 		func(c *route.Conn) error {
 			return put(c, route.Address{Link: probe, Prefix: probeAddress}, route.Nexthop{ID: 1, Link: probe, Gateway: probePeer})
 		}}
+	tryGroup = trial{"resilient groups", "a server spreads flows over egress peers (optional)", "use Linux 5.13 or newer", false,
+		func(c *route.Conn) error {
+			members := route.JoinMembers([]route.GroupMember{{ID: 5, Weight: 1}, {ID: 6, Weight: 1}})
+			return put(c, route.Nexthop{ID: 5, Link: probe}, route.Nexthop{ID: 6, Link: probe}, route.NexthopGroup{ID: 4, Members: members})
+		}}
 	tryRule = trial{"policy rules", "each EPE address has its own table", "use a kernel with CONFIG_IPV6_MULTIPLE_TABLES=y", true,
 		func(c *route.Conn) error {
 			return put(c, route.Rule{Priority: 1000, From: netip.PrefixFrom(probeAddress.Addr(), 128), Table: probeTable})
@@ -179,7 +184,7 @@ func Provides(n role.Need) error {
 }
 
 func trials() []Finding {
-	all := []trial{tryNexthop, tryRule, tryEncapRed, tryEncap, tryTable, tryNeighbor, tryBridge, tryShaper}
+	all := []trial{tryNexthop, tryGroup, tryRule, tryEncapRed, tryEncap, tryTable, tryNeighbor, tryBridge, tryShaper}
 	results, made := run(all...)
 
 	veth := Finding{Check: "namespaces and veth", Needed: true, State: OK, Meaning: "labs have nodes and links"}

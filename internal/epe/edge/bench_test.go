@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/bgp/message"
@@ -76,4 +77,68 @@ func BenchmarkMillionRoutes(b *testing.B) {
 	}
 	b.ReportMetric(float64(memory)/float64(b.N)/routes, "B/route")
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/(3*routes), "ns/change")
+}
+
+// BenchmarkDelivery spreads flows to 100,000 networks over two egress peers that both cover each; then one
+// of them withdraws the route that covers all, and announces it again. It is without the time of a kernel.
+func BenchmarkDelivery(b *testing.B) {
+	const networks = 100_000
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	var memory uint64
+	var left, suspended time.Duration
+	for b.Loop() {
+		kernel := route.NewReconciler(accepting{}, route.Edge, slog.New(slog.NewTextHandler(io.Discard, nil)))
+		config := testConfig()
+		config.Delivery.Default = Mode{Spread: map[string]uint32{"a": 2, "b": 1}}
+		e := newEgress(&config, 1500, kernel)
+		announce := func(peer string, prefix netip.Prefix, there bool) {
+			path := vpnPath("10.0.0."+peer+":1", "fc00:"+peer+":1::", "65000:10"+peer)
+			path.Prefix, path.Withdrawn = prefix, !there
+			if err := e.update(path); err != nil {
+				b.Fatal(err)
+			}
+		}
+		flush := func() {
+			if err := kernel.Flush(); err != nil {
+				b.Fatal(err)
+			}
+		}
+		all := netip.MustParsePrefix("2a00::/12")
+		announce("2", all, true)
+		a := netip.MustParseAddr("2a00::").As16()
+		before := heap()
+		for i := range uint32(networks) {
+			binary.BigEndian.PutUint32(a[2:], i)
+			announce("1", netip.PrefixFrom(netip.AddrFrom16(a), 48), true)
+		}
+		flush()
+		memory += heap() - before
+		begun := time.Now()
+		e.flushNow = func() {
+			if _, err := kernel.FlushPart(0); err != nil {
+				b.Fatal(err)
+			}
+			suspended += time.Since(begun)
+		}
+		announce("2", all, false)
+		left += time.Since(begun)
+		e.flushNow = nil
+		flush()
+		if len(e.delivery.groups) != 1 {
+			b.Fatalf("%d groups, want that of one peer", len(e.delivery.groups))
+		}
+		announce("2", all, true)
+		flush()
+		if n := e.delivery.networks.Size(); n != networks+1 || kernel.Pending() != 0 {
+			b.Fatalf("%d networks, %d pending", n, kernel.Pending())
+		}
+	}
+	b.ReportMetric(float64(memory)/float64(b.N)/networks, "B/network")
+	b.ReportMetric(left.Seconds()*1000/float64(b.N), "ms/withdrawal")
+	b.ReportMetric(suspended.Seconds()*1000/float64(b.N), "ms/suspension")
 }

@@ -7,11 +7,13 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gaissmai/bart"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/epe/pathmanager"
 	"github.com/tabane/tabane/internal/kernel/route"
 )
@@ -165,21 +167,47 @@ func (e *egress) setDelivery(d *Delivery) {
 	e.startWalk(false)
 }
 
-// deliverWithin applies a change of a route of a peer to a prefix: to the prefix itself, and to those
+// deliverWithin applies a change of the route of a peer to a prefix: to the prefix itself, and to those
 // inside that the route covers.
-func (e *egress) deliverWithin(prefix netip.Prefix) {
+func (e *egress) deliverWithin(p *peer, prefix netip.Prefix) {
 	if e.delivery.rules.none {
 		return
 	}
 	e.deliver(prefix)
 	var inside []netip.Prefix
-	for p := range e.delivery.networks.Subnets(prefix) {
-		if p != prefix {
-			inside = append(inside, p)
+	for n := range e.delivery.networks.Subnets(prefix) {
+		if n == prefix {
+			continue
+		}
+		if inside = append(inside, n); len(inside) == daemon.Step {
+			defer e.suspend(p)()
 		}
 	}
-	for _, p := range inside {
-		e.deliver(p)
+	for _, n := range inside {
+		e.deliver(n)
+	}
+}
+
+// suspend takes a peer out of all groups at once, before many networks are brought up to date, which
+// takes long. The caller calls restore then.
+func (e *egress) suspend(p *peer) (restore func()) {
+	var left []*group
+	for _, g := range e.delivery.groups {
+		rest := slices.DeleteFunc(slices.Clone(g.members), func(m member) bool { return m.peer == p })
+		if len(rest) > 0 && len(rest) < len(g.members) && g.id != e.objects[g.sids[0]].ID {
+			e.kernel.Set(route.NexthopGroup{ID: g.id, Members: e.join(rest)})
+			left = append(left, g)
+		}
+	}
+	if len(left) > 0 && e.flushNow != nil {
+		e.flushNow()
+	}
+	return func() {
+		for _, g := range left {
+			if g.uses > 0 {
+				e.kernel.Set(route.NexthopGroup{ID: g.id, Members: e.join(g.members)})
+			}
+		}
 	}
 }
 
@@ -367,24 +395,30 @@ func groupKey(members []member) string {
 
 func (e *egress) newGroup(key string, members []member) *group {
 	g := &group{key: key, members: members}
-	weights := map[uint32]uint32{} // peers may have a SID in common
 	for _, m := range members {
-		sid := e.useSID(m.sid)
-		g.sids = append(g.sids, sid)
-		weights[e.objects[sid].ID] += uint32(m.weight)
+		g.sids = append(g.sids, e.useSID(m.sid))
+	}
+	g.id = e.objects[g.sids[0]].ID
+	if text := e.join(members); strings.Contains(text, "/") {
+		g.id = e.newID([]byte(text))
+		e.kernel.Set(route.NexthopGroup{ID: g.id, Members: text})
+	}
+	e.delivery.groups[key] = g
+	return g
+}
+
+// join returns the members of a group in the form of route.NexthopGroup. Peers may have a SID in common.
+func (e *egress) join(members []member) string {
+	weights := map[uint32]uint32{}
+	for _, m := range members {
+		n, _ := e.sids.Find(m.sid)
+		weights[e.objects[n].ID] += uint32(m.weight)
 	}
 	var list []route.GroupMember
 	for _, id := range slices.Sorted(maps.Keys(weights)) {
 		list = append(list, route.GroupMember{ID: id, Weight: uint16(min(weights[id], route.MaxWeight))})
 	}
-	if g.id = list[0].ID; len(list) > 1 {
-		object := route.NexthopGroup{Members: route.JoinMembers(list)}
-		object.ID = e.newID([]byte(object.Members))
-		g.id = object.ID
-		e.kernel.Set(object)
-	}
-	e.delivery.groups[key] = g
-	return g
+	return route.JoinMembers(list)
 }
 
 // releaseGroup ends the use of a group by a prefix.

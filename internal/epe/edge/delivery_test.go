@@ -13,6 +13,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/bgp/message"
+	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/kernel/route"
 )
 
@@ -178,6 +179,37 @@ func TestDelivery(t *testing.T) {
 	withdraw(1, network)
 	if lines := w.lines("metric 4095"); len(lines) > 0 || len(w.lines(" group ")) > 0 || e.delivery.networks.Size() > 0 || len(e.delivery.groups) > 0 {
 		t.Errorf("left behind: %v, %+v", lines, e.networks(netip.Prefix{}, 10))
+	}
+}
+
+// TestSuspend: a peer that withdraws a route to many networks leaves their group before they are looked
+// at one by one, and is back in it afterwards for the others.
+func TestSuspend(t *testing.T) {
+	config := testConfig()
+	config.Delivery.Default = Mode{Spread: map[string]uint32{"a": 2, "b": 1}}
+	e, w := newTestEgress(config)
+	announce := func(peer, prefix string, there bool) {
+		p := vpnPath("10.0.0."+peer+":1", "fc00:"+peer+":1::", "65000:10"+peer)
+		p.Prefix, p.Withdrawn = netip.MustParsePrefix(prefix), !there
+		if err := e.update(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const other, both, a = "2001:db8:c::/64", "fc00:1:1::*2 fc00:2:1::*1", "fc00:1:1::"
+	announce("2", "2a00::/12", true)
+	for i := range daemon.Step + 1 {
+		announce("1", fmt.Sprintf("2a00:%x::/32", i), true)
+	}
+	announce("1", other, true)
+	announce("2", other, true)
+	var during []string
+	e.flushNow = func() { during = append(during, w.delivered("2a00:7::/32"), w.delivered(other)) }
+	announce("2", "2a00::/12", false)
+	if want := []string{a + "*2", a + "*2"}; !slices.Equal(during, want) {
+		t.Errorf("meanwhile through %q, want %q", during, want)
+	}
+	if got, rest := w.delivered("2a00:7::/32"), w.delivered(other); got != a || rest != both {
+		t.Errorf("afterwards through %s and %s, want %s and %s", got, rest, a, both)
 	}
 }
 

@@ -212,7 +212,7 @@ func (e *egress) apply(p *peer, n hashtable.Ref) (changed bool) {
 		p.routes.Remove(n)
 	}
 	if changed {
-		e.deliverWithin(prefix)
+		e.deliverWithin(p, prefix)
 	}
 	return changed
 }
