@@ -20,6 +20,46 @@ func (l *lab) sentBy(transit string) int {
 	return n
 }
 
+// TestDeliveryMoves: a download that is under way moves to another egress peer with a reload, and goes on
+// there. After a clean stop, packets follow the best path again, and flows are hashed as before.
+func TestDeliveryMoves(t *testing.T) {
+	programs.Need(t, "curl")
+	t.Parallel()
+	l := epe(t)
+	deliver := func(mode any) {
+		t.Helper()
+		l.edit("server", "edge", func(s section) { s["delivery"] = map[string]any{"default": mode} })
+		l.reloaded("server", "edge", "delivery changed")
+	}
+	const size = 20_000_000
+	download := l.command("client", "curl", "-sS", "-o", "/dev/null", "-w", "%{size_download}", "http://server/bytes/"+strconv.Itoa(size))
+	out := &strings.Builder{}
+	download.Stdout = out
+	if err := download.Start(); err != nil {
+		t.Fatal(err)
+	}
+	l.eventually("the download is under way", 10*time.Second, func() (bool, string) { return l.sentBy("transit-a") > size/10, "" })
+	deliver(map[string]any{"single": "transit-b"})
+	before := l.sentBy("transit-b")
+	l.eventually("it has moved to transit-b", 5*time.Second, func() (bool, string) { return l.sentBy("transit-b")-before > size/10, "" })
+	deliver("best")
+	before = l.sentBy("transit-a")
+	l.eventually("it has moved back to transit-a", 5*time.Second, func() (bool, string) { return l.sentBy("transit-a")-before > size/10, "" })
+	if err := download.Wait(); err != nil || out.String() != strconv.Itoa(size) {
+		t.Errorf("the download: %s bytes, %v", out, err)
+	}
+	deliver(map[string]any{"spread": map[string]int{"transit-a": 1, "transit-b": 1}})
+	l.end("server", "edge", syscall.SIGTERM)
+	for _, version := range []string{"4", "6"} {
+		if got := strings.TrimSpace(l.must("server", "cat", "/proc/sys/net/ipv"+version+"/fib_multipath_hash_policy")); got != "0" {
+			t.Errorf("the hash policy of IPv%s is %s after a clean stop", version, got)
+		}
+	}
+	if left := l.ip("server", "nexthop; route show table main proto 117"); strings.TrimSpace(left) != "" {
+		t.Errorf("left behind:\n%s", left)
+	}
+}
+
 // TestDelivery: an ordinary client's downloads leave through the egress peers of its network's mode, and
 // only while they have a route to it, over a reload, a kill, a withdrawal and a clean stop.
 func TestDelivery(t *testing.T) {
@@ -59,6 +99,11 @@ func TestDelivery(t *testing.T) {
 	// Of 16 flows, all take the same of two ways once in 32,768 runs.
 	if a, b := download(16); a < size || b < size {
 		t.Errorf("spread: %d bytes through transit-a and %d through transit-b", a, b)
+	}
+
+	const policy = "/proc/sys/net/ipv6/fib_multipath_hash_policy"
+	if got := strings.TrimSpace(l.must("server", "cat", policy)); got != "1" {
+		t.Errorf("the hash policy is %s while flows are spread", got)
 	}
 
 	const state = "nexthop; route show table main proto 117"
