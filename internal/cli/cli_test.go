@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 
 	"github.com/tabane/tabane/internal/base/fault"
 	"github.com/tabane/tabane/internal/cli/config"
@@ -91,6 +94,63 @@ func TestPrintStatus(t *testing.T) {
 			t.Errorf("%q was printed", bad)
 		}
 	}
+}
+
+// TestWideTable: a table wider than a terminal continues below, with the columns that name its rows.
+func TestWideTable(t *testing.T) {
+	const body = `[{"peer":"hq","path":"fiber","endpoint":"[2001:db8:f1::2]:4790","nat_denied":0,"rate_bps":19815000,"rtt_ms":21.36,"sent_packets":101,"received_packets":22404},
+		{"peer":"hq","path":"lte","endpoint":"[2001:db8:f2::2]:4790","nat_denied":0,"rate_bps":0,"rtt_ms":35.5,"sent_packets":7,"received_packets":8}]`
+	var out bytes.Buffer
+	if err := printTable(&out, "    ", []byte(body)); err != nil {
+		t.Fatal(err)
+	}
+	const want = `    PEER  PATH   ENDPOINT               RATE BPS  RTT MS  SENT PACKETS
+    hq    fiber  [2001:db8:f1::2]:4790  19815000  21.36   101
+    hq    lte    [2001:db8:f2::2]:4790  0         35.5    7
+    PEER  PATH   RECEIVED PACKETS
+    hq    fiber  22404
+    hq    lte    8
+`
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+	}
+}
+
+// TestWideTables: whatever the rows are, no line is wider than a terminal unless one cell is, and no value is lost.
+func TestWideTables(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		cells := rapid.SliceOfN(rapid.StringMatching(`[a-z]{0,24}`), 1, 12)
+		rows := rapid.SliceOfN(cells, 1, 4).Draw(t, "rows")
+		var list []map[string]string
+		for _, row := range rows {
+			o := map[string]string{}
+			for i, cell := range row {
+				o[fmt.Sprintf("k%02d", i)] = cell
+			}
+			list = append(list, o)
+		}
+		body, err := json.Marshal(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		if err := printTable(&out, "", body); err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(out.String()) {
+			// Three columns of 24 name a row, one more follows.
+			if n := len(strings.TrimRight(line, " \n")); n > max(statusWidth, 4*(24+columnGap)) {
+				t.Errorf("a line has %d columns: %q", n, line)
+			}
+		}
+		for _, row := range rows {
+			for _, cell := range row {
+				if !strings.Contains(out.String(), cell) {
+					t.Errorf("%q is not printed in\n%s", cell, out.String())
+				}
+			}
+		}
+	})
 }
 
 // fakeMachine runs until its context ends, or fails.

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -343,14 +344,18 @@ func (o object) print(w io.Writer, indent string) error {
 	return nil
 }
 
+// statusWidth is how many columns a terminal has at least.
+const statusWidth = 80
+
 // printTable writes a list of objects, one per line, with the keys as columns in the order of their
-// first occurrence. Counters that are 0 are omitted, and so are columns without any text.
+// first occurrence. Columns in which every value is 0 or missing are omitted. Columns that do not fit
+// into statusWidth follow below, in a table of their own that begins with those that tell the rows apart.
 func printTable(w io.Writer, indent string, raw json.RawMessage) error {
 	var rows []json.RawMessage
 	if err := json.Unmarshal(raw, &rows); err != nil {
 		return err
 	}
-	var columns []string
+	var keys []string
 	have := map[string]bool{}
 	objects := make([]object, len(rows))
 	for i, row := range rows {
@@ -364,27 +369,85 @@ func printTable(w io.Writer, indent string, raw json.RawMessage) error {
 		for _, key := range o.keys {
 			if !have[key] {
 				have[key] = true
-				columns = append(columns, key)
+				keys = append(keys, key)
 			}
 		}
 	}
-	columns = slices.DeleteFunc(columns, func(key string) bool {
-		return !slices.ContainsFunc(objects, func(o object) bool { return o.cell(key) != "" })
-	})
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	titles := make([]string, len(columns))
-	for i, key := range columns {
-		titles[i] = strings.ToUpper(label(key))
-	}
-	fmt.Fprintf(tw, "%s%s\n", indent, strings.Join(titles, "\t"))
-	for _, o := range objects {
-		cells := make([]string, len(columns))
-		for i, key := range columns {
-			cells[i] = o.cell(key)
+	var columns []column
+	for _, key := range keys {
+		c := column{strings.ToUpper(label(key))}
+		told := false
+		for _, o := range objects {
+			cell := o.cell(key)
+			told = told || cell != "" && cell != "0" && cell != "-"
+			c = append(c, cell)
 		}
-		fmt.Fprintf(tw, "%s%s\n", indent, strings.Join(cells, "\t"))
+		if told {
+			columns = append(columns, c)
+		}
 	}
-	return tw.Flush()
+	if len(columns) == 0 {
+		return nil
+	}
+	names := columns[:naming(columns)]
+	for rest := columns[len(names):]; ; {
+		band := slices.Clone(names)
+		for len(rest) > 0 && (len(band) == len(names) || len(indent)+width(band)+rest[0].width() <= statusWidth) {
+			band, rest = append(band, rest[0]), rest[1:]
+		}
+		tw := tabwriter.NewWriter(w, 0, 0, columnGap, ' ', 0)
+		for i := range len(objects) + 1 {
+			cells := make([]string, len(band))
+			for j, c := range band {
+				cells[j] = c[i]
+			}
+			fmt.Fprintf(tw, "%s%s\n", indent, strings.Join(cells, "\t"))
+		}
+		if err := tw.Flush(); err != nil || len(rest) == 0 {
+			return err
+		}
+	}
+}
+
+// columnGap is how many spaces are between two columns.
+const columnGap = 2
+
+// column is the title of a column and its cells.
+type column []string
+
+func (c column) width() int {
+	widest := 0
+	for _, cell := range c {
+		widest = max(widest, utf8.RuneCountInString(cell))
+	}
+	return widest
+}
+
+// width returns how many characters are before a further column.
+func width(columns []column) int {
+	sum := 0
+	for _, c := range columns {
+		sum += c.width() + columnGap
+	}
+	return sum
+}
+
+// naming returns how many columns from the first tell all rows apart, at most three.
+func naming(columns []column) int {
+	for n := 1; n <= min(3, len(columns)); n++ {
+		seen := map[string]bool{}
+		for row := 1; row < len(columns[0]); row++ {
+			var name []string
+			for _, c := range columns[:n] {
+				name = append(name, c[row])
+			}
+			seen[strings.Join(name, "\x00")] = true
+		}
+		if len(seen) == len(columns[0])-1 {
+			return n
+		}
+	}
+	return 1
 }
 
 // cell returns the text of a value in a table; it is empty for a missing one. That of an object is its
