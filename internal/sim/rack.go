@@ -100,7 +100,13 @@ func (r *rack) detect(now time.Duration, b *scoreboard, rtt *quality.RTT, state 
 	}
 	for seq := b.una; seq != b.next; seq++ {
 		e := b.at(seq)
-		if e.flags&sacked != 0 || e.flags&(lost|retransInFlight) == lost || !sentAfter(r.sent, r.seq, e.sent, seq) {
+		if e.flags&sacked != 0 || e.flags&(lost|retransInFlight) == lost {
+			continue
+		}
+		if !sentAfter(r.sent, r.seq, e.sent, seq) {
+			if e.flags&everRetrans == 0 {
+				break // all further segments were sent after it, those sent again even later
+			}
 			continue
 		}
 		if at := e.sent + r.rtt + window; at > now {
