@@ -452,10 +452,12 @@ a dot before them, and may be shortened to their last part (discipline for buffe
   ecn=true            codel and red mark packets that support ECN instead of dropping them
   packets=100         length of the queue in packets, instead of queue
   delay=20ms          one way
-  jitter=5ms          uniform; normal:5ms has that standard deviation; with :reorder packets may overtake each other
+  jitter=5ms          uniform; normal:5ms has that standard deviation, pareto:5ms adds that mean with a heavy tail; with :reorder
+                      packets may overtake each other
   loss=0.1%           probability of loss, also as 0.001 or 1e-3; ge:1%:20% is a Gilbert-Elliott model with these probabilities
                       of a transition to the bad state, in which all is lost, and back
   duplicate=0.1%      probability that a packet is delivered twice
+  load.rate=5Mbit/s   traffic of others; with load.on=1s and load.off=500ms in such times, on average
   forward.loss=1%     forward.KEY is for the direction from the link's first end to its second, backward.KEY for the other:
                       ` + linkmodel.Properties("") + `
 

@@ -26,6 +26,8 @@ type Change struct {
 	Duplicate *float64 `yaml:"duplicate,omitempty" json:"duplicate,omitempty"`
 	// Queue is the queue in front of the link.
 	Queue *Queue `yaml:"queue,omitempty" json:"queue,omitempty"`
+	// Load is traffic of others.
+	Load *Load `yaml:"load,omitempty" json:"load,omitempty"`
 }
 
 // Properties are the keys of a Change, in its order, as "rate, delay and queue" or, with the word

@@ -1,6 +1,7 @@
 package linkmodel
 
 import (
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 type packet[F any] struct {
 	arrived time.Duration
 	size    int32
+	other   bool // of Profile.Load, without a frame
 	frame   F
 }
 
@@ -66,6 +68,7 @@ type Pipe[F any] struct {
 
 	bad      bool // state of Gilbert-Elliott
 	early    red
+	others   others
 	control  codel.State
 	losses   *rand.Rand
 	copies   *rand.Rand
@@ -82,7 +85,7 @@ func NewPipe[F any](p Profile, frame unit.Size, seed, stream uint64, s Store[F])
 	return &Pipe[F]{
 		plain: p.plain(), profile: p, law: p.Queue.CoDel.law(frame), frame: frame, store: s, marker: marker, line: line{rate: uint64(p.Rate)},
 		losses: generator(1), copies: generator(2), jitters: generator(3),
-		early: red{count: -1, random: generator(4)},
+		early: red{count: -1, random: generator(4)}, others: others{random: generator(5)},
 	}
 }
 
@@ -121,11 +124,14 @@ func (p *Pipe[F]) Set(now time.Duration, profile Profile) {
 
 // plain reports whether the profile has only a rate, a delay and a drop-tail queue.
 func (p *Profile) plain() bool {
-	return p.Loss.Kind == "" && p.Jitter.Kind == "" && p.Duplicate == 0 && (p.Queue.Discipline == "" || p.Queue.Discipline == DisciplineDropTail)
+	return p.Loss.Kind == "" && p.Jitter.Kind == "" && p.Duplicate == 0 && p.Load.Rate == 0 && (p.Queue.Discipline == "" || p.Queue.Discipline == DisciplineDropTail)
 }
 
 // Arrive enqueues a frame, or drops it. The frame is copied.
 func (p *Pipe[F]) Arrive(at time.Duration, size int32, frame *F) {
+	if p.profile.Load.Rate > 0 {
+		p.intrude(max(at, p.now))
+	}
 	if p.queue.len() > 0 {
 		p.advance(at)
 	}
@@ -218,14 +224,56 @@ func (p *Pipe[F]) advance(now time.Duration) {
 		}
 		if p.profile.Queue.Discipline == DisciplineCoDel {
 			if f, ok := codel.Dequeue(&p.control, p.law, t, (*controlled[F])(p)); ok {
-				p.send(f.size, &f.frame, t)
+				p.sendQueued(&f, t)
 			}
 			continue
 		}
-		f := p.queue.drop()
-		p.send(f.size, &f.frame, t)
+		p.sendQueued(p.queue.drop(), t)
 	}
 	p.now = max(p.now, now)
+}
+
+// sendQueued transmits a frame that has left the queue.
+func (p *Pipe[F]) sendQueued(f *packet[F], t time.Duration) {
+	if f.other {
+		p.occupy(f.size, t)
+		return
+	}
+	p.send(f.size, &f.frame, t)
+}
+
+// others is the state of Profile.Load.
+type others struct {
+	random *rand.Rand
+	// next is when the next frame arrives, until is the end of the time in which they are sent.
+	next, until time.Duration
+}
+
+// intrude has the frames of Profile.Load arrive that do so before or at the time at. Frames that arrive
+// later do not matter to those before them, so it is called when one arrives.
+func (p *Pipe[F]) intrude(at time.Duration) {
+	o, l := &p.others, &p.profile.Load
+	for o.next <= at {
+		if l.On > 0 && o.next >= o.until {
+			o.next += time.Duration(o.random.ExpFloat64() * float64(l.Off))
+			o.until = o.next + time.Duration(o.random.ExpFloat64()*float64(l.On)) + 1
+			continue
+		}
+		if p.queue.len() > 0 {
+			p.advance(o.next)
+		}
+		p.now = max(p.now, o.next)
+		switch busy := p.free > p.now || p.queue.len() > 0; {
+		case busy && p.full(p.frame):
+		case busy:
+			f := p.queue.frames.push()
+			*f = packet[F]{arrived: p.now, size: int32(p.frame), other: true}
+			p.queue.size += p.frame
+		default:
+			p.occupy(int32(p.frame), p.now)
+		}
+		o.next += max(l.Rate.TimeFor(p.frame), 1)
+	}
 }
 
 // controlled implements codel.Queue for a pipe.
@@ -239,6 +287,9 @@ func (c *controlled[F]) Pop() (packet[F], time.Duration, bool) {
 func (c *controlled[F]) Bytes() int { return int(c.queue.size) }
 
 func (c *controlled[F]) Signal(f packet[F]) bool {
+	if f.other {
+		return false
+	}
 	if (*Pipe[F])(c).mark(f.frame) {
 		return true
 	}
@@ -312,6 +363,9 @@ func (p *Pipe[F]) deliver(size int32, frame *F) {
 		delay += time.Duration((2*p.jitters.Float64() - 1) * amount)
 	case Normal:
 		delay = max(0, delay+time.Duration(p.jitters.NormFloat64()*amount))
+	case Pareto:
+		tail := math.Pow(1-p.jitters.Float64(), -1/paretoShape) - 1 // its mean is 1/(paretoShape-1)
+		delay += time.Duration(min(tail*(paretoShape-1)*amount, float64(MaxDelay)))
 	}
 	at := p.free + delay
 	if !p.profile.Jitter.Reorder {
@@ -400,7 +454,7 @@ func (p *Pipe[F]) Next() time.Duration {
 // Frames iterates over all frames queued or on the wire.
 func (p *Pipe[F]) Frames(yield func(*F) bool) {
 	for i := range p.queue.frames.count {
-		if !yield(&p.queue.frames.at(i).frame) {
+		if f := p.queue.frames.at(i); !f.other && !yield(&f.frame) {
 			return
 		}
 	}
@@ -517,7 +571,7 @@ func (q *fifo[F]) head() *packet[F] { return q.frames.head() }
 
 func (q *fifo[F]) push(at time.Duration, size int32, frame *F) {
 	f := q.frames.push()
-	f.arrived, f.size, f.frame = at, size, *frame
+	f.arrived, f.size, f.other, f.frame = at, size, false, *frame
 	q.size += unit.Size(size)
 }
 

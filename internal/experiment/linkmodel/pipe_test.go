@@ -106,7 +106,7 @@ func genProfile(t *rapid.T) Profile {
 	}
 	if rapid.Bool().Draw(t, "jittery") && p.Delay > 0 {
 		p.Jitter = Jitter{
-			Kind:    rapid.SampledFrom([]JitterKind{Uniform, Normal}).Draw(t, "jitter"),
+			Kind:    rapid.SampledFrom([]JitterKind{Uniform, Normal, Pareto}).Draw(t, "jitter"),
 			Amount:  time.Duration(rapid.Int64Range(1, int64(p.Delay)).Draw(t, "amount")),
 			Reorder: rapid.Bool().Draw(t, "reorder"),
 		}
@@ -354,6 +354,70 @@ func TestJitterDistribution(t *testing.T) {
 		if !overtaken {
 			t.Errorf("%s: no frame overtakes another", tt.kind)
 		}
+	}
+}
+
+// TestHeavyTail: the mean of pareto is the amount, and its tail is that of the distribution.
+func TestHeavyTail(t *testing.T) {
+	const n = 200_000
+	p := Profile{Delay: 5 * ms, Jitter: Jitter{Kind: Pareto, Amount: 10 * ms, Reorder: true}}
+	out, _ := play(t, p, 5, steady(n, 1000, 100), nil, always)
+	sum, less, far := 0., 0, 0
+	for _, s := range out {
+		d := s.at - time.Duration(s.slot)*1000 - p.Delay
+		if d < 0 || d > MaxDelay {
+			t.Fatalf("%s added", d)
+		}
+		sum += float64(d)
+		if d < 10*ms {
+			less++
+		}
+		if d > 222*ms {
+			far++
+		}
+	}
+	if mean := time.Duration(sum / n); mean < 95*time.Millisecond/10 || mean > 105*time.Millisecond/10 {
+		t.Errorf("mean %s", mean)
+	}
+	if share := float64(less) / n; share < 0.70 || share > 0.74 {
+		t.Errorf("%v have less than the mean", share)
+	}
+	if far < n/1000*7/10 || far > n/1000*13/10 {
+		t.Errorf("%d of %d have more than 22 times the mean", far, n)
+	}
+}
+
+// TestLoad: what others send takes its share of the rate, and of the queue.
+func TestLoad(t *testing.T) {
+	const n = 50_000
+	for _, tt := range []struct {
+		name  string
+		load  Load
+		share float64 // of the rate that is left
+	}{
+		{"even", Load{Rate: 4 * unit.MbitPerSecond}, 0.6},
+		{"half of the time", Load{Rate: 8 * unit.MbitPerSecond, On: 100 * ms, Off: 100 * ms}, 0.6},
+	} {
+		// Frames at the link's rate: what does not fit beside the others is dropped.
+		p := Profile{Rate: 10 * unit.MbitPerSecond, Queue: Queue{Limit: Limit{Packets: 20}}, Load: tt.load}
+		gap := p.Rate.TimeFor(1000)
+		out, pipe := play(t, p, 5, steady(n, gap, 1000), nil, always)
+		if got := len(out) + int(pipe.counted.Tail); got != n {
+			t.Errorf("%s: %d frames arrived or were dropped, of %d", tt.name, got, n)
+		}
+		if took := out[len(out)-1].at; took > n*gap+time.Second {
+			t.Errorf("%s: it took %s", tt.name, took)
+		}
+		// A full queue has room for whoever comes first, which are the larger frames less often.
+		if share := float64(len(out)) / n; share < tt.share-0.05 || share > tt.share+0.15 {
+			t.Errorf("%s: %v of the frames came through", tt.name, share)
+		}
+	}
+	// Alone on the link: every frame waits for what arrived before it.
+	p := Profile{Rate: 8 * unit.MbitPerSecond, Load: Load{Rate: 4 * unit.MbitPerSecond}}
+	out, _ := play(t, p, 1, steady(100, 10*ms, 1000), nil, always)
+	if len(out) != 100 || out[0].at != 2514*time.Microsecond {
+		t.Errorf("%d frames; the first at %s behind one of 1514 bytes", len(out), out[0].at)
 	}
 }
 

@@ -30,6 +30,8 @@ type Profile struct {
 	// Duplicate is the probability that a frame is delivered twice.
 	Duplicate float64 `yaml:"duplicate,omitempty" json:"duplicate,omitempty"`
 	Queue     Queue   `yaml:"queue,omitempty" json:"queue,omitzero"`
+	// Load is traffic of others.
+	Load Load `yaml:"load,omitempty" json:"load,omitzero"`
 }
 
 const (
@@ -47,14 +49,22 @@ const (
 	// Normal has the standard deviation Amount. Negative delays are set to 0: one draw in six
 	// if Amount equals the delay, one in 700 if it is a third of the delay.
 	Normal JitterKind = "normal"
+	// Pareto adds a delay with a heavy tail, of the mean Amount: 72 % of the frames have less, and one
+	// in 1,000 has more than 22 times as much (Lomax' distribution, or Pareto's second, of shape
+	// paretoShape; MaxDelay at most).
+	Pareto JitterKind = "pareto"
 )
+
+// paretoShape is that of the delay of Pareto. From 2 on the variance is finite.
+const paretoShape = 2.5
 
 // Jitter varies the delay of each frame.
 type Jitter struct {
-	// Kind is the distribution: uniform or normal. It must be given. Example: uniform
+	// Kind is the distribution: uniform or normal around the delay, or pareto, which adds to it with a
+	// heavy tail. It must be given. Example: uniform
 	Kind JitterKind `yaml:"kind,omitempty" json:"kind,omitempty"`
 	// Amount is the largest deviation (uniform) or the standard deviation (normal), at most the
-	// delay. Example: 5ms
+	// delay, or the mean of what is added (pareto). Example: 5ms
 	Amount time.Duration `yaml:"amount,omitempty" json:"amount,omitempty"`
 	// Reorder lets frames overtake each other. Without it a frame is delivered with the one before
 	// it at the earliest, and delays vary less than Amount where frames are closer than that.
@@ -169,6 +179,36 @@ const (
 	defaultInterval = 100 * time.Millisecond
 )
 
+// Load is traffic of others on a link: frames of full size that wait in its queue, are sent and lead to
+// somewhere else. They are sent whatever is lost, and without On and Off evenly.
+type Load struct {
+	// Rate is the rate, while they are sent, at most that of the link. Example: 5Mbit/s
+	Rate unit.Bandwidth `yaml:"rate" json:"rate,omitempty"`
+	// On is the mean of the times in which they are sent, exponentially distributed. Default: always.
+	// Example: 1s
+	On time.Duration `yaml:"on,omitempty" json:"on,omitempty"`
+	// Off is the mean of the times between. It needs on. Example: 500ms
+	Off time.Duration `yaml:"off,omitempty" json:"off,omitempty"`
+}
+
+func (l Load) check(rate unit.Bandwidth) fault.List {
+	var faults fault.List
+	switch {
+	case l == Load{}:
+	case l.Rate < minRate:
+		faults.Add("rate", "must be at least %s, got %s", minRate, l.Rate)
+	case rate == 0 || l.Rate > rate:
+		faults.Add("rate", "must be at most that of the link, %s, got %s", rate, l.Rate)
+	case l.On < 0 || l.On > MaxDelay:
+		faults.Add("on", "must be from 0s to %s, got %s", MaxDelay, l.On)
+	case l.Off < 0 || l.Off > MaxDelay:
+		faults.Add("off", "must be from 0s to %s, got %s", MaxDelay, l.Off)
+	case (l.On > 0) != (l.Off > 0):
+		faults.Add("", "must have both on and off, or neither")
+	}
+	return faults
+}
+
 // Check finds what is wrong with the profile.
 func (p Profile) Check() fault.List {
 	var faults fault.List
@@ -182,6 +222,7 @@ func (p Profile) Check() fault.List {
 	faults.Merge("jitter", p.Jitter.check(p.Delay))
 	faults.Merge("loss", p.Loss.check())
 	faults.Merge("queue", p.Queue.check())
+	faults.Merge("load", p.Load.check(p.Rate))
 	return faults
 }
 
@@ -200,12 +241,16 @@ func (j Jitter) check(delay time.Duration) fault.List {
 		} else if j.Amount > delay {
 			faults.Add("amount", "must not be more than the delay, %s: nothing arrives before it is sent; got %s", delay, j.Amount)
 		}
+	case Pareto:
+		if j.Amount <= 0 || j.Amount > MaxDelay {
+			faults.Add("amount", "must be > 0s and at most %s, got %s", MaxDelay, j.Amount)
+		}
 	case "":
 		if j != (Jitter{}) {
-			faults.Add("kind", "must be %s or %s when there is jitter", Uniform, Normal)
+			faults.Add("kind", "must be %s, %s or %s when there is jitter", Uniform, Normal, Pareto)
 		}
 	default:
-		faults.Add("kind", "must be %s or %s, got %q", Uniform, Normal, string(j.Kind))
+		faults.Add("kind", "must be %s, %s or %s, got %q", Uniform, Normal, Pareto, string(j.Kind))
 	}
 	return faults
 }

@@ -12,6 +12,7 @@ import (
 
 const (
 	shortNormal  = "normal"
+	shortPareto  = "pareto"
 	shortReorder = "reorder"
 	shortGE      = "ge"
 )
@@ -60,22 +61,27 @@ func (l *Loss) Short() (text string, ok bool) {
 	return "", false
 }
 
-// ParseShort parses "5ms" or "normal:5ms", optionally with the suffix ":reorder", which lets frames
+// ParseShort parses "5ms", "normal:5ms" or "pareto:5ms", optionally with the suffix ":reorder", which lets frames
 // overtake each other. 0s means no jitter.
 func (j *Jitter) ParseShort(text string) error {
 	got := Jitter{Kind: Uniform}
-	rest, normal := strings.CutPrefix(text, shortNormal+":")
-	if normal {
+	kind, rest, named := strings.Cut(text, ":")
+	switch kind {
+	case shortNormal:
 		got.Kind = Normal
+	case shortPareto:
+		got.Kind = Pareto
+	default:
+		rest, named = text, false
 	}
 	rest, got.Reorder = strings.CutSuffix(rest, ":"+shortReorder)
 	d, err := time.ParseDuration(rest)
 	switch {
 	case err != nil:
-		return fmt.Errorf("want a duration like 5ms, normal:5ms, or either with :reorder, got %q", text)
+		return fmt.Errorf("want a duration like 5ms, normal:5ms, pareto:5ms, or one of them with :reorder, got %q", text)
 	case d < 0:
 		return fmt.Errorf("must not be negative, got %s", d)
-	case d == 0 && (normal || got.Reorder):
+	case d == 0 && (named || got.Reorder):
 		return fmt.Errorf("must be > 0s, got %q", text)
 	case d == 0:
 		*j = Jitter{}
@@ -95,6 +101,8 @@ func (j *Jitter) Short() (text string, ok bool) {
 	switch j.Kind {
 	case Normal:
 		text = shortNormal + ":" + text
+	case Pareto:
+		text = shortPareto + ":" + text
 	case Uniform:
 	default:
 		return "", false

@@ -32,6 +32,8 @@ type Shape struct {
 	Loss *linkmodel.Loss `yaml:"loss,omitempty"`
 	// Duplicate is the probability that a frame arrives twice. Example: 0.001
 	Duplicate float64 `yaml:"duplicate,omitempty"`
+	// Load is traffic of others on the link.
+	Load *linkmodel.Load `yaml:"load,omitempty"`
 	// Forward is what differs from the first end of the link to the second.
 	Forward *linkmodel.Change `yaml:"forward,omitempty"`
 	// Backward is what differs from the second end of the link to the first.

@@ -154,7 +154,7 @@ func TestShapeHasEveryProperty(t *testing.T) {
 	}
 	a := linkmodel.Profile{
 		Rate: unit.MbitPerSecond, Delay: time.Second, Jitter: linkmodel.Jitter{Kind: linkmodel.Uniform, Amount: time.Millisecond},
-		Loss: linkmodel.Loss{Kind: linkmodel.Random, P: 0.5}, Duplicate: 0.25,
+		Loss: linkmodel.Loss{Kind: linkmodel.Random, P: 0.5}, Duplicate: 0.25, Load: linkmodel.Load{Rate: 100 * unit.KbitPerSecond},
 		Queue: linkmodel.Queue{Limit: linkmodel.Limit{Packets: 7}, Discipline: linkmodel.DisciplineCoDel},
 	}
 	short := linkmodel.Profile{Rate: a.Rate, Queue: linkmodel.Queue{Limit: linkmodel.Limit{Time: time.Second}}}
