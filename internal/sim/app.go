@@ -45,15 +45,31 @@ func (c *connection) request(s *Sim) {
 	if c.delivered >= c.limit {
 		return
 	}
-	c.askedAt, c.arrivesAt = s.now, s.now
-	for _, i := range c.Paths[c.asks(s)].Back {
-		l := &s.config.Links[i]
-		c.arrivesAt += l.Delay
-		if l.Rate > 0 {
-			c.arrivesAt += l.Rate.TimeFor(unit.Size(c.Header))
-		}
-	}
+	c.askedAt = s.now
+	c.arrivesAt = s.now + c.requestTakes(s)
 	c.wake(s, c.arrivesAt)
+}
+
+// requestTakes returns how long a request takes, without queues: over the path of asks, or the one on
+// which a gateway's packets arrive first.
+func (c *connection) requestTakes(s *Sim) time.Duration {
+	paths := c.Paths
+	if c.Gateway == nil {
+		paths = paths[c.asks(s):][:1]
+	}
+	least := MaxDuration
+	for _, p := range paths {
+		takes := time.Duration(0)
+		for _, i := range p.Back {
+			l := &s.config.Links[i]
+			takes += l.Delay
+			if l.Rate > 0 {
+				takes += l.Rate.TimeFor(unit.Size(c.Header))
+			}
+		}
+		least = min(least, takes)
+	}
+	return least
 }
 
 // asks returns the path over which the receiver requests an object: as in Linux, that of the first

@@ -181,8 +181,8 @@ func (c *Connection) check(links int, instant []bool) fault.List {
 	notNegative(&faults, "bytes", c.Bytes)
 	notNegative(&faults, "rate", c.Rate)
 	notNegative(&faults, "object", c.Object)
-	if c.Object > 0 && (c.Rate > 0 || c.Bytes == 0 || c.Gateway != nil) {
-		faults.Add("object", "needs bytes, and neither rate nor gateway")
+	if c.Object > 0 && (c.Rate > 0 || c.Bytes == 0) {
+		faults.Add("object", "needs bytes, and no rate")
 	}
 	switch {
 	case len(c.Paths) == 0:

@@ -75,6 +75,10 @@ type Connection struct {
 	// object when it has all of the previous one, over the first path that is not a backup.
 	Object unit.Size
 
+	// Beside: the connection does not keep the simulation running, which ends when all others have
+	// ended.
+	Beside bool
+
 	Paths []Path
 	// MPTCP uses data sequence numbers, and one subflow for each path. TCP has one path, or those
 	// that its Gateway uses.

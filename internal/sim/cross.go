@@ -22,8 +22,9 @@ type source struct {
 	sent, received, receivedBytes uint64
 
 	carrier *carrier // none if nil
-	// arrivals are those of numbered datagrams.
+	// arrivals and delays are those of numbered datagrams, each once.
 	arrivals quality.Sequence
+	delays   []float64
 	result   CrossResult
 }
 
@@ -37,6 +38,7 @@ func (x *source) take(s *Sim, p *packet) {
 	if !x.arrivals.Add(p.data) {
 		return
 	}
+	x.delays = append(x.delays, (s.now - p.at).Seconds())
 	if s.config.Bursts {
 		x.result.Series = append(x.result.Series, reseq.Burst{At: s.now, Segments: 1, Bytes: x.Payload})
 	}
@@ -56,7 +58,7 @@ func (x *source) timer(s *Sim) {
 		s.events.set(id, wake)
 		return
 	}
-	s.send(&packet{kind: cross, flow: x.flow, hop: x.out, data: x.sent, length: uint16(x.Size)}, int32(x.Size))
+	s.send(&packet{kind: cross, flow: x.flow, hop: x.out, at: s.now, data: x.sent, length: uint16(x.Size)}, int32(x.Size))
 	x.sent++
 	wait := x.interval
 	if x.Kind == Poisson {

@@ -18,7 +18,8 @@ import (
 
 // Gateway has a pair of gateways carry the packets of a connection or of a source of datagrams over
 // all of its paths, below TCP: the sender's gateway chooses the paths of each packet, that of the
-// receiver restores their order. The packets of the other direction are carried likewise. The
+// receiver restores their order. The packets of the other direction are carried likewise. Connections
+// and sources with the same Gateway and the same paths share its tunnels. The
 // gateways are at the hosts, and measure the paths from the start of the simulation on.
 type Gateway struct {
 	// Discipline is a name of sched.Disciplines. Path.Ratio is for ratio, Path.Rate is the rate that
@@ -80,15 +81,16 @@ type carrier struct {
 	paths         []sched.Path
 	lines         []sending
 	number        tunnel.Numbering
-	inner         []packet // by number
+	passengers    []passenger
+	inner         [lanes][]packet // of each lane by number, nil if it is not in use
 	result        GatewayResult
 	sampled       []uint64
 	pathSelection pathSelection
 	proven        bool // a path has answered
 
 	// The receiving end.
-	receiver *reseq.Receiver[uint32]
-	out      []uint32
+	receiver *reseq.Receiver[laned]
+	out      []laned
 	counters []uint64 // of a request
 	clock    quality.Clock
 	measured []measured
@@ -114,8 +116,27 @@ type sending struct {
 	number, reported uint32
 }
 
+// passenger is a connection's subflow, or a source of datagrams, whose packets a tunnel carries.
+type passenger struct {
+	datagrams bool
+	flow      int32
+	// next is the segment after those that were sent.
+	next uint32
+}
+
+// lanes is the number of sequences of a tunnel: that of the first passenger, and those that a probe
+// has room for. Passengers with the same lane are put into order together.
+const lanes = 1 + maxBlocks
+
+// laned is a packet by its number in its lane.
+type laned struct {
+	lane uint8
+	seq  uint32
+}
+
 // queued is a packet in the queue of a path.
 type queued struct {
+	lane   uint8
 	seq    tunnel.Seq
 	size   int32
 	copied bool
@@ -140,21 +161,54 @@ type measured struct {
 // tunneled marks a hop of packets that enter a tunnel: the rest is its number.
 const tunneledHop = 1 << 31
 
-// enterAt returns the hop of packets that take that way, or the tunnel of a gateway.
-func (s *Sim) enterAt(g *Gateway, paths []Path, way []int, reverse bool) (uint32, error) {
+// enterAt returns the hop of packets of a passenger that take that way, or the tunnel of a gateway.
+func (s *Sim) enterAt(g *Gateway, paths []Path, way []int, reverse bool, from passenger) (uint32, error) {
 	if g == nil {
 		return s.way(way), nil
 	}
-	return s.carry(g, paths, reverse)
+	key := tunnelKey{g, reverse}
+	hop, known := s.tunnels[key]
+	if !known {
+		var err error
+		if hop, err = s.carry(g, paths, reverse); err != nil {
+			return 0, err
+		}
+		s.tunnels[key] = hop
+	}
+	t := s.tunnelAt(hop)
+	if lane := len(t.passengers) % lanes; t.inner[lane] == nil {
+		s.spend(inners)
+		t.inner[lane] = make([]packet, inners)
+	}
+	t.passengers = append(t.passengers, from)
+	return hop, nil
+}
+
+// tunnelKey identifies a tunnel of one direction.
+type tunnelKey struct {
+	gateway *Gateway
+	reverse bool
+}
+
+// tunnelAt returns the tunnel that a hop enters.
+func (s *Sim) tunnelAt(hop uint32) *carrier { return s.carriers[hop&^tunneledHop] }
+
+// passengerOf returns the passenger of a packet, and its lane.
+func (t *carrier) passengerOf(p *packet) (*passenger, uint8) {
+	for i := range t.passengers {
+		if x := &t.passengers[i]; x.flow == p.flow && x.datagrams == (p.kind == cross) {
+			return x, uint8(i % lanes)
+		}
+	}
+	panic("BUG: a packet of no passenger enters a tunnel")
 }
 
 // carry adds the tunnel of one direction, and returns the hop of packets that enter it.
 func (s *Sim) carry(g *Gateway, paths []Path, reverse bool) (uint32, error) {
-	t := &carrier{Gateway: g, id: int32(len(s.carriers)), replies: reverse && g.Replies > 0, inner: make([]packet, inners)}
+	t := &carrier{Gateway: g, id: int32(len(s.carriers)), replies: reverse && g.Replies > 0}
 	if t.replies {
 		paths = paths[g.Replies-1 : g.Replies]
 	}
-	s.spend(inners)
 	name := g.Discipline
 	if t.replies {
 		name = "best"
@@ -203,7 +257,7 @@ func (s *Sim) carry(g *Gateway, paths []Path, reverse bool) (uint32, error) {
 	n := len(paths)
 	t.measured, t.result.Sent, t.result.SentBytes = make([]measured, n), make([]uint64, n), make([]uint64, n)
 	t.sampled, t.result.Series = make([]uint64, n), make([][]unit.Size, n)
-	t.receiver = reseq.NewReceiver[uint32](reseq.ReceiverOptions{Window: inners})
+	t.receiver = reseq.NewReceiver[laned](reseq.ReceiverOptions{Window: inners})
 	t.receiver.SetLive(0, 1<<n-1, nil)
 	s.carriers = append(s.carriers, t)
 	return tunneledHop | uint32(t.id), nil
@@ -226,25 +280,33 @@ func (s *Sim) slowest(links []int) unit.Bandwidth {
 // send sends a packet through the tunnel.
 func (t *carrier) send(s *Sim, p *packet, size int32) {
 	size += int32(t.Overhead)
-	t.pathSelection.sent(p)
+	from, lane := t.passengerOf(p)
+	t.pathSelection.sent(p, from)
+	if len(t.passengers) > 1 {
+		for i := range t.lines {
+			if q := t.lines[i].queue; q != nil {
+				t.queues.Set(i, s.now, q.WaitOf(s.now, uint32(lane)))
+			}
+		}
+	}
 	set := t.schedule.Next(t.paths, sched.Segment{Now: s.now, Size: int(size), Bulk: p.kind == data || p.kind == synACK || p.kind == established})
 	if set == 0 {
 		t.result.Unsent++
 		return
 	}
-	seq := t.number.Peek(0)
-	t.inner[seq%inners] = *p
+	seq := t.number.Peek(lane)
+	t.inner[lane][seq%inners] = *p
 	taken := false
 	for left := set; left != 0; left &= left - 1 {
 		i := left.First()
 		l := &t.lines[i]
-		e := queued{seq, size, set.Len() > 1}
+		e := queued{lane, seq, size, set.Len() > 1}
 		if l.queue == nil {
 			t.transmit(s, i, e, t.queues.Wait(i, s.now))
 			taken = true
 			continue
 		}
-		if !l.queue.Push(s.now, e, int(size), 0) {
+		if !l.queue.Push(s.now, e, int(size), uint32(lane)) {
 			t.result.Refused++
 			continue
 		}
@@ -253,7 +315,7 @@ func (t *carrier) send(s *Sim, p *packet, size int32) {
 		t.queues.Set(i, s.now, l.queue.Wait(s.now))
 	}
 	if taken {
-		t.number.Assign(0)
+		t.number.Assign(lane)
 		t.wake(s)
 	}
 }
@@ -281,12 +343,13 @@ func (t *carrier) drain(s *Sim, i int) {
 
 // transmit sends a packet on a path.
 func (t *carrier) transmit(s *Sim, i int, e queued, wait time.Duration) {
-	stamp := t.number.Stamp(0, e.seq, uint8(i), e.copied)
+	stamp := t.number.Stamp(e.lane, e.seq, uint8(i), e.copied)
 	l := &t.lines[i]
 	l.number++
 	q := packet{
 		kind: tunneled, flow: t.id, hop: t.routes[i], at: s.now, data: uint64(wait), seq: uint32(e.seq),
 		length: stamp.Distance, duplicate: stamp.Copied, blocks: uint8(i), window: l.number, dsack: uint16(e.size),
+		sack: [maxBlocks]span{laneSpan: {start: uint32(e.lane)}},
 	}
 	t.count(i, e.size)
 	if l.queue != nil && t.pathSelection.auto && !e.copied {
@@ -320,13 +383,13 @@ func (t *carrier) arrive(s *Sim, p *packet) {
 	t.missing(s, path, p.window)
 	m.high = max(m.high, p.window)
 	t.request(s, path)
-	hold := t.Hold
-	if hold == reseq.Auto && t.inner[p.seq%inners].kind == ack {
+	hold, lane := t.Hold, uint8(p.sack[laneSpan].start)
+	if hold == reseq.Auto && t.inner[lane][p.seq%inners].kind == ack {
 		hold = reseq.Off // it is cumulative
 	}
 	out, _ := t.receiver.Push(s.now, reseq.Arrival{
-		Path: from, Seq: p.seq, Distance: p.length, Copied: p.duplicate, Hold: hold, Unusual: attempts > 1, Lag: lag,
-	}, p.seq, t.out[:0])
+		Path: from, Lane: lane, Seq: p.seq, Distance: p.length, Copied: p.duplicate, Hold: hold, Unusual: attempts > 1, Lag: lag,
+	}, laned{lane, p.seq}, t.out[:0])
 	t.deliver(s, out)
 }
 
@@ -425,14 +488,14 @@ func (t *carrier) rescue(s *Sim, i int) {
 		return
 	}
 	move := func(e queued) {
-		if !t.lines[to].queue.Push(s.now, e, int(e.size), 0) {
+		if !t.lines[to].queue.Push(s.now, e, int(e.size), uint32(e.lane)) {
 			t.result.Refused++
 		}
 	}
 	for c := l.reported + 1; c <= l.number; c++ {
 		if m, ok := l.kept.Take(s.now, uint64(c), 1); ok {
 			t.result.Repaired++
-			move(queued{tunnel.Seq(m.packet.seq), m.size, false})
+			move(queued{uint8(m.packet.sack[laneSpan].start), tunnel.Seq(m.packet.seq), m.size, false})
 		}
 	}
 	l.queue.Clear(move)
@@ -460,10 +523,10 @@ func (t *carrier) compare() {
 }
 
 // deliver passes packets on, and starts the timer of the receiver.
-func (t *carrier) deliver(s *Sim, out []uint32) {
+func (t *carrier) deliver(s *Sim, out []laned) {
 	t.out = out
-	for _, seq := range out {
-		inner := t.inner[seq%inners]
+	for _, x := range out {
+		inner := t.inner[x.lane][x.seq%inners]
 		s.arrive(&inner)
 	}
 	t.wake(s)
@@ -540,14 +603,31 @@ func (t *carrier) probe(s *Sim) {
 			l.probed = s.now
 		}
 		t.queues.Add(i, &t.paths[i], s.now, probeSize+t.Overhead)
-		wait, waits := t.queues.Wait(i, s.now), false
+		wait := t.queues.Wait(i, s.now)
 		if l.queue != nil { // a probe does not wait in it
-			wait, waits = l.queue.Line(probeSize+t.Overhead), l.queue.Waits(0)
+			wait = l.queue.Line(probeSize + t.Overhead)
 		}
 		s.launch(&packet{
-			kind: tunnelProbe, flow: t.id, hop: t.routes[i], at: s.now, data: uint64(wait), seq: uint32(t.number.Peek(0)), duplicate: waits, blocks: uint8(i), window: t.lines[i].number,
+			kind: tunnelProbe, flow: t.id, hop: t.routes[i], at: s.now, data: uint64(wait), seq: uint32(t.number.Peek(0)), duplicate: t.waits(i, 0), blocks: uint8(i), window: t.lines[i].number,
+			sack: t.numbers(i),
 		}, int32(probeSize+t.Overhead))
 	}
+}
+
+// waits reports whether packets of a lane wait in front of a path.
+func (t *carrier) waits(path int, lane uint8) bool {
+	return t.lines[path].queue != nil && t.lines[path].queue.Waits(uint32(lane))
+}
+
+// numbers returns the number of the next packet of each lane but the first that no packets of wait in
+// front of a path, as the start of a span that is not empty.
+func (t *carrier) numbers(path int) (next [maxBlocks]span) {
+	for lane := uint8(1); lane < lanes; lane++ {
+		if t.inner[lane] != nil && !t.waits(path, lane) {
+			next[lane-1] = span{uint32(t.number.Peek(lane)), 1}
+		}
+	}
+	return next
 }
 
 // probed replies to a probe with what is measured of its path.
@@ -572,6 +652,11 @@ func (t *carrier) probed(s *Sim, p *packet) {
 	t.request(s, path)
 	if !p.duplicate {
 		t.deliver(s, t.receiver.Passed(s.now, path, 0, p.seq, t.out[:0]))
+	}
+	for i, next := range p.sack {
+		if next.end > 0 {
+			t.deliver(s, t.receiver.Passed(s.now, path, uint8(i+1), next.start, t.out[:0]))
+		}
 	}
 }
 

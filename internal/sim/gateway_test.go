@@ -3,6 +3,7 @@ package sim
 import (
 	"math"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -279,5 +280,34 @@ func TestGatewayWithoutUsablePath(t *testing.T) {
 		c := bundle(Gateway{Discipline: "auto", Hold: reseq.Auto, Overhead: tunnelOverhead}, bad, bad)
 		c.Seed, c.Duration = seed, 10*time.Second
 		run(t, c)
+	}
+}
+
+// TestSharedTunnel: a call and a page through the tunnels of a download, each in its own order and
+// queue: the call loses nothing and does not wait for the download, whose end does not matter.
+func TestSharedTunnel(t *testing.T) {
+	c := bundle(Gateway{Discipline: "auto", Hold: reseq.Auto, Overhead: tunnelOverhead}, road{rate: 20 * unit.MbitPerSecond, delay: 10 * ms}, road{rate: 20 * unit.MbitPerSecond, delay: 15 * ms})
+	download := c.Connections[0]
+	download.Bytes, download.Beside = 0, true
+	page := download
+	page.Start, page.Bytes, page.Object, page.Beside = 4*time.Second, 500_000, 50_000, false
+	c.Connections = []Connection{page, download}
+	c.Cross = []Cross{{
+		Name: "call", Kind: CBR, Rate: unit.MbitPerSecond, Size: 562, Payload: 500, Start: 4 * time.Second, Stop: 6 * time.Second,
+		Paths: download.Paths, Gateway: download.Gateway,
+	}}
+	c.Duration = time.Minute
+	got := run(t, c)
+	if p := got.Connections[0]; p.Finish == Never || len(p.Objects) != 10 {
+		t.Errorf("%d objects of the page arrived", len(p.Objects))
+	}
+	if x := got.Cross[0]; x.Sent == 0 || x.Received-x.Duplicates != x.Sent || x.DelayP95 < 10*ms || x.DelayP95 > 60*ms {
+		t.Errorf("the call: sent %d, received %d, delay %s", x.Sent, x.Received, x.DelayP95)
+	}
+	if d := got.Connections[1]; d.Delivered < 4*unit.MB || d.Delivered > 100*unit.MB {
+		t.Errorf("the download delivered %s: it ends with the others", d.Delivered)
+	}
+	if page, download := got.Connections[0].Gateway.Sent, got.Connections[1].Gateway.Sent; !slices.Equal(page, download) {
+		t.Errorf("they have other tunnels: %v and %v", page, download)
 	}
 }

@@ -27,7 +27,7 @@ type packet struct {
 	duplicate bool
 	dsack     uint16
 	// sack begins, in a retransmission between gateways, with the path and the number of the packet
-	// that was lost.
+	// that was lost; the span laneSpan begins with the lane.
 	sack [maxBlocks]span
 }
 
@@ -37,6 +37,9 @@ type span struct{ start, end uint32 }
 // maxBlocks is the number of SACK blocks that fit in the option space next to timestamps (RFC 2018,
 // section 3).
 const maxBlocks = 3
+
+// laneSpan is the span of a packet between gateways that has its lane.
+const laneSpan = 1
 
 type kind uint8
 

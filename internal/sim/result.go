@@ -112,7 +112,9 @@ type CrossResult struct {
 	// The following are of numbered datagrams. Duplicates arrived again. Reordered arrived after one
 	// with a higher number (RFC 4737, section 4); Behind is by how many numbers at most. Series has the
 	// arrivals.
-	Duplicates, Reordered, Behind uint64         `json:",omitempty"`
-	Series                        []reseq.Burst  `json:",omitempty"`
-	Gateway                       *GatewayResult `json:",omitempty"`
+	Duplicates, Reordered, Behind uint64        `json:",omitempty"`
+	Series                        []reseq.Burst `json:",omitempty"`
+	// DelayP95 is the 95th percentile of their delay, to their first arrival.
+	DelayP95 time.Duration  `json:",omitempty"`
+	Gateway  *GatewayResult `json:",omitempty"`
 }

@@ -18,20 +18,18 @@ type pathSelection struct {
 	selector pathset.Selector
 	decision pathset.Decision
 	lost     uint64
-	// next is the segment after those of the connection that were sent, elastic the number of
-	// retransmissions.
-	next    uint32
+	// elastic is the number of retransmissions of all passengers.
 	elastic uint64
 }
 
-// sent takes a packet that enters the tunnel.
-func (w *pathSelection) sent(p *packet) {
+// sent takes a packet of a passenger that enters the tunnel.
+func (w *pathSelection) sent(p *packet, from *passenger) {
 	switch {
 	case p.kind != data:
-	case p.seq < w.next:
+	case p.seq < from.next:
 		w.elastic++
 	default:
-		w.next = p.seq + 1
+		from.next = p.seq + 1
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/tabane/tabane/internal/base/stat"
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/epe/selection"
 	"github.com/tabane/tabane/internal/experiment/linkmodel"
@@ -34,7 +35,8 @@ type Sim struct {
 	connections []connection
 	sources     []source
 	carriers    []*carrier
-	changed     int // number of config.Changes applied
+	tunnels     map[tunnelKey]uint32 // the hops that enter them
+	changed     int                  // number of config.Changes applied
 
 	tap    func(Packet) // none if nil
 	tapped []uint32     // of each subflow, the highest segment that the tap saw sent
@@ -79,7 +81,7 @@ func New(c Config) (*Sim, error) {
 	if err := c.Check().Err(); err != nil {
 		return nil, err
 	}
-	s := &Sim{config: c, traffic: traffic{most: maxPackets}}
+	s := &Sim{config: c, traffic: traffic{most: maxPackets}, tunnels: map[tunnelKey]uint32{}}
 	flows := 0
 	for i := range c.Connections {
 		flows += c.Connections[i].subflows()
@@ -92,24 +94,25 @@ func New(c Config) (*Sim, error) {
 	s.connections, s.sources = make([]connection, len(c.Connections)), make([]source, len(c.Cross))
 	for i := range s.sources {
 		x := &c.Cross[i]
-		out, err := s.enterAt(x.Gateway, x.Paths, x.Out, false)
+		out, err := s.enterAt(x.Gateway, x.Paths, x.Out, false, passenger{datagrams: true, flow: int32(i)})
 		if err != nil {
 			return nil, fmt.Errorf("make source %q: %w", x.Name, err)
 		}
 		s.sources[i].out = out
 		if x.Gateway != nil {
-			s.sources[i].carrier = s.carriers[len(s.carriers)-1]
+			s.sources[i].carrier = s.tunnelAt(out)
 		}
 	}
 	ways := make([][2]uint32, 0, flows) // of each subflow, there and back
 	for i := range c.Connections {
 		k := &c.Connections[i]
 		for j := range k.subflows() {
-			out, err := s.enterAt(k.Gateway, k.Paths, k.Paths[j].Out, false)
+			from := passenger{flow: int32(len(ways))}
+			out, err := s.enterAt(k.Gateway, k.Paths, k.Paths[j].Out, false, from)
 			if err != nil {
 				return nil, fmt.Errorf("make connection %q: %w", k.Name, err)
 			}
-			back, err := s.enterAt(k.Gateway, k.Paths, k.Paths[j].Back, true)
+			back, err := s.enterAt(k.Gateway, k.Paths, k.Paths[j].Back, true, from)
 			if err != nil {
 				return nil, fmt.Errorf("make connection %q: %w", k.Name, err)
 			}
@@ -218,8 +221,13 @@ func (s *Sim) Run(ctx context.Context) (Result, error) {
 		if !ok || at > s.config.Duration {
 			break
 		}
-		if s.handled++; s.handled%contextInterval == 0 && ctx.Err() != nil {
-			return Result{}, fmt.Errorf("run simulation: at %s: %w", s.now, context.Cause(ctx))
+		if s.handled++; s.handled%contextInterval == 0 {
+			if ctx.Err() != nil {
+				return Result{}, fmt.Errorf("run simulation: at %s: %w", s.now, context.Cause(ctx))
+			}
+			if s.onlyBeside() {
+				break
+			}
 		}
 		s.handle(at, source)
 		if s.tooLarge {
@@ -228,6 +236,29 @@ func (s *Sim) Run(ctx context.Context) (Result, error) {
 	}
 	s.now = s.config.Duration
 	return s.collect(), nil
+}
+
+// late is how late datagrams may arrive after the last was sent, if nothing else keeps the simulation
+// running.
+const late = 3 * time.Second
+
+// onlyBeside reports whether all has ended that the connections with Beside run beside; false if there
+// are none.
+func (s *Sim) onlyBeside() bool {
+	any := false
+	for i := range s.connections {
+		c := &s.connections[i]
+		if !c.Beside && !c.done {
+			return false
+		}
+		any = any || c.Beside
+	}
+	for i := range s.sources {
+		if x := &s.sources[i]; any && (x.Stop == 0 || s.now < x.Stop+late) {
+			return false
+		}
+	}
+	return any
 }
 
 // step handles the next event. There must be one.
@@ -309,6 +340,9 @@ func (s *Sim) collect() Result {
 		k := x.result
 		k.Duplicates, k.Reordered, k.Behind = x.arrivals.Duplicates, x.arrivals.Reordered, x.arrivals.Behind
 		k.Name, k.Sent, k.Received, k.ReceivedBytes = x.Name, x.sent, x.received, unit.Size(x.receivedBytes)
+		if p95, err := stat.Quantile(0.95, x.delays); err == nil {
+			k.DelayP95 = time.Duration(p95 * float64(time.Second))
+		}
 		if x.carrier != nil {
 			k.Gateway = x.carrier.collect()
 		}

@@ -68,6 +68,8 @@ const (
 	DuplicatedShare   = "duplicated_share"
 	ReorderedShare    = "reordered_share"
 	ReorderedBehind   = "reordered_behind"
+	// DatagramDelayP95 is the 95th percentile of the delay from sending to arrival.
+	DatagramDelayP95 = "datagram_delay_p95_s"
 	// The following are of traffic with several objects: those that are complete, and their times.
 	Objects       = "objects"
 	ObjectTimeP50 = "object_time_p50_s"
@@ -261,6 +263,7 @@ var metrics = []Metric{
 	{Name: DuplicatedShare, Title: "share of datagrams that arrive again", Better: -1},
 	{Name: ReorderedShare, Title: "share of datagrams that arrive after a higher number", Better: -1, Sweep: true, Compare: true},
 	{Name: ReorderedBehind, Title: "most numbers by which a datagram is behind", Better: -1, Sweep: true, Compare: true},
+	{Name: DatagramDelayP95, Title: "95th percentile of the delay of datagrams", Better: -1, Unit: "s", Backend: BackendSim},
 	{Name: Objects, Title: "complete objects", Better: 1},
 	{Name: ObjectTimeP50, Title: "median time of an object", Better: -1, Unit: "s", Compare: true},
 	{Name: ObjectTimeP95, Title: "95th percentile of the time of an object", Better: -1, Unit: "s", Compare: true},

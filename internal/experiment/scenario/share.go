@@ -172,6 +172,9 @@ func (c *checker) objects(path string, t *Traffic) {
 	if t.Live && (t.Rate == 0 || t.Datagram > 0 || t.Upload) {
 		c.Add(path+".live", "is for a rate that is downloaded without datagram")
 	}
+	if t.Beside < 0 || t.Beside > MaxBeside {
+		c.Add(path+".beside", "must be from 0 to %d, got %d", MaxBeside, t.Beside)
+	}
 	if t.NewConnections && t.Objects == 0 {
 		c.Add(path+".new_connections", "needs objects")
 	}

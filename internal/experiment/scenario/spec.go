@@ -359,6 +359,9 @@ type Traffic struct {
 	Objects int `yaml:"objects,omitempty"`
 	// NewConnections fetches each object on a connection of its own.
 	NewConnections bool `yaml:"new_connections,omitempty"`
+	// Beside is how many downloads run beside it over the same transport, from 3 s before it on until
+	// it ends. Its own rate or time is what is measured. Default: none. Example: 1
+	Beside int `yaml:"beside,omitempty"`
 	// Upload sends the data from the client to the server. Example: true
 	Upload bool `yaml:"upload,omitempty"`
 	// EventAt is the start of the case's events, from the request on. It is required if a case
@@ -367,6 +370,12 @@ type Traffic struct {
 	// Web is a task on web pages, in an experiment of kind web.
 	Web *Web `yaml:"web,omitempty"`
 }
+
+// BesideLead is how long the downloads of Traffic.Beside run before the traffic begins.
+const BesideLead = 3 * time.Second
+
+// MaxBeside bounds Traffic.Beside.
+const MaxBeside = 100
 
 // Total returns the size of a download with all its objects.
 func (t *Traffic) Total() unit.Size { return t.Bytes * unit.Size(max(1, t.Objects)) }

@@ -153,7 +153,7 @@ func (c *checker) web(path string, t *Traffic) {
 		c.Add(path+".quick", "must be > 0, the longest sum of think times in a quick pass, got %s", t.Quick)
 	}
 	c.notIn(path, map[string]bool{
-		"bytes": t.Bytes != 0, "rate": t.Rate != 0, "live": t.Live, "datagram": t.Datagram != 0, "objects": t.Objects != 0, "new_connections": t.NewConnections,
+		"bytes": t.Bytes != 0, "rate": t.Rate != 0, "live": t.Live, "datagram": t.Datagram != 0, "objects": t.Objects != 0, "new_connections": t.NewConnections, "beside": t.Beside != 0,
 		"upload": t.Upload, "event_at": t.EventAt != 0,
 	})
 	path += ".web"

@@ -12,8 +12,10 @@ import (
 // Measure is what worlds are judged by: how a traffic over all paths compares with the best of the
 // paths alone.
 type Measure struct {
-	Name, Title, Unit string
-	Kind              Kind
+	Name, Title string
+	// Unit is that of a difference, empty for a ratio.
+	Unit string
+	Kind Kind
 	// Less is better; otherwise more is.
 	Less bool
 	// Goal is the bound in 99 % of worlds, Worst that in all of them; NaN is none.
@@ -23,6 +25,12 @@ type Measure struct {
 	judge              func(all, best map[string]float64) float64
 }
 
+// The units of measures that are differences.
+const (
+	milliseconds = "ms"
+	points       = "points"
+)
+
 var none = math.NaN()
 
 // measures are all measures, in the order of tables.
@@ -31,7 +39,10 @@ var measures = []Measure{
 	{Name: "bulk_dq", Title: "the same by dq", Kind: Gateway, Goal: none, Worst: none, traffic: Bulk, transport: dq, judge: goodput},
 	{Name: "kept", Title: "object time / best line", Kind: Gateway, Less: true, Goal: 1.1, Worst: none, traffic: Kept, transport: auto, judge: slowness},
 	{Name: "stream", Title: "stream goodput / best line", Kind: Gateway, Goal: 1, Worst: none, traffic: Stream, transport: auto, judge: goodput},
-	{Name: "stream_pause", Title: "stream pause beyond it, ms", Unit: "ms", Kind: Gateway, Less: true, Goal: 30, Worst: none, traffic: Stream, transport: auto, judge: pause},
+	{Name: "stream_pause", Title: "stream pause beyond it, ms", Unit: milliseconds, Kind: Gateway, Less: true, Goal: 30, Worst: none, traffic: Stream, transport: auto, judge: pause},
+	{Name: "page", Title: "page by a download / best line", Kind: Gateway, Less: true, Goal: 1.1, Worst: none, traffic: Page, transport: auto, judge: slowness},
+	{Name: "call_loss", Title: "call: loss beyond it, points", Kind: Gateway, Unit: points, Less: true, Goal: 0.1, Worst: none, traffic: Call, transport: auto, judge: lossBeyond},
+	{Name: "call_delay", Title: "call: delay beyond it, ms", Kind: Gateway, Unit: milliseconds, Less: true, Goal: 20, Worst: none, traffic: Call, transport: auto, judge: delayBeyond},
 	{Name: "bulk_first", Title: "16 MB goodput / best path", Kind: EPE, Goal: 0.93, Worst: 0.85, traffic: Bulk, transport: first, judge: goodput},
 	{Name: "bulk_memory", Title: "16 MB, with memory", Kind: EPE, Goal: 0.97, Worst: 0.93, traffic: Bulk, transport: memory, judge: goodput},
 	{Name: "kept_first", Title: "object time / best path", Kind: EPE, Less: true, Goal: 1.1, Worst: none, traffic: Kept, transport: first, judge: slowness},
@@ -39,7 +50,7 @@ var measures = []Measure{
 	{Name: "new_first", Title: "objects on new connections", Kind: EPE, Less: true, Goal: 1.1, Worst: none, traffic: New, transport: first, judge: slowness},
 	{Name: "new_memory", Title: "the same with memory", Kind: EPE, Less: true, Goal: 1.1, Worst: none, traffic: New, transport: memory, judge: slowness},
 	{Name: "stream_first", Title: "stream goodput / best path", Kind: EPE, Goal: 1, Worst: none, traffic: Stream, transport: first, judge: goodput},
-	{Name: "stream_pause_first", Title: "stream pause beyond it, ms", Unit: "ms", Kind: EPE, Less: true, Goal: 30, Worst: none, traffic: Stream, transport: first, judge: pause},
+	{Name: "stream_pause_first", Title: "stream pause beyond it, ms", Unit: milliseconds, Kind: EPE, Less: true, Goal: 30, Worst: none, traffic: Stream, transport: first, judge: pause},
 }
 
 // Measures returns the measures of a kind.
@@ -57,6 +68,27 @@ func slowness(all, best map[string]float64) float64 {
 
 func pause(all, best map[string]float64) float64 {
 	return 1e3 * (all[result.LongestGap] - best[result.LongestGap])
+}
+
+func lossBeyond(all, best map[string]float64) float64 {
+	return 100 * (all[result.LostShare] - best[result.LostShare])
+}
+
+func delayBeyond(all, best map[string]float64) float64 {
+	return 1e3 * (all[result.DatagramDelayP95] - best[result.DatagramDelayP95])
+}
+
+// better reports whether a run over one path is better than one over another: a call that loses less by
+// a tenth of a point, or else is faster, anything else that delivers more.
+func better(traffic string, a, b map[string]float64) bool {
+	if traffic != Call {
+		return a[result.Goodput] > b[result.Goodput]
+	}
+	const tenth = 0.001
+	if d := a[result.LostShare] - b[result.LostShare]; math.Abs(d) > tenth {
+		return d < 0
+	}
+	return a[result.DatagramDelayP95] < b[result.DatagramDelayP95]
 }
 
 // failed is what a measure is where nothing arrived over all paths and something over one of them.
@@ -81,7 +113,7 @@ func (w World) Judge(runs []result.Run) map[string]float64 {
 			case r.Transport == m.transport:
 				all = r
 			case !slices.Contains(links[w.Kind], r.Transport) || r.Err() != nil:
-			case best == nil || r.Metrics[result.Goodput] > best.Metrics[result.Goodput]:
+			case best == nil || better(m.traffic, r.Metrics, best.Metrics):
 				best = r
 			}
 		}
@@ -146,13 +178,15 @@ const unbounded = 1e6
 
 // Beyond returns by how much a value misses the goal: 0 if it does not or there is none. Values of
 // different measures are compared by it: a ratio by the logarithm of what it misses, a time by what it
-// misses in seconds.
+// misses in seconds, points by what they are of 1.
 func (m Measure) Beyond(v float64) float64 {
 	switch {
 	case math.IsNaN(m.Goal):
 		return 0
-	case m.Unit == "ms":
+	case m.Unit == milliseconds:
 		return max(0, (v-m.Goal)/1e3)
+	case m.Unit == points:
+		return max(0, (v-m.Goal)/100)
 	case m.Less:
 		return max(0, math.Log(v/m.Goal))
 	}
@@ -164,7 +198,7 @@ func (m Measure) Text(v float64) string {
 	switch {
 	case math.Abs(v) >= unbounded:
 		return "failed"
-	case m.Unit != "":
+	case m.Unit == milliseconds:
 		return fmt.Sprintf("%.0f", v)
 	}
 	return fmt.Sprintf("%.2f", v)

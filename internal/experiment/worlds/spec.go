@@ -19,6 +19,8 @@ const (
 	Kept   = "kept"
 	New    = "new"
 	Stream = "stream"
+	Page   = "page"
+	Call   = "call"
 )
 
 // The transports of worlds that use all paths. A path alone has the name of its link.
@@ -34,9 +36,14 @@ const (
 	objects     = 40
 	transfer    = 16 * unit.MB // of a bulk transfer in EPE
 	objectsLast = 20 * time.Second
-	streamLasts = 7 * time.Second
-	recalled    = 6 * time.Second
-	theCase     = "world"
+	// A page of 1 MB, and a call with video, which has a fifth of the fastest path at most.
+	pageObjects  = 20
+	callDatagram = 500
+	callRate     = 2 * unit.MbitPerSecond
+	callLasts    = 6 * time.Second
+	streamLasts  = 7 * time.Second
+	recalled     = 6 * time.Second
+	theCase      = "world"
 )
 
 // links are the links of the paths of a kind, in the order of BGP's preference, and shared the one
@@ -114,6 +121,12 @@ func (w World) traffic(name string) *scenario.Traffic {
 		return &scenario.Traffic{Title: "objects on one connection", Bytes: object, Objects: objects, Duration: objectsLast}
 	case New:
 		return &scenario.Traffic{Title: "objects on new connections", Bytes: object, Objects: objects, NewConnections: true, Duration: objectsLast}
+	case Page:
+		return &scenario.Traffic{Title: "a page beside a download", Bytes: object, Objects: pageObjects, Beside: 1, Duration: w.Lasts}
+	case Call:
+		return &scenario.Traffic{
+			Title: "a call beside a download", Datagram: callDatagram, Rate: min(callRate, rounded(w.fastest()/5)), Duration: min(w.Lasts, callLasts), Beside: 1,
+		}
 	case Stream:
 		return &scenario.Traffic{
 			Title: "a constant bit rate", Rate: rounded(unit.Bandwidth(shareOfStream * float64(w.fastest()))), Duration: max(min(w.Lasts, streamLasts), w.after()), Live: true,

@@ -86,6 +86,9 @@ const (
 	frame                 = 1514
 	shareOfStream         = 0.8 // of the rate of the fastest path, with headers
 	minDelayStep, maxStep = 0.2, 4.
+	minLoad, maxLoad      = 0.05, 0.5 // of the rate
+	minLoadRate           = 10 * unit.KbitPerSecond
+	minOn, maxOn          = 50 * time.Millisecond, 3 * time.Second
 )
 
 // Draw draws a world.
@@ -109,7 +112,10 @@ func Draw(o Options) World {
 	switch o.Kind {
 	case Gateway:
 		w.Congestion = []string{"cubic", "newreno"}[d.IntN(2)]
-		w.Extra = []string{Stream}
+		w.Extra = []string{[]string{Kept, Stream, Page, Call}[d.IntN(4)]}
+		if w.Event != "" { // those beside a download begin later than it
+			w.Extra = []string{[]string{Kept, Stream}[d.IntN(2)]}
+		}
 	case EPE:
 		w.Congestion = "cubic"
 		w.Extra = []string{Kept, New, Stream}
@@ -159,13 +165,19 @@ func (d dice) path() Path {
 		}
 	}
 	p.Forward.Loss = d.loss()
+	if d.chance(0.15) {
+		p.Forward.Load = linkmodel.Load{Rate: max(rounded(unit.Bandwidth(float64(rate)*d.log(minLoad, maxLoad))), minLoadRate)}
+		if d.chance(0.7) {
+			p.Forward.Load.On, p.Forward.Load.Off = d.duration(minOn, maxOn), d.duration(minOn, maxOn)
+		}
+	}
 	return p
 }
 
 // jitter draws the jitter of a link with this delay.
 func (d dice) jitter(delay time.Duration) linkmodel.Jitter {
 	return linkmodel.Jitter{
-		Kind:    []linkmodel.JitterKind{linkmodel.Uniform, linkmodel.Normal}[d.IntN(2)],
+		Kind:    []linkmodel.JitterKind{linkmodel.Uniform, linkmodel.Normal, linkmodel.Pareto}[d.IntN(3)],
 		Amount:  min(max(time.Duration(float64(delay)*d.log(minJitter, maxJitter)).Round(10*time.Microsecond), 10*time.Microsecond), mostJitter),
 		Reorder: d.chance(0.5),
 	}
@@ -212,10 +224,17 @@ func (d dice) event(w *World) {
 		for _, l := range []struct {
 			way  linkmodel.Direction
 			rate unit.Bandwidth
-		}{{linkmodel.Forward, p.Forward.Rate}, {linkmodel.Backward, p.Backward.Rate}} {
+			load linkmodel.Load
+		}{{linkmodel.Forward, p.Forward.Rate, p.Forward.Load}, {linkmodel.Backward, p.Backward.Rate, p.Backward.Load}} {
 			tenth := rounded(l.rate / 10)
-			step(at, l.way, linkmodel.Change{Rate: &tenth})
-			step(until, l.way, linkmodel.Change{Rate: &l.rate})
+			down, up := linkmodel.Change{Rate: &tenth}, linkmodel.Change{Rate: &l.rate}
+			if load := l.load; load.Rate > 0 { // that of others falls, too
+				less := load
+				less.Rate = max(rounded(load.Rate/10), minLoadRate)
+				down.Load, up.Load = &less, &load
+			}
+			step(at, l.way, down)
+			step(until, l.way, up)
 		}
 		slices.SortStableFunc(p.Schedule, func(a, b linkmodel.Step) int { return int(a.At - b.At) })
 	case 1:
@@ -287,6 +306,12 @@ func (p Path) text() string {
 	if l := p.Forward.Loss; l.Kind != "" {
 		short, _ := l.Short()
 		text += " loss " + short
+	}
+	if o := p.Forward.Load; o.Rate > 0 {
+		text += " load " + o.Rate.String()
+		if o.On > 0 {
+			text += fmt.Sprintf(" for %s of %s", o.On, o.On+o.Off)
+		}
 	}
 	return text
 }

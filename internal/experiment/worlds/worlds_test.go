@@ -80,9 +80,11 @@ func TestDrawVaries(t *testing.T) {
 		count("packets", p.Forward.Queue.Packets > 0)
 		count("jitter uniform", p.Forward.Jitter.Kind == "uniform")
 		count("jitter normal", p.Forward.Jitter.Kind == "normal")
+		count("jitter pareto", p.Forward.Jitter.Kind == "pareto")
 		count("reorder", p.Forward.Jitter.Reorder)
 		count("random loss", p.Forward.Loss.Kind == "random")
 		count("bursts of losses", p.Forward.Loss.Kind == "gilbert-elliott")
+		count("load", p.Forward.Load.Rate > 0)
 		count("slow", p.Forward.Rate < 3*minRate)
 		count("fast", p.Forward.Rate > maxRate/3)
 	}

@@ -86,10 +86,14 @@ func Check(spec *scenario.Spec) fault.List {
 	return faults
 }
 
-// checkDirections returns the faults of traffic for which a lab's observers are at the other end.
+// checkDirections returns the faults of traffic that a lab has not, or for which its observers are at
+// the other end.
 func checkDirections(e *scenario.Experiment) fault.List {
 	var faults fault.List
 	for _, name := range slices.Sorted(maps.Keys(e.Traffic)) {
+		if e.Traffic[name].Beside > 0 {
+			faults.Add("experiment.traffic."+name+".beside", "only the simulator has downloads beside a traffic")
+		}
 		if t := e.Traffic[name]; t.Datagram == 0 && !t.Upload {
 			continue
 		}

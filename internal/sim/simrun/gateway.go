@@ -80,6 +80,7 @@ func (p *plan) measureDatagrams(of *cell.Cell, trial int, config sim.Config, sim
 	result.PutDelivery(run.Metrics, report)
 	result.Mean(of.Phases, report.Duration).Put(run.Metrics)
 	trace.Measure(of.Phases, run.Metrics)
+	run.Metrics[result.DatagramDelayP95] = c.DelayP95.Seconds()
 	if c.Gateway != nil {
 		trace.Subflows = subflows(of.Own().Transport.Links, c.Gateway, x.Start)
 	}

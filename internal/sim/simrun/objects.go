@@ -15,11 +15,14 @@ import (
 )
 
 // newConnections returns a fault for each traffic that opens a connection for each object, where links
-// change during a run: each object is simulated alone.
+// change during a run or something runs beside it: each object is simulated alone.
 func (p *plan) newConnections() fault.List {
 	var faults fault.List
 	e := p.spec.Experiment
 	for _, name := range e.TrafficNames() {
+		if t := e.Traffic[name]; t.NewConnections && t.Beside > 0 {
+			faults.Add("experiment.traffic."+name+".beside", "the simulator has no downloads beside objects on new connections, each of which it simulates alone")
+		}
 		if e.Traffic[name].NewConnections && (e.HasEvents() || len(p.spec.Scheduled()) > 0) {
 			faults.Add("experiment.traffic."+name+".new_connections", "the simulator has it only without events and schedules")
 		}

@@ -271,10 +271,19 @@ func (p *plan) configOf(c *cell.Cell, seed uint64) (sim.Config, error) {
 	if policy := p.spec.PolicyOf(transport); policy != nil && !t.Upload {
 		p.choose(&conn, policy, own.Paths)
 	}
+	beside := conn
+	if t.Beside > 0 {
+		conn.Start += scenario.BesideLead
+	}
 	if t.Datagram > 0 {
 		b.config.Cross = []sim.Cross{source(conn, t, c.Limit, overhead)}
 	} else {
 		b.config.Connections = []sim.Connection{conn}
+	}
+	beside.Bytes, beside.Rate, beside.Object, beside.Beside = 0, 0, 0, true
+	for i := range t.Beside {
+		beside.Name = fmt.Sprintf("beside %d", i+1)
+		b.config.Connections = append(b.config.Connections, beside)
 	}
 	if err := b.compete(conn); err != nil {
 		return sim.Config{}, err
