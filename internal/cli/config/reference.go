@@ -46,7 +46,7 @@ const (
 // go generate writes reference.json from the structs that files are decoded into, their comments,
 // and the embedded files.
 //
-//go:generate go test -run TestReference -update ../files
+//go:generate go test ../files -run TestReference -update
 //go:embed reference.json
 var referenceJSON []byte
 
