@@ -1,18 +1,15 @@
 // Package nft translates source addresses with the kernel's nf_tables, as a home router does.
 //
-// It works in the network namespace of the calling thread. It has one rule, and filters nothing. Of
+// It works in the network namespace of the calling thread. It filters nothing. Of
 // the rulesets of others it finds the chains that may drop what is forwarded.
 package nft
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
-
-	"github.com/tabane/tabane/internal/base/feature"
 )
 
 // table is the name of the table that Masquerade makes.
@@ -42,12 +39,7 @@ func Masquerade(link string) error {
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: name},
 		&expr.Masq{},
 	}})
-	err = c.Flush()
-	for _, missing := range []error{unix.EOPNOTSUPP, unix.ENOENT, unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT} {
-		if errors.Is(err, missing) {
-			err = &feature.Error{Feature: "masquerading by nf_tables", Remedy: "modprobe nft_masq, or use a kernel with CONFIG_NFT_MASQ and CONFIG_NF_TABLES_INET", Err: err}
-		}
-	}
+	err = supported(c.Flush())
 	if err != nil {
 		return fmt.Errorf("masquerade packets out of interface %q: %w", link, err)
 	}

@@ -1,0 +1,89 @@
+package nft
+
+import (
+	"errors"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/tabane/tabane/internal/kernel/netns"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
+	"github.com/tabane/tabane/internal/testkit/programs"
+)
+
+// TestTranslation: packets from the sources that leave by the interfaces are masqueraded, others are not.
+func TestTranslation(t *testing.T) {
+	host, router, server := netnstest.New(t), netnstest.New(t), netnstest.New(t)
+	run := func(namespace, commands string) {
+		t.Helper()
+		if _, err := netnstest.TryIP(t, namespace, commands); err != nil {
+			t.Fatalf("%s: %v", commands, err)
+		}
+	}
+	run(router, "link add in type veth peer name eth0 netns "+host)
+	run(router, "link add out type veth peer name eth0 netns "+server)
+	run(host, "link set eth0 up; -4 addr add 192.168.1.2/24 dev eth0; -6 addr add fd01::2/64 dev eth0 nodad; -4 route add default via 192.168.1.1; -6 route add default via fd01::1")
+	run(router, "link set in up; link set out up; -4 addr add 192.168.1.1/24 dev in; -6 addr add fd01::1/64 dev in nodad; -4 addr add 203.0.113.1/24 dev out; -6 addr add fd02::1/64 dev out nodad")
+	run(server, "link set eth0 up; -4 addr add 203.0.113.2/24 dev eth0; -6 addr add fd02::2/64 dev eth0 nodad; -4 route add 192.168.1.0/24 via 203.0.113.1; -6 route add fd01::/64 via fd02::1")
+	set := func(links, sources string) {
+		t.Helper()
+		tr := Translation{Table: "tabane-test", Links: strings.Fields(links)}
+		for _, s := range strings.Fields(sources) {
+			tr.Sources = append(tr.Sources, netip.MustParsePrefix(s))
+		}
+		netnstest.Do(t, router, tr.Set)
+	}
+	netnstest.Do(t, router, func() error {
+		return errors.Join(netns.Sysctl("net.ipv4.ip_forward", "1"), netns.Sysctl("net.ipv6.conf.all.forwarding", "1"))
+	})
+	const own4, own6, seen4, seen6 = "192.168.1.2", "fd01::2", "203.0.113.1", "fd02::1"
+	for _, tt := range []struct{ links, sources, want4, want6 string }{
+		{"out", "192.168.0.0/23 fd01::/63", seen4, seen6},
+		{"in out", "10.0.0.0/8 192.168.1.2/32 fd00::/8", seen4, seen6},
+		{"out", "192.168.0.0/24 fd01::/64", own4, seen6},
+		{"in", "192.168.0.0/16 fd01::/64", own4, own6},
+	} {
+		set(tt.links, tt.sources)
+		for to, want := range map[string]string{"203.0.113.2": tt.want4, "fd02::2": tt.want6} {
+			if got := exchange(t, host, server, to); got != netip.MustParseAddr(want) {
+				t.Errorf("%s, %s: %s sees %v, want %s", tt.links, tt.sources, to, got, want)
+			}
+		}
+	}
+	netnstest.Do(t, router, func() error { return errors.Join(Delete("tabane-test"), Delete("tabane-test")) })
+	if got := exchange(t, host, server, "203.0.113.2"); got != netip.MustParseAddr(own4) {
+		t.Errorf("after the table was deleted, the server sees %v", got)
+	}
+}
+
+// TestTranslationHolds: every change of the table by another program is noticed and undone.
+func TestTranslationHolds(t *testing.T) {
+	nft := programs.Need(t, "nft")
+	ns := netnstest.New(t)
+	tr := Translation{Table: "tabane-test", Links: []string{"eth0", "eth1"}, Sources: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}}
+	holds := func(want bool, after string) {
+		t.Helper()
+		if got, err := tr.Holds(); got != want || err != nil {
+			t.Errorf("%s: holds %t, %v", after, got, err)
+		}
+	}
+	netnstest.Do(t, ns, func() error {
+		holds(false, "nothing set")
+		for _, change := range []string{
+			"delete table inet tabane-test", "flush chain inet tabane-test sources", "flush table inet tabane-test",
+			"insert rule inet tabane-test postrouting accept", "add rule inet tabane-test sources accept",
+			"add chain inet tabane-test more", "flush chain inet tabane-test postrouting; delete chain inet tabane-test postrouting",
+		} {
+			if err := tr.Set(); err != nil {
+				return err
+			}
+			holds(true, "set")
+			if out, err := exec.Command(nft, change).CombinedOutput(); err != nil {
+				t.Errorf("%s: %v: %s", change, err, out)
+			}
+			holds(false, change)
+		}
+		return errors.Join(tr.Set(), tr.Set())
+	})
+}
