@@ -31,7 +31,7 @@ func (c *Config) Files(dir string) fault.List {
 		key, err := readKey(c.Key, handshake.ParsePrivateKey)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			faults.Add("key", "%v: make a key by tabane gateway key > %s", err, c.Key)
+			faults.Add("key", "%v: make a key by tabane gateway key --out %s", err, c.Key)
 		case err != nil:
 			faults.Add("key", "%v", err)
 		}
@@ -49,6 +49,48 @@ func (c *Config) Files(dir string) fault.List {
 		}
 	}
 	return faults
+}
+
+// WriteKey writes a private key to a new file that only its owner can read: the user of the
+// package's units if root calls and there is that user, otherwise the caller. It is an error if the
+// file exists. It may be called for a file in a directory that others cannot change.
+func WriteKey(file string, key handshake.PrivateKey) (err error) {
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return fmt.Errorf("write key %q: the file exists: a new key would replace one that peers may know", file)
+	case err != nil:
+		return fmt.Errorf("write key: %w", err)
+	}
+	defer func() {
+		if err = errors.Join(err, f.Close()); err != nil {
+			err = fmt.Errorf("write key %q: %w", file, errors.Join(err, os.Remove(file)))
+		}
+	}()
+	if u, group, ok := unitUser(); ok {
+		if err := f.Chown(u, group); err != nil {
+			return err
+		}
+	}
+	if _, err := fmt.Fprintf(f, "# public key: %s\n%s\n", key.Public(), key.Text()); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// unitUser returns the numbers of the user and the group whom the units run the daemons as, if this
+// process may give files to them.
+func unitUser() (owner, group int, ok bool) {
+	u, err := user.Lookup(packageUser)
+	if err != nil || os.Geteuid() != 0 {
+		return 0, 0, false
+	}
+	owner, err = strconv.Atoi(u.Uid)
+	if err != nil {
+		return 0, 0, false
+	}
+	group, err = strconv.Atoi(u.Gid)
+	return owner, group, err == nil
 }
 
 // maxKeyFile is the largest size of a key's file in bytes.
