@@ -31,8 +31,13 @@ type Config struct {
 	// Role is what the gateway is in an alliance, whose hosts share their lines: home-agent, leader or
 	// member. docs/shake.md describes them. Default: it is in none
 	Role string `yaml:"role,omitempty"`
-	// LAN is the network that this gateway serves. It is optional for a member only.
+	// LAN is the network that this gateway serves. A leader and a home agent need one; others without one
+	// carry their own packets and what they forward, as a VPS does.
 	LAN LAN `yaml:"lan,omitempty"`
+	// Masquerade gives packets from peers' prefixes that leave by a path, outside of the tunnel, the
+	// address of the path's interface as source, so that they reach the Internet. The rules are in the
+	// table tabane-gateway of nftables. Example: true
+	Masquerade bool `yaml:"masquerade,omitempty"`
 	// Tunnel is the interface that packets to the peers are routed to.
 	Tunnel Tunnel `yaml:"tunnel,omitempty"`
 	// Paths are the lines of this site, 1 to 16.
@@ -408,12 +413,13 @@ const wantWord = "must be letters, digits, dots, underscores and hyphens, at mos
 func (c *Config) Check() fault.List {
 	faults := control.CheckPath(c.Control)
 	if c.Key == "" {
-		faults.Add("key", "must be the file of the private key: tabane gateway key > FILE")
+		faults.Add("key", "must be the file of the private key: tabane gateway key --out FILE")
 	}
 	c.checkLAN(&faults)
 	c.checkTunnel(&faults)
 	c.checkPaths(&faults)
 	c.checkPeers(&faults)
+	c.checkMasquerade(&faults)
 	c.checkPolicy(&faults)
 	c.checkAlliance(&faults)
 	c.checkProbes(&faults)
@@ -449,7 +455,7 @@ func (c *Config) checkLAN(faults *fault.List) {
 		checkLink(faults, at, name)
 		seen.Check(faults, at, "", name)
 	}
-	if len(c.LAN.Prefixes) == 0 && c.Role != RoleMember {
+	if len(c.LAN.Prefixes) == 0 && (c.Role == RoleLeader || c.Role == RoleHomeAgent || len(c.LAN.Interfaces) > 0) {
 		faults.Add("lan.prefixes", "must have at least one prefix")
 	}
 	for i, p := range c.LAN.Prefixes {

@@ -78,6 +78,10 @@ func TestCheck(t *testing.T) {
 		"two routers": {func(c *Config) {
 			c.Paths[0].Via = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}
 		}, "paths[0].via[1]: must be of another IP version"},
+		"LAN without prefixes": {func(c *Config) { c.LAN.Prefixes = nil }, "lan.prefixes: must have at least one prefix"},
+		"masquerading of everything": {func(c *Config) {
+			c.Masquerade, c.Peers[1].Prefixes = true, []netip.Prefix{prefix("0.0.0.0/0")}
+		}, "masquerade: must be left out: peers[1].prefixes[0] is 0.0.0.0/0"},
 		"no peers":               {func(c *Config) { c.Peers = nil }, "peers: must be 1 to"},
 		"peer twice":             {func(c *Config) { c.Peers[1].Name = "hq" }, "peers[1].name: hq is already peers[0].name"},
 		"public key twice":       {func(c *Config) { c.Peers[1].PublicKey = c.Peers[0].PublicKey }, "peers[1].public_key: "},

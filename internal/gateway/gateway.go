@@ -27,6 +27,7 @@ import (
 	"github.com/tabane/tabane/internal/gateway/tun"
 	"github.com/tabane/tabane/internal/kernel/bpf"
 	"github.com/tabane/tabane/internal/kernel/contain"
+	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/route"
 )
 
@@ -50,6 +51,8 @@ type Gateway struct {
 	plane         dataplane.Carrier
 	names         resolver
 	namespaceLock io.Closer
+	namespace     *netns.Handle
+	keep          bool
 
 	reloading sync.Mutex
 
@@ -109,9 +112,13 @@ func New(o Options) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := daemon.NewLoop(daemon.LoopOptions{Protocol: route.Gateway, Keep: o.Keep, Log: o.Log})
+	namespace, err := netns.Current()
 	if err != nil {
 		return nil, errors.Join(err, mine.Close())
+	}
+	l, err := daemon.NewLoop(daemon.LoopOptions{Protocol: route.Gateway, Keep: o.Keep, Log: o.Log})
+	if err != nil {
+		return nil, errors.Join(err, namespace.Close(), mine.Close())
 	}
 	if o.Plane == nil {
 		o.Plane = func(tunnel string, log *slog.Logger) (dataplane.Carrier, error) {
@@ -138,10 +145,10 @@ func New(o Options) (*Gateway, error) {
 	}
 	p, err := o.Plane(o.Config.tunnelName(), o.Log)
 	if err != nil {
-		return nil, errors.Join(err, l.Close(), mine.Close())
+		return nil, errors.Join(err, l.Close(), namespace.Close(), mine.Close())
 	}
 	return &Gateway{
-		log: o.Log, loop: l, plane: p, names: systemNames{}, namespaceLock: mine, config: o.Config, keys: k,
+		log: o.Log, loop: l, plane: p, names: systemNames{}, namespaceLock: mine, namespace: namespace, keep: o.Keep, config: o.Config, keys: k,
 		links: map[string]bool{}, addresses: map[string][]netip.Addr{}, installed: map[route.Key]bool{},
 	}, nil
 }
@@ -198,14 +205,25 @@ func (c *Config) conditions() []condition.Condition {
 	}
 	var list []condition.Condition
 	inner := append(slices.Clone(c.LAN.Interfaces), c.tunnelName())
+	if c.Masquerade {
+		inner = append(inner, c.interfaces()...)
+		for _, v := range []bgp.IP{bgp.IPv4, bgp.IPv6} {
+			if len(c.peerPrefixes(v)) > 0 && !slices.Contains(versions, v) {
+				versions = append(versions, v)
+			}
+		}
+	}
 	for _, v := range versions {
 		list = append(list, condition.Forwarding(v, inner...))
 	}
 	if slices.Contains(versions, bgp.IPv6) {
 		list = append(list, condition.IPv6(inner...))
 	}
+	if len(c.LAN.Interfaces) > 0 || c.Masquerade {
+		list = append(list, condition.Firewall(versions, inner...))
+	}
 	if len(c.LAN.Interfaces) > 0 {
-		list = append(list, condition.Firewall(versions, inner...), condition.Unique(inner...), condition.Unclaimed(c.LAN.Interfaces...))
+		list = append(list, condition.Unique(inner...), condition.Unclaimed(c.LAN.Interfaces...))
 	}
 	return append(list, condition.ReversePath(c.interfaces()...))
 }
@@ -216,7 +234,7 @@ type conditioned interface{ Conditions() []condition.Condition }
 // Conditions implements daemon.Conditioned. The tunnel's interface is the gateway's own.
 func (g *Gateway) Conditions() []condition.Condition {
 	ctx := context.Background()
-	list := append(g.config.conditions(), openplane.Marks(SocketMark), condition.Condition{
+	list := append(g.config.conditions(), openplane.Marks(SocketMark), g.masquerading(), condition.Condition{
 		Name: "tunnel interface", Good: "the tunnel's interface is as the gateway has set it",
 		Examine: func() (problems []health.Problem, err error) {
 			g.loop.Do(ctx, func() { problems, err = g.examineTunnel() })
@@ -255,7 +273,7 @@ const resolveEvery, resolveRetry = time.Minute, 2 * time.Second
 
 // Run carries packets until ctx ends. It always closes what New opened.
 func (g *Gateway) Run(ctx context.Context) error {
-	return errors.Join(g.run(ctx), g.namespaceLock.Close())
+	return errors.Join(g.run(ctx), g.namespace.Close(), g.namespaceLock.Close())
 }
 
 func (g *Gateway) run(ctx context.Context) error {
@@ -264,6 +282,12 @@ func (g *Gateway) run(ctx context.Context) error {
 	err := g.apply()
 	if err == nil {
 		err = tun.SetUp(g.config.tunnelName())
+	}
+	if err == nil {
+		// A kernel without nf_tables has no table of a previous instance either.
+		if err = g.translate(); !g.config.Masquerade {
+			err = nil
+		}
 	}
 	if err != nil {
 		return errors.Join(err, g.loop.Close())
@@ -283,6 +307,9 @@ func (g *Gateway) run(ctx context.Context) error {
 		contain.Repeat(loopCtx, contain.GatewayTimer, g.log, func() { g.followNames(loopCtx) })
 	})
 	err = g.loop.Run(loopCtx, g)
+	if g.config.Masquerade && !g.keep {
+		err = errors.Join(err, g.untranslate())
+	}
 	stop()
 	end()
 	background.Wait()

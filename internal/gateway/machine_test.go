@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -24,6 +25,7 @@ import (
 	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 	"github.com/tabane/tabane/internal/kernel/route"
+	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
@@ -579,5 +581,62 @@ func TestLocal(t *testing.T) {
 	s := planeState(&c, keys{}, 1400, nil, nil, []route.Address{address("lan0", "10.1.0.1/24")})
 	if !slices.Equal(s.Local, want[:2]) {
 		t.Errorf("of the plane: %v", s.Local)
+	}
+}
+
+// TestMasquerade: the table of nftables follows the configuration, is restored, and is gone after a
+// clean stop; one of a previous instance is removed.
+func TestMasquerade(t *testing.T) {
+	nft := programs.Need(t, "nft")
+	c := site()
+	c.LAN, c.Masquerade, c.Paths = LAN{}, true, c.Paths[:1]
+	m := run(t, c)
+	list := func() (text string) {
+		netnstest.Do(t, m.ns, func() error {
+			b, err := exec.Command(nft, "list", "ruleset").CombinedOutput()
+			text = string(b)
+			return err
+		})
+		return text
+	}
+	wait := func(what string, ok func(text string) bool) {
+		t.Helper()
+		var text string
+		for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+			if text = list(); ok(text) {
+				return
+			}
+		}
+		t.Fatalf("%s: not in time; nftables has\n%s", what, text)
+	}
+	has := func(parts ...string) func(string) bool {
+		return func(text string) bool {
+			return !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(text, p) })
+		}
+	}
+	wait("rules", has("table inet tabane-gateway", `oifname "eth1" jump sources`, "ip saddr 10.2.0.0/16 masquerade", "ip saddr 10.4.0.0/16 masquerade"))
+	netnstest.Do(t, m.ns, func() error { return exec.Command(nft, "flush", "ruleset").Run() })
+	condition := m.masquerading()
+	netnstest.Do(t, m.ns, func() error {
+		if problems, err := condition.Examine(); len(problems) != 1 || err != nil {
+			t.Errorf("the flushed table: %v, %v", problems, err)
+		}
+		return condition.Restore()
+	})
+	wait("restored rules", has("ip saddr 10.4.0.0/16 masquerade"))
+	c = m.config
+	without := c
+	without.Masquerade = false
+	if lines, err := m.reload(without); err != nil || !slices.Contains(lines, "masquerade replaced") {
+		t.Errorf("reload: %q, %v", lines, err)
+	}
+	wait("no table", func(text string) bool { return !strings.Contains(text, "tabane") })
+	if _, err := m.reload(c); err != nil {
+		t.Error(err)
+	}
+	wait("a table again", has("ip saddr 10.4.0.0/16 masquerade"))
+	m.stop()
+	if left := list(); strings.Contains(left, "tabane") {
+		t.Errorf("left behind:\n%s", left)
 	}
 }

@@ -72,6 +72,9 @@ func (g *Gateway) replace(now Config, secrets keys) ([]string, error) {
 	}
 	g.configure()
 	g.rejected = nil
+	if err := g.translate(); err != nil {
+		g.log.Error("masquerading was not changed, retrying in half a minute", "err", err)
+	}
 	return lines, nil
 }
 
@@ -86,7 +89,7 @@ func differences(old, now *Config) []string {
 	for _, part := range []struct {
 		name    string
 		old, is any
-	}{{"role", old.Role, now.Role}, {"registration", old.Registration, now.Registration}, {"short_links", old.ShortLinks, now.ShortLinks}, {"lan", old.LAN, now.LAN}, {"tunnel", old.Tunnel, now.Tunnel}, {"policy", old.Policy, now.Policy}} {
+	}{{"role", old.Role, now.Role}, {"registration", old.Registration, now.Registration}, {"short_links", old.ShortLinks, now.ShortLinks}, {"lan", old.LAN, now.LAN}, {"masquerade", old.Masquerade, now.Masquerade}, {"tunnel", old.Tunnel, now.Tunnel}, {"policy", old.Policy, now.Policy}} {
 		if !same(part.old, part.is) {
 			lines = append(lines, fmt.Sprintf("%s replaced", part.name))
 		}
