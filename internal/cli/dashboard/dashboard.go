@@ -52,6 +52,7 @@ type Dashboard struct {
 	daemons []daemon
 	events  []event
 	rates   rates
+	lines   lines
 }
 
 // daemon is the last known state of a Daemon.
@@ -66,7 +67,7 @@ type daemon struct {
 
 // New returns a Dashboard. Run collects for it and Handler serves it.
 func New(o Options) *Dashboard {
-	d := &Dashboard{opt: o, rates: newRates()}
+	d := &Dashboard{opt: o, rates: newRates(), lines: lines{}}
 	d.host, _ = os.Hostname() // only a title
 	for _, one := range o.Daemons {
 		d.daemons = append(d.daemons, daemon{Daemon: one})
@@ -102,6 +103,9 @@ func (d *Dashboard) poll(ctx context.Context, i int) {
 	if err == nil {
 		err = json.Unmarshal(raw, &now)
 	}
+	if err == nil && now.Role == "gateway" {
+		err = json.Unmarshal(raw, &now.gatewayStatus)
+	}
 	if ctx.Err() != nil {
 		return
 	}
@@ -127,6 +131,7 @@ func (d *Dashboard) poll(ctx context.Context, i int) {
 	}
 	one.answered, one.fault, one.status, one.raw = true, "", now, raw
 	d.rates.rename(d.daemons)
+	d.lines.add(one.Name, now.Paths, time.Now())
 }
 
 // record adds an event. Callers hold mu.
@@ -154,6 +159,8 @@ type state struct {
 	Uncounted string    `json:"uncounted,omitempty"`
 	Paths     []series  `json:"paths"`
 	Subflows  []subflow `json:"subflows"`
+	// Lines are the paths of gateways.
+	Lines []line `json:"lines"`
 	// Left counts the subflows beyond maxSubflows.
 	Left   int     `json:"subflows_left_out"`
 	Events []event `json:"events"`
@@ -177,7 +184,7 @@ func (d *Dashboard) state() state {
 		}
 		s.Daemons = append(s.Daemons, daemonState{Name: one.Name, At: one.At, Fault: one.fault, State: one.raw})
 	}
-	s.Paths = d.rates.series()
+	s.Paths, s.Lines = d.rates.series(), d.lines.list()
 	s.Subflows, s.Left = d.rates.subflows, d.rates.left
 	return s
 }

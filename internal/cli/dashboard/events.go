@@ -24,6 +24,7 @@ type event struct {
 
 // status has the parts of all daemons' /status that the dashboard compares or names flows by.
 type status struct {
+	Role     string     `json:"role"`
 	Ready    bool       `json:"ready"`
 	Degraded bool       `json:"degraded"`
 	Reason   string     `json:"reason"`
@@ -40,6 +41,12 @@ type status struct {
 		SID     netip.Addr `json:"sid"`     // of a border router
 		Routes  int        `json:"routes"`
 	} `json:"peers"`
+	gatewayStatus `json:"-"`
+}
+
+// gatewayStatus has the parts of a gateway's status. Paths of other daemons are something else.
+type gatewayStatus struct {
+	Paths []gatewayPath `json:"paths"`
 }
 
 func (s *status) level() level {
@@ -97,6 +104,18 @@ func compare(old, now status) (changes []change) {
 			add(good, "routes through %s (%d)", p.Name, p.Routes)
 		case p.Routes == 0 && was > 0:
 			add(bad, "no route through %s any more", p.Name)
+		}
+	}
+	alive := map[lineKey]bool{}
+	for _, p := range old.Paths {
+		alive[lineKey{peer: p.Peer, path: p.Path}] = p.Up
+	}
+	for _, p := range now.Paths {
+		switch was := alive[lineKey{peer: p.Peer, path: p.Path}]; {
+		case p.Up && !was:
+			add(good, "line %s to %s up", p.Path, p.Peer)
+		case was && !p.Up:
+			add(bad, "line %s to %s %s", p.Path, p.Peer, p.State)
 		}
 	}
 	if old.Drain != now.Drain {

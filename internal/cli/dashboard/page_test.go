@@ -19,6 +19,7 @@ import (
 	"github.com/tabane/tabane/internal/base/health"
 	"github.com/tabane/tabane/internal/epe/asbr"
 	"github.com/tabane/tabane/internal/epe/flows"
+	"github.com/tabane/tabane/internal/gateway"
 	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
@@ -82,6 +83,39 @@ func contains(id, text string) string {
 	return fmt.Sprintf("document.getElementById(%q).textContent.includes(%q)", id, text)
 }
 
+// fits expects the page to fit windows of several widths, in light and dark, and keeps pictures of that in
+// the directory TABANE_SCREENSHOTS.
+func fits(t *testing.T, ctx context.Context, name string) {
+	t.Helper()
+	for _, width := range []int64{1400, 390, 320} {
+		for scheme, ink := range map[string]string{"light": "rgb(26, 26, 26)", "dark": "rgb(232, 232, 232)"} {
+			run(t, ctx, chromedp.EmulateViewport(width, 1000), func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
+				_, err := cdp.Call(ctx, target, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+					Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
+				})
+				return chromedp.Void{}, err
+			}, chromedp.Sleep(1200*time.Millisecond)) // until the page is drawn again, once a second
+			page, window := evaluate[int](t, ctx, "document.documentElement.scrollWidth"), evaluate[int](t, ctx, "window.innerWidth")
+			color := evaluate[string](t, ctx, "getComputedStyle(document.body).color")
+			if page > window {
+				t.Errorf("at %d pixels the page is %d wide", window, page)
+			}
+			if color != ink {
+				t.Errorf("%s: text is %s, want %s", scheme, color, ink)
+			}
+			if dir := os.Getenv("TABANE_SCREENSHOTS"); dir != "" {
+				picture, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(fmt.Sprintf("%s/%s-%d-%s.png", dir, name, width, scheme), picture, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
 func TestPageInChromium(t *testing.T) {
 	const hostile = `<img src=x onerror="document.title='owned'">`
 	broken := asbr.Status{
@@ -119,33 +153,7 @@ func TestPageInChromium(t *testing.T) {
 	run(t, ctx, chromedp.SendKeys(chromedp.CSS("input[name=destination]"), "2001:db8::1\n"))
 	waitFor(t, ctx, contains("routes", "only path"))
 
-	for _, width := range []int64{1400, 390, 320} {
-		for scheme, ink := range map[string]string{"light": "rgb(26, 26, 26)", "dark": "rgb(232, 232, 232)"} {
-			run(t, ctx, chromedp.EmulateViewport(width, 1000), func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
-				_, err := cdp.Call(ctx, target, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-					Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
-				})
-				return chromedp.Void{}, err
-			}, chromedp.Sleep(1200*time.Millisecond)) // until the page is drawn again, once a second
-			page, window := evaluate[int](t, ctx, "document.documentElement.scrollWidth"), evaluate[int](t, ctx, "window.innerWidth")
-			color := evaluate[string](t, ctx, "getComputedStyle(document.body).color")
-			if page > window {
-				t.Errorf("at %d pixels the page is %d wide", window, page)
-			}
-			if color != ink {
-				t.Errorf("%s: text is %s, want %s", scheme, color, ink)
-			}
-			if dir := os.Getenv("TABANE_SCREENSHOTS"); dir != "" {
-				picture, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(fmt.Sprintf("%s/dashboard-%d-%s.png", dir, width, scheme), picture, 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-	}
+	fits(t, ctx, "dashboard")
 
 	mu.Lock()
 	a[edgeAt] = nil
@@ -156,4 +164,45 @@ func TestPageInChromium(t *testing.T) {
 	if evaluate[string](t, ctx, "document.title") == "owned" {
 		t.Error("text of a daemon ran as markup")
 	}
+}
+
+// TestGatewayInChromium: a gateway's lines are shown with what they carry, and why one does not.
+func TestGatewayInChromium(t *testing.T) {
+	var mu sync.Mutex
+	report := gateway.Status{
+		Role: "gateway", Status: health.Status{Ready: true, Degraded: true, Reason: `path "lte" to peer "hq" is dead`},
+		Peers: []gateway.PeerStatus{{Name: "hq", Mode: "tunnel", Up: true, Seconds: 90, Encryption: "AES-256-GCM"}},
+		Paths: []gateway.PathStatus{
+			{Peer: "hq", Path: "fiber", Up: true, State: "up", RTT: 8.25, Loss: 0.004},
+			{Peer: "hq", Path: "dsl", Up: true, State: "up", Resting: "more delay than it gains", RTT: 31},
+			{Peer: "hq", Path: "lte", State: "dead", Reason: "<b>no answer</b>"},
+		},
+	}
+	d := New(Options{
+		Daemons: []Daemon{{Name: "gateway", At: edgeAt}},
+		Ask: func(ctx context.Context, at netip.AddrPort, path string) ([]byte, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			report.Paths[0].SentBytes += 2_500_000
+			report.Paths[0].ReceivedBytes += 250_000
+			return answers{edgeAt: report}.ask(ctx, at, path)
+		},
+	})
+	ctx := browser(t)
+	go func() { _ = d.Run(ctx) }() // ends with the browser
+	server := httptest.NewServer(d.Handler())
+	defer server.Close()
+
+	run(t, ctx, chromedp.EmulateViewport(1400, 1000), chromedp.Navigate(server.URL))
+	for id, text := range map[string]string{"lines": "Mbit/s", "topology": "resting", "daemons": "AES-256-GCM"} {
+		waitFor(t, ctx, contains(id, text))
+	}
+	for _, text := range []string{"8.3 ms", "0.40 %", "more delay than it gains", "dead", "<b>no answer</b>", "MB"} {
+		waitFor(t, ctx, contains("lines", text))
+	}
+	waitFor(t, ctx, `document.getElementById("rates").hidden`)
+	if text := evaluate[string](t, ctx, "document.body.innerText"); strings.Contains(text, "undefined") || strings.Contains(text, "Nothing was measured") {
+		t.Errorf("the page reads:\n%s", text)
+	}
+	fits(t, ctx, "gateway")
 }

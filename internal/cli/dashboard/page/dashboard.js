@@ -85,6 +85,10 @@ function showTopology(s) {
     if (note) parts.push(element("text", { x: x + box - 8, y: y + 18, "text-anchor": "end", class: "muted" }, note));
   };
   for (const d of answering) {
+    if (d.status.role === "gateway") {
+      top = gatewayTopology(d, s.lines.filter((l) => l.daemon === d.name), { parts, frame, top, rowHeight, width, box });
+      continue;
+    }
     const peers = d.status.peers || [];
     const peerNames = new Set(peers.map((p) => p.name));
     const sessions = (d.status.sessions || []).filter((n) => !peerNames.has(n.neighbor));
@@ -114,16 +118,42 @@ function showTopology(s) {
   byId("topology").querySelector(".scroll").replaceChildren(view);
   byId("topology").hidden = answering.length === 0;
 }
+
+// gatewayTopology draws a gateway with its peers, and each path to them as a line; it returns where the
+// next daemon begins.
+function gatewayTopology(d, lines, { parts, frame, top, rowHeight, width, box }) {
+  const peers = (d.status.peers || []).map((p) => ({ ...p, lines: lines.filter((l) => l.peer === p.name) }));
+  const rows = Math.max(1, peers.reduce((n, p) => n + Math.max(1, p.lines.length), 0));
+  const middle = top + (rows * rowHeight) / 2 - 14;
+  let row = 0;
+  const labels = []; // above all lines
+  for (const p of peers) {
+    const own = Math.max(1, p.lines.length), y = top + (row + own / 2) * rowHeight - 14;
+    p.lines.forEach((l, i) => {
+      const level = lineState(l)[1], rate = last(l.out) + last(l.in), at = top + (row + i) * rowHeight + 14;
+      const name = new Set(lines.map((one) => one.peer)).size > 1 ? l.path + " to " + l.peer : l.path;
+      parts.push(element("path", { d: curve(box, middle + 14, width / 2, at) + curve(width / 2, at, width - box, y + 14), fill: "none",
+        stroke: level === "bad" ? "var(--bad)" : color(name), "stroke-dasharray": level === "good" ? "none" : "4 3",
+        "stroke-width": 1.5 + Math.min(6, Math.log10(1 + rate / 1e5) * 2) }));
+      labels.push(element("text", { x: width / 2, y: at + 4, "text-anchor": "middle", class: "halo" },
+        clip(l.path, 14) + (level === "good" ? " " + bits(rate) : " " + lineState(l)[0])));
+    });
+    frame(width - box, y, p.name, p.up ? "" : "no session", !p.up);
+    row += own;
+  }
+  parts.push(...labels);
+  frame(0, middle, d.name, words[levelOf(d)], levelOf(d) === "bad");
+  return top + rows * rowHeight + 14;
+}
 const clip = (text, n) => (text.length > n ? text.slice(0, n - 1) + "…" : text);
 const curve = (x1, y1, x2, y2) => `M${x1} ${y1}C${(x1 + x2) / 2} ${y1} ${(x1 + x2) / 2} ${y2} ${x2} ${y2}`;
 
-function showRates(s) {
-  const section = byId("rates");
-  section.querySelector(".note").textContent = s.uncounted ? "Not measured: " + s.uncounted : s.paths.length ? "" : "Nothing was measured yet.";
+// drawChart draws rates over the last five minutes: lists of [name, samples], each in the color of its name.
+function drawChart(section, label, lists) {
   const chart = section.querySelector(".chart");
   // Drawn at the width that it is shown with, so that text keeps its size.
   const width = Math.max(200, section.clientWidth - 34), height = 200, left = 64, bottom = 22, total = 300;
-  const most = Math.max(1, ...s.paths.flatMap((p) => p.out));
+  const most = Math.max(1, ...lists.flatMap(([, samples]) => samples));
   const step = Math.pow(10, Math.floor(Math.log10(most)));
   const ceiling = Math.ceil(most / step) * step;
   const x = (i, n) => left + ((total - n + i) / (total - 1)) * (width - left - 6);
@@ -137,12 +167,20 @@ function showRates(s) {
     const at = left + ((total - seconds) / total) * (width - left - 6);
     parts.push(element("text", { x: at, y: height - 6, "text-anchor": seconds === 300 ? "start" : seconds === 0 ? "end" : "middle", class: "muted" }, text));
   }
-  for (const p of s.paths) {
-    const points = p.out.map((v, i) => x(i, p.out.length).toFixed(1) + "," + y(v).toFixed(1)).join(" ");
-    parts.push(element("polyline", { points, fill: "none", stroke: color(p.path), "stroke-width": 1.8 }, element("title", null, p.path)));
+  for (const [name, samples] of lists) {
+    const points = samples.map((v, i) => x(i, samples.length).toFixed(1) + "," + y(v).toFixed(1)).join(" ");
+    parts.push(element("polyline", { points, fill: "none", stroke: color(name), "stroke-width": 1.8 }, element("title", null, name)));
   }
-  chart.replaceChildren(element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "bits per second towards the clients over each path, last five minutes" }, ...parts));
-  chart.hidden = s.paths.length === 0;
+  chart.replaceChildren(element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, ...parts));
+  chart.hidden = lists.length === 0;
+}
+
+// showRates shows egress paths, which a host of gateways alone has none of.
+function showRates(s) {
+  const section = byId("rates");
+  section.hidden = s.paths.length === 0 && s.lines.length > 0;
+  section.querySelector(".note").textContent = s.uncounted ? "Not measured: " + s.uncounted : s.paths.length ? "" : "Nothing was measured yet.";
+  drawChart(section, "bits per second towards the clients over each path, last five minutes", s.paths.map((p) => [p.path, p.out]));
   const sum = s.paths.reduce((n, p) => n + last(p.out), 0);
   table(section.querySelector("table"), [
     ["path", (p) => named(p.path)],
@@ -152,9 +190,43 @@ function showRates(s) {
   ], s.paths);
 }
 
+function bytes(n) {
+  for (const unit of ["B", "kB", "MB"]) {
+    if (n < 999.5) return (unit === "B" ? n : n.toPrecision(3)) + " " + unit;
+    n /= 1000;
+  }
+  return n.toPrecision(3) + " GB";
+}
+
+// lineState returns the state of a gateway's path, its level, and why it is so.
+function lineState(l) {
+  if (!l.up) return [l.state, "bad", l.reason || ""];
+  return l.resting ? ["resting", "fair", l.resting] : ["up", "good", ""];
+}
+
+// showLines shows the paths of gateways; the chart has what each sends and receives.
+function showLines(s) {
+  const section = byId("lines");
+  section.hidden = s.lines.length === 0;
+  if (section.hidden) return;
+  const peers = new Set(s.lines.map((l) => l.peer));
+  const name = (l) => (peers.size > 1 ? l.path + " to " + l.peer : l.path);
+  const both = (l) => l.out.map((v, i) => v + l.in[i]);
+  drawChart(section, "bits per second over each line in both directions, last five minutes", s.lines.map((l) => [name(l), both(l)]));
+  table(section.querySelector("table"), [
+    ["line", (l) => named(name(l))],
+    ["state", (l) => element("span", { class: lineState(l)[1] }, lineState(l)[0])],
+    ["to the peer", (l) => bits(last(l.out)), "number"], ["from the peer", (l) => bits(last(l.in)), "number"],
+    ["round trip", (l) => (l.rtt_ms ? l.rtt_ms.toFixed(1) + " ms" : ""), "number"],
+    ["loss", (l) => (100 * l.loss).toFixed(l.loss && l.loss < 0.01 ? 2 : 1) + " %", "number"],
+    ["last day", (l) => bytes(l.sent_bytes + l.received_bytes), "number"],
+    ["why", (l) => lineState(l)[2], "long"],
+  ], s.lines);
+}
+
 function showSubflows(s) {
   const section = byId("subflows");
-  section.hidden = Boolean(s.uncounted);
+  section.hidden = Boolean(s.uncounted) || (s.paths.length === 0 && s.lines.length > 0);
   section.querySelector(".note").textContent = s.subflows.length === 0 ? "No packet was sent in the last second."
     : s.subflows_left_out > 0 ? `${s.subflows_left_out} more with lower rates are not shown.` : "";
   table(section.querySelector("table"), [
@@ -175,13 +247,18 @@ function showDaemons(s) {
     const note = element("p", { class: "note" }, d.at + (d.status && d.status.asn ? ", AS " + d.status.asn : "") + (d.fault ? ": " + d.fault : ""));
     const block = element("div", null, title, note);
     if (!d.status) return block;
+    const isGateway = d.status.role === "gateway";
     const sessions = element("table"), peers = element("table"), details = element("details");
     table(sessions, [
       ["session", (n) => n.neighbor], ["state", (n) => element("span", { class: n.up ? "good" : "bad" }, n.up ? "up" : "down")],
       ["since", (n) => (n.up ? age(n.uptime_seconds) : ""), "number"], ["flaps", (n) => String(n.flaps), "number"],
       ["BFD", (n) => n.bfd || ""], ["why", (n) => n.reason || n.last_reset || "", "long"],
     ], d.status.sessions || []);
-    table(peers, [
+    table(peers, isGateway ? [
+      ["peer", (p) => p.name], ["session", (p) => element("span", { class: p.up ? "good" : "bad" }, p.up ? "up" : "down")],
+      ["since", (p) => (p.up ? age(Math.floor(p.seconds)) : ""), "number"], ["mode", (p) => p.mode],
+      ["encryption", (p) => p.encryption || ""], ["why", (p) => p.reason || "", "long"],
+    ] : [
       ["egress peer", (p) => p.name], ["routes", (p) => String(p.routes), "number"], ["address", (p) => p.address || ""],
       ["SID", (p) => p.sid || (p.sids || []).join(", ")], ["table", (p) => String(p.table ?? ""), "number"],
     ], d.status.peers || []);
@@ -192,6 +269,11 @@ function showDaemons(s) {
     return block;
   });
   byId("daemons").querySelector(".list").replaceChildren(...list);
+}
+
+// showLookup hides the form for routes where no daemon knows any.
+function showLookup(s) {
+  byId("routes").hidden = s.daemons.length > 0 && s.daemons.every((d) => d.status && d.status.role === "gateway");
 }
 
 function showEvents(s) {
@@ -241,9 +323,11 @@ async function refresh() {
     if (!response.ok) throw new Error(await response.text());
     const s = await response.json();
     for (const p of s.paths) color(p.path);
-    for (const d of s.daemons) for (const p of (d.status && d.status.peers) || []) color(p.name);
+    for (const d of s.daemons) for (const p of (d.status && d.status.role !== "gateway" && d.status.peers) || []) color(p.name);
     showVerdict(s);
     showTopology(s);
+    showLookup(s);
+    showLines(s);
     showRates(s);
     showSubflows(s);
     showDaemons(s);

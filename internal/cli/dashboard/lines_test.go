@@ -1,0 +1,59 @@
+package dashboard
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// TestLines: rates are those between two reports, bytes those of the last day, a daemon that starts again
+// begins its counters again, and a path that is not reported is not shown.
+func TestLines(t *testing.T) {
+	l := lines{}
+	start := time.Unix(1_700_000_000, 0)
+	report := func(second int, sent uint64, paths ...string) {
+		var all []gatewayPath
+		for _, name := range paths {
+			all = append(all, gatewayPath{Peer: "hq", Path: name, Up: true, SentBytes: sent})
+		}
+		l.add("gateway", all, start.Add(time.Duration(second)*time.Second))
+	}
+	report(0, 1000, "lte", "fiber")
+	report(2, 3000, "lte", "fiber")
+	report(3, 500, "lte", "fiber") // started again
+	got := l.list()
+	if len(got) != 2 || got[0].Path != "fiber" || got[0].SentBytes != 2500 || len(got[0].Out) != 2 || got[0].Out[0] != 8000 || got[0].Out[1] != 4000 {
+		t.Errorf("got %+v", got)
+	}
+	report(4, 500, "fiber")
+	if got := l.list(); len(got) != 1 {
+		t.Errorf("a path that is not reported is shown: %+v", got)
+	}
+	report(25*3600, 600, "fiber")
+	if got := l.list(); got[0].SentBytes != 100 {
+		t.Errorf("the last day has %d bytes, want 100", got[0].SentBytes)
+	}
+}
+
+// TestLinesAreBounded: whenever a gateway answers, the history stays within a day.
+func TestLinesAreBounded(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := lines{}
+		now := time.Unix(1_700_000_000, 0)
+		var sent, sum uint64
+		for range rapid.IntRange(1, 50).Draw(t, "reports") {
+			now = now.Add(time.Duration(rapid.IntRange(-5, 90_000).Draw(t, "seconds")) * time.Second)
+			bytes := rapid.Uint64Range(0, 1<<40).Draw(t, "bytes")
+			sent, sum = sent+bytes, sum+bytes
+			l.add("gateway", []gatewayPath{{Path: "a", SentBytes: sent}}, now)
+			h := l[lineKey{"gateway", "", "a"}]
+			if len(h.minutes) > day || len(h.minutes) == 0 || len(h.rate.out) > samples {
+				t.Fatalf("%d minutes, %d samples", len(h.minutes), len(h.rate.out))
+			}
+			if got := l.list()[0].SentBytes; got > sum {
+				t.Fatalf("%d bytes of %d", got, sum)
+			}
+		}
+	})
+}
