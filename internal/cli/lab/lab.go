@@ -37,7 +37,7 @@ A scenario is one that comes with the program, by name, or a file.`,
   tabane lab down --all`,
 	}
 	cli.Group(c)
-	c.AddCommand(a.labUp(), a.labDown(), a.labList(), a.labShow(), a.labExec(), a.labCapture(), a.labSet(), a.labRun(), a.labMerge())
+	c.AddCommand(a.labUp(), a.labDown(), a.labList(), a.labShow(), a.labExec(), a.labCapture(), a.labSet(), a.labRun(), a.labWorlds(), a.labMerge())
 	enter := &cobra.Command{
 		Use:                lab.Verb,
 		Hidden:             true,

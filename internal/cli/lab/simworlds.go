@@ -74,7 +74,7 @@ Exit code 0: all worlds were simulated, whatever came out; 2: it could not run, 
 	flags.IntVar(&f.number, "number", 0, "number of the first world, to repeat one: --number 42 --count 1")
 	flags.IntVar(&f.packets, "packets", worlds.DefaultPackets, "packets that all paths can carry in a transfer, which bounds its time")
 	flags.IntVar(&f.worst, "worst", 10, "how many of the worst worlds to show")
-	flags.StringVar(&f.out, "out", "", "`directory` for the worst worlds as scenarios, which sim run and lab run take")
+	flags.StringVar(&f.out, "out", "", "`directory` for the worst worlds: scenarios, which sim run and lab run take, and why")
 	flags.StringVar(&f.csv, "csv", "", "CSV `file` that a row is added to for each world; worlds in it are not simulated again")
 	flags.StringVar(&f.from, "from", "", "show the worlds of this CSV `file` instead of simulating any")
 	flags.StringVar(&f.shard, "shard", "", "simulate only every Nth world, from I on (0 to N-1), as `I/N`; see sim merge")
@@ -110,7 +110,7 @@ func (a *app) worlds(ctx context.Context, f worldsFlags) error {
 	if err := printWorst(a.Out, worst); err != nil || f.out == "" {
 		return err
 	}
-	return a.writeWorlds(f.out, worst)
+	return a.writeWorlds(ctx, f.out, worst)
 }
 
 // judgedWorlds simulates or reads worlds.
@@ -192,8 +192,8 @@ func printWorst(out io.Writer, list []simrun.WorstWorld) error {
 	return nil
 }
 
-// writeWorlds writes worlds as scenario files.
-func (a *app) writeWorlds(dir string, list []simrun.WorstWorld) error {
+// writeWorlds writes worlds as scenario files, with the course of each beside it.
+func (a *app) writeWorlds(ctx context.Context, dir string, list []simrun.WorstWorld) error {
 	const what = "write worlds"
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return cli.FileFailure(what, dir, err)
@@ -209,6 +209,13 @@ func (a *app) writeWorlds(dir string, list []simrun.WorstWorld) error {
 			return &cli.Failure{What: what, Name: w.Name(), Why: err}
 		}
 		if err := renameio.WriteFile(filepath.Join(dir, w.Name()+".yaml"), text, 0o644); err != nil {
+			return &cli.Failure{What: what, Name: dir, Why: err, Do: "name a directory that this user can write"}
+		}
+		course, err := simrun.Why(ctx, w, base, x.Measure)
+		if err != nil {
+			return simFailure(ctx, "simulate world", w.Name(), err, "")
+		}
+		if err := renameio.WriteFile(filepath.Join(dir, w.Name()+".txt"), []byte(course), 0o644); err != nil {
 			return &cli.Failure{What: what, Name: dir, Why: err, Do: "name a directory that this user can write"}
 		}
 	}

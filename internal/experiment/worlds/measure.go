@@ -21,8 +21,10 @@ type Measure struct {
 	// Goal is the bound in 99 % of worlds, Worst that in all of them; NaN is none.
 	Goal, Worst float64
 
-	traffic, transport string
-	judge              func(all, best map[string]float64) float64
+	// Traffic and Transport are the cell that is compared with those of the paths alone.
+	Traffic, Transport string
+
+	judge func(all, best map[string]float64) float64
 }
 
 // The units of measures that are differences.
@@ -35,22 +37,22 @@ var none = math.NaN()
 
 // measures are all measures, in the order of tables.
 var measures = []Measure{
-	{Name: "bulk", Title: "bulk goodput / best line", Kind: Gateway, Goal: 0.97, Worst: 0.9, traffic: Bulk, transport: auto, judge: goodput},
-	{Name: "bulk_dq", Title: "the same by dq", Kind: Gateway, Goal: none, Worst: none, traffic: Bulk, transport: dq, judge: goodput},
-	{Name: "kept", Title: "object time / best line", Kind: Gateway, Less: true, Goal: 1.1, Worst: none, traffic: Kept, transport: auto, judge: slowness},
-	{Name: "stream", Title: "stream goodput / best line", Kind: Gateway, Goal: 1, Worst: none, traffic: Stream, transport: auto, judge: goodput},
-	{Name: "stream_pause", Title: "stream pause beyond it, ms", Unit: milliseconds, Kind: Gateway, Less: true, Goal: 30, Worst: none, traffic: Stream, transport: auto, judge: pause},
-	{Name: "page", Title: "page by a download / best line", Kind: Gateway, Less: true, Goal: 1.1, Worst: none, traffic: Page, transport: auto, judge: slowness},
-	{Name: "call_loss", Title: "call: loss beyond it, points", Kind: Gateway, Unit: points, Less: true, Goal: 0.1, Worst: none, traffic: Call, transport: auto, judge: lossBeyond},
-	{Name: "call_delay", Title: "call: delay beyond it, ms", Kind: Gateway, Unit: milliseconds, Less: true, Goal: 20, Worst: none, traffic: Call, transport: auto, judge: delayBeyond},
-	{Name: "bulk_first", Title: "16 MB goodput / best path", Kind: EPE, Goal: 0.93, Worst: 0.85, traffic: Bulk, transport: first, judge: goodput},
-	{Name: "bulk_memory", Title: "16 MB, with memory", Kind: EPE, Goal: 0.97, Worst: 0.93, traffic: Bulk, transport: memory, judge: goodput},
-	{Name: "kept_first", Title: "object time / best path", Kind: EPE, Less: true, Goal: 1.1, Worst: none, traffic: Kept, transport: first, judge: slowness},
-	{Name: "kept_memory", Title: "objects, with memory", Kind: EPE, Less: true, Goal: 1.1, Worst: none, traffic: Kept, transport: memory, judge: slowness},
-	{Name: "new_first", Title: "objects on new connections", Kind: EPE, Less: true, Goal: 1.1, Worst: none, traffic: New, transport: first, judge: slowness},
-	{Name: "new_memory", Title: "the same with memory", Kind: EPE, Less: true, Goal: 1.1, Worst: none, traffic: New, transport: memory, judge: slowness},
-	{Name: "stream_first", Title: "stream goodput / best path", Kind: EPE, Goal: 1, Worst: none, traffic: Stream, transport: first, judge: goodput},
-	{Name: "stream_pause_first", Title: "stream pause beyond it, ms", Unit: milliseconds, Kind: EPE, Less: true, Goal: 30, Worst: none, traffic: Stream, transport: first, judge: pause},
+	{Name: "bulk", Title: "bulk goodput / best line", Kind: Gateway, Goal: 0.97, Worst: 0.9, Traffic: Bulk, Transport: auto, judge: goodput},
+	{Name: "bulk_dq", Title: "the same by dq", Kind: Gateway, Goal: none, Worst: none, Traffic: Bulk, Transport: dq, judge: goodput},
+	{Name: "kept", Title: "object time / best line", Kind: Gateway, Less: true, Goal: 1.1, Worst: none, Traffic: Kept, Transport: auto, judge: slowness},
+	{Name: "stream", Title: "stream goodput / best line", Kind: Gateway, Goal: 1, Worst: none, Traffic: Stream, Transport: auto, judge: goodput},
+	{Name: "stream_pause", Title: "stream pause beyond it, ms", Unit: milliseconds, Kind: Gateway, Less: true, Goal: 30, Worst: none, Traffic: Stream, Transport: auto, judge: pause},
+	{Name: "page", Title: "page by a download / best line", Kind: Gateway, Less: true, Goal: 1.1, Worst: none, Traffic: Page, Transport: auto, judge: slowness},
+	{Name: "call_loss", Title: "call: loss beyond it, points", Kind: Gateway, Unit: points, Less: true, Goal: 0.1, Worst: none, Traffic: Call, Transport: auto, judge: lossBeyond},
+	{Name: "call_delay", Title: "call: delay beyond it, ms", Kind: Gateway, Unit: milliseconds, Less: true, Goal: 20, Worst: none, Traffic: Call, Transport: auto, judge: delayBeyond},
+	{Name: "bulk_first", Title: "16 MB goodput / best path", Kind: EPE, Goal: 0.93, Worst: 0.85, Traffic: Bulk, Transport: first, judge: goodput},
+	{Name: "bulk_memory", Title: "16 MB, with memory", Kind: EPE, Goal: 0.97, Worst: 0.93, Traffic: Bulk, Transport: memory, judge: goodput},
+	{Name: "kept_first", Title: "object time / best path", Kind: EPE, Less: true, Goal: 1.1, Worst: none, Traffic: Kept, Transport: first, judge: slowness},
+	{Name: "kept_memory", Title: "objects, with memory", Kind: EPE, Less: true, Goal: 1.1, Worst: none, Traffic: Kept, Transport: memory, judge: slowness},
+	{Name: "new_first", Title: "objects on new connections", Kind: EPE, Less: true, Goal: 1.1, Worst: none, Traffic: New, Transport: first, judge: slowness},
+	{Name: "new_memory", Title: "the same with memory", Kind: EPE, Less: true, Goal: 1.1, Worst: none, Traffic: New, Transport: memory, judge: slowness},
+	{Name: "stream_first", Title: "stream goodput / best path", Kind: EPE, Goal: 1, Worst: none, Traffic: Stream, Transport: first, judge: goodput},
+	{Name: "stream_pause_first", Title: "stream pause beyond it, ms", Unit: milliseconds, Kind: EPE, Less: true, Goal: 30, Worst: none, Traffic: Stream, Transport: first, judge: pause},
 }
 
 // Measures returns the measures of a kind.
@@ -109,11 +111,11 @@ func (w World) Judge(runs []result.Run) map[string]float64 {
 		for i := range runs {
 			r := &runs[i]
 			switch {
-			case r.Traffic != m.traffic:
-			case r.Transport == m.transport:
+			case r.Traffic != m.Traffic:
+			case r.Transport == m.Transport:
 				all = r
 			case !slices.Contains(links[w.Kind], r.Transport) || r.Err() != nil:
-			case best == nil || better(m.traffic, r.Metrics, best.Metrics):
+			case best == nil || better(m.Traffic, r.Metrics, best.Metrics):
 				best = r
 			}
 		}
@@ -176,21 +178,21 @@ func Distribute(k Kind, worlds []map[string]float64) ([]Distribution, error) {
 // unbounded stands for the time that a failed delivery takes, as a finite number.
 const unbounded = 1e6
 
-// Beyond returns by how much a value misses the goal: 0 if it does not or there is none. Values of
-// different measures are compared by it: a ratio by the logarithm of what it misses, a time by what it
-// misses in seconds, points by what they are of 1.
+// Beyond returns by how much a value misses the goal, less than 0 if it does not, and -Inf if there is
+// none. Values of different measures are compared by it: a ratio by the logarithm of what it misses, a
+// time by what it misses in seconds, points by what they are of 1.
 func (m Measure) Beyond(v float64) float64 {
 	switch {
 	case math.IsNaN(m.Goal):
-		return 0
+		return math.Inf(-1)
 	case m.Unit == milliseconds:
-		return max(0, (v-m.Goal)/1e3)
+		return (v - m.Goal) / 1e3
 	case m.Unit == points:
-		return max(0, (v-m.Goal)/100)
+		return (v - m.Goal) / 100
 	case m.Less:
-		return max(0, math.Log(v/m.Goal))
+		return math.Log(v / m.Goal)
 	}
-	return max(0, math.Log(m.Goal/max(v, 1/unbounded)))
+	return math.Log(m.Goal / max(v, 1/unbounded))
 }
 
 // Text formats a value of the measure.

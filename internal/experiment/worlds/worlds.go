@@ -269,6 +269,9 @@ func (d dice) event(w *World) {
 // Name is the world's name, and that of its scenario.
 func (w World) Name() string { return fmt.Sprintf("%s-%d-%d", w.Kind, w.Seed, w.Number) }
 
+// SimulatorSeed is the seed of all its simulations.
+func (w World) SimulatorSeed() uint64 { return w.Seed<<32 | uint64(w.Number+1) }
+
 // Lines describe the world: a line for each path, and one for what they share and what happens.
 func (w World) Lines() []string {
 	var list []string
@@ -314,4 +317,18 @@ func (p Path) text() string {
 		}
 	}
 	return text
+}
+
+// Carries returns the rate of path i toward the receiver at a time of the traffic: 0 while it loses all.
+func (w World) Carries(i int, at time.Duration) unit.Bandwidth {
+	profile := w.Paths[i].Forward
+	for _, step := range w.Paths[i].Schedule {
+		if step.At <= at && step.Direction.Has(linkmodel.Forward) {
+			profile = profile.With(step.Change)
+		}
+	}
+	if profile.Loss.P == 1 && profile.Loss.Kind == linkmodel.Random {
+		return 0
+	}
+	return profile.Rate
 }

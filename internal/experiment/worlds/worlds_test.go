@@ -171,7 +171,7 @@ func TestBeyond(t *testing.T) {
 		v    float64
 		miss bool
 	}{
-		{"bulk", 0.97, false}, {"bulk", 0.96, true}, {"bulk", 0, true}, {"bulk_dq", 0.1, false}, {"kept_first", 1.1, false}, {"kept_first", 1.2, true},
+		{"bulk", 0.97, false}, {"bulk", 0.96, true}, {"bulk", 0, true}, {"bulk_dq", 0.1, false}, {"call_loss", 0.2, true}, {"call_delay", 20, false}, {"kept_first", 1.1, false}, {"kept_first", 1.2, true},
 		{"kept_first", math.Inf(1), true}, {"stream_pause", -5, false}, {"stream_pause", 31, true},
 	} {
 		if got := m[tt.name].Beyond(tt.v); got > 0 != tt.miss || math.IsNaN(got) {
@@ -180,5 +180,30 @@ func TestBeyond(t *testing.T) {
 	}
 	if m["bulk"].Beyond(0.5) <= m["bulk"].Beyond(0.6) {
 		t.Error("less is not worse")
+	}
+}
+
+// TestCarries: an event changes the rate of its path, and of no other.
+func TestCarries(t *testing.T) {
+	fell, died := 0, 0
+	for n := range 300 {
+		w := Draw(Options{Kind: Gateway, Seed: 5, Number: n})
+		for i, p := range w.Paths {
+			if before := w.Carries(i, 0); before != p.Forward.Rate {
+				t.Fatalf("%s: path %d carries %s before anything happens, want %s", w.Name(), i, before, p.Forward.Rate)
+			}
+			switch after := w.Carries(i, w.Lasts); {
+			case after == 0 && len(p.Schedule) > 0:
+				died++
+			case after != p.Forward.Rate:
+				t.Errorf("%s: path %d carries %s in the end, %s before; %s", w.Name(), i, after, p.Forward.Rate, w.Event)
+			}
+			if len(p.Schedule) > 0 && w.Carries(i, p.Schedule[0].At) == rounded(p.Forward.Rate/10) {
+				fell++
+			}
+		}
+	}
+	if fell < 5 || died < 10 {
+		t.Errorf("%d fell to a tenth, %d died", fell, died)
 	}
 }

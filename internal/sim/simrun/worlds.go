@@ -8,9 +8,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -150,7 +152,7 @@ func worldFingerprint(version string, w worlds.World) (string, error) {
 
 // simulateWorld simulates all cells of a world.
 func simulateWorld(ctx context.Context, w worlds.World, base *scenario.Spec) ([]result.Run, error) {
-	r, err := Run(ctx, Options{Spec: w.Spec(base), Seed: w.Seed<<32 | uint64(w.Number+1), Jobs: 1})
+	r, err := Run(ctx, Options{Spec: w.Spec(base), Seed: w.SimulatorSeed(), Jobs: 1})
 	if err != nil {
 		return nil, err
 	}
@@ -239,13 +241,13 @@ func judgedOf(fields map[string]string) (Judged, error) {
 func Worst(judged []Judged, n int) []WorstWorld {
 	var list []WorstWorld
 	for _, j := range judged {
-		worst := WorstWorld{Judged: j}
+		worst := WorstWorld{Judged: j, Beyond: math.Inf(-1)}
 		for _, m := range worlds.Measures(j.Kind) {
 			if v, ok := j.Values[m.Name]; ok && m.Beyond(v) > worst.Beyond {
 				worst.Measure, worst.Beyond = m, m.Beyond(v)
 			}
 		}
-		if worst.Beyond > 0 {
+		if !math.IsInf(worst.Beyond, -1) {
 			list = append(list, worst)
 		}
 	}
@@ -276,4 +278,47 @@ func Values(judged []Judged) []map[string]float64 {
 		list[i] = j.Values
 	}
 	return list
+}
+
+// Why writes the course of a world in the cell that a measure judges: what each transport delivered,
+// and what each path carried in each second beside what it can carry.
+func Why(ctx context.Context, w worlds.World, base *scenario.Spec, m worlds.Measure) (string, error) {
+	spec, err := w.Spec(base).Select(scenario.Selection{Traffic: []string{m.Traffic}})
+	if err != nil {
+		return "", err
+	}
+	var trace *result.Trace
+	r, err := Run(ctx, Options{Spec: spec, Seed: w.SimulatorSeed(), Jobs: 1, Progress: func(e Event) {
+		if e.Run.Transport == m.Transport {
+			trace = e.Trace
+		}
+	}})
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n\nDelivered of %s, in Mbit/s:\n", strings.Join(w.Lines(), "\n"), m.Traffic)
+	for _, run := range r.Runs {
+		fmt.Fprintf(&b, "%-8s %9.3f\n", run.Transport, run.Metrics[result.Goodput]/1e6)
+	}
+	if trace == nil || len(trace.Subflows) == 0 {
+		return b.String(), nil
+	}
+	fmt.Fprintf(&b, "\nCarried by %s, and what the path can carry, in Mbit/s:\n%6s", m.Transport, "s")
+	for _, f := range trace.Subflows {
+		fmt.Fprintf(&b, " %19s", f.Name)
+	}
+	const each = int(time.Second / interval)
+	for at := 0; at < len(trace.Subflows[0].Bytes); at += each {
+		fmt.Fprintf(&b, "\n%6d", at/each)
+		for i, f := range trace.Subflows {
+			sum := int64(0)
+			for _, n := range f.Bytes[min(at, len(f.Bytes)):min(at+each, len(f.Bytes))] {
+				sum += n
+			}
+			can := w.Carries(i, time.Duration(at/each)*time.Second+time.Second/2)
+			fmt.Fprintf(&b, " %9.2f /%8.2f", float64(8*sum)/1e6, float64(can)/1e6)
+		}
+	}
+	return b.String() + "\n", nil
 }

@@ -1,0 +1,143 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/cli"
+	"github.com/tabane/tabane/internal/experiment/worlds"
+	"github.com/tabane/tabane/internal/lab/labrun"
+	"github.com/tabane/tabane/internal/role"
+	"github.com/tabane/tabane/internal/sim/simrun"
+)
+
+type labWorldsFlags struct {
+	kind, rate    string
+	seed          uint64
+	count, number int
+}
+
+func (a *app) labWorlds() *cobra.Command {
+	f := labWorldsFlags{}
+	c := &cobra.Command{
+		Use:   "worlds",
+		Short: "Run drawn worlds on the kernel and compare them with the simulator",
+		Long: `Worlds runs worlds of "sim worlds" in labs, one after the other, and simulates each: the goodput of each cell in both shows how far
+the verdicts of the simulator count for the kernel (docs/worlds.md). Faster worlds than --rate are left out, because emulated links
+take CPU time; so is traffic beside a download, which only the simulator has.
+
+Exit code 0: all ran, whatever came out; 2: it could not run, or was interrupted.`,
+		Example: `  tabane lab worlds --count 5
+  tabane lab worlds --kind epe --seed 7 --number 42 --count 1`,
+		Args: cli.Arguments(0, 0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			switch {
+			case !slices.Contains(worlds.Kinds(), worlds.Kind(f.kind)):
+				return cli.Usage(c, fmt.Errorf("--kind must be %s, got %q", kindList(), f.kind))
+			case f.count < 1 || f.number < 0 || f.count > maxWorlds || f.number > maxWorlds:
+				return cli.Usage(c, fmt.Errorf("--count must be from 1 and --number from 0 to %d, got %d and %d", maxWorlds, f.count, f.number))
+			}
+			return a.runWorlds(c.Context(), f)
+		},
+	}
+	flags := c.Flags()
+	flags.StringVar(&f.kind, "kind", string(worlds.Gateway), "`kind` of worlds: "+kindList())
+	flags.Uint64Var(&f.seed, "seed", simrun.FirstSeed, "`seed` of all worlds")
+	flags.IntVar(&f.count, "count", 30, "number of worlds")
+	flags.IntVar(&f.number, "number", 0, "number of the first world")
+	flags.StringVar(&f.rate, "rate", "100Mbit/s", "the most that all paths of a world may carry")
+	return c
+}
+
+// skipped bounds the worlds that are left out in a row.
+const skipped = 10_000
+
+func (a *app) runWorlds(ctx context.Context, f labWorldsFlags) error {
+	const what = "run worlds"
+	most, err := unit.ParseBandwidth(f.rate)
+	if err != nil {
+		return cli.Invalid("--rate", f.rate, "a rate like 100Mbit/s")
+	}
+	if err := cli.Require(what, role.Namespaces, role.MPTCP, role.SRv6); err != nil {
+		return err
+	}
+	kind := worlds.Kind(f.kind)
+	base, err := loadScenario(kind.Base())
+	if err != nil {
+		return err
+	}
+	binary, err := product(what)
+	if err != nil {
+		return err
+	}
+	screen := newScreen(a.Err, cli.Width(a.Err))
+	log, err := a.Logger(screen, slog.LevelWarn)
+	if err != nil {
+		return err
+	}
+	agreed, cells, left := 0, 0, 0
+	for number, done := f.number, 0; done < f.count; number++ {
+		w := worlds.Draw(worlds.Options{Kind: kind, Seed: f.seed, Number: number})
+		if w.Rate() > most {
+			if left++; left > skipped {
+				return &cli.Failure{What: what, Why: fmt.Errorf("no world of %d is as slow as %s", skipped, most), Do: "raise --rate"}
+			}
+			continue
+		}
+		left = 0
+		done++
+		spec := w.InLab(base)
+		outcome, err := labrun.Run(ctx, labrun.RunOptions{Binary: binary, Spec: spec, Parallel: 1, Commit: a.Version, Log: log, Progress: screen.event})
+		screen.clear()
+		if err != nil {
+			return labFailure(ctx, what, w.Name(), err)
+		}
+		simulated, err := simrun.Run(ctx, simrun.Options{Spec: spec, Trials: worldTrials, Seed: uint64(number + 1), Lateness: simrun.LabLateness})
+		if err != nil {
+			return simFailure(ctx, what, w.Name(), err, "")
+		}
+		list, err := worlds.Agree(outcome.Runs, simulated.Runs)
+		if err != nil {
+			return &cli.Failure{What: "compare world", Name: w.Name(), Why: err}
+		}
+		if err := printAgreement(a.Out, w, list); err != nil {
+			return err
+		}
+		for _, x := range list {
+			cells++
+			if x.Agrees() {
+				agreed++
+			}
+		}
+	}
+	_, err = fmt.Fprintf(a.Out, "\n%d of %d cells agree within %.0f %%\n", agreed, cells, 100*worlds.Tolerance)
+	return err
+}
+
+// worldTrials is the number of simulated trials of each cell, whose median counts.
+const worldTrials = 3
+
+// printAgreement prints the cells of a world.
+func printAgreement(out io.Writer, world worlds.World, list []worlds.Agreement) error {
+	fmt.Fprintln(out, world.Name())
+	for _, line := range world.Lines() {
+		fmt.Fprintln(out, "  "+line)
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "  TRAFFIC\tTRANSPORT\tLAB\tSIM\tSIM/LAB")
+	for _, x := range list {
+		share := "-"
+		if x.Lab > 0 {
+			share = fmt.Sprintf("%.2f", x.Sim/x.Lab)
+		}
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\n", x.Traffic, x.Transport, cli.Megabits(x.Lab), cli.Megabits(x.Sim), share)
+	}
+	return w.Flush()
+}

@@ -1,0 +1,69 @@
+package worlds
+
+import (
+	"math"
+	"slices"
+
+	"github.com/tabane/tabane/internal/base/stat"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/experiment/result"
+	"github.com/tabane/tabane/internal/experiment/scenario"
+)
+
+// InLab returns the scenario of the world without the traffic that only the simulator has.
+func (w World) InLab(base *scenario.Spec) *scenario.Spec {
+	w.Extra = slices.DeleteFunc(slices.Clone(w.Extra), func(name string) bool { return w.traffic(name).Beside > 0 })
+	return w.Spec(base)
+}
+
+// Rate is what all paths together can carry.
+func (w World) Rate() unit.Bandwidth {
+	sum := unit.Bandwidth(0)
+	for _, p := range w.Paths {
+		sum += p.Forward.Rate
+	}
+	return sum
+}
+
+// Agreement is the goodput of a cell in a lab and in the simulator: medians, in bit/s, 0 if all failed.
+type Agreement struct {
+	result.CellKey
+	Lab, Sim float64
+}
+
+// Tolerance is by how much of the lab's goodput the simulator's may differ to agree.
+const Tolerance = 0.05
+
+// Agrees reports whether they differ by no more than Tolerance.
+func (a Agreement) Agrees() bool { return math.Abs(a.Sim-a.Lab) <= Tolerance*a.Lab }
+
+// Agree compares the runs of a world in a lab and in the simulator, in the order of the lab's cells.
+func Agree(lab, sim []result.Run) ([]Agreement, error) {
+	var list []Agreement
+	for _, r := range lab {
+		if slices.ContainsFunc(list, func(a Agreement) bool { return a.CellKey == r.CellKey }) {
+			continue
+		}
+		a := Agreement{CellKey: r.CellKey}
+		for _, of := range []struct {
+			runs []result.Run
+			to   *float64
+		}{{lab, &a.Lab}, {sim, &a.Sim}} {
+			var all []float64
+			for _, x := range of.runs {
+				if x.CellKey == r.CellKey {
+					all = append(all, x.Metrics[result.Goodput]) // 0 if it failed
+				}
+			}
+			if len(all) == 0 {
+				continue
+			}
+			var err error
+			if *of.to, err = stat.Quantile(0.5, all); err != nil {
+				return nil, err
+			}
+		}
+		list = append(list, a)
+	}
+	return list, nil
+}
