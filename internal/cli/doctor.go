@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -185,18 +185,28 @@ func ofGateway(body []byte) ([]doctor.Finding, error) {
 	return findings, nil
 }
 
+// printFindings prints what is to be done first, within 80 columns but for remedies, which can be copied.
 func (a *App) printFindings(findings []doctor.Finding) error {
-	w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "CHECK\tSTATE\tMEANING\tREMEDY")
+	findings = slices.Clone(findings)
+	slices.SortStableFunc(findings, func(a, b doctor.Finding) int { return cmp.Compare(urgency(a), urgency(b)) })
+	checks := 0
+	for _, f := range findings {
+		checks = max(checks, len(f.Check))
+	}
 	var missing []string
 	for _, f := range findings {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", f.Check, f.State, OneLine(f.Meaning), f.Remedy)
+		start := fmt.Sprintf("%-*s  %-8s ", checks, f.Check, f.State)
+		indent := strings.Repeat(" ", len(start))
+		lines := wrap(OneLine(f.Meaning), statusWidth-len(start))
+		if f.Remedy != "" {
+			lines = append(lines, "-> "+f.Remedy)
+		}
+		if _, err := fmt.Fprintln(a.Out, strings.TrimRight(start+strings.Join(lines, "\n"+indent), " ")); err != nil {
+			return err
+		}
 		if f.Needed && (f.State == doctor.Missing || f.State == doctor.Unknown) {
 			missing = append(missing, f.Check)
 		}
-	}
-	if err := w.Flush(); err != nil {
-		return err
 	}
 	if len(missing) > 0 {
 		_, err := fmt.Fprintf(a.Out, "\nrequired, but missing or unknown: %s\n", strings.Join(missing, ", "))
@@ -204,4 +214,33 @@ func (a *App) printFindings(findings []doctor.Finding) error {
 	}
 	_, err := fmt.Fprintln(a.Out, "\nthis host supports delivery over every egress path and the lab")
 	return err
+}
+
+// urgency orders findings: what tabane needs and has not, what else is missing or limited, and what is well.
+func urgency(f doctor.Finding) int {
+	switch f.State {
+	case doctor.Missing, doctor.Unknown:
+		if f.Needed {
+			return 0
+		}
+		return 1
+	case doctor.Limited:
+		return 1
+	case doctor.OK:
+	}
+	return 2
+}
+
+// wrap breaks a text between its words into lines of at most so many bytes; a longer word has a line of its
+// own.
+func wrap(text string, width int) []string {
+	var lines []string
+	for _, word := range strings.Fields(text) {
+		if n := len(lines) - 1; n >= 0 && len(lines[n])+1+len(word) <= width {
+			lines[n] += " " + word
+		} else {
+			lines = append(lines, word)
+		}
+	}
+	return lines
 }

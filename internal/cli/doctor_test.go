@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -92,5 +93,30 @@ func TestRunningGateway(t *testing.T) {
 		if strings.Join(checks, ", ") != tt.checks || !strings.Contains(found[0].Meaning+found[len(found)-1].Meaning, tt.want) {
 			t.Errorf("%s: %+v", name, found)
 		}
+	}
+}
+
+// TestFindingsInOrder: what is to be done comes first, with its remedy in a line of its own.
+func TestFindingsInOrder(t *testing.T) {
+	var out bytes.Buffer
+	a := &App{Out: &out}
+	if err := a.printFindings([]doctor.Finding{
+		{Check: "fine", State: doctor.OK, Meaning: "works"},
+		{Check: "clock", State: doctor.Limited, Meaning: strings.Repeat("is not synchronized ", 6), Remedy: "run chrony"},
+		{Check: "MPTCP", State: doctor.Missing, Needed: true, Meaning: "is off", Remedy: "sysctl -w net.mptcp.enabled=1"},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	const want = `MPTCP  missing  is off
+                -> sysctl -w net.mptcp.enabled=1
+clock  limited  is not synchronized is not synchronized is not synchronized is
+                not synchronized is not synchronized is not synchronized
+                -> run chrony
+fine   ok       works
+
+required, but missing or unknown: MPTCP
+`
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
 	}
 }

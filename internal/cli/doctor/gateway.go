@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -167,13 +169,19 @@ func clock(read func() (synchronized bool, err error)) Finding {
 // (RFC 8200 section 5), in the tunnel over IPv6, whose headers have 92.
 const minLinkMTU = 1280 + 92
 
+// isTUN reports whether an interface is a TUN or TAP device, such as a gateway's own, which is no line.
+func isTUN(name string) bool {
+	_, err := os.Stat(filepath.Join("/sys/class/net", name, "tun_flags"))
+	return err == nil
+}
+
 // tunnelMTU checks whether whole packets fit into the tunnel on all interfaces that are up.
 func tunnelMTU(interfaces func() ([]net.Interface, error)) Finding {
 	f := Finding{Check: "MTU", State: OK, Meaning: "a gateway's tunnel carries packets of 1280 bytes whole over every interface"}
 	list, err := interfaces()
 	var small, remedy []string
 	for _, i := range list {
-		if i.Flags&net.FlagUp != 0 && i.Flags&net.FlagLoopback == 0 && i.MTU < minLinkMTU {
+		if i.Flags&net.FlagUp != 0 && i.Flags&net.FlagLoopback == 0 && i.MTU < minLinkMTU && !isTUN(i.Name) {
 			small = append(small, fmt.Sprintf("%s has %d", i.Name, i.MTU))
 			remedy = append(remedy, fmt.Sprintf("ip link set %s mtu %d", i.Name, minLinkMTU))
 		}
