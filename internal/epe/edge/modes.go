@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/tabane/tabane/internal/base/fault"
 	"github.com/tabane/tabane/internal/bgp"
@@ -63,6 +64,12 @@ func (m *Mode) ParseShort(text string) error {
 // Short implements field.Short.
 func (m *Mode) Short() (string, bool) {
 	return modeBest, m.best || m.Single == "" && len(m.Spread) == 0
+}
+
+// name is the name of the mode alone.
+func (m *Mode) name() string {
+	name, _, _ := strings.Cut(m.String(), " ")
+	return name
 }
 
 // String is the mode as in a configuration file.

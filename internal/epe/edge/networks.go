@@ -7,6 +7,7 @@ import (
 	"iter"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -30,16 +31,17 @@ type Networks struct {
 // NetworkStatus is how packets reach a client network.
 type NetworkStatus struct {
 	Prefix netip.Prefix `json:"prefix"`
-	Mode   string       `json:"mode"`
-	// Rule is what the mode is configured for: a prefix, an AS, or default.
-	Rule string `json:"rule"`
+	// Rule is what the mode is configured for, unless it is the prefix: another prefix, an AS, or default.
+	Rule string `json:"rule,omitempty"`
+	Mode string `json:"mode"`
 	// Through are the egress peers that packets leave through, with the shares of the flows in percent if
 	// there are several; the best path if no peer of the mode covers the network.
 	Through []string `json:"through"`
-	// Lacking are the peers of the mode without a route that covers the network.
-	Lacking []string  `json:"lacking,omitempty"`
-	State   string    `json:"state"`
-	Since   time.Time `json:"since"`
+	// State is "in use", "dry run", "pending" until the kernel has the route, or the peers of the mode that have
+	// no route to the network.
+	State string `json:"state"`
+	// Seconds is the time since the last change.
+	Seconds int64 `json:"seconds"`
 }
 
 // Networks lists the client networks whose mode is not best: the one that packets to the prefix belong
@@ -74,10 +76,13 @@ func (e *egress) networks(within netip.Prefix, limit int) Networks {
 }
 
 func (e *egress) networkStatus(prefix netip.Prefix, n *delivered) NetworkStatus {
-	s := NetworkStatus{Prefix: prefix, Mode: n.rule.mode.String(), Rule: n.rule.name, State: "in use", Since: n.since.Round(time.Second)}
+	s := NetworkStatus{Prefix: prefix, Mode: n.rule.mode.name(), State: "in use", Seconds: int64(e.now().Sub(n.since) / time.Second)}
+	if n.rule.name != prefix.String() {
+		s.Rule = n.rule.name
+	}
 	used := map[string]bool{}
 	if n.group == nil {
-		s.Through, s.State = []string{"best path"}, "no route of a peer of the mode"
+		s.Through = []string{"best path"}
 	} else {
 		sum := 0
 		for _, m := range n.group.members {
@@ -94,20 +99,24 @@ func (e *egress) networkStatus(prefix netip.Prefix, n *delivered) NetworkStatus 
 		switch {
 		case e.delivery.rules.dry:
 			s.State = "dry run"
+			return s
 		case !e.kernel.Settled(e.deliveredRoute(prefix, 0).Key()):
-			s.State = "not in the kernel yet"
+			s.State = "pending"
+			return s
 		}
 	}
 	if n.lacking {
+		var without []string
 		for _, w := range n.rule.peers {
 			name := w.peer
 			if p := e.deliveryPeer(name, bgp.IPOf(prefix.Addr())); p != nil {
 				name = p.Name
 			}
 			if !used[name] {
-				s.Lacking = append(s.Lacking, name)
+				without = append(without, name)
 			}
 		}
+		s.State = "no route of " + strings.Join(without, ", ")
 	}
 	return s
 }
