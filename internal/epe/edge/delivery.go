@@ -170,7 +170,7 @@ func (e *egress) setDelivery(d *Delivery) {
 // deliverWithin applies a change of the route of a peer to a prefix: to the prefix itself, and to those
 // inside that the route covers.
 func (e *egress) deliverWithin(p *peer, prefix netip.Prefix) {
-	if e.delivery.rules.none {
+	if e.delivery.rules.none && e.delivery.networks.Size() == 0 {
 		return
 	}
 	e.deliver(prefix)

@@ -139,6 +139,15 @@ func TestDelivery(t *testing.T) {
 	e.locator(locator("fc00:1::/32", true))
 	check("it is back", map[string]string{network: a, inside: both})
 
+	draining := vpnPath("10.0.0.1:1", a, "65000:101")
+	draining.Prefix, draining.Communities = netip.MustParsePrefix(network), []uint32{bgp.GracefulShutdown}
+	if err := e.update(draining); err != nil {
+		t.Fatal(err)
+	}
+	check("a's border router is drained", map[string]string{network: a, inside: b})
+	announce(1, network, 1)
+	check("it is back in service", map[string]string{network: a, inside: both})
+
 	announce(1, "0.0.0.0/0", 1)
 	check("not the peer of the mode", map[string]string{ipv4: "none"})
 	announce(2, "198.51.0.0/16", 1)
@@ -179,6 +188,37 @@ func TestDelivery(t *testing.T) {
 	withdraw(1, network)
 	if lines := w.lines("metric 4095"); len(lines) > 0 || len(w.lines(" group ")) > 0 || e.delivery.networks.Size() > 0 || len(e.delivery.groups) > 0 {
 		t.Errorf("left behind: %v, %+v", lines, e.networks(netip.Prefix{}, 10))
+	}
+}
+
+// TestNoDeliveryAnyMore: routes that are withdrawn while the end of all deliveries is under way leave none
+// behind.
+func TestNoDeliveryAnyMore(t *testing.T) {
+	config := testConfig()
+	config.Delivery.Default = Mode{Single: "a"}
+	e, w := newTestEgress(config)
+	const networks = 2 * daemon.Step
+	p := vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101")
+	update := func(i int) {
+		p.Prefix = netip.MustParsePrefix(fmt.Sprintf("2a00:%x::/32", i))
+		if err := e.update(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range networks {
+		update(i)
+	}
+	if n := len(w.lines("metric 4095")); n != networks {
+		t.Fatalf("%d deliveries, want %d", n, networks)
+	}
+	e.delivery.rules = compileDelivery(&Delivery{}) // before the first step of the walk
+	p.Withdrawn = true
+	update(networks - 1)
+	e.startWalk(false)
+	for e.step(daemon.Step) {
+	}
+	if n := len(w.lines("metric 4095")); n > 0 || e.delivery.networks.Size() > 0 {
+		t.Errorf("%d deliveries are left, in %d networks", n, e.delivery.networks.Size())
 	}
 }
 
