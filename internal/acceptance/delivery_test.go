@@ -127,7 +127,7 @@ func TestDelivery(t *testing.T) {
 	}
 	time.Sleep(500 * time.Millisecond)
 	l.ip("transit-b", "link set link-b down")
-	l.eventually("transit-b is no longer used", 5*time.Second, l.contains(true, "transit-a no route of transit-b", "server", program, "status", "networks"))
+	l.eventually("transit-b is no longer used", 5*time.Second, l.contains(true, "no route of transit-b", "server", program, "status", "networks"))
 	if err := slow.Wait(); err != nil || strings.Count(out.String(), "3000000") != 8 {
 		t.Errorf("downloads while a peer withdraws: %s, %v", out, err)
 	}
