@@ -355,6 +355,25 @@ func TestProxyProtocol(t *testing.T) {
 	settle(t, "the malformed header is not counted", func() bool { return p.Status().(Status).Listeners[0].Malformed == 1 })
 }
 
+// TestDestinationInHeader: a listener without an upstream's host connects to where the header says.
+func TestDestinationInHeader(t *testing.T) {
+	at := free(t)
+	l := forward(t, "tcp://"+at, "tcp")
+	l.AcceptProxyProtocol = true
+	start(t, l)
+	c := dial(t, at)
+	to := netip.MustParseAddrPort(serve(t, echo).Addr().String())
+	_, _ = c.Write(header.Header{Source: netip.MustParseAddrPort("127.0.0.1:7"), Destination: to}.Append(nil, header.V2)) // pingPong notices
+	pingPong(t, c)
+	for _, b := range [][]byte{header.Header{}.Append(nil, header.V1), header.Header{Source: to, Destination: netip.MustParseAddrPort(at)}.Append(nil, header.V1)} {
+		c := dial(t, at)
+		_, _ = c.Write(b) // reading notices
+		if _, err := io.ReadAll(c); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("%q: %v", b, err)
+		}
+	}
+}
+
 // TestAllow: a client outside of the prefixes is reset.
 func TestAllow(t *testing.T) {
 	at := free(t)
