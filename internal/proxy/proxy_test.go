@@ -469,6 +469,62 @@ func pingPong(t *testing.T, c *net.TCPConn) {
 	}
 }
 
+// TestReplace: another proxy with the sockets takes over. Connections of the first go on in it, and it ends
+// with the last of them; new ones are the second's, also those that were waiting.
+func TestReplace(t *testing.T) {
+	at := free(t)
+	l := forward(t, "tcp://"+at, "tcp://"+serve(t, echo).Addr().String())
+	first, err := New(Options{Config: Config{Listeners: []Listener{l}}, Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- first.Run(t.Context()) }()
+	old := dial(t, at)
+	pingPong(t, old)
+	fds, err := first.Sockets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	inherited, err := copies(fds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := New(Options{Config: Config{Listeners: []Listener{l}}, Inherited: inherited, Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- second.Run(ctx) }()
+	first.Replaced()
+	for range 20 {
+		c := dial(t, at)
+		pingPong(t, c)
+		_ = c.Close()
+	}
+	settle(t, "the second has no connection", func() bool { return second.Status().(Status).Listeners[0].Accepted > 0 })
+	pingPong(t, old)
+	select {
+	case err := <-done:
+		t.Fatal("the first ended before its connection:", err)
+	default:
+	}
+	_ = old.Close()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Error("the first does not end")
+	}
+}
+
 // TestLimit: at the limit accepting pauses, which is said, and goes on when a connection ends.
 func TestLimit(t *testing.T) {
 	at := free(t)
