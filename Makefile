@@ -43,6 +43,10 @@ test: programs format ## run all tests, or those of PKG=./internal/... that matc
 race: ## run all tests, or those of PKG that match RUN, with the race detector (needs a C compiler)
 	@CGO_ENABLED=1 $(GO) run ./.ci/test -race -count=1 -timeout=30m -run='$(RUN)' $(PKG)
 
+.PHONY: measure-nine
+measure-nine: root build ## measure nine client networks in a lab, and write docs/measured/measure-nine (root, 10 minutes)
+	scenarios/measure-nine/measure $(OUT)/measure-nine docs/measured/measure-nine
+
 SOAK      ?= 20m
 SEQUENCES ?= 1000
 

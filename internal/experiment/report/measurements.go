@@ -165,7 +165,7 @@ func above(m measurement.ModeResult) string {
 // modesFigure draws the modes of all networks, as paper A's Fig. 12 and 13: a panel for each network.
 func (m Measurements) modesFigure() (f figure, ok bool, err error) {
 	modes := m.modes()
-	if len(modes) == 0 {
+	if len(modes) < 2 {
 		return figure{}, false, nil
 	}
 	columns := min(len(m.Networks), 3)
