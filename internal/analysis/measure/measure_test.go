@@ -408,7 +408,7 @@ func TestPaired(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"steer", "steer", "best"}; !slices.Equal(d.names, want) {
+	if want := []string{"steer", "steer", "best", "steer", "best"}; !slices.Equal(d.names, want) {
 		t.Errorf("switched to %q, want %q", d.names, want)
 	}
 	if len(got) != 1 || got[0][0].Bytes == 0 || got[0][1].Bytes == 0 || got[0][0].Duration > Phase-warmUp {
