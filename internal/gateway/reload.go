@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
-	"slices"
 
 	"github.com/tabane/tabane/internal/base/fault"
 	"github.com/tabane/tabane/internal/daemon"
@@ -39,13 +38,65 @@ func (g *Gateway) Reload(now Config) ([]string, error) {
 	return lines, err
 }
 
+// reloadable is what Reload does with a change of a key.
+type reloadable struct {
+	key string
+	// value returns what counts: the default where the key is absent.
+	value func(*Config) any
+	// restart: only a restart changes it.
+	restart bool
+	// lines describe the change. Default: that the key is replaced
+	lines func(old, now *Config) []string
+}
+
+// reloadables has every key of the section (TestEveryKeyReloads). A key inside of one that is listed
+// stands before it.
+var reloadables = []reloadable{
+	{key: "listen", restart: true, value: func(c *Config) any { return c.Port() }},
+	{key: "tunnel.interface", restart: true, value: func(c *Config) any { return c.tunnelName() }},
+	{key: "status", restart: true, value: func(c *Config) any { return c.Status }},
+	{key: "control", restart: true, value: func(c *Config) any { return c.Control }},
+	{key: "key", value: func(c *Config) any { return c.Key }}, // checkFixed compares what the files have
+	{key: "role", value: func(c *Config) any { return c.Role }},
+	{key: "lan", value: func(c *Config) any { return c.LAN }},
+	{key: "masquerade", value: func(c *Config) any { return c.Masquerade }},
+	{key: "tunnel", value: func(c *Config) any {
+		t := c.Tunnel
+		t.Interface = "" // a key of its own
+		return t
+	}},
+	{key: "paths", value: func(c *Config) any { return c.Paths }, lines: func(old, now *Config) []string {
+		return named("path", old.Paths, now.Paths, func(p Path) string { return p.Name })
+	}},
+	{key: "peers", value: func(c *Config) any { return c.Peers }, lines: func(old, now *Config) []string {
+		return named("peer", old.Peers, now.Peers, func(p Peer) string { return p.Name })
+	}},
+	{key: "leaders", value: func(c *Config) any { return c.Leaders }, lines: func(old, now *Config) []string {
+		return named("leader", old.Leaders, now.Leaders, func(l Leader) string { return l.Name })
+	}},
+	{key: "registration", value: func(c *Config) any { return c.Registration }},
+	{key: "short_links", value: func(c *Config) any { return c.ShortLinks }},
+	{key: "policy", value: func(c *Config) any { return c.Policy }},
+	{key: "probes", value: func(c *Config) any { return c.Probes }},
+}
+
+// named describes what changes in a list whose elements have names.
+func named[T any](what string, old, now []T, name func(T) string) []string {
+	lines := daemon.Compare(old, now, name, func(a, b T) bool { return reflect.DeepEqual(a, b) }).Lines(what)
+	if len(lines) == 0 {
+		lines = []string{fmt.Sprintf("order of %ss changed", what)}
+	}
+	return lines
+}
+
 // checkFixed returns the faults of values that only a restart can change.
 func (g *Gateway) checkFixed(now *Config, secrets keys) fault.List {
 	var faults fault.List
-	fault.Fixed(&faults, "listen", g.config.Port(), now.Port())
-	fault.Fixed(&faults, "tunnel.interface", g.config.tunnelName(), now.tunnelName())
-	fault.Fixed(&faults, "status", g.config.Status, now.Status)
-	fault.Fixed(&faults, "control", g.config.Control, now.Control)
+	for _, r := range reloadables {
+		if r.restart {
+			fault.Fixed(&faults, r.key, r.value(&g.config), r.value(now))
+		}
+	}
 	if now.Open() && !g.config.Open() {
 		// What loads programs has been dropped since.
 		faults.Add("peers", "the first peer with another mode than %s: it cannot be added while the daemon runs; a restart is needed", dataplane.Tunnel)
@@ -80,18 +131,14 @@ func (g *Gateway) replace(now Config, secrets keys) ([]string, error) {
 
 // differences describes what changes from one configuration to the next.
 func differences(old, now *Config) []string {
-	same := func(a, b any) bool { return reflect.DeepEqual(a, b) }
-	lines := slices.Concat(
-		daemon.Compare(old.Paths, now.Paths, func(p Path) string { return p.Name }, func(a, b Path) bool { return same(a, b) }).Lines("path"),
-		daemon.Compare(old.Peers, now.Peers, func(p Peer) string { return p.Name }, func(a, b Peer) bool { return same(a, b) }).Lines("peer"),
-		daemon.Compare(old.Leaders, now.Leaders, func(l Leader) string { return l.Name }, func(a, b Leader) bool { return same(a, b) }).Lines("leader"),
-	)
-	for _, part := range []struct {
-		name    string
-		old, is any
-	}{{"role", old.Role, now.Role}, {"registration", old.Registration, now.Registration}, {"short_links", old.ShortLinks, now.ShortLinks}, {"lan", old.LAN, now.LAN}, {"masquerade", old.Masquerade, now.Masquerade}, {"tunnel", old.Tunnel, now.Tunnel}, {"policy", old.Policy, now.Policy}} {
-		if !same(part.old, part.is) {
-			lines = append(lines, fmt.Sprintf("%s replaced", part.name))
+	var lines []string
+	for _, r := range reloadables {
+		switch {
+		case r.restart || reflect.DeepEqual(r.value(old), r.value(now)):
+		case r.lines != nil:
+			lines = append(lines, r.lines(old, now)...)
+		default:
+			lines = append(lines, fmt.Sprintf("%s replaced", r.key))
 		}
 	}
 	return lines
