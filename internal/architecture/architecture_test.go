@@ -95,10 +95,10 @@ var folders = []folder{
 		tests:   []string{"experiment", "lab"},
 		because: "it is a capability of its own",
 		rungs: [][]string{
-			{"handshake", "pacer", "pathset", "quality", "repair", "reseq", "sched", "tun", "tunnel", "udp"},
+			{"handshake", "pacer", "pairing", "pathset", "quality", "repair", "reseq", "sched", "tun", "tunnel", "udp"},
 			{"dataplane"}, {"openbpf", "relay"}, {"openplane", "sealed"}, {"."},
 		},
-		pure: []string{"handshake", "pacer", "pathset", "quality", "repair", "reseq", "sched", "tunnel"},
+		pure: []string{"handshake", "pacer", "pairing", "pathset", "quality", "repair", "reseq", "sched", "tunnel"},
 	},
 	{
 		name: "proxy", about: "a proxy between TCP and MPTCP: what clients request, where connections go, what carries them",
@@ -150,7 +150,7 @@ var folders = []folder{
 	},
 	{
 		name: "cli", about: "arguments, files, text on the screen, exit codes",
-		may:     []string{"base", "kernel", "bgp", "mptcp", "daemon", "epe", "gateway", "proxy", "study", "analysis", "role", "experiment", "sim", "lab"},
+		may:     []string{"base", "kernel", "bgp", "mptcp", "daemon", "epe", "gateway", "study", "analysis", "role", "experiment", "sim", "lab"},
 		because: "it is imported by main packages alone",
 		rungs:   [][]string{{"config", "dashboard", "doctor"}, {"files"}, {"."}, {"lab"}},
 	},

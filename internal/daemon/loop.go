@@ -222,6 +222,16 @@ func (l *Loop) NexthopTo(dst netip.Addr) (gateway netip.Addr, link string, err e
 	return l.conn.NexthopTo(dst)
 }
 
+// RoutedOn reports whether a route over an interface leads to dst, for packets with a mark that are bound
+// to it.
+func (l *Loop) RoutedOn(dst netip.Addr, link string, mark uint32) (bool, error) {
+	on, err := l.conn.Link(link)
+	if err != nil {
+		return false, err
+	}
+	return l.conn.RoutedOn(dst, on.Index, mark)
+}
+
 // Found reads the objects of this loop in the kernel, such as those of a previous instance.
 func (l *Loop) Found(each func(route.Object)) error {
 	_, err := l.conn.DumpEach(l.options.Protocol, func(objects []route.Object) {

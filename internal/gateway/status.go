@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -110,6 +111,9 @@ type PeerStatus struct {
 type PathStatus struct {
 	Peer string `json:"peer"`
 	Path string `json:"path"`
+	// Line is the line of this site, Meets that of the peer, empty if it is not known.
+	Line  string `json:"line"`
+	Meets string `json:"meets"`
 	// Up: the peer answers over the path. State is up, dead, down, unproven or unregistered.
 	// Resting is why a path that is up is not used.
 	Up       bool   `json:"up"`
@@ -119,7 +123,8 @@ type PathStatus struct {
 	// Seen is where the peer sees this gateway, empty if it has not reported it.
 	Seen string `json:"seen"`
 	// Member relays the messages of the path. CareOf is its registered address, LifetimeSeconds how long
-	// the registration lasts, Reason why there is none.
+	// the registration lasts, Reason why there is none, or why the
+	// peer does not answer.
 	Member          string  `json:"member,omitempty"`
 	CareOf          string  `json:"care_of,omitempty"`
 	LifetimeSeconds float64 `json:"lifetime_seconds"`
@@ -192,6 +197,7 @@ func (g *Gateway) Status() any {
 		s.LAN, s.Unlisted = g.config.LAN.Interfaces, g.config.unlisted(g.connected)
 		s.Conflicts = g.config.conflicts(g.connected, g.loop.NexthopTo)
 		s.fill(g.plane.Status())
+		s.explainRoutes(&g.config, g.addresses, g.loop.RoutedOn)
 		s.Status = s.health(g.rejected, g.loop.Problems())
 	})
 	return s
@@ -211,7 +217,7 @@ func (s *Status) fill(p dataplane.Status) {
 		})
 		for _, l := range peer.Links {
 			out := PathStatus{
-				Peer: peer.Name, Path: l.Path, Up: l.State == stateUp, State: l.State, Resting: l.Resting, Rate: int64(l.Rate),
+				Peer: peer.Name, Path: l.Path, Line: l.Line, Meets: l.Meets, Up: l.State == stateUp, State: l.State, Resting: l.Resting, Rate: int64(l.Rate),
 				RTT: milliseconds(l.RTT), Delay: milliseconds(l.Delay), Jitter: milliseconds(l.Jitter), Spread: milliseconds(l.Spread), Queue: milliseconds(l.Queue),
 				Loss: math.Round(l.Loss*1e4) / 1e4, LostPackets: l.Lost, MissedPackets: l.Missed, MTU: l.MTU, SentPackets: l.Sent.Packets, SentBytes: l.Sent.Bytes,
 				ReceivedPackets: l.Received.Packets, ReceivedBytes: l.Received.Bytes,
@@ -249,13 +255,34 @@ func addressText(a netip.AddrPort) string {
 func (s *Status) explain(lines []dataplane.PathStatus) {
 	for i := range s.Lines {
 		l := &s.Lines[i]
-		if slices.ContainsFunc(s.Paths, func(p PathStatus) bool { return p.Path == l.Name && p.Up }) {
+		if slices.ContainsFunc(s.Paths, func(p PathStatus) bool { return cmp.Or(p.Line, p.Path) == l.Name && p.Up }) {
 			continue
 		}
 		for _, line := range lines {
 			if line.Name == l.Name {
 				l.Error = line.Error
 			}
+		}
+	}
+}
+
+// explainRoutes says which paths have no answer because no route leads to the peer through their
+// interface. routed is the kernel's answer for packets of the tunnel.
+func (s *Status) explainRoutes(c *Config, addresses map[string][]netip.Addr, routed func(netip.Addr, string, uint32) (bool, error)) {
+	for i := range s.Paths {
+		p := &s.Paths[i]
+		line := slices.IndexFunc(s.Lines, func(l Line) bool { return l.Name == cmp.Or(p.Line, p.Path) })
+		peer := slices.IndexFunc(c.Peers, func(o Peer) bool { return o.Name == p.Peer })
+		if p.State != stateUnproven && p.State != stateDead || p.Member != "" || line < 0 || peer < 0 {
+			continue
+		}
+		endpoints := resolved(c.Peers[peer].Endpoints, addresses)
+		leads := func(e netip.AddrPort) bool {
+			ok, err := routed(e.Addr(), s.Lines[line].Interface, SocketMark)
+			return ok || err != nil // nothing is known
+		}
+		if len(endpoints) > 0 && !slices.ContainsFunc(endpoints, leads) {
+			p.Reason = fmt.Sprintf("no route through %q: add a default route with a metric, or `via`", s.Lines[line].Interface)
 		}
 	}
 }
@@ -315,6 +342,8 @@ const stateDead, stateUnproven = "dead", "unproven"
 // stateMeaning explains a state, after a colon.
 func stateMeaning(p PathStatus) string {
 	switch {
+	case p.Member == "" && p.Reason != "":
+		return ": " + p.Reason
 	case p.State == stateDead:
 		return ": the peer does not answer over it any more"
 	case p.State == stateUnproven:

@@ -183,7 +183,10 @@ type PeerStatus struct {
 
 // LinkStatus is a path to one peer, as measured.
 type LinkStatus struct {
-	Path     string         `json:"path"`
+	Path string `json:"path"`
+	// Line is the line of this gateway, Meets that of the peer; empty if it is not known.
+	Line     string         `json:"line"`
+	Meets    string         `json:"meets,omitempty"`
 	Endpoint netip.AddrPort `json:"endpoint"`
 	// Seen is the address at which the peer sees this gateway, invalid if it has not said. Behind NAT
 	// it is another one than that of the socket.

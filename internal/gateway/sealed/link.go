@@ -27,10 +27,14 @@ type links [tunnel.MaxPaths]link
 // link is a path to a peer.
 type link struct {
 	number int
-	line   *line  // nil: the path is not known yet
-	name   string // as the gateway that numbers it has it
-	cost   int
-	sent   count
+	line   *line // nil: the path is not known yet
+	// removed: the peer that numbers the path has ended it, and not added it again.
+	removed bool
+	// more: its number is that of no line, because the line has another path.
+	more bool
+	name string // as the gateway that numbers it has it
+	cost int
+	sent count
 
 	address      linkAddress
 	nat          natAddress

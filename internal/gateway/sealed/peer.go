@@ -32,6 +32,8 @@ type peer struct {
 	active atomic.Int64
 	// relaysChanged: what members relay has changed.
 	relaysChanged atomic.Bool
+	// scouting: both gateways keep tunnel.ScoutPath for scouts.
+	scouting atomic.Bool
 
 	mu      sync.Mutex // guards the following, except rx
 	conf    dataplane.Peer
@@ -42,6 +44,7 @@ type peer struct {
 	session    sessionState
 	initiating initiating
 	numbering  numbering
+	matching   matching
 	links      links
 	scheduling scheduling
 	policy     policy
@@ -82,7 +85,7 @@ func newPeer(p *Plane, own handshake.PrivateKey, c dataplane.Peer) *peer {
 func (r *peer) connectParts() {
 	r.session.peer, r.initiating.peer, r.scheduling.peer, r.selection.peer, r.pacing.peer = r, r, r, r, r
 	r.messages.peer, r.prober.peer, r.proving.peer, r.registering.peer = r, r, r, r
-	r.memberRequest.peer, r.relaying.peer = r, r
+	r.memberRequest.peer, r.relaying.peer, r.matching.peer = r, r, r
 }
 
 // configure applies a configuration.
@@ -108,6 +111,14 @@ func (r *peer) configure(c dataplane.Peer, s dataplane.State, lines []*line) err
 		r.memberRequest.homes = home.Endpoints
 	}
 	r.numbering.decide(r.own, &r.conf)
+	r.updateScouting(len(lines))
+	if r.session.sending != nil && len(r.plane.lineStates()) < tunnel.MaxPaths != (len(lines) < tunnel.MaxPaths) {
+		r.session.sending.out.Put(r.session.hello(len(lines)))
+	}
+	if changed || !slices.Equal(r.plane.routing.Load().lines, lines) {
+		r.matching.change(r.plane.now())
+		r.matching.rates = [tunnel.MaxPaths]sharedRates{}
+	}
 	for i := range r.links {
 		l := &r.links[i]
 		switch {
@@ -115,6 +126,7 @@ func (r *peer) configure(c dataplane.Peer, s dataplane.State, lines []*line) err
 			if l.line != lines[i] {
 				*l = link{number: i, line: lines[i]}
 			}
+			l.more = false
 			l.name, l.rates.up, l.cost = lines[i].name, s.Paths[i].Up, s.Paths[i].Cost
 			if c.Alliance.Role == dataplane.HomeAgent && s.Paths[i].Member != "" {
 				continue // follow has its address
@@ -123,8 +135,13 @@ func (r *peer) configure(c dataplane.Peer, s dataplane.State, lines []*line) err
 			if changed && !slices.Contains(c.Endpoints, l.address.remote) {
 				l.address.remote = netip.AddrPort{}
 			}
+		case l.more && i >= len(lines) && r.numbering.owner && slices.Contains(lines, l.line) && !changed:
+			// matching has its rates
 		case l.line != nil && (r.numbering.owner || !slices.Contains(lines, l.line)):
 			r.registering.withdraw(i)
+			if r.numbering.owner {
+				r.session.retract(i)
+			}
 			*l = link{number: i}
 		case l.line != nil:
 			l.rates.up = s.Paths[slices.Index(lines, l.line)].Up
@@ -133,8 +150,8 @@ func (r *peer) configure(c dataplane.Peer, s dataplane.State, lines []*line) err
 	if err := r.policy.apply(s.Policy, &r.scheduling.queues); err != nil {
 		return err
 	}
-	if r.session.sending != nil && r.numbering.owner {
-		r.session.announce(s.Paths)
+	if r.numbering.owner {
+		r.matching.apply()
 	}
 	if r.numbering.owner && r.session.assoc.Current() == nil {
 		r.session.assoc.Want(r.plane.now())

@@ -75,7 +75,7 @@ func (x *prober) expire(b *batch, i int, now time.Duration) time.Duration {
 		case l.probing.progress >= s.at && x.peer.rx.lastHeard(i) >= s.at:
 			// A full queue delays answers too. A path on which both directions go on is not dead.
 		case l.probing.alive.Missed():
-			x.peer.log.Warn("path is dead", "peer", x.peer.conf.Name, "path", l.line.name)
+			x.peer.log.Warn("path is dead", "peer", x.peer.conf.Name, "path", l.title())
 			x.died(b, i, now)
 		}
 	}
@@ -296,7 +296,7 @@ func (x *prober) answered(k *keys, path int, a tunnel.Answer, now time.Duration)
 		l.line.proven.Store(int64(now))
 	}
 	if l.probing.alive.Answered() {
-		x.peer.log.Info("path is up", "peer", x.peer.conf.Name, "path", l.line.name, "address", l.address.remote)
+		x.peer.log.Info("path is up", "peer", x.peer.conf.Name, "path", l.title(), "address", l.address.remote)
 		l.probing.due = 0
 		if x.peer.session.sending != nil {
 			l.reports.loss.Restart(x.peer.session.sending.counters[path])

@@ -58,6 +58,8 @@ func (r *peer) learn(k *keys, path int, at *line, from netip.AddrPort) {
 	l := &r.links[path]
 	to := place{at, from}
 	switch {
+	case l.removed || r.isScout(path):
+		return
 	case l.line == nil && !r.numbering.owner:
 		r.proving.setLine(l, at)
 	case r.numbering.owner && l.line != at:
@@ -123,6 +125,13 @@ func (r *replay) from(at place) int {
 	return r.bytes
 }
 
+// forgetPlace has the next message show where the peer is, even if it comes from there again.
+func (r *replay) forgetPlace() {
+	r.Lock()
+	defer r.Unlock()
+	r.at = place{}
+}
+
 // probe sends the probe to an address that is not proved if it is due, and returns when the next
 // one is.
 func (x *proving) probe(b *batch, k *keys, i int, now time.Duration) time.Duration {
@@ -155,7 +164,7 @@ func (x *proving) proved(i int, to place, now time.Duration) bool {
 		return false
 	}
 	if l.address.remote.IsValid() {
-		x.peer.log.Info("address of peer has changed", "peer", x.peer.conf.Name, "path", to.line.name, "from", l.address.remote, "to", to.from)
+		x.peer.log.Info("address of peer has changed", "peer", x.peer.conf.Name, "path", l.title(), "from", l.address.remote, "to", to.from)
 	}
 	if l.line != to.line {
 		x.setLine(l, to.line)

@@ -126,6 +126,9 @@ func (p *Plane) open(l *line, g *udp.Received, in *buffer, all []opened, b *batc
 			body := o.packet
 			o.packet = nil
 			k.peer.contain(contain.GatewayMessage, body, func() { k.peer.records(k, &o, from, body, len(m), b) })
+			if k.peer.isScout(int(o.path)) {
+				continue // it shows nothing of a path
+			}
 		}
 		all = append(all, o)
 	}

@@ -56,6 +56,8 @@ var recordHandlers = byType(
 	on((*controlMessage).arrived),
 	on((*controlMessage).sentOpen),
 	on((*controlMessage).bye),
+	on((*controlMessage).scout),
+	on((*controlMessage).scouted),
 )
 
 func byType(all ...recordHandler) (table [1 << 8]func(*controlMessage, tunnel.Record)) {
@@ -186,10 +188,12 @@ func (m *controlMessage) ack(v tunnel.Ack) { m.keys.out.Acked(v.Number) }
 // hello decides which gateway numbers the paths.
 func (m *controlMessage) hello(v tunnel.Hello) {
 	r := m.peer
-	r.numbering.peerHasEndpoints = v.Endpoints
+	r.numbering.peerHasEndpoints, r.numbering.peerScouts = v.Endpoints, v.Features&tunnel.Scouts != 0
+	r.updateScouting(len(r.plane.routing.Load().lines))
 	r.numbering.decide(r.own, &r.conf)
 	if r.numbering.owner && m.keys == r.session.sending {
-		r.session.announce(r.plane.lineStates())
+		r.session.announce()
+		r.session.retractUnused()
 	}
 }
 
@@ -199,6 +203,10 @@ func (m *controlMessage) pathAdd(v tunnel.PathAdd) {
 		return
 	}
 	l := &m.peer.links[v.Path]
+	if l.removed {
+		l.removed = false
+		m.peer.session.forgetPlace(int(v.Path)) // its next message shows where the peer is
+	}
 	l.name = v.Name
 	if !m.peer.registering.required() { // else the registration has them
 		l.rates.down, l.rates.known, l.rates.strict, l.cost = v.Down, true, v.Strict, int(v.Cost)
@@ -211,7 +219,12 @@ func (m *controlMessage) pathRemove(v tunnel.PathRemove) {
 	if m.peer.numbering.owner {
 		return
 	}
-	m.peer.links[v.Path] = link{number: int(v.Path)}
+	l := &m.peer.links[v.Path]
+	if l.line != nil {
+		m.peer.log.Info("path removed by peer", "peer", m.peer.conf.Name, "path", l.title())
+	}
+	// What was sent over it before, and arrives later, does not bring it back.
+	*l = link{number: int(v.Path), removed: true}
 	m.changed = true
 }
 

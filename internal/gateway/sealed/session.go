@@ -30,6 +30,7 @@ type sessionState struct {
 type numbering struct {
 	owner            bool // this gateway does
 	peerHasEndpoints bool // so that the peer could
+	peerScouts       bool // the peer has scouts
 }
 
 // decide decides whose numbers paths have: those of the gateway that has endpoints, of two that
@@ -121,10 +122,10 @@ func (x *sessionState) use(k *keys, now time.Duration) {
 	x.sending, x.keysSince, x.proven, x.peer.initiating.tries = k, now, false, 0
 	x.peer.initiating.stale.end()
 	x.epoch++
-	k.out.Put(tunnel.Hello{Endpoints: len(x.peer.conf.Endpoints) > 0})
+	k.out.Put(x.hello(len(x.peer.plane.lineStates())))
 	x.acceptOpen()
 	if x.peer.numbering.owner {
-		x.announce(x.peer.plane.lineStates())
+		x.announce()
 	}
 	for i := range x.peer.links {
 		l := &x.peer.links[i]
@@ -141,12 +142,56 @@ func (x *sessionState) use(k *keys, now time.Duration) {
 	x.peer.wakeControlLocked()
 }
 
+// hello returns the first record of a session of a gateway with so many lines.
+func (x *sessionState) hello(lines int) tunnel.Hello {
+	h := tunnel.Hello{Endpoints: len(x.peer.conf.Endpoints) > 0}
+	if lines < tunnel.MaxPaths {
+		h.Features = tunnel.Scouts
+	}
+	return h
+}
+
 // announce sends the paths of this gateway to the peer.
-func (x *sessionState) announce(paths []dataplane.Path) {
-	for i, c := range paths {
-		if x.peer.conf.Alliance.Uses(x.peer.conf.Name, c) {
-			x.sending.out.Put(tunnel.PathAdd{Path: uint8(i), Up: announced(c.Up), Down: announced(c.Down), Cost: int32(c.Cost), Strict: c.Strict, Name: c.Name})
+func (x *sessionState) announce() {
+	for i := range x.peer.links {
+		if x.peer.links[i].line != nil {
+			x.peer.matching.announce(i)
 		}
+	}
+}
+
+// retract tells the peer that a path has ended.
+func (x *sessionState) retract(path int) {
+	if x.sending != nil {
+		x.sending.out.Put(tunnel.PathRemove{Path: uint8(path)})
+		x.peer.matching.announced[path] = tunnel.PathAdd{}
+		x.peer.wakeControlLocked()
+	}
+}
+
+// retractUnused tells the peer which paths this gateway does not have: before a restart it may have
+// had more, and what was said under other keys may not have arrived.
+func (x *sessionState) retractUnused() {
+	for i := range x.peer.links {
+		if x.peer.links[i].line == nil {
+			x.retract(i)
+		}
+	}
+}
+
+// forgetPlace has the next message of a path show where the peer is, whichever keys it has.
+func (x *sessionState) forgetPlace(path int) {
+	p := x.peer.plane
+	var all []*keys
+	p.keysMu.RLock()
+	for _, k := range p.keys {
+		if k.peer == x.peer {
+			all = append(all, k)
+		}
+	}
+	p.keysMu.RUnlock()
+	for _, k := range all {
+		k.replay[path].forgetPlace()
 	}
 }
 

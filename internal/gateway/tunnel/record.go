@@ -30,6 +30,8 @@ const (
 	recordRequest
 	recordArrived
 	recordSent
+	recordScout
+	recordScouted
 )
 
 const reliable RecordType = 1 << 7
@@ -69,6 +71,10 @@ func (t RecordType) String() string {
 		return "arrived"
 	case recordSent:
 		return "sent"
+	case recordScout:
+		return "scout"
+	case recordScouted:
+		return "scouted"
 	case recordHello:
 		return "hello"
 	case recordPathAdd:
@@ -92,7 +98,8 @@ func (t RecordType) String() string {
 }
 
 // Record is one of Probe, Answer, Report, Ack, Progress, Request, Hello, PathAdd, PathRemove, NAT,
-// Register, Registered, Bye, Open, NATSession, Arrived, Sent and Unknown.
+// Register, Registered, Bye, Open, NATSession, Arrived, Sent, Scout,
+// Scouted and Unknown.
 type Record interface {
 	Type() RecordType
 	body(b []byte) []byte
@@ -173,6 +180,28 @@ type Sent struct {
 	Packets uint64
 }
 
+// Scout asks which line of the receiver it arrives at. It is sent over ScoutPath between lines that
+// carry no path, and answered with a Scouted to where it came from.
+type Scout struct {
+	// ID is random: an answer with it shows that the lines reach each other.
+	ID uint64
+}
+
+// ScoutPath is the number of the path that has scouts, and nothing else, between gateways that both
+// have Scouts.
+const ScoutPath = MaxPaths - 1
+
+// Scouted answers a Scout.
+type Scouted struct {
+	ID uint64
+	// Line is the number of the line that the Scout has arrived at, of the sender of this record.
+	Line uint8
+	// Up and Down are its rates from and to the sender of this record, UnknownRate if they are to
+	// be measured.
+	Up, Down unit.Bandwidth
+	Name     string
+}
+
 // Open means that the sender accepts open messages with a cookie.
 type Open struct {
 	Cookie uint64
@@ -180,11 +209,14 @@ type Open struct {
 
 // Hello is the first reliable record of a session.
 type Hello struct {
-	// Features are bits that nobody has defined yet: 0.
+	// Features are bits, such as Scouts. Those that nobody has defined yet are 0.
 	Features uint32
 	// Endpoints: the sender has addresses of the receiver in its configuration.
 	Endpoints bool
 }
+
+// Scouts is the feature of a gateway that answers scouts, and has no path with the number ScoutPath.
+const Scouts uint32 = 1 << 0
 
 // PathAdd describes a path that the sender of the record uses.
 type PathAdd struct {
@@ -305,6 +337,8 @@ func (Arrived) Type() RecordType    { return recordArrived }
 func (Sent) Type() RecordType       { return recordSent }
 func (Open) Type() RecordType       { return recordOpen }
 func (NATSession) Type() RecordType { return recordNATSession }
+func (Scout) Type() RecordType      { return recordScout }
+func (Scouted) Type() RecordType    { return recordScouted }
 func (u Unknown) Type() RecordType  { return u.Kind }
 
 var be = binary.BigEndian
@@ -325,6 +359,14 @@ func (r Report) body(b []byte) []byte {
 		b = be.AppendUint32(b, micros(v))
 	}
 	return be.AppendUint64(b, r.Late)
+}
+
+func (r Scout) body(b []byte) []byte { return be.AppendUint64(b, r.ID) }
+
+func (r Scouted) body(b []byte) []byte {
+	b = append(be.AppendUint64(b, r.ID), r.Line)
+	b = be.AppendUint64(be.AppendUint64(b, uint64(r.Up)), uint64(r.Down))
+	return append(b, r.Name[:min(len(r.Name), maxName)]...)
 }
 
 func (r Ack) body(b []byte) []byte { return be.AppendUint32(b, r.Number) }
@@ -627,6 +669,10 @@ func (f *fields) record(kind RecordType) Record {
 		return Open{f.uint64()}
 	case recordNATSession:
 		return f.natSession()
+	case recordScout:
+		return Scout{f.uint64()}
+	case recordScouted:
+		return Scouted{f.uint64(), f.path(), f.rate(), f.rate(), f.name()}
 	case recordPadding:
 	}
 	return Unknown{kind}
@@ -662,6 +708,9 @@ func (o *Outbox) AppendHello(b []byte) []byte {
 	}
 	return AppendNumbered(b, 0, o.kept[0])
 }
+
+// Greeted reports whether the Hello, the first record, is acknowledged.
+func (o *Outbox) Greeted() bool { return o.first > 0 }
 
 // Acked removes the records up to a number.
 func (o *Outbox) Acked(number uint32) {

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -858,6 +859,24 @@ func (c *Conn) NeighborOn(dst netip.Addr, index int, mark uint32) (neighbor, sou
 	return r.gateway, r.source, nil
 }
 
+// RoutedOn reports whether a route over an interface leads to dst, for packets with a mark that are
+// bound to it. Without one, the kernel takes an IPv4 address to be on the link.
+func (c *Conn) RoutedOn(dst netip.Addr, index int, mark uint32) (bool, error) {
+	if err := checkAddr("destination", dst); err != nil {
+		return false, fmt.Errorf("look up route: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, err := c.route(dst, unix.RTM_F_FIB_MATCH, putUint32(putUint32(nil, unix.RTA_OIF, uint32(index)), unix.RTA_MARK, mark))
+	switch {
+	case noRoute(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("look up route to %q on interface %d: %w", dst, index, err)
+	}
+	return true, nil
+}
+
 // resolved is how the kernel sends a packet. The gateway is not valid if its destination is on the link.
 type resolved struct {
 	gateway, source netip.Addr
@@ -866,8 +885,14 @@ type resolved struct {
 
 // routeTo asks the kernel for its route to dst, with further attributes of the packet.
 func (c *Conn) routeTo(dst netip.Addr, more []byte) (r resolved, err error) {
+	return c.route(dst, 0, more)
+}
+
+// route is routeTo with flags of the request (rtnetlink(7)).
+func (c *Conn) route(dst netip.Addr, flags uint32, more []byte) (r resolved, err error) {
 	b := make([]byte, unix.SizeofRtMsg)
 	b[0], b[1] = family(dst), uint8(dst.BitLen())
+	binary.NativeEndian.PutUint32(b[8:], flags) // rtm_flags
 	got, err := c.execute(message(unix.RTM_GETROUTE, 0, append(putAddr(b, unix.RTA_DST, dst), more...)))
 	if err != nil {
 		return resolved{}, err

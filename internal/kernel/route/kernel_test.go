@@ -616,6 +616,35 @@ func TestKernelNexthopTo(t *testing.T) {
 	}
 }
 
+// TestKernelRoutedOn: a bound packet has a route only if one leads over its interface; that the kernel
+// takes an address to be on the link is none.
+func TestKernelRoutedOn(t *testing.T) {
+	l := newLab(t)
+	l.add(route.Address{Link: "a0", Prefix: pfx("192.0.2.1/24")}, route.Address{Link: "a1", Prefix: pfx("198.51.100.1/24")},
+		route.Route{Dst: pfx("0.0.0.0/0"), Gateway: ip("192.0.2.2"), Link: "a0"},
+		route.Route{Dst: pfx("0.0.0.0/0"), Gateway: ip("198.51.100.3"), Link: "a1", Table: 7},
+		route.Rule{Priority: 100, From: pfx("0.0.0.0/0"), NotMark: 5, Table: 7}.Normal())
+	for _, tc := range []struct {
+		dst, link string
+		mark      uint32
+		want      bool
+	}{
+		{"10.0.0.1", "a0", 5, true}, {"10.0.0.1", "a1", 5, false}, {"10.0.0.1", "a1", 6, true}, {"198.51.100.9", "a1", 5, true},
+		{"2001:db8::1", "a1", 5, false},
+	} {
+		link, err := l.Link(tc.link)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := l.RoutedOn(ip(tc.dst), link.Index, tc.mark); err != nil || got != tc.want {
+			t.Errorf("%s on %s with mark %d: %v, %v, want %v", tc.dst, tc.link, tc.mark, got, err, tc.want)
+		}
+	}
+	if _, err := l.RoutedOn(ip("::ffff:10.0.0.1"), 1, 0); err == nil {
+		t.Error("accepted an IPv4-mapped address")
+	}
+}
+
 // TestKernelNeighborOn: the neighbor is that on the interface, whatever the best route is, and by the
 // rules for the mark.
 func TestKernelNeighborOn(t *testing.T) {

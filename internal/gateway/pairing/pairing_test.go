@@ -1,0 +1,232 @@
+package pairing
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/tabane/tabane/internal/base/unit"
+)
+
+func lines(rates ...unit.Bandwidth) []Line {
+	var list []Line
+	for _, r := range rates {
+		if r != Unknown {
+			r *= unit.MbitPerSecond
+		}
+		list = append(list, Line{r, r})
+	}
+	return list
+}
+
+func always(Pair) bool { return true }
+
+func TestChoose(t *testing.T) {
+	except := func(list ...Pair) func(Pair) bool { return func(p Pair) bool { return !slices.Contains(list, p) } }
+	for _, tc := range []struct {
+		name          string
+		sites         Sites
+		current, want []Pair
+	}{
+		{"alike", Sites{lines(20, 20), lines(20, 20), always}, nil, []Pair{{0, 0}, {1, 1}}},
+		{"in use", Sites{lines(20, 20), lines(20, 20), always}, []Pair{{0, 1}, {1, 0}}, []Pair{{0, 1}, {1, 0}}},
+		{"both on one", Sites{lines(20, 20), lines(20, 20), always}, []Pair{{0, 1}, {1, 1}}, []Pair{{0, 1}, {1, 0}}},
+		{"by rate", Sites{lines(10, 100), lines(100, 10), always}, nil, []Pair{{0, 1}, {1, 0}}},
+		{"by rate, though others are in use", Sites{lines(10, 100), lines(100, 10), always}, []Pair{{0, 0}, {1, 1}}, []Pair{{0, 1}, {1, 0}}},
+		{"a little more is no reason", Sites{lines(90, 100), lines(100, 90), always}, []Pair{{0, 0}, {1, 1}}, []Pair{{0, 0}, {1, 1}}},
+		{"one here", Sites{lines(40), lines(20, 20), always}, []Pair{{0, 0}}, []Pair{{0, 0}, {0, 1}}},
+		{"one there", Sites{lines(20, 20), lines(40), always}, nil, []Pair{{0, 0}, {1, 0}}},
+		{"the fast one is shared", Sites{lines(100, 20), lines(20, 50, 50), always}, nil, []Pair{{0, 1}, {0, 2}, {1, 0}}},
+		{"one does not answer", Sites{lines(20, 20), lines(20, 20), except(Pair{0, 1}, Pair{1, 1})}, []Pair{{0, 0}, {1, 1}}, []Pair{{0, 0}, {1, 0}}},
+		{"only crossed", Sites{lines(20, 20), lines(20, 20), except(Pair{0, 0}, Pair{1, 1})}, nil, []Pair{{0, 1}, {1, 0}}},
+		{"it returns", Sites{lines(20, 20), lines(20, 20), always}, []Pair{{0, 0}, {0, 1}}, []Pair{{0, 0}, {1, 1}}},
+		{"a line is gone", Sites{lines(20), lines(20, 20), always}, []Pair{{0, 0}, {1, 1}, {7, 7}, {-1, 0}}, []Pair{{0, 0}, {0, 1}}},
+		{"unknown rates", Sites{lines(Unknown, 10), lines(10, Unknown), always}, nil, []Pair{{0, 1}, {1, 0}}},
+		{"none", Sites{nil, lines(20), always}, []Pair{{0, 0}}, nil},
+	} {
+		if got := tc.sites.Choose(tc.current); !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
+		}
+	}
+}
+
+func TestRates(t *testing.T) {
+	const mbit = unit.MbitPerSecond
+	s := Sites{lines(40, Unknown), []Line{{10 * mbit, 30 * mbit}, {0, 30 * mbit}, {Unknown, Unknown}}, always}
+	for _, tc := range []struct {
+		pairs []Pair
+		want  []Line
+	}{
+		{[]Pair{{0, 0}}, []Line{{30 * mbit, 10 * mbit}}},
+		{[]Pair{{0, 0}, {0, 1}}, []Line{{20 * mbit, 10 * mbit}, {20 * mbit, 0}}},
+		{[]Pair{{0, 2}, {1, 2}}, []Line{{40 * mbit, 40 * mbit}, {Unknown, Unknown}}},
+	} {
+		if got := s.Rates(tc.pairs); !slices.Equal(got, tc.want) {
+			t.Errorf("%v: %v, want %v", tc.pairs, got, tc.want)
+		}
+	}
+}
+
+// drawn are random sites with random pairs that answer and are in use.
+func drawn(t *rapid.T) (s Sites, current []Pair) {
+	rate := rapid.OneOf(rapid.SampledFrom([]unit.Bandwidth{0, Unknown, 1, 1000 * unit.TbitPerSecond}), rapid.Custom(func(t *rapid.T) unit.Bandwidth {
+		return unit.Bandwidth(rapid.Int64Range(1, 1000).Draw(t, "rate")) * unit.MbitPerSecond
+	}))
+	line := rapid.Custom(func(t *rapid.T) Line { return Line{rate.Draw(t, "up"), rate.Draw(t, "down")} })
+	s.Here, s.There = rapid.SliceOfN(line, 0, 16).Draw(t, "here"), rapid.SliceOfN(line, 0, 16).Draw(t, "there")
+	share := rapid.IntRange(0, 4).Draw(t, "share")
+	answers := rapid.SliceOfN(rapid.IntRange(0, 3), 16*16, 16*16).Draw(t, "answers")
+	s.Answers = func(p Pair) bool { return answers[p.Here*16+p.There] < share }
+	current = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Pair {
+		return Pair{rapid.IntRange(-1, 16).Draw(t, "here"), rapid.IntRange(-1, 16).Draw(t, "there")}
+	}), 0, 16).Draw(t, "current")
+	return s, current
+}
+
+// largest returns the size of a largest matching, by augmenting paths.
+func (s *Sites) largest() int {
+	partner := make([]int, len(s.There))
+	for j := range partner {
+		partner[j] = -1
+	}
+	n := 0
+	for i := range s.Here {
+		seen := map[int]bool{}
+		var extend func(i int) bool
+		extend = func(i int) bool {
+			for j := range partner {
+				if s.has(Pair{i, j}) && !seen[j] {
+					seen[j] = true
+					if partner[j] < 0 || extend(partner[j]) {
+						partner[j] = i
+						return true
+					}
+				}
+			}
+			return false
+		}
+		if extend(i) {
+			n++
+		}
+	}
+	return n
+}
+
+// TestEveryLineIsUsed: every line that reaches any is in a pair, by as few pairs as possible: where
+// each line can have one of its own, it has.
+func TestEveryLineIsUsed(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s, current := drawn(t)
+		pairs := s.Choose(current)
+		reach := 0
+		for i := range s.Here {
+			if slices.ContainsFunc(s.all(), func(p Pair) bool { return p.Here == i }) {
+				reach++
+			}
+		}
+		for j := range s.There {
+			if slices.ContainsFunc(s.all(), func(p Pair) bool { return p.There == j }) {
+				reach++
+			}
+		}
+		if n := covered(pairs); n != reach {
+			t.Fatalf("%v has %d of %d lines", pairs, n, reach)
+		}
+		if want := reach - s.largest(); len(pairs) != want {
+			t.Fatalf("%d pairs, want %d: %v", len(pairs), want, pairs)
+		}
+		for i, p := range pairs {
+			if !s.has(p) || slices.Contains(pairs[:i], p) {
+				t.Fatalf("pair %v of %v", p, pairs)
+			}
+		}
+	})
+}
+
+// all returns all pairs that answer.
+func (s *Sites) all() []Pair {
+	var list []Pair
+	for i := range s.Here {
+		for j := range s.There {
+			if s.Answers(Pair{i, j}) {
+				list = append(list, Pair{i, j})
+			}
+		}
+	}
+	return list
+}
+
+// TestStable: what was chosen is chosen again.
+func TestStable(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s, current := drawn(t)
+		pairs := s.Choose(current)
+		if again := s.Choose(pairs); !slices.Equal(again, pairs) {
+			t.Fatalf("%v, then %v", pairs, again)
+		}
+	})
+}
+
+// TestBestByRate: no other assignment of few lines has a higher rate.
+func TestBestByRate(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 5).Draw(t, "lines")
+		rate := rapid.Custom(func(t *rapid.T) Line {
+			return Line{unit.Bandwidth(rapid.IntRange(0, 50).Draw(t, "up")) * unit.MbitPerSecond, unit.Bandwidth(rapid.IntRange(0, 50).Draw(t, "down")) * unit.MbitPerSecond}
+		})
+		s := Sites{rapid.SliceOfN(rate, n, n).Draw(t, "here"), rapid.SliceOfN(rate, n, n).Draw(t, "there"), always}
+		best := s.Value(s.Choose(nil))
+		order := make([]int, n)
+		for i := range order {
+			order[i] = i
+		}
+		var permute func(k int)
+		permute = func(k int) {
+			if k == n {
+				var pairs []Pair
+				for i, j := range order {
+					pairs = append(pairs, Pair{i, j})
+				}
+				if v := s.Value(pairs); v > best {
+					t.Fatalf("%v has %d kbit/s, chosen %d", pairs, v, best)
+				}
+				return
+			}
+			for i := k; i < n; i++ {
+				order[k], order[i] = order[i], order[k]
+				permute(k + 1)
+				order[k], order[i] = order[i], order[k]
+			}
+		}
+		permute(0)
+	})
+}
+
+// TestSharesFit: the rates of pairs are no more than any line has.
+func TestSharesFit(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s, current := drawn(t)
+		pairs := s.Choose(current)
+		here, there := map[int]float64{}, map[int]float64{}
+		for i, r := range s.Rates(pairs) {
+			if r.Up < 0 || r.Down < 0 {
+				t.Fatalf("%v: %v", pairs[i], r)
+			}
+			if r.Up != Unknown {
+				here[pairs[i].Here] += float64(r.Up)
+				there[pairs[i].There] += float64(r.Up)
+			}
+		}
+		for i, sum := range here {
+			if sum > float64(s.Here[i].Up)*1.001 {
+				t.Errorf("line %d here has %v of %v", i, sum, s.Here[i].Up)
+			}
+		}
+		for j, sum := range there {
+			if sum > float64(s.There[j].Down)*1.001 {
+				t.Errorf("line %d there has %v of %v", j, sum, s.There[j].Down)
+			}
+		}
+	})
+}

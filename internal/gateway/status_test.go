@@ -1,0 +1,35 @@
+package gateway
+
+import (
+	"net/netip"
+	"testing"
+)
+
+// TestExplainRoutes: a path without an answer whose interface has no route to the peer says so, and what
+// to do; one whose interface has a route to any endpoint does not.
+func TestExplainRoutes(t *testing.T) {
+	c := &Config{Peers: []Peer{{Name: "hq", Endpoints: []Endpoint{"192.0.2.1:4790", "hq.example:4790"}}, {Name: "phone"}}}
+	addresses := map[string][]netip.Addr{"hq.example": {netip.MustParseAddr("2001:db8::1")}}
+	routed := func(dst netip.Addr, link string, mark uint32) (bool, error) {
+		return link == "eth1" && dst.Is6() && mark == SocketMark, nil
+	}
+	s := Status{
+		Lines: []Line{{Name: "fiber", Interface: "eth1", Up: true}, {Name: "lte", Interface: "wwan0", Up: true}},
+		Peers: []PeerStatus{{Name: "hq", Up: true}},
+		Paths: []PathStatus{
+			{Peer: "hq", Path: "fiber", Line: "fiber", State: stateUnproven}, {Peer: "hq", Path: "lte", Line: "lte", State: stateUnproven},
+			{Peer: "hq", Path: "lte", Line: "lte", State: stateUp}, {Peer: "phone", Path: "lte", Line: "lte", State: stateUnproven},
+		},
+	}
+	s.explainRoutes(c, addresses, routed)
+	const missing = "no route through \"wwan0\": add a default route with a metric, or `via`"
+	for i, want := range []string{"", missing, "", ""} {
+		if got := s.Paths[i].Reason; got != want {
+			t.Errorf("path %d: %q, want %q", i, got, want)
+		}
+	}
+	s.Paths = s.Paths[1:2]
+	if h, want := s.health(nil, nil), `path "lte" to peer "hq" is unproven: `+missing; h.Reason != want {
+		t.Errorf("%q, want %q", h.Reason, want)
+	}
+}
