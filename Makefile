@@ -17,7 +17,7 @@ PROCESSOR.riscv64 := GOARCH=riscv64
 PROCESSOR := $(if $(ARCH),$(or $(PROCESSOR.$(ARCH)),$(error unknown ARCH=$(ARCH); use amd64, arm64, armhf or riscv64)))
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test programs race bench bench-gateway bench-forward bench-routes bench-sim soak fuzz lint clean help FORCE
+.PHONY: build demo test programs race bench bench-gateway bench-forward bench-proxy bench-routes bench-sim soak fuzz lint clean help FORCE
 
 build: $(BIN)/tabane $(BIN)/tabane-lab ## build bin/tabane and bin/tabane-lab, or those of ARCH=arm64, armhf or riscv64 in bin/ARCH
 
@@ -68,6 +68,10 @@ bench-gateway: ## measure the gateway's sealed plane, beside kernel forwarding a
 bench-forward: BENCHMARKS := --benchmarks
 bench-forward: programs ## measure the gateway's open plane, beside forwarding and masquerading by the kernel, and write its table of docs/gateway-measured.md (root, 6 minutes)
 	TABANE_LAB=require TABANE_PROGRAMS=require $(GO) test -count=1 -timeout 10m -run '^$$' -bench 'Forward|Programs|Room|Flows' -benchtime 60x ./internal/gateway/openbpf -update
+
+bench-proxy: BENCHMARKS := --benchmarks libnginx-mod-stream
+bench-proxy: programs ## measure the proxy beside HAProxy and nginx: a download, short connections, memory (root, 3 minutes)
+	TABANE_LAB=require TABANE_PROGRAMS=require $(GO) test -count=1 -timeout 10m -run '^$$' -bench Proxies -benchtime 1x ./internal/acceptance
 
 PINNED = $(shell command -v taskset >/dev/null && echo taskset -c $$(($$(nproc) - 1)))
 

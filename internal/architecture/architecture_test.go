@@ -150,7 +150,7 @@ var folders = []folder{
 	},
 	{
 		name: "cli", about: "arguments, files, text on the screen, exit codes",
-		may:     []string{"base", "kernel", "bgp", "mptcp", "daemon", "epe", "gateway", "study", "analysis", "role", "experiment", "sim", "lab"},
+		may:     []string{"base", "kernel", "bgp", "mptcp", "daemon", "epe", "gateway", "proxy", "study", "analysis", "role", "experiment", "sim", "lab"},
 		because: "it is imported by main packages alone",
 		rungs:   [][]string{{"config", "dashboard", "doctor"}, {"files"}, {"."}, {"lab"}},
 	},

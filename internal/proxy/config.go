@@ -33,8 +33,9 @@ type Listener struct {
 	// and serves SOCKS5 and HTTP CONNECT; transparent has the interface whose connections to others are
 	// captured.
 	Listen Listen `yaml:"listen"`
-	// Upstream is where connections go: scheme, host and port, or only the scheme if clients name the
-	// destination (socks5, transparent). With mptcp, a destination without MPTCP is connected by TCP.
+	// Upstream is where connections go: scheme, host and port, or only the scheme to go where clients
+	// request (socks5), connect to (transparent), or say in their PROXY header
+	// (accept_proxy_protocol). With mptcp, a destination without MPTCP is connected by TCP.
 	Upstream Upstream `yaml:"upstream,omitempty"`
 	// Upstreams are several of them, in place of upstream: each connection goes to the one with the
 	// fewest among those that answer. Example: ["mptcp://hq1.example:8080", "mptcp://hq2.example:8080"]
@@ -164,15 +165,18 @@ func (l *Listener) checkUpstreams(faults *fault.List) {
 		faults.Add("upstream", "must be given, or 1 to %d upstreams, got %d", maxUpstreams, len(list))
 		return
 	}
-	chosen := l.Listen.Kind == Transparent || l.Listen.Kind == SOCKS
+	// Clients name the destination: by a request, by where they connect to, or in the PROXY header.
+	chosen := l.Listen.Kind == Transparent || l.Listen.Kind == SOCKS || l.AcceptProxyProtocol
 	for i, u := range list {
 		path := "upstream"
 		if len(l.Upstreams) > 0 {
 			path = fmt.Sprintf("upstreams[%d]", i)
 		}
 		switch {
-		case chosen && u.Host != "":
+		case l.Listen.Kind == SOCKS && u.Host != "":
 			faults.Add(path, "must be mptcp or tcp alone, because clients of %s name their destination, got %s", l.Listen, u)
+		case u.Host == "" && len(list) > 1:
+			faults.Add(path, "must have a host and a port, like %s://hq.example:8080, because there are several, got %s", u.Scheme(), u)
 		case !chosen && u.Host == "":
 			faults.Add(path, "must have a host and a port, like %s://hq.example:8080, got %s", u.Scheme(), u)
 		case slices.Contains(list[:i], u):
@@ -186,7 +190,7 @@ func (c *Config) Warnings() fault.List {
 	var warnings fault.List
 	for i := range c.Listeners {
 		l := &c.Listeners[i]
-		if l.Listen.Kind == SOCKS && slices.ContainsFunc(l.Allow, func(p netip.Prefix) bool { return p.Bits() == 0 }) {
+		if (l.Listen.Kind == SOCKS || l.AcceptProxyProtocol && l.all()[0].Host == "") && slices.ContainsFunc(l.Allow, func(p netip.Prefix) bool { return p.Bits() == 0 }) {
 			warnings.Add(fmt.Sprintf("listeners[%d].allow", i), "lets everybody connect to everything through this host: an open relay")
 		}
 	}

@@ -355,6 +355,25 @@ func TestProxyProtocol(t *testing.T) {
 	settle(t, "the malformed header is not counted", func() bool { return p.Status().(Status).Listeners[0].Malformed == 1 })
 }
 
+// TestDestinationInHeader: a listener without an upstream's host connects to where the header says.
+func TestDestinationInHeader(t *testing.T) {
+	at := free(t)
+	l := forward(t, "tcp://"+at, "tcp")
+	l.AcceptProxyProtocol = true
+	start(t, l)
+	c := dial(t, at)
+	to := netip.MustParseAddrPort(serve(t, echo).Addr().String())
+	_, _ = c.Write(header.Header{Source: netip.MustParseAddrPort("127.0.0.1:7"), Destination: to}.Append(nil, header.V2)) // pingPong notices
+	pingPong(t, c)
+	for _, b := range [][]byte{header.Header{}.Append(nil, header.V1), header.Header{Source: to, Destination: netip.MustParseAddrPort(at)}.Append(nil, header.V1)} {
+		c := dial(t, at)
+		_, _ = c.Write(b) // reading notices
+		if _, err := io.ReadAll(c); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("%q: %v", b, err)
+		}
+	}
+}
+
 // TestAllow: a client outside of the prefixes is reset.
 func TestAllow(t *testing.T) {
 	at := free(t)
@@ -447,6 +466,62 @@ func pingPong(t *testing.T, c *net.TCPConn) {
 	b := make([]byte, 4)
 	if _, err := io.ReadFull(c, b); err != nil || string(b) != "ping" {
 		t.Fatalf("got %q, %v", b, err)
+	}
+}
+
+// TestReplace: another proxy with the sockets takes over. Connections of the first go on in it, and it ends
+// with the last of them; new ones are the second's, also those that were waiting.
+func TestReplace(t *testing.T) {
+	at := free(t)
+	l := forward(t, "tcp://"+at, "tcp://"+serve(t, echo).Addr().String())
+	first, err := New(Options{Config: Config{Listeners: []Listener{l}}, Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- first.Run(t.Context()) }()
+	old := dial(t, at)
+	pingPong(t, old)
+	fds, err := first.Sockets()
+	if err != nil {
+		t.Fatal(err)
+	}
+	inherited, err := copies(fds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := New(Options{Config: Config{Listeners: []Listener{l}}, Inherited: inherited, Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- second.Run(ctx) }()
+	first.Replaced()
+	for range 20 {
+		c := dial(t, at)
+		pingPong(t, c)
+		_ = c.Close()
+	}
+	settle(t, "the second has no connection", func() bool { return second.Status().(Status).Listeners[0].Accepted > 0 })
+	pingPong(t, old)
+	select {
+	case err := <-done:
+		t.Fatal("the first ended before its connection:", err)
+	default:
+	}
+	_ = old.Close()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Error("the first does not end")
 	}
 }
 

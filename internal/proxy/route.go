@@ -160,6 +160,8 @@ func (r *router) Route(q relay.Query, answer func(relay.Plan)) (relay.Plan, bool
 	switch {
 	case len(s.upstreams) > 0:
 		plan, ok = r.toUpstreams(s, again)
+	case q.Protocol == request.None && s.listener.AcceptProxyProtocol && !q.Headed:
+		plan = relay.Plan{Err: errors.New("the PROXY header has no destination"), Failure: request.Denied}
 	case q.Protocol == request.None:
 		plan = r.toAddresses(s, q.Client, []netip.Addr{q.Local.Addr()}, q.Local.Port())
 	case q.Asked.Address.IsValid():

@@ -30,6 +30,7 @@ import (
 	program "github.com/tabane/tabane/internal/mptcp/ccbpf"
 	"github.com/tabane/tabane/internal/mptcp/congestion"
 	"github.com/tabane/tabane/internal/mptcp/mptcpify"
+	"github.com/tabane/tabane/internal/proxy/relay"
 )
 
 // State is the result of a check.
@@ -87,7 +88,7 @@ func Examine() []Finding {
 	list = append(list, typeFormat(), tcx(), reports(), openRelay())
 	list = append(list, gatewayOffloads()...)
 	list = append(list, openPlane(gatewayPins))
-	list = append(list, socketBuffers(netns.ReadSysctl, Privileged()), clock(kernelClock), tunnelMTU(net.Interfaces))
+	list = append(list, socketBuffers(netns.ReadSysctl, Privileged()), clock(kernelClock), tunnelMTU(net.Interfaces), descriptors(relay.DescriptorLimit))
 	list = append(list, daemons()...)
 	slices.SortStableFunc(list, func(a, b Finding) int { return cmp.Compare(order(a), order(b)) })
 	return list

@@ -58,6 +58,7 @@ type connection struct {
 	protocol   request.Protocol
 	greeted    bool // the SOCKS5 greeting was answered
 	headed     bool // the PROXY header was read
+	named      bool // it has addresses
 	queued     bool // in the loop's list of ready ones
 	slot       int32
 	generation uint32
@@ -312,7 +313,7 @@ func (l *loop) decode(c *connection) {
 		}
 		c.in, c.headed = c.in[n:], true
 		if h.Source.IsValid() {
-			c.client, c.local = h.Source, h.Destination
+			c.client, c.local, c.named = h.Source, h.Destination, true
 		}
 	}
 	if !c.service.Requests {
@@ -415,7 +416,7 @@ func (l *loop) route(c *connection, d request.Destination) {
 		c.local = localAddress(int(c.sides[0].fd))
 	}
 	slot, generation := c.slot, c.generation
-	plan, ok := l.engine.options.Router.Route(Query{Service: c.service, Client: c.client, Local: c.local, Protocol: c.protocol, Asked: d}, func(p Plan) {
+	plan, ok := l.engine.options.Router.Route(Query{Service: c.service, Client: c.client, Local: c.local, Headed: c.named, Protocol: c.protocol, Asked: d}, func(p Plan) {
 		l.post(func() {
 			if c := l.find(slot, generation); c != nil && c.state == routing {
 				l.routed(c, p)

@@ -37,8 +37,9 @@ type Router interface {
 type Query struct {
 	Service *Service
 	Client  netip.AddrPort
-	// Local is where the client has connected to.
-	Local netip.AddrPort
+	// Local is where the client has connected to. Headed: a PROXY header says so.
+	Local  netip.AddrPort
+	Headed bool
 	// Protocol and Asked are what the client requests; the protocol is None without a request.
 	Protocol request.Protocol
 	Asked    request.Destination

@@ -1,0 +1,317 @@
+package acceptance
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/testkit/programs"
+)
+
+// The sizes of BenchmarkProxies.
+const (
+	proxyRounds = 5
+	proxyBulk   = 2 << 30 // bytes
+	proxyShort  = 20_000  // connections
+	proxyPiece  = 1 << 10 // bytes of a short connection in each direction
+	proxyIdle   = 2000    // connections
+	// proxyWorkers open short connections at a time.
+	proxyWorkers = 32
+)
+
+// contestant is a proxy that is measured.
+type contestant struct {
+	name   string
+	config func(listen, server string) string
+	args   func(file string) []string
+	binary string
+
+	pid                            int
+	listen                         string
+	bulk, bulkCPU, short, shortCPU []float64
+	idle                           float64
+}
+
+// BenchmarkProxies measures the proxy beside HAProxy and nginx on loopback, in interleaved rounds: a
+// download by one connection, short connections, and the memory of idle ones. CPU time is that of the
+// proxy's processes.
+func BenchmarkProxies(b *testing.B) {
+	haproxy, nginx := programs.Need(b, "haproxy"), programs.Need(b, "nginx")
+	tabane := func(scheme string) func(listen, server string) string {
+		return func(listen, server string) string {
+			return fmt.Sprintf("proxy:\n  control: %s/s.sock\n  status: %s\n  listeners: [{listen: \"tcp://%s\", upstream: \"%s://%s\"}]\n", b.TempDir(), freeAddress(b), listen, scheme, server)
+		}
+	}
+	run := func(file string) []string { return []string{"proxy", "-c", file} }
+	stream := func(listen, server string) string {
+		dir := b.TempDir()
+		return fmt.Sprintf("load_module /usr/lib/nginx/modules/ngx_stream_module.so;\ndaemon off;\nworker_processes auto;\nworker_rlimit_nofile 20000;\npid %s/pid;\nerror_log %s/log;\nevents { worker_connections 9000; }\nstream { server { listen %s backlog=4096; proxy_pass %s; } }\n", dir, dir, listen, server)
+	}
+	list := []*contestant{
+		{name: "tabane", binary: program, config: tabane("tcp"), args: run},
+		{name: "HAProxy", binary: haproxy, args: func(file string) []string { return []string{"-db", "-f", file} }, config: func(listen, server string) string {
+			return fmt.Sprintf("global\n  maxconn 4000\n  nbthread 2\ndefaults\n  mode tcp\n  option splice-auto\n  timeout connect 5s\n  timeout client 1h\n  timeout server 1h\nlisten l\n  bind %s\n  server s %s\n", listen, server)
+		}},
+		{name: "nginx", binary: nginx, config: stream, args: func(file string) []string { return []string{"-c", file} }},
+		{name: "tabane to MPTCP", binary: program, config: tabane("mptcp"), args: run},
+	}
+	bulk, short := bulkServer(b), shortServer(b)
+	start := func(c *contestant, server string) (stop func()) {
+		c.listen = freeAddress(b)
+		file := filepath.Join(b.TempDir(), "config")
+		if err := os.WriteFile(file, []byte(c.config(c.listen, server)), 0o600); err != nil {
+			b.Fatal(err)
+		}
+		cmd := exec.Command(c.binary, c.args(file)...)
+		var output bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &output, &output
+		if err := cmd.Start(); err != nil {
+			b.Fatal(err)
+		}
+		c.pid = cmd.Process.Pid
+		for end := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+			if l, err := net.Dial("tcp", c.listen); err == nil {
+				_ = l.Close()
+				break
+			}
+			if time.Now().After(end) {
+				b.Fatalf("%s does not listen: %s", c.name, &output)
+			}
+		}
+		return func() {
+			_ = cmd.Process.Signal(unix.SIGTERM)
+			_ = cmd.Wait()
+		}
+	}
+	for b.Loop() {
+		for range proxyRounds {
+			for _, c := range list {
+				stop := start(c, bulk)
+				cpu, begun := proxyCPU(b, c.pid), time.Now()
+				n, err := download(c.listen)
+				took := time.Since(begun).Seconds()
+				if err != nil || n != proxyBulk {
+					b.Fatalf("%s: %d bytes, %v", c.name, n, err)
+				}
+				c.bulk = append(c.bulk, float64(n)*8/took/1e9)
+				c.bulkCPU = append(c.bulkCPU, (proxyCPU(b, c.pid)-cpu)/float64(n)*1e9)
+				stop()
+				stop = start(c, short)
+				cpu, begun = proxyCPU(b, c.pid), time.Now()
+				if err := shortConnections(c.listen); err != nil {
+					b.Fatalf("%s: %v", c.name, err)
+				}
+				took = time.Since(begun).Seconds()
+				c.short = append(c.short, proxyShort/took)
+				c.shortCPU = append(c.shortCPU, (proxyCPU(b, c.pid)-cpu)/proxyShort*1e6)
+				stop()
+			}
+		}
+		for _, c := range list {
+			stop := start(c, short)
+			before := proxyResident(b, c.pid)
+			var open []net.Conn
+			for range proxyIdle {
+				conn, err := net.Dial("tcp", c.listen)
+				if err != nil {
+					b.Fatalf("%s: %v", c.name, err)
+				}
+				open = append(open, conn)
+			}
+			time.Sleep(500 * time.Millisecond)
+			c.idle = float64(proxyResident(b, c.pid)-before) / proxyIdle / 1000
+			for _, conn := range open {
+				_ = conn.Close()
+			}
+			stop()
+		}
+	}
+	median := func(v []float64) float64 {
+		v = slices.Sorted(slices.Values(v))
+		return v[len(v)/2]
+	}
+	var t strings.Builder
+	fmt.Fprintf(&t, "\n| loopback, medians of %d interleaved rounds | Gbit/s | CPU s/GB | connections/s | CPU us/connection | kB per idle connection |\n|---|---|---|---|---|---|\n", proxyRounds)
+	for _, c := range list {
+		fmt.Fprintf(&t, "| %s | %.1f | %.3f | %.0f | %.1f | %.1f |\n", c.name, median(c.bulk), median(c.bulkCPU), median(c.short), median(c.shortCPU), c.idle)
+	}
+	fmt.Print(t.String())
+}
+
+func freeAddress(b *testing.B) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// bulkServer sends proxyBulk bytes to each client that sends one.
+func bulkServer(b *testing.B) string {
+	piece := make([]byte, 1<<18)
+	return benchServer(b, func(c net.Conn) {
+		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+			return // a look whether the proxy listens
+		}
+		for n := 0; n < proxyBulk; n += len(piece) {
+			if _, err := c.Write(piece); err != nil {
+				return
+			}
+		}
+	})
+}
+
+// shortServer answers a piece with a piece.
+func shortServer(b *testing.B) string {
+	return benchServer(b, func(c net.Conn) {
+		piece := make([]byte, proxyPiece)
+		if _, err := io.ReadFull(c, piece); err == nil {
+			_, _ = c.Write(piece) // the client notices
+		}
+	})
+}
+
+func benchServer(b *testing.B, f func(net.Conn)) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() { f(c); _ = c.Close() }()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// download reads what bulkServer sends.
+func download(address string) (n int64, err error) {
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte{1}); err != nil {
+		return 0, err
+	}
+	b := make([]byte, 1<<18)
+	for {
+		m, err := c.Read(b)
+		n += int64(m)
+		if errors.Is(err, io.EOF) {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+}
+
+// shortConnections opens proxyShort connections and exchanges a piece over each.
+func shortConnections(address string) error {
+	var left atomic.Int64
+	left.Store(proxyShort)
+	var working sync.WaitGroup
+	failed := make(chan error, proxyWorkers)
+	for range proxyWorkers {
+		working.Go(func() {
+			piece := make([]byte, proxyPiece)
+			for left.Add(-1) >= 0 {
+				c, err := net.Dial("tcp", address)
+				if err == nil {
+					_, err = c.Write(piece)
+					if err == nil {
+						_, err = io.ReadFull(c, piece)
+					}
+					_ = c.Close()
+				}
+				if err != nil {
+					failed <- err
+					return
+				}
+			}
+		})
+	}
+	working.Wait()
+	select {
+	case err := <-failed:
+		return err
+	default:
+		return nil
+	}
+}
+
+// proxyFamily returns a process and its children.
+func proxyFamily(b *testing.B, pid int) []int {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	all := []int{pid}
+	for _, f := range strings.Fields(string(text)) {
+		n, err := strconv.Atoi(f)
+		if err != nil {
+			b.Fatal(err)
+		}
+		all = append(all, n)
+	}
+	return all
+}
+
+// proxyCPU returns the CPU time of a process and its children in seconds.
+func proxyCPU(b *testing.B, pid int) (seconds float64) {
+	for _, p := range proxyFamily(b, pid) {
+		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p))
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, task := range tasks {
+			text, err := os.ReadFile(task)
+			if err != nil {
+				continue // the thread has ended
+			}
+			ns, err := strconv.ParseFloat(strings.Fields(string(text))[0], 64)
+			if err != nil {
+				b.Fatal(err)
+			}
+			seconds += ns / 1e9
+		}
+	}
+	return seconds
+}
+
+// proxyResident returns the resident memory of a process and its children in bytes.
+func proxyResident(b *testing.B, pid int) (n int) {
+	for _, p := range proxyFamily(b, pid) {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p))
+		if err != nil {
+			b.Fatal(err)
+		}
+		pages, err := strconv.Atoi(strings.Fields(string(text))[1])
+		if err != nil {
+			b.Fatal(err)
+		}
+		n += pages * os.Getpagesize()
+	}
+	return n
+}
