@@ -69,6 +69,14 @@ func (w World) Spec(base *scenario.Spec) *scenario.Spec {
 		s.Links[shared[w.Kind]] = &l
 	}
 	s.Experiment = w.experiment(base.Experiment)
+	if server := base.Nodes[base.Experiment.Server]; server.Edge != nil {
+		// A lab would use the egress peers without a path of the world, too.
+		node, own := *server, *server.Edge
+		own.Peers = own.Peers[:len(w.Paths)]
+		node.Edge = &own
+		s.Nodes = maps.Clone(base.Nodes)
+		s.Nodes[base.Experiment.Server] = &node
+	}
 	return &s
 }
 

@@ -151,3 +151,21 @@ func compareFigures(t *testing.T, want string, list []worlds.Distribution) {
 		}
 	}
 }
+
+// TestWorldHasItsPathsOnly: a lab uses each egress peer of the server.
+func TestWorldHasItsPathsOnly(t *testing.T) {
+	base := builtIn(t, worlds.EPE.Base())
+	for n := range 20 {
+		w := worlds.Draw(worlds.Options{Kind: worlds.EPE, Seed: 1, Number: n})
+		spec := w.Spec(base)
+		if got := len(spec.Nodes["server"].Edge.Peers); got != len(w.Paths) {
+			t.Errorf("%d egress peers with %d paths", got, len(w.Paths))
+		}
+		if err := spec.Check().Err(); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(base.Nodes["server"].Edge.Peers) != 4 {
+		t.Error("the base has changed")
+	}
+}
