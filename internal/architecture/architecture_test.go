@@ -96,9 +96,9 @@ var folders = []folder{
 		because: "it is a capability of its own",
 		rungs: [][]string{
 			{"handshake", "pacer", "pairing", "pathset", "quality", "repair", "reseq", "sched", "tun", "tunnel", "udp"},
-			{"dataplane"}, {"openbpf", "relay"}, {"openplane", "sealed"}, {"."},
+			{"dataplane", "join"}, {"openbpf", "relay"}, {"openplane", "sealed"}, {"."},
 		},
-		pure: []string{"handshake", "pacer", "pairing", "pathset", "quality", "repair", "reseq", "sched", "tunnel"},
+		pure: []string{"handshake", "join", "pacer", "pairing", "pathset", "quality", "repair", "reseq", "sched", "tunnel"},
 	},
 	{
 		name: "proxy", about: "a proxy between TCP and MPTCP: what clients request, where connections go, what carries them",
