@@ -152,7 +152,7 @@ var folders = []folder{
 		name: "cli", about: "arguments, files, text on the screen, exit codes",
 		may:     []string{"base", "kernel", "bgp", "mptcp", "daemon", "epe", "gateway", "proxy", "study", "analysis", "role", "experiment", "sim", "lab"},
 		because: "it is imported by main packages alone",
-		rungs:   [][]string{{"config", "dashboard", "doctor"}, {"files"}, {"."}, {"lab"}},
+		rungs:   [][]string{{"config", "dashboard", "doctor"}, {"files", "setup"}, {"."}, {"lab"}},
 	},
 }
 
@@ -218,7 +218,7 @@ var reserved = []struct {
 	{"github.com/spf13/cobra", []string{"internal/cli", "internal/cli/lab", "deploy/debian/manual"}, "flags are the command line's"},
 	{"github.com/google/go-containerregistry", []string{"deploy/image"}, "an image is something to build"},
 	{"modernc.org/sqlite", []string{"internal/kernel/database"}, "files of SQLite are behind database, which names their errors"},
-	{"github.com/flynn/noise", []string{"internal/gateway/handshake"}, "the handshake of gateways is behind handshake"},
+	{"github.com/flynn/noise", []string{"internal/gateway/handshake", "internal/gateway/join"}, "the handshake of gateways is behind handshake, the exchange before it behind join"},
 	{"golang.zx2c4.com/wireguard", nil, "wireguard-go is something for benchmarks to compare with; the TUN device is tun"},
 	{"github.com/chromedp", []string{"internal/lab/browser"}, "it tests the dashboard's page; what measures pages is browser, which has the types of HAR from it (docs/adr/0020)"},
 	{"github.com/gopacket/gopacket", nil, "captures are read and written by pcap; gopacket is something for tests to compare with"},

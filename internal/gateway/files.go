@@ -51,6 +51,11 @@ func (c *Config) Files(dir string) fault.List {
 	return faults
 }
 
+// PrivateKey returns the private key in a file.
+func PrivateKey(file string) (handshake.PrivateKey, error) {
+	return readKey(file, handshake.ParsePrivateKey)
+}
+
 // WriteKey writes a private key to a new file that only its owner can read: the user of the
 // package's units if root calls and there is that user, otherwise the caller. It is an error if the
 // file exists. It may be called for a file in a directory that others cannot change.
@@ -159,7 +164,7 @@ func readKey[K any](name string, parse func(string) (K, error)) (key K, err erro
 
 // PublicKey returns the public key that belongs to the private key in a file.
 func PublicKey(file string) (handshake.PublicKey, error) {
-	key, err := readKey(file, handshake.ParsePrivateKey)
+	key, err := PrivateKey(file)
 	if err != nil {
 		return handshake.PublicKey{}, err
 	}

@@ -1,0 +1,275 @@
+package acceptance
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tabane/tabane/internal/kernel/netns"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
+	"github.com/tabane/tabane/internal/kernel/nft"
+	"github.com/tabane/tabane/internal/testkit/programs"
+)
+
+// newcomer is a site with a host, two lines, one of them behind a carrier's NAT, a VPS, and a server
+// in the Internet. Nothing of tabane is on any of them.
+type newcomer struct {
+	t                       *testing.T
+	site, vps, host, server string
+	siteDir, vpsDir         string
+	// siteBefore and vpsBefore are the states before the first command.
+	siteBefore, vpsBefore string
+}
+
+func newNewcomer(t *testing.T) *newcomer {
+	tc := programs.Need(t, "tc")
+	n := &newcomer{t: t, site: netnstest.New(t), vps: netnstest.New(t), host: netnstest.New(t), server: netnstest.New(t), siteDir: t.TempDir(), vpsDir: t.TempDir()}
+	internet, carrier := netnstest.New(t), netnstest.New(t)
+	for _, namespace := range []string{n.site, n.vps} {
+		n.ip(namespace, "link set lo up")
+	}
+	n.ip(n.site, "link add eth1 type veth peer name fiber netns "+internet+"; link add wwan0 type veth peer name radio netns "+carrier+"; link add eth0 type veth peer name eth0 netns "+n.host)
+	n.ip(carrier, "link add out type veth peer name lte netns "+internet)
+	n.ip(internet, "link add dc type veth peer name eth0 netns "+n.vps+"; link add far type veth peer name eth0 netns "+n.server)
+	n.ip(n.host, "link set eth0 up; addr add 192.168.8.2/24 dev eth0; route add default via 192.168.8.1")
+	// As DHCP clients do, each line has a default route with a metric.
+	n.ip(n.site, "link set eth0 up; link set eth1 up; link set wwan0 up; addr add 192.168.8.1/24 dev eth0; addr add 192.0.2.10/24 dev eth1; addr add 100.64.0.2/24 dev wwan0; "+
+		"route add default via 192.0.2.1 dev eth1 metric 100; route add default via 100.64.0.1 dev wwan0 metric 200")
+	n.ip(carrier, "link set radio up; link set out up; addr add 100.64.0.1/24 dev radio; addr add 198.18.0.2/24 dev out; route add default via 198.18.0.1")
+	n.ip(internet, "link set fiber up; link set lte up; link set dc up; link set far up; addr add 192.0.2.1/24 dev fiber; addr add 198.18.0.1/24 dev lte; addr add 203.0.113.254/24 dev dc; addr add 198.51.100.254/24 dev far")
+	n.ip(n.vps, "link set eth0 up; addr add 203.0.113.1/24 dev eth0; route add default via 203.0.113.254")
+	n.ip(n.server, "link set eth0 up; addr add 198.51.100.1/24 dev eth0; route add default via 198.51.100.254")
+	forward := func() error { return netns.Sysctl("net.ipv4.ip_forward", "1") }
+	netnstest.Do(t, internet, forward)
+	netnstest.Do(t, carrier, func() error { return errors.Join(forward(), nft.Masquerade("out")) })
+	for _, at := range []struct{ namespace, link string }{{internet, "fiber"}, {n.site, "eth1"}, {carrier, "radio"}, {n.site, "wwan0"}} {
+		n.run(at.namespace, tc, "qdisc", "add", "dev", at.link, "root", "tbf", "rate", "20mbit", "burst", "32kb", "latency", "50ms")
+	}
+	n.siteBefore, n.vpsBefore = n.state(n.site), n.state(n.vps)
+	return n
+}
+
+func (n *newcomer) ip(namespace, commands string) {
+	n.t.Helper()
+	if _, err := netnstest.TryIP(n.t, namespace, "-4 "+strings.ReplaceAll(commands, "; ", "; -4 ")); err != nil {
+		n.t.Fatalf("%s: %v", commands, err)
+	}
+}
+
+// start starts a command in a namespace. What it prints is in the buffer.
+func (n *newcomer) start(namespace string, arguments ...string) (*exec.Cmd, *printed) {
+	n.t.Helper()
+	cmd := exec.Command(arguments[0], arguments[1:]...)
+	out := &printed{}
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = out, out, time.Second
+	if err := netns.Start(namespace, cmd); err != nil {
+		n.t.Fatal(err)
+	}
+	return cmd, out
+}
+
+func (n *newcomer) run(namespace string, arguments ...string) string {
+	n.t.Helper()
+	cmd, out := n.start(namespace, arguments...)
+	limit := time.AfterFunc(90*time.Second, func() { _ = cmd.Process.Kill() })
+	defer limit.Stop()
+	if err := cmd.Wait(); err != nil {
+		n.t.Fatalf("%s: %v\n%s", strings.Join(arguments[1:], " "), err, out)
+	}
+	return out.String()
+}
+
+// state is what a setup could leave behind.
+func (n *newcomer) state(namespace string) string {
+	ip := programs.Need(n.t, "ip")
+	var all strings.Builder
+	for _, command := range []string{"-4 rule", "-4 route show table all", "-6 rule", "-br link"} {
+		all.WriteString(n.run(namespace, append([]string{ip}, strings.Fields(command)...)...))
+	}
+	all.WriteString(n.run(namespace, programs.Need(n.t, "nft"), "list", "ruleset"))
+	netnstest.Do(n.t, namespace, func() error {
+		for _, key := range []string{"net.ipv4.ip_forward", "net.ipv4.conf.all.rp_filter"} {
+			value, err := netns.ReadSysctl(key)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(&all, key, value)
+		}
+		return nil
+	})
+	return all.String()
+}
+
+// login keeps a connection from the server to the site's line open, as one of SSH. The function that
+// it returns has a line echoed.
+func (n *newcomer) login() (echo func(text string)) {
+	n.t.Helper()
+	var l net.Listener
+	var c net.Conn
+	netnstest.Do(n.t, n.site, func() (err error) { l, err = net.Listen("tcp4", "192.0.2.10:22"); return err })
+	n.t.Cleanup(func() { l.Close() })
+	netnstest.Do(n.t, n.server, func() (err error) { c, err = net.Dial("tcp4", "192.0.2.10:22"); return err })
+	n.t.Cleanup(func() { c.Close() })
+	far, err := l.Accept()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { far.Close() })
+	go func() { _, _ = io.Copy(far, far) }()
+	return func(text string) {
+		n.t.Helper()
+		b := make([]byte, len(text))
+		_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+		_, err := io.WriteString(c, text)
+		if _, e := io.ReadFull(c, b); err != nil || e != nil || string(b) != text {
+			n.t.Errorf("the login got %q, %v, %v", b, err, e)
+		}
+	}
+}
+
+// printed is what a process prints, which may be read while it runs.
+type printed struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *printed) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *printed) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// TestNewcomer: on an empty VPS and an empty site, two commands lead to a download over both lines, one
+// of them behind a carrier's NAT, for a host that was not touched. A login at the site survives that, a
+// second use of the line is refused, and leave undoes all of it at both.
+func TestNewcomer(t *testing.T) {
+	n := newNewcomer(t)
+	echo := n.login()
+	echo("before")
+	dry := n.run(n.vps, program, "gateway", "init", "--vps", "--dry-run", "--dir", n.vpsDir)
+	if !strings.Contains(dry, "masquerade: true") || strings.Contains(dry, "tabane1:") || n.state(n.vps) != n.vpsBefore || !empty(t, n.vpsDir) {
+		t.Errorf("the dry run changed something, or printed:\n%s", dry)
+	}
+	begun := time.Now()
+	initiating, text := n.start(n.vps, program, "gateway", "init", "--vps", "--yes", "--dir", n.vpsDir)
+	ended := make(chan error, 1)
+	go func() { ended <- initiating.Wait() }()
+	t.Cleanup(func() { _ = initiating.Process.Kill() })
+	pasted := regexp.MustCompile(`tabane1:[A-Za-z0-9_-]+`)
+	for end := time.Now().Add(20 * time.Second); !pasted.MatchString(text.String()); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("init prints no line:\n%s", text)
+		}
+	}
+	line := pasted.FindString(text.String())
+	joined := n.run(n.site, program, "gateway", "join", "--yes", "--dir", n.siteDir, line)
+	t.Cleanup(func() { // also after a failure
+		for _, at := range []struct{ namespace, dir string }{{n.site, n.siteDir}, {n.vps, n.vpsDir}} {
+			if !empty(t, at.dir) {
+				n.run(at.namespace, program, "gateway", "leave", "--yes", "--dir", at.dir)
+			}
+		}
+	})
+	t.Logf("%s after the first command:\n%s", time.Since(begun).Round(100*time.Millisecond), joined)
+	if err := <-ended; err != nil {
+		t.Fatalf("init: %v\n%s", err, text)
+	}
+	if !regexp.MustCompile(`(?m)^  eth1 .*Mbit/s, up$`).MatchString(joined) || !regexp.MustCompile(`(?m)^  wwan0 .*Mbit/s, up$`).MatchString(joined) {
+		t.Errorf("join shows no speed of both lines:\n%s\n%s", joined, text)
+	}
+	echo("after")
+	n.download(6_000_000)
+
+	again, out := n.start(n.server, program, "gateway", "join", "--yes", "--no-lan", "--dir", t.TempDir(), line)
+	if err := again.Wait(); err == nil || !strings.Contains(out.String(), "the line works once") {
+		t.Errorf("the line was used twice: %v\n%s", err, out)
+	}
+	second, out := n.start(n.vps, program, "gateway", "init", "--vps", "--yes", "--dir", n.vpsDir)
+	if err := second.Wait(); err == nil || !strings.Contains(out.String(), "was set up already") {
+		t.Errorf("a second init: %v\n%s", err, out)
+	}
+	n.run(n.site, program, "gateway", "leave", "--yes", "--dir", n.siteDir)
+	n.run(n.vps, program, "gateway", "leave", "--yes", "--dir", n.vpsDir)
+	echo("at the end")
+	for name, at := range map[string]struct{ namespace, before, dir string }{"site": {n.site, n.siteBefore, n.siteDir}, "VPS": {n.vps, n.vpsBefore, n.vpsDir}} {
+		if after := n.state(at.namespace); after != at.before {
+			t.Errorf("leave left at the %s:\n%s\nbefore:\n%s", name, after, at.before)
+		}
+		if !empty(t, at.dir) {
+			files, _ := filepath.Glob(at.dir + "/*")
+			t.Errorf("leave left files at the %s: %q", name, files)
+		}
+	}
+}
+
+func empty(t *testing.T, dir string) bool {
+	t.Helper()
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		t.Error(err)
+	}
+	return len(list) == 0
+}
+
+// download has the host download from the server, and checks that both lines carry a part of it, and
+// that the server sees the VPS.
+func (n *newcomer) download(size int) {
+	n.t.Helper()
+	var l net.Listener
+	netnstest.Do(n.t, n.server, func() (err error) { l, err = net.Listen("tcp4", "198.51.100.1:80"); return err })
+	seen := make(chan string, 1)
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen <- r.RemoteAddr
+		_, _ = w.Write(make([]byte, size))
+	})}
+	go func() { _ = server.Serve(l) }()
+	defer server.Close()
+	before := n.received()
+	var r report
+	if err := json.Unmarshal([]byte(n.run(n.host, program, "fetch", "--json", "http://198.51.100.1/")), &r); err != nil || r.Bytes != int64(size) {
+		n.t.Errorf("the host got %d bytes, %v", r.Bytes, err)
+	}
+	if from := <-seen; !strings.HasPrefix(from, "203.0.113.1:") {
+		n.t.Errorf("the server sees %s, not the VPS", from)
+	}
+	after := n.received()
+	for path, bytes := range after {
+		if got := bytes - before[path]; got < uint64(size/5) {
+			n.t.Errorf("%s carried %d of %d bytes", path, got, size)
+		}
+	}
+	if len(after) != 2 {
+		n.t.Errorf("paths %v", after)
+	}
+}
+
+func (n *newcomer) received() map[string]uint64 {
+	n.t.Helper()
+	var s gatewayStatus
+	if err := json.Unmarshal([]byte(n.run(n.site, program, "status", "--json", "gateway")), &s); err != nil {
+		n.t.Fatal(err)
+	}
+	m := map[string]uint64{}
+	for _, p := range s.Paths {
+		m[p.Path] = p.ReceivedBytes
+	}
+	return m
+}

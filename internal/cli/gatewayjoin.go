@@ -1,0 +1,550 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tabane/tabane/internal/cli/setup"
+	"github.com/tabane/tabane/internal/gateway"
+	"github.com/tabane/tabane/internal/gateway/handshake"
+	"github.com/tabane/tabane/internal/gateway/join"
+	"github.com/tabane/tabane/internal/role"
+)
+
+const (
+	// joinPort is the UDP port of the tunnel, and of the exchange before it. The TCP port of the
+	// speed test has the same number.
+	joinPort = 4790
+	// resend is the time between two copies of the first message of a join, joinLimit how long the
+	// answer is waited for, and linger how long it is repeated.
+	resend, joinLimit, linger = 500 * time.Millisecond, 15 * time.Second, 2 * time.Second
+	// upLimit is how long the tunnel may take to come up, testLimit how long the VPS waits for the
+	// speed test after that, and testTime how long it lasts.
+	upLimit, testLimit, testTime = 30 * time.Second, 30 * time.Second, 3 * time.Second
+)
+
+// setupFlags are the flags of the commands that set a gateway up.
+type setupFlags struct {
+	dir         string
+	yes, dryRun bool
+	lines, lan  []string
+	noLAN       bool
+}
+
+func (f *setupFlags) add(c *cobra.Command) {
+	f.addCommon(c)
+	c.Flags().StringSliceVar(&f.lines, "line", nil, "use this line, `INTERFACE or INTERFACE=ROUTER`, instead of those that are found; repeatable")
+}
+
+func (f *setupFlags) addCommon(c *cobra.Command) {
+	c.Flags().StringVar(&f.dir, "dir", setup.DefaultDir, "`directory` of the key, the configuration and the record of the setup")
+	c.Flags().BoolVar(&f.yes, "yes", false, "do not ask")
+	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "print what would be done, and do nothing")
+}
+
+// find examines the host.
+func (f *setupFlags) find(what string) (*setup.Host, setup.Files, error) {
+	files := setup.Files{Dir: f.dir}
+	choice := setup.Choice{LAN: f.lan, NoLAN: f.noLAN}
+	for _, text := range f.lines {
+		name, router, given := strings.Cut(text, "=")
+		l := setup.Link{Name: name}
+		if given {
+			a, err := netip.ParseAddr(router)
+			if err != nil || !a.Is4() {
+				return nil, files, Invalid("--line", text, "INTERFACE or INTERFACE=ROUTER, as in wwan0 or eth1=192.0.2.1")
+			}
+			l.Via = a
+		}
+		choice.Lines = append(choice.Lines, l)
+	}
+	if dir, err := filepath.Abs(f.dir); err == nil {
+		f.dir, files.Dir = dir, dir
+	}
+	h, err := setup.Find(choice)
+	if err != nil {
+		return nil, files, &Failure{What: what, Why: err}
+	}
+	if h.Unit = h.Unit && f.dir == setup.DefaultDir; h.Unit {
+		files.Sysctl = "/etc/sysctl.d/90-tabane-gateway.conf"
+	}
+	return h, files, nil
+}
+
+// confirm prints steps and asks. It reports false without an error for a dry run.
+func (a *App) confirm(f *setupFlags, what string, lines []string) (bool, error) {
+	fmt.Fprintln(a.Out, "This will:")
+	for _, l := range lines {
+		fmt.Fprintln(a.Out, "  "+l)
+	}
+	if f.dryRun {
+		return false, nil
+	}
+	if f.yes {
+		return true, nil
+	}
+	fmt.Fprint(a.Out, "Go on? [y/N] ")
+	answer, err := bufio.NewReader(io.LimitReader(os.Stdin, 80)).ReadString('\n')
+	if answer = strings.ToLower(strings.TrimSpace(answer)); answer == "y" || answer == "yes" {
+		return true, nil
+	}
+	if errors.Is(err, io.EOF) {
+		fmt.Fprintln(a.Out)
+	}
+	return false, &Failure{What: what, Why: errors.New("not confirmed, nothing was changed"), Do: "answer y, or use --yes"}
+}
+
+// planned describes steps, with the text of the configuration.
+func planned(steps []setup.Step) []string {
+	var list []string
+	for _, s := range steps {
+		list = append(list, s.Do())
+		if s.File != nil {
+			for line := range strings.Lines(s.File.Text) {
+				list = append(list, "  | "+strings.TrimRight(line, "\n"))
+			}
+		}
+	}
+	return append(list, "tabane gateway leave undoes all of it.")
+}
+
+// before is how many steps are done before the peer is known: the first one makes the key.
+const before = 1
+
+// inside does the steps, and undoes them if one fails.
+func (a *App) inside(ctx context.Context, what string, r *setup.Record, work func() error) error {
+	err := work()
+	if err == nil {
+		return nil
+	}
+	_, undone := r.UndoAll(context.WithoutCancel(ctx))
+	do := "nothing is left of it"
+	if undone != nil {
+		do = "tabane gateway leave undoes what is left"
+	}
+	return &Failure{What: what, Why: errors.Join(err, undone), Do: do}
+}
+
+// unknown are the values of a plan before the peer is known.
+var unknown = join.Answer{Name: "vps", Gateway: netip.MustParseAddr("10.79.0.1"), Own: netip.MustParseAddr("10.79.0.2")}
+
+func (a *App) gatewayInitCommand(r role.Descriptor) *cobra.Command {
+	var f setupFlags
+	var vps bool
+	var address []string
+	c := &cobra.Command{
+		Use:   "init --vps",
+		Short: "Make this VPS the gateway of a site, and print a line to paste there",
+		Long: `Init makes a key, switches forwarding on, and prints one line. At the site, give it to tabane gateway join. The line is a secret that
+works once, within ten minutes, while this command waits. Then init writes the configuration with the site's key and addresses, and
+starts the gateway: as the package's unit, or as a process where systemd does not run. It prints what it will do, and asks.
+
+UDP port 4790 has to be reachable. The default route and the addresses of this host do not change.`,
+		Example: `  tabane gateway init --vps
+  tabane gateway init --vps --dry-run
+  tabane gateway init --vps --address 203.0.113.7   # a VPS behind NAT`,
+		Args: Arguments(0, 0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if !vps {
+				return Usage(c, errors.New("give --vps: a site with several lines uses tabane gateway join"))
+			}
+			return a.gatewayInit(c.Context(), r, &f, address)
+		},
+	}
+	f.add(c)
+	f.noLAN = true
+	c.Flags().BoolVar(&vps, "vps", false, "set up a VPS, which a site reaches the Internet through")
+	c.Flags().StringSliceVar(&address, "address", nil, "an `address` that the site reaches this host at, if it is behind NAT; repeatable")
+	return c
+}
+
+func (a *App) gatewayInit(ctx context.Context, r role.Descriptor, f *setupFlags, address []string) error {
+	const what = "set up VPS"
+	if err := Require(what, r.Needs...); err != nil {
+		return err
+	}
+	h, files, err := f.find(what)
+	if err != nil {
+		return err
+	}
+	addresses := h.Public()
+	for i, text := range address {
+		one, err := netip.ParseAddr(text)
+		if err != nil {
+			return Invalid("--address", text, "an IP address")
+		}
+		if i == 0 {
+			addresses = nil
+		}
+		addresses = append(addresses, one)
+	}
+	if len(addresses) == 0 {
+		return &Failure{What: what, Why: errors.New("this host has no public address of IPv4"), Do: "name the one that the site reaches it at: --address ADDRESS"}
+	}
+	addresses = addresses[:min(len(addresses), 4)]
+	record, err := setup.NewRecord(files.Record())
+	if err != nil {
+		return &Failure{What: what, Why: err}
+	}
+	peer := setup.Peer{Request: join.Request{Name: "site"}, Answer: unknown}
+	steps, err := setup.VPS(h, files, peer)
+	if err != nil {
+		return &Failure{What: what, Why: err}
+	}
+	lines := append([]string{"(the public key, the name, and the addresses of the site follow when it joins)"}, planned(steps)...)
+	if ok, err := a.confirm(f, what, lines); !ok {
+		return err
+	}
+	at, err := net.ListenUDP("udp", &net.UDPAddr{Port: joinPort})
+	if err != nil {
+		return &Failure{What: what, Why: err, Do: "stop what uses UDP port 4790"}
+	}
+	defer at.Close()
+	return a.inside(ctx, what, record, func() error {
+		if err := applyAll(record, steps[:before]); err != nil {
+			return err
+		}
+		own, err := gateway.PrivateKey(files.Key())
+		if err != nil {
+			return err
+		}
+		invitation, err := join.Invite(own.Public(), joinPort, addresses, rand.Reader)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(a.Out, "Within %.0f minutes, paste this line at the site:\n\n  tabane gateway join '%s'\n\nWaiting for the site ...\n", join.Lifetime.Minutes(), invitation.Text())
+		host := join.NewHost(own, invitation, func(key handshake.PublicKey, q join.Request) join.Answer {
+			if peer = (setup.Peer{Public: key, Request: q, Answer: h.Decide(q)}); peer.Answer.Refused != "" {
+				fmt.Fprintln(a.Out, "The site was refused: "+peer.Answer.Refused)
+			}
+			return peer.Answer
+		}, rand.Reader)
+		if err := serveJoin(ctx, at, host); err != nil {
+			return err
+		}
+		if steps, err = setup.VPS(h, files, peer); err != nil {
+			return err
+		}
+		fmt.Fprintf(a.Out, "%q has joined.\n", peer.Request.Name)
+		if err := applyAll(record, steps[before:]); err != nil {
+			return err
+		}
+		return a.sendTest(ctx, r, record, peer.Answer.Gateway)
+	})
+}
+
+func applyAll(r *setup.Record, steps []setup.Step) error {
+	for _, s := range steps {
+		if err := r.Apply(s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// serveJoin answers messages until a peer was accepted and has had time to get the answer, or the
+// invitation has expired.
+func serveJoin(ctx context.Context, at *net.UDPConn, host *join.Host) error {
+	defer context.AfterFunc(ctx, func() { _ = at.SetReadDeadline(time.Unix(1, 0)) })()
+	if err := at.SetReadDeadline(time.Now().Add(join.Lifetime)); err != nil {
+		return err
+	}
+	b := make([]byte, join.MaxMessage+1)
+	for {
+		n, from, err := at.ReadFromUDPAddrPort(b)
+		switch {
+		case ctx.Err() != nil:
+			return ErrInterrupted
+		case errors.Is(err, os.ErrDeadlineExceeded) && host.Done():
+			return at.Close()
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return fmt.Errorf("no site has joined within %.0f minutes: the line is void; see that UDP port %d is open, and run the command again", join.Lifetime.Minutes(), joinPort)
+		case err != nil:
+			continue // an ICMP error about an answer
+		}
+		done := host.Done()
+		answer, err := host.Answer(b[:n])
+		if err != nil {
+			continue // anybody can send a wrong one
+		}
+		_, _ = at.WriteToUDPAddrPort(answer, from) // a lost answer is requested again
+		if !done && host.Done() {
+			if err := at.SetReadDeadline(time.Now().Add(linger)); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (a *App) gatewayJoinCommand(r role.Descriptor) *cobra.Command {
+	var f setupFlags
+	c := &cobra.Command{
+		Use:   "join 'tabane1:...'",
+		Short: "Have this site use all its lines, through the VPS that printed the line",
+		Long: `Join finds the lines of this host (interfaces with a default route, and the far ends of PPP) and its LAN (other interfaces with a
+private address), makes a key, joins the VPS, writes the configuration, starts the gateway, and shows what a short download
+carries over each line. It prints what it will do, and asks. Connections from elsewhere to this host, such as a login by SSH, get a
+route of their own, so that they stay on their line.`,
+		Example: `  tabane gateway join 'tabane1:...'
+  tabane gateway join --line eth1 --line wwan0=192.0.2.1 --lan eth0 'tabane1:...'
+  tabane gateway join --dry-run 'tabane1:...'`,
+		Args: Arguments(1, 1, "the line that tabane gateway init --vps printed"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.gatewayJoin(c.Context(), r, &f, args[0])
+		},
+	}
+	f.add(c)
+	c.Flags().StringSliceVar(&f.lan, "lan", nil, "an `interface` of the LAN, instead of those that are found; repeatable")
+	c.Flags().BoolVar(&f.noLAN, "no-lan", false, "there is no LAN: this host alone uses the lines")
+	return c
+}
+
+func (a *App) gatewayJoin(ctx context.Context, r role.Descriptor, f *setupFlags, line string) error {
+	const what = "join VPS"
+	invitation, err := join.Parse(line)
+	if err != nil {
+		return &Failure{What: what, Why: err}
+	}
+	if err := Require(what, r.Needs...); err != nil {
+		return err
+	}
+	h, files, err := f.find(what)
+	if err != nil {
+		return err
+	}
+	record, err := setup.NewRecord(files.Record())
+	if err != nil {
+		return &Failure{What: what, Why: err}
+	}
+	peer := setup.Peer{Answer: unknown, At: invitation}
+	steps, err := setup.Site(h, files, peer)
+	if err != nil {
+		return &Failure{What: what, Why: err}
+	}
+	if ok, err := a.confirm(f, what, planned(steps)); !ok {
+		return err
+	}
+	return a.inside(ctx, what, record, func() error {
+		if err := applyAll(record, steps[:before]); err != nil {
+			return err
+		}
+		own, err := gateway.PrivateKey(files.Key())
+		if err != nil {
+			return err
+		}
+		if peer.Answer, err = exchange(ctx, invitation, own, h.Request()); err != nil {
+			return err
+		}
+		if steps, err = setup.Site(h, files, peer); err != nil {
+			return err
+		}
+		if err := applyAll(record, steps[before:]); err != nil {
+			return err
+		}
+		return a.receiveTest(ctx, r, record, peer.Answer.Gateway)
+	})
+}
+
+// exchange joins at one of the addresses of an invitation.
+func exchange(ctx context.Context, i join.Invitation, own handshake.PrivateKey, q join.Request) (join.Answer, error) {
+	e, message, err := join.Begin(i, own, q, rand.Reader)
+	if err != nil {
+		return join.Answer{}, err
+	}
+	at, err := net.ListenUDP("udp", nil)
+	if err != nil {
+		return join.Answer{}, err
+	}
+	defer at.Close()
+	b := make([]byte, join.MaxMessage+1)
+	for end := time.Now().Add(joinLimit); time.Now().Before(end); {
+		for _, to := range i.Addresses {
+			_, _ = at.WriteToUDPAddrPort(message, netip.AddrPortFrom(to, i.Port)) // others may be reachable
+		}
+		if err := at.SetReadDeadline(time.Now().Add(resend)); err != nil {
+			return join.Answer{}, err
+		}
+		for {
+			n, _, err := at.ReadFromUDPAddrPort(b)
+			if ctx.Err() != nil {
+				return join.Answer{}, ErrInterrupted
+			}
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				break
+			}
+			if err != nil {
+				continue
+			}
+			switch answer, err := e.Finish(b[:n]); {
+			case errors.Is(err, join.ErrRefused):
+			case err == nil && answer.Refused != "":
+				return join.Answer{}, fmt.Errorf("the VPS refuses: %s", answer.Refused)
+			default:
+				return answer, err
+			}
+		}
+	}
+	return join.Answer{}, fmt.Errorf("no answer from %v, UDP port %d: the line works once and for %.0f minutes, while tabane gateway init --vps waits, and a firewall must let the port in",
+		i.Addresses, i.Port, join.Lifetime.Minutes())
+}
+
+// daemonOf returns the daemon among the steps.
+func daemonOf(r *setup.Record) *setup.Daemon {
+	for _, s := range r.Steps() {
+		if s.Daemon != nil {
+			return s.Daemon
+		}
+	}
+	panic("BUG: a plan without a daemon")
+}
+
+// gatewayState reads the status of the daemon of this host.
+func gatewayState(r role.Descriptor) (s gateway.Status, err error) {
+	c := http.Client{Timeout: time.Second}
+	answer, err := c.Get("http://" + role.Here(r.DefaultStatus()).String() + "/status")
+	if err != nil {
+		return s, err
+	}
+	defer answer.Body.Close()
+	return s, json.NewDecoder(io.LimitReader(answer.Body, 1<<20)).Decode(&s)
+}
+
+// awaitPeer waits until the session with the only peer is up.
+func (a *App) awaitPeer(ctx context.Context, r role.Descriptor, record *setup.Record) (bool, error) {
+	d := daemonOf(record)
+	for end := time.Now().Add(upLimit); time.Now().Before(end); {
+		if s, err := gatewayState(r); err == nil && len(s.Peers) == 1 && s.Peers[0].Up {
+			return true, nil
+		}
+		select {
+		case <-ctx.Done():
+			return false, ErrInterrupted
+		case <-time.After(100 * time.Millisecond):
+		}
+		if !d.Unit && !d.Running() {
+			b, _ := os.ReadFile(d.Where())
+			return false, fmt.Errorf("the gateway has ended: %s", OneLine(string(b)))
+		}
+	}
+	fmt.Fprintf(a.Out, "The gateway runs, and the other one has not answered for %.0f s. See: tabane status gateway, and %s\n", upLimit.Seconds(), d.Where())
+	return false, nil
+}
+
+// sendTest waits for the site, and sends to its one connection for a few seconds.
+func (a *App) sendTest(ctx context.Context, r role.Descriptor, record *setup.Record, at netip.Addr) error {
+	if up, err := a.awaitPeer(ctx, r, record); !up {
+		return err
+	}
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(at, joinPort)))
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	if err := l.SetDeadline(time.Now().Add(testLimit)); err != nil {
+		return err
+	}
+	if c, err := l.Accept(); err == nil {
+		_ = c.SetDeadline(time.Now().Add(testTime))
+		block := make([]byte, 1<<16)
+		for err == nil {
+			_, err = c.Write(block)
+		}
+		_ = c.Close()
+	}
+	fmt.Fprintln(a.Out, "The gateway runs. See: tabane status gateway")
+	return nil
+}
+
+// receiveTest downloads from the VPS for a few seconds, and prints what each line has carried.
+func (a *App) receiveTest(ctx context.Context, r role.Descriptor, record *setup.Record, from netip.Addr) error {
+	if up, err := a.awaitPeer(ctx, r, record); !up {
+		return err
+	}
+	fmt.Fprintf(a.Out, "The tunnel is up. A download of %.0f s from the VPS:\n", testTime.Seconds())
+	dial := net.Dialer{Timeout: time.Second}
+	var c net.Conn
+	var err error
+	for range 20 {
+		if c, err = dial.DialContext(ctx, "tcp", netip.AddrPortFrom(from, joinPort).String()); err == nil || ctx.Err() != nil {
+			break
+		}
+		time.Sleep(250 * time.Millisecond)
+	}
+	if err != nil {
+		fmt.Fprintf(a.Out, "  it did not start: %v\n", err)
+		return nil
+	}
+	defer c.Close()
+	first, err := gatewayState(r)
+	if err != nil {
+		return err
+	}
+	begun := time.Now()
+	_ = c.SetDeadline(begun.Add(2 * testTime))
+	n, _ := io.Copy(io.Discard, c) // it ends when the VPS closes it
+	took := time.Since(begun).Seconds()
+	last, err := gatewayState(r)
+	if err != nil {
+		return err
+	}
+	rate := func(bytes uint64) string { return fmt.Sprintf("%.1f Mbit/s", float64(bytes)*8/took/1e6) }
+	fmt.Fprintf(a.Out, "  %-16s %s\n", "in total", rate(uint64(n)))
+	for i, p := range last.Paths {
+		if i < len(first.Paths) && first.Paths[i].Path == p.Path {
+			fmt.Fprintf(a.Out, "  %-16s %s, %s\n", p.Path, rate(p.ReceivedBytes-first.Paths[i].ReceivedBytes), p.State)
+		}
+	}
+	fmt.Fprintln(a.Out, "See: tabane status gateway")
+	return nil
+}
+
+func (a *App) gatewayLeaveCommand() *cobra.Command {
+	var f setupFlags
+	c := &cobra.Command{
+		Use:   "leave",
+		Short: "Undo what init or join did on this host",
+		Long: `Leave stops the gateway, and undoes the other steps of tabane gateway init or join, the last one first: routes, files, kernel
+parameters that nobody has changed since. A file that was edited is kept as FILE.old. It prints what it will do, and asks.`,
+		Example: "  tabane gateway leave\n  tabane gateway leave --dry-run",
+		Args:    Arguments(0, 0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			const what = "undo setup"
+			record, err := setup.ReadRecord(setup.Files{Dir: f.dir}.Record())
+			if err != nil {
+				return &Failure{What: what, Why: err}
+			}
+			var lines []string
+			steps := record.Steps()
+			for i := len(steps) - 1; i >= 0; i-- {
+				lines = append(lines, steps[i].Undo())
+			}
+			if ok, err := a.confirm(&f, what, lines); !ok {
+				return err
+			}
+			kept, err := record.UndoAll(c.Context())
+			for _, k := range kept {
+				fmt.Fprintln(a.Out, "kept, because it was edited: "+k)
+			}
+			if err != nil {
+				return &Failure{What: what, Why: err, Do: "repeat tabane gateway leave"}
+			}
+			return nil
+		},
+	}
+	f.addCommon(c)
+	return c
+}

@@ -1,0 +1,259 @@
+package setup
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/tabane/tabane/internal/gateway"
+	"github.com/tabane/tabane/internal/gateway/handshake"
+	"github.com/tabane/tabane/internal/kernel/netns"
+)
+
+// Record are the steps that were done, in a file. Each is written before it is done, so that an
+// interrupted setup can be undone.
+type Record struct {
+	file string
+	done []Step
+}
+
+// NewRecord returns an empty record. It is an error if the file exists.
+func NewRecord(file string) (*Record, error) {
+	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("set up gateway: %q exists: this host was set up already; tabane gateway leave undoes that", file)
+	}
+	return &Record{file: file}, nil
+}
+
+// ReadRecord reads the record of a host that was set up.
+func ReadRecord(file string) (*Record, error) {
+	b, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("undo setup: there is no %q: this host was not set up by tabane gateway init or join", file)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("undo setup: %w", err)
+	}
+	r := &Record{file: file}
+	if err := json.Unmarshal(b, &r.done); err != nil {
+		return nil, fmt.Errorf("read record %q: %w", file, err)
+	}
+	for i, s := range r.done {
+		if s.File == nil && s.Parameter == nil && s.Route == nil && s.Daemon == nil {
+			return nil, fmt.Errorf("read record %q: step %d is of no known kind", file, i+1)
+		}
+	}
+	return r, nil
+}
+
+// Steps returns the steps that were done.
+func (r *Record) Steps() []Step { return r.done }
+
+func (r *Record) save() error {
+	b, err := json.MarshalIndent(r.done, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write record %q: %w", r.file, err)
+	}
+	next := r.file + ".new"
+	if err := errors.Join(os.WriteFile(next, append(b, '\n'), 0o600), os.Rename(next, r.file)); err != nil {
+		return fmt.Errorf("write record: %w", err)
+	}
+	return nil
+}
+
+// Apply does a step.
+func (r *Record) Apply(s Step) error {
+	if s.File != nil {
+		if _, err := os.Lstat(s.File.Path); !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("write file %q: it exists; move it away, or edit it by hand (docs/gateway.md)", s.File.Path)
+		}
+		s.File.Sum = sum([]byte(s.File.Text))
+	}
+	if err := os.MkdirAll(filepath.Dir(r.file), 0o755); err != nil {
+		return err
+	}
+	r.done = append(r.done, s)
+	if err := r.save(); err != nil {
+		return err
+	}
+	switch {
+	case s.File != nil && s.File.Key:
+		key, err := handshake.GenerateKey(rand.Reader)
+		if err != nil {
+			return err
+		}
+		return gateway.WriteKey(s.File.Path, key)
+	case s.File != nil:
+		return os.WriteFile(s.File.Path, []byte(s.File.Text), 0o644)
+	case s.Parameter != nil:
+		return netns.Sysctl(s.Parameter.Key, s.Parameter.Value)
+	case s.Route != nil:
+		return s.Route.change(netlink.RouteAdd)
+	}
+	if err := s.Daemon.start(); err != nil {
+		return err
+	}
+	return r.save() // with the process
+}
+
+func sum(b []byte) string {
+	h := sha256.Sum256(b)
+	return hex.EncodeToString(h[:])
+}
+
+func (r *Route) change(do func(*netlink.Route) error) error {
+	link, err := netlink.LinkByName(r.Link)
+	if err != nil {
+		return fmt.Errorf("find interface %q: %w", r.Link, err)
+	}
+	route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: &net.IPNet{IP: r.To.AsSlice(), Mask: net.CIDRMask(32, 32)}}
+	if r.Via.IsValid() {
+		route.Gw = r.Via.AsSlice()
+	}
+	if err := do(route); err != nil {
+		return fmt.Errorf("change route %q: %w", r.text(), err)
+	}
+	return nil
+}
+
+// UndoAll undoes all steps, the last one first, and returns what could not be undone or is left:
+// such steps stay in the record unless they leave a file that was edited.
+func (r *Record) UndoAll(ctx context.Context) (kept []string, err error) {
+	var failed []Step
+	for i := len(r.done) - 1; i >= 0; i-- {
+		s := r.done[i]
+		left, e := s.undo(ctx)
+		if left != "" {
+			kept = append(kept, left)
+		}
+		if e != nil {
+			err = errors.Join(err, e)
+			failed = append([]Step{s}, failed...)
+		}
+	}
+	if r.done = failed; err != nil {
+		return kept, errors.Join(err, r.save())
+	}
+	if err := os.Remove(r.file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return kept, fmt.Errorf("remove record: %w", err)
+	}
+	return kept, nil
+}
+
+func (s Step) undo(ctx context.Context) (left string, err error) {
+	switch {
+	case s.File != nil:
+		b, err := os.ReadFile(s.File.Path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return "", nil
+		case err != nil:
+			return "", fmt.Errorf("remove file: %w", err)
+		case !s.File.Key && sum(b) != s.File.Sum:
+			left = s.File.Path + ".old"
+			return left, os.Rename(s.File.Path, left)
+		}
+		return "", os.Remove(s.File.Path)
+	case s.Parameter != nil:
+		if now, err := netns.ReadSysctl(s.Parameter.Key); errors.Is(err, fs.ErrNotExist) || err == nil && now != s.Parameter.Value {
+			return "", nil // the interface is gone, or somebody else has set it since
+		}
+		return "", netns.Sysctl(s.Parameter.Key, s.Parameter.Before)
+	case s.Route != nil:
+		err := s.Route.change(netlink.RouteDel)
+		if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) || errors.Is(err, syscall.ESRCH) {
+			return "", nil
+		}
+		return "", err
+	}
+	return "", s.Daemon.stop(ctx)
+}
+
+// start starts the daemon, which goes on when this process ends.
+func (d *Daemon) start() error {
+	if d.Unit {
+		return systemctl("enable", "--now", unitName)
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("start gateway: %w", err)
+	}
+	log, err := os.OpenFile(d.log(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("start gateway: %w", err)
+	}
+	defer log.Close()
+	cmd := exec.Command(program, "gateway", "-c", d.File)
+	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = log, log, &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start gateway: %w", err)
+	}
+	d.PID = cmd.Process.Pid
+	go func() { _ = cmd.Wait() }() // its log says why it ended
+	return nil
+}
+
+// log is the file of a daemon's messages without a service manager.
+func (d *Daemon) log() string { return strings.TrimSuffix(d.File, ".yaml") + ".log" }
+
+// Where says where the daemon's messages are.
+func (d *Daemon) Where() string {
+	if d.Unit {
+		return "journalctl -u " + unitName
+	}
+	return d.log()
+}
+
+// Running reports whether the process of the daemon exists: not another one with its number.
+func (d *Daemon) Running() bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", d.PID))
+	return err == nil && strings.Contains(string(b), "\x00gateway\x00-c\x00"+d.File+"\x00")
+}
+
+// stopLimit is how long a daemon may take to stop.
+const stopLimit = 30 * time.Second
+
+func (d *Daemon) stop(ctx context.Context) error {
+	if d.Unit {
+		return systemctl("disable", "--now", unitName)
+	}
+	if d.Running() {
+		if err := syscall.Kill(d.PID, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("stop process %d: %w", d.PID, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, stopLimit)
+	defer cancel()
+	for d.Running() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("stop process %d: %w", d.PID, ctx.Err())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	if err := os.Remove(d.log()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove log: %w", err)
+	}
+	return nil
+}
+
+func systemctl(arguments ...string) error {
+	if out, err := exec.Command("systemctl", arguments...).CombinedOutput(); err != nil {
+		return fmt.Errorf("systemctl %s: %w: %s", strings.Join(arguments, " "), err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}

@@ -1,0 +1,224 @@
+package setup
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/kernel/netns"
+)
+
+// Choice is what the user has chosen instead of what is found. Empty lists choose nothing.
+type Choice struct {
+	Lines []Link
+	LAN   []string
+	NoLAN bool
+}
+
+// Find examines this host, in the network namespace of the calling thread. It changes nothing.
+func Find(choice Choice) (*Host, error) {
+	h := &Host{Parameters: map[string]string{}}
+	h.Name, _ = os.Hostname()
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	routes, err := defaultRoutes()
+	if err != nil {
+		return nil, err
+	}
+	for _, index := range routes {
+		if i := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Attrs().Index == index }); i >= 0 {
+			h.Lines = append(h.Lines, Link{Name: links[i].Attrs().Name})
+		}
+	}
+	chosen := func(list []Link, name string) bool {
+		return slices.ContainsFunc(list, func(l Link) bool { return l.Name == name })
+	}
+	for _, l := range links {
+		a := l.Attrs()
+		// The router of a point-to-point link, such as PPP, is the other end.
+		if far, ok := otherEnd(l); ok && !chosen(h.Lines, a.Name) && l.Type() != "tuntap" {
+			h.Lines = append(h.Lines, Link{Name: a.Name, Via: far})
+		}
+	}
+	if len(choice.Lines) > 0 {
+		h.Lines = choice.Lines
+	}
+	for i := range h.Lines {
+		if h.Lines[i].Addresses, err = addressesOf(links, h.Lines[i].Name); err != nil {
+			return nil, err
+		}
+	}
+	for _, l := range links {
+		a := l.Attrs()
+		picked := slices.Contains(choice.LAN, a.Name)
+		if len(choice.LAN) > 0 && !picked || choice.NoLAN || chosen(h.Lines, a.Name) || a.Flags&net.FlagLoopback != 0 || a.Flags&net.FlagUp == 0 {
+			continue
+		}
+		list, err := addressesOf(links, a.Name)
+		if err != nil {
+			return nil, err
+		}
+		list = slices.DeleteFunc(list, func(p netip.Prefix) bool { return !p.Addr().IsPrivate() || p.Bits() == 32 })
+		if len(list) > 0 && l.Type() != "tuntap" && l.Type() != "wireguard" {
+			h.LAN = append(h.LAN, Link{Name: a.Name, Addresses: list})
+		}
+	}
+	for _, name := range choice.LAN {
+		if !chosen(h.LAN, name) {
+			return nil, fmt.Errorf("use interface %q as LAN: it is missing, down, a line, or without a private address of IPv4", name)
+		}
+	}
+	keys := []string{forwarding, filterAll}
+	for _, l := range h.Lines {
+		keys = append(keys, filter(l.Name))
+	}
+	for _, key := range keys {
+		if h.Parameters[key], err = netns.ReadSysctl(key); err != nil {
+			return nil, err
+		}
+	}
+	if h.Sessions, err = sessions(); err != nil {
+		return nil, err
+	}
+	h.Unit, err = hasUnit()
+	return h, err
+}
+
+// defaultRoutes returns the interfaces of the main table's default routes of IPv4, the best first.
+func defaultRoutes() ([]int, error) {
+	all, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	slices.SortStableFunc(all, func(a, b netlink.Route) int { return cmp.Compare(a.Priority, b.Priority) })
+	var list []int
+	for _, r := range all {
+		if r.Dst != nil && !r.Dst.IP.IsUnspecified() || r.Type != unix.RTN_UNICAST {
+			continue
+		}
+		hops := []int{r.LinkIndex}
+		for _, n := range r.MultiPath {
+			hops = append(hops, n.LinkIndex)
+		}
+		for _, index := range hops {
+			if index != 0 && !slices.Contains(list, index) {
+				list = append(list, index)
+			}
+		}
+	}
+	return list, nil
+}
+
+// otherEnd returns the address of the other end of a point-to-point link that is up.
+func otherEnd(l netlink.Link) (netip.Addr, bool) {
+	a := l.Attrs()
+	if a.Flags&net.FlagPointToPoint == 0 || a.Flags&net.FlagUp == 0 {
+		return netip.Addr{}, false
+	}
+	list, err := netlink.AddrList(l, netlink.FAMILY_V4)
+	if err != nil {
+		return netip.Addr{}, false
+	}
+	for _, e := range list {
+		if e.Peer != nil && !e.Peer.IP.Equal(e.IP) {
+			far, ok := netip.AddrFromSlice(e.Peer.IP.To4())
+			return far, ok
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// addressesOf returns the global addresses of IPv4 of an interface, with their prefix lengths.
+func addressesOf(links []netlink.Link, name string) ([]netip.Prefix, error) {
+	i := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Attrs().Name == name })
+	if i < 0 {
+		return nil, fmt.Errorf("find interface %q: there is none; see ip link", name)
+	}
+	all, err := netlink.AddrList(links[i], netlink.FAMILY_V4)
+	if err != nil {
+		return nil, fmt.Errorf("list addresses of interface %q: %w", name, err)
+	}
+	var list []netip.Prefix
+	for _, a := range all {
+		ip, ok := netip.AddrFromSlice(a.IP.To4())
+		bits, _ := a.Mask.Size()
+		if ok && a.Scope == unix.RT_SCOPE_UNIVERSE {
+			list = append(list, netip.PrefixFrom(ip, bits))
+		}
+	}
+	return list, nil
+}
+
+// maxSessions bounds the connections that get a route.
+const maxSessions = 64
+
+// sessions returns the other ends of TCP connections to this host that it reaches by a default route,
+// with that route: those of ports that it listens on. One of them may be the login of whoever calls.
+func sessions() ([]Route, error) {
+	var listening []uint16
+	var far []netip.Addr
+	all := []*netlink.Socket{}
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		list, err := netlink.SocketDiagTCP(family)
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return nil, fmt.Errorf("list connections: %w", err)
+		}
+		all = append(all, list...)
+	}
+	for _, s := range all {
+		if s.State == netlink.TCP_LISTEN {
+			listening = append(listening, s.ID.SourcePort)
+		}
+	}
+	for _, s := range all {
+		a, ok := netip.AddrFromSlice(s.ID.Destination)
+		if a = a.Unmap(); ok && s.State == netlink.TCP_ESTABLISHED && a.Is4() && !a.IsLoopback() && slices.Contains(listening, s.ID.SourcePort) && !slices.Contains(far, a) {
+			far = append(far, a)
+		}
+	}
+	var list []Route
+	for _, a := range far[:min(len(far), maxSessions)] {
+		found, err := netlink.RouteGetWithOptions(a.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
+		if err != nil || len(found) == 0 || found[0].Dst != nil && !found[0].Dst.IP.IsUnspecified() {
+			continue // unreachable, or by a route that precedes that into the tunnel
+		}
+		link, err := netlink.LinkByIndex(found[0].LinkIndex)
+		if err != nil {
+			return nil, fmt.Errorf("find interface of the route to %v: %w", a, err)
+		}
+		via, _ := netip.AddrFromSlice(found[0].Gw.To4())
+		list = append(list, Route{To: a, Via: via, Link: link.Attrs().Name})
+	}
+	return list, nil
+}
+
+// hasUnit reports whether systemd runs, has the unit of the package, and would start it in this network
+// namespace.
+func hasUnit() (bool, error) {
+	own, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		return false, fmt.Errorf("read own namespace: %w", err)
+	}
+	first, err := os.Readlink("/proc/1/ns/net")
+	if err != nil || own != first {
+		return false, nil // without access to it no unit can be started
+	}
+	for _, file := range []string{"/run/systemd/system", "/usr/lib/systemd/system/" + unitName} {
+		if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+			return false, nil
+		} else if err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}

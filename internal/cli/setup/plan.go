@@ -1,0 +1,311 @@
+// Package setup sets a gateway up on this host, and undoes it.
+//
+// A plan is a list of steps, made from what was found on the host by a pure function. Each step can
+// say what it does and how it is undone; those that were done are recorded in a file. The package
+// asks nothing and prints nothing.
+package setup
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/tabane/tabane/internal/cli/config"
+	"github.com/tabane/tabane/internal/gateway"
+	"github.com/tabane/tabane/internal/gateway/handshake"
+	"github.com/tabane/tabane/internal/gateway/join"
+	"github.com/tabane/tabane/internal/role"
+)
+
+// Step changes the host in one way. One of its fields is set.
+type Step struct {
+	File      *File      `json:"file,omitempty"`
+	Parameter *Parameter `json:"parameter,omitempty"`
+	Route     *Route     `json:"route,omitempty"`
+	Daemon    *Daemon    `json:"daemon,omitempty"`
+}
+
+// File is a new file.
+type File struct {
+	Path string `json:"path"`
+	// Text is its content. A key has none: it is made.
+	Text string `json:"-"`
+	Key  bool   `json:"key,omitempty"`
+	// Sum is the checksum of what was written, by which edits are noticed.
+	Sum string `json:"sum,omitempty"`
+}
+
+// Parameter is a kernel parameter, and its value before.
+type Parameter struct {
+	Key    string `json:"key"`
+	Value  string `json:"value"`
+	Before string `json:"before"`
+}
+
+// Route keeps the packets to a host on the line that they take now. Via is invalid on a line without
+// a router.
+type Route struct {
+	To   netip.Addr `json:"to"`
+	Via  netip.Addr `json:"via"`
+	Link string     `json:"link"`
+}
+
+// Daemon is the gateway, as the unit of the package or as a process.
+type Daemon struct {
+	Unit bool   `json:"unit,omitempty"`
+	File string `json:"file"`
+	PID  int    `json:"pid,omitempty"`
+}
+
+// unitName is that of the package.
+const unitName = "tabane-gateway.service"
+
+// Do says what the step does.
+func (s Step) Do() string {
+	switch {
+	case s.File != nil && s.File.Key:
+		return "make the private key " + s.File.Path
+	case s.File != nil:
+		return "write " + s.File.Path
+	case s.Parameter != nil:
+		return fmt.Sprintf("sysctl -w %s=%s (now %s)", s.Parameter.Key, s.Parameter.Value, s.Parameter.Before)
+	case s.Route != nil:
+		return "ip route add " + s.Route.text() + ", for a connection that exists"
+	case s.Daemon.Unit:
+		return "systemctl enable --now " + unitName
+	}
+	return "start tabane gateway -c " + s.Daemon.File
+}
+
+// Undo says how the step is undone.
+func (s Step) Undo() string {
+	switch {
+	case s.File != nil:
+		return "remove " + s.File.Path
+	case s.Parameter != nil:
+		return fmt.Sprintf("sysctl -w %s=%s", s.Parameter.Key, s.Parameter.Before)
+	case s.Route != nil:
+		return "ip route del " + s.Route.text()
+	case s.Daemon.Unit:
+		return "systemctl disable --now " + unitName
+	}
+	return fmt.Sprintf("stop tabane gateway (process %d)", s.Daemon.PID)
+}
+
+func (r *Route) text() string {
+	via := ""
+	if r.Via.IsValid() {
+		via = fmt.Sprintf(" via %v", r.Via)
+	}
+	return fmt.Sprintf("%v/32%s dev %s", r.To, via, r.Link)
+}
+
+// Host is what was found on this host.
+type Host struct {
+	Name string
+	// Lines lead to the Internet, those of the best default route first. LAN are interfaces to hosts.
+	Lines, LAN []Link
+	// Sessions are connections from elsewhere to this host that use a default route.
+	Sessions []Route
+	// Parameters are the values of those that a gateway needs.
+	Parameters map[string]string
+	// Unit: the package's unit can be started here.
+	Unit bool
+}
+
+// Link is an interface. Via is the router of a line that has no default route.
+type Link struct {
+	Name      string
+	Via       netip.Addr
+	Addresses []netip.Prefix
+}
+
+// networks returns the networks of links, without those that hold a single address.
+func networks(links []Link) []netip.Prefix {
+	var list []netip.Prefix
+	for _, l := range links {
+		for _, a := range l.Addresses {
+			if p := a.Masked(); !slices.ContainsFunc(list, p.Overlaps) {
+				list = append(list, p)
+			}
+		}
+	}
+	return list
+}
+
+// Public returns the addresses of the lines that others can reach, as far as they themselves show.
+func (h *Host) Public() []netip.Addr {
+	var list []netip.Addr
+	for _, l := range h.Lines {
+		for _, a := range l.Addresses {
+			if !a.Addr().IsPrivate() && !shared.Contains(a.Addr()) {
+				list = append(list, a.Addr())
+			}
+		}
+	}
+	return list
+}
+
+// shared is the address space of carriers' NATs (RFC 6598).
+var shared = netip.MustParsePrefix("100.64.0.0/10")
+
+// DefaultDir is the directory of the package's unit.
+const DefaultDir = "/etc/tabane"
+
+// Files are where the files of a gateway are.
+type Files struct {
+	// Dir is the directory of the key, the configuration and the record.
+	Dir string
+	// Sysctl is the file that sets parameters at boot; empty without one.
+	Sysctl string
+}
+
+// Key, Config and Record are files in the directory.
+func (f Files) Key() string    { return filepath.Join(f.Dir, "gw.key") }
+func (f Files) Config() string { return filepath.Join(f.Dir, "gateway.yaml") }
+func (f Files) Record() string { return filepath.Join(f.Dir, "setup.json") }
+
+// Request returns what a site says of itself.
+func (h *Host) Request() join.Request {
+	name := strings.Map(func(r rune) rune {
+		if r < 0x80 && (r == '-' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z') {
+			return r
+		}
+		return '-'
+	}, h.Name)
+	if len(name) > 32 || name == "" {
+		name = "site"
+	}
+	return join.Request{Name: name, LAN: networks(h.LAN), Connected: networks(h.Lines)}
+}
+
+// tunnels are where the addresses of the tunnel are taken from.
+var tunnels = netip.MustParsePrefix("10.79.0.0/16")
+
+// Decide answers the request of a site.
+func (h *Host) Decide(r join.Request) join.Answer {
+	own := slices.Concat(networks(h.Lines), networks(h.LAN))
+	for _, p := range r.LAN {
+		if !p.Addr().Is4() || !p.Addr().IsPrivate() {
+			return join.Answer{Refused: fmt.Sprintf("the LAN %v is not a private network of IPv4", p)}
+		}
+		if i := slices.IndexFunc(own, p.Overlaps); i >= 0 {
+			return join.Answer{Refused: fmt.Sprintf("the LAN %v overlaps the network %v of the VPS: give one of them other addresses, or name the LAN's interfaces by --lan", p, own[i])}
+		}
+		if slices.ContainsFunc(h.Sessions, func(s Route) bool { return p.Contains(s.To) }) {
+			return join.Answer{Refused: fmt.Sprintf("the LAN %v contains an address that is connected to the VPS now: packets to it would go into the tunnel", p)}
+		}
+	}
+	used := slices.Concat(own, r.LAN, r.Connected)
+	for n := range 256 {
+		b := tunnels.Addr().As4()
+		b[2] = byte(n)
+		p := netip.PrefixFrom(netip.AddrFrom4(b), 24)
+		if !slices.ContainsFunc(used, p.Overlaps) {
+			first := p.Addr().Next()
+			return join.Answer{Name: "vps", Gateway: first, Own: first.Next()}
+		}
+	}
+	return join.Answer{Refused: fmt.Sprintf("no network of %v is free for the tunnel", tunnels)}
+}
+
+// Peer is the other gateway. The zero value is one that is not known yet.
+type Peer struct {
+	Public  handshake.PublicKey
+	Request join.Request // of a site
+	Answer  join.Answer  // to a site
+	At      join.Invitation
+}
+
+// VPS returns the steps that make the host the VPS of a site.
+func VPS(h *Host, f Files, peer Peer) ([]Step, error) {
+	c := gateway.Config{Masquerade: true, Peers: []gateway.Peer{{
+		Name: peer.Request.Name, PublicKey: peer.Public.String(),
+		Prefixes: append([]netip.Prefix{single(peer.Answer.Own)}, peer.Request.LAN...),
+	}}}
+	c.Tunnel.Addresses = []netip.Prefix{single(peer.Answer.Gateway)}
+	return steps(h, f, c, "tabane gateway init --vps")
+}
+
+// Site returns the steps that have a site reach the Internet through its peer.
+func Site(h *Host, f Files, peer Peer) ([]Step, error) {
+	c := gateway.Config{Peers: []gateway.Peer{{
+		Name: peer.Answer.Name, PublicKey: peer.At.Public.String(), Prefixes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")},
+	}}}
+	for _, a := range peer.At.Addresses {
+		c.Peers[0].Endpoints = append(c.Peers[0].Endpoints, gateway.Endpoint(netip.AddrPortFrom(a, peer.At.Port).String()))
+	}
+	c.Tunnel.Addresses = []netip.Prefix{single(peer.Answer.Own)}
+	for _, l := range h.LAN {
+		c.LAN.Interfaces = append(c.LAN.Interfaces, l.Name)
+	}
+	c.LAN.Prefixes = networks(h.LAN)
+	return steps(h, f, c, "tabane gateway join")
+}
+
+func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+// steps completes the configuration and returns the steps, in the order in which they are done.
+func steps(h *Host, f Files, c gateway.Config, by string) ([]Step, error) {
+	if len(h.Lines) == 0 {
+		return nil, errors.New("no line was found: no interface has a default route; name the lines by --line INTERFACE or --line INTERFACE=ROUTER")
+	}
+	c.Key = f.Key()
+	if f.Dir != DefaultDir { // it is one of several gateways, in network namespaces
+		c.Control = filepath.Join(f.Dir, "gateway.sock")
+	}
+	for _, l := range h.Lines {
+		p := gateway.Path{Name: l.Name, Interface: l.Name, Rate: gateway.Rates{Down: gateway.RateAuto, Up: gateway.RateAuto}}
+		if l.Via.IsValid() {
+			p.Via = []netip.Addr{l.Via}
+		}
+		c.Paths = append(c.Paths, p)
+	}
+	text, err := config.Encode(role.Sections{Gateway: &c})
+	if err != nil {
+		return nil, fmt.Errorf("write configuration: %w", err)
+	}
+	list := []Step{{File: &File{Path: f.Key(), Key: true}}}
+	var boot strings.Builder
+	for _, p := range h.parameters() {
+		list = append(list, Step{Parameter: &p})
+		fmt.Fprintf(&boot, "%s = %s\n", p.Key, p.Value)
+	}
+	if boot.Len() > 0 && f.Sysctl != "" {
+		list = append(list, Step{File: &File{Path: f.Sysctl, Text: "# Written by " + by + ".\n" + boot.String()}})
+	}
+	header := "# Written by " + by + "; tabane gateway leave removes it. All keys: tabane help config gateway\n"
+	list = append(list, Step{File: &File{Path: f.Config(), Text: header + string(text)}})
+	if slices.ContainsFunc(c.Peers[0].Prefixes, func(p netip.Prefix) bool { return p.Bits() == 0 }) {
+		for _, s := range h.Sessions {
+			list = append(list, Step{Route: &s})
+		}
+	}
+	return append(list, Step{Daemon: &Daemon{Unit: h.Unit, File: f.Config()}}), nil
+}
+
+const (
+	forwarding = "net.ipv4.ip_forward"
+	filterAll  = "net/ipv4/conf/all/rp_filter"
+)
+
+// filter is the parameter of a link's reverse path filter, with slashes: a name may have a dot.
+func filter(link string) string { return "net/ipv4/conf/" + link + "/rp_filter" }
+
+// parameters returns those that have to change: forwarding, and no strict reverse path filter on a
+// line. The larger one of a line's and that of all applies.
+func (h *Host) parameters() []Parameter {
+	var list []Parameter
+	if before := h.Parameters[forwarding]; before != "1" {
+		list = append(list, Parameter{forwarding, "1", before})
+	}
+	for _, l := range h.Lines {
+		if before := h.Parameters[filter(l.Name)]; max(before, h.Parameters[filterAll]) == "1" {
+			list = append(list, Parameter{filter(l.Name), "2", before})
+		}
+	}
+	return list
+}

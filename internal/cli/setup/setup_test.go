@@ -1,0 +1,165 @@
+package setup
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tabane/tabane/internal/cli/config"
+	"github.com/tabane/tabane/internal/gateway/handshake"
+	"github.com/tabane/tabane/internal/gateway/join"
+)
+
+func at(text ...string) (list []netip.Prefix) {
+	for _, t := range text {
+		list = append(list, netip.MustParsePrefix(t))
+	}
+	return list
+}
+
+// site is a host with two lines, a LAN, and a login over the first line.
+func site() *Host {
+	return &Host{
+		Name:  "büro 1",
+		Lines: []Link{{Name: "eth1", Addresses: at("192.0.2.10/24")}, {Name: "ppp0", Via: netip.MustParseAddr("100.64.0.1"), Addresses: at("100.64.0.2/32")}},
+		LAN:   []Link{{Name: "eth0", Addresses: at("192.168.8.1/24")}},
+		Sessions: []Route{
+			{To: netip.MustParseAddr("198.51.100.1"), Via: netip.MustParseAddr("192.0.2.1"), Link: "eth1"},
+		},
+		Parameters: map[string]string{forwarding: "0", filterAll: "0", filter("eth1"): "1", filter("ppp0"): "2"},
+	}
+}
+
+var peer = Peer{
+	Public:  handshake.PrivateKey{8, 31: 64}.Public(),
+	Request: join.Request{Name: "office", LAN: at("192.168.8.0/24")},
+	Answer:  join.Answer{Name: "vps", Own: netip.MustParseAddr("10.79.0.2"), Gateway: netip.MustParseAddr("10.79.0.1")},
+	At:      join.Invitation{Public: handshake.PrivateKey{16, 31: 64}.Public(), Port: 4790, Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.1")}},
+}
+
+func said(steps []Step) string {
+	var all []string
+	for _, s := range steps {
+		all = append(all, s.Do()+" / "+s.Undo())
+	}
+	return strings.Join(all, "\n")
+}
+
+// TestPlans: the steps of both sides in their order, and files that are valid configurations.
+func TestPlans(t *testing.T) {
+	f := Files{Dir: "/etc/tabane", Sysctl: "/etc/sysctl.d/x.conf"}
+	for name, tt := range map[string]struct {
+		plan func(*Host, Files, Peer) ([]Step, error)
+		want string
+		has  []string
+	}{
+		"site": {Site, `make the private key /etc/tabane/gw.key / remove /etc/tabane/gw.key
+sysctl -w net.ipv4.ip_forward=1 (now 0) / sysctl -w net.ipv4.ip_forward=0
+sysctl -w net/ipv4/conf/eth1/rp_filter=2 (now 1) / sysctl -w net/ipv4/conf/eth1/rp_filter=1
+write /etc/sysctl.d/x.conf / remove /etc/sysctl.d/x.conf
+write /etc/tabane/gateway.yaml / remove /etc/tabane/gateway.yaml
+ip route add 198.51.100.1/32 via 192.0.2.1 dev eth1, for a connection that exists / ip route del 198.51.100.1/32 via 192.0.2.1 dev eth1
+start tabane gateway -c /etc/tabane/gateway.yaml / stop tabane gateway (process 0)`,
+			[]string{"203.0.113.1:4790", "0.0.0.0/0", "100.64.0.1", "192.168.8.0/24"}},
+		"VPS": {VPS, `make the private key /etc/tabane/gw.key / remove /etc/tabane/gw.key
+sysctl -w net.ipv4.ip_forward=1 (now 0) / sysctl -w net.ipv4.ip_forward=0
+sysctl -w net/ipv4/conf/eth1/rp_filter=2 (now 1) / sysctl -w net/ipv4/conf/eth1/rp_filter=1
+write /etc/sysctl.d/x.conf / remove /etc/sysctl.d/x.conf
+write /etc/tabane/gateway.yaml / remove /etc/tabane/gateway.yaml
+start tabane gateway -c /etc/tabane/gateway.yaml / stop tabane gateway (process 0)`,
+			[]string{"masquerade: true", "10.79.0.2/32", "192.168.8.0/24"}},
+	} {
+		steps, err := tt.plan(site(), f, peer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := said(steps); got != tt.want {
+			t.Errorf("%s:\n%s\nwant\n%s", name, got, tt.want)
+		}
+		for _, s := range steps {
+			if s.File == nil || s.File.Path != f.Config() {
+				continue
+			}
+			if _, err := (config.Reader{}).Parse("gateway.yaml", []byte(s.File.Text)); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			for _, part := range tt.has {
+				if !strings.Contains(s.File.Text, part) {
+					t.Errorf("%s lacks %s:\n%s", name, part, s.File.Text)
+				}
+			}
+		}
+	}
+	none := site()
+	none.Lines = nil
+	if _, err := Site(none, f, peer); err == nil || !strings.Contains(err.Error(), "--line") {
+		t.Errorf("without a line: %v", err)
+	}
+}
+
+// TestDecide: a site is refused if packets to its LAN would be lost, and gets addresses that are free.
+func TestDecide(t *testing.T) {
+	vps := &Host{Lines: []Link{{Name: "eth0", Addresses: at("10.79.0.5/25")}}, Sessions: []Route{{To: netip.MustParseAddr("10.9.9.9")}}}
+	for lan, want := range map[string]string{
+		"10.79.0.0/26": "overlaps", "10.9.0.0/16": "connected to the VPS now", "203.0.113.0/24": "not a private network", "fd00::/8": "not a private network",
+	} {
+		if got := vps.Decide(join.Request{LAN: at(lan)}); !strings.Contains(got.Refused, want) {
+			t.Errorf("%s: %+v, want %s", lan, got, want)
+		}
+	}
+	got := vps.Decide(join.Request{LAN: at("192.168.8.0/24"), Connected: at("10.79.1.0/24")})
+	if got.Refused != "" || got.Gateway.String() != "10.79.2.1" || got.Own.String() != "10.79.2.2" {
+		t.Errorf("got %+v", got)
+	}
+	if got := vps.Decide(join.Request{LAN: at("10.0.0.0/10")}); got.Refused == "" {
+		t.Errorf("got %+v", got)
+	}
+	if q := site().Request(); q.Name != "b-ro-1" || len(q.LAN) != 1 || len(q.Connected) != 2 {
+		t.Errorf("request %+v", q)
+	}
+}
+
+// TestUndo: files that were written are removed, one that was edited is kept, and one that exists is
+// not touched. Undoing twice is an error that says why.
+func TestUndo(t *testing.T) {
+	dir := t.TempDir()
+	f := Files{Dir: dir}
+	r, err := NewRecord(f.Record())
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign := filepath.Join(dir, "foreign")
+	if err := os.WriteFile(foreign, []byte("theirs"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []Step{{File: &File{Path: f.Key(), Key: true}}, {File: &File{Path: f.Config(), Text: "a\n"}}, {File: &File{Path: dir + "/b", Text: "b\n"}}} {
+		if err := r.Apply(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.Apply(Step{File: &File{Path: foreign, Text: "ours"}}); err == nil {
+		t.Error("a file was replaced")
+	}
+	if _, err := NewRecord(f.Record()); err == nil {
+		t.Error("set up twice")
+	}
+	if err := os.WriteFile(dir+"/b", []byte("edited"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r, err = ReadRecord(f.Record()); err != nil || len(r.Steps()) != 3 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	kept, err := r.UndoAll(t.Context())
+	if err != nil || len(kept) != 1 || kept[0] != dir+"/b.old" {
+		t.Errorf("kept %q, %v", kept, err)
+	}
+	left, _ := filepath.Glob(dir + "/*")
+	if strings.Join(left, " ") != dir+"/b.old "+foreign {
+		t.Errorf("left %q", left)
+	}
+	if _, err := ReadRecord(f.Record()); err == nil || !strings.Contains(err.Error(), "was not set up") {
+		t.Errorf("read again: %v", err)
+	}
+}
