@@ -34,7 +34,7 @@ type Record struct {
 // NewRecord returns an empty record. It is an error if the file exists.
 func NewRecord(file string) (*Record, error) {
 	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("set up gateway: %q exists: this host was set up already; tabane gateway leave undoes that", file)
+		return nil, fmt.Errorf("make record %q: it exists: this host was set up already; tabane gateway leave undoes that", file)
 	}
 	return &Record{file: file}, nil
 }
@@ -43,10 +43,10 @@ func NewRecord(file string) (*Record, error) {
 func ReadRecord(file string) (*Record, error) {
 	b, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("undo setup: there is no %q: this host was not set up by tabane gateway init or join", file)
+		return nil, fmt.Errorf("read record %q: there is none: this host was not set up by tabane gateway init or join", file)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("undo setup: %w", err)
+		return nil, fmt.Errorf("read record: %w", err)
 	}
 	r := &Record{file: file}
 	if err := json.Unmarshal(b, &r.done); err != nil {
