@@ -298,7 +298,7 @@ func (a *App) gatewayJoinCommand(r role.Descriptor) *cobra.Command {
 		Long: `Join finds the lines of this host (interfaces with a default route, and the far ends of PPP) and its LAN (other interfaces with a
 private address), makes a key, joins the VPS, writes the configuration, starts the gateway, and shows what a short download
 carries over each line. It prints what it will do, and asks. Connections from elsewhere to this host, such as a login by SSH, get a
-route of their own, so that they stay on their line.`,
+rule of their own, so that they stay on their line.`,
 		Example: `  tabane gateway join 'tabane1:...'
   tabane gateway join --line eth1 --line wwan0=192.0.2.1 --lan eth0 'tabane1:...'
   tabane gateway join --dry-run 'tabane1:...'`,
@@ -517,7 +517,7 @@ func (a *App) gatewayLeaveCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "leave",
 		Short: "Undo what init or join did on this host",
-		Long: `Leave stops the gateway, and undoes the other steps of tabane gateway init or join, the last one first: routes, files, kernel
+		Long: `Leave stops the gateway, and undoes the other steps of tabane gateway init or join, the last one first: rules, files, kernel
 parameters that nobody has changed since. A file that was edited is kept as FILE.old. It prints what it will do, and asks.`,
 		Example: "  tabane gateway leave\n  tabane gateway leave --dry-run",
 		Args:    Arguments(0, 0, "no arguments"),

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/gateway"
 	"github.com/tabane/tabane/internal/gateway/handshake"
@@ -53,7 +54,7 @@ func ReadRecord(file string) (*Record, error) {
 		return nil, fmt.Errorf("read record %q: %w", file, err)
 	}
 	for i, s := range r.done {
-		if s.File == nil && s.Parameter == nil && s.Route == nil && s.Daemon == nil {
+		if s.File == nil && s.Parameter == nil && s.Rule == nil && s.Daemon == nil {
 			return nil, fmt.Errorf("read record %q: step %d is of no known kind", file, i+1)
 		}
 	}
@@ -101,8 +102,8 @@ func (r *Record) Apply(s Step) error {
 		return os.WriteFile(s.File.Path, []byte(s.File.Text), 0o644)
 	case s.Parameter != nil:
 		return netns.Sysctl(s.Parameter.Key, s.Parameter.Value)
-	case s.Route != nil:
-		return s.Route.change(netlink.RouteAdd)
+	case s.Rule != nil:
+		return s.Rule.change(netlink.RuleAdd)
 	}
 	if err := s.Daemon.start(); err != nil {
 		return err
@@ -115,17 +116,13 @@ func sum(b []byte) string {
 	return hex.EncodeToString(h[:])
 }
 
-func (r *Route) change(do func(*netlink.Route) error) error {
-	link, err := netlink.LinkByName(r.Link)
-	if err != nil {
-		return fmt.Errorf("find interface %q: %w", r.Link, err)
-	}
-	route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: &net.IPNet{IP: r.To.AsSlice(), Mask: net.CIDRMask(32, 32)}}
-	if r.Via.IsValid() {
-		route.Gw = r.Via.AsSlice()
-	}
-	if err := do(route); err != nil {
-		return fmt.Errorf("change route %q: %w", r.text(), err)
+func (r *Rule) change(do func(*netlink.Rule) error) error {
+	rule := netlink.NewRule()
+	rule.Priority, rule.Table, rule.Family = rulePriority, unix.RT_TABLE_MAIN, unix.AF_INET
+	rule.Src = &net.IPNet{IP: r.From.AsSlice(), Mask: net.CIDRMask(32, 32)}
+	rule.Dst = &net.IPNet{IP: r.To.AsSlice(), Mask: net.CIDRMask(32, 32)}
+	if err := do(rule); err != nil {
+		return fmt.Errorf("change rule %q: %w", r.text(), err)
 	}
 	return nil
 }
@@ -173,12 +170,11 @@ func (s Step) undo(ctx context.Context) (left string, err error) {
 			return "", nil // the interface is gone, or somebody else has set it since
 		}
 		return "", netns.Sysctl(s.Parameter.Key, s.Parameter.Before)
-	case s.Route != nil:
-		err := s.Route.change(netlink.RouteDel)
-		if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) || errors.Is(err, syscall.ESRCH) {
-			return "", nil
+	case s.Rule != nil:
+		if err := s.Rule.change(netlink.RuleDel); !errors.Is(err, syscall.ENOENT) {
+			return "", err
 		}
-		return "", err
+		return "", nil
 	}
 	return "", s.Daemon.stop(ctx)
 }

@@ -159,14 +159,14 @@ func addressesOf(links []netlink.Link, name string) ([]netip.Prefix, error) {
 	return list, nil
 }
 
-// maxSessions bounds the connections that get a route.
+// maxSessions bounds the connections that get a rule.
 const maxSessions = 64
 
-// sessions returns the other ends of TCP connections to this host that it reaches by a default route,
-// with that route: those of ports that it listens on. One of them may be the login of whoever calls.
-func sessions() ([]Route, error) {
+// sessions returns the ends of TCP connections to this host whose other end it reaches by a default
+// route: those of ports that it listens on. One of them may be the login of whoever calls.
+func sessions() ([]Rule, error) {
 	var listening []uint16
-	var far []netip.Addr
+	var ends []Rule
 	all := []*netlink.Socket{}
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		list, err := netlink.SocketDiagTCP(family)
@@ -181,23 +181,20 @@ func sessions() ([]Route, error) {
 		}
 	}
 	for _, s := range all {
-		a, ok := netip.AddrFromSlice(s.ID.Destination)
-		if a = a.Unmap(); ok && s.State == netlink.TCP_ESTABLISHED && a.Is4() && !a.IsLoopback() && slices.Contains(listening, s.ID.SourcePort) && !slices.Contains(far, a) {
-			far = append(far, a)
+		from, _ := netip.AddrFromSlice(s.ID.Source)
+		to, _ := netip.AddrFromSlice(s.ID.Destination)
+		r := Rule{from.Unmap(), to.Unmap()}
+		if s.State == netlink.TCP_ESTABLISHED && r.From.Is4() && r.To.Is4() && !r.To.IsLoopback() && slices.Contains(listening, s.ID.SourcePort) && !slices.Contains(ends, r) {
+			ends = append(ends, r)
 		}
 	}
-	var list []Route
-	for _, a := range far[:min(len(far), maxSessions)] {
-		found, err := netlink.RouteGetWithOptions(a.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
+	var list []Rule
+	for _, r := range ends[:min(len(ends), maxSessions)] {
+		found, err := netlink.RouteGetWithOptions(r.To.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
 		if err != nil || len(found) == 0 || found[0].Dst != nil && !found[0].Dst.IP.IsUnspecified() {
 			continue // unreachable, or by a route that precedes that into the tunnel
 		}
-		link, err := netlink.LinkByIndex(found[0].LinkIndex)
-		if err != nil {
-			return nil, fmt.Errorf("find interface of the route to %v: %w", a, err)
-		}
-		via, _ := netip.AddrFromSlice(found[0].Gw.To4())
-		list = append(list, Route{To: a, Via: via, Link: link.Attrs().Name})
+		list = append(list, r)
 	}
 	return list, nil
 }

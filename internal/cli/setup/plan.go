@@ -24,7 +24,7 @@ import (
 type Step struct {
 	File      *File      `json:"file,omitempty"`
 	Parameter *Parameter `json:"parameter,omitempty"`
-	Route     *Route     `json:"route,omitempty"`
+	Rule      *Rule      `json:"rule,omitempty"`
 	Daemon    *Daemon    `json:"daemon,omitempty"`
 }
 
@@ -45,13 +45,14 @@ type Parameter struct {
 	Before string `json:"before"`
 }
 
-// Route keeps the packets to a host on the line that they take now. Via is invalid on a line without
-// a router.
-type Route struct {
+// Rule keeps packets from an address of this host to another host on the way that they take now.
+type Rule struct {
+	From netip.Addr `json:"from"`
 	To   netip.Addr `json:"to"`
-	Via  netip.Addr `json:"via"`
-	Link string     `json:"link"`
 }
+
+// rulePriority is that of a Rule, before those of the gateway.
+const rulePriority = 4000
 
 // Daemon is the gateway, as the unit of the package or as a process.
 type Daemon struct {
@@ -72,8 +73,8 @@ func (s Step) Do() string {
 		return "write " + s.File.Path
 	case s.Parameter != nil:
 		return fmt.Sprintf("sysctl -w %s=%s (now %s)", s.Parameter.Key, s.Parameter.Value, s.Parameter.Before)
-	case s.Route != nil:
-		return "ip route add " + s.Route.text() + ", for a connection that exists"
+	case s.Rule != nil:
+		return "ip rule add " + s.Rule.text() + ", for a connection that exists"
 	case s.Daemon.Unit:
 		return "systemctl enable --now " + unitName
 	}
@@ -87,20 +88,16 @@ func (s Step) Undo() string {
 		return "remove " + s.File.Path
 	case s.Parameter != nil:
 		return fmt.Sprintf("sysctl -w %s=%s", s.Parameter.Key, s.Parameter.Before)
-	case s.Route != nil:
-		return "ip route del " + s.Route.text()
+	case s.Rule != nil:
+		return "ip rule del " + s.Rule.text()
 	case s.Daemon.Unit:
 		return "systemctl disable --now " + unitName
 	}
 	return fmt.Sprintf("stop tabane gateway (process %d)", s.Daemon.PID)
 }
 
-func (r *Route) text() string {
-	via := ""
-	if r.Via.IsValid() {
-		via = fmt.Sprintf(" via %v", r.Via)
-	}
-	return fmt.Sprintf("%v/32%s dev %s", r.To, via, r.Link)
+func (r *Rule) text() string {
+	return fmt.Sprintf("from %v to %v lookup main priority %d", r.From, r.To, rulePriority)
 }
 
 // Host is what was found on this host.
@@ -109,7 +106,7 @@ type Host struct {
 	// Lines lead to the Internet, those of the best default route first. LAN are interfaces to hosts.
 	Lines, LAN []Link
 	// Sessions are connections from elsewhere to this host that use a default route.
-	Sessions []Route
+	Sessions []Rule
 	// Parameters are the values of those that a gateway needs.
 	Parameters map[string]string
 	// Unit: the package's unit can be started here.
@@ -195,7 +192,7 @@ func (h *Host) Decide(r join.Request) join.Answer {
 		if i := slices.IndexFunc(own, p.Overlaps); i >= 0 {
 			return join.Answer{Refused: fmt.Sprintf("the LAN %v overlaps the network %v of the VPS: give one of them other addresses, or name the LAN's interfaces by --lan", p, own[i])}
 		}
-		if slices.ContainsFunc(h.Sessions, func(s Route) bool { return p.Contains(s.To) }) {
+		if slices.ContainsFunc(h.Sessions, func(s Rule) bool { return p.Contains(s.To) }) {
 			return join.Answer{Refused: fmt.Sprintf("the LAN %v contains an address that is connected to the VPS now: packets to it would go into the tunnel", p)}
 		}
 	}
@@ -281,7 +278,7 @@ func steps(h *Host, f Files, c gateway.Config, by string) ([]Step, error) {
 	list = append(list, Step{File: &File{Path: f.Config(), Text: header + string(text)}})
 	if slices.ContainsFunc(c.Peers[0].Prefixes, func(p netip.Prefix) bool { return p.Bits() == 0 }) {
 		for _, s := range h.Sessions {
-			list = append(list, Step{Route: &s})
+			list = append(list, Step{Rule: &s})
 		}
 	}
 	return append(list, Step{Daemon: &Daemon{Unit: h.Unit, File: f.Config()}}), nil

@@ -25,8 +25,8 @@ func site() *Host {
 		Name:  "büro 1",
 		Lines: []Link{{Name: "eth1", Addresses: at("192.0.2.10/24")}, {Name: "ppp0", Via: netip.MustParseAddr("100.64.0.1"), Addresses: at("100.64.0.2/32")}},
 		LAN:   []Link{{Name: "eth0", Addresses: at("192.168.8.1/24")}},
-		Sessions: []Route{
-			{To: netip.MustParseAddr("198.51.100.1"), Via: netip.MustParseAddr("192.0.2.1"), Link: "eth1"},
+		Sessions: []Rule{
+			{From: netip.MustParseAddr("192.0.2.10"), To: netip.MustParseAddr("198.51.100.1")},
 		},
 		Parameters: map[string]string{forwarding: "0", filterAll: "0", filter("eth1"): "1", filter("ppp0"): "2"},
 	}
@@ -60,7 +60,7 @@ sysctl -w net.ipv4.ip_forward=1 (now 0) / sysctl -w net.ipv4.ip_forward=0
 sysctl -w net/ipv4/conf/eth1/rp_filter=2 (now 1) / sysctl -w net/ipv4/conf/eth1/rp_filter=1
 write /etc/sysctl.d/x.conf / remove /etc/sysctl.d/x.conf
 write /etc/tabane/gateway.yaml / remove /etc/tabane/gateway.yaml
-ip route add 198.51.100.1/32 via 192.0.2.1 dev eth1, for a connection that exists / ip route del 198.51.100.1/32 via 192.0.2.1 dev eth1
+ip rule add from 192.0.2.10 to 198.51.100.1 lookup main priority 4000, for a connection that exists / ip rule del from 192.0.2.10 to 198.51.100.1 lookup main priority 4000
 start tabane gateway -c /etc/tabane/gateway.yaml / stop tabane gateway (process 0)`,
 			[]string{"203.0.113.1:4790", "0.0.0.0/0", "100.64.0.1", "192.168.8.0/24"}},
 		"VPS": {VPS, `make the private key /etc/tabane/gw.key / remove /etc/tabane/gw.key
@@ -101,7 +101,7 @@ start tabane gateway -c /etc/tabane/gateway.yaml / stop tabane gateway (process 
 
 // TestDecide: a site is refused if packets to its LAN would be lost, and gets addresses that are free.
 func TestDecide(t *testing.T) {
-	vps := &Host{Lines: []Link{{Name: "eth0", Addresses: at("10.79.0.5/25")}}, Sessions: []Route{{To: netip.MustParseAddr("10.9.9.9")}}}
+	vps := &Host{Lines: []Link{{Name: "eth0", Addresses: at("10.79.0.5/25")}}, Sessions: []Rule{{To: netip.MustParseAddr("10.9.9.9")}}}
 	for lan, want := range map[string]string{
 		"10.79.0.0/26": "overlaps", "10.9.0.0/16": "connected to the VPS now", "203.0.113.0/24": "not a private network", "fd00::/8": "not a private network",
 	} {
