@@ -124,6 +124,9 @@ func (m Mode) Switched() (delivery string, ok bool) {
 // Multipath reports whether the mode needs MPTCP on both ends.
 func (m Mode) Multipath() bool { return m.Transport == traffic.MPTCP }
 
+// Parallel reports whether the client opens the connections of the mode, as many as it names.
+func (m Mode) Parallel() bool { return strings.HasPrefix(m.Name, Parallel+":") }
+
 // Names returns the modes that the server offers.
 func (o Offer) Names() []string {
 	names := []string{TCP, Multipath}

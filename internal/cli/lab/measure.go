@@ -508,7 +508,7 @@ func printAnalysis(w io.Writer, a measurement.Analysis) error {
 			line[4] = fmt.Sprintf("%.1f ms", 1e3*m.LoadedP95)
 		}
 		if i > 0 {
-			line[5] = string(m.Verdict)
+			line[5] = m.Words()
 		}
 		if m.Known {
 			line[2], line[3] = fmt.Sprintf("%.2f", m.Ratio.Value), fmt.Sprintf("%.2f to %.2f", m.Ratio.Low, m.Ratio.High)

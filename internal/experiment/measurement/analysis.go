@@ -7,19 +7,8 @@ import (
 	"math/rand/v2"
 	"strings"
 
+	"github.com/tabane/tabane/internal/analysis/measure"
 	"github.com/tabane/tabane/internal/base/stat"
-)
-
-// Verdict is what a measurement shows of a mode, compared with the first one.
-type Verdict string
-
-// The verdicts.
-const (
-	Better   Verdict = "better"
-	Worse    Verdict = "worse"
-	Equal    Verdict = "no difference that matters"
-	NotShown Verdict = "not shown with this many trials"
-	TooFew   Verdict = "too few trials"
 )
 
 const (
@@ -58,6 +47,9 @@ type Analysis struct {
 	// Blocks is the number of complete blocks or pairs, and Failed that of trials without a result.
 	Blocks, Failed int
 	Modes          []ModeResult
+	// Best is the mode that is better than the first one and than each other that is; empty if that is
+	// not shown.
+	Best string
 	// Notes are changes of the conditions between trials.
 	Notes []string
 }
@@ -98,15 +90,19 @@ func Analyze(p Plan, rows []Row) (Analysis, error) {
 			}
 		}
 		if i > 0 {
-			var err error
+			parsed, err := measure.ParseMode(name)
+			if err != nil {
+				return Analysis{}, fmt.Errorf("analyze measurement: %w", err)
+			}
+			if m.Verdict = TooFew; parsed.Parallel() {
+				m.Verdict = Yardstick
+			}
 			m.Ratio, err = p.ratio(m.Goodputs, goodputs(blocks, 0), level)
 			switch {
 			case err == nil:
 				m.Known = true
 				family, ps = append(family, i), append(ps, m.Ratio.P)
-			case errors.Is(err, stat.ErrTooFew):
-				m.Verdict = TooFew
-			default:
+			case !errors.Is(err, stat.ErrTooFew):
 				return Analysis{}, fmt.Errorf("analyze mode %q: %w", name, err)
 			}
 		}
@@ -119,8 +115,11 @@ func Analyze(p Plan, rows []Row) (Analysis, error) {
 	for j, i := range family {
 		m := &a.Modes[i]
 		m.Corrected = corrected[j]
-		m.Verdict = judge(m.Ratio, m.Corrected)
+		if m.Verdict != Yardstick {
+			m.Verdict = judge(m.Ratio, m.Corrected)
+		}
 	}
+	a.Best = a.best()
 	return a, nil
 }
 
@@ -138,19 +137,6 @@ func (p Plan) ratio(b, a []float64, level float64) (stat.MedianRatio, error) {
 		return stat.PairedRatio(b, a, level)
 	}
 	return stat.RatioOfMedians(b, a, level, rand.New(rand.NewPCG(p.Seed, math.MaxUint64)).IntN)
-}
-
-// judge returns the verdict of a ratio.
-func judge(r stat.MedianRatio, corrected float64) Verdict {
-	switch {
-	case inside(r):
-		return Equal
-	case r.Low > 1 && corrected <= significance:
-		return Better
-	case r.High < 1 && corrected <= significance:
-		return Worse
-	}
-	return NotShown
 }
 
 // inside reports whether differences beyond Margin are excluded, outside whether smaller ones are.
@@ -212,89 +198,4 @@ func text(ok bool, v fmt.Stringer) string {
 		return ""
 	}
 	return v.String()
-}
-
-// Percent prints a ratio as a change: "+50 %".
-func Percent(ratio float64) string { return fmt.Sprintf("%+.0f %%", 100*(ratio-1)) }
-
-// Words describes the mode, compared with the first one.
-func (m ModeResult) Words() string {
-	if !m.Known {
-		return string(m.Verdict)
-	}
-	return fmt.Sprintf("%s: %s (95 %% interval %s to %s, %s)", m.Verdict, Percent(m.Ratio.Value), Percent(m.Ratio.Low), Percent(m.Ratio.High), m.Ratio.Method)
-}
-
-// Headline is the verdict of the measurement in words.
-func (a Analysis) Headline() string {
-	first := a.Plan.Modes[0]
-	best, undecided, worse := -1, 0, 0
-	for i, m := range a.Modes[1:] {
-		switch m.Verdict {
-		case Better:
-			if best < 0 || m.Ratio.Value > a.Modes[best].Ratio.Value {
-				best = i + 1
-			}
-		case NotShown, TooFew:
-			undecided++
-		case Worse:
-			worse++
-		case Equal:
-		}
-	}
-	trials := fmt.Sprintf("%d trials", a.Blocks)
-	if a.Paired {
-		trials = fmt.Sprintf("%d pairs", a.Blocks)
-	}
-	switch {
-	case a.Blocks == 0:
-		return "There is no complete block of trials yet."
-	case best >= 0:
-		m := a.Modes[best]
-		return fmt.Sprintf("%s is better than %s by %.0f %% (%.0f to %.0f %%).", m.Mode, first, 100*(m.Ratio.Value-1), 100*(m.Ratio.Low-1), 100*(m.Ratio.High-1))
-	case undecided > 0 && a.Modes[1].Verdict == TooFew:
-		return fmt.Sprintf("Too few trials: %s, and %d are needed.", trials, a.least())
-	case undecided > 0:
-		return fmt.Sprintf("Not shown with %s: %s.", trials, a.advice())
-	case worse == len(a.Modes)-1:
-		return fmt.Sprintf("%s was already best: all else is worse.", a.first())
-	}
-	return fmt.Sprintf("%s was already best: nothing is better by %.0f %% or more.", a.first(), 100*Margin)
-}
-
-// first names the first mode.
-func (a Analysis) first() string {
-	if a.Plan.Modes[0] == "tcp" {
-		return "BGP's best path"
-	}
-	return a.Plan.Modes[0]
-}
-
-// least is the number of trials from which there is an interval.
-func (a Analysis) least() int {
-	if a.Paired {
-		return 3
-	}
-	return stat.LeastBlocks
-}
-
-// advice says how many trials would decide: the width of an interval falls with the root of their number.
-func (a Analysis) advice() string {
-	most := 0
-	for _, m := range a.Modes[1:] {
-		if m.Verdict != NotShown {
-			continue
-		}
-		half := math.Log(m.Ratio.High/m.Ratio.Low) / 2
-		factor := half / math.Log(1+Margin)
-		most = max(most, int(math.Ceil(float64(a.Blocks)*factor*factor)))
-	}
-	text := fmt.Sprintf("about %d would show a difference of %.0f %%", max(most, a.Blocks+1), 100*Margin)
-	if most > MaxTrials {
-		text = "this network varies too much for that"
-	}
-	if !a.Paired {
-		text += "; --paired needs far fewer where it is possible"
-	}
-	return text
 }

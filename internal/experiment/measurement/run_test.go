@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/analysis/measure"
+	"github.com/tabane/tabane/internal/base/stat"
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/kernel/database"
 	"github.com/tabane/tabane/internal/testkit/accessor"
@@ -432,9 +433,9 @@ func TestVerdicts(t *testing.T) {
 		headline string
 	}{
 		{10, 1.5, 0.05, Better, "multipath is better than tcp by "},
-		{10, 0.7, 0.05, Worse, "BGP's best path was already best: all else is worse."},
-		{24, 1, 0.01, Equal, "BGP's best path was already best: nothing is better by 5 % or more."},
-		{10, 1.08, 0.3, NotShown, "Not shown with 10 trials: about "},
+		{10, 0.7, 0.05, Worse, "BGP's best path was already best: multipath is worse than tcp by "},
+		{24, 1, 0.01, Equal, "BGP's best path was already best: nothing is better by 5 % or more; no difference that matters: multipath ("},
+		{10, 1.08, 0.3, NotShown, "Not shown with 10 trials: multipath ("},
 		{5, 1.5, 0.01, TooFew, "Too few trials: 5 trials, and 6 are needed."},
 		{0, 1, 0, TooFew, "There is no complete block of trials yet."},
 	} {
@@ -448,6 +449,86 @@ func TestVerdicts(t *testing.T) {
 		if a.Modes[1].Verdict != tt.want || !strings.HasPrefix(a.Headline(), tt.headline) {
 			t.Errorf("%+v: got %q, %q", tt, a.Modes[1].Words(), a.Headline())
 		}
+	}
+}
+
+// interval returns a ratio whose test agrees with its interval.
+func interval(value, low, high float64) stat.MedianRatio {
+	r := stat.MedianRatio{Ratio: stat.Ratio{Value: value, Low: low, High: high}, P: 0.5}
+	if low > 1 || high < 1 {
+		r.P = 0.001
+	}
+	return r
+}
+
+func TestJudge(t *testing.T) {
+	for _, tt := range []struct {
+		ratio     stat.MedianRatio
+		corrected float64
+		want      Verdict
+		words     string
+	}{
+		{interval(1.66, 1.48, 1.89), 0.01, Better, "better by 66 %"},
+		{interval(0.61, 0.48, 0.70), 0.01, Worse, "worse by 39 %"},
+		{interval(0.969, 0.887, 0.986), 0.01, Worse, "worse by 3 %"},
+		{interval(1.004, 1.001, 1.06), 0.01, Better, "better by 0.4 %"},
+		{interval(0.97, 0.955, 0.99), 0.001, Equal, "no difference that matters"}, // though it is significant
+		{interval(1, 0.95, 1.05), 1, Equal, "no difference that matters"},
+		{interval(1.2, 0.99, 1.5), 0.06, NotShown, "not shown with this many trials"},
+		{interval(1, 0.94, 1.04), 1, NotShown, "not shown with this many trials"},
+		{interval(1.2, 1.01, 1.5), 0.06, NotShown, "not shown with this many trials"}, // for so many modes
+	} {
+		m := ModeResult{Ratio: tt.ratio, Known: true, Verdict: judge(tt.ratio, tt.corrected)}
+		if m.Verdict != tt.want || m.Words() != tt.words {
+			t.Errorf("%+v: got %q, %q", tt.ratio, m.Verdict, m.Words())
+		}
+	}
+}
+
+// TestHeadline: the headline is of the modes in which a server can deliver. Several TCP connections are
+// never its subject, whatever their goodput.
+func TestHeadline(t *testing.T) {
+	for _, tt := range []struct {
+		modes  []string
+		ratios []float64
+		want   string
+	}{
+		{[]string{"tcp", "multipath", "parallel:12"}, []float64{1, 0.6, 1.4}, "BGP's best path was already best: multipath is worse than tcp by 40 % (40 to 40 %)."},
+		{[]string{"tcp", "parallel:12", "multipath"}, []float64{1, 3, 1.5}, "multipath is better than tcp by 50 % (50 to 50 %)."},
+		{[]string{"tcp", "multipath", "parallel:3"}, []float64{1, 1.01, 1.4}, "BGP's best path was already best: nothing is better by 5 % or more; no difference that matters: multipath (+1 to +1 %)."},
+		{[]string{"tcp", "parallel:3", "parallel:6"}, []float64{1, 2, 3}, "No verdict: only several TCP connections were measured, which are a yardstick. Measure multipath or single:PEER."},
+		{[]string{"tcp", "multipath", "single:b"}, []float64{1, 1.5, 2}, "Best is single:b: single:b is better than tcp by 100 % (100 to 100 %), multipath by 50 % (50 to 50 %)."},
+		{[]string{"tcp", "multipath", "single:b"}, []float64{1, 2, 2}, "multipath is better than tcp by 100 % (100 to 100 %), single:b by 100 % (100 to 100 %), and which of them is best is not shown."},
+		{[]string{"tcp", "multipath", "single:b"}, []float64{1, 0.5, 2}, "single:b is better than tcp by 100 % (100 to 100 %); multipath is worse than tcp by 50 % (50 to 50 %)."},
+		{[]string{"multipath-best", "multipath"}, []float64{1, 0.5}, "multipath-best was already best: multipath is worse than multipath-best by 50 % (50 to 50 %)."},
+		{
+			[]string{"tcp", "single:a", "single:b", "single:c", "single:d", "single:e"},
+			[]float64{1, 0.5, 0.5, 0.5, 0.5, 0.5},
+			"BGP's best path was already best: single:a is worse than tcp by 50 % (50 to 50 %), single:b by 50 % (50 to 50 %), single:c by 50 % (50 to 50 %), single:d by 50 % (50 to 50 %), and 1 more.",
+		},
+	} {
+		p := plan(10, tt.modes...)
+		a, err := Analyze(p, simulated(p, tt.ratios, 0.2, 0, rand.New(rand.NewPCG(1, 2))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := a.Headline(); got != tt.want {
+			t.Errorf("%v %v: got\n%s\nwant\n%s", tt.modes, tt.ratios, got, tt.want)
+		}
+		for i, m := range a.Modes {
+			if yardstick := strings.HasPrefix(m.Mode, "parallel:"); (m.Verdict == Yardstick) != yardstick || i > 0 && !m.Known {
+				t.Errorf("%v: %s is %q", tt.modes, m.Mode, m.Verdict)
+			}
+		}
+	}
+	// A mode that is not shown is named beside one that is.
+	a := Analysis{Plan: plan(10, "tcp", "multipath", "single:b"), Blocks: 10, Modes: []ModeResult{
+		{Mode: "tcp"},
+		{Mode: "multipath", Known: true, Verdict: NotShown, Ratio: interval(1.05, 0.9, 1.2)},
+		{Mode: "single:b", Known: true, Verdict: Worse, Ratio: interval(0.5, 0.4, 0.6)},
+	}}
+	if got, want := a.Headline(), "Not shown with 10 trials: multipath (-10 to +20 %); about 87 would show a difference of 5 %; --paired needs far fewer where it is possible; single:b is worse than tcp by 50 % (40 to 60 %)."; got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
 

@@ -89,7 +89,7 @@ func (m Measurements) assemble() ([]file, error) {
 // other modes.
 func parallelOf(mode string) (n int, ok bool) {
 	m, err := measure.ParseMode(mode)
-	if err != nil || !strings.HasPrefix(mode, measure.Parallel+":") {
+	if err != nil || !m.Parallel() {
 		return 0, false
 	}
 	return m.Connections, true
@@ -349,27 +349,72 @@ func (m Measurements) page(figures []figure) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// headline counts the networks by their outcome.
+// headline counts the networks in which each mode is better than the first, or worse, and by how much.
+// Several TCP connections are a yardstick, and not counted.
 func (m Measurements) headline() string {
-	better, worse, open := 0, 0, 0
+	var modes []string
+	firsts := map[string]bool{}
 	for _, n := range m.Networks {
-		has := func(v measurement.Verdict) bool {
-			return slices.ContainsFunc(n.Modes[1:], func(r measurement.ModeResult) bool { return r.Verdict == v })
-		}
-		switch {
-		case has(measurement.Better):
-			better++
-		case has(measurement.NotShown), has(measurement.TooFew):
-			open++
-		default:
-			worse++
+		firsts[n.Plan.Modes[0]] = true
+		for _, r := range n.Modes[1:] {
+			if r.Verdict != measurement.Yardstick && !slices.Contains(modes, r.Mode) {
+				modes = append(modes, r.Mode)
+			}
 		}
 	}
-	text := fmt.Sprintf("In %d of %d networks another mode is better than the first; in %d the first was best", better, len(m.Networks), worse)
-	if open > 0 {
-		text += fmt.Sprintf("; in %d that is not shown", open)
+	first := "the first mode"
+	if len(firsts) == 1 {
+		first = m.Networks[0].Plan.Modes[0]
 	}
-	return text + "."
+	var parts []string
+	for _, name := range modes {
+		parts = append(parts, clean(name)+" is "+m.count(name, first))
+	}
+	if len(parts) == 0 {
+		return "No verdict: only several TCP connections were measured, which are a yardstick."
+	}
+	return strings.Join(parts, ". ") + "."
+}
+
+// count counts the networks by the verdict of a mode.
+func (m Measurements) count(mode, first string) string {
+	of := 0
+	ratios := map[measurement.Verdict][]float64{}
+	for _, n := range m.Networks {
+		for _, r := range n.Modes[1:] {
+			if r.Mode == mode {
+				of++
+				ratios[r.Verdict] = append(ratios[r.Verdict], r.Ratio.Value)
+			}
+		}
+	}
+	better, worse := ratios[measurement.Better], ratios[measurement.Worse]
+	text := fmt.Sprintf("better than %s in %d of %d networks%s", clean(first), len(better), of, sizes(better))
+	if len(worse) > 0 {
+		text += fmt.Sprintf(", worse in %d%s", len(worse), sizes(worse))
+	}
+	if n := len(ratios[measurement.Equal]); n > 0 {
+		text += fmt.Sprintf(", without a difference that matters in %d", n)
+	}
+	if n := len(ratios[measurement.NotShown]) + len(ratios[measurement.TooFew]); n > 0 {
+		text += fmt.Sprintf("; in %d that is not shown", n)
+	}
+	return text
+}
+
+// sizes prints the range of ratios that are all above 1, or all below.
+func sizes(ratios []float64) string {
+	if len(ratios) == 0 {
+		return ""
+	}
+	low, high := slices.Min(ratios), slices.Max(ratios)
+	if high < 1 {
+		low, high = high, low
+	}
+	if len(ratios) == 1 {
+		return fmt.Sprintf(" (by %s %%)", measurement.Size(low))
+	}
+	return fmt.Sprintf(" (by %s to %s %%)", measurement.Size(low), measurement.Size(high))
 }
 
 // pageTable has the modes of all networks.
@@ -377,7 +422,8 @@ func (m Measurements) pageTable() *pageTable {
 	t := &pageTable{
 		Caption: "Ratios are those of the medians to the first mode of the network. Intervals of 95 % are of the ratio within blocks: exact up to 24 blocks (signed ranks), by a bootstrap over blocks beyond, " +
 			"and by Student's t for pairs in one connection. p is of Wilcoxon's signed-rank test, or of the t-test, with Holm's correction for the modes of the network. " +
-			"A difference is better or worse if p is at most 0.05, and does not matter if the whole interval is within ±5 %.",
+			"A difference does not matter if the whole interval is within ±5 %, and is otherwise better or worse if the interval excludes 1 and p is at most 0.05. " +
+			"Several TCP connections are a yardstick, as in Fig. 14 of paper A: the client opens them, and no verdict is about them.",
 		Columns: []pageColumn{{Title: "Network", keep: true}, {Title: "Mode", keep: true}, {"Trials", true, true}, {"Median, Mbit/s", true, true}, {"Quartiles", true, true}, {"Ratio", true, true}, {"95 % interval", true, true}, {"p, Holm", true, true}, {Title: "Verdict", keep: true}},
 	}
 	for _, n := range m.Networks {
@@ -391,7 +437,7 @@ func (m Measurements) pageTable() *pageTable {
 			switch {
 			case r.Known:
 				row = append(row, pageCell{Text: decimal(r.Ratio.Value, 2)}, pageCell{Text: decimal(r.Ratio.Low, 2) + " to " + decimal(r.Ratio.High, 2), Note: string(r.Ratio.Method)}, pageCell{Text: shortP(r.Corrected)},
-					pageCell{Text: string(r.Verdict), Strong: r.Verdict == measurement.Better, Bad: r.Verdict == measurement.Worse})
+					pageCell{Text: r.Words(), Strong: r.Verdict == measurement.Better, Bad: r.Verdict == measurement.Worse})
 			case i == 0:
 				row = append(row, pageCell{Text: "1"}, pageCell{}, pageCell{}, pageCell{Text: "compared with"})
 			default:

@@ -58,8 +58,8 @@ func TestMeasurements(t *testing.T) {
 	}
 	page := read("report.html")
 	for _, want := range []string{
-		"In 1 of 3 networks another mode is better than the first; in 1 the first was best; in 1 that is not shown.",
-		"isp-&lt;a&gt;: multipath is better than tcp by 6", "isp-e: BGP&#39;s best path was already best: all else is worse.",
+		"multipath is better than tcp in 1 of 3 networks (by 6", ", worse in 1 (by ", "; in 1 that is not shown. single:transit-b is better than tcp in 0 of 1 networks, worse in 1 (by 5", "yardstick: -",
+		"isp-&lt;a&gt;: multipath is better than tcp by 6", "isp-e: BGP&#39;s best path was already best: multipath is worse than tcp by ",
 		"isp-new: Too few trials: 3 trials, and 6 are needed.", "prefers-color-scheme: dark", "figures/modes.svg", "figures/parallel-2.svg",
 	} {
 		if !strings.Contains(page, want) {
@@ -73,7 +73,7 @@ func TestMeasurements(t *testing.T) {
 		t.Errorf("the page needs %q", outside)
 	}
 	modes := read("modes.csv")
-	if n := strings.Count(modes, "\n"); n != 10 || !strings.Contains(modes, "isp-e,parallel:12,bulk,10,") || !strings.Contains(modes, ",exact,worse\n") {
+	if n := strings.Count(modes, "\n"); n != 10 || !strings.Contains(modes, "isp-e,parallel:12,bulk,10,") || !strings.Contains(modes, ",exact,yardstick\n") {
 		t.Errorf("modes.csv:\n%s", modes)
 	}
 	if trials := read("trials.csv"); strings.Count(trials, "name,block") != 1 || strings.Count(trials, "\n") != 1+20+50+6 {
