@@ -1,0 +1,228 @@
+package acceptance
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/kernel/netns"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
+	"github.com/tabane/tabane/internal/testkit/programs"
+)
+
+// captureNet is a client, the host of a proxy, which also routes, and a server, in a row.
+type captureNet struct {
+	lab
+	client, router, server string
+	nft, config            string
+}
+
+// The addresses of a captureNet, and the ports of its server: the proxy captures the first only.
+var (
+	captureServers = []netip.Addr{netip.MustParseAddr("10.2.0.1"), netip.MustParseAddr("2001:db8:2::1"), netip.MustParseAddr("10.2.0.2"), netip.MustParseAddr("2001:db8:2::2")}
+	captureProxy   = map[bool]string{true: "10.2.0.254", false: "2001:db8:2::fe"} // by Is4
+	captureClient  = map[bool]string{true: "10.1.0.1", false: "2001:db8:1::1"}
+)
+
+const (
+	capturedPort = 80
+	passedPort   = 81
+)
+
+func newCaptureNet(t *testing.T) *captureNet {
+	t.Helper()
+	n := &captureNet{
+		lab: lab{t: t}, client: netnstest.New(t), router: netnstest.New(t), server: netnstest.New(t),
+		nft: programs.Need(t, "nft"), config: filepath.Join(t.TempDir(), "proxy.yaml"),
+	}
+	netnstest.IP(t, n.router, "link set lo up; link add lan type veth peer name lan netns "+n.client+"; link add wan type veth peer name wan netns "+n.server)
+	for namespace, commands := range map[string]string{
+		n.client: `addr add 10.1.0.1/24 dev lan; addr add 2001:db8:1::1/64 dev lan nodad; link set lan up
+			-4 route add 10.2.0.0/24 via 10.1.0.254; route add 2001:db8:2::/64 via 2001:db8:1::fe`,
+		n.router: `addr add 10.1.0.254/24 dev lan; addr add 2001:db8:1::fe/64 dev lan nodad; link set lan up
+			addr add 10.2.0.254/24 dev wan; addr add 2001:db8:2::fe/64 dev wan nodad; link set wan up`,
+		n.server: `link set lo up; addr add 10.2.0.1/24 dev wan; addr add 10.2.0.2/24 dev wan; addr add 2001:db8:2::1/64 dev wan nodad; addr add 2001:db8:2::2/64 dev wan nodad; link set wan up
+			-4 route add 10.1.0.0/24 via 10.2.0.254; route add 2001:db8:1::/64 via 2001:db8:2::fe`,
+	} {
+		netnstest.IP(t, namespace, commands)
+	}
+	netnstest.Do(t, n.router, func() error {
+		return errors.Join(netns.Sysctl("net.ipv4.ip_forward", "1"), netns.Sysctl("net.ipv6.conf.all.forwarding", "1"))
+	})
+	for _, port := range []int{capturedPort, passedPort} {
+		n.serve(port)
+	}
+	text := fmt.Sprintf("proxy:\n  control: %s\n  listeners: [{listen: \"transparent://lan\", match: {ports: [%d]}, upstream: tcp}]\n",
+		filepath.Join(filepath.Dir(n.config), "s.sock"), capturedPort)
+	if err := os.WriteFile(n.config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// serve has the server tell each client which addresses the connection has here.
+func (n *captureNet) serve(port int) {
+	n.t.Helper()
+	var l net.Listener
+	netnstest.Do(n.t, n.server, func() (err error) {
+		l, err = net.Listen("tcp", fmt.Sprintf(":%d", port))
+		return err
+	})
+	n.t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprintf(c, "%v from %v", c.LocalAddr(), c.RemoteAddr().(*net.TCPAddr).IP)
+			_ = c.Close()
+		}
+	}()
+}
+
+// start starts the proxy; the function that it returns ends it.
+func (n *captureNet) start() (end func(syscall.Signal)) {
+	n.t.Helper()
+	cmd := exec.Command(program, "proxy", "-c", n.config)
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
+	n.t.Cleanup(func() { // after it has ended
+		if n.t.Failed() {
+			n.t.Logf("a proxy says:\n%s", &output)
+		}
+	})
+	netnstest.Start(n.t, n.router, cmd)
+	return func(s syscall.Signal) {
+		n.t.Helper()
+		_ = cmd.Process.Signal(s)
+		err := cmd.Wait()
+		if s == unix.SIGTERM && err != nil {
+			n.t.Errorf("the proxy ends with %v", err)
+		}
+	}
+}
+
+// says returns what the server says to the client of a connection.
+func (n *captureNet) says(to netip.AddrPort) (text string, err error) {
+	err = netns.Do(n.client, func() error {
+		c, err := net.DialTimeout("tcp", to.String(), time.Second)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(time.Second)) // reading fails if it cannot be set
+		b, err := io.ReadAll(c)
+		text = string(b)
+		return err
+	})
+	return text, err
+}
+
+// captured waits until connections to each address of the server come from the proxy, to that address.
+func (n *captureNet) captured(when string) {
+	n.t.Helper()
+	for _, a := range captureServers {
+		to := netip.AddrPortFrom(a, capturedPort)
+		want := fmt.Sprintf("%v from %s", to, captureProxy[a.Is4()])
+		n.eventually(fmt.Sprintf("%s: %s", when, want), noticed, func() (bool, string) {
+			got, err := n.says(to)
+			return got == want, fmt.Sprint(got, err)
+		})
+	}
+}
+
+// passed waits until connections to a port come from the client itself.
+func (n *captureNet) passed(when string, port uint16) {
+	n.t.Helper()
+	for _, a := range captureServers {
+		to := netip.AddrPortFrom(a, port)
+		want := fmt.Sprintf("%v from %s", to, captureClient[a.Is4()])
+		n.eventually(fmt.Sprintf("%s: %s", when, want), noticed, func() (bool, string) {
+			got, err := n.says(to)
+			return got == want, fmt.Sprint(got, err)
+		})
+	}
+}
+
+// run runs a command on the host of the proxy.
+func (n *captureNet) run(argv ...string) string {
+	n.t.Helper()
+	var out []byte
+	netnstest.Do(n.t, n.router, func() (err error) {
+		if out, err = exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
+			err = fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, out)
+		}
+		return err
+	})
+	return string(out)
+}
+
+// state returns the proxy's part of the kernel: tables, rules and routes, without the port that it
+// chooses at each start.
+func (n *captureNet) state() string {
+	n.t.Helper()
+	text := n.run(n.nft, "list", "ruleset") + netnstest.IP(n.t, n.router, "-4 rule; -6 rule; -4 route show table 4788; -6 route show table 4788")
+	var lines []string
+	for line := range strings.Lines(text) {
+		if before, after, ok := strings.Cut(line, "tproxy ip"); ok {
+			_, after, _ = strings.Cut(after[strings.LastIndex(after, "]")+1:], " meta")
+			line = before + "tproxy meta" + after
+		}
+		lines = append(lines, line)
+	}
+	return strings.Join(lines, "")
+}
+
+// TestProxyCaptures: a transparent listener captures connections of IPv4 and IPv6 and connects to where they
+// went. What it needs of the kernel is restored when another program deletes it, taken over
+// after kill -9, and gone after a clean stop.
+func TestProxyCaptures(t *testing.T) {
+	t.Parallel()
+	n := newCaptureNet(t)
+	before := n.state()
+	n.passed("before", capturedPort)
+	end := n.start()
+	n.captured("started")
+	n.passed("a port that does not match", passedPort)
+	running := n.state()
+	if rules := strings.Count(running, "tproxy"); rules != 2 || strings.Count(running, "4788") < 4 {
+		t.Errorf("the kernel has\n%s", running)
+	}
+
+	n.run(n.nft, "delete", "table", "inet", "tabane-proxy")
+	netnstest.IP(t, n.router, "-4 rule del priority 4788; -6 rule del priority 4788; -4 route flush table 4788; -6 route flush table 4788")
+	n.eventually("everything is restored", noticed, func() (bool, string) {
+		now := n.state()
+		return now == running, now
+	})
+	n.captured("restored")
+
+	end(unix.SIGKILL)
+	if left := n.state(); left != running {
+		t.Errorf("after kill -9 the kernel has\n%s", left)
+	}
+	end = n.start()
+	n.captured("started again")
+	if now := n.state(); now != running {
+		t.Errorf("after the second start the kernel has\n%swant\n%s", now, running)
+	}
+
+	end(unix.SIGTERM)
+	if after := n.state(); after != before {
+		t.Errorf("after a clean stop the kernel has\n%swant\n%s", after, before)
+	}
+	n.passed("stopped", capturedPort)
+}
