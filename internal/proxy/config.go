@@ -17,6 +17,10 @@ type Config struct {
 	// Drain is how long the connections of a process that was replaced (SIGUSR2) may go on. Default: 1h.
 	// Example: 10m
 	Drain time.Duration `yaml:"drain,omitempty"`
+	// Finish is how long connections may go on at a clean stop (SIGTERM) before they are reset; new
+	// ones are refused meanwhile. Keep it below TimeoutStopSec of systemd, 30s in the unit. Default: 10s.
+	// Example: 20s
+	Finish time.Duration `yaml:"finish,omitempty"`
 	// Control is the path of the Unix socket for tabane reload, which only the daemon's user and root
 	// can use. Default: /run/tabane/proxy.sock.
 	Control string `yaml:"control,omitempty"`
@@ -65,10 +69,11 @@ type Match struct {
 }
 
 const (
-	defaultIdle  = time.Hour
-	defaultDrain = time.Hour
-	maxListeners = 64
-	maxUpstreams = 16
+	defaultIdle   = time.Hour
+	defaultDrain  = time.Hour
+	defaultFinish = 10 * time.Second
+	maxListeners  = 64
+	maxUpstreams  = 16
 )
 
 // idle returns Idle or its default.
@@ -85,6 +90,14 @@ func (c *Config) DrainTime() time.Duration {
 		return defaultDrain
 	}
 	return c.Drain
+}
+
+// FinishTime returns Finish or its default.
+func (c *Config) FinishTime() time.Duration {
+	if c.Finish == 0 {
+		return defaultFinish
+	}
+	return c.Finish
 }
 
 // all returns the upstreams under either key.
@@ -109,6 +122,9 @@ func (c *Config) Check() fault.List {
 	}
 	if c.Drain < 0 {
 		faults.Add("drain", "must be > 0, got %v", c.Drain)
+	}
+	if c.Finish < 0 {
+		faults.Add("finish", "must be > 0, got %v", c.Finish)
 	}
 	seen := fault.Seen{}
 	for i := range c.Listeners {

@@ -56,6 +56,7 @@ type Proxy struct {
 	mu      sync.Mutex
 	config  Config
 	running []*running
+	left    bool              // for good: no connection is accepted any more
 	lock    *net.UnixListener // of the network namespace, while there are captures
 
 	wanted wanted
@@ -213,8 +214,8 @@ func (p *Proxy) addresses() []netip.AddrPort {
 	return all
 }
 
-// Run carries connections until ctx ends, or another process has taken over and the connections of this
-// one have ended.
+// Run carries connections until ctx ends and they have ended or had their time, or another process has
+// taken over and the connections of this one have ended.
 func (p *Proxy) Run(ctx context.Context) (err error) {
 	defer func() {
 		if p.lock != nil {
@@ -228,15 +229,19 @@ func (p *Proxy) Run(ctx context.Context) (err error) {
 			p.log.Error("connections are not carried", "err", e)
 		}
 	})
-	deciding, replaced := context.WithCancel(ctx)
+	// A clean stop leaves the kernel's state in place until the connections have ended: captured ones
+	// need it.
+	deciding, decided := context.WithCancel(context.WithoutCancel(ctx))
 	background.Go(func() { p.probe(deciding) })
-	go func() {
+	background.Go(func() {
 		select {
 		case <-p.replaced:
-			replaced()
+		case <-ctx.Done():
+			p.finish(deciding)
 		case <-deciding.Done():
 		}
-	}()
+		decided()
+	})
 	p.mu.Lock()
 	err = p.capture(func(f func()) { f() }) // the loop does not run yet
 	p.mu.Unlock()
@@ -245,10 +250,13 @@ func (p *Proxy) Run(ctx context.Context) (err error) {
 	} else {
 		err = errors.Join(err, p.loop.Close())
 	}
-	replaced()
+	decided()
 	select {
 	case <-p.replaced:
 		p.drain(ctx)
+		if ctx.Err() != nil {
+			p.finish(context.Background())
+		}
 	default:
 		if !p.keep {
 			err = errors.Join(err, p.release())
@@ -259,22 +267,41 @@ func (p *Proxy) Run(ctx context.Context) (err error) {
 	return err
 }
 
-// drainEvery is how often the connections of a replaced process are counted.
-const drainEvery = 100 * time.Millisecond
-
-// drain waits until the connections have ended, for as long as the configuration says.
+// drain has the connections of a replaced process end, for as long as the configuration says.
 func (p *Proxy) drain(ctx context.Context) {
+	limit := p.leave(func(c *Config) time.Duration { return c.DrainTime() })
+	p.log.Info("replaced, connections go on", "connections", p.engine.Open(), "at_most", limit)
+	p.await(ctx, limit)
+}
+
+// finish has the connections end at a clean stop.
+func (p *Proxy) finish(ctx context.Context) {
+	limit := p.leave(func(c *Config) time.Duration { return c.FinishTime() })
+	if n := p.engine.Open(); n > 0 {
+		p.log.Info("stopping, connections go on", "connections", n, "at_most", limit)
+	}
+	p.await(ctx, limit)
+}
+
+// leave stops accepting connections for good, and returns a time of the configuration.
+func (p *Proxy) leave(of func(*Config) time.Duration) time.Duration {
 	p.mu.Lock()
-	limit := p.config.DrainTime()
+	defer p.mu.Unlock()
 	for _, r := range p.running {
 		p.engine.Remove(r.service)
 	}
-	p.running = nil
-	p.mu.Unlock()
-	p.log.Info("replaced, connections go on", "connections", p.engine.Open(), "at_most", limit)
+	p.running, p.left = nil, true
+	return of(&p.config)
+}
+
+// awaitEvery is how often the connections that have to end are counted.
+const awaitEvery = 100 * time.Millisecond
+
+// await waits until the connections have ended, or ctx or the time.
+func (p *Proxy) await(ctx context.Context, limit time.Duration) {
 	ends := time.NewTimer(limit)
 	defer ends.Stop()
-	every := time.NewTicker(drainEvery)
+	every := time.NewTicker(awaitEvery)
 	defer every.Stop()
 	for p.engine.Open() > 0 {
 		select {
@@ -335,6 +362,9 @@ func (p *Proxy) Reload(now Config) ([]string, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.left {
+		return nil, errors.New("the proxy is stopping, and accepts no connections any more")
+	}
 	var faults fault.List
 	fault.Fixed(&faults, "control", p.config.Control, now.Control)
 	fault.Fixed(&faults, "status", p.config.Status, now.Status)
@@ -351,6 +381,9 @@ func (p *Proxy) Reload(now Config) ([]string, error) {
 	lines := difference.Lines("listener")
 	if config.Drain != now.Drain {
 		lines = append(lines, fmt.Sprintf("drain is %v", now.DrainTime()))
+	}
+	if config.Finish != now.Finish {
+		lines = append(lines, fmt.Sprintf("finish is %v", now.FinishTime()))
 	}
 	return lines, nil
 }

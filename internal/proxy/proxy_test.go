@@ -525,11 +525,62 @@ func TestReplace(t *testing.T) {
 	}
 }
 
+// TestStop: a clean stop refuses new connections, lets running ones end in their time, and resets those
+// that do not.
+func TestStop(t *testing.T) {
+	server := serve(t, echo).Addr().String()
+	for name, test := range map[string]struct {
+		finish time.Duration
+		resets bool
+	}{"they end": {time.Hour, false}, "they do not": {50 * time.Millisecond, true}} {
+		t.Run(name, func(t *testing.T) {
+			at := free(t)
+			config := Config{Listeners: []Listener{forward(t, "tcp://"+at, "tcp://"+server)}, Finish: test.finish}
+			p, err := New(Options{Config: config, Log: quiet})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- p.Run(ctx) }()
+			c := dial(t, at)
+			pingPong(t, c)
+			cancel()
+			settle(t, "new connections are not refused", func() bool {
+				n, err := net.Dial("tcp", at)
+				if err == nil {
+					_ = n.Close()
+				}
+				return errors.Is(err, syscall.ECONNREFUSED)
+			})
+			if test.resets {
+				if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+					t.Errorf("the connection ends with %v", err)
+				}
+			} else {
+				pingPong(t, c)
+				if _, err := p.Reload(config); err == nil {
+					t.Error("a reload of a proxy that stops succeeds")
+				}
+				_ = c.Close()
+			}
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-time.After(patience):
+				t.Error("the proxy does not end")
+			}
+		})
+	}
+}
+
 // TestLimit: at the limit accepting pauses, which is said, and goes on when a connection ends.
 func TestLimit(t *testing.T) {
 	at := free(t)
 	l := forward(t, "tcp://"+at, "tcp://"+serve(t, echo).Addr().String())
-	p, err := New(Options{Config: Config{Listeners: []Listener{l}}, most: 2, Log: quiet})
+	p, err := New(Options{Config: Config{Listeners: []Listener{l}, Finish: time.Millisecond}, most: 2, Log: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
