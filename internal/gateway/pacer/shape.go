@@ -126,6 +126,7 @@ type Queue[P any] struct {
 	unused    int32 // first of the list of unused nodes
 	packets   int
 	bytes     int
+	busy      int // flows that have packets
 	counted   Counters
 }
 
@@ -256,13 +257,14 @@ func (q *Queue[P]) Wait(now time.Duration) time.Duration {
 	return max(0, q.free-now) + q.rate.TimeFor(unit.Size(q.bytes))
 }
 
-// WaitOf returns the time until a packet of a flow has left the queue that is pushed now. One of a
-// flow that has nothing in the queue does not wait for those that have.
+// WaitOf returns the time until a packet of a flow has left the queue that is pushed now. Flows are
+// served in turn, so each that has packets sends as much meanwhile as this one has in the queue.
 func (q *Queue[P]) WaitOf(now time.Duration, flow uint32) time.Duration {
-	if q.rate == 0 || q.Waits(flow) {
-		return q.Wait(now)
+	if q.rate == 0 {
+		return 0
 	}
-	return max(0, q.free-now)
+	own := q.flows[flow%uint32(len(q.flows))].bytes * q.busy
+	return max(0, q.free-now) + q.rate.TimeFor(unit.Size(min(own, q.bytes)))
 }
 
 // Waits reports whether packets of a flow are in the queue.
@@ -307,6 +309,7 @@ func (q *Queue[P]) Push(now time.Duration, p P, size int, flow uint32) bool {
 	n.packet, n.arrived, n.size, n.next = p, now, int32(size), noIndex
 	if f.packets == 0 {
 		f.first = i
+		q.busy++
 	} else {
 		q.nodes[f.last].next = i
 	}
@@ -430,7 +433,9 @@ func (q *Queue[P]) first(at int32) node[P] {
 	i := f.first
 	n := q.nodes[i]
 	f.first = n.next
-	f.packets--
+	if f.packets--; f.packets == 0 {
+		q.busy--
+	}
 	f.bytes -= int(n.size)
 	q.packets--
 	q.bytes -= int(n.size)

@@ -530,6 +530,11 @@ func TestWaitOf(t *testing.T) {
 	if busy, other := q.WaitOf(0, 1), q.WaitOf(0, 2); busy != q.Wait(0) || busy < 19*ms || other > ms {
 		t.Errorf("a packet of the busy flow waits %v, of another one %v", busy, other)
 	}
+	// Flows are served in turn: beside a busy one, the second packet of another one leaves after four.
+	q.Push(0, packet{}, 970, 2)
+	if got := q.WaitOf(0, 2); got < 2*ms || got > 4*ms {
+		t.Errorf("a second packet beside a busy flow waits %v, want that of two packets or three", got)
+	}
 	before := q.Next()
 	q.Charge(0, 970)
 	if got := q.Next() - before; got < 990*time.Microsecond || got > 1010*time.Microsecond {
