@@ -352,7 +352,7 @@ func (t *carrier) transmit(s *Sim, i int, e queued, wait time.Duration) {
 		sack: [maxBlocks]span{laneSpan: {start: uint32(e.lane)}},
 	}
 	t.count(i, e.size)
-	if l.queue != nil && t.pathSelection.auto && !e.copied {
+	if l.queue != nil && t.pathSelection.auto {
 		l.kept.Put(s.now, uint64(l.number), sent{q, e.size})
 	}
 	s.launch(&q, e.size)
@@ -673,6 +673,7 @@ func (t *carrier) replied(s *Sim, p *packet) {
 	path.Delay = time.Duration(uint64(p.sack[0].start)<<32 | uint64(p.sack[0].end))
 	l := &t.lines[p.blocks]
 	l.rtt.Update(s.now - p.at)
+	path.SRTT = l.rtt.SRTT
 	l.probed = 0
 	l.reported = max(l.reported, p.window)
 	if l.alive.Answered() {

@@ -172,9 +172,10 @@ func notResting(paths []Path) Set {
 }
 
 // copyTo selects the path on which a copy of the packet on path original arrives first, and adds the
-// copy to its queue. It returns the empty set if no path has an empty queue.
+// copy to its queue. It returns the empty set if no path has an empty queue, or if a retransmission
+// would arrive sooner: about a round trip of the shortest path after the original.
 func (q *Queues) copyTo(paths []Path, original int, s Segment, costlier bool) Set {
-	best, earliest := -1, time.Duration(0)
+	best, earliest := -1, max(0, q.queue[original].empty-s.Now)+paths[original].Delay+shortestRTT(paths)
 	var line time.Duration
 	for i := range paths {
 		p := &paths[i]
@@ -186,7 +187,7 @@ func (q *Queues) copyTo(paths []Path, original int, s Segment, costlier bool) Se
 			continue
 		}
 		l := v.transmissionTime(p.Rate, s.Size)
-		if arrives := max(0, v.empty-s.Now) + l + p.Delay; best < 0 || arrives < earliest {
+		if arrives := max(0, v.empty-s.Now) + l + p.Delay; arrives < earliest {
 			best, earliest, line = i, arrives, l
 		}
 	}
@@ -195,4 +196,15 @@ func (q *Queues) copyTo(paths []Path, original int, s Segment, costlier bool) Se
 	}
 	q.queue[best].add(&paths[best], s.Now, line)
 	return One(best)
+}
+
+// shortestRTT returns the shortest round-trip time of usable paths, tooLong if none is known.
+func shortestRTT(paths []Path) time.Duration {
+	shortest := tooLong
+	for i := range paths {
+		if p := &paths[i]; p.Usable && p.SRTT > 0 {
+			shortest = min(shortest, p.SRTT)
+		}
+	}
+	return shortest
 }

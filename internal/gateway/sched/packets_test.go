@@ -119,6 +119,7 @@ func TestResting(t *testing.T) {
 func TestAuto(t *testing.T) {
 	mbit := unit.MbitPerSecond
 	lossy := func(p Path) Path { p.Loss = 5000; return p }
+	measured := func(p Path) Path { p.SRTT = 2 * p.Delay; return p }
 	for _, tt := range []struct {
 		name  string
 		paths []Path
@@ -131,6 +132,8 @@ func TestAuto(t *testing.T) {
 		{"no copy by a path that costs more", []Path{lossy(wire(8*mbit, 0)), {Usable: true, Room: math.MaxInt, Rate: 8 * mbit, Delay: 9 * ms, Cost: 1}}, Options{}, "0000"},
 		{"unless it is allowed", []Path{lossy(wire(8*mbit, 0)), {Usable: true, Room: math.MaxInt, Rate: 8 * mbit, Delay: 9 * ms, Cost: 1}}, Options{CopyCostlier: true}, "(11)(11)00"},
 		{"resting paths carry copies", []Path{lossy(wire(8*mbit, 0)), {Usable: true, Resting: true, Room: math.MaxInt, Rate: 8 * mbit}}, Options{}, "(11)(11)00"},
+		{"no copy that comes later than a retransmission", []Path{lossy(measured(wire(8*mbit, 5*ms))), wire(8*mbit, 200*ms)}, Options{}, "0000"},
+		{"a copy that comes sooner", []Path{lossy(measured(wire(8*mbit, 5*ms))), wire(8*mbit, 14*ms)}, Options{}, "(11)(11)00"},
 		{"the first of several", []Path{lossy(wire(8*mbit, 0)), wire(8*mbit, 20*ms), wire(8*mbit, 10*ms)}, Options{}, "(101)(101)(11)(11)"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -264,16 +267,32 @@ func TestLag(t *testing.T) {
 			t.Errorf("path %d: %v, want %v", i, got, want)
 		}
 	}
-	// A path of four times the rate or more is worth four times the bound.
+	// A path of a higher rate may be later in proportion, up to four times the bound.
 	for rate, want := range map[unit.Bandwidth]time.Duration{19 * mbit: 100 * ms, 20 * mbit: 390 * ms, 100 * mbit: 390 * ms} {
 		paths[2].Rate = rate
 		if got := Lag(paths, 0, 200*ms); got != want {
 			t.Errorf("beside a path of %v: %v, want %v", rate, got, want)
 		}
 	}
+	paths[2].Rate = 15 * mbit
+	paths[2].Delay = 300 * ms
+	if got := Lag(paths, 0, 200*ms); got != 290*ms {
+		t.Errorf("beside a later path of one and a half times the rate: %v", got)
+	}
 	paths[2].Delay = 900 * ms
 	if got := Lag(paths, 0, 200*ms); got != 100*ms {
 		t.Errorf("beside a path that is too late: %v", got)
+	}
+}
+
+// TestFirst: where half of the packets are lost, one has to be retransmitted once on average.
+func TestFirst(t *testing.T) {
+	paths := []Path{wire(unit.MbitPerSecond, 15*ms), wire(unit.MbitPerSecond, 30*ms)}
+	paths[0].SRTT, paths[1].SRTT = 30*ms, 60*ms
+	for loss, want := range map[int]int{0: 0, 300_000: 0, 400_000: 1, 1_000_000: 1} {
+		if paths[0].Loss = loss; First(paths, -1) != want {
+			t.Errorf("with a loss of %d in a million, path %d is first", loss, First(paths, -1))
+		}
 	}
 }
 

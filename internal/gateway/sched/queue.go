@@ -102,7 +102,8 @@ func Lag(paths []Path, path int, bound time.Duration) time.Duration {
 	lag := time.Duration(0)
 	may := notResting(paths)
 	for i := range paths {
-		if d := paths[i].late() - paths[path].late(); may.Has(i) && paths[i].Rate > 0 && d <= bound*time.Duration(min(max(paths[i].Rate/max(paths[path].Rate, 1), 1), maxLagFactor)) {
+		factor := min(max(float64(paths[i].Rate)/float64(max(paths[path].Rate, 1)), 1), maxLagFactor)
+		if d := paths[i].late() - paths[path].late(); may.Has(i) && paths[i].Rate > 0 && d <= time.Duration(factor*float64(bound)) {
 			lag = max(lag, d)
 		}
 	}
@@ -139,14 +140,24 @@ func (p *Path) late() time.Duration {
 	return p.Delay + min(jitterFactor*min(p.Jitter, tooLong), maxJitterDelay)
 }
 
-// First returns the usable path with the shortest delay that few packets exceed, or -1: where a
-// packet that does not wait in the path's queue arrives first. The path except is not considered;
+// repaired returns late with the mean time that it takes to retransmit a packet until the path does
+// not lose it: a round trip each time.
+func (p *Path) repaired() time.Duration {
+	share := min(float64(p.Loss)/1e6, maxLoss)
+	return p.late() + time.Duration(share/(1-share)*float64(p.SRTT))
+}
+
+// maxLoss bounds the share of lost packets that counts.
+const maxLoss = 0.9
+
+// First returns the usable path where a packet that does not wait in the path's queue arrives first,
+// with the time that it takes to retransmit it if the path loses it, or -1. The path except is not considered;
 // -1: all are.
 func First(paths []Path, except int) int {
 	first := -1
 	for i := range paths {
 		p := &paths[i]
-		if i != except && p.Usable && p.Rate > 0 && (first < 0 || p.late() < paths[first].late()) {
+		if i != except && p.Usable && p.Rate > 0 && (first < 0 || p.repaired() < paths[first].repaired()) {
 			first = i
 		}
 	}

@@ -24,7 +24,7 @@ func (r *peer) keepLocked(b *batch, i int, q *queued, now time.Duration) {
 		a.clear()
 		a.keys = q.keys
 	}
-	if !q.repair || q.copied {
+	if !q.repair {
 		return
 	}
 	q.refs.Add(1)

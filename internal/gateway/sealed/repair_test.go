@@ -102,7 +102,7 @@ func TestRetransmission(t *testing.T) {
 	buf := make([]byte, tunnel.Offset+1000, tunnel.Offset+1000+tunnel.TagLen)
 	copy(buf[tunnel.Offset:], packet)
 	k.number.Assign(1)
-	r.pacing.enqueue(p.out, 0, &queued{keys: k, lane: 1, seq: k.number.Assign(1), repair: true}, buf, time.Second)
+	r.pacing.enqueue(p.out, 0, &queued{keys: k, lane: 1, seq: k.number.Assign(1), repair: true, copied: true}, buf, time.Second)
 	k.counters[1] = 5
 	r.scheduling.paths[0].Delay = 10 * time.Millisecond // so that the other one is first
 	for range 2 {                                       // a request comes over two paths

@@ -51,7 +51,7 @@ func (x *scheduling) refresh() {
 			}
 			l.queue.Set(l.pace())
 		}
-		p.Delay, p.Jitter = l.reports.last.Delay, l.reports.last.Jitter
+		p.Delay, p.Jitter, p.SRTT = l.reports.last.Delay, l.reports.last.Jitter, l.probing.rtt.SRTT
 		if !l.reports.received {
 			p.Delay = l.probing.rtt.SRTT / 2
 		}
