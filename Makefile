@@ -70,8 +70,8 @@ bench-forward: programs ## measure the gateway's open plane, beside forwarding a
 	TABANE_LAB=require TABANE_PROGRAMS=require $(GO) test -count=1 -timeout 10m -run '^$$' -bench 'Forward|Programs|Room|Flows' -benchtime 60x ./internal/gateway/openbpf -update
 
 bench-proxy: BENCHMARKS := --benchmarks libnginx-mod-stream
-bench-proxy: programs ## measure the proxy beside HAProxy and nginx: a download, short connections, memory (root, 3 minutes)
-	TABANE_LAB=require TABANE_PROGRAMS=require $(GO) test -count=1 -timeout 10m -run '^$$' -bench Proxies -benchtime 1x ./internal/acceptance
+bench-proxy: programs ## measure the proxy beside HAProxy and nginx: a download, short connections, memory, and write the table of docs/proxy.md (root, 4 minutes)
+	TABANE_LAB=require TABANE_PROGRAMS=require $(GO) test -count=1 -timeout 10m -run '^$$' -bench Proxies -benchtime 1x ./internal/acceptance -update
 
 PINNED = $(shell command -v taskset >/dev/null && echo taskset -c $$(($$(nproc) - 1)))
 

@@ -3,6 +3,7 @@ package acceptance
 import (
 	"bytes"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -20,13 +21,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/testkit/programs"
+	"github.com/tabane/tabane/internal/testkit/published"
 )
 
 // The sizes of BenchmarkProxies.
 const (
 	proxyRounds = 5
-	proxyBulk   = 2 << 30 // bytes
-	proxyShort  = 20_000  // connections
+	proxyBulk   = 1 << 30 // bytes
+	proxyShort  = 5000    // connections
 	proxyPiece  = 1 << 10 // bytes of a short connection in each direction
 	proxyIdle   = 2000    // connections
 	// proxyWorkers open short connections at a time.
@@ -69,6 +71,7 @@ func BenchmarkProxies(b *testing.B) {
 		{name: "nginx", binary: nginx, config: stream, args: func(file string) []string { return []string{"-c", file} }},
 		{name: "tabane to MPTCP", binary: program, config: tabane("mptcp"), args: run},
 	}
+	loadBefore := loadAverage(b)
 	bulk, short := bulkServer(b), shortServer(b)
 	start := func(c *contestant, server string) (stop func()) {
 		c.listen = freeAddress(b)
@@ -144,13 +147,30 @@ func BenchmarkProxies(b *testing.B) {
 		v = slices.Sorted(slices.Values(v))
 		return v[len(v)/2]
 	}
-	var t strings.Builder
-	fmt.Fprintf(&t, "\n| loopback, medians of %d interleaved rounds | Gbit/s | CPU s/GB | connections/s | CPU us/connection | kB per idle connection |\n|---|---|---|---|---|---|\n", proxyRounds)
+	lines := append([]string{
+		fmt.Sprintf("Loopback, medians of %d interleaved rounds, each a download of %.1f GB by one connection and %d connections that exchange 1 kB in each direction,",
+			proxyRounds, proxyBulk/1e9, proxyShort),
+		fmt.Sprintf("and %d idle connections once, on %s.", proxyIdle, published.Machine()),
+		fmt.Sprintf("Processes that wanted to run, on average of a minute: %.1f before, %.1f after the measurement, which itself makes 2 to 3.", loadBefore, loadAverage(b)), "",
+	}, published.Head("", "Gbit/s", "CPU s/GB", "connections/s", "CPU us/connection", "kB per idle connection")...)
 	for _, c := range list {
-		fmt.Fprintf(&t, "| %s | %.1f | %.3f | %.0f | %.1f | %.1f |\n", c.name, median(c.bulk), median(c.bulkCPU), median(c.short), median(c.shortCPU), c.idle)
+		lines = append(lines, published.Row(c.name, fmt.Sprintf("%.1f", median(c.bulk)), fmt.Sprintf("%.3f", median(c.bulkCPU)),
+			fmt.Sprintf("%.0f", median(c.short)), fmt.Sprintf("%.1f", median(c.shortCPU)), fmt.Sprintf("%.1f", c.idle)))
 	}
-	fmt.Print(t.String())
+	fmt.Println("\n" + strings.Join(lines, "\n"))
+	if !*writeTables {
+		return
+	}
+	table, err := published.Read("docs/proxy.md", "proxies", "make bench-proxy")
+	if err == nil {
+		err = table.Write(lines)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
 }
+
+var writeTables = flag.Bool("update", false, "write the table of docs/proxy.md")
 
 func freeAddress(b *testing.B) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

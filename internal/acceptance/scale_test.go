@@ -555,7 +555,7 @@ func memoryOf(t *testing.T, pid int, field string) float64 {
 }
 
 // loadAverage returns that of the last minute.
-func loadAverage(t *testing.T) float64 {
+func loadAverage(t testing.TB) float64 {
 	t.Helper()
 	b, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

@@ -81,6 +81,15 @@ func Row(cells ...string) string { return "| " + strings.Join(cells, " | ") + " 
 
 // measuredOn describes runs of a length, and the machine.
 func measuredOn(runs int, length time.Duration) string {
+	of := "One run"
+	if runs > 1 {
+		of = fmt.Sprintf("Medians of %d runs", runs)
+	}
+	return fmt.Sprintf("%s of %v on %s:", of, length, Machine())
+}
+
+// Machine describes this machine: its processors and its kernel.
+func Machine() string {
 	var u unix.Utsname
 	_ = unix.Uname(&u) // fails only for a bad pointer
 	release, _, _ := strings.Cut(unix.ByteSliceToString(u.Release[:]), "-")
@@ -93,9 +102,5 @@ func measuredOn(runs int, length time.Duration) string {
 			}
 		}
 	}
-	of := "One run"
-	if runs > 1 {
-		of = fmt.Sprintf("Medians of %d runs", runs)
-	}
-	return fmt.Sprintf("%s of %v on a machine with %d processors (%s), Linux %s:", of, length, runtime.NumCPU(), processor, release)
+	return fmt.Sprintf("a machine with %d processors (%s), Linux %s", runtime.NumCPU(), processor, release)
 }
