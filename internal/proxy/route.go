@@ -163,16 +163,16 @@ func (r *router) Route(q relay.Query, answer func(relay.Plan)) (relay.Plan, bool
 	case q.Protocol == request.None && s.listener.AcceptProxyProtocol && !q.Headed:
 		plan = relay.Plan{Err: errors.New("the PROXY header has no destination"), Failure: request.Denied}
 	case q.Protocol == request.None:
-		plan = r.toAddresses(s, q.Client, []netip.Addr{q.Local.Addr()}, q.Local.Port())
+		plan = r.toAddresses(q, []netip.Addr{q.Local.Addr()}, q.Local.Port())
 	case q.Asked.Address.IsValid():
-		plan = r.toAddresses(s, q.Client, []netip.Addr{q.Asked.Address}, q.Asked.Port)
+		plan = r.toAddresses(q, []netip.Addr{q.Asked.Address}, q.Asked.Port)
 	default:
 		var addresses []netip.Addr
 		var err error
 		if addresses, err, ok = r.addresses(q.Asked.Name, again); err != nil {
 			plan = relay.Plan{Err: err, Failure: request.HostUnreachable}
 		} else if ok {
-			plan = r.toAddresses(s, q.Client, addresses, q.Asked.Port)
+			plan = r.toAddresses(q, addresses, q.Asked.Port)
 		}
 	}
 	if ok && plan.Err == nil && s.listener.ProxyProtocol != 0 {
@@ -238,9 +238,11 @@ func (r *router) toUpstreams(s *served, again func()) (plan relay.Plan, ok bool)
 	return plan, true
 }
 
-// toAddresses returns the addresses that a client may be connected to.
-func (r *router) toAddresses(s *served, client netip.AddrPort, addresses []netip.Addr, port uint16) relay.Plan {
-	multipath := s.listener.all()[0].Multipath
+// toAddresses returns the addresses that a client may be connected to. Only a client of this host is
+// connected to loopback, and what a PROXY header says of the client cannot make it one.
+func (r *router) toAddresses(q relay.Query, addresses []netip.Addr, port uint16) relay.Plan {
+	multipath := q.Service.Tag.(*served).listener.all()[0].Multipath
+	local := q.Peer.Addr().IsLoopback() && q.Client.Addr().IsLoopback()
 	var plan relay.Plan
 	var refused error
 	for _, a := range choice.Interleave(addresses) {
@@ -251,7 +253,7 @@ func (r *router) toAddresses(s *served, client netip.AddrPort, addresses []netip
 		case err != nil:
 		case a.IsMulticast():
 			err = fmt.Errorf("%v is a multicast address", a)
-		case a.IsLoopback() && !client.Addr().IsLoopback():
+		case a.IsLoopback() && !local:
 			err = fmt.Errorf("%v is this host itself, for a client that is another one", a)
 		case len(plan.Targets) < maxAddresses:
 			plan.Targets = append(plan.Targets, relay.Target{Address: to, Multipath: multipath, Upstream: -1})

@@ -68,7 +68,7 @@ type connection struct {
 	since      time.Time // the state
 	active     time.Time // the last data
 
-	client, local netip.AddrPort
+	peer, client, local netip.AddrPort
 	// in is what was read of the client and is not decoded.
 	in   []byte
 	plan Plan
@@ -113,7 +113,7 @@ type flow struct {
 // begin begins with a connection that was accepted.
 func (l *loop) begin(s *Service, client int, from netip.AddrPort) {
 	c := l.take()
-	c.service, c.client = s, from
+	c.service, c.peer, c.client = s, from, from
 	c.since, c.active = l.now, l.now
 	c.sides[0] = side{fd: int32(client)}
 	c.sides[1] = side{fd: -1}
@@ -416,7 +416,7 @@ func (l *loop) route(c *connection, d request.Destination) {
 		c.local = localAddress(int(c.sides[0].fd))
 	}
 	slot, generation := c.slot, c.generation
-	plan, ok := l.engine.options.Router.Route(Query{Service: c.service, Client: c.client, Local: c.local, Headed: c.named, Protocol: c.protocol, Asked: d}, func(p Plan) {
+	plan, ok := l.engine.options.Router.Route(Query{Service: c.service, Peer: c.peer, Client: c.client, Local: c.local, Headed: c.named, Protocol: c.protocol, Asked: d}, func(p Plan) {
 		l.post(func() {
 			if c := l.find(slot, generation); c != nil && c.state == routing {
 				l.routed(c, p)

@@ -36,7 +36,9 @@ type Router interface {
 // Query is a connection to be routed.
 type Query struct {
 	Service *Service
-	Client  netip.AddrPort
+	// Peer is the other end of the socket. Client is the same, or what a PROXY header says, which the
+	// peer may have made up.
+	Peer, Client netip.AddrPort
 	// Local is where the client has connected to. Headed: a PROXY header says so.
 	Local  netip.AddrPort
 	Headed bool
