@@ -127,6 +127,8 @@ func BenchmarkDelivery(b *testing.B) {
 		}
 		announce("2", all, false)
 		left += time.Since(begun)
+		for e.step(daemon.Step) {
+		}
 		e.flushNow = nil
 		flush()
 		if len(e.delivery.groups) != 1 {

@@ -28,7 +28,7 @@ const (
 	// precedence over best paths has it over deliveries.
 	overBestPath = 4095
 	// overOthers is the metric where other programs install the best paths: better than that of routing
-	// daemons (20 in FRR and BIRD).
+	// daemons (20 in FRR, 32 in BIRD).
 	overOthers = 10
 )
 
@@ -40,6 +40,20 @@ type delivery struct {
 	// members.
 	networks bart.Table[*delivered]
 	groups   map[string]*group
+	// due are networks to be brought up to date in steps, after a change of a route that covers many.
+	due       []netip.Prefix
+	suspended suspension
+}
+
+// suspension is what must be in the kernel before members that were taken out of groups return to them.
+type suspension struct {
+	active bool
+	// moved are the networks whose delivery has changed since. The routes of some may not be in the
+	// kernel yet, which has their previous ones, to the groups that members were taken out of.
+	moved []netip.Prefix
+	// ids are those of groups that have ended since. A group with the ID of one would change the members
+	// that these routes lead to.
+	ids []uint32
 }
 
 // delivered is a client prefix and how its packets are delivered.
@@ -48,7 +62,9 @@ type delivered struct {
 	group *group // nil: by the best path
 	// lacking: not all of the peers of the mode cover the prefix.
 	lacking bool
-	since   time.Time
+	// due: it is in delivery.due.
+	due   bool
+	since time.Time
 }
 
 // member is a peer of a group.
@@ -66,7 +82,12 @@ type group struct {
 	sids    []uint32 // numbers in egress.sids
 	id      uint32   // of the nexthop object
 	uses    int
+	// left are the members without those that are suspended; nil: none is.
+	left []member
 }
+
+// made reports whether a group has a nexthop object of its own.
+func (e *egress) made(g *group) bool { return g.id != e.objects[g.sids[0]].ID }
 
 // deliveryRules are the rules of a configuration.
 type deliveryRules struct {
@@ -154,6 +175,11 @@ func (e *egress) setDelivery(d *Delivery) {
 	if old.none && now.none {
 		return
 	}
+	if old.dry != now.dry {
+		for _, g := range e.delivery.groups {
+			e.setGroup(g)
+		}
+	}
 	for _, r := range []*deliveryRules{old, now} {
 		for prefix := range r.prefixes.All() {
 			e.deliver(prefix)
@@ -168,7 +194,8 @@ func (e *egress) setDelivery(d *Delivery) {
 }
 
 // deliverWithin applies a change of the route of a peer to a prefix: to the prefix itself, and to those
-// inside that the route covers.
+// inside that the route covers. Of those there may be so many that it takes long. They are due then, and
+// if the peer has lost its route, it leaves all groups at once.
 func (e *egress) deliverWithin(p *peer, prefix netip.Prefix) {
 	if e.delivery.rules.none && e.delivery.networks.Size() == 0 {
 		return
@@ -176,38 +203,105 @@ func (e *egress) deliverWithin(p *peer, prefix netip.Prefix) {
 	e.deliver(prefix)
 	var inside []netip.Prefix
 	for n := range e.delivery.networks.Subnets(prefix) {
-		if n == prefix {
-			continue
+		if len(inside) == daemon.Step {
+			break
 		}
-		if inside = append(inside, n); len(inside) == daemon.Step {
-			defer e.suspend(p)()
+		if n != prefix {
+			inside = append(inside, n)
 		}
 	}
-	for _, n := range inside {
-		e.deliver(n)
+	if len(inside) < daemon.Step {
+		for _, n := range inside {
+			e.deliver(n)
+		}
+		return
+	}
+	if !e.covering(p, prefix).sid.IsValid() && e.suspend(func(m member) bool { return m.peer == p }) && e.flushNow != nil {
+		e.flushNow()
+	}
+	for inside, n := range e.delivery.networks.Subnets(prefix) {
+		if !n.due && inside != prefix {
+			n.due = true
+			e.delivery.due = append(e.delivery.due, inside)
+		}
 	}
 }
 
-// suspend takes a peer out of all groups at once, before many networks are brought up to date, which
-// takes long. The caller calls restore then.
-func (e *egress) suspend(p *peer) (restore func()) {
-	var left []*group
+// deliverDue brings at most so many of the networks that are due up to date.
+func (e *egress) deliverDue(most int) {
+	d := &e.delivery
+	part := d.due[:min(most, len(d.due))]
+	if d.due = d.due[len(part):]; len(d.due) == 0 {
+		d.due = nil
+	}
+	for _, prefix := range part {
+		if n, ok := d.networks.Get(prefix); ok && n.due {
+			n.due = false
+			e.deliver(prefix)
+		}
+	}
+}
+
+// suspend takes members out of all groups before the networks with these groups are brought up to date,
+// and reports whether there are such groups. Those with no other members keep them. The members return
+// by resume.
+func (e *egress) suspend(gone func(member) bool) (found bool) {
 	for _, g := range e.delivery.groups {
-		rest := slices.DeleteFunc(slices.Clone(g.members), func(m member) bool { return m.peer == p })
-		if len(rest) > 0 && len(rest) < len(g.members) && g.id != e.objects[g.sids[0]].ID {
-			e.kernel.Set(route.NexthopGroup{ID: g.id, Members: e.join(rest)})
-			left = append(left, g)
+		present := g.present()
+		left := slices.DeleteFunc(slices.Clone(present), gone)
+		if len(left) > 0 && len(left) < len(present) && e.made(g) {
+			g.left, found = left, true
+			e.setGroup(g)
 		}
 	}
-	if len(left) > 0 && e.flushNow != nil {
-		e.flushNow()
+	e.delivery.suspended.active = e.delivery.suspended.active || found
+	return found
+}
+
+// resume returns suspended members to the groups that are still in use, and reports whether it did. It
+// does so once all networks are up to date, and the kernel has no other routes: the kernel's groups
+// change before its routes, so that a network that a peer has left would have that peer back meanwhile.
+func (e *egress) resume() bool {
+	s := &e.delivery.suspended
+	if !s.active || len(e.delivery.due) > 0 || len(e.walk.peers) > 0 {
+		return false
 	}
-	return func() {
-		for _, g := range left {
-			if g.uses > 0 {
-				e.kernel.Set(route.NexthopGroup{ID: g.id, Members: e.join(g.members)})
-			}
+	for i := len(s.moved) - 1; i >= 0; i-- {
+		if e.kernel.Outdated(e.deliveredRoute(s.moved[i], 0).Key()) {
+			s.moved = s.moved[:i+1]
+			return false
 		}
+	}
+	for _, id := range s.ids {
+		delete(e.ids, id)
+	}
+	*s = suspension{}
+	for _, g := range e.delivery.groups {
+		if g.left != nil {
+			g.left = nil
+			e.setGroup(g)
+		}
+	}
+	return true
+}
+
+// present are the members that are not suspended.
+func (g *group) present() []member {
+	if g.left != nil {
+		return g.left
+	}
+	return g.members
+}
+
+// setGroup sets the nexthop object of a group that has one of its own. A dry run has none.
+func (e *egress) setGroup(g *group) {
+	o := route.NexthopGroup{ID: g.id, Members: e.join(g.present())}
+	switch {
+	case !e.made(g):
+	case e.delivery.rules.dry:
+		e.kernel.Delete(o.Key())
+	default:
+		e.kernel.Set(o)
 	}
 }
 
@@ -244,6 +338,9 @@ func (e *egress) undeliver(prefix netip.Prefix, n *delivered) {
 
 // setDelivered sets the route of a delivery, or deletes it.
 func (e *egress) setDelivered(prefix netip.Prefix, n *delivered) {
+	if s := &e.delivery.suspended; s.active {
+		s.moved = append(s.moved, prefix)
+	}
 	if n.group == nil || e.delivery.rules.dry {
 		e.kernel.Delete(e.deliveredRoute(prefix, 0).Key())
 		return
@@ -401,8 +498,8 @@ func (e *egress) newGroup(key string, members []member) *group {
 	g.id = e.objects[g.sids[0]].ID
 	if text := e.join(members); strings.Contains(text, "/") {
 		g.id = e.newID([]byte(text))
-		e.kernel.Set(route.NexthopGroup{ID: g.id, Members: text})
 	}
+	e.setGroup(g)
 	e.delivery.groups[key] = g
 	return g
 }
@@ -427,9 +524,13 @@ func (e *egress) releaseGroup(g *group) {
 		return
 	}
 	delete(e.delivery.groups, g.key)
-	if g.id != e.objects[g.sids[0]].ID {
+	if e.made(g) {
 		e.kernel.Delete(route.NexthopGroup{ID: g.id}.Key())
-		delete(e.ids, g.id)
+		if s := &e.delivery.suspended; s.active {
+			s.ids = append(s.ids, g.id)
+		} else {
+			delete(e.ids, g.id)
+		}
 	}
 	for _, sid := range g.sids {
 		e.releaseSID(sid)

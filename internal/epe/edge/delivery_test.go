@@ -1,7 +1,9 @@
 package edge
 
 import (
+	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -222,34 +224,243 @@ func TestNoDeliveryAnyMore(t *testing.T) {
 	}
 }
 
-// TestSuspend: a peer that withdraws a route to many networks leaves their group before they are looked
-// at one by one, and is back in it afterwards for the others.
-func TestSuspend(t *testing.T) {
-	config := testConfig()
-	config.Delivery.Default = Mode{Spread: map[string]uint32{"a": 2, "b": 1}}
-	e, w := newTestEgress(config)
-	announce := func(peer, prefix string, there bool) {
-		p := vpnPath("10.0.0."+peer+":1", "fc00:"+peer+":1::", "65000:10"+peer)
-		p.Prefix, p.Withdrawn = netip.MustParsePrefix(prefix), !there
-		if err := e.update(p); err != nil {
-			t.Fatal(err)
+// recorder is a kernel with the deliveries, and the groups and SIDs that they lead to. After each
+// operation it calls changed.
+type recorder struct {
+	groups  map[uint32]route.NexthopGroup
+	objects map[uint32]route.Nexthop
+	routes  map[netip.Prefix]uint32 // deliveries
+	refused bool                    // changes of deliveries fail
+	changed func(route.Object)
+}
+
+func (r *recorder) DumpEach(route.Protocol, func([]route.Object)) (bool, error) { return true, nil }
+
+func (r *recorder) Apply(ops []route.Op) []error {
+	errs := make([]error, len(ops))
+	for i, op := range ops {
+		switch o := op.Object.(type) {
+		case route.Nexthop:
+			r.objects[o.ID] = o
+		case route.NexthopGroup:
+			r.groups[o.ID] = o
+			if op.Delete {
+				delete(r.groups, o.ID)
+				maps.DeleteFunc(r.routes, func(_ netip.Prefix, id uint32) bool { return id == o.ID })
+			}
+		case route.Route:
+			switch {
+			case o.Table != route.MainTable || o.Metric != overBestPath:
+			case r.refused:
+				errs[i] = errors.New("refused")
+			case op.Delete:
+				delete(r.routes, o.Dst)
+			default:
+				r.routes[o.Dst] = o.NexthopID
+			}
+		}
+		if r.changed != nil {
+			r.changed(op.Object)
 		}
 	}
-	const other, both, a = "2001:db8:c::/64", "fc00:1:1::*2 fc00:2:1::*1", "fc00:1:1::"
-	announce("2", "2a00::/12", true)
-	for i := range daemon.Step + 1 {
-		announce("1", fmt.Sprintf("2a00:%x::/32", i), true)
+	return errs
+}
+
+// through returns the SIDs that packets to a delivered network are encapsulated to, in order.
+func (r *recorder) through(prefix netip.Prefix) (sids []string) {
+	id, ok := r.routes[prefix]
+	if !ok {
+		return nil
 	}
-	announce("1", other, true)
-	announce("2", other, true)
-	var during []string
-	e.flushNow = func() { during = append(during, w.delivered("2a00:7::/32"), w.delivered(other)) }
-	announce("2", "2a00::/12", false)
-	if want := []string{a + "*2", a + "*2"}; !slices.Equal(during, want) {
-		t.Errorf("meanwhile through %q, want %q", during, want)
+	if g, ok := r.groups[id]; ok {
+		for _, m := range g.List() {
+			sids = append(sids, r.objects[m.ID].SID.String())
+		}
+		slices.Sort(sids)
+		return sids
 	}
-	if got, rest := w.delivered("2a00:7::/32"), w.delivered(other); got != a || rest != both {
-		t.Errorf("afterwards through %s and %s, want %s and %s", got, rest, a, both)
+	return []string{r.objects[id].SID.String()}
+}
+
+// spreading is an egress that spreads flows over both peers, with the real reconciler.
+type spreading struct {
+	*egress
+	t       *testing.T
+	kernel  *recorder
+	flushes *route.Reconciler
+}
+
+func newSpreading(t *testing.T) *spreading {
+	k := &recorder{groups: map[uint32]route.NexthopGroup{}, objects: map[uint32]route.Nexthop{}, routes: map[netip.Prefix]uint32{}}
+	s := &spreading{t: t, kernel: k, flushes: route.NewReconciler(k, route.Edge, slog.New(slog.DiscardHandler))}
+	config := testConfig()
+	config.Delivery.Default = Mode{Spread: map[string]uint32{"a": 2, "b": 1}}
+	s.egress = newEgress(&config, 1500, s.flushes)
+	s.flushNow = func() { _, _ = s.flushes.FlushPart(0) }
+	return s
+}
+
+func (s *spreading) announce(peer, prefix string, there bool) {
+	s.t.Helper()
+	p := vpnPath("10.0.0."+peer+":1", "fc00:"+peer+":1::", "65000:10"+peer)
+	p.Prefix, p.Withdrawn = netip.MustParsePrefix(prefix), !there
+	if err := s.update(p); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// settle does what the loop of the daemon does until there is nothing to do, or most times.
+func (s *spreading) settle(most int) {
+	for again := true; again && most > 0; most-- {
+		busy, _ := s.flushes.FlushPart(daemon.Step)
+		if again = busy; !busy {
+			again = s.step(daemon.Step)
+		}
+	}
+}
+
+const (
+	networkOfBoth = "2001:db8:c::/64"
+	sidA, sidB    = "fc00:1:1::", "fc00:2:1::"
+	manyNetworks  = 2*daemon.Step + 1
+)
+
+// many is the prefix of a network inside 2a00::/12.
+func many(i int) string { return fmt.Sprintf("2a00:%x::/32", i) }
+
+// announceMany has a announce many networks, b a route that covers them, and both one more.
+func (s *spreading) announceMany() {
+	s.announce("2", "2a00::/12", true)
+	for i := range manyNetworks {
+		s.announce("1", many(i), true)
+	}
+	s.announce("1", networkOfBoth, true)
+	s.announce("2", networkOfBoth, true)
+	s.settle(100)
+}
+
+// TestSuspend: a peer that withdraws a route to many networks leaves their group at once, and is back in
+// it for the others only when the kernel has no route of the many to it, even if the group was not in use
+// meanwhile.
+func TestSuspend(t *testing.T) {
+	for _, again := range []string{"in use", "in use again"} {
+		t.Run(again, func(t *testing.T) {
+			s := newSpreading(t)
+			s.announceMany()
+			both := netip.MustParsePrefix(networkOfBoth)
+			if got := s.kernel.through(both); !slices.Equal(got, []string{sidA, sidB}) {
+				t.Fatalf("through %q", got)
+			}
+			s.announce("2", "2a00::/12", false)
+			meanwhile := func() {
+				t.Helper()
+				for i := range manyNetworks {
+					if got := s.kernel.through(netip.MustParsePrefix(many(i))); slices.Contains(got, sidB) {
+						t.Fatalf("%s through %q", many(i), got)
+					}
+				}
+			}
+			meanwhile()
+			if len(s.delivery.due) != manyNetworks {
+				t.Errorf("%d networks are due, want all of %d in steps", len(s.delivery.due), manyNetworks)
+			}
+			s.kernel.changed = func(o route.Object) {
+				if _, ok := o.(route.NexthopGroup); ok {
+					meanwhile()
+				}
+			}
+			if s.kernel.refused = true; again == "in use again" {
+				s.announce("2", networkOfBoth, false)
+				for s.step(daemon.Step) {
+				}
+				if len(s.delivery.groups) != 1 {
+					t.Errorf("%d groups, want that of a", len(s.delivery.groups))
+				}
+				s.announce("2", networkOfBoth, true)
+			}
+			s.settle(20)
+			meanwhile()
+			s.kernel.refused = false
+			s.settle(20)
+			meanwhile()
+			if got := s.kernel.through(both); !slices.Equal(got, []string{sidA, sidB}) {
+				t.Errorf("afterwards through %q", got)
+			}
+			if got := s.kernel.through(netip.MustParsePrefix(many(manyNetworks - 1))); !slices.Equal(got, []string{sidA}) {
+				t.Errorf("a network that b left is through %q", got)
+			}
+			if n, groups := s.flushes.Pending(), len(s.kernel.groups); n > 0 || groups != 1 || s.delivery.suspended.active {
+				t.Errorf("%d pending, %d groups, %+v", n, groups, s.delivery.suspended)
+			}
+			s.announce("1", networkOfBoth, false)
+			s.announce("2", networkOfBoth, false)
+			if s.settle(20); len(s.ids) != 1 || len(s.kernel.groups) != 0 {
+				t.Errorf("IDs %v and %d groups are left", s.ids, len(s.kernel.groups))
+			}
+		})
+	}
+}
+
+// TestNoSuspension: a peer stays in groups if it announces a route to many networks, changes one, or has
+// another that covers them.
+func TestNoSuspension(t *testing.T) {
+	s := newSpreading(t)
+	s.announceMany()
+	s.kernel.changed = func(o route.Object) {
+		if _, ok := o.(route.NexthopGroup); ok && !slices.Equal(s.kernel.through(netip.MustParsePrefix(networkOfBoth)), []string{sidA, sidB}) {
+			t.Errorf("a group was changed: %v", o)
+		}
+	}
+	s.announce("2", "2a00::/8", true)
+	s.settle(20)
+	draining := vpnPath("10.0.0.2:1", sidB, "65000:102")
+	draining.Prefix, draining.Communities = netip.MustParsePrefix("2a00::/12"), []uint32{bgp.GracefulShutdown}
+	if err := s.update(draining); err != nil {
+		t.Fatal(err)
+	}
+	s.settle(20)
+	s.announce("2", "2a00::/12", false)
+	s.settle(20)
+	if got := s.kernel.through(netip.MustParsePrefix(many(7))); !slices.Equal(got, []string{sidA, sidB}) {
+		t.Errorf("through %q", got)
+	}
+}
+
+// TestLostMember: groups are without an unreachable SID at once, and have it again only when it is
+// reachable and the routes to the groups are as they should be.
+func TestLostMember(t *testing.T) {
+	s := newSpreading(t)
+	s.egress.locator(locator("fc00:1::/32", true))
+	s.egress.locator(locator("fc00:2::/32", true))
+	s.announceMany()
+	both, first := netip.MustParsePrefix(networkOfBoth), netip.MustParsePrefix(many(0))
+	var discarded []string
+	s.kernel.changed = func(o route.Object) {
+		if r, ok := o.(route.Route); ok && r == discard(netip.MustParseAddr(sidB)) {
+			discarded = s.kernel.through(both)
+		}
+	}
+	s.egress.locator(locator("fc00:2::/32", false))
+	if !slices.Equal(discarded, []string{sidA}) {
+		t.Errorf("packets to b are discarded while flows leave through %q", discarded)
+	}
+	s.settle(100)
+	if got := s.kernel.through(first); !slices.Equal(got, []string{sidA}) || len(s.kernel.groups) > 0 {
+		t.Errorf("without b: through %q, %d groups", got, len(s.kernel.groups))
+	}
+	s.egress.locator(locator("fc00:2::/32", true))
+	s.settle(100)
+	for _, prefix := range []netip.Prefix{both, first} {
+		if got := s.kernel.through(prefix); !slices.Equal(got, []string{sidA, sidB}) {
+			t.Errorf("b is back: %v through %q", prefix, got)
+		}
+	}
+	// Back before the routes have moved.
+	s.egress.locator(locator("fc00:2::/32", false))
+	s.egress.locator(locator("fc00:2::/32", true))
+	s.settle(100)
+	if got := s.kernel.through(both); !slices.Equal(got, []string{sidA, sidB}) || s.flushes.Pending() > 0 {
+		t.Errorf("b was lost shortly: through %q", got)
 	}
 }
 

@@ -46,6 +46,8 @@ type desired interface {
 	Delete(route.Key)
 	// Settled reports whether the kernel matches the desired state of the key.
 	Settled(route.Key) bool
+	// Outdated reports whether the kernel has another object with the key than the desired one, if any.
+	Outdated(route.Key) bool
 }
 
 // egress converts VPN routes to EPE Routes: a table for each egress peer, a nexthop object for
@@ -151,6 +153,7 @@ func (e *egress) removePeer(p *peer) {
 		r.paths = 0
 		e.apply(p, n)
 	}
+	e.deliverDue(len(e.delivery.due)) // its index may be that of another peer later
 }
 
 // free releases the index and the rule position of a removed peer.

@@ -27,6 +27,9 @@ func (w wanted) Delete(k route.Key)     { delete(w, k) }
 // Settled implements desired; prefixes in 2001:db8:bad::/48 are never settled.
 func (w wanted) Settled(k route.Key) bool { return !strings.Contains(k.String(), "2001:db8:bad:") }
 
+// Outdated implements desired: the fake has what is desired.
+func (w wanted) Outdated(route.Key) bool { return false }
+
 func (w wanted) lines(contains string) []string {
 	var lines []string
 	for o := range maps.Values(w) {

@@ -270,8 +270,13 @@ func (e *egress) visit(p *peer, n hashtable.Ref) (changed bool) {
 // them may be unaffected.
 const visits = 32768
 
-// step continues the walk until it has changed so many routes; it reports whether there may be more.
+// step brings so many due networks up to date, or continues the walk until it has changed so many routes;
+// it reports whether there may be more, or something to apply to the kernel.
 func (e *egress) step(most int) (more bool) {
+	if len(e.delivery.due) > 0 {
+		e.deliverDue(most)
+		return true
+	}
 	w := &e.walk
 	for left := visits; len(w.peers) > 0; w.peers, w.next = w.peers[1:], 0 {
 		p := w.peers[0]
@@ -286,7 +291,7 @@ func (e *egress) step(most int) (more bool) {
 			}
 		}
 	}
-	return false
+	return len(e.delivery.due) > 0 || e.resume()
 }
 
 // applyTo applies a change of reachability to the routes to an address at once, before the walk

@@ -101,7 +101,8 @@ func (e *egress) locator(p bgp.UnicastPath) {
 }
 
 // drop discards packets to unreachable SIDs at once, before the routes are removed, and no longer those
-// to reachable ones.
+// to reachable ones. Groups are without the unreachable ones at once, too: their flows move, and are not
+// discarded.
 func (e *egress) drop() {
 	dropped := false
 	for n := range e.objects {
@@ -115,6 +116,9 @@ func (e *egress) drop() {
 			e.kernel.Delete(discard(sid).Key())
 			delete(e.discarded, sid)
 		}
+	}
+	if dropped {
+		e.suspend(func(m member) bool { return e.discarded[m.sid] })
 	}
 	if dropped && e.flushNow != nil {
 		e.flushNow()

@@ -126,6 +126,8 @@ func (f fakeDesired) Set(o route.Object)     { f[o.Key()] = o }
 func (f fakeDesired) SetRoute(r route.Route) { f.Set(r) }
 func (f fakeDesired) Delete(k route.Key)     { delete(f, k) }
 func (f fakeDesired) Settled(route.Key) bool { return true }
+
+func (f fakeDesired) Outdated(route.Key) bool { return false }
 func (f fakeDesired) has(objects []route.Object) bool {
 	return !slices.ContainsFunc(objects, func(o route.Object) bool { return f[o.Key()] != o })
 }

@@ -657,6 +657,13 @@ func (r *Reconciler) Settled(k Key) bool {
 	return !ok || !e.dirty()
 }
 
+// Outdated reports whether the kernel is known to have an object with the key that is not desired, or
+// not any longer as it is.
+func (r *Reconciler) Outdated(k Key) bool {
+	_, e, ok := r.store.find(k)
+	return ok && e.have != 0 && e.dirty()
+}
+
 // Version returns a number that changes whenever the result of Settled may.
 func (r *Reconciler) Version() uint64 { return r.version }
 
