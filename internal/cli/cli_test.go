@@ -116,6 +116,23 @@ func TestWideTable(t *testing.T) {
 	}
 }
 
+// TestTableCells: a list without a value other than 0 is "none"; a cell has one line, and nothing that
+// breaks the columns or controls a terminal.
+func TestTableCells(t *testing.T) {
+	for body, want := range map[string]string{
+		`[{"sent":0},{"sent":0}]`:                                          "  none\n",
+		`[{"a":"x\ty\nz","b":"\u001b[2Jw"},{"a":"v","b":1}]`:               "  A       B\n  x y; z  \ufffd[2Jw\n  v       1\n",
+		`[{"a":["x\ty"],"\u001bb":{"c\u0007":2}}]`:                         "  A    \ufffdB\n  x y  2 c\ufffd\n",
+		"[1,\n[\"\\u001b\"]]":                                              "  [1,; [\"\\u001b\"]]\n",
+		`[{"a":"1"},{"a":{"b":[{"c":"x"}],` + "\t\n" + `"d":["\u009b"]}}]`: "  A\n  1\n  {\"b\":[{\"c\":\"x\"}], ; \"d\":[\"\\u009b\"]}\n",
+	} {
+		var out bytes.Buffer
+		if err := printTable(&out, "  ", []byte(body)); err != nil || out.String() != want {
+			t.Errorf("%s: got\n%s, %v; want\n%s", body, out.String(), err, want)
+		}
+	}
+}
+
 // TestWideTables: whatever the rows are, no line is wider than a terminal unless one cell is, and no value is lost.
 func TestWideTables(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -199,7 +199,7 @@ func (a *App) printFindings(findings []doctor.Finding) error {
 		indent := strings.Repeat(" ", len(start))
 		lines := wrap(OneLine(f.Meaning), statusWidth-len(start))
 		if f.Remedy != "" {
-			lines = append(lines, "-> "+f.Remedy)
+			lines = append(lines, "-> "+OneLine(f.Remedy))
 		}
 		if _, err := fmt.Fprintln(a.Out, strings.TrimRight(start+strings.Join(lines, "\n"+indent), " ")); err != nil {
 			return err

@@ -120,3 +120,15 @@ required, but missing or unknown: MPTCP
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
 	}
 }
+
+// TestFindingLines: a remedy is one line, whatever a daemon reports as one.
+func TestFindingLines(t *testing.T) {
+	var out bytes.Buffer
+	a := &App{Out: &out}
+	if err := a.printFindings([]doctor.Finding{{Check: "x", State: doctor.Limited, Meaning: "is\x1b[2J degraded", Remedy: "first\nsecond\x1b[0m"}}); err != nil {
+		t.Fatal(err)
+	}
+	if want := "-> first; second\ufffd[0m\n"; !strings.Contains(out.String(), want) || strings.Contains(out.String(), "\x1b") {
+		t.Errorf("got %q, want %q in it", out.String(), want)
+	}
+}

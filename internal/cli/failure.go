@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"unicode"
 
 	"github.com/spf13/cobra"
 )
@@ -134,9 +135,20 @@ func (a *App) finish(err error) int {
 	return exitFailed
 }
 
-// OneLine joins the lines of an error with semicolons.
+// OneLine joins the lines of a text with semicolons. A tab becomes a space, and every other character
+// that does not print becomes U+FFFD: the text may be from the network, and a terminal obeys escape
+// sequences.
 func OneLine(s string) string {
-	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\t':
+			return ' '
+		case !unicode.IsPrint(r):
+			return unicode.ReplacementChar
+		}
+		return r
+	}, s)
 }
 
 // Quantity returns a number with its noun: "no nodes", "1 node", "2 nodes".

@@ -27,6 +27,8 @@ that file. The other gateways need the public key as peers[].public_key.`,
 		Args: Arguments(0, 1, "at most one file"),
 		RunE: func(c *cobra.Command, args []string) error {
 			switch {
+			case c.Flags().Changed("out") && out == "":
+				return Invalid("--out", out, "the name of a new file")
 			case len(args) == 1 && out != "":
 				return Usage(c, errors.New("give FILE, whose public key is printed, or --out, not both"))
 			case len(args) == 1:

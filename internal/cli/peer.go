@@ -359,7 +359,6 @@ func (a *App) clearPeer(ctx context.Context, name string, args []string, hard bo
 // clearPeerOf sends the command to these daemons, of which some may be without the neighbor unless they
 // are named. The error is the first failure.
 func (a *App) clearPeerOf(ctx context.Context, sources []source, named bool, q url.Values) (found bool, err error) {
-	const what = "clear peer"
 	var failed, unknown error
 	for _, s := range sources {
 		on := strings.TrimSpace(s.name + " " + s.at.String())

@@ -362,7 +362,7 @@ func printTable(w io.Writer, indent string, raw json.RawMessage) error {
 		o, err := readObject(row)
 		if err != nil {
 			// Not a list of objects: printed as JSON.
-			_, err := fmt.Fprintf(w, "%s%s\n", indent, raw)
+			_, err := fmt.Fprintf(w, "%s%s\n", indent, OneLine(string(raw)))
 			return err
 		}
 		objects[i] = o
@@ -387,7 +387,8 @@ func printTable(w io.Writer, indent string, raw json.RawMessage) error {
 		}
 	}
 	if len(columns) == 0 {
-		return nil
+		_, err := fmt.Fprintln(w, indent+"none")
+		return err
 	}
 	names := columns[:naming(columns)]
 	for rest := columns[len(names):]; ; {
@@ -462,13 +463,13 @@ func (o object) cell(key string) string {
 	}
 	sub, err := readObject(raw)
 	if err != nil {
-		return string(raw)
+		return OneLine(string(raw))
 	}
 	var parts []string
 	for _, key := range sub.keys {
 		text, ok := plainText(sub.values[key])
 		if !ok {
-			return string(raw)
+			return OneLine(string(raw))
 		}
 		if text != "0" {
 			parts = append(parts, text+" "+label(key))
@@ -478,13 +479,13 @@ func (o object) cell(key string) string {
 }
 
 // plainText returns the text of a value that fits on a line: strings, numbers, booleans, and lists
-// of these.
+// of these, without what breaks a table or controls a terminal.
 func plainText(raw json.RawMessage) (string, bool) {
 	var v any
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
 	if err := d.Decode(&v); err != nil {
-		return string(raw), true
+		return OneLine(string(raw)), true
 	}
 	switch v := v.(type) {
 	case nil:
@@ -498,7 +499,7 @@ func plainText(raw json.RawMessage) (string, bool) {
 		if v == "" {
 			return "-", true
 		}
-		return v, true
+		return OneLine(v), true
 	case json.Number:
 		return v.String(), true
 	case map[string]any:
@@ -508,7 +509,7 @@ func plainText(raw json.RawMessage) (string, bool) {
 		for _, e := range v {
 			switch e := e.(type) {
 			case string, json.Number:
-				parts = append(parts, fmt.Sprint(e))
+				parts = append(parts, OneLine(fmt.Sprint(e)))
 			default:
 				return "", false
 			}
@@ -521,4 +522,4 @@ func plainText(raw json.RawMessage) (string, bool) {
 	return "", false
 }
 
-func label(key string) string { return strings.ReplaceAll(key, "_", " ") }
+func label(key string) string { return OneLine(strings.ReplaceAll(key, "_", " ")) }

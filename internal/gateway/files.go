@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -65,11 +66,11 @@ func WriteKey(file string, key handshake.PrivateKey) (err error) {
 	case errors.Is(err, fs.ErrExist):
 		return fmt.Errorf("write key %q: the file exists: a new key would replace one that peers may know", file)
 	case err != nil:
-		return fmt.Errorf("write key: %w", err)
+		return fmt.Errorf("write key %q: %w", file, cause(err))
 	}
 	defer func() {
-		if err = errors.Join(err, f.Close()); err != nil {
-			err = fmt.Errorf("write key %q: %w", file, errors.Join(err, os.Remove(file)))
+		if err = cmp.Or(err, f.Close()); err != nil {
+			err = fmt.Errorf("write key %q: %w", file, errors.Join(cause(err), os.Remove(file)))
 		}
 	}()
 	if u, group, ok := unitUser(); ok {
@@ -81,6 +82,14 @@ func WriteKey(file string, key handshake.PrivateKey) (err error) {
 		return err
 	}
 	return f.Sync()
+}
+
+// cause returns an error of a file without the operation and the name, which the caller adds.
+func cause(err error) error {
+	if path, ok := errors.AsType[*fs.PathError](err); ok {
+		return path.Err
+	}
+	return err
 }
 
 // unitUser returns the numbers of the user and the group whom the units run the daemons as, if this
@@ -121,11 +130,7 @@ func readKey[K any](name string, parse func(string) (K, error)) (key K, err erro
 	// A named pipe must not block.
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		var path *fs.PathError
-		if errors.As(err, &path) {
-			err = path.Err
-		}
-		return key, fmt.Errorf("read key %q: %w", name, err)
+		return key, fmt.Errorf("read key %q: %w", name, cause(err))
 	}
 	defer f.Close()
 	info, err := f.Stat()
