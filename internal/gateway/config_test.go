@@ -81,7 +81,13 @@ func TestCheck(t *testing.T) {
 		"LAN without prefixes": {func(c *Config) { c.LAN.Prefixes = nil }, "lan.prefixes: must have at least one prefix"},
 		"masquerading of everything": {func(c *Config) {
 			c.Masquerade, c.Peers[1].Prefixes = true, []netip.Prefix{prefix("0.0.0.0/0")}
-		}, "masquerade: must be left out: peers[1].prefixes[0] is 0.0.0.0/0"},
+		}, "masquerade: must be left out: the peers' prefixes contain every public address of 0.0.0.0/0"},
+		"masquerading of two halves": {func(c *Config) {
+			c.Masquerade, c.Peers[0].Prefixes, c.Peers[1].Prefixes = true, []netip.Prefix{prefix("0.0.0.0/1")}, []netip.Prefix{prefix("128.0.0.0/1")}
+		}, "masquerade: must be left out: the peers' prefixes contain every public address of 0.0.0.0/0"},
+		"masquerading of the IPv6 Internet": {func(c *Config) {
+			c.Masquerade, c.Peers[1].Prefixes = true, []netip.Prefix{prefix("2000::/4"), prefix("3000::/4")}
+		}, "masquerade: must be left out: the peers' prefixes contain every public address of ::/0"},
 		"no peers":               {func(c *Config) { c.Peers = nil }, "peers: must be 1 to"},
 		"peer twice":             {func(c *Config) { c.Peers[1].Name = "hq" }, "peers[1].name: hq is already peers[0].name"},
 		"public key twice":       {func(c *Config) { c.Peers[1].PublicKey = c.Peers[0].PublicKey }, "peers[1].public_key: "},

@@ -206,7 +206,7 @@ func (c *Config) conditions() []condition.Condition {
 	var list []condition.Condition
 	inner := append(slices.Clone(c.LAN.Interfaces), c.tunnelName())
 	if c.Masquerade {
-		inner = append(inner, c.interfaces()...)
+		inner = append(inner, c.pathInterfaces()...)
 		for _, v := range []bgp.IP{bgp.IPv4, bgp.IPv6} {
 			if len(c.peerPrefixes(v)) > 0 && !slices.Contains(versions, v) {
 				versions = append(versions, v)
@@ -290,6 +290,10 @@ func (g *Gateway) run(ctx context.Context) error {
 		}
 	}
 	if err != nil {
+		if g.config.Masquerade && !g.keep {
+			// The kernel may have made the table although an answer was lost.
+			err = errors.Join(err, g.untranslate())
+		}
 		return errors.Join(err, g.loop.Close())
 	}
 	// The routes go before the interface: packets to the peers must not leave by another one.

@@ -24,6 +24,7 @@ import (
 	"github.com/tabane/tabane/internal/gateway/handshake"
 	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
+	"github.com/tabane/tabane/internal/kernel/nft"
 	"github.com/tabane/tabane/internal/kernel/route"
 	"github.com/tabane/tabane/internal/testkit/programs"
 )
@@ -103,7 +104,8 @@ type machine struct {
 	stop  func()
 }
 
-func run(t *testing.T, c Config) *machine {
+// newMachine makes a gateway that does not run yet.
+func newMachine(t *testing.T, c Config) *machine {
 	t.Helper()
 	m := &machine{t: t, ns: netnstest.New(t), plane: &fakePlane{}}
 	for _, name := range []string{"tabane0", "eth1"} {
@@ -125,6 +127,12 @@ func run(t *testing.T, c Config) *machine {
 	})
 	m.dns = &fixedNames{list: map[string]netip.Addr{"hq.example": netip.MustParseAddr("192.0.2.9")}}
 	m.names = m.dns
+	return m
+}
+
+func run(t *testing.T, c Config) *machine {
+	t.Helper()
+	m := newMachine(t, c)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- netns.Do(m.ns, func() error { return m.Run(ctx) }) }()
@@ -584,16 +592,44 @@ func TestLocal(t *testing.T) {
 	}
 }
 
+// TestMasqueradeLinks: packets that leave by a path are masqueraded, those to leaders are not.
+func TestMasqueradeLinks(t *testing.T) {
+	c := Config{Masquerade: true, Paths: []Path{{Name: "wan", Interface: "wan0"}}, ShortLinks: []string{"wlan0"}}
+	if links := c.translation().Links; !slices.Equal(links, []string{"wan0"}) {
+		t.Errorf("packets that leave by %q are masqueraded", links)
+	}
+}
+
+// TestMasqueradeNotStarted: a gateway that cannot start leaves no table behind.
+func TestMasqueradeNotStarted(t *testing.T) {
+	c := site()
+	c.LAN, c.Masquerade, c.Paths = LAN{}, true, c.Paths[:1]
+	m := newMachine(t, c)
+	m.plane.refuse(errors.New("refused"))
+	netnstest.Do(t, m.ns, func() error {
+		if err := m.config.translation().Set(); err != nil {
+			return err
+		}
+		if err := m.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "refused") {
+			t.Errorf("ended with %v", err)
+		}
+		if there, err := nft.Exists(natTable); there || err != nil {
+			t.Errorf("the table exists: %t, %v", there, err)
+		}
+		return nil
+	})
+}
+
 // TestMasquerade: the table of nftables follows the configuration, is restored, and is gone after a
 // clean stop; one of a previous instance is removed.
 func TestMasquerade(t *testing.T) {
-	nft := programs.Need(t, "nft")
+	program := programs.Need(t, "nft")
 	c := site()
 	c.LAN, c.Masquerade, c.Paths = LAN{}, true, c.Paths[:1]
 	m := run(t, c)
 	list := func() (text string) {
 		netnstest.Do(t, m.ns, func() error {
-			b, err := exec.Command(nft, "list", "ruleset").CombinedOutput()
+			b, err := exec.Command(program, "list", "ruleset").CombinedOutput()
 			text = string(b)
 			return err
 		})
@@ -614,8 +650,8 @@ func TestMasquerade(t *testing.T) {
 			return !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(text, p) })
 		}
 	}
-	wait("rules", has("table inet tabane-gateway", `oifname "eth1" jump sources`, "ip saddr 10.2.0.0/16 masquerade", "ip saddr 10.4.0.0/16 masquerade"))
-	netnstest.Do(t, m.ns, func() error { return exec.Command(nft, "flush", "ruleset").Run() })
+	wait("rules", has("table inet tabane-gateway", `oifname "eth1" jump sources`, "ip saddr @sources4 masquerade", "10.2.0.0-10.4.255.255"))
+	netnstest.Do(t, m.ns, func() error { return exec.Command(program, "flush", "ruleset").Run() })
 	condition := m.masquerading()
 	netnstest.Do(t, m.ns, func() error {
 		if problems, err := condition.Examine(); len(problems) != 1 || err != nil {
@@ -623,7 +659,7 @@ func TestMasquerade(t *testing.T) {
 		}
 		return condition.Restore()
 	})
-	wait("restored rules", has("ip saddr 10.4.0.0/16 masquerade"))
+	wait("restored rules", has("10.2.0.0-10.4.255.255"))
 	c = m.config
 	without := c
 	without.Masquerade = false
@@ -631,12 +667,33 @@ func TestMasquerade(t *testing.T) {
 		t.Errorf("reload: %q, %v", lines, err)
 	}
 	wait("no table", func(text string) bool { return !strings.Contains(text, "tabane") })
+	// A table that could not be deleted then is deleted later.
+	netnstest.Do(t, m.ns, func() error {
+		if err := exec.Command(program, "add", "table", "inet", natTable).Run(); err != nil {
+			return err
+		}
+		if problems, err := condition.Examine(); len(problems) != 1 || err != nil {
+			t.Errorf("a table without masquerade: %v, %v", problems, err)
+		}
+		return condition.Restore()
+	})
+	wait("no table", func(text string) bool { return !strings.Contains(text, "tabane") })
 	if _, err := m.reload(c); err != nil {
 		t.Error(err)
 	}
-	wait("a table again", has("ip saddr 10.4.0.0/16 masquerade"))
+	wait("a table again", has("10.2.0.0-10.4.255.255"))
 	m.stop()
 	if left := list(); strings.Contains(left, "tabane") {
 		t.Errorf("left behind:\n%s", left)
+	}
+	// After the end, nothing is deleted that Keep has left.
+	netnstest.Do(t, m.ns, func() error {
+		if err := exec.Command(program, "add", "table", "inet", natTable).Run(); err != nil {
+			return err
+		}
+		return condition.Restore()
+	})
+	if !strings.Contains(list(), natTable) {
+		t.Error("a stopped gateway deleted the table")
 	}
 }

@@ -3,9 +3,13 @@ package gateway
 import (
 	"context"
 	"fmt"
+	"net/netip"
+
+	"go4.org/netipx"
 
 	"github.com/tabane/tabane/internal/base/fault"
 	"github.com/tabane/tabane/internal/base/health"
+	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/daemon/condition"
 	"github.com/tabane/tabane/internal/kernel/nft"
 )
@@ -13,22 +17,44 @@ import (
 // natTable is the table of nftables that the gateway owns.
 const natTable = "tabane-gateway"
 
+// aside are addresses that the public Internet does not route (RFC 6890; in IPv6 everything outside
+// of 2000::/3). A peer without them has the way to the Internet all the same.
+var aside = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"),
+	netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("172.16.0.0/12"),
+	netip.MustParsePrefix("192.168.0.0/16"), netip.MustParsePrefix("224.0.0.0/3"),
+	netip.MustParsePrefix("::/3"), netip.MustParsePrefix("4000::/2"), netip.MustParsePrefix("8000::/1"),
+}
+
 func (c *Config) checkMasquerade(faults *fault.List) {
 	if !c.Masquerade {
 		return
 	}
-	for i, p := range c.Peers {
-		for j, prefix := range p.Prefixes {
-			if prefix.IsValid() && prefix.Bits() == 0 {
-				faults.Add("masquerade", "must be left out: peers[%d].prefixes[%d] is %v, so that packets from everywhere would be masqueraded; the key is for the gateway that has the way to the Internet", i, j, prefix)
+	var b netipx.IPSetBuilder
+	for _, p := range c.Peers {
+		for _, prefix := range p.Prefixes {
+			if prefix.IsValid() {
+				b.AddPrefix(prefix)
 			}
+		}
+	}
+	for _, p := range aside {
+		b.AddPrefix(p)
+	}
+	set, err := b.IPSet()
+	if err != nil {
+		panic("BUG: " + err.Error()) // of prefixes that are not valid
+	}
+	for _, v := range []bgp.IP{bgp.IPv4, bgp.IPv6} {
+		if set.ContainsPrefix(v.Anywhere()) {
+			faults.Add("masquerade", "must be left out: the peers' prefixes contain every public address of %v, so that packets from everywhere would be masqueraded; the key is for the gateway that has the way to the Internet", v.Anywhere())
 		}
 	}
 }
 
 // translation returns the desired table.
 func (c *Config) translation() *nft.Translation {
-	t := &nft.Translation{Table: natTable, Links: c.interfaces()}
+	t := &nft.Translation{Table: natTable, Links: c.pathInterfaces()}
 	for _, p := range c.Peers {
 		t.Sources = append(t.Sources, p.Prefixes...)
 	}
@@ -47,37 +73,56 @@ func (g *Gateway) untranslate() error {
 	return g.namespace.Do(func() error { return nft.Delete(natTable) })
 }
 
-// masquerading is that the table is as the gateway has made it. The configuration is read when the
-// condition is examined: a reload may have replaced it since.
+// masquerading is that the table is as the gateway has made it, or that there is none. The
+// configuration is read when the condition is examined: a reload may have replaced it since.
 func (g *Gateway) masquerading() condition.Condition {
-	desired := func() (t *nft.Translation) {
-		g.loop.Do(context.Background(), func() {
-			if g.config.Masquerade {
-				t = g.config.translation()
-			}
-		})
-		return t
-	}
 	return condition.Condition{
-		Name: "masquerading", Good: "packets from peers to the Internet are masqueraded",
-		Examine: func() ([]health.Problem, error) {
-			t := desired()
-			if t == nil {
-				return nil, nil
-			}
-			if ok, err := t.Holds(); ok || err != nil {
-				return nil, err
-			}
-			return []health.Problem{{
-				Text:   fmt.Sprintf("another program changed the table %q of nftables, so that packets from peers may not be masqueraded", natTable),
-				Remedy: fmt.Sprintf("stop what changes it, such as a firewall that flushes all tables (nft list table inet %s)", natTable),
-			}}, nil
+		Name: "masquerading", Good: "packets from peers to the Internet are masqueraded if the configuration says so",
+		Examine: func() (problems []health.Problem, err error) {
+			g.withTranslation(func(t *nft.Translation) { problems, err = examineTranslation(t) })
+			return problems, err
 		},
-		Restore: func() error {
-			if t := desired(); t != nil {
-				return t.Set()
-			}
-			return nil
+		Restore: func() (err error) {
+			g.withTranslation(func(t *nft.Translation) {
+				if t == nil {
+					err = nft.Delete(natTable)
+				} else {
+					err = t.Set()
+				}
+			})
+			return err
 		},
 	}
+}
+
+// withTranslation calls do with the desired table, or nil without one, outside of the loop. It does
+// not after the loop has ended.
+func (g *Gateway) withTranslation(do func(*nft.Translation)) {
+	var t *nft.Translation
+	if g.loop.Do(context.Background(), func() {
+		if g.config.Masquerade {
+			t = g.config.translation()
+		}
+	}) {
+		do(t)
+	}
+}
+
+func examineTranslation(t *nft.Translation) ([]health.Problem, error) {
+	if t == nil {
+		if there, err := nft.Exists(natTable); !there || err != nil {
+			return nil, err
+		}
+		return []health.Problem{{
+			Text:   fmt.Sprintf("the table %q of nftables is there without masquerade: true, so that packets from peers may be masqueraded", natTable),
+			Remedy: "nft delete table inet " + natTable,
+		}}, nil
+	}
+	if ok, err := t.Holds(); ok || err != nil {
+		return nil, err
+	}
+	return []health.Problem{{
+		Text:   fmt.Sprintf("another program changed the table %q of nftables, so that packets from peers may not be masqueraded", natTable),
+		Remedy: fmt.Sprintf("stop what changes it, such as a firewall that flushes all tables (nft list table inet %s)", natTable),
+	}}, nil
 }

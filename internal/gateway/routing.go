@@ -113,12 +113,13 @@ func (c *Config) peerPrefixes(v bgp.IP) []netip.Prefix {
 }
 
 // interfaces are those of paths and short links.
-func (c *Config) interfaces() []string {
-	list := slices.Clone(c.ShortLinks)
+func (c *Config) interfaces() []string { return slices.Concat(c.ShortLinks, c.pathInterfaces()) }
+
+// pathInterfaces are those of paths, by which packets reach the Internet.
+func (c *Config) pathInterfaces() []string {
+	var list []string
 	for _, p := range c.Paths {
-		if !slices.Contains(list, p.Interface) {
-			list = append(list, p.Interface)
-		}
+		list = append(list, p.Interface)
 	}
 	return list
 }

@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -9,6 +10,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
+	"github.com/mdlayher/netlink"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/base/feature"
@@ -24,11 +27,24 @@ type Translation struct {
 }
 
 // The chains of a Translation: the base chain has a rule for each interface, which jumps to that
-// with a rule for each source.
+// with a rule for each family.
 const (
 	linksChain   = "postrouting"
 	sourcesChain = "sources"
 )
+
+// family is a version of IP, with its set of sources.
+type family struct {
+	word, set string
+	keys      nftables.SetDatatype
+	protocol  byte
+	offset    uint32 // of the source in the header, in bytes
+}
+
+var sourceFamilies = []family{
+	{word: "ip", set: "sources4", keys: nftables.TypeIPAddr, protocol: unix.NFPROTO_IPV4, offset: 12},
+	{word: "ip6", set: "sources6", keys: nftables.TypeIP6Addr, protocol: unix.NFPROTO_IPV6, offset: 8},
+}
 
 // line is a rule, and its text as nft writes it. The text is also the rule's comment, by which
 // rules of the kernel are compared with the desired ones.
@@ -57,44 +73,95 @@ func (t *Translation) links() []line {
 // sources returns the rules of the other chain.
 func (t *Translation) sources() []line {
 	var list []line
-	for _, p := range t.Sources {
-		// The offset of the source in the header, and its length in bytes.
-		family, word, offset, length := byte(unix.NFPROTO_IPV4), "ip", uint32(12), uint32(4)
-		if p.Addr().Is6() {
-			family, word, offset, length = unix.NFPROTO_IPV6, "ip6", 8, 16
-		}
-		list = append(list, line{fmt.Sprintf("%s saddr %v masquerade", word, p), []expr.Any{
+	for _, f := range sourceFamilies {
+		list = append(list, line{fmt.Sprintf("%s saddr @%s masquerade", f.word, f.set), []expr.Any{
 			&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{family}},
-			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length},
-			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: length, Mask: maskOf(p), Xor: make([]byte, length)},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: p.Masked().Addr().AsSlice()},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{f.protocol}},
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: f.offset, Len: f.keys.Bytes},
+			&expr.Lookup{SourceRegister: 1, SetName: f.set},
 			&expr.Masq{},
 		}})
 	}
 	return list
 }
 
-// maskOf returns the mask of a prefix, as long as its address.
-func maskOf(p netip.Prefix) []byte {
-	mask := make([]byte, p.Addr().BitLen()/8)
-	for i := range p.Bits() {
-		mask[i/8] |= 0x80 >> (i % 8)
+// elements returns the sources of a family as elements of an interval set: the first address of each
+// range, and the address after its last one, unless that is the last of all. The kernel wants
+// ranges that neither overlap nor adjoin.
+func (t *Translation) elements(f family) ([]nftables.SetElement, error) {
+	var b netipx.IPSetBuilder
+	for _, p := range t.Sources {
+		if p.Addr().BitLen() == int(f.keys.Bytes)*8 {
+			b.AddPrefix(p)
+		}
 	}
-	return mask
+	set, err := b.IPSet()
+	if err != nil {
+		return nil, err
+	}
+	var list []nftables.SetElement
+	for _, r := range set.Ranges() {
+		list = append(list, nftables.SetElement{Key: r.From().AsSlice()})
+		if end := r.To().Next(); end.IsValid() {
+			list = append(list, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
+		}
+	}
+	return list, nil
 }
+
+const (
+	// elementsPerMessage is how many elements a message adds: even, because both ends of a range
+	// belong together. A list of elements has at most 64 KiB (its length has 16 bits).
+	elementsPerMessage = 1024
+	// elementSize bounds the bytes of an element in a message: three headers of 4, flags, an address.
+	elementSize = 48
+	// batchSize bounds the bytes of all other messages of a batch, and of the answers to these.
+	batchSize = 256 << 10
+	// answerSize bounds the memory of the kernel for the answer to a message, in bytes.
+	answerSize = 4 << 10
+)
 
 // Set makes the table in the kernel, in place of one of that name, in one step. It returns a
 // *feature.Error if the kernel cannot do that.
 func (t *Translation) Set() error {
-	c, err := nftables.New()
-	if err != nil {
+	if err := t.set(); err != nil {
 		return fmt.Errorf("make table %q: %w", t.Table, err)
+	}
+	return nil
+}
+
+func (t *Translation) set() error {
+	elements := make([][]nftables.SetElement, len(sourceFamilies))
+	count := 0
+	for i, f := range sourceFamilies {
+		var err error
+		if elements[i], err = t.elements(f); err != nil {
+			return err
+		}
+		count += len(elements[i])
+	}
+	// A batch is one message of the socket, and all of its answers wait there.
+	c, err := nftables.New(nftables.WithSockOptions(func(s *netlink.Conn) error {
+		return errors.Join(s.SetWriteBuffer(batchSize+count*elementSize), s.SetReadBuffer(batchSize+count/elementsPerMessage*answerSize))
+	}))
+	if err != nil {
+		return err
 	}
 	table := &nftables.Table{Name: t.Table, Family: nftables.TableFamilyINet}
 	c.AddTable(table) // so that there is one to delete
 	c.DelTable(table)
 	c.AddTable(table)
+	for i, f := range sourceFamilies {
+		set := &nftables.Set{Table: table, Name: f.set, KeyType: f.keys, Interval: true}
+		if err := c.AddSet(set, nil); err != nil {
+			return err
+		}
+		for some := range slices.Chunk(elements[i], elementsPerMessage) {
+			if err := c.SetAddElements(set, some); err != nil {
+				return err
+			}
+		}
+	}
 	sources := c.AddChain(&nftables.Chain{Name: sourcesChain, Table: table})
 	links := c.AddChain(&nftables.Chain{
 		Name: linksChain, Table: table, Type: nftables.ChainTypeNAT,
@@ -105,10 +172,7 @@ func (t *Translation) Set() error {
 			c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: r.exprs, UserData: r.comment()})
 		}
 	}
-	if err := supported(c.Flush()); err != nil {
-		return fmt.Errorf("make table %q: %w", t.Table, err)
-	}
-	return nil
+	return supported(c.Flush())
 }
 
 // supported returns an error of the kernel, as a *feature.Error if it has no masquerading.
@@ -154,7 +218,64 @@ func (t *Translation) Holds() (bool, error) {
 		}
 		found++
 	}
-	return found == len(desired), nil
+	if found != len(desired) {
+		return false, nil
+	}
+	return t.holdsSets(c)
+}
+
+// holdsSets reports whether the sets of the table, which exists, are the desired ones.
+func (t *Translation) holdsSets(c *nftables.Conn) (bool, error) {
+	sets, err := c.GetSets(&nftables.Table{Name: t.Table, Family: nftables.TableFamilyINet})
+	if err != nil {
+		return false, fmt.Errorf("list sets of table %q: %w", t.Table, err)
+	}
+	if len(sets) != len(sourceFamilies) {
+		return false, nil
+	}
+	for _, f := range sourceFamilies {
+		i := slices.IndexFunc(sets, func(s *nftables.Set) bool { return s.Name == f.set })
+		if i < 0 {
+			return false, nil
+		}
+		have, err := c.GetSetElements(sets[i])
+		if err != nil {
+			return false, fmt.Errorf("list elements of set %q: %w", f.set, err)
+		}
+		want, err := t.elements(f)
+		if err != nil {
+			return false, fmt.Errorf("read table %q: %w", t.Table, err)
+		}
+		order := func(a, b nftables.SetElement) int { return bytes.Compare(a.Key, b.Key) }
+		slices.SortFunc(have, order)
+		if !slices.EqualFunc(have, want, func(a, b nftables.SetElement) bool {
+			return bytes.Equal(a.Key, b.Key) && a.IntervalEnd == b.IntervalEnd
+		}) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// Exists reports whether there is a table of the family inet.
+func Exists(table string) (bool, error) {
+	c, err := nftables.New()
+	if err != nil {
+		return false, absent(fmt.Errorf("find table %q: %w", table, err))
+	}
+	all, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return false, absent(fmt.Errorf("find table %q: %w", table, err))
+	}
+	return slices.ContainsFunc(all, func(t *nftables.Table) bool { return t.Name == table }), nil
+}
+
+// absent returns an error, or nil if it is that the kernel has no nf_tables, and therefore no table.
+func absent(err error) error {
+	if _, ok := errors.AsType[*feature.Error](supported(err)); ok {
+		return nil
+	}
+	return err
 }
 
 // Delete removes a table of the family inet; a missing one is no error.
@@ -164,7 +285,7 @@ func Delete(table string) error {
 		return fmt.Errorf("delete table %q: %w", table, err)
 	}
 	c.DelTable(&nftables.Table{Name: table, Family: nftables.TableFamilyINet})
-	if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
+	if err := absent(c.Flush()); err != nil {
 		return fmt.Errorf("delete table %q: %w", table, err)
 	}
 	return nil

@@ -73,7 +73,9 @@ func TestTranslationHolds(t *testing.T) {
 		for _, change := range []string{
 			"delete table inet tabane-test", "flush chain inet tabane-test sources", "flush table inet tabane-test",
 			"insert rule inet tabane-test postrouting accept", "add rule inet tabane-test sources accept",
-			"add chain inet tabane-test more", "flush chain inet tabane-test postrouting; delete chain inet tabane-test postrouting",
+			"add chain inet tabane-test more", "add set inet tabane-test more { type ipv4_addr; }",
+			"delete element inet tabane-test sources4 { 10.0.0.0/8 }", "add element inet tabane-test sources6 { fc00::/8 }",
+			"flush set inet tabane-test sources4; add element inet tabane-test sources4 { 10.0.0.0/9 }", "flush chain inet tabane-test postrouting; delete chain inet tabane-test postrouting",
 		} {
 			if err := tr.Set(); err != nil {
 				return err
@@ -85,5 +87,44 @@ func TestTranslationHolds(t *testing.T) {
 			holds(false, change)
 		}
 		return errors.Join(tr.Set(), tr.Set())
+	})
+}
+
+// TestManySources: as many prefixes as a large configuration has are set in one step, with those that overlap,
+// adjoin, and reach the last address.
+func TestManySources(t *testing.T) {
+	ns := netnstest.New(t)
+	tr := Translation{Table: "tabane-test", Links: []string{"eth0"}}
+	for i := range 10_000 {
+		// Every other /24 and /64: none of them merge.
+		n := uint16(2 * i)
+		tr.Sources = append(tr.Sources,
+			netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(n >> 8), byte(n), 0}), 24),
+			netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 6: byte(n >> 8), 7: byte(n)}), 64))
+	}
+	for _, s := range strings.Fields("10.0.0.0/23 10.0.0.7/32 172.16.0.0/13 172.24.0.0/13 255.255.255.255/32 ffff::/16") {
+		tr.Sources = append(tr.Sources, netip.MustParsePrefix(s))
+	}
+	netnstest.Do(t, ns, func() error {
+		if there, err := Exists(tr.Table); there || err != nil {
+			t.Errorf("before: exists %t, %v", there, err)
+		}
+		for range 2 {
+			if err := tr.Set(); err != nil {
+				return err
+			}
+		}
+		if ok, err := tr.Holds(); !ok || err != nil {
+			t.Errorf("holds %t, %v", ok, err)
+		}
+		if there, err := Exists(tr.Table); !there || err != nil {
+			t.Errorf("exists %t, %v", there, err)
+		}
+		tr.Sources = tr.Sources[1:]
+		tr.Sources[len(tr.Sources)-6] = netip.MustParsePrefix("10.0.0.8/32") // in place of 10.0.0.0/23
+		if ok, err := tr.Holds(); ok || err != nil {
+			t.Errorf("without a prefix: holds %t, %v", ok, err)
+		}
+		return Delete(tr.Table)
 	})
 }
