@@ -14,6 +14,10 @@ PROCESSOR.amd64 := GOARCH=amd64
 PROCESSOR.arm64 := GOARCH=arm64
 PROCESSOR.armhf := GOARCH=arm GOARM=7
 PROCESSOR.riscv64 := GOARCH=riscv64
+# Debian's name of the processor that programs are built for.
+HOST_ARCH = $(shell $(GO) env GOARCH)
+DEBIAN.arm := armhf
+DEBIAN_ARCH = $(or $(ARCH),$(DEBIAN.$(HOST_ARCH)),$(HOST_ARCH))
 PROCESSOR := $(if $(ARCH),$(or $(PROCESSOR.$(ARCH)),$(error unknown ARCH=$(ARCH); use amd64, arm64, armhf or riscv64)))
 
 .DEFAULT_GOAL := build
@@ -135,10 +139,11 @@ deb: build ## build bin/tabane_VERSION_ARCH.deb and bin/tabane-lab_VERSION_ARCH.
 
 .PHONY: image
 image: build ## build the OCI image bin/tabane_VERSION_ARCH.oci.tar, of this processor or of ARCH, without a container engine
-	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(GO) run ./deploy/image "$(VERSION)" "$(or $(ARCH),$(shell dpkg --print-architecture 2>/dev/null),amd64)" $(BIN) "bin/tabane_$(VERSION)_$(or $(ARCH),$(shell dpkg --print-architecture 2>/dev/null),amd64).oci.tar"
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(GO) run ./deploy/image "$(VERSION)" "$(DEBIAN_ARCH)" $(BIN) "bin/tabane_$(VERSION)_$(DEBIAN_ARCH).oci.tar"
 
 # A router's own name of its processor, as `opkg print-architecture` shows it.
-OPENWRT ?= $(or $(OPENWRT.$(ARCH)),x86_64)
+OPENWRT ?= $(OPENWRT.$(DEBIAN_ARCH))
+OPENWRT.amd64 := x86_64
 OPENWRT.arm64   := aarch64_generic
 OPENWRT.armhf   := arm_cortex-a7
 OPENWRT.riscv64 := riscv64_generic

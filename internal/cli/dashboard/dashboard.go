@@ -117,6 +117,7 @@ func (d *Dashboard) poll(ctx context.Context, i int) {
 			d.record(one.Name, bad, "does not answer: "+err.Error())
 		}
 		one.fault = err.Error()
+		d.lines.silent(one.Name, time.Now())
 		return
 	}
 	switch {
@@ -159,8 +160,9 @@ type state struct {
 	Uncounted string    `json:"uncounted,omitempty"`
 	Paths     []series  `json:"paths"`
 	Subflows  []subflow `json:"subflows"`
-	// Lines are the paths of gateways.
-	Lines []line `json:"lines"`
+	// Lines are the paths of gateways, LinesLeft counts those beyond maxLines.
+	Lines     []line `json:"lines"`
+	LinesLeft int    `json:"lines_left_out"`
 	// Left counts the subflows beyond maxSubflows.
 	Left   int     `json:"subflows_left_out"`
 	Events []event `json:"events"`
@@ -185,6 +187,9 @@ func (d *Dashboard) state() state {
 		s.Daemons = append(s.Daemons, daemonState{Name: one.Name, At: one.At, Fault: one.fault, State: one.raw})
 	}
 	s.Paths, s.Lines = d.rates.series(), d.lines.list()
+	for i := range d.daemons {
+		s.LinesLeft += max(0, len(d.daemons[i].status.gatewayStatus.Paths)-maxLines)
+	}
 	s.Subflows, s.Left = d.rates.subflows, d.rates.left
 	return s
 }

@@ -10,6 +10,9 @@ import (
 // day is for how long the bytes of a gateway's path are added up, in minutes.
 const day = 24 * 60
 
+// maxLines bounds the paths of a gateway that are shown: each keeps samples and a day's minutes.
+const maxLines = 64
+
 // gatewayPath is a path to a peer as a gateway reports it.
 type gatewayPath struct {
 	Peer          string  `json:"peer"`
@@ -64,7 +67,7 @@ type carried struct{ sent, received uint64 }
 // add takes the paths of a gateway's status. Paths that it does not report any more are dropped.
 func (l lines) add(daemon string, paths []gatewayPath, now time.Time) {
 	reported := map[lineKey]bool{}
-	for _, p := range paths {
+	for _, p := range paths[:min(len(paths), maxLines)] {
 		key := lineKey{daemon, p.Peer, p.Path}
 		reported[key] = true
 		h := l[key]
@@ -75,6 +78,17 @@ func (l lines) add(daemon string, paths []gatewayPath, now time.Time) {
 		h.report(p, now)
 	}
 	maps.DeleteFunc(l, func(key lineKey, _ *lineHistory) bool { return key.daemon == daemon && !reported[key] })
+}
+
+// silent adds a sample without traffic to the paths of a daemon that does not answer.
+func (l lines) silent(daemon string, now time.Time) {
+	for key, h := range l {
+		if key.daemon == daemon {
+			h.path.Up, h.path.State, h.path.Reason = false, "unknown", "the gateway does not answer"
+			h.rate.add(0, 0)
+			h.at = now
+		}
+	}
 }
 
 // report adds a sample. A counter below its last value began again with the daemon.

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -33,6 +34,33 @@ func TestLines(t *testing.T) {
 	report(25*3600, 600, "fiber")
 	if got := l.list(); got[0].SentBytes != 100 {
 		t.Errorf("the last day has %d bytes, want 100", got[0].SentBytes)
+	}
+}
+
+// TestLinesOfADeadGateway: what does not answer is not shown as up, and carries nothing.
+func TestLinesOfADeadGateway(t *testing.T) {
+	l := lines{}
+	now := time.Unix(1_700_000_000, 0)
+	for i := range 3 {
+		l.add("gateway", []gatewayPath{{Path: "a", Up: true, State: "up", SentBytes: uint64(i) * 1000}}, now.Add(time.Duration(i)*time.Second))
+	}
+	l.silent("gateway", now.Add(3*time.Second))
+	l.silent("another", now)
+	if got := l.list()[0]; got.Up || got.State == "up" || got.Out[len(got.Out)-1] != 0 || got.SentBytes != 2000 {
+		t.Errorf("a gateway that does not answer has %+v", got)
+	}
+}
+
+// TestManyLines: of a gateway with many paths a bounded number is kept.
+func TestManyLines(t *testing.T) {
+	l := lines{}
+	paths := make([]gatewayPath, 16_000)
+	for i := range paths {
+		paths[i] = gatewayPath{Path: strconv.Itoa(i)}
+	}
+	l.add("gateway", paths, time.Unix(1_700_000_000, 0))
+	if len(l) != maxLines {
+		t.Errorf("%d lines are kept", len(l))
 	}
 }
 

@@ -94,15 +94,9 @@ func fits(t *testing.T, ctx context.Context, name string) {
 					Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
 				})
 				return chromedp.Void{}, err
-			}, chromedp.Sleep(1200*time.Millisecond)) // until the page is drawn again, once a second
-			page, window := evaluate[int](t, ctx, "document.documentElement.scrollWidth"), evaluate[int](t, ctx, "window.innerWidth")
-			color := evaluate[string](t, ctx, "getComputedStyle(document.body).color")
-			if page > window {
-				t.Errorf("at %d pixels the page is %d wide", window, page)
-			}
-			if color != ink {
-				t.Errorf("%s: text is %s, want %s", scheme, color, ink)
-			}
+			})
+			// The page is drawn again once a second.
+			waitFor(t, ctx, fmt.Sprintf("innerWidth === %d && document.documentElement.scrollWidth <= innerWidth && getComputedStyle(document.body).color === %q", width, ink))
 			if dir := os.Getenv("TABANE_SCREENSHOTS"); dir != "" {
 				picture, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
 				if err != nil {

@@ -209,6 +209,7 @@ function showLines(s) {
   const section = byId("lines");
   section.hidden = s.lines.length === 0;
   if (section.hidden) return;
+  section.querySelector(".note").textContent = s.lines_left_out > 0 ? `${s.lines_left_out} more are not shown.` : "";
   const peers = new Set(s.lines.map((l) => l.peer));
   const name = (l) => (peers.size > 1 ? l.path + " to " + l.peer : l.path);
   const both = (l) => l.out.map((v, i) => v + l.in[i]);
