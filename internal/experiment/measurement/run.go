@@ -36,7 +36,7 @@ type RunOptions struct {
 
 // Progress describes a run.
 type Progress struct {
-	// Done of All trials are made, and Mode is the next one, or the one that Row has the result of.
+	// Done of All trials are reported as made, and Mode is the next one, or the one that Row has the result of.
 	Done, All int
 	Block     int
 	Mode      string
@@ -215,19 +215,20 @@ func (r *run) try(ctx context.Context, row *Row, attempt func() ([]Row, error)) 
 		if stored := r.Store.Add(ctx, rows...); stored != nil {
 			return fmt.Errorf("store the trial: %w", stored)
 		}
-		r.rows = append(r.rows, rows...)
 		if step != 0 {
 			r.report(Progress{Block: row.Block, Mode: row.Mode, Note: fmt.Sprintf("the clock was set by %s; times are of the monotonic clock and not affected", step.Round(time.Second))})
 		}
+		if err == nil {
+			r.made += len(rows)
+			r.spent += took
+		}
+		// One after the other, so that each of several trials of a connection has its own number.
 		for j := range rows {
 			r.bytes += rows[j].Bytes
-			if err == nil {
-				r.made++
-			}
+			r.rows = append(r.rows, rows[j])
 			r.report(Progress{Block: rows[j].Block, Mode: rows[j].Mode, Row: &rows[j]})
 		}
 		if err == nil {
-			r.spent += took
 			return nil
 		}
 		if errors.Is(err, ErrPermanent) || i == attempts {

@@ -273,8 +273,17 @@ func TestPairs(t *testing.T) {
 	p := plan(7, "multipath-best", "multipath")
 	p.Paired = true
 	s, _ := create(t, p)
-	if stop, err := Run(t.Context(), RunOptions{Store: s, Trialer: fake{}}); err != nil || stop != AllDone {
+	var done []int
+	stop, err := Run(t.Context(), RunOptions{Store: s, Trialer: fake{}, Progress: func(p Progress) {
+		if p.Row != nil {
+			done = append(done, p.Done)
+		}
+	}})
+	if err != nil || stop != AllDone {
 		t.Fatalf("got %q, %v", stop, err)
+	}
+	if want := []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14}; !slices.Equal(done, want) {
+		t.Errorf("trials are counted as %v", done)
 	}
 	a, err := Analyze(p, rowsOf(t, s))
 	if err != nil || a.Blocks != 7 || a.Modes[1].Verdict != Better || math.Abs(a.Modes[1].Ratio.Value-1.5) > 1e-6 || a.Modes[1].Ratio.Method != "t" {
