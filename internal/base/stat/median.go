@@ -56,6 +56,12 @@ type MedianRatio struct {
 // of a mode, resampled, would cover 97 to 99 % where blocks differ much, so that intervals were too wide.
 // draw returns a random number from 0 to n-1.
 //
+// Noise that is skewed, but the same in both modes, leaves the logarithms of the ratios symmetric: with
+// exponential delays, or 5 % of the values at a quarter, 95 to 97 % of the intervals have the true ratio.
+// Where only one mode has it, the exact interval is of another center than the ratio of the medians, and
+// more blocks do not mend that: with outliers it has 96 %, with exponential delays 94 % of 10 blocks and 91 %
+// of 24, and the bootstrap 95 % of 25 and of 40 (4,000 measurements each; TestCoverageOfSkew).
+//
 // Errors wrap ErrTooFew (less than LeastBlocks, or too few for the level) or ErrNotFinite (a value that
 // is not a finite number > 0).
 func RatioOfMedians(b, a []float64, level float64, draw func(n int) int) (MedianRatio, error) {
@@ -85,7 +91,9 @@ func RatioOfMedians(b, a []float64, level float64, draw func(n int) int) (Median
 
 // PairedRatio returns the geometric mean of the ratios b/a of pairs with its interval by Student's t of
 // their logarithms. Pairs measured within one connection have little noise, which is close to normal, so
-// that few suffice. Errors wrap ErrTooFew (less than 3 pairs) or ErrNotFinite.
+// that few suffice. The geometric mean is not the ratio of the medians where one mode alone has skewed
+// noise: with exponential delays, 94 % of the intervals of 8 pairs have the latter, and 83 % of 24.
+// Errors wrap ErrTooFew (less than 3 pairs) or ErrNotFinite.
 func PairedRatio(b, a []float64, level float64) (MedianRatio, error) {
 	logs, err := logRatios(b, a)
 	if err != nil {
