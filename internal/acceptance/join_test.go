@@ -180,7 +180,12 @@ func TestNewcomer(t *testing.T) {
 		}
 	}
 	line := pasted.FindString(text.String())
-	joined := n.run(n.site, program, "gateway", "join", "--yes", "--dir", n.siteDir, line)
+	// The secret is in no argument, and the answer to the question is the next line.
+	input := filepath.Join(t.TempDir(), "input")
+	if err := os.WriteFile(input, []byte(line+"\ny\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	joined := n.run(n.site, "/bin/sh", "-c", `exec "$0" gateway join --dir "$1" < "$2"`, program, n.siteDir, input)
 	t.Cleanup(func() { // also after a failure
 		for _, at := range []struct{ namespace, dir string }{{n.site, n.siteDir}, {n.vps, n.vpsDir}} {
 			if !empty(t, at.dir) {

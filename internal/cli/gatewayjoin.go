@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -98,7 +97,7 @@ func (a *App) confirm(f *setupFlags, what string, lines []string) (bool, error) 
 		return true, nil
 	}
 	fmt.Fprint(a.Out, "Go on? [y/N] ")
-	answer, err := bufio.NewReader(io.LimitReader(os.Stdin, 80)).ReadString('\n')
+	answer, err := readLine(os.Stdin)
 	if answer = strings.ToLower(strings.TrimSpace(answer)); answer == "y" || answer == "yes" {
 		return true, nil
 	}
@@ -106,6 +105,45 @@ func (a *App) confirm(f *setupFlags, what string, lines []string) (bool, error) 
 		fmt.Fprintln(a.Out)
 	}
 	return false, &Failure{What: what, Why: errors.New("not confirmed, nothing was changed"), Do: "answer y, or use --yes"}
+}
+
+// maxLine bounds a line of standard input in bytes: an invitation has less than 200.
+const maxLine = 1024
+
+// readLine reads one line, and nothing after it: the next question reads on from there. The error is
+// io.EOF where the input ends before the line does.
+func readLine(r io.Reader) (string, error) {
+	var line []byte
+	b := make([]byte, 1)
+	for len(line) < maxLine {
+		n, err := r.Read(b)
+		switch {
+		case n > 0 && b[0] == '\n':
+			return string(line), nil
+		case n > 0:
+			line = append(line, b[0])
+		case err != nil:
+			return string(line), err
+		}
+	}
+	return "", fmt.Errorf("read line: it is longer than %d bytes", maxLine)
+}
+
+// invitation returns the line of an invitation: the argument, or what is pasted. An argument is shown by
+// ps and kept by the shell's history.
+func (a *App) invitation(args []string) (join.Invitation, error) {
+	if len(args) > 0 {
+		return join.Parse(args[0])
+	}
+	fmt.Fprint(a.Out, "Paste the line that tabane gateway init --vps printed: ")
+	line, err := readLine(os.Stdin)
+	if err != nil {
+		fmt.Fprintln(a.Out)
+	}
+	if err != nil && (!errors.Is(err, io.EOF) || line == "") {
+		return join.Invitation{}, fmt.Errorf("read invitation from standard input: %w", err)
+	}
+	return join.Parse(line)
 }
 
 // planned describes steps, with the text of the configuration.
@@ -149,7 +187,7 @@ func (a *App) gatewayInitCommand(r role.Descriptor) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "init --vps",
 		Short: "Make this VPS the gateway of a site, and print a line to paste there",
-		Long: `Init makes a key, switches forwarding on, and prints one line. At the site, give it to tabane gateway join. The line is a secret that
+		Long: `Init makes a key, switches forwarding on, and prints one line. At the site, paste it into tabane gateway join. The line is a secret that
 works once, within ten minutes, while this command waits. Then init writes the configuration with the site's key and addresses, and
 starts the gateway: as the package's unit, or as a process where systemd does not run. It prints what it will do, and asks.
 
@@ -226,7 +264,7 @@ func (a *App) gatewayInit(ctx context.Context, r role.Descriptor, f *setupFlags,
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(a.Out, "Within %.0f minutes, paste this line at the site:\n\n  tabane gateway join '%s'\n\nWaiting for the site ...\n", join.Lifetime.Minutes(), invitation.Text())
+		fmt.Fprintf(a.Out, "Within %.0f minutes, at the site, run\n\n  tabane gateway join\n\nand paste this line there:\n\n  %s\n\nWaiting for the site ...\n", join.Lifetime.Minutes(), invitation.Text())
 		host := join.NewHost(own, invitation, func(key handshake.PublicKey, q join.Request) join.Answer {
 			if peer = (setup.Peer{Public: key, Request: q, Answer: h.Decide(q)}); peer.Answer.Refused != "" {
 				fmt.Fprintln(a.Out, "The site was refused: "+peer.Answer.Refused)
@@ -293,18 +331,20 @@ func serveJoin(ctx context.Context, at *net.UDPConn, host *join.Host) error {
 func (a *App) gatewayJoinCommand(r role.Descriptor) *cobra.Command {
 	var f setupFlags
 	c := &cobra.Command{
-		Use:   "join 'tabane1:...'",
+		Use:   "join ['tabane1:...']",
 		Short: "Have this site use all its lines, through the VPS that printed the line",
 		Long: `Join finds the lines of this host (interfaces with a default route, and the far ends of PPP) and its LAN (other interfaces with a
 private address), makes a key, joins the VPS, writes the configuration, starts the gateway, and shows what a short download
 carries over each line. It prints what it will do, and asks. Connections from elsewhere to this host, such as a login by SSH, get a
-rule of their own, so that they stay on their line.`,
-		Example: `  tabane gateway join 'tabane1:...'
-  tabane gateway join --line eth1 --line wwan0=192.0.2.1 --lan eth0 'tabane1:...'
-  tabane gateway join --dry-run 'tabane1:...'`,
-		Args: Arguments(1, 1, "the line that tabane gateway init --vps printed"),
+rule of their own, so that they stay on their line.
+
+It reads the VPS's line from the terminal or standard input. As an argument, other users of the host could read that secret.`,
+		Example: `  tabane gateway join
+  tabane gateway join --line eth1 --line wwan0=192.0.2.1 --lan eth0
+  tabane gateway join --yes < line`,
+		Args: Arguments(0, 1, "at most the line that tabane gateway init --vps printed"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.gatewayJoin(c.Context(), r, &f, args[0])
+			return a.gatewayJoin(c.Context(), r, &f, args)
 		},
 	}
 	f.add(c)
@@ -313,9 +353,9 @@ rule of their own, so that they stay on their line.`,
 	return c
 }
 
-func (a *App) gatewayJoin(ctx context.Context, r role.Descriptor, f *setupFlags, line string) error {
+func (a *App) gatewayJoin(ctx context.Context, r role.Descriptor, f *setupFlags, args []string) error {
 	const what = "join VPS"
-	invitation, err := join.Parse(line)
+	invitation, err := a.invitation(args)
 	if err != nil {
 		return &Failure{What: what, Why: err}
 	}
