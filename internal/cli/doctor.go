@@ -216,7 +216,8 @@ func (a *App) printFindings(findings []doctor.Finding) error {
 	return err
 }
 
-// urgency orders findings: what tabane needs and has not, what else is missing or limited, and what is well.
+// urgency orders findings: what tabane needs and has not, what else is missing or limited, and what
+// is well.
 func urgency(f doctor.Finding) int {
 	switch f.State {
 	case doctor.Missing, doctor.Unknown:

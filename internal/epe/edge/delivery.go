@@ -18,41 +18,44 @@ import (
 	"github.com/tabane/tabane/internal/kernel/route"
 )
 
-// The delivery of packets from the default addresses: a route of the main table for each client prefix
-// whose mode is not the best path, to the SID of an egress peer or to a group of SIDs. A peer is in it
-// only while it has a route that covers the prefix, so that no packet leaves to one that announced
-// none. Where no peer of the mode has one, there is no such route, and packets follow the best path.
+// The delivery of packets from the default addresses: a route of the main table for each client
+// prefix whose mode is not the best path, to the SID of an egress peer or to a group of SIDs. A
+// peer is in it only while it has a route that covers the prefix, so that no packet leaves to one
+// that announced none. Where no peer of the mode has one, there is no such route, and packets
+// follow the best path.
 
 const (
-	// overBestPath is the metric of a delivery, the next better than that of a best path (4096): what has
-	// precedence over best paths has it over deliveries.
+	// overBestPath is the metric of a delivery, the next better than that of a best path (4096):
+	// what has precedence over best paths has it over deliveries.
 	overBestPath = 4095
-	// overOthers is the metric where other programs install the best paths: better than that of routing
-	// daemons (20 in FRR, 32 in BIRD).
+	// overOthers is the metric where other programs install the best paths: better than that of
+	// routing daemons (20 in FRR, 32 in BIRD).
 	overOthers = 10
 )
 
 // delivery is the state of all deliveries.
 type delivery struct {
 	rules *deliveryRules
-	// networks has the prefixes that a mode other than the best path applies to: those of rules, and
-	// those that egress peers announce. Of a prefix that no peer of the mode covers it has one without
-	// members.
+	// networks has the prefixes that a mode other than the best path applies to: those of rules,
+	// and those that egress peers announce. Of a prefix that no peer of the mode covers it has one
+	// without members.
 	networks bart.Table[*delivered]
 	groups   map[string]*group
-	// due are networks to be brought up to date in steps, after a change of a route that covers many.
+	// due are networks to be brought up to date in steps, after a change of a route that covers
+	// many.
 	due       []netip.Prefix
 	suspended suspension
 }
 
-// suspension is what must be in the kernel before members that were taken out of groups return to them.
+// suspension is what must be in the kernel before members that were taken out of groups return to
+// them.
 type suspension struct {
 	active bool
 	// moved are the networks whose delivery has changed since. The routes of some may not be in the
 	// kernel yet, which has their previous ones, to the groups that members were taken out of.
 	moved []netip.Prefix
-	// ids are those of groups that have ended since. A group with the ID of one would change the members
-	// that these routes lead to.
+	// ids are those of groups that have ended since. A group with the ID of one would change the
+	// members that these routes lead to.
 	ids []uint32
 }
 
@@ -74,8 +77,8 @@ type member struct {
 	weight uint16
 }
 
-// group is a set of members, one for all prefixes that have the same. With one member it is the nexthop
-// object of a SID.
+// group is a set of members, one for all prefixes that have the same. With one member it is the
+// nexthop object of a SID.
 type group struct {
 	key     string
 	members []member
@@ -139,17 +142,36 @@ func newDeliveryRule(name string, m Mode) *deliveryRule {
 	for _, w := range m.Spread {
 		most = max(most, w)
 	}
+	sum := 0
 	for _, name := range slices.Sorted(maps.Keys(m.Spread)) {
-		// Weights that are larger than the kernel's are scaled down; a peer that has one keeps some.
+		// Weights that are larger than the kernel's are scaled down; a peer that has one keeps
+		// some.
 		w := m.Spread[name]
 		if most > route.MaxWeight {
 			w = uint32(max(min(uint64(w), 1), (uint64(w)*route.MaxWeight+uint64(most)/2)/uint64(most)))
 		}
 		if w > 0 {
 			r.peers = append(r.peers, weighted{name, uint16(w)})
+			sum += int(w)
 		}
 	}
+	r.raise(sum)
 	return r
+}
+
+// raise raises weights with this sum that are so small that their peers may get no bucket of a
+// group.
+func (r *deliveryRule) raise(sum int) {
+	for raised := true; raised; { // each raises the sum, by less than a bucket for each peer
+		raised = false
+		for i := range r.peers {
+			w := &r.peers[i].weight
+			if least := (sum + route.GroupBuckets - 1) / route.GroupBuckets; int(*w) < least {
+				sum += least - int(*w)
+				*w, raised = uint16(least), true
+			}
+		}
+	}
 }
 
 // same reports whether another rule has the same effect.
@@ -168,7 +190,8 @@ func (d *Delivery) origins() (all []uint32) {
 	return all
 }
 
-// setDelivery replaces the rules: at once for their prefixes, in a walk for those inside and all others.
+// setDelivery replaces the rules: at once for their prefixes, in a walk for those inside and all
+// others.
 func (e *egress) setDelivery(d *Delivery) {
 	old, now := e.delivery.rules, compileDelivery(d)
 	e.delivery.rules = now
@@ -193,9 +216,9 @@ func (e *egress) setDelivery(d *Delivery) {
 	e.startWalk(false)
 }
 
-// deliverWithin applies a change of the route of a peer to a prefix: to the prefix itself, and to those
-// inside that the route covers. Of those there may be so many that it takes long. They are due then, and
-// if the peer has lost its route, it leaves all groups at once.
+// deliverWithin applies a change of the route of a peer to a prefix: to the prefix itself, and to
+// those inside that the route covers. Of those there may be so many that it takes long. They are
+// due then, and if the peer has lost its route, it leaves all groups at once.
 func (e *egress) deliverWithin(p *peer, prefix netip.Prefix) {
 	if e.delivery.rules.none && e.delivery.networks.Size() == 0 {
 		return
@@ -242,9 +265,9 @@ func (e *egress) deliverDue(most int) {
 	}
 }
 
-// suspend takes members out of all groups before the networks with these groups are brought up to date,
-// and reports whether there are such groups. Those with no other members keep them. The members return
-// by resume.
+// suspend takes members out of all groups before the networks with these groups are brought up to
+// date, and reports whether there are such groups. Those with no other members keep them. The
+// members return by resume.
 func (e *egress) suspend(gone func(member) bool) (found bool) {
 	for _, g := range e.delivery.groups {
 		present := g.present()
@@ -258,9 +281,10 @@ func (e *egress) suspend(gone func(member) bool) (found bool) {
 	return found
 }
 
-// resume returns suspended members to the groups that are still in use, and reports whether it did. It
-// does so once all networks are up to date, and the kernel has no other routes: the kernel's groups
-// change before its routes, so that a network that a peer has left would have that peer back meanwhile.
+// resume returns suspended members to the groups that are still in use, and reports whether it did.
+// It does so once all networks are up to date, and the kernel has no other routes: the kernel's
+// groups change before its routes, so that a network that a peer has left would have that peer back
+// meanwhile.
 func (e *egress) resume() bool {
 	s := &e.delivery.suspended
 	if !s.active || len(e.delivery.due) > 0 || len(e.walk.peers) > 0 {
@@ -367,9 +391,9 @@ func (e *egress) deliveredRoute(prefix netip.Prefix, nexthop uint32) route.Route
 	return r
 }
 
-// deliveryRule returns the rule for a prefix: that of the longest prefix that covers it, else that of its
-// origin AS, else the default. It returns nil for a prefix that is neither that of a rule nor announced
-// by an egress peer.
+// deliveryRule returns the rule for a prefix: that of the longest prefix that covers it, else that
+// of its origin AS, else the default. It returns nil for a prefix that is neither that of a rule
+// nor announced by an egress peer.
 func (e *egress) deliveryRule(prefix netip.Prefix) *deliveryRule {
 	r := e.delivery.rules
 	if slices.ContainsFunc(e.config.Locators, func(l netip.Prefix) bool { return l.Bits() <= prefix.Bits() && l.Contains(prefix.Addr()) }) {
@@ -402,8 +426,8 @@ func (e *egress) deliveryRule(prefix netip.Prefix) *deliveryRule {
 	return r.fallback
 }
 
-// members returns the peers of a rule that have a route to all of a prefix, each with its SID. Those that
-// are draining are left out unless all are. lacking reports whether others have none.
+// members returns the peers of a rule that have a route to all of a prefix, each with its SID.
+// Those that are draining are left out unless all are. lacking reports whether others have none.
 func (e *egress) members(rule *deliveryRule, prefix netip.Prefix) (members []member, lacking bool) {
 	var draining []member
 	for _, w := range rule.peers {
@@ -429,14 +453,14 @@ func (e *egress) members(rule *deliveryRule, prefix netip.Prefix) (members []mem
 	return members, lacking
 }
 
-// insideItself reports whether packets to a SID could follow the delivery to a prefix, and be encapsulated
-// again: the prefix has the SID, and BGP no longer route to it.
+// insideItself reports whether packets to a SID could follow the delivery to a prefix, and be
+// encapsulated again: the prefix has the SID, and BGP no longer route to it.
 func (e *egress) insideItself(sid netip.Addr, prefix netip.Prefix) bool {
 	return prefix.Contains(sid) && longest(e.locators.known, sid) <= prefix.Bits()
 }
 
-// deliveryPeer returns the peer of a name for packets of an IP version: itself, or the one of that version
-// with the same route target, which is the same neighbor; nil if there is none.
+// deliveryPeer returns the peer of a name for packets of an IP version: itself, or the one of that
+// version with the same route target, which is the same neighbor; nil if there is none.
 func (e *egress) deliveryPeer(name string, v bgp.IP) *peer {
 	i := slices.IndexFunc(e.peers, func(p *peer) bool { return p.Name == name })
 	if i < 0 {
@@ -458,8 +482,8 @@ func (e *egress) covering(p *peer, prefix netip.Prefix) choice {
 	return choice{}
 }
 
-// useGroup gives a network the group of some members, with its route, and reports whether it is another
-// one than before.
+// useGroup gives a network the group of some members, with its route, and reports whether it is
+// another one than before.
 func (e *egress) useGroup(prefix netip.Prefix, n *delivered, members []member) (changed bool) {
 	key := groupKey(members)
 	old := n.group
@@ -504,7 +528,8 @@ func (e *egress) newGroup(key string, members []member) *group {
 	return g
 }
 
-// join returns the members of a group in the form of route.NexthopGroup. Peers may have a SID in common.
+// join returns the members of a group in the form of route.NexthopGroup. Peers may have a SID in
+// common.
 func (e *egress) join(members []member) string {
 	weights := map[uint32]uint32{}
 	for _, m := range members {

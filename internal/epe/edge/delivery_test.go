@@ -16,6 +16,8 @@ import (
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/bgp/message"
 	"github.com/tabane/tabane/internal/daemon"
+	"github.com/tabane/tabane/internal/kernel/netns"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 	"github.com/tabane/tabane/internal/kernel/route"
 )
 
@@ -609,4 +611,102 @@ func TestDeliverOnlyAnnounced(t *testing.T) {
 			verify()
 		}
 	})
+}
+
+// TestWeights: the weights of peers in the kernel, and that each gets a bucket of a group as the kernel
+// shares them: up to the rounded share of all members so far.
+func TestWeights(t *testing.T) {
+	for _, tt := range []struct{ given, want []uint32 }{
+		{[]uint32{80, 20}, []uint32{80, 20}},
+		{[]uint32{1, 256, 256}, []uint32{3, 256, 256}},
+		{[]uint32{1000, 1}, []uint32{256, 2}},
+		{[]uint32{1, 0, 1 << 31, 1<<32 - 1}, []uint32{2, 128, 256}},
+	} {
+		m := Mode{Spread: map[string]uint32{}}
+		for i, w := range tt.given {
+			m.Spread[fmt.Sprint("p", i)] = w
+		}
+		var got []uint32
+		for _, p := range newDeliveryRule("", m).peers {
+			got = append(got, uint32(p.weight))
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%d: got %d, want %d", tt.given, got, tt.want)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		m := Mode{Spread: map[string]uint32{}}
+		for i := range rapid.IntRange(1, route.MaxMembers).Draw(t, "peers") {
+			m.Spread[fmt.Sprint("p", i)] = rapid.OneOf(rapid.Uint32Range(1, 3), rapid.Uint32Range(1, 1<<32-1)).Draw(t, "weight")
+		}
+		sum, soFar, before := 0, 0, 0
+		peers := newDeliveryRule("", m).peers
+		for _, p := range peers {
+			sum += int(p.weight)
+		}
+		for _, p := range peers {
+			soFar += int(p.weight)
+			upper := (2*route.GroupBuckets*soFar + sum) / (2 * sum)
+			if p.weight > route.MaxWeight || upper <= before {
+				t.Fatalf("%v: %s gets no bucket", peers, p.peer)
+			}
+			before = upper
+		}
+	})
+}
+
+// TestDryRunChangesNothing: a dry run makes no group and does not have flows spread, and its end does.
+func TestDryRunChangesNothing(t *testing.T) {
+	config := testConfig()
+	d := Delivery{Default: Mode{Spread: map[string]uint32{"a": 2, "b": 1}}, DryRun: true}
+	config.Delivery = d
+	e, w := newTestEgress(config)
+	for _, peer := range []string{"1", "2"} {
+		if err := e.update(vpnPath("10.0.0."+peer+":1", "fc00:"+peer+":1::", "65000:10"+peer)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, dry := range []bool{true, false, true} {
+		d := d
+		d.DryRun = dry
+		e.setDelivery(&d)
+		if groups := len(w.lines(" group ")); (groups == 0) != dry || d.spreads() == dry {
+			t.Errorf("dry run %v: %d groups, spreads: %v", dry, groups, d.spreads())
+		}
+	}
+	for _, m := range []Mode{{best: true}, {Single: "a"}, {Spread: map[string]uint32{"a": 1, "b": 0}}} {
+		if d := (Delivery{Default: m, Networks: []Network{{ASN: 1, Mode: m}}}); d.spreads() {
+			t.Errorf("%s spreads", &m)
+		}
+	}
+}
+
+// TestHashPolicy: a policy that was 0 is 1 while flows are spread, and then 0 again unless it was changed
+// meanwhile.
+func TestHashPolicy(t *testing.T) {
+	netnstest.Enter(t)
+	var h hashing
+	for _, tt := range [][3]string{{"0", "1", "0"}, {"0", "3", "3"}, {"2", "2", "2"}} {
+		for i, step := range []func() error{h.set, h.restore} {
+			for _, key := range hashPolicies {
+				if i == 0 || tt[1] != "1" {
+					if err := netns.Sysctl(key, tt[i]); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if err := step(); err != nil {
+				t.Fatal(err)
+			}
+			for _, key := range hashPolicies {
+				want := tt[2]
+				if i == 0 && tt[0] == "0" {
+					want = "1"
+				}
+				if got, err := netns.ReadSysctl(key); err != nil || got != want {
+					t.Errorf("%v, step %d: %s is %s, want %s, %v", tt, i, key, got, want, err)
+				}
+			}
+		}
+	}
 }

@@ -192,7 +192,18 @@ func (c *Config) checkMode(faults *fault.List, at string, m *Mode, peers map[str
 	}
 }
 
-// spreads reports whether a mode spreads flows over egress peers.
+// spreads reports whether a mode spreads flows over egress peers, and not in a dry run.
 func (d *Delivery) spreads() bool {
-	return len(d.Default.Spread) > 1 || slices.ContainsFunc(d.Networks, func(n Network) bool { return len(n.Mode.Spread) > 1 })
+	return !d.DryRun && (d.Default.spreads() || slices.ContainsFunc(d.Networks, func(n Network) bool { return n.Mode.spreads() }))
+}
+
+// spreads reports whether several peers have a weight.
+func (m *Mode) spreads() bool {
+	peers := 0
+	for _, w := range m.Spread {
+		if w > 0 {
+			peers++
+		}
+	}
+	return peers > 1
 }

@@ -22,8 +22,8 @@ type Networks struct {
 	// Default is the mode of all networks that are not listed.
 	Default string `json:"default"`
 	DryRun  bool   `json:"dry_run"`
-	// Networks is the number of all networks whose mode is not best; List has those that were asked for,
-	// at most limit.
+	// Networks is the number of all networks whose mode is not best; List has those that were asked
+	// for, at most limit.
 	Networks int             `json:"networks"`
 	List     []NetworkStatus `json:"list"`
 }
@@ -31,21 +31,22 @@ type Networks struct {
 // NetworkStatus is how packets reach a client network.
 type NetworkStatus struct {
 	Prefix netip.Prefix `json:"prefix"`
-	// Rule is what the mode is configured for, unless it is the prefix: another prefix, an AS, or default.
+	// Rule is what the mode is configured for, unless it is the prefix: another prefix, an AS, or
+	// default.
 	Rule string `json:"rule,omitempty"`
 	Mode string `json:"mode"`
-	// Through are the egress peers that packets leave through, with the shares of the flows in percent if
-	// there are several; the best path if no peer of the mode covers the network.
+	// Through are the egress peers that packets leave through, with the shares of the flows in
+	// percent if there are several; the best path if no peer of the mode covers the network.
 	Through []string `json:"through"`
-	// State is "in use", "dry run", "pending" until the kernel has the route, or the peers of the mode that have
-	// no route to the network.
+	// State is "in use", "dry run", "pending" until the kernel has the route, or the peers of the
+	// mode that have no route to the network.
 	State string `json:"state"`
 	// Seconds is the time since the last change.
 	Seconds int64 `json:"seconds"`
 }
 
-// Networks lists the client networks whose mode is not best: the one that packets to the prefix belong
-// to, and those inside; all for a prefix that is not valid. It returns at most limit.
+// Networks lists the client networks whose mode is not best: the one that packets to the prefix
+// belong to, and those inside; all for a prefix that is not valid. It returns at most limit.
 func (e *Edge) Networks(ctx context.Context, within netip.Prefix, limit int) (any, error) {
 	var n Networks
 	if !e.daemon.Do(ctx, func() { n = e.egress.networks(within, limit) }) {
@@ -121,14 +122,14 @@ func (e *egress) networkStatus(prefix netip.Prefix, n *delivered) NetworkStatus 
 	return s
 }
 
-// hashPolicies are the kernel parameters by which a flow is hashed to the members of a group: by 1, from
-// its addresses and ports; by 0, from its addresses.
+// hashPolicies are the kernel parameters by which a flow is hashed to the members of a group: by 1,
+// from its addresses and ports; by 0, from its addresses.
 var hashPolicies = []string{"net.ipv6.fib_multipath_hash_policy", "net.ipv4.fib_multipath_hash_policy"}
 
 const addressesOnly, withPorts = "0", "1"
 
-// hashing has the kernel spread connections, not clients, over egress peers. An administrator's choice of
-// another policy than the kernel's default stays.
+// hashing has the kernel spread connections, not clients, over egress peers. An administrator's
+// choice of another policy than the kernel's default stays.
 type hashing struct {
 	mu      sync.Mutex
 	changed []string
@@ -151,13 +152,17 @@ func (h *hashing) set() error {
 	return errors.Join(errs...)
 }
 
-// restore changes back what set changed.
+// restore changes back what set changed, unless it was changed since.
 func (h *hashing) restore() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var errs []error
 	for _, key := range h.changed {
-		errs = append(errs, netns.Sysctl(key, addressesOnly))
+		value, err := netns.ReadSysctl(key)
+		if err == nil && value == withPorts {
+			err = netns.Sysctl(key, addressesOnly)
+		}
+		errs = append(errs, err)
 	}
 	h.changed = nil
 	return errors.Join(errs...)

@@ -1,6 +1,6 @@
-// Package cell translates a cell of a scenario's experiment into what every backend makes of it: the
-// links in their directions, the paths of subflows over them, and the connections with their traffic and
-// events. It neither simulates nor changes anything.
+// Package cell translates a cell of a scenario's experiment into what every backend makes of it:
+// the links in their directions, the paths of subflows over them, and the connections with their
+// traffic and events. It neither simulates nor changes anything.
 package cell
 
 import (
@@ -94,8 +94,8 @@ func (c *Cells) PathsTo(client string, links []string) []Path {
 // Across returns the hops over a link, in all directions.
 func (c *Cells) Across(link string) []Hop { return c.net.across(link) }
 
-// Cell translates a cell of the experiment. A key that is not one of its cells is an error, and so is an
-// MTU that is too small. A missing path is not: see Path.Err.
+// Cell translates a cell of the experiment. A key that is not one of its cells is an error, and so
+// is an MTU that is too small. A missing path is not: see Path.Err.
 func (c *Cells) Cell(k result.CellKey) (*Cell, error) {
 	phases, err := c.spec.Phases(k)
 	if err != nil {
@@ -161,8 +161,8 @@ func (c *Cell) Sides() (sides result.Sides, of []int) {
 	return sides, of
 }
 
-// MaxSegment returns the payload of a full segment of a connection in bytes: what the least MTU of its
-// paths leaves.
+// MaxSegment returns the payload of a full segment of a connection in bytes: what the least MTU of
+// its paths leaves.
 func (c *Cell) MaxSegment(x *Connection) int {
 	mtu := 0
 	least := func(link string) {

@@ -42,8 +42,9 @@ func TestWayWithoutTheOthers(t *testing.T) {
 	}
 }
 
-// TestCells: every cell of every scenario is translated: the payload goes between server and client, each
-// path begins at the sender and ends at the receiver, and passes its own link and none of the others.
+// TestCells: every cell of every scenario is translated: the payload goes between server and
+// client, each path begins at the sender and ends at the receiver, and passes its own link and none
+// of the others.
 func TestCells(t *testing.T) {
 	for _, name := range scenarios.Names() {
 		spec := builtIn(t, name)
@@ -114,8 +115,8 @@ func TestDelivery(t *testing.T) {
 	}
 }
 
-// TestConnections: those beside that of the cell are with their clients, settings and times, and have a
-// side for each client; those without a client are of the cell's transport.
+// TestConnections: those beside that of the cell are with their clients, settings and times, and
+// have a side for each client; those without a client are of the cell's transport.
 func TestConnections(t *testing.T) {
 	s := builtIn(t, "cc-fairness")
 	e := s.Experiment
@@ -144,7 +145,8 @@ func TestConnections(t *testing.T) {
 	}
 }
 
-// TestMaxSegment: a full segment passes every link on the paths, and without any one of the default MTU.
+// TestMaxSegment: a full segment passes every link on the paths, and without any one of the default
+// MTU.
 func TestMaxSegment(t *testing.T) {
 	s := builtIn(t, "epe-steady")
 	k := result.CellKey{Case: "1.3", Traffic: "bi", Transport: "mptcp-epe"}

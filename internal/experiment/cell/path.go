@@ -9,8 +9,8 @@ import (
 	"github.com/tabane/tabane/internal/experiment/scenario"
 )
 
-// Hop is a link in the direction from one node to another. Without To it is a port of a switch, which
-// shapes all frames from its node, whatever their destination.
+// Hop is a link in the direction from one node to another. Without To it is a port of a switch,
+// which shapes all frames from its node, whatever their destination.
 type Hop struct {
 	Link     string
 	From, To string
@@ -39,8 +39,8 @@ func (p Path) Back() []Hop {
 // network is the graph of nodes and links, for path search.
 type network struct {
 	spec *scenario.Spec
-	// hops maps each node to its outgoing hops, in the order of the links in the file, which decides
-	// between paths of equal length.
+	// hops maps each node to its outgoing hops, in the order of the links in the file, which
+	// decides between paths of equal length.
 	hops map[string][]Hop
 }
 

@@ -183,8 +183,9 @@ func (c *Conn) Apply(ops []Op) []error {
 }
 
 // leavesCached reports whether sockets may go on sending along an IPv6 route that the operation
-// deletes, or to a member that it takes from a group. A socket caches its route, and the kernel validates a cached route with a nexthop object by
-// a number that it changes only when an IPv6 route is added, in any table (Linux 5.7 and later).
+// deletes, or to a member that it takes from a group. A socket caches its route, and the kernel
+// validates a cached route with a nexthop object by a number that it changes only when an IPv6
+// route is added, in any table (Linux 5.7 and later).
 func leavesCached(op Op) bool {
 	if !op.Delete {
 		_, group := op.Object.(NexthopGroup)

@@ -401,8 +401,8 @@ const (
 	MaxWeight = 256
 	// MaxMembers is the largest number of members of a group.
 	MaxMembers = 64
-	// groupBuckets is the number of buckets that flows are hashed to: four for each of the members.
-	groupBuckets = 256
+	// GroupBuckets is the number of buckets that flows are hashed to: four for each of the members.
+	GroupBuckets = 256
 	// IdleTime is how long a bucket without packets waits until it may move to another member, in
 	// seconds. Shorter pauses of a connection do not move it.
 	IdleTime = 30
@@ -452,7 +452,7 @@ func (g NexthopGroup) has(ids map[uint32]bool) bool {
 func (g NexthopGroup) Key() Key { return Key{class: ClassNexthop, a: g.ID} }
 
 func (g NexthopGroup) String() string {
-	return fmt.Sprintf("id %d group %s type resilient buckets %d idle_timer %d", g.ID, g.Members, groupBuckets, IdleTime)
+	return fmt.Sprintf("id %d group %s type resilient buckets %d idle_timer %d", g.ID, g.Members, GroupBuckets, IdleTime)
 }
 
 // Normal implements Object.

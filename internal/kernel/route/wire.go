@@ -213,7 +213,7 @@ func putNexthopGroup(b []byte, g NexthopGroup, p Protocol) []byte {
 	}
 	b = putAttr(b, unix.NHA_GROUP, data)
 	return putNested(b, nhaResGroup, func(b []byte) []byte {
-		b = putUint16(b, nhaResGroupBuckets, groupBuckets)
+		b = putUint16(b, nhaResGroupBuckets, GroupBuckets)
 		return putUint32(b, nhaResGroupIdleTimer, IdleTime*userHZ)
 	})
 }
@@ -719,7 +719,7 @@ func decodeNexthopGroup(id uint32, kind uint16, members, res []byte) (g NexthopG
 		}
 	}
 	g = NexthopGroup{ID: id, Members: JoinMembers(list)}
-	return g, ok && at.err == nil && buckets == groupBuckets && idle == IdleTime*userHZ && g.Check() == nil
+	return g, ok && at.err == nil && buckets == GroupBuckets && idle == IdleTime*userHZ && g.Check() == nil
 }
 
 // decodeSegment decodes a seg6 encapsulation; ok is false if a Nexthop cannot express it.
