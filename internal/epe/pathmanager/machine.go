@@ -83,6 +83,8 @@ type machine struct {
 	lastDump dump
 	// watched are the connections whose subflows are sampled.
 	watched map[*connection]bool
+	// young are the connections that are not worth announcements yet, and when each is looked at next.
+	young map[*connection]time.Time
 	// complete is set once all routes are known; then an address without a route is withdrawn.
 	// Before that, after a restart, an address is withdrawn only when its route is withdrawn.
 	complete bool
@@ -108,6 +110,7 @@ func (p *peer) state(client netip.Addr) RouteState { return p.route(client).Stat
 func newMachine(peers []Peer, retired []netip.Addr) *machine {
 	m := &machine{
 		byAddress: map[netip.Addr]int{}, conns: map[uint32]*connection{}, parked: map[*connection]bool{}, watched: map[*connection]bool{},
+		young:  map[*connection]time.Time{},
 		memory: &selection.Memory{}, inCgroup: func(uint64, string) bool { return false },
 		source: func(uint32) (selection.Source, bool) { return selection.Source{}, false },
 	}
@@ -186,6 +189,7 @@ func (m *machine) event(now time.Time, e mptcp.Event) {
 		if e.ServerSide {
 			c := m.connection(e.Token, e.Local, e.Remote)
 			c.add(e.Local, e.Remote).initial = true
+			c.awaitWorth()
 			c.reconcileAll()
 		}
 	case mptcp.SubEstablished:
@@ -257,6 +261,7 @@ func (m *machine) remove(c *connection) {
 	delete(m.conns, c.token)
 	delete(m.parked, c)
 	delete(m.watched, c)
+	delete(m.young, c)
 	m.subflows -= len(c.subflows)
 	m.clients.Modify(hostPrefix(c.client), func(same map[*connection]bool, _ bool) (map[*connection]bool, bool) {
 		delete(same, c)

@@ -300,8 +300,11 @@ func (m *managed) setRoute(peer int, prefix string, state RouteState) {
 	m.work()
 }
 
+// open opens a connection that is worth announcements.
 func (m *managed) open(token uint32, local, remote netip.AddrPort) {
 	m.connect(token, local, remote)
+	m.work()
+	m.machine.weigh(m.now, mptcp.Subflow{Token: token, Acked: worthBytes})
 	m.work()
 }
 

@@ -559,6 +559,10 @@ func (m *Manager) step() error {
 		m.sample()
 		m.execute()
 	}
+	if m.schedule.due(weighDue, now) {
+		m.weigh()
+		m.execute()
+	}
 	m.reschedule(now)
 	m.updateStatus(now)
 	return nil
@@ -573,6 +577,11 @@ func (m *Manager) reschedule(now time.Time) {
 		if m.standstills.data != nil {
 			m.schedule.ensure(standstillDue, now.Add(standstillEvery))
 		}
+	}
+	if len(m.machine.young) == 0 {
+		m.schedule.cancel(weighDue)
+	} else {
+		m.schedule.ensure(weighDue, now.Add(worthFirst))
 	}
 	switch all := m.samplesAll(now); {
 	case !all && len(m.machine.watched) == 0:
@@ -680,14 +689,7 @@ func (m *Manager) sample() {
 	if m.samplesAll(start) {
 		at = m.machine.multipath()
 	}
-	var err error
-	if len(at) <= max(sampleEach, m.machine.subflows/sampleOf) {
-		err = m.kernel.Query(at, sample)
-	} else {
-		for _, family := range families {
-			err = errors.Join(err, m.kernel.Subflows(family, sample))
-		}
-	}
+	err := m.read(at, sample)
 	every := sampleIdle
 	m.logSampling(err)
 	if err == nil {
@@ -715,6 +717,17 @@ func (m *Manager) sample() {
 	}
 	m.schedule.set(sampleAllowed, start.Add(sampleShare*time.Since(start)))
 	m.schedule.postpone(sampleDue, sampleAllowed)
+}
+
+// read reads subflows, and possibly others.
+func (m *Manager) read(at []mptcp.Ends, each func(mptcp.Subflow)) (err error) {
+	if len(at) <= max(sampleEach, m.machine.subflows/sampleOf) {
+		return m.kernel.Query(at, each)
+	}
+	for _, family := range families {
+		err = errors.Join(err, m.kernel.Subflows(family, each))
+	}
+	return err
 }
 
 // source implements machine.source.

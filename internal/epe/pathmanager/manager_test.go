@@ -116,6 +116,23 @@ func (l *looped) work() {
 	}
 }
 
+// connect opens a connection that is worth announcements.
+func (l *looped) connect(token uint32, local, remote netip.AddrPort) {
+	l.kernel.connect(token, local, remote)
+	l.deliver()
+	l.earn(token)
+	l.work()
+}
+
+// earn has a connection be worth announcements.
+func (l *looped) earn(token uint32) {
+	l.loop.post(func(now time.Time) error {
+		l.loop.machine.weigh(now, mptcp.Subflow{Token: token, Acked: worthBytes})
+		return nil
+	})
+	synctest.Wait()
+}
+
 // deliver delivers the events so far and lets the loop react. It reports whether there were any.
 func (l *looped) deliver() bool {
 	synctest.Wait()
@@ -151,8 +168,7 @@ func TestTheLoopManagesConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLooped(t)
 		l.route(0, RoutePresent)
-		l.kernel.connect(1, defaultAt, clientAt)
-		l.work()
+		l.connect(1, defaultAt, clientAt)
 		check(t, l.kernel.on(1), "2001:db8:1::10", "2001:db8:1::a")
 		l.route(0, RouteAbsent)
 		check(t, l.kernel.on(1), "2001:db8:1::10")
@@ -207,8 +223,7 @@ func TestRejectedRequestsAreRetried(t *testing.T) {
 		}
 		l.kernel.mu.Unlock()
 		l.route(0, RoutePresent)
-		l.kernel.connect(1, defaultAt, clientAt)
-		l.work()
+		l.connect(1, defaultAt, clientAt)
 		check(t, l.kernel.on(1), "2001:db8:1::10")
 		time.Sleep(4 * retryAfter)
 		l.work()
@@ -225,8 +240,7 @@ func TestLoopClosesStalledSubflow(t *testing.T) {
 		l := newLooped(t)
 		l.route(0, RoutePresent)
 		l.route(1, RoutePresent)
-		l.kernel.connect(1, defaultAt, clientAt)
-		l.work()
+		l.connect(1, defaultAt, clientAt)
 		began := time.Now()
 		for time.Since(began) < 2*sampleIdle+selection.StallMin+3*sampleBusy {
 			l.kernel.mu.Lock()
@@ -257,6 +271,7 @@ func TestLoopSamplesJoined(t *testing.T) {
 		l.route(1, RoutePresent)
 		l.kernel.connect(1, defaultAt, clientAt)
 		l.deliver()
+		l.earn(1)
 		l.kernel.mu.Lock()
 		for _, s := range l.kernel.there[1].subflows {
 			s.RTT, s.SegmentSize, s.Window = 100*time.Millisecond, 1400, 10

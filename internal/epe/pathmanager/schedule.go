@@ -9,6 +9,7 @@ const (
 	resyncDue     deadline = iota // a dump of all connections that is needed
 	dumpDue                       // the periodic dump; unset without connections
 	sampleDue                     // the next sample of the subflows
+	weighDue                      // the next look at connections not worth announcements; unset without them
 	standstillDue                 // the next read of the counter of reinjections; as dumpDue
 	rememberDue                   // the next call of Options.Remember; unset without a change
 

@@ -65,8 +65,7 @@ func newReporting(t *testing.T, conns int) (*looped, *fakeReports, *countingKern
 	l.route(1, RoutePresent)
 	for i := range conns {
 		client := netip.AddrPortFrom(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 1, 14: byte(i >> 8), 15: byte(i)}), 40000)
-		l.kernel.connect(uint32(i+1), defaultAt, client)
-		l.work()
+		l.connect(uint32(i+1), defaultAt, client)
 	}
 	time.Sleep(2 * time.Second)
 	l.work()
