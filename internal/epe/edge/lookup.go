@@ -111,8 +111,8 @@ type Connections struct {
 type Remembered struct {
 	Egress string       `json:"egress"`
 	Client netip.Prefix `json:"client"`
-	// Rate is what the path carried while it was saturated, MinRTT its least round-trip time; 0: not
-	// known.
+	// Rate is what the path carried while it was saturated, for all subflows of one client that
+	// shared it, MinRTT its least round-trip time; 0: not known.
 	Rate   unit.Bandwidth `json:"rate"`
 	MinRTT time.Duration  `json:"min_rtt_ns"`
 	// Verdict is why the path last rested, "unused" if it helped since, and RestUntil when that

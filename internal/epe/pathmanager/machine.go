@@ -85,6 +85,8 @@ type machine struct {
 	watched map[*connection]bool
 	// young are the connections that are not worth announcements yet, and when each is looked at next.
 	young map[*connection]time.Time
+	// sharers counts the subflows that saturated each path in the last samples.
+	sharers map[pathKey]int
 	// complete is set once all routes are known; then an address without a route is withdrawn.
 	// Before that, after a restart, an address is withdrawn only when its route is withdrawn.
 	complete bool
@@ -110,7 +112,7 @@ func (p *peer) state(client netip.Addr) RouteState { return p.route(client).Stat
 func newMachine(peers []Peer, retired []netip.Addr) *machine {
 	m := &machine{
 		byAddress: map[netip.Addr]int{}, conns: map[uint32]*connection{}, parked: map[*connection]bool{}, watched: map[*connection]bool{},
-		young:  map[*connection]time.Time{},
+		young: map[*connection]time.Time{}, sharers: map[pathKey]int{},
 		memory: &selection.Memory{}, inCgroup: func(uint64, string) bool { return false },
 		source: func(uint32) (selection.Source, bool) { return selection.Source{}, false },
 	}

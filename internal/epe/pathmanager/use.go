@@ -68,6 +68,7 @@ func (c *connection) decide() {
 	samples := make([]selection.Sample[pathKey], len(usable))
 	for i, s := range usable {
 		samples[i] = s.overflowSample(keys[i], m.now)
+		samples[i].Sharers = m.sharers[keys[i]]
 	}
 	at := m.now.Sub(c.since)
 	c.choice.Update(at, samples)
@@ -80,7 +81,7 @@ func (c *connection) decide() {
 		at := slices.Index(usable, s)
 		s.use = selection.Unused
 		if at >= 0 {
-			s.use = c.choice.Reason(keys[at])
+			s.path, s.use = keys[at], c.choice.Reason(keys[at])
 		}
 	}
 }
@@ -141,9 +142,26 @@ func (m *machine) decideAll(now time.Time) {
 		return
 	}
 	m.now = now
+	m.countSharers()
 	for _, c := range m.conns {
 		if c.chooses() && slices.ContainsFunc(c.subflows, func(s *subflow) bool { return s.sampled.Equal(now) }) {
 			c.applyChoice()
+		}
+	}
+}
+
+// countSharers counts the subflows that saturate each path to a client in the last samples. Clients of
+// one prefix are counted apart: each may have a line of its own.
+func (m *machine) countSharers() {
+	clear(m.sharers)
+	for _, c := range m.conns {
+		for _, s := range c.subflows {
+			if !s.use.Open() || !s.sampled.Equal(m.now) {
+				continue
+			}
+			if sample := s.overflowSample(s.path, m.now); sample.Saturated() {
+				m.sharers[s.path]++
+			}
 		}
 	}
 }

@@ -290,3 +290,30 @@ func TestOverflowLearns(t *testing.T) {
 		t.Errorf("learned %+v, want %.0f bytes/s", p, want)
 	}
 }
+
+// TestSharedRate: a rate that one of several connections of a client measures is remembered as that of
+// the path; another client of the same prefix has a line of its own.
+func TestSharedRate(t *testing.T) {
+	const one = 40 * 1400 * float64(time.Second/selection.Interval) // bytes/s, see carry
+	full := saturated
+	full.Threshold = 5 // not in slow start
+	for name, tt := range map[string]struct {
+		step uint16 // between the ports of the connections
+		next bool   // whether each has another client
+		want float64
+	}{"one client": {1, false, 4 * one}, "four clients": {0, true, one}} {
+		m := newOverflowing()
+		at := clientAt
+		for token := uint32(1); token <= 4; token++ {
+			m.open(token, onA, at)
+			if at = netip.AddrPortFrom(at.Addr(), at.Port()+tt.step); tt.next {
+				at = netip.AddrPortFrom(at.Addr().Next(), at.Port())
+			}
+		}
+		m.carry(3*time.Second, full)
+		p := m.machine.memory.Recall(m.now, selection.KeyOf(onA.Addr(), clientAt.Addr()))
+		if p.Rate < 0.9*tt.want || p.Rate > 1.3*tt.want {
+			t.Errorf("%s: learned %.0f bytes/s, want %.0f", name, p.Rate, tt.want)
+		}
+	}
+}

@@ -45,7 +45,8 @@ func KeyOf(peer, client netip.Addr) Key {
 
 // Past is what was learned of a path.
 type Past struct {
-	// Rate is what the path carried while it was saturated, in bytes/s; 0: not known.
+	// Rate is what the path carried while it was saturated, for all subflows that shared it, in bytes/s;
+	// 0: not known.
 	Rate float64
 	// MinRTT is the least round-trip time; 0: not known.
 	MinRTT time.Duration

@@ -97,13 +97,16 @@ type Sample[K comparable] struct {
 	SRTT, MinRTT time.Duration
 	// SlowStart is whether the window is below the slow start threshold.
 	SlowStart bool
+	// Sharers is the number of subflows that saturate the path, of all connections; 0: not known.
+	Sharers int
 	// Idled is set if there was a time without anything to send since the last call.
 	Idled bool
 	// Silence is the time without progress of a subflow that has stalled; 0: it has not.
 	Silence time.Duration
 }
 
-func (s *Sample[K]) saturated() bool { return s.NotSent > 0 || s.InFlight > 0 && s.InFlight >= s.Cwnd }
+// Saturated reports whether there is unsent data, or as much in flight as the congestion window permits.
+func (s *Sample[K]) Saturated() bool { return s.NotSent > 0 || s.InFlight > 0 && s.InFlight >= s.Cwnd }
 
 func (s *Sample[K]) busy() bool { return s.InFlight > 0 || s.NotSent > 0 }
 
@@ -216,6 +219,7 @@ type path struct {
 	// limited is whether that applies to all samples of the current measurement.
 	settled     peak
 	limited     bool
+	whole       peak // settled times the subflows that shared the path, for the memory
 	past        Past
 	pastExpires time.Duration // when past no longer counts
 	learned     bool          // something, since the last call of Learned
@@ -345,12 +349,13 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 		p.meter.runs, p.replaced = false, p.seen
 	}
 	p.seen, p.source, p.delivered = true, s.Source, s.Delivered
-	limited := s.saturated() && !s.starts()
+	limited := s.Saturated() && !s.starts()
 	p.limited = p.limited && limited
 	if p.meter.add(now, p.bytes, s.busy()) {
 		p.rate.add(now, p.meter.last)
 		if p.limited {
 			p.settled.add(now, p.meter.last)
+			p.whole.add(now, p.meter.last*float64(max(1, s.Sharers)))
 			p.queued = now + recent
 			if p.learned = true; p.verdict == Stalled {
 				p.verdict, p.rests, p.restsUntil = Unused, 0, 0
@@ -366,7 +371,7 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 		return
 	}
 	rtt := s.SRTT
-	if (s.saturated() || now < p.queued) && s.MinRTT > 0 {
+	if (s.Saturated() || now < p.queued) && s.MinRTT > 0 {
 		rtt = s.MinRTT // without the queue of this connection
 	}
 	if s.busy() {
@@ -377,7 +382,7 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 	// ever in flight, or small after a loss.
 	rate := max(p.known(now), p.settled.value(), 1)
 	switch {
-	case s.saturated():
+	case s.Saturated():
 		rate = max(rate, estimate(s))
 	case p.settled.value() > 0:
 	case p == c.first && p.known(now) > 0 && p.burstRate > 0:
@@ -460,7 +465,7 @@ func (c *Connection[K]) Learned(now time.Duration, k K) (Past, bool) {
 		return Past{}, false
 	}
 	p.learned = false
-	past := Past{Rate: p.settled.value(), MinRTT: p.minRTT, Verdict: p.verdict, Rests: p.rests, Rest: max(p.restsUntil-now, 0)}
+	past := Past{Rate: p.whole.value(), MinRTT: p.minRTT, Verdict: p.verdict, Rests: p.rests, Rest: max(p.restsUntil-now, 0)}
 	if p.remembers(now) {
 		past.Rate = p.past.Rate
 	}
@@ -624,7 +629,7 @@ func (c *Connection[K]) judge(now time.Duration, samples []Sample[K]) {
 	bytes, busy, measured := c.measureAll(now, samples)
 	at := slices.IndexFunc(samples, func(s Sample[K]) bool { return c.paths[s.Path] == c.first })
 	blocked := busy && at >= 0 && !samples[at].busy()
-	limited := at >= 0 && samples[at].saturated()
+	limited := at >= 0 && samples[at].Saturated()
 	if blocked && !c.isBlocked {
 		c.blocked, c.blockedBytes = now, 0
 	} else {
@@ -726,7 +731,7 @@ func (c *Connection[K]) openBySaturation(now time.Duration, samples []Sample[K])
 		untried = untried || p != c.first && p.untried(now)
 		switch {
 		case p.reason.Open():
-			saturated = saturated && s.saturated() && !(params.waitsDelay && s.Idled)
+			saturated = saturated && s.Saturated() && !(params.waitsDelay && s.Idled)
 			starts = starts || s.starts()
 			sum += rate
 			longest = max(longest, p.delay)
@@ -736,9 +741,9 @@ func (c *Connection[K]) openBySaturation(now time.Duration, samples []Sample[K])
 		}
 		if p == c.first {
 			firstFlight = s.InFlight * s.Segment
-			hasQueue = s.busy() && (s.saturated() || p.hasQueue)
+			hasQueue = s.busy() && (s.Saturated() || p.hasQueue)
 			over = params.waitsDelay && s.Idled
-			alone := !s.saturated() && (byPolicy[c.Policy].ignoresLoad || c.total.last < sufficeBelow*rate)
+			alone := !s.Saturated() && (byPolicy[c.Policy].ignoresLoad || c.total.last < sufficeBelow*rate)
 			if alone && !c.isUnsaturated {
 				c.unsaturated = now
 			}

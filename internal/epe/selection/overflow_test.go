@@ -55,7 +55,7 @@ func TestProperties(t *testing.T) {
 				switch {
 				case first.Silence > 0 && !r.Open():
 					t.Fatalf("path %d rests (%s) while the first is silent", s.Path, r)
-				case first.Silence == 0 && r == Overflow && opens && !first.saturated():
+				case first.Silence == 0 && r == Overflow && opens && !first.Saturated():
 					t.Fatalf("path %d opens while the first is not saturated", s.Path)
 				case first.Silence == 0 && r == Overflow && opens && now < until[s.Path]:
 					t.Fatalf("path %d opens %s before its rest ends", s.Path, until[s.Path]-now)

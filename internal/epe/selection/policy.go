@@ -261,9 +261,9 @@ func (c *Connection[K]) openByRank(now time.Duration, samples []Sample[K]) {
 	params := &byPolicy[c.Policy]
 	saturated, needed, starts := true, true, false
 	for i, r := range able[:c.width] {
-		saturated = saturated && r.sample.saturated()
+		saturated = saturated && r.sample.Saturated()
 		starts = starts || r.sample.starts()
-		needed = needed && (i == c.width-1 || r.sample.saturated())
+		needed = needed && (i == c.width-1 || r.sample.Saturated())
 	}
 	if saturated && !c.isSaturated {
 		c.saturated = now
