@@ -54,7 +54,7 @@ measure-nine: root build ## measure nine client networks in a lab, and write doc
 SOAK      ?= 20m
 SEQUENCES ?= 1000
 
-soak: ## disturb a network at random for SOAK (default 20m), then run SEQUENCES of changes (1000, 10 minutes); SEED repeats a run (root)
+soak: ## disturb a network at random and load a proxy for SOAK (default 20m), then run SEQUENCES of changes (1000, 10 minutes); SEED repeats a run (root)
 	TABANE_LAB=require TABANE_SOAK=$(SOAK) TABANE_SEQUENCES=$(SEQUENCES) TABANE_SEED=$(SEED) \
 	$(GO) test -count=1 -timeout 24h -v -run 'TestSoak|TestNoPacketLeavesUnannounced' ./internal/acceptance
 

@@ -172,7 +172,7 @@ func BenchmarkProxies(b *testing.B) {
 
 var writeTables = flag.Bool("update", false, "write the table of docs/proxy.md")
 
-func freeAddress(b *testing.B) string {
+func freeAddress(b testing.TB) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)
@@ -206,7 +206,7 @@ func shortServer(b *testing.B) string {
 	})
 }
 
-func benchServer(b *testing.B, f func(net.Conn)) string {
+func benchServer(b testing.TB, f func(net.Conn)) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)
