@@ -266,7 +266,7 @@ func (a *App) gatewayInit(ctx context.Context, r role.Descriptor, f *setupFlags,
 		}
 		fmt.Fprintf(a.Out, "Within %.0f minutes, at the site, run\n\n  tabane gateway join\n\nand paste this line there:\n\n  %s\n\nWaiting for the site ...\n", join.Lifetime.Minutes(), invitation.Text())
 		host := join.NewHost(own, invitation, func(key handshake.PublicKey, q join.Request) join.Answer {
-			if peer = (setup.Peer{Public: key, Request: q, Answer: h.Decide(q)}); peer.Answer.Refused != "" {
+			if peer = h.Accept(files, key, q); peer.Answer.Refused != "" {
 				fmt.Fprintln(a.Out, "The site was refused: "+peer.Answer.Refused)
 			}
 			return peer.Answer

@@ -173,7 +173,7 @@ func (h *Host) Request() join.Request {
 		}
 		return '-'
 	}, h.Name)
-	if len(name) > 32 || name == "" {
+	if name = strings.Trim(name, "-"); len(name) > 32 || name == "" {
 		name = "site"
 	}
 	return join.Request{Name: name, LAN: networks(h.LAN), Connected: networks(h.Lines)}
@@ -207,6 +207,29 @@ func (h *Host) Decide(r join.Request) join.Answer {
 		}
 	}
 	return join.Answer{Refused: fmt.Sprintf("no network of %v is free for the tunnel", tunnels)}
+}
+
+// maxReason bounds a reason in bytes, so that the answer fits a message.
+const maxReason = 512
+
+// Accept answers the request of a site as Decide does, but refuses one whose configuration would have
+// faults: once a site was accepted, the line is void.
+func (h *Host) Accept(f Files, public handshake.PublicKey, r join.Request) Peer {
+	p := Peer{Public: public, Request: r, Answer: h.Decide(r)}
+	if p.Answer.Refused != "" {
+		return p
+	}
+	steps, err := VPS(h, f, p)
+	for _, s := range steps {
+		if s.File != nil && s.File.Path == f.Config() {
+			_, err = config.Reader{}.Parse(f.Config(), []byte(s.File.Text))
+		}
+	}
+	if err != nil {
+		text := err.Error()
+		p.Answer = join.Answer{Refused: text[:min(len(text), maxReason)]}
+	}
+	return p
 }
 
 // Peer is the other gateway. The zero value is one that is not known yet.

@@ -121,6 +121,26 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// TestAccept: no site is accepted whose configuration would have faults.
+func TestAccept(t *testing.T) {
+	f := Files{Dir: "/etc/tabane"}
+	for want, r := range map[string]join.Request{
+		"":         {Name: "office", LAN: at("192.168.8.0/24")},
+		"name":     {Name: "gw-example-", LAN: at("192.168.8.0/24")},
+		"overlaps": {Name: "office", LAN: at("192.168.0.0/16", "192.168.8.0/24")},
+	} {
+		got := site()
+		got.LAN = nil
+		p := got.Accept(f, peer.Public, r)
+		if !strings.Contains(p.Answer.Refused, want) || (p.Answer.Refused == "") != (want == "") {
+			t.Errorf("%+v: %+v, want %q", r, p.Answer, want)
+		}
+	}
+	if q := (&Host{Name: "gw.example."}).Request(); q.Name != "gw-example" {
+		t.Errorf("request %+v", q)
+	}
+}
+
 // TestUndo: files that were written are removed, one that was edited is kept, and one that exists is
 // not touched. Undoing twice is an error that says why.
 func TestUndo(t *testing.T) {

@@ -24,6 +24,7 @@ import (
 	"golang.org/x/crypto/blake2s"
 
 	"github.com/tabane/tabane/internal/gateway/handshake"
+	"github.com/tabane/tabane/internal/gateway/tunnel"
 )
 
 const (
@@ -137,7 +138,7 @@ type Request struct {
 
 func (r *Request) check() error {
 	if !validName(r.Name) {
-		return fmt.Errorf("read request: name must be letters, digits and hyphens, at most %d, got %q", maxName, r.Name)
+		return fmt.Errorf("read request: name must be a word of letters, digits, dots, underscores and hyphens, at most %d, got %q", maxName, r.Name)
 	}
 	if n := len(r.LAN) + len(r.Connected); n > maxNetworks {
 		return fmt.Errorf("read request: want at most %d networks, got %d", maxNetworks, n)
@@ -150,9 +151,8 @@ func (r *Request) check() error {
 	return nil
 }
 
-func validName(name string) bool {
-	return name != "" && len(name) <= maxName && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-") == ""
-}
+// validName reports whether a configuration may have the name, in which messages bound it further.
+func validName(name string) bool { return len(name) <= maxName && tunnel.ValidName(name) }
 
 // Answer is what the inviting gateway answers.
 type Answer struct {

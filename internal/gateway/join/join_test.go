@@ -94,6 +94,15 @@ func TestJoin(t *testing.T) {
 	}
 }
 
+// TestNames: a peer may have the names that a configuration may have.
+func TestNames(t *testing.T) {
+	for name, want := range map[string]bool{"office": true, "gw.example": true, "-a": false, "gw-example-": false, "": false, "a b": false, strings.Repeat("a", 33): false} {
+		if err := (&Request{Name: name}).check(); (err == nil) != want {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
 // TestOthersAreRefused: without the secret, or for another gateway, nobody joins, and nothing is decided.
 func TestOthersAreRefused(t *testing.T) {
 	vps := key(t)
