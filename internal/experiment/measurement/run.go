@@ -63,6 +63,8 @@ const (
 	// attempts is how often a trial is tried in a row, with pauses from firstPause to longestPause.
 	attempts                 = 5
 	firstPause, longestPause = time.Second, 30 * time.Second
+	// repeats is how often a block is made again because the client's network changed within it.
+	repeats = 5
 )
 
 // run is the state of Run.
@@ -75,12 +77,14 @@ type run struct {
 	// spent is the time of the trials of this run, made their number.
 	spent time.Duration
 	made  int
+	// again is how often this run has made each block again.
+	again map[int]int
 }
 
 // Run makes the trials that the store does not have, and stores each one. It returns why it ended. Errors
 // name the trial. After an error, or the end of the process at any time, another Run continues.
 func Run(ctx context.Context, o RunOptions) (Stop, error) {
-	r := &run{RunOptions: o, plan: o.Store.Plan(), started: time.Now()}
+	r := &run{RunOptions: o, plan: o.Store.Plan(), started: time.Now(), again: map[int]int{}}
 	if r.Wait == nil {
 		r.Wait = pause
 	}
@@ -263,6 +267,9 @@ func (r *run) checkAddress(ctx context.Context, block int) (changed bool, err er
 	}
 	for _, row := range of {
 		row.Failed = why
+	}
+	if r.again[block]++; r.again[block] > repeats {
+		return false, fmt.Errorf("measure block %d: %s, for the %dth time: measure on one network, then continue", block+1, why, r.again[block])
 	}
 	r.report(Progress{Block: block, Note: why + "; the block is made again"})
 	return true, nil

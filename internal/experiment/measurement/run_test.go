@@ -253,6 +253,42 @@ func TestAddressChanges(t *testing.T) {
 	}
 }
 
+// TestAddressFlaps: a run ends if the client's network changes in each attempt at a block, and another
+// one continues.
+func TestAddressFlaps(t *testing.T) {
+	s, _ := create(t, plan(1, "tcp", "multipath"))
+	n, flaps := 0, true
+	o := RunOptions{Store: s, Trialer: fake{do: func(string) (measure.Trial, Conditions, error) {
+		if n++; n > 100 {
+			t.Fatal("it goes on")
+		}
+		if flaps && n%2 == 0 {
+			return trial(1e6), conditions("198.51.100.7"), nil
+		}
+		return trial(2e6), conditions("192.0.2.1"), nil
+	}}}
+	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "measure block 1: the client's address changed") || n != 2*(repeats+1) {
+		t.Errorf("%d trials, %v", n, err)
+	}
+	flaps = false
+	if stop, err := Run(t.Context(), o); err != nil || stop != AllDone {
+		t.Errorf("%q, %v", stop, err)
+	}
+}
+
+// TestLongSeries: a trial that ends after its time leaves a store that can be read.
+func TestLongSeries(t *testing.T) {
+	s, _ := create(t, plan(1, "tcp", "multipath"))
+	long := trial(1e6)
+	long.Series = make([]int64, maxSeries+1)
+	if err := s.Add(t.Context(), Row{Mode: "tcp", Trial: long, Conditions: conditions("192.0.2.1")}); err != nil {
+		t.Fatal(err)
+	}
+	if rows := rowsOf(t, s); len(rows) != 1 || len(rows[0].Series) != maxSeries {
+		t.Errorf("%d rows", len(rows))
+	}
+}
+
 func TestLimitsOfARun(t *testing.T) {
 	s, _ := create(t, plan(10, "tcp", "multipath"))
 	o := RunOptions{Store: s, Trialer: fake{}, MaxBytes: 50e6 / 8 * 5}

@@ -211,13 +211,17 @@ func (s *Store) Rows(ctx context.Context) (rows []Row, err error) {
 	return rows, err
 }
 
-// maxSeries bounds the samples of a trial: those of maxTime.
-const maxSeries = int(maxTime / (100 * time.Millisecond))
+// maxSeries bounds the samples of a trial: those of maxTime. A trial may end a little after its time, so
+// that up to readSeries are read.
+const (
+	maxSeries  = int(maxTime / (100 * time.Millisecond))
+	readSeries = 2 * maxSeries
+)
 
-// encodeSeries encodes samples as varints.
+// encodeSeries encodes samples as varints, and cuts those beyond maxSeries.
 func encodeSeries(series []int64) []byte {
 	b := []byte{}
-	for _, n := range series {
+	for _, n := range series[:min(len(series), maxSeries)] {
 		b = binary.AppendUvarint(b, uint64(n))
 	}
 	return b
@@ -227,7 +231,7 @@ func encodeSeries(series []int64) []byte {
 func decodeSeries(b []byte) (series []int64, err error) {
 	for len(b) > 0 {
 		v, n := binary.Uvarint(b)
-		if n <= 0 || v > 1<<62 || len(series) == maxSeries {
+		if n <= 0 || v > 1<<62 || len(series) == readSeries {
 			return nil, errors.New("its series is damaged")
 		}
 		series, b = append(series, int64(v)), b[n:]
