@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -99,7 +100,7 @@ func (a *app) measureReport(ctx context.Context, dirs []string, out string) erro
 	if out == "" {
 		return nil
 	}
-	m.Command += " --out " + out
+	m.Command += " --out " + filepath.Base(out) // pages are published: no other directory
 	if err := report.WriteMeasurements(out, m); err != nil {
 		return &cli.Failure{What: "write report", Name: out, Why: err}
 	}
