@@ -208,10 +208,14 @@ func connectionError(err error) error {
 	return err
 }
 
+// round is the shortest time between two requests for a turn, whatever the server answers.
+const round = time.Second
+
 // Turn waits until it is this client's turn, for a trial of that time. waiting, if set, is called while
 // others are before it.
 func (c *Client) Turn(ctx context.Context, length time.Duration, waiting func(Turn)) error {
 	for {
+		pause := time.After(round)
 		b, err := c.short(ctx, http.MethodPost, c.path("turn")+"?"+timeKey+"="+length.String(), nil)
 		if err != nil {
 			return err
@@ -225,6 +229,11 @@ func (c *Client) Turn(ctx context.Context, length time.Duration, waiting func(Tu
 		}
 		if waiting != nil {
 			waiting(t)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-pause:
 		}
 	}
 }

@@ -205,6 +205,67 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
+// TestSlowBody: without the key, a body that does not end keeps no connection.
+func TestSlowBody(t *testing.T) {
+	s := NewServer(ServerOptions{Key: []byte("sixteen characters")})
+	s.body = 50 * time.Millisecond
+	server := httptest.NewServer(s)
+	defer server.Close()
+	for _, path := range []string{Path, Path + "/x/deliver/y"} {
+		c, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+		_, _ = c.Write([]byte("POST " + path + " HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{"))
+		var b bytes.Buffer
+		if _, err := b.ReadFrom(c); err != nil {
+			t.Errorf("%s: the connection stays: %q, %v", path, b.String(), err)
+		}
+	}
+}
+
+// TestNetworksOfClients: a client cannot take all sessions by its many addresses of IPv6.
+func TestNetworksOfClients(t *testing.T) {
+	s := NewServer(ServerOptions{})
+	a := netip.MustParseAddr("2001:db8::1")
+	for range maxFromAddress {
+		if _, err := s.add(a); err != nil {
+			t.Fatal(err)
+		}
+		a = a.Next()
+	}
+	if _, err := s.add(a); err == nil {
+		t.Error("one network takes more than its share")
+	}
+	for _, other := range []string{"2001:db8:0:1::1", "192.0.2.1"} {
+		if _, err := s.add(netip.MustParseAddr(other)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestTurnPauses: a server that answers at once that it is not the client's turn is not asked without
+// a pause.
+func TestTurnPauses(t *testing.T) {
+	asked := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked++
+		answer(w, Turn{Ahead: 1})
+	}))
+	defer server.Close()
+	c, err := NewClient(server.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), round/2)
+	defer cancel()
+	if err := c.Turn(ctx, time.Second, nil); err == nil || asked > 1 {
+		t.Errorf("asked %d times, %v", asked, err)
+	}
+}
+
 // TestChallengeIsOfOneClient: a challenge of another address or of another time is no use.
 func TestChallengeIsOfOneClient(t *testing.T) {
 	key := []byte("sixteen characters")

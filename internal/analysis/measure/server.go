@@ -64,6 +64,8 @@ const (
 	waitTurn = 5 * time.Second
 	// turnGrace is the time beside the transfer: connections, and round-trip times before it.
 	turnGrace = 15 * time.Second
+	// bodyTime is how long the body of a request may take: it has at most a few KiB.
+	bodyTime = 10 * time.Second
 )
 
 // Server answers the requests of clients. It is an http.Handler for Path and the paths below it, and
@@ -73,6 +75,8 @@ type Server struct {
 	mux    *http.ServeMux
 	secret [32]byte
 	now    func() time.Time
+	// body is bodyTime, except in tests.
+	body time.Duration
 
 	mu       sync.Mutex
 	sessions map[string]*session
@@ -111,7 +115,7 @@ func NewServer(o ServerOptions) *Server {
 		o.Limits.Time = DefaultTime
 	}
 	o.Turns = max(1, o.Turns)
-	s := &Server{o: o, mux: http.NewServeMux(), now: time.Now, sessions: map[string]*session{}, changed: make(chan struct{})}
+	s := &Server{o: o, mux: http.NewServeMux(), now: time.Now, body: bodyTime, sessions: map[string]*session{}, changed: make(chan struct{})}
 	_, _ = rand.Read(s.secret[:]) // never fails
 	s.mux.HandleFunc("GET "+Path, s.hello)
 	s.mux.HandleFunc("POST "+Path, s.open)
@@ -130,8 +134,18 @@ func (s *Server) Handlers() map[string]http.Handler {
 	return map[string]http.Handler{Path: s, Path + "/": s}
 }
 
-// ServeHTTP implements http.Handler.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
+// ServeHTTP implements http.Handler. Without a deadline, a client without the key could keep a connection
+// by a body that does not end.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength != 0 {
+		err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.body))
+		if err != nil && !errors.Is(err, http.ErrNotSupported) {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+	}
+	s.mux.ServeHTTP(w, r)
+}
 
 func answer(w http.ResponseWriter, value any) {
 	w.Header().Set("Content-Type", "application/json")
@@ -205,7 +219,7 @@ func (s *Server) add(from netip.Addr) (string, error) {
 	s.expire()
 	same := 0
 	for _, one := range s.sessions {
-		if one.from == from {
+		if group(one.from) == group(from) {
 			same++
 		}
 	}
@@ -222,6 +236,16 @@ func (s *Server) add(from netip.Addr) (string, error) {
 	id := hex.EncodeToString(b[:])
 	s.sessions[id] = &session{from: from, used: s.now(), running: map[*transfer]bool{}}
 	return id, nil
+}
+
+// group returns the addresses that one client may have: the /64 of an IPv6 address.
+func group(a netip.Addr) netip.Prefix {
+	bits := a.BitLen()
+	if a.Is6() {
+		bits = 64
+	}
+	p, _ := a.Prefix(bits) // an invalid address has an invalid prefix
+	return p
 }
 
 // expire removes sessions, places and turns whose time is over. The caller holds the lock.
