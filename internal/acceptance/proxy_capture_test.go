@@ -226,3 +226,47 @@ func TestProxyCaptures(t *testing.T) {
 	}
 	n.passed("stopped", capturedPort)
 }
+
+// TestProxyBesideCaptures: a proxy without transparent listeners does not touch the captures of one that
+// runs, and removes those of one that was killed.
+func TestProxyBesideCaptures(t *testing.T) {
+	t.Parallel()
+	n := newCaptureNet(t)
+	before := n.state()
+	end := n.start()
+	n.captured("started")
+	running := n.state()
+	n.config = filepath.Join(t.TempDir(), "other.yaml")
+	text := fmt.Sprintf("proxy:\n  control: %s\n  status: 127.0.0.1:9555\n  listeners: [{listen: \"tcp://127.0.0.1:4000\", upstream: \"tcp://10.2.0.1:%d\"}]\n",
+		filepath.Join(filepath.Dir(n.config), "s.sock"), capturedPort)
+	if err := os.WriteFile(n.config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	other := func() func(syscall.Signal) {
+		end := n.start()
+		n.eventually("the other proxy listens", noticed, func() (bool, string) {
+			err := netns.Do(n.router, func() error {
+				c, err := net.Dial("tcp", "127.0.0.1:4000")
+				if err == nil {
+					_ = c.Close()
+				}
+				return err
+			})
+			return err == nil, fmt.Sprint(err)
+		})
+		return end
+	}
+	endOther := other()
+	n.captured("another proxy runs")
+	endOther(unix.SIGTERM)
+	if now := n.state(); now != running {
+		t.Errorf("after another proxy the kernel has\n%swant\n%s", now, running)
+	}
+	end(unix.SIGKILL)
+	endOther = other()
+	n.eventually("what a killed proxy left is removed", noticed, func() (bool, string) {
+		now := n.state()
+		return now == before, now
+	})
+	endOther(unix.SIGTERM)
+}

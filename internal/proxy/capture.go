@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -79,8 +80,8 @@ func (w *wanted) count() int {
 // state of the loop.
 func (p *Proxy) capture(change func(func())) error {
 	list := p.captures()
-	if len(list) == 0 && p.wanted.count() == 0 {
-		return p.clear()
+	if !p.owner() {
+		return nil
 	}
 	if err := p.wanted.set(list); err != nil {
 		return err
@@ -97,11 +98,23 @@ func (p *Proxy) capture(change func(func())) error {
 	return nil
 }
 
-// clear removes the captures of a previous instance that was killed and had some.
+// clear removes the captures of a previous instance that was killed and had some, with their rules and
+// routes, unless they are those of a proxy that runs, and then leaves the network namespace to others.
 func (p *Proxy) clear() error {
+	if p.lock == nil {
+		return nil
+	}
+	return errors.Join(p.remove(), p.unlock())
+}
+
+func (p *Proxy) remove() error {
 	lacking, err := privilege.Lacking(privilege.NetAdmin)
 	if err != nil || len(lacking) > 0 {
 		return err // nor had the previous one
+	}
+	p.loop.Kernel.Clear()
+	if err := p.loop.Kernel.Flush(); err != nil {
+		return fmt.Errorf("remove kernel state: %w", err)
 	}
 	n, err := nft.Captures()
 	if err != nil || n == 0 {

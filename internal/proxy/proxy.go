@@ -50,6 +50,11 @@ type Proxy struct {
 	// replaced is closed when another process has taken over.
 	replaced chan struct{}
 	once     sync.Once
+	// owns is closed once the captures of the network namespace, with their rules and routes, are this
+	// proxy's, from its first transparent listener on to its end; the loop runs then.
+	owns chan struct{}
+	// ended is closed at the end of Run.
+	ended chan struct{}
 
 	reloading sync.Mutex
 	// What follows is changed with mu locked.
@@ -57,7 +62,7 @@ type Proxy struct {
 	config  Config
 	running []*running
 	left    bool              // for good: no connection is accepted any more
-	lock    *net.UnixListener // of the network namespace, while there are captures
+	lock    *net.UnixListener // of the network namespace
 
 	wanted wanted
 }
@@ -87,7 +92,7 @@ func New(o Options) (*Proxy, error) {
 	if most == 0 {
 		most = relay.ConnectionsWithin(limit)
 	}
-	p := &Proxy{log: o.Log, router: newRouter(o.Log), config: o.Config, keep: o.Keep, replaced: make(chan struct{})}
+	p := &Proxy{log: o.Log, router: newRouter(o.Log), config: o.Config, keep: o.Keep, replaced: make(chan struct{}), owns: make(chan struct{}), ended: make(chan struct{})}
 	p.engine, err = relay.New(relay.Options{Loops: runtime.GOMAXPROCS(0), Connections: most, Router: p.router, Log: o.Log})
 	if err != nil {
 		return nil, err
@@ -95,8 +100,13 @@ func New(o Options) (*Proxy, error) {
 	if p.loop, err = daemon.NewLoop(daemon.LoopOptions{Protocol: route.Proxy, Keep: o.Keep, Log: o.Log}); err != nil {
 		return nil, errors.Join(err, p.engine.Close())
 	}
-	if o.Config.Transparent() {
-		err = p.lockNamespace(o.Inherited)
+	switch err = p.lockNamespace(o.Inherited); {
+	case o.Config.Transparent():
+		if err == nil && !p.owner() {
+			close(p.owns)
+		}
+	case errors.Is(err, errCaptures):
+		err = nil // they are not touched
 	}
 	for i := range o.Config.Listeners {
 		if err != nil {
@@ -113,10 +123,16 @@ func New(o Options) (*Proxy, error) {
 
 // close releases what New has opened.
 func (p *Proxy) close() error {
-	err := errors.Join(p.engine.Close(), p.loop.Close())
-	if p.lock != nil {
-		err = errors.Join(err, p.lock.Close())
+	return errors.Join(p.engine.Close(), p.loop.Close(), p.unlock())
+}
+
+// unlock releases the network namespace.
+func (p *Proxy) unlock() error {
+	if p.lock == nil {
+		return nil
 	}
+	err := p.lock.Close()
+	p.lock = nil
 	return err
 }
 
@@ -124,18 +140,22 @@ func (p *Proxy) close() error {
 // rules of the other. Abstract socket names belong to the namespace (unix(7)).
 const lockName = "@tabane-proxy"
 
+var errCaptures = errors.New("another proxy captures connections in this network namespace: stop it, or give it these listeners, too")
+
 // lockNamespace takes the lock, or that of the process that is replaced.
 func (p *Proxy) lockNamespace(inherited *handover.Sockets) error {
 	if p.lock != nil {
 		return nil
 	}
 	l, err := handover.Unix(inherited, lockName)
-	if l == nil && err == nil {
+	if l != nil {
+		close(p.owns)
+	} else if err == nil {
 		l, err = net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: lockName})
 	}
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
-		return errors.New("another proxy captures connections in this network namespace: stop it, or give it these listeners, too")
+		return errCaptures
 	case err != nil:
 		return fmt.Errorf("lock network namespace: %w", err)
 	}
@@ -218,9 +238,10 @@ func (p *Proxy) addresses() []netip.AddrPort {
 // taken over and the connections of this one have ended.
 func (p *Proxy) Run(ctx context.Context) (err error) {
 	defer func() {
-		if p.lock != nil {
-			err = errors.Join(err, p.lock.Close())
-		}
+		p.mu.Lock()
+		err = errors.Join(err, p.unlock())
+		p.mu.Unlock()
+		close(p.ended)
 	}()
 	carrying, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var background sync.WaitGroup
@@ -243,9 +264,13 @@ func (p *Proxy) Run(ctx context.Context) (err error) {
 		decided()
 	})
 	p.mu.Lock()
-	err = p.capture(func(f func()) { f() }) // the loop does not run yet
+	if p.owner() {
+		err = p.capture(func(f func()) { f() }) // the loop does not run yet
+	} else {
+		err = p.clear()
+	}
 	p.mu.Unlock()
-	if err == nil {
+	if err == nil && p.own(deciding) {
 		err = p.loop.Run(deciding, p)
 	} else {
 		err = errors.Join(err, p.loop.Close())
@@ -265,6 +290,26 @@ func (p *Proxy) Run(ctx context.Context) (err error) {
 	stop()
 	background.Wait()
 	return err
+}
+
+// owner reports whether owns is closed.
+func (p *Proxy) owner() bool {
+	select {
+	case <-p.owns:
+		return true
+	default:
+		return false
+	}
+}
+
+// own waits until owns is closed; it is false if ctx ends before.
+func (p *Proxy) own(ctx context.Context) bool {
+	select {
+	case <-p.owns:
+		return true
+	case <-ctx.Done():
+		return p.owner()
+	}
 }
 
 // drain has the connections of a replaced process end, for as long as the configuration says.
@@ -338,7 +383,9 @@ func (p *Proxy) Sockets() ([]int, error) {
 // returns once the connections have ended.
 func (p *Proxy) Replaced() {
 	p.once.Do(func() {
-		p.loop.Do(context.Background(), p.loop.KeepState)
+		if p.owner() {
+			p.loop.Do(context.Background(), p.loop.KeepState)
+		}
 		close(p.replaced)
 	})
 }
@@ -375,7 +422,7 @@ func (p *Proxy) Reload(now Config) ([]string, error) {
 		func(a, b Listener) bool { return reflect.DeepEqual(a, b) })
 	before, config := slices.Clone(p.running), p.config
 	if err := p.replace(now); err != nil {
-		p.restore(before, config)
+		p.restore(before)
 		return nil, err
 	}
 	lines := difference.Lines("listener")
@@ -397,6 +444,9 @@ func (p *Proxy) replace(now Config) error {
 	if now.Transparent() {
 		if err := p.lockNamespace(&handover.Sockets{}); err != nil {
 			return err
+		}
+		if !p.owner() {
+			close(p.owns)
 		}
 	}
 	old := p.running
@@ -432,15 +482,11 @@ func (p *Proxy) replace(now Config) error {
 	}
 	p.config = now
 	p.router.listen(p.addresses())
-	if !now.Transparent() && p.lock != nil {
-		_ = p.lock.Close() // nothing was sent
-		p.lock = nil
-	}
 	return nil
 }
 
 // restore closes what replace has opened.
-func (p *Proxy) restore(before []*running, config Config) {
+func (p *Proxy) restore(before []*running) {
 	for _, r := range p.running {
 		if !slices.Contains(before, r) {
 			p.engine.Remove(r.service)
@@ -449,10 +495,6 @@ func (p *Proxy) restore(before []*running, config Config) {
 	p.running = before
 	if err := p.capture(p.change); err != nil {
 		p.log.Error("captures are not restored", "err", err)
-	}
-	if !config.Transparent() && p.lock != nil {
-		_ = p.lock.Close() // nothing was sent
-		p.lock = nil
 	}
 }
 

@@ -88,9 +88,17 @@ type Fallback struct {
 // and not ready while all upstreams of a listener are down.
 func (p *Proxy) Status() any {
 	var report health.Report
-	running := p.loop.Do(context.Background(), func() {
-		report.Lack(p.loop.Problems()...)
-	})
+	running := true
+	if p.owner() {
+		running = p.loop.Do(context.Background(), func() {
+			report.Lack(p.loop.Problems()...)
+		})
+	}
+	select {
+	case <-p.ended:
+		running = false
+	default:
+	}
 	p.mu.Lock()
 	list := slices.Clone(p.running)
 	s := Status{Role: "proxy", Control: control.Path(p.config.Control, "proxy")}
