@@ -315,6 +315,11 @@ func (p *Proxy) own(ctx context.Context) bool {
 // drain has the connections of a replaced process end, for as long as the configuration says.
 func (p *Proxy) drain(ctx context.Context) {
 	limit := p.leave(func(c *Config) time.Duration { return c.DrainTime() })
+	p.mu.Lock()
+	if err := p.unlock(); err != nil { // the other process has a copy of it
+		p.log.Warn("lock of the network namespace is not released", "err", err)
+	}
+	p.mu.Unlock()
 	p.log.Info("replaced, connections go on", "connections", p.engine.Open(), "at_most", limit)
 	p.await(ctx, limit)
 }

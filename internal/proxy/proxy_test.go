@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/kernel/handover"
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 	"github.com/tabane/tabane/internal/proxy/header"
 	"github.com/tabane/tabane/internal/proxy/relay"
@@ -523,6 +524,31 @@ func TestReplace(t *testing.T) {
 	case <-time.After(patience):
 		t.Error("the first does not end")
 	}
+}
+
+// TestReplacedUnlocks: a replaced process leaves the network namespace to others while its connections
+// go on.
+func TestReplacedUnlocks(t *testing.T) {
+	at := free(t)
+	p := start(t, forward(t, "tcp://"+at, "tcp://"+serve(t, echo).Addr().String()))
+	c := dial(t, at)
+	pingPong(t, c)
+	p.mu.Lock()
+	err := p.lockNamespace(&handover.Sockets{})
+	p.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Replaced()
+	settle(t, "the network namespace stays locked", func() bool {
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: lockName})
+		if err == nil {
+			_ = l.Close()
+		}
+		return err == nil
+	})
+	pingPong(t, c)
+	_ = c.Close()
 }
 
 // TestStop: a clean stop refuses new connections, lets running ones end in their time, and resets those
