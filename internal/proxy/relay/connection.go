@@ -458,7 +458,7 @@ func (l *loop) attempt(c *connection) {
 		t := &c.plan.Targets[i]
 		fd, err := socket(t.Address.Addr(), t.Multipath)
 		if err == nil {
-			if err = tune(fd, detect, 0); err == nil {
+			if err = tune(fd, detect); err == nil {
 				err = connect(fd, t.Address)
 			}
 			if err == nil {

@@ -200,7 +200,11 @@ func (e *Engine) Run(ctx context.Context) error {
 func (e *Engine) Add(o ServiceOptions) (*Service, error) {
 	s := &Service{ServiceOptions: o, sockets: o.Sockets}
 	for _, fd := range s.sockets {
-		if err := tune(fd, detect, o.Pace); err != nil {
+		err := tune(fd, detect)
+		if err == nil {
+			err = pace(fd, o.Pace)
+		}
+		if err != nil {
 			for _, fd := range s.sockets {
 				closeSocket(fd)
 			}

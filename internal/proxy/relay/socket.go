@@ -84,9 +84,9 @@ func boolean(b bool) int {
 	return 0
 }
 
-// tune sets what connections that are accepted from the socket inherit: keep-alive, no delay of small
-// segments, and pacing. A pacing rate is in bytes per second; 0 sets none.
-func tune(fd int, keepAlive keepAlive, pace uint64) error {
+// tune sets what connections that are accepted from the socket inherit: keep-alive, and no delay of small
+// segments.
+func tune(fd int, keepAlive keepAlive) error {
 	var err error
 	set := func(level, option, value int) {
 		if err == nil {
@@ -98,10 +98,23 @@ func tune(fd int, keepAlive keepAlive, pace uint64) error {
 	set(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, keepAlive.idle)
 	set(unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, keepAlive.interval)
 	set(unix.IPPROTO_TCP, unix.TCP_KEEPCNT, keepAlive.count)
-	if err != nil || pace == 0 {
-		return err
+	return err
+}
+
+// unpaced as SO_MAX_PACING_RATE is the kernel's default (sk_max_pacing_rate in net/core/sock.c).
+const unpaced = ^uint64(0)
+
+// pace sets the pacing rate that connections inherit, in bytes per second; 0 is none, also of a socket
+// that had one.
+func pace(fd int, rate uint64) error {
+	if rate > 0 {
+		return unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, rate)
 	}
-	return unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, pace)
+	err := unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, unpaced)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return nil // it cannot have one: MPTCP
+	}
+	return err
 }
 
 // keepAlive is when a peer that is silent is asked whether it is alive, in seconds, and how often

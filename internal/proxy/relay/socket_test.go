@@ -3,6 +3,8 @@ package relay
 import (
 	"net/netip"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestMatches: a socket matches what it was opened with and nothing else.
@@ -25,6 +27,27 @@ func TestMatches(t *testing.T) {
 		o.At = LocalAddress(fd)
 		if !Matches(fd, o) {
 			t.Errorf("%+v does not match itself", o)
+		}
+	}
+}
+
+// TestPace: a socket that is used again loses its pacing rate.
+func TestPace(t *testing.T) {
+	fd, err := OpenSocket(SocketOptions{At: netip.MustParseAddrPort("127.0.0.1:0")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeSocket(fd)
+	for _, rate := range []uint64{1_000_000, 0} {
+		if err := pace(fd, rate); err != nil {
+			t.Fatal(err)
+		}
+		want := rate
+		if rate == 0 {
+			want = unpaced
+		}
+		if got, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE); err != nil || got != want {
+			t.Errorf("after a rate of %d the socket has %d, %v", rate, got, err)
 		}
 	}
 }
