@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/kernel/contain"
+	"github.com/tabane/tabane/internal/proxy/relay"
 )
 
 const (
@@ -83,7 +84,7 @@ func (r *router) probe(ctx context.Context, u *upstream) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case ctx.Err() != nil:
+	case ctx.Err() != nil, relay.Local(err): // the upstream was not asked
 	case err != nil:
 		r.failed(u, fmt.Errorf("probe: %w", err))
 	default:

@@ -425,7 +425,6 @@ func (r *router) Tried(o relay.Outcome) {
 	}
 	if u != nil {
 		r.answered(u)
-		u.state.Active++
 		u.connections++
 	}
 }
@@ -446,6 +445,16 @@ func (r *router) answered(u *upstream) {
 	}
 	u.state.Succeeded()
 	u.lastError = ""
+}
+
+// Began implements relay.Router.
+func (r *router) Began(t relay.Target) {
+	if t.Upstream < 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.upstreams[t.Upstream].state.Active++
 }
 
 // Closed implements relay.Router.

@@ -31,3 +31,26 @@ func TestLoopback(t *testing.T) {
 		}
 	}
 }
+
+// TestActive: a connection counts from its attempt on, so that those that come at once are spread.
+func TestActive(t *testing.T) {
+	r := newRouter(quiet)
+	l := Listener{Listen: listen(t, "tcp://127.0.0.1:1"), Upstreams: []Upstream{to(t, "tcp://192.0.2.1:80"), to(t, "tcp://192.0.2.2:80")}}
+	q := relay.Query{Service: &relay.Service{ServiceOptions: relay.ServiceOptions{Tag: r.serve(l)}}}
+	first := func() relay.Target {
+		plan, ok := r.Route(q, nil)
+		if !ok || len(plan.Targets) != 2 {
+			t.Fatalf("plan %+v, %v", plan, ok)
+		}
+		return plan.Targets[0]
+	}
+	a := first()
+	r.Began(a)
+	if b := first(); b == a {
+		t.Errorf("while a connection to %v begins, another goes there, too", a.Address)
+	}
+	r.Closed(a)
+	if b := first(); b != a {
+		t.Errorf("after the end of the attempt, a connection goes to %v", b.Address)
+	}
+}

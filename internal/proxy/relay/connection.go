@@ -213,12 +213,20 @@ func (l *loop) end(c *connection, release func(int)) {
 // closeAttempts closes the sockets of all attempts but one.
 func (l *loop) closeAttempts(c *connection, but int) {
 	for i := range c.dial.fds {
-		if fd := c.dial.fds[i]; fd > 0 && i != but {
-			closeSocket(int(fd))
-			c.dial.open--
+		if c.dial.fds[i] > 0 && i != but {
+			l.closeAttempt(c, i)
 		}
 		c.dial.fds[i] = 0
 	}
+}
+
+func (l *loop) closeAttempt(c *connection, i int) {
+	closeSocket(int(c.dial.fds[i]))
+	c.dial.fds[i] = 0
+	if c.dial.open--; c.dial.open > 0 {
+		l.engine.beside.Add(-1)
+	}
+	l.engine.options.Router.Closed(c.target(i))
 }
 
 // event applies an event of a socket.
@@ -419,6 +427,7 @@ func (l *loop) route(c *connection, d request.Destination) {
 	plan, ok := l.engine.options.Router.Route(Query{Service: c.service, Peer: c.peer, Client: c.client, Local: c.local, Headed: c.named, Protocol: c.protocol, Asked: d}, func(p Plan) {
 		l.post(func() {
 			if c := l.find(slot, generation); c != nil && c.state == routing {
+				l.current = c
 				l.routed(c, p)
 			}
 		})
@@ -442,14 +451,29 @@ func (l *loop) routed(c *connection, p Plan) {
 		p.Targets = p.Targets[:maxTargets]
 	}
 	c.plan, c.state = p, connecting
-	if l.attempt(c); c.state == connecting && len(p.Targets) > 1 {
+	if l.attempt(c); c.state == connecting && int(c.dial.next) < len(p.Targets) {
 		l.attempts.push(due{l.now.Add(attemptDelay), c.slot, c.generation})
 	}
 }
 
-// attempt begins to connect to the next target; one that fails at once is followed by another.
+// Local reports whether an error is of this host's lack of descriptors or memory, and says nothing of
+// the other one.
+func Local(err error) bool {
+	for _, lack := range []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM} {
+		if errors.Is(err, lack) {
+			return true
+		}
+	}
+	return false
+}
+
+// attempt begins to connect to the next target; one that fails at once is followed by another. What this
+// host lacks the means for is begun later.
 func (l *loop) attempt(c *connection) {
 	for int(c.dial.next) < len(c.plan.Targets) {
+		if c.dial.open > 0 && l.engine.full() {
+			return
+		}
 		i := int(c.dial.next)
 		c.dial.next++
 		if int(c.dial.next) < len(c.plan.Targets) {
@@ -472,7 +496,15 @@ func (l *loop) attempt(c *connection) {
 		}
 		if err == nil {
 			c.dial.fds[i] = int32(fd)
-			c.dial.open++
+			if c.dial.open++; c.dial.open > 1 {
+				l.engine.beside.Add(1)
+			}
+			l.engine.options.Router.Began(c.target(i))
+			return
+		}
+		if Local(err) {
+			c.dial.next, c.dial.wait = int8(i), 0
+			l.pause(err.Error())
 			return
 		}
 		l.attemptFailed(c, i, err)
@@ -514,9 +546,7 @@ func (l *loop) attempted(c *connection, i int, events uint32) {
 		if err == nil {
 			err = syscall.ECONNRESET
 		}
-		closeSocket(fd)
-		c.dial.fds[i] = 0
-		c.dial.open--
+		l.closeAttempt(c, i)
 		l.attemptFailed(c, i, err)
 		l.attempt(c)
 		return

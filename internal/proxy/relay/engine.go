@@ -29,7 +29,9 @@ type Router interface {
 	Route(q Query, answer func(Plan)) (Plan, bool)
 	// Tried reports the outcome of an attempt to connect.
 	Tried(Outcome)
-	// Closed reports the end of a connection whose attempt to t had succeeded.
+	// Began reports that an attempt to connect to t has begun; it counts until Closed.
+	Began(t Target)
+	// Closed reports the end of an attempt to t, or of the connection that it has become.
 	Closed(t Target)
 }
 
@@ -140,6 +142,7 @@ type Engine struct {
 	loops   []*loop
 	pipes   atomic.Int32
 	open    atomic.Int64
+	beside  atomic.Int64 // attempts beyond the first of each connection
 	paused  atomic.Int32 // loops that do not accept
 	pauses  pauseLog
 
@@ -227,8 +230,8 @@ func (e *Engine) Remove(s *Service) {
 	for _, l := range e.loops {
 		left.Add(1)
 		l.post(func() {
+			defer left.Done()
 			l.leave(s)
-			left.Done()
 		})
 	}
 	left.Wait()
@@ -243,6 +246,12 @@ func (e *Engine) Remove(s *Service) {
 	for _, fd := range s.sockets {
 		closeSocket(fd)
 	}
+}
+
+// full reports whether there is no room for another connection, or attempt beside others. Two of these
+// have the descriptors of a connection.
+func (e *Engine) full() bool {
+	return e.open.Load()+(e.beside.Load()+1)/2 >= int64(e.options.Connections)
 }
 
 // Open returns the number of connections.

@@ -2,12 +2,16 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/proxy/header"
 )
@@ -20,6 +24,7 @@ type stub struct {
 	plan    Plan
 	queries chan Query
 	tried   func(Outcome)
+	active  atomic.Int32
 }
 
 func (s *stub) Route(q Query, _ func(Plan)) (Plan, bool) {
@@ -35,7 +40,8 @@ func (s *stub) Tried(o Outcome) {
 	}
 }
 
-func (s *stub) Closed(Target) {}
+func (s *stub) Began(Target)  { s.active.Add(1) }
+func (s *stub) Closed(Target) { s.active.Add(-1) }
 
 // start runs an engine with one service until the test ends.
 func start(t *testing.T, r Router, o ServiceOptions) (*Engine, *Service, netip.AddrPort) {
@@ -90,5 +96,125 @@ func TestPeer(t *testing.T) {
 	q := <-r.queries
 	if q.Peer.String() != c.LocalAddr().String() || q.Client != said.Source {
 		t.Errorf("peer %v, client %v, of a connection from %v", q.Peer, q.Client, c.LocalAddr())
+	}
+}
+
+// TestLocal: an attempt for which this host has no descriptor is repeated, and is not one that failed.
+func TestLocal(t *testing.T) {
+	server, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	var failed atomic.Int32
+	r := &stub{queries: make(chan Query)}
+	r.plan.Targets = []Target{{Address: netip.MustParseAddrPort(server.Addr().String())}}
+	r.tried = func(o Outcome) {
+		if o.Err != nil {
+			failed.Add(1)
+		}
+	}
+	e, _, at := start(t, r, ServiceOptions{})
+	client := enter(t, at)
+	// The connection is accepted, and its loop waits for the test.
+	settle(t, "not accepted", func() bool { return e.Open() == 1 })
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	few := limit
+	few.Cur = 3
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	<-r.queries
+	time.Sleep(2 * attemptDelay) // it fails meanwhile, and again
+	active := r.active.Load()
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if active != 0 {
+		t.Errorf("%d attempts without descriptors", active)
+	}
+	c, err := server.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	settle(t, "the attempt is not counted", func() bool { return r.active.Load() == 1 })
+	_, _ = c.Close(), client.Close()
+	settle(t, "the attempt stays", func() bool { return r.active.Load() == 0 })
+	if n := failed.Load(); n != 0 {
+		t.Errorf("%d attempts failed", n)
+	}
+}
+
+func settle(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !f(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal(what)
+		}
+	}
+}
+
+// TestPanic: a panic of what is posted or due resets its connection, and everything else goes on.
+func TestPanic(t *testing.T) {
+	server, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	r := &stub{}
+	to := Target{Address: netip.MustParseAddrPort(server.Addr().String())}
+	// The first attempt is refused, and reporting it panics.
+	r.plan.Targets = []Target{{Address: netip.AddrPortFrom(to.Address.Addr(), 0)}, to}
+	r.tried = func(Outcome) { panic("a test") }
+	e, s, at := start(t, r, ServiceOptions{})
+	if c, err := net.Dial("tcp", at.String()); err == nil { // else it is reset already
+		_ = c.SetDeadline(time.Now().Add(patience))
+		if _, err := io.ReadAll(c); !errors.Is(err, unix.ECONNRESET) {
+			t.Errorf("the connection of a panic ends with %v", err)
+		}
+		_ = c.Close()
+	}
+	l := e.loops[0]
+	ran := make(chan bool, 1)
+	l.post(func() { // both are posted when the loop looks next
+		l.post(func() { panic("a test") })
+		l.post(func() { ran <- true })
+	})
+	select {
+	case <-ran:
+	case <-time.After(patience):
+		t.Fatal("a panic has lost what was posted after it")
+	}
+	e.Remove(s)
+}
+
+// TestFull: attempts beside the first of a connection take room as well.
+func TestFull(t *testing.T) {
+	silent, err := OpenSocket(SocketOptions{At: netip.MustParseAddrPort("127.0.0.1:0")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeSocket(silent)
+	c := &connection{plan: Plan{Targets: make([]Target, 3)}, service: &Service{}}
+	for i := range c.plan.Targets {
+		c.plan.Targets[i].Address = LocalAddress(silent)
+	}
+	e, err := New(Options{Loops: 1, Connections: 2, Router: &stub{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	e.open.Store(1)
+	for range 3 {
+		e.loops[0].attempt(c)
+	}
+	if c.dial.open != 2 || !e.full() {
+		t.Errorf("%d attempts of 3, full %v", c.dial.open, e.full())
+	}
+	if e.loops[0].closeAttempts(c, -1); e.full() || e.beside.Load() != 0 {
+		t.Errorf("after their end %d are counted", e.beside.Load())
 	}
 }

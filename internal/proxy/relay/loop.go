@@ -137,9 +137,9 @@ func (l *loop) post(f func()) {
 func (l *loop) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		l.wait()
+		l.contain(l.timers)
 		for l.at < l.reached || len(l.ready) > 0 {
-			if err := contain.Do(contain.ProxyConnection, l.engine.log, nil, l.process); err != nil {
-				l.recover()
+			if !l.contain(l.process) {
 				continue
 			}
 			break // what is ready goes on after the next events
@@ -151,6 +151,16 @@ func (l *loop) run(ctx context.Context) {
 		}
 	}
 	l.runPosted()
+}
+
+// contain calls f, and reports whether it has ended without a panic, whose connection it resets.
+func (l *loop) contain(f func()) bool {
+	l.current = nil
+	err := contain.Do(contain.ProxyConnection, l.engine.log, nil, f)
+	if err != nil {
+		l.recover()
+	}
+	return err == nil
 }
 
 // recover resets the connection of a panic, and gives the others that were ready their turn again.
@@ -181,7 +191,6 @@ func (l *loop) wait() {
 		l.reached = int(n)
 	}
 	l.now = time.Now()
-	l.timers()
 }
 
 // timeout returns the time until something is due, in milliseconds.
@@ -249,7 +258,7 @@ func (l *loop) runPosted() {
 	l.posted = nil
 	l.mu.Unlock()
 	for _, f := range posted {
-		f()
+		l.contain(f)
 	}
 }
 
@@ -262,10 +271,11 @@ func (l *loop) timers() {
 		}
 		l.attempts.pop()
 		if c := l.find(d.slot, d.generation); c != nil && c.state == connecting {
+			l.current = c
 			l.attemptDue(c)
 		}
 	}
-	if l.paused && !l.now.Before(l.resume) && l.engine.open.Load() < int64(l.engine.options.Connections) {
+	if l.paused && !l.now.Before(l.resume) && !l.engine.full() {
 		l.paused = false
 		l.engine.paused.Add(-1)
 		for i, s := range l.services {
@@ -280,6 +290,7 @@ func (l *loop) timers() {
 	l.scan = l.now.Add(scanEvery)
 	for _, c := range l.connections {
 		if c != nil {
+			l.current = c
 			l.expire(c)
 		}
 	}
@@ -347,19 +358,20 @@ func (l *loop) pause(reason string) {
 func (l *loop) accept(s *Service) {
 	for _, fd := range s.sockets {
 		for range acceptAtOnce {
-			if l.engine.open.Load() >= int64(l.engine.options.Connections) {
+			if l.engine.full() {
 				l.pause("limit of connections, see the limit of descriptors in tabane doctor")
 				return
 			}
 			client, from, errno := accept(fd)
 			switch errno {
 			case 0:
-			case unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM:
-				l.pause(errno.Error())
-				return
 			case unix.ECONNABORTED, unix.EINTR:
 				continue // the client is gone
 			default:
+				if Local(errno) {
+					l.pause(errno.Error())
+					return
+				}
 				errno = unix.EAGAIN
 			}
 			if errno == unix.EAGAIN {
