@@ -28,11 +28,13 @@ const (
 	nameFailed = time.Second
 	// nameTimeout is the most time for the resolver.
 	nameTimeout = 5 * time.Second
-	// maxNames bounds the names that are known, maxLookups those that are asked for at a time, and
-	// maxWaiting the connections that wait for them.
+	// maxNames bounds the names that are known, maxLookups those that are asked for at a time, of
+	// requests and of upstreams each, and maxWaiting the connections that wait for them.
 	maxNames   = 4096
 	maxLookups = 32
 	maxWaiting = 4096
+	// maxClientLookups bounds the names that are asked for at a time for the requests of one client.
+	maxClientLookups = maxLookups / 2
 	// maxAddresses bounds the addresses of a name that are tried.
 	maxAddresses = 4
 	// silentDelay is the time without an answer to MPTCP after which TCP is tried as well, in units of
@@ -63,13 +65,14 @@ type upstream struct {
 
 // router decides where connections go. It is safe for concurrent use.
 type router struct {
-	log     *slog.Logger
-	lookup  resolve
-	own     func() ([]netip.Addr, error) // addresses of this host
-	now     func() time.Time
-	lookups chan struct{}
+	log    *slog.Logger
+	lookup resolve
+	own    func() ([]netip.Addr, error) // addresses of this host
+	now    func() time.Time
+	slots  slots
 
 	mu        sync.Mutex
+	asking    map[netip.Addr]int // names that are asked for, by the client
 	names     map[string]*name
 	waiting   int
 	upstreams []*upstream // never shrinks; targets have indices
@@ -77,6 +80,9 @@ type router struct {
 	ports     map[uint16][]netip.Addr // where the proxy itself listens
 	counts    transports
 }
+
+// slots bound what the resolver is asked at a time. Clients cannot take those of the upstreams.
+type slots struct{ requests, upstreams chan struct{} }
 
 // transports count connections to targets by what carries them.
 type transports struct {
@@ -88,7 +94,8 @@ type transports struct {
 func newRouter(log *slog.Logger) *router {
 	return &router{
 		log: log, lookup: net.DefaultResolver.LookupNetIP, own: ownAddresses, now: time.Now,
-		lookups: make(chan struct{}, maxLookups), names: map[string]*name{}, ports: map[uint16][]netip.Addr{},
+		slots:  slots{requests: make(chan struct{}, maxLookups), upstreams: make(chan struct{}, maxLookups)},
+		asking: map[netip.Addr]int{}, names: map[string]*name{}, ports: map[uint16][]netip.Addr{},
 	}
 }
 
@@ -169,7 +176,7 @@ func (r *router) Route(q relay.Query, answer func(relay.Plan)) (relay.Plan, bool
 	default:
 		var addresses []netip.Addr
 		var err error
-		if addresses, err, ok = r.addresses(q.Asked.Name, again); err != nil {
+		if addresses, err, ok = r.addresses(q.Asked.Name, q.Peer.Addr(), again); err != nil {
 			plan = relay.Plan{Err: err, Failure: request.HostUnreachable}
 		} else if ok {
 			plan = r.toAddresses(q, addresses, q.Asked.Port)
@@ -204,7 +211,7 @@ func (r *router) toUpstreams(s *served, again func()) (plan relay.Plan, ok bool)
 			addresses = []netip.Addr{a.Unmap()}
 		} else {
 			known := true
-			if addresses, err, known = r.addresses(u.at.Host, nil); !known {
+			if addresses, err, known = r.addresses(u.at.Host, configured, nil); !known {
 				waits = true
 				continue
 			}
@@ -225,7 +232,7 @@ func (r *router) toUpstreams(s *served, again func()) (plan relay.Plan, ok bool)
 	if len(plan.Targets) == 0 && waits {
 		for _, i := range order {
 			if _, err := netip.ParseAddr(r.upstreams[i].at.Host); err != nil {
-				if _, _, known := r.addresses(r.upstreams[i].at.Host, again); !known {
+				if _, _, known := r.addresses(r.upstreams[i].at.Host, configured, again); !known {
 					return plan, false
 				}
 			}
@@ -316,9 +323,12 @@ func (r *router) check(to netip.AddrPort) error {
 	return nil
 }
 
+// configured is in place of the client whose request has a name.
+var configured netip.Addr
+
 // addresses returns those of a name. If it has to be asked for first, known is false, and again, unless
-// nil, is called when there is an answer.
-func (r *router) addresses(host string, again func()) (list []netip.Addr, err error, known bool) {
+// nil, is called when there is an answer. It is asked for a client, or an upstream that is configured.
+func (r *router) addresses(host string, client netip.Addr, again func()) (list []netip.Addr, err error, known bool) {
 	now := r.now()
 	n := r.names[host]
 	if n == nil {
@@ -333,12 +343,17 @@ func (r *router) addresses(host string, again func()) (list []netip.Addr, err er
 	}
 	age := now.Sub(n.asked)
 	fresh := !n.asked.IsZero() && (n.err == nil && age < nameFresh || n.err != nil && age < nameFailed)
-	if !fresh && !n.asking {
+	free := client == configured || r.asking[client] < maxClientLookups
+	if !fresh && !n.asking && free {
 		n.asking = true
-		go r.ask(host, n)
+		r.asking[client]++
+		go r.ask(host, client, n)
 	}
 	if fresh || !n.asked.IsZero() && n.err == nil && age < nameStale {
 		return n.addresses, n.err, true
+	}
+	if !n.asking {
+		return nil, fmt.Errorf("client %v asks for too many names at a time", client), true
 	}
 	if again != nil {
 		if r.waiting >= maxWaiting {
@@ -360,14 +375,8 @@ func (r *router) forget(now time.Time) {
 }
 
 // ask asks the resolver for a name.
-func (r *router) ask(host string, n *name) {
-	r.lookups <- struct{}{}
-	defer func() { <-r.lookups }()
-	ctx, cancel := context.WithTimeout(context.Background(), nameTimeout)
-	defer cancel()
-	var list []netip.Addr
-	err := errors.New("resolver failed")
-	_ = contain.Do(contain.ProxyConnection, r.log, []byte(host), func() { list, err = r.lookup(ctx, "ip", host) })
+func (r *router) ask(host string, client netip.Addr, n *name) {
+	list, err := r.resolve(host, client)
 	if err == nil && len(list) == 0 {
 		err = errors.New("it has no address")
 	}
@@ -376,6 +385,9 @@ func (r *router) ask(host string, n *name) {
 	}
 	r.mu.Lock()
 	n.asking, n.asked = false, r.now()
+	if r.asking[client]--; r.asking[client] == 0 {
+		delete(r.asking, client)
+	}
 	if err != nil {
 		n.err = fmt.Errorf("resolve %q: %w", host, err)
 	} else {
@@ -391,6 +403,25 @@ func (r *router) ask(host string, n *name) {
 	for _, again := range waiting {
 		again()
 	}
+}
+
+// resolve has the resolver answer, once one of the slots is free.
+func (r *router) resolve(host string, client netip.Addr) (list []netip.Addr, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), nameTimeout)
+	defer cancel()
+	slots := r.slots.requests
+	if client == configured {
+		slots = r.slots.upstreams
+	}
+	select {
+	case slots <- struct{}{}:
+	case <-ctx.Done():
+		return nil, errors.New("too many names are being resolved")
+	}
+	defer func() { <-slots }()
+	err = errors.New("resolver failed")
+	_ = contain.Do(contain.ProxyConnection, r.log, []byte(host), func() { list, err = r.lookup(ctx, "ip", host) })
+	return list, err
 }
 
 // Tried implements relay.Router.

@@ -1,8 +1,12 @@
 package proxy
 
 import (
+	"context"
+	"fmt"
 	"net/netip"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/tabane/tabane/internal/proxy/relay"
 	"github.com/tabane/tabane/internal/proxy/request"
@@ -53,4 +57,57 @@ func TestActive(t *testing.T) {
 	if b := first(); b != a {
 		t.Errorf("after the end of the attempt, a connection goes to %v", b.Address)
 	}
+}
+
+// TestNames: a client that asks for many names blocks neither others nor upstreams, and names that get
+// no turn fail in time.
+func TestNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRouter(quiet)
+		blocked := make(chan struct{})
+		r.lookup = func(_ context.Context, _, host string) ([]netip.Addr, error) {
+			if host != "quick.test" && host != "upstream.test" {
+				<-blocked // not even at the end of its time
+			}
+			return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, nil
+		}
+		service := &relay.Service{ServiceOptions: relay.ServiceOptions{Tag: r.serve(forward(t, "socks5://127.0.0.1:1", "tcp"))}}
+		route := func(client, name string, answer func(relay.Plan)) (relay.Plan, bool) {
+			at := netip.AddrPortFrom(netip.MustParseAddr(client), 1)
+			return r.Route(relay.Query{Service: service, Peer: at, Client: at, Protocol: request.SOCKS5, Asked: request.Destination{Name: name, Port: 80}}, answer)
+		}
+		many := func(client string) (refused int) {
+			for i := range 2 * maxLookups {
+				if plan, ok := route(client, fmt.Sprintf("%d.%s.test", i, client), func(relay.Plan) {}); ok && plan.Err != nil {
+					refused++
+				}
+			}
+			synctest.Wait()
+			return refused
+		}
+		var answers []relay.Plan
+		add := func(p relay.Plan) { answers = append(answers, p) }
+		if n := many("192.0.2.10"); n != 2*maxLookups-maxClientLookups {
+			t.Errorf("%d names of one client are refused", n)
+		}
+		route("192.0.2.11", "quick.test", add)
+		synctest.Wait()
+		if len(answers) != 1 || answers[0].Err != nil {
+			t.Fatalf("another client gets %+v", answers)
+		}
+		many("192.0.2.12")
+		route("192.0.2.13", "late.test", add)
+		upstream := relay.Query{Service: &relay.Service{ServiceOptions: relay.ServiceOptions{Tag: r.serve(forward(t, "tcp://127.0.0.1:2", "tcp://upstream.test:80"))}}}
+		r.Route(upstream, add)
+		synctest.Wait()
+		if len(answers) != 2 || answers[1].Err != nil {
+			t.Fatalf("a connection to an upstream gets %+v", answers)
+		}
+		time.Sleep(nameTimeout)
+		synctest.Wait()
+		if len(answers) != 3 || answers[2].Err == nil {
+			t.Errorf("a name without a turn gets %+v", answers)
+		}
+		close(blocked)
+	})
 }
