@@ -13,8 +13,8 @@ import (
 	"github.com/tabane/tabane/internal/kernel/route"
 )
 
-// captureMark is the mark of captured packets, the number of the table that delivers them to this host,
-// and the priority of the rules that lead there, which precede those of tabane gateway.
+// captureMark is the mark of captured packets, the number of the table that delivers them to this
+// host, and the priority of the rules that lead there, which precede those of tabane gateway.
 const captureMark = 4788
 
 // anywhere are the prefixes of all addresses.
@@ -76,8 +76,8 @@ func (w *wanted) count() int {
 	return len(w.list)
 }
 
-// capture applies the captures of the running listeners. change runs a function that changes the desired
-// state of the loop.
+// capture applies the captures of the running listeners. change runs a function that changes the
+// desired state of the loop.
 func (p *Proxy) capture(change func(func())) error {
 	list := p.captures()
 	if !p.owner() {
@@ -98,8 +98,9 @@ func (p *Proxy) capture(change func(func())) error {
 	return nil
 }
 
-// clear removes the captures of a previous instance that was killed and had some, with their rules and
-// routes, unless they are those of a proxy that runs, and then leaves the network namespace to others.
+// clear removes the captures of a previous instance that was killed and had some, with their rules
+// and routes, unless they are those of a proxy that runs, and then leaves the network namespace to
+// others.
 func (p *Proxy) clear() error {
 	if p.lock == nil {
 		return nil

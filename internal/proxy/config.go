@@ -14,12 +14,12 @@ import (
 type Config struct {
 	// Listeners are where clients connect to, and where their connections go.
 	Listeners []Listener `yaml:"listeners"`
-	// Drain is how long the connections of a process that was replaced (SIGUSR2) may go on. Default: 1h.
-	// Example: 10m
+	// Drain is how long the connections of a process that was replaced (SIGUSR2) may go on. Default:
+	// 1h. Example: 10m
 	Drain time.Duration `yaml:"drain,omitempty"`
 	// Finish is how long connections may go on at a clean stop (SIGTERM) before they are reset; new
-	// ones are refused meanwhile. Keep it below TimeoutStopSec of systemd, 30s in the unit. Default: 10s.
-	// Example: 20s
+	// ones are refused meanwhile. Keep it below TimeoutStopSec of systemd, 30s in the unit. Default:
+	// 10s. Example: 20s
 	Finish time.Duration `yaml:"finish,omitempty"`
 	// Control is the path of the Unix socket for tabane reload, which only the daemon's user and root
 	// can use. Default: /run/tabane/proxy.sock.
@@ -33,16 +33,17 @@ type Config struct {
 // Listener is one place where clients connect to.
 type Listener struct {
 	// Listen is a scheme and a place: tcp and mptcp have an address and port ([::] is all addresses,
-	// including IPv4), and each connection goes to an upstream; socks5 has an address and port as well,
-	// and serves SOCKS5 and HTTP CONNECT; transparent has the interface whose connections to others are
-	// captured.
+	// including IPv4), and each connection goes to an upstream; socks5 has an address and port as
+	// well, and serves SOCKS5 and HTTP CONNECT; transparent has the interface whose connections to
+	// others are captured.
 	Listen Listen `yaml:"listen"`
 	// Upstream is where connections go: scheme, host and port, or only the scheme to go where clients
 	// request (socks5), connect to (transparent), or say in their PROXY header
 	// (accept_proxy_protocol). With mptcp, a destination without MPTCP is connected by TCP.
 	Upstream Upstream `yaml:"upstream,omitempty"`
 	// Upstreams are several of them, in place of upstream: each connection goes to the one with the
-	// fewest among those that answer. Example: ["mptcp://hq1.example:8080", "mptcp://hq2.example:8080"]
+	// fewest among those that answer. Example: ["mptcp://hq1.example:8080",
+	// "mptcp://hq2.example:8080"]
 	Upstreams []Upstream `yaml:"upstreams,omitempty"`
 	// Allow are the prefixes of the clients that may connect. They are required unless the listener is
 	// on a loopback address or transparent.
@@ -52,13 +53,13 @@ type Listener struct {
 	// ProxyProtocol is the version of the PROXY header that each upstream gets, v1 or v2, with the
 	// client's address. Default: none.
 	ProxyProtocol HeaderVersion `yaml:"proxy_protocol,omitempty"`
-	// AcceptProxyProtocol is true if each client is a proxy that sends a PROXY header of either version.
-	// Example: true
+	// AcceptProxyProtocol is true if each client is a proxy that sends a PROXY header of either
+	// version. Example: true
 	AcceptProxyProtocol bool `yaml:"accept_proxy_protocol,omitempty"`
 	// Idle is how long a connection may have no data. Default: 1h. Example: 10m
 	Idle time.Duration `yaml:"idle,omitempty"`
-	// Pace spreads what is sent to clients over time: auto, at the rate of their congestion control, or
-	// a rate that no connection exceeds. Default: none. Example: auto
+	// Pace spreads what is sent to clients over time: auto, at the rate of their congestion control,
+	// or a rate that no connection exceeds. Default: none. Example: auto
 	Pace Pace `yaml:"pace,omitempty"`
 }
 

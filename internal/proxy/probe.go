@@ -19,8 +19,9 @@ const (
 	probeTimeout = 3 * time.Second
 )
 
-// probe connects to upstreams in turn until ctx ends: to those that are down, and to those of listeners
-// with several, where a silent one would otherwise delay each connection that tries it first.
+// probe connects to upstreams in turn until ctx ends: to those that are down, and to those of
+// listeners with several, where a silent one would otherwise delay each connection that tries it
+// first.
 func (p *Proxy) probe(ctx context.Context) {
 	every := time.NewTicker(probeEvery)
 	defer every.Stop()

@@ -1,9 +1,9 @@
-// Package proxy is the daemon that carries TCP connections of hosts without MPTCP over MPTCP, and back.
-// It has listeners with their upstreams, SOCKS5 and HTTP CONNECT for clients that name their
+// Package proxy is the daemon that carries TCP connections of hosts without MPTCP over MPTCP, and
+// back. It has listeners with their upstreams, SOCKS5 and HTTP CONNECT for clients that name their
 // destination, and captures connections transparently.
 //
-// The connections themselves are carried by the package relay. The daemon takes no part in the choice
-// of paths: that is the kernel's MPTCP with its endpoints.
+// The connections themselves are carried by the package relay. The daemon takes no part in the
+// choice of paths: that is the kernel's MPTCP with its endpoints.
 package proxy
 
 import (
@@ -136,8 +136,8 @@ func (p *Proxy) unlock() error {
 	return err
 }
 
-// lockName keeps two proxies that capture connections out of a network namespace: each would replace the
-// rules of the other. Abstract socket names belong to the namespace (unix(7)).
+// lockName keeps two proxies that capture connections out of a network namespace: each would
+// replace the rules of the other. Abstract socket names belong to the namespace (unix(7)).
 const lockName = "@tabane-proxy"
 
 var errCaptures = errors.New("another proxy captures connections in this network namespace: stop it, or give it these listeners, too")
@@ -234,8 +234,8 @@ func (p *Proxy) addresses() []netip.AddrPort {
 	return all
 }
 
-// Run carries connections until ctx ends and they have ended or had their time, or another process has
-// taken over and the connections of this one have ended.
+// Run carries connections until ctx ends and they have ended or had their time, or another process
+// has taken over and the connections of this one have ended.
 func (p *Proxy) Run(ctx context.Context) (err error) {
 	defer func() {
 		p.mu.Lock()
@@ -365,8 +365,8 @@ func (p *Proxy) await(ctx context.Context, limit time.Duration) {
 	}
 }
 
-// Sockets returns the listening sockets, for the process that replaces this one. The caller does not
-// close them.
+// Sockets returns the listening sockets, for the process that replaces this one. The caller does
+// not close them.
 func (p *Proxy) Sockets() ([]int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -384,8 +384,8 @@ func (p *Proxy) Sockets() ([]int, error) {
 	return all, nil
 }
 
-// Replaced stops accepting and leaves the kernel's state to another process, which has the sockets. Run
-// returns once the connections have ended.
+// Replaced stops accepting and leaves the kernel's state to another process, which has the sockets.
+// Run returns once the connections have ended.
 func (p *Proxy) Replaced() {
 	p.once.Do(func() {
 		if p.owner() {
@@ -398,14 +398,15 @@ func (p *Proxy) Replaced() {
 // Draining is closed once another process has taken over.
 func (p *Proxy) Draining() <-chan struct{} { return p.replaced }
 
-// Link implements daemon.Reactor: captures match an interface by its name, also one that comes later.
+// Link implements daemon.Reactor: captures match an interface by its name, also one that comes
+// later.
 func (p *Proxy) Link(string, bool) {}
 
 // Settled implements daemon.Reactor.
 func (p *Proxy) Settled() bool { return false }
 
-// Reload replaces the configuration and returns what has changed, one line each. Connections go on. An
-// error means that nothing has changed.
+// Reload replaces the configuration and returns what has changed, one line each. Connections go on.
+// An error means that nothing has changed.
 func (p *Proxy) Reload(now Config) ([]string, error) {
 	p.reloading.Lock()
 	defer p.reloading.Unlock()

@@ -82,8 +82,8 @@ func serve(t *testing.T, f func(*net.TCPConn)) net.Listener {
 	return l
 }
 
-// echo sends back what it receives, and the end after the end. It copies, since Go keeps the pipes of
-// connections that it splices.
+// echo sends back what it receives, and the end after the end. It copies, since Go keeps the pipes
+// of connections that it splices.
 func echo(c *net.TCPConn) { _, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) }
 
 // end returns the error with which a connection to an address ends.
@@ -125,8 +125,8 @@ func settle(t *testing.T, what string, f func() bool) {
 	}
 }
 
-// TestRelay: data of all sizes arrives whole in both directions, and so does the end of each, over TCP
-// and MPTCP.
+// TestRelay: data of all sizes arrives whole in both directions, and so does the end of each, over
+// TCP and MPTCP.
 func TestRelay(t *testing.T) {
 	server := serve(t, echo).Addr().String()
 	for _, scheme := range []string{"tcp", "mptcp"} {
@@ -243,8 +243,8 @@ func TestReset(t *testing.T) {
 	settle(t, "connections stay", func() bool { return p.engine.Open() == 0 })
 }
 
-// TestSlowReader: a client that does not read stops the server, costs a bounded part of its data, and
-// gets all of it in the end.
+// TestSlowReader: a client that does not read stops the server, costs a bounded part of its data,
+// and gets all of it in the end.
 func TestSlowReader(t *testing.T) {
 	const size = 64 << 20
 	server := serve(t, func(c *net.TCPConn) { _, _ = io.CopyN(c, zeros{}, size) })
@@ -277,7 +277,8 @@ func socks(name string, port uint16, data string) []byte {
 	return append(binary.BigEndian.AppendUint16(b, port), data...)
 }
 
-// TestRequests: SOCKS5 and CONNECT on one port, with data that follows at once; faults are answered.
+// TestRequests: SOCKS5 and CONNECT on one port, with data that follows at once; faults are
+// answered.
 func TestRequests(t *testing.T) {
 	server := netip.MustParseAddrPort(serve(t, echo).Addr().String())
 	at := free(t)
@@ -323,8 +324,8 @@ func TestRequests(t *testing.T) {
 	settle(t, "connections stay", func() bool { return p.engine.Open() == 0 })
 }
 
-// TestProxyProtocol: the address of the client passes two proxies, of which the second sends it on in
-// the other version.
+// TestProxyProtocol: the address of the client passes two proxies, of which the second sends it on
+// in the other version.
 func TestProxyProtocol(t *testing.T) {
 	got := make(chan header.Header, 1)
 	server := serve(t, func(c *net.TCPConn) {
@@ -470,8 +471,8 @@ func pingPong(t *testing.T, c *net.TCPConn) {
 	}
 }
 
-// TestReplace: another proxy with the sockets takes over. Connections of the first go on in it, and it ends
-// with the last of them; new ones are the second's, also those that were waiting.
+// TestReplace: another proxy with the sockets takes over. Connections of the first go on in it, and
+// it ends with the last of them; new ones are the second's, also those that were waiting.
 func TestReplace(t *testing.T) {
 	at := free(t)
 	l := forward(t, "tcp://"+at, "tcp://"+serve(t, echo).Addr().String())
@@ -526,8 +527,8 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// TestReplacedUnlocks: a replaced process leaves the network namespace to others while its connections
-// go on.
+// TestReplacedUnlocks: a replaced process leaves the network namespace to others while its
+// connections go on.
 func TestReplacedUnlocks(t *testing.T) {
 	at := free(t)
 	p := start(t, forward(t, "tcp://"+at, "tcp://"+serve(t, echo).Addr().String()))
@@ -551,8 +552,8 @@ func TestReplacedUnlocks(t *testing.T) {
 	_ = c.Close()
 }
 
-// TestStop: a clean stop refuses new connections, lets running ones end in their time, and resets those
-// that do not.
+// TestStop: a clean stop refuses new connections, lets running ones end in their time, and resets
+// those that do not.
 func TestStop(t *testing.T) {
 	server := serve(t, echo).Addr().String()
 	for name, test := range map[string]struct {

@@ -245,8 +245,8 @@ func (r *router) toUpstreams(s *served, again func()) (plan relay.Plan, ok bool)
 	return plan, true
 }
 
-// toAddresses returns the addresses that a client may be connected to. Only a client of this host is
-// connected to loopback, and what a PROXY header says of the client cannot make it one.
+// toAddresses returns the addresses that a client may be connected to. Only a client of this host
+// is connected to loopback, and what a PROXY header says of the client cannot make it one.
 func (r *router) toAddresses(q relay.Query, addresses []netip.Addr, port uint16) relay.Plan {
 	multipath := q.Service.Tag.(*served).listener.all()[0].Multipath
 	local := q.Peer.Addr().IsLoopback() && q.Client.Addr().IsLoopback()
@@ -276,7 +276,8 @@ func (r *router) toAddresses(q relay.Query, addresses []netip.Addr, port uint16)
 	return plan
 }
 
-// transports sets which targets are asked for MPTCP, and adds TCP for those that may not answer to it.
+// transports sets which targets are asked for MPTCP, and adds TCP for those that may not answer to
+// it.
 func (r *router) transports(targets []relay.Target, now time.Time) []relay.Target {
 	n := len(targets)
 	for i := range n {
@@ -326,8 +327,9 @@ func (r *router) check(to netip.AddrPort) error {
 // configured is in place of the client whose request has a name.
 var configured netip.Addr
 
-// addresses returns those of a name. If it has to be asked for first, known is false, and again, unless
-// nil, is called when there is an answer. It is asked for a client, or an upstream that is configured.
+// addresses returns those of a name. If it has to be asked for first, known is false, and again,
+// unless nil, is called when there is an answer. It is asked for a client, or an upstream that is
+// configured.
 func (r *router) addresses(host string, client netip.Addr, again func()) (list []netip.Addr, err error, known bool) {
 	now := r.now()
 	n := r.names[host]

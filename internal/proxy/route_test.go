@@ -59,8 +59,8 @@ func TestActive(t *testing.T) {
 	}
 }
 
-// TestNames: a client that asks for many names blocks neither others nor upstreams, and names that get
-// no turn fail in time.
+// TestNames: a client that asks for many names blocks neither others nor upstreams, and names that
+// get no turn fail in time.
 func TestNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRouter(quiet)

@@ -23,8 +23,8 @@ type Status struct {
 	// Control is the path of the socket for commands.
 	Control     string      `json:"control"`
 	Connections Connections `json:"connections"`
-	// Transports count the connections to upstreams and destinations by what carries them; fallback are
-	// those that were asked for MPTCP and are carried by TCP.
+	// Transports count the connections to upstreams and destinations by what carries them; fallback
+	// are those that were asked for MPTCP and are carried by TCP.
 	Transports transports       `json:"transports"`
 	Listeners  []ListenerStatus `json:"listeners"`
 	Upstreams  []UpstreamStatus `json:"upstreams,omitempty"`
@@ -84,8 +84,8 @@ type Fallback struct {
 	Seconds int `json:"seconds"`
 }
 
-// Status returns the state of the proxy. It is degraded while an upstream is down or accepting pauses,
-// and not ready while all upstreams of a listener are down.
+// Status returns the state of the proxy. It is degraded while an upstream is down or accepting
+// pauses, and not ready while all upstreams of a listener are down.
 func (p *Proxy) Status() any {
 	var report health.Report
 	running := true

@@ -1,6 +1,6 @@
-// Package handover gives the listening sockets of this process to one that replaces it: its own program,
-// which may be a newer one by now, with the same arguments. The sockets are never closed meanwhile, so
-// that no connection is refused.
+// Package handover gives the listening sockets of this process to one that replaces it: its own
+// program, which may be a newer one by now, with the same arguments. The sockets are never closed
+// meanwhile, so that no connection is refused.
 //
 // The file descriptors are passed as the service manager passes them (sd_listen_fds(3)), so that a
 // process takes sockets of either. The package does not know what they are for.
@@ -31,8 +31,8 @@ const (
 	startTimeout = time.Minute
 )
 
-// The variables of the environment. The process ID of a child is not known before it starts: one of this
-// package knows its parent instead.
+// The variables of the environment. The process ID of a child is not known before it starts: one of
+// this package knows its parent instead.
 const (
 	variableCount  = "LISTEN_FDS"
 	variablePID    = "LISTEN_PID"
@@ -41,15 +41,15 @@ const (
 	variableReady  = "TABANE_READY_FD"
 )
 
-// Sockets are the sockets that this process has inherited. It is not safe for concurrent use. The zero
-// value has none.
+// Sockets are the sockets that this process has inherited. It is not safe for concurrent use. The
+// zero value has none.
 type Sockets struct {
 	fds   []int
 	ready int // 0 if nobody waits
 }
 
-// Inherited returns the sockets that the process has inherited, and removes them from the environment, so
-// that children do not take them.
+// Inherited returns the sockets that the process has inherited, and removes them from the
+// environment, so that children do not take them.
 func Inherited() (*Sockets, error) {
 	count, pid, parent, ready := os.Getenv(variableCount), os.Getenv(variablePID), os.Getenv(variableParent), os.Getenv(variableReady)
 	for _, name := range []string{variableCount, variablePID, variableNames, variableParent, variableReady} {
@@ -92,8 +92,8 @@ func (s *Sockets) Take(match func(fd int) bool) (fd int, ok bool) {
 	return -1, false
 }
 
-// Ready closes the sockets that nobody has taken, and reports to the process that waits, if one does, that
-// this one has replaced it.
+// Ready closes the sockets that nobody has taken, and reports to the process that waits, if one
+// does, that this one has replaced it.
 func (s *Sockets) Ready() error {
 	for _, fd := range s.fds {
 		_ = unix.Close(fd) // nobody has used it
@@ -111,9 +111,9 @@ func (s *Sockets) Ready() error {
 	return nil
 }
 
-// Replace starts the program of this process again, with the sockets, and returns its process ID once it
-// is ready. Without that, the new process has ended and nothing has changed. Further variables are
-// added to its environment.
+// Replace starts the program of this process again, with the sockets, and returns its process ID
+// once it is ready. Without that, the new process has ended and nothing has changed. Further
+// variables are added to its environment.
 func Replace(ctx context.Context, sockets []int, variables ...string) (pid int, err error) {
 	path, err := os.Executable()
 	if err != nil {

@@ -18,9 +18,9 @@ import (
 // captureTable is the name of the table that SetCaptures makes.
 const captureTable = "tabane-proxy"
 
-// Capture gives TCP connections that arrive at an interface, and whose destination is not this host, to
-// a listening socket of this host that is transparent (TPROXY). Their packets get Mark, by which a
-// policy rule delivers them here.
+// Capture gives TCP connections that arrive at an interface, and whose destination is not this
+// host, to a listening socket of this host that is transparent (TPROXY). Their packets get Mark, by
+// which a policy rule delivers them here.
 type Capture struct {
 	Interface string
 	// Ports are the destination ports; nil: all.

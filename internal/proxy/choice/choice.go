@@ -1,5 +1,5 @@
-// Package choice has the decisions of a proxy: the order in which addresses are tried, which of several
-// upstreams a connection goes to, and which destinations have no MPTCP.
+// Package choice has the decisions of a proxy: the order in which addresses are tried, which of
+// several upstreams a connection goes to, and which destinations have no MPTCP.
 //
 // It opens no connections and reads no clock.
 package choice
@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// Interleave orders the addresses of a name for connection attempts: the families alternate, from that
-// of the first address on, and each keeps its order (RFC 8305 section 4, with a First Address Family
-// Count of 1).
+// Interleave orders the addresses of a name for connection attempts: the families alternate, from
+// that of the first address on, and each keeps its order (RFC 8305 section 4, with a First Address
+// Family Count of 1).
 func Interleave(addresses []netip.Addr) []netip.Addr {
 	if len(addresses) == 0 {
 		return nil
@@ -57,7 +57,8 @@ type Upstream struct {
 // Down reports whether the upstream does not answer, as far as is known.
 func (u *Upstream) Down() bool { return u.Failures >= downAfter }
 
-// Up reports whether the upstream takes connections at now: one that is down is tried again after a while.
+// Up reports whether the upstream takes connections at now: one that is down is tried again after a
+// while.
 func (u *Upstream) Up(now time.Time) bool { return !u.Down() || !now.Before(u.Until) }
 
 // Succeeded records a connection or a probe that was answered.
@@ -74,9 +75,9 @@ func (u *Upstream) Failed(now time.Time) (down bool) {
 	return !was && u.Down()
 }
 
-// Order returns the indices of the upstreams in the order in which a connection tries them: those that
-// are up before those that are down, and among them the one with the fewest connections first. Equal
-// ones keep their order.
+// Order returns the indices of the upstreams in the order in which a connection tries them: those
+// that are up before those that are down, and among them the one with the fewest connections first.
+// Equal ones keep their order.
 func Order(list []Upstream, now time.Time) []int {
 	order := make([]int, 0, len(list))
 	less := func(a, b int) bool {

@@ -5,12 +5,12 @@ import (
 	"sync/atomic"
 )
 
-// burstClasses is the number of classes of bursts: 1 segment, 2, 3 to 4, 5 to 8, and so on; the last one
-// has all longer ones.
+// burstClasses is the number of classes of bursts: 1 segment, 2, 3 to 4, 5 to 8, and so on; the
+// last one has all longer ones.
 const burstClasses = 12
 
-// Bursts count bursts by length. A burst is what is given to a socket at once, in segments. It is safe
-// for concurrent use.
+// Bursts count bursts by length. A burst is what is given to a socket at once, in segments. It is
+// safe for concurrent use.
 type Bursts struct {
 	classes  [burstClasses]atomic.Uint64
 	segments atomic.Uint64

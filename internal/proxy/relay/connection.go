@@ -51,8 +51,8 @@ const (
 	closeTimeout = 2 * time.Second
 )
 
-// connection is a client's connection and that to its target. Side 0 is the client, side 1 the target;
-// flow 0 goes from the client to the target.
+// connection is a client's connection and that to its target. Side 0 is the client, side 1 the
+// target; flow 0 goes from the client to the target.
 type connection struct {
 	state      state
 	protocol   request.Protocol
@@ -383,8 +383,8 @@ func (l *loop) malformed(c *connection, err error) {
 	l.refuse(c, c.protocol.Failed(request.Malformed), err)
 }
 
-// refuse ends a connection that has no target. Without an answer, and without a protocol, it is reset,
-// as a target that refuses does.
+// refuse ends a connection that has no target. Without an answer, and without a protocol, it is
+// reset, as a target that refuses does.
 func (l *loop) refuse(c *connection, answer []byte, err error) {
 	l.engine.log.Debug("connection refused", "listener", c.service.Name, "client", c.client, "err", err)
 	if c.protocol == request.None {
@@ -456,8 +456,8 @@ func (l *loop) routed(c *connection, p Plan) {
 	}
 }
 
-// Local reports whether an error is of this host's lack of descriptors or memory, and says nothing of
-// the other one.
+// Local reports whether an error is of this host's lack of descriptors or memory, and says nothing
+// of the other one.
 func Local(err error) bool {
 	for _, lack := range []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM} {
 		if errors.Is(err, lack) {
@@ -467,8 +467,8 @@ func Local(err error) bool {
 	return false
 }
 
-// attempt begins to connect to the next target; one that fails at once is followed by another. What this
-// host lacks the means for is begun later.
+// attempt begins to connect to the next target; one that fails at once is followed by another. What
+// this host lacks the means for is begun later.
 func (l *loop) attempt(c *connection) {
 	for int(c.dial.next) < len(c.plan.Targets) {
 		if c.dial.open > 0 && l.engine.full() {

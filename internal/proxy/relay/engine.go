@@ -2,8 +2,9 @@
 // where its Router says, and moves data in both directions with splice(2), without copying.
 //
 // Loops, one for each processor, wait for all sockets of their connections with epoll. An idle
-// connection is two sockets and less than a kilobyte: pipes belong to the loops, and a connection has one
-// only while data waits in it. The package does not resolve names and decides about no destination.
+// connection is two sockets and less than a kilobyte: pipes belong to the loops, and a connection
+// has one only while data waits in it. The package does not resolve names and decides about no
+// destination.
 package relay
 
 import (
@@ -21,8 +22,8 @@ import (
 	"github.com/tabane/tabane/internal/proxy/request"
 )
 
-// Router decides where connections go. Its methods are called from the loops, several at a time, and
-// must not block.
+// Router decides where connections go. Its methods are called from the loops, several at a time,
+// and must not block.
 type Router interface {
 	// Route returns the plan for a connection. If it takes time it returns false, and later calls
 	// answer once, from any goroutine.
@@ -79,8 +80,8 @@ type Outcome struct {
 	Target Target
 	// Err is nil if the attempt has succeeded.
 	Err error
-	// Fallback: the target was asked for MPTCP, and answered with TCP. Silent: it did not answer to MPTCP
-	// within the delay, and did to TCP.
+	// Fallback: the target was asked for MPTCP, and answered with TCP. Silent: it did not answer to
+	// MPTCP within the delay, and did to TCP.
 	Fallback, Silent bool
 }
 
@@ -185,7 +186,8 @@ func (e *Engine) Close() error {
 	return nil
 }
 
-// Run carries connections until ctx ends. It then resets those that are left, and closes everything.
+// Run carries connections until ctx ends. It then resets those that are left, and closes
+// everything.
 func (e *Engine) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	for _, l := range e.loops {
@@ -223,8 +225,8 @@ func (e *Engine) Add(o ServiceOptions) (*Service, error) {
 	return s, nil
 }
 
-// Remove stops accepting connections of a service and closes its sockets. Those that were accepted go
-// on. The engine must be running.
+// Remove stops accepting connections of a service and closes its sockets. Those that were accepted
+// go on. The engine must be running.
 func (e *Engine) Remove(s *Service) {
 	var left sync.WaitGroup
 	for _, l := range e.loops {
@@ -248,8 +250,8 @@ func (e *Engine) Remove(s *Service) {
 	}
 }
 
-// full reports whether there is no room for another connection, or attempt beside others. Two of these
-// have the descriptors of a connection.
+// full reports whether there is no room for another connection, or attempt beside others. Two of
+// these have the descriptors of a connection.
 func (e *Engine) full() bool {
 	return e.open.Load()+(e.beside.Load()+1)/2 >= int64(e.options.Connections)
 }
@@ -288,8 +290,8 @@ func DescriptorLimit() (uint64, error) {
 	return limit.Max, nil
 }
 
-// reservedDescriptors are those that are not of connections: pipes, listeners, loops, names that are
-// resolved, and the control and status sockets with their clients.
+// reservedDescriptors are those that are not of connections: pipes, listeners, loops, names that
+// are resolved, and the control and status sockets with their clients.
 const reservedDescriptors = 2*maxPipes + 136
 
 // maxConnections bounds the connections of a process whatever its limit of descriptors.

@@ -99,7 +99,8 @@ func TestPeer(t *testing.T) {
 	}
 }
 
-// TestLocal: an attempt for which this host has no descriptor is repeated, and is not one that failed.
+// TestLocal: an attempt for which this host has no descriptor is repeated, and is not one that
+// failed.
 func TestLocal(t *testing.T) {
 	server, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 const (
 	// pipeSize is the capacity of a pipe in bytes: what the kernel permits to all users.
 	pipeSize = 1 << 20
-	// maxPipes bounds the pipes of an engine, of two descriptors each. Each connection whose receiver is
-	// slower than its sender holds one; further ones are copied.
+	// maxPipes bounds the pipes of an engine, of two descriptors each. Each connection whose receiver
+	// is slower than its sender holds one; further ones are copied.
 	maxPipes = 32
 	// keptPipes is the number of empty pipes that a loop keeps from one second to the next.
 	keptPipes = 2

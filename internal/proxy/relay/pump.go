@@ -37,8 +37,8 @@ func (l *loop) relay(c *connection) {
 	}
 }
 
-// pump moves data of a direction. It returns whether there may be more to move now, and the error of
-// a socket.
+// pump moves data of a direction. It returns whether there may be more to move now, and the error
+// of a socket.
 func (l *loop) pump(c *connection, d int) (again bool, errno syscall.Errno) {
 	f, from, to := &c.flows[d], &c.sides[d], &c.sides[1-d]
 	if f.done {

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The calls of this file that loops make for each piece of data do not block, so that they bypass the
-// scheduler of Go (RawSyscall). Those that move much data at once do not.
+// The calls of this file that loops make for each piece of data do not block, so that they bypass
+// the scheduler of Go (RawSyscall). Those that move much data at once do not.
 
-// backlog is the length of the queue of connections that wait to be accepted; net.core.somaxconn bounds
-// it.
+// backlog is the length of the queue of connections that wait to be accepted; net.core.somaxconn
+// bounds it.
 const backlog = 4096
 
 // solMPTCP and mptcpInfo are SOL_MPTCP and MPTCP_INFO of include/uapi/linux/mptcp.h.
@@ -36,8 +36,8 @@ type SocketOptions struct {
 	Transparent bool
 }
 
-// OpenSocket opens a listening socket in the network namespace of the calling thread, and returns its
-// file descriptor.
+// OpenSocket opens a listening socket in the network namespace of the calling thread, and returns
+// its file descriptor.
 func OpenSocket(o SocketOptions) (fd int, err error) {
 	defer func() {
 		if err != nil {
@@ -84,8 +84,8 @@ func boolean(b bool) int {
 	return 0
 }
 
-// tune sets what connections that are accepted from the socket inherit: keep-alive, and no delay of small
-// segments.
+// tune sets what connections that are accepted from the socket inherit: keep-alive, and no delay of
+// small segments.
 func tune(fd int, keepAlive keepAlive) error {
 	var err error
 	set := func(level, option, value int) {
@@ -104,8 +104,8 @@ func tune(fd int, keepAlive keepAlive) error {
 // unpaced as SO_MAX_PACING_RATE is the kernel's default (sk_max_pacing_rate in net/core/sock.c).
 const unpaced = ^uint64(0)
 
-// pace sets the pacing rate that connections inherit, in bytes per second; 0 is none, also of a socket
-// that had one.
+// pace sets the pacing rate that connections inherit, in bytes per second; 0 is none, also of a
+// socket that had one.
 func pace(fd int, rate uint64) error {
 	if rate > 0 {
 		return unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, rate)
@@ -193,8 +193,8 @@ func accept(listening int) (fd int, client netip.AddrPort, errno syscall.Errno) 
 	return int(r), address(&raw), 0
 }
 
-// localAddress returns the own address of a socket; of a transparent one, that is where the client wanted
-// to connect to.
+// localAddress returns the own address of a socket; of a transparent one, that is where the client
+// wanted to connect to.
 func localAddress(fd int) netip.AddrPort {
 	var raw [unix.SizeofSockaddrInet6]byte
 	length := uint32(len(raw))
@@ -269,7 +269,8 @@ func segment(fd int) int {
 	return n
 }
 
-// defaultSegment is the payload in bytes of a segment of IPv4 or IPv6 with timestamps over Ethernet.
+// defaultSegment is the payload in bytes of a segment of IPv4 or IPv6 with timestamps over
+// Ethernet.
 const defaultSegment = 1440
 
 // LocalAddress returns the address of a listening socket.

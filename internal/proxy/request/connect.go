@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// DecodeConnect decodes a CONNECT request of n bytes, the empty line included (RFC 9112). Its header
-// fields are not interpreted. What follows is data that the client sends before it has the answer.
+// DecodeConnect decodes a CONNECT request of n bytes, the empty line included (RFC 9112). Its
+// header fields are not interpreted. What follows is data that the client sends before it has the
+// answer.
 func DecodeConnect(b []byte) (d Destination, n int, err error) {
 	line, _, complete := bytes.Cut(b[:min(len(b), MaxLength)], []byte("\r\n"))
 	if !complete {
@@ -75,8 +76,8 @@ var httpStatus = map[Failure]string{
 	Refused: "502 Bad Gateway", TimedOut: "504 Gateway Timeout", BadCommand: "405 Method Not Allowed", BadAddress: "400 Bad Request", Malformed: "400 Bad Request",
 }
 
-// Succeeded returns the answer to a client that is connected now; bound is the proxy's own address of
-// the connection.
+// Succeeded returns the answer to a client that is connected now; bound is the proxy's own address
+// of the connection.
 func (p Protocol) Succeeded(bound netip.AddrPort) []byte {
 	switch p {
 	case SOCKS5:

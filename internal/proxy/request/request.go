@@ -1,7 +1,8 @@
-// Package request decodes what clients of a proxy ask for, SOCKS5 (RFC 1928) or HTTP CONNECT (RFC 9110
-// section 9.3.6), and encodes the answers.
+// Package request decodes what clients of a proxy ask for, SOCKS5 (RFC 1928) or HTTP CONNECT (RFC
+// 9110 section 9.3.6), and encodes the answers.
 //
-// It opens no connections and decides nothing about destinations. Clients without authentication only.
+// It opens no connections and decides nothing about destinations. Clients without authentication
+// only.
 package request
 
 import (
@@ -11,8 +12,8 @@ import (
 	"strconv"
 )
 
-// MaxLength is the longest request in bytes, greeting and header fields included: a client that sends
-// more without an end is refused.
+// MaxLength is the longest request in bytes, greeting and header fields included: a client that
+// sends more without an end is refused.
 const MaxLength = 8 << 10
 
 // ErrShort means that the bytes are the beginning of a request.
