@@ -180,13 +180,13 @@ func within(ts *testscript.TestScript, f func() error) {
 	}
 }
 
-// netns makes the network namespace $NETNS, with its loopback up, and removes it at the end of the
-// script.
+// netns makes the network namespace $NETNS, or $NETNS-NAME with an argument, with its loopback up, and
+// removes it at the end of the script.
 func makeNamespace(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 0 {
-		ts.Fatalf("usage: netns")
+	if neg || len(args) > 1 {
+		ts.Fatalf("usage: netns [NAME]")
 	}
-	name := ts.Getenv("NETNS")
+	name := strings.Join(append([]string{ts.Getenv("NETNS")}, args...), "-")
 	ts.Check(netns.Create(name))
 	ts.Defer(func() { ts.Check(netns.Delete(name)) })
 	ts.Check(netns.Do(name, func() error {
