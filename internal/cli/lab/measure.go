@@ -181,7 +181,7 @@ func (a *app) measureRun(c *cobra.Command, server string, f measureRunFlags) (er
 	if store == nil && dir != "" && measurement.Exists(dir) {
 		return storeFailure("start measurement", dir, measurement.ErrExists)
 	}
-	t, err := newTrialer(ctx, p, key, a.Version, f.check)
+	t, err := newMeasurer(ctx, p, key, a.Version, f.check)
 	if err != nil {
 		return measureFailure(p.Server, err)
 	}
@@ -198,7 +198,7 @@ func (a *app) measureRun(c *cobra.Command, server string, f measureRunFlags) (er
 	screen := &measureScreen{out: a.Out, live: cli.NewLiveLine(a.Err), terminal: cli.Width(a.Err) > 0, plan: p}
 	t.progress = screen
 	stop, err := measurement.Run(ctx, measurement.RunOptions{
-		Store: store, Trialer: t, MaxBytes: int64(maxBytes), MaxTime: f.maxTime, Progress: screen.show,
+		Store: store, Measurer: t, MaxBytes: int64(maxBytes), MaxTime: f.maxTime, Progress: screen.show,
 	})
 	screen.live.Clear()
 	again := "continue with tabane measure run --resume " + dir
@@ -238,8 +238,8 @@ func planFailure(c *cobra.Command, err error) error {
 	return cli.Usage(c, err)
 }
 
-// trialer makes the trials of a plan.
-type trialer struct {
+// measurer makes the trials of a plan.
+type measurer struct {
 	plan     measurement.Plan
 	client   *measure.Client
 	offer    measure.Offer
@@ -248,10 +248,10 @@ type trialer struct {
 	progress *measureScreen
 }
 
-// newTrialer connects to the server and, unless it is only to check what there is, checks that it and this
+// newMeasurer connects to the server and, unless it is only to check what there is, checks that it and this
 // host can do what the plan needs.
-func newTrialer(ctx context.Context, p measurement.Plan, key []byte, version string, check bool) (*trialer, error) {
-	t := &trialer{plan: p, modes: map[string]measure.Mode{}, version: version}
+func newMeasurer(ctx context.Context, p measurement.Plan, key []byte, version string, check bool) (*measurer, error) {
+	t := &measurer{plan: p, modes: map[string]measure.Mode{}, version: version}
 	var err error
 	if t.client, err = measure.NewClient(p.Server, key); err != nil {
 		return nil, err
@@ -284,7 +284,7 @@ func newTrialer(ctx context.Context, p measurement.Plan, key []byte, version str
 }
 
 // checkOffer compares the plan with what the server offers.
-func (t *trialer) checkOffer(ctx context.Context) error {
+func (t *measurer) checkOffer(ctx context.Context) error {
 	length := t.length()
 	if length > t.offer.Limits.Time {
 		return fmt.Errorf("a trial of %s is longer than the server allows, %s", length, t.offer.Limits.Time)
@@ -346,7 +346,7 @@ type remedy struct {
 func (r *remedy) Unwrap() error { return r.error }
 
 // length is how long the server reserves for a trial.
-func (t *trialer) length() time.Duration {
+func (t *measurer) length() time.Duration {
 	switch l := t.plan.Load; {
 	case t.plan.Paired:
 		return measure.PairedTime(min(measurement.Pairs, t.plan.Trials))
@@ -358,8 +358,8 @@ func (t *trialer) length() time.Duration {
 	return t.offer.Limits.Time
 }
 
-// Trial implements measurement.Trialer.
-func (t *trialer) Trial(ctx context.Context, mode string) (r measure.Trial, c measurement.Conditions, err error) {
+// Trial implements measurement.Measurer.
+func (t *measurer) Trial(ctx context.Context, mode string) (r measure.Trial, c measurement.Conditions, err error) {
 	err = t.turn(ctx, func() error {
 		r, err = t.client.Trial(ctx, t.modes[mode], t.plan.Load, t.progress.bytes)
 		return err
@@ -367,8 +367,8 @@ func (t *trialer) Trial(ctx context.Context, mode string) (r measure.Trial, c me
 	return r, t.conditions(), permanent(err)
 }
 
-// Paired implements measurement.Trialer.
-func (t *trialer) Paired(ctx context.Context, orders [][2]int) (pairs [][2]measure.Trial, c measurement.Conditions, err error) {
+// Paired implements measurement.Measurer.
+func (t *measurer) Paired(ctx context.Context, orders [][2]int) (pairs [][2]measure.Trial, c measurement.Conditions, err error) {
 	err = t.turn(ctx, func() error {
 		pairs, err = t.client.Paired(ctx, [2]measure.Mode{t.modes[t.plan.Modes[0]], t.modes[t.plan.Modes[1]]}, orders)
 		return err
@@ -377,7 +377,7 @@ func (t *trialer) Paired(ctx context.Context, orders [][2]int) (pairs [][2]measu
 }
 
 // turn waits for a turn, in a new session if the server has forgotten the old one.
-func (t *trialer) turn(ctx context.Context, f func() error) error {
+func (t *measurer) turn(ctx context.Context, f func() error) error {
 	err := t.client.Turn(ctx, t.length(), t.progress.waiting)
 	if errors.Is(err, measure.ErrSession) {
 		if t.offer, err = t.client.Open(ctx); err == nil {
@@ -403,7 +403,7 @@ func permanent(err error) error {
 	return err
 }
 
-func (t *trialer) conditions() measurement.Conditions {
+func (t *measurer) conditions() measurement.Conditions {
 	local, remote := t.client.Addresses()
 	release, _ := os.ReadFile("/proc/sys/kernel/osrelease") // without it, it is not known
 	return measurement.Conditions{
@@ -413,7 +413,7 @@ func (t *trialer) conditions() measurement.Conditions {
 }
 
 // print prints what can be measured.
-func (t *trialer) print(w io.Writer) error {
+func (t *measurer) print(w io.Writer) error {
 	_, err := fmt.Fprintf(w, "server   %s, tabane %s, kernel %s, %s\nmodes    %s\nlimits   %s and %s for each trial\n",
 		t.plan.Server, t.offer.Version, t.offer.Kernel, t.offer.Congestion, strings.Join(t.offer.Names(), ", "), t.offer.Limits.Bytes, t.offer.Limits.Time)
 	if err == nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/tabane/tabane/internal/analysis/measure"
 )
 
-// Trialer makes trials. Errors that wrap ErrPermanent are not tried again.
-type Trialer interface {
+// Measurer makes trials. Errors that wrap ErrPermanent are not tried again.
+type Measurer interface {
 	// Trial makes a trial in a mode.
 	Trial(ctx context.Context, mode string) (measure.Trial, Conditions, error)
 	// Paired makes pairs of trials of the plan's two modes in one connection.
@@ -23,8 +23,8 @@ var ErrPermanent = errors.New("cannot be repeated")
 
 // RunOptions are the parameters of Run.
 type RunOptions struct {
-	Store   *Store
-	Trialer Trialer
+	Store    *Store
+	Measurer Measurer
 	// MaxBytes and MaxTime end a run before the trial that would exceed them; 0 means no limit.
 	MaxBytes int64
 	MaxTime  time.Duration
@@ -140,7 +140,7 @@ func (r *run) next(ctx context.Context, block int) (int, Stop, error) {
 		r.report(Progress{Block: block, Mode: mode})
 		row := Row{Block: block, Position: position, Mode: mode}
 		err := r.try(ctx, &row, func() (rows []Row, err error) {
-			row.Trial, row.Conditions, err = r.Trialer.Trial(ctx, mode)
+			row.Trial, row.Conditions, err = r.Measurer.Trial(ctx, mode)
 			return []Row{row}, err
 		})
 		if err != nil {
@@ -179,7 +179,7 @@ func (r *run) pairs(ctx context.Context, block int) (int, Stop, error) {
 	r.report(Progress{Block: block, Mode: r.plan.Modes[0] + " and " + r.plan.Modes[1]})
 	row := Row{Block: block, Mode: r.plan.Modes[0]}
 	err := r.try(ctx, &row, func() (rows []Row, err error) {
-		trials, conditions, err := r.Trialer.Paired(ctx, orders)
+		trials, conditions, err := r.Measurer.Paired(ctx, orders)
 		if err != nil {
 			return nil, err
 		}

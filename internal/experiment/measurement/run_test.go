@@ -48,7 +48,7 @@ func write(dir string) error {
 		return err
 	}
 	fmt.Println("open")
-	_, err = Run(context.Background(), RunOptions{Store: s, Trialer: fake{}, Progress: func(p Progress) {
+	_, err = Run(context.Background(), RunOptions{Store: s, Measurer: fake{}, Progress: func(p Progress) {
 		if p.Row != nil {
 			fmt.Println(p.Done)
 		}
@@ -60,7 +60,7 @@ func plan(trials int, modes ...string) Plan {
 	return Plan{Name: "isp-e", Server: "http://server/", Modes: modes, Trials: trials, Load: measure.Load{Time: time.Second}, Whole: true, Seed: 1}
 }
 
-// fake is a Trialer whose modes have constant goodputs.
+// fake is a Measurer whose modes have constant goodputs.
 type fake struct {
 	// do, if set, is asked instead.
 	do func(mode string) (measure.Trial, Conditions, error)
@@ -193,7 +193,7 @@ func TestRetry(t *testing.T) {
 	s, _ := create(t, plan(2, "tcp", "multipath"))
 	failures := []error{errors.New("no answer"), errors.New("no answer"), nil, fmt.Errorf("%w: wrong key", ErrPermanent)}
 	var waits []time.Duration
-	o := RunOptions{Store: s, Wait: func(_ context.Context, d time.Duration) error { waits = append(waits, d); return nil }, Trialer: fake{do: func(string) (measure.Trial, Conditions, error) {
+	o := RunOptions{Store: s, Wait: func(_ context.Context, d time.Duration) error { waits = append(waits, d); return nil }, Measurer: fake{do: func(string) (measure.Trial, Conditions, error) {
 		if len(failures) == 0 {
 			return trial(1e6), conditions("192.0.2.1"), nil
 		}
@@ -213,7 +213,7 @@ func TestRetry(t *testing.T) {
 	if blocks := s.Plan().Complete(rowsOf(t, s)); len(blocks) != 2 {
 		t.Errorf("%d blocks", len(blocks))
 	}
-	always := RunOptions{Store: s, Wait: o.Wait, Trialer: fake{do: func(string) (measure.Trial, Conditions, error) {
+	always := RunOptions{Store: s, Wait: o.Wait, Measurer: fake{do: func(string) (measure.Trial, Conditions, error) {
 		return measure.Trial{}, Conditions{}, errors.New("gone")
 	}}}
 	if err := s.Extend(t.Context(), 3); err != nil {
@@ -233,7 +233,7 @@ func TestAddressChanges(t *testing.T) {
 		if p.Note != "" {
 			notes++
 		}
-	}, Trialer: fake{do: func(string) (measure.Trial, Conditions, error) {
+	}, Measurer: fake{do: func(string) (measure.Trial, Conditions, error) {
 		n++
 		if n == 1 {
 			return trial(1e6), conditions("198.51.100.7"), nil
@@ -258,7 +258,7 @@ func TestAddressChanges(t *testing.T) {
 func TestAddressFlaps(t *testing.T) {
 	s, _ := create(t, plan(1, "tcp", "multipath"))
 	n, flaps := 0, true
-	o := RunOptions{Store: s, Trialer: fake{do: func(string) (measure.Trial, Conditions, error) {
+	o := RunOptions{Store: s, Measurer: fake{do: func(string) (measure.Trial, Conditions, error) {
 		if n++; n > 100 {
 			t.Fatal("it goes on")
 		}
@@ -291,7 +291,7 @@ func TestLongSeries(t *testing.T) {
 
 func TestLimitsOfARun(t *testing.T) {
 	s, _ := create(t, plan(10, "tcp", "multipath"))
-	o := RunOptions{Store: s, Trialer: fake{}, MaxBytes: 50e6 / 8 * 5}
+	o := RunOptions{Store: s, Measurer: fake{}, MaxBytes: 50e6 / 8 * 5}
 	if stop, err := Run(t.Context(), o); err != nil || stop != ByteLimit {
 		t.Errorf("got %q, %v", stop, err)
 	}
@@ -310,7 +310,7 @@ func TestPairs(t *testing.T) {
 	p.Paired = true
 	s, _ := create(t, p)
 	var done []int
-	stop, err := Run(t.Context(), RunOptions{Store: s, Trialer: fake{}, Progress: func(p Progress) {
+	stop, err := Run(t.Context(), RunOptions{Store: s, Measurer: fake{}, Progress: func(p Progress) {
 		if p.Row != nil {
 			done = append(done, p.Done)
 		}
@@ -404,7 +404,7 @@ func TestFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	stored := 0
-	_, err := Run(t.Context(), RunOptions{Store: s, Trialer: fake{}, Progress: func(p Progress) { stored = p.Done }})
+	_, err := Run(t.Context(), RunOptions{Store: s, Measurer: fake{}, Progress: func(p Progress) { stored = p.Done }})
 	if !errors.Is(err, database.ErrFull) {
 		t.Fatalf("got %v", err)
 	}
