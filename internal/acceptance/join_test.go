@@ -71,7 +71,7 @@ func (n *newcomer) ip(namespace, commands string) {
 // start starts a command in a namespace. What it prints is in the buffer.
 func (n *newcomer) start(namespace string, arguments ...string) (*exec.Cmd, *printed) {
 	n.t.Helper()
-	cmd := exec.Command(arguments[0], arguments[1:]...)
+	cmd := exec.Command("sh", append([]string{"-c", `exec "$@"`, "sh"}, arguments...)...)
 	out := &printed{}
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = out, out, time.Second
 	if err := netns.Start(namespace, cmd); err != nil {

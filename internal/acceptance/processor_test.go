@@ -23,7 +23,7 @@ func TestThirtyTwoBits(t *testing.T) {
 	dir := t.TempDir()
 	run := func(argv ...string) string {
 		t.Helper()
-		cmd := exec.Command(argv[0], argv[1:]...)
+		cmd := exec.Command("sh", append([]string{"-c", `exec "$@"`, "sh"}, argv...)...)
 		cmd.Dir = "../.."
 		cmd.Env = append(os.Environ(), "GOARCH=arm", "GOARM=7", "CGO_ENABLED=0")
 		return output(t, cmd)
@@ -76,7 +76,7 @@ func built(t *testing.T, file string, argv ...string) []byte {
 	t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
 	var last []byte
 	for i := range 2 {
-		cmd := exec.Command(argv[0], argv[1:]...)
+		cmd := exec.Command("sh", append([]string{"-c", `exec "$@"`, "sh"}, argv...)...)
 		cmd.Dir = "../.."
 		output(t, cmd)
 		b, err := os.ReadFile(file)

@@ -79,7 +79,7 @@ func BenchmarkProxies(b *testing.B) {
 		if err := os.WriteFile(file, []byte(c.config(c.listen, server)), 0o600); err != nil {
 			b.Fatal(err)
 		}
-		cmd := exec.Command(c.binary, c.args(file)...)
+		cmd := exec.Command("sh", append([]string{"-c", `exec "$@"`, "sh", c.binary}, c.args(file)...)...)
 		var output bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &output, &output
 		if err := cmd.Start(); err != nil {

@@ -162,7 +162,7 @@ func (n *captureNet) run(argv ...string) string {
 	n.t.Helper()
 	var out []byte
 	netnstest.Do(n.t, n.router, func() (err error) {
-		if out, err = exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
+		if out, err = exec.Command("sh", append([]string{"-c", `exec "$@"`, "sh"}, argv...)...).CombinedOutput(); err != nil {
 			err = fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, out)
 		}
 		return err

@@ -124,7 +124,7 @@ func TestPerInterface(t *testing.T) {
 // addresses.
 func TestConfigSurvives(t *testing.T) {
 	seen := map[string]bool{}
-	for _, name := range []string{"epe-steady", "gateway-pair", "gateway-alliance", "webqoe"} {
+	for _, name := range []string{"epe-steady", "gateway-pair", "gateway-alliance", "proxy-sites", "webqoe"} {
 		b, err := os.ReadFile("../../scenarios/" + name + "/scenario.yaml")
 		if err != nil {
 			t.Fatal(err)

@@ -456,7 +456,7 @@ func (s *switcher) Deliver(_ context.Context, conn net.Conn, name string) error 
 // TestPaired: one connection is switched between two modes, in the orders.
 func TestPaired(t *testing.T) {
 	d := &switcher{}
-	_, url := serve(t, ServerOptions{Delivery: d})
+	_, url := serve(t, ServerOptions{Delivery: d, Limits: Limits{Bytes: 1000 * unit.GB, Time: DefaultTime}})
 	c, offer := open(t, url, "")
 	modes := [2]Mode{mode(t, "tcp"), mode(t, "steer")}
 	if err := offer.CheckPaired(modes[0], modes[1]); err != nil {

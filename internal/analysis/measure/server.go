@@ -1,6 +1,7 @@
 package measure
 
 import (
+	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -66,6 +67,8 @@ const (
 	turnGrace = 15 * time.Second
 	// bodyTime is how long the body of a request may take: it has at most a few KiB.
 	bodyTime = 10 * time.Second
+	// maxRequest is how long such a body is at most, in bytes.
+	maxRequest = 4 << 10
 )
 
 // Server answers the requests of clients. It is an http.Handler for Path and the paths below it, and
@@ -135,14 +138,21 @@ func (s *Server) Handlers() map[string]http.Handler {
 }
 
 // ServeHTTP implements http.Handler. Without a deadline, a client without the key could keep a connection
-// by a body that does not end.
+// by a body that does not end. The deadline is for the body alone: an answer may take longer.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
-		err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.body))
-		if err != nil && !errors.Is(err, http.ErrNotSupported) {
+		c := http.NewResponseController(w)
+		if err := c.SetReadDeadline(time.Now().Add(s.body)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
+		if err != nil {
+			http.Error(w, "the body of the request is too long, or does not arrive", http.StatusBadRequest)
+			return
+		}
+		_ = c.SetReadDeadline(time.Time{}) // as it could be set, it can be taken away
+		r.Body = io.NopCloser(bytes.NewReader(body))
 	}
 	s.mux.ServeHTTP(w, r)
 }
@@ -189,7 +199,7 @@ func (s *Server) admit(from netip.Addr, o Opening) error {
 
 func (s *Server) open(w http.ResponseWriter, r *http.Request) {
 	var o Opening
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4<<10)).Decode(&o); err != nil {
+	if err := json.NewDecoder(r.Body).Decode(&o); err != nil {
 		http.Error(w, "the request is not JSON", http.StatusBadRequest)
 		return
 	}
@@ -517,7 +527,7 @@ func (s *Server) deliver(w http.ResponseWriter, r *http.Request) {
 	}
 	s.mu.Unlock()
 	if len(running) == 0 {
-		http.Error(w, "nothing is being sent", http.StatusConflict)
+		http.Error(w, "nothing is being sent: the transfer has ended, or reached the limit of the server", http.StatusConflict)
 		return
 	}
 	for _, t := range running {
