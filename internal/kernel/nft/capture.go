@@ -2,7 +2,6 @@ package nft
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -11,8 +10,6 @@ import (
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
-
-	"github.com/tabane/tabane/internal/base/feature"
 )
 
 // captureTable is the name of the table that SetCaptures makes.
@@ -52,12 +49,7 @@ func SetCaptures(list []Capture) error {
 			}
 		}
 	}
-	err = c.Flush()
-	for _, missing := range []error{unix.EOPNOTSUPP, unix.ENOENT, unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT} {
-		if errors.Is(err, missing) {
-			err = &feature.Error{Feature: "transparent proxy by nf_tables", Remedy: "modprobe nft_tproxy nft_fib_inet, or use a kernel with CONFIG_NFT_TPROXY and CONFIG_NFT_FIB_INET", Err: err}
-		}
-	}
+	err = supported(c.Flush(), "transparent proxy by nf_tables", "modprobe nft_tproxy nft_fib_inet, or use a kernel with CONFIG_NFT_TPROXY and CONFIG_NFT_FIB_INET")
 	if err != nil {
 		return fmt.Errorf("set captures: %w", err)
 	}
@@ -66,18 +58,16 @@ func SetCaptures(list []Capture) error {
 
 // add adds the rules of a capture: iifname, family, TCP, not to this host, port, tproxy, mark.
 func (one Capture) add(c *nftables.Conn, t *nftables.Table, chain *nftables.Chain) error {
-	if one.Interface == "" || len(one.Interface) >= unix.IFNAMSIZ {
-		return fmt.Errorf("an interface has a name of 1 to %d bytes", unix.IFNAMSIZ-1)
+	if err := checkInterface(one.Interface); err != nil {
+		return err
 	}
-	name := make([]byte, unix.IFNAMSIZ)
-	copy(name, one.Interface)
 	family := byte(unix.NFPROTO_IPV6)
 	if one.To.Addr().Is4() {
 		family = unix.NFPROTO_IPV4
 	}
 	rule := []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: name},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: interfaceName(one.Interface)},
 		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{family}},
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},

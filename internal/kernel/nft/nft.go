@@ -5,11 +5,14 @@
 package nft
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/base/feature"
 )
 
 // table is the name of the table that Masquerade makes.
@@ -20,8 +23,8 @@ const table = "tabane"
 // postrouting. It returns a *feature.Error if the kernel cannot do that. A second call for the
 // same namespace adds a rule.
 func Masquerade(link string) error {
-	if link == "" || len(link) >= unix.IFNAMSIZ {
-		return fmt.Errorf("masquerade packets out of interface %q: an interface has a name of 1 to %d bytes", link, unix.IFNAMSIZ-1)
+	if err := checkInterface(link); err != nil {
+		return fmt.Errorf("masquerade packets out of interface %q: %w", link, err)
 	}
 	c, err := nftables.New()
 	if err != nil {
@@ -32,16 +35,44 @@ func Masquerade(link string) error {
 		Name: "postrouting", Table: t, Type: nftables.ChainTypeNAT,
 		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,
 	})
-	name := make([]byte, unix.IFNAMSIZ)
-	copy(name, link)
 	c.AddRule(&nftables.Rule{Table: t, Chain: chain, Exprs: []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: name},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: interfaceName(link)},
 		&expr.Masq{},
 	}})
-	err = supported(c.Flush())
-	if err != nil {
+	if err := masquerading(c.Flush()); err != nil {
 		return fmt.Errorf("masquerade packets out of interface %q: %w", link, err)
 	}
 	return nil
+}
+
+// checkInterface returns an error for what cannot be the name of an interface.
+func checkInterface(name string) error {
+	if name == "" || len(name) >= unix.IFNAMSIZ {
+		return fmt.Errorf("an interface has a name of 1 to %d bytes", unix.IFNAMSIZ-1)
+	}
+	return nil
+}
+
+// interfaceName returns the name of an interface as the kernel compares it.
+func interfaceName(name string) []byte {
+	padded := make([]byte, unix.IFNAMSIZ)
+	copy(padded, name)
+	return padded
+}
+
+// masquerading returns an error of the kernel, as a *feature.Error if it cannot masquerade.
+func masquerading(err error) error {
+	return supported(err, "masquerading by nf_tables", "modprobe nft_masq, or use a kernel with CONFIG_NFT_MASQ and CONFIG_NF_TABLES_INET")
+}
+
+// supported returns an error of the kernel, as a *feature.Error with the remedy if it is that the
+// kernel lacks a feature.
+func supported(err error, name, remedy string) error {
+	for _, missing := range []error{unix.EOPNOTSUPP, unix.ENOENT, unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT} {
+		if errors.Is(err, missing) {
+			return &feature.Error{Feature: name, Remedy: remedy, Err: err}
+		}
+	}
+	return err
 }

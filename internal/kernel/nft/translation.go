@@ -59,11 +59,9 @@ func (l line) comment() []byte { return userdata.AppendString(nil, userdata.Type
 func (t *Translation) links() []line {
 	var list []line
 	for _, link := range t.Links {
-		name := make([]byte, unix.IFNAMSIZ)
-		copy(name, link)
 		list = append(list, line{fmt.Sprintf("oifname %s jump %s", link, sourcesChain), []expr.Any{
 			&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: name},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: interfaceName(link)},
 			&expr.Verdict{Kind: expr.VerdictJump, Chain: sourcesChain},
 		}})
 	}
@@ -172,17 +170,7 @@ func (t *Translation) set() error {
 			c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: r.exprs, UserData: r.comment()})
 		}
 	}
-	return supported(c.Flush())
-}
-
-// supported returns an error of the kernel, as a *feature.Error if it has no masquerading.
-func supported(err error) error {
-	for _, missing := range []error{unix.EOPNOTSUPP, unix.ENOENT, unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT} {
-		if errors.Is(err, missing) {
-			return &feature.Error{Feature: "masquerading by nf_tables", Remedy: "modprobe nft_masq, or use a kernel with CONFIG_NFT_MASQ and CONFIG_NF_TABLES_INET", Err: err}
-		}
-	}
-	return err
+	return masquerading(c.Flush())
 }
 
 // Holds reports whether the table in the kernel is the desired one.
@@ -272,7 +260,7 @@ func Exists(table string) (bool, error) {
 
 // absent returns an error, or nil if it is that the kernel has no nf_tables, and therefore no table.
 func absent(err error) error {
-	if _, ok := errors.AsType[*feature.Error](supported(err)); ok {
+	if _, ok := errors.AsType[*feature.Error](masquerading(err)); ok {
 		return nil
 	}
 	return err
