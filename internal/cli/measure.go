@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -113,12 +114,11 @@ func ReadKey(path string) ([]byte, error) {
 		return nil, FileFailure(what, path, err)
 	}
 	defer file.Close()
-	b := make([]byte, 4<<10)
-	n, err := file.Read(b)
-	if n == 0 && err != nil && !strings.Contains(err.Error(), "EOF") {
+	b, err := io.ReadAll(io.LimitReader(file, 4<<10))
+	if err != nil {
 		return nil, FileFailure(what, path, err)
 	}
-	line, _, _ := bytes.Cut(b[:n], []byte("\n"))
+	line, _, _ := bytes.Cut(b, []byte("\n"))
 	key := bytes.TrimSpace(line)
 	if len(key) < measure.MinKey {
 		return nil, &Failure{What: what, Name: path, Why: fmt.Errorf("its first line has %d characters, and a key has %d or more", len(key), measure.MinKey), Do: "make one: head -c 24 /dev/urandom | base64"}

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"syscall"
 
@@ -15,6 +14,7 @@ import (
 
 	"github.com/tabane/tabane/internal/analysis/measure"
 	"github.com/tabane/tabane/internal/analysis/traffic"
+	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/privilege"
 	"github.com/tabane/tabane/internal/role"
 )
@@ -59,9 +59,10 @@ limits. With -c it serves on the port in the section "serve:" of the file. It ru
 
 // serve serves content and measurements until ctx ends.
 func (a *App) serve(ctx context.Context, log *slog.Logger, listen []netip.AddrPort, congestion string, o measure.ServerOptions) error {
-	o.Log, o.Version, o.Kernel = log, a.Version, sysctl("kernel/osrelease")
+	o.Log, o.Version = log, a.Version
+	o.Kernel, _ = netns.ReadSysctl("kernel.osrelease") // without it, it is not known
 	if o.Congestion == "" {
-		o.Congestion = sysctl("net/ipv4/tcp_congestion_control")
+		o.Congestion, _ = netns.ReadSysctl("net.ipv4.tcp_congestion_control")
 	}
 	if subflows, err := measure.OpenSubflows(); err != nil {
 		log.Debug("connections are not switched between modes", "err", err)
@@ -82,12 +83,6 @@ func (a *App) serve(ctx context.Context, log *slog.Logger, listen []netip.AddrPo
 		return &Failure{What: "serve at", Name: addressList(server.Addrs()), Why: err}
 	}
 	return nil
-}
-
-// sysctl returns the value of a sysctl, or nothing.
-func sysctl(path string) string {
-	b, _ := os.ReadFile("/proc/sys/" + path) // without it, it is not known
-	return strings.TrimSpace(string(b))
 }
 
 // listenAddresses returns the addresses of the file's section serve, or those of the flags without

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -22,6 +21,7 @@ import (
 	"github.com/tabane/tabane/internal/cli"
 	"github.com/tabane/tabane/internal/experiment/measurement"
 	"github.com/tabane/tabane/internal/kernel/database"
+	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
@@ -245,6 +245,7 @@ type measurer struct {
 	offer    measure.Offer
 	modes    map[string]measure.Mode
 	version  string
+	kernel   string // of this host
 	progress *measureScreen
 }
 
@@ -252,6 +253,7 @@ type measurer struct {
 // host can do what the plan needs.
 func newMeasurer(ctx context.Context, p measurement.Plan, key []byte, version string, check bool) (*measurer, error) {
 	t := &measurer{plan: p, modes: map[string]measure.Mode{}, version: version}
+	t.kernel, _ = netns.ReadSysctl("kernel.osrelease") // without it, it is not known
 	var err error
 	if t.client, err = measure.NewClient(p.Server, key); err != nil {
 		return nil, err
@@ -317,10 +319,6 @@ func (t *measurer) checkOffer(ctx context.Context) error {
 func canMultipath() error {
 	if err := mptcp.Supported(); err != nil {
 		return fmt.Errorf("multipath would measure TCP: %w", err)
-	}
-	b, err := os.ReadFile("/proc/sys/net/mptcp/enabled")
-	if err == nil && strings.TrimSpace(string(b)) == "0" {
-		return &remedy{errors.New("multipath would measure TCP: MPTCP is off on this host"), "as root: sysctl -w net.mptcp.enabled=1"}
 	}
 	conn, err := mptcp.Dial()
 	if err != nil {
@@ -405,9 +403,8 @@ func permanent(err error) error {
 
 func (t *measurer) conditions() measurement.Conditions {
 	local, remote := t.client.Addresses()
-	release, _ := os.ReadFile("/proc/sys/kernel/osrelease") // without it, it is not known
 	return measurement.Conditions{
-		ClientVersion: t.version, ServerVersion: t.offer.Version, ClientKernel: strings.TrimSpace(string(release)), ServerKernel: t.offer.Kernel,
+		ClientVersion: t.version, ServerVersion: t.offer.Version, ClientKernel: t.kernel, ServerKernel: t.offer.Kernel,
 		Congestion: t.offer.Congestion, Client: measurement.PrefixOf(local), Server: measurement.PrefixOf(remote),
 	}
 }
