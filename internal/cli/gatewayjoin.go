@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -453,21 +452,19 @@ func daemonOf(r *setup.Record) *setup.Daemon {
 }
 
 // gatewayState reads the status of the daemon of this host.
-func gatewayState(r role.Descriptor) (s gateway.Status, err error) {
-	c := http.Client{Timeout: time.Second}
-	answer, err := c.Get("http://" + role.Here(r.DefaultStatus()).String() + "/status")
+func gatewayState(ctx context.Context, r role.Descriptor) (s gateway.Status, err error) {
+	body, err := ask(ctx, role.Here(r.DefaultStatus()), "/status")
 	if err != nil {
 		return s, err
 	}
-	defer answer.Body.Close()
-	return s, json.NewDecoder(io.LimitReader(answer.Body, 1<<20)).Decode(&s)
+	return s, json.Unmarshal(body, &s)
 }
 
 // awaitPeer waits until the session with the only peer is up.
 func (a *App) awaitPeer(ctx context.Context, r role.Descriptor, record *setup.Record) (bool, error) {
 	d := daemonOf(record)
 	for end := time.Now().Add(upLimit); time.Now().Before(end); {
-		if s, err := gatewayState(r); err == nil && len(s.Peers) == 1 && s.Peers[0].Up {
+		if s, err := gatewayState(ctx, r); err == nil && len(s.Peers) == 1 && s.Peers[0].Up {
 			return true, nil
 		}
 		select {
@@ -529,7 +526,7 @@ func (a *App) receiveTest(ctx context.Context, r role.Descriptor, record *setup.
 		return nil
 	}
 	defer c.Close()
-	first, err := gatewayState(r)
+	first, err := gatewayState(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -537,7 +534,7 @@ func (a *App) receiveTest(ctx context.Context, r role.Descriptor, record *setup.
 	_ = c.SetDeadline(begun.Add(2 * testTime))
 	n, _ := io.Copy(io.Discard, c) // it ends when the VPS closes it
 	took := time.Since(begun).Seconds()
-	last, err := gatewayState(r)
+	last, err := gatewayState(ctx, r)
 	if err != nil {
 		return err
 	}

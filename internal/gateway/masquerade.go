@@ -63,8 +63,8 @@ func (c *Config) translation() *nft.Translation {
 
 // translate makes the table in the kernel, or removes that of a previous instance or configuration.
 func (g *Gateway) translate() error {
-	if t := g.config.translation(); g.config.Masquerade {
-		return g.namespace.Do(t.Set)
+	if g.config.Masquerade {
+		return g.namespace.Do(g.config.translation().Set)
 	}
 	return g.untranslate()
 }
