@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -38,11 +37,8 @@ Exit code 0: all ran, whatever came out; 2: it could not run, or was interrupted
   tabane lab worlds --kind epe --seed 7 --number 42 --count 1`,
 		Args: cli.Arguments(0, 0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			switch {
-			case !slices.Contains(worlds.Kinds(), worlds.Kind(f.kind)):
-				return cli.Usage(c, fmt.Errorf("--kind must be %s, got %q", kindList(), f.kind))
-			case f.count < 1 || f.number < 0 || f.count > maxWorlds || f.number > maxWorlds:
-				return cli.Usage(c, fmt.Errorf("--count must be from 1 and --number from 0 to %d, got %d and %d", maxWorlds, f.count, f.number))
+			if err := checkWorlds(c, f.kind, f.count, f.number); err != nil {
+				return err
 			}
 			return a.runWorlds(c.Context(), f)
 		},

@@ -48,11 +48,10 @@ Exit code 0: all worlds were simulated, whatever came out; 2: it could not run, 
   tabane sim merge --out all.csv shard-*.csv && tabane sim worlds --from all.csv`,
 		Args: cli.Arguments(0, 0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := checkWorlds(c, f.kind, f.count, f.number); err != nil {
+				return err
+			}
 			switch {
-			case !slices.Contains(worlds.Kinds(), worlds.Kind(f.kind)):
-				return cli.Usage(c, fmt.Errorf("--kind must be %s, got %q", kindList(), f.kind))
-			case f.count < 1 || f.number < 0 || f.count > maxWorlds || f.number > maxWorlds:
-				return cli.Usage(c, fmt.Errorf("--count must be from 1 and --number from 0 to %d, got %d and %d", maxWorlds, f.count, f.number))
 			case f.packets < 0:
 				return cli.Usage(c, fmt.Errorf("--packets must be > 0, got %d", f.packets))
 			case f.worst < 0:
@@ -84,6 +83,17 @@ Exit code 0: all worlds were simulated, whatever came out; 2: it could not run, 
 
 // maxWorlds bounds the number of worlds.
 const maxWorlds = 1_000_000
+
+// checkWorlds checks the flags that choose worlds.
+func checkWorlds(c *cobra.Command, kind string, count, number int) error {
+	switch {
+	case !slices.Contains(worlds.Kinds(), worlds.Kind(kind)):
+		return cli.Usage(c, fmt.Errorf("--kind must be %s, got %q", kindList(), kind))
+	case count < 1 || number < 0 || count > maxWorlds || number > maxWorlds:
+		return cli.Usage(c, fmt.Errorf("--count must be from 1 and --number from 0 to %d, got %d and %d", maxWorlds, count, number))
+	}
+	return nil
+}
 
 func kindList() string {
 	var names []string
@@ -198,6 +208,12 @@ func (a *app) writeWorlds(ctx context.Context, dir string, list []simrun.WorstWo
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return cli.FileFailure(what, dir, err)
 	}
+	write := func(name string, content []byte) error {
+		if err := renameio.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
+			return &cli.Failure{What: what, Name: dir, Why: err, Do: "name a directory that this user can write"}
+		}
+		return nil
+	}
 	for _, x := range list {
 		w := worlds.Draw(x.Options)
 		base, err := loadScenario(w.Kind.Base())
@@ -208,15 +224,15 @@ func (a *app) writeWorlds(ctx context.Context, dir string, list []simrun.WorstWo
 		if err != nil {
 			return &cli.Failure{What: what, Name: w.Name(), Why: err}
 		}
-		if err := renameio.WriteFile(filepath.Join(dir, w.Name()+".yaml"), text, 0o644); err != nil {
-			return &cli.Failure{What: what, Name: dir, Why: err, Do: "name a directory that this user can write"}
+		if err := write(w.Name()+".yaml", text); err != nil {
+			return err
 		}
 		course, err := simrun.Why(ctx, w, base, x.Measure)
 		if err != nil {
 			return simFailure(ctx, "simulate world", w.Name(), err, "")
 		}
-		if err := renameio.WriteFile(filepath.Join(dir, w.Name()+".txt"), []byte(course), 0o644); err != nil {
-			return &cli.Failure{What: what, Name: dir, Why: err, Do: "name a directory that this user can write"}
+		if err := write(w.Name()+".txt", []byte(course)); err != nil {
+			return err
 		}
 	}
 	_, err := fmt.Fprintf(a.Out, "\n%s in %s: tabane sim run FILE, tabane lab run FILE\n", cli.Quantity(len(list), "scenario"), dir)

@@ -1,6 +1,7 @@
 package simrun
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/csv"
@@ -252,13 +253,7 @@ func Worst(judged []Judged, n int) []WorstWorld {
 		}
 	}
 	slices.SortStableFunc(list, func(a, b WorstWorld) int {
-		switch {
-		case a.Beyond > b.Beyond:
-			return -1
-		case a.Beyond < b.Beyond:
-			return 1
-		}
-		return a.Number - b.Number
+		return cmp.Or(cmp.Compare(b.Beyond, a.Beyond), cmp.Compare(a.Number, b.Number))
 	})
 	return list[:min(n, len(list))]
 }
