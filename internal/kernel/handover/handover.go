@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -41,6 +42,8 @@ const (
 	variableReady  = "TABANE_READY_FD"
 )
 
+var variables = []string{variableCount, variablePID, variableNames, variableParent, variableReady}
+
 // Sockets are the sockets that this process has inherited. It is not safe for concurrent use. The
 // zero value has none.
 type Sockets struct {
@@ -52,7 +55,7 @@ type Sockets struct {
 // environment, so that children do not take them.
 func Inherited() (*Sockets, error) {
 	count, pid, parent, ready := os.Getenv(variableCount), os.Getenv(variablePID), os.Getenv(variableParent), os.Getenv(variableReady)
-	for _, name := range []string{variableCount, variablePID, variableNames, variableParent, variableReady} {
+	for _, name := range variables {
 		if err := os.Unsetenv(name); err != nil {
 			return nil, err
 		}
@@ -114,7 +117,7 @@ func (s *Sockets) Ready() error {
 // Replace starts the program of this process again, with the sockets, and returns its process ID
 // once it is ready. Without that, the new process has ended and nothing has changed. Further
 // variables are added to its environment.
-func Replace(ctx context.Context, sockets []int, variables ...string) (pid int, err error) {
+func Replace(ctx context.Context, sockets []int, further ...string) (pid int, err error) {
 	path, err := os.Executable()
 	if err != nil {
 		return 0, fmt.Errorf("find own program: %w", err)
@@ -141,7 +144,7 @@ func Replace(ctx context.Context, sockets []int, variables ...string) (pid int, 
 		copies = append(copies, os.NewFile(uintptr(dup), "socket"))
 	}
 	files = append(append(files, copies...), writer)
-	env := append(clean(os.Environ()), variables...)
+	env := append(clean(os.Environ()), further...)
 	env = append(env, variableCount+"="+strconv.Itoa(len(sockets)), variableParent+"="+strconv.Itoa(os.Getpid()), variableReady+"="+strconv.Itoa(first+len(sockets)))
 	child, err := os.StartProcess(path, os.Args, &os.ProcAttr{Env: env, Files: files})
 	err = errors.Join(err, writer.Close())
@@ -171,16 +174,10 @@ func Replace(ctx context.Context, sockets []int, variables ...string) (pid int, 
 
 // clean returns an environment without the variables of this package.
 func clean(env []string) []string {
-	var kept []string
-	for _, v := range env {
+	return slices.DeleteFunc(env, func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
-		switch name {
-		case variableCount, variablePID, variableNames, variableParent, variableReady:
-		default:
-			kept = append(kept, v)
-		}
-	}
-	return kept
+		return slices.Contains(variables, name)
+	})
 }
 
 // Of returns sockets as if they had been inherited.
