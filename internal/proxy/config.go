@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -78,28 +79,13 @@ const (
 )
 
 // idle returns Idle or its default.
-func (l *Listener) idle() time.Duration {
-	if l.Idle == 0 {
-		return defaultIdle
-	}
-	return l.Idle
-}
+func (l *Listener) idle() time.Duration { return cmp.Or(l.Idle, defaultIdle) }
 
 // DrainTime returns Drain or its default.
-func (c *Config) DrainTime() time.Duration {
-	if c.Drain == 0 {
-		return defaultDrain
-	}
-	return c.Drain
-}
+func (c *Config) DrainTime() time.Duration { return cmp.Or(c.Drain, defaultDrain) }
 
 // FinishTime returns Finish or its default.
-func (c *Config) FinishTime() time.Duration {
-	if c.Finish == 0 {
-		return defaultFinish
-	}
-	return c.Finish
-}
+func (c *Config) FinishTime() time.Duration { return cmp.Or(c.Finish, defaultFinish) }
 
 // all returns the upstreams under either key.
 func (l *Listener) all() []Upstream {

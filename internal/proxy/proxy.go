@@ -102,8 +102,8 @@ func New(o Options) (*Proxy, error) {
 	}
 	switch err = p.lockNamespace(o.Inherited); {
 	case o.Config.Transparent():
-		if err == nil && !p.owner() {
-			close(p.owns)
+		if err == nil {
+			p.claim()
 		}
 	case errors.Is(err, errCaptures):
 		err = nil // they are not touched
@@ -149,7 +149,7 @@ func (p *Proxy) lockNamespace(inherited *handover.Sockets) error {
 	}
 	l, err := handover.Unix(inherited, lockName)
 	if l != nil {
-		close(p.owns)
+		p.claim()
 	} else if err == nil {
 		l, err = net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: lockName})
 	}
@@ -290,6 +290,13 @@ func (p *Proxy) Run(ctx context.Context) (err error) {
 	stop()
 	background.Wait()
 	return err
+}
+
+// claim closes owns. The caller has locked mu, or is alone.
+func (p *Proxy) claim() {
+	if !p.owner() {
+		close(p.owns)
+	}
 }
 
 // owner reports whether owns is closed.
@@ -451,9 +458,7 @@ func (p *Proxy) replace(now Config) error {
 		if err := p.lockNamespace(&handover.Sockets{}); err != nil {
 			return err
 		}
-		if !p.owner() {
-			close(p.owns)
-		}
+		p.claim()
 	}
 	old := p.running
 	p.running = nil

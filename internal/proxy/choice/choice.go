@@ -5,7 +5,9 @@
 package choice
 
 import (
+	"cmp"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -79,22 +81,19 @@ func (u *Upstream) Failed(now time.Time) (down bool) {
 // that are up before those that are down, and among them the one with the fewest connections first.
 // Equal ones keep their order.
 func Order(list []Upstream, now time.Time) []int {
-	order := make([]int, 0, len(list))
-	less := func(a, b int) bool {
+	order := make([]int, len(list))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
 		if up := list[a].Up(now); up != list[b].Up(now) {
-			return up
+			if up {
+				return -1
+			}
+			return 1
 		}
-		return list[a].Active < list[b].Active
-	}
-	for i := range list {
-		at := len(order)
-		for at > 0 && less(i, order[at-1]) {
-			at--
-		}
-		order = append(order, 0)
-		copy(order[at+1:], order[at:])
-		order[at] = i
-	}
+		return cmp.Compare(list[a].Active, list[b].Active)
+	})
 	return order
 }
 

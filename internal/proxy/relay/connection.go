@@ -421,7 +421,7 @@ func (l *loop) drain(c *connection) {
 func (l *loop) route(c *connection, d request.Destination) {
 	c.state, c.since = routing, l.now
 	if !c.local.IsValid() {
-		c.local = localAddress(int(c.sides[0].fd))
+		c.local = LocalAddress(int(c.sides[0].fd))
 	}
 	slot, generation := c.slot, c.generation
 	plan, ok := l.engine.options.Router.Route(Query{Service: c.service, Peer: c.peer, Client: c.client, Local: c.local, Headed: c.named, Protocol: c.protocol, Asked: d}, func(p Plan) {
@@ -575,7 +575,7 @@ func (l *loop) attempted(c *connection, i int, events uint32) {
 	}
 	c.in = nil
 	if c.protocol != request.None {
-		c.flows[1].rest = c.protocol.Succeeded(localAddress(fd))
+		c.flows[1].rest = c.protocol.Succeeded(LocalAddress(fd))
 	}
 	l.relay(c)
 }

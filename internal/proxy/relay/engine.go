@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -112,8 +113,13 @@ const Smooth = ^uint64(0) - 1
 type Service struct {
 	ServiceOptions
 	Counts Counts
+}
 
-	sockets []int
+// close closes the listening sockets.
+func (s *Service) close() {
+	for _, fd := range s.Sockets {
+		closeSocket(fd)
+	}
 }
 
 // Counts count connections since the start; all but Active only increase.
@@ -178,9 +184,7 @@ func (e *Engine) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, s := range e.services {
-		for _, fd := range s.sockets {
-			closeSocket(fd)
-		}
+		s.close()
 	}
 	e.services = nil
 	return nil
@@ -203,16 +207,14 @@ func (e *Engine) Run(ctx context.Context) error {
 
 // Add begins to accept connections of a service. It closes the sockets if it fails.
 func (e *Engine) Add(o ServiceOptions) (*Service, error) {
-	s := &Service{ServiceOptions: o, sockets: o.Sockets}
-	for _, fd := range s.sockets {
+	s := &Service{ServiceOptions: o}
+	for _, fd := range s.Sockets {
 		err := tune(fd, detect)
 		if err == nil {
 			err = pace(fd, o.Pace)
 		}
 		if err != nil {
-			for _, fd := range s.sockets {
-				closeSocket(fd)
-			}
+			s.close()
 			return nil, fmt.Errorf("set options of listener %q: %w", o.Name, err)
 		}
 	}
@@ -239,15 +241,8 @@ func (e *Engine) Remove(s *Service) {
 	left.Wait()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for i, other := range e.services {
-		if other == s {
-			e.services = append(e.services[:i:i], e.services[i+1:]...)
-			break
-		}
-	}
-	for _, fd := range s.sockets {
-		closeSocket(fd)
-	}
+	e.services = slices.DeleteFunc(e.services, func(other *Service) bool { return other == s })
+	s.close()
 }
 
 // full reports whether there is no room for another connection, or attempt beside others. Two of

@@ -314,7 +314,7 @@ func (l *loop) serve(s *Service) {
 
 // listen watches the sockets of a service. Of the loops that wait, the kernel wakes one.
 func (l *loop) listen(i int, s *Service) {
-	for _, fd := range s.sockets {
+	for _, fd := range s.Sockets {
 		e := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLEXCLUSIVE, Fd: slotListener, Pad: int32(i)}
 		if err := unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &e); err != nil {
 			l.engine.log.Error("listener is not watched", "listener", s.Name, "err", err)
@@ -323,7 +323,7 @@ func (l *loop) listen(i int, s *Service) {
 }
 
 func (l *loop) unlisten(s *Service) {
-	for _, fd := range s.sockets {
+	for _, fd := range s.Sockets {
 		_ = unix.EpollCtl(l.epoll, unix.EPOLL_CTL_DEL, fd, nil) // it is not watched while accepting pauses
 	}
 }
@@ -356,7 +356,7 @@ func (l *loop) pause(reason string) {
 
 // accept accepts the connections that wait at the sockets of a service.
 func (l *loop) accept(s *Service) {
-	for _, fd := range s.sockets {
+	for _, fd := range s.Sockets {
 		for range acceptAtOnce {
 			if l.engine.full() {
 				l.pause("limit of connections, see the limit of descriptors in tabane doctor")

@@ -51,11 +51,7 @@ func OpenSocket(o SocketOptions) (fd int, err error) {
 	if err != nil {
 		return -1, err
 	}
-	set := func(level, option, value int) {
-		if err == nil {
-			err = unix.SetsockoptInt(fd, level, option, value)
-		}
-	}
+	set := setter(fd, &err)
 	set(unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 	if o.At.Addr().Is6() {
 		set(unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, boolean(o.Only6))
@@ -77,6 +73,15 @@ func OpenSocket(o SocketOptions) (fd int, err error) {
 	return fd, nil
 }
 
+// setter returns a function that sets options of a socket until one fails, with the error in err.
+func setter(fd int, err *error) func(level, option, value int) {
+	return func(level, option, value int) {
+		if *err == nil {
+			*err = unix.SetsockoptInt(fd, level, option, value)
+		}
+	}
+}
+
 func boolean(b bool) int {
 	if b {
 		return 1
@@ -88,11 +93,7 @@ func boolean(b bool) int {
 // small segments.
 func tune(fd int, keepAlive keepAlive) error {
 	var err error
-	set := func(level, option, value int) {
-		if err == nil {
-			err = unix.SetsockoptInt(fd, level, option, value)
-		}
-	}
+	set := setter(fd, &err)
 	set(unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	set(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 	set(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, keepAlive.idle)
@@ -193,9 +194,9 @@ func accept(listening int) (fd int, client netip.AddrPort, errno syscall.Errno) 
 	return int(r), address(&raw), 0
 }
 
-// localAddress returns the own address of a socket; of a transparent one, that is where the client
+// LocalAddress returns the own address of a socket; of a transparent one, that is where the client
 // wanted to connect to.
-func localAddress(fd int) netip.AddrPort {
+func LocalAddress(fd int) netip.AddrPort {
 	var raw [unix.SizeofSockaddrInet6]byte
 	length := uint32(len(raw))
 	_, _, errno := unix.RawSyscall(unix.SYS_GETSOCKNAME, uintptr(fd), uintptr(unsafe.Pointer(&raw)), uintptr(unsafe.Pointer(&length)))
@@ -273,12 +274,9 @@ func segment(fd int) int {
 // Ethernet.
 const defaultSegment = 1440
 
-// LocalAddress returns the address of a listening socket.
-func LocalAddress(fd int) netip.AddrPort { return localAddress(fd) }
-
 // Matches reports whether a listening socket is as OpenSocket makes it. Any port matches port 0.
 func Matches(fd int, o SocketOptions) bool {
-	at := localAddress(fd)
+	at := LocalAddress(fd)
 	get := func(level, option int) int {
 		n, err := unix.GetsockoptInt(fd, level, option)
 		if err != nil {
