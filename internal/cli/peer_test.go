@@ -166,7 +166,7 @@ type speaker struct {
 
 func (s speaker) Speaker() *bgp.Speaker { return s.s }
 
-// TestStreamOfRoutes: a client hears of a table before its first route was found, however long that
+// TestStreamOfRoutes: a client receives the beginning of a table before its first route was found, however long that
 // takes, also of a daemon that is on 127.0.0.1 alone.
 func TestStreamOfRoutes(t *testing.T) {
 	asked := make(chan struct{})

@@ -376,13 +376,13 @@ func printTable(w io.Writer, indent string, raw json.RawMessage) error {
 	var columns []column
 	for _, key := range keys {
 		c := column{strings.ToUpper(label(key))}
-		told := false
+		shown := false
 		for _, o := range objects {
 			cell := o.cell(key)
-			told = told || cell != "" && cell != "0" && cell != "-"
+			shown = shown || cell != "" && cell != "0" && cell != "-"
 			c = append(c, cell)
 		}
-		if told {
+		if shown {
 			columns = append(columns, c)
 		}
 	}

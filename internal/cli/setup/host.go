@@ -163,7 +163,7 @@ func addressesOf(links []netlink.Link, name string) ([]netip.Prefix, error) {
 const maxSessions = 64
 
 // sessions returns the ends of TCP connections to this host whose other end it reaches by a default
-// route: those of ports that it listens on. One of them may be the login of whoever calls.
+// route: those of ports that it listens on. One of them may be the login of the caller.
 func sessions() ([]Rule, error) {
 	var listening []uint16
 	var ends []Rule

@@ -408,7 +408,7 @@ func TestLoad(t *testing.T) {
 		if took := out[len(out)-1].at; took > n*gap+time.Second {
 			t.Errorf("%s: it took %s", tt.name, took)
 		}
-		// A full queue has room for whoever comes first, which are the larger frames less often.
+		// A full queue accepts the first frame that fits, which the larger ones are less often.
 		if share := float64(len(out)) / n; share < tt.share-0.05 || share > tt.share+0.15 {
 			t.Errorf("%s: %v of the frames came through", tt.name, share)
 		}

@@ -37,7 +37,7 @@ type matching struct {
 	decided time.Duration
 	// rates are those of paths that share a line of this gateway, as far as they are known.
 	rates [tunnel.MaxPaths]sharedRates
-	// announced is what the peer was last told of a path.
+	// announced is the record of a path that the peer was last sent.
 	announced [tunnel.MaxPaths]tunnel.PathAdd
 }
 
@@ -393,7 +393,7 @@ func (x *matching) end(used map[int]bool) {
 	}
 }
 
-// apply has the rates of paths hold, and tells the peer what has changed of them.
+// apply sets the rates of paths, and announces those that have changed to the peer.
 func (x *matching) apply() {
 	for i := range x.peer.links {
 		l := &x.peer.links[i]
@@ -415,13 +415,13 @@ func (x *matching) apply() {
 	}
 }
 
-// announce tells the peer of a path.
+// announce sends the peer the record of a path.
 func (x *matching) announce(i int) {
 	x.announced[i] = x.describe(i)
 	x.peer.session.sending.out.Put(x.announced[i])
 }
 
-// describe returns what the peer is told of a path.
+// describe returns the record of a path.
 func (x *matching) describe(i int) tunnel.PathAdd {
 	l := &x.peer.links[i]
 	c := l.line.conf.Load()

@@ -160,7 +160,7 @@ func (x *sessionState) announce() {
 	}
 }
 
-// retract tells the peer that a path has ended.
+// retract withdraws a path from the peer.
 func (x *sessionState) retract(path int) {
 	if x.sending != nil {
 		x.sending.out.Put(tunnel.PathRemove{Path: uint8(path)})
@@ -169,7 +169,7 @@ func (x *sessionState) retract(path int) {
 	}
 }
 
-// retractUnused tells the peer which paths this gateway does not have: before a restart it may have
+// retractUnused withdraws the paths that this gateway does not have: before a restart it may have
 // had more, and what was said under other keys may not have arrived.
 func (x *sessionState) retractUnused() {
 	for i := range x.peer.links {
