@@ -1,11 +1,11 @@
-// Command test runs `go test -json` with its arguments, shows a line for each package and everything
-// about what failed, and ends with a line that names the flaky tests and one that counts all tests.
-// Its exit code is 1 when anything failed.
+// Command test runs `go test -json` with its arguments, shows a line for each package and
+// everything about what failed, and ends with a line that names the flaky tests and one that counts
+// all tests. Its exit code is 1 when anything failed.
 //
-// Labs and browsers share the machine with other work, so a few tests that fail run again, alone. One
-// that then passes repeats times counts as passed and is named as flaky, with the output of its failure,
-// which remains to be explained. One that fails twice in a run has failed. A panic, a data race, a
-// failure to build, and more than maxRepeat failures are never repeated.
+// Labs and browsers share the machine with other work, so a few tests that fail run again, alone.
+// One that then passes repeats times counts as passed and is named as flaky, with the output of its
+// failure, which remains to be explained. One that fails twice in a run has failed. A panic, a data
+// race, a failure to build, and more than maxRepeat failures are never repeated.
 //
 //	go run ./.ci/test [-beside=COMMAND] [ARGUMENT of go test]...
 //
@@ -248,7 +248,8 @@ func (r *results) read(in io.Reader) error {
 	}
 }
 
-// apply counts one event. Text is what each running test has printed, and what its failed subtests have.
+// apply counts one event. Text is what each running test has printed, and what its failed subtests
+// have.
 func (r *results) apply(e event, text map[unit][]string) {
 	top, _, sub := strings.Cut(e.Test, "/")
 	u := unit{e.Package, top}
@@ -301,8 +302,8 @@ func (r *results) apply(e event, text map[unit][]string) {
 	delete(text, full)
 }
 
-// died reports whether the process of a package ended before its tests: by what it printed, or because
-// a test has no result.
+// died reports whether the process of a package ended before its tests: by what it printed, or
+// because a test has no result.
 func (r *results) died(pkg string, output []string) bool {
 	for u := range r.running {
 		if u.pkg == pkg {

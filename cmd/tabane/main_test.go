@@ -180,8 +180,8 @@ func within(ts *testscript.TestScript, f func() error) {
 	}
 }
 
-// netns makes the network namespace $NETNS, or $NETNS-NAME with an argument, with its loopback up, and
-// removes it at the end of the script.
+// netns makes the network namespace $NETNS, or $NETNS-NAME with an argument, with its loopback up,
+// and removes it at the end of the script.
 func makeNamespace(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) > 1 {
 		ts.Fatalf("usage: netns [NAME]")

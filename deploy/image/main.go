@@ -3,9 +3,9 @@
 //	go run ./deploy/image VERSION ARCH BIN FILE
 //
 // ARCH is Debian's name of the processor: amd64, arm64, armhf or riscv64. BIN holds the programs.
-// FILE is a tar of an OCI image layout (image-spec, image-layout.md), which docker load, podman load,
-// ctr image import and skopeo read. Its times are that of SOURCE_DATE_EPOCH, so that the same source
-// gives the same file.
+// FILE is a tar of an OCI image layout (image-spec, image-layout.md), which docker load, podman
+// load, ctr image import and skopeo read. Its times are that of SOURCE_DATE_EPOCH, so that the same
+// source gives the same file.
 package main
 
 import (

@@ -20,8 +20,9 @@ func (l *lab) sentBy(transit string) int {
 	return n
 }
 
-// TestDeliveryMoves: a download that is under way moves to another egress peer with a reload, and goes on
-// there. After a clean stop, packets follow the best path again, and flows are hashed as before.
+// TestDeliveryMoves: a download that is under way moves to another egress peer with a reload, and
+// goes on there. After a clean stop, packets follow the best path again, and flows are hashed as
+// before.
 func TestDeliveryMoves(t *testing.T) {
 	programs.Need(t, "curl")
 	t.Parallel()
@@ -67,15 +68,16 @@ func TestDeliveryMoves(t *testing.T) {
 	}
 }
 
-// TestDelivery: an ordinary client's downloads leave through the egress peers of its network's mode, and
-// only while they have a route to it, over a reload, a kill, a withdrawal and a clean stop.
+// TestDelivery: an ordinary client's downloads leave through the egress peers of its network's
+// mode, and only while they have a route to it, over a reload, a kill, a withdrawal and a clean
+// stop.
 func TestDelivery(t *testing.T) {
 	programs.Need(t, "curl")
 	t.Parallel()
 	l := epe(t, "locators: [fc00::/16]", "locators: [fc00::/16]\n      delivery: {networks: [{prefix: \"2001:db8:c::/48\", mode: {single: transit-b}}]}")
 	const size = 500_000
-	// download gets a number of objects, each with a connection of its own, and returns how many bytes left
-	// through each transit.
+	// download gets a number of objects, each with a connection of its own, and returns how many bytes
+	// left through each transit.
 	download := func(n int) (a, b int) {
 		t.Helper()
 		a, b = l.sentBy("transit-a"), l.sentBy("transit-b")

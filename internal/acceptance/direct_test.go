@@ -16,8 +16,8 @@ import (
 
 // TestWithdrawalWithoutLookup: with End.DX6 and End.DX4 a border router sends to the peer whatever
 // arrives for its SID, so servers alone follow a withdrawal: at once, also for sockets that have
-// cached their route, and as soon as it runs again by a daemon that was suspended. So they do for packets
-// from their default addresses, which are delivered through the peer.
+// cached their route, and as soon as it runs again by a daemon that was suspended. So they do for
+// packets from their default addresses, which are delivered through the peer.
 func TestWithdrawalWithoutLookup(t *testing.T) {
 	t.Parallel()
 	const (

@@ -23,8 +23,8 @@ import (
 	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
-// newcomer is a site with a host, two lines, one of them behind a carrier's NAT, a VPS, and a server
-// in the Internet. Nothing of tabane is on any of them.
+// newcomer is a site with a host, two lines, one of them behind a carrier's NAT, a VPS, and a
+// server in the Internet. Nothing of tabane is on any of them.
 type newcomer struct {
 	t                       *testing.T
 	site, vps, host, server string
@@ -112,8 +112,8 @@ func (n *newcomer) state(namespace string) string {
 	return all.String()
 }
 
-// login keeps a connection from the server to the site's line open, as one of SSH. The function that
-// it returns has a line echoed.
+// login keeps a connection from the server to the site's line open, as one of SSH. The function
+// that it returns has a line echoed.
 func (n *newcomer) login() (echo func(text string)) {
 	n.t.Helper()
 	var l net.Listener
@@ -157,9 +157,9 @@ func (o *printed) String() string {
 	return o.b.String()
 }
 
-// TestNewcomer: on an empty VPS and an empty site, two commands lead to a download over both lines, one
-// of them behind a carrier's NAT, for a host that was not touched. A login at the site survives that, a
-// second use of the line is refused, and leave undoes all of it at both.
+// TestNewcomer: on an empty VPS and an empty site, two commands lead to a download over both lines,
+// one of them behind a carrier's NAT, for a host that was not touched. A login at the site survives
+// that, a second use of the line is refused, and leave undoes all of it at both.
 func TestNewcomer(t *testing.T) {
 	n := newNewcomer(t)
 	echo := n.login()
@@ -234,8 +234,8 @@ func empty(t *testing.T, dir string) bool {
 	return len(list) == 0
 }
 
-// download has the host download from the server, and checks that both lines carry a part of it, and
-// that the server sees the VPS.
+// download has the host download from the server, and checks that both lines carry a part of it,
+// and that the server sees the VPS.
 func (n *newcomer) download(size int) {
 	n.t.Helper()
 	var l net.Listener

@@ -92,8 +92,9 @@ var leakModes = []map[string]any{
 }
 
 // TestNoPacketLeavesUnannounced applies random sequences of advertisements, withdrawals, modes of
-// delivery, link flaps, kills and deleted rules while packets of all kinds are sent in IPv4 and IPv6, and captures
-// what arrives at each peer. No packet may arrive at a peer that did not advertise its destination.
+// delivery, link flaps, kills and deleted rules while packets of all kinds are sent in IPv4 and
+// IPv6, and captures what arrives at each peer. No packet may arrive at a peer that did not
+// advertise its destination.
 func TestNoPacketLeavesUnannounced(t *testing.T) {
 	sequences, seed := number(t, "TABANE_SEQUENCES", defaultSequences), number(t, "TABANE_SEED", int(time.Now().UnixNano()&0xffffff))
 	t.Logf("TABANE_SEQUENCES=%d TABANE_SEED=%d", sequences, seed)

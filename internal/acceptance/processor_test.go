@@ -15,8 +15,8 @@ import (
 	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
-// TestThirtyTwoBits builds the program and tests of packages without a kernel for armv7, which has no
-// 64-bit int, and runs them in an emulator: what an int must hold fits into 31 bits.
+// TestThirtyTwoBits builds the program and tests of packages without a kernel for armv7, which has
+// no 64-bit int, and runs them in an emulator: what an int must hold fits into 31 bits.
 func TestThirtyTwoBits(t *testing.T) {
 	t.Parallel()
 	qemu := programs.Need(t, "qemu-arm-static")
@@ -144,7 +144,8 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// TestOpenWrtPackage: the package has the three parts of an .ipk, the program and a script that a shell can read.
+// TestOpenWrtPackage: the package has the three parts of an .ipk, the program and a script that a
+// shell can read.
 func TestOpenWrtPackage(t *testing.T) {
 	t.Parallel()
 	bin, err := filepath.Abs(filepath.Dir(program))

@@ -48,9 +48,9 @@ type contestant struct {
 	idle                           float64
 }
 
-// BenchmarkProxies measures the proxy beside HAProxy and nginx on loopback, in interleaved rounds: a
-// download by one connection, short connections, and the memory of idle ones. CPU time is that of the
-// proxy's processes.
+// BenchmarkProxies measures the proxy beside HAProxy and nginx on loopback, in interleaved rounds:
+// a download by one connection, short connections, and the memory of idle ones. CPU time is that of
+// the proxy's processes.
 func BenchmarkProxies(b *testing.B) {
 	haproxy, nginx := programs.Need(b, "haproxy"), programs.Need(b, "nginx")
 	tabane := func(scheme string) func(listen, server string) string {

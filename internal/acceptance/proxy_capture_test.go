@@ -131,7 +131,8 @@ func (n *captureNet) says(to netip.AddrPort) (text string, err error) {
 	return text, err
 }
 
-// captured waits until connections to each address of the server come from the proxy, to that address.
+// captured waits until connections to each address of the server come from the proxy, to that
+// address.
 func (n *captureNet) captured(when string) {
 	n.t.Helper()
 	for _, a := range captureServers {
@@ -186,9 +187,9 @@ func (n *captureNet) state() string {
 	return strings.Join(lines, "")
 }
 
-// TestProxyCaptures: a transparent listener captures connections of IPv4 and IPv6 and connects to where they
-// went. What it needs of the kernel is restored when another program deletes it, taken over
-// after kill -9, and gone after a clean stop.
+// TestProxyCaptures: a transparent listener captures connections of IPv4 and IPv6 and connects to
+// where they went. What it needs of the kernel is restored when another program deletes it, taken
+// over after kill -9, and gone after a clean stop.
 func TestProxyCaptures(t *testing.T) {
 	t.Parallel()
 	n := newCaptureNet(t)
@@ -227,8 +228,8 @@ func TestProxyCaptures(t *testing.T) {
 	n.passed("stopped", capturedPort)
 }
 
-// TestProxyBesideCaptures: a proxy without transparent listeners does not touch the captures of one that
-// runs, and removes those of one that was killed.
+// TestProxyBesideCaptures: a proxy without transparent listeners does not touch the captures of one
+// that runs, and removes those of one that was killed.
 func TestProxyBesideCaptures(t *testing.T) {
 	t.Parallel()
 	n := newCaptureNet(t)

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// soakProxyTime and soakProxyFew are what a plain test does; with TABANE_SOAK it takes that time, with
-	// soakProxyMany connections.
+	// soakProxyTime and soakProxyFew are what a plain test does; with TABANE_SOAK it takes that time,
+	// with soakProxyMany connections.
 	soakProxyTime = 6 * time.Second
 	soakProxyFew  = 200
 	soakProxyMany = 3000
@@ -28,12 +28,13 @@ const (
 	// longest of them in bytes.
 	soakProxyPause = 4 * time.Second
 	soakProxyPiece = 64 << 10
-	// soakProxySpare are descriptors of the proxy that are not of connections: pipes, which come and go.
+	// soakProxySpare are descriptors of the proxy that are not of connections: pipes, which come and
+	// go.
 	soakProxySpare = 200
 )
 
-// TestSoakProxy: with connections that come, exchange data, and end by FIN or RST, the proxy's memory and
-// descriptors do not grow, and at the end no descriptor is left.
+// TestSoakProxy: with connections that come, exchange data, and end by FIN or RST, the proxy's
+// memory and descriptors do not grow, and at the end no descriptor is left.
 func TestSoakProxy(t *testing.T) {
 	t.Parallel()
 	length, connections := soakProxyTime, soakProxyFew
@@ -126,8 +127,8 @@ func TestSoakProxy(t *testing.T) {
 	})
 }
 
-// soakConnection exchanges some pieces of random data, and ends by FIN or RST. It reports whether another one
-// may follow.
+// soakConnection exchanges some pieces of random data, and ends by FIN or RST. It reports whether
+// another one may follow.
 func soakConnection(at string, stop <-chan struct{}) (on bool, err error) {
 	c, err := net.Dial("tcp", at)
 	if err != nil {

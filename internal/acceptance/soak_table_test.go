@@ -162,7 +162,8 @@ func (s *soakTest) hijack(target string, random *rand.Rand) func() {
 	return func() { set(nil) }
 }
 
-// withhold has the client's provider not advertise the client to a peer, in IPv6, in IPv4 or in both.
+// withhold has the client's provider not advertise the client to a peer, in IPv6, in IPv4 or in
+// both.
 func (s *soakTest) withhold(target string, random *rand.Rand) func() {
 	p := s.peer(target)
 	set := func(withheld []string) {
@@ -262,8 +263,8 @@ func (s *soakTest) coreDown(target string, _ *rand.Rand) func() {
 	return s.down(&s.borderNamed(target).core, target, "lan")
 }
 
-// watched waits until BFD watches a neighbor of a daemon: until then, only its hold timer detects the
-// loss of what does not close its sessions.
+// watched waits until BFD watches a neighbor of a daemon: until then, only its hold timer detects
+// the loss of what does not close its sessions.
 func (s *soakTest) watched(node, role, neighbor string) {
 	s.lab.t.Helper()
 	s.eventually("BFD of "+node+" with "+neighbor, 20*time.Second,
@@ -300,8 +301,8 @@ func (s *soakTest) endRouter(sig syscall.Signal) func(string, *rand.Rand) func()
 	}
 }
 
-// endASBR ends an asbr. A killed one leaves its kernel state, so that packets of servers that do not
-// know yet are forwarded.
+// endASBR ends an asbr. A killed one leaves its kernel state, so that packets of servers that do
+// not know yet are forwarded.
 func (s *soakTest) endASBR(sig syscall.Signal) func(string, *rand.Rand) func() {
 	return func(target string, _ *rand.Rand) func() {
 		b, name := s.borderNamed(target), target+" asbr"
@@ -347,8 +348,8 @@ func (s *soakTest) endEdge(target string, _ *rand.Rand) func() {
 	}
 }
 
-// freeze stops a process for a while that is shorter than the hold time of its sessions. BFD, which is
-// a process of its own, goes on.
+// freeze stops a process for a while that is shorter than the hold time of its sessions. BFD, which
+// is a process of its own, goes on.
 func (s *soakTest) freeze(role string) func(string, *rand.Rand) func() {
 	return func(target string, random *rand.Rand) func() {
 		name := target + " " + role
@@ -418,8 +419,8 @@ func (s *soakTest) withoutForwarding(border string, random *rand.Rand) func() {
 	return nil
 }
 
-// smallerInterface lowers the MTU of a server's interface and raises it again. The EPE Routes follow
-// it each time, with room for the header that the encapsulation adds.
+// smallerInterface lowers the MTU of a server's interface and raises it again. The EPE Routes
+// follow it each time, with room for the header that the encapsulation adds.
 func (s *soakTest) smallerInterface(server string, random *rand.Rand) func() {
 	const whole, added = 1500, 24
 	routeMTU := regexp.MustCompile(` mtu (\d+) `)

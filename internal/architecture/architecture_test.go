@@ -23,15 +23,16 @@ import (
 
 const module = "github.com/tabane/tabane"
 
-// folder is a capability, or what several of them share. Its packages may import those of the folders
-// that it lists, and inside the folder only packages of lower rungs.
+// folder is a capability, or what several of them share. Its packages may import those of the
+// folders that it lists, and inside the folder only packages of lower rungs.
 type folder struct {
 	name  string
 	about string // its row of CONTRIBUTING.md
 	may   []string
 	// because is the reason why nothing else may be imported.
 	because string
-	// tests are further folders that the tests may import: what measures or emulates a network for them.
+	// tests are further folders that the tests may import: what measures or emulates a network for
+	// them.
 	tests []string
 	// rungs has every package by its path below the folder, "." for the folder's own, the lowest
 	// rung first.
@@ -397,8 +398,8 @@ func TestEveryPackageHasItsPlace(t *testing.T) {
 	}
 }
 
-// unlinked are libraries and packages that the program tabane does not have, because hosts of a network
-// do not need them: they are of tabane-lab.
+// unlinked are libraries and packages that the program tabane does not have, because hosts of a
+// network do not need them: they are of tabane-lab.
 var unlinked = []string{
 	"modernc.org/sqlite", "gonum.org/v1/plot", "github.com/chromedp",
 	module + "/scenarios", module + "/internal/lab/browser", module + "/internal/cli/lab", module + "/internal/cli/files", module + "/internal/lab",
@@ -409,8 +410,8 @@ var unlinked = []string{
 // unlinkedByBoth are libraries that only tests and the making of packages use.
 var unlinkedByBoth = []string{"github.com/gopacket", "github.com/spf13/cobra/doc"}
 
-// configurations are packages of unlinked folders that both programs have, because tabane checks the
-// configuration of every daemon. They only describe it.
+// configurations are packages of unlinked folders that both programs have, because tabane checks
+// the configuration of every daemon. They only describe it.
 var configurations = []string{module + "/internal/study/httpd"}
 
 // TestProductHasNoLaboratory: what the program tabane links is for hosts of a network, and

@@ -36,7 +36,8 @@ type row struct {
 	packages []string
 }
 
-// documented returns the folders from the command line down. Fakes are nothing to choose a place by.
+// documented returns the folders from the command line down. Fakes are nothing to choose a place
+// by.
 func documented() []row {
 	var rows []row
 	for _, f := range slices.Backward(folders) {

@@ -105,8 +105,8 @@ type dumper struct {
 	part  []RouteEntry
 }
 
-// walk calls step with mu held, from one index on to the next, until that is 0, and yields in between
-// what it added.
+// walk calls step with mu held, from one index on to the next, until that is 0, and yields in
+// between what it added.
 func (d *dumper) walk(step func(from uint32) (next uint32)) error {
 	for at := uint32(0); ; {
 		at = d.locked(step, at)
@@ -129,8 +129,8 @@ func (d *dumper) locked(step func(from uint32) (next uint32), from uint32) (next
 	return step(from)
 }
 
-// source dumps the routes of a neighbor, or those of this speaker if it is nil. of is called with mu
-// held: the source of a neighbor changes.
+// source dumps the routes of a neighbor, or those of this speaker if it is nil. of is called with
+// mu held: the source of a neighbor changes.
 func (d *dumper) source(of func() rib.Source, n *neighbor) error {
 	for f := IPv4Unicast; f < families; f++ {
 		if err := d.walk(func(from uint32) uint32 {
@@ -181,7 +181,8 @@ func (d *dumper) add(n *neighbor, r rib.Route) {
 	d.part = append(d.part, e)
 }
 
-// refusal describes why a route is refused. Where the policy has panicked, it is not evaluated again.
+// refusal describes why a route is refused. Where the policy has panicked, it is not evaluated
+// again.
 func (m *importer) refusal(r rib.Route, a *message.Attributes, reason RejectReason) string {
 	if reason == rejectPanic {
 		return errPanic.Error()

@@ -36,7 +36,8 @@ func panicIn(t *testing.T, function string, route message.Key) (stop func()) {
 }
 
 // TestPanicCostsTheRoute: a route that makes the code panic that advertises or reports it is not
-// advertised or reported; the session and other routes go on, also that route once it does not panic.
+// advertised or reported; the session and other routes go on, also that route once it does not
+// panic.
 func TestPanicCostsTheRoute(t *testing.T) {
 	poison := prefix("2a00:666::/32")
 	for _, function := range []string{").take", ").encodeGroup", ").unicast", ").update"} {
@@ -72,7 +73,8 @@ func TestPanicCostsTheRoute(t *testing.T) {
 	}
 }
 
-// TestPanicOfPolicy: a route that makes a new import policy panic is rejected, and the speaker goes on.
+// TestPanicOfPolicy: a route that makes a new import policy panic is rejected, and the speaker goes
+// on.
 func TestPanicOfPolicy(t *testing.T) {
 	a, b := newRouter(t, 1, 65001), newRouter(t, 2, 65002)
 	a.peer(b)
@@ -87,8 +89,8 @@ func TestPanicOfPolicy(t *testing.T) {
 	b.wait("another route", func() bool { return len(b.unicast) == 2 })
 }
 
-// TestPanicOfUpdate: an UPDATE that panics costs its session, whose routes are withdrawn; other sessions
-// and their routes go on.
+// TestPanicOfUpdate: an UPDATE that panics costs its session, whose routes are withdrawn; other
+// sessions and their routes go on.
 func TestPanicOfUpdate(t *testing.T) {
 	a, b, c := newRouter(t, 1, 65001), newRouter(t, 2, 65002), newRouter(t, 3, 65003)
 	a.peer(b)
@@ -130,8 +132,8 @@ func unlocked(t *testing.T, s *Speaker, what string, f func()) {
 	s.mu.Unlock()
 }
 
-// TestPanicOfRequest: a panic while routes are dumped or advertised again costs the request, and a route
-// at which the policy has panicked is dumped without it.
+// TestPanicOfRequest: a panic while routes are dumped or advertised again costs the request, and a
+// route at which the policy has panicked is dumped without it.
 func TestPanicOfRequest(t *testing.T) {
 	defer contain.Acknowledge()
 	o := newOffline(t, Neighbor{Name: "a", Families: []Family{IPv6Unicast}})
@@ -159,8 +161,8 @@ func TestPanicOfRequest(t *testing.T) {
 	n.feed.consumers = consumers
 }
 
-// TestPanicOfEstablished: the end of a session that has panicked before it had a source leaves the routes
-// of this speaker alone.
+// TestPanicOfEstablished: the end of a session that has panicked before it had a source leaves the
+// routes of this speaker alone.
 func TestPanicOfEstablished(t *testing.T) {
 	for _, retain := range []time.Duration{0, time.Hour} {
 		o := newOffline(t, Neighbor{Name: "a", Families: []Family{IPv6Unicast}, Retain: retain})

@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// retainSettle is how long stale routes are kept after the neighbor, or another one that advertises
-	// the same, has advertised all of its routes: a reflector that has just started does so before
-	// its clients' sessions are established.
+	// retainSettle is how long stale routes are kept after the neighbor, or another one that
+	// advertises the same, has advertised all of its routes: a reflector that has just started does so
+	// before its clients' sessions are established.
 	retainSettle = 10 * time.Second
 	// quietTime is how long a neighbor without the graceful restart capability, which announces no
 	// End-of-RIB, must send no UPDATE before all of its routes are considered advertised: twice the
@@ -41,7 +41,8 @@ type retention struct {
 	timer *time.Timer
 	due   time.Time
 	since time.Time // when the first of the stale routes became stale
-	// families are those of the current or the last session, and markers the End-of-RIB markers to come.
+	// families are those of the current or the last session, and markers the End-of-RIB markers to
+	// come.
 	families, markers message.FamilySet
 	// announced: the neighbor has the graceful restart capability, so that it sends markers.
 	announced bool
@@ -104,14 +105,14 @@ func (r *retention) begin(n *neighbor) {
 	}
 }
 
-// rest returns how long stale routes may still be kept: a neighbor whose sessions end before all routes
-// are advertised does not prolong that.
+// rest returns how long stale routes may still be kept: a neighbor whose sessions end before all
+// routes are advertised does not prolong that.
 func (r *retention) rest(n *neighbor) time.Duration {
 	return max(0, time.Until(r.since.Add(n.conf.Retain)))
 }
 
-// blackholed reports whether a route has BLACKHOLE. Such a route is not retained: when its prefix is
-// reachable again, the sessions that are up have no route to it that would replace it.
+// blackholed reports whether a route has BLACKHOLE. Such a route is not retained: when its prefix
+// is reachable again, the sessions that are up have no route to it that would replace it.
 func blackholed(a *message.Attributes) bool { return a.Communities().Has(Blackhole) }
 
 // established is called when the next session is up.
@@ -136,8 +137,8 @@ func (r *retention) ended() {
 	}
 }
 
-// left returns how long to wait at least until all routes of the neighbor are considered advertised,
-// unless all markers are received before.
+// left returns how long to wait at least until all routes of the neighbor are considered
+// advertised, unless all markers are received before.
 func (r *retention) left(now time.Time) time.Duration {
 	if r.announced {
 		return r.began.Add(markerLatest).Sub(now)
@@ -145,8 +146,8 @@ func (r *retention) left(now time.Time) time.Duration {
 	return min(r.heard.Add(quietTime).Sub(now), r.began.Add(floodLatest).Sub(now))
 }
 
-// awaitUpdate considers all routes of the neighbor advertised after a time, or later if it still sends
-// them.
+// awaitUpdate considers all routes of the neighbor advertised after a time, or later if it still
+// sends them.
 func (r *retention) awaitUpdate(n *neighbor, after time.Duration) {
 	var timer *time.Timer
 	timer = time.AfterFunc(after, func() {

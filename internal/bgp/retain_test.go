@@ -143,8 +143,8 @@ func TestRefreshOnce(t *testing.T) {
 	}
 }
 
-// TestSourceInUse: the source of a session whose end is being processed is not freed, even if it has no
-// paths: its paths are removed by it.
+// TestSourceInUse: the source of a session whose end is being processed is not freed, even if it
+// has no paths: its paths are removed by it.
 func TestSourceInUse(t *testing.T) {
 	o := newOffline(t, Neighbor{Name: "a", Families: []Family{IPv6Unicast}})
 	o.up("a", nil)
@@ -345,7 +345,8 @@ func TestEndOfRIBThatNeverComes(t *testing.T) {
 	})
 }
 
-// TestAnotherNeighborWithoutEndOfRIB: once it was quiet, what it does not advertise is not retained.
+// TestAnotherNeighborWithoutEndOfRIB: once it was quiet, what it does not advertise is not
+// retained.
 func TestAnotherNeighborWithoutEndOfRIB(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		other := reflector
@@ -505,8 +506,8 @@ func TestAnotherReflectorReplacesRetainedRoutes(t *testing.T) {
 	}
 }
 
-// TestFlapsDoNotProlongRetention: routes that a flapping neighbor does not advertise again are kept for
-// Retain after the first end of its session, whether it says that it has advertised all or not.
+// TestFlapsDoNotProlongRetention: routes that a flapping neighbor does not advertise again are kept
+// for Retain after the first end of its session, whether it says that it has advertised all or not.
 func TestFlapsDoNotProlongRetention(t *testing.T) {
 	for name, markers := range map[string][]Family{"before End-of-RIB": nil, "after End-of-RIB": allMarkers} {
 		t.Run(name, func(t *testing.T) {
@@ -548,8 +549,8 @@ func TestRetentionBeginsAgain(t *testing.T) {
 	})
 }
 
-// TestLostReplacementDoesNotProlongRetention: the session with the neighbor that was to replace routes
-// ends, so that these are kept for the rest of Retain.
+// TestLostReplacementDoesNotProlongRetention: the session with the neighbor that was to replace
+// routes ends, so that these are kept for the rest of Retain.
 func TestLostReplacementDoesNotProlongRetention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		other := reflector
@@ -571,8 +572,8 @@ func TestLostReplacementDoesNotProlongRetention(t *testing.T) {
 	})
 }
 
-// TestNextSessionDoesNotProlongRetention: stale routes are withdrawn when Retain is over, although the
-// next session is up, if it has not advertised them.
+// TestNextSessionDoesNotProlongRetention: stale routes are withdrawn when Retain is over, although
+// the next session is up, if it has not advertised them.
 func TestNextSessionDoesNotProlongRetention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOffline(t, reflector)

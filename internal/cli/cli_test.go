@@ -96,7 +96,8 @@ func TestPrintStatus(t *testing.T) {
 	}
 }
 
-// TestWideTable: a table wider than a terminal continues below, with the columns that name its rows.
+// TestWideTable: a table wider than a terminal continues below, with the columns that name its
+// rows.
 func TestWideTable(t *testing.T) {
 	const body = `[{"peer":"hq","path":"fiber","endpoint":"[2001:db8:f1::2]:4790","nat_denied":0,"rate_bps":19815000,"rtt_ms":21.36,"sent_packets":101,"received_packets":22404},
 		{"peer":"hq","path":"lte","endpoint":"[2001:db8:f2::2]:4790","nat_denied":0,"rate_bps":0,"rtt_ms":35.5,"sent_packets":7,"received_packets":8}]`
@@ -116,8 +117,8 @@ func TestWideTable(t *testing.T) {
 	}
 }
 
-// TestTableCells: a list without a value other than 0 is "none"; a cell has one line, and nothing that
-// breaks the columns or controls a terminal.
+// TestTableCells: a list without a value other than 0 is "none"; a cell has one line, and nothing
+// that breaks the columns or controls a terminal.
 func TestTableCells(t *testing.T) {
 	for body, want := range map[string]string{
 		`[{"sent":0},{"sent":0}]`:                                          "  none\n",
@@ -133,7 +134,8 @@ func TestTableCells(t *testing.T) {
 	}
 }
 
-// TestWideTables: whatever the rows are, no line is wider than a terminal unless one cell is, and no value is lost.
+// TestWideTables: whatever the rows are, no line is wider than a terminal unless one cell is, and
+// no value is lost.
 func TestWideTables(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cells := rapid.SliceOfN(rapid.StringMatching(`[a-z]{0,24}`), 1, 12)

@@ -110,8 +110,8 @@ func remedies(problems []health.Problem) string {
 	return strings.Join(all, "; ")
 }
 
-// consequences returns what follows from the status of a daemon: for edge whether its egress peers fit
-// into the slots of a connection, for gateway what is to be done for its packets.
+// consequences returns what follows from the status of a daemon: for edge whether its egress peers
+// fit into the slots of a connection, for gateway what is to be done for its packets.
 func consequences(name string, body []byte) ([]doctor.Finding, error) {
 	switch name {
 	case role.Edge:
@@ -185,7 +185,8 @@ func ofGateway(body []byte) ([]doctor.Finding, error) {
 	return findings, nil
 }
 
-// printFindings prints what is to be done first, within 80 columns but for remedies, which can be copied.
+// printFindings prints what is to be done first, within 80 columns but for remedies, which can be
+// copied.
 func (a *App) printFindings(findings []doctor.Finding) error {
 	findings = slices.Clone(findings)
 	slices.SortStableFunc(findings, func(a, b doctor.Finding) int { return cmp.Compare(urgency(a), urgency(b)) })
@@ -232,8 +233,8 @@ func urgency(f doctor.Finding) int {
 	return 2
 }
 
-// wrap breaks a text between its words into lines of at most so many bytes; a longer word has a line of its
-// own.
+// wrap breaks a text between its words into lines of at most so many bytes; a longer word has a
+// line of its own.
 func wrap(text string, width int) []string {
 	var lines []string
 	for _, word := range strings.Fields(text) {

@@ -30,7 +30,8 @@ var ErrUnmet = errors.New("a check or expectation failed")
 // ErrInterrupted is the cause of the failure of a command that a signal ended.
 var ErrInterrupted = errors.New("interrupted")
 
-// Failure is the error of a command that could not run. It reads `verb object "name": cause; remedy`.
+// Failure is the error of a command that could not run. It reads `verb object "name": cause;
+// remedy`.
 type Failure struct {
 	// What is the verb and the object, or the verb and what precedes the name: "read capture",
 	// "serve metrics at".
@@ -135,9 +136,9 @@ func (a *App) finish(err error) int {
 	return exitFailed
 }
 
-// OneLine joins the lines of a text with semicolons. A tab becomes a space, and every other character
-// that does not print becomes U+FFFD: the text may be from the network, and a terminal obeys escape
-// sequences.
+// OneLine joins the lines of a text with semicolons. A tab becomes a space, and every other
+// character that does not print becomes U+FFFD: the text may be from the network, and a terminal
+// obeys escape sequences.
 func OneLine(s string) string {
 	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 	return strings.Map(func(r rune) rune {

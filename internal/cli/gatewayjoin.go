@@ -109,8 +109,8 @@ func (a *App) confirm(f *setupFlags, what string, lines []string) (bool, error) 
 // maxLine bounds a line of standard input in bytes: an invitation has less than 200.
 const maxLine = 1024
 
-// readLine reads one line, and nothing after it: the next question reads on from there. The error is
-// io.EOF where the input ends before the line does.
+// readLine reads one line, and nothing after it: the next question reads on from there. The error
+// is io.EOF where the input ends before the line does.
 func readLine(r io.Reader) (string, error) {
 	var line []byte
 	b := make([]byte, 1)
@@ -128,8 +128,8 @@ func readLine(r io.Reader) (string, error) {
 	return "", fmt.Errorf("read line: it is longer than %d bytes", maxLine)
 }
 
-// invitation returns the line of an invitation: the argument, or what is pasted. An argument is shown by
-// ps and kept by the shell's history.
+// invitation returns the line of an invitation: the argument, or what is pasted. An argument is
+// shown by ps and kept by the shell's history.
 func (a *App) invitation(args []string) (join.Invitation, error) {
 	if len(args) > 0 {
 		return join.Parse(args[0])

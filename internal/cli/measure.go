@@ -151,8 +151,8 @@ func (a *App) measuredPeers(log *slog.Logger, f measureServeFlags) (func(context
 	return func(context.Context) []measure.Peer { return list }, nil
 }
 
-// edgePeers returns a function that asks the edge for its egress peers with routes. Without an answer
-// there are none.
+// edgePeers returns a function that asks the edge for its egress peers with routes. Without an
+// answer there are none.
 func edgePeers(log *slog.Logger, at netip.AddrPort) func(context.Context) []measure.Peer {
 	if !at.IsValid() {
 		edge, ok := role.Named(role.Edge)

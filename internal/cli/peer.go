@@ -82,8 +82,8 @@ func parseFilter(q url.Values) (bgp.Filter, error) {
 	return f, err
 }
 
-// serveTable streams the routes of a table, a JSON object in each line. The connection breaks where the
-// table is not complete.
+// serveTable streams the routes of a table, a JSON object in each line. The connection breaks where
+// the table is not complete.
 func serveTable(w http.ResponseWriter, r *http.Request, s *bgp.Speaker) {
 	f, err := parseFilter(r.URL.Query())
 	if err == nil && f.Neighbor != "" {
@@ -98,8 +98,8 @@ func serveTable(w http.ResponseWriter, r *http.Request, s *bgp.Speaker) {
 	streamRoutes(w, func(yield func(bgp.RouteEntry) error) error { return s.Dump(f, yield) })
 }
 
-// streamRoutes answers with the routes of dump. The client learns at once that they come. How long the
-// table takes to read is not limited, only how long the client takes to read what was found.
+// streamRoutes answers with the routes of dump. The client learns at once that they come. How long
+// the table takes to read is not limited, only how long the client takes to read what was found.
 func streamRoutes(w http.ResponseWriter, dump func(yield func(bgp.RouteEntry) error) error) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	lines := json.NewEncoder(w)
@@ -180,8 +180,8 @@ func (a *App) dumpTable(ctx context.Context, args []string, rd string, f tableFl
 	return noDaemon(what)
 }
 
-// openStream requests a path from a daemon's status address; the answer may take any time. The caller
-// closes it.
+// openStream requests a path from a daemon's status address; the answer may take any time. The
+// caller closes it.
 func openStream(ctx context.Context, at netip.AddrPort, path string) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+path, nil)
 	if err != nil {
@@ -356,8 +356,8 @@ func (a *App) clearPeer(ctx context.Context, name string, args []string, hard bo
 	return err
 }
 
-// clearPeerOf sends the command to these daemons, of which some may be without the neighbor unless they
-// are named. The error is the first failure.
+// clearPeerOf sends the command to these daemons, of which some may be without the neighbor unless
+// they are named. The error is the first failure.
 func (a *App) clearPeerOf(ctx context.Context, sources []source, named bool, q url.Values) (found bool, err error) {
 	var failed, unknown error
 	for _, s := range sources {

@@ -22,8 +22,8 @@ import (
 	"github.com/tabane/tabane/internal/daemon/control"
 )
 
-// answering is a daemon that answers requests for a neighbor and commands with these handlers; without
-// commands it has no control socket.
+// answering is a daemon that answers requests for a neighbor and commands with these handlers;
+// without commands it has no control socket.
 func answering(t *testing.T, name string, neighbor, commands http.Handler) source {
 	t.Helper()
 	socket := ""
@@ -55,7 +55,8 @@ func says(code int, text string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, text, code) })
 }
 
-// TestUnknownPeerIsNamed: that another daemon knows no neighbors at all does not hide the suggestion.
+// TestUnknownPeerIsNamed: that another daemon knows no neighbors at all does not hide the
+// suggestion.
 func TestUnknownPeerIsNamed(t *testing.T) {
 	const unknown = `no neighbor "tarnsit"; did you mean "transit"?`
 	edge := answering(t, "edge", says(http.StatusServiceUnavailable, unknown), nil)
@@ -105,8 +106,8 @@ func TestClearPeer(t *testing.T) {
 	}
 }
 
-// TestReloadAll: a daemon that cannot reload does not keep the others from it, and is reported with every
-// other failure in the end.
+// TestReloadAll: a daemon that cannot reload does not keep the others from it, and is reported with
+// every other failure in the end.
 func TestReloadAll(t *testing.T) {
 	noControl := answering(t, "site", nil, nil)
 	invalid := answering(t, "edge", nil, says(http.StatusConflict, "edge.asn: must be > 0\nedge.peers: must name a peer"))
@@ -166,8 +167,8 @@ type speaker struct {
 
 func (s speaker) Speaker() *bgp.Speaker { return s.s }
 
-// TestStreamOfRoutes: a client receives the beginning of a table before its first route was found, however long that
-// takes, also of a daemon that is on 127.0.0.1 alone.
+// TestStreamOfRoutes: a client receives the beginning of a table before its first route was found,
+// however long that takes, also of a daemon that is on 127.0.0.1 alone.
 func TestStreamOfRoutes(t *testing.T) {
 	asked := make(chan struct{})
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

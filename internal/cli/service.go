@@ -190,7 +190,8 @@ type refusedError []string
 
 func (e refusedError) Error() string { return strings.Join(e, "\n") }
 
-// absentError is the refusal of a daemon that does not have the object of a command, or the command.
+// absentError is the refusal of a daemon that does not have the object of a command, or the
+// command.
 type absentError struct {
 	refusedError
 	command bool // the command is unknown
@@ -206,8 +207,8 @@ func (f faultLines) Lines() []string { return f }
 
 // command sends a command to the daemon with this status address, whose status has the path of the
 // control socket, and returns the lines of the response. If the daemon refuses, the error is a
-// refusedError, within an absentError if it does not have what is concerned; without a control socket
-// it is errNoControl.
+// refusedError, within an absentError if it does not have what is concerned; without a control
+// socket it is errNoControl.
 func command(ctx context.Context, at netip.AddrPort, method, path string, query url.Values) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()

@@ -348,8 +348,9 @@ func (o object) print(w io.Writer, indent string) error {
 const statusWidth = 80
 
 // printTable writes a list of objects, one per line, with the keys as columns in the order of their
-// first occurrence. Columns in which every value is 0 or missing are omitted. Columns that do not fit
-// into statusWidth follow below, in a table of their own that begins with those that tell the rows apart.
+// first occurrence. Columns in which every value is 0 or missing are omitted. Columns that do not
+// fit into statusWidth follow below, in a table of their own that begins with those that tell the
+// rows apart.
 func printTable(w io.Writer, indent string, raw json.RawMessage) error {
 	var rows []json.RawMessage
 	if err := json.Unmarshal(raw, &rows); err != nil {
@@ -451,8 +452,8 @@ func naming(columns []column) int {
 	return 1
 }
 
-// cell returns the text of a value in a table; it is empty for a missing one. That of an object is its
-// values other than 0 with their keys.
+// cell returns the text of a value in a table; it is empty for a missing one. That of an object is
+// its values other than 0 with their keys.
 func (o object) cell(key string) string {
 	raw, ok := o.values[key]
 	if !ok {

@@ -362,8 +362,8 @@ func TestChangeSettlesAndDoDoesNot(t *testing.T) {
 	})
 }
 
-// An object that another program deletes is restored although the kernel cannot be read; one of another
-// protocol is left alone.
+// An object that another program deletes is restored although the kernel cannot be read; one of
+// another protocol is left alone.
 func TestDeletedObjectIsRestored(t *testing.T) {
 	for _, o := range []route.Object{
 		route.Rule{Priority: 1000, From: netip.MustParsePrefix("2001:db8::1/128"), Table: 101},
@@ -428,7 +428,8 @@ func TestLinkDuringLoad(t *testing.T) {
 	})
 }
 
-// TestNextHopChangeInSteps: the routes of a next hop follow it in steps, between which paths change.
+// TestNextHopChangeInSteps: the routes of a next hop follow it in steps, between which paths
+// change.
 func TestNextHopChangeInSteps(t *testing.T) {
 	run(t, func(r *rig) {
 		prefix := func(i int) netip.Prefix {
@@ -504,7 +505,8 @@ func TestLinkBeforeResync(t *testing.T) {
 	})
 }
 
-// A link that is renamed while it is up is down under its old name, and up again when it has that back.
+// A link that is renamed while it is up is down under its old name, and up again when it has that
+// back.
 func TestRenamedLink(t *testing.T) {
 	run(t, func(r *rig) {
 		up := func(name string, want bool) {
@@ -651,8 +653,8 @@ func TestLinkDownIsLoggedIfItLasts(t *testing.T) {
 	}
 }
 
-// TestOverrunsAreLoggedOnce: messages of the kernel that are missing again and again are logged once a
-// minute.
+// TestOverrunsAreLoggedOnce: messages of the kernel that are missing again and again are logged
+// once a minute.
 func TestOverrunsAreLoggedOnce(t *testing.T) {
 	run(t, func(r *rig) {
 		var logged strings.Builder

@@ -24,8 +24,9 @@ const (
 	// resolvePause is how long next hops are not resolved again after a change of a link without
 	// objects of ours, as containers come and go.
 	resolvePause = 100 * time.Millisecond
-	// resolveFirst and resolveMost bound the pause before next hops without a route are resolved again:
-	// the kernel reports a link before it has the routes over it, and routes of others without an event.
+	// resolveFirst and resolveMost bound the pause before next hops without a route are resolved
+	// again: the kernel reports a link before it has the routes over it, and routes of others without
+	// an event.
 	resolveFirst = 10 * time.Millisecond
 	resolveMost  = time.Second
 	// sweepQuiet is how long all sessions must have been up before a restarted daemon deletes stale
@@ -205,7 +206,8 @@ func (l *Loop) disconnect() error { return errors.Join(l.conn.Close(), l.reader.
 // Link returns the state of an interface; a missing one is an error that matches fs.ErrNotExist.
 func (l *Loop) Link(name string) (route.Link, error) { return l.conn.Link(name) }
 
-// MTU returns that of an interface as last reported, 0 if there is none of this name. The loop calls it.
+// MTU returns that of an interface as last reported, 0 if there is none of this name. The loop
+// calls it.
 func (l *Loop) MTU(name string) int { return l.links[name].MTU }
 
 // SetLink sets an interface up, with an MTU in bytes.
@@ -222,8 +224,8 @@ func (l *Loop) NexthopTo(dst netip.Addr) (gateway netip.Addr, link string, err e
 	return l.conn.NexthopTo(dst)
 }
 
-// RoutedOn reports whether a route over an interface leads to dst, for packets with a mark that are bound
-// to it.
+// RoutedOn reports whether a route over an interface leads to dst, for packets with a mark that are
+// bound to it.
 func (l *Loop) RoutedOn(dst netip.Addr, link string, mark uint32) (bool, error) {
 	on, err := l.conn.Link(link)
 	if err != nil {
@@ -383,8 +385,8 @@ func loop[E any](ctx context.Context, l *Loop, m Reactor, inputs <-chan E, apply
 	}
 }
 
-// contain runs a part of the loop. After a panic everything is read again after a pause: the kernel may
-// differ from what is known.
+// contain runs a part of the loop. After a panic everything is read again after a pause: the kernel
+// may differ from what is known.
 func (l *Loop) contain(b contain.Boundary, part func()) {
 	if err := contain.Do(b, l.options.Log, nil, part); err != nil {
 		l.busy, l.again = false, false
@@ -635,8 +637,8 @@ func (l *Loop) leave() error {
 	return nil
 }
 
-// KeepState leaves the kernel's state in place at the end of Run, as LoopOptions.Keep does: another process
-// has taken it over. The loop calls it.
+// KeepState leaves the kernel's state in place at the end of Run, as LoopOptions.Keep does: another
+// process has taken it over. The loop calls it.
 func (l *Loop) KeepState() { l.options.Keep = true }
 
 // Do runs f in the daemon's loop, where the machine's state can be read. It reports whether f ran:

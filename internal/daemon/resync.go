@@ -27,8 +27,8 @@ const (
 	// table locked and softirqs disabled: at a million routes that takes 0.1 s for each 32 kB.
 	resyncLargeRoutes = 20_000
 	resyncMaxDelay    = 10 * time.Minute
-	// resyncStepObjects is the number of objects that are visited at the end of a comparison before the
-	// loop looks for events, half a millisecond's work.
+	// resyncStepObjects is the number of objects that are visited at the end of a comparison before
+	// the loop looks for events, half a millisecond's work.
 	resyncStepObjects = 10_000
 )
 
@@ -45,8 +45,8 @@ const (
 )
 
 // resync compares the kernel's objects with those known, in the background and in steps: with a
-// hundred thousand routes it takes a second, and nothing may wait for it. Its methods are called from
-// the loop.
+// hundred thousand routes it takes a second, and nothing may wait for it. Its methods are called
+// from the loop.
 type resync struct {
 	kernel   dumper
 	protocol route.Protocol
@@ -147,8 +147,8 @@ func (r *resync) disturbed() bool {
 		time.Since(r.activity.changed) < resyncBusyPause && time.Since(r.since) < resyncMaxDelay
 }
 
-// input returns where the next part of the kernel's objects comes from, nil while it has to wait, and
-// whether the end of the comparison can be continued instead.
+// input returns where the next part of the kernel's objects comes from, nil while it has to wait,
+// and whether the end of the comparison can be continued instead.
 func (r *resync) input() (parts <-chan dump, ending bool) {
 	if r.state == resyncReading && r.disturbed() {
 		r.start.Reset(resyncBusyPause)

@@ -31,8 +31,8 @@ type Config struct {
 	// Role is what the gateway is in an alliance, whose hosts share their lines: home-agent, leader or
 	// member. docs/shake.md describes them. Default: it is in none
 	Role string `yaml:"role,omitempty"`
-	// LAN is the network that this gateway serves. A leader and a home agent need one; others without one
-	// carry their own packets and what they forward, as a VPS does.
+	// LAN is the network that this gateway serves. A leader and a home agent need one; others without
+	// one carry their own packets and what they forward, as a VPS does.
 	LAN LAN `yaml:"lan,omitempty"`
 	// Masquerade gives packets from peers' prefixes that leave by a path, outside of the tunnel, the
 	// address of the path's interface as source, so that they reach the Internet. The rules are in the
@@ -65,8 +65,9 @@ type Config struct {
 	Status netip.AddrPort `yaml:"status,omitempty"`
 }
 
-// Probes measure the paths. On a slow path they are sent less often than configured, down to one each
-// second: never so often that they take more than 1 % of its rate. The short form is the format.
+// Probes measure the paths. On a slow path they are sent less often than configured, down to one
+// each second: never so often that they take more than 1 % of its rate. The short form is the
+// format.
 type Probes struct {
 	// Format is sealed, which measures delay and jitter by every packet; or compatible, which
 	// measures them by the probes of Mobile IP SHAKE alone (60 and 64 bytes, not authenticated).
@@ -138,8 +139,8 @@ type Tunnel struct {
 	// paths' interfaces leaves: 72 bytes less, or 92 if the gateways reach each other by IPv6.
 	// Example: 1400
 	MTU int `yaml:"mtu,omitempty"`
-	// Addresses are those of the gateway on the tunnel, which it answers from. Without any it uses those
-	// of its other interfaces. Example: [10.1.255.1/32]
+	// Addresses are those of the gateway on the tunnel, which it answers from. Without any it uses
+	// those of its other interfaces. Example: [10.1.255.1/32]
 	Addresses []netip.Prefix `yaml:"addresses,omitempty"`
 }
 
@@ -153,8 +154,8 @@ type Path struct {
 	// them; no other packet is. Default: where the main table's routes through the interface lead.
 	// Example: [192.0.2.1]
 	Via []netip.Addr `yaml:"via,omitempty"`
-	// Rate is the rate in both directions, or down and up, of whole IP packets. It is a bandwidth, auto
-	// if it is to be measured, or none for a direction that carries nothing. Example: 50Mbit/s
+	// Rate is the rate in both directions, or down and up, of whole IP packets. It is a bandwidth,
+	// auto if it is to be measured, or none for a direction that carries nothing. Example: 50Mbit/s
 	// Default: of a path over a member, what it offers
 	Rate Rates `yaml:"rate,omitempty"`
 	// Strict makes the rates a limit that is never exceeded, as for a metered line or one whose
@@ -184,12 +185,12 @@ type Peer struct {
 	// PublicKey is the peer's public key, as tabane gateway key prints it on the other side.
 	// Example: lI7yrR4NpZtPhsJMRLPqKeoJPjDqVVG6D5IbeAmMQmk=
 	PublicKey string `yaml:"public_key"`
-	// PresharedKey is a file with a secret that both sides have besides their keys, 32 bytes in base64.
-	// Example: hq.psk
+	// PresharedKey is a file with a secret that both sides have besides their keys, 32 bytes in
+	// base64. Example: hq.psk
 	PresharedKey string `yaml:"preshared_key,omitempty"`
 	// Endpoints are where the peer listens. Each path uses the first one that answers through its
-	// interface. The addresses of a name are looked up again every minute. A peer without endpoints has
-	// to start the session itself. Example: ["hq.example:4790"]
+	// interface. The addresses of a name are looked up again every minute. A peer without endpoints
+	// has to start the session itself. Example: ["hq.example:4790"]
 	Endpoints []Endpoint `yaml:"endpoints,omitempty"`
 	// Mode is how packets to the peer are carried: tunnel, in UDP and encrypted unless seal is
 	// none; plain, as they are, by an eBPF program; or nat, as plain with the address of each path
@@ -204,8 +205,8 @@ type Peer struct {
 	// Example: [10.2.0.0/16]
 	Prefixes []netip.Prefix `yaml:"prefixes"`
 	// Allow are the destinations behind this gateway that packets from the peer may have, answers to
-	// this site's hosts as well. Others are dropped and counted (destination not allowed). Default: all
-	// Example: [10.1.0.0/24]
+	// this site's hosts as well. Others are dropped and counted (destination not allowed). Default:
+	// all Example: [10.1.0.0/24]
 	Allow []netip.Prefix `yaml:"allow,omitempty"`
 }
 
@@ -263,8 +264,8 @@ type Rule struct {
 	// Resequence is how the receiver restores the order of the packets: auto, off, or the longest time
 	// that a packet is held. Default: auto. Example: 20ms
 	Resequence Resequence `yaml:"resequence,omitempty"`
-	// CopyCostlier lets the discipline auto send copies of packets on paths that cost more than that of
-	// the packet. Default: false. Example: true
+	// CopyCostlier lets the discipline auto send copies of packets on paths that cost more than that
+	// of the packet. Default: false. Example: true
 	CopyCostlier bool `yaml:"copy_costlier,omitempty"`
 }
 
@@ -287,8 +288,8 @@ type Match struct {
 	Mark Mark `yaml:"mark,omitempty"`
 }
 
-// Discipline is a discipline with its parameters. The short form is its name, or that of a choice of
-// the discipline flow.
+// Discipline is a discipline with its parameters. The short form is its name, or that of a choice
+// of the discipline flow.
 type Discipline struct {
 	// Name is the discipline. Default: the one that has the parameter. Example: auto
 	Name string `yaml:"name,omitempty"`
@@ -442,7 +443,8 @@ func checkPrefix(faults *fault.List, at string, p netip.Prefix) bool {
 	return true
 }
 
-// unicast reports whether a prefix has addresses that a host may have beyond its link. 0.0.0.0/1 has.
+// unicast reports whether a prefix has addresses that a host may have beyond its link. 0.0.0.0/1
+// has.
 func unicast(p netip.Prefix) bool {
 	a := p.Addr()
 	return !a.IsMulticast() && !a.IsLinkLocalUnicast() && !a.IsLoopback() && (a.Is6() || p.Bits() < 8 || a.As4()[0] != 0) && (a.Is4() || p.Bits() < 96 || !a.IsUnspecified())

@@ -49,8 +49,8 @@ type reloadable struct {
 	lines func(old, now *Config) []string
 }
 
-// reloadables has every key of the section (TestEveryKeyReloads). A key inside of one that is listed
-// stands before it.
+// reloadables has every key of the section (TestEveryKeyReloads). A key inside of one that is
+// listed stands before it.
 var reloadables = []reloadable{
 	{key: "listen", restart: true, value: func(c *Config) any { return c.Port() }},
 	{key: "tunnel.interface", restart: true, value: func(c *Config) any { return c.tunnelName() }},

@@ -81,8 +81,8 @@ func sample() Config {
 	return Config{Paths: []Path{{Name: "fiber"}}, Peers: []Peer{{Name: "hq"}}, Leaders: []Leader{{Name: "phone"}}, Policy: []Rule{{}}}
 }
 
-// TestEveryKeyReloads: a reload says of every key that is changed that it is applied, or that it needs a
-// restart.
+// TestEveryKeyReloads: a reload says of every key that is changed that it is applied, or that it
+// needs a restart.
 func TestEveryKeyReloads(t *testing.T) {
 	old := sample()
 	g := &Gateway{config: old}

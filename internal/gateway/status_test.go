@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestExplainRoutes: a path without an answer whose interface has no route to the peer says so, and what
-// to do; one whose interface has a route to any endpoint does not.
+// TestExplainRoutes: a path without an answer whose interface has no route to the peer says so, and
+// what to do; one whose interface has a route to any endpoint does not.
 func TestExplainRoutes(t *testing.T) {
 	c := &Config{Peers: []Peer{{Name: "hq", Endpoints: []Endpoint{"192.0.2.1:4790", "hq.example:4790"}}, {Name: "phone"}}}
 	addresses := map[string][]netip.Addr{"hq.example": {netip.MustParseAddr("2001:db8::1")}}

@@ -50,8 +50,8 @@ func (c *connection) request(s *Sim) {
 	c.wake(s, c.arrivesAt)
 }
 
-// requestTakes returns how long a request takes, without queues: over the path of asks, or the one on
-// which a gateway's packets arrive first.
+// requestTakes returns how long a request takes, without queues: over the path of asks, or the one
+// on which a gateway's packets arrive first.
 func (c *connection) requestTakes(s *Sim) time.Duration {
 	paths := c.Paths
 	if c.Gateway == nil {
@@ -97,8 +97,8 @@ func (c *connection) ready(bytes uint64) time.Duration {
 	return c.Start + at
 }
 
-// timer handles the event of the connection: data is ready, the application stops, or it is time to send
-// probes or to call the scheduler again.
+// timer handles the event of the connection: data is ready, the application stops, or it is time to
+// send probes or to call the scheduler again.
 func (c *connection) timer(s *Sim) {
 	s.events.remove(s.connectionSource(c.id))
 	if c.Stop > 0 && s.now >= c.Stop {

@@ -18,9 +18,9 @@ import (
 
 // Gateway has a pair of gateways carry the packets of a connection or of a source of datagrams over
 // all of its paths, below TCP: the sender's gateway chooses the paths of each packet, that of the
-// receiver restores their order. The packets of the other direction are carried likewise. Connections
-// and sources with the same Gateway and the same paths share its tunnels. The
-// gateways are at the hosts, and measure the paths from the start of the simulation on.
+// receiver restores their order. The packets of the other direction are carried likewise.
+// Connections and sources with the same Gateway and the same paths share its tunnels. The gateways
+// are at the hosts, and measure the paths from the start of the simulation on.
 type Gateway struct {
 	// Discipline is a name of sched.Disciplines. Path.Ratio is for ratio, Path.Rate is the rate that
 	// the disciplines assume.
@@ -32,8 +32,8 @@ type Gateway struct {
 	// Replies is the path of the other direction plus 1; 0: the discipline chooses there too.
 	Replies int
 	// Probes measures delay and jitter as paper D does, section 3.2: by a probe each second. Otherwise
-	// they are measured by all packets, and reported by probes each 50 ms to 1 s, so that they take
-	// at most 2 % of the slowest path; and the gateways keep the queue of each path themselves (package
+	// they are measured by all packets, and reported by probes each 50 ms to 1 s, so that they take at
+	// most 2 % of the slowest path; and the gateways keep the queue of each path themselves (package
 	// shape), and repair losses (package repair).
 	Probes bool
 	// Open has packets pass the gateways without being queued, measured or repaired there: delay
@@ -57,8 +57,8 @@ type GatewayResult struct {
 	Sent, SentBytes []uint64
 	// Unsent were dropped because no path could be used.
 	Unsent uint64
-	// Refused counts the packets that a path's queue did not take or dropped later, Repaired those sent
-	// again because they were lost.
+	// Refused counts the packets that a path's queue did not take or dropped later, Repaired those
+	// sent again because they were lost.
 	Refused, Repaired uint64
 	// Receiver is the receiving end, Held the packets it held and Latest how long Auto held them at
 	// the end.
@@ -105,7 +105,8 @@ type sending struct {
 	kept  repair.Kept[sent]
 	// rtt is the round-trip time between the gateways.
 	rtt quality.RTT
-	// alive is judged from probes. probed is when the one was sent whose reply is awaited, 0 if none is.
+	// alive is judged from probes. probed is when the one was sent whose reply is awaited, 0 if none
+	// is.
 	alive    quality.Liveness
 	probed   time.Duration
 	capacity quality.CapacityMeter
@@ -402,7 +403,8 @@ func (t *carrier) missing(s *Sim, path int, before uint32) {
 	}
 }
 
-// request asks for what a path has lost. A request is sent over all paths, because it may be lost too.
+// request asks for what a path has lost. A request is sent over all paths, because it may be lost
+// too.
 func (t *carrier) request(s *Sim, path int) {
 	if t.Probes || t.Open {
 		return
@@ -480,7 +482,8 @@ func (t *carrier) requested(s *Sim, p *packet) {
 	}
 }
 
-// rescue sends what is under way on a path that has died, or waits in front of it, over another one.
+// rescue sends what is under way on a path that has died, or waits in front of it, over another
+// one.
 func (t *carrier) rescue(s *Sim, i int) {
 	l := &t.lines[i]
 	to := sched.First(t.paths, i)
@@ -549,8 +552,8 @@ func (t *carrier) wake(s *Sim) {
 	s.events.set(t.source, max(at, s.now))
 }
 
-// timer handles the tunnel's event: probes are due, packets may leave a queue, or are held or missing
-// for too long.
+// timer handles the tunnel's event: probes are due, packets may leave a queue, or are held or
+// missing for too long.
 func (t *carrier) timer(s *Sim) {
 	if s.over() {
 		s.events.remove(t.source)
@@ -619,8 +622,8 @@ func (t *carrier) waits(path int, lane uint8) bool {
 	return t.lines[path].queue != nil && t.lines[path].queue.Waits(uint32(lane))
 }
 
-// numbers returns the number of the next packet of each lane but the first that no packets of wait in
-// front of a path, as the start of a span that is not empty.
+// numbers returns the number of the next packet of each lane but the first that no packets of wait
+// in front of a path, as the start of a span that is not empty.
 func (t *carrier) numbers(path int) (next [maxBlocks]span) {
 	for lane := uint8(1); lane < lanes; lane++ {
 		if t.inner[lane] != nil && !t.waits(path, lane) {
@@ -694,8 +697,8 @@ func (t *carrier) replied(s *Sim, p *packet) {
 	t.target()
 }
 
-// prove is called when a path has become alive. Before the first one all paths are used; from then on
-// those that have not answered yet are not, since nothing is known of them.
+// prove is called when a path has become alive. Before the first one all paths are used; from then
+// on those that have not answered yet are not, since nothing is known of them.
 func (t *carrier) prove() {
 	if t.proven {
 		return

@@ -206,8 +206,8 @@ func TestAutoBeginsOnJitteryPath(t *testing.T) {
 	}
 }
 
-// TestAutoBesideShortPath: beside a line of 3 ms, one of 40 ms whose packets overtake each other and
-// that loses none. What is late there comes after more than a round trip of the short line.
+// TestAutoBesideShortPath: beside a line of 3 ms, one of 40 ms whose packets overtake each other
+// and that loses none. What is late there comes after more than a round trip of the short line.
 func TestAutoBesideShortPath(t *testing.T) {
 	fiber := road{rate: 20 * unit.MbitPerSecond, delay: 3 * ms}
 	lte := road{rate: 30 * unit.MbitPerSecond, delay: 40 * ms, queue: linkmodel.Limit{Packets: 250}}
@@ -272,8 +272,8 @@ func TestGatewayDeadPath(t *testing.T) {
 	}
 }
 
-// TestGatewayWithoutUsablePath: a request for lost packets that arrives while no path can be used is not
-// answered.
+// TestGatewayWithoutUsablePath: a request for lost packets that arrives while no path can be used
+// is not answered.
 func TestGatewayWithoutUsablePath(t *testing.T) {
 	bad := road{rate: 10 * unit.MbitPerSecond, delay: 10 * ms, queue: linkmodel.Limit{Packets: 100}, loss: 0.5}
 	for seed := range uint64(20) {

@@ -238,12 +238,12 @@ func (s *Sim) Run(ctx context.Context) (Result, error) {
 	return s.collect(), nil
 }
 
-// late is how late datagrams may arrive after the last was sent, if nothing else keeps the simulation
-// running.
+// late is how late datagrams may arrive after the last was sent, if nothing else keeps the
+// simulation running.
 const late = 3 * time.Second
 
-// onlyBeside reports whether all has ended that the connections with Beside run beside; false if there
-// are none.
+// onlyBeside reports whether all has ended that the connections with Beside run beside; false if
+// there are none.
 func (s *Sim) onlyBeside() bool {
 	any := false
 	for i := range s.connections {

@@ -18,9 +18,9 @@ const (
 	sitePrefix = 56
 )
 
-// places are the participants who have not rated a task yet: whoever takes places without taking part
-// keeps them for keepPlace, and gets a share of them only. It is in memory alone, with a hash of the
-// network by a random seed, until the first rating. Safe for concurrent use.
+// places are the participants who have not rated a task yet: whoever takes places without taking
+// part keeps them for keepPlace, and gets a share of them only. It is in memory alone, with a hash
+// of the network by a random seed, until the first rating. Safe for concurrent use.
 type places struct {
 	share int
 	seed  maphash.Seed
@@ -54,8 +54,8 @@ func (p *places) network(remote string) uint64 {
 	return maphash.Comparable(p.seed, a)
 }
 
-// reserve takes a place for a participant unless the network has its share. It forgets expired places,
-// which are as those from before the start.
+// reserve takes a place for a participant unless the network has its share. It forgets expired
+// places, which are as those from before the start.
 func (p *places) reserve(id [idBytes]byte, network uint64, now time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestShareIsReserved: requests of one network at one moment get no more than its share, and a place
-// whose session cannot be stored is free again.
+// TestShareIsReserved: requests of one network at one moment get no more than its share, and a
+// place whose session cannot be stored is free again.
 func TestShareIsReserved(t *testing.T) {
 	p := newPlaces(20, 0)
 	network := p.network("192.0.2.1:99")

@@ -1,9 +1,10 @@
-// Package study serves a study with people: participants agree, use the services of the package content
-// under each condition in a balanced order, and rate each task. Each condition has a listening socket
-// of the package site.
+// Package study serves a study with people: participants agree, use the services of the package
+// content under each condition in a balanced order, and rate each task. Each condition has a
+// listening socket of the package site.
 //
-// It records nothing before consent and nothing that identifies a person: no address, browser, date or
-// time of day, neither in the database nor in the log. It draws no figures; answers are for report.
+// It records nothing before consent and nothing that identifies a person: no address, browser, date
+// or time of day, neither in the database nor in the log. It draws no figures; answers are for
+// report.
 package study
 
 import (
@@ -58,14 +59,15 @@ type server struct {
 	random   *rand.Rand
 }
 
-// streamDesign is the stream of random numbers of the design, streamOrders that of the participants'.
+// streamDesign is the stream of random numbers of the design, streamOrders that of the
+// participants'.
 const (
 	streamDesign = iota + 1
 	streamOrders
 )
 
-// New opens the database and the listening sockets in the network namespace of the calling thread. Run
-// and Close release them. Errors wrap those of this package.
+// New opens the database and the listening sockets in the network namespace of the calling thread.
+// Run and Close release them. Errors wrap those of this package.
 func New(ctx context.Context, o Options) (*Study, error) {
 	s, err := newServer(ctx, o)
 	if err != nil {
@@ -124,8 +126,8 @@ func clock(start time.Time) func() time.Duration {
 	return func() time.Duration { return time.Duration(start.UnixNano()) + time.Since(start) }
 }
 
-// differentTasks returns n tasks of a service with different goals. The task at a place of the order is
-// the same for all participants, so that each condition meets each task equally often.
+// differentTasks returns n tasks of a service with different goals. The task at a place of the
+// order is the same for all participants, so that each condition meets each task equally often.
 func differentTasks(w *content.World, service content.Service, heavy bool, seed uint64, n int) []content.Task {
 	var tasks []content.Task
 	goals := map[string]bool{}
@@ -141,7 +143,8 @@ func differentTasks(w *content.World, service content.Service, heavy bool, seed 
 // Close releases the sockets and the database of a study that is not running.
 func (s *Study) Close() error { return errors.Join(s.site.Close(), s.store.Close()) }
 
-// Run serves until ctx ends or a listener fails, and closes the database. It returns nil if ctx ended.
+// Run serves until ctx ends or a listener fails, and closes the database. It returns nil if ctx
+// ended.
 func (s *Study) Run(ctx context.Context) error {
 	err := s.site.Run(ctx)
 	return errors.Join(err, s.store.Close())
@@ -201,8 +204,8 @@ func (s *server) handler(condition int, services http.Handler) http.Handler {
 	return mux
 }
 
-// misdirected answers a request for another host: it is of a page that has this address under another
-// name, which could read the answer.
+// misdirected answers a request for another host: it is of a page that has this address under
+// another name, which could read the answer.
 func misdirected(w http.ResponseWriter) {
 	w.Header().Set("Connection", "close")
 	http.Error(w, "this address serves a study under another name", http.StatusMisdirectedRequest)

@@ -211,8 +211,8 @@ func connectionError(err error) error {
 // round is the shortest time between two requests for a turn, whatever the server answers.
 const round = time.Second
 
-// Turn waits until it is this client's turn, for a trial of that time. waiting, if set, is called while
-// others are before it.
+// Turn waits until it is this client's turn, for a trial of that time. waiting, if set, is called
+// while others are before it.
 func (c *Client) Turn(ctx context.Context, length time.Duration, waiting func(Turn)) error {
 	for {
 		pause := time.After(round)
@@ -243,8 +243,8 @@ func (c *Client) EndTurn(ctx context.Context) {
 	_, _ = c.short(ctx, http.MethodDelete, c.path("turn"), nil)
 }
 
-// Load is what a trial transfers. Exactly one of Bytes, Time and Rate is the kind: bulk by bytes or by
-// time, or a steady stream for Time.
+// Load is what a trial transfers. Exactly one of Bytes, Time and Rate is the kind: bulk by bytes or
+// by time, or a steady stream for Time.
 type Load struct {
 	// Bytes of bulk, or of each object.
 	Bytes unit.Size
@@ -364,8 +364,8 @@ func (c *Client) timeLimit(l Load) time.Duration {
 // settleTime is how much longer than its duration a stream may take to arrive.
 const settleTime = 5 * time.Second
 
-// Trial makes a trial in a mode. It is the client's turn, which it does not end. progress, if set, is
-// called with the bytes of each interval of the first connection.
+// Trial makes a trial in a mode. It is the client's turn, which it does not end. progress, if set,
+// is called with the bytes of each interval of the first connection.
 func (c *Client) Trial(ctx context.Context, m Mode, l Load, progress func(int64)) (Trial, error) {
 	p, err := c.pinger(ctx, m)
 	if err != nil {

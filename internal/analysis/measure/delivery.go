@@ -11,11 +11,12 @@ import (
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
-// joinEvery is how often the subflows of a connection are looked up, since clients establish them later.
+// joinEvery is how often the subflows of a connection are looked up, since clients establish them
+// later.
 const joinEvery = 100 * time.Millisecond
 
-// Subflows is the Delivery of the MPTCP connections of this host: it sets which subflows are backups. It
-// needs CAP_NET_ADMIN and the path manager in user space, as edge has it.
+// Subflows is the Delivery of the MPTCP connections of this host: it sets which subflows are
+// backups. It needs CAP_NET_ADMIN and the path manager in user space, as edge has it.
 type Subflows struct {
 	mu      sync.Mutex
 	diag    *mptcp.Diag
@@ -29,7 +30,8 @@ type switching struct {
 	done   chan struct{}
 }
 
-// OpenSubflows opens the kernel's interfaces in the network namespace of the calling thread. Close them.
+// OpenSubflows opens the kernel's interfaces in the network namespace of the calling thread. Close
+// them.
 func OpenSubflows() (*Subflows, error) {
 	diag, err := mptcp.DialDiag()
 	if err != nil {
@@ -112,9 +114,9 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
 }
 
-// set makes the subflows of a connection active or backups: with best, those of the connection's own
-// address are active and the others backups, otherwise the reverse, if there are others. It returns the
-// connection's token; 0 looks it up.
+// set makes the subflows of a connection active or backups: with best, those of the connection's
+// own address are active and the others backups, otherwise the reverse, if there are others. It
+// returns the connection's token; 0 looks it up.
 func (s *Subflows) set(ends mptcp.Ends, token uint32, best bool) (uint32, error) {
 	family := mptcp.IPv6
 	if ends.Local.Addr().Is4() {

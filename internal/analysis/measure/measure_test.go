@@ -177,7 +177,8 @@ func TestModesThatAreMissing(t *testing.T) {
 	}
 }
 
-// TestStrangers: without the key there is no session, no turn and no content, and no answer is long.
+// TestStrangers: without the key there is no session, no turn and no content, and no answer is
+// long.
 func TestStrangers(t *testing.T) {
 	_, url := serve(t, ServerOptions{Key: []byte("sixteen characters")})
 	for key, want := range map[string]string{"": "it needs one", "another key of 16": "the key is wrong"} {
@@ -246,8 +247,8 @@ func TestNetworksOfClients(t *testing.T) {
 	}
 }
 
-// TestTurnPauses: a server that answers at once that it is not the client's turn is not asked without
-// a pause.
+// TestTurnPauses: a server that answers at once that it is not the client's turn is not asked
+// without a pause.
 func TestTurnPauses(t *testing.T) {
 	asked := 0
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -39,8 +39,8 @@ const (
 	maxParallel = 64
 )
 
-// modes are the kinds of modes. A mode that is none of them is an ordinary connection that the server
-// delivers by that name.
+// modes are the kinds of modes. A mode that is none of them is an ordinary connection that the
+// server delivers by that name.
 var modes = []struct {
 	name, argument, about string
 	make                  func(m *Mode, argument string) error
@@ -109,8 +109,8 @@ func ParseMode(text string) (Mode, error) {
 	return m, nil
 }
 
-// Switched returns the delivery that the mode is in a connection that is switched between modes, and
-// false if it needs a connection of its own.
+// Switched returns the delivery that the mode is in a connection that is switched between modes,
+// and false if it needs a connection of its own.
 func (m Mode) Switched() (delivery string, ok bool) {
 	switch {
 	case m.Transport == traffic.MPTCP && m.Delivery == "":

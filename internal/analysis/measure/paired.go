@@ -10,8 +10,8 @@ import (
 	"github.com/tabane/tabane/internal/analysis/traffic"
 )
 
-// PairedTime is how long a connection that is switched between that many pairs of phases takes: with a
-// phase in which it starts, and a pair that is not counted.
+// PairedTime is how long a connection that is switched between that many pairs of phases takes:
+// with a phase in which it starts, and a pair that is not counted.
 func PairedTime(pairs int) time.Duration { return Phase + 2*time.Duration(pairs+1)*Phase }
 
 // CheckPaired returns why two modes cannot be in one connection.
@@ -31,9 +31,10 @@ func (o Offer) CheckPaired(a, b Mode) error {
 	return nil
 }
 
-// Paired makes one connection that the server switches between the modes, and returns a trial of each
-// phase: those of orders, each a pair of indexes of modes. Before them, the connection starts, and is once
-// in each mode, so that the windows of all subflows are open. Of each phase, the start is left out.
+// Paired makes one connection that the server switches between the modes, and returns a trial of
+// each phase: those of orders, each a pair of indexes of modes. Before them, the connection starts,
+// and is once in each mode, so that the windows of all subflows are open. Of each phase, the start
+// is left out.
 func (c *Client) Paired(ctx context.Context, modes [2]Mode, orders [][2]int) ([][2]Trial, error) {
 	first := modes[orders[0][0]]
 	delivery, _ := first.Switched() // CheckPaired

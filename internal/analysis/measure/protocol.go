@@ -1,12 +1,13 @@
-// Package measure measures what a client gets over each path and mode of delivery of a server, one trial
-// at a time: bulk, objects or a steady stream, with the latency beside it.
+// Package measure measures what a client gets over each path and mode of delivery of a server, one
+// trial at a time: bulk, objects or a steady stream, with the latency beside it.
 //
-// A Server offers what it can deliver, and gives the clients turns, so that they do not disturb each
-// other. A Client makes a trial in a Mode. The package decides no order, keeps no results and computes
-// no statistics.
+// A Server offers what it can deliver, and gives the clients turns, so that they do not disturb
+// each other. A Client makes a trial in a Mode. The package decides no order, keeps no results and
+// computes no statistics.
 //
-// All of it is HTTP/1.1 on one port, opened by the client. Without a session, which a shared key may
-// guard, the server answers with a few hundred bytes at most, and it keeps nothing of who asked.
+// All of it is HTTP/1.1 on one port, opened by the client. Without a session, which a shared key
+// may guard, the server answers with a few hundred bytes at most, and it keeps nothing of who
+// asked.
 package measure
 
 import (
@@ -59,7 +60,8 @@ type Offer struct {
 	Limits     Limits   `json:"limits"`
 }
 
-// Peer is an egress peer and the server's address of it: what is sent from there leaves over this peer.
+// Peer is an egress peer and the server's address of it: what is sent from there leaves over this
+// peer.
 type Peer struct {
 	Name    string     `json:"name"`
 	Address netip.Addr `json:"address"`
@@ -73,7 +75,8 @@ type Limits struct {
 
 // Turn is the answer to a request for a turn.
 type Turn struct {
-	// Granted is whether it is the client's turn. If not, Ahead clients are before it, for Wait at most.
+	// Granted is whether it is the client's turn. If not, Ahead clients are before it, for Wait at
+	// most.
 	Granted bool          `json:"granted"`
 	Ahead   int           `json:"ahead"`
 	Wait    time.Duration `json:"wait_ns"`

@@ -28,8 +28,8 @@ import (
 type Delivery interface {
 	// Names returns what it can switch connections to now.
 	Names() []string
-	// Deliver delivers a connection of this server by one of the names until ctx ends. It returns at once,
-	// and is called again to switch.
+	// Deliver delivers a connection of this server by one of the names until ctx ends. It returns at
+	// once, and is called again to switch.
 	Deliver(ctx context.Context, conn net.Conn, name string) error
 }
 
@@ -53,7 +53,8 @@ type ServerOptions struct {
 }
 
 const (
-	// DefaultBytes is 10 s at 16 Gbit/s, and DefaultTime longer than a switched connection of 10 pairs.
+	// DefaultBytes is 10 s at 16 Gbit/s, and DefaultTime longer than a switched connection of 10
+	// pairs.
 	DefaultBytes = 20 * unit.GB
 	DefaultTime  = 90 * time.Second
 
@@ -61,7 +62,8 @@ const (
 	maxSessions, maxFromAddress = 256, 32
 	// idleSession is how long a session without a request exists, and idlePlace a place in the queue.
 	idleSession, idlePlace = 2 * time.Minute, 15 * time.Second
-	// waitTurn is how long a request for a turn waits: shorter than middleboxes keep silent connections.
+	// waitTurn is how long a request for a turn waits: shorter than middleboxes keep silent
+	// connections.
 	waitTurn = 5 * time.Second
 	// turnGrace is the time beside the transfer: connections, and round-trip times before it.
 	turnGrace = 15 * time.Second
@@ -71,8 +73,8 @@ const (
 	maxRequest = 4 << 10
 )
 
-// Server answers the requests of clients. It is an http.Handler for Path and the paths below it, and
-// for the server of package traffic.
+// Server answers the requests of clients. It is an http.Handler for Path and the paths below it,
+// and for the server of package traffic.
 type Server struct {
 	o      ServerOptions
 	mux    *http.ServeMux
@@ -137,8 +139,9 @@ func (s *Server) Handlers() map[string]http.Handler {
 	return map[string]http.Handler{Path: s, Path + "/": s}
 }
 
-// ServeHTTP implements http.Handler. Without a deadline, a client without the key could keep a connection
-// by a body that does not end. The deadline is for the body alone: an answer may take longer.
+// ServeHTTP implements http.Handler. Without a deadline, a client without the key could keep a
+// connection by a body that does not end. The deadline is for the body alone: an answer may take
+// longer.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
 		c := http.NewResponseController(w)
@@ -364,7 +367,8 @@ func (s *Server) turn(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// take gives the session a turn if it is the first in the queue and there is one. next is when one ends.
+// take gives the session a turn if it is the first in the queue and there is one. next is when one
+// ends.
 func (s *Server) take(one *session) (t Turn, changed <-chan struct{}, next time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -439,7 +443,8 @@ func (s *Server) cbr(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// deliverKey is the parameter with the name of a delivery, and timeKey that with the time of a trial.
+// deliverKey is the parameter with the name of a delivery, and timeKey that with the time of a
+// trial.
 const (
 	deliverKey = "deliver"
 	timeKey    = "time"

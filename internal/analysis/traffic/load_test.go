@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// visits returns visits without end, of two pages with three requests each. Equal calls return equal
-// visits.
+// visits returns visits without end, of two pages with three requests each. Equal calls return
+// equal visits.
 func visits() iter.Seq[Visit] {
 	const apart, thinks = 50 * time.Millisecond, 100 * time.Millisecond
 	return func(yield func(Visit) bool) {
@@ -39,8 +39,8 @@ func visits() iter.Seq[Visit] {
 	}
 }
 
-// startSite serves bodies of the lengths that visits wants, or extra bytes more, and returns a server
-// and a function that returns what was requested.
+// startSite serves bodies of the lengths that visits wants, or extra bytes more, and returns a
+// server and a function that returns what was requested.
 func startSite(t *testing.T, secure bool, extra int) (s *httptest.Server, requested func() []string) {
 	t.Helper()
 	var mu sync.Mutex

@@ -169,8 +169,8 @@ func handler(also map[string]http.Handler, log *slog.Logger) http.Handler {
 // congestionHeader is the header of a request with the congestion control of the response.
 const congestionHeader = "Tabane-Congestion"
 
-// useCongestion sets the congestion control of the connection of a request, of its subflows and of those
-// that will join it.
+// useCongestion sets the congestion control of the connection of a request, of its subflows and of
+// those that will join it.
 func useCongestion(r *http.Request, name string) error {
 	raw, err := Connection(r).(*net.TCPConn).SyscallConn()
 	if err != nil {
@@ -216,10 +216,10 @@ func (d direct) ReadFrom(r io.Reader) (int64, error) {
 	return io.Copy(d.ResponseWriter, r)
 }
 
-// SendCBR answers a request with the constant bit rate of its query. It writes the bytes of each chunk when they are due. Chunks that become due while the
-// socket blocks follow at once, as from the buffer of a live stream. Go sets TCP_NODELAY, so that
-// no chunk waits for the previous one. TCP_NOTSENT_LOWAT is not set: it would only move the queue
-// from the socket to this loop.
+// SendCBR answers a request with the constant bit rate of its query. It writes the bytes of each
+// chunk when they are due. Chunks that become due while the socket blocks follow at once, as from
+// the buffer of a live stream. Go sets TCP_NODELAY, so that no chunk waits for the previous one.
+// TCP_NOTSENT_LOWAT is not set: it would only move the queue from the socket to this loop.
 func SendCBR(w http.ResponseWriter, r *http.Request) {
 	s, _, err := parseSchedule(r.URL.RawQuery)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package hashtable has hash tables for a million routes: their keys and values are small and without
-// pointers, so that they take little memory and no time of the garbage collector.
+// Package hashtable has hash tables for a million routes: their keys and values are small and
+// without pointers, so that they take little memory and no time of the garbage collector.
 //
 // It knows nothing of routing but prefixes.
 package hashtable
@@ -25,9 +25,9 @@ const (
 	refMask = 1<<refBits - 1
 )
 
-// A Table maps keys to values. K and V should have no pointers. An entry takes about 9 bytes beside its
-// key and value; memory of removed entries is used for others. There are at most 67 million. The zero
-// Table is empty. It is not safe for concurrent use.
+// A Table maps keys to values. K and V should have no pointers. An entry takes about 9 bytes beside
+// its key and value; memory of removed entries is used for others. There are at most 67 million.
+// The zero Table is empty. It is not safe for concurrent use.
 type Table[K comparable, V any] struct {
 	chunks []*block[K, V]
 	free   []Ref
@@ -48,8 +48,8 @@ type entry[K comparable, V any] struct {
 }
 
 // A shard is a hash table with linear probing. The home of an entry is the part of its hash that
-// selects the slot. The tag of a slot is another part, so that the entries of other keys, mostly in no
-// cache, are not looked at.
+// selects the slot. The tag of a slot is another part, so that the entries of other keys, mostly in
+// no cache, are not looked at.
 type shard struct {
 	slots []uint32
 	n     int
@@ -96,8 +96,8 @@ func (t *Table[K, V]) Next(from Ref) (Ref, bool) {
 	return 0, false
 }
 
-// locate returns the shard of a key, its home in it, and its tag. Others choose the prefixes, so the
-// seed is secret.
+// locate returns the shard of a key, its home in it, and its tag. Others choose the prefixes, so
+// the seed is secret.
 func (t *Table[K, V]) locate(k K) (s *shard, home uint16, tag uint32) {
 	if t.index == nil {
 		t.index, t.seed = make([]shard, shards), maphash.MakeSeed()

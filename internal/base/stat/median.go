@@ -43,27 +43,29 @@ type MedianRatio struct {
 	P float64
 }
 
-// RatioOfMedians returns the ratio of the median of b to that of a. Values with the same index are of
-// the same block: what changes between blocks, such as the time of day, affects both. All are > 0.
-// level is that of the interval, 0.95 if in doubt.
+// RatioOfMedians returns the ratio of the median of b to that of a. Values with the same index are
+// of the same block: what changes between blocks, such as the time of day, affects both. All are >
+// 0. level is that of the interval, 0.95 if in doubt.
 //
-// The interval is that of the ratio within blocks, and is extended to the ratio of the medians where that
-// is outside. Of up to 24 blocks it is exact, whatever the distribution, if the logarithms of the ratios
-// are distributed symmetrically: it has the ratios that Wilcoxon's signed-rank test does not reject, which
-// are between two of their Walsh averages (J. L. Hodges and E. L. Lehmann, Estimates of location based on
-// rank tests, 1963). Of more blocks it is between percentiles of the median ratio over a bootstrap that
-// draws blocks (B. Efron, Bootstrap methods: another look at the jackknife, 1979). The medians of all values
-// of a mode, resampled, would cover 97 to 99 % where blocks differ much, so that intervals were too wide.
-// draw returns a random number from 0 to n-1.
+// The interval is that of the ratio within blocks, and is extended to the ratio of the medians
+// where that is outside. Of up to 24 blocks it is exact, whatever the distribution, if the
+// logarithms of the ratios are distributed symmetrically: it has the ratios that Wilcoxon's
+// signed-rank test does not reject, which are between two of their Walsh averages (J. L. Hodges and
+// E. L. Lehmann, Estimates of location based on rank tests, 1963). Of more blocks it is between
+// percentiles of the median ratio over a bootstrap that draws blocks (B. Efron, Bootstrap methods:
+// another look at the jackknife, 1979). The medians of all values of a mode, resampled, would cover
+// 97 to 99 % where blocks differ much, so that intervals were too wide. draw returns a random
+// number from 0 to n-1.
 //
-// Noise that is skewed, but the same in both modes, leaves the logarithms of the ratios symmetric: with
-// exponential delays, or 5 % of the values at a quarter, 95 to 97 % of the intervals have the true ratio.
-// Where only one mode has it, the exact interval is of another center than the ratio of the medians, and
-// more blocks do not mend that: with outliers it has 96 %, with exponential delays 94 % of 10 blocks and 91 %
-// of 24, and the bootstrap 95 % of 25 and of 40 (4,000 measurements each; TestCoverageOfSkew).
+// Noise that is skewed, but the same in both modes, leaves the logarithms of the ratios symmetric:
+// with exponential delays, or 5 % of the values at a quarter, 95 to 97 % of the intervals have the
+// true ratio. Where only one mode has it, the exact interval is of another center than the ratio of
+// the medians, and more blocks do not mend that: with outliers it has 96 %, with exponential delays
+// 94 % of 10 blocks and 91 % of 24, and the bootstrap 95 % of 25 and of 40 (4,000 measurements
+// each; TestCoverageOfSkew).
 //
-// Errors wrap ErrTooFew (less than LeastBlocks, or too few for the level) or ErrNotFinite (a value that
-// is not a finite number > 0).
+// Errors wrap ErrTooFew (less than LeastBlocks, or too few for the level) or ErrNotFinite (a value
+// that is not a finite number > 0).
 func RatioOfMedians(b, a []float64, level float64, draw func(n int) int) (MedianRatio, error) {
 	logs, err := logRatios(b, a)
 	if err != nil {
@@ -89,11 +91,11 @@ func RatioOfMedians(b, a []float64, level float64, draw func(n int) int) (Median
 	return r, nil
 }
 
-// PairedRatio returns the geometric mean of the ratios b/a of pairs with its interval by Student's t of
-// their logarithms. Pairs measured within one connection have little noise, which is close to normal, so
-// that few suffice. The geometric mean is not the ratio of the medians where one mode alone has skewed
-// noise: with exponential delays, 94 % of the intervals of 8 pairs have the latter, and 83 % of 24.
-// Errors wrap ErrTooFew (less than 3 pairs) or ErrNotFinite.
+// PairedRatio returns the geometric mean of the ratios b/a of pairs with its interval by Student's
+// t of their logarithms. Pairs measured within one connection have little noise, which is close to
+// normal, so that few suffice. The geometric mean is not the ratio of the medians where one mode
+// alone has skewed noise: with exponential delays, 94 % of the intervals of 8 pairs have the
+// latter, and 83 % of 24. Errors wrap ErrTooFew (less than 3 pairs) or ErrNotFinite.
 func PairedRatio(b, a []float64, level float64) (MedianRatio, error) {
 	logs, err := logRatios(b, a)
 	if err != nil {
@@ -179,8 +181,8 @@ func bootstrapMedian(xs []float64, level float64, draw func(n int) int) (low, hi
 	return quantile((1-level)/2, medians), quantile((1+level)/2, medians)
 }
 
-// countedMedian returns the median of sorted values, each of which occurs counts times, len(sorted) in
-// all.
+// countedMedian returns the median of sorted values, each of which occurs counts times, len(sorted)
+// in all.
 func countedMedian(sorted []float64, counts []int) float64 {
 	lower, seen := 0.0, 0
 	for i, x := range sorted {

@@ -21,8 +21,8 @@ func simulateBlocks(blocks int, ratio, between, within float64, r *rand.Rand) (b
 	return b, a
 }
 
-// TestCoverage: of 2,000 measurements, 95 +- 2 % of the intervals have the true ratio, in blocks that
-// are equal and in blocks that differ more than the modes. 2 % are four standard deviations.
+// TestCoverage: of 2,000 measurements, 95 +- 2 % of the intervals have the true ratio, in blocks
+// that are equal and in blocks that differ more than the modes. 2 % are four standard deviations.
 func TestCoverage(t *testing.T) {
 	const ratio, measurements = 1.3, 2000
 	for _, tt := range []struct {
@@ -47,10 +47,10 @@ func TestCoverage(t *testing.T) {
 	}
 }
 
-// TestCoverageOfSkew: noise that only lowers goodput, by an exponential time or to a quarter in 5 % of the
-// trials. Where both modes have it, the logarithms of the ratios are symmetric nevertheless. Where one has
-// it, the intervals cover their own center, which is not quite the ratio of the medians. The bounds are
-// six standard deviations or more from what 4,000 measurements had.
+// TestCoverageOfSkew: noise that only lowers goodput, by an exponential time or to a quarter in 5 %
+// of the trials. Where both modes have it, the logarithms of the ratios are symmetric nevertheless.
+// Where one has it, the intervals cover their own center, which is not quite the ratio of the
+// medians. The bounds are six standard deviations or more from what 4,000 measurements had.
 func TestCoverageOfSkew(t *testing.T) {
 	const ratio, measurements = 1.3, 2000
 	small := func(r *rand.Rand) float64 { return math.Exp(0.05 * r.NormFloat64()) }
@@ -109,8 +109,8 @@ func TestCoverageOfSkew(t *testing.T) {
 	}
 }
 
-// TestPairedCoverage: the same of 5 pairs within a connection, whose noise is 0.04; their intervals are
-// about +-5 %.
+// TestPairedCoverage: the same of 5 pairs within a connection, whose noise is 0.04; their intervals
+// are about +-5 %.
 func TestPairedCoverage(t *testing.T) {
 	r := rand.New(rand.NewPCG(37, 5))
 	covered, width := 0, 0.0
@@ -146,8 +146,9 @@ func TestRatioOfMedians(t *testing.T) {
 	if got, err = RatioOfMedians(many, many, 0.95, r.IntN); err != nil || got.Value != 1 || got.Low != 1 || got.High != 1 || got.Method != MethodBootstrap || got.P != 1 {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	// wilcox.test(x, conf.int = TRUE) of R: x = c(1.83, 0.50, 1.62, 2.48, 1.68, 1.88, 1.55, 3.06, 1.30) -
-	// c(0.878, 0.647, 0.598, 2.05, 1.06, 1.29, 1.06, 3.14, 1.29), 0.010 to 0.786 (Hollander and Wolfe).
+	// wilcox.test(x, conf.int = TRUE) of R: x = c(1.83, 0.50, 1.62, 2.48, 1.68, 1.88, 1.55, 3.06,
+	// 1.30) - c(0.878, 0.647, 0.598, 2.05, 1.06, 1.29, 1.06, 3.14, 1.29), 0.010 to 0.786 (Hollander
+	// and Wolfe).
 	var depression []float64
 	for i, x := range []float64{1.83, 0.50, 1.62, 2.48, 1.68, 1.88, 1.55, 3.06, 1.30} {
 		depression = append(depression, x-[]float64{0.878, 0.647, 0.598, 2.05, 1.06, 1.29, 1.06, 3.14, 1.29}[i])

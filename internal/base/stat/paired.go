@@ -28,9 +28,10 @@ type SignedRank struct {
 const exactPairs = 200
 
 // SignedRankTest asks whether differences of pairs are centered at 0 (F. Wilcoxon, Individual
-// comparisons by ranking methods, 1945). It needs neither a normal distribution nor equal steps of a
-// scale. Equal magnitudes have the mean of their ranks, and the distribution of the sum is that of
-// these ranks; differences of 0 are left out. Errors wrap ErrTooFew (there are none) or ErrNotFinite.
+// comparisons by ranking methods, 1945). It needs neither a normal distribution nor equal steps of
+// a scale. Equal magnitudes have the mean of their ranks, and the distribution of the sum is that
+// of these ranks; differences of 0 are left out. Errors wrap ErrTooFew (there are none) or
+// ErrNotFinite.
 func SignedRankTest(differences []float64) (SignedRank, error) {
 	if len(differences) == 0 {
 		return SignedRank{}, fmt.Errorf("compute signed-rank test: %w: got none", ErrTooFew)
@@ -76,8 +77,8 @@ func SignedRankTest(differences []float64) (SignedRank, error) {
 	return s, nil
 }
 
-// relativeTie is the relative difference up to which magnitudes are equal: sums of values such as 0.1
-// round.
+// relativeTie is the relative difference up to which magnitudes are equal: sums of values such as
+// 0.1 round.
 const relativeTie = 1e-9
 
 func sameMagnitude(a, b float64) bool {
@@ -95,7 +96,8 @@ func atMost(ranks []int, most int) float64 {
 	return total
 }
 
-// sums returns the probabilities of the sums of ranks up to most, each rank in it with probability 1/2.
+// sums returns the probabilities of the sums of ranks up to most, each rank in it with probability
+// 1/2.
 func sums(ranks []int, most int) []float64 {
 	p := make([]float64, most+1) // p[s] is the probability of the sum s
 	p[0] = 1
@@ -118,8 +120,8 @@ func nearlyAtMost(ranks int, ties float64, most int) float64 {
 	return distuv.UnitNormal.CDF((float64(most)/2 - n*(n+1)/4 + 0.5) / deviation)
 }
 
-// LeastPairs returns how many pairs a signed-rank test needs so that its p-value can be alpha or less
-// after Holm's correction for so many tests: the least p-value of n pairs is 2^(1-n).
+// LeastPairs returns how many pairs a signed-rank test needs so that its p-value can be alpha or
+// less after Holm's correction for so many tests: the least p-value of n pairs is 2^(1-n).
 func LeastPairs(tests int, alpha float64) int {
 	return 1 + int(math.Ceil(math.Log2(float64(max(1, tests))/alpha)))
 }

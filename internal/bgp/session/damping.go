@@ -87,8 +87,8 @@ func (d *damping) down(conf Config, r Reason, now time.Time, age time.Duration) 
 	}
 }
 
-// reachable ends the time that the session is held down, unless it is for an error: a lost connection
-// says nothing of the next one over a link that has come up.
+// reachable ends the time that the session is held down, unless it is for an error: a lost
+// connection says nothing of the next one over a link that has come up.
 func (d *damping) reachable() {
 	if !d.decided {
 		d.until = time.Time{}
@@ -101,8 +101,8 @@ func (d *damping) refused(conf Config, now time.Time) {
 	d.until = later(d.until, now.Add(hold(d.opening, min(conf.ConnectRetry, mostHold))))
 }
 
-// decided reports whether one end has ended the session by a NOTIFICATION that is neither about a lost
-// connection nor by an operator.
+// decided reports whether one end has ended the session by a NOTIFICATION that is neither about a
+// lost connection nor by an operator.
 func (r Reason) decided() bool {
 	return slices.ContainsFunc([]message.Notification{r.Sent, r.Received}, func(n message.Notification) bool {
 		switch n.Code {

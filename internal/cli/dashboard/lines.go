@@ -38,8 +38,8 @@ type line struct {
 	Reason  string  `json:"reason,omitempty"`
 	RTT     float64 `json:"rtt_ms"`
 	Loss    float64 `json:"loss"`
-	// Out and In are the rates to the peer and from it, oldest sample first, in bits per second of whole
-	// IP packets on the line.
+	// Out and In are the rates to the peer and from it, oldest sample first, in bits per second of
+	// whole IP packets on the line.
 	Out []float64 `json:"out"`
 	In  []float64 `json:"in"`
 	// SentBytes and ReceivedBytes are those of the last day, as far as the dashboard has run.

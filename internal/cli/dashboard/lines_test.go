@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestLines: rates are those between two reports, bytes those of the last day, a daemon that starts again
-// begins its counters again, and a path that is not reported is not shown.
+// TestLines: rates are those between two reports, bytes those of the last day, a daemon that starts
+// again begins its counters again, and a path that is not reported is not shown.
 func TestLines(t *testing.T) {
 	l := lines{}
 	start := time.Unix(1_700_000_000, 0)

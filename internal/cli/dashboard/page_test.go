@@ -83,8 +83,8 @@ func contains(id, text string) string {
 	return fmt.Sprintf("document.getElementById(%q).textContent.includes(%q)", id, text)
 }
 
-// fits expects the page to fit windows of several widths, in light and dark, and keeps pictures of that in
-// the directory TABANE_SCREENSHOTS.
+// fits expects the page to fit windows of several widths, in light and dark, and keeps pictures of
+// that in the directory TABANE_SCREENSHOTS.
 func fits(t *testing.T, ctx context.Context, name string) {
 	t.Helper()
 	for _, width := range []int64{1400, 390, 320} {

@@ -62,8 +62,8 @@ func gatewayOffloads() []Finding {
 // wantBuffer is the size of a gateway's socket buffers in bytes.
 const wantBuffer = 8 << 20
 
-// socketBuffers checks whether the kernel gives sockets the buffers that bursts need. unprivileged is
-// why this process is bounded by the limits for all.
+// socketBuffers checks whether the kernel gives sockets the buffers that bursts need. unprivileged
+// is why this process is bounded by the limits for all.
 func socketBuffers(sysctl func(string) (string, error), unprivileged error) Finding {
 	f := Finding{Check: "socket buffers", State: OK, Meaning: "a gateway sets its buffers itself, whatever the limits are"}
 	if unprivileged == nil {
@@ -151,8 +151,8 @@ func kernelClock() (synchronized bool, err error) {
 	return state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0, err
 }
 
-// clock checks whether the clock is kept right: a gateway that is started again with a clock that was
-// set back is refused by its peers at first.
+// clock checks whether the clock is kept right: a gateway that is started again with a clock that
+// was set back is refused by its peers at first.
 func clock(read func() (synchronized bool, err error)) Finding {
 	f := Finding{Check: "clock", State: OK, Meaning: "is synchronized: sessions of gateways begin at once after a restart"}
 	switch synchronized, err := read(); {
@@ -165,11 +165,12 @@ func clock(read func() (synchronized bool, err error)) Finding {
 	return f
 }
 
-// minLinkMTU is the smallest MTU in bytes of a link that carries packets of 1280 bytes, IPv6's minimum
-// (RFC 8200 section 5), in the tunnel over IPv6, whose headers have 92.
+// minLinkMTU is the smallest MTU in bytes of a link that carries packets of 1280 bytes, IPv6's
+// minimum (RFC 8200 section 5), in the tunnel over IPv6, whose headers have 92.
 const minLinkMTU = 1280 + 92
 
-// isTUN reports whether an interface is a TUN or TAP device, such as a gateway's own, which is no line.
+// isTUN reports whether an interface is a TUN or TAP device, such as a gateway's own, which is no
+// line.
 func isTUN(name string) bool {
 	_, err := os.Stat(filepath.Join("/sys/class/net", name, "tun_flags"))
 	return err == nil

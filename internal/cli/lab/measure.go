@@ -249,8 +249,8 @@ type measurer struct {
 	progress *measureScreen
 }
 
-// newMeasurer connects to the server and, unless it is only to check what there is, checks that it and this
-// host can do what the plan needs.
+// newMeasurer connects to the server and, unless it is only to check what there is, checks that it
+// and this host can do what the plan needs.
 func newMeasurer(ctx context.Context, p measurement.Plan, key []byte, version string, check bool) (*measurer, error) {
 	t := &measurer{plan: p, modes: map[string]measure.Mode{}, version: version}
 	t.kernel, _ = netns.ReadSysctl("kernel.osrelease") // without it, it is not known
@@ -423,8 +423,8 @@ func (t *measurer) print(w io.Writer) error {
 	return err
 }
 
-// measureScreen shows the progress of a measurement: a line for each trial, and on a terminal a live one
-// below.
+// measureScreen shows the progress of a measurement: a line for each trial, and on a terminal a
+// live one below.
 type measureScreen struct {
 	out  io.Writer
 	live interface {

@@ -199,8 +199,8 @@ func sessions() ([]Rule, error) {
 	return list, nil
 }
 
-// hasUnit reports whether systemd runs, has the unit of the package, and would start it in this network
-// namespace.
+// hasUnit reports whether systemd runs, has the unit of the package, and would start it in this
+// network namespace.
 func hasUnit() (bool, error) {
 	own, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {

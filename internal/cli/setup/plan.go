@@ -212,8 +212,8 @@ func (h *Host) Decide(r join.Request) join.Answer {
 // maxReason bounds a reason in bytes, so that the answer fits a message.
 const maxReason = 512
 
-// Accept answers the request of a site as Decide does, but refuses one whose configuration would have
-// faults: once a site was accepted, the line is void.
+// Accept answers the request of a site as Decide does, but refuses one whose configuration would
+// have faults: once a site was accepted, the line is void.
 func (h *Host) Accept(f Files, public handshake.PublicKey, r join.Request) Peer {
 	p := Peer{Public: public, Request: r, Answer: h.Decide(r)}
 	if p.Answer.Refused != "" {

@@ -99,7 +99,8 @@ start tabane gateway -c /etc/tabane/gateway.yaml / stop tabane gateway (process 
 	}
 }
 
-// TestDecide: a site is refused if packets to its LAN would be lost, and gets addresses that are free.
+// TestDecide: a site is refused if packets to its LAN would be lost, and gets addresses that are
+// free.
 func TestDecide(t *testing.T) {
 	vps := &Host{Lines: []Link{{Name: "eth0", Addresses: at("10.79.0.5/25")}}, Sessions: []Rule{{To: netip.MustParseAddr("10.9.9.9")}}}
 	for lan, want := range map[string]string{
@@ -141,8 +142,8 @@ func TestAccept(t *testing.T) {
 	}
 }
 
-// TestUndo: files that were written are removed, one that was edited is kept, and one that exists is
-// not touched. Undoing twice is an error that says why.
+// TestUndo: files that were written are removed, one that was edited is kept, and one that exists
+// is not touched. Undoing twice is an error that says why.
 func TestUndo(t *testing.T) {
 	dir := t.TempDir()
 	f := Files{Dir: dir}

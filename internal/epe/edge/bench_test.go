@@ -23,8 +23,8 @@ func (accepting) DumpEach(route.Protocol, func([]route.Object)) (bool, error) {
 	return true, nil
 }
 
-// BenchmarkMillionRoutes applies a million EPE Routes to the desired state and to a kernel without cost,
-// as the daemon's loop does; then their ASBR fails and returns.
+// BenchmarkMillionRoutes applies a million EPE Routes to the desired state and to a kernel without
+// cost, as the daemon's loop does; then their ASBR fails and returns.
 func BenchmarkMillionRoutes(b *testing.B) {
 	const routes = 1_000_000
 	heap := func() uint64 {
@@ -79,8 +79,9 @@ func BenchmarkMillionRoutes(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/(3*routes), "ns/change")
 }
 
-// BenchmarkDelivery spreads flows to 100,000 networks over two egress peers that both cover each; then one
-// of them withdraws the route that covers all, and announces it again. It is without the time of a kernel.
+// BenchmarkDelivery spreads flows to 100,000 networks over two egress peers that both cover each;
+// then one of them withdraws the route that covers all, and announces it again. It is without the
+// time of a kernel.
 func BenchmarkDelivery(b *testing.B) {
 	const networks = 100_000
 	heap := func() uint64 {

@@ -71,8 +71,8 @@ func TestCheckDelivery(t *testing.T) {
 	}
 }
 
-// nexthops returns the text of what a route of the main table leads to: "fc00:1:1::" or, for a group,
-// "fc00:1:1::*80 fc00:2:1::*20"; none without a route.
+// nexthops returns the text of what a route of the main table leads to: "fc00:1:1::" or, for a
+// group, "fc00:1:1::*80 fc00:2:1::*20"; none without a route.
 func (w wanted) delivered(prefix string) string {
 	r, ok := w[(route.Route{Table: route.MainTable, Dst: netip.MustParsePrefix(prefix), Metric: overBestPath}).Key()].(route.Route)
 	if !ok {
@@ -195,8 +195,8 @@ func TestDelivery(t *testing.T) {
 	}
 }
 
-// TestNoDeliveryAnyMore: routes that are withdrawn while the end of all deliveries is under way leave none
-// behind.
+// TestNoDeliveryAnyMore: routes that are withdrawn while the end of all deliveries is under way
+// leave none behind.
 func TestNoDeliveryAnyMore(t *testing.T) {
 	config := testConfig()
 	config.Delivery.Default = Mode{Single: "a"}
@@ -341,9 +341,9 @@ func (s *spreading) announceMany() {
 	s.settle(100)
 }
 
-// TestSuspend: a peer that withdraws a route to many networks leaves their group at once, and is back in
-// it for the others only when the kernel has no route of the many to it, even if the group was not in use
-// meanwhile.
+// TestSuspend: a peer that withdraws a route to many networks leaves their group at once, and is
+// back in it for the others only when the kernel has no route of the many to it, even if the group
+// was not in use meanwhile.
 func TestSuspend(t *testing.T) {
 	for _, again := range []string{"in use", "in use again"} {
 		t.Run(again, func(t *testing.T) {
@@ -403,8 +403,8 @@ func TestSuspend(t *testing.T) {
 	}
 }
 
-// TestNoSuspension: a peer stays in groups if it announces a route to many networks, changes one, or has
-// another that covers them.
+// TestNoSuspension: a peer stays in groups if it announces a route to many networks, changes one,
+// or has another that covers them.
 func TestNoSuspension(t *testing.T) {
 	s := newSpreading(t)
 	s.announceMany()
@@ -506,9 +506,10 @@ func TestDeliveryStatus(t *testing.T) {
 	}
 }
 
-// TestDeliverOnlyAnnounced: after each of many random changes, of routes, locators and rules, all packets
-// from a default address to a network whose mode is not the best path are encapsulated to SIDs of peers
-// of its mode, each of which has a route that covers the prefix, and to all such peers.
+// TestDeliverOnlyAnnounced: after each of many random changes, of routes, locators and rules, all
+// packets from a default address to a network whose mode is not the best path are encapsulated to
+// SIDs of peers of its mode, each of which has a route that covers the prefix, and to all such
+// peers.
 func TestDeliverOnlyAnnounced(t *testing.T) {
 	prefixes := []netip.Prefix{
 		bgp.IPv6.Anywhere(), netip.MustParsePrefix("2001:db8:100::/40"), netip.MustParsePrefix("2001:db8:100::/48"), client,
@@ -525,7 +526,8 @@ func TestDeliverOnlyAnnounced(t *testing.T) {
 		var d Delivery
 		lost := map[netip.Prefix]bool{}
 		reachable := func(sid netip.Addr) bool { return !lost[netip.PrefixFrom(sid, 32).Masked()] }
-		// covers reports whether a peer has a route with this SID to all of a prefix; any SID if not valid.
+		// covers reports whether a peer has a route with this SID to all of a prefix; any SID if not
+		// valid.
 		covers := func(peer string, sid netip.Addr, prefix netip.Prefix) bool {
 			rt := id(map[string]string{"a": "65000:101", "b": "65000:102"}[peer])
 			return slices.ContainsFunc(slices.Collect(maps.Values(advertised)), func(p bgp.VPNPath) bool {
@@ -613,8 +615,8 @@ func TestDeliverOnlyAnnounced(t *testing.T) {
 	})
 }
 
-// TestWeights: the weights of peers in the kernel, and that each gets a bucket of a group as the kernel
-// shares them: up to the rounded share of all members so far.
+// TestWeights: the weights of peers in the kernel, and that each gets a bucket of a group as the
+// kernel shares them: up to the rounded share of all members so far.
 func TestWeights(t *testing.T) {
 	for _, tt := range []struct{ given, want []uint32 }{
 		{[]uint32{80, 20}, []uint32{80, 20}},
@@ -655,7 +657,8 @@ func TestWeights(t *testing.T) {
 	})
 }
 
-// TestDryRunChangesNothing: a dry run makes no group and does not have flows spread, and its end does.
+// TestDryRunChangesNothing: a dry run makes no group and does not have flows spread, and its end
+// does.
 func TestDryRunChangesNothing(t *testing.T) {
 	config := testConfig()
 	d := Delivery{Default: Mode{Spread: map[string]uint32{"a": 2, "b": 1}}, DryRun: true}
@@ -681,8 +684,8 @@ func TestDryRunChangesNothing(t *testing.T) {
 	}
 }
 
-// TestHashPolicy: a policy that was 0 is 1 while flows are spread, and then 0 again unless it was changed
-// meanwhile.
+// TestHashPolicy: a policy that was 0 is 1 while flows are spread, and then 0 again unless it was
+// changed meanwhile.
 func TestHashPolicy(t *testing.T) {
 	netnstest.Enter(t)
 	var h hashing

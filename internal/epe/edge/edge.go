@@ -3,11 +3,11 @@
 // of the reflectors in these tables, and announces the EPE addresses to clients by MPTCP
 // (docs/papers.md, paper A, sections 4.1.3, 4.2 and 4.3: Endpoint Manager and BGP).
 //
-// Packets from the default addresses, of any protocol, follow the best path or are delivered through the
-// egress peers that the configuration has for their network, by routes.
+// Packets from the default addresses, of any protocol, follow the best path or are delivered
+// through the egress peers that the configuration has for their network, by routes.
 //
-// It does not distribute the packets of a connection: the MPTCP scheduler selects a subflow for each
-// packet. No packet is sent to an egress peer that has no route to its destination.
+// It does not distribute the packets of a connection: the MPTCP scheduler selects a subflow for
+// each packet. No packet is sent to an egress peer that has no route to its destination.
 package edge
 
 import (
@@ -418,7 +418,8 @@ func (e *Edge) runPaths(ctx context.Context) error {
 	for range run {
 		err = errors.Join(err, <-ended)
 	}
-	// The daemon has stopped: an examination of the host would select the path manager of the edge again.
+	// The daemon has stopped: an examination of the host would select the path manager of the edge
+	// again.
 	return errors.Join(err, e.paths.Restore())
 }
 
@@ -579,8 +580,8 @@ func (e *Edge) setEndpoints(want []mptcp.Endpoint) error {
 	return nil
 }
 
-// endpointChanges returns what differs from the desired MPTCP endpoints in the kernel, and whether its
-// limits do, which have no effect without endpoints.
+// endpointChanges returns what differs from the desired MPTCP endpoints in the kernel, and whether
+// its limits do, which have no effect without endpoints.
 func (e *Edge) endpointChanges(want []mptcp.Endpoint) (changes mptcp.Changes, limits bool, err error) {
 	have, err := e.mptcp.Endpoints()
 	if err != nil {
@@ -654,7 +655,8 @@ type Status struct {
 	// BestPaths is what happens to the best paths of unicast routes.
 	BestPaths BestPaths `json:"best_paths"`
 	Pending   int       `json:"pending"`
-	// Unresolved is the number of best paths that are not installed because their next hop has no route.
+	// Unresolved is the number of best paths that are not installed because their next hop has no
+	// route.
 	Unresolved int `json:"unresolved"`
 	// Control is the path of the socket for commands.
 	Control  string              `json:"control"`
@@ -731,5 +733,6 @@ func (e *Edge) Status() any {
 	return s
 }
 
-// Speaker returns the BGP speaker, for its tables and sessions. The caller changes no configuration.
+// Speaker returns the BGP speaker, for its tables and sessions. The caller changes no
+// configuration.
 func (e *Edge) Speaker() *bgp.Speaker { return e.daemon.Speaker }

@@ -35,8 +35,9 @@ const (
 	redHeadroom = 24
 )
 
-// errForeignSID means that the SID is outside the configured locators. The import policy has refused and
-// counted such a route; it is checked again because it would lead packets to a foreign host.
+// errForeignSID means that the SID is outside the configured locators. The import policy has
+// refused and counted such a route; it is checked again because it would lead packets to a foreign
+// host.
 var errForeignSID = errors.New("sid outside the permitted locators")
 
 // desired is the desired state of the kernel; *route.Reconciler implements it.
@@ -46,7 +47,8 @@ type desired interface {
 	Delete(route.Key)
 	// Settled reports whether the kernel matches the desired state of the key.
 	Settled(route.Key) bool
-	// Outdated reports whether the kernel has another object with the key than the desired one, if any.
+	// Outdated reports whether the kernel has another object with the key than the desired one, if
+	// any.
 	Outdated(route.Key) bool
 }
 
@@ -76,8 +78,8 @@ type egress struct {
 	discarded map[netip.Addr]bool
 	// walkStarted, when set, is called when a walk begins that takes several steps.
 	walkStarted func()
-	// routeChanged, when set, is called when a peer's route to a prefix changes in what the path manager
-	// needs of it.
+	// routeChanged, when set, is called when a peer's route to a prefix changes in what the path
+	// manager needs of it.
 	routeChanged func(peer int, prefix netip.Prefix, r pathmanager.Route)
 	// flushNow, when set, flushes the desired state to the kernel at once.
 	flushNow func()
@@ -187,14 +189,16 @@ func (e *egress) fixed(p *peer) []route.Object {
 	}
 }
 
-// unreachableRule returns the rule that drops packets from an EPE address that its table does not route.
+// unreachableRule returns the rule that drops packets from an EPE address that its table does not
+// route.
 func unreachableRule(epe netip.Addr, position int) route.Rule {
 	return route.Rule{Priority: ruleBase + 2*uint32(position) + 1, From: host(epe), Unreachable: true}
 }
 
-// staleRules returns the rules of a previous instance that are wrong in this configuration, because the
-// table of an EPE address has changed, and the old and new tables of these rules. With these rules, or
-// the unicast routes in these tables, an EPE address could be routed through the wrong peer.
+// staleRules returns the rules of a previous instance that are wrong in this configuration, because
+// the table of an EPE address has changed, and the old and new tables of these rules. With these
+// rules, or the unicast routes in these tables, an EPE address could be routed through the wrong
+// peer.
 func staleRules(config *Config, found []route.Object) (stale []route.Rule, tables map[fib]bool) {
 	current, used := map[netip.Prefix]uint32{}, map[fib]bool{}
 	for _, p := range config.Peers {
@@ -293,8 +297,8 @@ func (e *egress) useSID(addr netip.Addr) uint32 {
 	return n
 }
 
-// releaseSID ends the use of a SID by a route. The reconciler deletes routes before nexthop objects, so
-// the object can be deleted in the same flush.
+// releaseSID ends the use of a SID by a route. The reconciler deletes routes before nexthop
+// objects, so the object can be deleted in the same flush.
 func (e *egress) releaseSID(n uint32) {
 	if n == 0 {
 		return
@@ -312,8 +316,8 @@ func (e *egress) releaseSID(n uint32) {
 	delete(e.objects, n)
 }
 
-// discardMetric is that of the route that discards packets to an unreachable SID, better than that of
-// any other.
+// discardMetric is that of the route that discards packets to an unreachable SID, better than that
+// of any other.
 const discardMetric = 1
 
 // discard is a route that discards packets to a SID. It takes effect at once for all routes through

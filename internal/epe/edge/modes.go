@@ -18,8 +18,8 @@ type Delivery struct {
 	// Default is the mode of the networks that no entry of networks is for. Default: best.
 	// Example: {spread: {transit-a: 80, transit-b: 20}}
 	Default Mode `yaml:"default,omitempty"`
-	// Networks are the modes of client networks. The longest prefix that has a network applies to it, else
-	// the AS that originates its route, else the default.
+	// Networks are the modes of client networks. The longest prefix that has a network applies to it,
+	// else the AS that originates its route, else the default.
 	Networks []Network `yaml:"networks,omitempty"`
 	// DryRun changes no route: tabane status networks shows what would be done. Example: true
 	DryRun bool `yaml:"dry_run,omitempty"`
@@ -36,13 +36,13 @@ type Network struct {
 	Mode Mode `yaml:"mode"`
 }
 
-// Mode is how packets reach a client network. The short form is best, for BGP's best path, which is also
-// where packets go that no egress peer of the mode has a route for.
+// Mode is how packets reach a client network. The short form is best, for BGP's best path, which is
+// also where packets go that no egress peer of the mode has a route for.
 type Mode struct {
 	// Single is the name of the egress peer that all packets leave through. Example: transit-b
 	Single string `yaml:"single,omitempty"`
-	// Spread are the egress peers that flows are spread over, each with its share of the flows relative
-	// to the others'. Example: {transit-a: 80, transit-b: 20}
+	// Spread are the egress peers that flows are spread over, each with its share of the flows
+	// relative to the others'. Example: {transit-a: 80, transit-b: 20}
 	Spread map[string]uint32 `yaml:"spread,omitempty"`
 
 	// best: the mode was given as such, and not left out.

@@ -21,24 +21,24 @@ type egressPath struct {
 	preference
 }
 
-// epeRoute is the state of a peer's route to a prefix. There are as many as EPE Routes, so what many
-// have in common are numbers.
+// epeRoute is the state of a peer's route to a prefix. There are as many as EPE Routes, so what
+// many have in common are numbers.
 type epeRoute struct {
 	paths    uint32 // in pathLists
 	sid      uint32 // in egress.sids, of the route in the kernel's desired state; 0: none
 	reported uint32 // in egress.reports, what routed was called with last
 }
 
-// pathLists are the lists of paths of all prefixes. Most prefixes of a peer have one of a few lists:
-// the paths of its ASBRs with the same attributes. A list is a number; the empty list is 0.
+// pathLists are the lists of paths of all prefixes. Most prefixes of a peer have one of a few
+// lists: the paths of its ASBRs with the same attributes. A list is a number; the empty list is 0.
 type pathLists struct {
 	cells hashtable.Interner[listCell]
 	// choices has what was found out about lists; it is cleared when reachability changes.
 	choices map[uint32]choice
 }
 
-// listCell is the first path of a list, and the rest of it. Paths are in the order of their RDs, so that
-// equal lists have equal numbers.
+// listCell is the first path of a list, and the rest of it. Paths are in the order of their RDs, so
+// that equal lists have equal numbers.
 type listCell struct {
 	egressPath
 	rest uint32
@@ -166,7 +166,8 @@ func (e *egress) set(p *peer, prefix netip.Prefix, rd vpn.ID, path *egressPath) 
 	}
 }
 
-// count counts the routes of a peer with an RD. An update names the RD, and only a new route its peers.
+// count counts the routes of a peer with an RD. An update names the RD, and only a new route its
+// peers.
 func (e *egress) count(rd vpn.ID, p *peer, n int) {
 	if e.byRD[rd] == nil {
 		e.byRD[rd] = map[*peer]int{}
@@ -270,8 +271,8 @@ func (e *egress) visit(p *peer, n hashtable.Ref) (changed bool) {
 // them may be unaffected.
 const visits = 32768
 
-// step brings so many due networks up to date, or continues the walk until it has changed so many routes;
-// it reports whether there may be more, or something to apply to the kernel.
+// step brings so many due networks up to date, or continues the walk until it has changed so many
+// routes; it reports whether there may be more, or something to apply to the kernel.
 func (e *egress) step(most int) (more bool) {
 	if len(e.delivery.due) > 0 {
 		e.deliverDue(most)

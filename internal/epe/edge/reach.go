@@ -100,9 +100,9 @@ func (e *egress) locator(p bgp.UnicastPath) {
 	e.startWalk(false)
 }
 
-// drop discards packets to unreachable SIDs at once, before the routes are removed, and no longer those
-// to reachable ones. Groups are without the unreachable ones at once, too: their flows move, and are not
-// discarded.
+// drop discards packets to unreachable SIDs at once, before the routes are removed, and no longer
+// those to reachable ones. Groups are without the unreachable ones at once, too: their flows move,
+// and are not discarded.
 func (e *egress) drop() {
 	dropped := false
 	for n := range e.objects {

@@ -83,8 +83,8 @@ func withoutServices(neighbors []bgp.Neighbor) []bgp.Neighbor {
 	return neighbors
 }
 
-// between returns the neighbors of now that accept the routes of the egress peers of old too, where they
-// differ. Each change of what is accepted has all routes imported again.
+// between returns the neighbors of now that accept the routes of the egress peers of old too, where
+// they differ. Each change of what is accepted has all routes imported again.
 func between(old, now *Config, peers daemon.Difference) []bgp.Neighbor {
 	neighbors := now.neighbors()
 	if len(peers.Remove) == 0 && len(peers.Add) == 0 {
@@ -113,9 +113,9 @@ func (c changes) lines() []string {
 }
 
 // Reload applies another configuration to the running edge, and returns what changed. Sessions of
-// unchanged reflectors and subflows of unchanged peers stay. The traffic of a removed or replaced peer
-// moves to other paths before its routes and address are removed. An invalid configuration, or one
-// that needs a restart, is rejected as a whole.
+// unchanged reflectors and subflows of unchanged peers stay. The traffic of a removed or replaced
+// peer moves to other paths before its routes and address are removed. An invalid configuration, or
+// one that needs a restart, is rejected as a whole.
 func (e *Edge) Reload(now Config) ([]string, error) {
 	if err := now.Check().Err(); err != nil {
 		return nil, err

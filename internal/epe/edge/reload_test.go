@@ -73,8 +73,8 @@ func TestDifference(t *testing.T) {
 	}
 }
 
-// TestReloadImportsOnlyWhatChanged: without a change of egress peers no policy changes on the way, which
-// would import all routes again.
+// TestReloadImportsOnlyWhatChanged: without a change of egress peers no policy changes on the way,
+// which would import all routes again.
 func TestReloadImportsOnlyWhatChanged(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*Config)

@@ -9,7 +9,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// TestFollow: an interface that is new or was made again gets counters, and one that is gone is released.
+// TestFollow: an interface that is new or was made again gets counters, and one that is gone is
+// released.
 func TestFollow(t *testing.T) {
 	ns := namespace(t)
 	made := func(name string) {

@@ -71,8 +71,8 @@ type subflow struct {
 	since        time.Time // established
 	dumpRound    uint64    // of the last dump that showed it as known
 	number       uint64    // unique among the subflows of the machine
-	// path is that of the last decision, and use why it carries data or rests; last is its last sample,
-	// and progress the time of the last sample in which more was acknowledged.
+	// path is that of the last decision, and use why it carries data or rests; last is its last
+	// sample, and progress the time of the last sample in which more was acknowledged.
 	path     pathKey
 	use      selection.Reason
 	last     mptcp.Subflow

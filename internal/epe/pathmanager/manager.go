@@ -328,8 +328,8 @@ func (m *Manager) Start() error {
 	return nil
 }
 
-// Run manages the connections until ctx ends. Then, unless Options.Keep, it withdraws all addresses.
-// Call Restore after it.
+// Run manages the connections until ctx ends. Then, unless Options.Keep, it withdraws all
+// addresses. Call Restore after it.
 func (m *Manager) Run(ctx context.Context) error {
 	err := m.run(ctx, m.events)
 	m.events, m.reports = nil, nil
@@ -366,8 +366,8 @@ func (m *Manager) SetRoutes(changes []Change) {
 	})
 }
 
-// Fits reports whether peers with these addresses can be added: a connection has 255 address IDs, and
-// those of removed peers remain in use.
+// Fits reports whether peers with these addresses can be added: a connection has 255 address IDs,
+// and those of removed peers remain in use.
 func (m *Manager) Fits(addresses []netip.Addr) bool {
 	const maxPeers = 255
 	m.mu.Lock()
@@ -397,8 +397,8 @@ func (m *Manager) AddPeer(p Peer) int {
 	return i
 }
 
-// RemovePeer withdraws the address of a peer from all connections, which closes its subflows. AddPeer
-// with the same address adds it again, under the same index.
+// RemovePeer withdraws the address of a peer from all connections, which closes its subflows.
+// AddPeer with the same address adds it again, under the same index.
 func (m *Manager) RemovePeer(peer int) {
 	m.post(func(now time.Time) error {
 		m.machine.removePeer(now, peer)

@@ -12,15 +12,15 @@ import (
 // With Options.Overflow, or a rule, package selection decides which subflows of a connection carry
 // data, from samples of all connections with several subflows; the others are backups.
 
-// pathKey is a path of a connection: an egress peer, or -1 for a default address that leads to none of
-// them, and an address of the client.
+// pathKey is a path of a connection: an egress peer, or -1 for a default address that leads to none
+// of them, and an address of the client.
 type pathKey struct {
 	peer   int
 	client netip.Addr
 }
 
-// path returns the path of a subflow. That on the default address follows BGP's best path, which is that
-// of the preferred peer.
+// path returns the path of a subflow. That on the default address follows BGP's best path, which is
+// that of the preferred peer.
 func (c *connection) path(s *subflow, preferred []int) pathKey {
 	k := pathKey{s.peer, s.remote.Addr()}
 	if s.peer < 0 && !c.machine.shareDefault && len(preferred) > 0 {
@@ -133,7 +133,8 @@ func (s *subflow) progressed(now time.Time, l mptcp.Subflow) {
 	s.last = l
 }
 
-// rests reports whether a subflow is a backup because package selection has other paths carry the data.
+// rests reports whether a subflow is a backup because package selection has other paths carry the
+// data.
 func (c *connection) rests(s *subflow) bool { return c.chooses() && !s.use.Open() }
 
 // decideAll chooses the subflows of the connections that were sampled at that time.
@@ -150,8 +151,8 @@ func (m *machine) decideAll(now time.Time) {
 	}
 }
 
-// countSharers counts the subflows that saturate each path to a client in the last samples. Clients of
-// one prefix are counted apart: each may have a line of its own.
+// countSharers counts the subflows that saturate each path to a client in the last samples. Clients
+// of one prefix are counted apart: each may have a line of its own.
 func (m *machine) countSharers() {
 	clear(m.sharers)
 	for _, c := range m.conns {

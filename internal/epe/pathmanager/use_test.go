@@ -20,8 +20,8 @@ func newOverflowing() *managed {
 	return m
 }
 
-// carry samples the subflows of all connections for some time, those that carry data in the state of
-// busy, and lets the machine decide.
+// carry samples the subflows of all connections for some time, those that carry data in the state
+// of busy, and lets the machine decide.
 func (m *managed) carry(d time.Duration, busy mptcp.Subflow) {
 	for end := m.now.Add(d); m.now.Before(end); {
 		m.pass(selection.Interval)
@@ -291,8 +291,8 @@ func TestOverflowLearns(t *testing.T) {
 	}
 }
 
-// TestSharedRate: a rate that one of several connections of a client measures is remembered as that of
-// the path; another client of the same prefix has a line of its own.
+// TestSharedRate: a rate that one of several connections of a client measures is remembered as that
+// of the path; another client of the same prefix has a line of its own.
 func TestSharedRate(t *testing.T) {
 	const one = 40 * 1400 * float64(time.Second/selection.Interval) // bytes/s, see carry
 	full := saturated

@@ -62,8 +62,8 @@ func (m *machine) weigh(now time.Time, s mptcp.Subflow) {
 	c.reconcileAll()
 }
 
-// weigh looks at the connections that are not worth announcements yet. It uses at most 1/sampleShare
-// of one core.
+// weigh looks at the connections that are not worth announcements yet. It uses at most
+// 1/sampleShare of one core.
 func (m *Manager) weigh() {
 	start := time.Now()
 	m.logSampling(m.read(m.machine.lookAt(start), func(s mptcp.Subflow) { m.machine.weigh(start, s) }))

@@ -18,7 +18,8 @@ const (
 	// MaxMemorySize bounds the encoding of a Memory in bytes.
 	MaxMemorySize = 400 * MaxEntries
 
-	// The bounds of valid entries: 8 bit/s to 10 Tbit/s, a minute, and more rests than lengthen a rest.
+	// The bounds of valid entries: 8 bit/s to 10 Tbit/s, a minute, and more rests than lengthen a
+	// rest.
 	leastRate, mostRate = 1, 10e12 / 8
 	mostRTT             = time.Minute
 	mostRests           = 64
@@ -45,8 +46,8 @@ func KeyOf(peer, client netip.Addr) Key {
 
 // Past is what was learned of a path.
 type Past struct {
-	// Rate is what the path carried while it was saturated, for all subflows that shared it, in bytes/s;
-	// 0: not known.
+	// Rate is what the path carried while it was saturated, for all subflows that shared it, in
+	// bytes/s; 0: not known.
 	Rate float64
 	// MinRTT is the least round-trip time; 0: not known.
 	MinRTT time.Duration
@@ -67,8 +68,8 @@ type Entry struct {
 	// Rate is in bytes/s, and MinRTT in nanoseconds; 0: not known.
 	Rate   float64       `json:"rate_bytes_per_second,omitempty"`
 	MinRTT time.Duration `json:"min_rtt_ns,omitempty"`
-	// Verdict is why the path last rested, Rests how many times in a row it did not help. It rests until
-	// RestUntil.
+	// Verdict is why the path last rested, Rests how many times in a row it did not help. It rests
+	// until RestUntil.
 	Verdict   Reason    `json:"verdict"`
 	Rests     int       `json:"rests,omitempty"`
 	RestUntil time.Time `json:"rest_until,omitzero"`

@@ -2,8 +2,9 @@
 // and the others are at rest, as backups, until it is saturated. A path that does not help rests
 // again, for longer each time. docs/adr/0019 has the rules and their reasons.
 //
-// Linux' scheduler gives data to the subflow with the emptiest queue, whatever its rate and round-trip
-// time. So a small object, or a stream that one path carries, would wait for a slow path.
+// Linux' scheduler gives data to the subflow with the emptiest queue, whatever its rate and
+// round-trip time. So a small object, or a stream that one path carries, would wait for a slow
+// path.
 //
 // The package neither samples nor changes subflows; the path manager does.
 package selection
@@ -30,8 +31,8 @@ const (
 	// or the rest of an object is on the other path.
 	blockedFor        = 80 * time.Millisecond
 	blockedRoundTrips = 2
-	// judgeAfter, and judgeRoundTrips, is the time from the opening of a path until it is judged; a path
-	// in slow start is judged after judgeSlowStart.
+	// judgeAfter, and judgeRoundTrips, is the time from the opening of a path until it is judged; a
+	// path in slow start is judged after judgeSlowStart.
 	judgeAfter      = time.Second
 	judgeRoundTrips = 10
 	judgeSlowStart  = 4 * time.Second
@@ -47,7 +48,8 @@ const (
 	// againWithin: a path that is needed again so soon after it rested as not needed had blocked
 	// the first path, and did not help.
 	againWithin = time.Second
-	// measureOver is the time over which a rate is measured, recent the period for which a peak is kept.
+	// measureOver is the time over which a rate is measured, recent the period for which a peak is
+	// kept.
 	measureOver = 200 * time.Millisecond
 	recent      = 2 * time.Second
 	// changeAfter is the least time between changes of the first path.
@@ -105,7 +107,8 @@ type Sample[K comparable] struct {
 	Silence time.Duration
 }
 
-// Saturated reports whether there is unsent data, or as much in flight as the congestion window permits.
+// Saturated reports whether there is unsent data, or as much in flight as the congestion window
+// permits.
 func (s *Sample[K]) Saturated() bool { return s.NotSent > 0 || s.InFlight > 0 && s.InFlight >= s.Cwnd }
 
 func (s *Sample[K]) busy() bool { return s.InFlight > 0 || s.NotSent > 0 }
@@ -423,8 +426,8 @@ func (c *Connection[K]) newPath(now time.Duration, k K) *path {
 	return p
 }
 
-// remembers reports whether the rate that earlier connections measured counts, because this one has not
-// measured it.
+// remembers reports whether the rate that earlier connections measured counts, because this one has
+// not measured it.
 func (p *path) remembers(now time.Duration) bool {
 	return p.settled.value() == 0 && p.past.Rate > 0 && now < p.pastExpires
 }
@@ -559,7 +562,8 @@ func (c *Connection[K]) explores(now time.Duration, p *path) bool {
 // and what it has carried, if anything, left no queue.
 func (p *path) untried(now time.Duration) bool { return !p.measured(now) && !p.explored && !p.hasQueue }
 
-// switchFraction returns the fraction of the first path's delay below which another one becomes first.
+// switchFraction returns the fraction of the first path's delay below which another one becomes
+// first.
 func (c *Connection[K]) switchFraction(now time.Duration, p *path) float64 {
 	if p.unknown(now) {
 		return byPolicy[c.Policy].tryBelow

@@ -249,8 +249,8 @@ type others struct {
 	next, until time.Duration
 }
 
-// intrude has the frames of Profile.Load arrive that do so before or at the time at. Frames that arrive
-// later do not matter to those before them, so it is called when one arrives.
+// intrude has the frames of Profile.Load arrive that do so before or at the time at. Frames that
+// arrive later do not matter to those before them, so it is called when one arrives.
 func (p *Pipe[F]) intrude(at time.Duration) {
 	o, l := &p.others, &p.profile.Load
 	for o.next <= at {

@@ -179,8 +179,8 @@ const (
 	defaultInterval = 100 * time.Millisecond
 )
 
-// Load is traffic of others on a link: frames of full size that wait in its queue, are sent and lead to
-// somewhere else. They are sent whatever is lost, and without On and Off evenly.
+// Load is traffic of others on a link: frames of full size that wait in its queue, are sent and
+// lead to somewhere else. They are sent whatever is lost, and without On and Off evenly.
 type Load struct {
 	// Rate is the rate, while they are sent, at most that of the link. Example: 5Mbit/s
 	Rate unit.Bandwidth `yaml:"rate" json:"rate,omitempty"`

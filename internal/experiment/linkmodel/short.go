@@ -61,8 +61,8 @@ func (l *Loss) Short() (text string, ok bool) {
 	return "", false
 }
 
-// ParseShort parses "5ms", "normal:5ms" or "pareto:5ms", optionally with the suffix ":reorder", which lets frames
-// overtake each other. 0s means no jitter.
+// ParseShort parses "5ms", "normal:5ms" or "pareto:5ms", optionally with the suffix ":reorder",
+// which lets frames overtake each other. 0s means no jitter.
 func (j *Jitter) ParseShort(text string) error {
 	got := Jitter{Kind: Uniform}
 	kind, rest, named := strings.Cut(text, ":")

@@ -131,7 +131,8 @@ func goodputs(blocks [][]Row, mode int) []float64 {
 	return all
 }
 
-// ratio compares two modes. The bootstrap has the plan's seed, so that a report is the same each time.
+// ratio compares two modes. The bootstrap has the plan's seed, so that a report is the same each
+// time.
 func (p Plan) ratio(b, a []float64, level float64) (stat.MedianRatio, error) {
 	if p.Paired {
 		return stat.PairedRatio(b, a, level)
@@ -143,7 +144,8 @@ func (p Plan) ratio(b, a []float64, level float64) (stat.MedianRatio, error) {
 func inside(r stat.MedianRatio) bool  { return r.Low >= 1-Margin && r.High <= 1+Margin }
 func outside(r stat.MedianRatio) bool { return r.Low > 1+Margin || r.High < 1-Margin }
 
-// decided reports whether no further trials are needed: each mode is inside or outside of the margin.
+// decided reports whether no further trials are needed: each mode is inside or outside of the
+// margin.
 func (p Plan) decided(rows []Row) bool {
 	blocks := p.Complete(rows)
 	first := goodputs(blocks, 0)

@@ -64,8 +64,8 @@ func WriteJSON(w io.Writer, p Plan, rows []Row) error {
 	return e.Encode(out)
 }
 
-// Result returns the trials as the result of an experiment, for comparisons. Two measurements of the same
-// load have the same scenario.
+// Result returns the trials as the result of an experiment, for comparisons. Two measurements of
+// the same load have the same scenario.
 func Result(p Plan, rows []Row) (result.Result, error) {
 	out := result.Result{Schema: result.Schema, Scenario: "measure", Backend: "measure"}
 	for _, r := range rows {

@@ -1,6 +1,6 @@
-// Package measurement compares the ways in which a server can deliver to a client: it orders trials of
-// modes in random blocks, stores each as soon as it is made, continues after a break, and says which
-// mode is better than the first one.
+// Package measurement compares the ways in which a server can deliver to a client: it orders trials
+// of modes in random blocks, stores each as soon as it is made, continues after a break, and says
+// which mode is better than the first one.
 //
 // It makes no trials itself (package measure does) and draws no figures (package report does).
 package measurement
@@ -76,8 +76,8 @@ func (p Plan) Check() error {
 	return nil
 }
 
-// Order returns the indexes of the modes in the order of a block's trials: random, and the same for the
-// same seed and block, so that a measurement continues as it was.
+// Order returns the indexes of the modes in the order of a block's trials: random, and the same for
+// the same seed and block, so that a measurement continues as it was.
 func (p Plan) Order(block int) []int {
 	return rand.New(rand.NewPCG(p.Seed, uint64(block))).Perm(len(p.Modes))
 }
@@ -132,8 +132,8 @@ func PrefixOf(a netip.Addr) netip.Prefix {
 	return p
 }
 
-// Complete returns the blocks that have a result of each mode, in which the client's network is the same,
-// in their order.
+// Complete returns the blocks that have a result of each mode, in which the client's network is the
+// same, in their order.
 func (p Plan) Complete(rows []Row) [][]Row {
 	blocks := map[int][]Row{}
 	for _, r := range rows {

@@ -36,7 +36,8 @@ type RunOptions struct {
 
 // Progress describes a run.
 type Progress struct {
-	// Done of All trials are reported as made, and Mode is the next one, or the one that Row has the result of.
+	// Done of All trials are reported as made, and Mode is the next one, or the one that Row has the
+	// result of.
 	Done, All int
 	Block     int
 	Mode      string
@@ -81,8 +82,9 @@ type run struct {
 	again map[int]int
 }
 
-// Run makes the trials that the store does not have, and stores each one. It returns why it ended. Errors
-// name the trial. After an error, or the end of the process at any time, another Run continues.
+// Run makes the trials that the store does not have, and stores each one. It returns why it ended.
+// Errors name the trial. After an error, or the end of the process at any time, another Run
+// continues.
 func Run(ctx context.Context, o RunOptions) (Stop, error) {
 	r := &run{RunOptions: o, plan: o.Store.Plan(), started: time.Now(), again: map[int]int{}}
 	if r.Wait == nil {
@@ -245,11 +247,12 @@ func (r *run) try(ctx context.Context, row *Row, attempt func() ([]Row, error)) 
 	}
 }
 
-// clockStep is the difference of wall clock and monotonic clock over a trial from which on the clock was
-// set rather than slewed.
+// clockStep is the difference of wall clock and monotonic clock over a trial from which on the
+// clock was set rather than slewed.
 const clockStep = 2 * time.Second
 
-// checkAddress drops a block in which the client's network changed, so that the block is made again.
+// checkAddress drops a block in which the client's network changed, so that the block is made
+// again.
 func (r *run) checkAddress(ctx context.Context, block int) (changed bool, err error) {
 	var of []*Row
 	for i := range r.rows {

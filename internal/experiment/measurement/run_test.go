@@ -28,7 +28,8 @@ import (
 	"github.com/tabane/tabane/internal/testkit/accessor"
 )
 
-// writer is the variable with the directory in which a child process stores trials until it is killed.
+// writer is the variable with the directory in which a child process stores trials until it is
+// killed.
 const writer = "TABANE_TEST_STORE"
 
 func TestMain(m *testing.M) {
@@ -110,8 +111,8 @@ func rowsOf(t testing.TB, s *Store) []Row {
 	return rows
 }
 
-// TestKill: a measurement is killed at 100 points, and each time no trial is lost that was reported, and at
-// most one that was not is there. In the end, each block has each mode once.
+// TestKill: a measurement is killed at 100 points, and each time no trial is lost that was
+// reported, and at most one that was not is there. In the end, each block has each mode once.
 func TestKill(t *testing.T) {
 	s, dir := create(t, plan(1000, "tcp", "multipath", "parallel:3"))
 	if err := s.Close(); err != nil {
@@ -187,8 +188,8 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestRetry: an attempt that fails is stored and repeated; one that cannot be repeated ends the run; and a
-// further run continues.
+// TestRetry: an attempt that fails is stored and repeated; one that cannot be repeated ends the
+// run; and a further run continues.
 func TestRetry(t *testing.T) {
 	s, _ := create(t, plan(2, "tcp", "multipath"))
 	failures := []error{errors.New("no answer"), errors.New("no answer"), nil, fmt.Errorf("%w: wrong key", ErrPermanent)}
@@ -253,8 +254,8 @@ func TestAddressChanges(t *testing.T) {
 	}
 }
 
-// TestAddressFlaps: a run ends if the client's network changes in each attempt at a block, and another
-// one continues.
+// TestAddressFlaps: a run ends if the client's network changes in each attempt at a block, and
+// another one continues.
 func TestAddressFlaps(t *testing.T) {
 	s, _ := create(t, plan(1, "tcp", "multipath"))
 	n, flaps := 0, true
@@ -430,8 +431,8 @@ func simulated(p Plan, ratios []float64, between, within float64, r *rand.Rand) 
 	return rows
 }
 
-// TestStopsEarly: of 2,000 measurements that end when fewer trials decide, 95 +- 2 % of the intervals still
-// have the true ratio, and the verdict is hardly ever the opposite of the truth.
+// TestStopsEarly: of 2,000 measurements that end when fewer trials decide, 95 +- 2 % of the
+// intervals still have the true ratio, and the verdict is hardly ever the opposite of the truth.
 func TestStopsEarly(t *testing.T) {
 	const measurements = 2000
 	for _, ratio := range []float64{0.92, 1.5} {
@@ -530,8 +531,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestHeadline: the headline is of the modes in which a server can deliver. Several TCP connections are
-// never its subject, whatever their goodput.
+// TestHeadline: the headline is of the modes in which a server can deliver. Several TCP connections
+// are never its subject, whatever their goodput.
 func TestHeadline(t *testing.T) {
 	for _, tt := range []struct {
 		modes  []string

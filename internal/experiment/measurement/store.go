@@ -41,15 +41,15 @@ CREATE TABLE trials (
 CREATE UNIQUE INDEX results ON trials (block, mode) WHERE failed IS NULL;
 `}
 
-// Store keeps the trials of one measurement in a directory. A trial that was added survives the end of
-// the process and of the machine at any time. It is safe for concurrent use.
+// Store keeps the trials of one measurement in a directory. A trial that was added survives the end
+// of the process and of the machine at any time. It is safe for concurrent use.
 type Store struct {
 	db   *sql.DB
 	plan Plan
 }
 
-// Create makes the store of a measurement in a directory, which it creates if needed. Errors wrap ErrExists
-// or those of package database.
+// Create makes the store of a measurement in a directory, which it creates if needed. Errors wrap
+// ErrExists or those of package database.
 func Create(ctx context.Context, dir string, p Plan) (*Store, error) {
 	text, err := json.Marshal(p)
 	if err != nil {
@@ -73,8 +73,8 @@ func Create(ctx context.Context, dir string, p Plan) (*Store, error) {
 	return &Store{db, p}, nil
 }
 
-// Open opens the store in a directory. Errors wrap fs.ErrNotExist if there is none, or those of package
-// database.
+// Open opens the store in a directory. Errors wrap fs.ErrNotExist if there is none, or those of
+// package database.
 func Open(ctx context.Context, dir string) (*Store, error) {
 	db, err := database.Open(ctx, filepath.Join(dir, File), kind, false, nil)
 	if err != nil {
@@ -211,8 +211,8 @@ func (s *Store) Rows(ctx context.Context) (rows []Row, err error) {
 	return rows, err
 }
 
-// maxSeries bounds the samples of a trial: those of maxTime. A trial may end a little after its time, so
-// that up to readSeries are read.
+// maxSeries bounds the samples of a trial: those of maxTime. A trial may end a little after its
+// time, so that up to readSeries are read.
 const (
 	maxSeries  = int(maxTime / (100 * time.Millisecond))
 	readSeries = 2 * maxSeries

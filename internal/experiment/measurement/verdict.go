@@ -130,8 +130,9 @@ func list(modes []ModeResult, text func(i int, m ModeResult) string) string {
 	return strings.Join(all, ", ")
 }
 
-// Headline is the verdict of the measurement in words: whether a mode in which the server can deliver is
-// better than the first one, by how much, and which is best. Yardsticks are not part of it.
+// Headline is the verdict of the measurement in words: whether a mode in which the server can
+// deliver is better than the first one, by how much, and which is best. Yardsticks are not part of
+// it.
 func (a Analysis) Headline() string {
 	first := a.Plan.Modes[0]
 	trials := fmt.Sprintf("%d trials", a.Blocks)
@@ -206,7 +207,8 @@ func (a Analysis) least() int {
 	return stat.LeastBlocks
 }
 
-// advice says how many trials would decide: the width of an interval falls with the root of their number.
+// advice says how many trials would decide: the width of an interval falls with the root of their
+// number.
 func (a Analysis) advice() string {
 	most := 0
 	for _, m := range a.with(NotShown) {

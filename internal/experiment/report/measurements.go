@@ -31,8 +31,8 @@ type Network struct {
 }
 
 // WriteMeasurements writes the report into the directory, which it creates if needed: trials.csv,
-// modes.csv, figures/*.svg and *.png and report.html. Each file is written as a whole or not at all.
-// Equal measurements have equal files.
+// modes.csv, figures/*.svg and *.png and report.html. Each file is written as a whole or not at
+// all. Equal measurements have equal files.
 func WriteMeasurements(dir string, m Measurements) error {
 	files, err := m.assemble()
 	if err != nil {
@@ -85,8 +85,8 @@ func (m Measurements) assemble() ([]file, error) {
 	return append(files, file{"trials.csv", trials.Bytes()}, file{"modes.csv", modes}, file{"report.html", html}), nil
 }
 
-// parallelOf returns the number of connections of a mode with several TCP connections, and false for
-// other modes.
+// parallelOf returns the number of connections of a mode with several TCP connections, and false
+// for other modes.
 func parallelOf(mode string) (n int, ok bool) {
 	m, err := measure.ParseMode(mode)
 	if err != nil || !m.Parallel() {
@@ -162,7 +162,8 @@ func above(m measurement.ModeResult) string {
 	return measurement.Percent(m.Ratio.Value)
 }
 
-// modesFigure draws the modes of all networks, as paper A's Fig. 12 and 13: a panel for each network.
+// modesFigure draws the modes of all networks, as paper A's Fig. 12 and 13: a panel for each
+// network.
 func (m Measurements) modesFigure() (f figure, ok bool, err error) {
 	modes := m.modes()
 	if len(modes) < 2 {
@@ -229,8 +230,8 @@ func (m Measurements) modes() (modes []string) {
 	return modes
 }
 
-// parallelFigure draws the goodput of several TCP connections beside that of MPTCP, as paper A's Fig. 14,
-// if the network has two numbers of connections.
+// parallelFigure draws the goodput of several TCP connections beside that of MPTCP, as paper A's
+// Fig. 14, if the network has two numbers of connections.
 func (n Network) parallelFigure(name string) (f figure, ok bool, err error) {
 	p := &panel{}
 	var several []measurement.ModeResult
@@ -349,8 +350,8 @@ func (m Measurements) page(figures []figure) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// headline counts the networks in which each mode is better than the first, or worse, and by how much.
-// Several TCP connections are a yardstick, and not counted.
+// headline counts the networks in which each mode is better than the first, or worse, and by how
+// much. Several TCP connections are a yardstick, and not counted.
 func (m Measurements) headline() string {
 	var modes []string
 	firsts := map[string]bool{}

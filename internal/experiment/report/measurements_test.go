@@ -41,8 +41,8 @@ func networks(t testing.TB) Measurements {
 	}}
 }
 
-// TestMeasurements: the page says which networks have a better mode, has the figures, names of networks as
-// text, and needs nothing from elsewhere; the same measurements have the same files.
+// TestMeasurements: the page says which networks have a better mode, has the figures, names of
+// networks as text, and needs nothing from elsewhere; the same measurements have the same files.
 func TestMeasurements(t *testing.T) {
 	m := networks(t)
 	dir := t.TempDir()

@@ -25,7 +25,8 @@ func (w World) Rate() unit.Bandwidth {
 	return sum
 }
 
-// Agreement is the goodput of a cell in a lab and in the simulator: medians, in bit/s, 0 if all failed.
+// Agreement is the goodput of a cell in a lab and in the simulator: medians, in bit/s, 0 if all
+// failed.
 type Agreement struct {
 	result.CellKey
 	Lab, Sim float64
@@ -37,7 +38,8 @@ const Tolerance = 0.05
 // Agrees reports whether they differ by no more than Tolerance.
 func (a Agreement) Agrees() bool { return math.Abs(a.Sim-a.Lab) <= Tolerance*a.Lab }
 
-// Agree compares the runs of a world in a lab and in the simulator, in the order of the lab's cells.
+// Agree compares the runs of a world in a lab and in the simulator, in the order of the lab's
+// cells.
 func Agree(lab, sim []result.Run) ([]Agreement, error) {
 	var list []Agreement
 	for _, r := range lab {

@@ -80,8 +80,8 @@ func delayBeyond(all, best map[string]float64) float64 {
 	return 1e3 * (all[result.DatagramDelayP95] - best[result.DatagramDelayP95])
 }
 
-// better reports whether a run over one path is better than one over another: a call that loses less by
-// a tenth of a point, or else is faster, anything else that delivers more.
+// better reports whether a run over one path is better than one over another: a call that loses
+// less by a tenth of a point, or else is faster, anything else that delivers more.
 func better(traffic string, a, b map[string]float64) bool {
 	if traffic != Call {
 		return a[result.Goodput] > b[result.Goodput]
@@ -101,8 +101,8 @@ func (m Measure) failed() float64 {
 	return 0
 }
 
-// Judge compares the runs of a world. A measure without runs, or that no path alone delivers, has no
-// value.
+// Judge compares the runs of a world. A measure without runs, or that no path alone delivers, has
+// no value.
 func (w World) Judge(runs []result.Run) map[string]float64 {
 	values := map[string]float64{}
 	for _, m := range Measures(w.Kind) {
@@ -178,9 +178,9 @@ func Distribute(k Kind, worlds []map[string]float64) ([]Distribution, error) {
 // unbounded stands for the time that a failed delivery takes, as a finite number.
 const unbounded = 1e6
 
-// Beyond returns by how much a value misses the goal, less than 0 if it does not, and -Inf if there is
-// none. Values of different measures are compared by it: a ratio by the logarithm of what it misses, a
-// time by what it misses in seconds, points by what they are of 1.
+// Beyond returns by how much a value misses the goal, less than 0 if it does not, and -Inf if there
+// is none. Values of different measures are compared by it: a ratio by the logarithm of what it
+// misses, a time by what it misses in seconds, points by what they are of 1.
 func (m Measure) Beyond(v float64) float64 {
 	switch {
 	case math.IsNaN(m.Goal):

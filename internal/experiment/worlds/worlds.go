@@ -1,5 +1,6 @@
 // Package worlds draws networks and traffic that nobody has named, as scenarios (World.Spec), and
-// judges what a run of one delivered by what each of its paths delivers alone (Judge). It runs nothing.
+// judges what a run of one delivered by what each of its paths delivers alone (Judge). It runs
+// nothing.
 package worlds
 
 import (
@@ -319,7 +320,8 @@ func (p Path) text() string {
 	return text
 }
 
-// Carries returns the rate of path i toward the receiver at a time of the traffic: 0 while it loses all.
+// Carries returns the rate of path i toward the receiver at a time of the traffic: 0 while it loses
+// all.
 func (w World) Carries(i int, at time.Duration) unit.Bandwidth {
 	profile := w.Paths[i].Forward
 	for _, step := range w.Paths[i].Schedule {

@@ -19,7 +19,8 @@ func anyOptions(t *rapid.T) Options {
 	}
 }
 
-// TestDraw checks that every world is one: valid links within the bounds, and events during the traffic.
+// TestDraw checks that every world is one: valid links within the bounds, and events during the
+// traffic.
 func TestDraw(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := anyOptions(t)

@@ -1,6 +1,6 @@
-// Package dataplane is what a gateway and its data plane agree on: the State that the gateway wants, and
-// the Status that the plane reports. The gateway decides what it wants and knows no packet; a plane
-// carries packets and knows no file.
+// Package dataplane is what a gateway and its data plane agree on: the State that the gateway
+// wants, and the Status that the plane reports. The gateway decides what it wants and knows no
+// packet; a plane carries packets and knows no file.
 //
 // There are two planes. The sealed one (package sealed) carries packets in an encrypted tunnel, in
 // user space, and measures the paths. The open one (package openplane) has eBPF programs send the
@@ -34,8 +34,8 @@ type Carrier interface {
 	Run(ctx context.Context) error
 }
 
-// State is what a plane is to do. It is applied as a whole; the parts are matched by name. The plane
-// keeps it unchanged.
+// State is what a plane is to do. It is applied as a whole; the parts are matched by name. The
+// plane keeps it unchanged.
 type State struct {
 	// Key is the gateway's private key.
 	Key handshake.PrivateKey
@@ -106,7 +106,8 @@ type Peer struct {
 	// first one that answers through its interface. None: the peer begins.
 	Endpoints []netip.AddrPort
 	// Prefixes are behind the peer. Packets to them are sent to it, and only packets from them are
-	// accepted from it. Of two peers, one with a default route alone may have those around the other's.
+	// accepted from it. Of two peers, one with a default route alone may have those around the
+	// other's.
 	Prefixes []netip.Prefix
 	// Allow are the destinations that its packets may have. None: all that are behind this gateway.
 	Allow []netip.Prefix

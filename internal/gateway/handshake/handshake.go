@@ -30,9 +30,9 @@ const (
 	ResponseLen   = headLen + 2*indexLen + KeyLen + (answerLen + tagLen) + 2*macLen
 )
 
-// version is the version of the tunnel. A gateway answers only its own. Version 1 had shorter probes
-// and answers, and responses without a ResponseProof; version 2 had lost messages sent again as they
-// were.
+// version is the version of the tunnel. A gateway answers only its own. Version 1 had shorter
+// probes and answers, and responses without a ResponseProof; version 2 had lost messages sent again
+// as they were.
 const version = 3
 
 // prologue binds a handshake to this protocol.
@@ -67,8 +67,9 @@ type Peer struct {
 // ErrRefused is the error of a message that is not part of a handshake with a known gateway.
 var ErrRefused = errors.New("handshake message refused")
 
-// ErrStale is the ErrRefused of an authentic initiation whose time is not later than that of the last
-// one: it is a recorded one, or the clock of the peer was set back while its gateway did not run.
+// ErrStale is the ErrRefused of an authentic initiation whose time is not later than that of the
+// last one: it is a recorded one, or the clock of the peer was set back while its gateway did not
+// run.
 var ErrStale = refused("initiation is not later than the last one")
 
 // ErrTooMany is the ErrRefused of an authentic initiation of a peer that has sent too many.
@@ -138,8 +139,8 @@ func Initiate(own PrivateKey, peer Peer, index uint32, now Timestamp, offers Sui
 	return &Initiation{peer: peer, state: state, local: index, offers: offers, message: message}, message, nil
 }
 
-// Cookie reads a cookie that answers the initiation. Who sees the initiation and knows the receiver's
-// public key can make one, so another one may be the right one.
+// Cookie reads a cookie that answers the initiation. Who sees the initiation and knows the
+// receiver's public key can make one, so another one may be the right one.
 func (i *Initiation) Cookie(message []byte, now time.Duration) (Cookie, error) {
 	if len(message) != CookieLen || [headLen]byte(message) != [headLen]byte{typeCookie} {
 		return Cookie{}, refused("not a cookie")

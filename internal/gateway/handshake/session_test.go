@@ -357,8 +357,8 @@ func BenchmarkHandshake(b *testing.B) {
 	}
 }
 
-// TestOtherVersion: an initiation that a gateway of version 1 has sent, with the keys of pair, is refused
-// by the reason that docs/wire.md has, and names the gateway.
+// TestOtherVersion: an initiation that a gateway of version 1 has sent, with the keys of pair, is
+// refused by the reason that docs/wire.md has, and names the gateway.
 func TestOtherVersion(t *testing.T) {
 	a, b := pair(t)
 	text, err := os.ReadFile("testdata/initiation-version1.hex")

@@ -35,7 +35,8 @@ const (
 	secretLen, checkLen, macLen = 16, 4, 16
 	// maxAddresses bounds the addresses of an invitation.
 	maxAddresses = 4
-	// MaxMessage is the longest message in bytes: it fits the smallest MTU of IPv6 (RFC 8200 section 5).
+	// MaxMessage is the longest message in bytes: it fits the smallest MTU of IPv6 (RFC 8200 section
+	// 5).
 	MaxMessage = 1280 - 40 - 8
 	// maxNetworks bounds the networks of a request, so that it fits a message.
 	maxNetworks = 16
@@ -196,8 +197,8 @@ func (i *Invitation) derive(use string) [32]byte {
 	return blake2s.Sum256(slices.Concat([]byte("tabane join "+use), i.secret[:]))
 }
 
-// mac is the code that precedes a first message. It lets the receiver drop messages without the secret
-// at the cost of a hash.
+// mac is the code that precedes a first message. It lets the receiver drop messages without the
+// secret at the cost of a hash.
 func (i *Invitation) mac(message []byte) []byte {
 	key := i.derive("mac")
 	h, err := blake2s.New128(key[:])

@@ -47,7 +47,8 @@ func begin(t testing.TB, i Invitation, own handshake.PrivateKey) (*Exchange, []b
 	return e, message
 }
 
-// TestJoin: the holder of the invitation joins once; the same message gets the same answer, another one none.
+// TestJoin: the holder of the invitation joins once; the same message gets the same answer, another
+// one none.
 func TestJoin(t *testing.T) {
 	vps, site := key(t), key(t)
 	i, err := Parse(" " + invite(t, vps).Text() + "\n")
@@ -103,7 +104,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestOthersAreRefused: without the secret, or for another gateway, nobody joins, and nothing is decided.
+// TestOthersAreRefused: without the secret, or for another gateway, nobody joins, and nothing is
+// decided.
 func TestOthersAreRefused(t *testing.T) {
 	vps := key(t)
 	i := invite(t, vps)

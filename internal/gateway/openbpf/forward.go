@@ -1,8 +1,8 @@
-// Package openbpf sends packets that interfaces receive over several paths, with an eBPF program, each
-// packet on the path that a discipline of internal/gateway/sched chooses.
+// Package openbpf sends packets that interfaces receive over several paths, with an eBPF program,
+// each packet on the path that a discipline of internal/gateway/sched chooses.
 //
-// It decides neither which paths can be used nor how: it puts what it is given (sched.Plan) where the
-// program reads it. The program is in bpf/gateway/open.
+// It decides neither which paths can be used nor how: it puts what it is given (sched.Plan) where
+// the program reads it. The program is in bpf/gateway/open.
 package openbpf
 
 import (
@@ -210,8 +210,8 @@ func (p *Program) Close() error {
 	return errors.Join(p.pins.Drop(), p.table.close(), p.raw.Close(), p.objects.Close())
 }
 
-// Attach has the program process what an Ethernet interface of the calling thread's network namespace
-// receives, after other tcx programs. It returns the errors of bpf.Attach.
+// Attach has the program process what an Ethernet interface of the calling thread's network
+// namespace receives, after other tcx programs. It returns the errors of bpf.Attach.
 func (p *Program) Attach(link string) (bpf.Attachment, error) {
 	return p.attach(link, "split", "open plane", bpf.AttachOptions{Name: nameSplit, Last: true, Ethernet: bpf.Programs{Ingress: p.objects.Split}})
 }
@@ -456,7 +456,8 @@ type Plan struct {
 	Slow bool
 }
 
-// OverheadIPv4 and OverheadIPv6 are the bytes that the tunnel adds to a packet over each IP version.
+// OverheadIPv4 and OverheadIPv6 are the bytes that the tunnel adds to a packet over each IP
+// version.
 const OverheadIPv4, OverheadIPv6 = 20 + 8 + 24, 40 + 8 + 24
 
 // SetPlan replaces a plan as a whole.
@@ -640,7 +641,8 @@ func (p *Program) Traffic(peer int) (t Traffic, err error) {
 	return t, nil
 }
 
-// Reset clears a peer's traffic, virtual queues and turns, before its number is that of another peer.
+// Reset clears a peer's traffic, virtual queues and turns, before its number is that of another
+// peer.
 func (p *Program) Reset(peer int) error {
 	if err := p.objects.Peers.Put(uint32(peer), &programPeer{}); err != nil {
 		return fmt.Errorf("reset peer %d: %w", peer, err)
@@ -694,7 +696,8 @@ func (p *Program) Arrived(cookie uint64) (all [MaxPaths]dataplane.Arrived, err e
 	return all, nil
 }
 
-// refusalNames are the reasons why a message of the tunnel is dropped; the sealed plane has the same.
+// refusalNames are the reasons why a message of the tunnel is dropped; the sealed plane has the
+// same.
 var refusalNames = []string{
 	programRefusalREFUSED_COOKIE: "forged cookie", programRefusalREFUSED_MALFORMED: "malformed", programRefusalREFUSED_SOURCE: "source not of peer",
 	programRefusalREFUSED_SESSION: "no NAT session", programRefusalREFUSED_DUPLICATE: "duplicate", programRefusalREFUSED_CONGESTION: "congestion mark not possible",

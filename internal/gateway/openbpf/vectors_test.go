@@ -159,7 +159,8 @@ func (c *trace) next() sched.Segment {
 }
 
 // TestChoiceIsTheModels: with every discipline, 1 to 16 paths and traces whose paths change, the
-// program sends each packet on the paths that internal/gateway/sched chooses: 1,000,000 packets each.
+// program sends each packet on the paths that internal/gateway/sched chooses: 1,000,000 packets
+// each.
 func TestChoiceIsTheModels(t *testing.T) {
 	v := loadTestVectors(t)
 	packets := len(v.steps)

@@ -40,8 +40,8 @@ const (
 	natArrived, natWaiting = 1024, 4096
 )
 
-// Of the flows that this gateway sends, maxNATSessions have sessions, and of those that peers send: the
-// program has room for both.
+// Of the flows that this gateway sends, maxNATSessions have sessions, and of those that peers send:
+// the program has room for both.
 const maxNATSessions = program.MaxSessions/2 - 1
 
 // natState is that of a session for the sender of its flow.
@@ -197,7 +197,8 @@ func (n *nat) configure(peers map[string]natPeer, owners *bart.Table[string], la
 	return errors.Join(errs...)
 }
 
-// belongs reports whether a flow is from the LAN to a peer's prefixes, or the reverse and permitted.
+// belongs reports whether a flow is from the LAN to a peer's prefixes, or the reverse and
+// permitted.
 func (n *nat) belongs(peer string, p *natPeer, k *natFlow, source netip.Addr) bool {
 	to := k.to()
 	if k.peer == program.This {
@@ -211,7 +212,8 @@ func within(list []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// takeOver keeps the sessions that a previous instance has left. It is called once, after configure.
+// takeOver keeps the sessions that a previous instance has left. It is called once, after
+// configure.
 func (n *nat) takeOver() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -286,7 +288,8 @@ func (n *nat) drop(k natFlow) error {
 	return n.kernel.DeleteSession(int(k.peer), k.from(s.source()))
 }
 
-// up is called when there is a path to a peer, and resets its sessions once: this gateway knows none.
+// up is called when there is a path to a peer, and resets its sessions once: this gateway knows
+// none.
 func (n *nat) up(peer string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -744,7 +747,8 @@ func (n *nat) count() map[string]dataplane.NATSessions {
 	return all
 }
 
-// list returns the sessions whose last packets are most recent, at most so many, and the number of all.
+// list returns the sessions whose last packets are most recent, at most so many, and the number of
+// all.
 func (n *nat) list(most int) (sessions []dataplane.NATFlow, all int, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

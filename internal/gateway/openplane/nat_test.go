@@ -49,7 +49,8 @@ func (k *kernel) Sessions(do func(program.Session)) error {
 	return nil
 }
 
-// gateways are two that agree on sessions, with a channel that loses what is in it at a change of keys.
+// gateways are two that agree on sessions, with a channel that loses what is in it at a change of
+// keys.
 type gateways struct {
 	t       *testing.T
 	now     time.Time
@@ -711,8 +712,8 @@ func TestNATMemory(t *testing.T) {
 	runtime.KeepAlive(n)
 }
 
-// TestNATRefusesBeforeRoom: requests for flows that a peer may not send end no session of others, and are
-// not counted as without room.
+// TestNATRefusesBeforeRoom: requests for flows that a peer may not send end no session of others,
+// and are not counted as without room.
 func TestNATRefusesBeforeRoom(t *testing.T) {
 	const most = 128
 	now := time.Unix(1e9, 0)

@@ -1,6 +1,6 @@
-// Package pacer keeps the queue in front of a path: it paces packets a little below the path's rate, so
-// that the queue is here and not in a modem, shares the path among flows, and keeps the standing queue
-// short. It sends nothing, has no clock and does not look into packets.
+// Package pacer keeps the queue in front of a path: it paces packets a little below the path's
+// rate, so that the queue is here and not in a modem, shares the path among flows, and keeps the
+// standing queue short. It sends nothing, has no clock and does not look into packets.
 package pacer
 
 import (
@@ -63,8 +63,8 @@ const (
 	signalQuarters = 3
 )
 
-// pacingPercent is the share of the path's rate that packets are paced to. What a modem's queue holds
-// when shaping begins drains with the rest.
+// pacingPercent is the share of the path's rate that packets are paced to. What a modem's queue
+// holds when shaping begins drains with the rest.
 const pacingPercent = 97
 
 // Never is later than all times.
@@ -82,15 +82,15 @@ type Counters struct {
 	Marked uint64
 }
 
-// Queue is the queue of a path: flow queues served by deficit round robin, flows that send little first,
-// and CoDel for each (FQ-CoDel, RFC 8290).
+// Queue is the queue of a path: flow queues served by deficit round robin, flows that send little
+// first, and CoDel for each (FQ-CoDel, RFC 8290).
 //
-// It differs from RFC 8290 in what is dropped. The packets of a tunnel have their sequence numbers when
-// they are queued, and a missing number holds the following packets at the receiver until it is given
-// up. So where CoDel would drop a packet that is not ECN-capable, the packet is sent and the next one
-// of its flow is refused, before it has a number. The signal is late by the standing queue, which is
-// about the target. A flow that fills the whole queue is refused further packets, too; packets are
-// evicted only to make room for another flow.
+// It differs from RFC 8290 in what is dropped. The packets of a tunnel have their sequence numbers
+// when they are queued, and a missing number holds the following packets at the receiver until it
+// is given up. So where CoDel would drop a packet that is not ECN-capable, the packet is sent and
+// the next one of its flow is refused, before it has a number. The signal is late by the standing
+// queue, which is about the target. A flow that fills the whole queue is refused further packets,
+// too; packets are evicted only to make room for another flow.
 //
 // Nor does it wait for an interval where the queue of a flow is so long that it would be full by
 // then: on a slow path, a packet has waited for the target when many more have arrived, and TCP
@@ -191,8 +191,8 @@ func New[P any](o Options[P]) (*Queue[P], error) {
 	return q, nil
 }
 
-// Set sets the rate of the path, in bytes as Push has them. Packets are paced to 0.97 of it; 0 does not
-// pace.
+// Set sets the rate of the path, in bytes as Push has them. Packets are paced to 0.97 of it; 0 does
+// not pace.
 func (q *Queue[P]) Set(rate unit.Bandwidth) {
 	q.rate = rate / 100 * pacingPercent
 	q.setLaw()
@@ -232,8 +232,8 @@ const maxRTT = time.Second
 // maxStanding bounds the time of standing packets.
 const maxStanding = 400 * time.Millisecond
 
-// setLaw sets target and interval. On a slow path the target is the time of standing packets, at most
-// maxStanding: one TCP connection does not fill a path with fewer.
+// setLaw sets target and interval. On a slow path the target is the time of standing packets, at
+// most maxStanding: one TCP connection does not fill a path with fewer.
 func (q *Queue[P]) setLaw() {
 	interval := max(q.o.Interval, q.rtt)
 	q.law.Target = max(q.o.Target, q.rtt/10, min(q.Line(standingQuanta*q.o.Quantum), maxStanding)) + q.lag
@@ -248,8 +248,8 @@ func (q *Queue[P]) Counted() Counters { return q.counted }
 func (q *Queue[P]) Len() int   { return q.packets }
 func (q *Queue[P]) Bytes() int { return q.bytes }
 
-// Wait returns the time until all packets in the queue have been sent at the pacing rate, which is 0
-// without one. It is what a packet of a busy flow waits that is pushed now (sched.Queues.Set).
+// Wait returns the time until all packets in the queue have been sent at the pacing rate, which is
+// 0 without one. It is what a packet of a busy flow waits that is pushed now (sched.Queues.Set).
 func (q *Queue[P]) Wait(now time.Duration) time.Duration {
 	if q.rate == 0 {
 		return 0
@@ -278,8 +278,8 @@ func (q *Queue[P]) Line(size int) time.Duration {
 	return q.rate.TimeFor(unit.Size(size))
 }
 
-// Push queues a packet of size bytes, or returns false: the packet is to be dropped, because its flow
-// sends too much. flow is any number; packets with the same one stay in order.
+// Push queues a packet of size bytes, or returns false: the packet is to be dropped, because its
+// flow sends too much. flow is any number; packets with the same one stay in order.
 func (q *Queue[P]) Push(now time.Duration, p P, size int, flow uint32) bool {
 	at := int32(flow % uint32(len(q.flows)))
 	f := &q.flows[at]
@@ -343,8 +343,8 @@ func (q *Queue[P]) Next() time.Duration {
 	return q.free
 }
 
-// Pop removes and returns the packet to be sent at the time now, with its size, and false if none may be
-// sent yet.
+// Pop removes and returns the packet to be sent at the time now, with its size, and false if none
+// may be sent yet.
 func (q *Queue[P]) Pop(now time.Duration) (p P, size int, ok bool) {
 	if q.packets == 0 || q.rate != 0 && q.free > now {
 		return p, 0, false
@@ -390,7 +390,8 @@ func (q *Queue[P]) Pop(now time.Duration) (p P, size int, ok bool) {
 	}
 }
 
-// Clear removes all packets and passes them to use, those of a flow in order. They do not count as sent.
+// Clear removes all packets and passes them to use, those of a flow in order. They do not count as
+// sent.
 func (q *Queue[P]) Clear(use func(P)) {
 	for i := range q.flows {
 		for q.flows[i].packets > 0 {

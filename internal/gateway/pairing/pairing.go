@@ -63,8 +63,8 @@ func covered(pairs []Pair) int {
 	return len(here) + len(there)
 }
 
-// cover returns a smallest set of pairs that has all lines which reach any: a largest matching, and a
-// pair for each line that is left over (Gallai's theorem: none is smaller).
+// cover returns a smallest set of pairs that has all lines which reach any: a largest matching, and
+// a pair for each line that is left over (Gallai's theorem: none is smaller).
 func (s *Sites) cover(current []Pair) []Pair {
 	pairs := s.match(current)
 	here, there := make([]bool, len(s.Here)), make([]bool, len(s.There))
@@ -126,8 +126,8 @@ func kilobits(rate unit.Bandwidth) int64 {
 }
 
 // match returns a largest set of pairs without a common line, of those one of the highest rates, by
-// the algorithm of Hungary (Kuhn 1955, in the form of shortest augmenting paths). Pairs in use count
-// a quarter more, so that few change if some have to.
+// the algorithm of Hungary (Kuhn 1955, in the form of shortest augmenting paths). Pairs in use
+// count a quarter more, so that few change if some have to.
 func (s *Sites) match(current []Pair) []Pair {
 	n := max(len(s.Here), len(s.There))
 	// More than any sum of rates: a larger set is always better.
@@ -210,8 +210,8 @@ func shares(pairs []Pair, of func(Pair) (here, there unit.Bandwidth)) []unit.Ban
 	return rates
 }
 
-// share returns the part that a pair has of one of its lines, whose other line is so fast. others is
-// that of each pair, and whether it is on the same line.
+// share returns the part that a pair has of one of its lines, whose other line is so fast. others
+// is that of each pair, and whether it is on the same line.
 func share(line, other unit.Bandwidth, pairs []Pair, others func(Pair) (unit.Bandwidth, bool)) unit.Bandwidth {
 	if line == Unknown || line == 0 {
 		return line

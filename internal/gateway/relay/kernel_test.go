@@ -171,7 +171,8 @@ func TestRelayed(t *testing.T) {
 	}
 }
 
-// TestSuperPacket: what a super-packet is sent in on the line counts, segments with all their headers.
+// TestSuperPacket: what a super-packet is sent in on the line counts, segments with all their
+// headers.
 func TestSuperPacket(t *testing.T) {
 	for _, ipv6 := range []bool{false, true} {
 		p, r := load(t, Options{}), relayOf(ipv6)
@@ -573,8 +574,8 @@ func detachFirst(index int) error {
 	return errors.Join(l.Detach(), l.Close())
 }
 
-// TestInterfaceOfAnotherLeader: when the interface of one leader is gone, its relay fails and keeps its
-// counts until its end; those of others go on.
+// TestInterfaceOfAnotherLeader: when the interface of one leader is gone, its relay fails and keeps
+// its counts until its end; those of others go on.
 func TestInterfaceOfAnotherLeader(t *testing.T) {
 	for _, legacy := range []bool{false, true} {
 		p, ns := load(t, Options{Legacy: legacy}), netnstest.New(t)

@@ -15,8 +15,8 @@ import (
 // B_i is Path.Rate and S the size of a packet. A queue is stored as the time at which it becomes
 // empty, so that nothing has to be drained; a change of Rate does not change the time of packets
 // already queued. Schedulers that send over the same paths share one Queues (Options.Queues). The
-// arithmetic is in integers of 64 bits, so that a program in the kernel can repeat it. The zero value
-// has empty queues. It is not safe for concurrent use.
+// arithmetic is in integers of 64 bits, so that a program in the kernel can repeat it. The zero
+// value has empty queues. It is not safe for concurrent use.
 type Queues struct {
 	queue [MaxPaths]virtual
 }
@@ -150,9 +150,9 @@ func (p *Path) repaired() time.Duration {
 // maxLoss bounds the share of lost packets that counts.
 const maxLoss = 0.9
 
-// First returns the usable path where a packet that does not wait in the path's queue arrives first,
-// with the time that it takes to retransmit it if the path loses it, or -1. The path except is not considered;
-// -1: all are.
+// First returns the usable path where a packet that does not wait in the path's queue arrives
+// first, with the time that it takes to retransmit it if the path loses it, or -1. The path except
+// is not considered; -1: all are.
 func First(paths []Path, except int) int {
 	first := -1
 	for i := range paths {

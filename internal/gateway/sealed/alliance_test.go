@@ -31,9 +31,9 @@ import (
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
-// uplink is the line of a host with a modem: a network namespace whose program translates addresses and
-// ports (symmetric NAT: each peer of the host sees another port) and limits the rate. The host has
-// 192.168.n.2 on it; outside it is 198.51.n.1.
+// uplink is the line of a host with a modem: a network namespace whose program translates addresses
+// and ports (symmetric NAT: each peer of the host sees another port) and limits the rate. The host
+// has 192.168.n.2 on it; outside it is 198.51.n.1.
 type uplink struct {
 	namespace string
 	number    int
@@ -299,8 +299,8 @@ func until(t *testing.T, what string, limit time.Duration, f func() bool) time.D
 	return time.Since(start)
 }
 
-// alliance is a home agent with a correspondent behind it, a leader, and two members on its short link.
-// Each line has a NAT.
+// alliance is a home agent with a correspondent behind it, a leader, and two members on its short
+// link. Each line has a NAT.
 type alliance struct {
 	t                              *testing.T
 	home, leader                   *host
@@ -411,8 +411,8 @@ func (a *alliance) up(path string) time.Duration {
 	})
 }
 
-// download returns the goodput of a TCP connection from the correspondent to the home address, from a
-// second after its start on.
+// download returns the goodput of a TCP connection from the correspondent to the home address, from
+// a second after its start on.
 func (a *alliance) download(d time.Duration) unit.Bandwidth {
 	a.t.Helper()
 	var l net.Listener
@@ -564,8 +564,8 @@ func (h *host) crash() {
 	h.stop()
 }
 
-// A leader downloads over its own line and those of two members, all behind NAT. Members come and go,
-// the home agent is killed, and addresses change.
+// A leader downloads over its own line and those of two members, all behind NAT. Members come and
+// go, the home agent is killed, and addresses change.
 func TestAlliance(t *testing.T) {
 	t.Parallel()
 	a := newAlliance(t)
@@ -579,7 +579,8 @@ func TestAlliance(t *testing.T) {
 	for i, name := range []string{"member1", "member2"} {
 		a.join(i)
 		t.Logf("%s joined after %v", name, a.up(name))
-		// One download may meet a loss or a busy machine; a line that brings nothing brings nothing to all.
+		// One download may meet a loss or a busy machine; a line that brings nothing brings nothing to
+		// all.
 		for range 3 {
 			goodput[2+i] = max(goodput[2+i], a.download(duration))
 			if goodput[2+i] >= goodput[1+i]+goodput[1]/2 {
@@ -612,7 +613,8 @@ func TestAlliance(t *testing.T) {
 
 	s := a.beat()
 	time.Sleep(1200 * time.Millisecond) // probes are frequent while there is traffic
-	// event has the stream go on after an event. What that costs depends on the machine, and is logged.
+	// event has the stream go on after an event. What that costs depends on the machine, and is
+	// logged.
 	event := func(name string, f func()) {
 		t.Helper()
 		start := time.Now()
@@ -664,8 +666,8 @@ func TestAlliance(t *testing.T) {
 	})
 }
 
-// A member relays for leaders that it knows, to home agents that it allows, at the rate that it offers,
-// and for nobody else.
+// A member relays for leaders that it knows, to home agents that it allows, at the rate that it
+// offers, and for nobody else.
 func TestMemberIsNoOpenRelay(t *testing.T) {
 	a := newAlliance(t)
 	m, leader := a.members[0], a.leader

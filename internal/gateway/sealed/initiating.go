@@ -82,8 +82,8 @@ func (x *initiating) answerStale(at handshake.Timestamp, from place, now time.Du
 	x.peer.wakeControlLocked()
 }
 
-// otherVersionPause is that between two warnings of a peer's other version: it begins handshakes all
-// the time.
+// otherVersionPause is that between two warnings of a peer's other version: it begins handshakes
+// all the time.
 const otherVersionPause = time.Minute
 
 // warnOfVersion warns of an initiation of the peer with another version. It may be a recorded one.
@@ -111,8 +111,8 @@ func (x *proofs) next() {
 	x.otherPlaces = 0
 }
 
-// take keeps the cookie of a place, and reports whether the initiation is to be repeated there. sent: it
-// was sent there.
+// take keeps the cookie of a place, and reports whether the initiation is to be repeated there.
+// sent: it was sent there.
 func (x *proofs) take(at place, c handshake.Cookie, sent bool) bool {
 	if x.repeats[at] >= maxRepeats || !sent && x.otherPlaces >= maxOtherPlaces || len(x.repeats) >= maxPlaces {
 		return false
@@ -131,8 +131,8 @@ func (x *proofs) take(at place, c handshake.Cookie, sent bool) bool {
 	return true
 }
 
-// stale is where an initiation with an old time came from while its peer was silent: a recorded one, or
-// the clock of the peer was set back while its gateway did not run.
+// stale is where an initiation with an old time came from while its peer was silent: a recorded
+// one, or the clock of the peer was set back while its gateway did not run.
 type stale struct {
 	from  place
 	tries int // initiations that are still sent there

@@ -9,8 +9,9 @@ import (
 	"testing"
 )
 
-// TestLocked holds the rule of doc.go: a method that ends in Locked does not lock its mutex, a method
-// that calls one on its own receiver locks it or ends in Locked, and no part locks the peer's mutex.
+// TestLocked holds the rule of doc.go: a method that ends in Locked does not lock its mutex, a
+// method that calls one on its own receiver locks it or ends in Locked, and no part locks the
+// peer's mutex.
 func TestLocked(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil {
@@ -48,8 +49,8 @@ func TestLocked(t *testing.T) {
 	}
 }
 
-// lockUse returns which mutexes of the receiver a method locks, as "", "mu." or "peer.mu.", and whether
-// it calls a method of the receiver that ends in Locked.
+// lockUse returns which mutexes of the receiver a method locks, as "", "mu." or "peer.mu.", and
+// whether it calls a method of the receiver that ends in Locked.
 func lockUse(f *ast.FuncDecl) (holds map[string]bool, calls bool) {
 	receiver := f.Recv.List[0].Names[0].Name
 	holds = map[string]bool{}
@@ -158,8 +159,8 @@ func lockCall(s ast.Stmt, method string) (mutex string, ok bool) {
 	return "", false
 }
 
-// harmless reports whether a call is of what does not panic: reads of atomics, conversions, and parts of
-// the language.
+// harmless reports whether a call is of what does not panic: reads of atomics, conversions, and
+// parts of the language.
 func harmless(call *ast.CallExpr) bool {
 	path := selectors(call.Fun)
 	return path == "append" || path == "delete" || path == "len" || path == "time.Duration" || strings.HasSuffix(path, ".Load")

@@ -11,10 +11,10 @@ import (
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 )
 
-// The gateway that numbers the paths decides which lines meet (package pairing). It sends scouts from
-// each of its lines to each endpoint of the peer, to learn at which line of the peer they arrive. The
-// path with the number of a line leads to the endpoint of the line that was chosen for it; a line
-// that meets several has more paths, with numbers that no line has.
+// The gateway that numbers the paths decides which lines meet (package pairing). It sends scouts
+// from each of its lines to each endpoint of the peer, to learn at which line of the peer they
+// arrive. The path with the number of a line leads to the endpoint of the line that was chosen for
+// it; a line that meets several has more paths, with numbers that no line has.
 
 const (
 	// scoutSoon is the time between scouts of a pair of which a line has no path: one that returns
@@ -41,8 +41,8 @@ type matching struct {
 	announced [tunnel.MaxPaths]tunnel.PathAdd
 }
 
-// sharedRates are the rates from and to this gateway of a path that shares its line; the zero value is
-// of one that has it alone.
+// sharedRates are the rates from and to this gateway of a path that shares its line; the zero value
+// is of one that has it alone.
 type sharedRates struct {
 	shared   bool
 	up, down dataplane.Rate
@@ -365,8 +365,8 @@ func (x *matching) lead(i int, s *sites, p pairing.Pair, now time.Duration) {
 	x.peer.wakeControlLocked()
 }
 
-// free returns the number of a path for a line that has one already, -1 if there is none. The plane for
-// open messages has one path for each line.
+// free returns the number of a path for a line that has one already, -1 if there is none. The plane
+// for open messages has one path for each line.
 func (x *matching) free(used map[int]bool) int {
 	if x.peer.conf.Mode.Open() {
 		return -1

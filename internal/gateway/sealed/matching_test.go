@@ -15,8 +15,8 @@ import (
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
-// mesh makes two gateways of which each line reaches each line of the other one: line i of the first has
-// 192.168.0.10i, of the second 192.168.0.20i. All have a rate of 1 Gbit/s.
+// mesh makes two gateways of which each line reaches each line of the other one: line i of the
+// first has 192.168.0.10i, of the second 192.168.0.20i. All have a rate of 1 Gbit/s.
 func mesh(t testing.TB, lines [2]int) (a, b *gateway) {
 	t.Helper()
 	network := netnstest.New(t)
@@ -64,7 +64,8 @@ func mesh(t testing.TB, lines [2]int) (a, b *gateway) {
 	return a, b
 }
 
-// meet waits until so many paths are up, which both gateways say the same of, and these lines have one.
+// meet waits until so many paths are up, which both gateways say the same of, and these lines have
+// one.
 func meet(t testing.TB, a, b *gateway, what string, paths int, lines ...string) {
 	t.Helper()
 	var got [2][]string
@@ -125,8 +126,8 @@ func TestLinesMeet(t *testing.T) {
 	meet(t, a, b, "a line returns", 2, "a0", "a1", "b0", "b1")
 }
 
-// TestOneLineMeetsAll: the line of a gateway with one meets all of the other one, and has no more than its
-// rate for all.
+// TestOneLineMeetsAll: the line of a gateway with one meets all of the other one, and has no more
+// than its rate for all.
 func TestOneLineMeetsAll(t *testing.T) {
 	t.Parallel()
 	a, b := mesh(t, [2]int{1, 3})

@@ -100,8 +100,9 @@ func (x *messages) lanesFor(k *keys, i int, now time.Duration) tunnel.Progress {
 // maxLanes bounds the lanes in a message.
 const maxLanes = 64
 
-// sendBare sends a record to a place that may be somebody else's. Before an address is proved, nothing
-// but the Hello goes with it: two gateways with endpoints have to agree on the numbers of paths first.
+// sendBare sends a record to a place that may be somebody else's. Before an address is proved,
+// nothing but the Hello goes with it: two gateways with endpoints have to agree on the numbers of
+// paths first.
 func (x *messages) sendBare(b *batch, k *keys, i int, to place, record tunnel.Record, now time.Duration) {
 	if to.line.socket.Load() == nil {
 		return

@@ -7,16 +7,17 @@ import (
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 )
 
-// mtuSearch finds the largest packet that a path carries, by probes as long as a message with such a
-// packet (RFC 8899). Probes are not fragmented. What ICMP reports is not used: anybody can forge it.
+// mtuSearch finds the largest packet that a path carries, by probes as long as a message with such
+// a packet (RFC 8899). Probes are not fragmented. What ICMP reports is not used: anybody can forge
+// it.
 //
 // A path loses messages of any size. So a size is too large only after a trial: of searchTrial
 // pairs of a probe of that size and one of baseMTU, the long probe was lost and the short one
 // answered, and no long one was answered between them. However many messages a path loses at
 // random, a pair ends so at most as often as with an answer to the long probe, so that a trial
-// fails by chance in less than one of 2^searchTrial cases. A path may also carry ordinary probes but
-// neither of a pair. So a size is too large as well after searchMissed lost probes of it in a row.
-// The search ends at baseMTU, of which probes lost on their own show nothing.
+// fails by chance in less than one of 2^searchTrial cases. A path may also carry ordinary probes
+// but neither of a pair. So a size is too large as well after searchMissed lost probes of it in a
+// row. The search ends at baseMTU, of which probes lost on their own show nothing.
 type mtuSearch struct {
 	mtu     int  // largest packet, without the tunnel, that was carried
 	maxMTU  int  // largest that may be, by the interface
@@ -32,8 +33,8 @@ type mtuSearch struct {
 	due               time.Duration // of the next padded probes, at the earliest
 }
 
-// baseMTU is the largest packet, without the tunnel, that every path is taken to carry: what is left of
-// 1280 bytes of IPv6 (RFC 8200, section 5).
+// baseMTU is the largest packet, without the tunnel, that every path is taken to carry: what is
+// left of 1280 bytes of IPv6 (RFC 8200, section 5).
 const baseMTU = ipv6MinMTU - ipUDP6 - tunnel.Overhead
 
 // mtuTrial is what speaks against a size.
@@ -44,8 +45,8 @@ type mtuTrial struct {
 }
 
 const (
-	// searchTrial is how many pairs decide that a size is too large. RFC 8899 (5.1.2: MAX_PROBES) has 3
-	// probes, which random loss of 5 % in both directions takes away each quarter of an hour.
+	// searchTrial is how many pairs decide that a size is too large. RFC 8899 (5.1.2: MAX_PROBES) has
+	// 3 probes, which random loss of 5 % in both directions takes away each quarter of an hour.
 	searchTrial = 16
 	// searchMissed is how many lost probes decide it, whatever became of the shorter ones: random
 	// loss of 75 % takes as many away in one of 10^8 trials.

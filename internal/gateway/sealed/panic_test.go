@@ -54,8 +54,8 @@ func TestPanicCostsTheSession(t *testing.T) {
 	}
 }
 
-// TestRenewOut: after a panic nothing is left to be sent, in the same batch, since others compare it
-// without its mutex.
+// TestRenewOut: after a panic nothing is left to be sent, in the same batch, since others compare
+// it without its mutex.
 func TestRenewOut(t *testing.T) {
 	r, _ := ally(t, dataplane.Alliance{}, 1)
 	p, l := r.plane, r.links[0].line

@@ -25,8 +25,8 @@ import (
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
-// pairsPerProcessor is how many parallel tests run side by side for each processor. Those of faults mostly
-// wait: for a silence to be noticed, for what was cut to return.
+// pairsPerProcessor is how many parallel tests run side by side for each processor. Those of faults
+// mostly wait: for a silence to be noticed, for what was cut to return.
 const pairsPerProcessor = 3
 
 func TestMain(m *testing.M) {

@@ -64,7 +64,8 @@ func newSpoofed(t *testing.T, a dataplane.Alliance) *spoofed {
 	return s
 }
 
-// message delivers a message of the peer, with records or a packet, and returns its length with headers.
+// message delivers a message of the peer, with records or a packet, and returns its length with
+// headers.
 func (s *spoofed) message(from netip.AddrPort, kind tunnel.Type, body []byte) int {
 	m := s.seal(kind, body)
 	s.deliver(from, m)
@@ -372,9 +373,9 @@ func TestResponseFromElsewhere(t *testing.T) {
 	s.answer(victim, victim.at)
 }
 
-// TestResponseCountsOnce: the bytes of a response are those of one path, of the paths of a line: the
-// one that knows its source, or the first one that does not answer. A path that is where it came
-// from needs no other.
+// TestResponseCountsOnce: the bytes of a response are those of one path, of the paths of a line:
+// the one that knows its source, or the first one that does not answer. A path that is where it
+// came from needs no other.
 func TestResponseCountsOnce(t *testing.T) {
 	const paths, bytes = 4, 121
 	for _, tt := range []struct {

@@ -39,9 +39,10 @@ func (a *repairs) clear() {
 	a.keys = nil
 }
 
-// retransmitLocked retransmits packets that a path has lost on the path where they arrive first. If a full queue on the path has dropped them, the rate of the path is lowered until
-// the queue is in front of it, where the senders of the packets notice it; where it cannot be
-// lowered they have to notice the losses.
+// retransmitLocked retransmits packets that a path has lost on the path where they arrive first. If
+// a full queue on the path has dropped them, the rate of the path is lowered until the queue is in
+// front of it, where the senders of the packets notice it; where it cannot be lowered they have to
+// notice the losses.
 func (r *peer) retransmitLocked(k *keys, v tunnel.Request, now time.Duration, b *batch) {
 	l := &r.links[v.Path]
 	if v.Attempt > repair.Attempts || len(v.Counters) > repair.MaxCounters {

@@ -122,9 +122,9 @@ func TestRetransmission(t *testing.T) {
 	}
 }
 
-// TestLateIsNotLost: a message that comes after it was requested is no lost one, however long a round
-// trip takes, and whether it was retransmitted or not. What is retransmitted counts as what the path
-// carries that it arrives over.
+// TestLateIsNotLost: a message that comes after it was requested is no lost one, however long a
+// round trip takes, and whether it was retransmitted or not. What is retransmitted counts as what
+// the path carries that it arrives over.
 func TestLateIsNotLost(t *testing.T) {
 	for _, tt := range []struct {
 		name                string

@@ -24,8 +24,8 @@ func seeded(t *testing.T, seed byte) handshake.PrivateKey {
 	return k
 }
 
-// TestPeerOfVersion1: initiations of a peer with version 1 are warned of, once a minute; those of an
-// unknown gateway are not. Its responses, without proof, wait for no exchange of keys.
+// TestPeerOfVersion1: initiations of a peer with version 1 are warned of, once a minute; those of
+// an unknown gateway are not. Its responses, without proof, wait for no exchange of keys.
 func TestPeerOfVersion1(t *testing.T) {
 	text, err := os.ReadFile("../handshake/testdata/initiation-version1.hex")
 	if err != nil {

@@ -35,7 +35,8 @@ const (
 	// OpenData carries an IP packet that is not sealed, for the open plane: bpf/gateway/open has
 	// its header.
 	OpenData
-	// Retransmission carries the IP packet of a Data message that was lost, under a counter of its own.
+	// Retransmission carries the IP packet of a Data message that was lost, under a counter of its
+	// own.
 	Retransmission
 )
 
@@ -62,8 +63,8 @@ func (t Type) String() string {
 }
 
 // Header is the part of a sealed message that is sent in clear: the type in one byte, the epoch in
-// three, the receiver in four, and in eight the path (4 bits) and the counter (60 bits), big-endian.
-// The last twelve bytes are the nonce.
+// three, the receiver in four, and in eight the path (4 bits) and the counter (60 bits),
+// big-endian. The last twelve bytes are the nonce.
 type Header struct {
 	Type Type
 	Path uint8

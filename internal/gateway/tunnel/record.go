@@ -11,10 +11,10 @@ import (
 	"github.com/tabane/tabane/internal/base/unit"
 )
 
-// A control message carries records instead of a packet. A record is its type (1 byte), the length of
-// its body (2) and the body. Records whose type has the bit reliable begin with a number (4): they are
-// repeated until an Ack has it, and each is processed once, in order. Records of unknown types are
-// skipped, so that a newer gateway may send more.
+// A control message carries records instead of a packet. A record is its type (1 byte), the length
+// of its body (2) and the body. Records whose type has the bit reliable begin with a number (4):
+// they are repeated until an Ack has it, and each is processed once, in order. Records of unknown
+// types are skipped, so that a newer gateway may send more.
 
 // RecordType is the type of a record.
 type RecordType uint8
@@ -146,8 +146,8 @@ type Ack struct {
 	Number uint32
 }
 
-// Progress means that no packet with a lower number will come in these lanes on the path of the message,
-// which may be idle.
+// Progress means that no packet with a lower number will come in these lanes on the path of the
+// message, which may be idle.
 type Progress []Lane
 
 // Lane is a lane with a number.
@@ -156,8 +156,8 @@ type Lane struct {
 	Next Seq
 }
 
-// Request asks for messages that a path has lost, by their counters under the key of the session. The
-// other gateway may send them again as they were, over any path.
+// Request asks for messages that a path has lost, by their counters under the key of the session.
+// The other gateway may send them again as they were, over any path.
 type Request struct {
 	Path uint8
 	// Attempt is how often they have been asked for, from 1.
@@ -166,8 +166,8 @@ type Request struct {
 	Counters []uint64
 }
 
-// Arrived is what has arrived over a path in open messages. The counters only grow while the sender of
-// the record runs.
+// Arrived is what has arrived over a path in open messages. The counters only grow while the sender
+// of the record runs.
 type Arrived struct {
 	Path uint8
 	// Packets were expected; Lost of them did not arrive.
@@ -215,7 +215,8 @@ type Hello struct {
 	Endpoints bool
 }
 
-// Scouts is the feature of a gateway that answers scouts, and has no path with the number ScoutPath.
+// Scouts is the feature of a gateway that answers scouts, and has no path with the number
+// ScoutPath.
 const Scouts uint32 = 1 << 0
 
 // PathAdd describes a path that the sender of the record uses.
@@ -233,7 +234,8 @@ type PathAdd struct {
 // UnknownRate is the rate of a path that is to be measured.
 const UnknownRate unit.Bandwidth = math.MaxInt64
 
-// MaxRate is the highest rate that a record may have otherwise: sums and multiples of it fit 63 bits.
+// MaxRate is the highest rate that a record may have otherwise: sums and multiples of it fit 63
+// bits.
 const MaxRate = 1000 * unit.TbitPerSecond
 
 // PathRemove ends a path.
@@ -247,8 +249,9 @@ type NAT struct {
 	Seen netip.AddrPort
 }
 
-// Register asks a home agent to send over a path, whose end is a care-of address of the sender or of a
-// member, or a member to relay messages of the sender to a home agent (RFC 5944 section 3.3, RFC 5648).
+// Register asks a home agent to send over a path, whose end is a care-of address of the sender or
+// of a member, or a member to relay messages of the sender to a home agent (RFC 5944 section 3.3,
+// RFC 5648).
 type Register struct {
 	Path uint8
 	// CareOf is the address as the sender has it, unspecified if it does not. HomeAgent is set in a
@@ -266,8 +269,8 @@ type Register struct {
 type Registered struct {
 	Path uint8
 	Code Code
-	// CareOf is the address that is registered: of a home agent, the one that it sends to; of a member,
-	// that of the socket that relays.
+	// CareOf is the address that is registered: of a home agent, the one that it sends to; of a
+	// member, that of the socket that relays.
 	CareOf   netip.AddrPort
 	Lifetime time.Duration // in whole seconds, 0 if nothing is registered
 	// Up and Down are the rates from and to the sender of the request that are carried.
@@ -440,7 +443,8 @@ func (r Registered) body(b []byte) []byte {
 	return appendProfile(b, r.Lifetime, r.Up, r.Down, r.Cost, flag(openBit, r.Open))
 }
 
-// appendProfile appends what paper D calls the profile of a terminal, with the time that it holds for.
+// appendProfile appends what paper D calls the profile of a terminal, with the time that it holds
+// for.
 func appendProfile(b []byte, lifetime time.Duration, up, down unit.Bandwidth, cost int32, flags uint32) []byte {
 	b = be.AppendUint32(b, uint32(min(max(lifetime/time.Second, 0), math.MaxUint32)))
 	return appendCost(be.AppendUint64(be.AppendUint64(b, uint64(up)), uint64(down)), cost, flags)
@@ -516,8 +520,8 @@ func appendRecord(b []byte, r Record, number []byte) []byte {
 
 var errRecord = errors.New("malformed control record")
 
-// NextRecord parses the first record of a control message. number is that of a reliable one. rest is
-// what follows it; the record is nil if there is none.
+// NextRecord parses the first record of a control message. number is that of a reliable one. rest
+// is what follows it; the record is nil if there is none.
 func NextRecord(b []byte) (r Record, number uint32, rest []byte, err error) {
 	for len(b) > 0 && RecordType(b[0]) == recordPadding {
 		b = b[1:]
@@ -544,8 +548,8 @@ func NextRecord(b []byte) (r Record, number uint32, rest []byte, err error) {
 	return r, number, b[length:], nil
 }
 
-// fields reads the fields of a record; short is set when there are too few bytes or a value is out of
-// range.
+// fields reads the fields of a record; short is set when there are too few bytes or a value is out
+// of range.
 type fields struct {
 	b     []byte
 	short bool
@@ -678,8 +682,8 @@ func (f *fields) record(kind RecordType) Record {
 	return Unknown{kind}
 }
 
-// Outbox keeps the reliable records of a session until they are acknowledged. The zero value is empty.
-// It is not safe for concurrent use.
+// Outbox keeps the reliable records of a session until they are acknowledged. The zero value is
+// empty. It is not safe for concurrent use.
 type Outbox struct {
 	first uint32 // number of the first record that is kept
 	kept  []Record
@@ -749,8 +753,8 @@ type Inbox struct {
 	next uint32
 }
 
-// Take reports whether the record with this number is to be processed now. Later ones are repeated by
-// the sender.
+// Take reports whether the record with this number is to be processed now. Later ones are repeated
+// by the sender.
 func (i *Inbox) Take(number uint32) bool {
 	if number != i.next {
 		return false

@@ -193,8 +193,8 @@ func TestReportLen(t *testing.T) {
 	}
 }
 
-// TestAppendHello: the Hello of a session goes with any message until it is acknowledged, and changes
-// nothing of when the others are due.
+// TestAppendHello: the Hello of a session goes with any message until it is acknowledged, and
+// changes nothing of when the others are due.
 func TestAppendHello(t *testing.T) {
 	var o Outbox
 	if b := o.AppendHello(nil); len(b) != 0 {

@@ -22,8 +22,8 @@ const (
 	solicitation, advertisement = 135, 136
 )
 
-// claimFilter passes ARP packets and neighbor advertisements only (classic BPF): on a busy interface,
-// copies of everything else would cost a processor, and take the room of the answers.
+// claimFilter passes ARP packets and neighbor advertisements only (classic BPF): on a busy
+// interface, copies of everything else would cost a processor, and take the room of the answers.
 var claimFilter = [...]unix.SockFilter{
 	{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: skfAdOff + skfAdProtocol},
 	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: 5, K: unix.ETH_P_ARP},

@@ -1,5 +1,5 @@
-// Package database opens the files of SQLite that tabane keeps: it makes them, recognizes those of other
-// programs and versions, and gives the errors that a user can remove names.
+// Package database opens the files of SQLite that tabane keeps: it makes them, recognizes those of
+// other programs and versions, and gives the errors that a user can remove names.
 //
 // It has no tables of its own.
 package database
@@ -44,9 +44,9 @@ type Kind struct {
 	Erase bool
 }
 
-// Open opens a file; with create it makes a missing one, and calls fill in the transaction that makes
-// the tables. What is committed survives the end of the process and of the machine at any time. Errors
-// wrap those of this package, or of the file.
+// Open opens a file; with create it makes a missing one, and calls fill in the transaction that
+// makes the tables. What is committed survives the end of the process and of the machine at any
+// time. Errors wrap those of this package, or of the file.
 func Open(ctx context.Context, path string, k Kind, create bool, fill func(*sql.Tx) error) (*sql.DB, error) {
 	if create {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
@@ -119,8 +119,8 @@ func Transact(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
 	return Named(tx.Commit())
 }
 
-// Named gives the causes that a user can remove the error of this package, for statements outside of
-// Transact.
+// Named gives the causes that a user can remove the error of this package, for statements outside
+// of Transact.
 func Named(err error) error {
 	var e *sqlite.Error
 	if !errors.As(err, &e) {

@@ -83,8 +83,8 @@ func (t *Translation) sources() []line {
 	return list
 }
 
-// elements returns the sources of a family as elements of an interval set: the first address of each
-// range, and the address after its last one, unless that is the last of all. The kernel wants
+// elements returns the sources of a family as elements of an interval set: the first address of
+// each range, and the address after its last one, unless that is the last of all. The kernel wants
 // ranges that neither overlap nor adjoin.
 func (t *Translation) elements(f family) ([]nftables.SetElement, error) {
 	var b netipx.IPSetBuilder
@@ -258,7 +258,8 @@ func Exists(table string) (bool, error) {
 	return slices.ContainsFunc(all, func(t *nftables.Table) bool { return t.Name == table }), nil
 }
 
-// absent returns an error, or nil if it is that the kernel has no nf_tables, and therefore no table.
+// absent returns an error, or nil if it is that the kernel has no nf_tables, and therefore no
+// table.
 func absent(err error) error {
 	if _, ok := errors.AsType[*feature.Error](masquerading(err)); ok {
 		return nil

@@ -12,7 +12,8 @@ import (
 	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
-// TestTranslation: packets from the sources that leave by the interfaces are masqueraded, others are not.
+// TestTranslation: packets from the sources that leave by the interfaces are masqueraded, others
+// are not.
 func TestTranslation(t *testing.T) {
 	host, router, server := netnstest.New(t), netnstest.New(t), netnstest.New(t)
 	run := func(namespace, commands string) {
@@ -90,8 +91,8 @@ func TestTranslationHolds(t *testing.T) {
 	})
 }
 
-// TestManySources: as many prefixes as a large configuration has are set in one step, with those that overlap,
-// adjoin, and reach the last address.
+// TestManySources: as many prefixes as a large configuration has are set in one step, with those
+// that overlap, adjoin, and reach the last address.
 func TestManySources(t *testing.T) {
 	ns := netnstest.New(t)
 	tr := Translation{Table: "tabane-test", Links: []string{"eth0"}}

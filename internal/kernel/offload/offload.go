@@ -1,5 +1,5 @@
-// Package offload reads and switches the offloads of network interfaces (ethtool(8)) that merge or split
-// packets. It decides nothing about when they may be on.
+// Package offload reads and switches the offloads of network interfaces (ethtool(8)) that merge or
+// split packets. It decides nothing about when they may be on.
 package offload
 
 import (
@@ -171,7 +171,8 @@ func below(all []netlink.Link, top netlink.Link) (bottom []string) {
 	return bottom
 }
 
-// isUpper reports whether an interface receives what its parent has received, in this network namespace.
+// isUpper reports whether an interface receives what its parent has received, in this network
+// namespace.
 func isUpper(l netlink.Link) bool {
 	switch l.Type() {
 	case "vlan", "macvlan":

@@ -616,8 +616,8 @@ func TestKernelNexthopTo(t *testing.T) {
 	}
 }
 
-// TestKernelRoutedOn: a bound packet has a route only if one leads over its interface; that the kernel
-// takes an address to be on the link is none.
+// TestKernelRoutedOn: a bound packet has a route only if one leads over its interface; that the
+// kernel takes an address to be on the link is none.
 func TestKernelRoutedOn(t *testing.T) {
 	l := newLab(t)
 	l.add(route.Address{Link: "a0", Prefix: pfx("192.0.2.1/24")}, route.Address{Link: "a1", Prefix: pfx("198.51.100.1/24")},
@@ -645,8 +645,8 @@ func TestKernelRoutedOn(t *testing.T) {
 	}
 }
 
-// TestKernelNeighborOn: the neighbor is that on the interface, whatever the best route is, and by the
-// rules for the mark.
+// TestKernelNeighborOn: the neighbor is that on the interface, whatever the best route is, and by
+// the rules for the mark.
 func TestKernelNeighborOn(t *testing.T) {
 	l := newLab(t)
 	l.add(route.Address{Link: "a0", Prefix: pfx("192.0.2.1/24")}, route.Address{Link: "a1", Prefix: pfx("198.51.100.1/24")},
@@ -1096,8 +1096,8 @@ func BenchmarkLinkDownStall(b *testing.B) {
 	b.ReportMetric(best.Seconds()*1000/float64(b.N), "ms/best-cpu")
 }
 
-// TestResolveAgain: of the neighbor entries of an address, those that are not resolved are deleted, so
-// that the next packet is preceded by a solicitation at once.
+// TestResolveAgain: of the neighbor entries of an address, those that are not resolved are deleted,
+// so that the next packet is preceded by a solicitation at once.
 func TestResolveAgain(t *testing.T) {
 	l := newLab(t)
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 1}

@@ -63,9 +63,9 @@ func (c Class) String() string {
 	}
 }
 
-// An Object is one piece of kernel state: an Address, Rule, Nexthop, NexthopGroup or Route, or one of
-// these as Altered. Objects are values: equivalent objects are equal after Normal. String gives the
-// arguments of the iproute2 command that adds the object, without its protocol number.
+// An Object is one piece of kernel state: an Address, Rule, Nexthop, NexthopGroup or Route, or one
+// of these as Altered. Objects are values: equivalent objects are equal after Normal. String gives
+// the arguments of the iproute2 command that adds the object, without its protocol number.
 type Object interface {
 	Key() Key
 	String() string
@@ -187,8 +187,8 @@ type Rule struct {
 	Specific bool
 }
 
-// ruleTo distinguishes the key of a rule with a destination from one with a source, ruleOif an outgoing
-// interface from an incoming one; they cannot be in a link's name.
+// ruleTo distinguishes the key of a rule with a destination from one with a source, ruleOif an
+// outgoing interface from an incoming one; they cannot be in a link's name.
 const ruleTo, ruleOif = "to/", "oif/"
 
 // Key returns the key of the rule.
@@ -323,9 +323,9 @@ func (m EncapMode) String() string {
 	return "encap.red"
 }
 
-// A Nexthop is a nexthop object of family IPv6, which any number of routes of both families can use.
-// With a SID, packets are encapsulated and routed to the SID; Link is then the device of the object
-// and does not select the outgoing interface. Its key is the ID.
+// A Nexthop is a nexthop object of family IPv6, which any number of routes of both families can
+// use. With a SID, packets are encapsulated and routed to the SID; Link is then the device of the
+// object and does not select the outgoing interface. Its key is the ID.
 type Nexthop struct {
 	ID      uint32
 	Link    string
@@ -381,16 +381,17 @@ func (n Nexthop) Check() error {
 }
 
 // A NexthopGroup is a nexthop object that spreads flows over others by weight, for routes of both
-// families. It is resilient (RFC 2992 has the problem): a flow keeps its member until that is removed, or
-// has sent nothing for IdleTime; other weights apply to new flows alone. Its key is the ID, which no
-// Nexthop may have.
+// families. It is resilient (RFC 2992 has the problem): a flow keeps its member until that is
+// removed, or has sent nothing for IdleTime; other weights apply to new flows alone. Its key is the
+// ID, which no Nexthop may have.
 type NexthopGroup struct {
 	ID uint32
 	// Members is made by JoinMembers: objects are comparable.
 	Members string
 }
 
-// A GroupMember is a Nexthop of a NexthopGroup, with its share of the flows relative to the others'.
+// A GroupMember is a Nexthop of a NexthopGroup, with its share of the flows relative to the
+// others'.
 type GroupMember struct {
 	ID     uint32
 	Weight uint16 // 1 to MaxWeight

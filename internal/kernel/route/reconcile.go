@@ -338,9 +338,9 @@ func (r *Reconciler) loseLink(l Link) {
 	})
 }
 
-// addGroups adds to the IDs of nexthop objects that are lost those of the groups with such a member. The
-// kernel deletes a group, with its routes, with the last member; one that has others still is not as
-// desired, and is replaced.
+// addGroups adds to the IDs of nexthop objects that are lost those of the groups with such a
+// member. The kernel deletes a group, with its routes, with the last member; one that has others
+// still is not as desired, and is replaced.
 func (r *Reconciler) addGroups(ids map[uint32]bool) {
 	for i, known := range r.store.known {
 		if g, ok := unaltered(r.store.objects.Value(uint32(i))).(NexthopGroup); ok && known > 0 && g.has(ids) {
@@ -372,8 +372,8 @@ const (
 )
 
 // affect records the effect of a change on the kernel's objects, which it determines once for all
-// objects that differ only in their key; gone records that one is deleted. If it affects none, its cost
-// does not depend on the number of objects.
+// objects that differ only in their key; gone records that one is deleted. If it affects none, its
+// cost does not depend on the number of objects.
 func (r *Reconciler) affect(gone func(hashtable.Ref), on func(unaltered Object) effect) {
 	effects := make([]effect, len(r.store.known))
 	any := false
@@ -657,8 +657,8 @@ func (r *Reconciler) Settled(k Key) bool {
 	return !ok || !e.dirty()
 }
 
-// Outdated reports whether the kernel is known to have an object with the key that is not desired, or
-// not any longer as it is.
+// Outdated reports whether the kernel is known to have an object with the key that is not desired,
+// or not any longer as it is.
 func (r *Reconciler) Outdated(k Key) bool {
 	_, e, ok := r.store.find(k)
 	return ok && e.have != 0 && e.dirty()
@@ -876,8 +876,8 @@ func (r *Reconciler) ready(list []hashtable.Ref) []hashtable.Ref {
 	return rest
 }
 
-// maxApplyBatch is the number of operations that are passed to the kernel together, so that they need
-// little memory.
+// maxApplyBatch is the number of operations that are passed to the kernel together, so that they
+// need little memory.
 const maxApplyBatch = 2048
 
 // apply applies entries to the kernel and returns those that failed.

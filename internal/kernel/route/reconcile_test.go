@@ -662,8 +662,8 @@ func TestConverge(t *testing.T) {
 	})
 }
 
-// possible reports whether the nexthop object and preferred source of a route exist, and the members
-// of a group.
+// possible reports whether the nexthop object and preferred source of a route exist, and the
+// members of a group.
 func possible(o route.Object, there map[route.Key]routetest.Owned) bool {
 	if g, ok := o.(route.NexthopGroup); ok {
 		return !slices.ContainsFunc(g.List(), func(m route.GroupMember) bool {
@@ -844,8 +844,8 @@ func TestLateEventsAndDumps(t *testing.T) {
 	})
 }
 
-// A route takes less than 100 bytes, in tables of any size, and none of them is a pointer: a collection
-// of garbage does not take longer because of it.
+// A route takes less than 100 bytes, in tables of any size, and none of them is a pointer: a
+// collection of garbage does not take longer because of it.
 func TestRouteMemory(t *testing.T) {
 	heap := func() uint64 {
 		var m runtime.MemStats
@@ -1044,8 +1044,8 @@ func TestWaitingRouteMoves(t *testing.T) {
 	}
 }
 
-// A route that a dump leaves out is not added again at once if the table changed during the dump, but
-// if it is left out twice or nothing changed.
+// A route that a dump leaves out is not added again at once if the table changed during the dump,
+// but if it is left out twice or nothing changed.
 func TestIncompleteDump(t *testing.T) {
 	_, epe, nexthop, _, _ := peer()
 	k := &routetest.Kernel{}

@@ -37,8 +37,8 @@ const (
 	nhaResGroupBuckets   = 1  // NHA_RES_GROUP_BUCKETS
 	nhaResGroupIdleTimer = 2  // NHA_RES_GROUP_IDLE_TIMER
 	nhaResGroupPad       = 0  // NHA_RES_GROUP_PAD
-	// NHA_RES_GROUP_UNBALANCED_TIMER and _UNBALANCED_TIME: how long, and since when, idle buckets alone
-	// move.
+	// NHA_RES_GROUP_UNBALANCED_TIMER and _UNBALANCED_TIME: how long, and since when, idle buckets
+	// alone move.
 	nhaResGroupUnbalancedTimer, nhaResGroupUnbalancedTime = 3, 4
 
 	nexthopGroupResilient = 1 // NEXTHOP_GRP_TYPE_RES
@@ -430,8 +430,8 @@ type links func(index uint32) (string, error)
 // sizeofNdmsg is the size of struct ndmsg.
 const sizeofNdmsg = 12
 
-// neighbor is an entry of the kernel's neighbor table (struct ndmsg). Those of other families have no
-// address.
+// neighbor is an entry of the kernel's neighbor table (struct ndmsg). Those of other families have
+// no address.
 type neighbor struct {
 	address netip.Addr
 	link    uint32

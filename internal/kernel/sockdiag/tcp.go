@@ -1,7 +1,7 @@
-// Package sockdiag lists and destroys the TCP connections of a network namespace (sock_diag(7)), sets
-// static routes with the metrics that TCP reads, and reads and flushes those that the kernel saves
-// of connections (ip-tcp_metrics(8)). All calls act on the network namespace of the calling thread.
-// It opens no connection itself.
+// Package sockdiag lists and destroys the TCP connections of a network namespace (sock_diag(7)),
+// sets static routes with the metrics that TCP reads, and reads and flushes those that the kernel
+// saves of connections (ip-tcp_metrics(8)). All calls act on the network namespace of the calling
+// thread. It opens no connection itself.
 package sockdiag
 
 import (

@@ -172,8 +172,8 @@ func (b *bed) congestion(ns string) int {
 	return b.counters(ns, map[string]string{"netstat": "InCEPkts", "snmp6": "Ip6InCEPkts"})
 }
 
-// controlMessages returns the number of ICMPv6 packets that the node sent. The kernel sends some by itself
-// in the first seconds of a link: multicast reports, router and neighbor solicitations.
+// controlMessages returns the number of ICMPv6 packets that the node sent. The kernel sends some by
+// itself in the first seconds of a link: multicast reports, router and neighbor solicitations.
 func (b *bed) controlMessages(ns string) int {
 	return b.counters(ns, map[string]string{"snmp6": "Icmp6OutMsgs"})
 }

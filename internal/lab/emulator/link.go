@@ -1,15 +1,15 @@
-// Package emulator emulates a wire in user space, for kernels without netem: rate, delay, jitter, loss,
-// duplication and a queue, separately for each direction, with changes at scheduled times.
+// Package emulator emulates a wire in user space, for kernels without netem: rate, delay, jitter,
+// loss, duplication and a queue, separately for each direction, with changes at scheduled times.
 //
 // A Link relays Ethernet frames between two veth ends in a network namespace of the link's own; the
 // other end of each is a node's interface. What happens to a frame is computed by package linkmodel
 // in virtual time, from the profile, the seed and the arrival times, so it is the same for the same
 // arrivals.
 //
-// It parses and changes frames only for ECN marking, if a queue has ECN set (linkmodel.Queue). Frames
-// that cannot be on a wire, such as TSO super-packets and frames with checksums left to hardware,
-// are dropped and counted; Prepare turns off the offloads that produce them. The package neither
-// creates nor removes interfaces. If only a rate is needed, package tc costs less.
+// It parses and changes frames only for ECN marking, if a queue has ECN set (linkmodel.Queue).
+// Frames that cannot be on a wire, such as TSO super-packets and frames with checksums left to
+// hardware, are dropped and counted; Prepare turns off the offloads that produce them. The package
+// neither creates nor removes interfaces. If only a rate is needed, package tc costs less.
 package emulator
 
 import (

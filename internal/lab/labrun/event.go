@@ -86,8 +86,8 @@ func Check(spec *scenario.Spec) fault.List {
 	return faults
 }
 
-// checkDirections returns the faults of traffic that a lab has not, or for which its observers are at
-// the other end.
+// checkDirections returns the faults of traffic that a lab has not, or for which its observers are
+// at the other end.
 func checkDirections(e *scenario.Experiment) fault.List {
 	var faults fault.List
 	for _, name := range slices.Sorted(maps.Keys(e.Traffic)) {

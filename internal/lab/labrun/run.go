@@ -100,15 +100,15 @@ type Event struct {
 }
 
 // DefaultParallel is how many labs Run has side by side: one for each case, if there are two
-// processors, and four for each processor at most. Where no transport carries more than slow, there are
-// up to four for each case, and eight for each processor.
+// processors, and four for each processor at most. Where no transport carries more than slow, there
+// are up to four for each case, and eight for each processor.
 //
 // A lab waits for its links nearly all the time. The four cases of epe-steady side by side on two
 // processors, with other work on them, took 13 % of the processors' time; compared with one lab
 // after the other (10 s per run, two trials), TCP and CBR goodput differed by at most 0.1 % and
 // that of MPTCP in bulk by at most 0.5 %, in both directions, which is what trials of one kind
-// differ by as well. With one processor the daemons' start alone would be in the way. A browser uses a
-// processor and more while a page loads, so there is one at a time.
+// differ by as well. With one processor the daemons' start alone would be in the way. A browser
+// uses a processor and more while a page loads, so there is one at a time.
 func DefaultParallel(spec *scenario.Spec) int {
 	cells, cases, processors := spec.Experiment.Cells(), len(spec.Experiment.Cases), runtime.NumCPU()
 	switch {
@@ -120,7 +120,8 @@ func DefaultParallel(spec *scenario.Spec) int {
 	return min(cases, labsPerProcessor*processors)
 }
 
-// slow is a rate at which a lab takes hardly any CPU: that of mobile telephony of the third generation.
+// slow is a rate at which a lab takes hardly any CPU: that of mobile telephony of the third
+// generation.
 const slow = 2 * unit.MbitPerSecond
 
 // isSlow reports whether paths carry no more than slow in all. A sum of 0 is not known.
@@ -457,8 +458,8 @@ func (r *runner) undo(ctx context.Context, l *lab.Lab, j job, whole []string) er
 	return restore(ctx, l, j.cell.Case.Events, whole)
 }
 
-// setCase sets the shape of every link for the case of a cell, including links that an earlier case has
-// changed.
+// setCase sets the shape of every link for the case of a cell, including links that an earlier case
+// has changed.
 func (r *runner) setCase(l *lab.Lab, c *cell.Cell) error {
 	for _, link := range slices.Sorted(maps.Keys(r.Spec.Links)) {
 		if err := l.Links().Set(link, c.Shape(link)); err != nil {

@@ -119,7 +119,8 @@ var controls = []struct {
 // Names returns the names that New accepts.
 func Names() []string { return names(false) }
 
-// Known returns the names of all controls: those that New accepts, then those that only the kernel has.
+// Known returns the names of all controls: those that New accepts, then those that only the kernel
+// has.
 func Known() []string { return names(true) }
 
 func names(kernels bool) []string {

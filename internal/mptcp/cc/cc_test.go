@@ -46,8 +46,8 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// TestTable: a control that only the kernel has is known and refused, and names of the kernel translate
-// both ways.
+// TestTable: a control that only the kernel has is known and refused, and names of the kernel
+// translate both ways.
 func TestTable(t *testing.T) {
 	for _, name := range Known() {
 		if c, err := New(name); (err == nil) != slices.Contains(Names(), name) || (err == nil) != (c != nil) {
@@ -287,8 +287,8 @@ func TestVegasLeast(t *testing.T) {
 	near(t, "the threshold", s[0].Ssthresh, 1)
 }
 
-// TestWVegas: BaseRTT is 100 ms, and two subflows of 20 segments each: the target is 5 segments once it
-// is reached, 2 before.
+// TestWVegas: BaseRTT is 100 ms, and two subflows of 20 segments each: the target is 5 segments
+// once it is reached, 2 before.
 func TestWVegas(t *testing.T) {
 	c := control(t, "wvegas")
 	for _, tt := range []struct {

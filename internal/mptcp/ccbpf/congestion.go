@@ -1,11 +1,11 @@
 // Package ccbpf loads congestion controls of TCP and MPTCP into the kernel, as eBPF programs
-// (struct_ops of type tcp_congestion_ops). They are in bpf/mptcp/cc; their arithmetic, bpf/lib/cc.h,
-// is that of package cc.
+// (struct_ops of type tcp_congestion_ops). They are in bpf/mptcp/cc; their arithmetic,
+// bpf/lib/cc.h, is that of package cc.
 //
-// Each control is one link, pinned in a directory of a BPF file system: it is loaded whole or not at
-// all, and stays when the process ends. The name of the link's map is the version, so that no other
-// state has to agree with it. The package does not choose who uses a control: that is for sysctls
-// and sockets.
+// Each control is one link, pinned in a directory of a BPF file system: it is loaded whole or not
+// at all, and stays when the process ends. The name of the link's map is the version, so that no
+// other state has to agree with it. The package does not choose who uses a control: that is for
+// sysctls and sockets.
 package ccbpf
 
 import (
@@ -163,8 +163,8 @@ const (
 // ErrTaken is returned by Load when a control that it did not load has the name.
 var ErrTaken = errors.New("another congestion control has this name")
 
-// Load loads a control, or replaces another version of it. It returns a *feature.Error when this host
-// cannot load it.
+// Load loads a control, or replaces another version of it. It returns a *feature.Error when this
+// host cannot load it.
 func Load(name string, o Options) (_ Outcome, err error) {
 	o.fill()
 	c, err := find(name)
@@ -305,8 +305,8 @@ func rename(ops *ebpf.MapSpec, name string) error {
 // maxName is the longest name of a congestion control (TCP_CA_NAME_MAX without the zero).
 const maxName = 15
 
-// kernelState is how many bytes of the state of a socket the kernel's own control may have: KERNEL_STATE
-// of cubic.c.
+// kernelState is how many bytes of the state of a socket the kernel's own control may have:
+// KERNEL_STATE of cubic.c.
 const kernelState = 64
 
 // kernelTypes are decoded at first use, and once.
@@ -341,8 +341,8 @@ func supported(c control) error {
 	return nil
 }
 
-// Supported returns a *feature.Error if this kernel lacks what the controls need. Whether this process
-// may load them shows only Load.
+// Supported returns a *feature.Error if this kernel lacks what the controls need. Whether this
+// process may load them shows only Load.
 func Supported() error {
 	for _, c := range controls {
 		if c.state != "" { // what the kernel's own controls need, the others do not
@@ -471,9 +471,9 @@ func call(command uintptr, attr unsafe.Pointer, size uintptr) error {
 	return nil
 }
 
-// Unload removes the name of a control, which then cannot be chosen any more. Connections that use it
-// keep it, and so do network namespaces whose sysctl names it, for new connections too. The error
-// matches fs.ErrNotExist if the control is not loaded.
+// Unload removes the name of a control, which then cannot be chosen any more. Connections that use
+// it keep it, and so do network namespaces whose sysctl names it, for new connections too. The
+// error matches fs.ErrNotExist if the control is not loaded.
 func Unload(dir, name string) error {
 	dir = cmp.Or(dir, DefaultDir)
 	// The link is last: while it is there, another call ends what a process that was killed has

@@ -13,8 +13,8 @@ func TestGenerated(t *testing.T) {
 	bpftest.Generated(t, "ccbpf")
 }
 
-// TestReference: each control has a row in the table of scenarios, and the arithmetic that its vectors
-// are compared with. Ratio has neither: only egress policies set its rates.
+// TestReference: each control has a row in the table of scenarios, and the arithmetic that its
+// vectors are compared with. Ratio has neither: only egress policies set its rates.
 func TestReference(t *testing.T) {
 	for _, name := range Names() {
 		if _, err := cc.New(name); name != Ratio && err != nil {

@@ -1,8 +1,8 @@
 // Package congestion loads and unloads congestion controls, and lists what uses them on this host:
 // network namespaces by their sysctl, connections and listening sockets.
 //
-// It does not set the control of sockets; the programs that open them do. Package bpf/mptcp/cc has the
-// eBPF programs.
+// It does not set the control of sockets; the programs that open them do. Package bpf/mptcp/cc has
+// the eBPF programs.
 package congestion
 
 import (
@@ -138,8 +138,9 @@ type Subflow struct {
 	Acks         uint64  `json:"acks"`
 }
 
-// Listener is a listening socket whose control is not that of its namespace, and one of the two is of
-// this program. Subflows that join a connection get the listener's control, whatever the sysctl says.
+// Listener is a listening socket whose control is not that of its namespace, and one of the two is
+// of this program. Subflows that join a connection get the listener's control, whatever the sysctl
+// says.
 type Listener struct {
 	Namespace string         `json:"namespace"`
 	Address   netip.AddrPort `json:"address"`
@@ -174,8 +175,8 @@ func (h Host) Status() (Status, error) {
 	return s.Status, nil
 }
 
-// Listeners returns the listening sockets of the calling thread's network namespace that have another
-// control than it.
+// Listeners returns the listening sockets of the calling thread's network namespace that have
+// another control than it.
 func (h Host) Listeners() ([]Listener, error) {
 	s := &survey{prefix: h.KernelName(""), names: ccbpf.MapNames{}}
 	err := s.examine("")
@@ -308,8 +309,8 @@ func (e *InUse) Error() string {
 }
 
 // Unload removes a control. It returns an *InUse if the sysctl of a network namespace names it or a
-// socket uses it, unless force is set: it then resets those sysctls first, and sockets keep the control
-// until they are closed. It returns the namespaces whose sysctl it reset. The error matches
+// socket uses it, unless force is set: it then resets those sysctls first, and sockets keep the
+// control until they are closed. It returns the namespaces whose sysctl it reset. The error matches
 // fs.ErrNotExist if the control is not loaded.
 func (h Host) Unload(name string, force bool) (reset []string, err error) {
 	status, err := h.Status()

@@ -429,8 +429,8 @@ func (b *builder) pass(way []int, h cell.Hop) []int {
 	return append(way, i)
 }
 
-// port returns the hop without its end if it is over a switch, whose ports shape all frames, whatever
-// their destination.
+// port returns the hop without its end if it is over a switch, whose ports shape all frames,
+// whatever their destination.
 func (b *builder) port(h cell.Hop) cell.Hop {
 	if len(b.spec.Links[h.Link].Ends) > 2 {
 		h.To = ""

@@ -31,8 +31,8 @@ type WorldsOptions struct {
 	Base *scenario.Spec
 	// Version is the program's version, part of a row's fingerprint.
 	Version string
-	// Shard simulates only every world whose number in the list, counted from 0, is Shard modulo Shards.
-	// Shards 0: the list is not split.
+	// Shard simulates only every world whose number in the list, counted from 0, is Shard modulo
+	// Shards. Shards 0: the list is not split.
 	Shard, Shards int
 	// File is a CSV file to which a row is added for each world, and whose worlds are not simulated
 	// again; empty for none.
@@ -66,8 +66,8 @@ func worldColumns(kind worlds.Kind, shards int) []string {
 	return append(names, columnFingerprint)
 }
 
-// Worlds simulates drawn worlds and judges them. Worlds that are in the file are not simulated again,
-// and not in what Worlds returns: ReadWorlds reads the file.
+// Worlds simulates drawn worlds and judges them. Worlds that are in the file are not simulated
+// again, and not in what Worlds returns: ReadWorlds reads the file.
 func Worlds(ctx context.Context, o WorldsOptions) ([]Judged, error) {
 	if o.Base == nil || o.Base.Experiment == nil {
 		return nil, errors.New("simulate worlds: no base given")
@@ -275,8 +275,8 @@ func Values(judged []Judged) []map[string]float64 {
 	return list
 }
 
-// Why writes the course of a world in the cell that a measure judges: what each transport delivered,
-// and what each path carried in each second beside what it can carry.
+// Why writes the course of a world in the cell that a measure judges: what each transport
+// delivered, and what each path carried in each second beside what it can carry.
 func Why(ctx context.Context, w worlds.World, base *scenario.Spec, m worlds.Measure) (string, error) {
 	spec, err := w.Spec(base).Select(scenario.Selection{Traffic: []string{m.Traffic}})
 	if err != nil {

@@ -20,8 +20,8 @@ func worldsOf(t *testing.T, kind worlds.Kind, count int) WorldsOptions {
 	return WorldsOptions{Draw: worlds.Options{Kind: kind, Seed: 1, Packets: 4000}, Count: count, Base: builtIn(t, kind.Base())}
 }
 
-// TestWorldsOfShards checks that shards, merged, are the worlds that are simulated at once, and that a
-// file is continued.
+// TestWorldsOfShards checks that shards, merged, are the worlds that are simulated at once, and
+// that a file is continued.
 func TestWorldsOfShards(t *testing.T) {
 	ctx, dir := context.Background(), t.TempDir()
 	o := worldsOf(t, worlds.Gateway, 5)
@@ -69,8 +69,8 @@ func TestReadWorldsRefuses(t *testing.T) {
 
 var updateWorlds = flag.Bool("update-worlds", false, "write the distributions of drawn worlds to testdata")
 
-// TestWorlds compares the distributions of drawn worlds with the committed ones: a decision that makes
-// a kind of network worse is seen, whatever it was made for. After a change that is meant:
+// TestWorlds compares the distributions of drawn worlds with the committed ones: a decision that
+// makes a kind of network worse is seen, whatever it was made for. After a change that is meant:
 //
 //	go test ./internal/sim/simrun -run TestWorlds -update-worlds
 func TestWorlds(t *testing.T) {
@@ -114,8 +114,8 @@ func figuresOf(list []worlds.Distribution) string {
 	return b.String()
 }
 
-// compareFigures fails where a distribution is worse than the committed one by more than 5 %, of times
-// in milliseconds by more than 30.
+// compareFigures fails where a distribution is worse than the committed one by more than 5 %, of
+// times in milliseconds by more than 30.
 func compareFigures(t *testing.T, want string, list []worlds.Distribution) {
 	t.Helper()
 	now := map[string]worlds.Distribution{}

@@ -1,6 +1,6 @@
-// Package content is the content of the two web services that tabane site serves, a map and a shop, as
-// functions of a seed: what there is to find, each resource with its bytes, the tasks of a player with
-// the steps that reach the goal, and what a browser requests for each of them.
+// Package content is the content of the two web services that tabane site serves, a map and a shop,
+// as functions of a seed: what there is to find, each resource with its bytes, the tasks of a
+// player with the steps that reach the goal, and what a browser requests for each of them.
 //
 // It has no sockets, files, clock or global randomness, and keeps nothing: the server that caches
 // images is site, the client that requests pages without a browser is traffic.
@@ -23,8 +23,8 @@ func Services() []Service { return []Service{Map, Shop} }
 // heavyPrefix is the first segment of the paths of the heavy variant of both services.
 const heavyPrefix = "heavy/"
 
-// Path returns the path of a service's first view. The heavy variant is the same content with images
-// for a display of 2.5 device pixels per CSS pixel.
+// Path returns the path of a service's first view. The heavy variant is the same content with
+// images for a display of 2.5 device pixels per CSS pixel.
 func Path(s Service, heavy bool) string {
 	if heavy {
 		return "/" + heavyPrefix + string(s) + "/"

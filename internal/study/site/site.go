@@ -1,5 +1,5 @@
-// Package site is the server of the two web services of the package content: HTTP/1.1, and HTTP/2 over TLS,
-// over MPTCP or TCP, with a congestion control for each listening socket.
+// Package site is the server of the two web services of the package content: HTTP/1.1, and HTTP/2
+// over TLS, over MPTCP or TCP, with a congestion control for each listening socket.
 //
 // It answers GET and HEAD, takes nothing from clients and keeps nothing of them. What it serves is
 // page's.
@@ -32,8 +32,8 @@ type Options struct {
 	Config httpd.Config
 	// Log receives one line per request at level debug, with the client's address.
 	Log *slog.Logger
-	// Wrap returns the handler of a listener, by its index in Config.Listen, which may pass requests on
-	// to that of the services. Default: the services'.
+	// Wrap returns the handler of a listener, by its index in Config.Listen, which may pass requests
+	// on to that of the services. Default: the services'.
 	Wrap func(listener int, services http.Handler) http.Handler
 }
 
@@ -73,8 +73,8 @@ type listener struct {
 	bytes       atomic.Uint64
 }
 
-// New reads the certificates and opens the listening sockets in the network namespace of the calling
-// thread. Run and Close release the sockets.
+// New reads the certificates and opens the listening sockets in the network namespace of the
+// calling thread. Run and Close release the sockets.
 func New(o Options) (*Site, error) {
 	s := &Site{world: content.New(o.Config.Seed), log: o.Log, images: newCache(imageBytes), wrap: o.Wrap, most: maxConnections}
 	for _, l := range o.Config.Listen {

@@ -126,8 +126,8 @@ func (k *Kernel) Put(p route.Protocol, o route.Object) {
 }
 
 // Remove deletes the object with the key, regardless of its owner, as another process would. The
-// routes of a nexthop object are deleted with it, and so is its membership in groups, and those of which an IPv4 address is the preferred
-// source; an IPv6 address is removed as preferred source.
+// routes of a nexthop object are deleted with it, and so is its membership in groups, and those of
+// which an IPv4 address is the preferred source; an IPv6 address is removed as preferred source.
 func (k *Kernel) Remove(key route.Key) {
 	gone := plain(k.slots[key].Object)
 	delete(k.slots, key)
