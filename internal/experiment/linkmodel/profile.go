@@ -394,8 +394,9 @@ func (p *Profile) Least() time.Duration {
 		return p.Delay - p.Jitter.Amount
 	case Normal:
 		return 0
+	default: // none, or Pareto, which only adds
+		return p.Delay
 	}
-	return p.Delay
 }
 
 // Never is a time later than all events.
