@@ -21,15 +21,14 @@ import (
 
 // TestPackage builds the Debian packages twice: the files are the same, and have what a host needs.
 func TestPackage(t *testing.T) {
+	t.Parallel()
 	dpkg := programs.Need(t, "dpkg-deb")
 	var built [2][]byte
 	var file string
 	var laboratory []string
 	for i := range built {
 		out := t.TempDir()
-		t.Setenv("SOURCE_DATE_EPOCH", "1700000000")
-		t.Setenv("DEB_COMPRESSION", "gzip") // faster
-		output(t, exec.Command("sh", "-c", `exec ../../deploy/debian/build "$@"`, "sh", "v1.2.3-4-gabc", filepath.Dir(program), out))
+		buildPackages(t, "v1.2.3-4-gabc", out, "SOURCE_DATE_EPOCH=1700000000")
 		found, err := filepath.Glob(filepath.Join(out, "tabane_1.2.3+4+gabc_*.deb"))
 		if err != nil || len(found) != 1 {
 			t.Fatalf("built %q, %v", found, err)
@@ -139,12 +138,12 @@ func TestSizes(t *testing.T) {
 // what tabane depends on, upgrades it, removes it and purges it: what it declares is enough, the
 // operator's files stay, and nothing else is left.
 func TestPackageOnABareSystem(t *testing.T) {
+	t.Parallel()
 	programs.Need(t, "dpkg-deb")
 	needLab(t)
 	root := bareSystem(t, "adduser")
-	t.Setenv("DEB_COMPRESSION", "none")
 	built := t.TempDir()
-	output(t, exec.Command("sh", "-c", `exec ../../deploy/debian/build "$@"`, "sh", "v1.2.3", filepath.Dir(program), built))
+	buildPackages(t, "v1.2.3", built)
 	found, err := filepath.Glob(filepath.Join(built, "tabane_*.deb"))
 	if err != nil || len(found) != 1 {
 		t.Fatalf("built %q, %v", found, err)
@@ -196,6 +195,14 @@ func TestPackageOnABareSystem(t *testing.T) {
 			t.Errorf("left: %s", name)
 		}
 	}
+}
+
+// buildPackages builds the packages into a directory, which takes most of its time to compress them.
+func buildPackages(t *testing.T, version, out string, environment ...string) {
+	t.Helper()
+	cmd := exec.Command("sh", "-c", `exec ../../deploy/debian/build "$@"`, "sh", version, filepath.Dir(program), out)
+	cmd.Env = append(append(os.Environ(), "DEB_COMPRESSION=none"), environment...)
+	output(t, cmd)
 }
 
 // bareSystem makes a Debian system of packages of this host: the essential ones, the named ones, and
