@@ -106,6 +106,7 @@ func TestEncapModes(t *testing.T) {
 }
 
 func TestRealClients(t *testing.T) {
+	t.Parallel()
 	programs.Need(t, "curl", "iperf3", "mptcpize")
 	l := epe(t)
 	const get = "curl -s -o /dev/null -w %{size_download} http://server/bytes/1000000"

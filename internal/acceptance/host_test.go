@@ -141,6 +141,7 @@ func TestGatewayHostIsWatched(t *testing.T) {
 // TestOpenGatewayHostIsWatched: what other programs change on the host of a gateway with peers that
 // are not sealed.
 func TestOpenGatewayHostIsWatched(t *testing.T) {
+	t.Parallel()
 	l := gateways(t)
 	l.open("dq", "mode", "plain")
 	ip, nft := programs.Need(t, "ip"), programs.Need(t, "nft")

@@ -130,6 +130,7 @@ func TestIPv4(t *testing.T) {
 // TestIPv4Leaks: what arrives from a peer is not forwarded to another one, what a peer has not
 // advertised does not leave to it, and an EPE address follows no default route for our own space.
 func TestIPv4Leaks(t *testing.T) {
+	t.Parallel()
 	// 10.153.0.0/24, which transit-a does not learn, and two that are rejected.
 	const networks = "      networks: [\"2001:db8:99::/64\", \"2001:db8:1::/64\", \"2001:db8:98::80/121\"]\n"
 	l := ipv4(t, "      router_id: 10.2.0.1\n", "      router_id: 10.2.0.1\n"+networks,

@@ -161,6 +161,7 @@ func (o *printed) String() string {
 // one of them behind a carrier's NAT, for a host that was not touched. A login at the site survives
 // that, a second use of the line is refused, and leave undoes all of it at both.
 func TestNewcomer(t *testing.T) {
+	t.Parallel()
 	n := newNewcomer(t)
 	echo := n.login()
 	echo("before")

@@ -32,6 +32,7 @@ http {
 // its namespace's, as with the drop-in of docs/congestion-control.md: the subflows that join have
 // it, and so has the first one.
 func TestNginx(t *testing.T) {
+	t.Parallel()
 	programs.Need(t, "nginx", "ss")
 	l := epe(t)
 	dir := t.TempDir()

@@ -28,7 +28,7 @@ func TestPackage(t *testing.T) {
 	var laboratory []string
 	for i := range built {
 		out := t.TempDir()
-		buildPackages(t, "v1.2.3-4-gabc", out, "SOURCE_DATE_EPOCH=1700000000")
+		buildPackages(t, "v1.2.3-4-gabc", placeholders(t), out, "SOURCE_DATE_EPOCH=1700000000")
 		found, err := filepath.Glob(filepath.Join(out, "tabane_1.2.3+4+gabc_*.deb"))
 		if err != nil || len(found) != 1 {
 			t.Fatalf("built %q, %v", found, err)
@@ -143,7 +143,7 @@ func TestPackageOnABareSystem(t *testing.T) {
 	needLab(t)
 	root := bareSystem(t, "adduser")
 	built := t.TempDir()
-	buildPackages(t, "v1.2.3", built)
+	buildPackages(t, "v1.2.3", filepath.Dir(program), built)
 	found, err := filepath.Glob(filepath.Join(built, "tabane_*.deb"))
 	if err != nil || len(found) != 1 {
 		t.Fatalf("built %q, %v", found, err)
@@ -197,10 +197,10 @@ func TestPackageOnABareSystem(t *testing.T) {
 	}
 }
 
-// buildPackages builds the packages into a directory, which takes most of its time to compress them.
-func buildPackages(t *testing.T, version, out string, environment ...string) {
+// buildPackages builds the packages of the programs in a directory, uncompressed.
+func buildPackages(t *testing.T, version, bin, out string, environment ...string) {
 	t.Helper()
-	cmd := exec.Command("sh", "-c", `exec ../../deploy/debian/build "$@"`, "sh", version, filepath.Dir(program), out)
+	cmd := exec.Command("sh", "-c", `exec ../../deploy/debian/build "$@"`, "sh", version, bin, out)
 	cmd.Env = append(append(os.Environ(), "DEB_COMPRESSION=none"), environment...)
 	output(t, cmd)
 }

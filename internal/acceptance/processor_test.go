@@ -44,6 +44,19 @@ func TestThirtyTwoBits(t *testing.T) {
 		"./internal/base/...", "./internal/bgp/message", "./internal/gateway/sched", "./internal/gateway/tunnel", "./internal/gateway/reseq", "./internal/epe/selection")
 }
 
+// placeholders returns a directory with small files in place of the two programs: what compresses
+// these takes many seconds to do it.
+func placeholders(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"tabane", "tabane-lab"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\necho "+name+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
 // unpack returns the files of a tar by name, those of a compressed one where it is.
 func unpack(t *testing.T, b []byte) map[string][]byte {
 	t.Helper()
@@ -94,10 +107,7 @@ func built(t *testing.T, file string, argv ...string) []byte {
 // TestImage: an image has the two programs, and its parts have the digests by which they are named.
 func TestImage(t *testing.T) {
 	t.Parallel()
-	bin, err := filepath.Abs(filepath.Dir(program))
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := placeholders(t)
 	file := filepath.Join(t.TempDir(), "image.tar")
 	files := unpack(t, built(t, file, "go", "run", "./deploy/image", "v1.2.3", "amd64", bin, file))
 	blob := func(digest string) []byte {
@@ -148,12 +158,8 @@ func TestImage(t *testing.T) {
 // shell can read.
 func TestOpenWrtPackage(t *testing.T) {
 	t.Parallel()
-	bin, err := filepath.Abs(filepath.Dir(program))
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := t.TempDir()
-	parts := unpack(t, built(t, filepath.Join(dir, "tabane_1.2.3_aarch64_generic.ipk"), "sh", "-c", `exec deploy/openwrt/build "$@"`, "sh", "v1.2.3", "aarch64_generic", bin, dir))
+	parts := unpack(t, built(t, filepath.Join(dir, "tabane_1.2.3_aarch64_generic.ipk"), "sh", "-c", `exec deploy/openwrt/build "$@"`, "sh", "v1.2.3", "aarch64_generic", placeholders(t), dir))
 	if got := string(parts["debian-binary"]); got != "2.0\n" {
 		t.Errorf("the version of the format is %q", got)
 	}

@@ -75,6 +75,7 @@ func TestRouterReload(t *testing.T) {
 
 // TestFollowingRoutes makes both changes of epe-routes once. How long they took is not judged here.
 func TestFollowingRoutes(t *testing.T) {
+	t.Parallel()
 	for _, routers := range []string{"embedded", "frr"} {
 		t.Run(routers, func(t *testing.T) {
 			needLab(t)

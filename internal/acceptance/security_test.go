@@ -62,6 +62,7 @@ func TestRejectsForeignRoutes(t *testing.T) {
 // TestNoTransitBetweenPeers: SRv6 packets and plain packets that arrive from one egress peer
 // never leave to another one. With the guard rules deleted they do, so the test would see them.
 func TestNoTransitBetweenPeers(t *testing.T) {
+	t.Parallel()
 	l := epe(t)
 	l.eventually("the EPE Route of transit-b", 10*time.Second,
 		l.shows(true, "2001:db8:c::/64", "server", "route show table 102"))
