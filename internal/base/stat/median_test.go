@@ -24,6 +24,9 @@ func simulateBlocks(blocks int, ratio, between, within float64, r *rand.Rand) (b
 // TestCoverage: of 2,000 measurements, 95 +- 2 % of the intervals have the true ratio, in blocks
 // that are equal and in blocks that differ more than the modes. 2 % are four standard deviations.
 func TestCoverage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("too many measurements for an emulated processor")
+	}
 	const ratio, measurements = 1.3, 2000
 	for _, tt := range []struct {
 		blocks  int
@@ -52,6 +55,9 @@ func TestCoverage(t *testing.T) {
 // Where one has it, the intervals cover their own center, which is not quite the ratio of the
 // medians. The bounds are six standard deviations or more from what 4,000 measurements had.
 func TestCoverageOfSkew(t *testing.T) {
+	if testing.Short() {
+		t.Skip("too many measurements for an emulated processor")
+	}
 	const ratio, measurements = 1.3, 2000
 	small := func(r *rand.Rand) float64 { return math.Exp(0.05 * r.NormFloat64()) }
 	exponential := func(r *rand.Rand) float64 { return 1 / (1 + 0.3*r.ExpFloat64()) }
