@@ -16,6 +16,7 @@ import (
 	"net/netip"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -23,6 +24,14 @@ import (
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/kernel/contain"
 	"github.com/tabane/tabane/internal/mptcp"
+)
+
+const (
+	// maxConnections bounds the descriptors and memory that clients can take. One client of the load
+	// generator has a connection for each request at a time.
+	maxConnections = 10_000
+	// maxSilence is how long nothing of an upload may arrive: longer than any cut of an experiment.
+	maxSilence = 5 * time.Minute
 )
 
 // Options are the parameters of New.
@@ -44,6 +53,8 @@ type Server struct {
 	listeners []net.Listener
 	also      map[string]http.Handler
 	log       *slog.Logger
+	// most is maxConnections, except in tests.
+	most int64
 }
 
 // New opens the listening sockets in the network namespace of the calling thread. Clients may
@@ -53,7 +64,7 @@ func New(o Options) (*Server, error) {
 	if len(o.Listen) == 0 {
 		return nil, errors.New("listen: no address")
 	}
-	s := &Server{also: o.Also, log: o.Log}
+	s := &Server{also: o.Also, log: o.Log, most: maxConnections}
 	for _, a := range o.Listen {
 		l, err := mptcp.Listen(a, o.Congestion)
 		if err != nil {
@@ -86,6 +97,7 @@ func (s *Server) Close() error {
 // for their goroutines. It returns nil if the context ended.
 func (s *Server) Run(ctx context.Context) error {
 	var conns sync.WaitGroup
+	var open atomic.Int64
 	srv := &http.Server{
 		Handler:           contain.Handler(s.log, handler(s.also, s.log)),
 		ReadHeaderTimeout: 10 * time.Second,
@@ -96,11 +108,16 @@ func (s *Server) Run(ctx context.Context) error {
 		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
 			return context.WithValue(ctx, connectionKey{}, conn)
 		},
-		ConnState: func(_ net.Conn, state http.ConnState) {
+		ConnState: func(conn net.Conn, state http.ConnState) {
 			switch state {
 			case http.StateNew:
 				conns.Add(1)
+				if open.Add(1) > s.most {
+					s.log.Debug("connection refused: too many", "client", conn.RemoteAddr(), "most", s.most)
+					_ = conn.Close() // the server finds it closed
+				}
 			case http.StateClosed:
+				open.Add(-1)
 				conns.Done()
 			default:
 			}

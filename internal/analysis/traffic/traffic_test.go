@@ -1,6 +1,7 @@
 package traffic
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -32,12 +33,15 @@ import (
 var loopback = netip.MustParseAddrPort("[::1]:0")
 
 // serve runs a server on loopback until the test ends, and returns its URL.
-func serve(t testing.TB) string {
+func serve(t testing.TB) string { return serveAtMost(t, maxConnections) }
+
+func serveAtMost(t testing.TB, connections int64) string {
 	t.Helper()
 	s, err := New(Options{Listen: []netip.AddrPort{loopback}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.most = connections
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
@@ -48,6 +52,45 @@ func serve(t testing.TB) string {
 		}
 	})
 	return "http://" + s.Addrs()[0].String()
+}
+
+// TestConnectionsAreBounded: a client that opens more connections than there may be finds the others
+// closed, and one that has ended makes room.
+func TestConnectionsAreBounded(t *testing.T) {
+	address := strings.TrimPrefix(serveAtMost(t, 2), "http://")
+	ask := func() (*http.Response, net.Conn) {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		_, _ = fmt.Fprintf(c, "GET /bytes/1 HTTP/1.1\r\nHost: a\r\n\r\n") // what was refused answers nothing
+		r, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			return nil, c
+		}
+		_ = r.Body.Close()
+		return r, c
+	}
+	var open []net.Conn
+	for i := range 3 {
+		r, c := ask()
+		if answered := r != nil; answered != (i < 2) {
+			t.Errorf("connection %d has an answer: %t", i+1, answered)
+		}
+		open = append(open, c)
+	}
+	if err := open[0].Close(); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if r, _ := ask(); r != nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("there is no room after a connection has ended")
+		}
+	}
 }
 
 // hasMPTCP reports whether this host supports MPTCP.

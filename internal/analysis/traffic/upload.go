@@ -179,7 +179,8 @@ func receiveUpload(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	// Or the response would wait for the end of the request.
-	if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
+	control := http.NewResponseController(w)
+	if err := control.EnableFullDuplex(); err != nil {
 		http.Error(w, err.Error(), http.StatusHTTPVersionNotSupported)
 		return
 	}
@@ -187,7 +188,11 @@ func receiveUpload(w http.ResponseWriter, r *http.Request) {
 	go func() {
 		buffer := make([]byte, readBuffer)
 		for {
-			n, err := r.Body.Read(buffer)
+			err := control.SetReadDeadline(time.Now().Add(maxSilence))
+			n := 0
+			if err == nil {
+				n, err = r.Body.Read(buffer)
+			}
 			m.count(n, limit)
 			if err != nil {
 				ended <- err
