@@ -38,6 +38,11 @@ type Config struct {
 	// address of the path's interface as source, so that they reach the Internet. The rules are in the
 	// table tabane-gateway of nftables. Example: true
 	Masquerade bool `yaml:"masquerade,omitempty"`
+	// Firewall is what happens where a chain of nftables or iptables drops packets that the gateway
+	// carries. report: tabane doctor, the status and the log name the chain and the rule to add.
+	// manage: the daemon inserts that rule, with its name as comment, and removes it when it stops; in
+	// chains of nftables and iptables-nft. Default: report
+	Firewall string `yaml:"firewall,omitempty"`
 	// Tunnel is the interface that packets to the peers are routed to.
 	Tunnel Tunnel `yaml:"tunnel,omitempty"`
 	// Paths are the lines of this site, 1 to 16.
@@ -421,6 +426,7 @@ func (c *Config) Check() fault.List {
 	c.checkPaths(&faults)
 	c.checkPeers(&faults)
 	c.checkMasquerade(&faults)
+	c.checkFirewall(&faults)
 	c.checkPolicy(&faults)
 	c.checkAlliance(&faults)
 	c.checkProbes(&faults)

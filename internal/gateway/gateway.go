@@ -194,33 +194,17 @@ func (m *relayingPlane) Run(ctx context.Context) error {
 
 // conditions returns what the gateway needs of the host, which else drops its packets.
 func (c *Config) conditions() []condition.Condition {
-	var versions []bgp.IP
-	for _, p := range c.LAN.Prefixes {
-		if c.Role == RoleLeader && len(c.LAN.Interfaces) == 0 {
-			break // the prefixes are its own addresses
-		}
-		if v := bgp.IPOf(p.Addr()); !slices.Contains(versions, v) {
-			versions = append(versions, v)
-		}
-	}
 	var list []condition.Condition
 	inner := append(slices.Clone(c.LAN.Interfaces), c.tunnelName())
 	if c.Masquerade {
 		inner = append(inner, c.pathInterfaces()...)
-		for _, v := range []bgp.IP{bgp.IPv4, bgp.IPv6} {
-			if len(c.peerPrefixes(v)) > 0 && !slices.Contains(versions, v) {
-				versions = append(versions, v)
-			}
-		}
 	}
+	versions := c.forwarded()
 	for _, v := range versions {
 		list = append(list, condition.Forwarding(v, inner...))
 	}
 	if slices.Contains(versions, bgp.IPv6) {
 		list = append(list, condition.IPv6(inner...))
-	}
-	if len(c.LAN.Interfaces) > 0 || c.Masquerade {
-		list = append(list, condition.Firewall(versions, inner...))
 	}
 	if len(c.LAN.Interfaces) > 0 {
 		list = append(list, condition.Unique(inner...), condition.Unclaimed(c.LAN.Interfaces...))
@@ -234,7 +218,7 @@ type conditioned interface{ Conditions() []condition.Condition }
 // Conditions implements daemon.Conditioned. The tunnel's interface is the gateway's own.
 func (g *Gateway) Conditions() []condition.Condition {
 	ctx := context.Background()
-	list := append(g.config.conditions(), openplane.Marks(SocketMark), g.masquerading(), condition.Condition{
+	list := append(g.config.conditions(), openplane.Marks(SocketMark), g.masquerading(), g.config.firewall(), condition.Condition{
 		Name: "tunnel interface", Good: "the tunnel's interface is as the gateway has set it",
 		Examine: func() (problems []health.Problem, err error) {
 			g.loop.Do(ctx, func() { problems, err = g.examineTunnel() })
@@ -296,6 +280,7 @@ func (g *Gateway) run(ctx context.Context) error {
 		}
 		return errors.Join(err, g.loop.Close())
 	}
+	g.permit()
 	// The routes go before the interface: packets to the peers must not leave by another one.
 	planeCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -313,6 +298,9 @@ func (g *Gateway) run(ctx context.Context) error {
 	err = g.loop.Run(loopCtx, g)
 	if g.config.Masquerade && !g.keep {
 		err = errors.Join(err, g.untranslate())
+	}
+	if g.config.Firewall == FirewallManage && !g.keep {
+		err = errors.Join(err, g.forbid())
 	}
 	stop()
 	end()

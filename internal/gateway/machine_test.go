@@ -20,6 +20,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/base/health"
+	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/gateway/dataplane"
 	"github.com/tabane/tabane/internal/gateway/handshake"
 	"github.com/tabane/tabane/internal/kernel/netns"
@@ -133,17 +135,23 @@ func newMachine(t *testing.T, c Config) *machine {
 func run(t *testing.T, c Config) *machine {
 	t.Helper()
 	m := newMachine(t, c)
-	ctx, cancel := context.WithCancel(t.Context())
+	m.start()
+	return m
+}
+
+// start runs the gateway until the test ends.
+func (m *machine) start() {
+	m.t.Helper()
+	ctx, cancel := context.WithCancel(m.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- netns.Do(m.ns, func() error { return m.Run(ctx) }) }()
 	m.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			t.Error(err)
+			m.t.Error(err)
 		}
 	})
-	t.Cleanup(m.stop)
-	return m
+	m.t.Cleanup(m.stop)
 }
 
 // add adds an interface that is down, with a carrier when it is up.
@@ -600,6 +608,105 @@ func TestMasqueradeLinks(t *testing.T) {
 	}
 }
 
+// TestPassages: a site's hosts reach the tunnel, and peers reach them unless the Internet is behind
+// these; a VPS forwards to the Internet alone, and answers; the port is open where peers begin.
+func TestPassages(t *testing.T) {
+	prefixes := func(texts ...string) (list []netip.Prefix) {
+		for _, text := range texts {
+			list = append(list, netip.MustParsePrefix(text))
+		}
+		return list
+	}
+	site := Config{LAN: LAN{Interfaces: []string{"lan"}, Prefixes: prefixes("10.1.0.0/16")}, Paths: []Path{{Name: "a", Interface: "wan"}}, Peers: []Peer{{Name: "b", Endpoints: []Endpoint{"192.0.2.1:4790"}, Prefixes: prefixes("10.2.0.0/16")}}}
+	internet := site
+	internet.Peers = []Peer{{Name: "b", Endpoints: []Endpoint{"192.0.2.1:4790"}, Prefixes: prefixes("0.0.0.0/0")}}
+	vps := Config{Masquerade: true, Paths: site.Paths, Peers: []Peer{{Name: "b", Prefixes: prefixes("10.1.0.0/16", "fd01::/64")}}}
+	for name, tt := range map[string]struct {
+		c    Config
+		want string
+	}{
+		"site to site": {site, "ip iifname lan oifname tabane0 accept; ip iifname tabane0 oifname lan accept"},
+		"internet":     {internet, "ip iifname lan oifname tabane0 accept; ip iifname tabane0 oifname lan ct state established,related accept"},
+		"VPS": {vps, "ip iifname tabane0 oifname wan accept; ip iifname wan oifname tabane0 ct state established,related accept; " +
+			"ip6 iifname tabane0 oifname wan accept; ip6 iifname wan oifname tabane0 ct state established,related accept; ip iifname wan udp dport 4790 accept"},
+		"member": {Config{Role: RoleMember, Paths: site.Paths, ShortLinks: []string{"wlan0"}}, "ip iifname wlan0 udp dport 4790 accept; ip iifname wan udp dport 4790 accept"},
+	} {
+		var got []string
+		for _, p := range tt.c.passages(func(_ string, v bgp.IP) bool { return v == bgp.IPv4 }) {
+			got = append(got, p.Version+" "+p.String())
+		}
+		if strings.Join(got, "; ") != tt.want {
+			t.Errorf("%s:\n%s\nwant\n%s", name, strings.Join(got, "; "), tt.want)
+		}
+	}
+}
+
+// TestFirewallManaged: the gateway's rules are in chains that drop, come back, follow the
+// configuration, and are gone after a clean stop; those of a previous instance are removed. Without
+// them, the status has the command.
+func TestFirewallManaged(t *testing.T) {
+	program := programs.Need(t, "nft")
+	c := site()
+	c.LAN, c.Masquerade, c.Paths, c.Firewall = LAN{}, true, c.Paths[:1], FirewallManage
+	c.Peers = slices.Clone(c.Peers)
+	c.Peers[0].Endpoints = nil
+	m := newMachine(t, c)
+	m.ip("addr add 192.0.2.1/24 dev eth1")
+	nftables := func(arguments ...string) (text string) {
+		netnstest.Do(t, m.ns, func() error {
+			b, err := exec.Command(program, arguments...).CombinedOutput()
+			if text = string(b); err != nil {
+				return fmt.Errorf("%q: %w: %s", arguments, err, b)
+			}
+			return nil
+		})
+		return text
+	}
+	const fw = `table inet fw { chain f { type filter hook forward priority 0; policy drop; iifname docker0 tcp dport 22 accept; }; chain i { type filter hook input priority 0; policy drop; iifname "lo" accept; }; }`
+	nftables(fw)
+	before := nftables("list", "table", "inet", "fw")
+	// What an instance that was killed would have left.
+	nftables(`insert rule inet fw i tcp dport 1 accept comment "tabane-gateway tcp dport 1 accept"`)
+	m.start()
+	has := func(what string, parts ...string) {
+		t.Helper()
+		m.soon(what, func() (bool, string) {
+			text := nftables("list", "ruleset")
+			return !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(text, p) }) && !strings.Contains(text, "dport 1 "), text
+		})
+	}
+	ours := []string{`iifname "tabane0" oifname "eth1"`, `iifname "eth1" oifname "tabane0" ct state established,related`, `iifname "eth1" udp dport 4790`, "tcp dport 22 accept"}
+	has("rules", ours...)
+	if reason := m.Status().(Status).Reason; strings.Contains(reason, "chain") {
+		t.Errorf("the status says %s", reason)
+	}
+	nftables("flush chain inet fw f; flush chain inet fw i; add rule inet fw f iifname docker0 tcp dport 22 accept; add rule inet fw i iifname lo accept")
+	has("rules after a flush", ours...)
+	without := m.config
+	without.Firewall = ""
+	if lines, err := m.reload(without); err != nil || !slices.Contains(lines, "firewall replaced") {
+		t.Errorf("reload: %q, %v", lines, err)
+	}
+	if after := nftables("list", "table", "inet", "fw"); after != before {
+		t.Errorf("the reload left\n%s", after)
+	}
+	m.soon("the status names the chains", func() (bool, string) {
+		reason := m.Status().(Status).Reason
+		return strings.Contains(reason, `chain "inet fw f" drops the packets that this host forwards: nft insert rule inet fw f iifname tabane0 oifname eth1 accept`) &&
+			strings.Contains(reason, "nft insert rule inet fw i iifname eth1 udp dport 4790 accept"), reason
+	})
+	managed := m.config
+	managed.Firewall = FirewallManage
+	if _, err := m.reload(managed); err != nil {
+		t.Error(err)
+	}
+	has("rules after a reload", ours...)
+	m.stop()
+	if after := nftables("list", "ruleset"); after != before {
+		t.Errorf("a clean stop left\n%s", after)
+	}
+}
+
 // TestMasqueradeNotStarted: a gateway that cannot start leaves no table behind.
 func TestMasqueradeNotStarted(t *testing.T) {
 	c := site()
@@ -651,13 +758,20 @@ func TestMasquerade(t *testing.T) {
 		}
 	}
 	wait("rules", has("table inet tabane-gateway", `oifname "eth1" jump sources`, "ip saddr @sources4 masquerade", "10.2.0.0-10.4.255.255"))
-	netnstest.Do(t, m.ns, func() error { return exec.Command(program, "flush", "ruleset").Run() })
 	condition := m.masquerading()
 	netnstest.Do(t, m.ns, func() error {
-		if problems, err := condition.Examine(); len(problems) != 1 || err != nil {
-			t.Errorf("the flushed table: %v, %v", problems, err)
+		var problems []health.Problem
+		for range 20 { // the daemon itself may restore it before
+			err := exec.Command(program, "flush", "ruleset").Run()
+			if err == nil {
+				problems, err = condition.Examine()
+			}
+			if len(problems) == 1 || err != nil {
+				return errors.Join(err, condition.Restore())
+			}
 		}
-		return condition.Restore()
+		t.Errorf("the flushed table: %v", problems)
+		return nil
 	})
 	wait("restored rules", has("10.2.0.0-10.4.255.255"))
 	c = m.config

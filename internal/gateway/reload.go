@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,6 +61,7 @@ var reloadables = []reloadable{
 	{key: "role", value: func(c *Config) any { return c.Role }},
 	{key: "lan", value: func(c *Config) any { return c.LAN }},
 	{key: "masquerade", value: func(c *Config) any { return c.Masquerade }},
+	{key: "firewall", value: func(c *Config) any { return cmp.Or(c.Firewall, FirewallReport) }},
 	{key: "tunnel", value: func(c *Config) any {
 		t := c.Tunnel
 		t.Interface = "" // a key of its own
@@ -126,6 +128,7 @@ func (g *Gateway) replace(now Config, secrets keys) ([]string, error) {
 	if err := g.translate(); err != nil {
 		g.log.Error("masquerading was not changed, retrying in half a minute", "err", err)
 	}
+	g.permit()
 	return lines, nil
 }
 

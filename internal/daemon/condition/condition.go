@@ -179,34 +179,88 @@ func reversePath(read reader, links []string) Condition {
 	}
 }
 
-// Firewall is that no chain of nftables or iptables drops what is forwarded between interfaces, in
-// these IP versions.
-func Firewall(versions []bgp.IP, links ...string) Condition {
-	return firewall(nft.Blocking, versions, links)
+// Forwarded is that no chain of nftables or iptables drops all that is forwarded between interfaces,
+// in these IP versions.
+func Forwarded(versions []bgp.IP, links ...string) Condition {
+	return forwarded(nft.Blocking, versions, links)
 }
 
-func firewall(blocking func(links []string, families ...string) ([]nft.Chain, error), versions []bgp.IP, links []string) Condition {
+func forwarded(blocking func([]nft.Passage) ([]nft.Block, error), versions []bgp.IP, links []string) Condition {
 	links = slices.Compact(slices.Sorted(slices.Values(links)))
-	var families []string
-	for _, v := range versions {
-		families = append(families, map[bgp.IP]string{bgp.IPv4: "ip", bgp.IPv6: "ip6"}[v])
-	}
 	return Condition{
 		Name: "firewall", Good: "no chain of nftables or iptables drops all packets that are forwarded",
 		Examine: func() (problems []health.Problem, err error) {
-			if len(links) == 0 || len(families) == 0 {
-				return nil, nil
+			for _, v := range versions {
+				var all []nft.Passage
+				for _, in := range links {
+					for _, out := range links {
+						all = append(all, nft.Passage{Version: map[bgp.IP]string{bgp.IPv4: "ip", bgp.IPv6: "ip6"}[v], In: in, Out: out})
+					}
+				}
+				blocks, err := blocking(all)
+				if err != nil {
+					return nil, err
+				}
+				count := map[nft.Chain]int{}
+				for _, b := range blocks {
+					if count[b.Chain]++; count[b.Chain] == len(all) {
+						p := health.Problem{Text: dropsForwarded(b.Chain), Remedy: b.Chain.Accept(links)}
+						if !slices.Contains(problems, p) {
+							problems = append(problems, p)
+						}
+					}
+				}
 			}
-			chains, err := blocking(links, families...)
-			for _, c := range chains {
-				problems = append(problems, health.Problem{
-					Text:   fmt.Sprintf("chain %q drops the packets that this host forwards", c),
-					Remedy: c.Accept(links),
-				})
-			}
-			return problems, err
+			return problems, nil
 		},
 	}
+}
+
+func dropsForwarded(c nft.Chain) string {
+	return fmt.Sprintf("chain %q drops the packets that this host forwards", c)
+}
+
+// Firewall is that no chain of nftables or iptables drops passages, which are those of the time of
+// the examination. With an owner it is restored, by rules that have its name.
+func Firewall(owner string, passages func() []nft.Passage) Condition {
+	return firewall(nft.Blocking, owner, passages)
+}
+
+func firewall(blocking func([]nft.Passage) ([]nft.Block, error), owner string, passages func() []nft.Passage) Condition {
+	c := Condition{Name: "firewall", Good: "no chain of nftables or iptables drops all packets that are forwarded, or those of the tunnel"}
+	c.Examine = func() (problems []health.Problem, err error) {
+		list := passages()
+		blocks, err := blocking(list)
+		if err != nil {
+			return nil, err
+		}
+		for _, b := range blocks {
+			text := dropsForwarded(b.Chain)
+			if b.Passage.Port != 0 {
+				text = fmt.Sprintf("chain %q drops the packets to port %d, those of the tunnel", b.Chain, b.Passage.Port)
+			}
+			switch i := slices.IndexFunc(problems, func(p health.Problem) bool { return p.Text == text }); {
+			case i < 0:
+				problems = append(problems, health.Problem{Text: text, Remedy: b.Remedy()})
+			case !strings.Contains(problems[i].Remedy, b.Remedy()): // one rule is for both versions
+				problems[i].Remedy += "; " + b.Remedy()
+			}
+		}
+		if owner == "" || len(problems) > 0 {
+			return problems, nil
+		}
+		if ok, err := nft.Permitted(owner, list); ok || err != nil {
+			return nil, err
+		}
+		return []health.Problem{{Text: "chains of nftables have rules of the gateway that are not needed", Remedy: "restart the gateway"}}, nil
+	}
+	if owner != "" {
+		c.Restore = func() error {
+			_, err := nft.Permit(owner, passages())
+			return err
+		}
+	}
+	return c
 }
 
 // Unique is that no IPv6 address of the interfaces is that of another host as well, as far as the

@@ -11,6 +11,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tabane/tabane/internal/base/health"
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/kernel/nft"
@@ -132,18 +134,47 @@ func TestRemedies(t *testing.T) {
 	})
 }
 
-// TestFirewall: a chain that drops all is a problem with the command that mends it, for the
-// versions that are forwarded.
-func TestFirewall(t *testing.T) {
-	blocking := func(links []string, families ...string) ([]nft.Chain, error) {
-		if !slices.Equal(links, []string{"lan", "wan"}) || !slices.Equal(families, []string{"ip6"}) {
-			t.Errorf("asked for %q, %q", links, families)
+// TestForwarded: a chain that drops all is a problem with the command that mends it, for the
+// versions that are forwarded; one that drops some is not.
+func TestForwarded(t *testing.T) {
+	blocking := func(list []nft.Passage) (blocks []nft.Block, _ error) {
+		for _, p := range list {
+			blocks = append(blocks, nft.Block{Chain: nft.Chain{Family: "inet", Table: "fw", Name: "c"}, Passage: p})
+			if p.In != p.Out {
+				blocks = append(blocks, nft.Block{Chain: nft.Chain{Family: "inet", Table: "fw", Name: "some"}, Passage: p})
+			}
 		}
-		return []nft.Chain{{Family: "inet", Table: "fw", Name: "c"}}, nil
+		return blocks, nil
 	}
-	x := Examine([]Condition{firewall(blocking, []bgp.IP{bgp.IPv6}, []string{"wan", "lan", "wan"}), firewall(blocking, nil, []string{"wan"})})
+	x := Examine([]Condition{forwarded(blocking, []bgp.IP{bgp.IPv4, bgp.IPv6}, []string{"wan", "lan", "wan"}), forwarded(blocking, nil, []string{"wan"})})
 	want := health.Problem{Text: `chain "inet fw c" drops the packets that this host forwards`, Remedy: "nft insert rule inet fw c iifname { lan, wan } accept"}
 	if !slices.Equal(x.Problems, []health.Problem{want}) {
+		t.Errorf("%+v", x)
+	}
+}
+
+// TestFirewall: a chain that drops is a problem with the commands that mend it.
+func TestFirewall(t *testing.T) {
+	fw := nft.Chain{Family: "inet", Table: "fw", Name: "c"}
+	needed := []nft.Passage{
+		{Version: "ip", In: "lan", Out: "tun"}, {Version: "ip6", In: "lan", Out: "tun"}, {Version: "ip", In: "tun", Out: "lan", Replies: true},
+		{Version: "ip", In: "wan", Protocol: unix.IPPROTO_UDP, Port: 4790},
+	}
+	blocking := func(list []nft.Passage) (blocks []nft.Block, _ error) {
+		for _, p := range list {
+			blocks = append(blocks, nft.Block{Chain: fw, Passage: p})
+		}
+		return blocks, nil
+	}
+	x := Examine([]Condition{firewall(blocking, "", func() []nft.Passage { return needed }), firewall(blocking, "", func() []nft.Passage { return nil })})
+	want := []health.Problem{
+		{
+			Text:   `chain "inet fw c" drops the packets that this host forwards`,
+			Remedy: "nft insert rule inet fw c iifname lan oifname tun accept; nft insert rule inet fw c iifname tun oifname lan ct state established,related accept",
+		},
+		{Text: `chain "inet fw c" drops the packets to port 4790, those of the tunnel`, Remedy: "nft insert rule inet fw c iifname wan udp dport 4790 accept"},
+	}
+	if !slices.Equal(x.Problems, want) {
 		t.Errorf("%+v", x)
 	}
 }

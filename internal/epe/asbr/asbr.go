@@ -133,7 +133,7 @@ func (c *Config) conditions(core []string) []condition.Condition {
 	for _, v := range c.versions() {
 		list = append(list, condition.Forwarding(v, slices.Concat(ipv4, core)...))
 	}
-	return append(list, condition.ReversePath(ipv4...), condition.Firewall(c.versions(), slices.Concat(all, core)...),
+	return append(list, condition.ReversePath(ipv4...), condition.Forwarded(c.versions(), slices.Concat(all, core)...),
 		condition.Unique(slices.Concat(all, core)...))
 }
 

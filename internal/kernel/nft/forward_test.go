@@ -2,19 +2,28 @@ package nft
 
 import (
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
-// between are the interfaces of these tests.
-var between = []string{"lan", "wan"}
+// between are the passages of these tests.
+func between(version string) []Passage {
+	return []Passage{{Version: version, In: "lan", Out: "wan"}, {Version: version, In: "wan", Out: "lan", Replies: true}}
+}
 
-// blocking runs commands in a namespace and checks which chains are found, and that none is after
-// the command that accepts the packets has been run.
-func blocking(t *testing.T, family, want string, commands ...*exec.Cmd) {
+// tunnel are packets to a port of this host.
+func tunnel(version string) []Passage {
+	return []Passage{{Version: version, In: "wan", Protocol: unix.IPPROTO_UDP, Port: 4790}}
+}
+
+// withLinks runs work in a namespace with two interfaces, after commands.
+func withLinks(t *testing.T, commands []*exec.Cmd, work func() error) {
 	t.Helper()
 	ns := netnstest.New(t)
 	if _, err := netnstest.TryIP(t, ns, "link add lan type veth peer name lanx; link add wan type veth peer name wanx"); err != nil {
@@ -26,21 +35,37 @@ func blocking(t *testing.T, family, want string, commands ...*exec.Cmd) {
 				t.Fatalf("%v: %v: %s", c.Args, err, out)
 			}
 		}
-		found, err := Blocking(between, family)
-		var got []string
-		for _, c := range found {
-			got = append(got, c.String())
+		return work()
+	})
+}
+
+// chainsOf are the chains of blocks.
+func chainsOf(list []Block) string {
+	var names []string
+	for _, b := range list {
+		if name := b.Chain.String(); !slices.Contains(names, name) {
+			names = append(names, name)
 		}
-		if strings.Join(got, ", ") != want {
+	}
+	return strings.Join(names, ", ")
+}
+
+// blocking runs commands in a namespace and checks which chains are found; and that none is after
+// the commands of the remedy have been run, which change no more than needed.
+func blocking(t *testing.T, passages []Passage, want string, commands ...*exec.Cmd) {
+	t.Helper()
+	withLinks(t, commands, func() error {
+		found, err := Blocking(passages)
+		if got := chainsOf(found); got != want {
 			t.Errorf("found %q, want %q", got, want)
 		}
-		for _, c := range found {
-			if out, err := exec.Command("sh", "-c", c.Accept(between)).CombinedOutput(); err != nil {
-				t.Errorf("%s: %v: %s", c.Accept(between), err, out)
+		for _, b := range found {
+			if out, err := exec.Command("sh", "-c", b.Remedy()).CombinedOutput(); err != nil {
+				t.Errorf("%s: %v: %s", b.Remedy(), err, out)
 			}
 		}
 		if len(found) > 0 && err == nil {
-			if found, err = Blocking(between, family); len(found) > 0 {
+			if found, err = Blocking(passages); len(found) > 0 {
 				t.Errorf("found %v after the remedy", found)
 			}
 		}
@@ -48,10 +73,18 @@ func blocking(t *testing.T, family, want string, commands ...*exec.Cmd) {
 	})
 }
 
+// ruleTable returns the command that makes a table with rules, which are separated by semicolons.
+func ruleTable(t *testing.T, family, rules string) *exec.Cmd {
+	t.Helper()
+	nft := programs.Need(t, "nft")
+	c := exec.Command(nft, "-f", "-")
+	c.Stdin = strings.NewReader("table " + family + " fw {\n" + strings.ReplaceAll(rules, ";", "\n") + "\n}\n")
+	return c
+}
+
 // TestBlocking: chains that drop all new connections between two interfaces are found, those that
 // may accept some are not.
 func TestBlocking(t *testing.T) {
-	nft := programs.Need(t, "nft")
 	const base = "chain c { type filter hook forward priority 0; policy "
 	for name, tt := range map[string]struct {
 		rules string
@@ -66,28 +99,67 @@ func TestBlocking(t *testing.T) {
 		"established alone":   {base + "drop; ct state established,related accept; }", "inet fw c"},
 		"new ones, too":       {base + "drop; ct state established,related,new accept; }", ""},
 		"others":              {base + `drop; iifname "docker0" accept; oifname "docker0" accept; }`, "inet fw c"},
-		"ours":                {base + `drop; iifname "lan" accept; }`, ""},
-		"by number":           {base + `drop; oif "wan" accept; }`, ""},
+		"ours":                {base + `drop; ct state established accept; iifname "lan" accept; }`, ""},
+		"no answers":          {base + `drop; iifname "lan" accept; }`, "inet fw c"},
+		"no requests":         {base + `drop; iifname "wan" accept; }`, "inet fw c"},
+		"by number":           {base + `drop; oif "wan" accept; ct state related,established accept; }`, ""},
+		"set of states":       {base + `drop; ct state { established, related } accept; }`, "inet fw c"},
+		"map of states":       {base + `drop; ct state vmap { established : accept, invalid : drop }; }`, "inet fw c"},
+		"map of links":        {base + `drop; ct state established accept; iifname . oifname vmap { "a" . "b" : accept }; }`, ""},
+		"set of links":        {base + `drop; iifname { "lan", "wan" } accept; }`, ""},
+		"set of others":       {base + `drop; iifname { "docker0", "w" } accept; }`, "inet fw c"},
+		"not in a set":        {base + `drop; iifname != { "docker0" } accept; }`, ""},
+		"returns before":      {`chain d { ip6 saddr 2001:db8::/32 return; drop; }; ` + base + "accept; jump d; }", ""},
+		"goto":                {`chain d { iifname "lan" return; }; ` + base + `drop; ct state established accept; goto d; accept; }`, "inet fw c"},
+		"the other version":   {base + "accept; meta nfproto ipv4 drop; }", ""},
+		"this version":        {base + "accept; meta nfproto ipv6 counter drop; }", "inet fw c"},
+		"firewalld":           {`chain d { jump e; reject; }; chain e { oifname "docker0" accept; }; ` + base + `accept; ct state { established, related } accept; ct status dnat accept; iifname "lo" accept; ct state invalid drop; jump d; }`, "inet fw c"},
 		"all but another":     {base + `drop; iifname != "docker0" accept; }`, ""},
 		"some of ours":        {base + "drop; ip6 daddr 2001:db8::/32 accept; }", ""},
-		"chain that accepts":  {`chain d { ip daddr 192.0.2.0/24 accept; }; ` + base + "drop; jump d; }", ""},
+		"chain that accepts":  {`chain d { ip6 daddr 2001:db8::/32 accept; }; ` + base + "drop; jump d; }", ""},
 		"chain of docker":     {`chain d { ct state established accept; return; }; ` + base + `drop; jump d; oifname "docker0" jump d; }`, "inet fw c"},
 		"chain that drops":    {`chain d { drop; }; ` + base + "accept; jump d; }", "inet fw c"},
 		"chain drops a part":  {`chain d { drop; }; ` + base + "accept; tcp dport 25 jump d; }", ""},
 		"map":                 {base + "drop; ct state vmap { established : accept, new : accept }; }", ""},
-		"accepted, then drop": {base + `accept; iifname "lan" accept; drop; }`, ""},
+		"accepted, then drop": {base + `accept; iifname "lan" accept; iifname "wan" accept; drop; }`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := exec.Command(nft, "-f", "-")
-			c.Stdin = strings.NewReader("table inet fw {\n" + strings.ReplaceAll(tt.rules, ";", "\n") + "\n}\n")
-			blocking(t, "ip6", tt.want, c)
+			blocking(t, between("ip6"), tt.want, ruleTable(t, "inet", tt.rules))
 		})
 	}
 	t.Run("the other family", func(t *testing.T) {
-		c := exec.Command(nft, "-f", "-")
-		c.Stdin = strings.NewReader("table ip fw {\n" + strings.ReplaceAll(base+"drop; }", ";", "\n") + "\n}\n")
-		blocking(t, "ip6", "", c)
+		blocking(t, between("ip6"), "", ruleTable(t, "ip", base+"drop; }"))
 	})
+}
+
+// TestBlockingInput: chains that drop the tunnel's packets are found, those that accept its port are
+// not.
+func TestBlockingInput(t *testing.T) {
+	const base = "chain c { type filter hook input priority 0; policy "
+	const usual = `iifname "lo" accept; ct state established,related accept; ip protocol icmp accept; ip6 nexthdr ipv6-icmp accept; tcp dport { 22, 443 } accept; udp dport 546 accept; `
+	for name, tt := range map[string]struct {
+		rules string
+		want  string
+	}{
+		"accepts":             {base + "accept; }", ""},
+		"forwards none":       {"chain c { type filter hook forward priority 0; policy drop; }", ""},
+		"policy":              {base + "drop; " + usual + "}", "inet fw c"},
+		"reject":              {base + "accept; " + usual + "reject; }", "inet fw c"},
+		"the port":            {base + "drop; " + usual + "udp dport 4790 accept; }", ""},
+		"all of UDP":          {base + "drop; " + usual + "meta l4proto udp accept; }", ""},
+		"its set":             {base + "drop; " + usual + "udp dport { 53, 4790 } accept; }", ""},
+		"its range":           {base + "drop; " + usual + "udp dport 4000-5000 accept; }", ""},
+		"ranges of a set":     {base + "drop; " + usual + "udp dport { 1-3, 4000-4790 } accept; }", ""},
+		"ranges of others":    {base + "drop; " + usual + "udp dport { 1-3, 4000-4789, 4791-5000 } accept; }", "inet fw c"},
+		"for a source":        {base + "drop; " + usual + "ip saddr 192.0.2.1 udp dport 4790 accept; }", ""},
+		"on another link":     {base + "drop; " + usual + `iifname "lan" udp dport 4790 accept; }`, "inet fw c"},
+		"map of protocols":    {"chain d { udp dport 53 accept; }; " + base + "drop; meta l4proto vmap { tcp : accept, udp : jump d }; }", "inet fw c"},
+		"map with intervals":  {"chain d { accept; }; " + base + "drop; th dport vmap { 22 : accept, 4000-5000 : jump d }; }", ""},
+		"map of other ports":  {"chain d { accept; }; " + base + "drop; th dport vmap { 22 : accept, 5000-6000 : jump d }; }", "inet fw c"},
+		"the port is dropped": {base + "accept; udp dport 4790 drop; }", "inet fw c"},
+	} {
+		t.Run(name, func(t *testing.T) { blocking(t, tunnel("ip"), tt.want, ruleTable(t, "inet", tt.rules)) })
+	}
 }
 
 // TestBlockingLegacy is TestBlocking for the rules of iptables, in both forms.
@@ -114,9 +186,19 @@ func TestBlockingLegacy(t *testing.T) {
 		"policy":            {"-P FORWARD DROP", true},
 		"established alone": {"-P FORWARD DROP; -A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", true},
 		"state alone":       {"-P FORWARD DROP; -A FORWARD -m state --state ESTABLISHED -j ACCEPT", true},
-		"new ones, too":     {"-P FORWARD DROP; -A FORWARD -i lan -m conntrack --ctstate NEW -j ACCEPT", false},
+		"new ones, too":     {"-P FORWARD DROP; -A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT; -A FORWARD -i lan -m conntrack --ctstate NEW -j ACCEPT", false},
+		"no answers":        {"-P FORWARD DROP; -A FORWARD -i lan -j ACCEPT", true},
+		"marked":            {"-P FORWARD DROP; -A FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT", true},
+		"returns":           {"-P FORWARD ACCEPT; -N d; -A d -p udp -j RETURN; -A d -j DROP; -A FORWARD -p tcp -j d", false},
+		"input":             {"-P INPUT DROP", false},
 		"docker":            {"-P FORWARD DROP; -N DOCKER; -A FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT; -A FORWARD -i docker0 -j ACCEPT; -A FORWARD -j DOCKER", true},
-		"ours":              {"-P FORWARD DROP; -A FORWARD -i lan -j ACCEPT", false},
+		"ours":              {"-P FORWARD DROP; -A FORWARD -i lan -j ACCEPT; -A FORWARD -o lan -j ACCEPT", false},
+		"the tunnel":        {"-P INPUT DROP; -A INPUT -i lo -j ACCEPT; -A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT; -A INPUT -p tcp --dport 22 -j ACCEPT; -A INPUT -p udp -m udp --dport 53 -j ACCEPT", true},
+		"its port":          {"-P INPUT DROP; -A INPUT -p udp -m udp --dport 4790 -j ACCEPT", false},
+		"ports of another":  {"-P INPUT DROP; -A INPUT -p tcp -m multiport --dports 22,4790 -j ACCEPT", true},
+		"its ports":         {"-P INPUT DROP; -A INPUT -p udp -m multiport --dports 53,4790 -j ACCEPT", false},
+		"not from there":    {"-P INPUT DROP; -A INPUT ! -i wan -j ACCEPT", true},
+		"ufw":               {"-P INPUT DROP; -N not-local; -N user; -A not-local -m addrtype --dst-type LOCAL -j RETURN; -A not-local -j DROP; -A user -p udp --dport 4790 -j ACCEPT; -A INPUT -m conntrack --ctstate INVALID -j DROP; -A INPUT -j not-local; -A INPUT -j user", false},
 		"reject":            {"-A FORWARD -j REJECT", true},
 		"chain":             {"-N d; -A d -j DROP; -A FORWARD -j d", true},
 	} {
@@ -126,11 +208,14 @@ func TestBlockingLegacy(t *testing.T) {
 				for rule := range strings.SplitSeq(tt.rules, ";") {
 					commands = append(commands, k.command(strings.Fields(rule)...))
 				}
-				want := ""
+				want, passages := "", between(k.family)
 				if tt.want {
 					want = k.chain + " filter FORWARD"
 				}
-				blocking(t, k.family, want, commands...)
+				if strings.HasPrefix(tt.rules, "-P INPUT") && name != "input" {
+					passages, want = tunnel(k.family), strings.Replace(want, "FORWARD", "INPUT", 1)
+				}
+				blocking(t, passages, want, commands...)
 			})
 		}
 	}

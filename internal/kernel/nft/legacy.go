@@ -17,18 +17,19 @@ import (
 // legacy is the iptables-legacy of an IP version (linux/netfilter_ipv4/ip_tables.h and
 // linux/netfilter_ipv6/ip6_tables.h).
 type legacy struct {
-	command       string
+	command, nft  string // of rules that the kernel has in its own form, and of those in nftables
 	family        string // as that of a Chain of nftables
 	names         string // of tables in use, in /proc
 	domain, level int
 	header, entry int // lengths of what a rule compares in IP headers, and of a rule without matches
 	interfaces    int // where that has names of interfaces: in, out, and the masks of both
-	inverted      int // and where the first bit says that the first name must differ
+	inverted      int // and where the first bits say that the names must differ
+	protocol      int // and where it has the protocol
 }
 
 var legacies = []legacy{
-	{"iptables-legacy", "ip", "ip_tables_names", unix.AF_INET, unix.SOL_IP, 84, 112, 16, 83},
-	{"ip6tables-legacy", "ip6", "ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6, 136, 168, 64, 132},
+	{"iptables-legacy", "iptables-nft", "ip", "ip_tables_names", unix.AF_INET, unix.SOL_IP, 84, 112, 16, 83, 80},
+	{"ip6tables-legacy", "ip6tables-nft", "ip6", "ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6, 136, 168, 64, 132, 128},
 }
 
 const (
@@ -36,11 +37,11 @@ const (
 	entriesAt           = 40     // in the answer to the latter
 	extension           = 32     // the header of a match or target
 
-	verdictDrop, verdictAccept = -1, -2
+	verdictDrop, verdictAccept, verdictReturn = -1, -2, -5
 )
 
-// legacyHooks are the chains that forwarded packets pass, by the number of their hook.
-var legacyHooks = [...]string{0: "PREROUTING", 2: "FORWARD"}
+// legacyHooks are the chains that packets pass, by the number of their hook.
+var legacyHooks = [...]string{unix.NF_INET_PRE_ROUTING: "PREROUTING", unix.NF_INET_LOCAL_IN: "INPUT", unix.NF_INET_FORWARD: "FORWARD"}
 
 // legacyInfo is struct ipt_getinfo.
 type legacyInfo struct {
@@ -52,14 +53,28 @@ type legacyInfo struct {
 
 // untracked is Untracked for iptables-legacy.
 func (l *legacy) untracked(p *Packets) ([]Chain, error) {
-	return l.chains(p, func(r *legacyRules, hook, first, last int) bool { return r.untracked(first, last) })
+	return l.chains(p, func(r *legacyRules, hook, first, last int) bool {
+		return hook != unix.NF_INET_LOCAL_IN && r.untracked(first, last)
+	})
 }
 
 // blocking is Blocking for iptables-legacy.
-func (l *legacy) blocking(p *Packets) ([]Chain, error) {
-	return l.chains(p, func(r *legacyRules, hook, first, last int) bool {
-		return legacyHooks[hook] == "FORWARD" && r.follow(first, last, map[int]bool{}) == dropped
-	})
+func (l *legacy) blocking(passages []Passage) (list []Block, err error) {
+	for _, p := range passages {
+		if p.Version != l.family {
+			continue
+		}
+		chains, err := l.chains(&Packets{}, func(r *legacyRules, hook, first, last int) bool {
+			return hook == int(p.hook()) && r.follow(p, first, last, map[int]outcome{}) == dropped
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range chains {
+			list = append(list, Block{Chain: c, Passage: p})
+		}
+	}
+	return list, nil
 }
 
 // chains returns the chains that are as wanted, by the numbers of their hooks and their first and
@@ -129,17 +144,13 @@ type legacyRules struct {
 
 // legacyRule is a rule as far as it matters whether it drops packets.
 type legacyRule struct {
-	all, state bool // it matches all packets, or by what is not known of those of half a connection
-	remarks    bool // it may replace the mark
-	marked     bool // it matches all packets with the mark
-	// established: it matches packets of connections that exist already, not the first one of a
-	// connection.
-	established bool
-	onLine      bool   // it may be for packets that arrive at one of the lines
-	always      bool   // it has no conditions but that
-	target      string // empty: a verdict
-	verdict     int    // if not negative, the first rule of the chain that it jumps to
-	next        int
+	all, state bool   // it matches all packets, or by what is not known of those of half a connection
+	remarks    bool   // it may replace the mark
+	marked     bool   // it matches all packets with the mark
+	target     string // empty: a verdict
+	verdict    int    // if not negative, the first rule of the chain that it jumps to
+	conditions []byte // what it compares in headers, and its matches
+	next       int
 }
 
 // at returns the rule at an offset; false if there is none.
@@ -171,64 +182,91 @@ func (r *legacyRules) at(offset int) (rule legacyRule, ok bool) {
 			others = others || !rule.marked
 		case "conntrack", "state", "rpfilter":
 			rule.all, rule.state, others = false, true, true
-			rule.established = rule.established || established(extensionName(matches), matches[extension-1], data)
 		default:
 			rule.all, others = false, true
 		}
 		matches = matches[n:]
 	}
 	rule.marked = rule.marked && !others
-	rule.onLine = r.onLine(b)
-	rule.always = rule.all && target == r.entry
-	rule.remarks = rule.onLine && targetRemarks(rule.target, b[target+extension-1], b[target+extension:next], r.packets.Bits)
+	rule.conditions = b[:target]
+	rule.remarks = r.onLine(b) && targetRemarks(rule.target, b[target+extension-1], b[target+extension:next], r.packets.Bits)
 	return rule, true
 }
 
-// follow returns what a chain does with the first packet of a connection: of a base chain, whose
-// last rule is its policy, or up to the next chain. visited are the first rules of the chains on
-// the way to it.
-func (r *legacyRules) follow(first, last int, visited map[int]bool) outcome {
-	visited[first] = true
-	defer delete(visited, first)
+// follow returns what a chain does with a passage: a base chain, whose last rule is its policy, or
+// one up to the next chain. outcomes are those of chains that were followed already, by their first
+// rules.
+func (r *legacyRules) follow(p Passage, first, last int, outcomes map[int]outcome) outcome {
+	if does, ok := outcomes[first]; ok && last < 0 {
+		return does
+	}
+	outcomes[first] = passes // the kernel has no loops
 	for at := first; last < 0 || at <= last; {
 		rule, ok := r.at(at)
 		if !ok || last < 0 && rule.target == "ERROR" {
 			return passes
 		}
-		does := passes
+		is, does := r.holds(p, rule.conditions), passes
 		switch {
-		case !rule.onLine:
+		case is == no:
 		case rule.target == "REJECT", rule.target == "" && rule.verdict == verdictDrop:
-			if does = dropped; !rule.always {
-				does = passes
-			}
-		case rule.target == "" && rule.verdict == verdictAccept && !rule.established:
+			does = dropped
+		case rule.target == "" && rule.verdict == verdictAccept:
 			does = accepted
-		case rule.target == "" && rule.verdict >= 0 && rule.verdict != rule.next && !rule.established && !visited[rule.verdict]:
-			if does = r.follow(rule.verdict, -1, visited); does == dropped && !rule.always {
-				does = passes
-			}
+		case rule.target == "" && rule.verdict == verdictReturn && last < 0:
+			return passes
+		case rule.target == "" && rule.verdict >= 0 && rule.verdict != rule.next:
+			does = r.follow(p, rule.verdict, -1, outcomes)
 		}
-		if does != passes {
+		if at = rule.next; does == accepted || does == dropped && is == yes {
+			outcomes[first] = does
 			return does
 		}
-		at = rule.next
 	}
 	return passes
 }
 
-// established reports whether a match of a revision is for packets of connections that exist already.
-func established(name string, revision uint8, data []byte) bool {
-	const states = 1                                  // XT_CONNTRACK_STATE
-	const flagsAt, invertedAt, maskAt = 146, 148, 150 // in struct xt_conntrack_mtinfo3
-	n := binary.NativeEndian
-	switch {
-	case name == "state" && len(data) >= 4: // struct xt_state_info
-		return n.Uint32(data)&ctNew == 0
-	case name == "conntrack" && revision == 3 && len(data) >= maskAt+2:
-		return n.Uint16(data[flagsAt:])&states != 0 && n.Uint16(data[invertedAt:])&states == 0 && n.Uint16(data[maskAt:])&ctNew == 0
+// holds returns whether the conditions of a rule hold for a passage.
+func (r *legacyRules) holds(p Passage, conditions []byte) truth {
+	const size = unix.IFNAMSIZ
+	const otherIn, otherOut, otherProtocol = 1, 2, 0x40 // bits of what must differ
+	header, inverted := conditions[:r.header], conditions[r.inverted]
+	is := yes
+	for i, link := range []string{p.In, p.Out} {
+		name, mask := header[r.interfaces+i*size:][:size], header[r.interfaces+(2+i)*size:][:size]
+		if differs := !sameName(link, name, mask); differs != (inverted&(otherIn<<i) != 0) {
+			return no
+		}
 	}
-	return false
+	if protocol := binary.NativeEndian.Uint16(header[r.protocol:]); protocol != 0 {
+		switch {
+		case p.Port == 0:
+			is = maybe
+		case (protocol == uint16(p.Protocol)) == (inverted&otherProtocol != 0):
+			return no
+		}
+	}
+	if len(bytes.Trim(header[:r.interfaces], "\x00")) > 0 || inverted&^(otherIn|otherOut|otherProtocol) != 0 {
+		is = maybe
+	}
+	for matches := conditions[r.entry:]; len(matches) >= extension; {
+		n := int(binary.NativeEndian.Uint16(matches)) // at has checked it
+		if is = min(is, p.matchesRaw(extensionName(matches), matches[extension-1], matches[extension:n])); is == no {
+			return no
+		}
+		matches = matches[n:]
+	}
+	return is
+}
+
+// sameName reports whether the name of an interface is that of a rule, as far as its mask has it.
+func sameName(link string, name, mask []byte) bool {
+	for i, b := range interfaceName(link) {
+		if (b^name[i])&mask[i] != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 func extensionName(b []byte) string {
@@ -256,16 +294,7 @@ func (r *legacyRules) untracked(first, last int) bool {
 func (r *legacyRules) onLine(rule []byte) bool {
 	const size = unix.IFNAMSIZ
 	name, mask := rule[r.interfaces:][:size], rule[r.interfaces+2*size:][:size]
-	return rule[r.inverted]&1 != 0 || slices.ContainsFunc(r.packets.Lines, func(line string) bool {
-		var padded [size]byte
-		copy(padded[:], line)
-		for i := range padded {
-			if (padded[i]^name[i])&mask[i] != 0 {
-				return false
-			}
-		}
-		return true
-	})
+	return rule[r.inverted]&1 != 0 || slices.ContainsFunc(r.packets.Lines, func(line string) bool { return sameName(line, name, mask) })
 }
 
 // mayDrop reports whether a rule drops all packets, or by what is not known of these, or replaces

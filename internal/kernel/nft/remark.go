@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Packets are those that Untracked and Blocking are about.
+// Packets are those that Untracked is about.
 type Packets struct {
 	// Mark is their mark in Bits.
 	Mark, Bits uint32
-	// Lines are the interfaces that they arrive at, Out those that they leave by; nil: any.
-	Lines, Out []string
+	// Lines are the interfaces that they arrive at.
+	Lines []string
 }
 
 // examine reports whether a rule may match the packets, and whether it then replaces their mark.
@@ -84,13 +84,6 @@ func (r *ruleset) mayMatch(key expr.MetaKey, bits *expr.Bitwise, c *expr.Cmp) bo
 		values = names(r.Lines, len(c.Data))
 	case expr.MetaKeyIIF:
 		values = indices(r.Lines)
-	case expr.MetaKeyOIFNAME, expr.MetaKeyOIF:
-		if r.Out == nil {
-			return true
-		}
-		if values = indices(r.Out); key == expr.MetaKeyOIFNAME {
-			values = names(r.Out, len(c.Data))
-		}
 	default:
 		return true
 	}

@@ -1,0 +1,139 @@
+package gateway
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/base/fault"
+	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/daemon/condition"
+	"github.com/tabane/tabane/internal/kernel/nft"
+)
+
+// The values of the key firewall.
+const (
+	FirewallReport = "report"
+	FirewallManage = "manage"
+)
+
+// rulesOwner begins the comments of the gateway's rules in chains of others.
+const rulesOwner = "tabane-gateway"
+
+func (c *Config) checkFirewall(faults *fault.List) {
+	checkName(faults, "firewall", c.Firewall, []string{FirewallReport, FirewallManage})
+}
+
+// forwarded returns the versions of IP that the gateway forwards.
+func (c *Config) forwarded() (versions []bgp.IP) {
+	for _, v := range []bgp.IP{bgp.IPv4, bgp.IPv6} {
+		// The prefixes of a leader without interfaces are its own addresses.
+		lan := (c.Role != RoleLeader || len(c.LAN.Interfaces) > 0) && slices.ContainsFunc(c.LAN.Prefixes, func(p netip.Prefix) bool { return bgp.IPOf(p.Addr()) == v })
+		if lan || c.Masquerade && len(c.peerPrefixes(v)) > 0 {
+			versions = append(versions, v)
+		}
+	}
+	return versions
+}
+
+// Passages returns what firewalls of the host have to accept now, in the network namespace of the
+// calling thread: connections of the LAN into the tunnel, and with masquerade those of peers to the
+// Internet, and packets of the tunnel from peers whose addresses are not known.
+func (c *Config) Passages() []nft.Passage { return c.passages(usesIP) }
+
+func (c *Config) passages(uses func(link string, v bgp.IP) bool) []nft.Passage {
+	names := map[bgp.IP]string{bgp.IPv4: "ip", bgp.IPv6: "ip6"}
+	var list []nft.Passage
+	add := func(p nft.Passage) {
+		if !slices.Contains(list, p) {
+			list = append(list, p)
+		}
+	}
+	tunnel := c.tunnelName()
+	for _, v := range c.forwarded() {
+		// Peers that the Internet is behind get no connections to hosts of the LAN.
+		everybody := slices.ContainsFunc(c.peerPrefixes(v), func(p netip.Prefix) bool { return p.Bits() == 0 })
+		for _, link := range c.LAN.Interfaces {
+			add(nft.Passage{Version: names[v], In: link, Out: tunnel})
+			add(nft.Passage{Version: names[v], In: tunnel, Out: link, Replies: everybody})
+		}
+		for _, link := range c.pathInterfaces() {
+			if c.Masquerade {
+				add(nft.Passage{Version: names[v], In: tunnel, Out: link})
+				add(nft.Passage{Version: names[v], In: link, Out: tunnel, Replies: true})
+			}
+		}
+	}
+	if c.Role != RoleMember && !slices.ContainsFunc(c.Peers, func(p Peer) bool { return len(p.Endpoints) == 0 }) {
+		return list // answers to the gateway's own packets are of a connection that exists
+	}
+	for _, link := range c.interfaces() {
+		for _, v := range []bgp.IP{bgp.IPv4, bgp.IPv6} {
+			if uses(link, v) {
+				add(nft.Passage{Version: names[v], In: link, Protocol: unix.IPPROTO_UDP, Port: c.Port()})
+			}
+		}
+	}
+	return list
+}
+
+// usesIP reports whether an interface has an address of a version of IP that others may reach.
+func usesIP(link string, v bgp.IP) bool {
+	i, err := net.InterfaceByName(link)
+	if err != nil {
+		return false // it has none until it exists
+	}
+	list, err := i.Addrs()
+	return err == nil && slices.ContainsFunc(list, func(a net.Addr) bool {
+		p, err := netip.ParsePrefix(a.String())
+		return err == nil && bgp.IPOf(p.Addr()) == v && p.Addr().IsGlobalUnicast()
+	})
+}
+
+// firewall is that no firewall of the host drops what the gateway carries. With manage the gateway
+// sees to that.
+func (c *Config) firewall() condition.Condition {
+	now := *c // a reload may replace it since
+	owner := ""
+	if c.Firewall == FirewallManage {
+		owner = rulesOwner
+	}
+	return condition.Firewall(owner, now.Passages)
+}
+
+// permit has firewalls of the host accept what the gateway carries, or removes the rules of a
+// previous instance or configuration. The condition retries it.
+func (g *Gateway) permit() {
+	var passages []nft.Passage
+	err := g.namespace.Do(func() error {
+		if g.config.Firewall == FirewallManage {
+			passages = g.config.Passages()
+		}
+		inserted, err := nft.Permit(rulesOwner, passages)
+		for _, b := range inserted {
+			g.log.Info("a firewall drops packets of the gateway, inserted a rule", "chain", b.Chain, "rule", b.Passage)
+		}
+		return err
+	})
+	if err != nil {
+		g.log.Error("rules of firewalls were not changed", "err", err)
+	}
+}
+
+// RemoveRules removes what a gateway that was killed has left in nftables, in the network namespace
+// of the calling thread.
+func RemoveRules() error {
+	_, err := nft.Permit(rulesOwner, nil)
+	return errors.Join(err, nft.Delete(natTable))
+}
+
+// forbid removes the gateway's rules from firewalls of the host.
+func (g *Gateway) forbid() error {
+	return g.namespace.Do(func() error {
+		_, err := nft.Permit(rulesOwner, nil)
+		return err
+	})
+}
