@@ -57,6 +57,11 @@ func newNewcomer(t *testing.T) *newcomer {
 	for _, at := range []struct{ namespace, link string }{{internet, "fiber"}, {n.site, "eth1"}, {carrier, "radio"}, {n.site, "wwan0"}} {
 		n.run(at.namespace, tc, "qdisc", "add", "dev", at.link, "root", "tbf", "rate", "20mbit", "burst", "32kb", "latency", "50ms")
 	}
+	// The VPS has a firewall as its operator would have written it.
+	n.run(n.vps, programs.Need(t, "nft"), `table inet filter {
+		chain input { type filter hook input priority filter; policy drop; ct state vmap { established : accept, related : accept, invalid : drop }; iifname "lo" accept; tcp dport 22 accept; meta l4proto icmp accept; }
+		chain forward { type filter hook forward priority filter; policy drop; }
+	}`)
 	n.siteBefore, n.vpsBefore = n.state(n.site), n.state(n.vps)
 	return n
 }
@@ -157,8 +162,8 @@ func (o *printed) String() string {
 	return o.b.String()
 }
 
-// TestNewcomer: on an empty VPS and an empty site, two commands lead to a download over both lines,
-// one of them behind a carrier's NAT, for a host that was not touched. A login at the site survives
+// TestNewcomer: on a VPS that has nothing but a firewall and on an empty site, two commands lead to a
+// download over both lines, one of them behind a carrier's NAT, for a host that was not touched. A login at the site survives
 // that, a second use of the line is refused, and leave undoes all of it at both.
 func TestNewcomer(t *testing.T) {
 	t.Parallel()
@@ -166,7 +171,7 @@ func TestNewcomer(t *testing.T) {
 	echo := n.login()
 	echo("before")
 	dry := n.run(n.vps, program, "gateway", "init", "--vps", "--dry-run", "--dir", n.vpsDir)
-	if !strings.Contains(dry, "masquerade: true") || strings.Contains(dry, "tabane1:") || n.state(n.vps) != n.vpsBefore || !empty(t, n.vpsDir) {
+	if !strings.Contains(dry, "masquerade: true") || !strings.Contains(dry, "firewall: manage") || strings.Contains(dry, "tabane1:") || n.state(n.vps) != n.vpsBefore || !empty(t, n.vpsDir) {
 		t.Errorf("the dry run changed something, or printed:\n%s", dry)
 	}
 	begun := time.Now()
@@ -213,6 +218,7 @@ func TestNewcomer(t *testing.T) {
 		t.Errorf("a second init: %v\n%s", err, out)
 	}
 	n.run(n.site, program, "gateway", "leave", "--yes", "--dir", n.siteDir)
+	n.forgetProcess()
 	n.run(n.vps, program, "gateway", "leave", "--yes", "--dir", n.vpsDir)
 	echo("at the end")
 	for name, at := range map[string]struct{ namespace, before, dir string }{"site": {n.site, n.siteBefore, n.siteDir}, "VPS": {n.vps, n.vpsBefore, n.vpsDir}} {
@@ -223,6 +229,24 @@ func TestNewcomer(t *testing.T) {
 			files, _ := filepath.Glob(at.dir + "/*")
 			t.Errorf("leave left files at the %s: %q", name, files)
 		}
+	}
+}
+
+// forgetProcess has the record of the VPS be that of a setup which was killed just after it had
+// started the gateway.
+func (n *newcomer) forgetProcess() {
+	n.t.Helper()
+	file := filepath.Join(n.vpsDir, "setup.json")
+	b, err := os.ReadFile(file)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	without := regexp.MustCompile(`,\s*"pid": \d+`).ReplaceAll(b, nil)
+	if bytes.Equal(b, without) {
+		n.t.Fatalf("no process in %s", b)
+	}
+	if err := os.WriteFile(file, without, 0o600); err != nil {
+		n.t.Fatal(err)
 	}
 }
 

@@ -15,11 +15,13 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/cli/setup"
 	"github.com/tabane/tabane/internal/gateway"
 	"github.com/tabane/tabane/internal/gateway/handshake"
 	"github.com/tabane/tabane/internal/gateway/join"
+	"github.com/tabane/tabane/internal/kernel/nft"
 	"github.com/tabane/tabane/internal/role"
 )
 
@@ -243,6 +245,9 @@ func (a *App) gatewayInit(ctx context.Context, r role.Descriptor, f *setupFlags,
 		return &Failure{What: what, Why: err}
 	}
 	lines := append([]string{"(the public key, the name, and the addresses of the site follow when it joins)"}, planned(steps)...)
+	if h.Filtered {
+		lines = append(lines, fmt.Sprintf("(its firewall drops packets of a gateway: port %d is opened while this command runs)", joinPort))
+	}
 	if ok, err := a.confirm(f, what, lines); !ok {
 		return err
 	}
@@ -270,7 +275,15 @@ func (a *App) gatewayInit(ctx context.Context, r role.Descriptor, f *setupFlags,
 			}
 			return peer.Answer
 		}, rand.Reader)
-		if err := serveJoin(ctx, at, host); err != nil {
+		var lines []string
+		for _, l := range h.Lines {
+			lines = append(lines, l.Name)
+		}
+		closed, err := a.openPort(h, unix.IPPROTO_UDP, lines...)
+		if err == nil {
+			err = serveJoin(ctx, at, host)
+		}
+		if closed(); err != nil {
 			return err
 		}
 		if steps, err = setup.VPS(h, files, peer); err != nil {
@@ -280,6 +293,10 @@ func (a *App) gatewayInit(ctx context.Context, r role.Descriptor, f *setupFlags,
 		if err := applyAll(record, steps[before:]); err != nil {
 			return err
 		}
+		if closed, err = a.openPort(h, unix.IPPROTO_TCP, gateway.DefaultInterface); err != nil {
+			return err
+		}
+		defer closed()
 		return a.sendTest(ctx, r, record, peer.Answer.Gateway)
 	})
 }
@@ -291,6 +308,25 @@ func applyAll(r *setup.Record, steps []setup.Step) error {
 		}
 	}
 	return nil
+}
+
+// openPort has firewalls of this host accept packets to the port of the setup that arrive at
+// interfaces, until closed is called.
+func (a *App) openPort(h *setup.Host, protocol byte, links ...string) (closed func(), err error) {
+	if !h.Filtered {
+		return func() {}, nil
+	}
+	var list []nft.Passage
+	for _, l := range links {
+		list = append(list, nft.Passage{Version: "ip", In: l, Protocol: protocol, Port: joinPort})
+	}
+	_, err = nft.Permit(setup.RulesOwner, list)
+	if left, e := nft.Blocking(list); e == nil {
+		for _, b := range left { // what this cannot change
+			fmt.Fprintf(a.Out, "Chain %q drops the packets. In another terminal: %s\n", b.Chain, b.Remedy())
+		}
+	}
+	return func() { _, _ = nft.Permit(setup.RulesOwner, nil) }, err // gateway leave removes them, too
 }
 
 // serveJoin answers messages until a peer was accepted and has had time to get the answer, or the

@@ -390,13 +390,14 @@ func (d *Discipline) ratio(faults *fault.List, paths int) []int {
 
 // The defaults of a Config.
 const (
-	defaultListen    = 4790
-	defaultInterface = "tabane0"
+	defaultListen = 4790
+	// DefaultInterface is the interface of the tunnel.
+	DefaultInterface = "tabane0"
 )
 
 // Port returns the UDP port of all paths.
 func (c *Config) Port() uint16       { return cmp.Or(c.Listen, defaultListen) }
-func (c *Config) tunnelName() string { return cmp.Or(c.Tunnel.Interface, defaultInterface) }
+func (c *Config) tunnelName() string { return cmp.Or(c.Tunnel.Interface, DefaultInterface) }
 
 const (
 	// minMTU is the smallest MTU of IPv6 (RFC 8200 section 5), maxMTU what fits an IPv4 packet with

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"github.com/tabane/tabane/internal/gateway"
 	"github.com/tabane/tabane/internal/gateway/handshake"
 	"github.com/tabane/tabane/internal/kernel/netns"
+	"github.com/tabane/tabane/internal/kernel/nft"
 )
 
 // Record are the steps that were done, in a file. Each is written before it is done, so that an
@@ -69,11 +71,32 @@ func (r *Record) save() error {
 	if err != nil {
 		return fmt.Errorf("write record %q: %w", r.file, err)
 	}
-	next := r.file + ".new"
-	if err := errors.Join(os.WriteFile(next, append(b, '\n'), 0o600), os.Rename(next, r.file)); err != nil {
+	if err := replaceFile(r.file, append(b, '\n'), 0o600); err != nil {
 		return fmt.Errorf("write record: %w", err)
 	}
 	return nil
+}
+
+// replaceFile writes a file in place of an earlier one, so that after a crash it has one content or
+// the other.
+func replaceFile(name string, content []byte, mode fs.FileMode) error {
+	next := name + ".new"
+	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(next, name)
+	}
+	if err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(name))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // Apply does a step.
@@ -215,9 +238,24 @@ func (d *Daemon) Where() string {
 }
 
 // Running reports whether the process of the daemon exists: not another one with its number.
-func (d *Daemon) Running() bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", d.PID))
-	return err == nil && strings.Contains(string(b), "\x00gateway\x00-c\x00"+d.File+"\x00")
+func (d *Daemon) Running() bool { return d.process() != 0 }
+
+// process returns the number of the daemon's process, 0 without one. The record lacks it if the
+// setup was killed just after the start: then all processes are searched for the one with the file.
+func (d *Daemon) process() int {
+	list := []string{strconv.Itoa(d.PID)}
+	if d.PID == 0 {
+		list, _ = filepath.Glob("/proc/[0-9]*")
+	}
+	for _, name := range list {
+		name = filepath.Base(name)
+		b, err := os.ReadFile(filepath.Join("/proc", name, "cmdline"))
+		if err == nil && strings.Contains(string(b), "\x00gateway\x00-c\x00"+d.File+"\x00") {
+			pid, _ := strconv.Atoi(name) // the name is a number
+			return pid
+		}
+	}
+	return 0
 }
 
 // stopLimit is how long a daemon may take to stop.
@@ -225,11 +263,11 @@ const stopLimit = 30 * time.Second
 
 func (d *Daemon) stop(ctx context.Context) error {
 	if d.Unit {
-		return systemctl("disable", "--now", unitName)
+		return errors.Join(systemctl("disable", "--now", unitName), removeRules())
 	}
-	if d.Running() {
-		if err := syscall.Kill(d.PID, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("stop process %d: %w", d.PID, err)
+	if pid := d.process(); pid != 0 {
+		if err := syscall.Kill(pid, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("stop process %d: %w", pid, err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, stopLimit)
@@ -244,7 +282,16 @@ func (d *Daemon) stop(ctx context.Context) error {
 	if err := os.Remove(d.log()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove log: %w", err)
 	}
-	return nil
+	return removeRules()
+}
+
+// RulesOwner begins the comments of rules that a setup inserts into firewalls for a while.
+const RulesOwner = "tabane-setup"
+
+// removeRules removes rules of nftables that a daemon or a setup which was killed has left.
+func removeRules() error {
+	_, err := nft.Permit(RulesOwner, nil)
+	return errors.Join(err, gateway.RemoveRules())
 }
 
 func systemctl(arguments ...string) error {

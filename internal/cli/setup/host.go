@@ -11,9 +11,11 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/kernel/netns"
+	"github.com/tabane/tabane/internal/kernel/nft"
 )
 
 // Choice is what the user has chosen instead of what is found. Empty lists choose nothing.
@@ -90,6 +92,12 @@ func Find(choice Choice) (*Host, error) {
 	if h.Sessions, err = sessions(); err != nil {
 		return nil, err
 	}
+	if h.Networks, err = routedNetworks(); err != nil {
+		return nil, err
+	}
+	// Without an answer, no rules are needed, or the daemon reports why.
+	blocks, _ := nft.Blocking(h.passages())
+	h.Filtered = len(blocks) > 0
 	h.Unit, err = hasUnit()
 	return h, err
 }
@@ -114,6 +122,21 @@ func defaultRoutes() ([]int, error) {
 			if index != 0 && !slices.Contains(list, index) {
 				list = append(list, index)
 			}
+		}
+	}
+	return list, nil
+}
+
+// routedNetworks returns the destinations of the main table's routes of IPv4 but default routes.
+func routedNetworks() ([]netip.Prefix, error) {
+	all, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	var list []netip.Prefix
+	for _, r := range all {
+		if p, ok := netipx.FromStdIPNet(r.Dst); ok && p.Bits() > 0 {
+			list = append(list, p)
 		}
 	}
 	return list, nil

@@ -17,6 +17,7 @@ import (
 	"github.com/tabane/tabane/internal/gateway"
 	"github.com/tabane/tabane/internal/gateway/handshake"
 	"github.com/tabane/tabane/internal/gateway/join"
+	"github.com/tabane/tabane/internal/kernel/nft"
 	"github.com/tabane/tabane/internal/role"
 )
 
@@ -107,6 +108,10 @@ type Host struct {
 	Lines, LAN []Link
 	// Sessions are connections from elsewhere to this host that use a default route.
 	Sessions []Rule
+	// Networks are those that routes lead to, but for default routes.
+	Networks []netip.Prefix
+	// Filtered: a firewall of this host would drop packets of a gateway.
+	Filtered bool
 	// Parameters are the values of those that a gateway needs.
 	Parameters map[string]string
 	// Unit: the package's unit can be started here.
@@ -131,6 +136,19 @@ func networks(links []Link) []netip.Prefix {
 		}
 	}
 	return list
+}
+
+// passages are what a gateway of this host would carry, whether for a LAN or for a site.
+func (h *Host) passages() []nft.Passage {
+	c := gateway.Config{Masquerade: true, Peers: []gateway.Peer{{Prefixes: []netip.Prefix{tunnels}}}}
+	for _, l := range h.LAN {
+		c.LAN.Interfaces = append(c.LAN.Interfaces, l.Name)
+	}
+	c.LAN.Prefixes = networks(h.LAN)
+	for _, l := range h.Lines {
+		c.Paths = append(c.Paths, gateway.Path{Interface: l.Name})
+	}
+	return c.Passages()
 }
 
 // Public returns the addresses of the lines that others can reach, as far as they themselves show.
@@ -184,7 +202,7 @@ var tunnels = netip.MustParsePrefix("10.79.0.0/16")
 
 // Decide answers the request of a site.
 func (h *Host) Decide(r join.Request) join.Answer {
-	own := slices.Concat(networks(h.Lines), networks(h.LAN))
+	own := slices.Concat(networks(h.Lines), networks(h.LAN), h.Networks)
 	for _, p := range r.LAN {
 		if !p.Addr().Is4() || !p.Addr().IsPrivate() {
 			return join.Answer{Refused: fmt.Sprintf("the LAN %v is not a private network of IPv4", p)}
@@ -274,6 +292,9 @@ func steps(h *Host, f Files, c gateway.Config, by string) ([]Step, error) {
 		return nil, errors.New("no line was found: no interface has a default route; name the lines by --line INTERFACE or --line INTERFACE=ROUTER")
 	}
 	c.Key = f.Key()
+	if h.Filtered {
+		c.Firewall = gateway.FirewallManage
+	}
 	if f.Dir != DefaultDir { // it is one of several gateways, in network namespaces
 		c.Control = filepath.Join(f.Dir, "gateway.sock")
 	}

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -92,6 +93,11 @@ start tabane gateway -c /etc/tabane/gateway.yaml / stop tabane gateway (process 
 			}
 		}
 	}
+	filtered := site()
+	filtered.Filtered = true
+	if steps, err := VPS(filtered, f, peer); err != nil || !slices.ContainsFunc(steps, func(s Step) bool { return s.File != nil && strings.Contains(s.File.Text, "firewall: manage") }) {
+		t.Errorf("behind a firewall: %v, %v", steps, err)
+	}
 	none := site()
 	none.Lines = nil
 	if _, err := Site(none, f, peer); err == nil || !strings.Contains(err.Error(), "--line") {
@@ -109,6 +115,11 @@ func TestDecide(t *testing.T) {
 		if got := vps.Decide(join.Request{LAN: at(lan)}); !strings.Contains(got.Refused, want) {
 			t.Errorf("%s: %+v, want %s", lan, got, want)
 		}
+	}
+	routed := *vps
+	routed.Networks = at("172.17.0.0/16")
+	if got := routed.Decide(join.Request{LAN: at("172.16.0.0/12")}); !strings.Contains(got.Refused, "overlaps the network 172.17.0.0/16 of the VPS") {
+		t.Errorf("beside another network: %+v", got)
 	}
 	got := vps.Decide(join.Request{LAN: at("192.168.8.0/24"), Connected: at("10.79.1.0/24")})
 	if got.Refused != "" || got.Gateway.String() != "10.79.2.1" || got.Own.String() != "10.79.2.2" {
