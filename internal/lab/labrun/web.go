@@ -79,7 +79,7 @@ type browserKind struct {
 // certificate of the run, and what else the experiment needs.
 func (r *runner) newWeb() (*web, *scenario.Spec, error) {
 	e := r.Spec.Experiment
-	w := &web{repeats: repeatsOf(r.total, r.Quick), ports: map[string]uint16{}, browsers: map[string]map[browserKind]*browser.Browser{}, self: r.Binary}
+	w := &web{repeats: repeatsOf(r.total), ports: map[string]uint16{}, browsers: map[string]map[browserKind]*browser.Browser{}, self: r.Binary}
 	var err error
 	if w.program, err = browser.Find(); err != nil {
 		return nil, nil, err
@@ -325,10 +325,7 @@ func (r *runner) browse(ctx context.Context, l *lab.Lab, j job, run *result.Run)
 }
 
 // repeatsOf returns how many disturbed trials of an experiment are repeated.
-func repeatsOf(trials int, quick bool) int {
-	if quick {
-		return 0
-	}
+func repeatsOf(trials int) int {
 	return max(maxDisturbed, int(repeatShare*float64(trials)))
 }
 

@@ -82,17 +82,15 @@ func TestUsage(t *testing.T) {
 
 func TestRepeats(t *testing.T) {
 	for _, tt := range []struct {
-		trials int
-		quick  bool
-		want   int
-	}{{288, false, 36}, {4, false, 2}, {288, true, 0}} {
-		w := &web{repeats: repeatsOf(tt.trials, tt.quick)}
+		trials, want int
+	}{{288, 36}, {4, 2}, {32, 4}} {
+		w := &web{repeats: repeatsOf(tt.trials)}
 		n := 0
 		for n <= tt.trials && w.repeat() {
 			n++
 		}
 		if n != tt.want {
-			t.Errorf("%d trials, quick %v: %d repeated, want %d", tt.trials, tt.quick, n, tt.want)
+			t.Errorf("%d trials: %d repeated, want %d", tt.trials, n, tt.want)
 		}
 	}
 }
