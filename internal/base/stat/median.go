@@ -1,6 +1,7 @@
 package stat
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -107,15 +108,14 @@ func PairedRatio(b, a []float64, level float64) (MedianRatio, error) {
 	}
 	mean, sd, _ := MeanSD(logs) // they are finite
 	n := float64(len(logs))
-	t := distuv.StudentsT{Sigma: 1, Nu: n - 1}
-	half := t.Quantile((1+level)/2) * sd / math.Sqrt(n)
-	r := MedianRatio{Ratio: Ratio{math.Exp(mean), math.Exp(mean - half), math.Exp(mean + half)}, Blocks: len(logs), Method: MethodT, P: 1}
-	switch {
-	case sd > 0:
-		r.P = min(1, 2*t.CDF(-math.Abs(mean)/sd*math.Sqrt(n)))
-	case mean != 0:
-		r.P = 0
+	half := distuv.StudentsT{Sigma: 1, Nu: n - 1}.Quantile((1+level)/2) * sd / math.Sqrt(n)
+	r := MedianRatio{Ratio: Ratio{math.Exp(mean), math.Exp(mean - half), math.Exp(mean + half)}, Blocks: len(logs), Method: MethodT}
+	// All ratios that are equal and not 1 leave P 0.
+	test, err := StudentTest(logs)
+	if err != nil && !errors.Is(err, ErrNoSpread) {
+		return MedianRatio{}, fmt.Errorf("compute ratio of pairs: %w", err)
 	}
+	r.P = test.P
 	return r, nil
 }
 

@@ -2,6 +2,7 @@ package stat
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -120,6 +121,40 @@ func nearlyAtMost(ranks int, ties float64, most int) float64 {
 	return distuv.UnitNormal.CDF((float64(most)/2 - n*(n+1)/4 + 0.5) / deviation)
 }
 
+// Student is the result of Student's t-test of paired differences.
+type Student struct {
+	// T is the statistic: positive when the mean of the differences is. DF is 0 if nothing was tested.
+	T, DF float64
+	// P is how probable a |T| at least this large is when the differences are normal with mean 0
+	// (two-sided).
+	P float64
+}
+
+// StudentTest asks whether differences of pairs have the mean 0, if they are normal (Student, The
+// probable error of a mean, 1908). Errors wrap ErrTooFew (less than 2), ErrNotFinite, or ErrNoSpread
+// (all are equal, and not 0).
+func StudentTest(differences []float64) (Student, error) {
+	if len(differences) < 2 {
+		return Student{}, fmt.Errorf("compute t-test: %w: want 2 or more, got %d", ErrTooFew, len(differences))
+	}
+	mean, sd, err := MeanSD(differences)
+	if err != nil {
+		return Student{}, fmt.Errorf("compute t-test: %w", err)
+	}
+	n := float64(len(differences))
+	s := Student{DF: n - 1, P: 1}
+	switch {
+	case sd > 0:
+		if s.T = mean / sd * math.Sqrt(n); !finite(s.T) {
+			return Student{}, fmt.Errorf("compute t-test: %w", ErrNotFinite)
+		}
+		s.P = min(1, 2*distuv.StudentsT{Sigma: 1, Nu: s.DF}.CDF(-math.Abs(s.T)))
+	case mean != 0:
+		return Student{}, fmt.Errorf("compute t-test: %w", ErrNoSpread)
+	}
+	return s, nil
+}
+
 // LeastPairs returns how many pairs a signed-rank test needs so that its p-value can be alpha or
 // less after Holm's correction for so many tests: the least p-value of n pairs is 2^(1-n).
 func LeastPairs(tests int, alpha float64) int {
@@ -134,16 +169,27 @@ type PairedComparison struct {
 	SignedRank
 	// Corrected is P after Holm's correction for all comparisons of the family.
 	Corrected float64
+	// Student is the t-test of the same differences, whose P may be small with fewer pairs, and
+	// StudentCorrected that P after Holm's correction. Its DF is 0 if there are less than 2
+	// differences or all are equal and not 0.
+	Student          Student
+	StudentCorrected float64
 }
 
 // ComparePaired tests the differences of each comparison of a family that has at least LeastPairs
-// pairs. Holm's correction counts all of the family: those that are not judged as not significant.
-// Errors wrap ErrNotFinite.
+// pairs, and by Student's t-test whatever their number. Holm's correction of either test counts all
+// of the family: those that are not judged as not significant. Errors wrap ErrNotFinite.
 func ComparePaired(family [][]float64, alpha float64) ([]PairedComparison, error) {
 	least := LeastPairs(len(family), alpha)
-	all, ps := make([]PairedComparison, len(family)), make([]float64, len(family))
+	all, ps, students := make([]PairedComparison, len(family)), make([]float64, len(family)), make([]float64, len(family))
 	for i, differences := range family {
-		all[i].Pairs, ps[i] = len(differences), 1
+		all[i].Pairs, ps[i], students[i] = len(differences), 1, 1
+		switch t, err := StudentTest(differences); {
+		case err == nil:
+			all[i].Student, students[i] = t, t.P
+		case !errors.Is(err, ErrTooFew) && !errors.Is(err, ErrNoSpread):
+			return nil, err
+		}
 		if len(differences) < least {
 			continue
 		}
@@ -153,13 +199,27 @@ func ComparePaired(family [][]float64, alpha float64) ([]PairedComparison, error
 		}
 		all[i].Judged, all[i].SignedRank, ps[i] = true, test, test.P
 	}
-	corrected, err := Holm(ps)
-	if err != nil {
-		return nil, err
-	}
-	for i := range all {
-		if all[i].Judged {
-			all[i].Corrected = corrected[i]
+	for _, test := range []struct {
+		ps  []float64
+		put func(c *PairedComparison, p float64)
+	}{
+		{ps, func(c *PairedComparison, p float64) {
+			if c.Judged {
+				c.Corrected = p
+			}
+		}},
+		{students, func(c *PairedComparison, p float64) {
+			if c.Student.DF > 0 {
+				c.StudentCorrected = p
+			}
+		}},
+	} {
+		corrected, err := Holm(test.ps)
+		if err != nil {
+			return nil, err
+		}
+		for i := range all {
+			test.put(&all[i], corrected[i])
 		}
 	}
 	return all, nil

@@ -75,6 +75,43 @@ func TestSignedRankApproximates(t *testing.T) {
 	}
 }
 
+// TestStudent: the sleep data of Student, 1908, as t.test(extra ~ group, paired = TRUE) of R has them:
+// t = -4.0621, df = 9, p = 0.002833.
+func TestStudent(t *testing.T) {
+	got, err := StudentTest([]float64{-1.2, -2.4, -1.3, -1.3, 0, -1, -1.8, -0.8, -4.6, -1.4})
+	if err != nil || got.DF != 9 || math.Abs(got.T+4.0621) > 1e-4 || math.Abs(got.P-0.002833) > 1e-6 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if got, err := StudentTest([]float64{0, 0, 0}); err != nil || got != (Student{DF: 2, P: 1}) {
+		t.Errorf("of equal pairs: %+v, %v", got, err)
+	}
+	for _, tt := range []struct {
+		differences []float64
+		want        error
+	}{{nil, ErrTooFew}, {[]float64{1}, ErrTooFew}, {[]float64{0.1, 0.1, 0.1}, ErrNoSpread}, {[]float64{1, math.NaN()}, ErrNotFinite}} {
+		if _, err := StudentTest(tt.differences); !errors.Is(err, tt.want) {
+			t.Errorf("%v: got %v, want %v", tt.differences, err, tt.want)
+		}
+	}
+}
+
+// TestComparePairedStudent: the t-test needs fewer pairs, and its correction counts all of the family.
+func TestComparePairedStudent(t *testing.T) {
+	got, err := ComparePaired([][]float64{{1, 1.1, 0.9}, {2, 2, 2}, {1}, nil}, 0.05)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := got[0]
+	if first.Judged || first.Student.DF != 2 || first.Student.P > 0.01 || math.Abs(first.StudentCorrected-4*first.Student.P) > 1e-12 {
+		t.Errorf("got %+v", first)
+	}
+	for _, c := range got[1:] {
+		if c.Student != (Student{}) || c.StudentCorrected != 0 {
+			t.Errorf("what has no test has a p-value: %+v", c)
+		}
+	}
+}
+
 func TestPropertySignedRank(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := rapid.SliceOfN(rapid.Float64Range(-5, 5), 1, 30).Draw(t, "differences")
@@ -121,6 +158,7 @@ func TestComparePaired(t *testing.T) {
 	if c := got[0]; !c.Judged || c.Pairs != 8 || c.P != 1.0/128 || c.Corrected != 3.0/128 || c.Effect != 1 {
 		t.Errorf("first: %+v", c)
 	}
+	got[1].Student, got[1].StudentCorrected = Student{}, 0
 	if got[1] != (PairedComparison{Pairs: 6}) {
 		t.Errorf("too few: %+v", got[1])
 	}

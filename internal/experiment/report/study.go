@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/tabane/tabane/internal/base/stat"
 	"github.com/tabane/tabane/internal/study/qoe"
 )
 
@@ -275,9 +276,10 @@ func (s Study) comparedTable() *pageTable {
 		Caption: "Each participant uses every condition, so transports are compared within participants: the first minus the second, of those who have a value of both. The test is Wilcoxon's signed-rank test, two-sided. " +
 			"Ratings and conditions met have few steps, whose distances need not be equal, and times and efficiencies are skewed: a paired t-test assumes otherwise. Ranks of equal differences are their mean, differences of 0 are left out, " +
 			"and p is exact up to 200 differences. Holm's correction counts all pairs of a figure, also those that are not judged. r is the matched-pairs rank-biserial correlation, from -1 to 1. " +
+			"Beside it is the paired t-test, as paper E has it, with Holm's correction of its own; the verdict is that of the ranks. " +
 			"A pair is judged if its participants are as many as it takes for p <= 0.05 after the correction if all differ in the same direction.",
 		Columns: []pageColumn{{Title: "Measure"}, {Title: "Service"}, {Title: "Environment"}, {Title: "Transports", keep: true}, {"Participants", true, true}, {"Mean difference", true, true},
-			{"p", true, true}, {"p, Holm", true, true}, {"r", true, true}, {Title: "Verdict", keep: true}},
+			{"p", true, true}, {"p, Holm", true, true}, {"r", true, true}, {"p, t-test", true, true}, {"p, t-test, Holm", true, true}, {Title: "Verdict", keep: true}},
 	}
 	for i := range s.Analysis.Measures {
 		m := &s.Analysis.Measures[i]
@@ -291,18 +293,27 @@ func (s Study) comparedTable() *pageTable {
 				mean.Note = "± " + decimal(d.CI95, 2)
 			}
 			row = append(row, mean)
-			switch {
-			case !d.Judged:
-				row = append(row, pageCell{}, pageCell{}, pageCell{}, pageCell{Text: fmt.Sprintf("not enough: %d needed", m.Needed)})
-			case d.Corrected <= qoe.Significance:
-				row = append(row, pageCell{Text: shortP(d.P)}, pageCell{Text: shortP(d.Corrected), Strong: true}, pageCell{Text: signed(d.Effect)}, pageCell{Text: "differ", Strong: true})
-			default:
-				row = append(row, pageCell{Text: shortP(d.P)}, pageCell{Text: shortP(d.Corrected)}, pageCell{Text: signed(d.Effect)}, pageCell{Text: "no significant difference"})
+			if !d.Judged {
+				t.add(append(row, pageCell{}, pageCell{}, pageCell{}, pageCell{}, pageCell{}, pageCell{Text: fmt.Sprintf("not enough: %d needed", m.Needed)})...)
+				continue
 			}
-			t.add(row...)
+			verdict := pageCell{Text: "no significant difference"}
+			if d.Corrected <= qoe.Significance {
+				verdict = pageCell{Text: "differ", Strong: true}
+			}
+			row = append(row, pageCell{Text: shortP(d.P)}, pageCell{Text: shortP(d.Corrected), Strong: verdict.Strong}, pageCell{Text: signed(d.Effect)})
+			t.add(append(append(row, studentCells(d.Student, d.StudentCorrected)...), verdict)...)
 		}
 	}
 	return t.compact()
+}
+
+// studentCells returns the p-value of a t-test, and the same after Holm's correction.
+func studentCells(s stat.Student, corrected float64) []pageCell {
+	if s.DF == 0 {
+		return []pageCell{{Text: "-"}, {Text: "-"}}
+	}
+	return []pageCell{{Text: shortP(s.P)}, {Text: shortP(corrected), Strong: corrected <= qoe.Significance}}
 }
 
 // excludedTable counts the answers without a value.
@@ -350,10 +361,13 @@ func (s Study) comparisonTable() (header []string, lines [][]string) {
 			for _, v := range []float64{d.Plus, d.Minus, d.P, d.Corrected, d.Effect} {
 				line = append(line, numberIf(d.Judged, v))
 			}
+			for _, v := range []float64{d.Student.T, d.Student.P, d.StudentCorrected} {
+				line = append(line, numberIf(d.Judged && d.Student.DF > 0, v))
+			}
 			lines = append(lines, line)
 		}
 	}
-	return []string{"measure", "provenance", "environment", "service", "a", "b", "participants", "needed", "mean_difference", "ci95", "w_plus", "w_minus", "p", "p_holm", "rank_biserial"}, lines
+	return []string{"measure", "provenance", "environment", "service", "a", "b", "participants", "needed", "mean_difference", "ci95", "w_plus", "w_minus", "p", "p_holm", "rank_biserial", "t", "p_t_test", "p_t_test_holm"}, lines
 }
 
 // numberIf formats a number that exists.

@@ -83,8 +83,12 @@ func TestWriteStudy(t *testing.T) {
 		t.Errorf("summary.csv: %d rows, first %q", len(got), got[1])
 	}
 	compared := rows("comparisons.csv")
-	if got := strings.Join(compared[1][:8], " "); len(compared) != 1+4*4 || got != "rating rating near map tcp mptcp 11 8" || compared[1][13] != "0.00292969" {
+	if got := strings.Join(compared[1][:8], " "); len(compared) != 1+4*4 || got != "rating rating near map tcp mptcp 11 8" || compared[1][13] != "0.00292969" || compared[1][16] != "" {
 		t.Errorf("comparisons.csv: %d rows, first %q", len(compared), compared[1])
+	}
+	// The ratings of the first pair all differ by the same; the times do not.
+	if times := compared[5]; times[0] != "task-time" || times[16] == "" || times[17] == "" {
+		t.Errorf("comparisons.csv: %q", times)
 	}
 	for _, name := range []string{"rating", "task-time", "conditions-met", "efficiency"} {
 		if !strings.Contains(read("figures/"+name+".svg"), "</svg>") || !strings.HasPrefix(read("figures/"+name+".png"), "\x89PNG") {
