@@ -20,10 +20,12 @@ const (
 	maxChanges = 1_000_000
 	maxHops    = 64
 	maxSegment = 65_535
-	maxSamples = 50_000_000 // of all series together
-	maxInitial = 100_000    // segments
-	maxBuffer  = unit.GiB   // the largest window (RFC 7323, section 2.3)
-	maxQuick   = 1_000_000
+	// maxMinThreshold bounds Connection.MinThreshold, in segments.
+	maxMinThreshold = 100
+	maxSamples      = 50_000_000 // of all series together
+	maxInitial      = 100_000    // segments
+	maxBuffer       = unit.GiB   // the largest window (RFC 7323, section 2.3)
+	maxQuick        = 1_000_000
 )
 
 // Check returns all faults of the config.
@@ -223,6 +225,9 @@ func (c *Connection) check(links int, instant []bool) fault.List {
 	notNegative(&faults, "rbuf", c.RBuf)
 	if c.Uncounted && (!c.MPTCP || sched.NeedsOf(c.Scheduler).Ahead) {
 		faults.Add("uncounted", "needs mptcp and a scheduler that does not send ahead of windows itself, got %q", c.Scheduler)
+	}
+	if c.MinThreshold < 0 || c.MinThreshold > maxMinThreshold {
+		faults.Add("min_threshold", "must be from 1 to %d segments, or 0 for that of the congestion control, got %d", maxMinThreshold, c.MinThreshold)
 	}
 	window(&faults, "receive_buffer", c.ReceiveBuffer, f.Segment)
 	if c.InitialReceive < 0 || c.InitialReceive > c.ReceiveBuffer {

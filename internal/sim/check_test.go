@@ -59,6 +59,7 @@ func TestCheck(t *testing.T) {
 		{"send buffer", func(c *Config) { c.Connections[0].SendBuffer = 1 }, "connections[0].send_buffer: must be at least a segment"},
 		{"uncounted by one path", func(c *Config) { c.Connections[0].Uncounted, c.Connections[0].Scheduler = true, sched.Default }, "connections[0].uncounted: needs mptcp and a scheduler that does not send ahead of windows itself, got \"default\""},
 		{"rbuf", func(c *Config) { c.Connections[0].RBuf = -1 }, "connections[0].rbuf: must not be negative"},
+		{"minimum threshold", func(c *Config) { c.Connections[0].MinThreshold = -1 }, "connections[0].min_threshold: must be from 1 to 100 segments, or 0 for that of the congestion control, got -1"},
 		{"initial window", func(c *Config) { c.Connections[0].InitialWindow = -1 }, "connections[0].initial_window: must be from 1 to 100000 segments, got -1"},
 		{"quick acknowledgements", func(c *Config) { c.Connections[0].QuickACKs = -1 }, "connections[0].quick_acks: must be from 0"},
 		{"least timeout", func(c *Config) { c.Connections[0].MinRTO = 1 }, "connections[0].min_rto: must be from 1ms to 1m0s, got 1ns"},

@@ -77,7 +77,7 @@ func (f *sender) establish(s *Sim) {
 	rtt, least := f.retrans.rtt.SRTT, f.retrans.rtt.MinRTT
 	*f.cc = cc.Start(c.InitialWindow)
 	f.cc.SRTT, f.cc.MinRTT = rtt, least
-	f.cc.HyStart = c.Linux
+	f.cc.HyStart, f.cc.MinThreshold = c.Linux, float64(c.MinThreshold)
 	f.retrans.rto = f.retrans.rtt.RTO(c.MinRTO)
 	f.path.Usable = true
 	f.refresh(s)

@@ -251,7 +251,7 @@ func (f runFlags) command(name string) string {
 const resultFile = "result.json"
 
 // resultParts are the files of a result's directory; others are not removed.
-var resultParts = []string{resultFile, "runs.csv", "summary.csv", "report.html", "series", "figures", "compare.json", "sim", "comparisons.csv", "browsertime.json", "pages"}
+var resultParts = []string{resultFile, "runs.csv", "summary.csv", "report.html", "series", "figures", "compare.json", "sim", "comparisons.csv", "findings.csv", "browsertime.json", "pages"}
 
 // clearResult creates the directory for a result, or removes an earlier result from it. A directory
 // with other content is refused.

@@ -149,6 +149,20 @@ func box(c color.Color) func(draw.Canvas) {
 	}
 }
 
+// hatch draws a box of lines, for bars that are not to be compared with the filled ones.
+func hatch(c draw.Canvas, r vg.Rectangle, color color.Color) {
+	s := draw.LineStyle{Color: color, Width: 0.9}
+	const step = 3.5
+	width, height := r.Max.X-r.Min.X, r.Max.Y-r.Min.Y
+	for d := vg.Length(step); d < width+height; d += step {
+		// From the lower or right edge up to the left or upper one.
+		x, y := min(d, width), max(0, d-width)
+		left, up := max(0, d-height), min(d, height)
+		c.StrokeLine2(s, r.Min.X+x, r.Min.Y+y, r.Min.X+left, r.Min.Y+up)
+	}
+	c.StrokeLines(s, []vg.Point{r.Min, {X: r.Max.X, Y: r.Min.Y}, r.Max, {X: r.Min.X, Y: r.Max.Y}, r.Min})
+}
+
 func line(s draw.LineStyle) func(draw.Canvas) {
 	return func(dc draw.Canvas) {
 		dc.StrokeLine2(s, dc.Min.X, dc.Center().Y, dc.Max.X, dc.Center().Y)

@@ -43,6 +43,8 @@ type pageData struct {
 	Topology     pageFigure
 	Expect       []result.Verdict
 	NotJudged    []result.NotJudged
+	// Findings are the published differences.
+	Findings *pageTable
 	// Compared is the comparison with a simulation.
 	Compared *pageTable
 	Figures  []pageFigure
@@ -68,6 +70,9 @@ func writePage(r result.Result, spec *scenario.Spec, extra Extra, all []row, com
 	}
 	if e.Kind == scenario.KindWeb {
 		d.Files = append(d.Files, "comparisons.csv", "browsertime.json")
+	}
+	if d.Findings = findingsTable(r); d.Findings != nil {
+		d.Files = append(d.Files, "findings.csv")
 	}
 	d.Scope = trials
 	if extra.Quick {

@@ -23,6 +23,8 @@ import (
 type barChart struct {
 	titles, groups, series []string
 	xLabel, yLabel         string
+	// hatched are the series that are not of the same kind as the others.
+	hatched map[int]bool
 	// panels have a bar for each series of each group.
 	panels [][][]metricBar
 }
@@ -36,7 +38,10 @@ type metricBar struct {
 func (b metricBar) tip() float64 { return b.mean + b.ci }
 
 // metricBars is one panel, as a plot.Plotter.
-type metricBars struct{ groups [][]metricBar }
+type metricBars struct {
+	groups  [][]metricBar
+	hatched map[int]bool
+}
 
 // barFigure draws a figure of kind bars. It returns none if no run has the metric.
 func barFigure(spec *scenario.Figure, r result.Result, e *scenario.Experiment) (figure, error) {
@@ -52,17 +57,25 @@ func barFigure(spec *scenario.Figure, r result.Result, e *scenario.Experiment) (
 		along = "Environment" // as paper E has it
 	}
 	measured := false
-	b := &barChart{xLabel: orName(spec.XLabel, along), yLabel: lineLabel(spec) + ", " + string(m.Provenance())}
-	for _, c := range e.Cases {
+	b := &barChart{hatched: map[int]bool{}, xLabel: orName(spec.XLabel, along), yLabel: lineLabel(spec) + ", " + string(m.Provenance())}
+	cases := spec.CasesOf(e)
+	for _, c := range cases {
 		b.groups = append(b.groups, clean(c.Name))
 	}
+	paths := 0
 	for _, t := range transports {
 		b.series = append(b.series, transportTitle(e, t))
+		paths = max(paths, len(e.Transports[t].Links))
+	}
+	for i, t := range transports {
+		if m.PerPath && len(e.Transports[t].Links) < paths {
+			b.hatched[i] = true
+		}
 	}
 	for _, t := range traffic {
 		b.titles = append(b.titles, trafficTitle(e, t))
 		var panel [][]metricBar
-		for _, c := range e.Cases {
+		for _, c := range cases {
 			group := make([]metricBar, len(transports))
 			for j, transport := range transports {
 				if cell, ok := r.Find(result.CellKey{Case: c.Name, Traffic: t, Transport: transport}, spec.Metric); ok {
@@ -78,6 +91,9 @@ func barFigure(spec *scenario.Figure, r result.Result, e *scenario.Experiment) (
 		return figure{}, nil
 	}
 	caption := b.means(m.Provenance())
+	if len(b.hatched) > 0 {
+		caption += fmt.Sprintf(" The filled bars are of one of %d paths, whose sum is %d times as large; the hatched ones are of transports with fewer paths, so compare them with that sum.", paths, paths)
+	}
 	if m.Model {
 		caption += " " + capitalize(m.Title) + "; of a function of measured times, so nothing is tested."
 	} else {
@@ -155,12 +171,16 @@ func (b *barChart) draw(f figure) (figure, error) {
 	plots := make([]*plot.Plot, len(b.panels))
 	for i, panel := range b.panels {
 		p := newPlot(b.titles[i], b.xLabel, folded(b.yLabel, style(9.5, ink), panelHeight-60), -0.5, float64(len(b.groups))-0.5, 1.15*top, ticks)
-		p.Add(&metricBars{panel})
+		p.Add(&metricBars{panel, b.hatched})
 		plots[i] = p
 	}
 	var entries []legendEntry
 	for i, name := range b.series {
-		entries = append(entries, legendEntry{name, box(colorOf(i))})
+		sample := box(colorOf(i))
+		if b.hatched[i] {
+			sample = func(c draw.Canvas) { hatch(c, c.Rectangle, colorOf(i)) }
+		}
+		entries = append(entries, legendEntry{name, sample})
 	}
 	if b.repeated() {
 		entries = append(entries, legendEntry{"95 % confidence", func(c draw.Canvas) { whisker(c, c.Center().X, c.Min.Y, c.Max.Y) }})
@@ -191,8 +211,12 @@ func (b *metricBars) Plot(c draw.Canvas, p *plot.Plot) {
 		x := trX(float64(i)) - group*groupShare/2
 		for j, bar := range g {
 			if bar.n > 0 {
-				c.SetColor(colorOf(j))
-				c.Fill(vg.Rectangle{Min: vg.Point{X: x + 0.05*slot, Y: trY(0)}, Max: vg.Point{X: x + 0.95*slot, Y: trY(bar.mean)}}.Path())
+				r := vg.Rectangle{Min: vg.Point{X: x + 0.05*slot, Y: trY(0)}, Max: vg.Point{X: x + 0.95*slot, Y: trY(bar.mean)}}
+				if c.SetColor(colorOf(j)); b.hatched[j] {
+					hatch(c, r, colorOf(j))
+				} else {
+					c.Fill(r.Path())
+				}
 				if bar.n > 1 {
 					whiskerOf(c, min(3, slot/3), x+slot/2, max(trY(bar.mean-bar.ci), c.Min.Y), trY(bar.tip()))
 				}
@@ -254,7 +278,7 @@ func comparePairs(spec *scenario.Figure, r result.Result, e *scenario.Experiment
 		if spec.Traffic != "" && t != spec.Traffic {
 			continue
 		}
-		for _, c := range e.Cases {
+		for _, c := range spec.CasesOf(e) {
 			sets := make([][]float64, len(transports))
 			for i, transport := range transports {
 				sets[i] = r.Values(result.CellKey{Case: c.Name, Traffic: t, Transport: transport}, spec.Metric)

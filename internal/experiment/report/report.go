@@ -150,6 +150,13 @@ func assemble(r result.Result, spec *scenario.Spec, extra Extra) ([]file, error)
 		}
 		files = append(files, file{"comparisons.csv", pairs}, file{"browsertime.json", statistics})
 	}
+	if len(r.Findings) > 0 {
+		tested, err := table(findingsFile(r))
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file{"findings.csv", tested})
+	}
 	html, err := writePage(r, spec, extra, all, compared, topology, slices.Concat(figures[:onPage], overTime))
 	if err != nil {
 		return nil, err

@@ -317,7 +317,7 @@ func Table(w io.Writer, r result.Result, spec *scenario.Spec) error {
 		align(&b, lines, 3)
 	}
 
-	if len(r.Expect)+len(r.NotJudged) > 0 {
+	if len(r.Expect)+len(r.NotJudged)+len(r.Findings) > 0 {
 		b.WriteByte('\n')
 	}
 	for _, v := range r.Expect {
@@ -330,6 +330,7 @@ func Table(w io.Writer, r result.Result, spec *scenario.Spec) error {
 	for _, n := range r.NotJudged {
 		fmt.Fprintf(&b, "not judged  %s: %s\n", clean(n.Name), clean(n.Why))
 	}
+	b.WriteString(findingsText(r))
 	if note := busy(r); note != "" && !r.Holds() {
 		fmt.Fprintf(&b, "\n%s\n", note)
 	}

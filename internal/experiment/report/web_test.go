@@ -147,6 +147,88 @@ func TestWriteWeb(t *testing.T) {
 	}
 }
 
+// TestWriteFindings: published differences have a table, a file and lines on the terminal, and are read
+// again.
+func TestWriteFindings(t *testing.T) {
+	r, spec := madeWeb(t)
+	one := 1.0
+	spec.Experiment.Expect = []scenario.Expectation{
+		{Name: "Users of lia wait", Source: "Paper E, Fig. 7", Metric: result.Waiting, Case: "env3", Traffic: "map", Transport: "lia", Relative: "transport:tcp", AtLeast: &one},
+		{Name: "Users of lia do not wait", Source: "Paper E, Fig. 8", Metric: result.Waiting, Case: "env4", Traffic: "map", Transport: "lia", Relative: "transport:tcp", AtMost: &one},
+	}
+	r, err := spec.Conclude(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if *keep != "" {
+		dir = filepath.Join(*keep, "findings")
+	}
+	if err := Write(dir, r, spec, Extra{}); err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	if err := Table(&text, r, spec); err != nil {
+		t.Fatal(err)
+	}
+	read := map[string]string{"text": text.String()}
+	for _, name := range []string{"report.html", "findings.csv", "result.json"} {
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		read[name] = string(data)
+	}
+	for name, want := range map[string]string{
+		"text":         "reproduced  Users of lia wait (Paper E, Fig. 7): env3 map lia / transport:tcp 4.92 (",
+		"report.html":  "1 of 2 published differences are reproduced",
+		"findings.csv": "Users of lia do not wait,\"Paper E, Fig. 8\",waiting_s,env4,map,lia,transport:tcp,< 1,2,,,,1,1,1,1,too few trials",
+	} {
+		if !strings.Contains(read[name], want) {
+			t.Errorf("%s has no %q:\n%s", name, want, read[name])
+		}
+	}
+	again, err := result.Decode(strings.NewReader(read["result.json"]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(r.Findings, again.Findings); diff != "" {
+		t.Errorf("read again (-want +got):\n%s", diff)
+	}
+}
+
+// TestHatched: transports with fewer paths than others have hatched bars where the metric is a mean over
+// paths, and a note.
+func TestHatched(t *testing.T) {
+	r, spec := madeWeb(t)
+	e := spec.Experiment
+	e.Transports["lia"].Links = []string{"a", "b"}
+	for i := range r.Runs {
+		r.Runs[i].Metrics[result.PathThroughput] = 1e6 * (1 + r.Runs[i].Metrics[result.Waiting])
+	}
+	r, err := spec.Conclude(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	note := "one of 2 paths, whose sum is 2 times as large; the hatched ones are of transports with fewer paths"
+	for metric, want := range map[string]bool{result.PathThroughput: true, result.Waiting: false} {
+		f, err := barFigure(&scenario.Figure{Name: "x", Title: "x", Kind: scenario.FigureBars, Metric: metric}, r, e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(f.caption, note); got != want {
+			t.Errorf("%s: caption %q", metric, f.caption)
+		}
+		plain, err := barFigure(&scenario.Figure{Name: "x", Title: "x", Kind: scenario.FigureBars, Metric: metric, Transports: []string{"lia"}}, r, e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(plain.caption, "hatched") {
+			t.Errorf("%s of lia alone: caption %q", metric, plain.caption)
+		}
+	}
+}
+
 // TestStatisticsOfBrowsertime: as browsertime 27 computes them, with fast-stats 0.0.7.
 func TestStatisticsOfBrowsertime(t *testing.T) {
 	want := browserStatistics{Median: 14, Mean: 15.3, Mdev: 2.0300, RSD: 41.9575, Stddev: 6.4195, Min: 8, P10: 10, P90: 32, P99: 32, Max: 32}

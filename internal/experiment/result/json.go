@@ -20,18 +20,21 @@ func (r Result) MarshalJSON() ([]byte, error) {
 	if len(r.NotJudged) > 0 {
 		fields = append(fields, field{keyNotJudged, r.NotJudged})
 	}
+	if len(r.Findings) > 0 {
+		fields = append(fields, field{keyFindings, r.Findings})
+	}
 	return marshalObject(fields...)
 }
 
-// keyNotJudged is the only optional key of a result.
-const keyNotJudged = "not_judged"
+// The optional keys of a result.
+const keyNotJudged, keyFindings = "not_judged", "findings"
 
 // UnmarshalJSON reads what MarshalJSON wrote and nothing else.
 func (r *Result) UnmarshalJSON(data []byte) error {
 	var got Result
 	err := unmarshalObject(data,
 		field{"schema", &got.Schema}, field{"scenario", &got.Scenario}, field{"backend", &got.Backend}, field{"seconds", &got.Seconds},
-		field{"host", &got.Host}, field{"runs", &got.Runs}, field{"summary", &got.Summary}, field{"expect", &got.Expect}, field{keyNotJudged, &got.NotJudged})
+		field{"host", &got.Host}, field{"runs", &got.Runs}, field{"summary", &got.Summary}, field{"expect", &got.Expect}, field{keyNotJudged, &got.NotJudged}, field{keyFindings, &got.Findings})
 	if err != nil {
 		return err
 	}
@@ -217,8 +220,8 @@ func (n *NotJudged) UnmarshalJSON(data []byte) error {
 	return unmarshalObject(data, field{"name", &n.Name}, field{"want", &n.Want}, field{"why", &n.Why})
 }
 
-// unmarshalObject reads an object with exactly these fields, of which only keyNotJudged is
-// optional.
+// unmarshalObject reads an object with exactly these fields, of which keyNotJudged and
+// keyFindings are optional.
 func unmarshalObject(data []byte, fields ...field) error {
 	read := make([]bool, len(fields))
 	err := walkObject(data, func(name string, value json.RawMessage) error {
@@ -233,7 +236,7 @@ func unmarshalObject(data []byte, fields ...field) error {
 		return err
 	}
 	for i, f := range fields {
-		read[i] = read[i] || f.name == keyNotJudged
+		read[i] = read[i] || f.name == keyNotJudged || f.name == keyFindings
 	}
 	if i := slices.Index(read, false); i >= 0 {
 		return fmt.Errorf("key %q is missing", fields[i].name)

@@ -203,6 +203,8 @@ type Metric struct {
 	Better int
 	// Occasion is when a run has the metric; 0 means OnDelivery.
 	Occasion Occasion
+	// PerPath: the metric is a mean over the transport's links.
+	PerPath bool
 	// Model: the metric is an estimate of a model from other metrics, and no sample of a test of
 	// significance. All others are measured.
 	Model bool
@@ -305,8 +307,8 @@ var metrics = []Metric{
 	{Name: Effectiveness, Title: "effectiveness: conditions met, of a player", Better: 1, Backend: BackendLab, Occasion: OnPage},
 	{Name: Efficiency, Title: "efficiency: conditions met per minute, of a player", Better: 1, Unit: "1/min", Backend: BackendLab, Occasion: OnPage},
 	{Name: EstimatedMOS, Title: "estimated MOS, " + qoe.Waiting.String(), Better: 1, Backend: BackendLab, Occasion: OnPage, Model: true},
-	{Name: PathWindow, Title: "mean congestion window of a path", Unit: "segments", Backend: BackendLab, Occasion: OnPage},
-	{Name: PathThroughput, Title: "mean throughput of a path", Better: 1, Unit: "bit/s", Backend: BackendLab, Occasion: OnPage},
+	{Name: PathWindow, Title: "mean congestion window of a path", Unit: "segments", Backend: BackendLab, Occasion: OnPage, PerPath: true},
+	{Name: PathThroughput, Title: "mean throughput of a path", Better: 1, Unit: "bit/s", Backend: BackendLab, Occasion: OnPage, PerPath: true},
 	{Name: LeastPath, Title: "share of the least used path", Backend: BackendLab, Occasion: OnPage},
 	{Name: Idle, Title: "idle time of the processors", Backend: BackendLab, Occasion: OnPage},
 	{Name: LateShare, Title: "frames that links delivered more than 5 ms late", Better: -1, Backend: BackendLab, Occasion: OnPage},

@@ -38,6 +38,8 @@ type Result struct {
 	// NotJudged are expectations on cells that were not run, or on metrics that the backend
 	// does not measure.
 	NotJudged []NotJudged
+	// Findings are published differences, tested in the runs.
+	Findings []Finding
 }
 
 // Host is the machine that ran an experiment.

@@ -693,6 +693,9 @@ func (c *checker) expectation(path string, e *Experiment, x Expectation) {
 		c.Add(path+".backend", "must be %s or %s, got %q", result.BackendLab, result.BackendSim, x.Backend)
 	}
 	c.relative(path+".relative", e, x)
+	if x.published() {
+		c.publishedDifference(path, x)
+	}
 	for _, b := range []struct {
 		name  string
 		bound *float64
@@ -706,6 +709,24 @@ func (c *checker) expectation(path string, e *Experiment, x Expectation) {
 		c.Add(path, "must have at_least or at_most")
 	case x.AtLeast != nil && x.AtMost != nil && *x.AtLeast > *x.AtMost:
 		c.Add(path+".at_most", "must be at least at_least (%v), got %v", *x.AtLeast, *x.AtMost)
+	}
+}
+
+// publishedDifference checks an expectation with a source.
+func (c *checker) publishedDifference(path string, x Expectation) {
+	if !x.againstCell() {
+		c.Add(path+".relative", "must be %sNAME or %sNAME with source, got %q", relativeTransport, relativeCase, x.Relative)
+	}
+	if x.Stat != "" {
+		c.Add(path+".stat", "must not be given with source")
+	}
+	if m, _ := result.MetricNamed(x.Metric); m.Model {
+		c.Add(path+".metric", "%s is an estimate of a model, which is no sample of a test", x.Metric)
+	}
+	if (x.AtLeast == nil) == (x.AtMost == nil) {
+		c.Add(path, "must have either at_least or at_most with source")
+	} else if at, _ := x.bound(); !(at > 0) {
+		c.Add(path, "must have a bound > 0 with source, got %v", at)
 	}
 }
 

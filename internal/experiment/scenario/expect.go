@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strconv"
@@ -189,9 +190,9 @@ func titleOf(metric string) string {
 // case, bi, mptcp-epe".
 func (x Expectation) want() string {
 	var b strings.Builder
-	name := x.Stat
-	if name == "" {
-		name = statNames[0]
+	name := cmp.Or(x.Stat, statNames[0])
+	if x.published() {
+		name = "geometric mean of"
 	}
 	b.WriteString(name + " " + titleOf(x.Metric))
 	switch {

@@ -61,6 +61,9 @@ type Figure struct {
 	// To is the end of a figure of kind bursts. Example: 2s
 	To time.Duration `yaml:"to,omitempty"`
 
+	// Cases selects cases of a figure of kind bars; * matches any text. Default: all. Example: [env1, env2]
+	Cases []string `yaml:"cases,omitempty"`
+
 	// XLabel is the text at the axis of X.
 	XLabel string `yaml:"x_label,omitempty"`
 	// YLabel is the text at the other axis.
@@ -120,6 +123,16 @@ func (f *Figure) TransportsOf(e *Experiment) []string {
 		return names
 	}
 	return slices.DeleteFunc(names, func(n string) bool { return !slices.Contains(f.Transports, n) })
+}
+
+// CasesOf returns the cases that a figure of kind FigureBars shows.
+func (f *Figure) CasesOf(e *Experiment) []Case {
+	if len(f.Cases) == 0 {
+		return e.Cases
+	}
+	return slices.DeleteFunc(slices.Clone(e.Cases), func(c Case) bool {
+		return !slices.ContainsFunc(f.Cases, func(pattern string) bool { return matches(pattern, c.Name) })
+	})
 }
 
 // Selects reports whether a figure of kind FigureLines or FigureHeat shows the case: the case has the
@@ -201,6 +214,7 @@ func (c *checker) figures(path string, e *Experiment) {
 }
 
 func (c *checker) lineFigure(path string, e *Experiment, f Figure) {
+	c.onlyFor(path, FigureBars, map[string]bool{"cases": f.Cases != nil})
 	c.onlyFor(path, FigureBursts, map[string]bool{"case": f.Case != "", "from": f.From != 0, "to": f.To != 0})
 	switch {
 	case (f.Metric == "") == (len(f.Metrics) == 0):
@@ -251,6 +265,7 @@ func (c *checker) lineFigure(path string, e *Experiment, f Figure) {
 }
 
 func (c *checker) heatFigure(path string, e *Experiment, f Figure) {
+	c.onlyFor(path, FigureBars, map[string]bool{"cases": f.Cases != nil})
 	c.onlyFor(path, FigureBursts, map[string]bool{"case": f.Case != "", "from": f.From != 0, "to": f.To != 0})
 	c.onlyFor(path, FigureLines, map[string]bool{
 		"metrics": f.Metrics != nil, "log": f.Log, "log_y": f.LogY, "without": f.Without != "", "zero": f.Zero != "", "references": f.References != nil,
@@ -284,6 +299,11 @@ func (c *checker) barFigure(path string, e *Experiment, f Figure) {
 		"x": f.X != "", "y": f.Y != "", "metrics": f.Metrics != nil, "where": f.Where != nil, "log": f.Log, "log_y": f.LogY, "without": f.Without != "",
 		"zero": f.Zero != "", "references": f.References != nil,
 	})
+	for i, pattern := range f.Cases {
+		if !slices.ContainsFunc(e.Cases, func(k Case) bool { return matches(pattern, k.Name) }) {
+			c.Add(index(path+".cases", i), "case %q is not in cases", pattern)
+		}
+	}
 	c.expectedMetric(path+".metric", e, Expectation{Traffic: f.Traffic}, f.Metric)
 	if f.Divide < 0 || math.IsInf(f.Divide, 0) || math.IsNaN(f.Divide) {
 		c.Add(path+".divide", "must be > 0, got %v", f.Divide)
@@ -291,6 +311,7 @@ func (c *checker) barFigure(path string, e *Experiment, f Figure) {
 }
 
 func (c *checker) burstFigure(path string, e *Experiment, f Figure) {
+	c.onlyFor(path, FigureBars, map[string]bool{"cases": f.Cases != nil})
 	c.onlyFor(path, FigureLines, map[string]bool{
 		"x": f.X != "", "y": f.Y != "", "metric": f.Metric != "", "metrics": f.Metrics != nil, "divide": f.Divide != 0, "where": f.Where != nil,
 		"log": f.Log, "log_y": f.LogY, "without": f.Without != "", "zero": f.Zero != "",

@@ -8,7 +8,7 @@ import (
 )
 
 // Conclude completes a result that has its runs: it sorts, relates and summarizes them, evaluates the
-// expectations, and adds a verdict if runs failed. Errors wrap stat.ErrNotFinite.
+// expectations, tests published differences, and adds a verdict if runs failed. Errors wrap stat.ErrNotFinite.
 func (s *Spec) Conclude(r result.Result) (result.Result, error) {
 	e := s.Experiment
 	r.Schema = result.Schema
@@ -22,6 +22,12 @@ func (s *Spec) Conclude(r result.Result) (result.Result, error) {
 	}
 	judged := *e
 	judged.Expect, r.NotJudged = e.judged(r.Backend, cells)
+	tested := slices.Clone(judged.Expect)
+	tested = slices.DeleteFunc(tested, func(x Expectation) bool { return !x.published() })
+	judged.Expect = slices.DeleteFunc(judged.Expect, Expectation.published)
+	if r.Findings, err = findings(tested, e.Cells(), r.Runs); err != nil {
+		return result.Result{}, err
+	}
 	r.Summary, r.Expect = cells, Evaluate(&judged, cells, r.Runs)
 	if v, failed := verdict(r.Runs); failed {
 		r.Expect = append(r.Expect, v)

@@ -113,12 +113,20 @@ func (s *Spec) Select(l Selection) (*Spec, error) {
 		}
 	}
 	var figures []Figure
-	for _, f := range s.Experiment.Figures {
+	for _, figure := range s.Experiment.Figures {
+		f := figure
 		all := f.Kind == FigureBars && f.Traffic == "" // those that are selected
 		f.Traffic = f.TrafficOf(s.Experiment)
 		f.Transports = slices.DeleteFunc(f.TransportsOf(s.Experiment), func(name string) bool { return !transports[name] })
 		if all {
 			f.Traffic = ""
+		}
+		// Patterns that select none of what is left would be faults.
+		f.Cases = slices.DeleteFunc(slices.Clone(f.Cases), func(pattern string) bool {
+			return !slices.ContainsFunc(e.Cases, func(c Case) bool { return matches(pattern, c.Name) })
+		})
+		if len(f.Cases) == 0 && len(figure.Cases) > 0 {
+			continue
 		}
 		if (all || kinds[f.Traffic]) && len(f.Transports) > 0 && !slices.ContainsFunc(f.AllMetrics(), lacks) && (!f.Bursts() || cases[f.Case]) {
 			figures = append(figures, f)

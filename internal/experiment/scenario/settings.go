@@ -71,6 +71,8 @@ const (
 	minSegment, maxSegment = 88, 65535 - 60
 	// maxHeader bounds the headers of a segment, in bytes.
 	maxHeader = 1000
+	// maxMinThreshold bounds Model.MinThreshold.
+	maxMinThreshold = 100
 	// maxInitialWindow bounds the initial window, in segments.
 	maxInitialWindow = 1000
 	// maxRecall bounds the download before a run: what is learned counts for 10 minutes.
@@ -170,11 +172,13 @@ func (c *checker) transportSettings(path string, e *Experiment) {
 		switch m := t.Model; {
 		case m == nil:
 		case *m == (Model{}):
-			c.Add(path+".model", "is empty: give header, at_once, min_rto or uncounted")
+			c.Add(path+".model", "is empty: give header, at_once, min_rto, min_threshold or uncounted")
 		case m.Header < 0 || m.Header > maxHeader:
 			c.Add(path+".model.header", "must be 1 to %d bytes, got %d", maxHeader, m.Header)
 		case m.MinRTO < 0:
 			c.Add(path+".model.min_rto", "must not be negative, got %s", m.MinRTO)
+		case m.MinThreshold < 0 || m.MinThreshold > maxMinThreshold:
+			c.Add(path+".model.min_threshold", "must be 1 to %d segments, got %d", maxMinThreshold, m.MinThreshold)
 		case m.Uncounted && (!t.MPTCP || sched.NeedsOf(cmp.Or(t.Scheduler, sched.Default)).Ahead):
 			c.Add(path+".model.uncounted", "needs mptcp and a scheduler that does not send ahead of windows itself, got %q", cmp.Or(t.Scheduler, sched.Default))
 		}

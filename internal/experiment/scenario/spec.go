@@ -415,6 +415,9 @@ type Model struct {
 	// MinRTO is the minimum retransmission timeout. Default: 200ms, as in Linux.
 	// Example: 1s
 	MinRTO time.Duration `yaml:"min_rto,omitempty"`
+	// MinThreshold is the minimum of the slow start threshold after a loss, in segments, of at most 100.
+	// Default: that of the congestion control, 1 of coupled olia and balia, 2 of the others.
+	MinThreshold int `yaml:"min_threshold,omitempty"`
 	// Uncounted schedules data on a subflow for its whole free window, without counting the
 	// data that is already queued on it (as the ns-2 program of paper B does).
 	Uncounted bool `yaml:"uncounted,omitempty"`
@@ -425,6 +428,10 @@ type Model struct {
 type Expectation struct {
 	// Name describes what is expected.
 	Name string `yaml:"name"`
+	// Source makes the expectation a published difference and says where it is published. It is tested
+	// for significance with all others of the experiment, and the outcome does not change the exit code.
+	// It has relative, to a transport or a case, and one bound. Example: "Paper E, Fig. 3"
+	Source string `yaml:"source,omitempty"`
 	// Metric is the name of the metric.
 	Metric string `yaml:"metric"`
 	// Case selects a case; * matches any part of a name: "lossy-*". Default: all cases.

@@ -34,7 +34,7 @@ func TestCheckWeb(t *testing.T) {
 		{"events", func(s *Spec) { s.Experiment.Cases[0].Events = []Event{{}} }, `experiment.cases[0].events: cannot be given`},
 		{"settings of a case", func(s *Spec) { s.Experiment.Cases[0].Settings.Window = 100000 }, `experiment.cases[0].settings: cannot be given`},
 		{"settings of a transport", func(s *Spec) { s.Experiment.Transports["tcp"].InitialWindow = 4 }, `experiment.transports.tcp: must have no settings but congestion, pace and lowat`},
-		{"load", func(s *Spec) { s.Experiment.Cases[0].Load = 1 }, `experiment.cases[0].load: must be from 0 to 0.9, got 1`},
+		{"load", func(s *Spec) { s.Experiment.Cases[0].Load = 1 }, `experiment.cases[0].load: must be from 0 to 0.95, got 1`},
 		{"load of nothing", func(s *Spec) { s.Experiment.Visitors = nil }, `experiment.cases[0].load: needs a link with a rate between server and client`},
 		{"load without a rate", func(s *Spec) { s.Links["path2"].Rate = 0 }, `experiment.cases[0].load: needs a rate of each link of visitors.sites`},
 		{"visitors from nowhere", func(s *Spec) { s.Experiment.Visitors.Node = "x" }, `experiment.visitors.node: node "x" is not in nodes`},
@@ -43,6 +43,11 @@ func TestCheckWeb(t *testing.T) {
 		{"visitors of a site with TLS", func(s *Spec) { s.Nodes["visited"].Site.Listen[0].Certificate = "x" }, `experiment.visitors.sites.path1: must be an address of a node with a site that has a listener without certificate, got 2001:db8:1:3::1`},
 		{"visitors of another kind", func(s *Spec) { s.Experiment.Kind = KindDelivery }, `experiment.visitors: is for experiments of kind web`},
 		{"http of a case", func(s *Spec) { s.Experiment.Cases[0].Web.HTTP = "3" }, `experiment.cases[0].web.http: must be one of 1.1, 2, got "3"`},
+		{"published without a cell to compare with", func(s *Spec) { s.Experiment.Expect[3].Relative = "" }, `experiment.expect[3].relative: must be transport:NAME or case:NAME with source, got ""`},
+		{"published by two bounds", func(s *Spec) { s.Experiment.Expect[3].AtLeast = s.Experiment.Expect[3].AtMost }, `experiment.expect[3]: must have either at_least or at_most with source`},
+		{"published of a model", func(s *Spec) { s.Experiment.Expect[3].Metric = result.EstimatedMOS }, `experiment.expect[3].metric: estimated_mos is an estimate of a model`},
+		{"published statistic", func(s *Spec) { s.Experiment.Expect[3].Stat = "min" }, `experiment.expect[3].stat: must not be given with source`},
+		{"cases of a figure", func(s *Spec) { s.Experiment.Figures[0].Cases = []string{"x*"} }, `experiment.figures[0].cases[0]: case "x*" is not in cases`},
 		{"quick of nothing", func(s *Spec) { s.Experiment.Quick.Transports = []string{"tcp", "reno*"} }, `experiment.quick.transports[1]: matches none of tcp, balia`},
 		{"form of another kind", func(s *Spec) {
 			s.Experiment.Kind = KindDelivery
@@ -92,7 +97,7 @@ func TestThinkTimes(t *testing.T) {
 func TestLoadsIn(t *testing.T) {
 	s := webqoe(t)
 	got := s.LoadsIn(s.Experiment.Case("env2"))
-	if want := (Load{"visitors", "path2", 5 * unit.MbitPerSecond, "http://[2001:db8:2:3::1]:80", 1}); len(got) != 4 || got[1] != want {
+	if want := (Load{"visitors", "path2", 9 * unit.MbitPerSecond, "http://[2001:db8:2:3::1]:80", 1}); len(got) != 4 || got[1] != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if got := s.LoadsIn(s.Experiment.Case("env3")); got != nil {
@@ -105,7 +110,7 @@ func TestLoadsIn(t *testing.T) {
 		{Node: "server", Addresses: []netip.Prefix{netip.MustParsePrefix("2001:db8:9::1/64")}},
 	}}
 	got = s.LoadsIn(s.Experiment.Case("env2"))
-	if want := (Load{"client", "direct", 4 * unit.MbitPerSecond, "http://[2001:db8:9::1]:80", 1}); len(got) != 1 || got[0] != want {
+	if want := (Load{"client", "direct", 7_200_000, "http://[2001:db8:9::1]:80", 1}); len(got) != 1 || got[0] != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
@@ -118,6 +123,26 @@ func TestSelectBars(t *testing.T) {
 	}
 	if n := len(s.Experiment.Figures); n == 0 || s.Experiment.Figures[0].Traffic != "" {
 		t.Errorf("figures: %+v", s.Experiment.Figures)
+	}
+	if err := s.Check().Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSelectCasesOfBars: a figure of some cases keeps those that are left, and goes with the last.
+func TestSelectCasesOfBars(t *testing.T) {
+	s, err := webqoe(t).Select(Selection{Cases: []string{"env1", "env3-h2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string][]string{}
+	for _, f := range s.Experiment.Figures {
+		for _, c := range f.CasesOf(s.Experiment) {
+			names[f.Name] = append(names[f.Name], c.Name)
+		}
+	}
+	if got := strings.Join(names["window"], " ") + ", " + strings.Join(names["window-h2"], " ") + ", " + strings.Join(names["least-path"], " "); got != "env1, env3-h2, env1 env3-h2" || names["window-heavy"] != nil {
+		t.Errorf("figures show %v", names)
 	}
 	if err := s.Check().Err(); err != nil {
 		t.Error(err)

@@ -23,6 +23,8 @@ const (
 	payload = 0.93
 	// busy is how much longer a view takes while other users visit the site.
 	busy = 1.5
+	// fair is the share of a path that a page has at least, whatever the load: TCP divides it.
+	fair = 0.25
 )
 
 // webClock estimates how long trials of an experiment of scenario.KindWeb take.
@@ -81,7 +83,7 @@ func (c *webClock) path(of *cell.Cell) (rate float64, trip time.Duration) {
 		own := 2 * s.Delay
 		one := math.Inf(1)
 		if s.Rate > 0 {
-			one = payload * (1 - of.Case.Load) * float64(s.Rate)
+			one = payload * max(fair, 1-of.Case.Load) * float64(s.Rate)
 		}
 		if s.Loss != nil && s.Loss.P > 0 && own > 0 {
 			const segment = 8 * 1428 // bits

@@ -26,7 +26,7 @@ func TestWebClock(t *testing.T) {
 		spec  *scenario.Spec
 		quick bool
 		most  time.Duration
-	}{{quick, true, 4 * time.Minute}, {whole, false, time.Hour}} {
+	}{{quick, true, 5 * time.Minute}, {whole, false, 90 * time.Minute}} {
 		lists, err := schedule(tt.spec, 1, 0, tt.quick)
 		if err != nil {
 			t.Fatal(err)

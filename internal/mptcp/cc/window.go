@@ -32,6 +32,9 @@ func (f *Subflow) grow(segments int, each float64) {
 // is one half), but at least least. FlightSize is no more than the window: what limited transmit
 // added (RFC 3042) is not counted.
 func (f *Subflow) threshold(keep, least float64) float64 {
+	if f.MinThreshold > 0 {
+		least = f.MinThreshold
+	}
 	return max(min(f.InFlight, f.Cwnd)*keep, least)
 }
 

@@ -251,7 +251,7 @@ func (p *plan) configOf(c *cell.Cell, seed uint64) (sim.Config, error) {
 		conn.Start = transport.Gateway.WarmUp()
 	}
 	if m := transport.Model; m != nil {
-		conn.Handshake, conn.MinRTO, conn.Uncounted = !m.AtOnce, m.MinRTO, m.Uncounted
+		conn.Handshake, conn.MinRTO, conn.MinThreshold, conn.Uncounted = !m.AtOnce, m.MinRTO, m.MinThreshold, m.Uncounted
 	}
 	paths, err := b.paths(own)
 	if err != nil {

@@ -67,11 +67,14 @@ func (f figure) random() bool {
 		pair, _, _ := strings.Cut(f.pattern, "-")
 		return slices.Contains(unequalRandom, pair)
 	}
-	return f.lab == "" && (f.scenario == sweepScenario || f.scenario == "shake-static" || f.scenario == "shake-unequal" || f.scenario == "shake-dynamic" || f.scenario == fairnessScenario || (f.scenario == "reseq-buffer" || f.scenario == "reseq-loss") && !strings.HasPrefix(f.pattern, "p0"))
+	return f.lab == "" && (f.scenario == sweepScenario || f.scenario == "shake-static" || f.scenario == "shake-unequal" || f.scenario == "shake-dynamic" || f.scenario == fairnessScenario || f.scenario == lossScenario || (f.scenario == "reseq-buffer" || f.scenario == "reseq-loss") && !strings.HasPrefix(f.pattern, "p0"))
 }
 
 // sweepScenario has random losses and delays in most cases.
 const sweepScenario = "gateway-sweep"
+
+// lossScenario has random losses.
+const lossScenario = "cc-loss"
 
 // fairnessScenario has bottlenecks with early detection or jitter.
 const fairnessScenario = "cc-fairness"
@@ -262,7 +265,7 @@ func tables() []publishedTable {
 	} {
 		found.rows = append(found.rows, publishedRow{label: r.figures, cells: []publishedCell{{format: r.paper}, {r.here, r.of}, {format: r.where}}})
 	}
-	return append([]publishedTable{lossy, lossless, both, bound, timer, delays, rates, bursts, found, gatewaySweep(), fairness(), kernelFairness(), kernelContent(),
+	return append([]publishedTable{lossy, lossless, both, bound, timer, delays, rates, bursts, found, gatewaySweep(), fairness(), kernelFairness(), lossPaths(), kernelLossPaths(), kernelContent(),
 		shake("shake-static"), shake("shake-unequal"), jitter(), kernelShake(), unequalBulk(), unequalBound(), unequalSteady(), unequalWindow(), matrix(), webWaiting(), webPaths(), webHeavy(), turns(), datagrams(), dynamic(), unequal(),
 		ratios(), kernelTurns(), kernelDatagrams(), kernelRatios(), kernelUnequal(), limit()}, slices.Concat(unequalSimulated(), kernelSweep())...)
 }
@@ -310,6 +313,36 @@ func kernelFairness() publishedTable {
 	}
 	return p
 }
+
+// lossPaths returns the table of cc-loss.
+func lossPaths() publishedTable {
+	transports := []string{"tcp", "lia", "olia", "olia-2", "balia", "balia-2", "newreno", "vegas", "wvegas"}
+	p := publishedTable{file: "scenarios/cc-loss/README.md", name: "simulated", head: append([]string{"loss"}, transports...)}
+	for _, loss := range []string{"0.05", "0.1", "0.2", "0.5", "1", "2"} {
+		row := publishedRow{label: loss + " %", sampled: loss == "1"}
+		for _, transport := range transports {
+			row.cells = append(row.cells, one(figure{scenario: lossScenario, traffic: "page", pattern: "l" + loss, transport: transport, metric: result.Duration}, secondsSD))
+		}
+		p.rows = append(p.rows, row)
+	}
+	return p
+}
+
+// kernelLossPaths returns the table of cc-loss in a lab.
+func kernelLossPaths() publishedTable {
+	transports := []string{"tcp", "lia", "olia", "balia", "newreno"}
+	p := publishedTable{file: "scenarios/cc-loss/README.md", name: "kernel", head: append([]string{"loss"}, transports...)}
+	for _, loss := range []string{"0.5", "1"} {
+		row := publishedRow{label: loss + " %"}
+		for _, transport := range transports {
+			row.cells = append(row.cells, one(figure{lab: "docs/measured/cc-loss.json", traffic: "page", pattern: "l" + loss, transport: transport, metric: result.Duration}, ranged(1, 1)))
+		}
+		p.rows = append(p.rows, row)
+	}
+	return p
+}
+
+func secondsSD(c sample) string { return fmt.Sprintf("%.1f ± %.1f", c.Mean, c.sd) }
 
 // kernelContent returns the table of epe-content in a lab.
 func kernelContent() publishedTable {
