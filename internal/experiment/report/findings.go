@@ -35,10 +35,18 @@ func findingsTable(r result.Result) *pageTable {
 		}
 		reproduced := f.Outcome == result.OutcomeReproduced
 		t.add(pageCell{Text: f.Name, Note: titleOfMetric(f.Metric)}, pageCell{Text: f.Source}, pageCell{Text: f.CellKey.String()}, pageCell{Text: other}, ratio, pageCell{Text: f.Want},
-			pageCell{Text: strconv.Itoa(f.Pairs)}, pageCell{Text: shortP(f.Corrected), Strong: f.Corrected <= qoe.Significance}, pageCell{Text: shortP(f.WilcoxonCorrected), Strong: f.WilcoxonCorrected <= qoe.Significance},
+			pageCell{Text: strconv.Itoa(f.Pairs)}, pageCell{Text: shortP(f.Corrected), Strong: f.Corrected <= qoe.Significance}, wilcoxonCell(f),
 			pageCell{Text: string(f.Outcome), Strong: reproduced, Bad: f.Outcome == result.OutcomeContrary})
 	}
 	return t.compact()
+}
+
+// wilcoxonCell returns the p-value of the signed-rank test, after Holm's correction.
+func wilcoxonCell(f result.Finding) pageCell {
+	if f.Wilcoxon == 0 {
+		return pageCell{Text: "-"}
+	}
+	return pageCell{Text: shortP(f.WilcoxonCorrected), Strong: f.WilcoxonCorrected <= qoe.Significance}
 }
 
 func titleOfMetric(name string) string {
@@ -52,7 +60,10 @@ func findingsText(r result.Result) string {
 	for _, f := range r.Findings {
 		fmt.Fprintf(&b, "%s  %s (%s): %s / %s", f.Outcome, clean(f.Name), clean(f.Source), f.CellKey, clean(f.Relative))
 		if f.Ratio > 0 {
-			fmt.Fprintf(&b, " %s (%s to %s), p %s, Wilcoxon %s", decimal(f.Ratio, 2), decimal(f.Low, 2), decimal(f.High, 2), equalsP(f.Corrected), equalsP(f.WilcoxonCorrected))
+			fmt.Fprintf(&b, " %s (%s to %s), p %s", decimal(f.Ratio, 2), decimal(f.Low, 2), decimal(f.High, 2), equalsP(f.Corrected))
+		}
+		if f.Wilcoxon > 0 {
+			fmt.Fprintf(&b, ", Wilcoxon %s", equalsP(f.WilcoxonCorrected))
 		}
 		fmt.Fprintf(&b, ", %d trials\n", f.Pairs)
 	}
@@ -66,9 +77,7 @@ func findingsFile(r result.Result) (header []string, lines [][]string) {
 		for _, v := range []float64{f.Ratio, f.Low, f.High} {
 			line = append(line, numberIf(f.Ratio > 0, v))
 		}
-		for _, v := range []float64{f.P, f.Corrected, f.Wilcoxon, f.WilcoxonCorrected} {
-			line = append(line, csvNumber(v))
-		}
+		line = append(line, csvNumber(f.P), csvNumber(f.Corrected), numberIf(f.Wilcoxon > 0, f.Wilcoxon), numberIf(f.Wilcoxon > 0, f.WilcoxonCorrected))
 		lines = append(lines, append(line, string(f.Outcome)))
 	}
 	return []string{"name", "source", "metric", "case", "traffic", "transport", "relative", "published", "pairs", "ratio", "low", "high", "p", "p_holm", "wilcoxon_p", "wilcoxon_p_holm", "outcome"}, lines

@@ -182,7 +182,7 @@ func TestWriteFindings(t *testing.T) {
 	for name, want := range map[string]string{
 		"text":         "reproduced  Users of lia wait (Paper E, Fig. 7): env3 map lia / transport:tcp 4.92 (",
 		"report.html":  "1 of 2 published differences are reproduced",
-		"findings.csv": "Users of lia do not wait,\"Paper E, Fig. 8\",waiting_s,env4,map,lia,transport:tcp,< 1,2,,,,1,1,1,1,too few trials",
+		"findings.csv": "Users of lia do not wait,\"Paper E, Fig. 8\",waiting_s,env4,map,lia,transport:tcp,< 1,2,,,,1,1,,,too few trials",
 	} {
 		if !strings.Contains(read[name], want) {
 			t.Errorf("%s has no %q:\n%s", name, want, read[name])

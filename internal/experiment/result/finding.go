@@ -16,9 +16,9 @@ type Finding struct {
 	// for OutcomeTooFew and OutcomeZero.
 	Pairs            int
 	Ratio, Low, High float64
-	// P is that of the paired t-test of these logarithms against the bound in Want, Wilcoxon that of the
-	// signed-rank test, and Corrected and WilcoxonCorrected are these after Holm's correction for all
-	// findings of the result. What was not tested has 1.
+	// P is that of the paired t-test of these logarithms against the bound in Want, 1 without a test.
+	// Wilcoxon is that of the signed-rank test, 0 if the trials are too few for it to be significant.
+	// Corrected and WilcoxonCorrected are these after Holm's correction for all findings of the result.
 	P, Corrected, Wilcoxon, WilcoxonCorrected float64
 	Outcome                                   Outcome
 }

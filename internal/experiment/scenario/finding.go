@@ -23,10 +23,12 @@ func (x Expectation) bound() (at float64, below bool) {
 }
 
 // findings tests published differences in the runs. The trials of two cells with the same number are
-// pairs: they have the same seeds and tasks. Errors wrap stat.ErrNotFinite.
+// pairs: they have the same seeds and tasks. Cells that no run is of, as in parts of an experiment, have
+// no findings. Errors wrap stat.ErrNotFinite.
 func findings(expect []Expectation, keys []result.CellKey, runs []result.Run) ([]result.Finding, error) {
-	values := map[result.CellKey]map[int]result.Run{}
+	values, ran := map[result.CellKey]map[int]result.Run{}, map[result.CellKey]bool{}
 	for _, r := range runs {
+		ran[r.CellKey] = true
 		if r.Err() != nil {
 			continue
 		}
@@ -42,7 +44,7 @@ func findings(expect []Expectation, keys []result.CellKey, runs []result.Run) ([
 		at, under := x.bound()
 		for _, k := range keys {
 			other := x.against(k)
-			if !x.selects(k) || other == k {
+			if !x.selects(k) || other == k || !ran[k] || !ran[other] {
 				continue
 			}
 			f := result.Finding{Name: x.Name, Source: x.Source, Metric: x.Metric, CellKey: k, Relative: x.Relative, Want: "> " + plain(at), Outcome: result.OutcomeTooFew}
@@ -74,8 +76,7 @@ func findings(expect []Expectation, keys []result.CellKey, runs []result.Run) ([
 	}
 	for i, c := range compared {
 		f := &all[i]
-		f.P, f.Corrected, f.Wilcoxon, f.WilcoxonCorrected = 1, 1, 1, 1
-		if len(family[i]) == 0 {
+		if f.P, f.Corrected = 1, 1; len(family[i]) == 0 {
 			continue
 		}
 		s, err := stat.Summarize(family[i])

@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/tabane/tabane/internal/experiment/result"
@@ -53,6 +54,15 @@ func TestFindings(t *testing.T) {
 	f := r.Findings[0]
 	if math.Abs(f.Ratio-0.505) > 0.001 || !(f.Low < f.Ratio && f.Ratio < f.High) || f.Corrected != math.Min(1, 4*f.P) || f.Wilcoxon != math.Pow(2, -11) || f.WilcoxonCorrected != 4*f.Wilcoxon || f.Want != "< 1" {
 		t.Errorf("first: %+v", f)
+	}
+
+	// A cell that no run is of is not among them.
+	part, err := (&Spec{Experiment: e}).Conclude(result.Result{Runs: slices.DeleteFunc(slices.Clone(r.Runs), func(r result.Run) bool { return r.Case == "b" })})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(part.Findings) != 3 || part.Findings[0].Corrected >= f.Corrected {
+		t.Errorf("of a part: %+v", part.Findings)
 	}
 
 	// A failed run leaves its pair out, and two pairs are too few.
