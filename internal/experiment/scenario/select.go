@@ -128,6 +128,9 @@ func (s *Spec) Select(l Selection) (*Spec, error) {
 		if len(f.Cases) == 0 && len(figure.Cases) > 0 {
 			continue
 		}
+		if f.X != "" && !slices.ContainsFunc(e.Cases, f.Selects) {
+			continue
+		}
 		if (all || kinds[f.Traffic]) && len(f.Transports) > 0 && !slices.ContainsFunc(f.AllMetrics(), lacks) && (!f.Bursts() || cases[f.Case]) {
 			figures = append(figures, f)
 		}

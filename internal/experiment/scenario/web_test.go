@@ -149,6 +149,21 @@ func TestSelectCasesOfBars(t *testing.T) {
 	}
 }
 
+// TestSelectLines: a figure over a parameter goes with the last case that has its values.
+func TestSelectLines(t *testing.T) {
+	s := read(t, "webqoe-load")
+	quick, err := s.Select(s.Experiment.Quick)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := quick.Check().Err(); err != nil {
+		t.Error(err)
+	}
+	if n := len(quick.Experiment.Figures); n != 2 || quick.Experiment.Figures[0].Name != "waiting-map-1" {
+		t.Errorf("%d figures: %+v", n, quick.Experiment.Figures)
+	}
+}
+
 // TestFormOfCase: a case changes the form of pages, and not that of the traffic itself.
 func TestFormOfCase(t *testing.T) {
 	e := webqoe(t).Experiment
