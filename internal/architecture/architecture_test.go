@@ -87,8 +87,8 @@ var folders = []folder{
 		name: "epe", about: "egress peer engineering: border router, server, reflector, router, path manager, flows",
 		may:     []string{"base", "kernel", "bgp", "mptcp", "daemon"},
 		because: "it is a capability of its own",
-		rungs:   [][]string{{"flowcount", "selection", "silence"}, {"flows", "pathmanager"}, {"asbr", "edge", "reflector", "router"}},
-		pure:    []string{"selection"},
+		rungs:   [][]string{{"belief", "flowcount", "selection", "silence"}, {"flows", "pathmanager"}, {"asbr", "edge", "reflector", "router"}},
+		pure:    []string{"belief", "selection"},
 	},
 	{
 		name: "gateway", about: "a site's gateway: the daemon, its data planes, and what chooses, repairs and paces packets",
@@ -140,7 +140,8 @@ var folders = []folder{
 		name: "sim", about: "the simulator, its runs, and its validation",
 		may:     []string{"base", "mptcp", "epe", "gateway", "analysis", "experiment"},
 		because: "it needs no kernel",
-		rungs:   [][]string{{"."}, {"simrun"}, {"validate"}},
+		rungs:   [][]string{{".", "networks"}, {"simrun"}, {"validate"}},
+		pure:    []string{"networks"},
 	},
 	{
 		name: "lab", about: "the same experiments on the kernel, in network namespaces",

@@ -39,7 +39,7 @@ There are no daemons and no BGP in it: a subflow takes the shortest way over its
   tabane sim worlds --count 100`,
 	}
 	cli.Group(c)
-	c.AddCommand(a.simRun(), a.simSweep(), a.simMerge(), a.simWorlds(), a.simValidate())
+	c.AddCommand(a.simRun(), a.simSweep(), a.simMerge(), a.simWorlds(), a.simNetworks(), a.simValidate())
 	return c
 }
 

@@ -1,0 +1,92 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tabane/tabane/internal/cli"
+	"github.com/tabane/tabane/internal/epe/belief"
+	"github.com/tabane/tabane/internal/sim/networks"
+	"github.com/tabane/tabane/internal/sim/simrun"
+)
+
+// leastConnections is what the columns of the table need.
+const leastConnections = 101
+
+func (a *app) simNetworks() *cobra.Command {
+	var many, runs, connections, changeEvery int
+	var seed uint64
+	var explore float64
+	start := "multipath"
+	c := &cobra.Command{
+		Use:   "networks",
+		Short: "Simulate what the delivery mode auto makes of client networks",
+		Long: `Networks simulates the bulk connections of client networks in which the modes of delivery bring more or less than the best path, and
+lets edge.delivery's mode auto decide. It prints what was lost against the best mode of each network (docs/delivery.md): in the
+connections 1 to 20, 21 to 100 and beyond; the share of runs that are within 5 % of the best mode in the 21st and 101st connection; the
+share of bytes that were carried to compare modes, and what that lost; and the changes of mode in 100 connections.
+
+The nine networks are as in paper A, Table 4: multipath helps, does nothing or does harm. With --many, networks are drawn, and drawn
+again after --change-every connections in the mean.`,
+		Example: `  tabane sim networks
+  tabane sim networks --start best --explore 0.05
+  tabane sim networks --many 200 --change-every 150 --runs 1`,
+		Args: cli.Arguments(0, 0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			switch {
+			case runs < 1 || runs > 10_000 || many < 0 || many > 10_000:
+				return cli.Usage(c, fmt.Errorf("--runs must be from 1 and --many from 0 to 10000, got %d and %d", runs, many))
+			case connections < leastConnections || connections > 100_000:
+				return cli.Usage(c, fmt.Errorf("--connections must be from %d to 100000, got %d", leastConnections, connections))
+			case changeEvery < 0:
+				return cli.Usage(c, fmt.Errorf("--change-every must not be negative, got %d", changeEvery))
+			case !(explore >= 0 && explore <= 1):
+				return cli.Usage(c, fmt.Errorf("--explore must be from 0 to 1, got %g", explore))
+			case start != "multipath" && start != string(belief.Best):
+				return cli.Usage(c, fmt.Errorf("--start must be multipath or best, got %q", start))
+			}
+			kinds := networks.Nine
+			if many > 0 {
+				kinds = networks.Many(many, rand.New(rand.NewPCG(seed, 0)))
+			}
+			var all [][]networks.Network
+			for i := range runs {
+				if c.Context().Err() != nil {
+					return &cli.Failure{What: "simulate networks", Why: errors.New("interrupted")}
+				}
+				all = append(all, networks.Run(kinds, networks.Options{
+					Seed: seed + uint64(i), Connections: connections, ChangeEvery: changeEvery, Explore: explore, Start: belief.Mode(start),
+				}))
+			}
+			return a.printNetworks(networks.Summarize(all), many == 0)
+		},
+	}
+	flags := c.Flags()
+	flags.IntVar(&many, "many", 0, "draw `n` networks instead of the nine")
+	flags.IntVar(&runs, "runs", 60, "number of runs, with a seed each")
+	flags.IntVar(&connections, "connections", 400, "bulk connections of each network")
+	flags.IntVar(&changeEvery, "change-every", 0, "draw what the modes of a network bring again after `n` connections in the mean; 0: never")
+	flags.Float64Var(&explore, "explore", 0.1, "`share` of the bytes that may be carried to compare modes")
+	flags.StringVar(&start, "start", start, "`mode` of networks that nothing is known of: multipath or best")
+	flags.Uint64Var(&seed, "seed", simrun.FirstSeed, "`seed` of the first run")
+	return c
+}
+
+// printNetworks prints a table of networks, or of their mean and worst alone.
+func (a *app) printNetworks(list []networks.Summary, each bool) error {
+	rows := []networks.Summary{networks.Mean(list), networks.Worst(list)}
+	if each {
+		rows = append(list, rows...)
+	}
+	w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NETWORK\tLOST 1-20\t21-100\t101-\tWITHIN 5 % AT 21\tAT 101\tTRIED\tLOST BY IT\tCHANGES")
+	for _, s := range rows {
+		fmt.Fprintf(w, "%s\t%.1f %%\t%.1f %%\t%.1f %%\t%.0f %%\t%.0f %%\t%.1f %%\t%.1f %%\t%.1f\n", s.Name,
+			100*s.First, 100*s.Next, 100*s.Rest, 100*s.Within20, 100*s.Within100, 100*s.Tried, 100*s.Exploring, s.Changes)
+	}
+	return w.Flush()
+}

@@ -1,0 +1,667 @@
+// Package belief holds what is believed of client networks: how much better or worse each mode of
+// delivery is for each of them, and decides which mode a network has and which one is tried.
+//
+// It decides by values alone and knows neither routes nor sockets. A mode that cannot be used, or
+// that made no progress, is left at once, whatever is believed of it. Times are those of the wall
+// clock, which may step.
+package belief
+
+import (
+	"cmp"
+	"container/list"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Mode is a mode of delivery as in a configuration, such as "single transit-a".
+type Mode string
+
+// Best is the mode that all others are compared with.
+const Best Mode = "best"
+
+const (
+	// Bulk is the number of bytes from which a connection counts: shorter ones measure slow start.
+	Bulk = 1 << 20
+
+	// MaxModes bounds the modes of a network, maxName the name of one in bytes.
+	MaxModes = 16
+	maxName  = 128
+
+	// Standard deviations of ln(goodput of a mode / goodput of Best): of a network nothing is known
+	// of, of one in an AS with others, and of one among any others.
+	priorSD, originSD, allSD = 0.3, 0.08, 0.2
+	// The noise of a pair of measurements in one connection: at the start, and its bounds.
+	startNoise, leastNoise, mostNoise = 0.08, 0.02, 0.5
+	// noiseGain is the gain of the noise's estimate.
+	noiseGain = 0.1
+	// clip bounds the effect of a measurement, in standard deviations of what was expected. What is
+	// outside it twice in a row is a change, which adds changeSD.
+	clip, changeSD = 2.5, 0.3
+	// mostLn bounds what a measurement can be: 20 times better or worse.
+	mostLn = 3
+	// drift is what each bulk connection adds to a standard deviation, dailyDrift what a day adds.
+	drift, dailyDrift = 0.01, 0.1
+	// mostSD bounds a standard deviation.
+	mostSD = 0.5
+
+	// A network changes to a mode that is better by betterBy, and by sure standard deviations; for
+	// the next dwell bulk connections only to one that is better by dwellBetter.
+	betterBy, dwellBetter, sure = 0.02, 0.05, 0.7
+	dwell                       = 20
+	// A mode is tried if it never was, or may be better by worthTrying at its mean plus optimism
+	// standard deviations. Otherwise the one that was tried longest ago is, with every tryEvery-th
+	// bulk connection: what it brings may have changed.
+	optimism, worthTrying = 1.5, 0.01
+	tryEvery              = 10
+	neverTried            = 2 * mostLn // more than any hope
+	// mostLoss is the share of what was brought without trials that trials may have lost before the
+	// next one.
+	mostLoss = 0.01
+
+	// A mode that made no progress rests for leastRest, and twice as long each time, to mostRest.
+	leastRest, mostRest = 10 * time.Second, 10 * time.Minute
+	// falls is by which factor, and lowTwice how often in a row, bulk connections are slower than
+	// usual before the mode is doubted.
+	falls, lowTwice = 2, 2
+
+	// What one connection can have achieved at most: 1 PB, at 10 Tbit/s, with round trips of a minute.
+	mostBytes, mostGoodput = 1e15, 10e12 / 8
+	mostRTT                = time.Minute
+
+	// forget is the age at which what is stored of a network no longer counts.
+	forget = 7 * 24 * time.Hour
+	// secondChances bounds the networks that are looked at to find one to remove.
+	secondChances = 8
+)
+
+// Options are the parameters of a Table.
+type Options struct {
+	// Start is the mode of networks that nothing is known of, if it can be used.
+	Start Mode
+	// Explore is the share of a network's bulk bytes that may be carried in other modes than its own
+	// to compare them; 0: none.
+	Explore float64
+	// Networks is the number of networks that are kept.
+	Networks int
+}
+
+// Table is what is believed of all networks. It is not safe for concurrent use.
+type Table struct {
+	options  Options
+	networks map[netip.Prefix]*network
+	order    list.List // of *network, the most recent last
+	origins  map[uint32]*peers
+	all      peers
+	changed  map[netip.Prefix]bool // since the last call of Changed
+	evicted  uint64
+}
+
+// network is what is believed of a client network.
+type network struct {
+	prefix netip.Prefix
+	origin uint32
+	mode   Mode
+	why    string
+	since  time.Time
+	seen   time.Time // the last bulk connection or measurement
+	arms   []arm
+	// covariance is that of the means of arms, below its diagonal and on it, row by row.
+	covariance []float32
+	// noise is the standard deviation of a pair of measurements.
+	noise float64
+	// bulk are the bytes of bulk connections that have ended, tried those in other modes than the
+	// network's, and lost what these would have been more in its mode.
+	bulk, tried, lost float64
+	// sinceTrial and sinceChange count bulk connections.
+	sinceTrial, sinceChange int
+	// level is the usual ln goodput in the mode, low how many bulk connections in a row were far
+	// below it.
+	level float64
+	low   int
+	place *list.Element
+}
+
+// arm is what is believed of a mode in a network.
+type arm struct {
+	mode Mode
+	// mean is of ln(goodput / goodput of Best).
+	mean float64
+	// rest is until when the mode rests, in Unix milliseconds, because it made no progress, strikes
+	// times in a row.
+	rest      int64
+	trials    int32
+	strikes   uint8
+	surprises uint8
+	// untried counts bulk connections since the last trial.
+	untried uint32
+	Brought
+}
+
+// Brought is what connections of a network achieved in a mode.
+type Brought struct {
+	Connections uint64 `json:"connections"`
+	Bytes       uint64 `json:"bytes"`
+	// Goodput is the mean of bulk connections while they had something to send, in bytes/s.
+	Goodput float64 `json:"goodput_bytes_per_second"`
+	// MinRTT is the least round-trip time, RTT the mean of the smoothed ones.
+	MinRTT time.Duration `json:"min_rtt_ns"`
+	RTT    time.Duration `json:"rtt_ns"`
+	// Sent and Retransmitted count segments.
+	Sent          uint64 `json:"segments"`
+	Retransmitted uint64 `json:"retransmitted"`
+	// Limited counts bulk connections by what limited them.
+	Limited [Limits]uint32 `json:"limited"`
+}
+
+// Limit is what limited a connection most of its time.
+type Limit uint8
+
+// The limits.
+const (
+	ByPath Limit = iota
+	ByApplication
+	ByWindow // the client's receive window, or the send buffer
+	Limits
+)
+
+func (l Limit) String() string {
+	if l < Limits {
+		return [...]string{"path", "application", "window"}[l]
+	}
+	return fmt.Sprintf("limit %d", uint8(l))
+}
+
+// Outcome is what a connection achieved.
+type Outcome struct {
+	Bytes uint64
+	// Goodput is in bytes/s while there was something to send; 0: not known.
+	Goodput             float64
+	MinRTT, RTT         time.Duration // 0: not known
+	Sent, Retransmitted uint32        // segments
+	Limit               Limit
+}
+
+// New returns a table without networks.
+func New(o Options) *Table {
+	return &Table{options: o, networks: map[netip.Prefix]*network{}, origins: map[uint32]*peers{}, changed: map[netip.Prefix]bool{}}
+}
+
+// Len is the number of networks, Evicted how many were removed for want of room.
+func (t *Table) Len() int { return len(t.networks) }
+
+// Evicted is documented with Len.
+func (t *Table) Evicted() uint64 { return t.evicted }
+
+// SetExplore replaces Options.Explore.
+func (t *Table) SetExplore(share float64) { t.options.Explore = share }
+
+// Mode returns the mode of a network among those that can be used now, which are not none. A network
+// whose mode is not among them, or rests, changes at once.
+func (t *Table) Mode(now time.Time, prefix netip.Prefix, origin uint32, able []Mode) Mode {
+	n := t.networks[prefix]
+	if n == nil {
+		mode, _ := t.start(origin, able)
+		return mode
+	}
+	if n.origin != origin {
+		n.origin = origin
+		t.touch(n)
+	}
+	t.consider(now, n, able)
+	return n.mode
+}
+
+// start returns the mode of a network that nothing is known of, and why.
+func (t *Table) start(origin uint32, able []Mode) (Mode, string) {
+	mode, why := able[0], "nothing is known yet"
+	if slices.Contains(able, t.options.Start) {
+		mode = t.options.Start
+	}
+	best, of := t.prior(origin, mode)
+	for _, m := range able {
+		b, from := t.prior(origin, m)
+		if from != "" && b.mean > best.mean+betterBy {
+			mode, best, of = m, b, from
+		}
+	}
+	if of != "" {
+		why = "best in " + of
+	}
+	return mode, why
+}
+
+// at returns a network, which it adds.
+func (t *Table) at(now time.Time, prefix netip.Prefix, origin uint32, mode Mode) *network {
+	n := t.networks[prefix]
+	if n == nil {
+		if len(t.networks) >= max(t.options.Networks, 1) {
+			t.evict()
+		}
+		n = &network{prefix: prefix, origin: origin, mode: mode, since: now, noise: startNoise, sinceChange: dwell}
+		_, n.why = t.start(origin, []Mode{mode})
+		n.place = t.order.PushBack(n)
+		t.networks[prefix] = n
+	}
+	t.age(n, now)
+	n.seen = now
+	t.order.MoveToBack(n.place)
+	t.touch(n)
+	return n
+}
+
+// evict removes the oldest network, or of some of the oldest the one that brought least. Those that
+// stay count for half the next time.
+func (t *Table) evict() {
+	var least *network
+	for range secondChances {
+		n := t.order.Front().Value.(*network)
+		if least == nil || n.bulk < least.bulk {
+			least = n
+		}
+		n.bulk, n.tried, n.lost = n.bulk/2, n.tried/2, n.lost/2
+		t.order.MoveToBack(n.place)
+	}
+	t.remove(least)
+	t.evicted++
+}
+
+func (t *Table) remove(n *network) {
+	t.order.Remove(n.place)
+	delete(t.networks, n.prefix)
+	delete(t.changed, n.prefix)
+}
+
+func (t *Table) touch(n *network) { t.changed[n.prefix] = true }
+
+// age adds what time adds to the uncertainty of what is believed.
+func (t *Table) age(n *network, now time.Time) {
+	days := min(max(now.Sub(n.seen).Hours()/24, 0), 100) // the clock may have been set back
+	if n.seen.IsZero() || days < 1./24 {
+		return
+	}
+	for i := range n.arms {
+		n.widen(i, dailyDrift*math.Sqrt(days))
+	}
+}
+
+// cell returns the covariance of two arms.
+func (n *network) cell(i, j int) *float32 {
+	if i < j {
+		i, j = j, i
+	}
+	return &n.covariance[i*(i+1)/2+j]
+}
+
+func (n *network) covarianceOf(i, j int) float64 { return float64(*n.cell(i, j)) }
+
+// variance is that of the difference of two arms.
+func (n *network) variance(i, j int) float64 {
+	return max(n.covarianceOf(i, i)-2*n.covarianceOf(i, j)+n.covarianceOf(j, j), 0)
+}
+
+// deviation is the standard deviation of the difference of two arms.
+func (n *network) deviation(i, j int) float64 { return math.Sqrt(n.variance(i, j)) }
+
+// widen adds to the standard deviation of what is believed. Best is what the others are compared
+// with.
+func (n *network) widen(i int, sd float64) {
+	if v := n.covarianceOf(i, i); n.arms[i].mode != Best {
+		*n.cell(i, i) = float32(min(v+sd*sd, max(v, mostSD*mostSD)))
+	}
+}
+
+// arm returns the number of a mode, of which others are believed at first; -1 if there are too many
+// modes.
+func (t *Table) arm(n *network, m Mode) int {
+	i := slices.IndexFunc(n.arms, func(a arm) bool { return a.mode == m })
+	if i >= 0 {
+		return i
+	}
+	if len(n.arms) == MaxModes || !m.valid() {
+		return -1
+	}
+	b, _ := t.prior(n.origin, m)
+	n.arms = append(n.arms, arm{mode: m, mean: b.mean})
+	n.covariance = append(n.covariance, make([]float32, len(n.arms))...)
+	i = len(n.arms) - 1
+	*n.cell(i, i) = float32(b.sd * b.sd)
+	return i
+}
+
+func (m Mode) valid() bool {
+	return m != "" && len(m) <= maxName && !strings.ContainsFunc(string(m), func(r rune) bool { return r < ' ' || r == 0x7f || r == 0xfffd })
+}
+
+// left is for how long the mode rests.
+func (a *arm) left(now time.Time) time.Duration {
+	return time.Duration(a.rest-now.UnixMilli()) * time.Millisecond
+}
+
+func (a *arm) rests(now time.Time) bool {
+	left := a.left(now)
+	return left > 0 && left <= mostRest // else the clock was set back
+}
+
+// consider changes the mode of a network if it must be left, or another one is better.
+func (t *Table) consider(now time.Time, n *network, able []Mode) {
+	if len(n.arms) < len(able) {
+		// As many as there are: there may be 100,000 networks.
+		n.arms = append(make([]arm, 0, min(len(able), MaxModes)), n.arms...)
+	}
+	for _, m := range able {
+		t.arm(n, m)
+	}
+	usable := func(i int) bool { return slices.Contains(able, n.arms[i].mode) && !n.arms[i].rests(now) }
+	at := t.arm(n, n.mode)
+	leave := at < 0 || !usable(at)
+	var best *arm
+	for i := range n.arms {
+		a := &n.arms[i]
+		if !usable(i) || i == at {
+			continue
+		}
+		if !leave {
+			gain, least := a.mean-n.arms[at].mean, betterBy
+			if n.sinceChange < dwell {
+				least = dwellBetter
+			}
+			// What other networks believe decides where a network starts, not where it goes.
+			if a.trials == 0 && a.mode != Best || gain <= least || gain <= sure*n.deviation(i, at) {
+				continue
+			}
+		}
+		if best == nil || a.mean > best.mean {
+			best = a
+		}
+	}
+	switch {
+	case best == nil && leave && n.mode != Best && slices.Contains(able, Best):
+		t.change(now, n, Best, "no other mode is left")
+	case best == nil:
+	case leave && at >= 0 && n.arms[at].rests(now):
+		t.change(now, n, best.mode, fmt.Sprintf("%s made no progress", n.mode))
+	case leave:
+		t.change(now, n, best.mode, fmt.Sprintf("%s cannot be used", n.mode))
+	default:
+		t.change(now, n, best.mode, fmt.Sprintf("measured %s against %s", percent(best.mean-n.arms[at].mean), n.mode))
+	}
+}
+
+// percent is a difference of logarithms in percent.
+func percent(ln float64) string { return fmt.Sprintf("%+.0f %%", 100*math.Expm1(ln)) }
+
+func (t *Table) change(now time.Time, n *network, m Mode, why string) {
+	n.mode, n.why, n.since = m, why, now
+	n.sinceChange, n.low, n.level = 0, 0, 0
+	t.touch(n)
+}
+
+// Try returns the mode that a network is to be compared with now, in the bulk connections that it
+// has, if any. running are the bytes that these have had, and cost those that they are expected to
+// have in the other mode.
+func (t *Table) Try(now time.Time, prefix netip.Prefix, origin uint32, able []Mode, running, cost float64) (challenger, incumbent Mode, ok bool) {
+	n := t.networks[prefix]
+	if n == nil {
+		mode, why := t.start(origin, able)
+		n = t.at(now, prefix, origin, mode)
+		n.why = why
+	}
+	t.at(now, prefix, origin, n.mode)
+	t.consider(now, n, able)
+	n.sinceTrial++
+	n.sinceChange++
+	for i := range n.arms {
+		n.widen(i, drift)
+		n.arms[i].untried++
+	}
+	// The first trial of a network is in advance of the bytes that it is a share of.
+	bytes := n.bulk + max(running, 0)
+	if t.options.Explore <= 0 || n.tried > 0 && n.tried+cost > t.options.Explore*bytes || n.lost > mostLoss*(bytes-n.tried) {
+		return "", "", false
+	}
+	at := t.arm(n, n.mode)
+	if at < 0 {
+		return "", "", false
+	}
+	var best, longest *arm
+	most := worthTrying
+	for i := range n.arms {
+		a := &n.arms[i]
+		if i == at || !slices.Contains(able, a.mode) || a.rests(now) {
+			continue
+		}
+		hope := a.mean - n.arms[at].mean + optimism*n.deviation(i, at)
+		if a.trials == 0 {
+			hope += neverTried
+		}
+		if hope > most {
+			best, most = a, hope
+		}
+		if longest == nil || a.untried > longest.untried {
+			longest = a
+		}
+	}
+	if best == nil && n.sinceTrial >= tryEvery {
+		best = longest
+	}
+	if best == nil {
+		return "", "", false
+	}
+	best.untried = 0
+	n.sinceTrial = 0
+	return best.mode, n.mode, true
+}
+
+// Pair is a measurement of two modes in the same connections, one right after the other.
+type Pair struct {
+	Challenger, Incumbent Mode
+	// Ratio is the goodput in the challenger's mode divided by that in the other.
+	Ratio float64
+	// Bytes are those that the challenger carried.
+	Bytes float64
+}
+
+// Learn applies a measurement. It does not change the mode of the network: Mode does.
+func (t *Table) Learn(now time.Time, prefix netip.Prefix, p Pair) error {
+	n := t.networks[prefix]
+	switch {
+	case n == nil:
+		return fmt.Errorf("learn of network %q: unknown", prefix)
+	case !(p.Ratio > 0) || math.IsInf(p.Ratio, 0) || !(p.Bytes >= 0 && p.Bytes <= mostBytes) || p.Challenger == p.Incumbent:
+		return fmt.Errorf("learn of network %q: invalid measurement %+v", prefix, p)
+	}
+	n = t.at(now, prefix, n.origin, n.mode)
+	c, i := t.arm(n, p.Challenger), t.arm(n, p.Incumbent)
+	if c < 0 || i < 0 {
+		return fmt.Errorf("learn of network %q: invalid mode in %+v", prefix, p)
+	}
+	ln := min(max(math.Log(p.Ratio), -mostLn), mostLn)
+	n.tried = min(n.tried+p.Bytes, mostNumber)
+	if p.Incumbent == n.mode {
+		n.lost = min(n.lost+p.Bytes*max(math.Expm1(-ln), 0), mostNumber)
+	}
+	challenger, incumbent := &n.arms[c], &n.arms[i]
+	innovation := ln - (challenger.mean - incumbent.mean)
+	known := n.variance(c, i)
+	s := known + n.noise*n.noise
+	bound := clip * math.Sqrt(s)
+	if math.Abs(innovation) > bound {
+		if challenger.surprises++; challenger.surprises >= 2 {
+			n.widen(c, changeSD)
+			challenger.surprises = 0
+		}
+		innovation = math.Copysign(bound, innovation)
+	} else {
+		challenger.surprises = 0
+	}
+	noise := (1-noiseGain)*n.noise*n.noise + noiseGain*max(innovation*innovation-known, 0)
+	n.update(c, i, innovation)
+	n.noise = min(max(math.Sqrt(noise), leastNoise), mostNoise)
+	for _, a := range []*arm{challenger, incumbent} {
+		a.trials++
+		a.strikes = 0
+		t.vote(n, a)
+	}
+	return nil
+}
+
+// update is a step of a Kalman filter: the difference of arms c and i was measured, and is larger
+// than expected.
+func (n *network) update(c, i int, innovation float64) {
+	s := n.variance(c, i) + n.noise*n.noise
+	cross := make([]float64, len(n.arms)) // of each arm with the difference
+	for k := range cross {
+		cross[k] = n.covarianceOf(k, c) - n.covarianceOf(k, i)
+	}
+	for k := range cross {
+		n.arms[k].mean = min(max(n.arms[k].mean+cross[k]/s*innovation, -mostLn), mostLn)
+		for l := range k + 1 {
+			*n.cell(k, l) -= float32(cross[k] * cross[l] / s)
+		}
+		*n.cell(k, k) = max(*n.cell(k, k), 0)
+	}
+}
+
+// Closed applies what a connection achieved that was in a mode when it ended. Networks are added
+// with their first bulk connection.
+func (t *Table) Closed(now time.Time, prefix netip.Prefix, origin uint32, m Mode, o Outcome) {
+	bulk := o.Bytes >= Bulk
+	if t.networks[prefix] == nil && !bulk || !m.valid() || o.Limit >= Limits || o.Bytes > mostBytes ||
+		!(o.Goodput >= 0 && o.Goodput <= mostGoodput) || o.MinRTT > mostRTT || o.RTT > mostRTT {
+		return
+	}
+	n := t.at(now, prefix, origin, m)
+	i := t.arm(n, m)
+	if i < 0 {
+		return
+	}
+	a := &n.arms[i]
+	a.Connections++
+	a.Bytes += o.Bytes
+	a.Sent += uint64(o.Sent)
+	a.Retransmitted += uint64(o.Retransmitted)
+	if o.MinRTT > 0 && (a.MinRTT == 0 || o.MinRTT < a.MinRTT) {
+		a.MinRTT = o.MinRTT
+	}
+	if o.RTT > 0 {
+		a.RTT += time.Duration(float64(o.RTT-a.RTT) * meanGain(a.Connections))
+	}
+	if !bulk {
+		return
+	}
+	n.bulk = min(n.bulk+float64(o.Bytes), mostNumber)
+	a.Limited[o.Limit]++
+	if o.Goodput > 0 {
+		a.Goodput += (o.Goodput - a.Goodput) * meanGain(uint64(a.Limited[ByPath]+a.Limited[ByApplication]+a.Limited[ByWindow]))
+		if m == n.mode && o.Limit == ByPath {
+			n.usual(i, math.Log(o.Goodput))
+		}
+	}
+}
+
+// meanGain is the gain of the mean of n values, of which the last 20 count.
+func meanGain(n uint64) float64 { return 1 / float64(min(max(n, 1), 20)) }
+
+// usual compares a bulk connection with others of the mode: those that are much slower are a reason
+// to compare the mode with others soon.
+func (n *network) usual(at int, ln float64) {
+	if n.level == 0 {
+		n.level = ln
+	}
+	if ln > n.level-math.Log(falls) {
+		n.low = 0
+		n.level += (ln - n.level) * 0.1
+		return
+	}
+	if n.low++; n.low >= lowTwice {
+		n.low, n.level = 0, ln
+		n.sinceTrial = tryEvery
+		for i := range n.arms {
+			if n.arms[at].mode == Best || i == at {
+				n.widen(i, changeSD)
+			}
+		}
+	}
+}
+
+// Stalled records that a mode makes no progress in a network. It rests, and what was measured of it
+// no longer counts.
+func (t *Table) Stalled(now time.Time, prefix netip.Prefix, origin uint32, m Mode) {
+	if !m.valid() {
+		return
+	}
+	n := t.networks[prefix]
+	if n == nil {
+		n = t.at(now, prefix, origin, m)
+	}
+	n = t.at(now, prefix, origin, n.mode)
+	i := t.arm(n, m)
+	if i < 0 || n.arms[i].rests(now) {
+		return
+	}
+	a := &n.arms[i]
+	a.rest = now.Add(min(leastRest<<min(a.strikes, 10), mostRest)).UnixMilli()
+	a.strikes = min(a.strikes+1, math.MaxUint8-1)
+	a.trials = 0
+	if a.mode != Best {
+		a.mean = min(a.mean, 0)
+		for k := range n.arms {
+			*n.cell(i, k) = 0
+		}
+		*n.cell(i, i) = priorSD * priorSD
+	}
+}
+
+// Forget removes what is known of a network.
+func (t *Table) Forget(prefix netip.Prefix) {
+	if n := t.networks[prefix]; n != nil {
+		t.remove(n)
+	}
+}
+
+// Info is what is known of a network.
+type Info struct {
+	Prefix netip.Prefix
+	Origin uint32
+	Mode   Mode
+	Why    string
+	Since  time.Time
+	// Bulk are the bytes of bulk connections, Tried those in other modes than the network's.
+	Bulk, Tried float64
+	// Modes are the best first.
+	Modes []ModeInfo
+}
+
+// ModeInfo is what is known of a mode in a network.
+type ModeInfo struct {
+	Mode Mode
+	// Gain is how much more it is believed to bring than Best, as a fraction; SD is the standard
+	// deviation of its logarithm, and Trials the number of measurements.
+	Gain, SD float64
+	Trials   int
+	// Rest is for how long the mode is not used, because it made no progress.
+	Rest time.Duration
+	Brought
+}
+
+// Network returns what is known of a network, false if nothing is.
+func (t *Table) Network(now time.Time, prefix netip.Prefix) (Info, bool) {
+	n := t.networks[prefix]
+	if n == nil {
+		return Info{}, false
+	}
+	i := Info{Prefix: n.prefix, Origin: n.origin, Mode: n.mode, Why: n.why, Since: n.since, Bulk: n.bulk, Tried: n.tried}
+	for k, a := range n.arms {
+		m := ModeInfo{Mode: a.mode, Gain: math.Expm1(a.mean), SD: math.Sqrt(n.covarianceOf(k, k)), Trials: int(a.trials), Brought: a.Brought}
+		if a.rests(now) {
+			m.Rest = a.left(now)
+		}
+		i.Modes = append(i.Modes, m)
+	}
+	slices.SortStableFunc(i.Modes, func(a, b ModeInfo) int { return cmp.Compare(b.Gain, a.Gain) })
+	return i, true
+}

@@ -1,0 +1,129 @@
+package belief
+
+import (
+	"cmp"
+	"hash/fnv"
+	"math"
+	"net/netip"
+	"slices"
+	"strconv"
+)
+
+// What networks of the same origin AS, and all networks, believe of a mode is where others begin. It
+// is the median of one vote for each of a few networks, so that no single network, whatever its
+// clients do, moves it beyond what the others believe.
+
+const (
+	// votes bounds the networks that are asked, and quorum is how many it takes.
+	votes, quorum = 15, 3
+	// maxOrigins bounds the ASes.
+	maxOrigins = 20_000
+)
+
+// peers are the votes of some networks on each mode.
+type peers struct {
+	modes map[Mode]*[votes]vote
+}
+
+// vote is what a network believes of a mode.
+type vote struct {
+	network uint64 // hash; 0: none
+	mean    float64
+}
+
+// prior is a belief from others.
+type prior struct{ mean, sd float64 }
+
+// prior returns what is believed of a mode in a network of an AS before it is measured there, and
+// whose votes that is from, "" if nobody's.
+func (t *Table) prior(origin uint32, m Mode) (prior, string) {
+	if m == Best {
+		return prior{}, ""
+	}
+	if p := t.origins[origin]; p != nil && origin != 0 {
+		if mean, spread, ok := p.median(m); ok {
+			return prior{mean, max(spread, originSD)}, "AS " + strconv.FormatUint(uint64(origin), 10)
+		}
+	}
+	if mean, spread, ok := t.all.median(m); ok {
+		return prior{mean, max(spread, allSD)}, "other networks"
+	}
+	return prior{0, priorSD}, ""
+}
+
+// vote records what a network believes of a mode.
+func (t *Table) vote(n *network, a *arm) {
+	if a.mode == Best {
+		return
+	}
+	t.all.set(a.mode, n.prefix, a.mean)
+	if n.origin == 0 {
+		return
+	}
+	p := t.origins[n.origin]
+	if p == nil {
+		if len(t.origins) >= maxOrigins {
+			for origin := range t.origins { // any
+				delete(t.origins, origin)
+				break
+			}
+		}
+		p = &peers{}
+		t.origins[n.origin] = p
+	}
+	p.set(a.mode, n.prefix, a.mean)
+}
+
+// set replaces the vote of a network. A new one takes a place that is free, or one by its hash.
+func (p *peers) set(m Mode, network netip.Prefix, mean float64) {
+	if p.modes == nil {
+		p.modes = map[Mode]*[votes]vote{}
+	}
+	all := p.modes[m]
+	if all == nil {
+		if len(p.modes) >= MaxModes {
+			return
+		}
+		all = &[votes]vote{}
+		p.modes[m] = all
+	}
+	h := fnv.New64a()
+	b, _ := network.MarshalBinary()
+	_, _ = h.Write(b)
+	id := max(h.Sum64(), 1)
+	i := slices.IndexFunc(all[:], func(v vote) bool { return v.network == id })
+	if i < 0 {
+		i = slices.IndexFunc(all[:], func(v vote) bool { return v.network == 0 })
+	}
+	if i < 0 {
+		i = int(id % votes)
+	}
+	all[i] = vote{id, mean}
+}
+
+// median returns the median of the votes on a mode, and their spread as a standard deviation.
+func (p *peers) median(m Mode) (mean, spread float64, ok bool) {
+	all := p.modes[m]
+	if all == nil {
+		return 0, 0, false
+	}
+	var list []float64
+	for _, v := range all {
+		if v.network != 0 {
+			list = append(list, v.mean)
+		}
+	}
+	if len(list) < quorum {
+		return 0, 0, false
+	}
+	middle := func() float64 {
+		slices.SortFunc(list, cmp.Compare)
+		return (list[(len(list)-1)/2] + list[len(list)/2]) / 2
+	}
+	mean = middle()
+	for i := range list {
+		list[i] = math.Abs(list[i] - mean)
+	}
+	// The factor makes it the standard deviation where the votes are normal.
+	return mean, 1.4826 * middle(), true
+}

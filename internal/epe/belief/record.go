@@ -1,0 +1,242 @@
+package belief
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Version is that of records.
+const Version = 1
+
+const (
+	// MaxRecord bounds a record in bytes.
+	MaxRecord = 16 << 10
+	// mostNumber bounds sums of bytes.
+	mostNumber = 1e18
+)
+
+// Record is what is stored of a network.
+type Record struct {
+	Prefix  netip.Prefix `json:"prefix"`
+	Origin  uint32       `json:"asn,omitempty"`
+	Mode    Mode         `json:"mode"`
+	Why     string       `json:"why,omitempty"`
+	Since   time.Time    `json:"since"`
+	Seen    time.Time    `json:"seen"`
+	Noise   float64      `json:"noise"`
+	Bulk    float64      `json:"bulk_bytes"`
+	Tried   float64      `json:"tried_bytes"`
+	Lost    float64      `json:"lost_bytes"`
+	Modes   []ModeRecord `json:"modes"`
+	Related []float32    `json:"covariance"`
+}
+
+// ModeRecord is what is stored of a mode in a network.
+type ModeRecord struct {
+	Mode    Mode    `json:"mode"`
+	Mean    float64 `json:"mean"`
+	Trials  int32   `json:"trials,omitempty"`
+	Strikes uint8   `json:"strikes,omitempty"`
+	// Rest is in Unix milliseconds.
+	Rest int64 `json:"rest_until_ms,omitempty"`
+	Brought
+}
+
+// check returns why a record is invalid, nil if it is valid.
+func (r *Record) check(now time.Time) error {
+	number := func(x float64) bool { return x >= 0 && x <= mostNumber }
+	switch {
+	case !r.Prefix.IsValid() || r.Prefix != r.Prefix.Masked() || r.Prefix.Addr().Is4In6():
+		return fmt.Errorf("invalid prefix %q", r.Prefix)
+	case !r.Mode.valid():
+		return fmt.Errorf("invalid mode %.40q", string(r.Mode))
+	case len(r.Why) > 2*maxName:
+		return errors.New("reason is too long")
+	case r.Seen.After(now.Add(time.Minute)) || r.Since.After(now.Add(time.Minute)):
+		return fmt.Errorf("seen in the future, at %s", cmp.Or(r.Seen, r.Since).UTC().Format(time.RFC3339))
+	case !(r.Noise >= leastNoise && r.Noise <= mostNoise):
+		return fmt.Errorf("invalid noise %g", r.Noise)
+	case !number(r.Bulk) || !number(r.Tried) || !number(r.Lost):
+		return errors.New("invalid number of bytes")
+	case len(r.Modes) == 0 || len(r.Modes) > MaxModes || len(r.Related) != len(r.Modes)*(len(r.Modes)+1)/2:
+		return fmt.Errorf("invalid number of modes or covariances: %d, %d", len(r.Modes), len(r.Related))
+	}
+	for i := range r.Modes {
+		m := &r.Modes[i]
+		switch {
+		case !m.Mode.valid() || slices.ContainsFunc(r.Modes[:i], func(o ModeRecord) bool { return o.Mode == m.Mode }):
+			return fmt.Errorf("invalid mode %.40q", string(m.Mode))
+		case !(math.Abs(m.Mean) <= mostLn) || m.Mode == Best && math.Abs(m.Mean) > 0:
+			return fmt.Errorf("invalid mean %g", m.Mean)
+		case m.Trials < 0 || m.MinRTT < 0 || m.MinRTT > mostRTT || m.RTT < 0 || m.RTT > mostRTT || !number(m.Goodput):
+			return fmt.Errorf("invalid numbers of mode %q", m.Mode)
+		}
+	}
+	return r.checkCovariance()
+}
+
+// checkCovariance checks what a covariance has by its definition.
+func (r *Record) checkCovariance() error {
+	n := network{covariance: r.Related, arms: make([]arm, len(r.Modes))}
+	for i := range r.Modes {
+		v := n.covarianceOf(i, i)
+		if !(v >= 0 && v <= 2*mostSD*mostSD) || r.Modes[i].Mode == Best && v != 0 {
+			return fmt.Errorf("invalid variance %g", v)
+		}
+		for j := range i {
+			if c := n.covarianceOf(i, j); !(c*c <= 1.01*v*n.covarianceOf(j, j)+1e-9) {
+				return fmt.Errorf("invalid covariance %g", c)
+			}
+		}
+	}
+	return nil
+}
+
+// record returns what is stored of a network.
+func (n *network) record() Record {
+	r := Record{
+		Prefix: n.prefix, Origin: n.origin, Mode: n.mode, Why: n.why, Since: n.since, Seen: n.seen,
+		Noise: n.noise, Bulk: n.bulk, Tried: n.tried, Lost: n.lost, Related: slices.Clone(n.covariance),
+	}
+	for _, a := range n.arms {
+		r.Modes = append(r.Modes, ModeRecord{a.mode, a.mean, a.trials, a.strikes, a.rest, a.Brought})
+	}
+	return r
+}
+
+// Changed returns the records of at most so many networks that changed since they were last
+// returned.
+func (t *Table) Changed(most int) (list []Record) {
+	for p := range t.changed {
+		if len(list) == most {
+			break
+		}
+		delete(t.changed, p)
+		if n := t.networks[p]; n != nil && len(n.arms) > 0 {
+			list = append(list, n.record())
+		}
+	}
+	return list
+}
+
+// Records returns the records of all networks, the oldest first.
+func (t *Table) Records() []Record {
+	list := make([]Record, 0, len(t.networks))
+	for at := t.order.Front(); at != nil; at = at.Next() {
+		if n := at.Value.(*network); len(n.arms) > 0 {
+			list = append(list, n.record())
+		}
+	}
+	return list
+}
+
+// Restore adds a record, or replaces what is known of its network if the record was seen later. It
+// reports whether it did. What is older than a week is ignored.
+func (t *Table) Restore(now time.Time, r *Record) (bool, error) {
+	if err := r.check(now); err != nil {
+		return false, err
+	}
+	old := t.networks[r.Prefix]
+	if now.Sub(r.Seen) > forget || old != nil && !r.Seen.After(old.seen) {
+		return false, nil
+	}
+	n := t.at(now, r.Prefix, r.Origin, r.Mode)
+	n.origin, n.mode, n.why, n.since, n.seen, n.noise = r.Origin, r.Mode, r.Why, r.Since, r.Seen, r.Noise
+	n.bulk, n.tried, n.lost = r.Bulk, r.Tried, r.Lost
+	n.arms, n.covariance = nil, slices.Clone(r.Related)
+	for _, m := range r.Modes {
+		n.arms = append(n.arms, arm{mode: m.Mode, mean: m.Mean, trials: m.Trials, strikes: m.Strikes, rest: m.Rest, Brought: m.Brought})
+	}
+	for i := range n.arms {
+		if n.arms[i].trials > 0 {
+			t.vote(n, &n.arms[i])
+		}
+	}
+	t.age(n, now)
+	delete(t.changed, r.Prefix)
+	return true, nil
+}
+
+// header is the first line of a file.
+type header struct {
+	Format  string `json:"format"`
+	Version int    `json:"version"`
+}
+
+const format = "tabane networks"
+
+// Write writes records as Read accepts them: a header, then one line of JSON for each.
+func Write(w io.Writer, list []Record) error {
+	b := bufio.NewWriter(w)
+	e := json.NewEncoder(b)
+	if err := e.Encode(header{format, Version}); err != nil {
+		return err
+	}
+	for i := range list {
+		if err := e.Encode(&list[i]); err != nil {
+			return err
+		}
+	}
+	return b.Flush()
+}
+
+// ErrFormat means that a file is none of this version.
+var ErrFormat = errors.New("not a file of networks")
+
+// Read adds the records of a file. Invalid ones are ignored: their number and what is wrong with the
+// first are the error. One that wraps ErrFormat means that nothing was read.
+func (t *Table) Read(now time.Time, r io.Reader) (read int, err error) {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, MaxRecord)
+	var h header
+	if !lines.Scan() || json.Unmarshal(lines.Bytes(), &h) != nil || h.Format != format {
+		return 0, fmt.Errorf("%w: it has no header", ErrFormat)
+	}
+	if h.Version != Version {
+		return 0, fmt.Errorf("%w: version %d, want %d", ErrFormat, h.Version, Version)
+	}
+	invalid, number := 0, 1
+	var first error
+	for lines.Scan() {
+		number++
+		fresh, err := t.Decode(now, lines.Bytes())
+		if err != nil {
+			invalid++
+			first = cmp.Or(first, fmt.Errorf("line %d: %w", number, err))
+		}
+		if fresh {
+			read++
+		}
+	}
+	if err := lines.Err(); err != nil {
+		invalid++
+		first = cmp.Or(first, fmt.Errorf("line %d: %w", number+1, err))
+	}
+	if invalid > 0 {
+		return read, fmt.Errorf("ignored %d invalid records; %w", invalid, first)
+	}
+	return read, nil
+}
+
+// Decode adds a record in JSON, as Restore does.
+func (t *Table) Decode(now time.Time, line []byte) (bool, error) {
+	var r Record
+	if len(line) > MaxRecord {
+		return false, fmt.Errorf("record of %d bytes", len(line))
+	}
+	if err := json.Unmarshal(line, &r); err != nil {
+		return false, err
+	}
+	return t.Restore(now, &r)
+}
+
+// Encode returns a record in JSON.
+func (r *Record) Encode() ([]byte, error) { return json.Marshal(r) }

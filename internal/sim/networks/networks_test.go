@@ -1,0 +1,50 @@
+package networks
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/tabane/tabane/internal/epe/belief"
+)
+
+// TestNine: the loss against the best mode of each network, with 10 % of the bytes to explore.
+func TestNine(t *testing.T) {
+	var runs [][]Network
+	for seed := range uint64(30) {
+		runs = append(runs, Run(Nine, Options{Seed: seed + 1, Connections: 400, Explore: 0.1, Start: multipath}))
+	}
+	list := Summarize(runs)
+	worst, mean := Worst(list), Mean(list)
+	if worst.First > 0.03 || worst.Next > 0.01 || worst.Rest > 0.01 {
+		t.Errorf("worst loss %.4f in connections 1 to 20, %.4f to 100, %.4f beyond", worst.First, worst.Next, worst.Rest)
+	}
+	if all := 0.05*mean.First + 0.2*mean.Next + 0.75*mean.Rest; all > 0.005 {
+		t.Errorf("mean loss %.4f", all)
+	}
+	if worst.Tried > 0.1 || worst.Exploring > 0.011 {
+		t.Errorf("tried %.4f of the bytes, and lost %.4f by it", worst.Tried, worst.Exploring)
+	}
+	if mean.Within20 < 0.9 || mean.Within100 < 0.95 {
+		t.Errorf("within 5 %% of the best mode: %.2f after 20 connections, %.2f after 100", mean.Within20, mean.Within100)
+	}
+}
+
+// TestMany: what 200 networks lose whose quality changes every 150 connections, against what they
+// lose in the mode that they begin with.
+func TestMany(t *testing.T) {
+	run := func(explore float64) Summary {
+		kinds := Many(200, rand.New(rand.NewPCG(1, 1)))
+		return Mean(Summarize([][]Network{Run(kinds, Options{Seed: 1, Connections: 400, ChangeEvery: 150, Explore: explore, Start: multipath})}))
+	}
+	auto, fixed := run(0.1), run(0)
+	if auto.Rest > 0.035 || auto.Rest > fixed.Rest/4 || auto.Changes > 2 {
+		t.Errorf("lost %.4f, without changes of mode %.4f; %.1f changes in 100 connections", auto.Rest, fixed.Rest, auto.Changes)
+	}
+}
+
+func TestRunsRepeat(t *testing.T) {
+	o := Options{Seed: 5, Connections: 120, Explore: 0.1, Start: belief.Best}
+	if a, b := Run(Nine, o), Run(Nine, o); a[8].Loss(0, 120) != b[8].Loss(0, 120) {
+		t.Error("the same seed gives another result")
+	}
+}
