@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * Reports what each TCP connection achieved when it is closed, the first time that it has carried much,
+ * and retransmission timeouts. Nothing is polled.
+ *
+ * Needs Linux 5.16 with BTF and a control group of version 2 that the sockets are in. It changes no
+ * socket.
+ */
+#include "bpf.h"
+
+/* The context: struct bpf_sock_ops up to the last member that is used. */
+struct bpf_sock_ops {
+	__u32 op;
+	__u32 args[4];
+	__u32 family;
+	__u32 remote_ip4;
+	__u32 local_ip4;
+	__u32 remote_ip6[4];
+	__u32 local_ip6[4];
+	__u32 remote_port; /* in the upper half, in network byte order */
+	__u32 local_port;
+	__u32 is_fullsock;
+	__u32 snd_cwnd;
+	__u32 srtt_us; /* times 8 */
+	__u32 bpf_sock_ops_cb_flags;
+	__u32 state;
+	__u32 rtt_min;
+	__u32 snd_ssthresh;
+	__u32 rcv_nxt;
+	__u32 snd_nxt;
+	__u32 snd_una;
+	__u32 mss_cache;
+	__u32 ecn_flags;
+	__u32 rate_delivered;
+	__u32 rate_interval_us;
+	__u32 packets_out;
+	__u32 retrans_out;
+	__u32 total_retrans;
+	__u32 segs_in;
+	__u32 data_segs_in;
+	__u32 segs_out;
+	__u32 data_segs_out;
+	__u32 lost_out;
+	__u32 sacked_out;
+	__u32 sk_txhash;
+	__u64 bytes_received;
+	__u64 bytes_acked;
+	__u64 sk __attribute__((aligned(8)));
+};
+
+enum {
+	ACTIVE_ESTABLISHED = 4,
+	PASSIVE_ESTABLISHED = 5,
+	RTO = 8,
+	STATE = 10,
+	RTT = 12,
+
+	RTO_FLAG = 1 << 0,
+	STATE_FLAG = 1 << 2,
+	RTT_FLAG = 1 << 3,
+
+	TCP_CLOSE = 7,
+	AF_INET = 2,
+};
+
+struct tcp_sock;
+static long (*bpf_sock_ops_cb_flags_set)(struct bpf_sock_ops *skops, int flags) = (void *)59;
+static __u64 (*bpf_get_netns_cookie)(void *ctx) = (void *)122;
+static struct tcp_sock *(*bpf_skc_to_tcp_sock)(void *sk) = (void *)137;
+
+/* Members of the kernel's structures that are read here. In jiffies: busy, then limited by the
+ * receive window, then by the send buffer. */
+struct tcp_sock {
+	__u32 chrono_stat[3];
+} KERNEL;
+
+enum kind {
+	CLOSED,
+	BULK,   /* the connection has carried as much as a bulk connection */
+	TIMEOUT /* its retransmission timer expired, again if retries > 0 */
+};
+
+/* What a connection achieved. Addresses of IPv4 sockets are IPv4-mapped. */
+struct report {
+	__u64 acked;       /* bytes */
+	__u64 duration_us; /* since the connection was established */
+	__u32 busy_us, window_us, buffer_us;
+	__u32 srtt_us, min_rtt_us; /* ~0: not known */
+	__u32 sent, retransmitted; /* segments */
+	__u32 retries;
+	__u8 local[16];
+	__u8 remote[16];
+	__u16 local_port;
+	__u16 remote_port;
+	__u32 kind;
+};
+
+/* Keeps the type in the object, for the bindings. */
+const struct report *_report __attribute__((unused));
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1024 * 1024);
+} reports SEC(".maps");
+
+/* Of a connection: when it was established. */
+struct began {
+	__u64 ns;
+	__u64 jiffies;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, struct began);
+} connections SEC(".maps");
+
+/* Reports that did not fit into the ring buffer. */
+__u64 lost;
+
+/* The cookie of the network namespace whose connections are reported. */
+volatile const __u64 netns;
+/* The bytes from which a connection is bulk. */
+volatile const __u32 bulk;
+
+enum {
+	BPF_RB_NO_WAKEUP = 1 << 0,
+	BPF_RB_FORCE_WAKEUP = 1 << 1,
+	BPF_RB_AVAIL_DATA = 0,
+};
+static __u64 (*bpf_ringbuf_query)(void *map, __u64 flags) = (void *)134;
+
+/* Closed connections are read together: at the latest when so many bytes of reports wait. */
+#define TOGETHER (64 * 1024)
+
+/* The members of a context are read one by one: the compiler must not join them. */
+static __always_inline void copy_address(__u8 *to, __u32 family, __u32 address4, const volatile __u32 *address6)
+{
+	__u32 *words = (__u32 *)to;
+
+	if (family == AF_INET) {
+		words[0] = words[1] = 0;
+		words[2] = htonl(0xffff);
+		words[3] = address4;
+		return;
+	}
+	words[0] = address6[0];
+	words[1] = address6[1];
+	words[2] = address6[2];
+	words[3] = address6[3];
+}
+
+static __always_inline void send_report(struct bpf_sock_ops *ctx, enum kind kind, __u32 retries)
+{
+	struct report r = {};
+	void *sk = (void *)ctx->sk;
+	struct tcp_sock *tp;
+	struct began *began;
+	__u64 us, ticks;
+
+	if (!sk)
+		return;
+	began = bpf_sk_storage_get(&connections, sk, 0, 0);
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!began || !tp)
+		return;
+	us = (bpf_ktime_get_ns() - began->ns) / 1000;
+	ticks = bpf_jiffies64() - began->jiffies;
+	r.duration_us = us;
+	/* The length of a jiffy follows from the two clocks. */
+	if (ticks) {
+		__u64 jiffy = us / ticks;
+
+		r.busy_us = tp->chrono_stat[0] * jiffy;
+		r.window_us = tp->chrono_stat[1] * jiffy;
+		r.buffer_us = tp->chrono_stat[2] * jiffy;
+	}
+	r.acked = ctx->bytes_acked;
+	r.srtt_us = ctx->srtt_us >> 3;
+	r.min_rtt_us = ctx->rtt_min;
+	r.sent = ctx->data_segs_out;
+	r.retransmitted = ctx->total_retrans;
+	r.retries = retries;
+	copy_address(r.local, ctx->family, ctx->local_ip4, ctx->local_ip6);
+	copy_address(r.remote, ctx->family, ctx->remote_ip4, ctx->remote_ip6);
+	r.local_port = ctx->local_port;
+	r.remote_port = ntohl(ctx->remote_port);
+	r.kind = kind;
+	if (bpf_ringbuf_output(&reports, &r, sizeof(r),
+			       kind == CLOSED && bpf_ringbuf_query(&reports, BPF_RB_AVAIL_DATA) < TOGETHER ? BPF_RB_NO_WAKEUP : BPF_RB_FORCE_WAKEUP))
+		__sync_fetch_and_add(&lost, 1);
+}
+
+SEC("sockops")
+int observe(struct bpf_sock_ops *ctx)
+{
+	struct began *began;
+	void *sk;
+
+	switch (ctx->op) {
+	case ACTIVE_ESTABLISHED:
+	case PASSIVE_ESTABLISHED:
+		if (bpf_get_netns_cookie(ctx) != netns)
+			return 1;
+		sk = (void *)ctx->sk;
+		if (!sk)
+			return 1;
+		began = bpf_sk_storage_get(&connections, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+		if (!began)
+			return 1;
+		began->ns = bpf_ktime_get_ns();
+		began->jiffies = bpf_jiffies64();
+		bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | RTO_FLAG | STATE_FLAG | RTT_FLAG);
+		break;
+	case RTT:
+		if (ctx->bytes_acked < bulk)
+			break;
+		send_report(ctx, BULK, 0);
+		bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags & ~RTT_FLAG);
+		break;
+	case RTO:
+		/* Not of each packet that a full queue drops: from the first expiry on, of which the
+		 * second one follows without any acknowledgment in between. */
+		send_report(ctx, TIMEOUT, ctx->args[0]);
+		break;
+	case STATE:
+		if (ctx->args[1] == TCP_CLOSE)
+			send_report(ctx, CLOSED, 0);
+		break;
+	}
+	return 1;
+}
+
+/* The kernel accepts the helpers for memory and tracing from such programs only. */
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,229 @@
+// Package outcome reports what TCP connections achieved: each once, when it is closed, and when it
+// begins to carry much or its path seems to fail, with an eBPF program at a control group. Nothing is
+// polled.
+//
+// It decides nothing. The program is in bpf/epe/outcome.
+package outcome
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/base/feature"
+	"github.com/tabane/tabane/internal/kernel/bpf"
+)
+
+// Kind is why a connection is reported.
+type Kind uint8
+
+// The kinds, as in the program.
+const (
+	// Closed: the connection has ended.
+	Closed Kind = iota
+	// Bulk: it has carried Options.Bulk. It is reported so once.
+	Bulk
+	// Timeout: its retransmission timer has expired.
+	Timeout
+	kinds
+)
+
+func (k Kind) String() string {
+	if k < kinds {
+		return [...]string{"closed", "bulk", "timeout"}[k]
+	}
+	return fmt.Sprintf("kind %d", uint8(k))
+}
+
+// Report is what a connection achieved until now. A subflow of MPTCP is a connection of its own.
+type Report struct {
+	Kind          Kind
+	Local, Remote netip.AddrPort
+	// Acked is the number of bytes that the other end acknowledged.
+	Acked uint64
+	// Duration is since the connection was established, Busy the part with data to send, of which
+	// Window was limited by the other end's receive window and Buffer by the send buffer, in steps of
+	// a jiffy.
+	Duration, Busy, Window, Buffer time.Duration
+	// RTT is the smoothed and MinRTT the least round-trip time, 0 if it is not known.
+	RTT, MinRTT time.Duration
+	// Sent and Retransmitted count segments with data; they wrap around.
+	Sent, Retransmitted uint32
+	// Retries is how often in a row the timer had expired before.
+	Retries uint32
+}
+
+// Goodput is what the connection carried while it had data to send, in bytes/s; 0 if it is not
+// known, because that was shorter than a jiffy.
+func (r Report) Goodput() float64 {
+	if r.Busy <= 0 {
+		return 0
+	}
+	return float64(r.Acked) / r.Busy.Seconds()
+}
+
+// Options are those of a Watcher.
+type Options struct {
+	// Bulk is the number of bytes from which a connection is reported as bulk.
+	Bulk uint32
+	// Group is the directory of the control group, of version 2, that the sockets are in; "": the
+	// root of all.
+	Group string
+}
+
+// Watcher receives the reports of one network namespace.
+type Watcher struct {
+	objects programObjects
+	link    link.Link
+	reader  *ringbuf.Reader
+	record  ringbuf.Record
+	lost    uint64
+}
+
+// together is for how long reports of closed connections may wait for others.
+const together = time.Second
+
+// groups are where the root of control groups of version 2 is mounted.
+var groups = []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}
+
+// root returns the root of control groups of version 2.
+func root() (string, error) {
+	for _, dir := range groups {
+		var fs unix.Statfs_t
+		if unix.Statfs(dir, &fs) == nil && fs.Type == unix.CGROUP2_SUPER_MAGIC {
+			return dir, nil
+		}
+	}
+	return "", &feature.Error{Feature: "eBPF", Reason: "there are no control groups of version 2 in " + groups[0], Remedy: "mount -t cgroup2 none " + groups[1]}
+}
+
+// New starts reporting the connections in the network namespace of the calling thread that are
+// established from now on. The caller calls Close. New returns a *feature.Error when this host
+// cannot run the program.
+func New(o Options) (_ *Watcher, err error) {
+	w := &Watcher{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("report connections: %w", err), w.Close())
+		}
+	}()
+	if o.Group == "" {
+		if o.Group, err = root(); err != nil {
+			return nil, err
+		}
+	}
+	spec, err := loadProgram()
+	if err != nil {
+		return nil, err
+	}
+	cookie, err := namespace()
+	if err != nil {
+		return nil, fmt.Errorf("identify network namespace: %w", err)
+	}
+	if err := errors.Join(spec.Variables[programVarNetns].Set(cookie), spec.Variables[programVarBulk].Set(o.Bulk)); err != nil {
+		return nil, err
+	}
+	if err := bpf.Load(spec, &w.objects); err != nil {
+		return nil, err
+	}
+	if w.reader, err = ringbuf.NewReader(w.objects.Reports); err != nil {
+		return nil, fmt.Errorf("read reports: %w", err)
+	}
+	w.link, err = link.AttachCgroup(link.CgroupOptions{Path: o.Group, Attach: ebpf.AttachCGroupSockOps, Program: w.objects.Observe})
+	if err != nil {
+		return nil, fmt.Errorf("attach to control group %q: %w", o.Group, err)
+	}
+	return w, nil
+}
+
+// namespace returns the cookie of the network namespace of the calling thread.
+func namespace() (uint64, error) {
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if errors.Is(err, unix.EAFNOSUPPORT) {
+		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	return unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+}
+
+// Receive waits for reports and returns those that are there, at most 4,096, and how many were lost
+// since the last call because the buffer was full. Reports of closed connections alone may be a
+// second old. The error matches os.ErrClosed after Close.
+func (w *Watcher) Receive() (reports []Report, lost uint64, err error) {
+	for {
+		// At the deadline, those are read that nothing was signaled for.
+		w.reader.SetDeadline(time.Now().Add(together))
+		err := w.reader.ReadInto(&w.record)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			if len(reports) > 0 {
+				break
+			}
+			continue
+		}
+		if err != nil {
+			return nil, 0, fmt.Errorf("read reports of connections: %w", err)
+		}
+		r, err := decode(w.record.RawSample)
+		if err != nil {
+			return nil, 0, fmt.Errorf("read reports of connections: %w", err)
+		}
+		reports = append(reports, r)
+		if w.record.Remaining == 0 || len(reports) == 4096 {
+			break
+		}
+	}
+	var total uint64
+	if err := w.objects.Lost.Get(&total); err != nil {
+		return nil, 0, fmt.Errorf("read number of lost reports: %w", err)
+	}
+	lost, w.lost = total-w.lost, total
+	return reports, lost, nil
+}
+
+func decode(b []byte) (Report, error) {
+	if len(b) < int(unsafe.Sizeof(programReport{})) {
+		return Report{}, fmt.Errorf("report of %d bytes, want %d", len(b), unsafe.Sizeof(programReport{}))
+	}
+	r := (*programReport)(unsafe.Pointer(unsafe.SliceData(b)))
+	end := func(a [16]byte, port uint16) netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom16(a).Unmap(), port)
+	}
+	us := func(n uint64) time.Duration { return time.Duration(min(n, 1<<53)) * time.Microsecond }
+	rtt := func(n uint32) time.Duration {
+		if n == ^uint32(0) {
+			return 0
+		}
+		return us(uint64(n))
+	}
+	if r.Kind >= uint32(kinds) {
+		return Report{}, fmt.Errorf("report of kind %d", r.Kind)
+	}
+	return Report{
+		Kind: Kind(r.Kind), Local: end(r.Local, r.LocalPort), Remote: end(r.Remote, r.RemotePort), Acked: r.Acked,
+		Duration: us(r.DurationUs), Busy: us(uint64(r.BusyUs)), Window: us(uint64(r.WindowUs)), Buffer: us(uint64(r.BufferUs)),
+		RTT: rtt(r.SrttUs), MinRTT: rtt(r.MinRttUs), Sent: r.Sent, Retransmitted: r.Retransmitted, Retries: r.Retries,
+	}, nil
+}
+
+// Close stops reporting.
+func (w *Watcher) Close() error {
+	var errs []error
+	if w.link != nil {
+		errs = append(errs, w.link.Close())
+	}
+	if w.reader != nil {
+		errs = append(errs, w.reader.Close())
+	}
+	return errors.Join(append(errs, w.objects.Close())...)
+}

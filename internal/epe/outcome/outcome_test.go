@@ -1,0 +1,289 @@
+package outcome
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/kernel/netns"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
+	"github.com/tabane/tabane/internal/testkit/accessor"
+)
+
+func TestMain(m *testing.M) { netnstest.Main(m) }
+
+func encode(r programReport) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(&r)), unsafe.Sizeof(r))
+}
+
+func TestDecode(t *testing.T) {
+	mapped := netip.MustParseAddr("::ffff:192.0.2.1").As16()
+	b := encode(programReport{
+		Acked: 1000, DurationUs: 4000, BusyUs: 2000, WindowUs: 1000, BufferUs: 500, SrttUs: 300, MinRttUs: ^uint32(0), Sent: 5, Retransmitted: 1, Retries: 2,
+		Local: mapped, Remote: netip.MustParseAddr("2001:db8::1").As16(), LocalPort: 80, RemotePort: 40000, Kind: 2,
+	})
+	got, err := decode(b)
+	want := Report{
+		Kind: Timeout, Local: netip.MustParseAddrPort("192.0.2.1:80"), Remote: netip.MustParseAddrPort("[2001:db8::1]:40000"), Acked: 1000,
+		Duration: 4 * time.Millisecond, Busy: 2 * time.Millisecond, Window: time.Millisecond, Buffer: 500 * time.Microsecond, RTT: 300 * time.Microsecond,
+		Sent: 5, Retransmitted: 1, Retries: 2,
+	}
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.AddrPort{})); err != nil || diff != "" || got.Goodput() != 500_000 {
+		t.Errorf("%v, %g, (-want +got):\n%s", err, got.Goodput(), diff)
+	}
+	if _, err := decode(b[:len(b)-1]); err == nil {
+		t.Error("a short report is accepted")
+	}
+	if _, err := decode(encode(programReport{Kind: 3})); err == nil {
+		t.Error("an unknown kind is accepted")
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add(encode(programReport{Kind: 1}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := decode(b)
+		accessor.Call(t, r)
+		if err == nil && (r.Remote.Addr().Is4In6() || r.Duration < 0 || r.Goodput() < 0) {
+			t.Errorf("report %+v", r)
+		}
+	})
+}
+
+// watching is a Watcher of a network namespace with its reports.
+type watching struct {
+	t       testing.TB
+	ns      string
+	watcher *Watcher
+	reports chan Report
+}
+
+func watch(t testing.TB) *watching {
+	t.Helper()
+	netnstest.Need(t)
+	w := &watching{t: t, ns: netnstest.New(t), reports: make(chan Report, 1<<16)}
+	netnstest.IP(t, w.ns, "link set lo up")
+	netnstest.Do(t, w.ns, func() (err error) {
+		w.watcher, err = New(Options{Bulk: 1 << 20})
+		return err
+	})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		for {
+			list, lost, err := w.watcher.Receive()
+			if errors.Is(err, os.ErrClosed) {
+				return
+			}
+			if err != nil || lost > 0 {
+				t.Errorf("receive: %v, %d lost", err, lost)
+				return
+			}
+			for _, r := range list {
+				w.reports <- r
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		if err := w.watcher.Close(); err != nil {
+			t.Error(err)
+		}
+		<-done
+	})
+	return w
+}
+
+// download has a server in the namespace send bytes to a client, which then closes.
+func (w *watching) download(ns, address string, size int, pause time.Duration) (server netip.AddrPort) {
+	w.t.Helper()
+	var l net.Listener
+	var client net.Conn
+	netnstest.Do(w.t, ns, func() (err error) {
+		if l, err = net.Listen("tcp", address); err != nil {
+			return err
+		}
+		client, err = net.Dial("tcp", l.Addr().String())
+		return err
+	})
+	defer l.Close()
+	c, err := l.Accept()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		defer c.Close()
+		b := make([]byte, 64<<10)
+		for left := size; left > 0; left -= len(b) {
+			if _, err := c.Write(b[:min(left, len(b))]); err != nil {
+				w.t.Error(err)
+				return
+			}
+			time.Sleep(pause)
+		}
+	})
+	if n, err := io.Copy(io.Discard, client); n != int64(size) || err != nil {
+		w.t.Errorf("received %d of %d bytes: %v", n, size, err)
+	}
+	sending.Wait()
+	client.Close()
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// next returns the next report of a kind from the server's end.
+func (w *watching) next(k Kind, server netip.AddrPort) Report {
+	w.t.Helper()
+	for patience := time.After(20 * time.Second); ; {
+		select {
+		case r := <-w.reports:
+			if r.Kind == k && r.Local == server {
+				return r
+			}
+		case <-patience:
+			w.t.Fatalf("no report of kind %s", k)
+		}
+	}
+}
+
+func TestConnections(t *testing.T) {
+	w := watch(t)
+	other := netnstest.New(t)
+	netnstest.IP(t, other, "link set lo up")
+	for _, address := range []string{"[::1]:0", "127.0.0.1:0"} {
+		const size = 3 << 20
+		w.download(other, address, size, 0)
+		server := w.download(w.ns, address, size, 0)
+		bulk := w.next(Bulk, server)
+		if bulk.Acked < 1<<20 || bulk.Acked > size || bulk.Remote.Addr() != server.Addr() {
+			t.Errorf("bulk: %+v", bulk)
+		}
+		closed := w.next(Closed, server)
+		if closed.Remote != bulk.Remote || closed.Acked < size || closed.Acked > size+1 || closed.Sent == 0 || closed.RTT <= 0 || closed.MinRTT <= 0 || closed.Duration < bulk.Duration || closed.Busy > closed.Duration+time.Second {
+			t.Errorf("closed: %+v", closed)
+		}
+		server = w.download(w.ns, address, 256<<10, 20*time.Millisecond)
+		if slow := w.next(Closed, server); slow.Busy > slow.Duration/2 {
+			t.Errorf("the application paused, and yet the connection was busy %v of %v", slow.Busy, slow.Duration)
+		}
+	}
+	if n := len(w.reports); n > 8 {
+		t.Errorf("%d more reports", n)
+	}
+}
+
+// TestTimeout: the timer of a connection whose path fails is reported, with each retry.
+func TestTimeout(t *testing.T) {
+	w := watch(t)
+	other := netnstest.New(t)
+	netnstest.IP(t, w.ns, "link add eth0 type veth peer name eth0 netns "+other+`
+link set eth0 up
+address add 192.0.2.1/24 dev eth0`)
+	netnstest.IP(t, other, "link set eth0 up\naddress add 192.0.2.2/24 dev eth0")
+	var l net.Listener
+	netnstest.Do(t, w.ns, func() (err error) {
+		l, err = net.Listen("tcp", "192.0.2.1:0")
+		return err
+	})
+	defer l.Close()
+	var client net.Conn
+	netnstest.Do(t, other, func() (err error) {
+		client, err = net.Dial("tcp", l.Addr().String())
+		return err
+	})
+	defer client.Close()
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	at := server.LocalAddr().(*net.TCPAddr).AddrPort()
+	netnstest.IP(t, other, "address delete 192.0.2.2/24 dev eth0")
+	if _, err := server.Write([]byte("lost")); err != nil {
+		t.Fatal(err)
+	}
+	first, second := w.next(Timeout, at), w.next(Timeout, at)
+	if second.Retries <= first.Retries {
+		t.Errorf("retries %d, then %d", first.Retries, second.Retries)
+	}
+}
+
+// BenchmarkConnections measures what each short connection costs: the time of the program, at both
+// ends, and that of reading its reports.
+func BenchmarkConnections(b *testing.B) {
+	w := watch(b)
+	stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
+	if err != nil {
+		b.Skip(err)
+	}
+	defer stats.Close()
+	var l net.Listener
+	handle := func() error {
+		var err error
+		l, err = net.Listen("tcp", "[::1]:0")
+		return err
+	}
+	netnstest.Do(b, w.ns, handle)
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = c.Write(make([]byte, 20_000))
+				c.Close()
+			}()
+		}
+	}()
+	go func() {
+		for range w.reports {
+		}
+	}()
+	n := 0
+	err = netns.Do(w.ns, func() error {
+		for b.Loop() {
+			c, err := net.Dial("tcp", l.Addr().String())
+			if err != nil {
+				return err
+			}
+			_, _ = io.Copy(io.Discard, c)
+			c.Close()
+			n++
+		}
+		return nil
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	s, err := w.watcher.objects.Observe.Stats()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportMetric(float64(s.Runtime.Nanoseconds())/float64(n), "program-ns/connection")
+	b.ReportMetric(float64(s.RunCount)/float64(n), "runs/connection")
+}
+
+// BenchmarkDecode measures what reading a report costs.
+func BenchmarkDecode(b *testing.B) {
+	record := encode(programReport{Kind: 1, Remote: netip.MustParseAddr("2001:db8::1").As16()})
+	for b.Loop() {
+		if _, err := decode(record); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
