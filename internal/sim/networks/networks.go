@@ -149,8 +149,9 @@ func (w *world) brings(m belief.Mode) float64 {
 		return 1 + w.Gain
 	case single:
 		return 1 + w.Single
+	default:
+		return 1
 	}
-	return 1
 }
 
 // connection has a bulk connection, part by part.
