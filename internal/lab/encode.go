@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"strings"
 	"time"
+
+	"github.com/tabane/tabane/internal/base/field"
 )
 
 // encode writes configuration sections in the form that the daemons read. It is JSON, which is
@@ -37,6 +39,13 @@ func plainValue(v reflect.Value) (any, error) {
 	case encoding.TextMarshaler:
 		b, err := x.MarshalText()
 		return string(b), err
+	}
+	if field.HasShort(v.Type()) {
+		fresh := reflect.New(v.Type())
+		fresh.Elem().Set(v)
+		if text, ok := fresh.Interface().(field.Short).Short(); ok {
+			return text, nil
+		}
 	}
 	switch v.Kind() {
 	case reflect.Struct:
@@ -71,11 +80,11 @@ func plainValue(v reflect.Value) (any, error) {
 func plainStruct(v reflect.Value) (any, error) {
 	m := map[string]any{}
 	for i := range v.NumField() {
-		field := v.Type().Field(i)
-		if !field.IsExported() || v.Field(i).IsZero() {
+		f := v.Type().Field(i)
+		if !f.IsExported() || v.Field(i).IsZero() {
 			continue
 		}
-		name, options, _ := strings.Cut(field.Tag.Get("yaml"), ",")
+		name, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
 		if name == "" && options == "inline" {
 			inner, err := plainValue(v.Field(i))
 			if err != nil {
@@ -85,7 +94,7 @@ func plainStruct(v reflect.Value) (any, error) {
 			continue
 		}
 		if name == "" {
-			return nil, fmt.Errorf("BUG: field %s of %s has no key", field.Name, v.Type())
+			return nil, fmt.Errorf("BUG: field %s of %s has no key", f.Name, v.Type())
 		}
 		if name == "-" {
 			continue
