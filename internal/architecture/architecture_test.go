@@ -66,7 +66,7 @@ var folders = []folder{
 		name: "bgp", about: "the BGP speaker: messages, sessions, tables, policies, BFD, RPKI",
 		may:     []string{"base", "kernel"},
 		because: "a speaker knows no daemon that speaks",
-		rungs:   [][]string{{"srv6", "vpn"}, {"message"}, {"bfd", "policy", "rib", "session"}, {"rtr", "."}},
+		rungs:   [][]string{{"srv6", "vpn"}, {"message"}, {"bfd", "policy", "rib", "session"}, {"linkstate", "rtr", "."}},
 		pure:    []string{"srv6", "vpn", "message", "policy", "rib"},
 	},
 	{

@@ -226,3 +226,14 @@ func narrowASN(asn uint32) (n uint16, wide bool) {
 	}
 	return uint16(asn), false
 }
+
+// AppendUpdate appends an UPDATE of a family without classic destinations (RFC 4271 section 4.3),
+// whose path attributes f appends.
+func AppendUpdate(b []byte, f func([]byte) []byte) []byte {
+	start := len(b)
+	b = append(begin(b, TypeUpdate), 0, 0, 0, 0)
+	attrs := len(b)
+	b = f(b)
+	binary.BigEndian.PutUint16(b[attrs-2:], uint16(len(b)-attrs))
+	return finish(b, start)
+}

@@ -16,6 +16,11 @@ const (
 	VPNv6                         // AFI 2, SAFI 128 (RFC 4659)
 
 	lastFamily = VPNv6
+
+	// LinkState is BGP-LS (AFI 16388, SAFI 71; RFC 9552). Its destinations are no prefixes, so it is
+	// none of the families that FamilyOf returns: sessions can have it, and packages of their own
+	// encode its messages.
+	LinkState = VPNv6 + 1
 )
 
 const (
@@ -25,7 +30,7 @@ const (
 	safiVPN     = 128
 )
 
-var families = [lastFamily + 1]struct {
+var families = [LinkState + 1]struct {
 	name string
 	afi  uint16
 	safi uint8
@@ -34,6 +39,7 @@ var families = [lastFamily + 1]struct {
 	IPv6Unicast: {"ipv6-unicast", afiIPv6, safiUnicast},
 	VPNv4:       {"vpnv4", afiIPv4, safiVPN},
 	VPNv6:       {"vpnv6", afiIPv6, safiVPN},
+	LinkState:   {"link-state", 16388, 71},
 }
 
 // FamilyOf returns the family with these numbers, or false if it is none of this package's.
@@ -61,9 +67,9 @@ func (f Family) VPN() bool { return f == VPNv4 || f == VPNv6 }
 // Is4 reports whether destinations are IPv4 prefixes.
 func (f Family) Is4() bool { return f == IPv4Unicast || f == VPNv4 }
 
-// String is "ipv4-unicast", "ipv6-unicast", "vpnv4" or "vpnv6".
+// String is "ipv4-unicast", "ipv6-unicast", "vpnv4", "vpnv6" or "link-state".
 func (f Family) String() string {
-	if f.IsValid() {
+	if f.IsValid() || f == LinkState {
 		return families[f].name
 	}
 	return fmt.Sprintf("family(%d)", uint8(f))
@@ -84,7 +90,7 @@ func Families(list ...Family) FamilySet {
 // Has reports whether the family is in the set.
 func (s FamilySet) Has(f Family) bool { return s>>f&1 == 1 }
 
-// All iterates over the families in the order of their numbers.
+// All iterates over the families in the order of their numbers, without LinkState.
 func (s FamilySet) All() iter.Seq[Family] {
 	return func(yield func(Family) bool) {
 		for f := IPv4Unicast; f <= lastFamily; f++ {
@@ -99,6 +105,9 @@ func (s FamilySet) String() string {
 	var names []string
 	for f := range s.All() {
 		names = append(names, f.String())
+	}
+	if s.Has(LinkState) {
+		names = append(names, LinkState.String())
 	}
 	return strings.Join(names, ",")
 }

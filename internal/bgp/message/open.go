@@ -165,7 +165,11 @@ func (o *Open) parseCapabilities(b []byte) error {
 
 // familyBit returns the set of the family, empty if the family is unknown.
 func familyBit(afi []byte, safi uint8) FamilySet {
-	if f, known := FamilyOf(binary.BigEndian.Uint16(afi), safi); known {
+	number := binary.BigEndian.Uint16(afi)
+	if number == LinkState.AFI() && safi == LinkState.SAFI() {
+		return Families(LinkState)
+	}
+	if f, known := FamilyOf(number, safi); known {
 		return Families(f)
 	}
 	return 0
@@ -221,6 +225,9 @@ func (o Open) Append(b []byte) []byte {
 func (o Open) appendCapabilities(b []byte) []byte {
 	for f := range o.Families.All() {
 		b = append(b, capMultiprotocol, 4, 0, byte(f.AFI()), 0, f.SAFI())
+	}
+	if o.Families.Has(LinkState) {
+		b = append(b, capMultiprotocol, 4, byte(LinkState.AFI()>>8), byte(LinkState.AFI()&0xff), 0, LinkState.SAFI())
 	}
 	if o.RouteRefresh {
 		b = append(b, capRouteRefresh, 0)
@@ -314,6 +321,7 @@ func (c Capabilities) Names() []string {
 	for f := range c.Families.All() {
 		add(true, "multiprotocol %s (%d)", f, capMultiprotocol)
 	}
+	add(c.Families.Has(LinkState), "multiprotocol %s (%d)", LinkState, capMultiprotocol)
 	add(c.RouteRefresh, "route refresh (%d)", capRouteRefresh)
 	for f := range c.ExtendedNextHop.All() {
 		add(true, "extended next hop %s (%d)", f, capExtendedNextHop)

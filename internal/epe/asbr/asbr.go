@@ -18,6 +18,7 @@ import (
 
 	"github.com/tabane/tabane/internal/base/health"
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/bgp/linkstate"
 	"github.com/tabane/tabane/internal/bgp/policy"
 	"github.com/tabane/tabane/internal/bgp/rtr"
 	"github.com/tabane/tabane/internal/bgp/vpn"
@@ -53,6 +54,8 @@ type ASBR struct {
 	// peers.
 	core       core
 	advertised bool
+	// exporter exports SIDs to controllers; nil without any.
+	exporter *linkstate.Exporter
 	// stale: interfaces or routes changed since core and networks were read.
 	stale    bool
 	networks networks
@@ -82,7 +85,11 @@ func New(ctx context.Context, o Options) (*ASBR, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read addresses of interfaces: %w", err)
 	}
-	a := &ASBR{config: o.Config, log: o.Log, networks: on, stale: true}
+	exporter, err := o.Config.newExporter(o.Log)
+	if err != nil {
+		return nil, err
+	}
+	a := &ASBR{exporter: exporter, config: o.Config, log: o.Log, networks: on, stale: true}
 	a.core.links = map[string]bool{}
 	a.setCore()
 	a.neighbors = slices.Concat(a.config.reflectors(), a.config.egress(on, nil))
@@ -226,6 +233,12 @@ func (a *ASBR) Run(ctx context.Context) error {
 	if err := a.daemon.Speaker.Originate(a.config.locatorRoute()); err != nil {
 		return errors.Join(err, a.daemon.Close())
 	}
+	if a.exporter != nil {
+		if err := a.exporter.Start(); err != nil {
+			return errors.Join(err, a.daemon.Close())
+		}
+		defer a.exporter.Stop()
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	a.running = ctx
 	a.startValidation(a.config.RPKI)
@@ -285,6 +298,7 @@ func (a *ASBR) BGP(events []bgp.Event) {
 		case bgp.Session:
 			if p := a.peer(e.Neighbor); p != nil {
 				p.session = e.Up
+				a.identify(p)
 				p.refresh()
 			}
 		case bgp.Update:
@@ -387,6 +401,7 @@ func (a *ASBR) Settled() (again bool) {
 		}
 		again = p.retire() || more || again
 	}
+	a.exportSIDs()
 	return again
 }
 
@@ -410,6 +425,8 @@ type Status struct {
 	// Filtered are interfaces that are filtered until a restart, although they have no egress peer
 	// since a reload.
 	Filtered []string `json:"filtered,omitempty"`
+	// Controllers are the sessions with controllers.
+	Controllers []linkstate.Status `json:"controllers,omitempty"`
 	// RPKI are the RPKI caches, the most preferred first.
 	RPKI []rtr.CacheStatus `json:"rpki_caches,omitempty"`
 }
@@ -444,6 +461,14 @@ func (a *ASBR) Status() any {
 			s.Peers = append(s.Peers, p.status())
 		}
 		a.report(&report, s.Sessions)
+		if a.exporter != nil {
+			s.Controllers = a.exporter.Status()
+			for _, c := range s.Controllers {
+				if !c.Up {
+					report.Degrade("session with controller %s is down", c.Address)
+				}
+			}
+		}
 		if a.rpki != nil {
 			s.RPKI = a.rpki.client.Status()
 			for _, problem := range rpkiProblems(s.RPKI) {

@@ -66,6 +66,9 @@ type Config struct {
 	Prefixes []netip.Prefix `yaml:"prefixes"`
 	// Reflectors are the route reflectors that this ASBR is a client of.
 	Reflectors []Reflector `yaml:"reflectors"`
+	// Controllers get the SIDs of the egress peers in BGP-LS, as peer segments (RFC 9086, RFC 9514).
+	// Default: none. Example: [{address: "2001:db8:1::cc"}]
+	Controllers []Controller `yaml:"controllers,omitempty"`
 	// Peers are the egress peers: the neighboring ASes that content can leave through.
 	Peers []Peer `yaml:"peers"`
 	// Import is what is rejected from every egress peer.
@@ -243,6 +246,7 @@ func (c *Config) Check() fault.List {
 		faults.Merge(at, bgp.CheckPassword(r.Password))
 		faults.Merge(at, r.BFD.Check())
 	}
+	c.checkControllers(&faults, seen)
 	faults.Merge("import", c.Import.check())
 	if c.RPKI != nil {
 		faults.Merge("rpki", c.RPKI.check())

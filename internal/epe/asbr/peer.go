@@ -49,6 +49,7 @@ type peer struct {
 	kernel    desired
 	announcer announcer
 
+	id            netip.Addr // BGP identifier of the neighbor, if controllers need it
 	session, link bool
 	up            bool // as last applied to kernel and announcer
 	// hidden: no route is advertised, while the kernel still has them. closed: as if the peer were

@@ -39,6 +39,7 @@ func difference(old, now *Config, on networks, vrps *policy.VRPs) (changes, faul
 	fault.Fixed(&faults, "locator.function", old.Locator.srv6().Function, now.Locator.srv6().Function)
 	fault.Fixed(&faults, "sid_format", old.SIDFormat, now.SIDFormat)
 	fault.Fixed(&faults, "port", old.Port, now.Port)
+	fault.Fixed(&faults, "controllers", fmt.Sprint(old.Controllers), fmt.Sprint(now.Controllers))
 	fault.Fixed(&faults, "control", old.Control, now.Control)
 	fault.Fixed(&faults, "status", old.Status, now.Status)
 	before, after := old.egress(on, vrps), now.egress(on, vrps)
