@@ -96,7 +96,7 @@ type Table struct {
 	order    list.List // of *network, the most recent last
 	origins  map[uint32]*peers
 	all      peers
-	changed  map[netip.Prefix]bool // since the last call of Changed
+	changed  bool // since the last call of ClearChanged
 	evicted  uint64
 }
 
@@ -154,7 +154,20 @@ type Brought struct {
 	Sent          uint64 `json:"segments"`
 	Retransmitted uint64 `json:"retransmitted"`
 	// Limited counts bulk connections by what limited them.
-	Limited [Limits]uint32 `json:"limited"`
+	Limited Limited `json:"limited_by"`
+}
+
+// Limited counts connections by what limited them.
+type Limited struct {
+	Path        uint32 `json:"path"`
+	Application uint32 `json:"application"`
+	Window      uint32 `json:"window"`
+}
+
+// add counts a connection, and returns how many there are.
+func (l *Limited) add(by Limit) (all uint64) {
+	*[...]*uint32{&l.Path, &l.Application, &l.Window}[by]++
+	return uint64(l.Path) + uint64(l.Application) + uint64(l.Window)
 }
 
 // Limit is what limited a connection most of its time.
@@ -187,7 +200,7 @@ type Outcome struct {
 
 // New returns a table without networks.
 func New(o Options) *Table {
-	return &Table{options: o, networks: map[netip.Prefix]*network{}, origins: map[uint32]*peers{}, changed: map[netip.Prefix]bool{}}
+	return &Table{options: o, networks: map[netip.Prefix]*network{}, origins: map[uint32]*peers{}}
 }
 
 // Len is the number of networks, Evicted how many were removed for want of room.
@@ -209,7 +222,7 @@ func (t *Table) Mode(now time.Time, prefix netip.Prefix, origin uint32, able []M
 	}
 	if n.origin != origin {
 		n.origin = origin
-		t.touch(n)
+		t.touch()
 	}
 	t.consider(now, n, able)
 	return n.mode
@@ -249,7 +262,7 @@ func (t *Table) at(now time.Time, prefix netip.Prefix, origin uint32, mode Mode)
 	t.age(n, now)
 	n.seen = now
 	t.order.MoveToBack(n.place)
-	t.touch(n)
+	t.touch()
 	return n
 }
 
@@ -272,10 +285,9 @@ func (t *Table) evict() {
 func (t *Table) remove(n *network) {
 	t.order.Remove(n.place)
 	delete(t.networks, n.prefix)
-	delete(t.changed, n.prefix)
 }
 
-func (t *Table) touch(n *network) { t.changed[n.prefix] = true }
+func (t *Table) touch() { t.changed = true }
 
 // age adds what time adds to the uncertainty of what is believed.
 func (t *Table) age(n *network, now time.Time) {
@@ -397,7 +409,7 @@ func percent(ln float64) string { return fmt.Sprintf("%+.0f %%", 100*math.Expm1(
 func (t *Table) change(now time.Time, n *network, m Mode, why string) {
 	n.mode, n.why, n.since = m, why, now
 	n.sinceChange, n.low, n.level = 0, 0, 0
-	t.touch(n)
+	t.touch()
 }
 
 // Try returns the mode that a network is to be compared with now, in the bulk connections that it
@@ -554,9 +566,9 @@ func (t *Table) Closed(now time.Time, prefix netip.Prefix, origin uint32, m Mode
 		return
 	}
 	n.bulk = min(n.bulk+float64(o.Bytes), mostNumber)
-	a.Limited[o.Limit]++
+	all := a.Limited.add(o.Limit)
 	if o.Goodput > 0 {
-		a.Goodput += (o.Goodput - a.Goodput) * meanGain(uint64(a.Limited[ByPath]+a.Limited[ByApplication]+a.Limited[ByWindow]))
+		a.Goodput += (o.Goodput - a.Goodput) * meanGain(all)
 		if m == n.mode && o.Limit == ByPath {
 			n.usual(i, math.Log(o.Goodput))
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"math"
 	"net/netip"
 	"slices"
@@ -112,26 +113,25 @@ func (n *network) record() Record {
 	return r
 }
 
-// Changed returns the records of at most so many networks that changed since they were last
-// returned.
-func (t *Table) Changed(most int) (list []Record) {
-	for p := range t.changed {
-		if len(list) == most {
-			break
-		}
-		delete(t.changed, p)
-		if n := t.networks[p]; n != nil && len(n.arms) > 0 {
-			list = append(list, n.record())
-		}
+// ClearChanged reports whether anything changed since it was last called.
+func (t *Table) ClearChanged() (changed bool) {
+	changed, t.changed = t.changed, false
+	return changed
+}
+
+// Prefixes returns all networks, the oldest first.
+func (t *Table) Prefixes() []netip.Prefix {
+	list := make([]netip.Prefix, 0, len(t.networks))
+	for at := t.order.Front(); at != nil; at = at.Next() {
+		list = append(list, at.Value.(*network).prefix)
 	}
 	return list
 }
 
-// Records returns the records of all networks, the oldest first.
-func (t *Table) Records() []Record {
-	list := make([]Record, 0, len(t.networks))
-	for at := t.order.Front(); at != nil; at = at.Next() {
-		if n := at.Value.(*network); len(n.arms) > 0 {
+// RecordsOf returns the records of these networks, without those that nothing is known of.
+func (t *Table) RecordsOf(prefixes []netip.Prefix) (list []Record) {
+	for _, p := range prefixes {
+		if n := t.networks[p]; n != nil && len(n.arms) > 0 {
 			list = append(list, n.record())
 		}
 	}
@@ -161,7 +161,6 @@ func (t *Table) Restore(now time.Time, r *Record) (bool, error) {
 		}
 	}
 	t.age(n, now)
-	delete(t.changed, r.Prefix)
 	return true, nil
 }
 
@@ -174,14 +173,14 @@ type header struct {
 const format = "tabane networks"
 
 // Write writes records as Read accepts them: a header, then one line of JSON for each.
-func Write(w io.Writer, list []Record) error {
+func Write(w io.Writer, list iter.Seq[*Record]) error {
 	b := bufio.NewWriter(w)
 	e := json.NewEncoder(b)
 	if err := e.Encode(header{format, Version}); err != nil {
 		return err
 	}
-	for i := range list {
-		if err := e.Encode(&list[i]); err != nil {
+	for r := range list {
+		if err := e.Encode(r); err != nil {
 			return err
 		}
 	}
@@ -237,6 +236,3 @@ func (t *Table) Decode(now time.Time, line []byte) (bool, error) {
 	}
 	return t.Restore(now, &r)
 }
-
-// Encode returns a record in JSON.
-func (r *Record) Encode() ([]byte, error) { return json.Marshal(r) }

@@ -100,6 +100,9 @@ type deliveryRules struct {
 	dry      bool
 	// none: all modes are the best path.
 	none bool
+	// learns: a mode is auto. explore is the share of the bytes to compare modes.
+	learns  bool
+	explore float64
 }
 
 // deliveryRule is a rule for client networks.
@@ -108,6 +111,8 @@ type deliveryRule struct {
 	mode Mode
 	// peers are those of the mode by name, with their weights.
 	peers []weighted
+	// auto: the mode is the one that measured best, which follows from another such rule.
+	auto bool
 }
 
 type weighted struct {
@@ -117,8 +122,9 @@ type weighted struct {
 
 // compileDelivery returns the rules of a configuration, which was checked.
 func compileDelivery(d *Delivery) *deliveryRules {
-	r := &deliveryRules{asns: map[uint32]*deliveryRule{}, fallback: newDeliveryRule("default", d.Default), dry: d.DryRun}
-	r.none = len(r.fallback.peers) == 0
+	r := &deliveryRules{asns: map[uint32]*deliveryRule{}, fallback: newDeliveryRule("default", d.Default), dry: d.DryRun, learns: d.learns()}
+	r.explore, _ = parseShare(d.Explore) // which was checked
+	r.none = len(r.fallback.peers) == 0 && !r.learns
 	for _, n := range d.Networks {
 		var rule *deliveryRule
 		if n.Prefix.IsValid() {
@@ -128,13 +134,13 @@ func compileDelivery(d *Delivery) *deliveryRules {
 			rule = newDeliveryRule(fmt.Sprintf("AS %d", n.ASN), n.Mode)
 			r.asns[n.ASN] = rule
 		}
-		r.none = r.none && len(rule.peers) == 0
+		r.none = r.none && len(rule.peers) == 0 && !rule.auto
 	}
 	return r
 }
 
 func newDeliveryRule(name string, m Mode) *deliveryRule {
-	r := &deliveryRule{name: name, mode: m}
+	r := &deliveryRule{name: name, mode: m, auto: m.named == modeAuto}
 	if m.Single != "" {
 		r.peers = []weighted{{m.Single, 1}}
 	}
@@ -176,7 +182,7 @@ func (r *deliveryRule) raise(sum int) {
 
 // same reports whether another rule has the same effect.
 func (r *deliveryRule) same(other *deliveryRule) bool {
-	return other != nil && r.name == other.name && slices.Equal(r.peers, other.peers)
+	return other != nil && r.name == other.name && r.auto == other.auto && r.mode.named == other.mode.named && slices.Equal(r.peers, other.peers)
 }
 
 // origins are the ASes that a rule is for, in order.
@@ -195,6 +201,10 @@ func (d *Delivery) origins() (all []uint32) {
 func (e *egress) setDelivery(d *Delivery) {
 	old, now := e.delivery.rules, compileDelivery(d)
 	e.delivery.rules = now
+	clear(e.auto.rules)
+	clear(e.auto.trials)
+	clear(e.auto.suspects)
+	e.auto.table.SetExplore(now.explore)
 	if old.none && now.none {
 		return
 	}
@@ -334,7 +344,10 @@ func (e *egress) deliver(prefix netip.Prefix) {
 	d := &e.delivery
 	rule := e.deliveryRule(prefix)
 	n, there := d.networks.Get(prefix)
-	if rule == nil || len(rule.peers) == 0 {
+	if rule != nil && rule.auto {
+		rule = e.chosen(prefix, rule)
+	}
+	if rule == nil || len(rule.peers) == 0 && !rule.auto {
 		if there {
 			e.undeliver(prefix, n)
 		}
@@ -345,6 +358,7 @@ func (e *egress) deliver(prefix netip.Prefix) {
 		n = &delivered{since: e.now()}
 		d.networks.Insert(prefix, n)
 	}
+	rested := n.rests()
 	changed := !rule.same(n.rule) || n.lacking != lacking
 	if n.rule, n.lacking = rule, lacking; e.useGroup(prefix, n, members) {
 		changed = true
@@ -352,12 +366,19 @@ func (e *egress) deliver(prefix netip.Prefix) {
 	if changed {
 		n.since = e.now()
 	}
+	if n.rests() != rested {
+		e.offer(prefix)
+	}
 }
 
 // undeliver ends the delivery to a prefix.
 func (e *egress) undeliver(prefix netip.Prefix, n *delivered) {
 	e.useGroup(prefix, n, nil)
 	e.delivery.networks.Delete(prefix)
+	delete(e.auto.trials, prefix)
+	if n.rests() {
+		e.offer(prefix)
+	}
 }
 
 // setDelivered sets the route of a delivery, or deletes it.

@@ -33,6 +33,7 @@ import (
 	"github.com/tabane/tabane/internal/daemon/control"
 	"github.com/tabane/tabane/internal/epe/pathmanager"
 	"github.com/tabane/tabane/internal/kernel/contain"
+	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/route"
 	"github.com/tabane/tabane/internal/mptcp"
 )
@@ -80,6 +81,9 @@ type Edge struct {
 	restarted  bool
 	quietTimer *time.Timer
 	hashing    hashing
+	// observer reports connections; nil unless a mode is auto. namespace is that of the edge.
+	observer  *observer
+	namespace *netns.Handle
 
 	reloading sync.Mutex
 	// updated are the routes for which an update was received while the routes of added peers
@@ -254,6 +258,8 @@ func (e *Edge) prepare() error {
 		}
 	}
 	e.egress = newEgress(&e.config, link.MTU, e.daemon.Kernel)
+	readNetworks(e.config.networksFile(), time.Now(), e.egress.auto.table, e.log)
+	e.egress.auto.multipath = e.config.MPTCP.manager() == UserPathManager
 	// Failed objects remain pending, and the daemon's next flush logs the error.
 	e.egress.flushNow = func() { _, _ = e.daemon.Kernel.FlushPart(0) }
 	for _, p := range e.config.Peers {
@@ -341,6 +347,11 @@ func (e *Edge) close() error {
 // Run runs the edge until ctx ends, and closes the resources that New opened.
 func (e *Edge) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, e.close()) }()
+	if e.namespace, err = netns.Current(); err != nil {
+		return errors.Join(err, e.daemon.Close())
+	}
+	e.egress.auto.reason = e.startObserver()
+	defer func() { err = errors.Join(err, e.stopObserver(), e.namespace.Close()) }()
 	e.hashFlows()
 	defer func() {
 		if !e.keep {

@@ -73,6 +73,7 @@ type egress struct {
 	locators locators
 	walk     walk
 	delivery delivery
+	auto     auto
 	now      func() time.Time
 	// discarded are the SIDs with a discard route.
 	discarded map[netip.Addr]bool
@@ -112,7 +113,9 @@ func newEgress(config *Config, mtu int, kernel desired) *egress {
 		objects: map[uint32]route.Nexthop{}, ids: map[uint32]bool{}, locators: newLocators(),
 		discarded: map[netip.Addr]bool{}, now: time.Now,
 		delivery: delivery{rules: compileDelivery(&config.Delivery), groups: map[string]*group{}},
+		auto:     newAuto(),
 	}
+	e.auto.table.SetExplore(e.delivery.rules.explore)
 	for i, p := range config.Peers {
 		e.addPeer(p, i)
 	}
@@ -133,6 +136,7 @@ func (e *egress) addPeer(conf Peer, index int) {
 	}
 	e.rulePositions = append(e.rulePositions, p.rulePosition)
 	e.peers = append(e.peers, p)
+	clear(e.auto.rules) // which name all peers
 	e.byRT[p.target()], e.byIndex[index] = p, p
 	for _, o := range e.fixed(p) {
 		e.kernel.Set(o)
@@ -143,6 +147,7 @@ func (e *egress) addPeer(conf Peer, index int) {
 // packet from its address takes another path.
 func (e *egress) removePeer(p *peer) {
 	e.peers = slices.DeleteFunc(e.peers, func(other *peer) bool { return other == p })
+	clear(e.auto.rules)
 	delete(e.byRT, p.target())
 	e.walk.peers = slices.DeleteFunc(e.walk.peers, func(other *peer) bool { return other == p })
 	e.walk.next = 0
@@ -272,7 +277,7 @@ func (e *egress) accept(b bgp.VPNPath) (path egressPath, peers []*peer, err erro
 		return egressPath{}, nil, fmt.Errorf("%w: %v", errForeignSID, b.SID)
 	}
 	path = egressPath{rd: b.RD, sid: b.SID, preference: preferenceOf(b.Attributes)}
-	if origin := b.ASPath.Origin(); e.delivery.rules.asns[origin] != nil {
+	if origin := b.ASPath.Origin(); e.delivery.rules.asns[origin] != nil || e.delivery.rules.learns {
 		path.originAS = origin
 	}
 	return path, peers, nil

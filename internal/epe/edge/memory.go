@@ -2,16 +2,12 @@ package edge
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
-	"os"
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/daemon/control"
 	"github.com/tabane/tabane/internal/epe/selection"
@@ -58,19 +54,11 @@ func (m *memory) read(now time.Time) *selection.Memory {
 
 // readRegular reads a regular file of at most that many bytes.
 func readRegular(name string, most int64) ([]byte, error) {
-	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	f, err := openRegular(name, most)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	switch info, err := f.Stat(); {
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("read %s: not a regular file", name)
-	case info.Size() > most:
-		return nil, fmt.Errorf("read %s: larger than %d bytes", name, most)
-	}
 	return io.ReadAll(io.LimitReader(f, most))
 }
 
@@ -91,26 +79,15 @@ func (m *memory) close() {
 
 // write replaces the file as a whole.
 func (m *memory) write(entries []selection.Entry) {
-	err := replaceFile(m.file, entries)
+	text, err := selection.Encode(entries)
+	if err == nil {
+		err = replaceFile(m.file, func(w io.Writer) error {
+			_, err := w.Write(text)
+			return err
+		})
+	}
 	if err != nil && !m.failed {
 		m.log.Warn("write memory of paths failed; what is not written is lost at a restart", "err", err)
 	}
 	m.failed = err != nil
-}
-
-func replaceFile(name string, entries []selection.Entry) error {
-	text, err := selection.Encode(entries)
-	if err != nil {
-		return err
-	}
-	// With one name a killed process leaves at most one such file behind.
-	f, err := os.OpenFile(name+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), name)
 }

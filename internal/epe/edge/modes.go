@@ -1,11 +1,13 @@
 package edge
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/tabane/tabane/internal/base/fault"
@@ -21,6 +23,10 @@ type Delivery struct {
 	// Networks are the modes of client networks. The longest prefix that has a network applies to it,
 	// else the AS that originates its route, else the default.
 	Networks []Network `yaml:"networks,omitempty"`
+	// Explore is the share of the bytes of a network's long connections that mode auto may send in
+	// other modes than the best one to compare them, from 0% for never to 50%. Default: 10%.
+	// Example: 5%
+	Explore string `yaml:"explore,omitempty"`
 	// DryRun changes no route: tabane status networks shows what would be done. Example: true
 	DryRun bool `yaml:"dry_run,omitempty"`
 }
@@ -36,8 +42,9 @@ type Network struct {
 	Mode Mode `yaml:"mode"`
 }
 
-// Mode is how packets reach a client network. The short form is best, for BGP's best path, which is
-// also where packets go that no egress peer of the mode has a route for.
+// Mode is how packets reach a client network. The short forms are best, for BGP's best path, which is
+// also where packets go that no egress peer of the mode has a route for; multipath, which is the same
+// with the subflows of MPTCP clients over EPE addresses; and auto, for what measured best.
 type Mode struct {
 	// Single is the name of the egress peer that all packets leave through. Example: transit-b
 	Single string `yaml:"single,omitempty"`
@@ -47,22 +54,35 @@ type Mode struct {
 
 	// best: the mode was given as such, and not left out.
 	best bool
+	// named is multipath or auto if that was given.
+	named string
 }
 
-// modeBest is the short form.
-const modeBest = "best"
+// The short forms.
+const (
+	modeBest      = "best"
+	modeMultipath = "multipath"
+	modeAuto      = "auto"
+)
 
 // ParseShort implements field.Short.
 func (m *Mode) ParseShort(text string) error {
-	if text != modeBest {
-		return fmt.Errorf("want %s, {single: PEER} or {spread: {PEER: WEIGHT}}, got %q", modeBest, text)
+	switch text {
+	case modeBest:
+		*m = Mode{best: true}
+	case modeMultipath, modeAuto:
+		*m = Mode{named: text}
+	default:
+		return fmt.Errorf("want %s, %s, %s, {single: PEER} or {spread: {PEER: WEIGHT}}, got %q", modeBest, modeMultipath, modeAuto, text)
 	}
-	*m = Mode{best: true}
 	return nil
 }
 
 // Short implements field.Short.
 func (m *Mode) Short() (string, bool) {
+	if m.named != "" {
+		return m.named, true
+	}
 	return modeBest, m.best || m.Single == "" && len(m.Spread) == 0
 }
 
@@ -75,6 +95,8 @@ func (m *Mode) name() string {
 // String is the mode as in a configuration file.
 func (m *Mode) String() string {
 	switch {
+	case m.named != "":
+		return m.named
 	case m.Single != "":
 		return "single " + m.Single
 	case len(m.Spread) > 0:
@@ -109,6 +131,9 @@ func (c *Config) checkDelivery(faults *fault.List) {
 	peers := map[string]*Peer{}
 	for i := range c.Peers {
 		peers[c.Peers[i].Name] = &c.Peers[i]
+	}
+	if _, err := parseShare(d.Explore); err != nil {
+		faults.Add("delivery.explore", "%v", err)
 	}
 	c.checkMode(faults, "delivery.default", &d.Default, peers, nil)
 	prefixes, asns := map[netip.Prefix]int{}, map[uint32]int{}
@@ -192,9 +217,31 @@ func (c *Config) checkMode(faults *fault.List, at string, m *Mode, peers map[str
 	}
 }
 
+// defaultExplore and mostExplore are shares of bytes.
+const (
+	defaultExplore = "10%"
+	mostExplore    = 0.5
+)
+
+// parseShare returns a share given in percent, the default for none.
+func parseShare(text string) (float64, error) {
+	number, percent := strings.CutSuffix(cmp.Or(text, defaultExplore), "%")
+	share, err := strconv.ParseFloat(number, 64)
+	if share /= 100; err != nil || !percent && share != 0 || !(share >= 0 && share <= mostExplore) {
+		return 0, fmt.Errorf("must be a share from 0%% to 50%%, such as %s, got %q", defaultExplore, text)
+	}
+	return share, nil
+}
+
+// learns reports whether a mode is auto.
+func (d *Delivery) learns() bool {
+	auto := func(m *Mode) bool { return m.named == modeAuto }
+	return auto(&d.Default) || slices.ContainsFunc(d.Networks, func(n Network) bool { return auto(&n.Mode) })
+}
+
 // spreads reports whether a mode spreads flows over egress peers, and not in a dry run.
 func (d *Delivery) spreads() bool {
-	return !d.DryRun && (d.Default.spreads() || slices.ContainsFunc(d.Networks, func(n Network) bool { return n.Mode.spreads() }))
+	return !d.DryRun && (d.learns() || d.Default.spreads() || slices.ContainsFunc(d.Networks, func(n Network) bool { return n.Mode.spreads() }))
 }
 
 // spreads reports whether several peers have a weight.

@@ -1,10 +1,12 @@
 package edge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -14,6 +16,7 @@ import (
 	"github.com/tabane/tabane/internal/base/health"
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/daemon/condition"
+	"github.com/tabane/tabane/internal/epe/belief"
 	"github.com/tabane/tabane/internal/kernel/netns"
 )
 
@@ -34,6 +37,7 @@ type NetworkStatus struct {
 	// Rule is what the mode is configured for, unless it is the prefix: another prefix, an AS, or
 	// default.
 	Rule string `json:"rule,omitempty"`
+	// Mode is the mode in use, after "auto: " if it was chosen.
 	Mode string `json:"mode"`
 	// Through are the egress peers that packets leave through, with the shares of the flows in
 	// percent if there are several; the best path if no peer of the mode covers the network.
@@ -43,6 +47,24 @@ type NetworkStatus struct {
 	State string `json:"state"`
 	// Seconds is the time since the last change.
 	Seconds int64 `json:"seconds"`
+	// Why is the reason for the mode if that is auto, and Trying the mode that it is compared with now.
+	Why    string `json:"why,omitempty"`
+	Trying string `json:"trying,omitempty"`
+	// Modes are what connections achieved in each mode, and what was measured.
+	Modes []NetworkMode `json:"modes,omitempty"`
+}
+
+// NetworkMode is a mode of a network.
+type NetworkMode struct {
+	Mode string `json:"mode"`
+	// Gain is how much more it is believed to bring than the best path, in percent, give or take
+	// Uncertainty; Trials counts the measurements.
+	Gain        int `json:"gain_percent"`
+	Uncertainty int `json:"uncertainty_percent"`
+	Trials      int `json:"trials"`
+	// RestSeconds is for how long it is not used because it made no progress.
+	RestSeconds int64 `json:"rest_seconds,omitempty"`
+	belief.Brought
 }
 
 // Networks lists the client networks whose mode is not best: the one that packets to the prefix
@@ -78,12 +100,24 @@ func (e *egress) networks(within netip.Prefix, limit int) Networks {
 
 func (e *egress) networkStatus(prefix netip.Prefix, n *delivered) NetworkStatus {
 	s := NetworkStatus{Prefix: prefix, Mode: n.rule.mode.name(), State: "in use", Seconds: int64(e.now().Sub(n.since) / time.Second)}
+	info, _ := e.auto.table.Network(e.now(), prefix)
+	s.add(info.Modes)
+	if n.rule.auto {
+		s.Mode = modeAuto + ": " + s.Mode
+		s.Why = cmp.Or(e.auto.reason, info.Why, "nothing is known yet")
+	}
+	if t := e.auto.trials[prefix]; t != nil {
+		s.Trying = string(t.challenger)
+	}
 	if n.rule.name != prefix.String() {
 		s.Rule = n.rule.name
 	}
 	used := map[string]bool{}
 	if n.group == nil {
 		s.Through = []string{"best path"}
+		if e.delivery.rules.dry {
+			s.State = "dry run"
+		}
 	} else {
 		sum := 0
 		for _, m := range n.group.members {
@@ -106,7 +140,7 @@ func (e *egress) networkStatus(prefix netip.Prefix, n *delivered) NetworkStatus 
 			return s
 		}
 	}
-	if n.lacking {
+	if n.lacking && !n.rule.auto {
 		var without []string
 		for _, w := range n.rule.peers {
 			name := w.peer
@@ -120,6 +154,17 @@ func (e *egress) networkStatus(prefix netip.Prefix, n *delivered) NetworkStatus 
 		s.State = "no route of " + strings.Join(without, ", ")
 	}
 	return s
+}
+
+// add adds what is known of modes.
+func (s *NetworkStatus) add(modes []belief.ModeInfo) {
+	percent := func(x float64) int { return int(math.Round(100 * x)) }
+	for _, m := range modes {
+		s.Modes = append(s.Modes, NetworkMode{
+			Mode: string(m.Mode), Gain: percent(m.Gain), Uncertainty: percent((1 + m.Gain) * m.SD), Trials: m.Trials,
+			RestSeconds: int64(math.Ceil(m.Rest.Seconds())), Brought: m.Brought,
+		})
+	}
 }
 
 // hashPolicies are the kernel parameters by which a flow is hashed to the members of a group: by 1,

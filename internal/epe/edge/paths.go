@@ -16,7 +16,8 @@ import (
 type egressPath struct {
 	rd  vpn.ID
 	sid netip.Addr
-	// originAS is the AS that originated the route if a rule of delivery is for it, else 0.
+	// originAS is the AS that originated the route if a rule of delivery is for it, or one is
+	// auto, else 0.
 	originAS uint32
 	preference
 }
@@ -161,7 +162,7 @@ func (e *egress) set(p *peer, prefix netip.Prefix, rd vpn.ID, path *egressPath) 
 	case had && path == nil:
 		e.count(rd, p, -1)
 	}
-	if !e.apply(p, n) && len(e.delivery.rules.asns) > 0 {
+	if !e.apply(p, n) && (len(e.delivery.rules.asns) > 0 || e.delivery.rules.learns) {
 		e.deliver(prefix) // whose origin AS may have changed
 	}
 }
@@ -192,7 +193,7 @@ func (e *egress) apply(p *peer, n hashtable.Ref) (changed bool) {
 		}
 		p.count(was.State, c.report.State)
 		if e.routeChanged != nil {
-			e.routeChanged(p.index, prefix, c.report)
+			e.routeChanged(p.index, prefix, e.offered(prefix, c.report))
 		}
 	}
 	if old := r.sid; e.sids.Value(old) != c.sid {

@@ -69,7 +69,7 @@ func difference(old, now *Config) (changes, fault.List) {
 		use:       use,
 		policies:  !reflect.DeepEqual(old.rules(), now.rules()),
 		delivery:  !reflect.DeepEqual(old.Delivery, now.Delivery),
-		origins:   !slices.Equal(old.Delivery.origins(), now.Delivery.origins()),
+		origins:   !slices.Equal(old.Delivery.origins(), now.Delivery.origins()) || old.Delivery.learns() != now.Delivery.learns(),
 		peers:     daemon.Compare(old.Peers, now.Peers, func(p Peer) string { return p.Name }, same),
 		neighbors: bgp.Compare(withoutServices(old.neighbors()), withoutServices(now.neighbors())),
 	}, nil
@@ -154,6 +154,8 @@ func (e *Edge) Reload(now Config) ([]string, error) {
 			e.egress.setDelivery(&now.Delivery)
 			e.hashFlows()
 		})
+		reason := e.startObserver()
+		e.daemon.Do(ctx, func() { e.egress.auto.reason = reason })
 	}
 	e.removePeers(ctx, c.peers.Remove)
 	e.addPeers(ctx, c.peers.Add, &now)

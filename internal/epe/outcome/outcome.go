@@ -74,9 +74,6 @@ func (r Report) Goodput() float64 {
 type Options struct {
 	// Bulk is the number of bytes from which a connection is reported as bulk.
 	Bulk uint32
-	// Group is the directory of the control group, of version 2, that the sockets are in; "": the
-	// root of all.
-	Group string
 }
 
 // Watcher receives the reports of one network namespace.
@@ -94,15 +91,31 @@ const together = time.Second
 // groups are where the root of control groups of version 2 is mounted.
 var groups = []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}
 
-// root returns the root of control groups of version 2.
-func root() (string, error) {
+// root opens the root of control groups of version 2. Where it is not mounted, as in a network
+// namespace with a /sys of its own, it is opened by a mount that nothing else sees (Linux 5.2).
+func root() (*os.File, error) {
 	for _, dir := range groups {
 		var fs unix.Statfs_t
 		if unix.Statfs(dir, &fs) == nil && fs.Type == unix.CGROUP2_SUPER_MAGIC {
-			return dir, nil
+			return os.Open(dir)
 		}
 	}
-	return "", &feature.Error{Feature: "eBPF", Reason: "there are no control groups of version 2 in " + groups[0], Remedy: "mount -t cgroup2 none " + groups[1]}
+	missing := func(err error) error {
+		return &feature.Error{Feature: "eBPF", Reason: "there are no control groups of version 2", Remedy: "mount -t cgroup2 none " + groups[1], Err: err}
+	}
+	fs, err := unix.Fsopen("cgroup2", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return nil, missing(err)
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return nil, missing(err)
+	}
+	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		return nil, missing(err)
+	}
+	return os.NewFile(uintptr(fd), "cgroup2"), nil
 }
 
 // New starts reporting the connections in the network namespace of the calling thread that are
@@ -115,11 +128,11 @@ func New(o Options) (_ *Watcher, err error) {
 			err = errors.Join(fmt.Errorf("report connections: %w", err), w.Close())
 		}
 	}()
-	if o.Group == "" {
-		if o.Group, err = root(); err != nil {
-			return nil, err
-		}
+	group, err := root()
+	if err != nil {
+		return nil, err
 	}
+	defer group.Close()
 	spec, err := loadProgram()
 	if err != nil {
 		return nil, err
@@ -137,9 +150,9 @@ func New(o Options) (_ *Watcher, err error) {
 	if w.reader, err = ringbuf.NewReader(w.objects.Reports); err != nil {
 		return nil, fmt.Errorf("read reports: %w", err)
 	}
-	w.link, err = link.AttachCgroup(link.CgroupOptions{Path: o.Group, Attach: ebpf.AttachCGroupSockOps, Program: w.objects.Observe})
+	w.link, err = link.AttachCgroup(link.CgroupOptions{Path: fmt.Sprintf("/proc/self/fd/%d", group.Fd()), Attach: ebpf.AttachCGroupSockOps, Program: w.objects.Observe})
 	if err != nil {
-		return nil, fmt.Errorf("attach to control group %q: %w", o.Group, err)
+		return nil, fmt.Errorf("attach to the root of control groups: %w", err)
 	}
 	return w, nil
 }

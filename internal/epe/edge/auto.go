@@ -1,0 +1,420 @@
+package edge
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/epe/belief"
+	"github.com/tabane/tabane/internal/epe/outcome"
+	"github.com/tabane/tabane/internal/epe/pathmanager"
+	"github.com/tabane/tabane/internal/mptcp"
+)
+
+// Mode auto: a network is delivered in the mode that measured best there. What connections achieve is
+// reported when they end. A bulk connection is the occasion to compare: for some seconds the network
+// has another mode, and what its connections carry before and meanwhile is the measurement. A path
+// that makes no progress is left without any measurement.
+
+const (
+	// incumbentFor and challengerFor are how long what connections carry is measured in each mode,
+	// and settleFor how long the queues of the former mode drain before.
+	incumbentFor, challengerFor = 1500 * time.Millisecond, 1500 * time.Millisecond
+	settleFor                   = time.Second
+	// sampleEvery is how often connections are read while a network is compared or suspected.
+	sampleEvery = 250 * time.Millisecond
+	// suspectFor is the least time without progress of all connections of a network after a timeout
+	// of one.
+	suspectFor = 200 * time.Millisecond
+	// leastCarried is what connections carry in a measurement that counts, in bytes.
+	leastCarried = 128 << 10
+	// mostTrials bounds the networks that are compared or suspected at a time.
+	mostTrials = 64
+	// mostSingle bounds the egress peers that are modes of a network.
+	mostSingle = 8
+	// autoNetworks bounds the networks that something is known of.
+	autoNetworks = 100_000
+)
+
+// auto is the state of networks with mode auto.
+type auto struct {
+	table *belief.Table
+	// rules are those of a mode in place of a rule with auto.
+	rules map[autoRule]*deliveryRule
+	// trials are the networks that are compared, suspects those with a connection that timed out.
+	trials   map[netip.Prefix]*trial
+	suspects map[netip.Prefix]*suspect
+	// stalls counts the modes that were left because they made no progress.
+	stalls uint64
+	// multipath: MPTCP clients get subflows over EPE addresses, which can rest for a network.
+	multipath bool
+	// reason is why nothing can be measured, "" if it can.
+	reason string
+}
+
+type autoRule struct {
+	base *deliveryRule
+	mode belief.Mode
+}
+
+// trial compares two modes in a network.
+type trial struct {
+	challenger, incumbent belief.Mode
+	phase                 trialPhase
+	since                 time.Time
+	first                 sample
+	incumbents            carried
+	elapsed               time.Duration
+}
+
+type trialPhase uint8
+
+const (
+	measuringIncumbent  trialPhase = iota
+	settling                       // in the challenger's mode
+	measuringChallenger            // likewise
+)
+
+// suspect is a network of which a connection timed out.
+type suspect struct {
+	mode  belief.Mode
+	since time.Time
+	first sample
+	rtt   time.Duration
+}
+
+// sample are the connections of a network at a time.
+type sample map[mptcp.Ends]socket
+
+// socket is what is read of a TCP socket.
+type socket struct {
+	token     uint32 // of the MPTCP connection; 0: none
+	acked     uint64
+	delivered uint32
+	inFlight  uint32
+	// limited: what it sends is limited by the client's window or the application.
+	limited bool
+	window  time.Duration
+}
+
+// flow identifies a connection across its subflows.
+type flow struct {
+	token uint32
+	ends  mptcp.Ends
+}
+
+// carried are the bytes that each connection carried.
+type carried map[flow]uint64
+
+// newAuto returns the state without networks.
+func newAuto() auto {
+	return auto{
+		table: belief.New(belief.Options{Start: modeMultipath, Networks: autoNetworks}),
+		rules: map[autoRule]*deliveryRule{}, trials: map[netip.Prefix]*trial{}, suspects: map[netip.Prefix]*suspect{},
+	}
+}
+
+// able returns the modes that a network can have now.
+func (e *egress) able(prefix netip.Prefix) []belief.Mode {
+	modes := []belief.Mode{belief.Best}
+	if e.auto.multipath {
+		modes = append(modes, modeMultipath)
+	}
+	peers := 0
+	for _, p := range e.peers {
+		if bgp.IPOf(p.Address) != bgp.IPOf(prefix.Addr()) {
+			continue
+		}
+		c := e.covering(p, prefix)
+		if !c.sid.IsValid() || e.insideItself(c.sid, prefix) || c.report.State != pathmanager.RoutePresent {
+			continue
+		}
+		if peers++; peers <= mostSingle {
+			modes = append(modes, belief.Mode("single "+p.Name))
+		}
+	}
+	if peers > 1 {
+		modes = append(modes, "spread")
+	}
+	return modes
+}
+
+// chosen returns the rule for a network in place of one with auto: that of the mode which is tried,
+// or measured best.
+func (e *egress) chosen(prefix netip.Prefix, base *deliveryRule) *deliveryRule {
+	able := e.able(prefix)
+	mode := e.auto.table.Mode(e.now(), prefix, e.originOf(prefix), able)
+	if t := e.auto.trials[prefix]; t != nil {
+		switch {
+		case mode != t.incumbent || !slices.Contains(able, t.challenger):
+			delete(e.auto.trials, prefix) // it has another mode by now, or the challenger has gone
+		case t.phase != measuringIncumbent:
+			mode = t.challenger
+		}
+	}
+	key := autoRule{base, mode}
+	r := e.auto.rules[key]
+	if r == nil {
+		r = newDeliveryRule(base.name, e.parameters(mode))
+		r.auto = true
+		e.auto.rules[key] = r
+	}
+	return r
+}
+
+// parameters returns a mode of belief as in a configuration.
+func (e *egress) parameters(m belief.Mode) Mode {
+	if name, ok := strings.CutPrefix(string(m), "single "); ok {
+		return Mode{Single: name}
+	}
+	switch m {
+	case "spread":
+		all := map[string]uint32{}
+		for _, p := range e.peers {
+			if e.deliveryPeer(p.Name, bgp.IPv6) == p || e.byRT[target{p.RT, bgp.IPv6}] == nil {
+				all[p.Name] = 1
+			}
+		}
+		return Mode{Spread: all}
+	case modeMultipath:
+		return Mode{named: modeMultipath}
+	default:
+		return Mode{best: true}
+	}
+}
+
+// modeOf is the mode that a network has now, by its rule.
+func (n *delivered) modeOf() belief.Mode {
+	if n.rule.mode.Single == "" {
+		return belief.Mode(n.rule.mode.name())
+	}
+	return belief.Mode("single " + n.rule.mode.Single)
+}
+
+// originOf returns the AS that originates the routes to a prefix, 0 if it is not known.
+func (e *egress) originOf(prefix netip.Prefix) (origin uint32) {
+	for _, p := range e.peers {
+		origin = cmp.Or(origin, e.covering(p, prefix).originAS)
+	}
+	return origin
+}
+
+// rests reports whether the subflows of MPTCP clients over EPE addresses rest in a network.
+func (n *delivered) rests() bool {
+	return n.rule != nil && n.rule.auto && n.rule.mode.named != modeMultipath
+}
+
+// offered returns what the path manager is told of a route: where subflows rest, that it is about to
+// be withdrawn.
+func (e *egress) offered(prefix netip.Prefix, r pathmanager.Route) pathmanager.Route {
+	if n, ok := e.delivery.networks.Get(prefix); ok && n.rests() && !e.delivery.rules.dry && r.State == pathmanager.RoutePresent {
+		r.State = pathmanager.RouteDraining
+	}
+	return r
+}
+
+// offer reports the routes to a network again, after its subflows began or ceased to rest.
+func (e *egress) offer(prefix netip.Prefix) {
+	if e.routeChanged == nil {
+		return
+	}
+	for _, p := range e.peers {
+		if n, ok := p.routes.Find(prefix); ok {
+			if r := e.reports.Value(p.routes.Value(n).reported); r.State == pathmanager.RoutePresent {
+				e.routeChanged(p.index, prefix, e.offered(prefix, r))
+			}
+		}
+	}
+}
+
+// observed applies reports of connections. It returns whether connections are to be read.
+func (e *egress) observed(reports []outcome.Report) (busy bool) {
+	now := e.now()
+	for _, r := range reports {
+		prefix, n, ok := e.delivery.networks.LookupPrefixLPM(host(r.Remote.Addr()))
+		if !ok || n.rule == nil {
+			continue
+		}
+		switch r.Kind {
+		case outcome.Closed:
+			e.auto.table.Closed(now, prefix, e.originOf(prefix), n.modeOf(), outcomeOf(r))
+		case outcome.Bulk:
+			e.try(now, prefix, n, r)
+		case outcome.Timeout:
+			if n.rule.auto && e.auto.suspects[prefix] == nil && len(e.auto.suspects) < mostTrials && !e.isEPE(r.Local.Addr()) {
+				e.auto.suspects[prefix] = &suspect{mode: n.modeOf(), rtt: r.RTT}
+			}
+		}
+	}
+	return e.auto.busy()
+}
+
+func (a *auto) busy() bool { return len(a.trials)+len(a.suspects) > 0 }
+
+// isEPE reports whether an address is that of an egress peer, whose path the path manager watches.
+func (e *egress) isEPE(a netip.Addr) bool {
+	return slices.ContainsFunc(e.peers, func(p *peer) bool { return p.Address == a })
+}
+
+// outcomeOf is a report as what a connection achieved.
+func outcomeOf(r outcome.Report) belief.Outcome {
+	o := belief.Outcome{Bytes: r.Acked, Goodput: r.Goodput(), MinRTT: r.MinRTT, RTT: r.RTT, Sent: r.Sent, Retransmitted: r.Retransmitted}
+	switch {
+	case r.Busy < r.Duration/2:
+		o.Limit = belief.ByApplication
+	case r.Window+r.Buffer > r.Busy/2:
+		o.Limit = belief.ByWindow
+	}
+	return o
+}
+
+// try begins to compare modes in a network that has a bulk connection, if one is due.
+func (e *egress) try(now time.Time, prefix netip.Prefix, n *delivered, r outcome.Report) {
+	if !n.rule.auto || e.auto.trials[prefix] != nil || len(e.auto.trials) >= mostTrials {
+		return
+	}
+	cost := r.Goodput() * (settleFor + challengerFor).Seconds()
+	challenger, incumbent, ok := e.auto.table.Try(now, prefix, e.originOf(prefix), e.able(prefix), float64(r.Acked), cost)
+	e.deliver(prefix) // a network that becomes known may begin with another mode
+	if ok && !e.delivery.rules.dry {
+		e.auto.trials[prefix] = &trial{challenger: challenger, incumbent: incumbent}
+	}
+}
+
+// active returns the networks that connections are to be read of.
+func (a *auto) active() (all []netip.Prefix) {
+	for p := range a.trials {
+		all = append(all, p)
+	}
+	for p := range a.suspects {
+		if a.trials[p] == nil {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// sampled applies the connections of active networks. It returns whether more are to be read.
+func (e *egress) sampled(samples map[netip.Prefix]sample) (busy bool) {
+	now := e.now()
+	for prefix, s := range e.auto.suspects {
+		e.suspected(now, prefix, s, samples[prefix])
+	}
+	for prefix, t := range e.auto.trials {
+		if e.compare(now, prefix, t, samples[prefix]) {
+			delete(e.auto.trials, prefix)
+			e.deliver(prefix)
+		}
+	}
+	return e.auto.busy()
+}
+
+// suspected leaves the mode of a network at once if none of its connections progressed since one of
+// them timed out.
+func (e *egress) suspected(now time.Time, prefix netip.Prefix, s *suspect, at sample) {
+	if s.first == nil {
+		s.first, s.since = sample{}, now
+		for ends, c := range at {
+			if !e.isEPE(ends.Local.Addr()) {
+				s.first[ends] = c
+			}
+		}
+		return
+	}
+	waiting := false
+	for ends, before := range s.first {
+		c, there := at[ends]
+		if there && (c.acked != before.acked || c.delivered != before.delivered) {
+			delete(e.auto.suspects, prefix) // it only lost some segments
+			return
+		}
+		waiting = waiting || there && before.inFlight > 0
+	}
+	if waiting && now.Sub(s.since) < max(suspectFor, 2*s.rtt) && now.Sub(s.since) >= 0 {
+		return
+	}
+	delete(e.auto.suspects, prefix)
+	n, ok := e.delivery.networks.Get(prefix)
+	if !waiting || !ok || n.modeOf() != s.mode {
+		return
+	}
+	e.auto.stalls++
+	delete(e.auto.trials, prefix)
+	e.auto.table.Stalled(now, prefix, e.originOf(prefix), s.mode)
+	e.deliver(prefix)
+	if e.flushNow != nil {
+		e.flushNow()
+	}
+}
+
+// compare continues a trial. It reports whether that has ended.
+func (e *egress) compare(now time.Time, prefix netip.Prefix, t *trial, at sample) (ended bool) {
+	if t.first == nil {
+		t.first, t.since = at, now
+		return false
+	}
+	elapsed := now.Sub(t.since)
+	if elapsed < 0 {
+		return true // the clock was set back
+	}
+	switch t.phase {
+	case measuringIncumbent:
+		if elapsed < incumbentFor {
+			return false
+		}
+		if t.incumbents, t.elapsed = carriedSince(t.first, at, elapsed), elapsed; t.incumbents.sum(nil) < leastCarried {
+			return true
+		}
+		t.phase, t.since = settling, now
+		e.deliver(prefix)
+	case settling:
+		if elapsed >= settleFor {
+			t.phase, t.first, t.since = measuringChallenger, at, now
+		}
+	case measuringChallenger:
+		if elapsed < challengerFor {
+			return false
+		}
+		challengers := carriedSince(t.first, at, elapsed)
+		before, after := t.incumbents.sum(challengers), challengers.sum(t.incumbents)
+		if before >= leastCarried && after > 0 {
+			ratio := float64(after) / elapsed.Seconds() / (float64(before) / t.elapsed.Seconds())
+			bytes := float64(challengers.sum(nil)) * (settleFor + elapsed).Seconds() / elapsed.Seconds()
+			// It refuses only what was not measured.
+			_ = e.auto.table.Learn(now, prefix, belief.Pair{Challenger: t.challenger, Incumbent: t.incumbent, Ratio: ratio, Bytes: bytes})
+		}
+		return true
+	}
+	return false
+}
+
+// carriedSince returns what the connections that are in both samples carried, without those that
+// something else than the path limits.
+func carriedSince(before, after sample, elapsed time.Duration) carried {
+	c := carried{}
+	for ends, now := range after {
+		was, there := before[ends]
+		if !there || now.limited || now.window-was.window > elapsed/2 || now.acked < was.acked {
+			continue
+		}
+		f := flow{token: now.token}
+		if now.token == 0 {
+			f.ends = ends
+		}
+		c[f] += now.acked - was.acked
+	}
+	return c
+}
+
+// sum returns the bytes of the connections that are also in others, of all if that is nil.
+func (c carried) sum(others carried) (bytes uint64) {
+	for f, n := range c {
+		if _, there := others[f]; there || others == nil {
+			bytes += n
+		}
+	}
+	return bytes
+}

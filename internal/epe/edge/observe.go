@@ -1,0 +1,150 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/gaissmai/bart"
+
+	"github.com/tabane/tabane/internal/epe/belief"
+	"github.com/tabane/tabane/internal/epe/outcome"
+	"github.com/tabane/tabane/internal/kernel/contain"
+	"github.com/tabane/tabane/internal/mptcp"
+)
+
+// observer receives what connections achieve, and reads the connections of networks that are
+// compared.
+type observer struct {
+	watcher *outcome.Watcher
+	diag    *mptcp.Diag
+	ended   chan struct{}
+	// stop ends the writing of what is known of networks, stopped says that it has ended.
+	stop    context.CancelFunc
+	stopped chan struct{}
+	// due: some networks are to be read.
+	due chan struct{}
+}
+
+// startObserver starts reporting connections if a mode of the delivery is auto. Where that is not
+// possible, networks keep the mode that they begin with; it returns why.
+func (e *Edge) startObserver() (reason string) {
+	if !e.config.Delivery.learns() || e.observer != nil {
+		return ""
+	}
+	o := &observer{ended: make(chan struct{}, 2), due: make(chan struct{}, 1)}
+	err := e.namespace.Do(func() (err error) {
+		if o.watcher, err = outcome.New(outcome.Options{Bulk: belief.Bulk}); err != nil {
+			return err
+		}
+		o.diag, err = mptcp.DialDiag()
+		return err
+	})
+	if err != nil {
+		if o.watcher != nil {
+			err = errors.Join(err, o.watcher.Close())
+		}
+		e.log.Warn("delivery mode auto measures nothing: networks keep the mode that they begin with", "err", err)
+		return err.Error()
+	}
+	e.observer = o
+	var ctx context.Context
+	ctx, o.stop = context.WithCancel(context.Background())
+	o.stopped = make(chan struct{})
+	contain.Go(contain.Reconcile, e.log, func() { e.storeNetworks(ctx, o.stopped) })
+	contain.Go(contain.Reconcile, e.log, func() { defer func() { o.ended <- struct{}{} }(); e.receiveOutcomes(o) })
+	contain.Go(contain.Reconcile, e.log, func() { defer func() { o.ended <- struct{}{} }(); e.sampleNetworks(o) })
+	return ""
+}
+
+// stopObserver stops what startObserver started.
+func (e *Edge) stopObserver() error {
+	o := e.observer
+	if o == nil {
+		return nil
+	}
+	e.observer = nil
+	err := o.watcher.Close()
+	<-o.ended
+	close(o.due)
+	<-o.ended
+	o.stop()
+	<-o.stopped
+	return errors.Join(err, o.diag.Close())
+}
+
+// receiveOutcomes applies reports until the watcher is closed.
+func (e *Edge) receiveOutcomes(o *observer) {
+	for {
+		reports, lost, err := o.watcher.Receive()
+		if errors.Is(err, os.ErrClosed) {
+			return
+		}
+		if err != nil {
+			e.log.Error("delivery mode auto measures nothing more", "err", err)
+			return
+		}
+		if lost > 0 {
+			e.log.Warn("lost reports of connections", "reports", lost)
+		}
+		busy := false
+		e.daemon.Change(context.Background(), func() { busy = e.egress.observed(reports) })
+		if busy {
+			select {
+			case o.due <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+// sampleNetworks reads the connections of active networks, as long as there are some.
+func (e *Edge) sampleNetworks(o *observer) {
+	for range o.due {
+		for busy := true; busy; {
+			var active []netip.Prefix
+			e.daemon.Do(context.Background(), func() { active = e.egress.auto.active() })
+			samples, err := readSamples(o.diag, active)
+			if err != nil {
+				e.log.Error("read connections of networks", "err", err)
+			}
+			busy = false
+			e.daemon.Change(context.Background(), func() { busy = e.egress.sampled(samples) })
+			if busy {
+				time.Sleep(sampleEvery)
+			}
+		}
+	}
+}
+
+// readSamples reads the connections of networks.
+func readSamples(diag *mptcp.Diag, active []netip.Prefix) (map[netip.Prefix]sample, error) {
+	samples := map[netip.Prefix]sample{}
+	var networks bart.Table[sample]
+	is4, is6 := false, false
+	for _, p := range active {
+		s := sample{}
+		samples[p] = s
+		networks.Insert(p, s)
+		is4, is6 = is4 || p.Addr().Is4(), is6 || p.Addr().Is6()
+	}
+	each := func(s *mptcp.Socket) {
+		if in, ok := networks.Lookup(s.Remote.Addr()); ok {
+			in[mptcp.Ends{Local: s.Local, Remote: s.Remote}] = socket{
+				token: s.Token, acked: s.Acked, delivered: s.Delivered, inFlight: s.InFlight, limited: s.AppLimited && s.NotSent == 0, window: s.WindowLimited + s.BufferLimited,
+			}
+		}
+	}
+	var errs []error
+	for _, version := range []struct {
+		family mptcp.Family
+		read   bool
+	}{{mptcp.IPv4, is4}, {mptcp.IPv6, is6 || is4}} { // sockets of IPv6 have IPv4 clients too
+		if version.read {
+			errs = append(errs, diag.Sockets(version.family, each))
+		}
+	}
+	return samples, errors.Join(errs...)
+}
