@@ -237,6 +237,9 @@ func (c *Connection) check(links int, instant []bool) fault.List {
 		faults.Add("receive_buffer", "must be at most %s, got %s", maxBuffer, c.ReceiveBuffer)
 	}
 	window(&faults, "send_buffer", c.SendBuffer, f.Segment)
+	if c.Linux24 && c.RACK {
+		faults.Add("linux24", "must be false with rack: Linux has one or the other")
+	}
 	if c.QuickACKs < 0 || c.QuickACKs > maxQuick {
 		faults.Add("quick_acks", "must be from 0 to %d, got %d", maxQuick, c.QuickACKs)
 	}

@@ -61,6 +61,7 @@ func TestCheck(t *testing.T) {
 		{"rbuf", func(c *Config) { c.Connections[0].RBuf = -1 }, "connections[0].rbuf: must not be negative"},
 		{"minimum threshold", func(c *Config) { c.Connections[0].MinThreshold = -1 }, "connections[0].min_threshold: must be from 1 to 100 segments, or 0 for that of the congestion control, got -1"},
 		{"initial window", func(c *Config) { c.Connections[0].InitialWindow = -1 }, "connections[0].initial_window: must be from 1 to 100000 segments, got -1"},
+		{"two loss recoveries", func(c *Config) { c.Connections[0].RACK, c.Connections[0].Linux24 = true, true }, "connections[0].linux24: must be false with rack"},
 		{"quick acknowledgements", func(c *Config) { c.Connections[0].QuickACKs = -1 }, "connections[0].quick_acks: must be from 0"},
 		{"least timeout", func(c *Config) { c.Connections[0].MinRTO = 1 }, "connections[0].min_rto: must be from 1ms to 1m0s, got 1ns"},
 		{"stale", func(c *Config) { c.Connections[0].StaleAfter = -1 }, "connections[0].stale_after: must not be negative"},

@@ -129,6 +129,8 @@ type Connection struct {
 	// RACK selects Linux' loss recovery: RACK-TLP (RFC 8985), and the undo of reductions that DSACKs or
 	// timestamps prove spurious. Without it losses are found by counting (RFC 6675).
 	RACK bool
+	// Linux24 selects the loss recovery of Linux 2.4 and 2.6 before 2.6.24, without RACK: see linux24.
+	Linux24 bool
 	// Linux has three heuristics of Linux' TCP. It needs RACK. In recovery the congestion window is
 	// reduced in proportion to what is delivered (RFC 6937), where it falls at once otherwise;
 	// cubic leaves slow start early (HyStart); and the retransmission timeout has the largest

@@ -209,6 +209,7 @@ func everythingArrives(t *rapid.T) {
 	for i := range c.Connections {
 		k := &c.Connections[i]
 		k.Uncounted = k.MPTCP && k.Scheduler != sched.Default && rapid.SampledFrom([]bool{false, false, true}).Draw(t, "uncounted")
+		k.Linux24 = !k.RACK && rapid.Bool().Draw(t, "linux 2.4")
 	}
 	if rapid.Bool().Draw(t, "dead") {
 		addDeadPath(t, &c)

@@ -8,6 +8,7 @@ type segment struct {
 	sent   time.Duration // when it was last sent
 	length uint16
 	flags
+	next uint32 // SND.NXT when it was last retransmitted
 }
 
 // flags are the state of a segment (RFC 6675, section 3).
@@ -36,6 +37,9 @@ type scoreboard struct {
 	// retransNext is pending.
 	highest                 [3]uint32
 	lossMarked, retransNext uint32
+	// late is the lowest segment below it that an acknowledgement brings first and that was never
+	// retransmitted: a bound at first, which stays where there is none. 0: nobody asks.
+	late uint32
 	// blocks are the SACK blocks of the last acknowledgement.
 	blocks  [maxBlocks]span
 	nblocks int
@@ -112,6 +116,9 @@ func (b *scoreboard) arrived(seq uint32, e *segment, now, minRTT time.Duration, 
 		if e.flags&retransInFlight != 0 {
 			b.retrans--
 		}
+	}
+	if seq < b.late && e.flags&everRetrans == 0 {
+		b.late = seq
 	}
 	if r != nil {
 		r.delivered(now, seq, e, minRTT)
@@ -235,6 +242,7 @@ func (b *scoreboard) retransmitted(e *segment) {
 		b.retrans++
 	}
 	e.flags |= retransInFlight | everRetrans
+	e.next = b.next
 }
 
 // nextPending returns the first segment to be retransmitted (RFC 6675, section 4, NextSeg 1). There

@@ -41,11 +41,12 @@ type sender struct {
 	backlog backlog
 	buffers buffers
 
-	rack rack
-	tlp  tailLossProbe
-	undo undo
-	prr  reduction
-	hand handshake
+	rack    rack
+	tlp     tailLossProbe
+	undo    undo
+	prr     reduction
+	linux24 linux24
+	hand    handshake
 
 	duplicateAcks int // in a row
 
@@ -162,8 +163,11 @@ func (f *sender) ack(s *Sim, p *packet) {
 	f.result.Acks++
 	c := f.c
 	c.acknowledged(p)
-	if p.duplicate && c.RACK {
+	switch {
+	case p.duplicate && c.RACK:
 		f.undo.dsackReceived(f, p)
+	case p.duplicate && c.Linux24:
+		f.linux24.dsack(f, p)
 	}
 	if c.done || f.state == caClosed || p.seq < f.board.una {
 		if !c.done {
@@ -179,16 +183,21 @@ func (f *sender) ack(s *Sim, p *packet) {
 	f.windowSince = s.now
 
 	before := f.board.inFlight()
-	outstanding := f.board.next - f.board.una
 	una := f.board.una
 	segments := int(p.seq - una)
 	var r *rack
 	if c.RACK {
 		r = &f.rack
 	}
-	delivered := f.board.acknowledge(p.seq, s.now, f.retrans.rtt.MinRTT, r)
+	top := uint32(0)
+	if c.Linux24 {
+		top = f.board.top()
+		f.board.late = top
+	}
+	delivered, selected := f.board.acknowledge(p.seq, s.now, f.retrans.rtt.MinRTT, r), 0
 	if p.blocks > 0 || f.board.nblocks > 0 {
-		delivered += f.board.selective(p, s.now, f.retrans.rtt.MinRTT, r)
+		selected = f.board.selective(p, s.now, f.retrans.rtt.MinRTT, r)
+		delivered += selected
 	}
 	flow.Delivered += uint64(delivered)
 
@@ -196,7 +205,7 @@ func (f *sender) ack(s *Sim, p *packet) {
 	if segments > 0 {
 		sample = s.now - p.at
 		f.retrans.sample(sample, c.MinRTO)
-		if c.Linux {
+		if c.Linux || c.Linux24 {
 			f.retrans.vary(f.board.una, f.board.next, c.MinRTO)
 		}
 		flow.SRTT, flow.MinRTT = f.retrans.rtt.SRTT, f.retrans.rtt.MinRTT
@@ -205,35 +214,12 @@ func (f *sender) ack(s *Sim, p *packet) {
 			pa.Usable = true
 		}
 	}
-	was, pending := f.state, f.board.pending
+	a := acked{prior: una, top: top, segments: segments, selected: selected, flight: before, sample: sample}
 	detect := true
-	switch {
-	case c.RACK:
-		if detect = f.undo.ack(f, p, una); detect {
-			f.tlp.ack(s, f, p)
-			f.rack.markLost(s, f)
-		}
-	default:
-		if was != caOpen && f.board.una >= f.recover {
-			f.state, f.rescued = caOpen, false
-		}
-		f.board.markLostBySACK()
-	}
-	switch {
-	case f.state == caOpen && f.board.lost > 0:
-		flow.InFlight = float64(outstanding)
-		f.enterRecovery(s)
-	case segments > 0 && was != caRecovery && f.state != caRecovery:
-		flow.InFlight = float64(f.board.inFlight())
-		// In slow start a window counts as limiting when more than half of it is used
-		// (Linux: tcp_is_cwnd_limited).
-		limited := float64(before+1) > flow.Cwnd || flow.Cwnd < flow.Ssthresh && float64(2*before) > flow.Cwnd
-		c.control.Acked(c.flows, f.index, cc.Ack{Now: s.now, Segments: segments, RTT: sample, Latest: f.rack.rtt, Limited: limited})
-	}
-	if f.state == caRecovery {
-		f.prr.reduce(f, delivered, segments > 0 && f.board.pending <= pending)
+	if c.Linux24 {
+		f.linux24.ack(s, f, p, &a)
 	} else {
-		f.prr.end(f)
+		detect = f.respond(s, p, &a, delivered)
 	}
 	if f.board.una == f.board.next {
 		f.retrans.deadline = 0 // RFC 6298, 5.2
@@ -253,9 +239,60 @@ func (f *sender) ack(s *Sim, p *packet) {
 	f.refresh(s)
 	c.schedule(s)
 	if f.state == caRecovery && f.room() > 0 && c.idle(f) {
-		f.fillWindow(s)
+		if c.Linux24 {
+			f.linux24.forward(s, f)
+		} else {
+			f.fillWindow(s)
+		}
 		f.refresh(s)
 	}
+}
+
+// respond finds losses after an acknowledgement by which so many segments are delivered, and adapts the
+// window. It returns false if nothing may be retransmitted yet.
+func (f *sender) respond(s *Sim, p *packet, a *acked, delivered int) bool {
+	c, flow := f.c, f.cc
+	was, pending := f.state, f.board.pending
+	detect := true
+	switch {
+	case c.RACK:
+		if detect = f.undo.ack(f, p, a.prior); detect {
+			f.tlp.ack(s, f, p)
+			f.rack.markLost(s, f)
+		}
+	default:
+		if was != caOpen && f.board.una >= f.recover {
+			f.state, f.rescued = caOpen, false
+		}
+		f.board.markLostBySACK()
+	}
+	switch {
+	case f.state == caOpen && f.board.lost > 0:
+		flow.InFlight = float64(f.board.next - a.prior)
+		f.enterRecovery(s)
+	case a.segments > 0 && was != caRecovery && f.state != caRecovery:
+		flow.InFlight = float64(f.board.inFlight())
+		// In slow start a window counts as limiting when more than half of it is used
+		// (Linux: tcp_is_cwnd_limited).
+		limited := float64(a.flight+1) > flow.Cwnd || flow.Cwnd < flow.Ssthresh && float64(2*a.flight) > flow.Cwnd
+		c.control.Acked(c.flows, f.index, cc.Ack{Now: s.now, Segments: a.segments, RTT: a.sample, Latest: f.rack.rtt, Limited: limited})
+	}
+	if f.state == caRecovery {
+		f.prr.reduce(f, delivered, a.segments > 0 && f.board.pending <= pending)
+	} else {
+		f.prr.end(f)
+	}
+	return detect
+}
+
+// acked is what an acknowledgement changed, before congestion control.
+type acked struct {
+	prior    uint32 // SND.UNA before it
+	top      uint32 // the highest segment selectively acknowledged before it, 0: none; of linux24
+	segments int    // acknowledged cumulatively
+	selected int    // newly selectively acknowledged
+	flight   int32  // in flight before it
+	sample   time.Duration
 }
 
 // countDuplicate counts the acknowledgements that do not acknowledge new data while some is in flight.
@@ -334,8 +371,11 @@ func (f *sender) timeout(s *Sim) {
 	flow := f.cc
 	f.windowArea += flow.Cwnd * float64(s.now-f.windowSince)
 	f.windowSince = s.now
-	if f.timedOut != f.board.una {
-		f.timedOut = f.board.una
+	first := f.timedOut != f.board.una
+	f.timedOut = f.board.una
+	if c.Linux24 {
+		f.linux24.timedOut(s, f, first)
+	} else if first {
 		flow.InFlight = float64(f.board.next - f.board.una)
 		if f.state != caRecovery {
 			f.undo.begin(&f.board, flow)

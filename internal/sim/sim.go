@@ -189,7 +189,7 @@ func (s *Sim) connect(c *connection, id, first int32, ways [][2]uint32) (err err
 			window = unit.GiB
 		}
 		s.senders[flow] = sender{
-			c: c, index: i, flow: flow, cc: &c.flows[i], path: &c.paths[i], board: newScoreboard(), out: ways[flow][0],
+			c: c, index: i, flow: flow, cc: &c.flows[i], path: &c.paths[i], board: newScoreboard(), linux24: linux24{threshold: dupThresh}, out: ways[flow][0],
 			window: uint32(min(window/unit.Size(c.Segment), maxSegments)), result: PathResult{Established: Never},
 		}
 		s.receivers[flow] = receiver{

@@ -43,8 +43,8 @@ type Overhead struct {
 	// Tunnel is the length of an encapsulation that remains on the bottleneck: it reduces the size of
 	// the inner packet, and uses the link's capacity.
 	Tunnel int
-	// Plain is TCP without the timestamps option, UDP is UDP instead of TCP.
-	Plain, UDP bool
+	// UDP is UDP instead of TCP.
+	UDP bool
 }
 
 // PayloadShare returns the share of payload in the bytes that a shaper on an Ethernet or veth link
@@ -69,11 +69,8 @@ func PayloadShare(mtu int, o Overhead) (float64, error) {
 // Headers returns the number of header bytes of a segment, as a shaper counts them.
 func (o Overhead) Headers() int {
 	n := ethernetHeader + ipv6Header + tcpHeader + tcpTimestamps + o.Tunnel
-	switch {
-	case o.UDP:
+	if o.UDP {
 		n += udpHeader - tcpHeader - tcpTimestamps
-	case o.Plain:
-		n -= tcpTimestamps
 	}
 	if o.IPv4 {
 		n += ipv4Header - ipv6Header

@@ -103,11 +103,10 @@ func TestLimitOfTunnel(t *testing.T) {
 		return phases[0].Capacity / float64(60*unit.MbitPerSecond)
 	}
 	want := map[string]float64{
-		"tcp": (1514 - 14 - 40 - 32 - 92) / 1514., "2006": (1514 - 14 - 40 - 20 - 92) / 1514., "datagrams": 1000. / (1000 + 14 + 40 + 8 + 92),
+		"tcp": (1514 - 14 - 40 - 32 - 92) / 1514., "datagrams": 1000. / (1000 + 14 + 40 + 8 + 92),
 	}
 	got := map[string]float64{
-		"tcp":  limit(func(*Spec, *Transport) {}),
-		"2006": limit(func(_ *Spec, tr *Transport) { tr.Era = Era2006 }),
+		"tcp": limit(func(*Spec, *Transport) {}),
 		"datagrams": limit(func(s *Spec, _ *Transport) {
 			s.Experiment.Traffic["bi"] = &Traffic{Datagram: 1000, Rate: unit.GbitPerSecond, Duration: 1}
 		}),

@@ -52,7 +52,7 @@ func (s *Spec) phases(c Case, t *Traffic, transport *Transport) []result.Phase {
 		own.UDP, segment = true, t.Datagram
 		headers = own.Headers()
 	}
-	tcp := traffic.Overhead{IPv4: own.IPv4, Plain: own.Plain, UDP: own.UDP}
+	tcp := traffic.Overhead{IPv4: own.IPv4, UDP: own.UDP}
 	now := func(at time.Duration, event int) result.Phase {
 		p := result.Phase{
 			At: at, Event: event,

@@ -57,11 +57,12 @@ type Settings struct {
 	// RACK detects losses by time (RFC 8985) instead of duplicate acknowledgments alone (RFC
 	// 6675). In the kernel since Linux 6.17, false has no effect. Default: true.
 	RACK *bool `yaml:"rack,omitempty"`
-	// Era is 2006 for TCP as it was in that year, at both ends: losses are found by three duplicate
-	// acknowledgments, reductions of the congestion window are never undone, and there are no time
-	// stamps. The simulator has selective acknowledgments (RFC 6675), the kernel none (RFC 6582):
-	// with them it detects losses by time since Linux 6.17 (tcp_sack, tcp_recovery, tcp_early_retrans,
-	// tcp_dsack, tcp_frto, tcp_timestamps = 0, tcp_max_reordering = 3). Default: as today. Example: 2006
+	// Era is 2006 for TCP as Linux 2.4 and 2.6 had it until that year, at both ends: a segment is lost
+	// when so many above it have arrived, 3 at first and up to 127 where segments were reordered;
+	// reductions of the congestion window that prove spurious are undone. Give a receive_buffer of
+	// 64KiB, the default then. The kernel (tcp_recovery, tcp_early_retrans, tcp_frto = 0,
+	// tcp_max_reordering = 127) has that until 6.16; since then it detects losses by time.
+	// Default: as today. Example: 2006
 	Era int `yaml:"era,omitempty"`
 }
 

@@ -110,13 +110,13 @@ func memory(window int64, segment int) int64 {
 	return 2 * window
 }
 
-// tcp2006 are the sysctls of TCP as it was in 2006. Without time stamps the kernel cannot see that a
-// retransmission was spurious (RFC 3522). With selective acknowledgments, Linux from 6.17 on always
-// detects losses by time (RFC 8985), whatever tcp_recovery is; without them, by three duplicate
-// acknowledgments (RFC 6582).
+// tcp2006 are the sysctls of TCP as Linux had it in 2006: selective acknowledgments, DSACK and
+// timestamps, a threshold of duplicate acknowledgments that adapts up to 127, and neither tail loss
+// probes nor F-RTO. FACK was removed in Linux 4.15, and from 6.17 on losses are always detected by time
+// (RFC 8985), whatever tcp_recovery is.
 var tcp2006 = map[string]string{
-	recoveryKey: "0", "net.ipv4.tcp_early_retrans": "0", "net.ipv4.tcp_max_reordering": "3",
-	"net.ipv4.tcp_sack": "0", "net.ipv4.tcp_dsack": "0", "net.ipv4.tcp_frto": "0", "net.ipv4.tcp_timestamps": "0",
+	recoveryKey: "0", "net.ipv4.tcp_early_retrans": "0", "net.ipv4.tcp_reordering": "3", "net.ipv4.tcp_max_reordering": "127",
+	"net.ipv4.tcp_sack": "1", "net.ipv4.tcp_dsack": "1", "net.ipv4.tcp_frto": "0", "net.ipv4.tcp_timestamps": "1",
 }
 
 // tune returns the kernel configuration of the settings. segment is the payload of a full segment
@@ -168,6 +168,9 @@ func tune(s scenario.Settings, multipath bool, segment int, o offers) (tuning, e
 	if s.Era == scenario.Era2006 {
 		for key, value := range tcp2006 {
 			t.server[key], t.client[key] = value, value
+		}
+		if o.onlyRACK {
+			t.notes = append(t.notes, "era 2006: this kernel detects losses by time, not by a number of segments that adapts")
 		}
 	}
 	receive := s.ReceiveBuffer

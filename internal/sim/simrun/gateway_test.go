@@ -24,7 +24,7 @@ func TestGatewayCells(t *testing.T) {
 			t.Fatal(err)
 		}
 		k := c.Connections[0]
-		if want := 1514 - 14 - 20 - 20 - 72; transport == "dqj-2006" && (k.Segment != want || k.Header != 54 || k.Gateway.Overhead != 72 || k.RACK) {
+		if want := 1514 - 14 - 20 - 32; transport == "dqj-2006" && (k.Segment != want || k.Header != 66 || k.Gateway.Overhead != 0 || k.RACK || !k.Linux24 || k.InitialReceive != k.ReceiveBuffer) {
 			t.Errorf("%s: segments of %d bytes, want %d; %+v", transport, k.Segment, want, k)
 		}
 		switch g := k.Gateway; transport {

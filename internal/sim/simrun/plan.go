@@ -371,10 +371,6 @@ func (b *builder) behave(c *sim.Connection, x *cell.Connection) error {
 			c.Paths[i].Ratio = n
 		}
 	}
-	if s.Era == scenario.Era2006 {
-		no := false
-		s.RACK = &no
-	}
 	if c.Congestion == "" {
 		var err error
 		if c.Congestion, _, err = b.congestion(b.cell.Sender); err != nil {
@@ -396,6 +392,10 @@ func (b *builder) behave(c *sim.Connection, x *cell.Connection) error {
 		c.RBuf = s.RBuf
 	}
 	c.DelayedACK, c.RACK = s.DelayedACK == nil || *s.DelayedACK, s.RACK == nil || *s.RACK
+	if s.Era == scenario.Era2006 {
+		// The receive buffer holds 64 kB, as much as then, so data out of order takes of the window.
+		c.RACK, c.Linux24, c.InitialReceive = false, true, c.ReceiveBuffer
+	}
 	if c.DelayedACK {
 		c.QuickACKs = quickACKs
 	}

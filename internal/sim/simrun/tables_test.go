@@ -266,7 +266,7 @@ func tables() []publishedTable {
 		found.rows = append(found.rows, publishedRow{label: r.figures, cells: []publishedCell{{format: r.paper}, {r.here, r.of}, {format: r.where}}})
 	}
 	return append([]publishedTable{lossy, lossless, both, bound, timer, delays, rates, bursts, found, gatewaySweep(), fairness(), kernelFairness(), lossPaths(), kernelLossPaths(), kernelContent(),
-		shake("shake-static"), shake("shake-unequal"), jitter(), kernelShake(), unequalBulk(), unequalBound(), unequalSteady(), unequalWindow(), matrix(), webWaiting(), webPaths(), webHeavy(), turns(), datagrams(), dynamic(), unequal(),
+		shake("shake-static"), shake("shake-unequal"), shakeVariants("shake-static"), shakeVariants("shake-unequal"), jitter(), kernelShake(), unequalBulk(), unequalBound(), unequalSteady(), unequalWindow(), matrix(), webWaiting(), webPaths(), webHeavy(), turns(), datagrams(), dynamic(), unequal(),
 		ratios(), kernelTurns(), kernelDatagrams(), kernelRatios(), kernelUnequal(), limit()}, slices.Concat(unequalSimulated(), kernelSweep())...)
 }
 
@@ -448,7 +448,17 @@ func kernelSweep() []publishedTable {
 // shakeTransports are those of shake-static and shake-unequal, in the order of their tables.
 var shakeTransports = []string{
 	"path1-2006", "path3-2006", "two-2006", "dq-2006", "dqj-2006", "dq-2006-reseq",
-	"path1", "path3", "dq", "dqj", "dqj-packets", "dq-reseq", "auto-reseq",
+	"path1", "path3", "dq-plain", "dqj-plain", "dq", "dqj", "dqj-packets", "dq-reseq", "auto-reseq",
+}
+
+// shakeVariants returns the table of shake-static or shake-unequal where packets of a path overtake each
+// other, and where the jitter is a standard deviation.
+func shakeVariants(name string) publishedTable {
+	p := goodput(name, "two-2006", []string{"path3-2006", "two-2006", "dq-2006", "dqj-2006", "dq-plain", "dqj-plain"},
+		[]string{"r0", "r50", "r100", "r150", "r200", "n0", "n50", "n100", "n150", "n200"},
+		[]string{"overtaking ±0", "±50", "±100", "±150", "±200", "deviation 0", "50", "100", "150", "200"})
+	p.name = "variants"
+	return p
 }
 
 // shake returns the table of shake-static or shake-unequal: goodput in all cases of it.
@@ -473,7 +483,8 @@ func goodput(name, sampled string, transports, cases, titles []string) published
 // turns returns the table of datagram-tcp.
 func turns() publishedTable {
 	cases := []string{"512k-0", "512k-50", "512k-100", "1.5M-0", "1.5M-50", "1.5M-100", "8M-0", "8M-50", "8M-100"}
-	return goodput("datagram-tcp", "", []string{"primary-2006", "secondary-2006", "both-2006", "primary-2006-x16", "both-2006-x16", "primary", "both"}, cases, cases)
+	cases = append(cases, "8M-50-late")
+	return goodput("datagram-tcp", "", []string{"primary-2006", "secondary-2006", "both-2006", "primary-2006-x16", "both-2006-x16", "primary-rfc", "both-rfc", "primary", "both"}, cases, cases)
 }
 
 // kernelGoodput returns a table of the means of goodput in a lab, in kbit/s.
@@ -592,7 +603,7 @@ func datagrams() publishedTable {
 func dynamic() publishedTable {
 	p := publishedTable{file: "scenarios/shake-dynamic/README.md", name: "goodput", head: []string{"transport", "±50", "±100", "±150", "±200", "±50", "±50", "whole"}}
 	for _, transport := range []string{
-		"path1-2006", "two-2006", "dq-2006", "dqj-2006", "dqj-2006-packets", "dq", "dqj", "dqj-packets", "dq-reseq", "auto-reseq",
+		"path1-2006", "two-2006", "dq-2006", "dqj-2006", "dqj-2006-packets", "dq-plain", "dqj-plain", "dq", "dqj", "dqj-packets", "dq-reseq", "auto-reseq",
 	} {
 		row := publishedRow{label: "`" + transport + "`", sampled: transport == "path1-2006"}
 		for i := range 7 {
@@ -624,13 +635,14 @@ func kernelUnequal() publishedTable {
 // jitter returns the part of the table of shake-static that is about disciplines, with the third
 // path at ±200 ms and the others at ±50 ms.
 func jitter() publishedTable {
-	p := publishedTable{file: "docs/shake.md", name: "jitter", head: []string{"", "DQ", "DQJ", "DQ with the resequencer", "`auto` with it"}}
+	p := publishedTable{file: "docs/shake.md", name: "jitter", head: []string{"", "paths 1 and 2", "DQ", "DQJ", "DQ with the resequencer", "`auto` with it"}}
 	for _, r := range []struct {
 		label      string
 		transports []string
 	}{
-		{"TCP of 2006: three duplicate acknowledgments, no undo, no time stamps", []string{"dq-2006", "dqj-2006", "dq-2006-reseq", ""}},
-		{"TCP of today: RACK-TLP, undo by time stamps and DSACK", []string{"dq", "dqj", "dq-reseq", "auto-reseq"}},
+		{"RFC 6675: three segments, no undo", []string{"two-rfc", "dq-rfc", "dqj-rfc", "", ""}},
+		{"TCP of 2006: a threshold that adapts, undo", []string{"two-2006", "dq-2006", "dqj-2006", "dq-2006-reseq", ""}},
+		{"TCP of today: RACK-TLP, undo", []string{"", "dq-plain", "dqj-plain", "dq-reseq", "auto-reseq"}},
 	} {
 		row := publishedRow{label: r.label}
 		for _, transport := range r.transports {
@@ -648,7 +660,7 @@ func jitter() publishedTable {
 // kernelShake returns the table of shake-static in a lab.
 func kernelShake() publishedTable {
 	p := publishedTable{file: "docs/shake.md", name: "kernel", head: []string{"transport", "±50", "±200", "after 5 s: ±50", "±200", "three duplicates at ±50, %", "at ±200"}}
-	for _, transport := range shakeTransports {
+	for _, transport := range slices.DeleteFunc(slices.Clone(shakeTransports), func(t string) bool { return strings.HasSuffix(t, "-plain") }) {
 		row := publishedRow{label: "`" + transport + "`"}
 		for _, m := range []struct {
 			metric string
