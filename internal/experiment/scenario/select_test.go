@@ -70,3 +70,17 @@ func TestSelectTraffic(t *testing.T) {
 		t.Error("the scenario itself was changed")
 	}
 }
+
+// TestSelectFigures: a figure of cases that are left out is left out.
+func TestSelectFigures(t *testing.T) {
+	s, err := read(t, "shake-static").Select(Selection{Cases: []string{"j50", "r50"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Check().Err(); err != nil {
+		t.Error(err)
+	}
+	if n := len(s.Experiment.Figures); n != 3 {
+		t.Errorf("%d figures, want those of two models of jitter, and today's", n)
+	}
+}
