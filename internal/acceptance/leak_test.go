@@ -83,6 +83,7 @@ var leakModes = []map[string]any{
 	{"default": "best"},
 	{"default": map[string]any{"single": "transit-c"}},
 	{"default": map[string]any{"spread": map[string]int{"transit-a": 1, "transit-b": 2, "transit-c": 3}}},
+	{"default": map[string]any{"spray": []string{"transit-b", "transit-a", "transit-c"}}},
 	{"default": map[string]any{"single": "transit-a"}, "networks": []map[string]any{
 		{"prefix": "2001:db8:100::/40", "mode": map[string]any{"spread": map[string]int{"transit-b": 1, "transit-c": 1}}},
 		{"prefix": "2001:db8:100::/48", "mode": "best"}, {"prefix": "2001:db8:200:1::/64", "mode": map[string]any{"single": "transit-b"}},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tabane/tabane/internal/base/feature"
 	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/epe/spray"
 	"github.com/tabane/tabane/internal/kernel/route"
 	"github.com/tabane/tabane/internal/kernel/tc"
 	"github.com/tabane/tabane/internal/mptcp"
@@ -122,6 +123,14 @@ var (
 			members := route.JoinMembers([]route.GroupMember{{ID: 5, Weight: 1}, {ID: 6, Weight: 1}})
 			return put(c, route.Nexthop{ID: 5, Link: probe}, route.Nexthop{ID: 6, Link: probe}, route.NexthopGroup{ID: 4, Members: members})
 		}}
+	trySpray = trial{"packets of a connection by BPF", "a server sprays packets over egress peers (optional)", "use Linux 5.17 or newer with CONFIG_LWTUNNEL_BPF=y", false,
+		func(*route.Conn) error {
+			s, err := spray.New([]string{probe})
+			if err != nil {
+				return err
+			}
+			return s.Close()
+		}}
 	tryRule = trial{"policy rules", "each EPE address has its own table", "use a kernel with CONFIG_IPV6_MULTIPLE_TABLES=y", true,
 		func(c *route.Conn) error {
 			return put(c, route.Rule{Priority: 1000, From: netip.PrefixFrom(probeAddress.Addr(), 128), Table: probeTable})
@@ -184,7 +193,7 @@ func Provides(n role.Need) error {
 }
 
 func trials() []Finding {
-	all := []trial{tryNexthop, tryGroup, tryRule, tryEncapRed, tryEncap, tryTable, tryNeighbor, tryBridge, tryShaper}
+	all := []trial{tryNexthop, tryGroup, trySpray, tryRule, tryEncapRed, tryEncap, tryTable, tryNeighbor, tryBridge, tryShaper}
 	results, made := run(all...)
 
 	veth := Finding{Check: "namespaces and veth", Needed: true, State: OK, Meaning: "labs have nodes and links"}

@@ -75,6 +75,7 @@ type member struct {
 	peer   *peer
 	sid    netip.Addr
 	weight uint16
+	path   int // position in the rule
 }
 
 // group is a set of members, one for all prefixes that have the same. With one member it is the
@@ -85,12 +86,14 @@ type group struct {
 	sids    []uint32 // numbers in egress.sids
 	id      uint32   // of the nexthop object
 	uses    int
+	// sprayed is set if packets of a connection are sent through all members.
+	sprayed *sprayed
 	// left are the members without those that are suspended; nil: none is.
 	left []member
 }
 
 // made reports whether a group has a nexthop object of its own.
-func (e *egress) made(g *group) bool { return g.id != e.objects[g.sids[0]].ID }
+func (e *egress) made(g *group) bool { return g.sprayed == nil && g.id != e.objects[g.sids[0]].ID }
 
 // deliveryRules are the rules of a configuration.
 type deliveryRules struct {
@@ -113,6 +116,8 @@ type deliveryRule struct {
 	peers []weighted
 	// auto: the mode is the one that measured best, which follows from another such rule.
 	auto bool
+	// spray: packets of a connection are sent through several of them, the first one before others.
+	spray bool
 }
 
 type weighted struct {
@@ -162,6 +167,9 @@ func newDeliveryRule(name string, m Mode) *deliveryRule {
 		}
 	}
 	r.raise(sum)
+	for _, name := range m.Spray {
+		r.peers, r.spray = append(r.peers, weighted{name, 1}), true
+	}
 	return r
 }
 
@@ -182,7 +190,7 @@ func (r *deliveryRule) raise(sum int) {
 
 // same reports whether another rule has the same effect.
 func (r *deliveryRule) same(other *deliveryRule) bool {
-	return other != nil && r.name == other.name && r.auto == other.auto && r.mode.named == other.mode.named && slices.Equal(r.peers, other.peers)
+	return other != nil && r.name == other.name && r.auto == other.auto && r.mode.named == other.mode.named && slices.Equal(r.peers, other.peers) && r.spray == other.spray
 }
 
 // origins are the ASes that a rule is for, in order.
@@ -282,7 +290,7 @@ func (e *egress) suspend(gone func(member) bool) (found bool) {
 	for _, g := range e.delivery.groups {
 		present := g.present()
 		left := slices.DeleteFunc(slices.Clone(present), gone)
-		if len(left) > 0 && len(left) < len(present) && e.made(g) {
+		if len(left) > 0 && len(left) < len(present) && (e.made(g) || g.sprayed != nil) {
 			g.left, found = left, true
 			e.setGroup(g)
 		}
@@ -301,7 +309,7 @@ func (e *egress) resume() bool {
 		return false
 	}
 	for i := len(s.moved) - 1; i >= 0; i-- {
-		if e.kernel.Outdated(e.deliveredRoute(s.moved[i], 0).Key()) {
+		if e.kernel.Outdated(e.deliveredRoute(s.moved[i], nil).Key()) {
 			s.moved = s.moved[:i+1]
 			return false
 		}
@@ -331,6 +339,8 @@ func (g *group) present() []member {
 func (e *egress) setGroup(g *group) {
 	o := route.NexthopGroup{ID: g.id, Members: e.join(g.present())}
 	switch {
+	case g.sprayed != nil:
+		e.setSprayed(g)
 	case !e.made(g):
 	case e.delivery.rules.dry:
 		e.kernel.Delete(o.Key())
@@ -387,10 +397,10 @@ func (e *egress) setDelivered(prefix netip.Prefix, n *delivered) {
 		s.moved = append(s.moved, prefix)
 	}
 	if n.group == nil || e.delivery.rules.dry {
-		e.kernel.Delete(e.deliveredRoute(prefix, 0).Key())
+		e.kernel.Delete(e.deliveredRoute(prefix, nil).Key())
 		return
 	}
-	e.kernel.SetRoute(e.deliveredRoute(prefix, n.group.id))
+	e.kernel.SetRoute(e.deliveredRoute(prefix, n.group))
 }
 
 // resizeDelivered applies another MTU of the interface to a delivery.
@@ -400,12 +410,21 @@ func (e *egress) resizeDelivered(prefix netip.Prefix) {
 	}
 }
 
-func (e *egress) deliveredRoute(prefix netip.Prefix, nexthop uint32) route.Route {
+// deliveredRoute is the route of a delivery; that without a group has its key.
+func (e *egress) deliveredRoute(prefix netip.Prefix, g *group) route.Route {
 	metric := uint32(overBestPath)
 	if e.config.BestPaths == LeaveBestPaths {
 		metric = overOthers
 	}
-	r := route.Route{Table: route.MainTable, Dst: prefix, Metric: metric, Kind: route.Unicast, NexthopID: nexthop}
+	r := route.Route{Table: route.MainTable, Dst: prefix, Metric: metric, Kind: route.Unicast}
+	if g != nil && g.sprayed != nil {
+		// The kernel knows of no headroom that the header with the SID needs.
+		r.Link, r.Program, r.MTU = e.config.Interface, g.sprayed.program, uint32(e.mtu-e.config.encap().Overhead())
+		return r
+	}
+	if g != nil {
+		r.NexthopID = g.id
+	}
 	if e.config.encap() == route.EncapRed {
 		r.MTU = uint32(e.mtu) + redHeadroom
 	}
@@ -451,14 +470,14 @@ func (e *egress) deliveryRule(prefix netip.Prefix) *deliveryRule {
 // Those that are draining are left out unless all are. lacking reports whether others have none.
 func (e *egress) members(rule *deliveryRule, prefix netip.Prefix) (members []member, lacking bool) {
 	var draining []member
-	for _, w := range rule.peers {
+	for i, w := range rule.peers {
 		p := e.deliveryPeer(w.peer, bgp.IPOf(prefix.Addr()))
 		if p == nil {
 			lacking = true
 			continue
 		}
 		c := e.covering(p, prefix)
-		m := member{p, c.sid, w.weight}
+		m := member{p, c.sid, w.weight, i}
 		switch {
 		case !c.sid.IsValid() || e.insideItself(c.sid, prefix):
 			lacking = true
@@ -470,6 +489,9 @@ func (e *egress) members(rule *deliveryRule, prefix netip.Prefix) (members []mem
 	}
 	if len(members) == 0 {
 		members = draining
+	}
+	if rule.spray && e.sprayer == nil {
+		members = members[:min(1, len(members))]
 	}
 	return members, lacking
 }
@@ -507,6 +529,10 @@ func (e *egress) covering(p *peer, prefix netip.Prefix) choice {
 // another one than before.
 func (e *egress) useGroup(prefix netip.Prefix, n *delivered, members []member) (changed bool) {
 	key := groupKey(members)
+	spray := len(members) > 1 && n.rule.spray
+	if spray {
+		key += "spray " + n.rule.mode.String()
+	}
 	old := n.group
 	if old == nil && len(members) == 0 || old != nil && old.key == key {
 		return false
@@ -515,6 +541,10 @@ func (e *egress) useGroup(prefix netip.Prefix, n *delivered, members []member) (
 	if len(members) > 0 {
 		if n.group = e.delivery.groups[key]; n.group == nil {
 			n.group = e.newGroup(key, members)
+			if spray {
+				e.newSprayed(n.group, n.rule)
+			}
+			e.setGroup(n.group)
 		}
 		n.group.uses++
 	}
@@ -544,7 +574,6 @@ func (e *egress) newGroup(key string, members []member) *group {
 	if text := e.join(members); strings.Contains(text, "/") {
 		g.id = e.newID([]byte(text))
 	}
-	e.setGroup(g)
 	e.delivery.groups[key] = g
 	return g
 }
@@ -570,6 +599,7 @@ func (e *egress) releaseGroup(g *group) {
 		return
 	}
 	delete(e.delivery.groups, g.key)
+	e.releaseSprayed(g)
 	if e.made(g) {
 		e.kernel.Delete(route.NexthopGroup{ID: g.id}.Key())
 		if s := &e.delivery.suspended; s.active {

@@ -32,6 +32,7 @@ import (
 	"github.com/tabane/tabane/internal/daemon/condition"
 	"github.com/tabane/tabane/internal/daemon/control"
 	"github.com/tabane/tabane/internal/epe/pathmanager"
+	"github.com/tabane/tabane/internal/epe/spray"
 	"github.com/tabane/tabane/internal/kernel/contain"
 	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/route"
@@ -84,6 +85,7 @@ type Edge struct {
 	// observer reports connections; nil unless a mode is auto. namespace is that of the edge.
 	observer  *observer
 	namespace *netns.Handle
+	sprayer   *spray.Sprayer // nil: no mode needs it, or this host cannot do it
 
 	reloading sync.Mutex
 	// updated are the routes for which an update was received while the routes of added peers
@@ -262,6 +264,7 @@ func (e *Edge) prepare() error {
 	e.egress.auto.multipath = e.config.MPTCP.manager() == UserPathManager
 	// Failed objects remain pending, and the daemon's next flush logs the error.
 	e.egress.flushNow = func() { _, _ = e.daemon.Kernel.FlushPart(0) }
+	e.startSpraying()
 	for _, p := range e.config.Peers {
 		e.owned[p.Address] = true
 	}
@@ -335,6 +338,9 @@ func (e *Edge) preparePaths() error {
 // close closes the resources that New opened. It changes nothing in the kernel.
 func (e *Edge) close() error {
 	err := e.mptcp.Close()
+	if e.sprayer != nil {
+		err = errors.Join(err, e.sprayer.Close())
+	}
 	if e.memory != nil {
 		e.memory.close()
 	}

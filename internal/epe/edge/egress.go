@@ -74,7 +74,11 @@ type egress struct {
 	walk     walk
 	delivery delivery
 	auto     auto
-	now      func() time.Time
+	// sprayer is nil if no network has the mode, or this host cannot do it for the reason in unsprayed.
+	sprayer   sprayer
+	unsprayed error
+	plans     map[uint32]bool
+	now       func() time.Time
 	// discarded are the SIDs with a discard route.
 	discarded map[netip.Addr]bool
 	// walkStarted, when set, is called when a walk begins that takes several steps.
@@ -176,12 +180,15 @@ func (e *egress) onLink() []route.Object {
 	for _, p := range e.config.onLink() {
 		rules = append(rules, route.Rule{Priority: onLinkRule, To: p, Table: route.MainTable})
 	}
+	if e.sprayer != nil {
+		rules = append(rules, e.locatorRules()...)
+	}
 	return rules
 }
 
 // fixed returns the objects of a peer that do not depend on routes.
 func (e *egress) fixed(p *peer) []route.Object {
-	return []route.Object{
+	objects := []route.Object{
 		// Traffic from an EPE address must never follow the best path: its table has an
 		// unreachable default, and if another program flushes the table or deletes its
 		// rule, the unreachable rule remains.
@@ -192,6 +199,10 @@ func (e *egress) fixed(p *peer) []route.Object {
 		// 5, rule 3).
 		route.Address{Link: cmp.Or(p.Interface, e.config.Interface), Prefix: host(p.Address), Deprecated: true},
 	}
+	if e.sprayer != nil {
+		objects = append(objects, p.sprayRules()...)
+	}
+	return objects
 }
 
 // unreachableRule returns the rule that drops packets from an EPE address that its table does not
@@ -212,7 +223,7 @@ func staleRules(config *Config, found []route.Object) (stale []route.Rule, table
 	tables = map[fib]bool{}
 	for _, o := range found {
 		r, ok := o.(route.Rule)
-		if !ok || r.Unreachable || current[r.From] == r.Table {
+		if !ok || r.Unreachable || r.Mark != 0 || current[r.From] == r.Table {
 			continue
 		}
 		version := bgp.IPOf(r.From.Addr())

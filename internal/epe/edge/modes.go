@@ -12,6 +12,7 @@ import (
 
 	"github.com/tabane/tabane/internal/base/fault"
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/epe/spray"
 	"github.com/tabane/tabane/internal/kernel/route"
 )
 
@@ -51,6 +52,10 @@ type Mode struct {
 	// Spread are the egress peers that flows are spread over, each with its share of the flows
 	// relative to the others'. Example: {transit-a: 80, transit-b: 20}
 	Spread map[string]uint32 `yaml:"spread,omitempty"`
+	// Spray are the egress peers that the packets of each TCP connection are sent through, at most 4. The
+	// first one carries a connection as single does, the others what arrives no later through them, as
+	// long as they lose, delay and reorder nothing. Example: [transit-a, transit-b]
+	Spray []string `yaml:"spray,omitempty"`
 
 	// best: the mode was given as such, and not left out.
 	best bool
@@ -65,6 +70,9 @@ const (
 	modeAuto      = "auto"
 )
 
+// modeForms are all forms of a mode.
+const modeForms = modeBest + ", " + modeMultipath + ", " + modeAuto + ", {single: PEER}, {spread: {PEER: WEIGHT}} or {spray: [PEER, PEER]}"
+
 // ParseShort implements field.Short.
 func (m *Mode) ParseShort(text string) error {
 	switch text {
@@ -73,7 +81,7 @@ func (m *Mode) ParseShort(text string) error {
 	case modeMultipath, modeAuto:
 		*m = Mode{named: text}
 	default:
-		return fmt.Errorf("want %s, %s, %s, {single: PEER} or {spread: {PEER: WEIGHT}}, got %q", modeBest, modeMultipath, modeAuto, text)
+		return fmt.Errorf("want %s, got %q", modeForms, text)
 	}
 	return nil
 }
@@ -83,7 +91,7 @@ func (m *Mode) Short() (string, bool) {
 	if m.named != "" {
 		return m.named, true
 	}
-	return modeBest, m.best || m.Single == "" && len(m.Spread) == 0
+	return modeBest, m.best || m.Single == "" && len(m.Spread) == 0 && len(m.Spray) == 0
 }
 
 // name is the name of the mode alone.
@@ -108,6 +116,8 @@ func (m *Mode) String() string {
 			text += fmt.Sprintf(" %s %d", name, m.Spread[name])
 		}
 		return text
+	case len(m.Spray) > 0:
+		return "spray " + strings.Join(m.Spray, ", ")
 	}
 	return modeBest
 }
@@ -158,7 +168,7 @@ func (c *Config) checkDelivery(faults *fault.List) {
 			version = &v
 		}
 		if reflect.DeepEqual(n.Mode, Mode{}) {
-			faults.Add(at+".mode", "must be %s, {single: PEER} or {spread: {PEER: WEIGHT}}", modeBest)
+			faults.Add(at+".mode", "must be %s", modeForms)
 			continue
 		}
 		c.checkMode(faults, at+".mode", &n.Mode, peers, version)
@@ -197,9 +207,20 @@ func (c *Config) checkMode(faults *fault.List, at string, m *Mode, peers map[str
 		}
 	}
 	switch {
-	case m.Single != "" && len(m.Spread) > 0:
-		faults.Add(at, "must have either single or spread")
+	case m.Single != "" && len(m.Spread) > 0 || len(m.Spray) > 0 && (m.Single != "" || len(m.Spread) > 0):
+		faults.Add(at, "must have one of single, spread and spray")
 		return
+	case m.Spray != nil && !m.best:
+		for i, name := range m.Spray {
+			at := fmt.Sprintf("%s.spray[%d]", at, i)
+			check(at, name)
+			if slices.Contains(m.Spray[:i], name) {
+				faults.Add(at, "%q is given twice", name)
+			}
+		}
+		if len(m.Spray) == 0 || len(m.Spray) > spray.MaxPaths {
+			faults.Add(at+".spray", "must have 1 to %d egress peers, got %d", spray.MaxPaths, len(m.Spray))
+		}
 	case m.Single != "":
 		check(at+".single", m.Single)
 	case m.Spread != nil && !m.best:

@@ -40,10 +40,11 @@ type NetworkStatus struct {
 	// Mode is the mode in use, after "auto: " if it was chosen.
 	Mode string `json:"mode"`
 	// Through are the egress peers that packets leave through, with the shares of the flows in
-	// percent if there are several; the best path if no peer of the mode covers the network.
+	// percent if they are spread, the first one first if packets are sprayed; the best path if no peer
+	// of the mode covers the network.
 	Through []string `json:"through"`
-	// State is "in use", "dry run", "pending" until the kernel has the route, or the peers of the
-	// mode that have no route to the network.
+	// State is "in use", "dry run", "pending" until the kernel has the route, why this host cannot do
+	// the mode, or the peers of the mode that have no route to the network.
 	State string `json:"state"`
 	// Seconds is the time since the last change.
 	Seconds int64 `json:"seconds"`
@@ -126,7 +127,7 @@ func (e *egress) networkStatus(prefix netip.Prefix, n *delivered) NetworkStatus 
 		for _, m := range n.group.members {
 			used[m.peer.Name] = true
 			text := m.peer.Name
-			if len(n.group.members) > 1 {
+			if len(n.group.members) > 1 && n.group.sprayed == nil {
 				text += fmt.Sprintf(" %.0f %%", 100*float64(m.weight)/float64(sum))
 			}
 			s.Through = append(s.Through, text)
@@ -135,10 +136,14 @@ func (e *egress) networkStatus(prefix netip.Prefix, n *delivered) NetworkStatus 
 		case e.delivery.rules.dry:
 			s.State = "dry run"
 			return s
-		case !e.kernel.Settled(e.deliveredRoute(prefix, 0).Key()):
+		case !e.kernel.Settled(e.deliveredRoute(prefix, nil).Key()):
 			s.State = "pending"
 			return s
 		}
+	}
+	if n.rule.spray && e.unsprayed != nil {
+		s.State = "not sprayed: " + e.unsprayed.Error()
+		return s
 	}
 	if n.lacking && !n.rule.auto {
 		var without []string

@@ -151,6 +151,7 @@ func (e *Edge) Reload(now Config) ([]string, error) {
 		// Before peers are removed, which the new rules do not name.
 		e.daemon.Change(ctx, func() {
 			e.config.Delivery = now.Delivery
+			e.startSpraying()
 			e.egress.setDelivery(&now.Delivery)
 			e.hashFlows()
 		})

@@ -314,10 +314,14 @@ func encode(steps []step, op Op, r resolver) ([]step, error) {
 				return steps, err
 			}
 		}
-		if o.Mark != 0 {
-			if program, err = r.program(o.Mark); err != nil {
-				return steps, err
-			}
+		switch {
+		case o.Program != 0:
+			program, err = programFD(o.Program)
+		case o.Mark != 0:
+			program, err = r.program(o.Mark)
+		}
+		if err != nil {
+			return steps, err
 		}
 		b := r.arena.room()
 		return append(steps, step{msg: message(unix.RTM_NEWROUTE, flags, putRoute(b, o, op.Protocol, i, program, false))}), nil

@@ -316,6 +316,14 @@ const (
 	EncapFull
 )
 
+// Overhead is how much longer a packet becomes, in bytes.
+func (m EncapMode) Overhead() int {
+	if m == EncapFull {
+		return 64
+	}
+	return 40
+}
+
 func (m EncapMode) String() string {
 	if m == EncapFull {
 		return "encap"
@@ -551,7 +559,7 @@ type LocalAction struct {
 }
 
 // A Route is a route in a table. A unicast route has a nexthop object, or a link, or a gateway and
-// its link, or a local action and a link, or a mark and a link. An IPv4 route may have an IPv6
+// its link, or a local action, a mark or a program and a link. An IPv4 route may have an IPv6
 // gateway (RFC 8950). Its key is the table, the destination and the metric.
 type Route struct {
 	Table     uint32 // zero: MainTable
@@ -568,6 +576,9 @@ type Route struct {
 	// routed again, by their own destination and as if they had arrived on Link, so that a Rule
 	// can select their table by the mark (BPF_LWT_REROUTE).
 	Mark uint32
+	// Program, if not 0, is the number of a program that packets which are sent along this route pass
+	// (see Provide).
+	Program uint32
 }
 
 // Key returns the key of the route.
@@ -602,6 +613,9 @@ func (r Route) String() string {
 	}
 	if r.Mark != 0 {
 		fmt.Fprintf(&b, " encap bpf in %s", markName(r.Mark))
+	}
+	if r.Program != 0 {
+		fmt.Fprintf(&b, " encap bpf xmit %s", programName(r.Program))
 	}
 	if r.NexthopID != 0 {
 		fmt.Fprintf(&b, " nhid %d", r.NexthopID)
@@ -686,6 +700,8 @@ func (r Route) Check() error {
 		return errors.New("route has a nexthop object and a gateway or link")
 	case r.Mark != 0 && (!v4 || !r.onLink()):
 		return errors.New("a route with a mark is IPv4 and has a link alone")
+	case r.Program != 0 && (!r.onLink() || r.Mark != 0):
+		return errors.New("a route with a program has a link alone")
 	}
 	return r.Local.check(r)
 }

@@ -27,6 +27,7 @@ const (
 	seg6LocalNH6    = 5 // SEG6_LOCAL_NH6
 
 	lwtBPFIn       = 1 // LWT_BPF_IN
+	lwtBPFXmit     = 3 // LWT_BPF_XMIT
 	lwtBPFProgFD   = 1 // LWT_BPF_PROG_FD
 	lwtBPFProgName = 2 // LWT_BPF_PROG_NAME
 
@@ -237,7 +238,7 @@ func putSegment(b []byte, sid netip.Addr, m EncapMode) []byte {
 // loopback is the index of lo in each network namespace.
 const loopback = 1
 
-// putRoute appends a route; program is the file descriptor of its program, if it has a mark.
+// putRoute appends a route; program is the file descriptor of its program, if it has one or a mark.
 func putRoute(b []byte, r Route, p Protocol, index, program uint32, del bool) []byte {
 	kind := uint8(unix.RTN_UNICAST)
 	switch r.Kind {
@@ -296,16 +297,24 @@ func putRoute(b []byte, r Route, p Protocol, index, program uint32, del bool) []
 		b = putUint16(b, unix.RTA_ENCAP_TYPE, unix.LWTUNNEL_ENCAP_SEG6_LOCAL)
 		b = putNested(b, unix.RTA_ENCAP, func(b []byte) []byte { return putLocal(b, r.Local) })
 	}
-	if r.Mark != 0 {
-		b = putUint16(b, unix.RTA_ENCAP_TYPE, unix.LWTUNNEL_ENCAP_BPF)
-		b = putNested(b, unix.RTA_ENCAP, func(b []byte) []byte {
-			return putNested(b, lwtBPFIn, func(b []byte) []byte {
-				b = putUint32(b, lwtBPFProgFD, program)
-				return putAttr(b, lwtBPFProgName, append([]byte(markName(r.Mark)), 0))
-			})
-		})
+	switch {
+	case r.Mark != 0:
+		b = putProgram(b, lwtBPFIn, program, markName(r.Mark))
+	case r.Program != 0:
+		b = putProgram(b, lwtBPFXmit, program, programName(r.Program))
 	}
 	return b
+}
+
+// putProgram appends the program of a route.
+func putProgram(b []byte, hook uint16, fd uint32, name string) []byte {
+	b = putUint16(b, unix.RTA_ENCAP_TYPE, unix.LWTUNNEL_ENCAP_BPF)
+	return putNested(b, unix.RTA_ENCAP, func(b []byte) []byte {
+		return putNested(b, hook, func(b []byte) []byte {
+			b = putUint32(b, lwtBPFProgFD, fd)
+			return putAttr(b, lwtBPFProgName, append([]byte(name), 0))
+		})
+	})
 }
 
 func putLocal(b []byte, l LocalAction) []byte {
@@ -842,7 +851,7 @@ func decodeRoute(b []byte, names links) (f found, err error) {
 			case unix.LWTUNNEL_ENCAP_SEG6_LOCAL:
 				r.Local, ok = decodeLocal(encap)
 			case unix.LWTUNNEL_ENCAP_BPF:
-				r.Mark, ok = decodeMark(encap)
+				ok = decodeProgram(encap, &r)
 			}
 			altered = altered || !ok
 		}
@@ -906,24 +915,30 @@ func decodeLocal(b []byte) (l LocalAction, ok bool) {
 	return l, at.err == nil && l.Behavior != NoBehavior
 }
 
-// decodeMark decodes a program for a mark; ok is false if it is another program.
-func decodeMark(b []byte) (mark uint32, ok bool) {
+// decodeProgram decodes the program of a mark or a number; ok is false if it is another one.
+func decodeProgram(b []byte, r *Route) (ok bool) {
 	at := attrs{b: b}
 	for at.next() {
-		if at.typ != lwtBPFIn || ok {
-			return 0, false
+		if ok {
+			return false
 		}
-		in := attrs{b: at.data}
+		in, name := attrs{b: at.data}, ""
 		for in.next() {
 			if in.typ == lwtBPFProgName {
-				mark, ok = markOf(unix.ByteSliceToString(in.data))
+				name = unix.ByteSliceToString(in.data)
 			}
 		}
-		if in.err != nil {
-			return 0, false
+		switch at.typ {
+		case lwtBPFIn:
+			r.Mark, ok = markOf(name)
+		case lwtBPFXmit:
+			r.Program, ok = programOf(name)
+		}
+		if !ok || in.err != nil {
+			return false
 		}
 	}
-	return mark, ok && at.err == nil
+	return ok && at.err == nil
 }
 
 // A Link is a network interface and its state in the kernel.

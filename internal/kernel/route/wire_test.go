@@ -50,6 +50,7 @@ var samples = []Object{
 	Route{Dst: netip.MustParsePrefix("192.0.2.0/24"), Link: "eth0", Gateway: netip.MustParseAddr("fe80::1")},
 	Route{Dst: netip.MustParsePrefix("2001:db8::1/128"), Link: "eth0", Local: LocalAction{Behavior: EndDX4, Nexthop: netip.MustParseAddr("192.0.2.1")}},
 	Route{Dst: netip.MustParsePrefix("240.0.0.1/32"), Link: "eth0", Mark: 0xe4000001},
+	Route{Dst: netip.MustParsePrefix("2001:db8:c::/64"), Link: "eth0", Program: testProgram, MTU: 1460},
 	Rule{Priority: 1000, From: netip.MustParsePrefix("0.0.0.0/0"), Mark: 0xe4000001, Table: 1000},
 	Rule{Priority: 1000, From: netip.MustParsePrefix("192.0.2.1/32"), Table: 1000},
 	Rule{Priority: 1000, From: netip.MustParsePrefix("0.0.0.0/0"), Iif: "wan", Unreachable: true},
@@ -61,8 +62,12 @@ var samples = []Object{
 	Address{Link: "eth0", Prefix: netip.MustParsePrefix("192.0.2.1/32"), Deprecated: true},
 }
 
+// testProgram is the number of a program that payload encodes.
+const testProgram = 77
+
 func payload(t testing.TB, o Object) []byte {
 	t.Helper()
+	Provide(testProgram, 9)
 	steps, err := encode(nil, Op{Protocol: Edge, Object: o}, resolver{
 		index: func(string) (uint32, error) { return 3, nil }, program: func(uint32) (uint32, error) { return 9, nil },
 	})

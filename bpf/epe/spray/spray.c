@@ -1,0 +1,643 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * Sends the packets of each TCP connection over several egress paths (see spray.h).
+ *
+ * The program of a route (lwt_xmit) chooses a path, sets its mark and has the packet routed again: the
+ * rule for the mark has the table of one egress peer, which has the routes that the peer announced and
+ * ends in unreachable. So no choice, however wrong, sends a packet to a peer that did not announce its
+ * destination. A program at ingress reads acknowledgments, and knows by the sequence numbers which path
+ * carried what has arrived. All that is not TCP goes over home.
+ *
+ * Records of a connection have one writer each: head and what is in front of it belong to the sender,
+ * tail and arrivals to the receiver. What two processors do to one connection at once can make a count
+ * wrong by a packet, and nothing else.
+ *
+ * Needs Linux 5.17.
+ */
+#include "packet.h"
+#include "spray.h"
+
+#define MARK_MASK 0xffff0000
+#define LWT_REROUTE 128
+
+/* Half of the connections that bulk is sprayed of at once; records hold what is in flight. */
+#define CONNECTIONS 1024
+#define RECORDS 512
+#define LEARNED 128 /* after so many packets, what is known of a path is remembered, and then again */
+#define IDLE 2000000 /* after so many microseconds a connection may be replaced by another */
+
+/* The peers of the networks with the same ones. */
+struct plan {
+	__u32 home; /* path 0 to SPRAY_PATHS - 1 */
+	__u32 may;  /* bit i is path i */
+	__u32 rule; /* what the paths belong to */
+	__u32 mark[SPRAY_PATHS];
+};
+
+struct ends {
+	__u8 local[16];
+	__u8 remote[16];
+	__u16 local_port;
+	__u16 remote_port;
+};
+
+struct record {
+	__u32 end; /* sequence number after the last byte */
+	__u32 length;
+	__u32 sent; /* time */
+	__u32 acknowledged;
+	__u32 retransmitted; /* time; 0: not */
+	__u8 path;
+	__u8 arrived;
+	__u16 unused;
+};
+
+struct connection {
+	struct ends ends;
+	__u32 used;
+	__u32 bytes;
+	__u32 next; /* sequence number of new data */
+	__u32 head;
+	__u32 tail;
+	__u32 home;
+	__u32 rule;
+	__u32 period; /* start of the present one for shortest */
+	struct spray_watch watch;
+	struct spray_path path[SPRAY_PATHS];
+	struct record records[RECORDS];
+};
+
+/* What is remembered of a path to a client network, /48 or /24, by its mark. */
+struct network {
+	__u8 prefix[8]; /* of an IPv4 address ::ffff/96 is left out */
+	__u32 mark;
+	__u32 family;
+};
+
+struct memory {
+	__u64 until; /* nanoseconds */
+	__u64 pause; /* nanoseconds, the last one */
+	__u64 pauses;
+	__u64 learned; /* nanoseconds, of what follows; 0: never */
+	__u32 shortest;
+	__u32 rate;
+};
+
+struct counts {
+	__u64 packets[SPRAY_PATHS]; /* home first, then the others in order */
+	/* Why paths were left. */
+	__u64 stalls;
+	__u64 losses;
+	__u64 disorders;
+	__u64 slower;
+	__u64 crowded; /* packets of connections that there was no room for */
+};
+
+const struct plan *_plan __attribute__((unused));
+const struct network *_network __attribute__((unused));
+const struct memory *_memory __attribute__((unused));
+const struct counts *_counts __attribute__((unused));
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 256);
+	__type(key, __u32);
+	__type(value, struct plan);
+} plans SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, CONNECTIONS);
+	__type(key, __u32);
+	__type(value, struct connection);
+} connections SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct network);
+	__type(value, struct memory);
+} networks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct counts);
+} totals SEC(".maps");
+
+/* Where options of a TCP header are copied to. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u8[64]);
+} scratch SEC(".maps");
+
+/* The plan of a program. */
+volatile const __u32 plan_index;
+
+struct segment {
+	struct ends ends;
+	__u32 sequence;
+	__u32 acknowledgment;
+	__u32 length;
+	__u32 options; /* offset in the packet */
+	__u8 options_length;
+	__u8 flags;
+	__u8 family;
+};
+
+#define TCP_SYN 2
+#define TCP_ACK 16
+
+static __always_inline __u32 number32(const __u8 *at)
+{
+	return ntohl(*(const __u32 *)at);
+}
+
+/* Parses a TCP segment without IPv6 extension headers; 0 for any other packet. */
+static __always_inline int parse(struct __sk_buff *skb, __u32 offset, int received, struct segment *s)
+{
+	__u8 room[LONGEST_VIEW] __attribute__((aligned(8)));
+	const __u8 *at;
+	__u32 end, header;
+	__u8 *source = received ? s->ends.remote : s->ends.local, *destination = received ? s->ends.local : s->ends.remote;
+	__u16 from, to;
+
+	at = view(skb, offset, IPV4_HEADER, room);
+	if (!at)
+		return 0;
+	if (at[0] >> 4 == 4) {
+		header = (at[0] & 15) * 4;
+		if (header < IPV4_HEADER || at[9] != PROTO_TCP || number(at + 6) & IPV4_DF_MASK)
+			return 0;
+		end = offset + number(at + IPV4_LENGTH);
+		*(__u64 *)source = *(__u64 *)destination = 0;
+		*(__u32 *)(source + 8) = *(__u32 *)(destination + 8) = htonl(0xffff);
+		copy(source + 12, at + 12, 4);
+		copy(destination + 12, at + 16, 4);
+		s->family = 4;
+		offset += header;
+	} else if (at[0] >> 4 == 6) {
+		at = view(skb, offset, IPV6_HEADER, room);
+		if (!at || at[IPV6_NEXT] != PROTO_TCP)
+			return 0;
+		end = offset + IPV6_HEADER + number(at + IPV6_LENGTH);
+		copy(source, at + IPV6_SOURCE, 16);
+		copy(destination, at + IPV6_DESTINATION, 16);
+		s->family = 6;
+		offset += IPV6_HEADER;
+	} else {
+		return 0;
+	}
+	at = view(skb, offset, TCP_HEADER, room);
+	if (!at)
+		return 0;
+	from = number(at);
+	to = number(at + 2);
+	s->ends.local_port = received ? to : from;
+	s->ends.remote_port = received ? from : to;
+	s->sequence = number32(at + 4);
+	s->acknowledgment = number32(at + 8);
+	header = (at[TCP_OFFSET] >> 4) * 4;
+	s->flags = at[13];
+	if (header < TCP_HEADER || offset + header > end)
+		return 0;
+	s->length = end - offset - header;
+	s->options = offset + TCP_HEADER;
+	s->options_length = header - TCP_HEADER;
+	return 1;
+}
+
+static __always_inline __u32 place(const struct ends *e)
+{
+	__u64 h = *(const __u64 *)(e->remote + 8) ^ *(const __u64 *)e->remote * 0x9e3779b97f4a7c15ULL;
+
+	h ^= (__u64)e->remote_port << 32 ^ e->local_port;
+	h *= 0x9e3779b97f4a7c15ULL;
+	h ^= h >> 29;
+	h *= 0xbf58476d1ce4e5b9ULL;
+	return h >> 54; /* below CONNECTIONS */
+}
+
+static __always_inline int same(const struct ends *a, const struct ends *b)
+{
+	const __u64 *x = (const __u64 *)a, *y = (const __u64 *)b;
+
+	return !((x[0] ^ y[0]) | (x[1] ^ y[1]) | (x[2] ^ y[2]) | (x[3] ^ y[3])) && a->local_port == b->local_port &&
+	       a->remote_port == b->remote_port;
+}
+
+static __always_inline struct connection *find(const struct ends *e, __u32 at)
+{
+	struct connection *c = bpf_map_lookup_elem(&connections, &at);
+
+	if (c && same(&c->ends, e))
+		return c;
+	at ^= 1;
+	c = bpf_map_lookup_elem(&connections, &at);
+	return c && same(&c->ends, e) ? c : 0;
+}
+
+static __always_inline void network_of(const struct ends *e, __u8 family, __u32 mark, struct network *n)
+{
+	__builtin_memset(n, 0, sizeof(*n));
+	if (family == 4)
+		__builtin_memcpy(n->prefix, e->remote + 12, 3);
+	else
+		__builtin_memcpy(n->prefix, e->remote, 6);
+	n->mark = mark;
+	n->family = family;
+}
+
+/* Begins a connection in one of its two places, if there is an idle one. */
+static __always_inline struct connection *begin(const struct segment *s, const struct plan *plan, __u32 at, __u32 now)
+{
+	struct connection *c = bpf_map_lookup_elem(&connections, &at);
+
+	if (!c || (c->bytes && !spray_later(now - c->used, IDLE))) {
+		at ^= 1;
+		c = bpf_map_lookup_elem(&connections, &at);
+		if (!c || (c->bytes && !spray_later(now - c->used, IDLE)))
+			return 0;
+	}
+	__builtin_memcpy(&c->ends, &s->ends, sizeof(c->ends));
+	c->bytes = 0;
+	c->next = s->sequence;
+	c->head = c->tail = 0;
+	c->home = plan->home;
+	c->rule = plan->rule;
+	c->period = now;
+	__builtin_memset(&c->watch, 0, sizeof(c->watch));
+	c->watch.since = now;
+	__builtin_memset(c->path, 0, sizeof(c->path));
+	for (__u32 i = 0; i < SPRAY_PATHS; i++)
+		c->path[i].window = SPRAY_FIRST_WINDOW;
+	return c;
+}
+
+#define VALID (600ULL * 1000 * 1000 * 1000)
+
+/* Begins with what is remembered of the paths. */
+static __always_inline void recall(struct connection *c, const struct segment *s, const struct plan *plan, __u32 now)
+{
+	__u64 time = bpf_ktime_get_ns();
+
+	for (__u32 i = 0; i < SPRAY_PATHS; i++) {
+		struct spray_path *p = &c->path[i];
+		struct memory *m;
+		struct network n;
+
+		if (!(plan->may >> i & 1))
+			continue;
+		network_of(&s->ends, s->family, plan->mark[i], &n);
+		m = bpf_map_lookup_elem(&networks, &n);
+		if (!m)
+			continue;
+		if (m->pauses && time < m->until + VALID) {
+			p->careful = 1;
+			p->window = SPRAY_FIRST_WINDOW;
+		}
+		if (m->until > time) {
+			p->paused = 1;
+			p->until = now + (m->until - time) / 1000;
+		}
+		if (m->learned && time - m->learned < VALID) {
+			p->shortest = m->shortest;
+			p->rate = m->rate;
+			if (!p->careful)
+				p->window = SPRAY_KNOWN;
+		}
+	}
+}
+
+/* Remembers what the connection knows of the paths. */
+static __always_inline void remember(const struct connection *c, const struct segment *s, const struct plan *plan)
+{
+	__u64 time = bpf_ktime_get_ns();
+
+	for (__u32 i = 0; i < SPRAY_PATHS; i++) {
+		const struct spray_path *p = &c->path[i];
+		struct memory *m, next = {};
+		struct network n;
+
+		if (!(plan->may >> i & 1) || p->packets < LEARNED || !p->rate)
+			continue;
+		network_of(&s->ends, s->family, plan->mark[i], &n);
+		m = bpf_map_lookup_elem(&networks, &n);
+		if (m) {
+			m->shortest = spray_shortest(p);
+			m->rate = p->rate;
+			m->learned = time;
+			continue;
+		}
+		next.shortest = spray_shortest(p);
+		next.rate = p->rate;
+		next.learned = time;
+		bpf_map_update_elem(&networks, &n, &next, 0);
+	}
+}
+
+/* Leaves a path for a time that grows with each pause soon after another, for all of the network. */
+static __always_inline void leave(struct connection *c, const struct segment *s, __u32 i, __u32 mark, __u32 now)
+{
+	struct spray_path *p = &c->path[SPRAY_PATH(i)];
+	__u64 first = (spray_loses(p) ? SPRAY_LOSS_PAUSE : SPRAY_PAUSE) * 1000ULL;
+	__u64 time = bpf_ktime_get_ns();
+	struct memory *known, next = {};
+	struct network n;
+
+	network_of(&s->ends, s->family, mark, &n);
+	known = bpf_map_lookup_elem(&networks, &n);
+	next.pause = first;
+	if (known) {
+		next = *known;
+		next.pause = first;
+		if (known->until > time)
+			next.pause = known->pause > first ? known->pause : first;
+		else if (known->until + 8 * known->pause > time)
+			next.pause = 2 * known->pause;
+		if (next.pause > SPRAY_MAX_PAUSE * 1000ULL)
+			next.pause = SPRAY_MAX_PAUSE * 1000ULL;
+	}
+	next.until = time + next.pause;
+	next.pauses++;
+	bpf_map_update_elem(&networks, &n, &next, 0);
+	p->until = now + next.pause / 1000;
+	p->packets = p->late = p->lost = p->bare = 0;
+	p->paused = 1;
+	p->careful = 1;
+}
+
+/* The index of the first record whose end is at or after a sequence number. */
+static __always_inline __u32 search(const struct connection *c, __u32 sequence)
+{
+	__u32 low = c->tail, high = c->head;
+
+	if (high - low > RECORDS)
+		low = high - RECORDS;
+	for (int i = 0; i < 10 && low != high; i++) {
+		__u32 middle = low + (high - low) / 2;
+
+		if (spray_later(sequence, c->records[middle & (RECORDS - 1)].end))
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+/* Notes that the segment is sent again; home it goes, or over another path if home is dead. */
+static __always_inline __u32 retransmit(struct connection *c, const struct segment *s, const struct plan *plan, __u32 now)
+{
+	__u32 at = search(c, s->sequence + 1), limit;
+	struct record *r = &c->records[at & (RECORDS - 1)];
+	struct spray_path *home = &c->path[SPRAY_PATH(c->home)];
+
+	if (at - c->tail < c->head - c->tail && !r->arrived && !r->retransmitted)
+		r->retransmitted = now ? now : 1;
+	limit = 3 * home->smooth > SPRAY_DEAD ? 3 * home->smooth : SPRAY_DEAD;
+	if (home->sent != home->gone && spray_later(now - home->progress, limit)) {
+		for (__u32 i = 1; i < SPRAY_PATHS; i++) {
+			__u32 other = SPRAY_PATH(c->home + i);
+
+			if (plan->may >> other & 1) {
+				home->shortest = 0; /* it is measured again */
+				home->progress = now;
+				c->path[other].progress = now;
+				c->path[other].paused = 0;
+				c->home = other;
+				break;
+			}
+		}
+	}
+	return c->home;
+}
+
+/* The path of a segment with data. */
+static __always_inline __u32 choose(const struct segment *s, const struct plan *plan, struct counts *total)
+{
+	__u32 now = bpf_ktime_get_ns() / 1000, at = place(&s->ends), size = s->length, chosen, arrival;
+	struct connection *c = find(&s->ends, at);
+	struct spray_path *home;
+	struct record *r;
+
+	if (!c || c->rule != plan->rule) {
+		if (!c)
+			c = begin(s, plan, at, now);
+		else if (spray_later(now - c->used, IDLE))
+			c = begin(s, plan, at, now);
+		else
+			c = 0;
+		if (!c) {
+			__sync_fetch_and_add(&total->crowded, 1);
+			return plan->home;
+		}
+	}
+	c->used = now;
+	if (!(plan->may >> SPRAY_PATH(c->home) & 1))
+		c->home = plan->home;
+	if (spray_later(c->next, s->sequence)) {
+		return retransmit(c, s, plan, now);
+	}
+	if (!c->bytes)
+		recall(c, s, plan, now);
+	if (!(c->head % LEARNED))
+		remember(c, s, plan);
+	if (c->bytes < 0x40000000)
+		c->bytes += size;
+	c->next = s->sequence + size;
+	chosen = c->home;
+	if (c->head - c->tail >= RECORDS)
+		return chosen;
+	home = &c->path[SPRAY_PATH(chosen)];
+	if (spray_later(now - c->period, SPRAY_ROUNDS)) {
+		c->period = now;
+		for (__u32 i = 0; i < SPRAY_PATHS; i++) {
+			struct spray_path *p = &c->path[i];
+
+			if (p->shortest) {
+				p->shortest2 = p->shortest;
+				p->shortest = p->smooth;
+			}
+		}
+	}
+	if (home->shortest) {
+		/* What overtakes data on home has that retransmitted. */
+		int harm = home->late > SPRAY_LATE + home->packets / 256, worse;
+		__u32 all = 0;
+
+		for (__u32 i = 0; i < SPRAY_PATHS; i++)
+			all += c->path[i].gone;
+		worse = spray_worse(&c->watch, home, now, all, all - home->gone);
+
+		if (harm)
+			home->late = home->packets = 0;
+		arrival = spray_arrival(home, size);
+		for (__u32 i = 0; i < SPRAY_PATHS; i++) {
+			struct spray_path *p = &c->path[i];
+
+			if (i == c->home || !(plan->may >> i & 1))
+				continue;
+			if (p->paused) {
+				if (spray_later(p->until, now))
+					continue;
+				p->paused = 0;
+			}
+			if (spray_stalled(p, home, 2)) {
+				__sync_fetch_and_add(&total->stalls, 1);
+				leave(c, s, i, plan->mark[i], now);
+				continue;
+			}
+			if (p->packets && (harm || worse || spray_harms(p))) {
+				__sync_fetch_and_add(spray_loses(p) ? &total->losses : worse ? &total->slower : &total->disorders, 1);
+				leave(c, s, i, plan->mark[i], now);
+				continue;
+			}
+			if (c->bytes < SPRAY_CAREFUL && (p->careful || !p->shortest))
+				continue;
+			if (spray_better(p, home, size, &arrival))
+				chosen = i;
+		}
+	}
+	spray_send(&c->path[SPRAY_PATH(chosen)], now, size);
+	r = &c->records[c->head & (RECORDS - 1)];
+	r->end = c->next;
+	r->length = size;
+	r->sent = now;
+	r->acknowledged = c->path[SPRAY_PATH(chosen)].gone;
+	r->retransmitted = 0;
+	r->path = chosen;
+	r->arrived = 0;
+	c->head++;
+	return chosen;
+}
+
+#define LWT_DROP 2
+
+SEC("lwt_xmit")
+int send(struct __sk_buff *skb)
+{
+	__u32 index = plan_index, zero = 0, path;
+	struct segment s = {};
+	struct plan *plan = bpf_map_lookup_elem(&plans, &index);
+	struct counts *total = bpf_map_lookup_elem(&totals, &zero);
+
+	/* A packet with such a mark has been here: its rule is gone. */
+	if (!plan || !total || (skb->mark & MARK_MASK) == (plan->mark[SPRAY_PATH(plan->home)] & MARK_MASK))
+		return LWT_DROP;
+	path = plan->home;
+	if (parse(skb, 0, 0, &s) && s.length && !(s.flags & TCP_SYN))
+		path = choose(&s, plan, total);
+	path = SPRAY_PATH(path);
+	__sync_fetch_and_add(&total->packets[path], 1);
+	skb->mark = plan->mark[path];
+	return LWT_REROUTE;
+}
+
+/* Applies the arrival of a record. A function of its own, which the verifier checks once. */
+__attribute__((noinline)) int arrived(struct connection *c, __u32 at, __u32 now)
+{
+	struct record *r;
+	struct spray_path *p, *home;
+
+	if (!c)
+		return 0;
+	r = &c->records[at & (RECORDS - 1)];
+	if (r->arrived)
+		return 0;
+	r->arrived = 1;
+	p = &c->path[SPRAY_PATH(r->path)];
+	home = &c->path[SPRAY_PATH(c->home)];
+	p->gone += r->length;
+	p->progress = now;
+	if (r->retransmitted) {
+		/* Sooner than a round trip after the retransmission, it was the first one that arrived. */
+		spray_retransmitted(p, spray_later(spray_shortest(home), now - r->retransmitted), now);
+		return 0;
+	}
+	spray_arrived(p, home->rate, now - r->sent, r->length, r->acknowledged);
+	return 0;
+}
+
+/* Records that an acknowledgment, and that a block of one, has arrive at most. */
+#define ARRIVALS 48
+#define BLOCK 16
+
+/* Applies a block of a SACK option, whose end arrived last. */
+__attribute__((noinline)) int sacked(struct connection *c, __u32 ack, __u32 left, __u32 right, __u32 now)
+{
+	__u32 at;
+
+	if (!c || left == right || !spray_later(right, ack) || spray_later(right, c->next))
+		return 0;
+	at = search(c, right);
+	for (int i = 0; i < BLOCK && at - c->tail < c->head - c->tail; i++) {
+		struct record *r = &c->records[at & (RECORDS - 1)];
+
+		if (spray_later(r->end, right) || spray_later(left, r->end - r->length))
+			break;
+		arrived(c, at, now);
+		at--;
+	}
+	return 0;
+}
+
+SEC("tc")
+int receive(struct __sk_buff *skb)
+{
+	__u32 now, ack, zero = 0, at, edge[8] = {};
+	struct segment s = {};
+	struct connection *c;
+	__u8 *options;
+
+	if (!parse(skb, ETHERNET_HEADER, 1, &s) || !(s.flags & TCP_ACK))
+		return TC_NEXT;
+	c = find(&s.ends, place(&s.ends));
+	if (!c || !c->bytes)
+		return TC_NEXT;
+	ack = s.acknowledgment;
+	if (spray_later(ack, c->next))
+		return TC_NEXT;
+	now = bpf_ktime_get_ns() / 1000;
+	for (int i = 0; i < ARRIVALS && c->tail != c->head; i++) {
+		__u32 tail = c->tail;
+
+		if (spray_later(c->records[tail & (RECORDS - 1)].end, ack))
+			break;
+		arrived(c, tail, now);
+		c->tail = tail + 1;
+	}
+	if (s.options_length >= 10) {
+		options = bpf_map_lookup_elem(&scratch, &zero);
+		at = s.options_length;
+		asm volatile("" : "+r"(at));
+		if (!options || at < 10 || at > 40 || bpf_skb_load_bytes(skb, s.options, options, at))
+			return TC_NEXT;
+		at = 0;
+		for (int i = 0; i < 8 && at + 10 <= s.options_length; i++) {
+			__u8 kind = options[at & 63], length = options[(at + 1) & 63];
+
+			if (kind == 1) {
+				at++;
+				continue;
+			}
+			if (kind == 5 && length >= 10) {
+				for (int e = 0; e < 8 && 6 + 4 * e <= length; e++)
+					edge[e] = (__u32)options[(at + 2 + 4 * e) & 63] << 24 | options[(at + 3 + 4 * e) & 63] << 16 |
+						  options[(at + 4 + 4 * e) & 63] << 8 | options[(at + 5 + 4 * e) & 63];
+				break;
+			}
+			if (kind == 0 || length < 2)
+				break;
+			at += length;
+		}
+	}
+	/* A receiver may acknowledge several arrivals at once, and what arrived twice in the first block (RFC 2883). */
+	for (int i = 0; i < 4; i++)
+		sacked(c, ack, edge[2 * i], edge[2 * i + 1], now);
+	return TC_NEXT;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

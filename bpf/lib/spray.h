@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Which path the next packet of a TCP connection takes, from what its acknowledgments say of each.
+ *
+ * A packet takes the path that it is expected to arrive first over, by what is in flight there and the
+ * measured rate, so that packets arrive in order and the queues of all paths are equally long. The
+ * first path, home, carries all that others do not: one that loses packets without a queue, stalls or
+ * reorders is left. Times are in microseconds and wrap around, sequence numbers too.
+ *
+ * It has no maps.
+ */
+#ifndef TABANE_SPRAY_H
+#define TABANE_SPRAY_H
+
+#include "bpf.h"
+
+#define SPRAY_PATHS 4
+#define SPRAY_PATH(i) ((i) & (SPRAY_PATHS - 1))
+
+enum {
+	SPRAY_FIRST_WINDOW = 8 * 1024, /* bytes in flight on a path whose rate is not known */
+	SPRAY_KNOWN = 1 << 30,	       /* the window of one whose rate is */
+	SPRAY_LEAST_GAP = 4000,
+	SPRAY_STALL = 10000,	       /* longer than 1.5 round trips without an acknowledgment */
+	SPRAY_ROUNDS = 10000000,       /* the shortest round trip is that of the last 10 to 20 s */
+	SPRAY_PAUSE = 10000000,	       /* the first pause of a path */
+	SPRAY_LOSS_PAUSE = 60000000,   /* because of losses */
+	SPRAY_CAREFUL = 2 << 20, /* bytes before a connection tries a path that is not known, or was left before */
+	SPRAY_MAX_PAUSE = 600000000,
+	SPRAY_LATE = 6, /* events that are no reason to leave a path */
+	SPRAY_WATCH = 400000, /* how long what all paths bring is counted, or 16 round trips */
+	SPRAY_WORSE = 2,      /* such times below the rate of home are a reason to leave the others */
+	SPRAY_DEAD = 300000, /* home without an acknowledgment: another path becomes home */
+};
+
+/* What a connection knows of a path. */
+struct spray_path {
+	__u32 sent;	 /* bytes */
+	__u32 gone;	 /* bytes of these that are no longer in flight */
+	__u32 window;	 /* bytes in flight, at most; not that of home */
+	__u32 rate;	 /* bytes per millisecond; 0: not known */
+	__u32 shortest;	 /* round trip; 0: not known */
+	__u32 shortest2; /* of the period before */
+	__u32 smooth;	 /* round trip */
+	__u32 progress;	 /* time of the last acknowledgment, or when the first byte in flight was sent */
+	__u32 until;	 /* it is paused */
+	__u32 paused;	 /* until is set */
+	__u32 packets;	 /* since the last pause */
+	__u32 late;	 /* events: data was retransmitted although it arrived */
+	__u32 lost;	 /* events: it was lost */
+	__u32 bare;	 /* of these, without a queue */
+	__u32 event;	 /* time of the last one */
+	__u32 counted;	 /* event is set */
+	__u32 careful;	 /* it was left before */
+};
+
+static __always_inline __u32 spray_later(__u32 a, __u32 b)
+{
+	return (__s32)(a - b) > 0;
+}
+
+static __always_inline __u32 spray_shortest(const struct spray_path *p)
+{
+	return p->shortest2 && p->shortest2 < p->shortest ? p->shortest2 : p->shortest;
+}
+
+/* When the acknowledgment of a packet that is sent now is expected. */
+static __always_inline __u32 spray_arrival(const struct spray_path *p, __u32 size)
+{
+	__u64 flight = (__u64)(p->sent - p->gone) + size, shortest = spray_shortest(p), time;
+
+	if (!p->rate)
+		return shortest;
+	time = flight * 1000 / p->rate;
+	if (time > 0x7fffffff)
+		time = 0x7fffffff;
+	return time > shortest ? time : shortest;
+}
+
+/*
+ * Whether data in flight on a path is overdue by so many times of what is normal, while what home
+ * carries arrives.
+ */
+static __always_inline int spray_stalled(const struct spray_path *p, const struct spray_path *home, __u32 times)
+{
+	__s32 since = home->progress - p->progress;
+
+	return p->sent != p->gone && p->smooth && since > 0 && spray_later(since, times * (p->smooth + p->smooth / 2 + SPRAY_STALL));
+}
+
+/* How much earlier than over home a packet may arrive over a path that has nothing in flight. */
+static __always_inline __u32 spray_gap(const struct spray_path *home)
+{
+	__u32 half = spray_shortest(home) / 2;
+
+	return half > SPRAY_LEAST_GAP ? half : SPRAY_LEAST_GAP;
+}
+
+/*
+ * Whether a packet of size bytes may go over a path other than home that is not paused. arrival is in
+ * and out the earliest expected arrival so far.
+ */
+static __always_inline int spray_better(const struct spray_path *p, const struct spray_path *home, __u32 size, __u32 *arrival)
+{
+	__u32 flight = p->sent - p->gone, at = spray_arrival(p, size);
+
+	/* One packet measures a path. */
+	if (!p->shortest)
+		return !flight;
+	if (at >= *arrival || spray_stalled(p, home, 1) || (flight && flight + size > p->window))
+		return 0;
+	/* What arrives much earlier than what was sent before has that retransmitted. */
+	if (!flight && p->window >= SPRAY_KNOWN && spray_later(*arrival, at + spray_gap(home)))
+		return 0;
+	*arrival = at;
+	return 1;
+}
+
+/* Counts a packet as sent over a path. */
+static __always_inline void spray_send(struct spray_path *p, __u32 now, __u32 size)
+{
+	if (p->sent == p->gone)
+		p->progress = now;
+	p->sent += size;
+	p->packets++;
+}
+
+/* Whether packets wait on a path. */
+static __always_inline int spray_queued(const struct spray_path *p)
+{
+	__u32 shortest = spray_shortest(p);
+
+	return p->smooth > shortest + shortest / 8 + 1000;
+}
+
+/*
+ * Applies the arrival of size bytes that were sent round_trip ago, when acknowledged bytes of the path
+ * had been acknowledged. likely is its rate if nothing is known of it.
+ */
+static __always_inline void spray_arrived(struct spray_path *p, __u32 likely, __u32 round_trip, __u32 size, __u32 acknowledged)
+{
+	__u32 sample;
+
+	if (!round_trip)
+		round_trip = 1;
+	if (!p->smooth)
+		p->smooth = round_trip;
+	if (!p->rate)
+		p->rate = likely;
+	if (!p->shortest || round_trip < p->shortest)
+		p->shortest = round_trip;
+	p->smooth = p->smooth - p->smooth / 8 + round_trip / 8;
+	/* It doubles with each round trip. */
+	if (p->window < SPRAY_KNOWN)
+		p->window += spray_queued(p) ? size / 8 : size;
+	sample = (__u64)(p->gone - acknowledged) * 1000 / round_trip;
+	if (sample > p->rate)
+		p->rate += (sample - p->rate + 7) / (spray_queued(p) ? 8 : 4);
+	else if (spray_queued(p))
+		p->rate -= (p->rate - sample) / 8;
+}
+
+/*
+ * Counts a retransmission of what a path carried: in vain if the first one arrived, or else because it
+ * was lost. What happens within a round trip is one event.
+ */
+static __always_inline void spray_retransmitted(struct spray_path *p, int late, __u32 now)
+{
+	if (p->counted && !spray_later(now - p->event, p->smooth))
+		return;
+	p->counted = 1;
+	p->event = now;
+	if (late) {
+		p->late++;
+		return;
+	}
+	p->lost++;
+	p->bare += !spray_queued(p);
+}
+
+/* What all paths of a connection brought since a time. */
+struct spray_watch {
+	__u32 since;
+	__u32 all;    /* bytes that had arrived by then */
+	__u32 others; /* of these, over other paths than home */
+	__u32 worse;  /* times in a row */
+};
+
+/*
+ * Whether all paths together have brought less than home alone can, for so long that it is no chance.
+ * all and others are the bytes that have arrived so far.
+ */
+static __always_inline int spray_worse(struct spray_watch *w, const struct spray_path *home, __u32 now, __u32 all, __u32 others)
+{
+	__u32 time = now - w->since, part = all - w->all, other = others - w->others, limit = 16 * home->smooth;
+
+	if (time < (limit > SPRAY_WATCH ? limit : SPRAY_WATCH))
+		return 0;
+	/* A pause of the application is none of the paths. */
+	if (time < 2 * (limit > SPRAY_WATCH ? limit : SPRAY_WATCH) && other > part / 16 &&
+	    (__u64)part * 1000 / time * 100 < (__u64)home->rate * 97)
+		w->worse++;
+	else
+		w->worse = 0;
+	w->since = now;
+	w->all = all;
+	w->others = others;
+	if (w->worse < SPRAY_WORSE)
+		return 0;
+	w->worse = 0;
+	return 1;
+}
+
+/* Whether a path loses more than one whose queue overflows. */
+static __always_inline int spray_loses(const struct spray_path *p)
+{
+	return p->bare > p->packets / 1024 || p->lost > 2 + p->packets / 256;
+}
+
+/* Whether the retransmissions of a path are a reason to leave it. */
+static __always_inline int spray_harms(const struct spray_path *p)
+{
+	return spray_loses(p) || p->late > SPRAY_LATE + p->packets / 256;
+}
+
+#endif

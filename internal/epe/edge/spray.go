@@ -1,0 +1,158 @@
+package edge
+
+import (
+	"slices"
+
+	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/epe/spray"
+	"github.com/tabane/tabane/internal/kernel/route"
+)
+
+// A sprayer sends the packets of connections over several paths; *spray.Sprayer implements it.
+type sprayer interface {
+	Set(number uint32, p spray.Plan) error
+	// Program returns the number of the program for routes, as route.Route has it.
+	Program(number uint32) (uint32, error)
+	Remove(number uint32) error
+}
+
+// sprayed is what a group has in place of a nexthop object.
+type sprayed struct {
+	plan, program uint32
+	rule          uint32
+}
+
+const (
+	// locatorRule is the priority of the rules for packets to SIDs: they keep the mark of what they
+	// carry, and must not be looked up by it.
+	locatorRule = ruleBase - 2
+	// sprayRule is the priority of the first peer's rules for its mark, after those of all EPE
+	// addresses, and before the main table, which has the routes with programs.
+	sprayRule = 16000
+	// sprayMark is that of the peer with index 0; the program refuses packets that have one of these.
+	sprayMark = 0x7ab5 << 16
+)
+
+// mark is that of packets that are sent through the peer.
+func (p *peer) mark() uint32 { return sprayMark | uint32(p.index) }
+
+// sprayRules are the rules for packets that are sent through the peer: they follow its table, or go
+// nowhere.
+func (p *peer) sprayRules() []route.Object {
+	r := route.Rule{Priority: sprayRule + 2*uint32(p.rulePosition), Mark: p.mark(), Table: p.Table}
+	if p.Address.Is4() {
+		r.From = bgp.IPv4.Anywhere()
+	}
+	none := r
+	none.Priority, none.Table, none.Unreachable = r.Priority+1, 0, true
+	return []route.Object{r, none}
+}
+
+// locatorRules are the rules for packets to SIDs.
+func (e *egress) locatorRules() (rules []route.Object) {
+	for _, l := range e.config.Locators {
+		rules = append(rules, route.Rule{Priority: locatorRule, To: l, Table: route.MainTable})
+	}
+	return rules
+}
+
+// startSpraying sets the sprayer, or why there is none, before or after networks have the mode.
+func (e *egress) startSpraying(s sprayer, reason error) {
+	if e.unsprayed = reason; reason != nil {
+		return
+	}
+	e.sprayer, e.plans = s, map[uint32]bool{}
+	for _, o := range e.onLink() {
+		e.kernel.Set(o)
+	}
+	for _, p := range e.byIndex {
+		for _, o := range p.sprayRules() {
+			e.kernel.Set(o)
+		}
+	}
+}
+
+// newSprayed gives a group a plan and a program; without, it keeps its first member.
+func (e *egress) newSprayed(g *group, rule *deliveryRule) {
+	s := &sprayed{rule: uint32(e.newPlanID(rule))}
+	for e.plans[s.plan] {
+		s.plan++
+	}
+	first := e.objects[g.sids[0]].ID
+	if g.id != first {
+		delete(e.ids, g.id) // it needs no nexthop object of its own
+		g.id = first
+	}
+	g.sprayed = s
+	err := e.sprayer.Set(s.plan, s.of(g))
+	if err == nil {
+		s.program, err = e.sprayer.Program(s.plan)
+	}
+	if err != nil {
+		e.unsprayed, g.sprayed = err, nil
+		return
+	}
+	e.plans[s.plan] = true
+}
+
+// newPlanID identifies the peers of a rule by their order.
+func (e *egress) newPlanID(rule *deliveryRule) (id uint32) {
+	for _, w := range rule.peers {
+		i := slices.IndexFunc(e.peers, func(p *peer) bool { return p.Name == w.peer })
+		id = id*31 + uint32(i+2)
+	}
+	return id
+}
+
+// of returns the plan of a group.
+func (s *sprayed) of(g *group) spray.Plan {
+	p := spray.Plan{Rule: s.rule}
+	for _, m := range g.present() {
+		p.Marks[m.path] = m.peer.mark()
+	}
+	return p
+}
+
+// setSprayed applies the present members of a group, at once for all its routes.
+func (e *egress) setSprayed(g *group) {
+	if err := e.sprayer.Set(g.sprayed.plan, g.sprayed.of(g)); err != nil {
+		e.unsprayed = err
+	}
+}
+
+// releaseSprayed ends the use of the plan of a group.
+func (e *egress) releaseSprayed(g *group) {
+	if g.sprayed == nil {
+		return
+	}
+	if err := e.sprayer.Remove(g.sprayed.plan); err != nil {
+		e.unsprayed = err
+	}
+	delete(e.plans, g.sprayed.plan)
+}
+
+// sprays reports whether a mode sprays packets over egress peers, and not in a dry run.
+func (d *Delivery) sprays() bool {
+	return !d.DryRun && (len(d.Default.Spray) > 1 || slices.ContainsFunc(d.Networks, func(n Network) bool { return len(n.Mode.Spray) > 1 }))
+}
+
+// startSpraying loads what sprays packets, if a mode does and it is not loaded. It stays until the end.
+func (e *Edge) startSpraying() {
+	if e.sprayer != nil || !e.config.Delivery.sprays() {
+		return
+	}
+	links := []string{e.config.Interface}
+	for _, p := range e.config.Peers {
+		if p.Interface != "" && p.Interface != "lo" && !slices.Contains(links, p.Interface) {
+			links = append(links, p.Interface)
+		}
+	}
+	s, err := spray.New(links)
+	if err != nil {
+		e.log.Warn("this host cannot spray packets, the first egress peer carries all", "err", err)
+		e.egress.startSpraying(nil, err)
+		return
+	}
+	e.sprayer = s
+	e.egress.startSpraying(s, nil)
+}

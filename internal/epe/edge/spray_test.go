@@ -1,0 +1,185 @@
+package edge
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/tabane/tabane/internal/epe/spray"
+	"github.com/tabane/tabane/internal/kernel/route"
+	"github.com/tabane/tabane/internal/kernel/route/routetest"
+)
+
+// plans is a fake of sprayer. The program of a plan has the number of the plan plus 100.
+type plans map[uint32]spray.Plan
+
+func (p plans) Set(number uint32, plan spray.Plan) error {
+	if plan.Marks == [spray.MaxPaths]uint32{} {
+		return errors.New("no path")
+	}
+	p[number] = plan
+	return nil
+}
+
+func (p plans) Program(number uint32) (uint32, error) { return number + 100, nil }
+
+func (p plans) Remove(number uint32) error {
+	delete(p, number)
+	return nil
+}
+
+func spraying(t *testing.T, networks ...Network) (*egress, wanted, plans) {
+	t.Helper()
+	config := dualStack()
+	config.Delivery = Delivery{Networks: networks}
+	if err := config.Check().Err(); err != nil {
+		t.Fatal(err)
+	}
+	e, w := newTestEgress(config)
+	p := plans{}
+	e.startSpraying(p, nil)
+	return e, w, p
+}
+
+// announce has a peer announce a prefix, or withdraw it.
+func (e *egress) announce(t testing.TB, peer int, prefix string, withdrawn bool) {
+	t.Helper()
+	p := vpnPath(fmt.Sprintf("10.0.0.%d:1", peer), fmt.Sprintf("fc00:%d:1::", peer), fmt.Sprint("65000:10", peer))
+	p.Prefix, p.Withdrawn = netip.MustParsePrefix(prefix), withdrawn
+	if err := e.update(p); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSpray(t *testing.T) {
+	both := Mode{Spray: []string{"b", "a"}}
+	e, w, p := spraying(t, Network{Prefix: netip.MustParsePrefix("2001:db8:c::/48"), Mode: both}, Network{Prefix: netip.MustParsePrefix("198.51.100.0/24"), Mode: both})
+	check := func(contains string, want ...string) {
+		t.Helper()
+		if got := w.lines(contains); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", contains, got, want)
+		}
+	}
+	check("fwmark",
+		"priority 16000 from all fwmark 0x7ab50000 table 101", "priority 16001 from all fwmark 0x7ab50000 unreachable",
+		"priority 16002 from all fwmark 0x7ab50001 table 102", "priority 16003 from all fwmark 0x7ab50001 unreachable",
+		"priority 16004 from 0.0.0.0/0 fwmark 0x7ab50002 table 101", "priority 16005 from 0.0.0.0/0 fwmark 0x7ab50002 unreachable",
+		"priority 16006 from 0.0.0.0/0 fwmark 0x7ab50003 table 102", "priority 16007 from 0.0.0.0/0 fwmark 0x7ab50003 unreachable")
+	check("to fc00", "priority 998 from all to fc00::/16 table main")
+
+	// With one peer it is as single, with two packets pass the program.
+	e.announce(t, 1, "2001:db8::/32", false)
+	if got := w.delivered("2001:db8:c::/48"); got != "fc00:1:1::" {
+		t.Errorf("with one peer: %s", got)
+	}
+	e.announce(t, 2, "2001:db8:c::/48", false)
+	check("metric 4095", "2001:db8:c::/48 table main encap bpf xmit tabane-program-100 dev lan metric 4095 mtu 1460")
+	if got := p[0].Marks; got != [spray.MaxPaths]uint32{0x7ab50001, 0x7ab50000} {
+		t.Errorf("marks %x", got)
+	}
+	if got := e.networks(netip.Prefix{}, 9).List[1]; got.Mode != "spray" || !slices.Equal(got.Through, []string{"b", "a"}) || got.State != "in use" {
+		t.Errorf("%+v", got)
+	}
+	e.announce(t, 1, "198.51.0.0/16", false)
+	e.announce(t, 2, "198.51.0.0/16", false)
+	check("198.51.100.0/24 table main", "198.51.100.0/24 table main encap bpf xmit tabane-program-101 dev lan metric 4095 mtu 1460")
+	e.announce(t, 2, "2001:db8:c::/48", true)
+	if got := w.delivered("2001:db8:c::/48"); got != "fc00:1:1::" || len(p) != 1 {
+		t.Errorf("after a withdrawal: %s, %v", got, p)
+	}
+
+	// What this host cannot do is said, and the first peer carries all.
+	e, w, _ = spraying(t, Network{Prefix: netip.MustParsePrefix("2001:db8:c::/48"), Mode: both})
+	e.sprayer = nil
+	e.startSpraying(nil, errors.New("no programs"))
+	for peer := range 2 {
+		e.announce(t, peer+1, "2001:db8:c::/48", false)
+	}
+	if got := w.delivered("2001:db8:c::/48"); got != "fc00:2:1::" {
+		t.Errorf("without programs: %s", got)
+	}
+	if got := e.networks(netip.Prefix{}, 9).List[0]; got.State != "not sprayed: no programs" || !slices.Equal(got.Through, []string{"b"}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestNoSprayedPacketLeavesUnannounced: after each of many random changes, with any one of the rules
+// and routes deleted, a packet with the mark of a peer, whatever a program chose it for, is dropped or
+// encapsulated to a SID of a route of that peer to the destination, or comes back to a program, which
+// drops it.
+func TestNoSprayedPacketLeavesUnannounced(t *testing.T) {
+	prefixes := []string{"2001:db8:c::/48", "2001:db8:c::/64", "2001:db8::/32", "198.51.0.0/16", "198.51.100.0/24"}
+	addresses := []netip.Addr{netip.MustParseAddr("2001:db8:c::1"), netip.MustParseAddr("2001:db8:c:1::1"), netip.MustParseAddr("198.51.100.1")}
+	config := dualStack()
+	config.Delivery = Delivery{Default: Mode{Spray: []string{"a", "b"}}}
+	rapid.Check(t, func(t *rapid.T) {
+		e, w := newTestEgress(config)
+		p := plans{}
+		e.startSpraying(p, nil)
+		announced := map[string]bool{}
+		verify := func(without route.Key) {
+			kernel := func(yield func(route.Object) bool) {
+				for k, o := range w {
+					if k != without && !yield(o) {
+						return
+					}
+				}
+			}
+			for _, peer := range e.peers {
+				for _, dst := range addresses {
+					if dst.Is4() != peer.Address.Is4() {
+						continue
+					}
+					src := netip.MustParseAddr("2001:db8:1::10")
+					if dst.Is4() {
+						src = netip.MustParseAddr("192.0.2.20")
+					}
+					r, ok := routetest.Lookup(kernel, routetest.Packet{Src: src, Dst: dst, Mark: peer.mark()})
+					if !ok || r.Program != 0 {
+						continue
+					}
+					number := 1 + peer.index%2
+					covered := slices.ContainsFunc(prefixes, func(prefix string) bool {
+						return announced[fmt.Sprint(number, prefix)] && netip.MustParsePrefix(prefix).Contains(dst)
+					})
+					object, _ := w[route.Nexthop{ID: r.NexthopID}.Key()].(route.Nexthop)
+					if !covered || object.SID != netip.MustParseAddr(fmt.Sprintf("fc00:%d:1::", number)) {
+						t.Fatalf("without %s: a packet with the mark of %s to %s takes %s", without, peer.Name, dst, r)
+					}
+				}
+			}
+			// A route has a program only for several peers that cover all of it, whose plan names no other.
+			for _, o := range w {
+				r, ok := o.(route.Route)
+				if !ok || r.Program == 0 {
+					continue
+				}
+				for _, mark := range p[r.Program-100].Marks {
+					if mark != 0 && !e.covering(e.byIndex[int(mark&0xffff)], r.Dst).sid.IsValid() {
+						t.Fatalf("%s names the mark %x of a peer without a route", r, mark)
+					}
+				}
+			}
+		}
+		for range rapid.IntRange(1, 20).Draw(t, "changes") {
+			prefix, number := rapid.SampledFrom(prefixes).Draw(t, "prefix"), rapid.IntRange(1, 2).Draw(t, "peer")
+			path := vpnPath(fmt.Sprintf("10.0.0.%d:1", number), fmt.Sprintf("fc00:%d:1::", number), fmt.Sprint("65000:10", number))
+			path.Prefix, path.Withdrawn = netip.MustParsePrefix(prefix), announced[fmt.Sprint(number, prefix)]
+			announced[fmt.Sprint(number, prefix)] = !path.Withdrawn
+			if err := e.update(path); err != nil {
+				t.Fatal(err)
+			}
+			verify(route.Key{})
+		}
+		for k := range maps.Clone(w) {
+			if k.Class() == route.ClassRule || k.Class() == route.ClassRoute {
+				verify(k)
+			}
+		}
+	})
+}

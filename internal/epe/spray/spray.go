@@ -1,0 +1,154 @@
+// Package spray sends the packets of each TCP connection over several egress paths, with eBPF
+// programs for routes.
+//
+// It installs no routes, rules or tables: the caller has a rule for the mark of each path, whose table
+// has the routes of one egress peer alone. The programs are in bpf/epe/spray.
+package spray
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/tabane/tabane/internal/kernel/bpf"
+	"github.com/tabane/tabane/internal/kernel/route"
+)
+
+// MaxPaths is the number of paths that a connection is sprayed over at most.
+const MaxPaths = 4
+
+// maxPlans is the number of plans.
+const maxPlans = 256
+
+// Plan is how the packets to some networks are sent.
+type Plan struct {
+	// Rule identifies what the paths belong to: connections keep what they know of paths while it is
+	// the same.
+	Rule uint32
+	// Marks are those of the paths; 0: the path may not be used. The first one that may is home.
+	Marks [MaxPaths]uint32
+}
+
+// Sprayer has the programs of one network namespace. It is not safe for concurrent use.
+type Sprayer struct {
+	objects  programObjects
+	attached []bpf.Attachment
+	programs map[uint32]*ebpf.Program // by plan
+}
+
+// New loads the programs, and has acknowledgments read that arrive on the links. The caller calls
+// Close. It returns a *feature.Error when this host cannot run them.
+func New(links []string) (_ *Sprayer, err error) {
+	s := &Sprayer{programs: map[uint32]*ebpf.Program{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("spray packets: %w", err), s.Close())
+		}
+	}()
+	if err := route.SupportsMark(); err != nil {
+		return nil, err
+	}
+	spec, err := loadProgram()
+	if err != nil {
+		return nil, err
+	}
+	if err := bpf.Load(spec, &s.objects); err != nil {
+		return nil, err
+	}
+	for _, l := range links {
+		a, err := bpf.Attach(bpf.AttachOptions{Link: l, Ethernet: bpf.Programs{Ingress: s.objects.Receive}, Name: "tabane_spray"})
+		if err != nil {
+			return nil, fmt.Errorf("read acknowledgments on %q: %w", l, err)
+		}
+		s.attached = append(s.attached, a)
+	}
+	return s, nil
+}
+
+// Set adds a plan with a number that is not in use, or replaces one, at once for all routes that have
+// its program.
+func (s *Sprayer) Set(number uint32, p Plan) error {
+	plan := programPlan{Rule: p.Rule, Home: MaxPaths}
+	for i, mark := range p.Marks {
+		plan.Mark[i] = mark
+		if mark != 0 {
+			plan.May |= 1 << i
+			plan.Home = min(plan.Home, uint32(i))
+		}
+	}
+	if plan.May == 0 || number >= maxPlans {
+		return fmt.Errorf("spray packets: plan %d has no path", number)
+	}
+	if err := s.objects.Plans.Put(number, plan); err != nil {
+		return fmt.Errorf("spray packets: set plan %d: %w", number, err)
+	}
+	return nil
+}
+
+// Program returns the number of the program for routes of a plan, as route.Route has it. It is the same
+// for a plan until Remove.
+func (s *Sprayer) Program(number uint32) (uint32, error) {
+	p := s.programs[number]
+	if p == nil {
+		var err error
+		if p, err = s.load(number); err != nil {
+			return 0, fmt.Errorf("spray packets: load program of plan %d: %w", number, err)
+		}
+		s.programs[number] = p
+	}
+	info, err := p.Info()
+	if err != nil {
+		return 0, fmt.Errorf("spray packets: %w", err)
+	}
+	id, _ := info.ID()
+	route.Provide(uint32(id), p.FD())
+	return uint32(id), nil
+}
+
+// Remove ends the use of a plan. Routes that have its program keep it.
+func (s *Sprayer) Remove(number uint32) error {
+	p := s.programs[number]
+	if p == nil {
+		return nil
+	}
+	delete(s.programs, number)
+	var withdrawn error
+	if info, err := p.Info(); err != nil {
+		withdrawn = err
+	} else if id, ok := info.ID(); ok {
+		route.Withdraw(uint32(id))
+	}
+	return errors.Join(withdrawn, p.Close())
+}
+
+// Close stops reading acknowledgments, and closes the programs. Those that routes have go on, over home.
+func (s *Sprayer) Close() error {
+	var errs []error
+	for _, a := range s.attached {
+		errs = append(errs, a.Detach())
+	}
+	for number := range maps.Clone(s.programs) {
+		errs = append(errs, s.Remove(number))
+	}
+	return errors.Join(append(errs, s.objects.Close())...)
+}
+
+func (s *Sprayer) load(number uint32) (*ebpf.Program, error) {
+	spec, err := loadProgram()
+	if err != nil {
+		return nil, err
+	}
+	if err := spec.Variables[programVarPlanIndex].Set(number); err != nil {
+		return nil, err
+	}
+	var loaded struct {
+		Send *ebpf.Program `ebpf:"send"`
+	}
+	o := &s.objects
+	err = bpf.LoadWith(spec, &loaded, map[string]*ebpf.Map{
+		"plans": o.Plans, "connections": o.Connections, "networks": o.Networks, "totals": o.Totals, "scratch": o.Scratch,
+	})
+	return loaded.Send, err
+}

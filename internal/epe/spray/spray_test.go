@@ -1,0 +1,76 @@
+package spray
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
+	"github.com/tabane/tabane/internal/kernel/route"
+)
+
+func TestMain(m *testing.M) { netnstest.Main(m) }
+
+// TestRoute: a route with the program of a plan can be added, is as it was when it is read again, and
+// the program of another plan is another one.
+func TestRoute(t *testing.T) {
+	netnstest.Need(t)
+	netnstest.IP(t, netnstest.Enter(t), "link set lo up")
+	s, err := New([]string{"lo"})
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := s.Set(1, Plan{}); err == nil {
+		t.Error("a plan without paths is accepted")
+	}
+	if err := s.Set(1, Plan{Marks: [MaxPaths]uint32{1, 2}}); err != nil {
+		t.Fatal(err)
+	}
+	first, err := s.Program(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := s.Program(1); err != nil || again != first {
+		t.Errorf("the program of the plan is %d, and then %d: %v", first, again, err)
+	}
+	if other, err := s.Program(2); err != nil || other == first {
+		t.Errorf("the programs of two plans are %d and %d: %v", first, other, err)
+	}
+	c, err := route.Dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, dst := range []string{"2001:db8:c::/64", "198.51.100.0/24"} {
+		want := route.Route{Table: 77, Dst: netip.MustParsePrefix(dst), Metric: 4095, Link: "lo", Program: first, MTU: 1460}
+		if err := errors.Join(c.Apply([]route.Op{{Protocol: route.Edge, Object: want}})...); err != nil {
+			t.Fatal(err)
+		}
+		routes, err := c.Unicast(func(table uint32) bool { return table == 77 })
+		if err != nil || routes[len(routes)-1] != want {
+			t.Errorf("%v, %v, want %v", routes, err, want)
+		}
+		if err := errors.Join(c.Apply([]route.Op{{Protocol: route.Edge, Object: want, Delete: true}})...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Remove(1); err != nil {
+		t.Error(err)
+	}
+	late := route.Route{Table: 77, Dst: netip.MustParsePrefix("2001:db8::/64"), Link: "lo", Program: first}
+	if err := errors.Join(c.Apply([]route.Op{{Protocol: route.Edge, Object: late}})...); err == nil {
+		t.Error("a route has the program of a plan that was removed")
+	}
+}
