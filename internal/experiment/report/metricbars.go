@@ -57,21 +57,16 @@ func barFigure(spec *scenario.Figure, r result.Result, e *scenario.Experiment) (
 		along = "Environment" // as paper E has it
 	}
 	measured := false
-	b := &barChart{hatched: map[int]bool{}, xLabel: orName(spec.XLabel, along), yLabel: lineLabel(spec) + ", " + string(m.Provenance())}
+	b := &barChart{xLabel: orName(spec.XLabel, along), yLabel: lineLabel(spec) + ", " + string(m.Provenance())}
 	cases := spec.CasesOf(e)
 	for _, c := range cases {
 		b.groups = append(b.groups, clean(c.Name))
 	}
-	paths := 0
 	for _, t := range transports {
 		b.series = append(b.series, transportTitle(e, t))
-		paths = max(paths, len(e.Transports[t].Links))
 	}
-	for i, t := range transports {
-		if m.PerPath && len(e.Transports[t].Links) < paths {
-			b.hatched[i] = true
-		}
-	}
+	var paths int
+	b.hatched, paths = fewerPaths(m, transports, e)
 	for _, t := range traffic {
 		b.titles = append(b.titles, trafficTitle(e, t))
 		var panel [][]metricBar
@@ -106,6 +101,21 @@ func barFigure(spec *scenario.Figure, r result.Result, e *scenario.Experiment) (
 	return b.draw(figure{
 		name: spec.Name, title: clean(spec.Title), caption: strings.TrimSpace(clean(spec.Caption) + " " + clean(caption)), alt: b.words("pattern and transport"),
 	})
+}
+
+// fewerPaths returns the transports, by their index, whose mean over paths is not comparable with that of
+// others, because these have more paths, and the number of those.
+func fewerPaths(m result.Metric, transports []string, e *scenario.Experiment) (fewer map[int]bool, paths int) {
+	fewer = map[int]bool{}
+	for _, t := range transports {
+		paths = max(paths, len(e.Transports[t].Links))
+	}
+	for i, t := range transports {
+		if m.PerPath && len(e.Transports[t].Links) < paths {
+			fewer[i] = true
+		}
+	}
+	return fewer, paths
 }
 
 // repeated reports whether any bar has a confidence interval.
@@ -265,15 +275,18 @@ type pairDifference struct {
 }
 
 // comparePairs compares each two transports in each case and traffic of a figure of kind bars. The
-// metric of a model is an error: an estimate is no sample.
+// metric of a model is an error: an estimate is no sample. Means over different numbers of paths are
+// not compared.
 func comparePairs(spec *scenario.Figure, r result.Result, e *scenario.Experiment) ([]pairDifference, error) {
-	if m, ok := result.MetricNamed(spec.Metric); !ok || m.Model {
+	m, ok := result.MetricNamed(spec.Metric)
+	if !ok || m.Model {
 		return nil, fmt.Errorf("compare %s: it is an estimate of a model, not a measurement", spec.Metric)
 	}
 	type place struct{ caseName, traffic string }
 	var places []place
 	var groups [][][]float64
 	transports := spec.TransportsOf(e)
+	fewer, _ := fewerPaths(m, transports, e)
 	for _, t := range e.TrafficNames() {
 		if spec.Traffic != "" && t != spec.Traffic {
 			continue
@@ -281,6 +294,9 @@ func comparePairs(spec *scenario.Figure, r result.Result, e *scenario.Experiment
 		for _, c := range spec.CasesOf(e) {
 			sets := make([][]float64, len(transports))
 			for i, transport := range transports {
+				if fewer[i] {
+					continue
+				}
 				sets[i] = r.Values(result.CellKey{Case: c.Name, Traffic: t, Transport: transport}, spec.Metric)
 			}
 			places, groups = append(places, place{c.Name, t}), append(groups, sets)

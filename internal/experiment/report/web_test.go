@@ -216,6 +216,9 @@ func TestHatched(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if got := strings.Contains(f.caption, "tcp and lia"); got == want {
+			t.Errorf("%s: one path is compared with a mean over two: %q", metric, f.caption)
+		}
 		if got := strings.Contains(f.caption, note); got != want {
 			t.Errorf("%s: caption %q", metric, f.caption)
 		}

@@ -1,6 +1,7 @@
 package simrun
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -267,7 +269,7 @@ func tables() []publishedTable {
 	}
 	return append([]publishedTable{lossy, lossless, both, bound, timer, delays, rates, bursts, found, gatewaySweep(), fairness(), kernelFairness(), lossPaths(), kernelLossPaths(), kernelContent(),
 		shake("shake-static"), shake("shake-unequal"), shakeVariants("shake-static"), shakeVariants("shake-unequal"), jitter(), kernelShake(), unequalBulk(), unequalBound(), unequalSteady(), unequalWindow(), matrix(), webWaiting(), webPaths(), webHeavy(), turns(), datagrams(), dynamic(), unequal(),
-		ratios(), kernelTurns(), kernelDatagrams(), kernelRatios(), kernelUnequal(), limit()}, slices.Concat(unequalSimulated(), kernelSweep())...)
+		ratios(), kernelTurns(), kernelDatagrams(), kernelRatios(), kernelUnequal(), limit()}, slices.Concat(unequalSimulated(), kernelSweep(), []publishedTable{webFindings(), webLoad()})...)
 }
 
 // fairness returns the table of cc-fairness: all cases of it.
@@ -878,6 +880,54 @@ func webPaths() publishedTable {
 			ofWeb(webMeasured, pattern, service, result.LeastPath, controls, percents),
 		)
 	})
+}
+
+// webFindings returns the published differences of paper E as they were tested.
+func webFindings() publishedTable {
+	const file = "docs/measured/webqoe-findings.json"
+	data, err := os.ReadFile("../../../" + file)
+	if err != nil {
+		panic(err)
+	}
+	r, err := result.Decode(bytes.NewReader(data))
+	if err != nil {
+		panic(fmt.Sprintf("%s: %v", file, err))
+	}
+	p := publishedTable{file: "docs/webqoe.md", name: "findings", head: []string{"case, service", "published", "trials", "ratio", "p, t-test", "p, Wilcoxon", "outcome"}}
+	for _, f := range r.Findings {
+		wilcoxon := "-"
+		if f.Wilcoxon > 0 {
+			wilcoxon = fmt.Sprintf("%.4f", f.WilcoxonCorrected)
+		}
+		row := publishedRow{label: f.Case + ", " + f.Traffic}
+		for _, text := range []string{
+			f.Name, strconv.Itoa(f.Pairs), fmt.Sprintf("%.2f (%.2f to %.2f)", f.Ratio, f.Low, f.High), fmt.Sprintf("%.4f", f.Corrected), wilcoxon, string(f.Outcome),
+		} {
+			row.cells = append(row.cells, publishedCell{format: text})
+		}
+		p.rows = append(p.rows, row)
+	}
+	return p
+}
+
+// webLoad returns the table of webqoe-load: what load does to the map, without delay and loss.
+func webLoad() publishedTable {
+	p := publishedTable{file: "docs/webqoe.md", name: "load", head: []string{"load", "carried: tcp", "lia", "wait, s: tcp", "lia", "MOS: tcp", "lia", "Mbit/s of a path: tcp", "lia"}}
+	for _, r := range []struct{ label, pattern string }{{"0", "e1-0"}, {"0.8", "e1-80"}, {"0.95", "e1-95"}} {
+		row := publishedRow{label: r.label}
+		for _, m := range []struct {
+			metric string
+			show   func(sample) string
+		}{{result.LoadShare, shareMedian}, {result.Waiting, rangeOf}, {result.EstimatedMOS, rangeOf}, {result.PathThroughput, mbits}} {
+			if m.metric == result.LoadShare && r.label == "0" {
+				row.cells = append(row.cells, publishedCell{format: "-"}, publishedCell{format: "-"})
+				continue
+			}
+			row.cells = append(row.cells, ofWeb("docs/measured/webqoe-load.json", r.pattern, "map", m.metric, []string{"tcp", "lia"}, m.show)...)
+		}
+		p.rows = append(p.rows, row)
+	}
+	return p
 }
 
 // rangeOf shows the least and the largest value of a time, or the only one.
