@@ -78,6 +78,8 @@ type Path struct {
 	Strict bool
 	// Cost orders paths by price: lower ones are preferred where the discipline regards it.
 	Cost int
+	// Use is when packets are sent on it.
+	Use Use
 	// Via are the routers on the line that the configuration names, at most one of each IP version.
 	Via []netip.Addr
 	// Usable: the interface is up with carrier. Nothing is sent on a path that is not.
@@ -149,6 +151,8 @@ type PathStatus struct {
 	Usable    bool   `json:"usable"`
 	Sent      Count  `json:"sent"`
 	Received  Count  `json:"received"`
+	// Carried are bytes of IP packets on the line in both directions, with all headers.
+	Carried uint64 `json:"carried"`
 	// Error is why the path's socket could not be opened, or why it last failed to send.
 	Error string `json:"error,omitempty"`
 }
@@ -201,7 +205,9 @@ type LinkStatus struct {
 	CareOf   netip.AddrPort `json:"care_of"`
 	Lifetime time.Duration  `json:"lifetime_ns,omitempty"`
 	Reason   string         `json:"reason,omitempty"`
-	// Resting is why a discipline leaves out a path that is up; empty if none does.
+	// Use is when packets are sent on the path, as its two lines are configured.
+	Use Use `json:"use"`
+	// Resting is why a path that is up is left out; empty if it is not.
 	Resting  string `json:"resting,omitempty"`
 	Sent     Count  `json:"sent"`
 	Received Count  `json:"received"`

@@ -15,7 +15,11 @@ const Unknown unit.Bandwidth = math.MaxInt64
 const unknownValue = unit.GbitPerSecond
 
 // Line is a line of a site, with its rates from and to the site; 0 carries nothing.
-type Line struct{ Up, Down unit.Bandwidth }
+type Line struct {
+	Up, Down unit.Bandwidth
+	// Backup: the line is used when others are not. It takes no rate from them.
+	Backup bool
+}
 
 // Pair is a path: indices of a line here and of one of the other site.
 type Pair struct{ Here, There int }
@@ -33,8 +37,58 @@ const keepNumerator, keepDenominator = 4, 5
 // Choose returns the pairs to use: as few as there have to be for each line of either site that
 // reaches any to be in one, and among those of the highest rates. A line that is left over shares
 // one of the other site. current are the pairs in use: they are kept unless others have more lines,
-// are fewer, or have a rate that is higher by a quarter.
+// are fewer, or have a rate that is higher by a quarter. Backups come after the other lines: each
+// that is in no pair gets one, with a line that is no backup if it reaches any.
 func (s *Sites) Choose(current []Pair) []Pair {
+	regular := &Sites{Here: s.Here, There: s.There, Answers: func(p Pair) bool { return !s.backup(p) && s.Answers(p) }}
+	pairs := regular.choose(current)
+	for i := range s.Here {
+		pairs = s.addLeft(pairs, current, func(p Pair) bool { return p.Here == i })
+	}
+	for j := range s.There {
+		pairs = s.addLeft(pairs, current, func(p Pair) bool { return p.There == j })
+	}
+	slices.SortFunc(pairs, compare)
+	return pairs
+}
+
+// backup reports whether a line of a pair is a backup.
+func (s *Sites) backup(p Pair) bool { return s.Here[p.Here].Backup || s.There[p.There].Backup }
+
+// addLeft adds a pair for a line that has none, if it reaches any: with a line that is no backup,
+// else with that of now, else with the fastest.
+func (s *Sites) addLeft(pairs, current []Pair, of func(Pair) bool) []Pair {
+	if slices.ContainsFunc(pairs, of) {
+		return pairs
+	}
+	var best Pair
+	most := int64(-1)
+	for i := range s.Here {
+		for j := range s.There {
+			p := Pair{i, j}
+			if !of(p) || !s.has(p) {
+				continue
+			}
+			value := s.worth(p)
+			if slices.Contains(current, p) {
+				value += 4 * mostValue
+			}
+			if !s.Here[i].Backup || !s.There[j].Backup {
+				value += 8 * mostValue
+			}
+			if value > most {
+				best, most = p, value
+			}
+		}
+	}
+	if most < 0 {
+		return pairs
+	}
+	return append(pairs, best)
+}
+
+// choose is Choose without backups.
+func (s *Sites) choose(current []Pair) []Pair {
 	kept := slices.DeleteFunc(slices.Clone(current), func(p Pair) bool { return !s.has(p) })
 	best := s.cover(kept)
 	slices.SortFunc(kept, compare)
@@ -189,25 +243,35 @@ func (s *Sites) match(current []Pair) []Pair {
 // Rates returns the rates of pairs from and to this site: a line that is in several is shared among
 // them, each by what its other line carries. Rates of which neither line's is known are Unknown.
 func (s *Sites) Rates(pairs []Pair) []Line {
-	up := shares(pairs, func(p Pair) (a, b unit.Bandwidth) { return s.Here[p.Here].Up, s.There[p.There].Down })
-	down := shares(pairs, func(p Pair) (a, b unit.Bandwidth) { return s.Here[p.Here].Down, s.There[p.There].Up })
 	rates := make([]Line, len(pairs))
-	for i := range rates {
-		rates[i] = Line{up[i], down[i]}
+	for i, p := range pairs {
+		beside := s.beside(pairs, p)
+		rates[i].Up = shared(p, beside, func(p Pair) (a, b unit.Bandwidth) { return s.Here[p.Here].Up, s.There[p.There].Down })
+		rates[i].Down = shared(p, beside, func(p Pair) (a, b unit.Bandwidth) { return s.Here[p.Here].Down, s.There[p.There].Up })
 	}
 	return rates
 }
 
-// shares returns the rate of each pair in one direction, of which these are the rates of its lines.
-func shares(pairs []Pair, of func(Pair) (here, there unit.Bandwidth)) []unit.Bandwidth {
-	rates := make([]unit.Bandwidth, len(pairs))
-	for i, p := range pairs {
-		here, there := of(p)
-		rates[i] = min(
-			share(here, there, pairs, func(q Pair) (unit.Bandwidth, bool) { _, r := of(q); return r, q.Here == p.Here }),
-			share(there, here, pairs, func(q Pair) (unit.Bandwidth, bool) { r, _ := of(q); return r, q.There == p.There }))
+// beside returns the pairs that may share lines with one: a backup shares none.
+func (s *Sites) beside(pairs []Pair, p Pair) []Pair {
+	if s.backup(p) {
+		return []Pair{p}
 	}
-	return rates
+	return slices.DeleteFunc(slices.Clone(pairs), s.backup)
+}
+
+// Shares reports whether a pair shares its line of this site with others.
+func (s *Sites) Shares(pairs []Pair, p Pair) bool {
+	return slices.ContainsFunc(s.beside(pairs, p), func(q Pair) bool { return q.Here == p.Here && q != p })
+}
+
+// shared returns the rate of one of these pairs in one direction, of which of has the rates of the
+// lines.
+func shared(p Pair, pairs []Pair, of func(Pair) (here, there unit.Bandwidth)) unit.Bandwidth {
+	here, there := of(p)
+	return min(
+		share(here, there, pairs, func(q Pair) (unit.Bandwidth, bool) { _, r := of(q); return r, q.Here == p.Here }),
+		share(there, here, pairs, func(q Pair) (unit.Bandwidth, bool) { r, _ := of(q); return r, q.There == p.There }))
 }
 
 // share returns the part that a pair has of one of its lines, whose other line is so fast. others

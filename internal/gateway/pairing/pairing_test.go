@@ -15,8 +15,14 @@ func lines(rates ...unit.Bandwidth) []Line {
 		if r != Unknown {
 			r *= unit.MbitPerSecond
 		}
-		list = append(list, Line{r, r})
+		list = append(list, Line{Up: r, Down: r})
 	}
+	return list
+}
+
+// backup makes the last of these lines a backup.
+func backup(list []Line) []Line {
+	list[len(list)-1].Backup = true
 	return list
 }
 
@@ -43,6 +49,12 @@ func TestChoose(t *testing.T) {
 		{"it returns", Sites{lines(20, 20), lines(20, 20), always}, []Pair{{0, 0}, {0, 1}}, []Pair{{0, 0}, {1, 1}}},
 		{"a line is gone", Sites{lines(20), lines(20, 20), always}, []Pair{{0, 0}, {1, 1}, {7, 7}, {-1, 0}}, []Pair{{0, 0}, {0, 1}}},
 		{"unknown rates", Sites{lines(Unknown, 10), lines(10, Unknown), always}, nil, []Pair{{0, 1}, {1, 0}}},
+		{"a backup shares", Sites{backup(lines(20, 5)), lines(20, 20), always}, nil, []Pair{{0, 0}, {0, 1}, {1, 0}}},
+		{"a backup there", Sites{lines(20, 20), backup(lines(20, 5)), always}, []Pair{{0, 0}, {1, 1}}, []Pair{{0, 0}, {1, 0}, {1, 1}}},
+		{"backups at both", Sites{backup(lines(20, 5)), backup(lines(20, 5)), always}, nil, []Pair{{0, 0}, {0, 1}, {1, 0}}},
+		{"a backup stays where it is", Sites{backup(lines(20, 5)), lines(20, 20), always}, []Pair{{1, 1}}, []Pair{{0, 0}, {0, 1}, {1, 1}}},
+		{"only backups answer", Sites{backup(lines(5)), backup(lines(5)), always}, nil, []Pair{{0, 0}}},
+		{"a backup alone", Sites{backup(lines(5)), lines(20, 20), always}, nil, []Pair{{0, 0}, {0, 1}}},
 		{"none", Sites{nil, lines(20), always}, []Pair{{0, 0}}, nil},
 	} {
 		if got := tc.sites.Choose(tc.current); !slices.Equal(got, tc.want) {
@@ -53,14 +65,15 @@ func TestChoose(t *testing.T) {
 
 func TestRates(t *testing.T) {
 	const mbit = unit.MbitPerSecond
-	s := Sites{lines(40, Unknown), []Line{{10 * mbit, 30 * mbit}, {0, 30 * mbit}, {Unknown, Unknown}}, always}
+	line := func(up, down unit.Bandwidth) []Line { return []Line{{Up: up * mbit, Down: down * mbit}} }
+	s := Sites{lines(40, Unknown), []Line{{Up: 10 * mbit, Down: 30 * mbit}, {Down: 30 * mbit}, {Up: Unknown, Down: Unknown}}, always}
 	for _, tc := range []struct {
 		pairs []Pair
 		want  []Line
 	}{
-		{[]Pair{{0, 0}}, []Line{{30 * mbit, 10 * mbit}}},
-		{[]Pair{{0, 0}, {0, 1}}, []Line{{20 * mbit, 10 * mbit}, {20 * mbit, 0}}},
-		{[]Pair{{0, 2}, {1, 2}}, []Line{{40 * mbit, 40 * mbit}, {Unknown, Unknown}}},
+		{[]Pair{{0, 0}}, line(30, 10)},
+		{[]Pair{{0, 0}, {0, 1}}, append(line(20, 10), line(20, 0)...)},
+		{[]Pair{{0, 2}, {1, 2}}, append(line(40, 40), Line{Up: Unknown, Down: Unknown})},
 	} {
 		if got := s.Rates(tc.pairs); !slices.Equal(got, tc.want) {
 			t.Errorf("%v: %v, want %v", tc.pairs, got, tc.want)
@@ -73,7 +86,10 @@ func drawn(t *rapid.T) (s Sites, current []Pair) {
 	rate := rapid.OneOf(rapid.SampledFrom([]unit.Bandwidth{0, Unknown, 1, 1000 * unit.TbitPerSecond}), rapid.Custom(func(t *rapid.T) unit.Bandwidth {
 		return unit.Bandwidth(rapid.Int64Range(1, 1000).Draw(t, "rate")) * unit.MbitPerSecond
 	}))
-	line := rapid.Custom(func(t *rapid.T) Line { return Line{rate.Draw(t, "up"), rate.Draw(t, "down")} })
+	backups := rapid.Bool().Draw(t, "backups")
+	line := rapid.Custom(func(t *rapid.T) Line {
+		return Line{rate.Draw(t, "up"), rate.Draw(t, "down"), backups && rapid.Bool().Draw(t, "backup")}
+	})
 	s.Here, s.There = rapid.SliceOfN(line, 0, 16).Draw(t, "here"), rapid.SliceOfN(line, 0, 16).Draw(t, "there")
 	share := rapid.IntRange(0, 4).Draw(t, "share")
 	answers := rapid.SliceOfN(rapid.IntRange(0, 3), 16*16, 16*16).Draw(t, "answers")
@@ -133,7 +149,9 @@ func TestEveryLineIsUsed(t *testing.T) {
 		if n := covered(pairs); n != reach {
 			t.Fatalf("%v has %d of %d lines", pairs, n, reach)
 		}
-		if want := reach - s.largest(); len(pairs) != want {
+		backup := func(l Line) bool { return l.Backup }
+		backups := slices.ContainsFunc(s.Here, backup) || slices.ContainsFunc(s.There, backup)
+		if want := reach - s.largest(); len(pairs) != want && !backups {
 			t.Fatalf("%d pairs, want %d: %v", len(pairs), want, pairs)
 		}
 		for i, p := range pairs {
@@ -173,7 +191,7 @@ func TestBestByRate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 5).Draw(t, "lines")
 		rate := rapid.Custom(func(t *rapid.T) Line {
-			return Line{unit.Bandwidth(rapid.IntRange(0, 50).Draw(t, "up")) * unit.MbitPerSecond, unit.Bandwidth(rapid.IntRange(0, 50).Draw(t, "down")) * unit.MbitPerSecond}
+			return Line{Up: unit.Bandwidth(rapid.IntRange(0, 50).Draw(t, "up")) * unit.MbitPerSecond, Down: unit.Bandwidth(rapid.IntRange(0, 50).Draw(t, "down")) * unit.MbitPerSecond}
 		})
 		s := Sites{rapid.SliceOfN(rate, n, n).Draw(t, "here"), rapid.SliceOfN(rate, n, n).Draw(t, "there"), always}
 		best := s.Value(s.Choose(nil))
@@ -213,7 +231,7 @@ func TestSharesFit(t *testing.T) {
 			if r.Up < 0 || r.Down < 0 {
 				t.Fatalf("%v: %v", pairs[i], r)
 			}
-			if r.Up != Unknown {
+			if r.Up != Unknown && !s.backup(pairs[i]) {
 				here[pairs[i].Here] += float64(r.Up)
 				there[pairs[i].There] += float64(r.Up)
 			}

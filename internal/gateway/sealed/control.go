@@ -130,6 +130,7 @@ func (r *peer) advanceLocked(now time.Duration, b *batch) time.Duration {
 		due = min(due, r.memberRequest.refresh(k, now))
 	}
 	r.proving.reportSeen(k, now)
+	r.uses.say(k)
 	if r.scheduling.outdated {
 		r.scheduling.refresh()
 	}

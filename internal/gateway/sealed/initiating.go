@@ -37,10 +37,17 @@ func (x *initiating) send(message []byte, now time.Duration) {
 	stamped := func(l *line, to netip.AddrPort) udp.Datagram {
 		return udp.Datagram{Data: x.proofs.cookies[place{l, to}].Stamp(message, now), To: to}
 	}
+	metered := false
 	for i := range x.peer.links {
 		l := &x.peer.links[i]
 		if l.line == nil || l.line.socket.Load() == nil || !l.line.conf.Load().Usable {
 			continue
+		}
+		if x.peer.uses.sparesInitiation(i, now) {
+			continue
+		}
+		if x.peer.uses.of(i).Metered() {
+			metered = true
 		}
 		var all []udp.Datagram
 		for _, to := range l.addressesToTry(x.tries) {
@@ -48,7 +55,9 @@ func (x *initiating) send(message []byte, now time.Duration) {
 		}
 		l.line.send(all)
 	}
-	x.tries++
+	if x.tries++; metered {
+		x.peer.uses.initiated = now
+	}
 	if to := x.stale.from; to.line != nil {
 		to.line.send([]udp.Datagram{stamped(to.line, to.from)})
 		x.stale.sent()

@@ -38,6 +38,8 @@ type line struct {
 	// heard is when a message last arrived.
 	heard          atomic.Int64
 	sent, received count
+	// carried are the bytes of IP packets in both directions, with all headers.
+	carried atomic.Uint64
 
 	mu  sync.Mutex // guards the following
 	err string
@@ -187,24 +189,27 @@ func (l *line) send(all []udp.Datagram) {
 			l.failTransfer(err)
 		}
 	}
-	bytes := 0
+	bytes, headers := 0, 0
 	for i := range all {
 		bytes += len(all[i].Data)
+		headers += ipUDP(all[i].To)
+		if all[i].Fragment {
+			headers += fragmentOverhead
+		}
 	}
 	l.sent.add(len(all), bytes)
+	l.carried.Add(uint64(bytes + headers))
 	if rate := l.strict(); rate > 0 {
-		for i := range all {
-			if all[i].To.Addr().Unmap().Is4() {
-				bytes += ipUDP4
-			} else {
-				bytes += ipUDP6
-			}
-			if all[i].Fragment {
-				bytes += fragmentOverhead
-			}
-		}
-		l.ceiling.charge(l.plane.now(), rate.TimeFor(unit.Size(bytes)))
+		l.ceiling.charge(l.plane.now(), rate.TimeFor(unit.Size(bytes+headers)))
 	}
+}
+
+// ipUDP returns the length of the headers of IP and UDP between this gateway and an address.
+func ipUDP(a netip.AddrPort) int {
+	if a.Addr().Unmap().Is4() {
+		return ipUDP4
+	}
+	return ipUDP6
 }
 
 // strict returns the rate from this gateway that is never to be exceeded, 0 if there is none.

@@ -30,6 +30,8 @@ type link struct {
 	line   *line // nil: the path is not known yet
 	// removed: the peer that numbers the path has ended it, and not added it again.
 	removed bool
+	// spare: it is metered and carries no packets (uses).
+	spare bool
 	// more: its number is that of no line, because the line has another path.
 	more bool
 	name string // as the gateway that numbers it has it
@@ -55,6 +57,16 @@ type link struct {
 func (x *links) anyAlive() bool {
 	for i := range x {
 		if x[i].probing.alive.Alive() {
+			return true
+		}
+	}
+	return false
+}
+
+// anyRegular reports whether any path answers that is not spare.
+func (x *links) anyRegular() bool {
+	for i := range x {
+		if l := &x[i]; l.probing.alive.Alive() && !l.spare {
 			return true
 		}
 	}
@@ -182,11 +194,12 @@ func (x *links) names() []string {
 	return names
 }
 
-// roundTrips returns how long the answer to a request takes at most, and usually.
+// roundTrips returns how long the answer to a request takes at most, and usually, over a path that
+// carries packets.
 func (x *links) roundTrips() (longest, usual time.Duration) {
 	longest, usual = math.MaxInt64, math.MaxInt64
 	for i := range x {
-		if l := &x[i]; l.probing.alive.Alive() {
+		if l := &x[i]; l.probing.alive.Alive() && !l.spare {
 			longest, usual = min(longest, l.probing.rtt.RTO(minAnswerVariation)), min(usual, l.probing.rtt.SRTT)
 		}
 	}

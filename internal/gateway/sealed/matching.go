@@ -20,6 +20,10 @@ const (
 	// scoutSoon is the time between scouts of a pair of which a line has no path: one that returns
 	// is to be used within 5 s. scoutSeldom is that between lines that both have one.
 	scoutSoon, scoutSeldom = time.Second, 30 * time.Second
+	// scoutMetered is that between lines that both have one, if one of them is metered. Where a
+	// metered line is concerned that has none, scoutsSoon scouts are sent soon after a change, and
+	// then after pauses that double up to scoutSeldom.
+	scoutMetered, scoutsSoon = 10 * time.Minute, 4
 	// settling is how long after a change scouts are waited for: more than the round trip by a
 	// satellite.
 	settling = time.Second
@@ -39,6 +43,8 @@ type matching struct {
 	rates [tunnel.MaxPaths]sharedRates
 	// announced is the record of a path that the peer was last sent.
 	announced [tunnel.MaxPaths]tunnel.PathAdd
+	// metered are the lines of the peer that are, by their numbers.
+	metered [tunnel.MaxPaths]bool
 }
 
 // sharedRates are the rates from and to this gateway of a path that shares its line; the zero value
@@ -54,6 +60,7 @@ type scout struct {
 	due      time.Duration
 	sent     bool          // one was, and is not answered
 	missed   int           // so many in a row were not
+	count    int           // sent since the last change
 	answered time.Duration // when the last answer came, 0: none has
 	far      tunnel.Scouted
 }
@@ -77,7 +84,7 @@ func (x *matching) active() bool {
 func (x *matching) change(now time.Duration) {
 	x.since, x.decided = now, 0
 	for _, s := range x.scouts {
-		s.due, s.sent, s.missed = 0, false, 0
+		s.due, s.sent, s.missed, s.count = 0, false, 0, 0
 	}
 }
 
@@ -102,6 +109,11 @@ func (x *matching) advance(b *batch, k *keys, now time.Duration) time.Duration {
 	if live != x.live || x.scouts == nil {
 		x.live = live
 		x.change(now)
+	}
+	for i, at := range live {
+		if far, known := x.far(at); known {
+			x.metered[far.Line] = x.peer.uses.theirs[i].Metered()
+		}
 	}
 	due := x.scout(b, k, now)
 	settled := x.since + settling
@@ -154,6 +166,7 @@ func (x *matching) scout(b *batch, k *keys, now time.Duration) time.Duration {
 				s.answered = 0
 			}
 			s.id, s.sent, s.due = unguessable(), true, now+x.pause(at, s)
+			s.count++
 			x.peer.messages.sendBare(b, k, tunnel.ScoutPath, at, tunnel.Scout{ID: s.id}, now)
 		}
 		due = min(due, s.due)
@@ -173,8 +186,14 @@ func (x *matching) pause(at place, s *scout) time.Duration {
 		other := x.scouts[p]
 		there = there || p.from == at.from || other != nil && other.answered > 0 && s.answered > 0 && other.far.Line == s.far.Line
 	}
-	if here && there && (s.missed == 0 || s.missed >= mostMissed) {
+	metered := at.line.conf.Load().Use.Metered() || s.answered > 0 && x.metered[s.far.Line]
+	switch seldom := here && there && (s.missed == 0 || s.missed >= mostMissed); {
+	case seldom && metered:
+		return scoutMetered
+	case seldom:
 		return scoutSeldom
+	case metered:
+		return min(scoutSoon<<min(max(s.count-scoutsSoon, 0), 16), scoutSeldom)
 	}
 	return scoutSoon
 }
@@ -245,13 +264,13 @@ func (x *matching) sites() *sites {
 			here = len(s.lines)
 			c := at.line.conf.Load()
 			s.lines = append(s.lines, at.line)
-			s.Here = append(s.Here, pairing.Line{Up: announced(c.Up), Down: announced(c.Down)})
+			s.Here = append(s.Here, pairing.Line{Up: announced(c.Up), Down: announced(c.Down), Backup: c.Use.Metered()})
 		}
 		there := slices.IndexFunc(s.far, func(f tunnel.Scouted) bool { return f.Line == far.Line })
 		if there < 0 {
 			there = len(s.far)
 			s.far = append(s.far, far)
-			s.There = append(s.There, pairing.Line{Up: far.Up, Down: far.Down})
+			s.There = append(s.There, pairing.Line{Up: far.Up, Down: far.Down, Backup: x.metered[far.Line]})
 		}
 		p := pairing.Pair{Here: here, There: there}
 		s.places[p] = append(s.places[p], at.from)
@@ -322,7 +341,7 @@ func (x *matching) decide(now time.Duration) {
 	x.end(used)
 	for i := range x.rates {
 		x.rates[i] = sharedRates{}
-		if n, ok := chosen[i]; ok && slices.ContainsFunc(pairs, func(q pairing.Pair) bool { return q.Here == pairs[n].Here && q != pairs[n] }) {
+		if n, ok := chosen[i]; ok && s.Shares(pairs, pairs[n]) {
 			x.rates[i] = sharedRates{true, planeRate(rates[n].Up), planeRate(rates[n].Down)}
 		}
 	}

@@ -30,7 +30,11 @@ func (x *messages) send(b *batch, k *keys, i int, now time.Duration, size int, r
 	if record != nil {
 		body = tunnel.AppendRecord(body, record)
 	}
-	if size == 0 {
+	switch l := &x.peer.links[i]; {
+	case size > 0:
+	case record != nil && l.rests():
+		body = k.out.AppendHello(body) // other paths carry the rest
+	default:
 		if all := x.lanesFor(k, i, now); len(all) > 0 && x.peer.scheduling.paths[:tunnel.MaxPaths][i].Usable {
 			body = tunnel.AppendRecord(body, all)
 		}
@@ -68,7 +72,10 @@ func (x *messages) repeat(b *batch, k *keys, now time.Duration) time.Duration {
 	best := -1
 	for i := range x.peer.links {
 		l := &x.peer.links[i]
-		if l.ready() && l.probing.alive.Alive() && (best < 0 || l.probing.rtt.SRTT < x.peer.links[best].probing.rtt.SRTT) {
+		if !l.ready() || !l.probing.alive.Alive() {
+			continue
+		}
+		if best < 0 || cheaper(l, &x.peer.links[best]) {
 			best = i
 		}
 	}
@@ -82,6 +89,15 @@ func (x *messages) repeat(b *batch, k *keys, now time.Duration) time.Duration {
 		return at
 	}
 	return now + time.Hour
+}
+
+// cheaper reports whether records go over a path rather than over another one: a spare path carries
+// them if there is no other.
+func cheaper(l, than *link) bool {
+	if l.spare != than.spare {
+		return than.spare
+	}
+	return l.probing.rtt.SRTT < than.probing.rtt.SRTT
 }
 
 // lanesFor returns the lanes in use and their next numbers, but for those with packets in the queue

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 
 // stream is numbered datagrams from one gateway to the other, one each millisecond.
 type stream struct {
+	end  func() // of sending
 	sent atomic.Uint32
 	got  [1 << 16]atomic.Bool
 }
@@ -43,7 +45,8 @@ func (g *gateway) stream(to *gateway, size int) *stream {
 	}
 	raw.Control(func(fd uintptr) { setNoDiscovery(int(fd)) })
 	stop := make(chan struct{})
-	g.t.Cleanup(func() { close(stop); in.Close(); out.Close() })
+	s.end = sync.OnceFunc(func() { close(stop) })
+	g.t.Cleanup(func() { s.end(); in.Close(); out.Close() })
 	go func() {
 		for b := make([]byte, 2000); ; {
 			n, err := in.Read(b)

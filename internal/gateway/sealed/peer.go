@@ -49,6 +49,7 @@ type peer struct {
 	scheduling scheduling
 	policy     policy
 	selection  selection
+	uses       uses
 	pacing     pacing
 	messages   messages
 	received   controlMessage // the last one, so that none is allocated
@@ -84,7 +85,7 @@ func newPeer(p *Plane, own handshake.PrivateKey, c dataplane.Peer) *peer {
 // connectParts has the parts know their peer.
 func (r *peer) connectParts() {
 	r.session.peer, r.initiating.peer, r.scheduling.peer, r.selection.peer, r.pacing.peer = r, r, r, r, r
-	r.messages.peer, r.prober.peer, r.proving.peer, r.registering.peer = r, r, r, r
+	r.uses.peer, r.messages.peer, r.prober.peer, r.proving.peer, r.registering.peer = r, r, r, r, r
 	r.memberRequest.peer, r.relaying.peer, r.matching.peer = r, r, r
 }
 

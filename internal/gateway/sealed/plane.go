@@ -40,7 +40,8 @@ type Plane struct {
 	log    *slog.Logger
 	enter  func(func() error) error // runs in the network namespace of the plane
 	start  time.Time
-	wall   func() time.Time // the time of day, which may jump
+	clock  func() time.Duration // monotonic, from start on
+	wall   func() time.Time     // the time of day, which may jump
 	device *tun.Device
 	opened dataplane.Open
 	opens  dataplane.Relays // of open messages
@@ -170,6 +171,7 @@ func withoutDevice(o Options, enter func(func() error) error) *Plane {
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
+	p.clock = func() time.Duration { return time.Since(p.start) }
 	p.out = newBatch(p, slabLen)
 	p.routing.Store(new(routing))
 	return p
@@ -179,7 +181,7 @@ func withoutDevice(o Options, enter func(func() error) error) *Plane {
 func (p *Plane) Interface() string { return p.device.Name() }
 
 // now returns the time on the plane's monotonic clock.
-func (p *Plane) now() time.Duration { return time.Since(p.start) }
+func (p *Plane) now() time.Duration { return p.clock() }
 
 // Apply applies a state. It may be called any number of times; sessions with peers that do not change
 // continue. A path whose socket cannot be opened is an error in its status, and is tried again.

@@ -51,11 +51,18 @@ func (x *prober) probe(b *batch, k *keys, i int, now time.Duration) time.Duratio
 	if now < l.probing.due {
 		return min(next, l.probing.due)
 	}
-	x.peer.rx.waitFor(i, silenceIntervals*interval)
+	if l.spare {
+		x.peer.rx.waitFor(i, 0)
+	} else {
+		x.peer.rx.waitFor(i, silenceIntervals*interval)
+	}
 	l.probing.due = now + interval
 	x.probeAddresses(b, k, i, now)
-	if l.probing.alive.Alive() {
+	if l.probing.alive.Alive() && !(l.spare && l.search.settled && l.search.onTrial() == 0 && now-l.search.confirmed < sparePadded) {
 		x.probeMTU(b, k, i, now, interval)
+	}
+	if l.spare {
+		next = min(next, now+x.peer.uses.timeout(i)) // nothing else may be due until then
 	}
 	return min(next, l.probing.due)
 }
@@ -64,7 +71,7 @@ func (x *prober) probe(b *batch, k *keys, i int, now time.Duration) time.Duratio
 // are more.
 func (x *prober) expire(b *batch, i int, now time.Duration) time.Duration {
 	l := &x.peer.links[i]
-	for timeout := l.probing.rtt.RTO(minProbeRTO); ; {
+	for timeout := x.peer.uses.timeout(i); ; {
 		s, next := l.probing.sent.expire(now, timeout, now+time.Hour)
 		switch {
 		case s == nil:
@@ -77,6 +84,8 @@ func (x *prober) expire(b *batch, i int, now time.Duration) time.Duration {
 		case l.probing.alive.Missed():
 			x.peer.log.Warn("path is dead", "peer", x.peer.conf.Name, "path", l.title())
 			x.died(b, i, now)
+		case l.rests():
+			l.probing.due = now // it is asked again at once
 		}
 	}
 }
@@ -87,6 +96,7 @@ func (x *prober) died(b *batch, i int, now time.Duration) {
 	l.probing.sent.discardSized()
 	l.search.discard()
 	x.peer.scheduling.refresh()
+	x.peer.uses.probeSpare(now)
 	x.peer.rescueLocked(b, i, now)
 }
 
@@ -129,7 +139,10 @@ func (x *prober) send(b *batch, k *keys, i int, now time.Duration, s sentProbe) 
 // interval returns the time between probes of a path.
 func (x *prober) interval(l *link, now time.Duration) time.Duration {
 	interval := x.intervals.Idle
+	metered := x.peer.uses.of(l.number).Metered()
 	switch {
+	case l.spare, metered && !l.probing.alive.Alive():
+		interval = x.peer.uses.pause(l.number)
 	case !l.probing.alive.Alive():
 		interval = min(interval, probeDead)
 	case now-time.Duration(x.peer.active.Load()) < busyWindow:
@@ -193,7 +206,9 @@ func (l *link) slowest() unit.Bandwidth {
 // probeNow has all paths probed at once: there is traffic again, and one may have died while idle.
 func (x *prober) probeNow(now time.Duration) {
 	for i := range x.peer.links {
-		x.peer.links[i].probing.due = min(x.peer.links[i].probing.due, now)
+		if l := &x.peer.links[i]; !l.rests() {
+			l.probing.due = min(l.probing.due, now)
+		}
 	}
 	x.peer.wakeControlLocked()
 }

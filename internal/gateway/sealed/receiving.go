@@ -441,9 +441,9 @@ func (r *peer) ask(b *batch, k *keys, body []byte, now time.Duration) {
 		l := &r.links[i]
 		switch {
 		case !l.ready() || !l.probing.alive.Alive():
-		case first < 0 || l.probing.rtt.SRTT < r.links[first].probing.rtt.SRTT:
+		case first < 0 || cheaper(l, &r.links[first]):
 			first, second = i, first
-		case second < 0 || l.probing.rtt.SRTT < r.links[second].probing.rtt.SRTT:
+		case !l.spare && (second < 0 || cheaper(l, &r.links[second])):
 			second = i
 		}
 	}

@@ -58,6 +58,7 @@ var recordHandlers = byType(
 	on((*controlMessage).bye),
 	on((*controlMessage).scout),
 	on((*controlMessage).scouted),
+	on((*controlMessage).pathUse),
 )
 
 func byType(all ...recordHandler) (table [1 << 8]func(*controlMessage, tunnel.Record)) {
@@ -190,6 +191,9 @@ func (m *controlMessage) hello(v tunnel.Hello) {
 	r := m.peer
 	r.numbering.peerHasEndpoints, r.numbering.peerScouts = v.Endpoints, v.Features&tunnel.Scouts != 0
 	r.updateScouting(len(r.plane.routing.Load().lines))
+	if v.Features&tunnel.Uses == 0 {
+		r.uses.unknown()
+	}
 	r.numbering.decide(r.own, &r.conf)
 	if r.numbering.owner && m.keys == r.session.sending {
 		r.session.announce()

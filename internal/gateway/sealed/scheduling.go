@@ -1,6 +1,7 @@
 package sealed
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/tabane/tabane/internal/gateway/dataplane"
@@ -28,12 +29,13 @@ func (x *scheduling) refresh() {
 	x.paths = x.paths[:tunnel.MaxPaths]
 	x.mtu = 0
 	highest := 0
-	alive, now := x.peer.links.anyAlive(), x.peer.plane.now()
+	now := x.peer.plane.now()
+	usable := x.usable(now)
 	x.refreshed, x.outdated = now, false
 	for i := range x.peer.links {
 		l, p := &x.peer.links[i], &x.paths[i]
-		// While no path answers, packets are sent on those that did.
-		p.Usable = x.peer.session.sending != nil && l.ready() && l.line.conf.Load().Usable && (l.probing.alive.Alive() || !alive && l.probing.alive.Proven()) && x.peer.registering.allows(l, now)
+		p.Usable = usable.Has(i)
+		x.peer.uses.apply(i, p.Usable)
 		if !p.Usable {
 			continue
 		}
@@ -83,6 +85,33 @@ func (x *scheduling) refresh() {
 	x.mtu = max(x.mtu, baseMTU)
 	x.peer.rx.clamp.Store(int32(x.mtu))
 	x.reportMeasured()
+}
+
+// usable returns the paths that packets are sent on: those that answer, without backups unless there
+// is no other one; while no path answers, those that did.
+func (x *scheduling) usable(now time.Duration) sched.Set {
+	if x.peer.session.sending == nil {
+		return 0
+	}
+	var regular, backup, proven sched.Set
+	carry := false // a regular one does: it may have a rate of 0
+	for i := range x.peer.links {
+		l, u := &x.peer.links[i], x.peer.uses.of(i)
+		switch alive := &l.probing.alive; {
+		case u.Spent || !l.ready() || !l.line.conf.Load().Usable || !x.peer.registering.allows(l, now):
+		case alive.Alive() && u.Backup && !(u.Full && x.peer.uses.overflow.Carries()):
+			backup |= sched.One(i)
+		case alive.Alive():
+			regular |= sched.One(i)
+			carry = carry || l.upRate() > 0
+		case alive.Proven():
+			proven |= sched.One(i)
+		}
+	}
+	if !carry {
+		regular |= backup
+	}
+	return cmp.Or(regular, proven)
 }
 
 // reportMeasured reports the paths to the plane that carries the packets.

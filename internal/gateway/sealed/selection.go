@@ -10,6 +10,7 @@ import (
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/gateway/pathset"
 	"github.com/tabane/tabane/internal/gateway/quality"
+	"github.com/tabane/tabane/internal/gateway/sched"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 )
 
@@ -117,6 +118,7 @@ func (x *selection) update(now time.Duration) {
 	if rtt == math.MaxInt64 {
 		rtt = 0 // no path answers
 	}
+	x.overflow(paths, now)
 	window, ok := x.meter.AddSample(now, pathset.Totals{Delivered: unit.Size(x.delivered), Lost: x.lost, Late: x.late, Elastic: x.elastic}, busy, rtt)
 	if !ok {
 		return
@@ -133,6 +135,25 @@ func (x *selection) update(now time.Duration) {
 	if d.Reason != pathset.Begin && d.Reason != pathset.NoPath {
 		names := x.peer.links.names()
 		x.peer.log.Info("auto selects paths", "peer", x.peer.conf.Name, "use", d.Use.List(names), "because", d.Explain(names))
+	}
+}
+
+// overflow decides whether backups for full paths carry packets.
+func (x *selection) overflow(paths []sched.Path, now time.Duration) {
+	full, others, kept := true, unit.Bandwidth(0), false
+	for i := range paths {
+		u := x.peer.uses.of(i)
+		switch {
+		case u.Backup:
+			kept = kept || u.Full
+		case paths[i].Usable && paths[i].Rate > 0:
+			others += paths[i].Rate
+			full = full && x.peer.scheduling.wait(i, now) >= busyWait
+		}
+	}
+	if kept && x.peer.uses.overflow.AddSample(now, full && others > 0, unit.Size(x.delivered), others) {
+		x.peer.log.Info("backups for full paths", "peer", x.peer.conf.Name, "carry", x.peer.uses.overflow.Carries())
+		x.peer.scheduling.refresh()
 	}
 }
 

@@ -130,7 +130,10 @@ func (x *sessionState) use(k *keys, now time.Duration) {
 	for i := range x.peer.links {
 		l := &x.peer.links[i]
 		// A gateway that was restarted has no registrations, and no record of what it has sent.
-		l.probing.due, l.registration.at, l.nat.reported = 0, 0, netip.AddrPort{}
+		l.registration.at, l.nat.reported = 0, netip.AddrPort{}
+		if !l.rests() {
+			l.probing.due = 0
+		}
 		l.reports.last.Next, l.reports.oversized = 0, 0
 		l.reports.loss.Renumber()
 		if !l.probing.alive.Alive() {
@@ -144,9 +147,9 @@ func (x *sessionState) use(k *keys, now time.Duration) {
 
 // hello returns the first record of a session of a gateway with so many lines.
 func (x *sessionState) hello(lines int) tunnel.Hello {
-	h := tunnel.Hello{Endpoints: len(x.peer.conf.Endpoints) > 0}
+	h := tunnel.Hello{Features: tunnel.Uses, Endpoints: len(x.peer.conf.Endpoints) > 0}
 	if lines < tunnel.MaxPaths {
-		h.Features = tunnel.Scouts
+		h.Features |= tunnel.Scouts
 	}
 	return h
 }

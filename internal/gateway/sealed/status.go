@@ -45,8 +45,16 @@ func (l *line) status() dataplane.PathStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return dataplane.PathStatus{
-		Name: l.name, Interface: l.device, Usable: l.conf.Load().Usable, Sent: l.sent.value(), Received: l.received.value(), Error: l.err,
+		Name: l.name, Interface: l.device, Usable: l.conf.Load().Usable, Sent: l.sent.value(), Received: l.received.value(), Carried: l.carried.Load(), Error: l.err,
 	}
+}
+
+// resting returns why a spare path carries no packets.
+func resting(u dataplane.Use) string {
+	if u.Spent {
+		return "its quota is used up"
+	}
+	return "backup: another line carries the packets"
 }
 
 func compare(a, b string) int { return cmp.Compare(a, b) }
@@ -114,6 +122,9 @@ func (r *peer) status(now time.Duration) (s dataplane.PeerStatus, relays []datap
 				ls.Resting = d.Explain(names)
 			}
 			ls.Delay, ls.Queue = r.scheduling.paths[i].Delay-shortest, r.scheduling.queues.Wait(i, now)
+		}
+		if ls.Use = r.uses.of(i); l.spare && state == "up" {
+			ls.Resting = resting(ls.Use)
 		}
 		s.Links = append(s.Links, ls)
 	}

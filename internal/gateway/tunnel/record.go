@@ -46,6 +46,7 @@ const (
 	recordRegistered
 	recordOpen
 	recordNATSession
+	recordPathUse
 )
 
 // Reliable reports whether records of the type are acknowledged.
@@ -93,13 +94,14 @@ func (t RecordType) String() string {
 		return "open"
 	case recordNATSession:
 		return "nat session"
+	case recordPathUse:
+		return "path use"
 	}
 	return fmt.Sprintf("record type %d", uint8(t))
 }
 
 // Record is one of Probe, Answer, Report, Ack, Progress, Request, Hello, PathAdd, PathRemove, NAT,
-// Register, Registered, Bye, Open, NATSession, Arrived, Sent, Scout,
-// Scouted and Unknown.
+// Register, Registered, Bye, Open, NATSession, Arrived, Sent, Scout, Scouted, PathUse and Unknown.
 type Record interface {
 	Type() RecordType
 	body(b []byte) []byte
@@ -219,6 +221,9 @@ type Hello struct {
 // ScoutPath.
 const Scouts uint32 = 1 << 0
 
+// Uses is the feature of a gateway that knows PathUse.
+const Uses uint32 = 1 << 1
+
 // PathAdd describes a path that the sender of the record uses.
 type PathAdd struct {
 	Path uint8
@@ -315,6 +320,20 @@ func (c Code) String() string {
 	return fmt.Sprintf("code %d", uint8(c))
 }
 
+// PathUse is when packets are to be sent on a path, as far as the line of the sender is concerned.
+type PathUse struct {
+	Path uint8
+	// Backup: only while no other path can carry them. Full: also while the others are full. Spent:
+	// never.
+	Backup, Full, Spent bool
+	// Interval is the time within which the path is to be found dead while it carries no packets, 0
+	// for the default. It is sent in milliseconds.
+	Interval time.Duration
+}
+
+// MinInterval and MaxInterval bound PathUse.Interval.
+const MinInterval, MaxInterval = 5 * time.Second, time.Hour
+
 // Bye ends the session.
 type Bye struct{}
 
@@ -340,6 +359,7 @@ func (Arrived) Type() RecordType    { return recordArrived }
 func (Sent) Type() RecordType       { return recordSent }
 func (Open) Type() RecordType       { return recordOpen }
 func (NATSession) Type() RecordType { return recordNATSession }
+func (PathUse) Type() RecordType    { return recordPathUse }
 func (Scout) Type() RecordType      { return recordScout }
 func (Scouted) Type() RecordType    { return recordScouted }
 func (u Unknown) Type() RecordType  { return u.Kind }
@@ -476,6 +496,14 @@ func (r Sent) body(b []byte) []byte { return be.AppendUint64(b, r.Packets) }
 func (r Open) body(b []byte) []byte { return be.AppendUint64(b, r.Cookie) }
 
 func (r NATSession) body(b []byte) []byte { return r.appendFlows(append(b, byte(r.Command))) }
+
+// The flags of a PathUse.
+const useBackup, useFull, useSpent = 1, 2, 4
+
+func (r PathUse) body(b []byte) []byte {
+	flags := flag(useBackup, r.Backup) | flag(useFull, r.Full) | flag(useSpent, r.Spent)
+	return be.AppendUint32(append(b, r.Path, byte(flags)), uint32(min(max(r.Interval, 0), MaxInterval)/time.Millisecond))
+}
 
 func (Unknown) body(b []byte) []byte { return b }
 
@@ -673,6 +701,8 @@ func (f *fields) record(kind RecordType) Record {
 		return Open{f.uint64()}
 	case recordNATSession:
 		return f.natSession()
+	case recordPathUse:
+		return f.pathUse()
 	case recordScout:
 		return Scout{f.uint64()}
 	case recordScouted:
@@ -680,6 +710,15 @@ func (f *fields) record(kind RecordType) Record {
 	case recordPadding:
 	}
 	return Unknown{kind}
+}
+
+func (f *fields) pathUse() PathUse {
+	r := PathUse{Path: f.path()}
+	flags := f.uint8()
+	r.Backup, r.Full, r.Spent = flags&useBackup != 0, flags&useFull != 0, flags&useSpent != 0
+	r.Interval = time.Duration(f.uint32()) * time.Millisecond
+	f.short = f.short || r.Interval != 0 && (r.Interval < MinInterval || r.Interval > MaxInterval)
+	return r
 }
 
 // Outbox keeps the reliable records of a session until they are acknowledged. The zero value is

@@ -24,6 +24,7 @@ var records = []Record{
 	Register{HomeAgent: netip.MustParseAddrPort("192.0.2.9:4790"), CareOf: netip.MustParseAddrPort("192.0.2.7:1"), Cost: 1<<30 - 1, Open: true},
 	Registered{4, HomeResources, netip.MustParseAddrPort("192.0.2.7:1"), 90 * time.Second, unit.KbitPerSecond, unit.MbitPerSecond, 3, false}, Bye{}, Open{1<<64 - 2},
 	Registered{Path: 4, CareOf: netip.MustParseAddrPort("192.0.2.7:1"), Lifetime: time.Minute, Cost: 3, Open: true},
+	PathUse{15, true, true, true, MaxInterval}, PathUse{Interval: MinInterval}, PathUse{Backup: true},
 	Arrived{15, 1 << 40, 3}, Sent{1 << 50}, NATSession{CommandReset, nil},
 	NATSession{CommandNAT, []Flow{
 		{6, netip.MustParseAddrPort("10.1.0.1:1"), netip.MustParseAddrPort("10.2.0.1:65535")}, {58, netip.MustParseAddrPort("[2001:db8::1]:7"), netip.MustParseAddrPort("[2001:db8::2]:128")},
