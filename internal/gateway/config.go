@@ -61,6 +61,9 @@ type Config struct {
 	Policy []Rule `yaml:"policy,omitempty"`
 	// Probes measure the paths. Default: sealed
 	Probes Probes `yaml:"probes,omitempty"`
+	// QuotaFile keeps what lines with a quota have carried. Default: /var/lib/tabane/gateway.quota
+	// Example: gateway.quota
+	QuotaFile string `yaml:"quota_file,omitempty"`
 	// Control is the path of the Unix socket for tabane reload, which only the daemon's user and root
 	// can use. Default: /run/tabane/gateway.sock.
 	Control string `yaml:"control,omitempty"`
@@ -170,9 +173,31 @@ type Path struct {
 	// Cost compares the prices of paths. Paths of a higher cost carry no copies, unless a rule has
 	// copy_costlier. Default: 0
 	Cost int `yaml:"cost,omitempty"`
+	// Backup has packets sent over the line only while no other one carries them, with true; with full,
+	// also while the others cannot take all. docs/gateway.md has what such a line costs, section
+	// Metered lines. Example: true
+	Backup Backup `yaml:"backup,omitempty"`
+	// Probes is the time within which a line that is a backup, or has used up its quota, is found dead
+	// while it carries no packets, 5s to 1h. It is probed a little more often than that. Default: 30s
+	// Example: 2m
+	Probes time.Duration `yaml:"probes,omitempty"`
+	// Quota is what the line may carry in a month. The short form is the volume. Example: 20GB/month
+	Quota Quota `yaml:"quota,omitempty"`
 	// Member makes the path one of a leader over a member, which relays messages between the
 	// interface, a link to it, and the home agent.
 	Member Member `yaml:"member,omitempty"`
+}
+
+// Quota is what a line may carry in a month, in both directions together, in bytes of IP packets
+// with the headers of the tunnel.
+type Quota struct {
+	// Volume is that of a month. Example: 20GB
+	Volume unit.Size `yaml:"volume"`
+	// Day is the day of the month with which a new count begins, 1 to 28. Default: 1
+	Day int `yaml:"day,omitempty"`
+	// Then is what happens when the volume is used up: stop, so that no packets are sent over the
+	// line; or backup, so that it is used as a backup. Default: stop
+	Then string `yaml:"then,omitempty"`
 }
 
 // Rates are the rates of a path.
@@ -541,6 +566,10 @@ func (c *Config) checkPaths(faults *fault.List) {
 		if p.Cost < 0 || p.Cost > maxCost {
 			faults.Add(at+".cost", "must be 0 to %d, got %d", maxCost, p.Cost)
 		}
+		c.checkMetered(faults, at, &p)
+	}
+	if n := len(c.Paths); n > 0 && !slices.ContainsFunc(c.Paths, func(p Path) bool { return p.Backup == NoBackup }) {
+		faults.Add(fmt.Sprintf("paths[%d].backup", n-1), "must be left out: one path has to be no backup")
 	}
 	if !up && len(c.Paths) > 0 {
 		faults.Add("paths", "must have a path with a rate up: otherwise nothing can be sent")

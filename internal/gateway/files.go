@@ -42,6 +42,7 @@ func (c *Config) Files(dir string) fault.List {
 			}
 		}
 	}
+	resolve(&c.QuotaFile)
 	for _, s := range c.secrets() {
 		if resolve(s.file) {
 			if _, err := readKey(*s.file, handshake.ParsePresharedKey); err != nil {

@@ -65,6 +65,8 @@ type Gateway struct {
 	connected []route.Address // of the host
 	installed map[route.Key]bool
 	mtu       int
+	metering  *metering
+	wall      func() time.Time
 	// stale: the plane's state has to be applied again. rejected is why it rejected the last one.
 	stale    bool
 	rejected error
@@ -149,6 +151,7 @@ func New(o Options) (*Gateway, error) {
 	}
 	return &Gateway{
 		log: o.Log, loop: l, plane: p, names: systemNames{}, namespaceLock: mine, namespace: namespace, keep: o.Keep, config: o.Config, keys: k,
+		metering: newMetering(&o.Config, o.Log), wall: time.Now,
 		links: map[string]bool{}, addresses: map[string][]netip.Addr{}, installed: map[route.Key]bool{},
 	}, nil
 }
@@ -263,6 +266,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 func (g *Gateway) run(ctx context.Context) error {
 	g.Addresses()
 	g.configure()
+	g.countQuotas()
 	err := g.apply()
 	if err == nil {
 		err = tun.SetUp(g.config.tunnelName())
@@ -295,7 +299,12 @@ func (g *Gateway) run(ctx context.Context) error {
 	background.Go(func() {
 		contain.Repeat(loopCtx, contain.GatewayTimer, g.log, func() { g.followNames(loopCtx) })
 	})
+	background.Go(func() {
+		contain.Repeat(loopCtx, contain.GatewayTimer, g.log, func() { g.meter(loopCtx) })
+	})
 	err = g.loop.Run(loopCtx, g)
+	g.countQuotas()
+	g.metering.close(g.config.Paths)
 	if g.config.Masquerade && !g.keep {
 		err = errors.Join(err, g.untranslate())
 	}
@@ -369,7 +378,11 @@ func (g *Gateway) tunnelMTU() int {
 
 // state returns the desired state of the plane.
 func (g *Gateway) state() dataplane.State {
-	return planeState(&g.config, g.keys, g.mtu, g.links, g.addresses, g.connected)
+	s := planeState(&g.config, g.keys, g.mtu, g.links, g.addresses, g.connected)
+	for i := range g.config.Paths {
+		s.Paths[i].Use = g.metering.use(&g.config.Paths[i])
+	}
+	return s
 }
 
 // apply applies the desired state to the plane.

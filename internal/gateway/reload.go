@@ -80,6 +80,7 @@ var reloadables = []reloadable{
 	{key: "short_links", value: func(c *Config) any { return c.ShortLinks }},
 	{key: "policy", value: func(c *Config) any { return c.Policy }},
 	{key: "probes", value: func(c *Config) any { return c.Probes }},
+	{key: "quota_file", value: func(c *Config) any { return c.QuotaFile }},
 }
 
 // named describes what changes in a list whose elements have names.
@@ -116,8 +117,11 @@ func (g *Gateway) replace(now Config, secrets keys) ([]string, error) {
 	if !maps.Equal(oldKeys.preshared, secrets.preshared) {
 		lines = append(lines, "preshared keys replaced")
 	}
+	g.countQuotas() // before the plane replaces lines
 	g.config, g.keys = now, secrets
 	g.mtu = g.tunnelMTU()
+	g.metering.configure(&now)
+	g.countQuotas()
 	if err := g.apply(); err != nil {
 		g.config, g.keys = old, oldKeys
 		g.mtu = g.tunnelMTU()

@@ -65,6 +65,14 @@ type Line struct {
 	Interface string `json:"interface"`
 	// Up: the interface is up with carrier.
 	Up bool `json:"up"`
+	// Backup is when it is used: "true" while no other line carries packets, "full" also while the
+	// others are full, "false" always.
+	Backup string `json:"backup"`
+	// Quota is the part of the quota that is used, and when a new count begins; empty without one.
+	// QuotaBytes are those of a month, QuotaUsedBytes those that were carried.
+	Quota          string `json:"quota"`
+	QuotaBytes     int64  `json:"quota_bytes,omitempty"`
+	QuotaUsedBytes int64  `json:"quota_used_bytes,omitempty"`
 	// Error is why no peer is reached over it: why its socket could not be opened, or why it last failed
 	// to send.
 	Error string `json:"error,omitempty"`
@@ -192,13 +200,15 @@ func (g *Gateway) Status() any {
 		s.PublicKey, s.MTU, s.Pending = g.keys.own.Public().String(), g.mtu, g.loop.Kernel.Pending()
 		s.Control, s.Interface = control.Path(g.config.Control, s.Role), g.config.tunnelName()
 		for _, p := range g.config.Paths {
-			s.Lines = append(s.Lines, Line{Name: p.Name, Interface: p.Interface, Up: g.links[p.Interface]})
+			l := Line{Name: p.Name, Interface: p.Interface, Up: g.links[p.Interface], Backup: p.Backup.String()}
+			g.metering.show(&l, &p, g.wall())
+			s.Lines = append(s.Lines, l)
 		}
 		s.LAN, s.Unlisted = g.config.LAN.Interfaces, g.config.unlisted(g.connected)
 		s.Conflicts = g.config.conflicts(g.connected, g.loop.NexthopTo)
 		s.fill(g.plane.Status())
 		s.explainRoutes(&g.config, g.addresses, g.loop.RoutedOn)
-		s.Status = s.health(g.rejected, g.loop.Problems())
+		s.Status = s.health(g.rejected, append(g.loop.Problems(), g.metering.problems(g.config.Paths)...))
 	})
 	return s
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/tabane/tabane/internal/base/fault"
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/gateway/quota"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 )
 
@@ -90,6 +91,61 @@ func (r *Rates) Short() (string, bool) {
 	text, err := r.Down.MarshalText()
 	return string(text), err == nil && r.Down == r.Up
 }
+
+// Backup is when a line is used that others are preferred to. The zero value is always.
+type Backup uint8
+
+const (
+	// NoBackup is used as others are.
+	NoBackup Backup = iota
+	// BackupDown is used while no other one carries packets.
+	BackupDown
+	// BackupFull is used while the others cannot take all, too.
+	BackupFull
+)
+
+// backupNames are the texts of Backup.
+var backupNames = [...]string{NoBackup: "false", BackupDown: "true", BackupFull: "full"}
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (b *Backup) UnmarshalText(text []byte) error {
+	i := slices.Index(backupNames[:], string(text))
+	if i < 0 && len(text) > 0 {
+		return fmt.Errorf("want true, false or full, got %q", text)
+	}
+	*b = Backup(max(i, 0))
+	return nil
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (b Backup) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
+
+func (b Backup) String() string { return backupNames[b] }
+
+// What happens when a quota is used up.
+const thenStop, thenBackup = "stop", "backup"
+
+// perMonth ends the short form of a quota.
+const perMonth = "/month"
+
+// ParseShort implements field.Short.
+func (q *Quota) ParseShort(text string) error {
+	volume, month := strings.CutSuffix(text, perMonth)
+	size, err := unit.ParseSize(volume)
+	if err != nil || !month {
+		return fmt.Errorf(`want a volume in a month like "20GB%s", got %q`, perMonth, text)
+	}
+	*q = Quota{Volume: size}
+	return nil
+}
+
+// Short implements field.Short.
+func (q *Quota) Short() (string, bool) {
+	return q.Volume.String() + perMonth, q.Day == 0 && q.Then == ""
+}
+
+// plan returns the quota as it is counted.
+func (q *Quota) plan() quota.Plan { return quota.Plan{Volume: q.Volume, Day: max(q.Day, 1)} }
 
 // Protocol selects an IP protocol. The zero value selects all.
 type Protocol struct {

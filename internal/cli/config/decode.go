@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding"
 	"fmt"
 	"math"
 	"reflect"
@@ -337,7 +338,8 @@ func (d *decoder) decodeScalar(n ast.Node, path string, v reflect.Value) {
 	switch n := n.(type) {
 	case *ast.BoolNode:
 		// YAML accepts other spellings of a bool; only true and false are accepted here.
-		text, ok = strconv.FormatBool(n.Value), v.Kind() == reflect.Bool
+		_, own := v.Addr().Interface().(encoding.TextUnmarshaler) // which may have more values than these
+		text, ok = strconv.FormatBool(n.Value), v.Kind() == reflect.Bool || own
 	case *ast.StringNode, *ast.LiteralNode:
 		// A quoted string is not a number, but the YAML parser returns 0.1% and 1e-3 as
 		// strings.

@@ -1,0 +1,313 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/base/fault"
+	"github.com/tabane/tabane/internal/base/health"
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/gateway/quota"
+	"github.com/tabane/tabane/internal/gateway/tunnel"
+)
+
+// defaultQuotaFile is in a directory that is kept when the host is started again.
+const defaultQuotaFile = "/var/lib/tabane/gateway.quota"
+
+// checkMetered checks what concerns lines that cost.
+func (c *Config) checkMetered(faults *fault.List, at string, p *Path) {
+	q := &p.Quota
+	if p.Probes != 0 && (p.Probes < tunnel.MinInterval || p.Probes > tunnel.MaxInterval) {
+		faults.Add(at+".probes", "must be %s to %s, got %s", tunnel.MinInterval, tunnel.MaxInterval, p.Probes)
+	}
+	if p.Probes != 0 && p.Backup == NoBackup && *q == (Quota{}) {
+		faults.Add(at+".probes", "must be left out without backup or quota: probes.interval is that of other lines")
+	}
+	if *q != (Quota{}) {
+		if q.Volume < unit.MB {
+			faults.Add(at+".quota.volume", "must be at least %v, got %v", unit.MB, q.Volume)
+		}
+		if q.Day < 0 || q.Day > quota.MaxDay {
+			faults.Add(at+".quota.day", "must be 1 to %d, got %d", quota.MaxDay, q.Day)
+		}
+		if q.Then != "" && q.Then != thenStop && q.Then != thenBackup {
+			faults.Add(at+".quota.then", "must be %s or %s, got %q", thenStop, thenBackup, q.Then)
+		}
+	}
+	open := slices.IndexFunc(c.Peers, func(p Peer) bool { return p.mode().Open() })
+	for _, k := range []struct {
+		key  string
+		used bool
+	}{{"backup", p.Backup != NoBackup}, {"quota", *q != (Quota{})}} {
+		switch {
+		case !k.used:
+		case c.Role != "":
+			faults.Add(at+"."+k.key, "must be left out with role %s: what an alliance sends over a line is not bound by it", c.Role)
+		case open >= 0:
+			faults.Add(at+"."+k.key, "must not be with peers[%d], whose packets are not encrypted: a program in the kernel sends them", open)
+		}
+	}
+}
+
+// metering counts what lines with a quota carry, and keeps it in a file.
+type metering struct {
+	log *slog.Logger
+	// file has book, with more than was counted: what is carried until it is written again.
+	file string
+	book quota.Book
+	// seen are the plane's counters that were added, kept the bytes of the current month in the file,
+	// levels what was logged.
+	seen, kept map[string]uint64
+	levels     map[string]quota.Level
+	// problem is why the file was not read or written.
+	problem error
+}
+
+// reservedPart is the part of a quota that is written to the file before it is used.
+const reservedPart = 1000
+
+// newMetering reads what was kept.
+func newMetering(c *Config, log *slog.Logger) *metering {
+	m := &metering{log: log, book: quota.Book{}, seen: map[string]uint64{}, kept: map[string]uint64{}, levels: map[string]quota.Level{}}
+	m.configure(c)
+	return m
+}
+
+// configure applies a configuration. Another file is read.
+func (m *metering) configure(c *Config) {
+	file := cmp.Or(c.QuotaFile, defaultQuotaFile)
+	if !slices.ContainsFunc(c.Paths, func(p Path) bool { return p.Quota.Volume > 0 }) || file == m.file {
+		return
+	}
+	m.file, m.kept = file, map[string]uint64{}
+	book, err := readBook(file)
+	switch {
+	case err == nil:
+		for name, a := range book {
+			if _, counted := m.book[name]; !counted {
+				m.book[name] = a
+			}
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		m.fail(err)
+	}
+}
+
+// fail notes why the file was not read or written, and logs it once.
+func (m *metering) fail(err error) {
+	if m.problem == nil {
+		m.log.Error("quotas are not kept over a restart", "err", err)
+	}
+	m.problem = err
+}
+
+// use returns how a line is used, given what it has carried.
+func (m *metering) use(p *Path) dataplane.Use {
+	u := dataplane.Use{Backup: p.Backup != NoBackup, Full: p.Backup == BackupFull, Interval: p.Probes}
+	if m.levels[p.Name] == quota.Spent {
+		if p.Quota.Then == thenBackup {
+			u.Backup = true
+		} else {
+			u.Spent = true
+		}
+	}
+	return u
+}
+
+// count adds what the lines have carried by the plane's counters, and keeps it. It reports whether
+// a line is to be used in another way.
+func (m *metering) count(paths []Path, lines []dataplane.PathStatus, now time.Time) (changed bool) {
+	write := false
+	levels := map[string]quota.Level{}
+	for i := range paths {
+		p := &paths[i]
+		if p.Quota.Volume == 0 {
+			continue
+		}
+		var carried uint64
+		for _, l := range lines {
+			if l.Name == p.Name {
+				carried = l.Carried
+			}
+		}
+		// A counter that is lower than before began again.
+		bytes := carried
+		if before := m.seen[p.Name]; before <= carried {
+			bytes -= before
+		}
+		m.seen[p.Name] = carried
+		plan, account := p.Quota.plan(), m.book[p.Name]
+		account.Add(plan, now, bytes)
+		m.book[p.Name] = account
+		// As much again may be carried before the next look.
+		kept, known := m.kept[p.Name]
+		write = write || !known || account.Used()+bytes > kept || account.Used() < kept-min(kept, m.reserve(p)+4*bytes)
+		level := plan.Level(account.Used())
+		if level != m.levels[p.Name] {
+			m.report(p, level, account.Used(), plan.Ends(now))
+		}
+		changed = changed || (level == quota.Spent) != (m.levels[p.Name] == quota.Spent)
+		levels[p.Name] = level
+	}
+	m.levels = levels
+	if write {
+		m.write(paths, true)
+	}
+	return changed
+}
+
+// reserve returns how many bytes more the file has than a line has carried.
+func (m *metering) reserve(p *Path) uint64 { return uint64(p.Quota.Volume) / reservedPart }
+
+// report logs that a line has used another part of its quota.
+func (m *metering) report(p *Path, level quota.Level, used uint64, ends time.Time) {
+	args := []any{"line", p.Name, "used", share(used, p.Quota.Volume), "until", ends.Format(time.DateOnly)}
+	switch level {
+	case quota.Low:
+		m.log.Warn("quota is nearly used up", args...)
+	case quota.Spent:
+		m.log.Warn("quota is used up", append(args, "then", cmp.Or(p.Quota.Then, thenStop))...)
+	case quota.Fine:
+		m.log.Info("quota is available", args...)
+	}
+}
+
+// share returns which part of a volume is used, in words.
+func share(used uint64, volume unit.Size) string {
+	return fmt.Sprintf("%.0f %% of %v", 100*float64(used)/float64(volume), volume)
+}
+
+// write keeps what was counted; with reserve, as if more had been carried.
+func (m *metering) write(paths []Path, reserve bool) {
+	book := quota.Book{}
+	for name, a := range m.book {
+		i := slices.IndexFunc(paths, func(p Path) bool { return p.Name == name && p.Quota.Volume > 0 })
+		switch {
+		case i >= 0 && reserve:
+			a = a.Reserve(m.reserve(&paths[i]))
+		case i < 0 && len(m.book) > quota.MaxAccounts:
+			delete(m.book, name)
+			continue
+		}
+		book[name], m.kept[name] = a, a.Used()
+	}
+	if err := replaceBook(m.file, book); err != nil {
+		m.fail(err)
+	} else {
+		m.problem = nil
+	}
+}
+
+// close keeps exactly what was counted.
+func (m *metering) close(paths []Path) {
+	if len(m.levels) > 0 {
+		m.write(paths, false)
+	}
+}
+
+// readBook reads what was kept in a file.
+func readBook(name string) (quota.Book, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, fmt.Errorf("read quotas: %w", err)
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("read quotas %q: %w", name, cmp.Or(err, errors.New("not a regular file")))
+	}
+	text, err := io.ReadAll(io.LimitReader(f, quota.MaxBookSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("read quotas %q: %w", name, err)
+	}
+	book, err := quota.Decode(text)
+	if err != nil {
+		return nil, fmt.Errorf("read quotas %q: %w", name, err)
+	}
+	return book, nil
+}
+
+// replaceBook replaces a file as a whole: whenever the process or the machine ends, the file has
+// what it had before or after.
+func replaceBook(name string, book quota.Book) error {
+	text, err := book.Encode()
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(name+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return fmt.Errorf("write quotas: %w", err)
+	}
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	if err != nil {
+		return fmt.Errorf("write quotas %q: %w", filepath.Base(name), err)
+	}
+	return nil
+}
+
+// countEvery is how often it is looked at what lines with a quota have carried.
+const countEvery = time.Second
+
+// meter counts what lines with a quota carry until ctx ends.
+func (g *Gateway) meter(ctx context.Context) {
+	tick := time.NewTicker(countEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		g.loop.Do(ctx, func() {
+			if g.countQuotas() {
+				g.applyChanged()
+			}
+		})
+	}
+}
+
+// countQuotas counts what the lines have carried, and reports whether the plane's state has changed.
+func (g *Gateway) countQuotas() bool {
+	if !slices.ContainsFunc(g.config.Paths, func(p Path) bool { return p.Quota.Volume > 0 }) {
+		return false
+	}
+	return g.metering.count(g.config.Paths, g.plane.Status().Paths, g.wall())
+}
+
+// show adds what a line has used of its quota to its status.
+func (m *metering) show(l *Line, p *Path, now time.Time) {
+	if p.Quota.Volume == 0 {
+		return
+	}
+	a := m.book[p.Name]
+	l.QuotaBytes, l.QuotaUsedBytes = int64(p.Quota.Volume), int64(a.Used())
+	l.Quota = fmt.Sprintf("%s, until %s", share(a.Used(), p.Quota.Volume), p.Quota.plan().Ends(now).Format(time.DateOnly))
+}
+
+// problems returns which lines carry nothing because of their quota, and why the quotas are not
+// kept.
+func (m *metering) problems(paths []Path) (problems []health.Problem) {
+	for i := range paths {
+		if p := &paths[i]; p.Quota.Volume > 0 && m.use(p).Spent {
+			problems = append(problems, health.Problem{Text: fmt.Sprintf("line %q has used up its quota of %v", p.Name, p.Quota.Volume), Remedy: "raise quota.volume, or wait for the next month"})
+		}
+	}
+	if m.problem != nil && len(m.levels) > 0 {
+		problems = append(problems, health.Problem{Text: fmt.Sprintf("quotas are not kept over a restart: %v", m.problem), Remedy: fmt.Sprintf("make %s a directory that the daemon can write", filepath.Dir(m.file))})
+	}
+	return problems
+}

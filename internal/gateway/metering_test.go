@@ -1,0 +1,159 @@
+package gateway
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/gateway/quota"
+)
+
+// metered is a configuration whose second line has a quota of 1 GB, kept in a directory.
+func metered(dir string) Config {
+	return Config{QuotaFile: filepath.Join(dir, "quota"), Paths: []Path{{Name: "fiber"}, {Name: "lte", Quota: Quota{Volume: unit.GB}}}}
+}
+
+// lte is the status of the plane when the line has carried so much since the plane began.
+func lte(carried uint64) []dataplane.PathStatus {
+	return []dataplane.PathStatus{{Name: "fiber", Carried: 1 << 40}, {Name: "lte", Carried: carried}}
+}
+
+var november = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+// TestQuotaIsUsedUp: a line carries packets until its quota is used up, and again in the next month.
+func TestQuotaIsUsedUp(t *testing.T) {
+	var logged strings.Builder
+	c := metered(t.TempDir())
+	m := newMetering(&c, slog.New(slog.NewTextHandler(&logged, nil)))
+	for _, s := range []struct {
+		carried uint64 // by the plane's counter
+		now     time.Time
+		then    string
+		changed bool
+		use     dataplane.Use
+		log     string
+	}{
+		{0, november, "", false, dataplane.Use{}, ""},
+		{500e6, november, "", false, dataplane.Use{}, ""},
+		{800e6, november, "", false, dataplane.Use{}, `"quota is nearly used up" line=lte used="80 % of 1GB" until=2026-12-01`},
+		{1000e6 - 1, november, "", false, dataplane.Use{}, ""},
+		{1000e6, november, "", true, dataplane.Use{Spent: true}, `"quota is used up" line=lte used="100 % of 1GB" until=2026-12-01 then=stop`},
+		{1000e6, november, thenBackup, false, dataplane.Use{Backup: true}, ""},
+		{1001e6, november, "", false, dataplane.Use{Spent: true}, ""},
+		{1002e6, november.AddDate(0, 0, 11), "", true, dataplane.Use{}, `"quota is available"`},
+		{5, november.AddDate(0, 0, 11), "", false, dataplane.Use{}, ""}, // the plane has another line
+	} {
+		logged.Reset()
+		c.Paths[1].Quota.Then = s.then
+		if changed := m.count(c.Paths, lte(s.carried), s.now); changed != s.changed || m.use(&c.Paths[1]) != s.use {
+			t.Errorf("%d at %v: changed %t, %+v, want %t, %+v", s.carried, s.now, changed, m.use(&c.Paths[1]), s.changed, s.use)
+		}
+		if got := logged.String(); !strings.Contains(got, s.log) || s.log == "" && got != "" {
+			t.Errorf("%d at %v: %q is logged, want %q", s.carried, s.now, got, s.log)
+		}
+		problems := m.problems(c.Paths)
+		if (len(problems) > 0) != s.use.Spent {
+			t.Errorf("%d at %v: %+v", s.carried, s.now, problems)
+		}
+	}
+	if a := m.book["lte"]; a.Used() != 1e6+5 {
+		t.Errorf("%d used in the next month", a.Used())
+	}
+	var l Line
+	m.show(&l, &c.Paths[1], november.AddDate(0, 0, 11))
+	if want := "0 % of 1GB, until 2027-01-01"; l.Quota != want || l.QuotaBytes != 1e9 || l.QuotaUsedBytes != 1e6+5 {
+		t.Errorf("%+v, want %q", l, want)
+	}
+}
+
+// TestPropertyKilled: a daemon that is killed at any look counts no less than was carried, and no more than
+// a thousandth of the quota and four times what is carried between two looks beyond; one that is stopped
+// counts what was carried.
+func TestPropertyKilled(t *testing.T) {
+	dir := t.TempDir()
+	rapid.Check(t, func(t *rapid.T) {
+		c := metered(dir)
+		_ = os.Remove(c.QuotaFile)
+		total, most := uint64(0), uint64(0)
+		for range rapid.IntRange(1, 4).Draw(t, "starts") {
+			m := newMetering(&c, slog.New(slog.DiscardHandler))
+			m.count(c.Paths, lte(0), november)
+			a := m.book["lte"]
+			if used := a.Used(); used < total || used > total+1e6+4*most {
+				t.Fatalf("%d counted after a start, %d carried, %d at most in a look", used, total, most)
+			}
+			total, most = a.Used(), 0
+			carried := uint64(0)
+			for range rapid.IntRange(0, 20).Draw(t, "looks") {
+				bytes := rapid.Uint64Range(0, 5e6).Draw(t, "bytes")
+				carried, most = carried+bytes, max(most, bytes)
+				m.count(c.Paths, lte(carried), november)
+			}
+			total += carried
+			if rapid.Bool().Draw(t, "stopped") {
+				m.close(c.Paths)
+				most = 0
+				book, err := readBook(c.QuotaFile)
+				if a := book["lte"]; err != nil || a.Used() != total {
+					t.Fatalf("%d kept at a stop, %d carried: %v", a.Used(), total, err)
+				}
+			}
+		}
+	})
+}
+
+// TestQuotaFile: a file that cannot be read or written is reported, and the line is counted nevertheless.
+func TestQuotaFile(t *testing.T) {
+	for name, make := range map[string]func(file string) error{
+		"garbage":     func(file string) error { return os.WriteFile(file, []byte("{"), 0o600) },
+		"a directory": func(file string) error { return os.Mkdir(file, 0o700) },
+		"a link":      func(file string) error { return os.Symlink("/dev/zero", file) },
+		"too long": func(file string) error {
+			return os.WriteFile(file, []byte(strings.Repeat(" ", quota.MaxBookSize+1)), 0o600)
+		},
+		"a missing parent":  func(file string) error { return os.Remove(filepath.Dir(file)) },
+		"not there, at all": func(string) error { return nil },
+	} {
+		var logged strings.Builder
+		c := metered(filepath.Join(t.TempDir(), "dir"))
+		if err := os.Mkdir(filepath.Dir(c.QuotaFile), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := make(c.QuotaFile); err != nil {
+			t.Fatal(err)
+		}
+		m := newMetering(&c, slog.New(slog.NewTextHandler(&logged, nil)))
+		m.count(c.Paths, lte(1e6), november)
+		m.count(c.Paths, lte(2e6), november)
+		if a := m.book["lte"]; a.Used() != 2e6 {
+			t.Errorf("%s: %d used", name, a.Used())
+		}
+		fine := name == "not there, at all"
+		if n := strings.Count(logged.String(), "quotas are not kept"); (n == 1) == fine || n > 1 {
+			t.Errorf("%s: %q is logged", name, logged.String())
+		}
+	}
+}
+
+// TestQuotaOfARemovedLine: a quota that is removed and given again goes on where it was.
+func TestQuotaOfARemovedLine(t *testing.T) {
+	c := metered(t.TempDir())
+	m := newMetering(&c, slog.New(slog.DiscardHandler))
+	m.count(c.Paths, lte(5e6), november)
+	without := c
+	without.Paths = c.Paths[:1]
+	m.configure(&without)
+	m.count(without.Paths, lte(9e6), november)
+	m.configure(&c)
+	m.count(c.Paths, lte(9e6), november)
+	if a := m.book["lte"]; a.Used() != 9e6 {
+		t.Errorf("%d used, want all that the line has carried", a.Used())
+	}
+}
