@@ -132,7 +132,7 @@ func (d *Dashboard) poll(ctx context.Context, i int) {
 	}
 	one.answered, one.fault, one.status, one.raw = true, "", now, raw
 	d.rates.rename(d.daemons)
-	d.lines.add(one.Name, now.Paths, time.Now())
+	d.lines.add(one.Name, now.paths(), time.Now())
 }
 
 // record adds an event. Callers hold mu.

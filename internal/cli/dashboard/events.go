@@ -47,6 +47,22 @@ type status struct {
 // gatewayStatus has the parts of a gateway's status. Paths of other daemons are something else.
 type gatewayStatus struct {
 	Paths []gatewayPath `json:"paths"`
+	Lines []struct {
+		Name  string `json:"name"`
+		Quota string `json:"quota"`
+	} `json:"lines"`
+}
+
+// paths returns the paths with the quotas of their lines.
+func (s *gatewayStatus) paths() []gatewayPath {
+	for i := range s.Paths {
+		for _, l := range s.Lines {
+			if p := &s.Paths[i]; p.Line == l.Name {
+				p.Quota = l.Quota
+			}
+		}
+	}
+	return s.Paths
 }
 
 func (s *status) level() level {

@@ -17,6 +17,7 @@ const maxLines = 64
 type gatewayPath struct {
 	Peer          string  `json:"peer"`
 	Path          string  `json:"path"`
+	Line          string  `json:"line"`
 	Up            bool    `json:"up"`
 	State         string  `json:"state"`
 	Resting       string  `json:"resting"`
@@ -25,6 +26,8 @@ type gatewayPath struct {
 	Loss          float64 `json:"loss"`
 	SentBytes     uint64  `json:"sent_bytes"`
 	ReceivedBytes uint64  `json:"received_bytes"`
+	// Quota is what is used of that of the line, in words.
+	Quota string `json:"-"`
 }
 
 // line is what the page shows of a gateway's path.
@@ -36,6 +39,7 @@ type line struct {
 	State   string  `json:"state"`
 	Resting string  `json:"resting,omitempty"`
 	Reason  string  `json:"reason,omitempty"`
+	Quota   string  `json:"quota,omitempty"`
 	RTT     float64 `json:"rtt_ms"`
 	Loss    float64 `json:"loss"`
 	// Out and In are the rates to the peer and from it, oldest sample first, in bits per second of
@@ -121,7 +125,7 @@ func (l lines) list() []line {
 	all := []line{}
 	for key, h := range l {
 		p := h.path
-		one := line{Daemon: key.daemon, Peer: key.peer, Path: key.path, Up: p.Up, State: p.State, Resting: p.Resting, Reason: p.Reason,
+		one := line{Daemon: key.daemon, Peer: key.peer, Path: key.path, Up: p.Up, State: p.State, Resting: p.Resting, Reason: p.Reason, Quota: p.Quota,
 			RTT: p.RTT, Loss: p.Loss, Out: slices.Clone(h.rate.out), In: slices.Clone(h.rate.in)}
 		for _, m := range h.minutes {
 			one.SentBytes += m.sent

@@ -169,8 +169,9 @@ func TestGatewayInChromium(t *testing.T) {
 		Paths: []gateway.PathStatus{
 			{Peer: "hq", Path: "fiber", Up: true, State: "up", RTT: 8.25, Loss: 0.004},
 			{Peer: "hq", Path: "dsl", Up: true, State: "up", Resting: "more delay than it gains", RTT: 31},
-			{Peer: "hq", Path: "lte", State: "dead", Reason: "<b>no answer</b>"},
+			{Peer: "hq", Path: "lte", Line: "lte", State: "dead", Reason: "<b>no answer</b>"},
 		},
+		Lines: []gateway.Line{{Name: "lte", Quota: "81 % of 20GB, until 2026-12-01"}},
 	}
 	d := New(Options{
 		Daemons: []Daemon{{Name: "gateway", At: edgeAt}},
@@ -191,7 +192,7 @@ func TestGatewayInChromium(t *testing.T) {
 	for id, text := range map[string]string{"lines": "Mbit/s", "topology": "resting", "daemons": "AES-256-GCM"} {
 		waitFor(t, ctx, contains(id, text))
 	}
-	for _, text := range []string{"8.3 ms", "0.40 %", "more delay than it gains", "dead", "<b>no answer</b>", "MB"} {
+	for _, text := range []string{"8.3 ms", "0.40 %", "more delay than it gains", "dead", "<b>no answer</b>", "MB", "81 % of 20GB"} {
 		waitFor(t, ctx, contains("lines", text))
 	}
 	waitFor(t, ctx, `document.getElementById("rates").hidden`)

@@ -221,6 +221,7 @@ function showLines(s) {
     ["round trip", (l) => (l.rtt_ms ? l.rtt_ms.toFixed(1) + " ms" : ""), "number"],
     ["loss", (l) => (100 * l.loss).toFixed(l.loss && l.loss < 0.01 ? 2 : 1) + " %", "number"],
     ["last day", (l) => bytes(l.sent_bytes + l.received_bytes), "number"],
+    ...(s.lines.some((l) => l.quota) ? [["quota", (l) => l.quota || ""]] : []),
     ["why", (l) => lineState(l)[2], "long"],
   ], s.lines);
 }
