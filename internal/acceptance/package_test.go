@@ -58,13 +58,19 @@ func TestPackage(t *testing.T) {
 		"-rw-r--r-- root/root .* ./usr/share/bash-completion/completions/tabane",
 		"-rw-r--r-- root/root .* ./usr/share/zsh/vendor-completions/_tabane",
 		"-rw-r--r-- root/root .* ./usr/share/fish/vendor_completions.d/tabane.fish",
-		"-rw-r--r-- root/root .* ./usr/share/doc/tabane/operations.md",
+		"-rw-r--r-- root/root .* ./usr/share/man/man5/tabane.yaml.5.gz",
+		"-rw-r--r-- root/root .* ./usr/share/doc/tabane/docs/operations.md",
 		"-rw-r--r-- root/root .* ./usr/share/doc/tabane/deploy/systemd/before-253.conf",
 		"-rw-r--r-- root/root .* ./usr/share/tabane/before-253.conf",
 		"-rw-r--r-- root/root .* ./usr/share/doc/tabane/copyright",
 	} {
 		if !regexp.MustCompile(`(?m)^` + want + `$`).MatchString(list) {
 			t.Errorf("the package lacks %s:\n%s", want, list)
+		}
+	}
+	for name := range namedFiles(t) {
+		if !strings.Contains(list, " ./usr/share/doc/tabane/"+name+"\n") {
+			t.Errorf("the package lacks %s, which the program or a document names", name)
 		}
 	}
 	if strings.Contains(list, "2026-") || !strings.Contains(list, "2023-11-14") {
@@ -102,6 +108,38 @@ func TestPackage(t *testing.T) {
 	for _, role := range []string{"asbr", "edge", "gateway", "proxy", "reflector"} {
 		output(t, exec.Command(program, "check", "-c", filepath.Join(root, "etc/tabane", role+".yaml.example")))
 	}
+}
+
+// namedFiles are the documents, examples and files to deploy that the program or its documents name.
+// Which ones need more than a package has is not for users of a package.
+func namedFiles(t *testing.T) map[string]bool {
+	t.Helper()
+	all := map[string]bool{"docs/gateway.md": true}
+	named := regexp.MustCompile(`\b(?:docs|examples|deploy/(?:systemd|systemd-networkd|networkmanager|prometheus|grafana))/[a-z0-9.-]+\.(?:md|yaml|yml|json|conf|sbatch)\b`)
+	for _, pattern := range []string{"../../internal/cli/*.go", "../../internal/cli/config/reference.json", "../../internal/cli/doctor/*.go", "../../internal/role/*.go", "../../docs/*.md"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %q, %v", pattern, files, err)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			b, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range named.FindAllString(string(b), -1) {
+				if _, err := os.Stat("../../" + name); err == nil { // others are those of a user
+					all[name] = true
+				}
+			}
+		}
+	}
+	if len(all) < 10 {
+		t.Errorf("only %v are named", all)
+	}
+	return all
 }
 
 // TestSizes: the sizes of the programs that CONTRIBUTING.md gives are those of programs built as by

@@ -14,12 +14,14 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/tabane/tabane/internal/epe/asbr"
+	"github.com/tabane/tabane/internal/gateway"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/testkit/programs"
 )
@@ -36,14 +38,19 @@ func (s shown) Status() any { return s.status }
 // that is degraded, and asks it for each expression of the dashboard.
 func TestPrometheusLoadsDeployedFiles(t *testing.T) {
 	program := programs.Need(t, "prometheus")
-	status := asbr.Status{}
-	fill(reflect.ValueOf(&status).Elem())
-	handler, err := handler(slog.New(slog.DiscardHandler), "asbr", "test", shown{status: status})
-	if err != nil {
-		t.Fatal(err)
+	border, site := asbr.Status{}, gateway.Status{}
+	fill(reflect.ValueOf(&border).Elem())
+	fill(reflect.ValueOf(&site).Elem())
+	var targets []string
+	for name, status := range map[string]any{"asbr": border, "gateway": site} {
+		handler, err := handler(slog.New(slog.DiscardHandler), name, "test", shown{status: status})
+		if err != nil {
+			t.Fatal(err)
+		}
+		daemon := httptest.NewServer(handler)
+		defer daemon.Close()
+		targets = append(targets, strconv.Quote(daemon.Listener.Addr().String()))
 	}
-	daemon := httptest.NewServer(handler)
-	defer daemon.Close()
 
 	rules, err := filepath.Abs("../../deploy/prometheus/tabane.rules.yml")
 	if err != nil {
@@ -53,8 +60,8 @@ func TestPrometheusLoadsDeployedFiles(t *testing.T) {
 	file := filepath.Join(dir, "prometheus.yml")
 	text := fmt.Sprintf(`global: {scrape_interval: 200ms, evaluation_interval: 200ms}
 rule_files: [%q]
-scrape_configs: [{job_name: tabane, static_configs: [{targets: [%q]}]}]
-`, rules, daemon.Listener.Addr())
+scrape_configs: [{job_name: tabane, static_configs: [{targets: [%s]}]}]
+`, rules, strings.Join(targets, ", "))
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
