@@ -154,6 +154,72 @@ func TestImage(t *testing.T) {
 	}
 }
 
+// procd are the functions of OpenWrt that the script uses; they print what procd would be told. The
+// section of UCI is enabled.
+const procd = `
+for f in procd_open_instance procd_set_param procd_close_instance procd_add_reload_trigger mkdir; do eval "$f() { echo $f \"\$@\"; }"; done
+config_load() { file=etc/config/$1; }
+config_foreach() { for section in $(sed -n "s/^config $2 '\(.*\)'/\1/p" "$file"); do "$1" "$section"; done; }
+config_get() { eval "$1=\$(sed -n \"s/.*option $3 '\(.*\)'/\1/p\" $file)"; eval "[ -n \"\$$1\" ] || $1='$4'"; }
+config_get_bool() { config_get "$@"; }
+. etc/init.d/tabane
+start_service
+service_triggers
+`
+
+// TestOpenWrtService installs the files of the package into a root, and runs its script as rc.common
+// does: an enabled daemon is started with the program and the file that are there, a disabled one is
+// not.
+func TestOpenWrtService(t *testing.T) {
+	t.Parallel()
+	dir, root := t.TempDir(), t.TempDir()
+	build := exec.Command("sh", "-c", `exec deploy/openwrt/build "$@"`, "sh", "v1.2.3", "aarch64_generic", placeholders(t), dir)
+	build.Dir, build.Env = "../..", append(os.Environ(), "SOURCE_DATE_EPOCH=1700000000")
+	output(t, build)
+	output(t, exec.Command("sh", "-c", `cd "$1" && tar -xzf "$2" && tar -xpzf data.tar.gz -C "$3" && tar -xpzf control.tar.gz`, "sh", dir, filepath.Join(dir, "tabane_1.2.3_aarch64_generic.ipk"), root))
+	for name, mode := range map[string]os.FileMode{"usr/bin/tabane": 0o755, "etc/init.d/tabane": 0o755, "etc/config/tabane": 0o600, "etc/tabane/gateway-vps.yaml.example": 0o600, "lib/upgrade/keep.d/tabane": 0o644} {
+		if info, err := os.Stat(filepath.Join(root, name)); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v, want %v", name, info, err, mode)
+		}
+	}
+	// What opkg keeps at an upgrade is in the package.
+	conffiles, err := os.ReadFile(filepath.Join(dir, "conffiles"))
+	if err != nil || len(conffiles) == 0 {
+		t.Errorf("conffiles: %q, %v", conffiles, err)
+	}
+	for name := range strings.FieldsSeq(string(conffiles)) {
+		if _, err := os.Stat(filepath.Join(root, name)); err != nil {
+			t.Error(err)
+		}
+	}
+	run := func() string {
+		t.Helper()
+		cmd := exec.Command("sh", "-eu", "-c", procd)
+		cmd.Dir = root
+		return output(t, cmd)
+	}
+	if got := run(); strings.Contains(got, "procd_open_instance") || !strings.Contains(got, "procd_add_reload_trigger tabane\n") {
+		t.Errorf("as installed:\n%s", got)
+	}
+	file := filepath.Join(root, "etc/config/tabane")
+	b, err := os.ReadFile(file)
+	if err == nil {
+		err = os.WriteFile(file, bytes.Replace(b, []byte("enabled '0'"), []byte("enabled '1'"), 1), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := run()
+	for _, want := range []string{
+		"mkdir -p /run/tabane", "procd_open_instance gateway", "procd_set_param command /usr/bin/tabane gateway -c /etc/tabane/gateway.yaml",
+		"procd_set_param file /etc/tabane/gateway.yaml", "procd_set_param reload_signal HUP", "procd_close_instance",
+	} {
+		if !strings.Contains(got, want+"\n") {
+			t.Errorf("enabled, it lacks %q:\n%s", want, got)
+		}
+	}
+}
+
 // TestOpenWrtPackage: the package has the three parts of an .ipk, the program and a script that a
 // shell can read.
 func TestOpenWrtPackage(t *testing.T) {
