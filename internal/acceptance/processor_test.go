@@ -5,10 +5,12 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -151,6 +153,74 @@ func TestImage(t *testing.T) {
 		if !bytes.Equal(content["usr/bin/"+name], want) {
 			t.Errorf("the image has another %s", name)
 		}
+	}
+}
+
+// TestImageRuns: what a container engine would run from the image works with nothing but its files,
+// as a user without privileges; so does what the example for Kubernetes runs there.
+func TestImageRuns(t *testing.T) {
+	t.Parallel()
+	needLab(t) // for chroot
+	file := filepath.Join(t.TempDir(), "image.tar")
+	cmd := exec.Command("sh", "-c", `exec go run ./deploy/image "$@"`, "sh", "v1.2.3", "amd64", filepath.Dir(program), file)
+	cmd.Dir, cmd.Env = "../..", append(os.Environ(), "SOURCE_DATE_EPOCH=1700000000")
+	output(t, cmd)
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, largest := t.TempDir(), []byte(nil)
+	for name, blob := range unpack(t, b) {
+		if strings.HasPrefix(name, "blobs/") && len(blob) > len(largest) {
+			largest = blob // the layer
+		}
+		if name == "index.json" && !strings.Contains(string(blob), `"docker.io/library/tabane:v1.2.3"`) {
+			t.Errorf("the image has another name: %s", blob)
+		}
+	}
+	extract := exec.Command("tar", "-xpf", "-", "-C", root)
+	if bytes.HasPrefix(largest, []byte{0x1f, 0x8b}) {
+		extract.Args = append(extract.Args, "-z")
+	}
+	extract.Stdin = bytes.NewReader(largest)
+	output(t, extract)
+	if err := errors.Join(os.Chmod(root, 0o755), os.Mkdir(filepath.Join(root, "proc"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	in := func(argv ...string) string {
+		t.Helper()
+		// As an engine does, with /proc.
+		const enter = `exec unshare -m sh -c 'mount -t proc proc "$1/proc" && exec chroot --userspec=65534:65534 "$@"' sh "$@"`
+		cmd := exec.Command("sh", append([]string{"-c", enter, "sh", root, "/usr/bin/tabane"}, argv...)...)
+		cmd.Env = []string{"PATH=/usr/bin:/usr/sbin:/bin:/sbin"} // chroot itself is searched for, too
+		return output(t, cmd)
+	}
+	in("version")
+	b, err = os.ReadFile("../../examples/asbr.yaml")
+	if err == nil {
+		err = os.WriteFile(filepath.Join(root, "tmp/asbr.yaml"), b, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	in("check", "-c", "/tmp/asbr.yaml")
+	b, err = os.ReadFile("../../examples/sweep-job.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(b), "image: docker.io/library/tabane:VERSION ") {
+		t.Error("the example has another image")
+	}
+	var arguments []string
+	for _, found := range regexp.MustCompile(`(?m)^            - (.*)$`).FindAllStringSubmatch(string(b), -1) {
+		argument := strings.NewReplacer("$(JOB_COMPLETION_INDEX)/8", "0/1", "$(JOB_COMPLETION_INDEX)", "0", "/sweep/", "/tmp/", "=20ms,50ms,100ms", "=20ms", "=2Mbit/s,5Mbit/s,10Mbit/s", "=2Mbit/s", "=65kB,260kB,unlimited", "=65kB", "seeds=12", "seeds=1").Replace(found[1])
+		if !strings.HasPrefix(argument, "{") {
+			arguments = append(arguments, argument)
+		}
+	}
+	in(arguments...)
+	if b, err := os.ReadFile(filepath.Join(root, "tmp/shard-0.csv")); err != nil || bytes.Count(b, []byte("\n")) < 2 {
+		t.Errorf("the example for Kubernetes, %q, has written %q, %v", arguments, b, err)
 	}
 }
 
