@@ -129,6 +129,10 @@ validate: build ## write docs/validation.md: the simulator compared with theory,
 tables: ## write the tables of simulated figures in docs/ and scenarios/
 	$(GO) test ./internal/sim/simrun -run TestPublishedTables -count 1 -timeout 60m -update
 
+.PHONY: papers
+papers: ## simulate the figures of the papers and write docs/papers.md, with what is published of labs
+	$(GO) test ./internal/cli/lab -run 'TestPapers$$' -count 1 -timeout 60m -update
+
 .PHONY: generate
 generate: ## recompile the eBPF programs (needs clang-14 and llvm-strip-14)
 	$(GO) generate -run bpf2go ./internal/...

@@ -132,8 +132,8 @@ var folders = []folder{
 		name: "experiment", about: "what an experiment is, what came out of it, and how that is shown",
 		may:     []string{"base", "kernel", "bgp", "mptcp", "epe", "gateway", "study", "analysis", "role"},
 		because: "a specification does not know what runs it",
-		rungs:   [][]string{{"linkmodel", "result"}, {"measurement", "scenario"}, {"cell", "report", "worlds"}},
-		pure:    []string{"linkmodel", "cell", "worlds"},
+		rungs:   [][]string{{"linkmodel", "result"}, {"measurement", "scenario"}, {"cell", "papers", "report", "worlds"}},
+		pure:    []string{"linkmodel", "cell", "papers", "worlds"},
 		fakes:   []string{"scenario/scenariotest"},
 	},
 	{

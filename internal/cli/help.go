@@ -78,7 +78,7 @@ func printKey(w io.Writer, path string, key config.Key, below []config.Key, colu
 			return err
 		}
 		fmt.Fprintln(w)
-		printWrapped(w, "  ", "  ", key.Meaning, columns)
+		PrintWrapped(w, "  ", "  ", key.Meaning, columns)
 		if len(below) == 0 {
 			return nil
 		}
@@ -98,13 +98,14 @@ func printKey(w io.Writer, path string, key config.Key, below []config.Key, colu
 		default:
 			note += " Default: " + k.Default + "."
 		}
-		printWrapped(w, fmt.Sprintf("  %-*s  ", longest, k.Name), indent, note, columns)
+		PrintWrapped(w, fmt.Sprintf("  %-*s  ", longest, k.Name), indent, note, columns)
 	}
 	return nil
 }
 
-// printWrapped wraps text at this number of columns; longer words are not broken.
-func printWrapped(w io.Writer, first, rest, text string, columns int) {
+// PrintWrapped prints text after first, wrapped at this number of columns; further lines begin with
+// rest. Longer words are not broken.
+func PrintWrapped(w io.Writer, first, rest, text string, columns int) {
 	line, empty := first, true
 	for _, word := range strings.Fields(text) {
 		if !empty && len([]rune(line))+1+len([]rune(word)) > columns {

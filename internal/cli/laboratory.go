@@ -20,6 +20,7 @@ var Laboratory = []Verb{
 	{"lab", "lab", "Build a scenario's network on this machine and run experiments in it"},
 	{"load", "tools", "Load a site with visits, as browsers request pages"},
 	{measureName, "tools", measureShort},
+	{"papers", "lab", "Show which figures of the papers are reproduced, or reproduce one"},
 	{"qoe", "tools", "Run a study in which people rate web pages under several conditions"},
 	{"reseq", "tools", "Measure the resequencing of MPTCP in captures"},
 	{"sim", "lab", "Run a scenario's experiment in a simulator, once or over a grid of parameters"},

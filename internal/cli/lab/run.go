@@ -144,15 +144,45 @@ func (f runFlags) plan(name string) (p runPlan, err error) {
 }
 
 func (a *app) run(ctx context.Context, name string, f runFlags) error {
-	p, err := f.plan(name)
+	o, err := a.measured(ctx, name, &f)
 	if err != nil {
 		return err
+	}
+	if err := report.Table(a.Out, o.lab, o.spec); err != nil {
+		return err
+	}
+	if o.simulated != nil {
+		fmt.Fprintln(a.Out)
+		if err := report.Comparison(a.Out, result.Compare(o.lab, *o.simulated)); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(a.Out, "\nreport: %s\n", filepath.Join(f.out, "report.html"))
+	if !o.lab.Holds() {
+		return cli.ErrUnmet
+	}
+	return nil
+}
+
+// labOutcome is what came out of a run in a lab.
+type labOutcome struct {
+	spec *scenario.Spec
+	lab  result.Result
+	// simulated is the same experiment in the simulator, nil without --compare.
+	simulated *result.Result
+}
+
+// measured runs a scenario in a lab and writes the report, without printing a table.
+func (a *app) measured(ctx context.Context, name string, f *runFlags) (o labOutcome, err error) {
+	p, err := f.plan(name)
+	if err != nil {
+		return o, err
 	}
 	if f.out == "" {
 		f.out = filepath.Join("out", p.spec.Name)
 	}
 	if err := clearResult(f.out); err != nil {
-		return err
+		return o, err
 	}
 	if e := p.whole.Experiment; f.quick && e != nil && !e.Quick.All() {
 		fmt.Fprintf(a.Err, "--quick selects %s where no others are given\n", strings.Join(selectionArguments(e.Quick), " "))
@@ -160,13 +190,13 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	screen := newScreen(a.Err, cli.Width(a.Err))
 	log, err := a.Logger(screen, slog.LevelWarn)
 	if err != nil {
-		return err
+		return o, err
 	}
 	var series []result.Trace
 	var archives []result.Archive
 	binary, err := product("run scenario")
 	if err != nil {
-		return err
+		return o, err
 	}
 	outcome, err := labrun.Run(ctx, labrun.RunOptions{
 		Binary: binary,
@@ -184,7 +214,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	})
 	screen.clear()
 	if err != nil {
-		return labFailure(ctx, "run scenario", name, err)
+		return o, labFailure(ctx, "run scenario", name, err)
 	}
 	fmt.Fprintf(a.Err, "took %s\n", clock(time.Duration(outcome.Seconds*float64(time.Second))))
 	extra := report.Extra{Series: series, Archives: archives, Command: f.command(name), Text: scenarioText(name, p.spec), Made: time.Now(), Quick: f.quick}
@@ -194,27 +224,14 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 			Spec: p.simulation, Trials: max(f.trials, simrun.ComparedTrials), Quick: f.quick, Lateness: simrun.LabLateness, Host: labrun.Host(a.Version),
 		})
 		if err != nil {
-			return simFailure(ctx, "simulate scenario", name, err, "the lab's result was not written")
+			return o, simFailure(ctx, "simulate scenario", name, err, "the lab's result was not written")
 		}
 		extra.Simulated = &simulated
 	}
 	if err := report.Write(f.out, outcome, p.spec, extra); err != nil {
-		return &cli.Failure{What: "write report", Name: f.out, Why: err}
+		return o, &cli.Failure{What: "write report", Name: f.out, Why: err}
 	}
-	if err := report.Table(a.Out, outcome, p.spec); err != nil {
-		return err
-	}
-	if extra.Simulated != nil {
-		fmt.Fprintln(a.Out)
-		if err := report.Comparison(a.Out, result.Compare(outcome, *extra.Simulated)); err != nil {
-			return err
-		}
-	}
-	fmt.Fprintf(a.Out, "\nreport: %s\n", filepath.Join(f.out, "report.html"))
-	if !outcome.Holds() {
-		return cli.ErrUnmet
-	}
-	return nil
+	return labOutcome{p.spec, outcome, extra.Simulated}, nil
 }
 
 // command returns the command line that reproduces the result.

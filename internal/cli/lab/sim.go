@@ -202,31 +202,46 @@ func locate(name string, faults fault.List) error {
 }
 
 func (a *app) simulate(ctx context.Context, name string, f simFlags) error {
-	spec, err := simulated(name, f.cells, f.quick)
+	spec, r, err := a.simulation(ctx, name, &f)
 	if err != nil {
 		return err
 	}
-	if spec, err = renamed(spec, f.name); err != nil {
+	if err := report.Table(a.Out, r, spec); err != nil {
 		return err
+	}
+	fmt.Fprintf(a.Out, "\nreport: %s\n", filepath.Join(f.out, "report.html"))
+	if !r.Holds() {
+		return cli.ErrUnmet
+	}
+	return nil
+}
+
+// simulation simulates a scenario and writes the report, without printing a table.
+func (a *app) simulation(ctx context.Context, name string, f *simFlags) (spec *scenario.Spec, r result.Result, err error) {
+	if spec, err = simulated(name, f.cells, f.quick); err != nil {
+		return nil, r, err
+	}
+	if spec, err = renamed(spec, f.name); err != nil {
+		return nil, r, err
 	}
 	if f.out == "" {
 		f.out = filepath.Join("out", "sim-"+spec.Name)
 	}
 	if err := clearResult(f.out); err != nil {
-		return err
+		return nil, r, err
 	}
 	var capture io.Writer
 	if f.pcap != "" {
 		file, err := os.Create(f.pcap)
 		if err != nil {
-			return cli.FileFailure("write capture", f.pcap, err)
+			return nil, r, cli.FileFailure("write capture", f.pcap, err)
 		}
 		defer file.Close()
 		capture = file
 	}
 	var series []result.Trace
 	p := newProgress(a.Err, cli.Width(a.Err), "runs")
-	result, err := simrun.Run(ctx, simrun.Options{
+	r, err = simrun.Run(ctx, simrun.Options{
 		Spec: spec, Trials: f.trials, Quick: f.quick, Seed: f.seed, Jobs: f.jobs, Capture: capture, Host: labrun.Host(a.Version),
 		Progress: func(e simrun.Event) {
 			if e.Trace != nil {
@@ -237,22 +252,15 @@ func (a *app) simulate(ctx context.Context, name string, f simFlags) error {
 	})
 	p.clear()
 	if errors.Is(err, simrun.ErrCells) {
-		return &cli.Failure{What: "write capture", Name: f.pcap, Why: err, Do: "choose it with --case, --traffic and --transport"}
+		return nil, r, &cli.Failure{What: "write capture", Name: f.pcap, Why: err, Do: "choose it with --case, --traffic and --transport"}
 	}
 	if err != nil {
-		return simFailure(ctx, "simulate scenario", name, err, "nothing was written")
+		return nil, r, simFailure(ctx, "simulate scenario", name, err, "nothing was written")
 	}
-	if err := report.Write(f.out, result, spec, report.Extra{Series: series, Command: f.command(name), Text: scenarioText(name, spec), Made: time.Now(), Quick: f.quick, Seed: f.seed}); err != nil {
-		return &cli.Failure{What: "write report", Name: f.out, Why: err}
+	if err := report.Write(f.out, r, spec, report.Extra{Series: series, Command: f.command(name), Text: scenarioText(name, spec), Made: time.Now(), Quick: f.quick, Seed: f.seed}); err != nil {
+		return nil, r, &cli.Failure{What: "write report", Name: f.out, Why: err}
 	}
-	if err := report.Table(a.Out, result, spec); err != nil {
-		return err
-	}
-	fmt.Fprintf(a.Out, "\nreport: %s\n", filepath.Join(f.out, "report.html"))
-	if !result.Holds() {
-		return cli.ErrUnmet
-	}
-	return nil
+	return spec, r, nil
 }
 
 // simFailure returns the failure of a simulation. left is the remedy after an interruption.

@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -126,6 +127,15 @@ func (x Expectation) against(k result.CellKey) result.CellKey {
 		k.Case = name
 	}
 	return k
+}
+
+// Of returns the value of a cell that the expectation bounds.
+func (x Expectation) Of(k result.CellKey, cells []result.Cell) (float64, error) {
+	value, problem := x.value(k, cells, nil)
+	if problem != "" {
+		return 0, errors.New(problem)
+	}
+	return value, nil
 }
 
 // value returns the bounded value of a cell, or why it is not known.

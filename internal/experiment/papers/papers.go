@@ -1,0 +1,314 @@
+// Package papers is the table of the figures of five papers (docs/papers.md), of what reproduces
+// each, and of what came out. It runs nothing and opens no file: a command line runs the scenario of
+// a figure, and a test compares what is recorded here with the simulator and with the published
+// results of labs.
+package papers
+
+import (
+	"bytes"
+	"cmp"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tabane/tabane/internal/base/fault"
+	"github.com/tabane/tabane/internal/experiment/result"
+	"github.com/tabane/tabane/internal/experiment/scenario"
+)
+
+// Verdict is what a reader of the paper can rely on.
+type Verdict string
+
+const (
+	// Reproduced: all claims hold.
+	Reproduced Verdict = "reproduced"
+	// Differs: some claims hold; Because says which do not, and why.
+	Differs Verdict = "reproduced with differences"
+	// NotReproduced: no claim holds; Because says why.
+	NotReproduced Verdict = "not reproduced"
+	// NotTested: nothing tests it; Because says why.
+	NotTested Verdict = "not tested"
+)
+
+// Figure is a figure, a table or another finding of a paper.
+type Figure struct {
+	// ID is the letter of the paper and the number of the first figure, "D8"; t is before the number of
+	// a table, s before that of a section.
+	ID string
+	// Title is what it shows, with the numbers of the figures.
+	Title string
+	// Published is what the paper says of it, in words. Values of figures without numbers in the text are
+	// not read from pictures.
+	Published string
+	// Scenario reproduces it on Backend, in the cells that Cells selects.
+	Scenario, Backend string
+	Cells             scenario.Selection
+	// Routers are those of an experiment that changes routes. Default: embedded.
+	Routers string
+	// Command reproduces it where no scenario does.
+	Command string
+	// Kernel is a published result of the scenario in a lab, by its path in the source tree.
+	Kernel string
+	// Values are what came out, in the order of the text.
+	Values []Value
+	// Claims are the findings of the paper as bounds, of Backend. They decide the verdict.
+	Claims []scenario.Expectation
+	// Ours is what came out where there is no result of it in the source tree, and how it was measured.
+	Ours string
+	// Verdict is that of a figure without claims.
+	Verdict Verdict
+	// Because says what differs, and why.
+	Because string
+	// See is the page with the details, as a link relative to docs/.
+	See string
+}
+
+// Value is a metric in one or several cases.
+type Value struct {
+	// Text has a %s for all numbers, or one for each.
+	Text  string
+	Cases []string
+	// Traffic may be empty where there is only one.
+	Traffic, Transport, Metric string
+	// Stat and Relative are as in scenario.Expectation.
+	Stat, Relative string
+	// Divide is what the values are divided by, 1 if it is 0. Digits is the number of decimals.
+	Divide float64
+	Digits int
+	// Kernel: of the result in Figure.Kernel, for figures of the simulator.
+	Kernel bool
+}
+
+// All returns the figures of all papers in their order.
+func All() []Figure { return slices.Concat(paperA, paperB, paperC, paperD, paperE) }
+
+// Find returns the figure with that ID, in capitals or not.
+func Find(id string) (Figure, bool) {
+	all := All()
+	i := slices.IndexFunc(all, func(f Figure) bool { return strings.EqualFold(f.ID, id) })
+	if i < 0 {
+		return Figure{}, false
+	}
+	return all[i], true
+}
+
+// Paper is the letter of the figure's paper.
+func (f Figure) Paper() string { return f.ID[:1] }
+
+// CommandLine is what reproduces the figure, without a comparison.
+func (f Figure) CommandLine() string {
+	switch {
+	case f.Scenario == "":
+		return f.Command
+	case f.Routers != "":
+		return "tabane " + f.Backend + " run " + f.Scenario + " --routers " + f.Routers
+	}
+	return "tabane " + f.Backend + " run " + f.Scenario
+}
+
+// Captures reports whether a lab has to capture packets for the figure.
+func (f Figure) Captures() bool {
+	return slices.ContainsFunc(f.Metrics(), func(name string) bool {
+		m, _ := result.MetricNamed(name)
+		return m.Packets
+	})
+}
+
+// Metrics returns what values and claims of the figure are about, sorted.
+func (f Figure) Metrics() []string {
+	var names []string
+	add := func(metric, relative string) {
+		names = append(names, metric)
+		if _, ok := result.MetricNamed(relative); ok {
+			names = append(names, relative)
+		}
+	}
+	for _, v := range f.Values {
+		add(v.Metric, v.Relative)
+	}
+	for _, x := range f.Claims {
+		add(x.Metric, x.Relative)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// Record has the summaries of each figure, by its ID and backend.
+type Record map[string]map[string][]result.Cell
+
+//go:embed recorded.json
+var recorded []byte
+
+// Recorded returns what came out when the figures were last published.
+func Recorded() Record {
+	var r Record
+	if err := json.Unmarshal(recorded, &r); err != nil {
+		panic(fmt.Sprintf("BUG: decode recorded figures: %v", err))
+	}
+	return r
+}
+
+// Encode returns the record with a line for each cell.
+func (r Record) Encode() ([]byte, error) {
+	var b bytes.Buffer
+	b.WriteString("{")
+	for i, id := range slices.Sorted(maps.Keys(r)) {
+		fmt.Fprintf(&b, "%s\n%q: {", comma(i), id)
+		for j, backend := range slices.Sorted(maps.Keys(r[id])) {
+			fmt.Fprintf(&b, "%s\n%q: [", comma(j), backend)
+			for k, c := range r[id][backend] {
+				line, err := json.Marshal(c)
+				if err != nil {
+					return nil, fmt.Errorf("encode figure %q: %w", id, err)
+				}
+				fmt.Fprintf(&b, "%s\n%s", comma(k), line)
+			}
+			b.WriteString("]")
+		}
+		b.WriteString("}")
+	}
+	b.WriteString("}\n")
+	return b.Bytes(), nil
+}
+
+func comma(i int) string {
+	if i == 0 {
+		return ""
+	}
+	return ","
+}
+
+// Select returns the cells of a summary that the figure needs, those of its scenario in the order of
+// the summary.
+func (f Figure) Select(spec *scenario.Spec, summary []result.Cell) []result.Cell {
+	keys, metrics := spec.Experiment.Cells(), f.Metrics()
+	return slices.DeleteFunc(slices.Clone(summary), func(c result.Cell) bool {
+		return !slices.Contains(keys, c.CellKey) || !slices.Contains(metrics, c.Metric)
+	})
+}
+
+// Entry is a figure with what came out.
+type Entry struct {
+	Figure
+	// Got are its values and Ours, as one text.
+	Got string
+	// Claimed has a verdict for each of its claims; Outcome is that of all.
+	Claimed []result.Verdict
+	Outcome Verdict
+}
+
+// Enter joins a figure with the cells of its backends. spec is its scenario with the figure's cells,
+// nil if it has none.
+func (f Figure) Enter(spec *scenario.Spec, cells map[string][]result.Cell) (Entry, error) {
+	e := Entry{Figure: f, Outcome: f.Verdict}
+	var parts []string
+	for _, v := range f.Values {
+		backend := f.Backend
+		if v.Kernel {
+			backend = result.BackendLab
+		}
+		text, err := v.format(cells[backend])
+		if err != nil {
+			return e, fmt.Errorf("read figure %q: %w", f.ID, err)
+		}
+		parts = append(parts, text)
+	}
+	if f.Ours != "" {
+		parts = append(parts, f.Ours)
+	}
+	e.Got = strings.Join(parts, "; ")
+	if len(f.Claims) == 0 {
+		return e, nil
+	}
+	claimed := *spec.Experiment
+	claimed.Expect = f.Claims
+	e.Claimed = scenario.Evaluate(&claimed, cells[f.Backend], nil)
+	held := 0
+	for _, v := range e.Claimed {
+		if v.Holds {
+			held++
+		}
+	}
+	switch held {
+	case len(e.Claimed):
+		e.Outcome = Reproduced
+	case 0:
+		e.Outcome = NotReproduced
+	default:
+		e.Outcome = Differs
+	}
+	return e, nil
+}
+
+func (v Value) format(cells []result.Cell) (string, error) {
+	var numbers []string
+	for _, name := range v.Cases {
+		i := slices.IndexFunc(cells, func(c result.Cell) bool {
+			return c.Case == name && c.Transport == v.Transport && c.Metric == v.Metric && (v.Traffic == "" || v.Traffic == c.Traffic)
+		})
+		if i < 0 {
+			return "", fmt.Errorf("no %s of case %s, transport %s is recorded", v.Metric, name, v.Transport)
+		}
+		x, err := scenario.Expectation{Metric: v.Metric, Stat: v.Stat, Relative: v.Relative}.Of(cells[i].CellKey, cells)
+		if err != nil {
+			return "", err
+		}
+		numbers = append(numbers, strconv.FormatFloat(x/cmp.Or(v.Divide, 1), 'f', v.Digits, 64))
+	}
+	if strings.Count(v.Text, "%s") != len(numbers) {
+		numbers = []string{strings.Join(numbers, ", ")}
+	}
+	args := make([]any, len(numbers))
+	for i, n := range numbers {
+		args[i] = n
+	}
+	return fmt.Sprintf(v.Text, args...), nil
+}
+
+var figureID = regexp.MustCompile(`^[A-E][st]?[0-9]+$`)
+
+// Check returns what is wrong with the figure. spec is its scenario with the figure's cells, nil if it
+// has none.
+func (f Figure) Check(spec *scenario.Spec) fault.List {
+	var faults fault.List
+	if !figureID.MatchString(f.ID) {
+		faults.Add("id", "must be a letter from A to E and a number like D8, t or s between for a table or a section, got %q", f.ID)
+	}
+	for _, text := range []struct{ name, value string }{{"title", f.Title}, {"published", f.Published}} {
+		if text.value == "" {
+			faults.Add(text.name, "must not be empty")
+		}
+	}
+	switch {
+	case (f.Scenario == "") == (f.Command == ""):
+		faults.Add("scenario", "must be given, or command, and not both")
+	case f.Scenario == "" && (len(f.Values) > 0 || len(f.Claims) > 0 || f.Kernel != ""):
+		faults.Add("scenario", "must be given with values, claims or a result of a lab")
+	case f.Scenario != "" && f.Backend != result.BackendLab && f.Backend != result.BackendSim:
+		faults.Add("backend", "must be %s or %s, got %q", result.BackendLab, result.BackendSim, f.Backend)
+	}
+	if (f.Verdict == "") == (len(f.Claims) == 0) {
+		faults.Add("verdict", "must be given without claims, which decide it otherwise")
+	}
+	if f.Verdict != "" && f.Verdict != Reproduced && f.Because == "" {
+		faults.Add("because", "must say why the verdict is %q", f.Verdict)
+	}
+	if len(f.Values) == 0 && f.Ours == "" && f.Verdict != NotTested {
+		faults.Add("ours", "must be given without values")
+	}
+	if spec != nil && len(f.Claims) > 0 {
+		claimed := *spec
+		e := *spec.Experiment
+		e.Expect, e.Figures = f.Claims, nil
+		claimed.Experiment = &e
+		for _, x := range claimed.Check() {
+			faults.Add("claims", "%s: %s", x.Path, x.Message)
+		}
+	}
+	return faults
+}
