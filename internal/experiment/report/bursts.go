@@ -41,7 +41,7 @@ func burstFigure(spec *scenario.Figure, traces []series, e *scenario.Experiment)
 		fmt.Fprintf(&words, " %s: %d bursts of %d segments or more.", transportTitle(e, t), panels[i].large(), result.LargeBurst)
 	}
 	for _, ref := range spec.References {
-		top = max(top, ref.Y)
+		top = max(top, *ref.Y)
 	}
 	if top == 0 {
 		top = 1
@@ -113,7 +113,7 @@ func (u *impulses) large() int {
 func (u *impulses) Plot(c draw.Canvas, p *plot.Plot) {
 	trX, trY := p.Transforms(&c)
 	for i, ref := range u.references {
-		c.StrokeLine2(referenceStyle(i), c.Min.X, trY(ref.Y), c.Max.X, trY(ref.Y))
+		c.StrokeLine2(referenceStyle(i), c.Min.X, trY(*ref.Y), c.Max.X, trY(*ref.Y))
 	}
 	// Of bursts at the same position only the longest is drawn.
 	const fine = 0.4

@@ -171,9 +171,12 @@ func lineFigure(spec *scenario.Figure, r result.Result, e *scenario.Experiment) 
 		}
 	}
 	for _, ref := range spec.References {
-		top = max(top, ref.Y)
-		if ref.Y > 0 {
-			low = min(low, ref.Y)
+		if ref.Y == nil {
+			continue
+		}
+		top = max(top, *ref.Y)
+		if *ref.Y > 0 {
+			low = min(low, *ref.Y)
 		}
 	}
 	if top <= 0 {
@@ -202,7 +205,7 @@ func lineFigure(spec *scenario.Figure, r result.Result, e *scenario.Experiment) 
 	}
 	for i, ref := range spec.References {
 		sample := line(referenceStyle(i))
-		if ref.X != nil {
+		if ref.X != nil && ref.Y != nil {
 			sample = func(dc draw.Canvas) { cross(dc, dc.Center()) }
 		}
 		entries = append(entries, legendEntry{clean(ref.Title), sample})
@@ -338,9 +341,13 @@ func (l *lines) y(v float64) float64 {
 func (l *lines) Plot(c draw.Canvas, p *plot.Plot) {
 	trX, trY := p.Transforms(&c)
 	for i, ref := range l.references {
-		y := trY(l.y(ref.Y))
-		if ref.X == nil {
+		switch {
+		case ref.X == nil:
+			y := trY(l.y(*ref.Y))
 			c.StrokeLine2(referenceStyle(i), c.Min.X, y, c.Max.X, y)
+		case ref.Y == nil:
+			x := trX(l.axis.position(*ref.X))
+			c.StrokeLine2(referenceStyle(i), x, c.Min.Y, x, c.Max.Y)
 		}
 	}
 	for _, u := range l.curves {
@@ -367,8 +374,8 @@ func (l *lines) Plot(c draw.Canvas, p *plot.Plot) {
 		}
 	}
 	for _, ref := range l.references {
-		if ref.X != nil {
-			cross(c, vg.Point{X: trX(l.axis.position(*ref.X)), Y: trY(l.y(ref.Y))})
+		if ref.X != nil && ref.Y != nil {
+			cross(c, vg.Point{X: trX(l.axis.position(*ref.X)), Y: trY(l.y(*ref.Y))})
 		}
 	}
 }

@@ -30,7 +30,7 @@ func swept(t testing.TB) (result.Result, *scenario.Spec, []result.Trace) {
 		},
 		Figures: []scenario.Figure{
 			{Name: "delay", Title: "Delay", X: "loss", XLabel: "Loss", Metric: result.ReseqDelayMean, Divide: 0.001, YLabel: "Delay (ms)", Log: true, Zero: "no loss", Without: "all <lost>",
-				References: []scenario.Reference{{Title: "published", Y: 70}}},
+				References: []scenario.Reference{{Title: "published", Y: new(70.0)}}},
 			{Name: "both", Title: "Before and after", X: "loss", Metrics: []string{result.ThroughputBefore, result.ThroughputAfter}, LogY: true, Transports: []string{"mptcp"}},
 			{Name: "bursts", Title: "Bursts", Kind: scenario.FigureBursts, Case: "some", To: 2 * time.Second},
 		},

@@ -76,8 +76,8 @@ type Figure struct {
 type Reference struct {
 	// Title is the text in the legend.
 	Title string `yaml:"title"`
-	// Y is the value.
-	Y float64 `yaml:"y"`
+	// Y is the value; without Y it is a vertical line at X. Example: 90
+	Y *float64 `yaml:"y,omitempty"`
 	// X is where the value is drawn; without X it is a horizontal line. Example: 0.01
 	X *float64 `yaml:"x,omitempty"`
 }
@@ -203,10 +203,13 @@ func (c *checker) figures(path string, e *Experiment) {
 			if r.Title == "" {
 				c.Add(where+".title", "must say what it is")
 			}
-			if math.IsNaN(r.Y) || math.IsInf(r.Y, 0) || r.Y <= 0 && f.LogY {
-				c.Add(where+".y", "must be a finite number, > 0 on a logarithmic axis, got %v", r.Y)
+			switch {
+			case r.Y == nil && (r.X == nil || f.Bursts()):
+				c.Add(where+".y", "must be given, or x in a figure of kind %s", FigureLines)
+			case r.Y != nil && (math.IsNaN(*r.Y) || math.IsInf(*r.Y, 0) || *r.Y <= 0 && f.LogY):
+				c.Add(where+".y", "must be a finite number, > 0 on a logarithmic axis, got %v", *r.Y)
 			}
-			if r.X != nil && f.Bursts() {
+			if r.X != nil && r.Y != nil && f.Bursts() {
 				c.Add(where+".x", "is for figures of kind %s", FigureLines)
 			}
 		}

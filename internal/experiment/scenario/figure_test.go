@@ -36,7 +36,7 @@ func TestCheckFiguresAndSettings(t *testing.T) {
 		{"zero without one", func(e *Experiment) { e.Figures[0].Log = false }, `experiment.figures[0].zero: is for a logarithmic axis`},
 		{"transport", func(e *Experiment) { e.Figures[0].Transports[0] = "ns3" }, `experiment.figures[0].transports[0]: transport "ns3" is not in transports`},
 		{"traffic", func(e *Experiment) { e.Figures[0].Traffic = "cbr" }, `experiment.figures[0].traffic: traffic "cbr" is not in traffic`},
-		{"reference", func(e *Experiment) { e.Figures[0].References = []Reference{{Y: math.NaN()}} }, "experiment.figures[0].references[0].title: must say what it is\nexperiment.figures[0].references[0].y: must be a finite number"},
+		{"reference", func(e *Experiment) { e.Figures[0].References = []Reference{{Y: new(math.NaN())}} }, "experiment.figures[0].references[0].title: must say what it is\nexperiment.figures[0].references[0].y: must be a finite number"},
 		{"bursts of lines", func(e *Experiment) {
 			e.Figures = []Figure{{Name: "b", Title: "b", Kind: FigureBursts, Case: "p7", From: 2, To: 1, X: "loss"}}
 		}, "experiment.figures[0].x: is for figures of kind lines\nexperiment.figures[0].case: case \"p7\" is not in cases\nexperiment.figures[0].to: must be after from, 2ns, got 1ns"},
