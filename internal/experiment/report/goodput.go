@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/text"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
@@ -281,10 +282,42 @@ func (b *bars) Plot(c draw.Canvas, p *plot.Plot) {
 				low, high := trY((w.Goodput.Mean-w.Goodput.CI95)/1e6), trY((w.Goodput.Mean+w.Goodput.CI95)/1e6)
 				whisker(c, center, max(low, c.Min.Y), high)
 			}
-			c.FillText(value, vg.Point{X: center, Y: trY(w.tip()) + 3}, w.label())
+			b.value(c, value, w, colorOf(j), vg.Point{X: center, Y: trY(0)}, trY(w.height()))
 			x += slot
 		}
 	}
+}
+
+// height returns the upper end of the bar alone, in Mbit/s.
+func (w row) height() float64 {
+	if !w.delivered {
+		return 0
+	}
+	return w.Goodput.Median / 1e6
+}
+
+// value writes the value of a bar at its foot, where it cannot be read as that of the line of the
+// limit; above the bar if it is too short.
+func (b *bars) value(c draw.Canvas, s text.Style, w row, fill color.Color, foot vg.Point, top vg.Length) {
+	need := s.Height(w.label())
+	if s.Rotation != 0 {
+		need = s.Width(w.label())
+	}
+	foot.Y += 4
+	if w.delivered && top-foot.Y > need+2 {
+		if dark(fill) {
+			s.Color = color.White
+		}
+		c.FillText(s, foot, w.label())
+		return
+	}
+	c.FillText(s, vg.Point{X: foot.X, Y: max(top, foot.Y-1) + 3}, w.label())
+}
+
+// dark reports whether white is easier to read on a color than black (the luma of ITU-R BT.601).
+func dark(c color.Color) bool {
+	r, g, b, _ := c.RGBA()
+	return 299*r+587*g+114*b < 600*0xffff
 }
 
 func (b *bars) bar(c draw.Canvas, r vg.Rectangle, fill color.Color) {
