@@ -40,6 +40,7 @@ var reader = config.Reader{Kinds: []config.Kind{
 		New:   func() any { return &scenario.Spec{} },
 		Check: func(read any) (faults fault.List) {
 			spec := read.(*scenario.Spec)
+			spec.Complete()
 			if faults = spec.Translate(); len(faults) == 0 {
 				faults = spec.Check()
 			}

@@ -61,9 +61,12 @@ type Node struct {
 	// Sysctls are kernel settings of the node.
 	// Example: {net.ipv4.tcp_rmem: "4096 131072 6291456"}
 	Sysctls map[string]string `yaml:"sysctls,omitempty"`
-	// Routes are static routes.
+	// Routes are static routes. Default: if no node has routes, and none runs a gateway, BGP or exec,
+	// the shortest way to each network.
 	Routes []StaticRoute `yaml:"routes,omitempty"`
 	// MPTCP sets up the kernel's path manager on a node where no daemon does, such as a client.
+	// Default: if the transports with mptcp leave out their links, the server advertises its further
+	// addresses.
 	MPTCP *MPTCP `yaml:"mptcp,omitempty"`
 	// Ready is false for a node that a lab does not wait for. Default: true. Example: false
 	Ready *bool `yaml:"ready,omitempty"`
@@ -157,9 +160,12 @@ func (l *Link) HasOffloads() bool {
 type End struct {
 	// Node is the node's name.
 	Node string `yaml:"node"`
-	// Interface is the name of the node's interface on the link.
-	Interface string `yaml:"interface"`
-	// Addresses are the interface's addresses with their prefix lengths.
+	// Interface is the name of the node's interface on the link. Default: the link's name.
+	// Example: path1
+	Interface string `yaml:"interface,omitempty"`
+	// Addresses are the interface's addresses with their prefix lengths. Default: if no end of the
+	// link has any, 2001:db8:ff:LINK::END/64, both numbers counted from 1 in the order of the file.
+	// Example: ["2001:db8:1::1/64"]
 	Addresses []netip.Prefix `yaml:"addresses,omitempty"`
 }
 
@@ -186,8 +192,8 @@ type Experiment struct {
 	Server string `yaml:"server"`
 	// Client is the node that fetches.
 	Client string `yaml:"client"`
-	// Trials is how often each cell is run.
-	Trials int `yaml:"trials"`
+	// Trials is how often each cell is run. Default: 1. Example: 12
+	Trials int `yaml:"trials,omitempty"`
 	// LabTrials is how often each cell is run in a lab, where a run takes its time. Default: trials.
 	// Example: 5
 	LabTrials int `yaml:"lab_trials,omitempty"`
@@ -349,8 +355,8 @@ type Traffic struct {
 	// late is lost. Example: true
 	Live bool `yaml:"live,omitempty"`
 	// Quick is the most that a run may take in a quick pass; of a task on web pages, the longest sum
-	// of its think times.
-	Quick time.Duration `yaml:"quick"`
+	// of its think times. Default: 10s, or duration if that is less. Example: 5s
+	Quick time.Duration `yaml:"quick,omitempty"`
 	// Datagram makes it a stream of numbered UDP datagrams with so much payload in bytes, instead of
 	// a TCP connection. Example: 1000
 	Datagram int `yaml:"datagram,omitempty"`
@@ -387,8 +393,10 @@ type Transport struct {
 	// MPTCP makes the client connect over MPTCP instead of TCP.
 	MPTCP bool `yaml:"mptcp,omitempty"`
 	// Links are the links with a limited rate that such a connection can use. Its limit is
-	// computed from them.
-	Links []string `yaml:"links"`
+	// computed from them. Default: the slowest link of each way from the server to the client, of
+	// which no two have a link in common, the shortest first; without mptcp and gateway only that of
+	// the shortest. Example: [path1, path2]
+	Links []string `yaml:"links,omitempty"`
 	// Via is the egress peer that all packets to the client leave through: the connection is to its
 	// EPE address, and without further subflows. Default: routing decides. Example: transit-b
 	Via string `yaml:"via,omitempty"`

@@ -79,6 +79,7 @@ func Check(spec *scenario.Spec) fault.List {
 			faults.Add("nodes."+name+".masquerade", "the simulator translates no addresses: this needs a lab")
 		}
 	}
+	faults.Merge("", spec.Crossing())
 	faults.Merge("", p.unusedAddresses())
 	faults.Merge("", p.newConnections())
 	faults.Merge("", p.competitors())

@@ -25,6 +25,7 @@ func Text(t testing.TB, name string) []byte {
 
 // Spec is scenario.Spec, which this package does not import, as it is for the tests of that too.
 type Spec interface {
+	Complete()
 	Translate() fault.List
 	Check() fault.List
 }
@@ -35,6 +36,7 @@ func Decode(t testing.TB, name string, spec Spec) {
 	if err := yaml.UnmarshalWithOptions(Text(t, name), spec, yaml.Strict()); err != nil {
 		t.Fatal(err)
 	}
+	spec.Complete()
 	if err := errors.Join(spec.Translate().Err(), spec.Check().Err()); err != nil {
 		t.Fatal(err)
 	}
