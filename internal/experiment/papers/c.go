@@ -44,7 +44,7 @@ var paperC = []Figure{
 			{Name: "Unequal rates: 20:1 is no better than 16:3", Metric: result.Goodput, Case: "rate-20-1", Transport: "ratio-2006", Relative: "case:rate-16-3", AtMost: bound(1.05)},
 			{Name: "Unequal delays: 16:3 and 1:1 are about equal", Metric: result.Goodput, Case: "delay-16-3", Transport: "ratio-2006", Relative: "case:delay-1-1", AtLeast: bound(0.8), AtMost: bound(1.25)},
 		},
-		Because: "With unequal delays this TCP takes what is overtaken for losses, and every ratio has less than one path. With unequal rates 8:1, which the paper did not try, has more than 16:3.",
+		Because: "With unequal delays this TCP takes what is overtaken for losses, and every ratio has less than one path. With unequal rates 8:1 has more than 16:3.",
 		See:     "../scenarios/datagram-ratio",
 	},
 	{
