@@ -91,9 +91,12 @@ type transports struct {
 	Fallback uint64 `json:"fallback"`
 }
 
-func newRouter(log *slog.Logger) *router {
+func newRouter(log *slog.Logger, lookup resolve) *router {
+	if lookup == nil {
+		lookup = net.DefaultResolver.LookupNetIP
+	}
 	return &router{
-		log: log, lookup: net.DefaultResolver.LookupNetIP, own: ownAddresses, now: time.Now,
+		log: log, lookup: lookup, own: ownAddresses, now: time.Now,
 		slots:  slots{requests: make(chan struct{}, maxLookups), upstreams: make(chan struct{}, maxLookups)},
 		asking: map[netip.Addr]int{}, names: map[string]*name{}, ports: map[uint16][]netip.Addr{},
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,7 +16,7 @@ import (
 
 // TestLoopback: only a client of this host is connected to loopback, whatever a PROXY header says.
 func TestLoopback(t *testing.T) {
-	r := newRouter(quiet)
+	r := newRouter(quiet, nil)
 	local, remote := netip.MustParseAddrPort("127.0.0.1:1000"), netip.MustParseAddrPort("192.0.2.1:1000")
 	l := forward(t, "tcp://127.0.0.1:1", "tcp")
 	l.AcceptProxyProtocol = true
@@ -38,7 +40,7 @@ func TestLoopback(t *testing.T) {
 
 // TestActive: a connection counts from its attempt on, so that those that come at once are spread.
 func TestActive(t *testing.T) {
-	r := newRouter(quiet)
+	r := newRouter(quiet, nil)
 	l := Listener{Listen: listen(t, "tcp://127.0.0.1:1"), Upstreams: []Upstream{to(t, "tcp://192.0.2.1:80"), to(t, "tcp://192.0.2.2:80")}}
 	q := relay.Query{Service: &relay.Service{ServiceOptions: relay.ServiceOptions{Tag: r.serve(l)}}}
 	first := func() relay.Target {
@@ -63,7 +65,7 @@ func TestActive(t *testing.T) {
 // get no turn fail in time.
 func TestNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRouter(quiet)
+		r := newRouter(quiet, nil)
 		blocked := make(chan struct{})
 		r.lookup = func(_ context.Context, _, host string) ([]netip.Addr, error) {
 			if host != "quick.test" && host != "upstream.test" {
@@ -85,27 +87,35 @@ func TestNames(t *testing.T) {
 			synctest.Wait()
 			return refused
 		}
-		var answers []relay.Plan
-		add := func(p relay.Plan) { answers = append(answers, p) }
+		var mu sync.Mutex
+		var list []relay.Plan
+		add := func(p relay.Plan) {
+			mu.Lock()
+			defer mu.Unlock()
+			list = append(list, p)
+		}
+		answered := func() []relay.Plan { // when all wait
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(list)
+		}
 		if n := many("192.0.2.10"); n != 2*maxLookups-maxClientLookups {
 			t.Errorf("%d names of one client are refused", n)
 		}
 		route("192.0.2.11", "quick.test", add)
-		synctest.Wait()
-		if len(answers) != 1 || answers[0].Err != nil {
+		if answers := answered(); len(answers) != 1 || answers[0].Err != nil {
 			t.Fatalf("another client gets %+v", answers)
 		}
 		many("192.0.2.12")
 		route("192.0.2.13", "late.test", add)
 		upstream := relay.Query{Service: &relay.Service{ServiceOptions: relay.ServiceOptions{Tag: r.serve(forward(t, "tcp://127.0.0.1:2", "tcp://upstream.test:80"))}}}
 		r.Route(upstream, add)
-		synctest.Wait()
-		if len(answers) != 2 || answers[1].Err != nil {
+		if answers := answered(); len(answers) != 2 || answers[1].Err != nil {
 			t.Fatalf("a connection to an upstream gets %+v", answers)
 		}
 		time.Sleep(nameTimeout)
-		synctest.Wait()
-		if len(answers) != 3 || answers[2].Err == nil {
+		if answers := answered(); len(answers) != 3 || answers[2].Err == nil {
 			t.Errorf("a name without a turn gets %+v", answers)
 		}
 		close(blocked)

@@ -62,7 +62,7 @@ type loop struct {
 	current     *connection // whose event is being processed
 	at, reached int         // the next event, and their number
 
-	mu     sync.Mutex
+	mu     sync.Mutex // of what follows, and of closing wake
 	posted []func()
 }
 
@@ -116,6 +116,8 @@ func (l *loop) close() {
 		l.discard(p)
 	}
 	l.pipes = nil
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.epoll >= 0 {
 		closeSocket(l.epoll)
 		closeSocket(l.wake)
@@ -123,11 +125,14 @@ func (l *loop) close() {
 	l.epoll, l.wake = -1, -1
 }
 
-// post has the loop call f. It may be called from any goroutine.
+// post has the loop call f, unless it is closed. It may be called from any goroutine.
 func (l *loop) post(f func()) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.wake < 0 {
+		return // a late answer: another file may have the descriptor
+	}
 	l.posted = append(l.posted, f)
-	l.mu.Unlock()
 	var one [8]byte
 	binary.NativeEndian.PutUint64(one[:], 1)
 	_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(l.wake), uintptr(unsafe.Pointer(&one)), 8) // a full counter wakes as well
