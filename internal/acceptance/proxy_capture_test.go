@@ -27,6 +27,8 @@ type captureNet struct {
 	lab
 	client, router, server string
 	nft, config            string
+	// multipath has the client connect by MPTCP.
+	multipath bool
 }
 
 // The addresses of a captureNet, and the ports of its server: the proxy captures the first only.
@@ -118,11 +120,16 @@ func (n *captureNet) start() (end func(syscall.Signal)) {
 // says returns what the server says to the client of a connection.
 func (n *captureNet) says(to netip.AddrPort) (text string, err error) {
 	err = netns.Do(n.client, func() error {
-		c, err := net.DialTimeout("tcp", to.String(), time.Second)
+		d := net.Dialer{Timeout: time.Second}
+		d.SetMultipathTCP(n.multipath)
+		c, err := d.Dial("tcp", to.String())
 		if err != nil {
 			return err
 		}
 		defer c.Close()
+		if is, err := c.(*net.TCPConn).MultipathTCP(); err != nil || is != n.multipath {
+			return fmt.Errorf("the connection is MPTCP: %v, %w", is, err)
+		}
 		_ = c.SetDeadline(time.Now().Add(time.Second)) // reading fails if it cannot be set
 		b, err := io.ReadAll(c)
 		text = string(b)
@@ -197,6 +204,9 @@ func TestProxyCaptures(t *testing.T) {
 	n.passed("before", capturedPort)
 	end := n.start()
 	n.captured("started")
+	n.multipath = true
+	n.captured("a client with MPTCP")
+	n.multipath = false
 	n.passed("a port that does not match", passedPort)
 	running := n.state()
 	if rules := strings.Count(running, "tproxy"); rules != 2 || strings.Count(running, "4788") < 4 {

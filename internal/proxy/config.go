@@ -49,6 +49,9 @@ type Listener struct {
 	// Allow are the prefixes of the clients that may connect. They are required unless the listener is
 	// on a loopback address or transparent.
 	Allow []netip.Prefix `yaml:"allow,omitempty"`
+	// ReusePort lets several processes of the same user listen at the address, each with
+	// reuse_port: the kernel gives each connection to one of them. Default: false. Example: true
+	ReusePort bool `yaml:"reuse_port,omitempty"`
 	// Match restricts what a transparent listener captures.
 	Match Match `yaml:"match,omitempty"`
 	// ProxyProtocol is the version of the PROXY header that each upstream gets, v1 or v2, with the
@@ -137,6 +140,9 @@ func (l *Listener) check() fault.List {
 	case l.Listen.Kind == Transparent:
 		if l.AcceptProxyProtocol {
 			faults.Add("accept_proxy_protocol", "clients of a transparent listener do not know that there is a proxy")
+		}
+		if l.ReusePort {
+			faults.Add("reuse_port", "is for listeners with an address, got %s", l.Listen)
 		}
 	case !l.Listen.Address.Addr().IsLoopback() && len(l.Allow) == 0:
 		faults.Add("allow", `must have the prefixes of the clients, because %v is not a loopback address; ["::/0", "0.0.0.0/0"] is everybody`, l.Listen.Address.Addr())

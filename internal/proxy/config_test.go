@@ -82,6 +82,9 @@ func TestCheck(t *testing.T) {
 		"transparent PROXY header": {func(l *Listener) {
 			l.Listen, l.Upstream, l.AcceptProxyProtocol = listen(t, "transparent://lan0"), to(t, "mptcp"), true
 		}, "do not know"},
+		"transparent reuse_port": {func(l *Listener) {
+			l.Listen, l.Upstream, l.ReusePort = listen(t, "transparent://lan0"), to(t, "mptcp"), true
+		}, "reuse_port: is for"},
 		"idle":    {func(l *Listener) { l.Idle = time.Millisecond }, "idle: must be at least"},
 		"nothing": {func(l *Listener) { *l = Listener{} }, "listen: must have a scheme"},
 	} {

@@ -37,7 +37,8 @@ type Options struct {
 	Inherited *handover.Sockets
 	Log       *slog.Logger
 
-	most int // connections; 0: what the limit of descriptors permits
+	most   int     // connections; 0: what the limit of descriptors permits
+	lookup resolve // nil: the resolver of the host
 }
 
 // Proxy is a running proxy.
@@ -92,7 +93,7 @@ func New(o Options) (*Proxy, error) {
 	if most == 0 {
 		most = relay.ConnectionsWithin(limit)
 	}
-	p := &Proxy{log: o.Log, router: newRouter(o.Log), config: o.Config, keep: o.Keep, replaced: make(chan struct{}), owns: make(chan struct{}), ended: make(chan struct{})}
+	p := &Proxy{log: o.Log, router: newRouter(o.Log, o.lookup), config: o.Config, keep: o.Keep, replaced: make(chan struct{}), owns: make(chan struct{}), ended: make(chan struct{})}
 	p.engine, err = relay.New(relay.Options{Loops: runtime.GOMAXPROCS(0), Connections: most, Router: p.router, Log: o.Log})
 	if err != nil {
 		return nil, err
@@ -166,17 +167,13 @@ func (p *Proxy) lockNamespace(inherited *handover.Sockets) error {
 // open opens the sockets of a listener, and begins to accept.
 func (p *Proxy) open(l Listener, inherited *handover.Sockets) error {
 	r := &running{listener: l, served: p.router.serve(l)}
-	for _, o := range sockets(l.Listen) {
-		fd, ok := inherited.Take(func(fd int) bool { return relay.Matches(fd, o) })
-		if !ok {
-			var err error
-			fd, err = relay.OpenSocket(o)
-			if err != nil && o.Transparent && o.At.Addr().Is6() && (errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL)) {
-				continue // this host has no IPv6
-			}
-			if err != nil {
-				return errors.Join(err, closeAll(r.sockets))
-			}
+	for _, o := range sockets(l) {
+		fd, err := listening(o, inherited)
+		if err != nil && o.Transparent && o.At.Addr().Is6() && (errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL)) {
+			continue // this host has no IPv6
+		}
+		if err != nil {
+			return errors.Join(err, closeAll(r.sockets))
 		}
 		r.sockets = append(r.sockets, fd)
 		r.at = append(r.at, relay.LocalAddress(fd))
@@ -193,6 +190,18 @@ func (p *Proxy) open(l Listener, inherited *handover.Sockets) error {
 	return nil
 }
 
+// listening returns a listening socket: an inherited one, or a new one.
+func listening(o relay.SocketOptions, inherited *handover.Sockets) (int, error) {
+	fd, ok := inherited.Take(func(fd int) bool { return relay.Matches(fd, o) })
+	if !ok {
+		return relay.OpenSocket(o)
+	}
+	if err := relay.SetReusePort(fd, o.ReusePort); err != nil {
+		return -1, errors.Join(err, unix.Close(fd))
+	}
+	return fd, nil
+}
+
 func closeAll(fds []int) error {
 	var errs []error
 	for _, fd := range fds {
@@ -201,15 +210,16 @@ func closeAll(fds []int) error {
 	return errors.Join(errs...)
 }
 
-// sockets returns what a listener listens with.
-func sockets(l Listen) []relay.SocketOptions {
-	if l.Kind == Transparent {
+// sockets returns what a listener listens with. Hosts whose connections are captured may have
+// MPTCP, which cannot be paced.
+func sockets(l Listener) []relay.SocketOptions {
+	if l.Listen.Kind == Transparent {
 		return []relay.SocketOptions{
-			{At: netip.AddrPortFrom(netip.IPv6Loopback(), 0), Only6: true, Transparent: true},
-			{At: netip.AddrPortFrom(loopback4, 0), Transparent: true},
+			{At: netip.AddrPortFrom(netip.IPv6Loopback(), 0), Only6: true, Transparent: true, Multipath: l.Pace == 0},
+			{At: netip.AddrPortFrom(loopback4, 0), Transparent: true, Multipath: l.Pace == 0},
 		}
 	}
-	return []relay.SocketOptions{{At: l.Address, Multipath: l.Kind == MPTCP}}
+	return []relay.SocketOptions{{At: l.Listen.Address, Multipath: l.Listen.Kind == MPTCP, ReusePort: l.ReusePort}}
 }
 
 var loopback4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
@@ -478,7 +488,7 @@ func (p *Proxy) replace(now Config) error {
 			if err != nil {
 				return err
 			}
-			if err := p.open(l, again); err != nil {
+			if err := errors.Join(p.open(l, again), again.Ready()); err != nil { // Ready closes the others
 				return err
 			}
 		}

@@ -35,7 +35,12 @@ var quiet = slog.New(slog.DiscardHandler)
 // start runs a proxy until the test ends.
 func start(t *testing.T, listeners ...Listener) *Proxy {
 	t.Helper()
-	p, err := New(Options{Config: Config{Listeners: listeners}, Log: quiet})
+	return run(t, Options{Config: Config{Listeners: listeners}, Log: quiet})
+}
+
+func run(t *testing.T, o Options) *Proxy {
+	t.Helper()
+	p, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,16 +288,18 @@ func TestRequests(t *testing.T) {
 	server := netip.MustParseAddrPort(serve(t, echo).Addr().String())
 	at := free(t)
 	self := netip.MustParseAddrPort(at)
-	p := start(t, forward(t, "socks5://"+at, "mptcp"))
-	p.router.lookup = func(_ context.Context, _, host string) ([]netip.Addr, error) {
-		switch host {
-		case "server.test":
-			return []netip.Addr{netip.MustParseAddr("::ffff:127.0.0.1")}, nil
-		case "loop.test":
-			return []netip.Addr{self.Addr()}, nil
-		}
-		return nil, errors.New("no such host")
-	}
+	p := run(t, Options{
+		Config: Config{Listeners: []Listener{forward(t, "socks5://"+at, "mptcp")}}, Log: quiet,
+		lookup: func(_ context.Context, _, host string) ([]netip.Addr, error) {
+			switch host {
+			case "server.test":
+				return []netip.Addr{netip.MustParseAddr("::ffff:127.0.0.1")}, nil
+			case "loop.test":
+				return []netip.Addr{self.Addr()}, nil
+			}
+			return nil, errors.New("no such host")
+		},
+	})
 	for name, tt := range map[string]struct {
 		sent string
 		want string // what comes back, or its beginning
@@ -459,6 +466,38 @@ func TestReload(t *testing.T) {
 	pingPong(t, dial(t, second))
 	if _, err := net.Dial("tcp", first); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("a rejected reload has opened a listener: %v", err)
+	}
+}
+
+// TestReusePort: with reuse_port, also one that a reload has set, several proxies share the
+// connections to an address; without, the second is refused it.
+func TestReusePort(t *testing.T) {
+	server := serve(t, echo).Addr().String()
+	for _, scheme := range []string{"tcp", "mptcp"} {
+		l := forward(t, scheme+"://"+free(t), "tcp://"+server)
+		at := l.Listen.Address.String()
+		one := start(t, l)
+		shared := Config{Listeners: []Listener{l}}
+		shared.Listeners[0].ReusePort = true
+		if _, err := New(Options{Config: shared, Log: quiet}); !errors.Is(err, syscall.EADDRINUSE) {
+			t.Fatalf("%s: the second proxy at an address of one that does not share it: %v", scheme, err)
+		}
+		if _, err := one.Reload(shared); err != nil {
+			t.Fatal(err)
+		}
+		two := start(t, shared.Listeners[0])
+		accepted := func(p *Proxy) uint64 { return p.Status().(Status).Listeners[0].Accepted }
+		for range 1000 { // the kernel decides by a hash of the addresses and ports
+			c := dial(t, at)
+			pingPong(t, c)
+			_ = c.Close()
+			if accepted(one) > 0 && accepted(two) > 0 {
+				break
+			}
+		}
+		if accepted(one) == 0 || accepted(two) == 0 {
+			t.Errorf("%s: %d and %d connections", scheme, accepted(one), accepted(two))
+		}
 	}
 }
 

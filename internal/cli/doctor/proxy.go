@@ -20,7 +20,7 @@ func descriptors(limit func() (uint64, error)) Finding {
 	most := relay.ConnectionsWithin(n)
 	f.Meaning = fmt.Sprintf("the limit of %d is enough for %d connections of a proxy", n, most)
 	if most < fewConnections {
-		f.State, f.Remedy = Limited, "ulimit -Hn 1048576 before tabane proxy, or LimitNOFILE=1048576 in its unit"
+		f.State, f.Remedy = Limited, "ulimit -Hn 1048576 before tabane proxy, or LimitNOFILE=1048576 in its unit; or several processes on one listener (reuse_port)"
 	}
 	return f
 }

@@ -31,6 +31,8 @@ type SocketOptions struct {
 	Only6 bool
 	// Multipath accepts MPTCP as well as TCP.
 	Multipath bool
+	// ReusePort lets sockets of other processes of the same user listen at the address, too.
+	ReusePort bool
 	// Transparent accepts connections to addresses of others, which a rule of nf_tables gives to the
 	// socket (TPROXY). It needs CAP_NET_ADMIN.
 	Transparent bool
@@ -44,15 +46,23 @@ func OpenSocket(o SocketOptions) (fd int, err error) {
 			err = fmt.Errorf("listen on %q: %w", o.At, err)
 		}
 	}()
-	fd, err = socket(o.At.Addr(), o.Multipath)
-	if err != nil && o.Multipath && (errors.Is(err, unix.ENOPROTOOPT) || errors.Is(err, unix.EPROTONOSUPPORT)) {
-		fd, err = socket(o.At.Addr(), false) // without MPTCP, clients come by TCP
+	fd, err = openListening(o)
+	if o.Multipath && (errors.Is(err, unix.ENOPROTOOPT) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP)) {
+		o.Multipath = false // without MPTCP, or what this kernel lacks of it, clients come by TCP
+		fd, err = openListening(o)
 	}
-	if err != nil {
+	return fd, err
+}
+
+func openListening(o SocketOptions) (fd int, err error) {
+	if fd, err = socket(o.At.Addr(), o.Multipath); err != nil {
 		return -1, err
 	}
 	set := setter(fd, &err)
 	set(unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	if o.ReusePort {
+		set(unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+	}
 	if o.At.Addr().Is6() {
 		set(unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, boolean(o.Only6))
 	}
@@ -274,7 +284,16 @@ func segment(fd int) int {
 // Ethernet.
 const defaultSegment = 1440
 
-// Matches reports whether a listening socket is as OpenSocket makes it. Any port matches port 0.
+// SetReusePort has other sockets listen at the address of a listening one, or not.
+func SetReusePort(fd int, allowed bool) error {
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, boolean(allowed)); err != nil {
+		return fmt.Errorf("set reuse_port of the listener on %q: %w", LocalAddress(fd), err)
+	}
+	return nil
+}
+
+// Matches reports whether a listening socket is as OpenSocket makes it, but for ReusePort. Any port
+// matches port 0.
 func Matches(fd int, o SocketOptions) bool {
 	at := LocalAddress(fd)
 	get := func(level, option int) int {
