@@ -671,6 +671,9 @@ func (c *checker) transport(path, name string, t *Transport) {
 	if t.Gateway != nil {
 		c.gateway(path+".gateway", t)
 	}
+	if t.Proxies && (t.MPTCP || t.Gateway != nil || t.Via != "") {
+		c.Add(path+".proxies", "is for transports without mptcp, gateway and via")
+	}
 	c.via(path+".via", t)
 	c.port(path+".port", t)
 }

@@ -176,11 +176,11 @@ func (s *Spec) usePaths(g *gateway.Config, node string, t *Transport) {
 }
 
 // RoutesAround returns the routes that replace the gateways in a cell whose transport does not use them,
-// by node: to the prefixes of a peer, over the transport's link. They are nil if the transport uses
-// gateways, or a link that is no path of two.
+// by node: to the prefixes of a peer, over the transport's link, or the first one of proxies. They are
+// nil if the transport uses gateways, or a link that is no path of two.
 func (s *Spec) RoutesAround(k result.CellKey) map[string][]StaticRoute {
 	t := s.Experiment.Transports[k.Transport]
-	if t.Gateway != nil || len(t.Links) != 1 {
+	if t.Gateway != nil || len(t.Links) != 1 && !t.Proxies {
 		return nil
 	}
 	link := t.Links[0]
@@ -310,8 +310,8 @@ func (s *Spec) CheckGateways() fault.List {
 				faults.Add(index(path+".links", shared), "link %q is a line of an alliance: the transport must have gateway", t.Links[shared])
 				continue
 			}
-			if i := slices.IndexFunc(t.Links, func(link string) bool { return s.gatewaysOn(link) > 0 }); i >= 0 && len(t.Links) > 1 {
-				faults.Add(index(path+".links", i), "link %q is a path of gateways: a transport without gateway uses one such link alone", t.Links[i])
+			if i := slices.IndexFunc(t.Links, func(link string) bool { return s.gatewaysOn(link) > 0 }); i >= 0 && len(t.Links) > 1 && !t.Proxies {
+				faults.Add(index(path+".links", i), "link %q is a path of gateways: a transport without gateway and proxies uses one such link alone", t.Links[i])
 			}
 			continue
 		}

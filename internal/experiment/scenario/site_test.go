@@ -179,6 +179,15 @@ func TestRoutesAround(t *testing.T) {
 	if err := s.CheckGateways().Err(); err == nil || !strings.Contains(err.Error(), `experiment.transports.plain.links[0]: link "path1" is a path of gateways`) {
 		t.Errorf("two links without gateways: %v", err)
 	}
+	proxies := &Transport{Links: []string{"path2", "path1"}, Proxies: true}
+	s.Experiment.Transports["plain"] = proxies
+	if got := around("plain"); !reflect.DeepEqual(got, want) || s.CheckGateways().Err() != nil {
+		t.Errorf("beside proxies: routes %v, want %v, %v", got, want, s.CheckGateways())
+	}
+	proxies.MPTCP = true
+	if err := s.Check().Err(); err == nil || !strings.Contains(err.Error(), "experiment.transports.plain.proxies: is for") {
+		t.Errorf("proxies beside MPTCP of the hosts: %v", err)
+	}
 }
 
 // TestTranslateGateways: with family ipv4, gateways have the addresses of the network.

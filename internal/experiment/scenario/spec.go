@@ -404,6 +404,10 @@ type Transport struct {
 	Port uint16 `yaml:"port,omitempty"`
 	// Gateway makes a pair of gateways carry each connection over all links.
 	Gateway *Gateway `yaml:"gateway,omitempty"`
+	// Proxies is true if a pair of proxies at the ends of the links carries each connection over
+	// MPTCP on all links, while client and server have TCP. Gateways do not run meanwhile. Example:
+	// true
+	Proxies bool `yaml:"proxies,omitempty"`
 	// Routers is what the network's routers and reflectors run in an experiment of kind routes:
 	// embedded or frr.
 	Routers string `yaml:"routers,omitempty"`
@@ -412,6 +416,10 @@ type Transport struct {
 	Model    *Model `yaml:"model,omitempty"`
 	Settings `yaml:",inline"`
 }
+
+// Multipath reports whether MPTCP carries the transport's connections over its links, from end to end
+// or between proxies.
+func (t *Transport) Multipath() bool { return t.MPTCP || t.Proxies }
 
 // Model are the simplifications of a published simulation.
 type Model struct {

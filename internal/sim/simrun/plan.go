@@ -62,12 +62,12 @@ func Check(spec *scenario.Spec) fault.List {
 				faults.Add(fmt.Sprintf("experiment.transports.%s.links[%d]", name, i), "%v", path.Err)
 			}
 		}
-		if t := e.Transports[name]; !t.MPTCP && t.Gateway == nil && len(t.Links) > 1 {
-			faults.Add("experiment.transports."+name+".links", "the simulator takes one path without mptcp or gateway, got %d links", len(t.Links))
+		if t := e.Transports[name]; !t.Multipath() && t.Gateway == nil && len(t.Links) > 1 {
+			faults.Add("experiment.transports."+name+".links", "the simulator takes one path without mptcp, proxies or gateway, got %d links", len(t.Links))
 		}
 	}
 	for _, k := range e.Cells() {
-		if e.Traffic[k.Traffic].Datagram > 0 && e.Transports[k.Transport].MPTCP {
+		if e.Traffic[k.Traffic].Datagram > 0 && e.Transports[k.Transport].Multipath() {
 			faults.Add("experiment.traffic."+k.Traffic+".datagram", "cannot be carried by MPTCP, which transport %s has", k.Transport)
 			break
 		}
@@ -135,7 +135,7 @@ func (p *plan) unusedAddresses() fault.List {
 					passes := func(path cell.Path) bool {
 						return path.Err != nil || slices.ContainsFunc(path.Hops, func(h cell.Hop) bool { return h.Link == link })
 					}
-					if !e.Transports[name].MPTCP || slices.ContainsFunc(p.cells.Paths(name), passes) {
+					if !e.Transports[name].Multipath() || slices.ContainsFunc(p.cells.Paths(name), passes) {
 						continue
 					}
 					faults.Add(fmt.Sprintf("nodes.%s.mptcp.%s[%d]", node, list.name, i),
@@ -242,7 +242,7 @@ func (p *plan) configOf(c *cell.Cell, seed uint64) (sim.Config, error) {
 		b.always = append(b.always, x.Transport.Links...)
 	}
 	overhead := p.spec.Overhead(transport)
-	conn := sim.Connection{Name: c.Key.String(), MPTCP: transport.MPTCP, Bytes: c.Bytes, Rate: t.Rate, Header: p.spec.Headers(transport), Handshake: true}
+	conn := sim.Connection{Name: c.Key.String(), MPTCP: transport.Multipath(), Bytes: c.Bytes, Rate: t.Rate, Header: p.spec.Headers(transport), Handshake: true}
 	if t.Objects > 0 {
 		conn.Object = t.Bytes
 	}
@@ -518,7 +518,7 @@ func (p *plan) measure(of *cell.Cell, trial int, config sim.Config, simulated si
 	if len(of.Events) > 0 {
 		run.Metrics[result.ConnectionsLost] = 0
 	}
-	if transport.MPTCP {
+	if transport.Multipath() {
 		result.PutResequencing(run.Metrics, &c.Reseq, p.spec.SumRates(of.Key), report.Duration)
 		run.Metrics[result.Reinjections] = float64(c.Reinjected)
 		putFirstLink(run.Metrics, c.Paths)
