@@ -31,55 +31,66 @@ const (
 	proxyShort  = 5000    // connections
 	proxyPiece  = 1 << 10 // bytes of a short connection in each direction
 	proxyIdle   = 2000    // connections
+	proxyFirst  = 200     // connections whose first byte is awaited
 	// proxyWorkers open short connections at a time.
 	proxyWorkers = 32
 )
 
-// contestant is a proxy that is measured.
+// contestant is a proxy that is measured, or none.
 type contestant struct {
 	name   string
 	config func(listen, server string) string
-	args   func(file string) []string
-	binary string
+	// command is the program with its arguments, but for the file; nil: clients connect to the server.
+	command []string
+	// multipath: it connects to the server by MPTCP.
+	multipath bool
 
-	pid                            int
-	listen                         string
-	bulk, bulkCPU, short, shortCPU []float64
-	idle                           float64
+	pid                                   int
+	listen                                string
+	bulk, bulkCPU, short, shortCPU, first []float64
+	idle                                  float64
 }
 
 // BenchmarkProxies measures the proxy beside HAProxy and nginx on loopback, in interleaved rounds:
-// a download by one connection, short connections, and the memory of idle ones. CPU time is that of
-// the proxy's processes.
+// a download by one connection, short connections, the time to the first byte, and the memory of
+// idle ones. CPU time is that of the proxy's processes.
 func BenchmarkProxies(b *testing.B) {
-	haproxy, nginx := programs.Need(b, "haproxy"), programs.Need(b, "nginx")
+	haproxy, nginx, mptcpize := programs.Need(b, "haproxy"), programs.Need(b, "nginx"), programs.Need(b, "mptcpize")
 	tabane := func(scheme string) func(listen, server string) string {
 		return func(listen, server string) string {
 			return fmt.Sprintf("proxy:\n  control: %s/s.sock\n  status: %s\n  listeners: [{listen: \"tcp://%s\", upstream: \"%s://%s\"}]\n", b.TempDir(), freeAddress(b), listen, scheme, server)
 		}
 	}
-	run := func(file string) []string { return []string{"proxy", "-c", file} }
 	stream := func(listen, server string) string {
 		dir := b.TempDir()
 		return fmt.Sprintf("load_module /usr/lib/nginx/modules/ngx_stream_module.so;\ndaemon off;\nworker_processes auto;\nworker_rlimit_nofile 20000;\npid %s/pid;\nerror_log %s/log;\nevents { worker_connections 9000; }\nstream { server { listen %s backlog=4096; proxy_pass %s; } }\n", dir, dir, listen, server)
 	}
+	splice := func(listen, server string) string {
+		return fmt.Sprintf("global\n  maxconn 4000\n  nbthread 2\ndefaults\n  mode tcp\n  option splice-auto\n  timeout connect 5s\n  timeout client 1h\n  timeout server 1h\nlisten l\n  bind %s\n  server s %s\n", listen, server)
+	}
 	list := []*contestant{
-		{name: "tabane", binary: program, config: tabane("tcp"), args: run},
-		{name: "HAProxy", binary: haproxy, args: func(file string) []string { return []string{"-db", "-f", file} }, config: func(listen, server string) string {
-			return fmt.Sprintf("global\n  maxconn 4000\n  nbthread 2\ndefaults\n  mode tcp\n  option splice-auto\n  timeout connect 5s\n  timeout client 1h\n  timeout server 1h\nlisten l\n  bind %s\n  server s %s\n", listen, server)
-		}},
-		{name: "nginx", binary: nginx, config: stream, args: func(file string) []string { return []string{"-c", file} }},
-		{name: "tabane to MPTCP", binary: program, config: tabane("mptcp"), args: run},
+		{name: "none"},
+		{name: "tabane", config: tabane("tcp"), command: []string{program, "proxy", "-c"}},
+		{name: "HAProxy", config: splice, command: []string{haproxy, "-db", "-f"}},
+		{name: "nginx", config: stream, command: []string{nginx, "-c"}},
+		{name: "tabane to MPTCP", config: tabane("mptcp"), command: []string{program, "proxy", "-c"}, multipath: true},
+		{name: "HAProxy to MPTCP", config: splice, command: []string{mptcpize, "run", haproxy, "-db", "-f"}, multipath: true},
+		{name: "nginx to MPTCP", config: stream, command: []string{mptcpize, "run", nginx, "-c"}, multipath: true},
 	}
 	loadBefore := loadAverage(b)
-	bulk, short := bulkServer(b), shortServer(b)
+	var multipath atomic.Bool // the last connection
+	bulk, short := bulkServer(b, &multipath), shortServer(b)
 	start := func(c *contestant, server string) (stop func()) {
+		if c.command == nil {
+			c.listen, c.pid = server, 0
+			return func() {}
+		}
 		c.listen = freeAddress(b)
 		file := filepath.Join(b.TempDir(), "config")
 		if err := os.WriteFile(file, []byte(c.config(c.listen, server)), 0o600); err != nil {
 			b.Fatal(err)
 		}
-		cmd := exec.Command("sh", append([]string{"-c", `exec "$@"`, "sh", c.binary}, c.args(file)...)...)
+		cmd := exec.Command("sh", append(append([]string{"-c", `exec "$@"`, "sh"}, c.command...), file)...)
 		var output bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &output, &output
 		if err := cmd.Start(); err != nil {
@@ -110,6 +121,9 @@ func BenchmarkProxies(b *testing.B) {
 				if err != nil || n != proxyBulk {
 					b.Fatalf("%s: %d bytes, %v", c.name, n, err)
 				}
+				if multipath.Load() != c.multipath {
+					b.Fatalf("%s: the connection to the server is MPTCP: %v", c.name, multipath.Load())
+				}
 				c.bulk = append(c.bulk, float64(n)*8/took/1e9)
 				c.bulkCPU = append(c.bulkCPU, (proxyCPU(b, c.pid)-cpu)/float64(n)*1e9)
 				stop()
@@ -121,10 +135,15 @@ func BenchmarkProxies(b *testing.B) {
 				took = time.Since(begun).Seconds()
 				c.short = append(c.short, proxyShort/took)
 				c.shortCPU = append(c.shortCPU, (proxyCPU(b, c.pid)-cpu)/proxyShort*1e6)
+				first, err := firstByte(c.listen)
+				if err != nil {
+					b.Fatalf("%s: %v", c.name, err)
+				}
+				c.first = append(c.first, first.Seconds()*1000)
 				stop()
 			}
 		}
-		for _, c := range list {
+		for _, c := range list[1:] {
 			stop := start(c, short)
 			before := proxyResident(b, c.pid)
 			var open []net.Conn
@@ -148,14 +167,21 @@ func BenchmarkProxies(b *testing.B) {
 		return v[len(v)/2]
 	}
 	lines := append([]string{
-		fmt.Sprintf("Loopback, medians of %d interleaved rounds, each a download of %.1f GB by one connection and %d connections that exchange 1 kB in each direction,",
+		fmt.Sprintf("Loopback, medians of %d interleaved rounds, each a download of %.1f GB by one connection, %d connections that exchange 1 kB in each direction,",
 			proxyRounds, proxyBulk/1e9, proxyShort),
-		fmt.Sprintf("and %d idle connections once, on %s.", proxyIdle, published.Machine()),
+		fmt.Sprintf("and %d, one after the other, of which the time from connecting to the first byte of the answer counts; and %d idle connections once,", proxyFirst, proxyIdle),
+		fmt.Sprintf("on %s.", published.Machine()),
 		fmt.Sprintf("Processes that wanted to run, on average of a minute: %.1f before, %.1f after the measurement, which itself makes 2 to 3.", loadBefore, loadAverage(b)), "",
-	}, published.Head("", "Gbit/s", "CPU s/GB", "connections/s", "CPU us/connection", "kB per idle connection")...)
+	}, published.Head("proxy", "Gbit/s", "CPU s/GB", "connections/s", "CPU us/connection", "first byte ms", "kB per idle connection")...)
 	for _, c := range list {
-		lines = append(lines, published.Row(c.name, fmt.Sprintf("%.1f", median(c.bulk)), fmt.Sprintf("%.3f", median(c.bulkCPU)),
-			fmt.Sprintf("%.0f", median(c.short)), fmt.Sprintf("%.1f", median(c.shortCPU)), fmt.Sprintf("%.1f", c.idle)))
+		of := func(c *contestant, format string, v float64) string {
+			if c.command == nil {
+				return "-"
+			}
+			return fmt.Sprintf(format, v)
+		}
+		lines = append(lines, published.Row(c.name, fmt.Sprintf("%.1f", median(c.bulk)), of(c, "%.3f", median(c.bulkCPU)),
+			fmt.Sprintf("%.0f", median(c.short)), of(c, "%.1f", median(c.shortCPU)), fmt.Sprintf("%.2f", median(c.first)), of(c, "%.1f", c.idle)))
 	}
 	fmt.Println("\n" + strings.Join(lines, "\n"))
 	if !*writeTables {
@@ -181,13 +207,16 @@ func freeAddress(b testing.TB) string {
 	return l.Addr().String()
 }
 
-// bulkServer sends proxyBulk bytes to each client that sends one.
-func bulkServer(b *testing.B) string {
+// bulkServer sends proxyBulk bytes to each client that sends one, and reports whether that came by
+// MPTCP.
+func bulkServer(b *testing.B, multipath *atomic.Bool) string {
 	piece := make([]byte, 1<<18)
 	return benchServer(b, func(c net.Conn) {
 		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
 			return // a look whether the proxy listens
 		}
+		is, err := c.(*net.TCPConn).MultipathTCP()
+		multipath.Store(err == nil && is)
 		for n := 0; n < proxyBulk; n += len(piece) {
 			if _, err := c.Write(piece); err != nil {
 				return
@@ -247,6 +276,31 @@ func download(address string) (n int64, err error) {
 	}
 }
 
+// firstByte returns the median time from connecting to the first byte of the answer, of proxyFirst
+// connections one after the other.
+func firstByte(address string) (time.Duration, error) {
+	piece := make([]byte, proxyPiece)
+	var took []time.Duration
+	for range proxyFirst {
+		begun := time.Now()
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			return 0, err
+		}
+		_, err = c.Write(piece)
+		if err == nil {
+			_, err = io.ReadFull(c, piece[:1])
+		}
+		took = append(took, time.Since(begun))
+		_ = c.Close()
+		if err != nil {
+			return 0, err
+		}
+	}
+	slices.Sort(took)
+	return took[len(took)/2], nil
+}
+
 // shortConnections opens proxyShort connections and exchanges a piece over each.
 func shortConnections(address string) error {
 	var left atomic.Int64
@@ -300,6 +354,9 @@ func proxyFamily(b *testing.B, pid int) []int {
 
 // proxyCPU returns the CPU time of a process and its children in seconds.
 func proxyCPU(b *testing.B, pid int) (seconds float64) {
+	if pid == 0 {
+		return 0
+	}
 	for _, p := range proxyFamily(b, pid) {
 		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p))
 		if err != nil {
