@@ -21,7 +21,7 @@ DEBIAN_ARCH = $(or $(ARCH),$(DEBIAN.$(HOST_ARCH)),$(HOST_ARCH))
 PROCESSOR := $(if $(ARCH),$(or $(PROCESSOR.$(ARCH)),$(error unknown ARCH=$(ARCH); use amd64, arm64, armhf or riscv64)))
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test programs race bench bench-gateway bench-forward bench-proxy bench-routes bench-sim soak fuzz lint clean help FORCE
+.PHONY: build demo test programs race bench bench-gateway bench-forward bench-proxy bench-sites bench-routes bench-sim soak fuzz lint clean help FORCE
 
 build: $(BIN)/tabane $(BIN)/tabane-lab ## build bin/tabane and bin/tabane-lab, or those of ARCH=arm64, armhf or riscv64 in bin/ARCH
 
@@ -74,8 +74,11 @@ bench-forward: programs ## measure the gateway's open plane, beside forwarding a
 	TABANE_LAB=require TABANE_PROGRAMS=require $(GO) test -count=1 -timeout 10m -run '^$$' -bench 'Forward|Programs|Room|Flows' -benchtime 60x ./internal/gateway/openbpf -update
 
 bench-proxy: BENCHMARKS := --benchmarks libnginx-mod-stream
-bench-proxy: programs ## measure the proxy beside HAProxy and nginx: a download, short connections, memory, and write the table of docs/proxy.md (root, 4 minutes)
+bench-proxy: programs ## measure the proxy beside HAProxy and nginx: a download, short connections, first byte, memory, and write the table of docs/proxy.md (root, 4 minutes)
 	TABANE_LAB=require TABANE_PROGRAMS=require $(GO) test -count=1 -timeout 10m -run '^$$' -bench Proxies -benchtime 1x ./internal/acceptance -update
+
+bench-sites: ## compare proxies with gateways on the same two lines, and write the table of docs/proxy.md (root, 4 minutes)
+	TABANE_LAB=require $(GO) test -count=1 -timeout 20m -run '^$$' -bench ProxySites -benchtime 1x ./internal/acceptance -update
 
 PINNED = $(shell command -v taskset >/dev/null && echo taskset -c $$(($$(nproc) - 1)))
 
