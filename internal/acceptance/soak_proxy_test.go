@@ -23,7 +23,7 @@ const (
 	// with soakProxyMany connections.
 	soakProxyTime = 6 * time.Second
 	soakProxyFew  = 200
-	soakProxyMany = 3000
+	soakProxyMany = 5000
 	// soakProxyPause is the longest time between two pieces of a connection, and soakProxyPiece the
 	// longest of them in bytes.
 	soakProxyPause = 4 * time.Second

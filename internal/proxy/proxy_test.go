@@ -218,8 +218,8 @@ func TestReset(t *testing.T) {
 	isReset := func(err error) bool { return errors.Is(err, syscall.ECONNRESET) }
 	at, none := free(t), free(t)
 	ended := make(chan error, 1)
-	one := make([]byte, 1)
 	server := serve(t, func(c *net.TCPConn) {
+		one := make([]byte, 1)
 		switch _, _ = c.Read(one); one[0] {
 		case 's':
 			reset(c)
@@ -249,12 +249,18 @@ func TestReset(t *testing.T) {
 }
 
 // TestSlowReader: a client that does not read stops the server, costs a bounded part of its data,
-// and gets all of it in the end.
+// and gets all of it in the end, from TCP and from MPTCP.
 func TestSlowReader(t *testing.T) {
+	for _, scheme := range []string{"tcp", "mptcp"} {
+		t.Run(scheme, func(t *testing.T) { testSlowReader(t, scheme) })
+	}
+}
+
+func testSlowReader(t *testing.T, scheme string) {
 	const size = 64 << 20
 	server := serve(t, func(c *net.TCPConn) { _, _ = io.CopyN(c, zeros{}, size) })
 	at := free(t)
-	p := start(t, forward(t, "tcp://"+at, "tcp://"+server.Addr().String()))
+	p := start(t, forward(t, "tcp://"+at, scheme+"://"+server.Addr().String()))
 	c := dial(t, at)
 	last, same := uint64(0), 0
 	settle(t, "the server is not stopped", func() bool {

@@ -101,10 +101,13 @@ type flow struct {
 	pipe *pipe  // has held bytes
 	rest []byte // copied bytes that the receiver has not taken
 	held int
-	// bulk: data comes in large pieces, which are spliced.
+	// bulk: data comes in large pieces, which are spliced, or copied by large buffers.
 	bulk bool
+	// copied: the sender is one that the kernel cannot splice from without copying.
+	copied bool
 	// borrowed: rest is in the loop's buffer.
 	borrowed bool
+	large    *largeBuffer // has rest
 	// done: the end was passed on.
 	done    bool
 	segment int32 // of the receiver, 0 if unknown
@@ -169,6 +172,7 @@ func (l *loop) drop(c *connection) {
 			l.putPipe(f.pipe)
 		}
 		f.pipe, f.held = nil, 0
+		l.putLarge(f)
 	}
 	if c.dial.won >= 0 {
 		l.engine.options.Router.Closed(c.target(int(c.dial.won)))

@@ -148,6 +148,7 @@ type Engine struct {
 	log     *slog.Logger
 	loops   []*loop
 	pipes   atomic.Int32
+	larges  atomic.Int32
 	open    atomic.Int64
 	beside  atomic.Int64 // attempts beyond the first of each connection
 	paused  atomic.Int32 // loops that do not accept

@@ -47,7 +47,8 @@ type loop struct {
 	now      time.Time // of the current round
 	services []*Service
 	buffer   [copySize]byte
-	pipes    []*pipe // empty ones
+	pipes    []*pipe        // empty ones
+	larges   []*largeBuffer // unused ones
 
 	connections []*connection // by slot; nil is free
 	free        []int32       // slots

@@ -10,8 +10,12 @@ const (
 	// maxPipes bounds the pipes of an engine, of two descriptors each. Each connection whose receiver
 	// is slower than its sender holds one; further ones are copied.
 	maxPipes = 32
-	// keptPipes is the number of empty pipes that a loop keeps from one second to the next.
+	// keptPipes is the number of empty pipes, and of large buffers, that a loop keeps from one second to
+	// the next.
 	keptPipes = 2
+	// largeSize is the size in bytes of a large buffer, and maxLarges bounds those of an engine.
+	largeSize = 256 << 10
+	maxLarges = 32
 )
 
 // pipe is the two ends of a pipe. One that no connection holds is empty.
@@ -48,11 +52,46 @@ func (l *loop) discard(p *pipe) {
 	l.engine.pipes.Add(-1)
 }
 
-// trimPipes closes the empty pipes that were not needed in the last second.
+// largeBuffer is for bulk data that is copied. One that no connection holds is unused.
+type largeBuffer [largeSize]byte
+
+// takeLarge gives a direction a large buffer, unless it has one, and reports whether it has: there may
+// be too many.
+func (l *loop) takeLarge(f *flow) bool {
+	if f.large != nil {
+		return true
+	}
+	if n := len(l.larges); n > 0 {
+		f.large = l.larges[n-1]
+		l.larges = l.larges[:n-1]
+		return true
+	}
+	if l.engine.larges.Add(1) > maxLarges {
+		l.engine.larges.Add(-1)
+		return false
+	}
+	f.large = new(largeBuffer)
+	return true
+}
+
+// putLarge takes the large buffer of a direction back, if it has one.
+func (l *loop) putLarge(f *flow) {
+	if f.large != nil {
+		l.larges = append(l.larges, f.large)
+		f.large = nil
+	}
+}
+
+// trimPipes closes the empty pipes that were not needed in the last second, and drops such buffers.
 func (l *loop) trimPipes() {
 	for len(l.pipes) > keptPipes {
 		n := len(l.pipes) - 1
 		l.discard(l.pipes[n])
 		l.pipes = l.pipes[:n]
+	}
+	if n := len(l.larges) - keptPipes; n > 0 {
+		l.engine.larges.Add(-int32(n))
+		clear(l.larges[keptPipes:])
+		l.larges = l.larges[:keptPipes]
 	}
 }

@@ -90,7 +90,14 @@ func brokenBy(s *side) syscall.Errno {
 
 // pull takes the next piece from a sender.
 func (l *loop) pull(f *flow, from *side) syscall.Errno {
-	if f.bulk {
+	if f.bulk && f.copied {
+		if l.takeLarge(f) {
+			n, errno := receiveLarge(int(from.fd), f.large[:])
+			f.rest = f.large[:max(n, 0)]
+			f.bulk = errno != 0 || n >= bulkEnds
+			return from.took(n, errno, n < len(f.large))
+		}
+	} else if f.bulk {
 		if f.pipe == nil {
 			f.pipe = l.pipe()
 		}
@@ -110,7 +117,9 @@ func (l *loop) pull(f *flow, from *side) syscall.Errno {
 	n, errno := receive(int(from.fd), l.buffer[:])
 	if errno == 0 && n > 0 {
 		f.rest, f.borrowed = l.buffer[:n], true
-		f.bulk = n == len(l.buffer)
+		if f.bulk = n == len(l.buffer); f.bulk {
+			f.copied = !spliceable(int(from.fd))
+		}
 	}
 	return from.took(n, errno, n < len(l.buffer))
 }
@@ -170,6 +179,7 @@ func (l *loop) push(f *flow, to *side) (moved int, errno syscall.Errno) {
 	switch {
 	case len(f.rest) == 0:
 		f.rest = nil
+		l.putLarge(f)
 	case f.borrowed:
 		f.rest = append([]byte(nil), f.rest...)
 	}

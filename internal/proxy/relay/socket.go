@@ -222,8 +222,18 @@ func receive(fd int, b []byte) (int, syscall.Errno) {
 	return int(n), errno
 }
 
+// receiveLarge is receive for a large buffer.
+func receiveLarge(fd int, b []byte) (int, syscall.Errno) {
+	n, _, errno := unix.Syscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
+	return int(n), errno
+}
+
 // send writes without SIGPIPE.
 func send(fd int, b []byte) (int, syscall.Errno) {
+	if len(b) > copySize {
+		n, _, errno := unix.Syscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT, 0, 0)
+		return int(n), errno
+	}
 	n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT, 0, 0)
 	return int(n), errno
 }
@@ -269,6 +279,14 @@ func multipath(fd int) bool {
 	length := uint32(len(info))
 	_, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, uintptr(fd), solMPTCP, mptcpInfo, uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&length)), 0)
 	return errno == 0
+}
+
+// spliceable reports whether the kernel splices from a socket without copying. MPTCP has no
+// splice_read: the kernel copies into new pages, as many as may be read, also of a connection that has
+// fallen back.
+func spliceable(fd int) bool {
+	protocol, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
+	return err == nil && protocol == unix.IPPROTO_TCP
 }
 
 // segment returns the maximum segment size of a connection in bytes.
