@@ -63,7 +63,7 @@ func runSites(b *testing.B, backend string) map[string]float64 {
 	out := filepath.Join(b.TempDir(), backend)
 	args := []string{backend, "run", "proxy-sites", "--quick", "--out", out}
 	if backend == "lab" {
-		args = append(args, "--trials", fmt.Sprint(sitesTrials))
+		args = append(args, "--trials", fmt.Sprint(sitesTrials), "--jobs", "2")
 	}
 	if text, err := exec.Command(program, args...).CombinedOutput(); err != nil {
 		b.Fatalf("%s: %v\n%s", backend, err, text)
