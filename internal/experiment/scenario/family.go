@@ -48,7 +48,7 @@ func (s *Spec) AddressOf(name string) netip.Addr {
 
 // Overhead returns that of the segments of a transport.
 func (s *Spec) Overhead(t *Transport) traffic.Overhead {
-	o := traffic.Overhead{MPTCP: t.Multipath(), IPv4: s.AddressOf(s.Experiment.Server).Is4(), Plain: t.Era == Era2006}
+	o := traffic.Overhead{MPTCP: t.Multipath(), IPv4: s.AddressOf(s.Experiment.Server).Is4()}
 	if t.Gateway != nil {
 		o.Tunnel = t.Gateway.overhead(o.IPv4)
 	}
