@@ -178,7 +178,7 @@ func TestImageRuns(t *testing.T) {
 			t.Errorf("the image has another name: %s", blob)
 		}
 	}
-	extract := exec.Command("tar", "-xpf", "-", "-C", root)
+	extract := exec.Command("sh", "-c", `exec tar -xpf - -C "$1"`, "sh", root)
 	if bytes.HasPrefix(largest, []byte{0x1f, 0x8b}) {
 		extract.Args = append(extract.Args, "-z")
 	}
