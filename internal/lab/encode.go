@@ -40,16 +40,18 @@ func plainValue(v reflect.Value) (any, error) {
 		b, err := x.MarshalText()
 		return string(b), err
 	}
-	if field.HasShort(v.Type()) {
-		fresh := reflect.New(v.Type())
-		fresh.Elem().Set(v)
-		if text, ok := fresh.Interface().(field.Short).Short(); ok {
-			return text, nil
-		}
-	}
 	switch v.Kind() {
 	case reflect.Struct:
-		return plainStruct(v)
+		m, err := plainStruct(v)
+		if len(m) == 0 && err == nil && field.HasShort(v.Type()) {
+			// A value that only its short form has, such as a mode that is given by its name alone.
+			fresh := reflect.New(v.Type())
+			fresh.Elem().Set(v)
+			if text, ok := fresh.Interface().(field.Short).Short(); ok {
+				return text, nil
+			}
+		}
+		return m, err
 	case reflect.Slice:
 		list := make([]any, v.Len())
 		for i := range list {
@@ -77,7 +79,7 @@ func plainValue(v reflect.Value) (any, error) {
 	}
 }
 
-func plainStruct(v reflect.Value) (any, error) {
+func plainStruct(v reflect.Value) (map[string]any, error) {
 	m := map[string]any{}
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
