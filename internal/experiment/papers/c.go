@@ -24,7 +24,7 @@ var paperC = []Figure{
 			{Name: "At 50 ms two paths carry two thirds of what the window allows", Metric: result.Goodput, Case: "8M-50", Transport: "both-2006", AtLeast: bound(0.6 * 5.2e6), AtMost: bound(0.72 * 5.2e6)},
 			{Name: "16 times the window repairs it", Metric: result.Goodput, Case: "8M-50", Transport: "both-2006-x16", Relative: result.LimitRate, AtLeast: bound(0.92)},
 		},
-		Because: "Paths that are exactly equal reorder nothing, so the simulator has all that the window allows; on the kernel, where links are late by some milliseconds, it has 59 %.",
+		Because: "That two paths have 0.86 of one needs a TCP whose threshold does not adapt and paths that are late by a timer's tick: with ±2 ms RFC 6675 has 0.89, Linux 2.4 and today's TCP 1.00.",
 		See:     "../scenarios/datagram-tcp",
 	},
 	{
