@@ -222,7 +222,7 @@ type LinkStatus struct {
 	Loss   float64 `json:"loss"`
 	Lost   uint64  `json:"lost"`
 	Missed uint64  `json:"missed"`
-	// Rate is the rate in the direction of sending, as configured or estimated.
+	// Rate is the rate in the direction of sending, as configured or estimated; 0 before that.
 	Rate unit.Bandwidth `json:"rate_bps"`
 	// Queue is the standing queue that the plane keeps for the path.
 	Queue time.Duration `json:"queue_ns"`

@@ -158,6 +158,14 @@ func (l *link) upRate() unit.Bandwidth {
 	return l.rates.capacity.Value()
 }
 
+// knownRate returns the rate towards the peer, 0 before one is configured or measured.
+func (l *link) knownRate() unit.Bandwidth {
+	if l.configuredRate() == 0 && !l.rates.capacity.Known() {
+		return 0
+	}
+	return l.upRate()
+}
+
 // pace returns the rate that packets to the peer are paced to.
 func (l *link) pace() unit.Bandwidth {
 	if l.configuredRate() != l.rates.limit {

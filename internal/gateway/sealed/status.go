@@ -107,7 +107,7 @@ func (r *peer) status(now time.Duration) (s dataplane.PeerStatus, relays []datap
 			Path: names[i], Line: l.line.name, Meets: r.matching.meets(l), Endpoint: l.address.remote, Seen: l.nat.seen, State: state, Sent: l.sent.value(),
 			Member: l.line.conf.Load().Member, CareOf: l.registration.careOf, Reason: l.registration.reason,
 			Received: dataplane.Count{Packets: x.packets, Bytes: x.bytes}, RTT: l.probing.rtt.SRTT, Jitter: l.reports.last.Jitter, Spread: l.reports.last.Spread,
-			Loss: l.lossShare(), Lost: l.reports.lost, Missed: x.missed, Rate: l.upRate(), MTU: l.search.mtu,
+			Loss: l.lossShare(), Lost: l.reports.lost, Missed: x.missed, Rate: l.knownRate(), MTU: l.search.mtu,
 		}
 		switch x := &l.registration; {
 		case x.until > now:
