@@ -2,6 +2,8 @@
 
 SHELL   := /bin/bash
 export GO ?= go
+# Without the names of directories in what is compiled, all checkouts on a machine share the build cache.
+export GOFLAGS := $(shell $(GO) env GOFLAGS 2>/dev/null) -trimpath
 OUT     ?= out
 VERSION := $(shell git describe --always --dirty --tags 2>/dev/null)
 COMMIT  := $(shell git rev-parse HEAD 2>/dev/null)
@@ -28,7 +30,7 @@ build: $(BIN)/tabane $(BIN)/tabane-lab ## build bin/tabane and bin/tabane-lab, o
 # The go command knows what has changed; make does not.
 $(BIN)/tabane $(BIN)/tabane-lab: FORCE
 	@command -v $(GO) >/dev/null || { echo "make: there is no Go; install Go 1.26 or newer (https://go.dev/dl/)" >&2; exit 2; }
-	$(PROCESSOR) $(GO) build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)" -o $@ ./cmd/$(@F)
+	$(PROCESSOR) $(GO) build -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)" -o $@ ./cmd/$(@F)
 
 demo: root build ## run the first experiment: content over every egress path (needs root)
 	bin/tabane lab run epe-steady --quick --out $(OUT)/epe-steady
@@ -36,13 +38,16 @@ demo: root build ## run the first experiment: content over every egress path (ne
 PKG ?= ./...
 RUN ?= .
 
+# How many packages are tested at a time: labs often wait.
+PACKAGES = $(shell echo $$(($$(nproc) + 1)))
+
 # What is checked beside the tests, whose labs often wait, at the lowest priority. Of a part of the tests, nothing.
 BESIDE ?= $(if $(filter ./...,$(PKG)),analyze)
 
 test: programs format ## run all tests, or those of PKG=./internal/... that match RUN=TestX; as root also those in network namespaces, none of which may be skipped then
 	@$(GO) test -count=1 ./.ci/test
 	@[ "$$(id -u)" != 0 ] || export TABANE_LAB=require; \
-	$(GO) run ./.ci/test $(if $(BESIDE),-beside='$(MAKE) --no-print-directory $(BESIDE)') -count=1 -timeout=20m -run='$(RUN)' $(PKG)
+	$(GO) run ./.ci/test $(if $(BESIDE),-beside='$(MAKE) --no-print-directory $(BESIDE)') -p=$(PACKAGES) -count=1 -timeout=20m -run='$(RUN)' $(PKG)
 
 race: ## run all tests, or those of PKG that match RUN, with the race detector (needs a C compiler)
 	@CGO_ENABLED=1 $(GO) run ./.ci/test -race -count=1 -timeout=30m -run='$(RUN)' $(PKG)
