@@ -340,7 +340,7 @@ func TestParameters(t *testing.T) {
 	values := map[string]string{
 		"LINK.rate": "7Mbit/s", "LINK.delay": "33ms", "LINK.jitter": "3ms", "LINK.loss": "25%", "LINK.forward.loss": "ge:1%:20%", "LINK.backward.delay": "3ms", "LINK.discipline": "codel", "LINK.queue": "70ms", "LINK.packets": "7", "scheduler": "round-robin",
 		"congestion": "vegas", "window": "70kB", "rbuf": "77kB", "receive_buffer": "unlimited", "segment": "777", "initial_window": "7",
-		"delayed_ack": "true", "rack": "true", "min_rto": "777ms", "header": "77", "at_once": "true", "uncounted": "true", "duration": "7s",
+		"delayed_ack": "true", "rack": "true", "min_rto": "777ms", "header": "77", "min_threshold": "7", "at_once": "true", "uncounted": "true", "duration": "7s",
 		"beta": "0.5", "overtaken": "7", "own": "true", "ratio": "7:1",
 	}
 	// Parameters of a scheduler need that scheduler.
