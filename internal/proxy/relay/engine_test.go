@@ -1,12 +1,14 @@
 package relay
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -218,4 +220,48 @@ func TestFull(t *testing.T) {
 	if e.loops[0].closeAttempts(c, -1); e.full() || e.beside.Load() != 0 {
 		t.Errorf("after their end %d are counted", e.beside.Load())
 	}
+}
+
+// TestCopiedDataStaysApart: connections of a loop that has no pipe left share its buffer, and yet each
+// client gets what its own server sends.
+func TestCopiedDataStaysApart(t *testing.T) {
+	const downloads, size = 6, 16 << 20
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for i := byte(1); ; i++ {
+			c, err := l.Accept()
+			if err != nil {
+				return // the test ends
+			}
+			go func() {
+				_, _ = c.Write(bytes.Repeat([]byte{i}, size)) // the client counts
+				_ = c.Close()
+			}()
+		}
+	}()
+	e, _, at := start(t, &stub{plan: Plan{Targets: []Target{{Address: l.Addr().(*net.TCPAddr).AddrPort()}}}}, ServiceOptions{})
+	e.pipes.Store(maxPipes)
+	defer e.pipes.Store(0)
+	var running sync.WaitGroup
+	for range downloads {
+		c := enter(t, at)
+		if err := c.SetDeadline(time.Now().Add(6 * patience)); err != nil {
+			t.Fatal(err)
+		}
+		running.Go(func() {
+			got, err := io.ReadAll(c)
+			if err != nil || len(got) != size {
+				t.Errorf("%d bytes of %d arrived: %v", len(got), size, err)
+				return
+			}
+			if n := bytes.Count(got, got[:1]); n != size {
+				t.Errorf("%d bytes are of other connections", size-n)
+			}
+		})
+	}
+	running.Wait()
 }

@@ -76,7 +76,10 @@ func (l *loop) pump(c *connection, d int) (again bool, errno syscall.Errno) {
 			return false, errno
 		}
 	}
-	return true, 0
+	// What was taken last may be in the loop's buffer, which the next connection uses.
+	n, errno := l.push(f, to)
+	moved += n
+	return errno == 0, errno
 }
 
 // brokenBy returns the error of a socket with an event of one.
