@@ -39,7 +39,10 @@ func difference(old, now *Config, on networks, vrps *policy.VRPs) (changes, faul
 	fault.Fixed(&faults, "locator.function", old.Locator.srv6().Function, now.Locator.srv6().Function)
 	fault.Fixed(&faults, "sid_format", old.SIDFormat, now.SIDFormat)
 	fault.Fixed(&faults, "port", old.Port, now.Port)
-	fault.Fixed(&faults, "controllers", fmt.Sprint(old.Controllers), fmt.Sprint(now.Controllers))
+	if !slices.Equal(old.Controllers, now.Controllers) {
+		faults.Add("controllers", "cannot change while the daemon runs, from those at %v to those at %v; a restart is needed",
+			controllerAddresses(old.Controllers), controllerAddresses(now.Controllers))
+	}
 	fault.Fixed(&faults, "control", old.Control, now.Control)
 	fault.Fixed(&faults, "status", old.Status, now.Status)
 	before, after := old.egress(on, vrps), now.egress(on, vrps)
@@ -55,6 +58,14 @@ func difference(old, now *Config, on networks, vrps *policy.VRPs) (changes, faul
 		rpki:      !reflect.DeepEqual(old.RPKI, now.RPKI),
 		retired:   now.retired(old.filters()),
 	}, nil
+}
+
+// controllerAddresses are what may be said of controllers, which have passwords.
+func controllerAddresses(list []Controller) (all []netip.Addr) {
+	for _, c := range list {
+		all = append(all, c.Address)
+	}
+	return all
 }
 
 // state is the part of a peer that its session, SID and table depend on: all but its policies.

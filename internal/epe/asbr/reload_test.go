@@ -47,7 +47,10 @@ func TestDifference(t *testing.T) {
 			"prefix 2001:db8:77::/48 added\npolicy of session \"reflector ", ""},
 		"as number": {func(c *Config) { c.ASN = 65099 }, "", "asn: cannot change from "},
 		"locator":   {func(c *Config) { c.Locator.Prefix = netip.MustParsePrefix("fc00:9::/32") }, "", "locator.prefix: cannot change from "},
-		"renamed":   {func(c *Config) { c.Peers[0].Name = "other" }, "", `peers[0].name: "other" takes the address of "NAME"`},
+		"controller": {func(c *Config) {
+			c.Controllers = []Controller{{Address: netip.MustParseAddr("2001:db8:1::cc"), Password: "hidden"}}
+		}, "", "controllers: cannot change while the daemon runs, from those at [] to those at [2001:db8:1::cc]"},
+		"renamed": {func(c *Config) { c.Peers[0].Name = "other" }, "", `peers[0].name: "other" takes the address of "NAME"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			old, now := testConfig(), testConfig()
@@ -59,6 +62,9 @@ func TestDifference(t *testing.T) {
 				t.Fatal(err)
 			}
 			c, faults := difference(&old, &now, networks{}, nil)
+			if strings.Contains(faults.Error(), "hidden") {
+				t.Errorf("a fault has a password: %v", faults)
+			}
 			want := func(text string) string { return strings.ReplaceAll(text, "NAME", old.Peers[0].Name) }
 			if got := faults.Error(); !strings.HasPrefix(got, want(tt.faults)) || got != "" && tt.faults == "" {
 				t.Errorf("faults %q, want %q", got, want(tt.faults))
