@@ -356,7 +356,6 @@ func (e *Edge) Run(ctx context.Context) (err error) {
 	if e.namespace, err = netns.Current(); err != nil {
 		return errors.Join(err, e.daemon.Close())
 	}
-	e.egress.auto.reason = e.startObserver()
 	defer func() { err = errors.Join(err, e.stopObserver(), e.namespace.Close()) }()
 	e.hashFlows()
 	defer func() {
@@ -369,6 +368,7 @@ func (e *Edge) Run(ctx context.Context) (err error) {
 		if err != nil {
 			return errors.Join(err, e.daemon.Close())
 		}
+		e.egress.auto.reason = e.startObserver()
 		err = e.daemon.Run(ctx, e)
 		if !e.keep {
 			err = errors.Join(err, e.setEndpoints(nil))
@@ -401,6 +401,7 @@ func (e *Edge) runPaths(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, e.daemon.Close())
 	}
+	e.egress.auto.reason = e.startObserver()
 	after := func(d time.Duration, f func()) *time.Timer {
 		return time.AfterFunc(d, func() {
 			_ = contain.Do(contain.Reconcile, e.log, nil, func() { e.daemon.Do(ctx, f) }) // it is logged

@@ -29,7 +29,8 @@ type observer struct {
 }
 
 // startObserver starts reporting connections if a mode of the delivery is auto. Where that is not
-// possible, networks keep the mode that they begin with; it returns why.
+// possible, networks keep the mode that they begin with; it returns why. The daemon must run from then
+// on: what is started waits for it.
 func (e *Edge) startObserver() (reason string) {
 	if !e.config.Delivery.learns() || e.observer != nil {
 		return ""
