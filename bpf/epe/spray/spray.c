@@ -62,6 +62,7 @@ struct connection {
 	__u32 home;
 	__u32 rule;
 	__u32 period; /* start of the present one for shortest */
+	__u32 heard; /* an acknowledgment was seen */
 	struct spray_watch watch;
 	struct spray_path path[SPRAY_PATHS];
 	struct record records[RECORDS];
@@ -269,6 +270,7 @@ static __always_inline struct connection *begin(const struct segment *s, const s
 	c->home = plan->home;
 	c->rule = plan->rule;
 	c->period = now;
+	c->heard = 0;
 	__builtin_memset(&c->watch, 0, sizeof(c->watch));
 	c->watch.since = now;
 	__builtin_memset(c->path, 0, sizeof(c->path));
@@ -398,7 +400,8 @@ static __always_inline __u32 retransmit(struct connection *c, const struct segme
 	if (at - c->tail < c->head - c->tail && !r->arrived && !r->retransmitted)
 		r->retransmitted = now ? now : 1;
 	limit = 3 * home->smooth > SPRAY_DEAD ? 3 * home->smooth : SPRAY_DEAD;
-	if (home->sent != home->gone && spray_later(now - home->progress, limit)) {
+	/* Where acknowledgments are never seen, they arrive elsewhere, and silence says nothing. */
+	if (c->heard && home->sent != home->gone && spray_later(now - home->progress, limit)) {
 		for (__u32 i = 1; i < SPRAY_PATHS; i++) {
 			__u32 other = SPRAY_PATH(c->home + i);
 
@@ -600,6 +603,7 @@ int receive(struct __sk_buff *skb)
 	ack = s.acknowledgment;
 	if (spray_later(ack, c->next))
 		return TC_NEXT;
+	c->heard = 1;
 	now = bpf_ktime_get_ns() / 1000;
 	for (int i = 0; i < ARRIVALS && c->tail != c->head; i++) {
 		__u32 tail = c->tail;
