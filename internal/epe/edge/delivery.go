@@ -542,6 +542,7 @@ func (e *egress) useGroup(prefix netip.Prefix, n *delivered, members []member) (
 		if n.group = e.delivery.groups[key]; n.group == nil {
 			n.group = e.newGroup(key, members)
 			if spray {
+				e.leaveFirst(old, members)
 				e.newSprayed(n.group, n.rule)
 			}
 			e.setGroup(n.group)

@@ -72,6 +72,21 @@ func (e *egress) startSpraying(s sprayer, reason error) {
 	}
 }
 
+// leaveFirst has the kernel no longer use what a network has lost before a program for what is left is
+// loaded: that takes a large part of a second, and the routes that were withdrawn are only queued. The
+// groups leave out the members that are not among those left, so that nothing is sent after them.
+func (e *egress) leaveFirst(old *group, left []member) {
+	if old != nil {
+		e.suspend(func(m member) bool {
+			same := func(other member) bool { return other.peer == m.peer }
+			return slices.ContainsFunc(old.members, same) && !slices.ContainsFunc(left, same)
+		})
+	}
+	if e.flushNow != nil {
+		e.flushNow()
+	}
+}
+
 // newSprayed gives a group a plan and a program; without, it keeps its first member.
 func (e *egress) newSprayed(g *group, rule *deliveryRule) {
 	s := &sprayed{rule: uint32(e.newPlanID(rule))}

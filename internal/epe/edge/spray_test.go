@@ -108,6 +108,59 @@ func TestSpray(t *testing.T) {
 	}
 }
 
+// loads is a sprayer that a function is called before the program of a plan is loaded in.
+type loads struct {
+	plans
+	before func()
+}
+
+func (l loads) Program(number uint32) (uint32, error) {
+	l.before()
+	return l.plans.Program(number)
+}
+
+// TestWithdrawalBeforeProgram: when a peer withdraws its route and those left need a program, the
+// kernel no longer has the route, nor the program in use the peer's mark, when that is loaded.
+func TestWithdrawalBeforeProgram(t *testing.T) {
+	config := testConfig()
+	config.Peers = append(config.Peers, Peer{Name: "c", RT: id("65000:103"), Address: netip.MustParseAddr("2001:db8:1::c"), Table: 103})
+	config.Delivery = Delivery{Default: Mode{Spray: []string{"a", "b", "c"}}}
+	e, w := newTestEgress(config)
+	kernel := maps.Clone(w) // as of the last flush
+	e.flushNow = func() { kernel = maps.Clone(w) }
+	p, loaded, withdrawn := plans{}, 0, false
+	e.startSpraying(loads{p, func() {
+		loaded++
+		if !withdrawn {
+			return
+		}
+		if lines := kernel.lines("2001:db8:c::/48 table 102"); len(lines) > 0 {
+			t.Errorf("a program is loaded while the kernel has %q", lines)
+		}
+		for number, plan := range p {
+			if slices.Contains(plan.Marks[:], e.peers[1].mark()) {
+				t.Errorf("a program is loaded while plan %d sends through the peer: %x", number, plan.Marks)
+			}
+		}
+	}}, nil)
+	for peer := range 3 {
+		e.announce(t, peer+1, "2001:db8:c::/48", false)
+	}
+	e.flushNow()
+	if lines := kernel.lines("2001:db8:c::/48 table 102"); len(lines) != 1 || loaded != 2 {
+		t.Fatalf("%q, %d programs", lines, loaded)
+	}
+	withdrawn = true
+	e.announce(t, 2, "2001:db8:c::/48", true)
+	if loaded != 3 {
+		t.Errorf("%d programs were loaded", loaded)
+	}
+	e.step(100)
+	if e.delivery.suspended.active {
+		t.Error("members stay suspended")
+	}
+}
+
 // TestNoSprayedPacketLeavesUnannounced: after each of many random changes, with any one of the rules
 // and routes deleted, a packet with the mark of a peer, whatever a program chose it for, is dropped or
 // encapsulated to a SID of a route of that peer to the destination, or comes back to a program, which
