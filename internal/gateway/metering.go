@@ -67,28 +67,41 @@ type metering struct {
 	// file has book, with more than was counted: what is carried until it is written again.
 	file string
 	book quota.Book
-	// seen are the plane's counters that were added, kept the bytes of the current month in the file,
-	// levels what was logged.
-	seen, kept map[string]uint64
-	levels     map[string]quota.Level
-	// problem is why the file was not read or written.
-	problem error
+	// seen are the plane's counters of all lines at the last look, last the bytes since the look
+	// before, kept the bytes of the current month in the file, levels what was logged.
+	seen, last, kept map[string]uint64
+	levels           map[string]quota.Level
+	// unread is why the file was not read, until the next start; problem why it was not written, and
+	// retry when it is next attempted.
+	unread, problem error
+	retry           time.Time
 }
 
-// reservedPart is the part of a quota that is written to the file before it is used.
-const reservedPart = 1000
+const (
+	// reservedPart is the part of a quota that is written to the file before it is used.
+	reservedPart = 1000
+	// retryWrite is the pause after the file could not be written.
+	retryWrite = time.Minute
+	// setAside ends the name of a file that could not be read.
+	setAside = ".invalid"
+)
 
 // newMetering reads what was kept.
 func newMetering(c *Config, log *slog.Logger) *metering {
-	m := &metering{log: log, book: quota.Book{}, seen: map[string]uint64{}, kept: map[string]uint64{}, levels: map[string]quota.Level{}}
+	m := &metering{log: log, book: quota.Book{}, levels: map[string]quota.Level{}}
 	m.configure(c)
 	return m
+}
+
+// quotas reports whether a line has a quota.
+func (c *Config) quotas() bool {
+	return slices.ContainsFunc(c.Paths, func(p Path) bool { return p.Quota.Volume > 0 })
 }
 
 // configure applies a configuration. Another file is read.
 func (m *metering) configure(c *Config) {
 	file := cmp.Or(c.QuotaFile, defaultQuotaFile)
-	if !slices.ContainsFunc(c.Paths, func(p Path) bool { return p.Quota.Volume > 0 }) || file == m.file {
+	if !c.quotas() || file == m.file {
 		return
 	}
 	m.file, m.kept = file, map[string]uint64{}
@@ -101,11 +114,17 @@ func (m *metering) configure(c *Config) {
 			}
 		}
 	case !errors.Is(err, fs.ErrNotExist):
-		m.fail(err)
+		// What it has is not lost by the next write.
+		if failed := os.Rename(file, file+setAside); failed != nil {
+			m.unread = errors.Join(err, failed)
+		} else {
+			m.unread = fmt.Errorf("%w; the file is %q now", err, file+setAside)
+		}
+		m.log.Error("quotas are counted from zero", "err", m.unread)
 	}
 }
 
-// fail notes why the file was not read or written, and logs it once.
+// fail notes why the file was not written, and logs it once.
 func (m *metering) fail(err error) {
 	if m.problem == nil {
 		m.log.Error("quotas are not kept over a restart", "err", err)
@@ -116,7 +135,7 @@ func (m *metering) fail(err error) {
 // use returns how a line is used, given what it has carried.
 func (m *metering) use(p *Path) dataplane.Use {
 	u := dataplane.Use{Backup: p.Backup != NoBackup, Full: p.Backup == BackupFull, Interval: p.Probes}
-	if m.levels[p.Name] == quota.Spent {
+	if p.Quota.Volume > 0 && m.levels[p.Name] == quota.Spent {
 		if p.Quota.Then == thenBackup {
 			u.Backup = true
 		} else {
@@ -130,30 +149,20 @@ func (m *metering) use(p *Path) dataplane.Use {
 // a line is to be used in another way.
 func (m *metering) count(paths []Path, lines []dataplane.PathStatus, now time.Time) (changed bool) {
 	write := false
+	m.look(lines)
 	levels := map[string]quota.Level{}
 	for i := range paths {
 		p := &paths[i]
 		if p.Quota.Volume == 0 {
 			continue
 		}
-		var carried uint64
-		for _, l := range lines {
-			if l.Name == p.Name {
-				carried = l.Carried
-			}
-		}
-		// A counter that is lower than before began again.
-		bytes := carried
-		if before := m.seen[p.Name]; before <= carried {
-			bytes -= before
-		}
-		m.seen[p.Name] = carried
+		bytes := m.last[p.Name]
 		plan, account := p.Quota.plan(), m.book[p.Name]
 		account.Add(plan, now, bytes)
 		m.book[p.Name] = account
 		// As much again may be carried before the next look.
 		kept, known := m.kept[p.Name]
-		write = write || !known || account.Used()+bytes > kept || account.Used() < kept-min(kept, m.reserve(p)+4*bytes)
+		write = write || !known || account.Used()+m.reserve(p)/2 > kept || account.Used() < kept-min(kept, m.reserve(p)+4*bytes)
 		level := plan.Level(account.Used())
 		if level != m.levels[p.Name] {
 			m.report(p, level, account.Used(), plan.Ends(now))
@@ -162,14 +171,33 @@ func (m *metering) count(paths []Path, lines []dataplane.PathStatus, now time.Ti
 		levels[p.Name] = level
 	}
 	m.levels = levels
-	if write {
-		m.write(paths, true)
+	if write && !now.Before(m.retry) && !m.write(paths, true) {
+		m.retry = now.Add(retryWrite)
 	}
 	return changed
 }
 
-// reserve returns how many bytes more the file has than a line has carried.
-func (m *metering) reserve(p *Path) uint64 { return uint64(p.Quota.Volume) / reservedPart }
+// look notes what lines have carried since the last look, also those without a quota: a reload may
+// give them one.
+func (m *metering) look(lines []dataplane.PathStatus) {
+	seen := map[string]uint64{}
+	m.last = map[string]uint64{}
+	for _, l := range lines {
+		// A counter that is lower than before began again.
+		bytes := l.Carried
+		if before := m.seen[l.Name]; before <= bytes {
+			bytes -= before
+		}
+		seen[l.Name], m.last[l.Name] = l.Carried, bytes
+	}
+	m.seen = seen
+}
+
+// reserve returns how many bytes more the file has than a line has carried when it is written: at
+// least what a fast line carries in two looks.
+func (m *metering) reserve(p *Path) uint64 {
+	return max(uint64(p.Quota.Volume)/reservedPart, 2*m.last[p.Name])
+}
 
 // report logs that a line has used another part of its quota.
 func (m *metering) report(p *Path, level quota.Level, used uint64, ends time.Time) {
@@ -189,9 +217,9 @@ func share(used uint64, volume unit.Size) string {
 	return fmt.Sprintf("%.0f %% of %v", 100*float64(used)/float64(volume), volume)
 }
 
-// write keeps what was counted; with reserve, as if more had been carried.
-func (m *metering) write(paths []Path, reserve bool) {
-	book := quota.Book{}
+// write keeps what was counted; with reserve, as if more had been carried. It reports success.
+func (m *metering) write(paths []Path, reserve bool) bool {
+	book, kept := quota.Book{}, map[string]uint64{}
 	for name, a := range m.book {
 		i := slices.IndexFunc(paths, func(p Path) bool { return p.Name == name && p.Quota.Volume > 0 })
 		switch {
@@ -201,13 +229,14 @@ func (m *metering) write(paths []Path, reserve bool) {
 			delete(m.book, name)
 			continue
 		}
-		book[name], m.kept[name] = a, a.Used()
+		book[name], kept[name] = a, a.Used()
 	}
 	if err := replaceBook(m.file, book); err != nil {
 		m.fail(err)
-	} else {
-		m.problem = nil
+		return false
 	}
+	m.kept, m.problem = kept, nil
+	return true
 }
 
 // close keeps exactly what was counted.
@@ -273,7 +302,7 @@ func (g *Gateway) meter(ctx context.Context) {
 		case <-tick.C:
 		}
 		g.loop.Do(ctx, func() {
-			if g.countQuotas() {
+			if g.config.quotas() && g.countQuotas() {
 				g.applyChanged()
 			}
 		})
@@ -282,9 +311,6 @@ func (g *Gateway) meter(ctx context.Context) {
 
 // countQuotas counts what the lines have carried, and reports whether the plane's state has changed.
 func (g *Gateway) countQuotas() bool {
-	if !slices.ContainsFunc(g.config.Paths, func(p Path) bool { return p.Quota.Volume > 0 }) {
-		return false
-	}
 	return g.metering.count(g.config.Paths, g.plane.Status().Paths, g.wall())
 }
 
@@ -305,6 +331,9 @@ func (m *metering) problems(paths []Path) (problems []health.Problem) {
 		if p := &paths[i]; p.Quota.Volume > 0 && m.use(p).Spent {
 			problems = append(problems, health.Problem{Text: fmt.Sprintf("line %q has used up its quota of %v", p.Name, p.Quota.Volume), Remedy: "raise quota.volume, or wait for the next month"})
 		}
+	}
+	if m.unread != nil && len(m.levels) > 0 {
+		problems = append(problems, health.Problem{Text: fmt.Sprintf("quotas are counted from zero: %v", m.unread), Remedy: "stop the daemon, mend that file and move it back, or start the daemon again without it"})
 	}
 	if m.problem != nil && len(m.levels) > 0 {
 		problems = append(problems, health.Problem{Text: fmt.Sprintf("quotas are not kept over a restart: %v", m.problem), Remedy: fmt.Sprintf("make %s a directory that the daemon can write", filepath.Dir(m.file))})

@@ -180,6 +180,7 @@ func (w *walk) follow(t *nftables.Table, chain string) (outcome, error) {
 	if err != nil {
 		return passes, err
 	}
+	mayReturn := false // some packets may have left the chain
 	for _, rule := range rules {
 		if w.without != "" && ownedBy(rule, w.without) {
 			continue
@@ -197,8 +198,13 @@ func (w *walk) follow(t *nftables.Table, chain string) (outcome, error) {
 		if err != nil {
 			return passes, err
 		}
-		if d.does == dropped && !d.always {
+		switch {
+		case d.does == dropped && !d.always:
 			d.does = passes
+		case d.does == returned && !d.always:
+			d.does, mayReturn = passes, true
+		case d.does == dropped && mayReturn:
+			d.does = returned
 		}
 		if d.does != passes {
 			w.outcomes[chain] = d.does

@@ -21,15 +21,16 @@ type legacy struct {
 	family        string // as that of a Chain of nftables
 	names         string // of tables in use, in /proc
 	domain, level int
-	header, entry int // lengths of what a rule compares in IP headers, and of a rule without matches
-	interfaces    int // where that has names of interfaces: in, out, and the masks of both
-	inverted      int // and where the first bits say that the names must differ
-	protocol      int // and where it has the protocol
+	header, entry int  // lengths of what a rule compares in IP headers, and of a rule without matches
+	interfaces    int  // where that has names of interfaces: in, out, and the masks of both
+	inverted      int  // and where the first bits say that the names must differ
+	protocol      int  // and where it has the protocol
+	leaves        byte // what the byte before inverted has if a rule does not come back from its chain
 }
 
 var legacies = []legacy{
-	{"iptables-legacy", "iptables-nft", "ip", "ip_tables_names", unix.AF_INET, unix.SOL_IP, 84, 112, 16, 83, 80},
-	{"ip6tables-legacy", "ip6tables-nft", "ip6", "ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6, 136, 168, 64, 132, 128},
+	{"iptables-legacy", "iptables-nft", "ip", "ip_tables_names", unix.AF_INET, unix.SOL_IP, 84, 112, 16, 83, 80, 2},
+	{"ip6tables-legacy", "ip6tables-nft", "ip6", "ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6, 136, 168, 64, 132, 128, 4},
 }
 
 const (
@@ -201,6 +202,7 @@ func (r *legacyRules) follow(p Passage, first, last int, outcomes map[int]outcom
 		return does
 	}
 	outcomes[first] = passes // the kernel has no loops
+	mayReturn := false       // some packets may have left the chain
 	for at := first; last < 0 || at <= last; {
 		rule, ok := r.at(at)
 		if !ok || last < 0 && rule.target == "ERROR" {
@@ -213,14 +215,27 @@ func (r *legacyRules) follow(p Passage, first, last int, outcomes map[int]outcom
 			does = dropped
 		case rule.target == "" && rule.verdict == verdictAccept:
 			does = accepted
-		case rule.target == "" && rule.verdict == verdictReturn && last < 0:
-			return passes
+		case rule.target == "" && rule.verdict == verdictReturn:
+			does = returned
 		case rule.target == "" && rule.verdict >= 0 && rule.verdict != rule.next:
 			does = r.follow(p, rule.verdict, -1, outcomes)
+			if does == passes && rule.conditions[r.inverted-1]&r.leaves != 0 {
+				does = returned
+			}
 		}
-		if at = rule.next; does == accepted || does == dropped && is == yes {
+		if does == dropped && is == yes && mayReturn && at != last {
+			does = returned
+		}
+		switch at = rule.next; {
+		case does == accepted, does == dropped && is == yes:
 			outcomes[first] = does
 			return does
+		case does == returned && is != yes:
+			mayReturn = true
+		case does == returned && last < 0:
+			return passes
+		case does == returned:
+			at = max(at, last) // the policy
 		}
 	}
 	return passes
