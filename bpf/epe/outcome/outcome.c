@@ -68,11 +68,21 @@ static long (*bpf_sock_ops_cb_flags_set)(struct bpf_sock_ops *skops, int flags) 
 static __u64 (*bpf_get_netns_cookie)(void *ctx) = (void *)122;
 static struct tcp_sock *(*bpf_skc_to_tcp_sock)(void *sk) = (void *)137;
 
-/* Members of the kernel's structures that are read here. In jiffies: busy, then limited by the
- * receive window, then by the send buffer. */
+/* Members of the kernel's structures that are read here. In jiffies: busy without a limit, limited by
+ * the receive window, by the send buffer. An interval that has not ended began at chrono_start, and is
+ * of a type from 1 on; 0: there is none. */
 struct tcp_sock {
+	__u32 chrono_start;
 	__u32 chrono_stat[3];
+	__u8 chrono_type : 2;
 } KERNEL;
+
+static __always_inline __u32 chrono_type(const struct tcp_sock *tp)
+{
+	__u64 bits = *((const __u8 *)tp + __builtin_preserve_field_info(tp->chrono_type, 0));
+
+	return bits << __builtin_preserve_field_info(tp->chrono_type, 4) >> __builtin_preserve_field_info(tp->chrono_type, 5);
+}
 
 enum kind {
 	CLOSED,
@@ -84,7 +94,7 @@ enum kind {
 struct report {
 	__u64 acked;       /* bytes */
 	__u64 duration_us; /* since the connection was established */
-	__u32 busy_us, window_us, buffer_us;
+	__u64 busy_us, window_us, buffer_us; /* busy, of which limited */
 	__u32 srtt_us, min_rtt_us; /* ~0: not known */
 	__u32 sent, retransmitted; /* segments */
 	__u32 retries;
@@ -93,6 +103,7 @@ struct report {
 	__u16 local_port;
 	__u16 remote_port;
 	__u32 kind;
+	__u32 unused;
 };
 
 /* Keeps the type in the object, for the bindings. */
@@ -107,6 +118,8 @@ struct {
 struct began {
 	__u64 ns;
 	__u64 jiffies;
+	__u32 bulk; /* it was reported as such */
+	__u32 rtt;  /* another program wants to know of round trips */
 };
 
 struct {
@@ -170,11 +183,18 @@ static __always_inline void send_report(struct bpf_sock_ops *ctx, enum kind kind
 	r.duration_us = us;
 	/* The length of a jiffy follows from the two clocks. */
 	if (ticks) {
-		__u64 jiffy = us / ticks;
+		__u64 jiffy = us / ticks, busy = tp->chrono_stat[0], window = tp->chrono_stat[1], buffer = tp->chrono_stat[2];
+		__u32 running = (__u32)bpf_jiffies64() - tp->chrono_start, type = chrono_type(tp);
 
-		r.busy_us = tp->chrono_stat[0] * jiffy;
-		r.window_us = tp->chrono_stat[1] * jiffy;
-		r.buffer_us = tp->chrono_stat[2] * jiffy;
+		if (type == 1)
+			busy += running;
+		else if (type == 2)
+			window += running;
+		else if (type == 3)
+			buffer += running;
+		r.busy_us = (busy + window + buffer) * jiffy;
+		r.window_us = window * jiffy;
+		r.buffer_us = buffer * jiffy;
 	}
 	r.acked = ctx->bytes_acked;
 	r.srtt_us = ctx->srtt_us >> 3;
@@ -211,13 +231,20 @@ int observe(struct bpf_sock_ops *ctx)
 			return 1;
 		began->ns = bpf_ktime_get_ns();
 		began->jiffies = bpf_jiffies64();
+		began->rtt = ctx->bpf_sock_ops_cb_flags & RTT_FLAG;
 		bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | RTO_FLAG | STATE_FLAG | RTT_FLAG);
 		break;
 	case RTT:
 		if (ctx->bytes_acked < bulk)
 			break;
+		sk = (void *)ctx->sk;
+		began = sk ? bpf_sk_storage_get(&connections, sk, 0, 0) : 0;
+		if (!began || began->bulk)
+			break;
+		began->bulk = 1;
 		send_report(ctx, BULK, 0);
-		bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags & ~RTT_FLAG);
+		if (!began->rtt)
+			bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags & ~RTT_FLAG);
 		break;
 	case RTO:
 		/* Not of each packet that a full queue drops: from the first expiry on, of which the

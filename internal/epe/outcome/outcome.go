@@ -224,7 +224,7 @@ func decode(b []byte) (Report, error) {
 	}
 	return Report{
 		Kind: Kind(r.Kind), Local: end(r.Local, r.LocalPort), Remote: end(r.Remote, r.RemotePort), Acked: r.Acked,
-		Duration: us(r.DurationUs), Busy: us(uint64(r.BusyUs)), Window: us(uint64(r.WindowUs)), Buffer: us(uint64(r.BufferUs)),
+		Duration: us(r.DurationUs), Busy: us(r.BusyUs), Window: us(r.WindowUs), Buffer: us(r.BufferUs),
 		RTT: rtt(r.SrttUs), MinRTT: rtt(r.MinRttUs), Sent: r.Sent, Retransmitted: r.Retransmitted, Retries: r.Retries,
 	}, nil
 }

@@ -185,6 +185,46 @@ func TestConnections(t *testing.T) {
 	}
 }
 
+// TestBusy: of a connection that always has data to send, which its client reads slowly, the interval
+// that has not ended counts, and nothing counts twice.
+func TestBusy(t *testing.T) {
+	w := watch(t)
+	var l net.Listener
+	var client net.Conn
+	netnstest.Do(t, w.ns, func() (err error) {
+		if l, err = net.Listen("tcp", "[::1]:0"); err != nil {
+			return err
+		}
+		client, err = net.Dial("tcp", l.Addr().String())
+		return err
+	})
+	defer l.Close()
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := client.(*net.TCPConn).SetReadBuffer(64 << 10); err != nil {
+		t.Fatal(err)
+	}
+	sent := make(chan error, 1)
+	go func() {
+		_, err := c.Write(make([]byte, 3<<20))
+		sent <- errors.Join(err, c.Close())
+	}()
+	for b := make([]byte, 64<<10); err == nil; _, err = io.ReadFull(client, b) {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if err := errors.Join(<-sent, client.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []Kind{Bulk, Closed} {
+		r := w.next(kind, l.Addr().(*net.TCPAddr).AddrPort())
+		if r.Busy <= 0 || r.Busy > r.Duration || r.Window+r.Buffer > r.Busy || r.Goodput() < float64(r.Acked)/r.Duration.Seconds() {
+			t.Errorf("%s: %+v, %g bytes/s", kind, r, r.Goodput())
+		}
+	}
+}
+
 // TestTimeout: the timer of a connection whose path fails is reported, with each retry.
 func TestTimeout(t *testing.T) {
 	w := watch(t)

@@ -17,9 +17,9 @@ type programReport struct {
 	_             structs.HostLayout
 	Acked         uint64
 	DurationUs    uint64
-	BusyUs        uint32
-	WindowUs      uint32
-	BufferUs      uint32
+	BusyUs        uint64
+	WindowUs      uint64
+	BufferUs      uint64
 	SrttUs        uint32
 	MinRttUs      uint32
 	Sent          uint32
@@ -30,6 +30,7 @@ type programReport struct {
 	LocalPort     uint16
 	RemotePort    uint16
 	Kind          uint32
+	Unused        uint32
 }
 
 // Names of all BPF objects in the ELF.
