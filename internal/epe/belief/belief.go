@@ -108,6 +108,7 @@ type network struct {
 	why    string
 	since  time.Time
 	seen   time.Time // the last bulk connection or measurement
+	aged   time.Time // until when age has added what time adds
 	arms   []arm
 	// covariance is that of the means of arms, below its diagonal and on it, row by row.
 	covariance []float32
@@ -138,6 +139,8 @@ type arm struct {
 	surprises uint8
 	// untried counts bulk connections since the last trial.
 	untried uint32
+	// futile counts trials in a row that measured nothing.
+	futile uint8
 	Brought
 }
 
@@ -291,10 +294,14 @@ func (t *Table) touch() { t.changed = true }
 
 // age adds what time adds to the uncertainty of what is believed.
 func (t *Table) age(n *network, now time.Time) {
-	days := min(max(now.Sub(n.seen).Hours()/24, 0), 100) // the clock may have been set back
-	if n.seen.IsZero() || days < 1./24 {
+	if n.aged.IsZero() || now.Before(n.aged) { // the clock may have been set back
+		n.aged = now
+	}
+	days := min(now.Sub(n.aged).Hours()/24, 100)
+	if days < 1./24 {
 		return
 	}
+	n.aged = now
 	for i := range n.arms {
 		n.widen(i, dailyDrift*math.Sqrt(days))
 	}
@@ -336,12 +343,20 @@ func (t *Table) arm(n *network, m Mode) int {
 	if len(n.arms) == MaxModes || !m.valid() {
 		return -1
 	}
-	b, _ := t.prior(n.origin, m)
-	n.arms = append(n.arms, arm{mode: m, mean: b.mean})
+	n.arms = append(n.arms, arm{})
 	n.covariance = append(n.covariance, make([]float32, len(n.arms))...)
-	i = len(n.arms) - 1
+	t.begin(n, len(n.arms)-1, m)
+	return len(n.arms) - 1
+}
+
+// begin has an arm be that of a mode of which others are believed.
+func (t *Table) begin(n *network, i int, m Mode) {
+	b, _ := t.prior(n.origin, m)
+	n.arms[i] = arm{mode: m, mean: b.mean}
+	for k := range n.arms {
+		*n.cell(i, k) = 0
+	}
 	*n.cell(i, i) = float32(b.sd * b.sd)
-	return i
 }
 
 func (m Mode) valid() bool {
@@ -365,7 +380,12 @@ func (t *Table) consider(now time.Time, n *network, able []Mode) {
 		n.arms = append(make([]arm, 0, min(len(able), MaxModes)), n.arms...)
 	}
 	for _, m := range able {
-		t.arm(n, m)
+		if t.arm(n, m) >= 0 || !m.valid() {
+			continue
+		}
+		if i := slices.IndexFunc(n.arms, func(a arm) bool { return a.mode != n.mode && !slices.Contains(able, a.mode) }); i >= 0 {
+			t.begin(n, i, m)
+		}
 	}
 	usable := func(i int) bool { return slices.Contains(able, n.arms[i].mode) && !n.arms[i].rests(now) }
 	at := t.arm(n, n.mode)
@@ -443,7 +463,7 @@ func (t *Table) Try(now time.Time, prefix netip.Prefix, origin uint32, able []Mo
 	most := worthTrying
 	for i := range n.arms {
 		a := &n.arms[i]
-		if i == at || !slices.Contains(able, a.mode) || a.rests(now) {
+		if i == at || !slices.Contains(able, a.mode) || a.rests(now) || a.futile > 0 && a.untried < tryEvery<<min(a.futile-1, 10) {
 			continue
 		}
 		hope := a.mean - n.arms[at].mean + optimism*n.deviation(i, at)
@@ -497,6 +517,7 @@ func (t *Table) Learn(now time.Time, prefix netip.Prefix, p Pair) error {
 		n.lost = min(n.lost+p.Bytes*max(math.Expm1(-ln), 0), mostNumber)
 	}
 	challenger, incumbent := &n.arms[c], &n.arms[i]
+	challenger.futile = 0
 	innovation := ln - (challenger.mean - incumbent.mean)
 	known := n.variance(c, i)
 	s := known + n.noise*n.noise
@@ -536,6 +557,20 @@ func (n *network) update(c, i int, innovation float64) {
 		}
 		*n.cell(k, k) = max(*n.cell(k, k), 0)
 	}
+}
+
+// Abandoned records that a trial ended without a measurement, after its challenger carried so many
+// bytes. The next one waits for more bulk connections each time.
+func (t *Table) Abandoned(prefix netip.Prefix, challenger Mode, bytes float64) {
+	n := t.networks[prefix]
+	if n == nil || !(bytes >= 0 && bytes <= mostBytes) {
+		return
+	}
+	n.tried = min(n.tried+bytes, mostNumber)
+	if i := slices.IndexFunc(n.arms, func(a arm) bool { return a.mode == challenger }); i >= 0 {
+		n.arms[i].futile = min(n.arms[i].futile+1, math.MaxUint8-1)
+	}
+	t.touch()
 }
 
 // Closed applies what a connection achieved that was in a mode when it ended. Networks are added
@@ -601,8 +636,8 @@ func (n *network) usual(at int, ln float64) {
 }
 
 // Stalled records that a mode makes no progress in a network. It rests, and what was measured of it
-// no longer counts.
-func (t *Table) Stalled(now time.Time, prefix netip.Prefix, origin uint32, m Mode) {
+// no longer counts, unless it was so for a client alone, which may have gone.
+func (t *Table) Stalled(now time.Time, prefix netip.Prefix, origin uint32, m Mode, alone bool) {
 	if !m.valid() {
 		return
 	}
@@ -618,6 +653,9 @@ func (t *Table) Stalled(now time.Time, prefix netip.Prefix, origin uint32, m Mod
 	a := &n.arms[i]
 	a.rest = now.Add(min(leastRest<<min(a.strikes, 10), mostRest)).UnixMilli()
 	a.strikes = min(a.strikes+1, math.MaxUint8-1)
+	if alone {
+		return
+	}
 	a.trials = 0
 	if a.mode != Best {
 		a.mean = min(a.mean, 0)

@@ -86,7 +86,7 @@ func TestDeadPath(test *testing.T) {
 	}
 	last := time.Duration(0)
 	for i := range 12 {
-		if t.Stalled(now, prefix(1), origin, a); t.Mode(now, prefix(1), origin, able) == a {
+		if t.Stalled(now, prefix(1), origin, a, false); t.Mode(now, prefix(1), origin, able) == a {
 			test.Fatalf("stall %d: stays", i)
 		}
 		info, _ := t.Network(now, prefix(1))
@@ -111,7 +111,7 @@ func TestDeadPath(test *testing.T) {
 	}
 	// All modes are dead.
 	for _, m := range able {
-		t.Stalled(now, prefix(1), origin, m)
+		t.Stalled(now, prefix(1), origin, m, false)
 	}
 	if got := t.Mode(now, prefix(1), origin, able); got != Best {
 		test.Errorf("with no mode left: %s", got)
@@ -138,7 +138,7 @@ func TestWithdrawn(test *testing.T) {
 			case 1:
 				_ = t.Learn(now, p, Pair{Challenger: rapid.SampledFrom(can).Draw(test, "challenger"), Incumbent: Best, Ratio: math.Exp(rapid.Float64Range(-5, 5).Draw(test, "ln")), Bytes: rapid.Float64().Draw(test, "bytes")})
 			case 2:
-				t.Stalled(now, p, origin, rapid.SampledFrom(can).Draw(test, "mode"))
+				t.Stalled(now, p, origin, rapid.SampledFrom(can).Draw(test, "mode"), false)
 			case 3:
 				if c, i, ok := t.Try(now, p, origin, can, rapid.Float64().Draw(test, "running"), 1); ok && (!slices.Contains(can, c) || !slices.Contains(can, i) || c == i) {
 					test.Fatalf("tries %s against %s of %v", c, i, can)
@@ -181,7 +181,7 @@ func TestPoisonStays(test *testing.T) {
 				t.mustLearn(test, start, prefix(99), b, Best, 1e9)
 				t.mustLearn(test, start, prefix(99), a, Best, 1e-9)
 				t.Closed(start, prefix(99), origin, b, Outcome{Bytes: math.MaxUint64, Goodput: math.MaxFloat64})
-				t.Stalled(start.Add(time.Duration(i)*time.Second), prefix(99), origin, a)
+				t.Stalled(start.Add(time.Duration(i)*time.Second), prefix(99), origin, a, false)
 			}
 		}
 		info, _ := t.Network(start, prefix(0))
@@ -406,4 +406,77 @@ func BenchmarkOffered(bench *testing.B) {
 func ExampleLimit_String() {
 	fmt.Println(ByPath, ByApplication, ByWindow)
 	// Output: path application window
+}
+
+// TestClientAlone: what a single client makes of a mode does not erase what was measured.
+func TestClientAlone(test *testing.T) {
+	t := newTable()
+	t.join(start, prefix(1))
+	for range 20 {
+		t.mustLearn(test, start, prefix(1), a, Best, 1.5)
+	}
+	known := func(now time.Time) ModeInfo {
+		info, _ := t.Network(now, prefix(1))
+		return info.Modes[slices.IndexFunc(info.Modes, func(m ModeInfo) bool { return m.Mode == a })]
+	}
+	before := known(start)
+	t.Stalled(start, prefix(1), origin, a, true)
+	after := known(start)
+	if after.Rest <= 0 || after.Trials != before.Trials || after.Gain != before.Gain {
+		test.Errorf("before %+v, after %+v", before, after)
+	}
+	if got := t.Mode(start.Add(after.Rest+1), prefix(1), origin, able); got != a {
+		test.Errorf("after its rest: %s", got)
+	}
+}
+
+// TestAbandoned: trials that measure nothing cost what they cost, and become rare.
+func TestAbandoned(test *testing.T) {
+	t, trials := newTable(), 0
+	t.join(start, prefix(1))
+	for range 1000 {
+		if c, _, ok := t.Try(start, prefix(1), origin, able, 1e15, 0); ok {
+			trials++
+			t.Abandoned(prefix(1), c, 1000)
+		}
+	}
+	if info, _ := t.Network(start, prefix(1)); trials == 0 || trials > 20 || info.Tried != float64(1000*trials) {
+		test.Errorf("%d trials, %+v", trials, info)
+	}
+}
+
+// TestOtherModes: modes that can no longer be used make room for others.
+func TestOtherModes(test *testing.T) {
+	t := newTable()
+	t.join(start, prefix(1))
+	for i := range 3 * MaxModes {
+		m := Mode(fmt.Sprint("single ", i))
+		t.Mode(start, prefix(1), origin, []Mode{Best, m})
+		info, _ := t.Network(start, prefix(1))
+		if len(info.Modes) > MaxModes || !slices.ContainsFunc(info.Modes, func(i ModeInfo) bool { return i.Mode == m }) {
+			test.Fatalf("%s is not among %+v", m, info.Modes)
+		}
+	}
+	for _, r := range t.RecordsOf(t.Prefixes()) {
+		if err := r.check(start); err != nil {
+			test.Error(err)
+		}
+	}
+}
+
+// TestAges: what is believed of a network that is always active becomes less certain, too.
+func TestAges(test *testing.T) {
+	t, now := newTable(), start
+	t.join(now, prefix(1))
+	for range 20 {
+		t.mustLearn(test, now, prefix(1), a, Best, 1.5)
+	}
+	before, _ := t.Network(now, prefix(1))
+	for range 3 * 24 * 4 {
+		now = now.Add(15 * time.Minute)
+		t.Closed(now, prefix(1), origin, a, Outcome{Bytes: 2 * Bulk, Goodput: 1e6})
+	}
+	if after, _ := t.Network(now, prefix(1)); after.Modes[0].SD < before.Modes[0].SD+dailyDrift/2 {
+		test.Errorf("before %+v, after %+v", before.Modes[0], after.Modes[0])
+	}
 }

@@ -42,11 +42,11 @@ func (t *Table) prior(origin uint32, m Mode) (prior, string) {
 	}
 	if p := t.origins[origin]; p != nil && origin != 0 {
 		if mean, spread, ok := p.median(m); ok {
-			return prior{mean, max(spread, originSD)}, "AS " + strconv.FormatUint(uint64(origin), 10)
+			return prior{mean, min(max(spread, originSD), mostSD)}, "AS " + strconv.FormatUint(uint64(origin), 10)
 		}
 	}
 	if mean, spread, ok := t.all.median(m); ok {
-		return prior{mean, max(spread, allSD)}, "other networks"
+		return prior{mean, min(max(spread, allSD), mostSD)}, "other networks"
 	}
 	return prior{0, priorSD}, ""
 }

@@ -151,6 +151,7 @@ func (t *Table) Restore(now time.Time, r *Record) (bool, error) {
 	n := t.at(now, r.Prefix, r.Origin, r.Mode)
 	n.origin, n.mode, n.why, n.since, n.seen, n.noise = r.Origin, r.Mode, r.Why, r.Since, r.Seen, r.Noise
 	n.bulk, n.tried, n.lost = r.Bulk, r.Tried, r.Lost
+	n.aged = r.Seen
 	n.arms, n.covariance = nil, slices.Clone(r.Related)
 	for _, m := range r.Modes {
 		n.arms = append(n.arms, arm{mode: m.Mode, mean: m.Mean, trials: m.Trials, strikes: m.Strikes, rest: m.Rest, Brought: m.Brought})

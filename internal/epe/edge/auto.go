@@ -29,6 +29,8 @@ const (
 	// suspectFor is the least time without progress of all connections of a network after a timeout
 	// of one.
 	suspectFor = 200 * time.Millisecond
+	// mostSuspectFor bounds that of connections with long round trips.
+	mostSuspectFor = 2 * time.Second
 	// leastCarried is what connections carry in a measurement that counts, in bytes.
 	leastCarried = 128 << 10
 	// mostTrials bounds the networks that are compared or suspected at a time.
@@ -47,6 +49,9 @@ type auto struct {
 	// trials are the networks that are compared, suspects those with a connection that timed out.
 	trials   map[netip.Prefix]*trial
 	suspects map[netip.Prefix]*suspect
+	// vanished are the connections that made no progress when their network last left a mode for it: if
+	// they make none in the next mode either, it is the client that has gone.
+	vanished map[netip.Prefix]sample
 	// stalls counts the modes that were left because they made no progress.
 	stalls uint64
 	// multipath: MPTCP clients get subflows over EPE addresses, which can rest for a network.
@@ -68,6 +73,9 @@ type trial struct {
 	first                 sample
 	incumbents            carried
 	elapsed               time.Duration
+	// cost are the bytes that the challenger is expected to carry.
+	cost    float64
+	learned bool
 }
 
 type trialPhase uint8
@@ -113,7 +121,7 @@ type carried map[flow]uint64
 func newAuto() auto {
 	return auto{
 		table: belief.New(belief.Options{Start: modeMultipath, Networks: autoNetworks}),
-		rules: map[autoRule]*deliveryRule{}, trials: map[netip.Prefix]*trial{}, suspects: map[netip.Prefix]*suspect{},
+		rules: map[autoRule]*deliveryRule{}, trials: map[netip.Prefix]*trial{}, suspects: map[netip.Prefix]*suspect{}, vanished: map[netip.Prefix]sample{},
 	}
 }
 
@@ -150,7 +158,7 @@ func (e *egress) chosen(prefix netip.Prefix, base *deliveryRule) *deliveryRule {
 	if t := e.auto.trials[prefix]; t != nil {
 		switch {
 		case mode != t.incumbent || !slices.Contains(able, t.challenger):
-			delete(e.auto.trials, prefix) // it has another mode by now, or the challenger has gone
+			e.endTrial(prefix, t) // it has another mode by now, or the challenger has gone
 		case t.phase != measuringIncumbent:
 			mode = t.challenger
 		}
@@ -184,6 +192,19 @@ func (e *egress) parameters(m belief.Mode) Mode {
 	default:
 		return Mode{best: true}
 	}
+}
+
+// endTrial ends a trial. One that measured nothing counts as one.
+func (e *egress) endTrial(prefix netip.Prefix, t *trial) {
+	delete(e.auto.trials, prefix)
+	if t.learned {
+		return
+	}
+	cost := t.cost
+	if t.phase == measuringIncumbent {
+		cost = 0
+	}
+	e.auto.table.Abandoned(prefix, t.challenger, cost)
 }
 
 // modeOf is the mode that a network has now, by its rule.
@@ -280,7 +301,7 @@ func (e *egress) try(now time.Time, prefix netip.Prefix, n *delivered, r outcome
 	challenger, incumbent, ok := e.auto.table.Try(now, prefix, e.originOf(prefix), e.able(prefix), float64(r.Acked), cost)
 	e.deliver(prefix) // a network that becomes known may begin with another mode
 	if ok && !e.delivery.rules.dry {
-		e.auto.trials[prefix] = &trial{challenger: challenger, incumbent: incumbent}
+		e.auto.trials[prefix] = &trial{challenger: challenger, incumbent: incumbent, cost: cost}
 	}
 }
 
@@ -301,11 +322,17 @@ func (a *auto) active() (all []netip.Prefix) {
 func (e *egress) sampled(samples map[netip.Prefix]sample) (busy bool) {
 	now := e.now()
 	for prefix, s := range e.auto.suspects {
-		e.suspected(now, prefix, s, samples[prefix])
+		if at, read := samples[prefix]; read { // else it is suspected since, or they cannot be read now
+			e.suspected(now, prefix, s, at)
+		}
 	}
 	for prefix, t := range e.auto.trials {
-		if e.compare(now, prefix, t, samples[prefix]) {
-			delete(e.auto.trials, prefix)
+		at, read := samples[prefix]
+		if !read && t.first == nil {
+			continue
+		}
+		if !read || e.compare(now, prefix, t, at) {
+			e.endTrial(prefix, t)
 			e.deliver(prefix)
 		}
 	}
@@ -324,30 +351,52 @@ func (e *egress) suspected(now time.Time, prefix netip.Prefix, s *suspect, at sa
 		}
 		return
 	}
-	waiting := false
+	waiting, clients := sample{}, map[netip.Addr]bool{}
 	for ends, before := range s.first {
 		c, there := at[ends]
 		if there && (c.acked != before.acked || c.delivered != before.delivered) {
 			delete(e.auto.suspects, prefix) // it only lost some segments
 			return
 		}
-		waiting = waiting || there && before.inFlight > 0
+		if there && before.inFlight > 0 {
+			waiting[ends], clients[ends.Remote.Addr()] = c, true
+		}
 	}
-	if waiting && now.Sub(s.since) < max(suspectFor, 2*s.rtt) && now.Sub(s.since) >= 0 {
+	if len(waiting) > 0 && now.Sub(s.since) < min(max(suspectFor, 2*s.rtt), mostSuspectFor) && now.Sub(s.since) >= 0 {
 		return
 	}
 	delete(e.auto.suspects, prefix)
 	n, ok := e.delivery.networks.Get(prefix)
-	if !waiting || !ok || n.modeOf() != s.mode {
+	if len(waiting) == 0 || !ok || n.modeOf() != s.mode {
 		return
 	}
+	alone := len(clients) == 1
+	if alone && e.auto.vanished[prefix].has(waiting) {
+		return
+	}
+	if len(e.auto.vanished) >= mostTrials {
+		clear(e.auto.vanished)
+	}
+	e.auto.vanished[prefix] = waiting
 	e.auto.stalls++
-	delete(e.auto.trials, prefix)
-	e.auto.table.Stalled(now, prefix, e.originOf(prefix), s.mode)
+	if t := e.auto.trials[prefix]; t != nil {
+		e.endTrial(prefix, t)
+	}
+	e.auto.table.Stalled(now, prefix, e.originOf(prefix), s.mode, alone)
 	e.deliver(prefix)
 	if e.flushNow != nil {
 		e.flushNow()
 	}
+}
+
+// has reports whether a sample has all connections of another one, which made no progress in between.
+func (s sample) has(later sample) bool {
+	for ends, c := range later {
+		if was, there := s[ends]; !there || was.acked != c.acked || was.delivered != c.delivered {
+			return false
+		}
+	}
+	return true
 }
 
 // compare continues a trial. It reports whether that has ended.
@@ -384,7 +433,7 @@ func (e *egress) compare(now time.Time, prefix netip.Prefix, t *trial, at sample
 			ratio := float64(after) / elapsed.Seconds() / (float64(before) / t.elapsed.Seconds())
 			bytes := float64(challengers.sum(nil)) * (settleFor + elapsed).Seconds() / elapsed.Seconds()
 			// It refuses only what was not measured.
-			_ = e.auto.table.Learn(now, prefix, belief.Pair{Challenger: t.challenger, Incumbent: t.incumbent, Ratio: ratio, Bytes: bytes})
+			t.learned = e.auto.table.Learn(now, prefix, belief.Pair{Challenger: t.challenger, Incumbent: t.incumbent, Ratio: ratio, Bytes: bytes}) == nil
 		}
 		return true
 	}

@@ -140,6 +140,7 @@ func TestAuto(t *testing.T) {
 	if !a.observed([]outcome.Report{a.report(outcome.Timeout, autoNetwork, 0)}) {
 		t.Fatal("a timeout is ignored")
 	}
+	a.sampled(nil) // connections were being read already, or cannot be
 	a.sampled(a.samples(autoNetwork, 3000, 10))
 	a.clock = a.clock.Add(suspectFor)
 	if a.sampled(a.samples(autoNetwork, 3000, 10)); a.delivered(autoNetwork) == sidB || a.auto.stalls != 1 {
@@ -147,6 +148,13 @@ func TestAuto(t *testing.T) {
 	}
 	if s := a.status(autoNetwork); !strings.HasSuffix(s.Why, "made no progress") {
 		t.Errorf("%+v", s)
+	}
+	// If the same connection makes none in the next mode either, its client has gone.
+	a.observed([]outcome.Report{a.report(outcome.Timeout, autoNetwork, 0)})
+	a.sampled(a.samples(autoNetwork, 3000, 10))
+	a.clock = a.clock.Add(suspectFor)
+	if a.sampled(a.samples(autoNetwork, 3000, 10)) || a.auto.stalls != 1 {
+		t.Errorf("a client that has gone is taken for a second path without progress: %+v", a.status(autoNetwork))
 	}
 	for range 5 {
 		if a.trial(autoNetwork, rates) == sidB {

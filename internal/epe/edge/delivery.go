@@ -212,6 +212,7 @@ func (e *egress) setDelivery(d *Delivery) {
 	clear(e.auto.rules)
 	clear(e.auto.trials)
 	clear(e.auto.suspects)
+	clear(e.auto.vanished)
 	e.auto.table.SetExplore(now.explore)
 	if old.none && now.none {
 		return

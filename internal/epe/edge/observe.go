@@ -110,6 +110,7 @@ func (e *Edge) sampleNetworks(o *observer) {
 			samples, err := readSamples(o.diag, active)
 			if err != nil {
 				e.log.Error("read connections of networks", "err", err)
+				samples = nil // some may be missing
 			}
 			busy = false
 			e.daemon.Change(context.Background(), func() { busy = e.egress.sampled(samples) })
