@@ -156,3 +156,73 @@ func TestDelivery(t *testing.T) {
 		t.Errorf("left behind:\n%s", left)
 	}
 }
+
+// TestSpray: the packets of one download of an ordinary client leave through two egress peers, a
+// download is complete after a kill, while the next instance takes over and while the first peer
+// withdraws, and nothing is left behind at a clean stop.
+func TestSpray(t *testing.T) {
+	programs.Need(t, "curl")
+	t.Parallel()
+	l := epe(t, "locators: [fc00::/16]", "locators: [fc00::/16]\n      delivery: {networks: [{prefix: \"2001:db8:c::/48\", mode: {spray: [transit-a, transit-b]}}]}")
+	download := func(size int) {
+		t.Helper()
+		if out := l.must("client", "curl", "-sS", "-o", "/dev/null", "-w", "%{size_download}", "http://server/bytes/"+strconv.Itoa(size)); out != strconv.Itoa(size) {
+			t.Errorf("curl got %s of %d bytes", out, size)
+		}
+	}
+	status := func(contains string) {
+		t.Helper()
+		l.eventually("the network is "+contains, 20*time.Second, l.contains(true, contains, "server", program, "status", "networks", "2001:db8:c::10"))
+	}
+	status("transit-a, transit-b")
+	status("in use")
+	a, b := l.sentBy("transit-a"), l.sentBy("transit-b")
+	const size = 6_000_000
+	// A path that had packets retransmitted is left for some time.
+	l.eventually("one download leaves through both", 2*time.Minute, func() (bool, string) {
+		download(size)
+		return l.sentBy("transit-b")-b > 20_000, ""
+	})
+	if got := l.sentBy("transit-a") - a; got < 2_000_000 {
+		t.Errorf("%d bytes left through transit-a", got)
+	}
+
+	// route is that of the network, with its program.
+	route := func() string { return strings.TrimSpace(l.ip("server", "route show 2001:db8:c::/64 metric 4095")) }
+	before := route()
+	if !strings.Contains(before, "encap bpf xmit tabane-program-") {
+		t.Errorf("the route is %q", before)
+	}
+	l.end("server", "edge", syscall.SIGKILL)
+	download(size / 6)
+	edge := l.start("server", "edge")
+	l.eventually("the next instance has a program of its own", 20*time.Second, func() (bool, string) { return route() != before && route() != "", route() })
+	status("in use")
+	download(size / 6)
+
+	slow := l.command("client", "curl", "-sS", "-o", "/dev/null", "-w", "%{size_download}", "http://server/bytes/"+strconv.Itoa(4*size))
+	out := &strings.Builder{}
+	slow.Stdout = out
+	a = l.sentBy("transit-a")
+	if err := slow.Start(); err != nil {
+		t.Fatal(err)
+	}
+	l.eventually("the download is under way", 10*time.Second, func() (bool, string) { return l.sentBy("transit-a")-a > size/4, "" })
+	l.ip("transit-a", "link set link-a down")
+	status("no route of transit-a")
+	if err := slow.Wait(); err != nil || out.String() != strconv.Itoa(4*size) {
+		t.Errorf("the download while a peer withdraws: %s, %v", out, err)
+	}
+	l.ip("transit-a", "link set link-a up")
+	status("transit-a, transit-b")
+
+	if err := edge.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := edge.Wait(); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	if left := route() + l.ip("server", "rule show"); strings.Contains(left, "fwmark") || strings.Contains(left, "program") {
+		t.Errorf("left behind:\n%s", left)
+	}
+}
