@@ -261,7 +261,7 @@ func (p *egressPeer) addresses(host int) [2]string {
 var soakFlags = [2]string{"-6", "-4"}
 
 // soakLength returns how long a soak takes, by what bounds are multiplied, since other tests run
-// beside a plain one, and the seed. A long one runs alone.
+// beside a plain one, and the seed.
 func soakLength(t *testing.T, plain time.Duration) (duration, patience time.Duration, seed int) {
 	t.Helper()
 	seed = number(t, "TABANE_SEED", int(time.Now().UnixNano()&0xffffff))
@@ -272,8 +272,6 @@ func soakLength(t *testing.T, plain time.Duration) (duration, patience time.Dura
 			t.Fatalf("TABANE_SOAK: %v", err)
 		}
 		patience = 1
-	} else {
-		t.Parallel()
 	}
 	t.Logf("TABANE_SOAK=%s TABANE_SEED=%d", duration, seed)
 	return duration, patience, seed
