@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"sync"
@@ -41,7 +42,7 @@ const (
 	tlvPeerNodeSID = 1251
 	tlvStructure   = 1252
 
-	attrOrigin, attrASPath, attrLocalPref, attrReach, attrUnreach, attrLinkState = 1, 2, 5, 14, 15, 29
+	attrOrigin, attrASPath, attrLocalPref, attrReach, attrUnreach, attrAS4Path, attrLinkState = 1, 2, 5, 14, 15, 17, 29
 
 	flagTransitive, flagOptional, flagExtended = 0x40, 0x80, 0x10
 
@@ -54,6 +55,7 @@ type speaker struct {
 	asn, peerASN uint32
 	id           netip.Addr
 	nextHop      netip.Addr
+	twoOctets    bool // the session has AS numbers of two octets
 }
 
 // attribute appends a path attribute with an extended length, whose value f appends.
@@ -100,8 +102,7 @@ func (s *speaker) announce(b []byte, g Segment) []byte {
 			b = append(b, 0, flagTransitive, attrLocalPref, 4)
 			b = binary.BigEndian.AppendUint32(b, defaultLocalPref)
 		} else {
-			b = append(b, 6, asSequence, 1)
-			b = binary.BigEndian.AppendUint32(b, s.asn)
+			b = s.asPath(b)
 		}
 		b = attribute(b, flagOptional, attrReach, func(b []byte) []byte {
 			hop := s.nextHop.AsSlice()
@@ -124,6 +125,20 @@ func (s *speaker) announce(b []byte, g Segment) []byte {
 			})
 		})
 	})
+}
+
+// asPath appends the value of AS_PATH with its length and, to a speaker of two octets that the AS number
+// does not fit into, AS4_PATH (RFC 6793 section 4.2.2).
+func (s *speaker) asPath(b []byte) []byte {
+	four := func(b []byte) []byte { return binary.BigEndian.AppendUint32(append(b, 6, asSequence, 1), s.asn) }
+	switch {
+	case !s.twoOctets:
+		return four(b)
+	case s.asn <= math.MaxUint16:
+		return binary.BigEndian.AppendUint16(append(b, 4, asSequence, 1), uint16(s.asn))
+	}
+	b = binary.BigEndian.AppendUint16(append(b, 4, asSequence, 1), message.ASTrans)
+	return four(append(b, flagOptional|flagTransitive, attrAS4Path))
 }
 
 // withdraw appends the UPDATE that withdraws a SID.
@@ -226,6 +241,7 @@ func (e *Exporter) Status() (list []Status) {
 }
 
 func (c *controller) established(s session.Established) {
+	c.speaker.twoOctets = !s.FourOctetAS
 	c.set(true, s.Local.Addr().WithZone(""))
 	c.Wake()
 }

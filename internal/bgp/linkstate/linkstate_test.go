@@ -100,6 +100,19 @@ func TestMessages(t *testing.T) {
 	decode(t, s.announce(nil, unknown))
 }
 
+// TestTwoOctets: what does not fit into two octets is in AS4_PATH.
+func TestTwoOctets(t *testing.T) {
+	for asn, want := range map[uint32][]byte{
+		65000:      {4, 2, 1, 0xfd, 0xe8},
+		4200000000: {4, 2, 1, 0x5b, 0xa0, 0xc0, 17, 6, 2, 1, 0xfa, 0x56, 0xea, 0x00},
+	} {
+		s := speaker{asn: asn, peerASN: 64999, twoOctets: true}
+		if got := s.asPath(nil); !bytes.Equal(got, want) {
+			t.Errorf("AS %d: %x, want %x", asn, got, want)
+		}
+	}
+}
+
 // TestExporter has a controller that GoBGP's messages are from.
 func TestExporter(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
