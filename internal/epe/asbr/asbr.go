@@ -239,10 +239,19 @@ func (a *ASBR) Run(ctx context.Context) error {
 		}
 		defer a.exporter.Stop()
 	}
+	// The controllers lose the SIDs before the kernel does.
+	daemonCtx, stopDaemon := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopDaemon()
+	defer context.AfterFunc(ctx, func() {
+		defer stopDaemon()
+		if a.exporter != nil {
+			a.exporter.Stop()
+		}
+	})()
 	ctx, cancel := context.WithCancel(ctx)
 	a.running = ctx
 	a.startValidation(a.config.RPKI)
-	err := a.daemon.Run(ctx, a)
+	err := a.daemon.Run(daemonCtx, a)
 	cancel()
 	a.validating.Wait()
 	if a.drain.done != nil {
