@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/netip"
@@ -104,11 +105,31 @@ func (c *Config) firewall() condition.Condition {
 	return condition.Firewall(owner, now.Passages)
 }
 
+// firewall is that of the configuration, restored by the one of that time: a reload, or the end, may
+// have come since.
+func (g *Gateway) firewall() condition.Condition {
+	c := g.config.firewall()
+	if c.Restore != nil {
+		c.Restore = func() (err error) {
+			g.loop.Do(context.Background(), func() { err = g.permit() })
+			return err
+		}
+	}
+	return c
+}
+
+// permitOrLog is permit, which the condition retries.
+func (g *Gateway) permitOrLog() {
+	if err := g.permit(); err != nil {
+		g.log.Error("rules of firewalls were not changed", "err", err)
+	}
+}
+
 // permit has firewalls of the host accept what the gateway carries, or removes the rules of a
-// previous instance or configuration. The condition retries it.
-func (g *Gateway) permit() {
+// previous instance or configuration.
+func (g *Gateway) permit() error {
 	var passages []nft.Passage
-	err := g.namespace.Do(func() error {
+	return g.namespace.Do(func() error {
 		if g.config.Firewall == FirewallManage {
 			passages = g.config.Passages()
 		}
@@ -118,9 +139,6 @@ func (g *Gateway) permit() {
 		}
 		return err
 	})
-	if err != nil {
-		g.log.Error("rules of firewalls were not changed", "err", err)
-	}
 }
 
 // RemoveRules removes what a gateway that was killed has left in nftables, in the network namespace

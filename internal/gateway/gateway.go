@@ -221,7 +221,7 @@ type conditioned interface{ Conditions() []condition.Condition }
 // Conditions implements daemon.Conditioned. The tunnel's interface is the gateway's own.
 func (g *Gateway) Conditions() []condition.Condition {
 	ctx := context.Background()
-	list := append(g.config.conditions(), openplane.Marks(SocketMark), g.masquerading(), g.config.firewall(), condition.Condition{
+	list := append(g.config.conditions(), openplane.Marks(SocketMark), g.masquerading(), g.firewall(), condition.Condition{
 		Name: "tunnel interface", Good: "the tunnel's interface is as the gateway has set it",
 		Examine: func() (problems []health.Problem, err error) {
 			g.loop.Do(ctx, func() { problems, err = g.examineTunnel() })
@@ -282,9 +282,13 @@ func (g *Gateway) run(ctx context.Context) error {
 			// The kernel may have made the table although an answer was lost.
 			err = errors.Join(err, g.untranslate())
 		}
+		if !g.keep {
+			err = errors.Join(err, g.forbid()) // what a killed instance has left
+		}
+		g.metering.close(g.config.Paths)
 		return errors.Join(err, g.loop.Close())
 	}
-	g.permit()
+	g.permitOrLog()
 	// The routes go before the interface: packets to the peers must not leave by another one.
 	planeCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -303,17 +307,17 @@ func (g *Gateway) run(ctx context.Context) error {
 		contain.Repeat(loopCtx, contain.GatewayTimer, g.log, func() { g.meter(loopCtx) })
 	})
 	err = g.loop.Run(loopCtx, g)
-	g.countQuotas()
-	g.metering.close(g.config.Paths)
 	if g.config.Masquerade && !g.keep {
 		err = errors.Join(err, g.untranslate())
 	}
-	if g.config.Firewall == FirewallManage && !g.keep {
+	if !g.keep {
 		err = errors.Join(err, g.forbid())
 	}
 	stop()
 	end()
 	background.Wait()
+	g.countQuotas() // the plane carries nothing any more
+	g.metering.close(g.config.Paths)
 	if failed == nil && ctx.Err() == nil && err == nil {
 		failed = errors.New("data plane stopped by itself")
 	}

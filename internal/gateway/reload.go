@@ -120,8 +120,6 @@ func (g *Gateway) replace(now Config, secrets keys) ([]string, error) {
 	g.countQuotas() // before the plane replaces lines
 	g.config, g.keys = now, secrets
 	g.mtu = g.tunnelMTU()
-	g.metering.configure(&now)
-	g.countQuotas()
 	if err := g.apply(); err != nil {
 		g.config, g.keys = old, oldKeys
 		g.mtu = g.tunnelMTU()
@@ -129,10 +127,14 @@ func (g *Gateway) replace(now Config, secrets keys) ([]string, error) {
 	}
 	g.configure()
 	g.rejected = nil
+	g.metering.configure(&now)
+	if g.countQuotas() {
+		g.applyChanged()
+	}
 	if err := g.translate(); err != nil {
 		g.log.Error("masquerading was not changed, retrying in half a minute", "err", err)
 	}
-	g.permit()
+	g.permitOrLog()
 	return lines, nil
 }
 

@@ -241,14 +241,19 @@ func (d *Daemon) Where() string {
 func (d *Daemon) Running() bool { return d.process() != 0 }
 
 // process returns the number of the daemon's process, 0 without one. The record lacks it if the
-// setup was killed just after the start: then all processes are searched for the one with the file.
+// setup was killed just after the start: then all processes are searched for the one with the file,
+// but for those of other network namespaces.
 func (d *Daemon) process() int {
 	list := []string{strconv.Itoa(d.PID)}
 	if d.PID == 0 {
 		list, _ = filepath.Glob("/proc/[0-9]*")
 	}
+	own, _ := os.Readlink("/proc/thread-self/ns/net")
 	for _, name := range list {
 		name = filepath.Base(name)
+		if other, err := os.Readlink(filepath.Join("/proc", name, "ns/net")); err == nil && own != "" && other != own {
+			continue
+		}
 		b, err := os.ReadFile(filepath.Join("/proc", name, "cmdline"))
 		if err == nil && strings.Contains(string(b), "\x00gateway\x00-c\x00"+d.File+"\x00") {
 			pid, _ := strconv.Atoi(name) // the name is a number

@@ -73,7 +73,8 @@ func (p Plan) Level(used uint64) Level {
 //
 // A clock that is wrong for a while does not make the line carry more than its quota: what is
 // carried while it is behind counts for the later months that are known, too, and what was carried
-// while it was ahead counts for the month that it is set back to.
+// while it was ahead counts for the month that it is set back to. A clock that is far behind all that
+// is known is not set yet, and the current month goes on.
 type Account struct {
 	// Day is that of the plan that was counted for.
 	Day int `json:"day"`
@@ -106,10 +107,28 @@ func (a *Account) Used() uint64 { return a.current().Bytes }
 
 // Add counts bytes that were carried until now.
 func (a *Account) Add(p Plan, now time.Time, bytes uint64) {
-	if begin := p.month(now).Format(time.DateOnly); begin != a.current().Begin || p.Day != a.Day {
+	begin := p.month(now).Format(time.DateOnly)
+	if (begin != a.current().Begin || p.Day != a.Day) && !a.unset(begin) {
 		a.enter(p.Day, begin)
 	}
 	a.count(bytes)
+}
+
+// firstMonth is before all months in which a set clock can be.
+const firstMonth = "2026-01-01"
+
+// unset reports whether a clock that shows a month is not set yet, as that of a host without a
+// battery after each start: the month is more than one before all that are known, of which those
+// before firstMonth are none.
+func (a *Account) unset(begin string) bool {
+	earliest := ""
+	for _, m := range a.Months {
+		if m.Begin >= firstMonth && (earliest == "" || m.Begin < earliest) {
+			earliest = m.Begin
+		}
+	}
+	t, err := time.Parse(time.DateOnly, earliest)
+	return err == nil && begin < t.AddDate(0, -1, 0).Format(time.DateOnly)
 }
 
 // count adds bytes to the current month, and to later ones that are known.

@@ -189,16 +189,19 @@ func (l *line) send(all []udp.Datagram) {
 			l.failTransfer(err)
 		}
 	}
-	bytes, headers := 0, 0
+	bytes, headers, lost := 0, 0, 0
 	for i := range all {
-		bytes += len(all[i].Data)
-		headers += ipUDP(all[i].To)
+		header := ipUDP(all[i].To)
 		if all[i].Fragment {
-			headers += fragmentOverhead
+			header += fragmentOverhead
+		}
+		bytes, headers = bytes+len(all[i].Data), headers+header
+		if all[i].Failed {
+			lost += len(all[i].Data) + header
 		}
 	}
 	l.sent.add(len(all), bytes)
-	l.carried.Add(uint64(bytes + headers))
+	l.carried.Add(uint64(bytes + headers - lost))
 	if rate := l.strict(); rate > 0 {
 		l.ceiling.charge(l.plane.now(), rate.TimeFor(unit.Size(bytes+headers)))
 	}

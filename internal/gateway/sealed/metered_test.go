@@ -5,11 +5,13 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -432,5 +434,36 @@ func TestBackupForFullPaths(t *testing.T) {
 		if !rests() {
 			t.Error("the backup carries packets")
 		}
+	}
+}
+
+// TestPeerWithoutUses: it is logged once that a peer does not know metered lines, and again after it did.
+func TestPeerWithoutUses(t *testing.T) {
+	metered := dataplane.Use{Backup: true, Interval: time.Minute}
+	s := simulate(t, [2][]dataplane.Use{{{}, metered}, {{}}})
+	s.run(5 * time.Second)
+	r := s.peer(0)
+	var log strings.Builder
+	r.log = slog.New(slog.NewTextHandler(&log, nil))
+	for i, known := range []bool{false, false, true, false} {
+		log.Reset()
+		r.uses.know(known)
+		if warned := strings.Contains(log.String(), "path=a1"); warned != (i == 0 || i == 3) {
+			t.Errorf("after message %d: %q is logged", i, log.String())
+		}
+	}
+}
+
+// TestFailedIsNotCarried: what was not sent does not count as carried.
+func TestFailedIsNotCarried(t *testing.T) {
+	s := simulate(t, [2][]dataplane.Use{{{}}, {{}}})
+	l := s.planes[0].lines[0]
+	l.send([]udp.Datagram{{Data: make([]byte, 1<<16), To: s.address(1, 0)}})
+	if got := l.carried.Load(); got != 0 {
+		t.Errorf("%d bytes carried", got)
+	}
+	l.send([]udp.Datagram{{Data: make([]byte, 100), To: s.address(1, 0)}})
+	if got, want := l.carried.Load(), uint64(100+ipUDP4); got != want {
+		t.Errorf("%d bytes carried, want %d", got, want)
 	}
 }

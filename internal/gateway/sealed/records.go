@@ -191,9 +191,7 @@ func (m *controlMessage) hello(v tunnel.Hello) {
 	r := m.peer
 	r.numbering.peerHasEndpoints, r.numbering.peerScouts = v.Endpoints, v.Features&tunnel.Scouts != 0
 	r.updateScouting(len(r.plane.routing.Load().lines))
-	if v.Features&tunnel.Uses == 0 {
-		r.uses.unknown()
-	}
+	r.uses.know(v.Features&tunnel.Uses != 0)
 	r.numbering.decide(r.own, &r.conf)
 	if r.numbering.owner && m.keys == r.session.sending {
 		r.session.announce()

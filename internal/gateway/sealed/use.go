@@ -33,6 +33,8 @@ type uses struct {
 	// said is what the peer was last sent of this gateway's lines, theirs what it said of its own.
 	said   [tunnel.MaxPaths]saidUse
 	theirs [tunnel.MaxPaths]dataplane.Use
+	// warned: it is logged that the peer does not know metered lines.
+	warned bool
 	// overflow: paths that are backups for full ones carry packets, too.
 	overflow pathset.Overflow
 	// initiated is when an initiation was last sent over a metered path.
@@ -135,11 +137,19 @@ func (x *uses) sparesInitiation(i int, now time.Duration) bool {
 	return now-x.initiated < u.Interval
 }
 
-// unknown applies that the peer does not know metered lines.
-func (x *uses) unknown() {
+// know applies whether the peer knows metered lines.
+func (x *uses) know(known bool) {
+	if known {
+		x.warned = false
+		return
+	}
 	x.theirs = [tunnel.MaxPaths]dataplane.Use{}
+	if x.warned {
+		return // the peer says so with each session
+	}
 	for i := range x.peer.links {
 		if l := x.peer.links[i].line; l != nil && l.conf.Load().Use.Metered() {
+			x.warned = true
 			x.peer.log.Warn("the peer does not know metered lines: it sends packets and probes over this one as over others", "peer", x.peer.conf.Name, "path", l.name)
 		}
 	}

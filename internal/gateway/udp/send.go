@@ -29,6 +29,8 @@ type Datagram struct {
 	// Fragment permits fragments: routers make them in IPv4, and the kernel as its route wants
 	// them, which ICMP messages may change.
 	Fragment bool
+	// Failed is set if it was not sent.
+	Failed bool
 }
 
 type sender struct {
@@ -61,7 +63,8 @@ func (w *sender) init(*Socket) {
 }
 
 // Send sends datagrams. Consecutive ones of one receiver, class and length leave as one message. It
-// returns how many were not sent, and the first reason; the others are sent nevertheless.
+// returns how many were not sent, which Failed tells, and the first reason; the others are sent
+// nevertheless.
 func (s *Socket) Send(all []Datagram) (failed int, err error) {
 	s.sender.mu.Lock()
 	defer s.sender.mu.Unlock()
@@ -71,7 +74,7 @@ func (s *Socket) Send(all []Datagram) (failed int, err error) {
 		if all[0].Fragment {
 			flush = s.flushFragments
 		}
-		f, e := flush()
+		f, e := flush(all[:n])
 		if failed += f; e != nil && err == nil {
 			err = e
 		}
@@ -82,9 +85,9 @@ func (s *Socket) Send(all []Datagram) (failed int, err error) {
 
 // flushFragments sends the messages in fragments where they need them. The sender's mutex is
 // locked: no other datagram is sent meanwhile.
-func (s *Socket) flushFragments() (failed int, err error) {
+func (s *Socket) flushFragments(all []Datagram) (failed int, err error) {
 	before := s.discover(unix.IP_PMTUDISC_DONT)
-	failed, err = s.flush()
+	failed, err = s.flush(all)
 	return failed, errors.Join(err, before, s.discover(unix.IP_PMTUDISC_PROBE))
 }
 
@@ -170,15 +173,13 @@ func putControl(b []byte, level, kind, size int, value uint32) int {
 	return unix.CmsgSpace(size)
 }
 
-// flush sends the messages. One that is refused is skipped.
-func (s *Socket) flush() (failed int, err error) {
+// flush sends the messages of datagrams. One that is refused is skipped.
+func (s *Socket) flush(all []Datagram) (failed int, err error) {
 	w := &s.sender
 	defer clear(w.parts[:])
 	for w.from = 0; w.from < w.used; {
 		if e := s.raw.Write(w.once); e != nil {
-			for _, c := range w.counts[w.from:w.used] {
-				failed += c
-			}
+			failed += w.fail(all, w.used)
 			return failed, fmt.Errorf("send: %w", closed(e))
 		}
 		if w.err == 0 {
@@ -193,8 +194,23 @@ func (s *Socket) flush() (failed int, err error) {
 		if err == nil {
 			err = fmt.Errorf("send: %w", w.err)
 		}
-		failed += w.counts[w.from]
+		failed += w.fail(all, w.from+1)
 		w.from++
 	}
 	return failed, err
+}
+
+// fail marks the datagrams of the messages up to another one that were not sent, and returns how many.
+func (w *sender) fail(all []Datagram, end int) (n int) {
+	at := 0
+	for i, count := range w.counts[:end] {
+		for j := range count {
+			if i >= w.from {
+				all[at+j].Failed = true
+				n++
+			}
+		}
+		at += count
+	}
+	return n
 }

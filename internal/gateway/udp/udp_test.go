@@ -116,9 +116,15 @@ func TestSendGoesOnAfterAnError(t *testing.T) {
 	}
 	a, b := pair(t, "127.0.0.1:0")
 	nowhere := netip.MustParseAddrPort("192.0.2.1:9")
-	failed, err := a.Send([]Datagram{{Data: []byte("one"), To: b.Local()}, {Data: []byte("lost"), To: nowhere}, {Data: []byte("two"), To: b.Local()}})
+	sent := []Datagram{{Data: []byte("one"), To: b.Local()}, {Data: []byte("lost"), To: nowhere}, {Data: []byte("two"), To: b.Local()}}
+	failed, err := a.Send(sent)
 	if failed != 1 || !errors.Is(err, unix.ENETUNREACH) && !errors.Is(err, unix.EINVAL) {
 		t.Fatalf("%d failed: %v", failed, err)
+	}
+	for i, d := range sent {
+		if d.Failed != (i == 1) {
+			t.Errorf("datagram %d failed: %t", i, d.Failed)
+		}
 	}
 	all, _, _ := receive(t, b, 2)
 	if got := fmt.Sprintf("%s", all); got != "[one two]" {

@@ -263,12 +263,16 @@ func (w *walk) decide(t *nftables.Table, rule []expr.Any) (decision, error) {
 		case *expr.Cmp:
 			is = compare(known[e.Register], e)
 		case *expr.Lookup:
-			s, err := w.set(t, e.SetName)
-			if err != nil {
-				return d, err
-			}
 			var found nftables.SetElement
-			found, is = s.find(known[e.SourceRegister])
+			if c := known[e.SourceRegister]; c.value == nil || c.from > 0 {
+				is = maybe // whatever the set has, which may be long
+			} else {
+				s, err := w.set(t, e.SetName)
+				if err != nil {
+					return d, err
+				}
+				found, is = s.find(c)
+			}
 			switch {
 			case e.IsDestRegSet && e.DestRegister == unix.NFT_REG_VERDICT && is == maybe:
 				return decision{does: accepted}, nil // it may be
@@ -397,7 +401,7 @@ func (s *set) find(c content) (found nftables.SetElement, is truth) {
 	key := c.value
 	for _, e := range s.elements {
 		switch {
-		case key == nil, c.from > 0, len(e.Key) != len(key), len(e.KeyEnd) > 0: // of several values
+		case len(e.Key) != len(key), len(e.KeyEnd) > 0: // of several values
 			return found, maybe
 		case s.interval && bytes.Compare(e.Key, key) <= 0:
 			found, is = e, truthOf(!e.IntervalEnd)
