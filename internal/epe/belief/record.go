@@ -119,6 +119,9 @@ func (t *Table) ClearChanged() (changed bool) {
 	return changed
 }
 
+// SetChanged has ClearChanged report a change that could not be stored.
+func (t *Table) SetChanged() { t.touch() }
+
 // Prefixes returns all networks, the oldest first.
 func (t *Table) Prefixes() []netip.Prefix {
 	list := make([]netip.Prefix, 0, len(t.networks))

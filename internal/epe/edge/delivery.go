@@ -88,6 +88,8 @@ type group struct {
 	uses    int
 	// sprayed is set if packets of a connection are sent through all members.
 	sprayed *sprayed
+	// unsprayed is why they are not, or not through those that are present; nil: they are.
+	unsprayed error
 	// left are the members without those that are suspended; nil: none is.
 	left []member
 }
@@ -230,6 +232,9 @@ func (e *egress) setDelivery(d *Delivery) {
 	if old.dry != now.dry {
 		for prefix, n := range e.delivery.networks.All() {
 			e.setDelivered(prefix, n)
+			if n.rests() {
+				e.offer(prefix) // subflows rest in none of a dry run
+			}
 		}
 	}
 	e.startWalk(false)

@@ -141,8 +141,12 @@ func (e *egress) networkStatus(prefix netip.Prefix, n *delivered) NetworkStatus 
 			return s
 		}
 	}
-	if n.rule.spray && e.unsprayed != nil {
-		s.State = "not sprayed: " + e.unsprayed.Error()
+	reason := e.unsprayed
+	if n.group != nil && n.group.unsprayed != nil {
+		reason = n.group.unsprayed
+	}
+	if n.rule.spray && reason != nil {
+		s.State = "not sprayed: " + reason.Error()
 		return s
 	}
 	if n.lacking && !n.rule.auto {

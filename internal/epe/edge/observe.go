@@ -85,6 +85,7 @@ func (e *Edge) receiveOutcomes(o *observer) {
 		}
 		if err != nil {
 			e.log.Error("delivery mode auto measures nothing more", "err", err)
+			e.daemon.Do(context.Background(), func() { e.egress.auto.reason = err.Error() })
 			return
 		}
 		if lost > 0 {

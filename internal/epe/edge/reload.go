@@ -155,8 +155,10 @@ func (e *Edge) Reload(now Config) ([]string, error) {
 			e.egress.setDelivery(&now.Delivery)
 			e.hashFlows()
 		})
-		reason := e.startObserver()
-		e.daemon.Do(ctx, func() { e.egress.auto.reason = reason })
+		if e.observer == nil { // else there may be another reason by now
+			reason := e.startObserver()
+			e.daemon.Do(ctx, func() { e.egress.auto.reason = reason })
+		}
 	}
 	e.removePeers(ctx, c.peers.Remove)
 	e.addPeers(ctx, c.peers.Add, &now)

@@ -104,7 +104,7 @@ func (e *egress) newSprayed(g *group, rule *deliveryRule) {
 		s.program, err = e.sprayer.Program(s.plan)
 	}
 	if err != nil {
-		e.unsprayed, g.sprayed = err, nil
+		g.unsprayed, g.sprayed = err, nil
 		return
 	}
 	e.plans[s.plan] = true
@@ -130,9 +130,7 @@ func (s *sprayed) of(g *group) spray.Plan {
 
 // setSprayed applies the present members of a group, at once for all its routes.
 func (e *egress) setSprayed(g *group) {
-	if err := e.sprayer.Set(g.sprayed.plan, g.sprayed.of(g)); err != nil {
-		e.unsprayed = err
-	}
+	g.unsprayed = e.sprayer.Set(g.sprayed.plan, g.sprayed.of(g))
 }
 
 // releaseSprayed ends the use of the plan of a group.
@@ -140,9 +138,7 @@ func (e *egress) releaseSprayed(g *group) {
 	if g.sprayed == nil {
 		return
 	}
-	if err := e.sprayer.Remove(g.sprayed.plan); err != nil {
-		e.unsprayed = err
-	}
+	_ = e.sprayer.Remove(g.sprayed.plan) // no route needs it any more
 	delete(e.plans, g.sprayed.plan)
 }
 

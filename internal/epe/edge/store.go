@@ -69,7 +69,9 @@ func (e *Edge) storeNetworks(ctx context.Context, ended chan<- struct{}) {
 		if err != nil && !failed {
 			e.log.Warn("write what is known of networks failed; what is not written is lost at a restart", "err", err)
 		}
-		failed = err != nil
+		if failed = err != nil; failed {
+			e.inLoop(e.egress.auto.table.SetChanged)
+		}
 	}
 }
 

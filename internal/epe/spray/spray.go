@@ -22,6 +22,9 @@ const MaxPaths = 4
 // maxPlans is the number of plans.
 const maxPlans = 256
 
+// filter is the name of the filter at ingress.
+const filter = "tabane_spray"
+
 // Plan is how the packets to some networks are sent.
 type Plan struct {
 	// Rule identifies what the paths belong to: connections keep what they know of paths while it is
@@ -57,8 +60,12 @@ func New(links []string) (_ *Sprayer, err error) {
 	if err := bpf.Load(spec, &s.objects); err != nil {
 		return nil, err
 	}
+	// A killed process has left its own, where tcx is missing.
+	if err := bpf.SweepFilters([]string{filter}, nil); err != nil {
+		return nil, err
+	}
 	for _, l := range links {
-		a, err := bpf.Attach(bpf.AttachOptions{Link: l, Ethernet: bpf.Programs{Ingress: s.objects.Receive}, Name: "tabane_spray"})
+		a, err := bpf.Attach(bpf.AttachOptions{Link: l, Ethernet: bpf.Programs{Ingress: s.objects.Receive}, Name: filter})
 		if err != nil {
 			return nil, fmt.Errorf("read acknowledgments on %q: %w", l, err)
 		}
