@@ -59,9 +59,15 @@ func newNewcomer(t *testing.T) *newcomer {
 	}
 	// The VPS has a firewall as its operator would have written it.
 	n.run(n.vps, programs.Need(t, "nft"), `table inet filter {
-		chain input { type filter hook input priority filter; policy drop; ct state vmap { established : accept, related : accept, invalid : drop }; iifname "lo" accept; tcp dport 22 accept; meta l4proto icmp accept; }
+		chain input { type filter hook input priority filter; policy drop; ct state vmap { established : accept, related : accept, invalid : drop }; iifname "lo" accept; tcp dport 22 accept; meta l4proto { icmp, ipv6-icmp } accept; }
 		chain forward { type filter hook forward priority filter; policy drop; }
 	}`)
+	// The fiber, the VPS and the server have IPv6; the site's hosts have none.
+	n.ip6(internet, "addr add 2001:db8:1::ff/64 dev fiber; addr add 2001:db8:3::ff/64 dev dc; addr add 2001:db8:5::ff/64 dev far")
+	n.ip6(n.site, "addr add 2001:db8:1::10/64 dev eth1; route add default via 2001:db8:1::ff")
+	n.ip6(n.vps, "addr add 2001:db8:3::1/64 dev eth0; route add default via 2001:db8:3::ff")
+	n.ip6(n.server, "addr add 2001:db8:5::1/64 dev eth0; route add default via 2001:db8:5::ff")
+	netnstest.Do(t, internet, func() error { return netns.Sysctl("net.ipv6.conf.all.forwarding", "1") })
 	n.siteBefore, n.vpsBefore = n.state(n.site), n.state(n.vps)
 	return n
 }
@@ -70,6 +76,19 @@ func (n *newcomer) ip(namespace, commands string) {
 	n.t.Helper()
 	if _, err := netnstest.TryIP(n.t, namespace, "-4 "+strings.ReplaceAll(commands, "; ", "; -4 ")); err != nil {
 		n.t.Fatalf("%s: %v", commands, err)
+	}
+}
+
+// ip6 is ip of IPv6; addresses are usable at once.
+func (n *newcomer) ip6(namespace, commands string) {
+	n.t.Helper()
+	for command := range strings.SplitSeq(commands, "; ") {
+		if strings.HasPrefix(command, "addr add") {
+			command += " nodad"
+		}
+		if _, err := netnstest.TryIP(n.t, namespace, "-6 "+command); err != nil {
+			n.t.Fatalf("%s: %v", command, err)
+		}
 	}
 }
 
@@ -105,7 +124,7 @@ func (n *newcomer) state(namespace string) string {
 	}
 	all.WriteString(n.run(namespace, programs.Need(n.t, "nft"), "list", "ruleset"))
 	netnstest.Do(n.t, namespace, func() error {
-		for _, key := range []string{"net.ipv4.ip_forward", "net.ipv4.conf.all.rp_filter"} {
+		for _, key := range []string{"net.ipv4.ip_forward", "net.ipv4.conf.all.rp_filter", "net.ipv6.conf.all.forwarding", "net.ipv6.conf.eth0.accept_ra"} {
 			value, err := netns.ReadSysctl(key)
 			if err != nil {
 				return err
@@ -171,7 +190,7 @@ func TestNewcomer(t *testing.T) {
 	echo := n.login()
 	echo("before")
 	dry := n.run(n.vps, program, "gateway", "init", "--vps", "--dry-run", "--dir", n.vpsDir)
-	if !strings.Contains(dry, "masquerade: true") || !strings.Contains(dry, "firewall: manage") || strings.Contains(dry, "tabane1:") || n.state(n.vps) != n.vpsBefore || !empty(t, n.vpsDir) {
+	if !strings.Contains(dry, "masquerade: true") || !strings.Contains(dry, "firewall: manage") || strings.Contains(dry, "tabane2:") || n.state(n.vps) != n.vpsBefore || !empty(t, n.vpsDir) {
 		t.Errorf("the dry run changed something, or printed:\n%s", dry)
 	}
 	begun := time.Now()
@@ -179,7 +198,7 @@ func TestNewcomer(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- initiating.Wait() }()
 	t.Cleanup(func() { _ = initiating.Process.Kill() })
-	pasted := regexp.MustCompile(`tabane1:[A-Za-z0-9_-]+`)
+	pasted := regexp.MustCompile(`tabane2:[A-Za-z0-9_-]+`)
 	for end := time.Now().Add(20 * time.Second); !pasted.MatchString(text.String()); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("init prints no line:\n%s", text)
@@ -208,6 +227,7 @@ func TestNewcomer(t *testing.T) {
 	}
 	echo("after")
 	n.download(6_000_000)
+	n.reachIPv6(joined)
 
 	again, out := n.start(n.server, program, "gateway", "join", "--yes", "--no-lan", "--dir", t.TempDir(), line)
 	if err := again.Wait(); err == nil || !strings.Contains(out.String(), "the line works once") {
@@ -218,6 +238,7 @@ func TestNewcomer(t *testing.T) {
 		t.Errorf("a second init: %v\n%s", err, out)
 	}
 	n.run(n.site, program, "gateway", "leave", "--yes", "--dir", n.siteDir)
+	n.ip6(n.site, "addr flush dev eth0 scope global")
 	n.forgetProcess()
 	n.run(n.vps, program, "gateway", "leave", "--yes", "--dir", n.vpsDir)
 	echo("at the end")
@@ -288,6 +309,30 @@ func (n *newcomer) download(size int) {
 	}
 	if len(after) != 2 {
 		n.t.Errorf("paths %v", after)
+	}
+}
+
+// reachIPv6 has the site itself, and its host after the operator did what join asks for, reach the
+// server by IPv6, which has to see the VPS: nothing goes past the tunnel by the fiber's own IPv6.
+func (n *newcomer) reachIPv6(joined string) {
+	n.t.Helper()
+	found := regexp.MustCompile(`give eth0 the address ((fd[0-9a-f:]+::)1)/64`).FindStringSubmatch(joined)
+	if found == nil {
+		n.t.Fatalf("join names no address of the LAN:\n%s", joined)
+	}
+	n.ip6(n.site, "addr add "+found[1]+"/64 dev eth0")
+	n.ip6(n.host, "addr add "+found[2]+"2/64 dev eth0; route add default via "+found[1])
+	var l net.Listener
+	netnstest.Do(n.t, n.server, func() (err error) { l, err = net.Listen("tcp6", "[2001:db8:5::1]:80"); return err })
+	seen := make(chan string, 1)
+	server := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen <- r.RemoteAddr })}
+	go func() { _ = server.Serve(l) }()
+	defer server.Close()
+	for name, namespace := range map[string]string{"site": n.site, "host": n.host} {
+		n.run(namespace, program, "fetch", "http://[2001:db8:5::1]/")
+		if from := <-seen; !strings.HasPrefix(from, "[2001:db8:3::1]:") {
+			n.t.Errorf("the server sees %s, not the VPS, by IPv6 of the %s", from, name)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -43,11 +44,13 @@ type setupFlags struct {
 	yes, dryRun bool
 	lines, lan  []string
 	noLAN       bool
+	noIPv6      bool
 }
 
 func (f *setupFlags) add(c *cobra.Command) {
 	f.addCommon(c)
 	c.Flags().StringSliceVar(&f.lines, "line", nil, "use this line, `INTERFACE or INTERFACE=ROUTER`, instead of those that are found; repeatable")
+	c.Flags().BoolVar(&f.noIPv6, "no-ipv6", false, "leave IPv6 as it is, without the tunnel")
 }
 
 func (f *setupFlags) addCommon(c *cobra.Command) {
@@ -59,7 +62,7 @@ func (f *setupFlags) addCommon(c *cobra.Command) {
 // find examines the host.
 func (f *setupFlags) find(what string) (*setup.Host, setup.Files, error) {
 	files := setup.Files{Dir: f.dir}
-	choice := setup.Choice{LAN: f.lan, NoLAN: f.noLAN}
+	choice := setup.Choice{LAN: f.lan, NoLAN: f.noLAN, NoIPv6: f.noIPv6}
 	for _, text := range f.lines {
 		name, router, given := strings.Cut(text, "=")
 		l := setup.Link{Name: name}
@@ -179,7 +182,15 @@ func (a *App) inside(ctx context.Context, what string, r *setup.Record, work fun
 }
 
 // unknown are the values of a plan before the peer is known.
-var unknown = join.Answer{Name: "vps", Gateway: netip.MustParseAddr("10.79.0.1"), Own: netip.MustParseAddr("10.79.0.2")}
+var unknown = join.Answer{
+	Name: "vps", Gateway: netip.MustParseAddr("10.79.0.1"), Own: netip.MustParseAddr("10.79.0.2"),
+	Gateway6: netip.MustParseAddr("fd00::1"), Own6: netip.MustParseAddr("fd00::2"),
+}
+
+// notCarried says that IPv6 does not go through the tunnel, and why.
+func notCarried(why string) string {
+	return "IPv6 is not carried, because " + why + ": what the site has of it goes on over its lines, without the tunnel."
+}
 
 func (a *App) gatewayInitCommand(r role.Descriptor) *cobra.Command {
 	var f setupFlags
@@ -192,7 +203,8 @@ func (a *App) gatewayInitCommand(r role.Descriptor) *cobra.Command {
 works once, within ten minutes, while this command waits. Then init writes the configuration with the site's key and addresses, and
 starts the gateway: as the package's unit, or as a process where systemd does not run. It prints what it will do, and asks.
 
-UDP port 4790 has to be reachable. The default route and the addresses of this host do not change.`,
+IPv6 of the site is carried if this host has it, and leaves with the address of this host. UDP port 4790 has to be reachable. The
+default route and the addresses of this host do not change.`,
 		Example: `  tabane gateway init --vps
   tabane gateway init --vps --dry-run
   tabane gateway init --vps --address 203.0.113.7   # a VPS behind NAT`,
@@ -239,12 +251,20 @@ func (a *App) gatewayInit(ctx context.Context, r role.Descriptor, f *setupFlags,
 	if err != nil {
 		return &Failure{What: what, Why: err}
 	}
-	peer := setup.Peer{Request: join.Request{Name: "site"}, Answer: unknown}
+	peer := setup.Peer{Request: join.Request{Name: "site", IPv6: true}}
+	if peer.Answer = h.Decide(peer.Request); peer.Answer.Refused != "" {
+		return &Failure{What: what, Why: errors.New(peer.Answer.Refused)}
+	}
 	steps, err := setup.VPS(h, files, peer)
 	if err != nil {
 		return &Failure{What: what, Why: err}
 	}
 	lines := append([]string{"(the public key, the name, and the addresses of the site follow when it joins)"}, planned(steps)...)
+	if why := h.WithoutIPv6(); why != "" {
+		lines = append(lines, "("+notCarried(why)+")")
+	} else {
+		lines = append(lines, "(IPv6 of the site is carried, and masqueraded, unless the site keeps its own)")
+	}
 	if h.Filtered {
 		lines = append(lines, fmt.Sprintf("(its firewall drops packets of a gateway: port %d is opened while this command runs)", joinPort))
 	}
@@ -290,6 +310,9 @@ func (a *App) gatewayInit(ctx context.Context, r role.Descriptor, f *setupFlags,
 			return err
 		}
 		fmt.Fprintf(a.Out, "%q has joined.\n", peer.Request.Name)
+		if !peer.Answer.Own6.IsValid() {
+			fmt.Fprintln(a.Out, notCarried(cmp.Or(h.WithoutIPv6(), "the site keeps its own")))
+		}
 		if err := applyAll(record, steps[before:]); err != nil {
 			return err
 		}
@@ -366,12 +389,15 @@ func serveJoin(ctx context.Context, at *net.UDPConn, host *join.Host) error {
 func (a *App) gatewayJoinCommand(r role.Descriptor) *cobra.Command {
 	var f setupFlags
 	c := &cobra.Command{
-		Use:   "join ['tabane1:...']",
+		Use:   "join ['tabane2:...']",
 		Short: "Have this site use all its lines, through the VPS that printed the line",
 		Long: `Join finds the lines of this host (interfaces with a default route, and the far ends of PPP) and its LAN (other interfaces with a
 private address), makes a key, joins the VPS, writes the configuration, starts the gateway, and shows what a short download
 carries over each line. It prints what it will do, and asks. Connections from elsewhere to this host, such as a login by SSH, get a
 rule of their own, so that they stay on their line.
+
+IPv6 goes through the VPS as well if that has it, unless the LAN has public addresses of IPv6: these, and all of it with --no-ipv6, go
+on over their line without the tunnel. Join says which. To give hosts addresses of IPv6 is not its task; it prints which these are.
 
 It reads the VPS's line from the terminal or standard input. As an argument, other users of the host could read that secret.`,
 		Example: `  tabane gateway join
@@ -410,7 +436,13 @@ func (a *App) gatewayJoin(ctx context.Context, r role.Descriptor, f *setupFlags,
 	if err != nil {
 		return &Failure{What: what, Why: err}
 	}
-	if ok, err := a.confirm(f, what, planned(steps)); !ok {
+	lines := planned(steps)
+	if why := h.KeepsIPv6(); why != "" {
+		lines = append(lines, "("+notCarried(why)+")")
+	} else {
+		lines = append(lines, "(the VPS gives the addresses of the tunnel; without IPv6 there, that is left out, and goes on over the lines without the tunnel)")
+	}
+	if ok, err := a.confirm(f, what, lines); !ok {
 		return err
 	}
 	return a.inside(ctx, what, record, func() error {
@@ -430,8 +462,25 @@ func (a *App) gatewayJoin(ctx context.Context, r role.Descriptor, f *setupFlags,
 		if err := applyAll(record, steps[before:]); err != nil {
 			return err
 		}
+		a.sayIPv6(h, peer.Answer)
 		return a.receiveTest(ctx, r, record, peer.Answer.Gateway)
 	})
+}
+
+// sayIPv6 says at the site what has become of IPv6, and what is to be done for its hosts.
+func (a *App) sayIPv6(h *setup.Host, answer join.Answer) {
+	why := h.KeepsIPv6()
+	if !answer.Own6.IsValid() {
+		why = cmp.Or(why, "the VPS does not carry it")
+	}
+	if why != "" {
+		fmt.Fprintln(a.Out, notCarried(why))
+		return
+	}
+	fmt.Fprintln(a.Out, "IPv6 of this host goes through the VPS.")
+	for i, p := range h.Lacking() {
+		fmt.Fprintf(a.Out, "For hosts of the LAN: give %s the address %v, and announce %v there (docs/gateway.md, IPv6).\n", h.LAN[i].Name, p, p.Masked())
+	}
 }
 
 // exchange joins at one of the addresses of an invitation.

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +18,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/gateway"
@@ -142,8 +142,11 @@ func sum(b []byte) string {
 func (r *Rule) change(do func(*netlink.Rule) error) error {
 	rule := netlink.NewRule()
 	rule.Priority, rule.Table, rule.Family = rulePriority, unix.RT_TABLE_MAIN, unix.AF_INET
-	rule.Src = &net.IPNet{IP: r.From.AsSlice(), Mask: net.CIDRMask(32, 32)}
-	rule.Dst = &net.IPNet{IP: r.To.AsSlice(), Mask: net.CIDRMask(32, 32)}
+	if r.From.Is6() {
+		rule.Family = unix.AF_INET6
+	}
+	rule.Src = netipx.PrefixIPNet(single(r.From))
+	rule.Dst = netipx.PrefixIPNet(single(r.To))
 	if err := do(rule); err != nil {
 		return fmt.Errorf("change rule %q: %w", r.text(), err)
 	}

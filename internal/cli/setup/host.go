@@ -20,9 +20,10 @@ import (
 
 // Choice is what the user has chosen instead of what is found. Empty lists choose nothing.
 type Choice struct {
-	Lines []Link
-	LAN   []string
-	NoLAN bool
+	Lines  []Link
+	LAN    []string
+	NoLAN  bool
+	NoIPv6 bool
 }
 
 // Find examines this host, in the network namespace of the calling thread. It changes nothing.
@@ -33,7 +34,7 @@ func Find(choice Choice) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
-	routes, err := defaultRoutes()
+	routes, err := defaultRoutes(netlink.FAMILY_V4)
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +57,7 @@ func Find(choice Choice) (*Host, error) {
 		h.Lines = choice.Lines
 	}
 	for i := range h.Lines {
-		if h.Lines[i].Addresses, err = addressesOf(links, h.Lines[i].Name); err != nil {
+		if h.Lines[i].Addresses, err = addressesOf(links, h.Lines[i].Name, netlink.FAMILY_V4); err != nil {
 			return nil, err
 		}
 	}
@@ -66,7 +67,7 @@ func Find(choice Choice) (*Host, error) {
 		if len(choice.LAN) > 0 && !picked || choice.NoLAN || chosen(h.Lines, a.Name) || a.Flags&net.FlagLoopback != 0 || a.Flags&net.FlagUp == 0 {
 			continue
 		}
-		list, err := addressesOf(links, a.Name)
+		list, err := addressesOf(links, a.Name, netlink.FAMILY_V4)
 		if err != nil {
 			return nil, err
 		}
@@ -79,6 +80,9 @@ func Find(choice Choice) (*Host, error) {
 		if !chosen(h.LAN, name) {
 			return nil, fmt.Errorf("use interface %q as LAN: it is missing, down, a line, or without a private address of IPv4", name)
 		}
+	}
+	if err := h.findIPv6(links, choice); err != nil {
+		return nil, err
 	}
 	keys := []string{forwarding, filterAll}
 	for _, l := range h.Lines {
@@ -102,9 +106,65 @@ func Find(choice Choice) (*Host, error) {
 	return h, err
 }
 
-// defaultRoutes returns the interfaces of the main table's default routes of IPv4, the best first.
-func defaultRoutes() ([]int, error) {
-	all, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+// findIPv6 examines what concerns IPv6, of the lines and interfaces of the LAN that were found.
+func (h *Host) findIPv6(links []netlink.Link, choice Choice) error {
+	off, err := netns.ReadSysctl(switchedOff)
+	switch {
+	case choice.NoIPv6:
+		h.NoIPv6 = "--no-ipv6 was given"
+	case errors.Is(err, fs.ErrNotExist):
+		h.NoIPv6 = "the kernel of this host has none"
+	case err != nil:
+		return err
+	case off == "1":
+		h.NoIPv6 = "it is switched off on this host (" + switchedOff + "=1)"
+	}
+	if h.NoIPv6 != "" {
+		return nil
+	}
+	routes, err := defaultRoutes(netlink.FAMILY_V6)
+	if err != nil {
+		return err
+	}
+	var hardware []byte
+	for _, list := range [][]Link{h.LAN, h.Lines} {
+		for i := range list {
+			l := &list[i]
+			index := slices.IndexFunc(links, func(k netlink.Link) bool { return k.Attrs().Name == l.Name })
+			a := links[index].Attrs() // it was found there
+			if len(hardware) == 0 {
+				hardware = a.HardwareAddr
+			}
+			l.Internet6 = slices.Contains(routes, a.Index)
+			off, err := netns.ReadSysctl("net/ipv6/conf/" + l.Name + "/disable_ipv6")
+			if err != nil && !errors.Is(err, fs.ErrNotExist) { // it is missing below the least MTU of IPv6
+				return err
+			}
+			l.IPv6 = off == "0"
+			if l.Addresses6, err = addressesOf(links, l.Name, netlink.FAMILY_V6); err != nil {
+				return err
+			}
+		}
+	}
+	h.Unique = unique(hardware)
+	keys := []string{forwarding6}
+	for _, l := range h.Lines {
+		if l.IPv6 {
+			keys = append(keys, acceptRA(l.Name))
+		}
+	}
+	for _, key := range keys {
+		if h.Parameters[key], err = netns.ReadSysctl(key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// defaultRoutes returns the interfaces of the main table's default routes of a family, the best
+// first.
+func defaultRoutes(family int) ([]int, error) {
+	all, err := netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}
@@ -127,16 +187,21 @@ func defaultRoutes() ([]int, error) {
 	return list, nil
 }
 
-// routedNetworks returns the destinations of the main table's routes of IPv4 but default routes.
+// routedNetworks returns the destinations of the main table's routes but default routes.
 func routedNetworks() ([]netip.Prefix, error) {
-	all, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
-	if err != nil {
-		return nil, fmt.Errorf("list routes: %w", err)
-	}
 	var list []netip.Prefix
-	for _, r := range all {
-		if p, ok := netipx.FromStdIPNet(r.Dst); ok && p.Bits() > 0 {
-			list = append(list, p)
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		all, err := netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+		if err != nil && !errors.Is(err, unix.EAFNOSUPPORT) && !errors.Is(err, unix.EOPNOTSUPP) {
+			return nil, fmt.Errorf("list routes: %w", err)
+		}
+		for _, r := range all {
+			if r.Dst == nil {
+				continue
+			}
+			if p, ok := netipx.FromStdIPNet(r.Dst); ok && p.Bits() > 0 {
+				list = append(list, p)
+			}
 		}
 	}
 	return list, nil
@@ -161,22 +226,21 @@ func otherEnd(l netlink.Link) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// addressesOf returns the global addresses of IPv4 of an interface, with their prefix lengths.
-func addressesOf(links []netlink.Link, name string) ([]netip.Prefix, error) {
+// addressesOf returns the global addresses of an interface in a family, with their prefix lengths.
+func addressesOf(links []netlink.Link, name string, family int) ([]netip.Prefix, error) {
 	i := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Attrs().Name == name })
 	if i < 0 {
 		return nil, fmt.Errorf("find interface %q: there is none; see ip link", name)
 	}
-	all, err := netlink.AddrList(links[i], netlink.FAMILY_V4)
+	all, err := netlink.AddrList(links[i], family)
 	if err != nil {
 		return nil, fmt.Errorf("list addresses of interface %q: %w", name, err)
 	}
 	var list []netip.Prefix
 	for _, a := range all {
-		ip, ok := netip.AddrFromSlice(a.IP.To4())
-		bits, _ := a.Mask.Size()
+		p, ok := netipx.FromStdIPNet(&net.IPNet{IP: a.IP, Mask: a.Mask})
 		if ok && a.Scope == unix.RT_SCOPE_UNIVERSE {
-			list = append(list, netip.PrefixFrom(ip, bits))
+			list = append(list, p)
 		}
 	}
 	return list, nil
@@ -207,7 +271,7 @@ func sessions() ([]Rule, error) {
 		from, _ := netip.AddrFromSlice(s.ID.Source)
 		to, _ := netip.AddrFromSlice(s.ID.Destination)
 		r := Rule{from.Unmap(), to.Unmap()}
-		if s.State == netlink.TCP_ESTABLISHED && r.From.Is4() && r.To.Is4() && !r.To.IsLoopback() && slices.Contains(listening, s.ID.SourcePort) && !slices.Contains(ends, r) {
+		if s.State == netlink.TCP_ESTABLISHED && r.From.IsGlobalUnicast() && r.To.IsGlobalUnicast() && slices.Contains(listening, s.ID.SourcePort) && !slices.Contains(ends, r) {
 			ends = append(ends, r)
 		}
 	}

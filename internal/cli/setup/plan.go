@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 
+	"go4.org/netipx"
+
 	"github.com/tabane/tabane/internal/cli/config"
 	"github.com/tabane/tabane/internal/gateway"
 	"github.com/tabane/tabane/internal/gateway/handshake"
@@ -110,6 +112,10 @@ type Host struct {
 	Sessions []Rule
 	// Networks are those that routes lead to, but for default routes.
 	Networks []netip.Prefix
+	// NoIPv6 is why this host cannot or shall not carry IPv6, empty if it can.
+	NoIPv6 string
+	// Unique is a prefix of IPv6 for local use that is this host's own.
+	Unique netip.Prefix
 	// Filtered: a firewall of this host would drop packets of a gateway.
 	Filtered bool
 	// Parameters are the values of those that a gateway needs.
@@ -122,7 +128,12 @@ type Host struct {
 type Link struct {
 	Name      string
 	Via       netip.Addr
-	Addresses []netip.Prefix
+	Addresses []netip.Prefix // of IPv4
+	// IPv6: it is switched on. Addresses6 are of IPv6, without those of the link alone.
+	IPv6       bool
+	Addresses6 []netip.Prefix
+	// Internet6: a default route of IPv6 leads there.
+	Internet6 bool
 }
 
 // networks returns the networks of links, without those that hold a single address.
@@ -145,6 +156,10 @@ func (h *Host) passages() []nft.Passage {
 		c.LAN.Interfaces = append(c.LAN.Interfaces, l.Name)
 	}
 	c.LAN.Prefixes = networks(h.LAN)
+	if h.NoIPv6 == "" {
+		c.Peers[0].Prefixes = append(c.Peers[0].Prefixes, h.Unique)
+		c.LAN.Prefixes = append(c.LAN.Prefixes, h.lan6()...)
+	}
 	for _, l := range h.Lines {
 		c.Paths = append(c.Paths, gateway.Path{Interface: l.Name})
 	}
@@ -194,7 +209,11 @@ func (h *Host) Request() join.Request {
 	if name = strings.Trim(name, "-"); len(name) > 32 || name == "" {
 		name = "site"
 	}
-	return join.Request{Name: name, LAN: networks(h.LAN), Connected: networks(h.Lines)}
+	r := join.Request{Name: name, LAN: networks(h.LAN), Connected: networks(h.Lines), IPv6: h.KeepsIPv6() == ""}
+	if r.IPv6 {
+		r.LAN = append(r.LAN, h.lan6()...)
+	}
+	return r
 }
 
 // tunnels are where the addresses of the tunnel are taken from.
@@ -202,10 +221,16 @@ var tunnels = netip.MustParsePrefix("10.79.0.0/16")
 
 // Decide answers the request of a site.
 func (h *Host) Decide(r join.Request) join.Answer {
+	a := join.Answer{Name: "vps"}
 	own := slices.Concat(networks(h.Lines), networks(h.LAN), h.Networks)
-	for _, p := range r.LAN {
-		if !p.Addr().Is4() || !p.Addr().IsPrivate() {
-			return join.Answer{Refused: fmt.Sprintf("the LAN %v is not a private network of IPv4", p)}
+	if r.IPv6 && h.WithoutIPv6() == "" {
+		a.Gateway6 = h.Unique.Addr().Next()
+		a.Own6 = a.Gateway6.Next()
+		own = append(own, h.Unique)
+	}
+	for _, p := range carried(r, a) {
+		if !private(p) {
+			return join.Answer{Refused: fmt.Sprintf("the LAN %v is not a private network", p)}
 		}
 		if i := slices.IndexFunc(own, p.Overlaps); i >= 0 {
 			return join.Answer{Refused: fmt.Sprintf("the LAN %v overlaps the network %v of the VPS: give one of them other addresses, or name the LAN's interfaces by --lan", p, own[i])}
@@ -220,8 +245,9 @@ func (h *Host) Decide(r join.Request) join.Answer {
 		b[2] = byte(n)
 		p := netip.PrefixFrom(netip.AddrFrom4(b), 24)
 		if !slices.ContainsFunc(used, p.Overlaps) {
-			first := p.Addr().Next()
-			return join.Answer{Name: "vps", Gateway: first, Own: first.Next()}
+			a.Gateway = p.Addr().Next()
+			a.Own = a.Gateway.Next()
+			return a
 		}
 	}
 	return join.Answer{Refused: fmt.Sprintf("no network of %v is free for the tunnel", tunnels)}
@@ -262,9 +288,13 @@ type Peer struct {
 func VPS(h *Host, f Files, peer Peer) ([]Step, error) {
 	c := gateway.Config{Masquerade: true, Peers: []gateway.Peer{{
 		Name: peer.Request.Name, PublicKey: peer.Public.String(),
-		Prefixes: append([]netip.Prefix{single(peer.Answer.Own)}, peer.Request.LAN...),
+		Prefixes: append([]netip.Prefix{single(peer.Answer.Own)}, carried(peer.Request, peer.Answer)...),
 	}}}
 	c.Tunnel.Addresses = []netip.Prefix{single(peer.Answer.Gateway)}
+	if peer.Answer.Own6.IsValid() {
+		c.Peers[0].Prefixes = append(c.Peers[0].Prefixes, single(peer.Answer.Own6))
+		c.Tunnel.Addresses = append(c.Tunnel.Addresses, single(peer.Answer.Gateway6))
+	}
 	return steps(h, f, c, "tabane gateway init --vps")
 }
 
@@ -281,10 +311,17 @@ func Site(h *Host, f Files, peer Peer) ([]Step, error) {
 		c.LAN.Interfaces = append(c.LAN.Interfaces, l.Name)
 	}
 	c.LAN.Prefixes = networks(h.LAN)
+	if peer.Answer.Own6.IsValid() && h.KeepsIPv6() == "" {
+		c.Peers[0].Prefixes = append(c.Peers[0].Prefixes, netip.MustParsePrefix("::/0"))
+		c.Tunnel.Addresses = append(c.Tunnel.Addresses, single(peer.Answer.Own6))
+		c.LAN.Prefixes = append(c.LAN.Prefixes, h.lan6()...)
+	}
 	return steps(h, f, c, "tabane gateway join")
 }
 
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+func last(p netip.Prefix) netip.Addr { return netipx.RangeOfPrefix(p).To() }
 
 // steps completes the configuration and returns the steps, in the order in which they are done.
 func steps(h *Host, f Files, c gateway.Config, by string) ([]Step, error) {
@@ -311,7 +348,8 @@ func steps(h *Host, f Files, c gateway.Config, by string) ([]Step, error) {
 	}
 	list := []Step{{File: &File{Path: f.Key(), Key: true}}}
 	var boot strings.Builder
-	for _, p := range h.parameters() {
+	six := slices.ContainsFunc(c.Tunnel.Addresses, func(p netip.Prefix) bool { return p.Addr().Is6() })
+	for _, p := range h.parameters(six) {
 		list = append(list, Step{Parameter: &p})
 		fmt.Fprintf(&boot, "%s = %s\n", p.Key, p.Value)
 	}
@@ -320,8 +358,8 @@ func steps(h *Host, f Files, c gateway.Config, by string) ([]Step, error) {
 	}
 	header := "# Written by " + by + "; tabane gateway leave removes it. All keys: tabane help config gateway\n"
 	list = append(list, Step{File: &File{Path: f.Config(), Text: header + string(text)}})
-	if slices.ContainsFunc(c.Peers[0].Prefixes, func(p netip.Prefix) bool { return p.Bits() == 0 }) {
-		for _, s := range h.Sessions {
+	for _, s := range h.Sessions {
+		if slices.ContainsFunc(c.Peers[0].Prefixes, func(p netip.Prefix) bool { return p.Bits() == 0 && p.Contains(s.To) }) {
 			list = append(list, Step{Rule: &s})
 		}
 	}
@@ -337,9 +375,18 @@ const (
 func filter(link string) string { return "net/ipv4/conf/" + link + "/rp_filter" }
 
 // parameters returns those that have to change: forwarding, and no strict reverse path filter on a
-// line. The larger one of a line's and that of all applies.
-func (h *Host) parameters() []Parameter {
+// line. The larger one of a line's and that of all applies. With IPv6, lines go on to take routers
+// from advertisements: the kernel forgets these when it begins to forward, unless told before.
+func (h *Host) parameters(six bool) []Parameter {
 	var list []Parameter
+	if before := h.Parameters[forwarding6]; six && before != "1" {
+		for _, l := range h.Lines {
+			if h.Parameters[acceptRA(l.Name)] == "1" {
+				list = append(list, Parameter{acceptRA(l.Name), "2", "1"})
+			}
+		}
+		list = append(list, Parameter{forwarding6, "1", before})
+	}
 	if before := h.Parameters[forwarding]; before != "1" {
 		list = append(list, Parameter{forwarding, "1", before})
 	}

@@ -110,7 +110,7 @@ start tabane gateway -c /etc/tabane/gateway.yaml / stop tabane gateway (process 
 func TestDecide(t *testing.T) {
 	vps := &Host{Lines: []Link{{Name: "eth0", Addresses: at("10.79.0.5/25")}}, Sessions: []Rule{{To: netip.MustParseAddr("10.9.9.9")}}}
 	for lan, want := range map[string]string{
-		"10.79.0.0/26": "overlaps", "10.9.0.0/16": "connected to the VPS now", "203.0.113.0/24": "not a private network", "fd00::/8": "not a private network",
+		"10.79.0.0/26": "overlaps", "10.9.0.0/16": "connected to the VPS now", "203.0.113.0/24": "not a private network", "192.168.0.0/15": "not a private network",
 	} {
 		if got := vps.Decide(join.Request{LAN: at(lan)}); !strings.Contains(got.Refused, want) {
 			t.Errorf("%s: %+v, want %s", lan, got, want)
@@ -130,6 +130,105 @@ func TestDecide(t *testing.T) {
 	}
 	if q := site().Request(); q.Name != "b-ro-1" || len(q.LAN) != 1 || len(q.Connected) != 2 {
 		t.Errorf("request %+v", q)
+	}
+}
+
+// dual is a host whose first line and LAN have IPv6, the LAN without addresses.
+func dual() *Host {
+	h := site()
+	h.Unique = unique([]byte{2, 0, 0, 0, 0, 1})
+	h.Lines[0].Internet6, h.Lines[0].Addresses6 = true, at("2001:db8::10/64")
+	for _, list := range [][]Link{h.Lines, h.LAN} {
+		for i := range list {
+			list[i].IPv6 = true
+		}
+	}
+	h.Sessions = append(h.Sessions, Rule{From: netip.MustParseAddr("2001:db8::10"), To: netip.MustParseAddr("2001:db8:9::1")})
+	h.Parameters[forwarding6], h.Parameters[acceptRA("eth1")], h.Parameters[acceptRA("ppp0")] = "0", "1", "0"
+	return h
+}
+
+// TestIPv6: it is carried if both sides have it and the LAN has no public network; then packets to
+// no network are lost or go past the tunnel, and a line keeps its router.
+func TestIPv6(t *testing.T) {
+	f := Files{Dir: "/etc/tabane"}
+	vps, here := dual(), dual()
+	vps.LAN, vps.Unique = nil, unique([]byte{2, 0, 0, 0, 0, 2})
+	q := here.Request()
+	p := vps.Accept(f, peer.Public, q)
+	if p.Answer.Refused != "" || !p.Answer.Own6.IsValid() || !slices.Contains(q.LAN, here.Unique) {
+		t.Fatalf("request %+v, answer %+v", q, p.Answer)
+	}
+	p.At = peer.At
+	for name, plan := range map[string]func() ([]Step, error){
+		"VPS": func() ([]Step, error) { return VPS(vps, f, p) }, "site": func() ([]Step, error) { return Site(here, f, p) },
+	} {
+		steps, err := plan()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := said(steps)
+		learned, forward := strings.Index(got, "accept_ra=2 (now 1)"), strings.Index(got, forwarding6+"=1")
+		if learned < 0 || forward < learned || strings.Count(got, "accept_ra=2") != 1 || strings.Contains(got, "from 2001:db8::10 to 2001:db8:9::1") != (name == "site") {
+			t.Errorf("%s:\n%s", name, got)
+		}
+		i := slices.IndexFunc(steps, func(s Step) bool { return s.File != nil && s.File.Path == f.Config() })
+		c, err := (config.Reader{}).Parse("gateway.yaml", []byte(steps[i].File.Text))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		g := c.Gateway
+		want, lan := []string{p.Answer.Own6.String() + "/128", here.Unique.String()}, []string(nil)
+		if name == "site" {
+			want, lan = []string{"::/0"}, []string{here.Unique.String()}
+		}
+		for _, text := range want {
+			if !slices.Contains(g.Peers[0].Prefixes, netip.MustParsePrefix(text)) {
+				t.Errorf("%s: peer %v lacks %s", name, g.Peers[0].Prefixes, text)
+			}
+		}
+		for _, text := range lan {
+			if !slices.Contains(g.LAN.Prefixes, netip.MustParsePrefix(text)) {
+				t.Errorf("%s: LAN %v lacks %s", name, g.LAN.Prefixes, text)
+			}
+		}
+	}
+	if list := here.Lacking(); len(list) != 1 || !here.Unique.Contains(list[0].Addr()) || list[0].Bits() != 64 {
+		t.Errorf("the LAN lacks %v", list)
+	}
+	local := dual()
+	local.LAN[0].Addresses6 = at("fd77::1/64")
+	if q := local.Request(); !slices.Contains(q.LAN, netip.MustParsePrefix("fd77::/64")) || slices.Contains(q.LAN, local.Unique) || local.Lacking() != nil {
+		t.Errorf("a private network: %+v", q)
+	}
+	for name, change := range map[string]func(vps, site *Host){
+		"none at the VPS":  func(vps, _ *Host) { vps.Lines[0].Internet6 = false },
+		"private VPS":      func(vps, _ *Host) { vps.Lines[0].Addresses6 = at("fd77::1/64") },
+		"off on a line":    func(vps, _ *Host) { vps.Lines[1].IPv6 = false },
+		"off at the VPS":   func(vps, _ *Host) { vps.NoIPv6 = "off" },
+		"public LAN":       func(_, site *Host) { site.LAN[0].Addresses6 = at("2001:db8:1::1/64") },
+		"off in the LAN":   func(_, site *Host) { site.LAN[0].IPv6 = false },
+		"off at the site":  func(_, site *Host) { site.NoIPv6 = "off" },
+		"an unasked offer": func(_, site *Host) { site.NoIPv6 = "off" },
+	} {
+		vps, here := dual(), dual()
+		vps.LAN = nil
+		change(vps, here)
+		p := vps.Accept(f, peer.Public, here.Request())
+		if name == "an unasked offer" {
+			p.Answer.Own6, p.Answer.Gateway6 = netip.MustParseAddr("fd00::2"), netip.MustParseAddr("fd00::1")
+		} else if p.Answer.Own6.IsValid() {
+			t.Errorf("%s: answered %+v", name, p.Answer)
+		}
+		p.At = peer.At
+		steps, err := Site(here, f, p)
+		if err != nil || p.Answer.Refused != "" {
+			t.Fatalf("%s: %v, %+v", name, err, p.Answer)
+		}
+		i := slices.IndexFunc(steps, func(s Step) bool { return s.File != nil && s.File.Path == f.Config() })
+		if text := steps[i].File.Text; strings.Contains(text, "::") || strings.Contains(said(steps), "ipv6") {
+			t.Errorf("%s: IPv6 is half set up:\n%s\n%s", name, said(steps), text)
+		}
 	}
 }
 

@@ -29,7 +29,7 @@ import (
 
 const (
 	// prefix begins an invitation's text and names its version.
-	prefix = "tabane1:"
+	prefix = "tabane2:"
 	// secretLen, checkLen and macLen are the lengths in bytes of the secret, of the checksum of an
 	// invitation, and of the code that precedes a message.
 	secretLen, checkLen, macLen = 16, 4, 16
@@ -93,6 +93,9 @@ func checksum(b []byte) []byte {
 func Parse(text string) (Invitation, error) {
 	damaged := errors.New("parse invitation: it is not complete: paste the whole line that tabane gateway init --vps printed, in quotes")
 	text, ok := strings.CutPrefix(strings.TrimSpace(text), prefix)
+	if !ok && strings.HasPrefix(text, "tabane1:") {
+		return Invitation{}, errors.New("parse invitation: the VPS has an older version of tabane: upgrade it")
+	}
 	if !ok {
 		return Invitation{}, fmt.Errorf("parse invitation: it does not begin with %q: paste the whole line that tabane gateway init --vps printed", prefix)
 	}
@@ -135,6 +138,8 @@ type Request struct {
 	// it cannot get its address of the tunnel.
 	LAN       []netip.Prefix `json:"lan"`
 	Connected []netip.Prefix `json:"connected"`
+	// IPv6: its hosts are to reach the Internet by IPv6 through the other gateway, too.
+	IPv6 bool `json:"ipv6,omitempty"`
 }
 
 func (r *Request) check() error {
@@ -164,6 +169,9 @@ type Answer struct {
 	Name    string     `json:"name,omitempty"`
 	Own     netip.Addr `json:"own"`
 	Gateway netip.Addr `json:"gateway"`
+	// Own6 and Gateway6 are the same in IPv6, if the inviting gateway carries it.
+	Own6     netip.Addr `json:"own6,omitzero"`
+	Gateway6 netip.Addr `json:"gateway6,omitzero"`
 }
 
 func (a *Answer) check() error {
@@ -173,6 +181,10 @@ func (a *Answer) check() error {
 	usable := func(a netip.Addr) bool { return a.IsValid() && a.Is4() && a.IsPrivate() }
 	if !validName(a.Name) || !usable(a.Own) || !usable(a.Gateway) || a.Own == a.Gateway {
 		return fmt.Errorf("read answer: want a name and two private addresses, got %q, %v, %v", a.Name, a.Own, a.Gateway)
+	}
+	usable6 := func(a netip.Addr) bool { return a.Is6() && !a.Is4In6() && a.Zone() == "" && a.IsPrivate() }
+	if (a.Own6.IsValid() || a.Gateway6.IsValid()) && (!usable6(a.Own6) || !usable6(a.Gateway6) || a.Own6 == a.Gateway6) {
+		return fmt.Errorf("read answer: want two private addresses of IPv6, got %v, %v", a.Own6, a.Gateway6)
 	}
 	return nil
 }

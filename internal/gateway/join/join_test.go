@@ -15,9 +15,12 @@ import (
 
 var (
 	addresses = []netip.Addr{netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("2001:db8::1")}
-	request   = Request{Name: "office", LAN: []netip.Prefix{netip.MustParsePrefix("192.168.8.0/24")}, Connected: []netip.Prefix{netip.MustParsePrefix("100.64.0.0/24")}}
-	accepts   = Answer{Name: "vps", Own: netip.MustParseAddr("10.79.0.2"), Gateway: netip.MustParseAddr("10.79.0.1")}
-	prefixes  = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
+	request   = Request{Name: "office", LAN: []netip.Prefix{netip.MustParsePrefix("192.168.8.0/24")}, Connected: []netip.Prefix{netip.MustParsePrefix("100.64.0.0/24")}, IPv6: true}
+	accepts   = Answer{
+		Name: "vps", Own: netip.MustParseAddr("10.79.0.2"), Gateway: netip.MustParseAddr("10.79.0.1"),
+		Own6: netip.MustParseAddr("fd12::2"), Gateway6: netip.MustParseAddr("fd12::1"),
+	}
+	prefixes = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
 )
 
 func key(t testing.TB) handshake.PrivateKey {
@@ -101,6 +104,26 @@ func TestNames(t *testing.T) {
 		if err := (&Request{Name: name}).check(); (err == nil) != want {
 			t.Errorf("%q: %v", name, err)
 		}
+	}
+}
+
+// TestAnswers: the addresses of an answer are private, those of IPv6 both there or both absent.
+func TestAnswers(t *testing.T) {
+	for _, tt := range []struct {
+		own6, gateway6 string
+		want           bool
+	}{{"", "", true}, {"fd12::2", "fd12::1", true}, {"fd12::2", "", false}, {"", "fd12::1", false}, {"fd12::1", "fd12::1", false},
+		{"2001:db8::2", "fd12::1", false}, {"10.0.0.2", "10.0.0.1", false}, {"::ffff:10.0.0.2", "fd12::1", false}, {"fd12::2%a", "fd12::1", false}} {
+		a := accepts
+		if err := errors.Join(a.Own6.UnmarshalText([]byte(tt.own6)), a.Gateway6.UnmarshalText([]byte(tt.gateway6))); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.check(); (err == nil) != tt.want {
+			t.Errorf("%q, %q: %v", tt.own6, tt.gateway6, err)
+		}
+	}
+	if _, err := Parse("tabane1:AAAA"); err == nil || !strings.Contains(err.Error(), "older version") {
+		t.Errorf("a line of before: %v", err)
 	}
 }
 
