@@ -20,6 +20,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -31,6 +32,7 @@ import (
 	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/daemon/condition"
 	"github.com/tabane/tabane/internal/daemon/control"
+	"github.com/tabane/tabane/internal/epe/outcome"
 	"github.com/tabane/tabane/internal/epe/pathmanager"
 	"github.com/tabane/tabane/internal/epe/spray"
 	"github.com/tabane/tabane/internal/kernel/contain"
@@ -82,9 +84,11 @@ type Edge struct {
 	restarted  bool
 	quietTimer *time.Timer
 	hashing    hashing
-	// observer reports connections; nil unless a mode is auto. namespace is that of the edge.
+	// observer reports connections; nil unless a mode is auto. namespace is that of the edge, groups the
+	// root of control groups, nil if there is none.
 	observer  *observer
 	namespace *netns.Handle
+	groups    *os.File
 	sprayer   *spray.Sprayer // nil: no mode needs it, or this host cannot do it
 
 	reloading sync.Mutex
@@ -162,6 +166,10 @@ func New(ctx context.Context, o Options) (*Edge, error) {
 		config: o.Config, keep: o.Keep, log: o.Log, daemon: d, mptcp: endpoints,
 		owned:   map[netip.Addr]bool{},
 		pending: map[peerPrefix]pathmanager.Route{}, inherited: prefixSet{},
+	}
+	// A daemon drops the capability that this may need, and a reload may turn auto on.
+	if e.groups, err = outcome.Groups(); err != nil {
+		e.log.Debug("no control groups", "err", err)
 	}
 	if e.counters, err = mptcp.ReadCounters(); err != nil {
 		return nil, errors.Join(err, d.Close(), e.close())
@@ -338,6 +346,9 @@ func (e *Edge) preparePaths() error {
 // close closes the resources that New opened. It changes nothing in the kernel.
 func (e *Edge) close() error {
 	err := e.mptcp.Close()
+	if e.groups != nil {
+		err = errors.Join(err, e.groups.Close())
+	}
 	if e.sprayer != nil {
 		err = errors.Join(err, e.sprayer.Close())
 	}

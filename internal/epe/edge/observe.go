@@ -37,7 +37,7 @@ func (e *Edge) startObserver() (reason string) {
 	}
 	o := &observer{ended: make(chan struct{}, 2), due: make(chan struct{}, 1)}
 	err := e.namespace.Do(func() (err error) {
-		if o.watcher, err = outcome.New(outcome.Options{Bulk: belief.Bulk}); err != nil {
+		if o.watcher, err = outcome.New(outcome.Options{Bulk: belief.Bulk, Groups: e.groups}); err != nil {
 			return err
 		}
 		o.diag, err = mptcp.DialDiag()

@@ -74,6 +74,8 @@ func (r Report) Goodput() float64 {
 type Options struct {
 	// Bulk is the number of bytes from which a connection is reported as bulk.
 	Bulk uint32
+	// Groups is the root of control groups, which Groups opened; nil has New open it.
+	Groups *os.File
 }
 
 // Watcher receives the reports of one network namespace.
@@ -91,9 +93,10 @@ const together = time.Second
 // groups are where the root of control groups of version 2 is mounted.
 var groups = []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}
 
-// root opens the root of control groups of version 2. Where it is not mounted, as in a network
-// namespace with a /sys of its own, it is opened by a mount that nothing else sees (Linux 5.2).
-func root() (*os.File, error) {
+// Groups opens the root of control groups of version 2. Where it is not mounted, as in a network
+// namespace with a /sys of its own, it is opened by a mount that nothing else sees (Linux 5.2), which
+// needs CAP_SYS_ADMIN.
+func Groups() (*os.File, error) {
 	for _, dir := range groups {
 		var fs unix.Statfs_t
 		if unix.Statfs(dir, &fs) == nil && fs.Type == unix.CGROUP2_SUPER_MAGIC {
@@ -128,11 +131,13 @@ func New(o Options) (_ *Watcher, err error) {
 			err = errors.Join(fmt.Errorf("report connections: %w", err), w.Close())
 		}
 	}()
-	group, err := root()
-	if err != nil {
-		return nil, err
+	group := o.Groups
+	if group == nil {
+		if group, err = Groups(); err != nil {
+			return nil, err
+		}
+		defer group.Close()
 	}
-	defer group.Close()
 	spec, err := loadProgram()
 	if err != nil {
 		return nil, err
