@@ -226,3 +226,92 @@ func TestSpray(t *testing.T) {
 		t.Errorf("left behind:\n%s", left)
 	}
 }
+
+// TestAuto: a network's downloads move to the egress peer that measured better, the next instance
+// goes on with that mode after a clean stop and after a kill, and a running download leaves a path
+// that carries nothing more, long before BGP notices.
+func TestAuto(t *testing.T) {
+	programs.Need(t, "curl")
+	t.Parallel()
+	const a, b = `        - {name: transit-a, rt: "65000:101", address: "2001:db8:1::a", table: 101}` + "\n", `        - {name: transit-b, rt: "65000:102", address: "2001:db8:1::b", table: 102}` + "\n"
+	l := epe(t, "locators: [fc00::/16]", "locators: [fc00::/16]\n      delivery: {default: auto, explore: 50%}",
+		a+b, b+a) // the first one is tried first
+	l.must("client", program, "lab", "set", "--lab", l.name, "a", "rate=6Mbit/s", "queue=100ms")
+	status := func(within time.Duration, contains string) {
+		t.Helper()
+		l.eventually("the network is "+contains, within, l.contains(true, contains, "server", program, "status", "networks", "2001:db8:c::10", "--json"))
+	}
+	// download begins to get more bytes than it can in the time of all conditions.
+	download := func(size int) (stop func()) {
+		t.Helper()
+		cmd := l.command("client", "curl", "-sS", "-o", "/dev/null", "http://server/bytes/"+strconv.Itoa(size))
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		return func() {
+			t.Helper()
+			select {
+			case err := <-ended:
+				t.Errorf("the download ended: %v", err)
+			default:
+				if err := cmd.Process.Kill(); err != nil {
+					t.Error(err)
+				}
+				<-ended
+			}
+		}
+	}
+	const size, endless = 2_000_000, 10_000_000_000
+	// through gets an object, and tests which transit it left through.
+	through := func(used, other string) {
+		t.Helper()
+		before, without := l.sentBy(used), l.sentBy(other)
+		if out := l.must("client", "curl", "-sS", "-o", "/dev/null", "-w", "%{size_download}", "http://server/bytes/"+strconv.Itoa(size)); out != strconv.Itoa(size) {
+			t.Errorf("curl got %s bytes", out)
+		}
+		if got, by := l.sentBy(used)-before, l.sentBy(other)-without; got < size || by > size/10 {
+			t.Errorf("%d bytes through %s and %d through %s", got, used, by, other)
+		}
+	}
+	status(20*time.Second, `"mode":"auto: `)
+	before := l.sentBy("transit-b")
+	stop := download(endless)
+	const chosen, why = `"mode":"auto: single"`, `"why":"measured +`
+	status(30*time.Second, why)
+	status(time.Second, chosen)
+	status(time.Second, `"through":["transit-b"]`)
+	l.eventually("the running download has moved", 10*time.Second, func() (bool, string) { return l.sentBy("transit-b")-before > size, "" })
+	stop()
+	l.edit("server", "edge", func(s section) { s["delivery"] = map[string]any{"default": "auto", "explore": "0%"} })
+	l.reloaded("server", "edge", "delivery changed")
+	through("transit-b", "transit-a")
+
+	goesOn := func() {
+		t.Helper()
+		status(20*time.Second, why)
+		status(20*time.Second, `"state":"in use"`)
+		status(time.Second, chosen)
+		through("transit-b", "transit-a")
+	}
+	l.end("server", "edge", syscall.SIGTERM)
+	edge := l.start("server", "edge")
+	goesOn()
+	if err := edge.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = edge.Wait() // it was killed
+	l.start("server", "edge")
+	goesOn()
+
+	stop = download(endless)
+	defer stop()
+	before = l.sentBy("transit-b")
+	l.eventually("a download is under way", 10*time.Second, func() (bool, string) { return l.sentBy("transit-b")-before > size, "" })
+	before = l.sentBy("transit-a")
+	l.must("client", program, "lab", "set", "--lab", l.name, "b", "loss=100%")
+	// BGP's sessions over the link end after their hold time of 90 s.
+	status(10*time.Second, `"why":"single transit-b made no progress"`)
+	l.eventually("the download goes on through transit-a", 10*time.Second, func() (bool, string) { return l.sentBy("transit-a")-before > size/4, "" })
+}
