@@ -13,14 +13,13 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/tabane/tabane/internal/base/fault"
 	"github.com/tabane/tabane/internal/base/health"
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/gateway/dataplane"
 	"github.com/tabane/tabane/internal/gateway/quota"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
+	"github.com/tabane/tabane/internal/kernel/statefile"
 )
 
 // defaultQuotaFile is in a directory that is kept when the host is started again.
@@ -248,39 +247,29 @@ func (m *metering) close(paths []Path) {
 
 // readBook reads what was kept in a file.
 func readBook(name string) (quota.Book, error) {
-	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	book, err := func() (quota.Book, error) {
+		f, err := statefile.Open(name, quota.MaxBookSize)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		text, err := io.ReadAll(io.LimitReader(f, quota.MaxBookSize+1))
+		if err != nil {
+			return nil, err
+		}
+		return quota.Decode(text)
+	}()
 	if err != nil {
 		return nil, fmt.Errorf("read quotas: %w", err)
-	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("read quotas %q: %w", name, cmp.Or(err, errors.New("not a regular file")))
-	}
-	text, err := io.ReadAll(io.LimitReader(f, quota.MaxBookSize+1))
-	if err != nil {
-		return nil, fmt.Errorf("read quotas %q: %w", name, err)
-	}
-	book, err := quota.Decode(text)
-	if err != nil {
-		return nil, fmt.Errorf("read quotas %q: %w", name, err)
 	}
 	return book, nil
 }
 
-// replaceBook replaces a file as a whole: whenever the process or the machine ends, the file has
-// what it had before or after.
+// replaceBook replaces a file as a whole.
 func replaceBook(name string, book quota.Book) error {
 	text, err := book.Encode()
-	if err != nil {
-		return err
-	}
-	f, err := os.OpenFile(name+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return fmt.Errorf("write quotas: %w", err)
-	}
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), name)
+	if err == nil {
+		err = statefile.Replace(name, statefile.Bytes(text))
 	}
 	if err != nil {
 		return fmt.Errorf("write quotas %q: %w", filepath.Base(name), err)

@@ -25,6 +25,7 @@ import (
 	"github.com/tabane/tabane/internal/gateway/handshake"
 	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/nft"
+	"github.com/tabane/tabane/internal/kernel/statefile"
 )
 
 // Record are the steps that were done, in a file. Each is written before it is done, so that an
@@ -71,7 +72,7 @@ func (r *Record) save() error {
 	if err != nil {
 		return fmt.Errorf("write record %q: %w", r.file, err)
 	}
-	if err := replaceFile(r.file, append(b, '\n'), 0o600); err != nil {
+	if err := replaceFile(r.file, append(b, '\n')); err != nil {
 		return fmt.Errorf("write record: %w", err)
 	}
 	return nil
@@ -79,17 +80,8 @@ func (r *Record) save() error {
 
 // replaceFile writes a file in place of an earlier one, so that after a crash it has one content or
 // the other.
-func replaceFile(name string, content []byte, mode fs.FileMode) error {
-	next := name + ".new"
-	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(next, name)
-	}
-	if err != nil {
+func replaceFile(name string, content []byte) error {
+	if err := statefile.Replace(name, statefile.Bytes(content)); err != nil {
 		return err
 	}
 	dir, err := os.Open(filepath.Dir(name))

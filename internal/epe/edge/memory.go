@@ -11,6 +11,7 @@ import (
 
 	"github.com/tabane/tabane/internal/daemon/control"
 	"github.com/tabane/tabane/internal/epe/selection"
+	"github.com/tabane/tabane/internal/kernel/statefile"
 )
 
 // memoryFile is where the daemon keeps what connections learned of paths: beside its socket, in a
@@ -54,7 +55,7 @@ func (m *memory) read(now time.Time) *selection.Memory {
 
 // readRegular reads a regular file of at most that many bytes.
 func readRegular(name string, most int64) ([]byte, error) {
-	f, err := openRegular(name, most)
+	f, err := statefile.Open(name, most)
 	if err != nil {
 		return nil, err
 	}
@@ -81,10 +82,7 @@ func (m *memory) close() {
 func (m *memory) write(entries []selection.Entry) {
 	text, err := selection.Encode(entries)
 	if err == nil {
-		err = replaceFile(m.file, func(w io.Writer) error {
-			_, err := w.Write(text)
-			return err
-		})
+		err = statefile.Replace(m.file, statefile.Bytes(text))
 	}
 	if err != nil && !m.failed {
 		m.log.Warn("write memory of paths failed; what is not written is lost at a restart", "err", err)

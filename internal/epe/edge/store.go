@@ -3,7 +3,6 @@ package edge
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -12,10 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/tabane/tabane/internal/daemon/control"
 	"github.com/tabane/tabane/internal/epe/belief"
+	"github.com/tabane/tabane/internal/kernel/statefile"
 )
 
 const (
@@ -35,7 +33,7 @@ func (c *Config) networksFile() string {
 // readNetworks adds what a previous instance knew. What cannot be read is moved aside.
 func readNetworks(file string, now time.Time, t *belief.Table, log *slog.Logger) {
 	err := func() error {
-		f, err := openRegular(file, maxStoreSize)
+		f, err := statefile.Open(file, maxStoreSize)
 		if err != nil {
 			return err
 		}
@@ -87,7 +85,7 @@ func (e *Edge) storeOnce() error {
 	if !changed {
 		return nil
 	}
-	return replaceFile(e.config.networksFile(), func(w io.Writer) error {
+	return statefile.Replace(e.config.networksFile(), func(w io.Writer) error {
 		return belief.Write(w, func(yield func(*belief.Record) bool) {
 			for len(prefixes) > 0 {
 				part := prefixes[:min(storePart, len(prefixes))]
@@ -109,41 +107,4 @@ func (e *Edge) inLoop(f func()) {
 	if !e.daemon.Do(context.Background(), f) {
 		f()
 	}
-}
-
-// openRegular opens a regular file of at most that many bytes.
-func openRegular(name string, most int64) (*os.File, error) {
-	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	switch {
-	case err != nil:
-	case !info.Mode().IsRegular():
-		err = fmt.Errorf("read %s: not a regular file", name)
-	case info.Size() > most:
-		err = fmt.Errorf("read %s: larger than %d bytes", name, most)
-	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
-}
-
-// replaceFile writes a file and replaces the one of that name with it.
-func replaceFile(name string, write func(io.Writer) error) error {
-	// With one name a killed process leaves at most one such file behind.
-	f, err := os.OpenFile(name+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return err
-	}
-	err = write(f)
-	if err == nil {
-		err = f.Sync() // else the name may be on the disk before the content
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), name)
 }

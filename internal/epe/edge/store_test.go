@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/epe/belief"
+	"github.com/tabane/tabane/internal/kernel/statefile"
 )
 
 // TestNetworksFile: a file that is none of networks is moved aside with one line in the log, and one
@@ -59,7 +60,7 @@ func TestNetworksFile(t *testing.T) {
 		if got.Len() != tt.read || (err == nil) != tt.aside || strings.Count(log.String(), "\n") != map[bool]int{true: 1}[tt.aside] {
 			t.Errorf("%s: read %d networks, moved aside: %v, log %s", name, got.Len(), err == nil, &log)
 		}
-		if err := replaceFile(file, write); err != nil {
+		if err := statefile.Replace(file, write); err != nil {
 			t.Error(err)
 		}
 		again := table()

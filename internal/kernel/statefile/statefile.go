@@ -1,0 +1,58 @@
+// Package statefile reads and replaces the files in which a process keeps what the next one is to
+// know.
+package statefile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Open opens a regular file of at most that many bytes, to be read.
+func Open(name string, most int64) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+	case !info.Mode().IsRegular():
+		err = fmt.Errorf("read %s: not a regular file", name)
+	case info.Size() > most:
+		err = fmt.Errorf("read %s: larger than %d bytes", name, most)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// Replace writes a file, which only its owner can read, and replaces the one of that name with it:
+// whenever the process or the machine ends, the name has the content of before or the new one.
+func Replace(name string, write func(io.Writer) error) error {
+	// With one name a killed process leaves at most one such file behind.
+	f, err := os.OpenFile(name+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	err = write(f)
+	if err == nil {
+		err = f.Sync() // else the name may be on the disk before the content
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), name)
+}
+
+// Bytes returns what Replace needs to write a text.
+func Bytes(text []byte) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := w.Write(text)
+		return err
+	}
+}
