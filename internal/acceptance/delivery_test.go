@@ -20,6 +20,30 @@ func (l *lab) sentBy(transit string) int {
 	return n
 }
 
+// download begins to get a number of bytes that takes longer than the test. stop ends it, which must
+// be under way until then.
+func (l *lab) download(size int) (stop func()) {
+	l.t.Helper()
+	cmd := l.command("client", "curl", "-sS", "-o", "/dev/null", "http://server/bytes/"+strconv.Itoa(size))
+	if err := cmd.Start(); err != nil {
+		l.t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	return func() {
+		l.t.Helper()
+		select {
+		case err := <-ended:
+			l.t.Errorf("the download ended: %v", err)
+		default:
+			if err := cmd.Process.Kill(); err != nil {
+				l.t.Error(err)
+			}
+			<-ended
+		}
+	}
+}
+
 // TestDeliveryMoves: a download that is under way moves to another egress peer with a reload, and
 // goes on there. After a clean stop, packets follow the best path again, and flows are hashed as
 // before.
@@ -34,12 +58,7 @@ func TestDeliveryMoves(t *testing.T) {
 	}
 	const size = 10_000_000_000 // more than it can get in the time of all conditions; it is stopped
 	const part = 2_000_000
-	download := l.command("client", "curl", "-sS", "-o", "/dev/null", "http://server/bytes/"+strconv.Itoa(size))
-	if err := download.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- download.Wait() }()
+	stop := l.download(size)
 	l.eventually("the download is under way", 10*time.Second, func() (bool, string) { return l.sentBy("transit-a") > part, "" })
 	deliver(map[string]any{"single": "transit-b"})
 	before := l.sentBy("transit-b")
@@ -47,15 +66,7 @@ func TestDeliveryMoves(t *testing.T) {
 	deliver("best")
 	before = l.sentBy("transit-a")
 	l.eventually("it has moved back to transit-a", 5*time.Second, func() (bool, string) { return l.sentBy("transit-a")-before > part, "" })
-	select {
-	case err := <-ended:
-		t.Errorf("the download ended: %v", err)
-	default:
-		if err := download.Process.Kill(); err != nil {
-			t.Error(err)
-		}
-		<-ended
-	}
+	stop()
 	deliver(map[string]any{"spread": map[string]int{"transit-a": 1, "transit-b": 1}})
 	l.end("server", "edge", syscall.SIGTERM)
 	for _, version := range []string{"4", "6"} {
@@ -241,28 +252,6 @@ func TestAuto(t *testing.T) {
 		t.Helper()
 		l.eventually("the network is "+contains, within, l.contains(true, contains, "server", program, "status", "networks", "2001:db8:c::10", "--json"))
 	}
-	// download begins to get more bytes than it can in the time of all conditions.
-	download := func(size int) (stop func()) {
-		t.Helper()
-		cmd := l.command("client", "curl", "-sS", "-o", "/dev/null", "http://server/bytes/"+strconv.Itoa(size))
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		ended := make(chan error, 1)
-		go func() { ended <- cmd.Wait() }()
-		return func() {
-			t.Helper()
-			select {
-			case err := <-ended:
-				t.Errorf("the download ended: %v", err)
-			default:
-				if err := cmd.Process.Kill(); err != nil {
-					t.Error(err)
-				}
-				<-ended
-			}
-		}
-	}
 	const size, endless = 2_000_000, 10_000_000_000
 	// through gets an object, and tests which transit it left through.
 	through := func(used, other string) {
@@ -277,7 +266,7 @@ func TestAuto(t *testing.T) {
 	}
 	status(20*time.Second, `"mode":"auto: `)
 	before := l.sentBy("transit-b")
-	stop := download(endless)
+	stop := l.download(endless)
 	const chosen, why = `"mode":"auto: single"`, `"why":"measured +`
 	status(30*time.Second, why)
 	status(time.Second, chosen)
@@ -305,7 +294,7 @@ func TestAuto(t *testing.T) {
 	l.start("server", "edge")
 	goesOn()
 
-	stop = download(endless)
+	stop = l.download(endless)
 	defer stop()
 	before = l.sentBy("transit-b")
 	l.eventually("a download is under way", 10*time.Second, func() (bool, string) { return l.sentBy("transit-b")-before > size, "" })
