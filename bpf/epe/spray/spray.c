@@ -84,20 +84,9 @@ struct memory {
 	__u32 rate;
 };
 
-struct counts {
-	__u64 packets[SPRAY_PATHS]; /* home first, then the others in order */
-	/* Why paths were left. */
-	__u64 stalls;
-	__u64 losses;
-	__u64 disorders;
-	__u64 slower;
-	__u64 crowded; /* packets of connections that there was no room for */
-};
-
 const struct plan *_plan __attribute__((unused));
 const struct network *_network __attribute__((unused));
 const struct memory *_memory __attribute__((unused));
-const struct counts *_counts __attribute__((unused));
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -119,13 +108,6 @@ struct {
 	__type(key, struct network);
 	__type(value, struct memory);
 } networks SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct counts);
-} totals SEC(".maps");
 
 /* Where options of a TCP header are copied to. */
 struct {
@@ -419,7 +401,7 @@ static __always_inline __u32 retransmit(struct connection *c, const struct segme
 }
 
 /* The path of a segment with data. */
-static __always_inline __u32 choose(const struct segment *s, const struct plan *plan, struct counts *total)
+static __always_inline __u32 choose(const struct segment *s, const struct plan *plan)
 {
 	__u32 now = bpf_ktime_get_ns() / 1000, at = place(&s->ends), size = s->length, chosen, arrival;
 	struct connection *c = find(&s->ends, at);
@@ -433,10 +415,8 @@ static __always_inline __u32 choose(const struct segment *s, const struct plan *
 			c = begin(s, plan, at, now);
 		else
 			c = 0;
-		if (!c) {
-			__sync_fetch_and_add(&total->crowded, 1);
+		if (!c)
 			return plan->home;
-		}
 	}
 	c->used = now;
 	if (!(plan->may >> SPRAY_PATH(c->home) & 1))
@@ -488,13 +468,7 @@ static __always_inline __u32 choose(const struct segment *s, const struct plan *
 					continue;
 				p->paused = 0;
 			}
-			if (spray_stalled(p, home, 2)) {
-				__sync_fetch_and_add(&total->stalls, 1);
-				leave(c, s, i, plan->mark[i], now);
-				continue;
-			}
-			if (p->packets && (harm || worse || spray_harms(p))) {
-				__sync_fetch_and_add(spray_loses(p) ? &total->losses : worse ? &total->slower : &total->disorders, 1);
+			if (spray_stalled(p, home, 2) || (p->packets && (harm || worse || spray_harms(p)))) {
 				leave(c, s, i, plan->mark[i], now);
 				continue;
 			}
@@ -522,19 +496,17 @@ static __always_inline __u32 choose(const struct segment *s, const struct plan *
 SEC("lwt_xmit")
 int send(struct __sk_buff *skb)
 {
-	__u32 index = plan_index, zero = 0, path;
+	__u32 index = plan_index, path;
 	struct segment s = {};
 	struct plan *plan = bpf_map_lookup_elem(&plans, &index);
-	struct counts *total = bpf_map_lookup_elem(&totals, &zero);
 
 	/* A packet with such a mark has been here: its rule is gone. */
-	if (!plan || !total || (skb->mark & MARK_MASK) == (plan->mark[SPRAY_PATH(plan->home)] & MARK_MASK))
+	if (!plan || (skb->mark & MARK_MASK) == (plan->mark[SPRAY_PATH(plan->home)] & MARK_MASK))
 		return LWT_DROP;
 	path = plan->home;
 	if (parse(skb, 0, 0, &s) && s.length && !(s.flags & TCP_SYN))
-		path = choose(&s, plan, total);
+		path = choose(&s, plan);
 	path = SPRAY_PATH(path);
-	__sync_fetch_and_add(&total->packets[path], 1);
 	skb->mark = plan->mark[path];
 	return LWT_REROUTE;
 }

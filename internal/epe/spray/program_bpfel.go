@@ -13,16 +13,6 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-type programCounts struct {
-	_         structs.HostLayout
-	Packets   [4]uint64
-	Stalls    uint64
-	Losses    uint64
-	Disorders uint64
-	Slower    uint64
-	Crowded   uint64
-}
-
 type programMemory struct {
 	_        structs.HostLayout
 	Until    uint64
@@ -56,10 +46,8 @@ const (
 	programMapNetworks    = "networks"
 	programMapPlans       = "plans"
 	programMapScratch     = "scratch"
-	programMapTotals      = "totals"
 	programProgReceive    = "receive"
 	programProgSend       = "send"
-	programVarCounts      = "_counts"
 	programVarMemory      = "_memory"
 	programVarNetwork     = "_network"
 	programVarPlan        = "_plan"
@@ -120,14 +108,12 @@ type programMapSpecs struct {
 	Networks    *ebpf.MapSpec `ebpf:"networks"`
 	Plans       *ebpf.MapSpec `ebpf:"plans"`
 	Scratch     *ebpf.MapSpec `ebpf:"scratch"`
-	Totals      *ebpf.MapSpec `ebpf:"totals"`
 }
 
 // programVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programVariableSpecs struct {
-	Counts    *ebpf.VariableSpec `ebpf:"_counts"`
 	Memory    *ebpf.VariableSpec `ebpf:"_memory"`
 	Network   *ebpf.VariableSpec `ebpf:"_network"`
 	Plan      *ebpf.VariableSpec `ebpf:"_plan"`
@@ -158,7 +144,6 @@ type programMaps struct {
 	Networks    *ebpf.Map `ebpf:"networks"`
 	Plans       *ebpf.Map `ebpf:"plans"`
 	Scratch     *ebpf.Map `ebpf:"scratch"`
-	Totals      *ebpf.Map `ebpf:"totals"`
 }
 
 func (m *programMaps) Close() error {
@@ -167,7 +152,6 @@ func (m *programMaps) Close() error {
 		m.Networks,
 		m.Plans,
 		m.Scratch,
-		m.Totals,
 	)
 }
 
@@ -175,7 +159,6 @@ func (m *programMaps) Close() error {
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programVariables struct {
-	Counts    *ebpf.Variable `ebpf:"_counts"`
 	Memory    *ebpf.Variable `ebpf:"_memory"`
 	Network   *ebpf.Variable `ebpf:"_network"`
 	Plan      *ebpf.Variable `ebpf:"_plan"`
