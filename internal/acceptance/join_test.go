@@ -182,8 +182,9 @@ func (o *printed) String() string {
 }
 
 // TestNewcomer: on a VPS that has nothing but a firewall and on an empty site, two commands lead to a
-// download over both lines, one of them behind a carrier's NAT, for a host that was not touched. A login at the site survives
-// that, a second use of the line is refused, and leave undoes all of it at both.
+// download over both lines, one of them behind a carrier's NAT, for a host that was not touched. A
+// login at the site survives that, a second use of the line is refused, and leave undoes all of it at
+// both.
 func TestNewcomer(t *testing.T) {
 	t.Parallel()
 	n := newNewcomer(t)

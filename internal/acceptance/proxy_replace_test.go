@@ -22,7 +22,7 @@ var replacedBy = regexp.MustCompile(`replaced by another process.*pid=(\d+)`)
 // that cannot start changes nothing.
 func TestProxyReplace(t *testing.T) {
 	t.Parallel()
-	server := benchServer(t, func(c net.Conn) { _, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) })
+	server := benchServer(t, echo)
 	at, file := freeAddress(t), filepath.Join(t.TempDir(), "proxy.yaml")
 	text := fmt.Sprintf("proxy:\n  control: %s\n  status: %s\n  listeners: [{listen: \"tcp://%s\", upstream: \"tcp://%s\"}]\n",
 		filepath.Join(filepath.Dir(file), "s.sock"), freeAddress(t), at, server)

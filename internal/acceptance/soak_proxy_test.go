@@ -45,8 +45,7 @@ func TestSoakProxy(t *testing.T) {
 		}
 		connections = soakProxyMany
 	}
-	// The copy is not by splice(2), for which Go would keep pipes.
-	server := benchServer(t, func(c net.Conn) { _, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) })
+	server := benchServer(t, echo)
 	at, file := freeAddress(t), filepath.Join(t.TempDir(), "proxy.yaml")
 	text := fmt.Sprintf("proxy:\n  control: %s\n  status: %s\n  listeners: [{listen: \"tcp://%s\", upstream: \"mptcp://%s\"}]\n",
 		filepath.Join(filepath.Dir(file), "s.sock"), freeAddress(t), at, server)
