@@ -579,8 +579,7 @@ func (l *Loop) unknown(err error) {
 
 // retryLater logs an error once and schedules a retry after a growing pause.
 func (l *Loop) retryLater(err error) {
-	// That a link is down is no error unless it lasts: the event is still to come.
-	if l.retry.pause > 0 || !errors.Is(err, syscall.ENETDOWN) {
+	if l.retry.pause > 0 || !linkChanging(err) {
 		if err.Error() != l.retry.refused {
 			l.options.Log.Error("kernel update failed, retrying", "err", err)
 		}
@@ -588,6 +587,12 @@ func (l *Loop) retryLater(err error) {
 	}
 	l.retry.pause = min(max(2*l.retry.pause, retryFirst), retryMost)
 	l.retry.timer.Reset(l.retry.pause)
+}
+
+// linkChanging reports whether the kernel refused objects because a link is down, or up and still
+// without its addresses. That is no error unless it lasts: the event is still to come.
+func linkChanging(err error) bool {
+	return errors.Is(err, syscall.ENETDOWN) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
 }
 
 // settle applies a part of the desired state; what the kernel rejects is retried after a pause.
