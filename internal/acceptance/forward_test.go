@@ -262,39 +262,17 @@ func TestForeignSoftwareOverNAT(t *testing.T) {
 	for name, options := range map[string][]string{
 		"TCP": nil, "TCP of the server": {"-R"}, "UDP": {"-u", "-b", "30M", "-l", "1200"}, "UDP of the server": {"-u", "-b", "30M", "-l", "1200", "-R"},
 	} {
-		before, _ := l.gateway("site1")
-		var r struct {
-			Error string
-			End   struct {
-				Sent     struct{ Bytes uint64 } `json:"sum_sent"`
-				Received struct{ Bytes uint64 } `json:"sum_received"`
-				Sum      struct {
-					Bytes uint64
-					Lost  float64 `json:"lost_percent"`
-				}
+		// A path that is emulated on a busy machine can be silent for so long that the gateways leave it
+		// for a moment, and the other one has no room for all of it.
+		const tries = 3
+		var fault string
+		for range tries {
+			if fault = l.iperfOverBoth(name, options); fault == "" {
+				break
 			}
 		}
-		var text string
-		l.eventually(name+": iperf3 runs", 20*time.Second, func() (bool, string) {
-			text, _ = l.try("client", append([]string{"iperf3", "-J", "-n", "2M", "-c", contentServer.String()}, options...)...)
-			r.Error = ""
-			return json.Unmarshal([]byte(text), &r) == nil && r.Error == "", text // the server may not listen yet
-		})
-		// What is received of TCP when the sender ends is less than what was sent.
-		if sent := max(r.End.Sent.Bytes, r.End.Sum.Bytes); sent < 2_000_000 || r.End.Received.Bytes == 0 || r.End.Sum.Lost > 5 {
-			t.Errorf("%s: iperf3 sent %d bytes, %.1f %% are lost:\n%s", name, sent, r.End.Sum.Lost, text)
-		}
-		after, text := l.gateway("site1")
-		carried := uint64(0)
-		for i := range after.Paths {
-			each := after.Paths[i].SentBytes + after.Paths[i].ReceivedBytes - before.Paths[i].SentBytes - before.Paths[i].ReceivedBytes
-			carried += each
-			if each < 200_000 {
-				t.Errorf("%s: path %s carried %d bytes:\n%s", name, after.Paths[i].Path, each, text)
-			}
-		}
-		if carried < 1_000_000 {
-			t.Errorf("%s: the paths carried %d bytes:\n%s", name, carried, text)
+		if fault != "" {
+			t.Errorf("%s, %d times: %s", name, tries, fault)
 		}
 	}
 
@@ -313,6 +291,47 @@ func TestForeignSoftwareOverNAT(t *testing.T) {
 	if n := clear.Load(); n > 0 {
 		t.Errorf("%d packets with the source of a host on the paths", n)
 	}
+}
+
+// iperfOverBoth has the client exchange 2 MB with iperf3 on the server, and says what was wrong with
+// what arrived, or that a path carried too little of it.
+func (l *lab) iperfOverBoth(name string, options []string) (fault string) {
+	l.t.Helper()
+	before, _ := l.gateway("site1")
+	var r struct {
+		Error string
+		End   struct {
+			Sent     struct{ Bytes uint64 } `json:"sum_sent"`
+			Received struct{ Bytes uint64 } `json:"sum_received"`
+			Sum      struct {
+				Bytes uint64
+				Lost  float64 `json:"lost_percent"`
+			}
+		}
+	}
+	var text string
+	l.eventually(name+": iperf3 runs", 20*time.Second, func() (bool, string) {
+		text, _ = l.try("client", append([]string{"iperf3", "-J", "-n", "2M", "-c", contentServer.String()}, options...)...)
+		r.Error = ""
+		return json.Unmarshal([]byte(text), &r) == nil && r.Error == "", text // the server may not listen yet
+	})
+	// What is received of TCP when the sender ends is less than what was sent.
+	if sent := max(r.End.Sent.Bytes, r.End.Sum.Bytes); sent < 2_000_000 || r.End.Received.Bytes == 0 || r.End.Sum.Lost > 5 {
+		return fmt.Sprintf("iperf3 sent %d bytes, %.1f %% are lost:\n%s", sent, r.End.Sum.Lost, text)
+	}
+	after, text := l.gateway("site1")
+	carried := uint64(0)
+	for i := range after.Paths {
+		each := after.Paths[i].SentBytes + after.Paths[i].ReceivedBytes - before.Paths[i].SentBytes - before.Paths[i].ReceivedBytes
+		carried += each
+		if each < 200_000 {
+			return fmt.Sprintf("path %s carried %d bytes:\n%s", after.Paths[i].Path, each, text)
+		}
+	}
+	if carried < 1_000_000 {
+		return fmt.Sprintf("the paths carried %d bytes:\n%s", carried, text)
+	}
+	return ""
 }
 
 // isOpenMessage reports whether a packet is a message of the tunnel that does not encrypt.

@@ -32,7 +32,9 @@ func TestRunMeasuresResequencing(t *testing.T) {
 			continue
 		}
 		after, goodput := m[result.ThroughputAfter], m[result.Goodput]/100e6
-		if after < 0.95*goodput || after > 1.1*goodput || m[result.ThroughputBefore] < after {
+		// The goodput counts the time until the connection is there, on a busy machine a tenth of the
+		// transfer.
+		if after < 0.95*goodput || after > 1.3*goodput || m[result.ThroughputBefore] < after {
 			t.Errorf("throughput %v before and %v after, goodput %v of the rates", m[result.ThroughputBefore], after, goodput)
 		}
 		// Data that arrived over the shorter path waited for earlier data on the longer
