@@ -38,13 +38,16 @@ demo: root build ## run the first experiment: content over every egress path (ne
 PKG ?= ./...
 RUN ?= .
 
+# How many packages are tested at a time: labs often wait.
+PACKAGES = $(shell echo $$(($$(nproc) + 1)))
+
 # What is checked beside the tests, whose labs often wait, at the lowest priority. Of a part of the tests, nothing.
 BESIDE ?= $(if $(filter ./...,$(PKG)),analyze)
 
 test: programs format ## run all tests, or those of PKG=./internal/... that match RUN=TestX; as root also those in network namespaces, none of which may be skipped then
 	@$(GO) test -count=1 ./.ci/test
 	@[ "$$(id -u)" != 0 ] || export TABANE_LAB=require; \
-	$(GO) run ./.ci/test $(if $(BESIDE),-beside='$(MAKE) --no-print-directory $(BESIDE)') -count=1 -timeout=20m -run='$(RUN)' $(PKG)
+	$(GO) run ./.ci/test $(if $(BESIDE),-beside='$(MAKE) --no-print-directory $(BESIDE)') -p=$(PACKAGES) -count=1 -timeout=20m -run='$(RUN)' $(PKG)
 
 race: ## run all tests, or those of PKG that match RUN, with the race detector (needs a C compiler)
 	@CGO_ENABLED=1 $(GO) run ./.ci/test -race -count=1 -timeout=30m -run='$(RUN)' $(PKG)

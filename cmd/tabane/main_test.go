@@ -17,6 +17,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/vishvananda/netlink"
 
+	"github.com/tabane/tabane/internal/kernel/bpf/bpftest"
 	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/mptcp/mptcpify"
@@ -62,6 +63,13 @@ func TestScripts(t *testing.T) {
 							t.Error(err)
 						}
 					})
+				}
+				if filepath.Base(e.WorkDir) == "script-cc" && root {
+					unlock, err := bpftest.LockNames()
+					if err != nil {
+						return err
+					}
+					e.Defer(unlock)
 				}
 				e.Setenv("NETNS", fmt.Sprintf("tabane-test-%d-%s", os.Getpid(), strings.TrimPrefix(filepath.Base(e.WorkDir), "script-")))
 				return nil

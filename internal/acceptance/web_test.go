@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/kernel/bpf/bpftest"
 	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
@@ -17,6 +18,11 @@ import (
 func TestKilledWebRun(t *testing.T) {
 	needLab(t)
 	programs.Need(t, "chromium")
+	unlock, err := bpftest.LockNames()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
 	temporary, name := t.TempDir(), labPrefix()+"web"
 	command := func(args ...string) *exec.Cmd {
 		c := exec.Command(program, args...)

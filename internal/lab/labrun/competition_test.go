@@ -12,6 +12,7 @@ import (
 	"github.com/tabane/tabane/internal/experiment/result"
 	"github.com/tabane/tabane/internal/experiment/scenario"
 	"github.com/tabane/tabane/internal/experiment/scenario/scenariotest"
+	"github.com/tabane/tabane/internal/kernel/bpf/bpftest"
 	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/lab/labtest"
 	"github.com/tabane/tabane/internal/mptcp/ccbpf"
@@ -23,11 +24,15 @@ func TestCompetition(t *testing.T) {
 	if err := ccbpf.Supported(); err != nil {
 		t.Skip(err)
 	}
+	unlock, err := bpftest.LockNames()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
 	var whole scenario.Spec
 	if err := yaml.UnmarshalWithOptions(scenariotest.Text(t, "cc-fairness"), &whole, yaml.Strict()); err != nil {
 		t.Fatal(err)
 	}
-	var err error
 	if o.Spec, err = whole.Select(scenario.Selection{Cases: []string{"red"}, Transports: []string{"lia"}}); err != nil {
 		t.Fatal(err)
 	}
