@@ -48,12 +48,30 @@ func (s *Sites) Choose(current []Pair) []Pair {
 	for j := range s.There {
 		pairs = s.addLeft(pairs, current, func(p Pair) bool { return p.There == j })
 	}
+	pairs = s.withoutSpare(pairs)
 	slices.SortFunc(pairs, compare)
 	return pairs
 }
 
-// backup reports whether a line of a pair is a backup.
+// backup reports whether a line of a pair is a backup, backups whether both are.
 func (s *Sites) backup(p Pair) bool { return s.Here[p.Here].Backup || s.There[p.There].Backup }
+
+func (s *Sites) backups(p Pair) bool { return s.Here[p.Here].Backup && s.There[p.There].Backup }
+
+// withoutSpare removes the pairs of backups whose lines are both in other pairs that serve them as
+// well: a line that came later may have got one that serves an earlier one too.
+func (s *Sites) withoutSpare(pairs []Pair) []Pair {
+	for i := len(pairs) - 1; i >= 0; i-- {
+		p := pairs[i]
+		in := func(same func(Pair) bool) bool {
+			return slices.ContainsFunc(pairs, func(q Pair) bool { return q != p && same(q) && (s.backups(p) || !s.backups(q)) })
+		}
+		if s.backup(p) && in(func(q Pair) bool { return q.Here == p.Here }) && in(func(q Pair) bool { return q.There == p.There }) {
+			pairs = slices.Delete(pairs, i, i+1)
+		}
+	}
+	return pairs
+}
 
 // addLeft adds a pair for a line that has none, if it reaches any: with a line that is no backup,
 // else with that of now, else with the fastest.
@@ -73,7 +91,7 @@ func (s *Sites) addLeft(pairs, current []Pair, of func(Pair) bool) []Pair {
 			if slices.Contains(current, p) {
 				value += 4 * mostValue
 			}
-			if !s.Here[i].Backup || !s.There[j].Backup {
+			if !s.backups(p) {
 				value += 8 * mostValue
 			}
 			if value > most {
@@ -87,16 +105,19 @@ func (s *Sites) addLeft(pairs, current []Pair, of func(Pair) bool) []Pair {
 	return append(pairs, best)
 }
 
-// choose is Choose without backups.
+// choose is Choose without backups. What it returns it would keep: a set is only replaced by one
+// whose rate is higher by a quarter, so the loop ends.
 func (s *Sites) choose(current []Pair) []Pair {
-	kept := slices.DeleteFunc(slices.Clone(current), func(p Pair) bool { return !s.has(p) })
-	best := s.cover(kept)
-	slices.SortFunc(kept, compare)
-	kept = slices.Compact(kept)
-	if covered(kept) == covered(best) && len(kept) == len(best) && s.Value(kept) >= s.Value(best)/keepDenominator*keepNumerator {
-		return kept
+	for {
+		kept := slices.DeleteFunc(slices.Clone(current), func(p Pair) bool { return !s.has(p) })
+		best := s.cover(kept)
+		slices.SortFunc(kept, compare)
+		kept = slices.Compact(kept)
+		if covered(kept) == covered(best) && len(kept) == len(best) && s.Value(kept) >= s.Value(best)/keepDenominator*keepNumerator {
+			return kept
+		}
+		current = best
 	}
-	return best
 }
 
 // has reports whether a pair is one of the sites, and answers.
