@@ -11,6 +11,7 @@ require (
 	github.com/flynn/noise v1.1.0
 	github.com/gaissmai/bart v0.26.1
 	github.com/goccy/go-yaml v1.19.2
+	github.com/gomodule/redigo v1.9.3
 	github.com/google/go-cmp v0.7.0
 	github.com/google/go-containerregistry v0.22.1
 	github.com/google/nftables v0.3.0

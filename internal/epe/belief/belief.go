@@ -98,6 +98,8 @@ type Table struct {
 	all      peers
 	changed  bool // since the last call of ClearChanged
 	evicted  uint64
+	// exchanges are with other servers.
+	exchanges exchanges
 }
 
 // network is what is believed of a client network.
@@ -123,7 +125,11 @@ type network struct {
 	// below it.
 	level float64
 	low   int
-	place *list.Element
+	// measured is when something was measured here, asked when what others measured was asked for, in
+	// Unix seconds, 0: never. begins: what others measured decides where it begins.
+	measured, asked int64
+	begins          bool
+	place           *list.Element
 }
 
 // arm is what is believed of a mode in a network.
@@ -263,6 +269,7 @@ func (t *Table) at(now time.Time, prefix netip.Prefix, origin uint32, mode Mode)
 		t.networks[prefix] = n
 	}
 	t.age(n, now)
+	t.exchanges.ask(n, now)
 	n.seen = now
 	t.order.MoveToBack(n.place)
 	t.touch()
@@ -352,7 +359,13 @@ func (t *Table) arm(n *network, m Mode) int {
 // begin has an arm be that of a mode of which others are believed.
 func (t *Table) begin(n *network, i int, m Mode) {
 	b, _ := t.prior(n.origin, m)
-	n.arms[i] = arm{mode: m, mean: b.mean}
+	n.arms[i] = arm{mode: m}
+	n.assume(i, b)
+}
+
+// assume has a mode be believed to be as others say.
+func (n *network) assume(i int, b prior) {
+	n.arms[i].mean = b.mean
 	for k := range n.arms {
 		*n.cell(i, k) = 0
 	}
@@ -390,6 +403,11 @@ func (t *Table) consider(now time.Time, n *network, able []Mode) {
 	usable := func(i int) bool { return slices.Contains(able, n.arms[i].mode) && !n.arms[i].rests(now) }
 	at := t.arm(n, n.mode)
 	leave := at < 0 || !usable(at)
+	if n.begins && !leave {
+		n.begins = false
+		t.beginAt(now, n, at, usable)
+		at = t.arm(n, n.mode)
+	}
 	var best *arm
 	for i := range n.arms {
 		a := &n.arms[i]
@@ -420,6 +438,20 @@ func (t *Table) consider(now time.Time, n *network, able []Mode) {
 		t.change(now, n, best.mode, fmt.Sprintf("%s cannot be used", n.mode))
 	default:
 		t.change(now, n, best.mode, fmt.Sprintf("measured %s against %s", percent(best.mean-n.arms[at].mean), n.mode))
+	}
+}
+
+// beginAt changes the mode that a network begins with to the one that other servers say is best.
+func (t *Table) beginAt(now time.Time, n *network, at int, usable func(int) bool) {
+	best := at
+	for i := range n.arms {
+		if usable(i) && n.arms[i].mean > n.arms[best].mean {
+			best = i
+		}
+	}
+	if n.arms[best].mean > n.arms[at].mean+betterBy {
+		t.change(now, n, n.arms[best].mode, "best at other servers")
+		n.sinceChange = dwell // nothing was measured here
 	}
 }
 
@@ -539,6 +571,7 @@ func (t *Table) Learn(now time.Time, prefix netip.Prefix, p Pair) error {
 		a.strikes = 0
 		t.vote(n, a)
 	}
+	t.exchanges.share(n, now)
 	return nil
 }
 
@@ -658,11 +691,8 @@ func (t *Table) Stalled(now time.Time, prefix netip.Prefix, origin uint32, m Mod
 	}
 	a.trials = 0
 	if a.mode != Best {
-		a.mean = min(a.mean, 0)
-		for k := range n.arms {
-			*n.cell(i, k) = 0
-		}
-		*n.cell(i, i) = priorSD * priorSD
+		n.assume(i, prior{min(a.mean, 0), priorSD})
+		t.exchanges.share(n, now)
 	}
 }
 

@@ -116,14 +116,21 @@ func (p *peers) median(m Mode) (mean, spread float64, ok bool) {
 	if len(list) < quorum {
 		return 0, 0, false
 	}
+	mean, spread = medianOf(list)
+	return mean, spread, true
+}
+
+// medianOf returns the median of values, which are not none, and their spread as a standard deviation.
+// It changes their order and content.
+func medianOf(list []float64) (median, spread float64) {
 	middle := func() float64 {
 		slices.SortFunc(list, cmp.Compare)
 		return (list[(len(list)-1)/2] + list[len(list)/2]) / 2
 	}
-	mean = middle()
+	median = middle()
 	for i := range list {
-		list[i] = math.Abs(list[i] - mean)
+		list[i] = math.Abs(list[i] - median)
 	}
-	// The factor makes it the standard deviation where the votes are normal.
-	return mean, 1.4826 * middle(), true
+	// The factor makes it the standard deviation where the values are normal.
+	return median, 1.4826 * middle()
 }
