@@ -23,6 +23,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tabane/tabane/internal/base/hashtable"
@@ -90,6 +91,10 @@ type Edge struct {
 	namespace *netns.Handle
 	groups    *os.File
 	sprayer   *spray.Sprayer // nil: no mode needs it, or this host cannot do it
+	// sharer shares what is measured; nil unless the delivery has a store.
+	sharer atomic.Pointer[sharer]
+	// afterLoop is for what runs instead of in the daemon's loop once that has ended.
+	afterLoop sync.Mutex
 
 	reloading sync.Mutex
 	// updated are the routes for which an update was received while the routes of added peers
@@ -708,6 +713,8 @@ type DeliveryStatus struct {
 	DryRun   bool   `json:"dry_run,omitempty"`
 	Networks int    `json:"networks"`
 	Groups   int    `json:"groups"`
+	// Store is that of the site, if there is one.
+	Store StoreStatus `json:"store,omitzero"`
 }
 
 // PathStatus is the path manager in a Status; the kernel's has no counters.
@@ -747,7 +754,12 @@ func (e *Edge) Status() any {
 			report.Fail("EPE addresses are not announced yet")
 		}
 		d := &e.egress.delivery
-		s.Delivery = DeliveryStatus{d.rules.fallback.mode.String(), d.rules.dry, d.networks.Size(), len(d.groups)}
+		s.Delivery = DeliveryStatus{Default: d.rules.fallback.mode.String(), DryRun: d.rules.dry, Networks: d.networks.Size(), Groups: len(d.groups)}
+		if shared := e.sharer.Load(); shared != nil {
+			if s.Delivery.Store = shared.Status(); s.Delivery.Store.Reason != "" {
+				report.Degrade("store %s: %s", s.Delivery.Store.Name, s.Delivery.Store.Reason)
+			}
+		}
 		s.Refused, s.Unused = bgp.NotAccepted(s.Sessions)
 		var peers []string
 		for _, p := range e.egress.peers {

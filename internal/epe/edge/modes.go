@@ -30,6 +30,10 @@ type Delivery struct {
 	Explore string `yaml:"explore,omitempty"`
 	// DryRun changes no route: tabane status networks shows what would be done. Example: true
 	DryRun bool `yaml:"dry_run,omitempty"`
+	// Store is where what mode auto measured is kept: file is a file of this server, edge.networks beside
+	// the control socket; the URL of a Valkey or Redis server shares it with the servers of a site as
+	// well. Default: file. Example: "valkey://store.example:6379"
+	Store Store `yaml:"store,omitempty"`
 }
 
 // Network is a client network with its mode.
@@ -145,6 +149,7 @@ func (c *Config) checkDelivery(faults *fault.List) {
 	if _, err := parseShare(d.Explore); err != nil {
 		faults.Add("delivery.explore", "%v", err)
 	}
+	d.Store.check(faults, "delivery.store")
 	c.checkMode(faults, "delivery.default", &d.Default, peers, nil)
 	prefixes, asns := map[netip.Prefix]int{}, map[uint32]int{}
 	for i := range d.Networks {

@@ -55,6 +55,7 @@ func (e *Edge) startObserver() (reason string) {
 	ctx, o.stop = context.WithCancel(context.Background())
 	o.stopped = make(chan struct{})
 	contain.Go(contain.Reconcile, e.log, func() { e.storeNetworks(ctx, o.stopped) })
+	e.startSharing()
 	contain.Go(contain.Reconcile, e.log, func() { defer func() { o.ended <- struct{}{} }(); e.receiveOutcomes(o) })
 	contain.Go(contain.Reconcile, e.log, func() { defer func() { o.ended <- struct{}{} }(); e.sampleNetworks(o) })
 	return ""
@@ -67,6 +68,7 @@ func (e *Edge) stopObserver() error {
 		return nil
 	}
 	e.observer = nil
+	e.stopSharing()
 	err := o.watcher.Close()
 	<-o.ended
 	close(o.due)

@@ -158,6 +158,9 @@ func (e *Edge) Reload(now Config) ([]string, error) {
 		if e.observer == nil { // else there may be another reason by now
 			reason := e.startObserver()
 			e.daemon.Do(ctx, func() { e.egress.auto.reason = reason })
+		} else if old.Delivery.Store != now.Delivery.Store {
+			e.stopSharing()
+			e.startSharing()
 		}
 	}
 	e.removePeers(ctx, c.peers.Remove)

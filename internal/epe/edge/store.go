@@ -105,6 +105,8 @@ func (e *Edge) storeOnce() error {
 // inLoop runs f in the daemon's loop, or here once that has ended.
 func (e *Edge) inLoop(f func()) {
 	if !e.daemon.Do(context.Background(), f) {
+		e.afterLoop.Lock()
+		defer e.afterLoop.Unlock()
 		f()
 	}
 }
