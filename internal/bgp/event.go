@@ -69,6 +69,8 @@ type VPNPath struct {
 	SID       netip.Addr
 	Structure srv6.Structure // zero if absent
 	Behavior  uint16         // as received; some reflectors change it, so nothing depends on it
+	// Load is that of the link behind the SID, if the route is for it.
+	Load Load
 	Attributes
 	Neighbor string // the sender; empty for local routes
 	Local    bool   // originated by this speaker

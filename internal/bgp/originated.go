@@ -45,6 +45,8 @@ type VPNRoute struct {
 	// otherwise the label is 3, implicit null (RFC 9252 section 4).
 	Structure srv6.Structure
 	Behavior  uint16 // endpoint behavior (RFC 8986 section 10.2)
+	// Load, unless zero, is what the link behind the SID carries.
+	Load Load
 	// Attributes are those of the route as received; LocalPref 0 means 100.
 	Attributes
 }
@@ -300,7 +302,7 @@ type encodedVPN struct {
 }
 
 func (v *encodedVPN) has(r VPNRoute) bool {
-	return v.attributes != nil && v.same(r) && v.route.NextHop == r.NextHop && v.route.Attributes.equal(r.Attributes)
+	return v.attributes != nil && v.same(r) && v.route.NextHop == r.NextHop && v.route.Load == r.Load && v.route.Attributes.equal(r.Attributes)
 }
 
 func (s *Speaker) vpn(r VPNRoute, last *encodedVPN) (ownRoute, error) {
@@ -313,6 +315,9 @@ func (s *Speaker) vpn(r VPNRoute, last *encodedVPN) (ownRoute, error) {
 		}
 		f := r.fields()
 		f.NextHop, f.Extended, f.PrefixSID = r.NextHop, last.targets, last.prefixSID
+		if r.Load != (Load{}) {
+			f.Extended = slices.Concat(f.Extended, r.Load.communities(s.opt.ASN))
+		}
 		last.route, last.attributes = r, s.interner.Intern(f)
 	}
 	k, err := vpnKey(r.RD, r.Prefix)

@@ -286,6 +286,9 @@ func (r *reader) vpnPath(k message.Key, p rib.Path) VPNPath {
 	service := a.Service()
 	v.SID, v.Rejected = service.SID(p.Label)
 	v.Structure, v.Behavior = service.Structure, service.Behavior
+	if v.Rejected == nil && v.Prefix == LoadPrefix(v.SID) {
+		v.Load = loadOf(a.Fields().Extended)
+	}
 	return v
 }
 

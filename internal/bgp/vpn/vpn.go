@@ -38,6 +38,9 @@ func FromAddress(router netip.Addr, number uint16) (ID, error) {
 	return ID{ipv4, uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3]), uint32(number)}, nil
 }
 
+// FromASN is the ID that an AS assigns, in the four-octet form.
+func FromASN(asn uint32, number uint16) ID { return ID{fourOctetAS, asn, uint32(number)} }
+
 // Parse reads "65000:101" (two-octet AS and a 32-bit number), "10.0.0.1:7" (IPv4 address and a
 // 16-bit number), and "4200000000:7" or "64086.59904:7" (four-octet AS and a 16-bit number).
 func Parse(s string) (ID, error) {
