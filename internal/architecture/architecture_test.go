@@ -58,7 +58,7 @@ var folders = []folder{
 		because: "an adapter knows the one outside thing that it adapts, and no capability that uses it",
 		rungs: [][]string{
 			{"contain", "database", "handover", "privilege", "realtime", "sighup", "statefile", "systemd"}, {"bpf"},
-			{"afpacket", "netns", "nft", "offload", "route", "seccomp", "sockdiag", "tc"},
+			{"afpacket", "netns", "nft", "nic", "offload", "route", "seccomp", "sockdiag", "tc"},
 		},
 		fakes: []string{"bpf/bpftest", "netns/netnstest", "route/routetest", "seccomp/seccomptest"},
 	},
