@@ -26,6 +26,7 @@ import (
 	"github.com/tabane/tabane/internal/daemon/condition"
 	"github.com/tabane/tabane/internal/daemon/control"
 	"github.com/tabane/tabane/internal/kernel/contain"
+	"github.com/tabane/tabane/internal/kernel/nic"
 	"github.com/tabane/tabane/internal/kernel/route"
 )
 
@@ -56,6 +57,8 @@ type ASBR struct {
 	advertised bool
 	// exporter exports SIDs to controllers; nil without any.
 	exporter *linkstate.Exporter
+	loads    loads
+	nics     *nic.Conn
 	// stale: interfaces or routes changed since core and networks were read.
 	stale    bool
 	networks networks
@@ -110,6 +113,9 @@ func New(ctx context.Context, o Options) (*ASBR, error) {
 			return nil, errors.Join(err, d.Close())
 		}
 		a.peers = append(a.peers, p)
+	}
+	if a.nics, err = nic.Open(); err != nil {
+		return nil, errors.Join(err, d.Close())
 	}
 	return a, nil
 }
@@ -226,7 +232,9 @@ func (c *Config) egress(on networks, vrps *policy.VRPs) []bgp.Neighbor {
 }
 
 // Run runs the ASBR until ctx ends. It always closes what New opened.
-func (a *ASBR) Run(ctx context.Context) error {
+func (a *ASBR) Run(ctx context.Context) error { return errors.Join(a.run(ctx), a.nics.Close()) }
+
+func (a *ASBR) run(ctx context.Context) error {
 	for _, o := range a.config.guards(nil) {
 		a.daemon.Kernel.Set(o)
 	}
@@ -251,9 +259,12 @@ func (a *ASBR) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	a.running = ctx
 	a.startValidation(a.config.RPKI)
+	measured := make(chan struct{})
+	contain.Go(contain.Reconcile, a.log, func() { defer close(measured); a.measureLoads(ctx) })
 	err := a.daemon.Run(daemonCtx, a)
 	cancel()
 	a.validating.Wait()
+	<-measured
 	if a.drain.done != nil {
 		<-a.drain.done
 	}
@@ -450,6 +461,8 @@ type PeerStatus struct {
 	Link    bool       `json:"link"`
 	Session bool       `json:"session"`
 	Routes  int        `json:"routes"`
+	// Load is that of the link.
+	Load LoadStatus `json:"load"`
 	// Rejected counts UPDATEs of routes that were not accepted, by reason, and Refused all of them.
 	Rejected map[bgp.RejectReason]uint64 `json:"rejected,omitempty"`
 	Refused  uint64                      `json:"refused"`
@@ -467,7 +480,7 @@ func (a *ASBR) Status() any {
 			s.Filtered = append(s.Filtered, f.link)
 		}
 		for _, p := range a.peers {
-			s.Peers = append(s.Peers, p.status())
+			s.Peers = append(s.Peers, p.status(&a.loads))
 		}
 		a.report(&report, s.Sessions)
 		if a.exporter != nil {

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/tabane/tabane/internal/base/fault"
+	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/bgp/bfd"
 	"github.com/tabane/tabane/internal/bgp/policy"
@@ -148,6 +149,10 @@ type Peer struct {
 	// LocalPref is the LOCAL_PREF of all routes from the peer. Default: 100 (RFC 4271 section
 	// 5.1.5). Example: 200
 	LocalPref uint32 `yaml:"local_pref,omitempty"`
+	// Capacity is how much the link to the peer carries, which servers do not fill: from 90 % of it on,
+	// networks take other egress paths. It is that of the interface, where peers share one. Default: the
+	// speed of the interface; without one, nothing is reported to the servers. Example: 10Gbit/s
+	Capacity unit.Bandwidth `yaml:"capacity,omitempty"`
 	// Password is the key of TCP MD5 (RFC 2385) for the session. Example: secret
 	Password string `yaml:"password,omitempty"`
 	// BFD detects the loss of the neighbor (RFC 5880).
@@ -269,6 +274,7 @@ func (c *Config) Check() fault.List {
 			faults.Add("prefixes", "must name at least one %s prefix to advertise to peers[%d]", p.family(), i)
 		}
 		c.checkReturn(&faults, at, i)
+		c.checkCapacity(&faults, at, i)
 		if rd, err := p.distinguisher(c.RouterID); err != nil {
 			faults.Add(at+".rd", "%v", err)
 		} else {
@@ -351,6 +357,8 @@ func (c *Config) checkPeer(p *Peer) fault.List {
 	}
 	if !p.RT.IsValid() {
 		faults.Add("rt", "must be given: servers recognize the peer by it")
+	} else if p.RT == bgp.LoadTarget(c.ASN) {
+		faults.Add("rt", "%s is that of the loads of egress links", p.RT)
 	}
 	if family := p.Family.Check(p.Address); len(family) > 0 {
 		faults.Merge("", family)

@@ -11,7 +11,6 @@ import (
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/bgp/linkstate"
 	"github.com/tabane/tabane/internal/bgp/session"
-	"github.com/tabane/tabane/internal/kernel/route"
 )
 
 // Controller is a controller that the SIDs of the egress peers are exported to.
@@ -72,7 +71,7 @@ func (a *ASBR) exportSIDs() {
 	}
 	var list []linkstate.Segment
 	for _, p := range a.peers {
-		if !p.up || p.hidden || slices.ContainsFunc(p.fixed(), func(o route.Object) bool { return !p.kernel.Settled(o.Key()) }) {
+		if !p.serves() {
 			continue
 		}
 		list = append(list, linkstate.Segment{SID: p.sid, Structure: p.structure, Behavior: codes[p.behavior()], PeerASN: p.ASN, PeerID: p.id})

@@ -242,10 +242,10 @@ func (p *peer) retire() bool {
 	return true
 }
 
-func (p *peer) status() PeerStatus {
+func (p *peer) status(l *loads) PeerStatus {
 	s := PeerStatus{
 		Name: p.Name, SID: p.sid, Table: p.Table, RT: p.RT, RD: p.rd, Link: p.link, Session: p.session,
-		Routes: p.routes.Len(), Rejected: maps.Clone(p.rejected),
+		Routes: p.routes.Len(), Load: l.status(&p.Peer), Rejected: maps.Clone(p.rejected),
 	}
 	for _, n := range p.rejected {
 		s.Refused += n

@@ -24,7 +24,9 @@ type changes struct {
 	// neighbors are the changes of sessions, without those of replaced peers.
 	neighbors bgp.Changes
 	rpki      bool
-	retired   []filter // interfaces without an egress peer from now on
+	// capacities describes those that change.
+	capacities []string
+	retired    []filter // interfaces without an egress peer from now on
 }
 
 // difference returns the changes from one configuration to another, or the faults of what cannot
@@ -54,9 +56,10 @@ func difference(old, now *Config, on networks, vrps *policy.VRPs) (changes, faul
 	return changes{
 		peers:     daemon.Compare(old.Peers, now.Peers, func(p Peer) string { return p.Name }, same),
 		originate: without(now.announced(), old.announced()), withdraw: without(old.announced(), now.announced()),
-		neighbors: bgp.Compare(slices.Concat(old.reflectors(), before), slices.Concat(now.reflectors(), after)),
-		rpki:      !reflect.DeepEqual(old.RPKI, now.RPKI),
-		retired:   now.retired(old.filters()),
+		neighbors:  bgp.Compare(slices.Concat(old.reflectors(), before), slices.Concat(now.reflectors(), after)),
+		rpki:       !reflect.DeepEqual(old.RPKI, now.RPKI),
+		capacities: changedCapacities(old.Peers, now.Peers),
+		retired:    now.retired(old.filters()),
 	}, nil
 }
 
@@ -68,9 +71,10 @@ func controllerAddresses(list []Controller) (all []netip.Addr) {
 	return all
 }
 
-// state is the part of a peer that its session, SID and table depend on: all but its policies.
+// state is the part of a peer that its session, SID and table depend on: all but its policies
+// and the capacity of its link.
 func (p Peer) state() Peer {
-	p.Prefixes, p.ThirdParty = nil, false
+	p.Prefixes, p.ThirdParty, p.Capacity = nil, false, 0
 	p.MaxPrefixes, p.ImportRules, p.ExportRules = bgp.PrefixLimit{}, nil, nil
 	return p
 }
@@ -97,6 +101,7 @@ func (c changes) lines() []string {
 	if c.rpki {
 		lines = append(lines, "rpki changed")
 	}
+	lines = append(lines, c.capacities...)
 	others := c.neighbors
 	listed := func(n bgp.Neighbor) bool { return isPeer(n.Name) }
 	others.Remove = slices.DeleteFunc(slices.Clone(others.Remove), isPeer)
