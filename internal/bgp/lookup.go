@@ -44,6 +44,28 @@ func (s *Speaker) Lookup(dst netip.Prefix, rds ...vpn.ID) ([]Candidate, error) {
 	return found, nil
 }
 
+// BestPath returns next hop and first AS of the best path to the longest prefix that covers dst; false
+// if there is none.
+func (s *Speaker) BestPath(dst netip.Prefix) (nextHop netip.Addr, firstAS uint32, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for bits := dst.Bits(); bits >= 0; bits-- {
+		k := message.KeyOf(netip.PrefixFrom(dst.Addr(), bits).Masked())
+		for _, p := range s.rib.Paths(k) { // best first
+			if p.Accepted == 0 {
+				continue
+			}
+			a := s.rib.Attributes(p.Accepted)
+			nextHop = a.NextHop()
+			if n := s.sources[p.Source]; n != nil {
+				nextHop = n.nextHop(k.Family(), a)
+			}
+			return nextHop, a.FirstAS(), true
+		}
+	}
+	return netip.Addr{}, 0, false
+}
+
 // lookup returns the accepted paths to the longest prefix that covers dst and has some, and the
 // rejected paths that would be preferred or equal by length.
 func (s *Speaker) lookup(dst netip.Prefix, key func(netip.Prefix) message.Key) []Candidate {

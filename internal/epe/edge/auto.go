@@ -163,10 +163,10 @@ func (e *egress) chosen(prefix netip.Prefix, base *deliveryRule) *deliveryRule {
 			mode = t.challenger
 		}
 	}
-	key := autoRule{base, mode}
+	key := autoRule{base, e.detoured(prefix, mode, able)}
 	r := e.auto.rules[key]
 	if r == nil {
-		r = newDeliveryRule(base.name, e.parameters(mode))
+		r = newDeliveryRule(base.name, e.parameters(key.mode))
 		r.auto = true
 		e.auto.rules[key] = r
 	}
@@ -228,10 +228,11 @@ func (n *delivered) rests() bool {
 	return n.rule != nil && n.rule.auto && n.rule.mode.named != modeMultipath
 }
 
-// offered returns what the path manager is told of a route: where subflows rest, that it is about to
-// be withdrawn.
-func (e *egress) offered(prefix netip.Prefix, r pathmanager.Route) pathmanager.Route {
-	if n, ok := e.delivery.networks.Get(prefix); ok && n.rests() && !e.delivery.rules.dry && r.State == pathmanager.RoutePresent {
+// offered returns what the path manager is told of a route: where subflows rest, or the network avoids
+// the link, that it is about to be withdrawn.
+func (e *egress) offered(p *peer, prefix netip.Prefix, r pathmanager.Route) pathmanager.Route {
+	n, ok := e.delivery.networks.Get(prefix)
+	if ok && !e.delivery.rules.dry && r.State == pathmanager.RoutePresent && (n.rests() || e.avoids(prefix, e.covering(p, prefix).sid)) {
 		r.State = pathmanager.RouteDraining
 	}
 	return r
@@ -245,7 +246,7 @@ func (e *egress) offer(prefix netip.Prefix) {
 	for _, p := range e.peers {
 		if n, ok := p.routes.Find(prefix); ok {
 			if r := e.reports.Value(p.routes.Value(n).reported); r.State == pathmanager.RoutePresent {
-				e.routeChanged(p.index, prefix, e.offered(prefix, r))
+				e.routeChanged(p.index, prefix, e.offered(p, prefix, r))
 			}
 		}
 	}
@@ -300,7 +301,11 @@ func (e *egress) try(now time.Time, prefix netip.Prefix, n *delivered, r outcome
 	cost := r.Goodput() * (settleFor + challengerFor).Seconds()
 	challenger, incumbent, ok := e.auto.table.Try(now, prefix, e.originOf(prefix), e.able(prefix), float64(r.Acked), cost)
 	e.deliver(prefix) // a network that becomes known may begin with another mode
-	if ok && !e.delivery.rules.dry {
+	switch {
+	case !ok || e.delivery.rules.dry:
+	case !e.tryable(prefix, challenger):
+		e.auto.table.Abandoned(prefix, challenger, 0)
+	default:
 		e.auto.trials[prefix] = &trial{challenger: challenger, incumbent: incumbent, cost: cost}
 	}
 }

@@ -282,6 +282,9 @@ func (c *Config) Check() fault.List {
 		if !p.RT.IsValid() && c.Routes != KernelRoutes {
 			faults.Add(at+".rt", "must be given: it says which routes are this peer's")
 		}
+		if p.RT == bgp.LoadTarget(c.ASN) {
+			faults.Add(at+".rt", "%s is that of the loads of egress links", p.RT)
+		}
 		if p.Table == 0 || p.Table == mainTable || p.Table == localTable {
 			faults.Add(at+".table", "must be a table of its own, got %d", p.Table)
 		}

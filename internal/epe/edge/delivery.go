@@ -487,6 +487,7 @@ func (e *egress) members(rule *deliveryRule, prefix netip.Prefix) (members []mem
 		switch {
 		case !c.sid.IsValid() || e.insideItself(c.sid, prefix):
 			lacking = true
+		case e.avoids(prefix, c.sid):
 		case c.report.State == pathmanager.RouteDraining:
 			draining = append(draining, m)
 		default:

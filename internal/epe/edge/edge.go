@@ -206,6 +206,7 @@ func (c *Config) services() *bgp.Services {
 	for _, p := range c.Peers {
 		s.Targets = append(s.Targets, bgp.Target{RT: p.RT, IP: bgp.IPOf(p.Address)})
 	}
+	s.Targets = append(s.Targets, bgp.Target{RT: bgp.LoadTarget(c.ASN), IP: bgp.IPv6})
 	return s
 }
 
@@ -373,6 +374,13 @@ func (e *Edge) Run(ctx context.Context) (err error) {
 		return errors.Join(err, e.daemon.Close())
 	}
 	defer func() { err = errors.Join(err, e.stopObserver(), e.namespace.Close()) }()
+	balancing, stopBalancing := context.WithCancel(ctx)
+	balanced := make(chan struct{})
+	defer func() {
+		stopBalancing()
+		<-balanced
+	}()
+	contain.Go(contain.Reconcile, e.log, func() { defer close(balanced); e.balanceLinks(balancing) })
 	e.hashFlows()
 	defer func() {
 		if !e.keep {
@@ -542,6 +550,7 @@ func (e *Edge) BGP(events []bgp.Event) {
 			if e.updated != nil {
 				e.updated[pathKey{p.RD, p.Prefix}] = true
 			}
+			e.egress.updateLoad(p)
 			if err := e.egress.update(p); err != nil {
 				e.log.Warn("EPE Route not installed", "rd", p.RD, "prefix", p.Prefix, "neighbor", p.Neighbor, "err", err)
 			}
@@ -702,6 +711,8 @@ type Status struct {
 	Paths   PathStatus               `json:"paths"`
 	// Delivery counts the client networks that packets do not reach by the best path alone.
 	Delivery DeliveryStatus `json:"delivery"`
+	// Links are the egress links whose border routers report their loads.
+	Links []LinkStatus `json:"links"`
 	// MPTCP counts the connections that clients requested with MPTCP in this network namespace.
 	MPTCP mptcp.Counters `json:"mptcp"`
 }
@@ -713,6 +724,8 @@ type DeliveryStatus struct {
 	DryRun   bool   `json:"dry_run,omitempty"`
 	Networks int    `json:"networks"`
 	Groups   int    `json:"groups"`
+	// Moves counts how often a network left a link that was full, or returned to it.
+	Moves uint64 `json:"moves"`
 	// Store is that of the site, if there is one.
 	Store StoreStatus `json:"store,omitzero"`
 }
@@ -754,12 +767,13 @@ func (e *Edge) Status() any {
 			report.Fail("EPE addresses are not announced yet")
 		}
 		d := &e.egress.delivery
-		s.Delivery = DeliveryStatus{Default: d.rules.fallback.mode.String(), DryRun: d.rules.dry, Networks: d.networks.Size(), Groups: len(d.groups)}
+		s.Delivery = DeliveryStatus{Default: d.rules.fallback.mode.String(), DryRun: d.rules.dry, Networks: d.networks.Size(), Groups: len(d.groups), Moves: e.egress.loads.balancer.Moves()}
 		if shared := e.sharer.Load(); shared != nil {
 			if s.Delivery.Store = shared.Status(); s.Delivery.Store.Reason != "" {
 				report.Degrade("store %s: %s", s.Delivery.Store.Name, s.Delivery.Store.Reason)
 			}
 		}
+		s.Links = e.egress.linkStatus(&report)
 		s.Refused, s.Unused = bgp.NotAccepted(s.Sessions)
 		var peers []string
 		for _, p := range e.egress.peers {

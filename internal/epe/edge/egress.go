@@ -74,6 +74,7 @@ type egress struct {
 	walk     walk
 	delivery delivery
 	auto     auto
+	loads    egressLoads
 	// sprayer is nil if no network has the mode, or this host cannot do it for the reason in unsprayed.
 	sprayer   sprayer
 	unsprayed error
@@ -117,7 +118,7 @@ func newEgress(config *Config, mtu int, kernel desired) *egress {
 		objects: map[uint32]route.Nexthop{}, ids: map[uint32]bool{}, locators: newLocators(),
 		discarded: map[netip.Addr]bool{}, now: time.Now,
 		delivery: delivery{rules: compileDelivery(&config.Delivery), groups: map[string]*group{}},
-		auto:     newAuto(),
+		auto:     newAuto(), loads: newLoads(config.Address),
 	}
 	e.auto.table.SetExplore(e.delivery.rules.explore)
 	for i, p := range config.Peers {

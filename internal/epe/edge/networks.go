@@ -107,6 +107,9 @@ func (e *egress) networkStatus(prefix netip.Prefix, n *delivered) NetworkStatus 
 		s.Mode = modeAuto + ": " + s.Mode
 		s.Why = cmp.Or(e.auto.reason, info.Why, "nothing is known yet")
 	}
+	if detour := e.detour(prefix); detour != "" {
+		s.Why = strings.TrimSuffix(detour+"; "+s.Why, "; ")
+	}
 	if t := e.auto.trials[prefix]; t != nil {
 		s.Trying = string(t.challenger)
 	}

@@ -193,7 +193,7 @@ func (e *egress) apply(p *peer, n hashtable.Ref) (changed bool) {
 		}
 		p.count(was.State, c.report.State)
 		if e.routeChanged != nil {
-			e.routeChanged(p.index, prefix, e.offered(prefix, c.report))
+			e.routeChanged(p.index, prefix, e.offered(p, prefix, c.report))
 		}
 	}
 	if old := r.sid; e.sids.Value(old) != c.sid {
