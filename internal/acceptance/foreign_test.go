@@ -239,6 +239,9 @@ func TestForeignRouters(t *testing.T) {
 				pieces = append(pieces, replaced(t, node, file)...)
 			}
 			l := foreignLab{lab: foreign(t, variant(t, "epe-steady", pieces...)), ipv4: []string{"101", "102"}, border: []string{"asbr1", "asbr2"}, traces: []string{"nhid", "seg6"}, last: c.last}
+			for _, router := range []string{"2001:db8:1::1", "2001:db8:1::2"} { // through the reflector
+				l.eventually("the load of the link of "+router, 20*time.Second, l.contains(true, "at "+router+`","capacity_bps":`, "server", program, "status", "edge", "--json"))
+			}
 			l.deliver(t)
 		})
 	}
