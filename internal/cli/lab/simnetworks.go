@@ -1,10 +1,13 @@
 package lab
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -14,11 +17,11 @@ import (
 	"github.com/tabane/tabane/internal/sim/simrun"
 )
 
-// leastConnections is what the columns of the table need.
-const leastConnections = 101
+// leastConnections is what the columns of the table need. A run with links takes seconds.
+const leastConnections, defaultLinkRuns, defaultLinkNetworks = 101, 5, 200
 
 func (a *app) simNetworks() *cobra.Command {
-	var many, runs, connections, changeEvery int
+	var many, runs, connections, changeEvery, links, servers int
 	var seed uint64
 	var explore float64
 	start := "multipath"
@@ -31,10 +34,18 @@ connections 1 to 20, 21 to 100 and beyond; the share of runs that are within 5 %
 share of bytes that were carried to compare modes, and what that lost; and the changes of mode in 100 connections.
 
 The nine networks are as in paper A, Table 4: multipath helps, does nothing or does harm. With --many, networks are drawn, and drawn
-again after --change-every connections in the mean.`,
+again after --change-every connections in the mean.
+
+With --links, drawn networks (200, unless --many says otherwise) share egress links of limited capacity at --servers servers, with a
+connection a minute at each. What they want rises and falls by 40 %, to 65 % of the capacity of all links, and half of the best paths lead
+through one link. It prints for the best path, for auto without and with the loads that border routers report: the share of the bytes on
+a mode within 5 % of the best; what networks got of what their best modes would have brought if all had room; the bytes beyond the
+capacity of links; the share of the time that links were above 90 % and at 100 %; and how often in an hour a network at a server changed
+its mode, and left a full link or returned to it.`,
 		Example: `  tabane sim networks
   tabane sim networks --start best --explore 0.05
-  tabane sim networks --many 200 --change-every 150 --runs 1`,
+  tabane sim networks --many 200 --change-every 150 --runs 1
+  tabane sim networks --links 4 --change-every 150`,
 		Args: cli.Arguments(0, 0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			switch {
@@ -48,6 +59,23 @@ again after --change-every connections in the mean.`,
 				return cli.Usage(c, fmt.Errorf("--explore must be from 0 to 1, got %g", explore))
 			case start != "multipath" && start != string(belief.Best):
 				return cli.Usage(c, fmt.Errorf("--start must be multipath or best, got %q", start))
+			case links != 0 && (links < 2 || links > belief.MaxModes-1):
+				return cli.Usage(c, fmt.Errorf("--links must be from 2 to %d, got %d", belief.MaxModes-1, links))
+			case servers < 1 || servers > 1000:
+				return cli.Usage(c, fmt.Errorf("--servers must be from 1 to 1000, got %d", servers))
+			case links == 0 && c.Flags().Changed("servers"):
+				return cli.Usage(c, errors.New("--servers needs --links"))
+			case links != 0 && c.Flags().Changed("start"):
+				return cli.Usage(c, errors.New("with --links, networks start with the best path"))
+			}
+			if links > 0 {
+				if !c.Flags().Changed("runs") {
+					runs = defaultLinkRuns
+				}
+				return a.simLinks(c.Context(), runs, networks.LinkOptions{
+					Seed: seed, Networks: cmp.Or(many, defaultLinkNetworks), Servers: servers, Links: links,
+					Length: time.Duration(connections) * time.Minute, ChangeEvery: time.Duration(changeEvery) * time.Minute, Explore: explore,
+				})
 			}
 			kinds := networks.Nine
 			if many > 0 {
@@ -67,13 +95,39 @@ again after --change-every connections in the mean.`,
 	}
 	flags := c.Flags()
 	flags.IntVar(&many, "many", 0, "draw `n` networks instead of the nine")
-	flags.IntVar(&runs, "runs", 60, "number of runs, with a seed each")
+	flags.IntVar(&runs, "runs", 60, fmt.Sprintf("number of runs, with a seed each; with --links %d", defaultLinkRuns))
 	flags.IntVar(&connections, "connections", 400, "bulk connections of each network")
 	flags.IntVar(&changeEvery, "change-every", 0, "draw what the modes of a network bring again after `n` connections in the mean; 0: never")
 	flags.Float64Var(&explore, "explore", 0.1, "`share` of the bytes that may be carried to compare modes")
 	flags.StringVar(&start, "start", start, "`mode` of networks that nothing is known of: multipath or best")
+	flags.IntVar(&links, "links", 0, "have networks share `n` egress links of limited capacity")
+	flags.IntVar(&servers, "servers", 10, "number of servers that share the links")
 	flags.Uint64Var(&seed, "seed", simrun.FirstSeed, "`seed` of the first run")
 	return c
+}
+
+// simLinks simulates networks that share links, and prints a table.
+func (a *app) simLinks(ctx context.Context, runs int, o networks.LinkOptions) error {
+	w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NETWORKS BY\tON BEST MODE\tBROUGHT\tOVER CAPACITY\tLINKS ABOVE 90 %\tAT 100 %\tCHANGES\tMOVES")
+	for _, policy := range networks.Policies() {
+		var all []networks.LinkResult
+		for i := range runs {
+			if ctx.Err() != nil {
+				return &cli.Failure{What: "simulate networks", Why: errors.New("interrupted")}
+			}
+			run := o
+			run.Policy, run.Seed = policy, o.Seed+uint64(i)
+			all = append(all, networks.RunLinks(run))
+		}
+		mean, worst := networks.MeanLinks(all)
+		for i, r := range []networks.LinkResult{mean, worst} {
+			name := []string{"mean", "worst"}[i]
+			fmt.Fprintf(w, "%s, %s\t%.1f %%\t%.1f %%\t%.2f %%\t%.1f %%\t%.2f %%\t%.2f\t%.2f\n", policy, name,
+				100*r.Best, 100*r.Brought, 100*r.Over, 100*r.Full, 100*r.Overloaded, r.Changes, r.Moves)
+		}
+	}
+	return w.Flush()
 }
 
 // printNetworks prints a table of networks, or of their mean and worst alone.
