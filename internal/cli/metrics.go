@@ -85,7 +85,7 @@ func collectItem(metrics chan<- prometheus.Metric, one string, item reflect.Valu
 }
 
 // collectValue collects a number or a boolean, or those of a struct or map, whose keys become the
-// label kind. A struct in a struct has metrics of its own. Other values are ignored.
+// label kind. A struct or map in a struct has metrics of its own. Other values are ignored.
 func collectValue(metrics chan<- prometheus.Metric, name string, labels prometheus.Labels, v reflect.Value) {
 	collectKind := func(kind string, v reflect.Value) {
 		more := prometheus.Labels{"kind": kind}
@@ -97,7 +97,7 @@ func collectValue(metrics chan<- prometheus.Metric, name string, labels promethe
 	switch v.Kind() {
 	case reflect.Struct:
 		fields(v, func(kind string, v reflect.Value) {
-			if v.Kind() == reflect.Struct {
+			if v.Kind() == reflect.Struct || v.Kind() == reflect.Map {
 				collectValue(metrics, name+"_"+kind, labels, v)
 			} else {
 				collectKind(kind, v)

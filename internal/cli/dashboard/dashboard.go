@@ -22,8 +22,8 @@ const (
 	interval = time.Second
 	// samples is how many samples of a rate are kept: 5 minutes.
 	samples = 300
-	// maxEvents and maxSubflows bound what is kept and shown.
-	maxEvents, maxSubflows = 200, 50
+	// maxEvents, maxSubflows and maxNetworks bound what is kept and shown.
+	maxEvents, maxSubflows, maxNetworks = 200, 50, 50
 )
 
 // Daemon is a daemon to show.

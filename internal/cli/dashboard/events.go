@@ -41,6 +41,10 @@ type status struct {
 		SID     netip.Addr `json:"sid"`     // of a border router
 		Routes  int        `json:"routes"`
 	} `json:"peers"`
+	// Delivery is that of a server.
+	Delivery struct {
+		Networks int `json:"networks"`
+	} `json:"delivery"`
 	gatewayStatus `json:"-"`
 }
 

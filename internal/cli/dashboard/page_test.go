@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http/httptest"
 	"net/netip"
@@ -18,6 +19,8 @@ import (
 
 	"github.com/tabane/tabane/internal/base/health"
 	"github.com/tabane/tabane/internal/epe/asbr"
+	"github.com/tabane/tabane/internal/epe/belief"
+	"github.com/tabane/tabane/internal/epe/edge"
 	"github.com/tabane/tabane/internal/epe/flows"
 	"github.com/tabane/tabane/internal/gateway"
 	"github.com/tabane/tabane/internal/testkit/programs"
@@ -144,7 +147,7 @@ func TestPageInChromium(t *testing.T) {
 	waitFor(t, ctx, contains("subflows", "[2001:db8:c::1]:40000"))
 	waitFor(t, ctx, contains("topology", "7 routes"))
 	waitFor(t, ctx, contains("events", "answers, ready"))
-	run(t, ctx, chromedp.SendKeys(chromedp.CSS("input[name=destination]"), "2001:db8::1\n"))
+	run(t, ctx, chromedp.SendKeys(chromedp.CSS("#routes input"), "2001:db8::1\n"))
 	waitFor(t, ctx, contains("routes", "only path"))
 
 	fits(t, ctx, "dashboard")
@@ -200,4 +203,70 @@ func TestGatewayInChromium(t *testing.T) {
 		t.Errorf("the page reads:\n%s", text)
 	}
 	fits(t, ctx, "gateway")
+}
+
+// TestNetworksInChromium: client networks are shown with their modes, what each brought, and when and
+// why they changed; one alone if it is asked for.
+func TestNetworksInChromium(t *testing.T) {
+	const hostile = `<img src=x onerror="document.title='owned'">`
+	report := healthy()
+	report.Delivery = edge.DeliveryStatus{Default: "auto", Networks: 70}
+	var mu sync.Mutex
+	asked := map[string]bool{}
+	d := New(Options{
+		Daemons: []Daemon{{Name: "edge", At: edgeAt}, {Name: "asbr", At: asbrAt}},
+		Ask: func(ctx context.Context, at netip.AddrPort, path string) ([]byte, error) {
+			if !strings.HasPrefix(path, "/networks") {
+				return answers{edgeAt: report, asbrAt: asbr.Status{Role: "asbr", Status: health.Status{Ready: true}}}.ask(ctx, at, path)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			asked[at.String()+path] = true
+			n := edge.Networks{Default: "auto", Networks: 70, List: []edge.NetworkStatus{{
+				Prefix: netip.MustParsePrefix("2001:db8:c::/64"), Mode: "auto: single", Through: []string{"transit-b"}, State: "in use", Seconds: 4000,
+				Why: "measured +23 % against multipath", Trying: "spread",
+				Modes: []edge.NetworkMode{
+					{Mode: "single transit-b", Gain: 23, Uncertainty: 4, Trials: 12, Brought: belief.Brought{Bytes: 5e9, Goodput: 5.6e6, MinRTT: 12_300_000, Sent: 1000, Retransmitted: 5}},
+					{Mode: "best"}, {Mode: hostile, Gain: -40, RestSeconds: 30},
+				},
+			}}}
+			if strings.Contains(path, "within=2001") {
+				n.Networks, n.List[0].Why = 1, "asked for alone"
+			}
+			if !strings.Contains(path, "within") {
+				n.Changes = []edge.NetworkChange{{Prefix: netip.MustParsePrefix("198.51.100.0/24"), Seconds: 300, From: "multipath", To: "single transit-a", Why: "multipath made no progress"}}
+			}
+			return json.Marshal(n)
+		},
+	})
+	ctx := browser(t)
+	go func() { _ = d.Run(ctx) }() // ends with the browser
+	server := httptest.NewServer(d.Handler())
+	defer server.Close()
+
+	run(t, ctx, chromedp.EmulateViewport(1400, 1000), chromedp.Navigate(server.URL))
+	for _, text := range []string{"auto: single", "transit-b", "66 min", "measured +23 % against multipath; trying spread", "1 of 70 networks", "3 modes", "multipath made no progress", "5 min"} {
+		waitFor(t, ctx, contains("networks", text))
+	}
+	run(t, ctx, chromedp.Click(chromedp.CSS("#networks details summary")))
+	for _, text := range []string{"+23 % ± 4", "44.8 Mbit/s", "5.00 GB", "12.3 ms", "0.50 %", "rests for 30 s", hostile, "not measured"} {
+		waitFor(t, ctx, contains("networks", text))
+	}
+	waitFor(t, ctx, `document.querySelector("#networks details").open`)
+	fits(t, ctx, "networks")
+	run(t, ctx, chromedp.EmulateViewport(1400, 1000), chromedp.SendKeys(chromedp.CSS("#networks input"), "2001:db8:c::1\n"))
+	waitFor(t, ctx, contains("networks", "asked for alone"))
+	waitFor(t, ctx, "!"+contains("networks", "multipath made no progress"))
+	run(t, ctx, chromedp.SendKeys(chromedp.CSS("#networks input"), "x\n"))
+	waitFor(t, ctx, contains("networks", "enter an address or a prefix"))
+	if title := evaluate[string](t, ctx, "document.title"); title == "owned" {
+		t.Error("text of a daemon ran as markup")
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for path := range asked {
+		if !strings.HasPrefix(path, edgeAt.String()) {
+			t.Errorf("asked %s, which delivers nothing", path)
+		}
+	}
 }

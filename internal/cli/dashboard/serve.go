@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/tabane/tabane/internal/daemon/control"
@@ -19,8 +20,8 @@ var page embed.FS
 // load or run anything else.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// Handler serves the page at /, its data at /state, and the routes to a destination at /routes. It
-// answers GET requests only, and only those for this host or for the names (control.OwnHost).
+// Handler serves the page at /, its data at /state, the routes to a destination at /routes, and how
+// packets reach client networks at /networks. It answers GET requests only, and only those for this host or for the names (control.OwnHost).
 func (d *Dashboard) Handler(names ...string) http.Handler {
 	files, err := fs.Sub(page, "page")
 	if err != nil {
@@ -30,6 +31,7 @@ func (d *Dashboard) Handler(names ...string) http.Handler {
 	mux.Handle("GET /", http.FileServerFS(files))
 	mux.HandleFunc("GET /state", func(w http.ResponseWriter, _ *http.Request) { control.WriteJSON(w, d.state()) })
 	mux.HandleFunc("GET /routes", d.routes)
+	mux.HandleFunc("GET /networks", d.networks)
 	return control.OwnHost(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Content-Security-Policy", policy)
@@ -40,34 +42,80 @@ func (d *Dashboard) Handler(names ...string) http.Handler {
 	}), names...)
 }
 
-// routesState is the answer of a daemon for a destination.
-type routesState struct {
-	Daemon string          `json:"daemon"`
-	Fault  string          `json:"fault,omitempty"`
-	Routes json.RawMessage `json:"routes,omitempty"`
+// answer is what a daemon answered.
+type answer struct {
+	Daemon   string          `json:"daemon"`
+	Fault    string          `json:"fault,omitempty"`
+	Routes   json.RawMessage `json:"routes,omitempty"`
+	Networks json.RawMessage `json:"networks,omitempty"`
+}
+
+// destination returns the address or prefix of a request; it answers a request with anything else.
+func destination(w http.ResponseWriter, r *http.Request) (text string, ok bool) {
+	text = strings.TrimSpace(r.URL.Query().Get("destination"))
+	_, err := netip.ParsePrefix(text)
+	if err != nil {
+		_, err = netip.ParseAddr(text)
+	}
+	if err != nil {
+		http.Error(w, "enter an address or a prefix, like 2001:db8::1", http.StatusBadRequest)
+	}
+	return text, err == nil
 }
 
 // routes asks all daemons that answer for the routes to a destination.
 func (d *Dashboard) routes(w http.ResponseWriter, r *http.Request) {
-	destination := strings.TrimSpace(r.URL.Query().Get("destination"))
-	if _, err := netip.ParsePrefix(destination); err != nil {
-		if _, err := netip.ParseAddr(destination); err != nil {
-			http.Error(w, "enter an address or a prefix, like 2001:db8::1", http.StatusBadRequest)
-			return
-		}
+	text, ok := destination(w, r)
+	if !ok {
+		return
 	}
-	answers := []routesState{}
+	answers := []answer{}
 	for _, one := range d.state().Daemons {
 		if one.Fault != "" {
 			continue
 		}
-		raw, err := d.opt.Ask(r.Context(), one.At, "/routes?"+url.Values{"destination": {destination}}.Encode())
+		raw, err := d.opt.Ask(r.Context(), one.At, "/routes?"+url.Values{"destination": {text}}.Encode())
 		switch {
 		case err != nil:
-			answers = append(answers, routesState{Daemon: one.Name, Fault: err.Error()})
+			answers = append(answers, answer{Daemon: one.Name, Fault: err.Error()})
 		case json.Valid(raw):
-			answers = append(answers, routesState{Daemon: one.Name, Routes: raw})
+			answers = append(answers, answer{Daemon: one.Name, Routes: raw})
 		}
 	}
 	control.WriteJSON(w, answers)
+}
+
+// networks asks the servers for the client networks that have a mode, all or those of a destination.
+func (d *Dashboard) networks(w http.ResponseWriter, r *http.Request) {
+	q := url.Values{"limit": {strconv.Itoa(maxNetworks)}}
+	if r.URL.Query().Get("destination") != "" {
+		text, ok := destination(w, r)
+		if !ok {
+			return
+		}
+		q.Set("within", text)
+	}
+	answers := []answer{}
+	for _, one := range d.delivering() {
+		raw, err := d.opt.Ask(r.Context(), one.At, "/networks?"+q.Encode())
+		switch {
+		case err != nil:
+			answers = append(answers, answer{Daemon: one.Name, Fault: err.Error()})
+		case json.Valid(raw):
+			answers = append(answers, answer{Daemon: one.Name, Networks: raw})
+		}
+	}
+	control.WriteJSON(w, answers)
+}
+
+// delivering returns the daemons that answer and deliver to client networks.
+func (d *Dashboard) delivering() (list []Daemon) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, one := range d.daemons {
+		if one.fault == "" && one.status.Delivery.Networks > 0 {
+			list = append(list, one.Daemon)
+		}
+	}
+	return list
 }

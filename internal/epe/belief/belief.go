@@ -100,6 +100,7 @@ type Table struct {
 	evicted  uint64
 	// exchanges are with other servers.
 	exchanges exchanges
+	history   history
 }
 
 // network is what is believed of a client network.
@@ -459,6 +460,7 @@ func (t *Table) beginAt(now time.Time, n *network, at int, usable func(int) bool
 func percent(ln float64) string { return fmt.Sprintf("%+.0f %%", 100*math.Expm1(ln)) }
 
 func (t *Table) change(now time.Time, n *network, m Mode, why string) {
+	t.history.add(Change{now, n.prefix, n.mode, m, why})
 	n.mode, n.why, n.since = m, why, now
 	n.sinceChange, n.low, n.level = 0, 0, 0
 	t.touch()

@@ -54,6 +54,8 @@ type auto struct {
 	vanished map[netip.Prefix]sample
 	// stalls counts the modes that were left because they made no progress.
 	stalls uint64
+	// compared counts comparisons that measured something.
+	compared uint64
 	// multipath: MPTCP clients get subflows over EPE addresses, which can rest for a network.
 	multipath bool
 	// reason is why nothing can be measured, "" if it can.
@@ -439,6 +441,9 @@ func (e *egress) compare(now time.Time, prefix netip.Prefix, t *trial, at sample
 			bytes := float64(challengers.sum(nil)) * (settleFor + elapsed).Seconds() / elapsed.Seconds()
 			// It refuses only what was not measured.
 			t.learned = e.auto.table.Learn(now, prefix, belief.Pair{Challenger: t.challenger, Incumbent: t.incumbent, Ratio: ratio, Bytes: bytes}) == nil
+			if t.learned {
+				e.auto.compared++
+			}
 		}
 		return true
 	}

@@ -236,3 +236,35 @@ func TestParseShare(t *testing.T) {
 		}
 	}
 }
+
+// TestHistory: changes of modes are listed, the latest first, and networks are counted in the mode
+// that they have.
+func TestHistory(t *testing.T) {
+	a := newAutoEgress(t, false)
+	if s := a.deliveryStatus(); s.Modes["multipath"] != 2 || s.Changes != 0 {
+		t.Fatalf("at the start: %+v", s)
+	}
+	rates := map[string]uint64{"none": 1e6, sidA: 1e6, sidB: 2e6, sidA + "*1 " + sidB + "*1": 1.4e6}
+	for range 20 {
+		a.trial(autoNetwork, rates)
+	}
+	s, n := a.deliveryStatus(), a.networks(netip.MustParsePrefix(autoNetwork), 10)
+	if s.Modes["single b"] != 1 || s.Modes["multipath"] != 1 || len(s.Modes) != 2 || s.Known != 1 || s.Comparisons == 0 || s.Changes == 0 || uint64(len(n.Changes)) != min(s.Changes, 10) {
+		t.Errorf("%+v, %d changes", s, len(n.Changes))
+	}
+	last := n.Changes[0]
+	if last.To != "single b" || !strings.HasPrefix(last.Why, "measured +") || last.From == last.To || last.Seconds < 0 {
+		t.Errorf("the last change: %+v", last)
+	}
+	if n := a.networks(netip.MustParsePrefix(otherNetwork), 10); len(n.Changes) > 0 {
+		t.Errorf("changes of another network: %+v", n.Changes)
+	}
+	if n := a.networks(netip.Prefix{}, 1); len(n.Changes) != 1 {
+		t.Errorf("%d changes, want 1", len(n.Changes))
+	}
+	a.announce(1, autoNetwork, false)
+	a.announce(2, autoNetwork, false)
+	if s := a.deliveryStatus(); s.Modes["multipath"] != 1 || len(s.Modes) != 1 {
+		t.Errorf("after a withdrawal: %+v", s.Modes)
+	}
+}

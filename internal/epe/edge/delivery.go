@@ -41,6 +41,8 @@ type delivery struct {
 	// without members.
 	networks bart.Table[*delivered]
 	groups   map[string]*group
+	// modes counts the networks in each mode.
+	modes map[string]int
 	// due are networks to be brought up to date in steps, after a change of a route that covers
 	// many.
 	due       []netip.Prefix
@@ -376,6 +378,8 @@ func (e *egress) deliver(prefix netip.Prefix) {
 	}
 	rested := n.rests()
 	changed := !rule.same(n.rule) || n.lacking != lacking
+	d.count(n.rule, -1)
+	d.count(rule, 1)
 	if n.rule, n.lacking = rule, lacking; e.useGroup(prefix, n, members) {
 		changed = true
 	}
@@ -391,6 +395,7 @@ func (e *egress) deliver(prefix netip.Prefix) {
 func (e *egress) undeliver(prefix netip.Prefix, n *delivered) {
 	e.useGroup(prefix, n, nil)
 	e.delivery.networks.Delete(prefix)
+	e.delivery.count(n.rule, -1)
 	delete(e.auto.trials, prefix)
 	if n.rests() {
 		e.offer(prefix)

@@ -717,19 +717,6 @@ type Status struct {
 	MPTCP mptcp.Counters `json:"mptcp"`
 }
 
-// DeliveryStatus is the delivery in a Status.
-type DeliveryStatus struct {
-	// Default is the mode of all other networks.
-	Default  string `json:"default"`
-	DryRun   bool   `json:"dry_run,omitempty"`
-	Networks int    `json:"networks"`
-	Groups   int    `json:"groups"`
-	// Moves counts how often a network left a link that was full, or returned to it.
-	Moves uint64 `json:"moves"`
-	// Store is that of the site, if there is one.
-	Store StoreStatus `json:"store,omitzero"`
-}
-
 // PathStatus is the path manager in a Status; the kernel's has no counters.
 type PathStatus struct {
 	Manager PathManager `json:"manager"`
@@ -766,8 +753,7 @@ func (e *Edge) Status() any {
 		if !e.announced {
 			report.Fail("EPE addresses are not announced yet")
 		}
-		d := &e.egress.delivery
-		s.Delivery = DeliveryStatus{Default: d.rules.fallback.mode.String(), DryRun: d.rules.dry, Networks: d.networks.Size(), Groups: len(d.groups), Moves: e.egress.loads.balancer.Moves()}
+		s.Delivery = e.egress.deliveryStatus()
 		if shared := e.sharer.Load(); shared != nil {
 			if s.Delivery.Store = shared.Status(); s.Delivery.Store.Reason != "" {
 				report.Degrade("store %s: %s", s.Delivery.Store.Name, s.Delivery.Store.Reason)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -29,6 +30,66 @@ type Networks struct {
 	// for, at most limit.
 	Networks int             `json:"networks"`
 	List     []NetworkStatus `json:"list"`
+	// Changes are the last changes of the mode in networks with auto that were asked for, at most
+	// limit, the latest first, since the daemon started.
+	Changes []NetworkChange `json:"changes,omitempty"`
+}
+
+// NetworkChange is a change of the mode of a network, so many seconds ago.
+type NetworkChange struct {
+	Prefix  netip.Prefix `json:"prefix"`
+	Seconds int64        `json:"seconds_ago"`
+	From    string       `json:"from"`
+	To      string       `json:"to"`
+	Why     string       `json:"why"`
+}
+
+// DeliveryStatus is the delivery in a Status.
+type DeliveryStatus struct {
+	// Default is the mode of all other networks.
+	Default  string `json:"default"`
+	DryRun   bool   `json:"dry_run,omitempty"`
+	Networks int    `json:"networks"`
+	Groups   int    `json:"groups"`
+	// Modes counts the networks in each mode. With auto, it is the mode that is in use, which may be one
+	// that is tried.
+	Modes map[string]int `json:"modes,omitempty"`
+	// Known is the number of networks that mode auto knows something of; Forgotten counts those that
+	// it had no room for.
+	Known     int    `json:"known"`
+	Forgotten uint64 `json:"forgotten"`
+	// Comparisons counts those that measured something, Changes the changes of the mode of a network
+	// with auto, Stalls those because of no progress.
+	Comparisons uint64 `json:"comparisons"`
+	Changes     uint64 `json:"changes"`
+	Stalls      uint64 `json:"stalls"`
+	// Moves counts how often a network left a link that was full, or returned to it.
+	Moves uint64 `json:"moves"`
+	// Store is that of the site, if there is one.
+	Store StoreStatus `json:"store,omitzero"`
+}
+
+// deliveryStatus returns the delivery without the store.
+func (e *egress) deliveryStatus() DeliveryStatus {
+	d, a := &e.delivery, &e.auto
+	return DeliveryStatus{
+		Default: d.rules.fallback.mode.String(), DryRun: d.rules.dry, Networks: d.networks.Size(), Groups: len(d.groups), Modes: maps.Clone(d.modes),
+		Known: a.table.Len(), Forgotten: a.table.Evicted(), Comparisons: a.compared, Changes: a.table.Changed(), Stalls: a.stalls, Moves: e.loads.balancer.Moves(),
+	}
+}
+
+// count adds to the number of networks with the mode of a rule, if there is one.
+func (d *delivery) count(r *deliveryRule, by int) {
+	if r == nil {
+		return
+	}
+	if d.modes == nil {
+		d.modes = map[string]int{}
+	}
+	mode := string((&delivered{rule: r}).modeOf())
+	if d.modes[mode] += by; d.modes[mode] == 0 {
+		delete(d.modes, mode)
+	}
 }
 
 // NetworkStatus is how packets reach a client network.
@@ -95,6 +156,10 @@ func (e *egress) networks(within netip.Prefix, limit int) Networks {
 			break
 		}
 		n.List = append(n.List, e.networkStatus(prefix, found))
+	}
+	wanted := func(p netip.Prefix) bool { return !within.IsValid() || p.Overlaps(within) }
+	for _, c := range e.auto.table.Changes(wanted, limit) {
+		n.Changes = append(n.Changes, NetworkChange{c.Prefix, int64(e.now().Sub(c.At) / time.Second), string(c.From), string(c.To), c.Why})
 	}
 	return n
 }

@@ -239,6 +239,76 @@ function showSubflows(s) {
   ], s.subflows);
 }
 
+// showNetworks hides client networks where no server has any with a mode.
+function showNetworks(s) {
+  byId("networks").hidden = !s.daemons.some((d) => d.status && d.status.delivery && d.status.delivery.networks > 0);
+}
+
+const signed = (percent) => (percent >= 0 ? "+" : "−") + Math.abs(percent) + " %";
+
+// broughtBy says what a mode of a network brought.
+const broughtBy = [
+  ["mode", (m) => m.mode],
+  ["against best", (m) => (m.mode === "best" ? "" : m.trials ? `${signed(m.gain_percent)} ± ${m.uncertainty_percent}` : "not measured"), "number"],
+  ["comparisons", (m) => String(m.trials), "number"],
+  ["goodput", (m) => (m.goodput_bytes_per_second ? bits(8 * m.goodput_bytes_per_second) : ""), "number"],
+  ["bytes", (m) => bytes(m.bytes), "number"],
+  ["least RTT", (m) => (m.min_rtt_ns ? (m.min_rtt_ns / 1e6).toFixed(1) + " ms" : ""), "number"],
+  ["retransmitted", (m) => (m.segments ? ((100 * m.retransmitted) / m.segments).toFixed(2) + " %" : ""), "number"],
+  ["", (m) => (m.rest_seconds ? "rests for " + age(m.rest_seconds) : "")],
+];
+
+// drawNetworks shows what a server answered: its networks, what each mode brought, and the last changes.
+function drawNetworks(a) {
+  const title = element("h3", null, a.daemon);
+  if (a.fault) return element("div", null, title, element("p", { class: "note" }, "does not answer: " + a.fault));
+  const n = a.networks, list = n.list || [];
+  const more = n.networks - list.length;
+  const note = (n.dry_run ? "Dry run: no route is changed. " : "") + (list.length === 0 ? "No network has a mode." : more > 0 ? `${list.length} of ${n.networks} networks.` : "");
+  const networks = element("table"), changes = element("table");
+  table(networks, [
+    ["network", (row) => row.prefix], ["mode", (row) => row.mode], ["through", (row) => (row.through || []).join(", ")],
+    ["since", (row) => age(row.seconds), "number"],
+    ["why", (row) => [row.rule && "rule for " + row.rule, row.why, row.trying && "trying " + row.trying, row.state !== "in use" && row.state].filter(Boolean).join("; "), "long"],
+    ["what each mode brought", (row) => modesOf(a.daemon, row)],
+  ], list);
+  table(changes, [
+    ["ago", (c) => age(c.seconds_ago), "number"], ["network", (c) => c.prefix], ["from", (c) => c.from], ["to", (c) => c.to], ["why", (c) => c.why, "long"],
+  ], n.changes || []);
+  return element("div", null, title, element("p", { class: "note" }, note), element("div", { class: "scroll" }, networks),
+    element("p", { class: "note" }, (n.changes || []).length ? "Last changes of modes" : ""), element("div", { class: "scroll" }, changes));
+}
+
+function modesOf(daemon, row) {
+  if (!row.modes) return "";
+  const details = element("details"), inside = element("table"), key = daemon + " " + row.prefix;
+  table(inside, broughtBy, row.modes);
+  details.append(element("summary", null, row.modes.length + " modes"), inside);
+  details.open = open.has(key);
+  details.addEventListener("toggle", () => (details.open ? open.add(key) : open.delete(key)));
+  return details;
+}
+
+// asked counts requests, so that a late answer does not replace a newer one.
+let asked = 0;
+
+// refreshNetworks asks for networks every few seconds: a server may have 100,000.
+async function refreshNetworks(event) {
+  if (event) event.preventDefault();
+  const section = byId("networks"), mine = ++asked;
+  try {
+    const destination = new FormData(section.querySelector("form")).get("destination").trim();
+    const response = section.hidden ? null : await fetch("networks?" + new URLSearchParams(destination ? { destination } : {}));
+    if (response && mine === asked) {
+      section.querySelector(".note").textContent = response.ok ? "" : await response.text();
+      section.querySelector(".list").replaceChildren(...(response.ok ? (await response.json()).map(drawNetworks) : []));
+    }
+  } catch (e) {
+    section.querySelector(".note").textContent = "The dashboard does not answer: " + e.message;
+  }
+  if (!event) setTimeout(refreshNetworks, section.hidden ? 1000 : 5000);
+}
+
 // open keeps which daemons' details are shown.
 const open = new Set();
 
@@ -332,6 +402,7 @@ async function refresh() {
     showLines(s);
     showRates(s);
     showSubflows(s);
+    showNetworks(s);
     showDaemons(s);
     showEvents(s);
   } catch (e) {
@@ -343,4 +414,6 @@ async function refresh() {
 }
 
 byId("routes").querySelector("form").addEventListener("submit", lookUp);
+byId("networks").querySelector("form").addEventListener("submit", refreshNetworks);
 refresh();
+refreshNetworks();
