@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/epe/asbr"
+	"github.com/tabane/tabane/internal/epe/edge"
 	"github.com/tabane/tabane/internal/gateway"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/testkit/programs"
@@ -38,11 +39,12 @@ func (s shown) Status() any { return s.status }
 // that is degraded, and asks it for each expression of the dashboard.
 func TestPrometheusLoadsDeployedFiles(t *testing.T) {
 	program := programs.Need(t, "prometheus")
-	border, site := asbr.Status{}, gateway.Status{}
+	border, server, site := asbr.Status{}, edge.Status{}, gateway.Status{}
 	fill(reflect.ValueOf(&border).Elem())
+	fill(reflect.ValueOf(&server).Elem())
 	fill(reflect.ValueOf(&site).Elem())
 	var targets []string
-	for name, status := range map[string]any{"asbr": border, "gateway": site} {
+	for name, status := range map[string]any{"asbr": border, "edge": server, "gateway": site} {
 		handler, err := handler(slog.New(slog.DiscardHandler), name, "test", shown{status: status})
 		if err != nil {
 			t.Fatal(err)
