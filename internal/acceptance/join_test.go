@@ -12,8 +12,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -28,6 +31,7 @@ import (
 type newcomer struct {
 	t                       *testing.T
 	site, vps, host, server string
+	internet                string
 	siteDir, vpsDir         string
 	// siteBefore and vpsBefore are the states before the first command.
 	siteBefore, vpsBefore string
@@ -37,6 +41,7 @@ func newNewcomer(t *testing.T) *newcomer {
 	tc := programs.Need(t, "tc")
 	n := &newcomer{t: t, site: netnstest.New(t), vps: netnstest.New(t), host: netnstest.New(t), server: netnstest.New(t), siteDir: t.TempDir(), vpsDir: t.TempDir()}
 	internet, carrier := netnstest.New(t), netnstest.New(t)
+	n.internet = internet
 	for _, namespace := range []string{n.site, n.vps} {
 		n.ip(namespace, "link set lo up")
 	}
@@ -191,38 +196,12 @@ func TestNewcomer(t *testing.T) {
 	echo := n.login()
 	echo("before")
 	dry := n.run(n.vps, program, "gateway", "init", "--vps", "--dry-run", "--dir", n.vpsDir)
-	if !strings.Contains(dry, "masquerade: true") || !strings.Contains(dry, "firewall: manage") || strings.Contains(dry, "tabane2:") || n.state(n.vps) != n.vpsBefore || !empty(t, n.vpsDir) {
+	if !strings.Contains(dry, "masquerade: true") || !strings.Contains(dry, "firewall: manage") || strings.Contains(dry, "tabane3:") || n.state(n.vps) != n.vpsBefore || !empty(t, n.vpsDir) {
 		t.Errorf("the dry run changed something, or printed:\n%s", dry)
 	}
 	begun := time.Now()
-	initiating, text := n.start(n.vps, program, "gateway", "init", "--vps", "--yes", "--dir", n.vpsDir)
-	ended := make(chan error, 1)
-	go func() { ended <- initiating.Wait() }()
-	t.Cleanup(func() { _ = initiating.Process.Kill() })
-	pasted := regexp.MustCompile(`tabane2:[A-Za-z0-9_-]+`)
-	for end := time.Now().Add(20 * time.Second); !pasted.MatchString(text.String()); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("init prints no line:\n%s", text)
-		}
-	}
-	line := pasted.FindString(text.String())
-	// The secret is in no argument, and the answer to the question is the next line.
-	input := filepath.Join(t.TempDir(), "input")
-	if err := os.WriteFile(input, []byte(line+"\ny\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	joined := n.run(n.site, "/bin/sh", "-c", `exec "$0" gateway join --dir "$1" < "$2"`, program, n.siteDir, input)
-	t.Cleanup(func() { // also after a failure
-		for _, at := range []struct{ namespace, dir string }{{n.site, n.siteDir}, {n.vps, n.vpsDir}} {
-			if !empty(t, at.dir) {
-				n.run(at.namespace, program, "gateway", "leave", "--yes", "--dir", at.dir)
-			}
-		}
-	})
+	joined, text, line := n.join(n.site, n.siteDir, "init", "--vps")
 	t.Logf("%s after the first command:\n%s", time.Since(begun).Round(100*time.Millisecond), joined)
-	if err := <-ended; err != nil {
-		t.Fatalf("init: %v\n%s", err, text)
-	}
 	if !regexp.MustCompile(`(?m)^  eth1 .*Mbit/s, up$`).MatchString(joined) || !regexp.MustCompile(`(?m)^  wwan0 .*Mbit/s, up$`).MatchString(joined) {
 		t.Errorf("join shows no speed of both lines:\n%s\n%s", joined, text)
 	}
@@ -250,6 +229,185 @@ func TestNewcomer(t *testing.T) {
 		if !empty(t, at.dir) {
 			files, _ := filepath.Glob(at.dir + "/*")
 			t.Errorf("leave left files at the %s: %q", name, files)
+		}
+	}
+}
+
+// join has a site join the VPS, which runs the gateway's command with these arguments. It returns what
+// is printed at both, and the line.
+func (n *newcomer) join(site, dir string, command ...string) (joined string, text *printed, line string) {
+	n.t.Helper()
+	initiating, text := n.start(n.vps, slices.Concat([]string{program, "gateway"}, command, []string{"--yes", "--dir", n.vpsDir})...)
+	ended := make(chan error, 1)
+	go func() { ended <- initiating.Wait() }()
+	n.t.Cleanup(func() { _ = initiating.Process.Kill() })
+	pasted := regexp.MustCompile(`tabane3:[A-Za-z0-9_-]+`)
+	for end := time.Now().Add(20 * time.Second); !pasted.MatchString(text.String()); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			n.t.Fatalf("%s prints no line:\n%s", command[0], text)
+		}
+	}
+	line = pasted.FindString(text.String())
+	// The secret is in no argument, and the answer to the question is the next line.
+	input := filepath.Join(n.t.TempDir(), "input")
+	if err := os.WriteFile(input, []byte(line+"\ny\n"), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { // also after a failure
+		for _, at := range []struct{ namespace, dir string }{{site, dir}, {n.vps, n.vpsDir}} {
+			if !empty(n.t, at.dir) {
+				n.run(at.namespace, program, "gateway", "leave", "--yes", "--dir", at.dir)
+			}
+		}
+	})
+	joined = n.run(site, "/bin/sh", "-c", `exec "$0" gateway join --dir "$1" < "$2"`, program, dir, input)
+	if err := <-ended; err != nil {
+		n.t.Fatalf("%s: %v\n%s", command[0], err, text)
+	}
+	return joined, text, line
+}
+
+// killed kills the gateway of a directory, as it is recorded.
+func (n *newcomer) killed(dir string) {
+	n.t.Helper()
+	b, err := os.ReadFile(filepath.Join(dir, "setup.json"))
+	found := regexp.MustCompile(`"pid": (\d+)`).FindSubmatch(b)
+	if err != nil || found == nil {
+		n.t.Fatalf("no process in %s: %v", b, err)
+	}
+	pid, _ := strconv.Atoi(string(found[1]))
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		n.t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if _, gone := ended(pid); gone {
+			return
+		}
+	}
+	n.t.Fatalf("process %d goes on", pid)
+}
+
+// reaches reports whether a host gets an answer of a server on another one, and which address that
+// sees.
+func (n *newcomer) reaches(from, at, address string) (seen string, ok bool) {
+	n.t.Helper()
+	var l net.Listener
+	netnstest.Do(n.t, at, func() (err error) { l, err = net.Listen("tcp", net.JoinHostPort(address, "81")); return err })
+	defer l.Close()
+	accepted := make(chan string, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		accepted <- c.RemoteAddr().(*net.TCPAddr).IP.String()
+		_, _ = io.WriteString(c, "yes")
+		_ = c.Close()
+	}()
+	var c net.Conn
+	var err error
+	netnstest.Do(n.t, from, func() error {
+		c, err = net.DialTimeout("tcp", l.Addr().String(), 3*time.Second)
+		return nil
+	})
+	if err != nil {
+		return err.Error(), false
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+	b, err := io.ReadAll(c)
+	if err != nil || string(b) != "yes" {
+		return fmt.Sprintf("%q, %v", b, err), false
+	}
+	return <-accepted, true
+}
+
+// TestSecondSite: a VPS to which a prefix of IPv6 is routed gets a second site by another line, while
+// the first one goes on. Hosts of both reach each other, and have public addresses that nobody
+// connects to from elsewhere unless the VPS permits it. Leave removes what killed gateways have left.
+func TestSecondSite(t *testing.T) {
+	t.Parallel()
+	n := newNewcomer(t)
+	branch, till, internet := netnstest.New(t), netnstest.New(t), n.internet
+	n.ip(branch, "link set lo up; link add eth1 type veth peer name dsl netns "+internet+"; link add eth0 type veth peer name eth0 netns "+till)
+	n.ip(internet, "link set dsl up; addr add 198.18.9.1/24 dev dsl")
+	n.ip(branch, "link set eth0 up; link set eth1 up; addr add 192.168.9.1/24 dev eth0; addr add 198.18.9.2/24 dev eth1; route add default via 198.18.9.1 dev eth1")
+	n.ip(till, "link set eth0 up; addr add 192.168.9.2/24 dev eth0; route add default via 192.168.9.1")
+	// As a DHCP client of the VPS has it.
+	n.ip6(internet, "route add 2001:db8:100::/48 via 2001:db8:3::1")
+	n.ip6(n.vps, "route add unreachable 2001:db8:100::/48")
+	vpsBefore, branchBefore, branchDir := n.state(n.vps), n.state(branch), t.TempDir()
+
+	first, _, _ := n.join(n.site, n.siteDir, "init", "--vps")
+	siteFile, err := os.ReadFile(filepath.Join(n.siteDir, "gateway.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, text, _ := n.join(branch, branchDir, "invite")
+	t.Logf("the second site:\n%s\nthe VPS:\n%s", second, text)
+	if now, err := os.ReadFile(filepath.Join(n.siteDir, "gateway.yaml")); err != nil || !bytes.Equal(now, siteFile) {
+		t.Errorf("the first site's file has changed: %v", err)
+	}
+	addresses := map[string]string{}
+	for name, at := range map[string]struct{ site, host, printed string }{"first": {n.site, n.host, first}, "second": {branch, till, second}} {
+		found := regexp.MustCompile(`give eth0 the address ((2001:db8:100:[0-9a-f:]+::)1)/64`).FindStringSubmatch(at.printed)
+		if found == nil {
+			t.Fatalf("the %s site gets no public network:\n%s", name, at.printed)
+		}
+		addresses[name] = found[2] + "2"
+		n.ip6(at.site, "addr add "+found[1]+"/64 dev eth0")
+		n.ip6(at.host, "addr add "+addresses[name]+"/64 dev eth0; route add default via "+found[1])
+	}
+	for _, tt := range []struct{ what, from, at, address, seen string }{
+		{"the first site's host to the second one's", n.host, till, "192.168.9.2", "192.168.8.2"},
+		{"the second site's host to the first one's", till, n.host, "192.168.8.2", "192.168.9.2"},
+		{"the same by IPv6", till, n.host, addresses["first"], addresses["second"]},
+		{"the second site's host to the Internet", till, n.server, "198.51.100.1", "203.0.113.1"},
+		{"the second site's host to the Internet by IPv6", till, n.server, "2001:db8:5::1", addresses["second"]},
+		{"the first site's host to the Internet by IPv6", n.host, n.server, "2001:db8:5::1", addresses["first"]},
+	} {
+		if seen, ok := n.reaches(tt.from, tt.at, tt.address); !ok || seen != tt.seen {
+			t.Errorf("%s: %q, want %q", tt.what, seen, tt.seen)
+		}
+	}
+	if seen, ok := n.reaches(n.server, n.host, addresses["first"]); ok {
+		t.Errorf("the Internet connects to a host, as %s", seen)
+	}
+	// The firewall of the VPS, and the gateway's file, permit one host.
+	n.run(n.vps, programs.Need(t, "nft"), "add rule inet filter forward iifname eth0 oifname tabane0 ip6 daddr "+addresses["first"]+" accept")
+	file := filepath.Join(n.vpsDir, "gateway.yaml")
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, append(b, "  inbound: [\""+addresses["first"]+"/128\"]\n"...), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out := n.run(n.vps, program, "reload", "gateway"); !strings.Contains(out, "inbound replaced") {
+		t.Errorf("reload: %s", out)
+	}
+	if seen, ok := n.reaches(n.server, n.host, addresses["first"]); !ok || seen != "2001:db8:5::1" {
+		t.Errorf("the Internet connects to a host that is permitted: %s", seen)
+	}
+	if seen, ok := n.reaches(n.server, till, addresses["second"]); ok {
+		t.Errorf("the Internet connects to the other host, as %s", seen)
+	}
+	n.run(n.vps, programs.Need(t, "nft"), "flush chain inet filter forward")
+
+	for _, at := range []struct{ name, namespace, dir, before string }{{"second site", branch, branchDir, branchBefore}, {"first site", n.site, n.siteDir, n.siteBefore}, {"VPS", n.vps, n.vpsDir, vpsBefore}} {
+		n.killed(at.dir)
+		n.run(at.namespace, program, "gateway", "leave", "--yes", "--dir", at.dir)
+		if at.namespace == n.vps {
+			_ = os.Remove(file + ".old") // it was edited
+		} else {
+			n.ip6(at.namespace, "addr flush dev eth0 scope global")
+		}
+		if after := n.state(at.namespace); after != at.before {
+			t.Errorf("leave left at the %s:\n%s\nbefore:\n%s", at.name, after, at.before)
+		}
+		if !empty(t, at.dir) {
+			files, _ := filepath.Glob(at.dir + "/*")
+			t.Errorf("leave left files at the %s: %q", at.name, files)
 		}
 	}
 }

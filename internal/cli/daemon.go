@@ -52,7 +52,7 @@ func (a *App) daemonCommands() []*cobra.Command {
 			c.AddCommand(a.drainCommand(r))
 		}
 		if r.Name == role.Gateway {
-			c.AddCommand(a.gatewayInitCommand(r), a.gatewayJoinCommand(r), a.gatewayLeaveCommand(), a.gatewayKeyCommand())
+			c.AddCommand(a.gatewayInitCommand(r), a.gatewayJoinCommand(r), a.gatewayInviteCommand(r), a.gatewayLeaveCommand(), a.gatewayKeyCommand())
 		}
 		list = append(list, c)
 	}

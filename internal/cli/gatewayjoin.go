@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -45,6 +46,8 @@ type setupFlags struct {
 	lines, lan  []string
 	noLAN       bool
 	noIPv6      bool
+	// prefix is a public prefix that is routed to the host.
+	prefix string
 }
 
 func (f *setupFlags) add(c *cobra.Command) {
@@ -74,6 +77,12 @@ func (f *setupFlags) find(what string) (*setup.Host, setup.Files, error) {
 			l.Via = a
 		}
 		choice.Lines = append(choice.Lines, l)
+	}
+	if f.prefix != "" {
+		var err error
+		if choice.Routed, err = netip.ParsePrefix(f.prefix); err != nil || !join.ValidPrefix(choice.Routed) {
+			return nil, files, Invalid("--prefix", f.prefix, "a public network of IPv6 of at most 64 bits, such as 2001:db8:100::/48")
+		}
 	}
 	if dir, err := filepath.Abs(f.dir); err == nil {
 		f.dir, files.Dir = dir, dir
@@ -204,7 +213,10 @@ works once, within ten minutes, while this command waits. Then init writes the c
 starts the gateway: as the package's unit, or as a process where systemd does not run. It prints what it will do, and asks.
 
 IPv6 of the site is carried if this host has it, and leaves with the address of this host. UDP port 4790 has to be reachable. The
-default route and the addresses of this host do not change.`,
+default route and the addresses of this host do not change.
+
+Where a public prefix of IPv6 is routed to this host, a DHCP client has got it or --prefix names it, each site gets a part of it: /60,
+or /64 where it has less than 256 of those. Another site: tabane gateway invite.`,
 		Example: `  tabane gateway init --vps
   tabane gateway init --vps --dry-run
   tabane gateway init --vps --address 203.0.113.7   # a VPS behind NAT`,
@@ -219,8 +231,32 @@ default route and the addresses of this host do not change.`,
 	f.add(c)
 	f.noLAN = true
 	c.Flags().BoolVar(&vps, "vps", false, "set up a VPS, which a site reaches the Internet through")
-	c.Flags().StringSliceVar(&address, "address", nil, "an `address` that the site reaches this host at, if it is behind NAT; repeatable")
+	addressFlag(c, &address)
+	c.Flags().StringVar(&f.prefix, "prefix", "", "a public `prefix` of IPv6 that is routed to this host, for its sites")
 	return c
+}
+
+func addressFlag(c *cobra.Command, address *[]string) {
+	c.Flags().StringSliceVar(address, "address", nil, "an `address` that the site reaches this host at, if it is behind NAT; repeatable")
+}
+
+// publicAddresses returns those that a site reaches the host at.
+func publicAddresses(h *setup.Host, what string, given []string) ([]netip.Addr, error) {
+	list := h.Public()
+	if len(given) > 0 {
+		list = nil
+	}
+	for _, text := range given {
+		one, err := netip.ParseAddr(text)
+		if err != nil {
+			return nil, Invalid("--address", text, "an IP address")
+		}
+		list = append(list, one)
+	}
+	if len(list) == 0 {
+		return nil, &Failure{What: what, Why: errors.New("this host has no public address of IPv4"), Do: "name the one that the site reaches it at: --address ADDRESS"}
+	}
+	return list[:min(len(list), 4)], nil
 }
 
 func (a *App) gatewayInit(ctx context.Context, r role.Descriptor, f *setupFlags, address []string) error {
@@ -232,21 +268,10 @@ func (a *App) gatewayInit(ctx context.Context, r role.Descriptor, f *setupFlags,
 	if err != nil {
 		return err
 	}
-	addresses := h.Public()
-	for i, text := range address {
-		one, err := netip.ParseAddr(text)
-		if err != nil {
-			return Invalid("--address", text, "an IP address")
-		}
-		if i == 0 {
-			addresses = nil
-		}
-		addresses = append(addresses, one)
+	addresses, err := publicAddresses(h, what, address)
+	if err != nil {
+		return err
 	}
-	if len(addresses) == 0 {
-		return &Failure{What: what, Why: errors.New("this host has no public address of IPv4"), Do: "name the one that the site reaches it at: --address ADDRESS"}
-	}
-	addresses = addresses[:min(len(addresses), 4)]
 	record, err := setup.NewRecord(files.Record())
 	if err != nil {
 		return &Failure{What: what, Why: err}
@@ -264,6 +289,9 @@ func (a *App) gatewayInit(ctx context.Context, r role.Descriptor, f *setupFlags,
 		lines = append(lines, "("+notCarried(why)+")")
 	} else {
 		lines = append(lines, "(IPv6 of the site is carried, and masqueraded, unless the site keeps its own)")
+		if h.Routed.IsValid() {
+			lines = append(lines, fmt.Sprintf("(the site gets a part of %v, which is not masqueraded)", h.Routed))
+		}
 	}
 	if h.Filtered {
 		lines = append(lines, fmt.Sprintf("(its firewall drops packets of a gateway: port %d is opened while this command runs)", joinPort))
@@ -288,22 +316,7 @@ func (a *App) gatewayInit(ctx context.Context, r role.Descriptor, f *setupFlags,
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(a.Out, "Within %.0f minutes, at the site, run\n\n  tabane gateway join\n\nand paste this line there:\n\n  %s\n\nWaiting for the site ...\n", join.Lifetime.Minutes(), invitation.Text())
-		host := join.NewHost(own, invitation, func(key handshake.PublicKey, q join.Request) join.Answer {
-			if peer = h.Accept(files, key, q); peer.Answer.Refused != "" {
-				fmt.Fprintln(a.Out, "The site was refused: "+peer.Answer.Refused)
-			}
-			return peer.Answer
-		}, rand.Reader)
-		var lines []string
-		for _, l := range h.Lines {
-			lines = append(lines, l.Name)
-		}
-		closed, err := a.openPort(h, unix.IPPROTO_UDP, lines...)
-		if err == nil {
-			err = serveJoin(ctx, at, host)
-		}
-		if closed(); err != nil {
+		if peer, err = a.awaitSite(ctx, h, at, own, invitation, func(key handshake.PublicKey, q join.Request) setup.Peer { return h.Accept(files, key, q) }); err != nil {
 			return err
 		}
 		if steps, err = setup.VPS(h, files, peer); err != nil {
@@ -316,12 +329,29 @@ func (a *App) gatewayInit(ctx context.Context, r role.Descriptor, f *setupFlags,
 		if err := applyAll(record, steps[before:]); err != nil {
 			return err
 		}
-		if closed, err = a.openPort(h, unix.IPPROTO_TCP, gateway.DefaultInterface); err != nil {
-			return err
-		}
-		defer closed()
-		return a.sendTest(ctx, r, record, peer.Answer.Gateway)
+		return a.sendTest(ctx, role.Here(r.DefaultStatus()), daemonOf(record), peer)
 	})
+}
+
+// awaitSite prints an invitation, and waits until a site has joined.
+func (a *App) awaitSite(ctx context.Context, h *setup.Host, at *net.UDPConn, own handshake.PrivateKey, i join.Invitation, accept func(handshake.PublicKey, join.Request) setup.Peer) (peer setup.Peer, err error) {
+	fmt.Fprintf(a.Out, "Within %.0f minutes, at the site, run\n\n  tabane gateway join\n\nand paste this line there:\n\n  %s\n\nWaiting for the site ...\n", join.Lifetime.Minutes(), i.Text())
+	host := join.NewHost(own, i, func(key handshake.PublicKey, q join.Request) join.Answer {
+		if peer = accept(key, q); peer.Answer.Refused != "" {
+			fmt.Fprintln(a.Out, "The site was refused: "+peer.Answer.Refused)
+		}
+		return peer.Answer
+	}, rand.Reader)
+	var lines []string
+	for _, l := range h.Lines {
+		lines = append(lines, l.Name)
+	}
+	closed, err := a.openPort(unix.IPPROTO_UDP, uint16(at.LocalAddr().(*net.UDPAddr).Port), lines...)
+	if err == nil {
+		err = serveJoin(ctx, at, host)
+	}
+	closed()
+	return peer, err
 }
 
 func applyAll(r *setup.Record, steps []setup.Step) error {
@@ -333,15 +363,15 @@ func applyAll(r *setup.Record, steps []setup.Step) error {
 	return nil
 }
 
-// openPort has firewalls of this host accept packets to the port of the setup that arrive at
+// openPort has firewalls of this host accept packets to a port of the setup that arrive at
 // interfaces, until closed is called.
-func (a *App) openPort(h *setup.Host, protocol byte, links ...string) (closed func(), err error) {
-	if !h.Filtered {
-		return func() {}, nil
-	}
+func (a *App) openPort(protocol byte, port uint16, links ...string) (closed func(), err error) {
 	var list []nft.Passage
 	for _, l := range links {
-		list = append(list, nft.Passage{Version: "ip", In: l, Protocol: protocol, Port: joinPort})
+		list = append(list, nft.Passage{Version: "ip", In: l, Protocol: protocol, Port: port})
+	}
+	if blocks, err := nft.Blocking(list); err != nil || len(blocks) == 0 {
+		return func() {}, nil // without an answer, there are no rules
 	}
 	_, err = nft.Permit(setup.RulesOwner, list)
 	if left, e := nft.Blocking(list); e == nil {
@@ -389,7 +419,7 @@ func serveJoin(ctx context.Context, at *net.UDPConn, host *join.Host) error {
 func (a *App) gatewayJoinCommand(r role.Descriptor) *cobra.Command {
 	var f setupFlags
 	c := &cobra.Command{
-		Use:   "join ['tabane2:...']",
+		Use:   "join ['tabane3:...']",
 		Short: "Have this site use all its lines, through the VPS that printed the line",
 		Long: `Join finds the lines of this host (interfaces with a default route, and the far ends of PPP) and its LAN (other interfaces with a
 private address), makes a key, joins the VPS, writes the configuration, starts the gateway, and shows what a short download
@@ -463,7 +493,7 @@ func (a *App) gatewayJoin(ctx context.Context, r role.Descriptor, f *setupFlags,
 			return err
 		}
 		a.sayIPv6(h, peer.Answer)
-		return a.receiveTest(ctx, r, record, peer.Answer.Gateway)
+		return a.receiveTest(ctx, r, record, peer.Answer)
 	})
 }
 
@@ -478,7 +508,10 @@ func (a *App) sayIPv6(h *setup.Host, answer join.Answer) {
 		return
 	}
 	fmt.Fprintln(a.Out, "IPv6 of this host goes through the VPS.")
-	for i, p := range h.Lacking() {
+	if answer.Prefix6.IsValid() {
+		fmt.Fprintf(a.Out, "Its LAN has the public network %v, which the VPS lets nobody connect to from elsewhere.\n", answer.Prefix6)
+	}
+	for i, p := range h.Lacking(answer.Prefix6) {
 		fmt.Fprintf(a.Out, "For hosts of the LAN: give %s the address %v, and announce %v there (docs/gateway.md, IPv6).\n", h.LAN[i].Name, p, p.Masked())
 	}
 }
@@ -526,30 +559,29 @@ func exchange(ctx context.Context, i join.Invitation, own handshake.PrivateKey, 
 		i.Addresses, i.Port, join.Lifetime.Minutes())
 }
 
-// daemonOf returns the daemon among the steps.
+// daemonOf returns the daemon among the steps, nil without one.
 func daemonOf(r *setup.Record) *setup.Daemon {
 	for _, s := range r.Steps() {
 		if s.Daemon != nil {
 			return s.Daemon
 		}
 	}
-	panic("BUG: a plan without a daemon")
+	return nil
 }
 
 // gatewayState reads the status of the daemon of this host.
-func gatewayState(ctx context.Context, r role.Descriptor) (s gateway.Status, err error) {
-	body, err := ask(ctx, role.Here(r.DefaultStatus()), "/status")
+func gatewayState(ctx context.Context, at netip.AddrPort) (s gateway.Status, err error) {
+	body, err := ask(ctx, at, "/status")
 	if err != nil {
 		return s, err
 	}
 	return s, json.Unmarshal(body, &s)
 }
 
-// awaitPeer waits until the session with the only peer is up.
-func (a *App) awaitPeer(ctx context.Context, r role.Descriptor, record *setup.Record) (bool, error) {
-	d := daemonOf(record)
+// awaitPeer waits until the session with a peer is up. d is the daemon, if it was set up here.
+func (a *App) awaitPeer(ctx context.Context, at netip.AddrPort, d *setup.Daemon, name string) (bool, error) {
 	for end := time.Now().Add(upLimit); time.Now().Before(end); {
-		if s, err := gatewayState(ctx, r); err == nil && len(s.Peers) == 1 && s.Peers[0].Up {
+		if s, err := gatewayState(ctx, at); err == nil && slices.ContainsFunc(s.Peers, func(p gateway.PeerStatus) bool { return p.Name == name && p.Up }) {
 			return true, nil
 		}
 		select {
@@ -557,21 +589,30 @@ func (a *App) awaitPeer(ctx context.Context, r role.Descriptor, record *setup.Re
 			return false, ErrInterrupted
 		case <-time.After(100 * time.Millisecond):
 		}
-		if !d.Unit && !d.Running() {
+		if d != nil && !d.Unit && !d.Running() {
 			b, _ := os.ReadFile(d.Where())
 			return false, fmt.Errorf("the gateway has ended: %s", OneLine(string(b)))
 		}
 	}
-	fmt.Fprintf(a.Out, "The gateway runs, and the other one has not answered for %.0f s. See: tabane status gateway, and %s\n", upLimit.Seconds(), d.Where())
+	where := "its log"
+	if d != nil {
+		where = d.Where()
+	}
+	fmt.Fprintf(a.Out, "The gateway runs, and the other one has not answered for %.0f s. See: tabane status gateway, and %s\n", upLimit.Seconds(), where)
 	return false, nil
 }
 
 // sendTest waits for the site, and sends to its one connection for a few seconds.
-func (a *App) sendTest(ctx context.Context, r role.Descriptor, record *setup.Record, at netip.Addr) error {
-	if up, err := a.awaitPeer(ctx, r, record); !up {
+func (a *App) sendTest(ctx context.Context, status netip.AddrPort, d *setup.Daemon, peer setup.Peer) error {
+	closed, err := a.openPort(unix.IPPROTO_TCP, joinPort, gateway.DefaultInterface)
+	defer closed()
+	if err != nil {
 		return err
 	}
-	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(at, joinPort)))
+	if up, err := a.awaitPeer(ctx, status, d, peer.Request.Name); !up {
+		return err
+	}
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(peer.Answer.Gateway, joinPort)))
 	if err != nil {
 		return err
 	}
@@ -592,8 +633,9 @@ func (a *App) sendTest(ctx context.Context, r role.Descriptor, record *setup.Rec
 }
 
 // receiveTest downloads from the VPS for a few seconds, and prints what each line has carried.
-func (a *App) receiveTest(ctx context.Context, r role.Descriptor, record *setup.Record, from netip.Addr) error {
-	if up, err := a.awaitPeer(ctx, r, record); !up {
+func (a *App) receiveTest(ctx context.Context, r role.Descriptor, record *setup.Record, answer join.Answer) error {
+	status, from := role.Here(r.DefaultStatus()), answer.Gateway
+	if up, err := a.awaitPeer(ctx, status, daemonOf(record), answer.Name); !up {
 		return err
 	}
 	fmt.Fprintf(a.Out, "The tunnel is up. A download of %.0f s from the VPS:\n", testTime.Seconds())
@@ -611,7 +653,7 @@ func (a *App) receiveTest(ctx context.Context, r role.Descriptor, record *setup.
 		return nil
 	}
 	defer c.Close()
-	first, err := gatewayState(ctx, r)
+	first, err := gatewayState(ctx, status)
 	if err != nil {
 		return err
 	}
@@ -619,7 +661,7 @@ func (a *App) receiveTest(ctx context.Context, r role.Descriptor, record *setup.
 	_ = c.SetDeadline(begun.Add(2 * testTime))
 	n, _ := io.Copy(io.Discard, c) // it ends when the VPS closes it
 	took := time.Since(begun).Seconds()
-	last, err := gatewayState(ctx, r)
+	last, err := gatewayState(ctx, status)
 	if err != nil {
 		return err
 	}

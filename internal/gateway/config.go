@@ -38,6 +38,14 @@ type Config struct {
 	// address of the path's interface as source, so that they reach the Internet. The rules are in the
 	// table tabane-gateway of nftables. Example: true
 	Masquerade bool `yaml:"masquerade,omitempty"`
+	// Routed are prefixes that this host's provider routes to it, and of which peers have parts. With
+	// masquerade, packets from there keep their source, and no host of the Internet can connect to
+	// one of them, unless inbound has it. What no peer has is unreachable.
+	// Example: ["2001:db8:100::/48"]
+	Routed []netip.Prefix `yaml:"routed,omitempty"`
+	// Inbound are the parts of routed that hosts of the Internet may connect to. Example:
+	// ["2001:db8:100:10::5/128"]
+	Inbound []netip.Prefix `yaml:"inbound,omitempty"`
 	// Firewall is what happens where a chain of nftables or iptables drops packets that the gateway
 	// carries. report: tabane doctor, the status and the log name the chain and the rule to add.
 	// manage: the daemon inserts that rule, with its name as comment, and removes it when it stops; in

@@ -88,6 +88,11 @@ func TestCheck(t *testing.T) {
 		"masquerading of the IPv6 Internet": {func(c *Config) {
 			c.Masquerade, c.Peers[1].Prefixes = true, []netip.Prefix{prefix("2000::/4"), prefix("3000::/4")}
 		}, "masquerade: must be left out: the peers' prefixes contain every public address of ::/0"},
+		"routed without masquerade": {func(c *Config) { c.Routed = []netip.Prefix{prefix("2001:db8:100::/48")} }, "routed: must be left out without masquerade"},
+		"everything routed":         {func(c *Config) { c.Masquerade, c.Routed = true, []netip.Prefix{prefix("::/0")} }, "routed[0]: must not be a default route"},
+		"inbound to others": {func(c *Config) {
+			c.Masquerade, c.Routed, c.Inbound = true, []netip.Prefix{prefix("2001:db8:100::/48")}, []netip.Prefix{prefix("2001:db8:101::5/128")}
+		}, "inbound[0]: 2001:db8:101::5/128 is in no prefix of routed"},
 		"no peers":               {func(c *Config) { c.Peers = nil }, "peers: must be 1 to"},
 		"peer twice":             {func(c *Config) { c.Peers[1].Name = "hq" }, "peers[1].name: hq is already peers[0].name"},
 		"public key twice":       {func(c *Config) { c.Peers[1].PublicKey = c.Peers[0].PublicKey }, "peers[1].public_key: "},

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"errors"
 	"net"
 	"net/netip"
 	"slices"
@@ -42,7 +41,7 @@ func (c *Config) forwarded() (versions []bgp.IP) {
 
 // Passages returns what firewalls of the host have to accept now, in the network namespace of the
 // calling thread: connections of the LAN into the tunnel, and with masquerade those of peers to the
-// Internet, and packets of the tunnel from peers whose addresses are not known.
+// Internet and to each other, and packets of the tunnel from peers whose addresses are not known.
 func (c *Config) Passages() []nft.Passage { return c.passages(usesIP) }
 
 func (c *Config) passages(uses func(link string, v bgp.IP) bool) []nft.Passage {
@@ -67,6 +66,9 @@ func (c *Config) passages(uses func(link string, v bgp.IP) bool) []nft.Passage {
 				add(nft.Passage{Version: names[v], In: link, Out: tunnel, Replies: true})
 			}
 		}
+		if c.Masquerade && c.peersOf(v) > 1 { // they reach each other as they reach the Internet
+			add(nft.Passage{Version: names[v], In: tunnel, Out: tunnel})
+		}
 	}
 	if c.Role != RoleMember && !slices.ContainsFunc(c.Peers, func(p Peer) bool { return len(p.Endpoints) == 0 }) {
 		return list // answers to the gateway's own packets are of a connection that exists
@@ -79,6 +81,17 @@ func (c *Config) passages(uses func(link string, v bgp.IP) bool) []nft.Passage {
 		}
 	}
 	return list
+}
+
+// peersOf returns how many peers have prefixes of a version of IP.
+func (c *Config) peersOf(v bgp.IP) int {
+	n := 0
+	for _, p := range c.Peers {
+		if slices.ContainsFunc(p.Prefixes, func(p netip.Prefix) bool { return bgp.IPOf(p.Addr()) == v }) {
+			n++
+		}
+	}
+	return n
 }
 
 // usesIP reports whether an interface has an address of a version of IP that others may reach.
@@ -139,13 +152,6 @@ func (g *Gateway) permit() error {
 		}
 		return err
 	})
-}
-
-// RemoveRules removes what a gateway that was killed has left in nftables, in the network namespace
-// of the calling thread.
-func RemoveRules() error {
-	_, err := nft.Permit(rulesOwner, nil)
-	return errors.Join(err, nft.Delete(natTable))
 }
 
 // forbid removes the gateway's rules from firewalls of the host.

@@ -156,6 +156,9 @@ func New(o Options) (*Gateway, error) {
 	}, nil
 }
 
+// ErrRunning is the error of a second gateway in a network namespace.
+var ErrRunning = errors.New("another gateway runs in this network namespace: stop it, or give it these peers and paths, too")
+
 // lockNamespace keeps other gateways out of the network namespace until it is closed or the process
 // ends: two would replace each other's routes, rules and programs. Abstract socket names belong to
 // the namespace (unix(7)).
@@ -163,7 +166,7 @@ func lockNamespace() (io.Closer, error) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@tabane-gateway"})
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
-		return nil, errors.New("another gateway runs in this network namespace: stop it, or give it these peers and paths, too")
+		return nil, ErrRunning
 	case err != nil:
 		return nil, fmt.Errorf("lock network namespace: %w", err)
 	}

@@ -675,7 +675,7 @@ func TestFirewallManaged(t *testing.T) {
 			return !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(text, p) }) && !strings.Contains(text, "dport 1 "), text
 		})
 	}
-	ours := []string{`iifname "tabane0" oifname "eth1"`, `iifname "eth1" oifname "tabane0" ct state established,related`, `iifname "eth1" udp dport 4790`, "tcp dport 22 accept"}
+	ours := []string{`iifname "tabane0" oifname "tabane0"`, `iifname "tabane0" oifname "eth1"`, `iifname "eth1" oifname "tabane0" ct state established,related`, `iifname "eth1" udp dport 4790`, "tcp dport 22 accept"}
 	has("rules", ours...)
 	if reason := m.Status().(Status).Reason; strings.Contains(reason, "chain") {
 		t.Errorf("the status says %s", reason)

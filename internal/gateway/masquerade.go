@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"go4.org/netipx"
 
@@ -27,6 +28,7 @@ var aside = []netip.Prefix{
 }
 
 func (c *Config) checkMasquerade(faults *fault.List) {
+	c.checkRouted(faults)
 	if !c.Masquerade {
 		return
 	}
@@ -52,9 +54,38 @@ func (c *Config) checkMasquerade(faults *fault.List) {
 	}
 }
 
+// maxRouted bounds routed, and inbound.
+const maxRouted = 64
+
+// checkRouted checks the prefixes that keep their addresses.
+func (c *Config) checkRouted(faults *fault.List) {
+	const routed, inbound = "routed", "inbound"
+	for _, l := range []struct {
+		key  string
+		list []netip.Prefix
+	}{{routed, c.Routed}, {inbound, c.Inbound}} {
+		if len(l.list) > maxRouted {
+			faults.Add(l.key, "must be at most %d, got %d", maxRouted, len(l.list))
+		}
+		for i, p := range l.list {
+			at := fmt.Sprintf("%s[%d]", l.key, i)
+			switch {
+			case !checkPrefix(faults, at, p):
+			case l.key == routed && p.Bits() == 0:
+				faults.Add(at, "must not be a default route")
+			case l.key == inbound && !slices.ContainsFunc(c.Routed, func(r netip.Prefix) bool { return r.IsValid() && r.Bits() <= p.Bits() && r.Contains(p.Addr()) }):
+				faults.Add(at, "%v is in no prefix of routed", p)
+			}
+		}
+	}
+	if len(c.Routed) > 0 && !c.Masquerade {
+		faults.Add(routed, "must be left out without masquerade: then packets from all peers keep their source")
+	}
+}
+
 // translation returns the desired table.
 func (c *Config) translation() *nft.Translation {
-	t := &nft.Translation{Table: natTable, Links: c.pathInterfaces()}
+	t := &nft.Translation{Table: natTable, Links: c.pathInterfaces(), Kept: c.Routed, Open: c.Inbound}
 	for _, p := range c.Peers {
 		t.Sources = append(t.Sources, p.Prefixes...)
 	}

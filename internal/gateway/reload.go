@@ -61,6 +61,8 @@ var reloadables = []reloadable{
 	{key: "role", value: func(c *Config) any { return c.Role }},
 	{key: "lan", value: func(c *Config) any { return c.LAN }},
 	{key: "masquerade", value: func(c *Config) any { return c.Masquerade }},
+	{key: "routed", value: func(c *Config) any { return c.Routed }},
+	{key: "inbound", value: func(c *Config) any { return c.Inbound }},
 	{key: "firewall", value: func(c *Config) any { return cmp.Or(c.Firewall, FirewallReport) }},
 	{key: "tunnel", value: func(c *Config) any {
 		t := c.Tunnel

@@ -50,6 +50,9 @@ func kernelObjects(c *Config, connected []route.Address) []route.Object {
 	for _, v := range []bgp.IP{bgp.IPv4, bgp.IPv6} {
 		list = append(list, c.routing(v, connected)...)
 	}
+	for _, p := range c.Routed { // else the default route would send packets to missing parts back
+		list = append(list, route.Route{Dst: p, Kind: route.Unreachable, Metric: viaMetric})
+	}
 	for i, p := range c.Paths {
 		for _, via := range p.Via {
 			list = append(list, route.Route{

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,11 +22,13 @@ import (
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/daemon/control"
 	"github.com/tabane/tabane/internal/gateway"
 	"github.com/tabane/tabane/internal/gateway/handshake"
 	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/nft"
 	"github.com/tabane/tabane/internal/kernel/statefile"
+	"github.com/tabane/tabane/internal/role"
 )
 
 // Record are the steps that were done, in a file. Each is written before it is done, so that an
@@ -38,7 +41,7 @@ type Record struct {
 // NewRecord returns an empty record. It is an error if the file exists.
 func NewRecord(file string) (*Record, error) {
 	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("make record %q: it exists: this host was set up already; tabane gateway leave undoes that", file)
+		return nil, fmt.Errorf("make record %q: it exists: this host was set up already; tabane gateway invite lets one more site join a VPS, tabane gateway leave undoes the setup", file)
 	}
 	return &Record{file: file}, nil
 }
@@ -124,6 +127,31 @@ func (r *Record) Apply(s Step) error {
 		return err
 	}
 	return r.save() // with the process
+}
+
+// Rewrite replaces the content of a file. If a step wrote what it has, the file does not count as
+// edited. Owner and mode stay. The record may be nil, of a host that was set up by hand.
+func (r *Record) Rewrite(name string, before, after []byte) error {
+	info, err := os.Stat(name)
+	if err != nil {
+		return fmt.Errorf("write file: %w", err)
+	}
+	if err := replaceFile(name, after); err != nil {
+		return fmt.Errorf("write file: %w", err)
+	}
+	err = os.Chmod(name, info.Mode().Perm())
+	if s, ok := info.Sys().(*syscall.Stat_t); ok {
+		err = errors.Join(err, os.Chown(name, int(s.Uid), int(s.Gid)))
+	}
+	if err != nil || r == nil {
+		return err
+	}
+	for _, s := range r.done {
+		if s.File != nil && s.File.Path == name && s.File.Sum == sum(before) {
+			s.File.Sum = sum(after)
+		}
+	}
+	return r.save()
 }
 
 func sum(b []byte) string {
@@ -263,7 +291,7 @@ const stopLimit = 30 * time.Second
 
 func (d *Daemon) stop(ctx context.Context) error {
 	if d.Unit {
-		return errors.Join(systemctl("disable", "--now", unitName), removeRules())
+		return errors.Join(systemctl("disable", "--now", unitName), removeLeft())
 	}
 	if pid := d.process(); pid != 0 {
 		if err := syscall.Kill(pid, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
@@ -279,19 +307,29 @@ func (d *Daemon) stop(ctx context.Context) error {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	if err := os.Remove(d.log()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove log: %w", err)
+	// A daemon that was killed leaves its socket.
+	socket := control.Path(Files{Dir: filepath.Dir(d.File)}.Control(), role.Gateway)
+	for _, file := range []string{d.log(), socket} {
+		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove file of gateway: %w", err)
+		}
 	}
-	return removeRules()
+	return removeLeft()
 }
 
-// RulesOwner begins the comments of rules that a setup inserts into firewalls for a while.
-const RulesOwner = "tabane-setup"
+// RulesOwner begins the comments of rules that a setup inserts into firewalls for a while, and
+// RedirectTable is a table of nftables that it makes for a while.
+const RulesOwner, RedirectTable = "tabane-setup", "tabane-setup"
 
-// removeRules removes rules of nftables that a daemon or a setup which was killed has left.
-func removeRules() error {
+// removeLeft removes what a daemon or a setup which was killed has left in the kernel. What another
+// gateway has there, which was started since, is not touched.
+func removeLeft() error {
 	_, err := nft.Permit(RulesOwner, nil)
-	return errors.Join(err, gateway.RemoveRules())
+	left := gateway.RemoveLeft(slog.New(slog.DiscardHandler))
+	if errors.Is(left, gateway.ErrRunning) {
+		left = nil
+	}
+	return errors.Join(err, nft.Delete(RedirectTable), left)
 }
 
 func systemctl(arguments ...string) error {

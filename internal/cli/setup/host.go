@@ -14,6 +14,7 @@ import (
 	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/gateway/join"
 	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/nft"
 )
@@ -24,6 +25,9 @@ type Choice struct {
 	LAN    []string
 	NoLAN  bool
 	NoIPv6 bool
+	// Routed is a public prefix of IPv6 that is routed to the host, which is looked for if it is not
+	// valid.
+	Routed netip.Prefix
 }
 
 // Find examines this host, in the network namespace of the calling thread. It changes nothing.
@@ -147,6 +151,11 @@ func (h *Host) findIPv6(links []netlink.Link, choice Choice) error {
 		}
 	}
 	h.Unique = unique(hardware)
+	if h.Routed = choice.Routed; !h.Routed.IsValid() {
+		if h.Routed, err = delegated(); err != nil {
+			return err
+		}
+	}
 	keys := []string{forwarding6}
 	for _, l := range h.Lines {
 		if l.IPv6 {
@@ -185,6 +194,24 @@ func defaultRoutes(family int) ([]int, error) {
 		}
 	}
 	return list, nil
+}
+
+// delegated returns the public prefix of IPv6 that a DHCP client has got for this host, not valid
+// without one: such a client makes the prefix unreachable, until parts of it are used.
+func delegated() (netip.Prefix, error) {
+	all, err := netlink.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("list routes: %w", err)
+	}
+	for _, r := range all {
+		if r.Dst == nil || r.Type != unix.RTN_UNREACHABLE && r.Type != unix.RTN_BLACKHOLE {
+			continue
+		}
+		if p, ok := netipx.FromStdIPNet(r.Dst); ok && join.ValidPrefix(p) {
+			return p, nil
+		}
+	}
+	return netip.Prefix{}, nil
 }
 
 // routedNetworks returns the destinations of the main table's routes but default routes.

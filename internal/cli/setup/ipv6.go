@@ -2,6 +2,7 @@ package setup
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -36,6 +37,12 @@ func private(p netip.Prefix) bool {
 func (h *Host) WithoutIPv6() string {
 	if h.NoIPv6 != "" {
 		return h.NoIPv6
+	}
+	if h.Gateway != nil {
+		if !h.tunnelAddress(netip.Addr.Is6).IsValid() {
+			return "the gateway of the VPS has no address of IPv6 in the tunnel"
+		}
+		return ""
 	}
 	for _, l := range h.Lines {
 		if !l.IPv6 {
@@ -87,18 +94,90 @@ func (h *Host) lan6() []netip.Prefix {
 }
 
 // Lacking returns the addresses that the interfaces of the LAN need for IPv6 of its hosts, in the
-// order of LAN. It is empty if one of them has a private one.
-func (h *Host) Lacking() []netip.Prefix {
-	if !slices.Equal(h.lan6(), []netip.Prefix{h.Unique}) {
-		return nil
+// order of LAN: of public ones, if the VPS gave the site a prefix, else private ones. It is empty if
+// they have some of those, and shorter than LAN if the prefix is too small.
+func (h *Host) Lacking(public netip.Prefix) []netip.Prefix {
+	from, first := public, uint64(0)
+	if !public.IsValid() {
+		if !slices.Equal(h.lan6(), []netip.Prefix{h.Unique}) {
+			return nil
+		}
+		from, first = h.Unique, 1
 	}
 	var list []netip.Prefix
 	for i := range h.LAN {
-		a := h.Unique.Addr().As16()
-		a[7], a[15] = byte(i+1), 1 // a host has less than 255 of them: a request is bounded
-		list = append(list, netip.PrefixFrom(netip.AddrFrom16(a), 64))
+		if n, ok := subnet(from, 64, first+uint64(i)); ok {
+			list = append(list, netip.PrefixFrom(n.Addr().Next(), n.Bits()))
+		}
 	}
 	return list
+}
+
+// subnet returns a part of a prefix of IPv6, by its number, and false if it has fewer.
+func subnet(of netip.Prefix, bits int, number uint64) (netip.Prefix, bool) {
+	if bits < of.Bits() || number>>(bits-of.Bits()) > 0 {
+		return netip.Prefix{}, false
+	}
+	a := of.Addr().As16()
+	high := binary.BigEndian.Uint64(a[:]) | number<<(64-bits)
+	binary.BigEndian.PutUint64(a[:], high)
+	return netip.PrefixFrom(netip.AddrFrom16(a), bits), true
+}
+
+// gateway6 returns the address of the VPS in the tunnel, which is not valid without IPv6.
+func (h *Host) gateway6() netip.Addr {
+	switch {
+	case h.WithoutIPv6() != "":
+		return netip.Addr{}
+	case h.Gateway != nil:
+		return h.tunnelAddress(netip.Addr.Is6)
+	}
+	return h.Unique.Addr().Next()
+}
+
+const (
+	// siteBits is the length of a site's prefix, for 16 networks; lanBits that of one network, which
+	// a site gets where the VPS has fewer than 256 of them.
+	siteBits, lanBits = 60, 64
+	// maxParts bounds how many parts of a prefix are looked at.
+	maxParts = 1 << 16
+)
+
+// part returns a part of the public prefix for a site; it is not valid if none is free. The first
+// part is left to the VPS itself.
+func (h *Host) part() netip.Prefix {
+	from := h.Routed
+	if h.Gateway != nil {
+		i := slices.IndexFunc(h.Gateway.Routed, join.ValidPrefix)
+		if i < 0 {
+			return netip.Prefix{}
+		}
+		from = h.Gateway.Routed[i]
+	}
+	if !from.IsValid() {
+		return netip.Prefix{}
+	}
+	bits, number := siteBits, uint64(1)
+	switch {
+	case from.Bits() == lanBits:
+		bits, number = lanBits, 0 // there is no other part
+	case from.Bits() > siteBits-4:
+		bits = lanBits
+	}
+	used := func(p netip.Prefix) bool {
+		site, _ := h.siteWith(p)
+		return site != "" || slices.ContainsFunc(h.Networks, func(n netip.Prefix) bool { return n.Bits() > from.Bits() && n.Overlaps(p) })
+	}
+	for ; number < maxParts; number++ {
+		p, ok := subnet(from, bits, number)
+		if !ok {
+			break
+		}
+		if !used(p) {
+			return p
+		}
+	}
+	return netip.Prefix{}
 }
 
 // carried returns the LAN of a site as far as its VPS carries it.

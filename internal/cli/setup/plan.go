@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -114,8 +115,11 @@ type Host struct {
 	Networks []netip.Prefix
 	// NoIPv6 is why this host cannot or shall not carry IPv6, empty if it can.
 	NoIPv6 string
-	// Unique is a prefix of IPv6 for local use that is this host's own.
-	Unique netip.Prefix
+	// Unique is a prefix of IPv6 for local use that is this host's own. Routed is a public one that
+	// is routed to it, and that its sites get parts of; none if it is not valid.
+	Unique, Routed netip.Prefix
+	// Gateway is the configuration of a VPS that has sites; nil before the first one.
+	Gateway *gateway.Config
 	// Filtered: a firewall of this host would drop packets of a gateway.
 	Filtered bool
 	// Parameters are the values of those that a gateway needs.
@@ -198,6 +202,17 @@ func (f Files) Key() string    { return filepath.Join(f.Dir, "gw.key") }
 func (f Files) Config() string { return filepath.Join(f.Dir, "gateway.yaml") }
 func (f Files) Record() string { return filepath.Join(f.Dir, "setup.json") }
 
+// Control is the socket of a gateway for commands, empty if it is the default.
+func (f Files) Control() string {
+	if f.Dir == DefaultDir {
+		return ""
+	}
+	return filepath.Join(f.Dir, "gateway.sock")
+}
+
+// Quota is where a gateway in another directory than DefaultDir keeps what lines have carried.
+func (f Files) Quota() string { return filepath.Join(f.Dir, "gateway.quota") }
+
 // Request returns what a site says of itself.
 func (h *Host) Request() join.Request {
 	name := strings.Map(func(r rune) rune {
@@ -223,9 +238,8 @@ var tunnels = netip.MustParsePrefix("10.79.0.0/16")
 func (h *Host) Decide(r join.Request) join.Answer {
 	a := join.Answer{Name: "vps"}
 	own := slices.Concat(networks(h.Lines), networks(h.LAN), h.Networks)
-	if r.IPv6 && h.WithoutIPv6() == "" {
-		a.Gateway6 = h.Unique.Addr().Next()
-		a.Own6 = a.Gateway6.Next()
+	if at := h.gateway6(); r.IPv6 && at.IsValid() {
+		a.Gateway6, a.Own6 = at, h.free(at)
 		own = append(own, h.Unique)
 	}
 	for _, p := range carried(r, a) {
@@ -235,22 +249,77 @@ func (h *Host) Decide(r join.Request) join.Answer {
 		if i := slices.IndexFunc(own, p.Overlaps); i >= 0 {
 			return join.Answer{Refused: fmt.Sprintf("the LAN %v overlaps the network %v of the VPS: give one of them other addresses, or name the LAN's interfaces by --lan", p, own[i])}
 		}
+		if site, at := h.siteWith(p); site != "" {
+			return join.Answer{Refused: fmt.Sprintf("the LAN %v overlaps %v of the site %q: give one of them other addresses; if it is that site again, tabane gateway invite --replace %s", p, at, site, site)}
+		}
 		if slices.ContainsFunc(h.Sessions, func(s Rule) bool { return p.Contains(s.To) }) {
 			return join.Answer{Refused: fmt.Sprintf("the LAN %v contains an address that is connected to the VPS now: packets to it would go into the tunnel", p)}
 		}
 	}
 	used := slices.Concat(own, r.LAN, r.Connected)
+	if a.Gateway = h.gateway4(used); !a.Gateway.IsValid() {
+		return join.Answer{Refused: fmt.Sprintf("no network of %v is free for the tunnel", tunnels)}
+	}
+	if a.Own = h.free(a.Gateway); slices.ContainsFunc(slices.Concat(r.LAN, r.Connected), func(p netip.Prefix) bool { return p.Contains(a.Own) || p.Contains(a.Gateway) }) {
+		return join.Answer{Refused: fmt.Sprintf("a network of the site contains %v or %v, the addresses of the tunnel", a.Gateway, a.Own)}
+	}
+	if a.Own6.IsValid() && slices.ContainsFunc(r.LAN, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
+		a.Prefix6 = h.part()
+	}
+	return a
+}
+
+// gateway4 returns the address of the VPS in the tunnel: that of now, or one in a network that is
+// not used. It is not valid if there is none.
+func (h *Host) gateway4(used []netip.Prefix) netip.Addr {
+	if h.Gateway != nil {
+		return h.tunnelAddress(netip.Addr.Is4)
+	}
 	for n := range 256 {
 		b := tunnels.Addr().As4()
 		b[2] = byte(n)
 		p := netip.PrefixFrom(netip.AddrFrom4(b), 24)
 		if !slices.ContainsFunc(used, p.Overlaps) {
-			a.Gateway = p.Addr().Next()
-			a.Own = a.Gateway.Next()
-			return a
+			return p.Addr().Next()
 		}
 	}
-	return join.Answer{Refused: fmt.Sprintf("no network of %v is free for the tunnel", tunnels)}
+	return netip.Addr{}
+}
+
+// tunnelAddress returns the first private address of a kind that the gateway has in the tunnel.
+func (h *Host) tunnelAddress(is func(netip.Addr) bool) netip.Addr {
+	for _, p := range h.Gateway.Tunnel.Addresses {
+		if is(p.Addr()) && p.Addr().IsPrivate() {
+			return p.Addr()
+		}
+	}
+	return netip.Addr{}
+}
+
+// free returns the first address after that of the VPS which no site has.
+func (h *Host) free(after netip.Addr) netip.Addr {
+	a := after.Next()
+	for {
+		if site, _ := h.siteWith(single(a)); site == "" {
+			return a
+		}
+		a = a.Next() // a file has far fewer prefixes than there are addresses
+	}
+}
+
+// siteWith returns the site that has a part of a network, and its prefix; empty without one.
+func (h *Host) siteWith(p netip.Prefix) (name string, of netip.Prefix) {
+	if h.Gateway == nil {
+		return "", of
+	}
+	for _, peer := range h.Gateway.Peers {
+		for _, have := range peer.Prefixes {
+			if have.Overlaps(p) {
+				return peer.Name, have
+			}
+		}
+	}
+	return "", of
 }
 
 // maxReason bounds a reason in bytes, so that the answer fits a message.
@@ -263,10 +332,19 @@ func (h *Host) Accept(f Files, public handshake.PublicKey, r join.Request) Peer 
 	if p.Answer.Refused != "" {
 		return p
 	}
-	steps, err := VPS(h, f, p)
-	for _, s := range steps {
-		if s.File != nil && s.File.Path == f.Config() {
-			_, err = config.Reader{}.Parse(f.Config(), []byte(s.File.Text))
+	var err error
+	if h.Gateway != nil {
+		p.Request.Name = h.unusedName(r.Name)
+		c := *h.Gateway
+		c.Peers = append(slices.Clone(c.Peers), p.site())
+		err = c.Check().Err()
+	} else {
+		var steps []Step
+		steps, err = VPS(h, f, p)
+		for _, s := range steps {
+			if s.File != nil && s.File.Path == f.Config() {
+				_, err = config.Reader{}.Parse(f.Config(), []byte(s.File.Text))
+			}
 		}
 	}
 	if err != nil {
@@ -284,18 +362,69 @@ type Peer struct {
 	At      join.Invitation
 }
 
-// VPS returns the steps that make the host the VPS of a site.
+// unusedName returns a name, or the first one after it that no site has.
+func (h *Host) unusedName(name string) string {
+	unused := name
+	for n := 2; slices.ContainsFunc(h.Gateway.Peers, func(p gateway.Peer) bool { return p.Name == unused }); n++ {
+		unused = fmt.Sprintf("%s-%d", name, n)
+	}
+	return unused
+}
+
+// site returns the peer of the VPS that a site is.
+func (p *Peer) site() gateway.Peer {
+	g := gateway.Peer{
+		Name: p.Request.Name, PublicKey: p.Public.String(),
+		Prefixes: append([]netip.Prefix{single(p.Answer.Own)}, carried(p.Request, p.Answer)...),
+	}
+	if p.Answer.Own6.IsValid() {
+		g.Prefixes = append(g.Prefixes, single(p.Answer.Own6))
+	}
+	if p.Answer.Prefix6.IsValid() {
+		g.Prefixes = append(g.Prefixes, p.Answer.Prefix6)
+	}
+	return g
+}
+
+// VPS returns the steps that make the host the VPS of a first site. Where it has IPv6, it is ready to
+// carry that also of later ones.
 func VPS(h *Host, f Files, peer Peer) ([]Step, error) {
-	c := gateway.Config{Masquerade: true, Peers: []gateway.Peer{{
-		Name: peer.Request.Name, PublicKey: peer.Public.String(),
-		Prefixes: append([]netip.Prefix{single(peer.Answer.Own)}, carried(peer.Request, peer.Answer)...),
-	}}}
+	c := gateway.Config{Masquerade: true, Peers: []gateway.Peer{peer.site()}}
 	c.Tunnel.Addresses = []netip.Prefix{single(peer.Answer.Gateway)}
-	if peer.Answer.Own6.IsValid() {
-		c.Peers[0].Prefixes = append(c.Peers[0].Prefixes, single(peer.Answer.Own6))
-		c.Tunnel.Addresses = append(c.Tunnel.Addresses, single(peer.Answer.Gateway6))
+	if at := h.gateway6(); at.IsValid() {
+		c.Tunnel.Addresses = append(c.Tunnel.Addresses, single(at))
+		if h.Routed.IsValid() {
+			c.Routed = []netip.Prefix{h.Routed}
+		}
 	}
 	return steps(h, f, c, "tabane gateway init --vps")
+}
+
+// Add returns the text of the VPS's configuration with one more site, from that of now: comments and
+// the form of the rest stay. A site that replaces another one has the place and the name of that.
+func Add(h *Host, f Files, text []byte, peer Peer, replaces string) ([]byte, error) {
+	want := *h.Gateway
+	site, at := peer.site(), len(want.Peers)
+	if replaces != "" {
+		at = slices.IndexFunc(want.Peers, func(p gateway.Peer) bool { return p.Name == replaces })
+		site.Name = replaces
+	}
+	want.Peers = append(append(slices.Clone(want.Peers[:at]), site), want.Peers[min(at+1, len(want.Peers)):]...)
+	changed, err := config.PutItem(text, "gateway.peers", at, site)
+	if err != nil {
+		return nil, err
+	}
+	read, err := config.Reader{}.Parse(f.Config(), changed)
+	if err == nil && (read.Gateway == nil || !reflect.DeepEqual(*read.Gateway, want)) {
+		err = errors.New("its form is not understood")
+	}
+	if err != nil {
+		item, _ := config.Encode(struct {
+			Peers []gateway.Peer `yaml:"peers"`
+		}{[]gateway.Peer{site}})
+		return nil, fmt.Errorf("edit %q: %w; add the peer by hand, and reload:\n%s", f.Config(), err, item)
+	}
+	return changed, nil
 }
 
 // Site returns the steps that have a site reach the Internet through its peer.
@@ -315,6 +444,9 @@ func Site(h *Host, f Files, peer Peer) ([]Step, error) {
 		c.Peers[0].Prefixes = append(c.Peers[0].Prefixes, netip.MustParsePrefix("::/0"))
 		c.Tunnel.Addresses = append(c.Tunnel.Addresses, single(peer.Answer.Own6))
 		c.LAN.Prefixes = append(c.LAN.Prefixes, h.lan6()...)
+		if p := peer.Answer.Prefix6; p.IsValid() && len(h.LAN) > 0 {
+			c.LAN.Prefixes = append(c.LAN.Prefixes, p)
+		}
 	}
 	return steps(h, f, c, "tabane gateway join")
 }
@@ -333,7 +465,7 @@ func steps(h *Host, f Files, c gateway.Config, by string) ([]Step, error) {
 		c.Firewall = gateway.FirewallManage
 	}
 	if f.Dir != DefaultDir { // it is one of several gateways, in network namespaces
-		c.Control = filepath.Join(f.Dir, "gateway.sock")
+		c.Control, c.QuotaFile = f.Control(), f.Quota()
 	}
 	for _, l := range h.Lines {
 		p := gateway.Path{Name: l.Name, Interface: l.Name, Rate: gateway.Rates{Down: gateway.RateAuto, Up: gateway.RateAuto}}

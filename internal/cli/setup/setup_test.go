@@ -193,12 +193,12 @@ func TestIPv6(t *testing.T) {
 			}
 		}
 	}
-	if list := here.Lacking(); len(list) != 1 || !here.Unique.Contains(list[0].Addr()) || list[0].Bits() != 64 {
+	if list := here.Lacking(netip.Prefix{}); len(list) != 1 || !here.Unique.Contains(list[0].Addr()) || list[0].Bits() != 64 {
 		t.Errorf("the LAN lacks %v", list)
 	}
 	local := dual()
 	local.LAN[0].Addresses6 = at("fd77::1/64")
-	if q := local.Request(); !slices.Contains(q.LAN, netip.MustParsePrefix("fd77::/64")) || slices.Contains(q.LAN, local.Unique) || local.Lacking() != nil {
+	if q := local.Request(); !slices.Contains(q.LAN, netip.MustParsePrefix("fd77::/64")) || slices.Contains(q.LAN, local.Unique) || local.Lacking(netip.Prefix{}) != nil {
 		t.Errorf("a private network: %+v", q)
 	}
 	for name, change := range map[string]func(vps, site *Host){
@@ -229,6 +229,77 @@ func TestIPv6(t *testing.T) {
 		if text := steps[i].File.Text; strings.Contains(text, "::") || strings.Contains(said(steps), "ipv6") {
 			t.Errorf("%s: IPv6 is half set up:\n%s\n%s", name, said(steps), text)
 		}
+	}
+}
+
+// TestSecondSite: a VPS that has a site accepts another one with addresses of its own, refuses one
+// whose networks overlap, and its file gets one more peer and keeps the rest. A site that comes again
+// takes its place.
+func TestSecondSite(t *testing.T) {
+	f := Files{Dir: "/etc/tabane"}
+	vps, first := dual(), dual()
+	vps.LAN, vps.Unique, vps.Routed = nil, unique([]byte{2, 0, 0, 0, 0, 2}), netip.MustParsePrefix("2001:db8:100::/48")
+	vps.Networks = at("2001:db8:100::/48", "2001:db8:100:10::/64") // the second part is used by something else
+	p := vps.Accept(f, peer.Public, first.Request())
+	if got, want := p.Answer.Prefix6, netip.MustParsePrefix("2001:db8:100:20::/60"); got != want {
+		t.Errorf("the first site gets %v, want %v", got, want)
+	}
+	steps, err := VPS(vps, f, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := "# mine\n" + steps[slices.IndexFunc(steps, func(s Step) bool { return s.File != nil && s.File.Path == f.Config() })].File.Text
+	read := func(text []byte) {
+		t.Helper()
+		c, err := (config.Reader{}).Parse("gateway.yaml", text)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		vps.Gateway = c.Gateway
+	}
+	read([]byte(text))
+	again := first.Request()
+	if got := vps.Accept(f, peer.At.Public, again); !strings.Contains(got.Answer.Refused, "invite --replace "+p.Request.Name) {
+		t.Errorf("the same networks: %+v", got.Answer)
+	}
+	second := dual()
+	second.LAN[0].Addresses, second.Unique = at("192.168.9.1/24"), unique([]byte{2, 0, 0, 0, 0, 3})
+	q := vps.Accept(f, peer.At.Public, second.Request())
+	a := q.Answer
+	if a.Refused != "" || q.Request.Name != p.Request.Name+"-2" || a.Own != p.Answer.Own.Next() || a.Gateway != p.Answer.Gateway || a.Own6 != p.Answer.Own6.Next() || a.Gateway6 != p.Answer.Gateway6 || a.Prefix6 != netip.MustParsePrefix("2001:db8:100:30::/60") {
+		t.Errorf("name %q, answer %+v", q.Request.Name, a)
+	}
+	changed, err := Add(vps, f, []byte(text), q, "")
+	if err != nil || !strings.HasPrefix(string(changed), text[:strings.Index(text, "peers:")]) {
+		t.Fatalf("%v\n%s", err, changed)
+	}
+	read(changed)
+	if n := len(vps.Gateway.Peers); n != 2 || vps.Gateway.Peers[0].Name != p.Request.Name || !slices.Contains(vps.Gateway.Peers[1].Prefixes, netip.MustParsePrefix("192.168.9.0/24")) {
+		t.Errorf("%s", changed)
+	}
+	if changed, err = Add(vps, f, changed, q, p.Request.Name); err == nil {
+		t.Errorf("two sites have one key:\n%s", changed)
+	}
+	if got := vps.Decide(join.Request{LAN: at("10.79.0.0/24")}); !strings.Contains(got.Refused, "overlaps") {
+		t.Errorf("the network of the tunnel: %+v", got)
+	}
+	if got := vps.Decide(join.Request{Connected: at("10.79.0.0/24")}); !strings.Contains(got.Refused, "addresses of the tunnel") {
+		t.Errorf("connected to the network of the tunnel: %+v", got)
+	}
+	for from, want := range map[string]string{"2001:db8:200::/56": "2001:db8:200:10::/60", "2001:db8:200::/60": "2001:db8:200:1::/64", "2001:db8:200::/64": "2001:db8:200::/64"} {
+		h := Host{Routed: netip.MustParsePrefix(from), Networks: at(from)}
+		if got := h.part(); got.String() != want {
+			t.Errorf("of %s a site gets %v, want %s", from, got, want)
+		}
+	}
+	// The site has the network, beside what is private.
+	p.At = peer.At
+	here, err := Site(first, f, p)
+	if err != nil || !slices.ContainsFunc(here, func(s Step) bool { return s.File != nil && strings.Contains(s.File.Text, "2001:db8:100:20::/60") }) {
+		t.Errorf("%v", err)
+	}
+	if list := first.Lacking(p.Answer.Prefix6); len(list) != 1 || list[0].String() != "2001:db8:100:20::1/64" {
+		t.Errorf("the LAN lacks %v", list)
 	}
 }
 

@@ -29,10 +29,10 @@ import (
 
 const (
 	// prefix begins an invitation's text and names its version.
-	prefix = "tabane2:"
+	prefix = "tabane3:"
 	// secretLen, checkLen and macLen are the lengths in bytes of the secret, of the checksum of an
-	// invitation, and of the code that precedes a message.
-	secretLen, checkLen, macLen = 16, 4, 16
+	// invitation, and of the code that precedes a message. typeLen is that of the type before it.
+	secretLen, checkLen, macLen, typeLen = 16, 4, 16, 1
 	// maxAddresses bounds the addresses of an invitation.
 	maxAddresses = 4
 	// MaxMessage is the longest message in bytes: it fits the smallest MTU of IPv6 (RFC 8200 section
@@ -93,7 +93,7 @@ func checksum(b []byte) []byte {
 func Parse(text string) (Invitation, error) {
 	damaged := errors.New("parse invitation: it is not complete: paste the whole line that tabane gateway init --vps printed, in quotes")
 	text, ok := strings.CutPrefix(strings.TrimSpace(text), prefix)
-	if !ok && strings.HasPrefix(text, "tabane1:") {
+	if !ok && (strings.HasPrefix(text, "tabane1:") || strings.HasPrefix(text, "tabane2:")) {
 		return Invitation{}, errors.New("parse invitation: the VPS has an older version of tabane: upgrade it")
 	}
 	if !ok {
@@ -172,6 +172,8 @@ type Answer struct {
 	// Own6 and Gateway6 are the same in IPv6, if the inviting gateway carries it.
 	Own6     netip.Addr `json:"own6,omitzero"`
 	Gateway6 netip.Addr `json:"gateway6,omitzero"`
+	// Prefix6 are public addresses for the new peer's hosts, if the inviting gateway has some.
+	Prefix6 netip.Prefix `json:"prefix6,omitzero"`
 }
 
 func (a *Answer) check() error {
@@ -186,7 +188,21 @@ func (a *Answer) check() error {
 	if (a.Own6.IsValid() || a.Gateway6.IsValid()) && (!usable6(a.Own6) || !usable6(a.Gateway6) || a.Own6 == a.Gateway6) {
 		return fmt.Errorf("read answer: want two private addresses of IPv6, got %v, %v", a.Own6, a.Gateway6)
 	}
+	if p := a.Prefix6; p != (netip.Prefix{}) && (!a.Own6.IsValid() || !ValidPrefix(p) || p.Bits() < minSite) {
+		return fmt.Errorf("read answer: want a public network of IPv6 with at least %d bits, got %v", minSite, p)
+	}
 	return nil
+}
+
+// minSite is the shortest prefix of a site: whole providers have shorter ones.
+const minSite = 40
+
+// internet are all public addresses of IPv6 (RFC 4291 section 2.4).
+var internet = netip.MustParsePrefix("2000::/3")
+
+// ValidPrefix reports whether hosts may get addresses of a prefix, which the Internet routes.
+func ValidPrefix(p netip.Prefix) bool {
+	return p.IsValid() && p == p.Masked() && p.Bits() >= 16 && p.Bits() <= 64 && internet.Contains(p.Addr())
 }
 
 var suite = noise.NewCipherSuite(noise.DH25519, noise.CipherChaChaPoly, noise.HashBLAKE2s)
@@ -227,7 +243,8 @@ var ErrRefused = errors.New("message of a join refused")
 // Exchange is the side of the new peer.
 type Exchange struct{ state *noise.HandshakeState }
 
-// Begin returns the first message, which may be sent repeatedly.
+// Begin returns the first message, which may be sent repeatedly. Its type is tunnel.Join, by which
+// it is told from those of a gateway that uses the port.
 func Begin(i Invitation, own handshake.PrivateKey, r Request, random io.Reader) (*Exchange, []byte, error) {
 	if err := r.check(); err != nil {
 		return nil, nil, err
@@ -244,7 +261,7 @@ func Begin(i Invitation, own handshake.PrivateKey, r Request, random io.Reader) 
 	if err != nil {
 		return nil, nil, fmt.Errorf("begin join: %w", err)
 	}
-	message = append(i.mac(message), message...)
+	message = slices.Concat([]byte{byte(tunnel.Join)}, i.mac(message), message)
 	if len(message) > MaxMessage {
 		return nil, nil, fmt.Errorf("begin join: the request has %d bytes, more than %d", len(message), MaxMessage)
 	}
@@ -298,16 +315,16 @@ func (h *Host) Answer(message []byte) ([]byte, error) {
 		return h.answered, nil
 	case h.Done():
 		return nil, fmt.Errorf("%w: the invitation was used", ErrRefused)
-	case len(message) <= macLen || len(message) > MaxMessage:
-		return nil, fmt.Errorf("%w: it has %d bytes", ErrRefused, len(message))
-	case subtle.ConstantTimeCompare(h.invitation.mac(message[macLen:]), message[:macLen]) != 1:
+	case len(message) <= typeLen+macLen || len(message) > MaxMessage || message[0] != byte(tunnel.Join):
+		return nil, fmt.Errorf("%w: it has %d bytes, or another type", ErrRefused, len(message))
+	case subtle.ConstantTimeCompare(h.invitation.mac(message[typeLen+macLen:]), message[typeLen:typeLen+macLen]) != 1:
 		return nil, fmt.Errorf("%w: it does not prove the secret", ErrRefused)
 	}
 	state, err := h.invitation.state(h.own, false, h.random)
 	if err != nil {
 		return nil, fmt.Errorf("answer join: %w", err)
 	}
-	text, _, _, err := state.ReadMessage(nil, message[macLen:])
+	text, _, _, err := state.ReadMessage(nil, message[typeLen+macLen:])
 	if err != nil {
 		return nil, fmt.Errorf("%w: it is not authentic", ErrRefused)
 	}

@@ -99,7 +99,7 @@ func (p *Plane) open(l *line, g *udp.Received, in *buffer, all []opened, b *batc
 		case tunnel.OpenData:
 			p.counts.drop(dropCookie, 1) // the open plane takes all others before
 			continue
-		case tunnel.Data, tunnel.Control, tunnel.Retransmission:
+		case tunnel.Data, tunnel.Control, tunnel.Retransmission, tunnel.Join: // ParseHeader refuses the last one
 		}
 		h, err := tunnel.ParseHeader(m)
 		if err != nil {

@@ -138,7 +138,7 @@ func sealedOrHandshake(m []byte) bool {
 	switch tunnel.Type(m[0]) {
 	case tunnel.Initiation, tunnel.Response, tunnel.Cookie:
 		return len(m) >= shortestHandshake
-	case tunnel.Data, tunnel.Control, tunnel.Retransmission, tunnel.Compatible, tunnel.OpenData: // ParseHeader refuses the last two
+	case tunnel.Data, tunnel.Control, tunnel.Retransmission, tunnel.Compatible, tunnel.OpenData, tunnel.Join: // ParseHeader refuses the last three
 	}
 	_, err := tunnel.ParseHeader(m)
 	return err == nil

@@ -38,6 +38,8 @@ const (
 	// Retransmission carries the IP packet of a Data message that was lost, under a counter of its
 	// own.
 	Retransmission
+	// Join is a request of package join. No gateway takes one.
+	Join
 )
 
 func (t Type) String() string {
@@ -58,6 +60,8 @@ func (t Type) String() string {
 		return "open data"
 	case Retransmission:
 		return "retransmission"
+	case Join:
+		return "join"
 	}
 	return fmt.Sprintf("type %d", uint8(t))
 }

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
 	"github.com/mdlayher/netlink"
@@ -17,34 +19,46 @@ import (
 	"github.com/tabane/tabane/internal/base/feature"
 )
 
-// Translation is a table of its owner's that masquerades packets with some sources.
+// Translation is a table of its owner's that masquerades packets with some sources. To sources that
+// are kept, it forwards only packets of connections that these have begun.
 type Translation struct {
 	// Table is its name, in the family inet. Whatever else is in a table of that name is removed.
 	Table string
 	// Links are the interfaces that the packets leave by, Sources what contains their sources.
 	Links   []string
 	Sources []netip.Prefix
+	// Kept are those of Sources that are not masqueraded, Open the parts of Kept to which others may
+	// connect.
+	Kept, Open []netip.Prefix
 }
 
-// The chains of a Translation: the base chain has a rule for each interface, which jumps to that
-// with a rule for each family.
+// The chains of a Translation: each base chain has a rule for each interface, which jumps to the
+// chain with a rule for each family.
 const (
 	linksChain   = "postrouting"
 	sourcesChain = "sources"
+	inboundChain = "forward"
+	keptChain    = "kept"
 )
 
-// family is a version of IP, with its set of sources.
+// family is a version of IP, with its set of addresses of one kind.
 type family struct {
 	word, set string
 	keys      nftables.SetDatatype
 	protocol  byte
-	offset    uint32 // of the source in the header, in bytes
+	offset    uint32 // of the address in the header, in bytes
 }
 
-var sourceFamilies = []family{
-	{word: "ip", set: "sources4", keys: nftables.TypeIPAddr, protocol: unix.NFPROTO_IPV4, offset: 12},
-	{word: "ip6", set: "sources6", keys: nftables.TypeIP6Addr, protocol: unix.NFPROTO_IPV6, offset: 8},
-}
+var (
+	sourceFamilies = []family{
+		{word: "ip", set: "sources4", keys: nftables.TypeIPAddr, protocol: unix.NFPROTO_IPV4, offset: 12},
+		{word: "ip6", set: "sources6", keys: nftables.TypeIP6Addr, protocol: unix.NFPROTO_IPV6, offset: 8},
+	}
+	keptFamilies = []family{
+		{word: "ip", set: "kept4", keys: nftables.TypeIPAddr, protocol: unix.NFPROTO_IPV4, offset: 16},
+		{word: "ip6", set: "kept6", keys: nftables.TypeIP6Addr, protocol: unix.NFPROTO_IPV6, offset: 24},
+	}
+)
 
 // line is a rule, and its text as nft writes it. The text is also the rule's comment, by which
 // rules of the kernel are compared with the desired ones.
@@ -55,43 +69,97 @@ type line struct {
 
 func (l line) comment() []byte { return userdata.AppendString(nil, userdata.TypeComment, l.text) }
 
-// links returns the rules of the base chain.
-func (t *Translation) links() []line {
+// links returns the rules of a base chain, which jump to another one from packets that leave by an
+// interface (MetaKeyOIFNAME) or arrive at it (MetaKeyIIFNAME).
+func (t *Translation) links(key expr.MetaKey, to string) []line {
+	word := "oifname"
+	if key == expr.MetaKeyIIFNAME {
+		word = "iifname"
+	}
 	var list []line
 	for _, link := range t.Links {
-		list = append(list, line{fmt.Sprintf("oifname %s jump %s", link, sourcesChain), []expr.Any{
-			&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
+		list = append(list, line{fmt.Sprintf("%s %s jump %s", word, link, to), []expr.Any{
+			&expr.Meta{Key: key, Register: 1},
 			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: interfaceName(link)},
-			&expr.Verdict{Kind: expr.VerdictJump, Chain: sourcesChain},
+			&expr.Verdict{Kind: expr.VerdictJump, Chain: to},
 		}})
 	}
 	return list
 }
 
-// sources returns the rules of the other chain.
+// in matches packets whose address is in the set of a family.
+func (f family) in() []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{f.protocol}},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: f.offset, Len: f.keys.Bytes},
+		&expr.Lookup{SourceRegister: 1, SetName: f.set},
+	}
+}
+
+// sources returns the rules that masquerade.
 func (t *Translation) sources() []line {
 	var list []line
 	for _, f := range sourceFamilies {
-		list = append(list, line{fmt.Sprintf("%s saddr @%s masquerade", f.word, f.set), []expr.Any{
-			&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{f.protocol}},
-			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: f.offset, Len: f.keys.Bytes},
-			&expr.Lookup{SourceRegister: 1, SetName: f.set},
-			&expr.Masq{},
-		}})
+		list = append(list, line{fmt.Sprintf("%s saddr @%s masquerade", f.word, f.set), append(f.in(), &expr.Masq{})})
 	}
 	return list
 }
 
-// elements returns the sources of a family as elements of an interval set: the first address of
+// kept returns the rules that drop packets to addresses which are kept.
+func (t *Translation) kept() []line {
+	const known = expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED
+	list := []line{{"ct state established,related return", []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(known), Xor: binaryutil.NativeEndian.PutUint32(0)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(0)},
+		&expr.Verdict{Kind: expr.VerdictReturn},
+	}}}
+	for _, f := range keptFamilies {
+		list = append(list, line{fmt.Sprintf("%s daddr @%s drop", f.word, f.set), append(f.in(), &expr.Verdict{Kind: expr.VerdictDrop})})
+	}
+	return list
+}
+
+// families returns those of all sets.
+func (t *Translation) families() []family {
+	if len(t.Kept) == 0 {
+		return sourceFamilies
+	}
+	return slices.Concat(sourceFamilies, keptFamilies)
+}
+
+// chains returns the rules of the chains.
+func (t *Translation) chains() map[string][]line {
+	all := map[string][]line{linksChain: t.links(expr.MetaKeyOIFNAME, sourcesChain), sourcesChain: t.sources()}
+	if len(t.Kept) > 0 {
+		all[inboundChain], all[keptChain] = t.links(expr.MetaKeyIIFNAME, keptChain), t.kept()
+	}
+	return all
+}
+
+// bases are the base chains: their types, hooks and priorities.
+var bases = map[string]nftables.Chain{
+	linksChain:   {Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource},
+	inboundChain: {Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter},
+}
+
+// elements returns the addresses of a family as elements of an interval set: the first address of
 // each range, and the address after its last one, unless that is the last of all. The kernel wants
 // ranges that neither overlap nor adjoin.
 func (t *Translation) elements(f family) ([]nftables.SetElement, error) {
+	in, without := t.Sources, t.Kept
+	if slices.Contains(keptFamilies, f) {
+		in, without = t.Kept, t.Open
+	}
 	var b netipx.IPSetBuilder
-	for _, p := range t.Sources {
+	for _, p := range in {
 		if p.Addr().BitLen() == int(f.keys.Bytes)*8 {
 			b.AddPrefix(p)
 		}
+	}
+	for _, p := range without {
+		b.RemovePrefix(p)
 	}
 	set, err := b.IPSet()
 	if err != nil {
@@ -129,9 +197,10 @@ func (t *Translation) Set() error {
 }
 
 func (t *Translation) set() error {
-	elements := make([][]nftables.SetElement, len(sourceFamilies))
+	families := t.families()
+	elements := make([][]nftables.SetElement, len(families))
 	count := 0
-	for i, f := range sourceFamilies {
+	for i, f := range families {
 		var err error
 		if elements[i], err = t.elements(f); err != nil {
 			return err
@@ -149,7 +218,7 @@ func (t *Translation) set() error {
 	c.AddTable(table) // so that there is one to delete
 	c.DelTable(table)
 	c.AddTable(table)
-	for i, f := range sourceFamilies {
+	for i, f := range families {
 		set := &nftables.Set{Table: table, Name: f.set, KeyType: f.keys, Interval: true}
 		if err := c.AddSet(set, nil); err != nil {
 			return err
@@ -160,14 +229,15 @@ func (t *Translation) set() error {
 			}
 		}
 	}
-	sources := c.AddChain(&nftables.Chain{Name: sourcesChain, Table: table})
-	links := c.AddChain(&nftables.Chain{
-		Name: linksChain, Table: table, Type: nftables.ChainTypeNAT,
-		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,
-	})
-	for chain, rules := range map[*nftables.Chain][]line{links: t.links(), sources: t.sources()} {
+	chains := t.chains()
+	for _, name := range slices.Sorted(maps.Keys(chains)) { // all, before the rules that jump to them
+		chain := bases[name]
+		chain.Name, chain.Table = name, table
+		c.AddChain(&chain)
+	}
+	for name, rules := range chains {
 		for _, r := range rules {
-			c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: r.exprs, UserData: r.comment()})
+			c.AddRule(&nftables.Rule{Table: table, Chain: &nftables.Chain{Name: name, Table: table}, Exprs: r.exprs, UserData: r.comment()})
 		}
 	}
 	return masquerading(c.Flush())
@@ -183,15 +253,15 @@ func (t *Translation) Holds() (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("read table %q: %w", t.Table, err)
 	}
-	desired := map[string][]line{linksChain: t.links(), sourcesChain: t.sources()}
+	desired := t.chains()
 	found := 0
 	for _, chain := range chains {
 		if chain.Table.Name != t.Table {
 			continue
 		}
 		want, ours := desired[chain.Name]
-		hooked := chain.Hooknum != nil && *chain.Hooknum == *nftables.ChainHookPostrouting && chain.Type == nftables.ChainTypeNAT
-		if !ours || hooked != (chain.Name == linksChain) {
+		base, hooks := bases[chain.Name]
+		if !ours || hooks != (chain.Hooknum != nil) || hooks && (*chain.Hooknum != *base.Hooknum || chain.Type != base.Type) {
 			return false, nil
 		}
 		rules, err := c.GetRules(chain.Table, chain)
@@ -218,10 +288,11 @@ func (t *Translation) holdsSets(c *nftables.Conn) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("list sets of table %q: %w", t.Table, err)
 	}
-	if len(sets) != len(sourceFamilies) {
+	families := t.families()
+	if len(sets) != len(families) {
 		return false, nil
 	}
-	for _, f := range sourceFamilies {
+	for _, f := range families {
 		i := slices.IndexFunc(sets, func(s *nftables.Set) bool { return s.Name == f.set })
 		if i < 0 {
 			return false, nil

@@ -58,11 +58,67 @@ func TestTranslation(t *testing.T) {
 	}
 }
 
+// TestTranslationKeeps: packets from sources that are kept leave with these, and nobody connects to
+// one from elsewhere, unless it is open.
+func TestTranslationKeeps(t *testing.T) {
+	host, router, server := netnstest.New(t), netnstest.New(t), netnstest.New(t)
+	for _, c := range []struct{ namespace, commands string }{
+		{router, "link add in type veth peer name eth0 netns " + host}, {router, "link add out type veth peer name eth0 netns " + server},
+		{host, "link set eth0 up; -4 addr add 198.51.100.2/24 dev eth0; -6 addr add 2001:db8:1::2/64 dev eth0 nodad; -4 route add default via 198.51.100.1; -6 route add default via 2001:db8:1::1"},
+		{router, "link set in up; link set out up; -4 addr add 198.51.100.1/24 dev in; -6 addr add 2001:db8:1::1/64 dev in nodad; -4 addr add 203.0.113.1/24 dev out; -6 addr add 2001:db8:2::1/64 dev out nodad"},
+		{server, "link set eth0 up; -4 addr add 203.0.113.2/24 dev eth0; -6 addr add 2001:db8:2::2/64 dev eth0 nodad; -4 route add default via 203.0.113.1; -6 route add default via 2001:db8:2::1"},
+	} {
+		if _, err := netnstest.TryIP(t, c.namespace, c.commands); err != nil {
+			t.Fatalf("%s: %v", c.commands, err)
+		}
+	}
+	netnstest.Do(t, router, func() error {
+		return errors.Join(netns.Sysctl("net.ipv4.ip_forward", "1"), netns.Sysctl("net.ipv6.conf.all.forwarding", "1"))
+	})
+	for _, tt := range []struct {
+		kept, open string
+		seen4      string
+		reached    bool
+	}{
+		{"198.51.0.0/16 2001:db8:1::/48", "", "198.51.100.2", false},
+		{"198.51.0.0/16 2001:db8:1::/48", "198.51.100.2/32 2001:db8:1::/64", "198.51.100.2", true},
+		{"2001:db8:1::/48", "2001:db8:1::2/128", "203.0.113.1", true},
+	} {
+		tr := Translation{Table: "tabane-test", Links: []string{"out"}, Sources: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("2001:db8:1::/48")}}
+		for list, text := range map[*[]netip.Prefix]string{&tr.Kept: tt.kept, &tr.Open: tt.open} {
+			for _, p := range strings.Fields(text) {
+				*list = append(*list, netip.MustParsePrefix(p))
+			}
+		}
+		netnstest.Do(t, router, func() error {
+			err := tr.Set()
+			if ok, e := tr.Holds(); !ok || e != nil {
+				t.Errorf("%+v: holds %t, %v", tt, ok, e)
+			}
+			return err
+		})
+		for to, want := range map[string]string{"203.0.113.2": tt.seen4, "2001:db8:2::2": "2001:db8:1::2"} {
+			if got := exchange(t, host, server, to); got != netip.MustParseAddr(want) {
+				t.Errorf("%+v: %s sees %v, want %s", tt, to, got, want)
+			}
+		}
+		for _, to := range []string{"198.51.100.2", "2001:db8:1::2"} {
+			e, err := netnstest.Echo(server, netip.MustParseAddr(to), 3, 56)
+			if err != nil || e.Received > 0 != tt.reached && (to != "198.51.100.2" || tt.seen4 != "203.0.113.1") {
+				t.Errorf("%+v: %d echoes of %s from elsewhere, %v", tt, e.Received, to, err)
+			}
+		}
+	}
+}
+
 // TestTranslationHolds: every change of the table by another program is noticed and undone.
 func TestTranslationHolds(t *testing.T) {
 	nft := programs.Need(t, "nft")
 	ns := netnstest.New(t)
-	tr := Translation{Table: "tabane-test", Links: []string{"eth0", "eth1"}, Sources: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}}
+	tr := Translation{
+		Table: "tabane-test", Links: []string{"eth0", "eth1"}, Sources: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")},
+		Kept: []netip.Prefix{netip.MustParsePrefix("2001:db8::/48")},
+	}
 	holds := func(want bool, after string) {
 		t.Helper()
 		if got, err := tr.Holds(); got != want || err != nil {
@@ -72,7 +128,8 @@ func TestTranslationHolds(t *testing.T) {
 	netnstest.Do(t, ns, func() error {
 		holds(false, "nothing set")
 		for _, change := range []string{
-			"delete table inet tabane-test", "flush chain inet tabane-test sources", "flush table inet tabane-test",
+			"delete table inet tabane-test", "flush chain inet tabane-test sources", "flush chain inet tabane-test kept", "flush chain inet tabane-test forward",
+			"insert rule inet tabane-test kept return", "flush set inet tabane-test kept6", "flush table inet tabane-test",
 			"insert rule inet tabane-test postrouting accept", "add rule inet tabane-test sources accept",
 			"add chain inet tabane-test more", "add set inet tabane-test more { type ipv4_addr; }",
 			"delete element inet tabane-test sources4 { 10.0.0.0/8 }", "add element inet tabane-test sources6 { fc00::/8 }",
