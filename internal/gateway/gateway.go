@@ -145,13 +145,21 @@ func New(o Options) (*Gateway, error) {
 			}})
 		}
 	}
+	quotas := &metering{}
+	lock, err := quotas.claim(&o.Config)
+	if err != nil {
+		return nil, errors.Join(err, l.Close(), namespace.Close(), mine.Close())
+	}
+	quotas = newMetering(&o.Config, o.Log)
+	quotas.keep(&o.Config, lock)
 	p, err := o.Plane(o.Config.tunnelName(), o.Log)
 	if err != nil {
+		quotas.release()
 		return nil, errors.Join(err, l.Close(), namespace.Close(), mine.Close())
 	}
 	return &Gateway{
 		log: o.Log, loop: l, plane: p, names: systemNames{}, namespaceLock: mine, namespace: namespace, keep: o.Keep, config: o.Config, keys: k,
-		metering: newMetering(&o.Config, o.Log), wall: time.Now,
+		metering: quotas, wall: time.Now,
 		links: map[string]bool{}, addresses: map[string][]netip.Addr{}, installed: map[route.Key]bool{},
 	}, nil
 }

@@ -63,9 +63,11 @@ func (c *Config) checkMetered(faults *fault.List, at string, p *Path) {
 // metering counts what lines with a quota carry, and keeps it in a file.
 type metering struct {
 	log *slog.Logger
-	// file has book, with more than was counted: what is carried until it is written again.
-	file string
-	book quota.Book
+	// file has book, with more than was counted: what is carried until it is written again. lock is
+	// that of the file called locked.
+	file, locked string
+	lock         io.Closer
+	book         quota.Book
 	// seen are the plane's counters of all lines at the last look, last the bytes since the look
 	// before, kept the bytes of the current month in the file, levels what was logged.
 	seen, last, kept map[string]uint64
@@ -97,10 +99,51 @@ func (c *Config) quotas() bool {
 	return slices.ContainsFunc(c.Paths, func(p Path) bool { return p.Quota.Volume > 0 })
 }
 
+// quotaFile returns the file that quotas are kept in, empty if there are none.
+func (c *Config) quotaFile() string {
+	if !c.quotas() {
+		return ""
+	}
+	return cmp.Or(c.QuotaFile, defaultQuotaFile)
+}
+
+// claim keeps other gateways of the host from the file of a configuration: each would write what it
+// counted alone. What it returns, nil if there is nothing new to lock, is for keep.
+func (m *metering) claim(c *Config) (io.Closer, error) {
+	file := c.quotaFile()
+	if file == "" || file == m.locked {
+		return nil, nil
+	}
+	lock, err := statefile.Lock(file)
+	if errors.Is(err, statefile.ErrLocked) {
+		return nil, fmt.Errorf("lock quotas %q: another gateway of this host keeps its own there; give each a quota_file", file)
+	}
+	if err != nil {
+		return nil, nil // nobody can write there; the status says so
+	}
+	return lock, nil
+}
+
+// keep applies what claim has returned.
+func (m *metering) keep(c *Config, lock io.Closer) {
+	if lock == nil {
+		return
+	}
+	m.release()
+	m.lock, m.locked = lock, c.quotaFile()
+}
+
+func (m *metering) release() {
+	if m.lock != nil {
+		_ = m.lock.Close() // of a file that nothing was written to
+	}
+	m.lock, m.locked = nil, ""
+}
+
 // configure applies a configuration. Another file is read.
 func (m *metering) configure(c *Config) {
-	file := cmp.Or(c.QuotaFile, defaultQuotaFile)
-	if !c.quotas() || file == m.file {
+	file := c.quotaFile()
+	if file == "" || file == m.file {
 		return
 	}
 	m.file, m.kept = file, map[string]uint64{}
@@ -243,6 +286,7 @@ func (m *metering) close(paths []Path) {
 	if len(m.levels) > 0 {
 		m.write(paths, false)
 	}
+	m.release()
 }
 
 // readBook reads what was kept in a file.

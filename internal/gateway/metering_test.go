@@ -195,3 +195,34 @@ func TestQuotaOfARemovedLine(t *testing.T) {
 		t.Error("a line is spent without a quota")
 	}
 }
+
+// TestQuotaFileIsLocked: two gateways do not count in one file, neither from the start nor after a
+// reload; one that has ended, or has another file since, leaves it to others.
+func TestQuotaFileIsLocked(t *testing.T) {
+	c := metered(t.TempDir())
+	claim := func(m *metering, c *Config, want string) {
+		t.Helper()
+		lock, err := m.claim(c)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Fatalf("%v, want %q", err, want)
+		}
+		m.keep(c, lock)
+	}
+	first, second := newMetering(&c, slog.New(slog.DiscardHandler)), newMetering(&c, slog.New(slog.DiscardHandler))
+	claim(first, &c, "")
+	claim(first, &c, "")
+	claim(second, &c, "give each a quota_file")
+	none := c
+	none.Paths = c.Paths[:1]
+	claim(second, &none, "")
+	other := c
+	other.QuotaFile += "2"
+	claim(second, &other, "")
+	claim(first, &other, "give each a quota_file")
+	second.close(other.Paths)
+	claim(first, &other, "")
+	claim(second, &c, "")
+	missing := c
+	missing.QuotaFile = filepath.Join(t.TempDir(), "missing", "quota")
+	claim(first, &missing, "")
+}

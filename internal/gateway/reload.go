@@ -119,16 +119,24 @@ func (g *Gateway) replace(now Config, secrets keys) ([]string, error) {
 	if !maps.Equal(oldKeys.preshared, secrets.preshared) {
 		lines = append(lines, "preshared keys replaced")
 	}
+	lock, err := g.metering.claim(&now)
+	if err != nil {
+		return nil, err
+	}
 	g.countQuotas() // before the plane replaces lines
 	g.config, g.keys = now, secrets
 	g.mtu = g.tunnelMTU()
 	if err := g.apply(); err != nil {
 		g.config, g.keys = old, oldKeys
 		g.mtu = g.tunnelMTU()
+		if lock != nil {
+			_ = lock.Close()
+		}
 		return nil, err
 	}
 	g.configure()
 	g.rejected = nil
+	g.metering.keep(&now, lock)
 	g.metering.configure(&now)
 	if g.countQuotas() {
 		g.applyChanged()
