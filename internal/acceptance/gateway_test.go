@@ -34,11 +34,16 @@ type gatewayStatus struct {
 	}
 	Paths []struct {
 		Peer, Path, State string
+		Resting           string
 		SentBytes         uint64 `json:"sent_bytes"`
 		// Received and Missed are packets.
 		Received      uint64 `json:"received_packets"`
 		Missed        uint64 `json:"missed_packets"`
 		ReceivedBytes uint64 `json:"received_bytes"`
+	}
+	Lines []struct {
+		Name string
+		Used uint64 `json:"quota_used_bytes"`
 	}
 	Dropped map[string]uint64
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,7 +32,7 @@ import (
 type newcomer struct {
 	t                       *testing.T
 	site, vps, host, server string
-	internet                string
+	internet, carrier       string
 	siteDir, vpsDir         string
 	// siteBefore and vpsBefore are the states before the first command.
 	siteBefore, vpsBefore string
@@ -41,7 +42,7 @@ func newNewcomer(t *testing.T) *newcomer {
 	tc := programs.Need(t, "tc")
 	n := &newcomer{t: t, site: netnstest.New(t), vps: netnstest.New(t), host: netnstest.New(t), server: netnstest.New(t), siteDir: t.TempDir(), vpsDir: t.TempDir()}
 	internet, carrier := netnstest.New(t), netnstest.New(t)
-	n.internet = internet
+	n.internet, n.carrier = internet, carrier
 	for _, namespace := range []string{n.site, n.vps} {
 		n.ip(namespace, "link set lo up")
 	}
@@ -410,6 +411,89 @@ func TestSecondSite(t *testing.T) {
 			t.Errorf("leave left files at the %s: %q", at.name, files)
 		}
 	}
+}
+
+// TestMeteredLine: a line that is a backup with a quota takes over when the cable of the other one is
+// pulled, is used at once when it is the first to come back after both were, whatever its probes are,
+// and is left again. What it carries is counted, also by a daemon that was killed.
+func TestMeteredLine(t *testing.T) {
+	t.Parallel()
+	n := newNewcomer(t)
+	n.join(n.site, n.siteDir, "init", "--vps")
+	file := filepath.Join(n.siteDir, "gateway.yaml")
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const line = "      interface: wwan0\n"
+	if err := os.WriteFile(file, bytes.Replace(b, []byte(line), []byte(line+"      backup: true\n      probes: 1h\n      quota: 1GB/month\n"), 1), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out := n.run(n.site, program, "reload", "gateway"); !strings.Contains(out, `path "wwan0" replaced`) {
+		t.Errorf("reload: %s", out)
+	}
+	status := func() (s gatewayStatus) {
+		t.Helper()
+		cmd, out := n.start(n.site, program, "status", "--json", "gateway")
+		_ = cmd.Wait() // degraded
+		if err := json.Unmarshal([]byte(out.String()), &s); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return s
+	}
+	soon := func(what string, within time.Duration, states ...string) {
+		t.Helper()
+		var got []string
+		for end := time.Now().Add(within); ; time.Sleep(50 * time.Millisecond) {
+			got = nil
+			for _, p := range status().Paths {
+				if got = append(got, p.State); p.Resting != "" {
+					got[len(got)-1] = "rests"
+				}
+			}
+			if slices.Equal(got, states) {
+				return
+			}
+			if time.Now().After(end) {
+				t.Errorf("%s: paths are %v, want %v", what, got, states)
+				return
+			}
+		}
+	}
+	pings := func(what string, least int) {
+		t.Helper()
+		if e, err := netnstest.Echo(n.host, netip.MustParseAddr("198.51.100.1"), 20, 500); err != nil || e.Received < least {
+			t.Errorf("%s: %d of 20 pings, %v", what, e.Received, err)
+		}
+	}
+	// The cables are those of the provider's end: the site's interfaces lose carrier.
+	cable := func(namespace, link, state string) { n.ip(namespace, "link set "+link+" "+state) }
+	soon("both lines work", 10*time.Second, "up", "rests")
+	pings("over the fiber", 20)
+	cable(n.internet, "fiber", "down")
+	soon("the fiber's cable is pulled", 5*time.Second, "down", "up")
+	pings("over the backup", 20)
+	cable(n.carrier, "radio", "down")
+	soon("both are pulled", 5*time.Second, "down", "down")
+	time.Sleep(5 * time.Second)
+	cable(n.carrier, "radio", "up")
+	soon("the backup is back alone", 12*time.Second, "down", "up")
+	pings("over the backup again", 20)
+	before := status().Lines[1].Used
+	if before < 20*500 {
+		t.Errorf("the quota has %d bytes", before)
+	}
+	n.killed(n.siteDir)
+	cmd, _ := n.start(n.site, program, "gateway", "-c", file)
+	t.Cleanup(func() { _ = cmd.Process.Signal(syscall.SIGTERM); _ = cmd.Wait() })
+	time.Sleep(time.Second)
+	soon("the daemon is started again", 15*time.Second, "down", "up")
+	if now := status().Lines[1].Used; now < before {
+		t.Errorf("the quota has %d bytes after a kill, %d before", now, before)
+	}
+	cable(n.internet, "fiber", "up")
+	soon("the fiber is back", 15*time.Second, "up", "rests")
+	pings("over the fiber again", 20)
 }
 
 // forgetProcess has the record of the VPS be that of a setup which was killed just after it had

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/gateway/dataplane"
 	"github.com/tabane/tabane/internal/gateway/handshake"
+	"github.com/tabane/tabane/internal/gateway/sched"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 	"github.com/tabane/tabane/internal/gateway/udp"
 )
@@ -291,6 +293,40 @@ func TestBackupFoundDead(t *testing.T) {
 				}
 				delete(s.cut, [2]int{n, 1})
 				s.run(interval + 2*time.Second + scoutSeldom)
+			}
+		}
+	}
+}
+
+// TestBackupReturnsAlone: a backup that is the first line to return after none answered is used at
+// once, whatever its interval: while there is a session, and after that has ended. One whose quota is
+// used up is not asked more often.
+func TestBackupReturnsAlone(t *testing.T) {
+	t.Parallel()
+	for _, silent := range []time.Duration{time.Minute, 20 * time.Minute} {
+		for n := range 2 {
+			for _, spent := range []bool{false, true} {
+				metered := dataplane.Use{Backup: true, Spent: spent, Interval: time.Hour}
+				uses := [2][]dataplane.Use{{{}}, {{}}}
+				uses[n] = beside(metered)
+				s := simulate(t, uses)
+				s.run(time.Minute)
+				calm(s)
+				s.cut[[2]int{n, 0}], s.cut[[2]int{n, 1}] = true, true
+				s.run(silent)
+				before := s.carried(n, 1)
+				s.run(10 * time.Minute)
+				if most := uint64(40_000); s.carried(n, 1)-before > most || spent && s.carried(n, 1)-before > most/2 {
+					t.Errorf("gateway %d, silent %v, spent %t: %d bytes in 10 minutes", n, silent, spent, s.carried(n, 1)-before)
+				}
+				delete(s.cut, [2]int{n, 1})
+				s.run(aloneMost + 5*time.Second)
+				for end := range 2 {
+					usable := slices.ContainsFunc(s.peer(end).scheduling.paths, func(p sched.Path) bool { return p.Usable })
+					if usable == spent {
+						t.Errorf("gateway %d, silent %v, spent %t: at %d %+v", n, silent, spent, end, s.path(end, n, 1))
+					}
+				}
 			}
 		}
 	}

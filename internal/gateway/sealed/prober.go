@@ -40,6 +40,7 @@ func (x *prober) probe(b *batch, k *keys, i int, now time.Duration) time.Duratio
 		if l.probing.alive.Down() {
 			x.died(b, i, now)
 		}
+		l.probing.tries = 0 // when it is back, its address may come a little later
 		return never
 	}
 	next := x.expire(b, i, now)
@@ -173,6 +174,9 @@ func (l *link) paddedPause(size int, paired bool) time.Duration {
 	if paired {
 		pause /= trialShare
 	}
+	if l.spare { // which costs: one after the other
+		pause = max(pause, spareTimeout)
+	}
 	return max(searchPause, l.probing.rtt.SRTT/searchTrial, l.keptPause(), pause)
 }
 
@@ -182,7 +186,13 @@ const trialShare = 10
 
 // keptPause returns the shortest time between a pair and the next one, with a probe beside each,
 // at which probes are kept until they have timed out. It leaves room for a quarter more.
-func (l *link) keptPause() time.Duration { return 4 * l.probing.rtt.RTO(minProbeRTO) / probesKept }
+func (l *link) keptPause() time.Duration {
+	timeout := l.probing.rtt.RTO(minProbeRTO)
+	if l.spare {
+		timeout = max(timeout, spareTimeout)
+	}
+	return 4 * timeout / probesKept
+}
 
 // fractionOf returns the time in which the path carries probeFraction times as many bytes, at most
 // probeIdle; 0 if its rate is not known.

@@ -20,8 +20,11 @@ const (
 	// sparePadded is how often the MTU of a spare path is probed.
 	sparePadded = time.Hour
 	// patience is how many probes, or initiations, without an answer a metered path gets in quick
-	// succession. Later ones are as far apart as its interval.
+	// succession. Later ones are as far apart as its interval, while others answer.
 	patience = 12
+	// aloneMost bounds that time while no path answers: the metered one may be the first that does
+	// again. Its initiations are 1.5 MB a day then.
+	aloneMost = 10 * time.Second
 	// regularTries is how many initiations of a handshake spare the metered paths while another one
 	// answers.
 	regularTries = 3
@@ -97,7 +100,17 @@ func (x *uses) pause(i int) time.Duration {
 	case l.probing.tries < patience:
 		return probeDead
 	}
-	return interval
+	return x.retry(i)
+}
+
+// retry returns the time between attempts over a metered path after many without an answer.
+func (x *uses) retry(i int) time.Duration {
+	u := x.of(i)
+	// Without a session no path is probed, so that none is found dead.
+	if !u.Spent && (x.peer.session.sending == nil || !x.peer.links.anyAlive()) {
+		return min(u.Interval, aloneMost)
+	}
+	return u.Interval
 }
 
 // timeout returns how long a probe of a path is waited for.
@@ -134,7 +147,7 @@ func (x *uses) sparesInitiation(i int, now time.Duration) bool {
 	if tries < patience {
 		return tries < regularTries && x.peer.links.anyRegular()
 	}
-	return now-x.initiated < u.Interval
+	return now-x.initiated < x.retry(i)
 }
 
 // know applies whether the peer knows metered lines.
