@@ -344,6 +344,9 @@ func TestSecondSite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if names := n.run(n.vps, program, "__complete", "gateway", "invite", "--replace", ""); !regexp.MustCompile(`(?m)^[a-z0-9-]+\n:4$`).MatchString(names) {
+		t.Errorf("the shell completes %q", names)
+	}
 	second, text, _ := n.join(branch, branchDir, "invite")
 	t.Logf("the second site:\n%s\nthe VPS:\n%s", second, text)
 	if now, err := os.ReadFile(filepath.Join(n.siteDir, "gateway.yaml")); err != nil || !bytes.Equal(now, siteFile) {

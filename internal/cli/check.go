@@ -55,15 +55,20 @@ changes nothing. Exit code 0: the file is valid; 2: it is not.`,
 // FileFlag adds the required flag -c.
 func FileFlag(c *cobra.Command, file *string) {
 	c.Flags().StringVarP(file, "config", "c", "", "configuration `file` (required)")
-	if err := c.MarkFlagFilename("config", "yaml", "yml"); err != nil {
-		panic("BUG: " + err.Error())
-	}
+	completeFile(c)
 	none := c.Args
 	c.Args = func(c *cobra.Command, args []string) error {
 		if *file == "" {
 			return Usage(c, errors.New("want -c FILE"))
 		}
 		return none(c, args)
+	}
+}
+
+// completeFile completes the flag --config by files that are YAML.
+func completeFile(c *cobra.Command) {
+	if err := c.MarkFlagFilename("config", "yaml", "yml"); err != nil {
+		panic("BUG: " + err.Error())
 	}
 }
 

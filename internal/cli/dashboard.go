@@ -44,7 +44,7 @@ It has no password: serve it on loopback, and reach it from elsewhere through ss
   ssh -L 9121:[::1]:9121 server       # then open http://localhost:9121/
   tabane dashboard edge 'asbr1=[2001:db8::1]:9116' 'asbr2=[2001:db8::2]:9116'
   tabane lab exec server -- tabane dashboard`,
-		ValidArgs: statusNames(),
+		ValidArgsFunction: CompleteAll(answeringDaemons),
 		RunE: func(c *cobra.Command, args []string) error {
 			daemons, err := dashboardDaemons(args)
 			if err != nil {
@@ -57,6 +57,7 @@ It has no password: serve it on loopback, and reach it from elsewhere through ss
 	f.StringVar(&o.listen, "listen", defaultDashboard, "`address` and port of the page")
 	f.StringSliceVar(&o.names, "name", nil, "also answer to this host `name`, may be given several times (default: addresses and localhost only)")
 	f.StringSliceVarP(&o.interfaces, "interface", "i", nil, "`interface` to count on, may be given several times (default all that are up but loopback)")
+	CompleteFlag(c, "interface", interfaceNames)
 	return c
 }
 

@@ -172,7 +172,8 @@ are sent (advertised). A prefix then selects the routes to it and to longer pref
   tabane status routes 2001:db8::1 reflector --rd 192.0.2.1:1
   tabane status routes asbr --table received --peer transit-a
   tabane status routes reflector --rt 65000:101 --json`,
-		Args: Arguments(0, 2, "at most a prefix or address, and a daemon or address"),
+		Args:              Arguments(0, 2, "at most a prefix or address, and a daemon or address"),
+		ValidArgsFunction: Complete(answeringDaemons, answeringDaemons),
 		RunE: func(c *cobra.Command, args []string) error {
 			if table.dumps(args) {
 				return a.dumpTable(c.Context(), args, rd, table, asJSON)
@@ -195,6 +196,8 @@ are sent (advertised). A prefix then selects the routes to it and to longer pref
 	routes.Flags().StringVar(&table.peer, "peer", "", "only routes from, or to, the neighbor with this `name` or address")
 	routes.Flags().StringVar(&table.rt, "rt", "", "only VPN routes with this route `target`")
 	routes.Flags().StringVar(&rd, "rd", "", "also look up the VPN route with this route `distinguisher`")
+	CompleteFlag(routes, "peer", neighborNames)
+	CompleteFlag(routes, "table", func(context.Context) []string { return []string{"received", "accepted", "advertised"} })
 	connections := add(&cobra.Command{
 		Use:   "connections [DAEMON|ADDRESS]",
 		Short: "Show the subflows of clients' connections, or the NAT sessions of a gateway",
@@ -202,7 +205,8 @@ are sent (advertised). A prefix then selects the routes to it and to longer pref
 or a policy, as use, why it carries data or rests (docs/policies.md explains the values). Of a gateway it shows the NAT sessions.`,
 		Example: `  tabane status connections
   tabane status connections edge --limit 1000 --json`,
-		Args: Arguments(0, 1, "at most one daemon or address"),
+		Args:              Arguments(0, 1, "at most one daemon or address"),
+		ValidArgsFunction: Complete(answeringDaemons),
 		RunE: func(c *cobra.Command, args []string) error {
 			n, err := parseLimit(limit)
 			if err != nil {
@@ -221,7 +225,8 @@ prefix or an address, only the network that it belongs to and those inside.`,
 		Example: `  tabane status networks
   tabane status networks 2001:db8:100::1
   tabane status networks 198.51.100.0/24 edge --json`,
-		Args: Arguments(0, 2, "at most a prefix or address, and a daemon or address"),
+		Args:              Arguments(0, 2, "at most a prefix or address, and a daemon or address"),
+		ValidArgsFunction: Complete(Either(clientNetworks, answeringDaemons), answeringDaemons),
 		RunE: func(c *cobra.Command, args []string) error {
 			n, err := parseLimit(limit)
 			if err != nil {
@@ -250,7 +255,8 @@ known of that session: state, capabilities, timers, families with their routes b
   tabane status peers asbr
   tabane status peers transit-a
   tabane status peers 2001:db8:1::fe edge --json`,
-			Args: Arguments(0, 2, "at most the name or address of a neighbor, and a daemon or address"),
+			Args:              Arguments(0, 2, "at most the name or address of a neighbor, and a daemon or address"),
+			ValidArgsFunction: Complete(Either(neighborNames, answeringDaemons), answeringDaemons),
 			RunE: func(c *cobra.Command, args []string) error {
 				if len(args) == 2 || len(args) == 1 && !isDaemon(args[0]) {
 					return a.peerDetail(c.Context(), args[0], args[1:], asJSON)
@@ -260,7 +266,8 @@ known of that session: state, capabilities, timers, families with their routes b
 		}),
 		add(&cobra.Command{
 			Use: "sids [DAEMON|ADDRESS]", Short: "Show the SID of each egress peer",
-			Args: Arguments(0, 1, "at most one daemon or address"),
+			Args:              Arguments(0, 1, "at most one daemon or address"),
+			ValidArgsFunction: Complete(answeringDaemons),
 			RunE: func(c *cobra.Command, args []string) error {
 				return a.detail(c.Context(), args, "/status", onlySIDs, asJSON)
 			},

@@ -76,6 +76,8 @@ interval, or has ended; all others carried nothing.`,
 	f := c.Flags()
 	f.StringSliceVarP(&o.interfaces, "interface", "i", nil, "`interface` to watch, or a pattern such as eth* for all that match, also those that come later; may be given several times (default that of the file, or all that are up but loopback, also those that come later)")
 	f.StringVarP(&o.file, "config", "c", "", "configuration `file` of this host's edge or gateway: shows egress peers in place of EPE addresses, or paths in place of interfaces and the flows of NAT sessions")
+	completeFile(c)
+	CompleteFlag(c, "interface", interfaceNames)
 	f.DurationVar(&o.interval, "interval", flows.DefaultInterval, "how often flows are read")
 	f.IntVar(&o.count, "count", 0, "end after this many intervals")
 	f.DurationVar(&o.duration, "for", 0, "end after this time")

@@ -46,6 +46,7 @@ A site that comes again, after tabane gateway leave there, takes its place with 
 	f.noLAN = true
 	addressFlag(c, &address)
 	c.Flags().StringVar(&replace, "replace", "", "the `name` of a site that the new one takes the place of")
+	CompleteFlag(c, "replace", gatewayPeers)
 	return c
 }
 

@@ -54,6 +54,7 @@ func (f *setupFlags) add(c *cobra.Command) {
 	f.addCommon(c)
 	c.Flags().StringSliceVar(&f.lines, "line", nil, "use this line, `INTERFACE or INTERFACE=ROUTER`, instead of those that are found; repeatable")
 	c.Flags().BoolVar(&f.noIPv6, "no-ipv6", false, "leave IPv6 as it is, without the tunnel")
+	CompleteFlag(c, "line", interfaceNames)
 }
 
 func (f *setupFlags) addCommon(c *cobra.Command) {
@@ -440,6 +441,7 @@ It reads the VPS's line from the terminal or standard input. As an argument, oth
 	}
 	f.add(c)
 	c.Flags().StringSliceVar(&f.lan, "lan", nil, "an `interface` of the LAN, instead of those that are found; repeatable")
+	CompleteFlag(c, "lan", interfaceNames)
 	c.Flags().BoolVar(&f.noLAN, "no-lan", false, "there is no LAN: this host alone uses the lines")
 	return c
 }

@@ -331,8 +331,9 @@ again at once. Routes are withdrawn meanwhile; a server retains those of its ref
 It concerns all daemons on this host that have the neighbor, or the one that is named, and needs their user or root.`,
 		Example: `  tabane clear peer transit-a
   tabane clear peer 2001:db8:1::fe edge --hard`,
-		Args: Arguments(1, 2, "the name or address of a neighbor, and at most one daemon or address"),
-		RunE: func(c *cobra.Command, args []string) error { return a.clearPeer(c.Context(), args[0], args[1:], hard) },
+		Args:              Arguments(1, 2, "the name or address of a neighbor, and at most one daemon or address"),
+		ValidArgsFunction: Complete(neighborNames, answeringDaemons),
+		RunE:              func(c *cobra.Command, args []string) error { return a.clearPeer(c.Context(), args[0], args[1:], hard) },
 	}
 	peer.Flags().BoolVar(&hard, "hard", false, "end the session, and open it again")
 	c.AddCommand(peer)

@@ -53,6 +53,7 @@ limits. With -c it serves on the port in the section "serve:" of the file. It ru
 	}
 	c.Flags().StringArrayVar(&addresses, "listen", []string{"[::]:8080"}, "`address` and port to serve on, repeatable; port 0 chooses a free one")
 	c.Flags().StringVarP(&file, "config", "c", "", "configuration `file` with a section serve")
+	completeFile(c)
 	c.Flags().StringVar(&congestion, "congestion", "", "congestion control of all subflows, by its `name` in the kernel such as tabane_lia (default the sysctl's)")
 	return c
 }

@@ -258,9 +258,9 @@ such as that of the AS number; the running configuration stays in force then. Th
 exit code is 2.`,
 		Example: `  tabane reload
   tabane reload asbr`,
-		Args:      Arguments(0, 1, "at most one daemon or address"),
-		ValidArgs: names,
-		RunE:      func(c *cobra.Command, args []string) error { return a.reload(c.Context(), args) },
+		Args:              Arguments(0, 1, "at most one daemon or address"),
+		ValidArgsFunction: Complete(answeringDaemons),
+		RunE:              func(c *cobra.Command, args []string) error { return a.reload(c.Context(), args) },
 	}
 }
 

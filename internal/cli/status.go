@@ -56,8 +56,8 @@ A panic that was contained is a reason to be degraded for an hour. With --acknow
   tabane status --json '[::1]:9117'
   tabane lab exec server -- tabane status edge
   tabane status routes 2001:db8::1 edge`,
-		Args:      Arguments(0, 1, "at most one daemon or address"),
-		ValidArgs: names,
+		Args:              Arguments(0, 1, "at most one daemon or address"),
+		ValidArgsFunction: Complete(answeringDaemons),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.status(c.Context(), args, asJSON, acknowledge)
 		},

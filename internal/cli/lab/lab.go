@@ -151,8 +151,9 @@ func (a *app) labUp() *cobra.Command {
 		Short: "Build a scenario's network and leave it running",
 		Long: `Up builds the network, starts the daemons and waits until all are ready and the client reaches the server. If that takes too
 long, it prints what is missing and exits with 1; the lab stays up. If it is interrupted, it removes the lab.`,
-		Example: "  tabane lab up epe-steady\n  tabane lab up ./my.yaml --name mine",
-		Args:    cli.Arguments(1, 1, "one scenario"),
+		Example:           "  tabane lab up epe-steady\n  tabane lab up ./my.yaml --name mine",
+		Args:              cli.Arguments(1, 1, "one scenario"),
+		ValidArgsFunction: cli.CompleteNameOrFile(scenarioNames),
 		RunE: func(c *cobra.Command, args []string) error {
 			if timeout <= 0 {
 				return cli.Usage(c, fmt.Errorf("--timeout must be > 0, got %s", timeout))
@@ -224,7 +225,8 @@ func (a *app) labDown() *cobra.Command {
 		Short: "Remove labs, whatever is left of them",
 		Long: `Down removes the labs that are named, also incomplete ones. --all skips labs whose creating process still runs, such as those of a
 "lab run" in another terminal; the exit code is then 1. It also removes what browsers of killed experiments have left.`,
-		Example: "  tabane lab down epe-steady\n  tabane lab down --all",
+		Example:           "  tabane lab down epe-steady\n  tabane lab down --all",
+		ValidArgsFunction: cli.CompleteAll(labNames),
 		RunE: func(c *cobra.Command, args []string) error {
 			if all == (len(args) > 0) {
 				return cli.Usage(c, errors.New("want names of labs, or --all"))
@@ -378,6 +380,7 @@ func (a *app) openLab(ctx context.Context, what, name string) (*lab.Lab, error) 
 
 func labFlag(c *cobra.Command, name *string) {
 	c.Flags().StringVar(name, "lab", "", "`name` of the lab (default: the only lab of this user)")
+	cli.CompleteFlag(c, "lab", labNames)
 }
 
 func (a *app) labExec() *cobra.Command {
@@ -389,7 +392,8 @@ func (a *app) labExec() *cobra.Command {
 know each other by name.`,
 		Example: `  tabane lab exec client -- curl -o /dev/null http://server/bytes/100000000
   tabane lab exec server -- ip -6 route show table 101`,
-		Args: cli.Arguments(1, -1, "a node, -- and a command"),
+		Args:              cli.Arguments(1, -1, "a node, -- and a command"),
+		ValidArgsFunction: cli.Complete(nodeNames(&name)),
 		RunE: func(c *cobra.Command, args []string) error {
 			node, argv := args[0], args[1:]
 			if len(argv) > 0 && argv[0] == "--" {
@@ -418,7 +422,8 @@ func (a *app) labCapture() *cobra.Command {
 		Short: "Write a node's packets to a pcapng file until interrupted",
 		Example: `  tabane lab capture asbr1:lan /tmp/asbr1.pcapng
   tabane lab capture server - | tcpdump -nr -`,
-		Args: cli.Arguments(2, 2, "a node and a file"),
+		Args:              cli.Arguments(2, 2, "a node and a file"),
+		ValidArgsFunction: completeCapture(&name),
 		RunE: func(c *cobra.Command, args []string) error {
 			l, err := a.openLab(c.Context(), "capture packets", name)
 			if err != nil {
@@ -462,8 +467,9 @@ a dot before them, and may be shortened to their last part (discipline for buffe
                       ` + linkmodel.Properties("") + `
 
 Any link of two ends can have all of these; a switch has a rate and a queue.`,
-		Example: "  tabane lab set a rate=15Mbit/s queue=50ms\n  tabane lab set a rate=15Mbit/s queue=500ms discipline=codel ecn=true\n  tabane lab set b rate=30Mbit/s delay=20ms jitter=2ms loss=0.1%\n  tabane lab set b rate=unlimited",
-		Args:    cli.Arguments(2, -1, "a link and what it does"),
+		Example:           "  tabane lab set a rate=15Mbit/s queue=50ms\n  tabane lab set a rate=15Mbit/s queue=500ms discipline=codel ecn=true\n  tabane lab set b rate=30Mbit/s delay=20ms jitter=2ms loss=0.1%\n  tabane lab set b rate=unlimited",
+		Args:              cli.Arguments(2, -1, "a link and what it does"),
+		ValidArgsFunction: cli.Complete(linkNames(&name)),
 		RunE: func(c *cobra.Command, args []string) error {
 			shape, err := scenario.ParseShape(args[1:])
 			if err != nil {

@@ -42,8 +42,9 @@ type runFlags struct {
 func (a *app) labRun() *cobra.Command {
 	var f runFlags
 	c := &cobra.Command{
-		Use:   "run NAME|FILE",
-		Short: "Run a scenario's experiment and write a report",
+		Use:               "run NAME|FILE",
+		ValidArgsFunction: cli.CompleteNameOrFile(scenarioNames),
+		Short:             "Run a scenario's experiment and write a report",
 		Long: `Run builds the scenario's network, delivers every traffic over every transport in every case, and removes the network. The
 result is written to a directory: result.json, CSV files, figures, and report.html with all of it.
 

@@ -21,8 +21,9 @@ func (a *app) labShow() *cobra.Command {
 		Short: "Show a lab's nodes, addresses, daemons and links as they are now",
 		Long: `Show reads addresses, the state of interfaces and the shapes of links from the kernel, and asks each daemon whether it is ready.
 Without a name it shows the only lab of this user.`,
-		Example: "  tabane lab show\n  tabane lab show epe-steady --json",
-		Args:    cli.Arguments(0, 1, "at most one lab"),
+		Example:           "  tabane lab show\n  tabane lab show epe-steady --json",
+		Args:              cli.Arguments(0, 1, "at most one lab"),
+		ValidArgsFunction: cli.Complete(labNames),
 		RunE: func(c *cobra.Command, args []string) error {
 			name := ""
 			if len(args) > 0 {

@@ -57,8 +57,9 @@ type simFlags struct {
 func (a *app) simRun() *cobra.Command {
 	var f simFlags
 	c := &cobra.Command{
-		Use:   "run NAME|FILE",
-		Short: "Simulate a scenario's experiment and write a report",
+		Use:               "run NAME|FILE",
+		ValidArgsFunction: cli.CompleteNameOrFile(scenarioNames),
+		Short:             "Simulate a scenario's experiment and write a report",
 		Long: `Run simulates every traffic over every transport in every case. The result goes to a directory: result.json, CSV files,
 figures, and report.html with all of it, as "lab run" writes them. The same scenario and seed give the same result.
 

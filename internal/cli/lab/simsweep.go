@@ -33,8 +33,9 @@ type sweepFlags struct {
 func (a *app) simSweep() *cobra.Command {
 	var f sweepFlags
 	c := &cobra.Command{
-		Use:   "sweep NAME|FILE",
-		Short: "Simulate a scenario over a grid of parameters, to a CSV file",
+		Use:               "sweep NAME|FILE",
+		ValidArgsFunction: cli.CompleteNameOrFile(scenarioNames),
+		Short:             "Simulate a scenario over a grid of parameters, to a CSV file",
 		Long: `Sweep simulates one case of a scenario with every combination of the values that --set gives, and adds a row for each run to
 a CSV file. A sweep that was stopped or killed continues where it was: rows of the same simulation that are in the file are not
 run again. The same scenario, parameters and seeds give the same file.
