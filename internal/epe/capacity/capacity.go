@@ -31,7 +31,8 @@ const (
 	// the link is full again within mostStay after networks have returned.
 	firstStay, mostStay = 10 * time.Second, 30 * time.Minute
 	// Fresh is the age up to which a report counts. Reports repeat every Repeat, so that two may be
-	// lost.
+	// lost. Networks that avoid the link do so for mostStay more: without a reflector no link reports,
+	// and if all returned, all links that are full would be overloaded.
 	Fresh, Repeat = 95 * time.Second, 30 * time.Second
 
 	// MostCapacity bounds a capacity: 1 Pbit/s.
@@ -203,7 +204,7 @@ func (b *Balancer) Due(now time.Time) bool {
 	}
 	for _, avoided := range b.moved {
 		for at := range avoided {
-			if l := b.links[at]; l == nil || !l.fresh(now) || b.takesBack(now, at, l) {
+			if l := b.links[at]; l == nil || l.lost(now) || b.takesBack(now, at, l) {
 				return true
 			}
 		}
@@ -278,8 +279,15 @@ type decision struct {
 	changed map[netip.Prefix]bool
 }
 
-// settle ends what is without effect: networks avoid no link that reports nothing, and those that
-// carry nothing none that is not full.
+// lost reports whether a link has reported nothing for so long that nothing follows from it. The
+// clock may have been set back.
+func (l *link) lost(now time.Time) bool {
+	age := now.Sub(l.received)
+	return age > Fresh+mostStay || age < -Fresh
+}
+
+// settle ends what is without effect: networks avoid no link that is lost, and those that carry nothing
+// none that is not full.
 func (d *decision) settle(uses []Use) {
 	active := make(map[netip.Prefix]bool, len(uses))
 	for i := range uses {
@@ -287,12 +295,13 @@ func (d *decision) settle(uses []Use) {
 	}
 	for network, avoided := range d.moved {
 		for at := range avoided {
-			if l, ok := d.Known(d.now, at); !ok || !active[network] && l.Share() < aim {
+			l := d.links[at]
+			if l == nil || l.lost(d.now) || !active[network] && l.fresh(d.now) && l.Share() < aim {
 				d.set(network, at, false)
 			}
 		}
 	}
-	maps.DeleteFunc(d.links, func(_ Link, l *link) bool { return !l.fresh(d.now) })
+	maps.DeleteFunc(d.links, func(_ Link, l *link) bool { return l.lost(d.now) })
 }
 
 // set has a network avoid a link, or not.

@@ -272,7 +272,7 @@ func TestNowhere(t *testing.T) {
 // TestReportsAge: a link without reports is one that nothing is known of.
 func TestReportsAge(t *testing.T) {
 	for name, lose := range map[string]func(*Balancer) time.Time{
-		"aged":       func(*Balancer) time.Time { return start.Add(2 * Fresh) },
+		"aged":       func(*Balancer) time.Time { return start.Add(2*Fresh + mostStay) },
 		"withdrawn":  func(b *Balancer) time.Time { b.Forget(at(0)); return start.Add(2 * Every) },
 		"clock back": func(*Balancer) time.Time { return start.Add(-2 * Fresh) },
 	} {
@@ -281,6 +281,9 @@ func TestReportsAge(t *testing.T) {
 		uses := one(b, 20, 50)
 		if len(b.Decide(start.Add(Every), uses)) == 0 {
 			t.Fatal("none left")
+		}
+		if old := start.Add(2 * Fresh); b.Full(old, at(0)) || b.Due(old) || b.Moved(at(0)) == 0 {
+			t.Errorf("%s: an old report counts, or networks return to a link that nothing is known of", name)
 		}
 		now := lose(b)
 		if !b.Due(now) {

@@ -137,8 +137,8 @@ func TestFullLink(t *testing.T) {
 	for name, lose := range map[string]func(){
 		"withdrawn":  func() { p := l.loadPath(1, 1, 1); p.Withdrawn = true; l.updateLoad(p) },
 		"no report":  func() { p := l.loadPath(1, 1, 1); p.Load = bgp.Load{}; l.updateLoad(p) },
-		"aged":       func() { l.clock = l.clock.Add(2 * capacity.Fresh) },
-		"only again": func() { l.clock = l.clock.Add(2 * capacity.Fresh); l.sample--; l.updateLoad(l.loadPath(1, 1000, 1000)) },
+		"aged":       func() { l.clock = l.clock.Add(time.Hour) },
+		"only again": func() { l.clock = l.clock.Add(time.Hour); l.sample--; l.updateLoad(l.loadPath(1, 1000, 1000)) },
 	} {
 		for range 20 {
 			l.reports(1, 1000)
