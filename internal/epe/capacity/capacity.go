@@ -39,6 +39,9 @@ const (
 	MostCapacity = 1e15 / 8
 	// maxLinks bounds the links that are known.
 	maxLinks = 4096
+	// maxCandidates bounds the networks that may leave a link or return to it in a decision, the largest
+	// ones on it: the daemon does nothing else meanwhile.
+	maxCandidates = 1024
 	// leastShare bounds what other servers are assumed to move for each byte of this one.
 	leastShare = 0.02
 )
@@ -336,16 +339,19 @@ func (d *decision) leave(at Link, l *link, uses []Use) {
 	var list []candidate
 	mine, nowhere := 0.0, 0.0
 	for i := range uses {
-		u := &uses[i]
-		rate := u.On[at]
-		if rate <= 0 {
-			continue
+		if rate := uses[i].On[at]; rate > 0 {
+			mine += rate
+			list = append(list, candidate{Use: &uses[i], rate: rate})
 		}
-		mine += rate
-		if _, loss, ok := u.Without(func(x Link) bool { return x == at || d.moved[u.Network][x] }); ok {
-			list = append(list, candidate{Use: u, rate: rate, loss: loss})
+	}
+	all := largest(list)
+	list = list[:0]
+	for _, c := range all {
+		var ok bool
+		if _, c.loss, ok = c.Without(func(x Link) bool { return x == at || d.moved[c.Network][x] }); ok {
+			list = append(list, c)
 		} else {
-			nowhere += rate
+			nowhere += c.rate
 		}
 	}
 	share := part(mine, l.Used)
@@ -386,6 +392,15 @@ func (d *decision) leave(at Link, l *link, uses []Use) {
 		}
 	}
 	l.stuck = excess == begin && nowhere > 0 && nowhere >= excess
+}
+
+// largest returns the candidates with the highest rates, if there are many.
+func largest(list []candidate) []candidate {
+	if len(list) > maxCandidates {
+		slices.SortFunc(list, func(a, b candidate) int { return cmp.Or(cmp.Compare(b.rate, a.rate), a.Network.Compare(b.Network)) })
+		list = list[:maxCandidates]
+	}
+	return list
 }
 
 // part is the part of this server in what a link carries.
@@ -436,24 +451,28 @@ func (d *decision) takeBack(at Link, l *link, uses []Use) {
 	for i := range uses {
 		u := &uses[i]
 		on += u.On[at]
-		avoided := d.moved[u.Network]
-		if !avoided[at] {
-			continue
-		}
-		_, loss, ok := u.Without(avoided.has)
-		if !ok {
-			loss = 1
-		}
-		links, less, ok := u.Without(func(x Link) bool { return x != at && avoided[x] })
-		if !ok {
+		if !d.moved[u.Network][at] {
 			continue
 		}
 		// Less than all may return to the link, but more may be there than is now elsewhere.
 		off += u.total()
-		list = append(list, candidate{Use: u, rate: u.total(), loss: loss - less, links: links})
+		list = append(list, candidate{Use: u, rate: u.total()})
 	}
 	if len(list) == 0 {
 		return
+	}
+	list = largest(list)
+	for i := range list {
+		c := &list[i]
+		avoided := d.moved[c.Network]
+		_, loss, ok := c.Without(avoided.has)
+		if !ok {
+			loss = 1
+		}
+		links, less, ok := c.Without(func(x Link) bool { return x != at && avoided[x] })
+		if c.loss = loss - less; ok {
+			c.links = links
+		}
 	}
 	l.decided = d.now
 	share := part(on+off, l.Used+off)
@@ -465,7 +484,7 @@ func (d *decision) takeBack(at Link, l *link, uses []Use) {
 		if budget <= 0 {
 			break
 		}
-		if c.rate > budget && d.draw(at, c.Network, d.now) >= max(budget/c.rate, share) {
+		if len(c.links) == 0 || c.rate > budget && d.draw(at, c.Network, d.now) >= max(budget/c.rate, share) {
 			continue
 		}
 		rate := c.rate / float64(len(c.links))

@@ -220,10 +220,22 @@ func (e *egress) avoided(prefix netip.Prefix) func(capacity.Link) bool {
 }
 
 // elsewhere returns the function that says where a network goes without some links (capacity.Use).
+// Most networks are never asked.
 func (e *egress) elsewhere(prefix netip.Prefix) func(func(capacity.Link) bool) ([]capacity.Link, float64, bool) {
+	var without func(func(capacity.Link) bool) ([]capacity.Link, float64, bool)
+	return func(avoided func(capacity.Link) bool) ([]capacity.Link, float64, bool) {
+		if without == nil {
+			without = e.alternatives(prefix)
+		}
+		return without(avoided)
+	}
+}
+
+// alternatives looks up what elsewhere needs.
+func (e *egress) alternatives(prefix netip.Prefix) func(func(capacity.Link) bool) ([]capacity.Link, float64, bool) {
 	rule := e.deliveryRule(prefix)
 	if rule == nil {
-		return nil
+		return func(func(capacity.Link) bool) ([]capacity.Link, float64, bool) { return nil, 0, false }
 	}
 	if rule.auto {
 		able := e.able(prefix)
@@ -315,9 +327,7 @@ func (e *egress) balance(rates map[flowEnds]float64, best map[netip.Prefix]capac
 	e.loads.best = best
 	var uses []capacity.Use
 	for prefix, u := range e.networkUses(rates) {
-		if elsewhere := e.elsewhere(prefix); elsewhere != nil {
-			uses = append(uses, capacity.Use{Network: prefix, On: e.on(prefix, u), Without: elsewhere})
-		}
+		uses = append(uses, capacity.Use{Network: prefix, On: e.on(prefix, u), Without: e.elsewhere(prefix)})
 	}
 	slices.SortFunc(uses, func(a, b capacity.Use) int { return a.Network.Compare(b.Network) })
 	for _, prefix := range e.loads.balancer.Decide(e.now(), uses) {

@@ -287,3 +287,36 @@ func TestBestLink(t *testing.T) {
 		t.Error("one of two links to an AS")
 	}
 }
+
+// BenchmarkBalance decides for 10,000 networks with 10 connections each, while the link of all of them is full.
+func BenchmarkBalance(b *testing.B) {
+	const networks, each = 10_000, 10
+	l := newLoadEgress(b, Delivery{Default: Mode{named: modeAuto}})
+	flows := map[flowEnds]float64{}
+	for n := range networks {
+		prefix := netip.PrefixFrom(netip.AddrFrom16([16]byte{0x2a, 0, byte(n >> 8), byte(n)}), 48)
+		l.announce(1, prefix.String(), true)
+		l.announce(2, prefix.String(), true)
+		l.best[prefix] = link(1)
+		client := prefix.Addr()
+		for range each {
+			client = client.Next()
+			flows[flowEnds{netip.MustParseAddr("2001:db8:1::10"), client}] = 1000. / networks / each
+		}
+	}
+	moved := 0
+	for b.Loop() {
+		l.reports(1, 1000)
+		l.reports(2, 100)
+		l.clock = l.clock.Add(2 * capacity.Every)
+		l.balance(flows, l.best)
+		moved += l.loads.balancer.Moved(link(1))
+		for _, prefix := range []string{"fc00:1:1::", "fc00:2:1::"} { // all return
+			p := l.loadPath(1, 1, 1)
+			p.Prefix, p.Withdrawn = bgp.LoadPrefix(netip.MustParseAddr(prefix)), true
+			l.updateLoad(p)
+		}
+		l.balance(nil, l.best)
+	}
+	b.ReportMetric(float64(moved)/float64(b.N), "moved")
+}
