@@ -190,6 +190,33 @@ func TestReturns(t *testing.T) {
 	}
 }
 
+// TestReturnsInPart: of what left, as much returns as there is room for, and nothing leaves again.
+func TestReturnsInPart(t *testing.T) {
+	for servers, networks := range map[int]int{1: 20, 10: 20, 30: 1} {
+		for seed := range uint64(6) {
+			w := newWorld(servers, networks, 0.6, seed)
+			w.others[0] = 6e8
+			for range 300 {
+				w.second()
+			}
+			w.others[0] = 3e8 // all that wants to be there is 90 %
+			before, worst, load := w.changes, 0.0, []float64(nil)
+			for range 600 {
+				load = w.second()
+				worst = max(worst, load[0]/w.capacity[0])
+			}
+			left := 0
+			for _, b := range w.servers {
+				left += b.Moved(at(0))
+			}
+			t.Logf("%d servers, seed %d: at most %.2f, %.2f in the end, %d still elsewhere", servers, seed, worst, load[0]/w.capacity[0], left)
+			if worst > 0.80 || load[0] < 0.6*w.capacity[0] || left == 0 || w.changes == before {
+				t.Errorf("%d servers, seed %d: at most %.2f, %.2f in the end, %d still elsewhere", servers, seed, worst, load[0]/w.capacity[0], left)
+			}
+		}
+	}
+}
+
 // TestDemandAtTheEdge: with a load that swings around the bounds, networks move ever more rarely.
 func TestDemandAtTheEdge(t *testing.T) {
 	for seed := range uint64(4) {

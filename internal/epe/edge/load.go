@@ -342,8 +342,8 @@ func (e *egress) balance(rates map[flowEnds]float64, best map[netip.Prefix]capac
 // tryable reports whether no link that a mode leads through is full, and the network avoids none.
 func (e *egress) tryable(prefix netip.Prefix, mode belief.Mode) bool {
 	now := e.now()
-	for _, o := range e.options(prefix, []belief.Mode{mode}) {
-		if slices.ContainsFunc(o.links, func(l capacity.Link) bool { return e.loads.balancer.Full(now, l) }) {
+	for _, o := range e.options(prefix, e.able(prefix)) {
+		if o.mode == mode && slices.ContainsFunc(o.links, func(l capacity.Link) bool { return e.loads.balancer.Full(now, l) }) {
 			return false
 		}
 	}

@@ -184,6 +184,26 @@ func TestFullLinkOfSubflows(t *testing.T) {
 	}
 }
 
+// TestNoTrialOverAFullLink: a mode is compared with others only while its links have room.
+func TestNoTrialOverAFullLink(t *testing.T) {
+	l := newLoadEgress(t, Delivery{Default: Mode{named: modeAuto}, Explore: "50%"})
+	tries := func(used float64) map[string]bool {
+		tried := map[string]bool{}
+		for range 40 {
+			l.reports(2, used)
+			tried[l.trial(autoNetwork, map[string]uint64{"none": 1e6, sidA: 1e6, sidB: 1e6, sidA + "*1 " + sidB + "*1": 1e6})] = true
+		}
+		return tried
+	}
+	both := sidA + "*1 " + sidB + "*1"
+	if tried := tries(950); tried[sidB] || tried[both] || !tried[sidA] {
+		t.Errorf("tried while b is full: %v", tried)
+	}
+	if tried := tries(100); !tried[sidB] || !tried[both] {
+		t.Errorf("tried while b has room: %v", tried)
+	}
+}
+
 // TestNoLoad: what is no report of a load, or not one of a border router, is none.
 func TestNoLoad(t *testing.T) {
 	for name, change := range map[string]func(*bgp.VPNPath){
