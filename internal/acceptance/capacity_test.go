@@ -14,12 +14,12 @@ func TestCapacity(t *testing.T) {
 	programs.Need(t, "curl")
 	t.Parallel()
 	l := epe(t, "locators: [fc00::/16]", "locators: [fc00::/16]\n      delivery: {default: auto, explore: 0%}",
-		"local_pref: 200 # BGP's best path is Transit A", "local_pref: 200\n          capacity: 16Mbit/s")
+		"local_pref: 200 # BGP's best path is Transit A", "local_pref: 200\n          capacity: 8Mbit/s")
 	status := func(what, contains string, within time.Duration, command ...string) {
 		t.Helper()
 		l.eventually(what, within, l.contains(true, contains, "server", append([]string{program, "status"}, command...)...))
 	}
-	status("the link to transit-a reports its load", `"capacity_bps":16000000`, 20*time.Second, "edge", "--json")
+	status("the link to transit-a reports its load", `"capacity_bps":8000000`, 20*time.Second, "edge", "--json")
 	before := l.sentBy("transit-b")
 	stop := l.download(10_000_000_000) // 30 Mbit/s
 	status("the download has left the link", `avoids the link to transit-a at 2001:db8:1::1`, 20*time.Second, "networks", "2001:db8:c::10", "--json")
