@@ -140,8 +140,10 @@ type arm struct {
 	mean float64
 	// rest is until when the mode rests, in Unix milliseconds, because it made no progress, strikes
 	// times in a row.
-	rest      int64
-	trials    int32
+	rest   int64
+	trials int32
+	// assumed: what is believed of its difference to Best is from other servers.
+	assumed   bool
 	strikes   uint8
 	surprises uint8
 	// untried counts bulk connections since the last trial.
@@ -366,7 +368,7 @@ func (t *Table) begin(n *network, i int, m Mode) {
 
 // assume has a mode be believed to be as others say.
 func (n *network) assume(i int, b prior) {
-	n.arms[i].mean = b.mean
+	n.arms[i].mean, n.arms[i].assumed = b.mean, false
 	for k := range n.arms {
 		*n.cell(i, k) = 0
 	}
@@ -552,10 +554,19 @@ func (t *Table) Learn(now time.Time, prefix netip.Prefix, p Pair) error {
 	}
 	challenger, incumbent := &n.arms[c], &n.arms[i]
 	challenger.futile = 0
-	innovation := ln - (challenger.mean - incumbent.mean)
-	known := n.variance(c, i)
-	s := known + n.noise*n.noise
-	bound := clip * math.Sqrt(s)
+	var innovation, known, bound float64
+	expect := func() {
+		innovation, known = ln-(challenger.mean-incumbent.mean), n.variance(c, i)
+		bound = clip * math.Sqrt(known+n.noise*n.noise)
+	}
+	expect()
+	assumed := challenger.assumed || incumbent.assumed
+	if assumed && math.Abs(innovation) > bound {
+		n.disbelieve()
+		expect()
+	}
+	challenger.assumed = challenger.assumed && incumbent.assumed
+	incumbent.assumed = challenger.assumed
 	if math.Abs(innovation) > bound {
 		if challenger.surprises++; challenger.surprises >= 2 {
 			n.widen(c, changeSD)
@@ -567,7 +578,9 @@ func (t *Table) Learn(now time.Time, prefix netip.Prefix, p Pair) error {
 	}
 	noise := (1-noiseGain)*n.noise*n.noise + noiseGain*max(innovation*innovation-known, 0)
 	n.update(c, i, innovation)
-	n.noise = min(max(math.Sqrt(noise), leastNoise), mostNoise)
+	if !assumed { // else it is the error of what other servers believe
+		n.noise = min(max(math.Sqrt(noise), leastNoise), mostNoise)
+	}
 	for _, a := range []*arm{challenger, incumbent} {
 		a.trials++
 		a.strikes = 0
@@ -575,6 +588,16 @@ func (t *Table) Learn(now time.Time, prefix netip.Prefix, p Pair) error {
 	}
 	t.exchanges.share(n, now)
 	return nil
+}
+
+// disbelieve has nothing be believed of modes that is from other servers alone.
+func (n *network) disbelieve() {
+	for k := range n.arms {
+		if n.arms[k].assumed {
+			n.assume(k, prior{0, mostSD})
+			n.arms[k].assumed = true
+		}
+	}
 }
 
 // update is a step of a Kalman filter: the difference of arms c and i was measured, and is larger

@@ -22,6 +22,9 @@ const (
 	MaxShared = 8 << 10
 	// siteSD is the least standard deviation of what other servers of the site believe.
 	siteSD = 0.08
+	// mostSiteLn bounds what other servers are believed: what is wrong by that is corrected by one
+	// measurement.
+	mostSiteLn = 1
 	// askAgain is how often what other servers measured in a network is asked for.
 	askAgain = 10 * time.Minute
 )
@@ -202,7 +205,7 @@ func (t *Table) Apply(now time.Time, prefix netip.Prefix, able []Mode, of []Shar
 		switch known := n.covarianceOf(i, i); {
 		case a.trials == 0:
 			n.assume(i, b)
-			changed = true
+			a.assumed, changed = true, true
 		case votes >= quorum && math.Abs(b.mean-a.mean) > clip*math.Sqrt(known+b.sd*b.sd):
 			n.widen(i, changeSD)
 			n.sinceTrial = tryEvery
@@ -229,5 +232,5 @@ func siteBelief(now time.Time, m Mode, of []Shared) (prior, int) {
 	}
 	mean, spread := medianOf(means)
 	sd, _ := medianOf(deviations)
-	return prior{mean, min(max(spread, sd, siteSD), mostSD)}, len(means)
+	return prior{min(max(mean, -mostSiteLn), mostSiteLn), min(max(spread, sd, siteSD), mostSD)}, len(means)
 }

@@ -290,3 +290,25 @@ func FuzzDecodeShared(f *testing.F) {
 		accessor.Call(test, s)
 	})
 }
+
+// TestWrongRecord: whatever a record says that a network begins with, its own comparisons correct it.
+func TestWrongRecord(test *testing.T) {
+	for _, truth := range [][2]float64{{0.6, 0.6}, {0.6, 1.6}, {1.6, 0.6}, {0.9, 1.6}, {1.6, 0.9}, {0.8, 1.25}, {1.25, 1.25}, {3, 0.3}} {
+		value := map[Mode]float64{Best: 1, a: truth[0], b: truth[1]}
+		for _, lie := range [][2]float32{{mostLn, -mostLn}, {mostLn, mostLn}, {-mostLn, -mostLn}, {1, 1}, {1, 0.5}, {0.5, 1}, {-1, 1}, {1, -1}, {0.2, 0.2}, {-0.2, -0.2}} {
+			t := sharing()
+			t.join(start, prefix(1))
+			t.Apply(start, prefix(1), able, []Shared{says(prefix(1), start, lie[0], lie[1])})
+			for range 25 {
+				mode := t.Mode(start, prefix(1), origin, able)
+				t.Closed(start, prefix(1), origin, mode, Outcome{Bytes: 100 * Bulk, Goodput: 1e6, Limit: ByPath})
+				if c, i, ok := t.Try(start, prefix(1), origin, able, 0, Bulk); ok {
+					t.mustLearn(test, start, prefix(1), c, i, value[c]/value[i])
+				}
+			}
+			if got := t.Mode(start, prefix(1), origin, able); value[got] < 0.9*max(1, truth[0], truth[1]) {
+				test.Errorf("modes bring %v, a record said %v: %s after 25 connections", truth, lie, got)
+			}
+		}
+	}
+}
