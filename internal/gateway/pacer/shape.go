@@ -37,7 +37,7 @@ type Options[P any] struct {
 	// its own.
 	Signals *Signals
 	// Burst is how late a packet may be sent without the rate being lost: the granularity of the
-	// caller's timer. Default: 2 ms.
+	// caller's timer. Default: 2 ms. A packet that waited for its time may be later (maxLate).
 	Burst time.Duration
 }
 
@@ -55,6 +55,10 @@ const (
 	defaultBytes    = 8 << 20
 	defaultMaxWait  = 100 * time.Millisecond
 	defaultBurst    = 2 * time.Millisecond
+	// maxLate is how late a packet that waited for its time may be sent without the rate being lost.
+	// On a busy machine the caller gets a processor so late at times; what follows is a burst of as
+	// much, which the queue of any modem holds.
+	maxLate = 10 * time.Millisecond
 	// minQuanta is how many quanta a queue holds at any rate, standingQuanta how many may stay in it.
 	// From signalQuanta on, congestion is signaled at once.
 	minQuanta, signalQuanta, standingQuanta = 40, 15, 12
@@ -329,9 +333,12 @@ func (q *Queue[P]) Push(now time.Duration, p P, size int, flow uint32) bool {
 
 // Charge accounts for a packet that is sent without having been in the queue: those in it are sent
 // later.
-func (q *Queue[P]) Charge(now time.Duration, size int) {
+func (q *Queue[P]) Charge(now time.Duration, size int) { q.charge(now, size, q.o.Burst) }
+
+// charge is Charge for a packet that is sent late by at most a time that is not lost.
+func (q *Queue[P]) charge(now time.Duration, size int, late time.Duration) {
 	if q.rate != 0 {
-		q.free = max(q.free, now-q.o.Burst) + q.rate.TimeFor(unit.Size(max(size, 0)))
+		q.free = max(q.free, now-late) + q.rate.TimeFor(unit.Size(max(size, 0)))
 	}
 }
 
@@ -383,7 +390,11 @@ func (q *Queue[P]) Pop(now time.Duration) (p P, size int, ok bool) {
 		if f.packets == 0 {
 			f.owed = 0
 		}
-		q.Charge(now, int(n.size))
+		late := q.o.Burst
+		if n.arrived <= q.free {
+			late = max(late, maxLate)
+		}
+		q.charge(now, int(n.size), late)
 		q.o.Signals.flows[at].sent(now, now-n.arrived >= q.law.Target)
 		q.counted.Sent++
 		return n.packet, int(n.size), true
