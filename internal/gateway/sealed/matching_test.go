@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/gateway/dataplane"
@@ -124,6 +125,43 @@ func TestLinesMeet(t *testing.T) {
 	ip(t, a.namespace, "ip link set p0 up")
 	usable(true)
 	meet(t, a, b, "a line returns", 2, "a0", "a1", "b0", "b1")
+}
+
+// TestLineReturns: a line of either gateway that was away for long has a path within 5 s of its
+// return, and so has each other line.
+func TestLineReturns(t *testing.T) {
+	t.Parallel()
+	for _, away := range []time.Duration{5 * time.Second, 90 * time.Second, time.Hour} {
+		for n := range 2 {
+			s := simulate(t, [2][]dataplane.Use{{{}, {}}, {{}, {}}})
+			s.run(20 * time.Second)
+			s.cut[[2]int{n, 1}] = true
+			s.run(away)
+			delete(s.cut, [2]int{n, 1})
+			meet := func() string {
+				for end := range 2 {
+					var used []string
+					for _, l := range s.planes[end].Status().Peers[0].Links {
+						if l.State == "up" {
+							used = append(used, l.Line, l.Meets)
+						}
+					}
+					slices.Sort(used)
+					if !slices.Equal(slices.Compact(used), []string{"a0", "a1", "b0", "b1"}) {
+						return fmt.Sprintf("gateway %d uses %v", end, used)
+					}
+				}
+				return ""
+			}
+			begun := s.now
+			for meet() != "" && s.now-begun < time.Minute {
+				s.run(100 * time.Millisecond)
+			}
+			if took := s.now - begun; took > 5*time.Second {
+				t.Errorf("line 1 of gateway %d was away for %v: all lines are used %v after its return, %s", n, away, took, meet())
+			}
+		}
+	}
 }
 
 // TestOneLineMeetsAll: the line of a gateway with one meets all of the other one, and has no more
