@@ -23,7 +23,7 @@ DEBIAN_ARCH = $(or $(ARCH),$(DEBIAN.$(HOST_ARCH)),$(HOST_ARCH))
 PROCESSOR := $(if $(ARCH),$(or $(PROCESSOR.$(ARCH)),$(error unknown ARCH=$(ARCH); use amd64, arm64, armhf or riscv64)))
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test programs race bench bench-gateway bench-forward bench-proxy bench-sites bench-routes bench-sim soak fuzz lint clean help FORCE
+.PHONY: build demo test programs race bench bench-gateway bench-forward bench-proxy bench-sites bench-starts bench-routes bench-sim soak fuzz lint clean help FORCE
 
 build: $(BIN)/tabane $(BIN)/tabane-lab ## build bin/tabane and bin/tabane-lab, or those of ARCH=arm64, armhf or riscv64 in bin/ARCH
 
@@ -86,6 +86,9 @@ bench-sites: ## compare proxies with gateways on the same two lines, and write t
 	TABANE_LAB=require $(GO) test -count=1 -timeout 20m -run '^$$' -bench ProxySites -benchtime 1x ./internal/acceptance -update
 
 PINNED = $(shell command -v taskset >/dev/null && echo taskset -c $$(($$(nproc) - 1)))
+
+bench-starts: programs ## start two gateways with two lines of 20 Mbit/s each 20 times, and measure a connection with cubic and with bbr (root, 8 minutes, nothing else running)
+	TABANE_LAB=require TABANE_PROGRAMS=require $(GO) test -v -count=1 -timeout 20m -run '^$$' -bench Starts -benchtime 1x ./internal/acceptance
 
 bench-sim: ## measure the simulator on one core, beside ns-2 where it is installed, and a grid on all cores
 	@mkdir -p $(OUT)

@@ -1,0 +1,252 @@
+package acceptance
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tabane/tabane/internal/kernel/netns"
+	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
+	"github.com/tabane/tabane/internal/testkit/programs"
+)
+
+const (
+	// starts is how often BenchmarkStarts starts the gateways, startsRun how long it measures each time
+	// from the first byte on, of which startsBegin are the beginning of TCP.
+	starts, startsRun, startsBegin = 20, 10 * time.Second, 2 * time.Second
+	// startsLine is the rate of each line in bit/s, of whole Ethernet frames, as tc counts them.
+	startsLine = 20e6
+)
+
+// startsLimit is what two lines carry of a TCP connection in bit/s: of a frame of 1500 and 14 bytes,
+// the headers of Ethernet, IPv4, UDP and the tunnel (14, 20, 8 and 44 bytes), and of IPv4 and TCP with
+// time stamps inside (20 and 32), are none of its data.
+const startsLimit = 2 * startsLine * (1500 - 20 - 8 - 44 - 20 - 32) / (1500 + 14)
+
+// meshed are two sites, each with a host and two lines into one Internet. No line has its own way to
+// one of the other site.
+type meshed struct {
+	t                  testing.TB
+	sites, hosts, dirs [2]string
+	gateways           [2]*exec.Cmd
+}
+
+// BenchmarkStarts starts two gateways with two lines each, again and again, and measures one TCP
+// connection of hosts behind them: in how many starts it has 0.95 of what the lines carry.
+func BenchmarkStarts(b *testing.B) {
+	m := newMeshed(b)
+	for _, control := range []string{"cubic", "bbr"} {
+		b.Run(control, func(b *testing.B) {
+			m.t = b
+			m.configure("auto")
+			netnstest.Do(b, m.hosts[0], func() error { return netns.Sysctl("net.ipv4.tcp_congestion_control", control) })
+			for b.Loop() {
+				var all, later []float64
+				for n := range starts {
+					m.start()
+					up := m.await()
+					begin, rest := m.download()
+					whole := (begin*startsBegin.Seconds() + rest*(startsRun-startsBegin).Seconds()) / startsRun.Seconds()
+					all, later = append(all, whole/startsLimit), append(later, rest/startsLimit)
+					b.Logf("start %d: up after %v, %.3f of the limit in %v, %.3f in the first %v, %.3f then", n+1, up.Round(time.Millisecond), whole/startsLimit, startsRun, begin/startsLimit, startsBegin, rest/startsLimit)
+					m.stop()
+				}
+				for name, list := range map[string][]float64{"": all, "-later": later} { // later: without the beginning
+					slices.Sort(list)
+					enough := 0
+					for _, share := range list {
+						if share >= 0.95 {
+							enough++
+						}
+					}
+					b.ReportMetric(float64(enough), "enough"+name)
+					b.ReportMetric(list[len(list)/2], "median"+name)
+					b.ReportMetric(list[0], "least"+name)
+				}
+			}
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+func newMeshed(b *testing.B) *meshed {
+	tc := programs.Need(b, "tc")
+	m := &meshed{t: b}
+	internet := netnstest.New(b)
+	ip := func(namespace, commands string) {
+		b.Helper()
+		if _, err := netnstest.TryIP(b, namespace, "-4 "+strings.ReplaceAll(commands, "; ", "; -4 ")); err != nil {
+			b.Fatalf("%s: %v", commands, err)
+		}
+	}
+	for i := range m.sites {
+		m.sites[i], m.hosts[i], m.dirs[i] = netnstest.New(b), netnstest.New(b), b.TempDir()
+		site, host := m.sites[i], m.hosts[i]
+		ip(site, "link set lo up; link add lan type veth peer name eth0 netns "+host)
+		ip(site, fmt.Sprintf("link set lan up; addr add 10.0.%d.1/24 dev lan", i+1))
+		ip(host, fmt.Sprintf("link set eth0 up; addr add 10.0.%d.2/24 dev eth0; route add default via 10.0.%d.1", i+1, i+1))
+		for line := range 2 {
+			far, near := fmt.Sprintf("s%dl%d", i, line), fmt.Sprintf("line%d", line)
+			network := 10*i + line
+			ip(site, fmt.Sprintf("link add %s type veth peer name %s netns %s", near, far, internet))
+			ip(internet, fmt.Sprintf("link set %s up; addr add 198.18.%d.1/24 dev %s", far, network, far))
+			ip(site, fmt.Sprintf("link set %s up; addr add 198.18.%d.2/24 dev %s; route add default via 198.18.%d.1 dev %s metric %d", near, network, near, network, near, 100+line))
+			for _, at := range [][2]string{{site, near}, {internet, far}} {
+				cmd := exec.Command(tc, "qdisc", "add", "dev", at[1], "root", "tbf", "rate", "20mbit", "burst", "32kb", "latency", "50ms")
+				if err := netns.Start(at[0], cmd); err != nil {
+					b.Fatal(err)
+				}
+				if err := cmd.Wait(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+	}
+	for _, namespace := range []string{internet, m.sites[0], m.sites[1]} {
+		netnstest.Do(b, namespace, func() error {
+			return errors.Join(netns.Sysctl("net.ipv4.ip_forward", "1"), netns.Sysctl("net.ipv4.conf.all.rp_filter", "0"))
+		})
+	}
+	return m
+}
+
+// run runs the program in a site, and returns what it prints.
+func (m *meshed) run(site int, arguments ...string) (string, error) {
+	m.t.Helper()
+	cmd := exec.Command(program, arguments...)
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := netns.Start(m.sites[site], cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	return out.String(), err
+}
+
+// configure writes the files of both gateways, whose lines have a rate.
+func (m *meshed) configure(rate string) {
+	m.t.Helper()
+	var public [2]string
+	for i, dir := range m.dirs {
+		_ = os.Remove(dir + "/gw.key")
+		out, err := m.run(i, "gateway", "key", "--out", dir+"/gw.key")
+		if err != nil {
+			m.t.Fatalf("%v: %s", err, out)
+		}
+		public[i] = strings.TrimSpace(strings.TrimPrefix(out, "public key: "))
+	}
+	for i, dir := range m.dirs {
+		endpoints := ""
+		if i == 0 {
+			endpoints = `, endpoints: ["198.18.10.2:4790", "198.18.11.2:4790"]`
+		}
+		text := fmt.Sprintf(`gateway:
+  key: %s/gw.key
+  control: %s/gateway.sock
+  lan: {interfaces: [lan], prefixes: [10.0.%d.0/24]}
+  paths: [{name: line0, interface: line0, rate: %s}, {name: line1, interface: line1, rate: %s}]
+  peers: [{name: other, public_key: "%s", prefixes: [10.0.%d.0/24]%s}]
+`, dir, dir, i+1, rate, rate, public[1-i], 2-i, endpoints)
+		if err := os.WriteFile(filepath.Join(dir, "gateway.yaml"), []byte(text), 0o600); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+}
+
+func (m *meshed) start() {
+	m.t.Helper()
+	for i, dir := range m.dirs {
+		m.gateways[i] = exec.Command(program, "gateway", "-c", filepath.Join(dir, "gateway.yaml"))
+		if err := netns.Start(m.sites[i], m.gateways[i]); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+}
+
+func (m *meshed) stop() {
+	m.t.Helper()
+	for _, g := range m.gateways {
+		if err := errors.Join(g.Process.Signal(syscall.SIGTERM), g.Wait()); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+}
+
+// await waits until both gateways have two paths that are up, and returns how long that took.
+func (m *meshed) await() time.Duration {
+	m.t.Helper()
+	begun := time.Now()
+	for {
+		up := 0
+		for i := range m.sites {
+			out, _ := m.run(i, "status", "--json", "gateway") // it fails while degraded
+			var s gatewayStatus
+			if json.Unmarshal([]byte(out), &s) == nil {
+				for _, p := range s.Paths {
+					if p.State == "up" {
+						up++
+					}
+				}
+			}
+		}
+		if up == 4 {
+			return time.Since(begun)
+		}
+		if time.Since(begun) > 20*time.Second {
+			m.t.Fatalf("%d paths are up", up)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// download has the second host download from the first one, and returns the rates in bit/s at the
+// beginning and after it.
+func (m *meshed) download() (begin, rest float64) {
+	m.t.Helper()
+	var l net.Listener
+	at := netip.MustParseAddrPort("10.0.1.2:80").String()
+	netnstest.Do(m.t, m.hosts[0], func() (err error) { l, err = net.Listen("tcp4", at); return err })
+	defer l.Close()
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		for block := make([]byte, 1<<16); err == nil; {
+			_, err = c.Write(block)
+		}
+	}()
+	var c net.Conn
+	netnstest.Do(m.t, m.hosts[1], func() (err error) { c, err = net.DialTimeout("tcp4", at, 5*time.Second); return err })
+	defer c.Close()
+	block := make([]byte, 1<<16)
+	if _, err := io.ReadFull(c, block[:1]); err != nil {
+		m.t.Fatal(err)
+	}
+	begun, bytes, first := time.Now(), 0, 0
+	var took, took1 time.Duration
+	_ = c.SetReadDeadline(begun.Add(startsRun + 5*time.Second))
+	for took < startsRun {
+		n, err := c.Read(block)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		bytes += n
+		if took = time.Since(begun); took < startsBegin {
+			first, took1 = bytes, took
+		}
+	}
+	return float64(first) * 8 / took1.Seconds(), float64(bytes-first) * 8 / (took - took1).Seconds()
+}
