@@ -130,8 +130,11 @@ func LimitCapacity(rate unit.Bandwidth) Capacity {
 	return Capacity{rate: rate, configured: rate, found: rate > 0, every: configuredProbe}
 }
 
-// Known reports whether the rate is configured, or was estimated from traffic.
-func (c *Capacity) Known() bool { return c.rate > 0 }
+// Known reports whether the rate is configured, or was estimated from traffic: not that of the
+// beginning, which a path keeps that carries little.
+func (c *Capacity) Known() bool {
+	return c.rate > 0 && (c.found || c.rate != c.ceil(FirstCapacity))
+}
 
 // Ceil bounds the estimate: a rate that a contract does not let be exceeded. 0 removes the bound.
 func (c *Capacity) Ceil(ceiling unit.Bandwidth) {

@@ -593,3 +593,20 @@ func TestIdlePath(t *testing.T) {
 		t.Errorf("the estimated delay varies by %.1f ms where a packet's does by 20 ms, want at most 8 ms", sd)
 	}
 }
+
+// TestUnknownRate: a path that carries little has no known rate, also after reports.
+func TestUnknownRate(t *testing.T) {
+	var c Capacity
+	for range 10 {
+		c.Update(CapacitySample{Interval: 200 * time.Millisecond, Sent: 1000, Arrived: 1000})
+	}
+	if c.Known() {
+		t.Errorf("known: %v", c.Value())
+	}
+	for range 10 {
+		c.Update(CapacitySample{Interval: 200 * time.Millisecond, Sent: unit.MB, Arrived: unit.MB})
+	}
+	if limited := LimitCapacity(FirstCapacity); !c.Known() || !limited.Known() {
+		t.Errorf("unknown: %v, or one that is configured", c.Value())
+	}
+}
