@@ -2,6 +2,7 @@ package repair
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 )
@@ -28,6 +29,15 @@ type Gaps struct {
 	// Both are in the order of counters.
 	missing, settled []gap
 	overtaken        lateness
+	next             next
+}
+
+// next is when the first of the missing messages is due, for this patience and round trip. There may
+// be a thousand of them, and each packet that arrives asks.
+type next struct {
+	known         bool
+	patience, rtt time.Duration
+	at            time.Duration
 }
 
 // gap is a missing message.
@@ -47,6 +57,7 @@ type Request struct {
 
 // Missed records that n messages before a counter have not arrived, though that one has.
 func (g *Gaps) Missed(now time.Duration, counter, n uint64) {
+	g.next.known = false
 	for c := counter - min(n, maxBurst); c < counter; c++ {
 		g.missing = append(g.missing, gap{counter: c, since: now})
 	}
@@ -67,6 +78,7 @@ func (g *Gaps) Arrived(now time.Duration, counter uint64) {
 		if i, found := find(*list, counter); found {
 			g.overtaken.late(now, now-(*list)[i].since)
 			*list = slices.Delete(*list, i, i+1)
+			g.next.known = false
 		}
 	}
 }
@@ -78,6 +90,7 @@ func (g *Gaps) Retransmitted(counter uint64) (attempts uint8) {
 		attempts = g.missing[i].attempts
 		g.settle(g.missing[i])
 		g.missing = slices.Delete(g.missing, i, i+1)
+		g.next.known = false
 	}
 	return attempts
 }
@@ -103,26 +116,35 @@ func (m *gap) due(patience, rtt time.Duration) time.Duration {
 // answer to a request takes at most. The counters are valid until the next call.
 func (g *Gaps) Due(now, rtt time.Duration, counters []uint64) (Request, bool) {
 	g.overtaken.age(now)
-	g.missing = slices.DeleteFunc(g.missing, func(m gap) bool {
-		over := now-m.since >= Limit || m.attempts == Attempts && now-m.asked >= rtt
-		if over {
-			g.settle(m)
-		}
-		return over
-	})
+	at, any := g.Next(rtt)
+	due := any && now >= at
+	if due {
+		g.next.known = false
+		g.missing = slices.DeleteFunc(g.missing, func(m gap) bool {
+			over := now-m.since >= Limit || m.attempts == Attempts && now-m.asked >= rtt
+			if over {
+				g.settle(m)
+			}
+			return over
+		})
+	}
 	lost := 0 // a message that has not come by now is lost
 	for lost < len(g.settled) && now-g.settled[lost].since >= Limit {
 		g.overtaken.lost(now)
 		lost++
 	}
 	g.settled = slices.Delete(g.settled, 0, lost)
-	patience := g.overtaken.patience()
 	r := Request{Counters: counters[:0]}
+	if !due && lost == 0 {
+		return r, false
+	}
+	patience := g.overtaken.patience()
 	for i := range g.missing {
 		m := &g.missing[i]
 		if m.attempts == Attempts || m.due(patience, rtt) > now || r.Attempt > 0 && m.attempts+1 != r.Attempt {
 			continue
 		}
+		g.next.known = false
 		if len(r.Counters) == MaxCounters || len(r.Counters) > 0 && m.counter-r.Counters[0] > maxSpan {
 			break
 		}
@@ -142,15 +164,21 @@ const (
 
 // Next returns when Due is to be called next, and false if nothing is missing.
 func (g *Gaps) Next(rtt time.Duration) (at time.Duration, any bool) {
+	if len(g.missing) == 0 {
+		return 0, false
+	}
 	patience := g.overtaken.patience()
-	for i := range g.missing {
-		m := &g.missing[i]
-		if due := min(m.due(patience, rtt), m.since+Limit); !any || due < at {
-			at, any = due, true
+	if n := &g.next; !n.known || n.patience != patience || n.rtt != rtt {
+		*n = next{known: true, patience: patience, rtt: rtt, at: math.MaxInt64}
+		for i := range g.missing {
+			m := &g.missing[i]
+			n.at = min(n.at, m.due(patience, rtt), m.since+Limit)
 		}
 	}
-	return at, any
+	return g.next.at, true
 }
 
 // Reset forgets what is missing, because counters begin again.
-func (g *Gaps) Reset() { g.missing, g.settled = g.missing[:0], g.settled[:0] }
+func (g *Gaps) Reset() {
+	g.missing, g.settled, g.next = g.missing[:0], g.settled[:0], next{}
+}

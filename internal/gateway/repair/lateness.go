@@ -12,6 +12,9 @@ import (
 type lateness struct {
 	now, before period
 	begun       time.Duration
+	// known is set while nothing has changed since patience returned last.
+	known bool
+	last  time.Duration
 }
 
 // period has the counts of half of stat.Memory.
@@ -41,12 +44,14 @@ func end(bin int) time.Duration { return minLate / 4 * time.Duration(5+bin%4) <<
 func (l *lateness) late(now, by time.Duration) {
 	l.age(now)
 	l.now.late[bin(by)]++
+	l.known = false
 }
 
 // lost adds a message that did not come within Limit.
 func (l *lateness) lost(now time.Duration) {
 	l.age(now)
 	l.now.lost++
+	l.known = false
 }
 
 // age forgets what is too old.
@@ -59,17 +64,21 @@ func (l *lateness) age(now time.Duration) {
 	default:
 		l.before = period{}
 	}
-	l.now, l.begun = period{}, now
+	l.now, l.begun, l.known = period{}, now, false
 }
 
 // patience returns after which time a message is more likely lost than late: no more were later
 // than were lost. Where none was lost it is longer than any was late.
 func (l *lateness) patience() time.Duration {
+	if l.known {
+		return l.last
+	}
+	l.known, l.last = true, 0
 	later := uint32(0)
-	for i := lateBins - 1; i >= 0; i-- {
+	for i := lateBins - 1; i >= 0 && l.last == 0; i-- {
 		if later += l.now.late[i] + l.before.late[i]; later > l.now.lost+l.before.lost {
-			return end(i) + reorderMargin
+			l.last = end(i) + reorderMargin
 		}
 	}
-	return 0
+	return l.last
 }
