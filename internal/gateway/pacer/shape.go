@@ -308,6 +308,11 @@ func (q *Queue[P]) Push(now time.Duration, p P, size int, flow uint32) bool {
 		}
 		q.evict(fattest)
 	}
+	if q.packets == 0 {
+		// What an empty queue could have sent before would come at once, and a modem may have room for
+		// ten packets.
+		q.free = max(q.free, now)
+	}
 	i := q.node()
 	n := &q.nodes[i]
 	n.packet, n.arrived, n.size, n.next = p, now, int32(size), noIndex

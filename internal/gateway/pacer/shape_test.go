@@ -92,6 +92,27 @@ func TestPacing(t *testing.T) {
 	}
 }
 
+// TestPacedAfterPause: what arrives at once after a pause leaves at the rate: a modem may have room
+// for ten packets.
+func TestPacedAfterPause(t *testing.T) {
+	q := queue(t, Options[packet]{})
+	q.Set(300 * mbit)
+	for _, begins := range []time.Duration{time.Second, 2 * time.Second} {
+		for i := range 20 {
+			q.Push(begins, packet{}, 1500, uint32(i))
+		}
+		for i := range 20 {
+			now := q.Next()
+			if want := begins + time.Duration(i)*q.Line(1500); max(now-want, want-now) > time.Microsecond {
+				t.Errorf("packet %d leaves after %v, want %v", i, now-begins, want-begins)
+			}
+			if _, _, ok := q.Pop(now); !ok {
+				t.Fatalf("packet %d does not leave", i)
+			}
+		}
+	}
+}
+
 func TestNoRateDoesNotPace(t *testing.T) {
 	q := queue(t, Options[packet]{})
 	for i := range 100 {
