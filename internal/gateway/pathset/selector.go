@@ -31,9 +31,6 @@ const (
 	RestMax = 300 * time.Second
 	// rateLifetime is how long a measured rate is valid. Later the set has to be tried again.
 	rateLifetime = 60 * time.Second
-	// evidenceWindows is the number of windows for which losses, late packets and retransmissions are
-	// evidence: after a timeout, TCP sends nothing for a while.
-	evidenceWindows = 6
 	// silentFraction: a window with less than 1/silentFraction of the rate of the paths in use has
 	// hardly more than probes in it. Lost probes, as while the other gateway starts, harm no flow.
 	silentFraction = 50
@@ -110,9 +107,9 @@ type Selector struct {
 	idleWindows int                        // windows of a trial without anything to send
 	collapsed   int                        // successive windows of a collapse
 	lastRate    unit.Bandwidth             // rate of the window before, whatever it says
-	// lossEvidence and elasticEvidence are the numbers of windows for which there still is evidence that
-	// packets were lost or late, and that senders slowed down.
-	lossEvidence, elasticEvidence int
+	// pathsLimit: the rate may be low because of the paths: in this window packets were lost or late, and
+	// senders reacted to that. Otherwise there may be little to send.
+	pathsLimit bool
 }
 
 // candidate is a set of paths and what is known of it.
@@ -130,15 +127,14 @@ type candidate struct {
 // path changes.
 func (s *Selector) Update(now time.Duration, paths []Path, w Window) Decision {
 	s.updatePaths(now, paths)
-	keepEvidence(&s.lossEvidence, w.Lost+w.Late > 0 && (w.Busy || s.moreThanProbes(w.rate())))
-	keepEvidence(&s.elasticEvidence, w.Elastic > 0)
+	s.pathsLimit = w.Lost+w.Late > 0 && w.Elastic > 0 && (w.Busy || s.moreThanProbes(w.rate()))
 	rate, before := w.rate(), s.lastRate
 	s.lastRate = rate
 	if s.settle > 0 {
 		s.settle--
 		return s.last
 	}
-	active := w.Busy || s.pathsLimit()
+	active := w.Busy || s.pathsLimit
 	switch {
 	case len(s.candidates) < 2:
 		return s.last
@@ -164,19 +160,6 @@ func (s *Selector) Update(now time.Duration, paths []Path, w Window) Decision {
 	}
 	return s.last
 }
-
-// keepEvidence keeps evidence for some windows.
-func keepEvidence(windows *int, seen bool) {
-	if seen {
-		*windows = evidenceWindows
-	} else {
-		*windows = max(*windows-1, 0)
-	}
-}
-
-// pathsLimit reports whether the rate may be low because of the paths: packets were lost or late,
-// and senders reacted to that. Otherwise there may be little to send.
-func (s *Selector) pathsLimit() bool { return s.lossEvidence > 0 && s.elasticEvidence > 0 }
 
 // moreThanProbes reports whether a rate is more than that of probes.
 func (s *Selector) moreThanProbes(rate unit.Bandwidth) bool {
@@ -236,7 +219,7 @@ func (s *Selector) considerTrial(now time.Duration, rate, before unit.Bandwidth)
 	}
 	b := &s.candidates[to]
 	// A flow that has just begun grows from window to window.
-	if reason == Below && (b.known || s.pathsLimit()) && !rises(before, rate) && rate < expected/10*collapseTenths {
+	if reason == Below && (b.known || s.pathsLimit) && !rises(before, rate) && rate < expected/10*collapseTenths {
 		s.collapsed++
 	} else {
 		s.collapsed = 0
