@@ -290,7 +290,7 @@ func (t *carrier) send(s *Sim, p *packet, size int32) {
 			}
 		}
 	}
-	set := t.schedule.Next(t.paths, sched.Segment{Now: s.now, Size: int(size), Bulk: p.kind == data || p.kind == synACK || p.kind == established})
+	set := t.schedule.Next(t.paths, sched.Segment{Now: s.now, Size: int(size), Kind: kindOf(p.kind)})
 	if set == 0 {
 		t.result.Unsent++
 		return
@@ -319,6 +319,18 @@ func (t *carrier) send(s *Sim, p *packet, size int32) {
 		t.number.Assign(lane)
 		t.wake(s)
 	}
+}
+
+// kindOf returns what matters to a packet of a passenger.
+func kindOf(k kind) sched.Kind {
+	switch k {
+	case data, synACK, established:
+		return sched.Bulk
+	case ack:
+		return sched.Acks
+	case syn, probe, reply, cross, tunneled, tunnelProbe, tunnelReply, tunnelRequest:
+	}
+	return sched.Prompt
 }
 
 // target sets the standing queue of each path: so long that the later paths are used too.
@@ -457,8 +469,7 @@ const minRTOVariation = 10 * time.Millisecond
 // requested retransmits packets that a path has lost, on the path where they arrive first.
 func (t *carrier) requested(s *Sim, p *packet) {
 	l := &t.lines[p.blocks]
-	i := sched.First(t.paths, -1)
-	if l.congested || i < 0 {
+	if l.congested {
 		return
 	}
 	for _, b := range p.sack {
@@ -468,6 +479,10 @@ func (t *carrier) requested(s *Sim, p *packet) {
 		again, ok := l.kept.Take(s.now, uint64(b.start), uint8(p.length))
 		if !ok {
 			continue
+		}
+		i := t.queues.First(t.paths, s.now, int(again.size), -1)
+		if i < 0 {
+			return
 		}
 		t.count(i, again.size)
 		t.result.Repaired++
@@ -486,7 +501,7 @@ func (t *carrier) requested(s *Sim, p *packet) {
 // one.
 func (t *carrier) rescue(s *Sim, i int) {
 	l := &t.lines[i]
-	to := sched.First(t.paths, i)
+	to := t.queues.First(t.paths, s.now, sched.FullSize, i)
 	if to < 0 || !t.pathSelection.auto || l.queue == nil || t.lines[to].queue == nil {
 		return
 	}

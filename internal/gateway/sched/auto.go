@@ -17,6 +17,9 @@ const (
 	// eighth of 2.4 MB, a web page, because TCP that starts with 10 packets sends that in eight
 	// round trips.
 	burst = 300_000
+	// acksFraction is the share of the data that acknowledgments are: one of 130 bytes, with a tunnel, for
+	// two full packets.
+	acksFraction = 20
 	// switchQuarters: the path of bulk flows is left for a slower one only if it is later for as many
 	// quarters of a burst as well.
 	switchQuarters = 5
@@ -33,7 +36,7 @@ const (
 // the packet is copied to another one whose queue is empty, also one that rests or is slower, and
 // one that costs more only with Options.CopyCostlier.
 //
-// Bulk flows (Segment.Bulk) have a path of their own, bulkPath: the one on which a burst is
+// Bulk flows (Segment.Kind) have a path of their own, bulkPath: the one on which a burst is
 // complete first, which may be a later one of a higher rate. Senders keep to the round trips that
 // they started with: BBR has two of the shortest ones in flight, and cubic leaves slow start when
 // they become longer (HyStart). On the path where the first packet arrives first they would not
@@ -46,11 +49,16 @@ const (
 // cubic takes many seconds to grow it. On the former path their queue grows until the later one is
 // used, too.
 //
+// Acknowledgments have one, too: where those of a burst are complete first. On the path where a single
+// one arrives first they would fill a slow uplink while TCP starts, and move to a later path, which
+// cubic takes for congestion.
+//
 // Package pathset decides which paths rest, by the rates of sets of paths.
 type auto struct {
 	dq
 	costlier bool
 	bulkPath int // a path, or -1
+	acksPath int // the same for acknowledgments
 
 	// former is the bulkPath before the last one, if that is later, or -1; changed is when it
 	// became former.
@@ -64,7 +72,7 @@ type auto struct {
 type running struct{ began, last time.Duration }
 
 func newAuto(o Options) Scheduler {
-	a := &auto{dq: *makeDQ(o), costlier: o.CopyCostlier, bulkPath: -1, former: -1}
+	a := &auto{dq: *makeDQ(o), costlier: o.CopyCostlier, bulkPath: -1, acksPath: -1, former: -1}
 	a.addJitter = true
 	return a
 }
@@ -72,7 +80,7 @@ func newAuto(o Options) Scheduler {
 func (a *auto) Next(paths []Path, s Segment) Set {
 	if !a.version.same(&s) {
 		a.use(paths, notResting(paths))
-		a.chooseBulkPath(paths, s.Now)
+		a.choosePaths(paths, s.Now)
 	}
 	of, begins := a.class(&s)
 	if begins >= 0 && a.queues.queue[begins].empty <= s.Now {
@@ -85,10 +93,14 @@ func (a *auto) Next(paths []Path, s Segment) Set {
 	return chosen | a.queues.copyTo(paths, a.last, s, a.costlier)
 }
 
-// class returns the class of a packet, and the path that bulk flows of that class begin on, or -1.
+// class returns the class of a packet, and the path that packets of that class begin on, or -1.
 func (a *auto) class(s *Segment) (class, int) {
-	if !s.Bulk {
+	switch s.Kind {
+	case Prompt:
 		return prompt, -1
+	case Acks:
+		return acks, a.acksPath
+	case Bulk:
 	}
 	f := &a.flows[s.Flow%uint32(len(a.flows))]
 	if f.last == 0 || s.Now-f.last > runningFor {
@@ -101,35 +113,27 @@ func (a *auto) class(s *Segment) (class, int) {
 	return bulk, a.bulkPath
 }
 
-// chooseBulkPath chooses the path of bulk flows, and sets the delays of paths for them.
-func (a *auto) chooseBulkPath(paths []Path, now time.Duration) {
+// choosePaths chooses the paths of bulk flows and of acknowledgments, and sets the delays of paths for
+// them.
+func (a *auto) choosePaths(paths []Path, now time.Duration) {
 	routes := a.candidates[:a.count]
-	var first, best, current, former *candidate
+	var first *candidate
 	for k := range routes {
 		if r := &routes[k]; first == nil || r.delays[prompt] < first.delays[prompt] {
 			first = r
 		}
 	}
-	for k := range routes {
-		r := &routes[k]
-		if paths[r.path].Cost > paths[first.path].Cost {
-			continue
-		}
-		switch r.path {
-		case a.bulkPath:
-			current = r
-		case a.former:
-			former = r
-		}
-		if best == nil || r.complete(burst) < best.complete(burst) {
-			best = r
-		}
-	}
-	if best == nil {
+	if first == nil {
 		return
 	}
-	if current != nil && current.perByte < best.perByte && current.complete(burst/4*switchQuarters) <= best.complete(burst/4*switchQuarters) {
-		best = current
+	cost := paths[first.path].Cost
+	best, current := completeFirst(paths, routes, burst, cost, a.bulkPath)
+	ofAcks, _ := completeFirst(paths, routes, burst/acksFraction, cost, a.acksPath)
+	var former *candidate
+	for k := range routes {
+		if r := &routes[k]; r.path == a.former && paths[r.path].Cost <= cost {
+			former = r
+		}
 	}
 	switch {
 	case best.path == a.bulkPath:
@@ -138,17 +142,40 @@ func (a *auto) chooseBulkPath(paths []Path, now time.Duration) {
 	default:
 		former = nil
 	}
-	a.bulkPath, a.former = best.path, -1
+	a.bulkPath, a.acksPath, a.former = best.path, ofAcks.path, -1
 	if former != nil {
 		a.former = former.path
 	}
 	for k := range routes {
 		d := &routes[k].delays
 		d[bulk] = max(d[prompt], best.delays[prompt])
+		d[acks] = max(d[prompt], ofAcks.delays[prompt])
 		if former != nil {
 			d[earlier] = max(d[prompt], former.delays[prompt])
 		}
 	}
+}
+
+// completeFirst returns the candidate on which the last of that many bytes arrives first, among those
+// that cost no more than the given cost. The path at, which is also returned if it is one of them, is
+// left for a slower one only if it is later for as many quarters as well.
+func completeFirst(paths []Path, routes []candidate, size, cost, at int) (best, current *candidate) {
+	for k := range routes {
+		r := &routes[k]
+		if paths[r.path].Cost > cost {
+			continue
+		}
+		if r.path == at {
+			current = r
+		}
+		if best == nil || r.complete(size) < best.complete(size) {
+			best = r
+		}
+	}
+	if more := size / 4 * switchQuarters; current != nil && current.perByte < best.perByte && current.complete(more) <= best.complete(more) {
+		best = current
+	}
+	return best, current
 }
 
 // complete returns when the last of that many bytes arrives on the path.

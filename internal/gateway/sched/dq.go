@@ -32,8 +32,9 @@ type class uint8
 
 const (
 	prompt  class = iota // its own arrival matters
-	bulk                 // Segment.Bulk
+	bulk                 // of Kind Bulk
 	earlier              // the same, of a flow that keeps to the former path of bulk flows
+	acks                 // of Kind Acks
 	classes
 )
 

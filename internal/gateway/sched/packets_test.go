@@ -164,16 +164,31 @@ func TestHome(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			paths := []Path{wire(16*mbit, 12*ms), tt.far}
-			for _, bulk := range []bool{false, true} {
-				want := 0
-				if bulk {
-					want = tt.want
-				}
-				if got := scheduler(t, "auto", Options{}).Next(paths, Segment{Size: 1000, Bulk: bulk}); got != One(want) {
-					t.Errorf("bulk %v: %b, want path %d", bulk, got, want)
+			for kind, want := range map[Kind]int{Prompt: 0, Acks: 0, Bulk: tt.want} {
+				if got := scheduler(t, "auto", Options{}).Next(paths, Segment{Size: 1000, Kind: kind}); got != One(want) {
+					t.Errorf("kind %d: %b, want path %d", kind, got, want)
 				}
 			}
 		})
+	}
+}
+
+// TestPathOfAcks: acknowledgments do not begin on the shortest path if its uplink is full when much
+// arrives: they would move to another one then, and senders take longer round trips for congestion.
+func TestPathOfAcks(t *testing.T) {
+	for uplink, want := range map[unit.Bandwidth]int{256 * unit.KbitPerSecond: 1, unit.MbitPerSecond: 1, 4 * unit.MbitPerSecond: 0} {
+		paths := []Path{wire(uplink, 3*ms), wire(100*unit.MbitPerSecond, 55*ms)}
+		a := scheduler(t, "auto", Options{})
+		for i := range 100 {
+			now := time.Duration(i) * 2 * time.Millisecond
+			if got := a.Next(paths, Segment{Now: now, Size: 130, Kind: Acks}); got != One(want) {
+				t.Errorf("uplink of %v: acknowledgment %d on path %d, want %d", uplink, i, got.First(), want)
+				break
+			}
+			if got := a.Next(paths, Segment{Now: now, Size: 130}); i == 0 && got != One(0) {
+				t.Errorf("uplink of %v: another packet on path %d", uplink, got.First())
+			}
+		}
 	}
 }
 
@@ -182,13 +197,13 @@ func TestHome(t *testing.T) {
 func TestHomeOfShortPackets(t *testing.T) {
 	paths := []Path{wire(30*unit.MbitPerSecond, 80*ms), wire(10*unit.MbitPerSecond, 10*ms)}
 	a := scheduler(t, "auto", Options{Tie: Tie})
-	for i, bulk := range []bool{false, true, false, true} {
+	for i, kind := range []Kind{Acks, Bulk, Prompt, Bulk} {
 		want := 1
-		if bulk {
+		if kind == Bulk {
 			want = 0
 		}
-		if got := a.Next(paths, Segment{Now: time.Duration(i) * time.Second, Size: 150, Bulk: bulk}); got != One(want) {
-			t.Errorf("packet %d, bulk %v: path %d, want %d", i, bulk, got.First(), want)
+		if got := a.Next(paths, Segment{Now: time.Duration(i) * time.Second, Size: 150, Kind: kind}); got != One(want) {
+			t.Errorf("packet %d, kind %d: path %d, want %d", i, kind, got.First(), want)
 		}
 	}
 }
@@ -202,7 +217,7 @@ func TestFormerHome(t *testing.T) {
 	send := func(now time.Duration, flow uint32, up bool, want int) {
 		t.Helper()
 		paths[0].Usable = up
-		if got := a.Next(paths, Segment{Now: now, Size: 1000, Flow: flow, Bulk: true}); got != One(want) {
+		if got := a.Next(paths, Segment{Now: now, Size: 1000, Flow: flow, Kind: Bulk}); got != One(want) {
 			t.Errorf("at %v: flow %d on path %d, want %d", now, flow, got.First(), want)
 		}
 	}
@@ -224,7 +239,7 @@ func TestFormerHome(t *testing.T) {
 	for i := range 200 {
 		now := 20*time.Second + time.Duration(i)*ms/10
 		paths[0].Usable = i > 0
-		shared += int(a.Next(paths, Segment{Now: now, Size: 1500, Flow: 4, Bulk: true}) & One(0))
+		shared += int(a.Next(paths, Segment{Now: now, Size: 1500, Flow: 4, Kind: Bulk}) & One(0))
 	}
 	if shared < 30 || shared > 140 {
 		t.Errorf("%d of 200 packets, which queue for longer than the later path is late, on the later path", shared)
@@ -240,7 +255,7 @@ func TestHomeIsShared(t *testing.T) {
 	a := scheduler(t, "auto", Options{Queues: &q})
 	var counts [2]int
 	for range 500 {
-		counts[a.Next(paths, Segment{Size: 1000, Bulk: true}).First()]++
+		counts[a.Next(paths, Segment{Size: 1000, Kind: Bulk}).First()]++
 	}
 	if counts[0] < 95 || counts[0] > 105 {
 		t.Errorf("%d packets on the paths, want a fifth on the first", counts)
@@ -251,7 +266,7 @@ func TestHomeIsShared(t *testing.T) {
 		want int
 	}{{64 * mbit, 1}, {between, 1}, {17 * mbit, 0}, {between, 0}, {64 * mbit, 1}} {
 		paths[1].Rate = tt.rate
-		if got := a.Next(paths, Segment{Now: time.Duration(i+1) * 2 * time.Second, Size: 1000, Bulk: true}); got != One(tt.want) {
+		if got := a.Next(paths, Segment{Now: time.Duration(i+1) * 2 * time.Second, Size: 1000, Kind: Bulk}); got != One(tt.want) {
 			t.Errorf("at %v: path %d, want %d", tt.rate, got.First(), tt.want)
 		}
 	}
@@ -290,9 +305,14 @@ func TestFirst(t *testing.T) {
 	paths := []Path{wire(unit.MbitPerSecond, 15*ms), wire(unit.MbitPerSecond, 30*ms)}
 	paths[0].SRTT, paths[1].SRTT = 30*ms, 60*ms
 	for loss, want := range map[int]int{0: 0, 300_000: 0, 400_000: 1, 1_000_000: 1} {
-		if paths[0].Loss = loss; First(paths, -1) != want {
-			t.Errorf("with a loss of %d in a million, path %d is first", loss, First(paths, -1))
+		if paths[0].Loss = loss; new(Queues).First(paths, 0, 1500, -1) != want {
+			t.Errorf("with a loss of %d in a million, path %d is first", loss, new(Queues).First(paths, 0, 1500, -1))
 		}
+	}
+	paths[0].Loss = 0
+	var busy Queues
+	if busy.Set(0, 0, 20*ms); busy.First(paths, 0, 1500, -1) != 1 {
+		t.Error("the queue of a path does not count")
 	}
 }
 
@@ -315,9 +335,9 @@ func TestLatest(t *testing.T) {
 		a := scheduler(t, "auto", Options{Queues: &queues})
 		arrived := time.Duration(math.MinInt64) // all but few of the packets so far
 		for now := time.Duration(0); now < 300*ms; now += ms {
-			bulk := rapid.Bool().Draw(t, "bulk")
+			kind := rapid.SampledFrom([]Kind{Prompt, Bulk, Acks}).Draw(t, "kind")
 			for range rapid.IntRange(0, 10).Draw(t, "packets") {
-				i := a.Next(paths, Segment{Now: now, Size: 1000, Bulk: bulk}).First()
+				i := a.Next(paths, Segment{Now: now, Size: 1000, Kind: kind}).First()
 				left := now + queues.Wait(i, now)
 				if arrived > left+latest+8*ms { // the transmission time of a packet
 					t.Fatalf("one leaves at %v on path %d, those before it arrive by %v, want by %v later than that", left, i, arrived, latest)

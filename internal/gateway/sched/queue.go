@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"math"
 	"math/bits"
 	"time"
 
@@ -150,15 +151,19 @@ func (p *Path) repaired() time.Duration {
 // maxLoss bounds the share of lost packets that counts.
 const maxLoss = 0.9
 
-// First returns the usable path where a packet that does not wait in the path's queue arrives
-// first, with the time that it takes to retransmit it if the path loses it, or -1. The path except
-// is not considered; -1: all are.
-func First(paths []Path, except int) int {
-	first := -1
+// First returns the usable path where a packet of that size arrives first that is sent after what is
+// in the path's queue, with the time that it takes to retransmit it if the path loses it, or -1. The
+// path except is not considered; -1: all are.
+func (q *Queues) First(paths []Path, now time.Duration, size, except int) int {
+	first, earliest := -1, time.Duration(math.MaxInt64)
 	for i := range paths {
 		p := &paths[i]
-		if i != except && p.Usable && p.Rate > 0 && (first < 0 || p.repaired() < paths[first].repaired()) {
-			first = i
+		if i == except || !p.Usable || p.Rate <= 0 {
+			continue
+		}
+		v := &q.queue[i]
+		if at := max(0, v.empty-now) + v.transmissionTime(p.Rate, size) + p.repaired(); at < earliest {
+			first, earliest = i, at
 		}
 	}
 	return first

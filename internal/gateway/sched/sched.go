@@ -69,13 +69,26 @@ type Segment struct {
 	Queued int
 	// Flow is a hash of the packet's addresses, protocol and ports, for flow.
 	Flow uint32
-	// Bulk: the packet is of a flow that may have much to send, for which the completion of a
-	// transfer matters and not the delay of its first packet. Only auto uses it.
-	Bulk bool
+	// Kind is what matters to the packet. Only auto uses it.
+	Kind Kind
 	// Version, if not 0, changes with everything in paths but Room, Cwnd, InFlight and Queued. The
 	// scheduler keeps what it derived from paths while the Version is the same.
 	Version uint64
 }
+
+// Kind is what matters to a packet.
+type Kind uint8
+
+const (
+	// Prompt: the packet's own arrival matters.
+	Prompt Kind = iota
+	// Bulk: the packet is of a flow that may have much to send, for which the completion of a transfer
+	// matters and not the delay of its first packet.
+	Bulk
+	// Acks: the packet only acknowledges what a flow has received. How fast its sender sends depends
+	// on how its round trips change.
+	Acks
+)
 
 // version is the Segment.Version for which something was derived.
 type version uint64

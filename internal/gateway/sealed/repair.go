@@ -52,10 +52,6 @@ func (r *peer) retransmitLocked(k *keys, v tunnel.Request, now time.Duration, b 
 	if l.repairs.keys != k || l.rates.capacity.Exhausted() && quality.Congested(l.reports.last.Standing, l.reports.last.Jitter) {
 		return
 	}
-	i := sched.First(r.scheduling.paths, -1)
-	if i < 0 || !r.links[i].ready() {
-		return
-	}
 	for _, c := range v.Counters {
 		q, found := l.repairs.kept.Take(now, c, v.Attempt)
 		if !found || c >= tunnel.MaxOrigin {
@@ -65,10 +61,15 @@ func (r *peer) retransmitLocked(k *keys, v tunnel.Request, now time.Duration, b 
 		if !ok {
 			continue
 		}
+		size := len(buf) + tunnel.TagLen + ipUDP4
+		i := r.scheduling.queues.First(r.scheduling.paths, now, size, -1)
+		if i < 0 || !r.links[i].ready() {
+			return
+		}
 		stamp.Origin = tunnel.Origin{Path: v.Path, Counter: c}
 		r.sealLocked(b, k, i, buf, tunnel.Retransmission, stamp, q.class, now)
 		if to := &r.links[i]; to.shaped {
-			to.queue.Charge(now, len(buf)+tunnel.TagLen+ipUDP4)
+			to.queue.Charge(now, size)
 			r.scheduling.queues.Set(i, now, to.queue.Wait(now))
 		}
 		l.repairs.count++
@@ -89,7 +90,7 @@ func (b *batch) openAgain(k *keys, q *queued) (buf []byte, stamp tunnel.Stamp, o
 // leads elsewhere, so packets get counters of the other path.
 func (r *peer) rescueLocked(b *batch, i int, now time.Duration) {
 	l, k := &r.links[i], r.session.sending
-	to := sched.First(r.scheduling.paths, i)
+	to := r.scheduling.queues.First(r.scheduling.paths, now, sched.FullSize, i)
 	if k == nil || to < 0 || !r.links[to].shaped || !r.links[to].ready() {
 		return
 	}

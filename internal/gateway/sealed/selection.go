@@ -80,18 +80,22 @@ func (x *selection) sent(h *parsed, head []byte, count, length int) {
 // (RFC 4594, section 2.3; RFC 8622).
 const af13 = 14
 
-// bulk reports whether the packets of a frame are of a flow that may have much to send
-// (sched.Segment): those of TCP except a first SYN and, with ack, segments that only acknowledge;
-// and full ones of other protocols.
-func bulk(h *parsed, head []byte, ack bool, count, length int) bool {
-	switch {
-	case ack || h.DSCP > af13 || !h.transfers():
-		return false
-	case h.Protocol != unix.IPPROTO_TCP:
-		return full(count, length)
-	}
+// kindOf returns what matters to the packets of a frame. Bulk are those of TCP except a first SYN and,
+// with ack, segments that only acknowledge; and full ones of other protocols.
+func kindOf(h *parsed, head []byte, ack bool, count, length int) sched.Kind {
 	t := head[min(h.transport, len(head)):]
-	return len(t) >= tcpLen && t[13]&(flagSYN|flagACK) != flagSYN
+	switch {
+	case h.DSCP > af13 || !h.transfers():
+	case ack:
+		return sched.Acks
+	case h.Protocol != unix.IPPROTO_TCP:
+		if full(count, length) {
+			return sched.Bulk
+		}
+	case len(t) >= tcpLen && t[13]&(flagSYN|flagACK) != flagSYN:
+		return sched.Bulk
+	}
+	return sched.Prompt
 }
 
 // busyWait is the least wait in the queue of a busy path.

@@ -172,33 +172,33 @@ func TestElastic(t *testing.T) {
 	}
 }
 
-// TestBulk: data of TCP and full datagrams may be much. What opens a connection or only
+// TestKind: data of TCP and full datagrams may be much. What opens a connection or only
 // acknowledges, small datagrams, echoes, and what asks for low delay are to arrive first.
-func TestBulk(t *testing.T) {
+func TestKind(t *testing.T) {
 	classed := func(dscp byte, b []byte) []byte { b[1] = dscp << 2; return b }
 	for _, tt := range []struct {
 		name string
 		b    []byte
-		want bool
+		want sched.Kind
 	}{
-		{"echo", packet(unix.IPPROTO_ICMP, 0, 0, 0, 1400), false},
-		{"small datagram", packet(unix.IPPROTO_UDP, 443, 0, 0, 1000), false},
-		{"full datagram", packet(unix.IPPROTO_UDP, 443, 0, 0, 1300), true},
-		{"request for a connection", packet(unix.IPPROTO_TCP, 80, 0, syn, 0), false},
-		{"its acceptance", packet(unix.IPPROTO_TCP, 80, 0, syn|ack, 0), true},
-		{"acknowledgment", packet(unix.IPPROTO_TCP, 80, 0, ack, 0), false},
-		{"data", packet(unix.IPPROTO_TCP, 80, 0, ack, 10), true},
-		{"data, AF11", classed(10, packet(unix.IPPROTO_TCP, 80, 0, ack, 10)), true},
-		{"data of a terminal, AF21", classed(18, packet(unix.IPPROTO_TCP, 22, 0, ack, 10)), false},
-		{"video, EF", classed(46, packet(unix.IPPROTO_UDP, 9, 0, 0, 1300)), false},
+		{"echo", packet(unix.IPPROTO_ICMP, 0, 0, 0, 1400), sched.Prompt},
+		{"small datagram", packet(unix.IPPROTO_UDP, 443, 0, 0, 1000), sched.Prompt},
+		{"full datagram", packet(unix.IPPROTO_UDP, 443, 0, 0, 1300), sched.Bulk},
+		{"request for a connection", packet(unix.IPPROTO_TCP, 80, 0, syn, 0), sched.Prompt},
+		{"its acceptance", packet(unix.IPPROTO_TCP, 80, 0, syn|ack, 0), sched.Bulk},
+		{"acknowledgment", packet(unix.IPPROTO_TCP, 80, 0, ack, 0), sched.Acks},
+		{"data", packet(unix.IPPROTO_TCP, 80, 0, ack, 10), sched.Bulk},
+		{"data, AF11", classed(10, packet(unix.IPPROTO_TCP, 80, 0, ack, 10)), sched.Bulk},
+		{"data of a terminal, AF21", classed(18, packet(unix.IPPROTO_TCP, 22, 0, ack, 10)), sched.Prompt},
+		{"video, EF", classed(46, packet(unix.IPPROTO_UDP, 9, 0, 0, 1300)), sched.Prompt},
 	} {
 		binary.BigEndian.PutUint16(tt.b[2:], uint16(len(tt.b)))
 		var h parsed
 		if !h.parse(tt.b) {
 			t.Fatalf("%s is no packet", tt.name)
 		}
-		if got := bulk(&h, tt.b, isAcknowledgment(tt.b), 1, len(tt.b)); got != tt.want {
-			t.Errorf("%s: %v", tt.name, got)
+		if got := kindOf(&h, tt.b, isAcknowledgment(tt.b), 1, len(tt.b)); got != tt.want {
+			t.Errorf("%s: kind %d, want %d", tt.name, got, tt.want)
 		}
 	}
 }

@@ -180,7 +180,7 @@ func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 		length += f.PacketLen(i)
 	}
 	r.selection.sent(&h, head, f.Len(), length)
-	isBulk := bulk(&h, head, ack, f.Len(), length)
+	kind := kindOf(&h, head, ack, f.Len(), length)
 	for i := range f.Len() {
 		n := f.PacketLen(i)
 		if n > r.scheduling.mtu {
@@ -192,7 +192,7 @@ func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 		if i == 0 {
 			clampMSS(buf[tunnel.Offset:], &h, r.scheduling.mtu)
 		}
-		r.transmitLocked(b, buf, lane, isBulk, &h, u, now)
+		r.transmitLocked(b, buf, lane, kind, &h, u, now)
 	}
 	if b.next >= batchLen || len(b.queued) >= maxQueued {
 		b.flush()
@@ -219,14 +219,14 @@ func (r *peer) oversizedLocked(b *batch, f *tun.Frame, i int, h *parsed, u *rule
 	if h.Src.Is6() && len(packet) <= ipv6MinMTU {
 		buf := b.slot(len(packet))
 		copy(buf[tunnel.Offset:], packet)
-		r.transmitLocked(b, buf, laneOf(h.flow, isAcknowledgment(packet)), false, h, u, now)
+		r.transmitLocked(b, buf, laneOf(h.flow, isAcknowledgment(packet)), sched.Prompt, h, u, now)
 		return
 	}
 	if !h.dontFrag {
 		fragments(packet, make([]byte, len(packet)), r.scheduling.mtu, func(part []byte) {
 			buf := b.slot(len(part))
 			copy(buf[tunnel.Offset:], part)
-			r.transmitLocked(b, buf, uint8(h.flow), false, h, u, now)
+			r.transmitLocked(b, buf, uint8(h.flow), sched.Prompt, h, u, now)
 		})
 		return
 	}
@@ -239,15 +239,15 @@ func (r *peer) oversizedLocked(b *batch, f *tun.Frame, i int, h *parsed, u *rule
 }
 
 // transmitLocked schedules a packet, whose buffer has room for the tunnel, and seals it for each
-// path. bulk is that of sched.Segment.
-func (r *peer) transmitLocked(b *batch, buf []byte, lane uint8, bulk bool, h *parsed, u *rule, now time.Duration) {
+// path.
+func (r *peer) transmitLocked(b *batch, buf []byte, lane uint8, kind sched.Kind, h *parsed, u *rule, now time.Duration) {
 	wire := len(buf) + tunnel.TagLen + ipUDP4
 	for i := range r.scheduling.paths {
 		if l := &r.links[i]; l.shaped {
 			r.scheduling.queues.Set(i, now, l.queue.WaitOf(now, uint32(lane)))
 		}
 	}
-	set := u.scheduler.Next(r.scheduling.paths, sched.Segment{Now: now, Size: wire, Window: 1 << 30, Flow: h.flow, Bulk: bulk, Version: r.selection.version})
+	set := u.scheduler.Next(r.scheduling.paths, sched.Segment{Now: now, Size: wire, Window: 1 << 30, Flow: h.flow, Kind: kind, Version: r.selection.version})
 	if set == 0 {
 		r.plane.counts.drop(dropNoPath, 1)
 		return
