@@ -169,7 +169,7 @@ func TestGatewayRuns(t *testing.T) {
 }
 
 // TestGatewayFollowsRate: half a second after a path became slower, the gateway sends no more over
-// it than it carries.
+// it than it carries, but for a probe of a rate that is higher by a tenth, of 300 ms.
 func TestGatewayFollowsRate(t *testing.T) {
 	s, err := builtIn(t, "gateway-pair").Select(scenario.Selection{Cases: []string{"equal"}, Transports: []string{"auto"}})
 	if err != nil {
@@ -197,7 +197,7 @@ func TestGatewayFollowsRate(t *testing.T) {
 	if before := sent(at-time.Second, at); before < 17 {
 		t.Errorf("%.1f Mbit/s before the change", before)
 	}
-	if after := sent(at+500*time.Millisecond, at+time.Second); after > 10 || after < 7 {
+	if after := sent(at+500*time.Millisecond, at+time.Second); after > 10.6 || after < 7 {
 		t.Errorf("%.1f Mbit/s half a second after the change to 10 Mbit/s", after)
 	}
 }
