@@ -179,10 +179,10 @@ func worldsFailure(what, file string, err error, do string) error {
 // printDistributions prints a table of distributions.
 func printDistributions(out io.Writer, list []worlds.Distribution) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "MEASURE\tN\tWORST\t1 %\t5 %\tMEDIAN\t95 %\tGOAL 1 %")
+	fmt.Fprintln(w, "MEASURE\tN\tWORST\t1 %\t5 %\tMEDIAN\t95 %\tGOAL 1 %\tMEET IT")
 	for _, d := range list {
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", d.Title, d.Worlds,
-			d.Text(d.Least), d.Text(d.P1), d.Text(d.P5), d.Text(d.Median), d.Text(d.P95), d.GoalText())
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", d.Title, d.Worlds,
+			d.Text(d.Least), d.Text(d.P1), d.Text(d.P5), d.Text(d.Median), d.Text(d.P95), d.GoalText(), d.MetText())
 	}
 	return w.Flush()
 }

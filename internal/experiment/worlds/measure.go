@@ -39,6 +39,7 @@ var none = math.NaN()
 var measures = []Measure{
 	{Name: "bulk", Title: "bulk goodput / best line", Kind: Gateway, Goal: 0.97, Worst: 0.9, Traffic: Bulk, Transport: auto, judge: goodput},
 	{Name: "bulk_dq", Title: "the same by dq", Kind: Gateway, Goal: none, Worst: none, Traffic: Bulk, Transport: dq, judge: goodput},
+	{Name: "bulk_again", Title: "the same by that line again", Kind: Gateway, Goal: none, Worst: none, Traffic: Bulk, Transport: again, judge: goodput},
 	{Name: "kept", Title: "object time / best line", Kind: Gateway, Less: true, Goal: 1.1, Worst: none, Traffic: Kept, Transport: auto, judge: slowness},
 	{Name: "stream", Title: "stream goodput / best line", Kind: Gateway, Goal: 1, Worst: none, Traffic: Stream, Transport: auto, judge: goodput},
 	{Name: "stream_pause", Title: "stream pause beyond it, ms", Unit: milliseconds, Kind: Gateway, Less: true, Goal: 30, Worst: none, Traffic: Stream, Transport: auto, judge: pause},
@@ -101,24 +102,50 @@ func (m Measure) failed() float64 {
 	return 0
 }
 
+// Again returns the run that is to be repeated with other random numbers, as Repeated returns it: the
+// best of the paths alone in bulk. A measure that is no farther from its goal than that is as good as
+// its judge. It returns false if no measure needs it, or no path alone delivers.
+func (w World) Again(runs []result.Run) (result.Run, bool) {
+	if !slices.ContainsFunc(Measures(w.Kind), func(m Measure) bool { return m.Transport == again }) {
+		return result.Run{}, false
+	}
+	best := w.bestAlone(runs, Bulk)
+	if best == nil {
+		return result.Run{}, false
+	}
+	return *best, true
+}
+
+// Repeated marks a run as the repetition of the one that Again returned.
+func Repeated(r result.Run) result.Run {
+	r.Transport = again
+	return r
+}
+
+// bestAlone returns the best run of a traffic over one path, or nil.
+func (w World) bestAlone(runs []result.Run, traffic string) *result.Run {
+	var best *result.Run
+	for i := range runs {
+		r := &runs[i]
+		if r.Traffic == traffic && slices.Contains(links[w.Kind], r.Transport) && r.Err() == nil && (best == nil || better(traffic, r.Metrics, best.Metrics)) {
+			best = r
+		}
+	}
+	return best
+}
+
 // Judge compares the runs of a world. A measure without runs, or that no path alone delivers, has
 // no value.
 func (w World) Judge(runs []result.Run) map[string]float64 {
 	values := map[string]float64{}
 	for _, m := range Measures(w.Kind) {
 		var all *result.Run
-		var best *result.Run
 		for i := range runs {
-			r := &runs[i]
-			switch {
-			case r.Traffic != m.Traffic:
-			case r.Transport == m.Transport:
+			if r := &runs[i]; r.Traffic == m.Traffic && r.Transport == m.Transport {
 				all = r
-			case !slices.Contains(links[w.Kind], r.Transport) || r.Err() != nil:
-			case best == nil || better(m.Traffic, r.Metrics, best.Metrics):
-				best = r
 			}
 		}
+		best := w.bestAlone(runs, m.Traffic)
 		switch {
 		case all == nil || best == nil:
 		case all.Err() != nil:
@@ -138,6 +165,8 @@ type Distribution struct {
 	// Worst is the worst value, and P1, P5, Median and P95 those below which, or with Less above
 	// which, so many percent of the worlds are.
 	Least, P1, P5, Median, P95 float64
+	// Met is the share of worlds that meet the goal, from 0 to 1; NaN if there is none.
+	Met float64
 }
 
 // Distribute returns the distributions of the measures of a kind that have values.
@@ -156,7 +185,16 @@ func Distribute(k Kind, worlds []map[string]float64) ([]Distribution, error) {
 		if len(values) == 0 {
 			continue
 		}
-		d := Distribution{Measure: m, Worlds: len(values)}
+		d := Distribution{Measure: m, Worlds: len(values), Met: none}
+		if !math.IsNaN(m.Goal) {
+			met := 0
+			for _, w := range worlds {
+				if v, ok := w[m.Name]; ok && m.Beyond(v) <= 0 {
+					met++
+				}
+			}
+			d.Met = float64(met) / float64(len(values))
+		}
 		for _, q := range []struct {
 			p  float64
 			to *float64
@@ -204,6 +242,14 @@ func (m Measure) Text(v float64) string {
 		return fmt.Sprintf("%.0f", v)
 	}
 	return fmt.Sprintf("%.2f", v)
+}
+
+// MetText formats the share of worlds that meet the goal, empty if there is none.
+func (d Distribution) MetText() string {
+	if math.IsNaN(d.Met) {
+		return ""
+	}
+	return fmt.Sprintf("%.0f %%", 100*d.Met)
 }
 
 // GoalText formats the goal, empty if there is none.

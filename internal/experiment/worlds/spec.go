@@ -29,6 +29,8 @@ const (
 	dq     = "dq"
 	first  = "first"
 	memory = "memory"
+	// again is the best of the paths alone with other random numbers.
+	again = "again"
 )
 
 const (

@@ -133,6 +133,26 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// TestAgain: the best of the lines alone is judged by itself with other random numbers.
+func TestAgain(t *testing.T) {
+	w := World{Options: Options{Kind: Gateway}}
+	runs := []result.Run{run(Bulk, "path1", 8, 0), run(Bulk, "path2", 10, 0), run(Bulk, auto, 20, 0), run(Kept, "path1", 90, 0)}
+	best, any := w.Again(runs)
+	if !any || best.Transport != "path2" || best.Traffic != Bulk {
+		t.Fatalf("got %v, %v", best, any)
+	}
+	best.Metrics = map[string]float64{result.Goodput: 7}
+	if got := w.Judge(append(runs, Repeated(best))); got["bulk_again"] != 0.7 || got["bulk"] != 2 {
+		t.Errorf("got %v", got)
+	}
+	if _, any := w.Again(runs[2:3]); any {
+		t.Error("no line alone delivers")
+	}
+	if _, any := (World{Options: Options{Kind: EPE}}).Again([]result.Run{run(Bulk, "a", 8, 0)}); any {
+		t.Error("no measure of EPE needs it")
+	}
+}
+
 func TestDistribute(t *testing.T) {
 	var list []map[string]float64
 	for i := range 101 {
@@ -156,6 +176,7 @@ func TestDistribute(t *testing.T) {
 	near("least", got[i].Least, 0)
 	near("1 %", got[i].P1, 0.01)
 	near("median", got[i].Median, 0.5)
+	near("those that meet the goal", got[i].Met, 4./101)
 	near("longest pause", got[j].Least, 100)
 	near("1 % of pauses", got[j].P1, 99)
 	near("95 % of pauses", got[j].P95, 5)

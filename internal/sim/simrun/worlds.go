@@ -157,8 +157,26 @@ func simulateWorld(ctx context.Context, w worlds.World, base *scenario.Spec) ([]
 	if err != nil {
 		return nil, err
 	}
+	best, any := w.Again(r.Runs)
+	if !any {
+		return r.Runs, nil
+	}
+	spec, err := w.Spec(base).Select(scenario.Selection{Traffic: []string{best.Traffic}, Transports: []string{best.Transport}})
+	if err != nil {
+		return nil, err
+	}
+	repeated, err := Run(ctx, Options{Spec: spec, Seed: w.SimulatorSeed() + otherSeed, Jobs: 1})
+	if err != nil {
+		return nil, err
+	}
+	for _, x := range repeated.Runs {
+		r.Runs = append(r.Runs, worlds.Repeated(x))
+	}
 	return r.Runs, nil
 }
+
+// otherSeed is added to the seed of a world for other random numbers: numbers of worlds are below.
+const otherSeed = 1 << 31
 
 // row returns the row of a world.
 func (o WorldsOptions) row(w worlds.World, values map[string]float64, fingerprint string) []string {
