@@ -531,7 +531,7 @@ func printAnalysis(w io.Writer, a measurement.Analysis) error {
 	if a.Paired {
 		how = "of pairs in one connection, by Student's t"
 	} else if len(a.Modes) > 1 && a.Modes[1].Known {
-		how = "over blocks, " + string(a.Modes[1].Ratio.Method)
+		how = "over blocks, by " + string(a.Modes[1].Ratio.Method)
 	}
 	_, err := fmt.Fprintf(w, "%d %s; intervals %s. %s\n", a.Blocks, map[bool]string{true: "pairs", false: "complete blocks"}[a.Paired], how, a.Headline())
 	for _, n := range a.Notes {

@@ -3,8 +3,6 @@ package measurement
 import (
 	"errors"
 	"fmt"
-	"math"
-	"math/rand/v2"
 	"strings"
 
 	"github.com/tabane/tabane/internal/analysis/measure"
@@ -16,11 +14,20 @@ const (
 	Margin = 0.05
 	// significance is that of a difference, after Holm's correction for the number of modes.
 	significance = 0.05
-	level        = 1 - significance
 	// interim is the level of the intervals that end a measurement early. It is higher than that of
 	// the result, because after each block there is another chance to end by luck.
 	interim = 0.99
 )
+
+// level is that of the intervals of the result. If the measurement may end early, these and the
+// ones that end it share the 5 %: those that end just when luck is on one side have the true ratio
+// less often (TestStopsEarly).
+func (p Plan) level() float64 {
+	if p.Whole {
+		return 1 - significance
+	}
+	return 1 - (significance - (1 - interim))
+}
 
 // ModeResult is one mode of a measurement.
 type ModeResult struct {
@@ -97,7 +104,7 @@ func Analyze(p Plan, rows []Row) (Analysis, error) {
 			if m.Verdict = TooFew; parsed.Parallel() {
 				m.Verdict = Yardstick
 			}
-			m.Ratio, err = p.ratio(m.Goodputs, goodputs(blocks, 0), level)
+			m.Ratio, err = p.ratio(m.Goodputs, goodputs(blocks, 0), p.level())
 			switch {
 			case err == nil:
 				m.Known = true
@@ -131,13 +138,12 @@ func goodputs(blocks [][]Row, mode int) []float64 {
 	return all
 }
 
-// ratio compares two modes. The bootstrap has the plan's seed, so that a report is the same each
-// time.
+// ratio compares two modes.
 func (p Plan) ratio(b, a []float64, level float64) (stat.MedianRatio, error) {
 	if p.Paired {
 		return stat.PairedRatio(b, a, level)
 	}
-	return stat.RatioOfMedians(b, a, level, rand.New(rand.NewPCG(p.Seed, math.MaxUint64)).IntN)
+	return stat.BlockRatio(b, a, level)
 }
 
 // inside reports whether differences beyond Margin are excluded, outside whether smaller ones are.

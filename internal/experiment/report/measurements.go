@@ -196,7 +196,7 @@ func (m Measurements) modesFigure() (f figure, ok bool, err error) {
 	f = figure{
 		name: "modes", title: "Goodput of each mode, by client network", alt: "Box plots of the goodput in Mbit/s, medians: " + strings.Join(words, ", ") + ".",
 		caption: "As Fig. 12 and 13 of paper A. Boxes are quartiles and median, whiskers reach to the last value within 1.5 times the box's height, circles are beyond. " +
-			"Above each box is the ratio of its median to that of the first mode. Each panel has its own axis, from 0.",
+			"Above each box is the median of its ratios to the first mode within blocks. Each panel has its own axis, from 0.",
 	}
 	lines := (len(plots) + columns - 1) / columns
 	f, err = render(f, legendHeight(entries)+vg.Length(lines)*190, func(c draw.Canvas) { tile(drawLegend(c, entries), plots, columns) })
@@ -273,7 +273,7 @@ func (n Network) parallelFigure(name string) (f figure, ok bool, err error) {
 	f = figure{
 		name: name, title: "Parallel TCP connections, " + clean(n.Plan.Name), alt: "Box plots of the goodput in Mbit/s, medians: " + strings.Join(words, ", ") + ".",
 		caption: "As Fig. 14 of paper A: goodput of so many TCP connections over the best path at the same time, beside MPTCP over all paths. " +
-			"Above each box is the ratio of its median to that of the first mode.",
+			"Above each box is the median of its ratios to the first mode within blocks.",
 	}
 	f, err = render(f, 240, func(c draw.Canvas) {
 		tile(c, []*plot.Plot{p.plot(n.Plan.Name, "Goodput (Mbit/s)", figureWidth-60)}, 1)
@@ -421,8 +421,8 @@ func sizes(ratios []float64) string {
 // pageTable has the modes of all networks.
 func (m Measurements) pageTable() *pageTable {
 	t := &pageTable{
-		Caption: "Ratios are those of the medians to the first mode of the network. Intervals of 95 % are of the ratio within blocks: exact up to 24 blocks (signed ranks), by a bootstrap over blocks beyond, " +
-			"and by Student's t for pairs in one connection. p is of Wilcoxon's signed-rank test, or of the t-test, with Holm's correction for the modes of the network. " +
+		Caption: "Ratios are to the first mode of the network: the median of those within blocks, with an interval of 95 % by order statistics, which holds for all distributions; " +
+			"or the geometric mean of those of pairs in one connection, by Student's t. p is of Wilcoxon's signed-rank test, or of the t-test, with Holm's correction for the modes of the network. " +
 			"A difference does not matter if the whole interval is within ±5 %, and is otherwise better or worse if the interval excludes 1 and p is at most 0.05. " +
 			"Several TCP connections are a yardstick, as in Fig. 14 of paper A: the client opens them, and no verdict is about them.",
 		Columns: []pageColumn{{Title: "Network", keep: true}, {Title: "Mode", keep: true}, {"Trials", true, true}, {"Median, Mbit/s", true, true}, {"Quartiles", true, true}, {"Ratio", true, true}, {"95 % interval", true, true}, {"p, Holm", true, true}, {Title: "Verdict", keep: true}},

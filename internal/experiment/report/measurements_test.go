@@ -73,7 +73,7 @@ func TestMeasurements(t *testing.T) {
 		t.Errorf("the page needs %q", outside)
 	}
 	modes := read("modes.csv")
-	if n := strings.Count(modes, "\n"); n != 10 || !strings.Contains(modes, "isp-e,parallel:12,bulk,10,") || !strings.Contains(modes, ",exact,yardstick\n") {
+	if n := strings.Count(modes, "\n"); n != 10 || !strings.Contains(modes, "isp-e,parallel:12,bulk,10,") || !strings.Contains(modes, ",order statistics,yardstick\n") {
 		t.Errorf("modes.csv:\n%s", modes)
 	}
 	if trials := read("trials.csv"); strings.Count(trials, "name,block") != 1 || strings.Count(trials, "\n") != 1+20+50+6 {
