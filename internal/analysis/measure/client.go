@@ -51,8 +51,8 @@ const (
 	// warmUp is what a switched connection takes to settle after a switch: the queue of a path at rest
 	// drains, and the windows of others open.
 	warmUp = 800 * time.Millisecond
-	// Phase is the time in each mode of a switched connection.
-	Phase = 2500 * time.Millisecond
+	// LeastPhase is the shortest time in each mode of a switched connection: most of it has to count.
+	LeastPhase = 2 * time.Second
 	// Interval is the length of a sample of the series.
 	Interval = 100 * time.Millisecond
 )

@@ -463,17 +463,17 @@ func TestPaired(t *testing.T) {
 	if err := offer.CheckPaired(modes[0], modes[1]); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Turn(t.Context(), PairedTime(1), nil); err != nil {
+	if err := c.Turn(t.Context(), PairedTime(1, LeastPhase), nil); err != nil {
 		t.Fatal(err)
 	}
-	got, err := c.Paired(t.Context(), modes, [][2]int{{1, 0}})
+	got, err := c.Paired(t.Context(), modes, [][2]int{{1, 0}}, LeastPhase)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if want := []string{"steer", "steer", "best", "steer", "best"}; !slices.Equal(d.names, want) {
 		t.Errorf("switched to %q, want %q", d.names, want)
 	}
-	if len(got) != 1 || got[0][0].Bytes == 0 || got[0][1].Bytes == 0 || got[0][0].Duration > Phase-warmUp {
+	if len(got) != 1 || got[0][0].Bytes == 0 || got[0][1].Bytes == 0 || got[0][0].Duration > LeastPhase-warmUp {
 		t.Errorf("got %+v", got)
 	}
 }

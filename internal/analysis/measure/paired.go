@@ -12,7 +12,9 @@ import (
 
 // PairedTime is how long a connection that is switched between that many pairs of phases takes:
 // with a phase in which it starts, and a pair that is not counted.
-func PairedTime(pairs int) time.Duration { return Phase + 2*time.Duration(pairs+1)*Phase }
+func PairedTime(pairs int, phase time.Duration) time.Duration {
+	return phase + 2*time.Duration(pairs+1)*phase
+}
 
 // CheckPaired returns why two modes cannot be in one connection.
 func (o Offer) CheckPaired(a, b Mode) error {
@@ -35,11 +37,11 @@ func (o Offer) CheckPaired(a, b Mode) error {
 // each phase: those of orders, each a pair of indexes of modes. Before them, the connection starts,
 // and is once in each mode, so that the windows of all subflows are open. Of each phase, the start
 // is left out.
-func (c *Client) Paired(ctx context.Context, modes [2]Mode, orders [][2]int) ([][2]Trial, error) {
+func (c *Client) Paired(ctx context.Context, modes [2]Mode, orders [][2]int, phase time.Duration) ([][2]Trial, error) {
 	first := modes[orders[0][0]]
 	delivery, _ := first.Switched() // CheckPaired
 	first.Delivery = delivery
-	length := PairedTime(len(orders))
+	length := PairedTime(len(orders), phase)
 	orders = append([][2]int{orders[0]}, orders...)
 	target, _, err := c.target(first, Load{Time: length}, 1)
 	if err != nil {
@@ -84,7 +86,7 @@ func (c *Client) Paired(ctx context.Context, modes [2]Mode, orders [][2]int) ([]
 	var failed error
 	for i, order := range orders {
 		for j, mode := range order {
-			at := Phase + time.Duration(2*i+j)*Phase
+			at := phase + time.Duration(2*i+j)*phase
 			if err := sleep(loading, started.Add(at)); err != nil {
 				failed = err
 				break
@@ -94,10 +96,10 @@ func (c *Client) Paired(ctx context.Context, modes [2]Mode, orders [][2]int) ([]
 				failed = err
 				break
 			}
-			end := at + Phase
+			end := at + phase
 			spans[i][mode] = span{max(at, time.Since(started)) + warmUp, end}
-			phase, stop := context.WithDeadline(loading, started.Add(end-Interval))
-			latencies[i][mode], _ = p.series(phase, 0, pingEvery) // without answers there is goodput
+			during, stop := context.WithDeadline(loading, started.Add(end-Interval))
+			latencies[i][mode], _ = p.series(during, 0, pingEvery) // without answers there is goodput
 			stop()
 		}
 		if failed != nil {

@@ -50,6 +50,10 @@ type measureRunFlags struct {
 // defaultTrial is the time of a bulk trial, as that of iperf3.
 const defaultTrial = 10 * time.Second
 
+// defaultPhase is the time in each mode of a switched connection: congestion control recovers from a
+// loss within it, and five pairs take 65 s.
+const defaultPhase = 5 * time.Second
+
 func (a *app) measureRunCommand() *cobra.Command {
 	var f measureRunFlags
 	c := &cobra.Command{
@@ -83,7 +87,7 @@ requests on another connection measure the latency under load. It needs no privi
 	flags.IntVar(&f.objects, "objects", 0, "get `n` objects, one after the other, instead of bulk")
 	flags.StringVar(&f.object, "object-size", "50kB", "`size` of each object")
 	flags.StringVar(&f.stream, "stream", "", "get a stream of this `rate`, such as 25Mbit/s, instead of bulk")
-	flags.DurationVar(&f.time, "time", 0, "how long a trial lasts, with bytes or objects at most (default "+defaultTrial.String()+")")
+	flags.DurationVar(&f.time, "time", 0, "how long a trial lasts, with bytes or objects at most (default "+defaultTrial.String()+", paired "+defaultPhase.String()+")")
 	flags.BoolVar(&f.paired, "paired", false, "switch one connection between two modes, which needs far fewer trials; --trials are pairs")
 	flags.BoolVar(&f.whole, "all-trials", false, "make all trials, also if fewer decide")
 	flags.StringVar(&f.maxBytes, "max-bytes", "", "end before this `size` is exceeded, as for a contract with a volume")
@@ -126,6 +130,9 @@ func (f measureRunFlags) plan(server string) (measurement.Plan, error) {
 	default:
 		if p.Load.Time == 0 {
 			p.Load.Time = defaultTrial
+			if f.paired {
+				p.Load.Time = defaultPhase
+			}
 		}
 		if f.stream != "" {
 			if p.Load.Rate, err = unit.ParseBandwidth(f.stream); err != nil || p.Load.Rate <= 0 {
@@ -347,7 +354,7 @@ func (r *remedy) Unwrap() error { return r.error }
 func (t *measurer) length() time.Duration {
 	switch l := t.plan.Load; {
 	case t.plan.Paired:
-		return measure.PairedTime(min(measurement.Pairs, t.plan.Trials))
+		return measure.PairedTime(min(measurement.Pairs, t.plan.Trials), t.plan.Load.Time)
 	case l.Time > 0 && l.Rate > 0:
 		return min(l.Time+5*time.Second, t.offer.Limits.Time)
 	case l.Time > 0:
@@ -368,7 +375,7 @@ func (t *measurer) Trial(ctx context.Context, mode string) (r measure.Trial, c m
 // Paired implements measurement.Measurer.
 func (t *measurer) Paired(ctx context.Context, orders [][2]int) (pairs [][2]measure.Trial, c measurement.Conditions, err error) {
 	err = t.turn(ctx, func() error {
-		pairs, err = t.client.Paired(ctx, [2]measure.Mode{t.modes[t.plan.Modes[0]], t.modes[t.plan.Modes[1]]}, orders)
+		pairs, err = t.client.Paired(ctx, [2]measure.Mode{t.modes[t.plan.Modes[0]], t.modes[t.plan.Modes[1]]}, orders, t.plan.Load.Time)
 		return err
 	})
 	return pairs, t.conditions(), permanent(err)

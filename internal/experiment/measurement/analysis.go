@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/tabane/tabane/internal/analysis/measure"
 	"github.com/tabane/tabane/internal/base/stat"
@@ -195,7 +196,7 @@ func changes(rows []Row) (notes []string) {
 	}
 	for _, r := range rows {
 		if r.ClockStep != 0 {
-			notes = append(notes, fmt.Sprintf("the clock was set by %s in block %d", r.ClockStep, r.Block+1))
+			notes = append(notes, fmt.Sprintf("the clock was set by %s in block %d", r.ClockStep.Round(time.Second), r.Block+1))
 		}
 	}
 	return notes

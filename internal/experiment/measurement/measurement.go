@@ -27,7 +27,7 @@ type Plan struct {
 	// Trials is the number of blocks, or of pairs with Paired. Each block has a trial of each mode.
 	Trials int          `json:"trials"`
 	Load   measure.Load `json:"load"`
-	// Paired switches one connection between two modes, Pairs times to each.
+	// Paired switches one connection between two modes, Pairs times to each, for the load's time.
 	Paired bool `json:"paired,omitempty"`
 	// Whole makes all trials, also if fewer decide.
 	Whole bool `json:"whole,omitempty"`
@@ -58,6 +58,8 @@ func (p Plan) Check() error {
 		return errors.New("the load has neither bytes nor a time")
 	case p.Paired && len(p.Modes) != 2:
 		return fmt.Errorf("a pair has two modes, got %d", len(p.Modes))
+	case p.Paired && l.Time < measure.LeastPhase:
+		return fmt.Errorf("each mode of a pair takes at least %s, got %s", measure.LeastPhase, l.Time)
 	case p.Paired && (l.Bytes > 0 || l.Rate > 0):
 		return errors.New("a paired measurement has bulk, for the time that its pairs take")
 	}
@@ -77,8 +79,14 @@ func (p Plan) Check() error {
 }
 
 // Order returns the indexes of the modes in the order of a block's trials: random, and the same for
-// the same seed and block, so that a measurement continues as it was.
+// the same seed and block, so that a measurement continues as it was. Every second pair has the
+// reverse order of that before it, so that a drift cancels.
 func (p Plan) Order(block int) []int {
+	if p.Paired && block%2 == 1 {
+		order := p.Order(block - 1)
+		slices.Reverse(order)
+		return order
+	}
 	return rand.New(rand.NewPCG(p.Seed, uint64(block))).Perm(len(p.Modes))
 }
 

@@ -32,6 +32,8 @@ type RunOptions struct {
 	Progress func(Progress)
 	// Wait waits before another attempt; nil means a timer.
 	Wait func(context.Context, time.Duration) error
+	// Clock is the wall clock, which may be set; nil means that of this host.
+	Clock func() time.Time
 }
 
 // Progress describes a run.
@@ -89,6 +91,9 @@ func Run(ctx context.Context, o RunOptions) (Stop, error) {
 	r := &run{RunOptions: o, plan: o.Store.Plan(), started: time.Now(), again: map[int]int{}}
 	if r.Wait == nil {
 		r.Wait = pause
+	}
+	if r.Clock == nil {
+		r.Clock = time.Now
 	}
 	if r.Progress == nil {
 		r.Progress = func(Progress) {}
@@ -200,7 +205,7 @@ func (r *run) try(ctx context.Context, row *Row, attempt func() ([]Row, error)) 
 	wait := firstPause
 	for i := 1; ; i++ {
 		begun := time.Now()
-		row.Started = begun.Round(0).UTC()
+		row.Started = r.Clock().Round(0).UTC() // of the wall clock alone
 		rows, err := attempt()
 		took := time.Since(begun)
 		if ctx.Err() != nil {
@@ -211,7 +216,7 @@ func (r *run) try(ctx context.Context, row *Row, attempt func() ([]Row, error)) 
 			failed.Trial, failed.Failed = measure.Trial{}, err.Error()
 			rows = []Row{failed}
 		}
-		step := time.Now().Round(0).Sub(begun.Round(0)) - took
+		step := r.Clock().Round(0).Sub(row.Started) - took
 		if step.Abs() < clockStep {
 			step = 0
 		}

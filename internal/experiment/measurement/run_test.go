@@ -308,7 +308,7 @@ func TestLimitsOfARun(t *testing.T) {
 // TestPairs: the pairs of one connection are stored together, and analyzed by Student's t.
 func TestPairs(t *testing.T) {
 	p := plan(7, "multipath-best", "multipath")
-	p.Paired = true
+	p.Paired, p.Load.Time = true, measure.LeastPhase
 	s, _ := create(t, p)
 	var done []int
 	stop, err := Run(t.Context(), RunOptions{Store: s, Measurer: fake{}, Progress: func(p Progress) {
@@ -325,6 +325,78 @@ func TestPairs(t *testing.T) {
 	a, err := Analyze(p, rowsOf(t, s))
 	if err != nil || a.Blocks != 7 || a.Modes[1].Verdict != Better || math.Abs(a.Modes[1].Ratio.Value-1.5) > 1e-6 || a.Modes[1].Ratio.Method != "t" {
 		t.Errorf("got %+v, %v", a, err)
+	}
+}
+
+// TestOrderOfPairs: two pairs have both orders, so that a drift of the network cancels. Blocks are
+// independent of each other.
+func TestOrderOfPairs(t *testing.T) {
+	p := plan(200, "multipath-best", "multipath")
+	same := 0
+	for block := 0; block < p.Trials; block += 2 {
+		if slices.Equal(p.Order(block), p.Order(block+1)) {
+			same++
+		}
+	}
+	if same < 30 || same > 70 {
+		t.Errorf("%d of 100 blocks have the order of the one before", same)
+	}
+	p.Paired = true
+	first := 0
+	for block := 0; block < p.Trials; block += 2 {
+		if slices.Equal(p.Order(block), p.Order(block+1)) {
+			t.Errorf("pairs %d and %d have the same order", block, block+1)
+		}
+		first += p.Order(block)[0]
+	}
+	if first < 30 || first > 70 {
+		t.Errorf("%d of 100 begin with the second mode", first)
+	}
+}
+
+// TestClockIsSet: a clock that is set during a trial changes no result, and is said once while it is
+// measured, and in the analysis.
+func TestClockIsSet(t *testing.T) {
+	for _, step := range []time.Duration{time.Hour, -time.Hour, time.Second} {
+		s, _ := create(t, plan(2, "tcp", "multipath"))
+		var set time.Duration
+		n := 0
+		var notes []string
+		_, err := Run(t.Context(), RunOptions{
+			Store: s, Clock: func() time.Time { return time.Now().Add(set) },
+			Progress: func(p Progress) {
+				if p.Note != "" {
+					notes = append(notes, p.Note)
+				}
+			},
+			Measurer: fake{do: func(string) (measure.Trial, Conditions, error) {
+				if n++; n == 3 {
+					set = step
+				}
+				return trial(1e6), conditions("192.0.2.1"), nil
+			}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows := rowsOf(t, s)
+		a, err := Analyze(s.Plan(), rows)
+		if err != nil || a.Blocks != 2 || a.Failed != 0 {
+			t.Fatalf("%d blocks, %d failed, %v", a.Blocks, a.Failed, err)
+		}
+		if step < clockStep && step > 0 {
+			if len(notes)+len(a.Notes) != 0 {
+				t.Errorf("%s: %q, %q", step, notes, a.Notes)
+			}
+			continue
+		}
+		said := "the clock was set by " + step.String() // it takes some microseconds
+		if len(notes) != 1 || !strings.HasPrefix(notes[0], said) || len(a.Notes) != 1 || !strings.HasPrefix(a.Notes[0], "the clock was set by ") || !strings.HasSuffix(a.Notes[0], " in block 2") {
+			t.Errorf("%s: %q, %q", step, notes, a.Notes)
+		}
+		if got := rows[2].ClockStep - step; got.Abs() > time.Second || rows[2].Duration != time.Second {
+			t.Errorf("%s: %+v", step, rows[2])
+		}
 	}
 }
 
@@ -630,8 +702,9 @@ func TestPlanCheck(t *testing.T) {
 		"parallel": func(p *Plan) {
 			p.Modes[1], p.Load = "parallel:3", measure.Load{Objects: 1, Bytes: 1}
 		},
-		"paired":       func(p *Plan) { p.Paired, p.Modes = true, []string{"tcp", "multipath", "a"} },
-		"paired bytes": func(p *Plan) { p.Paired, p.Load.Bytes = true, 1 },
+		"paired":        func(p *Plan) { p.Paired, p.Modes = true, []string{"tcp", "multipath", "a"} },
+		"paired bytes":  func(p *Plan) { p.Paired, p.Load.Bytes = true, 1 },
+		"paired, short": func(p *Plan) { p.Paired, p.Load.Time = true, measure.LeastPhase-1 },
 	} {
 		p := plan(1, "tcp", "multipath")
 		change(&p)

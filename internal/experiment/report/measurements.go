@@ -504,7 +504,7 @@ func (m Measurements) conditionsTable() *pageTable {
 func loadWords(p measurement.Plan) string {
 	switch l := p.Load; {
 	case p.Paired:
-		return "pairs of phases of one connection, " + measure.Phase.String() + " each"
+		return "pairs of phases of one connection, " + p.Load.Time.String() + " each"
 	case l.Rate > 0:
 		return fmt.Sprintf("stream of %s for %s", l.Rate, l.Time)
 	case l.Objects > 0:
