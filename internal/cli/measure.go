@@ -35,6 +35,7 @@ type measureServeFlags struct {
 	total      string
 	time       time.Duration
 	turns      int
+	edgeModes  bool
 }
 
 // MeasureServeCommand is the command "measure serve", which both programs have.
@@ -58,6 +59,7 @@ clients have as well. It keeps strangers out; it does not encrypt.`,
 	flags.StringArrayVar(&f.listen, "listen", []string{"[::]:8080"}, "`address` and port to serve on, repeatable; port 0 chooses a free one")
 	flags.StringVar(&f.key, "key", "", "`file` with the shared key in its first line (default: no key)")
 	flags.StringVar(&f.edge, "edge", "", "status `address` of the edge whose egress peers are modes (default that of this host)")
+	flags.BoolVar(&f.edgeModes, "edge-modes", false, "let clients with the key have the edge deliver to their address by its modes, for a trial; needs --key")
 	flags.StringArrayVar(&f.peers, "peer", nil, "egress peer, as `NAME=ADDRESS` with the address on this host that leads to it, repeatable (default those of edge)")
 	flags.StringVar(&f.congestion, "congestion", "", "congestion control of all subflows, by its `name` in the kernel (default the sysctl's)")
 	flags.StringVar(&f.bytes, "trial-bytes", measure.DefaultBytes.String(), "largest `size` of a trial")
@@ -97,13 +99,27 @@ func (a *App) measureServe(c *cobra.Command, f measureServeFlags) error {
 			return err
 		}
 	}
-	if o.Peers, err = a.measuredPeers(log, f); err != nil {
+	at, err := edgeAddress(f.edge)
+	if err != nil {
 		return err
+	}
+	if o.Peers, err = measuredPeers(log, f.peers, at); err != nil {
+		return err
+	}
+	var byEdge *edgeDelivery
+	if f.edgeModes {
+		if o.Key == nil {
+			return Usage(c, errors.New("--edge-modes changes how clients are delivered, so it needs --key: only those that have the key may"))
+		}
+		if f.turns > 1 {
+			return Usage(c, errors.New("--edge-modes is of an address, which clients may share, so it needs --clients 1"))
+		}
+		byEdge = &edgeDelivery{at: at, log: log, users: map[netip.Addr]*edgeUse{}}
 	}
 	if o.Key == nil {
 		log.Warn("there is no key: everybody who reaches this port can measure; see --key")
 	}
-	return a.serve(c.Context(), log, listen, f.congestion, o)
+	return a.serve(c.Context(), log, listen, f.congestion, o, byEdge)
 }
 
 // ReadKey reads a shared key from the first line of a file.
@@ -126,20 +142,29 @@ func ReadKey(path string) ([]byte, error) {
 	return key, nil
 }
 
-// measuredPeers returns the egress peers that are modes: those of the flags, or of an edge.
-func (a *App) measuredPeers(log *slog.Logger, f measureServeFlags) (func(context.Context) []measure.Peer, error) {
-	if len(f.peers) == 0 {
-		var at netip.AddrPort
-		if f.edge != "" {
-			var err error
-			if at, err = netip.ParseAddrPort(f.edge); err != nil {
-				return nil, Invalid("--edge", f.edge, `an address and port like "[::1]:9117"`)
-			}
+// edgeAddress returns the status address of the edge: that of the flag, or the default.
+func edgeAddress(flag string) (netip.AddrPort, error) {
+	if flag != "" {
+		at, err := netip.ParseAddrPort(flag)
+		if err != nil {
+			return at, Invalid("--edge", flag, `an address and port like "[::1]:9117"`)
 		}
+		return at, nil
+	}
+	descriptor, ok := role.Named(role.Edge)
+	if !ok {
+		panic("BUG: there is no daemon edge")
+	}
+	return descriptor.DefaultStatus(), nil
+}
+
+// measuredPeers returns the egress peers that are modes: those of the flags, or of the edge.
+func measuredPeers(log *slog.Logger, peers []string, at netip.AddrPort) (func(context.Context) []measure.Peer, error) {
+	if len(peers) == 0 {
 		return edgePeers(log, at), nil
 	}
 	var list []measure.Peer
-	for _, text := range f.peers {
+	for _, text := range peers {
 		name, address, _ := strings.Cut(text, "=")
 		at, err := netip.ParseAddr(address)
 		m, modeErr := measure.ParseMode(measure.Single + ":" + name)
@@ -154,13 +179,6 @@ func (a *App) measuredPeers(log *slog.Logger, f measureServeFlags) (func(context
 // edgePeers returns a function that asks the edge for its egress peers with routes. Without an
 // answer there are none.
 func edgePeers(log *slog.Logger, at netip.AddrPort) func(context.Context) []measure.Peer {
-	if !at.IsValid() {
-		edge, ok := role.Named(role.Edge)
-		if !ok {
-			panic("BUG: there is no daemon edge")
-		}
-		at = edge.DefaultStatus()
-	}
 	return func(ctx context.Context) []measure.Peer {
 		body, err := ask(ctx, at, "/status")
 		var peers []measure.Peer

@@ -48,7 +48,11 @@ limits. With -c it serves on the port in the section "serve:" of the file. It ru
 			if err != nil {
 				return err
 			}
-			return a.serve(c.Context(), log, listen, congestion, measure.ServerOptions{Congestion: congestion, Peers: edgePeers(log, netip.AddrPort{})})
+			at, err := edgeAddress("")
+			if err != nil {
+				return err
+			}
+			return a.serve(c.Context(), log, listen, congestion, measure.ServerOptions{Congestion: congestion, Peers: edgePeers(log, at)}, nil)
 		},
 	}
 	c.Flags().StringArrayVar(&addresses, "listen", []string{"[::]:8080"}, "`address` and port to serve on, repeatable; port 0 chooses a free one")
@@ -58,8 +62,9 @@ limits. With -c it serves on the port in the section "serve:" of the file. It ru
 	return c
 }
 
-// serve serves content and measurements until ctx ends.
-func (a *App) serve(ctx context.Context, log *slog.Logger, listen []netip.AddrPort, congestion string, o measure.ServerOptions) error {
+// serve serves content and measurements until ctx ends. byEdge, if set, delivers to measured clients
+// by the modes of an edge.
+func (a *App) serve(ctx context.Context, log *slog.Logger, listen []netip.AddrPort, congestion string, o measure.ServerOptions, byEdge *edgeDelivery) error {
 	o.Log, o.Version = log, a.Version
 	o.Kernel, _ = netns.ReadSysctl("kernel.osrelease") // without it, it is not known
 	if o.Congestion == "" {
@@ -70,6 +75,9 @@ func (a *App) serve(ctx context.Context, log *slog.Logger, listen []netip.AddrPo
 	} else {
 		defer subflows.Close()
 		o.Delivery = subflows
+	}
+	if byEdge != nil {
+		byEdge.connection, o.Delivery = o.Delivery, byEdge
 	}
 	server, err := traffic.New(traffic.Options{Listen: listen, Congestion: congestion, Also: measure.NewServer(o).Handlers(), Log: log})
 	if err != nil {

@@ -158,6 +158,9 @@ func (s *service) commands() http.Handler {
 		}))
 		mux.HandleFunc("DELETE "+drainPath, answer(func(*http.Request) (string, error) { return "", d.Undrain() }))
 	}
+	if m, ok := s.machine.(borrowable); ok {
+		borrowCommands(mux, m, answer)
+	}
 	return mux
 }
 

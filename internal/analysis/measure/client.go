@@ -48,10 +48,7 @@ const (
 	pingEvery = 100 * time.Millisecond
 	// pingTimeout bounds one ping.
 	pingTimeout = 5 * time.Second
-	// warmUp is what a switched connection takes to settle after a switch: the queue of a path at rest
-	// drains, and the windows of others open.
-	warmUp = 800 * time.Millisecond
-	// LeastPhase is the shortest time in each mode of a switched connection: most of it has to count.
+	// LeastPhase is the shortest time in each mode of a switched connection.
 	LeastPhase = 2 * time.Second
 	// Interval is the length of a sample of the series.
 	Interval = 100 * time.Millisecond

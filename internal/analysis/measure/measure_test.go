@@ -473,7 +473,7 @@ func TestPaired(t *testing.T) {
 	if want := []string{"steer", "steer", "best", "steer", "best"}; !slices.Equal(d.names, want) {
 		t.Errorf("switched to %q, want %q", d.names, want)
 	}
-	if len(got) != 1 || got[0][0].Bytes == 0 || got[0][1].Bytes == 0 || got[0][0].Duration > LeastPhase-warmUp {
+	if len(got) != 1 || got[0][0].Bytes == 0 || got[0][1].Bytes == 0 || got[0][0].Duration > LeastPhase-settling(LeastPhase) {
 		t.Errorf("got %+v", got)
 	}
 }

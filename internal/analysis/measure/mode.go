@@ -81,7 +81,7 @@ func ModesHelp() string {
 		}
 		fmt.Fprintf(&b, "  %-15s %s\n", name, k.about)
 	}
-	fmt.Fprintf(&b, "  %-15s %s", "NAME", "one TCP connection that the server delivers by a mode of its own")
+	fmt.Fprintf(&b, "  %-15s %s", "NAME", "one TCP connection delivered by a mode of the edge: auto, spread, spray, through.PEER")
 	return b.String()
 }
 

@@ -10,6 +10,10 @@ import (
 	"github.com/tabane/tabane/internal/analysis/traffic"
 )
 
+// settling is the part of a phase that does not count: the queues of paths at rest drain, and what
+// was in flight there, sent again, has others lose packets. CUBIC makes good such a loss in seconds.
+func settling(phase time.Duration) time.Duration { return phase / 2 }
+
 // PairedTime is how long a connection that is switched between that many pairs of phases takes:
 // with a phase in which it starts, and a pair that is not counted.
 func PairedTime(pairs int, phase time.Duration) time.Duration {
@@ -97,7 +101,7 @@ func (c *Client) Paired(ctx context.Context, modes [2]Mode, orders [][2]int, pha
 				break
 			}
 			end := at + phase
-			spans[i][mode] = span{max(at, time.Since(started)) + warmUp, end}
+			spans[i][mode] = span{max(at, time.Since(started)) + settling(phase), end}
 			during, stop := context.WithDeadline(loading, started.Add(end-Interval))
 			latencies[i][mode], _ = p.series(during, 0, pingEvery) // without answers there is goodput
 			stop()

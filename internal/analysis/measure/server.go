@@ -53,10 +53,10 @@ type ServerOptions struct {
 }
 
 const (
-	// DefaultBytes is 10 s at 16 Gbit/s, and DefaultTime longer than a switched connection of 10
+	// DefaultBytes is 10 s at 16 Gbit/s, and DefaultTime longer than a switched connection of 5
 	// pairs.
 	DefaultBytes = 20 * unit.GB
-	DefaultTime  = 90 * time.Second
+	DefaultTime  = 2 * time.Minute
 
 	// maxSessions bounds the memory that clients can take, and those of one address a share of it.
 	maxSessions, maxFromAddress = 256, 32

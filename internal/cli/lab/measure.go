@@ -50,9 +50,9 @@ type measureRunFlags struct {
 // defaultTrial is the time of a bulk trial, as that of iperf3.
 const defaultTrial = 10 * time.Second
 
-// defaultPhase is the time in each mode of a switched connection: congestion control recovers from a
-// loss within it, and five pairs take 65 s.
-const defaultPhase = 5 * time.Second
+// defaultPhase is the time in each mode of a switched connection, of which the second half counts:
+// in the first one, congestion control makes good what a switch has lost. Five pairs take 104 s.
+const defaultPhase = 8 * time.Second
 
 func (a *app) measureRunCommand() *cobra.Command {
 	var f measureRunFlags

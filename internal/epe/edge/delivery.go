@@ -43,6 +43,8 @@ type delivery struct {
 	groups   map[string]*group
 	// modes counts the networks in each mode.
 	modes map[string]int
+	// borrowed are the client addresses of measurements, which have rules of their own.
+	borrowed map[netip.Prefix]*borrowed
 	// due are networks to be brought up to date in steps, after a change of a route that covers
 	// many.
 	due       []netip.Prefix
@@ -442,11 +444,14 @@ func (e *egress) deliveredRoute(prefix netip.Prefix, g *group) route.Route {
 	return r
 }
 
-// deliveryRule returns the rule for a prefix: that of the longest prefix that covers it, else that
-// of its origin AS, else the default. It returns nil for a prefix that is neither that of a rule
-// nor announced by an egress peer.
+// deliveryRule returns the rule for a prefix: that of a measurement, else that of the longest prefix
+// that covers it, else that of its origin AS, else the default. It returns nil for a prefix that is
+// neither that of a rule nor announced by an egress peer.
 func (e *egress) deliveryRule(prefix netip.Prefix) *deliveryRule {
 	r := e.delivery.rules
+	if b := e.delivery.borrowed[prefix]; b != nil {
+		return b.rule
+	}
 	if slices.ContainsFunc(e.config.Locators, func(l netip.Prefix) bool { return l.Bits() <= prefix.Bits() && l.Contains(prefix.Addr()) }) {
 		return nil // packets to SIDs must not be encapsulated again
 	}

@@ -117,7 +117,7 @@ func newEgress(config *Config, mtu int, kernel desired) *egress {
 		lists: pathLists{choices: map[uint32]choice{}}, byRD: map[vpn.ID]map[*peer]int{},
 		objects: map[uint32]route.Nexthop{}, ids: map[uint32]bool{}, locators: newLocators(),
 		discarded: map[netip.Addr]bool{}, now: time.Now,
-		delivery: delivery{rules: compileDelivery(&config.Delivery), groups: map[string]*group{}},
+		delivery: delivery{rules: compileDelivery(&config.Delivery), groups: map[string]*group{}, borrowed: map[netip.Prefix]*borrowed{}},
 		auto:     newAuto(), loads: newLoads(config.Address),
 	}
 	e.auto.table.SetExplore(e.delivery.rules.explore)
