@@ -132,6 +132,27 @@ func TestOverflow(t *testing.T) {
 	}
 }
 
+// TestBegin: a connection is established on the path where it begins, and one that is a backup carries
+// what is sent before another path has joined.
+func TestBegin(t *testing.T) {
+	c := paper(road{rate: 10 * unit.MbitPerSecond, delay: 5 * ms, queue: linkmodel.Limit{Packets: 50}}, road{rate: 10 * unit.MbitPerSecond, delay: 100 * ms, queue: linkmodel.Limit{Packets: 50}})
+	c.Duration = 5 * time.Second
+	k := &c.Connections[0]
+	k.Scheduler, k.Congestion, k.Window, k.ReceiveBuffer, k.RACK, k.Handshake = sched.Default, "cubic", 0, 3*unit.MB, true, true
+	k.Begin, k.Paths[1].Backup = 1, true
+	got := run(t, c).Connections[0]
+	if at := got.FirstByte; at < 400*ms || at > 450*ms {
+		t.Errorf("the first byte arrived after %s, want two round trips of the path where it begins", at)
+	}
+	if first, other := got.Paths[0].Segments, got.Paths[1].Segments; other == 0 || other > 60 || first < 2000 {
+		t.Errorf("%d segments over the path that joined, %d over that where it begins", first, other)
+	}
+	k.Begin = 2
+	if _, err := New(c); err == nil {
+		t.Error("a connection begins on a path that it does not have")
+	}
+}
+
 // A stream that one path carries uses no other one, also if it starts with a backlog, from slow
 // start, and the other one has helped before. One that is too much for it does.
 func TestStreamCatchesUp(t *testing.T) {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"iter"
 	"math"
 	"time"
 
@@ -75,12 +76,26 @@ func (c *connection) requestTakes(s *Sim) time.Duration {
 // asks returns the path over which the receiver requests an object: as in Linux, that of the first
 // subflow that is not a backup.
 func (c *connection) asks(s *Sim) int {
-	for i := range c.flows {
+	for i := range c.inOrder() {
 		if s.senders[int(c.first)+i].state != caClosed && !c.paths[i].Backup {
 			return i
 		}
 	}
-	return 0
+	return c.Begin
+}
+
+// inOrder returns the paths in the order in which their subflows are established.
+func (c *connection) inOrder() iter.Seq[int] {
+	return func(yield func(int) bool) {
+		if !yield(c.Begin) {
+			return
+		}
+		for i := range c.flows {
+			if i != c.Begin && !yield(i) {
+				return
+			}
+		}
+	}
 }
 
 // queued returns how many bytes have been produced and not sent.

@@ -201,6 +201,9 @@ func (c *Connection) check(links int, instant []bool) fault.List {
 	if c.Past != nil && (len(c.Past) != len(c.Paths) || !c.Overflow) {
 		faults.Add("past", "must have one for each path, and needs overflow")
 	}
+	if c.Begin != 0 && (c.Begin < 0 || c.Begin >= len(c.Paths) || !c.MPTCP) {
+		faults.Add("begin", "must be the number of a path of MPTCP, got %d", c.Begin)
+	}
 	f := c.withDefaults()
 	for i := range c.Paths {
 		faults.Merge(fmt.Sprintf("paths[%d]", i), c.Paths[i].check(f.Segment, links, instant))

@@ -100,6 +100,8 @@ type Connection struct {
 	Policy   selection.Policy
 	// Past is what earlier connections learned of each path, for Overflow; nil: nothing.
 	Past []selection.Past
+	// Begin is the path on which an MPTCP connection is established, which is preferred to the others.
+	Begin int
 
 	// Segment is the payload of a full segment. Header is the number of header bytes that links
 	// count for each segment and acknowledgement. 0 means that of an Ethernet frame of 1514

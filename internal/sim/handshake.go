@@ -24,7 +24,7 @@ func (h *handshake) timer(s *Sim, f *sender) {
 		s.events.remove(source)
 		f.establish(s)
 		return
-	case f.index > 0 && s.senders[c.first].state == caClosed:
+	case f.index != c.Begin && s.senders[int(c.first)+c.Begin].state == caClosed:
 		s.events.remove(source) // connection.established adds it again
 		return
 	}
@@ -77,10 +77,10 @@ func (c *connection) established(s *Sim, index int) {
 		c.lookAtPaths(s)
 		c.wake(s, c.use.at)
 	}
-	if index != 0 || !c.Handshake {
+	if index != c.Begin || !c.Handshake {
 		return
 	}
-	for i := 1; i < len(c.flows); i++ {
+	for i := range c.flows {
 		f := &s.senders[int(c.first)+i]
 		if f.state == caClosed && !s.events.has(s.senderSource(f.flow)) {
 			s.events.set(s.senderSource(f.flow), max(s.now, c.Start+c.Paths[i].Start))

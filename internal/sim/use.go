@@ -42,7 +42,7 @@ func (c *connection) lookAtPaths(s *Sim) {
 		c.use.Source = func() (selection.Source, bool) { return c.source(s) }
 	}
 	samples := make([]selection.Sample[int], 0, len(c.flows))
-	for i := range c.flows {
+	for i := range c.inOrder() {
 		if f := &s.senders[int(c.first)+i]; f.state != caClosed && !c.Paths[i].Backup {
 			samples = append(samples, f.look(s, &c.use.paths[i]))
 		}

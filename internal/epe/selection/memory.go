@@ -5,6 +5,7 @@ import (
 	"container/list"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"time"
@@ -58,6 +59,21 @@ type Past struct {
 	Rest    time.Duration
 	// Left is how long this information still counts.
 	Left time.Duration
+}
+
+// Nearest returns on which path a connection begins: the one over which short transfers arrive first,
+// by what was learned; the first one if nothing was.
+func Nearest(paths []Past) int {
+	nearest, least := 0, math.Inf(1)
+	for i, p := range paths {
+		if p.Rate == 0 || p.MinRTT == 0 || p.Rest > 0 {
+			continue
+		}
+		if takes := p.MinRTT.Seconds() + sendBurst/p.Rate; takes < least {
+			nearest, least = i, takes
+		}
+	}
+	return nearest
 }
 
 // Entry is what a Memory holds of a path.

@@ -36,6 +36,10 @@ type Settings struct {
 	// connections use. It needs use: overflow. Each run starts without the measurements of others.
 	// Example: 6s
 	Recall time.Duration `yaml:"recall,omitempty"`
+	// Begin is where MPTCP connections begin: best is the path that recall measured as the best for
+	// short transfers; a link is one of the transport's that rests once another one has joined. Default:
+	// the first of its links. Only the simulator has it. Example: best
+	Begin string `yaml:"begin,omitempty"`
 	// SchedulerOptions are the parameters of the scheduler.
 	SchedulerOptions SchedulerOptions `yaml:"scheduler_options,omitempty"`
 	// Window is the most payload that a subflow may have in flight.
@@ -80,6 +84,9 @@ const (
 	maxRecall = time.Minute
 )
 
+// BeginBest is a value of Settings.Begin.
+const BeginBest = "best"
+
 // With returns the settings after those set in over have replaced them.
 func (s Settings) With(over Settings) Settings {
 	s.Scheduler = cmp.Or(over.Scheduler, s.Scheduler)
@@ -89,6 +96,7 @@ func (s Settings) With(over Settings) Settings {
 	s.Lowat = cmp.Or(over.Lowat, s.Lowat)
 	s.Use = cmp.Or(over.Use, s.Use)
 	s.Recall = cmp.Or(over.Recall, s.Recall)
+	s.Begin = cmp.Or(over.Begin, s.Begin)
 	s.Window = cmp.Or(over.Window, s.Window)
 	s.RBuf = cmp.Or(over.RBuf, s.RBuf)
 	s.ReceiveBuffer = cmp.Or(over.ReceiveBuffer, s.ReceiveBuffer)
@@ -129,6 +137,9 @@ func (s Settings) Check() fault.List {
 		faults.Add("recall", "must be from 0 to %s, got %s", maxRecall, s.Recall)
 	case s.Recall > 0 && s.Use != edge.UseOverflow:
 		faults.Add("recall", "needs use: %s", edge.UseOverflow)
+	}
+	if s.Begin == BeginBest && s.Recall == 0 {
+		faults.Add("begin", "needs recall if it is %s", BeginBest)
 	}
 	faults.Merge("scheduler_options", s.SchedulerOptions.Check())
 	if names := cc.Known(); s.Congestion != "" && !slices.Contains(names, s.Congestion) {

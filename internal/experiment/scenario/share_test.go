@@ -84,6 +84,7 @@ func TestUnequalFaults(t *testing.T) {
 		`experiment.transports.mptcp-overflow.use: must be "all" or "overflow"`:        func(_ *Spec, e *Experiment) { e.Transports["mptcp-overflow"].Use = "x" },
 		`experiment.transports.tcp-a.use: is for transports with mptcp`:                func(_ *Spec, e *Experiment) { e.Transports["tcp-a"].Use = edge.UseAll },
 		`experiment.transports.mptcp-overflow.recall: must be from 0 to 1m0s`:          func(_ *Spec, e *Experiment) { e.Transports["mptcp-overflow"].Recall = time.Hour },
+		`experiment.transports.mptcp-epe.begin: needs recall if it is best`:            func(_ *Spec, e *Experiment) { e.Transports["mptcp-epe"].Begin = BeginBest },
 		`experiment.transports.mptcp-epe.recall: needs use: overflow`:                  func(_ *Spec, e *Experiment) { e.Transports["mptcp-epe"].Recall = time.Second },
 		`experiment.transports.mptcp-overflow.use: needs an edge`:                      func(s *Spec, _ *Experiment) { s.Nodes["server"].Edge.MPTCP.PathManager = edge.KernelPathManager },
 		`experiment.figures[0]: shows cases`:                                           func(_ *Spec, e *Experiment) { e.Cases[1].Parameters = e.Cases[0].Parameters },

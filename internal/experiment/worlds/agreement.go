@@ -13,7 +13,17 @@ import (
 // InLab returns the scenario of the world without the traffic that only the simulator has.
 func (w World) InLab(base *scenario.Spec) *scenario.Spec {
 	w.Extra = slices.DeleteFunc(slices.Clone(w.Extra), func(name string) bool { return w.traffic(name).Beside > 0 })
-	return w.Spec(base)
+	s := w.Spec(base)
+	// Where connections begin is what only the simulator can be told.
+	for name, t := range s.Experiment.Transports {
+		switch {
+		case t.Begin == scenario.BeginBest:
+			t.Begin = ""
+		case t.Begin != "":
+			delete(s.Experiment.Transports, name)
+		}
+	}
+	return s
 }
 
 // Rate is what all paths together can carry.

@@ -109,7 +109,7 @@ func (w World) Again(runs []result.Run) (result.Run, bool) {
 	if !slices.ContainsFunc(Measures(w.Kind), func(m Measure) bool { return m.Transport == again }) {
 		return result.Run{}, false
 	}
-	best := w.bestAlone(runs, Bulk)
+	best := w.best(runsOf(runs, Bulk), Bulk, again)
 	if best == nil {
 		return result.Run{}, false
 	}
@@ -122,12 +122,11 @@ func Repeated(r result.Run) result.Run {
 	return r
 }
 
-// bestAlone returns the best run of a traffic over one path, or nil.
-func (w World) bestAlone(runs []result.Run, traffic string) *result.Run {
+// best returns the best of the runs that one over all paths is compared with, by transport, or nil.
+func (w World) best(own map[string]*result.Run, traffic, transport string) *result.Run {
 	var best *result.Run
-	for i := range runs {
-		r := &runs[i]
-		if r.Traffic == traffic && slices.Contains(links[w.Kind], r.Transport) && r.Err() == nil && (best == nil || better(traffic, r.Metrics, best.Metrics)) {
+	for _, name := range w.judges(transport) {
+		if r := own[name]; r != nil && r.Err() == nil && (best == nil || better(traffic, r.Metrics, best.Metrics)) {
 			best = r
 		}
 	}
@@ -139,13 +138,8 @@ func (w World) bestAlone(runs []result.Run, traffic string) *result.Run {
 func (w World) Judge(runs []result.Run) map[string]float64 {
 	values := map[string]float64{}
 	for _, m := range Measures(w.Kind) {
-		var all *result.Run
-		for i := range runs {
-			if r := &runs[i]; r.Traffic == m.Traffic && r.Transport == m.Transport {
-				all = r
-			}
-		}
-		best := w.bestAlone(runs, m.Traffic)
+		own := runsOf(runs, m.Traffic)
+		all, best := own[m.Transport], w.best(own, m.Traffic, m.Transport)
 		switch {
 		case all == nil || best == nil:
 		case all.Err() != nil:
@@ -155,6 +149,17 @@ func (w World) Judge(runs []result.Run) map[string]float64 {
 		}
 	}
 	return values
+}
+
+// runsOf returns the runs of a traffic by transport.
+func runsOf(runs []result.Run, traffic string) map[string]*result.Run {
+	own := map[string]*result.Run{}
+	for i := range runs {
+		if r := &runs[i]; r.Traffic == traffic {
+			own[r.Transport] = r
+		}
+	}
+	return own
 }
 
 // Distribution are the values of a measure over many worlds.

@@ -113,13 +113,37 @@ func (w World) experiment(base *scenario.Experiment) *scenario.Experiment {
 	case EPE:
 		lowat := true
 		settings := scenario.Settings{Use: edge.UseOverflow, Congestion: w.Congestion, Lowat: &lowat}
+		for _, name := range own[1:] {
+			e.Transports[then(own[0], name)] = &scenario.Transport{
+				Title: own[0] + ", then " + name + " alone", MPTCP: true, Links: []string{own[0], name},
+				Settings: scenario.Settings{Use: edge.UseAll, Begin: own[0], Congestion: w.Congestion, Lowat: &lowat},
+			}
+		}
 		e.Transports[first] = &scenario.Transport{Title: "all paths, the first connection", MPTCP: true, Links: own, Settings: settings}
-		settings.Recall = w.recall()
+		settings.Recall, settings.Begin = w.recall(), scenario.BeginBest
 		e.Transports[memory] = &scenario.Transport{Title: "all paths, after another connection", MPTCP: true, Links: own, Settings: settings}
 	}
 	e.Baseline = own[0]
 	return e
 }
+
+// judges returns the transports that a transport over all paths is compared with: each path alone. A
+// first connection knows nothing and begins on BGP's best path, as those that it is compared with do:
+// each of them moves to one path once it has joined.
+func (w World) judges(transport string) []string {
+	own := links[w.Kind][:len(w.Paths)]
+	if transport != first {
+		return own
+	}
+	list := []string{own[0]}
+	for _, name := range own[1:] {
+		list = append(list, then(own[0], name))
+	}
+	return list
+}
+
+// then is the name of a transport that begins on one link and moves to another.
+func then(begins, moves string) string { return begins + "-" + moves }
 
 // recall returns how long the connection lasts whose measurements another recalls.
 func (w World) recall() time.Duration { return min(w.Lasts, recalled) }

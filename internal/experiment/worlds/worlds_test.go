@@ -106,14 +106,14 @@ func run(traffic, transport string, goodput, gap float64) result.Run {
 func TestJudge(t *testing.T) {
 	broken := run(Bulk, "a", 0, 0)
 	broken.Notes[result.NoteError] = "not a byte arrived"
-	w := World{Options: Options{Kind: EPE}}
+	w := World{Options: Options{Kind: EPE}, Paths: make([]Path, 2)}
 	got := w.Judge([]result.Run{
-		broken, run(Bulk, "b", 8, 0), run(Bulk, first, 6, 0), run(Bulk, memory, 12, 0),
-		run(Stream, "a", 8, 0.5), run(Stream, "b", 10, 0.2), run(Stream, first, 9, 0.25),
-		run(Kept, "a", 4, 0), run(Kept, "b", 1, 0), run(Kept, first, 2, 0),
+		broken, run(Bulk, "b", 20, 0), run(Bulk, "a-b", 8, 0), run(Bulk, first, 6, 0), run(Bulk, memory, 30, 0),
+		run(Stream, "a", 8, 0.5), run(Stream, "b", 20, 0), run(Stream, "a-b", 10, 0.2), run(Stream, first, 9, 0.25),
+		run(Kept, "a", 4, 0), run(Kept, "b", 8, 0), run(Kept, "a-b", 1, 0), run(Kept, first, 2, 0), run(Kept, memory, 4, 0),
 	})
 	want := map[string]float64{
-		"bulk_first": 0.75, "bulk_memory": 1.5, "kept_first": 2, "stream_first": 0.9, "stream_pause_first": 50,
+		"bulk_first": 0.75, "bulk_memory": 1.5, "kept_first": 2, "kept_memory": 2, "stream_first": 0.9, "stream_pause_first": 50,
 	}
 	for name, v := range want {
 		if math.Abs(got[name]-v) > 1e-9 {

@@ -144,6 +144,9 @@ func tune(s scenario.Settings, multipath bool, segment int, o offers) (tuning, e
 		}
 		t.server[schedulerKey] = name
 	}
+	if multipath && s.Begin != "" {
+		errs = append(errs, fmt.Errorf("begin %s cannot be set: this needs the simulator", s.Begin))
+	}
 	if set := s.SchedulerOptions.Set(); multipath && len(set) > 0 {
 		errs = append(errs, fmt.Errorf("scheduler_options %s cannot be set: the kernel's schedulers have no parameters; this needs the simulator", strings.Join(set, ", ")))
 	}

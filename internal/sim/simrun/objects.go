@@ -45,16 +45,17 @@ func (p *plan) simulateObjects(ctx context.Context, k result.CellKey, trial int,
 		began    time.Duration
 	)
 	var past []selection.Past
+	begin := 0
 	for i := range t.Objects {
 		config, err := p.configOf(of, seed+uint64(i)<<32)
 		if err == nil && i == 0 {
 			err = p.recall(ctx, k, &config)
-			past = config.Connections[0].Past
+			past, begin = config.Connections[0].Past, config.Connections[0].Begin
 		}
 		if err != nil {
 			return run, nil, fmt.Errorf("%s: %w", k, err)
 		}
-		config.Connections[0].Past = past
+		config.Connections[0].Past, config.Connections[0].Begin = past, begin
 		config.Connections[0].Bytes, config.Connections[0].Object = t.Bytes, 0
 		s, err := sim.New(config)
 		if err != nil {

@@ -51,7 +51,7 @@ func Parameters() []Parameter {
 var (
 	// settingPaths are the settings that a case can have alone in the simulator, which always paces.
 	settingPaths = slices.DeleteFunc(field.Paths[scenario.Settings](), func(path string) bool {
-		return slices.Contains([]string{"era", "pace", "lowat", "use", "recall"}, path)
+		return slices.Contains([]string{"era", "pace", "lowat", "use", "recall", "begin"}, path)
 	})
 	modelPaths = field.Paths[scenario.Model]()
 )

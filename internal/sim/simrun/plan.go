@@ -272,6 +272,13 @@ func (p *plan) configOf(c *cell.Cell, seed uint64) (sim.Config, error) {
 	if policy := p.spec.PolicyOf(transport); policy != nil && !t.Upload {
 		p.choose(&conn, policy, own.Paths)
 	}
+	if begin := own.Settings.Begin; begin != "" && begin != scenario.BeginBest {
+		i := slices.Index(transport.Links, begin)
+		if i < 0 || !conn.MPTCP {
+			return sim.Config{}, fmt.Errorf("begin: MPTCP over %s has no link %q", strings.Join(transport.Links, ", "), begin)
+		}
+		conn.Begin, conn.Paths[i].Backup = i, true
+	}
 	beside := conn
 	if t.Beside > 0 {
 		conn.Start += scenario.BesideLead

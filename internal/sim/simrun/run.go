@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tabane/tabane/internal/epe/selection"
 	"github.com/tabane/tabane/internal/experiment/result"
 	"github.com/tabane/tabane/internal/experiment/scenario"
 	"github.com/tabane/tabane/internal/sim"
@@ -206,6 +207,9 @@ func (p *plan) recall(ctx context.Context, k result.CellKey, c *sim.Config) erro
 		past[i].Left = recallFor
 	}
 	c.Connections[0].Past = past
+	if p.spec.Experiment.Settings(k).Begin == scenario.BeginBest {
+		c.Connections[0].Begin = selection.Nearest(past)
+	}
 	return nil
 }
 
