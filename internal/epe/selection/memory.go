@@ -62,14 +62,23 @@ type Past struct {
 }
 
 // Nearest returns on which path a connection begins: the one over which short transfers arrive first,
-// by what was learned; the first one if nothing was.
+// by what was learned; the first one if nothing was. A path that was never saturated is hoped to be as
+// fast as the fastest.
 func Nearest(paths []Past) int {
+	fastest := 0.0
+	for _, p := range paths {
+		fastest = max(fastest, p.Rate)
+	}
 	nearest, least := 0, math.Inf(1)
 	for i, p := range paths {
-		if p.Rate == 0 || p.MinRTT == 0 || p.Rest > 0 {
+		if p.MinRTT == 0 || p.Rest > 0 {
 			continue
 		}
-		if takes := p.MinRTT.Seconds() + sendBurst/p.Rate; takes < least {
+		takes := p.MinRTT.Seconds()
+		if rate := cmp.Or(p.Rate, fastest); rate > 0 {
+			takes += sendBurst / rate
+		}
+		if takes < least {
 			nearest, least = i, takes
 		}
 	}

@@ -287,6 +287,7 @@ func TestNearest(t *testing.T) {
 		{"one is known", []Past{{}, near}, 1},
 		{"the rate decides", []Past{near, {Rate: 100 * mbit, MinRTT: 100 * time.Millisecond}}, 1},
 		{"the delay decides", []Past{{Rate: 100 * mbit, MinRTT: 100 * time.Millisecond}, {Rate: 50 * mbit, MinRTT: 10 * time.Millisecond}}, 1},
+		{"its rate is not known", []Past{{Rate: 10 * mbit, MinRTT: 100 * time.Millisecond}, {MinRTT: 50 * time.Millisecond}}, 1},
 		{"it rests", []Past{{Rate: mbit, MinRTT: time.Second}, {Rate: 50 * mbit, MinRTT: 10 * time.Millisecond, Rest: time.Second}}, 0},
 	} {
 		if got := Nearest(tt.paths); got != tt.want {

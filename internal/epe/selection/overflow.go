@@ -11,77 +11,73 @@ package selection
 
 import (
 	"cmp"
-	"slices"
 	"time"
+
+	"github.com/tabane/tabane/internal/base/ablation"
 )
 
 const (
 	// Interval is the time between calls of Update for a connection that has data in flight.
 	Interval = 40 * time.Millisecond
 
-	// saturatedFor is how long all open paths are saturated before the next one is opened: longer than
-	// an object of 100 kB takes at 5 Mbit/s.
-	saturatedFor = 200 * time.Millisecond
-	// startFor replaces saturatedFor while an open path is in slow start and may soon suffice, and
-	// if the next path has not helped before and seems to be slower: the first data on a slow path
-	// may delay everything, and a stream has a backlog from slow start.
-	startFor = 600 * time.Millisecond
-	// blockedFor, and blockedRoundTrips, is how long the first path has nothing to send while
-	// another one has, before that one counts as head-of-line blocking: the receive window is full,
-	// or the rest of an object is on the other path.
-	blockedFor        = 80 * time.Millisecond
-	blockedRoundTrips = 2
-	// judgeAfter, and judgeRoundTrips, is the time from the opening of a path until it is judged; a
-	// path in slow start is judged after judgeSlowStart.
-	judgeAfter      = time.Second
-	judgeRoundTrips = 10
-	judgeSlowStart  = 4 * time.Second
-	// restFirst is how long a path rests that did not help; it doubles each time, up to restMost.
-	restFirst = 10 * time.Second
-	restMost  = 5 * time.Minute
+	// sendBurst is the number of bytes that the scheduler gives to a subflow at once
+	// (MPTCP_SEND_BURST_SIZE).
+	sendBurst = 64 << 10
+	// restMost bounds how long a path rests.
+	restMost = 5 * time.Minute
 	// windowRests is the least number of doublings when the receive window was too small: the window
 	// seldom grows, and a trial is expensive.
 	windowRests = 2
-	// idleFor is how long the first path is not saturated, and carries everything, before the
-	// others rest.
-	idleFor = time.Second
-	// againWithin: a path that is needed again so soon after it rested as not needed had blocked
-	// the first path, and did not help.
-	againWithin = time.Second
+)
+
+// The constants of the decisions, which only Constants lets an experiment change; those that policies
+// differ in are in byPolicy.
+var (
+	// judgeAfter, and judgeRoundTrips, is the time from the opening of a path until it is judged.
+	judgeAfter      = time.Second
+	judgeRoundTrips = 10.
+	// restFirst is how long a path rests that did not help; it doubles each time, up to restMost.
+	restFirst = 10 * time.Second
 	// measureOver is the time over which a rate is measured, recent the period for which a peak is
 	// kept.
 	measureOver = 200 * time.Millisecond
 	recent      = 2 * time.Second
 	// changeAfter is the least time between changes of the first path.
 	changeAfter = time.Second
-
-	// sendBurst is the number of bytes that the scheduler gives to a subflow at once
-	// (MPTCP_SEND_BURST_SIZE).
-	sendBurst = 64 << 10
 	// leastShare is the share of the rate of all open paths below which a path rests.
 	leastShare = 0.04
-	// switchBelow is the fraction of the first path's delay below which another one becomes first.
-	switchBelow = 0.8
-	// tryBelow is the same for a path that has not carried data: what it carries decides soon.
-	tryBelow = 0.9
-	// exploreAfter is how long objects have had a queue on the first path before one of unknown
-	// rate is explored: it becomes first because of what its rate may be. exploreBelow is the
-	// fraction of the first path's delay below which its round-trip time must be, exploreQueue the
-	// multiple of its least round-trip time that ends the trial.
-	exploreAfter = 600 * time.Millisecond
-	exploreBelow = 0.6
-	exploreQueue = 1.5
+	// queueFrom is the multiple of the least round-trip time that shows a queue.
+	queueFrom = 1.5
 	// gainLeast is the fraction of the connection's rate before a path was opened below which the
 	// path rests again, harmBelow that below which it does at once.
 	gainLeast = 0.97
 	harmBelow = 0.5
-	// streamLeast is the fraction of what the open paths carry that the application of a stream
-	// writes at least: with less the paths soon have nothing to send.
-	streamLeast = 0.5
 	// sufficeBelow is the fraction of the first path's rate below which that path carries
 	// everything itself.
 	sufficeBelow = 0.8
 )
+
+// Constants returns the constants of the policy Throughput, each with the value that removes it.
+func Constants() []ablation.Constant {
+	p := &byPolicy[Throughput]
+	return []ablation.Constant{
+		ablation.Number("switchBelow", &p.switchBelow, 1),
+		ablation.Duration("saturatedFor", &p.wait, 0),
+		ablation.Duration("startFor", &p.waitSlowStart, 0),
+		ablation.Duration("idleFor", &p.idle, 0),
+		ablation.Duration("judgeAfter", &judgeAfter, 0),
+		ablation.Number("judgeRoundTrips", &judgeRoundTrips, 0),
+		ablation.Duration("restFirst", &restFirst, 0),
+		ablation.Duration("measureOver", &measureOver, Interval),
+		ablation.Duration("recent", &recent, Interval),
+		ablation.Duration("changeAfter", &changeAfter, 0),
+		ablation.Number("leastShare", &leastShare, 0),
+		ablation.Number("queueFrom", &queueFrom, 1),
+		ablation.Number("gainLeast", &gainLeast, 0),
+		ablation.Number("harmBelow", &harmBelow, 0),
+		ablation.Number("sufficeBelow", &sufficeBelow, 1),
+	}
+}
 
 // Sample is the state of one path in a call of Update.
 type Sample[K comparable] struct {
@@ -172,8 +168,8 @@ type Connection[K comparable] struct {
 	// each path.
 	Recall func(K) Past
 	// Source, if set, returns what the application has written, false if that is not known. It is
-	// called at most once in a call of Update: when all open paths become saturated, before another
-	// one opens, and while the first path has a queue and one that may be explored is at rest.
+	// called at most once in a call of Update: when all open paths become saturated, and before another
+	// one opens.
 	Source func() (Source, bool)
 	// Policy is how paths are chosen. It must not change.
 	Policy Policy
@@ -193,17 +189,10 @@ type Connection[K comparable] struct {
 	hasSource     bool          // source is known
 	carried       int           // bytes delivered since then
 	started       bool          // an open path has been in slow start since then
-	blocked       time.Duration // since when the first path has nothing to send, and another one has
-	blockedBytes  int           // delivered since then
-	isBlocked     bool
 	unsaturated   time.Duration // since when the first path alone would suffice
 	isUnsaturated bool
 	total         meter
 	doublings     int           // of parameters.idle
-	objects       time.Duration // for how long objects have had a queue on the first path
-	written       uint64        // by the application, at the last call of Update
-	updated       time.Duration // when that was
-	hadQueue      bool          // there was a queue on the first path then
 	width         int           // number of open paths, with Cost
 	aged          time.Duration // when Ratio last halved path.carried
 }
@@ -244,7 +233,6 @@ type path struct {
 	queued    time.Duration // until when the round-trip time includes a standing queue of this connection
 	flight    peak          // bytes in flight
 	used      bool          // the path carried data
-	explored  bool          // it became first because of what its rate may be
 	hasQueue  bool          // its own data has a queue, or had one when it was last in flight
 	burstRate float64       // rate by dispersion at that time
 	replaced  bool          // the subflow is a new one that has carried none: delay stays that of the one before
@@ -352,33 +340,46 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 		p.meter.runs, p.replaced = false, p.seen
 	}
 	p.seen, p.source, p.delivered = true, s.Source, s.Delivered
-	limited := s.Saturated() && !s.starts()
-	p.limited = p.limited && limited
-	if p.meter.add(now, p.bytes, s.busy()) {
-		p.rate.add(now, p.meter.last)
-		if p.limited {
-			p.settled.add(now, p.meter.last)
-			p.whole.add(now, p.meter.last*float64(max(1, s.Sharers)))
-			p.queued = now + recent
-			if p.learned = true; p.verdict == Stalled {
-				p.verdict, p.rests, p.restsUntil = Unused, 0, 0
-			}
-		}
-	}
-	if p.meter.since == now {
-		p.limited = limited
-	}
+	p.measureRate(now, s.Saturated() && !s.starts(), s.busy(), s.Sharers)
 	c.window.add(now, float64(s.Window))
 	if p.replaced = p.replaced && !s.busy(); p.replaced {
 		p.growing = false
 		return
 	}
+	c.measureDelay(now, p, s)
+}
+
+// measureRate updates the rates of a path with the bytes that it delivered. What it carries is its rate
+// while it limits: it is saturated, and not in slow start.
+func (p *path) measureRate(now time.Duration, limits, busy bool, sharers int) {
+	p.limited = p.limited && limits
+	if p.meter.add(now, p.bytes, busy) {
+		p.rate.add(now, p.meter.last)
+		switch {
+		case p.limited:
+			p.settled.add(now, p.meter.last)
+			p.whole.add(now, p.meter.last*float64(max(1, sharers)))
+			p.queued = now + recent
+			if p.learned = true; p.verdict == Stalled {
+				p.verdict, p.rests, p.restsUntil = Unused, 0, 0
+			}
+		case !p.measured(now):
+			p.learned = true // its round-trip time
+		}
+	}
+	if p.meter.since == now {
+		p.limited = limits
+	}
+}
+
+// measureDelay updates the delay of a path, and the rate that it is computed with.
+func (c *Connection[K]) measureDelay(now time.Duration, p *path, s *Sample[K]) {
 	rtt := s.SRTT
 	if (s.Saturated() || now < p.queued) && s.MinRTT > 0 {
 		rtt = s.MinRTT // without the queue of this connection
 	}
 	if s.busy() {
-		p.hasQueue = s.MinRTT > 0 && float64(s.SRTT) > exploreQueue*float64(s.MinRTT)
+		p.hasQueue = s.MinRTT > 0 && float64(s.SRTT) > queueFrom*float64(s.MinRTT)
 		p.burstRate = p.dispersion(s.SRTT - s.MinRTT)
 	}
 	// A congestion window that does not limit the path says little: it may be larger than what was
@@ -430,12 +431,6 @@ func (c *Connection[K]) newPath(now time.Duration, k K) *path {
 // not measured it.
 func (p *path) remembers(now time.Duration) bool {
 	return p.settled.value() == 0 && p.past.Rate > 0 && now < p.pastExpires
-}
-
-// helped reports whether the path carried data before, in this connection or an earlier one, and
-// has not been found since to be of no help.
-func (p *path) helped(now time.Duration) bool {
-	return p.verdict == Unused && p.measured(now)
 }
 
 // measured reports whether it is known what the path carries when it is saturated.
@@ -496,21 +491,13 @@ func (c *Connection[K]) chooseFirst(now time.Duration, samples []Sample[K]) {
 	if was != nil && !was.present {
 		was = nil
 	}
-	failed := was != nil && was.explored && was.hasQueue && was.settled.value() == 0
-	if was != nil && now-c.since < changeAfter && !failed {
+	if was != nil && now-c.since < changeAfter {
 		return
 	}
 	best := was
 	for i := range samples {
 		p := c.paths[samples[i].Path]
-		switch {
-		case best == nil,
-			now >= p.restsUntil && now < best.restsUntil,
-			p.shorter(c.switchFraction(now, p)*best.delay) && (now >= p.restsUntil || was == nil && now < best.restsUntil) &&
-				(was == nil || p.carries() >= sufficeBelow*c.load(was)):
-			best = p
-		case best == was && c.explores(now, p):
-			p.explored = true
+		if c.betterFirst(now, p, best, was) {
 			best = p
 		}
 	}
@@ -532,6 +519,18 @@ func (c *Connection[K]) chooseFirst(now time.Duration, samples []Sample[K]) {
 	c.isSaturated, c.isUnsaturated = false, false
 }
 
+// betterFirst reports whether a path is to be first instead of the best one so far; was is the first
+// path now, nil if there is none.
+func (c *Connection[K]) betterFirst(now time.Duration, p, best, was *path) bool {
+	switch {
+	case best == nil, now >= p.restsUntil && now < best.restsUntil:
+		return true
+	case now < p.restsUntil && (was != nil || now >= best.restsUntil):
+		return false
+	}
+	return p.shorter(byPolicy[c.Policy].switchBelow*best.delay) && (was == nil || p.carries() >= sufficeBelow*c.load(was))
+}
+
 // shorter reports whether the delay of a path is below another one, in seconds. While its rate
 // grows, only what it has carried counts.
 func (p *path) shorter(delay float64) bool {
@@ -547,28 +546,6 @@ func (p *path) carries() float64 {
 		return p.rate.value()
 	}
 	return p.capacity
-}
-
-// explores reports whether a path that is untried is to become first because objects would arrive
-// sooner over it if its rate were high. What it carries decides soon; that it is found to be slow
-// delays one object.
-func (c *Connection[K]) explores(now time.Duration, p *path) bool {
-	rate := c.first.known(now)
-	return c.objects >= exploreAfter && p.untried(now) && p.minRTT > 0 && now >= p.restsUntil && rate > 0 &&
-		p.minRTT.Seconds() < exploreBelow*(c.first.minRTT.Seconds()+sendBurst/rate)
-}
-
-// untried reports whether a path may be faster than all that is known of it: it was not explored,
-// and what it has carried, if anything, left no queue.
-func (p *path) untried(now time.Duration) bool { return !p.measured(now) && !p.explored && !p.hasQueue }
-
-// switchFraction returns the fraction of the first path's delay below which another one becomes
-// first.
-func (c *Connection[K]) switchFraction(now time.Duration, p *path) float64 {
-	if p.unknown(now) {
-		return byPolicy[c.Policy].tryBelow
-	}
-	return byPolicy[c.Policy].switchBelow
 }
 
 // load returns the rate that the first path must carry: that of the connection, or more than the
@@ -625,60 +602,54 @@ func rest(before int) time.Duration { return min(restMost, restFirst<<min(before
 // judge puts open paths at rest that do not help.
 func (c *Connection[K]) judge(now time.Duration, samples []Sample[K]) {
 	sum := 0.0 // the rate of all open paths
+	limited := false
 	for i := range samples {
-		if p := c.paths[samples[i].Path]; p.reason.Open() {
+		p := c.paths[samples[i].Path]
+		if p.reason.Open() {
 			sum += cmp.Or(p.rate.value(), estimate(&samples[i]))
 		}
+		limited = limited || p == c.first && samples[i].Saturated()
 	}
-	bytes, busy, measured := c.measureAll(now, samples)
-	at := slices.IndexFunc(samples, func(s Sample[K]) bool { return c.paths[s.Path] == c.first })
-	blocked := busy && at >= 0 && !samples[at].busy()
-	limited := at >= 0 && samples[at].Saturated()
-	if blocked && !c.isBlocked {
-		c.blocked, c.blockedBytes = now, 0
-	} else {
-		c.blockedBytes += bytes
-	}
-	c.isBlocked = blocked
-	window := c.window.value()
+	measured := c.measureAll(now, samples)
 	for i := range samples {
 		s := &samples[i]
 		p := c.paths[s.Path]
 		if p == c.first || p.reason != Overflow {
 			continue
 		}
-		rate := cmp.Or(p.rate.value(), estimate(s))
-		why := NoGain
-		if window > 0 && window/p.delay < max(sum-rate, p.rateBefore) {
-			why = Window
-		}
-		if least := max(blockedFor, blockedRoundTrips*s.MinRTT); blocked && s.busy() && now-c.blocked >= least &&
-			float64(c.blockedBytes) < harmBelow*p.rateBefore*(now-c.blocked).Seconds() {
-			p.rest(now, why)
-			continue
-		}
-		if !p.tried && measured && !limited && s.busy() && c.total.since-measureOver >= p.opened && c.total.last < harmBelow*p.rateBefore {
-			p.rest(now, why)
-			continue
-		}
-		if age := now - p.opened; age < max(judgeAfter, judgeRoundTrips*s.MinRTT) || s.starts() && age < judgeSlowStart {
-			continue
-		}
-		switch {
-		case rate < leastShare*sum:
-			p.rest(now, Slow)
-		case why == Window:
-			p.rest(now, Window)
-		case !p.tried && measured && c.total.last < gainLeast*p.rateBefore:
-			// While the first path is saturated, this one does not block it. And if the receive window
-			// allows much more, the application has less to send.
-			if !limited && (window == 0 || c.total.last > harmBelow*window/p.delay) {
-				p.rest(now, NoGain)
-			}
-		case !p.tried && measured:
+		if why, ok := c.verdict(now, p, s, sum, limited, measured); ok && why == Unused {
 			p.tried, p.rests, p.verdict, p.learned = true, 0, Unused, true
+		} else if ok {
+			p.rest(now, why)
 		}
 	}
+}
+
+// verdict returns whether an open path helps: why it is to rest, Unused if it helps, false if that is
+// not known yet. sum is the rate of all open paths, limited whether the first one is saturated, and
+// measured whether a measurement of the connection's rate is complete.
+func (c *Connection[K]) verdict(now time.Duration, p *path, s *Sample[K], sum float64, limited, measured bool) (Reason, bool) {
+	rate, window := cmp.Or(p.rate.value(), estimate(s)), c.window.value()
+	why := NoGain
+	if window > 0 && window/p.delay < max(sum-rate, p.rateBefore) {
+		why = Window
+	}
+	judged := measured && !p.tried
+	switch age := now - p.opened; {
+	case judged && !limited && s.busy() && c.total.since-measureOver >= p.opened && c.total.last < harmBelow*p.rateBefore:
+		return why, true
+	case age < max(judgeAfter, time.Duration(judgeRoundTrips*float64(s.MinRTT))):
+		return why, false
+	case rate < leastShare*sum:
+		return Slow, true
+	case why == Window:
+		return Window, true
+	case judged && c.total.last < gainLeast*p.rateBefore:
+		// While the first path is saturated, this one does not block it. And if the receive window
+		// allows much more, the application has less to send.
+		return NoGain, !limited && (window == 0 || c.total.last > harmBelow*window/p.delay)
+	}
+	return Unused, judged
 }
 
 // repays reports whether a path makes a transfer of unknown length shorter that has lasted for some
@@ -703,129 +674,137 @@ func fits(room, inFlight, rate, delay float64) bool { return room >= inFlight+ra
 // the end of a file nothing is written, so that it is not recognized as a stream. latest is the
 // number of bytes delivered since the last call of Update: if it is 0, the samples may be older
 // than what the application has written.
-func (c *Connection[K]) catchesUp(now time.Duration, source func() (Source, bool), starts bool, latest int) bool {
-	s, ok := source()
+func (c *Connection[K]) catchesUp(now time.Duration, starts bool, latest int) bool {
+	if !c.hasSource {
+		return false
+	}
+	s, ok := c.Source()
 	switch {
-	case !ok || !c.hasSource || s.Full:
+	case !ok || s.Full:
 		return false
 	case latest == 0:
 		return true
 	}
 	written, carried := float64(s.Written-c.source.Written), float64(c.carried)
-	if written < streamLeast*carried || written >= gainLeast*carried && (starts || !c.started) {
+	if written == 0 || written >= gainLeast*carried && (starts || !c.started) {
 		return false
 	}
 	c.saturated, c.source, c.carried, c.started = now, s, 0, starts
 	return true
 }
 
-// openBySaturation opens the next path when all open ones have been saturated for long enough, and
-// puts the others at rest when the first one carries everything.
-func (c *Connection[K]) openBySaturation(now time.Duration, samples []Sample[K]) {
+// view is what all open paths are together in a call of Update.
+type view struct {
+	// saturated: all of them are; starts: one of them is in slow start; over: the first one has had
+	// nothing to send.
+	saturated, starts, over bool
+	// sum is their rate in bytes/s, longest the longest delay in seconds, and inFlight their data in
+	// flight, firstInFlight that of the first path.
+	sum, longest            float64
+	inFlight, firstInFlight int
+	// carried are the bytes delivered since the last call, over any path.
+	carried int
+	// next is the path at rest that would open next.
+	next *path
+}
+
+// look returns the view of the samples, and notes since when the first path alone would suffice.
+func (c *Connection[K]) look(now time.Duration, samples []Sample[K]) view {
 	params := &byPolicy[c.Policy]
-	saturated, starts, over, hasQueue, sum, longest, carried := true, false, false, false, 0.0, 0.0, 0
-	flight, firstFlight := 0, 0
-	untried := false
-	var next *path
+	v := view{saturated: true}
 	for i := range samples {
 		s := &samples[i]
 		p := c.paths[s.Path]
 		rate := cmp.Or(p.rate.value(), estimate(s))
-		carried += p.bytes
-		untried = untried || p != c.first && p.untried(now)
+		v.carried += p.bytes
 		switch {
 		case p.reason.Open():
-			saturated = saturated && s.Saturated() && !(params.waitsDelay && s.Idled)
-			starts = starts || s.starts()
-			sum += rate
-			longest = max(longest, p.delay)
-			flight += s.InFlight * s.Segment
-		case now >= p.restsUntil && (next == nil || p.delay < next.delay):
-			next = p
+			v.saturated = v.saturated && s.Saturated() && !(params.waitsDelay && s.Idled)
+			v.starts = v.starts || s.starts()
+			v.sum += rate
+			v.longest = max(v.longest, p.delay)
+			v.inFlight += s.InFlight * s.Segment
+		case now >= p.restsUntil && (v.next == nil || p.delay < v.next.delay):
+			v.next = p
 		}
 		if p == c.first {
-			firstFlight = s.InFlight * s.Segment
-			hasQueue = s.busy() && (s.Saturated() || p.hasQueue)
-			over = params.waitsDelay && s.Idled
-			alone := !s.Saturated() && (byPolicy[c.Policy].ignoresLoad || c.total.last < sufficeBelow*rate)
+			v.firstInFlight = s.InFlight * s.Segment
+			v.over = params.waitsDelay && s.Idled
+			alone := !s.Saturated() && (params.ignoresLoad || c.total.last < sufficeBelow*rate)
 			if alone && !c.isUnsaturated {
 				c.unsaturated = now
 			}
 			c.isUnsaturated = alone
 		}
 	}
-	// The kernel is asked what the application wrote at most once, and only while there is a path
-	// to explore, or a stream to recognize.
-	var read Source
-	asked, known := false, false
-	source := func() (Source, bool) {
-		if !asked && c.Source != nil {
-			read, known = c.Source()
+	return v
+}
+
+// openBySaturation opens the next path when all open ones have been saturated for long enough, and
+// puts the others at rest when the first one carries everything.
+func (c *Connection[K]) openBySaturation(now time.Duration, samples []Sample[K]) {
+	params := &byPolicy[c.Policy]
+	v := c.look(now, samples)
+	began := v.saturated && !c.isSaturated
+	if began {
+		c.saturated, c.carried, c.started, c.hasSource = now, 0, false, false
+		if params.waitsBacklog && c.Source != nil {
+			c.source, c.hasSource = c.Source()
 		}
-		asked = true
-		return read, known
-	}
-	if saturated && !c.isSaturated {
-		c.saturated = now
-		if c.hasSource = false; params.waitsBacklog {
-			c.source, c.hasSource = source()
-		}
-		c.carried, c.started = 0, false
 	} else {
-		c.carried += carried
+		c.carried += v.carried
 	}
-	if hasQueue && untried && params.explores && c.objects < exploreAfter {
-		if s, ok := source(); ok {
-			if c.hadQueue && s.Written == c.written {
-				c.objects += now - c.updated
-			}
-			c.written = s.Written
-		}
-	}
-	c.hadQueue, c.updated = hasQueue, now
-	c.isSaturated, c.started = saturated, c.started || starts
+	c.isSaturated, c.started = v.saturated, c.started || v.starts
 	idle := params.idle << c.doublings
-	wait := params.wait
-	if starts || params.judges && next != nil && !next.helped(now) && next.assumedDelay >= switchBelow*c.first.delay {
-		wait = params.waitSlowStart
-	}
-	if params.waitsDelay && next != nil {
-		wait = max(wait, time.Duration(next.delay*float64(time.Second)))
-	}
-	worthwhile := func() bool {
-		rate, delay := next.capacity, next.delay
-		if !next.measured(now) && !next.hasQueue {
-			rate = max(rate, c.first.capacity)
-			delay = next.delayAt(rate)
-			if window := c.window.value(); window > 0 && !fits(window-float64(flight), float64(firstFlight), sum, delay) {
-				return false
-			}
-		}
-		return rate >= leastShare*sum &&
-			(!params.repays || repays(now-c.saturated, cmp.Or(next.minRTT, next.past.MinRTT), rate/(sum+rate), delay-longest))
-	}
 	switch {
-	case saturated && now-c.saturated >= wait && next != nil && worthwhile():
-		if params.waitsBacklog && c.catchesUp(now, source, starts, carried) {
+	case v.saturated && now-c.saturated >= params.waits(&v) && v.next != nil && c.worthwhile(now, &v):
+		if !began && params.waitsBacklog && c.catchesUp(now, v.starts, v.carried) {
 			return
 		}
-		if params.againIsNoGain && next.reason == Unused && !next.tried && next.rateBefore > 0 && c.saturated-next.closed < againWithin {
-			// The first path was not saturated because this one blocked it.
-			next.rest(now, NoGain)
-			return
-		}
-		if params.ignoresLoad && next.closed > 0 && now-next.closed < idle {
+		c.doublings = 0
+		if params.ignoresLoad && v.next.closed > 0 && now-v.next.closed < idle {
 			c.doublings = min(c.doublings+1, mostDoublings)
-		} else {
-			c.doublings = 0
 		}
-		next.open(now, Overflow, max(c.total.last, 1))
+		v.next.open(now, Overflow, max(c.total.last, 1))
 		c.isSaturated = false
-	case over, c.isUnsaturated && now-c.unsaturated >= idle:
-		for i := range samples {
-			if p := c.paths[samples[i].Path]; p != c.first && p.reason.Open() {
-				p.rest(now, Unused)
-			}
+	case v.over, c.isUnsaturated && now-c.unsaturated >= idle:
+		c.restOthers(now, samples)
+	}
+}
+
+// restOthers puts all paths but the first one at rest, which suffices.
+func (c *Connection[K]) restOthers(now time.Duration, samples []Sample[K]) {
+	for i := range samples {
+		if p := c.paths[samples[i].Path]; p != c.first && p.reason.Open() {
+			p.rest(now, Unused)
 		}
 	}
+}
+
+// waits returns how long all open paths are saturated before the next one opens.
+func (p *parameters) waits(v *view) time.Duration {
+	wait := p.wait
+	if v.starts {
+		wait = p.waitSlowStart
+	}
+	if p.waitsDelay && v.next != nil {
+		wait = max(wait, time.Duration(v.next.delay*float64(time.Second)))
+	}
+	return wait
+}
+
+// worthwhile reports whether the next path would help. One that was never saturated, and left no
+// queue, is hoped to be as fast as the first one.
+func (c *Connection[K]) worthwhile(now time.Duration, v *view) bool {
+	next := v.next
+	rate, delay := next.capacity, next.delay
+	if !next.measured(now) && !next.hasQueue {
+		rate = max(rate, c.first.capacity)
+		delay = next.delayAt(rate)
+		if window := c.window.value(); window > 0 && !fits(window-float64(v.inFlight), float64(v.firstInFlight), v.sum, delay) {
+			return false
+		}
+	}
+	return rate >= leastShare*v.sum &&
+		(!byPolicy[c.Policy].repays || repays(now-c.saturated, cmp.Or(next.minRTT, next.past.MinRTT), rate/(v.sum+rate), delay-v.longest))
 }

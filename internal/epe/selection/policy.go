@@ -41,8 +41,6 @@ type parameters struct {
 	algorithm algorithm
 	// switchBelow is the fraction of the first path's delay below which another one becomes first.
 	switchBelow float64
-	// tryBelow is the same for a path that has not carried data: what it carries decides soon.
-	tryBelow float64
 	// wait is how long all open paths are saturated before the next one is opened, waitSlowStart
 	// that time while one of them is in slow start, and idle how long the first path is not
 	// saturated before the others rest.
@@ -57,17 +55,23 @@ type parameters struct {
 	waitsBacklog bool
 	// judges: paths that do not help rest.
 	judges bool
-	// againIsNoGain: a path that is needed again within againWithin did not help.
-	againIsNoGain bool
-	// explores: a path of unknown rate becomes first if objects might arrive sooner over it.
-	explores bool
 	// repays: a longer path opens only for transfers that it shortens.
 	repays bool
 }
 
 const (
-	// saturatedShort replaces saturatedFor and startFor in policies whose data should not wait.
+	// saturatedFor is how long all open paths are saturated before the next one is opened: longer than
+	// an object of 100 kB takes at 5 Mbit/s.
+	saturatedFor = 200 * time.Millisecond
+	// idleFor is how long the first path is not saturated, and carries everything, before the
+	// others rest.
+	idleFor = time.Second
+	// switchBelow is the fraction of the first path's delay below which another one becomes first.
+	switchBelow = 0.8
+	// saturatedShort replaces saturatedFor in policies whose data should not wait, and startFor where an
+	// open path is in slow start and may soon suffice.
 	saturatedShort = 2 * Interval
+	startFor       = 600 * time.Millisecond
 	// steadySwitch and steadyIdle are those of Steady: each change of paths reorders data.
 	steadySwitch = 0.5
 	steadyIdle   = 5 * time.Second
@@ -82,17 +86,16 @@ const (
 // byPolicy has the parameters of all policies.
 var byPolicy = [...]parameters{
 	Throughput: {
-		name: "throughput", algorithm: bySaturation, switchBelow: switchBelow, tryBelow: tryBelow,
-		wait: saturatedFor, waitSlowStart: startFor, idle: idleFor,
-		waitsBacklog: true, judges: true, againIsNoGain: true, repays: true, explores: true,
+		name: "throughput", algorithm: bySaturation, switchBelow: switchBelow,
+		wait: saturatedFor, waitSlowStart: startFor, idle: idleFor, waitsBacklog: true, judges: true, repays: true,
 	},
 	Latency: {
-		name: "latency", algorithm: bySaturation, switchBelow: switchBelow, tryBelow: tryBelow,
+		name: "latency", algorithm: bySaturation, switchBelow: switchBelow,
 		wait: saturatedShort, waitSlowStart: saturatedShort, idle: Interval,
-		waitsDelay: true, ignoresLoad: true, judges: true, explores: true,
+		waitsDelay: true, ignoresLoad: true, judges: true,
 	},
 	Steady: {
-		name: "steady", algorithm: bySaturation, switchBelow: steadySwitch, tryBelow: steadySwitch,
+		name: "steady", algorithm: bySaturation, switchBelow: steadySwitch,
 		wait: saturatedShort, waitSlowStart: startFor, idle: steadyIdle, ignoresLoad: true,
 	},
 	Cost:  {name: "cost", algorithm: byRank, wait: saturatedShort, waitSlowStart: startFor},
@@ -188,14 +191,14 @@ func (c *Connection[K]) decide(now time.Duration, samples []Sample[K]) {
 	}
 }
 
-// measureAll updates the rate of the connection. It returns the bytes that all paths delivered
-// since the last call of Update, whether any path is busy, and whether a measurement is complete.
-func (c *Connection[K]) measureAll(now time.Duration, samples []Sample[K]) (bytes int, busy, measured bool) {
+// measureAll updates the rate of the connection. It reports whether a measurement is complete.
+func (c *Connection[K]) measureAll(now time.Duration, samples []Sample[K]) bool {
+	bytes, busy := 0, false
 	for i := range samples {
 		bytes += c.paths[samples[i].Path].bytes
 		busy = busy || samples[i].busy()
 	}
-	return bytes, busy, c.total.add(now, bytes, busy)
+	return c.total.add(now, bytes, busy)
 }
 
 // failoverAny opens all paths while an open one makes no progress.
@@ -226,37 +229,7 @@ type ranked[K comparable] struct {
 
 // openByRank opens paths in the order of their ranks.
 func (c *Connection[K]) openByRank(now time.Duration, samples []Sample[K]) {
-	var able, spent []ranked[K]
-	for i := range samples {
-		s := &samples[i]
-		r := ranked[K]{c.paths[s.Path], s, c.terms(s.Path)}
-		if b := r.terms.Budget; b != nil {
-			b.take(c.Start+now, r.bytes)
-		}
-		switch {
-		case r.terms.Budget != nil && r.terms.Budget.spent, r.verdict == Stalled && now < r.restsUntil:
-			spent = append(spent, r)
-		default:
-			able = append(able, r)
-		}
-	}
-	for _, r := range spent {
-		if r.reason = OverCommit; r.terms.Budget == nil || !r.terms.Budget.spent {
-			r.reason = Stalled
-		}
-	}
-	if len(able) == 0 {
-		able = spent
-	}
-	slices.SortStableFunc(able, func(a, b ranked[K]) int {
-		switch {
-		case a.terms.Listed == b.terms.Listed:
-			return cmp.Compare(a.terms.Rank, b.terms.Rank)
-		case a.terms.Listed:
-			return -1
-		}
-		return 1
-	})
+	able := c.ranked(now, samples)
 	c.width = min(max(c.width, 1), len(able))
 	params := &byPolicy[c.Policy]
 	saturated, needed, starts := true, true, false
@@ -269,12 +242,8 @@ func (c *Connection[K]) openByRank(now time.Duration, samples []Sample[K]) {
 		c.saturated = now
 	}
 	c.isSaturated = saturated
-	wait := params.wait
-	if starts {
-		wait = params.waitSlowStart
-	}
 	switch {
-	case saturated && now-c.saturated >= wait && c.width < len(able):
+	case saturated && now-c.saturated >= params.waits(&view{starts: starts}) && c.width < len(able):
 		c.width++
 		c.isSaturated = false
 	case !needed:
@@ -291,6 +260,43 @@ func (c *Connection[K]) openByRank(now time.Duration, samples []Sample[K]) {
 			r.reason = Unused
 		}
 	}
+}
+
+// ranked returns the paths in the order of their ranks, without those that have spent their budget or
+// stalled unless all have.
+func (c *Connection[K]) ranked(now time.Duration, samples []Sample[K]) []ranked[K] {
+	var able, out []ranked[K]
+	for i := range samples {
+		s := &samples[i]
+		r := ranked[K]{c.paths[s.Path], s, c.terms(s.Path)}
+		b := r.terms.Budget
+		if b != nil {
+			b.take(c.Start+now, r.bytes)
+		}
+		switch {
+		case b != nil && b.spent:
+			r.reason = OverCommit
+			out = append(out, r)
+		case r.verdict == Stalled && now < r.restsUntil:
+			r.reason = Stalled
+			out = append(out, r)
+		default:
+			able = append(able, r)
+		}
+	}
+	if len(able) == 0 {
+		able = out
+	}
+	slices.SortStableFunc(able, func(a, b ranked[K]) int {
+		switch {
+		case a.terms.Listed == b.terms.Listed:
+			return cmp.Compare(a.terms.Rank, b.terms.Rank)
+		case a.terms.Listed:
+			return -1
+		}
+		return 1
+	})
+	return able
 }
 
 // openByShare opens the paths that have carried no more than their shares.
