@@ -28,6 +28,7 @@ type worldsFlags struct {
 	count, number, packets int
 	worst, jobs            int
 	shard, csv, from, out  string
+	ablate                 bool
 }
 
 func (a *app) simWorlds() *cobra.Command {
@@ -44,6 +45,7 @@ A world is known by its kind, seed and number: the same ones draw the same world
 Exit code 0: all worlds were simulated, whatever came out; 2: it could not run, or was interrupted.`,
 		Example: `  tabane sim worlds --count 100
   tabane sim worlds --kind epe --seed 7 --count 200 --out worst && tabane sim run worst/epe-7-42.yaml
+  tabane sim worlds --kind epe --count 20 --ablate
   tabane sim worlds --count 1000 --shard 0/2 --csv shard-0.csv
   tabane sim merge --out all.csv shard-*.csv && tabane sim worlds --from all.csv`,
 		Args: cli.Arguments(0, 0, "no arguments"),
@@ -60,8 +62,13 @@ Exit code 0: all worlds were simulated, whatever came out; 2: it could not run, 
 				return cli.Usage(c, fmt.Errorf("--jobs must be > 0, got %d", f.jobs))
 			case f.shard != "" && f.csv == "":
 				return cli.Usage(c, errors.New("--shard needs --csv: the shards are merged from their files"))
+			case f.ablate && (f.csv != "" || f.from != "" || f.out != ""):
+				return cli.Usage(c, errors.New("--ablate prints a table of its own: leave out --csv, --from and --out"))
 			case f.from != "" && (f.shard != "" || f.csv != ""):
 				return cli.Usage(c, errors.New("--from reads worlds that were simulated before: leave out --shard and --csv"))
+			}
+			if f.ablate {
+				return a.ablate(c.Context(), f)
 			}
 			return a.worlds(c.Context(), f)
 		},
@@ -77,6 +84,7 @@ Exit code 0: all worlds were simulated, whatever came out; 2: it could not run, 
 	flags.StringVar(&f.csv, "csv", "", "CSV `file` that a row is added to for each world; worlds in it are not simulated again")
 	flags.StringVar(&f.from, "from", "", "show the worlds of this CSV `file` instead of simulating any")
 	flags.StringVar(&f.shard, "shard", "", "simulate only every Nth world, from I on (0 to N-1), as `I/N`; see sim merge")
+	flags.BoolVar(&f.ablate, "ablate", false, "simulate the worlds with half of each constant of the decisions, twice as much, and without it")
 	flags.IntVar(&f.jobs, "jobs", 0, "number of worlds simulated in parallel (default: number of processors)")
 	return c
 }
@@ -160,6 +168,43 @@ func (a *app) judgedWorlds(ctx context.Context, f worldsFlags) ([]simrun.Judged,
 		return judged, worldsFailure("read worlds", f.csv, err, "")
 	}
 	return judged, nil
+}
+
+// ablate prints what each constant of the decisions is worth.
+func (a *app) ablate(ctx context.Context, f worldsFlags) error {
+	const what = "change constants"
+	o := simrun.WorldsOptions{
+		Draw:  worlds.Options{Kind: worlds.Kind(f.kind), Seed: f.seed, Number: f.number, Packets: f.packets},
+		Count: f.count, Version: a.Version, Jobs: f.jobs,
+	}
+	var err error
+	if o.Base, err = loadScenario(o.Draw.Kind.Base()); err != nil {
+		return err
+	}
+	of := simrun.Constants(o.Draw.Kind)
+	if len(of) == 0 {
+		return &cli.Failure{What: what, Name: f.kind, Why: errors.New("its constants are not listed"), Do: "choose --kind " + string(worlds.EPE)}
+	}
+	p := newProgress(a.Err, cli.Width(a.Err), "variants")
+	o.Progress = p.show
+	list, err := simrun.Ablate(ctx, o, of)
+	p.clear()
+	switch {
+	case ctx.Err() != nil:
+		return simFailure(ctx, what, "", err, "nothing was written")
+	case err != nil:
+		return &cli.Failure{What: what, Why: err}
+	}
+	w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "CONSTANT\tVALUE\tCHANGED TO\tMISSES\tBETTER\tWORSE")
+	for _, x := range list {
+		if x.Name == "" {
+			fmt.Fprintf(w, "(all as they are)\t\t\t%d\t\t\n", x.Misses)
+			continue
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s: %s\t%d\t%d\t%d\n", x.Name, x.Value, x.Variant, x.Changed, x.Misses, x.Better, x.Worse)
+	}
+	return w.Flush()
 }
 
 // worldsFailure returns the failure of reading or simulating worlds; nil without an error.

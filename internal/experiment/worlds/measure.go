@@ -238,6 +238,17 @@ func (m Measure) Beyond(v float64) float64 {
 	return math.Log(m.Goal / max(v, 1/unbounded))
 }
 
+// Noise is by how much Beyond changes before it counts: 5 %, 30 ms, or 0.05 points.
+func (m Measure) Noise() float64 {
+	switch m.Unit {
+	case milliseconds:
+		return 0.03
+	case points:
+		return 0.0005
+	}
+	return 0.05
+}
+
 // Text formats a value of the measure.
 func (m Measure) Text(v float64) string {
 	switch {

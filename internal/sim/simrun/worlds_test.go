@@ -7,11 +7,13 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tabane/tabane/internal/base/ablation"
 	"github.com/tabane/tabane/internal/experiment/worlds"
 )
 
@@ -167,5 +169,27 @@ func TestWorldHasItsPathsOnly(t *testing.T) {
 	}
 	if len(base.Nodes["server"].Edge.Peers) != 4 {
 		t.Error("the base has changed")
+	}
+}
+
+// TestAblate: what a constant changes is seen, and undone.
+func TestAblate(t *testing.T) {
+	o := worldsOf(t, worlds.EPE, 4)
+	o.Draw.Packets = 1000
+	at := slices.IndexFunc(Constants(worlds.EPE), func(c ablation.Constant) bool { return c.Name == "switchBelow" })
+	of := Constants(worlds.EPE)[at : at+1]
+	list, err := Ablate(context.Background(), o, of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := 0
+	for _, a := range list[1:] {
+		changed += a.Better + a.Worse
+	}
+	if len(list) != 4 || list[0].Name != "" || list[3].Changed != "1" || changed == 0 {
+		t.Errorf("got %+v", list)
+	}
+	if got := of[0].Text(); got != "0.8" {
+		t.Errorf("the constant is left at %s", got)
 	}
 }

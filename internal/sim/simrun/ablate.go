@@ -1,0 +1,104 @@
+package simrun
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/tabane/tabane/internal/base/ablation"
+	"github.com/tabane/tabane/internal/epe/selection"
+	"github.com/tabane/tabane/internal/experiment/worlds"
+)
+
+// constants are those of the decisions of each kind of worlds.
+var constants = map[worlds.Kind]func() []ablation.Constant{worlds.EPE: selection.Constants}
+
+// Constants returns those of the decisions in worlds of a kind; none: they are not known.
+func Constants(k worlds.Kind) []ablation.Constant {
+	if list := constants[k]; list != nil {
+		return list()
+	}
+	return nil
+}
+
+// Ablation is what another value of a constant changes in worlds.
+type Ablation struct {
+	// Name and Value are those of the constant; Variant says how it was changed, to Changed. The first
+	// one of a list has none: it is what the others are compared with.
+	Name, Value, Variant, Changed string
+	// Misses is in how many worlds, of each measure, the goal was missed.
+	Misses int
+	// Better and Worse are in how many the measure changed by more than 5 %, 30 ms or 0.05 points.
+	Better, Worse int
+}
+
+// Ablate simulates the worlds of o with half of each of the constants, twice as much, and without it.
+// Nothing else may be simulated meanwhile.
+func Ablate(ctx context.Context, o WorldsOptions, of []ablation.Constant) ([]Ablation, error) {
+	progress, done := o.Progress, 0
+	var variants []ablation.Variant
+	for _, c := range of {
+		variants = append(variants, c.Variants()...)
+	}
+	begun := time.Now()
+	step := func() ([]Judged, error) {
+		o.Progress = nil
+		judged, err := Worlds(ctx, o)
+		if done++; progress != nil {
+			elapsed := time.Since(begun)
+			progress(done, len(variants)+1, elapsed, remaining(elapsed, done, len(variants)+1))
+		}
+		return judged, err
+	}
+	base, err := step()
+	if err != nil {
+		return nil, err
+	}
+	all := []Ablation{{Misses: misses(base)}}
+	for _, v := range variants {
+		a := Ablation{Name: v.Name, Value: v.Constant.Text(), Variant: v.Title, Changed: v.Text()}
+		restore := v.Apply()
+		judged, err := step()
+		restore()
+		if err != nil {
+			return nil, err
+		}
+		a.Misses = misses(judged)
+		for i := range judged {
+			better, worse := changes(base[i], judged[i])
+			a.Better, a.Worse = a.Better+better, a.Worse+worse
+		}
+		all = append(all, a)
+	}
+	return all, nil
+}
+
+// misses counts the goals that worlds miss.
+func misses(judged []Judged) (n int) {
+	for _, j := range judged {
+		for _, m := range worlds.Measures(j.Kind) {
+			if v, ok := j.Values[m.Name]; ok && m.Beyond(v) > 0 {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// changes counts the measures of a world that became better or worse.
+func changes(before, after Judged) (better, worse int) {
+	for _, m := range worlds.Measures(before.Kind) {
+		was, known := before.Values[m.Name]
+		is, still := after.Values[m.Name]
+		if !known || !still || math.IsNaN(m.Goal) {
+			continue
+		}
+		switch by := m.Beyond(is) - m.Beyond(was); {
+		case by > m.Noise():
+			worse++
+		case by < -m.Noise():
+			better++
+		}
+	}
+	return better, worse
+}
