@@ -434,7 +434,7 @@ func (n *node) setPaths() error {
 		errs = append(errs, c.Add(mptcp.Endpoint{Address: a, Signal: true}))
 	}
 	for _, a := range n.mptcp.From {
-		errs = append(errs, c.Add(mptcp.Endpoint{Address: a, Subflow: true}))
+		errs = append(errs, c.Add(mptcp.Endpoint{Address: a, Subflow: true, Fullmesh: n.mptcp.Fullmesh}))
 	}
 	return errors.Join(errors.Join(errs...), c.Close())
 }

@@ -177,6 +177,14 @@ func tree(v reflect.Value) any {
 				m = append(m, yaml.MapItem{Key: key, Value: tree(at)})
 			}
 		})
+		if len(m) == 0 && field.HasShort(v.Type()) {
+			// A value that only its short form has, such as a mode that is given by its name alone.
+			fresh := reflect.New(v.Type())
+			fresh.Elem().Set(v)
+			if text, ok := fresh.Interface().(field.Short).Short(); ok {
+				return text
+			}
+		}
 		return m
 	case reflect.Map:
 		m := yaml.MapSlice{}

@@ -274,7 +274,7 @@ func (e *Edge) prepare() error {
 		}
 	}
 	e.egress = newEgress(&e.config, link.MTU, e.daemon.Kernel)
-	readNetworks(e.config.networksFile(), time.Now(), e.egress.auto.table, e.log)
+	readNetworks(e.config.NetworksFile(), time.Now(), e.egress.auto.table, e.log)
 	e.egress.auto.multipath = e.config.MPTCP.manager() == UserPathManager
 	// Failed objects remain pending, and the daemon's next flush logs the error.
 	e.egress.flushNow = func() { _, _ = e.daemon.Kernel.FlushPart(0) }

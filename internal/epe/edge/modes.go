@@ -98,6 +98,18 @@ func (m *Mode) Short() (string, bool) {
 	return modeBest, m.best || m.Single == "" && len(m.Spread) == 0 && len(m.Spray) == 0
 }
 
+// IsZero reports whether no mode was given.
+func (m Mode) IsZero() bool { return reflect.DeepEqual(m, Mode{}) }
+
+// Delivers reports whether networks with the mode have a delivery of their own: best and multipath
+// are BGP's best path.
+func (m Mode) Delivers() bool {
+	return m.named == modeAuto || m.Single != "" || len(m.Spread) > 0 || len(m.Spray) > 0
+}
+
+// Learns reports whether the mode follows from what is measured.
+func (m Mode) Learns() bool { return m.named == modeAuto }
+
 // name is the name of the mode alone.
 func (m *Mode) name() string {
 	name, _, _ := strings.Cut(m.String(), " ")
@@ -172,7 +184,7 @@ func (c *Config) checkDelivery(faults *fault.List) {
 			v := bgp.IPOf(n.Prefix.Addr())
 			version = &v
 		}
-		if reflect.DeepEqual(n.Mode, Mode{}) {
+		if n.Mode.IsZero() {
 			faults.Add(at+".mode", "must be %s", modeForms)
 			continue
 		}
@@ -241,6 +253,19 @@ func (c *Config) checkMode(faults *fault.List, at string, m *Mode, peers map[str
 			faults.Add(at+".spread", "must have at most %d egress peers, got %d", route.MaxMembers, len(m.Spread))
 		}
 	}
+}
+
+// CheckMode returns the faults of a mode as the default of the delivery, with paths from there.
+func (c *Config) CheckMode(m Mode) (faults fault.List) {
+	peers := map[string]*Peer{}
+	for i := range c.Peers {
+		peers[c.Peers[i].Name] = &c.Peers[i]
+	}
+	if c.Routes == KernelRoutes {
+		faults.Add("", "needs the SIDs of egress peers, which another program has with routes: %s", KernelRoutes)
+	}
+	c.checkMode(&faults, "", &m, peers, nil)
+	return faults
 }
 
 // defaultExplore and mostExplore are shares of bytes.

@@ -25,8 +25,8 @@ const (
 	maxStoreSize = 2 << 30
 )
 
-// networksFile is where the daemon keeps what is known of networks: beside its socket.
-func (c *Config) networksFile() string {
+// NetworksFile is where the daemon keeps what is known of networks: beside its socket.
+func (c *Config) NetworksFile() string {
 	return strings.TrimSuffix(control.Path(c.Control, "edge"), ".sock") + ".networks"
 }
 
@@ -85,7 +85,7 @@ func (e *Edge) storeOnce() error {
 	if !changed {
 		return nil
 	}
-	return statefile.Replace(e.config.networksFile(), func(w io.Writer) error {
+	return statefile.Replace(e.config.NetworksFile(), func(w io.Writer) error {
 		return belief.Write(w, func(yield func(*belief.Record) bool) {
 			for len(prefixes) > 0 {
 				part := prefixes[:min(storePart, len(prefixes))]

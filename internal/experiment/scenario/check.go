@@ -675,6 +675,7 @@ func (c *checker) transport(path, name string, t *Transport) {
 		c.Add(path+".proxies", "is for transports without mptcp, gateway and via")
 	}
 	c.via(path+".via", t)
+	c.delivered(path+".delivery", t)
 	c.port(path+".port", t)
 }
 

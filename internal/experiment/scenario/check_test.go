@@ -24,7 +24,7 @@ func steady(t testing.TB) *Spec { return read(t, "epe-steady") }
 func read(t testing.TB, name string) *Spec {
 	t.Helper()
 	var s Spec
-	if err := yaml.UnmarshalWithOptions(scenariotest.Text(t, name), &s, yaml.Strict()); err != nil {
+	if err := yaml.UnmarshalWithOptions(scenariotest.Text(t, name), &s, yaml.Strict(), scenariotest.Modes()); err != nil {
 		t.Fatal(err)
 	}
 	return &s

@@ -18,6 +18,9 @@ type MPTCP struct {
 	// From are addresses of the node that further subflows are opened from. Example:
 	// ["2001:db8:2::1"]
 	From []netip.Addr `yaml:"from,omitempty"`
+	// Fullmesh opens a subflow from each address in from to each address of the other end, instead of
+	// one. Only a lab has it. Example: true
+	Fullmesh bool `yaml:"fullmesh,omitempty"`
 }
 
 // maxEndpoints is the kernel path manager's limit of endpoints (MPTCP_PM_ADDR_MAX of
@@ -82,6 +85,9 @@ func (c *checker) mptcp(path, name string, n *Node) {
 		c.Add(path, "must be left out: edge sets the limits of this node in edge.mptcp")
 	}
 	c.Merge(path, n.MPTCP.MPTCP.Check())
+	if n.MPTCP.Fullmesh && len(n.MPTCP.From) == 0 {
+		c.Add(path+".fullmesh", "has no effect without from")
+	}
 	seen := map[netip.Addr]string{}
 	for _, l := range []struct {
 		key  string

@@ -138,6 +138,23 @@ func (c *checker) via(path string, t *Transport) {
 	}
 }
 
+// delivered checks that the server's edge can have the mode of a transport.
+func (c *checker) delivered(path string, t *Transport) {
+	if t.Delivery.IsZero() {
+		return
+	}
+	server := c.spec.Experiment.Server
+	n := c.spec.Nodes[server]
+	if n == nil || n.Edge == nil {
+		c.Add(path, "needs an edge on node %q", server)
+		return
+	}
+	if t.Via != "" || t.Gateway != nil || t.Proxies {
+		c.Add(path, "is for transports without via, gateway and proxies")
+	}
+	c.Merge(path, n.Edge.CheckMode(t.Delivery))
+}
+
 // port checks that the server serves on the port of a transport.
 func (c *checker) port(path string, t *Transport) {
 	if n := c.spec.Nodes[c.spec.Experiment.Server]; t.Port != 0 && (n == nil || n.Serve == nil || t.Port != n.Serve.Port && !slices.Contains(n.Serve.Ports, t.Port)) {

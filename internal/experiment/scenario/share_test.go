@@ -99,3 +99,25 @@ func TestUnequalFaults(t *testing.T) {
 		}
 	}
 }
+
+// TestDeliveryOfTransports: a mode that the server's edge cannot have is refused, and the simulator is
+// not given transports with one.
+func TestDeliveryOfTransports(t *testing.T) {
+	s := read(t, "epe-clients")
+	if left := s.ForSimulator().Experiment.TransportNames(); strings.Join(left, " ") != "tcp-a tcp-b tcp-c" {
+		t.Errorf("the simulator has %v", left)
+	}
+	for want, change := range map[string]func(*Spec, *Transport){
+		`single: must be the name of an egress peer, got "transit-x"`: func(_ *Spec, x *Transport) { x.Delivery = edge.Mode{Single: "transit-x"} },
+		"spray: must have 1 to 4 egress peers, got 0":                 func(_ *Spec, x *Transport) { x.Delivery = edge.Mode{Spray: []string{}} },
+		"is for transports without via, gateway and proxies":          func(_ *Spec, x *Transport) { x.Via, x.Links = "transit-b", []string{"b"} },
+		`needs an edge on node "client-isp"`:                          func(s *Spec, _ *Transport) { s.Experiment.Server = "client-isp" },
+		"needs the SIDs of egress peers":                              func(s *Spec, _ *Transport) { s.Nodes["server"].Edge.Routes = edge.KernelRoutes },
+	} {
+		s := read(t, "epe-clients")
+		change(s, s.Experiment.Transports["tcp-single"])
+		if err := s.Check().Err(); err == nil || !strings.Contains(err.Error(), "tcp-single.delivery") || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", want, err)
+		}
+	}
+}

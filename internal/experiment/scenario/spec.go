@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/epe/edge"
 	"github.com/tabane/tabane/internal/experiment/linkmodel"
 	"github.com/tabane/tabane/internal/role"
 )
@@ -400,6 +401,10 @@ type Transport struct {
 	// Via is the egress peer that all packets to the client leave through: the connection is to its
 	// EPE address, and without further subflows. Default: routing decides. Example: transit-b
 	Via string `yaml:"via,omitempty"`
+	// Delivery is how packets from the default addresses of the server's edge reach clients, in place of
+	// the default of its delivery. What it learned of paths and networks is forgotten before each
+	// run. Only a lab has it. Default: as the server's edge has it. Example: {single: transit-b}
+	Delivery edge.Mode `yaml:"delivery,omitempty"`
 	// Port is the server's port that the client connects to, one of serve.ports. Default: serve.port.
 	Port uint16 `yaml:"port,omitempty"`
 	// Gateway makes a pair of gateways carry each connection over all links.

@@ -213,7 +213,8 @@ func (d *delivery) checkReport(report traffic.Report) error {
 			return nil // what a switch carries is not counted at one of its ports
 		}
 	}
-	return elsewhere(uint64(report.Bytes), d.transport.Links, d.carried)
+	// After a failure it is on those that remain.
+	return elsewhere(uint64(report.Bytes), slices.Concat(d.transport.Links, d.job.cell.Case.Remaining), d.carried)
 }
 
 // act applies the events at their times, and returns when each was applied first and last.

@@ -86,7 +86,7 @@ func elsewhere(data uint64, links []string, carried map[string]uint64) error {
 
 // sharedLinks returns the links of a transport with several.
 func sharedLinks(t *scenario.Transport) []string {
-	if !t.MPTCP || len(t.Links) < 2 {
+	if !t.MPTCP && t.Delivery.IsZero() || len(t.Links) < 2 {
 		return nil
 	}
 	return t.Links

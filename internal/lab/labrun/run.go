@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/epe/edge"
 	"github.com/tabane/tabane/internal/experiment/cell"
 	"github.com/tabane/tabane/internal/experiment/result"
 	"github.com/tabane/tabane/internal/experiment/scenario"
@@ -171,6 +172,8 @@ type runner struct {
 	tunings map[result.CellKey]tuning
 	// overflows is whether each run begins without what the others learned of paths.
 	overflows bool
+	// delivers is whether some run has a mode of delivery of its own.
+	delivers bool
 	// offers are the kernel's, and controls what the run has loaded beside them.
 	offers   offers
 	controls controls
@@ -247,7 +250,7 @@ func newRunner(o RunOptions) (*runner, error) {
 	}
 	r := &runner{
 		RunOptions: o, names: labNamesFor(o.Name, labs), left: left, started: make([]time.Time, labs), labs: make([]*lab.Lab, labs),
-		tunings: settings, overflows: overflows(o.Spec, settings), offers: offers, controls: controls{}, resequences: o.Resequencing || resequences(e),
+		tunings: settings, overflows: overflows(o.Spec, settings), delivers: delivers(e), offers: offers, controls: controls{}, resequences: o.Resequencing || resequences(e),
 	}
 	for _, l := range left {
 		r.total += len(l)
@@ -443,6 +446,11 @@ func (r *runner) work(ctx context.Context, i int) error {
 
 // undo restores the lab's state before a run with events or schedules.
 func (r *runner) undo(ctx context.Context, l *lab.Lab, j job, whole []string) error {
+	if r.delivers {
+		if err := l.SetDelivery(ctx, r.Spec.Experiment.Server, r.Spec.Experiment.Client, edge.Mode{}); err != nil {
+			return fmt.Errorf("restore the delivery: %w", err)
+		}
+	}
 	if len(j.cell.Events) == 0 {
 		for _, name := range r.Spec.Scheduled() {
 			if err := l.Links().Set(name, j.cell.Shape(name)); err != nil {

@@ -315,6 +315,11 @@ func (r *runner) tune(ctx context.Context, u *tuner, j job, run *result.Run) err
 			return fmt.Errorf("choose the subflows that carry data: %w", err)
 		}
 	}
+	if r.delivers {
+		if err := u.lab.SetDelivery(ctx, r.Spec.Experiment.Server, r.Spec.Experiment.Client, t.Delivery); err != nil {
+			return fmt.Errorf("choose the delivery: %w", err)
+		}
+	}
 	if !asked {
 		return nil
 	}
@@ -365,6 +370,16 @@ func overflows(spec *scenario.Spec, tunings map[result.CellKey]tuning) bool {
 	}
 	for _, t := range tunings {
 		if t.use == edge.UseOverflow {
+			return true
+		}
+	}
+	return false
+}
+
+// delivers reports whether some transport has a mode of delivery of its own.
+func delivers(e *scenario.Experiment) bool {
+	for _, t := range e.Transports {
+		if !t.Delivery.IsZero() {
 			return true
 		}
 	}

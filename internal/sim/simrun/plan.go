@@ -55,12 +55,20 @@ func Check(spec *scenario.Spec) fault.List {
 		faults.Add("experiment.kind", "the simulator has no %s: an experiment of kind %s needs a lab", lacks, e.Kind)
 		return faults
 	}
+	if len(e.Transports) == 0 {
+		faults.Add("experiment.transports", "the simulator has none of those that are selected: they need a lab")
+		return faults
+	}
 	p := newPlan(spec, false)
 	for _, name := range e.TransportNames() {
 		for i, path := range p.cells.Paths(name) {
 			if path.Err != nil {
 				faults.Add(fmt.Sprintf("experiment.transports.%s.links[%d]", name, i), "%v", path.Err)
 			}
+		}
+		if !e.Transports[name].Delivery.IsZero() {
+			faults.Add("experiment.transports."+name+".delivery", "the simulator has no border routers: this needs a lab")
+			continue
 		}
 		if t := e.Transports[name]; !t.Multipath() && t.Gateway == nil && len(t.Links) > 1 {
 			faults.Add("experiment.transports."+name+".links", "the simulator takes one path without mptcp, proxies or gateway, got %d links", len(t.Links))
@@ -75,6 +83,8 @@ func Check(spec *scenario.Spec) fault.List {
 	for _, name := range slices.Sorted(maps.Keys(spec.Nodes)) {
 		if n := spec.Nodes[name]; n != nil && n.Gateway != nil && n.Gateway.Role != "" {
 			faults.Add("nodes."+name+".gateway.role", "the simulator has no registrations and relays: role %s needs a lab", n.Gateway.Role)
+		} else if n != nil && n.MPTCP != nil && n.MPTCP.Fullmesh {
+			faults.Add("nodes."+name+".mptcp.fullmesh", "the simulator has one subflow for each path: this needs a lab")
 		} else if n != nil && n.Masquerade != "" {
 			faults.Add("nodes."+name+".masquerade", "the simulator translates no addresses: this needs a lab")
 		}

@@ -155,6 +155,12 @@ func TestRefused(t *testing.T) {
 	if got := Check(builtIn(t, "webqoe")).Error(); !strings.Contains(got, "experiment.kind: the simulator has no web pages") {
 		t.Errorf("got %s", got)
 	}
+	if got := Check(builtIn(t, "epe-clients")).Error(); !strings.Contains(got, "experiment.transports.tcp-spray.delivery: the simulator has no border routers: this needs a lab") {
+		t.Errorf("got %s", got)
+	}
+	if got := Check(builtIn(t, "epe-lines").ForSimulator()).Error(); !strings.Contains(got, "experiment.transports: the simulator has none") {
+		t.Errorf("got %s", got)
+	}
 	s := builtIn(t, "epe-change")
 	s.Sysctls[congestionSysctl] = "bbr"
 	c := &s.Experiment.Cases[0]

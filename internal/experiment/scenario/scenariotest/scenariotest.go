@@ -10,6 +10,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/tabane/tabane/internal/base/fault"
+	"github.com/tabane/tabane/internal/epe/edge"
 	"github.com/tabane/tabane/scenarios"
 )
 
@@ -33,13 +34,25 @@ type Spec interface {
 // Decode decodes the file of a scenario into its specification, and checks that.
 func Decode(t testing.TB, name string, spec Spec) {
 	t.Helper()
-	if err := yaml.UnmarshalWithOptions(Text(t, name), spec, yaml.Strict()); err != nil {
+	if err := yaml.UnmarshalWithOptions(Text(t, name), spec, yaml.Strict(), Modes()); err != nil {
 		t.Fatal(err)
 	}
 	spec.Complete()
 	if err := errors.Join(spec.Translate().Err(), spec.Check().Err()); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Modes has modes of delivery decoded from their short forms too, as package config does.
+func Modes() yaml.DecodeOption {
+	return yaml.CustomUnmarshaler(func(m *edge.Mode, text []byte) error {
+		var short string
+		if yaml.Unmarshal(text, &short) == nil {
+			return m.ParseShort(short)
+		}
+		type mapping edge.Mode
+		return yaml.UnmarshalWithOptions(text, (*mapping)(m), yaml.Strict())
+	})
 }
 
 func read(t testing.TB, name string) yaml.MapSlice {
