@@ -135,7 +135,7 @@ func TestJudge(t *testing.T) {
 
 // TestAgain: the best of the lines alone is judged by itself with other random numbers.
 func TestAgain(t *testing.T) {
-	w := World{Options: Options{Kind: Gateway}}
+	w := World{Options: Options{Kind: Gateway}, Paths: make([]Path, 2)}
 	runs := []result.Run{run(Bulk, "path1", 8, 0), run(Bulk, "path2", 10, 0), run(Bulk, auto, 20, 0), run(Kept, "path1", 90, 0)}
 	best, any := w.Again(runs)
 	if !any || best.Transport != "path2" || best.Traffic != Bulk {
