@@ -14,7 +14,7 @@ import (
 	cable "github.com/tabane/tabane/internal/lab/emulator"
 )
 
-var slower = 8 * unit.MbitPerSecond
+var slower = 4 * unit.MbitPerSecond
 
 // changes are those of a path of 20 Mbit/s and 40 ms under traffic of 11 Mbit/s. A gateway acts on
 // one when its schedulers have other values of the path.
