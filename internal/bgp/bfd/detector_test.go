@@ -60,7 +60,7 @@ func TestDeathIsSignaled(t *testing.T) {
 	}
 	up := func(want bool) {
 		t.Helper()
-		for end := time.Now().Add(14 * time.Second); d.Up("there") != want; time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(30 * time.Second); d.Up("there") != want; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("the session is up: %t", !want)
 			}
