@@ -125,9 +125,12 @@ type Capacity struct {
 
 // LimitCapacity returns the state of a path whose rate is configured: the estimate begins there. It
 // is lower while a queue on the path shows that it does not carry so much, and higher after a probe
-// has shown that it carries more.
+// has shown that it carries more. Of rate 0 it is that of one without a configured rate.
 func LimitCapacity(rate unit.Bandwidth) Capacity {
-	return Capacity{rate: rate, configured: rate, found: rate > 0, every: configuredProbe}
+	if rate == 0 {
+		return Capacity{}
+	}
+	return Capacity{rate: rate, configured: rate, found: true, every: configuredProbe}
 }
 
 // Known reports whether the rate is configured, or was estimated from traffic: not that of the

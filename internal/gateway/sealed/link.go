@@ -174,6 +174,9 @@ func (l *link) pace() unit.Bandwidth {
 	return l.rates.capacity.Pace()
 }
 
+// beginRate has the estimate of the rate begin again.
+func (l *link) beginRate() { l.rates.capacity.Capacity = quality.LimitCapacity(l.rates.limit) }
+
 // title returns the name of a path: as the peer that numbers it has it, else that of its line, else
 // its number.
 func (l *link) title() string {

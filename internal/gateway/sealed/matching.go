@@ -24,8 +24,8 @@ const (
 	// metered line is concerned that has none, scoutsSoon scouts are sent soon after a change, and
 	// then after pauses that double up to scoutSeldom.
 	scoutMetered, scoutsSoon = 10 * time.Minute, 4
-	// settling is how long after a change scouts are waited for: more than the round trip by a
-	// satellite.
+	// settling is how long after a change scouts are waited for that have no answer: more than the
+	// round trip by a satellite.
 	settling = time.Second
 	// mostMissed is how many scouts in a row may have no answer before a pair does not answer.
 	mostMissed = 3
@@ -118,13 +118,23 @@ func (x *matching) advance(b *batch, k *keys, now time.Duration) time.Duration {
 	due := x.scout(b, k, now)
 	settled := x.since + settling
 	switch {
-	case now < settled:
+	case now < settled && !x.complete():
 		return min(due, settled)
 	case x.decided == 0 || now-x.decided >= scoutSoon:
 		x.decided = now
 		x.decide(now)
 	}
 	return min(due, x.decided+scoutSoon)
+}
+
+// complete reports whether all scouts have been answered since the last change.
+func (x *matching) complete() bool {
+	for _, s := range x.scouts {
+		if s.sent || s.answered < x.since {
+			return false
+		}
+	}
+	return true
 }
 
 // places returns the places that may be scouted: each line with each endpoint, and where paths are.
@@ -203,6 +213,9 @@ func (x *matching) scouted(v tunnel.Scouted, now time.Duration) {
 	for _, s := range x.scouts {
 		if s.sent && s.id == v.ID {
 			s.sent, s.missed, s.answered, s.far = false, 0, now, v
+			if x.complete() {
+				x.peer.due = now
+			}
 			x.peer.due = min(x.peer.due, max(now, x.since+settling))
 			return
 		}

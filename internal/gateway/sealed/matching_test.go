@@ -12,6 +12,7 @@ import (
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/gateway/dataplane"
 	"github.com/tabane/tabane/internal/gateway/handshake"
+	"github.com/tabane/tabane/internal/gateway/quality"
 	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
@@ -190,5 +191,40 @@ func sysctl(t testing.TB, namespace, key, value string) {
 	t.Helper()
 	if err := netns.Do(namespace, func() error { return netns.Sysctl(key, value) }); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestRatesOfSharedLines: what was estimated while paths shared a line, of either gateway, is
+// forgotten when one of them leaves it, and that of other paths stays.
+func TestRatesOfSharedLines(t *testing.T) {
+	const low = 900 * unit.KbitPerSecond
+	one, two, three := new(line), new(line), new(line)
+	at := func(n int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(n)}), 4790)
+	}
+	for name, leaves := range map[string]struct {
+		paths [3]place
+		again [3]bool // the estimate begins again
+	}{
+		"a line of the peer": {[3]place{{one, at(1)}, {two, at(1)}, {three, at(3)}}, [3]bool{true, true, false}},
+		"a line of its own":  {[3]place{{one, at(1)}, {one, at(2)}, {three, at(3)}}, [3]bool{true, true, false}},
+		"no shared line":     {[3]place{{one, at(1)}, {two, at(2)}, {three, at(3)}}, [3]bool{}},
+	} {
+		r := &peer{}
+		for i, p := range leaves.paths {
+			l := &r.links[i]
+			l.line, l.address.remote = p.line, p.from
+			l.rates.capacity.Update(quality.CapacitySample{Interval: 200 * time.Millisecond, Sent: low.SizeIn(200 * time.Millisecond), Arrived: low.SizeIn(200 * time.Millisecond), Busy: true})
+		}
+		before := r.links[2].rates.capacity.Value()
+		(&proving{r}).part(0)
+		for i, again := range leaves.again {
+			if got := r.links[i].rates.capacity.Capacity == (quality.Capacity{}); got != again {
+				t.Errorf("%s: the estimate of path %d begins again: %t, want %t", name, i, got, again)
+			}
+		}
+		if after := r.links[2].rates.capacity.Value(); after != before {
+			t.Errorf("%s: a path that shares nothing has %v, had %v", name, after, before)
+		}
 	}
 }

@@ -166,6 +166,7 @@ func (x *proving) proved(i int, to place, now time.Duration) bool {
 	if l.address.remote.IsValid() {
 		x.peer.log.Info("address of peer has changed", "peer", x.peer.conf.Name, "path", l.title(), "from", l.address.remote, "to", to.from)
 	}
+	x.part(i)
 	if l.line != to.line {
 		x.setLine(l, to.line)
 	}
@@ -185,6 +186,20 @@ func (x *proving) proved(i int, to place, now time.Duration) bool {
 	x.peer.scheduling.refresh()
 	x.peer.wakeControlLocked()
 	return true
+}
+
+// part is for a path that leaves a line, of this site or the other one, perhaps to others: what was
+// measured while they shared it is the rate of none of them. TCP that starts over both finds a rate
+// of a twentieth, which it takes seconds to raise again.
+func (x *proving) part(i int) {
+	l := &x.peer.links[i]
+	for j := range x.peer.links {
+		o := &x.peer.links[j]
+		if j != i && o.line != nil && (o.line == l.line || o.address.remote == l.address.remote) {
+			o.beginRate()
+			l.beginRate()
+		}
+	}
 }
 
 // respondedFrom applies that a response came from a place, which may be another one than those that

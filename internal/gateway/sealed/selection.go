@@ -170,7 +170,7 @@ func (x *selection) sample(i int, now time.Duration) {
 	}
 	if rate := l.configuredRate(); rate != l.rates.limit {
 		l.rates.limit = rate
-		l.rates.capacity.Capacity = quality.LimitCapacity(rate)
+		l.beginRate()
 	}
 	l.rates.capacity.Ceil(l.ceiling())
 	l.rates.capacity.AddReport(now, l.reports.at, l.sent.value().Bytes, l.reports.last.Bytes, x.peer.scheduling.wait(i, now) > busyWait,
