@@ -66,11 +66,7 @@ func (l *Lab) SetUse(ctx context.Context, node string, use edge.Use) error {
 		c := *n.sections.Edge
 		c.MPTCP = next
 		n.sections.Edge = &c
-		b, err := n.config()
-		if err != nil {
-			return err
-		}
-		if err := writeFile(configFile(dirOf(l.name), n.name), b); err != nil {
+		if err := l.writeConfig(n); err != nil {
 			return err
 		}
 		if err := l.daemons.Command(ctx, scenario.Daemon{Node: node, Role: role.Edge}, http.MethodPost, "/reload"); err != nil {
@@ -80,13 +76,18 @@ func (l *Lab) SetUse(ctx context.Context, node string, use edge.Use) error {
 	return nil
 }
 
-// prepareReload writes the configuration of a node's router; calling apply makes the router load it.
-func (l *Lab) prepareReload(n *node) (apply func() error, err error) {
+// writeConfig writes the configuration of a node's daemons.
+func (l *Lab) writeConfig(n *node) error {
 	b, err := n.config()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := writeFile(configFile(dirOf(l.name), n.name), b); err != nil {
+	return writeFile(configFile(dirOf(l.name), n.name), b)
+}
+
+// prepareReload writes the configuration of a node's router; calling apply makes the router load it.
+func (l *Lab) prepareReload(n *node) (apply func() error, err error) {
+	if err := l.writeConfig(n); err != nil {
 		return nil, err
 	}
 	at := scenario.Daemon{Node: n.name, Role: role.Router}

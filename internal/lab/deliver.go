@@ -44,11 +44,7 @@ func (l *Lab) SetDelivery(ctx context.Context, node, client string, mode edge.Mo
 		c.Delivery.Default = mode
 	}
 	n.sections.Edge = &c
-	b, err := n.config()
-	if err != nil {
-		return err
-	}
-	if err := writeFile(configFile(dirOf(l.name), n.name), b); err != nil {
+	if err := l.writeConfig(n); err != nil {
 		return err
 	}
 	remembers := func(m edge.Mode) bool { return m.Learns() || len(m.Spray) > 0 }

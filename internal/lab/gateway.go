@@ -43,11 +43,7 @@ func (l *Lab) RestartGateways(ctx context.Context, sections map[string]*gateway.
 		c := *sections[name]
 		c.Key, c.Control = keyFile(dirOf(l.name), name), socketFile(dirOf(l.name), name, role.Gateway)
 		n.sections.Gateway = &c
-		b, err := n.config()
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(writeFile(configFile(dirOf(l.name), name), b), l.stopGateway(ctx, n)); err != nil {
+		if err := errors.Join(l.writeConfig(n), l.stopGateway(ctx, n)); err != nil {
 			return fmt.Errorf("restart gateway of node %q: %w", name, err)
 		}
 	}

@@ -314,9 +314,7 @@ func (l *Lab) writeFiles() error {
 		if err := n.writeKey(); err != nil {
 			return err
 		}
-		if b, err := n.config(); err != nil {
-			return err
-		} else if err := writeFile(configFile(dirOf(l.name), n.name), b); err != nil {
+		if err := l.writeConfig(n); err != nil {
 			return err
 		} else if err := n.writeFRR(dirOf(l.name)); err != nil {
 			return err
