@@ -21,7 +21,8 @@ var page embed.FS
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // Handler serves the page at /, its data at /state, the routes to a destination at /routes, and how
-// packets reach client networks at /networks. It answers GET requests only, and only those for this host or for the names (control.OwnHost).
+// packets reach client networks at /networks. It answers GET requests only, and only those for this
+// host or for the names (control.OwnHost).
 func (d *Dashboard) Handler(names ...string) http.Handler {
 	files, err := fs.Sub(page, "page")
 	if err != nil {
@@ -69,20 +70,8 @@ func (d *Dashboard) routes(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	answers := []answer{}
-	for _, one := range d.state().Daemons {
-		if one.Fault != "" {
-			continue
-		}
-		raw, err := d.opt.Ask(r.Context(), one.At, "/routes?"+url.Values{"destination": {text}}.Encode())
-		switch {
-		case err != nil:
-			answers = append(answers, answer{Daemon: one.Name, Fault: err.Error()})
-		case json.Valid(raw):
-			answers = append(answers, answer{Daemon: one.Name, Routes: raw})
-		}
-	}
-	control.WriteJSON(w, answers)
+	shown := func(one *daemon) bool { return !one.Optional || one.answered }
+	d.ask(w, r, shown, "/routes?"+url.Values{"destination": {text}}.Encode(), func(a *answer, raw json.RawMessage) { a.Routes = raw })
 }
 
 // networks asks the servers for the client networks that have a mode, all or those of a destination.
@@ -95,25 +84,35 @@ func (d *Dashboard) networks(w http.ResponseWriter, r *http.Request) {
 		}
 		q.Set("within", text)
 	}
+	delivers := func(one *daemon) bool { return one.status.Delivery.Networks > 0 }
+	d.ask(w, r, delivers, "/networks?"+q.Encode(), func(a *answer, raw json.RawMessage) { a.Networks = raw })
+}
+
+// ask answers a request with what some of the daemons that answer say at a path.
+func (d *Dashboard) ask(w http.ResponseWriter, r *http.Request, of func(*daemon) bool, path string, put func(*answer, json.RawMessage)) {
 	answers := []answer{}
-	for _, one := range d.delivering() {
-		raw, err := d.opt.Ask(r.Context(), one.At, "/networks?"+q.Encode())
+	for _, one := range d.answering(of) {
+		a := answer{Daemon: one.Name}
+		raw, err := d.opt.Ask(r.Context(), one.At, path)
 		switch {
 		case err != nil:
-			answers = append(answers, answer{Daemon: one.Name, Fault: err.Error()})
-		case json.Valid(raw):
-			answers = append(answers, answer{Daemon: one.Name, Networks: raw})
+			a.Fault = err.Error()
+		case !json.Valid(raw):
+			continue
+		default:
+			put(&a, raw)
 		}
+		answers = append(answers, a)
 	}
 	control.WriteJSON(w, answers)
 }
 
-// delivering returns the daemons that answer and deliver to client networks.
-func (d *Dashboard) delivering() (list []Daemon) {
+// answering returns those of some daemons that answer.
+func (d *Dashboard) answering(of func(*daemon) bool) (list []Daemon) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, one := range d.daemons {
-		if one.fault == "" && one.status.Delivery.Networks > 0 {
+	for i := range d.daemons {
+		if one := &d.daemons[i]; one.fault == "" && of(one) {
 			list = append(list, one.Daemon)
 		}
 	}
