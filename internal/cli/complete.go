@@ -106,12 +106,12 @@ type statusLists struct {
 	Sessions []struct{ Neighbor string }
 }
 
-// neighborNames are those of BGP neighbors, which are called after the egress peer or by address.
-func neighborNames(ctx context.Context) []string {
+// namesIn are the names in the lists of the daemons of this host that are of interest.
+func namesIn(ctx context.Context, of func(daemon string) bool) []string {
 	var list []string
 	eachAnswer(ctx, "/status", func(daemon string, body []byte) {
 		var s statusLists
-		if err := json.Unmarshal(body, &s); err != nil || daemon == role.Gateway {
+		if err := json.Unmarshal(body, &s); err != nil || !of(daemon) {
 			return
 		}
 		for _, o := range s.Sessions {
@@ -124,19 +124,14 @@ func neighborNames(ctx context.Context) []string {
 	return list
 }
 
-// gatewayPeers are those of this host's gateway.
+// neighborNames are those of BGP neighbors, which are called after the egress peer or by address.
+func neighborNames(ctx context.Context) []string {
+	return namesIn(ctx, func(daemon string) bool { return daemon != role.Gateway })
+}
+
+// gatewayPeers are those of this host's gateway, which has no sessions of BGP.
 func gatewayPeers(ctx context.Context) []string {
-	var list []string
-	eachAnswer(ctx, "/status", func(daemon string, body []byte) {
-		var s statusLists
-		if err := json.Unmarshal(body, &s); err != nil || daemon != role.Gateway {
-			return
-		}
-		for _, p := range s.Peers {
-			list = append(list, p.Name)
-		}
-	})
-	return list
+	return namesIn(ctx, func(daemon string) bool { return daemon == role.Gateway })
 }
 
 // clientNetworks are those of this host's server whose delivery is not the best path.
