@@ -160,16 +160,17 @@ var folders = []folder{
 
 // outside are packages that belong to no folder, and what they are.
 var outside = map[string]string{
-	"cmd/tabane":                 "main",
-	"cmd/tabane-lab":             "main",
-	"deploy/debian/manual":       "main",
-	"deploy/image":               "main",
-	"scenarios":                  "files that the program ships",
-	"internal/acceptance":        "tests of the whole",
-	"internal/architecture":      "tests of the whole",
-	"internal/testkit/programs":  "finds the programs that tests use",
-	"internal/testkit/published": "tables in documents that tests compare",
-	"internal/testkit/accessor":  "calls what decoded values offer",
+	"cmd/tabane":                   "main",
+	"cmd/tabane-lab":               "main",
+	"deploy/debian/manual":         "main",
+	"deploy/image":                 "main",
+	"scenarios":                    "files that the program ships",
+	"internal/acceptance":          "tests of the whole",
+	"internal/architecture":        "tests of the whole",
+	"internal/testkit/programs":    "finds the programs that tests use",
+	"internal/testkit/published":   "tables in documents that tests compare",
+	"internal/testkit/accessor":    "calls what decoded values offer",
+	"internal/testkit/certificate": "makes certificates for tests",
 }
 
 // place is where a package belongs.

@@ -3,14 +3,9 @@ package edge
 import (
 	"bytes"
 	"context"
-	"crypto/ed25519"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/big"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -24,6 +19,7 @@ import (
 	"github.com/tabane/tabane/internal/epe/belief"
 	"github.com/tabane/tabane/internal/epe/outcome"
 	"github.com/tabane/tabane/internal/epe/share"
+	"github.com/tabane/tabane/internal/testkit/certificate"
 )
 
 // fakeStore is a store of one other server.
@@ -244,32 +240,19 @@ func TestStoreFiles(t *testing.T) {
 		}
 		return name
 	}
-	_, key, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	certificate := write("cert.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
-	keyFile := write("key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})))
+	certificate.Write(t, dir, "server")
+	certificateFile, keyFile := filepath.Join(dir, "server.pem"), filepath.Join(dir, "server-key.pem")
 	garbage, missing := write("garbage", "no PEM"), filepath.Join(dir, "missing")
 	password := write("password", "secret\n")
 	for _, s := range []Store{
-		{PasswordFile: missing}, {PasswordFile: dir}, {CA: missing}, {CA: garbage}, {Certificate: missing, Key: keyFile}, {Certificate: certificate, Key: missing}, {Certificate: garbage, Key: keyFile},
+		{PasswordFile: missing}, {PasswordFile: dir}, {CA: missing}, {CA: garbage}, {Certificate: missing, Key: keyFile}, {Certificate: certificateFile, Key: missing}, {Certificate: garbage, Key: keyFile},
 	} {
 		s.URL = "valkeys://host"
 		if _, err := s.open(65000, netip.MustParseAddr("10.0.0.1")); err == nil || !strings.Contains(err.Error(), dir) {
 			t.Errorf("%+v: %v", s, err)
 		}
 	}
-	s := Store{URL: "valkeys://host", PasswordFile: password, CA: certificate, Certificate: certificate, Key: keyFile}
+	s := Store{URL: "valkeys://host", PasswordFile: password, CA: certificateFile, Certificate: certificateFile, Key: keyFile}
 	if _, err := s.open(65000, netip.MustParseAddr("10.0.0.1")); err != nil {
 		t.Error(err)
 	}

@@ -3,21 +3,13 @@ package share
 import (
 	"bufio"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -28,6 +20,7 @@ import (
 
 	"github.com/tabane/tabane/internal/epe/belief"
 	"github.com/tabane/tabane/internal/testkit/accessor"
+	"github.com/tabane/tabane/internal/testkit/certificate"
 	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
@@ -268,9 +261,9 @@ func TestGone(t *testing.T) {
 // one too.
 func TestTLS(t *testing.T) {
 	dir := t.TempDir()
-	authority, roots := certificates(t, dir)
+	authority, roots := certificate.Write(t, dir, "localhost")
 	port := freePort(t)
-	server(t, freePort(t), "--tls-port", port, "--tls-cert-file", dir+"/certificate.pem", "--tls-key-file", dir+"/key.pem", "--tls-ca-cert-file", dir+"/certificate.pem")
+	server(t, freePort(t), "--tls-port", port, "--tls-cert-file", dir+"/localhost.pem", "--tls-key-file", dir+"/localhost-key.pem", "--tls-ca-cert-file", dir+"/localhost.pem")
 	options := func() Options {
 		o, err := Parse("valkeys://localhost:" + port)
 		if err != nil {
@@ -295,43 +288,6 @@ func TestTLS(t *testing.T) {
 		}
 		cancel()
 	}
-}
-
-// certificates writes a certificate for localhost that is its own authority, and returns it.
-func certificates(t *testing.T, dir string) (tls.Certificate, *x509.CertPool) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, block := range map[string]*pem.Block{"certificate.pem": {Type: "CERTIFICATE", Bytes: der}, "key.pem": {Type: "PRIVATE KEY", Bytes: private}} {
-		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	pair, err := tls.LoadX509KeyPair(dir+"/certificate.pem", dir+"/key.pem")
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	roots := x509.NewCertPool()
-	roots.AddCert(leaf)
-	return pair, roots
 }
 
 // stranger listens, and answers whatever it is asked with the bytes that answer writes.

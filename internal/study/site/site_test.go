@@ -3,19 +3,12 @@ package site
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -31,41 +24,11 @@ import (
 	"github.com/tabane/tabane/internal/lab/browser"
 	"github.com/tabane/tabane/internal/study/content"
 	"github.com/tabane/tabane/internal/study/httpd"
+	"github.com/tabane/tabane/internal/testkit/certificate"
 	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
 var loopback = netip.MustParseAddrPort("[::1]:0")
-
-// certificate writes a certificate for ::1 and its key to a directory, and returns a pool that
-// trusts it.
-func certificate(t *testing.T, dir string) *x509.CertPool {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "site"}, NotAfter: time.Now().Add(time.Hour),
-		DNSNames: []string{"site"},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	write(t, filepath.Join(dir, "site.pem"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
-	write(t, filepath.Join(dir, "site-key.pem"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
-	pool := x509.NewCertPool()
-	parsed, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool.AddCert(parsed)
-	return pool
-}
 
 func write(t *testing.T, name string, b []byte) {
 	t.Helper()
@@ -101,7 +64,7 @@ func run(t *testing.T, s *Site) {
 // TestProtocols: HTTP/1.1 without TLS, and both versions with it.
 func TestProtocols(t *testing.T) {
 	dir := t.TempDir()
-	pool := certificate(t, dir)
+	_, pool := certificate.Write(t, dir, "site")
 	c := httpd.Config{Seed: 1, Listen: []httpd.Listen{{Address: loopback, Congestion: "reno"}, {Address: loopback, Certificate: "site.pem", Key: "site-key.pem"}}}
 	if faults := c.Files(dir); len(faults) > 0 {
 		t.Fatal(faults)
@@ -314,7 +277,7 @@ func TestConfig(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	certificate(t, dir)
+	certificate.Write(t, dir, "site")
 	write(t, filepath.Join(dir, "broken.pem"), []byte("no certificate"))
 	for _, one := range []struct{ certificate, want string }{
 		{"site.pem", ""}, {"none.pem", "none.pem: no such file"}, {"broken.pem", `broken.pem" and "`},
