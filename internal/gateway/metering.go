@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -83,8 +82,6 @@ const (
 	reservedPart = 1000
 	// retryWrite is the pause after the file could not be written.
 	retryWrite = time.Minute
-	// setAside ends the name of a file that could not be read.
-	setAside = ".invalid"
 )
 
 // newMetering reads what was kept.
@@ -157,10 +154,10 @@ func (m *metering) configure(c *Config) {
 		}
 	case !errors.Is(err, fs.ErrNotExist):
 		// What it has is not lost by the next write.
-		if failed := os.Rename(file, file+setAside); failed != nil {
+		if aside, failed := statefile.SetAside(file); failed != nil {
 			m.unread = errors.Join(err, failed)
 		} else {
-			m.unread = fmt.Errorf("%w; the file is %q now", err, file+setAside)
+			m.unread = fmt.Errorf("%w; the file is %q now", err, aside)
 		}
 		m.log.Error("quotas are counted from zero", "err", m.unread)
 	}
@@ -291,18 +288,11 @@ func (m *metering) close(paths []Path) {
 
 // readBook reads what was kept in a file.
 func readBook(name string) (quota.Book, error) {
-	book, err := func() (quota.Book, error) {
-		f, err := statefile.Open(name, quota.MaxBookSize)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		text, err := io.ReadAll(io.LimitReader(f, quota.MaxBookSize+1))
-		if err != nil {
-			return nil, err
-		}
-		return quota.Decode(text)
-	}()
+	text, err := statefile.Read(name, quota.MaxBookSize)
+	var book quota.Book
+	if err == nil {
+		book, err = quota.Decode(text)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read quotas: %w", err)
 	}

@@ -139,7 +139,7 @@ func TestQuotaFile(t *testing.T) {
 		if a := m.book["lte"]; a.Used() != 2e6 {
 			t.Errorf("%s: %d used", name, a.Used())
 		}
-		want, problem := setAside, "quotas are counted from zero"
+		want, problem := ".invalid", "quotas are counted from zero"
 		switch name {
 		case "not there, at all":
 			want, problem = "", ""
@@ -149,7 +149,7 @@ func TestQuotaFile(t *testing.T) {
 		if n := strings.Count(logged.String(), "level=ERROR"); n > 1 || (n == 1) != (problem != "") || !strings.Contains(logged.String(), problem) {
 			t.Errorf("%s: %q is logged, want %q once", name, logged.String(), problem)
 		}
-		if _, err := os.Lstat(c.QuotaFile + setAside); (err == nil) != (want != "") {
+		if _, err := os.Lstat(c.QuotaFile + ".invalid"); (err == nil) != (want != "") {
 			t.Errorf("%s: the file that was set aside: %v", name, err)
 		}
 		if problems := m.problems(c.Paths); (len(problems) == 1) != (problem != "") || problem != "" && !strings.Contains(problems[0].Text, problem) || want != "" && !strings.Contains(problems[0].Text, c.QuotaFile+want) {

@@ -2,7 +2,6 @@ package edge
 
 import (
 	"errors"
-	"io"
 	"io/fs"
 	"log/slog"
 	"strings"
@@ -43,7 +42,7 @@ func newMemory(file string, log *slog.Logger) *memory {
 // read returns what is in the file. What is invalid is logged and ignored.
 func (m *memory) read(now time.Time) *selection.Memory {
 	var paths selection.Memory
-	text, err := readRegular(m.file, selection.MaxMemorySize)
+	text, err := statefile.Read(m.file, selection.MaxMemorySize)
 	if err == nil {
 		err = paths.Load(now, text)
 	}
@@ -51,16 +50,6 @@ func (m *memory) read(now time.Time) *selection.Memory {
 		m.log.Warn("read memory of paths failed", "file", m.file, "err", err)
 	}
 	return &paths
-}
-
-// readRegular reads a regular file of at most that many bytes.
-func readRegular(name string, most int64) ([]byte, error) {
-	f, err := statefile.Open(name, most)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, most))
 }
 
 // remember has the entries written, in place of those that were not written yet. It has one caller.

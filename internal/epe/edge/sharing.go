@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
@@ -112,14 +111,14 @@ func (s *Store) open(asn uint32, id netip.Addr) (*share.Client, error) {
 	}
 	o.Site, o.Server = cmp.Or(s.Site, strconv.FormatUint(uint64(asn), 10)), id.String()
 	if s.PasswordFile != "" {
-		text, err := readSecret(s.PasswordFile)
+		text, err := statefile.Read(s.PasswordFile, maxSecret)
 		if err != nil {
 			return nil, err
 		}
 		o.Password = strings.TrimRight(string(text), "\r\n")
 	}
 	if s.CA != "" {
-		text, err := readSecret(s.CA)
+		text, err := statefile.Read(s.CA, maxSecret)
 		if err != nil {
 			return nil, err
 		}
@@ -128,11 +127,11 @@ func (s *Store) open(asn uint32, id netip.Addr) (*share.Client, error) {
 		}
 	}
 	if s.Certificate != "" {
-		certificate, err := readSecret(s.Certificate)
+		certificate, err := statefile.Read(s.Certificate, maxSecret)
 		if err != nil {
 			return nil, err
 		}
-		key, err := readSecret(s.Key)
+		key, err := statefile.Read(s.Key, maxSecret)
 		if err != nil {
 			return nil, err
 		}
@@ -143,15 +142,6 @@ func (s *Store) open(asn uint32, id netip.Addr) (*share.Client, error) {
 		o.TLS.Certificates = []tls.Certificate{pair}
 	}
 	return share.New(o), nil
-}
-
-func readSecret(name string) ([]byte, error) {
-	f, err := statefile.Open(name, maxSecret)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxSecret))
 }
 
 const (

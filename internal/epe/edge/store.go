@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/netip"
-	"os"
 	"strings"
 	"time"
 
@@ -44,11 +43,8 @@ func readNetworks(file string, now time.Time, t *belief.Table, log *slog.Logger)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return
 	}
-	aside := file + ".invalid"
-	if moved := os.Rename(file, aside); moved != nil {
-		err = errors.Join(err, moved)
-	}
-	log.Warn("read what is known of networks failed; the file is moved aside", "file", file, "to", aside, "err", err)
+	aside, moved := statefile.SetAside(file)
+	log.Warn("read what is known of networks failed; the file is moved aside", "file", file, "to", aside, "err", errors.Join(err, moved))
 }
 
 // storeNetworks writes what is known of networks every minute if it changed, and at the end.

@@ -31,6 +31,23 @@ func Open(name string, most int64) (*os.File, error) {
 	return f, nil
 }
 
+// Read returns the content of a regular file of at most that many bytes.
+func Read(name string, most int64) ([]byte, error) {
+	f, err := Open(name, most)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, most)) // it may have grown since
+}
+
+// SetAside moves a file that cannot be used, so that the next one of the name does not replace what
+// it has. It returns where it is then.
+func SetAside(name string) (aside string, err error) {
+	aside = name + ".invalid"
+	return aside, os.Rename(name, aside)
+}
+
 // Replace writes a file, which only its owner can read, and replaces the one of that name with it:
 // whenever the process or the machine ends, the name has the content of before or the new one.
 func Replace(name string, write func(io.Writer) error) error {
