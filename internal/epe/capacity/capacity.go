@@ -69,11 +69,13 @@ func (l Load) Share() float64 { return l.Used / l.Capacity }
 type Use struct {
 	Network netip.Prefix
 	// On is what it carries over each link, the zero Link included.
-	On map[Link]float64
-	// Without returns the links that the network's packets take if they avoid some, and which share of
-	// its goodput it loses then against avoiding none; false if there are none.
-	Without func(avoided func(Link) bool) (links []Link, loss float64, ok bool)
+	On      map[Link]float64
+	Without Without
 }
+
+// Without returns the links that a network's packets take if they avoid some, and which share of its
+// goodput it loses then against avoiding none; false if there are none.
+type Without func(avoided func(Link) bool) (links []Link, loss float64, ok bool)
 
 // total is what the network carries over all links.
 func (u *Use) total() (sum float64) {

@@ -219,10 +219,9 @@ func (e *egress) avoided(prefix netip.Prefix) func(capacity.Link) bool {
 	return func(l capacity.Link) bool { return e.loads.balancer.Avoids(prefix, l) }
 }
 
-// elsewhere returns the function that says where a network goes without some links (capacity.Use).
-// Most networks are never asked.
-func (e *egress) elsewhere(prefix netip.Prefix) func(func(capacity.Link) bool) ([]capacity.Link, float64, bool) {
-	var without func(func(capacity.Link) bool) ([]capacity.Link, float64, bool)
+// elsewhere returns where a network goes without some links. Most networks are never asked.
+func (e *egress) elsewhere(prefix netip.Prefix) capacity.Without {
+	var without capacity.Without
 	return func(avoided func(capacity.Link) bool) ([]capacity.Link, float64, bool) {
 		if without == nil {
 			without = e.alternatives(prefix)
@@ -232,7 +231,7 @@ func (e *egress) elsewhere(prefix netip.Prefix) func(func(capacity.Link) bool) (
 }
 
 // alternatives looks up what elsewhere needs.
-func (e *egress) alternatives(prefix netip.Prefix) func(func(capacity.Link) bool) ([]capacity.Link, float64, bool) {
+func (e *egress) alternatives(prefix netip.Prefix) capacity.Without {
 	rule := e.deliveryRule(prefix)
 	if rule == nil {
 		return func(func(capacity.Link) bool) ([]capacity.Link, float64, bool) { return nil, 0, false }
