@@ -63,13 +63,11 @@ func (e *Edge) Borrow(ctx context.Context, client netip.Addr, mode string) (err 
 
 // Return ends what Borrow does for a client address.
 func (e *Edge) Return(ctx context.Context, client netip.Addr) error {
-	if !e.daemon.Change(ctx, func() { e.egress.returnBorrowed(hostPrefix(client)) }) {
+	if !e.daemon.Change(ctx, func() { e.egress.returnBorrowed(host(client)) }) {
 		return errors.New("not running")
 	}
 	return nil
 }
-
-func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 func (e *egress) borrowedModes() (names []string) {
 	if e.config.Routes == KernelRoutes || e.delivery.rules.dry {
@@ -97,7 +95,7 @@ func (e *egress) borrowedModes() (names []string) {
 
 // borrow replaces the delivery to a client address.
 func (e *egress) borrow(client netip.Addr, name string) error {
-	prefix := hostPrefix(client)
+	prefix := host(client)
 	var faults fault.List
 	switch {
 	case !slices.Contains(e.borrowedModes(), name):

@@ -25,12 +25,12 @@ func TestBorrow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const network, host = "2001:db8:100::/48", "2001:db8:100::7/128"
+	const network, address = "2001:db8:100::/48", "2001:db8:100::7/128"
 	const a, b, both = "fc00:1:1::", "fc00:2:1::", "fc00:1:1::*80 fc00:2:1::*20"
 	client := netip.MustParseAddr("2001:db8:100::7")
 	check := func(when, want string) {
 		t.Helper()
-		if got := w.delivered(host); got != want {
+		if got := w.delivered(address); got != want {
 			t.Errorf("%s: through %s, want %s", when, got, want)
 		}
 		if len(e.delivery.borrowed) == 0 && e.delivery.networks.Size() != 1 {
@@ -53,7 +53,7 @@ func TestBorrow(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("borrowed", b)
-	if n := e.networks(netip.MustParsePrefix(host), 10); len(n.List) != 1 || n.List[0].Rule != borrowedRule {
+	if n := e.networks(netip.MustParsePrefix(address), 10); len(n.List) != 1 || n.List[0].Rule != borrowedRule {
 		t.Errorf("status: %+v", n)
 	}
 	announce(2, network, true)
@@ -83,11 +83,11 @@ func TestBorrow(t *testing.T) {
 	if err := e.borrow(client, "through.b"); err != nil {
 		t.Fatal(err)
 	}
-	e.returnBorrowed(hostPrefix(client))
-	e.returnBorrowed(hostPrefix(client))
+	e.returnBorrowed(host(client))
+	e.returnBorrowed(host(client))
 	check("returned", "none")
-	if len(w.lines(host)) > 0 {
-		t.Errorf("left behind: %v", w.lines(host))
+	if len(w.lines(address)) > 0 {
+		t.Errorf("left behind: %v", w.lines(address))
 	}
 }
 
