@@ -213,10 +213,11 @@ func (x *matching) scouted(v tunnel.Scouted, now time.Duration) {
 	for _, s := range x.scouts {
 		if s.sent && s.id == v.ID {
 			s.sent, s.missed, s.answered, s.far = false, 0, now, v
+			decides := max(now, x.since+settling)
 			if x.complete() {
-				x.peer.due = now
+				decides = now
 			}
-			x.peer.due = min(x.peer.due, max(now, x.since+settling))
+			x.peer.due = min(x.peer.due, decides)
 			return
 		}
 	}
