@@ -508,7 +508,8 @@ func filter(link string) string { return "net/ipv4/conf/" + link + "/rp_filter" 
 
 // parameters returns those that have to change: forwarding, and no strict reverse path filter on a
 // line. The larger one of a line's and that of all applies. With IPv6, lines go on to take routers
-// from advertisements: the kernel forgets these when it begins to forward, unless told before.
+// from advertisements: the kernel forgets these when it begins to forward, unless it is set
+// before.
 func (h *Host) parameters(six bool) []Parameter {
 	var list []Parameter
 	if before := h.Parameters[forwarding6]; six && before != "1" {

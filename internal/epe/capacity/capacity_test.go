@@ -22,8 +22,8 @@ func prefix(n int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, byte(n >> 8), byte(n)}), 48)
 }
 
-// demand is what a network has at one server: a rate, and the links from the best to the worst with what it
-// loses on each.
+// demand is what a network has at one server: a rate, and the links from the best to the worst, with
+// what it loses on each.
 type demand struct {
 	rate  float64
 	links []int
@@ -123,8 +123,8 @@ func newWorld(servers, networks int, factor float64, seed uint64) *world {
 	return w
 }
 
-// TestServers: 10 servers, or one, relieve a link that all of them want 30 % too much of, without moving more
-// than needed, filling another one, or moving again.
+// TestServers: servers relieve a link that all of them want 30 % too much of, without moving more than
+// needed, filling another one, or moving again.
 func TestServers(t *testing.T) {
 	for servers, runs := range map[int]uint64{1: 20, 10: 20, 100: 2} {
 		for seed := range runs {
@@ -343,8 +343,8 @@ func TestNoSense(t *testing.T) {
 	}
 }
 
-// TestAnything: whatever is reported and carried, no decision fills a link that reports, moves a network whose
-// links are not full, or has a network avoid all links that it may take.
+// TestAnything: whatever is reported and carried, no decision fills a link that reports, moves a
+// network whose links are not full, or has a network avoid all links that it may take.
 func TestAnything(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := New(rapid.Uint64().Draw(t, "seed"))

@@ -230,8 +230,8 @@ func (n *delivered) rests() bool {
 	return n.rule != nil && n.rule.auto && n.rule.mode.named != modeMultipath
 }
 
-// offered returns what the path manager is told of a route: where subflows rest, or the network avoids
-// the link, that it is about to be withdrawn.
+// offered returns a route for the path manager. Where subflows rest, or the network avoids the link,
+// it is one that is about to be withdrawn.
 func (e *egress) offered(p *peer, prefix netip.Prefix, r pathmanager.Route) pathmanager.Route {
 	n, ok := e.delivery.networks.Get(prefix)
 	if ok && !e.delivery.rules.dry && r.State == pathmanager.RoutePresent && (n.rests() || e.avoids(prefix, e.covering(p, prefix).sid)) {

@@ -73,7 +73,8 @@ func (l *loadEgress) carry(rates map[string]float64) {
 	l.balance(flows, l.best)
 }
 
-// TestFullLink: what networks with auto, and then those of named peers, leave a full link for, and that they return.
+// TestFullLink: networks with auto, and then those of named peers, leave a full link for what brings
+// them most, and return.
 func TestFullLink(t *testing.T) {
 	const auto, single, spread = autoNetwork, otherNetwork, "2001:db8:e::/64"
 	l := newLoadEgress(t, Delivery{Default: Mode{named: modeAuto}, Explore: "50%", Networks: []Network{
@@ -249,8 +250,8 @@ func TestNoLoad(t *testing.T) {
 	}
 }
 
-// TestLoadsOnlyAnnounced: whatever is reported, packets leave only through peers that have a route to their
-// network.
+// TestLoadsOnlyAnnounced: whatever is reported, packets leave only through peers that have a route to
+// their network.
 func TestLoadsOnlyAnnounced(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		l := newLoadEgress(t, Delivery{Default: Mode{named: modeAuto}, Networks: []Network{{Prefix: netip.MustParsePrefix(otherNetwork), Mode: Mode{Spread: map[string]uint32{"a": 1, "b": 1}}}}})

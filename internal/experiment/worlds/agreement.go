@@ -14,7 +14,7 @@ import (
 func (w World) InLab(base *scenario.Spec) *scenario.Spec {
 	w.Extra = slices.DeleteFunc(slices.Clone(w.Extra), func(name string) bool { return w.traffic(name).Beside > 0 })
 	s := w.Spec(base)
-	// Where connections begin is what only the simulator can be told.
+	// Only the simulator can choose where connections begin.
 	for name, t := range s.Experiment.Transports {
 		switch {
 		case t.Begin == scenario.BeginBest:

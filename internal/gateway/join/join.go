@@ -243,8 +243,8 @@ var ErrRefused = errors.New("message of a join refused")
 // Exchange is the side of the new peer.
 type Exchange struct{ state *noise.HandshakeState }
 
-// Begin returns the first message, which may be sent repeatedly. Its type is tunnel.Join, by which
-// it is told from those of a gateway that uses the port.
+// Begin returns the first message, which may be sent repeatedly. Its type is tunnel.Join, which
+// no message of a gateway on the same port has.
 func Begin(i Invitation, own handshake.PrivateKey, r Request, random io.Reader) (*Exchange, []byte, error) {
 	if err := r.check(); err != nil {
 		return nil, nil, err

@@ -63,7 +63,7 @@ func (w *sender) init(*Socket) {
 }
 
 // Send sends datagrams. Consecutive ones of one receiver, class and length leave as one message. It
-// returns how many were not sent, which Failed tells, and the first reason; the others are sent
+// returns how many were not sent, those that are Failed, and the first reason; the others are sent
 // nevertheless.
 func (s *Socket) Send(all []Datagram) (failed int, err error) {
 	s.sender.mu.Lock()
