@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -122,6 +123,10 @@ func opensMPTCP() error {
 	return nil
 }
 
+// keptEvery is the longest time until the keeper notices that its control group is gone. The kernel
+// delays reports of events that follow soon upon others, and loses them if the group is removed.
+const keptEvery = 2 * time.Second
+
 // keep is the process that has the link of the program. It leaves the control group, and removes it
 // when it is empty.
 func keep(dir string) error {
@@ -145,7 +150,7 @@ func keep(dir string) error {
 			return nil
 		}
 		changes := []unix.PollFd{{Fd: int32(events.Fd()), Events: unix.POLLPRI}}
-		if _, err := unix.Poll(changes, -1); err != nil && !errors.Is(err, unix.EINTR) {
+		if _, err := unix.Poll(changes, int(keptEvery/time.Millisecond)); err != nil && !errors.Is(err, unix.EINTR) {
 			return fmt.Errorf("wait for control group: %w", err)
 		}
 	}

@@ -100,22 +100,23 @@ func TestGroup(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		want := parent
-		if !noticed {
-			want = filepath.Join(parent, groupName+strconv.Itoa(cmd.Process.Pid))
+		own := filepath.Join(parent, groupName+strconv.Itoa(cmd.Process.Pid))
+		want := own
+		if noticed {
+			want = parent
 		}
 		var got string
 		if err := json.NewDecoder(output).Decode(&got); err != nil || got != want {
 			t.Errorf("noticed %v: group %q, %v, want %q", noticed, got, err, want)
 		}
-		if noticed && slices.Contains(groups(), filepath.Join(parent, groupName+strconv.Itoa(cmd.Process.Pid))) {
+		if noticed && slices.Contains(groups(), own) {
 			t.Errorf("the group is left")
 		}
 		if err := errors.Join(input.Close(), cmd.Wait()); err != nil {
 			t.Error(err)
 		}
-		eventually(t, "the group is removed", func() bool { return !slices.Contains(groups(), want) })
-		eventually(t, "the keeper ends", func() bool { return len(keepers(want)) == 0 })
+		eventually(t, "the group is removed", func() bool { return !slices.Contains(groups(), own) })
+		eventually(t, "the keeper ends", func() bool { return len(keepers(own)) == 0 })
 	}
 }
 
