@@ -3,9 +3,10 @@
 // all tests. Its exit code is 1 when anything failed.
 //
 // Labs and browsers share the machine with other work, so a few tests that fail run again, alone.
-// One that then passes repeats times counts as passed and is named as flaky, with the output of its
-// failure, which remains to be explained. One that fails twice in a run has failed. A panic, a data
-// race, a failure to build, and more than maxRepeat failures are never repeated.
+// One that then passes repeats times counts as passed and is named as flaky; the output of its
+// failure, which remains to be explained, is shown before it is repeated. One that fails twice in a
+// run has failed. A panic, a data race, a failure to build, and more than maxRepeat failures are never
+// repeated.
 //
 //	go run ./.ci/test [-beside=COMMAND] [ARGUMENT of go test]...
 //
@@ -133,10 +134,7 @@ func run(args []string, beside string, shown io.Writer) (failed bool, err error)
 	}
 	names := make([]string, 0, len(flaky))
 	for _, u := range flaky {
-		fmt.Fprintf(out, "flaky: %s of %s failed once and passed when it ran alone; the failure:\n", u.test, u.pkg)
-		for line := range strings.Lines(strings.Join(all.output[u], "")) {
-			fmt.Fprint(out, "    | ", line)
-		}
+		fmt.Fprintf(out, "flaky: %s of %s failed once and passed when it ran alone\n", u.test, u.pkg)
 		names = append(names, u.test+" of "+u.pkg)
 	}
 	var sum count
@@ -175,7 +173,11 @@ func (r *results) repeat(args []string) (flaky []unit, err error) {
 		if r.failures[u] > 1 {
 			continue // of -count
 		}
-		fmt.Fprintf(r.out, "%s of %s failed; it runs again, alone\n", u.test, u.pkg)
+		// Shown now, since the run may be ended before the repetitions are over.
+		fmt.Fprintf(r.out, "%s of %s failed; it runs again, alone; the failure:\n", u.test, u.pkg)
+		for line := range strings.Lines(strings.Join(r.output[u], "")) {
+			fmt.Fprint(r.out, "    | ", line)
+		}
 		passed := r.counts[u]
 		for range repeats {
 			again := newResults(io.Discard)
