@@ -55,6 +55,7 @@ func TestChoose(t *testing.T) {
 		{"a backup stays where it is", Sites{backup(lines(20, 5)), lines(20, 20), always}, []Pair{{1, 1}}, []Pair{{0, 0}, {0, 1}, {1, 1}}},
 		{"only backups answer", Sites{backup(lines(5)), backup(lines(5)), always}, nil, []Pair{{0, 0}}},
 		{"a backup alone", Sites{backup(lines(5)), lines(20, 20), always}, nil, []Pair{{0, 0}, {0, 1}}},
+		{"a backup that a later line makes spare", Sites{backup(lines(0, 0)), lines(0, 0, 0, 0), except(Pair{0, 2})}, []Pair{{1, 3}}, []Pair{{0, 0}, {0, 1}, {0, 3}, {1, 2}}},
 		{"none", Sites{nil, lines(20), always}, []Pair{{0, 0}}, nil},
 	} {
 		if got := tc.sites.Choose(tc.current); !slices.Equal(got, tc.want) {
