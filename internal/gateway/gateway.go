@@ -28,6 +28,7 @@ import (
 	"github.com/tabane/tabane/internal/kernel/bpf"
 	"github.com/tabane/tabane/internal/kernel/contain"
 	"github.com/tabane/tabane/internal/kernel/netns"
+	"github.com/tabane/tabane/internal/kernel/nft"
 	"github.com/tabane/tabane/internal/kernel/route"
 )
 
@@ -66,7 +67,9 @@ type Gateway struct {
 	installed map[route.Key]bool
 	mtu       int
 	metering  *metering
-	wall      func() time.Time
+	// translation is the desired table of nftables, nil for none. What it points to is the condition's.
+	translation *nft.Translation
+	wall        func() time.Time
 	// stale: the plane's state has to be applied again. rejected is why it rejected the last one.
 	stale    bool
 	rejected error
@@ -314,9 +317,7 @@ func (g *Gateway) run(ctx context.Context) error {
 	background.Go(func() {
 		contain.Repeat(loopCtx, contain.GatewayTimer, g.log, func() { g.followNames(loopCtx) })
 	})
-	background.Go(func() {
-		contain.Repeat(loopCtx, contain.GatewayTimer, g.log, func() { g.meter(loopCtx) })
-	})
+	background.Go(func() { g.meter(loopCtx) })
 	err = g.loop.Run(loopCtx, g)
 	if g.config.Masquerade && !g.keep {
 		err = errors.Join(err, g.untranslate())

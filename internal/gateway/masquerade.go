@@ -94,7 +94,8 @@ func (c *Config) translation() *nft.Translation {
 
 // translate makes the table in the kernel, or removes that of a previous instance or configuration.
 func (g *Gateway) translate() error {
-	if g.config.Masquerade {
+	if g.translation = nil; g.config.Masquerade {
+		g.translation = g.config.translation()
 		return g.namespace.Do(g.config.translation().Set)
 	}
 	return g.untranslate()
@@ -130,11 +131,7 @@ func (g *Gateway) masquerading() condition.Condition {
 // not after the loop has ended.
 func (g *Gateway) withTranslation(do func(*nft.Translation)) {
 	var t *nft.Translation
-	if g.loop.Do(context.Background(), func() {
-		if g.config.Masquerade {
-			t = g.config.translation()
-		}
-	}) {
+	if g.loop.Do(context.Background(), func() { t = g.translation }) {
 		do(t)
 	}
 }

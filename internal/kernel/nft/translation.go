@@ -2,6 +2,7 @@ package nft
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -20,7 +21,8 @@ import (
 )
 
 // Translation is a table of its owner's that masquerades packets with some sources. To sources that
-// are kept, it forwards only packets of connections that these have begun.
+// are kept, it forwards only packets of connections that these have begun. Its fields do not change
+// once it is in use.
 type Translation struct {
 	// Table is its name, in the family inet. Whatever else is in a table of that name is removed.
 	Table string
@@ -30,6 +32,9 @@ type Translation struct {
 	// Kept are those of Sources that are not masqueraded, Open the parts of Kept to which others may
 	// connect.
 	Kept, Open []netip.Prefix
+
+	// heldAt is the generation in which Holds last read the whole table and found it as desired.
+	heldAt uint32
 }
 
 // The chains of a Translation: each base chain has a rule for each interface, which jumps to the
@@ -243,8 +248,64 @@ func (t *Translation) set() error {
 	return masquerading(c.Flush())
 }
 
-// Holds reports whether the table in the kernel is the desired one.
+// Holds reports whether the table in the kernel is the desired one. The kernel walks a set from its
+// start for each part that it answers with, which takes a second for a hundred thousand prefixes, so
+// the table is read only if anything of nftables has changed since it was last found as desired. It
+// is not safe for concurrent use.
 func (t *Translation) Holds() (bool, error) {
+	now, err := generation()
+	if err != nil {
+		return false, fmt.Errorf("read table %q: %w", t.Table, err)
+	}
+	if t.heldAt == now {
+		return true, nil
+	}
+	t.heldAt = 0
+	holds, err := t.compare()
+	if holds {
+		t.heldAt = now // if it has changed meanwhile, it is read again
+	}
+	return holds, err
+}
+
+// nfgenmsgSize is that of struct nfgenmsg (linux/netfilter/nfnetlink.h), which all messages begin with.
+const nfgenmsgSize = 4
+
+// generation returns the number of changes of nftables in the network namespace, whatever table they
+// were of; it is never 0.
+func generation() (uint32, error) {
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	answers, err := c.Execute(netlink.Message{
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Flags: netlink.Request},
+		Data:   make([]byte, nfgenmsgSize),
+	})
+	if err != nil {
+		return 0, err
+	}
+	for _, a := range answers {
+		if len(a.Data) < nfgenmsgSize {
+			continue
+		}
+		d, err := netlink.NewAttributeDecoder(a.Data[nfgenmsgSize:])
+		if err != nil {
+			return 0, err
+		}
+		d.ByteOrder = binary.BigEndian
+		for d.Next() {
+			if d.Type() == unix.NFTA_GEN_ID {
+				return d.Uint32(), d.Err()
+			}
+		}
+	}
+	return 0, errors.New("the kernel does not report the generation of nftables")
+}
+
+// compare reads the whole table, and reports whether it is the desired one.
+func (t *Translation) compare() (bool, error) {
 	c, err := nftables.New()
 	if err != nil {
 		return false, fmt.Errorf("read table %q: %w", t.Table, err)
