@@ -18,6 +18,7 @@ import (
 	"github.com/tabane/tabane/internal/gateway/dataplane"
 	"github.com/tabane/tabane/internal/gateway/quota"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
+	"github.com/tabane/tabane/internal/kernel/contain"
 	"github.com/tabane/tabane/internal/kernel/statefile"
 )
 
@@ -316,20 +317,13 @@ const countEvery = time.Second
 
 // meter counts what lines with a quota carry until ctx ends.
 func (g *Gateway) meter(ctx context.Context) {
-	tick := time.NewTicker(countEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	contain.Every(ctx, countEvery, contain.GatewayTimer, g.log, func() {
 		g.loop.Do(ctx, func() {
 			if g.config.quotas() && g.countQuotas() {
 				g.applyChanged()
 			}
 		})
-	}
+	})
 }
 
 // countQuotas counts what the lines have carried, and reports whether the plane's state has changed.

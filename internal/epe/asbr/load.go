@@ -74,30 +74,21 @@ type reading struct {
 
 // measureLoads reads what the egress links have sent, and reports it to the servers, until ctx ends.
 func (a *ASBR) measureLoads(ctx context.Context) {
-	every := time.NewTicker(capacity.SampleEvery)
-	defer every.Stop()
 	var speeds time.Time // when they were read
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-every.C:
+	contain.Every(ctx, capacity.SampleEvery, contain.Reconcile, a.log, func() {
+		now := time.Now()
+		speed := now.Sub(speeds) >= speedEvery
+		if speed {
+			speeds = now
 		}
-		_ = contain.Do(contain.Reconcile, a.log, nil, func() { // it is logged
-			now := time.Now()
-			speed := now.Sub(speeds) >= speedEvery
-			if speed {
-				speeds = now
-			}
-			var names []string
-			a.daemon.Do(ctx, func() { names = a.egressInterfaces() })
-			readings, err := readLinks(a.nics, names, speed)
-			if err != nil {
-				a.log.Debug("read loads of egress links", "err", err)
-			}
-			a.daemon.Do(ctx, func() { a.reportLoads(now, readings) })
-		})
-	}
+		var names []string
+		a.daemon.Do(ctx, func() { names = a.egressInterfaces() })
+		readings, err := readLinks(a.nics, names, speed)
+		if err != nil {
+			a.log.Debug("read loads of egress links", "err", err)
+		}
+		a.daemon.Do(ctx, func() { a.reportLoads(now, readings) })
+	})
 }
 
 // egressInterfaces are the interfaces with egress peers.

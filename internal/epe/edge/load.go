@@ -366,8 +366,6 @@ func (e *egress) bestLink(nextHop netip.Addr, firstAS uint32) (found capacity.Li
 
 // balanceLinks has networks avoid full links until ctx ends.
 func (e *Edge) balanceLinks(ctx context.Context) {
-	every := time.NewTicker(loadsEvery)
-	defer every.Stop()
 	var diag *mptcp.Diag
 	defer func() {
 		if diag != nil {
@@ -376,37 +374,30 @@ func (e *Edge) balanceLinks(ctx context.Context) {
 			}
 		}
 	}()
-	for {
-		select {
-		case <-ctx.Done():
+	contain.Every(ctx, loadsEvery, contain.Reconcile, e.log, func() {
+		due := false
+		e.daemon.Do(ctx, func() { due = e.egress.balances() })
+		if !due {
 			return
-		case <-every.C:
 		}
-		_ = contain.Do(contain.Reconcile, e.log, nil, func() { // it is logged
-			due := false
-			e.daemon.Do(ctx, func() { due = e.egress.balances() })
-			if !due {
-				return
-			}
-			var err error
-			if diag == nil {
-				err = e.namespace.Do(func() (err error) { diag, err = mptcp.DialDiag(); return err })
-			}
-			var rates map[flowEnds]float64
-			if err == nil {
-				rates, err = measureFlows(ctx, diag)
-			}
-			if err != nil {
-				e.loadsFailed(ctx, err)
-				return
-			}
-			best := e.bestLinks(ctx, rates)
-			e.daemon.Change(ctx, func() {
-				e.egress.loads.reason = ""
-				e.egress.balance(rates, best)
-			})
+		var err error
+		if diag == nil {
+			err = e.namespace.Do(func() (err error) { diag, err = mptcp.DialDiag(); return err })
+		}
+		var rates map[flowEnds]float64
+		if err == nil {
+			rates, err = measureFlows(ctx, diag)
+		}
+		if err != nil {
+			e.loadsFailed(ctx, err)
+			return
+		}
+		best := e.bestLinks(ctx, rates)
+		e.daemon.Change(ctx, func() {
+			e.egress.loads.reason = ""
+			e.egress.balance(rates, best)
 		})
-	}
+	})
 }
 
 // balances reports whether something is to be decided. A dry run changes nothing.

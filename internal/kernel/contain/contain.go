@@ -140,6 +140,20 @@ func Repeat(ctx context.Context, b Boundary, log *slog.Logger, f func()) {
 	}
 }
 
+// Every calls f at intervals until ctx ends, also after it has panicked.
+func Every(ctx context.Context, interval time.Duration, b Boundary, log *slog.Logger, f func()) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		_ = Do(b, log, nil, f) // it is logged
+	}
+}
+
 // Caught counts and logs what recover returned in a deferred function, and returns it as an *Error,
 // or nil if that is nil.
 func Caught(value any, b Boundary, log *slog.Logger, message []byte) error {
