@@ -504,9 +504,11 @@ func simulated(p Plan, ratios []float64, between, within float64, r *rand.Rand) 
 }
 
 // TestStopsEarly: of 2,000 measurements that end when fewer trials decide, 95 +- 2 % of the
-// intervals still have the true ratio, and the verdict is hardly ever the opposite of the truth.
+// intervals still have the true ratio, as docs/measure.md says, and the verdict is hardly ever the
+// opposite of the truth.
 func TestStopsEarly(t *testing.T) {
 	const measurements = 2000
+	least, most := 1.0, 0.0
 	for _, tt := range []struct {
 		trials int
 		ratio  float64
@@ -537,10 +539,23 @@ func TestStopsEarly(t *testing.T) {
 		}
 		share, mean := float64(covered)/measurements, float64(blocks)/measurements
 		t.Logf("%+v: %.2f %% covered, %.1f blocks", tt, 100*share, mean)
+		least, most = min(least, share), max(most, share)
 		if share < 0.93 || share > 0.97 || opposite > measurements/200 || mean > tt.most {
 			t.Errorf("%+v: %.2f %% covered, %d opposite verdicts, %.1f blocks", tt, 100*share, opposite, mean)
 		}
 	}
+	if said := fmt.Sprintf("about 95 %% have the true ratio (%.1f to %.1f %%, `TestStopsEarly`)", 100*least, 100*most); !strings.Contains(page(t), said) {
+		t.Errorf("docs/measure.md does not say %q", said)
+	}
+}
+
+// page returns docs/measure.md.
+func page(t *testing.T) string {
+	b, err := os.ReadFile("../../../docs/measure.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
 }
 
 func TestVerdicts(t *testing.T) {
@@ -741,19 +756,4 @@ func FuzzDecodePlan(f *testing.F) {
 			t.Error(err)
 		}
 	})
-}
-
-// BenchmarkAnalysis is the analysis of 1,000 trials, read from the store.
-func BenchmarkAnalysis(b *testing.B) {
-	p := plan(200, "tcp", "multipath", "single:a", "single:b", "parallel:3")
-	s, _ := create(b, p)
-	rows := simulated(p, []float64{1, 1.5, 1, 0.5, 0.9}, 0.3, 0.15, rand.New(rand.NewPCG(1, 1)))
-	if err := s.Add(b.Context(), rows...); err != nil {
-		b.Fatal(err)
-	}
-	for b.Loop() {
-		if _, err := Analyze(p, rowsOf(b, s)); err != nil {
-			b.Fatal(err)
-		}
-	}
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -106,17 +107,35 @@ func TestMeasurementsOfNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkMeasurements is the report of 1,000 trials.
+// BenchmarkMeasurements reads 1,000 trials from their store, analyzes them and writes the report, in at
+// most 5 s each time.
 func BenchmarkMeasurements(b *testing.B) {
-	all := Measurements{Networks: []Network{measured(b, "isp", 200, map[string]float64{"tcp": 1, "multipath": 1.5, "single:a": 1, "single:b": 0.5, "parallel:3": 0.9}, "tcp", "multipath", "single:a", "single:b", "parallel:3")}}
+	n := measured(b, "isp", 200, map[string]float64{"tcp": 1, "multipath": 1.5, "single:a": 1, "single:b": 0.5, "parallel:3": 0.9}, "tcp", "multipath", "single:a", "single:b", "parallel:3")
+	store, err := measurement.Create(b.Context(), filepath.Join(b.TempDir(), "isp"), n.Plan)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer store.Close()
+	for i := range n.Rows {
+		n.Rows[i].Series = slices.Repeat([]int64{n.Rows[i].Bytes / 100}, 100)
+	}
+	if err := store.Add(b.Context(), n.Rows...); err != nil {
+		b.Fatal(err)
+	}
 	for b.Loop() {
-		n := &all.Networks[0]
-		var err error
-		if n.Analysis, err = measurement.Analyze(n.Plan, n.Rows); err != nil {
+		rows, err := store.Rows(b.Context())
+		if err != nil {
 			b.Fatal(err)
 		}
-		if err := WriteMeasurements(b.TempDir(), all); err != nil {
+		a, err := measurement.Analyze(n.Plan, rows)
+		if err != nil {
 			b.Fatal(err)
 		}
+		if err := WriteMeasurements(b.TempDir(), Measurements{Networks: []Network{{a, rows}}}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if each := b.Elapsed() / time.Duration(b.N); each > 5*time.Second {
+		b.Errorf("the report of %d trials takes %s", len(n.Rows), each)
 	}
 }
