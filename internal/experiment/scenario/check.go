@@ -657,7 +657,7 @@ func (c *checker) transport(path, name string, t *Transport) {
 		return
 	}
 	if len(t.Links) == 0 {
-		c.Add(path+".links", "must name at least one link that a connection can use")
+		c.Add(path+".links", "must name at least one link that a connection can use: no nodes with forwarding lead from server to client, so that none is chosen")
 	}
 	for i, link := range t.Links {
 		where := index(path+".links", i)

@@ -273,7 +273,7 @@ experiment.transports.tcp.routers: is for experiments of kind routes`},
 			s.Experiment.Transports["tcp"].Links = nil
 			s.Experiment.Transports["mptcp-epe"].Links = []string{"a", "a", "z"}
 		}, "experiment.transports.mptcp-epe.links[1]: link \"a\" is named twice\nexperiment.transports.mptcp-epe.links[2]: link \"z\" is not in links\n" +
-			"experiment.transports.tcp.links: must name at least one link that a connection can use"},
+			"experiment.transports.tcp.links: must name at least one link that a connection can use: no nodes with forwarding lead from server to client, so that none is chosen"},
 		{"baseline", func(s *Spec) { s.Experiment.Baseline = "udp" }, `experiment.baseline: transport "udp" is not in transports`},
 		{"expectation of nothing", func(s *Spec) { s.Experiment.Expect = []Expectation{{}} },
 			"experiment.expect[0].name: must say what is expected\nexperiment.expect[0].metric: must be one of goodput_bps...\n" +
