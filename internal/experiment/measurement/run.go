@@ -86,8 +86,13 @@ type run struct {
 
 // Run makes the trials that the store does not have, and stores each one. It returns why it ended.
 // Errors name the trial. After an error, or the end of the process at any time, another Run
-// continues.
-func Run(ctx context.Context, o RunOptions) (Stop, error) {
+// continues; two at a time are refused.
+func Run(ctx context.Context, o RunOptions) (stop Stop, err error) {
+	release, err := o.Store.claim()
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, release()) }()
 	r := &run{RunOptions: o, plan: o.Store.Plan(), started: time.Now(), again: map[int]int{}}
 	if r.Wait == nil {
 		r.Wait = pause
@@ -98,7 +103,6 @@ func Run(ctx context.Context, o RunOptions) (Stop, error) {
 	if r.Progress == nil {
 		r.Progress = func(Progress) {}
 	}
-	var err error
 	if r.rows, err = o.Store.Rows(ctx); err != nil {
 		return "", err
 	}

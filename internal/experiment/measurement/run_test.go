@@ -225,6 +225,35 @@ func TestRetry(t *testing.T) {
 	}
 }
 
+// TestTwoRuns: a run into a directory into which another one measures is refused before its first trial.
+func TestTwoRuns(t *testing.T) {
+	s, dir := create(t, plan(1, "tcp", "multipath"))
+	again, err := Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	second := func() error {
+		_, err := Run(t.Context(), RunOptions{Store: again, Measurer: fake{do: func(string) (measure.Trial, Conditions, error) {
+			t.Error("it measures")
+			return trial(1e6), conditions("192.0.2.1"), nil
+		}}})
+		return err
+	}
+	_, err = Run(t.Context(), RunOptions{Store: s, Measurer: fake{do: func(string) (measure.Trial, Conditions, error) {
+		if err := second(); !errors.Is(err, database.ErrLocked) {
+			t.Errorf("got %v", err)
+		}
+		return trial(1e6), conditions("192.0.2.1"), nil
+	}}})
+	if err != nil {
+		t.Error(err)
+	}
+	if err := second(); err != nil {
+		t.Errorf("after it: %v", err)
+	}
+}
+
 // TestAddressChanges: a block in which the client's network changes is made again.
 func TestAddressChanges(t *testing.T) {
 	s, _ := create(t, plan(2, "tcp", "multipath"))

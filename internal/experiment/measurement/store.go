@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tabane/tabane/internal/kernel/database"
 )
 
@@ -46,6 +48,7 @@ CREATE UNIQUE INDEX results ON trials (block, mode) WHERE failed IS NULL;
 type Store struct {
 	db   *sql.DB
 	plan Plan
+	dir  string
 }
 
 // Create makes the store of a measurement in a directory, which it creates if needed. Errors wrap
@@ -70,7 +73,7 @@ func Create(ctx context.Context, dir string, p Plan) (*Store, error) {
 	if !made {
 		return nil, errors.Join(ErrExists, db.Close())
 	}
-	return &Store{db, p}, nil
+	return &Store{db, p, dir}, nil
 }
 
 // Open opens the store in a directory. Errors wrap fs.ErrNotExist if there is none, or those of
@@ -80,7 +83,7 @@ func Open(ctx context.Context, dir string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{db: db}
+	s := &Store{db: db, dir: dir}
 	var text string
 	err = database.Transact(ctx, db, func(tx *sql.Tx) error { return tx.QueryRowContext(ctx, "SELECT plan FROM meta").Scan(&text) })
 	if err == nil {
@@ -109,6 +112,20 @@ func decodePlan(text []byte) (Plan, error) {
 func Exists(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, File))
 	return err == nil
+}
+
+// claim keeps other runs out of the directory until it is released; it can be read meanwhile. Errors wrap
+// database.ErrLocked.
+func (s *Store) claim() (release func() error, err error) {
+	d, err := os.Open(s.dir)
+	if err != nil {
+		return nil, err
+	}
+	// File systems without these locks have no claims.
+	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, errors.Join(fmt.Errorf("%w: it measures into this directory", database.ErrLocked), d.Close())
+	}
+	return d.Close, nil
 }
 
 // Plan returns what is compared.
