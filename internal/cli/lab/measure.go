@@ -354,7 +354,7 @@ func (r *remedy) Unwrap() error { return r.error }
 func (t *measurer) length() time.Duration {
 	switch l := t.plan.Load; {
 	case t.plan.Paired:
-		return measure.PairedTime(min(measurement.Pairs, t.plan.Trials), t.plan.Load.Time)
+		return measure.PairedTime(t.plan.Pairs(), t.plan.Load.Time)
 	case l.Time > 0 && l.Rate > 0:
 		return min(l.Time+5*time.Second, t.offer.Limits.Time)
 	case l.Time > 0:

@@ -27,7 +27,7 @@ type Plan struct {
 	// Trials is the number of blocks, or of pairs with Paired. Each block has a trial of each mode.
 	Trials int          `json:"trials"`
 	Load   measure.Load `json:"load"`
-	// Paired switches one connection between two modes, Pairs times to each, for the load's time.
+	// Paired switches connections between two modes, Pairs times to each, for the load's time.
 	Paired bool `json:"paired,omitempty"`
 	// Whole makes all trials, also if fewer decide.
 	Whole bool `json:"whole,omitempty"`
@@ -38,8 +38,8 @@ type Plan struct {
 const (
 	// MaxTrials bounds the blocks of a measurement, maxModes the modes.
 	MaxTrials, maxModes = 1000, 32
-	// Pairs is how often a connection is switched to each of its two modes.
-	Pairs = 5
+	// connectionTime bounds the time of a connection that is switched, unless one pair takes longer.
+	connectionTime = 104 * time.Second
 	// maxTime bounds the time of one trial.
 	maxTime = time.Hour
 )
@@ -88,6 +88,16 @@ func (p Plan) Order(block int) []int {
 		return order
 	}
 	return rand.New(rand.NewPCG(p.Seed, uint64(block))).Perm(len(p.Modes))
+}
+
+// Pairs is how often a connection is switched to each of its two modes: as often as the time of a
+// connection allows.
+func (p Plan) Pairs() int {
+	n := 1
+	for n < p.Trials && measure.PairedTime(n+1, p.Load.Time) <= connectionTime {
+		n++
+	}
+	return n
 }
 
 // Traffic names the kind of load.

@@ -170,7 +170,7 @@ func (r *run) next(ctx context.Context, block int) (int, Stop, error) {
 
 // pairs makes the pairs from a block on that one connection has.
 func (r *run) pairs(ctx context.Context, block int) (int, Stop, error) {
-	n := min(Pairs, r.plan.Trials-block)
+	n := min(r.plan.Pairs(), r.plan.Trials-block)
 	for i := range n {
 		if r.has(block+i, r.plan.Modes[0]) {
 			n = i

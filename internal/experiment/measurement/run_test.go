@@ -383,6 +383,20 @@ func TestOrderOfPairs(t *testing.T) {
 	}
 }
 
+// TestPairsOfAConnection: a connection has as many pairs as fit into its time, and at least one.
+func TestPairsOfAConnection(t *testing.T) {
+	for _, tt := range []struct {
+		phase        time.Duration
+		trials, want int
+	}{{8 * time.Second, 10, 5}, {8 * time.Second, 3, 3}, {4 * time.Second, 20, 11}, {measure.LeastPhase, MaxTrials, 24}, {time.Minute, 10, 1}} {
+		p := plan(tt.trials, "multipath-best", "multipath")
+		p.Paired, p.Load.Time = true, tt.phase
+		if got := p.Pairs(); got != tt.want {
+			t.Errorf("%d pairs of %s: a connection has %d, want %d", tt.trials, tt.phase, got, tt.want)
+		}
+	}
+}
+
 // TestClockIsSet: a clock that is set during a trial changes no result, and is said once while it is
 // measured, and in the analysis.
 func TestClockIsSet(t *testing.T) {
