@@ -52,8 +52,11 @@ func (s State) String() string {
 // FIN-WAIT-1, FIN-WAIT-2, CLOSE-WAIT, LAST-ACK and CLOSING.
 const connected = 1<<1 | 1<<4 | 1<<5 | 1<<8 | 1<<9 | 1<<11
 
-// listening is the set of the state LISTEN.
-const listening = 1 << Listening
+// listening is the set of the state LISTEN, requested that of SYN-RECEIVED.
+const (
+	listening = 1 << Listening
+	requested = 1 << 3
+)
 
 // Further attributes and offsets of sock_diag.
 const (
@@ -72,7 +75,7 @@ const (
 	storageMap              = 2 // SK_DIAG_BPF_STORAGE_MAP_ID
 	storageValue            = 3 // SK_DIAG_BPF_STORAGE_MAP_VALUE
 
-	diagOffsetState = 1
+	diagOffsetState, diagOffsetRetransmitted = 1, 3
 )
 
 // Sockets calls f for each TCP socket of the family that has a peer, whether it is a subflow or
@@ -95,6 +98,31 @@ func (d *Diag) Sockets(family Family, f func(*Socket)) error {
 	})
 	if err != nil {
 		return fmt.Errorf("list tcp sockets: %w", err)
+	}
+	return nil
+}
+
+// Pending is a TCP connection that a peer has requested, and that is not established: the SYN-ACK was
+// not acknowledged yet, and was sent again so often.
+type Pending struct {
+	Ends
+	Retransmitted uint8
+}
+
+// Pending calls f for each such connection of the family. Those that are requested or established
+// during the dump may be missing.
+func (d *Diag) Pending(family Family, f func(Pending)) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	err := d.dump(family, unix.IPPROTO_TCP, 0, requested, nil, func(body []byte) error {
+		if len(body) < diagMessageLen {
+			return fmt.Errorf("socket of %d bytes, want %d", len(body), diagMessageLen)
+		}
+		f(Pending{Ends{socketAddress(body, body[4:6], body[8:24]), socketAddress(body, body[6:8], body[24:40])}, body[diagOffsetRetransmitted]})
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("list requested tcp connections: %w", err)
 	}
 	return nil
 }

@@ -872,7 +872,7 @@ func (c *Conn) RoutedOn(dst netip.Addr, index int, mark uint32) (bool, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, err := c.route(dst, unix.RTM_F_FIB_MATCH, putUint32(putUint32(nil, unix.RTA_OIF, uint32(index)), unix.RTA_MARK, mark))
+	_, err := c.route(dst, netip.Addr{}, unix.RTM_F_FIB_MATCH, putUint32(putUint32(nil, unix.RTA_OIF, uint32(index)), unix.RTA_MARK, mark))
 	switch {
 	case noRoute(err):
 		return false, nil
@@ -882,21 +882,41 @@ func (c *Conn) RoutedOn(dst netip.Addr, index int, mark uint32) (bool, error) {
 	return true, nil
 }
 
+// SIDOf returns the SID that the kernel encapsulates the packets of a TCP connection to; it is not valid
+// if it encapsulates none.
+func (c *Conn) SIDOf(local, remote netip.AddrPort) (netip.Addr, error) {
+	if err := errors.Join(checkAddr("source", local.Addr()), checkAddr("destination", remote.Addr())); err != nil {
+		return netip.Addr{}, fmt.Errorf("look up connection: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	b := putAddr(nil, unix.RTA_SRC, local.Addr())
+	b = putAttr(b, unix.RTA_IP_PROTO, []byte{unix.IPPROTO_TCP})
+	b = putAttr(b, unix.RTA_SPORT, binary.BigEndian.AppendUint16(nil, local.Port()))
+	b = putAttr(b, unix.RTA_DPORT, binary.BigEndian.AppendUint16(nil, remote.Port()))
+	r, err := c.route(remote.Addr(), local.Addr(), 0, b)
+	if err != nil && !noRoute(err) {
+		return netip.Addr{}, fmt.Errorf("look up connection %s to %s: %w", local, remote, err)
+	}
+	return r.sid, nil
+}
+
 // resolved is how the kernel sends a packet. The gateway is not valid if its destination is on the link.
 type resolved struct {
 	gateway, source netip.Addr
-	index           uint32 // of the interface
+	index           uint32     // of the interface
+	sid             netip.Addr // that it encapsulates it to; not valid if it does not
 }
 
 // routeTo asks the kernel for its route to dst, with further attributes of the packet.
 func (c *Conn) routeTo(dst netip.Addr, more []byte) (r resolved, err error) {
-	return c.route(dst, 0, more)
+	return c.route(dst, netip.Addr{}, 0, more)
 }
 
-// route is routeTo with flags of the request (rtnetlink(7)).
-func (c *Conn) route(dst netip.Addr, flags uint32, more []byte) (r resolved, err error) {
+// route is routeTo with flags of the request (rtnetlink(7)). more has the source, if there is one.
+func (c *Conn) route(dst, src netip.Addr, flags uint32, more []byte) (r resolved, err error) {
 	b := make([]byte, unix.SizeofRtMsg)
-	b[0], b[1] = family(dst), uint8(dst.BitLen())
+	b[0], b[1], b[2] = family(dst), uint8(dst.BitLen()), uint8(src.BitLen())
 	binary.NativeEndian.PutUint32(b[8:], flags) // rtm_flags
 	got, err := c.execute(message(unix.RTM_GETROUTE, 0, append(putAddr(b, unix.RTA_DST, dst), more...)))
 	if err != nil {
@@ -907,8 +927,14 @@ func (c *Conn) route(dst netip.Addr, flags uint32, more []byte) (r resolved, err
 			continue
 		}
 		at := attrs{b: m.Data[unix.SizeofRtMsg:], v4: dst.Is4()}
+		var encap []byte
+		var kind uint16
 		for at.next() {
 			switch at.typ {
+			case unix.RTA_ENCAP:
+				encap = at.data
+			case unix.RTA_ENCAP_TYPE:
+				kind = at.uint16()
 			case unix.RTA_GATEWAY:
 				r.gateway = at.addr()
 			case unix.RTA_VIA:
@@ -918,6 +944,9 @@ func (c *Conn) route(dst netip.Addr, flags uint32, more []byte) (r resolved, err
 			case unix.RTA_OIF:
 				r.index = at.uint32()
 			}
+		}
+		if kind == unix.LWTUNNEL_ENCAP_SEG6 {
+			r.sid, _, _ = decodeSegment(encap)
 		}
 		return r, at.err
 	}

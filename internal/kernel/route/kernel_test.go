@@ -616,6 +616,43 @@ func TestKernelNexthopTo(t *testing.T) {
 	}
 }
 
+// TestKernelSIDOf: of the connections that the kernel spreads over a group, each has the SID of one member,
+// and it is the same again; others have none.
+func TestKernelSIDOf(t *testing.T) {
+	l := newLab(t)
+	l.add(route.Address{Link: "a0", Prefix: pfx("2001:db8:1::1/64")}, route.Address{Link: "a0", Prefix: pfx("192.0.2.1/24")},
+		route.Nexthop{ID: 7, Link: "a0", SID: ip("fd00:1::1")}, route.Nexthop{ID: 8, Link: "a0", SID: ip("fd00:1::2")})
+	l.add(route.NexthopGroup{ID: 9, Members: "7,1/8,1"})
+	l.add(route.Route{Dst: pfx("2001:db8:c::/64"), NexthopID: 9}, route.Route{Dst: pfx("203.0.113.0/24"), NexthopID: 9}, route.Route{Dst: pfx("2001:db8:d::/64"), NexthopID: 8})
+	l.in(func() error {
+		return errors.Join(netns.Sysctl("net.ipv4.fib_multipath_hash_policy", "1"), netns.Sysctl("net.ipv6.fib_multipath_hash_policy", "1"))
+	})
+	for _, ends := range [][2]string{{"2001:db8:1::1", "2001:db8:c::9"}, {"192.0.2.1", "203.0.113.9"}} {
+		found := map[netip.Addr]int{}
+		for port := range uint16(64) {
+			local, remote := netip.AddrPortFrom(ip(ends[0]), 443), netip.AddrPortFrom(ip(ends[1]), 40000+port)
+			sid, err := l.SIDOf(local, remote)
+			again, errAgain := l.SIDOf(local, remote)
+			if err != nil || errAgain != nil || sid != again {
+				t.Fatalf("%s to %s: %s, then %s, %v, %v", local, remote, sid, again, err, errAgain)
+			}
+			found[sid]++
+		}
+		// All 64 have the same once in 2^63 runs.
+		if len(found) != 2 || found[ip("fd00:1::1")] == 0 || found[ip("fd00:1::2")] == 0 {
+			t.Errorf("%s: %v", ends[1], found)
+		}
+	}
+	for remote, want := range map[string]netip.Addr{"[2001:db8:d::9]:1": ip("fd00:1::2"), "[2001:db8:1::2]:1": {}, "[2001:db8:f::2]:1": {}} {
+		if sid, err := l.SIDOf(netip.MustParseAddrPort("[2001:db8:1::1]:443"), netip.MustParseAddrPort(remote)); sid != want || err != nil {
+			t.Errorf("%s: %s, %v, want %s", remote, sid, err, want)
+		}
+	}
+	if _, err := l.SIDOf(netip.AddrPort{}, netip.MustParseAddrPort("[2001:db8:d::9]:1")); err == nil {
+		t.Error("accepted a connection without a local address")
+	}
+}
+
 // TestKernelRoutedOn: a bound packet has a route only if one leads over its interface; that the
 // kernel takes an address to be on the link is none.
 func TestKernelRoutedOn(t *testing.T) {
