@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
  * Reports what each TCP connection achieved when it is closed, the first time that it has carried much,
- * and retransmission timeouts. Nothing is polled.
+ * and retransmission timeouts, also those of SYN-ACKs of connections that are not established. Nothing
+ * is polled.
  *
  * Needs Linux 5.16 with BTF and a control group of version 2 that the sockets are in. It changes no
  * socket.
@@ -77,6 +78,36 @@ struct tcp_sock {
 	__u8 chrono_type : 2;
 } KERNEL;
 
+struct in6_addr {
+	__u8 bytes[16];
+};
+
+struct net {
+	__u64 net_cookie;
+} KERNEL;
+
+typedef struct {
+	struct net *net;
+} KERNEL possible_net_t;
+
+struct sock_common {
+	__u32 skc_daddr;
+	__u32 skc_rcv_saddr;
+	__u16 skc_dport;
+	__u16 skc_num;
+	__u16 skc_family;
+	possible_net_t skc_net;
+	struct in6_addr skc_v6_daddr;
+	struct in6_addr skc_v6_rcv_saddr;
+} KERNEL;
+
+struct request_sock {
+	struct sock_common __req_common;
+	__u8 num_retrans;
+} KERNEL;
+
+#define READ(to, pointer, member) bpf_probe_read_kernel(&(to), sizeof(to), &(pointer)->member)
+
 static __always_inline __u32 chrono_type(const struct tcp_sock *tp)
 {
 	__u64 bits = *((const __u8 *)tp + __builtin_preserve_field_info(tp->chrono_type, 0));
@@ -87,7 +118,8 @@ static __always_inline __u32 chrono_type(const struct tcp_sock *tp)
 enum kind {
 	CLOSED,
 	BULK,   /* the connection has carried as much as a bulk connection */
-	TIMEOUT /* its retransmission timer expired, again if retries > 0 */
+	TIMEOUT, /* its retransmission timer expired, again if retries > 0 */
+	UNANSWERED /* the SYN-ACK of a connection that is not established is sent again, likewise */
 };
 
 /* What a connection achieved. Addresses of IPv4 sockets are IPv4-mapped. */
@@ -210,6 +242,42 @@ static __always_inline void send_report(struct bpf_sock_ops *ctx, enum kind kind
 	if (bpf_ringbuf_output(&reports, &r, sizeof(r),
 			       kind == CLOSED && bpf_ringbuf_query(&reports, BPF_RB_AVAIL_DATA) < TOGETHER ? BPF_RB_NO_WAKEUP : BPF_RB_FORCE_WAKEUP))
 		__sync_fetch_and_add(&lost, 1);
+}
+
+/* tcp_retransmit_synack(const struct sock *sk, const struct request_sock *req) */
+SEC("raw_tp/tcp_retransmit_synack")
+int unanswered(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct sock_common *request = &((struct request_sock *)ctx->args[1])->__req_common;
+	struct in6_addr local6 = {}, remote6 = {};
+	__u32 local4 = 0, remote4 = 0;
+	struct report r = {};
+	struct net *net = 0;
+	__u64 cookie = 0;
+	__u16 family = 0;
+	__u8 retries = 0;
+
+	READ(net, request, skc_net.net);
+	READ(cookie, net, net_cookie);
+	if (cookie != netns)
+		return 0;
+	READ(family, request, skc_family);
+	READ(local6, request, skc_v6_rcv_saddr);
+	READ(remote6, request, skc_v6_daddr);
+	READ(local4, request, skc_rcv_saddr);
+	READ(remote4, request, skc_daddr);
+	copy_address(r.local, family, local4, (__u32 *)&local6);
+	copy_address(r.remote, family, remote4, (__u32 *)&remote6);
+	READ(r.local_port, request, skc_num);
+	READ(r.remote_port, request, skc_dport);
+	r.remote_port = ntohs(r.remote_port);
+	READ(retries, (struct request_sock *)ctx->args[1], num_retrans);
+	r.retries = retries;
+	r.min_rtt_us = ~0;
+	r.kind = UNANSWERED;
+	if (bpf_ringbuf_output(&reports, &r, sizeof(r), BPF_RB_FORCE_WAKEUP))
+		__sync_fetch_and_add(&lost, 1);
+	return 0;
 }
 
 SEC("sockops")

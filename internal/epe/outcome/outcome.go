@@ -1,8 +1,8 @@
 // Package outcome reports what TCP connections achieved: each once, when it is closed, and when it
-// begins to carry much or its path seems to fail, with an eBPF program at a control group. Nothing is
-// polled.
+// begins to carry much or its path seems to fail, even before it is established, with eBPF programs at a
+// control group and a tracepoint. Nothing is polled.
 //
-// It decides nothing. The program is in bpf/epe/outcome.
+// It decides nothing. The programs are in bpf/epe/outcome.
 package outcome
 
 import (
@@ -33,12 +33,15 @@ const (
 	Bulk
 	// Timeout: its retransmission timer has expired.
 	Timeout
+	// Unanswered: it is not established, because the SYN-ACK of this host was not acknowledged, and that
+	// is sent again. Only its ends and Retries are known.
+	Unanswered
 	kinds
 )
 
 func (k Kind) String() string {
 	if k < kinds {
-		return [...]string{"closed", "bulk", "timeout"}[k]
+		return [...]string{"closed", "bulk", "timeout", "unanswered"}[k]
 	}
 	return fmt.Sprintf("kind %d", uint8(k))
 }
@@ -81,7 +84,7 @@ type Options struct {
 // Watcher receives the reports of one network namespace.
 type Watcher struct {
 	objects programObjects
-	link    link.Link
+	links   []link.Link
 	reader  *ringbuf.Reader
 	record  ringbuf.Record
 	lost    uint64
@@ -155,12 +158,20 @@ func New(o Options) (_ *Watcher, err error) {
 	if w.reader, err = ringbuf.NewReader(w.objects.Reports); err != nil {
 		return nil, fmt.Errorf("read reports: %w", err)
 	}
-	w.link, err = link.AttachCgroup(link.CgroupOptions{Path: fmt.Sprintf("/proc/self/fd/%d", group.Fd()), Attach: ebpf.AttachCGroupSockOps, Program: w.objects.Observe})
+	l, err := link.AttachCgroup(link.CgroupOptions{Path: fmt.Sprintf("/proc/self/fd/%d", group.Fd()), Attach: ebpf.AttachCGroupSockOps, Program: w.objects.Observe})
 	if err != nil {
 		return nil, fmt.Errorf("attach to the root of control groups: %w", err)
 	}
+	w.links = append(w.links, l)
+	if l, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: synackPoint, Program: w.objects.Unanswered}); err != nil {
+		return nil, fmt.Errorf("attach to tracepoint %q: %w", synackPoint, err)
+	}
+	w.links = append(w.links, l)
 	return w, nil
 }
+
+// synackPoint is the tracepoint of SYN-ACKs that are sent again (Linux 4.15).
+const synackPoint = "tcp_retransmit_synack"
 
 // namespace returns the cookie of the network namespace of the calling thread.
 func namespace() (uint64, error) {
@@ -237,8 +248,8 @@ func decode(b []byte) (Report, error) {
 // Close stops reporting.
 func (w *Watcher) Close() error {
 	var errs []error
-	if w.link != nil {
-		errs = append(errs, w.link.Close())
+	for _, l := range w.links {
+		errs = append(errs, l.Close())
 	}
 	if w.reader != nil {
 		errs = append(errs, w.reader.Close())

@@ -1,6 +1,7 @@
 package outcome
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
+	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/testkit/accessor"
 )
 
@@ -46,7 +48,7 @@ func TestDecode(t *testing.T) {
 	if _, err := decode(b[:len(b)-1]); err == nil {
 		t.Error("a short report is accepted")
 	}
-	if _, err := decode(encode(programReport{Kind: 3})); err == nil {
+	if _, err := decode(encode(programReport{Kind: uint32(kinds)})); err == nil {
 		t.Error("an unknown kind is accepted")
 	}
 }
@@ -258,6 +260,67 @@ address add 192.0.2.1/24 dev eth0`)
 	first, second := w.next(Timeout, at), w.next(Timeout, at)
 	if second.Retries <= first.Retries {
 		t.Errorf("retries %d, then %d", first.Retries, second.Retries)
+	}
+}
+
+// TestUnanswered: a SYN-ACK that is not acknowledged is reported when it is sent again, and the socket
+// diagnosis has the request until then, in both versions of IP.
+func TestUnanswered(t *testing.T) {
+	w := watch(t)
+	other := netnstest.New(t)
+	// What the server sends has an Ethernet address that nobody has.
+	netnstest.IP(t, w.ns, "link add eth0 address 02:00:00:00:00:01 type veth peer name eth0 netns "+other+`
+link set eth0 up
+address add 192.0.2.1/24 dev eth0
+address add 2001:db8::1/64 dev eth0 nodad
+neighbor add 192.0.2.2 lladdr 02:00:00:00:00:03 dev eth0 nud permanent
+neighbor add 2001:db8::2 lladdr 02:00:00:00:00:03 dev eth0 nud permanent`)
+	netnstest.IP(t, other, `link set eth0 up
+address add 192.0.2.2/24 dev eth0
+address add 2001:db8::2/64 dev eth0 nodad
+neighbor add 192.0.2.1 lladdr 02:00:00:00:00:01 dev eth0 nud permanent
+neighbor add 2001:db8::1 lladdr 02:00:00:00:00:01 dev eth0 nud permanent`)
+	var diag *mptcp.Diag
+	netnstest.Do(t, w.ns, func() (err error) {
+		diag, err = mptcp.DialDiag()
+		return err
+	})
+	defer diag.Close()
+	for _, family := range []struct {
+		listen, from string
+		family       mptcp.Family
+	}{{"192.0.2.1:0", "192.0.2.2", mptcp.IPv4}, {"[2001:db8::1]:0", "2001:db8::2", mptcp.IPv6}, {"[::]:0", "192.0.2.2", mptcp.IPv6}} {
+		var l net.Listener
+		netnstest.Do(t, w.ns, func() (err error) {
+			l, err = net.Listen("tcp", family.listen)
+			return err
+		})
+		to := l.Addr().(*net.TCPAddr).AddrPort()
+		if to.Addr().IsUnspecified() {
+			to = netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), to.Port())
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		dialing := make(chan struct{})
+		go func() {
+			defer close(dialing)
+			_ = netns.Do(other, func() error {
+				_, err := new(net.Dialer).DialContext(ctx, "tcp", to.String())
+				return err // it is canceled
+			})
+		}()
+		r := w.next(Unanswered, to)
+		if r.Remote.Addr() != netip.MustParseAddr(family.from) || r.Remote.Port() == 0 || r.Acked != 0 || r.RTT != 0 || r.MinRTT != 0 {
+			t.Errorf("%s: %+v", family.listen, r)
+		}
+		found := false
+		if err := diag.Pending(family.family, func(q mptcp.Pending) {
+			found = found || q.Local == to && q.Remote == r.Remote && q.Retransmitted > 0
+		}); err != nil || !found {
+			t.Errorf("%s: the request is not listed: %v", family.listen, err)
+		}
+		cancel()
+		<-dialing
+		l.Close()
 	}
 }
 

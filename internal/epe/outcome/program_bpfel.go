@@ -40,6 +40,7 @@ const (
 	programMapConnections = "connections"
 	programMapReports     = "reports"
 	programProgObserve    = "observe"
+	programProgUnanswered = "unanswered"
 	programVarReport      = "_report"
 	programVarBulk        = "bulk"
 	programVarLost        = "lost"
@@ -88,7 +89,8 @@ type programSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programProgramSpecs struct {
-	Observe *ebpf.ProgramSpec `ebpf:"observe"`
+	Observe    *ebpf.ProgramSpec `ebpf:"observe"`
+	Unanswered *ebpf.ProgramSpec `ebpf:"unanswered"`
 }
 
 // programMapSpecs contains maps before they are loaded into the kernel.
@@ -154,12 +156,14 @@ type programVariables struct {
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programPrograms struct {
-	Observe *ebpf.Program `ebpf:"observe"`
+	Observe    *ebpf.Program `ebpf:"observe"`
+	Unanswered *ebpf.Program `ebpf:"unanswered"`
 }
 
 func (p *programPrograms) Close() error {
 	return _ProgramClose(
 		p.Observe,
+		p.Unanswered,
 	)
 }
 
