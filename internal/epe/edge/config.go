@@ -578,3 +578,14 @@ func (c *Config) encap() route.EncapMode {
 func (c *Config) limits() mptcp.Limits {
 	return mptcp.Limits{Subflows: cmp.Or(c.MPTCP.Subflows, maxSubflows), AddAddrAccepted: cmp.Or(c.MPTCP.AddAddrAccepted, maxSubflows)}
 }
+
+// links are the interfaces that packets to and from clients take.
+func (c *Config) links() []string {
+	links := []string{c.Interface}
+	for _, p := range c.Peers {
+		if p.Interface != "" && p.Interface != "lo" && !slices.Contains(links, p.Interface) {
+			links = append(links, p.Interface)
+		}
+	}
+	return links
+}

@@ -568,6 +568,9 @@ func (e *egress) useGroup(prefix netip.Prefix, n *delivered, members []member) (
 	}
 	e.setDelivered(prefix, n)
 	if old != nil {
+		if old.sprayed != nil && !e.config.Delivery.sprays() {
+			e.desprayed = append(e.desprayed, prefix)
+		}
 		e.releaseGroup(old)
 	}
 	return true

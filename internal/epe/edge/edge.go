@@ -573,6 +573,7 @@ func (e *Edge) Settled() bool {
 	again := false
 	if !e.daemon.Busy() {
 		again = e.egress.step(daemon.Step)
+		again = e.stopSpraying() || again
 	}
 	if !e.egress.fixedSettled() {
 		return again

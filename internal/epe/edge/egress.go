@@ -79,6 +79,8 @@ type egress struct {
 	sprayer   sprayer
 	unsprayed error
 	plans     map[uint32]bool
+	// desprayed are networks whose routes may still have a program, after no mode sprays.
+	desprayed []netip.Prefix
 	now       func() time.Time
 	// discarded are the SIDs with a discard route.
 	discarded map[netip.Addr]bool

@@ -72,6 +72,29 @@ func (e *egress) startSpraying(s sprayer, reason error) {
 	}
 }
 
+// stopSpraying removes what startSpraying set, once no mode sprays and no route of the kernel has a
+// program: a packet with a mark that no rule is for would come back to it. It reports whether it did.
+func (e *egress) stopSpraying() bool {
+	if e.sprayer == nil || e.config.Delivery.sprays() || len(e.plans) > 0 {
+		return false
+	}
+	for i := len(e.desprayed) - 1; i >= 0; i-- {
+		if e.kernel.Outdated(e.deliveredRoute(e.desprayed[i], nil).Key()) {
+			e.desprayed = e.desprayed[:i+1]
+			return false
+		}
+	}
+	e.sprayer, e.plans, e.desprayed = nil, nil, nil
+	rules := e.locatorRules()
+	for _, p := range e.byIndex {
+		rules = append(rules, p.sprayRules()...)
+	}
+	for _, o := range rules {
+		e.kernel.Delete(o.Key())
+	}
+	return true
+}
+
 // leaveFirst has the kernel no longer use what a network has lost before a program for what is left is
 // loaded: that takes a large part of a second, and the routes that were withdrawn are only queued. The
 // groups leave out the members that are not among those left, so that nothing is sent after them.
@@ -147,18 +170,12 @@ func (d *Delivery) sprays() bool {
 	return !d.DryRun && (len(d.Default.Spray) > 1 || slices.ContainsFunc(d.Networks, func(n Network) bool { return len(n.Mode.Spray) > 1 }))
 }
 
-// startSpraying loads what sprays packets, if a mode does and it is not loaded. It stays until the end.
+// startSpraying loads what sprays packets, if a mode does and it is not loaded.
 func (e *Edge) startSpraying() {
 	if e.sprayer != nil || !e.config.Delivery.sprays() {
 		return
 	}
-	links := []string{e.config.Interface}
-	for _, p := range e.config.Peers {
-		if p.Interface != "" && p.Interface != "lo" && !slices.Contains(links, p.Interface) {
-			links = append(links, p.Interface)
-		}
-	}
-	s, err := spray.New(links)
+	s, err := spray.New(e.config.links())
 	if err != nil {
 		e.log.Warn("this host cannot spray packets, the first egress peer carries all", "err", err)
 		e.egress.startSpraying(nil, err)
@@ -166,4 +183,17 @@ func (e *Edge) startSpraying() {
 	}
 	e.sprayer = s
 	e.egress.startSpraying(s, nil)
+}
+
+// stopSpraying unloads what sprays packets after no mode does. It reports whether there is something to
+// apply to the kernel.
+func (e *Edge) stopSpraying() bool {
+	if !e.egress.stopSpraying() {
+		return false
+	}
+	if err := e.sprayer.Close(); err != nil {
+		e.log.Error("unload what sprays packets", "err", err)
+	}
+	e.sprayer = nil
+	return true
 }

@@ -108,6 +108,54 @@ func TestSpray(t *testing.T) {
 	}
 }
 
+// TestStopSpraying: after a reload to another mode, rules of marks stay until the kernel has no route with
+// a program, and then nothing is left; a reload back sets them again.
+func TestStopSpraying(t *testing.T) {
+	network := func(m Mode) Delivery {
+		return Delivery{Networks: []Network{{Prefix: netip.MustParsePrefix("2001:db8:c::/48"), Mode: m}}}
+	}
+	for name, mode := range map[string]Mode{"best": {best: true}, "single": {Single: "a"}} {
+		e, w, p := spraying(t, network(Mode{Spray: []string{"b", "a"}}).Networks...)
+		for peer := range 2 {
+			e.announce(t, peer+1, "2001:db8:c::/48", false)
+		}
+		before := len(w.lines("fwmark"))
+		if e.stopSpraying() || len(p) != 1 {
+			t.Fatalf("%s: stopped while it sprays, %v", name, p)
+		}
+		outdated := outdatedKernel{w, true}
+		e.kernel = &outdated
+		e.config.Delivery = network(mode)
+		e.setDelivery(&e.config.Delivery)
+		for e.step(100) {
+		}
+		if e.stopSpraying() || len(w.lines("fwmark")) != before || len(p) != 0 {
+			t.Errorf("%s: rules were removed before routes: %q, %v", name, w.lines("fwmark"), p)
+		}
+		outdated.outdated = false
+		if !e.stopSpraying() || e.stopSpraying() {
+			t.Errorf("%s: not stopped once", name)
+		}
+		if left := append(w.lines("fwmark"), append(w.lines("program"), w.lines("priority 998")...)...); len(left) > 0 {
+			t.Errorf("%s: left behind: %q", name, left)
+		}
+		e.config.Delivery = network(Mode{Spray: []string{"b", "a"}})
+		e.startSpraying(p, nil)
+		e.setDelivery(&e.config.Delivery)
+		if len(w.lines("fwmark")) != before || len(w.lines("program")) != 1 || len(p) != 1 {
+			t.Errorf("%s: after a reload back: %q", name, w.lines("fwmark"))
+		}
+	}
+}
+
+// outdatedKernel is a kernel in which all that differs from the desired state does so still, or nothing.
+type outdatedKernel struct {
+	wanted
+	outdated bool
+}
+
+func (k *outdatedKernel) Outdated(route.Key) bool { return k.outdated }
+
 // loads is a sprayer that a function is called before the program of a plan is loaded in.
 type loads struct {
 	plans
