@@ -227,6 +227,16 @@ func TestSpray(t *testing.T) {
 	l.ip("transit-a", "link set link-a up")
 	status("transit-a, transit-b")
 
+	// After a reload to another mode nothing is left, and one back has it spray again.
+	for _, mode := range []any{"best", map[string]any{"spray": []string{"transit-a", "transit-b"}}} {
+		l.edit("server", "edge", func(s section) { s["delivery"] = map[string]any{"default": mode} })
+		l.reloaded("server", "edge", "delivery changed")
+		sprays := mode != "best"
+		l.eventually("rules and the route are as the mode has them", 20*time.Second, func() (bool, string) {
+			rules := l.ip("server", "rule show")
+			return strings.Contains(rules, "fwmark") == sprays && strings.Contains(rules, "998:") == sprays && strings.Contains(route(), "program") == sprays, rules + route()
+		})
+	}
 	if err := edge.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -247,7 +257,7 @@ func TestAuto(t *testing.T) {
 	const a, b = `        - {name: transit-a, rt: "65000:101", address: "2001:db8:1::a", table: 101}` + "\n", `        - {name: transit-b, rt: "65000:102", address: "2001:db8:1::b", table: 102}` + "\n"
 	l := epe(t, "locators: [fc00::/16]", "locators: [fc00::/16]\n      delivery: {default: auto, explore: 50%}",
 		a+b, b+a) // the first one is tried first
-	l.must("client", program, "lab", "set", "--lab", l.name, "a", "rate=6Mbit/s", "queue=100ms")
+	l.set("a", "rate=6Mbit/s", "queue=100ms")
 	status := func(within time.Duration, contains string) {
 		t.Helper()
 		l.eventually("the network is "+contains, within, l.contains(true, contains, "server", program, "status", "networks", "2001:db8:c::10", "--json"))
@@ -295,12 +305,70 @@ func TestAuto(t *testing.T) {
 	goesOn()
 
 	stop = l.download(endless)
-	defer stop()
 	before = l.sentBy("transit-b")
 	l.eventually("a download is under way", 10*time.Second, func() (bool, string) { return l.sentBy("transit-b")-before > size, "" })
 	before = l.sentBy("transit-a")
-	l.must("client", program, "lab", "set", "--lab", l.name, "b", "loss=100%")
+	l.set("b", "loss=100%")
 	// BGP's sessions over the link end after their hold time of 90 s.
-	status(10*time.Second, `"why":"single transit-b made no progress"`)
+	const failed = `"why":"single transit-b made no progress"`
+	status(10*time.Second, failed)
 	l.eventually("the download goes on through transit-a", 10*time.Second, func() (bool, string) { return l.sentBy("transit-a")-before > size/4, "" })
+	stop()
+
+	// It is back after its rest, and fails while nothing is established.
+	get := func() {
+		if out := l.must("client", "curl", "-sS", "-m", "30", "-o", "/dev/null", "-w", "%{size_download}", "http://server/bytes/"+strconv.Itoa(size)); out != strconv.Itoa(size) {
+			t.Errorf("curl got %s bytes", out)
+		}
+	}
+	l.set("b", "loss=0%")
+	l.eventually("the network is back", 30*time.Second, func() (bool, string) {
+		get()
+		return l.contains(true, `"through":["transit-b"]`, "server", program, "status", "networks", "2001:db8:c::10", "--json")()
+	})
+	l.set("b", "loss=100%")
+	get()
+	status(time.Second, failed)
+}
+
+// TestDeliveryLeavesDeadPaths: where the configuration names egress peers, connections that are requested
+// while the path through one of them carries nothing are established through another one, long before
+// BGP notices, and the path is used again after it was repaired.
+func TestDeliveryLeavesDeadPaths(t *testing.T) {
+	programs.Need(t, "curl")
+	t.Parallel()
+	l := epe(t, "locators: [fc00::/16]", "locators: [fc00::/16]\n      delivery: {default: {single: transit-b}}")
+	const size, flows = 100_000, 12
+	status := func(contains string) {
+		t.Helper()
+		l.eventually("the network is "+contains, 20*time.Second, l.contains(true, contains, "server", program, "status", "networks", "2001:db8:c::10", "--json"))
+	}
+	loss := func(share string) { l.set("b", "loss="+share) }
+	download := func() {
+		t.Helper()
+		get := "for i in $(seq " + strconv.Itoa(flows) + "); do curl -sS -m 30 -o /dev/null -w '%{size_download}\\n' http://server/bytes/" + strconv.Itoa(size) + " & done; wait"
+		if out := l.must("client", "sh", "-c", get); strings.Count(out, strconv.Itoa(size)) != flows {
+			t.Errorf("curl: %s", out)
+		}
+	}
+	const used, left = `"state":"in use"`, `"state":"no progress through transit-b"`
+	status(used)
+	loss("100%")
+	download()
+	status(left)
+	loss("0%")
+	status(used)
+
+	l.edit("server", "edge", func(s section) {
+		s["delivery"] = map[string]any{"default": map[string]any{"spread": map[string]int{"transit-a": 1, "transit-b": 1}}}
+	})
+	l.reloaded("server", "edge", "delivery changed")
+	status(used)
+	download()
+	loss("100%")
+	download() // of 12 flows, all leave through the first peer once in 4,096 runs
+	status(left)
+	status(`"through":["transit-a"]`)
+	loss("0%")
+	status(used)
 }

@@ -229,6 +229,15 @@ func (l *lab) must(node string, argv ...string) string {
 	return out
 }
 
+// set changes a link of the lab. It is no command of a node: one that first emulates a link makes a
+// namespace, which others see only if it was not made inside of a node.
+func (l *lab) set(link string, changes ...string) {
+	l.t.Helper()
+	if out, err := exec.Command(program, append([]string{"lab", "set", "--lab", l.name, link}, changes...)...).CombinedOutput(); err != nil {
+		l.t.Fatalf("set link %s: %v: %s", link, err, out)
+	}
+}
+
 // eventually waits until ok holds; when it does not within the time, the test fails with what it
 // last said. On a machine with more to do than it has processors, it waits up to busy times as long.
 func (l *lab) eventually(what string, within time.Duration, ok func() (bool, string)) {

@@ -26,11 +26,6 @@ const (
 	settleFor                   = time.Second
 	// sampleEvery is how often connections are read while a network is compared or suspected.
 	sampleEvery = 250 * time.Millisecond
-	// suspectFor is the least time without progress of all connections of a network after a timeout
-	// of one.
-	suspectFor = 200 * time.Millisecond
-	// mostSuspectFor bounds that of connections with long round trips.
-	mostSuspectFor = 2 * time.Second
 	// leastCarried is what connections carry in a measurement that counts, in bytes.
 	leastCarried = 128 << 10
 	// mostTrials bounds the networks that are compared or suspected at a time.
@@ -46,7 +41,8 @@ type auto struct {
 	table *belief.Table
 	// rules are those of a mode in place of a rule with auto.
 	rules map[autoRule]*deliveryRule
-	// trials are the networks that are compared, suspects those with a connection that timed out.
+	// trials are the networks that are compared, suspects those with a connection that timed out, or was
+	// requested and not established.
 	trials   map[netip.Prefix]*trial
 	suspects map[netip.Prefix]*suspect
 	// vanished are the connections that made no progress when their network last left a mode for it: if
@@ -88,14 +84,6 @@ const (
 	measuringChallenger            // likewise
 )
 
-// suspect is a network of which a connection timed out.
-type suspect struct {
-	mode  belief.Mode
-	since time.Time
-	first sample
-	rtt   time.Duration
-}
-
 // sample are the connections of a network at a time.
 type sample map[mptcp.Ends]socket
 
@@ -108,6 +96,11 @@ type socket struct {
 	// limited: what it sends is limited by the client's window or the application.
 	limited bool
 	window  time.Duration
+	// requested: it is not established. retried: its SYN-ACK was sent again.
+	requested, retried bool
+	// sid is that of the egress peer that its packets leave through, where its network is suspected and has
+	// several; not valid if it is not known.
+	sid netip.Addr
 }
 
 // flow identifies a connection across its subflows.
@@ -267,10 +260,8 @@ func (e *egress) observed(reports []outcome.Report) (busy bool) {
 			e.auto.table.Closed(now, prefix, e.originOf(prefix), n.modeOf(), outcomeOf(r))
 		case outcome.Bulk:
 			e.try(now, prefix, n, r)
-		case outcome.Timeout:
-			if n.rule.auto && e.auto.suspects[prefix] == nil && len(e.auto.suspects) < mostTrials && !e.isEPE(r.Local.Addr()) {
-				e.auto.suspects[prefix] = &suspect{mode: n.modeOf(), rtt: r.RTT}
-			}
+		case outcome.Timeout, outcome.Unanswered:
+			e.suspect(now, prefix, n, r)
 		}
 	}
 	return e.auto.busy()
@@ -312,15 +303,24 @@ func (e *egress) try(now time.Time, prefix netip.Prefix, n *delivered, r outcome
 	}
 }
 
+// activeNetwork is a network that connections are to be read of.
+type activeNetwork struct {
+	prefix netip.Prefix
+	// suspected: those that are only requested are to be read, too. spread: they leave through several
+	// egress peers, and it is to be read which.
+	suspected, spread bool
+}
+
 // active returns the networks that connections are to be read of.
-func (a *auto) active() (all []netip.Prefix) {
-	for p := range a.trials {
-		all = append(all, p)
-	}
-	for p := range a.suspects {
-		if a.trials[p] == nil {
-			all = append(all, p)
+func (e *egress) active() (all []activeNetwork) {
+	for p := range e.auto.trials {
+		if e.auto.suspects[p] == nil {
+			all = append(all, activeNetwork{prefix: p})
 		}
+	}
+	for p := range e.auto.suspects {
+		n, ok := e.delivery.networks.Get(p)
+		all = append(all, activeNetwork{p, true, ok && n.spread()})
 	}
 	return all
 }
@@ -344,66 +344,6 @@ func (e *egress) sampled(samples map[netip.Prefix]sample) (busy bool) {
 		}
 	}
 	return e.auto.busy()
-}
-
-// suspected leaves the mode of a network at once if none of its connections progressed since one of
-// them timed out.
-func (e *egress) suspected(now time.Time, prefix netip.Prefix, s *suspect, at sample) {
-	if s.first == nil {
-		s.first, s.since = sample{}, now
-		for ends, c := range at {
-			if !e.isEPE(ends.Local.Addr()) {
-				s.first[ends] = c
-			}
-		}
-		return
-	}
-	waiting, clients := sample{}, map[netip.Addr]bool{}
-	for ends, before := range s.first {
-		c, there := at[ends]
-		if there && (c.acked != before.acked || c.delivered != before.delivered) {
-			delete(e.auto.suspects, prefix) // it only lost some segments
-			return
-		}
-		if there && before.inFlight > 0 {
-			waiting[ends], clients[ends.Remote.Addr()] = c, true
-		}
-	}
-	if len(waiting) > 0 && now.Sub(s.since) < min(max(suspectFor, 2*s.rtt), mostSuspectFor) && now.Sub(s.since) >= 0 {
-		return
-	}
-	delete(e.auto.suspects, prefix)
-	n, ok := e.delivery.networks.Get(prefix)
-	if len(waiting) == 0 || !ok || n.modeOf() != s.mode {
-		return
-	}
-	alone := len(clients) == 1
-	if alone && e.auto.vanished[prefix].has(waiting) {
-		return
-	}
-	if len(e.auto.vanished) >= mostTrials {
-		clear(e.auto.vanished)
-	}
-	e.auto.vanished[prefix] = waiting
-	e.auto.stalls++
-	if t := e.auto.trials[prefix]; t != nil {
-		e.endTrial(prefix, t)
-	}
-	e.auto.table.Stalled(now, prefix, e.originOf(prefix), s.mode, alone)
-	e.deliver(prefix)
-	if e.flushNow != nil {
-		e.flushNow()
-	}
-}
-
-// has reports whether a sample has all connections of another one, which made no progress in between.
-func (s sample) has(later sample) bool {
-	for ends, c := range later {
-		if was, there := s[ends]; !there || was.acked != c.acked || was.delivered != c.delivered {
-			return false
-		}
-	}
-	return true
 }
 
 // compare continues a trial. It reports whether that has ended.

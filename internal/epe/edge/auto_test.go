@@ -204,7 +204,7 @@ func TestAutoOnlyAnnounced(t *testing.T) {
 				there[sid] = rapid.Bool().Draw(r, "there")
 				a.announce(peer, autoNetwork, there[sid])
 			case 1:
-				a.observed([]outcome.Report{a.report(rapid.SampledFrom([]outcome.Kind{outcome.Closed, outcome.Bulk, outcome.Timeout}).Draw(r, "kind"), autoNetwork, rapid.Uint64Max(1<<40).Draw(r, "acked"))})
+				a.observed([]outcome.Report{a.report(rapid.SampledFrom([]outcome.Kind{outcome.Closed, outcome.Bulk, outcome.Timeout, outcome.Unanswered}).Draw(r, "kind"), autoNetwork, rapid.Uint64Max(1<<40).Draw(r, "acked"))})
 			case 2:
 				acked += rapid.Uint64Max(1<<24).Draw(r, "more")
 				a.sampled(a.samples(autoNetwork, acked, uint32(rapid.IntRange(0, 10).Draw(r, "in flight"))))

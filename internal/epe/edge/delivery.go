@@ -219,6 +219,7 @@ func (e *egress) setDelivery(d *Delivery) {
 	clear(e.auto.trials)
 	clear(e.auto.suspects)
 	clear(e.auto.vanished)
+	clear(e.stalled)
 	e.auto.table.SetExplore(now.explore)
 	if old.none && now.none {
 		return
@@ -497,7 +498,7 @@ func (e *egress) members(rule *deliveryRule, prefix netip.Prefix) (members []mem
 		switch {
 		case !c.sid.IsValid() || e.insideItself(c.sid, prefix):
 			lacking = true
-		case e.avoids(prefix, c.sid):
+		case e.avoids(prefix, c.sid), e.left(prefix, c.sid):
 		case c.report.State == pathmanager.RouteDraining:
 			draining = append(draining, m)
 		default:

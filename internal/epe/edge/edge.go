@@ -278,6 +278,12 @@ func (e *Edge) prepare() error {
 	e.egress.auto.multipath = e.config.MPTCP.manager() == UserPathManager
 	// Failed objects remain pending, and the daemon's next flush logs the error.
 	e.egress.flushNow = func() { _, _ = e.daemon.Kernel.FlushPart(0) }
+	e.egress.after = func(d time.Duration, f func()) {
+		time.AfterFunc(d, func() {
+			// A daemon that has ended changes nothing more; a panic is logged.
+			_ = contain.Do(contain.Reconcile, e.log, nil, func() { e.daemon.Change(context.Background(), f) })
+		})
+	}
 	e.startSpraying()
 	for _, p := range e.config.Peers {
 		e.owned[p.Address] = true

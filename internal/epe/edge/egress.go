@@ -75,6 +75,8 @@ type egress struct {
 	delivery delivery
 	auto     auto
 	loads    egressLoads
+	// stalled are the egress peers that networks left because they made no progress there.
+	stalled map[networkPath]stalled
 	// sprayer is nil if no network has the mode, or this host cannot do it for the reason in unsprayed.
 	sprayer   sprayer
 	unsprayed error
@@ -91,6 +93,8 @@ type egress struct {
 	routeChanged func(peer int, prefix netip.Prefix, r pathmanager.Route)
 	// flushNow, when set, flushes the desired state to the kernel at once.
 	flushNow func()
+	// after, when set, calls a function later, and flushes what it changes.
+	after func(time.Duration, func())
 }
 
 type peer struct {
@@ -120,7 +124,7 @@ func newEgress(config *Config, mtu int, kernel desired) *egress {
 		objects: map[uint32]route.Nexthop{}, ids: map[uint32]bool{}, locators: newLocators(),
 		discarded: map[netip.Addr]bool{}, now: time.Now,
 		delivery: delivery{rules: compileDelivery(&config.Delivery), groups: map[string]*group{}, borrowed: map[netip.Prefix]*borrowed{}},
-		auto:     newAuto(), loads: newLoads(config.Address),
+		auto:     newAuto(), loads: newLoads(config.Address), stalled: map[networkPath]stalled{},
 	}
 	e.auto.table.SetExplore(e.delivery.rules.explore)
 	for i, p := range config.Peers {

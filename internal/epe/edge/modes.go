@@ -290,6 +290,13 @@ func (d *Delivery) learns() bool {
 	return auto(&d.Default) || slices.ContainsFunc(d.Networks, func(n Network) bool { return auto(&n.Mode) })
 }
 
+// observes reports whether connections are observed: to learn, or because a mode names egress peers,
+// whose paths may fail.
+func (d *Delivery) observes() bool {
+	names := func(m *Mode) bool { return m.Single != "" || len(m.Spread) > 0 }
+	return d.learns() || !d.DryRun && (names(&d.Default) || slices.ContainsFunc(d.Networks, func(n Network) bool { return names(&n.Mode) }))
+}
+
 // spreads reports whether a mode spreads flows over egress peers, and not in a dry run.
 func (d *Delivery) spreads() bool {
 	return !d.DryRun && (d.learns() || d.Default.spreads() || slices.ContainsFunc(d.Networks, func(n Network) bool { return n.Mode.spreads() }))

@@ -105,7 +105,8 @@ type NetworkStatus struct {
 	// of the mode covers the network.
 	Through []string `json:"through"`
 	// State is "in use", "dry run", "pending" until the kernel has the route, why this host cannot do
-	// the mode, or the peers of the mode that have no route to the network.
+	// the mode, the peers of the mode that have no route to the network, or those that it left because it
+	// made no progress there.
 	State string `json:"state"`
 	// Seconds is the time since the last change.
 	Seconds int64 `json:"seconds"`
@@ -215,6 +216,10 @@ func (e *egress) networkStatus(prefix netip.Prefix, n *delivered) NetworkStatus 
 	}
 	if n.rule.spray && reason != nil {
 		s.State = "not sprayed: " + reason.Error()
+		return s
+	}
+	if left := e.leftPeers(prefix, n.rule); left != "" {
+		s.State = "no progress through " + left
 		return s
 	}
 	if n.lacking && !n.rule.auto {

@@ -12,6 +12,7 @@ import (
 	"github.com/tabane/tabane/internal/epe/belief"
 	"github.com/tabane/tabane/internal/epe/outcome"
 	"github.com/tabane/tabane/internal/kernel/contain"
+	"github.com/tabane/tabane/internal/kernel/route"
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
@@ -20,6 +21,7 @@ import (
 type observer struct {
 	watcher *outcome.Watcher
 	diag    *mptcp.Diag
+	routes  *route.Conn
 	ended   chan struct{}
 	// stop ends the writing of what is known of networks, stopped says that it has ended.
 	stop    context.CancelFunc
@@ -28,11 +30,11 @@ type observer struct {
 	due chan struct{}
 }
 
-// startObserver starts reporting connections if a mode of the delivery is auto. Where that is not
-// possible, networks keep the mode that they begin with; it returns why. The daemon must run from then
-// on: what is started waits for it.
+// startObserver starts reporting connections if a mode of the delivery follows from what they do. Where
+// that is not possible, networks keep the mode that they begin with; it returns why. The daemon must run
+// from then on: what is started waits for it.
 func (e *Edge) startObserver() (reason string) {
-	if !e.config.Delivery.learns() || e.observer != nil {
+	if !e.config.Delivery.observes() || e.observer != nil {
 		return ""
 	}
 	o := &observer{ended: make(chan struct{}, 2), due: make(chan struct{}, 1)}
@@ -40,14 +42,20 @@ func (e *Edge) startObserver() (reason string) {
 		if o.watcher, err = outcome.New(outcome.Options{Bulk: belief.Bulk, Groups: e.groups}); err != nil {
 			return err
 		}
-		o.diag, err = mptcp.DialDiag()
+		if o.diag, err = mptcp.DialDiag(); err != nil {
+			return err
+		}
+		o.routes, err = route.Dial()
 		return err
 	})
 	if err != nil {
 		if o.watcher != nil {
 			err = errors.Join(err, o.watcher.Close())
 		}
-		e.log.Warn("delivery mode auto measures nothing: networks keep the mode that they begin with", "err", err)
+		if o.diag != nil {
+			err = errors.Join(err, o.diag.Close())
+		}
+		e.log.Warn("connections are not observed: networks keep the mode that they have", "err", err)
 		return err.Error()
 	}
 	e.observer = o
@@ -75,7 +83,7 @@ func (e *Edge) stopObserver() error {
 	<-o.ended
 	o.stop()
 	<-o.stopped
-	return errors.Join(err, o.diag.Close())
+	return errors.Join(err, o.diag.Close(), o.routes.Close())
 }
 
 // receiveOutcomes applies reports until the watcher is closed.
@@ -108,9 +116,9 @@ func (e *Edge) receiveOutcomes(o *observer) {
 func (e *Edge) sampleNetworks(o *observer) {
 	for range o.due {
 		for busy := true; busy; {
-			var active []netip.Prefix
-			e.daemon.Do(context.Background(), func() { active = e.egress.auto.active() })
-			samples, err := readSamples(o.diag, active)
+			var active []activeNetwork
+			e.daemon.Do(context.Background(), func() { active = e.egress.active() })
+			samples, err := readSamples(o.diag, o.routes, active)
 			if err != nil {
 				e.log.Error("read connections of networks", "err", err)
 				samples = nil // some may be missing
@@ -125,21 +133,27 @@ func (e *Edge) sampleNetworks(o *observer) {
 }
 
 // readSamples reads the connections of networks.
-func readSamples(diag *mptcp.Diag, active []netip.Prefix) (map[netip.Prefix]sample, error) {
+func readSamples(diag *mptcp.Diag, routes *route.Conn, active []activeNetwork) (map[netip.Prefix]sample, error) {
 	samples := map[netip.Prefix]sample{}
 	var networks bart.Table[sample]
-	is4, is6 := false, false
-	for _, p := range active {
+	is4, is6, suspected := false, false, false
+	for _, n := range active {
 		s := sample{}
-		samples[p] = s
-		networks.Insert(p, s)
-		is4, is6 = is4 || p.Addr().Is4(), is6 || p.Addr().Is6()
+		samples[n.prefix] = s
+		networks.Insert(n.prefix, s)
+		is4, is6 = is4 || n.prefix.Addr().Is4(), is6 || n.prefix.Addr().Is6()
+		suspected = suspected || n.suspected
 	}
 	each := func(s *mptcp.Socket) {
 		if in, ok := networks.Lookup(s.Remote.Addr()); ok {
 			in[mptcp.Ends{Local: s.Local, Remote: s.Remote}] = socket{
 				token: s.Token, acked: s.Acked, delivered: s.Delivered, inFlight: s.InFlight, limited: s.AppLimited && s.NotSent == 0, window: s.WindowLimited + s.BufferLimited,
 			}
+		}
+	}
+	request := func(r mptcp.Pending) {
+		if in, ok := networks.Lookup(r.Remote.Addr()); ok {
+			in[r.Ends] = socket{requested: true, retried: r.Retransmitted > 0}
 		}
 	}
 	var errs []error
@@ -149,7 +163,35 @@ func readSamples(diag *mptcp.Diag, active []netip.Prefix) (map[netip.Prefix]samp
 	}{{mptcp.IPv4, is4}, {mptcp.IPv6, is6 || is4}} { // sockets of IPv6 have IPv4 clients too
 		if version.read {
 			errs = append(errs, diag.Sockets(version.family, each))
+			if suspected {
+				errs = append(errs, diag.Pending(version.family, request))
+			}
+		}
+	}
+	for _, n := range active {
+		if n.spread {
+			errs = append(errs, readPaths(routes, samples[n.prefix]))
 		}
 	}
 	return samples, errors.Join(errs...)
+}
+
+// mostLookups bounds the flows of a network whose egress peer is looked up.
+const mostLookups = 1024
+
+// readPaths looks up which egress peer the packets of each connection leave through.
+func readPaths(routes *route.Conn, s sample) error {
+	left := mostLookups
+	for ends, c := range s {
+		if left--; left < 0 {
+			return nil
+		}
+		sid, err := routes.SIDOf(ends.Local, ends.Remote)
+		if err != nil {
+			return err
+		}
+		c.sid = sid
+		s[ends] = c
+	}
+	return nil
 }

@@ -1,0 +1,184 @@
+package edge
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tabane/tabane/internal/epe/belief"
+	"github.com/tabane/tabane/internal/epe/outcome"
+	"github.com/tabane/tabane/internal/mptcp"
+)
+
+// clientAt is an address of a network with a port.
+func clientAt(prefix string, port int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.MustParsePrefix(prefix).Addr().Next(), uint16(port))
+}
+
+// reads has connections of a network, by the ports of the client.
+func reads(prefix string, sockets map[int]socket) map[netip.Prefix]sample {
+	s := sample{}
+	for port, c := range sockets {
+		s[mptcp.Ends{Local: netip.MustParseAddrPort("[2001:db8:1::10]:80"), Remote: clientAt(prefix, port)}] = c
+	}
+	return map[netip.Prefix]sample{netip.MustParsePrefix(prefix): s}
+}
+
+// unanswered reports that the SYN-ACK of a request is sent again, and has the connections be read before
+// and after.
+func (a *autoEgress) unanswered(before, after map[int]socket) {
+	a.t.Helper()
+	if !a.observed([]outcome.Report{a.report(outcome.Unanswered, autoNetwork, 0)}) {
+		a.t.Fatal("the network is not suspected")
+	}
+	a.sampled(reads(autoNetwork, before))
+	a.clock = a.clock.Add(2 * unknownRTT)
+	if a.sampled(reads(autoNetwork, after)) {
+		a.t.Error("the network is suspected still")
+	}
+}
+
+// request is a connection that is not established, established one that is.
+var request, established = socket{requested: true, retried: true}, socket{acked: 1}
+
+// TestUnansweredRequests: with auto, a path on which nothing is established is left once a SYN-ACK that
+// was sent again is not answered, and what was measured there stays.
+func TestUnansweredRequests(t *testing.T) {
+	a := newAutoEgress(t, false)
+	rates := map[string]uint64{"none": 1e6, sidA: 1e6, sidB: 2e6, sidA + "*1 " + sidB + "*1": 1.4e6}
+	for range 40 {
+		a.trial(autoNetwork, rates)
+	}
+	if a.delivered(autoNetwork) != sidB {
+		t.Fatalf("through %s", a.delivered(autoNetwork))
+	}
+	for name, after := range map[string]map[int]socket{
+		"it is established":       {1: established},
+		"another one is":          {1: request, 2: established},
+		"the client gave up":      {},
+		"one is new, and retried": {2: request},
+	} {
+		if a.unanswered(map[int]socket{1: request}, after); a.delivered(autoNetwork) != sidB {
+			t.Errorf("%s: left", name)
+		}
+	}
+	if a.unanswered(map[int]socket{1: {requested: true}}, map[int]socket{1: request}); a.delivered(autoNetwork) != sidB {
+		t.Error("left although the SYN-ACK was sent once")
+	}
+	if a.unanswered(map[int]socket{1: request, 2: {acked: 1, inFlight: 1}}, map[int]socket{1: request, 2: {acked: 2}}); a.delivered(autoNetwork) != sidB {
+		t.Error("left although a connection progresses")
+	}
+
+	a.unanswered(map[int]socket{1: request, 2: established, 3: request}, map[int]socket{1: request, 2: established})
+	s := a.status(autoNetwork)
+	if a.delivered(autoNetwork) == sidB || s.Why != "single b made no progress" || a.auto.stalls != 1 {
+		t.Fatalf("stays: %+v", s)
+	}
+	for _, m := range s.Modes {
+		if m.Mode == "single b" && (m.Trials == 0 || m.Gain < 50 || m.RestSeconds == 0) {
+			t.Errorf("what was measured is forgotten: %+v", m)
+		}
+	}
+	// The client may have gone: the same request is ignored in the next mode.
+	before := a.delivered(autoNetwork)
+	if a.unanswered(map[int]socket{1: request}, map[int]socket{1: request}); a.delivered(autoNetwork) != before {
+		t.Error("a client that has gone is taken for a second path without progress")
+	}
+	// After the rest, it is the best again.
+	a.clock = a.clock.Add(11 * time.Second)
+	if a.deliver(netip.MustParsePrefix(autoNetwork)); a.delivered(autoNetwork) != sidB {
+		t.Errorf("after the rest: %+v", a.status(autoNetwork))
+	}
+}
+
+// TestNamedModesLeaveStalledPaths: with modes that the configuration names, a network leaves the egress
+// peer on which it makes no progress, and no other, for a time that grows.
+func TestNamedModesLeaveStalledPaths(t *testing.T) {
+	const both = sidA + "*1 " + sidB + "*1"
+	a := newAutoEgress(t, false)
+	var later []func()
+	var pauses []time.Duration
+	a.after = func(d time.Duration, f func()) { pauses, later = append(pauses, d), append(later, f) }
+	again := func() {
+		t.Helper()
+		a.clock = a.clock.Add(pauses[len(pauses)-1])
+		later[len(later)-1]()
+	}
+	a.config.Delivery = Delivery{Default: Mode{Single: "b"}}
+	a.setDelivery(&a.config.Delivery)
+	for a.step(100) {
+	}
+	if a.delivered(autoNetwork) != sidB {
+		t.Fatalf("through %s", a.delivered(autoNetwork))
+	}
+	a.unanswered(map[int]socket{1: request}, map[int]socket{1: request})
+	if s := a.status(autoNetwork); a.delivered(autoNetwork) != "none" || s.State != "no progress through b" || s.Through[0] != "best path" {
+		t.Errorf("%s: %+v", a.delivered(autoNetwork), s)
+	}
+	if a.delivered(otherNetwork) != sidB {
+		t.Error("another network left as well")
+	}
+	if a.observed([]outcome.Report{a.report(outcome.Unanswered, autoNetwork, 0)}) {
+		t.Error("the best path is suspected, which a mode that is named does not leave")
+	}
+	if again(); a.delivered(autoNetwork) != sidB {
+		t.Errorf("after %v: %s", pauses, a.delivered(autoNetwork))
+	}
+	a.unanswered(map[int]socket{2: request}, map[int]socket{2: request})
+	if again(); len(pauses) != 2 || pauses[1] != 2*pauses[0] || a.delivered(autoNetwork) != sidB {
+		t.Errorf("pauses %v, %s", pauses, a.delivered(autoNetwork))
+	}
+
+	a.config.Delivery = Delivery{Default: Mode{Spread: map[string]uint32{"a": 1, "b": 1}}}
+	a.setDelivery(&a.config.Delivery)
+	for a.step(100) {
+	}
+	if n, _ := a.delivery.networks.Get(netip.MustParsePrefix(autoNetwork)); a.delivered(autoNetwork) != both || !n.spread() {
+		t.Fatalf("through %s", a.delivered(autoNetwork))
+	}
+	onA, onB := netip.MustParseAddr(sidA), netip.MustParseAddr(sidB)
+	at := func(c socket, sid netip.Addr) socket { c.sid = sid; return c }
+	unknown := map[int]socket{3: {acked: 1, inFlight: 1}, 4: {acked: 1, inFlight: 1}}
+	if a.unanswered(unknown, map[int]socket{3: {acked: 1, inFlight: 1}, 4: {acked: 2}}); a.delivered(autoNetwork) != both {
+		t.Error("left although a connection progresses, nobody knows where")
+	}
+	first := map[int]socket{3: at(socket{acked: 1, inFlight: 1}, onA), 4: at(request, onB), 5: at(socket{acked: 1, inFlight: 1}, onB)}
+	a.unanswered(first, map[int]socket{3: at(socket{acked: 9, inFlight: 1}, onA), 4: at(request, onB), 5: at(socket{acked: 1, inFlight: 1}, onB)})
+	if s := a.status(autoNetwork); a.delivered(autoNetwork) != sidA || s.State != "no progress through b" {
+		t.Errorf("%s: %+v", a.delivered(autoNetwork), s)
+	}
+	if again(); a.delivered(autoNetwork) != both {
+		t.Errorf("after the rest: %s", a.delivered(autoNetwork))
+	}
+	if a.setDelivery(&Delivery{}); len(a.stalled) > 0 || len(a.lines("metric 4095")) > 0 {
+		t.Errorf("left behind: %v, %v", a.stalled, a.lines("metric 4095"))
+	}
+}
+
+// TestStalledPathsAreBounded: whatever connections of clients do, what is kept is bounded.
+func TestStalledPathsAreBounded(t *testing.T) {
+	a := newAutoEgress(t, false)
+	for i := range mostStalled + 10 {
+		a.leavePath(a.clock, networkPath{netip.MustParsePrefix(autoNetwork), netip.MustParseAddr(fmt.Sprintf("fc00::%x", i))})
+	}
+	if len(a.stalled) != mostStalled {
+		t.Errorf("%d paths are kept", len(a.stalled))
+	}
+	a.clock = a.clock.Add(time.Hour)
+	if a.leavePath(a.clock, networkPath{netip.MustParsePrefix(otherNetwork), netip.MustParseAddr(sidA)}); len(a.stalled) != 1 {
+		t.Errorf("%d paths are kept after their time", len(a.stalled))
+	}
+	// The clock is set back.
+	a.clock = a.clock.Add(-24 * time.Hour)
+	if a.left(netip.MustParsePrefix(otherNetwork), netip.MustParseAddr(sidA)) {
+		t.Error("a path is left for a day")
+	}
+	if got := a.usualRTT(a.clock, netip.MustParsePrefix(otherNetwork), belief.Best); got != unknownRTT {
+		t.Errorf("round trip %s", got)
+	}
+	if got := strings.TrimSpace(a.leftPeers(netip.MustParsePrefix(otherNetwork), newDeliveryRule("x", Mode{Single: "a"}))); got != "" {
+		t.Errorf("left %q", got)
+	}
+}
