@@ -205,6 +205,42 @@ func TestGatewayInChromium(t *testing.T) {
 	fits(t, ctx, "gateway")
 }
 
+// TestLinksInChromium: egress links are shown with what they carry and can carry, as servers and border
+// routers report it.
+func TestLinksInChromium(t *testing.T) {
+	const hostile = `<img src=x onerror="document.title='owned'">`
+	report := healthy()
+	report.Links = []edge.LinkStatus{
+		{Name: "transit-a at 2001:db8:1::1", Capacity: 10e9, Used: 9.5e9, Avoiding: 12, Stuck: true}, {Name: hostile, Capacity: 1e9, Used: 250e6},
+	}
+	router := asbr.Status{Role: "asbr", Status: health.Status{Ready: true}, Peers: []asbr.PeerStatus{
+		{Name: "transit-c", Load: asbr.LoadStatus{Capacity: 400e6, Used: 364e6}}, {Name: "of no known capacity"},
+	}}
+	d := New(Options{Daemons: []Daemon{{Name: "edge", At: edgeAt}, {Name: "asbr", At: asbrAt}}, Ask: answers{edgeAt: report, asbrAt: router}.ask})
+	ctx := browser(t)
+	go func() { _ = d.Run(ctx) }() // ends with the browser
+	server := httptest.NewServer(d.Handler())
+	defer server.Close()
+
+	run(t, ctx, chromedp.EmulateViewport(1400, 1000), chromedp.Navigate(server.URL))
+	for _, text := range []string{"transit-a at 2001:db8:1::1", "9.50 Gbit/s", "10.0 Gbit/s", "95 %", "12", "nowhere else to go", hostile, "25 %", "transit-c", "91 %", "reported by"} {
+		waitFor(t, ctx, contains("links", text))
+	}
+	if text := evaluate[string](t, ctx, `document.getElementById("links").innerText`); strings.Contains(text, "undefined") || strings.Contains(text, "NaN") || strings.Contains(text, "no known capacity") {
+		t.Errorf("links read:\n%s", text)
+	}
+	for i, want := range []string{"bad 95%", "good 25%", "fair 91%"} {
+		got := evaluate[string](t, ctx, fmt.Sprintf(`(l => l.className.replace("load ", "") + " " + l.firstElementChild.style.width)(document.querySelectorAll("#links .load")[%d])`, i))
+		if got != want {
+			t.Errorf("bar %d: %q, want %q", i, got, want)
+		}
+	}
+	fits(t, ctx, "links")
+	if title := evaluate[string](t, ctx, "document.title"); title == "owned" {
+		t.Error("text of a daemon ran as markup")
+	}
+}
+
 // TestNetworksInChromium: client networks are shown with their modes, what each brought, and when and
 // why they changed; one alone if it is asked for.
 func TestNetworksInChromium(t *testing.T) {

@@ -190,6 +190,35 @@ function showRates(s) {
   ], s.paths);
 }
 
+// linksOf returns the egress links that a daemon knows the load of: a server from reports, a border router
+// its own.
+function linksOf(d) {
+  if (!d.status || d.status.role === "gateway") return [];
+  const own = (d.status.peers || []).filter((p) => p.load && p.load.capacity_bps > 0).map((p) => ({ name: p.name, ...p.load }));
+  return [...(d.status.links || []), ...own].map((l) => ({ ...l, daemon: d.name }));
+}
+
+const full = 0.9; // docs/delivery.md#full-links
+
+// showLinks shows what egress links carry and can carry; the bar is as long as the share.
+function showLinks(s) {
+  const links = s.daemons.flatMap(linksOf);
+  byId("links").hidden = links.length === 0;
+  const share = (l) => l.used_bps / l.capacity_bps;
+  const level = (l) => (l.stuck ? "bad" : share(l) >= full ? "fair" : "good");
+  const percent = (l) => Math.round(100 * share(l)) + " %";
+  table(byId("links").querySelector("table"), [
+    ["link", (l) => l.name],
+    ["carries", (l) => bits(l.used_bps), "number"], ["capacity", (l) => bits(l.capacity_bps), "number"],
+    ["", (l) => element("span", { class: "load " + level(l), role: "img", "aria-label": percent(l) + " used" },
+      element("span", { style: { width: Math.min(100, 100 * share(l)) + "%" } }))],
+    ["share", (l) => element("span", { class: level(l) }, percent(l)), "number"],
+    ["networks that avoid it", (l) => (l.avoiding === undefined ? "" : String(l.avoiding)), "number"],
+    ["", (l) => (l.stuck ? "full, and networks have nowhere else to go" : ""), "long"],
+    ...(new Set(links.map((l) => l.daemon)).size > 1 ? [["reported by", (l) => l.daemon]] : []),
+  ], links);
+}
+
 function bytes(n) {
   for (const unit of ["B", "kB", "MB"]) {
     if (n < 999.5) return (unit === "B" ? n : n.toPrecision(3)) + " " + unit;
@@ -401,6 +430,7 @@ async function refresh() {
     showLookup(s);
     showLines(s);
     showRates(s);
+    showLinks(s);
     showSubflows(s);
     showNetworks(s);
     showDaemons(s);
