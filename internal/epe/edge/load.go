@@ -3,6 +3,7 @@ package edge
 import (
 	"cmp"
 	"context"
+	"errors"
 	"hash/fnv"
 	"math"
 	"net/netip"
@@ -10,10 +11,13 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tabane/tabane/internal/base/health"
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/epe/belief"
 	"github.com/tabane/tabane/internal/epe/capacity"
+	"github.com/tabane/tabane/internal/epe/flowcount"
 	"github.com/tabane/tabane/internal/kernel/contain"
 	"github.com/tabane/tabane/internal/mptcp"
 )
@@ -321,12 +325,15 @@ func (e *egress) on(prefix netip.Prefix, u *networkUse) map[capacity.Link]float6
 	return on
 }
 
-// balance decides which networks avoid which links from now on.
-func (e *egress) balance(rates map[flowEnds]float64, best map[netip.Prefix]capacity.Link) {
+// balance decides which networks avoid which links from now on. Some of those that were measured may have
+// gone since.
+func (e *egress) balance(measured map[netip.Prefix]*networkUse, best map[netip.Prefix]capacity.Link) {
 	e.loads.best = best
-	var uses []capacity.Use
-	for prefix, u := range e.networkUses(rates) {
-		uses = append(uses, capacity.Use{Network: prefix, On: e.on(prefix, u), Without: e.elsewhere(prefix)})
+	uses := make([]capacity.Use, 0, len(measured))
+	for prefix, u := range measured {
+		if _, ok := e.delivery.networks.Get(prefix); ok {
+			uses = append(uses, capacity.Use{Network: prefix, On: e.on(prefix, u), Without: e.elsewhere(prefix)})
+		}
 	}
 	slices.SortFunc(uses, func(a, b capacity.Use) int { return a.Network.Compare(b.Network) })
 	for _, prefix := range e.loads.balancer.Decide(e.now(), uses) {
@@ -386,16 +393,18 @@ func (e *Edge) balanceLinks(ctx context.Context) {
 		}
 		var rates map[flowEnds]float64
 		if err == nil {
-			rates, err = measureFlows(ctx, diag)
+			rates, err = e.measureFlows(ctx, diag)
 		}
 		if err != nil {
 			e.loadsFailed(ctx, err)
 			return
 		}
-		best := e.bestLinks(ctx, rates)
+		var uses map[netip.Prefix]*networkUse
+		e.daemon.Do(ctx, func() { uses = e.egress.networkUses(rates) })
+		best := e.bestLinks(ctx, uses)
 		e.daemon.Change(ctx, func() {
 			e.egress.loads.reason = ""
-			e.egress.balance(rates, best)
+			e.egress.balance(uses, best)
 		})
 	})
 }
@@ -415,8 +424,33 @@ func (e *Edge) loadsFailed(ctx context.Context, err error) {
 	})
 }
 
-// measureFlows returns what TCP connections carry, in bytes/s.
-func measureFlows(ctx context.Context, diag *mptcp.Diag) (map[flowEnds]float64, error) {
+// countPackets begins to count packets, for those of UDP, QUIC among them, of which the kernel has no
+// sockets to ask. It returns nil where the host cannot.
+func (e *Edge) countPackets() (counter *flowcount.Counter) {
+	err := e.namespace.Do(func() (err error) {
+		if counter, err = flowcount.New(flowcount.Options{}); err != nil {
+			return err
+		}
+		for _, link := range e.config.links() {
+			if err := counter.Attach(link); err != nil {
+				return errors.Join(err, counter.Close())
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		e.log.Debug("packets are not counted: networks with UDP alone stay on full links", "err", err)
+		return nil
+	}
+	return counter
+}
+
+// measureFlows returns what connections carry, in bytes/s.
+func (e *Edge) measureFlows(ctx context.Context, diag *mptcp.Diag) (_ map[flowEnds]float64, err error) {
+	counter := e.countPackets()
+	if counter != nil {
+		defer func() { err = errors.Join(err, counter.Close()) }()
+	}
 	read := func() (map[mptcp.Ends]uint64, error) {
 		acked := map[mptcp.Ends]uint64{}
 		for _, family := range []mptcp.Family{mptcp.IPv4, mptcp.IPv6} {
@@ -448,29 +482,30 @@ func measureFlows(ctx context.Context, diag *mptcp.Diag) (map[flowEnds]float64, 
 			rates[flowEnds{ends.Local.Addr(), ends.Remote.Addr()}] += float64(acked-was) / elapsed
 		}
 	}
+	if counter != nil {
+		counter.Each(func(_ int, k *flowcount.Key, c flowcount.Count) {
+			if k.Sent() && k.Protocol == unix.IPPROTO_UDP {
+				rates[flowEnds{k.Src().Addr(), k.Dst().Addr()}] += float64(c.Bytes) / elapsed
+			}
+		})
+	}
 	return rates, nil
 }
 
 // bestLinks returns the links of the best paths to networks that have connections. Where best paths
 // are left to other programs, they are not known.
-func (e *Edge) bestLinks(ctx context.Context, rates map[flowEnds]float64) map[netip.Prefix]capacity.Link {
+func (e *Edge) bestLinks(ctx context.Context, uses map[netip.Prefix]*networkUse) map[netip.Prefix]capacity.Link {
 	links := map[netip.Prefix]capacity.Link{}
 	if e.config.BestPaths == LeaveBestPaths {
 		return links
 	}
-	var prefixes []netip.Prefix
-	e.daemon.Do(ctx, func() {
-		for prefix := range e.egress.networkUses(rates) {
-			prefixes = append(prefixes, prefix)
-		}
-	})
 	type hop struct {
 		prefix  netip.Prefix
 		nextHop netip.Addr
 		firstAS uint32
 	}
 	var hops []hop
-	for _, prefix := range prefixes {
+	for prefix := range uses {
 		if nextHop, firstAS, ok := e.daemon.Speaker.BestPath(prefix); ok {
 			hops = append(hops, hop{prefix, nextHop, firstAS})
 		}

@@ -70,7 +70,7 @@ func (l *loadEgress) carry(rates map[string]float64) {
 	for prefix, rate := range rates {
 		flows[flowEnds{netip.MustParseAddr("2001:db8:1::10"), netip.MustParsePrefix(prefix).Addr().Next()}] = rate
 	}
-	l.balance(flows, l.best)
+	l.balance(l.networkUses(flows), l.best)
 }
 
 // TestFullLink: networks with auto, and then those of named peers, leave a full link for what brings
@@ -175,7 +175,7 @@ func TestFullLinkOfSubflows(t *testing.T) {
 		l.reports(1, 1000)
 		l.reports(2, 100)
 		l.clock = l.clock.Add(2 * capacity.Every)
-		l.balance(map[flowEnds]float64{{l.peers[0].Address, prefix.Addr().Next()}: 400, {l.peers[1].Address, prefix.Addr().Next()}: 400}, l.best)
+		l.balance(l.networkUses(map[flowEnds]float64{{l.peers[0].Address, prefix.Addr().Next()}: 400, {l.peers[1].Address, prefix.Addr().Next()}: 400}), l.best)
 	}
 	if l.states[peerPrefix{0, prefix}] != pathmanager.RouteDraining || l.states[peerPrefix{1, prefix}] != pathmanager.RoutePresent {
 		t.Errorf("%v", l.states)
@@ -330,7 +330,7 @@ func BenchmarkBalance(b *testing.B) {
 		l.reports(1, 1000)
 		l.reports(2, 100)
 		l.clock = l.clock.Add(2 * capacity.Every)
-		l.balance(flows, l.best)
+		l.balance(l.networkUses(flows), l.best)
 		moved += l.loads.balancer.Moved(link(1))
 		for _, prefix := range []string{"fc00:1:1::", "fc00:2:1::"} { // all return
 			p := l.loadPath(1, 1, 1)
