@@ -331,9 +331,9 @@ func TestAuto(t *testing.T) {
 	status(time.Second, failed)
 }
 
-// TestDeliveryLeavesDeadPaths: where the configuration names egress peers, connections that are requested
-// while the path through one of them carries nothing are established through another one, long before
-// BGP notices, and the path is used again after it was repaired.
+// TestDeliveryLeavesDeadPaths: where the configuration names egress peers, connections that are
+// requested while the path through one of them carries nothing are established through another one,
+// long before BGP notices, and the path is used again after it was repaired.
 func TestDeliveryLeavesDeadPaths(t *testing.T) {
 	programs.Need(t, "curl")
 	t.Parallel()

@@ -102,8 +102,8 @@ func (d *Diag) Sockets(family Family, f func(*Socket)) error {
 	return nil
 }
 
-// Pending is a TCP connection that a peer has requested, and that is not established: the SYN-ACK was
-// not acknowledged yet, and was sent again so often.
+// Pending is a TCP connection that a peer has requested, and that is not established: the SYN-ACK
+// was not acknowledged yet, and was sent again so often.
 type Pending struct {
 	Ends
 	Retransmitted uint8

@@ -205,8 +205,8 @@ func TestGatewayInChromium(t *testing.T) {
 	fits(t, ctx, "gateway")
 }
 
-// TestLinksInChromium: egress links are shown with what they carry and can carry, as servers and border
-// routers report it.
+// TestLinksInChromium: egress links are shown with what they carry and can carry, as servers and
+// border routers report it.
 func TestLinksInChromium(t *testing.T) {
 	const hostile = `<img src=x onerror="document.title='owned'">`
 	report := healthy()

@@ -41,8 +41,8 @@ type auto struct {
 	table *belief.Table
 	// rules are those of a mode in place of a rule with auto.
 	rules map[autoRule]*deliveryRule
-	// trials are the networks that are compared, suspects those with a connection that timed out, or was
-	// requested and not established.
+	// trials are the networks that are compared, suspects those with a connection that timed out,
+	// or was requested and not established.
 	trials   map[netip.Prefix]*trial
 	suspects map[netip.Prefix]*suspect
 	// vanished are the connections that made no progress when their network last left a mode for it: if
@@ -98,8 +98,8 @@ type socket struct {
 	window  time.Duration
 	// requested: it is not established. retried: its SYN-ACK was sent again.
 	requested, retried bool
-	// sid is that of the egress peer that its packets leave through, where its network is suspected and has
-	// several; not valid if it is not known.
+	// sid is that of the egress peer that its packets leave through, where its network is suspected
+	// and has several; not valid if it is not known.
 	sid netip.Addr
 }
 
@@ -306,8 +306,8 @@ func (e *egress) try(now time.Time, prefix netip.Prefix, n *delivered, r outcome
 // activeNetwork is a network that connections are to be read of.
 type activeNetwork struct {
 	prefix netip.Prefix
-	// suspected: those that are only requested are to be read, too. spread: they leave through several
-	// egress peers, and it is to be read which.
+	// suspected: those that are only requested are to be read, too. spread: they leave through
+	// several egress peers, and it is to be read which.
 	suspected, spread bool
 }
 

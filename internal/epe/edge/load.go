@@ -325,8 +325,8 @@ func (e *egress) on(prefix netip.Prefix, u *networkUse) map[capacity.Link]float6
 	return on
 }
 
-// balance decides which networks avoid which links from now on. Some of those that were measured may have
-// gone since.
+// balance decides which networks avoid which links from now on. Some of those that were measured
+// may have gone since.
 func (e *egress) balance(measured map[netip.Prefix]*networkUse, best map[netip.Prefix]capacity.Link) {
 	e.loads.best = best
 	uses := make([]capacity.Use, 0, len(measured))
@@ -424,8 +424,8 @@ func (e *Edge) loadsFailed(ctx context.Context, err error) {
 	})
 }
 
-// countPackets begins to count packets, for those of UDP, QUIC among them, of which the kernel has no
-// sockets to ask. It returns nil where the host cannot.
+// countPackets begins to count packets, for those of UDP, QUIC among them, of which the kernel has
+// no sockets to ask. It returns nil where the host cannot.
 func (e *Edge) countPackets() (counter *flowcount.Counter) {
 	err := e.namespace.Do(func() (err error) {
 		if counter, err = flowcount.New(flowcount.Options{}); err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
-// TestMeasureFlows: what UDP carries is measured by its packets, as what TCP carries is by its sockets,
-// in both versions of IP, and nothing stays on the interface.
+// TestMeasureFlows: what UDP carries is measured by its packets, as what TCP carries is by its
+// sockets, in both versions of IP, and nothing stays on the interface.
 func TestMeasureFlows(t *testing.T) {
 	netnstest.Need(t)
 	server, client := netnstest.New(t), netnstest.New(t)

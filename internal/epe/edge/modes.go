@@ -290,8 +290,8 @@ func (d *Delivery) learns() bool {
 	return auto(&d.Default) || slices.ContainsFunc(d.Networks, func(n Network) bool { return auto(&n.Mode) })
 }
 
-// observes reports whether connections are observed: to learn, or because a mode names egress peers,
-// whose paths may fail.
+// observes reports whether connections are observed: to learn, or because a mode names egress
+// peers, whose paths may fail.
 func (d *Delivery) observes() bool {
 	names := func(m *Mode) bool { return m.Single != "" || len(m.Spread) > 0 }
 	return d.learns() || !d.DryRun && (names(&d.Default) || slices.ContainsFunc(d.Networks, func(n Network) bool { return names(&n.Mode) }))

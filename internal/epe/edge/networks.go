@@ -104,9 +104,9 @@ type NetworkStatus struct {
 	// percent if they are spread, the first one first if packets are sprayed; the best path if no peer
 	// of the mode covers the network.
 	Through []string `json:"through"`
-	// State is "in use", "dry run", "pending" until the kernel has the route, why this host cannot do
-	// the mode, the peers of the mode that have no route to the network, or those that it left because it
-	// made no progress there.
+	// State is "in use", "dry run", "pending" until the kernel has the route, why this host cannot
+	// do the mode, the peers of the mode that have no route to the network, or those that it left
+	// because it made no progress there.
 	State string `json:"state"`
 	// Seconds is the time since the last change.
 	Seconds int64 `json:"seconds"`

@@ -30,9 +30,9 @@ type observer struct {
 	due chan struct{}
 }
 
-// startObserver starts reporting connections if a mode of the delivery follows from what they do. Where
-// that is not possible, networks keep the mode that they begin with; it returns why. The daemon must run
-// from then on: what is started waits for it.
+// startObserver starts reporting connections if a mode of the delivery follows from what they do.
+// Where that is not possible, networks keep the mode that they begin with; it returns why. The
+// daemon must run from then on: what is started waits for it.
 func (e *Edge) startObserver() (reason string) {
 	if !e.config.Delivery.observes() || e.observer != nil {
 		return ""

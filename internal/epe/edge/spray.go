@@ -73,7 +73,8 @@ func (e *egress) startSpraying(s sprayer, reason error) {
 }
 
 // stopSpraying removes what startSpraying set, once no mode sprays and no route of the kernel has a
-// program: a packet with a mark that no rule is for would come back to it. It reports whether it did.
+// program: a packet with a mark that no rule is for would come back to it. It reports whether it
+// did.
 func (e *egress) stopSpraying() bool {
 	if e.sprayer == nil || e.config.Delivery.sprays() || len(e.plans) > 0 {
 		return false
@@ -185,8 +186,8 @@ func (e *Edge) startSpraying() {
 	e.egress.startSpraying(s, nil)
 }
 
-// stopSpraying unloads what sprays packets after no mode does. It reports whether there is something to
-// apply to the kernel.
+// stopSpraying unloads what sprays packets after no mode does. It reports whether there is
+// something to apply to the kernel.
 func (e *Edge) stopSpraying() bool {
 	if !e.egress.stopSpraying() {
 		return false

@@ -108,8 +108,8 @@ func TestSpray(t *testing.T) {
 	}
 }
 
-// TestStopSpraying: after a reload to another mode, rules of marks stay until the kernel has no route with
-// a program, and then nothing is left; a reload back sets them again.
+// TestStopSpraying: after a reload to another mode, rules of marks stay until the kernel has no
+// route with a program, and then nothing is left; a reload back sets them again.
 func TestStopSpraying(t *testing.T) {
 	network := func(m Mode) Delivery {
 		return Delivery{Networks: []Network{{Prefix: netip.MustParsePrefix("2001:db8:c::/48"), Mode: m}}}
@@ -148,7 +148,8 @@ func TestStopSpraying(t *testing.T) {
 	}
 }
 
-// outdatedKernel is a kernel in which all that differs from the desired state does so still, or nothing.
+// outdatedKernel is a kernel in which all that differs from the desired state does so still, or
+// nothing.
 type outdatedKernel struct {
 	wanted
 	outdated bool

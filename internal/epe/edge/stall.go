@@ -11,20 +11,20 @@ import (
 	"github.com/tabane/tabane/internal/epe/outcome"
 )
 
-// A path that makes no progress is left at once, long before BGP notices. A connection that timed out,
-// or one that a client requested and that is not established, makes a network suspected; what all its
-// connections do then decides. With auto, the network leaves the mode; with a mode that the configuration
-// names, and of several egress peers, it leaves that egress peer for some time.
+// A path that makes no progress is left at once, long before BGP notices. A connection that timed
+// out, or one that a client requested and that is not established, makes a network suspected; what
+// all its connections do then decides. With auto, the network leaves the mode; with a mode that the
+// configuration names, and of several egress peers, it leaves that egress peer for some time.
 
 const (
-	// suspectFor is the least time without progress of all connections over a path after a timeout of
-	// one.
+	// suspectFor is the least time without progress of all connections over a path after a timeout
+	// of one.
 	suspectFor = 200 * time.Millisecond
-	// mostSuspectFor bounds that of connections with long round trips, unknownRTT is one where none was
-	// measured.
+	// mostSuspectFor bounds that of connections with long round trips, unknownRTT is one where none
+	// was measured.
 	mostSuspectFor, unknownRTT = 2 * time.Second, 250 * time.Millisecond
-	// leastLeft is how long a network leaves an egress peer; twice as long each time that this is soon
-	// again, to mostLeft.
+	// leastLeft is how long a network leaves an egress peer; twice as long each time that this is
+	// soon again, to mostLeft.
 	leastLeft, mostLeft = 10 * time.Second, 10 * time.Minute
 	// mostStalled bounds the paths that networks have left.
 	mostStalled = 10_000
@@ -89,8 +89,8 @@ func (n *delivered) spread() bool {
 // waits reports whether the socket waits for the other end.
 func (s socket) waits() bool { return s.inFlight > 0 || s.retried }
 
-// standings returns how the connections over each path stand: by the SID, not valid for one that is not
-// known or the only one.
+// standings returns how the connections over each path stand: by the SID, not valid for one that is
+// not known or the only one.
 func (e *egress) standings(first, at sample) map[netip.Addr]*standing {
 	paths := map[netip.Addr]*standing{}
 	for ends, c := range at {
@@ -114,8 +114,8 @@ func (e *egress) standings(first, at sample) map[netip.Addr]*standing {
 	return paths
 }
 
-// suspected leaves the mode of a network, or an egress peer, at once if none of the connections there
-// progressed since one of them timed out.
+// suspected leaves the mode of a network, or an egress peer, at once if none of the connections
+// there progressed since one of them timed out.
 func (e *egress) suspected(now time.Time, prefix netip.Prefix, s *suspect, at sample) {
 	if s.first == nil {
 		s.first, s.since = sample{}, now
@@ -150,7 +150,8 @@ func (e *egress) suspected(now time.Time, prefix netip.Prefix, s *suspect, at sa
 	if !ok || n.modeOf() != s.mode {
 		return
 	}
-	// Anyone can request connections in the name of clients: that is no reason to forget what was measured.
+	// Anyone can request connections in the name of clients: that is no reason to forget what was
+	// measured.
 	alone := len(clients) == 1 || !established
 	if alone && e.auto.vanished[prefix].has(waiting) {
 		return
@@ -228,7 +229,8 @@ func (e *egress) leftPeers(prefix netip.Prefix, rule *deliveryRule) string {
 	return strings.Join(names, ", ")
 }
 
-// has reports whether a sample has all connections of another one, which made no progress in between.
+// has reports whether a sample has all connections of another one, which made no progress in
+// between.
 func (s sample) has(later sample) bool {
 	for ends, c := range later {
 		if was, there := s[ends]; !there || was.acked != c.acked || was.delivered != c.delivered {

@@ -26,8 +26,8 @@ func reads(prefix string, sockets map[int]socket) map[netip.Prefix]sample {
 	return map[netip.Prefix]sample{netip.MustParsePrefix(prefix): s}
 }
 
-// unanswered reports that the SYN-ACK of a request is sent again, and has the connections be read before
-// and after.
+// unanswered reports that the SYN-ACK of a request is sent again, and has the connections be read
+// before and after.
 func (a *autoEgress) unanswered(before, after map[int]socket) {
 	a.t.Helper()
 	if !a.observed([]outcome.Report{a.report(outcome.Unanswered, autoNetwork, 0)}) {
@@ -43,8 +43,8 @@ func (a *autoEgress) unanswered(before, after map[int]socket) {
 // request is a connection that is not established, established one that is.
 var request, established = socket{requested: true, retried: true}, socket{acked: 1}
 
-// TestUnansweredRequests: with auto, a path on which nothing is established is left once a SYN-ACK that
-// was sent again is not answered, and what was measured there stays.
+// TestUnansweredRequests: with auto, a path on which nothing is established is left once a SYN-ACK
+// that was sent again is not answered, and what was measured there stays.
 func TestUnansweredRequests(t *testing.T) {
 	a := newAutoEgress(t, false)
 	rates := map[string]uint64{"none": 1e6, sidA: 1e6, sidB: 2e6, sidA + "*1 " + sidB + "*1": 1.4e6}
@@ -93,8 +93,8 @@ func TestUnansweredRequests(t *testing.T) {
 	}
 }
 
-// TestNamedModesLeaveStalledPaths: with modes that the configuration names, a network leaves the egress
-// peer on which it makes no progress, and no other, for a time that grows.
+// TestNamedModesLeaveStalledPaths: with modes that the configuration names, a network leaves the
+// egress peer on which it makes no progress, and no other, for a time that grows.
 func TestNamedModesLeaveStalledPaths(t *testing.T) {
 	const both = sidA + "*1 " + sidB + "*1"
 	a := newAutoEgress(t, false)

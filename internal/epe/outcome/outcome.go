@@ -1,6 +1,6 @@
 // Package outcome reports what TCP connections achieved: each once, when it is closed, and when it
-// begins to carry much or its path seems to fail, even before it is established, with eBPF programs at a
-// control group and a tracepoint. Nothing is polled.
+// begins to carry much or its path seems to fail, even before it is established, with eBPF programs
+// at a control group and a tracepoint. Nothing is polled.
 //
 // It decides nothing. The programs are in bpf/epe/outcome.
 package outcome
@@ -33,8 +33,8 @@ const (
 	Bulk
 	// Timeout: its retransmission timer has expired.
 	Timeout
-	// Unanswered: it is not established, because the SYN-ACK of this host was not acknowledged, and that
-	// is sent again. Only its ends and Retries are known.
+	// Unanswered: it is not established, because the SYN-ACK of this host was not acknowledged, and
+	// that is sent again. Only its ends and Retries are known.
 	Unanswered
 	kinds
 )

@@ -263,8 +263,8 @@ address add 192.0.2.1/24 dev eth0`)
 	}
 }
 
-// TestUnanswered: a SYN-ACK that is not acknowledged is reported when it is sent again, and the socket
-// diagnosis has the request until then, in both versions of IP.
+// TestUnanswered: a SYN-ACK that is not acknowledged is reported when it is sent again, and the
+// socket diagnosis has the request until then, in both versions of IP.
 func TestUnanswered(t *testing.T) {
 	w := watch(t)
 	other := netnstest.New(t)

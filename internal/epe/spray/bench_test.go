@@ -85,8 +85,8 @@ route add fc00:2::/64 encap seg6local action End.DT6 table 255 dev lan`)
 	return n
 }
 
-// BenchmarkPacket measures a datagram of 1,400 bytes: what is not TCP passes the program, and is routed
-// again.
+// BenchmarkPacket measures a datagram of 1,400 bytes: what is not TCP passes the program, and is
+// routed again.
 func BenchmarkPacket(b *testing.B) {
 	n := newBench(b)
 	for _, to := range []struct {
@@ -108,9 +108,9 @@ func BenchmarkPacket(b *testing.B) {
 	}
 }
 
-// BenchmarkBulk measures TCP over links without a limit, by the kernel's encapsulation and sprayed, in
-// turns: the throughput of both, the processor's time, and what the programs take for a segment of
-// 1,400 bytes.
+// BenchmarkBulk measures TCP over links without a limit, by the kernel's encapsulation and sprayed,
+// in turns: the throughput of both, the processor's time, and what the programs take for a segment
+// of 1,400 bytes.
 func BenchmarkBulk(b *testing.B) {
 	n := newBench(b)
 	stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))

@@ -882,8 +882,8 @@ func (c *Conn) RoutedOn(dst netip.Addr, index int, mark uint32) (bool, error) {
 	return true, nil
 }
 
-// SIDOf returns the SID that the kernel encapsulates the packets of a TCP connection to; it is not valid
-// if it encapsulates none.
+// SIDOf returns the SID that the kernel encapsulates the packets of a TCP connection to; it is not
+// valid if it encapsulates none.
 func (c *Conn) SIDOf(local, remote netip.AddrPort) (netip.Addr, error) {
 	if err := errors.Join(checkAddr("source", local.Addr()), checkAddr("destination", remote.Addr())); err != nil {
 		return netip.Addr{}, fmt.Errorf("look up connection: %w", err)

@@ -616,8 +616,8 @@ func TestKernelNexthopTo(t *testing.T) {
 	}
 }
 
-// TestKernelSIDOf: of the connections that the kernel spreads over a group, each has the SID of one member,
-// and it is the same again; others have none.
+// TestKernelSIDOf: of the connections that the kernel spreads over a group, each has the SID of one
+// member, and it is the same again; others have none.
 func TestKernelSIDOf(t *testing.T) {
 	l := newLab(t)
 	l.add(route.Address{Link: "a0", Prefix: pfx("2001:db8:1::1/64")}, route.Address{Link: "a0", Prefix: pfx("192.0.2.1/24")},
