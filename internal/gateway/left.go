@@ -14,11 +14,11 @@ import (
 // RemoveLeft removes what a gateway that was killed has left in the network namespace of the calling
 // thread: routes, rules, programs, and rules of nftables. Where a gateway runs, it is ErrRunning.
 func RemoveLeft(log *slog.Logger) error {
-	mine, err := lockNamespace()
+	lock, err := lockNamespace()
 	if err != nil {
 		return err
 	}
-	defer mine.Close()
+	defer lock.Close()
 	_, err = nft.Permit(rulesOwner, nil)
 	return errors.Join(err, nft.Delete(natTable), removeObjects(log), removePrograms())
 }

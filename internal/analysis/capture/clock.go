@@ -165,9 +165,9 @@ func shiftOf(before, after []mark, tick, gap time.Duration) (shift time.Duration
 // clock if the timestamps of both ends of a connection do not confirm it, and none does.
 type verdict struct {
 	gap time.Duration
-	// most is the largest shift: a sender that had paused before a burst seems to confirm a part
+	// largest is that of the shifts: a sender that had paused before a burst seems to confirm a part
 	// of the gap.
-	most       time.Duration
+	largest    time.Duration
 	agree      map[pcap.Flow]bool
 	both, none bool
 }
@@ -185,7 +185,7 @@ func (v *verdict) add(flow pcap.Flow, before, after []mark, tick time.Duration) 
 		if shift+2*tick >= v.gap {
 			shift = v.gap // within the accuracy of the timestamps, no time passed
 		}
-		v.most = max(v.most, shift)
+		v.largest = max(v.largest, shift)
 		v.agree[flow] = true
 		v.both = v.both || v.agree[flow.Reverse()]
 	}
@@ -196,7 +196,7 @@ func (v *verdict) step() time.Duration {
 	if !v.both || v.none {
 		return 0
 	}
-	return v.most
+	return v.largest
 }
 
 // clock watches the times of one interface in the order of the file. It distinguishes packets that

@@ -272,7 +272,7 @@ type occupancy struct {
 	begun time.Duration
 	any   bool
 	now   reseq.Count
-	most  reseq.Count
+	peak  reseq.Count
 	area  float64 // bytes times nanoseconds
 }
 
@@ -283,8 +283,8 @@ func (o *occupancy) set(now time.Duration, c reseq.Count) {
 		o.area += float64(o.now.Bytes) * float64(now-o.since)
 	}
 	o.since, o.now = now, c
-	o.most.Bytes = max(o.most.Bytes, c.Bytes)
-	o.most.Segments = max(o.most.Segments, c.Segments)
+	o.peak.Bytes = max(o.peak.Bytes, c.Bytes)
+	o.peak.Segments = max(o.peak.Segments, c.Segments)
 }
 
 func (o *occupancy) mean() float64 {

@@ -405,7 +405,7 @@ func (h *half) passed() string {
 func (a *Analysis) direction(c *connection, side int) Direction {
 	d := c.dirs[side]
 	r := Direction{
-		First: d.first, Last: d.last, PeakOccupancy: SegmentCount(d.held.most), MeanOccupancy: d.held.mean(), Unreleased: d.total.Bytes, Uncaptured: d.missing,
+		First: d.first, Last: d.last, PeakOccupancy: SegmentCount(d.held.peak), MeanOccupancy: d.held.mean(), Unreleased: d.total.Bytes, Uncaptured: d.missing,
 		LongestGap: d.longest, LongestGapAt: d.longestAt, Gaps: d.gaps, Finished: d.hasFin, Records: d.records, Occupancy: d.trace,
 	}
 	var arrived uint64

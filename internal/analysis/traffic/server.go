@@ -53,8 +53,8 @@ type Server struct {
 	listeners []net.Listener
 	also      map[string]http.Handler
 	log       *slog.Logger
-	// most is maxConnections, except in tests.
-	most int64
+	// maxOpen is maxConnections, except in tests.
+	maxOpen int64
 }
 
 // New opens the listening sockets in the network namespace of the calling thread. Clients may
@@ -64,7 +64,7 @@ func New(o Options) (*Server, error) {
 	if len(o.Listen) == 0 {
 		return nil, errors.New("listen: no address")
 	}
-	s := &Server{also: o.Also, log: o.Log, most: maxConnections}
+	s := &Server{also: o.Also, log: o.Log, maxOpen: maxConnections}
 	for _, a := range o.Listen {
 		l, err := mptcp.Listen(a, o.Congestion)
 		if err != nil {
@@ -112,8 +112,8 @@ func (s *Server) Run(ctx context.Context) error {
 			switch state {
 			case http.StateNew:
 				conns.Add(1)
-				if open.Add(1) > s.most {
-					s.log.Debug("connection refused: too many", "client", conn.RemoteAddr(), "most", s.most)
+				if open.Add(1) > s.maxOpen {
+					s.log.Debug("connection refused: too many", "client", conn.RemoteAddr(), "most", s.maxOpen)
 					_ = conn.Close() // the server finds it closed
 				}
 			case http.StateClosed:

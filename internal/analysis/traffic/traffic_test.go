@@ -41,7 +41,7 @@ func serveAtMost(t testing.TB, connections int64) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.most = connections
+	s.maxOpen = connections
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()

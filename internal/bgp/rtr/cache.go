@@ -345,18 +345,18 @@ type update struct {
 	full    bool
 	list    []policy.VRP
 	changes map[policy.VRP]bool // whether it is announced
-	most    int                 // limit of what it has, and of the VRPs after it
+	limit   int                 // of what it has, and of the VRPs after it
 }
 
 func newUpdate(incremental bool, before *policy.VRPs) *update {
 	if incremental {
-		return &update{before: before, changes: map[policy.VRP]bool{}, most: maxVRPs}
+		return &update{before: before, changes: map[policy.VRP]bool{}, limit: maxVRPs}
 	}
-	return &update{full: true, most: maxVRPs}
+	return &update{full: true, limit: maxVRPs}
 }
 
 func (u *update) add(v policy.VRP, announce bool) error {
-	if len(u.list)+len(u.changes) >= u.most {
+	if len(u.list)+len(u.changes) >= u.limit {
 		return u.tooMany()
 	}
 	if u.full {
@@ -378,7 +378,7 @@ func (u *update) add(v policy.VRP, announce bool) error {
 }
 
 func (u *update) tooMany() error {
-	return protocolf(codeInternal, "more than %d prefixes", u.most)
+	return protocolf(codeInternal, "more than %d prefixes", u.limit)
 }
 
 func repeated(v policy.VRP, announce bool) error {
@@ -419,7 +419,7 @@ func (u *update) apply() (*policy.VRPs, error) {
 		}
 		list = append(list, v)
 	}
-	if len(list) > u.most {
+	if len(list) > u.limit {
 		return nil, u.tooMany()
 	}
 	slices.SortFunc(list, policy.VRP.Compare)

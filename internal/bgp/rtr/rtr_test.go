@@ -542,7 +542,7 @@ func TestUpdateLimit(t *testing.T) {
 		ok   bool
 	}{{[]policy.VRP{two}, true}, {[]policy.VRP{two, three}, false}} {
 		u := newUpdate(true, policy.NewVRPs([]policy.VRP{one}))
-		u.most = 2
+		u.limit = 2
 		for _, v := range tt.list {
 			if err := u.add(v, true); err != nil {
 				t.Fatal(err)

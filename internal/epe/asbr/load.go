@@ -130,15 +130,15 @@ func (a *ASBR) reportLoads(now time.Time, readings map[string]reading) {
 			a.log.Info("load of egress link is not reported: its driver does not know its speed; set capacity of its peers", "interface", p.Interface)
 		}
 	}
-	routes, gone := l.changes(now, a.config.ASN, a.peers)
-	if err := errors.Join(a.daemon.Speaker.OriginateVPN(routes), a.daemon.Speaker.WithdrawVPN(gone)); err != nil {
+	routes, withdrawn := l.changes(now, a.config.ASN, a.peers)
+	if err := errors.Join(a.daemon.Speaker.OriginateVPN(routes), a.daemon.Speaker.WithdrawVPN(withdrawn)); err != nil {
 		clear(l.sent) // all again
 		a.log.Error("report loads of egress links", "err", err)
 	}
 }
 
 // changes returns what servers are to be sent, and which routes are to be withdrawn.
-func (l *loads) changes(now time.Time, asn uint32, peers []*peer) (routes []bgp.VPNRoute, gone []bgp.VPNKey) {
+func (l *loads) changes(now time.Time, asn uint32, peers []*peer) (routes []bgp.VPNRoute, withdrawn []bgp.VPNKey) {
 	present := map[bgp.VPNKey]bool{}
 	for _, p := range peers {
 		load, number, ok := l.of(&p.Peer)
@@ -156,11 +156,11 @@ func (l *loads) changes(now time.Time, asn uint32, peers []*peer) (routes []bgp.
 	}
 	for key := range l.sent {
 		if !present[key] {
-			gone = append(gone, key)
+			withdrawn = append(withdrawn, key)
 			delete(l.sent, key)
 		}
 	}
-	return routes, gone
+	return routes, withdrawn
 }
 
 // apply applies readings. An interface that was not read has no load.

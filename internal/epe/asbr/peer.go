@@ -59,10 +59,11 @@ type peer struct {
 	attributes     attributes
 	rejected       map[bgp.RejectReason]uint64 // counts
 
-	// waiting are the routes to advertise, and some that are not any more; gone are those to withdraw.
-	waiting []hashtable.Ref
-	gone    []bgp.VPNKey
-	batch   []bgp.VPNRoute // space for installed, used again
+	// waiting are the routes to advertise, and some that are not any more; withdrawn are those to
+	// withdraw.
+	waiting   []hashtable.Ref
+	withdrawn []bgp.VPNKey
+	batch     []bgp.VPNRoute // space for installed, used again
 	// walking: the state of the peer is being applied to its routes, from next on.
 	walking bool
 	next    hashtable.Ref
@@ -195,12 +196,12 @@ func (p *peer) withdraw() error {
 	if err := p.blackhole(); err != nil {
 		return err
 	}
-	if len(p.gone) == 0 {
+	if len(p.withdrawn) == 0 {
 		return nil
 	}
-	gone := p.gone
-	p.gone = nil
-	return p.announcer.WithdrawVPN(gone)
+	keys := p.withdrawn
+	p.withdrawn = nil
+	return p.announcer.WithdrawVPN(keys)
 }
 
 // announce advertises what is newly reached through the peer and installed in the kernel. Routes

@@ -70,7 +70,7 @@ func (p *peer) remove(prefix netip.Prefix) {
 		p.kernel.Delete(p.route(bgp.Update{Prefix: prefix}).Key())
 	}
 	if r.advertised {
-		p.gone = append(p.gone, bgp.VPNKey{RD: p.rd, Prefix: prefix})
+		p.withdrawn = append(p.withdrawn, bgp.VPNKey{RD: p.rd, Prefix: prefix})
 	}
 	p.attributes.release(r.attributes)
 	p.routes.Remove(n)
@@ -106,7 +106,7 @@ func (p *peer) apply(n hashtable.Ref) {
 		p.await(n)
 	case !serve && r.advertised:
 		r.advertised = false
-		p.gone = append(p.gone, bgp.VPNKey{RD: p.rd, Prefix: p.routes.Key(n).Netip()})
+		p.withdrawn = append(p.withdrawn, bgp.VPNKey{RD: p.rd, Prefix: p.routes.Key(n).Netip()})
 	}
 }
 

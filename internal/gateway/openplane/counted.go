@@ -70,8 +70,8 @@ func (m *marks) look(sent, arrived uint64) {
 // than were sent before this one: those of another path are among them, and not just a few copies
 // that the network has made.
 func (m *marks) surplus(sent uint64) bool {
-	const few, share = 64, 16
-	return m.known && sent >= m.sent && int64(m.arrived+m.base-sent) > int64(few+(sent-m.first)/share)
+	const copies, copiesShare = 64, 16
+	return m.known && sent >= m.sent && int64(m.arrived+m.base-sent) > int64(copies+(sent-m.first)/copiesShare)
 }
 
 // number replaces the peers in the program, whose numbers these are: those with mode plain, and the

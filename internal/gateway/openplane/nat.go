@@ -112,11 +112,11 @@ type natKernel interface {
 // nat agrees with peers on NAT sessions, and has the program translate their flows. Its methods are
 // safe for concurrent use.
 type nat struct {
-	log    *slog.Logger
-	kernel natKernel
-	send   func(peer string, r tunnel.NATSession) bool
-	most   int // maxNATSessions
-	wake   chan struct{}
+	log         *slog.Logger
+	kernel      natKernel
+	send        func(peer string, r tunnel.NATSession) bool
+	maxSessions int // maxNATSessions, fewer in tests
+	wake        chan struct{}
 
 	arrivedMu sync.Mutex
 	arrived   map[string][]tunnel.NATSession // not yet taken, by peer
@@ -167,7 +167,7 @@ func (n *nat) counts(peer string) *natCounts {
 
 func newNAT(kernel natKernel, log *slog.Logger) *nat {
 	return &nat{
-		log: log, kernel: kernel, most: maxNATSessions, wake: make(chan struct{}, 1), peers: map[string]natPeer{}, names: map[int]string{},
+		log: log, kernel: kernel, maxSessions: maxNATSessions, wake: make(chan struct{}, 1), peers: map[string]natPeer{}, names: map[int]string{},
 		sessions: map[natFlow]*natSession{}, of: map[string]map[natFlow]*natSession{},
 		arrived: map[string][]tunnel.NATSession{}, waiting: map[string][]tunnel.NATSession{}, counted: map[string]*natCounts{}, receiving: map[string]int{}, hosts: map[natHost]int{}, now: time.Now,
 	}
@@ -369,10 +369,10 @@ func (n *nat) want(number int, f tunnel.Flow) {
 	if !ok || n.leaving || n.sessions[k] != nil {
 		return
 	}
-	if n.sending >= n.most {
+	if n.sending >= n.maxSessions {
 		n.evict()
 	}
-	if n.sending >= n.most {
+	if n.sending >= n.maxSessions {
 		n.counts(name).full++
 		return // until the peers have ended those of the eviction
 	}
@@ -388,7 +388,7 @@ func (n *nat) want(number int, f tunnel.Flow) {
 // more than a 64th of all: its sessions make room first, so that no host keeps others from theirs.
 // Else it returns false.
 func (n *nat) largest(peer int) (h natHost, ok bool) {
-	most := n.most / 64
+	most := n.maxSessions / 64
 	for other, count := range n.hosts {
 		if int(other.peer) == peer && (count > most || ok && count == most && bytes.Compare(other.address[:], h.address[:]) < 0) {
 			h, most, ok = other, count, true
@@ -406,7 +406,7 @@ type natVictim struct {
 // victims returns a 64th of all sessions, at most most: of those that may end, the ones that have
 // been idle for longest.
 func (n *nat) victims(most int, may func(natFlow, *natSession) bool) ([]natVictim, error) {
-	most = min(most, max(n.most/64, 1))
+	most = min(most, max(n.maxSessions/64, 1))
 	var list []natVictim
 	longest := func(a, b natVictim) int { return cmp.Compare(b.idle, a.idle) }
 	err := n.kernel.Sessions(func(held program.Session) {
@@ -431,7 +431,7 @@ func (n *nat) evict() {
 		return
 	}
 	host, one := n.largest(program.This)
-	list, err := n.victims(n.most, func(k natFlow, s *natSession) bool {
+	list, err := n.victims(n.maxSessions, func(k natFlow, s *natSession) bool {
 		return k.peer == program.This && s.state != natEnding && (!one || s.address == host.address)
 	})
 	if err != nil {
@@ -459,7 +459,7 @@ func (n *nat) evict() {
 // below its share. Else they are of the largest host behind the same peer, if the new flow is of
 // another one. So neither a peer nor a host keeps the others from theirs.
 func (n *nat) makeRoom(peer string, from netip.Addr) error {
-	share, largest := n.most/max(len(n.peers), 1), peer
+	share, largest := n.maxSessions/max(len(n.peers), 1), peer
 	for other, count := range n.receiving {
 		if count > n.receiving[largest] || count == n.receiving[largest] && other < largest {
 			largest = other
@@ -469,7 +469,7 @@ func (n *nat) makeRoom(peer string, from netip.Addr) error {
 	number := n.peers[largest].number
 	host, one := natHost{}, false
 	if n.receiving[peer] >= share || more <= 0 {
-		number, more = n.peers[peer].number, n.most
+		number, more = n.peers[peer].number, n.maxSessions
 		if host, one = n.largest(number); !one || host.address == from.As16() {
 			return nil
 		}
@@ -559,12 +559,12 @@ func (n *nat) takeFlow(peer string, p *natPeer, c tunnel.Command, f tunnel.Flow)
 		}
 		permitted := (old == nil || old.source() == f.Source.Addr()) && n.belongs(peer, p, &k, f.Source.Addr())
 		// What is refused anyhow ends no sessions of others.
-		if permitted && old == nil && len(n.sessions)-n.sending >= n.most {
+		if permitted && old == nil && len(n.sessions)-n.sending >= n.maxSessions {
 			if err := n.makeRoom(peer, f.Source.Addr()); err != nil {
 				return err
 			}
 		}
-		full := permitted && old == nil && len(n.sessions)-n.sending >= n.most
+		full := permitted && old == nil && len(n.sessions)-n.sending >= n.maxSessions
 		if full || !permitted {
 			n.counts(peer).declined++
 			if full {

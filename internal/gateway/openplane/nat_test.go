@@ -288,7 +288,7 @@ func TestNATIsBounded(t *testing.T) {
 	g := newGateways(t)
 	const most = 3000
 	for _, n := range g.nats {
-		n.most = most
+		n.maxSessions = most
 	}
 	g.settle()
 	flow := func(n int) tunnel.Flow {
@@ -339,7 +339,7 @@ func TestNATEvicts(t *testing.T) {
 	for _, answers := range []bool{true, false} {
 		g := newGateways(t)
 		for _, n := range g.nats {
-			n.most = most
+			n.maxSessions = most
 		}
 		g.settle()
 		for n := range most {
@@ -504,7 +504,7 @@ func TestNATShares(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	k := newKernel(t, func() time.Time { return now })
 	n := newNAT(k, slog.New(slog.DiscardHandler))
-	n.most, n.now = most, func() time.Time { return now }
+	n.maxSessions, n.now = most, func() time.Time { return now }
 	n.send = func(string, tunnel.NATSession) bool { return true }
 	lan := netip.MustParsePrefix("10.9.0.0/16")
 	all := map[string]natPeer{}
@@ -570,7 +570,7 @@ func TestNATHosts(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	k := newKernel(t, func() time.Time { return now })
 	n := newNAT(k, slog.New(slog.DiscardHandler))
-	n.most, n.now = most, func() time.Time { return now }
+	n.maxSessions, n.now = most, func() time.Time { return now }
 	n.send = func(string, tunnel.NATSession) bool { return true }
 	lan, far := netip.MustParsePrefix("10.9.0.0/16"), netip.MustParsePrefix("10.1.0.0/16")
 	peers := map[string]natPeer{"far": {number: 3, prefixes: []netip.Prefix{far}}}
@@ -719,7 +719,7 @@ func TestNATRefusesBeforeRoom(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	k := newKernel(t, func() time.Time { return now })
 	n := newNAT(k, slog.New(slog.DiscardHandler))
-	n.most, n.now = most, func() time.Time { return now }
+	n.maxSessions, n.now = most, func() time.Time { return now }
 	n.send = func(string, tunnel.NATSession) bool { return true }
 	peers := map[string]natPeer{
 		"one": {number: 1, prefixes: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}},

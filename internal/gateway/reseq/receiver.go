@@ -96,9 +96,9 @@ type ReceiverStats struct {
 // Methods take the time of a monotonic clock, which does not run backwards, and append the elements
 // to be delivered, in order, to out. A Receiver is not safe for concurrent use.
 type Receiver[T any] struct {
-	window, most int
-	limit        time.Duration
-	resolution   time.Duration // of passage times
+	window, maxHeld int
+	limit           time.Duration
+	resolution      time.Duration // of passage times
 
 	lanes [lanes]*lane[T]
 	// earlier are the lanes of before the last reset, which hold nothing.
@@ -189,7 +189,7 @@ func NewReceiver[T any](o ReceiverOptions) *Receiver[T] {
 		panic(fmt.Sprintf("BUG: receiver with %+v", o))
 	}
 	return &Receiver[T]{
-		window: o.Window, most: o.Held, limit: o.Limit, resolution: max(o.Limit/(marks-1), time.Microsecond),
+		window: o.Window, maxHeld: o.Held, limit: o.Limit, resolution: max(o.Limit/(marks-1), time.Microsecond),
 		rings: rings[T]{budget: 4 * o.Window},
 	}
 }
@@ -292,7 +292,7 @@ func (r *Receiver[T]) put(now time.Duration, l *lane[T], s *slot[T], a Arrival, 
 	l.held++
 	r.stats.Held++
 	r.stats.Waited++
-	if r.stats.Held > r.most {
+	if r.stats.Held > r.maxHeld {
 		return r.deliverAll(l, out)
 	}
 	return r.settle(now, l, a, out)

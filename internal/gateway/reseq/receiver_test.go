@@ -74,7 +74,7 @@ func replay(t interface{ Fatalf(string, ...any) }, r *Receiver[packet], all []pa
 		expire(p.at)
 		out, _ = r.Push(p.at, p.Arrival, p, out)
 		take(p.at)
-		if s := r.Stats(); s.Held > r.most || r.rings.total > r.rings.budget {
+		if s := r.Stats(); s.Held > r.maxHeld || r.rings.total > r.rings.budget {
 			t.Fatalf("%d held, %d slots", s.Held, r.rings.total)
 		}
 	}
@@ -240,7 +240,7 @@ func TestPropertyReceiverOfAnything(t *testing.T) {
 			delivered += len(out)
 			out = out[:0]
 			s := r.Stats()
-			if s.Held > r.most || r.rings.total > r.rings.budget || pushed != delivered+dropped+s.Held {
+			if s.Held > r.maxHeld || r.rings.total > r.rings.budget || pushed != delivered+dropped+s.Held {
 				t.Fatalf("%d pushed, %d delivered, %d dropped, %d slots, %+v", pushed, delivered, dropped, r.rings.total, s)
 			}
 		}

@@ -5,26 +5,26 @@ import "github.com/tabane/tabane/internal/base/unit"
 // arena is the memory of the frames in a pipe, in slots with reference counts. It grows by chunks
 // up to its limit and does not shrink.
 type arena struct {
-	slot   int // bytes
-	most   int // slots
-	chunks [][]byte
-	length []int32
-	refs   []uint8
-	free   []int32
+	slot     int // bytes
+	maxSlots int
+	chunks   [][]byte
+	length   []int32
+	refs     []uint8
+	free     []int32
 }
 
 // chunkSlots is the number of slots per chunk.
 const chunkSlots = 128
 
 func newArena(longest int, memory unit.Size) *arena {
-	return &arena{slot: longest, most: max(chunkSlots, int(memory/unit.Size(longest)))}
+	return &arena{slot: longest, maxSlots: max(chunkSlots, int(memory/unit.Size(longest)))}
 }
 
 // take allocates a slot with one reference. It returns false when the limit is reached.
 func (a *arena) take() (int32, bool) {
 	if len(a.free) == 0 {
 		first := len(a.refs)
-		if first+chunkSlots > a.most {
+		if first+chunkSlots > a.maxSlots {
 			return 0, false
 		}
 		a.chunks = append(a.chunks, make([]byte, chunkSlots*a.slot))

@@ -64,7 +64,7 @@ func (w *way) accept(f frame, now time.Duration, offset int64) {
 	slot, ok := w.arena.take()
 	if !ok {
 		w.drops.Memory++
-		w.logOnce("memory", "frame dropped: all memory of the link is in use", "frames", w.arena.most)
+		w.logOnce("memory", "frame dropped: all memory of the link is in use", "frames", w.arena.maxSlots)
 		return
 	}
 	n := f.copyTo(w.arena.space(slot))

@@ -57,9 +57,9 @@ type Site struct {
 	images    *cache
 	listeners []*listener
 	wrap      func(listener int, services http.Handler) http.Handler
-	// most bounds the connections of each listener.
-	most   int64
-	errors atomic.Uint64
+	// maxOpen bounds the connections of each listener.
+	maxOpen int64
+	errors  atomic.Uint64
 }
 
 // listener is one listening socket with its counters.
@@ -76,7 +76,7 @@ type listener struct {
 // New reads the certificates and opens the listening sockets in the network namespace of the
 // calling thread. Run and Close release the sockets.
 func New(o Options) (*Site, error) {
-	s := &Site{world: content.New(o.Config.Seed), log: o.Log, images: newCache(imageBytes), wrap: o.Wrap, most: maxConnections}
+	s := &Site{world: content.New(o.Config.Seed), log: o.Log, images: newCache(imageBytes), wrap: o.Wrap, maxOpen: maxConnections}
 	for _, l := range o.Config.Listen {
 		one := &listener{config: l}
 		if l.Certificate != "" {
@@ -155,7 +155,7 @@ func (s *Site) server(ctx context.Context, l *listener, handler http.Handler, co
 			switch state {
 			case http.StateNew:
 				connections.Add(1)
-				if l.connections.Add(1) > s.most {
+				if l.connections.Add(1) > s.maxOpen {
 					_ = conn.Close() // one too many
 				}
 			case http.StateClosed:

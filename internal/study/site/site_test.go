@@ -112,7 +112,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.most = 2
+	s.maxOpen = 2
 	run(t, s)
 	at := s.listeners[0].Addr().String()
 	ask := func(c net.Conn) error {
