@@ -73,10 +73,10 @@ func TestQuotaIsUsedUp(t *testing.T) {
 	}
 }
 
-// TestPropertyKilled: a daemon that is killed at any time counts no less than was carried, if that is not
-// more after the last look than before it or than half of a thousandth of the quota; and no more than a
-// thousandth and six times what is carried between two looks beyond. One that is stopped counts what was
-// carried.
+// TestPropertyKilled: a daemon that is killed at any time counts no less than was carried, if that
+// is not more after the last look than before it or than half of a thousandth of the quota; and no
+// more than a thousandth and six times what is carried between two looks beyond. One that is
+// stopped counts what was carried.
 func TestPropertyKilled(t *testing.T) {
 	dir := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
@@ -112,8 +112,8 @@ func TestPropertyKilled(t *testing.T) {
 	})
 }
 
-// TestQuotaFile: a file that cannot be read or written is reported, and the line is counted nevertheless.
-// What cannot be read is set aside.
+// TestQuotaFile: a file that cannot be read or written is reported, and the line is counted
+// nevertheless. What cannot be read is set aside.
 func TestQuotaFile(t *testing.T) {
 	for name, make := range map[string]func(file string) error{
 		"garbage":     func(file string) error { return os.WriteFile(file, []byte("{"), 0o600) },

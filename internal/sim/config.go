@@ -143,8 +143,8 @@ type Connection struct {
 	// MinRTO is the minimum of the part of the retransmission timeout that exceeds SRTT; 0
 	// means quality.MinRTO.
 	MinRTO time.Duration
-	// MinThreshold replaces the congestion control's minimum of the slow start threshold after a loss, in
-	// segments; 0: it does not.
+	// MinThreshold replaces the congestion control's minimum of the slow start threshold after a
+	// loss, in segments; 0: it does not.
 	MinThreshold int
 	// Handshake has the receiver open the connection, as a client does that requests content: data is
 	// sent 1.5 RTT after Start. Further subflows join when the first is established. Without it subflows

@@ -242,7 +242,8 @@ func (e *egress) setMTU(mtu int) {
 	if mtu == e.mtu {
 		return
 	}
-	// The kernel computes that of other routes with a nexthop object, and not that of those with a program.
+	// The kernel computes that of other routes with a nexthop object, and not that of those with a
+	// program.
 	if e.mtu = mtu; e.config.encap() == route.EncapRed || e.sprayer != nil {
 		for prefix := range e.delivery.rules.prefixes.All() {
 			e.resizeDelivered(prefix)

@@ -147,7 +147,8 @@ func (s *Store) open(asn uint32, id netip.Addr) (*share.Client, error) {
 const (
 	// shareEvery is how often records are exchanged, shareFor how long an exchange may take.
 	shareEvery, shareFor = 10 * time.Second, 3 * time.Second
-	// mostShared bounds the networks of an exchange, of each kind: with shareEvery, 10 networks a second.
+	// mostShared bounds the networks of an exchange, of each kind: with shareEvery, 10 networks a
+	// second.
 	mostShared = 100
 )
 

@@ -103,8 +103,8 @@ func barFigure(spec *scenario.Figure, r result.Result, e *scenario.Experiment) (
 	})
 }
 
-// fewerPaths returns the transports, by their index, whose mean over paths is not comparable with that of
-// others, because these have more paths, and the number of those.
+// fewerPaths returns the transports, by their index, whose mean over paths is not comparable with
+// that of others, because these have more paths, and the number of those.
 func fewerPaths(m result.Metric, transports []string, e *scenario.Experiment) (fewer map[int]bool, paths int) {
 	fewer = map[int]bool{}
 	for _, t := range transports {

@@ -61,7 +61,8 @@ type Figure struct {
 	// To is the end of a figure of kind bursts. Example: 2s
 	To time.Duration `yaml:"to,omitempty"`
 
-	// Cases selects cases of a figure of kind bars; * matches any text. Default: all. Example: [env1, env2]
+	// Cases selects cases of a figure of kind bars; * matches any text. Default: all. Example:
+	// [env1, env2]
 	Cases []string `yaml:"cases,omitempty"`
 
 	// XLabel is the text at the axis of X.

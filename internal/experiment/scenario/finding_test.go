@@ -22,7 +22,8 @@ func TestFindings(t *testing.T) {
 		},
 	}
 	var runs []result.Run
-	// In case a, y has twice as much as x in each trial, however much these differ. In b the order changes.
+	// In case a, y has twice as much as x in each trial, however much these differ. In b the order
+	// changes.
 	for trial := range 12 {
 		level := math.Exp(float64(trial % 5))
 		for name, factor := range map[result.CellKey]float64{

@@ -7,8 +7,9 @@ import (
 	"github.com/tabane/tabane/internal/experiment/result"
 )
 
-// Conclude completes a result that has its runs: it sorts, relates and summarizes them, evaluates the
-// expectations, tests published differences, and adds a verdict if runs failed. Errors wrap stat.ErrNotFinite.
+// Conclude completes a result that has its runs: it sorts, relates and summarizes them, evaluates
+// the expectations, tests published differences, and adds a verdict if runs failed. Errors wrap
+// stat.ErrNotFinite.
 func (s *Spec) Conclude(r result.Result) (result.Result, error) {
 	e := s.Experiment
 	r.Schema = result.Schema

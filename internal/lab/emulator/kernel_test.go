@@ -221,8 +221,9 @@ func TestECNMarksReachTCP(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			queue.Time, queue.ECN = time.Second, true
 			b := newBed(t, 1500)
-			// A retransmission is not ECN-capable (RFC 3168 section 6.1.5), so that the queue may drop it.
-			// With ECN there must be none, however late a busy machine delivers acknowledgments.
+			// A retransmission is not ECN-capable (RFC 3168 section 6.1.5), so that the queue may
+			// drop it. With ECN there must be none, however late a busy machine delivers
+			// acknowledgments.
 			agree := func(value string) {
 				probes, timeout := "3", "200000" // as Linux
 				if value == "1" {
