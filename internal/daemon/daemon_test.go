@@ -639,20 +639,26 @@ func TestLoopAloneSweeps(t *testing.T) {
 }
 
 // TestLinkChangeIsLoggedIfItLasts: the kernel refuses objects on a link that has just gone down, and
-// next hops on one that has just come up and has no addresses yet.
+// next hops on one that has just come up and has no addresses yet. Other events have them retried
+// again and again meanwhile.
 func TestLinkChangeIsLoggedIfItLasts(t *testing.T) {
 	for _, refusal := range []error{unix.ENETDOWN, unix.EHOSTUNREACH, unix.ENETUNREACH} {
-		var logged strings.Builder
-		l := &Loop{options: LoopOptions{Log: slog.New(slog.NewTextHandler(&logged, nil))}, retry: retry{timer: time.NewTimer(time.Hour)}}
-		err := &route.FlushError{Failed: 1, Errs: []error{&route.OpError{Err: refusal, Op: route.Op{Object: route.Route{Link: "wan"}}}}}
-		if l.retryLater(err); logged.Len() > 0 {
-			t.Errorf("%v: logged at once: %s", refusal, &logged)
-		}
-		l.retryLater(err)
-		l.retryLater(err)
-		if n := strings.Count(logged.String(), "\n"); n != 1 {
-			t.Errorf("%v: %d lines logged, want 1: %s", refusal, n, &logged)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			var logged strings.Builder
+			l := &Loop{options: LoopOptions{Log: slog.New(slog.NewTextHandler(&logged, nil))}, retry: retry{timer: time.NewTimer(time.Hour)}}
+			defer l.retry.timer.Stop()
+			err := &route.FlushError{Failed: 1, Errs: []error{&route.OpError{Err: refusal, Op: route.Op{Object: route.Route{Link: "wan"}}}}}
+			for begun := time.Now(); time.Since(begun) < linkChangeTime; time.Sleep(linkChangeTime / 10) {
+				if l.retryLater(err); logged.Len() > 0 {
+					t.Fatalf("%v: logged after %s: %s", refusal, time.Since(begun), &logged)
+				}
+			}
+			l.retryLater(err)
+			l.retryLater(err)
+			if n := strings.Count(logged.String(), "\n"); n != 1 {
+				t.Errorf("%v: %d lines logged, want 1: %s", refusal, n, &logged)
+			}
+		})
 	}
 }
 

@@ -37,6 +37,9 @@ const (
 	// retryFirst and retryMost bound the pause before objects that the kernel rejected are retried.
 	retryFirst = 100 * time.Millisecond
 	retryMost  = 5 * time.Second
+	// linkChangeTime is how long the kernel may refuse objects because a link changes before that is
+	// logged as an error: a link flaps, and its addresses follow it.
+	linkChangeTime = time.Second
 	// overrunPause is the least interval between two log lines of missing messages of the kernel: one
 	// that cannot be decoded may come again and again.
 	overrunPause = time.Minute
@@ -107,7 +110,8 @@ type Loop struct {
 type retry struct {
 	timer   *time.Timer
 	pause   time.Duration
-	refused string // the last logged error of the kernel
+	since   time.Time // of the first of the errors in a row that pause is for
+	refused string    // the last logged error of the kernel
 	// unread: objects or links of the kernel could not be read and may differ from what is known.
 	unread bool
 }
@@ -579,7 +583,11 @@ func (l *Loop) unknown(err error) {
 
 // retryLater logs an error once and schedules a retry after a growing pause.
 func (l *Loop) retryLater(err error) {
-	if l.retry.pause > 0 || !linkChanging(err) {
+	now := time.Now()
+	if l.retry.pause == 0 {
+		l.retry.since = now
+	}
+	if now.Sub(l.retry.since) >= linkChangeTime || !linkChanging(err) {
 		if err.Error() != l.retry.refused {
 			l.options.Log.Error("kernel update failed, retrying", "err", err)
 		}
@@ -590,7 +598,8 @@ func (l *Loop) retryLater(err error) {
 }
 
 // linkChanging reports whether the kernel refused objects because a link is down, or up and still
-// without its addresses. That is no error unless it lasts: the event is still to come.
+// without its addresses. That is no error unless it lasts for linkChangeTime: the event is still to
+// come.
 func linkChanging(err error) bool {
 	return errors.Is(err, syscall.ENETDOWN) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
 }
