@@ -57,6 +57,7 @@ func TestPrintStatus(t *testing.T) {
 	const body = `{"role":"edge","ready":true,"asn":65000,"none":null,"locators":["fc00::/16","fd00::/16"],
 		"peers":[{"name":"a","routes":2},{"name":"bcd","routes":10,"last_error":"gone"}],"mptcp":{"subflows":8},"refused":{},
 		"sessions":[{"neighbor":"a","faults":{"ignored":0},"messages_sent":{"open":1}},{"neighbor":"b","faults":{"ignored":0},"messages_sent":{"open":1,"keepalive":0,"update":3}}],
+		"why":"a word for each of the many columns that a terminal of eighty columns has, and two",
 		"odd":[[1]]}`
 	var out bytes.Buffer
 	if err := printStatus(&out, source{"edge", netip.MustParseAddrPort("[::1]:9117")}, []byte(body), false); err != nil {
@@ -69,6 +70,8 @@ func TestPrintStatus(t *testing.T) {
   none      -
   locators  fc00::/16, fd00::/16
   refused   -
+  why       a word for each of the many columns that a terminal of eighty
+            columns has, and two
   peers
     NAME  ROUTES  LAST ERROR
     a     2       
@@ -99,8 +102,8 @@ func TestPrintStatus(t *testing.T) {
 // TestWideTable: a table wider than a terminal continues below, with the columns that name its
 // rows.
 func TestWideTable(t *testing.T) {
-	const body = `[{"peer":"hq","path":"fiber","endpoint":"[2001:db8:f1::2]:4790","nat_denied":0,"rate_bps":19815000,"rtt_ms":21.36,"sent_packets":101,"received_packets":22404},
-		{"peer":"hq","path":"lte","endpoint":"[2001:db8:f2::2]:4790","nat_denied":0,"rate_bps":0,"rtt_ms":35.5,"sent_packets":7,"received_packets":8}]`
+	const body = `[{"peer":"hq","path":"fiber","endpoint":"[2001:db8:f1::2]:4790","nat_denied":0,"rate_bps":19815000,"rtt_ms":21.36,"sent_packets":101,"received_packets":22404,"reason":"-"},
+		{"peer":"hq","path":"lte","endpoint":"[2001:db8:f2::2]:4790","nat_denied":0,"rate_bps":0,"rtt_ms":35.5,"sent_packets":7,"received_packets":8,"reason":"no route through \"wwan0\": add a default route with a metric, or via"}]`
 	var out bytes.Buffer
 	if err := printTable(&out, "    ", []byte(body)); err != nil {
 		t.Fatal(err)
@@ -111,6 +114,10 @@ func TestWideTable(t *testing.T) {
     PEER  PATH   RECEIVED PACKETS
     hq    fiber  22404
     hq    lte    8
+    PEER  PATH   REASON
+    hq    fiber  -
+    hq    lte    no route through "wwan0": add a default route with a metric, or
+                 via
 `
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)

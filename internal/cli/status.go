@@ -315,18 +315,18 @@ func readObject(b []byte) (object, error) {
 	return o, nil
 }
 
-// print writes plain values as "key: value", lists of objects as tables, and objects indented.
+// print writes plain values beside their keys, lists of objects as tables, and objects indented.
 func (o object) print(w io.Writer, indent string) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	plain := make([]column, 2)
 	var later []string
 	for _, key := range o.keys {
 		if text, ok := plainText(o.values[key]); ok {
-			fmt.Fprintf(tw, "%s%s\t%s\n", indent, label(key), text)
+			plain[0], plain[1] = append(plain[0], label(key)), append(plain[1], text)
 		} else {
 			later = append(later, key)
 		}
 	}
-	if err := tw.Flush(); err != nil {
+	if err := printColumns(w, indent, plain); err != nil {
 		return err
 	}
 	for _, key := range later {
@@ -350,7 +350,7 @@ const statusWidth = 80
 // printTable writes a list of objects, one per line, with the keys as columns in the order of their
 // first occurrence. Columns in which every value is 0 or missing are omitted. Columns that do not
 // fit into statusWidth follow below, in a table of their own that begins with those that tell the
-// rows apart.
+// rows apart. A column that is too wide even there has its cells broken between words.
 func printTable(w io.Writer, indent string, raw json.RawMessage) error {
 	var rows []json.RawMessage
 	if err := json.Unmarshal(raw, &rows); err != nil {
@@ -397,24 +397,42 @@ func printTable(w io.Writer, indent string, raw json.RawMessage) error {
 		for len(rest) > 0 && (len(band) == len(names) || len(indent)+width(band)+rest[0].width() <= statusWidth) {
 			band, rest = append(band, rest[0]), rest[1:]
 		}
-		tw := tabwriter.NewWriter(w, 0, 0, columnGap, ' ', 0)
-		for i := range len(objects) + 1 {
-			cells := make([]string, len(band))
-			for j, c := range band {
-				cells[j] = c[i]
-			}
-			fmt.Fprintf(tw, "%s%s\n", indent, strings.Join(cells, "\t"))
-		}
-		if err := tw.Flush(); err != nil || len(rest) == 0 {
+		if err := printColumns(w, indent, band); err != nil || len(rest) == 0 {
 			return err
 		}
 	}
 }
 
+// leastCell is the width to which cells are broken at most.
+const leastCell = 16
+
+// printColumns writes columns beside each other. The last one gets what those before it leave of
+// statusWidth.
+func printColumns(w io.Writer, indent string, columns []column) error {
+	last := len(columns) - 1
+	left := max(statusWidth-len(indent)-width(columns[:last]), leastCell)
+	tw := tabwriter.NewWriter(w, 0, 0, columnGap, ' ', 0)
+	for i := range columns[0] {
+		cells := make([]string, last)
+		for j, c := range columns[:last] {
+			cells[j] = c[i]
+		}
+		lines := []string{columns[last][i]}
+		if utf8.RuneCountInString(lines[0]) > left {
+			lines = wrap(lines[0], left)
+		}
+		for _, line := range lines {
+			fmt.Fprintf(tw, "%s%s\n", indent, strings.Join(append(cells, line), "\t"))
+			cells = make([]string, last)
+		}
+	}
+	return tw.Flush()
+}
+
 // columnGap is how many spaces are between two columns.
 const columnGap = 2
 
-// column is the title of a column and its cells.
+// column is the title of a column, if it has one, and its cells.
 type column []string
 
 func (c column) width() int {
