@@ -60,10 +60,13 @@ func Replace(name string, write func(io.Writer) error) error {
 	if err == nil {
 		err = f.Sync() // else the name may be on the disk before the content
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), name)
 	}
-	return os.Rename(f.Name(), name)
+	if err != nil {
+		_ = os.Remove(f.Name()) // as of a full disk; the error says what matters
+	}
+	return err
 }
 
 // ErrLocked is the error of Lock while another process has the lock.
