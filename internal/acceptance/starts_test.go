@@ -1,8 +1,11 @@
 package acceptance
 
 import (
+	"crypto/rand"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -16,23 +19,38 @@ import (
 	"testing"
 	"time"
 
+	"golang.zx2c4.com/wireguard/conn"
+	"golang.zx2c4.com/wireguard/device"
+	wgtun "golang.zx2c4.com/wireguard/tun"
+
+	"github.com/tabane/tabane/internal/gateway/handshake"
 	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
-const (
-	// starts is how often BenchmarkStarts starts the gateways, startsRun how long it measures each time
-	// from the first byte on, of which startsBegin are the beginning of TCP.
-	starts, startsRun, startsBegin = 20, 10 * time.Second, 2 * time.Second
-	// startsLine is the rate of each line in bit/s, of whole Ethernet frames, as tc counts them.
-	startsLine = 20e6
-)
+// starts is how often BenchmarkStarts starts each way.
+var starts = flag.Int("starts", 20, "how often BenchmarkStarts starts each way")
 
-// startsLimit is what two lines carry of a TCP connection in bit/s: of a frame of 1500 and 14 bytes,
-// the headers of Ethernet, IPv4, UDP and the tunnel (14, 20, 8 and 44 bytes), and of IPv4 and TCP with
-// time stamps inside (20 and 32), are none of its data.
-const startsLimit = 2 * startsLine * (1500 - 20 - 8 - 44 - 20 - 32) / (1500 + 14)
+// startsRun is how long it measures each time from the first byte on, of which startsBegin are the
+// beginning of TCP.
+const startsRun, startsBegin = 10 * time.Second, 2 * time.Second
+
+// startsWays are two gateways, and for comparison what one line of both rates carries. A limit is what
+// the lines carry of a TCP connection in bit/s: 40 Mbit/s of Ethernet frames, less Ethernet's
+// header (14), and that of IPv4 and TCP with time stamps (20 and 32); and of those of a tunnel, IPv4, UDP
+// (20 and 8) and its own, 44 of the gateway and 32 of WireGuard, whose usual MTU is 1420.
+var startsWays = []struct {
+	name  string
+	line  int // rate of each line in Mbit/s
+	limit float64
+	// start returns what stops the way.
+	start func(*meshed) (stop func())
+}{
+	{"gateway", 20, 40e6 * (1500 - 20 - 8 - 44 - 20 - 32) / (1500 + 14), (*meshed).gateway},
+	{"no-gateway", 40, 40e6 * (1500 - 20 - 32) / (1500 + 14), (*meshed).plain},
+	{"wireguard-go", 40, 40e6 * (1420 - 20 - 32) / (1420 + 20 + 8 + 32 + 14), (*meshed).wireguard},
+}
 
 // meshed are two sites, each with a host and two lines into one Internet. No line has its own way to
 // one of the other site.
@@ -40,48 +58,52 @@ type meshed struct {
 	t                  testing.TB
 	sites, hosts, dirs [2]string
 	gateways           [2]*exec.Cmd
+	// shaped are the ends of the lines: namespaces and interfaces.
+	shaped [][2]string
 }
 
 // BenchmarkStarts starts two gateways with two lines each, again and again, and measures one TCP
-// connection of hosts behind them: in how many starts it has 0.95 of what the lines carry.
+// connection of hosts behind them: in how many starts it has 0.95 of what the lines carry. A single
+// line of the same rate, without a gateway and with wireguard-go, is measured in the same way.
 func BenchmarkStarts(b *testing.B) {
 	m := newMeshed(b)
 	for _, control := range []string{"cubic", "bbr"} {
-		b.Run(control, func(b *testing.B) {
-			m.t = b
-			m.configure("auto")
-			netnstest.Do(b, m.hosts[0], func() error { return netns.Sysctl("net.ipv4.tcp_congestion_control", control) })
-			for b.Loop() {
-				var all, later []float64
-				for n := range starts {
-					m.start()
-					up := m.await()
-					begin, rest := m.download()
-					whole := (begin*startsBegin.Seconds() + rest*(startsRun-startsBegin).Seconds()) / startsRun.Seconds()
-					all, later = append(all, whole/startsLimit), append(later, rest/startsLimit)
-					b.Logf("start %d: up after %v, %.3f of the limit in %v, %.3f in the first %v, %.3f then", n+1, up.Round(time.Millisecond), whole/startsLimit, startsRun, begin/startsLimit, startsBegin, rest/startsLimit)
-					m.stop()
-				}
-				for name, list := range map[string][]float64{"": all, "-later": later} { // later: without the beginning
-					slices.Sort(list)
-					enough := 0
-					for _, share := range list {
-						if share >= 0.95 {
-							enough++
-						}
+		for _, way := range startsWays {
+			b.Run(control+"/"+way.name, func(b *testing.B) {
+				m.t = b
+				m.shape(way.line)
+				m.configure("auto")
+				netnstest.Do(b, m.hosts[0], func() error { return netns.Sysctl("net.ipv4.tcp_congestion_control", control) })
+				for b.Loop() {
+					var all, later []float64
+					for n := range *starts {
+						stop := way.start(m)
+						begin, rest := m.download()
+						whole := (begin*startsBegin.Seconds() + rest*(startsRun-startsBegin).Seconds()) / startsRun.Seconds()
+						all, later = append(all, whole/way.limit), append(later, rest/way.limit)
+						b.Logf("start %d: %.3f of the limit in %v, %.3f in the first %v, %.3f then", n+1, whole/way.limit, startsRun, begin/way.limit, startsBegin, rest/way.limit)
+						stop()
 					}
-					b.ReportMetric(float64(enough), "enough"+name)
-					b.ReportMetric(list[len(list)/2], "median"+name)
-					b.ReportMetric(list[0], "least"+name)
+					for name, list := range map[string][]float64{"": all, "-later": later} { // later: without the beginning
+						slices.Sort(list)
+						enough := 0
+						for _, share := range list {
+							if share >= 0.95 {
+								enough++
+							}
+						}
+						b.ReportMetric(float64(enough), "enough"+name)
+						b.ReportMetric(list[len(list)/2], "median"+name)
+						b.ReportMetric(list[0], "least"+name)
+					}
 				}
-			}
-			b.ReportMetric(0, "ns/op")
-		})
+				b.ReportMetric(0, "ns/op")
+			})
+		}
 	}
 }
 
 func newMeshed(b *testing.B) *meshed {
-	tc := programs.Need(b, "tc")
 	m := &meshed{t: b}
 	internet := netnstest.New(b)
 	ip := func(namespace, commands string) {
@@ -102,16 +124,9 @@ func newMeshed(b *testing.B) *meshed {
 			ip(site, fmt.Sprintf("link add %s type veth peer name %s netns %s", near, far, internet))
 			ip(internet, fmt.Sprintf("link set %s up; addr add 198.18.%d.1/24 dev %s", far, network, far))
 			ip(site, fmt.Sprintf("link set %s up; addr add 198.18.%d.2/24 dev %s; route add default via 198.18.%d.1 dev %s metric %d", near, network, near, network, near, 100+line))
-			for _, at := range [][2]string{{site, near}, {internet, far}} {
-				cmd := exec.Command(tc, "qdisc", "add", "dev", at[1], "root", "tbf", "rate", "20mbit", "burst", "32kb", "latency", "50ms")
-				if err := netns.Start(at[0], cmd); err != nil {
-					b.Fatal(err)
-				}
-				if err := cmd.Wait(); err != nil {
-					b.Fatal(err)
-				}
-			}
+			m.shaped = append(m.shaped, [2]string{site, near}, [2]string{internet, far})
 		}
+		ip(internet, fmt.Sprintf("route add 10.0.%d.0/24 via 198.18.%d.2", i+1, 10*i))
 	}
 	for _, namespace := range []string{internet, m.sites[0], m.sites[1]} {
 		netnstest.Do(b, namespace, func() error {
@@ -119,6 +134,75 @@ func newMeshed(b *testing.B) *meshed {
 		})
 	}
 	return m
+}
+
+// shape sets the rate of all lines, in Mbit/s.
+func (m *meshed) shape(rate int) {
+	m.t.Helper()
+	for _, at := range m.shaped {
+		cmd := exec.Command(programs.Need(m.t, "tc"), "qdisc", "replace", "dev", at[1], "root", "tbf", "rate", fmt.Sprintf("%dmbit", rate), "burst", "32kb", "latency", "50ms")
+		if err := netns.Start(at[0], cmd); err != nil {
+			m.t.Fatal(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+}
+
+// gateway carries packets by gateways.
+func (m *meshed) gateway() (stop func()) {
+	m.start()
+	m.await()
+	return m.stop
+}
+
+// route adds or deletes each site's route to the other one.
+func (m *meshed) route(command, to string) {
+	m.t.Helper()
+	for i, site := range m.sites {
+		netnstest.IP(m.t, site, fmt.Sprintf("ip -4 route %s 10.0.%d.0/24 ", command, 2-i)+strings.ReplaceAll(to, "SITE", fmt.Sprint(10*i)))
+	}
+}
+
+// plain carries packets over the first line of both sites, as they are.
+func (m *meshed) plain() (stop func()) {
+	const way = "via 198.18.SITE.1"
+	m.route("add", way)
+	return func() { m.route("del", way) }
+}
+
+// wireguard carries packets over the first line of both sites by wireguard-go, which runs in this
+// process.
+func (m *meshed) wireguard() (stop func()) {
+	m.t.Helper()
+	var keys [2]handshake.PrivateKey
+	var devices [2]*device.Device
+	for i := range keys {
+		var err error
+		if keys[i], err = handshake.GenerateKey(rand.Reader); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+	for i, site := range m.sites {
+		public := keys[1-i].Public()
+		netnstest.Do(m.t, site, func() error {
+			t, err := wgtun.CreateTUN("wg0", 1420)
+			if err != nil {
+				return err
+			}
+			devices[i] = device.NewDevice(t, conn.NewDefaultBind(), device.NewLogger(device.LogLevelError, ""))
+			return errors.Join(devices[i].IpcSet(fmt.Sprintf("private_key=%s\nlisten_port=51820\npublic_key=%s\nendpoint=198.18.%d.2:51820\nallowed_ip=10.0.%d.0/24\n",
+				hex.EncodeToString(keys[i][:]), hex.EncodeToString(public[:]), 10*(1-i), 2-i)), devices[i].Up())
+		})
+		netnstest.IP(m.t, site, "ip link set wg0 up")
+	}
+	m.route("add", "dev wg0")
+	return func() {
+		for _, d := range devices {
+			d.Close() // its routes go with it
+		}
+	}
 }
 
 // run runs the program in a site, and returns what it prints.
@@ -183,8 +267,8 @@ func (m *meshed) stop() {
 	}
 }
 
-// await waits until both gateways have two paths that are up, and returns how long that took.
-func (m *meshed) await() time.Duration {
+// await waits until both gateways have two paths that are up.
+func (m *meshed) await() {
 	m.t.Helper()
 	begun := time.Now()
 	for {
@@ -201,7 +285,7 @@ func (m *meshed) await() time.Duration {
 			}
 		}
 		if up == 4 {
-			return time.Since(begun)
+			return
 		}
 		if time.Since(begun) > 20*time.Second {
 			m.t.Fatalf("%d paths are up", up)
