@@ -139,7 +139,7 @@ func (n *newcomer) state(namespace string) string {
 		}
 		return nil
 	})
-	return all.String()
+	return strings.ReplaceAll(all.String(), " linkdown", "") // carrier is noticed a moment later
 }
 
 // login keeps a connection from the server to the site's line open, as one of SSH. The function
@@ -238,34 +238,44 @@ func TestNewcomer(t *testing.T) {
 // is printed at both, and the line.
 func (n *newcomer) join(site, dir string, command ...string) (joined string, text *printed, line string) {
 	n.t.Helper()
+	line, text, ended := n.invite(command...)
+	// The secret is in no argument, and the answer to the question is the next line.
+	input := filepath.Join(n.t.TempDir(), "input")
+	if err := os.WriteFile(input, []byte(line+"\ny\n"), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	n.leaveAtTheEnd(site, dir)
+	joined = n.run(site, "/bin/sh", "-c", `exec "$0" gateway join --dir "$1" < "$2"`, program, dir, input)
+	if err := <-ended; err != nil {
+		n.t.Fatalf("%s: %v\n%s", command[0], err, text)
+	}
+	return joined, text, line
+}
+
+// leaveAtTheEnd has a host be as before also after a failure.
+func (n *newcomer) leaveAtTheEnd(namespace, dir string) {
+	n.t.Cleanup(func() {
+		if !empty(n.t, dir) {
+			n.run(namespace, program, "gateway", "leave", "--yes", "--dir", dir)
+		}
+	})
+}
+
+// invite runs a command of the VPS that prints a line, until it does.
+func (n *newcomer) invite(command ...string) (line string, text *printed, ended chan error) {
+	n.t.Helper()
 	initiating, text := n.start(n.vps, slices.Concat([]string{program, "gateway"}, command, []string{"--yes", "--dir", n.vpsDir})...)
-	ended := make(chan error, 1)
+	ended = make(chan error, 1)
 	go func() { ended <- initiating.Wait() }()
 	n.t.Cleanup(func() { _ = initiating.Process.Kill() })
+	n.leaveAtTheEnd(n.vps, n.vpsDir)
 	pasted := regexp.MustCompile(`tabane3:[A-Za-z0-9_-]+`)
 	for end := time.Now().Add(20 * time.Second); !pasted.MatchString(text.String()); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			n.t.Fatalf("%s prints no line:\n%s", command[0], text)
 		}
 	}
-	line = pasted.FindString(text.String())
-	// The secret is in no argument, and the answer to the question is the next line.
-	input := filepath.Join(n.t.TempDir(), "input")
-	if err := os.WriteFile(input, []byte(line+"\ny\n"), 0o600); err != nil {
-		n.t.Fatal(err)
-	}
-	n.t.Cleanup(func() { // also after a failure
-		for _, at := range []struct{ namespace, dir string }{{site, dir}, {n.vps, n.vpsDir}} {
-			if !empty(n.t, at.dir) {
-				n.run(at.namespace, program, "gateway", "leave", "--yes", "--dir", at.dir)
-			}
-		}
-	})
-	joined = n.run(site, "/bin/sh", "-c", `exec "$0" gateway join --dir "$1" < "$2"`, program, dir, input)
-	if err := <-ended; err != nil {
-		n.t.Fatalf("%s: %v\n%s", command[0], err, text)
-	}
-	return joined, text, line
+	return pasted.FindString(text.String()), text, ended
 }
 
 // killed kills the gateway of a directory, as it is recorded.
@@ -413,6 +423,51 @@ func TestSecondSite(t *testing.T) {
 			files, _ := filepath.Glob(at.dir + "/*")
 			t.Errorf("leave left files at the %s: %q", at.name, files)
 		}
+	}
+}
+
+// TestTwinSite: a site with the LAN of another one, and a line that has IPv6 alone, is refused, and
+// joins with the same line of text when it hides its LAN: hosts reach the Internet and other sites,
+// and have the address of their gateway there.
+func TestTwinSite(t *testing.T) {
+	t.Parallel()
+	n := newNewcomer(t)
+	n.join(n.site, n.siteDir, "init", "--vps")
+	twin, desk, dir := netnstest.New(t), netnstest.New(t), t.TempDir()
+	n.ip(twin, "link set lo up; link add wwan0 type veth peer name cell netns "+n.internet+"; link add eth0 type veth peer name eth0 netns "+desk)
+	n.ip(twin, "link set eth0 up; link set wwan0 up; addr add 192.168.8.1/24 dev eth0")
+	n.ip(desk, "link set eth0 up; addr add 192.168.8.7/24 dev eth0; route add default via 192.168.8.1")
+	n.ip(n.internet, "link set cell up")
+	n.ip6(n.internet, "addr add 2001:db8:7::ff/64 dev cell")
+	n.ip6(twin, "addr add 2001:db8:7::2/64 dev wwan0; route add default via 2001:db8:7::ff")
+	before := n.state(twin)
+	line, text, ended := n.invite("invite")
+	n.leaveAtTheEnd(twin, dir)
+	refused, out := n.start(twin, program, "gateway", "join", "--yes", "--dir", dir, line)
+	if err := refused.Wait(); err == nil || !strings.Contains(out.String(), "--hide-lan") || !empty(t, dir) || n.state(twin) != before {
+		t.Errorf("the same LAN: %v\n%s", err, out)
+	}
+	joined := n.run(twin, program, "gateway", "join", "--yes", "--hide-lan", "--dir", dir, line)
+	if err := <-ended; err != nil {
+		t.Fatalf("invite: %v\n%s", err, text)
+	}
+	t.Logf("the twin:\n%s", joined)
+	internet := func(when string) {
+		t.Helper()
+		for name, from := range map[string]string{"first site": n.host, "twin": desk} {
+			if seen, ok := n.reaches(from, n.server, "198.51.100.1"); !ok || seen != "203.0.113.1" {
+				t.Errorf("%s: the Internet sees %q of the %s", when, seen, name)
+			}
+		}
+	}
+	internet("after join")
+	n.run(n.vps, programs.Need(t, "nft"), "insert rule inet filter input iifname tabane0 accept")
+	if seen, ok := n.reaches(desk, n.vps, "10.79.0.1"); !ok || seen != "10.79.0.3" {
+		t.Errorf("the VPS sees %q of the twin's host", seen)
+	}
+	n.run(twin, program, "gateway", "leave", "--yes", "--dir", dir)
+	if after := n.state(twin); after != before || !empty(t, dir) {
+		t.Errorf("leave left:\n%s\nbefore:\n%s", after, before)
 	}
 }
 

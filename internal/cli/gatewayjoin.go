@@ -45,6 +45,7 @@ type setupFlags struct {
 	yes, dryRun bool
 	lines, lan  []string
 	noLAN       bool
+	hideLAN     bool
 	noIPv6      bool
 	// prefix is a public prefix that is routed to the host.
 	prefix string
@@ -66,7 +67,7 @@ func (f *setupFlags) addCommon(c *cobra.Command) {
 // find examines the host.
 func (f *setupFlags) find(what string) (*setup.Host, setup.Files, error) {
 	files := setup.Files{Dir: f.dir}
-	choice := setup.Choice{LAN: f.lan, NoLAN: f.noLAN, NoIPv6: f.noIPv6}
+	choice := setup.Choice{LAN: f.lan, NoLAN: f.noLAN, HideLAN: f.hideLAN, NoIPv6: f.noIPv6}
 	for _, text := range f.lines {
 		name, router, given := strings.Cut(text, "=")
 		l := setup.Link{Name: name}
@@ -243,7 +244,8 @@ func addressFlag(c *cobra.Command, address *[]string) {
 
 // publicAddresses returns those that a site reaches the host at.
 func publicAddresses(h *setup.Host, what string, given []string) ([]netip.Addr, error) {
-	list := h.Public()
+	const most = 4
+	list := h.Public(most)
 	if len(given) > 0 {
 		list = nil
 	}
@@ -255,9 +257,9 @@ func publicAddresses(h *setup.Host, what string, given []string) ([]netip.Addr, 
 		list = append(list, one)
 	}
 	if len(list) == 0 {
-		return nil, &Failure{What: what, Why: errors.New("this host has no public address of IPv4"), Do: "name the one that the site reaches it at: --address ADDRESS"}
+		return nil, &Failure{What: what, Why: errors.New("this host has no public address"), Do: "name the one that the site reaches it at: --address ADDRESS"}
 	}
-	return list[:min(len(list), 4)], nil
+	return list[:min(len(list), most)], nil
 }
 
 func (a *App) gatewayInit(ctx context.Context, r role.Descriptor, f *setupFlags, address []string) error {
@@ -343,11 +345,18 @@ func (a *App) awaitSite(ctx context.Context, h *setup.Host, at *net.UDPConn, own
 		}
 		return peer.Answer
 	}, rand.Reader)
-	var lines []string
+	arriving := nft.Passage{Protocol: unix.IPPROTO_UDP, Port: uint16(at.LocalAddr().(*net.UDPAddr).Port)}
+	var list []nft.Passage
 	for _, l := range h.Lines {
-		lines = append(lines, l.Name)
+		arriving.In = l.Name
+		if arriving.Version = "ip"; len(l.Addresses) > 0 {
+			list = append(list, arriving)
+		}
+		if arriving.Version = "ip6"; l.Internet6 {
+			list = append(list, arriving)
+		}
 	}
-	closed, err := a.openPort(unix.IPPROTO_UDP, uint16(at.LocalAddr().(*net.UDPAddr).Port), lines...)
+	closed, err := a.openPort(list)
 	if err == nil {
 		err = serveJoin(ctx, at, host)
 	}
@@ -364,13 +373,8 @@ func applyAll(r *setup.Record, steps []setup.Step) error {
 	return nil
 }
 
-// openPort has firewalls of this host accept packets to a port of the setup that arrive at
-// interfaces, until closed is called.
-func (a *App) openPort(protocol byte, port uint16, links ...string) (closed func(), err error) {
-	var list []nft.Passage
-	for _, l := range links {
-		list = append(list, nft.Passage{Version: "ip", In: l, Protocol: protocol, Port: port})
-	}
+// openPort has firewalls of this host accept packets to a port of the setup, until closed is called.
+func (a *App) openPort(list []nft.Passage) (closed func(), err error) {
 	if blocks, err := nft.Blocking(list); err != nil || len(blocks) == 0 {
 		return func() {}, nil // without an answer, there are no rules
 	}
@@ -443,6 +447,7 @@ It reads the VPS's line from the terminal or standard input. As an argument, oth
 	c.Flags().StringSliceVar(&f.lan, "lan", nil, "an `interface` of the LAN, instead of those that are found; repeatable")
 	CompleteFlag(c, "lan", interfaceNames)
 	c.Flags().BoolVar(&f.noLAN, "no-lan", false, "there is no LAN: this host alone uses the lines")
+	c.Flags().BoolVar(&f.hideLAN, "hide-lan", false, "masquerade IPv4 of the LAN, whose addresses another site has, too: nobody connects to its hosts")
 	return c
 }
 
@@ -551,7 +556,7 @@ func exchange(ctx context.Context, i join.Invitation, own handshake.PrivateKey, 
 			switch answer, err := e.Finish(b[:n]); {
 			case errors.Is(err, join.ErrRefused):
 			case err == nil && answer.Refused != "":
-				return join.Answer{}, fmt.Errorf("the VPS refuses: %s", answer.Refused)
+				return join.Answer{}, fmt.Errorf("the VPS refuses: %s (the line is still valid)", answer.Refused)
 			default:
 				return answer, err
 			}
@@ -606,7 +611,7 @@ func (a *App) awaitPeer(ctx context.Context, at netip.AddrPort, d *setup.Daemon,
 
 // sendTest waits for the site, and sends to its one connection for a few seconds.
 func (a *App) sendTest(ctx context.Context, status netip.AddrPort, d *setup.Daemon, peer setup.Peer) error {
-	closed, err := a.openPort(unix.IPPROTO_TCP, joinPort, gateway.DefaultInterface)
+	closed, err := a.openPort([]nft.Passage{{Version: "ip", In: gateway.DefaultInterface, Protocol: unix.IPPROTO_TCP, Port: joinPort}})
 	defer closed()
 	if err != nil {
 		return err

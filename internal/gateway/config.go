@@ -145,6 +145,10 @@ type LAN struct {
 	Interfaces []string `yaml:"interfaces,omitempty"`
 	// Prefixes are the addresses of the hosts. Example: [10.1.0.0/16]
 	Prefixes []netip.Prefix `yaml:"prefixes,omitempty"`
+	// Masquerade gives packets of IPv4 from the LAN that go to peers the gateway's address in the tunnel
+	// as source. It is for a LAN whose addresses another site has, too: hosts connect to the Internet
+	// and to other sites through the peers, and nobody connects to them. Example: true
+	Masquerade bool `yaml:"masquerade,omitempty"`
 }
 
 // Tunnel is the interface of the tunnel.

@@ -88,8 +88,13 @@ func TestCheck(t *testing.T) {
 		"masquerading of the IPv6 Internet": {func(c *Config) {
 			c.Masquerade, c.Peers[1].Prefixes = true, []netip.Prefix{prefix("2000::/4"), prefix("3000::/4")}
 		}, "masquerade: must be left out: the peers' prefixes contain every public address of ::/0"},
-		"routed without masquerade": {func(c *Config) { c.Routed = []netip.Prefix{prefix("2001:db8:100::/48")} }, "routed: must be left out without masquerade"},
-		"everything routed":         {func(c *Config) { c.Masquerade, c.Routed = true, []netip.Prefix{prefix("::/0")} }, "routed[0]: must not be a default route"},
+		"a masqueraded LAN at a VPS":           {func(c *Config) { c.LAN.Masquerade, c.Masquerade = true, true }, "lan.masquerade: must be left out beside masquerade"},
+		"a masqueraded LAN of an alliance":     {func(c *Config) { c.LAN.Masquerade, c.Role = true, RoleHomeAgent }, "lan.masquerade: must be left out with role home-agent"},
+		"a masqueraded LAN to an open peer":    {func(c *Config) { c.LAN.Masquerade, c.Peers[1].Mode = true, "plain" }, "lan.masquerade: must not be with peers[1], whose packets are not encrypted"},
+		"a masqueraded LAN of IPv6":            {func(c *Config) { c.LAN.Masquerade, c.LAN.Prefixes = true, c.LAN.Prefixes[1:] }, "lan.masquerade: must be left out: lan.prefixes has no network of IPv4"},
+		"a masqueraded LAN without an address": {func(c *Config) { c.LAN.Masquerade = true }, "lan.masquerade: needs an address of IPv4 in tunnel.addresses"},
+		"routed without masquerade":            {func(c *Config) { c.Routed = []netip.Prefix{prefix("2001:db8:100::/48")} }, "routed: must be left out without masquerade"},
+		"everything routed":                    {func(c *Config) { c.Masquerade, c.Routed = true, []netip.Prefix{prefix("::/0")} }, "routed[0]: must not be a default route"},
 		"inbound to others": {func(c *Config) {
 			c.Masquerade, c.Routed, c.Inbound = true, []netip.Prefix{prefix("2001:db8:100::/48")}, []netip.Prefix{prefix("2001:db8:101::5/128")}
 		}, "inbound[0]: 2001:db8:101::5/128 is in no prefix of routed"},

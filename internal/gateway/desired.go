@@ -83,7 +83,7 @@ func (c *Config) local(connected []route.Address) []netip.Prefix {
 // addresses those of endpoints' names, connected those of the host. The section has passed its
 // checks.
 func planeState(c *Config, k keys, mtu int, links map[string]bool, addresses map[string][]netip.Addr, connected []route.Address) dataplane.State {
-	s := dataplane.State{Key: k.own, Port: c.Port(), Mark: SocketMark, MTU: mtu, Policy: policyOf(c), Probes: c.Probes.plane(), LAN: dataplane.LAN(c.LAN), Local: c.local(connected)}
+	s := dataplane.State{Key: k.own, Port: c.Port(), Mark: SocketMark, MTU: mtu, Policy: policyOf(c), Probes: c.Probes.plane(), LAN: dataplane.LAN{Interfaces: c.LAN.Interfaces, Prefixes: c.LAN.Prefixes}, Local: c.local(connected)}
 	for _, p := range c.Paths {
 		s.Paths = append(s.Paths, dataplane.Path{
 			Name: p.Name, Interface: p.Interface, Down: p.Rate.Down.plane(), Up: p.Rate.Up.plane(), Cost: p.Cost, Usable: links[p.Interface],

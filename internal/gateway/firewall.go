@@ -54,8 +54,9 @@ func (c *Config) passages(uses func(link string, v bgp.IP) bool) []nft.Passage {
 	}
 	tunnel := c.tunnelName()
 	for _, v := range c.forwarded() {
-		// Peers that the Internet is behind get no connections to hosts of the LAN.
-		everybody := slices.ContainsFunc(c.peerPrefixes(v), func(p netip.Prefix) bool { return p.Bits() == 0 })
+		// Peers that the Internet is behind get no connections to hosts of the LAN, and none reach
+		// hosts that are masqueraded.
+		everybody := v == bgp.IPv4 && c.LAN.Masquerade || slices.ContainsFunc(c.peerPrefixes(v), func(p netip.Prefix) bool { return p.Bits() == 0 })
 		for _, link := range c.LAN.Interfaces {
 			add(nft.Passage{Version: names[v], In: link, Out: tunnel})
 			add(nft.Passage{Version: names[v], In: tunnel, Out: link, Replies: everybody})

@@ -287,12 +287,12 @@ func (g *Gateway) run(ctx context.Context) error {
 	}
 	if err == nil {
 		// A kernel without nf_tables has no table of a previous instance either.
-		if err = g.translate(); !g.config.Masquerade {
+		if err = g.translate(); !g.config.translates() {
 			err = nil
 		}
 	}
 	if err != nil {
-		if g.config.Masquerade && !g.keep {
+		if g.config.translates() && !g.keep {
 			// The kernel may have made the table although an answer was lost.
 			err = errors.Join(err, g.untranslate())
 		}
@@ -319,7 +319,7 @@ func (g *Gateway) run(ctx context.Context) error {
 	})
 	background.Go(func() { g.meter(loopCtx) })
 	err = g.loop.Run(loopCtx, g)
-	if g.config.Masquerade && !g.keep {
+	if g.config.translates() && !g.keep {
 		err = errors.Join(err, g.untranslate())
 	}
 	if !g.keep {

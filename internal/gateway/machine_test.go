@@ -600,11 +600,17 @@ func TestLocal(t *testing.T) {
 	}
 }
 
-// TestMasqueradeLinks: packets that leave by a path are masqueraded, those to leaders are not.
+// TestMasqueradeLinks: packets that leave by a path are masqueraded, those to leaders are not; of a LAN
+// that is hidden, packets of IPv4 into the tunnel are.
 func TestMasqueradeLinks(t *testing.T) {
 	c := Config{Masquerade: true, Paths: []Path{{Name: "wan", Interface: "wan0"}}, ShortLinks: []string{"wlan0"}}
 	if links := c.translation().Links; !slices.Equal(links, []string{"wan0"}) {
 		t.Errorf("packets that leave by %q are masqueraded", links)
+	}
+	c = site()
+	c.LAN.Masquerade = true
+	if n := c.translation(); !slices.Equal(n.Links, []string{"tabane0"}) || !slices.Equal(n.Sources, c.LAN.Prefixes[:1]) {
+		t.Errorf("packets of the LAN: %+v", n)
 	}
 }
 
@@ -620,6 +626,8 @@ func TestPassages(t *testing.T) {
 	site := Config{LAN: LAN{Interfaces: []string{"lan"}, Prefixes: prefixes("10.1.0.0/16")}, Paths: []Path{{Name: "a", Interface: "wan"}}, Peers: []Peer{{Name: "b", Endpoints: []Endpoint{"192.0.2.1:4790"}, Prefixes: prefixes("10.2.0.0/16")}}}
 	internet := site
 	internet.Peers = []Peer{{Name: "b", Endpoints: []Endpoint{"192.0.2.1:4790"}, Prefixes: prefixes("0.0.0.0/0")}}
+	hidden := site
+	hidden.LAN.Masquerade = true
 	vps := Config{Masquerade: true, Paths: site.Paths, Peers: []Peer{{Name: "b", Prefixes: prefixes("10.1.0.0/16", "fd01::/64")}}}
 	for name, tt := range map[string]struct {
 		c    Config
@@ -627,6 +635,7 @@ func TestPassages(t *testing.T) {
 	}{
 		"site to site": {site, "ip iifname lan oifname tabane0 accept; ip iifname tabane0 oifname lan accept"},
 		"internet":     {internet, "ip iifname lan oifname tabane0 accept; ip iifname tabane0 oifname lan ct state established,related accept"},
+		"hidden":       {hidden, "ip iifname lan oifname tabane0 accept; ip iifname tabane0 oifname lan ct state established,related accept"},
 		"VPS": {vps, "ip iifname tabane0 oifname wan accept; ip iifname wan oifname tabane0 ct state established,related accept; " +
 			"ip6 iifname tabane0 oifname wan accept; ip6 iifname wan oifname tabane0 ct state established,related accept; ip iifname wan udp dport 4790 accept"},
 		"member": {Config{Role: RoleMember, Paths: site.Paths, ShortLinks: []string{"wlan0"}}, "ip iifname wlan0 udp dport 4790 accept; ip iifname wan udp dport 4790 accept"},

@@ -27,8 +27,36 @@ var aside = []netip.Prefix{
 	netip.MustParsePrefix("::/3"), netip.MustParsePrefix("4000::/2"), netip.MustParsePrefix("8000::/1"),
 }
 
+// translates reports whether the gateway needs the table: for packets from peers, or from the LAN.
+func (c *Config) translates() bool { return c.Masquerade || c.LAN.Masquerade }
+
+// hidden returns the prefixes of the LAN that peers do not see.
+func (c *Config) hidden() []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(c.LAN.Prefixes), func(p netip.Prefix) bool { return !p.Addr().Is4() })
+}
+
+// checkHidden checks the masquerading of the LAN.
+func (c *Config) checkHidden(faults *fault.List) {
+	const at = "lan.masquerade"
+	open := slices.IndexFunc(c.Peers, func(p Peer) bool { return p.mode().Open() })
+	switch {
+	case !c.LAN.Masquerade:
+	case c.Masquerade:
+		faults.Add(at, "must be left out beside masquerade, which is for the gateway that has the way to the Internet")
+	case c.Role != "":
+		faults.Add(at, "must be left out with role %s", c.Role)
+	case open >= 0:
+		faults.Add(at, "must not be with peers[%d], whose packets are not encrypted: they do not pass nftables", open)
+	case len(c.hidden()) == 0:
+		faults.Add(at, "must be left out: lan.prefixes has no network of IPv4")
+	case !slices.ContainsFunc(c.Tunnel.Addresses, func(p netip.Prefix) bool { return p.Addr().Is4() }):
+		faults.Add(at, "needs an address of IPv4 in tunnel.addresses, which the peers have in their prefixes")
+	}
+}
+
 func (c *Config) checkMasquerade(faults *fault.List) {
 	c.checkRouted(faults)
+	c.checkHidden(faults)
 	if !c.Masquerade {
 		return
 	}
@@ -85,6 +113,9 @@ func (c *Config) checkRouted(faults *fault.List) {
 
 // translation returns the desired table.
 func (c *Config) translation() *nft.Translation {
+	if c.LAN.Masquerade {
+		return &nft.Translation{Table: natTable, Links: []string{c.tunnelName()}, Sources: c.hidden()}
+	}
 	t := &nft.Translation{Table: natTable, Links: c.pathInterfaces(), Kept: c.Routed, Open: c.Inbound}
 	for _, p := range c.Peers {
 		t.Sources = append(t.Sources, p.Prefixes...)
@@ -94,7 +125,7 @@ func (c *Config) translation() *nft.Translation {
 
 // translate makes the table in the kernel, or removes that of a previous instance or configuration.
 func (g *Gateway) translate() error {
-	if g.translation = nil; g.config.Masquerade {
+	if g.translation = nil; g.config.translates() {
 		g.translation = g.config.translation()
 		return g.namespace.Do(g.config.translation().Set)
 	}
@@ -109,7 +140,7 @@ func (g *Gateway) untranslate() error {
 // configuration is read when the condition is examined: a reload may have replaced it since.
 func (g *Gateway) masquerading() condition.Condition {
 	return condition.Condition{
-		Name: "masquerading", Good: "packets from peers to the Internet are masqueraded if the configuration says so",
+		Name: "masquerading", Good: "packets are masqueraded if the configuration says so, and no others",
 		Examine: func() (problems []health.Problem, err error) {
 			g.withTranslation(func(t *nft.Translation) { problems, err = examineTranslation(t) })
 			return problems, err
@@ -142,7 +173,7 @@ func examineTranslation(t *nft.Translation) ([]health.Problem, error) {
 			return nil, err
 		}
 		return []health.Problem{{
-			Text:   fmt.Sprintf("the table %q of nftables is there without masquerade: true, so that packets from peers may be masqueraded", natTable),
+			Text:   fmt.Sprintf("the table %q of nftables is there without masquerade: true, so that packets may be masqueraded", natTable),
 			Remedy: "nft delete table inet " + natTable,
 		}}, nil
 	}
@@ -150,7 +181,7 @@ func examineTranslation(t *nft.Translation) ([]health.Problem, error) {
 		return nil, err
 	}
 	return []health.Problem{{
-		Text:   fmt.Sprintf("another program changed the table %q of nftables, so that packets from peers may not be masqueraded", natTable),
+		Text:   fmt.Sprintf("another program changed the table %q of nftables, so that packets may not be masqueraded", natTable),
 		Remedy: fmt.Sprintf("stop what changes it, such as a firewall that flushes all tables (nft list table inet %s)", natTable),
 	}}, nil
 }

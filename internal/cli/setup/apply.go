@@ -117,7 +117,11 @@ func (r *Record) Apply(s Step) error {
 		}
 		return gateway.WriteKey(s.File.Path, key)
 	case s.File != nil:
-		return os.WriteFile(s.File.Path, []byte(s.File.Text), 0o644)
+		err := os.WriteFile(s.File.Path, []byte(s.File.Text), 0o644)
+		if err != nil { // a part of it would be taken for one that was edited
+			_ = os.Remove(s.File.Path)
+		}
+		return err
 	case s.Parameter != nil:
 		return netns.Sysctl(s.Parameter.Key, s.Parameter.Value)
 	case s.Rule != nil:

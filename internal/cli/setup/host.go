@@ -25,6 +25,8 @@ type Choice struct {
 	LAN    []string
 	NoLAN  bool
 	NoIPv6 bool
+	// HideLAN has the LAN's hosts of IPv4 masqueraded by the site's gateway.
+	HideLAN bool
 	// Routed is a public prefix of IPv6 that is routed to the host, which is looked for if it is not
 	// valid.
 	Routed netip.Prefix
@@ -32,7 +34,7 @@ type Choice struct {
 
 // Find examines this host, in the network namespace of the calling thread. It changes nothing.
 func Find(choice Choice) (*Host, error) {
-	h := &Host{Parameters: map[string]string{}}
+	h := &Host{Parameters: map[string]string{}, HideLAN: choice.HideLAN}
 	h.Name, _ = os.Hostname()
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -46,6 +48,9 @@ func Find(choice Choice) (*Host, error) {
 		if i := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Attrs().Index == index }); i >= 0 {
 			h.Lines = append(h.Lines, Link{Name: links[i].Attrs().Name})
 		}
+	}
+	if err := h.findLines6(links); err != nil {
+		return nil, err
 	}
 	chosen := func(list []Link, name string) bool {
 		return slices.ContainsFunc(list, func(l Link) bool { return l.Name == name })
@@ -108,6 +113,29 @@ func Find(choice Choice) (*Host, error) {
 	h.Filtered = len(blocks) > 0
 	h.Unit, err = hasUnit()
 	return h, err
+}
+
+// findLines6 adds the interfaces that have a default route and a public address of IPv6, and no address
+// of IPv4: one that has both, and no default route of IPv4, may be in a LAN with another router.
+func (h *Host) findLines6(links []netlink.Link) error {
+	routes, err := defaultRoutes(netlink.FAMILY_V6)
+	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
+		return nil
+	}
+	for _, l := range links {
+		a := l.Attrs()
+		if err != nil || !slices.Contains(routes, a.Index) || slices.ContainsFunc(h.Lines, func(o Link) bool { return o.Name == a.Name }) {
+			continue
+		}
+		var four, six []netip.Prefix
+		if four, err = addressesOf(links, a.Name, netlink.FAMILY_V4); err == nil {
+			six, err = addressesOf(links, a.Name, netlink.FAMILY_V6)
+		}
+		if len(four) == 0 && len(public(six)) > 0 {
+			h.Lines = append(h.Lines, Link{Name: a.Name})
+		}
+	}
+	return err
 }
 
 // findIPv6 examines what concerns IPv6, of the lines and interfaces of the LAN that were found.
@@ -266,7 +294,8 @@ func addressesOf(links []netlink.Link, name string, family int) ([]netip.Prefix,
 	var list []netip.Prefix
 	for _, a := range all {
 		p, ok := netipx.FromStdIPNet(&net.IPNet{IP: a.IP, Mask: a.Mask})
-		if ok && a.Scope == unix.RT_SCOPE_UNIVERSE {
+		temporary := family == netlink.FAMILY_V6 && a.Flags&unix.IFA_F_TEMPORARY != 0 // RFC 8981
+		if ok && a.Scope == unix.RT_SCOPE_UNIVERSE && !temporary {
 			list = append(list, p)
 		}
 	}

@@ -109,6 +109,8 @@ type Host struct {
 	Name string
 	// Lines lead to the Internet, those of the best default route first. LAN are interfaces to hosts.
 	Lines, LAN []Link
+	// HideLAN: hosts of the LAN have the gateway's address in the tunnel, for IPv4.
+	HideLAN bool
 	// Sessions are connections from elsewhere to this host that use a default route.
 	Sessions []Rule
 	// Networks are those that routes lead to, but for default routes.
@@ -170,15 +172,37 @@ func (h *Host) passages() []nft.Passage {
 	return c.Passages()
 }
 
-// Public returns the addresses of the lines that others can reach, as far as they themselves show.
-func (h *Host) Public() []netip.Addr {
-	var list []netip.Addr
+// Public returns the addresses of the lines that others can reach, as far as they themselves show: at
+// most so many, one of them of IPv6 if there is one.
+func (h *Host) Public(most int) []netip.Addr {
+	var four, six []netip.Addr
 	for _, l := range h.Lines {
-		for _, a := range l.Addresses {
-			if !a.Addr().IsPrivate() && !shared.Contains(a.Addr()) {
-				list = append(list, a.Addr())
-			}
+		four = append(four, public(l.Addresses)...)
+		if l.Internet6 {
+			six = append(six, public(l.Addresses6)...)
 		}
+	}
+	list := append(four[:min(len(four), most-min(len(six), 1))], six...)
+	return list[:min(len(list), most)]
+}
+
+// public returns the addresses that are neither private nor those of a carrier's NAT.
+func public(list []netip.Prefix) (addresses []netip.Addr) {
+	for _, a := range list {
+		if !a.Addr().IsPrivate() && !shared.Contains(a.Addr()) {
+			addresses = append(addresses, a.Addr())
+		}
+	}
+	return addresses
+}
+
+// reachable returns the addresses of a peer that the host's lines reach: those of IPv6 only if a
+// line has no IPv4, because packets are smaller with them.
+func (h *Host) reachable(all []netip.Addr) []netip.Addr {
+	only6 := func(l Link) bool { return len(l.Addresses) == 0 && !l.Via.Is4() }
+	list := slices.DeleteFunc(slices.Clone(all), func(a netip.Addr) bool { return a.Is6() && !slices.ContainsFunc(h.Lines, only6) })
+	if len(list) == 0 {
+		return all
 	}
 	return list
 }
@@ -225,6 +249,9 @@ func (h *Host) Request() join.Request {
 		name = "site"
 	}
 	r := join.Request{Name: name, LAN: networks(h.LAN), Connected: networks(h.Lines), IPv6: h.KeepsIPv6() == ""}
+	if h.HideLAN {
+		r.LAN, r.Connected = nil, slices.Concat(r.Connected, r.LAN)
+	}
 	if r.IPv6 {
 		r.LAN = append(r.LAN, h.lan6()...)
 	}
@@ -233,6 +260,9 @@ func (h *Host) Request() join.Request {
 
 // tunnels are where the addresses of the tunnel are taken from.
 var tunnels = netip.MustParsePrefix("10.79.0.0/16")
+
+// hideLAN is what a site can do where its LAN is refused.
+const hideLAN = ", or join with --hide-lan: its hosts then have the site's address in the tunnel, and nobody connects to them"
 
 // Decide answers the request of a site.
 func (h *Host) Decide(r join.Request) join.Answer {
@@ -244,16 +274,16 @@ func (h *Host) Decide(r join.Request) join.Answer {
 	}
 	for _, p := range carried(r, a) {
 		if !private(p) {
-			return join.Answer{Refused: fmt.Sprintf("the LAN %v is not a private network", p)}
+			return join.Answer{Refused: fmt.Sprintf("the LAN %v is not a private network: give it one"+hideLAN, p)}
 		}
 		if i := slices.IndexFunc(own, p.Overlaps); i >= 0 {
-			return join.Answer{Refused: fmt.Sprintf("the LAN %v overlaps the network %v of the VPS: give one of them other addresses, or name the LAN's interfaces by --lan", p, own[i])}
+			return join.Answer{Refused: fmt.Sprintf("the LAN %v overlaps the network %v of the VPS: give one of them other addresses, or name the right interfaces by --lan"+hideLAN, p, own[i])}
 		}
 		if site, at := h.siteWith(p); site != "" {
-			return join.Answer{Refused: fmt.Sprintf("the LAN %v overlaps %v of the site %q: give one of them other addresses; if it is that site again, tabane gateway invite --replace %s", p, at, site, site)}
+			return join.Answer{Refused: fmt.Sprintf("the LAN %v overlaps %v of the site %q: give one of them other addresses"+hideLAN+". If it is that site again: tabane gateway invite --replace %s", p, at, site, site)}
 		}
 		if slices.ContainsFunc(h.Sessions, func(s Rule) bool { return p.Contains(s.To) }) {
-			return join.Answer{Refused: fmt.Sprintf("the LAN %v contains an address that is connected to the VPS now: packets to it would go into the tunnel", p)}
+			return join.Answer{Refused: fmt.Sprintf("the LAN %v contains an address that is connected to the VPS now: packets to it would go into the tunnel"+hideLAN, p)}
 		}
 	}
 	used := slices.Concat(own, r.LAN, r.Connected)
@@ -432,14 +462,14 @@ func Site(h *Host, f Files, peer Peer) ([]Step, error) {
 	c := gateway.Config{Peers: []gateway.Peer{{
 		Name: peer.Answer.Name, PublicKey: peer.At.Public.String(), Prefixes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")},
 	}}}
-	for _, a := range peer.At.Addresses {
+	for _, a := range h.reachable(peer.At.Addresses) {
 		c.Peers[0].Endpoints = append(c.Peers[0].Endpoints, gateway.Endpoint(netip.AddrPortFrom(a, peer.At.Port).String()))
 	}
 	c.Tunnel.Addresses = []netip.Prefix{single(peer.Answer.Own)}
 	for _, l := range h.LAN {
 		c.LAN.Interfaces = append(c.LAN.Interfaces, l.Name)
 	}
-	c.LAN.Prefixes = networks(h.LAN)
+	c.LAN.Prefixes, c.LAN.Masquerade = networks(h.LAN), h.HideLAN && len(h.LAN) > 0
 	if peer.Answer.Own6.IsValid() && h.KeepsIPv6() == "" {
 		c.Peers[0].Prefixes = append(c.Peers[0].Prefixes, netip.MustParsePrefix("::/0"))
 		c.Tunnel.Addresses = append(c.Tunnel.Addresses, single(peer.Answer.Own6))

@@ -262,6 +262,25 @@ func TestSecondSite(t *testing.T) {
 	if got := vps.Accept(f, peer.At.Public, again); !strings.Contains(got.Answer.Refused, "invite --replace "+p.Request.Name) {
 		t.Errorf("the same networks: %+v", got.Answer)
 	}
+	twin := dual()
+	twin.HideLAN, twin.Unique = true, unique([]byte{2, 0, 0, 0, 0, 4})
+	hidden := vps.Accept(f, peer.At.Public, twin.Request())
+	if hidden.Answer.Refused != "" || slices.ContainsFunc(hidden.Request.LAN, func(n netip.Prefix) bool { return n.Addr().Is4() }) {
+		t.Errorf("the same networks, hidden: %+v", hidden)
+	}
+	hidden.At = peer.At
+	steps, err = Site(twin, f, hidden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range steps {
+		if s.File == nil || s.File.Path != f.Config() {
+			continue
+		}
+		if c, err := (config.Reader{}).Parse("gateway.yaml", []byte(s.File.Text)); err != nil || !c.Gateway.LAN.Masquerade || !slices.Contains(c.Gateway.LAN.Prefixes, netip.MustParsePrefix("192.168.8.0/24")) {
+			t.Errorf("a hidden LAN: %v\n%s", err, s.File.Text)
+		}
+	}
 	second := dual()
 	second.LAN[0].Addresses, second.Unique = at("192.168.9.1/24"), unique([]byte{2, 0, 0, 0, 0, 3})
 	q := vps.Accept(f, peer.At.Public, second.Request())
