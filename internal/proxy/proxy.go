@@ -180,6 +180,7 @@ func (p *Proxy) open(l Listener, inherited *handover.Sockets) error {
 	}
 	s, err := p.engine.Add(relay.ServiceOptions{
 		Name: l.Listen.String(), Sockets: r.sockets, Requests: l.Listen.Kind == SOCKS, Header: l.AcceptProxyProtocol,
+		Local: l.Listen.Kind != SOCKS && len(r.served.upstreams) == 0 || l.ProxyProtocol != 0,
 		Allow: allow(l.Allow), Idle: l.idle(), Pace: uint64(l.Pace), Tag: r.served,
 	})
 	if err != nil {

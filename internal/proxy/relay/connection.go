@@ -60,6 +60,7 @@ type connection struct {
 	headed     bool // the PROXY header was read
 	named      bool // it has addresses
 	queued     bool // in the loop's list of ready ones
+	probed     bool // a silent target is asked whether it is alive
 	slot       int32
 	generation uint32
 	service    *Service
@@ -94,6 +95,8 @@ type side struct {
 	ending, ended bool
 	// broken: the peer has reset the connection.
 	broken bool
+	// begun: something was sent. prompt: small segments do not wait for acknowledgments.
+	begun, prompt bool
 }
 
 // flow is one direction of a connection.
@@ -118,7 +121,7 @@ func (l *loop) begin(s *Service, client int, from netip.AddrPort) {
 	c := l.take()
 	c.service, c.peer, c.client = s, from, from
 	c.since, c.active = l.now, l.now
-	c.sides[0] = side{fd: int32(client)}
+	c.sides[0] = side{fd: int32(client), prompt: true}
 	c.sides[1] = side{fd: -1}
 	c.dial.won = -1
 	l.engine.open.Add(1)
@@ -424,7 +427,7 @@ func (l *loop) drain(c *connection) {
 // route asks the router for targets.
 func (l *loop) route(c *connection, d request.Destination) {
 	c.state, c.since = routing, l.now
-	if !c.local.IsValid() {
+	if c.service.Local && !c.local.IsValid() {
 		c.local = LocalAddress(int(c.sides[0].fd))
 	}
 	slot, generation := c.slot, c.generation
@@ -486,10 +489,7 @@ func (l *loop) attempt(c *connection) {
 		t := &c.plan.Targets[i]
 		fd, err := socket(t.Address.Addr(), t.Multipath)
 		if err == nil {
-			if err = tune(fd, detect); err == nil {
-				err = connect(fd, t.Address)
-			}
-			if err == nil {
+			if err = connect(fd, t.Address); err == nil {
 				if errno := l.watch(c, i+1, fd); errno != 0 {
 					err = errno
 				}
@@ -624,6 +624,13 @@ func (l *loop) expire(c *connection) {
 			l.refuse(c, c.protocol.Failed(request.TimedOut), errors.New("no target answers in time"))
 		}
 	case relaying:
+		if !c.probed {
+			// Short connections do without.
+			c.probed = true
+			if err := probe(int(c.sides[1].fd), detect); err != nil {
+				l.engine.log.Debug("target is not asked whether it is alive", "target", c.target(int(c.dial.won)).Address, "err", err)
+			}
+		}
 		if l.now.Sub(c.active) >= c.service.Idle {
 			c.service.Counts.Idle.Add(1)
 			l.abort(c)

@@ -43,7 +43,8 @@ type Query struct {
 	// Peer is the other end of the socket. Client is the same, or what a PROXY header says, which the
 	// peer may have made up.
 	Peer, Client netip.AddrPort
-	// Local is where the client has connected to. Headed: a PROXY header says so.
+	// Local is where the client has connected to, if the service asks for it or a PROXY header says so
+	// (Headed).
 	Local  netip.AddrPort
 	Headed bool
 	// Protocol and Asked are what the client requests; the protocol is None without a request.
@@ -96,6 +97,8 @@ type ServiceOptions struct {
 	Requests bool
 	// Header: each client sends a PROXY header first.
 	Header bool
+	// Local: the router needs where clients have connected to.
+	Local bool
 	// Allow reports whether a client may connect; nil: all may.
 	Allow func(netip.Addr) bool
 	// Idle is how long a connection may have no data.
@@ -210,7 +213,7 @@ func (e *Engine) Run(ctx context.Context) error {
 func (e *Engine) Add(o ServiceOptions) (*Service, error) {
 	s := &Service{ServiceOptions: o}
 	for _, fd := range s.Sockets {
-		err := tune(fd, detect)
+		err := errors.Join(sendAtOnce(fd), probe(fd, detect))
 		if err == nil {
 			err = pace(fd, o.Pace)
 		}

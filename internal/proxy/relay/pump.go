@@ -149,6 +149,9 @@ func (s *side) took(n int, errno syscall.Errno, all bool) syscall.Errno {
 // push gives the receiver what was taken, and returns the bytes that it has taken. What remains of
 // the loop's buffer is copied.
 func (l *loop) push(f *flow, to *side) (moved int, errno syscall.Errno) {
+	if n := f.held + len(f.rest); n > 0 && to.writable && !to.prompt {
+		to.sends(n)
+	}
 	for f.held > 0 && to.writable {
 		n, errno := splice(f.pipe.read, int(to.fd), f.held)
 		switch errno {
@@ -190,6 +193,17 @@ func (l *loop) push(f *flow, to *side) (moved int, errno syscall.Errno) {
 	return moved, 0
 }
 
+// sends prepares a socket for sending n bytes. What is sent first goes at once if it is one segment, so
+// that many short connections need no option; anything after it, or the rest of a segment, would wait
+// for an acknowledgment.
+func (s *side) sends(n int) {
+	if s.begun || n > leastSegment {
+		s.prompt = true
+		_ = sendAtOnce(int(s.fd)) // sending to a broken one fails
+	}
+	s.begun = true
+}
+
 // account counts what was moved at once in a direction.
 func (l *loop) account(c *connection, d, moved int) {
 	if moved == 0 {
@@ -197,7 +211,7 @@ func (l *loop) account(c *connection, d, moved int) {
 	}
 	c.active = l.now
 	f := &c.flows[d]
-	if f.segment == 0 && moved > defaultSegment/2 {
+	if f.segment == 0 && moved > leastSegment {
 		f.segment = int32(segment(int(c.sides[1-d].fd)))
 	}
 	size := int(f.segment)

@@ -99,12 +99,17 @@ func boolean(b bool) int {
 	return 0
 }
 
-// tune sets what connections that are accepted from the socket inherit: keep-alive, and no delay of
-// small segments.
-func tune(fd int, keepAlive keepAlive) error {
+// sendAtOnce has small segments not wait for acknowledgments of those before, and also those of
+// connections that are accepted from the socket.
+func sendAtOnce(fd int) error {
+	return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+}
+
+// probe has a peer that is silent asked whether it is alive, and also those of connections that are
+// accepted from the socket.
+func probe(fd int, keepAlive keepAlive) error {
 	var err error
 	set := setter(fd, &err)
-	set(unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	set(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 	set(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, keepAlive.idle)
 	set(unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, keepAlive.interval)
@@ -301,6 +306,9 @@ func segment(fd int) int {
 // defaultSegment is the payload in bytes of a segment of IPv4 or IPv6 with timestamps over
 // Ethernet.
 const defaultSegment = 1440
+
+// leastSegment is the least payload in bytes of a full segment where the MTU is that of IPv6 (1280).
+const leastSegment = 1280 - 40 - 20 - 40
 
 // SetReusePort has other sockets listen at the address of a listening one, or not.
 func SetReusePort(fd int, allowed bool) error {
