@@ -103,7 +103,7 @@ var folders = []folder{
 	},
 	{
 		name: "proxy", about: "a proxy between TCP and MPTCP: what clients request, where connections go, what carries them",
-		may:     []string{"base", "kernel", "daemon"},
+		may:     []string{"base", "kernel", "mptcp", "daemon"},
 		because: "it is a capability of its own",
 		rungs:   [][]string{{"choice", "header", "request"}, {"relay"}, {"."}},
 		pure:    []string{"choice", "header", "request"},

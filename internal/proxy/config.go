@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tabane/tabane/internal/base/fault"
@@ -15,6 +16,10 @@ import (
 type Config struct {
 	// Listeners are where clients connect to, and where their connections go.
 	Listeners []Listener `yaml:"listeners"`
+	// Congestion is the congestion control of MPTCP connections, as the kernel names it. Default:
+	// tabane_cubic where it is loaded (tabane cc load cubic) and the host has cubic, else that of the
+	// host. Example: bbr
+	Congestion string `yaml:"congestion,omitempty"`
 	// Drain is how long the connections of a process that was replaced (SIGUSR2) may go on. Default:
 	// 1h. Example: 10m
 	Drain time.Duration `yaml:"drain,omitempty"`
@@ -79,6 +84,8 @@ const (
 	defaultFinish = 10 * time.Second
 	maxListeners  = 64
 	maxUpstreams  = 16
+	// maxControl bounds the name of a congestion control (TCP_CA_NAME_MAX of include/net/tcp.h).
+	maxControl = 15
 )
 
 // idle returns Idle or its default.
@@ -109,6 +116,9 @@ func (c *Config) Check() fault.List {
 	faults.Merge("", control.CheckPath(c.Control))
 	if n := len(c.Listeners); n == 0 || n > maxListeners {
 		faults.Add("listeners", "must be 1 to %d, got %d", maxListeners, n)
+	}
+	if len(c.Congestion) > maxControl || strings.ContainsFunc(c.Congestion, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		faults.Add("congestion", "must be the name of a congestion control, of at most %d letters, got %q", maxControl, c.Congestion)
 	}
 	if c.Drain < 0 {
 		faults.Add("drain", "must be > 0, got %v", c.Drain)

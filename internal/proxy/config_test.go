@@ -99,6 +99,11 @@ func TestCheck(t *testing.T) {
 	if c := (Config{Listeners: []Listener{fixed, fixed}}); len(c.Check()) != 1 {
 		t.Errorf("the same listener twice: %v", c.Check())
 	}
+	for name, want := range map[string]int{"bbr": 0, "a name that is too long": 1, "cubic\n": 1} {
+		if c := (Config{Listeners: []Listener{fixed}, Congestion: name}); len(c.Check()) != want {
+			t.Errorf("congestion %q: %v", name, c.Check())
+		}
+	}
 	open := Listener{Listen: listen(t, "socks5://[::]:1"), Upstream: to(t, "mptcp"), Allow: everybody}
 	if c := (Config{Listeners: []Listener{open}}); len(c.Warnings()) != 1 || len(c.Check()) != 0 {
 		t.Errorf("an open relay: faults %v, warnings %v", c.Check(), c.Warnings())

@@ -61,6 +61,7 @@ type Proxy struct {
 	// What follows is changed with mu locked.
 	mu      sync.Mutex
 	config  Config
+	control string // congestion control of MPTCP connections
 	running []*running
 	left    bool              // for good: no connection is accepted any more
 	lock    *net.UnixListener // of the network namespace
@@ -98,6 +99,9 @@ func New(o Options) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := p.congest(&o.Config); err != nil {
+		return nil, errors.Join(err, p.engine.Close())
+	}
 	if p.loop, err = daemon.NewLoop(daemon.LoopOptions{Protocol: route.Proxy, Keep: o.Keep, Log: o.Log}); err != nil {
 		return nil, errors.Join(err, p.engine.Close())
 	}
@@ -120,6 +124,19 @@ func New(o Options) (*Proxy, error) {
 	}
 	p.router.listen(p.addresses())
 	return p, nil
+}
+
+// congest sets the congestion control of new MPTCP connections. The caller has locked mu, or is alone.
+func (p *Proxy) congest(c *Config) error {
+	name, host, err := c.congestion()
+	if err != nil {
+		return err
+	}
+	if name != p.control && (p.control != "" || name != host) {
+		p.engine.Congest(name)
+	}
+	p.control = name
+	return nil
 }
 
 // close releases what New has opened.
@@ -444,12 +461,21 @@ func (p *Proxy) Reload(now Config) ([]string, error) {
 	}
 	difference := daemon.Compare(p.config.Listeners, now.Listeners, func(l Listener) string { return l.Listen.String() },
 		func(a, b Listener) bool { return reflect.DeepEqual(a, b) })
-	before, config := slices.Clone(p.running), p.config
+	before, config, control := slices.Clone(p.running), p.config, p.control
+	if _, _, err := now.congestion(); err != nil {
+		return nil, err
+	}
 	if err := p.replace(now); err != nil {
 		p.restore(before)
 		return nil, err
 	}
+	if err := p.congest(&now); err != nil {
+		p.log.Warn("congestion control is not changed", "err", err) // it was unloaded meanwhile
+	}
 	lines := difference.Lines("listener")
+	if control != p.control {
+		lines = append(lines, fmt.Sprintf("congestion is %s", p.control))
+	}
 	if config.Drain != now.Drain {
 		lines = append(lines, fmt.Sprintf("drain is %v", now.DrainTime()))
 	}

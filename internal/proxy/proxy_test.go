@@ -14,10 +14,14 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/kernel/handover"
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
@@ -473,6 +477,67 @@ func TestReload(t *testing.T) {
 	if _, err := net.Dial("tcp", first); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("a rejected reload has opened a listener: %v", err)
 	}
+}
+
+// TestCongestion: MPTCP connections in both directions have the configured congestion control, also one
+// that a reload has set, and an unknown one is refused.
+func TestCongestion(t *testing.T) {
+	server := serve(t, echo).Addr().String()
+	config := Config{Congestion: "reno", Listeners: []Listener{forward(t, "mptcp://"+free(t), "mptcp://"+server)}}
+	p := run(t, Options{Config: config, Log: quiet})
+	for _, want := range []string{"reno", "cubic", ""} {
+		config.Congestion = want
+		if _, err := p.Reload(config); err != nil {
+			t.Fatal(err)
+		}
+		if want == "" {
+			want, _ = relay.Congestion("")
+		}
+		c := dial(t, config.Listeners[0].Listen.Address.String())
+		pingPong(t, c)
+		for _, end := range []string{c.LocalAddr().String(), server} { // what the proxy is connected to
+			if got := controlTo(t, end); got != want {
+				t.Errorf("the connection to %s has %s, want %s", end, got, want)
+			}
+		}
+		_ = c.Close()
+		settle(t, "the connection stays", func() bool { return p.Status().(Status).Connections.Open == 0 })
+	}
+	config.Congestion = "no_such_control"
+	if _, err := p.Reload(config); err == nil {
+		t.Error("an unknown congestion control is accepted")
+	}
+	if _, err := New(Options{Config: config, Log: quiet}); err == nil {
+		t.Error("a proxy starts with an unknown congestion control")
+	}
+}
+
+// controlTo returns the congestion control of the socket of this process that is connected to an
+// address.
+func controlTo(t *testing.T, peer string) string {
+	t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		fd, err := strconv.Atoi(f.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := unix.Getpeername(fd)
+		four, ok := other.(*unix.SockaddrInet4)
+		if err != nil || !ok || netip.AddrPortFrom(netip.AddrFrom4(four.Addr), uint16(four.Port)).String() != peer {
+			continue
+		}
+		name, err := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	t.Fatalf("no socket is connected to %s", peer)
+	return ""
 }
 
 // TestReusePort: with reuse_port, also one that a reload has set, several proxies share the

@@ -23,6 +23,8 @@ type Status struct {
 	// Control is the path of the socket for commands.
 	Control     string      `json:"control"`
 	Connections Connections `json:"connections"`
+	// Congestion is the congestion control of MPTCP connections; none without MPTCP.
+	Congestion string `json:"congestion,omitempty"`
 	// Transports count the connections to upstreams and destinations by what carries them; fallback
 	// are those that were asked for MPTCP and are carried by TCP.
 	Transports transports       `json:"transports"`
@@ -101,7 +103,7 @@ func (p *Proxy) Status() any {
 	}
 	p.mu.Lock()
 	list := slices.Clone(p.running)
-	s := Status{Role: "proxy", Control: control.Path(p.config.Control, "proxy")}
+	s := Status{Role: "proxy", Congestion: p.control, Control: control.Path(p.config.Control, "proxy")}
 	p.mu.Unlock()
 	s.Connections = Connections{Open: p.engine.Open(), Most: p.engine.Most(), Paused: p.engine.Paused(), Pipes: p.engine.Pipes()}
 	if s.Connections.Paused {

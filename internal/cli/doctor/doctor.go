@@ -30,6 +30,7 @@ import (
 	program "github.com/tabane/tabane/internal/mptcp/ccbpf"
 	"github.com/tabane/tabane/internal/mptcp/congestion"
 	"github.com/tabane/tabane/internal/mptcp/mptcpify"
+	"github.com/tabane/tabane/internal/proxy"
 	"github.com/tabane/tabane/internal/proxy/relay"
 )
 
@@ -88,7 +89,7 @@ func Examine() []Finding {
 	list = append(list, typeFormat(), tcx(), reports(), openRelay())
 	list = append(list, gatewayOffloads()...)
 	list = append(list, openPlane(gatewayPins))
-	list = append(list, socketBuffers(netns.ReadSysctl, Privileged()), clock(kernelClock), tunnelMTU(net.Interfaces), descriptors(relay.DescriptorLimit))
+	list = append(list, socketBuffers(netns.ReadSysctl, Privileged()), clock(kernelClock), tunnelMTU(net.Interfaces), descriptors(relay.DescriptorLimit), bounded(relay.Congestion))
 	list = append(list, daemons()...)
 	slices.SortStableFunc(list, func(a, b Finding) int { return cmp.Compare(order(a), order(b)) })
 	return list
@@ -356,6 +357,9 @@ func listenersControl(h congestion.Host) Finding {
 	found, err := h.Listeners()
 	var others []string
 	for _, l := range found {
+		if l.Control == proxy.Bounded && l.Sysctl == program.Cubic {
+			continue // a proxy has chosen it
+		}
 		others = append(others, fmt.Sprintf("%s has %s, not %s", l.Address, l.Control, l.Sysctl))
 	}
 	switch {

@@ -20,3 +20,17 @@ func TestDescriptors(t *testing.T) {
 		t.Errorf("unknown limit: %+v", f)
 	}
 }
+
+// TestBounded: what is missing is reported where the host has cubic and nothing else was chosen.
+func TestBounded(t *testing.T) {
+	for _, c := range []struct {
+		host string
+		may  bool
+		want State
+	}{{"", false, Unknown}, {"bbr", false, OK}, {"cubic", true, OK}, {"cubic", false, Limited}} {
+		f := bounded(func(string) (string, bool) { return c.host, c.may })
+		if f.State != c.want || f.Meaning == "" || (f.Remedy != "") != (c.want == Limited) {
+			t.Errorf("host %q, loaded %v: %+v", c.host, c.may, f)
+		}
+	}
+}

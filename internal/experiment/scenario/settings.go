@@ -195,7 +195,7 @@ func (c *checker) transportSettings(path string, e *Experiment) {
 			c.Add(path+".model.uncounted", "needs mptcp and a scheduler that does not send ahead of windows itself, got %q", cmp.Or(t.Scheduler, sched.Default))
 		}
 		if !t.MPTCP {
-			c.singlePath(path, t.Settings)
+			c.singlePath(path, t.Settings, t.Proxies)
 		} else if name, why := t.SchedulerOptions.foreign(t.Scheduler, len(t.Links)); name != "" {
 			c.Add(path+".scheduler_options."+name, "%s", why)
 		}
@@ -208,7 +208,7 @@ func (c *checker) transportSettings(path string, e *Experiment) {
 			c.Add(path+".era", "is for transports: it changes the headers, and so the limit")
 		}
 		if len(mptcp) == 0 {
-			c.singlePath(path, k.Settings)
+			c.singlePath(path, k.Settings, false)
 			continue
 		}
 		// What a case sets must have an effect on one of the transports at least.
@@ -235,16 +235,17 @@ func (c *checker) use(path string, e *Experiment, s Settings) {
 	}
 }
 
-// singlePath adds a fault for each setting that has no effect on a connection over one path.
-func (c *checker) singlePath(path string, s Settings) {
+// singlePath adds a fault for each setting that has no effect on a connection over one path, or that
+// proxies do not have.
+func (c *checker) singlePath(path string, s Settings, proxies bool) {
 	if s.Scheduler != "" {
 		c.Add(path+".scheduler", "is for transports with mptcp: there is only one path")
 	}
 	for _, name := range s.SchedulerOptions.Set() {
 		c.Add(path+".scheduler_options."+name, "is for transports with mptcp: there is only one path")
 	}
-	if s.Lowat != nil {
-		c.Add(path+".lowat", "is for transports with mptcp: there is no scheduler")
+	if s.Lowat != nil && !proxies {
+		c.Add(path+".lowat", "is for transports with mptcp or proxies: there is no scheduler")
 	}
 	if s.Use != "" {
 		c.Add(path+".use", "is for transports with mptcp: there is only one path")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"syscall"
@@ -26,8 +27,8 @@ import (
 
 // tuning is the kernel configuration of the two ends of a transfer.
 type tuning struct {
-	// server and client are sysctls of their namespaces.
-	server, client map[string]string
+	// server and client are sysctls of their namespaces, proxies those of the nodes with a proxy.
+	server, client, proxies map[string]string
 	// out are the metrics of the server's routes, back those of the client's, in place of the
 	// scenario's own.
 	out, back scenario.RouteMetrics
@@ -255,6 +256,10 @@ func tunings(spec *scenario.Spec) (_ map[result.CellKey]tuning, o offers, _ erro
 		}
 		upload := c.Traffic.Upload
 		t, err := tune(s, own.Transport.MPTCP, c.MaxSegment(own), o)
+		if own.Transport.Proxies {
+			// They are the ends of the connections over the links.
+			t.server, t.proxies = map[string]string{}, t.server
+		}
 		if err == nil {
 			err = reachable(spec, t, upload)
 		}
@@ -426,6 +431,9 @@ func (u *tuner) set(ctx context.Context, t tuning) error {
 	if err := u.sysctls(e.Client, u.now.client, t.client); err != nil {
 		return err
 	}
+	if err := u.proxies(ctx, t); err != nil {
+		return err
+	}
 	server, err := u.lab.Node(e.Server)
 	if err != nil {
 		return err
@@ -463,6 +471,26 @@ func (u *tuner) set(ctx context.Context, t tuning) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("the server is not ready after %s", patience))
 	defer cancel()
 	return u.lab.Daemons().WaitReady(ctx, e.Server)
+}
+
+// proxies changes the sysctls of nodes with a proxy, which then uses them.
+func (u *tuner) proxies(ctx context.Context, t tuning) error {
+	if maps.Equal(t.proxies, u.now.proxies) {
+		return nil
+	}
+	spec := u.lab.Spec()
+	for _, name := range slices.Sorted(maps.Keys(spec.Nodes)) {
+		if spec.Nodes[name].Proxy == nil {
+			continue
+		}
+		if err := u.sysctls(name, u.now.proxies, t.proxies); err != nil {
+			return err
+		}
+		if err := u.lab.Daemons().Command(ctx, scenario.Daemon{Node: name, Role: role.Proxy}, http.MethodPost, "/reload"); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // sysctls changes a node's sysctls and restores those that are not in want.

@@ -489,6 +489,9 @@ func (l *loop) attempt(c *connection) {
 		t := &c.plan.Targets[i]
 		fd, err := socket(t.Address.Addr(), t.Multipath)
 		if err == nil {
+			if name := l.engine.control.Load(); t.Multipath && name != nil {
+				_ = congest(fd, *name) // it was unloaded: that of the host is as good
+			}
 			if err = connect(fd, t.Address); err == nil {
 				if errno := l.watch(c, i+1, fd); errno != 0 {
 					err = errno

@@ -156,6 +156,7 @@ type Engine struct {
 	beside  atomic.Int64 // attempts beyond the first of each connection
 	paused  atomic.Int32 // loops that do not accept
 	pauses  pauseLog
+	control atomic.Pointer[string] // congestion control of MPTCP connections; nil: that of the host
 
 	mu       sync.Mutex
 	services []*Service
@@ -223,12 +224,39 @@ func (e *Engine) Add(o ServiceOptions) (*Service, error) {
 		}
 	}
 	e.mu.Lock()
+	e.congest(s)
 	e.services = append(e.services, s)
 	e.mu.Unlock()
 	for _, l := range e.loops {
 		l.post(func() { l.serve(s) })
 	}
 	return s, nil
+}
+
+// Congest sets the congestion control of new MPTCP connections.
+func (e *Engine) Congest(name string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.control.Store(&name)
+	for _, s := range e.services {
+		e.congest(s)
+	}
+}
+
+// congest sets the congestion control of what is accepted from MPTCP sockets. The caller has locked mu.
+func (e *Engine) congest(s *Service) {
+	name := e.control.Load()
+	if name == nil {
+		return
+	}
+	for _, fd := range s.Sockets {
+		if spliceable(fd) {
+			continue // TCP
+		}
+		if err := congest(fd, *name); err != nil {
+			e.log.Warn("connections have the congestion control of the host", "listener", s.Name, "wanted", *name, "err", err)
+		}
+	}
 }
 
 // Remove stops accepting connections of a service and closes its sockets. Those that were accepted

@@ -117,6 +117,24 @@ func probe(fd int, keepAlive keepAlive) error {
 	return err
 }
 
+// Congestion returns the congestion control that new MPTCP connections have, "" without MPTCP, and whether
+// they may have the one of that name.
+func Congestion(name string) (host string, may bool) {
+	fd, err := socket(netip.IPv4Unspecified(), true)
+	if err != nil {
+		return "", false
+	}
+	defer closeSocket(fd)
+	host, err = unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+	return host, err == nil && congest(fd, name) == nil
+}
+
+// congest sets the congestion control of a socket, of those that are accepted from it, and of subflows
+// that join.
+func congest(fd int, name string) error {
+	return unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
+}
+
 // unpaced as SO_MAX_PACING_RATE is the kernel's default (sk_max_pacing_rate in net/core/sock.c).
 const unpaced = ^uint64(0)
 
