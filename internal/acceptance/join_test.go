@@ -200,6 +200,14 @@ func TestNewcomer(t *testing.T) {
 	if !strings.Contains(dry, "masquerade: true") || !strings.Contains(dry, "firewall: manage") || strings.Contains(dry, "tabane3:") || n.state(n.vps) != n.vpsBefore || !empty(t, n.vpsDir) {
 		t.Errorf("the dry run changed something, or printed:\n%s", dry)
 	}
+	// A login that breaks leaves nothing.
+	broken, out := n.start(n.vps, program, "gateway", "init", "--vps", "--yes", "--dir", n.vpsDir)
+	for end := time.Now().Add(20 * time.Second); !strings.Contains(out.String(), "Waiting") && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	}
+	_ = broken.Process.Signal(syscall.SIGHUP)
+	if err := broken.Wait(); err == nil || n.state(n.vps) != n.vpsBefore || !empty(t, n.vpsDir) {
+		t.Errorf("a hangup: %v, and left %s:\n%s", err, n.state(n.vps), out)
+	}
 	begun := time.Now()
 	joined, text, line := n.join(n.site, n.siteDir, "init", "--vps")
 	t.Logf("%s after the first command:\n%s", time.Since(begun).Round(100*time.Millisecond), joined)
@@ -213,6 +221,10 @@ func TestNewcomer(t *testing.T) {
 	again, out := n.start(n.server, program, "gateway", "join", "--yes", "--no-lan", "--dir", t.TempDir(), line)
 	if err := again.Wait(); err == nil || !strings.Contains(out.String(), "the line works once") {
 		t.Errorf("the line was used twice: %v\n%s", err, out)
+	}
+	elsewhere, out := n.start(n.site, program, "gateway", "join", "--yes", "--dir", t.TempDir(), line)
+	if err := elsewhere.Wait(); err == nil || !strings.Contains(out.String(), "another gateway runs") {
+		t.Errorf("a second gateway of the site: %v\n%s", err, out)
 	}
 	second, out := n.start(n.vps, program, "gateway", "init", "--vps", "--yes", "--dir", n.vpsDir)
 	if err := second.Wait(); err == nil || !strings.Contains(out.String(), "was set up already") {

@@ -39,7 +39,8 @@ Exit code 0: all required features are available; 1: some are missing.`,
   tabane doctor --json`,
 		Args: Arguments(0, 0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			findings := slices.Concat(doctor.Examine(), runningDaemons(c.Context()))
+			// What is wrong with a running daemon precedes what another one would need.
+			findings := slices.Concat(runningDaemons(c.Context()), doctor.Examine())
 			if asJSON {
 				e := json.NewEncoder(a.Out)
 				e.SetIndent("", "  ")

@@ -144,6 +144,8 @@ func (a *App) gatewayInvite(ctx context.Context, r role.Descriptor, f *setupFlag
 	if ok, err := a.confirm(f, what, steps); !ok {
 		return err
 	}
+	ctx, stop := untilHangup(ctx)
+	defer stop()
 	own, err := gateway.PrivateKey(v.key)
 	if err != nil {
 		return &Failure{What: what, Why: err}

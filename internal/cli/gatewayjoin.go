@@ -11,9 +11,11 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -62,6 +64,32 @@ func (f *setupFlags) addCommon(c *cobra.Command) {
 	c.Flags().StringVar(&f.dir, "dir", setup.DefaultDir, "`directory` of the key, the configuration and the record of the setup")
 	c.Flags().BoolVar(&f.yes, "yes", false, "do not ask")
 	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "print what would be done, and do nothing")
+}
+
+// fresh returns the empty record of a host that has no gateway yet.
+func (f *setupFlags) fresh(what string) (*setup.Record, error) {
+	dir, err := filepath.Abs(f.dir)
+	if err != nil {
+		return nil, &Failure{What: what, Why: err}
+	}
+	f.dir = dir
+	record, err := setup.NewRecord(setup.Files{Dir: dir}.Record())
+	if err == nil && !f.dryRun {
+		err = gateway.Running()
+	}
+	if err != nil {
+		return nil, &Failure{What: what, Why: err}
+	}
+	return record, nil
+}
+
+// untilHangup returns a context that ends also when the terminal is gone, as at the end of a login
+// that breaks: what was begun is undone then.
+func untilHangup(ctx context.Context) (context.Context, context.CancelFunc) {
+	if signal.Ignored(syscall.SIGHUP) { // nohup
+		return context.WithCancel(ctx)
+	}
+	return signal.NotifyContext(ctx, syscall.SIGHUP)
 }
 
 // find examines the host.
@@ -264,6 +292,10 @@ func publicAddresses(h *setup.Host, what string, given []string) ([]netip.Addr, 
 
 func (a *App) gatewayInit(ctx context.Context, r role.Descriptor, f *setupFlags, address []string) error {
 	const what = "set up VPS"
+	record, err := f.fresh(what)
+	if err != nil {
+		return err
+	}
 	if err := Require(what, r.Needs...); err != nil {
 		return err
 	}
@@ -274,10 +306,6 @@ func (a *App) gatewayInit(ctx context.Context, r role.Descriptor, f *setupFlags,
 	addresses, err := publicAddresses(h, what, address)
 	if err != nil {
 		return err
-	}
-	record, err := setup.NewRecord(files.Record())
-	if err != nil {
-		return &Failure{What: what, Why: err}
 	}
 	peer := setup.Peer{Request: join.Request{Name: "site", IPv6: true}}
 	if peer.Answer = h.Decide(peer.Request); peer.Answer.Refused != "" {
@@ -302,6 +330,8 @@ func (a *App) gatewayInit(ctx context.Context, r role.Descriptor, f *setupFlags,
 	if ok, err := a.confirm(f, what, lines); !ok {
 		return err
 	}
+	ctx, stop := untilHangup(ctx)
+	defer stop()
 	at, err := net.ListenUDP("udp", &net.UDPAddr{Port: joinPort})
 	if err != nil {
 		return &Failure{What: what, Why: err, Do: "stop what uses UDP port 4790"}
@@ -453,6 +483,10 @@ It reads the VPS's line from the terminal or standard input. As an argument, oth
 
 func (a *App) gatewayJoin(ctx context.Context, r role.Descriptor, f *setupFlags, args []string) error {
 	const what = "join VPS"
+	record, err := f.fresh(what)
+	if err != nil {
+		return err
+	}
 	invitation, err := a.invitation(args)
 	if err != nil {
 		return &Failure{What: what, Why: err}
@@ -463,10 +497,6 @@ func (a *App) gatewayJoin(ctx context.Context, r role.Descriptor, f *setupFlags,
 	h, files, err := f.find(what)
 	if err != nil {
 		return err
-	}
-	record, err := setup.NewRecord(files.Record())
-	if err != nil {
-		return &Failure{What: what, Why: err}
 	}
 	peer := setup.Peer{Answer: unknown, At: invitation}
 	steps, err := setup.Site(h, files, peer)
@@ -482,6 +512,8 @@ func (a *App) gatewayJoin(ctx context.Context, r role.Descriptor, f *setupFlags,
 	if ok, err := a.confirm(f, what, lines); !ok {
 		return err
 	}
+	ctx, stop := untilHangup(ctx)
+	defer stop()
 	return a.inside(ctx, what, record, func() error {
 		if err := applyAll(record, steps[:before]); err != nil {
 			return err

@@ -184,6 +184,15 @@ func lockNamespace() (io.Closer, error) {
 	return l, nil
 }
 
+// Running returns ErrRunning if a gateway runs in the network namespace of the calling thread.
+func Running() error {
+	mine, err := lockNamespace()
+	if err != nil {
+		return err
+	}
+	return mine.Close()
+}
+
 // relayingPlane is the plane of a member, with the program that relays open messages.
 type relayingPlane struct {
 	*sealed.Plane

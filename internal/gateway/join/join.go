@@ -92,7 +92,7 @@ func checksum(b []byte) []byte {
 // Parse parses the text of an invitation. No error repeats it.
 func Parse(text string) (Invitation, error) {
 	damaged := errors.New("parse invitation: it is not complete: paste the whole line that tabane gateway init --vps printed, in quotes")
-	text, ok := strings.CutPrefix(strings.TrimSpace(text), prefix)
+	text, ok := strings.CutPrefix(strings.Trim(text, " \t\r\n'\""), prefix) // pasted with quotes, too
 	if !ok && (strings.HasPrefix(text, "tabane1:") || strings.HasPrefix(text, "tabane2:")) {
 		return Invitation{}, errors.New("parse invitation: the VPS has an older version of tabane: upgrade it")
 	}

@@ -54,7 +54,7 @@ func begin(t testing.TB, i Invitation, own handshake.PrivateKey) (*Exchange, []b
 // one none.
 func TestJoin(t *testing.T) {
 	vps, site := key(t), key(t)
-	i, err := Parse(" " + invite(t, vps).Text() + "\n")
+	i, err := Parse(" '" + invite(t, vps).Text() + "'\n")
 	if err != nil || i.Public != vps.Public() || i.Port != 4790 || !cmp.Equal(i.Addresses, addresses, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })) {
 		t.Fatalf("parsed %v at %v, %v", i.Public, i.Addresses, err)
 	}
