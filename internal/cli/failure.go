@@ -51,7 +51,7 @@ func (f *Failure) Error() string {
 	if f.Name != "" {
 		s += " " + strconv.Quote(f.Name)
 	}
-	s += ": " + reason(f.Why, f.Name).Error()
+	s += ": " + reason(f.Why, f.Name)
 	if f.Do != "" {
 		s += "; " + f.Do
 	}
@@ -60,24 +60,26 @@ func (f *Failure) Error() string {
 
 func (f *Failure) Unwrap() error { return f.Why }
 
-// reason returns the error without the operation on an object of that name, which the failure has
-// itself.
-func reason(err error, name string) error {
-	switch e := err.(type) {
-	case *fs.PathError:
-		if e.Path == name {
-			return e.Err
+// reason returns the text of an error without operations on the object of that name, which the
+// failure names itself.
+func reason(err error, name string) string {
+	for e := err; e != nil; e = errors.Unwrap(e) {
+		if of, ok := e.(*fs.PathError); ok && of.Path == name {
+			return of.Err.Error()
 		}
-	case *net.OpError:
-		if e.Addr != nil && e.Addr.String() != name {
-			return err
-		}
-		if call, ok := e.Err.(*os.SyscallError); ok {
-			return call.Err
-		}
-		return e.Err
 	}
-	return err
+	if of, ok := err.(*net.OpError); ok && (of.Addr == nil || of.Addr.String() == name) {
+		if call, ok := of.Err.(*os.SyscallError); ok {
+			return call.Err.Error()
+		}
+		return of.Err.Error()
+	}
+	text := err.Error()
+	// As in: open lab "name": no such lab
+	if of, cause, ok := strings.Cut(text, strconv.Quote(name)+": "); ok && name != "" && !strings.ContainsAny(of, ":;\n") {
+		return cause
+	}
+	return text
 }
 
 // FileFailure returns the failure to access a file of a flag or an argument.
