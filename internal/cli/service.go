@@ -229,8 +229,8 @@ func command(ctx context.Context, at netip.AddrPort, method, path string, query 
 		return nil, errors.Unwrap(err)
 	}
 	defer resp.Body.Close()
-	const most = 1 << 20
-	text, err := io.ReadAll(io.LimitReader(resp.Body, most))
+	const maxStatus = 1 << 20
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxStatus))
 	if err != nil {
 		return nil, err
 	}

@@ -415,10 +415,10 @@ func replaceRoute(r scenario.StaticRoute) error {
 
 // limits returns the path manager's limits, with the defaults that edge.MPTCP documents.
 func (n *node) limits() mptcp.Limits {
-	const most = 8 // the kernel's MPTCP_PM_ADDR_MAX
+	const maxAddresses = 8 // the kernel's MPTCP_PM_ADDR_MAX
 	return mptcp.Limits{
-		Subflows:        cmp.Or(n.mptcp.Subflows, most),
-		AddAddrAccepted: cmp.Or(n.mptcp.AddAddrAccepted, most),
+		Subflows:        cmp.Or(n.mptcp.Subflows, maxAddresses),
+		AddAddrAccepted: cmp.Or(n.mptcp.AddAddrAccepted, maxAddresses),
 	}
 }
 

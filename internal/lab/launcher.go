@@ -110,9 +110,9 @@ func (l *launcher) client(ctx context.Context, namespace string, args []string, 
 type tail struct{ bytes.Buffer }
 
 func (t *tail) Write(p []byte) (int, error) {
-	const most = 4096
+	const maxTail = 4096
 	t.Buffer.Write(p)
-	if over := t.Len() - most; over > 0 {
+	if over := t.Len() - maxTail; over > 0 {
 		t.Next(over)
 	}
 	return len(p), nil

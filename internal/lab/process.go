@@ -204,14 +204,14 @@ func processesIn(spaces []*space) ([]process, error) {
 
 // lastLines returns the last n lines of a log file, at most 4096 bytes.
 func lastLines(path string, n int) string {
-	const most = 4096
+	const maxTail = 4096
 	f, err := os.Open(path)
 	if err != nil {
 		return ""
 	}
 	defer f.Close()
-	if st, err := f.Stat(); err == nil && st.Size() > most {
-		if _, err := f.Seek(-most, io.SeekEnd); err != nil {
+	if st, err := f.Stat(); err == nil && st.Size() > maxTail {
+		if _, err := f.Seek(-maxTail, io.SeekEnd); err != nil {
 			return ""
 		}
 	}

@@ -80,9 +80,9 @@ func PairedRatio(b, a []float64, level float64) (MedianRatio, error) {
 	if err != nil {
 		return MedianRatio{}, fmt.Errorf("compute ratio of pairs: %w", err)
 	}
-	const least = 3
-	if len(logs) < least {
-		return MedianRatio{}, fmt.Errorf("compute ratio of pairs: %w: want %d pairs, got %d", ErrTooFew, least, len(logs))
+	const minPairs = 3
+	if len(logs) < minPairs {
+		return MedianRatio{}, fmt.Errorf("compute ratio of pairs: %w: want %d pairs, got %d", ErrTooFew, minPairs, len(logs))
 	}
 	mean, sd, _ := MeanSD(logs) // they are finite
 	n := float64(len(logs))

@@ -510,9 +510,9 @@ func describe(n ast.Node) string {
 
 // clip shortens text from the file, so that a fault stays readable.
 func clip(s string) string {
-	const most = 64
-	if r := []rune(s); len(r) > most {
-		return string(r[:most]) + "..."
+	const maxShown = 64
+	if r := []rune(s); len(r) > maxShown {
+		return string(r[:maxShown]) + "..."
 	}
 	return s
 }

@@ -634,8 +634,8 @@ func (f *fields) micros() time.Duration { return time.Duration(f.uint32()) * tim
 // Stamp.Wait are shorter than the bound.
 func (f *fields) longMicros() time.Duration {
 	v := int64(f.uint64())
-	const most = int64(1) << 33
-	f.short = f.short || v > most || v < -most
+	const maxValue = int64(1) << 33
+	f.short = f.short || v > maxValue || v < -maxValue
 	return time.Duration(v) * time.Microsecond
 }
 

@@ -197,7 +197,7 @@ func difference(want, got []string) string {
 	for _, line := range got {
 		count[line]--
 	}
-	const most = 4
+	const maxParts = 4
 	var parts []string
 	for _, line := range slices.Sorted(maps.Keys(count)) {
 		switch n := count[line]; {
@@ -207,8 +207,8 @@ func difference(want, got []string) string {
 			parts = append(parts, "too much "+line)
 		}
 	}
-	if more := len(parts) - most; more > 0 {
-		parts = append(parts[:most], fmt.Sprintf("and %d more", more))
+	if more := len(parts) - maxParts; more > 0 {
+		parts = append(parts[:maxParts], fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(parts, "; ")
 }

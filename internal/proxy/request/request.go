@@ -147,9 +147,9 @@ func ValidName(text string) bool {
 
 // clip shortens text of a client for an error.
 func clip(text string) string {
-	const most = 64
-	if len(text) > most {
-		return text[:most] + "..."
+	const maxShown = 64
+	if len(text) > maxShown {
+		return text[:maxShown] + "..."
 	}
 	return text
 }

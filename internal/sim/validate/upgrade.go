@@ -45,11 +45,11 @@ func upgrade(b *bench, o Options) func() (Table, []Claim) {
 		got[c] = both
 	}
 	return func() (Table, []Claim) {
-		const share = float64(payload) / (payload + header)
+		const payloadShare = float64(payload) / (payload + header)
 		var theory [2][2]float64
 		for after := range theory {
 			blue, red := fixedPointB(after == 1)
-			theory[after] = [2]float64{blue * share, red * share}
+			theory[after] = [2]float64{blue * payloadShare, red * payloadShare}
 		}
 		t := Table{
 			Caption: "Scenario B, red users upgrade from TCP to MPTCP; Mbit/s of a user",
