@@ -22,7 +22,7 @@ const (
 	MaxLength = 1 << 18
 	// receiveBuffer queues packets while a handler is busy, in bytes.
 	receiveBuffer = 32 << 20
-	// checkInterval is how often Handler.Check is called, and the longest time that Run spends on
+	// checkInterval is how often Handler.Check is called, and half of the longest time that Run spends on
 	// packets that wait when its context ends.
 	checkInterval = 250 * time.Millisecond
 	// batch bounds how many packets are read before Run looks at its context again.
@@ -115,7 +115,8 @@ func Open(o Options) (*Socket, error) {
 // Close closes the socket. Run must have returned.
 func (s *Socket) Close() error { return s.file.Close() }
 
-// Dropped is how many packets found no room in the socket's buffer. It is complete once Run has
+// Dropped is how many packets found no room in the socket's buffer, or waited in it for too long after
+// the end. It is complete once Run has
 // returned.
 func (s *Socket) Dropped() uint64 { return s.dropped }
 
@@ -173,13 +174,18 @@ func (s *Socket) Run(ctx context.Context, h Handler) error {
 }
 
 // drain handles the packets that wait when Run ends, for a limited time: under a flood there is
-// always one more.
+// always one more. Those that still wait then count as dropped.
 func (s *Socket) drain(raw syscall.RawConn, h Handler) error {
 	var failed error
 	end, more := time.Now().Add(checkInterval), true
 	err := raw.Control(func(fd uintptr) {
 		for more && failed == nil && time.Now().Before(end) {
 			more, failed = s.read(int(fd), h)
+		}
+		end = time.Now().Add(checkInterval)
+		unread := Handler{Packet: func(Packet) error { s.dropped++; return nil }}
+		for more && failed == nil && time.Now().Before(end) {
+			more, failed = s.read(int(fd), unread)
 		}
 	})
 	return errors.Join(err, failed)
