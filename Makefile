@@ -55,6 +55,11 @@ race: ## run all tests, or those of PKG that match RUN, with the race detector (
 .PHONY: measure-nine
 measure-nine: root build ## measure nine client networks in a lab, and write docs/measured/measure-nine (root, 10 minutes)
 	scenarios/measure-nine/measure $(OUT)/measure-nine docs/measured/measure-nine
+NAME ?= epe-steady epe-change
+
+.PHONY: measured
+measured: root build ## measure scenarios in labs and write docs/measured: NAME="epe-steady epe-change" (root, 9 minutes; docs/measured/measure has all names)
+	docs/measured/measure $(NAME)
 .PHONY: bench-measure
 bench-measure: root build ## compare tabane measure with iperf3 over a veth, in turns (root, 3 minutes)
 	scenarios/measure-nine/iperf3

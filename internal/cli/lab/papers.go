@@ -222,7 +222,7 @@ func (a *app) reproduce(ctx context.Context, name string, f figureFlags) error {
 	before := list[0]
 	f.out = cmp.Or(f.out, filepath.Join("out", figure.ID))
 	// Verdicts are of the backend that ran.
-	figure.Backend = cmp.Or(f.backend, figure.Backend)
+	figure = figure.On(cmp.Or(f.backend, figure.Backend))
 	var spec *scenario.Spec
 	var r result.Result
 	if figure.Backend == result.BackendSim {

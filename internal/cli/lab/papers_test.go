@@ -2,6 +2,7 @@ package lab
 
 import (
 	"bytes"
+	"encoding/csv"
 	"flag"
 	"io"
 	"math"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -45,11 +47,15 @@ func TestPapers(t *testing.T) {
 		if err := f.Check(spec).Err(); err != nil {
 			t.Errorf("figure %s: %v", f.ID, err)
 		}
-		if spec == nil {
+		if spec == nil && f.Trials == "" {
 			continue
 		}
 		if record[f.ID] == nil {
 			record[f.ID] = map[string][]result.Cell{}
+		}
+		if f.Trials != "" {
+			compareRecorded(t, f, papers.BackendMeasure, f.Trials, summarizeTrials(t, f.Trials), record)
+			continue
 		}
 		if f.Backend == result.BackendSim {
 			compareSimulated(t, f, spec.ForSimulator(), record, simulated)
@@ -57,18 +63,15 @@ func TestPapers(t *testing.T) {
 		if f.Kernel != "" {
 			b, err := os.ReadFile(filepath.Join(root, f.Kernel))
 			if err != nil {
-				t.Fatal(err)
+				t.Error(err)
+				continue
 			}
 			r, err := result.Decode(bytes.NewReader(b))
 			if err != nil || r.Scenario != f.Scenario || r.Backend != result.BackendLab {
 				t.Fatalf("%s is no result of %s in a lab: %v", f.Kernel, f.Scenario, err)
 			}
-			cells := f.Select(spec, r.Summary)
-			if *updatePapers {
-				record[f.ID][result.BackendLab] = cells
-			} else if !reflect.DeepEqual(cells, record[f.ID][result.BackendLab]) {
-				t.Errorf("figure %s: what is recorded is not what %s has; make papers writes it", f.ID, f.Kernel)
-			}
+			compareRecorded(t, f, result.BackendLab, f.Kernel, f.Select(spec, r.Summary), record)
+			checkInLab(t, f, r.Summary)
 		}
 	}
 	if *updatePapers {
@@ -81,6 +84,68 @@ func TestPapers(t *testing.T) {
 		}
 	}
 	comparePage(t, record)
+}
+
+// checkInLab checks that "papers run --backend lab" has cells for each claim.
+func checkInLab(t *testing.T, f papers.Figure, cells []result.Cell) {
+	f = f.On(result.BackendLab)
+	f.Values = nil
+	spec, err := figureSpec(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec = spec.ForLab()
+	e, err := f.Enter(spec, map[string][]result.Cell{result.BackendLab: f.Select(spec, cells)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range e.Claimed {
+		if v.Got == "selects no cell" || strings.Contains(v.Got, " has no ") {
+			t.Errorf("figure %s in a lab: %s: %s", f.ID, v.Name, v.Got)
+		}
+	}
+}
+
+// compareRecorded records what a published file has of a figure, or compares it.
+func compareRecorded(t *testing.T, f papers.Figure, backend, file string, cells []result.Cell, record papers.Record) {
+	if *updatePapers {
+		record[f.ID][backend] = cells
+	} else if !reflect.DeepEqual(cells, record[f.ID][backend]) {
+		t.Errorf("figure %s: what is recorded is not what %s has; make papers writes it", f.ID, file)
+	}
+}
+
+// summarizeTrials summarizes the goodput of each mode of each network in the trials of a report.
+func summarizeTrials(t *testing.T, file string) []result.Cell {
+	b, err := os.ReadFile(filepath.Join(root, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := csv.NewReader(bytes.NewReader(b)).ReadAll()
+	if err != nil || len(lines) < 2 {
+		t.Fatalf("%s has %d lines, %v", file, len(lines), err)
+	}
+	at := func(line []string, column string) string { return line[slices.Index(lines[0], column)] }
+	var runs []result.Run
+	for _, line := range lines[1:] {
+		if at(line, "failed") != "" {
+			continue
+		}
+		bps, err := strconv.ParseFloat(at(line, "goodput_bps"), 64)
+		block, err2 := strconv.Atoi(at(line, "block"))
+		if err != nil || err2 != nil {
+			t.Fatalf("%s: trial %q: %v, %v", file, line, err, err2)
+		}
+		runs = append(runs, result.Run{
+			CellKey: result.CellKey{Case: at(line, "name"), Traffic: at(line, "traffic"), Transport: at(line, "mode")},
+			Trial:   block, Metrics: map[string]float64{result.Goodput: bps},
+		})
+	}
+	cells, err := result.Summarize(runs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cells
 }
 
 // compareSimulated records the simulation of a figure, or checks that the first trial is among those

@@ -77,7 +77,6 @@ var paperD = []Figure{
 		Values: []Value{
 			ofD("DQ %s kbit/s in all", "dq-2006", "table1"), ofD("DQJ %s", "dqj-2006", "table1"), ofD("two paths %s", "two-2006", "table1"),
 		},
-		Ours: "DQJ leaves path 3 with the lag as published, and uses it again after 20 s",
 		Claims: []scenario.Expectation{
 			{Name: "DQJ has no less than two paths", Metric: result.Goodput, Transport: "dqj-2006", Relative: "transport:two-2006", AtLeast: bound(1)},
 			{Name: "DQ nearly stops", Metric: result.Goodput, Transport: "dq-2006", Relative: "transport:two-2006", AtMost: bound(0.4)},

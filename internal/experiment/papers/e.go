@@ -1,6 +1,8 @@
 package papers
 
 import (
+	"slices"
+
 	"github.com/tabane/tabane/internal/experiment/result"
 	"github.com/tabane/tabane/internal/experiment/scenario"
 )
@@ -16,12 +18,58 @@ func ofE(text, cell, service, transport, metric string, divide float64) Value {
 // inLab is where trials of pages ran on a busy machine.
 const inLab = "docs/measured/webqoe-findings.json"
 
+// simulatedE returns a metric of paper E in the simulator for each control.
+func simulatedE(environment, traffic, metric string, divide float64, digits int) (values []Value) {
+	for i, control := range controls {
+		text := control + " %s"
+		if i == 0 {
+			text = environment + ", " + traffic + ": " + text
+		}
+		values = append(values, Value{Text: text, Cases: []string{environment}, Traffic: traffic, Transport: control, Metric: metric, Stat: mean, Divide: divide, Digits: digits})
+	}
+	return values
+}
+
+// smallestWindow are the claims that LIA has the smallest window in an environment.
+func smallestWindow(environment, traffic string) (claims []scenario.Expectation) {
+	for _, other := range controls[1:] {
+		claims = append(claims, scenario.Expectation{
+			Name: "LIA is below " + other + " in " + environment + ", " + traffic, Metric: result.SubflowWindow, Case: environment, Traffic: traffic,
+			Transport: controls[0], Stat: mean, Relative: transportPrefix + other, AtMost: bound(0.95),
+		})
+	}
+	return claims
+}
+
+// fastestVegas are the claims that Vegas has the highest throughput in environment 3.
+func fastestVegas(traffic string) (claims []scenario.Expectation) {
+	for _, other := range controls[:2] {
+		claims = append(claims, scenario.Expectation{
+			Name: "Vegas is above " + other + ", " + traffic, Metric: result.Goodput, Case: "env3", Traffic: traffic,
+			Transport: controls[2], Stat: mean, Relative: transportPrefix + other, AtLeast: bound(1.05),
+		})
+	}
+	return claims
+}
+
 var paperE = []Figure{
 	{
 		ID: "E3", Title: "Fig. 3 and 4, congestion window",
 		Published: "LIA smallest in environments 2 and 4",
+		Scenario:  "webqoe-controls", Backend: result.BackendSim,
+		Cells: scenario.Selection{Cases: []string{"env2", "env4"}, Traffic: []string{"heavy", "bulk"}},
+		Values: slices.Concat(
+			simulatedE("env2", "heavy", result.SubflowWindow, 0, 1), simulatedE("env4", "heavy", result.SubflowWindow, 0, 1),
+			simulatedE("env2", "bulk", result.SubflowWindow, 0, 1), simulatedE("env4", "bulk", result.SubflowWindow, 0, 1),
+		),
+		Claims: slices.Concat(smallestWindow("env2", "heavy"), smallestWindow("env4", "heavy"), smallestWindow("env2", "bulk"), smallestWindow("env4", "bulk")),
+		See:    "../scenarios/webqoe-controls",
+	},
+	{
+		ID: "E4", Title: "Fig. 3 to 6, windows and throughput in a browser",
+		Published: "LIA's window smallest in environment 4; Vegas' throughput by far the highest in environment 3",
 		Scenario:  "webqoe", Backend: result.BackendLab, Kernel: inLab,
-		Cells: scenario.Selection{Cases: []string{"env4-h2"}, Transports: controls},
+		Cells: scenario.Selection{Cases: []string{"env3-h2", "env4-h2"}, Transports: controls},
 		Values: []Value{
 			ofE("environment 4 over HTTP/2, map: LIA %s segments", "env4-h2", "map", "lia", result.PathWindow, 0),
 			ofE("NewReno %s", "env4-h2", "map", "newreno", result.PathWindow, 0),
@@ -29,32 +77,30 @@ var paperE = []Figure{
 			ofE("shop: LIA %s", "env4-h2", "shop", "lia", result.PathWindow, 0),
 			ofE("NewReno %s", "env4-h2", "shop", "newreno", result.PathWindow, 0),
 			ofE("Vegas %s", "env4-h2", "shop", "vegas", result.PathWindow, 0),
+			ofE("environment 3 over HTTP/2, map: LIA %s Mbit/s", "env3-h2", "map", "lia", result.PathThroughput, 1e6),
+			ofE("NewReno %s", "env3-h2", "map", "newreno", result.PathThroughput, 1e6),
+			ofE("Vegas %s", "env3-h2", "map", "vegas", result.PathThroughput, 1e6),
 		},
 		Claims: []scenario.Expectation{
 			{Name: "Env. 4, map: LIA is below NewReno", Metric: result.PathWindow, Case: "env4-h2", Traffic: "map", Transport: "lia", Relative: "transport:newreno", AtMost: bound(0.95)},
 			{Name: "Env. 4, map: LIA is below Vegas", Metric: result.PathWindow, Case: "env4-h2", Traffic: "map", Transport: "lia", Relative: "transport:vegas", AtMost: bound(0.95)},
 			{Name: "Env. 4, shop: LIA is below NewReno", Metric: result.PathWindow, Case: "env4-h2", Traffic: "shop", Transport: "lia", Relative: "transport:newreno", AtMost: bound(0.95)},
 			{Name: "Env. 4, shop: LIA is below Vegas", Metric: result.PathWindow, Case: "env4-h2", Traffic: "shop", Transport: "lia", Relative: "transport:vegas", AtMost: bound(0.95)},
+			{Name: "Env. 3: Vegas is above LIA", Metric: result.PathThroughput, Case: "env3-h2", Traffic: "map", Transport: "vegas", Relative: "transport:lia", AtLeast: bound(1.05)},
+			{Name: "Env. 3: Vegas is above NewReno", Metric: result.PathThroughput, Case: "env3-h2", Traffic: "map", Transport: "vegas", Relative: "transport:newreno", AtLeast: bound(1.05)},
 		},
-		Because: "The shop's window is not below that of Vegas, and of four differences one is significant after Holm's correction. Transfers over HTTP/1.1 are too short: windows hardly leave slow start. Environment 2 was not run over HTTP/2.",
+		Because: "The shop's window is not below that of Vegas, and of four differences one is significant after Holm's correction. Transfers over HTTP/1.1 are too short: windows hardly leave slow start. Trials on a busy machine do not decide the throughput: Vegas takes delays of the host for those of the network.",
 		See:     "webqoe.md#what-paper-e-found",
 	},
 	{
 		ID: "E5", Title: "Fig. 5 and 6, throughput",
 		Published: "Vegas by far the highest in environment 3",
-		Scenario:  "webqoe", Backend: result.BackendLab, Kernel: inLab,
-		Cells: scenario.Selection{Cases: []string{"env3-h2"}, Transports: controls},
-		Values: []Value{
-			ofE("environment 3 over HTTP/2, map: LIA %s Mbit/s", "env3-h2", "map", "lia", result.PathThroughput, 1e6),
-			ofE("NewReno %s", "env3-h2", "map", "newreno", result.PathThroughput, 1e6),
-			ofE("Vegas %s", "env3-h2", "map", "vegas", result.PathThroughput, 1e6),
-		},
-		Claims: []scenario.Expectation{
-			{Name: "Env. 3: Vegas is above LIA", Metric: result.PathThroughput, Case: "env3-h2", Traffic: "map", Transport: "vegas", Relative: "transport:lia", AtLeast: bound(1.05)},
-			{Name: "Env. 3: Vegas is above NewReno", Metric: result.PathThroughput, Case: "env3-h2", Traffic: "map", Transport: "vegas", Relative: "transport:newreno", AtLeast: bound(1.05)},
-		},
-		Because: "Eight trials on a busy machine do not decide it: Vegas takes delays of the host for those of the network. Two trials on a quieter one had Vegas highest by 7 to 12 %, without significance.",
-		See:     "webqoe.md#what-paper-e-found",
+		Scenario:  "webqoe-controls", Backend: result.BackendSim,
+		Cells:   scenario.Selection{Cases: []string{"env3", "env4"}}, // a file in which nothing is random has no seeds
+		Values:  slices.Concat(simulatedE("env3", "view", result.Goodput, 1e6, 1), simulatedE("env3", "heavy", result.Goodput, 1e6, 1), simulatedE("env3", "bulk", result.Goodput, 1e6, 1)),
+		Claims:  slices.Concat(fastestVegas("view"), fastestVegas("heavy"), fastestVegas("bulk")),
+		Because: "Without delay and loss all three fill the links, and in a short transfer Vegas has less, since it leaves slow start as soon as a queue begins. What the paper's hosts and emulator added is not in it.",
+		See:     "../scenarios/webqoe-controls",
 	},
 	{
 		ID: "E6", Title: "Fig. 5 to 8, throughput, satisfaction and load",
@@ -64,6 +110,8 @@ var paperE = []Figure{
 		Values: []Value{
 			{Text: "load 0 and 0.95 of each link: TCP waits %s s", Cases: []string{"e1-0", "e1-95"}, Transport: "tcp", Metric: result.Waiting, Digits: 2},
 			{Text: "LIA %s", Cases: []string{"e1-0", "e1-95"}, Transport: "lia", Metric: result.Waiting, Digits: 2},
+			{Text: "satisfaction by a model: TCP %s", Cases: []string{"e1-0", "e1-95"}, Transport: "tcp", Metric: result.EstimatedMOS, Digits: 1},
+			{Text: "LIA %s", Cases: []string{"e1-0", "e1-95"}, Transport: "lia", Metric: result.EstimatedMOS, Digits: 1},
 		},
 		Claims: []scenario.Expectation{
 			{Name: "Load makes TCP wait", Metric: result.Waiting, Case: "e1-95", Traffic: "map", Transport: "tcp", Relative: "case:e1-0", AtLeast: bound(1.5)},
@@ -71,7 +119,7 @@ var paperE = []Figure{
 			{Name: "Load leaves the path of TCP less", Metric: result.PathThroughput, Case: "e1-95", Traffic: "map", Transport: "tcp", Relative: "case:e1-0", AtMost: bound(0.7)},
 			{Name: "Load leaves the paths of LIA less", Metric: result.PathThroughput, Case: "e1-95", Traffic: "map", Transport: "lia", Relative: "case:e1-0", AtMost: bound(0.7)},
 		},
-		Because: "Satisfaction takes people; that of a model falls from 5.0 to 3.1 (TCP) and 3.7 (LIA).",
+		Because: "Satisfaction takes people; ours is that of a model.",
 		See:     "webqoe.md#load",
 	},
 	{

@@ -35,6 +35,9 @@ const (
 	NotTested Verdict = "not tested"
 )
 
+// BackendMeasure is that of figures with trials of "tabane measure".
+const BackendMeasure = "measure"
+
 // Figure is a figure, a table or another finding of a paper.
 type Figure struct {
 	// ID is the letter of the paper and the number of the first figure, "D8"; t is before the number of
@@ -54,11 +57,19 @@ type Figure struct {
 	Command string
 	// Kernel is a published result of the scenario in a lab, by its path in the source tree.
 	Kernel string
+	// InLab names the transports of a lab that stand for those that the simulator alone has.
+	InLab map[string]string
+	// Trials are those of a published report of "tabane measure" (trials.csv), by their path in the
+	// source tree, of a figure that no scenario reproduces. Its cases are client networks, its
+	// transports modes.
+	Trials string
 	// Values are what came out, in the order of the text.
 	Values []Value
-	// Claims are the findings of the paper as bounds, of Backend. They decide the verdict.
+	// Claims are the findings of the paper as bounds, of Backend, and Counts those about the number of
+	// client networks. They decide the verdict.
 	Claims []scenario.Expectation
-	// Ours is what came out where there is no result of it in the source tree, and how it was measured.
+	Counts []Count
+	// Ours says in words what is there where nothing is measured. Numbers are Values.
 	Ours string
 	// Verdict is that of a figure without claims.
 	Verdict Verdict
@@ -84,6 +95,14 @@ type Value struct {
 	Kernel bool
 }
 
+// Count is how many client networks have at least AtLeast times the goodput of TCP in a mode, and
+// less than Below times if it is not 0: of the medians, as in paper A.
+type Count struct {
+	Name, Mode     string
+	AtLeast, Below float64
+	Want           int
+}
+
 // All returns the figures of all papers in their order.
 func All() []Figure { return slices.Concat(paperA, paperB, paperC, paperD, paperE) }
 
@@ -99,6 +118,36 @@ func Find(id string) (Figure, bool) {
 
 // Paper is the letter of the figure's paper.
 func (f Figure) Paper() string { return f.ID[:1] }
+
+// On returns the figure for a backend: in a lab, claims about transports that the simulator alone has
+// are about those that stand for them.
+func (f Figure) On(backend string) Figure {
+	from := f.Backend
+	f.Backend = backend
+	if from != result.BackendSim || backend != result.BackendLab || len(f.InLab) == 0 {
+		return f
+	}
+	in := func(transport string) string { return cmp.Or(f.InLab[transport], transport) }
+	var transports []string
+	for _, name := range f.Cells.Transports {
+		transports = append(transports, in(name))
+	}
+	slices.Sort(transports)
+	f.Cells.Transports = slices.Compact(transports)
+	var claims []scenario.Expectation
+	for _, x := range f.Claims {
+		x.Transport = in(x.Transport)
+		if name, ok := strings.CutPrefix(x.Relative, transportPrefix); ok {
+			x.Relative = transportPrefix + in(name)
+		}
+		claims = append(claims, x)
+	}
+	f.Claims = claims
+	return f
+}
+
+// transportPrefix is before the name of a transport in scenario.Expectation.Relative.
+const transportPrefix = "transport:"
 
 // CommandLine is what reproduces the figure, without a comparison.
 func (f Figure) CommandLine() string {
@@ -184,11 +233,11 @@ func comma(i int) string {
 }
 
 // Select returns the cells of a summary that the figure needs, those of its scenario in the order of
-// the summary.
+// the summary, with what tells whether the host was busy.
 func (f Figure) Select(spec *scenario.Spec, summary []result.Cell) []result.Cell {
 	keys, metrics := spec.Experiment.Cells(), f.Metrics()
 	return slices.DeleteFunc(slices.Clone(summary), func(c result.Cell) bool {
-		return !slices.Contains(keys, c.CellKey) || !slices.Contains(metrics, c.Metric)
+		return !slices.Contains(keys, c.CellKey) || !slices.Contains(metrics, c.Metric) && c.Metric != result.WakeDelay
 	})
 }
 
@@ -221,20 +270,15 @@ func (f Figure) Enter(spec *scenario.Spec, cells map[string][]result.Cell) (Entr
 	if f.Ours != "" {
 		parts = append(parts, f.Ours)
 	}
+	if len(f.Values) > 0 && len(cells[result.BackendLab]) > 0 {
+		parts = append(parts, f.kernel(spec, cells[result.BackendLab]))
+	}
 	e.Got = strings.Join(parts, "; ")
-	if len(f.Claims) == 0 {
+	if len(f.Claims)+len(f.Counts) == 0 {
 		return e, nil
 	}
-	claimed := *spec.Experiment
-	claimed.Expect = f.Claims
-	e.Claimed = scenario.Evaluate(&claimed, cells[f.Backend], nil)
-	held := 0
-	for _, v := range e.Claimed {
-		if v.Holds {
-			held++
-		}
-	}
-	switch held {
+	e.Claimed = f.judge(spec, cells[f.Backend])
+	switch holding(e.Claimed) {
 	case len(e.Claimed):
 		e.Outcome = Reproduced
 	case 0:
@@ -243,6 +287,96 @@ func (f Figure) Enter(spec *scenario.Spec, cells map[string][]result.Cell) (Entr
 		e.Outcome = Differs
 	}
 	return e, nil
+}
+
+// judge returns a verdict for each claim of the figure.
+func (f Figure) judge(spec *scenario.Spec, cells []result.Cell) []result.Verdict {
+	claimed := experimentOf(cells)
+	if spec != nil {
+		claimed = *spec.Experiment
+	}
+	claimed.Expect = f.Claims
+	all := scenario.Evaluate(&claimed, cells, nil)
+	for _, c := range f.Counts {
+		all = append(all, c.judge(cells))
+	}
+	return all
+}
+
+func holding(all []result.Verdict) (n int) {
+	for _, v := range all {
+		if v.Holds {
+			n++
+		}
+	}
+	return n
+}
+
+// kernel says how many trials a lab made, and how many claims hold there if others decide the verdict.
+func (f Figure) kernel(spec *scenario.Spec, cells []result.Cell) string {
+	if f.Backend == result.BackendLab || len(f.Claims) == 0 {
+		return trials(cells)
+	}
+	all := f.On(result.BackendLab).judge(spec, cells)
+	return fmt.Sprintf("there %d of %d findings hold (%s)", holding(all), len(all), trials(cells))
+}
+
+// trials says how many trials of a cell a lab made, and whether its host was busy if that is known.
+func trials(cells []result.Cell) string {
+	least, most, busy := cells[0].N, cells[0].N, false
+	for _, c := range cells {
+		least, most = min(least, c.N), max(most, c.N)
+		busy = busy || c.Metric == result.WakeDelay && c.Median > result.BusyHost
+	}
+	text := strconv.Itoa(least)
+	if most > least {
+		text += " to " + strconv.Itoa(most)
+	}
+	if text += " trials of a cell in a lab"; most == 1 {
+		text = "one trial of a cell in a lab"
+	}
+	if busy {
+		text += ", the host was busy"
+	}
+	return text
+}
+
+// experimentOf returns an experiment that has the cells.
+func experimentOf(cells []result.Cell) scenario.Experiment {
+	e := scenario.Experiment{Traffic: map[string]*scenario.Traffic{}, Transports: map[string]*scenario.Transport{}}
+	for _, c := range cells {
+		if !slices.ContainsFunc(e.Cases, func(have scenario.Case) bool { return have.Name == c.Case }) {
+			e.Cases = append(e.Cases, scenario.Case{Name: c.Case})
+		}
+		e.Traffic[c.Traffic], e.Transports[c.Transport] = &scenario.Traffic{}, &scenario.Transport{}
+	}
+	return e
+}
+
+// judge counts the networks.
+func (c Count) judge(cells []result.Cell) result.Verdict {
+	v := result.Verdict{Name: c.Name, Want: fmt.Sprintf("%d with %v times TCP or more", c.Want, c.AtLeast)}
+	if c.Below > 0 {
+		v.Want += fmt.Sprintf(", below %v", c.Below)
+	}
+	all, count := 0, 0
+	for _, cell := range cells {
+		if cell.Transport != c.Mode || cell.Metric != result.Goodput {
+			continue
+		}
+		ratio, err := scenario.Expectation{Metric: result.Goodput, Relative: ofTCP}.Of(cell.CellKey, cells)
+		if err != nil {
+			v.Got = err.Error()
+			return v
+		}
+		all++
+		if ratio >= c.AtLeast && (c.Below == 0 || ratio < c.Below) {
+			count++
+		}
+	}
+	v.Got = fmt.Sprintf("%d of %d", count, all)
+	v.Holds = count == c.Want
+	return v
 }
 
 func (v Value) format(cells []result.Cell) (string, error) {
@@ -276,6 +410,7 @@ var figureID = regexp.MustCompile(`^[A-E][st]?[0-9]+$`)
 // has none.
 func (f Figure) Check(spec *scenario.Spec) fault.List {
 	var faults fault.List
+	claims := len(f.Claims) + len(f.Counts)
 	if !figureID.MatchString(f.ID) {
 		faults.Add("id", "must be a letter from A to E and a number like D8, t or s between for a table or a section, got %q", f.ID)
 	}
@@ -287,16 +422,21 @@ func (f Figure) Check(spec *scenario.Spec) fault.List {
 	switch {
 	case (f.Scenario == "") == (f.Command == ""):
 		faults.Add("scenario", "must be given, or command, and not both")
-	case f.Scenario == "" && (len(f.Values) > 0 || len(f.Claims) > 0 || f.Kernel != ""):
+	case f.Scenario == "" && f.Trials == "" && (len(f.Values) > 0 || claims > 0 || f.Kernel != ""):
 		faults.Add("scenario", "must be given with values, claims or a result of a lab")
+	case f.Trials != "" && f.Backend != BackendMeasure:
+		faults.Add("backend", "must be %s of trials, got %q", BackendMeasure, f.Backend)
 	case f.Scenario != "" && f.Backend != result.BackendLab && f.Backend != result.BackendSim:
 		faults.Add("backend", "must be %s or %s, got %q", result.BackendLab, result.BackendSim, f.Backend)
 	}
-	if (f.Verdict == "") == (len(f.Claims) == 0) {
+	if (f.Verdict == "") == (claims == 0) {
 		faults.Add("verdict", "must be given without claims, which decide it otherwise")
 	}
 	if f.Verdict != "" && f.Verdict != Reproduced && f.Because == "" {
 		faults.Add("because", "must say why the verdict is %q", f.Verdict)
+	}
+	if strings.ContainsAny(f.Ours, "0123456789") {
+		faults.Add("ours", "must have no numbers, which come from a result, got %q", f.Ours)
 	}
 	if len(f.Values) == 0 && f.Ours == "" && f.Verdict != NotTested {
 		faults.Add("ours", "must be given without values")

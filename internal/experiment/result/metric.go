@@ -56,6 +56,8 @@ const (
 	Retransmissions = "retransmissions"
 	Timeouts        = "timeouts"
 	Reinjections    = "reinjections"
+	// SubflowWindow is the mean over subflows of the mean congestion window over time.
+	SubflowWindow = "subflow_window_segments"
 	// TripleDuplicates is how often three duplicate acknowledgments came in a row, as a share of all
 	// acknowledgments.
 	TripleDuplicates = "triple_duplicates"
@@ -258,6 +260,7 @@ var metrics = []Metric{
 	{Name: Retransmissions, Title: "retransmitted segments", Better: -1, Packets: true, Sweep: true, Compare: true},
 	{Name: Timeouts, Title: "retransmission timeouts", Better: -1, Backend: BackendSim, Sweep: true},
 	{Name: Reinjections, Title: "reinjected segments", Better: -1, Backend: BackendSim, MPTCP: true, Sweep: true},
+	{Name: SubflowWindow, Title: "mean congestion window of a subflow", Unit: "segments", Backend: BackendSim, MPTCP: true},
 	{Name: TripleDuplicates, Title: "events of three duplicate acknowledgments, of all acknowledgments", Better: -1, Sweep: true, Compare: true},
 	{Name: DatagramsSent, Title: "datagrams sent"},
 	{Name: DatagramsReceived, Title: "datagrams received, with duplicates"},

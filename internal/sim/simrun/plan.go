@@ -540,6 +540,7 @@ func (p *plan) measure(of *cell.Cell, trial int, config sim.Config, simulated si
 		run.Metrics[result.Reinjections] = float64(c.Reinjected)
 		putFirstLink(run.Metrics, c.Paths)
 		for i, path := range c.Paths {
+			run.Metrics[result.SubflowWindow] += path.MeanCwnd / float64(len(c.Paths))
 			bytes := make([]int64, len(path.Series))
 			for j, n := range path.Series {
 				bytes[j] = int64(n)
