@@ -51,6 +51,8 @@ type link struct {
 	// queue holds packets in front of the path, if shaped.
 	queue  *pacer.Queue[*queued]
 	shaped bool
+	// paced: packets wait there for the path's rate, so that the wait is that of the path.
+	paced bool
 }
 
 // anyAlive reports whether any path answers.

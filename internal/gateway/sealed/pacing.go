@@ -60,7 +60,9 @@ func (x *pacing) enqueue(b *batch, i int, like *queued, buf []byte, now time.Dur
 		return false
 	}
 	x.drain(b, i, now)
-	x.peer.scheduling.queues.Set(i, now, l.queue.Wait(now))
+	if l.paced {
+		x.peer.scheduling.queues.Set(i, now, l.queue.Wait(now))
+	}
 	x.peer.plane.paces.set(x.due)
 	return true
 }

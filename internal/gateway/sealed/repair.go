@@ -70,7 +70,9 @@ func (r *peer) retransmitLocked(k *keys, v tunnel.Request, now time.Duration, b 
 		r.sealLocked(b, k, i, buf, tunnel.Retransmission, stamp, q.class, now)
 		if to := &r.links[i]; to.shaped {
 			to.queue.Charge(now, size)
-			r.scheduling.queues.Set(i, now, to.queue.Wait(now))
+			if to.paced {
+				r.scheduling.queues.Set(i, now, to.queue.Wait(now))
+			}
 		}
 		l.repairs.count++
 	}

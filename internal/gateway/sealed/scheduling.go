@@ -13,6 +13,15 @@ import (
 // pathBuffer bounds the virtual queue: a modem's buffer is seldom longer.
 const pathBuffer = time.Second
 
+// beginBuffer bounds the virtual queue of a path whose rate is not known yet, to which packets are not
+// paced. It has paths of about the same delay take turns, so that all of them are filled; a longer one
+// waits until the rate of the shorter one is known.
+const beginBuffer = 5 * time.Millisecond
+
+// baseJitters is by how many times the jitter the mean delay of a path without a queue is longer than
+// its least one, at most.
+const baseJitters = 3
+
 // scheduling is what schedulers see of the links.
 type scheduling struct {
 	peer   *peer
@@ -57,6 +66,9 @@ func (x *scheduling) refresh() {
 		if !l.reports.received {
 			p.Delay = l.probing.rtt.SRTT / 2
 		}
+		if l.paced = l.shaped && l.pace() <= p.Rate; l.shaped && !l.paced {
+			l.begin(p)
+		}
 		p.Loss = int(l.lossShare() * 1e6)
 		if m := l.mtu(); x.mtu == 0 || m < x.mtu {
 			x.mtu = m
@@ -85,6 +97,16 @@ func (x *scheduling) refresh() {
 	x.mtu = max(x.mtu, baseMTU)
 	x.peer.rx.clamp.Store(int32(x.mtu))
 	x.reportMeasured()
+}
+
+// begin has a path whose rate is not known yet filled beside others, until it shows its rate.
+func (l *link) begin(p *sched.Path) {
+	p.Buffer = beginBuffer
+	if l.reports.received {
+		// What is more than the jitter of the path is a queue on the line, of this gateway's own packets:
+		// a path that was avoided for it would not be full for long enough.
+		p.Delay = min(p.Delay, l.reports.last.Base+baseJitters*p.Jitter)
+	}
 }
 
 // usable returns the paths that packets are sent on: those that answer, without backups unless there

@@ -84,6 +84,54 @@ func TestEstimatedRate(t *testing.T) {
 	}
 }
 
+// TestBeginsOnAllPaths: before the rates of two lines are known, a flow fills both, although what it has
+// sent waits on one of them. Once the rates are known, the delays that were measured count.
+func TestBeginsOnAllPaths(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t, 2)
+	for _, g := range []*gateway{a, b} {
+		for i := range g.state.Paths {
+			g.state.Paths[i].Up, g.state.Paths[i].Down = dataplane.Rate{Estimated: true}, dataplane.Rate{Estimated: true}
+		}
+		g.run()
+	}
+	a.up(2)
+	eventually(t, "the delays of both paths", func() bool { return a.plane.Status().Peers[0].Links[1].RTT > 0 })
+	r := a.plane.routing.Load().peers[0]
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, known := range []bool{false, true} {
+		for i := range 2 {
+			l := &r.links[i]
+			l.reports.received, l.reports.last.Base, l.reports.last.Delay, l.reports.last.Jitter = true, time.Second, time.Second, 0
+			if known {
+				l.rates.limit = 20 * unit.MbitPerSecond
+				l.beginRate()
+				l.rates.limit = 0
+			}
+		}
+		r.links[0].reports.last.Delay += 40 * time.Millisecond // of its own queue
+		r.scheduling.refresh()
+		s, err := newScheduler(dataplane.Discipline{Name: dataplane.Auto}, &r.scheduling.queues)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var sent [2]int
+		for n := range 100 {
+			now := time.Minute + time.Duration(n)*600*time.Microsecond
+			for i := range 2 {
+				if l := &r.links[i]; l.paced {
+					r.scheduling.queues.Set(i, now, 0)
+				}
+			}
+			sent[s.Next(r.scheduling.paths, sched.Segment{Now: now, Size: 1400, Kind: sched.Bulk, Version: uint64(n)}).First()]++
+		}
+		if both := min(sent[0], sent[1]) > 30; both == known {
+			t.Errorf("with rates that are known (%t), %v packets were sent over the paths", known, sent)
+		}
+	}
+}
+
 // TestReorderingIsNotLoss: packets that a path reorders are missing for a while, each time others.
 func TestReorderingIsNotLoss(t *testing.T) {
 	k := &keys{}

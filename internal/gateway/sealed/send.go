@@ -243,7 +243,7 @@ func (r *peer) oversizedLocked(b *batch, f *tun.Frame, i int, h *parsed, u *rule
 func (r *peer) transmitLocked(b *batch, buf []byte, lane uint8, kind sched.Kind, h *parsed, u *rule, now time.Duration) {
 	wire := len(buf) + tunnel.TagLen + ipUDP4
 	for i := range r.scheduling.paths {
-		if l := &r.links[i]; l.shaped {
+		if l := &r.links[i]; l.paced {
 			r.scheduling.queues.Set(i, now, l.queue.WaitOf(now, uint32(lane)))
 		}
 	}
