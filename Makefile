@@ -93,10 +93,12 @@ bench-proxy: programs ## measure the proxy beside HAProxy and nginx: a download,
 bench-sites: ## compare proxies with gateways on the same two lines, and write the table of docs/proxy.md (root, 4 minutes)
 	TABANE_LAB=require $(GO) test -count=1 -timeout 20m -run '^$$' -bench ProxySites -benchtime 1x ./internal/acceptance -update
 
+STARTS ?= 20
+
 PINNED = $(shell command -v taskset >/dev/null && echo taskset -c $$(($$(nproc) - 1)))
 
-bench-starts: programs ## start two gateways with two lines of 20 Mbit/s each 20 times, and measure a connection with cubic and with bbr (root, 8 minutes, nothing else running)
-	TABANE_LAB=require TABANE_PROGRAMS=require $(GO) test -v -count=1 -timeout 20m -run '^$$' -bench Starts -benchtime 1x ./internal/acceptance
+bench-starts: programs ## start two gateways with two lines of 20 Mbit/s each STARTS times (default 20), and measure a connection with cubic and with bbr, beside a single line of 40 Mbit/s (root, 22 minutes, nothing else running)
+	TABANE_LAB=require TABANE_PROGRAMS=require $(GO) test -v -count=1 -timeout 40m -run '^$$' -bench Starts -benchtime 1x ./internal/acceptance -starts $(STARTS)
 
 bench-sim: ## measure the simulator on one core, beside ns-2 where it is installed, and a grid on all cores
 	@mkdir -p $(OUT)

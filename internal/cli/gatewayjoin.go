@@ -456,13 +456,16 @@ func (a *App) gatewayJoinCommand(r role.Descriptor) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "join ['tabane3:...']",
 		Short: "Have this site use all its lines, through the VPS that printed the line",
-		Long: `Join finds the lines of this host (interfaces with a default route, and the far ends of PPP) and its LAN (other interfaces with a
-private address), makes a key, joins the VPS, writes the configuration, starts the gateway, and shows what a short download
+		Long: `Join finds the lines of this host (interfaces with a default route, of IPv4 or of IPv6 alone, and the far ends of PPP) and its LAN
+(other interfaces with a private address), makes a key, joins the VPS, writes the configuration, starts the gateway, and shows what a short download
 carries over each line. It prints what it will do, and asks. Connections from elsewhere to this host, such as a login by SSH, get a
 rule of their own, so that they stay on their line.
 
 IPv6 goes through the VPS as well if that has it, unless the LAN has public addresses of IPv6: these, and all of it with --no-ipv6, go
 on over their line without the tunnel. Join says which. To give hosts addresses of IPv6 is not its task; it prints which these are.
+
+A LAN whose addresses another site has is refused; with --hide-lan its hosts have the site's address in the tunnel, and nobody connects
+to them from there.
 
 It reads the VPS's line from the terminal or standard input. As an argument, other users of the host could read that secret.`,
 		Example: `  tabane gateway join
