@@ -95,7 +95,7 @@ func brokenBy(s *side) syscall.Errno {
 func (l *loop) pull(f *flow, from *side) syscall.Errno {
 	if f.bulk && f.copied {
 		if l.takeLarge(f) {
-			n, errno := receiveLarge(int(from.fd), f.large[:])
+			n, errno := receive(int(from.fd), f.large[:])
 			f.rest = f.large[:max(n, 0)]
 			f.bulk = errno != 0 || n >= bulkEnds
 			return from.took(n, errno, n < len(f.large))

@@ -12,7 +12,9 @@ import (
 )
 
 // The calls of this file that loops make for each piece of data do not block, so that they bypass
-// the scheduler of Go (RawSyscall). Those that move much data at once do not.
+// the scheduler of Go (RawSyscall). Those that move much data at once do so as well, although they can
+// take half a millisecond: the scheduler would take the processor away from a loop after 20 us in such a
+// call, look again every 20 us, and wake another thread each time.
 
 // backlog is the length of the queue of connections that wait to be accepted; net.core.somaxconn
 // bounds it.
@@ -245,18 +247,8 @@ func receive(fd int, b []byte) (int, syscall.Errno) {
 	return int(n), errno
 }
 
-// receiveLarge is receive for a large buffer.
-func receiveLarge(fd int, b []byte) (int, syscall.Errno) {
-	n, _, errno := unix.Syscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
-	return int(n), errno
-}
-
 // send writes without SIGPIPE.
 func send(fd int, b []byte) (int, syscall.Errno) {
-	if len(b) > copySize {
-		n, _, errno := unix.Syscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT, 0, 0)
-		return int(n), errno
-	}
 	n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT, 0, 0)
 	return int(n), errno
 }
@@ -265,7 +257,7 @@ const spliceFlags = unix.SPLICE_F_MOVE | unix.SPLICE_F_NONBLOCK
 
 // splice moves up to most bytes between a socket and a pipe.
 func splice(from, to, most int) (int, syscall.Errno) {
-	n, _, errno := unix.Syscall6(unix.SYS_SPLICE, uintptr(from), 0, uintptr(to), 0, uintptr(most), spliceFlags)
+	n, _, errno := unix.RawSyscall6(unix.SYS_SPLICE, uintptr(from), 0, uintptr(to), 0, uintptr(most), spliceFlags)
 	return int(n), errno
 }
 
