@@ -224,12 +224,16 @@ func (r *router) toUpstreams(s *served, again func()) (plan relay.Plan, ok bool)
 				continue
 			}
 		}
+		before := len(plan.Targets)
 		for _, a := range choice.Interleave(addresses) {
 			if err := r.check(netip.AddrPortFrom(a, u.at.Port)); err != nil {
 				last = err
 				continue
 			}
 			plan.Targets = append(plan.Targets, relay.Target{Address: netip.AddrPortFrom(a, u.at.Port), Multipath: u.at.Multipath, Upstream: int32(i)})
+		}
+		if len(plan.Targets) == before && last != nil {
+			r.failed(u, last) // it is not the one that is meant
 		}
 	}
 	if len(plan.Targets) == 0 && waits {

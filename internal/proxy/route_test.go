@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -58,6 +59,28 @@ func TestActive(t *testing.T) {
 	r.Closed(a)
 	if b := first(); b != a {
 		t.Errorf("after the end of the attempt, a connection goes to %v", b.Address)
+	}
+}
+
+// TestUpstreamItself: an upstream that leads back to the proxy is down, and the other one is used.
+func TestUpstreamItself(t *testing.T) {
+	r := newRouter(quiet, nil)
+	itself := netip.MustParseAddrPort("127.0.0.1:1")
+	r.listen([]netip.AddrPort{itself})
+	l := Listener{Listen: listen(t, "tcp://127.0.0.1:1"), Upstreams: []Upstream{to(t, "tcp://127.0.0.1:1"), to(t, "tcp://192.0.2.2:80")}}
+	s := r.serve(l)
+	q := relay.Query{Service: &relay.Service{ServiceOptions: relay.ServiceOptions{Tag: s}}}
+	for range 2 {
+		plan, ok := r.Route(q, nil)
+		if !ok || len(plan.Targets) != 1 || plan.Targets[0].Address == itself {
+			t.Fatalf("plan %+v, %v", plan, ok)
+		}
+	}
+	if u := r.upstreams[s.upstreams[0]]; !u.state.Down() || !strings.Contains(u.lastError, "this proxy itself") {
+		t.Errorf("the upstream is down: %v, because of %q", u.state.Down(), u.lastError)
+	}
+	if r.upstreams[s.upstreams[1]].state.Down() {
+		t.Error("the other one is down")
 	}
 }
 
