@@ -265,3 +265,50 @@ func TestCopiedDataStaysApart(t *testing.T) {
 	}
 	running.Wait()
 }
+
+// TestOptions: the socket of a target sends small pieces after the first at once, and a target that stays
+// is asked whether it is alive.
+func TestOptions(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, _, at := start(t, &stub{plan: Plan{Targets: []Target{{Address: l.Addr().(*net.TCPAddr).AddrPort()}}}}, ServiceOptions{})
+	client := enter(t, at)
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	target := connectedTo(t, l.Addr().(*net.TCPAddr).AddrPort())
+	piece := []byte("a piece")
+	for n := range 2 {
+		if _, err := client.Write(piece); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(server, make([]byte, len(piece))); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := unix.GetsockoptInt(target, unix.IPPROTO_TCP, unix.TCP_NODELAY); err != nil || got != n {
+			t.Errorf("after %d pieces TCP_NODELAY is %d, %v", n+1, got, err)
+		}
+	}
+	settle(t, "the target is not asked whether it is alive", func() bool {
+		on, err := unix.GetsockoptInt(target, unix.SOL_SOCKET, unix.SO_KEEPALIVE)
+		return err == nil && on == 1
+	})
+}
+
+// connectedTo returns the descriptor of this process that is connected to an address.
+func connectedTo(t *testing.T, peer netip.AddrPort) int {
+	t.Helper()
+	for fd := range 1 << 10 {
+		other, err := unix.Getpeername(fd)
+		if four, ok := other.(*unix.SockaddrInet4); err == nil && ok && netip.AddrPortFrom(netip.AddrFrom4(four.Addr), uint16(four.Port)) == peer {
+			return fd
+		}
+	}
+	t.Fatalf("no socket is connected to %v", peer)
+	return -1
+}
