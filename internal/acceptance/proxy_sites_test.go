@@ -30,7 +30,7 @@ func BenchmarkProxySites(b *testing.B) {
 	}
 	lines := append([]string{
 		fmt.Sprintf("Medians of %d runs of 5 s of `tabane lab run proxy-sites --quick`, on %s, and one simulated run,", sitesTrials, published.Machine()),
-		"in Mbit/s, in parentheses of what both lines carry at most of plain TCP.",
+		"in Mbit/s, in parentheses of what both lines carry at most of plain TCP. The proxies have bounded unsent data, as with tabane_cubic.",
 		fmt.Sprintf("Processes that wanted to run, on average of a minute: %.1f before, %.1f after the measurement.", loadBefore, loadAverage(b)), "",
 	}, published.Head("lines, Mbit/s, 10 ms", "first line alone", "proxies", "gateways", "simulated: proxies", "gateways")...)
 	for _, c := range sitesCases {
