@@ -33,8 +33,11 @@ const (
 
 // FetchOptions are the parameters of Fetch.
 type FetchOptions struct {
-	// URL is what to fetch, with the scheme http.
+	// URL is what to fetch, with the scheme http, or https with Over.
 	URL string
+	// Over, if set, opens what sends requests in place of connections of Transport, as for HTTP/3. The
+	// Duration of the report is since it was opened first.
+	Over func() Requester
 	// Transport is TCP or MPTCP. MPTCP falls back to TCP if this host or the server does not
 	// support it; see Report.Fallback.
 	Transport Transport
@@ -136,7 +139,10 @@ func fetch(ctx context.Context, o FetchOptions) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	if o.Objects > 0 {
+	switch {
+	case o.Over != nil:
+		return o.fetchOver(ctx)
+	case o.Objects > 0:
 		return o.fetchObjects(ctx, target)
 	}
 	tcp, dialed, err := o.connect(ctx, target)
@@ -202,9 +208,9 @@ func (o FetchOptions) check() (*url.URL, error) {
 	switch {
 	case err != nil:
 		return nil, errors.Unwrap(err)
-	case u.Scheme != "http" || u.Hostname() == "":
+	case o.Over == nil && (u.Scheme != "http" || u.Hostname() == ""):
 		return nil, errors.New("want a URL like http://server/bytes/100MB")
-	case o.Transport != TCP && o.Transport != MPTCP:
+	case o.Over == nil && o.Transport != TCP && o.Transport != MPTCP:
 		return nil, fmt.Errorf("transport must be %q or %q, got %q", TCP, MPTCP, o.Transport)
 	case o.Interval < minInterval:
 		return nil, fmt.Errorf("interval must be at least %s, got %s", minInterval, o.Interval)
@@ -222,6 +228,8 @@ func (o FetchOptions) check() (*url.URL, error) {
 		return nil, errors.New("the congestion control is for one download over TCP or MPTCP")
 	case o.Datagram != 0 && o.Limit > 0:
 		return nil, errors.New("datagrams have the duration of their URL and no limit")
+	case o.Over != nil:
+		return u, o.checkOver(u)
 	}
 	return u, nil
 }
@@ -357,22 +365,7 @@ func (o FetchOptions) receive(ctx context.Context, conn *meteredConn, m *meter) 
 		return end, err
 	}
 	defer response.Body.Close()
-	buffer := make([]byte, readBuffer)
-	for {
-		n, err := response.Body.Read(buffer)
-		at := m.count(n, o.Limit)
-		if n > 0 {
-			end = at
-		}
-		switch {
-		case o.Limit > 0 && at >= o.Limit:
-			return at, errLimit
-		case errors.Is(err, io.EOF):
-			return end, nil
-		case err != nil:
-			return at, err
-		}
-	}
+	return m.body(response.Body, o.Limit)
 }
 
 // complaint returns the first line of an error response, to be printed after its status.

@@ -34,6 +34,8 @@ type meter struct {
 	last    time.Duration // when the last byte came, or 0
 	longest time.Duration
 	empty   int
+	// finished: what was measured is reported.
+	finished bool
 }
 
 // count records n bytes that arrived now and returns the time. Bytes at or after the limit (0:
@@ -68,6 +70,9 @@ func (m *meter) received() int64 {
 func (m *meter) tick() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.finished {
+		return m.interval
+	}
 	at := m.now()
 	m.closeUntil(at)
 	return m.current.At + m.interval - at
@@ -79,6 +84,7 @@ func (m *meter) finish(end time.Duration) {
 	defer m.mu.Unlock()
 	m.closeUntil(end)
 	m.gapUntil(end)
+	m.finished = true
 	switch last := len(m.series) - 1; {
 	case m.current.Bytes > 0 || end > m.current.At:
 		m.emit()

@@ -96,6 +96,13 @@ func TestMeterTick(t *testing.T) {
 	if d := m.tick(); d != 70*ms || reported != 3 {
 		t.Errorf("at 330 ms: next in %s, %d reported", d, reported)
 	}
+	if r := m.report(330 * ms); len(r.Series) != reported {
+		t.Errorf("%d intervals, %d reported", len(r.Series), reported)
+	}
+	now = 600 * ms
+	if m.tick(); reported != 4 {
+		t.Errorf("after the report: %d reported", reported)
+	}
 }
 
 // The series adds up, and does not depend on ticks between arrivals.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"sync"
@@ -104,22 +103,7 @@ func (s *objectSeries) next(ctx, caller context.Context) (end time.Duration, err
 		return time.Since(s.start), refused(response)
 	}
 	s.report.UsedMPTCP = s.conn.multipath.Load()
-	buffer := make([]byte, readBuffer)
-	for {
-		n, err := response.Body.Read(buffer)
-		at := s.meter.count(n, s.Limit)
-		if n > 0 {
-			end = at
-		}
-		switch {
-		case s.Limit > 0 && at >= s.Limit:
-			return at, errLimit
-		case errors.Is(err, io.EOF):
-			return end, nil
-		case err != nil:
-			return at, err
-		}
-	}
+	return s.meter.body(response.Body, s.Limit)
 }
 
 // open opens the connection of the next objects and closes the previous one.
