@@ -218,6 +218,7 @@ var reserved = []struct {
 	{"github.com/goccy/go-yaml", []string{"internal/cli/config", "internal/lab", "internal/experiment/scenario/scenariotest"}, "YAML is read by config alone, which bounds and places everything"},
 	{"github.com/cilium/ebpf", []string{"internal/kernel/bpf", "internal/epe/flowcount", "internal/epe/outcome", "internal/epe/silence", "internal/epe/spray", "internal/mptcp/protocol", "internal/mptcp/ccbpf", "internal/gateway/openbpf", "internal/gateway/relay", "internal/lab/wire"}, "programs and maps are behind bpf, so that an engine is tested without a kernel"},
 	{"github.com/gomodule/redigo", []string{"internal/epe/share"}, "the store of a site is behind share, which bounds what it answers"},
+	{"github.com/quic-go", []string{"internal/cli/lab"}, "HTTP/3 is something to measure with, and no program on a production host has it"},
 	{"github.com/google/nftables", []string{"internal/kernel/nft"}, "nf_tables is nft's"},
 	{"github.com/spf13/cobra", []string{"internal/cli", "internal/cli/lab", "deploy/debian/manual"}, "flags are the command line's"},
 	{"github.com/google/go-containerregistry", []string{"deploy/image"}, "an image is something to build"},

@@ -17,6 +17,7 @@ type Verb struct{ Name, Group, Short string }
 // Laboratory lists the commands of the program tabane-lab, apart from what every program has.
 var Laboratory = []Verb{
 	{"diff", "lab", "Compare two results of one scenario"},
+	{"http3", "tools", "Serve content over HTTP/3, or fetch it and measure how it arrives"},
 	{"lab", "lab", "Build a scenario's network on this machine and run experiments in it"},
 	{"load", "tools", "Load a site with visits, as browsers request pages"},
 	{measureName, "tools", measureShort},

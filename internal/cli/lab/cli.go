@@ -39,7 +39,7 @@ func (a *app) command() *cobra.Command {
 
 // commands returns the commands that only this program has.
 func (a *app) commands() []*cobra.Command {
-	return append(a.labCommands(), a.simCommand(), a.diffCommand(), a.reseqCommand(), a.qoeCommand(), a.papersCommand(), a.loadCommand(), a.measureCommand(), a.siteCommand())
+	return append(a.labCommands(), a.simCommand(), a.diffCommand(), a.reseqCommand(), a.qoeCommand(), a.papersCommand(), a.loadCommand(), a.http3Command(), a.measureCommand(), a.siteCommand())
 }
 
 func (a *app) siteCommand() *cobra.Command {

@@ -674,6 +674,14 @@ func (c *checker) transport(path, name string, t *Transport) {
 	if t.Proxies && (t.MPTCP || t.Gateway != nil || t.Via != "") {
 		c.Add(path+".proxies", "is for transports without mptcp, gateway and via")
 	}
+	if t.HTTP3 && (t.MPTCP || t.Proxies || t.Port != 0) {
+		c.Add(path+".http3", "is for transports without mptcp, proxies and port")
+	}
+	for name, traffic := range c.spec.Experiment.Traffic {
+		if t.HTTP3 && traffic != nil && (traffic.Upload || traffic.Datagram != 0) {
+			c.Add(path+".http3", "traffic %q is no download", name)
+		}
+	}
 	c.via(path+".via", t)
 	c.delivered(path+".delivery", t)
 	c.port(path+".port", t)

@@ -60,7 +60,7 @@ func (s *Spec) ForLab() *Spec {
 // them.
 func (s *Spec) ForSimulator() *Spec {
 	return s.without(func(t *Transport) bool {
-		return !t.Delivery.IsZero() || t.Congestion != "" && !slices.Contains(cc.Names(), t.Congestion) || t.Pace != nil && !*t.Pace
+		return t.HTTP3 || !t.Delivery.IsZero() || t.Congestion != "" && !slices.Contains(cc.Names(), t.Congestion) || t.Pace != nil && !*t.Pace
 	})
 }
 

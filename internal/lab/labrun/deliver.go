@@ -149,8 +149,15 @@ func (d *delivery) act() {
 	}
 }
 
-// fetch runs the client of the job.
+// fetch runs the client of the job, and its server if that is not the one of all others.
 func (d *delivery) fetch(ctx context.Context) (traffic.Report, error) {
+	if d.transport.HTTP3 {
+		stop, err := serveHTTP3(ctx, d.lab, d.Spec.Experiment.Server)
+		if err != nil {
+			return traffic.Report{}, err
+		}
+		defer stop()
+	}
 	return fetch(ctx, d.lab, d.Spec.Experiment.Client, fetchArguments(d.Spec, d.job.cell), func(s traffic.Sample) {
 		d.clock.observe(time.Now(), s.At+interval)
 		if d.rivals != nil {
@@ -276,6 +283,9 @@ func serverURL(spec *scenario.Spec, t *scenario.Transport) string {
 		peers := spec.Nodes[host].Edge.Peers
 		host = peers[slices.IndexFunc(peers, func(p edge.Peer) bool { return p.Name == t.Via })].Address.String()
 	}
+	if t.HTTP3 {
+		return "https://" + net.JoinHostPort(host, "443")
+	}
 	return "http://" + strings.TrimSuffix(net.JoinHostPort(host, strconv.Itoa(int(serverPort(spec, t)))), ":80")
 }
 
@@ -283,6 +293,9 @@ func serverURL(spec *scenario.Spec, t *scenario.Transport) string {
 func fetchArguments(spec *scenario.Spec, c *cell.Cell) []string {
 	t, transport := c.Traffic, c.Own().Transport
 	args := clientArguments(transport)
+	if transport.HTTP3 {
+		args = []string{"http3", "fetch", "--interval", interval.String()}
+	}
 	if t.Upload {
 		args = append(args, "--upload")
 	}
@@ -319,6 +332,34 @@ func fetch(ctx context.Context, l *lab.Lab, node string, args []string, sample f
 		return traffic.Report{}, err
 	}
 	return report, nil
+}
+
+// serveHTTP3 runs a server of HTTP/3 on a node until stop is called.
+func serveHTTP3(ctx context.Context, l *lab.Lab, node string) (stop func(), err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	listening, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- l.Daemons().RunClient(ctx, node, []string{"http3", "serve"}, func(out io.Reader) error {
+			lines := bufio.NewScanner(out)
+			if lines.Scan() {
+				close(listening)
+			}
+			for lines.Scan() {
+			}
+			return lines.Err()
+		})
+	}()
+	stop = func() {
+		cancel()
+		<-ended // which says that it was killed
+	}
+	select {
+	case <-listening:
+		return stop, nil
+	case err := <-ended:
+		cancel()
+		return nil, fmt.Errorf("serve HTTP/3 on node %q: %w", node, err)
+	}
 }
 
 // readLines reads the client's output up to EOF.

@@ -66,6 +66,10 @@ func Check(spec *scenario.Spec) fault.List {
 				faults.Add(fmt.Sprintf("experiment.transports.%s.links[%d]", name, i), "%v", path.Err)
 			}
 		}
+		if e.Transports[name].HTTP3 {
+			faults.Add("experiment.transports."+name+".http3", "the simulator has no QUIC: this needs a lab")
+			continue
+		}
 		if !e.Transports[name].Delivery.IsZero() {
 			faults.Add("experiment.transports."+name+".delivery", "the simulator has no border routers: this needs a lab")
 			continue

@@ -1,0 +1,121 @@
+package lab
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net"
+	"time"
+
+	"github.com/quic-go/quic-go/http3"
+	"github.com/spf13/cobra"
+
+	"github.com/tabane/tabane/internal/analysis/traffic"
+	"github.com/tabane/tabane/internal/cli"
+	"github.com/tabane/tabane/internal/kernel/contain"
+)
+
+func (a *app) http3Command() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "http3",
+		Short:   "Serve content over HTTP/3, or fetch it and measure how it arrives",
+		GroupID: "tools",
+		Long: `Http3 does over HTTP/3, with quic-go as its server and its client, what "serve" and "fetch" do over TCP. The server makes a
+certificate when it starts, which nobody can verify, and the client verifies none: what is transferred is discarded.`,
+		Args: cli.Arguments(0, 0, "serve or fetch"),
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	var listen string
+	serve := &cobra.Command{
+		Use: "serve", Short: "Serve content over HTTP/3", Args: cli.Arguments(0, 0, "no arguments"),
+		Example: "  tabane http3 serve --listen '[::]:443'",
+		RunE:    func(c *cobra.Command, _ []string) error { return a.serveHTTP3(c.Context(), listen) },
+	}
+	serve.Flags().StringVar(&listen, "listen", "[::]:443", "`address` and UDP port to serve on")
+	var o traffic.FetchOptions
+	fetch := &cobra.Command{
+		Use: "fetch URL", Short: "Fetch content over HTTP/3 and measure how it arrives", Args: cli.Arguments(1, 1, "one URL"),
+		Example: `  tabane http3 fetch --limit 10s https://server/bytes/1GB
+  tabane http3 fetch --objects 20 --new-connections https://server/bytes/15MB`,
+		RunE: func(c *cobra.Command, args []string) error {
+			o.URL = args[0]
+			return a.fetchHTTP3(c.Context(), o)
+		},
+	}
+	flags := fetch.Flags()
+	flags.IntVar(&o.Objects, "objects", 0, "get the URL `n` times, one after the other")
+	flags.BoolVar(&o.NewConnections, "new-connections", false, "get each object on a new connection")
+	flags.DurationVar(&o.Interval, "interval", 100*time.Millisecond, "length of the intervals that bytes are counted in")
+	flags.DurationVar(&o.Limit, "limit", 0, "end the fetch this long after it began (default: fetch everything)")
+	c.AddCommand(serve, fetch)
+	return c
+}
+
+// serveHTTP3 serves until the context ends. It says on a line of its own when it listens.
+func (a *app) serveHTTP3(ctx context.Context, listen string) error {
+	certificate, err := selfSigned()
+	if err != nil {
+		return &cli.Failure{What: "make certificate", Why: err}
+	}
+	at, err := net.ResolveUDPAddr("udp", listen)
+	if err != nil {
+		return cli.Invalid("--listen", listen, "an address and a port")
+	}
+	conn, err := net.ListenUDP("udp", at)
+	if err != nil {
+		return &cli.Failure{What: "listen on", Name: listen, Why: err}
+	}
+	defer conn.Close()
+	s := &http3.Server{
+		Handler:   contain.Handler(slog.New(slog.DiscardHandler), traffic.Downloads()),
+		TLSConfig: http3.ConfigureTLSConfig(&tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13}),
+	}
+	defer context.AfterFunc(ctx, func() { _ = s.Close() })() // Serve returns then
+	if _, err := fmt.Fprintln(a.Out, "listening on", conn.LocalAddr()); err != nil {
+		return err
+	}
+	if err := s.Serve(conn); ctx.Err() == nil {
+		return &cli.Failure{What: "serve on", Name: listen, Why: err}
+	}
+	return nil
+}
+
+// selfSigned makes a certificate that nobody can verify.
+func selfSigned() (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	now := time.Now()
+	template := &x509.Certificate{SerialNumber: big.NewInt(now.UnixNano()), NotBefore: now.Add(-time.Hour), NotAfter: now.AddDate(1, 0, 0)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
+}
+
+// fetchHTTP3 prints a line for each interval, and the report, as JSON.
+func (a *app) fetchHTTP3(ctx context.Context, o traffic.FetchOptions) error {
+	lines := json.NewEncoder(a.Out)
+	o.Progress = func(s traffic.Sample) { _ = lines.Encode(traffic.FetchLine{Sample: &s}) }
+	o.Over = func() traffic.Requester {
+		return &http3.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // what arrives is discarded
+	}
+	report, err := traffic.Fetch(ctx, o)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = cli.ErrInterrupted
+		}
+		if e := errors.Unwrap(err); e != nil {
+			err = e // which has neither verb nor URL
+		}
+		return &cli.Failure{What: "fetch", Name: o.URL, Why: err}
+	}
+	return lines.Encode(traffic.FetchLine{Report: &report})
+}
