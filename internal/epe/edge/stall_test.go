@@ -152,6 +152,13 @@ func TestNamedModesLeaveStalledPaths(t *testing.T) {
 	if again(); a.delivered(autoNetwork) != both {
 		t.Errorf("after the rest: %s", a.delivered(autoNetwork))
 	}
+	a.config.Delivery = Delivery{Default: Mode{Single: "b"}, DryRun: true}
+	a.setDelivery(&a.config.Delivery)
+	for a.step(100) {
+	}
+	if a.observed([]outcome.Report{a.report(outcome.Unanswered, autoNetwork, 0)}) || a.config.Delivery.observes() {
+		t.Error("a dry run suspects a network")
+	}
 	if a.setDelivery(&Delivery{}); len(a.stalled) > 0 || len(a.lines("metric 4095")) > 0 {
 		t.Errorf("left behind: %v, %v", a.stalled, a.lines("metric 4095"))
 	}

@@ -121,3 +121,17 @@ func TestDeliveryOfTransports(t *testing.T) {
 		}
 	}
 }
+
+// TestHTTP3OfTransports: what is not measured over HTTP/3 is refused.
+func TestHTTP3OfTransports(t *testing.T) {
+	for want, change := range map[string]func(*Spec, *Transport){
+		"is for transports without mptcp, proxies and port": func(_ *Spec, x *Transport) { x.MPTCP = true },
+		`traffic "bulk" is no download`:                     func(s *Spec, _ *Transport) { s.Experiment.Traffic["bulk"].Upload = true },
+	} {
+		s := read(t, "epe-clients")
+		change(s, s.Experiment.Transports["http3-single"])
+		if err := s.Check().Err(); err == nil || !strings.Contains(err.Error(), "http3-single.http3: "+want) {
+			t.Errorf("%q: %v", want, err)
+		}
+	}
+}

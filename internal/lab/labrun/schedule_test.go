@@ -155,6 +155,11 @@ func TestFetchArguments(t *testing.T) {
 	if got := last(); got != "--interval 100ms http://b/bytes/300000" {
 		t.Error(got)
 	}
+	s.Experiment.Transports["tcp"].HTTP3 = true
+	if got := strings.Join(fetchArguments(s, cellOf(t, s, result.CellKey{Case: "slow", Traffic: "bulk", Transport: "tcp"}, true)), " "); got != "http3 fetch --interval 100ms --limit 200ms https://b:443/bytes/300000" {
+		t.Error(got)
+	}
+	s.Experiment.Transports["tcp"].HTTP3 = false
 	s.Experiment.Cases[0].Duration = time.Minute
 	if got := last(); got != "--limit 1m0s http://b/bytes/1099511627776" {
 		t.Error("a case of its own: ", got)
