@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/base/stat"
 	"github.com/tabane/tabane/internal/cli"
 	"github.com/tabane/tabane/internal/epe/belief"
 	"github.com/tabane/tabane/internal/sim/networks"
@@ -34,7 +35,8 @@ connections 1 to 20, 21 to 100 and beyond; the share of runs that are within 5 %
 share of bytes that were carried to compare modes, and what that lost; and the changes of mode in 100 connections.
 
 The nine networks are as in paper A, Table 4: multipath helps, does nothing or does harm. With --many, networks are drawn, and drawn
-again after --change-every connections in the mean.
+again after --change-every connections in the mean. A second table has what auto brought in a network as a multiple of the better of two
+single paths, the server finding out which one that is: the distribution over all networks.
 
 With --links, drawn networks (200, unless --many says otherwise) share egress links of limited capacity at --servers servers, with a
 connection a minute at each. What they want rises and falls by 40 %, to 65 % of the capacity of all links, and half of the best paths lead
@@ -90,7 +92,10 @@ its mode, and left a full link or returned to it.`,
 					Seed: seed + uint64(i), Connections: connections, ChangeEvery: changeEvery, Explore: explore, Start: belief.Mode(start),
 				}))
 			}
-			return a.printNetworks(networks.Summarize(all), many == 0)
+			if err := a.printNetworks(networks.Summarize(all), many == 0); err != nil {
+				return err
+			}
+			return a.printOverSingle(networks.OverSingle(all))
 		},
 	}
 	flags := c.Flags()
@@ -127,6 +132,21 @@ func (a *app) simLinks(ctx context.Context, runs int, o networks.LinkOptions) er
 				100*r.Best, 100*r.Brought, 100*r.Over, 100*r.Full, 100*r.Overloaded, r.Changes, r.Moves)
 		}
 	}
+	return w.Flush()
+}
+
+// printOverSingle prints the distribution of sorted values.
+func (a *app) printOverSingle(all []float64) error {
+	w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
+	fmt.Fprint(w, "\nAGAINST THE BETTER SINGLE PATH\tLEAST\t1 %\t5 %\tMEDIAN\t95 %\n", len(all), " networks")
+	for _, p := range []float64{0, 0.01, 0.05, 0.5, 0.95} {
+		q, err := stat.Quantile(p, all)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(w, "\t%.3f", q)
+	}
+	fmt.Fprintln(w)
 	return w.Flush()
 }
 

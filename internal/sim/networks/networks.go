@@ -94,6 +94,9 @@ type Network struct {
 	// loss by it, as a share of what else was brought.
 	Tried, Exploring float64
 	Changes          int
+	// OverSingle is what all connections brought as a multiple of what the better of the two single
+	// paths would have.
+	OverSingle float64
 }
 
 // Loss is the mean of Lost over some connections.
@@ -129,6 +132,7 @@ func Run(kinds []Kind, o Options) []Network {
 	for i := range all {
 		w := &worlds[i]
 		all[i].Tried, all[i].Exploring = w.tried/(w.tried+w.rest), w.lost/w.rest
+		all[i].OverSingle = (w.tried + w.rest) / w.onSingle
 	}
 	return all
 }
@@ -140,6 +144,7 @@ type world struct {
 	origin            uint32
 	mode              belief.Mode
 	tried, rest, lost float64 // bytes
+	onSingle          float64 // bytes that the better single path would have brought
 }
 
 // brings is what a mode brings, as a multiple of the best path.
@@ -191,6 +196,7 @@ func (w *world) connection(now time.Time, t *belief.Table, n *Network, r *rand.R
 		w.rest += level * w.brings(m)
 		within = within && w.brings(m) >= 0.95*most
 	}
+	w.onSingle += level * parts * max(w.brings(belief.Best), w.brings(single))
 	t.Closed(now, w.prefix, w.origin, w.mode, belief.Outcome{Bytes: uint64(level * brought), Goodput: level * brought / parts})
 	n.Lost = append(n.Lost, 1-brought/(parts*most))
 	n.Within = append(n.Within, within)
@@ -231,6 +237,17 @@ func Summarize(runs [][]Network) []Summary {
 		}
 	}
 	return list
+}
+
+// OverSingle returns the OverSingle of all networks in all runs, the least first.
+func OverSingle(runs [][]Network) (all []float64) {
+	for _, run := range runs {
+		for i := range run {
+			all = append(all, run[i].OverSingle)
+		}
+	}
+	slices.Sort(all)
+	return all
 }
 
 // Mean returns the row of all networks, Worst the largest losses of any.
