@@ -35,8 +35,8 @@ const (
 type FetchOptions struct {
 	// URL is what to fetch, with the scheme http, or https with Over.
 	URL string
-	// Over, if set, opens what sends requests in place of connections of Transport, as for HTTP/3. The
-	// Duration of the report is since it was opened first.
+	// Over, if set, opens what sends requests in place of connections of Transport, as for HTTP/3.
+	// The Duration of the report is since it was opened first.
 	Over func() Requester
 	// Transport is TCP or MPTCP. MPTCP falls back to TCP if this host or the server does not
 	// support it; see Report.Fallback.

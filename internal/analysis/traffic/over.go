@@ -72,7 +72,8 @@ func (o FetchOptions) fetchOver(ctx context.Context) (Report, error) {
 	return r, err
 }
 
-// getOver fetches the URL once and returns the time of the last byte, or of the error that ended it.
+// getOver fetches the URL once and returns the time of the last byte, or of the error that ended
+// it.
 func (o FetchOptions) getOver(ctx context.Context, over Requester, m *meter) (end time.Duration, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, o.URL, nil)
 	if err != nil {
@@ -89,8 +90,8 @@ func (o FetchOptions) getOver(ctx context.Context, over Requester, m *meter) (en
 	return m.body(response.Body, o.Limit)
 }
 
-// body counts what arrives of a response. It returns the time of the last byte, or of the error that
-// ended it.
+// body counts what arrives of a response. It returns the time of the last byte, or of the error
+// that ended it.
 func (m *meter) body(from io.Reader, limit time.Duration) (end time.Duration, err error) {
 	buffer := make([]byte, readBuffer)
 	for {

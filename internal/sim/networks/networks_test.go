@@ -42,8 +42,8 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// TestOverSingle: in drawn networks, auto brings hardly less than the better of two single paths, which
-// nobody told it, wherever it begins.
+// TestOverSingle: in drawn networks, auto brings hardly less than the better of two single paths,
+// which nobody told it, wherever it begins.
 func TestOverSingle(t *testing.T) {
 	for _, start := range []belief.Mode{multipath, belief.Best} {
 		var runs [][]Network
