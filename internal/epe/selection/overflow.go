@@ -180,26 +180,26 @@ type Connection[K comparable] struct {
 
 	paths map[K]*path
 	first *path
-	since time.Duration // when first was chosen
+	keeps time.Duration // until when the first path stays first
 
-	window        peak          // receive window in bytes
-	saturated     time.Duration // since when all open paths were saturated in each sample
-	isSaturated   bool
-	source        Source        // at that time
-	hasSource     bool          // source is known
-	carried       int           // bytes delivered since then
-	started       bool          // an open path has been in slow start since then
-	unsaturated   time.Duration // since when the first path alone would suffice
-	isUnsaturated bool
-	total         meter
-	doublings     int           // of parameters.idle
-	width         int           // number of open paths, with Cost
-	aged          time.Duration // when Ratio last halved path.carried
+	window    peak   // receive window in bytes
+	saturated since  // all open paths are
+	source    Source // when they began to be
+	hasSource bool   // source is known
+	carried   int    // bytes delivered since then
+	started   bool   // an open path has been in slow start since then
+	suffices  since  // the first path alone would
+	total     meter
+	doublings int           // of parameters.idle
+	width     int           // number of open paths, with Cost
+	aged      time.Duration // when Ratio last halved path.carried
 }
 
 // path is the state of a path.
 type path struct {
-	reason    Reason
+	state state
+	// why is the reason for the state.
+	why       Reason
 	source    uint64
 	delivered uint32
 	seen      bool // source and delivered are known
@@ -220,7 +220,7 @@ type path struct {
 	closed     time.Duration
 	rateBefore float64       // rate of the connection before the path was opened
 	tried      bool          // it was judged by the rate of the connection
-	restsUntil time.Duration // when its rest ends
+	until      time.Duration // when its rest ends
 	// verdict is why the path rests, or rested last; rests is how many times in a row it did not help.
 	verdict Reason
 	rests   int
@@ -290,7 +290,7 @@ func (m *meter) add(now time.Duration, bytes int, busy bool) bool {
 // Reason returns why a path carries data or rests. A path that is not known rests.
 func (c *Connection[K]) Reason(k K) Reason {
 	if p := c.paths[k]; p != nil {
-		return p.reason
+		return p.why
 	}
 	return Unused
 }
@@ -311,8 +311,9 @@ func (c *Connection[K]) Update(now time.Duration, samples []Sample[K]) (changed 
 		c.measure(now, &samples[i])
 	}
 	for _, p := range c.paths {
-		if !p.present && p.reason.Open() {
-			p.reason, p.seen = Unused, false
+		if !p.present && p.state.carries() {
+			p.enter(stateResting, Unused)
+			p.seen = false
 		}
 	}
 	if len(samples) == 0 {
@@ -347,6 +348,7 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 		return
 	}
 	c.measureDelay(now, p, s)
+	p.remember(now)
 }
 
 // measureRate updates the rates of a path with the bytes that it delivered. What it carries is its rate
@@ -361,7 +363,7 @@ func (p *path) measureRate(now time.Duration, limits, busy bool, sharers int) {
 			p.whole.add(now, p.meter.last*float64(max(1, sharers)))
 			p.queued = now + recent
 			if p.learned = true; p.verdict == Stalled {
-				p.verdict, p.rests, p.restsUntil = Unused, 0, 0
+				p.verdict, p.rests, p.until = Unused, 0, 0
 			}
 		case !p.measured(now):
 			p.learned = true // its round-trip time
@@ -407,7 +409,7 @@ func (c *Connection[K]) measureDelay(now time.Duration, p *path, s *Sample[K]) {
 	}
 	p.delay, p.capacity = delay+sendBurst/rate, rate
 	p.assumedDelay = p.delay
-	if p.used = p.used || s.busy(); p.unknown(now) && c.first != nil {
+	if p.used = p.used || s.busy(); p.unmeasured(now) && c.first != nil {
 		p.assumedDelay = delay + sendBurst/max(rate, c.first.capacity)
 	}
 	p.growing = rtt == 0 || s.busy() && p.settled.value() == 0 && !p.remembers(now)
@@ -422,7 +424,8 @@ func (c *Connection[K]) newPath(now time.Duration, k K) *path {
 	p.past = c.Recall(k)
 	p.pastExpires, p.rests, p.verdict = now+p.past.Left, p.past.Rests, p.past.Verdict
 	if p.past.Rest > 0 {
-		p.reason, p.restsUntil = p.past.Verdict, now+p.past.Rest
+		p.enter(stateResting, p.past.Verdict)
+		p.until = now + p.past.Rest
 	}
 	return p
 }
@@ -439,8 +442,8 @@ func (p *path) measured(now time.Duration) bool { return p.settled.value() > 0 |
 // delayAt returns what the delay of the path would be at another rate in bytes/s.
 func (p *path) delayAt(rate float64) float64 { return p.delay - sendBurst/p.capacity + sendBurst/rate }
 
-// unknown reports whether nothing is known of the rate of a path, because it has not carried data.
-func (p *path) unknown(now time.Duration) bool { return !p.used && p.known(now) == 0 }
+// unmeasured reports whether nothing is known of the rate of a path, because it has not carried data.
+func (p *path) unmeasured(now time.Duration) bool { return !p.used && p.known(now) == 0 }
 
 // known is the rate of a path in bytes/s, 0 if none was measured.
 func (p *path) known(now time.Duration) float64 {
@@ -463,7 +466,7 @@ func (c *Connection[K]) Learned(now time.Duration, k K) (Past, bool) {
 		return Past{}, false
 	}
 	p.learned = false
-	past := Past{Rate: p.whole.value(), MinRTT: p.minRTT, Verdict: p.verdict, Rests: p.rests, Rest: max(p.restsUntil-now, 0)}
+	past := Past{Rate: p.whole.value(), MinRTT: p.minRTT, Verdict: p.verdict, Rests: p.rests, Rest: max(p.until-now, 0)}
 	if p.remembers(now) {
 		past.Rate = p.past.Rate
 	}
@@ -491,7 +494,7 @@ func (c *Connection[K]) chooseFirst(now time.Duration, samples []Sample[K]) {
 	if was != nil && !was.present {
 		was = nil
 	}
-	if was != nil && now-c.since < changeAfter {
+	if was != nil && now < c.keeps {
 		return
 	}
 	best := was
@@ -505,27 +508,27 @@ func (c *Connection[K]) chooseFirst(now time.Duration, samples []Sample[K]) {
 		return
 	}
 	if was != nil {
-		was.reason = Unused
+		was.enter(stateResting, Unused)
 	}
 	switch c.first = best; {
 	case was == nil: // another path may become first as soon as it is measured
-		c.since = now - changeAfter
-	case best.unknown(now): // its rate is soon measured
-		c.since = now - changeAfter + 2*measureOver
+		c.keeps = now
+	case best.state == stateUnknown: // its rate is soon measured
+		c.keeps = now + 2*measureOver
 	default:
-		c.since = now
+		c.keeps = now + changeAfter
 	}
-	best.reason = First
-	c.isSaturated, c.isUnsaturated = false, false
+	best.enter(stateFirst, First)
+	c.saturated, c.suffices = since{}, since{}
 }
 
 // betterFirst reports whether a path is to be first instead of the best one so far; was is the first
 // path now, nil if there is none.
 func (c *Connection[K]) betterFirst(now time.Duration, p, best, was *path) bool {
 	switch {
-	case best == nil, now >= p.restsUntil && now < best.restsUntil:
+	case best == nil, now >= p.until && now < best.until:
 		return true
-	case now < p.restsUntil && (was != nil || now >= best.restsUntil):
+	case now < p.until && (was != nil || now >= best.until):
 		return false
 	}
 	return p.shorter(byPolicy[c.Policy].switchBelow*best.delay) && (was == nil || p.carries() >= sufficeBelow*c.load(was))
@@ -551,7 +554,7 @@ func (p *path) carries() float64 {
 // load returns the rate that the first path must carry: that of the connection, or more than the
 // first path can while it is saturated.
 func (c *Connection[K]) load(first *path) float64 {
-	if c.isSaturated {
+	if c.saturated.holds {
 		return max(first.capacity, c.total.last)
 	}
 	return c.total.last
@@ -565,39 +568,20 @@ func (c *Connection[K]) failover(now time.Duration, samples []Sample[K]) bool {
 	}
 	for i := range samples {
 		switch p := c.paths[samples[i].Path]; {
+		case p == c.first && silent:
+			p.enter(stateFailed, First)
 		case p == c.first:
+			p.enter(stateFirst, First)
 		case silent:
 			p.open(now, Failover, 0)
-		case p.reason == Failover && p.rateBefore == 0:
+		case p.why == Failover && p.rateBefore == 0:
 			p.rest(now, Unused)
-		case p.reason == Failover: // it was open before
-			p.reason = Overflow
+		case p.why == Failover: // it was open before
+			p.enter(stateOpen, Overflow)
 		}
 	}
 	return silent
 }
-
-func (p *path) open(now time.Duration, why Reason, rateBefore float64) {
-	if !p.reason.Open() {
-		p.opened, p.rateBefore, p.tried = now, rateBefore, rateBefore == 0
-	}
-	p.reason = why
-}
-
-func (p *path) rest(now time.Duration, why Reason) {
-	p.reason, p.closed = why, now
-	if why != Unused {
-		if why == Window {
-			p.rests = max(p.rests, windowRests)
-		}
-		p.restsUntil = now + rest(p.rests)
-		p.rests++
-		p.verdict, p.learned = why, true
-	}
-}
-
-// rest returns how long a path rests that did not help so many times before.
-func rest(before int) time.Duration { return min(restMost, restFirst<<min(before, 8)) }
 
 // judge puts open paths at rest that do not help.
 func (c *Connection[K]) judge(now time.Duration, samples []Sample[K]) {
@@ -605,7 +589,7 @@ func (c *Connection[K]) judge(now time.Duration, samples []Sample[K]) {
 	limited := false
 	for i := range samples {
 		p := c.paths[samples[i].Path]
-		if p.reason.Open() {
+		if p.state.carries() {
 			sum += cmp.Or(p.rate.value(), estimate(&samples[i]))
 		}
 		limited = limited || p == c.first && samples[i].Saturated()
@@ -614,7 +598,7 @@ func (c *Connection[K]) judge(now time.Duration, samples []Sample[K]) {
 	for i := range samples {
 		s := &samples[i]
 		p := c.paths[s.Path]
-		if p == c.first || p.reason != Overflow {
+		if p.state != stateOpen {
 			continue
 		}
 		if why, ok := c.verdict(now, p, s, sum, limited, measured); ok && why == Unused {
@@ -689,7 +673,7 @@ func (c *Connection[K]) catchesUp(now time.Duration, starts bool, latest int) bo
 	if written == 0 || written >= gainLeast*carried && (starts || !c.started) {
 		return false
 	}
-	c.saturated, c.source, c.carried, c.started = now, s, 0, starts
+	c.saturated.start, c.source, c.carried, c.started = now, s, 0, starts
 	return true
 }
 
@@ -718,23 +702,19 @@ func (c *Connection[K]) look(now time.Duration, samples []Sample[K]) view {
 		rate := cmp.Or(p.rate.value(), estimate(s))
 		v.carried += p.bytes
 		switch {
-		case p.reason.Open():
+		case p.state.carries():
 			v.saturated = v.saturated && s.Saturated() && !(params.waitsDelay && s.Idled)
 			v.starts = v.starts || s.starts()
 			v.sum += rate
 			v.longest = max(v.longest, p.delay)
 			v.inFlight += s.InFlight * s.Segment
-		case now >= p.restsUntil && (v.next == nil || p.delay < v.next.delay):
+		case now >= p.until && (v.next == nil || p.delay < v.next.delay):
 			v.next = p
 		}
 		if p == c.first {
 			v.firstInFlight = s.InFlight * s.Segment
 			v.over = params.waitsDelay && s.Idled
-			alone := !s.Saturated() && (params.ignoresLoad || c.total.last < sufficeBelow*rate)
-			if alone && !c.isUnsaturated {
-				c.unsaturated = now
-			}
-			c.isUnsaturated = alone
+			c.suffices.set(now, !s.Saturated() && (params.ignoresLoad || c.total.last < sufficeBelow*rate))
 		}
 	}
 	return v
@@ -745,19 +725,19 @@ func (c *Connection[K]) look(now time.Duration, samples []Sample[K]) view {
 func (c *Connection[K]) openBySaturation(now time.Duration, samples []Sample[K]) {
 	params := &byPolicy[c.Policy]
 	v := c.look(now, samples)
-	began := v.saturated && !c.isSaturated
+	began := c.saturated.set(now, v.saturated)
 	if began {
-		c.saturated, c.carried, c.started, c.hasSource = now, 0, false, false
+		c.carried, c.started, c.hasSource = 0, false, false
 		if params.waitsBacklog && c.Source != nil {
 			c.source, c.hasSource = c.Source()
 		}
 	} else {
 		c.carried += v.carried
 	}
-	c.isSaturated, c.started = v.saturated, c.started || v.starts
+	c.started = c.started || v.starts
 	idle := params.idle << c.doublings
 	switch {
-	case v.saturated && now-c.saturated >= params.waits(&v) && v.next != nil && c.worthwhile(now, &v):
+	case c.saturated.lasted(now, params.waits(&v)) && v.next != nil && c.worthwhile(now, &v):
 		if !began && params.waitsBacklog && c.catchesUp(now, v.starts, v.carried) {
 			return
 		}
@@ -766,8 +746,8 @@ func (c *Connection[K]) openBySaturation(now time.Duration, samples []Sample[K])
 			c.doublings = min(c.doublings+1, mostDoublings)
 		}
 		v.next.open(now, Overflow, max(c.total.last, 1))
-		c.isSaturated = false
-	case v.over, c.isUnsaturated && now-c.unsaturated >= idle:
+		c.saturated = since{}
+	case v.over, c.suffices.lasted(now, idle):
 		c.restOthers(now, samples)
 	}
 }
@@ -775,7 +755,7 @@ func (c *Connection[K]) openBySaturation(now time.Duration, samples []Sample[K])
 // restOthers puts all paths but the first one at rest, which suffices.
 func (c *Connection[K]) restOthers(now time.Duration, samples []Sample[K]) {
 	for i := range samples {
-		if p := c.paths[samples[i].Path]; p != c.first && p.reason.Open() {
+		if p := c.paths[samples[i].Path]; p.state == stateOpen {
 			p.rest(now, Unused)
 		}
 	}
@@ -806,5 +786,5 @@ func (c *Connection[K]) worthwhile(now time.Duration, v *view) bool {
 		}
 	}
 	return rate >= leastShare*v.sum &&
-		(!byPolicy[c.Policy].repays || repays(now-c.saturated, cmp.Or(next.minRTT, next.past.MinRTT), rate/(v.sum+rate), delay-v.longest))
+		(!byPolicy[c.Policy].repays || repays(now-c.saturated.start, cmp.Or(next.minRTT, next.past.MinRTT), rate/(v.sum+rate), delay-v.longest))
 }

@@ -203,12 +203,12 @@ func (c *Connection[K]) measureAll(now time.Duration, samples []Sample[K]) bool 
 
 // failoverAny opens all paths while an open one makes no progress.
 func (c *Connection[K]) failoverAny(samples []Sample[K]) {
-	if !slices.ContainsFunc(samples, func(s Sample[K]) bool { return s.Silence > 0 && c.paths[s.Path].reason.Open() }) {
+	if !slices.ContainsFunc(samples, func(s Sample[K]) bool { return s.Silence > 0 && c.paths[s.Path].state.carries() }) {
 		return
 	}
 	for i := range samples {
-		if p := c.paths[samples[i].Path]; !p.reason.Open() {
-			p.reason = Failover
+		if p := c.paths[samples[i].Path]; !p.state.carries() {
+			p.enter(stateOpen, Failover)
 		}
 	}
 }
@@ -238,26 +238,23 @@ func (c *Connection[K]) openByRank(now time.Duration, samples []Sample[K]) {
 		starts = starts || r.sample.starts()
 		needed = needed && (i == c.width-1 || r.sample.Saturated())
 	}
-	if saturated && !c.isSaturated {
-		c.saturated = now
-	}
-	c.isSaturated = saturated
+	c.saturated.set(now, saturated)
 	switch {
-	case saturated && now-c.saturated >= params.waits(&view{starts: starts}) && c.width < len(able):
+	case c.saturated.lasted(now, params.waits(&view{starts: starts})) && c.width < len(able):
 		c.width++
-		c.isSaturated = false
+		c.saturated = since{}
 	case !needed:
 		c.width--
 	}
 	for i, r := range able {
 		switch {
 		case i == 0:
-			r.reason = First
+			r.enter(stateFirst, First)
 			c.first = r.path
 		case i < c.width:
-			r.reason = Overflow
+			r.enter(stateOpen, Overflow)
 		default:
-			r.reason = Unused
+			r.enter(stateResting, Unused)
 		}
 	}
 }
@@ -275,10 +272,10 @@ func (c *Connection[K]) ranked(now time.Duration, samples []Sample[K]) []ranked[
 		}
 		switch {
 		case b != nil && b.spent:
-			r.reason = OverCommit
+			r.enter(stateResting, OverCommit)
 			out = append(out, r)
-		case r.verdict == Stalled && now < r.restsUntil:
-			r.reason = Stalled
+		case r.verdict == Stalled && now < r.until:
+			r.enter(stateResting, Stalled)
 			out = append(out, r)
 		default:
 			able = append(able, r)
@@ -341,13 +338,13 @@ func (c *Connection[K]) openByShare(now time.Duration, samples []Sample[K]) {
 		p := c.paths[samples[i].Path]
 		switch share := c.terms(samples[i].Path).Share; {
 		case members == 0:
-			p.reason = Overflow
+			p.enter(stateOpen, Overflow)
 		case !p.member:
-			p.reason = Unused
+			p.enter(stateResting, Unused)
 		case p.given <= all*share/shares+sendBurst:
-			p.reason = UnderShare
+			p.enter(stateOpen, UnderShare)
 		default:
-			p.reason = OverShare
+			p.enter(stateResting, OverShare)
 		}
 	}
 }
