@@ -2,6 +2,7 @@ package edge
 
 import (
 	"cmp"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -61,6 +62,8 @@ type auto struct {
 type autoRule struct {
 	base *deliveryRule
 	mode belief.Mode
+	// begins is the egress peer that connections begin through with multipath; "": the best path.
+	begins string
 }
 
 // trial compares two modes in a network.
@@ -158,11 +161,17 @@ func (e *egress) chosen(prefix netip.Prefix, base *deliveryRule) *deliveryRule {
 			mode = t.challenger
 		}
 	}
-	key := autoRule{base, e.detoured(prefix, mode, able)}
+	key := autoRule{base: base, mode: e.detoured(prefix, mode, able)}
+	if key.mode == modeMultipath {
+		key.begins = e.beginsThrough(prefix)
+	}
 	r := e.auto.rules[key]
 	if r == nil {
 		r = newDeliveryRule(base.name, e.parameters(key.mode))
 		r.auto = true
+		if key.begins != "" {
+			r.peers = []weighted{{key.begins, 1}}
+		}
 		e.auto.rules[key] = r
 	}
 	return r
@@ -224,11 +233,16 @@ func (n *delivered) rests() bool {
 }
 
 // offered returns a route for the path manager. Where subflows rest, or the network avoids the link,
-// it is one that is about to be withdrawn.
+// it is one that is about to be withdrawn; that of the peer that connections begin through is
+// preferred to all others.
 func (e *egress) offered(p *peer, prefix netip.Prefix, r pathmanager.Route) pathmanager.Route {
 	n, ok := e.delivery.networks.Get(prefix)
-	if ok && !e.delivery.rules.dry && r.State == pathmanager.RoutePresent && (n.rests() || e.avoids(prefix, e.covering(p, prefix).sid)) {
+	switch {
+	case !ok || e.delivery.rules.dry || r.State != pathmanager.RoutePresent:
+	case n.rests() || e.avoids(prefix, e.covering(p, prefix).sid):
 		r.State = pathmanager.RouteDraining
+	case n.beginsAt() == p:
+		r.LocalPref = math.MaxUint32
 	}
 	return r
 }
@@ -258,8 +272,10 @@ func (e *egress) observed(reports []outcome.Report) (busy bool) {
 		switch r.Kind {
 		case outcome.Closed:
 			e.auto.table.Closed(now, prefix, e.originOf(prefix), n.modeOf(), outcomeOf(r))
+			e.measuredPath(now, prefix, n, r)
 		case outcome.Bulk:
 			e.try(now, prefix, n, r)
+			e.measuredPath(now, prefix, n, r)
 		case outcome.Timeout, outcome.Unanswered:
 			e.suspect(now, prefix, n, r)
 		}

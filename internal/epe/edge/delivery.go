@@ -72,6 +72,8 @@ type delivered struct {
 	// due: it is in delivery.due.
 	due   bool
 	since time.Time
+	// begins is where connections begin with multipath by mode auto; nil: nothing was measured.
+	begins *beginning
 }
 
 // member is a peer of a group.
@@ -237,8 +239,8 @@ func (e *egress) setDelivery(d *Delivery) {
 	if old.dry != now.dry {
 		for prefix, n := range e.delivery.networks.All() {
 			e.setDelivered(prefix, n)
-			if n.rests() {
-				e.offer(prefix) // subflows rest in none of a dry run
+			if n.rests() || n.beginsAt() != nil {
+				e.offer(prefix) // nothing is so in a dry run
 			}
 		}
 	}
@@ -379,7 +381,7 @@ func (e *egress) deliver(prefix netip.Prefix) {
 		n = &delivered{since: e.now()}
 		d.networks.Insert(prefix, n)
 	}
-	rested := n.rests()
+	rested, began := n.rests(), n.beginsAt()
 	changed := !rule.same(n.rule) || n.lacking != lacking
 	d.count(n.rule, -1)
 	d.count(rule, 1)
@@ -389,18 +391,19 @@ func (e *egress) deliver(prefix netip.Prefix) {
 	if changed {
 		n.since = e.now()
 	}
-	if n.rests() != rested {
+	if n.rests() != rested || n.beginsAt() != began {
 		e.offer(prefix)
 	}
 }
 
 // undeliver ends the delivery to a prefix.
 func (e *egress) undeliver(prefix netip.Prefix, n *delivered) {
+	rested, began := n.rests(), n.beginsAt()
 	e.useGroup(prefix, n, nil)
 	e.delivery.networks.Delete(prefix)
 	e.delivery.count(n.rule, -1)
 	delete(e.auto.trials, prefix)
-	if n.rests() {
+	if rested || began != nil {
 		e.offer(prefix)
 	}
 }

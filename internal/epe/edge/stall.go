@@ -176,7 +176,9 @@ func (e *egress) leave(now time.Time, prefix netip.Prefix, n *delivered, mode be
 			e.leavePath(now, networkPath{prefix, sid})
 		}
 	case n.rule.auto:
-		e.auto.table.Stalled(now, prefix, e.originOf(prefix), mode, alone)
+		if !e.leaveBegin(now, n) {
+			e.auto.table.Stalled(now, prefix, e.originOf(prefix), mode, alone)
+		}
 	case n.group != nil && len(n.group.members) == 1:
 		e.leavePath(now, networkPath{prefix, n.group.members[0].sid})
 	default:

@@ -5,7 +5,6 @@ import (
 	"container/list"
 	"encoding/json"
 	"fmt"
-	"math"
 	"net/netip"
 	"slices"
 	"time"
@@ -59,30 +58,6 @@ type Past struct {
 	Rest    time.Duration
 	// Left is how long this information still counts.
 	Left time.Duration
-}
-
-// Nearest returns on which path a connection begins: the one over which short transfers arrive first,
-// by what was learned; the first one if nothing was. A path that was never saturated is hoped to be as
-// fast as the fastest.
-func Nearest(paths []Past) int {
-	fastest := 0.0
-	for _, p := range paths {
-		fastest = max(fastest, p.Rate)
-	}
-	nearest, least := 0, math.Inf(1)
-	for i, p := range paths {
-		if p.MinRTT == 0 || p.Rest > 0 {
-			continue
-		}
-		takes := p.MinRTT.Seconds()
-		if rate := cmp.Or(p.Rate, fastest); rate > 0 {
-			takes += sendBurst / rate
-		}
-		if takes < least {
-			nearest, least = i, takes
-		}
-	}
-	return nearest
 }
 
 // Entry is what a Memory holds of a path.

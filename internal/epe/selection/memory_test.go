@@ -274,24 +274,3 @@ func TestStalledPath(t *testing.T) {
 		t.Errorf("learned %+v, %v", got, ok)
 	}
 }
-
-func TestNearest(t *testing.T) {
-	const mbit = 1e6 / 8
-	near := Past{Rate: mbit, MinRTT: 10 * time.Millisecond}
-	for _, tt := range []struct {
-		name  string
-		paths []Past
-		want  int
-	}{
-		{"nothing is known", make([]Past, 3), 0},
-		{"one is known", []Past{{}, near}, 1},
-		{"the rate decides", []Past{near, {Rate: 100 * mbit, MinRTT: 100 * time.Millisecond}}, 1},
-		{"the delay decides", []Past{{Rate: 100 * mbit, MinRTT: 100 * time.Millisecond}, {Rate: 50 * mbit, MinRTT: 10 * time.Millisecond}}, 1},
-		{"its rate is not known", []Past{{Rate: 10 * mbit, MinRTT: 100 * time.Millisecond}, {MinRTT: 50 * time.Millisecond}}, 1},
-		{"it rests", []Past{{Rate: mbit, MinRTT: time.Second}, {Rate: 50 * mbit, MinRTT: 10 * time.Millisecond, Rest: time.Second}}, 0},
-	} {
-		if got := Nearest(tt.paths); got != tt.want {
-			t.Errorf("%s: got %d, want %d", tt.name, got, tt.want)
-		}
-	}
-}

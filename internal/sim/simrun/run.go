@@ -208,7 +208,7 @@ func (p *plan) recall(ctx context.Context, k result.CellKey, c *sim.Config) erro
 	}
 	c.Connections[0].Past = past
 	if p.spec.Experiment.Settings(k).Begin == scenario.BeginBest {
-		c.Connections[0].Begin = selection.Nearest(past)
+		c.Connections[0].Begin = selection.Nearest(past, 0)
 	}
 	return nil
 }
