@@ -98,26 +98,46 @@ func (r *rack) detect(now time.Duration, b *scoreboard, rtt *quality.RTT, state 
 	if r.reordered || state < caRecovery && b.sacked < dupThresh {
 		window = r.reordering.window(rtt)
 	}
-	for seq := b.una; seq != b.next; seq++ {
+	for seq := b.unsettled; seq != b.next; seq++ {
 		e := b.at(seq)
-		if e.flags&sacked != 0 || e.flags&(lost|retransInFlight) == lost {
-			continue
-		}
-		if !sentAfter(r.sent, r.seq, e.sent, seq) {
-			if e.flags&everRetrans == 0 {
-				break // all further segments were sent after it, those sent again even later
+		if settled := e.flags&sacked != 0 || e.flags&(lost|retransInFlight) == lost; seq == b.unsettled && (settled || e.flags&everRetrans != 0) {
+			b.unsettled++
+			if !settled {
+				b.again = append(b.again, seq)
 			}
 			continue
 		}
-		if at := e.sent + r.rtt + window; at > now {
-			r.deadline = max(r.deadline, at)
+		if e.flags&everRetrans == 0 && e.flags&(sacked|lost) == 0 && !sentAfter(r.sent, r.seq, e.sent, seq) {
+			break // all further segments were sent after it, those sent again even later
+		}
+		r.judge(now, b, seq, e, window)
+	}
+	left := b.again[:0]
+	for _, seq := range b.again {
+		if seq < b.una {
 			continue
 		}
-		if e.flags&retransInFlight != 0 {
-			b.markRetransLost(seq, e)
+		e := b.at(seq)
+		if r.judge(now, b, seq, e, window); e.flags&sacked == 0 && e.flags&(lost|retransInFlight) != lost {
+			left = append(left, seq)
 		}
-		b.markLost(seq, e)
 	}
+	b.again = left
+}
+
+// judge marks a segment lost if one sent sufficiently later has been delivered.
+func (r *rack) judge(now time.Duration, b *scoreboard, seq uint32, e *segment, window time.Duration) {
+	if e.flags&sacked != 0 || e.flags&(lost|retransInFlight) == lost || !sentAfter(r.sent, r.seq, e.sent, seq) {
+		return
+	}
+	if at := e.sent + r.rtt + window; at > now {
+		r.deadline = max(r.deadline, at)
+		return
+	}
+	if e.flags&retransInFlight != 0 {
+		b.markRetransLost(seq, e)
+	}
+	b.markLost(seq, e)
 }
 
 // markLost runs loss detection, and starts the reordering timer (Linux: tcp_rack_mark_lost).

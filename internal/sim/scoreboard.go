@@ -37,6 +37,10 @@ type scoreboard struct {
 	// retransNext is pending.
 	highest                 [3]uint32
 	lossMarked, retransNext uint32
+	// Segments below unsettled are sacked, lost, or in again, which has those retransmitted, in the order of
+	// retransmission: RACK need not look at others.
+	unsettled uint32
+	again     []uint32
 	// late is the lowest segment below it that an acknowledgement brings first and that was never
 	// retransmitted: a bound at first, which stays where there is none. 0: nobody asks.
 	late uint32
@@ -46,7 +50,7 @@ type scoreboard struct {
 }
 
 func newScoreboard() scoreboard {
-	return scoreboard{una: 1, next: 1, lossMarked: 1, retransNext: 1}
+	return scoreboard{una: 1, next: 1, lossMarked: 1, retransNext: 1, unsettled: 1}
 }
 
 func (b *scoreboard) at(seq uint32) *segment { return &b.ring[seq&uint32(len(b.ring)-1)] }
@@ -100,7 +104,7 @@ func (b *scoreboard) acknowledge(to uint32, now, minRTT time.Duration, r *rack) 
 		}
 	}
 	b.una = to
-	b.lossMarked, b.retransNext = max(b.lossMarked, to), max(b.retransNext, to)
+	b.lossMarked, b.retransNext, b.unsettled = max(b.lossMarked, to), max(b.retransNext, to), max(b.unsettled, to)
 	return delivered
 }
 
@@ -216,7 +220,7 @@ func (b *scoreboard) markAllLost() {
 		}
 	}
 	b.pending = b.lost
-	b.lossMarked, b.retransNext = b.next, b.una
+	b.lossMarked, b.retransNext, b.unsettled, b.again = b.next, b.una, b.next, b.again[:0]
 }
 
 // anyRetrans reports whether a retransmission is in flight, or the first segment has been
@@ -230,11 +234,14 @@ func (b *scoreboard) unmarkLost() {
 	for seq := b.una; seq != b.next; seq++ {
 		b.at(seq).flags &^= lost
 	}
-	b.lost, b.pending = 0, 0
+	b.lost, b.pending, b.unsettled, b.again = 0, 0, b.una, b.again[:0]
 }
 
 // retransmitted records a retransmission.
-func (b *scoreboard) retransmitted(e *segment) {
+func (b *scoreboard) retransmitted(seq uint32, e *segment) {
+	if seq < b.unsettled {
+		b.again = append(b.again, seq)
+	}
 	if e.flags&retransInFlight == 0 {
 		if e.flags&lost != 0 {
 			b.pending--

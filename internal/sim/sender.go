@@ -147,7 +147,7 @@ func (f *sender) sendNew(s *Sim, at uint64, length int) {
 
 // retransmit retransmits a segment.
 func (f *sender) retransmit(s *Sim, seq uint32, e *segment) {
-	f.board.retransmitted(e)
+	f.board.retransmitted(seq, e)
 	f.undo.retransmitted(s.now)
 	f.result.Retransmissions++
 	f.transmit(s, seq, e)
