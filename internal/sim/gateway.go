@@ -125,9 +125,21 @@ type passenger struct {
 	next uint32
 }
 
-// lanes is the number of sequences of a tunnel: that of the first passenger, and those that a probe
-// has room for. Passengers with the same lane are put into order together.
+// lanes is the number of sequences of a tunnel: one, and those that a probe has room for. Passengers with
+// the same lane are put into order together, and wait in one queue.
 const lanes = 1 + maxBlocks
+
+// laneOf returns the lane of a passenger by its number. The first one, which is what is measured if it is
+// no source of datagrams, and those sources have lanes of their own.
+func laneOf(number int, datagrams bool) int {
+	switch {
+	case datagrams:
+		return lanes - 1
+	case number == 0:
+		return 0
+	}
+	return 1 + (number-1)%(lanes-2)
+}
 
 // laned is a packet by its number in its lane.
 type laned struct {
@@ -177,7 +189,7 @@ func (s *Sim) enterAt(g *Gateway, paths []Path, way []int, reverse bool, from pa
 		s.tunnels[key] = hop
 	}
 	t := s.tunnelAt(hop)
-	if lane := len(t.passengers) % lanes; t.inner[lane] == nil {
+	if lane := laneOf(len(t.passengers), from.datagrams); t.inner[lane] == nil {
 		s.spend(inners)
 		t.inner[lane] = make([]packet, inners)
 	}
@@ -194,11 +206,11 @@ type tunnelKey struct {
 // tunnelAt returns the tunnel that a hop enters.
 func (s *Sim) tunnelAt(hop uint32) *carrier { return s.carriers[hop&^tunneledHop] }
 
-// passengerOf returns the passenger of a packet, and its lane.
-func (t *carrier) passengerOf(p *packet) (*passenger, uint8) {
+// passengerOf returns the passenger of a packet, and its number.
+func (t *carrier) passengerOf(p *packet) (*passenger, int) {
 	for i := range t.passengers {
 		if x := &t.passengers[i]; x.flow == p.flow && x.datagrams == (p.kind == cross) {
-			return x, uint8(i % lanes)
+			return x, i
 		}
 	}
 	panic("BUG: a packet of no passenger enters a tunnel")
@@ -281,7 +293,8 @@ func (s *Sim) slowest(links []int) unit.Bandwidth {
 // send sends a packet through the tunnel.
 func (t *carrier) send(s *Sim, p *packet, size int32) {
 	size += int32(t.Overhead)
-	from, lane := t.passengerOf(p)
+	from, number := t.passengerOf(p)
+	lane := uint8(laneOf(number, from.datagrams))
 	t.pathSelection.sent(p, from)
 	if len(t.passengers) > 1 {
 		for i := range t.lines {
@@ -290,7 +303,7 @@ func (t *carrier) send(s *Sim, p *packet, size int32) {
 			}
 		}
 	}
-	set := t.schedule.Next(t.paths, sched.Segment{Now: s.now, Size: int(size), Kind: kindOf(p.kind)})
+	set := t.schedule.Next(t.paths, sched.Segment{Now: s.now, Size: int(size), Flow: uint32(number), Kind: kindOf(p.kind)})
 	if set == 0 {
 		t.result.Unsent++
 		return
@@ -337,7 +350,7 @@ func kindOf(k kind) sched.Kind {
 func (t *carrier) target() {
 	for i := range t.lines {
 		if q := t.lines[i].queue; q != nil {
-			q.SetLag(sched.Lag(t.paths, i, pacer.MostLag))
+			q.SetLag(sched.Lag(t.paths, i, pacer.MostLag()))
 			q.SetRTT(t.lines[i].rtt.SRTT)
 		}
 	}

@@ -1,22 +1,31 @@
 package sched
 
-import "time"
+import (
+	"math"
+	"time"
 
-const (
-	// Tie is the difference of arrival times below which changing the path costs more than it
-	// gains: two equal paths would alternate packet by packet, and nearly every packet would be
-	// held for its order.
-	Tie = 100 * time.Microsecond
+	"github.com/tabane/tabane/internal/base/ablation"
+)
+
+// Tie is the difference of arrival times below which changing the path costs more than it
+// gains: two equal paths would alternate packet by packet, and nearly every packet would be
+// held for its order.
+const Tie = 100 * time.Microsecond
+
+// The constants of auto, which only Constants lets an experiment change.
+var (
 	// copyWait bounds the virtual queue of a path that carries copies: they use what is spare.
 	copyWait = 2 * time.Millisecond
-	// CopyLoss is the share of lost packets, in parts per million, from which on a path's packets
+	// copyLoss is the share of lost packets, in parts per million, from which on a path's packets
 	// are copied: at 0.05 %, loss and not the rate limits a TCP connection with an RTT of 50 ms
 	// at 30 Mbit/s (RFC 3649, section 2).
-	CopyLoss = 500
+	copyLoss = 500
 	// burst is the size of the transfer, in bytes, by which the path of bulk flows is chosen: an
 	// eighth of 2.4 MB, a web page, because TCP that starts with 10 packets sends that in eight
 	// round trips.
 	burst = 300_000
+	// A flow is of small objects whose trains have less than 1/smallFraction of burst.
+	smallFraction = 4
 	// acksFraction is the share of the data that acknowledgments are: one of 130 bytes, with a tunnel, for
 	// two full packets.
 	acksFraction = 20
@@ -29,10 +38,27 @@ const (
 	keepFor, runningFor = 10 * time.Second, time.Second
 )
 
+// Constants returns the constants of auto, each with the value that removes it.
+func Constants() []ablation.Constant {
+	return []ablation.Constant{
+		ablation.Integer("burst", &burst, 0),
+		ablation.Integer("smallFraction", &smallFraction, 1e6),
+		ablation.Integer("acksFraction", &acksFraction, 1),
+		ablation.Integer("switchQuarters", &switchQuarters, 4),
+		ablation.Duration("keepFor", &keepFor, 0),
+		ablation.Duration("runningFor", &runningFor, 0),
+		ablation.Duration("copyWait", &copyWait, 0),
+		ablation.Integer("copyLoss", &copyLoss, 1e6),
+		ablation.Integer("jitterFactor", &jitterFactor, 0),
+		ablation.Duration("maxJitterDelay", &maxJitterDelay, 0),
+		ablation.Number("maxLagFactor", &maxLagFactor, 1),
+	}
+}
+
 // auto is delay queueing for paths of any quality. As the delay of a path it takes one that few
 // packets exceed (Path.late), so that a second path is used only when the first one is busy for
 // longer than the second one is later: while TCP starts and fills one path, packets of a jittery
-// one would make its round trips look congested. Where the chosen path loses packets (CopyLoss),
+// one would make its round trips look congested. Where the chosen path loses packets (copyLoss),
 // the packet is copied to another one whose queue is empty, also one that rests or is slower, and
 // one that costs more only with Options.CopyCostlier.
 //
@@ -49,6 +75,10 @@ const (
 // cubic takes many seconds to grow it. On the former path their queue grows until the later one is
 // used, too.
 //
+// Flows of small objects, such as the parts of a page that a connection fetches one after the other,
+// have one, too: where an object is complete first. Such a flow leaves its path idle between objects,
+// and has sent more than TCP does that starts and doubles its window each time.
+//
 // Acknowledgments have one, too: where those of a burst are complete first. On the path where a single
 // one arrives first they would fill a slow uplink while TCP starts, and move to a later path, which
 // cubic takes for congestion.
@@ -59,6 +89,11 @@ type auto struct {
 	costlier bool
 	bulkPath int // a path, or -1
 	acksPath int // the same for acknowledgments
+	// smallPath is that of small objects.
+	smallPath int
+	// pause is how long a flow leaves its path idle between two trains, perByte what a byte takes on it.
+	pause   time.Duration
+	perByte uint64
 
 	// former is the bulkPath before the last one, if that is later, or -1; changed is when it
 	// became former.
@@ -68,11 +103,36 @@ type auto struct {
 	flows [256]running
 }
 
-// running is when a flow began, and when its last packet was sent.
-type running struct{ began, last time.Duration }
+// running is when a flow began, when its last packet was sent, and its trains: what it sends without
+// leaving its path idle for a pause.
+type running struct {
+	began, last time.Duration
+	// cleared is when what was sent would have left the path of bulk flows if nothing else were there.
+	cleared time.Duration
+	// train is the size of the current train, most that of the largest of the last ones, and all the sum
+	// of all, in bytes.
+	train, most, all int
+	small            bool
+}
+
+// add adds a packet.
+func (f *running) add(now time.Duration, size int, pause time.Duration, perByte uint64) {
+	if f.last == 0 || now-f.last > runningFor {
+		*f = running{began: now}
+	}
+	f.last = now
+	if now-f.cleared > pause && f.train > 0 {
+		limit := burst / max(smallFraction, 1)
+		f.most, f.train = max(f.train, f.most-f.most/4), 0
+		f.small = f.most < limit && f.all > 2*limit
+	}
+	f.train += size
+	f.all = min(f.all+size, math.MaxInt32)
+	f.cleared = max(f.cleared, now) + transmissionTime(size, perByte)
+}
 
 func newAuto(o Options) Scheduler {
-	a := &auto{dq: *makeDQ(o), costlier: o.CopyCostlier, bulkPath: -1, acksPath: -1, former: -1}
+	a := &auto{dq: *makeDQ(o), costlier: o.CopyCostlier, bulkPath: -1, acksPath: -1, smallPath: -1, former: -1}
 	a.addJitter = true
 	return a
 }
@@ -87,7 +147,7 @@ func (a *auto) Next(paths []Path, s Segment) Set {
 		a.last = begins // and not that of an acknowledgment before, because a short packet is hardly later there
 	}
 	chosen := a.choose(paths, &s, of)
-	if chosen == 0 || paths[a.last].Loss < CopyLoss {
+	if chosen == 0 || paths[a.last].Loss < copyLoss {
 		return chosen
 	}
 	return chosen | a.queues.copyTo(paths, a.last, s, a.costlier)
@@ -103,10 +163,10 @@ func (a *auto) class(s *Segment) (class, int) {
 	case Bulk:
 	}
 	f := &a.flows[s.Flow%uint32(len(a.flows))]
-	if f.last == 0 || s.Now-f.last > runningFor {
-		f.began = s.Now
+	f.add(s.Now, s.Size, a.pause, a.perByte)
+	if f.small {
+		return small, a.smallPath
 	}
-	f.last = s.Now
 	if a.former >= 0 && f.began < a.changed && s.Now-a.changed < keepFor {
 		return earlier, a.former
 	}
@@ -129,6 +189,7 @@ func (a *auto) choosePaths(paths []Path, now time.Duration) {
 	cost := paths[first.path].Cost
 	best, current := completeFirst(paths, routes, burst, cost, a.bulkPath)
 	ofAcks, _ := completeFirst(paths, routes, burst/acksFraction, cost, a.acksPath)
+	ofSmall, _ := completeFirst(paths, routes, burst/max(smallFraction, 1), cost, a.smallPath)
 	var former *candidate
 	for k := range routes {
 		if r := &routes[k]; r.path == a.former && paths[r.path].Cost <= cost {
@@ -142,7 +203,8 @@ func (a *auto) choosePaths(paths []Path, now time.Duration) {
 	default:
 		former = nil
 	}
-	a.bulkPath, a.acksPath, a.former = best.path, ofAcks.path, -1
+	a.bulkPath, a.acksPath, a.smallPath, a.former = best.path, ofAcks.path, ofSmall.path, -1
+	a.pause, a.perByte = shortestRTT(paths)/2, best.perByte
 	if former != nil {
 		a.former = former.path
 	}
@@ -150,6 +212,7 @@ func (a *auto) choosePaths(paths []Path, now time.Duration) {
 		d := &routes[k].delays
 		d[bulk] = max(d[prompt], best.delays[prompt])
 		d[acks] = max(d[prompt], ofAcks.delays[prompt])
+		d[small] = max(d[prompt], ofSmall.delays[prompt])
 		if former != nil {
 			d[earlier] = max(d[prompt], former.delays[prompt])
 		}

@@ -34,6 +34,7 @@ const (
 	prompt  class = iota // its own arrival matters
 	bulk                 // of Kind Bulk
 	earlier              // the same, of a flow that keeps to the former path of bulk flows
+	small                // of Kind Bulk, of a flow of small objects
 	acks                 // of Kind Acks
 	classes
 )

@@ -173,6 +173,42 @@ func TestHome(t *testing.T) {
 	}
 }
 
+// TestPathOfSmallObjects: a flow that pauses after each of some small objects moves to the path where such
+// an object is complete first. One whose window doubles stays on that of a burst, and so does one that
+// fills its path.
+func TestPathOfSmallObjects(t *testing.T) {
+	short, long := wire(29_500*unit.KbitPerSecond, 5*ms), wire(72_400*unit.KbitPerSecond, 45*ms)
+	short.SRTT, long.SRTT = 10*ms, 90*ms
+	const packet, rounds = 1000, 12
+	for _, tt := range []struct {
+		name  string
+		train func(round int) int // packets
+		every time.Duration
+		want  int // path of the last train
+	}{
+		{"objects of 50 kB", func(int) int { return 50 }, 90 * ms, 0},
+		{"objects of 120 kB", func(int) int { return 120 }, 90 * ms, 1},
+		{"a window that doubles", func(round int) int { return min(10<<round, 600) }, 90 * ms, 1},
+		{"no pause", func(int) int { return 50 }, 6 * ms, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a := scheduler(t, "auto", Options{})
+			for round := range rounds {
+				want := 1
+				if round == rounds-1 {
+					want = tt.want
+				}
+				for i := range tt.train(round) {
+					got := a.Next([]Path{short, long}, Segment{Now: time.Duration(round) * tt.every, Size: packet, Kind: Bulk})
+					if i == 0 && (round == 0 || round == rounds-1) && got != One(want) {
+						t.Errorf("round %d on path %d, want %d", round, got.First(), want)
+					}
+				}
+			}
+		})
+	}
+}
+
 // TestPathOfAcks: acknowledgments do not begin on the shortest path if its uplink is full when much
 // arrives: they would move to another one then, and senders take longer round trips for congestion.
 func TestPathOfAcks(t *testing.T) {

@@ -112,15 +112,15 @@ func Lag(paths []Path, path int, bound time.Duration) time.Duration {
 }
 
 // maxLagFactor is the largest factor of the bound of Lag.
-const maxLagFactor = 4
+var maxLagFactor = 4.
 
 // jitterFactor is how many times the jitter of RFC 3550, which is 1.13 standard deviations if
 // delays have a normal distribution, auto adds to the mean delay of a path: with 3, one packet in
 // 3000 is later. On a path with very much jitter it adds maxJitterDelay: with more, two paths of
 // 384 kbit/s would be used without the third.
-const (
-	jitterFactor   = 3
-	maxJitterDelay = 100 * time.Millisecond
+var (
+	jitterFactor   time.Duration = 3
+	maxJitterDelay               = 100 * time.Millisecond
 )
 
 // Latest returns the delay that few packets exceed on the latest of the usable paths, and false if
