@@ -8,6 +8,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/tabane/tabane/internal/base/ablation"
 	"github.com/tabane/tabane/internal/base/codel"
 	"github.com/tabane/tabane/internal/base/unit"
 )
@@ -42,34 +43,59 @@ type Options[P any] struct {
 }
 
 const (
-	// Target is the default of Options.Target.
-	Target = 20 * time.Millisecond
-	// MostLag is by how much later packets arrive at most on another path of the same rate that is
-	// used too.
-	MostLag = 150 * time.Millisecond
-
 	defaultInterval = 100 * time.Millisecond
 	defaultQuantum  = 1514
 	defaultFlows    = 256
 	defaultLimit    = 8192
 	defaultBytes    = 8 << 20
-	defaultMaxWait  = 100 * time.Millisecond
 	defaultBurst    = 2 * time.Millisecond
 	// maxLate is how late a packet that waited for its time may be sent without the rate being lost.
 	// On a busy machine the caller gets a processor so late at times; what follows is a burst of as
 	// much, which the queue of any modem holds.
 	maxLate = 10 * time.Millisecond
+)
+
+// The constants of the queue's law, which only Constants lets an experiment change.
+var (
+	defaultTarget  = 20 * time.Millisecond
+	defaultMaxWait = 100 * time.Millisecond
+	// mostLag is by how much later packets arrive at most on another path of the same rate that is
+	// used too.
+	mostLag = 150 * time.Millisecond
 	// minQuanta is how many quanta a queue holds at any rate, standingQuanta how many may stay in it.
 	// From signalQuanta on, congestion is signaled at once.
 	minQuanta, signalQuanta, standingQuanta = 40, 15, 12
 	// signalQuarters: on faster paths congestion is signaled at once from as many quarters of
 	// MaxWait on.
-	signalQuarters = 3
+	signalQuarters time.Duration = 3
+	// pacingPercent is the share of the path's rate that packets are paced to. What a modem's queue
+	// holds when shaping begins drains with the rest.
+	pacingPercent unit.Bandwidth = 97
+	// maxStanding bounds the time of standing packets.
+	maxStanding = 400 * time.Millisecond
+	// maxStops bounds how often the time to the next signal doubles: a path of 60 ms is idle for 2 %
+	// of the time.
+	maxStops = 4
 )
 
-// pacingPercent is the share of the path's rate that packets are paced to. What a modem's queue
-// holds when shaping begins drains with the rest.
-const pacingPercent = 97
+// MostLag is the bound of sched.Lag for the queues of a gateway.
+func MostLag() time.Duration { return mostLag }
+
+// Constants returns the constants of the queue's law, each with the value that removes it.
+func Constants() []ablation.Constant {
+	return []ablation.Constant{
+		ablation.Duration("target", &defaultTarget, 0),
+		ablation.Duration("maxWait", &defaultMaxWait, 0),
+		ablation.Duration("mostLag", &mostLag, 0),
+		ablation.Integer("minQuanta", &minQuanta, 0),
+		ablation.Integer("signalQuanta", &signalQuanta, 0),
+		ablation.Integer("standingQuanta", &standingQuanta, 0),
+		ablation.Integer("signalQuarters", &signalQuarters, 4),
+		ablation.Integer("pacingPercent", &pacingPercent, 100),
+		ablation.Duration("maxStanding", &maxStanding, 0),
+		ablation.Integer("maxStops", &maxStops, 0),
+	}
+}
 
 // Never is later than all times.
 const Never = time.Duration(math.MaxInt64)
@@ -164,7 +190,7 @@ func New[P any](o Options[P]) (*Queue[P], error) {
 	for _, d := range []struct {
 		value *time.Duration
 		none  time.Duration
-	}{{&o.Target, Target}, {&o.Interval, defaultInterval}, {&o.MaxWait, defaultMaxWait}, {&o.Burst, defaultBurst}} {
+	}{{&o.Target, defaultTarget}, {&o.Interval, defaultInterval}, {&o.MaxWait, defaultMaxWait}, {&o.Burst, defaultBurst}} {
 		if *d.value == 0 {
 			*d.value = d.none
 		}
@@ -232,9 +258,6 @@ func (q *Queue[P]) SetRTT(rtt time.Duration) {
 
 // maxRTT bounds Queue.rtt: what is longer is a queue.
 const maxRTT = time.Second
-
-// maxStanding bounds the time of standing packets.
-const maxStanding = 400 * time.Millisecond
 
 // setLaw sets target and interval. On a slow path the target is the time of standing packets, at
 // most maxStanding: one TCP connection does not fill a path with fewer.
@@ -476,10 +499,6 @@ type signaled struct {
 	empty    time.Duration // when the queues were empty for the first time after it
 	wasEmpty bool
 }
-
-// mostStops bounds how often the time to the next signal doubles: a path of 60 ms is idle for 2 %
-// of the time.
-const maxStops = 4
 
 // signal reports whether congestion is to be signaled to a flow, and takes it that it is.
 func (q *Queue[P]) signal(now time.Duration, flow int32) bool {

@@ -9,10 +9,10 @@ import (
 )
 
 // Changes of a path that invalidate earlier results.
-const (
-	changedRate   = 4                    // by a quarter
-	changedJitter = 5 * time.Millisecond // and by a factor of two
-	changedLoss   = 2000                 // and by a factor of four
+var (
+	changedRate   unit.Bandwidth = 4                    // by a quarter
+	changedJitter                = 5 * time.Millisecond // and by a factor of two
+	changedLoss                  = 2000                 // and by a factor of four
 )
 
 // changed reports whether the quality of a path differs much.
@@ -84,7 +84,7 @@ func (p *Path) usable() bool { return p.Usable && p.Rate > 0 }
 
 // A path alone carries less than its rate where TCP is slow: where packets are lost, and where the round
 // trip is long, so that windows grow slowly.
-const (
+var (
 	lossyFrom    = 1000                   // packets lost in a million: half of the rate
 	delayHalving = 200 * time.Millisecond // behind the first path: half of the rate
 )

@@ -23,7 +23,7 @@ type Meter struct {
 }
 
 // windowRTTs is how many round trips a window has at least: TCP that repairs a loss is slow for two.
-const windowRTTs = 4
+var windowRTTs time.Duration = 4
 
 // AddSample adds the counters at the time now, whether packets wait in the queue of each path in
 // use, and the shortest round-trip time of the paths, which lengthens the window. It is called

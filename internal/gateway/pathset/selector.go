@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tabane/tabane/internal/base/ablation"
 	"github.com/tabane/tabane/internal/base/unit"
 )
 
@@ -20,21 +21,41 @@ const (
 	settlingWindows = 1
 	// maxWindows bounds the number of windows of a trial, which is extended while the rate grows.
 	maxWindows = 10
-	// goodEnoughPercent: a set is as good as another one if it carries this share of its rate.
-	goodEnoughPercent = 95
-	// collapseTenths: two windows below this share of the rate end a trial at once, or begin one if
-	// packets were lost or late.
-	collapseTenths = 3
 	// RestMin and RestMax bound the time without trials after a failed one. It doubles with each
 	// failure.
 	RestMin = 5 * time.Second
 	RestMax = 300 * time.Second
+)
+
+// The constants of the decisions, which only Constants lets an experiment change.
+var (
+	// goodEnoughPercent: a set is as good as another one if it carries this share of its rate.
+	goodEnoughPercent unit.Bandwidth = 95
+	// collapseTenths: two windows below this share of the rate end a trial at once, or begin one if
+	// packets were lost or late.
+	collapseTenths unit.Bandwidth = 3
 	// rateLifetime is how long a measured rate is valid. Later the set has to be tried again.
 	rateLifetime = 60 * time.Second
 	// silentFraction: a window with less than 1/silentFraction of the rate of the paths in use has
 	// hardly more than probes in it. Lost probes, as while the other gateway starts, harm no flow.
-	silentFraction = 50
+	silentFraction unit.Bandwidth = 50
 )
+
+// Constants returns the constants of the decisions, each with the value that removes it.
+func Constants() []ablation.Constant {
+	return []ablation.Constant{
+		ablation.Integer("goodEnoughPercent", &goodEnoughPercent, 100),
+		ablation.Integer("collapseTenths", &collapseTenths, 0),
+		ablation.Duration("rateLifetime", &rateLifetime, 0),
+		ablation.Integer("silentFraction", &silentFraction, 1<<40),
+		ablation.Integer("changedRate", &changedRate, 1<<40),
+		ablation.Duration("changedJitter", &changedJitter, 0),
+		ablation.Integer("changedLoss", &changedLoss, 0),
+		ablation.Integer("lossyFrom", &lossyFrom, 1e6),
+		ablation.Duration("delayHalving", &delayHalving, time.Hour),
+		ablation.Integer("windowRTTs", &windowRTTs, 0),
+	}
+}
 
 // MaxPaths is the number of paths that a Set can hold.
 const MaxPaths = 16

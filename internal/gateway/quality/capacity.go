@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"time"
 
+	"github.com/tabane/tabane/internal/base/ablation"
 	"github.com/tabane/tabane/internal/base/unit"
 )
 
@@ -24,26 +25,6 @@ const (
 	// minCapacity bounds the estimate from below: a path that is believed to be slower would
 	// get no traffic that could prove otherwise.
 	minCapacity = 100 * unit.KbitPerSecond
-	// An estimate is at least 1/minFraction of what is configured, because less may be others in
-	// the same queue, who would take all, and at most maxHalves / 2 of it.
-	minFraction = 4
-	maxHalves   = 3
-	// longQueue is the standing queue from which on the path is full, shortQueue that up to which
-	// more than a configured rate may soon be tried. Up to longQueue any rate is tried: where
-	// jitter keeps the order of packets, as LTE does, a busy path has little of it, but none of its
-	// packets is as early as those of an idle one were.
-	longQueue  = 15 * time.Millisecond
-	shortQueue = 5 * time.Millisecond
-	// pacedPercent is the share of the estimate, in percent, that the sender uses. If less than the
-	// share carriedPercent of that arrives though more was to be sent, or less than the share
-	// drainedPercent while there is a long queue, the path does not carry it. A queue alone may be
-	// a route that became longer. A configured rate is doubted only if less than the share
-	// doubtedPercent arrives, or as much is missing as makes a long queue.
-	pacedPercent, carriedPercent, drainedPercent, doubtedPercent = 97, 93, 98, 96
-	// sustainedPercent is a share of what was sent, in percent. While the sender leaves the path
-	// idle at times, the estimate is reduced only if less than this arrives for longer than a
-	// sample, because a delayed sample on a busy machine seldom hides more than the rest.
-	sustainedPercent = 80
 	// Growth of the estimate in percent: before the path was ever full, of a probe, and of a probe
 	// after a successful one, where a round trip is short enough to see its queue in time. A probe
 	// raises the rate for two samples at most: 10 % for 300 ms make a queue of 20 ms, as 3 % are
@@ -52,22 +33,67 @@ const (
 	// A probe succeeds if this share of the estimate before it arrives, in percent. It fails only if the
 	// share testedPercent was sent: a sender that is late, or had less to send, shows nothing.
 	successPercent, testedPercent = 102, 104
-	// steadyFraction: the jitter is at most this part of an interval, because packets and reports
-	// that are late by it have what arrives in one differ from what was sent. A rate that is not
-	// configured is not probed while it is more than that of the shortest one.
-	steadyFraction = 16
-	// lateJitters: what is under way varies by this many times the jitter.
-	lateJitters = 8
-	// firstProbe and lastProbe are the numbers of busy samples between two probes, which double
-	// with each failure. A configured rate is probed sooner for the first time, but any with more
-	// than shortQueue behind it patienceFactor times as late.
-	firstProbe, lastProbe = 8, 64
-	configuredProbe       = 3
-	patienceFactor        = 4
+	// pacedPercent is the share of the estimate, in percent, that the sender uses.
+	pacedPercent = 97
+	// lastProbe bounds the number of busy samples between two probes.
+	lastProbe = 64
+	// An estimate is at most maxHalves / 2 of what is configured.
+	maxHalves = 3
 	// While a queue that the estimate was lowered for drains, 1 - 1/drainFraction of the estimate
 	// is used.
 	drainFraction = 6
 )
+
+// The constants of the estimate of a configured rate, which only Constants lets an experiment change.
+var (
+	// An estimate is at least 1/minFraction of what is configured, because less may be others in
+	// the same queue, who would take all.
+	minFraction unit.Bandwidth = 4
+	// longQueue is the standing queue from which on the path is full, shortQueue that up to which
+	// more than a configured rate may soon be tried. Up to longQueue any rate is tried: where
+	// jitter keeps the order of packets, as LTE does, a busy path has little of it, but none of its
+	// packets is as early as those of an idle one were.
+	longQueue  = 15 * time.Millisecond
+	shortQueue = 5 * time.Millisecond
+	// If less than the share carriedPercent of what is sent arrives though more was to be sent, or less
+	// than the share drainedPercent while there is a long queue, the path does not carry it. A queue
+	// alone may be a route that became longer. A configured rate is doubted only if less than the share
+	// doubtedPercent arrives, or as much is missing as makes a long queue.
+	carriedPercent, drainedPercent, doubtedPercent unit.Size = 93, 98, 96
+	// sustainedPercent is a share of what was sent, in percent. While the sender leaves the path
+	// idle at times, the estimate is reduced only if less than this arrives for longer than a
+	// sample, because a delayed sample on a busy machine seldom hides more than the rest.
+	sustainedPercent unit.Size = 80
+	// steadyFraction: the jitter is at most this part of an interval, because packets and reports
+	// that are late by it have what arrives in one differ from what was sent. A rate that is not
+	// configured is not probed while it is more than that of the shortest one.
+	steadyFraction time.Duration = 16
+	// lateJitters: what is under way varies by this many times the jitter.
+	lateJitters time.Duration = 8
+	// firstProbe is the number of busy samples between two probes, which doubles with each failure, up
+	// to lastProbe. A configured rate is probed sooner for the first time, but any with more than
+	// shortQueue behind it patienceFactor times as late.
+	firstProbe, configuredProbe, patienceFactor = 8, 3, 4
+)
+
+// Constants returns the constants of the estimate of a configured rate, each with the value that removes
+// it.
+func Constants() []ablation.Constant {
+	return []ablation.Constant{
+		ablation.Integer("minFraction", &minFraction, 1<<40),
+		ablation.Duration("longQueue", &longQueue, 0),
+		ablation.Duration("shortQueue", &shortQueue, 0),
+		ablation.Integer("carriedPercent", &carriedPercent, 0),
+		ablation.Integer("drainedPercent", &drainedPercent, 0),
+		ablation.Integer("doubtedPercent", &doubtedPercent, 0),
+		ablation.Integer("sustainedPercent", &sustainedPercent, 0),
+		ablation.Integer("steadyFraction", &steadyFraction, 1),
+		ablation.Integer("lateJitters", &lateJitters, 0),
+		ablation.Integer("firstProbe", &firstProbe, 1),
+		ablation.Integer("configuredProbe", &configuredProbe, 1),
+		ablation.Integer("patienceFactor", &patienceFactor, 1),
+	}
+}
 
 // CapacitySample is what was measured of a path in an interval of 50 to 500 ms.
 type CapacitySample struct {
@@ -237,7 +263,7 @@ func steadyPath(jitter time.Duration) bool { return jitter <= sampleInterval/ste
 
 // overloaded reports whether less arrives than is sent while packets queue on the path.
 func (c *Capacity) overloaded(jitter time.Duration) bool {
-	minSamples, percent := 1, unit.Size(drainedPercent)
+	minSamples, percent := 1, drainedPercent
 	switch idle := c.full.sending() < c.rate/4*3; {
 	case steadyPath(jitter) && idle && c.full.Interval >= sampleInterval*4/3 && c.full.Arrived < c.full.Sent/100*sustainedPercent:
 	case !steadyPath(jitter) || idle:

@@ -89,7 +89,7 @@ func (x *scheduling) refresh() {
 	x.paths = x.paths[:max(highest, 1)]
 	for i := range x.paths {
 		if x.paths[i].Usable && x.peer.links[i].shaped {
-			x.peer.links[i].queue.SetLag(sched.Lag(x.paths, i, pacer.MostLag))
+			x.peer.links[i].queue.SetLag(sched.Lag(x.paths, i, pacer.MostLag()))
 			x.peer.links[i].queue.SetRTT(x.peer.links[i].probing.rtt.SRTT)
 		}
 	}

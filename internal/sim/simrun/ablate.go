@@ -3,22 +3,24 @@ package simrun
 import (
 	"context"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/tabane/tabane/internal/base/ablation"
 	"github.com/tabane/tabane/internal/epe/selection"
 	"github.com/tabane/tabane/internal/experiment/worlds"
+	"github.com/tabane/tabane/internal/gateway/pacer"
+	"github.com/tabane/tabane/internal/gateway/pathset"
+	"github.com/tabane/tabane/internal/gateway/quality"
+	"github.com/tabane/tabane/internal/gateway/sched"
 )
 
-// constants are those of the decisions of each kind of worlds.
-var constants = map[worlds.Kind]func() []ablation.Constant{worlds.EPE: selection.Constants}
-
-// Constants returns those of the decisions in worlds of a kind; none: they are not known.
+// Constants returns the constants of the decisions in worlds of a kind.
 func Constants(k worlds.Kind) []ablation.Constant {
-	if list := constants[k]; list != nil {
-		return list()
+	if k == worlds.EPE {
+		return selection.Constants()
 	}
-	return nil
+	return slices.Concat(sched.Constants(), pathset.Constants(), pacer.Constants(), quality.Constants())
 }
 
 // Ablation is what another value of a constant changes in worlds.
