@@ -37,14 +37,14 @@ Exit code 0: all ran, whatever came out; 2: it could not run, or was interrupted
   tabane lab worlds --kind epe --seed 7 --number 42 --count 1`,
 		Args: cli.Arguments(0, 0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := checkWorlds(c, f.kind, f.count, f.number); err != nil {
+			if err := checkWorlds(c, worlds.LabKinds(), f.kind, f.count, f.number); err != nil {
 				return err
 			}
 			return a.runWorlds(c.Context(), f)
 		},
 	}
 	flags := c.Flags()
-	flags.StringVar(&f.kind, "kind", string(worlds.Gateway), "`kind` of worlds: "+kindList())
+	flags.StringVar(&f.kind, "kind", string(worlds.Gateway), "`kind` of worlds: "+kindList(worlds.LabKinds()))
 	flags.Uint64Var(&f.seed, "seed", simrun.FirstSeed, "`seed` of all worlds")
 	flags.IntVar(&f.count, "count", 30, "number of worlds")
 	flags.IntVar(&f.number, "number", 0, "number of the first world")

@@ -26,7 +26,7 @@ type worldsFlags struct {
 	kind                   string
 	seed                   uint64
 	count, number, packets int
-	worst, jobs            int
+	runs, worst, jobs      int
 	shard, csv, from, out  string
 	ablate                 bool
 }
@@ -50,12 +50,14 @@ Exit code 0: all worlds were simulated, whatever came out; 2: it could not run, 
   tabane sim merge --out all.csv shard-*.csv && tabane sim worlds --from all.csv`,
 		Args: cli.Arguments(0, 0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := checkWorlds(c, f.kind, f.count, f.number); err != nil {
+			if err := checkWorlds(c, worlds.Kinds(), f.kind, f.count, f.number); err != nil {
 				return err
 			}
 			switch {
 			case f.packets < 0:
 				return cli.Usage(c, fmt.Errorf("--packets must be > 0, got %d", f.packets))
+			case f.runs < 1 || f.runs > maxRuns:
+				return cli.Usage(c, fmt.Errorf("--runs must be from 1 to %d, got %d", maxRuns, f.runs))
 			case f.worst < 0:
 				return cli.Usage(c, fmt.Errorf("--worst must not be negative, got %d", f.worst))
 			case c.Flags().Changed("jobs") && f.jobs < 1:
@@ -74,11 +76,12 @@ Exit code 0: all worlds were simulated, whatever came out; 2: it could not run, 
 		},
 	}
 	flags := c.Flags()
-	flags.StringVar(&f.kind, "kind", string(worlds.Gateway), "`kind` of worlds: "+kindList())
+	flags.StringVar(&f.kind, "kind", string(worlds.Gateway), "`kind` of worlds: "+kindList(worlds.Kinds()))
 	flags.Uint64Var(&f.seed, "seed", simrun.FirstSeed, "`seed` of all worlds")
 	flags.IntVar(&f.count, "count", 100, "number of worlds")
 	flags.IntVar(&f.number, "number", 0, "number of the first world, to repeat one: --number 42 --count 1")
 	flags.IntVar(&f.packets, "packets", worlds.DefaultPackets, "packets that all paths can carry in a transfer, which bounds its time")
+	flags.IntVar(&f.runs, "runs", 1, "how often each cell runs, with other random numbers each time: means are compared")
 	flags.IntVar(&f.worst, "worst", 10, "how many of the worst worlds to show")
 	flags.StringVar(&f.out, "out", "", "`directory` for the worst worlds: scenarios, which sim run and lab run take, and why")
 	flags.StringVar(&f.csv, "csv", "", "CSV `file` that a row is added to for each world; worlds in it are not simulated again")
@@ -89,26 +92,26 @@ Exit code 0: all worlds were simulated, whatever came out; 2: it could not run, 
 	return c
 }
 
-// maxWorlds bounds the number of worlds.
-const maxWorlds = 1_000_000
+// maxWorlds bounds the number of worlds, maxRuns that of the runs of each cell.
+const maxWorlds, maxRuns = 1_000_000, 1000
 
 // checkWorlds checks the flags that choose worlds.
-func checkWorlds(c *cobra.Command, kind string, count, number int) error {
+func checkWorlds(c *cobra.Command, of []worlds.Kind, kind string, count, number int) error {
 	switch {
-	case !slices.Contains(worlds.Kinds(), worlds.Kind(kind)):
-		return cli.Usage(c, fmt.Errorf("--kind must be %s, got %q", kindList(), kind))
+	case !slices.Contains(of, worlds.Kind(kind)):
+		return cli.Usage(c, fmt.Errorf("--kind must be %s, got %q", kindList(of), kind))
 	case count < 1 || number < 0 || count > maxWorlds || number > maxWorlds:
 		return cli.Usage(c, fmt.Errorf("--count must be from 1 and --number from 0 to %d, got %d and %d", maxWorlds, count, number))
 	}
 	return nil
 }
 
-func kindList() string {
-	var names []string
-	for _, k := range worlds.Kinds() {
-		names = append(names, string(k))
+func kindList(of []worlds.Kind) string {
+	list := string(of[0])
+	for _, k := range of[1 : len(of)-1] {
+		list += ", " + string(k)
 	}
-	return strings.Join(names, " or ")
+	return list + " or " + string(of[len(of)-1])
 }
 
 func (a *app) worlds(ctx context.Context, f worldsFlags) error {
@@ -139,7 +142,7 @@ func (a *app) judgedWorlds(ctx context.Context, f worldsFlags) ([]simrun.Judged,
 		return judged, worldsFailure("read worlds", f.from, err, "name a file that sim worlds --csv or sim merge wrote")
 	}
 	o := simrun.WorldsOptions{
-		Draw:  worlds.Options{Kind: worlds.Kind(f.kind), Seed: f.seed, Number: f.number, Packets: f.packets},
+		Draw:  worlds.Options{Kind: worlds.Kind(f.kind), Seed: f.seed, Number: f.number, Packets: f.packets, Runs: f.runs},
 		Count: f.count, Version: a.Version, File: f.csv, Jobs: f.jobs,
 	}
 	var err error
@@ -174,20 +177,16 @@ func (a *app) judgedWorlds(ctx context.Context, f worldsFlags) ([]simrun.Judged,
 func (a *app) ablate(ctx context.Context, f worldsFlags) error {
 	const what = "change constants"
 	o := simrun.WorldsOptions{
-		Draw:  worlds.Options{Kind: worlds.Kind(f.kind), Seed: f.seed, Number: f.number, Packets: f.packets},
+		Draw:  worlds.Options{Kind: worlds.Kind(f.kind), Seed: f.seed, Number: f.number, Packets: f.packets, Runs: f.runs},
 		Count: f.count, Version: a.Version, Jobs: f.jobs,
 	}
 	var err error
 	if o.Base, err = loadScenario(o.Draw.Kind.Base()); err != nil {
 		return err
 	}
-	of := simrun.Constants(o.Draw.Kind)
-	if len(of) == 0 {
-		return &cli.Failure{What: what, Name: f.kind, Why: errors.New("its constants are not listed"), Do: "choose --kind " + string(worlds.EPE)}
-	}
 	p := newProgress(a.Err, cli.Width(a.Err), "variants")
 	o.Progress = p.show
-	list, err := simrun.Ablate(ctx, o, of)
+	list, err := simrun.Ablate(ctx, o, simrun.Constants(o.Draw.Kind))
 	p.clear()
 	switch {
 	case ctx.Err() != nil:

@@ -84,6 +84,10 @@ const (
 	// all headers, of the simulator in the payload that arrived.
 	FirstLink    = "first_link_share"
 	ShareOfBound = "share_of_bound"
+	// AllRate is the goodput of a download and of those beside it together while it runs, LeastRate that of
+	// the slowest of them.
+	AllRate   = "all_bps"
+	LeastRate = "least_bps"
 	// The following are of cases with other connections, in the time in which all compete. Share is the
 	// goodput of the connections of the transport, of that of all connections; OwnRate and OthersRate
 	// are the mean goodput of one of them and of one of the others. FirstPath is the share of the
@@ -275,6 +279,8 @@ var metrics = []Metric{
 	{Name: ShareOfBest, Title: "goodput, of that over the best path alone", Better: 1},
 	{Name: ShareOfBound, Title: "goodput, of what the paths can carry in order", Better: 1, MPTCP: true},
 	{Name: FirstLink, Title: "share of the first link in the bytes of all", MPTCP: true, Compare: true},
+	{Name: AllRate, Title: "goodput of a download and those beside it", Better: 1, Unit: "bit/s", Backend: BackendSim},
+	{Name: LeastRate, Title: "goodput of the slowest of them", Better: 1, Unit: "bit/s", Backend: BackendSim},
 	{Name: Share, Title: "goodput, of that of all connections", Competition: true, Settled: true, Compare: true},
 	{Name: OwnRate, Title: "mean goodput of the transport's connections", Better: 1, Unit: "bit/s", Competition: true, Settled: true, Compare: true},
 	{Name: OthersRate, Title: "mean goodput of the other connections", Better: 1, Unit: "bit/s", Competition: true, Settled: true, Compare: true},

@@ -46,6 +46,12 @@ var measures = []Measure{
 	{Name: "page", Title: "page by a download / best line", Kind: Gateway, Less: true, Goal: 1.1, Worst: none, Traffic: Page, Transport: auto, judge: slowness},
 	{Name: "call_loss", Title: "call: loss beyond it, points", Kind: Gateway, Unit: points, Less: true, Goal: 0.1, Worst: none, Traffic: Call, Transport: auto, judge: lossBeyond},
 	{Name: "call_delay", Title: "call: delay beyond it, ms", Kind: Gateway, Unit: milliseconds, Less: true, Goal: 20, Worst: none, Traffic: Call, Transport: auto, judge: delayBeyond},
+	{Name: "downloads", Title: "downloads at once / best line", Kind: Clients, Goal: 0.97, Worst: 0.9, Traffic: Bulk, Transport: auto, judge: goodput},
+	{Name: "slowest", Title: "the slowest / that by that line", Kind: Clients, Goal: 0.9, Worst: none, Traffic: Bulk, Transport: auto, judge: slowest},
+	{Name: "kept_beside", Title: "object time by downloads / best line", Kind: Clients, Less: true, Goal: 1.1, Worst: none, Traffic: Kept, Transport: auto, judge: slowness},
+	{Name: "page_beside", Title: "page by downloads / best line", Kind: Clients, Less: true, Goal: 1.1, Worst: none, Traffic: Page, Transport: auto, judge: slowness},
+	{Name: "call_beside_loss", Title: "call: loss beyond it, points", Kind: Clients, Unit: points, Less: true, Goal: 0.1, Worst: none, Traffic: Call, Transport: auto, judge: lossBeyond},
+	{Name: "call_beside_delay", Title: "call: delay beyond it, ms", Kind: Clients, Unit: milliseconds, Less: true, Goal: 20, Worst: none, Traffic: Call, Transport: auto, judge: delayBeyond},
 	{Name: "bulk_first", Title: "16 MB goodput / best path", Kind: EPE, Goal: 0.93, Worst: 0.85, Traffic: Bulk, Transport: first, judge: goodput},
 	{Name: "bulk_memory", Title: "16 MB, with memory", Kind: EPE, Goal: 0.97, Worst: 0.93, Traffic: Bulk, Transport: memory, judge: goodput},
 	{Name: "kept_first", Title: "object time / best path", Kind: EPE, Less: true, Goal: 1.1, Worst: none, Traffic: Kept, Transport: first, judge: slowness},
@@ -61,8 +67,23 @@ func Measures(k Kind) []Measure {
 	return slices.DeleteFunc(slices.Clone(measures), func(m Measure) bool { return m.Kind != k })
 }
 
-func goodput(all, best map[string]float64) float64 {
-	return all[result.Goodput] / best[result.Goodput]
+// carried is what a run delivers: of downloads at once, all of them.
+func carried(metrics map[string]float64) float64 {
+	if v, several := metrics[result.AllRate]; several {
+		return v
+	}
+	return metrics[result.Goodput]
+}
+
+func goodput(all, best map[string]float64) float64 { return carried(all) / carried(best) }
+
+// slowest compares the slowest of downloads at once. One that gets nothing over the best line is as slow
+// over any.
+func slowest(all, best map[string]float64) float64 {
+	if best[result.LeastRate] == 0 {
+		return 1
+	}
+	return all[result.LeastRate] / best[result.LeastRate]
 }
 
 func slowness(all, best map[string]float64) float64 {
@@ -85,7 +106,7 @@ func delayBeyond(all, best map[string]float64) float64 {
 // less by a tenth of a point, or else is faster, anything else that delivers more.
 func better(traffic string, a, b map[string]float64) bool {
 	if traffic != Call {
-		return a[result.Goodput] > b[result.Goodput]
+		return carried(a) > carried(b)
 	}
 	const tenth = 0.001
 	if d := a[result.LostShare] - b[result.LostShare]; math.Abs(d) > tenth {
@@ -151,13 +172,30 @@ func (w World) Judge(runs []result.Run) map[string]float64 {
 	return values
 }
 
-// runsOf returns the runs of a traffic by transport.
+// runsOf returns the means of the runs of a traffic by transport. One that failed has delivered nothing;
+// only where all failed is there an error.
 func runsOf(runs []result.Run, traffic string) map[string]*result.Run {
-	own := map[string]*result.Run{}
-	for i := range runs {
-		if r := &runs[i]; r.Traffic == traffic {
-			own[r.Transport] = r
+	all := map[string][]result.Run{}
+	for _, r := range runs {
+		if r.Traffic == traffic {
+			all[r.Transport] = append(all[r.Transport], r)
 		}
+	}
+	own := map[string]*result.Run{}
+	for transport, list := range all {
+		mean := list[0]
+		ran := slices.DeleteFunc(slices.Clone(list), func(r result.Run) bool { return r.Err() != nil })
+		if len(ran) > 0 {
+			mean = ran[0]
+			mean.Metrics = map[string]float64{}
+			for _, r := range ran {
+				for name, v := range r.Metrics {
+					mean.Metrics[name] += v / float64(len(ran))
+				}
+			}
+			mean.Metrics[result.Goodput] *= float64(len(ran)) / float64(len(list))
+		}
+		own[transport] = &mean
 	}
 	return own
 }

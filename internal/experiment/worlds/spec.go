@@ -11,7 +11,12 @@ import (
 )
 
 // Base is the name of the scenario whose network worlds of the kind have.
-func (k Kind) Base() string { return "world-" + string(k) }
+func (k Kind) Base() string {
+	if k == Clients {
+		k = Gateway
+	}
+	return "world-" + string(k)
+}
 
 // The traffic of worlds.
 const (
@@ -51,8 +56,13 @@ const (
 // links are the links of the paths of a kind, in the order of BGP's preference, and shared the one
 // that all of them pass.
 var (
-	links  = map[Kind][]string{Gateway: {"path1", "path2", "path3", "path4"}, EPE: {"a", "b", "c", "d"}}
+	gatewayLinks = []string{"path1", "path2", "path3", "path4"}
+
+	links  = map[Kind][]string{Gateway: gatewayLinks, EPE: {"a", "b", "c", "d"}, Clients: gatewayLinks}
 	shared = map[Kind]string{EPE: "access"}
+
+	// disciplines are those of gateways over all paths.
+	disciplines = map[Kind][]string{Gateway: {auto, dq}, Clients: {auto}}
 )
 
 // Spec returns the world as a scenario on the network of its base.
@@ -85,7 +95,7 @@ func (w World) Spec(base *scenario.Spec) *scenario.Spec {
 // experiment returns the traffic of the world over each path alone and over all.
 func (w World) experiment(base *scenario.Experiment) *scenario.Experiment {
 	e := &scenario.Experiment{
-		Server: base.Server, Client: base.Client, Trials: 1, Cases: []scenario.Case{{Name: theCase, Title: w.Text()}},
+		Server: base.Server, Client: base.Client, Trials: max(w.Runs, 1), Cases: []scenario.Case{{Name: theCase, Title: w.Text()}},
 		Traffic: map[string]*scenario.Traffic{}, Transports: map[string]*scenario.Transport{},
 	}
 	for _, name := range append([]string{Bulk}, w.Extra...) {
@@ -97,7 +107,7 @@ func (w World) experiment(base *scenario.Experiment) *scenario.Experiment {
 	for _, name := range own {
 		t := &scenario.Transport{Title: name + " alone", Links: []string{name}}
 		switch w.Kind {
-		case Gateway:
+		case Gateway, Clients:
 			t.Gateway = &scenario.Gateway{Discipline: "best"}
 			t.Congestion = w.Congestion
 		case EPE:
@@ -106,8 +116,8 @@ func (w World) experiment(base *scenario.Experiment) *scenario.Experiment {
 		e.Transports[name] = t
 	}
 	switch w.Kind {
-	case Gateway:
-		for _, name := range []string{auto, dq} {
+	case Gateway, Clients:
+		for _, name := range disciplines[w.Kind] {
 			e.Transports[name] = &scenario.Transport{Title: "all paths, " + name, Links: own, Gateway: &scenario.Gateway{Discipline: name}, Settings: scenario.Settings{Congestion: w.Congestion}}
 		}
 	case EPE:
@@ -152,22 +162,26 @@ func (w World) recall() time.Duration { return min(w.Lasts, recalled) }
 func (w World) traffic(name string) *scenario.Traffic {
 	switch name {
 	case Kept:
-		return &scenario.Traffic{Title: "objects on one connection", Bytes: object, Objects: objects, Duration: objectsLast}
+		return &scenario.Traffic{Title: "objects on one connection", Bytes: object, Objects: objects, Duration: objectsLast, Beside: w.Downloads}
 	case New:
 		return &scenario.Traffic{Title: "objects on new connections", Bytes: object, Objects: objects, NewConnections: true, Duration: objectsLast}
 	case Page:
-		return &scenario.Traffic{Title: "a page beside a download", Bytes: object, Objects: pageObjects, Beside: 1, Duration: w.Lasts}
+		return &scenario.Traffic{Title: "a page beside downloads", Bytes: object, Objects: pageObjects, Beside: max(w.Downloads, 1), Duration: w.Lasts}
 	case Call:
 		return &scenario.Traffic{
-			Title: "a call beside a download", Datagram: callDatagram, Rate: min(callRate, rounded(w.fastest()/5)), Duration: min(w.Lasts, callLasts), Beside: 1,
+			Title: "a call beside downloads", Datagram: callDatagram, Rate: min(callRate, rounded(w.fastest()/5)), Duration: min(w.Lasts, callLasts), Beside: max(w.Downloads, 1),
 		}
 	case Stream:
 		return &scenario.Traffic{
 			Title: "a constant bit rate", Rate: rounded(unit.Bandwidth(shareOfStream * float64(w.fastest()))), Duration: max(min(w.Lasts, streamLasts), w.after()), Live: true,
 		}
 	}
-	if w.Kind == EPE {
+	switch w.Kind {
+	case EPE:
 		return &scenario.Traffic{Title: "16 MB", Bytes: transfer, Duration: max(transferLasts(w.fastest()), w.after())}
+	case Clients:
+		return &scenario.Traffic{Title: "downloads at once", Bytes: unit.TiB, Duration: w.Lasts, Beside: w.Downloads - 1}
+	case Gateway:
 	}
 	return &scenario.Traffic{Title: "bulk", Bytes: unit.TiB, Duration: w.Lasts}
 }

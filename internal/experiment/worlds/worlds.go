@@ -5,6 +5,7 @@ package worlds
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -23,10 +24,15 @@ const (
 	// EPE is a content server whose MPTCP connections have a path through each egress peer, with
 	// use: overflow.
 	EPE Kind = "epe"
+	// Clients is a pair of gateways with the discipline auto that several clients use at once.
+	Clients Kind = "clients"
 )
 
 // Kinds returns all kinds.
-func Kinds() []Kind { return []Kind{Gateway, EPE} }
+func Kinds() []Kind { return []Kind{Gateway, EPE, Clients} }
+
+// LabKinds returns the kinds that a lab can run: it has no downloads beside others.
+func LabKinds() []Kind { return []Kind{Gateway, EPE} }
 
 // Options choose a world. The same options draw the same world.
 type Options struct {
@@ -37,6 +43,9 @@ type Options struct {
 	// Packets bounds the full frames that all paths together can carry in a bulk transfer, and so its
 	// duration where the rates are high; 0 is DefaultPackets.
 	Packets int
+	// Runs is how often each cell runs, with other random numbers each time: measures compare means.
+	// 0 is once.
+	Runs int
 }
 
 // DefaultPackets lets 54 Mbit/s run for all of longest.
@@ -53,6 +62,8 @@ type World struct {
 	// Lasts is the duration of a bulk transfer, Extra the traffic besides bulk.
 	Lasts time.Duration
 	Extra []string
+	// Downloads is how many there are at once in worlds of Clients.
+	Downloads int
 	// Event says what happens during the traffic, nothing if it is empty.
 	Event string
 }
@@ -90,6 +101,7 @@ const (
 	minLoad, maxLoad      = 0.05, 0.5 // of the rate
 	minLoadRate           = 10 * unit.KbitPerSecond
 	minOn, maxOn          = 50 * time.Millisecond, 3 * time.Second
+	minDown, maxDown      = 2., 20. // downloads at once
 )
 
 // Draw draws a world.
@@ -116,6 +128,13 @@ func Draw(o Options) World {
 		w.Extra = []string{[]string{Kept, Stream, Page, Call}[d.IntN(4)]}
 		if w.Event != "" { // those beside a download begin later than it
 			w.Extra = []string{[]string{Kept, Stream}[d.IntN(2)]}
+		}
+	case Clients:
+		w.Congestion = []string{"cubic", "newreno"}[d.IntN(2)]
+		w.Downloads = int(math.Round(d.log(minDown, maxDown)))
+		w.Extra = []string{[]string{Kept, Page, Call}[d.IntN(3)]}
+		if w.Event != "" { // a page may end before it
+			w.Extra = []string{[]string{Kept, Call}[d.IntN(2)]}
 		}
 	case EPE:
 		w.Congestion = "cubic"
@@ -278,6 +297,9 @@ func (w World) Lines() []string {
 	var list []string
 	for i, p := range w.Paths {
 		list = append(list, fmt.Sprintf("path %d: %s", i+1, p.text()))
+	}
+	if w.Downloads > 0 {
+		list = append(list, fmt.Sprintf("%d downloads at once", w.Downloads))
 	}
 	if w.Shared.Rate > 0 {
 		list = append(list, "all through "+w.Shared.Rate.String())

@@ -133,6 +133,39 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// TestJudgeMeans: several runs of a cell are judged by their means; one that failed delivered nothing.
+func TestJudgeMeans(t *testing.T) {
+	w := World{Options: Options{Kind: Gateway}, Paths: make([]Path, 2)}
+	failed := run(Bulk, "path2", 0, 0)
+	failed.Notes[result.NoteError] = "not a byte arrived"
+	got := w.Judge([]result.Run{
+		run(Bulk, "path1", 8, 0), run(Bulk, "path1", 12, 0), run(Bulk, "path2", 18, 0), failed, run(Bulk, auto, 20, 0), run(Bulk, auto, 10, 0),
+		run(Stream, "path1", 1, 0.2), run(Stream, "path1", 1, 0.4), run(Stream, auto, 1, 0.5), run(Stream, auto, 1, 0.1),
+	})
+	for name, v := range map[string]float64{"bulk": 1.5, "stream": 1, "stream_pause": 0} {
+		if math.Abs(got[name]-v) > 1e-9 {
+			t.Errorf("%s: got %v, want %v", name, got[name], v)
+		}
+	}
+}
+
+// TestJudgeClients: downloads at once are judged by what all of them carry, and by the slowest.
+func TestJudgeClients(t *testing.T) {
+	several := func(transport string, own, all, least float64) result.Run {
+		r := run(Bulk, transport, own, 0)
+		r.Metrics[result.AllRate], r.Metrics[result.LeastRate] = all, least
+		return r
+	}
+	w := World{Options: Options{Kind: Clients}, Paths: make([]Path, 2)}
+	got := w.Judge([]result.Run{several("path1", 9, 10, 1), several("path2", 1, 20, 4), several(auto, 2, 30, 2)})
+	if got["downloads"] != 1.5 || got["slowest"] != 0.5 {
+		t.Errorf("got %v", got)
+	}
+	if got := w.Judge([]result.Run{several("path1", 1, 1, 0), several(auto, 1, 1, 0)}); got["slowest"] != 1 {
+		t.Errorf("nothing over the best line: got %v", got)
+	}
+}
+
 // TestAgain: the best of the lines alone is judged by itself with other random numbers.
 func TestAgain(t *testing.T) {
 	w := World{Options: Options{Kind: Gateway}, Paths: make([]Path, 2)}

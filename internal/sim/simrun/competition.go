@@ -2,6 +2,7 @@ package simrun
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/tabane/tabane/internal/base/fault"
@@ -73,6 +74,17 @@ func (p *plan) measureCompetition(of *cell.Cell, run *result.Run, simulated sim.
 		}
 	}
 	result.PutCompetition(run, to-from, sides)
+}
+
+// measureBeside adds what a download and those beside it carried from a time on.
+func measureBeside(run *result.Run, simulated sim.Result, from, lasted time.Duration) {
+	sum, least := 0.0, math.Inf(1)
+	for i := range simulated.Connections {
+		bytes := during(simulated.Connections[i].Series, from, from+lasted)
+		sum += bytes
+		least = min(least, bytes)
+	}
+	run.Metrics[result.AllRate], run.Metrics[result.LeastRate] = 8*sum/lasted.Seconds(), 8*least/lasted.Seconds()
 }
 
 // during returns the bytes of a series in the intervals from one time to another.

@@ -553,6 +553,9 @@ func (p *plan) measure(of *cell.Cell, trial int, config sim.Config, simulated si
 		}
 		slices.SortFunc(trace.Subflows, func(a, b result.Subflow) int { return strings.Compare(a.Name, b.Name) })
 	}
+	if t.Beside > 0 && t.Objects == 0 {
+		measureBeside(&run, simulated, began, report.Duration)
+	}
 	if len(of.Beside()) > 0 {
 		p.measureCompetition(of, &run, simulated)
 	}

@@ -59,7 +59,7 @@ func worldColumns(kind worlds.Kind, shards int) []string {
 	if shards > 0 {
 		names = append(names, columnShard)
 	}
-	names = append(names, "kind", columnSeed, "number", "packets", columnWorld)
+	names = append(names, "kind", columnSeed, "number", "packets", "runs", columnWorld)
 	for _, m := range worlds.Measures(kind) {
 		names = append(names, m.Name)
 	}
@@ -184,7 +184,7 @@ func (o WorldsOptions) row(w worlds.World, values map[string]float64, fingerprin
 	if o.Shards > 0 {
 		row = append(row, fmt.Sprintf("%d/%d", o.Shard, o.Shards))
 	}
-	row = append(row, string(w.Kind), strconv.FormatUint(w.Seed, 10), strconv.Itoa(w.Number), strconv.Itoa(w.Packets), w.Text())
+	row = append(row, string(w.Kind), strconv.FormatUint(w.Seed, 10), strconv.Itoa(w.Number), strconv.Itoa(w.Packets), strconv.Itoa(w.Runs), w.Text())
 	for _, m := range worlds.Measures(w.Kind) {
 		text := ""
 		if v, ok := values[m.Name]; ok {
@@ -236,10 +236,11 @@ func judgedOf(fields map[string]string) (Judged, error) {
 	if !slices.Contains(worlds.Kinds(), j.Kind) {
 		return j, fmt.Errorf("there is no kind %q", fields["kind"])
 	}
-	var errs [3]error
+	var errs [4]error
 	j.Seed, errs[0] = strconv.ParseUint(fields[columnSeed], 10, 64)
 	j.Number, errs[1] = strconv.Atoi(fields["number"])
 	j.Packets, errs[2] = strconv.Atoi(fields["packets"])
+	j.Runs, errs[3] = strconv.Atoi(fields["runs"])
 	if err := errors.Join(errs[:]...); err != nil {
 		return j, err
 	}

@@ -79,7 +79,7 @@ func TestWorlds(t *testing.T) {
 	for _, tt := range []struct {
 		kind  worlds.Kind
 		count int
-	}{{worlds.Gateway, 24}, {worlds.EPE, 12}} {
+	}{{worlds.Gateway, 24}, {worlds.EPE, 12}, {worlds.Clients, 8}} {
 		t.Run(string(tt.kind), func(t *testing.T) {
 			t.Parallel()
 			o := worldsOf(t, tt.kind, tt.count)
@@ -169,6 +169,33 @@ func TestWorldHasItsPathsOnly(t *testing.T) {
 	}
 	if len(base.Nodes["server"].Edge.Peers) != 4 {
 		t.Error("the base has changed")
+	}
+}
+
+// TestConstants: each constant of a kind is there once, and can be given other values and back.
+func TestConstants(t *testing.T) {
+	for _, k := range worlds.Kinds() {
+		seen := map[string]bool{}
+		for _, c := range Constants(k) {
+			if seen[c.Name] {
+				t.Errorf("%s: %s is there twice", k, c.Name)
+			}
+			seen[c.Name] = true
+			before := c.Text()
+			for _, v := range c.Variants() {
+				restore := v.Apply()
+				if c.Text() != v.Text() {
+					t.Errorf("%s: %s is %s with %s %s", k, c.Name, c.Text(), v.Title, v.Text())
+				}
+				restore()
+			}
+			if c.Text() != before {
+				t.Errorf("%s: %s is left at %s, was %s", k, c.Name, c.Text(), before)
+			}
+		}
+		if len(seen) < 10 {
+			t.Errorf("%s has %d constants", k, len(seen))
+		}
 	}
 }
 
