@@ -135,7 +135,7 @@ function gatewayTopology(d, lines, { parts, frame, top, rowHeight, width, box })
       parts.push(element("path", { d: curve(box, middle + 14, width / 2, at) + curve(width / 2, at, width - box, y + 14), fill: "none",
         stroke: level === "bad" ? "var(--bad)" : color(name), "stroke-dasharray": level === "good" ? "none" : "4 3",
         "stroke-width": 1.5 + Math.min(6, Math.log10(1 + rate / 1e5) * 2) }));
-      labels.push(element("text", { x: width / 2, y: at + 4, "text-anchor": "middle", class: "halo" },
+      labels.push(element("text", { x: width / 2, y: at - 7, "text-anchor": "middle", class: "halo" },
         clip(l.path, 14) + (level === "good" ? " " + bits(rate) : " " + lineState(l)[0])));
     });
     frame(width - box, y, p.name, p.up ? "" : "no session", !p.up);
