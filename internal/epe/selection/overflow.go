@@ -655,10 +655,10 @@ func fits(room, inFlight, rate, delay float64) bool { return room >= inFlight+ra
 // catchesUp reports whether the open paths suffice for a stream and are only saturated by its
 // backlog: during the time of saturation the application did not have to wait, and wrote less than
 // was delivered. If so, that time starts again; it also does when slow start ended during it. For
-// the end of a file nothing is written, so that it is not recognized as a stream. latest is the
-// number of bytes delivered since the last call of Update: if it is 0, the samples may be older
-// than what the application has written.
-func (c *Connection[K]) catchesUp(now time.Duration, starts bool, latest int) bool {
+// the end of a file nothing is written, so that it is not recognized as a stream. If nothing was
+// delivered since the last call of Update, the samples may be older than what the application has
+// written.
+func (c *Connection[K]) catchesUp(now time.Duration, v *view) bool {
 	if !c.hasSource {
 		return false
 	}
@@ -666,14 +666,14 @@ func (c *Connection[K]) catchesUp(now time.Duration, starts bool, latest int) bo
 	switch {
 	case !ok || s.Full:
 		return false
-	case latest == 0:
+	case v.carried == 0:
 		return true
 	}
 	written, carried := float64(s.Written-c.source.Written), float64(c.carried)
-	if written == 0 || written >= gainLeast*carried && (starts || !c.started) {
+	if written == 0 || written >= gainLeast*carried && (v.starts || !c.started) {
 		return false
 	}
-	c.saturated.start, c.source, c.carried, c.started = now, s, 0, starts
+	c.saturated.start, c.source, c.carried, c.started = now, s, 0, v.starts
 	return true
 }
 
@@ -688,7 +688,7 @@ type view struct {
 	inFlight, firstInFlight int
 	// carried are the bytes delivered since the last call, over any path.
 	carried int
-	// next is the path at rest that would open next.
+	// next is the path at rest that would open next, if all open ones are saturated.
 	next *path
 }
 
@@ -696,6 +696,7 @@ type view struct {
 func (c *Connection[K]) look(now time.Duration, samples []Sample[K]) view {
 	params := &byPolicy[c.Policy]
 	v := view{saturated: true}
+	var rests []*path
 	for i := range samples {
 		s := &samples[i]
 		p := c.paths[s.Path]
@@ -708,8 +709,8 @@ func (c *Connection[K]) look(now time.Duration, samples []Sample[K]) view {
 			v.sum += rate
 			v.longest = max(v.longest, p.delay)
 			v.inFlight += s.InFlight * s.Segment
-		case now >= p.until && (v.next == nil || p.delay < v.next.delay):
-			v.next = p
+		case now >= p.until:
+			rests = append(rests, p)
 		}
 		if p == c.first {
 			v.firstInFlight = s.InFlight * s.Segment
@@ -717,7 +718,22 @@ func (c *Connection[K]) look(now time.Duration, samples []Sample[K]) view {
 			c.suffices.set(now, !s.Saturated() && (params.ignoresLoad || c.total.last < sufficeBelow*rate))
 		}
 	}
+	if v.saturated {
+		v.next = c.next(now, &v, rests)
+	}
 	return v
+}
+
+// next returns the path at rest that would open next: of those that would help, the one with the
+// shortest delay.
+func (c *Connection[K]) next(now time.Duration, v *view, rests []*path) (next *path) {
+	least := 0.0
+	for _, p := range rests {
+		if delay, ok := c.worthwhile(now, v, p); ok && (next == nil || delay < least) {
+			next, least = p, delay
+		}
+	}
+	return next
 }
 
 // openBySaturation opens the next path when all open ones have been saturated for long enough, and
@@ -737,8 +753,8 @@ func (c *Connection[K]) openBySaturation(now time.Duration, samples []Sample[K])
 	c.started = c.started || v.starts
 	idle := params.idle << c.doublings
 	switch {
-	case c.saturated.lasted(now, params.waits(&v)) && v.next != nil && c.worthwhile(now, &v):
-		if !began && params.waitsBacklog && c.catchesUp(now, v.starts, v.carried) {
+	case v.next != nil && c.saturated.lasted(now, params.waits(&v)):
+		if !began && params.waitsBacklog && c.catchesUp(now, &v) {
 			return
 		}
 		c.doublings = 0
@@ -773,18 +789,17 @@ func (p *parameters) waits(v *view) time.Duration {
 	return wait
 }
 
-// worthwhile reports whether the next path would help. One that was never saturated, and left no
-// queue, is hoped to be as fast as the first one.
-func (c *Connection[K]) worthwhile(now time.Duration, v *view) bool {
-	next := v.next
+// worthwhile reports whether a path would help besides the open ones, and with what delay in seconds.
+// One that was never saturated, and left no queue, is hoped to be as fast as the first one.
+func (c *Connection[K]) worthwhile(now time.Duration, v *view, next *path) (delay float64, ok bool) {
 	rate, delay := next.capacity, next.delay
 	if !next.measured(now) && !next.hasQueue {
 		rate = max(rate, c.first.capacity)
 		delay = next.delayAt(rate)
 		if window := c.window.value(); window > 0 && !fits(window-float64(v.inFlight), float64(v.firstInFlight), v.sum, delay) {
-			return false
+			return delay, false
 		}
 	}
-	return rate >= leastShare*v.sum &&
+	return delay, rate >= leastShare*v.sum &&
 		(!byPolicy[c.Policy].repays || repays(now-c.saturated.start, cmp.Or(next.minRTT, next.past.MinRTT), rate/(v.sum+rate), delay-v.longest))
 }
