@@ -233,6 +233,8 @@ type path struct {
 	queued    time.Duration // until when the round-trip time includes a standing queue of this connection
 	flight    peak          // bytes in flight
 	used      bool          // the path carried data
+	carriedAt time.Duration // when it did last
+	forgotten int           // how often what it carried was forgotten
 	hasQueue  bool          // its own data has a queue, or had one when it was last in flight
 	burstRate float64       // rate by dispersion at that time
 	replaced  bool          // the subflow is a new one that has carried none: delay stays that of the one before
@@ -409,7 +411,10 @@ func (c *Connection[K]) measureDelay(now time.Duration, p *path, s *Sample[K]) {
 	}
 	p.delay, p.capacity = delay+sendBurst/rate, rate
 	p.assumedDelay = p.delay
-	if p.used = p.used || s.busy(); p.unmeasured(now) && c.first != nil {
+	if s.busy() {
+		p.used, p.carriedAt = true, now
+	}
+	if p.unmeasured(now) && c.first != nil {
 		p.assumedDelay = delay + sendBurst/max(rate, c.first.capacity)
 	}
 	p.growing = rtt == 0 || s.busy() && p.settled.value() == 0 && !p.remembers(now)

@@ -312,7 +312,9 @@ func TestStream(t *testing.T) {
 		}}
 		written, delivered, opened := tt.backlog, 0.0, never
 		if !tt.unknown {
-			c.Source = func() (Source, bool) { return Source{Written: uint64(written), Full: tt.full}, true }
+			c.Source = func() (Source, bool) {
+				return Source{Written: uint64(written), Full: tt.full}, true
+			}
 		}
 		for now := time.Duration(0); opened == never && now < 5*time.Second; now += Interval {
 			s := []Sample[int]{
@@ -625,5 +627,33 @@ func TestGrowing(t *testing.T) {
 	}
 	if r := c.Reason(1); r != First {
 		t.Errorf("the faster path is %s", r)
+	}
+}
+
+// TestFallenPath: the first path is slow for some seconds of bulk. Soon after it is first again, and
+// one that stays slow is tried less and less often.
+func TestFallenPath(t *testing.T) {
+	const ms = time.Millisecond
+	for _, returns := range []bool{true, false} {
+		m := newModel(16e6, road{60 * mbit, 10 * ms}, road{20 * mbit, 25 * ms})
+		m.run(4*mbit, 3*time.Second)
+		m.roads[0].rate = 2 * mbit
+		m.run(1e12, 6*time.Second)
+		m.run(4*mbit, 2*time.Second)
+		if a, b := m.c.Reason(0), m.c.Reason(1); a != Unused || b != First {
+			t.Fatalf("in the fall the path is %s, the other %s", a, b)
+		}
+		if returns {
+			m.roads[0].rate = 60 * mbit
+			if m.run(4*mbit, restFirst+time.Second); m.c.Reason(0) != First {
+				t.Errorf("after its return the path is %s", m.c.Reason(0))
+			}
+			continue
+		}
+		before := m.open[0]
+		m.run(4*mbit, 5*time.Minute)
+		if again := m.open[0] - before; m.c.Reason(1) != First || again == 0 || again > 8*time.Second {
+			t.Errorf("a slow path was first for %s more, the other is %s", again, m.c.Reason(1))
+		}
 	}
 }

@@ -72,8 +72,15 @@ func (p *path) rest(now time.Duration, why Reason) {
 // rest returns how long a path rests that did not help so many times before.
 func rest(before int) time.Duration { return min(restMost, restFirst<<min(before, 8)) }
 
-// remember tells what is known of a path at rest from what is not, or no longer.
+// remember tells what is known of a path at rest from what is not, or no longer: what it carried may
+// have been little because of something that has passed, which only another trial shows. Each one
+// costs data a delay, so they become rarer.
 func (p *path) remember(now time.Duration) {
+	if p.state == stateResting && p.used && !p.remembers(now) && now >= p.until && now-p.carriedAt >= rest(p.forgotten) {
+		p.used, p.hasQueue, p.burstRate = false, false, 0
+		p.rate, p.settled, p.whole, p.flight = peak{}, peak{}, peak{}, peak{}
+		p.forgotten++
+	}
 	switch unmeasured := p.unmeasured(now); {
 	case p.state == stateUnknown && !unmeasured:
 		p.enter(stateResting, p.why)
