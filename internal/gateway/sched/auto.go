@@ -77,7 +77,7 @@ func Constants() []ablation.Constant {
 //
 // Flows of small objects, such as the parts of a page that a connection fetches one after the other,
 // have one, too: where an object is complete first. Such a flow leaves its path idle between objects,
-// and has sent more than TCP does that starts and doubles its window each time.
+// and has sent more than a burst in this way: TCP that starts has not, as it doubles its window.
 //
 // Acknowledgments have one, too: where those of a burst are complete first. On the path where a single
 // one arrives first they would fill a slow uplink while TCP starts, and move to a later path, which
@@ -124,7 +124,7 @@ func (f *running) add(now time.Duration, size int, pause time.Duration, perByte 
 	if now-f.cleared > pause && f.train > 0 {
 		limit := burst / max(smallFraction, 1)
 		f.most, f.train = max(f.train, f.most-f.most/4), 0
-		f.small = f.most < limit && f.all > 2*limit
+		f.small = f.most < limit && f.all > burst
 	}
 	f.train += size
 	f.all = min(f.all+size, math.MaxInt32)
