@@ -8,8 +8,7 @@ import (
 
 // The schedulers of docs/own.md, as they are there.
 
-// own: newest fills the path whose round-trip time is the longest, and uses another only when that
-// has no room.
+// own: newest fills the path with the longest round-trip time, others only when that has no room.
 type newest struct{}
 
 func (newest) Next(paths []Path, s Segment) Set {
