@@ -12,9 +12,11 @@ import (
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
-// clientAt is an address of a network with a port.
+// clientAt is one client of a network for each port.
 func clientAt(prefix string, port int) netip.AddrPort {
-	return netip.AddrPortFrom(netip.MustParsePrefix(prefix).Addr().Next(), uint16(port))
+	a := netip.MustParsePrefix(prefix).Addr().As16()
+	a[15] = byte(port)
+	return netip.AddrPortFrom(netip.AddrFrom16(a), uint16(port))
 }
 
 // reads has connections of a network, by the ports of the client.
@@ -71,7 +73,8 @@ func TestUnansweredRequests(t *testing.T) {
 		t.Error("left although a connection progresses")
 	}
 
-	a.unanswered(map[int]socket{1: request, 2: established, 3: request}, map[int]socket{1: request, 2: established})
+	several := map[int]socket{1: request, 2: established, 3: request}
+	a.unanswered(several, several)
 	s := a.status(autoNetwork)
 	if a.delivered(autoNetwork) == sidB || s.Why != "single b made no progress" || a.auto.stalls != 1 {
 		t.Fatalf("stays: %+v", s)
