@@ -175,10 +175,9 @@ func (e *egress) leave(now time.Time, prefix netip.Prefix, n *delivered, mode be
 		for _, sid := range known {
 			e.leavePath(now, networkPath{prefix, sid})
 		}
+	case e.leaveBegin(now, n):
 	case n.rule.auto:
-		if !e.leaveBegin(now, n) {
-			e.auto.table.Stalled(now, prefix, e.originOf(prefix), mode, alone)
-		}
+		e.auto.table.Stalled(now, prefix, e.originOf(prefix), mode, alone)
 	case n.group != nil && len(n.group.members) == 1:
 		e.leavePath(now, networkPath{prefix, n.group.members[0].sid})
 	default:
