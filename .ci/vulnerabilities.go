@@ -1,7 +1,7 @@
 //go:build ignore
 
-// Command vulnerabilities looks for known vulnerabilities in what tabane calls, in the copy of the Go
-// vulnerability database that the module golang.org/x/vulndb has. It fails if go.mod asks for a
+// Command vulnerabilities looks for known vulnerabilities in what tabane calls, in the copy of the
+// Go vulnerability database that the module golang.org/x/vulndb has. It fails if go.mod asks for a
 // vulnerable module or toolchain. Vulnerabilities of the standard library that only this machine's
 // older Go has are printed.
 //

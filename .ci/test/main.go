@@ -5,8 +5,8 @@
 // Labs and browsers share the machine with other work, so a few tests that fail run again, alone.
 // One that then passes repeats times counts as passed and is named as flaky; the output of its
 // failure, which remains to be explained, is shown before it is repeated. One that fails twice in a
-// run has failed. A panic, a data race, a failure to build, and more than maxRepeat failures are never
-// repeated.
+// run has failed. A panic, a data race, a failure to build, and more than maxRepeat failures are
+// never repeated.
 //
 //	go run ./.ci/test [-beside=COMMAND] [ARGUMENT of go test]...
 //
@@ -281,8 +281,8 @@ func (r *results) apply(e event, text map[unit][]string) {
 	switch {
 	case e.Test == "":
 		if e.Action == "fail" && (!r.failedIn(e.Package) || r.died(e.Package, text[u])) {
-			// None of its tests failed: a build, a TestMain, or a benchmark did. Or its process died, and
-			// those behind the failed test never ran.
+			// None of its tests failed: a build, a TestMain, or a benchmark did. Or its process
+			// died, and those behind the failed test never ran.
 			c.failed++
 			r.fail(u, text[u])
 		}

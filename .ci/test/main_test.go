@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// fake is a go command whose tests end as its words say, one word for each run; the last one holds for
-// all later runs. T passes, F fails, P panics, and behind D the process dies in another test; a
+// fake is a go command whose tests end as its words say, one word for each run; the last one holds
+// for all later runs. T passes, F fails, P panics, and behind D the process dies in another test; a
 // word is a run with -count.
 func fake(t *testing.T, words string) {
 	t.Helper()
@@ -38,8 +38,8 @@ exit $status
 	t.Setenv("GO", file)
 }
 
-// TestLastLines: a test that fails once is flaky, by name; one that fails twice in a run, or panics, has
-// failed. The last line counts the tests, in the form that CI reads.
+// TestLastLines: a test that fails once is flaky, by name; one that fails twice in a run, or
+// panics, has failed. The last line counts the tests, in the form that CI reads.
 func TestLastLines(t *testing.T) {
 	for _, c := range []struct {
 		words, flaky, last string
@@ -69,7 +69,8 @@ func TestLastLines(t *testing.T) {
 	}
 }
 
-// TestBeside: a command that fails beside the tests fails the run, and is shown before the last lines.
+// TestBeside: a command that fails beside the tests fails the run, and is shown before the last
+// lines.
 func TestBeside(t *testing.T) {
 	for command, want := range map[string]bool{"echo said": false, "echo said; false": true} {
 		fake(t, "T")

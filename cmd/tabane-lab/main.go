@@ -1,5 +1,5 @@
-// Command tabane-lab has the experiments of tabane: labs, the simulator and the analysis of captures and
-// studies. The nodes of its labs run tabane, which is beside it or in PATH.
+// Command tabane-lab has the experiments of tabane: labs, the simulator and the analysis of
+// captures and studies. The nodes of its labs run tabane, which is beside it or in PATH.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command tabane sends content over every path a network has: it has what hosts of a network run. See
-// tabane --help. Experiments are of tabane-lab, which it runs.
+// Command tabane sends content over every path a network has: it has what hosts of a network run.
+// See tabane --help. Experiments are of tabane-lab, which it runs.
 package main
 
 import (

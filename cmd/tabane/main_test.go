@@ -57,7 +57,8 @@ func TestScripts(t *testing.T) {
 				e.Setenv("CHECKOUT", checkout)
 				e.Setenv("LAB", labName)
 				if filepath.Base(e.WorkDir) == "script-lab" && root {
-					// Also when the script fails half-way; that the lab is gone already is no error.
+					// Also when the script fails half-way; that the lab is gone already is no
+					// error.
 					e.Defer(func() {
 						if err := lab.Down(context.Background(), labName); err != nil {
 							t.Error(err)
@@ -79,7 +80,8 @@ func TestScripts(t *testing.T) {
 				case "root":
 					return root, nil
 				case "drops":
-					// With cgo there are threads whose capabilities Go cannot drop (package privilege).
+					// With cgo there are threads whose capabilities Go cannot drop (package
+					// privilege).
 					_, _, errno := syscall.AllThreadsSyscall(syscall.SYS_GETPID, 0, 0, 0)
 					return errno != syscall.ENOTSUP, nil
 				}

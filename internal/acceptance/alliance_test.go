@@ -19,8 +19,8 @@ import (
 	"github.com/tabane/tabane/internal/kernel/afpacket"
 )
 
-// TestAllianceFromOneFile: daemons with roles make an alliance behind NAT. A download of the leader uses
-// the lines of all, goes on when a member leaves, and the member returns.
+// TestAllianceFromOneFile: daemons with roles make an alliance behind NAT. A download of the leader
+// uses the lines of all, goes on when a member leaves, and the member returns.
 func TestAllianceFromOneFile(t *testing.T) {
 	t.Parallel()
 	l := up(t, "gateway-alliance", "home.gateway.log", "leader.gateway.log", "member2.gateway.log")

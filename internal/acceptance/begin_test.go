@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestBegin: with mode auto, short connections begin through the egress peer that is nearer by what the
-// subflows of longer ones measured, and on the best path again when that peer has no route.
+// TestBegin: with mode auto, short connections begin through the egress peer that is nearer by what
+// the subflows of longer ones measured, and on the best path again when that peer has no route.
 func TestBegin(t *testing.T) {
 	t.Parallel()
 	l := epe(t, "locators: [fc00::/16]", "locators: [fc00::/16]\n      delivery: {default: auto, explore: 0%}")

@@ -8,8 +8,8 @@ import (
 	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
-// TestCapacity: a download leaves an egress link that it fills to 90 % of its capacity, and what little
-// there is afterwards returns to it. A link whose border router is gone has no load.
+// TestCapacity: a download leaves an egress link that it fills to 90 % of its capacity, and what
+// little there is afterwards returns to it. A link whose border router is gone has no load.
 func TestCapacity(t *testing.T) {
 	programs.Need(t, "curl")
 	t.Parallel()

@@ -62,8 +62,9 @@ func (d *daemons) end(name string, sig syscall.Signal) {
 	})
 }
 
-// start starts the next instance of a daemon with its file in the lab, until the test ends. The test
-// may send it SIGHUP at once, which has no effect before it reads the file, as the parent ignores it.
+// start starts the next instance of a daemon with its file in the lab, until the test ends. The
+// test may send it SIGHUP at once, which has no effect before it reads the file, as the parent
+// ignores it.
 func (d *daemons) start(name string) {
 	d.t.Helper()
 	node, role, _ := strings.Cut(name, " ")

@@ -20,8 +20,8 @@ func (l *lab) sentBy(transit string) int {
 	return n
 }
 
-// download begins to get a number of bytes that takes longer than the test. stop ends it, which must
-// be under way until then.
+// download begins to get a number of bytes that takes longer than the test. stop ends it, which
+// must be under way until then.
 func (l *lab) download(size int) (stop func()) {
 	l.t.Helper()
 	cmd := l.command("client", "curl", "-sS", "-o", "/dev/null", "http://server/bytes/"+strconv.Itoa(size))
@@ -87,8 +87,8 @@ func TestDelivery(t *testing.T) {
 	t.Parallel()
 	l := epe(t, "locators: [fc00::/16]", "locators: [fc00::/16]\n      delivery: {networks: [{prefix: \"2001:db8:c::/48\", mode: {single: transit-b}}]}")
 	const size = 500_000
-	// download gets a number of objects, each with a connection of its own, and returns how many bytes
-	// left through each transit.
+	// download gets a number of objects, each with a connection of its own, and returns how many
+	// bytes left through each transit.
 	download := func(n int) (a, b int) {
 		t.Helper()
 		a, b = l.sentBy("transit-a"), l.sentBy("transit-b")

@@ -48,9 +48,9 @@ type egressNet struct {
 }
 
 // egressPeer is an egress peer: its node, whose link to the border router is csp, the border router
-// with its link to the peer, the prefix of that link, the peer's EPE address on each server, and its
-// SID. What ends in 4 is of IPv4. direct: its SIDs are End.DX6 and End.DX4, so that its border router
-// sends it whatever arrives for them, without a lookup of the destination.
+// with its link to the peer, the prefix of that link, the peer's EPE address on each server, and
+// its SID. What ends in 4 is of IPv4. direct: its SIDs are End.DX6 and End.DX4, so that its border
+// router sends it whatever arrives for them, without a lookup of the destination.
 type egressPeer struct {
 	name, border, link string
 	lan, lan4          string
@@ -378,7 +378,8 @@ func (j *egressJudge) traffic(t *testing.T, seed uint64) (stop func()) {
 }
 
 // keepers returns the nodes whose daemons have to follow a withdrawal before a packet no longer
-// arrives: the border router of the peer, and the server alone if that does not look up destinations.
+// arrives: the border router of the peer, and the server alone if that does not look up
+// destinations.
 func (j *egressJudge) keepers(s sighting) []string {
 	p := j.net.peers[s.peer]
 	nodes := []string{p.border}
@@ -390,9 +391,9 @@ func (j *egressJudge) keepers(s sighting) []string {
 	return nodes
 }
 
-// kept returns until when nodes may have a route that was withdrawn. Routes that are withdrawn while a
-// daemon is down are kept by its next instance, see staleAfterRestart; a frozen one applies withdrawals
-// when it runs again.
+// kept returns until when nodes may have a route that was withdrawn. Routes that are withdrawn
+// while a daemon is down are kept by its next instance, see staleAfterRestart; a frozen one applies
+// withdrawals when it runs again.
 func (j *egressJudge) kept(nodes []string, withdrawn time.Time) time.Time {
 	end := withdrawn
 	for _, node := range nodes {
@@ -411,8 +412,8 @@ func (j *egressJudge) kept(nodes []string, withdrawn time.Time) time.Time {
 }
 
 // lateness returns how long after the last withdrawal of all prefixes of a peer that cover an
-// address a packet was seen, or after the withdrawn route was no longer kept: 0 until then. Time during
-// which the machine stalled does not count.
+// address a packet was seen, or after the withdrawn route was no longer kept: 0 until then. Time
+// during which the machine stalled does not count.
 func (j *egressJudge) lateness(s sighting) (late time.Duration, advertised bool) {
 	late = 1 << 62
 	for prefix, history := range j.history[s.peer] {
@@ -445,8 +446,8 @@ func within(intervals []interval, at time.Time) bool {
 	})
 }
 
-// addressed reports whether a packet was sent to the SID of a peer that gets whatever is sent there, by
-// a host inside, or by a peer while its packets were not filtered.
+// addressed reports whether a packet was sent to the SID of a peer that gets whatever is sent
+// there, by a host inside, or by a peer while its packets were not filtered.
 func (j *egressJudge) addressed(s sighting) bool {
 	if !j.net.peers[s.peer].direct {
 		return false

@@ -217,8 +217,8 @@ func foreign(t *testing.T, scenario string) *lab {
 		"server.exec.log", "asbr1.exec.log", "reflector.exec.log", "transit-a.exec.log", "client-isp.exec.log")
 }
 
-// TestForeignRouters: content leaves over both egress paths in IPv6 and IPv4 where egress peers, the
-// reflector and the client's provider are other implementations. One SID is transposed.
+// TestForeignRouters: content leaves over both egress paths in IPv6 and IPv4 where egress peers,
+// the reflector and the client's provider are other implementations. One SID is transposed.
 func TestForeignRouters(t *testing.T) {
 	t.Parallel()
 	const transposed = `locator: {prefix: "fc00:2::/32", block: 16}`

@@ -262,8 +262,8 @@ func TestForeignSoftwareOverNAT(t *testing.T) {
 	for name, options := range map[string][]string{
 		"TCP": nil, "TCP of the server": {"-R"}, "UDP": {"-u", "-b", "30M", "-l", "1200"}, "UDP of the server": {"-u", "-b", "30M", "-l", "1200", "-R"},
 	} {
-		// A path that is emulated on a busy machine can be silent for so long that the gateways leave it
-		// for a moment, and the other one has no room for all of it.
+		// A path that is emulated on a busy machine can be silent for so long that the gateways
+		// leave it for a moment, and the other one has no room for all of it.
 		const tries = 3
 		var fault string
 		for range tries {
@@ -293,8 +293,8 @@ func TestForeignSoftwareOverNAT(t *testing.T) {
 	}
 }
 
-// iperfOverBoth has the client exchange 2 MB with iperf3 on the server, and says what was wrong with
-// what arrived, or that a path carried too little of it.
+// iperfOverBoth has the client exchange 2 MB with iperf3 on the server, and says what was wrong
+// with what arrived, or that a path carried too little of it.
 func (l *lab) iperfOverBoth(name string, options []string) (fault string) {
 	l.t.Helper()
 	before, _ := l.gateway("site1")
@@ -344,8 +344,8 @@ func isOpenMessage(b []byte) bool {
 	return len(b) > at+udp && b[at+udp] == messageType
 }
 
-// TestGatewayUnsealed: with seal none, packets of unchanged hosts are sent by the program in messages
-// that are not encrypted, over both paths, and each arrives once where all are copied.
+// TestGatewayUnsealed: with seal none, packets of unchanged hosts are sent by the program in
+// messages that are not encrypted, over both paths, and each arrives once where all are copied.
 func TestGatewayUnsealed(t *testing.T) {
 	t.Parallel()
 	l := gateways(t)

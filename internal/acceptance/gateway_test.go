@@ -174,8 +174,8 @@ func (l *lab) capabilities(pid int) string {
 	return ""
 }
 
-// TestGatewayCablePulled: a stream goes on when a path's cable is pulled, and both paths are used once
-// it is back.
+// TestGatewayCablePulled: a stream goes on when a path's cable is pulled, and both paths are used
+// once it is back.
 func TestGatewayCablePulled(t *testing.T) {
 	t.Parallel()
 	l := gateways(t)
@@ -223,9 +223,9 @@ func TestGatewayKilled(t *testing.T) {
 	}
 }
 
-// TestGatewayDefaultPeer: all other networks are reached through a peer, and the paths have nothing but
-// default routes, so that the tunnel's own datagrams match its route. A better route of another program,
-// a deleted rule and a crash let nothing out in clear, and the stream goes on.
+// TestGatewayDefaultPeer: all other networks are reached through a peer, and the paths have nothing
+// but default routes, so that the tunnel's own datagrams match its route. A better route of another
+// program, a deleted rule and a crash let nothing out in clear, and the stream goes on.
 func TestGatewayDefaultPeer(t *testing.T) {
 	t.Parallel()
 	l := gateways(t)

@@ -99,7 +99,8 @@ func TestHostsAreWatched(t *testing.T) {
 	}
 }
 
-// TestEndpointsAreWatched: the endpoints and limits of the kernel's path manager are the server's own.
+// TestEndpointsAreWatched: the endpoints and limits of the kernel's path manager are the server's
+// own.
 func TestEndpointsAreWatched(t *testing.T) {
 	t.Parallel()
 	l := epe(t, "    serve:\n      port: 80", "      mptcp: {path_manager: kernel}\n    serve:\n      port: 80")

@@ -24,7 +24,8 @@ func howToFile(t *testing.T, name string) string {
 	return file
 }
 
-// host starts a program on a host as systemd would, until the test or the returned function ends it.
+// host starts a program on a host as systemd would, until the test or the returned function ends
+// it.
 func (l *lab) host(node string, argv ...string) (stop func()) {
 	l.t.Helper()
 	cmd := l.command(node, argv...)
@@ -50,9 +51,9 @@ func (l *lab) host(node string, argv ...string) (stop func()) {
 	return stop
 }
 
-// TestHowTo does what docs/howto.md says, in its order and with its files, on hosts without daemons,
-// and expects what it says: the start, content over both peers, an upgrade, and the removal, after
-// which nothing is left.
+// TestHowTo does what docs/howto.md says, in its order and with its files, on hosts without
+// daemons, and expects what it says: the start, content over both peers, an upgrade, and the
+// removal, after which nothing is left.
 func TestHowTo(t *testing.T) {
 	t.Parallel()
 	programs.Need(t, "vtysh")

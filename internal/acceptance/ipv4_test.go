@@ -50,8 +50,9 @@ func (l *lab) sentTo(path string) int {
 	return n
 }
 
-// TestIPv4 delivers over every egress path to IPv4 clients. Deleted rules, routes, nexthop objects and
-// addresses of IPv4 are restored at once, and no packet leaves through the wrong peer meanwhile.
+// TestIPv4 delivers over every egress path to IPv4 clients. Deleted rules, routes, nexthop objects
+// and addresses of IPv4 are restored at once, and no packet leaves through the wrong peer
+// meanwhile.
 func TestIPv4(t *testing.T) {
 	t.Parallel()
 	l := ipv4(t)
@@ -188,8 +189,9 @@ func TestIPv4Leaks(t *testing.T) {
 	}
 }
 
-// TestIPv4OverIPv6Core: the core and one border router have no IPv4 at all, the session with one peer
-// is IPv6 (RFC 8950), the other peer is reached by End.DX4, and the server's addresses are on lo.
+// TestIPv4OverIPv6Core: the core and one border router have no IPv4 at all, the session with one
+// peer is IPv6 (RFC 8950), the other peer is reached by End.DX4, and the server's addresses are on
+// lo.
 func TestIPv4OverIPv6Core(t *testing.T) {
 	t.Parallel()
 	l := up(t, "testdata/ipv6-core.yaml", "server.edge.log", "asbr1.asbr.log", "asbr2.asbr.log")
@@ -209,8 +211,8 @@ func TestIPv4OverIPv6Core(t *testing.T) {
 	l.carries(t, "http://10.1.0.16/bytes/100000000")
 }
 
-// TestDualStack: clients of both IP versions use every egress path, with one route target and one table
-// number for both.
+// TestDualStack: clients of both IP versions use every egress path, with one route target and one
+// table number for both.
 func TestDualStack(t *testing.T) {
 	t.Parallel()
 	l := epe(t, "name: epe-steady", "name: epe-steady\nfamily: dual")

@@ -187,10 +187,10 @@ func (o *printed) String() string {
 	return o.b.String()
 }
 
-// TestNewcomer: on a VPS that has nothing but a firewall and on an empty site, two commands lead to a
-// download over both lines, one of them behind a carrier's NAT, for a host that was not touched. A
-// login at the site survives that, a second use of the line is refused, and leave undoes all of it at
-// both.
+// TestNewcomer: on a VPS that has nothing but a firewall and on an empty site, two commands lead to
+// a download over both lines, one of them behind a carrier's NAT, for a host that was not touched.
+// A login at the site survives that, a second use of the line is refused, and leave undoes all of
+// it at both.
 func TestNewcomer(t *testing.T) {
 	t.Parallel()
 	n := newNewcomer(t)
@@ -246,8 +246,8 @@ func TestNewcomer(t *testing.T) {
 	}
 }
 
-// join has a site join the VPS, which runs the gateway's command with these arguments. It returns what
-// is printed at both, and the line.
+// join has a site join the VPS, which runs the gateway's command with these arguments. It returns
+// what is printed at both, and the line.
 func (n *newcomer) join(site, dir string, command ...string) (joined string, text *printed, line string) {
 	n.t.Helper()
 	line, text, ended := n.invite(command...)
@@ -345,9 +345,10 @@ func (n *newcomer) reaches(from, at, address string) (seen string, ok bool) {
 	return <-accepted, true
 }
 
-// TestSecondSite: a VPS to which a prefix of IPv6 is routed gets a second site by another line, while
-// the first one goes on. Hosts of both reach each other, and have public addresses that nobody
-// connects to from elsewhere unless the VPS permits it. Leave removes what killed gateways have left.
+// TestSecondSite: a VPS to which a prefix of IPv6 is routed gets a second site by another line,
+// while the first one goes on. Hosts of both reach each other, and have public addresses that
+// nobody connects to from elsewhere unless the VPS permits it. Leave removes what killed gateways
+// have left.
 func TestSecondSite(t *testing.T) {
 	t.Parallel()
 	n := newNewcomer(t)
@@ -483,9 +484,9 @@ func TestTwinSite(t *testing.T) {
 	}
 }
 
-// TestMeteredLine: a line that is a backup with a quota takes over when the cable of the other one is
-// pulled, is used at once when it is the first to come back after both were, whatever its probes are,
-// and is left again. What it carries is counted, also by a daemon that was killed.
+// TestMeteredLine: a line that is a backup with a quota takes over when the cable of the other one
+// is pulled, is used at once when it is the first to come back after both were, whatever its probes
+// are, and is left again. What it carries is counted, also by a daemon that was killed.
 func TestMeteredLine(t *testing.T) {
 	t.Parallel()
 	n := newNewcomer(t)

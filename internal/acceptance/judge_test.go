@@ -16,8 +16,8 @@ func TestEgressJudge(t *testing.T) {
 	for range j.net.peers {
 		j.history = append(j.history, map[string][]interval{})
 	}
-	// transit-a advertises two prefixes, and withdraws them after 10 s; transit-c does while its border
-	// router is down.
+	// transit-a advertises two prefixes, and withdraws them after 10 s; transit-c does while its
+	// border router is down.
 	j.advertises(0, []string{"2001:db8:100::/48", "10.100.0.0/16"}, at(0))
 	j.advertises(0, nil, at(10*time.Second))
 	j.advertises(2, []string{"2001:db8:100::/48"}, at(0))

@@ -239,7 +239,8 @@ func (l *lab) set(link string, changes ...string) {
 }
 
 // eventually waits until ok holds; when it does not within the time, the test fails with what it
-// last said. On a machine with more to do than it has processors, it waits up to busy times as long.
+// last said. On a machine with more to do than it has processors, it waits up to busy times as
+// long.
 func (l *lab) eventually(what string, within time.Duration, ok func() (bool, string)) {
 	l.t.Helper()
 	const busy = 4
@@ -254,7 +255,8 @@ func (l *lab) eventually(what string, within time.Duration, ok func() (bool, str
 	l.t.Fatalf("not within %s: %s; last:\n%s", within, what, last)
 }
 
-// contains is an eventually condition on what a command prints. How wide its columns are does not count.
+// contains is an eventually condition on what a command prints. How wide its columns are does not
+// count.
 func (l *lab) contains(want bool, text, node string, argv ...string) func() (bool, string) {
 	return func() (bool, string) {
 		out, err := l.try(node, argv...)

@@ -11,8 +11,8 @@ import (
 	"github.com/tabane/tabane/internal/experiment/result"
 )
 
-// TestModesInALab: a lab has the server deliver in the mode of each transport, and nothing of a mode
-// that learned or sprayed is left for the next one.
+// TestModesInALab: a lab has the server deliver in the mode of each transport, and nothing of a
+// mode that learned or sprayed is left for the next one.
 func TestModesInALab(t *testing.T) {
 	needLab(t)
 	t.Parallel()

@@ -110,8 +110,8 @@ func TestPackage(t *testing.T) {
 	}
 }
 
-// namedFiles are the documents, examples and files to deploy that the program or its documents name.
-// Which ones need more than a package has is not for users of a package.
+// namedFiles are the documents, examples and files to deploy that the program or its documents
+// name. Which ones need more than a package has is not for users of a package.
 func namedFiles(t *testing.T) map[string]bool {
 	t.Helper()
 	all := map[string]bool{"docs/gateway.md": true}
@@ -172,9 +172,9 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// TestPackageOnABareSystem installs the package on a Debian system that has the essential packages and
-// what tabane depends on, upgrades it, removes it and purges it: what it declares is enough, the
-// operator's files stay, and nothing else is left.
+// TestPackageOnABareSystem installs the package on a Debian system that has the essential packages
+// and what tabane depends on, upgrades it, removes it and purges it: what it declares is enough,
+// the operator's files stay, and nothing else is left.
 func TestPackageOnABareSystem(t *testing.T) {
 	t.Parallel()
 	programs.Need(t, "dpkg-deb")
@@ -243,8 +243,8 @@ func buildPackages(t *testing.T, version, bin, out string, environment ...string
 	output(t, cmd)
 }
 
-// bareSystem makes a Debian system of packages of this host: the essential ones, the named ones, and
-// what these depend on. It has no manual pages, documentation and translations.
+// bareSystem makes a Debian system of packages of this host: the essential ones, the named ones,
+// and what these depend on. It has no manual pages, documentation and translations.
 func bareSystem(t *testing.T, names ...string) (root string) {
 	t.Helper()
 	const admin = "/var/lib/dpkg/"

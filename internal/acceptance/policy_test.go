@@ -85,7 +85,8 @@ func policed(t *testing.T) string {
           export_rules:
             - {name: longer, set: {prepend: 2, med: 5, add_communities: ["65001:70", "65001:1:2"]}}`,
 			bird(1, 3, "ttl security on;", "if net = 2001:db8:a11::/48 then bgp_community.add((65001, 666)); ")},
-		// Without gtsm here, it does not even see us close a connection, and refuses others meanwhile.
+		// Without gtsm here, it does not even see us close a connection, and refuses others
+		// meanwhile.
 		{"strict", "connect_retry: 1s", bird(2, 1, "ttl security on; startup hold time 5; connect retry time 5; connect delay time 1; error wait time 1, 2;", "")},
 		{"down", "max_prefixes: {limit: 3, action: down, restart: 2s}", bird(3, 4, "", "")},
 		{"discard", "max_prefixes: {limit: 3, action: discard}", bird(4, 4, "", "")},

@@ -234,9 +234,9 @@ start_service
 service_triggers
 `
 
-// TestOpenWrtService installs the files of the package into a root, and runs its script as rc.common
-// does: an enabled daemon is started with the program and the file that are there, a disabled one is
-// not.
+// TestOpenWrtService installs the files of the package into a root, and runs its script as
+// rc.common does: an enabled daemon is started with the program and the file that are there, a
+// disabled one is not.
 func TestOpenWrtService(t *testing.T) {
 	t.Parallel()
 	dir, root := t.TempDir(), t.TempDir()

@@ -40,7 +40,8 @@ const (
 type contestant struct {
 	name   string
 	config func(listen, server string) string
-	// command is the program with its arguments, but for the file; nil: clients connect to the server.
+	// command is the program with its arguments, but for the file; nil: clients connect to the
+	// server.
 	command []string
 	// multipath: it connects to the server by MPTCP.
 	multipath bool

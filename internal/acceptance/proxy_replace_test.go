@@ -18,8 +18,8 @@ import (
 var replacedBy = regexp.MustCompile(`replaced by another process.*pid=(\d+)`)
 
 // TestProxyReplace: at SIGUSR2 another process takes over the listener, without refusing a
-// connection; the connections of the first go on in it, and it ends with the last of them. A process
-// that cannot start changes nothing.
+// connection; the connections of the first go on in it, and it ends with the last of them. A
+// process that cannot start changes nothing.
 func TestProxyReplace(t *testing.T) {
 	t.Parallel()
 	server := benchServer(t, echo)

@@ -18,8 +18,8 @@ const sitesTrials = 2
 // sitesCases are the cases of proxy-sites, with what the table of docs/proxy.md calls them.
 var sitesCases = [][2]string{{"equal", "50 + 50"}, {"unequal", "50 + 10"}, {"longer", "50 + 50, the second 25 ms longer"}, {"lossy", "50 + 50, the second loses 1 %"}}
 
-// BenchmarkProxySites compares a pair of proxies with a pair of gateways on the same two lines, on the
-// kernel and in the simulator, by the scenario proxy-sites.
+// BenchmarkProxySites compares a pair of proxies with a pair of gateways on the same two lines, on
+// the kernel and in the simulator, by the scenario proxy-sites.
 func BenchmarkProxySites(b *testing.B) {
 	of := map[string]map[string]float64{}
 	loadBefore := loadAverage(b)

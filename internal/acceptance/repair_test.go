@@ -44,8 +44,8 @@ func TestDeletedObjectsAreRestored(t *testing.T) {
 	sent.check(t)
 }
 
-// deletion is the deletion of a kernel object by another program: what shows all objects of its kind,
-// what matches it, and the command with the $1 that the match has in parentheses.
+// deletion is the deletion of a kernel object by another program: what shows all objects of its
+// kind, what matches it, and the command with the $1 that the match has in parentheses.
 type deletion struct{ node, show, match, del string }
 
 // restores checks that each deleted object is restored.
@@ -86,8 +86,8 @@ func TestSwappedTables(t *testing.T) {
 	sent.check(t)
 }
 
-// directions counts the packets from the EPE addresses of both peers of epe-steady: at the peer that
-// an address belongs to, and at the other one.
+// directions counts the packets from the EPE addresses of both peers of epe-steady: at the peer
+// that an address belongs to, and at the other one.
 type directions struct{ a, b, wrong atomic.Int64 }
 
 // directed counts what arrives at the peers from these EPE addresses until the test ends.

@@ -20,8 +20,9 @@ import (
 	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
-// scaleScenario is a chain: a transit with a generated table, a border router, a reflector, a server.
-// The second transit makes single changes. The nodes of FRR are the same chain, from the same transit.
+// scaleScenario is a chain: a transit with a generated table, a border router, a reflector, a
+// server. The second transit makes single changes. The nodes of FRR are the same chain, from the
+// same transit.
 const scaleScenario = `name: scale
 title: EPE Routes in numbers
 question: How long does a full table take, and how much memory?
@@ -193,8 +194,8 @@ func aloneLoads(n int) int {
 	return 3
 }
 
-// TestScale loads tables through the whole chain and writes docs/performance.md. It takes minutes and
-// runs only with TABANE_ROUTES, the sizes of the tables: make bench-routes.
+// TestScale loads tables through the whole chain and writes docs/performance.md. It takes minutes
+// and runs only with TABANE_ROUTES, the sizes of the tables: make bench-routes.
 func TestScale(t *testing.T) {
 	sizes := os.Getenv("TABANE_ROUTES")
 	if sizes == "" {
@@ -285,8 +286,8 @@ func measureScale(t *testing.T, n int) (row scaleRow) {
 	slices.Sort(row.change)
 	t.Logf("changes %v", row.change)
 
-	// The peer with the table closes its session. The first change in the server's kernel is the route
-	// that discards packets to its SID.
+	// The peer with the table closes its session. The first change in the server's kernel is the
+	// route that discards packets to its SID.
 	full, start := routesOf(t, server), time.Now()
 	if err := syscall.Kill(transit, syscall.SIGTERM); err != nil { // which takes a while to end
 		t.Fatal(err)
@@ -369,7 +370,8 @@ func measureScale(t *testing.T, n int) (row scaleRow) {
 	return row
 }
 
-// withTable changes a router's configuration so that it has a generated table of n prefixes, or none.
+// withTable changes a router's configuration so that it has a generated table of n prefixes, or
+// none.
 func withTable(n int) func(map[string]any) {
 	return func(c map[string]any) {
 		if n == 0 {
@@ -436,8 +438,8 @@ func (l *lab) rewrite(node string, change func(map[string]any)) {
 	}
 }
 
-// until changes a router's file, has the router load it, and returns the time until the number of routes
-// in the kernel of another daemon's namespace is as wanted.
+// until changes a router's file, has the router load it, and returns the time until the number of
+// routes in the kernel of another daemon's namespace is as wanted.
 func (l *lab) until(watched, router int, node string, change func(map[string]any), within time.Duration, done func(int) bool) time.Duration {
 	l.t.Helper()
 	l.rewrite(node, change)

@@ -229,7 +229,8 @@ func (l *lab) link(t *testing.T, node, name string, up bool) {
 			return err
 		}
 		// A kernel short of memory drops an address whose route it cannot add again ("Failed to add
-		// prefix route"), so keep_addr_on_down is no promise. What configures interfaces restores it.
+		// prefix route"), so keep_addr_on_down is no promise. What configures interfaces restores
+		// it.
 		if addresses, err = netlink.AddrList(link, unix.AF_INET6); err != nil {
 			return err
 		}

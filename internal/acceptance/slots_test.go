@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// TestMoreEgressPeersThanSlots loses ten egress peers one by one, the best first, during a download: a
-// connection has subflows to the best eight of those that are left, and continues to the end.
+// TestMoreEgressPeersThanSlots loses ten egress peers one by one, the best first, during a
+// download: a connection has subflows to the best eight of those that are left, and continues to
+// the end.
 func TestMoreEgressPeersThanSlots(t *testing.T) {
 	t.Parallel()
 	l := up(t, "epe-peers", "server.edge.log", "asbr1.asbr.log")

@@ -31,8 +31,8 @@ const (
 )
 
 var (
-	// soakClients are the networks that are served, soakPrefixes what is advertised to the peers, and
-	// soakAlways what all peers advertise, in IPv6 and IPv4.
+	// soakClients are the networks that are served, soakPrefixes what is advertised to the peers,
+	// and soakAlways what all peers advertise, in IPv6 and IPv4.
 	soakClients  = []string{"2001:db8:c::/64", "10.12.0.0/24"}
 	soakPrefixes = []string{"2001:db8:1::/64", "10.1.0.0/24"}
 	soakAlways   = []string{"2001:db8:f0::/48", "10.240.0.0/16"}
@@ -41,9 +41,9 @@ var (
 		"2001:db8:100::/40", "2001:db8:100::/48", "2001:db8:100:1::/64", "2001:db8:101::/48", "2001:db8:200::/48", "2001:db8:200:1::/64",
 		"10.100.0.0/16", "10.100.0.0/24", "10.100.1.0/24", "10.101.0.0/24", "10.200.0.0/16", "10.200.1.0/24",
 	}
-	// soakHijacks are advertised and never believed: space of ours, SIDs, peering links, bogons, what
-	// is too long. soakAttractive would draw return traffic away at any provider of the client, so
-	// only peers that are none advertise them.
+	// soakHijacks are advertised and never believed: space of ours, SIDs, peering links, bogons,
+	// what is too long. soakAttractive would draw return traffic away at any provider of the
+	// client, so only peers that are none advertise them.
 	soakHijacks = []string{
 		"2001:db8:1::fe/128", "fc00:1:1::/128", "fc00:2::/32", "fc00::/16", "2001:db8:a1::/64", "2001:db8:a0::1/128", "fd00::/16", "2001:db8:f::/65",
 		"10.1.0.254/32", "10.161.0.0/24", "10.160.0.1/32", "240.0.0.1/32", "100.64.0.0/16", "10.15.0.0/25",
@@ -85,8 +85,8 @@ type soakReflector struct {
 }
 
 // soakTest is the dual-stack network of a content provider with 3 border routers, 8 egress peers, 2
-// reflectors and 2 servers, and the model of what it must do. Each peer has a session in IPv6 and one in
-// IPv4.
+// reflectors and 2 servers, and the model of what it must do. Each peer has a session in IPv6 and
+// one in IPv4.
 type soakTest struct {
 	*egressJudge
 	*soak
@@ -286,8 +286,8 @@ func ofFamily(flag string, list []string) []string {
 func named(x any) string { return strings.TrimSuffix(x.(map[string]any)["name"].(string), "-ipv4") }
 
 // TestSoak disturbs the network at random under traffic. Throughout, no packet arrives at a peer
-// that did not advertise its destination, no connection is lost, all routes, SIDs and rules are what
-// they must be within 2 s, and no daemon keeps memory or files. At the end nothing is left.
+// that did not advertise its destination, no connection is lost, all routes, SIDs and rules are
+// what they must be within 2 s, and no daemon keeps memory or files. At the end nothing is left.
 func TestSoak(t *testing.T) {
 	duration, patience, seed := soakLength(t, defaultSoak)
 	s := newSoak()

@@ -36,8 +36,8 @@ const (
 	tunnelPort = 4790
 )
 
-// gatewaySoak is a site with two lines to a second one and one to a third, and the model of what their
-// gateways must do.
+// gatewaySoak is a site with two lines to a second one and one to a third, and the model of what
+// their gateways must do.
 type gatewaySoak struct {
 	*soakTest
 	// off are the paths that carry nothing, in one direction at least.
@@ -89,10 +89,10 @@ func gatewayScenario(t *testing.T) string {
 	return file
 }
 
-// TestSoakGateway disturbs gateways at random under traffic. Throughout, no datagram arrives twice, no
-// packet arrives at a site without its prefix or leaves in clear, no connection is lost, and after each
-// disturbance the gateways have the paths that they must have, within a bound. No daemon keeps memory or
-// files.
+// TestSoakGateway disturbs gateways at random under traffic. Throughout, no datagram arrives twice,
+// no packet arrives at a site without its prefix or leaves in clear, no connection is lost, and
+// after each disturbance the gateways have the paths that they must have, within a bound. No daemon
+// keeps memory or files.
 func TestSoakGateway(t *testing.T) {
 	duration, patience, seed := soakLength(t, defaultGatewaySoak)
 	l := up(t, gatewayScenario(t), "site1.gateway.log", "site2.gateway.log", "site3.gateway.log")
@@ -421,8 +421,8 @@ func (g *gatewaySoak) frozen(site string, random *rand.Rand) func() {
 	return nil
 }
 
-// flood sends recorded messages again to site2, as they were, changed, shortened, and as other types,
-// from another port.
+// flood sends recorded messages again to site2, as they were, changed, shortened, and as other
+// types, from another port.
 func (g *gatewaySoak) flood(_ string, random *rand.Rand) func() {
 	g.mu.Lock()
 	recorded := slices.Clone(g.recorded)

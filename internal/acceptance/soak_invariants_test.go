@@ -116,16 +116,16 @@ type usage struct {
 	daemon    string
 	at        []time.Time
 	anonymous []int // bytes
-	// heap is what the last garbage collection found in use, in bytes, and goroutines how many there
-	// were, both read at readAt.
+	// heap is what the last garbage collection found in use, in bytes, and goroutines how many
+	// there were, both read at readAt.
 	readAt           []time.Time
 	heap, goroutines []int
 }
 
 const (
-	// warmUp is how long the memory of an instance may grow, longLived how long one has to live after
-	// that for its heap to be judged, and settledAfter for what it occupies, which the runtime lets grow
-	// for minutes.
+	// warmUp is how long the memory of an instance may grow, longLived how long one has to live
+	// after that for its heap to be judged, and settledAfter for what it occupies, which the
+	// runtime lets grow for minutes.
 	warmUp       = time.Minute
 	longLived    = 3 * time.Minute
 	settledAfter = 8 * time.Minute
@@ -139,7 +139,8 @@ const (
 	flatGoroutines = 20
 	// readEvery is how often the heap and the goroutines are read.
 	readEvery = 5 * time.Second
-	// spareFiles are files that a daemon may have open for a moment, such as requests for its status.
+	// spareFiles are files that a daemon may have open for a moment, such as requests for its
+	// status.
 	spareFiles = 6
 )
 
@@ -156,7 +157,8 @@ func (s *soakTest) measure() {
 		if err != nil {
 			continue // ended by the soak
 		}
-		// Pages of the program's file, which grow with what it has executed, are the kernel's to drop.
+		// Pages of the program's file, which grow with what it has executed, are the kernel's to
+		// drop.
 		var size, resident, file int
 		if _, err := fmt.Sscan(string(b), &size, &resident, &file); err != nil {
 			s.lab.t.Fatal(err)
@@ -267,8 +269,8 @@ func rises(values []int, amount float64) bool {
 }
 
 // occupiesMore reports whether resident memory grows, to the end: the median slope between two
-// measurements (Theil, Sen), which a step near the begin or the end does not change, times their number,
-// and the last third over the one before.
+// measurements (Theil, Sen), which a step near the begin or the end does not change, times their
+// number, and the last third over the one before.
 func occupiesMore(bytes []int) bool {
 	if m := thirds(bytes); float64(m[2]) <= float64(m[1])*(1+flatShare/2)+flatBytes/2 {
 		return false

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// soakProxyTime and soakProxyFew are what a plain test does; with TABANE_SOAK it takes that time,
-	// with soakProxyMany connections.
+	// soakProxyTime and soakProxyFew are what a plain test does; with TABANE_SOAK it takes that
+	// time, with soakProxyMany connections.
 	soakProxyTime = 6 * time.Second
 	soakProxyFew  = 200
 	soakProxyMany = 5000
@@ -28,8 +28,8 @@ const (
 	// longest of them in bytes.
 	soakProxyPause = 4 * time.Second
 	soakProxyPiece = 64 << 10
-	// soakProxySpare are descriptors of the proxy that are not of connections: pipes, which come and
-	// go.
+	// soakProxySpare are descriptors of the proxy that are not of connections: pipes, which come
+	// and go.
 	soakProxySpare = 200
 )
 

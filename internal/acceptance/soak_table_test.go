@@ -61,8 +61,8 @@ func (s *soakTest) disturbances() []disturbance {
 		{name: "asbr stopped", targets: borders, apply: s.endASBR(syscall.SIGTERM)},
 		{name: "reflector killed", targets: reflectors, apply: s.endReflector(syscall.SIGKILL)},
 		{name: "reflector stopped", targets: reflectors, apply: s.endReflector(syscall.SIGTERM)},
-		// The next instance of an edge keeps the routes that it finds until all sessions have been up
-		// for a while, so nothing else may change meanwhile.
+		// The next instance of an edge keeps the routes that it finds until all sessions have been
+		// up for a while, so nothing else may change meanwhile.
 		{name: "edge killed", targets: servers, apply: s.endEdge, alone: true},
 		{name: "edge frozen", targets: servers, apply: s.freezeEdge},
 		{name: "asbr frozen", targets: borders, apply: s.freeze("asbr")},

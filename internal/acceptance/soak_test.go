@@ -28,13 +28,14 @@ type soak struct {
 	missing func() string
 	// thoughts returns what the daemons think, for a state that is not back.
 	thoughts func() string
-	// ready returns what the network lacks to withstand the next disturbance although its state is back,
-	// such as sessions that are to come up, and "" when it lacks nothing.
+	// ready returns what the network lacks to withstand the next disturbance although its state is
+	// back, such as sessions that are to come up, and "" when it lacks nothing.
 	ready func() string
 	// each is called in each step, whole when no disturbance is left and the state is back.
 	each, whole func()
 
-	// patience multiplies the bounds on time, for a machine on which other work delays every process.
+	// patience multiplies the bounds on time, for a machine on which other work delays every
+	// process.
 	patience time.Duration
 
 	active  []*applied
@@ -219,8 +220,8 @@ func (s *soak) checkPending() {
 	s.pending = nil
 }
 
-// check waits until the state is back, and fails the test if that takes longer than the bound, without
-// the time during which the machine stalled.
+// check waits until the state is back, and fails the test if that takes longer than the bound,
+// without the time during which the machine stalled.
 func (s *soak) check(bound time.Duration) time.Duration {
 	s.t.Helper()
 	begun := time.Now()
@@ -269,8 +270,8 @@ func spread(times []time.Duration) string {
 	return fmt.Sprintf("%7s %7s", times[len(times)/2].Round(time.Millisecond), times[len(times)-1].Round(time.Millisecond))
 }
 
-// machineLoad measures how much other work delays the processes of a machine: how late a process wakes,
-// and how many wait for a processor.
+// machineLoad measures how much other work delays the processes of a machine: how late a process
+// wakes, and how many wait for a processor.
 type machineLoad struct {
 	mu      sync.Mutex
 	samples []loadSample

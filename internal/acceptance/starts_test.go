@@ -36,10 +36,10 @@ var starts = flag.Int("starts", 20, "how often BenchmarkStarts starts each way")
 // beginning of TCP.
 const startsRun, startsBegin = 10 * time.Second, 2 * time.Second
 
-// startsWays are two gateways, and for comparison what one line of both rates carries. A limit is what
-// the lines carry of a TCP connection in bit/s: 40 Mbit/s of Ethernet frames, less Ethernet's
-// header (14), and that of IPv4 and TCP with time stamps (20 and 32); and of those of a tunnel, IPv4, UDP
-// (20 and 8) and its own, 44 of the gateway and 32 of WireGuard, whose usual MTU is 1420.
+// startsWays are two gateways, and for comparison what one line of both rates carries. A limit is
+// what the lines carry of a TCP connection in bit/s: 40 Mbit/s of Ethernet frames, less Ethernet's
+// header (14), and that of IPv4 and TCP with time stamps (20 and 32); and of those of a tunnel,
+// IPv4, UDP (20 and 8) and its own, 44 of the gateway and 32 of WireGuard, whose usual MTU is 1420.
 var startsWays = []struct {
 	name  string
 	line  int // rate of each line in Mbit/s
@@ -52,8 +52,8 @@ var startsWays = []struct {
 	{"wireguard-go", 40, 40e6 * (1420 - 20 - 32) / (1420 + 20 + 8 + 32 + 14), (*meshed).wireguard},
 }
 
-// meshed are two sites, each with a host and two lines into one Internet. No line has its own way to
-// one of the other site.
+// meshed are two sites, each with a host and two lines into one Internet. No line has its own way
+// to one of the other site.
 type meshed struct {
 	t                  testing.TB
 	sites, hosts, dirs [2]string

@@ -406,8 +406,8 @@ func (p person) changes(step int, failed error) error {
 	return errors.Join(failed, errors.New("the page has not changed"))
 }
 
-// reach clicks on the elements in turn until the page reports a step: a browser drops clicks until it
-// has painted a page.
+// reach clicks on the elements in turn until the page reports a step: a browser drops clicks until
+// it has painted a page.
 func (p person) reach(step int, selectors ...string) {
 	p.Helper()
 	p.until(fmt.Sprintf("step %d", step), func() error {
@@ -456,8 +456,8 @@ func (p person) play(t content.Task) {
 	}
 }
 
-// TestStudyInChromium goes from consent to the figure, in English and in Japanese. The server is killed
-// in the middle of a task, which goes on with the next one.
+// TestStudyInChromium goes from consent to the figure, in English and in Japanese. The server is
+// killed in the middle of a task, which goes on with the next one.
 func TestStudyInChromium(t *testing.T) {
 	chromium := programs.Need(t, "chromium")
 	s := serve(t, "shop")
@@ -550,8 +550,8 @@ func TestStudyInChromium(t *testing.T) {
 	checkStudyReport(t, out)
 }
 
-// checkStudyReport checks the report of TestStudyInChromium: its figures are drawn, and what it leaves
-// out is counted.
+// checkStudyReport checks the report of TestStudyInChromium: its figures are drawn, and what it
+// leaves out is counted.
 func checkStudyReport(t *testing.T, out string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(out, "report.html"))

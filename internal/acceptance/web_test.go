@@ -13,8 +13,9 @@ import (
 	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
-// TestKilledWebRun: of an experiment with browsers that is killed, `lab down` leaves nothing behind:
-// neither namespaces nor processes nor what the browsers have in the directory for temporary files.
+// TestKilledWebRun: of an experiment with browsers that is killed, `lab down` leaves nothing
+// behind: neither namespaces nor processes nor what the browsers have in the directory for
+// temporary files.
 func TestKilledWebRun(t *testing.T) {
 	needLab(t)
 	programs.Need(t, "chromium")

@@ -17,8 +17,8 @@ var unfuzzed = map[string]string{
 	"internal/experiment/linkmodel": "a switch over three words",
 }
 
-// unoffered are packages with decoders whose values have no methods that accessor.Call can call, and
-// those whose methods must not be called with hostile values.
+// unoffered are packages with decoders whose values have no methods that accessor.Call can call,
+// and those whose methods must not be called with hostile values.
 var unoffered = map[string]string{
 	"internal/bgp/session":    "counters without methods",
 	"internal/cli":            "ends and policies of subflows without methods",

@@ -21,7 +21,8 @@ var (
 	notInSlug = regexp.MustCompile(`[^\p{L}\p{N}_\- ]`)
 )
 
-// fragments are the places of a Markdown file that links can name, as GitHub derives them from headings.
+// fragments are the places of a Markdown file that links can name, as GitHub derives them from
+// headings.
 func fragments(text string) map[string]bool {
 	all := map[string]bool{}
 	for _, m := range heading.FindAllStringSubmatch(text, -1) {

@@ -13,8 +13,8 @@ import (
 type Count struct {
 	Received int `json:"received"`
 	Accepted int `json:"accepted"`
-	// Refused and Unused count the routes that are not accepted, by reason: unused ones are fine, but
-	// of no use for this speaker.
+	// Refused and Unused count the routes that are not accepted, by reason: unused ones are fine,
+	// but of no use for this speaker.
 	Refused map[RejectReason]int `json:"refused,omitempty"`
 	Unused  map[RejectReason]int `json:"unused,omitempty"`
 }

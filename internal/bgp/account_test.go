@@ -123,8 +123,8 @@ func TestEveryRouteIsCounted(t *testing.T) {
 	}
 }
 
-// TestMappedNextHop: an IPv4-mapped next hop of IPv4 routes is the IPv4 address, and that of VPN-IPv6
-// routes is reflected as it is.
+// TestMappedNextHop: an IPv4-mapped next hop of IPv4 routes is the IPv4 address, and that of
+// VPN-IPv6 routes is reflected as it is.
 func TestMappedNextHop(t *testing.T) {
 	a := message.NewInterner().Intern(message.Fields{NextHop: addr("::ffff:192.0.2.1")})
 	for f, want := range map[Family]string{IPv4Unicast: "192.0.2.1", VPNv4: "192.0.2.1", VPNv6: "::ffff:192.0.2.1", IPv6Unicast: "::ffff:192.0.2.1"} {

@@ -13,8 +13,8 @@ import (
 	"github.com/tabane/tabane/internal/kernel/contain"
 )
 
-// AddNeighbor adds a neighbor and starts its session. It returns before the session is up. It replaces
-// a member of a group with the same address.
+// AddNeighbor adds a neighbor and starts its session. It returns before the session is up. It
+// replaces a member of a group with the same address.
 func (s *Speaker) AddNeighbor(conf Neighbor) error {
 	s.calls.Lock()
 	defer s.calls.Unlock()
@@ -62,8 +62,9 @@ func (s *Speaker) SetExport(name string, policy ExportPolicy) error {
 }
 
 // SetImport replaces the import policy of a neighbor while the session stays up (soft reset in):
-// best paths are selected again, and an Update is reported for each route of the Adj-RIB-In that the
-// policy changes. The policy applies when SetImport returns. Setting the same policy has no effect.
+// best paths are selected again, and an Update is reported for each route of the Adj-RIB-In that
+// the policy changes. The policy applies when SetImport returns. Setting the same policy has no
+// effect.
 func (s *Speaker) SetImport(name string, policy ImportPolicy) error {
 	return s.change("set import policy of", name, func(n *neighbor) error {
 		if err := policy.check(); err != nil {
@@ -180,8 +181,8 @@ func (s *Speaker) Connect() {
 	}
 }
 
-// change calls f with a neighbor, which must not be a member of a group: its configuration is that of
-// the group.
+// change calls f with a neighbor, which must not be a member of a group: its configuration is that
+// of the group.
 func (s *Speaker) change(verb, name string, f func(*neighbor) error) error {
 	return s.call(verb, name, func(n *neighbor) error {
 		if n.group != "" {
@@ -240,8 +241,8 @@ type NeighborState struct {
 	RetainedUntil string
 	// MessagesSent and MessagesReceived count messages by type.
 	MessagesSent, MessagesReceived map[message.Type]uint64
-	// Faults count the errors in UPDATEs that did not end the session, LastFault is the worst one of
-	// the last such UPDATE.
+	// Faults count the errors in UPDATEs that did not end the session, LastFault is the worst one
+	// of the last such UPDATE.
 	Faults    [message.Actions]uint64
 	LastFault string
 }

@@ -17,7 +17,8 @@ type NeighborDetail struct {
 	State string `json:"state"` // of the finite state machine (RFC 4271 section 8.2.2)
 	Group string `json:"group,omitempty"`
 	ASN   uint32 `json:"asn"`
-	// Address and port of both ends of the session that is up; Remote is the configured one otherwise.
+	// Address and port of both ends of the session that is up; Remote is the configured one
+	// otherwise.
 	Local    string     `json:"local,omitempty"`
 	Remote   string     `json:"remote"`
 	RouterID netip.Addr `json:"router_id,omitzero"`

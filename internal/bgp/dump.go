@@ -17,8 +17,8 @@ type View string
 const (
 	// ReceivedRoutes are those that neighbors advertise, before policy (Adj-RIB-In).
 	ReceivedRoutes View = "received"
-	// AcceptedRoutes are those of them that the import policy accepts, as it changes them, and those
-	// that this speaker originates (Loc-RIB).
+	// AcceptedRoutes are those of them that the import policy accepts, as it changes them, and
+	// those that this speaker originates (Loc-RIB).
 	AcceptedRoutes View = "accepted"
 	// AdvertisedRoutes are those that neighbors are sent (Adj-RIB-Out).
 	AdvertisedRoutes View = "advertised"
@@ -41,7 +41,8 @@ type RouteEntry struct {
 	RD       string       `json:"rd,omitempty"`
 	Family   string       `json:"family"`
 	Neighbor string       `json:"neighbor"` // "local" for a route of this speaker
-	// State is best, accepted, refused, unused or advertised, and Reason why it is refused or unused.
+	// State is best, accepted, refused, unused or advertised, and Reason why it is refused or
+	// unused.
 	State     string     `json:"state"`
 	Reason    string     `json:"reason,omitempty"`
 	Stale     bool       `json:"stale,omitempty"` // retained from a session that has ended

@@ -86,8 +86,8 @@ func poll(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// TestClear: a soft reset has both ends send their routes again in the session, a hard one opens another
-// session, which retains routes where they are retained.
+// TestClear: a soft reset has both ends send their routes again in the session, a hard one opens
+// another session, which retains routes where they are retained.
 func TestClear(t *testing.T) {
 	origin, rr := newRouter(t, 63, 65000), newRouter(t, 64, 65000)
 	server := newRouterWith(t, 65, 65000, func(o *Options) { o.Report = ReportBest })

@@ -45,8 +45,8 @@ type Update struct {
 // UnicastPath reports that the best path to a prefix changed.
 type UnicastPath struct {
 	Prefix netip.Prefix
-	// Number is a small number of the prefix in its family, for arrays. After the path is withdrawn,
-	// it may be that of another prefix.
+	// Number is a small number of the prefix in its family, for arrays. After the path is
+	// withdrawn, it may be that of another prefix.
 	Number  uint32
 	NextHop netip.Addr // with zone if link-local; unspecified for local routes without one
 	Attributes

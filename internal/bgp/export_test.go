@@ -139,8 +139,8 @@ func TestExportedAttributes(t *testing.T) {
 	}
 }
 
-// TestLoopsAreRejected: routes that this router has originated or reflected already (RFC 4271 section
-// 9.1.2, RFC 4456 section 8).
+// TestLoopsAreRejected: routes that this router has originated or reflected already (RFC 4271
+// section 9.1.2, RFC 4456 section 8).
 func TestLoopsAreRejected(t *testing.T) {
 	in := message.NewInterner()
 	m := &importer{own: Options{ASN: 65000, RouterID: addr("10.0.0.9")}, internal: true}

@@ -15,8 +15,8 @@ func (s *Speaker) bfdUp(name string) {
 	}
 }
 
-// bfdDown resets the session with a neighbor whose BFD session went down (RFC 5882 section 4.1). The
-// loss of its locators is advertised before its routes are withdrawn.
+// bfdDown resets the session with a neighbor whose BFD session went down (RFC 5882 section 4.1).
+// The loss of its locators is advertised before its routes are withdrawn.
 func (s *Speaker) bfdDown(name string) {
 	if n := s.loseLocators(name); n != nil {
 		n.session.Reset(message.Notification{Code: message.CodeCease, Subcode: message.SubcodeBFDDown}, bfdReason)

@@ -15,12 +15,12 @@ type faults struct {
 	logged time.Time
 }
 
-// faultPause is the least interval at which faults of a neighbor are logged as warnings: each of its
-// UPDATEs may have one.
+// faultPause is the least interval at which faults of a neighbor are logged as warnings: each of
+// its UPDATEs may have one.
 const faultPause = time.Minute
 
-// add counts the faults of an UPDATE and logs them. The worst of them is the last fault: it says what
-// became of the routes.
+// add counts the faults of an UPDATE and logs them. The worst of them is the last fault: it says
+// what became of the routes.
 func (f *faults) add(log *slog.Logger, found []message.Fault, now time.Time) {
 	worst := 0
 	for i, one := range found {

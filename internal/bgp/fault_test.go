@@ -10,8 +10,8 @@ import (
 	"github.com/tabane/tabane/internal/bgp/message"
 )
 
-// TestWorstFault: of several faults of an UPDATE, status and log have the one that decided about the
-// routes. An FRR that takes us for a member of its confederation sends these two.
+// TestWorstFault: of several faults of an UPDATE, status and log have the one that decided about
+// the routes. An FRR that takes us for a member of its confederation sends these two.
 func TestWorstFault(t *testing.T) {
 	const path, pref = 2, 5
 	var f faults

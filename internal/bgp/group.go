@@ -42,11 +42,12 @@ func (g Group) member(a netip.Addr) Neighbor {
 	return n
 }
 
-// linger is how long a neighbor of a group is kept after its session has ended, so that status shows
-// why.
+// linger is how long a neighbor of a group is kept after its session has ended, so that status
+// shows why.
 const linger = time.Minute
 
-// openGroup is a Group that accepts neighbors, and those that it has. The speaker's calls guards it.
+// openGroup is a Group that accepts neighbors, and those that it has. The speaker's calls guards
+// it.
 type openGroup struct {
 	Group
 	members map[netip.Addr]*neighbor
@@ -176,8 +177,8 @@ func (g Group) sameSessions(other Group) bool {
 	return g.equal(other)
 }
 
-// join returns the session of a neighbor that connects for the first time, or nil to reject it. It is
-// called by the listener, which Stop waits for with calls held.
+// join returns the session of a neighbor that connects for the first time, or nil to reject it. It
+// is called by the listener, which Stop waits for with calls held.
 func (s *Speaker) join(g *openGroup, remote netip.Addr) *session.Session {
 	for !s.calls.TryLock() {
 		select {
@@ -247,7 +248,8 @@ func (s *Speaker) dismiss(a netip.Addr) {
 	}
 }
 
-// leave removes a neighbor whose session has been down for a while, and otherwise looks again later.
+// leave removes a neighbor whose session has been down for a while, and otherwise looks again
+// later.
 func (s *Speaker) leave(g *openGroup, a netip.Addr, n *neighbor) {
 	s.calls.Lock()
 	defer s.calls.Unlock()

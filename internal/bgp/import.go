@@ -151,8 +151,8 @@ func (p ImportPolicy) equal(q ImportPolicy) bool {
 const lowestPref = 1
 
 // martians are never accepted, also not from a reflector, which may pass on what a router with less
-// care has accepted: no router forwards packets to them (RFC 1812 section 5.3.7, RFC 6890), and a route
-// to them would take the host's own packets away.
+// care has accepted: no router forwards packets to them (RFC 1812 section 5.3.7, RFC 6890), and a
+// route to them would take the host's own packets away.
 var martians = []netip.Prefix{
 	netip.MustParsePrefix("::/96"),
 	netip.MustParsePrefix("::ffff:0:0/96"),
@@ -274,8 +274,8 @@ func (m *importer) classify(f message.Family, a *message.Attributes) (c class) {
 	return c
 }
 
-// isHost reports whether a next hop is the address of a host: a link-local one only on the link of the
-// session, or where the neighbor is outside our AS and has to be the next hop itself.
+// isHost reports whether a next hop is the address of a host: a link-local one only on the link of
+// the session, or where the neighbor is outside our AS and has to be the next hop itself.
 func (m *importer) isHost(a netip.Addr) bool {
 	if a.IsLinkLocalUnicast() {
 		return !m.internal || m.Address.IsLinkLocalUnicast()
@@ -370,8 +370,8 @@ func applyRules(f *message.Fields, changes policy.Changes, own uint32) {
 	}
 }
 
-// accept returns the ID of the attributes of a route after the policy; 0: it rejects the route, with the
-// number of the reason. Callers hold the speaker's mu.
+// accept returns the ID of the attributes of a route after the policy; 0: it rejects the route,
+// with the number of the reason. Callers hold the speaker's mu.
 func (m *importer) accept(n *neighbor, c class, k message.Key, label uint32, received rib.ID) (rib.ID, uint16) {
 	change, err := m.evaluate(c, k, label)
 	if err != nil {
@@ -410,8 +410,8 @@ func (m *importer) internalSignal(c uint32) bool {
 	return c == Blackhole || m.own.ASN <= 0xffff && c>>16 == m.own.ASN
 }
 
-// internalLarge is internalSignal of a large community, whose first number is the AS that defines it
-// (RFC 8092 section 2).
+// internalLarge is internalSignal of a large community, whose first number is the AS that defines
+// it (RFC 8092 section 2).
 func (m *importer) internalLarge(c message.LargeCommunity) bool { return c[0] == m.own.ASN }
 
 // inside reports whether p equals, or is more specific than, one of others.

@@ -60,8 +60,8 @@ func (v IP) VPN() Family {
 	return VPNv6
 }
 
-// CheckPrefix adds a fault if a prefix is missing, is invalid or has host bits set; it reports whether
-// it is valid.
+// CheckPrefix adds a fault if a prefix is missing, is invalid or has host bits set; it reports
+// whether it is valid.
 func CheckPrefix(faults *fault.List, path string, p netip.Prefix) bool {
 	if p == (netip.Prefix{}) {
 		faults.Add(path, "must be given: an IP prefix without host bits")

@@ -18,8 +18,8 @@ type Keys struct {
 	LocalAddress netip.Addr `yaml:"local_address,omitempty"`
 	// Passive waits for the neighbor's connection instead of connecting.
 	Passive bool `yaml:"passive,omitempty"`
-	// Multihop is the hop limit towards a neighbor that is not on the link. Default: the neighbor is
-	// on the link. Example: 2
+	// Multihop is the hop limit towards a neighbor that is not on the link. Default: the neighbor
+	// is on the link. Example: 2
 	Multihop uint8 `yaml:"multihop,omitempty"`
 	// GTSM drops packets of the session that come from farther away than the link, or than multihop
 	// (RFC 5082). The neighbor must have it too ("ttl security on", "ttl-security hops 1").

@@ -8,9 +8,9 @@ import (
 	"github.com/tabane/tabane/internal/bgp/vpn"
 )
 
-// Load is what an egress link of a border router carries. It is advertised to servers in a VPN route
-// of its own for the SID of each egress peer, with a route target that no service has: speakers that do
-// not know of it neither import nor install it. The zero Load is none.
+// Load is what an egress link of a border router carries. It is advertised to servers in a VPN
+// route of its own for the SID of each egress peer, with a route target that no service has:
+// speakers that do not know of it neither import nor install it. The zero Load is none.
 type Load struct {
 	// Link is the number of the link on its router: peers behind one interface share it.
 	Link uint16
@@ -20,17 +20,17 @@ type Load struct {
 	Capacity, Used float32
 }
 
-// The extended communities of a Load, all of which are non-transitive: speakers of another AS do not
-// get them (RFC 4360 section 6). That of the capacity is draft-ietf-idr-link-bandwidth's, those of
-// the type for experiments have the link and what it carries, and the sample.
+// The extended communities of a Load, all of which are non-transitive: speakers of another AS do
+// not get them (RFC 4360 section 6). That of the capacity is draft-ietf-idr-link-bandwidth's, those
+// of the type for experiments have the link and what it carries, and the sample.
 const (
 	linkBandwidth = 0x4004
 	linkUsed      = 0xc04c
 	linkSample    = 0xc04d
 )
 
-// loadNumber is the number of the route target: that of the TLV for utilized bandwidth in BGP-LS (RFC
-// 8571).
+// loadNumber is the number of the route target: that of the TLV for utilized bandwidth in BGP-LS
+// (RFC 8571).
 const loadNumber = 1120
 
 // LoadTarget is the route target of the loads of an AS. No egress peer may have it.

@@ -10,8 +10,8 @@ import (
 	"github.com/tabane/tabane/internal/bgp/vpn"
 )
 
-// TestLoad: a server receives the load of a link through a reflector, and each change of it; an egress
-// peer receives nothing.
+// TestLoad: a server receives the load of a link through a reflector, and each change of it; an
+// egress peer receives nothing.
 func TestLoad(t *testing.T) {
 	asbr, rr, server, peer := newRouter(t, 1, 65000), newRouter(t, 2, 65000), newRouter(t, 3, 65000), newRouter(t, 4, 65001)
 	asbr.peer(rr, func(n *Neighbor) { n.NextHopSelf = true })

@@ -122,8 +122,8 @@ func newEnd(n int, update func([]byte) error, fill func([]byte) []byte) (*end, e
 	return e, e.session.Start()
 }
 
-// load is the child process of BenchmarkReflector: it advertises routes as an ASBR, receives them as
-// a server, and prints the time of each phase in nanoseconds since 1970.
+// load is the child process of BenchmarkReflector: it advertises routes as an ASBR, receives them
+// as a server, and prints the time of each phase in nanoseconds since 1970.
 func load(routes int) error {
 	messages := loadRoutes(routes)
 	runtime.GC()
@@ -182,9 +182,9 @@ func load(routes int) error {
 	return err
 }
 
-// BenchmarkReflector passes VPN routes from an ASBR through a reflector to a server. The reflector is
-// in this process, so that its memory and CPU time are measured alone. Then one route is changed, and
-// the ASBR is lost.
+// BenchmarkReflector passes VPN routes from an ASBR through a reflector to a server. The reflector
+// is in this process, so that its memory and CPU time are measured alone. Then one route is
+// changed, and the ASBR is lost.
 func BenchmarkReflector(b *testing.B) {
 	for _, routes := range []int{100_000, 1_000_000} {
 		b.Run(strconv.Itoa(routes), func(b *testing.B) {

@@ -28,8 +28,9 @@ type Candidate struct {
 }
 
 // Lookup returns the paths to the longest prefix that covers dst, best first: unicast routes, and
-// VPN routes of each route distinguisher in rds, where invalid and repeated ones are ignored. Rejected
-// paths follow, those to longer prefixes included. Its cost does not depend on the size of the tables.
+// VPN routes of each route distinguisher in rds, where invalid and repeated ones are ignored.
+// Rejected paths follow, those to longer prefixes included. Its cost does not depend on the size of
+// the tables.
 func (s *Speaker) Lookup(dst netip.Prefix, rds ...vpn.ID) ([]Candidate, error) {
 	if !dst.IsValid() || dst.Addr().Is4In6() {
 		return nil, fmt.Errorf("look up %s: not a prefix", dst)
@@ -44,8 +45,8 @@ func (s *Speaker) Lookup(dst netip.Prefix, rds ...vpn.ID) ([]Candidate, error) {
 	return found, nil
 }
 
-// BestPath returns next hop and first AS of the best path to the longest prefix that covers dst; false
-// if there is none.
+// BestPath returns next hop and first AS of the best path to the longest prefix that covers dst;
+// false if there is none.
 func (s *Speaker) BestPath(dst netip.Prefix) (nextHop netip.Addr, firstAS uint32, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

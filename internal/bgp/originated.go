@@ -109,8 +109,8 @@ func (s *Speaker) WithdrawVPN(list []VPNKey) error {
 }
 
 // SetBlackhole advertises prefixes with BLACKHOLE inside our AS (NO_EXPORT), before other pending
-// changes, or withdraws these routes. They replace other routes of this speaker, but have the lowest
-// LOCAL_PREF at neighbors.
+// changes, or withdraws these routes. They replace other routes of this speaker, but have the
+// lowest LOCAL_PREF at neighbors.
 func (s *Speaker) SetBlackhole(on bool, prefixes ...netip.Prefix) error {
 	for _, p := range prefixes {
 		if err := checkPrefix(p); err != nil {

@@ -350,8 +350,8 @@ func (n *neighbor) monitor() error {
 	return n.speaker.bfd.Add(bfd.Neighbor{Name: n.conf.Name, Local: local, Remote: n.key, Config: n.conf.BFD})
 }
 
-// credit distinguishes single changes, which are urgent, from the transfer of a table: a token bucket
-// of urgent changes, by source of routes.
+// credit distinguishes single changes, which are urgent, from the transfer of a table: a token
+// bucket of urgent changes, by source of routes.
 type credit struct {
 	spent float64
 	last  time.Time
@@ -466,8 +466,8 @@ func (n *neighbor) pull() (more bool) {
 	return more
 }
 
-// take adds a destination to the batch, and reports whether the neighbor has a route to it then: not
-// after a panic.
+// take adds a destination to the batch, and reports whether the neighbor has a route to it then:
+// not after a panic.
 func (n *neighbor) take(item rib.Item) (held bool) {
 	b := &n.out.batch
 	defer func() {
@@ -500,8 +500,9 @@ func (b *batch) withdraw(k message.Key) {
 	b.withdrawn[f] = append(b.withdrawn[f], k)
 }
 
-// contained counts a panic about one route, which nobody is advertised or reported then, as one with a
-// malformed attribute (RFC 7606): it was received in another session than the one that fails.
+// contained counts a panic about one route, which nobody is advertised or reported then, as one
+// with a malformed attribute (RFC 7606): it was received in another session than the one that
+// fails.
 func (s *Speaker) contained(value any, k message.Key) error {
 	return contain.Caught(value, contain.BGPRoute, s.log.With("route", k.Prefix()), nil)
 }
@@ -614,8 +615,8 @@ func (n *neighbor) encodeGroup(buf []byte, g *group) (all []byte, left []message
 	return buf, left, err
 }
 
-// addNeighbor is AddNeighbor for callers that hold calls. The neighbor is a member of a group unless
-// the name of the group is empty.
+// addNeighbor is AddNeighbor for callers that hold calls. The neighbor is a member of a group
+// unless the name of the group is empty.
 func (s *Speaker) addNeighbor(conf Neighbor, group string) error {
 	if err := s.usable(); err != nil {
 		return err

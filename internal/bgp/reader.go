@@ -9,8 +9,8 @@ import (
 	"github.com/tabane/tabane/internal/kernel/contain"
 )
 
-// maxBatch is the maximum length of a batch, which keeps a reader responsive, and is formed with the
-// speaker's mu held.
+// maxBatch is the maximum length of a batch, which keeps a reader responsive, and is formed with
+// the speaker's mu held.
 const maxBatch = 2048
 
 // reader forms the events. Events of routes are formed from the current state when the reader of
@@ -82,8 +82,8 @@ func (r *reader) barriers(n *neighbor) []passing {
 	return all
 }
 
-// endOfRIB reports an End-of-RIB, after the routes before it, unless one of the same family and session
-// is still to be reported: a neighbor may send any number of them.
+// endOfRIB reports an End-of-RIB, after the routes before it, unless one of the same family and
+// session is still to be reported: a neighbor may send any number of them.
 func (r *reader) endOfRIB(n *neighbor, f Family) {
 	for _, pending := range slices.Backward(r.notices) {
 		if pending.neighbor != n {
@@ -145,8 +145,9 @@ func (r *reader) due(events []Event) []Event {
 	return events
 }
 
-// collect returns the next events, at most about maxBatch, and whether there may be more. There may be
-// more even if it returns none: routes that were withdrawn before they were reported have no event.
+// collect returns the next events, at most about maxBatch, and whether there may be more. There may
+// be more even if it returns none: routes that were withdrawn before they were reported have no
+// event.
 func (r *reader) collect() (events []Event, more bool) {
 	events = r.due(nil)
 	left := maxBatch

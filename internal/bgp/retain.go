@@ -11,13 +11,13 @@ import (
 
 const (
 	// retainSettle is how long stale routes are kept after the neighbor, or another one that
-	// advertises the same, has advertised all of its routes: a reflector that has just started does so
-	// before its clients' sessions are established.
+	// advertises the same, has advertised all of its routes: a reflector that has just started does
+	// so before its clients' sessions are established.
 	retainSettle = 10 * time.Second
 	// quietTime is how long a neighbor without the graceful restart capability, which announces no
 	// End-of-RIB, must send no UPDATE before all of its routes are considered advertised: twice the
-	// MinRouteAdvertisementInterval for internal neighbors (RFC 4271 section 10). floodLatest is when
-	// they are although it still sends some, as in a network with many changes: a table of a
+	// MinRouteAdvertisementInterval for internal neighbors (RFC 4271 section 10). floodLatest is
+	// when they are although it still sends some, as in a network with many changes: a table of a
 	// million routes takes less.
 	quietTime   = 10 * time.Second
 	floodLatest = 2 * time.Minute

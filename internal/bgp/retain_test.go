@@ -58,8 +58,8 @@ func TestRoutesAreRetainedAfterNotification(t *testing.T) {
 type offline struct {
 	*Speaker
 	t *testing.T
-	// unannounced: neighbors have no graceful restart capability. families, unless 0, are those that
-	// they have in common with the speaker.
+	// unannounced: neighbors have no graceful restart capability. families, unless 0, are those
+	// that they have in common with the speaker.
 	unannounced bool
 	families    message.FamilySet
 }

@@ -13,16 +13,16 @@ type SessionStatus struct {
 	Up       bool   `json:"up"`
 	// BFD is the state of the BFD session, "up" or "down"; empty where BFD is not configured.
 	BFD string `json:"bfd,omitempty"`
-	// Retained is the number of stale paths that are kept after the session ended, for so many seconds
-	// at most, and Retention what ends that sooner.
+	// Retained is the number of stale paths that are kept after the session ended, for so many
+	// seconds at most, and Retention what ends that sooner.
 	Retained        int    `json:"retained,omitempty"`
 	RetainedSeconds int64  `json:"retained_seconds,omitempty"`
 	Retention       string `json:"retention,omitempty"`
 	// Prefixes is the number of unicast routes that the neighbor advertises, accepted or not, and
 	// Discarded counts those that were beyond its max_prefixes.
 	Prefixes int `json:"prefixes"`
-	// VPNRoutes is the number of VPN routes that the neighbor advertises. Of all routes, Accepted are
-	// accepted, and the others counted by the reason why they are refused, or of no use here.
+	// VPNRoutes is the number of VPN routes that the neighbor advertises. Of all routes, Accepted
+	// are accepted, and the others counted by the reason why they are refused, or of no use here.
 	VPNRoutes int                  `json:"vpn_routes"`
 	Accepted  int                  `json:"accepted"`
 	Refused   map[RejectReason]int `json:"refused,omitempty"`

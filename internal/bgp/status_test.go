@@ -71,8 +71,8 @@ func TestWhyDown(t *testing.T) {
 	}
 }
 
-// TestCounters: the status counts messages by type, and faults of UPDATEs that do not end the session by
-// what was done about them.
+// TestCounters: the status counts messages by type, and faults of UPDATEs that do not end the
+// session by what was done about them.
 func TestCounters(t *testing.T) {
 	r := newRouter(t, 90, 65000)
 	r.must(r.AddNeighbor(Neighbor{Name: "raw", Address: address(91), ASN: 65001, Families: []Family{IPv6Unicast}, Passive: true}))

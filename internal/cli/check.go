@@ -22,8 +22,8 @@ func (a *App) checkCommand() *cobra.Command {
 	})
 }
 
-// CheckFiles returns the command that checks a file, which read reads; it returns a short description
-// of the content.
+// CheckFiles returns the command that checks a file, which read reads; it returns a short
+// description of the content.
 func (a *App) CheckFiles(read func(path string) (summary string, warnings []string, err error)) *cobra.Command {
 	var file string
 	c := &cobra.Command{
@@ -77,8 +77,8 @@ func load(path string) (*config.File, error) {
 	return f, ConfigFailure(path, err)
 }
 
-// ConfigFailure returns the failure to read a configuration, nil for none. Faults of its content are
-// returned as they are.
+// ConfigFailure returns the failure to read a configuration, nil for none. Faults of its content
+// are returned as they are.
 func ConfigFailure(path string, err error) error {
 	if _, faults := err.(*config.Error); err == nil || faults {
 		return err

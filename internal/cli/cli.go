@@ -1,9 +1,9 @@
 // Package cli is the command line of tabane: it parses arguments, runs the command, and prints the
 // result with an exit code.
 //
-// The verbs read input, call other packages and print. Only Main exits the process and installs signal
-// handlers other than those for SIGHUP and SIGCONT. No verb uses a global logger. The verbs of
-// experiments are in the package lab below, which the program tabane does not have.
+// The verbs read input, call other packages and print. Only Main exits the process and installs
+// signal handlers other than those for SIGHUP and SIGCONT. No verb uses a global logger. The verbs
+// of experiments are in the package lab below, which the program tabane does not have.
 package cli
 
 import (
@@ -31,8 +31,8 @@ type Options struct {
 }
 
 // Run executes one command line of the program tabane until it is done or ctx ends, and returns the
-// process's exit code: 0 on success, 1 if it ran but a check or expectation failed, 2 if it could not
-// run. Errors are printed to Err.
+// process's exit code: 0 on success, 1 if it ran but a check or expectation failed, 2 if it could
+// not run. Errors are printed to Err.
 func Run(ctx context.Context, o Options) int {
 	a := NewApp(o)
 	return a.Execute(ctx, a.command())

@@ -19,8 +19,8 @@ const completeTimeout = 500 * time.Millisecond
 // Names returns the names of something on this host, none if they are not known.
 type Names func(ctx context.Context) []string
 
-// Complete completes the words of a command line: each by the names of its position, and those after
-// the last one by none.
+// Complete completes the words of a command line: each by the names of its position, and those
+// after the last one by none.
 func Complete(positions ...Names) cobra.CompletionFunc {
 	return func(c *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		if len(args) >= len(positions) {
@@ -37,7 +37,8 @@ func CompleteAll(names Names) cobra.CompletionFunc {
 	}
 }
 
-// CompleteNameOrFile completes the first word by names, or by files that are YAML once it is a path.
+// CompleteNameOrFile completes the first word by names, or by files that are YAML once it is a
+// path.
 func CompleteNameOrFile(names Names) cobra.CompletionFunc {
 	return func(c *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {

@@ -32,7 +32,8 @@ func (u *uses) of(local netip.Addr, remote netip.AddrPort) flows.Use {
 	return u.all[subflowEnds{local, remote}]
 }
 
-// follow asks the edge at a status address until ctx ends. While it does not answer, nothing is known.
+// follow asks the edge at a status address until ctx ends. While it does not answer, nothing is
+// known.
 func (u *uses) follow(ctx context.Context, at netip.AddrPort) {
 	tick := time.NewTicker(usesEvery)
 	defer tick.Stop()

@@ -160,8 +160,8 @@ func (a *App) gatewayInvite(ctx context.Context, r role.Descriptor, f *setupFlag
 	return a.sendTest(ctx, v.status, nil, peer)
 }
 
-// inviteBeside waits until a site has joined, while the gateway uses the port: requests are redirected
-// to one of this process.
+// inviteBeside waits until a site has joined, while the gateway uses the port: requests are
+// redirected to one of this process.
 func (a *App) inviteBeside(ctx context.Context, v *inviter, own handshake.PrivateKey, addresses []netip.Addr, port uint16) (setup.Peer, error) {
 	at, err := net.ListenUDP("udp", nil)
 	if err != nil {

@@ -403,7 +403,8 @@ func applyAll(r *setup.Record, steps []setup.Step) error {
 	return nil
 }
 
-// openPort has firewalls of this host accept packets to a port of the setup, until closed is called.
+// openPort has firewalls of this host accept packets to a port of the setup, until closed is
+// called.
 func (a *App) openPort(list []nft.Passage) (closed func(), err error) {
 	if blocks, err := nft.Blocking(list); err != nil || len(blocks) == 0 {
 		return func() {}, nil // without an answer, there are no rules

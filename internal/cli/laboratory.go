@@ -55,8 +55,9 @@ func isLaboratory(c *cobra.Command) bool {
 	return c.DisableFlagParsing && slices.ContainsFunc(Laboratory, func(v Verb) bool { return v.Name == c.Name() })
 }
 
-// handOver has the program tabane-lab replace this process, with the same arguments. It returns only
-// on failure. because is the reason for which this program cannot run the command, nil if it has none.
+// handOver has the program tabane-lab replace this process, with the same arguments. It returns
+// only on failure. because is the reason for which this program cannot run the command, nil if it
+// has none.
 func (a *App) handOver(what string, because error) error {
 	path, err := role.FindProgram(role.Laboratory)
 	if err == nil {

@@ -149,8 +149,8 @@ func (panics) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-// contained is a collector whose panics cost its own metrics only: Prometheus' library calls it in a
-// goroutine.
+// contained is a collector whose panics cost its own metrics only: Prometheus' library calls it in
+// a goroutine.
 type contained struct {
 	prometheus.Collector
 	log *slog.Logger

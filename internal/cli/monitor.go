@@ -73,7 +73,8 @@ func relisten(ctx context.Context, log *slog.Logger, at netip.AddrPort, l net.Li
 }
 
 // monitor runs a machine and serves its state on the listener until the machine ends. It closes the
-// listener. at is the address of the configuration, where the listener is unless this host has no IPv6.
+// listener. at is the address of the configuration, where the listener is unless this host has no
+// IPv6.
 func monitor(ctx context.Context, log *slog.Logger, at netip.AddrPort, l net.Listener, name, version string, m role.Machine) error {
 	handler, err := handler(log, name, version, m)
 	if err != nil {
@@ -120,8 +121,8 @@ func monitor(ctx context.Context, log *slog.Logger, at netip.AddrPort, l net.Lis
 var liveHeap = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile("^/gc/heap/live:bytes$")}
 
 // handler serves /status, /metrics and the paths of serveDetails. A machine that is a
-// prometheus.Collector exports its own metrics instead of those derived from its status. Requests for
-// another host are refused.
+// prometheus.Collector exports its own metrics instead of those derived from its status. Requests
+// for another host are refused.
 func handler(log *slog.Logger, name, version string, m role.Machine) (http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{

@@ -35,8 +35,8 @@ type shown struct {
 
 func (s shown) Status() any { return s.status }
 
-// TestPrometheusLoadsDeployedFiles starts Prometheus with the alert rules on the metrics of a daemon
-// that is degraded, and asks it for each expression of the dashboard.
+// TestPrometheusLoadsDeployedFiles starts Prometheus with the alert rules on the metrics of a
+// daemon that is degraded, and asks it for each expression of the dashboard.
 func TestPrometheusLoadsDeployedFiles(t *testing.T) {
 	program := programs.Need(t, "prometheus")
 	border, server, site := asbr.Status{}, edge.Status{}, gateway.Status{}

@@ -32,9 +32,10 @@ func (e egress) Link(name string, up bool) {
 	}
 }
 
-// BenchmarkLinkDown measures the time from an egress link going down to the reaction of the machine,
-// with 100,000 routes in the kernel, alone and right after five unrelated veth pairs were made. Most
-// of it is the kernel's, which walks all routes; "after-event" is the time since the kernel's message.
+// BenchmarkLinkDown measures the time from an egress link going down to the reaction of the
+// machine, with 100,000 routes in the kernel, alone and right after five unrelated veth pairs were
+// made. Most of it is the kernel's, which walks all routes; "after-event" is the time since the
+// kernel's message.
 func BenchmarkLinkDown(b *testing.B) {
 	for _, pairs := range []int{0, 5} {
 		b.Run(fmt.Sprintf("unrelated=%d", pairs), func(b *testing.B) {

@@ -2,8 +2,8 @@
 // events, takes over the kernel state of a previous instance, and removes it at a clean stop. A
 // Daemon is a Loop with a BGP speaker, which also installs best unicast paths in the main table.
 //
-// It decides nothing about SIDs, egress peers, EPE Routes or gateways: that is the part of a Machine
-// or Reactor.
+// It decides nothing about SIDs, egress peers, EPE Routes or gateways: that is the part of a
+// Machine or Reactor.
 package daemon
 
 import (
@@ -33,8 +33,8 @@ type Options struct {
 	Speaker  bgp.Options
 	// Neighbors are added after the initial desired state was applied.
 	Neighbors []bgp.Neighbor
-	// Installs, unless nil, reports whether the best path to a unicast prefix is installed; it is called
-	// for each change of one.
+	// Installs, unless nil, reports whether the best path to a unicast prefix is installed; it is
+	// called for each change of one.
 	Installs func(netip.Prefix) bool
 	// Keep leaves everything in the kernel at a clean stop.
 	Keep bool
@@ -120,8 +120,8 @@ func (d *Daemon) learner(m Machine) func([]bgp.Event) {
 		if apply(events) == nil {
 			return
 		}
-		// Which of them panicked is unknown. Each has the state of its route, so that it may be applied
-		// again; that of a route that panics is withdrawn.
+		// Which of them panicked is unknown. Each has the state of its route, so that it may be
+		// applied again; that of a route that panics is withdrawn.
 		for _, e := range events {
 			if err := apply([]bgp.Event{e}); err != nil {
 				if withdrawn, ok := bgp.WithdrawalOf(e); ok {
@@ -183,8 +183,8 @@ func (d *Daemon) track(events []bgp.Event) (changed bool) {
 	return changed
 }
 
-// ChangeNeighbors replaces the neighbors of old by those of now, as Speaker.Change does, outside of the
-// daemon's loop: with a full table, a change of policy takes a while.
+// ChangeNeighbors replaces the neighbors of old by those of now, as Speaker.Change does, outside of
+// the daemon's loop: with a full table, a change of policy takes a while.
 func (d *Daemon) ChangeNeighbors(ctx context.Context, old, now []bgp.Neighbor) error {
 	d.expect(ctx, bgp.Compare(old, now))
 	err := d.Speaker.Change(old, now)

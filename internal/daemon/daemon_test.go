@@ -638,9 +638,9 @@ func TestLoopAloneSweeps(t *testing.T) {
 	})
 }
 
-// TestLinkChangeIsLoggedIfItLasts: the kernel refuses objects on a link that has just gone down, and
-// next hops on one that has just come up and has no addresses yet. Other events have them retried
-// again and again meanwhile.
+// TestLinkChangeIsLoggedIfItLasts: the kernel refuses objects on a link that has just gone down,
+// and next hops on one that has just come up and has no addresses yet. Other events have them
+// retried again and again meanwhile.
 func TestLinkChangeIsLoggedIfItLasts(t *testing.T) {
 	for _, refusal := range []error{unix.ENETDOWN, unix.EHOSTUNREACH, unix.ENETUNREACH} {
 		synctest.Test(t, func(t *testing.T) {

@@ -7,13 +7,13 @@ import (
 
 // Difference is the change of a list of named items from one configuration to the next, by name.
 type Difference struct {
-	// Remove are the items that are removed or replaced, Add new ones and replacements, Replaced those
-	// in both.
+	// Remove are the items that are removed or replaced, Add new ones and replacements, Replaced
+	// those in both.
 	Remove, Add, Replaced []string
 }
 
-// Compare returns the difference between two lists. Items with the same name are replaced unless same
-// returns true.
+// Compare returns the difference between two lists. Items with the same name are replaced unless
+// same returns true.
 func Compare[T any](before, after []T, name func(T) string, same func(a, b T) bool) Difference {
 	var d Difference
 	old := map[string]T{}

@@ -16,8 +16,8 @@ import (
 const (
 	// examineEvery is the longest time until a change of the host without an event is noticed.
 	examineEvery = 5 * time.Second
-	// examinePause is the least time between two examinations of the host, whose interfaces may come and
-	// go all the time.
+	// examinePause is the least time between two examinations of the host, whose interfaces may
+	// come and go all the time.
 	examinePause = 500 * time.Millisecond
 )
 
@@ -29,7 +29,8 @@ func (l *Loop) examineSoon() {
 	}
 }
 
-// followHost examines the conditions beside the loop, in its network namespace, until stop is called.
+// followHost examines the conditions beside the loop, in its network namespace, until stop is
+// called.
 func (l *Loop) followHost(ctx context.Context, c Conditioned) (stop func(), err error) {
 	namespace, err := netns.Current()
 	if err != nil {

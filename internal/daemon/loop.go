@@ -25,8 +25,8 @@ const (
 	// objects of ours, as containers come and go.
 	resolvePause = 100 * time.Millisecond
 	// resolveFirst and resolveMost bound the pause before next hops without a route are resolved
-	// again: the kernel reports a link before it has the routes over it, and routes of others without
-	// an event.
+	// again: the kernel reports a link before it has the routes over it, and routes of others
+	// without an event.
 	resolveFirst = 10 * time.Millisecond
 	resolveMost  = time.Second
 	// sweepQuiet is how long all sessions must have been up before a restarted daemon deletes stale
@@ -37,11 +37,11 @@ const (
 	// retryFirst and retryMost bound the pause before objects that the kernel rejected are retried.
 	retryFirst = 100 * time.Millisecond
 	retryMost  = 5 * time.Second
-	// linkChangeTime is how long the kernel may refuse objects because a link changes before that is
-	// logged as an error: a link flaps, and its addresses follow it.
+	// linkChangeTime is how long the kernel may refuse objects because a link changes before that
+	// is logged as an error: a link flaps, and its addresses follow it.
 	linkChangeTime = time.Second
-	// overrunPause is the least interval between two log lines of missing messages of the kernel: one
-	// that cannot be decoded may come again and again.
+	// overrunPause is the least interval between two log lines of missing messages of the kernel:
+	// one that cannot be decoded may come again and again.
 	overrunPause = time.Minute
 )
 
@@ -68,7 +68,8 @@ type AddressReactor interface {
 // it runs.
 type Conditioned interface {
 	Reactor
-	// Conditions returns what is needed of the host now. Their functions are not called from the loop.
+	// Conditions returns what is needed of the host now. Their functions are not called from the
+	// loop.
 	Conditions() []condition.Condition
 }
 
@@ -125,8 +126,8 @@ type nexthops struct {
 
 // extension is the part of a daemon that learns a desired state from others.
 type extension interface {
-	// start is called once the initial desired state was applied, stop before everything is removed,
-	// and once more at the end.
+	// start is called once the initial desired state was applied, stop before everything is
+	// removed, and once more at the end.
 	start() error
 	stop()
 	// ended is why there are no more inputs.
@@ -140,8 +141,8 @@ type extension interface {
 	step() (more bool)
 	unresolved() error
 	unreachable() bool
-	// complete reports whether the desired state is known, so that what a previous instance left can
-	// be deleted, and unknown whether nothing of it is.
+	// complete reports whether the desired state is known, so that what a previous instance left
+	// can be deleted, and unknown whether nothing of it is.
 	complete() bool
 	unknown() bool
 }

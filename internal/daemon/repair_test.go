@@ -66,8 +66,8 @@ type static struct{}
 func (static) Link(string, bool) {}
 func (static) Settled() bool     { return false }
 
-// Objects of each kind that another program deletes in a real kernel are restored by the events alone:
-// the comparison that would find them never ends.
+// Objects of each kind that another program deletes in a real kernel are restored by the events
+// alone: the comparison that would find them never ends.
 func TestKernelRepairsByEvents(t *testing.T) {
 	ns := netnstest.New(t)
 	ctx, cancel := context.WithCancel(t.Context())

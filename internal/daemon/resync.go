@@ -14,17 +14,18 @@ const (
 	// resyncPauseFactor times the duration of a comparison with the kernel is the least pause after
 	// it.
 	resyncPauseFactor = 10
-	// resyncBusyPause is the pause before a comparison is tried again that would compete with changes.
+	// resyncBusyPause is the pause before a comparison is tried again that would compete with
+	// changes.
 	resyncBusyPause = time.Second
-	// resyncReadPauseFactor times the duration of reading a part of the kernel's objects is the pause
-	// after it, at most resyncReadPauseMax: to compare it takes about as long, and what must not wait
-	// gets at least half of the CPUs' time.
+	// resyncReadPauseFactor times the duration of reading a part of the kernel's objects is the
+	// pause after it, at most resyncReadPauseMax: to compare it takes about as long, and what must
+	// not wait gets at least half of the CPUs' time.
 	resyncReadPauseFactor = 2
 	resyncReadPauseMax    = 20 * time.Millisecond
 	// resyncLargeRoutes is the number of routes from which on a comparison waits until the kernel's
 	// tables have not changed for resyncBusyPause, but no longer than resyncMaxDelay. The kernel
-	// continues a dump of a table that has changed with a walk over all routes dumped so far, with the
-	// table locked and softirqs disabled: at a million routes that takes 0.1 s for each 32 kB.
+	// continues a dump of a table that has changed with a walk over all routes dumped so far, with
+	// the table locked and softirqs disabled: at a million routes that takes 0.1 s for each 32 kB.
 	resyncLargeRoutes = 20_000
 	resyncMaxDelay    = 10 * time.Minute
 	// resyncStepObjects is the number of objects that are visited at the end of a comparison before

@@ -25,8 +25,8 @@ type resolver interface {
 	NexthopTo(dst netip.Addr) (gateway netip.Addr, link string, err error)
 }
 
-// unicast installs best unicast paths in the main table. An IPv4 path may have an IPv6 next hop (RFC
-// 8950).
+// unicast installs best unicast paths in the main table. An IPv4 path may have an IPv6 next hop
+// (RFC 8950).
 type unicast struct {
 	kernel   desired
 	resolver resolver

@@ -22,10 +22,11 @@ const (
 
 // Registration bounds registrations.
 type Registration struct {
-	// Lifetime is how long a registration lasts without being refreshed, 10s to 1h: what a leader asks
-	// for, and the longest that a home agent or member grants. Default: 1m
+	// Lifetime is how long a registration lasts without being refreshed, 10s to 1h: what a leader
+	// asks for, and the longest that a home agent or member grants. Default: 1m
 	Lifetime time.Duration `yaml:"lifetime,omitempty"`
-	// Paths is the number of paths that a leader may register with a home agent, 1 to 16. Default: 8
+	// Paths is the number of paths that a leader may register with a home agent, 1 to 16. Default:
+	// 8
 	Paths int `yaml:"paths,omitempty"`
 }
 
@@ -49,8 +50,8 @@ type Leader struct {
 	PublicKey string `yaml:"public_key"`
 	// PresharedKey is a file with a secret that both have besides their keys. Example: alice.psk
 	PresharedKey string `yaml:"preshared_key,omitempty"`
-	// HomeAgents are the only addresses that messages are relayed to. Default: the public or private
-	// unicast address that the leader names. Example: ["home.example:4790"]
+	// HomeAgents are the only addresses that messages are relayed to. Default: the public or
+	// private unicast address that the leader names. Example: ["home.example:4790"]
 	HomeAgents []Endpoint `yaml:"home_agents,omitempty"`
 	// Path is the one that messages are relayed over. Default: the first one. Example: lte
 	Path string `yaml:"path,omitempty"`

@@ -23,24 +23,24 @@ import (
 
 // Config is the `gateway:` section of a configuration file.
 type Config struct {
-	// Key is the file of the private key, which tabane gateway key makes. Only its owner may be able
-	// to read it. A relative path is relative to the configuration file. Example: gw.key
+	// Key is the file of the private key, which tabane gateway key makes. Only its owner may be
+	// able to read it. A relative path is relative to the configuration file. Example: gw.key
 	Key string `yaml:"key"`
 	// Listen is the UDP port of all paths. Default: 4790
 	Listen uint16 `yaml:"listen,omitempty"`
-	// Role is what the gateway is in an alliance, whose hosts share their lines: home-agent, leader or
-	// member. docs/shake.md describes them. Default: it is in none
+	// Role is what the gateway is in an alliance, whose hosts share their lines: home-agent, leader
+	// or member. docs/shake.md describes them. Default: it is in none
 	Role string `yaml:"role,omitempty"`
-	// LAN is the network that this gateway serves. A leader and a home agent need one; others without
-	// one carry their own packets and what they forward, as a VPS does.
+	// LAN is the network that this gateway serves. A leader and a home agent need one; others
+	// without one carry their own packets and what they forward, as a VPS does.
 	LAN LAN `yaml:"lan,omitempty"`
-	// Masquerade gives packets from peers' prefixes that leave by a path, outside of the tunnel, the
-	// address of the path's interface as source, so that they reach the Internet. The rules are in the
-	// table tabane-gateway of nftables. Example: true
+	// Masquerade gives packets from peers' prefixes that leave by a path, outside of the tunnel,
+	// the address of the path's interface as source, so that they reach the Internet. The rules are
+	// in the table tabane-gateway of nftables. Example: true
 	Masquerade bool `yaml:"masquerade,omitempty"`
-	// Routed are prefixes that this host's provider routes to it, and of which peers have parts. With
-	// masquerade, packets from there keep their source, and no host of the Internet can connect to
-	// one of them, unless inbound has it. What no peer has is unreachable.
+	// Routed are prefixes that this host's provider routes to it, and of which peers have parts.
+	// With masquerade, packets from there keep their source, and no host of the Internet can
+	// connect to one of them, unless inbound has it. What no peer has is unreachable.
 	// Example: ["2001:db8:100::/48"]
 	Routed []netip.Prefix `yaml:"routed,omitempty"`
 	// Inbound are the parts of routed that hosts of the Internet may connect to. Example:
@@ -48,8 +48,8 @@ type Config struct {
 	Inbound []netip.Prefix `yaml:"inbound,omitempty"`
 	// Firewall is what happens where a chain of nftables or iptables drops packets that the gateway
 	// carries. report: tabane doctor, the status and the log name the chain and the rule to add.
-	// manage: the daemon inserts that rule, with its name as comment, and removes it when it stops; in
-	// chains of nftables and iptables-nft. Default: report
+	// manage: the daemon inserts that rule, with its name as comment, and removes it when it stops;
+	// in chains of nftables and iptables-nft. Default: report
 	Firewall string `yaml:"firewall,omitempty"`
 	// Tunnel is the interface that packets to the peers are routed to.
 	Tunnel Tunnel `yaml:"tunnel,omitempty"`
@@ -72,8 +72,8 @@ type Config struct {
 	// QuotaFile keeps what lines with a quota have carried. Default: /var/lib/tabane/gateway.quota
 	// Example: gateway.quota
 	QuotaFile string `yaml:"quota_file,omitempty"`
-	// Control is the path of the Unix socket for tabane reload, which only the daemon's user and root
-	// can use. Default: /run/tabane/gateway.sock.
+	// Control is the path of the Unix socket for tabane reload, which only the daemon's user and
+	// root can use. Default: /run/tabane/gateway.sock.
 	Control string `yaml:"control,omitempty"`
 	// Status is where /status and /metrics are served. Default: port 9115 of ::1, or of
 	// 127.0.0.1 if IPv6 is switched off.
@@ -145,9 +145,9 @@ type LAN struct {
 	Interfaces []string `yaml:"interfaces,omitempty"`
 	// Prefixes are the addresses of the hosts. Example: [10.1.0.0/16]
 	Prefixes []netip.Prefix `yaml:"prefixes,omitempty"`
-	// Masquerade gives packets of IPv4 from the LAN that go to peers the gateway's address in the tunnel
-	// as source. It is for a LAN whose addresses another site has, too: hosts connect to the Internet
-	// and to other sites through the peers, and nobody connects to them. Example: true
+	// Masquerade gives packets of IPv4 from the LAN that go to peers the gateway's address in the
+	// tunnel as source. It is for a LAN whose addresses another site has, too: hosts connect to the
+	// Internet and to other sites through the peers, and nobody connects to them. Example: true
 	Masquerade bool `yaml:"masquerade,omitempty"`
 }
 
@@ -155,8 +155,8 @@ type LAN struct {
 type Tunnel struct {
 	// Interface is its name. Default: tabane0
 	Interface string `yaml:"interface,omitempty"`
-	// MTU is the largest packet that is carried whole, in bytes. Default: what the smallest MTU of the
-	// paths' interfaces leaves: 72 bytes less, or 92 if the gateways reach each other by IPv6.
+	// MTU is the largest packet that is carried whole, in bytes. Default: what the smallest MTU of
+	// the paths' interfaces leaves: 72 bytes less, or 92 if the gateways reach each other by IPv6.
 	// Example: 1400
 	MTU int `yaml:"mtu,omitempty"`
 	// Addresses are those of the gateway on the tunnel, which it answers from. Without any it uses
@@ -170,8 +170,9 @@ type Path struct {
 	Name string `yaml:"name"`
 	// Interface is the interface of the line. Example: eth1
 	Interface string `yaml:"interface"`
-	// Via are the routers on the line, at most one of each IP version. Packets of the path are sent to
-	// them; no other packet is. Default: where the main table's routes through the interface lead.
+	// Via are the routers on the line, at most one of each IP version. Packets of the path are sent
+	// to them; no other packet is. Default: where the main table's routes through the interface
+	// lead.
 	// Example: [192.0.2.1]
 	Via []netip.Addr `yaml:"via,omitempty"`
 	// Rate is the rate in both directions, or down and up, of whole IP packets. It is a bandwidth,
@@ -185,15 +186,17 @@ type Path struct {
 	// Cost compares the prices of paths. Paths of a higher cost carry no copies, unless a rule has
 	// copy_costlier. Default: 0
 	Cost int `yaml:"cost,omitempty"`
-	// Backup has packets sent over the line only while no other one carries them, with true; with full,
-	// also while the others cannot take all. docs/gateway.md has what such a line costs, section
-	// Metered lines. Example: true
+	// Backup has packets sent over the line only while no other one carries them, with true; with
+	// full, also while the others cannot take all. docs/gateway.md has what such a line costs,
+	// section Metered lines. Example: true
 	Backup Backup `yaml:"backup,omitempty"`
-	// Probes is the time within which a line that is a backup, or has used up its quota, is found dead
-	// while it carries no packets, 5s to 1h. It is probed a little more often than that. Default: 30s
+	// Probes is the time within which a line that is a backup, or has used up its quota, is found
+	// dead while it carries no packets, 5s to 1h. It is probed a little more often than that. Default:
+	// 30s
 	// Example: 2m
 	Probes time.Duration `yaml:"probes,omitempty"`
-	// Quota is what the line may carry in a month. The short form is the volume. Example: 20GB/month
+	// Quota is what the line may carry in a month. The short form is the volume. Example:
+	// 20GB/month
 	Quota Quota `yaml:"quota,omitempty"`
 	// Member makes the path one of a leader over a member, which relays messages between the
 	// interface, a link to it, and the home agent.
@@ -239,15 +242,15 @@ type Peer struct {
 	// as their source. If it is nat, the peer needs nat, too. docs/gateway.md compares them,
 	// section Modes. Default: tunnel
 	Mode string `yaml:"mode,omitempty"`
-	// Seal is which packets of mode tunnel are encrypted: all, or none, so that an eBPF program sends
-	// them. The peer needs the same value. Default: all
+	// Seal is which packets of mode tunnel are encrypted: all, or none, so that an eBPF program
+	// sends them. The peer needs the same value. Default: all
 	Seal string `yaml:"seal,omitempty"`
-	// Prefixes are behind the peer: packets to them are sent to it, and it may send only packets from
-	// them.
+	// Prefixes are behind the peer: packets to them are sent to it, and it may send only packets
+	// from them.
 	// Example: [10.2.0.0/16]
 	Prefixes []netip.Prefix `yaml:"prefixes"`
-	// Allow are the destinations behind this gateway that packets from the peer may have, answers to
-	// this site's hosts as well. Others are dropped and counted (destination not allowed). Default:
+	// Allow are the destinations behind this gateway that packets from the peer may have, answers
+	// to this site's hosts as well. Others are dropped and counted (destination not allowed). Default:
 	// all Example: [10.1.0.0/24]
 	Allow []netip.Prefix `yaml:"allow,omitempty"`
 }
@@ -303,11 +306,11 @@ type Rule struct {
 	// Discipline distributes the packets over the paths: auto, dq, dqj, ratio, redundant, flow or
 	// best, or its parameters. docs/gateway.md describes them.
 	Discipline Discipline `yaml:"discipline"`
-	// Resequence is how the receiver restores the order of the packets: auto, off, or the longest time
-	// that a packet is held. Default: auto. Example: 20ms
+	// Resequence is how the receiver restores the order of the packets: auto, off, or the longest
+	// time that a packet is held. Default: auto. Example: 20ms
 	Resequence Resequence `yaml:"resequence,omitempty"`
-	// CopyCostlier lets the discipline auto send copies of packets on paths that cost more than that
-	// of the packet. Default: false. Example: true
+	// CopyCostlier lets the discipline auto send copies of packets on paths that cost more than
+	// that of the packet. Default: false. Example: true
 	CopyCostlier bool `yaml:"copy_costlier,omitempty"`
 }
 
@@ -318,7 +321,8 @@ type Match struct {
 	Protocol Protocol `yaml:"protocol,omitempty"`
 	// Port is the source or destination port. Example: 443
 	Port uint16 `yaml:"port,omitempty"`
-	// DSCP is a differentiated services code point: ef, va, cs0 to cs7, af11 to af43, le, or a number.
+	// DSCP is a differentiated services code point: ef, va, cs0 to cs7, af11 to af43, le, or a
+	// number.
 	// Example: ef
 	DSCP DSCP `yaml:"dscp,omitempty"`
 	// Prefix contains the source or the destination. Example: 10.2.3.0/24
@@ -335,7 +339,8 @@ type Match struct {
 type Discipline struct {
 	// Name is the discipline. Default: the one that has the parameter. Example: auto
 	Name string `yaml:"name,omitempty"`
-	// Ratio is the number of consecutive packets for each path, in their order. 0 leaves a path out.
+	// Ratio is the number of consecutive packets for each path, in their order. 0 leaves a path
+	// out.
 	// Example: "2:1"
 	Ratio string `yaml:"ratio,omitempty"`
 	// Flow is how the discipline flow chooses the path of a new flow: pinned, by the paths' rates;

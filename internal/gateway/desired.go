@@ -179,8 +179,8 @@ var tunnelBypass = net.Resolver{
 // to all.
 const maxAddresses = 4
 
-// resolve returns the addresses of a name, sorted, those of IPv4 first: the tunnel's overhead is smaller
-// then. Each path uses the first one that answers.
+// resolve returns the addresses of a name, sorted, those of IPv4 first: the tunnel's overhead is
+// smaller then. Each path uses the first one that answers.
 func (systemNames) resolve(ctx context.Context, name string) ([]netip.Addr, error) {
 	var errs error
 	var all []netip.Addr

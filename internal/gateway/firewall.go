@@ -119,8 +119,8 @@ func (c *Config) firewall() condition.Condition {
 	return condition.Firewall(owner, now.Passages)
 }
 
-// firewall is that of the configuration, restored by the one of that time: a reload, or the end, may
-// have come since.
+// firewall is that of the configuration, restored by the one of that time: a reload, or the end,
+// may have come since.
 func (g *Gateway) firewall() condition.Condition {
 	c := g.config.firewall()
 	if c.Restore != nil {

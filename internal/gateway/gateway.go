@@ -36,8 +36,8 @@ import (
 type Options struct {
 	// Config has passed Files.
 	Config Config
-	// Keep leaves the routes in the kernel at a clean stop. Without the tunnel's interface, they make
-	// the peers' prefixes unreachable, but for those of open peers: the programs go on.
+	// Keep leaves the routes in the kernel at a clean stop. Without the tunnel's interface, they
+	// make the peers' prefixes unreachable, but for those of open peers: the programs go on.
 	Keep bool
 	Log  *slog.Logger
 	// Plane makes the data plane with the tunnel's interface of that name. Default: the sealed
@@ -67,7 +67,8 @@ type Gateway struct {
 	installed map[route.Key]bool
 	mtu       int
 	metering  *metering
-	// translation is the desired table of nftables, nil for none. What it points to is the condition's.
+	// translation is the desired table of nftables, nil for none. What it points to is the
+	// condition's.
 	translation *nft.Translation
 	wall        func() time.Time
 	// stale: the plane's state has to be applied again. rejected is why it rejected the last one.
@@ -264,7 +265,8 @@ func (g *Gateway) Conditions() []condition.Condition {
 	return list
 }
 
-// examineTunnel returns a problem if the tunnel's interface is down or has another MTU than was set.
+// examineTunnel returns a problem if the tunnel's interface is down or has another MTU than was
+// set.
 func (g *Gateway) examineTunnel() ([]health.Problem, error) {
 	name := g.config.tunnelName()
 	link, err := g.loop.Link(name)
@@ -277,8 +279,8 @@ func (g *Gateway) examineTunnel() ([]health.Problem, error) {
 	}}, nil
 }
 
-// resolveEvery is how often the names of endpoints are resolved again, resolveRetry the shortest time
-// between two attempts while one is unknown or a path is dead.
+// resolveEvery is how often the names of endpoints are resolved again, resolveRetry the shortest
+// time between two attempts while one is unknown or a path is dead.
 const resolveEvery, resolveRetry = time.Minute, 2 * time.Second
 
 // Run carries packets until ctx ends. It always closes what New opened.
@@ -367,8 +369,8 @@ func (g *Gateway) route() {
 	g.installed = desired
 }
 
-// Addresses implements daemon.AddressReactor: networks that are connected are not reached through the
-// tunnel.
+// Addresses implements daemon.AddressReactor: networks that are connected are not reached through
+// the tunnel.
 func (g *Gateway) Addresses() {
 	connected, err := g.loop.Addresses()
 	if err != nil {
@@ -534,7 +536,8 @@ func (g *Gateway) resolveNames(ctx context.Context, names []string) bool {
 	})
 }
 
-// peerSilent reports whether a name is unknown, or a path to a peer whose endpoints have names is dead.
+// peerSilent reports whether a name is unknown, or a path to a peer whose endpoints have names is
+// dead.
 func (g *Gateway) peerSilent() bool {
 	for _, name := range g.config.hostNames() {
 		if len(g.addresses[name]) == 0 {

@@ -11,8 +11,9 @@ import (
 	"github.com/tabane/tabane/internal/kernel/route"
 )
 
-// RemoveLeft removes what a gateway that was killed has left in the network namespace of the calling
-// thread: routes, rules, programs, and rules of nftables. Where a gateway runs, it is ErrRunning.
+// RemoveLeft removes what a gateway that was killed has left in the network namespace of the
+// calling thread: routes, rules, programs, and rules of nftables. Where a gateway runs, it is
+// ErrRunning.
 func RemoveLeft(log *slog.Logger) error {
 	lock, err := lockNamespace()
 	if err != nil {

@@ -197,7 +197,8 @@ func (m *machine) wait(what string, ok func(s dataplane.State) bool) {
 	m.t.Fatalf("%s: not in time; the plane has %+v", what, s)
 }
 
-// routes waits until the table of peers' prefixes of IPv4 has a line for each of these, and no other.
+// routes waits until the table of peers' prefixes of IPv4 has a line for each of these, and no
+// other.
 func (m *machine) routes(want ...string) {
 	m.t.Helper()
 	m.shows("-4 route show table 4790", want...)
@@ -376,8 +377,8 @@ func TestSecondGateway(t *testing.T) {
 	}
 }
 
-// TestPeerMoves: a peer with dynamic DNS has another address. Its name is resolved again when a path is
-// dead, not before.
+// TestPeerMoves: a peer with dynamic DNS has another address. Its name is resolved again when a
+// path is dead, not before.
 func TestPeerMoves(t *testing.T) {
 	c := site()
 	c.Paths, c.Peers = c.Paths[:1], c.Peers[:1]
@@ -396,8 +397,8 @@ func TestPeerMoves(t *testing.T) {
 	m.wait("the peer has moved", at("192.0.2.77:4790"))
 }
 
-// TestDefaultPeer: a peer that all other networks are reached through, on a host where other programs
-// change routes and rules.
+// TestDefaultPeer: a peer that all other networks are reached through, on a host where other
+// programs change routes and rules.
 func TestDefaultPeer(t *testing.T) {
 	c := site()
 	c.Paths = c.Paths[:1]
@@ -450,7 +451,8 @@ func TestDefaultPeer(t *testing.T) {
 				if err := conn.Close(); err != nil {
 					return err
 				}
-				// The tunnel has no address: the kernel takes one of another interface, IPv4's first.
+				// The tunnel has no address: the kernel takes one of another interface, IPv4's
+				// first.
 				if name != "none" && local != path {
 					t.Errorf("%s to %s from %s, want %s", name, to, local, path)
 				}
@@ -491,8 +493,8 @@ func TestDefaultPeer(t *testing.T) {
 	}
 }
 
-// TestForeignRoutes: neither a better route of another program nor a network at a path takes packets
-// out of the tunnel; networks of the LAN stay where they are.
+// TestForeignRoutes: neither a better route of another program nor a network at a path takes
+// packets out of the tunnel; networks of the LAN stay where they are.
 func TestForeignRoutes(t *testing.T) {
 	c := site()
 	c.Paths = c.Paths[:1]
@@ -600,8 +602,8 @@ func TestLocal(t *testing.T) {
 	}
 }
 
-// TestMasqueradeLinks: packets that leave by a path are masqueraded, those to leaders are not; of a LAN
-// that is hidden, packets of IPv4 into the tunnel are.
+// TestMasqueradeLinks: packets that leave by a path are masqueraded, those to leaders are not; of a
+// LAN that is hidden, packets of IPv4 into the tunnel are.
 func TestMasqueradeLinks(t *testing.T) {
 	c := Config{Masquerade: true, Paths: []Path{{Name: "wan", Interface: "wan0"}}, ShortLinks: []string{"wlan0"}}
 	if links := c.translation().Links; !slices.Equal(links, []string{"wan0"}) {

@@ -72,8 +72,8 @@ type metering struct {
 	// before, kept the bytes of the current month in the file, levels what was logged.
 	seen, last, kept map[string]uint64
 	levels           map[string]quota.Level
-	// unread is why the file was not read, until the next start; problem why it was not written, and
-	// retry when it is next attempted.
+	// unread is why the file was not read, until the next start; problem why it was not written,
+	// and retry when it is next attempted.
 	unread, problem error
 	retry           time.Time
 }
@@ -326,7 +326,8 @@ func (g *Gateway) meter(ctx context.Context) {
 	})
 }
 
-// countQuotas counts what the lines have carried, and reports whether the plane's state has changed.
+// countQuotas counts what the lines have carried, and reports whether the plane's state has
+// changed.
 func (g *Gateway) countQuotas() bool {
 	return g.metering.count(g.config.Paths, g.plane.Status().Paths, g.wall())
 }

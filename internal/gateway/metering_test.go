@@ -27,7 +27,8 @@ func lte(carried uint64) []dataplane.PathStatus {
 
 var november = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
-// TestQuotaIsUsedUp: a line carries packets until its quota is used up, and again in the next month.
+// TestQuotaIsUsedUp: a line carries packets until its quota is used up, and again in the next
+// month.
 func TestQuotaIsUsedUp(t *testing.T) {
 	var logged strings.Builder
 	c := metered(t.TempDir())
@@ -174,8 +175,8 @@ func TestQuotaFileIsWrittenAgain(t *testing.T) {
 	}
 }
 
-// TestQuotaOfARemovedLine: a quota that is removed and given again goes on where it was, and what is
-// carried meanwhile does not count.
+// TestQuotaOfARemovedLine: a quota that is removed and given again goes on where it was, and what
+// is carried meanwhile does not count.
 func TestQuotaOfARemovedLine(t *testing.T) {
 	c := metered(t.TempDir())
 	m := newMetering(&c, slog.New(slog.DiscardHandler))

@@ -12,8 +12,8 @@ import (
 	"github.com/tabane/tabane/internal/kernel/route"
 )
 
-// maxOpen bounds the open peers, and maxFlowRules how many rules of them can have the discipline flow:
-// the program has tables for so many.
+// maxOpen bounds the open peers, and maxFlowRules how many rules of them can have the discipline
+// flow: the program has tables for so many.
 const maxOpen, maxFlowRules = openbpf.MaxPeers, openbpf.MaxTables
 
 // modes are the values of a peer's mode, the default first, seals those of its seal.
@@ -25,7 +25,8 @@ var (
 // mode returns the mode of a checked peer.
 func (p *Peer) mode() dataplane.Mode { return ModeOf(p.Mode, p.Seal) }
 
-// ModeOf returns the mode that a peer's keys mode and seal select, which must have passed CheckMode:
+// ModeOf returns the mode that a peer's keys mode and seal select, which must have passed
+// CheckMode:
 //
 //	mode    seal    packets
 //	tunnel  all     dataplane.Tunnel: in UDP, encrypted; the default

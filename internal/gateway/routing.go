@@ -14,13 +14,13 @@ import (
 const (
 	// peersTable has the peers' prefixes, internetTable those that are default routes.
 	peersTable, internetTable = 4790, 4791
-	// SocketMark is the mark of the tunnel's datagrams and of queries for names of endpoints, which must
-	// not be sent into the tunnel.
+	// SocketMark is the mark of the tunnel's datagrams and of queries for names of endpoints, which
+	// must not be sent into the tunnel.
 	SocketMark = 4790
 )
 
-// The priorities of the policy rules: before the main table's 32766, and after what an operator sets in
-// front on purpose.
+// The priorities of the policy rules: before the main table's 32766, and after what an operator
+// sets in front on purpose.
 const (
 	peersRule = 4790 + iota
 	mainRule

@@ -38,9 +38,9 @@ func TestUnlisted(t *testing.T) {
 	}
 }
 
-// TestRouting: whatever routes other programs have in the main table, and with or without the tunnel's
-// interface, a packet to a peer leaves through the tunnel or not at all, unless it is the gateway's own,
-// to an exception, or to something that is more specific than a default route.
+// TestRouting: whatever routes other programs have in the main table, and with or without the
+// tunnel's interface, a packet to a peer leaves through the tunnel or not at all, unless it is the
+// gateway's own, to an exception, or to something that is more specific than a default route.
 func TestRouting(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		address := func(name string) netip.Addr { // few, so that prefixes contain each other

@@ -50,10 +50,11 @@ type Status struct {
 	Rules    []RuleStatus `json:"rules"`
 	// Relays are what a member relays for leaders.
 	Relays []RelayStatus `json:"relays,omitempty"`
-	// Unpinned is why packets to open peers are not sent while the daemon is killed; empty if they are.
+	// Unpinned is why packets to open peers are not sent while the daemon is killed; empty if they
+	// are.
 	Unpinned string `json:"unpinned,omitempty"`
-	// Left are packets to open peers that were carried sealed, by the reason why they could not be sent
-	// otherwise.
+	// Left are packets to open peers that were carried sealed, by the reason why they could not be
+	// sent otherwise.
 	Left map[string]uint64 `json:"left,omitempty"`
 	// Dropped are packets that were not carried, by reason.
 	Dropped map[string]uint64 `json:"dropped"`
@@ -73,8 +74,8 @@ type Line struct {
 	Quota          string `json:"quota"`
 	QuotaBytes     int64  `json:"quota_bytes,omitempty"`
 	QuotaUsedBytes int64  `json:"quota_used_bytes,omitempty"`
-	// Error is why no peer is reached over it: why its socket could not be opened, or why it last failed
-	// to send.
+	// Error is why no peer is reached over it: why its socket could not be opened, or why it last
+	// failed to send.
 	Error string `json:"error,omitempty"`
 }
 
@@ -83,9 +84,11 @@ type PeerStatus struct {
 	Name string `json:"name"`
 	// Role is what the peer is in an alliance: home agent, member, leader, or none.
 	Role string `json:"role"`
-	// Mode is how packets to the peer are carried: "tunnel", "plain", "nat", or "tunnel, seal none".
+	// Mode is how packets to the peer are carried: "tunnel", "plain", "nat", or "tunnel, seal
+	// none".
 	Mode string `json:"mode"`
-	// NATSending and NATReceiving are the NAT sessions of flows to and from the peer, with mode nat.
+	// NATSending and NATReceiving are the NAT sessions of flows to and from the peer, with mode
+	// nat.
 	NATSending   int `json:"nat_sending"`
 	NATReceiving int `json:"nat_receiving"`
 	// NATWanted and NATEnding are sessions of flows to the peer that it has not answered NAT or FIN
@@ -130,9 +133,8 @@ type PathStatus struct {
 	Endpoint string `json:"endpoint"`
 	// Seen is where the peer sees this gateway, empty if it has not reported it.
 	Seen string `json:"seen"`
-	// Member relays the messages of the path. CareOf is its registered address, LifetimeSeconds how long
-	// the registration lasts, Reason why there is none, or why the
-	// peer does not answer.
+	// Member relays the messages of the path. CareOf is its registered address, LifetimeSeconds how
+	// long the registration lasts, Reason why there is none, or why the peer does not answer.
 	Member          string  `json:"member,omitempty"`
 	CareOf          string  `json:"care_of,omitempty"`
 	LifetimeSeconds float64 `json:"lifetime_seconds"`
@@ -167,8 +169,8 @@ type RelayStatus struct {
 	// HomeAgent is where messages are relayed to, empty if the leader has not registered.
 	HomeAgent       string  `json:"home_agent"`
 	LifetimeSeconds float64 `json:"lifetime_seconds"`
-	// Up are messages from the leader, Down those to it. Dropped exceeded the rate or were none of the
-	// tunnel.
+	// Up are messages from the leader, Down those to it. Dropped exceeded the rate or were none of
+	// the tunnel.
 	UpPackets   uint64 `json:"up_packets"`
 	UpBytes     uint64 `json:"up_bytes"`
 	DownPackets uint64 `json:"down_packets"`
@@ -260,8 +262,8 @@ func addressText(a netip.AddrPort) string {
 	return a.String()
 }
 
-// explain adds the errors of lines that no peer is reached over: on others, only some endpoint is not
-// reachable.
+// explain adds the errors of lines that no peer is reached over: on others, only some endpoint is
+// not reachable.
 func (s *Status) explain(lines []dataplane.PathStatus) {
 	for i := range s.Lines {
 		l := &s.Lines[i]

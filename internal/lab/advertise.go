@@ -85,7 +85,8 @@ func (l *Lab) writeConfig(n *node) error {
 	return writeFile(configFile(dirOf(l.name), n.name), b)
 }
 
-// prepareReload writes the configuration of a node's router; calling apply makes the router load it.
+// prepareReload writes the configuration of a node's router; calling apply makes the router load
+// it.
 func (l *Lab) prepareReload(n *node) (apply func() error, err error) {
 	if err := l.writeConfig(n); err != nil {
 		return nil, err

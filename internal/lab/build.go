@@ -373,8 +373,8 @@ func (s *space) address(p port) error {
 	return nil
 }
 
-// finishNode sets what depends on the links: routes, sysctls of interfaces, address translation and the
-// path manager.
+// finishNode sets what depends on the links: routes, sysctls of interfaces, address translation and
+// the path manager.
 func (b *builder) finishNode(n *node) error {
 	return netns.Do(n.netns, func() error {
 		if err := n.addRoutes(); err != nil {

@@ -76,8 +76,8 @@ func (d *Daemons) Exited() error {
 	return nil
 }
 
-// Guard returns a context that ends with the error of the first daemon that exits, as Exited returns it.
-// The caller calls stop.
+// Guard returns a context that ends with the error of the first daemon that exits, as Exited
+// returns it. The caller calls stop.
 func (d *Daemons) Guard(ctx context.Context) (guarded context.Context, stop func()) {
 	return guard(ctx, d.lab, d.children.all())
 }
@@ -201,8 +201,8 @@ func (d *Daemons) Request(ctx context.Context, at scenario.Daemon, method, path 
 	return b, nil
 }
 
-// Command sends an HTTP request to the control socket of a daemon. The error of a response other than
-// 2xx is a *ResponseError.
+// Command sends an HTTP request to the control socket of a daemon. The error of a response other
+// than 2xx is a *ResponseError.
 func (d *Daemons) Command(ctx context.Context, at scenario.Daemon, method, path string) error {
 	n, err := d.plan.node(at.Node)
 	if err != nil {

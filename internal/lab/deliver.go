@@ -20,14 +20,14 @@ import (
 )
 
 const (
-	// deliveryWithin is how long the edge has to deliver in another mode; it may have to load a program.
-	// deliveryPoll is how often it is asked.
+	// deliveryWithin is how long the edge has to deliver in another mode; it may have to load a
+	// program. deliveryPoll is how often it is asked.
 	deliveryWithin, deliveryPoll = 30 * time.Second, 50 * time.Millisecond
 )
 
-// SetDelivery has the edge of a node deliver packets to a client in another mode, and forget what it
-// learned of paths and networks: where it learns or sprays, it starts again for that. A zero mode is
-// that of the scenario.
+// SetDelivery has the edge of a node deliver packets to a client in another mode, and forget what
+// it learned of paths and networks: where it learns or sprays, it starts again for that. A zero
+// mode is that of the scenario.
 func (l *Lab) SetDelivery(ctx context.Context, node, client string, mode edge.Mode) error {
 	n, err := l.plan.node(node)
 	if err != nil {

@@ -177,8 +177,8 @@ func Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	return l, nil
 }
 
-// executables returns the paths of the calling program and of that with the daemons. They are looked up
-// once, so that all processes of a lab run the same version even if the paths change.
+// executables returns the paths of the calling program and of that with the daemons. They are
+// looked up once, so that all processes of a lab run the same version even if the paths change.
 func executables(given string) (self, binary string, err error) {
 	if self, err = os.Executable(); err != nil || given == "" {
 		return self, self, err

@@ -46,8 +46,8 @@ type Subflow struct {
 	SendWindow uint32
 	// Busy is the time with data to send, in steps of a jiffy.
 	Busy time.Duration
-	// Mark is that of the socket (SO_MARK), Cgroup the ID of its cgroup of version 2, which is that of
-	// the process which opened the listening socket; 0 before Linux 5.9.
+	// Mark is that of the socket (SO_MARK), Cgroup the ID of its cgroup of version 2, which is that
+	// of the process which opened the listening socket; 0 before Linux 5.9.
 	Mark   uint32
 	Cgroup uint64
 }
@@ -151,7 +151,8 @@ const (
 type Ends struct{ Local, Remote netip.AddrPort }
 
 // Query requests the given IPv6 subflows one by one and calls f for each that still exists, in any
-// state. For a few subflows this is much cheaper than Subflows, which dumps the kernel's socket table.
+// state. For a few subflows this is much cheaper than Subflows, which dumps the kernel's socket
+// table.
 func (d *Diag) Query(at []Ends, f func(Subflow)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

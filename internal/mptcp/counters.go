@@ -12,11 +12,11 @@ import (
 	"strings"
 )
 
-// Counters count the connections of a network namespace that clients request with MPTCP, and what became
-// of them.
+// Counters count the connections of a network namespace that clients request with MPTCP, and what
+// became of them.
 type Counters struct {
-	// Requested counts SYNs with MP_CAPABLE, those that were retransmitted included, and Accepted the
-	// MPTCP connections that they opened.
+	// Requested counts SYNs with MP_CAPABLE, those that were retransmitted included, and Accepted
+	// the MPTCP connections that they opened.
 	Requested uint64 `json:"requested"`
 	Accepted  uint64 `json:"accepted"`
 	// Stripped counts connections that became TCP because the client's ACK had no MP_CAPABLE, which
@@ -37,8 +37,8 @@ type Counters struct {
 	Joined uint64 `json:"joined"`
 }
 
-// ReadCounters returns the counters of the network namespace that the calling thread is in. Those that
-// the kernel does not have are 0.
+// ReadCounters returns the counters of the network namespace that the calling thread is in. Those
+// that the kernel does not have are 0.
 func ReadCounters() (Counters, error) {
 	r, err := OpenCounters()
 	if err != nil {
@@ -119,15 +119,15 @@ func (c Counters) Since(before Counters) Counters {
 	}
 }
 
-// The kernel's table of tokens has a slot for each MB of memory, their number rounded up to a power of
-// two, and four places in a slot (mptcp_token_init in net/mptcp/token.c).
+// The kernel's table of tokens has a slot for each MB of memory, their number rounded up to a power
+// of two, and four places in a slot (mptcp_token_init in net/mptcp/token.c).
 const (
 	maxTokenSlots = 64 << 10
 	placesPerSlot = 4
 )
 
-// TokenPlaces returns about how many MPTCP connections a host with so much memory, in bytes, has tokens
-// for. Connections between programs of one host need two.
+// TokenPlaces returns about how many MPTCP connections a host with so much memory, in bytes, has
+// tokens for. Connections between programs of one host need two.
 func TokenPlaces(memory uint64) int {
 	slots := uint64(1)
 	if mb := memory >> 20; mb > 1 {

@@ -42,7 +42,8 @@ func TestTokenPlaces(t *testing.T) {
 	}
 }
 
-// TestReadCounters: the kernel counts an MPTCP connection of a client, in the namespace of the server.
+// TestReadCounters: the kernel counts an MPTCP connection of a client, in the namespace of the
+// server.
 func TestReadCounters(t *testing.T) {
 	p := newPair(t)
 	read := func() (c Counters) {

@@ -220,8 +220,8 @@ func (d *Diag) dump(family Family, protocol uint32, extensions uint8, states uin
 	}
 }
 
-// head writes the header of a request, and the attribute with the protocol after it: numbers above 255
-// do not fit into the header's field.
+// head writes the header of a request, and the attribute with the protocol after it: numbers above
+// 255 do not fit into the header's field.
 func (d *Diag) head(request []byte, family Family, protocol uint32, extensions uint8, flags uint16) {
 	native := binary.NativeEndian
 	native.PutUint32(request[0:], uint32(len(request)))
@@ -279,9 +279,9 @@ type Connection struct {
 	// Announced counts the addresses that this host has announced, including repetitions by a
 	// user-space path manager; Accepted counts the addresses of the peer that it has accepted.
 	Announced, Accepted uint8
-	// Counted is whether the kernel counts bytes (Linux 6.5): Acked are those that the peer acknowledged
-	// at the MPTCP level, Outstanding those that were sent and are not, Reinjected those that the
-	// connection's timer reinjected, and Written those that the application wrote.
+	// Counted is whether the kernel counts bytes (Linux 6.5): Acked are those that the peer
+	// acknowledged at the MPTCP level, Outstanding those that were sent and are not, Reinjected
+	// those that the connection's timer reinjected, and Written those that the application wrote.
 	Counted                                 bool
 	Acked, Outstanding, Reinjected, Written uint64
 	// Full is whether the send buffer is not writable (sk_stream_is_writeable): an application that
@@ -318,8 +318,9 @@ func (d *Diag) Connection(token uint32) (c Connection, ok bool, err error) {
 	return c, ok, nil
 }
 
-// Connections calls f for each established MPTCP connection of the family, without Full: a dump does not
-// request the socket memory. Connections that are opened or closed during the dump may be missing.
+// Connections calls f for each established MPTCP connection of the family, without Full: a dump
+// does not request the socket memory. Connections that are opened or closed during the dump may be
+// missing.
 func (d *Diag) Connections(family Family, f func(Connection)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -377,8 +378,8 @@ func decodeConnection(b []byte) (Connection, error) {
 	return c, err
 }
 
-// errTimeWait is the error of a socket of which the kernel has only the rest that it keeps after the
-// socket's end (a tcp_timewait_sock, whose state may be FIN-WAIT-2). It has no tcp_info.
+// errTimeWait is the error of a socket of which the kernel has only the rest that it keeps after
+// the socket's end (a tcp_timewait_sock, whose state may be FIN-WAIT-2). It has no tcp_info.
 var errTimeWait = errors.New("the socket has ended")
 
 const finWait2 State = 5

@@ -17,8 +17,8 @@ import (
 // connect over MPTCP or TCP, or only over TCP if the kernel has no MPTCP. Port 0 selects a free
 // one. [::] means all addresses, including IPv4.
 //
-// congestion is the congestion control of the connections; empty means the namespace's default. Subflows
-// that join a connection have that of the listening socket.
+// congestion is the congestion control of the connections; empty means the namespace's default.
+// Subflows that join a connection have that of the listening socket.
 func Listen(at netip.AddrPort, congestion string) (*net.TCPListener, error) {
 	return listen(at, congestion, true)
 }

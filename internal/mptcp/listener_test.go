@@ -14,7 +14,8 @@ import (
 	"github.com/tabane/tabane/internal/kernel/netns"
 )
 
-// TestListeners has sockets of both kinds listen at one address (SO_REUSEPORT), which the kernel lists.
+// TestListeners has sockets of both kinds listen at one address (SO_REUSEPORT), which the kernel
+// lists.
 func TestListeners(t *testing.T) {
 	p := newPair(t)
 	listen := func(network, address string, multipath bool) {

@@ -98,7 +98,8 @@ func CheckKernelManager() error {
 	}
 }
 
-// managerSysctl returns the parameter below net.mptcp that selects path managers, and its value for one.
+// managerSysctl returns the parameter below net.mptcp that selects path managers, and its value for
+// one.
 func managerSysctl(m Manager) (name, value string) {
 	if _, err := os.Stat(sysctlDir + "path_manager"); err != nil {
 		return "pm_type", managerTypes[m]

@@ -20,8 +20,8 @@ var (
 	ErrUnknownSubflow = errors.New("no such mptcp subflow")
 	// ErrUnknownAddress means that the connection has no address with the ID to remove.
 	ErrUnknownAddress = errors.New("no such mptcp address")
-	// ErrAddressTaken means that the connection has the address with another ID, or another address with
-	// the ID: the peer has just begun to open a subflow to an address that was not announced.
+	// ErrAddressTaken means that the connection has the address with another ID, or another address
+	// with the ID: the peer has just begun to open a subflow to an address that was not announced.
 	ErrAddressTaken = errors.New("mptcp address or address id is taken")
 )
 

@@ -17,8 +17,8 @@ type Config struct {
 	// Listeners are where clients connect to, and where their connections go.
 	Listeners []Listener `yaml:"listeners"`
 	// Congestion is the congestion control of MPTCP connections, as the kernel names it. Default:
-	// tabane_cubic where it is loaded (tabane cc load cubic) and the host has cubic, else that of the
-	// host. Example: bbr
+	// tabane_cubic where it is loaded (tabane cc load cubic) and the host has cubic, else that of
+	// the host. Example: bbr
 	Congestion string `yaml:"congestion,omitempty"`
 	// Drain is how long the connections of a process that was replaced (SIGUSR2) may go on. Default:
 	// 1h. Example: 10m
@@ -27,8 +27,8 @@ type Config struct {
 	// ones are refused meanwhile. Keep it below TimeoutStopSec of systemd, 30s in the unit. Default:
 	// 10s. Example: 20s
 	Finish time.Duration `yaml:"finish,omitempty"`
-	// Control is the path of the Unix socket for tabane reload, which only the daemon's user and root
-	// can use. Default: /run/tabane/proxy.sock.
+	// Control is the path of the Unix socket for tabane reload, which only the daemon's user and
+	// root can use. Default: /run/tabane/proxy.sock.
 	Control string `yaml:"control,omitempty"`
 	// Status is where /status and /metrics are served. Default: port 9113 of ::1, or of
 	// 127.0.0.1 if IPv6 is switched off.
@@ -38,21 +38,21 @@ type Config struct {
 
 // Listener is one place where clients connect to.
 type Listener struct {
-	// Listen is a scheme and a place: tcp and mptcp have an address and port ([::] is all addresses,
-	// including IPv4), and each connection goes to an upstream; socks5 has an address and port as
-	// well, and serves SOCKS5 and HTTP CONNECT; transparent has the interface whose connections to
-	// others are captured.
+	// Listen is a scheme and a place: tcp and mptcp have an address and port ([::] is all
+	// addresses, including IPv4), and each connection goes to an upstream; socks5 has an address
+	// and port as well, and serves SOCKS5 and HTTP CONNECT; transparent has the interface whose
+	// connections to others are captured.
 	Listen Listen `yaml:"listen"`
-	// Upstream is where connections go: scheme, host and port, or only the scheme to go where clients
-	// request (socks5), connect to (transparent), or say in their PROXY header
+	// Upstream is where connections go: scheme, host and port, or only the scheme to go where
+	// clients request (socks5), connect to (transparent), or say in their PROXY header
 	// (accept_proxy_protocol). With mptcp, a destination without MPTCP is connected by TCP.
 	Upstream Upstream `yaml:"upstream,omitempty"`
 	// Upstreams are several of them, in place of upstream: each connection goes to the one with the
 	// fewest among those that answer. Example: ["mptcp://hq1.example:8080",
 	// "mptcp://hq2.example:8080"]
 	Upstreams []Upstream `yaml:"upstreams,omitempty"`
-	// Allow are the prefixes of the clients that may connect. They are required unless the listener is
-	// on a loopback address or transparent.
+	// Allow are the prefixes of the clients that may connect. They are required unless the listener
+	// is on a loopback address or transparent.
 	Allow []netip.Prefix `yaml:"allow,omitempty"`
 	// ReusePort lets several processes of the same user listen at the address, each with
 	// reuse_port: the kernel gives each connection to one of them. Default: false. Example: true
@@ -67,8 +67,8 @@ type Listener struct {
 	AcceptProxyProtocol bool `yaml:"accept_proxy_protocol,omitempty"`
 	// Idle is how long a connection may have no data. Default: 1h. Example: 10m
 	Idle time.Duration `yaml:"idle,omitempty"`
-	// Pace spreads what is sent to clients over time: auto, at the rate of their congestion control,
-	// or a rate that no connection exceeds. Default: none. Example: auto
+	// Pace spreads what is sent to clients over time: auto, at the rate of their congestion
+	// control, or a rate that no connection exceeds. Default: none. Example: auto
 	Pace Pace `yaml:"pace,omitempty"`
 }
 

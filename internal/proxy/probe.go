@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// probeEvery is how often upstreams are probed, and probeTimeout how long one may take to answer.
+	// probeEvery is how often upstreams are probed, and probeTimeout how long one may take to
+	// answer.
 	probeEvery   = 5 * time.Second
 	probeTimeout = 3 * time.Second
 )

@@ -51,8 +51,8 @@ type Proxy struct {
 	// replaced is closed when another process has taken over.
 	replaced chan struct{}
 	once     sync.Once
-	// owns is closed once the captures of the network namespace, with their rules and routes, are this
-	// proxy's, from its first transparent listener on to its end; the loop runs then.
+	// owns is closed once the captures of the network namespace, with their rules and routes, are
+	// this proxy's, from its first transparent listener on to its end; the loop runs then.
 	owns chan struct{}
 	// ended is closed at the end of Run.
 	ended chan struct{}
@@ -126,16 +126,17 @@ func New(o Options) (*Proxy, error) {
 	return p, nil
 }
 
-// processors returns how many the process may use. The scheduler of Go gets one more, so that one is idle
-// while each has a loop: otherwise it takes those of loops that wait for events away from them, and looks
-// for them every 20 us, which takes a tenth of the CPU time.
+// processors returns how many the process may use. The scheduler of Go gets one more, so that one
+// is idle while each has a loop: otherwise it takes those of loops that wait for events away from
+// them, and looks for them every 20 us, which takes a tenth of the CPU time.
 var processors = sync.OnceValue(func() int {
 	n := runtime.GOMAXPROCS(0)
 	runtime.GOMAXPROCS(n + 1)
 	return n
 })
 
-// congest sets the congestion control of new MPTCP connections. The caller has locked mu, or is alone.
+// congest sets the congestion control of new MPTCP connections. The caller has locked mu, or is
+// alone.
 func (p *Proxy) congest(c *Config) error {
 	name, host, err := c.congestion()
 	if err != nil {
@@ -287,8 +288,8 @@ func (p *Proxy) Run(ctx context.Context) (err error) {
 			p.log.Error("connections are not carried", "err", e)
 		}
 	})
-	// A clean stop leaves the kernel's state in place until the connections have ended: captured ones
-	// need it.
+	// A clean stop leaves the kernel's state in place until the connections have ended: captured
+	// ones need it.
 	deciding, decided := context.WithCancel(context.WithoutCancel(ctx))
 	background.Go(func() { p.probe(deciding) })
 	background.Go(func() {

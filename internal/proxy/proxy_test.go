@@ -479,8 +479,8 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// TestCongestion: MPTCP connections in both directions have the configured congestion control, also one
-// that a reload has set, and an unknown one is refused.
+// TestCongestion: MPTCP connections in both directions have the configured congestion control, also
+// one that a reload has set, and an unknown one is refused.
 func TestCongestion(t *testing.T) {
 	server := serve(t, echo).Addr().String()
 	config := Config{Congestion: "reno", Listeners: []Listener{forward(t, "mptcp://"+free(t), "mptcp://"+server)}}

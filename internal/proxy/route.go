@@ -20,8 +20,8 @@ import (
 
 const (
 	// nameFresh is how long the addresses of a name are used before they are asked for again, and
-	// nameStale how long they are used meanwhile: the resolver of the host has its own cache and the
-	// lifetimes of records.
+	// nameStale how long they are used meanwhile: the resolver of the host has its own cache and
+	// the lifetimes of records.
 	nameFresh = 10 * time.Second
 	nameStale = 10 * time.Minute
 	// nameFailed is how long a failure is answered without asking again.
@@ -33,12 +33,14 @@ const (
 	maxNames   = 4096
 	maxLookups = 32
 	maxWaiting = 4096
-	// maxClientLookups bounds the names that are asked for at a time for the requests of one client.
+	// maxClientLookups bounds the names that are asked for at a time for the requests of one
+	// client.
 	maxClientLookups = maxLookups / 2
 	// maxAddresses bounds the addresses of a name that are tried.
 	maxAddresses = 4
-	// silentDelay is the time without an answer to MPTCP after which TCP is tried as well, in units of
-	// the engine's delay of 250 ms: some networks drop segments with options that they do not know.
+	// silentDelay is the time without an answer to MPTCP after which TCP is tried as well, in units
+	// of the engine's delay of 250 ms: some networks drop segments with options that they do not
+	// know.
 	silentDelay = 4
 )
 

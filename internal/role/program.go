@@ -15,8 +15,8 @@ const (
 	Laboratory = "tabane-lab"
 )
 
-// FindProgram returns the path of a program: the one in the directory of the calling program, or else
-// in PATH.
+// FindProgram returns the path of a program: the one in the directory of the calling program, or
+// else in PATH.
 func FindProgram(name string) (string, error) {
 	self, err := os.Executable()
 	if err != nil {

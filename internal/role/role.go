@@ -112,8 +112,8 @@ type Descriptor struct {
 	Protocol route.Protocol
 	// Endpoints is set if the daemon also owns the MPTCP endpoints of its network namespace.
 	Endpoints bool
-	// Keeps are the capabilities that the daemon needs once it has started, besides those of its eBPF
-	// programs. It drops all others.
+	// Keeps are the capabilities that the daemon needs once it has started, besides those of its
+	// eBPF programs. It drops all others.
 	Keeps []privilege.Capability
 	// HandsOver is set if the daemon can be replaced by another process while it runs.
 	HandsOver bool
@@ -322,8 +322,8 @@ func (s *Sections) Check() fault.List {
 	return faults
 }
 
-// Files makes the names of the files that the sections have relative to dir, that of the configuration
-// file, and returns the faults of these files, which it reads.
+// Files makes the names of the files that the sections have relative to dir, that of the
+// configuration file, and returns the faults of these files, which it reads.
 func (s *Sections) Files(dir string) fault.List {
 	var faults fault.List
 	for _, d := range s.Present() {

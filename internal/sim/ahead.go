@@ -10,8 +10,8 @@ import (
 	"github.com/tabane/tabane/internal/mptcp/cc"
 )
 
-// Linux' scheduler assigns data to a subflow before the subflow's window has room for it. It is sent by
-// that subflow, in the order of assignment, unless the subflow fails.
+// Linux' scheduler assigns data to a subflow before the subflow's window has room for it. It is
+// sent by that subflow, in the order of assignment, unless the subflow fails.
 
 // assigned is data assigned to a subflow that has not been sent.
 type assigned struct {
@@ -111,8 +111,9 @@ func (c *connection) uncount(s *Sim) {
 	}
 }
 
-// account sets the memory that the scheduler sees: what the backlog and outstanding segments use, and
-// the room in the send buffer. A piece is accepted whole while there is any (sk_stream_memory_free).
+// account sets the memory that the scheduler sees: what the backlog and outstanding segments use,
+// and the room in the send buffer. A piece is accepted whole while there is any
+// (sk_stream_memory_free).
 func (f *sender) account(s *Sim) {
 	p := f.path
 	flight := int(f.board.next - f.board.una)
@@ -186,8 +187,8 @@ const (
 	leastMemory                             = 4 << 10 // net.ipv4.tcp_wmem, the first
 )
 
-// written reports whether the application has written n more bytes. It writes pieces until the data not
-// acknowledged fills the connection's send buffer, which is the sum of those of the subflows
+// written reports whether the application has written n more bytes. It writes pieces until the data
+// not acknowledged fills the connection's send buffer, which is the sum of those of the subflows
 // (__mptcp_sync_sndbuf), and is woken when a third of it is free (sk_stream_is_writeable).
 func (c *connection) written(s *Sim, n int) bool {
 	if c.next+uint64(n) <= c.wrote {
@@ -216,7 +217,8 @@ func (c *connection) sendBuffer(s *Sim) uint64 {
 // all bytes.
 func (c *connection) waits(written, all uint64) bool { return written > c.acked+all/3*2 }
 
-// source returns what the application has written, false without a send buffer. It writes what fits.
+// source returns what the application has written, false without a send buffer. It writes what
+// fits.
 func (c *connection) source(s *Sim) (selection.Source, bool) {
 	if !c.buffered() {
 		return selection.Source{}, false

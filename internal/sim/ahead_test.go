@@ -80,8 +80,8 @@ func TestDefaultSchedulerDeliversInPieces(t *testing.T) {
 	}
 }
 
-// Beside a path fifty times as fast, what the scheduler gives to the slow one blocks the receive window.
-// With bounded unsent data the connection carries nearly what the fast path does.
+// Beside a path fifty times as fast, what the scheduler gives to the slow one blocks the receive
+// window. With bounded unsent data the connection carries nearly what the fast path does.
 func TestLowat(t *testing.T) {
 	c := paper(road{rate: 50 * unit.MbitPerSecond, delay: 5 * ms, queue: linkmodel.Limit{Packets: 200}}, road{rate: unit.MbitPerSecond, delay: 5 * ms, queue: linkmodel.Limit{Packets: 5}})
 	c.Duration = 5 * time.Second
@@ -132,8 +132,8 @@ func TestOverflow(t *testing.T) {
 	}
 }
 
-// TestBegin: a connection is established on the path where it begins, and one that is a backup carries
-// what is sent before another path has joined.
+// TestBegin: a connection is established on the path where it begins, and one that is a backup
+// carries what is sent before another path has joined.
 func TestBegin(t *testing.T) {
 	c := paper(road{rate: 10 * unit.MbitPerSecond, delay: 5 * ms, queue: linkmodel.Limit{Packets: 50}}, road{rate: 10 * unit.MbitPerSecond, delay: 100 * ms, queue: linkmodel.Limit{Packets: 50}})
 	c.Duration = 5 * time.Second

@@ -14,8 +14,8 @@ import (
 
 // Config describes a simulation. The same Config gives the same Result, bit for bit.
 type Config struct {
-	// Seed seeds all random streams. Each link and each source has its own, so that adding one at the
-	// end of a list does not change the random numbers of the others.
+	// Seed seeds all random streams. Each link and each source has its own, so that adding one at
+	// the end of a list does not change the random numbers of the others.
 	Seed uint64
 	// Duration is the simulated time.
 	Duration    time.Duration
@@ -35,8 +35,9 @@ type Link struct {
 	linkmodel.Profile
 }
 
-// Path is the path of a subflow. Out are the links from the sender of data to its receiver, Back those
-// of the acknowledgements: indices of Config.Links, in order. Any number of paths may share a link.
+// Path is the path of a subflow. Out are the links from the sender of data to its receiver, Back
+// those of the acknowledgements: indices of Config.Links, in order. Any number of paths may share a
+// link.
 type Path struct {
 	Out, Back []int
 	// Start is when the path becomes available, after the start of the connection: its address is
@@ -52,8 +53,8 @@ type Path struct {
 	// Rate is the rate that the schedulers dq and dqj assume; 0 means the minimum of the rates
 	// of Out.
 	Rate unit.Bandwidth
-	// With Connection.Overflow: Listed is set if the policy names the path, Rank orders the paths of
-	// selection.Cost, Commit bounds what this one carries, 0 for no bound, and Share is that of
+	// With Connection.Overflow: Listed is set if the policy names the path, Rank orders the paths
+	// of selection.Cost, Commit bounds what this one carries, 0 for no bound, and Share is that of
 	// selection.Ratio.
 	Listed bool
 	Rank   int
@@ -67,8 +68,8 @@ type Connection struct {
 	Name string
 	// Start is when the connection is opened; at Stop the application stops writing, 0 for never.
 	Start, Stop time.Duration
-	// Bytes is how much the application writes, 0 for no end. Rate is the rate at which it writes, 0
-	// for no limit.
+	// Bytes is how much the application writes, 0 for no end. Rate is the rate at which it writes,
+	// 0 for no limit.
 	Bytes unit.Size
 	Rate  unit.Bandwidth
 	// Object is the size of the objects that Bytes consists of, 0 for one. The receiver requests an
@@ -93,14 +94,15 @@ type Connection struct {
 	// assign nothing ahead.
 	Lowat bool
 
-	// Overflow has one path carry data first, and the others while it is saturated: the sender looks at
-	// them every selection.Interval, as the path manager of tabane edge does. A stalled subflow is not
-	// closed. Policy is what the paths are chosen for.
+	// Overflow has one path carry data first, and the others while it is saturated: the sender
+	// looks at them every selection.Interval, as the path manager of tabane edge does. A stalled
+	// subflow is not closed. Policy is what the paths are chosen for.
 	Overflow bool
 	Policy   selection.Policy
 	// Past is what earlier connections learned of each path, for Overflow; nil: nothing.
 	Past []selection.Past
-	// Begin is the path on which an MPTCP connection is established, which is preferred to the others.
+	// Begin is the path on which an MPTCP connection is established, which is preferred to the
+	// others.
 	Begin int
 
 	// Segment is the payload of a full segment. Header is the number of header bytes that links
@@ -110,8 +112,8 @@ type Connection struct {
 	// Window limits the outstanding data of a subflow, 0 for no limit: ns-2's window_, or a locked
 	// RTAX_CWND.
 	Window unit.Size
-	// RBuf is the rule of paper B, section 3.3: no new data while more than this is outstanding at the
-	// data level. 0 for no limit.
+	// RBuf is the rule of paper B, section 3.3: no new data while more than this is outstanding at
+	// the data level. 0 for no limit.
 	RBuf unit.Size
 	// ReceiveBuffer is the receive window that all subflows share. It starts at the data
 	// acknowledgement and includes data held out of order. 0 means no limit.
@@ -123,15 +125,16 @@ type Connection struct {
 	// SendBuffer limits the data that is not data-acknowledged. 0 for no limit.
 	SendBuffer unit.Size
 
-	// DelayedACK acknowledges every second segment, or after 40 ms as Linux does; segments that are out
-	// of order or fill a gap at once (RFC 5681, section 4.2). The first QuickACKs segments of a subflow
-	// are each acknowledged (Linux: up to 16).
+	// DelayedACK acknowledges every second segment, or after 40 ms as Linux does; segments that are
+	// out of order or fill a gap at once (RFC 5681, section 4.2). The first QuickACKs segments of a
+	// subflow are each acknowledged (Linux: up to 16).
 	DelayedACK bool
 	QuickACKs  int
-	// RACK selects Linux' loss recovery: RACK-TLP (RFC 8985), and the undo of reductions that DSACKs or
-	// timestamps prove spurious. Without it losses are found by counting (RFC 6675).
+	// RACK selects Linux' loss recovery: RACK-TLP (RFC 8985), and the undo of reductions that
+	// DSACKs or timestamps prove spurious. Without it losses are found by counting (RFC 6675).
 	RACK bool
-	// Linux24 selects the loss recovery of Linux 2.4 and 2.6 before 2.6.24, without RACK: see linux24.
+	// Linux24 selects the loss recovery of Linux 2.4 and 2.6 before 2.6.24, without RACK: see
+	// linux24.
 	Linux24 bool
 	// Linux has three heuristics of Linux' TCP. It needs RACK. In recovery the congestion window is
 	// reduced in proportion to what is delivered (RFC 6937), where it falls at once otherwise;
@@ -146,14 +149,14 @@ type Connection struct {
 	// MinThreshold replaces the congestion control's minimum of the slow start threshold after a
 	// loss, in segments; 0: it does not.
 	MinThreshold int
-	// Handshake has the receiver open the connection, as a client does that requests content: data is
-	// sent 1.5 RTT after Start. Further subflows join when the first is established. Without it subflows
-	// are established when they start.
+	// Handshake has the receiver open the connection, as a client does that requests content: data
+	// is sent 1.5 RTT after Start. Further subflows join when the first is established. Without it
+	// subflows are established when they start.
 	Handshake bool
 
-	// Opportunistic retransmits the segment that blocks the shared window over a path that has room, and
-	// Penalize halves the congestion window of the subflow that blocks it, once per round trip
-	// (Raiciu et al., How Hard Can It Be?, NSDI 2012, sections 4.1 and 4.2).
+	// Opportunistic retransmits the segment that blocks the shared window over a path that has
+	// room, and Penalize halves the congestion window of the subflow that blocks it, once per round
+	// trip (Raiciu et al., How Hard Can It Be?, NSDI 2012, sections 4.1 and 4.2).
 	Opportunistic, Penalize bool
 	// Uncounted lets the scheduler assign data for the whole congestion window that is not in
 	// flight, each time it is called: data that was assigned before and not yet sent is not
@@ -162,8 +165,8 @@ type Connection struct {
 	Uncounted bool
 	// Gateway has the packets of a TCP connection carried over all paths below TCP; nil: by none.
 	Gateway *Gateway
-	// StaleAfter is the number of consecutive timeouts after which a subflow is stale: it gets no new
-	// data until an acknowledgement arrives; 0 for DefaultStaleAfter.
+	// StaleAfter is the number of consecutive timeouts after which a subflow is stale: it gets no
+	// new data until an acknowledgement arrives; 0 for DefaultStaleAfter.
 	StaleAfter int
 }
 
@@ -228,8 +231,8 @@ type Cross struct {
 	Gateway *Gateway
 	// Stop is when it ends, 0 for never.
 	Start, Stop time.Duration
-	// On and Off are the mean on and off times of OnOff, exponentially distributed, or with a Pareto
-	// distribution of shape Pareto, which is more than 1.
+	// On and Off are the mean on and off times of OnOff, exponentially distributed, or with a
+	// Pareto distribution of shape Pareto, which is more than 1.
 	On, Off time.Duration
 	Pareto  float64
 }

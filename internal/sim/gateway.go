@@ -22,8 +22,8 @@ import (
 // Connections and sources with the same Gateway and the same paths share its tunnels. The gateways
 // are at the hosts, and measure the paths from the start of the simulation on.
 type Gateway struct {
-	// Discipline is a name of sched.Disciplines. Path.Ratio is for ratio, Path.Rate is the rate that
-	// the disciplines assume.
+	// Discipline is a name of sched.Disciplines. Path.Ratio is for ratio, Path.Rate is the rate
+	// that the disciplines assume.
 	Discipline string
 	// Hold is how long a packet may be held to restore the order.
 	Hold reseq.Hold
@@ -31,10 +31,10 @@ type Gateway struct {
 	Overhead int
 	// Replies is the path of the other direction plus 1; 0: the discipline chooses there too.
 	Replies int
-	// Probes measures delay and jitter as paper D does, section 3.2: by a probe each second. Otherwise
-	// they are measured by all packets, and reported by probes each 50 ms to 1 s, so that they take at
-	// most 2 % of the slowest path; and the gateways keep the queue of each path themselves (package
-	// shape), and repair losses (package repair).
+	// Probes measures delay and jitter as paper D does, section 3.2: by a probe each second.
+	// Otherwise they are measured by all packets, and reported by probes each 50 ms to 1 s, so that
+	// they take at most 2 % of the slowest path; and the gateways keep the queue of each path
+	// themselves (package shape), and repair losses (package repair).
 	Probes bool
 	// Open has packets pass the gateways without being queued, measured or repaired there: delay
 	// and jitter are measured by the reporting probes alone.
@@ -105,8 +105,8 @@ type sending struct {
 	kept  repair.Kept[sent]
 	// rtt is the round-trip time between the gateways.
 	rtt quality.RTT
-	// alive is judged from probes. probed is when the one was sent whose reply is awaited, 0 if none
-	// is.
+	// alive is judged from probes. probed is when the one was sent whose reply is awaited, 0 if
+	// none is.
 	alive    quality.Liveness
 	probed   time.Duration
 	capacity quality.CapacityMeter
@@ -125,12 +125,12 @@ type passenger struct {
 	next uint32
 }
 
-// lanes is the number of sequences of a tunnel: one, and those that a probe has room for. Passengers with
-// the same lane are put into order together, and wait in one queue.
+// lanes is the number of sequences of a tunnel: one, and those that a probe has room for.
+// Passengers with the same lane are put into order together, and wait in one queue.
 const lanes = 1 + maxBlocks
 
-// laneOf returns the lane of a passenger by its number. The first one, which is what is measured if it is
-// no source of datagrams, and those sources have lanes of their own.
+// laneOf returns the lane of a passenger by its number. The first one, which is what is measured if
+// it is no source of datagrams, and those sources have lanes of their own.
 func laneOf(number int, datagrams bool) int {
 	switch {
 	case datagrams:

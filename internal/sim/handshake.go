@@ -9,7 +9,8 @@ type handshake struct {
 	tries    uint          // SYNs sent
 }
 
-// handshakeTimeout is the retransmission timeout of the first SYN (RFC 6298, section 2.1); it doubles.
+// handshakeTimeout is the retransmission timeout of the first SYN (RFC 6298, section 2.1); it
+// doubles.
 const handshakeTimeout = time.Second
 
 // timer sends or retransmits the SYN. It is the subflow's timer until the subflow is established.

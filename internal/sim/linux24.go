@@ -2,12 +2,12 @@ package sim
 
 import "github.com/tabane/tabane/internal/mptcp/cc"
 
-// linux24 is the loss recovery of Linux 2.4 and of 2.6 before 2.6.24, with what those had by default:
-// selective acknowledgments, DSACK and timestamps. It counts segments as RFC 3517 does, but with a
-// threshold that adapts to reordering, it undoes reductions that prove spurious, and until it has
-// seen reordering it counts by FACK (Mathis and Mahdavi, Forward Acknowledgment, SIGCOMM 1996).
-// Described in Sarolahti and Kuznetsov, Congestion Control in Linux TCP, USENIX 2002, FREENIX track;
-// the names in parentheses are those of net/ipv4/tcp_input.c of that time.
+// linux24 is the loss recovery of Linux 2.4 and of 2.6 before 2.6.24, with what those had by
+// default: selective acknowledgments, DSACK and timestamps. It counts segments as RFC 3517 does,
+// but with a threshold that adapts to reordering, it undoes reductions that prove spurious, and
+// until it has seen reordering it counts by FACK (Mathis and Mahdavi, Forward Acknowledgment,
+// SIGCOMM 1996). Described in Sarolahti and Kuznetsov, Congestion Control in Linux TCP, USENIX
+// 2002, FREENIX track; the names in parentheses are those of net/ipv4/tcp_input.c of that time.
 type linux24 struct {
 	// threshold is by how many segments a hole may be below the highest segment received before
 	// it counts as a loss (tp->reordering).
@@ -53,8 +53,8 @@ func (l *linux24) displaced(by int32) {
 	}
 }
 
-// dsack processes a DSACK. One that no retransmission can have caused is of a segment that the network
-// duplicated.
+// dsack processes a DSACK. One that no retransmission can have caused is of a segment that the
+// network duplicated.
 func (l *linux24) dsack(f *sender, p *packet) {
 	u, b := &f.undo, &f.board
 	if u.dsacks++; u.dsacks > f.result.Retransmissions {
@@ -97,8 +97,8 @@ func (l *linux24) tag(f *sender, p *packet, a *acked) {
 	}
 }
 
-// markRetransLost marks retransmissions lost after which new segments were sent that have arrived: any,
-// or as many as the threshold once there was reordering.
+// markRetransLost marks retransmissions lost after which new segments were sent that have arrived:
+// any, or as many as the threshold once there was reordering.
 func (l *linux24) markRetransLost(b *scoreboard) {
 	behind := uint32(1)
 	if l.reordered {
@@ -266,8 +266,8 @@ func (l *linux24) timedOut(s *Sim, f *sender, first bool) {
 	l.threshold, l.disorder = min(l.threshold, dupThresh), false
 }
 
-// markHead marks lost what is neither received nor retransmitted of the first n segments below limit
-// (tcp_mark_head_lost).
+// markHead marks lost what is neither received nor retransmitted of the first n segments below
+// limit (tcp_mark_head_lost).
 func (l *linux24) markHead(b *scoreboard, n int32, limit uint32) {
 	for seq := b.una; n > 0 && seq < limit; seq++ {
 		if e := b.at(seq); e.flags&retransInFlight == 0 {

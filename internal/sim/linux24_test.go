@@ -30,8 +30,8 @@ func TestLinux24AdaptsToReordering(t *testing.T) {
 	}
 }
 
-// Losses are repaired in one recovery, with nothing undone and only what is lost retransmitted, and the
-// window is halved; after a loss of the retransmission new segments prove that too.
+// Losses are repaired in one recovery, with nothing undone and only what is lost retransmitted, and
+// the window is halved; after a loss of the retransmission new segments prove that too.
 func TestLinux24RepairsLosses(t *testing.T) {
 	lost := []uint32{20, 21, 25, 30}
 	s := newStage(t, once(lost...), func(c *Connection) { linux24Of(c); c.Bytes = 1340 * 200 })
@@ -69,8 +69,8 @@ func TestLinux24Threshold(t *testing.T) {
 	}
 }
 
-// Data above a gap takes of the window: while it is held, the receiver offers less than its buffer above
-// what is acknowledged (paper D, Fig. 9).
+// Data above a gap takes of the window: while it is held, the receiver offers less than its buffer
+// above what is acknowledged (paper D, Fig. 9).
 func TestHeldDataTakesWindow(t *testing.T) {
 	s := newStage(t, once(20, 40), linux24Of)
 	s.until("the first gap closed", func(f *sender) bool { return s.receivers[0].next > 20 && s.receivers[0].held > 0 })

@@ -21,8 +21,9 @@ type packet struct {
 	// length is that of the payload.
 	length uint16
 	kind   kind
-	// blocks is the number of SACK blocks. duplicate: the segment had been received before, and dsack
-	// is the low half of its number (RFC 2883). Of a probe: packets wait in front of its path.
+	// blocks is the number of SACK blocks. duplicate: the segment had been received before, and
+	// dsack is the low half of its number (RFC 2883). Of a probe: packets wait in front of its
+	// path.
 	blocks    uint8
 	duplicate bool
 	dsack     uint16

@@ -25,8 +25,8 @@ type rack struct {
 }
 
 // reorderingWindow adapts the reordering window to DSACKs (RFC 8985, section 6.2, step 4; Linux:
-// tcp_rack_update_reo_wnd). Each round trip with a DSACK adds a quarter of MinRTT. Its zero value is
-// one quarter.
+// tcp_rack_update_reo_wnd). Each round trip with a DSACK adds a quarter of MinRTT. Its zero value
+// is one quarter.
 type reorderingWindow struct {
 	extra   int32  // RACK.reo_wnd_mult less 1
 	persist int32  // recoveries until the window is reset (RACK.reo_wnd_persist)
@@ -49,8 +49,8 @@ func (w *reorderingWindow) dsack(una, next uint32) {
 	w.extra = min(w.extra+1, maxReoWndExtra)
 }
 
-// recovered is called at the end of a recovery that was not spurious. The window is reset after 16 of
-// them without a DSACK.
+// recovered is called at the end of a recovery that was not spurious. The window is reset after 16
+// of them without a DSACK.
 func (w *reorderingWindow) recovered() {
 	if w.persist > 0 {
 		w.persist--

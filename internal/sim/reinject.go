@@ -50,8 +50,8 @@ func (c *connection) scheduleQueue(s *Sim) {
 	}
 }
 
-// sendElsewhere reinjects data on another subflow, and reports whether one accepted it. Data that its
-// subflow has not sent returns to it while no other is usable.
+// sendElsewhere reinjects data on another subflow, and reports whether one accepted it. Data that
+// its subflow has not sent returns to it while no other is usable.
 func (c *connection) sendElsewhere(s *Sim, r *reinjection) bool {
 	p := &c.paths[r.from]
 	usable := p.Usable

@@ -24,14 +24,14 @@ type Result struct {
 // ConnectionResult is the result of a connection. Bytes are of payload.
 type ConnectionResult struct {
 	Name string
-	// Active is the time from the start of the connection until the application finished sending and
-	// receiving, or the end of the simulation. Rates are over this time.
+	// Active is the time from the start of the connection until the application finished sending
+	// and receiving, or the end of the simulation. Rates are over this time.
 	Active time.Duration
 	// FirstByte is when the first byte was delivered to the application, Finish when the last of
 	// Connection.Bytes was, both since the start of the simulation, or Never.
 	FirstByte, Finish time.Duration
-	// LongestGap is the longest time without delivery to the application, between FirstByte and Finish,
-	// Stop or the end.
+	// LongestGap is the longest time without delivery to the application, between FirstByte and
+	// Finish, Stop or the end.
 	LongestGap time.Duration
 	// Arrived is the number of bytes received on all subflows, each byte once: before
 	// resequencing. Delivered is the number delivered to the application: after it.
@@ -41,8 +41,8 @@ type ConnectionResult struct {
 	Paths []PathResult
 	// Delivered bytes in each interval of Config.Series.
 	Series []unit.Size
-	// Objects are the times of Connection.Object from the request, of the first from the start of the
-	// connection, to its last byte.
+	// Objects are the times of Connection.Object from the request, of the first from the start of
+	// the connection, to its last byte.
 	Objects []time.Duration `json:",omitempty"`
 	// Reinjected is the number of segments reinjected.
 	Reinjected uint64
@@ -69,8 +69,8 @@ type PathResult struct {
 	Segments, Retransmissions uint64
 	// Reinjected is the number of segments with data first sent on another subflow.
 	Reinjected uint64
-	// Recoveries counts fast recoveries, Timeouts expirations of the retransmission timer, Probes tail
-	// loss probes sent.
+	// Recoveries counts fast recoveries, Timeouts expirations of the retransmission timer, Probes
+	// tail loss probes sent.
 	Recoveries, Timeouts, Probes uint64
 	// Undone is the number of reductions of the congestion window that were undone as spurious.
 	Undone uint64 `json:",omitempty"`
@@ -109,9 +109,9 @@ type CrossResult struct {
 	Name           string
 	Sent, Received uint64
 	ReceivedBytes  unit.Size
-	// The following are of numbered datagrams. Duplicates arrived again. Reordered arrived after one
-	// with a higher number (RFC 4737, section 4); Behind is by how many numbers at most. Series has the
-	// arrivals.
+	// The following are of numbered datagrams. Duplicates arrived again. Reordered arrived after
+	// one with a higher number (RFC 4737, section 4); Behind is by how many numbers at most. Series
+	// has the arrivals.
 	Duplicates, Reordered, Behind uint64        `json:",omitempty"`
 	Series                        []reseq.Burst `json:",omitempty"`
 	// DelayP95 is the 95th percentile of their delay, to their first arrival.

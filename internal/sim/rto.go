@@ -6,8 +6,8 @@ import (
 	"github.com/tabane/tabane/internal/gateway/quality"
 )
 
-// retransTimer is the retransmission timer of a subflow, with the round-trip times that it is computed
-// from (RFC 6298).
+// retransTimer is the retransmission timer of a subflow, with the round-trip times that it is
+// computed from (RFC 6298).
 type retransTimer struct {
 	rtt quality.RTT
 	rto time.Duration // without backoff

@@ -37,8 +37,8 @@ type scoreboard struct {
 	// retransNext is pending.
 	highest                 [3]uint32
 	lossMarked, retransNext uint32
-	// Segments below unsettled are sacked, lost, or in again, which has those retransmitted, in the order of
-	// retransmission: RACK need not look at others.
+	// Segments below unsettled are sacked, lost, or in again, which has those retransmitted, in the
+	// order of retransmission: RACK need not look at others.
 	unsettled uint32
 	again     []uint32
 	// late is the lowest segment below it that an acknowledgement brings first and that was never

@@ -24,8 +24,8 @@ type sender struct {
 	c     *connection
 	index int   // of the subflow in the connection
 	flow  int32 // index among the subflows of all connections
-	// The subflow's state for congestion control and the scheduler: elements of the connection's slices,
-	// which never move.
+	// The subflow's state for congestion control and the scheduler: elements of the connection's
+	// slices, which never move.
 	cc   *cc.Subflow
 	path *sched.Path
 
@@ -65,8 +65,8 @@ func (f *sender) room() int32 {
 	return int32(max(min(f.cc.Cwnd, maxSegments), 1)) - f.board.inFlight()
 }
 
-// maxSegments limits the outstanding segments of a subflow: a window of 1 GiB (RFC 7323, section 2.3)
-// with the smallest segments in use.
+// maxSegments limits the outstanding segments of a subflow: a window of 1 GiB (RFC 7323, section
+// 2.3) with the smallest segments in use.
 const maxSegments = 1 << 20
 
 // establish marks the subflow established.
@@ -248,8 +248,8 @@ func (f *sender) ack(s *Sim, p *packet) {
 	}
 }
 
-// respond finds losses after an acknowledgement by which so many segments are delivered, and adapts the
-// window. It returns false if nothing may be retransmitted yet.
+// respond finds losses after an acknowledgement by which so many segments are delivered, and adapts
+// the window. It returns false if nothing may be retransmitted yet.
 func (f *sender) respond(s *Sim, p *packet, a *acked, delivered int) bool {
 	c, flow := f.c, f.cc
 	was, pending := f.state, f.board.pending
@@ -295,7 +295,8 @@ type acked struct {
 	sample   time.Duration
 }
 
-// countDuplicate counts the acknowledgements that do not acknowledge new data while some is in flight.
+// countDuplicate counts the acknowledgements that do not acknowledge new data while some is in
+// flight.
 func (f *sender) countDuplicate(p *packet) {
 	if p.seq > f.board.una || f.board.una == f.board.next {
 		f.duplicateAcks = 0
@@ -359,8 +360,8 @@ func earlier(a, b time.Duration) time.Duration {
 	return a
 }
 
-// timeout handles the retransmission timer (RFC 6298, 5.4 to 5.6). The scoreboard is kept (RFC 6675,
-// section 5.1).
+// timeout handles the retransmission timer (RFC 6298, 5.4 to 5.6). The scoreboard is kept (RFC
+// 6675, section 5.1).
 func (f *sender) timeout(s *Sim) {
 	c := f.c
 	f.result.Timeouts++

@@ -6,8 +6,8 @@ import (
 	"github.com/tabane/tabane/internal/gateway/quality"
 )
 
-// tailLossProbe is the state of the tail loss probe (RFC 8985, section 7; Linux: tcp_send_loss_probe,
-// tcp_process_tlp_ack).
+// tailLossProbe is the state of the tail loss probe (RFC 8985, section 7; Linux:
+// tcp_send_loss_probe, tcp_process_tlp_ack).
 type tailLossProbe struct {
 	// deadline is when the probe timer expires, 0 when it does not run.
 	deadline time.Duration

@@ -22,11 +22,11 @@ type Config struct {
 	// Contact is whom participants contact, also to withdraw later with their code. The consent
 	// page shows it.
 	Contact string `yaml:"contact"`
-	// Database is the file of the answers, which is made if there is none. It is relative to the study's
-	// file.
+	// Database is the file of the answers, which is made if there is none. It is relative to the
+	// study's file.
 	Database string `yaml:"database"`
-	// Seed determines the content of the services, the tasks, and which condition has which place in the
-	// orders. Default: 0.
+	// Seed determines the content of the services, the tasks, and which condition has which place
+	// in the orders. Default: 0.
 	Seed uint64 `yaml:"seed,omitempty"`
 	// Services are the services that each participant uses under each condition: map, shop or both.
 	// Default: both.
@@ -49,8 +49,8 @@ type Text struct {
 	JA string `yaml:"ja"`
 }
 
-// Condition is what a participant uses the services under: the listening socket that serves them, and
-// the network that leads to its address.
+// Condition is what a participant uses the services under: the listening socket that serves them,
+// and the network that leads to its address.
 type Condition struct {
 	// Transport names what is compared within an environment, such as the congestion control.
 	Transport string `yaml:"transport"`
@@ -209,8 +209,8 @@ func (c *Config) Analyze(o Outcome) (qoe.Analysis, error) {
 	return qoe.Analyze(conditions, services, o.Answers)
 }
 
-// Files makes the names of the files relative to dir, and returns the faults of the certificates, which
-// it reads.
+// Files makes the names of the files relative to dir, and returns the faults of the certificates,
+// which it reads.
 func (c *Config) Files(dir string) fault.List {
 	if c.Database != "" && !filepath.IsAbs(c.Database) {
 		c.Database = filepath.Join(dir, c.Database)
@@ -222,8 +222,8 @@ func (c *Config) Files(dir string) fault.List {
 	return faults
 }
 
-// design returns what the answers of a database depend on, as text: if it changes, they are of another
-// study.
+// design returns what the answers of a database depend on, as text: if it changes, they are of
+// another study.
 func (c *Config) design() string {
 	d := struct {
 		Seed       uint64

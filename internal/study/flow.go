@@ -13,8 +13,8 @@ import (
 type phase int
 
 const (
-	// briefing shows the task, working is between its start and its end, rating asks for the score of
-	// the task, and ended follows the last one.
+	// briefing shows the task, working is between its start and its end, rating asks for the score
+	// of the task, and ended follows the last one.
 	briefing phase = iota
 	working
 	rating
@@ -38,8 +38,8 @@ type session struct {
 type task struct {
 	condition int
 	service   content.Service
-	// started is the time of the start since the epoch, and run the server's start in which it was; both
-	// are removed when the task is finished.
+	// started is the time of the start since the epoch, and run the server's start in which it was;
+	// both are removed when the task is finished.
 	started     time.Duration
 	run         int64
 	views       int

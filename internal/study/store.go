@@ -140,8 +140,8 @@ func (s *store) transact(ctx context.Context, f func(*sql.Tx) error) error {
 // Close closes the database.
 func (s *store) Close() error { return s.db.Close() }
 
-// release deletes a session whose participant has rated no task and whose place has expired, if there
-// is one.
+// release deletes a session whose participant has rated no task and whose place has expired, if
+// there is one.
 func release(ctx context.Context, tx *sql.Tx, expired func([idBytes]byte) bool) (released bool, err error) {
 	list, err := tx.QueryContext(ctx, "SELECT id FROM sessions WHERE NOT EXISTS (SELECT 1 FROM tasks WHERE session = id AND score IS NOT NULL)")
 	if err != nil {
@@ -165,8 +165,8 @@ func release(ctx context.Context, tx *sql.Tx, expired func([idBytes]byte) bool) 
 	return false, list.Err()
 }
 
-// begins adds a session. If all places are taken, it has that of a participant without a rating that has
-// expired. order returns its row of the design from how often each of the rows is in use.
+// begins adds a session. If all places are taken, it has that of a participant without a rating
+// that has expired. order returns its row of the design from how often each of the rows is in use.
 // Errors are errFull and errUsed, or of the database.
 func (s *store) begins(ctx context.Context, id [idBytes]byte, consent []byte, language string, most, rows int, expired func([idBytes]byte) bool, order func(used []int) int) (session, error) {
 	added := session{id: id, language: language, code: newCode()}

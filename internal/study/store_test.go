@@ -179,8 +179,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// FuzzForms posts what strangers may post to each action: the server neither panics nor takes it for an
-// answer.
+// FuzzForms posts what strangers may post to each action: the server neither panics nor takes it
+// for an answer.
 func FuzzForms(f *testing.F) {
 	for _, seed := range []string{
 		"", "token=x&position=0", "token=&lang=en&agree=yes", "token=a&position=0&rating=5", "token=a&position=0&chosen=p1", "token=a&position=0&chosen=&give-up=yes",

@@ -28,7 +28,8 @@ import (
 // Options are the parameters of New.
 type Options struct {
 	Config Config
-	// Log receives the numbers of participants and faults of the database, nothing of a participant.
+	// Log receives the numbers of participants and faults of the database, nothing of a
+	// participant.
 	Log *slog.Logger
 }
 

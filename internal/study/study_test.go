@@ -269,8 +269,8 @@ func goalOf(t *testing.T, p *trial, position int) string {
 	return p.server.task(p.server.slot(s.order, position), position).Goal
 }
 
-// TestNothingBeforeConsent: without consent there is no cookie and no session, however many pages are
-// opened.
+// TestNothingBeforeConsent: without consent there is no cookie and no session, however many pages
+// are opened.
 func TestNothingBeforeConsent(t *testing.T) {
 	p := start(t, twoConditions(filepath.Join(t.TempDir(), "study.db")))
 	for _, path := range []string{"/", "/study/", "/study/consent?lang=ja", "/map/", "/shop/", "/study/enter?t=x", "/study/none", "/map/tile/1/0/0.png"} {
@@ -284,7 +284,8 @@ func TestNothingBeforeConsent(t *testing.T) {
 	}
 }
 
-// TestStrangers: what a form of a session's own page would not send is refused, and changes nothing.
+// TestStrangers: what a form of a session's own page would not send is refused, and changes
+// nothing.
 func TestStrangers(t *testing.T) {
 	c := twoConditions(filepath.Join(t.TempDir(), "study.db"))
 	p := start(t, c)
@@ -508,8 +509,8 @@ func TestSessionsAreBounded(t *testing.T) {
 	}
 }
 
-// TestPlacesAreNotTakenByWhoTakesNoPart: one network gets a share of the places, not at once, and loses
-// those without a rating to others when the study is full.
+// TestPlacesAreNotTakenByWhoTakesNoPart: one network gets a share of the places, not at once, and
+// loses those without a rating to others when the study is full.
 func TestPlacesAreNotTakenByWhoTakesNoPart(t *testing.T) {
 	c := twoConditions(filepath.Join(t.TempDir(), "study.db"))
 	c.Participants, c.SessionsPerMinute = 20, 60

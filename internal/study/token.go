@@ -19,7 +19,8 @@ const (
 	nonceBytes = 16
 	// maxToken is longer than any token, in characters.
 	maxToken = 128
-	// consentAge is how long a consent form can be posted, handoverAge how long a hand-over is good for.
+	// consentAge is how long a consent form can be posted, handoverAge how long a hand-over is good
+	// for.
 	consentAge  = 24 * time.Hour
 	handoverAge = time.Minute
 )
@@ -108,7 +109,8 @@ func (k signer) handover(id [idBytes]byte, nonce []byte, condition int, now time
 	return k.sign(forHandover, binary.BigEndian.AppendUint64(b, uint64(now)))
 }
 
-// accept returns what a hand-over to the condition has. Whether its nonce is used up is for the caller.
+// accept returns what a hand-over to the condition has. Whether its nonce is used up is for the
+// caller.
 func (k signer) accept(token string, condition int, now time.Duration) (id [idBytes]byte, nonce []byte, err error) {
 	b, err := k.verify(forHandover, token, handoverBytes)
 	if err != nil {
@@ -123,7 +125,8 @@ func (k signer) accept(token string, condition int, now time.Duration) (id [idBy
 	return id, nonce, checkAge(rest[2:], now, handoverAge)
 }
 
-// checkAge returns errExpired unless the time at the start of b is in the past, and at most as long ago.
+// checkAge returns errExpired unless the time at the start of b is in the past, and at most as long
+// ago.
 func checkAge(b []byte, now, most time.Duration) error {
 	if age := now - time.Duration(binary.BigEndian.Uint64(b)); age < 0 || age > most {
 		return errExpired

@@ -309,7 +309,8 @@ const (
 	withdrawnNumber = 998
 )
 
-// service shows the page of a service with the task above it, if the session's task is running there.
+// service shows the page of a service with the task above it, if the session's task is running
+// there.
 func (v *visit) service(service content.Service, heavy bool) {
 	if v.session == nil || v.server.condition(v.session) != v.condition {
 		v.redirect(root)
@@ -408,8 +409,8 @@ func (v *visit) post(a action) {
 	a.change(v, f, position)
 }
 
-// fromHere reports whether a form comes from a page of this origin. Browsers send Origin with each form,
-// and Sec-Fetch-Site where the origin is trustworthy.
+// fromHere reports whether a form comes from a page of this origin. Browsers send Origin with each
+// form, and Sec-Fetch-Site where the origin is trustworthy.
 func (v *visit) fromHere() bool {
 	here := v.r.Header.Get("Sec-Fetch-Site")
 	return v.r.Header.Get("Origin") == v.origins[v.condition].String() && (here == "" || here == "same-origin")

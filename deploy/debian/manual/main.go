@@ -2,10 +2,10 @@
 //
 //	go run ./deploy/debian/manual VERSION DIR
 //
-// Pages of tabane are in DIR/tabane/man8, that of its files in DIR/tabane/man5, those of tabane-lab in
-// DIR/tabane-lab/man8, and completions for bash, zsh and fish in DIR/completions. The date is that of
-// SOURCE_DATE_EPOCH, so that the same source gives the same files. The programs do not have this,
-// because only packages need it.
+// Pages of tabane are in DIR/tabane/man8, that of its files in DIR/tabane/man5, those of tabane-lab
+// in DIR/tabane-lab/man8, and completions for bash, zsh and fish in DIR/completions. The date is
+// that of SOURCE_DATE_EPOCH, so that the same source gives the same files. The programs do not have
+// this, because only packages need it.
 package main
 
 import (

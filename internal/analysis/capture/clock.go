@@ -73,8 +73,8 @@ func stampOf(b []byte) (uint32, bool) {
 	return 0, false
 }
 
-// follows returns 1 if the segment of m was sent after that of o in the same direction of a flow, -1
-// if it was sent before, and 0 if that cannot be said. Retransmissions have new timestamps.
+// follows returns 1 if the segment of m was sent after that of o in the same direction of a flow,
+// -1 if it was sent before, and 0 if that cannot be said. Retransmissions have new timestamps.
 func (m *mark) follows(o *mark) int {
 	if m.stamped && o.stamped && m.stamp != o.stamp {
 		return cmp.Compare(int32(m.stamp-o.stamp), 0)
@@ -165,8 +165,8 @@ func shiftOf(before, after []mark, tick, gap time.Duration) (shift time.Duration
 // clock if the timestamps of both ends of a connection do not confirm it, and none does.
 type verdict struct {
 	gap time.Duration
-	// largest is that of the shifts: a sender that had paused before a burst seems to confirm a part
-	// of the gap.
+	// largest is that of the shifts: a sender that had paused before a burst seems to confirm a
+	// part of the gap.
 	largest    time.Duration
 	agree      map[pcap.Flow]bool
 	both, none bool
@@ -461,7 +461,8 @@ type joint struct {
 	ahead    verdict
 }
 
-// minInverted is the number of segments in each file that a flow must have to be evidence of a step.
+// minInverted is the number of segments in each file that a flow must have to be evidence of a
+// step.
 const minInverted = 4
 
 func (j *joint) continues() bool { return j.follows > 0 && j.precedes == 0 }
@@ -498,8 +499,8 @@ type fileBeat struct {
 	*beat
 }
 
-// sequenceOf finds which files continue others; ends are the corrections of the times at their ends,
-// which apply to what continues them.
+// sequenceOf finds which files continue others; ends are the corrections of the times at their
+// ends, which apply to what continues them.
 func sequenceOf(files []clocks, ends []time.Duration) *sequence {
 	s := &sequence{joints: map[[2]int]*joint{}, before: make([]int, len(files))}
 	flows := map[pcap.Flow][]fileBeat{}

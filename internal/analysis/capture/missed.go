@@ -115,8 +115,8 @@ func (c *connection) missed(r *Connection) []string {
 	return list
 }
 
-// unknownTokens has a line for each token of joins whose connection was not captured; the joins of a
-// flood with one token are one line.
+// unknownTokens has a line for each token of joins whose connection was not captured; the joins of
+// a flood with one token are one line.
 func (c *connection) unknownTokens() []string {
 	type joined struct{ first, n int }
 	var order []uint32

@@ -9,7 +9,8 @@ import (
 	"github.com/tabane/tabane/internal/kernel/contain"
 )
 
-// TestPanicNamesThePacket: a packet that panics is an error with the file and the number of the packet.
+// TestPanicNamesThePacket: a packet that panics is an error with the file and the number of the
+// packet.
 func TestPanicNamesThePacket(t *testing.T) {
 	names, err := filepath.Glob("testdata/*.pcap.gz")
 	if err != nil || len(names) == 0 {

@@ -205,8 +205,8 @@ func (f *sightings) add(s *pcap.Segment, at point) {
 	}
 }
 
-// sample notes that a sample was seen at a point. When there are too many, half of them are dropped,
-// so that those of the whole flow are represented.
+// sample notes that a sample was seen at a point. When there are too many, half of them are
+// dropped, so that those of the whole flow are represented.
 func (f *sightings) sample(i int, k sample) {
 	if mix(k.at)&f.mask != 0 {
 		return
@@ -236,8 +236,8 @@ func mix(v uint64) uint64 {
 
 // excluded returns the points that are not used. Points that share segments are alternatives, the
 // others complement each other. Preferred are the points nearest to the receiver: those with the
-// lowest hop limit or, if these are equal, where segments are captured last. If these have less than
-// half of the segments, as after a change of the path, the points with most segments are used.
+// lowest hop limit or, if these are equal, where segments are captured last. If these have less
+// than half of the segments, as after a change of the path, the points with most segments are used.
 func (f *sightings) excluded() []point {
 	items := make([]int, len(f.points))
 	shared := map[[2]uint16]int{}

@@ -38,8 +38,8 @@ var (
 // the same segments of a flow were captured at several points, each direction is measured at the
 // point nearest to its receiver; points with different segments are merged. Copies of a packet at
 // one point count once, and steps of a clock are removed. In these cases, and if packets are not in
-// the order of time, the files are read again. An error is a *FileError, or that of ctx; damaged parts
-// of files are listed in the report.
+// the order of time, the files are read again. An error is a *FileError, or that of ctx; damaged
+// parts of files are listed in the report.
 func Read(ctx context.Context, names []string, o Options) (Report, error) {
 	pipe, err := checkNames(names)
 	if err != nil {

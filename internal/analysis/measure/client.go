@@ -245,7 +245,8 @@ func (c *Client) EndTurn(ctx context.Context) {
 type Load struct {
 	// Bytes of bulk, or of each object.
 	Bytes unit.Size
-	// Time is how long the bulk or the stream lasts; bulk by bytes and objects end then at the latest.
+	// Time is how long the bulk or the stream lasts; bulk by bytes and objects end then at the
+	// latest.
 	Time time.Duration
 	// Objects is the number of objects, one after the other; 0 means bulk or a stream.
 	Objects int
@@ -277,8 +278,8 @@ type Latency struct {
 	Count int           `json:"count"`
 	P50   time.Duration `json:"p50_ns"`
 	P95   time.Duration `json:"p95_ns"`
-	// RPM is how many such requests, one after the other, fit into a minute: 60 s over the mean of the
-	// times up to the 95th percentile (draft-ietf-ippm-responsiveness trims the same share).
+	// RPM is how many such requests, one after the other, fit into a minute: 60 s over the mean of
+	// the times up to the 95th percentile (draft-ietf-ippm-responsiveness trims the same share).
 	RPM float64 `json:"rpm"`
 }
 

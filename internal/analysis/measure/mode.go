@@ -32,7 +32,8 @@ const (
 	Single        = "single"
 	Parallel      = "parallel"
 
-	// DeliverBest has only the best path's subflow carry data, DeliverAll those of all egress peers.
+	// DeliverBest has only the best path's subflow carry data, DeliverAll those of all egress
+	// peers.
 	DeliverBest = "best"
 	DeliverAll  = "all"
 

@@ -11,7 +11,8 @@ import (
 )
 
 // settling is the part of a phase that does not count: the queues of paths at rest drain, and what
-// was in flight there, sent again, has others lose packets. CUBIC makes good such a loss in seconds.
+// was in flight there, sent again, has others lose packets. CUBIC makes good such a loss in
+// seconds.
 func settling(phase time.Duration) time.Duration { return phase / 2 }
 
 // PairedTime is how long a connection that is switched between that many pairs of phases takes:

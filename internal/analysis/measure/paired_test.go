@@ -15,8 +15,8 @@ import (
 
 // line is a drawn network: the goodput of every 100 ms varies by sd, a standard deviation of its
 // logarithm, that holds for so many seconds; low is a share of the goodput that is left for about
-// lasting seconds, so often in a second. After a switch a fifth to a half of the goodput is lost, and
-// comes back within 4 s.
+// lasting seconds, so often in a second. After a switch a fifth to a half of the goodput is lost,
+// and comes back within 4 s.
 type line struct {
 	name                string
 	sd, holds           float64

@@ -28,8 +28,8 @@ import (
 type Delivery interface {
 	// Names returns what it can switch connections to now.
 	Names() []string
-	// Deliver delivers a connection of this server by one of the names until ctx ends. It returns at
-	// once, and is called again to switch.
+	// Deliver delivers a connection of this server by one of the names until ctx ends. It returns
+	// at once, and is called again to switch.
 	Deliver(ctx context.Context, conn net.Conn, name string) error
 }
 
@@ -60,7 +60,8 @@ const (
 
 	// maxSessions bounds the memory that clients can take, and those of one address a share of it.
 	maxSessions, maxFromAddress = 256, 32
-	// idleSession is how long a session without a request exists, and idlePlace a place in the queue.
+	// idleSession is how long a session without a request exists, and idlePlace a place in the
+	// queue.
 	idleSession, idlePlace = 2 * time.Minute, 15 * time.Second
 	// waitTurn is how long a request for a turn waits: shorter than middleboxes keep silent
 	// connections.

@@ -374,8 +374,8 @@ func (f *frame) enc() Verdict {
 	return f.family(family)
 }
 
-// nflog is a message of the Linux netfilter log: a list of attributes in the byte order of the host,
-// of which one is the packet.
+// nflog is a message of the Linux netfilter log: a list of attributes in the byte order of the
+// host, of which one is the packet.
 func (f *frame) nflog() Verdict {
 	const header, payload = 4, 9 // NFULA_PAYLOAD
 	if len(f.b) < header {

@@ -45,7 +45,8 @@ const (
 	grace = 2 * time.Second
 	// maxDatagrams bounds the numbers of a stream.
 	maxDatagrams = 1 << 32
-	// receiveBuffer is the socket's buffer: the program may be late, which is no loss of the network.
+	// receiveBuffer is the socket's buffer: the program may be late, which is no loss of the
+	// network.
 	receiveBuffer = 8 << 20
 )
 
@@ -81,7 +82,8 @@ func parseStream(query string) (s stream, port uint16, err error) {
 	return s, port, nil
 }
 
-// streamOf returns the URL of the server's datagrams for one of a constant bit rate, and the stream.
+// streamOf returns the URL of the server's datagrams for one of a constant bit rate, and the
+// stream.
 func (o FetchOptions) streamOf(target *url.URL, more url.Values) (*url.URL, stream, error) {
 	if target.Path != "/cbr" {
 		return nil, stream{}, fmt.Errorf("datagrams need a URL like http://server/cbr?rate=6Mbit/s&duration=30s, got path %q", target.Path)

@@ -41,14 +41,14 @@ type FetchOptions struct {
 	// Transport is TCP or MPTCP. MPTCP falls back to TCP if this host or the server does not
 	// support it; see Report.Fallback.
 	Transport Transport
-	// Upload sends the content that the URL describes to the server, which measures its arrival from
-	// that of the request on; the limit is the server's.
+	// Upload sends the content that the URL describes to the server, which measures its arrival
+	// from that of the request on; the limit is the server's.
 	Upload bool
-	// Datagram, if not 0, transfers a constant bit rate as numbered UDP datagrams with that payload in
-	// bytes. Those from the server come to a port that its response cannot open in a NAT.
+	// Datagram, if not 0, transfers a constant bit rate as numbered UDP datagrams with that payload
+	// in bytes. Those from the server come to a port that its response cannot open in a NAT.
 	Datagram int
-	// Objects, if not 0, fetches the URL that many times, one after the other, on one connection or,
-	// with NewConnections, each on its own.
+	// Objects, if not 0, fetches the URL that many times, one after the other, on one connection
+	// or, with NewConnections, each on its own.
 	Objects        int
 	NewConnections bool
 	// Interval is the length of a sample; 0 means 100 ms.
@@ -66,8 +66,8 @@ type FetchOptions struct {
 	// not called if the host is an address or Address is set.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 	// Progress, if set, is called at the end of each interval, even without data. Calls do not
-	// overlap. It blocks the counting and must return quickly. The samples of an upload are what the
-	// server has acknowledged, or the datagrams that were sent.
+	// overlap. It blocks the counting and must return quickly. The samples of an upload are what
+	// the server has acknowledged, or the datagrams that were sent.
 	Progress func(Sample)
 }
 
@@ -87,7 +87,8 @@ type Report struct {
 	UsedMPTCP bool `json:"used_mptcp"`
 	// Fallback is whether MPTCP was requested and TCP was used.
 	Fallback bool `json:"fallback"`
-	// Subflows is the number of subflows of an MPTCP connection at its end, without that of objects.
+	// Subflows is the number of subflows of an MPTCP connection at its end, without that of
+	// objects.
 	Subflows int `json:"subflows,omitempty"`
 	// Series has the intervals without gaps, starting at 0. The last may be shorter.
 	Series []Sample `json:"series"`
@@ -307,8 +308,8 @@ func (o FetchOptions) dial(ctx context.Context, addrs []netip.AddrPort) (*net.TC
 	return nil, errors.Join(errs...)
 }
 
-// request sends a request on the connection and returns the response. Once the request is written, it
-// returns the time of an error.
+// request sends a request on the connection and returns the response. Once the request is written,
+// it returns the time of an error.
 func (o FetchOptions) request(ctx context.Context, conn *meteredConn, method, target string) (response *http.Response, end time.Duration, err error) {
 	client := http.Client{
 		Transport:     oneConnection(conn, true),

@@ -22,8 +22,8 @@ import (
 
 // LoadOptions are the parameters of Load.
 type LoadOptions struct {
-	// URL is that of a site, like "http://server"; with the scheme https, HTTP/2 is used if the site
-	// supports it.
+	// URL is that of a site, like "http://server"; with the scheme https, HTTP/2 is used if the
+	// site supports it.
 	URL string
 	// Visits are made in this order, which is that of their Start. They may be without end.
 	Visits iter.Seq[Visit]
@@ -31,7 +31,8 @@ type LoadOptions struct {
 	Rate unit.Bandwidth
 	// Duration is how long to load the site.
 	Duration time.Duration
-	// Transport is TCP or MPTCP. MPTCP falls back to TCP if this host or the server does not support it.
+	// Transport is TCP or MPTCP. MPTCP falls back to TCP if this host or the server does not
+	// support it.
 	Transport Transport
 	// HTTP1 uses HTTP/1.1 with https as well.
 	HTTP1 bool
@@ -45,8 +46,8 @@ type LoadOptions struct {
 
 // Visit is what one person does on a site: pages, one after the other.
 type Visit struct {
-	// Start is when the first page is requested. It is negative for visits that began before the load
-	// is measured.
+	// Start is when the first page is requested. It is negative for visits that began before the
+	// load is measured.
 	Start time.Duration
 	Pages []Page
 }
@@ -72,15 +73,15 @@ type Request struct {
 	URI string
 	// Bytes is the length of the body; another length is a failure of the page.
 	Bytes int
-	// After is the request of the same page whose body has to be complete before, by its index; -1 for
-	// none.
+	// After is the request of the same page whose body has to be complete before, by its index; -1
+	// for none.
 	After int
 }
 
 // LoadReport is the result of a load. Bytes are those of bodies.
 type LoadReport struct {
-	// Rate is the configured one. OfferedBps is what was requested within Duration, and AchievedBps what
-	// arrived, in bit/s.
+	// Rate is the configured one. OfferedBps is what was requested within Duration, and AchievedBps
+	// what arrived, in bit/s.
 	Rate        unit.Bandwidth `json:"rate"`
 	Duration    time.Duration  `json:"duration_ns"`
 	OfferedBps  float64        `json:"offered_bps"`
@@ -90,14 +91,16 @@ type LoadReport struct {
 	Visits   int `json:"visits"`
 	Pages    int `json:"pages"`
 	Requests int `json:"requests"`
-	// Failed counts pages that did not load, after which a visit ends, and Unfinished those that were
-	// loading at the end. Skipped counts visits that did not begin because too many had not ended.
+	// Failed counts pages that did not load, after which a visit ends, and Unfinished those that
+	// were loading at the end. Skipped counts visits that did not begin because too many had not
+	// ended.
 	Failed     int `json:"failed"`
 	Unfinished int `json:"unfinished"`
 	Skipped    int `json:"skipped"`
 	// Failures are the reasons of the first failures.
 	Failures []string `json:"failures,omitempty"`
-	// FirstViews and Steps are the times of complete pages, from their first request to their last byte.
+	// FirstViews and Steps are the times of complete pages, from their first request to their last
+	// byte.
 	FirstViews []time.Duration `json:"first_views_ns"`
 	Steps      []time.Duration `json:"steps_ns"`
 	// Connections counts connections and MPTCP those of them that both ends used MPTCP on.

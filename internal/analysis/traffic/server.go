@@ -27,8 +27,8 @@ import (
 )
 
 const (
-	// maxConnections bounds the descriptors and memory that clients can take. One client of the load
-	// generator has a connection for each request at a time.
+	// maxConnections bounds the descriptors and memory that clients can take. One client of the
+	// load generator has a connection for each request at a time.
 	maxConnections = 10_000
 	// maxSilence is how long nothing of an upload may arrive: longer than any cut of an experiment.
 	maxSilence = 5 * time.Minute

@@ -40,8 +40,8 @@ type Overhead struct {
 	// encap.red without an SRH (RFC 8986 section 5.2), and 64 with an SRH of one SID (RFC 8754
 	// section 2).
 	Encap int
-	// Tunnel is the length of an encapsulation that remains on the bottleneck: it reduces the size of
-	// the inner packet, and uses the link's capacity.
+	// Tunnel is the length of an encapsulation that remains on the bottleneck: it reduces the size
+	// of the inner packet, and uses the link's capacity.
 	Tunnel int
 	// UDP is UDP instead of TCP.
 	UDP bool

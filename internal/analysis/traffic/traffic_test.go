@@ -54,8 +54,8 @@ func serveAtMost(t testing.TB, connections int64) string {
 	return "http://" + s.Addrs()[0].String()
 }
 
-// TestConnectionsAreBounded: a client that opens more connections than there may be finds the others
-// closed, and one that has ended makes room.
+// TestConnectionsAreBounded: a client that opens more connections than there may be finds the
+// others closed, and one that has ended makes room.
 func TestConnectionsAreBounded(t *testing.T) {
 	address := strings.TrimPrefix(serveAtMost(t, 2), "http://")
 	ask := func() (*http.Response, net.Conn) {

@@ -170,8 +170,8 @@ func measures(r *http.Request) (m *meter, limit time.Duration, err error) {
 // maxIntervals bounds the report of an upload.
 const maxIntervals = 1_000_000
 
-// receiveUpload discards the content of an upload and responds with a Report of its arrival, from the
-// arrival of the request on. It responds at the limit, whatever is still on its way.
+// receiveUpload discards the content of an upload and responds with a Report of its arrival, from
+// the arrival of the request on. It responds at the limit, whatever is still on its way.
 func receiveUpload(w http.ResponseWriter, r *http.Request) {
 	m, limit, err := measures(r)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package ablation describes the constants of decisions, so that an experiment can show what each of
-// them is worth: with half of it, twice as much, and without it. Nothing else changes them.
+// Package ablation describes the constants of decisions, so that an experiment can show what each
+// of them is worth: with half of it, twice as much, and without it. Nothing else changes them.
 package ablation
 
 import (

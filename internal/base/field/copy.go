@@ -2,9 +2,9 @@ package field
 
 import "reflect"
 
-// Copy copies the fields of a struct to those of the same name in the struct that to points to, where
-// the types are equal or one is a pointer to the other. A nil pointer is not copied to a value, and
-// a zero value becomes a nil pointer. Other fields stay as they are.
+// Copy copies the fields of a struct to those of the same name in the struct that to points to,
+// where the types are equal or one is a pointer to the other. A nil pointer is not copied to a
+// value, and a zero value becomes a nil pointer. Other fields stay as they are.
 func Copy(to, from any) {
 	target, source := reflect.ValueOf(to).Elem(), reflect.ValueOf(from)
 	for _, f := range reflect.VisibleFields(source.Type()) {

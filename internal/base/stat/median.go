@@ -24,15 +24,15 @@ const (
 // least and the largest of 5 values has their median with 1 - 2^(1-5), 93.75 %.
 const LeastBlocks = 6
 
-// MedianRatio is the center of the ratios within blocks or pairs, with the confidence interval [Low,
-// High].
+// MedianRatio is the center of the ratios within blocks or pairs, with the confidence interval
+// [Low, High].
 type MedianRatio struct {
 	Ratio
 	// Blocks is the number of pairs of values.
 	Blocks int
 	Method Method
-	// P is the two-sided p-value of no difference: of Wilcoxon's signed-rank test for blocks, and of
-	// Student's for pairs.
+	// P is the two-sided p-value of no difference: of Wilcoxon's signed-rank test for blocks, and
+	// of Student's for pairs.
 	P float64
 }
 
@@ -42,10 +42,10 @@ type MedianRatio struct {
 //
 // The interval is between order statistics of the ratios, whose ranks follow from the binomial
 // distribution alone, whatever the distribution of the noise, in one mode or in both. Between two
-// ranks it is interpolated (J. L. Nyblom, Note on interpolated order statistics, 1992). It is what a
-// bootstrap over blocks tends to, without its random numbers, and for few blocks as well: 93 to 97 %
-// of the intervals of 6 to 40 blocks have the true ratio, for normal, exponential and bimodal noise
-// and for outliers (TestCoverage).
+// ranks it is interpolated (J. L. Nyblom, Note on interpolated order statistics, 1992). It is what
+// a bootstrap over blocks tends to, without its random numbers, and for few blocks as well: 93 to
+// 97 % of the intervals of 6 to 40 blocks have the true ratio, for normal, exponential and bimodal
+// noise and for outliers (TestCoverage).
 //
 // The signed-rank test's interval is shorter, by 8 % of 10 blocks and 15 % of 24 if the noise is
 // normal, but its center is the median only of a symmetric distribution. With exponential delays in
@@ -120,8 +120,9 @@ func logRatios(b, a []float64) ([]float64, error) {
 func medianInterval(xs []float64, level float64) (low, high float64, err error) {
 	n := len(xs)
 	sorted := slices.Sorted(slices.Values(xs))
-	// With outside values left out at each end, the interval between the next ones misses the median
-	// with the probability below on each side, and with below + next if one more is left out.
+	// With outside values left out at each end, the interval between the next ones misses the
+	// median with the probability below on each side, and with below + next if one more is left
+	// out.
 	fewer := distuv.Binomial{N: float64(n), P: 0.5}
 	outside, below, next := 0, 0.0, fewer.Prob(0)
 	for below+next <= (1-level)/2 {

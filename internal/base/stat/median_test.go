@@ -132,9 +132,9 @@ func TestBlockRatio(t *testing.T) {
 	if got, err = BlockRatio(many, many, 0.95); err != nil || got.Value != 1 || got.Low != 1 || got.High != 1 || got.Method != MethodOrder || got.P != 1 {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	// By hand: of 6 values, the binomial distribution leaves 1/64 outside of the outermost ones on each
-	// side, and 6/64 more outside of the next ones. Of 0.025, that is the share 0.1 of the step, which
-	// has the weight 5*0.1 / (1 + 4*0.1).
+	// By hand: of 6 values, the binomial distribution leaves 1/64 outside of the outermost ones on
+	// each side, and 6/64 more outside of the next ones. Of 0.025, that is the share 0.1 of the
+	// step, which has the weight 5*0.1 / (1 + 4*0.1).
 	if low, high, err := medianInterval([]float64{6, 1, 2, 4, 3, 5}, 0.95); err != nil || math.Abs(low-(1+5./14)) > 1e-9 || math.Abs(high-(6-5./14)) > 1e-9 {
 		t.Errorf("got %g to %g, %v", low, high, err)
 	}

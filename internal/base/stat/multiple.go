@@ -10,8 +10,8 @@ import (
 	"gonum.org/v1/gonum/stat"
 )
 
-// Holm corrects the p-values of a family of tests for their number: if those up to 0.05 are taken for
-// significant, the probability of any false one is at most 5 % (S. Holm, A simple sequentially
+// Holm corrects the p-values of a family of tests for their number: if those up to 0.05 are taken
+// for significant, the probability of any false one is at most 5 % (S. Holm, A simple sequentially
 // rejective multiple test procedure, 1979). The corrected values are in the order of ps. A value
 // outside of 0..1 is an error.
 func Holm(ps []float64) ([]float64, error) {
@@ -32,11 +32,11 @@ func Holm(ps []float64) ([]float64, error) {
 	return corrected, nil
 }
 
-// HedgesG returns the difference of the means of a and b in units of their pooled standard deviation,
-// corrected for small sets (L. V. Hedges, Distribution theory for Glass's estimator of effect size and
-// related estimators, 1981, with the approximation 1 - 3/(4 df - 1) of its factor): positive when a has
-// the larger mean. Errors wrap ErrTooFew (a or b has less than 2 values), ErrNotFinite, or ErrNoSpread
-// (neither varies).
+// HedgesG returns the difference of the means of a and b in units of their pooled standard
+// deviation, corrected for small sets (L. V. Hedges, Distribution theory for Glass's estimator of
+// effect size and related estimators, 1981, with the approximation 1 - 3/(4 df - 1) of its factor):
+// positive when a has the larger mean. Errors wrap ErrTooFew (a or b has less than 2 values),
+// ErrNotFinite, or ErrNoSpread (neither varies).
 func HedgesG(a, b []float64) (float64, error) {
 	for _, xs := range [][]float64{a, b} {
 		if len(xs) < 2 {
@@ -72,8 +72,8 @@ type Comparison struct {
 }
 
 // ComparePairs compares each two sets of the same group, with Holm's correction for the number of
-// pairs in all groups. Pairs that cannot be compared, because a set has less than 2 values or neither
-// varies, are left out and not counted. Errors wrap ErrNotFinite.
+// pairs in all groups. Pairs that cannot be compared, because a set has less than 2 values or
+// neither varies, are left out and not counted. Errors wrap ErrNotFinite.
 func ComparePairs(groups [][][]float64) ([]Comparison, error) {
 	var all []Comparison
 	var ps []float64

@@ -123,7 +123,8 @@ func nearlyAtMost(ranks int, ties float64, most int) float64 {
 
 // Student is the result of Student's t-test of paired differences.
 type Student struct {
-	// T is the statistic: positive when the mean of the differences is. DF is 0 if nothing was tested.
+	// T is the statistic: positive when the mean of the differences is. DF is 0 if nothing was
+	// tested.
 	T, DF float64
 	// P is how probable a |T| at least this large is when the differences are normal with mean 0
 	// (two-sided).
@@ -131,8 +132,8 @@ type Student struct {
 }
 
 // StudentTest asks whether differences of pairs have the mean 0, if they are normal (Student, The
-// probable error of a mean, 1908). Errors wrap ErrTooFew (less than 2), ErrNotFinite, or ErrNoSpread
-// (all are equal, and not 0).
+// probable error of a mean, 1908). Errors wrap ErrTooFew (less than 2), ErrNotFinite, or
+// ErrNoSpread (all are equal, and not 0).
 func StudentTest(differences []float64) (Student, error) {
 	if len(differences) < 2 {
 		return Student{}, fmt.Errorf("compute t-test: %w: want 2 or more, got %d", ErrTooFew, len(differences))

@@ -75,8 +75,8 @@ func TestSignedRankApproximates(t *testing.T) {
 	}
 }
 
-// TestStudent: the sleep data of Student, 1908, as t.test(extra ~ group, paired = TRUE) of R has them:
-// t = -4.0621, df = 9, p = 0.002833.
+// TestStudent: the sleep data of Student, 1908, as t.test(extra ~ group, paired = TRUE) of R has
+// them: t = -4.0621, df = 9, p = 0.002833.
 func TestStudent(t *testing.T) {
 	got, err := StudentTest([]float64{-1.2, -2.4, -1.3, -1.3, 0, -1, -1.8, -0.8, -4.6, -1.4})
 	if err != nil || got.DF != 9 || math.Abs(got.T+4.0621) > 1e-4 || math.Abs(got.P-0.002833) > 1e-6 {
@@ -95,7 +95,8 @@ func TestStudent(t *testing.T) {
 	}
 }
 
-// TestComparePairedStudent: the t-test needs fewer pairs, and its correction counts all of the family.
+// TestComparePairedStudent: the t-test needs fewer pairs, and its correction counts all of the
+// family.
 func TestComparePairedStudent(t *testing.T) {
 	got, err := ComparePaired([][]float64{{1, 1.1, 0.9}, {2, 2, 2}, {1}, nil}, 0.05)
 	if err != nil {

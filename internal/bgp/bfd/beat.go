@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A beat is the last packet of a session that is up. Helpers send it again when the session's loop is
-// late.
+// A beat is the last packet of a session that is up. Helpers send it again when the session's loop
+// is late.
 //
 // While a link with a full table goes down, or a network namespace with one is removed, the kernel
 // deletes the routes with their table locked and softirqs disabled: for a second and more for a

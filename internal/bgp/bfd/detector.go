@@ -10,9 +10,9 @@ import (
 	"github.com/tabane/tabane/internal/kernel/contain"
 )
 
-// A Detector runs the BFD sessions of a daemon, in a process of its own: see Process. It starts that
-// with the first session, in the network namespace of the calling thread, and again if it ends. It is
-// safe for concurrent use.
+// A Detector runs the BFD sessions of a daemon, in a process of its own: see Process. It starts
+// that with the first session, in the network namespace of the calling thread, and again if it
+// ends. It is safe for concurrent use.
 type Detector struct {
 	log      *slog.Logger
 	up, down func(neighbor string)
@@ -32,13 +32,15 @@ type monitored struct {
 	up bool
 }
 
-// restartPause is the time from the end of a process that should be running to the start of another.
+// restartPause is the time from the end of a process that should be running to the start of
+// another.
 const restartPause = time.Second
 
 var errClosed = errors.New("bfd is closed")
 
 // New returns a Detector without sessions. It calls up for each session that comes up, and down for
-// each that goes down by failure, not for one that either side disables, in goroutines of their own.
+// each that goes down by failure, not for one that either side disables, in goroutines of their
+// own.
 func New(log *slog.Logger, up, down func(neighbor string)) *Detector {
 	return &Detector{log: log, up: up, down: down, neighbors: map[string]*monitored{}}
 }

@@ -38,8 +38,8 @@ func TestMain(m *testing.M) {
 // slow has a detection time of 3 s.
 var slow = Config{Interval: time.Second}
 
-// TestDeathIsSignaled: the neighbor of a daemon that is killed learns it at once, and a session whose
-// process is killed comes up again.
+// TestDeathIsSignaled: the neighbor of a daemon that is killed learns it at once, and a session
+// whose process is killed comes up again.
 func TestDeathIsSignaled(t *testing.T) {
 	netnstest.NeedIsolation(t)
 	cameUp, down := make(chan string, 8), make(chan string, 1)

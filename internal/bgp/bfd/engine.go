@@ -174,8 +174,8 @@ func (e *engine) die() {
 // options are how the sockets of a family send and receive.
 type options struct {
 	network string
-	// level is that of the others: to receive hop limits, to set them, and the traffic class. hops is
-	// the type of the control message with the hop limit of a received packet.
+	// level is that of the others: to receive hop limits, to set them, and the traffic class. hops
+	// is the type of the control message with the hop limit of a received packet.
 	level, receive, hops, send, class int
 }
 

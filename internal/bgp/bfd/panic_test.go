@@ -10,8 +10,8 @@ import (
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
-// TestPanicCostsTheSession: a session whose loop panics goes down and comes up again; the other one of
-// the same process stays up. Packets that panic are dropped.
+// TestPanicCostsTheSession: a session whose loop panics goes down and comes up again; the other one
+// of the same process stays up. Packets that panic are dropped.
 func TestPanicCostsTheSession(t *testing.T) {
 	netnstest.NeedIsolation(t)
 	addresses := []netip.Addr{netip.MustParseAddr("127.0.1.1"), netip.MustParseAddr("127.0.1.2"), netip.MustParseAddr("127.0.1.3")}

@@ -134,8 +134,8 @@ type process struct {
 	err     error         // why it ended
 }
 
-// startProcess starts a process in the network namespace of the calling thread. report is called for
-// replies other than to requests.
+// startProcess starts a process in the network namespace of the calling thread. report is called
+// for replies other than to requests.
 func startProcess(report func(reply)) (*process, error) {
 	if !prepared {
 		panic("BUG: the program does not call bfd.Process")

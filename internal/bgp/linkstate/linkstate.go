@@ -1,5 +1,5 @@
-// Package linkstate exports the SIDs of a border router's egress peers to controllers in BGP-LS (RFC
-// 9552), as BGP peer segments for SRv6 (RFC 9086, RFC 9514 sections 5 and 7).
+// Package linkstate exports the SIDs of a border router's egress peers to controllers in BGP-LS
+// (RFC 9552), as BGP peer segments for SRv6 (RFC 9086, RFC 9514 sections 5 and 7).
 //
 // Its sessions are its own: they carry nothing else, and it learns nothing from controllers.
 package linkstate
@@ -127,8 +127,8 @@ func (s *speaker) announce(b []byte, g Segment) []byte {
 	})
 }
 
-// asPath appends the value of AS_PATH with its length and, to a speaker of two octets that the AS number
-// does not fit into, AS4_PATH (RFC 6793 section 4.2.2).
+// asPath appends the value of AS_PATH with its length and, to a speaker of two octets that the AS
+// number does not fit into, AS4_PATH (RFC 6793 section 4.2.2).
 func (s *speaker) asPath(b []byte) []byte {
 	four := func(b []byte) []byte { return binary.BigEndian.AppendUint32(append(b, 6, asSequence, 1), s.asn) }
 	switch {

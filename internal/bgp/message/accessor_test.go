@@ -19,8 +19,8 @@ type optional struct {
 	present bool
 }
 
-// accessors has each method of Attributes without arguments, and what it must return for Fields. The
-// results are those of reflect, without empty slices.
+// accessors has each method of Attributes without arguments, and what it must return for Fields.
+// The results are those of reflect, without empty slices.
 var accessors = map[string]func(f Fields) any{
 	"NextHop":      func(f Fields) any { return f.NextHop },
 	"LinkLocal":    func(f Fields) any { return f.LinkLocal },

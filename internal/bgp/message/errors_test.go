@@ -372,8 +372,8 @@ func TestTwoOctetNeighbor(t *testing.T) {
 
 // Prefix-SID attributes in wire format (RFC 9252).
 
-// TestLongPath: with AS numbers of four octets, a path from a neighbor with two can be longer than the
-// length field of the attribute.
+// TestLongPath: with AS numbers of four octets, a path from a neighbor with two can be longer than
+// the length field of the attribute.
 func TestLongPath(t *testing.T) {
 	segment := slices.Concat([]byte{segmentSequence, 255}, slices.Repeat([]byte{0xfd, 0xe9}, 255))
 	update := body(nil, rawV4, rawOrigin, raw(0x40, attrASPath, slices.Repeat(segment, 127)...), rawNextHop)

@@ -17,9 +17,9 @@ const (
 
 	lastFamily = VPNv6
 
-	// LinkState is BGP-LS (AFI 16388, SAFI 71; RFC 9552). Its destinations are no prefixes, so it is
-	// none of the families that FamilyOf returns: sessions can have it, and packages of their own
-	// encode its messages.
+	// LinkState is BGP-LS (AFI 16388, SAFI 71; RFC 9552). Its destinations are no prefixes, so it
+	// is none of the families that FamilyOf returns: sessions can have it, and packages of their
+	// own encode its messages.
 	LinkState = VPNv6 + 1
 )
 

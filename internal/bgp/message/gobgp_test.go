@@ -155,8 +155,8 @@ func renderGoBGP(u *gobgp.BGPUpdate) (text, bool) {
 	return slices.Concat(withdrawn, reach, ipv4), known
 }
 
-// comparableExtended reports whether GoBGP encodes extended communities of this subtype as it decoded
-// them.
+// comparableExtended reports whether GoBGP encodes extended communities of this subtype as it
+// decoded them.
 func comparableExtended(subtype gobgp.ExtendedCommunityAttrSubType) bool {
 	return subtype == gobgp.EC_SUBTYPE_ROUTE_TARGET || subtype == gobgp.EC_SUBTYPE_ROUTE_ORIGIN
 }

@@ -167,8 +167,8 @@ func (c *tally) read(t *testing.T, m recorded, in *Interner) {
 	}
 }
 
-// TestRecordedUpdates reads what route collectors recorded: excerpts of public files, and those of the
-// folder that is named in the environment.
+// TestRecordedUpdates reads what route collectors recorded: excerpts of public files, and those of
+// the folder that is named in the environment.
 func TestRecordedUpdates(t *testing.T) {
 	excerpts, err := filepath.Glob("testdata/*.mrt")
 	if err != nil || len(excerpts) == 0 {

@@ -8,8 +8,8 @@ import (
 	"github.com/tabane/tabane/internal/bgp/message"
 )
 
-// Community is a community (RFC 1997), such as "65000:100" or "no-export", or a large community (RFC
-// 8092), such as "65536:1:2".
+// Community is a community (RFC 1997), such as "65000:100" or "no-export", or a large community
+// (RFC 8092), such as "65536:1:2".
 type Community struct {
 	Large bool
 	// Value holds a community in its first element, a large one in all three.

@@ -15,8 +15,8 @@ type index struct {
 	v4, v6 family
 }
 
-// family is the index of one address family, sorted by address and length. Two prefixes are disjoint
-// or one covers the other, so that those that cover a prefix form a chain.
+// family is the index of one address family, sorted by address and length. Two prefixes are
+// disjoint or one covers the other, so that those that cover a prefix form a chain.
 type family struct {
 	nodes []node
 	// hi is the upper half of each node's address, apart from the nodes because the search reads

@@ -67,8 +67,8 @@ func New(rules []Rule, lists Lists, vrps *VRPs) *Policy {
 	return p
 }
 
-// Class is what a policy needs of a route besides its prefix. It is the same for all routes with the
-// same attributes, so that it can be kept with them.
+// Class is what a policy needs of a route besides its prefix. It is the same for all routes with
+// the same attributes, so that it can be kept with them.
 type Class struct {
 	// rules are those whose conditions on the attributes are met.
 	rules  uint64

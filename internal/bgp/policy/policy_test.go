@@ -475,8 +475,8 @@ func table(n int, seed uint64) []netip.Prefix {
 	return list
 }
 
-// BenchmarkEvaluate is one evaluation of a policy of six rules, with a prefix list of 10,000 entries
-// and 500,000 VRPs, for routes with a class that is kept.
+// BenchmarkEvaluate is one evaluation of a policy of six rules, with a prefix list of 10,000
+// entries and 500,000 VRPs, for routes with a class that is kept.
 func BenchmarkEvaluate(b *testing.B) {
 	var customers List
 	for _, p := range table(10_000, 1) {

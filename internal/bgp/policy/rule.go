@@ -60,8 +60,8 @@ type Changes struct {
 	LocalPref *uint32 `yaml:"local_pref,omitempty"`
 	// MED is the new MULTI_EXIT_DISC. Example: 10
 	MED *uint32 `yaml:"med,omitempty"`
-	// Prepend adds the own AS number so many times more to the AS path, which the rules of export can
-	// do. Example: 2
+	// Prepend adds the own AS number so many times more to the AS path, which the rules of export
+	// can do. Example: 2
 	Prepend uint16 `yaml:"prepend,omitempty"`
 	// RemoveCommunities are removed, before others are added. Example: ["65000:1"]
 	RemoveCommunities []Community `yaml:"remove_communities,omitempty"`
@@ -228,8 +228,8 @@ func (r *Rule) implied(later *Rule) bool {
 		subset(later.ASPath.Origin, r.ASPath.Origin) && subset(later.Communities, r.Communities) && subset(later.RPKI, r.RPKI)
 }
 
-// subset reports whether a condition that one of narrow is met implies that one of wide is. An empty
-// list is met by every route.
+// subset reports whether a condition that one of narrow is met implies that one of wide is. An
+// empty list is met by every route.
 func subset[T comparable](narrow, wide []T) bool {
 	if len(wide) == 0 {
 		return true

@@ -29,8 +29,8 @@ func million() (keys []message.Key, sets []*message.Attributes) {
 	return keys, sets
 }
 
-// BenchmarkTable: one operation is a million routes from each source, taken by a consumer, and their
-// removal. It does not include attributes.
+// BenchmarkTable: one operation is a million routes from each source, taken by a consumer, and
+// their removal. It does not include attributes.
 func BenchmarkTable(b *testing.B) {
 	keys, sets := million()
 	heap := func() uint64 {

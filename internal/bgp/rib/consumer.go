@@ -120,8 +120,9 @@ type Item struct {
 	Held bool
 }
 
-// Pull takes up to n destinations, urgent ones first, and calls take for each, which reports whether
-// the consumer has a route to the destination now. It returns the number of destinations taken.
+// Pull takes up to n destinations, urgent ones first, and calls take for each, which reports
+// whether the consumer has a route to the destination now. It returns the number of destinations
+// taken.
 func (c *Consumer) Pull(n int, take func(Item) (held bool)) int {
 	taken := c.PullUrgent(n, take)
 	for ; taken < n && c.pending.n > 0; taken++ {
@@ -172,9 +173,9 @@ func (c *Consumer) take(i uint32, take func(Item) bool) {
 	c.table.reapIfDue()
 }
 
-// Each calls f for each destination from the given index that the consumer has a route to, up to n of
-// them, with the state of the destination now. It returns the index to continue with, or 0 after the
-// last one.
+// Each calls f for each destination from the given index that the consumer has a route to, up to n
+// of them, with the state of the destination now. It returns the index to continue with, or 0 after
+// the last one.
 func (c *Consumer) Each(from uint32, n int, f func(Item)) (next uint32) {
 	for ; n > 0; n-- {
 		i, ok := c.held.next(from)

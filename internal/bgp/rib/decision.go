@@ -187,8 +187,9 @@ func eliminate(from []candidate, s int) []candidate {
 	return kept
 }
 
-// Compare compares two paths to one destination, of which neither is stale, and returns the decisive
-// step; a negative result prefers the first one. Paths that the import policy rejects come last.
+// Compare compares two paths to one destination, of which neither is stale, and returns the
+// decisive step; a negative result prefers the first one. Paths that the import policy rejects come
+// last.
 func (r *RIB) Compare(a, b Path) (int, Step) {
 	if a.Accepted == 0 || b.Accepted == 0 {
 		return before(a.Accepted != 0, b.Accepted != 0), Equal

@@ -266,8 +266,8 @@ type Route struct {
 	Best, Stale bool
 }
 
-// Each calls f for each path of a source from the given index, up to n of them. It returns the index to
-// continue with, or 0 after the last one.
+// Each calls f for each path of a source from the given index, up to n of them. It returns the
+// index to continue with, or 0 after the last one.
 func (r *RIB) Each(fam message.Family, s Source, from uint32, n int, f func(Route)) (next uint32) {
 	t := &r.tables[fam]
 	for ; n > 0; n-- {

@@ -481,8 +481,8 @@ func TestConsumersAgreeWithModel(t *testing.T) {
 	})
 }
 
-// An import policy may make the same of different attributes. Then the best path does not change, but
-// the path of the source does.
+// An import policy may make the same of different attributes. Then the best path does not change,
+// but the path of the source does.
 func TestConsumerOfBestPathsSeesAcceptedAttributes(t *testing.T) {
 	m := newModel()
 	k := m.keys[0]

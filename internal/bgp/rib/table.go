@@ -186,8 +186,8 @@ func (t *table) put(i uint32, p Path, urgent bool) {
 	t.reselect(i, before, urgent)
 }
 
-// reselect selects the best path, and marks the destination for the consumers if it differs from the
-// one before in more than the attributes as received.
+// reselect selects the best path, and marks the destination for the consumers if it differs from
+// the one before in more than the attributes as received.
 func (t *table) reselect(i uint32, before Path, urgent bool) {
 	t.selectBest(i)
 	now := t.best(i)

@@ -19,8 +19,8 @@ const (
 	maxVersion = 1
 
 	connectTimeout = 5 * time.Second
-	// answerTimeout is how long a cache may be silent within an answer, and answerLimit how long the
-	// whole answer may take: one PDU at a time could go on forever.
+	// answerTimeout is how long a cache may be silent within an answer, and answerLimit how long
+	// the whole answer may take: one PDU at a time could go on forever.
 	answerTimeout = time.Minute
 	answerLimit   = 10 * time.Minute
 	writeTimeout  = 10 * time.Second

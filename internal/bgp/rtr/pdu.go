@@ -75,8 +75,8 @@ func protocolf(code uint16, format string, args ...any) error {
 	return &protocolError{code, fmt.Sprintf(format, args...)}
 }
 
-// readPDU reads one PDU. Malformed ones are a *protocolError, but for Error Reports, whose errors are
-// not reported (RFC 8210 section 5.11).
+// readPDU reads one PDU. Malformed ones are a *protocolError, but for Error Reports, whose errors
+// are not reported (RFC 8210 section 5.11).
 func readPDU(r *bufio.Reader) (pdu, error) {
 	p, err := readAny(r)
 	if bad := (*protocolError)(nil); errors.As(err, &bad) && p.typ == typeErrorReport {
@@ -112,7 +112,8 @@ func readAny(r *bufio.Reader) (pdu, error) {
 	return p, p.parse(body)
 }
 
-// sizes returns the bounds of the length of a PDU from a cache; 0 for one that a cache does not send.
+// sizes returns the bounds of the length of a PDU from a cache; 0 for one that a cache does not
+// send.
 func sizes(version, typ uint8) (least, most uint32) {
 	switch typ {
 	case typeSerialNotify:
@@ -171,7 +172,8 @@ func (p *pdu) parse(b []byte) error {
 	return nil
 }
 
-// parsePrefix reads an IPv4 or IPv6 Prefix: flags, length, maximum length, zero, address, AS number.
+// parsePrefix reads an IPv4 or IPv6 Prefix: flags, length, maximum length, zero, address, AS
+// number.
 func (p *pdu) parsePrefix(b []byte, a netip.Addr) error {
 	full := a.BitLen()
 	length, longest := int(b[1]), int(b[2])

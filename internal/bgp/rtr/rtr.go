@@ -23,7 +23,8 @@ import (
 // Config is the caches and their intervals.
 type Config struct {
 	// Caches are the RPKI caches. All are connected; the VRPs are those of the most preferred one
-	// that is connected and has sent all of its own, or else of the most preferred one that has any.
+	// that is connected and has sent all of its own, or else of the most preferred one that has
+	// any.
 	Caches []Cache `yaml:"caches"`
 	// Refresh is how long after an update the cache is asked for changes, unless it announces them
 	// before. Default: what the cache says (RFC 8210 section 6), 1h for one of version 0.
@@ -32,8 +33,8 @@ type Config struct {
 	// Retry is how long after a failure the cache is asked or connected again. Default: what the
 	// cache says; 10s before it has said anything. Example: 10s
 	Retry time.Duration `yaml:"retry,omitempty"`
-	// Expire is how long the VRPs of a cache that does not answer are used; without any, no route is
-	// valid or invalid. Default: what the cache says, 2h for one of version 0.
+	// Expire is how long the VRPs of a cache that does not answer are used; without any, no route
+	// is valid or invalid. Default: what the cache says, 2h for one of version 0.
 	// Example: 2h
 	Expire time.Duration `yaml:"expire,omitempty"`
 }
@@ -43,7 +44,8 @@ type Cache struct {
 	// Address is the cache's address and port; 323 is the usual port (RFC 8210 section 9).
 	// Example: "[2001:db8::5]:323"
 	Address netip.AddrPort `yaml:"address"`
-	// Preference: the cache with the lowest number is preferred, of equal ones the first. Default: 0
+	// Preference: the cache with the lowest number is preferred, of equal ones the first. Default:
+	// 0
 	Preference uint8 `yaml:"preference,omitempty"`
 }
 

@@ -317,8 +317,8 @@ func TestSilentCache(t *testing.T) {
 	})
 }
 
-// TestDrippingCache: a cache that sends one PDU every 59 seconds does not keep another one from being
-// used, and does not keep its connection.
+// TestDrippingCache: a cache that sends one PDU every 59 seconds does not keep another one from
+// being used, and does not keep its connection.
 func TestDrippingCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := play(t, Config{Caches: caches.Caches, Expire: 2 * time.Hour})
@@ -370,8 +370,8 @@ func TestDrippingCache(t *testing.T) {
 	})
 }
 
-// TestStartup: notifications before the first answer are ignored, and those of other versions do not
-// change ours.
+// TestStartup: notifications before the first answer are ignored, and those of other versions do
+// not change ours.
 func TestStartup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := play(t, single())

@@ -343,8 +343,8 @@ func (c *conn) send(b []byte) error {
 	return c.write(b)
 }
 
-// write is send. Callers hold writing. The send hold timer restarts when it expires after the neighbor
-// has accepted some bytes, so that it ends the session after at most twice its time.
+// write is send. Callers hold writing. The send hold timer restarts when it expires after the
+// neighbor has accepted some bytes, so that it ends the session after at most twice its time.
 func (c *conn) write(b []byte) error {
 	for left := b; len(left) > 0; {
 		if err := c.beginWrite(c.sendHold); err != nil {
@@ -431,7 +431,8 @@ func (c *conn) drainHandler() error {
 	return nil
 }
 
-// finalTimeout limits the write of the last NOTIFICATION: if the send buffer is full, it is not sent.
+// finalTimeout limits the write of the last NOTIFICATION: if the send buffer is full, it is not
+// sent.
 const finalTimeout = 20 * time.Millisecond
 
 // discardTime limits how long a connection is read from after that.

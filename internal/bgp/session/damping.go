@@ -11,8 +11,8 @@ import (
 const (
 	// stableAfter is the age at which a session is no flap.
 	stableAfter = 10 * time.Second
-	// leastHold is how long a session is held down after the second of several flaps. It doubles with
-	// each one, up to Config.ConnectRetry, or up to mostHold if one end ended the session by a
+	// leastHold is how long a session is held down after the second of several flaps. It doubles
+	// with each one, up to Config.ConnectRetry, or up to mostHold if one end ended the session by a
 	// NOTIFICATION, as it will probably do again; a lost connection says nothing of the next one.
 	leastHold = time.Second
 	mostHold  = 30 * time.Second

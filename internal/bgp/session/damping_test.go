@@ -95,8 +95,8 @@ func TestHeldConnectionIsServed(t *testing.T) {
 	})
 }
 
-// TestStableAfterFlaps: once a session that flapped stays up, that is logged, and the next end of it is
-// no flap.
+// TestStableAfterFlaps: once a session that flapped stays up, that is logged, and the next end of
+// it is no flap.
 func TestStableAfterFlaps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

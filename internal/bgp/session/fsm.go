@@ -36,8 +36,8 @@ const (
 	redialAge = 20 * time.Millisecond
 	// eagerTime is how long after Session.Connect or Enable an attempt that fails is repeated after
 	// eagerPause, and abandoned after eagerTimeout, which doubles with each one up to
-	// eagerTimeout<<eagerDoublings: the first packets over a link that has come up are lost, and the
-	// kernel repeats a SYN, as well as a neighbor solicitation, only after a second.
+	// eagerTimeout<<eagerDoublings: the first packets over a link that has come up are lost, and
+	// the kernel repeats a SYN, as well as a neighbor solicitation, only after a second.
 	eagerTime      = 3 * time.Second
 	eagerPause     = 50 * time.Millisecond
 	eagerTimeout   = 125 * time.Millisecond
@@ -618,8 +618,8 @@ func (c Config) examine(o message.Open) error {
 	return nil
 }
 
-// preferOutgoing reports which of two connections is kept: that of the router with the higher router
-// ID or, if these are equal, AS number (RFC 4271 section 6.8, RFC 6286 section 2.3).
+// preferOutgoing reports which of two connections is kept: that of the router with the higher
+// router ID or, if these are equal, AS number (RFC 4271 section 6.8, RFC 6286 section 2.3).
 func (c Config) preferOutgoing(o message.Open) bool {
 	if order := c.RouterID.Compare(o.RouterID); order != 0 {
 		return order > 0

@@ -308,8 +308,8 @@ func TestSlowReader(t *testing.T) {
 	})
 }
 
-// TestCollision: of two connections, both ends keep that of the router with the higher router ID, in
-// whichever order the messages arrive.
+// TestCollision: of two connections, both ends keep that of the router with the higher router ID,
+// in whichever order the messages arrive.
 func TestCollision(t *testing.T) {
 	collision := "NOTIFICATION 6/7"
 	for name, c := range map[string]struct {
@@ -473,8 +473,8 @@ func TestRedial(t *testing.T) {
 	})
 }
 
-// TestSilentNeighborIsRedialed: after Enable, as after Connect, an attempt without an answer is soon
-// replaced by another one, and the neighbor is resolved again before that.
+// TestSilentNeighborIsRedialed: after Enable, as after Connect, an attempt without an answer is
+// soon replaced by another one, and the neighbor is resolved again before that.
 func TestSilentNeighborIsRedialed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var begun, unreached []time.Duration
@@ -512,8 +512,8 @@ func TestSilentNeighborIsRedialed(t *testing.T) {
 	})
 }
 
-// TestRefusalAfterEnable: the neighbor's end of the link is not up yet, so it refuses the session. The
-// next attempt follows soon, but not for longer than after a link has come up.
+// TestRefusalAfterEnable: the neighbor's end of the link is not up yet, so it refuses the session.
+// The next attempt follows soon, but not for longer than after a link has come up.
 func TestRefusalAfterEnable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, config(1, 2))
@@ -540,8 +540,8 @@ func TestRefusalAfterEnable(t *testing.T) {
 	})
 }
 
-// TestFlapsAreDamped: after a session that lasted the next one is dialed at once; after sessions that
-// did not, later and later.
+// TestFlapsAreDamped: after a session that lasted the next one is dialed at once; after sessions
+// that did not, later and later.
 func TestFlapsAreDamped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, config(1, 2))

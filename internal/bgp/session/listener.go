@@ -256,7 +256,8 @@ func (l *Listener) sessionOf(local, remote netip.Addr) *Session {
 	return s
 }
 
-// rejectedPause is the least interval at which rejected connections are logged: anybody can connect.
+// rejectedPause is the least interval at which rejected connections are logged: anybody can
+// connect.
 const rejectedPause = time.Minute
 
 // reject counts a rejected connection, and logs some: the neighbor may use an address that is not

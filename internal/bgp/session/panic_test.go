@@ -12,8 +12,8 @@ import (
 	"github.com/tabane/tabane/internal/kernel/contain"
 )
 
-// TestPanicCostsTheSession: wherever the code of a session panics, that session is closed with Cease
-// and returns after a pause that grows, while another one goes on.
+// TestPanicCostsTheSession: wherever the code of a session panics, that session is closed with
+// Cease and returns after a pause that grows, while another one goes on.
 func TestPanicCostsTheSession(t *testing.T) {
 	none := []byte(nil)
 	refresh := raw(message.TypeRouteRefresh, 0, 2, 0, 1)

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// pipe returns the ends of a connection in memory. Unlike those of net.Pipe, they have send buffers,
-// of a size in bytes.
+// pipe returns the ends of a connection in memory. Unlike those of net.Pipe, they have send
+// buffers, of a size in bytes.
 func pipe(size int) (a, b *end) {
 	var mu sync.Mutex
 	a, b = &end{mu: &mu, size: size, changed: make(chan struct{})}, &end{mu: &mu, size: size, changed: make(chan struct{})}

@@ -78,8 +78,8 @@ var signatures struct {
 	last signatureErrors
 }
 
-// readSignatureErrorsAfter returns the counters as they were at some time after the given one, which
-// is at most a second or two ago. Where they cannot be read, they are zero.
+// readSignatureErrorsAfter returns the counters as they were at some time after the given one,
+// which is at most a second or two ago. Where they cannot be read, they are zero.
 func readSignatureErrorsAfter(t time.Time) signatureErrors {
 	signatures.Lock()
 	defer signatures.Unlock()

@@ -115,8 +115,8 @@ func (n *node) option(t *testing.T, o option) int {
 	return value
 }
 
-// TestKindsOfSession establishes sessions over TCP, each opened by either end, and checks the socket
-// options of both ends.
+// TestKindsOfSession establishes sessions over TCP, each opened by either end, and checks the
+// socket options of both ends.
 func TestKindsOfSession(t *testing.T) {
 	parse := netip.MustParseAddr
 	for i, c := range []struct {

@@ -125,8 +125,8 @@ func (c Config) dial(ctx context.Context) (net.Conn, error) {
 }
 
 // setKey sets the TCP MD5 key of a socket for the neighbors in a prefix, or deletes it if the
-// password is empty. v4 is the family of the socket. The kernel knows no zones: neighbors with equal
-// link-local addresses share the key.
+// password is empty. v4 is the family of the socket. The kernel knows no zones: neighbors with
+// equal link-local addresses share the key.
 func setKey(fd int, v4 bool, p netip.Prefix, password string) error {
 	sig := unix.TCPMD5Sig{Flags: unix.TCP_MD5SIG_FLAG_PREFIX, Prefixlen: uint8(p.Bits()), Keylen: uint16(len(password))}
 	copy(sig.Key[:], password)

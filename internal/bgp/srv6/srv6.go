@@ -109,9 +109,9 @@ func (l Locator) Overlaps(other Locator) bool {
 	return l.Prefix.Overlaps(other.Prefix)
 }
 
-// Structure describes how the bits of a SID are divided, and which of them travel in the MPLS label of
-// the route instead of the SID (RFC 9252 section 3.2.1). All are numbers of bits; TransposeOffset
-// counts from the first bit of the SID and means nothing when TransposeLen is 0.
+// Structure describes how the bits of a SID are divided, and which of them travel in the MPLS label
+// of the route instead of the SID (RFC 9252 section 3.2.1). All are numbers of bits;
+// TransposeOffset counts from the first bit of the SID and means nothing when TransposeLen is 0.
 type Structure struct {
 	Block, Node, Function, Argument uint8
 	TransposeLen, TransposeOffset   uint8

@@ -40,8 +40,8 @@ type File struct {
 	role.Sections
 	// Other is the pointer that Kind.New has made.
 	Other any
-	// Warnings are what is valid and has no effect, or does not fit, each on a line as the faults of
-	// an Error.
+	// Warnings are what is valid and has no effect, or does not fit, each on a line as the faults
+	// of an Error.
 	Warnings []string
 }
 
@@ -53,7 +53,8 @@ type Kind struct {
 	New func() any
 	// Check returns the faults of what was read.
 	Check func(read any) fault.List
-	// Warnings returns what is valid and has no effect in what was read; nil if there is no such thing.
+	// Warnings returns what is valid and has no effect in what was read; nil if there is no such
+	// thing.
 	Warnings func(read any) fault.List
 	// Files makes the names of files relative to dir, that of the file, and returns the faults of
 	// these files, which it reads. nil if the kind names no files.
@@ -121,8 +122,8 @@ func (e *Error) Lines() []string {
 // Error prints one fault per line, without a newline at the end.
 func (e *Error) Error() string { return strings.Join(e.Lines(), "\n") }
 
-// Load reads and checks the file of a daemon at path, and the files that it names. A file that can be
-// read but has faults returns an *Error.
+// Load reads and checks the file of a daemon at path, and the files that it names. A file that can
+// be read but has faults returns an *Error.
 func Load(path string) (*File, error) { return Reader{}.Load(path) }
 
 // Reader reads files of daemons, and those of other kinds.
@@ -204,8 +205,8 @@ func newError(name string, faults []Fault) *Error {
 	return &Error{File: name, Faults: faults}
 }
 
-// parse reads and checks the text of a file. With others, it also reads the files that a daemon's file
-// names.
+// parse reads and checks the text of a file. With others, it also reads the files that a daemon's
+// file names.
 func (r Reader) parse(name string, data []byte, others bool) (*File, *decoder, []Fault) {
 	root, err := readDocument(data)
 	if err != nil {

@@ -241,8 +241,8 @@ func TestLinksInChromium(t *testing.T) {
 	}
 }
 
-// TestNetworksInChromium: client networks are shown with their modes, what each brought, and when and
-// why they changed; one alone if it is asked for.
+// TestNetworksInChromium: client networks are shown with their modes, what each brought, and when
+// and why they changed; one alone if it is asked for.
 func TestNetworksInChromium(t *testing.T) {
 	const hostile = `<img src=x onerror="document.title='owned'">`
 	report := healthy()

@@ -74,7 +74,8 @@ func (d *Dashboard) routes(w http.ResponseWriter, r *http.Request) {
 	d.ask(w, r, shown, "/routes?"+url.Values{"destination": {text}}.Encode(), func(a *answer, raw json.RawMessage) { a.Routes = raw })
 }
 
-// networks asks the servers for the client networks that have a mode, all or those of a destination.
+// networks asks the servers for the client networks that have a mode, all or those of a
+// destination.
 func (d *Dashboard) networks(w http.ResponseWriter, r *http.Request) {
 	q := url.Values{"limit": {strconv.Itoa(maxNetworks)}}
 	if r.URL.Query().Get("destination") != "" {

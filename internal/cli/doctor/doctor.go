@@ -264,8 +264,8 @@ func mptcpified(multipath func() error, supported func(mptcpify.How) error) Find
 	return f
 }
 
-// standstills checks whether this host dropped data that it had acknowledged on a subflow, after which
-// downloads over MPTCP may stand still for seconds.
+// standstills checks whether this host dropped data that it had acknowledged on a subflow, after
+// which downloads over MPTCP may stand still for seconds.
 func standstills(counters func() (mptcp.Counters, error)) Finding {
 	f := Finding{Check: "MPTCP window", State: OK, Meaning: "no data was received beyond the window of an MPTCP connection (NoDSSInWindow)"}
 	switch c, err := counters(); {
@@ -350,8 +350,8 @@ func coupledControls() Finding {
 	return f
 }
 
-// listenersControl checks that listening sockets have the congestion control of this network namespace:
-// subflows that join a connection get the listener's, whatever the sysctl is.
+// listenersControl checks that listening sockets have the congestion control of this network
+// namespace: subflows that join a connection get the listener's, whatever the sysctl is.
 func listenersControl(h congestion.Host) Finding {
 	f := Finding{Check: "congestion control of listeners", State: OK, Meaning: "subflows get the control of " + congestion.Sysctl}
 	found, err := h.Listeners()

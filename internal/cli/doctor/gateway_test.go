@@ -68,8 +68,8 @@ func TestGatewayFindings(t *testing.T) {
 	}
 }
 
-// TestReversePath: what the check reports is what the kernel does, for all values of both settings: a
-// packet whose return route is another interface arrives or not. The remedy has it arrive.
+// TestReversePath: what the check reports is what the kernel does, for all values of both settings:
+// a packet whose return route is another interface arrives or not. The remedy has it arrive.
 func TestReversePath(t *testing.T) {
 	needRoot(t)
 	err := isolated(func() error {
@@ -176,7 +176,8 @@ func TestMerges(t *testing.T) {
 	}
 }
 
-// TestMarks: rules of other programs that take packets of the gateway by a part of their mark are named.
+// TestMarks: rules of other programs that take packets of the gateway by a part of their mark are
+// named.
 func TestMarks(t *testing.T) {
 	needRoot(t)
 	const v4, v6 = unix.AF_INET, unix.AF_INET6

@@ -13,9 +13,10 @@ import (
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
-// listeners checks that servers listen on all addresses, because a subflow to an EPE address is reset
-// otherwise, and that all sockets of a port listen with MPTCP: the kernel gives each connection and each
-// subflow to one of them. owners returns the processes that have sockets, by their numbers.
+// listeners checks that servers listen on all addresses, because a subflow to an EPE address is
+// reset otherwise, and that all sockets of a port listen with MPTCP: the kernel gives each
+// connection and each subflow to one of them. owners returns the processes that have sockets, by
+// their numbers.
 func listeners(list func() ([]mptcp.Listener, error), owners func([]uint32) map[uint32]string) Finding {
 	f := Finding{Check: "listeners", State: OK, Meaning: "MPTCP listens on all addresses, EPE addresses included"}
 	all, err := list()

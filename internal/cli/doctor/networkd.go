@@ -158,7 +158,8 @@ func readNetworkd(host fs.FS, dirs []string, name string) (map[string]string, er
 	return settings, nil
 }
 
-// readSettings returns the settings in a section of a file; without a name, those before any section.
+// readSettings returns the settings in a section of a file; without a name, those before any
+// section.
 func readSettings(host fs.FS, name, wanted string) (map[string]string, error) {
 	r, err := host.Open(name)
 	if err != nil {

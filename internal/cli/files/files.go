@@ -1,6 +1,7 @@
 // Package files reads every kind of file that there is: those of daemons, scenarios and studies.
 //
-// It declares the kinds to config, which does the reading. Programs that run daemons alone use config.
+// It declares the kinds to config, which does the reading. Programs that run daemons alone use
+// config.
 package files
 
 import (

@@ -1,8 +1,8 @@
-// Package lab is the command line of the program tabane-lab: experiments in labs and in the simulator,
-// and their analysis.
+// Package lab is the command line of the program tabane-lab: experiments in labs and in the
+// simulator, and their analysis.
 //
-// What both programs have is of the package cli. The commands are part of the command line of tabane,
-// which hands them over.
+// What both programs have is of the package cli. The commands are part of the command line of
+// tabane, which hands them over.
 package lab
 
 import (

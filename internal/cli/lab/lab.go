@@ -93,7 +93,8 @@ func familyFlag(flags *pflag.FlagSet, family *string) {
 	flags.StringVar(family, "family", "", "IP version of content, EPE addresses and sessions with egress peers: ipv6, ipv4 or dual (default: the scenario's)")
 }
 
-// loadFamily reads a scenario like loadScenario and translates it to a family, unless that is empty.
+// loadFamily reads a scenario like loadScenario and translates it to a family, unless that is
+// empty.
 func loadFamily(name, family string) (*scenario.Spec, error) {
 	spec, err := loadScenario(name)
 	if err != nil || family == "" || string(spec.Family) == family {

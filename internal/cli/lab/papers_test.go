@@ -26,8 +26,8 @@ var updatePapers = flag.Bool("update", false, "simulate the figures of the paper
 const root = "../../.."
 
 // TestPapers compares what is recorded of each figure with its sources: values of labs with the
-// published result, those of the simulator with its first trial. With -update it simulates all trials
-// and writes the record, and then docs/papers.md.
+// published result, those of the simulator with its first trial. With -update it simulates all
+// trials and writes the record, and then docs/papers.md.
 func TestPapers(t *testing.T) {
 	record := papers.Recorded()
 	if *updatePapers {
@@ -148,8 +148,8 @@ func summarizeTrials(t *testing.T, file string) []result.Cell {
 	return cells
 }
 
-// compareSimulated records the simulation of a figure, or checks that the first trial is among those
-// that are recorded.
+// compareSimulated records the simulation of a figure, or checks that the first trial is among
+// those that are recorded.
 func compareSimulated(t *testing.T, f papers.Figure, spec *scenario.Spec, record papers.Record, simulated map[string]result.Result) {
 	key := f.Scenario + strings.Join(slices.Concat(f.Cells.Cases, f.Cells.Traffic, f.Cells.Transports), " ")
 	r, ok := simulated[key]

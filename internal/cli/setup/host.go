@@ -27,8 +27,8 @@ type Choice struct {
 	NoIPv6 bool
 	// HideLAN has the LAN's hosts of IPv4 masqueraded by the site's gateway.
 	HideLAN bool
-	// Routed is a public prefix of IPv6 that is routed to the host, which is looked for if it is not
-	// valid.
+	// Routed is a public prefix of IPv6 that is routed to the host, which is looked for if it is
+	// not valid.
 	Routed netip.Prefix
 }
 
@@ -115,8 +115,9 @@ func Find(choice Choice) (*Host, error) {
 	return h, err
 }
 
-// findLines6 adds the interfaces that have a default route and a public address of IPv6, and no address
-// of IPv4: one that has both, and no default route of IPv4, may be in a LAN with another router.
+// findLines6 adds the interfaces that have a default route and a public address of IPv6, and no
+// address of IPv4: one that has both, and no default route of IPv4, may be in a LAN with another
+// router.
 func (h *Host) findLines6(links []netlink.Link) error {
 	routes, err := defaultRoutes(netlink.FAMILY_V6)
 	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {

@@ -94,8 +94,8 @@ func (h *Host) lan6() []netip.Prefix {
 }
 
 // Lacking returns the addresses that the interfaces of the LAN need for IPv6 of its hosts, in the
-// order of LAN: of public ones, if the VPS gave the site a prefix, else private ones. It is empty if
-// they have some of those, and shorter than LAN if the prefix is too small.
+// order of LAN: of public ones, if the VPS gave the site a prefix, else private ones. It is empty
+// if they have some of those, and shorter than LAN if the prefix is too small.
 func (h *Host) Lacking(public netip.Prefix) []netip.Prefix {
 	from, first := public, uint64(0)
 	if !public.IsValid() {
@@ -136,8 +136,8 @@ func (h *Host) gateway6() netip.Addr {
 }
 
 const (
-	// siteBits is the length of a site's prefix, for 16 networks; lanBits that of one network, which
-	// a site gets where the VPS has fewer than 256 of them.
+	// siteBits is the length of a site's prefix, for 16 networks; lanBits that of one network,
+	// which a site gets where the VPS has fewer than 256 of them.
 	siteBits, lanBits = 60, 64
 	// maxParts bounds how many parts of a prefix are looked at.
 	maxParts = 1 << 16

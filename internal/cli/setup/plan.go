@@ -107,7 +107,8 @@ func (r *Rule) text() string {
 // Host is what was found on this host.
 type Host struct {
 	Name string
-	// Lines lead to the Internet, those of the best default route first. LAN are interfaces to hosts.
+	// Lines lead to the Internet, those of the best default route first. LAN are interfaces to
+	// hosts.
 	Lines, LAN []Link
 	// HideLAN: hosts of the LAN have the gateway's address in the tunnel, for IPv4.
 	HideLAN bool
@@ -172,8 +173,8 @@ func (h *Host) passages() []nft.Passage {
 	return c.Passages()
 }
 
-// Public returns the addresses of the lines that others can reach, as far as they themselves show: at
-// most so many, one of them of IPv6 if there is one.
+// Public returns the addresses of the lines that others can reach, as far as they themselves show:
+// at most so many, one of them of IPv6 if there is one.
 func (h *Host) Public(most int) []netip.Addr {
 	var four, six []netip.Addr
 	for _, l := range h.Lines {
@@ -416,8 +417,8 @@ func (p *Peer) site() gateway.Peer {
 	return g
 }
 
-// VPS returns the steps that make the host the VPS of a first site. Where it has IPv6, it is ready to
-// carry that also of later ones.
+// VPS returns the steps that make the host the VPS of a first site. Where it has IPv6, it is ready
+// to carry that also of later ones.
 func VPS(h *Host, f Files, peer Peer) ([]Step, error) {
 	c := gateway.Config{Masquerade: true, Peers: []gateway.Peer{peer.site()}}
 	c.Tunnel.Addresses = []netip.Prefix{single(peer.Answer.Gateway)}
@@ -430,8 +431,9 @@ func VPS(h *Host, f Files, peer Peer) ([]Step, error) {
 	return steps(h, f, c, "tabane gateway init --vps")
 }
 
-// Add returns the text of the VPS's configuration with one more site, from that of now: comments and
-// the form of the rest stay. A site that replaces another one has the place and the name of that.
+// Add returns the text of the VPS's configuration with one more site, from that of now: comments
+// and the form of the rest stay. A site that replaces another one has the place and the name of
+// that.
 func Add(h *Host, f Files, text []byte, peer Peer, replaces string) ([]byte, error) {
 	want := *h.Gateway
 	site, at := peer.site(), len(want.Peers)

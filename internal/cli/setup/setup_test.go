@@ -233,8 +233,8 @@ func TestIPv6(t *testing.T) {
 }
 
 // TestSecondSite: a VPS that has a site accepts another one with addresses of its own, refuses one
-// whose networks overlap, and its file gets one more peer and keeps the rest. A site that comes again
-// takes its place.
+// whose networks overlap, and its file gets one more peer and keeps the rest. A site that comes
+// again takes its place.
 func TestSecondSite(t *testing.T) {
 	f := Files{Dir: "/etc/tabane"}
 	vps, first := dual(), dual()

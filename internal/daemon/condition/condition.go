@@ -1,6 +1,7 @@
 // Package condition has what daemons need of their host besides the objects that they own: kernel
-// parameters, and the rules of other programs. A Condition is examined before a daemon starts, again
-// while it runs, and by tabane doctor, so that all of them report the same problem in the same words.
+// parameters, and the rules of other programs. A Condition is examined before a daemon starts,
+// again while it runs, and by tabane doctor, so that all of them report the same problem in the
+// same words.
 //
 // It decides neither when a condition is examined nor what its failure means for the daemon.
 package condition
@@ -22,15 +23,16 @@ import (
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
-// Condition is something of the host that a daemon needs. Its functions work in the network namespace of
-// the calling thread.
+// Condition is something of the host that a daemon needs. Its functions work in the network
+// namespace of the calling thread.
 type Condition struct {
 	// Name is what is examined, as tabane doctor lists it, and Good what holds without a problem.
 	Name, Good string
-	// Examine returns what is wrong; nothing if the condition holds. An error is why it could not be
-	// examined.
+	// Examine returns what is wrong; nothing if the condition holds. An error is why it could not
+	// be examined.
 	Examine func() ([]health.Problem, error)
-	// Restore makes the condition hold again. It is nil if the condition is not the daemon's to change.
+	// Restore makes the condition hold again. It is nil if the condition is not the daemon's to
+	// change.
 	Restore func() error
 	// Required: the daemon does not start without it.
 	Required bool
@@ -83,8 +85,9 @@ func each(links []string, examine func(link string) ([]health.Problem, error)) (
 	return all, found, nil
 }
 
-// Forwarding is that this host forwards packets of an IP version. In IPv4, an interface can be exempted
-// from it: links are those that packets to be forwarded arrive at. Missing ones have no effect.
+// Forwarding is that this host forwards packets of an IP version. In IPv4, an interface can be
+// exempted from it: links are those that packets to be forwarded arrive at. Missing ones have no
+// effect.
 func Forwarding(v bgp.IP, links ...string) Condition {
 	return forwarding(netns.ReadSysctl, v, links)
 }
@@ -150,13 +153,13 @@ func ipv6(read reader, links []string) Condition {
 
 var noIPv6 = []health.Problem{{Text: "this kernel runs without IPv6", Remedy: "boot without ipv6.disable=1"}}
 
-// strict is the value of rp_filter with which a packet is dropped unless its best return path is the
-// interface that it arrived at (RFC 3704 section 2.2).
+// strict is the value of rp_filter with which a packet is dropped unless its best return path is
+// the interface that it arrived at (RFC 3704 section 2.2).
 const strict = "1"
 
-// ReversePath is that interfaces accept IPv4 packets although the best path to their source is through
-// another. The larger one of an interface's setting and that of all applies. Missing interfaces have no
-// effect: one may appear later.
+// ReversePath is that interfaces accept IPv4 packets although the best path to their source is
+// through another. The larger one of an interface's setting and that of all applies. Missing
+// interfaces have no effect: one may appear later.
 func ReversePath(links ...string) Condition { return reversePath(netns.ReadSysctl, links) }
 
 func reversePath(read reader, links []string) Condition {
@@ -179,8 +182,8 @@ func reversePath(read reader, links []string) Condition {
 	}
 }
 
-// Forwarded is that no chain of nftables or iptables drops all that is forwarded between interfaces,
-// in these IP versions.
+// Forwarded is that no chain of nftables or iptables drops all that is forwarded between
+// interfaces, in these IP versions.
 func Forwarded(versions []bgp.IP, links ...string) Condition {
 	return forwarded(nft.Blocking, versions, links)
 }

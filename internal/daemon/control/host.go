@@ -12,9 +12,9 @@ import (
 // hostsFile has the names that the administrator of this host gives to addresses (hosts(5)).
 const hostsFile = "/etc/hosts"
 
-// OwnHost answers requests for an address, localhost, this host's name, a name in /etc/hosts or one of
-// the names by h, and refuses others with 403: a page of another site, whose name resolves to this
-// host (DNS rebinding), gets nothing.
+// OwnHost answers requests for an address, localhost, this host's name, a name in /etc/hosts or one
+// of the names by h, and refuses others with 403: a page of another site, whose name resolves to
+// this host (DNS rebinding), gets nothing.
 func OwnHost(h http.Handler, names ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !own(r.Host, names) {

@@ -206,8 +206,8 @@ func (c *Config) families() []bgp.Family {
 	return families
 }
 
-// egress are the sessions with the egress peers, with their policies while the ASBR is in service. The
-// configuration was checked.
+// egress are the sessions with the egress peers, with their policies while the ASBR is in service.
+// The configuration was checked.
 func (c *Config) egress(on networks, vrps *policy.VRPs) []bgp.Neighbor {
 	rules := c.policies().Compiler(vrps)
 	neighbors := make([]bgp.Neighbor, len(c.Peers))
@@ -436,7 +436,8 @@ type Status struct {
 	// Core: the core is reachable, so that the own prefixes are advertised to egress peers.
 	Core    bool `json:"core"`
 	Pending int  `json:"pending"`
-	// Unresolved is the number of best paths that are not installed because their next hop has no route.
+	// Unresolved is the number of best paths that are not installed because their next hop has no
+	// route.
 	Unresolved int `json:"unresolved"`
 	// Control is the path of the socket for commands.
 	Control  string              `json:"control"`
@@ -528,5 +529,6 @@ func (a *ASBR) report(r *health.Report, sessions []bgp.SessionStatus) {
 	r.NeedOne(len(a.peers), peers)
 }
 
-// Speaker returns the BGP speaker, for its tables and sessions. The caller changes no configuration.
+// Speaker returns the BGP speaker, for its tables and sessions. The caller changes no
+// configuration.
 func (a *ASBR) Speaker() *bgp.Speaker { return a.daemon.Speaker }

@@ -67,7 +67,8 @@ type Config struct {
 	Prefixes []netip.Prefix `yaml:"prefixes"`
 	// Reflectors are the route reflectors that this ASBR is a client of.
 	Reflectors []Reflector `yaml:"reflectors"`
-	// Controllers get the SIDs of the egress peers in BGP-LS, as peer segments (RFC 9086, RFC 9514).
+	// Controllers get the SIDs of the egress peers in BGP-LS, as peer segments (RFC 9086, RFC
+	// 9514).
 	// Default: none. Example: [{address: "2001:db8:1::cc"}]
 	Controllers []Controller `yaml:"controllers,omitempty"`
 	// Peers are the egress peers: the neighboring ASes that content can leave through.
@@ -83,8 +84,8 @@ type Config struct {
 	// Port is where BGP listens, so that another speaker of this host keeps port 179. Default: 179.
 	// Example: 1790
 	Port uint16 `yaml:"port,omitempty"`
-	// Control is the path of the Unix socket for tabane reload and tabane asbr drain, which only the
-	// daemon's user and root can use. Default: /run/tabane/asbr.sock.
+	// Control is the path of the Unix socket for tabane reload and tabane asbr drain, which only
+	// the daemon's user and root can use. Default: /run/tabane/asbr.sock.
 	Control string `yaml:"control,omitempty"`
 	// Status is where /status and /metrics are served. Default: port 9116 of ::1, or of
 	// 127.0.0.1 if IPv6 is switched off.
@@ -149,9 +150,10 @@ type Peer struct {
 	// LocalPref is the LOCAL_PREF of all routes from the peer. Default: 100 (RFC 4271 section
 	// 5.1.5). Example: 200
 	LocalPref uint32 `yaml:"local_pref,omitempty"`
-	// Capacity is how much the link to the peer carries, which servers do not fill: from 90 % of it on,
-	// networks take other egress paths. It is that of the interface, where peers share one. Default: the
-	// speed of the interface; without one, nothing is reported to the servers. Example: 10Gbit/s
+	// Capacity is how much the link to the peer carries, which servers do not fill: from 90 % of it
+	// on, networks take other egress paths. It is that of the interface, where peers share one. Default:
+	// the speed of the interface; without one, nothing is reported to the servers. Example:
+	// 10Gbit/s
 	Capacity unit.Bandwidth `yaml:"capacity,omitempty"`
 	// Password is the key of TCP MD5 (RFC 2385) for the session. Example: secret
 	Password string `yaml:"password,omitempty"`
@@ -170,8 +172,8 @@ type Peer struct {
 // RPKI is the source of the Validated ROA Payloads (VRPs) and what is done with them.
 type RPKI struct {
 	rtr.Config `yaml:",inline"`
-	// Invalid is what happens to a route whose origin is invalid: reject refuses it before the import
-	// rules, accept leaves it to them. Default: reject
+	// Invalid is what happens to a route whose origin is invalid: reject refuses it before the
+	// import rules, accept leaves it to them. Default: reject
 	Invalid policy.Action `yaml:"invalid,omitempty"`
 }
 

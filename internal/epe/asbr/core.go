@@ -41,8 +41,8 @@ func (c *core) interfaces() []string {
 	return slices.Compact(list)
 }
 
-// resolve looks up the link to each reflector in the kernel again. After an error the link stays as it
-// was.
+// resolve looks up the link to each reflector in the kernel again. After an error the link stays as
+// it was.
 func (c *core) resolve(nexthopTo func(netip.Addr) (netip.Addr, string, error)) {
 	for reflector := range c.via {
 		_, link, err := nexthopTo(reflector)

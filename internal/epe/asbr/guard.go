@@ -16,7 +16,8 @@ const (
 	guardRule   = 901 // all others
 )
 
-// filter is an interface from which packets are forwarded to our own prefixes only, in some IP versions.
+// filter is an interface from which packets are forwarded to our own prefixes only, in some IP
+// versions.
 type filter struct {
 	link     string
 	versions []bgp.IP
@@ -37,17 +38,17 @@ func filtered(list []filter, link string) bool {
 	return slices.ContainsFunc(list, func(f filter) bool { return f.link == link })
 }
 
-// retired returns the filters of before whose interfaces have no egress peer now. They remain until a
-// restart: the neighbor on such a link can still send, and nothing says that it is one of ours.
+// retired returns the filters of before whose interfaces have no egress peer now. They remain until
+// a restart: the neighbor on such a link can still send, and nothing says that it is one of ours.
 func (c *Config) retired(before []filter) []filter {
 	now := c.filters()
 	return slices.DeleteFunc(slices.Clone(before), func(f filter) bool { return filtered(now, f.link) })
 }
 
 // guards are the routes and rules that an ASBR has whatever its sessions are. A packet from an
-// egress peer, or from the interface of a removed one, is forwarded to our own prefixes only: neither
-// SRv6 packets (RFC 8402 section 8.2, RFC 8754 section 5.1) nor transit from peer to peer is accepted
-// there.
+// egress peer, or from the interface of a removed one, is forwarded to our own prefixes only:
+// neither SRv6 packets (RFC 8402 section 8.2, RFC 8754 section 5.1) nor transit from peer to peer
+// is accepted there.
 func (c *Config) guards(retired []filter) []route.Object {
 	unreachable := func(r route.Route) route.Route {
 		r.Metric, r.Kind = worstMetric, route.Unreachable
@@ -98,9 +99,9 @@ const maxAlias = 1<<24 - 1
 
 // alias represents the peer in the kernel's End.DX4: an address of the reserved block 240.0.0.0/4
 // (RFC 1112 section 4), which no packet has, with a route in the main table. The kernel looks the
-// next hop up there. With end.dx4 the route leads to the peer, also to one with an IPv6 address (RFC
-// 8950). With end.dt4 it sets the peer's mark, by which a rule selects the peer's table: the kernel's
-// own End.DT4 needs a VRF.
+// next hop up there. With end.dx4 the route leads to the peer, also to one with an IPv6 address
+// (RFC 8950). With end.dt4 it sets the peer's mark, by which a rule selects the peer's table: the
+// kernel's own End.DT4 needs a VRF.
 func (p *Peer) alias() netip.Prefix {
 	return host(netip.AddrFrom4([4]byte{240, byte(p.ID >> 16), byte(p.ID >> 8), byte(p.ID)}))
 }

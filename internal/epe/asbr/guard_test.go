@@ -36,8 +36,8 @@ func TestGuards(t *testing.T) {
 		"priority 901 from all iif wan unreachable")
 }
 
-// TestRetired: an interface without peers since a reload stays filtered, in the IP versions that it was
-// filtered in, until a peer is on it again.
+// TestRetired: an interface without peers since a reload stays filtered, in the IP versions that it
+// was filtered in, until a peer is on it again.
 func TestRetired(t *testing.T) {
 	both := testConfig()
 	both.Prefixes = append(both.Prefixes, netip.MustParsePrefix("192.0.2.0/24"))

@@ -13,7 +13,8 @@ import (
 	"github.com/tabane/tabane/internal/kernel/route/routetest"
 )
 
-// neighborhood is an ASBR with three peers in which packets are forwarded as the desired state says.
+// neighborhood is an ASBR with three peers in which packets are forwarded as the desired state
+// says.
 type neighborhood struct {
 	config Config
 	peers  []*peer

@@ -72,7 +72,8 @@ type reading struct {
 	speed int64 // -1: not read
 }
 
-// measureLoads reads what the egress links have sent, and reports it to the servers, until ctx ends.
+// measureLoads reads what the egress links have sent, and reports it to the servers, until ctx
+// ends.
 func (a *ASBR) measureLoads(ctx context.Context) {
 	var speeds time.Time // when they were read
 	contain.Every(ctx, capacity.SampleEvery, contain.Reconcile, a.log, func() {
@@ -201,8 +202,8 @@ func (p *peer) serves() bool {
 	return p.up && !p.hidden && !slices.ContainsFunc(p.fixed(), func(o route.Object) bool { return !p.kernel.Settled(o.Key()) })
 }
 
-// loadRoute is the route with the load of the link to the peer. Its AS path is the peer's AS, by which
-// servers recognize what their best paths lead through.
+// loadRoute is the route with the load of the link to the peer. Its AS path is the peer's AS, by
+// which servers recognize what their best paths lead through.
 func (p *peer) loadRoute(asn uint32, l bgp.Load) bgp.VPNRoute {
 	return bgp.VPNRoute{
 		RD: p.rd, Prefix: bgp.LoadPrefix(p.sid), NextHop: p.nextHop, RTs: []vpn.ID{bgp.LoadTarget(asn)}, SID: p.sid,

@@ -11,8 +11,8 @@ import (
 	"github.com/tabane/tabane/internal/epe/capacity"
 )
 
-// TestLoads: the load of a link is reported while its peer is up, on a change and now and then, at most
-// once a second.
+// TestLoads: the load of a link is reported while its peer is up, on a change and now and then, at
+// most once a second.
 func TestLoads(t *testing.T) {
 	c := testConfig()
 	c.Peers[0].Capacity = 8000 // bit/s

@@ -243,8 +243,8 @@ func TestLostPeerIsRemovedInOrder(t *testing.T) {
 	}
 }
 
-// TestLargePeer: a peer with many routes goes down, comes up, is hidden and loses routes in the middle
-// of the steps in which the previous change is applied.
+// TestLargePeer: a peer with many routes goes down, comes up, is hidden and loses routes in the
+// middle of the steps in which the previous change is applied.
 func TestLargePeer(t *testing.T) {
 	p, w := newTestPeer(t, testConfig())
 	const routes = 2*daemon.Step + 7

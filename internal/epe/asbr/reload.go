@@ -118,8 +118,9 @@ var (
 
 // Reload applies another configuration to the running ASBR, and returns what changed. Sessions of
 // unchanged peers and reflectors stay up. The routes of a removed or replaced peer are withdrawn a
-// moment before its SID is removed, so that packets in flight are delivered. An invalid configuration,
-// or one that needs a restart, is rejected as a whole, and so is any while the ASBR is drained.
+// moment before its SID is removed, so that packets in flight are delivered. An invalid
+// configuration, or one that needs a restart, is rejected as a whole, and so is any while the ASBR
+// is drained.
 func (a *ASBR) Reload(now Config) ([]string, error) {
 	if err := now.Check().Err(); err != nil {
 		return nil, err

@@ -17,8 +17,8 @@ type peerRoute struct {
 	waits bool
 }
 
-// attributes are the next hops and path attributes of a peer's routes, of which there are fewer than
-// routes.
+// attributes are the next hops and path attributes of a peer's routes, of which there are fewer
+// than routes.
 type attributes struct {
 	keys    hashtable.Interner[string]
 	updates []*bgp.Update // by number, without prefix

@@ -15,9 +15,9 @@ type validation struct {
 	stop   context.CancelFunc
 }
 
-// startValidation replaces the client of the RPKI caches; without caches, there is none. The VRPs of
-// the previous one are used until the new one has some. It is called in the daemon's loop, or before
-// it.
+// startValidation replaces the client of the RPKI caches; without caches, there is none. The VRPs
+// of the previous one are used until the new one has some. It is called in the daemon's loop, or
+// before it.
 func (a *ASBR) startValidation(conf *RPKI) {
 	if a.rpki != nil {
 		a.rpki.stop()

@@ -68,7 +68,8 @@ const (
 	// usual before the mode is doubted.
 	falls, lowTwice = 2, 2
 
-	// What one connection can have achieved at most: 1 PB, at 10 Tbit/s, with round trips of a minute.
+	// What one connection can have achieved at most: 1 PB, at 10 Tbit/s, with round trips of a
+	// minute.
 	mostBytes, mostGoodput = 1e15, 10e12 / 8
 	mostRTT                = time.Minute
 
@@ -82,8 +83,8 @@ const (
 type Options struct {
 	// Start is the mode of networks that nothing is known of, if it can be used.
 	Start Mode
-	// Explore is the share of a network's bulk bytes that may be carried in other modes than its own
-	// to compare them; 0: none.
+	// Explore is the share of a network's bulk bytes that may be carried in other modes than its
+	// own to compare them; 0: none.
 	Explore float64
 	// Networks is the number of networks that are kept.
 	Networks int
@@ -126,8 +127,8 @@ type network struct {
 	// below it.
 	level float64
 	low   int
-	// measured is when something was measured here, asked when what others measured was asked for, in
-	// Unix seconds, 0: never. begins: what others measured decides where it begins.
+	// measured is when something was measured here, asked when what others measured was asked for,
+	// in Unix seconds, 0: never. begins: what others measured decides where it begins.
 	measured, asked int64
 	begins          bool
 	place           *list.Element
@@ -224,8 +225,8 @@ func (t *Table) Evicted() uint64 { return t.evicted }
 // SetExplore replaces Options.Explore.
 func (t *Table) SetExplore(share float64) { t.options.Explore = share }
 
-// Mode returns the mode of a network among those that can be used now, which are not none. A network
-// whose mode is not among them, or rests, changes at once.
+// Mode returns the mode of a network among those that can be used now, which are not none. A
+// network whose mode is not among them, or rests, changes at once.
 func (t *Table) Mode(now time.Time, prefix netip.Prefix, origin uint32, able []Mode) Mode {
 	n := t.networks[prefix]
 	if n == nil {

@@ -47,7 +47,8 @@ func (t *Table) join(now time.Time, p netip.Prefix) {
 	t.Try(now, p, origin, able, 0, 1)
 }
 
-// TestChange: a network changes to the mode that was measured to be better, and back once it is not.
+// TestChange: a network changes to the mode that was measured to be better, and back once it is
+// not.
 func TestChange(test *testing.T) {
 	t := newTable()
 	t.join(start, prefix(1))
@@ -166,8 +167,8 @@ func TestWithdrawn(test *testing.T) {
 	})
 }
 
-// TestPoisonStays: what is claimed of a network changes no other one that is known, nor where new ones
-// begin beyond what others believe.
+// TestPoisonStays: what is claimed of a network changes no other one that is known, nor where new
+// ones begin beyond what others believe.
 func TestPoisonStays(test *testing.T) {
 	run := func(poison bool) (Info, Mode) {
 		t := newTable()

@@ -34,8 +34,8 @@ func (h *history) add(c Change) {
 // Changed is the number of changes of modes so far.
 func (t *Table) Changed() uint64 { return t.history.count }
 
-// Changes returns at most that many of the last changes of modes in the networks that are wanted, the
-// latest first.
+// Changes returns at most that many of the last changes of modes in the networks that are wanted,
+// the latest first.
 func (t *Table) Changes(wanted func(netip.Prefix) bool, most int) (list []Change) {
 	h := &t.history
 	for i := uint64(1); i <= uint64(len(h.changes)) && len(list) < most; i++ {

@@ -9,8 +9,8 @@ import (
 	"strconv"
 )
 
-// What networks of the same origin AS, and all networks, believe of a mode is where others begin. It
-// is the median of one vote for each of a few networks, so that no single network, whatever its
+// What networks of the same origin AS, and all networks, believe of a mode is where others begin.
+// It is the median of one vote for each of a few networks, so that no single network, whatever its
 // clients do, moves it beyond what the others believe.
 
 const (
@@ -120,8 +120,8 @@ func (p *peers) median(m Mode) (mean, spread float64, ok bool) {
 	return mean, spread, true
 }
 
-// medianOf returns the median of values, which are not none, and their spread as a standard deviation.
-// It changes their order and content.
+// medianOf returns the median of values, which are not none, and their spread as a standard
+// deviation. It changes their order and content.
 func medianOf(list []float64) (median, spread float64) {
 	middle := func() float64 {
 		slices.SortFunc(list, cmp.Compare)

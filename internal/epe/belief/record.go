@@ -194,8 +194,8 @@ func Write(w io.Writer, list iter.Seq[*Record]) error {
 // ErrFormat means that a file is none of this version.
 var ErrFormat = errors.New("not a file of networks")
 
-// Read adds the records of a file. Invalid ones are ignored: their number and what is wrong with the
-// first are the error. One that wraps ErrFormat means that nothing was read.
+// Read adds the records of a file. Invalid ones are ignored: their number and what is wrong with
+// the first are the error. One that wraps ErrFormat means that nothing was read.
 func (t *Table) Read(now time.Time, r io.Reader) (read int, err error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, MaxRecord)

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// Servers of a site share what each of them measured itself. To the others it is what votes of an AS
-// are: it decides where a network begins, and that a mode is compared again soon, never which mode is
-// used after a measurement, or rests. So no record of another server pins a network to a path, and
-// one has an effect on its own network alone.
+// Servers of a site share what each of them measured itself. To the others it is what votes of an
+// AS are: it decides where a network begins, and that a mode is compared again soon, never which
+// mode is used after a measurement, or rests. So no record of another server pins a network to a
+// path, and one has an effect on its own network alone.
 
 const (
 	// SharedVersion is that of shared records.
@@ -49,20 +49,22 @@ type SharedMode struct {
 
 // Exchange is what is due to be exchanged with other servers.
 type Exchange struct {
-	// Measured are networks whose records are to be replaced; those without modes are to be removed.
+	// Measured are networks whose records are to be replaced; those without modes are to be
+	// removed.
 	Measured []Shared
 	// Asked are networks whose records of other servers are wanted.
 	Asked []netip.Prefix
 }
 
-// exchanges are the networks that are due to be exchanged. Those in fresh are asked for before others.
+// exchanges are the networks that are due to be exchanged. Those in fresh are asked for before
+// others.
 type exchanges struct {
 	on                     bool
 	measured, fresh, asked map[netip.Prefix]bool
 }
 
-// Share sets whether networks are exchanged with other servers. What was measured since the start is
-// due at first.
+// Share sets whether networks are exchanged with other servers. What was measured since the start
+// is due at first.
 func (t *Table) Share(on bool) {
 	t.exchanges = exchanges{on: on, measured: map[netip.Prefix]bool{}, fresh: map[netip.Prefix]bool{}, asked: map[netip.Prefix]bool{}}
 	for p, n := range t.networks {
@@ -92,8 +94,8 @@ func (x *exchanges) share(n *network, now time.Time) {
 	}
 }
 
-// Take returns what is due to be exchanged, at most so many networks of each kind, which are not due
-// any more.
+// Take returns what is due to be exchanged, at most so many networks of each kind, which are not
+// due any more.
 func (t *Table) Take(most int) (x Exchange) {
 	take := func(from map[netip.Prefix]bool, room int) (all []netip.Prefix) {
 		for p := range from {
@@ -182,9 +184,9 @@ func (s *Shared) check(now time.Time, prefix netip.Prefix) error {
 }
 
 // Apply applies what other servers measured in a network, each record once, that DecodeShared
-// accepted. A mode that was not measured here, and made progress, is believed to be their median; one
-// that was measured here and that a quorum of them contradicts is doubted, and so compared again. It
-// reports whether the mode of the network may change.
+// accepted. A mode that was not measured here, and made progress, is believed to be their median;
+// one that was measured here and that a quorum of them contradicts is doubted, and so compared
+// again. It reports whether the mode of the network may change.
 func (t *Table) Apply(now time.Time, prefix netip.Prefix, able []Mode, of []Shared) bool {
 	n := t.networks[prefix]
 	if n == nil {

@@ -93,8 +93,8 @@ func TestSharedStall(test *testing.T) {
 	}
 }
 
-// TestPoisonedShares: no records that other servers have, however many, keep a network on a mode that
-// makes no progress, keep one that measures best from being used, or have an effect on another
+// TestPoisonedShares: no records that other servers have, however many, keep a network on a mode
+// that makes no progress, keep one that measures best from being used, or have an effect on another
 // network.
 func TestPoisonedShares(test *testing.T) {
 	rapid.Check(test, func(r *rapid.T) {
@@ -149,8 +149,8 @@ func TestPoisonedShares(test *testing.T) {
 		if got == dead || value(got) < 0.9*value(best) {
 			r.Errorf("after 60 connections %s (%.2f), but %s has %.2f; dead: %s", got, value(got), best, value(best), dead)
 		}
-		// The other network begins, and is judged, as without any of that, but for what the first one
-		// measured, which is one vote of its AS.
+		// The other network begins, and is judged, as without any of that, but for what the first
+		// one measured, which is one vote of its AS.
 		for _, t := range []*Table{victim, witness} {
 			t.Mode(now, prefix(2), origin, able)
 		}
@@ -291,7 +291,8 @@ func FuzzDecodeShared(f *testing.F) {
 	})
 }
 
-// TestWrongRecord: whatever a record says that a network begins with, its own comparisons correct it.
+// TestWrongRecord: whatever a record says that a network begins with, its own comparisons correct
+// it.
 func TestWrongRecord(test *testing.T) {
 	for _, truth := range [][2]float64{{0.6, 0.6}, {0.6, 1.6}, {1.6, 0.6}, {0.9, 1.6}, {1.6, 0.9}, {0.8, 1.25}, {1.25, 1.25}, {3, 0.3}} {
 		value := map[Mode]float64{Best: 1, a: truth[0], b: truth[1]}

@@ -17,30 +17,30 @@ import (
 )
 
 const (
-	// Full is the share of its capacity from which networks leave a link, and aim the share that they
-	// leave it with: networks that grow a little do not have others leave at once.
+	// Full is the share of its capacity from which networks leave a link, and aim the share that
+	// they leave it with: networks that grow a little do not have others leave at once.
 	Full, aim = 0.90, 0.85
 	// Low is the share up to which networks return to a link. What is between Low and Full is the
 	// hysteresis.
 	Low = 0.75
 
-	// Every is the least time between two decisions of a server on a link: what the one before changed
-	// must be in the reports by then. Servers decide at different times within it.
+	// Every is the least time between two decisions of a server on a link: what the one before
+	// changed must be in the reports by then. Servers decide at different times within it.
 	Every = 5 * time.Second
-	// firstStay is the least time that networks avoid a link. It doubles, to mostStay, each time that
-	// the link is full again within mostStay after networks have returned.
+	// firstStay is the least time that networks avoid a link. It doubles, to mostStay, each time
+	// that the link is full again within mostStay after networks have returned.
 	firstStay, mostStay = 10 * time.Second, 30 * time.Minute
 	// Fresh is the age up to which a report counts. Reports repeat every Repeat, so that two may be
-	// lost. Networks that avoid the link do so for mostStay more: without a reflector no link reports,
-	// and if all returned, all links that are full would be overloaded.
+	// lost. Networks that avoid the link do so for mostStay more: without a reflector no link
+	// reports, and if all returned, all links that are full would be overloaded.
 	Fresh, Repeat = 95 * time.Second, 30 * time.Second
 
 	// MostCapacity bounds a capacity: 1 Pbit/s.
 	MostCapacity = 1e15 / 8
 	// maxLinks bounds the links that are known.
 	maxLinks = 4096
-	// maxCandidates bounds the networks that may leave a link or return to it in a decision, the largest
-	// ones on it: the daemon does nothing else meanwhile.
+	// maxCandidates bounds the networks that may leave a link or return to it in a decision, the
+	// largest ones on it: the daemon does nothing else meanwhile.
 	maxCandidates = 1024
 	// leastShare bounds what other servers are assumed to move for each byte of this one.
 	leastShare = 0.02
@@ -73,8 +73,8 @@ type Use struct {
 	Without Without
 }
 
-// Without returns the links that a network's packets take if they avoid some, and which share of its
-// goodput it loses then against avoiding none; false if there are none.
+// Without returns the links that a network's packets take if they avoid some, and which share of
+// its goodput it loses then against avoiding none; false if there are none.
 type Without func(avoided func(Link) bool) (links []Link, loss float64, ok bool)
 
 // total is what the network carries over all links.
@@ -104,8 +104,8 @@ type link struct {
 	received time.Time
 	// full is since when it has been full; zero if it is not.
 	full time.Time
-	// decided is when this server last decided on it, left when networks last left it, returned when
-	// they last returned.
+	// decided is when this server last decided on it, left when networks last left it, returned
+	// when they last returned.
 	decided, left, returned time.Time
 	stay                    time.Duration
 	back                    bool // networks have returned since it was last full
@@ -256,8 +256,8 @@ func (b *Balancer) draw(at Link, network netip.Prefix, now time.Time) float64 {
 	return float64(x>>11) / (1 << 53)
 }
 
-// Decide returns the networks that avoid other links from now on. The uses are those of all networks
-// that carry something.
+// Decide returns the networks that avoid other links from now on. The uses are those of all
+// networks that carry something.
 func (b *Balancer) Decide(now time.Time, uses []Use) (changed []netip.Prefix) {
 	d := decision{Balancer: b, now: now, planned: map[Link]float64{}, changed: map[netip.Prefix]bool{}}
 	d.settle(uses)
@@ -291,8 +291,8 @@ func (l *link) lost(now time.Time) bool {
 	return age > Fresh+mostStay || age < -Fresh
 }
 
-// settle ends what is without effect: networks avoid no link that is lost, and those that carry nothing
-// none that is not full.
+// settle ends what is without effect: networks avoid no link that is lost, and those that carry
+// nothing none that is not full.
 func (d *decision) settle(uses []Use) {
 	active := make(map[netip.Prefix]bool, len(uses))
 	for i := range uses {
@@ -382,8 +382,8 @@ func (d *decision) leave(at Link, l *link, uses []Use) {
 			large = append(large, c)
 		}
 	}
-	// What is left may be less than any network has. Of all servers, as much leaves in the mean as is
-	// too much.
+	// What is left may be less than any network has. Of all servers, as much leaves in the mean as
+	// is too much.
 	slices.SortStableFunc(large, func(a, b candidate) int { return cmp.Compare(a.rate, b.rate) })
 	for _, c := range large {
 		if excess <= (Full-aim)*l.Capacity*share {
@@ -438,15 +438,15 @@ func (d *decision) detour(c candidate, at Link, share float64) (avoided links, o
 	}
 }
 
-// room reports whether a link can take a rate up to a share of its capacity, if other servers plan as
-// much as this one in proportion to its share. One that nothing is known of can.
+// room reports whether a link can take a rate up to a share of its capacity, if other servers plan
+// as much as this one in proportion to its share. One that nothing is known of can.
 func (d *decision) room(at Link, rate, share, limit float64) bool {
 	l, ok := d.Known(d.now, at)
 	return !ok || l.Used+rate+d.planned[at]/max(share, leastShare) <= limit*l.Capacity
 }
 
-// takeBack has networks return to a link, those first that lost most, to half of what is free there:
-// the others see what that brings before the rest returns.
+// takeBack has networks return to a link, those first that lost most, to half of what is free
+// there: the others see what that brings before the rest returns.
 func (d *decision) takeBack(at Link, l *link, uses []Use) {
 	var list []candidate
 	on, off := 0.0, 0.0

@@ -22,8 +22,8 @@ func prefix(n int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, byte(n >> 8), byte(n)}), 48)
 }
 
-// demand is what a network has at one server: a rate, and the links from the best to the worst, with
-// what it loses on each.
+// demand is what a network has at one server: a rate, and the links from the best to the worst,
+// with what it loses on each.
 type demand struct {
 	rate  float64
 	links []int
@@ -123,8 +123,8 @@ func newWorld(servers, networks int, factor float64, seed uint64) *world {
 	return w
 }
 
-// TestServers: servers relieve a link that all of them want 30 % too much of, without moving more than
-// needed, filling another one, or moving again.
+// TestServers: servers relieve a link that all of them want 30 % too much of, without moving more
+// than needed, filling another one, or moving again.
 func TestServers(t *testing.T) {
 	for servers, runs := range map[int]uint64{1: 20, 10: 20, 100: 2} {
 		for seed := range runs {
@@ -237,7 +237,8 @@ func TestDemandAtTheEdge(t *testing.T) {
 	}
 }
 
-// one has one server with networks of equal rate on link 0, of which the later ones lose more elsewhere.
+// one has one server with networks of equal rate on link 0, of which the later ones lose more
+// elsewhere.
 func one(b *Balancer, n int, rate float64) (uses []Use) {
 	for i := range n {
 		uses = append(uses, Use{

@@ -9,12 +9,12 @@ const (
 	// SampleEvery is how often a border router reads what its links have sent, and the least time
 	// between two reports of a link.
 	SampleEvery = time.Second
-	// smoothFor is the time constant of what a link is said to carry: longer than the bursts of a few
-	// connections, and shorter than Every.
+	// smoothFor is the time constant of what a link is said to carry: longer than the bursts of a
+	// few connections, and shorter than Every.
 	smoothFor = 2 * time.Second
 
-	// A change is reported if it is a share of the capacity: a small one of a link that networks may
-	// soon leave or return to.
+	// A change is reported if it is a share of the capacity: a small one of a link that networks
+	// may soon leave or return to.
 	smallStep, largeStep = 0.01, 0.05
 )
 

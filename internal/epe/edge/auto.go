@@ -15,10 +15,10 @@ import (
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
-// Mode auto: a network is delivered in the mode that measured best there. What connections achieve is
-// reported when they end. A bulk connection is the occasion to compare: for some seconds the network
-// has another mode, and what its connections carry before and meanwhile is the measurement. A path
-// that makes no progress is left without any measurement.
+// Mode auto: a network is delivered in the mode that measured best there. What connections achieve
+// is reported when they end. A bulk connection is the occasion to compare: for some seconds the
+// network has another mode, and what its connections carry before and meanwhile is the measurement.
+// A path that makes no progress is left without any measurement.
 
 const (
 	// incumbentFor and challengerFor are how long what connections carry is measured in each mode,
@@ -46,8 +46,8 @@ type auto struct {
 	// or was requested and not established.
 	trials   map[netip.Prefix]*trial
 	suspects map[netip.Prefix]*suspect
-	// vanished are the connections that made no progress when their network last left a mode for it: if
-	// they make none in the next mode either, it is the client that has gone.
+	// vanished are the connections that made no progress when their network last left a mode for
+	// it: if they make none in the next mode either, it is the client that has gone.
 	vanished map[netip.Prefix]sample
 	// stalls counts the modes that were left because they made no progress.
 	stalls uint64
@@ -232,8 +232,8 @@ func (n *delivered) rests() bool {
 	return n.rule != nil && n.rule.auto && n.rule.mode.named != modeMultipath
 }
 
-// offered returns a route for the path manager. Where subflows rest, or the network avoids the link,
-// it is one that is about to be withdrawn; that of the peer that connections begin through is
+// offered returns a route for the path manager. Where subflows rest, or the network avoids the
+// link, it is one that is about to be withdrawn; that of the peer that connections begin through is
 // preferred to all others.
 func (e *egress) offered(p *peer, prefix netip.Prefix, r pathmanager.Route) pathmanager.Route {
 	n, ok := e.delivery.networks.Get(prefix)

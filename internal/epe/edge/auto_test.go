@@ -103,8 +103,8 @@ func (a *autoEgress) status(prefix string) NetworkStatus {
 	return list[0]
 }
 
-// TestAuto: the mode that measured best is used, for its network alone, until it makes no progress or
-// its peer withdraws.
+// TestAuto: the mode that measured best is used, for its network alone, until it makes no progress
+// or its peer withdraws.
 func TestAuto(t *testing.T) {
 	a := newAutoEgress(t, false)
 	if s := a.status(autoNetwork); s.Mode != "auto: multipath" || a.delivered(autoNetwork) != "none" || a.states[peerPrefix{0, netip.MustParsePrefix(autoNetwork)}] != pathmanager.RoutePresent {

@@ -16,23 +16,24 @@ import (
 // subflows of longer connections measured of each path.
 
 const (
-	// beginEvery is how often it is considered at most where the connections of a network begin, and
-	// beginFor for how long it stays: a change moves those that run.
+	// beginEvery is how often it is considered at most where the connections of a network begin,
+	// and beginFor for how long it stays: a change moves those that run.
 	beginEvery = time.Second
 	beginFor   = 10 * time.Second
 )
 
 // beginning is where the connections of a network begin.
 type beginning struct {
-	// peer is the egress peer; "": the best path. It was considered at a time, and has been so since.
+	// peer is the egress peer; "": the best path. It was considered at a time, and has been so
+	// since.
 	peer              string
 	considered, since time.Time
 	// paths are those that were measured, by egress peer; "" is the best path.
 	paths map[string]*selection.Recent
 }
 
-// pathOf returns the egress peer of the path that a connection measured, "" for the best path, false
-// if that is not certain.
+// pathOf returns the egress peer of the path that a connection measured, "" for the best path,
+// false if that is not certain.
 func (e *egress) pathOf(now time.Time, n *delivered, r outcome.Report) (name string, ok bool) {
 	if at := slices.IndexFunc(e.peers, func(p *peer) bool { return p.Address == r.Local.Addr() }); at >= 0 {
 		return e.peers[at].Name, true
@@ -104,9 +105,9 @@ func (e *egress) considerBegin(now time.Time, prefix netip.Prefix, b *beginning)
 	e.deliver(prefix)
 }
 
-// leaveBegin has the connections of a network begin on the best path because none progressed over the
-// egress peer that they began through, if there is one. What was established before measures that no
-// longer.
+// leaveBegin has the connections of a network begin on the best path because none progressed over
+// the egress peer that they began through, if there is one. What was established before measures
+// that no longer.
 func (e *egress) leaveBegin(now time.Time, n *delivered) bool {
 	p := n.beginsAt()
 	if p == nil {

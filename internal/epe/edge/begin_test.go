@@ -10,8 +10,8 @@ import (
 	"github.com/tabane/tabane/internal/epe/pathmanager"
 )
 
-// over is a report of a subflow of a network on the address of an egress peer, or of a connection on
-// the default address.
+// over is a report of a subflow of a network on the address of an egress peer, or of a connection
+// on the default address.
 func (a *autoEgress) over(peer, prefix string, rtt time.Duration, acked uint64) outcome.Report {
 	r := a.report(outcome.Closed, prefix, acked)
 	r.MinRTT, r.Duration, r.Busy = rtt, time.Second, time.Second

@@ -16,9 +16,9 @@ import (
 	"github.com/tabane/tabane/internal/kernel/route"
 )
 
-// A measurement borrows the delivery to one client address for the time of a trial. What is borrowed
-// is in no file: it ends by itself unless it is renewed, and the next instance removes its route as
-// any other that it does not want.
+// A measurement borrows the delivery to one client address for the time of a trial. What is
+// borrowed is in no file: it ends by itself unless it is renewed, and the next instance removes its
+// route as any other that it does not want.
 
 const (
 	// BorrowedFor is how long a delivery is borrowed unless it is renewed: what a server that was

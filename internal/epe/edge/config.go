@@ -22,20 +22,21 @@ type Config struct {
 	ASN uint32 `yaml:"asn"`
 	// RouterID is the BGP identifier, an IPv4 address that no other speaker of the AS has.
 	RouterID netip.Addr `yaml:"router_id"`
-	// Interface is the NIC that carries the default address and the EPE addresses. Its MTU is that of
-	// the path to the border routers.
+	// Interface is the NIC that carries the default address and the EPE addresses. Its MTU is that
+	// of the path to the border routers.
 	Interface string `yaml:"interface"`
 	// Address is the default address: clients connect to it, and its traffic follows BGP's best
 	// path. The sessions with reflectors start from it.
 	Address netip.Addr `yaml:"address"`
 	// Prefix is the on-link prefix that the default address and the EPE addresses belong to.
 	Prefix netip.Prefix `yaml:"prefix"`
-	// Addresses are further default addresses, such as an IPv4 address, or one that is routed to lo.
-	// A client can use only EPE addresses of the IP version that it connected with.
+	// Addresses are further default addresses, such as an IPv4 address, or one that is routed to
+	// lo. A client can use only EPE addresses of the IP version that it connected with.
 	Addresses []Address `yaml:"addresses,omitempty"`
 	// Routes is who installs the routes to clients in the tables of the egress peers: bgp is this
-	// daemon, with the routes of the reflectors; kernel is another program, such as FRR or a script.
-	// This daemon then follows the tables and manages addresses, policy rules and MPTCP. Default: bgp.
+	// daemon, with the routes of the reflectors; kernel is another program, such as FRR or a
+	// script. This daemon then follows the tables and manages addresses, policy rules and MPTCP. Default:
+	// bgp.
 	// Example: kernel
 	Routes RouteSource `yaml:"routes,omitempty"`
 	// BestPaths is what happens to the best path of each unicast route that the reflectors
@@ -58,11 +59,11 @@ type Config struct {
 	Peers []Peer `yaml:"peers"`
 	// MPTCP is how the paths of connections are managed.
 	MPTCP Paths `yaml:"mptcp,omitempty"`
-	// Delivery is how packets from the default addresses reach client networks. It is for all clients:
-	// TCP, QUIC and any other protocol, and the first subflow of MPTCP.
+	// Delivery is how packets from the default addresses reach client networks. It is for all
+	// clients: TCP, QUIC and any other protocol, and the first subflow of MPTCP.
 	Delivery Delivery `yaml:"delivery,omitempty"`
-	// Control is the path of the Unix socket for tabane reload, which only the daemon's user and root
-	// can use. What mptcp.use: overflow learned of paths is kept beside it, in edge.paths. Default:
+	// Control is the path of the Unix socket for tabane reload, which only the daemon's user and
+	// root can use. What mptcp.use: overflow learned of paths is kept beside it, in edge.paths. Default:
 	// /run/tabane/edge.sock.
 	Control string `yaml:"control,omitempty"`
 	// Status is where /status and /metrics are served. Default: port 9117 of ::1, or of
@@ -94,7 +95,8 @@ type BestPaths string
 const (
 	// InstallBestPaths adds them to the main table.
 	InstallBestPaths BestPaths = "install"
-	// LeaveBestPaths adds only those to the locators, and leaves all else to the routes of the host.
+	// LeaveBestPaths adds only those to the locators, and leaves all else to the routes of the
+	// host.
 	LeaveBestPaths BestPaths = "leave"
 )
 
@@ -127,9 +129,9 @@ type Reflector struct {
 	BFD bfd.Config `yaml:"bfd,omitempty"`
 }
 
-// Peer is one egress peer as the server sees it: a route target, a table and an EPE address. One that
-// IPv4 and IPv6 packets leave through is two peers, which may have the same route target and table
-// number.
+// Peer is one egress peer as the server sees it: a route target, a table and an EPE address. One
+// that IPv4 and IPv6 packets leave through is two peers, which may have the same route target and
+// table number.
 type Peer struct {
 	// Name identifies the peer in logs, status and metrics.
 	Name string `yaml:"name"`
@@ -199,15 +201,15 @@ type Paths struct {
 	// for a best path through another peer. Default: backup; with the kernel's path manager share.
 	// Example: share
 	BestPath BestPath `yaml:"best_path,omitempty"`
-	// Use is which subflows carry data: all, as Linux' scheduler decides; or overflow, the one with the
-	// shortest delay first, and others while it is saturated and as long as they help, so that slow
-	// paths do not delay small objects and streams. Subflows that carry no data are backups. What is
-	// measured of a path is used for 10 minutes for further connections of the client's /48 (IPv4: /24),
-	// also after a restart. Default: all.
+	// Use is which subflows carry data: all, as Linux' scheduler decides; or overflow, the one with
+	// the shortest delay first, and others while it is saturated and as long as they help, so that
+	// slow paths do not delay small objects and streams. Subflows that carry no data are backups.
+	// What is measured of a path is used for 10 minutes for further connections of the client's /48
+	// (IPv4: /24), also after a restart. Default: all.
 	// Example: overflow
 	Use Use `yaml:"use,omitempty"`
-	// Policies replace use for connections of a port, a mark or a cgroup. The first one whose conditions
-	// all apply is used.
+	// Policies replace use for connections of a port, a mark or a cgroup. The first one whose
+	// conditions all apply is used.
 	Policies []Policy `yaml:"policies,omitempty"`
 	// MPTCP is for the kernel's path manager only.
 	MPTCP `yaml:",inline"`
@@ -416,8 +418,8 @@ func (c *Config) onLink() []netip.Prefix {
 	return prefixes
 }
 
-// checkInside adds a fault if a valid EPE address is outside the prefixes of all default addresses of
-// its IP version.
+// checkInside adds a fault if a valid EPE address is outside the prefixes of all default addresses
+// of its IP version.
 func (c *Config) checkInside(faults *fault.List, path string, address netip.Addr) {
 	var own []netip.Prefix
 	for _, a := range c.defaults() {

@@ -448,9 +448,9 @@ func (e *egress) deliveredRoute(prefix netip.Prefix, g *group) route.Route {
 	return r
 }
 
-// deliveryRule returns the rule for a prefix: that of a measurement, else that of the longest prefix
-// that covers it, else that of its origin AS, else the default. It returns nil for a prefix that is
-// neither that of a rule nor announced by an egress peer.
+// deliveryRule returns the rule for a prefix: that of a measurement, else that of the longest
+// prefix that covers it, else that of its origin AS, else the default. It returns nil for a prefix
+// that is neither that of a rule nor announced by an egress peer.
 func (e *egress) deliveryRule(prefix netip.Prefix) *deliveryRule {
 	r := e.delivery.rules
 	if b := e.delivery.borrowed[prefix]; b != nil {

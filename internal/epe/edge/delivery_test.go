@@ -531,8 +531,8 @@ func TestDeliverOnlyAnnounced(t *testing.T) {
 		var d Delivery
 		lost := map[netip.Prefix]bool{}
 		reachable := func(sid netip.Addr) bool { return !lost[netip.PrefixFrom(sid, 32).Masked()] }
-		// covers reports whether a peer has a route with this SID to all of a prefix; any SID if not
-		// valid.
+		// covers reports whether a peer has a route with this SID to all of a prefix; any SID if
+		// not valid.
 		covers := func(peer string, sid netip.Addr, prefix netip.Prefix) bool {
 			rt := id(map[string]string{"a": "65000:101", "b": "65000:102"}[peer])
 			return slices.ContainsFunc(slices.Collect(maps.Values(advertised)), func(p bgp.VPNPath) bool {

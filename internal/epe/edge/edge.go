@@ -85,8 +85,8 @@ type Edge struct {
 	restarted  bool
 	quietTimer *time.Timer
 	hashing    hashing
-	// observer reports connections; nil unless a mode is auto. namespace is that of the edge, groups the
-	// root of control groups, nil if there is none.
+	// observer reports connections; nil unless a mode is auto. namespace is that of the edge,
+	// groups the root of control groups, nil if there is none.
 	observer  *observer
 	namespace *netns.Handle
 	groups    *os.File
@@ -266,8 +266,8 @@ func (e *Edge) prepare() error {
 	}
 	if len(stale) > 0 {
 		// Objects of a previous instance that would route EPE addresses through the wrong peer are
-		// deleted before the new rules take effect. The guards are installed first, so that no packet
-		// follows the best path in between.
+		// deleted before the new rules take effect. The guards are installed first, so that no
+		// packet follows the best path in between.
 		e.log.Info("tables of EPE addresses have changed, removing the old rules and routes", "rules", len(stale))
 		if err := e.daemon.Kernel.Flush(); err != nil {
 			return err

@@ -77,7 +77,8 @@ type egress struct {
 	loads    egressLoads
 	// stalled are the egress peers that networks left because they made no progress there.
 	stalled map[networkPath]stalled
-	// sprayer is nil if no network has the mode, or this host cannot do it for the reason in unsprayed.
+	// sprayer is nil if no network has the mode, or this host cannot do it for the reason in
+	// unsprayed.
 	sprayer   sprayer
 	unsprayed error
 	plans     map[uint32]bool

@@ -22,9 +22,9 @@ import (
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
-// The loads of egress links. Border routers report them; while one is full, what each network carries
-// is measured, and some networks avoid the link until there is room again. Nothing is measured
-// otherwise.
+// The loads of egress links. Border routers report them; while one is full, what each network
+// carries is measured, and some networks avoid the link until there is room again. Nothing is
+// measured otherwise.
 
 const (
 	// loadsEvery is how often it is looked whether something is to be decided.
@@ -33,8 +33,8 @@ const (
 	measureFor = time.Second
 	// maxReports bounds the reports that are kept.
 	maxReports = 4096
-	// namedLoss is what a network is said to lose without the egress peers that the configuration names
-	// for it: it leaves a link after all that may choose.
+	// namedLoss is what a network is said to lose without the egress peers that the configuration
+	// names for it: it leaves a link after all that may choose.
 	namedLoss = 1
 )
 
@@ -44,8 +44,8 @@ type egressLoads struct {
 	// reports are those of the links, by their routes; links those of SIDs.
 	reports map[pathKey]linkReport
 	links   map[netip.Addr]capacity.Link
-	// best are the links that best paths lead through, of networks that had packets on them when they
-	// were last measured.
+	// best are the links that best paths lead through, of networks that had packets on them when
+	// they were last measured.
 	best map[netip.Prefix]capacity.Link
 	// reason is why networks cannot be measured, "" if they can.
 	reason string
@@ -60,8 +60,8 @@ type linkReport struct {
 	firstAS uint32
 }
 
-// newLoads returns the state without reports. The address of the server has it decide at other times
-// than others.
+// newLoads returns the state without reports. The address of the server has it decide at other
+// times than others.
 func newLoads(server netip.Addr) egressLoads {
 	h := fnv.New64a()
 	_, _ = h.Write(server.AsSlice())
@@ -128,8 +128,8 @@ func (e *egress) avoids(prefix netip.Prefix, sid netip.Addr) bool {
 	return ok && e.loads.balancer.Avoids(prefix, link)
 }
 
-// option is a mode that a network can have, the links that it leads through, and what it brings as a
-// multiple of the best path.
+// option is a mode that a network can have, the links that it leads through, and what it brings as
+// a multiple of the best path.
 type option struct {
 	mode   belief.Mode
 	links  []capacity.Link
@@ -206,8 +206,8 @@ func pick(options []option, preferred belief.Mode, avoided func(capacity.Link) b
 	return best, loss, ok
 }
 
-// detoured returns the mode that a network with auto has instead of the preferred one while it avoids
-// links.
+// detoured returns the mode that a network with auto has instead of the preferred one while it
+// avoids links.
 func (e *egress) detoured(prefix netip.Prefix, preferred belief.Mode, able []belief.Mode) belief.Mode {
 	if len(e.loads.balancer.Avoided(prefix)) == 0 || e.delivery.rules.dry {
 		return preferred
@@ -356,8 +356,8 @@ func (e *egress) tryable(prefix netip.Prefix, mode belief.Mode) bool {
 	return len(e.loads.balancer.Avoided(prefix)) == 0
 }
 
-// bestLink returns the link that the best path to a prefix leads through: the only one of its border
-// router to a peer of the AS that the path begins with.
+// bestLink returns the link that the best path to a prefix leads through: the only one of its
+// border router to a peer of the AS that the path begins with.
 func (e *egress) bestLink(nextHop netip.Addr, firstAS uint32) (found capacity.Link) {
 	for _, r := range e.loads.reports {
 		if r.link.Router != nextHop || r.firstAS != firstAS || r.link == found {

@@ -73,8 +73,8 @@ func (l *loadEgress) carry(rates map[string]float64) {
 	l.balance(l.networkUses(flows), l.best)
 }
 
-// TestFullLink: networks with auto, and then those of named peers, leave a full link for what brings
-// them most, and return.
+// TestFullLink: networks with auto, and then those of named peers, leave a full link for what
+// brings them most, and return.
 func TestFullLink(t *testing.T) {
 	const auto, single, spread = autoNetwork, otherNetwork, "2001:db8:e::/64"
 	l := newLoadEgress(t, Delivery{Default: Mode{named: modeAuto}, Explore: "50%", Networks: []Network{
@@ -250,8 +250,8 @@ func TestNoLoad(t *testing.T) {
 	}
 }
 
-// TestLoadsOnlyAnnounced: whatever is reported, packets leave only through peers that have a route to
-// their network.
+// TestLoadsOnlyAnnounced: whatever is reported, packets leave only through peers that have a route
+// to their network.
 func TestLoadsOnlyAnnounced(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		l := newLoadEgress(t, Delivery{Default: Mode{named: modeAuto}, Networks: []Network{{Prefix: netip.MustParsePrefix(otherNetwork), Mode: Mode{Spread: map[string]uint32{"a": 1, "b": 1}}}}})
@@ -309,7 +309,8 @@ func TestBestLink(t *testing.T) {
 	}
 }
 
-// BenchmarkBalance decides for 10,000 networks with 10 connections each, while the link of all of them is full.
+// BenchmarkBalance decides for 10,000 networks with 10 connections each, while the link of all of
+// them is full.
 func BenchmarkBalance(b *testing.B) {
 	const networks, each = 10_000, 10
 	l := newLoadEgress(b, Delivery{Default: Mode{named: modeAuto}})

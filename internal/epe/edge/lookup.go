@@ -84,8 +84,8 @@ func (e *egress) lookup(p *peer, dst netip.Prefix) []EPERoute {
 	return all
 }
 
-// longest returns the longest prefix that covers dst and is reachable through a peer, and its paths,
-// best first.
+// longest returns the longest prefix that covers dst and is reachable through a peer, and its
+// paths, best first.
 func (e *egress) longest(p *peer, dst netip.Prefix) (netip.Prefix, []egressPath) {
 	for n := range p.routes.Covering(dst) {
 		if paths := e.usable(p.routes.Value(n).paths); len(paths) > 0 {
@@ -127,14 +127,14 @@ type Subflow struct {
 	Connection string         `json:"connection"`
 	Client     netip.AddrPort `json:"client"`
 	Address    netip.Addr     `json:"address"`
-	// Egress is the name of the egress peer, or "best path" on the default address, "main table" with
-	// best_paths: leave.
+	// Egress is the name of the egress peer, or "best path" on the default address, "main table"
+	// with best_paths: leave.
 	Egress  string `json:"egress"`
 	Backup  bool   `json:"backup"`
 	Stalled bool   `json:"stalled"`
 	Parked  bool   `json:"parked"`
-	// Policy is that of the connection, and Use why the subflow carries data or rests, with mptcp.use:
-	// overflow or a policy.
+	// Policy is that of the connection, and Use why the subflow carries data or rests, with
+	// mptcp.use: overflow or a policy.
 	Policy string `json:"policy,omitempty"`
 	Use    string `json:"use,omitempty"`
 }

@@ -19,7 +19,8 @@ func (c *Config) memoryFile() string {
 	return strings.TrimSuffix(control.Path(c.Control, "edge"), ".sock") + ".paths"
 }
 
-// memory keeps what connections learned of paths in a file. It is written in a goroutine of its own.
+// memory keeps what connections learned of paths in a file. It is written in a goroutine of its
+// own.
 type memory struct {
 	file    string
 	log     *slog.Logger

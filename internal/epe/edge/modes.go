@@ -21,8 +21,8 @@ type Delivery struct {
 	// Default is the mode of the networks that no entry of networks is for. Default: best.
 	// Example: {spread: {transit-a: 80, transit-b: 20}}
 	Default Mode `yaml:"default,omitempty"`
-	// Networks are the modes of client networks. The longest prefix that has a network applies to it,
-	// else the AS that originates its route, else the default.
+	// Networks are the modes of client networks. The longest prefix that has a network applies to
+	// it, else the AS that originates its route, else the default.
 	Networks []Network `yaml:"networks,omitempty"`
 	// Explore is the share of the bytes of a network's long connections that mode auto may send in
 	// other modes than the best one to compare them, from 0% for never to 50%. Default: 10%.
@@ -30,9 +30,9 @@ type Delivery struct {
 	Explore string `yaml:"explore,omitempty"`
 	// DryRun changes no route: tabane status networks shows what would be done. Example: true
 	DryRun bool `yaml:"dry_run,omitempty"`
-	// Store is where what mode auto measured is kept: file is a file of this server, edge.networks beside
-	// the control socket; the URL of a Valkey or Redis server shares it with the servers of a site as
-	// well. Default: file. Example: "valkey://store.example:6379"
+	// Store is where what mode auto measured is kept: file is a file of this server, edge.networks
+	// beside the control socket; the URL of a Valkey or Redis server shares it with the servers of
+	// a site as well. Default: file. Example: "valkey://store.example:6379"
 	Store Store `yaml:"store,omitempty"`
 }
 
@@ -47,18 +47,18 @@ type Network struct {
 	Mode Mode `yaml:"mode"`
 }
 
-// Mode is how packets reach a client network. The short forms are best, for BGP's best path, which is
-// also where packets go that no egress peer of the mode has a route for; multipath, which is the same
-// with the subflows of MPTCP clients over EPE addresses; and auto, for what measured best.
+// Mode is how packets reach a client network. The short forms are best, for BGP's best path, which
+// is also where packets go that no egress peer of the mode has a route for; multipath, which is the
+// same with the subflows of MPTCP clients over EPE addresses; and auto, for what measured best.
 type Mode struct {
 	// Single is the name of the egress peer that all packets leave through. Example: transit-b
 	Single string `yaml:"single,omitempty"`
 	// Spread are the egress peers that flows are spread over, each with its share of the flows
 	// relative to the others'. Example: {transit-a: 80, transit-b: 20}
 	Spread map[string]uint32 `yaml:"spread,omitempty"`
-	// Spray are the egress peers that the packets of each TCP connection are sent through, at most 4. The
-	// first one carries a connection as single does, the others what arrives no later through them, as
-	// long as they lose, delay and reorder nothing. Example: [transit-a, transit-b]
+	// Spray are the egress peers that the packets of each TCP connection are sent through, at most 4.
+	// The first one carries a connection as single does, the others what arrives no later through
+	// them, as long as they lose, delay and reorder nothing. Example: [transit-a, transit-b]
 	Spray []string `yaml:"spray,omitempty"`
 
 	// best: the mode was given as such, and not left out.

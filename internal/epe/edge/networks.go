@@ -51,15 +51,15 @@ type DeliveryStatus struct {
 	DryRun   bool   `json:"dry_run,omitempty"`
 	Networks int    `json:"networks"`
 	Groups   int    `json:"groups"`
-	// Modes counts the networks in each mode. With auto, it is the mode that is in use, which may be one
-	// that is tried.
+	// Modes counts the networks in each mode. With auto, it is the mode that is in use, which may
+	// be one that is tried.
 	Modes map[string]int `json:"modes,omitempty"`
-	// Known is the number of networks that mode auto knows something of; Forgotten counts those that
-	// it had no room for.
+	// Known is the number of networks that mode auto knows something of; Forgotten counts those
+	// that it had no room for.
 	Known     int    `json:"known"`
 	Forgotten uint64 `json:"forgotten"`
-	// Comparisons counts those that measured something, Changes the changes of the mode of a network
-	// with auto, Stalls those because of no progress.
+	// Comparisons counts those that measured something, Changes the changes of the mode of a
+	// network with auto, Stalls those because of no progress.
 	Comparisons uint64 `json:"comparisons"`
 	Changes     uint64 `json:"changes"`
 	Stalls      uint64 `json:"stalls"`
@@ -101,8 +101,8 @@ type NetworkStatus struct {
 	// Mode is the mode in use, after "auto: " if it was chosen.
 	Mode string `json:"mode"`
 	// Through are the egress peers that packets leave through, with the shares of the flows in
-	// percent if they are spread, the first one first if packets are sprayed; the best path if no peer
-	// of the mode covers the network.
+	// percent if they are spread, the first one first if packets are sprayed; the best path if no
+	// peer of the mode covers the network.
 	Through []string `json:"through"`
 	// State is "in use", "dry run", "pending" until the kernel has the route, why this host cannot
 	// do the mode, the peers of the mode that have no route to the network, or those that it left
@@ -110,7 +110,8 @@ type NetworkStatus struct {
 	State string `json:"state"`
 	// Seconds is the time since the last change.
 	Seconds int64 `json:"seconds"`
-	// Why is the reason for the mode if that is auto, and Trying the mode that it is compared with now.
+	// Why is the reason for the mode if that is auto, and Trying the mode that it is compared with
+	// now.
 	Why    string `json:"why,omitempty"`
 	Trying string `json:"trying,omitempty"`
 	// Modes are what connections achieved in each mode, and what was measured.

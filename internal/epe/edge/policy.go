@@ -28,8 +28,8 @@ type Policy struct {
 	// path, and uses others soon after that is saturated; cost uses the paths in the order of the
 	// list, each up to its commit; ratio divides the data by the shares. Example: latency
 	Policy PolicyName `yaml:"policy"`
-	// Paths are the egress peers of cost, the cheapest first, and of ratio. Other peers are used only
-	// when none of these works.
+	// Paths are the egress peers of cost, the cheapest first, and of ratio. Other peers are used
+	// only when none of these works.
 	Paths []PolicyPath `yaml:"paths,omitempty"`
 }
 
@@ -43,8 +43,8 @@ type PolicyPath struct {
 	// Commit is the highest rate of payload that all connections of the policy together send to the
 	// peer, as a mean over a second; cost needs it for all but the last. Example: 200Mbit/s
 	Commit unit.Bandwidth `yaml:"commit,omitempty"`
-	// Share is the peer's share of the data of a connection, relative to the shares of the others; ratio
-	// needs it. Example: 80
+	// Share is the peer's share of the data of a connection, relative to the shares of the others;
+	// ratio needs it. Example: 80
 	Share float64 `yaml:"share,omitempty"`
 }
 

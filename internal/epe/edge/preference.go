@@ -10,10 +10,10 @@ import (
 	"github.com/tabane/tabane/internal/bgp/rib"
 )
 
-// The route distinguishers of two ASBRs differ, so to BGP their paths to a prefix through one egress
-// peer are different destinations, and the edge selects between them. It follows the steps of BGP
-// that its attributes allow (RFC 4271 sections 9.1.1 and 9.1.2.2) and then prefers the lower SID,
-// which is the same on every server and does not depend on the order of updates.
+// The route distinguishers of two ASBRs differ, so to BGP their paths to a prefix through one
+// egress peer are different destinations, and the edge selects between them. It follows the steps
+// of BGP that its attributes allow (RFC 4271 sections 9.1.1 and 9.1.2.2) and then prefers the lower
+// SID, which is the same on every server and does not depend on the order of updates.
 
 // preference are the attributes of a path that the selection depends on.
 type preference struct {

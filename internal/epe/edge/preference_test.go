@@ -83,8 +83,8 @@ func TestSelectionBetweenASBRs(t *testing.T) {
 	}
 }
 
-// The order of the paths does not depend on the order in which they were received, and the best path
-// without the first one is the second one.
+// The order of the paths does not depend on the order in which they were received, and the best
+// path without the first one is the second one.
 func TestPropertyRankIsDeterministic(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var paths []egressPath

@@ -26,14 +26,15 @@ import (
 // alone, and the URL.
 type Store struct {
 	// URL is that of a Valkey or Redis server for all servers of a site:
-	// valkey://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE], or redis://; with TLS valkeys:// or rediss://.
+	// valkey://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE], or redis://; with TLS valkeys:// or
+	// rediss://.
 	// Example: "valkey://store.example:6379"
 	URL string `yaml:"url,omitempty"`
 	// PasswordFile is a file with the password, in place of one in the URL.
 	// Example: /etc/tabane/store.password
 	PasswordFile string `yaml:"password_file,omitempty"`
-	// CA is a file with the certificates of the authorities that the server's is from. Default: those
-	// of the system. Example: /etc/tabane/store-ca.pem
+	// CA is a file with the certificates of the authorities that the server's is from. Default:
+	// those of the system. Example: /etc/tabane/store-ca.pem
 	CA string `yaml:"ca,omitempty"`
 	// Certificate is a file with the certificate of this server, if the store asks for one.
 	// Example: /etc/tabane/store.pem
@@ -47,7 +48,8 @@ type Store struct {
 
 const (
 	storeFile = "file"
-	// maxSite bounds the name of a site, maxSecret a file with a password or certificates, in bytes.
+	// maxSite bounds the name of a site, maxSecret a file with a password or certificates, in
+	// bytes.
 	maxSite, maxSecret = 64, 1 << 20
 )
 
@@ -155,7 +157,8 @@ const (
 // StoreStatus is the store of a site in a Status.
 type StoreStatus struct {
 	Name string `json:"name"`
-	// Up: the last exchange succeeded. Reason is why it did not: what is known here is used meanwhile.
+	// Up: the last exchange succeeded. Reason is why it did not: what is known here is used
+	// meanwhile.
 	Up     bool   `json:"up"`
 	Reason string `json:"reason,omitempty"`
 	// Written and Read count the records of networks, Invalid those of others that were ignored.

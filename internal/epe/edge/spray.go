@@ -29,7 +29,8 @@ const (
 	// sprayRule is the priority of the first peer's rules for its mark, after those of all EPE
 	// addresses, and before the main table, which has the routes with programs.
 	sprayRule = 16000
-	// sprayMark is that of the peer with index 0; the program refuses packets that have one of these.
+	// sprayMark is that of the peer with index 0; the program refuses packets that have one of
+	// these.
 	sprayMark = 0x7ab5 << 16
 )
 
@@ -96,9 +97,10 @@ func (e *egress) stopSpraying() bool {
 	return true
 }
 
-// leaveFirst has the kernel no longer use what a network has lost before a program for what is left is
-// loaded: that takes a large part of a second, and the routes that were withdrawn are only queued. The
-// groups leave out the members that are not among those left, so that nothing is sent after them.
+// leaveFirst has the kernel no longer use what a network has lost before a program for what is left
+// is loaded: that takes a large part of a second, and the routes that were withdrawn are only
+// queued. The groups leave out the members that are not among those left, so that nothing is sent
+// after them.
 func (e *egress) leaveFirst(old *group, left []member) {
 	if old != nil {
 		e.suspend(func(m member) bool {

@@ -210,10 +210,10 @@ func TestWithdrawalBeforeProgram(t *testing.T) {
 	}
 }
 
-// TestNoSprayedPacketLeavesUnannounced: after each of many random changes, with any one of the rules
-// and routes deleted, a packet with the mark of a peer, whatever a program chose it for, is dropped or
-// encapsulated to a SID of a route of that peer to the destination, or comes back to a program, which
-// drops it.
+// TestNoSprayedPacketLeavesUnannounced: after each of many random changes, with any one of the
+// rules and routes deleted, a packet with the mark of a peer, whatever a program chose it for, is
+// dropped or encapsulated to a SID of a route of that peer to the destination, or comes back to a
+// program, which drops it.
 func TestNoSprayedPacketLeavesUnannounced(t *testing.T) {
 	prefixes := []string{"2001:db8:c::/48", "2001:db8:c::/64", "2001:db8::/32", "198.51.0.0/16", "198.51.100.0/24"}
 	addresses := []netip.Addr{netip.MustParseAddr("2001:db8:c::1"), netip.MustParseAddr("2001:db8:c:1::1"), netip.MustParseAddr("198.51.100.1")}
@@ -255,7 +255,8 @@ func TestNoSprayedPacketLeavesUnannounced(t *testing.T) {
 					}
 				}
 			}
-			// A route has a program only for several peers that cover all of it, whose plan names no other.
+			// A route has a program only for several peers that cover all of it, whose plan names
+			// no other.
 			for _, o := range w {
 				r, ok := o.(route.Route)
 				if !ok || r.Program == 0 {

@@ -15,8 +15,8 @@ import (
 	"github.com/tabane/tabane/internal/kernel/statefile"
 )
 
-// TestNetworksFile: a file that is none of networks is moved aside with one line in the log, and one
-// that is cut off is read as far as it goes.
+// TestNetworksFile: a file that is none of networks is moved aside with one line in the log, and
+// one that is cut off is read as far as it goes.
 func TestNetworksFile(t *testing.T) {
 	now := time.Now()
 	table := func() *belief.Table { return belief.New(belief.Options{Networks: 100, Start: belief.Best}) }

@@ -197,9 +197,9 @@ func (c *Counter) Index(link string) int { return c.attached[link].index }
 // Attached returns the names of the interfaces on which it counts.
 func (c *Counter) Attached() []string { return slices.Collect(maps.Keys(c.attached)) }
 
-// Renew attaches the counter again to an interface of the calling thread's network namespace that was
-// made again under its name, or at which another program was attached before it. An interface that is
-// gone is detached. It reports whether it changed anything.
+// Renew attaches the counter again to an interface of the calling thread's network namespace that
+// was made again under its name, or at which another program was attached before it. An interface
+// that is gone is detached. It reports whether it changed anything.
 func (c *Counter) Renew(link string) (bool, error) {
 	at, ok := c.attached[link]
 	i, err := net.InterfaceByName(link)

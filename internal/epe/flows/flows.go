@@ -134,8 +134,8 @@ type Watcher struct {
 	next, nextSockets time.Time
 	deaf              error
 
-	// attached follows the interfaces of the namespace, unless it is nil; failed are those whose fault
-	// was logged.
+	// attached follows the interfaces of the namespace, unless it is nil; failed are those whose
+	// fault was logged.
 	attached   attacher
 	namespace  *netns.Handle
 	nextFollow time.Time

@@ -17,7 +17,8 @@ type Gateway struct {
 // translation is a connection between hosts whose packets the gateways translate: a session in each
 // direction.
 type translation struct {
-	// host is the end in the LAN, far the other one; without an address where no packet has shown it.
+	// host is the end in the LAN, far the other one; without an address where no packet has shown
+	// it.
 	host, far netip.AddrPort
 	protocol  string
 	flows     int

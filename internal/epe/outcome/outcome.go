@@ -53,8 +53,8 @@ type Report struct {
 	// Acked is the number of bytes that the other end acknowledged.
 	Acked uint64
 	// Duration is since the connection was established, Busy the part with data to send, of which
-	// Window was limited by the other end's receive window and Buffer by the send buffer, in steps of
-	// a jiffy.
+	// Window was limited by the other end's receive window and Buffer by the send buffer, in steps
+	// of a jiffy.
 	Duration, Busy, Window, Buffer time.Duration
 	// RTT is the smoothed and MinRTT the least round-trip time, 0 if it is not known.
 	RTT, MinRTT time.Duration
@@ -97,8 +97,8 @@ const together = time.Second
 var groups = []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}
 
 // Groups opens the root of control groups of version 2. Where it is not mounted, as in a network
-// namespace with a /sys of its own, it is opened by a mount that nothing else sees (Linux 5.2), which
-// needs CAP_SYS_ADMIN.
+// namespace with a /sys of its own, it is opened by a mount that nothing else sees (Linux 5.2),
+// which needs CAP_SYS_ADMIN.
 func Groups() (*os.File, error) {
 	for _, dir := range groups {
 		var fs unix.Statfs_t

@@ -187,8 +187,8 @@ func TestConnections(t *testing.T) {
 	}
 }
 
-// TestBusy: of a connection that always has data to send, which its client reads slowly, the interval
-// that has not ended counts, and nothing counts twice.
+// TestBusy: of a connection that always has data to send, which its client reads slowly, the
+// interval that has not ended counts, and nothing counts twice.
 func TestBusy(t *testing.T) {
 	w := watch(t)
 	var l net.Listener

@@ -32,8 +32,8 @@ func (m *machine) addDumped(l mptcp.Subflow) {
 	m.lastDump.differing[l.Token] = append(m.lastDump.differing[l.Token], l)
 }
 
-// endDump ends the dump: connections without subflows are removed, unknown connections are added, and
-// those that differ are reconciled.
+// endDump ends the dump: connections without subflows are removed, unknown connections are added,
+// and those that differ are reconciled.
 func (m *machine) endDump(now time.Time) {
 	m.now = now
 	rest := m.lastDump.differing

@@ -104,8 +104,8 @@ func (c *crowd) must(err error) {
 	}
 }
 
-// helper starts a process of this program that runs one test, which gets arguments by the environment.
-// ask writes a line to it and returns the line that it answers.
+// helper starts a process of this program that runs one test, which gets arguments by the
+// environment. ask writes a line to it and returns the line that it answers.
 func (c *crowd) helper(test, arguments string) (process *os.Process, ask func() []byte, stop func()) {
 	cmd := exec.Command("/proc/self/exe", "-test.run", "^"+test+"$")
 	cmd.Env = append(os.Environ(), test+"="+arguments)
@@ -224,8 +224,8 @@ func TestCrowdProcess(t *testing.T) {
 	}
 }
 
-// TestManagerProcess is the path manager of BenchmarkManyConnections, in its own process: it ends with
-// its standard input, and answers each line there with its status.
+// TestManagerProcess is the path manager of BenchmarkManyConnections, in its own process: it ends
+// with its standard input, and answers each line there with its status.
 func TestManagerProcess(t *testing.T) {
 	namespace, method, ok := strings.Cut(os.Getenv(t.Name()), " ")
 	if !ok {
@@ -327,7 +327,8 @@ func BenchmarkManyConnections(b *testing.B) {
 		}
 	}
 	c := newCrowd(b)
-	// settled waits until the number of subflows that a path manager knows does not change any more.
+	// settled waits until the number of subflows that a path manager knows does not change any
+	// more.
 	settled := func(b *testing.B, ask func() Status) (s Status) {
 		b.Helper()
 		for since, deadline := time.Now(), time.Now().Add(5*time.Minute); time.Since(since) < 10*time.Second; time.Sleep(100 * time.Millisecond) {

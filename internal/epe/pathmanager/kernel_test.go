@@ -314,8 +314,8 @@ func testPaths(s *site) {
 func TestMaintenanceInTheKernel(t *testing.T) {
 	s := newSite(t, addressingIPv6())
 	err := netns.Do(s.server, func() error {
-		// In a shorter queue a busy machine loses whole flights, which count as stalls, and a stalled
-		// subflow is closed instead of parked.
+		// In a shorter queue a busy machine loses whole flights, which count as stalls, and a
+		// stalled subflow is closed instead of parked.
 		return tc.SetRate(lan, tc.Rate{Rate: 20e6, Burst: 5000, Queue: 100 * time.Millisecond})
 	})
 	if err != nil {

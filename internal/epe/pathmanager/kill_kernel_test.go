@@ -21,7 +21,8 @@ import (
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
-// killedIn is the variable with the network namespace in which TestKilledProcess runs a path manager.
+// killedIn is the variable with the network namespace in which TestKilledProcess runs a path
+// manager.
 const killedIn = "TABANE_TEST_PATHMANAGER"
 
 // started runs a path manager on the site's server as edge does. stop ends it.

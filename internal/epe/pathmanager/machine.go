@@ -62,8 +62,8 @@ type machine struct {
 	inCgroup func(cgroup uint64, path string) bool
 	// source returns what the application has written to a connection, false if that is not known.
 	source func(token uint32) (selection.Source, bool)
-	// epoch is when the first connection became known; sampleSoon is set when one was added whose first
-	// sample decides on its rule, or when a subflow joined one whose paths are chosen.
+	// epoch is when the first connection became known; sampleSoon is set when one was added whose
+	// first sample decides on its rule, or when a subflow joined one whose paths are chosen.
 	epoch      time.Time
 	sampleSoon bool
 	memory     *selection.Memory
@@ -83,7 +83,8 @@ type machine struct {
 	lastDump dump
 	// watched are the connections whose subflows are sampled.
 	watched map[*connection]bool
-	// young are the connections that are not worth announcements yet, and when each is looked at next.
+	// young are the connections that are not worth announcements yet, and when each is looked at
+	// next.
 	young map[*connection]time.Time
 	// sharers counts the subflows that saturated each path in the last samples.
 	sharers map[pathKey]int

@@ -551,8 +551,8 @@ func TestUnknownIsCounted(t *testing.T) {
 	}
 }
 
-// TestClientJoinsFirst: the kernel has given an ID to an address that a client remembers, before the
-// address is announced.
+// TestClientJoinsFirst: the kernel has given an ID to an address that a client remembers, before
+// the address is announced.
 func TestClientJoinsFirst(t *testing.T) {
 	m := newManaged(true)
 	m.open(1, defaultAt, clientAt)

@@ -31,9 +31,9 @@ const (
 	sampleBusy  = 40 * time.Millisecond
 	sampleIdle  = 100 * time.Millisecond
 	sampleShare = 5
-	// sampleEach is the maximum number of subflows that are queried one by one, if they are more than
-	// 1/sampleOf of all. With more it is cheaper to dump all sockets, which takes 1.3 ms plus 2 us a
-	// subflow; a single query takes 6 us.
+	// sampleEach is the maximum number of subflows that are queried one by one, if they are more
+	// than 1/sampleOf of all. With more it is cheaper to dump all sockets, which takes 1.3 ms plus
+	// 2 us a subflow; a single query takes 6 us.
 	sampleEach = 256
 	sampleOf   = 3
 	// resyncFirst and resyncMax are the minimum and maximum delay before a failed dump of the
@@ -198,8 +198,8 @@ type Counts struct {
 	Backup    uint64 `json:"backup"`
 	// Stalls counts subflows that made no progress while others of the connection did.
 	Stalls uint64 `json:"stalls"`
-	// Standstills counts connections whose client had acknowledged data on their subflows and dropped
-	// it (NoDSSInWindow), of which a subflow was closed so that it is reinjected at once.
+	// Standstills counts connections whose client had acknowledged data on their subflows and
+	// dropped it (NoDSSInWindow), of which a subflow was closed so that it is reinjected at once.
 	Standstills uint64 `json:"standstills"`
 	// Unknown counts requests that came too late: for connections, subflows or addresses that no
 	// longer existed, and announcements of addresses that the client was joining already. Failed

@@ -262,7 +262,8 @@ func TestLoopClosesStalledSubflow(t *testing.T) {
 	})
 }
 
-// TestLoopSamplesJoined: the next data goes over the shorter path as soon as the client has joined it.
+// TestLoopSamplesJoined: the next data goes over the shorter path as soon as the client has joined
+// it.
 func TestLoopSamplesJoined(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLooped(t)

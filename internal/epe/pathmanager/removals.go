@@ -13,8 +13,9 @@ import (
 // each is announced first: a client without a free slot ignores that.
 
 const (
-	// removeAfter is how long after an announcement the removals before it are repeated. It doubles;
-	// after removeTries, 153 s in all, which is more than BGP's usual hold time, they are not repeated.
+	// removeAfter is how long after an announcement the removals before it are repeated. It
+	// doubles; after removeTries, 153 s in all, which is more than BGP's usual hold time, they are
+	// not repeated.
 	removeAfter = 75 * time.Millisecond
 	removeTries = 11
 )
@@ -59,8 +60,8 @@ func (c *connection) scheduleRemovals() {
 	}
 }
 
-// repeatRemovals repeats the unconfirmed removals, if that is due, and then offers the slots to other
-// peers. It ends when the client has as many subflows as before.
+// repeatRemovals repeats the unconfirmed removals, if that is due, and then offers the slots to
+// other peers. It ends when the client has as many subflows as before.
 func (c *connection) repeatRemovals() {
 	m, r := c.machine, &c.removals
 	if r.at.IsZero() || m.now.Before(r.at) {

@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// A Linux client accepts at most eight addresses, and opens at most eight subflows besides the initial
-// one (MPTCP_PM_ADDR_MAX in net/mptcp/protocol.h); the server's path manager has no such limit. So a
-// connection has eight slots. If more egress peers have a route to the client, the best ones get the
-// slots when the connection is established, in the order of their announcements, because a client with
-// a lower limit accepts those that arrive first. A slot whose subflow is lost goes to the best of the
-// others; one that is in use is not taken from it for a better one, because closing a subflow makes
-// the kernel reinject its data.
+// A Linux client accepts at most eight addresses, and opens at most eight subflows besides the
+// initial one (MPTCP_PM_ADDR_MAX in net/mptcp/protocol.h); the server's path manager has no such
+// limit. So a connection has eight slots. If more egress peers have a route to the client, the best
+// ones get the slots when the connection is established, in the order of their announcements,
+// because a client with a lower limit accepts those that arrive first. A slot whose subflow is lost
+// goes to the best of the others; one that is in use is not taken from it for a better one, because
+// closing a subflow makes the kernel reinject its data.
 
 // MaxSlots is the number of egress peers that a connection uses at most.
 const MaxSlots = 8
 
-// compare orders peers by their preference for a client, as BGP does (RFC 4271 section 9.1.2.2), but
-// backups last. MEDs of different neighbor ASes are not comparable.
+// compare orders peers by their preference for a client, as BGP does (RFC 4271 section 9.1.2.2),
+// but backups last. MEDs of different neighbor ASes are not comparable.
 func (p *peer) compare(other *peer, route, otherRoute Route) int {
 	if p.backup != other.backup {
 		if other.backup {
@@ -35,8 +35,8 @@ func (p *peer) compare(other *peer, route, otherRoute Route) int {
 	)
 }
 
-// ranking returns the indexes of all peers, best first for this client. Equal ones are in the order of
-// the configuration.
+// ranking returns the indexes of all peers, best first for this client. Equal ones are in the order
+// of the configuration.
 func (c *connection) ranking() []int {
 	if n := len(c.machine.peers); n <= MaxSlots {
 		order := make([]int, n)
@@ -79,8 +79,8 @@ func (c *connection) freeSlots() int {
 	return free
 }
 
-// mayAnnounce reports whether a peer without a slot gets one now: one is free, and no better peer is
-// ready to take it.
+// mayAnnounce reports whether a peer without a slot gets one now: one is free, and no better peer
+// is ready to take it.
 func (c *connection) mayAnnounce(peer int) bool {
 	m := c.machine
 	if len(m.peers) <= MaxSlots {
@@ -164,8 +164,8 @@ func (c *connection) refill() {
 // slots.
 type Waiting struct {
 	Connections int `json:"connections"`
-	// Client is the client with the most peers, Peers their number, and Slots the number of those that
-	// its connection uses.
+	// Client is the client with the most peers, Peers their number, and Slots the number of those
+	// that its connection uses.
 	Client netip.Addr `json:"client,omitzero"`
 	Peers  int        `json:"peers"`
 	Slots  int        `json:"slots"`

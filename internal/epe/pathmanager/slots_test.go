@@ -136,8 +136,8 @@ func TestSlotsOfALimitedClient(t *testing.T) {
 	}
 }
 
-// The removal of a lost peer's address was sent over the path of that peer, or was lost otherwise. The
-// client still counts the subflow, until the removal is repeated.
+// The removal of a lost peer's address was sent over the path of that peer, or was lost otherwise.
+// The client still counts the subflow, until the removal is repeated.
 func TestSlotIsFreedAfterALostRemoval(t *testing.T) {
 	for _, c := range []struct {
 		limit, lost int
@@ -216,8 +216,8 @@ func TestPropertySlotsAreFilled(t *testing.T) {
 	})
 }
 
-// The kernels of server and client move slots as the path manager says: eleven peers are lost one by
-// one.
+// The kernels of server and client move slots as the path manager says: eleven peers are lost one
+// by one.
 func TestSlotsInTheKernel(t *testing.T) {
 	with := addressingIPv6()
 	s := newSite(t, with)

@@ -9,13 +9,13 @@ import (
 
 // A receiver acknowledges data on a subflow and then drops it, when it is beyond the window of the
 // connection (NoDSSInWindow in its counters). No subflow retransmits it; the kernel's timer of the
-// connection reinjects one fragment of up to 32 KiB, waits for the acknowledgment, and then for 200 ms
-// more. So a connection that lost megabytes like this stands still for seconds, while closing one of its
-// subflows makes the kernel reinject everything at once.
+// connection reinjects one fragment of up to 32 KiB, waits for the acknowledgment, and then for 200
+// ms more. So a connection that lost megabytes like this stands still for seconds, while closing
+// one of its subflows makes the kernel reinject everything at once.
 
 const (
-	// standstillEvery is the interval at which the kernel's counter of such reinjections is read. Only
-	// when it has grown, connections are examined.
+	// standstillEvery is the interval at which the kernel's counter of such reinjections is read.
+	// Only when it has grown, connections are examined.
 	standstillEvery = 100 * time.Millisecond
 	// standstillShare bounds that to 1/50 of one core, if there are very many connections.
 	standstillShare = 50
@@ -202,8 +202,8 @@ func (m *machine) mayStandStill(token uint32) bool {
 	return c != nil && c.closable() != nil
 }
 
-// closable returns the subflow that is closed to end a standstill, nil if there is none: the one that
-// has most queued, or a backup.
+// closable returns the subflow that is closed to end a standstill, nil if there is none: the one
+// that has most queued, or a backup.
 func (c *connection) closable() (found *subflow) {
 	for _, s := range c.subflows {
 		if s.closing || s.initial || s.peer < 0 || len(c.subflows) < 2 {

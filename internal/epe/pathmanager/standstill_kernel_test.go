@@ -152,7 +152,8 @@ func TestSlowReaderInTheKernel(t *testing.T) {
 	received, stopDownload := s.download(client, server, func() { time.Sleep(150 * time.Millisecond) })
 	defer stopDownload()
 	eventually(t, "the client has read for two seconds", func() bool { return received.Load() >= 15*slowRead })
-	// On a busy machine the kernel's own windows may be overrun too, and the connection stand still.
+	// On a busy machine the kernel's own windows may be overrun too, and the connection stand
+	// still.
 	if got := l.Status(); got.Standstills > 0 && s.beyondWindow() == 0 {
 		t.Errorf("%d standstills, and the client dropped nothing", got.Standstills)
 	}

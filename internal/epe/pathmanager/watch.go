@@ -142,8 +142,8 @@ func (m *Manager) logSampling(err error) {
 	}
 }
 
-// suspect watches a connection for which a subflow is reported, and other connections of its client.
-// It returns false if the subflow is unknown or the only one.
+// suspect watches a connection for which a subflow is reported, and other connections of its
+// client. It returns false if the subflow is unknown or the only one.
 func (m *machine) suspect(now time.Time, token uint32, ends mptcp.Ends) bool {
 	c := m.conns[token]
 	if c == nil || len(c.subflows) < 2 || c.find(ends.Local, ends.Remote) == nil {

@@ -173,8 +173,8 @@ func TestIdleConnectionIsNotSampled(t *testing.T) {
 	}
 }
 
-// BenchmarkHole measures the time until a hole is found in a download that fills the link, and in one
-// that does not.
+// BenchmarkHole measures the time until a hole is found in a download that fills the link, and in
+// one that does not.
 func BenchmarkHole(b *testing.B) {
 	for _, method := range []struct {
 		name   string

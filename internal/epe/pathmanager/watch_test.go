@@ -72,8 +72,8 @@ func newReporting(t *testing.T, conns int) (*looped, *fakeReports, *countingKern
 	return l, reports, kernel
 }
 
-// move lets time pass in which each subflow of the connection progresses but the first peer's, which
-// has data in flight.
+// move lets time pass in which each subflow of the connection progresses but the first peer's,
+// which has data in flight.
 func (l *looped) move(token uint32, during time.Duration) {
 	for began := time.Now(); time.Since(began) < during; {
 		l.kernel.mu.Lock()

@@ -16,8 +16,8 @@ const (
 	// worthBytes is what a connection has been given to send. Less is all on the initial subflow,
 	// because the scheduler gives 64 KiB to a subflow at once (MPTCP_SEND_BURST_SIZE).
 	worthBytes = 64 << 10
-	// worthAge is the age of a connection with less. It is many times what a small object takes, and
-	// short beside the time for which a connection is kept for further ones.
+	// worthAge is the age of a connection with less. It is many times what a small object takes,
+	// and short beside the time for which a connection is kept for further ones.
 	worthAge = time.Second
 	// worthFirst is the age at which it is first looked at. It doubles each time.
 	worthFirst = sampleBusy

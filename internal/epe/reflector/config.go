@@ -26,8 +26,8 @@ type Config struct {
 	// Port is where BGP listens, so that another speaker of this host keeps port 179. Default: 179.
 	// Example: 1790
 	Port uint16 `yaml:"port,omitempty"`
-	// Control is the path of the Unix socket for tabane reload, which only the daemon's user and root
-	// can use. Default: /run/tabane/reflector.sock.
+	// Control is the path of the Unix socket for tabane reload, which only the daemon's user and
+	// root can use. Default: /run/tabane/reflector.sock.
 	Control string `yaml:"control,omitempty"`
 	// Status is where /status and /metrics are served. Default: port 9119 of ::1, or of
 	// 127.0.0.1 if IPv6 is switched off.

@@ -158,5 +158,6 @@ func (r *Reflector) Status() any {
 	return s
 }
 
-// Speaker returns the BGP speaker, for its tables and sessions. The caller changes no configuration.
+// Speaker returns the BGP speaker, for its tables and sessions. The caller changes no
+// configuration.
 func (r *Reflector) Speaker() *bgp.Speaker { return r.speaker }

@@ -22,9 +22,9 @@ func difference(old, now Config) (bgp.Changes, fault.List) {
 	return bgp.Compare(before, after), faults
 }
 
-// Reload applies another list of clients, and returns what changed. Sessions of unchanged clients stay
-// up. An invalid configuration, or one that needs a restart, is rejected as a whole. Before Run, it
-// replaces the clients that Run will add.
+// Reload applies another list of clients, and returns what changed. Sessions of unchanged clients
+// stay up. An invalid configuration, or one that needs a restart, is rejected as a whole. Before
+// Run, it replaces the clients that Run will add.
 func (r *Reflector) Reload(now Config) ([]string, error) {
 	if err := now.Check().Err(); err != nil {
 		return nil, err

@@ -20,8 +20,8 @@ type Config struct {
 	RouterID netip.Addr `yaml:"router_id"`
 	// Networks are originated and advertised to every neighbor.
 	Networks []netip.Prefix `yaml:"networks,omitempty"`
-	// Leaks are originated as well, with an AS path behind the own number, as by a router that leaks
-	// routes of others. Their traffic is not forwarded.
+	// Leaks are originated as well, with an AS path behind the own number, as by a router that
+	// leaks routes of others. Their traffic is not forwarded.
 	Leaks []Leak `yaml:"leaks,omitempty"`
 	// Generate originates a table like that of the Internet, for measurements. Their traffic is not
 	// forwarded.
@@ -33,8 +33,8 @@ type Config struct {
 	// entry.
 	// Example: {customers: ["reject 2001:db8:a:1::/64", "accept 2001:db8:a::/48 le 64"]}
 	PrefixLists map[string]policy.List `yaml:"prefix_lists,omitempty"`
-	// Control is the path of the Unix socket for tabane reload, which only the daemon's user and root
-	// can use. Default: /run/tabane/router.sock.
+	// Control is the path of the Unix socket for tabane reload, which only the daemon's user and
+	// root can use. Default: /run/tabane/router.sock.
 	Control string `yaml:"control,omitempty"`
 	// Status is where /status and /metrics are served. Default: port 9118 of ::1, or of
 	// 127.0.0.1 if IPv6 is switched off.

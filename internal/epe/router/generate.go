@@ -10,9 +10,9 @@ import (
 	"github.com/tabane/tabane/internal/bgp/message"
 )
 
-// Generate is a table like that of the Internet, for measurements: its prefix lengths are distributed as
-// in the global tables, and about six prefixes have the same origin and AS path. The same values
-// always give the same routes; a larger table contains the smaller ones.
+// Generate is a table like that of the Internet, for measurements: its prefix lengths are
+// distributed as in the global tables, and about six prefixes have the same origin and AS path. The
+// same values always give the same routes; a larger table contains the smaller ones.
 type Generate struct {
 	// IPv6 is the number of IPv6 prefixes. Example: 100000
 	IPv6 int `yaml:"ipv6,omitempty"`
@@ -33,9 +33,9 @@ const (
 	maxGenerated = 1_900_000
 )
 
-// The parts of the prefix lengths in the global tables, in per mille, roughly: almost half of the IPv6
-// prefixes are /48s and an eighth /32s, and more than half of the IPv4 prefixes are /24s. Shorter
-// ones than a block are left out.
+// The parts of the prefix lengths in the global tables, in per mille, roughly: almost half of the
+// IPv6 prefixes are /48s and an eighth /32s, and more than half of the IPv4 prefixes are /24s.
+// Shorter ones than a block are left out.
 var (
 	lengths6 = []share{{48, 460}, {32, 120}, {44, 110}, {40, 90}, {36, 50}, {29, 35}, {46, 30}, {47, 25}, {45, 20}, {42, 20}, {33, 15}, {34, 10}, {38, 10}, {30, 5}}
 	lengths4 = []share{{24, 615}, {22, 115}, {23, 105}, {21, 55}, {20, 50}, {19, 60}}
@@ -62,7 +62,8 @@ func (g Generate) routes() iter.Seq[bgp.UnicastRoute] {
 
 // each yields n routes in blocks of address space; it returns false when yield does.
 func (g Generate) each(n, blocks int, lengths []share, block func(int) netip.Prefix, yield func(bgp.UnicastRoute) bool) bool {
-	// The order of blocks is a permutation: the factor is a prime that does not divide their number.
+	// The order of blocks is a permutation: the factor is a prime that does not divide their
+	// number.
 	const factor = 2654435761
 	offset := mix(g.Seed) % uint64(blocks)
 	taken := map[netip.Prefix]bool{}
@@ -102,8 +103,8 @@ func pick(lengths []share, at int) int {
 	return lengths[0].length
 }
 
-// path returns the attributes of an origin's routes: from one to five more ASes, as most AS paths have,
-// and communities of the first.
+// path returns the attributes of an origin's routes: from one to five more ASes, as most AS paths
+// have, and communities of the first.
 func path(origin int, next func(int) int) (a bgp.Attributes) {
 	var asns []uint32
 	for range 1 + (next(3)+next(3))/2 {

@@ -14,9 +14,9 @@ import (
 	"github.com/tabane/tabane/internal/kernel/route"
 )
 
-// BenchmarkKernelLoad adds the routes of a generated table of b.N prefixes to the kernel as a border
-// router and a server do, two for each prefix, and nothing else. kernel-ns/op is the system time of a
-// prefix: no load of a table takes less than the sum of both.
+// BenchmarkKernelLoad adds the routes of a generated table of b.N prefixes to the kernel as a
+// border router and a server do, two for each prefix, and nothing else. kernel-ns/op is the system
+// time of a prefix: no load of a table takes less than the sum of both.
 func BenchmarkKernelLoad(b *testing.B) {
 	link, gateway := "wan", netip.MustParseAddr("2001:db8:ffff::2")
 	best := route.Route{Table: route.MainTable, Metric: 4096, Gateway: gateway, Link: link}

@@ -118,7 +118,8 @@ func (r *Router) Reload(now Config) ([]string, error) {
 	return c.lines(), err
 }
 
-// followLinks makes new sessions follow their links: there is no event of a link that has not changed.
+// followLinks makes new sessions follow their links: there is no event of a link that has not
+// changed.
 func (r *Router) followLinks() {
 	for _, n := range r.config.Neighbors {
 		if _, known := r.links[n.Name]; known {

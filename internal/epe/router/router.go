@@ -175,7 +175,8 @@ type Status struct {
 	health.Status
 	ASN     uint32 `json:"asn"`
 	Pending int    `json:"pending"`
-	// Unresolved is the number of best paths that are not installed because their next hop has no route.
+	// Unresolved is the number of best paths that are not installed because their next hop has no
+	// route.
 	Unresolved int `json:"unresolved"`
 	// Control is the path of the socket for commands.
 	Control  string              `json:"control"`
@@ -196,5 +197,6 @@ func (r *Router) Status() any {
 	return s
 }
 
-// Speaker returns the BGP speaker, for its tables and sessions. The caller changes no configuration.
+// Speaker returns the BGP speaker, for its tables and sessions. The caller changes no
+// configuration.
 func (r *Router) Speaker() *bgp.Speaker { return r.daemon.Speaker }

@@ -10,8 +10,8 @@ import (
 // another path.
 const nearer = 0.9
 
-// Nearest returns on which path connections begin: the one over which short transfers arrive first, by
-// what was measured. They stay on the path at unless another one is nearer by some margin.
+// Nearest returns on which path connections begin: the one over which short transfers arrive first,
+// by what was measured. They stay on the path at unless another one is nearer by some margin.
 func Nearest(paths []Past, at int) int {
 	fastest := 0.0
 	for _, p := range paths {
@@ -29,9 +29,9 @@ func Nearest(paths []Past, at int) int {
 // initialWindow is the window that a connection begins with (RFC 6928), in bytes.
 const initialWindow = 10 * 1448
 
-// takes returns how long a transfer of sendBurst on a new connection takes, in seconds, in slow start
-// after the handshake and the request; infinity if that is not known, or the path rests. A path that
-// was never saturated is hoped to be as fast as the fastest, in bytes/s.
+// takes returns how long a transfer of sendBurst on a new connection takes, in seconds, in slow
+// start after the handshake and the request; infinity if that is not known, or the path rests. A
+// path that was never saturated is hoped to be as fast as the fastest, in bytes/s.
 func (p Past) takes(fastest float64) float64 {
 	if p.MinRTT == 0 || p.Rest > 0 {
 		return math.Inf(1)
@@ -47,8 +47,8 @@ func (p Past) takes(fastest float64) float64 {
 	return takes
 }
 
-// Recent is what connections measured of a path lately, the last ones most. It counts for rememberFor.
-// The zero value is empty, and so is nil. Times are those of the wall clock.
+// Recent is what connections measured of a path lately, the last ones most. It counts for
+// rememberFor. The zero value is empty, and so is nil. Times are those of the wall clock.
 type Recent struct {
 	minRTT   time.Duration
 	rate     float64
@@ -56,8 +56,8 @@ type Recent struct {
 	stalled  time.Time // what was established before does not count
 }
 
-// recentGain is the weight of the latest connection: a path that has become longer is so after few of
-// them.
+// recentGain is the weight of the latest connection: a path that has become longer is so after few
+// of them.
 const recentGain = 0.25
 
 // Add adds what a connection measured that was established at a time: the least round-trip time,

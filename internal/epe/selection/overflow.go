@@ -25,13 +25,13 @@ const (
 	sendBurst = 64 << 10
 	// restMost bounds how long a path rests.
 	restMost = 5 * time.Minute
-	// windowRests is the least number of doublings when the receive window was too small: the window
-	// seldom grows, and a trial is expensive.
+	// windowRests is the least number of doublings when the receive window was too small: the
+	// window seldom grows, and a trial is expensive.
 	windowRests = 2
 )
 
-// The constants of the decisions, which only Constants lets an experiment change; those that policies
-// differ in are in byPolicy.
+// The constants of the decisions, which only Constants lets an experiment change; those that
+// policies differ in are in byPolicy.
 var (
 	// judgeAfter, and judgeRoundTrips, is the time from the opening of a path until it is judged.
 	judgeAfter      = time.Second
@@ -113,7 +113,8 @@ func (s *Sample[K]) busy() bool { return s.InFlight > 0 || s.NotSent > 0 }
 type Source struct {
 	// Written counts the bytes that it wrote.
 	Written uint64
-	// Full is whether the send buffer is full, so that the application waits if it has more to write.
+	// Full is whether the send buffer is full, so that the application waits if it has more to
+	// write.
 	Full bool
 }
 
@@ -168,8 +169,8 @@ type Connection[K comparable] struct {
 	// each path.
 	Recall func(K) Past
 	// Source, if set, returns what the application has written, false if that is not known. It is
-	// called at most once in a call of Update: when all open paths become saturated, and before another
-	// one opens.
+	// called at most once in a call of Update: when all open paths become saturated, and before
+	// another one opens.
 	Source func() (Source, bool)
 	// Policy is how paths are chosen. It must not change.
 	Policy Policy
@@ -221,7 +222,8 @@ type path struct {
 	rateBefore float64       // rate of the connection before the path was opened
 	tried      bool          // it was judged by the rate of the connection
 	until      time.Duration // when its rest ends
-	// verdict is why the path rests, or rested last; rests is how many times in a row it did not help.
+	// verdict is why the path rests, or rested last; rests is how many times in a row it did not
+	// help.
 	verdict Reason
 	rests   int
 	delay   float64 // seconds
@@ -353,8 +355,8 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 	p.remember(now)
 }
 
-// measureRate updates the rates of a path with the bytes that it delivered. What it carries is its rate
-// while it limits: it is saturated, and not in slow start.
+// measureRate updates the rates of a path with the bytes that it delivered. What it carries is its
+// rate while it limits: it is saturated, and not in slow start.
 func (p *path) measureRate(now time.Duration, limits, busy bool, sharers int) {
 	p.limited = p.limited && limits
 	if p.meter.add(now, p.bytes, busy) {
@@ -447,7 +449,8 @@ func (p *path) measured(now time.Duration) bool { return p.settled.value() > 0 |
 // delayAt returns what the delay of the path would be at another rate in bytes/s.
 func (p *path) delayAt(rate float64) float64 { return p.delay - sendBurst/p.capacity + sendBurst/rate }
 
-// unmeasured reports whether nothing is known of the rate of a path, because it has not carried data.
+// unmeasured reports whether nothing is known of the rate of a path, because it has not carried
+// data.
 func (p *path) unmeasured(now time.Duration) bool { return !p.used && p.known(now) == 0 }
 
 // known is the rate of a path in bytes/s, 0 if none was measured.
@@ -527,8 +530,8 @@ func (c *Connection[K]) chooseFirst(now time.Duration, samples []Sample[K]) {
 	c.saturated, c.suffices = since{}, since{}
 }
 
-// betterFirst reports whether a path is to be first instead of the best one so far; was is the first
-// path now, nil if there is none.
+// betterFirst reports whether a path is to be first instead of the best one so far; was is the
+// first path now, nil if there is none.
 func (c *Connection[K]) betterFirst(now time.Duration, p, best, was *path) bool {
 	switch {
 	case best == nil, now >= p.until && now < best.until:
@@ -614,9 +617,9 @@ func (c *Connection[K]) judge(now time.Duration, samples []Sample[K]) {
 	}
 }
 
-// verdict returns whether an open path helps: why it is to rest, Unused if it helps, false if that is
-// not known yet. sum is the rate of all open paths, limited whether the first one is saturated, and
-// measured whether a measurement of the connection's rate is complete.
+// verdict returns whether an open path helps: why it is to rest, Unused if it helps, false if that
+// is not known yet. sum is the rate of all open paths, limited whether the first one is saturated,
+// and measured whether a measurement of the connection's rate is complete.
 func (c *Connection[K]) verdict(now time.Duration, p *path, s *Sample[K], sum float64, limited, measured bool) (Reason, bool) {
 	rate, window := cmp.Or(p.rate.value(), estimate(s)), c.window.value()
 	why := NoGain
@@ -687,8 +690,8 @@ type view struct {
 	// saturated: all of them are; starts: one of them is in slow start; over: the first one has had
 	// nothing to send.
 	saturated, starts, over bool
-	// sum is their rate in bytes/s, longest the longest delay in seconds, and inFlight their data in
-	// flight, firstInFlight that of the first path.
+	// sum is their rate in bytes/s, longest the longest delay in seconds, and inFlight their data
+	// in flight, firstInFlight that of the first path.
 	sum, longest            float64
 	inFlight, firstInFlight int
 	// carried are the bytes delivered since the last call, over any path.
@@ -794,8 +797,9 @@ func (p *parameters) waits(v *view) time.Duration {
 	return wait
 }
 
-// worthwhile reports whether a path would help besides the open ones, and with what delay in seconds.
-// One that was never saturated, and left no queue, is hoped to be as fast as the first one.
+// worthwhile reports whether a path would help besides the open ones, and with what delay in
+// seconds. One that was never saturated, and left no queue, is hoped to be as fast as the first
+// one.
 func (c *Connection[K]) worthwhile(now time.Duration, v *view, next *path) (delay float64, ok bool) {
 	rate, delay := next.capacity, next.delay
 	if !next.measured(now) && !next.hasQueue {

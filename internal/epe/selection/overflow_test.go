@@ -630,8 +630,8 @@ func TestGrowing(t *testing.T) {
 	}
 }
 
-// TestFallenPath: the first path is slow for some seconds of bulk. Soon after it is first again, and
-// one that stays slow is tried less and less often.
+// TestFallenPath: the first path is slow for some seconds of bulk. Soon after it is first again,
+// and one that stays slow is tried less and less often.
 func TestFallenPath(t *testing.T) {
 	const ms = time.Millisecond
 	for _, returns := range []bool{true, false} {

@@ -14,10 +14,11 @@ type Policy uint8
 const (
 	// Throughput opens further paths while the open ones are saturated, as long as they help.
 	Throughput Policy = iota
-	// Latency opens a further path only during a transfer that has lasted for longer than that path's
-	// delay, so that short transfers use the best path alone.
+	// Latency opens a further path only during a transfer that has lasted for longer than that
+	// path's delay, so that short transfers use the best path alone.
 	Latency
-	// Steady keeps the first path, and opens further ones soon after it is saturated, for 5 s or longer.
+	// Steady keeps the first path, and opens further ones soon after it is saturated, for 5 s or
+	// longer.
 	Steady
 	// Cost opens paths in the order of their ranks: each up to its budget, and further ones while
 	// those before are saturated.
@@ -60,16 +61,16 @@ type parameters struct {
 }
 
 const (
-	// saturatedFor is how long all open paths are saturated before the next one is opened: longer than
-	// an object of 100 kB takes at 5 Mbit/s.
+	// saturatedFor is how long all open paths are saturated before the next one is opened: longer
+	// than an object of 100 kB takes at 5 Mbit/s.
 	saturatedFor = 200 * time.Millisecond
 	// idleFor is how long the first path is not saturated, and carries everything, before the
 	// others rest.
 	idleFor = time.Second
 	// switchBelow is the fraction of the first path's delay below which another one becomes first.
 	switchBelow = 0.8
-	// saturatedShort replaces saturatedFor in policies whose data should not wait, and startFor where an
-	// open path is in slow start and may soon suffice.
+	// saturatedShort replaces saturatedFor in policies whose data should not wait, and startFor
+	// where an open path is in slow start and may soon suffice.
 	saturatedShort = 2 * Interval
 	startFor       = 600 * time.Millisecond
 	// steadySwitch and steadyIdle are those of Steady: each change of paths reorders data.
@@ -123,7 +124,8 @@ func (p Policy) String() string {
 	return fmt.Sprintf("policy %d", uint8(p))
 }
 
-// Ranks reports whether a policy needs the ranks and budgets of Terms, Shares whether it needs shares.
+// Ranks reports whether a policy needs the ranks and budgets of Terms, Shares whether it needs
+// shares.
 func (p Policy) Ranks() bool { return byPolicy[p].algorithm == byRank }
 
 // Shares is documented with Ranks.
@@ -259,8 +261,8 @@ func (c *Connection[K]) openByRank(now time.Duration, samples []Sample[K]) {
 	}
 }
 
-// ranked returns the paths in the order of their ranks, without those that have spent their budget or
-// stalled unless all have.
+// ranked returns the paths in the order of their ranks, without those that have spent their budget
+// or stalled unless all have.
 func (c *Connection[K]) ranked(now time.Duration, samples []Sample[K]) []ranked[K] {
 	var able, out []ranked[K]
 	for i := range samples {

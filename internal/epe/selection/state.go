@@ -46,8 +46,8 @@ func (p *path) enter(to state, why Reason) {
 	p.state, p.why = to, why
 }
 
-// open has the path carry data besides others, which carry rateBefore in bytes/s without it; 0: that
-// is not to be judged.
+// open has the path carry data besides others, which carry rateBefore in bytes/s without it; 0:
+// that is not to be judged.
 func (p *path) open(now time.Duration, why Reason, rateBefore float64) {
 	if !p.state.carries() {
 		p.opened, p.rateBefore, p.tried = now, rateBefore, rateBefore == 0
@@ -72,9 +72,9 @@ func (p *path) rest(now time.Duration, why Reason) {
 // rest returns how long a path rests that did not help so many times before.
 func rest(before int) time.Duration { return min(restMost, restFirst<<min(before, 8)) }
 
-// remember tells what is known of a path at rest from what is not, or no longer: what it carried may
-// have been little because of something that has passed, which only another trial shows. Each one
-// costs data a delay, so they become rarer.
+// remember tells what is known of a path at rest from what is not, or no longer: what it carried
+// may have been little because of something that has passed, which only another trial shows. Each
+// one costs data a delay, so they become rarer.
 func (p *path) remember(now time.Duration) {
 	if p.state == stateResting && p.used && !p.remembers(now) && now >= p.until && now-p.carriedAt >= rest(p.forgotten) {
 		p.used, p.hasQueue, p.burstRate = false, false, 0

@@ -18,8 +18,8 @@ const (
 )
 
 // guard is a connection to a store that may be anything: the library allocates as much memory as a
-// reply says that it has, and follows arrays in arrays by recursion. Replies that are longer than any
-// that is asked for end the connection before.
+// reply says that it has, and follows arrays in arrays by recursion. Replies that are longer than
+// any that is asked for end the connection before.
 //
 // What is done by the library ends at the deadline of the exchange, however slowly replies arrive.
 type guard struct {

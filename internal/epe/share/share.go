@@ -1,5 +1,5 @@
-// Package share exchanges what the servers of a site measured in client networks, through a Valkey or
-// Redis server that they have in common.
+// Package share exchanges what the servers of a site measured in client networks, through a Valkey
+// or Redis server that they have in common.
 //
 // It does not decide what the records of others mean: belief does. A network is a key, a hash with
 // one field for each of a few servers, so that no server replaces what another one measured.

@@ -181,8 +181,8 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// TestGarbage: what others left in the store is ignored, and does not keep records from being written
-// or read.
+// TestGarbage: what others left in the store is ignored, and does not keep records from being
+// written or read.
 func TestGarbage(t *testing.T) {
 	address, _ := server(t, freePort(t))
 	c := client(t, Options{Address: address, Site: "s", Server: "10.0.0.1"})
@@ -314,8 +314,8 @@ func stranger(t *testing.T, answer func(net.Conn)) (address string) {
 	return l.Addr().String()
 }
 
-// TestStranger: what is no store, or a hostile one, costs neither memory nor more than the time of an
-// exchange.
+// TestStranger: what is no store, or a hostile one, costs neither memory nor more than the time of
+// an exchange.
 func TestStranger(t *testing.T) {
 	say := func(text string) func(net.Conn) { return func(c net.Conn) { _, _ = io.WriteString(c, text) } }
 	forever := func(text string) func(net.Conn) {

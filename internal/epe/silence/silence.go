@@ -1,5 +1,6 @@
 // Package silence reports the subflows of MPTCP connections that have data in flight without
-// progress, with an eBPF program, so that connections that are idle or progress are not read at all.
+// progress, with an eBPF program, so that connections that are idle or progress are not read at
+// all.
 //
 // It does not decide whether the path of a subflow failed: the subflow may just as well have lost a
 // few segments. The program is in bpf/epe/silence.
@@ -57,8 +58,8 @@ const (
 )
 
 // New starts reporting the subflows in the network namespace of the calling thread. A subflow is
-// reported again at most every 20 ms. The caller calls Close. New returns a *feature.Error when this
-// host cannot run the programs.
+// reported again at most every 20 ms. The caller calls Close. New returns a *feature.Error when
+// this host cannot run the programs.
 func New(o Options) (_ *Watcher, err error) {
 	w := &Watcher{}
 	defer func() {

@@ -1,8 +1,8 @@
 // Package spray sends the packets of each TCP connection over several egress paths, with eBPF
 // programs for routes.
 //
-// It installs no routes, rules or tables: the caller has a rule for the mark of each path, whose table
-// has the routes of one egress peer alone. The programs are in bpf/epe/spray.
+// It installs no routes, rules or tables: the caller has a rule for the mark of each path, whose
+// table has the routes of one egress peer alone. The programs are in bpf/epe/spray.
 package spray
 
 import (
@@ -27,8 +27,8 @@ const filter = "tabane_spray"
 
 // Plan is how the packets to some networks are sent.
 type Plan struct {
-	// Rule identifies what the paths belong to: connections keep what they know of paths while it is
-	// the same.
+	// Rule identifies what the paths belong to: connections keep what they know of paths while it
+	// is the same.
 	Rule uint32
 	// Marks are those of the paths; 0: the path may not be used. The first one that may is home.
 	Marks [MaxPaths]uint32
@@ -74,8 +74,8 @@ func New(links []string) (_ *Sprayer, err error) {
 	return s, nil
 }
 
-// Set adds a plan with a number that is not in use, or replaces one, at once for all routes that have
-// its program.
+// Set adds a plan with a number that is not in use, or replaces one, at once for all routes that
+// have its program.
 func (s *Sprayer) Set(number uint32, p Plan) error {
 	plan := programPlan{Rule: p.Rule, Home: MaxPaths}
 	for i, mark := range p.Marks {
@@ -94,8 +94,8 @@ func (s *Sprayer) Set(number uint32, p Plan) error {
 	return nil
 }
 
-// Program returns the number of the program for routes of a plan, as route.Route has it. It is the same
-// for a plan until Remove.
+// Program returns the number of the program for routes of a plan, as route.Route has it. It is the
+// same for a plan until Remove.
 func (s *Sprayer) Program(number uint32) (uint32, error) {
 	p := s.programs[number]
 	if p == nil {
@@ -130,7 +130,8 @@ func (s *Sprayer) Remove(number uint32) error {
 	return errors.Join(withdrawn, p.Close())
 }
 
-// Close stops reading acknowledgments, and closes the programs. Those that routes have go on, over home.
+// Close stops reading acknowledgments, and closes the programs. Those that routes have go on, over
+// home.
 func (s *Sprayer) Close() error {
 	var errs []error
 	for _, a := range s.attached {

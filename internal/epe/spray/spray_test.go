@@ -11,8 +11,8 @@ import (
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
 
-// TestRoute: a route with the program of a plan can be added, is as it was when it is read again, and
-// the program of another plan is another one.
+// TestRoute: a route with the program of a plan can be added, is as it was when it is read again,
+// and the program of another plan is another one.
 func TestRoute(t *testing.T) {
 	netnstest.Need(t)
 	netnstest.IP(t, netnstest.Enter(t), "link set lo up")

@@ -49,9 +49,9 @@ const (
 	// Normal has the standard deviation Amount. Negative delays are set to 0: one draw in six
 	// if Amount equals the delay, one in 700 if it is a third of the delay.
 	Normal JitterKind = "normal"
-	// Pareto adds a delay with a heavy tail, of the mean Amount: 72 % of the frames have less, and one
-	// in 1,000 has more than 22 times as much (Lomax' distribution, or Pareto's second, of shape
-	// paretoShape; MaxDelay at most).
+	// Pareto adds a delay with a heavy tail, of the mean Amount: 72 % of the frames have less, and
+	// one in 1,000 has more than 22 times as much (Lomax' distribution, or Pareto's second, of
+	// shape paretoShape; MaxDelay at most).
 	Pareto JitterKind = "pareto"
 )
 
@@ -60,8 +60,8 @@ const paretoShape = 2.5
 
 // Jitter varies the delay of each frame.
 type Jitter struct {
-	// Kind is the distribution: uniform or normal around the delay, or pareto, which adds to it with a
-	// heavy tail. It must be given. Example: uniform
+	// Kind is the distribution: uniform or normal around the delay, or pareto, which adds to it
+	// with a heavy tail. It must be given. Example: uniform
 	Kind JitterKind `yaml:"kind,omitempty" json:"kind,omitempty"`
 	// Amount is the largest deviation (uniform) or the standard deviation (normal), at most the
 	// delay, or the mean of what is added (pareto). Example: 5ms
@@ -184,7 +184,8 @@ const (
 type Load struct {
 	// Rate is the rate, while they are sent, at most that of the link. Example: 5Mbit/s
 	Rate unit.Bandwidth `yaml:"rate" json:"rate,omitempty"`
-	// On is the mean of the times in which they are sent, exponentially distributed. Default: always.
+	// On is the mean of the times in which they are sent, exponentially distributed. Default:
+	// always.
 	// Example: 1s
 	On time.Duration `yaml:"on,omitempty" json:"on,omitempty"`
 	// Off is the mean of the times between. It needs on. Example: 500ms

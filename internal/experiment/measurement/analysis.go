@@ -42,8 +42,8 @@ type ModeResult struct {
 	// Corrected is the p-value after Holm's correction.
 	Corrected float64
 	Verdict   Verdict
-	// Idle, LoadedP50 and LoadedP95 are medians over the trials in seconds, RPM in 1/min; 0 if there
-	// are none.
+	// Idle, LoadedP50 and LoadedP95 are medians over the trials in seconds, RPM in 1/min; 0 if
+	// there are none.
 	Idle, LoadedP50, LoadedP95, RPM float64
 	// ObjectP50 and ObjectP95 are quantiles over the objects of all trials in seconds.
 	ObjectP50, ObjectP95 float64
@@ -55,8 +55,8 @@ type Analysis struct {
 	// Blocks is the number of complete blocks or pairs, and Failed that of trials without a result.
 	Blocks, Failed int
 	Modes          []ModeResult
-	// Best is the mode that is better than the first one and than each other that is; empty if that is
-	// not shown.
+	// Best is the mode that is better than the first one and than each other that is; empty if that
+	// is not shown.
 	Best string
 	// Notes are changes of the conditions between trials.
 	Notes []string

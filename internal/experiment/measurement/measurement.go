@@ -38,7 +38,8 @@ type Plan struct {
 const (
 	// MaxTrials bounds the blocks of a measurement, maxModes the modes.
 	MaxTrials, maxModes = 1000, 32
-	// connectionTime bounds the time of a connection that is switched, unless one pair takes longer.
+	// connectionTime bounds the time of a connection that is switched, unless one pair takes
+	// longer.
 	connectionTime = 104 * time.Second
 	// maxTime bounds the time of one trial.
 	maxTime = time.Hour

@@ -38,8 +38,8 @@ type RunOptions struct {
 
 // Progress describes a run.
 type Progress struct {
-	// Done of All trials are reported as made, and Mode is the next one, or the one that Row has the
-	// result of.
+	// Done of All trials are reported as made, and Mode is the next one, or the one that Row has
+	// the result of.
 	Done, All int
 	Block     int
 	Mode      string

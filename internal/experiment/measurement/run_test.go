@@ -225,7 +225,8 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// TestTwoRuns: a run into a directory into which another one measures is refused before its first trial.
+// TestTwoRuns: a run into a directory into which another one measures is refused before its first
+// trial.
 func TestTwoRuns(t *testing.T) {
 	s, dir := create(t, plan(1, "tcp", "multipath"))
 	again, err := Open(t.Context(), dir)
@@ -397,8 +398,8 @@ func TestPairsOfAConnection(t *testing.T) {
 	}
 }
 
-// TestClockIsSet: a clock that is set during a trial changes no result, and is said once while it is
-// measured, and in the analysis.
+// TestClockIsSet: a clock that is set during a trial changes no result, and is said once while it
+// is measured, and in the analysis.
 func TestClockIsSet(t *testing.T) {
 	for _, step := range []time.Duration{time.Hour, -time.Hour, time.Second} {
 		s, _ := create(t, plan(2, "tcp", "multipath"))

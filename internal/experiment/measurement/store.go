@@ -114,8 +114,8 @@ func Exists(dir string) bool {
 	return err == nil
 }
 
-// claim keeps other runs out of the directory until it is released; it can be read meanwhile. Errors wrap
-// database.ErrLocked.
+// claim keeps other runs out of the directory until it is released; it can be read meanwhile.
+// Errors wrap database.ErrLocked.
 func (s *Store) claim() (release func() error, err error) {
 	d, err := os.Open(s.dir)
 	if err != nil {

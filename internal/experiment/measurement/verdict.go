@@ -19,8 +19,8 @@ const (
 	Equal    Verdict = "no difference that matters"
 	NotShown Verdict = "not shown with this many trials"
 	TooFew   Verdict = "too few trials"
-	// Yardstick is of several TCP connections, with which paper A's Fig. 14 scales MPTCP: the client
-	// opens them, so that they are no answer to how the server is to deliver.
+	// Yardstick is of several TCP connections, with which paper A's Fig. 14 scales MPTCP: the
+	// client opens them, so that they are no answer to how the server is to deliver.
 	Yardstick Verdict = "yardstick"
 )
 

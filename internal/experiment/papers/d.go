@@ -5,8 +5,8 @@ import (
 	"github.com/tabane/tabane/internal/experiment/scenario"
 )
 
-// The cases of shake-static and shake-unequal: packets of a path in order, overtaking each other, and
-// with the jitter as a standard deviation.
+// The cases of shake-static and shake-unequal: packets of a path in order, overtaking each other,
+// and with the jitter as a standard deviation.
 var (
 	jitters    = []string{"j0", "j50", "j100", "j150", "j200"}
 	overtaking = []string{"r0", "r50", "r100", "r150", "r200"}

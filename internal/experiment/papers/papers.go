@@ -1,6 +1,6 @@
 // Package papers is the table of the figures of five papers (docs/papers.md), of what reproduces
-// each, and of what came out. It runs nothing and opens no file: a command line runs the scenario of
-// a figure, and a test compares what is recorded here with the simulator and with the published
+// each, and of what came out. It runs nothing and opens no file: a command line runs the scenario
+// of a figure, and a test compares what is recorded here with the simulator and with the published
 // results of labs.
 package papers
 
@@ -40,13 +40,13 @@ const BackendMeasure = "measure"
 
 // Figure is a figure, a table or another finding of a paper.
 type Figure struct {
-	// ID is the letter of the paper and the number of the first figure, "D8"; t is before the number of
-	// a table, s before that of a section.
+	// ID is the letter of the paper and the number of the first figure, "D8"; t is before the
+	// number of a table, s before that of a section.
 	ID string
 	// Title is what it shows, with the numbers of the figures.
 	Title string
-	// Published is what the paper says of it, in words. Values of figures without numbers in the text are
-	// not read from pictures.
+	// Published is what the paper says of it, in words. Values of figures without numbers in the
+	// text are not read from pictures.
 	Published string
 	// Scenario reproduces it on Backend, in the cells that Cells selects.
 	Scenario, Backend string
@@ -65,8 +65,8 @@ type Figure struct {
 	Trials string
 	// Values are what came out, in the order of the text.
 	Values []Value
-	// Claims are the findings of the paper as bounds, of Backend, and Counts those about the number of
-	// client networks. They decide the verdict.
+	// Claims are the findings of the paper as bounds, of Backend, and Counts those about the number
+	// of client networks. They decide the verdict.
 	Claims []scenario.Expectation
 	Counts []Count
 	// Ours says in words what is there where nothing is measured. Numbers are Values.
@@ -119,8 +119,8 @@ func Find(id string) (Figure, bool) {
 // Paper is the letter of the figure's paper.
 func (f Figure) Paper() string { return f.ID[:1] }
 
-// On returns the figure for a backend: in a lab, claims about transports that the simulator alone has
-// are about those that stand for them.
+// On returns the figure for a backend: in a lab, claims about transports that the simulator alone
+// has are about those that stand for them.
 func (f Figure) On(backend string) Figure {
 	from := f.Backend
 	f.Backend = backend
@@ -232,8 +232,8 @@ func comma(i int) string {
 	return ","
 }
 
-// Select returns the cells of a summary that the figure needs, those of its scenario in the order of
-// the summary, with what tells whether the host was busy.
+// Select returns the cells of a summary that the figure needs, those of its scenario in the order
+// of the summary, with what tells whether the host was busy.
 func (f Figure) Select(spec *scenario.Spec, summary []result.Cell) []result.Cell {
 	keys, metrics := spec.Experiment.Cells(), f.Metrics()
 	return slices.DeleteFunc(slices.Clone(summary), func(c result.Cell) bool {
@@ -251,8 +251,8 @@ type Entry struct {
 	Outcome Verdict
 }
 
-// Enter joins a figure with the cells of its backends. spec is its scenario with the figure's cells,
-// nil if it has none.
+// Enter joins a figure with the cells of its backends. spec is its scenario with the figure's
+// cells, nil if it has none.
 func (f Figure) Enter(spec *scenario.Spec, cells map[string][]result.Cell) (Entry, error) {
 	e := Entry{Figure: f, Outcome: f.Verdict}
 	var parts []string
@@ -312,7 +312,8 @@ func holding(all []result.Verdict) (n int) {
 	return n
 }
 
-// kernel says how many trials a lab made, and how many claims hold there if others decide the verdict.
+// kernel says how many trials a lab made, and how many claims hold there if others decide the
+// verdict.
 func (f Figure) kernel(spec *scenario.Spec, cells []result.Cell) string {
 	if f.Backend == result.BackendLab || len(f.Claims) == 0 {
 		return trials(cells)
@@ -406,8 +407,8 @@ func (v Value) format(cells []result.Cell) (string, error) {
 
 var figureID = regexp.MustCompile(`^[A-E][st]?[0-9]+$`)
 
-// Check returns what is wrong with the figure. spec is its scenario with the figure's cells, nil if it
-// has none.
+// Check returns what is wrong with the figure. spec is its scenario with the figure's cells, nil if
+// it has none.
 func (f Figure) Check(spec *scenario.Spec) fault.List {
 	var faults fault.List
 	claims := len(f.Claims) + len(f.Counts)

@@ -13,12 +13,13 @@ import (
 	"github.com/tabane/tabane/internal/study/content"
 )
 
-// browsertime are the metrics of browsertime.json with the places that browsertime 27 has them at, and
-// in its unit: ms for times.
+// browsertime are the metrics of browsertime.json with the places that browsertime 27 has them at,
+// and in its unit: ms for times.
 var browsertime = []struct {
 	metric string
 	scale  float64
-	// script is the place below browserScripts and statistics, other the one that both have at the top.
+	// script is the place below browserScripts and statistics, other the one that both have at the
+	// top.
 	script, other []string
 }{
 	{result.TTFB, 1000, []string{"timings", "ttfb"}, []string{"googleWebVitals", "ttfb"}},
@@ -36,8 +37,8 @@ var browsertime = []struct {
 type browserStatistics struct {
 	Median float64 `json:"median"`
 	Mean   float64 `json:"mean"`
-	// Mdev is the standard deviation of the mean, RSD the relative standard deviation in percent, Stddev
-	// that of the values as a whole population.
+	// Mdev is the standard deviation of the mean, RSD the relative standard deviation in percent,
+	// Stddev that of the values as a whole population.
 	Mdev   float64 `json:"mdev"`
 	RSD    float64 `json:"rsd"`
 	Stddev float64 `json:"stddev"`

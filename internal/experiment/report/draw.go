@@ -183,8 +183,8 @@ var legendStyle = func() text.Style {
 
 func (e legendEntry) width() vg.Length { return legendSample + legendGap + legendStyle.Width(e.name) }
 
-// legendLines divides the entries into the lines of a legend of the given width, and returns the width
-// of each line.
+// legendLines divides the entries into the lines of a legend of the given width, and returns the
+// width of each line.
 func legendLines(entries []legendEntry, width vg.Length) (lines [][]legendEntry, widths []vg.Length) {
 	for len(entries) > 0 {
 		n, total := 1, entries[0].width()

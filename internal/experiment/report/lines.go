@@ -38,7 +38,8 @@ func ownFigures(r result.Result, traces []series, e *scenario.Experiment) ([]fig
 		if err != nil {
 			return nil, err
 		}
-		// There is none of bars and heat maps that no run has, such as the Speed Index of a quick pass.
+		// There is none of bars and heat maps that no run has, such as the Speed Index of a quick
+		// pass.
 		if f.name != "" {
 			figures = append(figures, f)
 		}

@@ -18,8 +18,8 @@ import (
 	"github.com/tabane/tabane/internal/study/qoe"
 )
 
-// barChart is a figure of bars with confidence intervals: a panel for each title, with a group of bars
-// for each group, and a bar for each series.
+// barChart is a figure of bars with confidence intervals: a panel for each title, with a group of
+// bars for each group, and a bar for each series.
 type barChart struct {
 	titles, groups, series []string
 	xLabel, yLabel         string
@@ -203,7 +203,8 @@ func (b *barChart) draw(f figure) (figure, error) {
 	return render(f, legendHeight(entries)+vg.Length(lines)*panelHeight, func(c draw.Canvas) { tile(drawLegend(c, entries), plots, columns) })
 }
 
-// Plot implements plot.Plotter. Values are written above the bars, upright where the bars are narrow.
+// Plot implements plot.Plotter. Values are written above the bars, upright where the bars are
+// narrow.
 func (b *metricBars) Plot(c draw.Canvas, p *plot.Plot) {
 	trX, trY := p.Transforms(&c)
 	group := trX(1) - trX(0)
@@ -275,8 +276,8 @@ type pairDifference struct {
 }
 
 // comparePairs compares each two transports in each case and traffic of a figure of kind bars. The
-// metric of a model is an error: an estimate is no sample. Means over different numbers of paths are
-// not compared.
+// metric of a model is an error: an estimate is no sample. Means over different numbers of paths
+// are not compared.
 func comparePairs(spec *scenario.Figure, r result.Result, e *scenario.Experiment) ([]pairDifference, error) {
 	m, ok := result.MetricNamed(spec.Metric)
 	if !ok || m.Model {

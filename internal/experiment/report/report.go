@@ -33,8 +33,8 @@ type Extra struct {
 	Made  time.Time
 	Quick bool
 	Seed  uint64
-	// Archives are the requests of trials on web pages. Each is written as webpage.har in a directory of
-	// its own, which is the run's note result.NoteHAR.
+	// Archives are the requests of trials on web pages. Each is written as webpage.har in a
+	// directory of its own, which is the run's note result.NoteHAR.
 	Archives []result.Archive
 	// Simulated is a simulator's result of the same experiment, to compare with; nil for none.
 	Simulated *result.Result

@@ -17,16 +17,16 @@ type Study struct {
 	Title string
 	// Command repeats the report, and Version is that of the program.
 	Command, Version string
-	// Agreed counts the participants who agreed and did not withdraw, also those without an answer, and
-	// Withdrawn those whose answers are deleted. Without Counted the latter are not known.
+	// Agreed counts the participants who agreed and did not withdraw, also those without an answer,
+	// and Withdrawn those whose answers are deleted. Without Counted the latter are not known.
 	Agreed, Withdrawn int
 	Counted           bool
 	Analysis          qoe.Analysis
 }
 
-// WriteStudy writes the report of a study into the directory, which it creates if needed: summary.csv,
-// comparisons.csv, figures/*.svg and *.png and report.html. Each file is written as a whole or not at
-// all. Equal answers have equal files.
+// WriteStudy writes the report of a study into the directory, which it creates if needed:
+// summary.csv, comparisons.csv, figures/*.svg and *.png and report.html. Each file is written as a
+// whole or not at all. Equal answers have equal files.
 func WriteStudy(dir string, s Study) error {
 	files, err := s.assemble()
 	if err != nil {
@@ -149,7 +149,8 @@ func signed(v float64) string {
 	}
 }
 
-// capitalize returns a text that begins with a capital letter. The text begins with an ASCII character.
+// capitalize returns a text that begins with a capital letter. The text begins with an ASCII
+// character.
 func capitalize(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
 
 func capitalized(names []string) []string {

@@ -147,8 +147,8 @@ func TestWriteWeb(t *testing.T) {
 	}
 }
 
-// TestWriteFindings: published differences have a table, a file and lines on the terminal, and are read
-// again.
+// TestWriteFindings: published differences have a table, a file and lines on the terminal, and are
+// read again.
 func TestWriteFindings(t *testing.T) {
 	r, spec := madeWeb(t)
 	one := 1.0
@@ -197,8 +197,8 @@ func TestWriteFindings(t *testing.T) {
 	}
 }
 
-// TestHatched: transports with fewer paths than others have hatched bars where the metric is a mean over
-// paths, and a note.
+// TestHatched: transports with fewer paths than others have hatched bars where the metric is a mean
+// over paths, and a note.
 func TestHatched(t *testing.T) {
 	r, spec := madeWeb(t)
 	e := spec.Experiment

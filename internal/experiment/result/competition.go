@@ -7,11 +7,12 @@ import (
 	"time"
 )
 
-// SettledLosses is the number of losses of each subflow from which on a share is that of the congestion
-// control, and not of its slow start.
+// SettledLosses is the number of losses of each subflow from which on a share is that of the
+// congestion control, and not of its slow start.
 const SettledLosses = 10
 
-// Side is the connections of one client in a run with several, in the time in which all of them compete.
+// Side is the connections of one client in a run with several, in the time in which all of them
+// compete.
 type Side struct {
 	Client      string
 	Connections int

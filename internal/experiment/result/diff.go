@@ -43,7 +43,8 @@ type Difference struct {
 // all that can be better or worse if none is given. A difference is shown if the 95 % confidence
 // interval of the ratio of the means (stat.RatioOfMeans) excludes 1 or, if there is no such
 // interval, by Welch's test at 5 %. Each row is tested alone, so one of 20 rows without a
-// difference is expected to show one. Failed runs are ignored, and metrics of models are not tested.
+// difference is expected to show one. Failed runs are ignored, and metrics of models are not
+// tested.
 func Differences(a, b Result, names []string) []Difference {
 	var list []Difference
 	for _, k := range a.Cells() {

@@ -11,14 +11,15 @@ type Finding struct {
 	Relative string
 	// Want is what the ratio is published to be: "< 1".
 	Want string
-	// Pairs is the number of trials with a value in both cells. Ratio is the geometric mean of their
-	// ratios, Low and High are its 95 % confidence interval by Student's t of the logarithms; all are 0
-	// for OutcomeTooFew and OutcomeZero.
+	// Pairs is the number of trials with a value in both cells. Ratio is the geometric mean of
+	// their ratios, Low and High are its 95 % confidence interval by Student's t of the logarithms;
+	// all are 0 for OutcomeTooFew and OutcomeZero.
 	Pairs            int
 	Ratio, Low, High float64
-	// P is that of the paired t-test of these logarithms against the bound in Want, 1 without a test.
-	// Wilcoxon is that of the signed-rank test, 0 if the trials are too few for it to be significant.
-	// Corrected and WilcoxonCorrected are these after Holm's correction for all findings of the result.
+	// P is that of the paired t-test of these logarithms against the bound in Want, 1 without a
+	// test. Wilcoxon is that of the signed-rank test, 0 if the trials are too few for it to be
+	// significant. Corrected and WilcoxonCorrected are these after Holm's correction for all
+	// findings of the result.
 	P, Corrected, Wilcoxon, WilcoxonCorrected float64
 	Outcome                                   Outcome
 }

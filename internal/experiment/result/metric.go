@@ -58,8 +58,8 @@ const (
 	Reinjections    = "reinjections"
 	// SubflowWindow is the mean over subflows of the mean congestion window over time.
 	SubflowWindow = "subflow_window_segments"
-	// TripleDuplicates is how often three duplicate acknowledgments came in a row, as a share of all
-	// acknowledgments.
+	// TripleDuplicates is how often three duplicate acknowledgments came in a row, as a share of
+	// all acknowledgments.
 	TripleDuplicates = "triple_duplicates"
 	// The following are of numbered datagrams: how many were sent and arrived, copies included; the
 	// share that did not arrive; of those that did, the share that arrived again and that arrived
@@ -80,18 +80,19 @@ const (
 	// ShareOfBound relative to what all of them together could carry in order with the client's
 	// window.
 	ShareOfBest = "share_of_best"
-	// FirstLink is the share of the transport's first link in what its links carried; of the lab with
-	// all headers, of the simulator in the payload that arrived.
+	// FirstLink is the share of the transport's first link in what its links carried; of the lab
+	// with all headers, of the simulator in the payload that arrived.
 	FirstLink    = "first_link_share"
 	ShareOfBound = "share_of_bound"
-	// AllRate is the goodput of a download and of those beside it together while it runs, LeastRate that of
-	// the slowest of them.
+	// AllRate is the goodput of a download and of those beside it together while it runs, LeastRate
+	// that of the slowest of them.
 	AllRate   = "all_bps"
 	LeastRate = "least_bps"
-	// The following are of cases with other connections, in the time in which all compete. Share is the
-	// goodput of the connections of the transport, of that of all connections; OwnRate and OthersRate
-	// are the mean goodput of one of them and of one of the others. FirstPath is the share of the
-	// transport's first link in its data, RoundTrip the mean round-trip time of its subflows.
+	// The following are of cases with other connections, in the time in which all compete. Share is
+	// the goodput of the connections of the transport, of that of all connections; OwnRate and
+	// OthersRate are the mean goodput of one of them and of one of the others. FirstPath is the
+	// share of the transport's first link in its data, RoundTrip the mean round-trip time of its
+	// subflows.
 	Share      = "share"
 	OwnRate    = "own_bps"
 	OthersRate = "others_bps"
@@ -120,8 +121,8 @@ const (
 	OwnPart = "own_part_s"
 	// The following are of tasks on web pages. FirstView is when the page reports its first view,
 	// StepTime and StepMax are the mean and the longest time from an interaction to the end of its
-	// step, Waiting the mean of the first view and the steps. SpeedIndex and the visual changes are of
-	// a recording, another load of the first view.
+	// step, Waiting the mean of the first view and the steps. SpeedIndex and the visual changes are
+	// of a recording, another load of the first view.
 	TTFB         = "ttfb_s"
 	FCP          = "fcp_s"
 	LCP          = "lcp_s"
@@ -138,33 +139,34 @@ const (
 	StepTime     = "step_s"
 	StepMax      = "step_max_s"
 	Waiting      = "waiting_s"
-	// Effectiveness is the number of conditions that the choice meets, Efficiency the same per minute.
+	// Effectiveness is the number of conditions that the choice meets, Efficiency the same per
+	// minute.
 	Effectiveness = "effectiveness"
 	Efficiency    = "efficiency_per_min"
 	// EstimatedMOS is a model's.
 	EstimatedMOS = "estimated_mos"
 	// PathWindow is the mean congestion window of the server's subflows while they have data in
-	// flight, and PathThroughput the acknowledged bytes of the task: means over the transport's paths.
-	// LeastPath is the share of the least used path.
+	// flight, and PathThroughput the acknowledged bytes of the task: means over the transport's
+	// paths. LeastPath is the share of the least used path.
 	PathWindow     = "path_window_segments"
 	PathThroughput = "path_throughput_bps"
 	LeastPath      = "least_path_share"
-	// Idle is the share of idle time of the host's processors, LateShare that of frames that emulated
-	// links delivered later than link.LateBound; Disturbed counts the trials before that were repeated
-	// for one of them.
+	// Idle is the share of idle time of the host's processors, LateShare that of frames that
+	// emulated links delivered later than link.LateBound; Disturbed counts the trials before that
+	// were repeated for one of them.
 	Idle      = "idle_share"
 	LateShare = "late_share"
-	// LoadShare is the load of visits of other users, in frames of all links toward the client, as a
-	// share of their rates.
+	// LoadShare is the load of visits of other users, in frames of all links toward the client, as
+	// a share of their rates.
 	LoadShare = "load_share"
 	Disturbed = "disturbed_trials"
-	// WakeDelay is the longest delay with which a thread of normal priority woke on the host during the
-	// run. Where it is above BusyHost, the host may have delayed the run's packets, too.
+	// WakeDelay is the longest delay with which a thread of normal priority woke on the host during
+	// the run. Where it is above BusyHost, the host may have delayed the run's packets, too.
 	WakeDelay = "wake_delay_s"
 )
 
-// BusyHost is the WakeDelay in seconds above which a host was too busy for exact results: an interval of
-// EmptyIntervals may be empty because of it.
+// BusyHost is the WakeDelay in seconds above which a host was too busy for exact results: an
+// interval of EmptyIntervals may be empty because of it.
 const BusyHost = 0.05
 
 // The backends of results.
@@ -198,8 +200,8 @@ type Metric struct {
 	Packets bool
 	// MPTCP: a run over a transport without MPTCP does not have the metric.
 	MPTCP bool
-	// Competition: the metric is of cases with other connections. Settled: it is judged only if each
-	// subflow had SettledLosses.
+	// Competition: the metric is of cases with other connections. Settled: it is judged only if
+	// each subflow had SettledLosses.
 	Competition, Settled bool
 	// Sweep: the metric is a column of a sweep's table.
 	Sweep bool

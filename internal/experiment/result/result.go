@@ -110,7 +110,8 @@ func (r Result) Holds() bool {
 	return !slices.ContainsFunc(r.Expect, func(v Verdict) bool { return !v.Holds })
 }
 
-// Busy returns the number of runs during which the host was busy, and the largest WakeDelay in seconds.
+// Busy returns the number of runs during which the host was busy, and the largest WakeDelay in
+// seconds.
 func (r Result) Busy() (runs int, worst float64) {
 	for _, run := range r.Runs {
 		if late := run.Metrics[WakeDelay]; late > BusyHost {

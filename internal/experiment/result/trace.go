@@ -49,7 +49,8 @@ const (
 	// settle is the time at the start of a run, for establishing connections, that WorstSecond
 	// and GoodputBefore ignore.
 	settle = time.Second
-	// later is the time at the start of a run that GoodputLater ignores, leastLater what has to remain.
+	// later is the time at the start of a run that GoodputLater ignores, leastLater what has to
+	// remain.
 	later      = 5 * time.Second
 	leastLater = time.Second
 )

@@ -19,8 +19,8 @@ func (s *Spec) gatewayRole(node string) string {
 	return ""
 }
 
-// overMember reports whether a path of a node's gateway is one over a member: the path of a leader with
-// the name of a node that is a member.
+// overMember reports whether a path of a node's gateway is one over a member: the path of a leader
+// with the name of a node that is a member.
 func (s *Spec) overMember(node string, p gateway.Path) bool {
 	return s.gatewayRole(node) == gateway.RoleLeader && s.gatewayRole(p.Name) == gateway.RoleMember
 }
@@ -75,8 +75,8 @@ func relayPath(g *gateway.Config, leader string) *gateway.Path {
 	return &g.Paths[i]
 }
 
-// lineOf returns the link that the packets of a path leave the site by: that of its interface, or of
-// the member that relays them. It is empty if there is none.
+// lineOf returns the link that the packets of a path leave the site by: that of its interface, or
+// of the member that relays them. It is empty if there is none.
 func (s *Spec) lineOf(node string, p gateway.Path) string {
 	if s.overMember(node, p) {
 		relay := relayPath(s.Nodes[p.Name].Gateway, node)
@@ -89,9 +89,9 @@ func (s *Spec) lineOf(node string, p gateway.Path) string {
 	return link
 }
 
-// peerEndpoints returns where a node's gateway reaches a peer that is the gateway of another node: as
-// configured; a leader's home agent at the addresses of its paths; else at the other ends of the links
-// of paths. A home agent does not know where its leaders are.
+// peerEndpoints returns where a node's gateway reaches a peer that is the gateway of another node:
+// as configured; a leader's home agent at the addresses of its paths; else at the other ends of the
+// links of paths. A home agent does not know where its leaders are.
 func (s *Spec) peerEndpoints(node string, p gateway.Peer, paths []gateway.Path) []gateway.Endpoint {
 	switch {
 	case len(p.Endpoints) > 0:

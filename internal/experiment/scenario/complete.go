@@ -43,8 +43,8 @@ type completer struct {
 	links []string
 }
 
-// assigned returns the address of an end of a link that has no addresses: 2001:db8:ff:LINK::END, which
-// has an IPv4 counterpart, 10.255.LINK.END.
+// assigned returns the address of an end of a link that has no addresses: 2001:db8:ff:LINK::END,
+// which has an IPv4 counterpart, 10.255.LINK.END.
 func assigned(link, end int) netip.Addr {
 	a := documentation.Addr().As16()
 	a[5], a[7], a[15] = 0xff, byte(link), byte(end)
@@ -98,8 +98,8 @@ func (s *Spec) static() bool {
 	return true
 }
 
-// routes gives each node a route to each network on which it is not, over the fewest links, if no node
-// has routes.
+// routes gives each node a route to each network on which it is not, over the fewest links, if no
+// node has routes.
 func (c *completer) routes() {
 	if !c.static() {
 		return
@@ -158,8 +158,8 @@ type hop struct {
 }
 
 // way returns the hops of a shortest way from a node, over links that are not closed and nodes that
-// forward, to one that arrived accepts. Of ways of equal length the one over the links that come first
-// in the file is taken. nil: there is none.
+// forward, to one that arrived accepts. Of ways of equal length the one over the links that come
+// first in the file is taken. nil: there is none.
 func (c *completer) way(from string, closed map[string]bool, arrived func(node string) bool) []hop {
 	ways := map[string][]hop{from: {}}
 	for queue := []string{from}; len(queue) > 0; queue = queue[1:] {

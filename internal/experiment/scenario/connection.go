@@ -9,11 +9,11 @@ import (
 	"github.com/tabane/tabane/internal/experiment/result"
 )
 
-// Connection is one or more downloads that run beside that of a cell, as fast as the network carries
-// them.
+// Connection is one or more downloads that run beside that of a cell, as fast as the network
+// carries them.
 type Connection struct {
-	// Client is the node that fetches. Default: the experiment's, over the transport of the cell; the
-	// connections then count as the transport's. Example: neighbor
+	// Client is the node that fetches. Default: the experiment's, over the transport of the cell;
+	// the connections then count as the transport's. Example: neighbor
 	Client string `yaml:"client,omitempty"`
 	// Number is how many there are. Default: 1. Example: 4
 	Number int `yaml:"number,omitempty"`

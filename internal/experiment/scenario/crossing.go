@@ -8,7 +8,8 @@ import (
 )
 
 // Crossing returns why no packet gets from the experiment's client to its server, or back, by the
-// addresses and static routes of the file. It finds nothing where daemons or other programs add routes.
+// addresses and static routes of the file. It finds nothing where daemons or other programs add
+// routes.
 func (s *Spec) Crossing() fault.List {
 	var faults fault.List
 	if s.Experiment == nil || !s.static() {
@@ -84,8 +85,8 @@ func (s *Spec) nextHop(node string, to netip.Addr) (next string, own netip.Addr,
 	return next, own, longest >= 0
 }
 
-// neighbor returns the node that has an address on a link of a node, and the node's own address there
-// of that family.
+// neighbor returns the node that has an address on a link of a node, and the node's own address
+// there of that family.
 func (s *Spec) neighbor(node string, a netip.Addr, ipv4 bool) (name string, own netip.Addr, ok bool) {
 	for _, link := range s.LinkNames() {
 		if !s.on(node, link) {

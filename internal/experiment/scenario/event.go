@@ -135,8 +135,8 @@ type Drain struct {
 	Wait time.Duration `yaml:"wait,omitempty"`
 }
 
-// Advertise makes a router originate prefixes, which it advertises to all its neighbors. It forwards
-// along its other routes as before.
+// Advertise makes a router originate prefixes, which it advertises to all its neighbors. It
+// forwards along its other routes as before.
 type Advertise struct {
 	// Node is the name of a node with a router.
 	Node string `yaml:"node"`

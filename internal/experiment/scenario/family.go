@@ -81,8 +81,8 @@ func counterpart(a netip.Addr) (v4 netip.Addr, ok bool) {
 	return netip.AddrFrom4([4]byte{10, b[5], b[6] | b[7], b[15]}), true
 }
 
-// counterpartOf returns the IPv4 prefix of an IPv6 prefix: 10.0.0.0/8 of 2001:db8::/32, a /16 of a /48,
-// a /24 of a /64 and a /32 of a /128.
+// counterpartOf returns the IPv4 prefix of an IPv6 prefix: 10.0.0.0/8 of 2001:db8::/32, a /16 of a
+// /48, a /24 of a /64 and a /32 of a /128.
 func counterpartOf(p netip.Prefix) (v4 netip.Prefix, ok bool) {
 	a, ok := counterpart(p.Addr())
 	switch bits := p.Bits(); {
@@ -102,9 +102,9 @@ func counterpartOf(p netip.Prefix) (v4 netip.Prefix, ok bool) {
 	return netip.Prefix{}, false
 }
 
-// Translate converts a scenario in IPv6 to its family: content, EPE addresses and sessions with egress
-// peers become IPv4, or exist in both versions. Sessions with reflectors, locators and SIDs stay
-// IPv6. Each address 2001:db8:X:Y::Z becomes 10.X.Y.Z.
+// Translate converts a scenario in IPv6 to its family: content, EPE addresses and sessions with
+// egress peers become IPv4, or exist in both versions. Sessions with reflectors, locators and SIDs
+// stay IPv6. Each address 2001:db8:X:Y::Z becomes 10.X.Y.Z.
 func (s *Spec) Translate() fault.List {
 	t := translator{spec: s, dual: s.Family == FamilyDual}
 	switch {
@@ -164,8 +164,8 @@ func (t *translator) core(name string) bool {
 	return n != nil && (n.ASBR != nil || n.Edge != nil || n.Reflector != nil)
 }
 
-// translate replaces a list by the counterparts of its items, or adds them with dual or keep. An item
-// without a counterpart is a fault.
+// translate replaces a list by the counterparts of its items, or adds them with dual or keep. An
+// item without a counterpart is a fault.
 func translate[V any](t *translator, path string, list *[]V, keep bool, f func(V) (V, bool)) {
 	var all []V
 	if t.dual || keep {

@@ -19,9 +19,9 @@ type Figure struct {
 	// Caption is the text below the figure.
 	// Example: Mean of 10 trials.
 	Caption string `yaml:"caption,omitempty"`
-	// Kind is lines, a metric over a parameter of the cases; heat, a metric over two parameters
-	// of the cases; bursts, the segments of one case over time; or bars, a metric by case and transport
-	// with a panel for each traffic. Default: lines.
+	// Kind is lines, a metric over a parameter of the cases; heat, a metric over two parameters of
+	// the cases; bursts, the segments of one case over time; or bars, a metric by case and
+	// transport with a panel for each traffic. Default: lines.
 	Kind string `yaml:"kind,omitempty"`
 	// Traffic selects a traffic. Default: the only one, or all of a figure of kind bars.
 	// Example: bulk
@@ -91,8 +91,8 @@ const (
 	FigureBursts = "bursts"
 	// FigureHeat draws the medians of a metric over two parameters of the cases, as a heat map.
 	FigureHeat = "heat"
-	// FigureBars draws the means of a metric by case and transport, with their confidence intervals,
-	// and compares the transports.
+	// FigureBars draws the means of a metric by case and transport, with their confidence
+	// intervals, and compares the transports.
 	FigureBars = "bars"
 )
 
@@ -136,8 +136,9 @@ func (f *Figure) CasesOf(e *Experiment) []Case {
 	})
 }
 
-// Selects reports whether a figure of kind FigureLines or FigureHeat shows the case: the case has the
-// values of Where and the parameters of the axes, or the figure has a label for cases without X.
+// Selects reports whether a figure of kind FigureLines or FigureHeat shows the case: the case has
+// the values of Where and the parameters of the axes, or the figure has a label for cases without
+// X.
 func (f *Figure) Selects(c Case) bool {
 	for name, want := range f.Where {
 		if got, ok := c.Parameters[name]; !ok || got != want {

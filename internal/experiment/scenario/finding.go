@@ -14,7 +14,8 @@ const leastPairs = 3
 // published reports whether the expectation is a published difference, which is tested.
 func (x Expectation) published() bool { return x.Source != "" }
 
-// bound returns the bound of a published difference, and whether the ratio is published to be below it.
+// bound returns the bound of a published difference, and whether the ratio is published to be below
+// it.
 func (x Expectation) bound() (at float64, below bool) {
 	if x.AtMost != nil {
 		return *x.AtMost, true
@@ -22,9 +23,9 @@ func (x Expectation) bound() (at float64, below bool) {
 	return *x.AtLeast, false
 }
 
-// findings tests published differences in the runs. The trials of two cells with the same number are
-// pairs: they have the same seeds and tasks. Cells that no run is of, as in parts of an experiment, have
-// no findings. Errors wrap stat.ErrNotFinite.
+// findings tests published differences in the runs. The trials of two cells with the same number
+// are pairs: they have the same seeds and tasks. Cells that no run is of, as in parts of an
+// experiment, have no findings. Errors wrap stat.ErrNotFinite.
 func findings(expect []Expectation, keys []result.CellKey, runs []result.Run) ([]result.Finding, error) {
 	values, ran := map[result.CellKey]map[int]result.Run{}, map[result.CellKey]bool{}
 	for _, r := range runs {

@@ -8,7 +8,8 @@ import (
 	"github.com/tabane/tabane/internal/experiment/result"
 )
 
-// TestFindings: published differences are tested in pairs of trials, and corrected for their number.
+// TestFindings: published differences are tested in pairs of trials, and corrected for their
+// number.
 func TestFindings(t *testing.T) {
 	one := 1.0
 	e := &Experiment{

@@ -93,8 +93,8 @@ func (g *Gateway) overhead(ipv4 bool) int {
 	return overheads[g.Carried()][i]
 }
 
-// WarmUp is how long gateways measure the paths before a run begins: until the estimates have settled.
-// An estimate by probes has a memory of 16 s.
+// WarmUp is how long gateways measure the paths before a run begins: until the estimates have
+// settled. An estimate by probes has a memory of 16 s.
 func (g *Gateway) WarmUp() time.Duration {
 	if g.Probes {
 		return time.Minute

@@ -18,8 +18,8 @@ type MPTCP struct {
 	// From are addresses of the node that further subflows are opened from. Example:
 	// ["2001:db8:2::1"]
 	From []netip.Addr `yaml:"from,omitempty"`
-	// Fullmesh opens a subflow from each address in from to each address of the other end, instead of
-	// one. Only a lab has it. Example: true
+	// Fullmesh opens a subflow from each address in from to each address of the other end, instead
+	// of one. Only a lab has it. Example: true
 	Fullmesh bool `yaml:"fullmesh,omitempty"`
 }
 

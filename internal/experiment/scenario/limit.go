@@ -18,11 +18,11 @@ const DefaultMTU = 1500
 // Phases returns the limits of one cell over time, at least one, the first at 0.
 //
 // The limit is the maximum flow from the server to the client, of an upload the other way, over the
-// links of the file, so that a link shared by several paths counts once; it never exceeds the sum of
-// the usable links. The
-// usable links are those of the transport. From a case's first event until the event that ends the
-// last failure, they are those of the transport that are in Remaining, or if none is, the first of
-// Remaining, to which routing moves the connection. Links of other transports carry nothing.
+// links of the file, so that a link shared by several paths counts once; it never exceeds the sum
+// of the usable links. The usable links are those of the transport. From a case's first event until
+// the event that ends the last failure, they are those of the transport that are in Remaining, or
+// if none is, the first of Remaining, to which routing moves the connection. Links of other
+// transports carry nothing.
 //
 // Rates are those in the direction of the flow: of the case where it sets them, changed by its
 // events and the links' schedules. They count Ethernet frames as Shape does. All payload is taken

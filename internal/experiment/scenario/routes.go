@@ -56,8 +56,8 @@ func (s *Spec) ForLab() *Spec {
 	return s.without(func(t *Transport) bool { return t.Model != nil })
 }
 
-// ForSimulator returns the scenario without transports that only a lab has, and without expectations of
-// them.
+// ForSimulator returns the scenario without transports that only a lab has, and without
+// expectations of them.
 func (s *Spec) ForSimulator() *Spec {
 	return s.without(func(t *Transport) bool {
 		return t.HTTP3 || !t.Delivery.IsZero() || t.Congestion != "" && !slices.Contains(cc.Names(), t.Congestion) || t.Pace != nil && !*t.Pace

@@ -54,7 +54,8 @@ func TestSelect(t *testing.T) {
 	}
 }
 
-// TestSelectTraffic selects each traffic of a scenario whose cases set rates: what remains is valid.
+// TestSelectTraffic selects each traffic of a scenario whose cases set rates: what remains is
+// valid.
 func TestSelectTraffic(t *testing.T) {
 	s := read(t, "epe-unequal")
 	for _, name := range s.Experiment.TrafficNames() {

@@ -61,11 +61,12 @@ type Settings struct {
 	// RACK detects losses by time (RFC 8985) instead of duplicate acknowledgments alone (RFC
 	// 6675). In the kernel since Linux 6.17, false has no effect. Default: true.
 	RACK *bool `yaml:"rack,omitempty"`
-	// Era is 2006 for TCP as Linux 2.4 and 2.6 had it until that year, at both ends: a segment is lost
-	// when so many above it have arrived, 3 at first and up to 127 where segments were reordered;
-	// reductions of the congestion window that prove spurious are undone. Give a receive_buffer of
-	// 64KiB, the default then. The kernel (tcp_recovery, tcp_early_retrans, tcp_frto = 0,
-	// tcp_max_reordering = 127) has that until 6.16; since then it detects losses by time.
+	// Era is 2006 for TCP as Linux 2.4 and 2.6 had it until that year, at both ends: a segment is
+	// lost when so many above it have arrived, 3 at first and up to 127 where segments were
+	// reordered; reductions of the congestion window that prove spurious are undone. Give a
+	// receive_buffer of 64KiB, the default then. The kernel (tcp_recovery, tcp_early_retrans,
+	// tcp_frto = 0, tcp_max_reordering = 127) has that until 6.16; since then it detects losses by
+	// time.
 	// Default: as today. Example: 2006
 	Era int `yaml:"era,omitempty"`
 }
@@ -235,8 +236,8 @@ func (c *checker) use(path string, e *Experiment, s Settings) {
 	}
 }
 
-// singlePath adds a fault for each setting that has no effect on a connection over one path, or that
-// proxies do not have.
+// singlePath adds a fault for each setting that has no effect on a connection over one path, or
+// that proxies do not have.
 func (c *checker) singlePath(path string, s Settings, proxies bool) {
 	if s.Scheduler != "" {
 		c.Add(path+".scheduler", "is for transports with mptcp: there is only one path")

@@ -143,8 +143,8 @@ func TestShapePathsResolve(t *testing.T) {
 	}
 }
 
-// TestShapeHasEveryProperty: a property of a link is a key of a shape, and ShapeOf is the inverse of
-// Profiles.
+// TestShapeHasEveryProperty: a property of a link is a key of a shape, and ShapeOf is the inverse
+// of Profiles.
 func TestShapeHasEveryProperty(t *testing.T) {
 	keys := field.Keys[Shape]()
 	for _, key := range field.Keys[linkmodel.Profile]() {

@@ -18,9 +18,9 @@ var sharesOfOthers = []string{result.ShareOfBest, result.ShareOfBound}
 // uses one path. The medians of their trials count; a cell of which one failed has no share.
 //
 // The bound is the largest over the sets S of paths of min(sum of r, W / max of D) (in order and
-// with one window, all data of a set is as late as that of its slowest path), where r is what a path
-// carries alone, D its round-trip time without a queue, and W the client's window. Paths that share
-// a link carry no more than the limit of the run.
+// with one window, all data of a set is as late as that of its slowest path), where r is what a
+// path carries alone, D its round-trip time without a queue, and W the client's window. Paths that
+// share a link carry no more than the limit of the run.
 func (s *Spec) relate(runs []result.Run) error {
 	e := s.Experiment
 	if len(e.BestOf) == 0 {

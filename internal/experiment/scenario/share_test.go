@@ -100,8 +100,8 @@ func TestUnequalFaults(t *testing.T) {
 	}
 }
 
-// TestDeliveryOfTransports: a mode that the server's edge cannot have is refused, and the simulator is
-// not given transports with one.
+// TestDeliveryOfTransports: a mode that the server's edge cannot have is refused, and the simulator
+// is not given transports with one.
 func TestDeliveryOfTransports(t *testing.T) {
 	s := read(t, "epe-clients")
 	if left := s.ForSimulator().Experiment.TransportNames(); strings.Join(left, " ") != "tcp-a tcp-b tcp-c" {

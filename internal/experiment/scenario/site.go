@@ -64,8 +64,8 @@ func (s *Spec) SectionsIn(c Case, node string) role.Sections {
 	return sections
 }
 
-// linkAt returns the name of the link at an interface, empty if there is none, and the number of its
-// end.
+// linkAt returns the name of the link at an interface, empty if there is none, and the number of
+// its end.
 func (s *Spec) linkAt(at Port) (name string, end int) {
 	for _, name := range sortedKeys(s.Links) {
 		if s.Links[name] == nil {
@@ -102,7 +102,8 @@ func (s *Spec) rates(c Case, at Port) gateway.Rates {
 	return gateway.Rates{Down: rate(forward.Rate), Up: rate(backward.Rate)}
 }
 
-// endpoints returns the addresses of a peer on the links that lead from these paths of a node to it.
+// endpoints returns the addresses of a peer on the links that lead from these paths of a node to
+// it.
 func (s *Spec) endpoints(node, peer string, paths []gateway.Path) []gateway.Endpoint {
 	var list []gateway.Endpoint
 	port := s.Nodes[peer].Gateway.Port()
@@ -125,10 +126,10 @@ func (s *Spec) Gateways() []string {
 	return slices.DeleteFunc(sortedKeys(s.Nodes), func(n string) bool { return s.Nodes[n] == nil || s.Nodes[n].Gateway == nil })
 }
 
-// GatewayIn returns the section of the gateway on a node in a cell. With a transport over gateways it
-// uses only the paths over the transport's links, in their order, and the transport's discipline for
-// all packets. In an alliance the leader does so; the home agent uses what it registers, and a member
-// relays as always.
+// GatewayIn returns the section of the gateway on a node in a cell. With a transport over gateways
+// it uses only the paths over the transport's links, in their order, and the transport's discipline
+// for all packets. In an alliance the leader does so; the home agent uses what it registers, and a
+// member relays as always.
 func (s *Spec) GatewayIn(k result.CellKey, node string) *gateway.Config {
 	c, t := s.Experiment.Case(k.Case), s.Experiment.Transports[k.Transport]
 	g := *s.SectionsIn(c, node).Gateway
@@ -175,9 +176,9 @@ func (s *Spec) usePaths(g *gateway.Config, node string, t *Transport) {
 	}
 }
 
-// RoutesAround returns the routes that replace the gateways in a cell whose transport does not use them,
-// by node: to the prefixes of a peer, over the transport's link, or the first one of proxies. They are
-// nil if the transport uses gateways, or a link that is no path of two.
+// RoutesAround returns the routes that replace the gateways in a cell whose transport does not use
+// them, by node: to the prefixes of a peer, over the transport's link, or the first one of proxies.
+// They are nil if the transport uses gateways, or a link that is no path of two.
 func (s *Spec) RoutesAround(k result.CellKey) map[string][]StaticRoute {
 	t := s.Experiment.Transports[k.Transport]
 	if t.Gateway != nil || len(t.Links) != 1 && !t.Proxies {
@@ -225,8 +226,8 @@ func (s *Spec) behind(node, host string) bool {
 	return slices.ContainsFunc(s.Nodes[node].Gateway.LAN.Prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// discipline returns the discipline of a gateway. At the receiver of the data it sends on the link for
-// replies, if there is one.
+// discipline returns the discipline of a gateway. At the receiver of the data it sends on the link
+// for replies, if there is one.
 func (g *Gateway) discipline(links []string, receiver bool) gateway.Discipline {
 	ratio := func(number func(link string) string) gateway.Discipline {
 		parts := make([]string, len(links))

@@ -69,7 +69,8 @@ func TestGatewayInACell(t *testing.T) {
 	}
 }
 
-// TestModeInACell: packets are carried as the transport says, which the limit and the daemons follow.
+// TestModeInACell: packets are carried as the transport says, which the limit and the daemons
+// follow.
 func TestModeInACell(t *testing.T) {
 	s := read(t, "gateway-pair")
 	for name, tt := range map[string]struct {
@@ -121,7 +122,8 @@ func TestCheckOfGateways(t *testing.T) {
 	}
 }
 
-// TestSweep: the simulator runs what it can, and gateways have wrong rates where the transport says so.
+// TestSweep: the simulator runs what it can, and gateways have wrong rates where the transport says
+// so.
 func TestSweep(t *testing.T) {
 	s := read(t, "gateway-sweep")
 	simulated := s.ForSimulator()

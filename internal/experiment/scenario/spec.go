@@ -30,10 +30,10 @@ type Spec struct {
 	// mappings are merged, lists and values are replaced, and null removes a key. A scenario
 	// that comes with the program, or a file in the same directory. Example: epe-steady
 	Base string `yaml:"base,omitempty"`
-	// Family is the IP version of content, EPE addresses and sessions with egress peers: ipv6; ipv4,
-	// which turns each address 2001:db8:X:Y::Z of the file into 10.X.Y.Z, except in sessions with
-	// reflectors, locators and SIDs; or dual, which adds the IPv4 addresses, peers and neighbors to
-	// those of the file. Default: ipv6. Example: ipv4
+	// Family is the IP version of content, EPE addresses and sessions with egress peers: ipv6;
+	// ipv4, which turns each address 2001:db8:X:Y::Z of the file into 10.X.Y.Z, except in sessions
+	// with reflectors, locators and SIDs; or dual, which adds the IPv4 addresses, peers and
+	// neighbors to those of the file. Default: ipv6. Example: ipv4
 	Family Family `yaml:"family,omitempty"`
 	// Sysctls are set on every node, before the node's own.
 	// Example: {net.ipv4.tcp_congestion_control: reno}
@@ -62,12 +62,12 @@ type Node struct {
 	// Sysctls are kernel settings of the node.
 	// Example: {net.ipv4.tcp_rmem: "4096 131072 6291456"}
 	Sysctls map[string]string `yaml:"sysctls,omitempty"`
-	// Routes are static routes. Default: if no node has routes, and none runs a gateway, BGP or exec,
-	// the shortest way to each network.
+	// Routes are static routes. Default: if no node has routes, and none runs a gateway, BGP or
+	// exec, the shortest way to each network.
 	Routes []StaticRoute `yaml:"routes,omitempty"`
 	// MPTCP sets up the kernel's path manager on a node where no daemon does, such as a client.
-	// Default: if the transports with mptcp leave out their links, the server advertises its further
-	// addresses.
+	// Default: if the transports with mptcp leave out their links, the server advertises its
+	// further addresses.
 	MPTCP *MPTCP `yaml:"mptcp,omitempty"`
 	// Ready is false for a node that a lab does not wait for. Default: true. Example: false
 	Ready *bool `yaml:"ready,omitempty"`
@@ -121,7 +121,8 @@ func (l *Link) SetOrder(n int) { l.order = n }
 // Order is the position of the link among those of its file, 0 if it is from no file.
 func (l *Link) Order() int { return l.order }
 
-// LinkNames returns the names of the links in the order of the file, and those from no file by name.
+// LinkNames returns the names of the links in the order of the file, and those from no file by
+// name.
 func (s *Spec) LinkNames() []string {
 	return slices.SortedFunc(maps.Keys(s.Links), func(a, b string) int {
 		return cmp.Or(cmp.Compare(s.orderOf(a), s.orderOf(b)), cmp.Compare(a, b))
@@ -195,7 +196,8 @@ type Experiment struct {
 	Client string `yaml:"client"`
 	// Trials is how often each cell is run. Default: 1. Example: 12
 	Trials int `yaml:"trials,omitempty"`
-	// LabTrials is how often each cell is run in a lab, where a run takes its time. Default: trials.
+	// LabTrials is how often each cell is run in a lab, where a run takes its time. Default:
+	// trials.
 	// Example: 5
 	LabTrials int `yaml:"lab_trials,omitempty"`
 	// Routes is what an experiment of kind routes changes and observes.
@@ -247,7 +249,8 @@ func (e *Experiment) TrialsOf(c Case, asked int, quick bool) int {
 // endless is more than a download transfers in the duration of a case.
 const endless = unit.TiB
 
-// TrafficIn returns the named traffic with the duration, the rate and the form of pages of the case.
+// TrafficIn returns the named traffic with the duration, the rate and the form of pages of the
+// case.
 func (e *Experiment) TrafficIn(c Case, name string) *Traffic {
 	t := e.Traffic[name]
 	if t == nil || c.Duration == 0 && c.Rates[name] == 0 && c.Web == (WebForm{}) {
@@ -296,8 +299,8 @@ type Case struct {
 	Events []Event `yaml:"events,omitempty"`
 	// Connections run beside that of the cell and compete with it.
 	Connections []Connection `yaml:"connections,omitempty"`
-	// Load is the rate of the visits of other users in an experiment of kind web, as a share of the rate
-	// of each link that they use. Visits use TCP over one link each.
+	// Load is the rate of the visits of other users in an experiment of kind web, as a share of the
+	// rate of each link that they use. Visits use TCP over one link each.
 	Load float64 `yaml:"load,omitempty"`
 	// Web is the form of the pages in an experiment of kind web, in place of that of the traffic.
 	Web WebForm `yaml:"web,omitempty"`
@@ -352,22 +355,22 @@ type Traffic struct {
 	Rate unit.Bandwidth `yaml:"rate,omitempty"`
 	// Duration is how long a stream lasts, or the most that a download or a task may take.
 	Duration time.Duration `yaml:"duration,omitempty"`
-	// Live ends a constant bit rate when its duration is over, with what has arrived by then: what is
-	// late is lost. Example: true
+	// Live ends a constant bit rate when its duration is over, with what has arrived by then: what
+	// is late is lost. Example: true
 	Live bool `yaml:"live,omitempty"`
-	// Quick is the most that a run may take in a quick pass; of a task on web pages, the longest sum
-	// of its think times. Default: 10s, or duration if that is less. Example: 5s
+	// Quick is the most that a run may take in a quick pass; of a task on web pages, the longest
+	// sum of its think times. Default: 10s, or duration if that is less. Example: 5s
 	Quick time.Duration `yaml:"quick,omitempty"`
-	// Datagram makes it a stream of numbered UDP datagrams with so much payload in bytes, instead of
-	// a TCP connection. Example: 1000
+	// Datagram makes it a stream of numbered UDP datagrams with so much payload in bytes, instead
+	// of a TCP connection. Example: 1000
 	Datagram int `yaml:"datagram,omitempty"`
 	// Objects fetches so many objects of bytes each, one after the other on one connection.
 	// Example: 100
 	Objects int `yaml:"objects,omitempty"`
 	// NewConnections fetches each object on a connection of its own.
 	NewConnections bool `yaml:"new_connections,omitempty"`
-	// Beside is how many downloads run beside it over the same transport, from 3 s before it on until
-	// it ends. Its own rate or time is what is measured. Default: none. Example: 1
+	// Beside is how many downloads run beside it over the same transport, from 3 s before it on
+	// until it ends. Its own rate or time is what is measured. Default: none. Example: 1
 	Beside int `yaml:"beside,omitempty"`
 	// Upload sends the data from the client to the server. Example: true
 	Upload bool `yaml:"upload,omitempty"`
@@ -396,19 +399,21 @@ type Transport struct {
 	// HTTP3 makes the client fetch over HTTP/3, with quic-go at both ends. Only a lab has it.
 	// Example: true
 	HTTP3 bool `yaml:"http3,omitempty"`
-	// Links are the links with a limited rate that such a connection can use. Its limit is
-	// computed from them. Default: the slowest link of each way from the server to the client, of
-	// which no two have a link in common, the shortest first; without mptcp and gateway only that of
-	// the shortest. Example: [path1, path2]
+	// Links are the links with a limited rate that such a connection can use. Its limit is computed
+	// from them. Default: the slowest link of each way from the server to the client, of which no
+	// two have a link in common, the shortest first; without mptcp and gateway only that of the
+	// shortest. Example: [path1, path2]
 	Links []string `yaml:"links,omitempty"`
 	// Via is the egress peer that all packets to the client leave through: the connection is to its
 	// EPE address, and without further subflows. Default: routing decides. Example: transit-b
 	Via string `yaml:"via,omitempty"`
-	// Delivery is how packets from the default addresses of the server's edge reach clients, in place of
-	// the default of its delivery. What it learned of paths and networks is forgotten before each
-	// run. Only a lab has it. Default: as the server's edge has it. Example: {single: transit-b}
+	// Delivery is how packets from the default addresses of the server's edge reach clients, in
+	// place of the default of its delivery. What it learned of paths and networks is forgotten
+	// before each run. Only a lab has it. Default: as the server's edge has it. Example: {single:
+	// transit-b}
 	Delivery edge.Mode `yaml:"delivery,omitempty"`
-	// Port is the server's port that the client connects to, one of serve.ports. Default: serve.port.
+	// Port is the server's port that the client connects to, one of serve.ports. Default:
+	// serve.port.
 	Port uint16 `yaml:"port,omitempty"`
 	// Gateway makes a pair of gateways carry each connection over all links.
 	Gateway *Gateway `yaml:"gateway,omitempty"`
@@ -425,8 +430,8 @@ type Transport struct {
 	Settings `yaml:",inline"`
 }
 
-// Multipath reports whether MPTCP carries the transport's connections over its links, from end to end
-// or between proxies.
+// Multipath reports whether MPTCP carries the transport's connections over its links, from end to
+// end or between proxies.
 func (t *Transport) Multipath() bool { return t.MPTCP || t.Proxies }
 
 // Model are the simplifications of a published simulation.
@@ -452,9 +457,10 @@ type Model struct {
 type Expectation struct {
 	// Name describes what is expected.
 	Name string `yaml:"name"`
-	// Source makes the expectation a published difference and says where it is published. It is tested
-	// for significance with all others of the experiment, and the outcome does not change the exit code.
-	// It has relative, to a transport or a case, and one bound. Example: "Paper E, Fig. 3"
+	// Source makes the expectation a published difference and says where it is published. It is
+	// tested for significance with all others of the experiment, and the outcome does not change
+	// the exit code. It has relative, to a transport or a case, and one bound. Example: "Paper E,
+	// Fig. 3"
 	Source string `yaml:"source,omitempty"`
 	// Metric is the name of the metric.
 	Metric string `yaml:"metric"`
@@ -464,7 +470,8 @@ type Expectation struct {
 	Traffic string `yaml:"traffic,omitempty"`
 	// Transport selects a transport. Default: all.
 	Transport string `yaml:"transport,omitempty"`
-	// Backend is the only backend that is judged: lab, where processes and other load take time, or sim.
+	// Backend is the only backend that is judged: lab, where processes and other load take time, or
+	// sim.
 	// Default: both. Example: sim
 	Backend string `yaml:"backend,omitempty"`
 	// Stat is the statistic over the trials: min, q1, median, mean, q3 or max. Default: median.

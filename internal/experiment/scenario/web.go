@@ -25,8 +25,8 @@ type Web struct {
 	// Think bounds the sum of the think times of a task: longer ones are shortened in proportion.
 	// Default: as drawn from the seed. Example: 6s
 	Think time.Duration `yaml:"think,omitempty"`
-	// Sessions is how many tasks a trial plays at the same time, each in a browser context of its own.
-	// What is measured of a page is the mean over them. Default: 1. Example: 3
+	// Sessions is how many tasks a trial plays at the same time, each in a browser context of its
+	// own. What is measured of a page is the mean over them. Default: 1. Example: 3
 	Sessions int `yaml:"sessions,omitempty"`
 	// Seed is that of the first task of the first trial; each further task has the next one. All
 	// transports and cases have the same tasks.
@@ -179,8 +179,8 @@ func (c *checker) version(path, http string) {
 	}
 }
 
-// maxLoad is the largest load of a link, as a share of its rate. Visits count without headers, so that
-// they request more than the link carries.
+// maxLoad is the largest load of a link, as a share of its rate. Visits count without headers, so
+// that they request more than the link carries.
 const maxLoad = 0.95
 
 // load checks the load of a case.

@@ -77,8 +77,8 @@ func carried(metrics map[string]float64) float64 {
 
 func goodput(all, best map[string]float64) float64 { return carried(all) / carried(best) }
 
-// slowest compares the slowest of downloads at once. One that gets nothing over the best line is as slow
-// over any.
+// slowest compares the slowest of downloads at once. One that gets nothing over the best line is as
+// slow over any.
 func slowest(all, best map[string]float64) float64 {
 	if best[result.LeastRate] == 0 {
 		return 1
@@ -123,9 +123,9 @@ func (m Measure) failed() float64 {
 	return 0
 }
 
-// Again returns the run that is to be repeated with other random numbers, as Repeated returns it: the
-// best of the paths alone in bulk. A measure that is no farther from its goal than that is as good as
-// its judge. It returns false if no measure needs it, or no path alone delivers.
+// Again returns the run that is to be repeated with other random numbers, as Repeated returns it:
+// the best of the paths alone in bulk. A measure that is no farther from its goal than that is as
+// good as its judge. It returns false if no measure needs it, or no path alone delivers.
 func (w World) Again(runs []result.Run) (result.Run, bool) {
 	if !slices.ContainsFunc(Measures(w.Kind), func(m Measure) bool { return m.Transport == again }) {
 		return result.Run{}, false
@@ -172,8 +172,8 @@ func (w World) Judge(runs []result.Run) map[string]float64 {
 	return values
 }
 
-// runsOf returns the means of the runs of a traffic by transport. One that failed has delivered nothing;
-// only where all failed is there an error.
+// runsOf returns the means of the runs of a traffic by transport. One that failed has delivered
+// nothing; only where all failed is there an error.
 func runsOf(runs []result.Run, traffic string) map[string]*result.Run {
 	all := map[string][]result.Run{}
 	for _, r := range runs {

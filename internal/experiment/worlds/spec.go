@@ -137,9 +137,9 @@ func (w World) experiment(base *scenario.Experiment) *scenario.Experiment {
 	return e
 }
 
-// judges returns the transports that a transport over all paths is compared with: each path alone. A
-// first connection knows nothing and begins on BGP's best path, as those that it is compared with do:
-// each of them moves to one path once it has joined.
+// judges returns the transports that a transport over all paths is compared with: each path alone.
+// A first connection knows nothing and begins on BGP's best path, as those that it is compared with
+// do: each of them moves to one path once it has joined.
 func (w World) judges(transport string) []string {
 	own := links[w.Kind][:len(w.Paths)]
 	if transport != first {

@@ -40,11 +40,11 @@ type Options struct {
 	// Seed and Number identify the world: worlds of one seed are independent of each other.
 	Seed   uint64
 	Number int
-	// Packets bounds the full frames that all paths together can carry in a bulk transfer, and so its
-	// duration where the rates are high; 0 is DefaultPackets.
+	// Packets bounds the full frames that all paths together can carry in a bulk transfer, and so
+	// its duration where the rates are high; 0 is DefaultPackets.
 	Packets int
-	// Runs is how often each cell runs, with other random numbers each time: measures compare means.
-	// 0 is once.
+	// Runs is how often each cell runs, with other random numbers each time: measures compare
+	// means. 0 is once.
 	Runs int
 }
 

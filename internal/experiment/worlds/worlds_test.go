@@ -133,7 +133,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestJudgeMeans: several runs of a cell are judged by their means; one that failed delivered nothing.
+// TestJudgeMeans: several runs of a cell are judged by their means; one that failed delivered
+// nothing.
 func TestJudgeMeans(t *testing.T) {
 	w := World{Options: Options{Kind: Gateway}, Paths: make([]Path, 2)}
 	failed := run(Bulk, "path2", 0, 0)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Role is what another gateway is to this one in an alliance (SHAKE, paper D section 2.1): hosts close
-// to each other share their lines to a home agent.
+// Role is what another gateway is to this one in an alliance (SHAKE, paper D section 2.1): hosts
+// close to each other share their lines to a home agent.
 type Role uint8
 
 const (
@@ -40,17 +40,17 @@ func (r Role) String() string {
 // Alliance is what a peer is in an alliance, and what it may do there.
 type Alliance struct {
 	Role Role
-	// Lifetime is how long a registration is asked for, of a HomeAgent or Member, or the longest that
-	// is granted, to a Registrant or Leader.
+	// Lifetime is how long a registration is asked for, of a HomeAgent or Member, or the longest
+	// that is granted, to a Registrant or Leader.
 	Lifetime time.Duration
 	// CareOf is the number of paths that a Registrant may register.
 	CareOf int
-	// Path is the one over which messages of a Leader are relayed, at the rates Down to the leader and
-	// Up from it in bit/s of whole IP packets.
+	// Path is the one over which messages of a Leader are relayed, at the rates Down to the leader
+	// and Up from it in bit/s of whole IP packets.
 	Path     string
 	Down, Up Rate
-	// HomeAgents are where messages of a Leader may be relayed to. None: to the unicast address that
-	// it names.
+	// HomeAgents are where messages of a Leader may be relayed to. None: to the unicast address
+	// that it names.
 	HomeAgents []netip.AddrPort
 }
 

@@ -20,8 +20,8 @@ const (
 	Plain
 	// Unsealed: the open plane sends them in UDP, not encrypted.
 	Unsealed
-	// NAT: as Plain, with this gateway's address on the path as source of each packet, which the peer
-	// replaces by the original one.
+	// NAT: as Plain, with this gateway's address on the path as source of each packet, which the
+	// peer replaces by the original one.
 	NAT
 )
 
@@ -46,8 +46,8 @@ func (m Mode) Open() bool { return m != Tunnel }
 // messages report how many packets were sent.
 func (m Mode) Counted() bool { return m == Plain || m == NAT }
 
-// Disciplines returns the names of the disciplines with which an open peer's packets can be carried:
-// those that a sched.Planner knows.
+// Disciplines returns the names of the disciplines with which an open peer's packets can be
+// carried: those that a sched.Planner knows.
 func (m Mode) Disciplines() []string {
 	all := sched.Disciplines()
 	if m.Open() {
@@ -63,8 +63,8 @@ const SuperPacket, SuperPacketMost = 64 * unit.KiB, 10 * time.Millisecond
 // Measured is a path to an open peer, as the sealed plane has measured it.
 type Measured struct {
 	sched.Path
-	// Name is that of the path in LinkStatus, Interface that of this gateway, Remote where the peer is
-	// reached over it.
+	// Name is that of the path in LinkStatus, Interface that of this gateway, Remote where the peer
+	// is reached over it.
 	Name, Interface string
 	Remote          netip.AddrPort
 	// Port is the one on this host that messages of the path have.
@@ -109,12 +109,12 @@ type Arrived struct {
 	Lost uint64
 }
 
-// Open is the open plane as the sealed plane sees it. Its methods return at once and call no method of
-// the sealed plane.
+// Open is the open plane as the sealed plane sees it. Its methods return at once and call no method
+// of the sealed plane.
 type Open interface {
-	// Measured replaces what is known of the paths to a peer, in the order of their numbers, and the
-	// cookie that the peer accepts packets of the tunnel with, 0 if none. The slice belongs to the
-	// callee.
+	// Measured replaces what is known of the paths to a peer, in the order of their numbers, and
+	// the cookie that the peer accepts packets of the tunnel with, 0 if none. The slice belongs to
+	// the callee.
 	Measured(peer string, paths []Measured, cookie uint64)
 	// Accept replaces the cookies that packets of a peer are accepted with.
 	Accept(peer string, cookies []uint64) error

@@ -84,8 +84,8 @@ type Path struct {
 	Via []netip.Addr
 	// Usable: the interface is up with carrier. Nothing is sent on a path that is not.
 	Usable bool
-	// Member is the name of the peer that relays messages on the path to the home agent; empty if the
-	// path is a line of this gateway. Its rates are at most those that the member offers.
+	// Member is the name of the peer that relays messages on the path to the home agent; empty if
+	// the path is a line of this gateway. Its rates are at most those that the member offers.
 	Member string
 	// Short: leaders reach this gateway over the path, a member. It has no other destinations.
 	Short bool
@@ -104,8 +104,8 @@ type Peer struct {
 	Name      string
 	Public    handshake.PublicKey
 	Preshared handshake.PresharedKey
-	// Endpoints are where the peer is reached, those of the configuration, resolved. A path uses the
-	// first one that answers through its interface. None: the peer begins.
+	// Endpoints are where the peer is reached, those of the configuration, resolved. A path uses
+	// the first one that answers through its interface. None: the peer begins.
 	Endpoints []netip.AddrPort
 	// Prefixes are behind the peer. Packets to them are sent to it, and only packets from them are
 	// accepted from it. Of two peers, one with a default route alone may have those around the
@@ -193,14 +193,14 @@ type LinkStatus struct {
 	Line     string         `json:"line"`
 	Meets    string         `json:"meets,omitempty"`
 	Endpoint netip.AddrPort `json:"endpoint"`
-	// Seen is the address at which the peer sees this gateway, invalid if it has not said. Behind NAT
-	// it is another one than that of the socket.
+	// Seen is the address at which the peer sees this gateway, invalid if it has not said. Behind
+	// NAT it is another one than that of the socket.
 	Seen netip.AddrPort `json:"seen"`
 	// State is up, dead (no answer to probes), down (the interface), unproven (no answer yet) or
 	// unregistered (with a home agent, or at a member: Reason says why).
 	State string `json:"state"`
-	// Member is the member over which the path leads. CareOf is the registered address, Lifetime how
-	// long the registration lasts, if it is not refreshed; Reason is why there is none.
+	// Member is the member over which the path leads. CareOf is the registered address, Lifetime
+	// how long the registration lasts, if it is not refreshed; Reason is why there is none.
 	Member   string         `json:"member,omitempty"`
 	CareOf   netip.AddrPort `json:"care_of"`
 	Lifetime time.Duration  `json:"lifetime_ns,omitempty"`

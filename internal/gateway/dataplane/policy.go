@@ -38,8 +38,8 @@ type Match struct {
 	Mark, MarkMask uint32
 }
 
-// Packet is what rules know of a packet: its addresses, IP protocol number, ports (0 where the packet
-// has none, as in a later fragment) and DSCP, and the mark if that is known.
+// Packet is what rules know of a packet: its addresses, IP protocol number, ports (0 where the
+// packet has none, as in a later fragment) and DSCP, and the mark if that is known.
 type Packet struct {
 	Src, Dst         netip.Addr
 	Protocol, DSCP   uint8
@@ -80,8 +80,8 @@ const Ratio, Flow, Auto, Redundant = "ratio", "flow", "auto", "redundant"
 type Discipline struct {
 	// Name is one of sched.Disciplines.
 	Name string
-	// Ratio is how many consecutive packets each path gets, with Ratio, in the order of the paths: 0
-	// leaves a path out.
+	// Ratio is how many consecutive packets each path gets, with Ratio, in the order of the paths:
+	// 0 leaves a path out.
 	Ratio []int
 	// Choice is how the path of a new flow is chosen, with Flow.
 	Choice sched.Choice

@@ -6,8 +6,8 @@ import (
 	"github.com/tabane/tabane/internal/base/unit"
 )
 
-// Relays has the kernel relay the open messages of leaders, as a member does. Its methods are safe for
-// concurrent use, and are called in the network namespace of the interfaces.
+// Relays has the kernel relay the open messages of leaders, as a member does. Its methods are safe
+// for concurrent use, and are called in the network namespace of the interfaces.
 type Relays interface {
 	// Relay begins to relay for a leader, or changes where and how much. After an error nothing is
 	// relayed for it, and what was stays counted until End.
@@ -23,8 +23,8 @@ type OpenRelay struct {
 	// Short is the end on the short link, towards the leader, Line that towards its home agent. The
 	// addresses of both are of one IP version.
 	Short, Line RelayEnd
-	// Up is the rate from the leader, 0 if nothing is relayed yet, Down that to it, in bit/s of whole IP
-	// packets. What the sealed plane relays is part of it.
+	// Up is the rate from the leader, 0 if nothing is relayed yet, Down that to it, in bit/s of
+	// whole IP packets. What the sealed plane relays is part of it.
 	Up, Down unit.Bandwidth
 	// Mark is that of relayed messages in the kernel.
 	Mark uint32

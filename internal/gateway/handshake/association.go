@@ -9,8 +9,8 @@ import (
 
 const (
 	// rekeyAfter is the age at which the initiator of a session makes the next one, in time or in
-	// messages; the responder does it rekeyGrace later, if the initiator has not. rejectAfter ends a
-	// session.
+	// messages; the responder does it rekeyGrace later, if the initiator has not. rejectAfter ends
+	// a session.
 	rekeyAfter  = 120 * time.Second
 	rekeyGrace  = 15 * time.Second
 	rejectAfter = 180 * time.Second
@@ -24,8 +24,8 @@ const (
 	// longest: a peer that is started again, and has no endpoints to begin with, waits for it.
 	firstRetry = 250 * time.Millisecond
 	lastRetry  = 750 * time.Millisecond
-	// maxPending is the number of initiations whose responses are accepted, and of sessions that wait
-	// for their first message. Several are on their way where a round trip takes longer than
+	// maxPending is the number of initiations whose responses are accepted, and of sessions that
+	// wait for their first message. Several are on their way where a round trip takes longer than
 	// firstRetry.
 	maxPending = 4
 	// maxPrevious is the number of earlier sessions that are still received with.
@@ -52,8 +52,8 @@ type Session struct {
 type AssociationOptions struct {
 	Own  PrivateKey
 	Peer Peer
-	// Offers are the encryptions that this gateway can use; Choose selects one of those offered by the
-	// peer, 0 if none.
+	// Offers are the encryptions that this gateway can use; Choose selects one of those offered by
+	// the peer, 0 if none.
 	Offers Suites
 	Choose func(Suites) uint8
 	Random io.Reader
@@ -118,8 +118,8 @@ func (a *Association) live(yield func(*Session) bool) {
 	}
 }
 
-// Want asks for a handshake: there is no session, or the peer is silent although it has one. While a
-// handshake is under way it has no effect.
+// Want asks for a handshake: there is no session, or the peer is silent although it has one. While
+// a handshake is under way it has no effect.
 func (a *Association) Want(now time.Duration) {
 	if !a.wanted {
 		a.wanted, a.wantedAt, a.retryAt, a.retry = true, now, now, 0
@@ -264,8 +264,9 @@ func (a *Association) Complete(response []byte, now time.Duration) (*Session, er
 }
 
 // install makes a session current, and reports whether it did. Where handshakes of both gateways
-// collided, both take that of the gateway with the lower key: each would else send with the other's.
-// A session from before is replaced, whichever end began it: the peer may have been started again.
+// collided, both take that of the gateway with the lower key: each would else send with the
+// other's. A session from before is replaced, whichever end began it: the peer may have been
+// started again.
 func (a *Association) install(s *Session) bool {
 	a.wanted = false
 	other := a.current
@@ -311,8 +312,8 @@ func (a *Association) Repeat(now time.Duration) {
 	}
 }
 
-// Received records an authentic message of a session. It reports whether that session has become the
-// current one by it.
+// Received records an authentic message of a session. It reports whether that session has become
+// the current one by it.
 func (a *Association) Received(s *Session) bool {
 	i := slices.Index(a.next, s)
 	if i < 0 {

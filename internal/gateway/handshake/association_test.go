@@ -52,7 +52,8 @@ func (s *endpoint) take(t *testing.T, message []byte, now time.Duration) []byte 
 	return nil
 }
 
-// data has b receive a message sealed with the current session of a. It reports whether b has the key.
+// data has b receive a message sealed with the current session of a. It reports whether b has the
+// key.
 func data(a, b *endpoint) bool {
 	s := a.a.Current()
 	if s == nil {
@@ -153,8 +154,8 @@ func TestAssociationOverBadNetwork(t *testing.T) {
 	}
 }
 
-// Both begin at once: whatever arrives first, they end with one session, and after a restart of either
-// they do so again.
+// Both begin at once: whatever arrives first, they end with one session, and after a restart of
+// either they do so again.
 func TestBothBegin(t *testing.T) {
 	ka, kb := newKey(t, 1), newKey(t, 2)
 	for order := range 12 {
@@ -312,9 +313,9 @@ func TestMessagesEndASession(t *testing.T) {
 	}
 }
 
-// A busy peer answers each copy of an initiation, over each path, by another cookie. Each proves the
-// addresses that it came from, also of an initiation that was repeated since, because the round trip
-// takes longer; and a forged one does not replace the right one.
+// A busy peer answers each copy of an initiation, over each path, by another cookie. Each proves
+// the addresses that it came from, also of an initiation that was repeated since, because the round
+// trip takes longer; and a forged one does not replace the right one.
 func TestCookies(t *testing.T) {
 	ka, kb := newKey(t, 1), newKey(t, 2)
 	a := newEndpoint(t, ka, kb, 100)

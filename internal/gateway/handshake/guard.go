@@ -16,9 +16,9 @@ import (
 // The last two fields of an initiation and a response are keyed hashes of what is before them. The
 // first one's key is made of the receiver's public key, so that who does not know it gets no answer
 // and costs one hash. The second one's key is, in an initiation, a cookie that the receiver sends
-// while it is busy: who has it receives at the address that it sends from. In a response, it is made
-// of the secret that both gateways' static keys share: who records the initiation has it not, so a
-// forged response costs two hashes.
+// while it is busy: who has it receives at the address that it sends from. In a response, it is
+// made of the secret that both gateways' static keys share: who records the initiation has it not,
+// so a forged response costs two hashes.
 
 const (
 	// cookieAge is how long a cookie is used, and the secret that cookies are made of.
@@ -27,8 +27,8 @@ const (
 	// CookieLen is the length of a cookie message in bytes.
 	CookieLen = headLen + indexLen + nonceLen + macLen + tagLen
 
-	// freeRate and freeBurst bound the initiations of all senders that have not proved their addresses:
-	// their sources may be forged. More than that have to prove them.
+	// freeRate and freeBurst bound the initiations of all senders that have not proved their
+	// addresses: their sources may be forged. More than that have to prove them.
 	freeRate, freeBurst = 100, 32
 	// provenRate and provenBurst bound those of a sender that has: several gateways may share an
 	// address, and each begins again four times a second.
@@ -52,8 +52,8 @@ func (l *Limit) Take(now time.Duration, rate, burst int) bool {
 	return true
 }
 
-// Sender returns whom the messages of an address are counted for: an IPv4 address, or the network of
-// one link in IPv6 (RFC 4291 section 2.5.4), all of whose addresses one host may have.
+// Sender returns whom the messages of an address are counted for: an IPv4 address, or the network
+// of one link in IPv6 (RFC 4291 section 2.5.4), all of whose addresses one host may have.
 func Sender(a netip.Addr) netip.Prefix {
 	a = a.Unmap().WithZone("")
 	bits := 64
@@ -86,8 +86,8 @@ func keyedHash(key, data []byte) (m mac) {
 
 func equal(a, b []byte) bool { return hmac.Equal(a, b) }
 
-// stamp appends both hashes to a message for the gateway with this key. second is the key of the second
-// one, which is zero without.
+// stamp appends both hashes to a message for the gateway with this key. second is the key of the
+// second one, which is zero without.
 func stamp(message []byte, receiver PublicKey, second []byte) []byte {
 	key := derive("first hash", receiver)
 	first := keyedHash(key[:], message)
@@ -165,8 +165,8 @@ func NewGuard(own PublicKey, random io.Reader) *Guard {
 	return &Guard{first: derive("first hash", own), cookieKey: derive("cookie", own), random: random, proven: map[netip.Prefix]Limit{}}
 }
 
-// Addressed reports whether a message is an initiation or response of a sender that knows the public
-// key, which costs one hash. It is safe for concurrent use.
+// Addressed reports whether a message is an initiation or response of a sender that knows the
+// public key, which costs one hash. It is safe for concurrent use.
 func (g *Guard) Addressed(message []byte) bool {
 	want := 0
 	if len(message) > headLen+indexLen {
@@ -185,9 +185,9 @@ func (g *Guard) Addressed(message []byte) bool {
 	return equal(sent[:], message[first:second])
 }
 
-// Judge judges an initiation. While the gateway is busy, or many have come from senders that have not
-// proved their addresses, senders have to: for Unproven, the reply is to be sent to them. It is not
-// longer than the message.
+// Judge judges an initiation. While the gateway is busy, or many have come from senders that have
+// not proved their addresses, senders have to: for Unproven, the reply is to be sent to them. It is
+// not longer than the message.
 func (g *Guard) Judge(message []byte, from netip.AddrPort, busy bool, now time.Duration) (Verdict, []byte, error) {
 	if !g.Addressed(message) || message[0] != typeInitiation {
 		return Stranger, nil, nil
@@ -209,8 +209,8 @@ func (g *Guard) Judge(message []byte, from netip.AddrPort, busy bool, now time.D
 	return Unproven, reply, err
 }
 
-// takeProven counts an initiation of a sender that has proved its address, and reports whether it has
-// not sent too many.
+// takeProven counts an initiation of a sender that has proved its address, and reports whether it
+// has not sent too many.
 func (g *Guard) takeProven(sender netip.Prefix, now time.Duration) bool {
 	limit, known := g.proven[sender]
 	if !known && len(g.proven) >= maxSenders {

@@ -35,8 +35,8 @@ const (
 	secretLen, checkLen, macLen, typeLen = 16, 4, 16, 1
 	// maxAddresses bounds the addresses of an invitation.
 	maxAddresses = 4
-	// MaxMessage is the longest message in bytes: it fits the smallest MTU of IPv6 (RFC 8200 section
-	// 5).
+	// MaxMessage is the longest message in bytes: it fits the smallest MTU of IPv6 (RFC 8200
+	// section 5).
 	MaxMessage = 1280 - 40 - 8
 	// maxNetworks bounds the networks of a request, so that it fits a message.
 	maxNetworks = 16

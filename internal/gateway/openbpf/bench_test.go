@@ -441,8 +441,8 @@ func median(list []float64) float64 {
 	return (list[(len(list)-1)/2] + list[len(list)/2]) / 2
 }
 
-// BenchmarkPrograms measures the programs by the statistics of the kernel, for each packet of a flood
-// of datagrams.
+// BenchmarkPrograms measures the programs by the statistics of the kernel, for each packet of a
+// flood of datagrams.
 func BenchmarkPrograms(b *testing.B) {
 	for _, mode := range []struct {
 		name  string

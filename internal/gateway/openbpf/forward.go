@@ -92,7 +92,8 @@ func loadSpec(spec *ebpf.CollectionSpec, o Options) (*Program, error) {
 			err = errors.Join(p.set(), p.pins.Keep(p.maps()))
 		}
 	} else {
-		// The previous instance may have ended between a change of the routes and that of the epoch.
+		// The previous instance may have ended between a change of the routes and that of the
+		// epoch.
 		err = errors.Join(p.table.takeOver(), p.readRoutes(), p.readAllowed(), p.objects.Setups.Lookup(uint32(0), &p.setup), p.forgetOwners())
 	}
 	p.table.seed = p.setup.Seed
@@ -448,8 +449,8 @@ type Plan struct {
 	// NAT: packets of NAT sessions are sent with the address of Local as source, which is of one IP
 	// version for all ways; others are left.
 	NAT bool
-	// Tunnel: packets are sent in a tunnel to the receiver that Accept was called for with Cookie. The
-	// ends of all ways are of one IP version. MTU is the largest packet inside.
+	// Tunnel: packets are sent in a tunnel to the receiver that Accept was called for with Cookie.
+	// The ends of all ways are of one IP version. MTU is the largest packet inside.
 	Tunnel bool
 	Cookie uint64
 	// Slow: a path is busy with a super-packet for long.
@@ -607,7 +608,8 @@ func (p *Program) KeepPlans(generation uint32) error {
 
 // Traffic is what was sent to a peer since Load or Reset.
 type Traffic struct {
-	// Paths are packets as on the wire, and their bytes, of each path; Waits the virtual queues now.
+	// Paths are packets as on the wire, and their bytes, of each path; Waits the virtual queues
+	// now.
 	Paths [MaxPaths]dataplane.Count
 	Waits [MaxPaths]time.Duration
 	Rules [MaxRules]RuleTraffic

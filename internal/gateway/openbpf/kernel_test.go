@@ -107,8 +107,9 @@ func (s *site) exchange(to string, n int) (received int) {
 	return received
 }
 
-// TestPacketsGoOverBothLinks: with tcx and with cls_bpf, packets of IPv4 and IPv6 that the kernel does
-// not forward here arrive, as many over each link as the discipline says, until the program is detached.
+// TestPacketsGoOverBothLinks: with tcx and with cls_bpf, packets of IPv4 and IPv6 that the kernel
+// does not forward here arrive, as many over each link as the discipline says, until the program is
+// detached.
 func TestPacketsGoOverBothLinks(t *testing.T) {
 	s := newSite(t)
 	// As every gateway has it, and as probes of the paths bring it about: neighbors are known.

@@ -110,7 +110,8 @@ func (p *portStream) send(n int) {
 func TestMarks(t *testing.T) {
 	s := newSite(t)
 	netnstest.Do(t, s.gate, func() error { return netns.Sysctl("net.ipv4.ip_forward", "1") })
-	// What the program leaves goes into the tunnel of the sealed plane; here the kernel forwards it.
+	// What the program leaves goes into the tunnel of the sealed plane; here the kernel forwards
+	// it.
 	s.ip(s.gate, "ip -4 route add 10.2.0.0/16 via 192.168.0.2")
 	s.marked()
 	p := load(t, Options{})

@@ -45,7 +45,8 @@ func (p *Program) Restore(link string) (bpf.Attachment, error) {
 	})
 }
 
-// SetSession sets the session of a flow that a peer or This sends. Packets have it while it is open.
+// SetSession sets the session of a flow that a peer or This sends. Packets have it while it is
+// open.
 func (p *Program) SetSession(peer int, f tunnel.Flow, open bool) error {
 	now, err := monotonic()
 	if err != nil {
@@ -116,8 +117,8 @@ func (o Origin) value() uint32 { return uint32(o.Path)<<originPath | uint32(o.Pe
 
 func originOf(v uint32) Origin { return Origin{int(v & (1<<originPath - 1)), int(v >> originPath)} }
 
-// SetOrigins replaces the addresses that packets of peers' flows come from, but for those of peers that
-// are kept.
+// SetOrigins replaces the addresses that packets of peers' flows come from, but for those of peers
+// that are kept.
 func (p *Program) SetOrigins(origins map[netip.Addr]Origin, keep func(peer int) bool) error {
 	old := map[netip.Addr]bool{}
 	var key programOrigin

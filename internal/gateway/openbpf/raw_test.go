@@ -18,8 +18,8 @@ import (
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 )
 
-// router is between a line and a LAN without Ethernet headers. It forwards packets to 10.2.0.0/16 and
-// 2001:db8:2::/48 that have the mark.
+// router is between a line and a LAN without Ethernet headers. It forwards packets to 10.2.0.0/16
+// and 2001:db8:2::/48 that have the mark.
 type router struct {
 	ns        string
 	line, lan *os.File

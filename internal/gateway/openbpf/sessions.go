@@ -19,7 +19,8 @@ import (
 const (
 	sessionSlots  = 1 << 19
 	sessionProbes = 32
-	// mostFresh is how many deleted sessions the kernel is waited for at once, which takes milliseconds.
+	// mostFresh is how many deleted sessions the kernel is waited for at once, which takes
+	// milliseconds.
 	mostFresh = 1 << 14
 	// tablePin is the name of the table's pin: the map that has it does not say which it is without
 	// CAP_SYS_ADMIN.

@@ -25,7 +25,8 @@ func load(t testing.TB, o Options) *Program {
 	return closed(t, p, err)
 }
 
-// loadBefore62 loads the program as a kernel before Linux 6.2 does, which lacks bpf_cast_to_kern_ctx.
+// loadBefore62 loads the program as a kernel before Linux 6.2 does, which lacks
+// bpf_cast_to_kern_ctx.
 func loadBefore62(t testing.TB) *Program {
 	t.Helper()
 	netnstest.Need(t)
@@ -124,7 +125,8 @@ func sum(b []byte) uint16 {
 
 const next, redirect = ^uint32(0), 7 // TC_NEXT, TC_ACT_REDIRECT
 
-// counted checks that a reason is counted once more than before, none if it is empty, and no other one.
+// counted checks that a reason is counted once more than before, none if it is empty, and no other
+// one.
 func counted(t testing.TB, name string, reasons []string, before, after map[string]uint64, reason string) {
 	t.Helper()
 	for _, r := range reasons {

@@ -38,7 +38,8 @@ func drawSmall(r *rand.Rand) message {
 	return m
 }
 
-// TestTrailers: a packet whose frame is longer is sent and counted as it is without what follows it.
+// TestTrailers: a packet whose frame is longer is sent and counted as it is without what follows
+// it.
 func TestTrailers(t *testing.T) {
 	p := load(t, Options{})
 	p.routes4and6(t)

@@ -24,8 +24,8 @@ var (
 	local6, remote6 = netip.MustParseAddrPort("[2001:db8:9::1]:4790"), netip.MustParseAddrPort("[2001:db8:9::2]:5000")
 )
 
-// ends are programs at the two ends of a tunnel: packets to peer 0 of the first one are packets from
-// peer 3 of the second.
+// ends are programs at the two ends of a tunnel: packets to peer 0 of the first one are packets
+// from peer 3 of the second.
 type ends struct {
 	near, far *Program
 }
@@ -102,8 +102,8 @@ func (e ends) fromNear(t testing.TB, m message) []byte {
 	return out
 }
 
-// TestTunnel: packets of any kind arrive as they were but for one hop, over IPv4 and IPv6, in messages
-// of the format of docs/wire.md.
+// TestTunnel: packets of any kind arrive as they were but for one hop, over IPv4 and IPv6, in
+// messages of the format of docs/wire.md.
 func TestTunnel(t *testing.T) {
 	for name, end := range map[string][2]netip.AddrPort{"IPv4": {local4, remote4}, "IPv6": {local6, remote6}} {
 		e := newEnds(t, "ratio", 2, end[0], end[1])
@@ -206,8 +206,8 @@ func checkOuter(t *testing.T, out, inner []byte, local, remote netip.AddrPort, p
 	}
 }
 
-// TestTunnelRefuses: what a stranger sends, or was changed, goes nowhere and is counted; what is not for
-// this gateway is left to the kernel.
+// TestTunnelRefuses: what a stranger sends, or was changed, goes nowhere and is counted; what is
+// not for this gateway is left to the kernel.
 func TestTunnelRefuses(t *testing.T) {
 	e := newEnds(t, "ratio", 1, local4, remote4)
 	udp := func(src string) []byte {
@@ -389,8 +389,8 @@ func TestTunnelAtRandom(t *testing.T) {
 	}
 }
 
-// TestTunnelCopies: of a packet that is sent over several paths one is delivered, also when others were
-// before; what has not arrived over a path is counted.
+// TestTunnelCopies: of a packet that is sent over several paths one is delivered, also when others
+// were before; what has not arrived over a path is counted.
 func TestTunnelCopies(t *testing.T) {
 	e := newEnds(t, "redundant", 3, local4, remote4)
 	m := message{Packet: dataplane.Packet{Src: from4, Dst: to4, Protocol: 17, SrcPort: 1, DstPort: 2}, hops: 64, payload: 10}

@@ -244,7 +244,8 @@ func (p *Plane) Wait(peer string, path int) time.Duration {
 	return t.Waits[path]
 }
 
-// traffic returns what was sent to a peer; false if it is none of the program, or the plane has stopped.
+// traffic returns what was sent to a peer; false if it is none of the program, or the plane has
+// stopped.
 func (p *Plane) traffic(peer string) (program.Traffic, bool) {
 	n, ok := (*p.numbers.Load())[peer]
 	if !ok {
@@ -316,8 +317,8 @@ func planner(d dataplane.Discipline) (*sched.Planner, error) {
 	return sched.NewPlanner(d.Name, sched.Options{Choice: d.Choice, Tie: sched.Tie, Size: sched.FullSize})
 }
 
-// Apply brings both planes to a state. It may be called any number of times. An interface of the LAN
-// that this kernel cannot run the program on is an error; one that is missing is tried again.
+// Apply brings both planes to a state. It may be called any number of times. An interface of the
+// LAN that this kernel cannot run the program on is an error; one that is missing is tried again.
 func (p *Plane) Apply(s dataplane.State) error {
 	if err := check(&s); err != nil {
 		return err
@@ -535,8 +536,8 @@ func (p *Plane) makeRules(r *peer, tables *uint32) error {
 // device is an interface of paths; index 0 is none.
 type device struct{ index, mtu int }
 
-// devices are the interfaces of paths as they were at the start of an update: most paths to all peers
-// share a few.
+// devices are the interfaces of paths as they were at the start of an update: most paths to all
+// peers share a few.
 type devices map[string]device
 
 func (d devices) named(name string) device {

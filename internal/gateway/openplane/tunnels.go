@@ -10,8 +10,8 @@ import (
 	program "github.com/tabane/tabane/internal/gateway/openbpf"
 )
 
-// tunnels are the receiving ends of tunnels that do not encrypt. Their methods are safe for concurrent
-// use.
+// tunnels are the receiving ends of tunnels that do not encrypt. Their methods are safe for
+// concurrent use.
 type tunnels struct {
 	mu      sync.Mutex
 	program *program.Program // nil when the plane has stopped

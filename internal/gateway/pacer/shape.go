@@ -26,8 +26,8 @@ type Options[P any] struct {
 	// Quantum is how many bytes a flow sends in its turn, usually the size of a full packet.
 	// Default: 1514.
 	Quantum int
-	// Flows is the number of flow queues. Default: 256, the number of lanes of a tunnel, so that the
-	// packets of a lane stay in order.
+	// Flows is the number of flow queues. Default: 256, the number of lanes of a tunnel, so that
+	// the packets of a lane stay in order.
 	Flows int
 	// Limit and MaxBytes bound the queue, in packets and in bytes, and MaxWait in time at the
 	// pacing rate, of which at least 40 quanta and a round-trip time are allowed. Default: 8192, 8
@@ -49,9 +49,9 @@ const (
 	defaultLimit    = 8192
 	defaultBytes    = 8 << 20
 	defaultBurst    = 2 * time.Millisecond
-	// maxLate is how late a packet that waited for its time may be sent without the rate being lost.
-	// On a busy machine the caller gets a processor so late at times; what follows is a burst of as
-	// much, which the queue of any modem holds.
+	// maxLate is how late a packet that waited for its time may be sent without the rate being
+	// lost. On a busy machine the caller gets a processor so late at times; what follows is a burst
+	// of as much, which the queue of any modem holds.
 	maxLate = 10 * time.Millisecond
 )
 
@@ -62,8 +62,8 @@ var (
 	// mostLag is by how much later packets arrive at most on another path of the same rate that is
 	// used too.
 	mostLag = 150 * time.Millisecond
-	// minQuanta is how many quanta a queue holds at any rate, standingQuanta how many may stay in it.
-	// From signalQuanta on, congestion is signaled at once.
+	// minQuanta is how many quanta a queue holds at any rate, standingQuanta how many may stay in
+	// it. From signalQuanta on, congestion is signaled at once.
 	minQuanta, signalQuanta, standingQuanta = 40, 15, 12
 	// signalQuarters: on faster paths congestion is signaled at once from as many quarters of
 	// MaxWait on.
@@ -73,8 +73,8 @@ var (
 	pacingPercent unit.Bandwidth = 97
 	// maxStanding bounds the time of standing packets.
 	maxStanding = 400 * time.Millisecond
-	// maxStops bounds how often the time to the next signal doubles: a path of 60 ms is idle for 2 %
-	// of the time.
+	// maxStops bounds how often the time to the next signal doubles: a path of 60 ms is idle for 2
+	// % of the time.
 	maxStops = 4
 )
 
@@ -332,8 +332,8 @@ func (q *Queue[P]) Push(now time.Duration, p P, size int, flow uint32) bool {
 		q.evict(fattest)
 	}
 	if q.packets == 0 {
-		// What an empty queue could have sent before would come at once, and a modem may have room for
-		// ten packets.
+		// What an empty queue could have sent before would come at once, and a modem may have room
+		// for ten packets.
 		q.free = max(q.free, now)
 	}
 	i := q.node()

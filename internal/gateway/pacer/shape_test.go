@@ -45,7 +45,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestPacing: packets leave at 0.97 of the rate, also when the caller comes late, as on a busy machine.
+// TestPacing: packets leave at 0.97 of the rate, also when the caller comes late, as on a busy
+// machine.
 func TestPacing(t *testing.T) {
 	for _, late := range []time.Duration{0, ms, 2 * ms, 8 * ms} {
 		q := queue(t, Options[packet]{Limit: 20_000, MaxBytes: 1 << 30, MaxWait: time.Hour, Target: time.Hour, Interval: 2 * time.Hour})
@@ -74,7 +75,8 @@ func TestPacing(t *testing.T) {
 			t.Errorf("%d packets in 2 s, %v late each time, want 1940", sent, late)
 		}
 	}
-	// What comes after a pause has not waited: no more than the granularity of a timer is sent at once.
+	// What comes after a pause has not waited: no more than the granularity of a timer is sent at
+	// once.
 	q := queue(t, Options[packet]{})
 	q.Set(8 * mbit)
 	for i := range 20 {
@@ -156,8 +158,8 @@ func play(q *Queue[packet], from, to time.Duration, sources []source, sent func(
 	}
 }
 
-// TestFlowsShare: two flows that send as fast as they can have equal shares whatever the size of their
-// packets, and one that sends little does not wait.
+// TestFlowsShare: two flows that send as fast as they can have equal shares whatever the size of
+// their packets, and one that sends little does not wait.
 func TestFlowsShare(t *testing.T) {
 	q := queue(t, Options[packet]{})
 	q.Set(10 * mbit)
@@ -180,8 +182,8 @@ func TestFlowsShare(t *testing.T) {
 	}
 }
 
-// TestStandingQueue: a flow that reduces its rate when a packet is refused or marked, as TCP does, has a
-// short queue and the whole rate.
+// TestStandingQueue: a flow that reduces its rate when a packet is refused or marked, as TCP does,
+// has a short queue and the whole rate.
 func TestStandingQueue(t *testing.T) {
 	for _, ecn := range []bool{false, true} {
 		marks := 0
@@ -466,8 +468,8 @@ func TestOverflow(t *testing.T) {
 	}
 }
 
-// TestPropertyQueue: the packets of a flow stay in order, none is lost but those reported, and the queue
-// stays within its bounds.
+// TestPropertyQueue: the packets of a flow stay in order, none is lost but those reported, and the
+// queue stays within its bounds.
 func TestPropertyQueue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		last := map[int]int{}
@@ -555,8 +557,8 @@ func BenchmarkPushPop(b *testing.B) {
 	}
 }
 
-// TestWaitOf: a packet of another flow does not wait for those of a busy one, and one that is sent ahead
-// delays all.
+// TestWaitOf: a packet of another flow does not wait for those of a busy one, and one that is sent
+// ahead delays all.
 func TestWaitOf(t *testing.T) {
 	q := queue(t, Options[packet]{})
 	q.Set(8 * mbit)
@@ -567,7 +569,8 @@ func TestWaitOf(t *testing.T) {
 	if busy, other := q.WaitOf(0, 1), q.WaitOf(0, 2); busy != q.Wait(0) || busy < 19*ms || other > ms {
 		t.Errorf("a packet of the busy flow waits %v, of another one %v", busy, other)
 	}
-	// Flows are served in turn: beside a busy one, the second packet of another one leaves after four.
+	// Flows are served in turn: beside a busy one, the second packet of another one leaves after
+	// four.
 	q.Push(0, packet{}, 970, 2)
 	if got := q.WaitOf(0, 2); got < 2*ms || got > 4*ms {
 		t.Errorf("a second packet beside a busy flow waits %v, want that of two packets or three", got)

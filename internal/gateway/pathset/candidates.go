@@ -82,8 +82,8 @@ func (s *Selector) updatePaths(now time.Duration, paths []Path) {
 
 func (p *Path) usable() bool { return p.Usable && p.Rate > 0 }
 
-// A path alone carries less than its rate where TCP is slow: where packets are lost, and where the round
-// trip is long, so that windows grow slowly.
+// A path alone carries less than its rate where TCP is slow: where packets are lost, and where the
+// round trip is long, so that windows grow slowly.
 var (
 	lossyFrom    = 1000                   // packets lost in a million: half of the rate
 	delayHalving = 200 * time.Millisecond // behind the first path: half of the rate
@@ -98,8 +98,8 @@ func (p *Path) expected(first time.Duration) unit.Bandwidth {
 	return unit.Bandwidth(rate)
 }
 
-// candidatesOf returns the sets of paths that can be used: all, all without the worst one, each alone.
-// Without usable paths the only set is empty.
+// candidatesOf returns the sets of paths that can be used: all, all without the worst one, each
+// alone. Without usable paths the only set is empty.
 func candidatesOf(paths []Path) []candidate {
 	all := Set(0)
 	for i := range paths {

@@ -72,8 +72,8 @@ func (d Decision) Explain(names []string) string {
 	return fmt.Sprintf("reason %d", uint8(d.Reason))
 }
 
-// List returns the names of the paths of a set, joined by "+". A path without a name is named by its
-// number.
+// List returns the names of the paths of a set, joined by "+". A path without a name is named by
+// its number.
 func (s Set) List(names []string) string {
 	var in []string
 	for i := range MaxPaths {

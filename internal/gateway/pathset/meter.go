@@ -22,7 +22,8 @@ type Meter struct {
 	samples, waits int
 }
 
-// windowRTTs is how many round trips a window has at least: TCP that repairs a loss is slow for two.
+// windowRTTs is how many round trips a window has at least: TCP that repairs a loss is slow for
+// two.
 var windowRTTs time.Duration = 4
 
 // AddSample adds the counters at the time now, whether packets wait in the queue of each path in

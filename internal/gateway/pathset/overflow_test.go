@@ -7,13 +7,14 @@ import (
 	"github.com/tabane/tabane/internal/base/unit"
 )
 
-// TestOverflow: paths that are kept for it carry packets about a second after others are full, and rest
-// when the others could carry all for some seconds.
+// TestOverflow: paths that are kept for it carry packets about a second after others are full, and
+// rest when the others could carry all for some seconds.
 func TestOverflow(t *testing.T) {
 	const step, others = 50 * time.Millisecond, 20 * unit.MbitPerSecond
 	var o Overflow
 	now, delivered := time.Duration(0), unit.Size(0)
-	// run adds samples for a while, and returns after which time Carries was what is wanted, if it was.
+	// run adds samples for a while, and returns after which time Carries was what is wanted, if it
+	// was.
 	run := func(length time.Duration, full func(time.Duration) bool, rate unit.Bandwidth, want bool) time.Duration {
 		begin := now
 		for ; now-begin < length; now += step {

@@ -11,7 +11,8 @@ import (
 
 // Times and bounds, from measurements with TCP cubic and BBR over emulated paths.
 const (
-	// Length is the time that a Window covers, at least (Meter); what it counts is scaled to this time.
+	// Length is the time that a Window covers, at least (Meter); what it counts is scaled to this
+	// time.
 	Length = 500 * time.Millisecond
 	// medianWindows is the number of windows in a median: BBR's own cycle, or a single loss of
 	// cubic, also cause two windows at 95 %.
@@ -78,7 +79,8 @@ type Path struct {
 	Usable bool
 	// Rate is its rate, of whole packets with all headers.
 	Rate unit.Bandwidth
-	// Delay is its one-way delay, on the same clock for all paths, and Jitter the variation of that.
+	// Delay is its one-way delay, on the same clock for all paths, and Jitter the variation of
+	// that.
 	Delay, Jitter time.Duration
 	// Loss is the share of packets that it loses, in parts per million.
 	Loss int
@@ -98,8 +100,8 @@ type Window struct {
 	// packets of transport protocols that the gateway cannot read. Pure acknowledgments, echoes and
 	// calls are none.
 	Elastic int
-	// Busy: for most of the window packets waited in the queue of each path in use, so there was more to
-	// send than was carried.
+	// Busy: for most of the window packets waited in the queue of each path in use, so there was
+	// more to send than was carried.
 	Busy bool
 }
 
@@ -128,8 +130,8 @@ type Selector struct {
 	idleWindows int                        // windows of a trial without anything to send
 	collapsed   int                        // successive windows of a collapse
 	lastRate    unit.Bandwidth             // rate of the window before, whatever it says
-	// pathsLimit: the rate may be low because of the paths: in this window packets were lost or late, and
-	// senders reacted to that. Otherwise there may be little to send.
+	// pathsLimit: the rate may be low because of the paths: in this window packets were lost or
+	// late, and senders reacted to that. Otherwise there may be little to send.
 	pathsLimit bool
 }
 
@@ -144,8 +146,8 @@ type candidate struct {
 }
 
 // Update takes the window that ends now and the state of the paths, and decides. The paths are the
-// same ones in the same order in every call, at most MaxPaths. It allocates only when the state of a
-// path changes.
+// same ones in the same order in every call, at most MaxPaths. It allocates only when the state of
+// a path changes.
 func (s *Selector) Update(now time.Duration, paths []Path, w Window) Decision {
 	s.updatePaths(now, paths)
 	s.pathsLimit = w.Lost+w.Late > 0 && w.Elastic > 0 && (w.Busy || s.moreThanProbes(w.rate()))

@@ -242,8 +242,8 @@ func TestMeter(t *testing.T) {
 	look(4500*ms, 4700, 1, 0, false, Window{Delivered: 1000}, true) // four round trips
 }
 
-// TestPropertySelector: for any paths and windows, the paths in use are usable ones, at least one if
-// there is any, and trials become rare while nothing changes.
+// TestPropertySelector: for any paths and windows, the paths in use are usable ones, at least one
+// if there is any, and trials become rare while nothing changes.
 func TestPropertySelector(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		path := rapid.Custom(func(t *rapid.T) Path {

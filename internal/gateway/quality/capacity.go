@@ -30,8 +30,9 @@ const (
 	// raises the rate for two samples at most: 10 % for 300 ms make a queue of 20 ms, as 3 % are
 	// not used.
 	startGrowthPercent, probeGrowthPercent, nextGrowthPercent = 200, 110, 125
-	// A probe succeeds if this share of the estimate before it arrives, in percent. It fails only if the
-	// share testedPercent was sent: a sender that is late, or had less to send, shows nothing.
+	// A probe succeeds if this share of the estimate before it arrives, in percent. It fails only
+	// if the share testedPercent was sent: a sender that is late, or had less to send, shows
+	// nothing.
 	successPercent, testedPercent = 102, 104
 	// pacedPercent is the share of the estimate, in percent, that the sender uses.
 	pacedPercent = 97
@@ -44,7 +45,8 @@ const (
 	drainFraction = 6
 )
 
-// The constants of the estimate of a configured rate, which only Constants lets an experiment change.
+// The constants of the estimate of a configured rate, which only Constants lets an experiment
+// change.
 var (
 	// An estimate is at least 1/minFraction of what is configured, because less may be others in
 	// the same queue, who would take all.
@@ -55,10 +57,10 @@ var (
 	// packets is as early as those of an idle one were.
 	longQueue  = 15 * time.Millisecond
 	shortQueue = 5 * time.Millisecond
-	// If less than the share carriedPercent of what is sent arrives though more was to be sent, or less
-	// than the share drainedPercent while there is a long queue, the path does not carry it. A queue
-	// alone may be a route that became longer. A configured rate is doubted only if less than the share
-	// doubtedPercent arrives, or as much is missing as makes a long queue.
+	// If less than the share carriedPercent of what is sent arrives though more was to be sent, or
+	// less than the share drainedPercent while there is a long queue, the path does not carry it. A
+	// queue alone may be a route that became longer. A configured rate is doubted only if less than
+	// the share doubtedPercent arrives, or as much is missing as makes a long queue.
 	carriedPercent, drainedPercent, doubtedPercent unit.Size = 93, 98, 96
 	// sustainedPercent is a share of what was sent, in percent. While the sender leaves the path
 	// idle at times, the estimate is reduced only if less than this arrives for longer than a
@@ -70,14 +72,14 @@ var (
 	steadyFraction time.Duration = 16
 	// lateJitters: what is under way varies by this many times the jitter.
 	lateJitters time.Duration = 8
-	// firstProbe is the number of busy samples between two probes, which doubles with each failure, up
-	// to lastProbe. A configured rate is probed sooner for the first time, but any with more than
-	// shortQueue behind it patienceFactor times as late.
+	// firstProbe is the number of busy samples between two probes, which doubles with each failure,
+	// up to lastProbe. A configured rate is probed sooner for the first time, but any with more
+	// than shortQueue behind it patienceFactor times as late.
 	firstProbe, configuredProbe, patienceFactor = 8, 3, 4
 )
 
-// Constants returns the constants of the estimate of a configured rate, each with the value that removes
-// it.
+// Constants returns the constants of the estimate of a configured rate, each with the value that
+// removes it.
 func Constants() []ablation.Constant {
 	return []ablation.Constant{
 		ablation.Integer("minFraction", &minFraction, 1<<40),
@@ -119,9 +121,9 @@ type Delays struct {
 }
 
 // Capacity estimates the rate of a path from what the path carries and the queue that this causes,
-// beginning with what is configured, if anything is. The sender paces its packets below the estimate, so
-// it has to be raised to find a higher rate. The zero value is that of a path without a configured rate
-// and without traffic.
+// beginning with what is configured, if anything is. The sender paces its packets below the
+// estimate, so it has to be raised to find a higher rate. The zero value is that of a path without
+// a configured rate and without traffic.
 type Capacity struct {
 	rate       unit.Bandwidth
 	configured unit.Bandwidth // 0: not at all
@@ -181,7 +183,8 @@ func (c *Capacity) ceil(rate unit.Bandwidth) unit.Bandwidth {
 	return rate
 }
 
-// Value returns the rate that is to be used: the estimate, or less while a queue on the path drains.
+// Value returns the rate that is to be used: the estimate, or less while a queue on the path
+// drains.
 func (c *Capacity) Value() unit.Bandwidth {
 	switch {
 	case c.rate == 0:

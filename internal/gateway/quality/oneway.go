@@ -3,8 +3,9 @@ package quality
 import "time"
 
 // Clock turns the time stamps of a sender into differences of one-way delay. Its own clock and the
-// sender's need not be synchronized: the difference of the first packet is 0, so values of different
-// paths from the same sender can be compared, but are not delays. The zero value has seen no packet.
+// sender's need not be synchronized: the difference of the first packet is 0, so values of
+// different paths from the same sender can be compared, but are not delays. The zero value has seen
+// no packet.
 type Clock struct {
 	first uint32
 	begun bool
@@ -44,8 +45,8 @@ const (
 	few = 7
 )
 
-// OneWay is what is known of the delay of one direction of a path. Base and Delay are in the time of
-// a Clock.
+// OneWay is what is known of the delay of one direction of a path. Base and Delay are in the time
+// of a Clock.
 type OneWay struct {
 	// Base is the minimum of the differences over the last 10 to 20 s: the path with empty queues.
 	Base time.Duration
@@ -64,11 +65,11 @@ type OneWay struct {
 	Standing time.Duration
 }
 
-// OneWayEstimator estimates the one-way delay of a path from the time stamps of all its packets. The
-// residual of a packet is what remains of its difference after its expected wait in the sender's queue
-// and the base have been subtracted: without the wait, one would measure the bursts of the own sender.
-// The base comes from the plain differences, because a virtual queue longer than the real one would make
-// residuals ever smaller. The zero value has no samples.
+// OneWayEstimator estimates the one-way delay of a path from the time stamps of all its packets.
+// The residual of a packet is what remains of its difference after its expected wait in the
+// sender's queue and the base have been subtracted: without the wait, one would measure the bursts
+// of the own sender. The base comes from the plain differences, because a virtual queue longer than
+// the real one would make residuals ever smaller. The zero value has no samples.
 type OneWayEstimator struct {
 	base      window
 	low, high window
@@ -99,7 +100,8 @@ func (e *OneWayEstimator) Leaps(difference time.Duration) bool {
 	return e.begun && max(step, -step) >= clockLeap
 }
 
-// Update adds a packet that arrived at the time now: its difference by Clock, and its expected wait.
+// Update adds a packet that arrived at the time now: its difference by Clock, and its expected
+// wait.
 func (e *OneWayEstimator) Update(now, difference, wait time.Duration) {
 	e.difference = difference
 	e.base.update(now, baseWindow, difference)
@@ -131,8 +133,8 @@ func (e *OneWayEstimator) Update(now, difference, wait time.Duration) {
 // average ends the current slot.
 func (e *OneWayEstimator) average(now time.Duration) {
 	delay, step := e.delays/e.packets, e.steps/e.packets
-	// The share of the slot grows with the time that it covers and with its packets. The first slots all
-	// have the same.
+	// The share of the slot grows with the time that it covers and with its packets. The first
+	// slots all have the same.
 	share := min(max(float64(now-e.previous)/float64(memory), 1./8), 1./2, float64(e.packets)/float64(e.packets+few))
 	e.slots++
 	share = max(share, 1/float64(e.slots))

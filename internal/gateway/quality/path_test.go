@@ -143,8 +143,8 @@ func TestVirtualQueueTooLong(t *testing.T) {
 	}
 }
 
-// TestPropertyOneWay: for any packets, the base is not above the delay, and nothing is negative that
-// cannot be.
+// TestPropertyOneWay: for any packets, the base is not above the delay, and nothing is negative
+// that cannot be.
 func TestPropertyOneWay(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var e OneWayEstimator
@@ -241,8 +241,8 @@ func mean(list []float64) float64 {
 	return sum / float64(len(list))
 }
 
-// TestCapacity: the estimate finds rates from 1 Mbit/s to 1 Gbit/s within 2 s, stays near, and follows
-// changes.
+// TestCapacity: the estimate finds rates from 1 Mbit/s to 1 Gbit/s within 2 s, stays near, and
+// follows changes.
 func TestCapacity(t *testing.T) {
 	const all = unit.TbitPerSecond
 	for _, rate := range []unit.Bandwidth{unit.MbitPerSecond, 20 * unit.MbitPerSecond, 300 * unit.MbitPerSecond, unit.GbitPerSecond} {

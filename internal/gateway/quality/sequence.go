@@ -4,8 +4,8 @@ package quality
 // and memory grows by a bit for each number, so that callers bound them.
 type Sequence struct {
 	// Received counts all arrivals, Duplicates those of a number that had arrived before. Reordered
-	// counts packets that arrived after one with a higher number (RFC 4737 section 3.3), Behind is by
-	// how many numbers at most.
+	// counts packets that arrived after one with a higher number (RFC 4737 section 3.3), Behind is
+	// by how many numbers at most.
 	Received, Duplicates, Reordered, Behind uint64
 
 	// next is the number after the highest one that arrived, seen has a bit for each number.

@@ -73,8 +73,8 @@ func (p Plan) Level(used uint64) Level {
 //
 // A clock that is wrong for a while does not make the line carry more than its quota: what is
 // carried while it is behind counts for the later months that are known, too, and what was carried
-// while it was ahead counts for the month that it is set back to. A clock that is far behind all that
-// is known is not set yet, and the current month goes on.
+// while it was ahead counts for the month that it is set back to. A clock that is far behind all
+// that is known is not set yet, and the current month goes on.
 type Account struct {
 	// Day is that of the plan that was counted for.
 	Day int `json:"day"`

@@ -89,9 +89,9 @@ func TestOtherDay(t *testing.T) {
 	}
 }
 
-// TestPropertyNeverLess: whatever the clock shows after it was right once, a month has at least what
-// was carried since the clock first showed it, and just that if the clock always was right. Before, a
-// clock that was months ahead has the right one taken for one that is not set.
+// TestPropertyNeverLess: whatever the clock shows after it was right once, a month has at least
+// what was carried since the clock first showed it, and just that if the clock always was right.
+// Before, a clock that was months ahead has the right one taken for one that is not set.
 func TestPropertyNeverLess(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var a Account

@@ -1,5 +1,5 @@
-// Package relay relays the open messages of leaders in an alliance between two interfaces, with an eBPF
-// program.
+// Package relay relays the open messages of leaders in an alliance between two interfaces, with an
+// eBPF program.
 //
 // It does not decide whose messages are relayed, nor where to. The program is in bpf/gateway/relay.
 package relay
@@ -67,8 +67,8 @@ func Load(o Options) (*Program, error) {
 	return p, nil
 }
 
-// Clear removes the filters that a killed process has left at interfaces of the calling thread's network
-// namespace, where tcx is missing.
+// Clear removes the filters that a killed process has left at interfaces of the calling thread's
+// network namespace, where tcx is missing.
 func Clear() error { return bpf.SweepFilters([]string{name}, nil) }
 
 // Close detaches the program, and releases it and its maps.

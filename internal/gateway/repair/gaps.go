@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// Limit is how long after it was missed a message is requested, and how long a sender keeps it: a
-	// receiver does not hold later packets for longer (reseq.ReceiverOptions).
+	// Limit is how long after it was missed a message is requested, and how long a sender keeps it:
+	// a receiver does not hold later packets for longer (reseq.ReceiverOptions).
 	Limit = 500 * time.Millisecond
 	// Attempts is how often a message is requested.
 	Attempts = 2
@@ -32,8 +32,8 @@ type Gaps struct {
 	next             next
 }
 
-// next is when the first of the missing messages is due, for this patience and round trip. There may
-// be a thousand of them, and each packet that arrives asks.
+// next is when the first of the missing messages is due, for this patience and round trip. There
+// may be a thousand of them, and each packet that arrives asks.
 type next struct {
 	known         bool
 	patience, rtt time.Duration

@@ -2,9 +2,9 @@ package repair
 
 import "time"
 
-// Kept has the messages that were sent last on a path, by the counter that numbers them. It grows until
-// messages are older than Limit when they are displaced, up to MostKept. It is not safe for concurrent
-// use. The zero value is empty.
+// Kept has the messages that were sent last on a path, by the counter that numbers them. It grows
+// until messages are older than Limit when they are displaced, up to MostKept. It is not safe for
+// concurrent use. The zero value is empty.
 type Kept[M any] struct {
 	slots []kept[M] // the length is a power of two
 }
@@ -43,8 +43,8 @@ func (k *Kept[M]) Put(now time.Duration, counter uint64, m M) (displaced M, full
 
 func (k *Kept[M]) slot(counter uint64) *kept[M] { return &k.slots[counter&uint64(len(k.slots)-1)] }
 
-// Take returns a message that is requested. It returns false if the message is not kept, or was taken
-// for this attempt already. The message remains kept.
+// Take returns a message that is requested. It returns false if the message is not kept, or was
+// taken for this attempt already. The message remains kept.
 func (k *Kept[M]) Take(now time.Duration, counter uint64, attempt uint8) (m M, ok bool) {
 	if k.slots == nil {
 		return m, false

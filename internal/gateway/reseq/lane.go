@@ -33,8 +33,8 @@ func (l *lane[T]) advance(seq uint32, ahead int) {
 	}
 }
 
-// pass records that a path has no more packets with numbers before next. It returns false if that is
-// less than was known.
+// pass records that a path has no more packets with numbers before next. It returns false if that
+// is less than was known.
 func (l *lane[T]) pass(path int, next uint32) bool {
 	if l.known>>path&1 != 0 && since(next, l.passed[path]) <= 0 {
 		return false

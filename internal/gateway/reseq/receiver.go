@@ -40,8 +40,8 @@ type Arrival struct {
 	// Lag is how much later than this packet those before it may arrive that were sent on other
 	// paths, by what is known of the delays of the paths. 0: none, or unknown.
 	Lag time.Duration
-	// Unusual: the packet is late for a reason that most are not late for, so that Auto does not hold
-	// others for as long: it was lost twice.
+	// Unusual: the packet is late for a reason that most are not late for, so that Auto does not
+	// hold others for as long: it was lost twice.
 	Unusual bool
 	Hold    Hold
 }
@@ -80,7 +80,8 @@ type ReceiverStats struct {
 
 // Receiver restores the order of a tunnel's packets and removes duplicates. Packets are in lanes:
 // order is restored in each of them, and a missing packet delays only its own lane. It holds
-// elements of any type without copying what they refer to, and in steady state it does not allocate.
+// elements of any type without copying what they refer to, and in steady state it does not
+// allocate.
 //
 // A number that is missing is skipped
 //   - at once, when a later packet of the same path names it by Distance and was not Copied,
@@ -124,8 +125,8 @@ type lane[T any] struct {
 	// number is known to be lost.
 	ring []slot[T]
 	held int
-	// since is when next began to be missed, while packets are held; hold is that of the last packet
-	// that may be held.
+	// since is when next began to be missed, while packets are held; hold is that of the last
+	// packet that may be held.
 	since time.Duration
 	hold  Hold
 	place int // in waiting, or -1
@@ -139,9 +140,9 @@ type lane[T any] struct {
 	known  uint16
 	// stale counts consecutive packets that are behind the window.
 	stale int
-	// The marks say when numbers were first exceeded, rounded down to the resolution: until the time
-	// at[i], no number from from[i] on had arrived. They are a ring with used marks, the last at
-	// newest.
+	// The marks say when numbers were first exceeded, rounded down to the resolution: until the
+	// time at[i], no number from from[i] on had arrived. They are a ring with used marks, the last
+	// at newest.
 	from         [marks]uint32
 	at           [marks]time.Duration
 	newest, used int
@@ -194,9 +195,9 @@ func NewReceiver[T any](o ReceiverOptions) *Receiver[T] {
 	}
 }
 
-// SetLive sets the paths that are alive, bit i for path i. Numbers that only other paths could still
-// deliver are skipped. A receiver begins without live paths; then the rule of RFC 1990 does not
-// apply.
+// SetLive sets the paths that are alive, bit i for path i. Numbers that only other paths could
+// still deliver are skipped. A receiver begins without live paths; then the rule of RFC 1990 does
+// not apply.
 func (r *Receiver[T]) SetLive(now time.Duration, paths uint16, out []T) []T {
 	r.live = paths
 	for i := len(r.waiting) - 1; i >= 0; i-- { // from the last, because drain may remove the lane
@@ -369,8 +370,8 @@ func (r *Receiver[T]) Reset(out []T) []T {
 	return out
 }
 
-// Earlier takes a packet that was numbered before the last reset. It returns false if the packet is a
-// duplicate, or older than the window; otherwise it is to be delivered at once.
+// Earlier takes a packet that was numbered before the last reset. It returns false if the packet is
+// a duplicate, or older than the window; otherwise it is to be delivered at once.
 func (r *Receiver[T]) Earlier(lane uint8, seq uint32) bool {
 	l := r.earlier[lane]
 	if l == nil {

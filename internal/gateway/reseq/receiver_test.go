@@ -45,8 +45,8 @@ func (n *stamps) send(lane uint8, paths ...int) []Arrival {
 	return all
 }
 
-// replay feeds packets in the order of their arrival and calls Expire when it is due. It returns the
-// delivered ones with their times.
+// replay feeds packets in the order of their arrival and calls Expire when it is due. It returns
+// the delivered ones with their times.
 func replay(t interface{ Fatalf(string, ...any) }, r *Receiver[packet], all []packet) []packet {
 	slices.SortStableFunc(all, func(a, b packet) int { return cmp.Compare(a.at, b.at) })
 	var delivered, out []packet

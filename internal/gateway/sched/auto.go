@@ -26,11 +26,11 @@ var (
 	burst = 300_000
 	// A flow is of small objects whose trains have less than 1/smallFraction of burst.
 	smallFraction = 4
-	// acksFraction is the share of the data that acknowledgments are: one of 130 bytes, with a tunnel, for
-	// two full packets.
+	// acksFraction is the share of the data that acknowledgments are: one of 130 bytes, with a
+	// tunnel, for two full packets.
 	acksFraction = 20
-	// switchQuarters: the path of bulk flows is left for a slower one only if it is later for as many
-	// quarters of a burst as well.
+	// switchQuarters: the path of bulk flows is left for a slower one only if it is later for as
+	// many quarters of a burst as well.
 	switchQuarters = 5
 	// keepFor is how long running flows keep to a path after a later one has become that of bulk
 	// flows: BBR forgets its shortest round trip after 10 s. A flow is running unless it has sent
@@ -75,13 +75,14 @@ func Constants() []ablation.Constant {
 // cubic takes many seconds to grow it. On the former path their queue grows until the later one is
 // used, too.
 //
-// Flows of small objects, such as the parts of a page that a connection fetches one after the other,
-// have one, too: where an object is complete first. Such a flow leaves its path idle between objects,
-// and has sent more than a burst in this way: TCP that starts has not, as it doubles its window.
+// Flows of small objects, such as the parts of a page that a connection fetches one after the
+// other, have one, too: where an object is complete first. Such a flow leaves its path idle between
+// objects, and has sent more than a burst in this way: TCP that starts has not, as it doubles its
+// window.
 //
-// Acknowledgments have one, too: where those of a burst are complete first. On the path where a single
-// one arrives first they would fill a slow uplink while TCP starts, and move to a later path, which
-// cubic takes for congestion.
+// Acknowledgments have one, too: where those of a burst are complete first. On the path where a
+// single one arrives first they would fill a slow uplink while TCP starts, and move to a later
+// path, which cubic takes for congestion.
 //
 // Package pathset decides which paths rest, by the rates of sets of paths.
 type auto struct {
@@ -91,7 +92,8 @@ type auto struct {
 	acksPath int // the same for acknowledgments
 	// smallPath is that of small objects.
 	smallPath int
-	// pause is how long a flow leaves its path idle between two trains, perByte what a byte takes on it.
+	// pause is how long a flow leaves its path idle between two trains, perByte what a byte takes
+	// on it.
 	pause   time.Duration
 	perByte uint64
 
@@ -103,14 +105,15 @@ type auto struct {
 	flows [256]running
 }
 
-// running is when a flow began, when its last packet was sent, and its trains: what it sends without
-// leaving its path idle for a pause.
+// running is when a flow began, when its last packet was sent, and its trains: what it sends
+// without leaving its path idle for a pause.
 type running struct {
 	began, last time.Duration
-	// cleared is when what was sent would have left the path of bulk flows if nothing else were there.
+	// cleared is when what was sent would have left the path of bulk flows if nothing else were
+	// there.
 	cleared time.Duration
-	// train is the size of the current train, most that of the largest of the last ones, and all the sum
-	// of all, in bytes.
+	// train is the size of the current train, most that of the largest of the last ones, and all
+	// the sum of all, in bytes.
 	train, most, all int
 	small            bool
 }
@@ -173,8 +176,8 @@ func (a *auto) class(s *Segment) (class, int) {
 	return bulk, a.bulkPath
 }
 
-// choosePaths chooses the paths of bulk flows and of acknowledgments, and sets the delays of paths for
-// them.
+// choosePaths chooses the paths of bulk flows and of acknowledgments, and sets the delays of paths
+// for them.
 func (a *auto) choosePaths(paths []Path, now time.Duration) {
 	routes := a.candidates[:a.count]
 	var first *candidate
@@ -219,9 +222,9 @@ func (a *auto) choosePaths(paths []Path, now time.Duration) {
 	}
 }
 
-// completeFirst returns the candidate on which the last of that many bytes arrives first, among those
-// that cost no more than the given cost. The path at, which is also returned if it is one of them, is
-// left for a slower one only if it is later for as many quarters as well.
+// completeFirst returns the candidate on which the last of that many bytes arrives first, among
+// those that cost no more than the given cost. The path at, which is also returned if it is one of
+// them, is left for a slower one only if it is later for as many quarters as well.
 func completeFirst(paths []Path, routes []candidate, size, cost, at int) (best, current *candidate) {
 	for k := range routes {
 		r := &routes[k]
@@ -261,9 +264,9 @@ func notResting(paths []Path) Set {
 	return may
 }
 
-// copyTo selects the path on which a copy of the packet on path original arrives first, and adds the
-// copy to its queue. It returns the empty set if no path has an empty queue, or if a retransmission
-// would arrive sooner: about a round trip of the shortest path after the original.
+// copyTo selects the path on which a copy of the packet on path original arrives first, and adds
+// the copy to its queue. It returns the empty set if no path has an empty queue, or if a
+// retransmission would arrive sooner: about a round trip of the shortest path after the original.
 func (q *Queues) copyTo(paths []Path, original int, s Segment, costlier bool) Set {
 	best, earliest := -1, max(0, q.queue[original].empty-s.Now)+paths[original].Delay+shortestRTT(paths)
 	var line time.Duration

@@ -7,14 +7,14 @@ import (
 	"github.com/tabane/tabane/internal/base/unit"
 )
 
-// dq is delay queueing (docs/papers.md, paper D, section 2.2): a packet is sent on the path on which
-// it is expected to arrive first.
+// dq is delay queueing (docs/papers.md, paper D, section 2.2): a packet is sent on the path on
+// which it is expected to arrive first.
 //
 //	D_i = Q_i / B_i + d_i                         (equation 2)
 //
 // Q_i is the virtual queue of the path with the packet (Queues), B_i its Rate and d_i its Delay. A
-// path without a Rate is not used. Of paths whose arrival differs by no more than Options.Tie the one
-// used last is used, else the first of those with the earliest arrival.
+// path without a Rate is not used. Of paths whose arrival differs by no more than Options.Tie the
+// one used last is used, else the first of those with the earliest arrival.
 type dq struct {
 	queues *Queues
 	tie    time.Duration
@@ -92,7 +92,8 @@ func (d *dq) choose(paths []Path, s *Segment, of class) Set {
 	return One(i)
 }
 
-// pathBits is the number of bits of a path's number. An arrival time and a number are compared as one.
+// pathBits is the number of bits of a path's number. An arrival time and a number are compared as
+// one.
 const pathBits = 6
 
 // earliest returns the path on which the packet arrives first, or -1.

@@ -8,8 +8,8 @@ import (
 )
 
 // best uses a single path: the one with the highest Rate, of equal ones that with the shortest
-// Delay. It changes only to a path whose rate is higher by a tenth, or when its own can no longer be
-// used, because a change may reorder packets. A full path is waited for.
+// Delay. It changes only to a path whose rate is higher by a tenth, or when its own can no longer
+// be used, because a change may reorder packets. A full path is waited for.
 type best struct {
 	at      int
 	version version
@@ -67,8 +67,8 @@ func (c Choice) String() string {
 }
 
 // flow keeps the packets of a flow (Segment.Flow) on one path while that is usable, so they need no
-// resequencing (paper D, section 2: policy per flow). A flow that was silent for flowSilence counts as
-// new. A full path is waited for.
+// resequencing (paper D, section 2: policy per flow). A flow that was silent for flowSilence counts
+// as new. A full path is waited for.
 type flow struct {
 	choice  Choice
 	dq      *dq

@@ -39,8 +39,8 @@ func (p *twice) Next(paths []Path, s Segment) Set {
 	return 0
 }
 
-// TestOwn: the rows of docs/own.md make a scheduler and a discipline of the types above, which do what
-// the page says, and the page has the code of this file.
+// TestOwn: the rows of docs/own.md make a scheduler and a discipline of the types above, which do
+// what the page says, and the page has the code of this file.
 func TestOwn(t *testing.T) {
 	before := schedulers
 	defer func() { schedulers = before }()

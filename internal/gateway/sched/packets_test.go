@@ -96,8 +96,8 @@ func TestTies(t *testing.T) {
 	}
 }
 
-// TestResting: auto uses a path that rests only if it has no other one, and other disciplines do not
-// care.
+// TestResting: auto uses a path that rests only if it has no other one, and other disciplines do
+// not care.
 func TestResting(t *testing.T) {
 	paths := []Path{wire(8*unit.MbitPerSecond, 0), wire(80*unit.MbitPerSecond, 0), wire(8*unit.MbitPerSecond, 0)}
 	paths[1].Resting, paths[2].Backup = true, true
@@ -173,9 +173,9 @@ func TestHome(t *testing.T) {
 	}
 }
 
-// TestPathOfSmallObjects: a flow that pauses after each of some small objects moves to the path where such
-// an object is complete first. One whose window doubles stays on that of a burst, and so does one that
-// fills its path.
+// TestPathOfSmallObjects: a flow that pauses after each of some small objects moves to the path
+// where such an object is complete first. One whose window doubles stays on that of a burst, and so
+// does one that fills its path.
 func TestPathOfSmallObjects(t *testing.T) {
 	short, long := wire(29_500*unit.KbitPerSecond, 5*ms), wire(72_400*unit.KbitPerSecond, 45*ms)
 	short.SRTT, long.SRTT = 10*ms, 90*ms
@@ -477,8 +477,8 @@ func TestFlow(t *testing.T) {
 	})
 }
 
-// TestPropertyWaitIsExact: the wait in integers is that of Bandwidth.TimeFor, which rounds up, to two
-// nanoseconds and 1/1000.
+// TestPropertyWaitIsExact: the wait in integers is that of Bandwidth.TimeFor, which rounds up, to
+// two nanoseconds and 1/1000.
 func TestPropertyWaitIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := wire(unit.Bandwidth(rapid.Int64Range(1000, int64(unit.TbitPerSecond)/10).Draw(t, "rate")), 0)
@@ -492,8 +492,8 @@ func TestPropertyWaitIsExact(t *testing.T) {
 	})
 }
 
-// TestPropertyAllDisciplines: every chosen path exists, is usable and has room, and no queue exceeds
-// its buffer.
+// TestPropertyAllDisciplines: every chosen path exists, is usable and has room, and no queue
+// exceeds its buffer.
 func TestPropertyAllDisciplines(t *testing.T) {
 	for _, name := range Disciplines() {
 		t.Run(name, func(t *testing.T) {
@@ -574,7 +574,8 @@ func BenchmarkDiscipline(b *testing.B) {
 	}
 }
 
-// TestPropertyVersion: a caller that says when paths change gets the same choices as one that does not.
+// TestPropertyVersion: a caller that says when paths change gets the same choices as one that does
+// not.
 func TestPropertyVersion(t *testing.T) {
 	for _, name := range Disciplines() {
 		t.Run(name, func(t *testing.T) {

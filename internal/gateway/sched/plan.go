@@ -19,15 +19,15 @@ const (
 	RuleRatio
 	// RuleEarliest is the path on which the packet arrives first, as of dq and dqj.
 	RuleEarliest
-	// RuleWeighted keeps flows on paths that were drawn by weight, as flow does unless the choice is
-	// Fastest.
+	// RuleWeighted keeps flows on paths that were drawn by weight, as flow does unless the choice
+	// is Fastest.
 	RuleWeighted
 	// RuleFlowEarliest keeps flows on the path on which the first packet arrives first.
 	RuleFlowEarliest
 )
 
-// Plan is what the choice of paths depends on between two changes of the paths, so that a program in
-// the kernel can repeat the choices of a scheduler without the scheduler. What changes with each
+// Plan is what the choice of paths depends on between two changes of the paths, so that a program
+// in the kernel can repeat the choices of a scheduler without the scheduler. What changes with each
 // packet is not in it: the virtual queues, the state of ratio and dq, and the table of flow.
 type Plan struct {
 	Rule Rule
@@ -49,8 +49,8 @@ type PathPlan struct {
 	// Ratio is that of the Path. Next is the path whose turn is after this one's, with RuleRatio.
 	Ratio uint32
 	Next  int
-	// Until is the sum of the weights of the paths up to this one. It is the same as that of the path
-	// before if no flow is assigned to this one.
+	// Until is the sum of the weights of the paths up to this one. It is the same as that of the
+	// path before if no flow is assigned to this one.
 	Until uint64
 }
 

@@ -151,9 +151,9 @@ func (p *Path) repaired() time.Duration {
 // maxLoss bounds the share of lost packets that counts.
 const maxLoss = 0.9
 
-// First returns the usable path where a packet of that size arrives first that is sent after what is
-// in the path's queue, with the time that it takes to retransmit it if the path loses it, or -1. The
-// path except is not considered; -1: all are.
+// First returns the usable path where a packet of that size arrives first that is sent after what
+// is in the path's queue, with the time that it takes to retransmit it if the path loses it, or -1.
+// The path except is not considered; -1: all are.
 func (q *Queues) First(paths []Path, now time.Duration, size, except int) int {
 	first, earliest := -1, time.Duration(math.MaxInt64)
 	for i := range paths {

@@ -82,11 +82,11 @@ type Kind uint8
 const (
 	// Prompt: the packet's own arrival matters.
 	Prompt Kind = iota
-	// Bulk: the packet is of a flow that may have much to send, for which the completion of a transfer
-	// matters and not the delay of its first packet.
+	// Bulk: the packet is of a flow that may have much to send, for which the completion of a
+	// transfer matters and not the delay of its first packet.
 	Bulk
-	// Acks: the packet only acknowledges what a flow has received. How fast its sender sends depends
-	// on how its round trips change.
+	// Acks: the packet only acknowledges what a flow has received. How fast its sender sends
+	// depends on how its round trips change.
 	Acks
 )
 
@@ -225,8 +225,8 @@ type descriptor struct {
 	// counts: it adds what it schedules to Options.Queues itself.
 	counts bool
 	make   func(Options) Scheduler
-	// plan completes a Plan whose choices are those of the scheduler; nil if they do not follow from
-	// the paths alone. may are the paths with a rate that can carry packets.
+	// plan completes a Plan whose choices are those of the scheduler; nil if they do not follow
+	// from the paths alone. may are the paths with a rate that can carry packets.
 	plan func(p *Planner, to *Plan, paths []Path, may Set)
 	// sized: plan needs Options.Size.
 	sized bool

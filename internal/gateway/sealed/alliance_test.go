@@ -579,8 +579,8 @@ func TestAlliance(t *testing.T) {
 	for i, name := range []string{"member1", "member2"} {
 		a.join(i)
 		t.Logf("%s joined after %v", name, a.up(name))
-		// One download may meet a loss or a busy machine; a line that brings nothing brings nothing to
-		// all.
+		// One download may meet a loss or a busy machine; a line that brings nothing brings nothing
+		// to all.
 		for range 3 {
 			goodput[2+i] = max(goodput[2+i], a.download(duration))
 			if goodput[2+i] >= goodput[1+i]+goodput[1]/2 {

@@ -32,9 +32,9 @@ type site struct {
 	readings readings
 }
 
-// newSite makes hosts 10.0.1.2 and 10.0.2.2 behind gateways 10.0.1.1 and 10.0.2.1 with links between.
-// Without super-packets, the LANs carry frames as on a wire, and no kernel merges or splits them for the
-// gateways.
+// newSite makes hosts 10.0.1.2 and 10.0.2.2 behind gateways 10.0.1.1 and 10.0.2.1 with links
+// between. Without super-packets, the LANs carry frames as on a wire, and no kernel merges or
+// splits them for the gateways.
 func newSite(b *testing.B, links int, super bool) *site {
 	s := &site{readings: readings{}}
 	s.a, s.b = pair(b, links)
@@ -158,7 +158,8 @@ func BenchmarkStranger(b *testing.B) {
 const unshaped = 10 * unit.GbitPerSecond
 
 // BenchmarkShaped measures a connection over paths that are shaped to 0.97 of 50 Mbit/s with all
-// headers: a packet of 1400 bytes has 1348 of 1472 bytes of payload, so each path carries 44.4 Mbit/s.
+// headers: a packet of 1400 bytes has 1348 of 1472 bytes of payload, so each path carries 44.4
+// Mbit/s.
 func BenchmarkShaped(b *testing.B) {
 	for _, links := range []int{1, 2, 3} {
 		for _, discipline := range []string{"dq", "auto"} {
@@ -245,7 +246,8 @@ func BenchmarkPlane(b *testing.B) {
 	publish(b, "plane", runs, loadTime, head, rows)
 }
 
-// pinged are ways whose round trips are measured: what the kernel forwards, and paths that are shaped.
+// pinged are ways whose round trips are measured: what the kernel forwards, and paths that are
+// shaped.
 var pinged = []struct {
 	title string
 	links int

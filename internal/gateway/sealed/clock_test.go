@@ -14,8 +14,8 @@ import (
 	"github.com/tabane/tabane/internal/kernel/netns"
 )
 
-// A gateway that was started again with its clock set back and at another address is answered, although
-// its initiations look recorded.
+// A gateway that was started again with its clock set back and at another address is answered,
+// although its initiations look recorded.
 func TestClockSetBack(t *testing.T) {
 	a, b := pair(t, 1)
 	address := 1
@@ -36,7 +36,8 @@ func TestClockSetBack(t *testing.T) {
 	}
 }
 
-// While gateways run, a clock that jumps changes nothing: the next handshake has a later time still.
+// While gateways run, a clock that jumps changes nothing: the next handshake has a later time
+// still.
 func TestClockJumps(t *testing.T) {
 	a, b := pair(t, 1)
 	var offset time.Duration
@@ -90,7 +91,8 @@ func TestTimesWrap(t *testing.T) {
 	}
 }
 
-// Keys are replaced before their messages are too many, without loss, and the numbers of lanes wrap.
+// Keys are replaced before their messages are too many, without loss, and the numbers of lanes
+// wrap.
 func TestCountersNearTheirEnd(t *testing.T) {
 	a, b := pair(t, 2)
 	a.run()
@@ -122,8 +124,8 @@ func TestCountersNearTheirEnd(t *testing.T) {
 	}
 }
 
-// The counters of a path run out: the keys are replaced before, and no counter is used twice, or beyond
-// the last.
+// The counters of a path run out: the keys are replaced before, and no counter is used twice, or
+// beyond the last.
 func TestCountersRunOut(t *testing.T) {
 	a, b := pair(t, 2)
 	a.run()
@@ -210,8 +212,8 @@ func (l *logged) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// What fails again and again is logged once, while a path has no route to any address of the peer, and
-// not at all where one of several addresses works.
+// What fails again and again is logged once, while a path has no route to any address of the peer,
+// and not at all where one of several addresses works.
 func TestLogsStateChanges(t *testing.T) {
 	far := netip.MustParseAddrPort("[2001:db8::2]:4790")
 	for _, tt := range []struct {
@@ -254,8 +256,8 @@ func dialFrom(t testing.TB, g *gateway, to string) (c *net.UDPConn) {
 	return c
 }
 
-// Who knows the public key but is no peer, and what was recorded or comes back, gets no session and no
-// answer longer than the message.
+// Who knows the public key but is no peer, and what was recorded or comes back, gets no session and
+// no answer longer than the message.
 func TestHostileHandshakes(t *testing.T) {
 	a, b := pair(t, 1)
 	a.run()

@@ -11,8 +11,8 @@ import (
 
 // compatible measures a link by the probes of paper D, in the clear.
 type compatible struct {
-	// from is where the peer's probes come from: an address of authentic messages, so that a stranger
-	// gets no reply.
+	// from is where the peer's probes come from: an address of authentic messages, so that a
+	// stranger gets no reply.
 	from place
 	// due is when the next probe is sent, number its number.
 	due    time.Duration
@@ -74,8 +74,9 @@ func (r *peer) sendClearLocked(b *batch, i int, message []byte, now time.Duratio
 	b.add(l.line, udp.Datagram{Data: message, To: l.address.remote, Class: controlClass})
 }
 
-// takeCompatible processes a compatible probe, which it answers, or a reply. Those from an address that
-// no authentic message came from are dropped, and all are while the plane does not send any itself.
+// takeCompatible processes a compatible probe, which it answers, or a reply. Those from an address
+// that no authentic message came from are dropped, and all are while the plane does not send any
+// itself.
 func (p *Plane) takeCompatible(at *line, m []byte, from netip.AddrPort, b *batch) {
 	key := place{at, from}
 	found, known := p.probers.Load(key)

@@ -15,8 +15,8 @@ import (
 // dropped returns how many packets were dropped for a reason.
 func (g *gateway) dropped(r reason) uint64 { return g.plane.counts.dropped[r].Load() }
 
-// TestCompatibleProbes: both gateways measure each path by open probes. A stranger, and a reply that
-// belongs to no probe, change nothing.
+// TestCompatibleProbes: both gateways measure each path by open probes. A stranger, and a reply
+// that belongs to no probe, change nothing.
 func TestCompatibleProbes(t *testing.T) {
 	a, b := pair(t, 2)
 	for _, g := range []*gateway{a, b} {

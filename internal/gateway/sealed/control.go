@@ -12,8 +12,8 @@ import (
 
 const (
 	// Probes are sent each probeBusy while there is traffic, each probeIdle otherwise (paper D has
-	// 1 s), unless configured, and each probeDead on a path without answers. On a slow path they are
-	// sent so often that they take 1/probeFraction of the rate, but each probeIdle at least.
+	// 1 s), unless configured, and each probeDead on a path without answers. On a slow path they
+	// are sent so often that they take 1/probeFraction of the rate, but each probeIdle at least.
 	probeBusy     = 50 * time.Millisecond
 	probeIdle     = time.Second
 	probeDead     = 250 * time.Millisecond
@@ -140,7 +140,8 @@ func (r *peer) advanceLocked(now time.Duration, b *batch) time.Duration {
 	return due
 }
 
-// firstAnswerWait is how long a new session waits for the first answer before another handshake begins.
+// firstAnswerWait is how long a new session waits for the first answer before another handshake
+// begins.
 const firstAnswerWait = time.Second
 
 // wakeControlLocked has the control loop send now what is due to the peer.

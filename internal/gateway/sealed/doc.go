@@ -6,8 +6,8 @@
 //
 // # Parts of a peer
 //
-// A [Plane] has lines, which are its own paths, and peers. A peer has parts, each in the file of its
-// name, and a link for each path:
+// A [Plane] has lines, which are its own paths, and peers. A peer has parts, each in the file of
+// its name, and a link for each path:
 //
 //   - sessionState: keys, and who numbers the paths; initiating: handshakes that this gateway begins
 //   - prober, proving: whether links answer, and at which addresses the peer is
@@ -18,9 +18,10 @@
 //
 // # Locks
 //
-// A peer has one mutex for all its parts except receiving, which has its own, so that packets of both
-// directions do not wait for each other. Methods of parts, links and control messages are called with
-// the peer's mutex locked. A method of a type that has a mutex and expects it locked ends in Locked.
+// A peer has one mutex for all its parts except receiving, which has its own, so that packets of
+// both directions do not wait for each other. Methods of parts, links and control messages are
+// called with the peer's mutex locked. A method of a type that has a mutex and expects it locked
+// ends in Locked.
 //
 // Locks are taken in this order; those of one row are never held together:
 //

@@ -17,10 +17,10 @@ const (
 	busyHandshakes = 8
 	// maxResponses is the number of responses of a peer that wait.
 	maxResponses = 4
-	// maxRepeats is how often an initiation is repeated to an address for cookies that came from there:
-	// who sees it can forge one before the right one arrives. maxOtherPlaces is how often in all to
-	// addresses that it was not sent to: a peer with several addresses may answer from another one.
-	// maxPlaces bounds the addresses that cookies are known of.
+	// maxRepeats is how often an initiation is repeated to an address for cookies that came from
+	// there: who sees it can forge one before the right one arrives. maxOtherPlaces is how often in
+	// all to addresses that it was not sent to: a peer with several addresses may answer from
+	// another one. maxPlaces bounds the addresses that cookies are known of.
 	maxRepeats, maxOtherPlaces, maxPlaces = 4, 4, 256
 	// staleTries is the number of initiations that are sent where an initiation with an old time
 	// came from, so at most three times the bytes that came from there; the next one after
@@ -38,9 +38,9 @@ type handshakeMessage struct {
 	peer    *peer
 }
 
-// exchanges are handshake messages that wait for the exchange of keys. Responses, which this gateway has
-// asked for, and initiations take turns, so that a flood of either does not delay the other. Of
-// initiations, those of senders with fewer waiting displace those of senders with more.
+// exchanges are handshake messages that wait for the exchange of keys. Responses, which this
+// gateway has asked for, and initiations take turns, so that a flood of either does not delay the
+// other. Of initiations, those of senders with fewer waiting displace those of senders with more.
 type exchanges struct {
 	ready chan struct{} // has an element if something may wait
 

@@ -136,7 +136,8 @@ func TestAddressRoams(t *testing.T) {
 	})
 }
 
-// TestProbeToSeveralAddresses: a dead path comes back although the peer is at one of its addresses only.
+// TestProbeToSeveralAddresses: a dead path comes back although the peer is at one of its addresses
+// only.
 func TestProbeToSeveralAddresses(t *testing.T) {
 	a, b := pair(t, 2)
 	a.run()
@@ -165,7 +166,8 @@ func TestProbeToSeveralAddresses(t *testing.T) {
 	}
 }
 
-// A path that goes down, with its interface or in silence, takes nothing with it, and is used again.
+// A path that goes down, with its interface or in silence, takes nothing with it, and is used
+// again.
 func TestPathsComeAndGo(t *testing.T) {
 	a, b := pair(t, 2)
 	a.run()

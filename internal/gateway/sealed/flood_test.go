@@ -31,7 +31,8 @@ func addressed(to handshake.PublicKey, body []byte) []byte {
 
 func inNamespace(g *gateway, f func() error) error { return netns.Do(g.namespace, f) }
 
-// spoofer sends datagrams with forged sources to a gateway, from the other one's end of the first link.
+// spoofer sends datagrams with forged sources to a gateway, from the other one's end of the first
+// link.
 type spoofer struct {
 	target, other *gateway
 	socket        int

@@ -19,7 +19,8 @@ const (
 	// proofTime is how long senders have to prove their addresses once many messages wait: with few
 	// waiting again, strangers would take all the time that an exchange takes.
 	proofTime = time.Second
-	// maxAdmitted is the number of latest initiations of which copies, over other paths, are not taken.
+	// maxAdmitted is the number of latest initiations of which copies, over other paths, are not
+	// taken.
 	maxAdmitted = 128
 	// firstAddresses are how many addresses of a peer a path is tried with at first; each time
 	// without an answer, they are twice as many. Each of 16 paths to each of 16 addresses would be
@@ -51,8 +52,9 @@ func (p *Plane) checkHandshake(l *line, m []byte, from netip.AddrPort) (addresse
 	return true, 0
 }
 
-// checkInitiation queues an initiation if its sender may have an exchange of keys, and answers it with a
-// cookie if the sender has to prove its address. It returns false if it is not for this gateway.
+// checkInitiation queues an initiation if its sender may have an exchange of keys, and answers it
+// with a cookie if the sender has to prove its address. It returns false if it is not for this
+// gateway.
 func (p *Plane) checkInitiation(guard *handshake.Guard, l *line, m []byte, from netip.AddrPort) bool {
 	verdict, reply, err := p.judge(guard, l, m, from)
 	switch {
@@ -97,9 +99,9 @@ func (p *Plane) judge(guard *handshake.Guard, l *line, m []byte, from netip.Addr
 	return verdict, nil, nil
 }
 
-// checkResponse queues a response to an initiation of this gateway. The index, which only who has seen
-// the initiation knows, and the proof that the peer has made it replace a cookie: a gateway that is
-// flooded has to complete the handshakes that it begins.
+// checkResponse queues a response to an initiation of this gateway. The index, which only who has
+// seen the initiation knows, and the proof that the peer has made it replace a cookie: a gateway
+// that is flooded has to complete the handshakes that it begins.
 func (p *Plane) checkResponse(l *line, m []byte, from netip.AddrPort) {
 	r := p.pendingPeer(binary.BigEndian.Uint32(m[8:]))
 	switch {

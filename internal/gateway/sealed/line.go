@@ -24,8 +24,8 @@ type line struct {
 	conf   atomic.Pointer[dataplane.Path]
 
 	socket atomic.Pointer[udp.Socket]
-	// grant is what the member of the path relays, nil if it does not. proven is when the home agent
-	// last answered over it, active when packets were last sent to the home agent.
+	// grant is what the member of the path relays, nil if it does not. proven is when the home
+	// agent last answered over it, active when packets were last sent to the home agent.
 	grant          atomic.Pointer[grant]
 	proven, active atomic.Int64
 
@@ -167,8 +167,8 @@ func (l *line) checkError(now time.Duration) {
 	l.fail(err)
 }
 
-// fragmentOverhead is at most what a second fragment adds: a header of IPv6, and one of fragments in
-// both.
+// fragmentOverhead is at most what a second fragment adds: a header of IPv6, and one of fragments
+// in both.
 const fragmentOverhead = ipv6Len + 2*8
 
 // send sends datagrams.

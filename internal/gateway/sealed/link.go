@@ -231,7 +231,8 @@ func (l *link) addressesToTry(times int) []netip.AddrPort {
 	return all[:min(len(all), firstAddresses<<min(times, 8))]
 }
 
-// addresses returns where the peer may be on a path: where it was last found, then the configured ones.
+// addresses returns where the peer may be on a path: where it was last found, then the configured
+// ones.
 func (l *link) addresses() []netip.AddrPort {
 	if !l.address.remote.IsValid() || slices.Contains(l.address.candidates, l.address.remote) {
 		return l.address.candidates

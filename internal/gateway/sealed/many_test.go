@@ -11,8 +11,8 @@ import (
 	"github.com/tabane/tabane/internal/kernel/netns"
 )
 
-// TestManyPeers: all 1,008 paths to 63 peers that start at once come up, although their initiations,
-// over each path to each address, keep the gateway busy.
+// TestManyPeers: all 1,008 paths to 63 peers that start at once come up, although their
+// initiations, over each path to each address, keep the gateway busy.
 func TestManyPeers(t *testing.T) {
 	hub, at := pair(t, dataplane.MaxPaths)
 	hub.state.Peers = nil
@@ -33,8 +33,8 @@ func TestManyPeers(t *testing.T) {
 	t.Logf("up %s after the last has started, %d messages dropped while busy", time.Since(start).Round(time.Millisecond), hub.plane.Status().Dropped[reasonNames[dropBusy]])
 }
 
-// TestDefaultPeer: a peer with a default route gets what belongs to no other peer, and may send only
-// from there: not from a longer prefix of another one.
+// TestDefaultPeer: a peer with a default route gets what belongs to no other peer, and may send
+// only from there: not from a longer prefix of another one.
 func TestDefaultPeer(t *testing.T) {
 	site, hub := pair(t, 1)
 	branch := site.spokes(hub, 1)[0]

@@ -327,8 +327,8 @@ func (x *matching) decide(now time.Duration) {
 		used[path], chosen[path] = true, pair
 		x.lead(path, s, pairs[pair], now)
 	}
-	// First the path of each line's number, where it is or at a pair that no other path has, or that
-	// of another one, which ends.
+	// First the path of each line's number, where it is or at a pair that no other path has, or
+	// that of another one, which ends.
 	own := func(p pairing.Pair) int { return slices.Index(lines, s.lines[p.Here]) }
 	for _, fits := range []func(pair, path int) bool{
 		func(pair, path int) bool { i, ok := at[pairs[pair]]; return ok && i == path },

@@ -264,8 +264,8 @@ func calm(s *simulated) {
 	}
 }
 
-// TestBackupFoundDead: a backup that dies is found dead by both gateways within its interval, whenever
-// it dies, although nothing is sent over it; and it is up again within another one.
+// TestBackupFoundDead: a backup that dies is found dead by both gateways within its interval,
+// whenever it dies, although nothing is sent over it; and it is up again within another one.
 func TestBackupFoundDead(t *testing.T) {
 	t.Parallel()
 	for _, interval := range []time.Duration{tunnel.MinInterval, dataplane.DefaultInterval, 10 * time.Minute} {
@@ -299,8 +299,8 @@ func TestBackupFoundDead(t *testing.T) {
 }
 
 // TestBackupReturnsAlone: a backup that is the first line to return after none answered is used at
-// once, whatever its interval: while there is a session, and after that has ended. One whose quota is
-// used up is not asked more often.
+// once, whatever its interval: while there is a session, and after that has ended. One whose quota
+// is used up is not asked more often.
 func TestBackupReturnsAlone(t *testing.T) {
 	t.Parallel()
 	for _, silent := range []time.Duration{time.Minute, 20 * time.Minute} {
@@ -332,8 +332,8 @@ func TestBackupReturnsAlone(t *testing.T) {
 	}
 }
 
-// TestSpentCarriesNothing: no packet is sent over a line whose quota is used up, also if there is no
-// other one; both gateways know it, and when it counts anew it carries packets at once.
+// TestSpentCarriesNothing: no packet is sent over a line whose quota is used up, also if there is
+// no other one; both gateways know it, and when it counts anew it carries packets at once.
 func TestSpentCarriesNothing(t *testing.T) {
 	t.Parallel()
 	for n, uses := range [][2][]dataplane.Use{{beside(dataplane.Use{}), {{}}}, {{{}}, beside(dataplane.Use{})}} {
@@ -376,8 +376,8 @@ func TestSpentCarriesNothing(t *testing.T) {
 	}
 }
 
-// TestBackupTakesOver: a backup carries nothing while the other path works, takes over when that goes,
-// whoever is cut off, and is left again when it returns.
+// TestBackupTakesOver: a backup carries nothing while the other path works, takes over when that
+// goes, whoever is cut off, and is left again when it returns.
 func TestBackupTakesOver(t *testing.T) {
 	t.Parallel()
 	for name, metered := range map[string]int{"of the gateway with endpoints": 0, "of the other gateway": 1} {
@@ -443,8 +443,8 @@ func TestBackupTakesOver(t *testing.T) {
 	}
 }
 
-// TestBackupForFullPaths: a backup with full carries packets while the other path cannot take all, and
-// rests when less is sent.
+// TestBackupForFullPaths: a backup with full carries packets while the other path cannot take all,
+// and rests when less is sent.
 func TestBackupForFullPaths(t *testing.T) {
 	t.Parallel()
 	for _, full := range []bool{true, false} {
@@ -458,7 +458,8 @@ func TestBackupForFullPaths(t *testing.T) {
 		b.up(2)
 		rests := func() bool { return a.plane.Status().Peers[0].Links[1].Resting != "" }
 		eventually(t, "the backup rests", rests)
-		// 1000 datagrams of 3 kB in a second are 24 Mbit/s: too much, even if a busy machine sends a third.
+		// 1000 datagrams of 3 kB in a second are 24 Mbit/s: too much, even if a busy machine sends
+		// a third.
 		s := a.stream(b, 3000)
 		if full {
 			eventually(t, "the backup carries packets", func() bool { return !rests() })
@@ -473,7 +474,8 @@ func TestBackupForFullPaths(t *testing.T) {
 	}
 }
 
-// TestPeerWithoutUses: it is logged once that a peer does not know metered lines, and again after it did.
+// TestPeerWithoutUses: it is logged once that a peer does not know metered lines, and again after
+// it did.
 func TestPeerWithoutUses(t *testing.T) {
 	metered := dataplane.Use{Backup: true, Interval: time.Minute}
 	s := simulate(t, [2][]dataplane.Use{{{}, metered}, {{}}})

@@ -45,8 +45,8 @@ type mtuTrial struct {
 }
 
 const (
-	// searchTrial is how many pairs decide that a size is too large. RFC 8899 (5.1.2: MAX_PROBES) has
-	// 3 probes, which random loss of 5 % in both directions takes away each quarter of an hour.
+	// searchTrial is how many pairs decide that a size is too large. RFC 8899 (5.1.2: MAX_PROBES)
+	// has 3 probes, which random loss of 5 % in both directions takes away each quarter of an hour.
 	searchTrial = 16
 	// searchMissed is how many lost probes decide it, whatever became of the shorter ones: random
 	// loss of 75 % takes as many away in one of 10^8 trials.
@@ -57,7 +57,8 @@ const (
 	// searchStep ends the search.
 	searchStep = 8
 	// searchConfirm is how often a known size is probed again, searchConfirmBusy while there is
-	// traffic, and searchConfirmLoss while packets are lost, perhaps because they do not fit any more.
+	// traffic, and searchConfirmLoss while packets are lost, perhaps because they do not fit any
+	// more.
 	searchConfirm     = 5 * time.Second
 	searchConfirmBusy = time.Second
 	searchConfirmLoss = 200 * time.Millisecond

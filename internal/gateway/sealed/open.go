@@ -18,8 +18,8 @@ func unguessable() uint64 {
 	}
 }
 
-// lossShare returns the share of packets towards the peer that are lost: nearly all of them are those of
-// the open plane, if it carries any.
+// lossShare returns the share of packets towards the peer that are lost: nearly all of them are
+// those of the open plane, if it carries any.
 func (l *link) lossShare() float64 { return max(l.reports.loss.Share, l.reports.openLoss.Share) }
 
 // sendNAT sends a record about NAT sessions if this is the peer.

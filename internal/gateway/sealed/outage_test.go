@@ -76,8 +76,8 @@ func (g *gateway) stream(to *gateway, size int) *stream {
 	return s
 }
 
-// outage returns how long after a datagram others were still lost, in datagrams, and the number that
-// were.
+// outage returns how long after a datagram others were still lost, in datagrams, and the number
+// that were.
 func (s *stream) outage(from uint32) (time.Duration, int) {
 	last, lost := from, 0
 	for i := from; i+200 < s.sent.Load(); i++ { // later ones may be under way
@@ -88,8 +88,8 @@ func (s *stream) outage(from uint32) (time.Duration, int) {
 	return time.Duration(last-from) * time.Millisecond, lost
 }
 
-// outages are faults under traffic. Each is applied to gateways with two paths that are up, and returns
-// from when on packets are to arrive again.
+// outages are faults under traffic. Each is applied to gateways with two paths that are up, and
+// returns from when on packets are to arrive again.
 var outages = []struct {
 	name string
 	// size is that of datagrams. after is how long later the state is looked at, least how many
@@ -193,8 +193,8 @@ var outages = []struct {
 // recovered bounds an outage in tests; BenchmarkOutage measures it.
 const recovered = 3 * time.Second
 
-// TestOutages: after any fault packets arrive again in both directions, and both gateways know which
-// paths are left.
+// TestOutages: after any fault packets arrive again in both directions, and both gateways know
+// which paths are left.
 func TestOutages(t *testing.T) {
 	t.Parallel()
 	for _, o := range outages {

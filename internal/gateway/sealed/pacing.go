@@ -11,8 +11,8 @@ import (
 	"github.com/tabane/tabane/internal/kernel/contain"
 )
 
-// MaxShaped is the rate up to which a path is shaped. Beyond it no modem's queue is in front of it, and
-// copying packets into a queue would limit it.
+// MaxShaped is the rate up to which a path is shaped. Beyond it no modem's queue is in front of it,
+// and copying packets into a queue would limit it.
 const MaxShaped = 2 * unit.GbitPerSecond
 
 // queued is a packet in the queue of a path. It has its number in the lane, but no counter yet.

@@ -28,8 +28,8 @@ type parsed struct {
 	flow      uint32
 }
 
-// parse reads the headers of an IP packet; false means that it is none. length is that of the packet,
-// of which b may be the beginning of a super-packet.
+// parse reads the headers of an IP packet; false means that it is none. length is that of the
+// packet, of which b may be the beginning of a super-packet.
 func (p *parsed) parse(b []byte) bool {
 	if len(b) < ipv4Len {
 		return false
@@ -70,8 +70,8 @@ func (p *parsed) parse(b []byte) bool {
 // maxExtensions bounds the extension headers that are skipped.
 const maxExtensions = 8
 
-// upper finds the upper layer of an IPv6 packet behind its extension headers (RFC 8200, section 4). at
-// is 0 if it is not in the packet.
+// upper finds the upper layer of an IPv6 packet behind its extension headers (RFC 8200, section 4).
+// at is 0 if it is not in the packet.
 func upper(b []byte) (protocol uint8, at int, fragment bool) {
 	protocol, at = b[6], ipv6Len
 	for range maxExtensions {
@@ -109,8 +109,8 @@ func hasPorts(protocol uint8) bool {
 	return false
 }
 
-// hash returns the hash of the flow: addresses, protocol and ports. Fragments of a datagram have only
-// the first in common, whatever the fragment, so that they use one lane.
+// hash returns the hash of the flow: addresses, protocol and ports. Fragments of a datagram have
+// only the first in common, whatever the fragment, so that they use one lane.
 func (p *parsed) hash() uint32 {
 	src, dst := p.Src.As16(), p.Dst.As16()
 	h := uint64(p.Protocol)
@@ -134,8 +134,8 @@ const (
 	ecnCE     = 3
 )
 
-// decapsulate transfers the congestion mark of the outer header to the packet (RFC 6040, section 4.2).
-// It reports false for a packet that has to be dropped.
+// decapsulate transfers the congestion mark of the outer header to the packet (RFC 6040, section
+// 4.2). It reports false for a packet that has to be dropped.
 func decapsulate(outer uint8, b []byte) bool {
 	if outer&ecnMask != ecnCE {
 		return true
@@ -209,7 +209,8 @@ func clampMSS(b []byte, p *parsed, mtu int) {
 	}
 }
 
-// replace16 writes a value at an offset of a TCP header, which may be odd, and updates the checksum.
+// replace16 writes a value at an offset of a TCP header, which may be odd, and updates the
+// checksum.
 func replace16(t []byte, at int, value uint16) {
 	before := at &^ 1
 	after := (at + 1) &^ 1 // the same word, or the next one
@@ -233,9 +234,9 @@ const (
 const ipv6MinMTU = 1280
 
 // tooBig returns the ICMP message (RFC 792 and RFC 1191, RFC 4443 section 3.2) that reports to the
-// sender of a packet that only mtu bytes fit, but not less than ipv6MinMTU in IPv6, appended to out.
-// The source is the packet's destination, which the way back from there would have too. There is
-// none for a packet that must not be answered: an ICMP error, a later fragment, a multicast
+// sender of a packet that only mtu bytes fit, but not less than ipv6MinMTU in IPv6, appended to
+// out. The source is the packet's destination, which the way back from there would have too. There
+// is none for a packet that must not be answered: an ICMP error, a later fragment, a multicast
 // address.
 func tooBig(out, packet []byte, p *parsed, mtu int) []byte {
 	if p.transport == 0 || p.Src.IsUnspecified() || p.Src.IsMulticast() || p.Dst.IsMulticast() {
@@ -280,8 +281,8 @@ func tooBig(out, packet []byte, p *parsed, mtu int) []byte {
 	return out
 }
 
-// fragments splits an IPv4 packet that may be fragmented into packets of at most mtu bytes (RFC 791,
-// section 3.2) and passes each to use, in buf. Options are copied into all of them.
+// fragments splits an IPv4 packet that may be fragmented into packets of at most mtu bytes (RFC
+// 791, section 3.2) and passes each to use, in buf. Options are copied into all of them.
 func fragments(packet, buf []byte, mtu int, use func([]byte)) {
 	header := int(packet[0]&15) * 4
 	step := (mtu - header) &^ 7

@@ -67,8 +67,8 @@ func (r *peer) handleSafely(b *batch, all []opened, now time.Duration) {
 	r.handlePackets(b, all, now)
 }
 
-// forwardSafely is forward inside a boundary. After a panic, what is not sent yet is dropped, and the
-// session with the peer that the frame is for begins again.
+// forwardSafely is forward inside a boundary. After a panic, what is not sent yet is dropped, and
+// the session with the peer that the frame is for begins again.
 func (p *Plane) forwardSafely(f *tun.Frame, icmp []byte) {
 	defer func() {
 		if value := recover(); value != nil {

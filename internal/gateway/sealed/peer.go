@@ -21,8 +21,8 @@ import (
 	"github.com/tabane/tabane/internal/kernel/contain"
 )
 
-// peer is another gateway: what is common to its parts. Each part is the state of one task, and is in
-// the file of its name; doc.go has the order of the locks.
+// peer is another gateway: what is common to its parts. Each part is the state of one task, and is
+// in the file of its name; doc.go has the order of the locks.
 type peer struct {
 	plane *Plane
 	own   handshake.PublicKey

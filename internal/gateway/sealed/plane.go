@@ -34,8 +34,8 @@ type Options struct {
 	Relays dataplane.Relays
 }
 
-// Plane carries packets between a TUN device and other gateways. Its methods are safe for concurrent
-// use.
+// Plane carries packets between a TUN device and other gateways. Its methods are safe for
+// concurrent use.
 type Plane struct {
 	log    *slog.Logger
 	enter  func(func() error) error // runs in the network namespace of the plane
@@ -89,8 +89,8 @@ type Plane struct {
 
 	writeMu sync.Mutex // one writer of the device at a time
 
-	// out has packets from the device that are sealed, and unsent says that there are some. Others that
-	// seal packets send these first, because a path must not reorder what it does not have to.
+	// out has packets from the device that are sealed, and unsent says that there are some. Others
+	// that seal packets send these first, because a path must not reorder what it does not have to.
 	outMu  sync.Mutex // after that of a peer
 	out    *batch
 	unsent atomic.Bool
@@ -183,8 +183,9 @@ func (p *Plane) Interface() string { return p.device.Name() }
 // now returns the time on the plane's monotonic clock.
 func (p *Plane) now() time.Duration { return p.clock() }
 
-// Apply applies a state. It may be called any number of times; sessions with peers that do not change
-// continue. A path whose socket cannot be opened is an error in its status, and is tried again.
+// Apply applies a state. It may be called any number of times; sessions with peers that do not
+// change continue. A path whose socket cannot be opened is an error in its status, and is tried
+// again.
 func (p *Plane) Apply(s dataplane.State) error {
 	if len(s.Paths) > dataplane.MaxPaths {
 		return fmt.Errorf("apply state: %d paths, more than %d", len(s.Paths), dataplane.MaxPaths)
@@ -249,8 +250,8 @@ func (p *Plane) Apply(s dataplane.State) error {
 	return nil
 }
 
-// applyPathsLocked makes lines of the paths of a state. Lines are matched by name and keep their sockets
-// where interface, port and mark are the same.
+// applyPathsLocked makes lines of the paths of a state. Lines are matched by name and keep their
+// sockets where interface, port and mark are the same.
 func (p *Plane) applyPathsLocked(s dataplane.State) {
 	old := map[string]*line{}
 	for _, l := range p.lines {

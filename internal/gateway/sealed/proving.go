@@ -21,7 +21,8 @@ import (
 const (
 	// maxAmplification is that of RFC 9000, section 8.
 	maxAmplification = 3
-	// provePause is that between probes to addresses of a path that are not proved: many may appear.
+	// provePause is that between probes to addresses of a path that are not proved: many may
+	// appear.
 	provePause = 10 * time.Millisecond
 	// proveAgain is how long after the first probe to an address there is a second one. Each
 	// further pause is twice as long, up to proveSeldom.
@@ -31,7 +32,8 @@ const (
 // proving proves the addresses of a peer.
 type proving struct{ peer *peer }
 
-// unproved is where the newest messages of a path come from, as long as it has not answered a probe.
+// unproved is where the newest messages of a path come from, as long as it has not answered a
+// probe.
 type unproved struct {
 	place
 	keys     *keys // of those messages, which its replay window counts

@@ -54,7 +54,8 @@ func (p *Plane) receive(l *line, s *udp.Socket) {
 			return
 		}
 		if err != nil {
-			// An error of the network, or of a device that is gone: the control loop opens a new socket.
+			// An error of the network, or of a device that is gone: the control loop opens a new
+			// socket.
 			l.failTransfer(err)
 			time.Sleep(10 * time.Millisecond)
 			continue

@@ -176,8 +176,8 @@ func (x *receiving) changeKeysLocked(k *keys, out []held) []held {
 	return out
 }
 
-// silenceIntervals is for how many intervals of probes after its last message a path is waited for, and
-// at least minSilence.
+// silenceIntervals is for how many intervals of probes after its last message a path is waited for,
+// and at least minSilence.
 const silenceIntervals, minSilence = 4, 200 * time.Millisecond
 
 // livePathsLocked returns the paths that messages arrive over.
@@ -316,8 +316,8 @@ func (r *peer) expireHeld(b *batch, now time.Duration) {
 	}
 }
 
-// expiry delivers what is held for too long at all peers and requests what is missing, and returns when
-// there is more.
+// expiry delivers what is held for too long at all peers and requests what is missing, and returns
+// when there is more.
 func (p *Plane) expiry(b *batch, now time.Duration) time.Duration {
 	next := now + time.Hour
 	for _, r := range p.routing.Load().peers {
@@ -357,8 +357,8 @@ func (x *receiving) lastMessage() (last time.Duration) {
 	return last
 }
 
-// reports appends a report of each path that something has arrived over, as far as there is room; the
-// rest is first the next time.
+// reports appends a report of each path that something has arrived over, as far as there is room;
+// the rest is first the next time.
 func (x *receiving) reports(b []byte, k *keys, now time.Duration) []byte {
 	x.Lock()
 	defer x.Unlock()
@@ -402,8 +402,8 @@ func (x *receiving) nextRequestLocked() (at time.Duration, found bool) {
 	return at, found
 }
 
-// request asks for the messages that paths have lost, over the two paths with the shortest round trips,
-// because requests are lost too.
+// request asks for the messages that paths have lost, over the two paths with the shortest round
+// trips, because requests are lost too.
 func (r *peer) request(b *batch, now time.Duration) {
 	x := &r.rx
 	if at := x.requests.due.Load(); at == 0 || time.Duration(at) > now {

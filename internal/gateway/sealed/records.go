@@ -162,7 +162,8 @@ func (m *controlMessage) report(v tunnel.Report) {
 	l.reports.lost += more
 	r.selection.lost += more
 	r.selection.late = max(r.selection.late, v.Late)
-	// A gateway that was restarted begins with 0, and the other one has counted what was sent before.
+	// A gateway that was restarted begins with 0, and the other one has counted what was sent
+	// before.
 	grown := uint64(0)
 	if l.reports.received && v.Bytes > l.reports.bytes {
 		grown = v.Bytes - l.reports.bytes

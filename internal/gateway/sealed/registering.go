@@ -9,9 +9,10 @@ import (
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 )
 
-// A leader registers each path with its home agent, which sends packets only over registered ones (RFC
-// 5944, and RFC 5648 for several care-of addresses at a time). The home agent sends to where authentic
-// messages of the path come from, once that is proved, so that a path works behind NAT (RFC 3519).
+// A leader registers each path with its home agent, which sends packets only over registered ones
+// (RFC 5944, and RFC 5648 for several care-of addresses at a time). The home agent sends to where
+// authentic messages of the path come from, once that is proved, so that a path works behind NAT
+// (RFC 3519).
 
 const (
 	// registerTimeout is how long a request has time to be answered, refusedPause how long a
@@ -28,7 +29,8 @@ type registering struct {
 	refused tunnel.Code // how the peer's last request was answered
 }
 
-// registration is that of a path: with the home agent at a leader, and of the leader at a home agent.
+// registration is that of a path: with the home agent at a leader, and of the leader at a home
+// agent.
 type registration struct {
 	until  time.Duration  // 0: there is none
 	at     time.Duration  // when a leader asks for it again
@@ -135,8 +137,8 @@ func (x *registering) register(v tunnel.Register, now time.Duration) tunnel.Regi
 	return answer
 }
 
-// refuse counts a request that is refused, and logs it unless the one before was refused for the same
-// reason: a peer may repeat it as often as it likes.
+// refuse counts a request that is refused, and logs it unless the one before was refused for the
+// same reason: a peer may repeat it as often as it likes.
 func (x *registering) refuse(a tunnel.Registered, message string, attributes ...any) {
 	if a.Code != tunnel.Accepted {
 		x.peer.plane.counts.drop(dropRegistration, 1)

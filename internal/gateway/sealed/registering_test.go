@@ -17,7 +17,8 @@ import (
 )
 
 // ally returns a peer with a session, and paths to it that are ready, in a plane without a device.
-// Messages to it go to a socket of this process that nobody reads, until the end of the test or check.
+// Messages to it go to a socket of this process that nobody reads, until the end of the test or
+// check.
 func ally(t cleaner, a dataplane.Alliance, ready int) (*peer, *keys) {
 	t.Helper()
 	socket, err := udp.Listen(udp.Options{Local: netip.MustParseAddrPort("127.0.0.1:0")})
@@ -63,8 +64,8 @@ type cleaner interface {
 // roles are what a peer may be.
 var roles = []dataplane.Role{dataplane.NoRole, dataplane.HomeAgent, dataplane.Registrant, dataplane.Member, dataplane.Leader}
 
-// FuzzRecordsOfPeers: whatever authentic messages of a peer contain, in whatever role, they do not stop
-// the gateway, and have no effect beyond the peer's own state.
+// FuzzRecordsOfPeers: whatever authentic messages of a peer contain, in whatever role, they do not
+// stop the gateway, and have no effect beyond the peer's own state.
 func FuzzRecordsOfPeers(f *testing.F) {
 	home := netip.MustParseAddrPort("127.0.0.1:9")
 	for _, records := range [][]tunnel.Record{
@@ -101,9 +102,9 @@ func FuzzRecordsOfPeers(f *testing.F) {
 	})
 }
 
-// TestRegistrations: a home agent has the registrations of a model, whatever a leader with keys asks for
-// and whenever: no more than configured, no longer than granted, and never with another address than
-// that of the path's messages.
+// TestRegistrations: a home agent has the registrations of a model, whatever a leader with keys
+// asks for and whenever: no more than configured, no longer than granted, and never with another
+// address than that of the path's messages.
 func TestRegistrations(t *testing.T) {
 	const paths, most = 5, 2
 	rapid.Check(t, func(rt *rapid.T) {

@@ -53,7 +53,8 @@ const (
 	// unansweredRate is the rate to a home agent that has not answered: enough for handshakes and
 	// probes.
 	unansweredRate = 64 * unit.KbitPerSecond
-	// maxRelayStarts is how many relays a leader may start in relayStartWindow: each opens a socket.
+	// maxRelayStarts is how many relays a leader may start in relayStartWindow: each opens a
+	// socket.
 	maxRelayStarts, relayStartWindow = 8, 10 * time.Second
 )
 

@@ -15,8 +15,8 @@ import (
 // from the home agent. Each leads to at most one message, which is no longer, so a relay amplifies
 // nothing. Open messages are in relayopen.go.
 //
-// The messages of the leader to the member and through it come from one socket to another, so that NAT
-// between them maps both alike. Those that the member has no session for are relayed.
+// The messages of the leader to the member and through it come from one socket to another, so that
+// NAT between them maps both alike. Those that the member has no session for are relayed.
 
 // relaying is what this gateway relays, or has relayed, for a leader.
 type relaying struct {

@@ -13,13 +13,13 @@ import (
 // pathBuffer bounds the virtual queue: a modem's buffer is seldom longer.
 const pathBuffer = time.Second
 
-// beginBuffer bounds the virtual queue of a path whose rate is not known yet, to which packets are not
-// paced. It has paths of about the same delay take turns, so that all of them are filled; a longer one
-// waits until the rate of the shorter one is known.
+// beginBuffer bounds the virtual queue of a path whose rate is not known yet, to which packets are
+// not paced. It has paths of about the same delay take turns, so that all of them are filled; a
+// longer one waits until the rate of the shorter one is known.
 const beginBuffer = 5 * time.Millisecond
 
-// baseJitters is by how many times the jitter the mean delay of a path without a queue is longer than
-// its least one, at most.
+// baseJitters is by how many times the jitter the mean delay of a path without a queue is longer
+// than its least one, at most.
 const baseJitters = 3
 
 // scheduling is what schedulers see of the links.
@@ -28,7 +28,8 @@ type scheduling struct {
 	paths  []sched.Path // one for each link, up to the last usable one
 	queues sched.Queues
 	mtu    int // largest packet that all usable links carry
-	// refreshed is when paths were last brought up to date, outdated: records have changed links since.
+	// refreshed is when paths were last brought up to date, outdated: records have changed links
+	// since.
 	refreshed time.Duration
 	outdated  bool
 }
@@ -103,14 +104,14 @@ func (x *scheduling) refresh() {
 func (l *link) begin(p *sched.Path) {
 	p.Buffer = beginBuffer
 	if l.reports.received {
-		// What is more than the jitter of the path is a queue on the line, of this gateway's own packets:
-		// a path that was avoided for it would not be full for long enough.
+		// What is more than the jitter of the path is a queue on the line, of this gateway's own
+		// packets: a path that was avoided for it would not be full for long enough.
 		p.Delay = min(p.Delay, l.reports.last.Base+baseJitters*p.Jitter)
 	}
 }
 
-// usable returns the paths that packets are sent on: those that answer, without backups unless there
-// is no other one; while no path answers, those that did.
+// usable returns the paths that packets are sent on: those that answer, without backups unless
+// there is no other one; while no path answers, those that did.
 func (x *scheduling) usable(now time.Duration) sched.Set {
 	if x.peer.session.sending == nil {
 		return 0

@@ -26,8 +26,8 @@ type selection struct {
 	// that of late ones, and copied the bytes of copies sent.
 	delivered, copied uint64
 	lost, late        uint64
-	// elastic counts packets of senders that slow down when packets are lost or late, flows has what is
-	// known of the TCP connections in each lane for that.
+	// elastic counts packets of senders that slow down when packets are lost or late, flows has
+	// what is known of the TCP connections in each lane for that.
 	elastic uint64
 	flows   [tunnel.Lanes]flowEnd
 	// version is Segment.Version of the paths.
@@ -44,7 +44,8 @@ const fullSize = 1200
 // full reports whether count packets have at least fullSize on average; length is that of all.
 func full(count, length int) bool { return length >= count*fullSize }
 
-// transfers reports whether packets may be of a flow that transfers data: neither fragments nor ICMP.
+// transfers reports whether packets may be of a flow that transfers data: neither fragments nor
+// ICMP.
 func (h *parsed) transfers() bool {
 	return h.transport != 0 && !h.fragment && h.Protocol != unix.IPPROTO_ICMP && h.Protocol != unix.IPPROTO_ICMPV6
 }
@@ -80,8 +81,8 @@ func (x *selection) sent(h *parsed, head []byte, count, length int) {
 // (RFC 4594, section 2.3; RFC 8622).
 const af13 = 14
 
-// kindOf returns what matters to the packets of a frame. Bulk are those of TCP except a first SYN and,
-// with ack, segments that only acknowledge; and full ones of other protocols.
+// kindOf returns what matters to the packets of a frame. Bulk are those of TCP except a first SYN
+// and, with ack, segments that only acknowledge; and full ones of other protocols.
 func kindOf(h *parsed, head []byte, ack bool, count, length int) sched.Kind {
 	t := head[min(h.transport, len(head)):]
 	switch {

@@ -17,8 +17,8 @@ import (
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 )
 
-// TestHarmfulPathRests: two paths together bring a tenth of what the first one brings alone. The second
-// rests within 5 s, for auto only, and what was copied does not count.
+// TestHarmfulPathRests: two paths together bring a tenth of what the first one brings alone. The
+// second rests within 5 s, for auto only, and what was copied does not count.
 func TestHarmfulPathRests(t *testing.T) {
 	r := &peer{plane: &Plane{}, log: slog.New(slog.DiscardHandler), scheduling: scheduling{paths: make([]sched.Path, tunnel.MaxPaths)[:2]}}
 	r.connectParts()
@@ -84,8 +84,8 @@ func TestEstimatedRate(t *testing.T) {
 	}
 }
 
-// TestBeginsOnAllPaths: before the rates of two lines are known, a flow fills both, although what it has
-// sent waits on one of them. Once the rates are known, the delays that were measured count.
+// TestBeginsOnAllPaths: before the rates of two lines are known, a flow fills both, although what
+// it has sent waits on one of them. Once the rates are known, the delays that were measured count.
 func TestBeginsOnAllPaths(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t, 2)
@@ -185,8 +185,8 @@ func packet(protocol uint8, port uint16, seq uint32, flags byte, payload int) []
 	return b
 }
 
-// TestElastic: retransmitted segments and full datagrams show a sender that reacts to losses. Echoes,
-// acknowledgments, first transmissions and small datagrams do not.
+// TestElastic: retransmitted segments and full datagrams show a sender that reacts to losses.
+// Echoes, acknowledgments, first transmissions and small datagrams do not.
 func TestElastic(t *testing.T) {
 	first := uint32(math.MaxUint32 - 2000) // the numbers wrap
 	var w selection

@@ -18,8 +18,8 @@ type random struct{}
 func (random) Read(b []byte) (int, error) { return rand.Read(b) }
 
 const (
-	// slabLen is the room for the packets of a batch, batchLen from when on it is sent although there
-	// are more to read.
+	// slabLen is the room for the packets of a batch, batchLen from when on it is sent although
+	// there are more to read.
 	slabLen  = 1 << 20
 	batchLen = 192 << 10
 	// maxQueued is that for packets of shaped paths.
@@ -47,8 +47,8 @@ type outgoing struct {
 
 func newBatch(p *Plane, length int) *batch { return &batch{plane: p, slab: make([]byte, length)} }
 
-// slot returns a buffer for a packet, of n bytes with room for the tunnel around it. What was sealed
-// before is sent if there is none left.
+// slot returns a buffer for a packet, of n bytes with room for the tunnel around it. What was
+// sealed before is sent if there is none left.
 func (b *batch) slot(n int) []byte {
 	all := (n + tunnel.Overhead + cacheLine - 1) &^ (cacheLine - 1)
 	if b.next+all > len(b.slab) {
@@ -253,7 +253,8 @@ func (r *peer) transmitLocked(b *batch, buf []byte, lane uint8, kind sched.Kind,
 		return
 	}
 	k := r.session.sending
-	// The number is used only if a queue takes the packet: a missing one would have the receiver wait.
+	// The number is used only if a queue takes the packet: a missing one would have the receiver
+	// wait.
 	seq := k.number.Peek(lane)
 	taken := 0
 	copies := set.Len() > 1
@@ -288,8 +289,8 @@ func (r *peer) transmitLocked(b *batch, buf []byte, lane uint8, kind sched.Kind,
 	u.sent.Bytes += uint64(len(buf) - tunnel.Offset)
 }
 
-// counterReserve is how many counters of a path are left when the keys are replaced. It is out of reach:
-// keys are replaced after far fewer messages (session.Association).
+// counterReserve is how many counters of a path are left when the keys are replaced. It is out of
+// reach: keys are replaced after far fewer messages (session.Association).
 const counterReserve = 1 << 20
 
 // sealLocked seals a message for a path and adds it to the batch, as sealTo does.

@@ -39,8 +39,8 @@ func (x *numbering) decide(own handshake.PublicKey, c *dataplane.Peer) {
 	x.owner = len(c.Endpoints) > 0 && (!x.peerHasEndpoints || slices.Compare(own[:], c.Public[:]) < 0)
 }
 
-// keys are a session with the keys made of its secrets. number and counters are guarded by the mutex
-// of the peer, in and out as well; the rest has mutexes of its own.
+// keys are a session with the keys made of its secrets. number and counters are guarded by the
+// mutex of the peer, in and out as well; the rest has mutexes of its own.
 type keys struct {
 	*handshake.Session
 	peer          *peer
@@ -71,8 +71,8 @@ type lanes struct {
 	used [tunnel.Lanes]time.Duration
 }
 
-// offers returns the encryptions of data that this gateway offers: AES only if its CPU is fast at it.
-// Without such instructions AES is many times slower, and its time depends on the key.
+// offers returns the encryptions of data that this gateway offers: AES only if its CPU is fast at
+// it. Without such instructions AES is many times slower, and its time depends on the key.
 func (p *Plane) offers() handshake.Suites {
 	return 1<<(p.fastest-1) | 1<<(tunnel.ChaCha20Poly1305-1)
 }

@@ -35,7 +35,8 @@ func TestStrictRate(t *testing.T) {
 	}
 }
 
-// floodStrict has a gateway send far more than a rate to its peers, on a line that set has made strict.
+// floodStrict has a gateway send far more than a rate to its peers, on a line that set has made
+// strict.
 func floodStrict(t *testing.T, peers int, strict unit.Bandwidth, set func(hub *dataplane.State, spokes []*gateway)) {
 	t.Helper()
 	hub, at := pair(t, 1)

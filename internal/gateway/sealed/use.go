@@ -90,8 +90,8 @@ func (x *uses) apply(i int, usable bool) {
 	}
 }
 
-// pause returns the time until the next probe of a spare path: it is found dead within the interval,
-// of which three timeouts are for those that are not answered.
+// pause returns the time until the next probe of a spare path: it is found dead within the
+// interval, of which three timeouts are for those that are not answered.
 func (x *uses) pause(i int) time.Duration {
 	l, interval := &x.peer.links[i], x.of(i).Interval
 	switch {

@@ -15,8 +15,8 @@ func Checksum(parts ...[]byte) uint16 {
 	return ^fold(s)
 }
 
-// sum adds the bytes to a ones' complement sum of 64 bits (RFC 1071). Only the last part of data may
-// have odd length.
+// sum adds the bytes to a ones' complement sum of 64 bits (RFC 1071). Only the last part of data
+// may have odd length.
 func sum(b []byte, s uint64) uint64 {
 	var c uint64
 	for len(b) >= 64 {

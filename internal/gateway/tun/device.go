@@ -19,8 +19,8 @@ const clone = "/dev/net/tun"
 // virtioLen is the length of struct virtio_net_hdr in bytes.
 const virtioLen = 10
 
-// queueLen is the number of frames that wait to be read, instead of the kernel's 500: 20 ms of small
-// packets at 100,000 per second, for which another process may have the CPU.
+// queueLen is the number of frames that wait to be read, instead of the kernel's 500: 20 ms of
+// small packets at 100,000 per second, for which another process may have the CPU.
 const queueLen = 2000
 
 // maxFrame is the longest packet of a device, super-packets included.

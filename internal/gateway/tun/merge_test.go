@@ -126,7 +126,8 @@ func drawFlow(t *rapid.T, udp bool) (list []segment) {
 	return list
 }
 
-// segmented returns the packets that a group is written as, after segmentation as the kernel does it.
+// segmented returns the packets that a group is written as, after segmentation as the kernel does
+// it.
 func segmented(t *rapid.T, w *writer, g *group) (list [][]byte) {
 	t.Helper()
 	w.prepare(g)

@@ -65,8 +65,8 @@ func (r *reader) init(d *Device) {
 	}
 }
 
-// ErrMalformed is the error of a frame whose header does not fit its packet. The caller may continue
-// reading.
+// ErrMalformed is the error of a frame whose header does not fit its packet. The caller may
+// continue reading.
 var ErrMalformed = errors.New("malformed packet")
 
 // Read returns the next frame, or nil if wait is false and there is none. An interface that is down

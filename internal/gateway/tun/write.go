@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Packets of one flow that follow each other are written as one super-packet. The packets stay where
-// they are: the headers of the first and the payloads of all are gathered by writev.
+// Packets of one flow that follow each other are written as one super-packet. The packets stay
+// where they are: the headers of the first and the payloads of all are gathered by writev.
 
 const (
 	// maxGroups is the number of flows that are merged at a time, maxSegments that of packets in a

@@ -7,15 +7,15 @@ import (
 	"net/netip"
 )
 
-// The lengths of compatible probes and replies, which are 60 and 64 bytes with the headers of IPv4 and
-// UDP (paper D, section 3.2 and Fig. 5). The fields of the figure are followed by zero bytes.
+// The lengths of compatible probes and replies, which are 60 and 64 bytes with the headers of IPv4
+// and UDP (paper D, section 3.2 and Fig. 5). The fields of the figure are followed by zero bytes.
 const (
 	CompatibleProbeLen = 60 - 28
 	CompatibleReplyLen = 64 - 28
 )
 
-// CompatibleProbe measures a path. Nothing authenticates it. Its first byte is 0, because paths have
-// numbers below MaxPaths, so that it is no message of another Type.
+// CompatibleProbe measures a path. Nothing authenticates it. Its first byte is 0, because paths
+// have numbers below MaxPaths, so that it is no message of another Type.
 type CompatibleProbe struct {
 	Path, Number uint16
 	// Sent is the time of the sender's clock in microseconds, modulo 2^32.
@@ -86,7 +86,8 @@ func ParseCompatibleReply(b []byte) (r CompatibleReply, err error) {
 	return r, nil
 }
 
-// parseCompatible checks the length and the padding from an offset on, and returns the first fields.
+// parseCompatible checks the length and the padding from an offset on, and returns the first
+// fields.
 func parseCompatible(b []byte, length, padding int) (path, number uint16, sent uint32, err error) {
 	if len(b) != length {
 		return 0, 0, 0, fmt.Errorf("compatible probe must have %d bytes, got %d", length, len(b))

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// HeaderLen is the length of a Header in bytes, StampLen that of a Stamp, and TagLen that of the
-	// authentication tag at the end.
+	// HeaderLen is the length of a Header in bytes, StampLen that of a Stamp, and TagLen that of
+	// the authentication tag at the end.
 	HeaderLen, StampLen, TagLen = 16, 12, 16
 	// Offset is where a tunneled packet begins in a message, Overhead what the tunnel adds to it
 	// under UDP. With UDP and IP it is 72 bytes over IPv4 and 92 over IPv6.
@@ -28,8 +28,8 @@ const (
 	Initiation
 	Response
 	Cookie
-	// Data carries an IP packet, Control a control record. They begin with a Header and are sealed, as
-	// Retransmission is.
+	// Data carries an IP packet, Control a control record. They begin with a Header and are sealed,
+	// as Retransmission is.
 	Data
 	Control
 	// OpenData carries an IP packet that is not sealed, for the open plane: bpf/gateway/open has

@@ -67,8 +67,8 @@ var errForged = errors.New("message is not authentic")
 // used once on a path.
 const nonceAt = 4
 
-// Seal completes a message in place and returns it. The packet is buf[Offset:]; its header and stamp
-// are written before it, and the tag after it: buf has room for TagLen bytes more.
+// Seal completes a message in place and returns it. The packet is buf[Offset:]; its header and
+// stamp are written before it, and the tag after it: buf has room for TagLen bytes more.
 func (k *Key) Seal(buf []byte, h Header, s Stamp) []byte {
 	if len(buf) < Offset || cap(buf)-len(buf) < TagLen {
 		panic("BUG: no room to seal a packet in")

@@ -2,8 +2,8 @@ package tunnel
 
 import "net/netip"
 
-// NATSession is about sessions of paper C, section 4: flows whose source the sender of the flow replaces
-// by its address on each path, and the receiver restores.
+// NATSession is about sessions of paper C, section 4: flows whose source the sender of the flow
+// replaces by its address on each path, and the receiver restores.
 type NATSession struct {
 	Command Command
 	// Flows are at most MaxFlows.

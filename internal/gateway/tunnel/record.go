@@ -227,8 +227,8 @@ const Uses uint32 = 1 << 1
 // PathAdd describes a path that the sender of the record uses.
 type PathAdd struct {
 	Path uint8
-	// Up and Down are the rates from and to the sender of the record. 0: nothing is carried; Unknown
-	// rates are unit.Bandwidth(UnknownRate).
+	// Up and Down are the rates from and to the sender of the record. 0: nothing is carried;
+	// Unknown rates are unit.Bandwidth(UnknownRate).
 	Up, Down unit.Bandwidth
 	Cost     int32
 	// Strict: the rates are never to be exceeded.

@@ -47,8 +47,8 @@ type Stamp struct {
 	Distance uint16
 	// Copied: the packet before was also sent on another path.
 	Copied bool
-	// Origin is the message that a Retransmission repeats, in place of Sent and Wait. The rest is as
-	// in that message.
+	// Origin is the message that a Retransmission repeats, in place of Sent and Wait. The rest is
+	// as in that message.
 	Origin Origin
 }
 
@@ -123,8 +123,8 @@ func (n *Numbering) Assign(lane uint8) Seq {
 // that carries it knows that an idle path holds no earlier packet.
 func (n *Numbering) Peek(lane uint8) Seq { return n.next[lane] }
 
-// Stamp returns the numbers of a packet that is sent on a path. copied means that it is, or will be,
-// sent on another path too.
+// Stamp returns the numbers of a packet that is sent on a path. copied means that it is, or will
+// be, sent on another path too.
 func (n *Numbering) Stamp(lane uint8, seq Seq, path uint8, copied bool) Stamp {
 	s := Stamp{Lane: lane, Seq: seq}
 	before := &n.last[lane][path]

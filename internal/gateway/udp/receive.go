@@ -18,8 +18,8 @@ const (
 	controlLen = 96
 )
 
-// Received is what the kernel merged: datagrams of one sender with equal length, but the last may be
-// shorter.
+// Received is what the kernel merged: datagrams of one sender with equal length, but the last may
+// be shorter.
 type Received struct {
 	// Data is the datagrams, Size the length of each but the last.
 	Data []byte
@@ -65,8 +65,8 @@ func (r *receiver) init(*Socket) {
 	}
 }
 
-// Receive waits for datagrams and fills buffers, which have BufferLen bytes each, in their order. It
-// returns how many entries of got it wrote; entry i is in buffer i. An error of the network is
+// Receive waits for datagrams and fills buffers, which have BufferLen bytes each, in their order.
+// It returns how many entries of got it wrote; entry i is in buffer i. An error of the network is
 // returned and ends nothing: the caller continues. fs.ErrClosed is final.
 func (s *Socket) Receive(buffers [][]byte, got []Received) (int, error) {
 	r := &s.receiver

@@ -200,7 +200,8 @@ func (s *Socket) flush(all []Datagram) (failed int, err error) {
 	return failed, err
 }
 
-// fail marks the datagrams of the messages up to another one that were not sent, and returns how many.
+// fail marks the datagrams of the messages up to another one that were not sent, and returns how
+// many.
 func (w *sender) fail(all []Datagram, end int) (n int) {
 	at := 0
 	for i, count := range w.counts[:end] {

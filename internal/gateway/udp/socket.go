@@ -19,8 +19,8 @@ import (
 // bufferSize is the size of the kernel's buffers: the default loses bursts.
 const bufferSize = 8 << 20
 
-// Socket is a UDP socket for IPv4 and IPv6. Receive is for one goroutine at a time, all else is safe
-// for concurrent use.
+// Socket is a UDP socket for IPv4 and IPv6. Receive is for one goroutine at a time, all else is
+// safe for concurrent use.
 type Socket struct {
 	conn *net.UDPConn
 	raw  syscall.RawConn
@@ -34,13 +34,13 @@ type Socket struct {
 
 // Options configure a Socket.
 type Options struct {
-	// Local is the address and port to listen on. The zero address is all addresses of both families,
-	// port 0 any free one.
+	// Local is the address and port to listen on. The zero address is all addresses of both
+	// families, port 0 any free one.
 	Local netip.AddrPort
 	// Interface is the only interface to send and receive on. Empty: any.
 	Interface string
-	// Mark is that of the datagrams in the kernel (SO_MARK), for policy rules. It needs CAP_NET_ADMIN
-	// unless it is 0.
+	// Mark is that of the datagrams in the kernel (SO_MARK), for policy rules. It needs
+	// CAP_NET_ADMIN unless it is 0.
 	Mark uint32
 }
 
@@ -110,8 +110,8 @@ func (s *Socket) set(fd int, o Options) error {
 			}
 		}
 	}
-	// Datagrams have the size that the caller gives them: they are not fragmented, and an ICMP message,
-	// which anybody can send, does not change that.
+	// Datagrams have the size that the caller gives them: they are not fragmented, and an ICMP
+	// message, which anybody can send, does not change that.
 	err = s.setDiscover(fd, unix.IP_PMTUDISC_PROBE)
 	if s.v6 {
 		err = errors.Join(err, unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1))
@@ -140,8 +140,8 @@ func (s *Socket) setDiscover(fd, value int) error {
 	return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, value)
 }
 
-// Interface returns the index of an interface and its MTU in bytes. One that does not exist is an error
-// that matches unix.ENODEV. Unlike net.InterfaceByName, it does not list all interfaces.
+// Interface returns the index of an interface and its MTU in bytes. One that does not exist is an
+// error that matches unix.ENODEV. Unlike net.InterfaceByName, it does not list all interfaces.
 func Interface(name string) (index, mtu int, err error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -22,8 +22,8 @@ const (
 	MaxLength = 1 << 18
 	// receiveBuffer queues packets while a handler is busy, in bytes.
 	receiveBuffer = 32 << 20
-	// checkInterval is how often Handler.Check is called, and half of the longest time that Run spends on
-	// packets that wait when its context ends.
+	// checkInterval is how often Handler.Check is called, and half of the longest time that Run
+	// spends on packets that wait when its context ends.
 	checkInterval = 250 * time.Millisecond
 	// batch bounds how many packets are read before Run looks at its context again.
 	batch = 256
@@ -115,9 +115,8 @@ func Open(o Options) (*Socket, error) {
 // Close closes the socket. Run must have returned.
 func (s *Socket) Close() error { return s.file.Close() }
 
-// Dropped is how many packets found no room in the socket's buffer, or waited in it for too long after
-// the end. It is complete once Run has
-// returned.
+// Dropped is how many packets found no room in the socket's buffer, or waited in it for too long
+// after the end. It is complete once Run has returned.
 func (s *Socket) Dropped() uint64 { return s.dropped }
 
 // Run passes packets to the handler until ctx ends, which is no error, and then those that still

@@ -33,8 +33,9 @@ type AttachOptions struct {
 	Legacy bool
 	// Last has the ingress program run after other ones, because it redirects packets.
 	Last bool
-	// Pin is where the tcx link of the ingress program is pinned, if anywhere. One that is pinned there,
-	// and is on the interface, gets the program and keeps its place: no packet passes without one.
+	// Pin is where the tcx link of the ingress program is pinned, if anywhere. One that is pinned
+	// there, and is on the interface, gets the program and keeps its place: no packet passes
+	// without one.
 	Pin string
 }
 
@@ -100,7 +101,8 @@ type noLink struct{}
 func (noLink) Error() string { return "no such interface" }
 func (noLink) Unwrap() error { return fs.ErrNotExist }
 
-// tcx is the tcx links of an interface. The kernel removes those that are not pinned with the process.
+// tcx is the tcx links of an interface. The kernel removes those that are not pinned with the
+// process.
 type tcx []link.Link
 
 func (t tcx) Detach() error {
@@ -187,7 +189,8 @@ type classifier struct {
 }
 
 const (
-	// The filters have the first priority, because they pass every packet on to the next, or the second.
+	// The filters have the first priority, because they pass every packet on to the next, or the
+	// second.
 	filterPriority = 1
 	lastPriority   = 2
 	filterHandle   = 0x7ab4

@@ -20,7 +20,8 @@ import (
 )
 
 const (
-	// needLinux is the remedy for programs that need no more than the types and helpers of flowcount.
+	// needLinux is the remedy for programs that need no more than the types and helpers of
+	// flowcount.
 	needLinux        = "use Linux 5.14 or newer"
 	needCapabilities = "run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"
 )
@@ -100,7 +101,8 @@ func refusal(err error, need string) error {
 		}
 		return missing("the verifier rejects the program", need, errors.New(reason))
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		// What the library adds to EPERM is about a limit that kernels with these programs do not have.
+		// What the library adds to EPERM is about a limit that kernels with these programs do not
+		// have.
 		return forbidden()
 	case errors.Is(err, unix.ENOSYS):
 		return missing("this kernel has no bpf system call", "use a kernel with CONFIG_BPF_SYSCALL=y", nil)

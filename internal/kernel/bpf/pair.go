@@ -38,7 +38,8 @@ func MakePair(first, second string) (Pair, error) {
 	return Pair{First: a.Attrs().Index, Second: b.Attrs().Index, Address: b.Attrs().HardwareAddr}, nil
 }
 
-// IntactPair reports whether a pair is as MakePair has made it, its second interface with this index.
+// IntactPair reports whether a pair is as MakePair has made it, its second interface with this
+// index.
 func IntactPair(first, second string, index int) (bool, error) {
 	a, b, err := findPair(first, second)
 	if none := (netlink.LinkNotFoundError{}); errors.As(err, &none) {

@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PinRoot is the BPF file system of daemons whose programs outlive them. It is not /sys/fs/bpf, which
-// systemd keeps to root, nor in /run/tabane, where the daemons' user could replace what root mounts.
+// PinRoot is the BPF file system of daemons whose programs outlive them. It is not /sys/fs/bpf,
+// which systemd keeps to root, nor in /run/tabane, where the daemons' user could replace what root
+// mounts.
 const PinRoot = "/run/tabane-bpf"
 
 // PinDir returns the directory for the pins of a daemon's programs in the calling thread's network
@@ -180,8 +181,8 @@ func (p *Pins) Link(name string) string {
 	return filepath.Join(p.links(), name)
 }
 
-// alive reports whether a link of a previous instance passes packets to its program: the kernel has it
-// beyond the life of its interface, but without one.
+// alive reports whether a link of a previous instance passes packets to its program: the kernel has
+// it beyond the life of its interface, but without one.
 func (p *Pins) alive() bool {
 	entries, _ := os.ReadDir(p.links())
 	for _, e := range entries {

@@ -1,10 +1,11 @@
-// Package contain limits what a panic costs. Code that processes the messages, requests and events of
-// others runs inside a Boundary: a panic there is counted, logged and returned as an error, and the
-// caller closes what the boundary names, a session or a request, so that everything else goes on.
+// Package contain limits what a panic costs. Code that processes the messages, requests and events
+// of others runs inside a Boundary: a panic there is counted, logged and returned as an error, and
+// the caller closes what the boundary names, a session or a request, so that everything else goes
+// on.
 //
-// It repairs nothing: the caller discards the state that the panic may have left inconsistent. A panic
-// while that happens is not contained, and ends the process. Concurrent map writes, a stack overflow
-// and a lack of memory end it in any case: the Go runtime does not panic then.
+// It repairs nothing: the caller discards the state that the panic may have left inconsistent. A
+// panic while that happens is not contained, and ends the process. Concurrent map writes, a stack
+// overflow and a lack of memory end it in any case: the Go runtime does not panic then.
 package contain
 
 import (
@@ -275,8 +276,8 @@ func Acknowledge() {
 	process.last, process.unread = time.Time{}, [boundaries]uint64{}
 }
 
-// Point is where Inject's function is called: inside the boundary, with the message. Without one, it is
-// a load and a comparison.
+// Point is where Inject's function is called: inside the boundary, with the message. Without one,
+// it is a load and a comparison.
 func Point(b Boundary, message []byte) {
 	if f := process.hook.Load(); f != nil {
 		(*f)(b, message)

@@ -135,8 +135,8 @@ func Replace(ctx context.Context, sockets []int, further ...string) (pid int, er
 		}
 	}()
 	for _, fd := range sockets {
-		// os.File makes a descriptor blocking when it is passed, and the original shares that: the child
-		// resets it for both.
+		// os.File makes a descriptor blocking when it is passed, and the original shares that: the
+		// child resets it for both.
 		dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
 			return 0, errors.Join(fmt.Errorf("copy socket: %w", err), writer.Close())

@@ -52,9 +52,9 @@ func (n Namespace) Do(f func() error) error {
 	}, f)
 }
 
-// All returns the network namespaces that have a process or a name in this mount namespace, those of
-// processes first. Namespaces that only a socket or a file keeps are not found, nor those of processes
-// that this one may not inspect (ptrace(2)) if they have no name.
+// All returns the network namespaces that have a process or a name in this mount namespace, those
+// of processes first. Namespaces that only a socket or a file keeps are not found, nor those of
+// processes that this one may not inspect (ptrace(2)) if they have no name.
 func All() ([]Namespace, error) {
 	type identity struct{ device, inode uint64 }
 	var all []Namespace

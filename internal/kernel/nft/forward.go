@@ -62,9 +62,9 @@ func (c Chain) Accept(links []string) string {
 	return fmt.Sprintf("nft insert rule %v iifname { %s } accept", c, strings.Join(links, ", "))
 }
 
-// Blocking returns the base chains that drop all packets of a passage, of nftables, iptables-nft and
-// iptables-legacy. What is not known of a rule that accepts packets is taken to be true, so that a
-// chain which drops only some of them is not among them.
+// Blocking returns the base chains that drop all packets of a passage, of nftables, iptables-nft
+// and iptables-legacy. What is not known of a rule that accepts packets is taken to be true, so
+// that a chain which drops only some of them is not among them.
 func Blocking(passages []Passage) ([]Block, error) {
 	if len(passages) == 0 {
 		return nil, nil
@@ -360,7 +360,8 @@ func compare(c content, e *expr.Cmp) truth {
 	}
 }
 
-// set is a set or map of a table; of intervals, each begins with an element and ends before another.
+// set is a set or map of a table; of intervals, each begins with an element and ends before
+// another.
 type set struct {
 	elements []nftables.SetElement
 	interval bool

@@ -136,8 +136,8 @@ func TestBlocking(t *testing.T) {
 	})
 }
 
-// TestBlockingInput: chains that drop the tunnel's packets are found, those that accept its port are
-// not.
+// TestBlockingInput: chains that drop the tunnel's packets are found, those that accept its port
+// are not.
 func TestBlockingInput(t *testing.T) {
 	const base = "chain c { type filter hook input priority 0; policy "
 	const usual = `iifname "lo" accept; ct state established,related accept; ip protocol icmp accept; ip6 nexthdr ipv6-icmp accept; tcp dport { 22, 443 } accept; udp dport 546 accept; `

@@ -135,7 +135,8 @@ func (l *legacy) get(fd, option int, b []byte) error {
 	return nil
 }
 
-// legacyRules are those of a table. drops are the chains that were read already, by their first rule.
+// legacyRules are those of a table. drops are the chains that were read already, by their first
+// rule.
 type legacyRules struct {
 	*legacy
 	rules   []byte

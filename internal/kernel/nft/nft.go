@@ -18,10 +18,10 @@ import (
 // table is the name of the table that Masquerade makes.
 const table = "tabane"
 
-// Masquerade makes packets that are forwarded out of an interface leave with its address as source, in
-// IPv4 and IPv6, and answers to them return: the rule "oifname LINK masquerade" at the hook
-// postrouting. It returns a *feature.Error if the kernel cannot do that. A second call for the
-// same namespace adds a rule.
+// Masquerade makes packets that are forwarded out of an interface leave with its address as source,
+// in IPv4 and IPv6, and answers to them return: the rule "oifname LINK masquerade" at the hook
+// postrouting. It returns a *feature.Error if the kernel cannot do that. A second call for the same
+// namespace adds a rule.
 func Masquerade(link string) error {
 	if err := checkInterface(link); err != nil {
 		return fmt.Errorf("masquerade packets out of interface %q: %w", link, err)

@@ -16,8 +16,8 @@ import (
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
 
-// TestMasquerade: a server sees the router's address in place of that of a host behind it, and the host
-// gets the answer. Packets out of other interfaces keep their source.
+// TestMasquerade: a server sees the router's address in place of that of a host behind it, and the
+// host gets the answer. Packets out of other interfaces keep their source.
 func TestMasquerade(t *testing.T) {
 	host, router, server := netnstest.New(t), netnstest.New(t), netnstest.New(t)
 	run := func(namespace, commands string) {
@@ -46,8 +46,8 @@ func TestMasquerade(t *testing.T) {
 	}
 }
 
-// exchange sends a datagram from a namespace to an address in another one, and its answer, and returns
-// the source that the receiver sees.
+// exchange sends a datagram from a namespace to an address in another one, and its answer, and
+// returns the source that the receiver sees.
 func exchange(t *testing.T, from, to, address string) netip.Addr {
 	t.Helper()
 	var in, out *net.UDPConn

@@ -14,8 +14,8 @@ import (
 )
 
 // Passage are packets that the firewall of a host has to accept: the first ones of connections that
-// are forwarded from one interface to another, or with Replies only those of connections that exist;
-// with a Port, those that arrive for that port of this host.
+// are forwarded from one interface to another, or with Replies only those of connections that
+// exist; with a Port, those that arrive for that port of this host.
 type Passage struct {
 	// Version is that of IP: "ip" or "ip6".
 	Version string
@@ -206,7 +206,8 @@ func (p Passage) matchesRaw(name string, revision uint8, info []byte) truth {
 	return maybe
 }
 
-// ports returns whether a match by the ports of a protocol holds. inverted has bits for both ranges.
+// ports returns whether a match by the ports of a protocol holds. inverted has bits for both
+// ranges.
 func (p Passage) ports(protocol byte, source, destination [2]uint16, inverted uint8) truth {
 	const invertedSource, invertedDestination = 1, 2
 	switch {

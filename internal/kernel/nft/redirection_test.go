@@ -9,7 +9,8 @@ import (
 )
 
 // TestRedirection: datagrams that begin with the byte arrive at the other port, and answers come
-// from the one that they were sent to; others arrive where they are sent, also while the table is there.
+// from the one that they were sent to; others arrive where they are sent, also while the table is
+// there.
 func TestRedirection(t *testing.T) {
 	host, far := netnstest.New(t), netnstest.New(t)
 	for _, command := range []struct{ namespace, text string }{

@@ -29,8 +29,8 @@ type Translation struct {
 	// Links are the interfaces that the packets leave by, Sources what contains their sources.
 	Links   []string
 	Sources []netip.Prefix
-	// Kept are those of Sources that are not masqueraded, Open the parts of Kept to which others may
-	// connect.
+	// Kept are those of Sources that are not masqueraded, Open the parts of Kept to which others
+	// may connect.
 	Kept, Open []netip.Prefix
 
 	// heldAt is the generation in which Holds last read the whole table and found it as desired.
@@ -184,7 +184,8 @@ const (
 	// elementsPerMessage is how many elements a message adds: even, because both ends of a range
 	// belong together. A list of elements has at most 64 KiB (its length has 16 bits).
 	elementsPerMessage = 1024
-	// elementSize bounds the bytes of an element in a message: three headers of 4, flags, an address.
+	// elementSize bounds the bytes of an element in a message: three headers of 4, flags, an
+	// address.
 	elementSize = 48
 	// batchSize bounds the bytes of all other messages of a batch, and of the answers to these.
 	batchSize = 256 << 10
@@ -249,9 +250,9 @@ func (t *Translation) set() error {
 }
 
 // Holds reports whether the table in the kernel is the desired one. The kernel walks a set from its
-// start for each part that it answers with, which takes a second for a hundred thousand prefixes, so
-// the table is read only if anything of nftables has changed since it was last found as desired. It
-// is not safe for concurrent use.
+// start for each part that it answers with, which takes a second for a hundred thousand prefixes,
+// so the table is read only if anything of nftables has changed since it was last found as desired.
+// It is not safe for concurrent use.
 func (t *Translation) Holds() (bool, error) {
 	now, err := generation()
 	if err != nil {
@@ -268,11 +269,12 @@ func (t *Translation) Holds() (bool, error) {
 	return holds, err
 }
 
-// nfgenmsgSize is that of struct nfgenmsg (linux/netfilter/nfnetlink.h), which all messages begin with.
+// nfgenmsgSize is that of struct nfgenmsg (linux/netfilter/nfnetlink.h), which all messages begin
+// with.
 const nfgenmsgSize = 4
 
-// generation returns the number of changes of nftables in the network namespace, whatever table they
-// were of; it is never 0.
+// generation returns the number of changes of nftables in the network namespace, whatever table
+// they were of; it is never 0.
 func generation() (uint32, error) {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {

@@ -57,7 +57,8 @@ func (c *Conn) Sent(name string) (index int, bytes uint64, err error) {
 	return a.Index, a.Statistics.TxBytes, nil
 }
 
-// Speed returns the speed of an interface in bit/s, 0 if its driver does not know it or has no link.
+// Speed returns the speed of an interface in bit/s, 0 if its driver does not know it or has no
+// link.
 func (c *Conn) Speed(name string) (bitsPerSecond int64, err error) {
 	if c.family == 0 {
 		return 0, nil

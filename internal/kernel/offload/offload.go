@@ -89,8 +89,8 @@ func withEthtool(iface string, f func(ethtool) error) error {
 // features are those of an interface, by their numbers.
 type features struct {
 	names []string
-	// state is struct ethtool_gfeatures: each block of 32 features has the masks available, requested,
-	// active and never_changed.
+	// state is struct ethtool_gfeatures: each block of 32 features has the masks available,
+	// requested, active and never_changed.
 	state []byte
 }
 

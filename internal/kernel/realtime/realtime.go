@@ -46,8 +46,8 @@ func Process() error {
 	return nil
 }
 
-// Permit allows processes that this one starts later to have the priority without CAP_SYS_NICE, if this
-// process may allow it.
+// Permit allows processes that this one starts later to have the priority without CAP_SYS_NICE, if
+// this process may allow it.
 func Permit() {
 	// Without the right to it, Process of the other process reports what is missing.
 	_ = unix.Setrlimit(unix.RLIMIT_RTPRIO, &unix.Rlimit{Cur: priority, Max: priority})

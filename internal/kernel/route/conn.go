@@ -198,8 +198,8 @@ func leavesCached(op Op) bool {
 // discarded is of the discard-only prefix (RFC 6666).
 var discarded = netip.MustParsePrefix("100::/128")
 
-// expireCached has the kernel look up again all routes that sockets have cached: it adds an IPv6 route
-// that no packet takes and deletes it in the same request.
+// expireCached has the kernel look up again all routes that sockets have cached: it adds an IPv6
+// route that no packet takes and deletes it in the same request.
 func (c *Conn) expireCached() {
 	r := Route{Table: MainTable, Dst: discarded, Metric: math.MaxUint32, Kind: Unreachable}
 	add := putRoute(nil, r, unix.RTPROT_BOOT, 0, 0, false)
@@ -267,8 +267,8 @@ func (c *Conn) takeOver(ops []Op, errs []error, r resolver) {
 	c.send(ops, again, errs)
 }
 
-// encode appends the messages of an operation: usually one, none when there is nothing to do or on an
-// error.
+// encode appends the messages of an operation: usually one, none when there is nothing to do or on
+// an error.
 func encode(steps []step, op Op, r resolver) ([]step, error) {
 	if op.Protocol == 0 {
 		return steps, errors.New("protocol is missing")
@@ -446,8 +446,8 @@ func (c *Conn) batch(ops []Op, steps []step, errs []error) {
 	}
 }
 
-// write sends the messages of steps; the last one requests an acknowledgment. Their sequence numbers
-// follow c.sequence.
+// write sends the messages of steps; the last one requests an acknowledgment. Their sequence
+// numbers follow c.sequence.
 func (c *Conn) write(steps []step) error {
 	b := c.buffer[:0]
 	for i, s := range steps {
@@ -550,8 +550,8 @@ func (c *Conn) DumpEach(p Protocol, each func([]Object)) (consistent bool, err e
 	return consistent, nil
 }
 
-// Unicast returns the unicast routes in some tables, those of other programs included. Of those that
-// this package could not have installed, table, destination and metric alone are meaningful.
+// Unicast returns the unicast routes in some tables, those of other programs included. Of those
+// that this package could not have installed, table, destination and metric alone are meaningful.
 func (c *Conn) Unicast(table func(uint32) bool) (routes []Route, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -782,7 +782,8 @@ func (c *Conn) SetLinkUp(name string, up bool) error {
 	})
 }
 
-// SetLinkMTU sets the MTU of a link in bytes. If it does not exist, the error matches fs.ErrNotExist.
+// SetLinkMTU sets the MTU of a link in bytes. If it does not exist, the error matches
+// fs.ErrNotExist.
 func (c *Conn) SetLinkMTU(name string, mtu int) error {
 	return c.setLink(name, func(b []byte) []byte { return putUint32(b, unix.IFLA_MTU, uint32(mtu)) })
 }
@@ -844,10 +845,10 @@ func (c *Conn) nexthopTo(dst netip.Addr) (gateway netip.Addr, link string, err e
 	return r.gateway, l.Name, err
 }
 
-// NeighborOn returns the neighbor on an interface that packets to dst with a mark are sent to there: the
-// gateway of the route, whose IP version may differ (RFC 8950), or dst itself if it is on the link. In
-// IPv4 it is dst, too, if there is no route over the interface, as for the kernel. source is the address
-// that the kernel sends them from, not valid if it has none.
+// NeighborOn returns the neighbor on an interface that packets to dst with a mark are sent to
+// there: the gateway of the route, whose IP version may differ (RFC 8950), or dst itself if it is
+// on the link. In IPv4 it is dst, too, if there is no route over the interface, as for the kernel.
+// source is the address that the kernel sends them from, not valid if it has none.
 func (c *Conn) NeighborOn(dst netip.Addr, index int, mark uint32) (neighbor, source netip.Addr, err error) {
 	if err := checkAddr("destination", dst); err != nil {
 		return netip.Addr{}, netip.Addr{}, fmt.Errorf("resolve neighbor: %w", err)
@@ -901,7 +902,8 @@ func (c *Conn) SIDOf(local, remote netip.AddrPort) (netip.Addr, error) {
 	return r.sid, nil
 }
 
-// resolved is how the kernel sends a packet. The gateway is not valid if its destination is on the link.
+// resolved is how the kernel sends a packet. The gateway is not valid if its destination is on the
+// link.
 type resolved struct {
 	gateway, source netip.Addr
 	index           uint32     // of the interface
@@ -1015,8 +1017,8 @@ type arena struct{ space []byte }
 const (
 	// messageRoom is the space for a message; seldom more is needed.
 	messageRoom = 160
-	// arenaRooms is the number of messages that an arena has space for: those of the operations that a
-	// Reconciler applies together.
+	// arenaRooms is the number of messages that an arena has space for: those of the operations
+	// that a Reconciler applies together.
 	arenaRooms = maxApplyBatch
 )
 

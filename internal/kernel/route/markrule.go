@@ -24,7 +24,8 @@ func (r MarkRule) String() string {
 // Matches reports whether packets with a mark have that of the rule.
 func (r MarkRule) Matches(mark uint32) bool { return (mark^r.Mark)&r.Mask == 0 }
 
-// MarkRules returns the rules for packets with a mark. Those for packets without one are not among them.
+// MarkRules returns the rules for packets with a mark. Those for packets without one are not among
+// them.
 func (c *Conn) MarkRules() ([]MarkRule, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

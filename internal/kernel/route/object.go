@@ -576,8 +576,8 @@ type Route struct {
 	// routed again, by their own destination and as if they had arrived on Link, so that a Rule
 	// can select their table by the mark (BPF_LWT_REROUTE).
 	Mark uint32
-	// Program, if not 0, is the number of a program that packets which are sent along this route pass
-	// (see Provide).
+	// Program, if not 0, is the number of a program that packets which are sent along this route
+	// pass (see Provide).
 	Program uint32
 }
 

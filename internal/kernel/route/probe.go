@@ -27,8 +27,9 @@ func SupportsSEG6() error {
 	)
 }
 
-// SupportsMark returns nil if this kernel supports routes with a mark and the caller has the privilege
-// to configure them, and a *feature.Error if the kernel does not support them. It changes nothing.
+// SupportsMark returns nil if this kernel supports routes with a mark and the caller has the
+// privilege to configure them, and a *feature.Error if the kernel does not support them. It changes
+// nothing.
 func SupportsMark() error {
 	return probe(Route{Table: MainTable, Dst: netip.MustParsePrefix("240.0.0.0/32"), Metric: math.MaxUint32, Link: "lo", Mark: 1})
 }

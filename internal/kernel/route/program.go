@@ -27,7 +27,8 @@ func programFD(number uint32) (uint32, error) {
 	return uint32(fd.(int)), nil
 }
 
-// programPrefix begins the names of the programs of routes, of which the kernel reports the name alone.
+// programPrefix begins the names of the programs of routes, of which the kernel reports the name
+// alone.
 const programPrefix = "tabane-program-"
 
 func programName(number uint32) string {

@@ -58,8 +58,8 @@ type ObjectChange struct {
 	Time     time.Time // when it was read from the kernel
 }
 
-// A ParameterChange means that parameters of a link or of all links have changed, such as forwarding and
-// rp_filter: those in RTM_NEWNETCONF. Others change without an event.
+// A ParameterChange means that parameters of a link or of all links have changed, such as
+// forwarding and rp_filter: those in RTM_NEWNETCONF. Others change without an event.
 type ParameterChange struct{}
 
 // An Overrun means that events were lost; links and objects must be read again.
@@ -268,8 +268,8 @@ func (w *Watcher) emit(ctx context.Context, e Event) bool {
 	}
 }
 
-// event returns that of a message, or nil for a message that is none. A message that cannot be decoded
-// counts as one that is missing.
+// event returns that of a message, or nil for a message that is none. A message that cannot be
+// decoded counts as one that is missing.
 func (w *Watcher) event(typ uint16, b []byte, now time.Time) (e Event) {
 	var err error
 	if fault := contain.Do(contain.KernelEvent, nil, b, func() { e, err = w.decode(typ, b, now) }); fault != nil {

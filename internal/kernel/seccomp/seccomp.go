@@ -1,5 +1,5 @@
-// Package seccomp installs seccomp filters. It receives and answers the notifications of those with user
-// notification (seccomp_unotify(2)).
+// Package seccomp installs seccomp filters. It receives and answers the notifications of those with
+// user notification (seccomp_unotify(2)).
 //
 // It does not know what the filter is for, and starts no process.
 package seccomp
@@ -19,8 +19,8 @@ import (
 	"github.com/tabane/tabane/internal/base/feature"
 )
 
-// Offsets of struct seccomp_data, which a filter reads. Arguments have 64 bits; the lower half comes
-// first on the architectures that Arch supports.
+// Offsets of struct seccomp_data, which a filter reads. Arguments have 64 bits; the lower half
+// comes first on the architectures that Arch supports.
 const (
 	OffsetNumber = 0
 	OffsetArch   = 4
@@ -36,8 +36,8 @@ var arches = map[string]uint32{
 	"riscv64": unix.AUDIT_ARCH_RISCV64,
 }
 
-// Arch returns the architecture of this program's system calls as a filter sees it, or false if this
-// package does not support it.
+// Arch returns the architecture of this program's system calls as a filter sees it, or false if
+// this package does not support it.
 func Arch() (uint32, bool) {
 	a, ok := arches[runtime.GOARCH]
 	return a, ok
@@ -106,11 +106,11 @@ func missing(reason, remedy string, err error) error {
 	return &feature.Error{Feature: "seccomp user notification", Reason: reason, Remedy: remedy, Err: err}
 }
 
-// Install installs the filter for the calling thread, which must be locked to its goroutine. The filter
-// holds for programs that the thread becomes and for their children, and cannot be removed. Without
-// CAP_SYS_ADMIN the thread loses the right to gain privileges by set-user-ID programs
-// (PR_SET_NO_NEW_PRIVS). The listener is closed on exec. Install returns a *feature.Error if this host
-// cannot do it.
+// Install installs the filter for the calling thread, which must be locked to its goroutine. The
+// filter holds for programs that the thread becomes and for their children, and cannot be removed.
+// Without CAP_SYS_ADMIN the thread loses the right to gain privileges by set-user-ID programs
+// (PR_SET_NO_NEW_PRIVS). The listener is closed on exec. Install returns a *feature.Error if this
+// host cannot do it.
 func Install(filter []bpf.Instruction) (*Listener, error) {
 	if _, ok := Arch(); !ok {
 		return nil, missing("tabane does not support it on "+runtime.GOARCH, "", nil)
@@ -195,8 +195,8 @@ func install(program []unix.SockFilter, flags uintptr) (int, unix.Errno) {
 	return int(fd), errno
 }
 
-// Supported returns a *feature.Error if this process cannot install a filter. It tries on a thread of
-// its own, which ends.
+// Supported returns a *feature.Error if this process cannot install a filter. It tries on a thread
+// of its own, which ends.
 func Supported() error {
 	result := make(chan error)
 	go func() {
@@ -226,14 +226,14 @@ func (l *Listener) File() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "seccomp listener"), nil
 }
 
-// Close closes the listener. When the last copy is closed, system calls that wait for an answer and all
-// later ones fail with ENOSYS.
+// Close closes the listener. When the last copy is closed, system calls that wait for an answer and
+// all later ones fail with ENOSYS.
 func (l *Listener) Close() error { return unix.Close(l.fd) }
 
-// Receive waits for a notification and has the kernel write it to b, which has SizeNotification bytes,
-// all zero. b keeps it whole whenever this process is killed: the kernel takes a notification that it
-// cannot write back. The error is ENOENT if the caller was killed meanwhile or no process has the filter
-// any more, see Unused.
+// Receive waits for a notification and has the kernel write it to b, which has SizeNotification
+// bytes, all zero. b keeps it whole whenever this process is killed: the kernel takes a
+// notification that it cannot write back. The error is ENOENT if the caller was killed meanwhile or
+// no process has the filter any more, see Unused.
 func (l *Listener) Receive(b []byte) error {
 	if len(b) < SizeNotification {
 		panic("BUG: the buffer is too small for a notification")
@@ -245,8 +245,8 @@ func (l *Listener) Receive(b []byte) error {
 	return nil
 }
 
-// AddFD duplicates a file of this process into the calling process and returns its number there. The
-// system call continues to wait for its answer. The error is ENOENT if the caller was killed.
+// AddFD duplicates a file of this process into the calling process and returns its number there.
+// The system call continues to wait for its answer. The error is ENOENT if the caller was killed.
 func (l *Listener) AddFD(id uint64, fd int, closeOnExec bool) (int, error) {
 	a := addFD{id: id, source: uint32(fd)}
 	if closeOnExec {
@@ -270,8 +270,8 @@ func (l *Listener) Return(id uint64, value int) error {
 	return l.send(response{id: id, value: int64(value)})
 }
 
-// Continue has the kernel execute the system call as if there were no filter. Its errors are those of
-// Return.
+// Continue has the kernel execute the system call as if there were no filter. Its errors are those
+// of Return.
 func (l *Listener) Continue(id uint64) error {
 	return l.send(response{id: id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE})
 }

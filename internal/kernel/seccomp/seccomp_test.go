@@ -14,7 +14,8 @@ import (
 	"github.com/tabane/tabane/internal/testkit/accessor"
 )
 
-// need skips the test where this process may not install a filter, or fails it with TABANE_LAB=require.
+// need skips the test where this process may not install a filter, or fails it with
+// TABANE_LAB=require.
 func need(t *testing.T) {
 	t.Helper()
 	if err := Supported(); err != nil {
@@ -62,7 +63,8 @@ func FuzzDecode(f *testing.F) {
 // that one cannot.
 func init() { runtime.LockOSThread() }
 
-// TestNotifications has one thread call getpid and getppid under a filter and answers for the kernel.
+// TestNotifications has one thread call getpid and getppid under a filter and answers for the
+// kernel.
 func TestNotifications(t *testing.T) {
 	need(t)
 	listener := make(chan *Listener)

@@ -72,8 +72,8 @@ func Replace(name string, write func(io.Writer) error) error {
 // ErrLocked is the error of Lock while another process has the lock.
 var ErrLocked = errors.New("another process uses it")
 
-// Lock keeps other processes that call it for this name away until it is closed or the process ends.
-// The lock is that of a file beside, which stays: the one of that name is replaced.
+// Lock keeps other processes that call it for this name away until it is closed or the process
+// ends. The lock is that of a file beside, which stays: the one of that name is replaced.
 func Lock(name string) (io.Closer, error) {
 	f, err := os.OpenFile(name+".lock", os.O_RDWR|os.O_CREATE|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0o600)
 	if err != nil {

@@ -28,7 +28,8 @@ func New() (Notifier, error) {
 	return Notifier{socket}, nil
 }
 
-// Ready reports that the service has started, or completed a reload. The status is one line for people.
+// Ready reports that the service has started, or completed a reload. The status is one line for
+// people.
 func (n Notifier) Ready(status string) error {
 	return n.send("READY=1\nSTATUS=" + strings.ReplaceAll(status, "\n", "; "))
 }

@@ -31,7 +31,8 @@ import (
 // patience bounds each step of a test. The machine may be busy.
 const patience = 60 * time.Second
 
-// shop is a page with all that a task needs: a first view of an image, a field, a button and a list.
+// shop is a page with all that a task needs: a first view of an image, a field, a button and a
+// list.
 const shop = `<!doctype html><html lang="en"><title>Shop</title><link rel="icon" href="data:,">
 <style>body {margin: 0} #list {height: 100px; overflow: auto} #list div {height: 1000px}</style>
 <h1>Shop</h1><input id="query"><button id="buy">Buy</button><div id="list"><div>items</div></div><img id="image">

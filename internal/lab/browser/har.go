@@ -21,7 +21,8 @@ const (
 	maxHeaders  = 200
 )
 
-// request is a request as the browser's events have it. Times are those of its monotonic clock, in s.
+// request is a request as the browser's events have it. Times are those of its monotonic clock, in
+// s.
 type request struct {
 	sent      requestSent
 	response  *response
@@ -164,9 +165,9 @@ func whole(v float64) int64 {
 	return int64(v)
 }
 
-// HAR returns the requests of a page that was opened with PageOptions.Requests, as a HAR 1.2 document
-// (https://w3c.github.io/web-performance/specs/HAR/Overview.html), which has no contents and no
-// cookies. A page that failed has those until then.
+// HAR returns the requests of a page that was opened with PageOptions.Requests, as a HAR 1.2
+// document (https://w3c.github.io/web-performance/specs/HAR/Overview.html), which has no contents
+// and no cookies. A page that failed has those until then.
 func (p *Page) HAR(title string) ([]byte, error) {
 	name, version, _ := strings.Cut(p.browser.version, "/")
 	p.mu.Lock()
@@ -206,7 +207,8 @@ func dateTime(at time.Duration) string {
 	return time.Unix(0, int64(at.Round(time.Millisecond))).UTC().Format("2006-01-02T15:04:05.000Z")
 }
 
-// since returns the time between two readings of the browser's clock in ms, or -1 without the second.
+// since returns the time between two readings of the browser's clock in ms, or -1 without the
+// second.
 func since(from, to float64) *float64 {
 	v := 1000 * (to - from)
 	if !(to > 0 && v >= 0 && v < maxTime) {

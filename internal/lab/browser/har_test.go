@@ -21,8 +21,8 @@ import (
 
 var keep = flag.String("keep", "", "also write the HAR document of the tests to this directory, for a validator")
 
-// made are the events of a page: a redirect, an image on the same connection, one that fails, one that
-// is not complete, and one that is not over HTTP.
+// made are the events of a page: a redirect, an image on the same connection, one that fails, one
+// that is not complete, and one that is not over HTTP.
 var made = []struct{ method, params string }{
 	{"Network.requestWillBeSent", `{"requestId":"1","timestamp":100,"wallTime":1700000000.25,"request":{"url":"https://server/?a=1&a=2","method":"GET","headers":{"B":"2","A":"1"}}}`},
 	{"Network.requestWillBeSent", `{"requestId":"1","timestamp":100.05,"wallTime":1700000000.3,"request":{"url":"https://server/map/","method":"GET"},

@@ -86,7 +86,8 @@ func (p *Page) Scroll(ctx context.Context, selector string, dx, dy int) error {
 	return nil
 }
 
-// Focus moves the focus to the first element that matches a CSS selector, as the tabulator key does.
+// Focus moves the focus to the first element that matches a CSS selector, as the tabulator key
+// does.
 func (p *Page) Focus(ctx context.Context, selector string) error {
 	if _, _, err := p.locate(ctx, selector); err != nil {
 		return fmt.Errorf("focus: %w", err)

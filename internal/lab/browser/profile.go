@@ -64,7 +64,8 @@ func lockProfile(dir string, how int) (profile, error) {
 // beside it.
 const singleton = "SingletonSocket"
 
-// remove removes the directory, and that of the browser's sockets, which a killed browser leaves behind.
+// remove removes the directory, and that of the browser's sockets, which a killed browser leaves
+// behind.
 func (p profile) remove() error {
 	if socket, err := os.Readlink(filepath.Join(p.dir, singleton)); err == nil && filepath.Base(socket) == singleton {
 		sockets := filepath.Dir(socket)
@@ -75,8 +76,8 @@ func (p profile) remove() error {
 	return errors.Join(os.RemoveAll(p.dir), p.lock.Close())
 }
 
-// Sweep removes what browsers of this user have left in the directory for temporary files because the
-// process that started them was killed. Start does so as well.
+// Sweep removes what browsers of this user have left in the directory for temporary files because
+// the process that started them was killed. Start does so as well.
 func Sweep() error {
 	if err := sweep(os.TempDir()); err != nil {
 		return fmt.Errorf("remove stale profiles: %w", err)

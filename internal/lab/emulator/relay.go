@@ -38,8 +38,8 @@ type Options struct {
 // Link is a relay between two interfaces.
 //
 // One goroutine moves the frames of both directions, without locks. A link should run in a process
-// of its own, at real-time priority: other goroutines and the garbage collector of a busy process delay
-// frames. The goroutine is not locked to a thread, because every preemption would then switch
+// of its own, at real-time priority: other goroutines and the garbage collector of a busy process
+// delay frames. The goroutine is not locked to a thread, because every preemption would then switch
 // threads.
 type Link struct {
 	config Config

@@ -64,8 +64,8 @@ type Lateness struct {
 	Over uint64 `json:"over"`
 }
 
-// LateBound is the lateness from which on an emulation distorts what runs over the link: the time of
-// several full frames at 10 Mbit/s.
+// LateBound is the lateness from which on an emulation distorts what runs over the link: the time
+// of several full frames at 10 Mbit/s.
 const LateBound = 5 * time.Millisecond
 
 const (

@@ -9,8 +9,8 @@ import (
 	"github.com/tabane/tabane/internal/lab"
 )
 
-// duplicates counts the acknowledgments that a node receives of the data it sends from a port, and how
-// often three in a row are duplicates, as fast retransmission counts them.
+// duplicates counts the acknowledgments that a node receives of the data it sends from a port, and
+// how often three in a row are duplicates, as fast retransmission counts them.
 type duplicates struct {
 	port         uint16
 	last         map[pcap.Flow]*acknowledgment
@@ -36,9 +36,9 @@ func countDuplicates(ctx context.Context, l *lab.Lab, node string, port uint16) 
 	return d, err
 }
 
-// add counts a segment that has arrived. A duplicate acknowledges the same number as the one before,
-// without data. Its window is not compared: today's receivers enlarge it meanwhile, and Linux does not
-// either for connections with SACK.
+// add counts a segment that has arrived. A duplicate acknowledges the same number as the one
+// before, without data. Its window is not compared: today's receivers enlarge it meanwhile, and
+// Linux does not either for connections with SACK.
 func (d *duplicates) add(s *pcap.Segment) {
 	if s.Direction == pcap.Outbound || s.Flow.DestinationPort != d.port || s.Payload > 0 || s.Flags&(pcap.SYN|pcap.FIN|pcap.RST) != 0 || s.Flags&pcap.ACK == 0 {
 		return

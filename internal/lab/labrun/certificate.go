@@ -20,7 +20,8 @@ const (
 	keyFile         = "site-key.pem"
 )
 
-// certificate is that of a lab's web server, made for one run. Nobody but the run's browsers trusts it.
+// certificate is that of a lab's web server, made for one run. Nobody but the run's browsers trusts
+// it.
 type certificate struct {
 	// files are the PEM files by name.
 	files map[string][]byte

@@ -13,8 +13,8 @@ import (
 	"github.com/tabane/tabane/internal/mptcp/ccbpf"
 )
 
-// control returns the kernel's name of the congestion control that the settings choose, and whether a
-// run loads it itself: where the kernel lacks it, or the settings say whether it paces.
+// control returns the kernel's name of the congestion control that the settings choose, and whether
+// a run loads it itself: where the kernel lacks it, or the settings say whether it paces.
 func (o offers) control(s scenario.Settings) (name string, own bool) {
 	name = cc.InKernel(s.Congestion)
 	ours := slices.Contains(ccbpf.Names(), s.Congestion)
@@ -24,8 +24,8 @@ func (o offers) control(s scenario.Settings) (name string, own bool) {
 	return controlOptions(s).Prefix + s.Congestion, true
 }
 
-// controlOptions are those of a control of the run's own. Its name has a prefix for its options and this
-// process: names are those of the whole host.
+// controlOptions are those of a control of the run's own. Its name has a prefix for its options and
+// this process: names are those of the whole host.
 func controlOptions(s scenario.Settings) ccbpf.Options {
 	o := ccbpf.Defaults(s.Congestion)
 	if s.Pace != nil {
@@ -40,8 +40,8 @@ func controlOptions(s scenario.Settings) ccbpf.Options {
 	return o
 }
 
-// controls are the congestion controls that a run has loaded, by their names in the kernel. They go with
-// it, even if it is killed.
+// controls are the congestion controls that a run has loaded, by their names in the kernel. They go
+// with it, even if it is killed.
 type controls map[string]io.Closer
 
 // load loads the controls that the connections of the jobs choose.

@@ -27,7 +27,8 @@ import (
 const (
 	// interval is the length of a sample.
 	interval = 100 * time.Millisecond
-	// A run times out after slackFactor times its expected duration, or that of its traffic, plus slack.
+	// A run times out after slackFactor times its expected duration, or that of its traffic, plus
+	// slack.
 	slack       = 30 * time.Second
 	slackFactor = 4
 	// maxLine bounds a line of the client's output in bytes: a report has some 25 bytes per
@@ -35,7 +36,8 @@ const (
 	maxLine = 64 << 20
 )
 
-// delivery is a job with the case's events: what observes it, and what changes the network meanwhile.
+// delivery is a job with the case's events: what observes it, and what changes the network
+// meanwhile.
 type delivery struct {
 	*runner
 	lab       *lab.Lab
@@ -275,8 +277,8 @@ func serverPort(spec *scenario.Spec, t *scenario.Transport) uint16 {
 	return cmp.Or(t.Port, spec.Nodes[spec.Experiment.Server].Serve.Port)
 }
 
-// serverURL returns the URL of the experiment's server for a transport, without a path, with its name or
-// with the address of an egress peer.
+// serverURL returns the URL of the experiment's server for a transport, without a path, with its
+// name or with the address of an egress peer.
 func serverURL(spec *scenario.Spec, t *scenario.Transport) string {
 	host := spec.Experiment.Server
 	if t.Via != "" {

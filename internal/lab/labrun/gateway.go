@@ -15,8 +15,9 @@ import (
 // of the open plane, which takes seconds on a busy machine.
 const gatewayPatience = time.Minute
 
-// restartGateways restarts the lab's gateways as a cell needs them, so that no run begins with what an
-// earlier one has measured, and lets them measure. Where the cell's transport uses none, it stops them.
+// restartGateways restarts the lab's gateways as a cell needs them, so that no run begins with what
+// an earlier one has measured, and lets them measure. Where the cell's transport uses none, it
+// stops them.
 func (r *runner) restartGateways(ctx context.Context, l *lab.Lab, k result.CellKey) error {
 	if routes := r.Spec.RoutesAround(k); len(routes) > 0 {
 		return l.StopGateways(ctx, routes)
@@ -46,9 +47,10 @@ func (r *runner) warmUp(ctx context.Context, k result.CellKey) error {
 	}
 }
 
-// warmUpOf returns how long gateways measure before a run. By packets, the first second of a run does
-// more than a minute before it, except on slow lines, where a probe each second is all there is. A
-// minute of probes is much for a lab: 20 of them have 0.7 of an estimate with a weight of 1/16.
+// warmUpOf returns how long gateways measure before a run. By packets, the first second of a run
+// does more than a minute before it, except on slow lines, where a probe each second is all there
+// is. A minute of probes is much for a lab: 20 of them have 0.7 of an estimate with a weight of
+// 1/16.
 func warmUpOf(spec *scenario.Spec, k result.CellKey) time.Duration {
 	g := spec.Experiment.Transports[k.Transport].Gateway
 	switch {

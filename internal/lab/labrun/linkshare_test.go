@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestElsewhere: a run whose data was not on the links of its transport fails and says where it was.
+// TestElsewhere: a run whose data was not on the links of its transport fails and says where it
+// was.
 func TestElsewhere(t *testing.T) {
 	for _, tt := range []struct {
 		links   []string

@@ -207,7 +207,8 @@ func (r *runner) usage(ctx context.Context, l *lab.Lab) (u usage, err error) {
 	return u, nil
 }
 
-// since adds the metrics of the time since before to a run, and says what disturbed it, if anything did.
+// since adds the metrics of the time since before to a run, and says what disturbed it, if anything
+// did.
 func (u usage) since(before usage, run *result.Run) string {
 	idle := float64(u.idle-before.idle) / float64(max(1, u.total-before.total))
 	late := float64(u.late-before.late) / float64(max(1, u.delivered-before.delivered))

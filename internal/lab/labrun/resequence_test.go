@@ -32,8 +32,8 @@ func TestRunMeasuresResequencing(t *testing.T) {
 			continue
 		}
 		after, goodput := m[result.ThroughputAfter], m[result.Goodput]/100e6
-		// The goodput counts the time until the connection is there, on a busy machine a tenth of the
-		// transfer.
+		// The goodput counts the time until the connection is there, on a busy machine a tenth of
+		// the transfer.
 		if after < 0.95*goodput || after > 1.3*goodput || m[result.ThroughputBefore] < after {
 			t.Errorf("throughput %v before and %v after, goodput %v of the rates", m[result.ThroughputBefore], after, goodput)
 		}

@@ -28,9 +28,9 @@ const overhead = 500 * time.Millisecond
 const recovery = 2 * time.Second
 
 // schedule assigns jobs to labs and orders them. A case runs in one lab as a whole, because its
-// link settings apply to the lab, or in several where there are more labs than cases, each run in the
-// one that is free first. Within a case the transports alternate, and each trial starts
-// with another one, so that drift of the machine affects all transports equally. trials is as in
+// link settings apply to the lab, or in several where there are more labs than cases, each run in
+// the one that is free first. Within a case the transports alternate, and each trial starts with
+// another one, so that drift of the machine affects all transports equally. trials is as in
 // RunOptions.
 func schedule(spec *scenario.Spec, labs, trials int, quick bool) ([][]job, error) {
 	e := spec.Experiment

@@ -9,7 +9,8 @@ import (
 	"github.com/tabane/tabane/internal/lab"
 )
 
-// segmentSnap is the number of bytes captured of a packet: its headers, including those of a tunnel.
+// segmentSnap is the number of bytes captured of a packet: its headers, including those of a
+// tunnel.
 const segmentSnap = 512
 
 // NotePackets is the note with the number of packets that a full buffer dropped.

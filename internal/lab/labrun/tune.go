@@ -34,8 +34,8 @@ type tuning struct {
 	out, back scenario.RouteMetrics
 	// use is which subflows carry data; "": as the scenario says.
 	use edge.Use
-	// recall is how long a download lasts from which the run's connections recall what it learned of
-	// paths.
+	// recall is how long a download lasts from which the run's connections recall what it learned
+	// of paths.
 	recall time.Duration
 	// notes name settings for which the kernel only has an approximation.
 	notes []string
@@ -53,12 +53,13 @@ const (
 // offers lists the congestion controls and schedulers that the kernel supports.
 type offers struct {
 	congestion, schedulers []string
-	// onlyRACK: with selective acknowledgments, losses are detected by time even with tcp_recovery = 0.
+	// onlyRACK: with selective acknowledgments, losses are detected by time even with tcp_recovery
+	// = 0.
 	onlyRACK bool
 }
 
-// onlyRACK is the version of Linux from which on offers.onlyRACK is true: RFC 6675 was removed ("tcp:
-// remove obsolete and unused RFC3517/RFC6675 loss recovery code").
+// onlyRACK is the version of Linux from which on offers.onlyRACK is true: RFC 6675 was removed
+// ("tcp: remove obsolete and unused RFC3517/RFC6675 loss recovery code").
 var onlyRACK = [2]int{6, 17}
 
 // onlyRACKIn reports offers.onlyRACK of a kernel release, such as 6.18.44-amd64.
@@ -113,8 +114,8 @@ func memory(window int64, segment int) int64 {
 
 // tcp2006 are the sysctls of TCP as Linux had it in 2006: selective acknowledgments, DSACK and
 // timestamps, a threshold of duplicate acknowledgments that adapts up to 127, and neither tail loss
-// probes nor F-RTO. FACK was removed in Linux 4.15, and from 6.17 on losses are always detected by time
-// (RFC 8985), whatever tcp_recovery is.
+// probes nor F-RTO. FACK was removed in Linux 4.15, and from 6.17 on losses are always detected by
+// time (RFC 8985), whatever tcp_recovery is.
 var tcp2006 = map[string]string{
 	recoveryKey: "0", "net.ipv4.tcp_early_retrans": "0", "net.ipv4.tcp_reordering": "3", "net.ipv4.tcp_max_reordering": "127",
 	"net.ipv4.tcp_sack": "1", "net.ipv4.tcp_dsack": "1", "net.ipv4.tcp_frto": "0", "net.ipv4.tcp_timestamps": "1",
@@ -231,8 +232,8 @@ func (t tuning) restarts(before tuning) bool {
 	return slices.ContainsFunc([]string{congestionKey, schedulerKey, receiveKey}, func(key string) bool { return t.server[key] != before.server[key] })
 }
 
-// tunings returns those of the experiment's cells, or nil when no cell has settings, and what the kernel
-// offers.
+// tunings returns those of the experiment's cells, or nil when no cell has settings, and what the
+// kernel offers.
 func tunings(spec *scenario.Spec) (_ map[result.CellKey]tuning, o offers, _ error) {
 	e := spec.Experiment
 	all := map[result.CellKey]tuning{}
@@ -286,8 +287,8 @@ func (t tuning) reversed() tuning {
 	return t
 }
 
-// reachable refuses a tuning of a download with route metrics where the node has no static routes, or
-// of an upload with a bound that the kernel learns from downloads.
+// reachable refuses a tuning of a download with route metrics where the node has no static routes,
+// or of an upload with a bound that the kernel learns from downloads.
 func reachable(spec *scenario.Spec, t tuning, upload bool) error {
 	sender, receiver := spec.Experiment.Server, spec.Experiment.Client
 	if upload {

@@ -11,8 +11,8 @@ import (
 // wakeEvery is the time that the thread of wakes sleeps.
 const wakeEvery = 10 * time.Millisecond
 
-// wakes measures how late a thread of normal priority wakes on this host: by so much the host may have
-// delayed what a lab does, too.
+// wakes measures how late a thread of normal priority wakes on this host: by so much the host may
+// have delayed what a lab does, too.
 type wakes struct {
 	mu sync.Mutex
 	// worst are the longest delays since the calls of begin that have not ended.

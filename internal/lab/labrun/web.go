@@ -29,8 +29,8 @@ import (
 const (
 	// firstWebPort is the port of the first listener that a run adds to the site.
 	firstWebPort = 8443
-	// minIdle is the share of idle time of the processors below which a trial is disturbed, and maxLate
-	// the share of late frames above which it is.
+	// minIdle is the share of idle time of the processors below which a trial is disturbed, and
+	// maxLate the share of late frames above which it is.
 	minIdle, maxLate = 0.10, 0.01
 	// maxDisturbed is how often a disturbed trial is repeated, and repeatShare the share of the
 	// trials that are repeated in all: a host that disturbs more of them would disturb their
@@ -120,7 +120,8 @@ func (r *runner) controlOf(transport string) string {
 	return name
 }
 
-// webOffers returns what the kernel offers, or an error if it lacks a congestion control of the spec.
+// webOffers returns what the kernel offers, or an error if it lacks a congestion control of the
+// spec.
 func webOffers(spec *scenario.Spec) (offers, error) {
 	o, err := kernelOffers()
 	if err != nil {
@@ -269,8 +270,8 @@ func beginning(tasks []content.Task, session int, t *scenario.Traffic, quick boo
 	return think / time.Duration(max(1, steps)) * time.Duration(session) / time.Duration(len(tasks))
 }
 
-// preflight starts the browsers of the first jobs with and without MPTCP, which load a page. Where that
-// fails, so would every trial.
+// preflight starts the browsers of the first jobs with and without MPTCP, which load a page. Where
+// that fails, so would every trial.
 func (r *runner) preflight(ctx context.Context, l *lab.Lab, jobs []job) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, browserPatience, fmt.Errorf("the browser is not ready after %s", browserPatience))
 	defer cancel()
@@ -310,7 +311,8 @@ func (r *runner) revive(ctx context.Context, l *lab.Lab, c *cell.Cell) error {
 	return nil
 }
 
-// browse plays a job's task and adds its metrics to the run. The exit of a process of the lab ends it.
+// browse plays a job's task and adds its metrics to the run. The exit of a process of the lab ends
+// it.
 func (r *runner) browse(ctx context.Context, l *lab.Lab, j job, run *result.Run) error {
 	guarded, stop := l.Daemons().Guard(ctx)
 	defer stop()

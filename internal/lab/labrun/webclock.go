@@ -100,8 +100,8 @@ func (c *webClock) path(of *cell.Cell) (rate float64, trip time.Duration) {
 // viewCPU is the processor time that a browser takes for a view.
 const viewCPU = 450 * time.Millisecond
 
-// capacity returns an error if sessions side by side would keep the processors so busy that every trial
-// is disturbed. One session is always played.
+// capacity returns an error if sessions side by side would keep the processors so busy that every
+// trial is disturbed. One session is always played.
 func capacity(spec *scenario.Spec, quick bool, processors int) error {
 	c := newWebClock(spec)
 	for _, name := range spec.Experiment.TrafficNames() {

@@ -48,8 +48,8 @@ func TestWebClock(t *testing.T) {
 	}
 }
 
-// TestSessions: sessions have tasks of their own, begin one after the other, and are refused where the
-// processors would be busy.
+// TestSessions: sessions have tasks of their own, begin one after the other, and are refused where
+// the processors would be busy.
 func TestSessions(t *testing.T) {
 	spec := &scenario.Spec{}
 	if err := yaml.UnmarshalWithOptions(scenariotest.Text(t, "webqoe"), spec, yaml.Strict()); err != nil {

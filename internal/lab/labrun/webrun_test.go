@@ -46,8 +46,8 @@ func playMPTCPify(args []string) error {
 	return mptcpify.Exec(mptcpify.Options{How: mptcpify.Auto, Program: program, Args: args[1:], Env: os.Environ()})
 }
 
-// siteHold is the environment variable with the directory of the files hold, while which exists requests
-// of siteHeld are not answered, and held, which such a request makes.
+// siteHold is the environment variable with the directory of the files hold, while which exists
+// requests of siteHeld are not answered, and held, which such a request makes.
 const (
 	siteHold = "TABANE_LAB_TEST_SITE"
 	siteHeld = "/map/place/"
@@ -196,8 +196,8 @@ func removed(file string) error {
 	return nil
 }
 
-// TestWebDeaths: whatever dies in a trial, the trial counts as failed with the reason, and the next one
-// runs.
+// TestWebDeaths: whatever dies in a trial, the trial counts as failed with the reason, and the next
+// one runs.
 func TestWebDeaths(t *testing.T) {
 	o := webOptions(t, "web")
 	hold, held := holds(t)

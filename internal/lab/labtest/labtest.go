@@ -230,7 +230,8 @@ func Rate(t *testing.T, lab, node, iface string) (rate unit.Bandwidth) {
 	return rate
 }
 
-// Echo sends echo requests from a node of a lab, each with payload bytes, and reports what returned.
+// Echo sends echo requests from a node of a lab, each with payload bytes, and reports what
+// returned.
 func Echo(t *testing.T, lab, node, to string, n, payload int) netnstest.Echoes {
 	t.Helper()
 	e, err := netnstest.Echo("tabane-"+lab+"-"+node, netip.MustParseAddr(to), n, payload)

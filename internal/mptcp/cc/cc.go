@@ -44,8 +44,8 @@ type Subflow struct {
 	Delivered uint64
 	// HyStart has cubic leave slow start as Linux does, before it causes losses.
 	HyStart bool
-	// MinThreshold replaces the control's own minimum of Ssthresh after a loss, in segments; 0: it does
-	// not.
+	// MinThreshold replaces the control's own minimum of Ssthresh after a loss, in segments; 0: it
+	// does not.
 	MinThreshold float64
 
 	state

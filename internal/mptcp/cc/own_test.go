@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// own: scalable grows by 1 % of what is acknowledged, and gives away an eighth on a loss (Scalable TCP).
+// own: scalable grows by 1 % of what is acknowledged, and gives away an eighth on a loss (Scalable
+// TCP).
 type scalable struct{}
 
 func (scalable) Acked(s []Subflow, i int, a Ack) {
@@ -22,7 +23,8 @@ func (scalable) Lost(s []Subflow, i int, _ time.Duration) { s[i].lost(0.875, min
 
 func (scalable) TimedOut(s []Subflow, i int, _ time.Duration) { s[i].timedOut(0.5, minThreshold) }
 
-// TestOwn: the control of docs/own.md does what the page says, and the page has the code of this file.
+// TestOwn: the control of docs/own.md does what the page says, and the page has the code of this
+// file.
 func TestOwn(t *testing.T) {
 	var c Control = scalable{}
 	s := []Subflow{Start(InitialWindow)}

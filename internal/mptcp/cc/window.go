@@ -120,8 +120,9 @@ const (
 // changes are not worth a system call.
 func LowatChanged(now, next int) bool { return next > now+now/4 || next < now-now/4 }
 
-// The sizes of a subflow's send buffer in windows: Linux' own, and that of subflows whose unsent data is
-// bounded. While a slow subflow carries the oldest data, the fast one must hold what it sends meanwhile.
+// The sizes of a subflow's send buffer in windows: Linux' own, and that of subflows whose unsent
+// data is bounded. While a slow subflow carries the oldest data, the fast one must hold what it
+// sends meanwhile.
 const (
 	SendBuffer      = 2
 	SendBufferLowat = 6

@@ -98,8 +98,8 @@ type Options struct {
 	Lowat bool
 	// Rates are those of the subflows for Ratio, at most MaxRates.
 	Rates []unit.Bandwidth
-	// Prefix is that of the name in the kernel, DefaultPrefix if empty. Tests have one of their own,
-	// because names are those of the whole host.
+	// Prefix is that of the name in the kernel, DefaultPrefix if empty. Tests have one of their
+	// own, because names are those of the whole host.
 	Prefix string
 
 	// inject makes every inject-th call that returns a value return garbage; 0 is never.

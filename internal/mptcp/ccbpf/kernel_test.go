@@ -37,7 +37,8 @@ var (
 	injectLosses = flag.Uint64("losses", 600, "how many losses TestContain waits for")
 )
 
-// use loads a control and chooses it for new sockets of a namespace. It is unloaded when the test ends.
+// use loads a control and chooses it for new sockets of a namespace. It is unloaded when the test
+// ends.
 func use(t testing.TB, name string, o Options, namespace string) {
 	t.Helper()
 	if _, err := Load(name, o); err != nil {
@@ -57,8 +58,8 @@ type sample struct {
 	window uint32 // the present one
 }
 
-// stats returns the samples of the subflows of a namespace that have data in flight or had it, by their
-// two ends.
+// stats returns the samples of the subflows of a namespace that have data in flight or had it, by
+// their two ends.
 func stats(t testing.TB, namespace string) map[[2]netip.AddrPort]sample {
 	t.Helper()
 	all := map[[2]netip.AddrPort]sample{}
@@ -267,8 +268,8 @@ func sending(t testing.TB, namespace string) (most mptcp.Socket) {
 	return most
 }
 
-// TestReplaceInUse replaces a control that 100 connections use, each of which sends every 5 ms. It logs
-// the longest time without an arrival; a stall of seconds would fail it.
+// TestReplaceInUse replaces a control that 100 connections use, each of which sends every 5 ms. It
+// logs the longest time without an arrival; a stall of seconds would fail it.
 func TestReplaceInUse(t *testing.T) {
 	const connections, every = 100, 5 * time.Millisecond
 	o := testOptions(t)
@@ -340,7 +341,8 @@ func TestReplaceInUse(t *testing.T) {
 	}
 }
 
-// loadIn is the environment variable with the directory in which the test's program loads a control.
+// loadIn is the environment variable with the directory in which the test's program loads a
+// control.
 const loadIn = "TABANE_TEST_LOAD_IN"
 
 // load is the loader that TestKilled and TestKilledReplacing kill.
@@ -521,8 +523,8 @@ func deliver(t *testing.T, from io.Writer, to net.Conn) {
 	}
 }
 
-// settle waits until a control is available, or is not: the kernel unregisters it a moment after its
-// last reference is gone.
+// settle waits until a control is available, or is not: the kernel unregisters it a moment after
+// its last reference is gone.
 func settle(t testing.TB, name string, want bool) {
 	t.Helper()
 	for deadline := time.Now().Add(5 * time.Second); available(t, name) != want; time.Sleep(time.Millisecond) {
@@ -562,8 +564,9 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// BenchmarkAck measures the programs of each control, for an acknowledgment of a connection that sends
-// over several links. The kernel's own measurement of a program is part of the figure, as in bpftool.
+// BenchmarkAck measures the programs of each control, for an acknowledgment of a connection that
+// sends over several links. The kernel's own measurement of a program is part of the figure, as in
+// bpftool.
 func BenchmarkAck(b *testing.B) {
 	for _, links := range []int{2, 8} {
 		for _, name := range Names() {
@@ -600,8 +603,8 @@ func BenchmarkAck(b *testing.B) {
 	}
 }
 
-// count returns the number of acknowledgments, which is that of the program in_ack_event, and the time
-// of all programs.
+// count returns the number of acknowledgments, which is that of the program in_ack_event, and the
+// time of all programs.
 func count(b *testing.B, programs []ebpf.ProgramID) (acks uint64, run time.Duration) {
 	b.Helper()
 	for _, id := range programs {

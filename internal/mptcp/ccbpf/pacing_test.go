@@ -20,7 +20,8 @@ import (
 // The pacing status of a socket: SK_PACING_NONE and SK_PACING_NEEDED.
 const none, needed = 0, 1
 
-// sockets returns a function that reads the pacing of a namespace's TCP sockets that have sent data.
+// sockets returns a function that reads the pacing of a namespace's TCP sockets that have sent
+// data.
 func sockets(t *testing.T, namespace string) func() []pacingPacing {
 	t.Helper()
 	var objects struct {

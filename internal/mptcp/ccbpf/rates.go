@@ -17,8 +17,8 @@ const (
 	// Ratio is the control whose subflows have rates.
 	Ratio = "ratio"
 	// RatesPin is the name of its pinned map: an array of MaxRates rates of payload in bytes per
-	// second, 32 bits each, of the subflows in the order in which they joined their connection; 0 is no
-	// limit. A change takes effect within 20 ms of the next acknowledgment.
+	// second, 32 bits each, of the subflows in the order in which they joined their connection; 0
+	// is no limit. A change takes effect within 20 ms of the next acknowledgment.
 	RatesPin = "ratio_rates"
 	// MaxRates is the number of subflows that can have a rate. Others have no limit.
 	MaxRates = 8
@@ -52,8 +52,8 @@ func pinRates(m *ebpf.Map, isNew bool, o Options) error {
 	return nil
 }
 
-// SetRates changes the rates of the control Ratio; with another name it does nothing. Sockets have them
-// within 20 ms of the next acknowledgment.
+// SetRates changes the rates of the control Ratio; with another name it does nothing. Sockets have
+// them within 20 ms of the next acknowledgment.
 func SetRates(dir, name string, rates []unit.Bandwidth) (err error) {
 	if name != Ratio {
 		return nil

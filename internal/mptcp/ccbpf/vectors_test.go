@@ -77,8 +77,8 @@ func within(got, want float64) bool {
 	return math.Abs(got-want) <= max(1, 0.01*math.Abs(want))
 }
 
-// compareIncrease compares the increase for a segment, and the threshold after a loss. It returns the
-// relative difference of the increase.
+// compareIncrease compares the increase for a segment, and the threshold after a loss. It returns
+// the relative difference of the increase.
 func (s *sides) compareIncrease(t *testing.T) float64 {
 	t.Helper()
 	i := int(s.kernel.Own)
@@ -209,8 +209,8 @@ func TestVectors(t *testing.T) {
 // containment is CONTAINMENT of vectors.c.
 const containment = 6
 
-// garbage returns a number as the kernel takes it from a skipped program: 0, the low half of an address,
-// or any that is no window.
+// garbage returns a number as the kernel takes it from a skipped program: 0, the low half of an
+// address, or any that is no window.
 func garbage(r *rand.Rand) uint32 {
 	switch r.IntN(4) {
 	case 0:
@@ -221,8 +221,8 @@ func garbage(r *rand.Rand) uint32 {
 	return uint32(1<<20 + r.Uint64N(1<<32-1<<20))
 }
 
-// TestContainVectors loses data 100,000 times on connections whose thresholds, windows after an undo, or
-// both are garbage, and in between as often without.
+// TestContainVectors loses data 100,000 times on connections whose thresholds, windows after an
+// undo, or both are garbage, and in between as often without.
 func TestContainVectors(t *testing.T) {
 	vectors, run := kernelVectors(t)
 	r := rand.New(rand.NewPCG(3, 4))

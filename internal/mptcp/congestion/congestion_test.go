@@ -50,8 +50,8 @@ func status(t *testing.T, h Host) Status {
 	return s
 }
 
-// TestUse is the life of a control: chosen by a namespace, used by a connection of two subflows, in the
-// way of unload, and removed by force.
+// TestUse is the life of a control: chosen by a namespace, used by a connection of two subflows, in
+// the way of unload, and removed by force.
 func TestUse(t *testing.T) {
 	h := host(t)
 	load(t, h, "lia")

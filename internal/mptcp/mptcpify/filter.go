@@ -11,8 +11,8 @@ import (
 const typeMask = 0xf
 
 // filter returns the program that the kernel runs for each system call: it notifies of the calls
-// that open a TCP socket and allows all others. Calls of another architecture, as of 32-bit programs on
-// a 64-bit kernel, have other numbers and are allowed.
+// that open a TCP socket and allows all others. Calls of another architecture, as of 32-bit
+// programs on a 64-bit kernel, have other numbers and are allowed.
 func filter(arch uint32) []bpf.Instruction {
 	const words = 4
 	argument := func(n uint32) bpf.Instruction {
@@ -37,9 +37,10 @@ func filter(arch uint32) []bpf.Instruction {
 	}
 }
 
-// noRings returns the program that refuses io_uring as a kernel without it does, which programs know: it
-// opens sockets (IORING_OP_SOCKET) that neither filter nor update_socket_protocol see. Where the number
-// of a system call is all that a filter reads, the kernel runs it once and not for each call.
+// noRings returns the program that refuses io_uring as a kernel without it does, which programs
+// know: it opens sockets (IORING_OP_SOCKET) that neither filter nor update_socket_protocol see.
+// Where the number of a system call is all that a filter reads, the kernel runs it once and not for
+// each call.
 func noRings(arch uint32) []bpf.Instruction {
 	const words = 4
 	return []bpf.Instruction{

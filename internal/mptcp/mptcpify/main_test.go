@@ -55,8 +55,8 @@ const howKey = "TABANE_TEST_HOW"
 // ringsKey is the environment variable that sets Options.Rings.
 const ringsKey = "TABANE_TEST_RINGS"
 
-// need skips the test where this host has no MPTCP or no seccomp user notification, or fails it with
-// TABANE_LAB=require.
+// need skips the test where this host has no MPTCP or no seccomp user notification, or fails it
+// with TABANE_LAB=require.
 func need(t testing.TB) {
 	t.Helper()
 	netnstest.NeedIsolation(t)

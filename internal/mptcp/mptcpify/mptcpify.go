@@ -1,8 +1,8 @@
-// Package mptcpify runs a program with MPTCP sockets in place of its TCP sockets, although the program
-// does not ask for MPTCP.
+// Package mptcpify runs a program with MPTCP sockets in place of its TCP sockets, although the
+// program does not ask for MPTCP.
 //
-// It changes sockets when they are opened and never sees their data. It does not change sockets that the
-// program inherits, and configures no path manager.
+// It changes sockets when they are opened and never sees their data. It does not change sockets
+// that the program inherits, and configures no path manager.
 package mptcpify
 
 import (
@@ -39,11 +39,11 @@ const (
 // ways are the ways but Auto, in its order.
 var ways = []struct {
 	how How
-	// supported returns a *feature.Error if this host does not support the way. Some programs may be
-	// refused although it does.
+	// supported returns a *feature.Error if this host does not support the way. Some programs may
+	// be refused although it does.
 	supported func() error
-	// apply prepares this process for the program. After any other error than a *feature.Error it is
-	// unfit for another way.
+	// apply prepares this process for the program. After any other error than a *feature.Error it
+	// is unfit for another way.
 	apply func(*Options) error
 }{
 	{BPF, protocol.Supported, useProgram},
@@ -188,8 +188,8 @@ func confine() error {
 	if err != nil {
 		return err
 	}
-	// Not on this thread: its children have the filter. The runtime starts threads from one that has no
-	// state of a locked thread.
+	// Not on this thread: its children have the filter. The runtime starts threads from one that
+	// has no state of a locked thread.
 	started := make(chan error)
 	go func() { started <- start(listener) }()
 	if err := <-started; err != nil {
@@ -237,7 +237,8 @@ func launch(role, argument string, file *os.File) error {
 
 // replace has the program replace this process.
 func replace(o Options) error {
-	// A signal that was ignored when this process started is ignored again, as far as Go remembers it.
+	// A signal that was ignored when this process started is ignored again, as far as Go remembers
+	// it.
 	signal.Reset()
 	return &ExecError{o.Program, syscall.Exec(o.Program, o.Args, o.Env)}
 }

@@ -37,7 +37,8 @@ func eventually(t testing.TB, what string, condition func() bool) {
 	}
 }
 
-// supervisors returns the process IDs of the processes that belong to a program: the supervisor first.
+// supervisors returns the process IDs of the processes that belong to a program: the supervisor
+// first.
 func supervisors(program int) (all []int) {
 	lists, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	parents := map[int]int{}
@@ -364,7 +365,8 @@ func BenchmarkSocket(b *testing.B) { compare(b, "socket") }
 
 func BenchmarkCall(b *testing.B) { compare(b, "call") }
 
-// compare has a program measure something b.N times, with Exec and without, and reports the quantiles.
+// compare has a program measure something b.N times, with Exec and without, and reports the
+// quantiles.
 func compare(b *testing.B, what string) {
 	need(b)
 	plain := func(program string, args ...string) *exec.Cmd {

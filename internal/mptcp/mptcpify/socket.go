@@ -12,9 +12,9 @@ import (
 	"github.com/tabane/tabane/internal/kernel/seccomp"
 )
 
-// opener opens MPTCP sockets for other processes: in their network namespace and, if this process is
-// root, with their user and group IDs, so that rules of firewalls and of routing by user match. It is
-// used by one thread.
+// opener opens MPTCP sockets for other processes: in their network namespace and, if this process
+// is root, with their user and group IDs, so that rules of firewalls and of routing by user match.
+// It is used by one thread.
 type opener struct {
 	home      unix.Stat_t // the network namespace of this process
 	namespace int         // an open file of it
@@ -38,8 +38,8 @@ func newOpener() (*opener, error) {
 
 const threadNamespace = "/proc/thread-self/ns/net"
 
-// open opens the socket that a thread has asked for, over MPTCP. An error means that the kernel should
-// open the one asked for.
+// open opens the socket that a thread has asked for, over MPTCP. An error means that the kernel
+// should open the one asked for.
 func (o *opener) open(n seccomp.Notification) (fd int, err error) {
 	if n.Thread <= 0 {
 		return 0, errors.New("the caller is in another PID namespace")
@@ -85,7 +85,8 @@ func become(user, group uint32) {
 	_ = unix.Setfsuid(int(user))
 }
 
-// enter moves the thread to another network namespace, and the function that it returns moves it back.
+// enter moves the thread to another network namespace, and the function that it returns moves it
+// back.
 func (o *opener) enter(path string) (leave func(), err error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -117,7 +118,8 @@ func (o *opener) credentials(path string) (user, group uint32, err error) {
 	return parseCredentials(o.status[:n])
 }
 
-// parseCredentials returns the file system IDs, which are the fourth numbers of the lines Uid and Gid.
+// parseCredentials returns the file system IDs, which are the fourth numbers of the lines Uid and
+// Gid.
 func parseCredentials(status []byte) (user, group uint32, err error) {
 	if user, err = fourth(status, "\nUid:"); err != nil {
 		return 0, 0, err

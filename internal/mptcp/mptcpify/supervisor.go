@@ -21,10 +21,11 @@ import (
 // processName is the name of the processes in the list of processes.
 const processName = "tabane: mptcpify"
 
-// The roles of the processes; each is the first argument of its process. The second is the process ID of
-// the program, or of keepers the directory of its control group.
+// The roles of the processes; each is the first argument of its process. The second is the process
+// ID of the program, or of keepers the directory of its control group.
 const (
-	// starterRole starts the supervisor and exits, so that the supervisor is no child of the program.
+	// starterRole starts the supervisor and exits, so that the supervisor is no child of the
+	// program.
 	starterRole = "starter"
 	// supervisorRole answers the program's system calls.
 	supervisorRole = "supervisor"
@@ -34,8 +35,8 @@ const (
 	keeperStarterRole, keeperRole = "keeper-starter", "keeper"
 )
 
-// Names of the processes (proc_pid_comm(5)). That of a spare changes when it becomes the supervisor, its
-// arguments do not.
+// Names of the processes (proc_pid_comm(5)). That of a spare changes when it becomes the
+// supervisor, its arguments do not.
 const (
 	supervisorName = "mptcpify"
 	spareName      = "mptcpify-spare"
@@ -45,8 +46,8 @@ const (
 // rename gives the process its name. Without, its work is the same.
 func rename(name string) { _ = os.WriteFile("/proc/self/comm", []byte(name), 0) }
 
-// Files that the processes inherit. All have the listener, so that it is never closed while one of them
-// lives: the program's system calls wait for the next supervisor instead of failing.
+// Files that the processes inherit. All have the listener, so that it is never closed while one of
+// them lives: the program's system calls wait for the next supervisor instead of failing.
 const (
 	listenerFD = 3 + iota
 	recordFD
@@ -121,7 +122,8 @@ func startKeeper(group string) error {
 
 // detach starts a process in a session of its own that inherits files.
 func detach(role, program string, files ...*os.File) error {
-	// The program's files are for the program: a pipe of it would not end while another process has it.
+	// The program's files are for the program: a pipe of it would not end while another process has
+	// it.
 	if err := unix.CloseRange(listenerFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return fmt.Errorf("close files: %w", err)
 	}
@@ -193,7 +195,8 @@ func newSupervisor(program string) (*supervisor, error) {
 	return &supervisor{listener: seccomp.FromFD(listenerFD), record: r, opener: o, program: program}, nil
 }
 
-// run starts a spare, reports ready and answers system calls until no process has the filter any more.
+// run starts a spare, reports ready and answers system calls until no process has the filter any
+// more.
 func (s *supervisor) run() error {
 	rename(supervisorName)
 	if unused, err := s.listener.Unused(0); unused || err != nil {
@@ -282,8 +285,8 @@ func (s *supervisor) answer(n seccomp.Notification, err error) {
 
 // install opens a socket, gives it to the caller, and returns its number there.
 //
-// Installing it and answering in one step, as SECCOMP_ADDFD_FLAG_SEND does, would not be safe: when the
-// supervisor is killed before the caller has woken up, the caller gets no file but the answer, 0.
+// Installing it and answering in one step, as SECCOMP_ADDFD_FLAG_SEND does, would not be safe: when
+// the supervisor is killed before the caller has woken up, the caller gets no file but the answer, 0.
 func (s *supervisor) install(n seccomp.Notification) (int, error) {
 	if number, ok := installed(n.Thread, s.record.socket()); ok {
 		return number, nil
@@ -301,8 +304,8 @@ func (s *supervisor) install(n seccomp.Notification) (int, error) {
 	return s.listener.AddFD(n.ID, fd, n.Args[1]&unix.SOCK_CLOEXEC != 0)
 }
 
-// installed looks for a socket, by its inode, among the files of a thread and returns its number. The
-// previous supervisor may have installed it and not answered the call.
+// installed looks for a socket, by its inode, among the files of a thread and returns its number.
+// The previous supervisor may have installed it and not answered the call.
 func installed(thread int, inode uint64) (number int, ok bool) {
 	if inode == 0 {
 		return 0, false

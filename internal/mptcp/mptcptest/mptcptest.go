@@ -1,5 +1,5 @@
-// Package mptcptest gives tests a server and a client in network namespaces, whose MPTCP connections
-// have a subflow over each of several links. It neither delays nor drops packets.
+// Package mptcptest gives tests a server and a client in network namespaces, whose MPTCP
+// connections have a subflow over each of several links. It neither delays nor drops packets.
 package mptcptest
 
 import (
@@ -120,8 +120,8 @@ func (p *Pair) Listen(t testing.TB) net.Listener {
 	return l
 }
 
-// Connect opens a connection, waits until it has a subflow over each link, and returns both ends. They
-// are closed when the test ends.
+// Connect opens a connection, waits until it has a subflow over each link, and returns both ends.
+// They are closed when the test ends.
 func (p *Pair) Connect(t testing.TB, l net.Listener) (server, client net.Conn) {
 	t.Helper()
 	var acceptErr error
@@ -182,8 +182,8 @@ func (p *Pair) subflows(t testing.TB, client netip.AddrPort) int {
 	return count[token]
 }
 
-// Pump sends from one end to the other until stop is closed or an end is closed; then it closes both.
-// The channel is closed when it is done.
+// Pump sends from one end to the other until stop is closed or an end is closed; then it closes
+// both. The channel is closed when it is done.
 func Pump(from, to net.Conn, stop <-chan struct{}) <-chan struct{} {
 	done := make(chan struct{})
 	var wg sync.WaitGroup

@@ -1,5 +1,5 @@
-// Package protocol has the kernel open MPTCP sockets in place of the TCP sockets of the programs of a
-// control group, by a program that changes what update_socket_protocol returns. The program is in
+// Package protocol has the kernel open MPTCP sockets in place of the TCP sockets of the programs of
+// a control group, by a program that changes what update_socket_protocol returns. The program is in
 // bpf/mptcp/protocol.
 //
 // It neither makes control groups nor puts programs into them.

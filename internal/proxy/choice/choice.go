@@ -39,7 +39,8 @@ func Interleave(addresses []netip.Addr) []netip.Addr {
 }
 
 const (
-	// downAfter is the number of failures in a row after which an upstream is down: one may be chance.
+	// downAfter is the number of failures in a row after which an upstream is down: one may be
+	// chance.
 	downAfter = 2
 	// downFor is how long an upstream stays down before connections try it again, unless a probe
 	// succeeds earlier.

@@ -32,8 +32,8 @@ const (
 )
 
 const (
-	// maxTargets bounds the attempts of a connection. Their numbers and that of the client are in the
-	// low bits of epoll events.
+	// maxTargets bounds the attempts of a connection. Their numbers and that of the client are in
+	// the low bits of epoll events.
 	maxTargets = 7
 	whichBits  = 3
 	whichMask  = 1<<whichBits - 1

@@ -40,11 +40,11 @@ type Router interface {
 // Query is a connection to be routed.
 type Query struct {
 	Service *Service
-	// Peer is the other end of the socket. Client is the same, or what a PROXY header says, which the
-	// peer may have made up.
+	// Peer is the other end of the socket. Client is the same, or what a PROXY header says, which
+	// the peer may have made up.
 	Peer, Client netip.AddrPort
-	// Local is where the client has connected to, if the service asks for it or a PROXY header says so
-	// (Headed).
+	// Local is where the client has connected to, if the service asks for it or a PROXY header says
+	// so (Headed).
 	Local  netip.AddrPort
 	Headed bool
 	// Protocol and Asked are what the client requests; the protocol is None without a request.
@@ -68,8 +68,8 @@ type Plan struct {
 type Target struct {
 	Address   netip.AddrPort
 	Multipath bool
-	// Delay is the time after the attempt before, at the latest after which this one begins, in units
-	// of attemptDelay; 0 is one unit.
+	// Delay is the time after the attempt before, at the latest after which this one begins, in
+	// units of attemptDelay; 0 is one unit.
 	Delay uint8
 	// Upstream is the router's own.
 	Upstream int32
@@ -243,7 +243,8 @@ func (e *Engine) Congest(name string) {
 	}
 }
 
-// congest sets the congestion control of what is accepted from MPTCP sockets. The caller has locked mu.
+// congest sets the congestion control of what is accepted from MPTCP sockets. The caller has locked
+// mu.
 func (e *Engine) congest(s *Service) {
 	name := e.control.Load()
 	if name == nil {

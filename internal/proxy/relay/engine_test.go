@@ -222,8 +222,8 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestCopiedDataStaysApart: connections of a loop that has no pipe left share its buffer, and yet each
-// client gets what its own server sends.
+// TestCopiedDataStaysApart: connections of a loop that has no pipe left share its buffer, and yet
+// each client gets what its own server sends.
 func TestCopiedDataStaysApart(t *testing.T) {
 	const downloads, size = 6, 16 << 20
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -266,8 +266,8 @@ func TestCopiedDataStaysApart(t *testing.T) {
 	running.Wait()
 }
 
-// TestOptions: the socket of a target sends small pieces after the first at once, and a target that stays
-// is asked whether it is alive.
+// TestOptions: the socket of a target sends small pieces after the first at once, and a target that
+// stays is asked whether it is alive.
 func TestOptions(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -24,11 +24,11 @@ const (
 	scanEvery = time.Second
 	// pauseFor is the time after which a loop that has paused tries to accept again.
 	pauseFor = 100 * time.Millisecond
-	// attemptDelay is the time after which the next address is tried beside the ones before (RFC 8305
-	// section 5: Connection Attempt Delay).
+	// attemptDelay is the time after which the next address is tried beside the ones before (RFC
+	// 8305 section 5: Connection Attempt Delay).
 	attemptDelay = 250 * time.Millisecond
-	// copySize is the size in bytes of the buffer for small pieces of data, which are cheaper to copy
-	// than to splice.
+	// copySize is the size in bytes of the buffer for small pieces of data, which are cheaper to
+	// copy than to splice.
 	copySize = 16 << 10
 )
 

@@ -7,11 +7,11 @@ import (
 const (
 	// pipeSize is the capacity of a pipe in bytes: what the kernel permits to all users.
 	pipeSize = 1 << 20
-	// maxPipes bounds the pipes of an engine, of two descriptors each. Each connection whose receiver
-	// is slower than its sender holds one; further ones are copied.
+	// maxPipes bounds the pipes of an engine, of two descriptors each. Each connection whose
+	// receiver is slower than its sender holds one; further ones are copied.
 	maxPipes = 32
-	// keptPipes is the number of empty pipes, and of large buffers, that a loop keeps from one second to
-	// the next.
+	// keptPipes is the number of empty pipes, and of large buffers, that a loop keeps from one
+	// second to the next.
 	keptPipes = 2
 	// largeSize is the size in bytes of a large buffer, and maxLarges bounds those of an engine.
 	largeSize = 256 << 10
@@ -37,7 +37,8 @@ func (l *loop) pipe() *pipe {
 		l.engine.pipes.Add(-1)
 		return nil
 	}
-	// Beyond a limit for all of their pipes, users without privileges have small ones, which work too.
+	// Beyond a limit for all of their pipes, users without privileges have small ones, which work
+	// too.
 	_, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, pipeSize)
 	return &pipe{read: fds[0], write: fds[1]}
 }
@@ -55,8 +56,8 @@ func (l *loop) discard(p *pipe) {
 // largeBuffer is for bulk data that is copied. One that no connection holds is unused.
 type largeBuffer [largeSize]byte
 
-// takeLarge gives a direction a large buffer, unless it has one, and reports whether it has: there may
-// be too many.
+// takeLarge gives a direction a large buffer, unless it has one, and reports whether it has: there
+// may be too many.
 func (l *loop) takeLarge(f *flow) bool {
 	if f.large != nil {
 		return true

@@ -193,9 +193,9 @@ func (l *loop) push(f *flow, to *side) (moved int, errno syscall.Errno) {
 	return moved, 0
 }
 
-// sends prepares a socket for sending n bytes. What is sent first goes at once if it is one segment, so
-// that many short connections need no option; anything after it, or the rest of a segment, would wait
-// for an acknowledgment.
+// sends prepares a socket for sending n bytes. What is sent first goes at once if it is one
+// segment, so that many short connections need no option; anything after it, or the rest of a
+// segment, would wait for an acknowledgment.
 func (s *side) sends(n int) {
 	if s.begun || n > leastSegment {
 		s.prompt = true

@@ -12,9 +12,9 @@ import (
 )
 
 // The calls of this file that loops make for each piece of data do not block, so that they bypass
-// the scheduler of Go (RawSyscall). Those that move much data at once do so as well, although they can
-// take half a millisecond: the scheduler would take the processor away from a loop after 20 us in such a
-// call, look again every 20 us, and wake another thread each time.
+// the scheduler of Go (RawSyscall). Those that move much data at once do so as well, although they
+// can take half a millisecond: the scheduler would take the processor away from a loop after 20 us
+// in such a call, look again every 20 us, and wake another thread each time.
 
 // backlog is the length of the queue of connections that wait to be accepted; net.core.somaxconn
 // bounds it.
@@ -35,8 +35,8 @@ type SocketOptions struct {
 	Multipath bool
 	// ReusePort lets sockets of other processes of the same user listen at the address, too.
 	ReusePort bool
-	// Transparent accepts connections to addresses of others, which a rule of nf_tables gives to the
-	// socket (TPROXY). It needs CAP_NET_ADMIN.
+	// Transparent accepts connections to addresses of others, which a rule of nf_tables gives to
+	// the socket (TPROXY). It needs CAP_NET_ADMIN.
 	Transparent bool
 }
 
@@ -119,8 +119,8 @@ func probe(fd int, keepAlive keepAlive) error {
 	return err
 }
 
-// Congestion returns the congestion control that new MPTCP connections have, "" without MPTCP, and whether
-// they may have the one of that name.
+// Congestion returns the congestion control that new MPTCP connections have, "" without MPTCP, and
+// whether they may have the one of that name.
 func Congestion(name string) (host string, may bool) {
 	fd, err := socket(netip.IPv4Unspecified(), true)
 	if err != nil {
@@ -131,8 +131,8 @@ func Congestion(name string) (host string, may bool) {
 	return host, err == nil && congest(fd, name) == nil
 }
 
-// congest sets the congestion control of a socket, of those that are accepted from it, and of subflows
-// that join.
+// congest sets the congestion control of a socket, of those that are accepted from it, and of
+// subflows that join.
 func congest(fd int, name string) error {
 	return unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
 }
@@ -297,8 +297,8 @@ func multipath(fd int) bool {
 }
 
 // spliceable reports whether the kernel splices from a socket without copying. MPTCP has no
-// splice_read: the kernel copies into new pages, as many as may be read, also of a connection that has
-// fallen back.
+// splice_read: the kernel copies into new pages, as many as may be read, also of a connection that
+// has fallen back.
 func spliceable(fd int) bool {
 	protocol, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
 	return err == nil && protocol == unix.IPPROTO_TCP
@@ -317,7 +317,8 @@ func segment(fd int) int {
 // Ethernet.
 const defaultSegment = 1440
 
-// leastSegment is the least payload in bytes of a full segment where the MTU is that of IPv6 (1280).
+// leastSegment is the least payload in bytes of a full segment where the MTU is that of IPv6
+// (1280).
 const leastSegment = 1280 - 40 - 20 - 40
 
 // SetReusePort has other sockets listen at the address of a listening one, or not.

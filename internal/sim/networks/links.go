@@ -53,8 +53,8 @@ type LinkOptions struct {
 	Policy      Policy
 }
 
-// LinkResult is what came of a run. Shares are of the bytes that networks wanted, or of the time of all
-// links.
+// LinkResult is what came of a run. Shares are of the bytes that networks wanted, or of the time of
+// all links.
 type LinkResult struct {
 	Policy Policy
 	// Best is the share of the bytes on the best mode, or one within 5 % of it, if all had room.
@@ -63,10 +63,11 @@ type LinkResult struct {
 	Brought float64
 	// Over is the share of the bytes beyond the capacity of their link.
 	Over float64
-	// Full and Overloaded are the shares of the time of links above 90 % and at 100 % of their capacity.
+	// Full and Overloaded are the shares of the time of links above 90 % and at 100 % of their
+	// capacity.
 	Full, Overloaded float64
-	// Changes are how often a network at a server had another mode in an hour, and Moves how often it
-	// left a full link or returned.
+	// Changes are how often a network at a server had another mode in an hour, and Moves how often
+	// it left a full link or returned.
 	Changes, Moves float64
 }
 

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// TestLinks: with what it knows of loads, auto overloads links for a hundredth of the time that it does
-// without, and networks get almost as much of what their best modes would bring if all had room.
+// TestLinks: with what it knows of loads, auto overloads links for a hundredth of the time that it
+// does without, and networks get almost as much of what their best modes would bring if all had
+// room.
 func TestLinks(t *testing.T) {
 	run := func(p Policy) LinkResult {
 		var runs []LinkResult

@@ -42,8 +42,8 @@ type Kind struct {
 	// Gain is how much more multipath brings than the best path, and Single how much more another
 	// single path does, as fractions.
 	Gain, Single float64
-	// Between is the standard deviation of the logarithm of goodput between connections, Within that
-	// of the ratio of two modes in one connection.
+	// Between is the standard deviation of the logarithm of goodput between connections, Within
+	// that of the ratio of two modes in one connection.
 	Between, Within float64
 }
 
@@ -75,8 +75,8 @@ func Many(n int, r *rand.Rand) []Kind {
 type Options struct {
 	Seed        uint64
 	Connections int // of each network
-	// ChangeEvery is the mean number of connections after which what the modes bring in a network is
-	// drawn again; 0: never.
+	// ChangeEvery is the mean number of connections after which what the modes bring in a network
+	// is drawn again; 0: never.
 	ChangeEvery int
 	Explore     float64
 	// Start is the mode of networks that nothing is known of.
@@ -88,7 +88,8 @@ type Network struct {
 	Kind
 	// Lost is the share of what its best mode would have brought in each connection that was not.
 	Lost []float64
-	// Within is whether all of a connection but what was tried was in a mode within 5 % of the best.
+	// Within is whether all of a connection but what was tried was in a mode within 5 % of the
+	// best.
 	Within []bool
 	// Tried is the share of the bytes that were carried in a mode to compare it; Exploring is the
 	// loss by it, as a share of what else was brought.

@@ -25,8 +25,8 @@ func Constants(k worlds.Kind) []ablation.Constant {
 
 // Ablation is what another value of a constant changes in worlds.
 type Ablation struct {
-	// Name and Value are those of the constant; Variant says how it was changed, to Changed. The first
-	// one of a list has none: it is what the others are compared with.
+	// Name and Value are those of the constant; Variant says how it was changed, to Changed. The
+	// first one of a list has none: it is what the others are compared with.
 	Name, Value, Variant, Changed string
 	// Misses is in how many worlds, of each measure, the goal was missed.
 	Misses int
@@ -34,8 +34,8 @@ type Ablation struct {
 	Better, Worse int
 }
 
-// Ablate simulates the worlds of o with half of each of the constants, twice as much, and without it.
-// Nothing else may be simulated meanwhile.
+// Ablate simulates the worlds of o with half of each of the constants, twice as much, and without
+// it. Nothing else may be simulated meanwhile.
 func Ablate(ctx context.Context, o WorldsOptions, of []ablation.Constant) ([]Ablation, error) {
 	progress, done := o.Progress, 0
 	var variants []ablation.Variant

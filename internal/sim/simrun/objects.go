@@ -14,8 +14,8 @@ import (
 	"github.com/tabane/tabane/internal/sim"
 )
 
-// newConnections returns a fault for each traffic that opens a connection for each object, where links
-// change during a run or something runs beside it: each object is simulated alone.
+// newConnections returns a fault for each traffic that opens a connection for each object, where
+// links change during a run or something runs beside it: each object is simulated alone.
 func (p *plan) newConnections() fault.List {
 	var faults fault.List
 	e := p.spec.Experiment
@@ -30,8 +30,8 @@ func (p *plan) newConnections() fault.List {
 	return faults
 }
 
-// simulateObjects is simulate for a traffic with a connection for each object. Connections follow each
-// other and share nothing: what is left of one in a queue does not delay the next.
+// simulateObjects is simulate for a traffic with a connection for each object. Connections follow
+// each other and share nothing: what is left of one in a queue does not delay the next.
 func (p *plan) simulateObjects(ctx context.Context, k result.CellKey, trial int, seed uint64) (result.Run, *result.Trace, error) {
 	run := result.Run{CellKey: k, Trial: trial, Metrics: map[string]float64{}, Notes: map[string]string{}}
 	of, err := p.cells.Cell(k)

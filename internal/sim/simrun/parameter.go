@@ -49,7 +49,8 @@ func Parameters() []Parameter {
 }
 
 var (
-	// settingPaths are the settings that a case can have alone in the simulator, which always paces.
+	// settingPaths are the settings that a case can have alone in the simulator, which always
+	// paces.
 	settingPaths = slices.DeleteFunc(field.Paths[scenario.Settings](), func(path string) bool {
 		return slices.Contains([]string{"era", "pace", "lowat", "use", "recall", "begin"}, path)
 	})

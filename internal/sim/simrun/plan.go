@@ -415,7 +415,8 @@ func (b *builder) behave(c *sim.Connection, x *cell.Connection) error {
 	}
 	c.DelayedACK, c.RACK = s.DelayedACK == nil || *s.DelayedACK, s.RACK == nil || *s.RACK
 	if s.Era == scenario.Era2006 {
-		// The receive buffer holds 64 kB, as much as then, so data out of order takes of the window.
+		// The receive buffer holds 64 kB, as much as then, so data out of order takes of the
+		// window.
 		c.RACK, c.Linux24, c.InitialReceive = false, true, c.ReceiveBuffer
 	}
 	if c.DelayedACK {

@@ -22,7 +22,8 @@ func TestContent(t *testing.T) {
 	}
 }
 
-// TestPolicyTerms: a transport has the policy of its port, and its paths are those of the egress peers.
+// TestPolicyTerms: a transport has the policy of its port, and its paths are those of the egress
+// peers.
 func TestPolicyTerms(t *testing.T) {
 	spec := builtIn(t, "epe-content")
 	p := newPlan(spec, true)

@@ -184,7 +184,8 @@ func (p *plan) simulate(ctx context.Context, k result.CellKey, trial int, seed u
 	return run, trace, nil
 }
 
-// recall simulates the download from which the connection of a cell recalls what was learned of paths.
+// recall simulates the download from which the connection of a cell recalls what was learned of
+// paths.
 func (p *plan) recall(ctx context.Context, k result.CellKey, c *sim.Config) error {
 	d := p.spec.Experiment.Settings(k).Recall
 	if d == 0 || !c.Connections[0].Overflow {

@@ -22,8 +22,8 @@ import (
 
 var update = flag.Bool("update", false, "write the published tables, all rows of them")
 
-// publishedTable is a table of figures in a Markdown file that make tables writes, simulated or from a
-// stored measurement in a lab.
+// publishedTable is a table of figures in a Markdown file that make tables writes, simulated or
+// from a stored measurement in a lab.
 type publishedTable struct {
 	file, name string
 	head       []string
@@ -50,8 +50,8 @@ type figure struct {
 	scenario, pattern, transport, metric string
 	// minRTO replaces the minimum RTO.
 	minRTO string
-	// lab is the result.json of a measurement in a lab, of which only the summary counts. Default: the
-	// figure is simulated.
+	// lab is the result.json of a measurement in a lab, of which only the summary counts. Default:
+	// the figure is simulated.
 	lab string
 	// traffic is the traffic, the one that trafficOf returns if empty. alone are transports over
 	// one path each: the figure's median, least and largest value are relative to the best median
@@ -114,7 +114,8 @@ func shareMedian(c sample) string { return fmt.Sprintf("%.2f", c.Median) }
 func mbitsLeast(c sample) string  { return fmt.Sprintf("%.1f", c.Min/1e6) }
 func mbitsMost(c sample) string   { return fmt.Sprintf("%.1f", c.Max/1e6) }
 
-// kbitsCI and percentCI show the 95 % confidence interval of the mean, kbitsCI also the number of runs.
+// kbitsCI and percentCI show the 95 % confidence interval of the mean, kbitsCI also the number of
+// runs.
 func kbitsCI(c sample) string   { return fmt.Sprintf("%.0f ± %.0f (%d)", c.Mean/1e3, c.CI95/1e3, c.N) }
 func percent(c sample) string   { return fmt.Sprintf("%.0f %%", c.Mean*100) }
 func percentCI(c sample) string { return fmt.Sprintf("%.2f ± %.2f", c.Mean*100, c.CI95*100) }
@@ -453,8 +454,8 @@ var shakeTransports = []string{
 	"path1", "path3", "dq-plain", "dqj-plain", "dq", "dqj", "dqj-packets", "dq-reseq", "auto-reseq",
 }
 
-// shakeVariants returns the table of shake-static or shake-unequal where packets of a path overtake each
-// other, and where the jitter is a standard deviation.
+// shakeVariants returns the table of shake-static or shake-unequal where packets of a path overtake
+// each other, and where the jitter is a standard deviation.
 func shakeVariants(name string) publishedTable {
 	p := goodput(name, "two-2006", []string{"path3-2006", "two-2006", "dq-2006", "dqj-2006", "dq-plain", "dqj-plain"},
 		[]string{"r0", "r50", "r100", "r150", "r200", "n0", "n50", "n100", "n150", "n200"},
@@ -468,8 +469,8 @@ func shake(name string) publishedTable {
 	return goodput(name, "path1", shakeTransports, []string{"j0", "j50", "j100", "j150", "j200"}, []string{"±0", "±50", "±100", "±150", "±200"})
 }
 
-// goodput returns the table of a scenario's goodput by transport and case. Of a scenario whose trials
-// differ the test checks the row of the sampled transport.
+// goodput returns the table of a scenario's goodput by transport and case. Of a scenario whose
+// trials differ the test checks the row of the sampled transport.
 func goodput(name, sampled string, transports, cases, titles []string) publishedTable {
 	p := publishedTable{file: "scenarios/" + name + "/README.md", name: "goodput", head: append([]string{"transport"}, titles...)}
 	for _, transport := range transports {
@@ -687,7 +688,8 @@ var (
 	unequalBoth  = []string{"mptcp-overflow-lowat", "mptcp-recall"}
 )
 
-// unequalPairs are the pairs of paths of epe-unequal, and the transport over the better one of each.
+// unequalPairs are the pairs of paths of epe-unequal, and the transport over the better one of
+// each.
 var unequalPairs = []struct{ name, better string }{
 	{"p1", "mptcp-b"}, {"p1r", "mptcp-a"}, {"p2", "mptcp-a"}, {"p3", "mptcp-a"}, {"p4", "mptcp-a"}, {"p5", "mptcp-b"}, {"p6", "mptcp-a"}, {"p7", "mptcp-a"},
 	{"p8", "mptcp-a"}, {"p9", "mptcp-a"}, {"p10", "mptcp-a"}, {"p11", "mptcp-a"}, {"p12", "mptcp-a"}, {"p13", "mptcp-a"}, {"p14", "mptcp-b"},

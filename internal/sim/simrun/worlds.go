@@ -116,7 +116,8 @@ func Worlds(ctx context.Context, o WorldsOptions) ([]Judged, error) {
 		defer mu.Unlock()
 		judged[i] = Judged{tasks[i].world.Options, tasks[i].world.Judge(runs)}
 		finished[i] = true
-		// Worlds that finish before earlier ones wait, so that their order does not depend on timing.
+		// Worlds that finish before earlier ones wait, so that their order does not depend on
+		// timing.
 		for ; file != nil && next < len(tasks) && finished[next]; next++ {
 			if err := file.add(o.row(tasks[next].world, judged[next].Values, tasks[next].fingerprint)); err != nil {
 				return err

@@ -30,7 +30,8 @@ func label(congestion string) string {
 	return congestion
 }
 
-// length returns the number of runs of a comparison between connections, their warm-up and duration.
+// length returns the number of runs of a comparison between connections, their warm-up and
+// duration.
 func length(o Options) (runs int, warm, duration time.Duration) {
 	if o.Quick {
 		return 4, 15 * time.Second, 60 * time.Second
@@ -62,8 +63,8 @@ can be computed: windows in proportion to 1/√p without coupling, to 1/p for LI
 	}
 }
 
-// improve is goal 1: two paths, with two TCPs on one and six on the other. The throughput of the best
-// path is measured with a TCP in place of the connection.
+// improve is goal 1: two paths, with two TCPs on one and six on the other. The throughput of the
+// best path is measured with a TCP in place of the connection.
 func improve(b *bench, o Options) func() (Table, []Claim) {
 	runs, warm, duration := length(o)
 	build := func(seed uint64, congestion string) sim.Config {

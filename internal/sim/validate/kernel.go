@@ -21,7 +21,8 @@ import (
 // comparisonFile is what `tabane lab run --compare sim` writes beside its result.json.
 const comparisonFile = "compare.json"
 
-// comparison is the part of such a file that is read: the measurements. The simulation is run again.
+// comparison is the part of such a file that is read: the measurements. The simulation is run
+// again.
 type comparison struct {
 	Schema   int    `json:"schema"`
 	Scenario string `json:"scenario"`

@@ -54,14 +54,15 @@ func (n *network) tcp(congestion string, path sim.Path) int {
 func (n *network) mptcp(congestion string, paths ...sim.Path) int {
 	i := n.tcp(congestion, sim.Path{})
 	c := &n.config.Connections[i]
-	// A segment is sent wherever a window has room, so that congestion control alone decides the rates.
+	// A segment is sent wherever a window has room, so that congestion control alone decides the
+	// rates.
 	c.MPTCP, c.Scheduler, c.Paths = true, "lowest-rtt", paths
 	return i
 }
 
-// early is a bottleneck with RED as in the experiments of Khalili et al. (CoNEXT 2012): at 10 Mbit/s no
-// drops up to 25 packets, 10 % at 50, all at 100, and in proportion at other rates. The queue has no
-// other limit.
+// early is a bottleneck with RED as in the experiments of Khalili et al. (CoNEXT 2012): at 10
+// Mbit/s no drops up to 25 packets, 10 % at 50, all at 100, and in proportion at other rates. The
+// queue has no other limit.
 func early(rate unit.Bandwidth, delay time.Duration) linkmodel.Profile {
 	packets := func(n int64) linkmodel.Limit {
 		return linkmodel.Limit{Packets: int(n * int64(rate) / int64(10*unit.MbitPerSecond))}

@@ -139,8 +139,8 @@ func ns2Config(seed uint64, loss float64, delay time.Duration, window int) sim.C
 	return n.config
 }
 
-// ns2Rate returns the rate of the link: that of the experiments, or without a window one that is high
-// enough for no queue.
+// ns2Rate returns the rate of the link: that of the experiments, or without a window one that is
+// high enough for no queue.
 func ns2Rate(window int) unit.Bandwidth {
 	if window == 0 {
 		return unit.GbitPerSecond

@@ -9,8 +9,8 @@ import (
 	"github.com/tabane/tabane/internal/sim"
 )
 
-// responsiveness measures the time until a path is used again after its cross traffic has ended: the
-// two-link case of Peng et al.
+// responsiveness measures the time until a path is used again after its cross traffic has ended:
+// the two-link case of Peng et al.
 func responsiveness(b *bench, o Options) func() Part {
 	const (
 		others = 5

@@ -16,7 +16,8 @@ const (
 	capacityT     = 36 * unit.MbitPerSecond
 )
 
-// upgraded is the throughput of each color, and of all, before and after the red ones get a second path.
+// upgraded is the throughput of each color, and of all, before and after the red ones get a second
+// path.
 type upgraded struct{ blue, red, all *sample }
 
 // upgrade compares scenario B of Khalili et al. with the fixed points of LIA.
@@ -129,10 +130,10 @@ func scenarioB(seed uint64, congestion string, duration time.Duration, after boo
 	return n.config
 }
 
-// fixedPointB returns the throughput of a blue and a red user of LIA in scenario B, in Mbit/s: on paths
-// with one round-trip time, its total rate is that of a TCP on the best one, and that on each is in
-// proportion to 1/p (RFC 6356, section 5). With z = √(pX/pT), and b what a blue user gets, a red
-// one gets zb.
+// fixedPointB returns the throughput of a blue and a red user of LIA in scenario B, in Mbit/s: on
+// paths with one round-trip time, its total rate is that of a TCP on the best one, and that on each
+// is in proportion to 1/p (RFC 6356, section 5). With z = √(pX/pT), and b what a blue user gets, a
+// red one gets zb.
 func fixedPointB(after bool) (blue, red float64) {
 	use := func(z float64) (x, t float64) { // of X and T, for b = 1 and as many of each color
 		x, t = 1/(1+z*z), z*z/(1+z*z)+z

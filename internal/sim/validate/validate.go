@@ -10,10 +10,11 @@ import (
 
 // Options configure Run.
 type Options struct {
-	// Quick makes fewer and shorter runs. The claims are the same, with the wider margins that these
-	// need.
+	// Quick makes fewer and shorter runs. The claims are the same, with the wider margins that
+	// these need.
 	Quick bool
-	// NS2 is the path of ns-2's program ns. Default: that in PATH. The report says when there is none.
+	// NS2 is the path of ns-2's program ns. Default: that in PATH. The report says when there is
+	// none.
 	NS2 string
 	// Kernel are result directories of `tabane lab run --compare sim`, or their compare.json files.
 	Kernel []string
@@ -89,8 +90,8 @@ func (r Report) failing() int {
 // done.
 type plan func(b *bench, o Options) func() Part
 
-// Run runs all comparisons. A simulation or program that fails is an error; a claim that does not hold
-// is not.
+// Run runs all comparisons. A simulation or program that fails is an error; a claim that does not
+// hold is not.
 func Run(ctx context.Context, o Options) (Report, error) {
 	b := &bench{}
 	var finish []func() Part

@@ -4,8 +4,8 @@ import "image/color"
 
 // The images are drawn with integers only: floating point may differ between processors.
 
-// grain is noise over the plane: the values of a grid of random numbers, interpolated. It is evaluated
-// row by row, and remembers the cell that it is in.
+// grain is noise over the plane: the values of a grid of random numbers, interpolated. It is
+// evaluated row by row, and remembers the cell that it is in.
 type grain struct {
 	seed  uint64
 	shift int // the binary logarithm of the length of a cell's side
@@ -67,8 +67,8 @@ var landColors = [16]color.RGBA{
 	street: {0xff, 0xff, 0xff, 0xff}, road: {0xfa, 0xd0, 0x7c, 0xff}, border: {0xb0, 0x7a, 0xb0, 0xff}, rail: {0x8a, 0x8a, 0x8a, 0xff},
 }
 
-// landscape draws a part of the map of which (x, y) is the corner and pixel the length of a pixel's side
-// in 1/256 units.
+// landscape draws a part of the map of which (x, y) is the corner and pixel the length of a pixel's
+// side in 1/256 units.
 func (w *World) landscape(p picture, x, y, pixel int) []byte {
 	height := grain{seed: mix(w.seed, 1), shift: 13}
 	rough := grain{seed: mix(w.seed, 2), shift: 11}
@@ -152,8 +152,8 @@ func scale(c color.RGBA, n int) color.RGBA {
 	return color.RGBA{f(c.R), f(c.G), f(c.B), 0xff}
 }
 
-// shape reports whether a position is part of a figure, in a square of 1000 x 1000 around its center, so
-// from -500 to 499.
+// shape reports whether a position is part of a figure, in a square of 1000 x 1000 around its
+// center, so from -500 to 499.
 type shape func(x, y int) bool
 
 func box(x, y, width, height int) shape {
@@ -213,8 +213,8 @@ var paints = map[string]color.RGBA{
 	"red": {0xc0, 0x3a, 0x36, 0xff}, "white": {0xf4, 0xf2, 0xec, 0xff}, "yellow": {0xe8, 0xbf, 0x3c, 0xff},
 }
 
-// photo draws a figure of a color on a background that depends on the seed. variant moves the figure, so
-// that the pictures of one thing differ.
+// photo draws a figure of a color on a background that depends on the seed. variant moves the
+// figure, so that the pictures of one thing differ.
 func photo(p picture, figure shape, paint color.RGBA, seed uint64, variant int) []byte {
 	back := color.RGBA{uint8(150 + mix(seed, 1)%80), uint8(150 + mix(seed, 2)%80), uint8(150 + mix(seed, 3)%80), 0xff}
 	palette := make([]color.RGBA, 0, 256)

@@ -124,7 +124,8 @@ func (s Search) encode() string {
 	return b.String()
 }
 
-// shelf is where a view takes its recommendations from. Views of different shelves have none in common.
+// shelf is where a view takes its recommendations from. Views of different shelves have none in
+// common.
 type shelf int
 
 const (

@@ -21,8 +21,8 @@ func Languages() []Language { return []Language{English, Japanese} }
 // maxAccepted bounds the header Accept-Language that is read, in bytes.
 const maxAccepted = 256
 
-// Preferred returns the language that a browser prefers by its header Accept-Language (RFC 9110, section
-// 12.5.4): English if it prefers none.
+// Preferred returns the language that a browser prefers by its header Accept-Language (RFC 9110,
+// section 12.5.4): English if it prefers none.
 func Preferred(header string) Language {
 	best, language := 0.0, English
 	header = header[:min(len(header), maxAccepted)]
@@ -45,8 +45,8 @@ func Preferred(header string) Language {
 	return language
 }
 
-// In returns the same world in a language: documents and tasks are in it, and everything else is equal.
-// The default is English.
+// In returns the same world in a language: documents and tasks are in it, and everything else is
+// equal. The default is English.
 func (w *World) In(l Language) *World {
 	other := *w
 	other.language = l
@@ -100,7 +100,8 @@ var conditions = map[string]text{
 	"price":    {"Price: at most %s yen", "価格：%s 円以下"},
 }
 
-// texts are the texts of the pages, and the words for what is in the world, by the values that it has.
+// texts are the texts of the pages, and the words for what is in the world, by the values that it
+// has.
 var texts = map[string]text{
 	"loading": {"Loading", "読み込み中"}, "name": {"{name} {kind}", "{name} {kind}"}, "rating": {"Rating", "評価"}, "ofFive": {"{n} of 5", "5 点満点中 {n} 点"},
 	"photo": {"{name}, photo {n}", "{name}、写真 {n}"}, "isOpen": {"{name} is open", "{name}を開きました"},

@@ -77,8 +77,8 @@ func TestWorld(t *testing.T) {
 	}
 }
 
-// TestTasks: the goal of each task meets its conditions, the player's steps reach it, and every view is
-// within the bounds that the package promises.
+// TestTasks: the goal of each task meets its conditions, the player's steps reach it, and every
+// view is within the bounds that the package promises.
 func TestTasks(t *testing.T) {
 	w := New(1)
 	for _, s := range Services() {
@@ -222,8 +222,8 @@ func TestChoiceIsJudged(t *testing.T) {
 	}
 }
 
-// TestSizes: a resource has the size that it says, and an image is a PNG of its dimensions that another
-// decoder reads.
+// TestSizes: a resource has the size that it says, and an image is a PNG of its dimensions that
+// another decoder reads.
 func TestSizes(t *testing.T) {
 	w := New(1)
 	for _, heavy := range []bool{false, true} {

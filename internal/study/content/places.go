@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// The map is Columns x Rows tiles at zoom 0 and twice as many in each direction at each further zoom; a
-// view always has Columns x Rows tiles.
+// The map is Columns x Rows tiles at zoom 0 and twice as many in each direction at each further
+// zoom; a view always has Columns x Rows tiles.
 const (
 	Columns = 4
 	Rows    = 3
@@ -131,8 +131,8 @@ func (v View) Valid() bool {
 // last returns the highest first tile of a view of n tiles in one direction.
 func (v View) last(n int) int { return n<<v.Zoom - n }
 
-// move returns the view that is so many tiles away, or as far as the map goes. The page's script does
-// the same.
+// move returns the view that is so many tiles away, or as far as the map goes. The page's script
+// does the same.
 func (v View) move(x, y int) View {
 	v.X = min(max(v.X+x, 0), v.last(Columns))
 	v.Y = min(max(v.Y+y, 0), v.last(Rows))

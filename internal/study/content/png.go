@@ -18,7 +18,8 @@ type picture struct {
 	depth int
 }
 
-// Lengths in bytes of the parts of a PNG file (RFC 2083) and of its zlib stream (RFC 1950, RFC 1951).
+// Lengths in bytes of the parts of a PNG file (RFC 2083) and of its zlib stream (RFC 1950, RFC
+// 1951).
 const (
 	pngSignature = "\x89PNG\r\n\x1a\n"
 	chunkFrame   = 12 // length, type and CRC

@@ -56,8 +56,8 @@ var images = map[string]picture{
 	"photo":    {320, 320, 8},
 }
 
-// dimensions returns the dimensions of an image, in the heavy variant with 2.5 device pixels per CSS
-// pixel.
+// dimensions returns the dimensions of an image, in the heavy variant with 2.5 device pixels per
+// CSS pixel.
 func dimensions(name string, heavy bool) picture {
 	p := images[name]
 	if heavy {
@@ -66,8 +66,8 @@ func dimensions(name string, heavy bool) picture {
 	return p
 }
 
-// Resource returns what a path has, which begins with "/", with the query of a URL, without "?". Errors
-// are ErrNotFound, or wrap ErrQuery.
+// Resource returns what a path has, which begins with "/", with the query of a URL, without "?".
+// Errors are ErrNotFound, or wrap ErrQuery.
 func (w *World) Resource(path, query string) (Resource, error) {
 	path, ok := strings.CutPrefix(path, "/")
 	if !ok {
@@ -102,7 +102,8 @@ func file(name string) (Resource, error) {
 	return Resource{Type: mediaTypes[extension], Constant: true, Size: len(b), body: func() []byte { return b }}, nil
 }
 
-// script returns the script of a service after what both services share: one request instead of two.
+// script returns the script of a service after what both services share: one request instead of
+// two.
 func script(name string) (Resource, error) {
 	shared, err := file("page.js")
 	if err != nil {

@@ -87,12 +87,13 @@ type Request struct {
 	URI string `json:"uri"`
 	// Bytes is the length of the body.
 	Bytes int `json:"bytes"`
-	// After is the request of the same load whose body has to be complete before, by its index; -1 for
-	// none.
+	// After is the request of the same load whose body has to be complete before, by its index; -1
+	// for none.
 	After int `json:"after"`
 }
 
-// Met returns how many of the task's conditions a place or item meets, by its id: 0 for an unknown one.
+// Met returns how many of the task's conditions a place or item meets, by its id: 0 for an unknown
+// one.
 func (w *World) Met(t Task, chosen string) (n int) {
 	for _, c := range t.Conditions {
 		if w.meets(t.Service, c, chosen) {
@@ -143,7 +144,8 @@ func (w *World) Task(s Service, heavy bool, seed uint64) Task {
 	return p.task
 }
 
-// player makes a task with its steps and what they request. It does what the scripts of the pages do.
+// player makes a task with its steps and what they request. It does what the scripts of the pages
+// do.
 type player struct {
 	w     *World
 	rng   *rand.Rand
@@ -182,8 +184,8 @@ func (p *player) load() {
 	p.waited, p.document = 0, -1
 }
 
-// get adds a request to the load unless the browser has the resource, and returns its index. The path is
-// relative to the service's first view.
+// get adds a request to the load unless the browser has the resource, and returns its index. The
+// path is relative to the service's first view.
 func (p *player) get(path, query string) int { return p.request(p.task.Path+path, query) }
 
 func (p *player) request(path, query string) int {

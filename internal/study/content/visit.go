@@ -10,8 +10,8 @@ import (
 
 // Visit is one task that is part of a load.
 type Visit struct {
-	// Start is when its first view is requested. It is negative for those that began before the load is
-	// measured.
+	// Start is when its first view is requested. It is negative for those that began before the
+	// load is measured.
 	Start time.Duration
 	Task  Task
 }

@@ -1,5 +1,5 @@
-// Package httpd is the configuration of a web server: its listening sockets with their certificates and
-// congestion controls. It serves nothing.
+// Package httpd is the configuration of a web server: its listening sockets with their certificates
+// and congestion controls. It serves nothing.
 package httpd
 
 import (
@@ -28,8 +28,8 @@ type Config struct {
 type Listen struct {
 	// Address is the address and port to serve on; [::] is all addresses, including IPv4.
 	Address netip.AddrPort `yaml:"address"`
-	// Congestion is the congestion control of the connections and their subflows, by its name in the
-	// kernel. Default: that of the network namespace. Example: tabane_lia
+	// Congestion is the congestion control of the connections and their subflows, by its name in
+	// the kernel. Default: that of the network namespace. Example: tabane_lia
 	Congestion string `yaml:"congestion,omitempty"`
 	// MPTCP is false to serve over TCP alone: clients that ask for MPTCP fall back to TCP. Default:
 	// true. Example: false
@@ -41,7 +41,8 @@ type Listen struct {
 	Key string `yaml:"key,omitempty"`
 }
 
-// maxCongestion is the longest name of a congestion control in bytes (TCP_CA_NAME_MAX without the NUL).
+// maxCongestion is the longest name of a congestion control in bytes (TCP_CA_NAME_MAX without the
+// NUL).
 const maxCongestion = 15
 
 // Check returns all faults of the configuration. It does not access the system.
@@ -74,8 +75,8 @@ func (l Listen) Check() fault.List {
 	return faults
 }
 
-// Files makes the names of the files of certificates relative to dir, and returns the faults of these
-// files, which it reads.
+// Files makes the names of the files of certificates relative to dir, and returns the faults of
+// these files, which it reads.
 func (c *Config) Files(dir string) fault.List {
 	var faults fault.List
 	for i := range c.Listen {

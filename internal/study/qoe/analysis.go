@@ -82,8 +82,8 @@ type Difference struct {
 type MeasureAnalysis struct {
 	Measure
 	Cells []Cell
-	// Differences are those of all pairs of transports in the same environment, for each service: the
-	// family of Holm's correction.
+	// Differences are those of all pairs of transports in the same environment, for each service:
+	// the family of Holm's correction.
 	Differences []Difference
 	// Needed is how many participants with values of both transports a comparison takes.
 	Needed int
@@ -94,8 +94,8 @@ type Analysis struct {
 	Environments, Transports, Services []string
 	// Participants have finished a task, Complete of them all tasks.
 	Participants, Complete int
-	// Answers are those of finished tasks, GaveUp of them ended without a choice, Reloaded of them had
-	// the page loaded more than once, which excludes nothing.
+	// Answers are those of finished tasks, GaveUp of them ended without a choice, Reloaded of them
+	// had the page loaded more than once, which excludes nothing.
 	Answers, GaveUp, Reloaded int
 	Measures                  []MeasureAnalysis
 }

@@ -93,8 +93,8 @@ func TestAnalyze(t *testing.T) {
 	}
 }
 
-// TestAnalyzePairsInEnvironments: transports are compared in the same environment, and all pairs of a
-// figure count for the correction.
+// TestAnalyzePairsInEnvironments: transports are compared in the same environment, and all pairs of
+// a figure count for the correction.
 func TestAnalyzePairsInEnvironments(t *testing.T) {
 	conditions := []Condition{{"near", "tcp"}, {"near", "mptcp"}, {"far", "tcp"}, {"far", "mptcp"}, {"far", "quic"}}
 	m := analyze(t, conditions, answersOf(12, conditions))["task-time"]

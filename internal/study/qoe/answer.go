@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Score is what a person answered on the 5-step scale of paper E, from 1 (very dissatisfied) to 5 (very
-// satisfied). 0 means that there is no answer.
+// Score is what a person answered on the 5-step scale of paper E, from 1 (very dissatisfied) to 5
+// (very satisfied). 0 means that there is no answer.
 type Score int
 
 // The ends of the scale.
@@ -45,7 +45,8 @@ type Answer struct {
 	Score Score
 }
 
-// Usability returns effectiveness and efficiency of the task. ok is false if its time is not meaningful.
+// Usability returns effectiveness and efficiency of the task. ok is false if its time is not
+// meaningful.
 func (a Answer) Usability() (u Usability, ok bool) {
 	if a.Interrupted || a.Took <= 0 {
 		return Usability{Effectiveness: a.Met}, false

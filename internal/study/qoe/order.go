@@ -5,10 +5,10 @@ import "math/rand/v2"
 // Slot is a task of a participant: a service under a condition, both by their index.
 type Slot struct{ Condition, Service int }
 
-// Orders returns balanced orders of n conditions (E. J. Williams, Experimental designs balanced for the
-// estimation of residual effects of treatments, 1949): each condition is equally often at each position,
-// and follows each other condition equally often. It takes n orders where n is even, a Latin square, and
-// 2n where n is odd, two of them.
+// Orders returns balanced orders of n conditions (E. J. Williams, Experimental designs balanced for
+// the estimation of residual effects of treatments, 1949): each condition is equally often at each
+// position, and follows each other condition equally often. It takes n orders where n is even, a
+// Latin square, and 2n where n is odd, two of them.
 func Orders(n int) [][]int {
 	var orders [][]int
 	for start := range n {

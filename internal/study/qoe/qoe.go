@@ -1,10 +1,10 @@
-// Package qoe computes what a user experiences from what is measured: the Speed Index of a page, the
-// waiting time that ITU-T G.1030 maps to a rating, and effectiveness and efficiency of a task (ISO
-// 9241-11).
+// Package qoe computes what a user experiences from what is measured: the Speed Index of a page,
+// the waiting time that ITU-T G.1030 maps to a rating, and effectiveness and efficiency of a task
+// (ISO 9241-11).
 //
 // It measures nothing, and it keeps apart what is measured, what a model estimates and what people
-// rated (Provenance): an estimate is no sample of a test of significance, so it is a type of its own
-// (MOS).
+// rated (Provenance): an estimate is no sample of a test of significance, so it is a type of its
+// own (MOS).
 package qoe
 
 import (
@@ -27,8 +27,8 @@ const (
 	Rating Provenance = "rating"
 )
 
-// Context is a pair of waiting times of ITU-T G.1030: that of the best rating and that of the worst,
-// for users who expect to wait at most for so long.
+// Context is a pair of waiting times of ITU-T G.1030: that of the best rating and that of the
+// worst, for users who expect to wait at most for so long.
 type Context struct {
 	Name string
 	// Min is the longest time that is rated 5, Max the shortest that is rated 1.
@@ -36,8 +36,8 @@ type Context struct {
 }
 
 // The contexts of ITU-T G.1030 (02/2014), equation II-2 and Figure II.4, as a public implementation
-// quotes them: the text of the Recommendation was not available. Its model is of a search task of two
-// pages with trained subjects, in 2005.
+// quotes them: the text of the Recommendation was not available. Its model is of a search task of
+// two pages with trained subjects, in 2005.
 var (
 	Fast = Context{Name: "fast", Min: 670 * time.Millisecond, Max: 6 * time.Second}
 	Slow = Context{Name: "slow", Min: 2160 * time.Millisecond, Max: 155 * time.Second}

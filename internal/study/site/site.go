@@ -32,8 +32,8 @@ type Options struct {
 	Config httpd.Config
 	// Log receives one line per request at level debug, with the client's address.
 	Log *slog.Logger
-	// Wrap returns the handler of a listener, by its index in Config.Listen, which may pass requests
-	// on to that of the services. Default: the services'.
+	// Wrap returns the handler of a listener, by its index in Config.Listen, which may pass
+	// requests on to that of the services. Default: the services'.
 	Wrap func(listener int, services http.Handler) http.Handler
 }
 

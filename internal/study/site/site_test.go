@@ -231,8 +231,8 @@ func TestServesTheGraph(t *testing.T) {
 	}
 }
 
-// TestCacheIsBounded: the images that were used last are kept, each is drawn once at a time, and the
-// others are drawn again.
+// TestCacheIsBounded: the images that were used last are kept, each is drawn once at a time, and
+// the others are drawn again.
 func TestCacheIsBounded(t *testing.T) {
 	w := content.New(1)
 	resource := func(path string) content.Resource {
@@ -423,7 +423,8 @@ func reachable(ctx context.Context, t *testing.T, p *browser.Page, title string)
 			t.Errorf("%s: control %+v has no name or cannot have the focus", title, e)
 		}
 		names[e.ID] = e.Name
-		// The arrow keys move within a group of radio buttons, of which the tabulator key reaches one.
+		// The arrow keys move within a group of radio buttons, of which the tabulator key reaches
+		// one.
 		if radios[e.ID] = e.Role == "radio"; !radios[e.ID] {
 			want = append(want, e.ID)
 		}

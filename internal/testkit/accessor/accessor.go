@@ -1,6 +1,6 @@
-// Package accessor calls everything that a decoded value offers, for tests: a decoder that accepts an
-// input must not leave a method that panics. A method that is added later is called without a change
-// of the tests.
+// Package accessor calls everything that a decoded value offers, for tests: a decoder that accepts
+// an input must not leave a method that panics. A method that is added later is called without a
+// change of the tests.
 //
 // It does not compare what the methods return, and calls none of other modules.
 package accessor

@@ -16,8 +16,9 @@ import (
 	"time"
 )
 
-// Write makes a certificate for a host, as server and as client, that is its own authority. It writes
-// HOST.pem and the key, HOST-key.pem, to a directory, and returns both, and a pool that trusts it.
+// Write makes a certificate for a host, as server and as client, that is its own authority. It
+// writes HOST.pem and the key, HOST-key.pem, to a directory, and returns both, and a pool that
+// trusts it.
 func Write(t testing.TB, dir, host string) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -1,5 +1,5 @@
-// Package published reads and writes tables of Markdown files that a command of the Makefile writes,
-// between two comments:
+// Package published reads and writes tables of Markdown files that a command of the Makefile
+// writes, between two comments:
 //
 //	<!-- table NAME: COMMAND -->
 //	<!-- end -->
@@ -30,8 +30,8 @@ type Table struct {
 	before, after string
 }
 
-// Read returns the table of that name that the command writes, in a file relative to the root of the
-// module. The working directory is that of a package.
+// Read returns the table of that name that the command writes, in a file relative to the root of
+// the module. The working directory is that of a package.
 func Read(file, name, command string) (*Table, error) {
 	root := "."
 	for range 8 {
@@ -61,8 +61,8 @@ func (t *Table) Write(lines []string) error {
 	return os.WriteFile(t.file, []byte(t.before+strings.Join(lines, "\n")+"\n"+t.after), 0o644)
 }
 
-// WriteMeasured replaces the table by what a benchmark measured in runs of a length, below a line on how
-// it was measured.
+// WriteMeasured replaces the table by what a benchmark measured in runs of a length, below a line
+// on how it was measured.
 func (t *Table) WriteMeasured(runs int, length time.Duration, head []string, rows [][]string) error {
 	lines := append([]string{measuredOn(runs, length), ""}, Head(head...)...)
 	for _, row := range rows {

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// Generated recompiles the programs of the package in the current directory and compares them with what
-// is committed. It needs clang-14 and llvm-strip-14.
+// Generated recompiles the programs of the package in the current directory and compares them with
+// what is committed. It needs clang-14 and llvm-strip-14.
 func Generated(t *testing.T, name string) {
 	t.Helper()
 	source, err := os.ReadFile("generate.go")

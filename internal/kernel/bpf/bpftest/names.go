@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LockNames waits until no other test loads congestion controls by their own names, which a host has
-// once, and returns what lets the next one do so.
+// LockNames waits until no other test loads congestion controls by their own names, which a host
+// has once, and returns what lets the next one do so.
 func LockNames() (unlock func(), err error) {
 	name := filepath.Join(os.TempDir(), "tabane-test-congestion.lock")
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)

@@ -239,7 +239,8 @@ func Sockets(t testing.TB, namespace, state string) (sockets []Socket, err error
 	return sockets, nil
 }
 
-// endpoint is what ss shows of an end of a socket: "[::1]:80", "10.0.0.1%eth0:80", "*:80", "[::]:*".
+// endpoint is what ss shows of an end of a socket: "[::1]:80", "10.0.0.1%eth0:80", "*:80",
+// "[::]:*".
 func endpoint(text string) netip.AddrPort {
 	at := strings.LastIndexByte(text, ':')
 	address, _, _ := strings.Cut(strings.Trim(text[:max(at, 0)], "[]"), "%")

@@ -45,8 +45,8 @@ func CostNow() Cost {
 // Since is what the process has used since an earlier time.
 func (c Cost) Since(before Cost) Cost { return Cost{c.CPU - before.CPU, c.Mallocs - before.Mallocs} }
 
-// TCP sends as much as possible over one connection to an address in another namespace, and measures the
-// last three quarters of the time.
+// TCP sends as much as possible over one connection to an address in another namespace, and
+// measures the last three quarters of the time.
 func TCP(from, to string, at netip.AddrPort, length time.Duration) (Load, error) {
 	var l net.Listener
 	if err := netns.Do(to, func() (err error) { l, err = net.Listen("tcp", at.String()); return err }); err != nil {

@@ -18,10 +18,10 @@ import (
 // inOwnNamespace is set in the child process, which has its own network namespace.
 const inOwnNamespace = "TABANE_TEST_OWN_NETNS"
 
-// Isolate runs a package's tests in an unnamed network namespace that exists as long as the process,
-// so that they can use any port and address in all goroutines. Its loopback interface is up and has
-// these addresses. A socket that the tests leave open fails the run. Where there can be no namespace
-// the tests run without it: see NeedIsolation.
+// Isolate runs a package's tests in an unnamed network namespace that exists as long as the
+// process, so that they can use any port and address in all goroutines. Its loopback interface is
+// up and has these addresses. A socket that the tests leave open fails the run. Where there can be
+// no namespace the tests run without it: see NeedIsolation.
 func Isolate(m *testing.M, loopback ...string) (code int) {
 	flag.Parse()
 	if fuzzing() {

@@ -18,9 +18,9 @@ type Packet struct {
 }
 
 // Lookup returns the route that a packet takes among objects: the longest match in the table of the
-// first rule that matches and whose table has a match. The main table follows all rules. An error of a
-// route counts also for packets of a socket that is bound to an interface, as in the kernel. It returns
-// false for a packet that is dropped.
+// first rule that matches and whose table has a match. The main table follows all rules. An error
+// of a route counts also for packets of a socket that is bound to an interface, as in the kernel.
+// It returns false for a packet that is dropped.
 func Lookup(objects iter.Seq[route.Object], p Packet) (route.Route, bool) {
 	isIPv4 := p.Dst.Is4()
 	rules := []route.Rule{{Priority: 32766, Table: route.MainTable}}
@@ -63,8 +63,8 @@ func Decapsulate(objects iter.Seq[route.Object], sid, dst netip.Addr) (route.Rou
 	return Lookup(objects, Packet{Src: netip.IPv4Unspecified(), Dst: dst, Iif: r.Link, Mark: r.Mark})
 }
 
-// LookupTable returns the route to an address in one table. It returns false if there is none or the
-// packet is dropped.
+// LookupTable returns the route to an address in one table. It returns false if there is none or
+// the packet is dropped.
 func LookupTable(objects iter.Seq[route.Object], table uint32, dst netip.Addr) (route.Route, bool) {
 	r, ok := longest(objects, table, Packet{Dst: dst})
 	return r, ok && r.Kind == route.Unicast
