@@ -267,7 +267,8 @@ func (l *lab) contains(want bool, text, node string, argv ...string) func() (boo
 	}
 }
 
-var blanks = regexp.MustCompile(" +")
+// blanks are between words, also where a status is broken at 80 columns.
+var blanks = regexp.MustCompile(`\s+`)
 
 // report is what `tabane fetch --json` says.
 type report struct {

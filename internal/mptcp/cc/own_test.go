@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// own: scalable grows by 1 % of what is acknowledged, and gives away an eighth on a loss (Scalable
-// TCP).
+// own: scalable grows by 1 % of what is acknowledged, and gives away an eighth on a loss.
 type scalable struct{}
 
 func (scalable) Acked(s []Subflow, i int, a Ack) {
