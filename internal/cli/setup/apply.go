@@ -269,13 +269,14 @@ func (d *Daemon) Running() bool { return d.process() != 0 }
 
 // process returns the number of the daemon's process, 0 without one. The record lacks it if the
 // setup was killed just after the start: then all processes are searched for the one with the file,
-// but for those of other network namespaces.
+// but for those of other network namespaces. A daemon may be in another one for a moment itself, to
+// try what the kernel can do, so one whose number is known is not judged by it.
 func (d *Daemon) process() int {
-	list := []string{strconv.Itoa(d.PID)}
+	list, own := []string{strconv.Itoa(d.PID)}, ""
 	if d.PID == 0 {
 		list, _ = filepath.Glob("/proc/[0-9]*")
+		own, _ = os.Readlink("/proc/thread-self/ns/net")
 	}
-	own, _ := os.Readlink("/proc/thread-self/ns/net")
 	for _, name := range list {
 		name = filepath.Base(name)
 		if other, err := os.Readlink(filepath.Join("/proc", name, "ns/net")); err == nil && own != "" && other != own {
