@@ -145,6 +145,15 @@ func TestTableCells(t *testing.T) {
 	}
 }
 
+// TestRemedies: the command of a remedy stays in one line, to be copied.
+func TestRemedies(t *testing.T) {
+	command := "ip6tables-legacy -t filter -I FORWARD -i lan -j ACCEPT; ip6tables-legacy -t filter -I FORWARD -i wan -j ACCEPT"
+	var out bytes.Buffer
+	if err := printTable(&out, "  ", []byte(`[{"problem":"the chain drops packets","remedy":"`+command+`"}]`)); err != nil || !strings.Contains(out.String(), command+"\n") {
+		t.Errorf("got\n%s, %v", out.String(), err)
+	}
+}
+
 // TestWideTables: whatever the rows are, no line is wider than a terminal unless one cell is, and
 // no value is lost.
 func TestWideTables(t *testing.T) {

@@ -403,8 +403,12 @@ func printTable(w io.Writer, indent string, raw json.RawMessage) error {
 	}
 }
 
-// leastCell is the width to which cells are broken at most.
-const leastCell = 16
+const (
+	// leastCell is the width to which cells are broken at most.
+	leastCell = 16
+	// remedyTitle is that of a column that is not broken, so that its commands can be copied.
+	remedyTitle = "REMEDY"
+)
 
 // printColumns writes columns beside each other. The last one gets what those before it leave of
 // statusWidth.
@@ -418,7 +422,7 @@ func printColumns(w io.Writer, indent string, columns []column) error {
 			cells[j] = c[i]
 		}
 		lines := []string{columns[last][i]}
-		if utf8.RuneCountInString(lines[0]) > left {
+		if utf8.RuneCountInString(lines[0]) > left && columns[last][0] != remedyTitle {
 			lines = wrap(lines[0], left)
 		}
 		for _, line := range lines {
