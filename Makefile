@@ -23,7 +23,7 @@ DEBIAN_ARCH = $(or $(ARCH),$(DEBIAN.$(HOST_ARCH)),$(HOST_ARCH))
 PROCESSOR := $(if $(ARCH),$(or $(PROCESSOR.$(ARCH)),$(error unknown ARCH=$(ARCH); use amd64, arm64, armhf or riscv64)))
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test programs race bench bench-gateway bench-forward bench-proxy bench-sites bench-starts bench-routes bench-sim soak fuzz lint clean help FORCE
+.PHONY: build demo test programs race bench bench-gateway bench-outages bench-forward bench-proxy bench-sites bench-starts bench-routes bench-sim soak fuzz lint clean help FORCE
 
 build: $(BIN)/tabane $(BIN)/tabane-lab ## build bin/tabane and bin/tabane-lab, or those of ARCH=arm64, armhf or riscv64 in bin/ARCH
 
@@ -81,6 +81,9 @@ bench-routes: programs ## measure tables of up to a million routes, beside FRR, 
 
 bench-gateway: ## measure the gateway's sealed plane, beside kernel forwarding and wireguard-go, under floods and with 1,008 paths, and write the tables of docs/gateway-measured.md (root, 7 minutes)
 	TABANE_LAB=require $(GO) test -count=1 -timeout 20m -run '^$$' -bench 'Plane|Strangers|Floods|Ping|ManyPaths' -benchtime 3x ./internal/gateway/sealed -update
+
+bench-outages: ## measure for how long a gateway loses packets by each of its failures, and write the table of docs/gateway-measured.md (root, 5 minutes)
+	TABANE_LAB=require $(GO) test -count=1 -timeout 20m -run '^$$' -bench 'Outage$$' -benchtime 3x ./internal/gateway/sealed -update
 
 bench-forward: BENCHMARKS := --benchmarks
 bench-forward: programs ## measure the gateway's open plane, beside forwarding and masquerading by the kernel, and write its table of docs/gateway-measured.md (root, 6 minutes)

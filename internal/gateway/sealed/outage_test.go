@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/tabane/tabane/internal/kernel/netns"
+	"github.com/tabane/tabane/internal/testkit/published"
 )
 
 // stream is numbered datagrams from one gateway to the other, one each millisecond.
@@ -97,49 +99,50 @@ var outages = []struct {
 	size  int
 	after time.Duration
 	up    int
-	apply func(a, b *gateway, mark func())
+	// apply makes the fault, of the path that carries most, where it is of one path.
+	apply func(a, b *gateway, busy int, mark func())
 }{
-	{"a path dies in silence", 100, 1500 * time.Millisecond, 1, func(a, b *gateway, mark func()) {
+	{"a path dies in silence", 100, 1500 * time.Millisecond, 1, func(a, b *gateway, busy int, mark func()) {
 		mark()
 		for _, g := range []*gateway{a, b} {
-			g.lose(1)
+			g.lose(busy)
 		}
 	}},
-	{"a path becomes one-way", 100, 1500 * time.Millisecond, 1, func(a, b *gateway, mark func()) {
+	{"a path becomes one-way", 100, 1500 * time.Millisecond, 1, func(a, b *gateway, busy int, mark func()) {
 		mark()
-		a.lose(1)
+		a.lose(busy)
 	}},
-	{"a path becomes one-way to the gateway with endpoints", 100, 1500 * time.Millisecond, 1, func(a, b *gateway, mark func()) {
+	{"a path becomes one-way to the gateway with endpoints", 100, 1500 * time.Millisecond, 1, func(a, b *gateway, busy int, mark func()) {
 		mark()
-		b.lose(1)
+		b.lose(busy)
 	}},
-	{"an interface goes down", 100, 1500 * time.Millisecond, 1, func(a, _ *gateway, mark func()) {
+	{"an interface goes down", 100, 1500 * time.Millisecond, 1, func(a, _ *gateway, busy int, mark func()) {
 		mark()
-		ip(a.t, a.namespace, "ip link set p1 down")
+		ip(a.t, a.namespace, "ip link set p%d down", busy)
 	}},
-	{"the gateway with endpoints is killed", 100, 2 * time.Second, 2, func(a, _ *gateway, mark func()) {
+	{"the gateway with endpoints is killed", 100, 2 * time.Second, 2, func(a, _ *gateway, _ int, mark func()) {
 		a.crash()
 		a.run()
 		mark()
 	}},
-	{"the other gateway is killed", 100, 2 * time.Second, 2, func(_, b *gateway, mark func()) {
+	{"the other gateway is killed", 100, 2 * time.Second, 2, func(_, b *gateway, _ int, mark func()) {
 		b.crash()
 		b.run()
 		mark()
 	}},
-	{"the gateway with endpoints is away for 3 s", 100, 2 * time.Second, 2, func(a, _ *gateway, mark func()) {
+	{"the gateway with endpoints is away for 3 s", 100, 2 * time.Second, 2, func(a, _ *gateway, _ int, mark func()) {
 		a.crash()
 		time.Sleep(3 * time.Second)
 		a.run()
 		mark()
 	}},
-	{"the other gateway is away for 3 s", 100, 2 * time.Second, 2, func(_, b *gateway, mark func()) {
+	{"the other gateway is away for 3 s", 100, 2 * time.Second, 2, func(_, b *gateway, _ int, mark func()) {
 		b.crash()
 		time.Sleep(3 * time.Second)
 		b.run()
 		mark()
 	}},
-	{"a gateway is away for 3 s, and both have endpoints", 100, 2 * time.Second, 2, func(a, b *gateway, mark func()) {
+	{"a gateway is away for 3 s, and both have endpoints", 100, 2 * time.Second, 2, func(a, b *gateway, _ int, mark func()) {
 		for i := range a.state.Paths {
 			b.state.Peers[0].Endpoints = append(b.state.Peers[0].Endpoints, netip.MustParseAddrPort(fmt.Sprintf("192.168.%d.1:4790", i)))
 		}
@@ -151,7 +154,7 @@ var outages = []struct {
 		a.run()
 		mark()
 	}},
-	{"all paths go and return", 100, 3 * time.Second, 2, func(a, b *gateway, mark func()) {
+	{"all paths go and return", 100, 3 * time.Second, 2, func(a, b *gateway, _ int, mark func()) {
 		for _, p := range []string{"p0", "p1"} {
 			ip(a.t, a.namespace, "ip link set %s down", p)
 		}
@@ -161,7 +164,7 @@ var outages = []struct {
 		}
 		mark()
 	}},
-	{"all paths are silent and return", 100, 3 * time.Second, 2, func(a, b *gateway, mark func()) {
+	{"all paths are silent and return", 100, 3 * time.Second, 2, func(a, b *gateway, _ int, mark func()) {
 		for i := range 2 {
 			a.lose(i)
 		}
@@ -171,11 +174,11 @@ var outages = []struct {
 		}
 		mark()
 	}},
-	{"the MTU of a path shrinks", 1300, 4 * time.Second, 2, func(_, b *gateway, mark func()) {
+	{"the MTU of a path shrinks", 1300, 4 * time.Second, 2, func(_, b *gateway, busy int, mark func()) {
 		mark()
 		// Longer frames are dropped on their arrival, and nobody says so.
 		if err := netns.Do(b.namespace, func() error {
-			l, err := netlink.LinkByName("p1")
+			l, err := netlink.LinkByName(fmt.Sprintf("p%d", busy))
 			if err != nil {
 				return err
 			}
@@ -184,7 +187,7 @@ var outages = []struct {
 			b.t.Fatal(err)
 		}
 	}},
-	{"an address roams", 100, 2 * time.Second, 2, func(a, _ *gateway, mark func()) {
+	{"an address roams", 100, 2 * time.Second, 2, func(a, _ *gateway, _ int, mark func()) {
 		mark()
 		a.roam()
 	}},
@@ -210,7 +213,7 @@ func TestOutages(t *testing.T) {
 	}
 }
 
-func disturb(t testing.TB, size int, after time.Duration, up int, apply func(a, b *gateway, mark func())) (lost [2]time.Duration) {
+func disturb(t testing.TB, size int, after time.Duration, up int, apply func(a, b *gateway, busy int, mark func())) (lost [2]time.Duration) {
 	a, b := pair(t, 2)
 	a.run()
 	b.run()
@@ -224,7 +227,7 @@ func disturb(t testing.TB, size int, after time.Duration, up int, apply func(a, 
 			t.Fatalf("from gateway %d: %d datagrams were lost before the fault", i+1, n)
 		}
 	}
-	apply(a, b, func() {
+	apply(a, b, a.busiest(), func() {
 		for i, s := range all {
 			from[i] = s.sent.Load()
 		}
@@ -239,8 +242,21 @@ func disturb(t testing.TB, size int, after time.Duration, up int, apply func(a, 
 	return lost
 }
 
+// busiest returns the path that has carried most.
+func (g *gateway) busiest() (path int) {
+	links := g.plane.Status().Peers[0].Links
+	for i, l := range links {
+		if l.Sent.Packets > links[path].Sent.Packets {
+			path = i
+		}
+	}
+	return path
+}
+
 // BenchmarkOutage measures for how long packets are lost by faults, the worse of both directions.
 func BenchmarkOutage(b *testing.B) {
+	var rows []string
+	runs := 0
 	for _, o := range outages {
 		b.Run(o.name, func(b *testing.B) {
 			var worst time.Duration
@@ -250,6 +266,18 @@ func BenchmarkOutage(b *testing.B) {
 			}
 			b.ReportMetric(float64(worst.Milliseconds()), "ms-lost")
 			b.ReportMetric(0, "ns/op")
+			rows, runs = append(rows, published.Row(o.name, strconv.FormatInt(worst.Milliseconds(), 10))), b.N
 		})
+	}
+	if !*writeTables || b.Failed() {
+		return
+	}
+	table, err := published.Read("docs/gateway-measured.md", "outages", "make bench-outages")
+	if err == nil {
+		lines := append([]string{fmt.Sprintf("The worst of %d runs each, on %s:", runs, published.Machine()), ""}, published.Head("failure", "lost for at most, ms")...)
+		err = table.Write(append(lines, rows...))
+	}
+	if err != nil {
+		b.Fatal(err)
 	}
 }
