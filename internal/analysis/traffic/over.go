@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"sync"
 	"time"
 )
 
@@ -27,67 +26,23 @@ func Downloads() http.Handler {
 
 // fetchOver fetches the URL by Over.
 func (o FetchOptions) fetchOver(ctx context.Context) (Report, error) {
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	if o.Limit > 0 {
-		defer time.AfterFunc(o.Limit, func() { stop(errLimit) }).Stop()
-	}
-	start := time.Now()
-	m := &meter{interval: o.Interval, progress: o.Progress, now: func() time.Duration { return time.Since(start) }}
-	written := make(chan struct{})
-	close(written)
-	var ticking sync.WaitGroup
-	if o.Progress != nil {
-		ticking.Go(func() { tickUntil(ctx, m, written) })
-	}
-	var times []time.Duration
 	var over Requester
-	var err error
-	end := time.Duration(0)
-	for len(times) < max(o.Objects, 1) && err == nil {
-		asked := time.Since(start)
+	r, err := o.series(ctx, max(o.Objects, 1), func(ctx context.Context, m *meter) (end time.Duration, err error) {
 		if over != nil && o.NewConnections {
 			err, over = over.Close(), nil
 		}
 		if over == nil {
 			over = o.Over()
 		}
-		if err == nil {
-			end, err = o.getOver(ctx, over, m)
+		if err != nil {
+			return m.now(), err
 		}
-		if err == nil {
-			times = append(times, end-asked)
-		}
+		return o.get(ctx, m, over.RoundTrip)
+	})
+	if o.Objects == 0 {
+		r.Objects = nil
 	}
-	if errors.Is(context.Cause(ctx), errLimit) || errors.Is(err, errLimit) {
-		err, end = nil, o.Limit
-	}
-	stop(nil)
-	ticking.Wait()
-	err = errors.Join(err, over.Close())
-	r := m.report(end)
-	if o.Objects > 0 {
-		r.Objects = times
-	}
-	return r, err
-}
-
-// getOver fetches the URL once and returns the time of the last byte, or of the error that ended
-// it.
-func (o FetchOptions) getOver(ctx context.Context, over Requester, m *meter) (end time.Duration, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, o.URL, nil)
-	if err != nil {
-		return m.now(), err
-	}
-	response, err := over.RoundTrip(request)
-	if err != nil {
-		return m.now(), err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return m.now(), refused(response)
-	}
-	return m.body(response.Body, o.Limit)
+	return r, errors.Join(err, over.Close())
 }
 
 // body counts what arrives of a response. It returns the time of the last byte, or of the error
