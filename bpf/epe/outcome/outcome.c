@@ -8,6 +8,7 @@
  * socket.
  */
 #include "bpf.h"
+#include "socket.h"
 
 /* The context: struct bpf_sock_ops up to the last member that is used. */
 struct bpf_sock_ops {
@@ -61,7 +62,6 @@ enum {
 	RTT_FLAG = 1 << 3,
 
 	TCP_CLOSE = 7,
-	AF_INET = 2,
 };
 
 struct tcp_sock;
@@ -78,35 +78,14 @@ struct tcp_sock {
 	__u8 chrono_type : 2;
 } KERNEL;
 
-struct in6_addr {
-	__u8 bytes[16];
-};
-
 struct net {
 	__u64 net_cookie;
-} KERNEL;
-
-typedef struct {
-	struct net *net;
-} KERNEL possible_net_t;
-
-struct sock_common {
-	__u32 skc_daddr;
-	__u32 skc_rcv_saddr;
-	__u16 skc_dport;
-	__u16 skc_num;
-	__u16 skc_family;
-	possible_net_t skc_net;
-	struct in6_addr skc_v6_daddr;
-	struct in6_addr skc_v6_rcv_saddr;
 } KERNEL;
 
 struct request_sock {
 	struct sock_common __req_common;
 	__u8 num_retrans;
 } KERNEL;
-
-#define READ(to, pointer, member) bpf_probe_read_kernel(&(to), sizeof(to), &(pointer)->member)
 
 static __always_inline __u32 chrono_type(const struct tcp_sock *tp)
 {
@@ -249,28 +228,16 @@ SEC("raw_tp/tcp_retransmit_synack")
 int unanswered(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct sock_common *request = &((struct request_sock *)ctx->args[1])->__req_common;
-	struct in6_addr local6 = {}, remote6 = {};
-	__u32 local4 = 0, remote4 = 0;
 	struct report r = {};
 	struct net *net = 0;
 	__u64 cookie = 0;
-	__u16 family = 0;
 	__u8 retries = 0;
 
 	READ(net, request, skc_net.net);
 	READ(cookie, net, net_cookie);
 	if (cookie != netns)
 		return 0;
-	READ(family, request, skc_family);
-	READ(local6, request, skc_v6_rcv_saddr);
-	READ(remote6, request, skc_v6_daddr);
-	READ(local4, request, skc_rcv_saddr);
-	READ(remote4, request, skc_daddr);
-	copy_address(r.local, family, local4, (__u32 *)&local6);
-	copy_address(r.remote, family, remote4, (__u32 *)&remote6);
-	READ(r.local_port, request, skc_num);
-	READ(r.remote_port, request, skc_dport);
-	r.remote_port = ntohs(r.remote_port);
+	read_ends(request, r.local, &r.local_port, r.remote, &r.remote_port);
 	READ(retries, (struct request_sock *)ctx->args[1], num_retrans);
 	r.retries = retries;
 	r.min_rtt_us = ~0;

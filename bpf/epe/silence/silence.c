@@ -11,6 +11,7 @@
  * sets. It neither changes sockets nor decides about them.
  */
 #include "bpf.h"
+#include "socket.h"
 
 /* Members of the kernel's structures that are read here. */
 struct ns_common {
@@ -19,25 +20,6 @@ struct ns_common {
 
 struct net {
 	struct ns_common ns;
-} KERNEL;
-
-typedef struct {
-	struct net *net;
-} KERNEL possible_net_t;
-
-struct in6_addr {
-	__u8 bytes[16];
-};
-
-struct sock_common {
-	__u32 skc_daddr;
-	__u32 skc_rcv_saddr;
-	__u16 skc_dport;
-	__u16 skc_num;
-	__u16 skc_family;
-	possible_net_t skc_net;
-	struct in6_addr skc_v6_daddr;
-	struct in6_addr skc_v6_rcv_saddr;
 } KERNEL;
 
 struct sock {
@@ -64,10 +46,6 @@ struct mptcp_subflow_context {
 	__u32 token;
 	struct sock *tcp_sock;
 } KERNEL;
-
-#define READ(to, pointer, member) bpf_probe_read_kernel(&(to), sizeof(to), &(pointer)->member)
-
-#define AF_INET 2
 
 /* A subflow without progress. Addresses of IPv4 sockets are IPv4-mapped. */
 struct report {
@@ -116,25 +94,11 @@ volatile const __u32 short_flight;
 
 #define SPREAD 0x9e3779b97f4a7c15ULL
 
-static __always_inline void copy_address(__u8 *to, const struct in6_addr *address, __u32 address4, __u16 family)
-{
-	if (family == AF_INET) {
-		__builtin_memset(to, 0, 10);
-		to[10] = to[11] = 0xff;
-		__builtin_memcpy(to + 12, &address4, sizeof(address4));
-		return;
-	}
-	__builtin_memcpy(to, address, 16);
-}
-
 static __attribute__((noinline)) int send_report(struct sock *sk, __u32 token, __u64 silence, __u64 now)
 {
 	__u64 *last, identity = (__u64)sk * SPREAD;
 	__u32 slot = identity >> 50, ms = now / 1000;
-	struct in6_addr address6 = {};
 	struct report r = {};
-	__u32 address4 = 0;
-	__u16 family = 0;
 
 	last = bpf_map_lookup_elem(&recent, &slot);
 	if (!last)
@@ -144,16 +108,7 @@ static __attribute__((noinline)) int send_report(struct sock *sk, __u32 token, _
 		return 0;
 	r.token = token;
 	r.silence_us = silence > ~0U ? ~0U : silence;
-	READ(family, sk, __sk_common.skc_family);
-	READ(address6, sk, __sk_common.skc_v6_rcv_saddr);
-	READ(address4, sk, __sk_common.skc_rcv_saddr);
-	copy_address(r.local, &address6, address4, family);
-	READ(address6, sk, __sk_common.skc_v6_daddr);
-	READ(address4, sk, __sk_common.skc_daddr);
-	copy_address(r.remote, &address6, address4, family);
-	READ(r.local_port, sk, __sk_common.skc_num);
-	READ(r.remote_port, sk, __sk_common.skc_dport);
-	r.remote_port = ntohs(r.remote_port);
+	read_ends(&sk->__sk_common, r.local, &r.local_port, r.remote, &r.remote_port);
 	if (bpf_ringbuf_output(&reports, &r, sizeof(r), 0)) {
 		__sync_fetch_and_add(&lost, 1);
 		return 0;
