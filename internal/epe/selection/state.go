@@ -72,9 +72,9 @@ func (p *path) rest(now time.Duration, why Reason) {
 // rest returns how long a path rests that did not help so many times before.
 func rest(before int) time.Duration { return min(restMost, restFirst<<min(before, 8)) }
 
-// remember tells what is known of a path at rest from what is not, or no longer: what it carried
-// may have been little because of something that has passed, which only another trial shows. Each
-// one costs data a delay, so they become rarer.
+// remember forgets what a path at rest carried after some time: that may have been little because
+// of something that has passed, which only another trial shows. Each trial costs data a delay, so
+// they become rarer. A path of which nothing is known is unknown again.
 func (p *path) remember(now time.Duration) {
 	if p.state == stateResting && p.used && !p.remembers(now) && now >= p.until && now-p.carriedAt >= rest(p.forgotten) {
 		p.used, p.hasQueue, p.burstRate = false, false, 0

@@ -233,7 +233,7 @@ func comma(i int) string {
 }
 
 // Select returns the cells of a summary that the figure needs, those of its scenario in the order
-// of the summary, with what tells whether the host was busy.
+// of the summary, with the delays that show a busy host.
 func (f Figure) Select(spec *scenario.Spec, summary []result.Cell) []result.Cell {
 	keys, metrics := spec.Experiment.Cells(), f.Metrics()
 	return slices.DeleteFunc(slices.Clone(summary), func(c result.Cell) bool {

@@ -333,7 +333,7 @@ func TestBackupReturnsAlone(t *testing.T) {
 }
 
 // TestSpentCarriesNothing: no packet is sent over a line whose quota is used up, also if there is
-// no other one; both gateways know it, and when it counts anew it carries packets at once.
+// no other one; both gateways know it, and when there is quota again it carries packets at once.
 func TestSpentCarriesNothing(t *testing.T) {
 	t.Parallel()
 	for n, uses := range [][2][]dataplane.Use{{beside(dataplane.Use{}), {{}}}, {{{}}, beside(dataplane.Use{})}} {
@@ -377,7 +377,7 @@ func TestSpentCarriesNothing(t *testing.T) {
 }
 
 // TestBackupTakesOver: a backup carries nothing while the other path works, takes over when that
-// goes, whoever is cut off, and is left again when it returns.
+// goes, whichever gateway is cut off, and is left again when it returns.
 func TestBackupTakesOver(t *testing.T) {
 	t.Parallel()
 	for name, metered := range map[string]int{"of the gateway with endpoints": 0, "of the other gateway": 1} {

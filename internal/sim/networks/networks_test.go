@@ -43,7 +43,7 @@ func TestMany(t *testing.T) {
 }
 
 // TestOverSingle: in drawn networks, auto brings hardly less than the better of two single paths,
-// which nobody told it, wherever it begins.
+// which it has to find, in whichever mode it begins.
 func TestOverSingle(t *testing.T) {
 	for _, start := range []belief.Mode{multipath, belief.Best} {
 		var runs [][]Network
