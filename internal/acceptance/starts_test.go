@@ -2,7 +2,6 @@ package acceptance
 
 import (
 	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -19,14 +18,11 @@ import (
 	"testing"
 	"time"
 
-	"golang.zx2c4.com/wireguard/conn"
-	"golang.zx2c4.com/wireguard/device"
-	wgtun "golang.zx2c4.com/wireguard/tun"
-
 	"github.com/tabane/tabane/internal/gateway/handshake"
 	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 	"github.com/tabane/tabane/internal/testkit/programs"
+	"github.com/tabane/tabane/internal/testkit/wireguard"
 )
 
 // starts is how often BenchmarkStarts starts each way.
@@ -177,30 +173,25 @@ func (m *meshed) plain() (stop func()) {
 func (m *meshed) wireguard() (stop func()) {
 	m.t.Helper()
 	var keys [2]handshake.PrivateKey
-	var devices [2]*device.Device
 	for i := range keys {
 		var err error
 		if keys[i], err = handshake.GenerateKey(rand.Reader); err != nil {
 			m.t.Fatal(err)
 		}
 	}
+	var ends [2]func()
 	for i, site := range m.sites {
-		public := keys[1-i].Public()
-		netnstest.Do(m.t, site, func() error {
-			t, err := wgtun.CreateTUN("wg0", 1420)
-			if err != nil {
-				return err
-			}
-			devices[i] = device.NewDevice(t, conn.NewDefaultBind(), device.NewLogger(device.LogLevelError, ""))
-			return errors.Join(devices[i].IpcSet(fmt.Sprintf("private_key=%s\nlisten_port=51820\npublic_key=%s\nendpoint=198.18.%d.2:51820\nallowed_ip=10.0.%d.0/24\n",
-				hex.EncodeToString(keys[i][:]), hex.EncodeToString(public[:]), 10*(1-i), 2-i)), devices[i].Up())
+		ends[i] = wireguard.Start(m.t, site, "wg0", keys[i], wireguard.Peer{
+			Public:   keys[1-i].Public(),
+			Endpoint: netip.MustParseAddrPort(fmt.Sprintf("198.18.%d.2:51820", 10*(1-i))),
+			Hosts:    netip.MustParsePrefix(fmt.Sprintf("10.0.%d.0/24", 2-i)),
 		})
 		netnstest.IP(m.t, site, "ip link set wg0 up")
 	}
 	m.route("add", "dev wg0")
 	return func() {
-		for _, d := range devices {
-			d.Close() // its routes go with it
+		for _, end := range ends {
+			end() // its routes go with it
 		}
 	}
 }

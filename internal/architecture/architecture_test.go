@@ -171,6 +171,7 @@ var outside = map[string]string{
 	"internal/testkit/published":   "tables in documents that tests compare",
 	"internal/testkit/accessor":    "calls what decoded values offer",
 	"internal/testkit/certificate": "makes certificates for tests",
+	"internal/testkit/wireguard":   "runs wireguard-go to compare with",
 }
 
 // place is where a package belongs.
@@ -224,7 +225,7 @@ var reserved = []struct {
 	{"github.com/google/go-containerregistry", []string{"deploy/image"}, "an image is something to build"},
 	{"modernc.org/sqlite", []string{"internal/kernel/database"}, "files of SQLite are behind database, which names their errors"},
 	{"github.com/flynn/noise", []string{"internal/gateway/handshake", "internal/gateway/join"}, "the handshake of gateways is behind handshake, the exchange before it behind join"},
-	{"golang.zx2c4.com/wireguard", nil, "wireguard-go is something for benchmarks to compare with; the TUN device is tun"},
+	{"golang.zx2c4.com/wireguard", []string{"internal/testkit/wireguard"}, "wireguard-go is something for benchmarks to compare with; the TUN device is tun"},
 	{"github.com/chromedp", []string{"internal/lab/browser"}, "it tests the dashboard's page; what measures pages is browser, which has the types of HAR from it (docs/adr/0020)"},
 	{"github.com/gopacket/gopacket", nil, "captures are read and written by pcap; gopacket is something for tests to compare with"},
 	{"gonum.org/v1/plot", []string{"internal/experiment/report"}, "figures are report's"},

@@ -2,7 +2,6 @@ package sealed
 
 import (
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -12,16 +11,13 @@ import (
 	"testing"
 	"time"
 
-	"golang.zx2c4.com/wireguard/conn"
-	"golang.zx2c4.com/wireguard/device"
-	wgtun "golang.zx2c4.com/wireguard/tun"
-
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/gateway/dataplane"
 	"github.com/tabane/tabane/internal/gateway/handshake"
 	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 	"github.com/tabane/tabane/internal/kernel/offload"
+	"github.com/tabane/tabane/internal/testkit/wireguard"
 )
 
 // site is two gateways with a host behind each.
@@ -90,20 +86,11 @@ func (s *site) wireguard(b *testing.B) {
 		if g == s.b {
 			other = s.a
 		}
-		public := other.key.Public()
-		var d *device.Device
-		if err := netns.Do(g.namespace, func() error {
-			t, err := wgtun.CreateTUN("tun0", 1420)
-			if err != nil {
-				return err
-			}
-			d = device.NewDevice(t, conn.NewDefaultBind(), device.NewLogger(device.LogLevelError, ""))
-			return errors.Join(d.IpcSet(fmt.Sprintf("private_key=%s\nlisten_port=4790\npublic_key=%s\nendpoint=192.168.0.%d:4790\nallowed_ip=10.0.%d.0/24\n",
-				hex.EncodeToString(g.key[:]), hex.EncodeToString(public[:]), other.number, other.number)), d.Up())
-		}); err != nil {
-			b.Fatal(err)
-		}
-		b.Cleanup(d.Close)
+		b.Cleanup(wireguard.Start(b, g.namespace, "tun0", g.key, wireguard.Peer{
+			Public:   other.key.Public(),
+			Endpoint: netip.MustParseAddrPort(fmt.Sprintf("192.168.0.%d:4790", other.number)),
+			Hosts:    netip.MustParsePrefix(fmt.Sprintf("10.0.%d.0/24", other.number)),
+		}))
 		ip(b, g.namespace, "ip link set tun0 up")
 		ip(b, g.namespace, "ip -4 route add 10.0.%d.0/24 dev tun0", other.number)
 	}
