@@ -147,7 +147,7 @@ var folders = []folder{
 		name: "lab", about: "the same experiments on the kernel, in network namespaces",
 		may:     []string{"base", "kernel", "bgp", "mptcp", "daemon", "epe", "gateway", "study", "analysis", "role", "experiment"},
 		because: "it does not know the simulator nor the command line",
-		rungs:   [][]string{{"browser", "emulator", "wire"}, {"."}, {"labrun"}},
+		rungs:   [][]string{{"browser", "certificate", "emulator", "wire"}, {"."}, {"labrun"}},
 		fakes:   []string{"labtest"},
 	},
 	{

@@ -2,16 +2,11 @@ package lab
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/big"
 	"net"
 	"time"
 
@@ -21,6 +16,7 @@ import (
 	"github.com/tabane/tabane/internal/analysis/traffic"
 	"github.com/tabane/tabane/internal/cli"
 	"github.com/tabane/tabane/internal/kernel/contain"
+	"github.com/tabane/tabane/internal/lab/certificate"
 )
 
 func (a *app) http3Command() *cobra.Command {
@@ -61,9 +57,13 @@ certificate when it starts, which nobody can verify, and the client verifies non
 
 // serveHTTP3 serves until the context ends. It says on a line of its own when it listens.
 func (a *app) serveHTTP3(ctx context.Context, listen string) error {
-	certificate, err := selfSigned()
+	own, err := certificate.New("localhost")
 	if err != nil {
-		return &cli.Failure{What: "make certificate", Why: err}
+		return err
+	}
+	pair, err := tls.X509KeyPair(own.Chain, own.Key)
+	if err != nil {
+		return &cli.Failure{What: "use certificate", Why: err}
 	}
 	at, err := net.ResolveUDPAddr("udp", listen)
 	if err != nil {
@@ -76,7 +76,7 @@ func (a *app) serveHTTP3(ctx context.Context, listen string) error {
 	defer conn.Close()
 	s := &http3.Server{
 		Handler:   contain.Handler(slog.New(slog.DiscardHandler), traffic.Downloads()),
-		TLSConfig: http3.ConfigureTLSConfig(&tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13}),
+		TLSConfig: http3.ConfigureTLSConfig(&tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13}),
 	}
 	defer context.AfterFunc(ctx, func() { _ = s.Close() })() // Serve returns then
 	if _, err := fmt.Fprintln(a.Out, "listening on", conn.LocalAddr()); err != nil {
@@ -86,18 +86,6 @@ func (a *app) serveHTTP3(ctx context.Context, listen string) error {
 		return &cli.Failure{What: "serve on", Name: listen, Why: err}
 	}
 	return nil
-}
-
-// selfSigned makes a certificate that nobody can verify.
-func selfSigned() (tls.Certificate, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	now := time.Now()
-	template := &x509.Certificate{SerialNumber: big.NewInt(now.UnixNano()), NotBefore: now.Add(-time.Hour), NotAfter: now.AddDate(1, 0, 0)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
 }
 
 // fetchHTTP3 prints a line for each interval, and the report, as JSON.

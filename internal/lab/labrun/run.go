@@ -290,7 +290,7 @@ func (r *runner) run(ctx context.Context) (_ result.Result, err error) {
 		if r.web, spec, err = r.newWeb(); err != nil {
 			return result.Result{}, err
 		}
-		files = r.web.certificate.files
+		files = map[string][]byte{certificateFile: r.web.certificate.Chain, keyFile: r.web.certificate.Key}
 		defer func() { err = errors.Join(err, r.web.close()) }()
 	}
 	// All labs are up before the first run: starting daemons is the only time when a lab needs

@@ -21,9 +21,16 @@ import (
 	"github.com/tabane/tabane/internal/experiment/scenario"
 	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/lab/browser"
+	"github.com/tabane/tabane/internal/lab/certificate"
 	"github.com/tabane/tabane/internal/study/content"
 	"github.com/tabane/tabane/internal/study/httpd"
 	"github.com/tabane/tabane/internal/study/qoe"
+)
+
+// The names of the certificate's files in the lab's directory, which goes with the lab.
+const (
+	certificateFile = "site.pem"
+	keyFile         = "site-key.pem"
 )
 
 const (
@@ -46,7 +53,7 @@ const NoteRecording = "recording"
 
 // web is what an experiment of scenario.KindWeb has beside its labs.
 type web struct {
-	certificate certificate
+	certificate certificate.Certificate
 	// ports are those of the site's listeners, by congestion control.
 	ports map[string]uint16
 	// world is the site's.
@@ -89,7 +96,7 @@ func (r *runner) newWeb() (*web, *scenario.Spec, error) {
 			return nil, nil, err
 		}
 	}
-	if w.certificate, err = newCertificate(e.Server); err != nil {
+	if w.certificate, err = certificate.New(e.Server); err != nil {
 		return nil, nil, err
 	}
 	server := *r.Spec.Nodes[e.Server]
@@ -163,7 +170,7 @@ func (r *runner) browser(ctx context.Context, l *lab.Lab, k browserKind, url str
 		}
 	}
 	b, err := browser.Start(ctx, browser.Options{
-		Program: w.program, Trust: []string{w.certificate.pin}, HTTP1: k.http != scenario.HTTP2,
+		Program: w.program, Trust: []string{w.certificate.Pin}, HTTP1: k.http != scenario.HTTP2,
 		Command: func(argv []string) (*exec.Cmd, error) {
 			if k.mptcp {
 				argv = append([]string{w.self, "mptcpify", "--"}, argv...)

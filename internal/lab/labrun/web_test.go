@@ -1,10 +1,6 @@
 package labrun
 
 import (
-	"crypto/sha256"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/base64"
 	"net/netip"
 	"strings"
 	"testing"
@@ -92,27 +88,5 @@ func TestRepeats(t *testing.T) {
 		if n != tt.want {
 			t.Errorf("%d trials: %d repeated, want %d", tt.trials, n, tt.want)
 		}
-	}
-}
-
-func TestCertificate(t *testing.T) {
-	c, err := newCertificate("server")
-	if err != nil {
-		t.Fatal(err)
-	}
-	loaded, err := tls.X509KeyPair(c.files[certificateFile], c.files[keyFile])
-	if err != nil {
-		t.Fatal(err)
-	}
-	parsed, err := x509.ParseCertificate(loaded.Certificate[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := parsed.VerifyHostname("server"); err != nil {
-		t.Error(err)
-	}
-	sum := sha256.Sum256(parsed.RawSubjectPublicKeyInfo)
-	if c.pin != base64.StdEncoding.EncodeToString(sum[:]) {
-		t.Errorf("pin %q", c.pin)
 	}
 }

@@ -1,4 +1,6 @@
-package labrun
+// Package certificate makes certificates of servers in labs, which nobody trusts but the clients
+// that are given their pins.
+package certificate
 
 import (
 	"crypto/ecdsa"
@@ -14,23 +16,15 @@ import (
 	"time"
 )
 
-// The names of a certificate's files in a lab's directory, which goes with the lab.
-const (
-	certificateFile = "site.pem"
-	keyFile         = "site-key.pem"
-)
-
-// certificate is that of a lab's web server, made for one run. Nobody but the run's browsers trusts
-// it.
-type certificate struct {
-	// files are the PEM files by name.
-	files map[string][]byte
-	// pin is the Base64 encoded SHA-256 of the subject's public key information.
-	pin string
+// Certificate is in PEM.
+type Certificate struct {
+	Chain, Key []byte
+	// Pin is the Base64 encoded SHA-256 of the subject's public key information.
+	Pin string
 }
 
-// newCertificate makes a certificate for a host name.
-func newCertificate(host string) (_ certificate, err error) {
+// New makes a certificate for a host name, valid for a week.
+func New(host string) (_ Certificate, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("make certificate for %q: %w", host, err)
@@ -38,7 +32,7 @@ func newCertificate(host string) (_ certificate, err error) {
 	}()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return certificate{}, err
+		return Certificate{}, err
 	}
 	now := time.Now()
 	template := &x509.Certificate{
@@ -47,22 +41,20 @@ func newCertificate(host string) (_ certificate, err error) {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
-		return certificate{}, err
+		return Certificate{}, err
 	}
 	private, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return certificate{}, err
+		return Certificate{}, err
 	}
 	public, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
 	if err != nil {
-		return certificate{}, err
+		return Certificate{}, err
 	}
 	sum := sha256.Sum256(public)
-	return certificate{
-		files: map[string][]byte{
-			certificateFile: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-			keyFile:         pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
-		},
-		pin: base64.StdEncoding.EncodeToString(sum[:]),
+	return Certificate{
+		Chain: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		Key:   pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
+		Pin:   base64.StdEncoding.EncodeToString(sum[:]),
 	}, nil
 }
