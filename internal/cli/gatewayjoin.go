@@ -555,7 +555,7 @@ func (a *App) sayIPv6(h *setup.Host, answer join.Answer) {
 		fmt.Fprintf(a.Out, "Its LAN has the public network %v, which the VPS lets nobody connect to from elsewhere.\n", answer.Prefix6)
 	}
 	for i, p := range h.Lacking(answer.Prefix6) {
-		fmt.Fprintf(a.Out, "For hosts of the LAN: give %s the address %v, and announce %v there (docs/gateway.md, IPv6).\n", h.LAN[i].Name, p, p.Masked())
+		fmt.Fprintf(a.Out, "For hosts of the LAN: give %s the address %v, and announce %v there (docs/gateway-operations.md, IPv6).\n", h.LAN[i].Name, p, p.Masked())
 	}
 }
 

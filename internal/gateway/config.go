@@ -187,8 +187,8 @@ type Path struct {
 	// copy_costlier. Default: 0
 	Cost int `yaml:"cost,omitempty"`
 	// Backup has packets sent over the line only while no other one carries them, with true; with
-	// full, also while the others cannot take all. docs/gateway.md has what such a line costs,
-	// section Metered lines. Example: true
+	// full, also while the others cannot take all. docs/gateway-measured.md has what such a line
+	// carries in a day, section An idle line. Example: true
 	Backup Backup `yaml:"backup,omitempty"`
 	// Probes is the time within which a line that is a backup, or has used up its quota, is found
 	// dead while it carries no packets, 5s to 1h. It is probed a little more often than that. Default:

@@ -209,10 +209,10 @@ func (s *simulated) path(at, n, line int) dataplane.LinkStatus {
 // beside are two lines of which the second one is used so.
 func beside(u dataplane.Use) []dataplane.Use { return []dataplane.Use{{}, u} }
 
-// TestBytesPerDay compares what docs/gateway.md says of the bytes per day of a line that carries no
+// TestBytesPerDay compares what docs/gateway-measured.md says of the bytes per day of a line that carries no
 // packets with what it sends and receives in simulated time.
 func TestBytesPerDay(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/gateway.md")
+	text, err := os.ReadFile("../../../docs/gateway-measured.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +246,7 @@ func TestBytesPerDay(t *testing.T) {
 		got := float64(s.carried(tt.n, 1)-before) * float64(24*time.Hour) / float64(tt.length) / 1e6
 		row := regexp.MustCompile(`(?m)^\| ` + regexp.QuoteMeta(tt.row) + ` \| ([0-9.]+) `).FindSubmatch(text)
 		if row == nil {
-			t.Errorf("docs/gateway.md has no row %q, with %.2f MB", tt.row, got)
+			t.Errorf("docs/gateway-measured.md has no row %q, with %.2f MB", tt.row, got)
 			continue
 		}
 		want, _ := strconv.ParseFloat(string(row[1]), 64)
