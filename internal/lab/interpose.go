@@ -162,7 +162,7 @@ func (l *Links) interpose(ctx context.Context, k *link, s scenario.Shape) (err e
 	if err := state.write(l.lab); err != nil {
 		return err
 	}
-	ready, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not ready after %s", patience))
+	ready, cancel := context.WithTimeoutCause(ctx, DefaultTimeout, fmt.Errorf("not ready after %s", DefaultTimeout))
 	defer cancel()
 	if err := l.daemons.condition(*planned.relay).wait(ready); err != nil {
 		return errors.Join(err, context.Cause(ready))
