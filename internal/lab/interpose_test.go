@@ -2,8 +2,10 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -15,77 +17,77 @@ import (
 	"github.com/tabane/tabane/internal/lab/labtest"
 )
 
-// roundTrips opens a TCP echo connection over a lab's wire and returns a function that measures a
-// round trip. The test fails when the connection fails.
-func roundTrips(t *testing.T, l *Lab) (measure func() time.Duration) {
-	t.Helper()
+// echo is a TCP connection over a lab's wire, from a to b.
+type echo struct {
+	tb             testing.TB
+	client, server net.Conn
+}
+
+func dialEcho(tb testing.TB, l *Lab) *echo {
+	tb.Helper()
+	e := &echo{tb: tb}
 	var listener net.Listener
 	err := netns.Do(namespaceOf(l.Name(), "b"), func() (err error) {
 		listener, err = net.Listen("tcp", "[2001:db8:1::b]:7")
 		return err
 	})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { listener.Close() })
-	go func() {
-		c, err := listener.Accept()
-		if err != nil {
-			return
-		}
-		defer c.Close()
-		b := make([]byte, 1)
-		for {
-			if _, err := c.Read(b); err != nil {
-				return
-			}
-			if _, err := c.Write(b); err != nil {
-				return
-			}
-		}
-	}()
-	var c net.Conn
+	defer listener.Close()
 	err = netns.Do(namespaceOf(l.Name(), "a"), func() (err error) {
-		c, err = net.Dial("tcp", "[2001:db8:1::b]:7")
+		e.client, err = net.Dial("tcp", "[2001:db8:1::b]:7")
 		return err
 	})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { c.Close() })
-	return func() time.Duration {
-		t.Helper()
-		begun, b := time.Now(), make([]byte, 1)
-		_, err := c.Write(b)
-		if err == nil {
-			err = c.SetReadDeadline(begun.Add(10 * time.Second))
-		}
-		if err == nil {
-			_, err = c.Read(b)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return time.Since(begun)
+	tb.Cleanup(func() { e.client.Close() })
+	if e.server, err = listener.Accept(); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { e.server.Close() })
+	return e
+}
+
+// send writes a byte at one end.
+func (e *echo) send(from net.Conn) {
+	e.tb.Helper()
+	if _, err := from.Write([]byte{0}); err != nil {
+		e.tb.Fatal(err)
 	}
 }
 
+// receive reads a byte at one end.
+func (e *echo) receive(at net.Conn) {
+	e.tb.Helper()
+	err := at.SetReadDeadline(time.Now().Add(time.Minute))
+	if err == nil {
+		_, err = at.Read(make([]byte, 1))
+	}
+	if err != nil {
+		e.tb.Fatal(err)
+	}
+}
+
+// trip has a byte go to the server and back, and returns how long that took.
+func (e *echo) trip() time.Duration {
+	e.tb.Helper()
+	begun := time.Now()
+	e.send(e.client)
+	e.receive(e.server)
+	e.send(e.server)
+	e.receive(e.client)
+	return time.Since(begun)
+}
+
 // TestInterpose: a wire gets an emulator while a connection is open, and its ends do not change.
-// The process that made the lab and one that opened it see the same state.
+// The process that made the lab and one that opened it see the same state. BenchmarkInterposed
+// measures what an emulator adds.
 func TestInterpose(t *testing.T) {
 	l := start(t, options(t, "emulate", labtest.Plain()))
-	trip := roundTrips(t, l)
-	below := func(most time.Duration, what string) {
-		t.Helper()
-		// A busy machine delays some, a link all.
-		for range 100 {
-			if trip() < most {
-				return
-			}
-		}
-		t.Errorf("no round trip over %s took less than %s", what, most)
-	}
-	below(40*time.Millisecond, "a wire without a delay")
+	e := dialEcho(t, l)
+	e.trip()
 	const state = "addr show dev wire; route show; link show wire"
 	before := labtest.IP(t, l.Name(), "a", state)
 	other, err := Open(l.Name())
@@ -95,20 +97,31 @@ func TestInterpose(t *testing.T) {
 	if err := other.Links().Set("wire", scenario.Shape{Rate: 10e6, Delay: 20 * time.Millisecond}); err != nil {
 		t.Fatal(err)
 	}
-	if d := trip(); d < 40*time.Millisecond {
+	if d := e.trip(); d < 40*time.Millisecond {
 		t.Errorf("a round trip over 20 ms each way took %s", d)
 	}
 	if after := labtest.IP(t, l.Name(), "a", state); after != before {
 		t.Errorf("the end has changed from\n%s\nto\n%s", before, after)
 	}
 	// The owner has not yet read the changed state.
-	if err := l.Links().Set("wire", scenario.Shape{Rate: 10e6, Delay: 40 * time.Millisecond, Backward: &linkmodel.Change{Delay: new(time.Duration)}}); err != nil {
+	const oneWay = time.Second
+	if err := l.Links().Set("wire", scenario.Shape{Rate: 10e6, Delay: oneWay, Backward: &linkmodel.Change{Delay: new(time.Duration)}}); err != nil {
 		t.Fatal(err)
 	}
-	if d := trip(); d < 40*time.Millisecond {
-		t.Errorf("a round trip over 40 ms and back over none took %s", d)
+	if d := e.trip(); d < oneWay {
+		t.Errorf("a round trip over %s and back over none took %s", oneWay, d)
 	}
-	below(75*time.Millisecond, "40 ms and back over none")
+	// What is sent later in the direction without a delay arrives earlier.
+	e.send(e.client)
+	e.send(e.server)
+	e.receive(e.client)
+	if err := e.server.SetReadDeadline(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := e.server.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("%d bytes that were sent over %s arrived before what was sent later over none: %v", n, oneWay, err)
+	}
+	e.receive(e.server)
 	at := scenario.Port{Node: "a", Interface: "wire"}
 	if err := l.Links().Blackhole(scenario.Hole{Node: at.Node, Interface: at.Interface, Direction: scenario.Out}); err != nil {
 		t.Fatal(err)
@@ -122,7 +135,13 @@ func TestInterpose(t *testing.T) {
 	if err := l.Links().Set("wire", scenario.Shape{}); err != nil {
 		t.Fatal(err)
 	}
-	below(40*time.Millisecond, "a wire whose delay was removed")
+	// A busy machine delays some round trips for as long, the removed delay all.
+	trips := 1
+	for ; e.trip() >= oneWay && trips < 20; trips++ {
+	}
+	if trips == 20 {
+		t.Errorf("%d round trips took %s and more after the delay was removed", trips, oneWay)
+	}
 	if err := l.Links().Set("lan", scenario.Shape{Delay: time.Millisecond}); err == nil || !strings.Contains(err.Error(), "it is a switch of 3 ends") {
 		t.Errorf("a switch with a delay: %v", err)
 	}
@@ -133,6 +152,23 @@ func TestInterpose(t *testing.T) {
 	for _, i := range infos {
 		if i.Name == l.Name() && i.Condition != Running {
 			t.Errorf("the lab is %s", i.Condition)
+		}
+	}
+}
+
+// BenchmarkInterposed measures a round trip over a wire, without an emulator and with one that
+// delays by a microsecond.
+func BenchmarkInterposed(b *testing.B) {
+	l := start(b, options(b, "interposed", labtest.Plain()))
+	e := dialEcho(b, l)
+	for _, name := range []string{"a wire", "a wire with an emulator"} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				e.trip()
+			}
+		})
+		if err := l.Links().Set("wire", scenario.Shape{Delay: time.Microsecond}); err != nil {
+			b.Fatal(err)
 		}
 	}
 }
@@ -179,14 +215,14 @@ func TestCaptureInterposed(t *testing.T) {
 // attempt succeeds.
 func TestInterposeFails(t *testing.T) {
 	l := start(t, options(t, "half", labtest.Plain()))
-	trip := roundTrips(t, l)
+	e := dialEcho(t, l)
 	index := strings.TrimSpace(labtest.Run(t, l, "b", "cat /sys/class/net/wire/ifindex"))
 	labtest.IP(t, l.Name(), "b", "link add emulator"+index+" type veth peer name other")
 	delay := scenario.Shape{Delay: 20 * time.Millisecond}
 	if err := l.Links().Set("wire", delay); err == nil || !strings.Contains(err.Error(), `make the detour of interface "wire"`) {
 		t.Fatalf("a detour in the place of another interface: %v", err)
 	}
-	trip()
+	e.trip()
 	if left, err := netns.List(namespaceOf(l.Name(), "link-")); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
@@ -197,7 +233,7 @@ func TestInterposeFails(t *testing.T) {
 	if err := l.Links().Set("wire", delay); err != nil {
 		t.Fatal(err)
 	}
-	if d := trip(); d < 40*time.Millisecond {
+	if d := e.trip(); d < 40*time.Millisecond {
 		t.Errorf("a round trip over 20 ms each way took %s", d)
 	}
 }

@@ -59,14 +59,14 @@ func playHold(args []string) error {
 }
 
 // options returns the options of a lab for this test.
-func options(t *testing.T, name string, spec *scenario.Spec) Options {
+func options(t testing.TB, name string, spec *scenario.Spec) Options {
 	t.Helper()
 	labtest.NeedRoot(t)
 	return Options{Name: labtest.Prefix() + name, Spec: spec, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 }
 
 // start makes a lab that is removed at the end of the test.
-func start(t *testing.T, o Options) *Lab {
+func start(t testing.TB, o Options) *Lab {
 	t.Helper()
 	l, err := Up(t.Context(), o)
 	if err != nil {

@@ -174,7 +174,7 @@ func skip(t testing.TB, why string) {
 }
 
 // NothingLeft checks that a lab left no namespace and no state behind.
-func NothingLeft(t *testing.T, name string) {
+func NothingLeft(t testing.TB, name string) {
 	t.Helper()
 	if left, err := netns.List("tabane-" + name + "-"); err != nil || len(left) > 0 {
 		t.Errorf("namespaces left: %v %v", left, err)
