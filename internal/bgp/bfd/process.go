@@ -67,7 +67,9 @@ var prepared bool
 func serve(in io.Reader, out io.Writer) error {
 	died := make(chan os.Signal, 1)
 	signal.Notify(died, parentDied)
-	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	// SIGPIPE: a report to a daemon that is gone must not end this process before the neighbors
+	// know.
+	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGPIPE)
 	var mu sync.Mutex
 	encoder := json.NewEncoder(out)
 	send := func(r reply) {
