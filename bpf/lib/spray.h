@@ -223,4 +223,143 @@ static __always_inline int spray_harms(const struct spray_path *p)
 	return spray_loses(p) || p->late > SPRAY_LATE + p->packets / 256;
 }
 
+/*
+ * A path of a flow of datagrams, whose acknowledgments cannot be read, as a queue that is served at
+ * the rate that TCP measured.
+ */
+struct spray_queue {
+	__u32 rate;  /* bytes per millisecond; 0: not known, and not used */
+	__u32 delay; /* round trip; all paths have the way back in common */
+	__u32 free;  /* time at which what was sent has been served */
+};
+
+enum {
+	SPRAY_BACKLOG = 100000, /* what queues of flows hold at most: rates may be too low */
+	SPRAY_BEGIN = 128 << 10, /* bytes before a flow of datagrams is sprayed: short ones gain nothing */
+	SPRAY_SETTLE = 500000, /* after a turn began its rate is not counted */
+	SPRAY_TURN = 2000000, /* a turn over home alone */
+	SPRAY_AGAIN = 30000000, /* how long a flow is sprayed before home alone is measured again */
+};
+
+enum {
+	SPRAY_ALONE,
+	SPRAY_SPRAYED,
+};
+
+/* What a flow of datagrams brings over home alone, and sprayed, in turns. */
+struct spray_turns {
+	__u32 state;  /* SPRAY_ALONE or SPRAY_SPRAYED */
+	__u32 paused; /* spraying gains nothing in this network at present */
+	__u32 total;  /* bytes of the flow, up to SPRAY_BEGIN */
+	__u32 since;  /* start of the turn */
+	__u32 window; /* start of what is counted; 0: not yet */
+	__u32 bytes;  /* since */
+	__u32 others; /* of these, over other paths than home */
+	__u32 home;   /* rate over home alone; 0: not known */
+	__u32 worse;  /* windows in a row */
+};
+
+enum spray_verdict {
+	SPRAY_GOES_ON,
+	SPRAY_GAINS,
+	SPRAY_LEAVES,
+};
+
+/* How long what was sent over a path is still being served. */
+static __always_inline __u32 spray_backlog(const struct spray_queue *q, __u32 now)
+{
+	__u32 left = q->free - now;
+
+	return left <= 2 * SPRAY_BACKLOG ? left : 0;
+}
+
+/* The path over which a datagram arrives first, and its place in the queue there. */
+static __always_inline __u32 spray_queue_choose(const struct spray_turns *t, struct spray_queue *queue, __u32 home, __u32 may, __u32 size, __u32 now)
+{
+	__u32 best = 0xffffffff, chosen = SPRAY_PATH(home), left, excess;
+	int alone = t->state == SPRAY_ALONE || t->paused || t->total < SPRAY_BEGIN || !queue[chosen].rate;
+
+	for (__u32 i = 0; i < SPRAY_PATHS; i++) {
+		struct spray_queue *q = &queue[i];
+		__u32 at;
+
+		if (!(may >> i & 1) || !q->rate || (alone && i != SPRAY_PATH(home)))
+			continue;
+		at = spray_backlog(q, now) + size * 1000 / q->rate + q->delay;
+		if (at < best || (at == best && i == home)) {
+			best = at;
+			chosen = i;
+		}
+	}
+	if (best == 0xffffffff)
+		return chosen;
+	left = best - queue[SPRAY_PATH(chosen)].delay;
+	queue[SPRAY_PATH(chosen)].free = now + left;
+	if (left <= SPRAY_BACKLOG)
+		return chosen;
+	excess = left - SPRAY_BACKLOG;
+	for (__u32 i = 0; i < SPRAY_PATHS; i++)
+		if (spray_backlog(&queue[i], now) > excess)
+			queue[i].free -= excess;
+		else
+			queue[i].free = now;
+	return chosen;
+}
+
+/* Counts a datagram, and concludes from the turns whether spraying gains. */
+static __always_inline int spray_turn(struct spray_turns *t, __u32 delay, __u32 now, __u32 size, int other)
+{
+	__u32 limit = 16 * delay > SPRAY_WATCH ? 16 * delay : SPRAY_WATCH, time, rate;
+	int bulk;
+
+	if (t->total < SPRAY_BEGIN)
+		t->total += size;
+	if (!t->window) {
+		if (now - t->since < SPRAY_SETTLE)
+			return SPRAY_GOES_ON;
+		t->window = now ? now : 1;
+		t->bytes = t->others = 0;
+	}
+	t->bytes += size;
+	if (other)
+		t->others += size;
+	time = now - t->window;
+	if (t->state == SPRAY_ALONE) {
+		if (time < SPRAY_TURN - SPRAY_SETTLE)
+			return SPRAY_GOES_ON;
+		/* A pause of the application is none of the path. */
+		t->home = time < SPRAY_TURN ? t->bytes / (time / 1000) : 0;
+		t->state = t->home ? SPRAY_SPRAYED : SPRAY_ALONE;
+		t->since = now;
+		t->window = t->worse = 0;
+		return SPRAY_GOES_ON;
+	}
+	if (time < limit)
+		return SPRAY_GOES_ON;
+	rate = time < 2 * limit ? t->bytes / (time / 1000) : 0;
+	bulk = rate && t->others > t->bytes / 16;
+	t->window = now ? now : 1;
+	t->bytes = t->others = 0;
+	if (!bulk) {
+		t->worse = 0;
+	} else if ((__u64)rate * 100 < (__u64)t->home * 102) {
+		t->worse++;
+		if ((__u64)rate * 100 < (__u64)t->home * 90)
+			t->worse++;
+		if (t->worse < 2 * SPRAY_WORSE)
+			return SPRAY_GOES_ON;
+		t->worse = 0;
+		return SPRAY_LEAVES;
+	} else if (now - t->since < SPRAY_AGAIN) {
+		t->worse = 0;
+		return SPRAY_GAINS;
+	}
+	if (now - t->since >= SPRAY_AGAIN) {
+		t->state = SPRAY_ALONE;
+		t->since = now;
+		t->window = 0;
+	}
+	return SPRAY_GOES_ON;
+}
+
 #endif

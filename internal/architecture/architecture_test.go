@@ -87,8 +87,8 @@ var folders = []folder{
 		name: "epe", about: "egress peer engineering: border router, server, reflector, router, path manager, flows",
 		may:     []string{"base", "kernel", "bgp", "mptcp", "daemon"},
 		because: "it is a capability of its own",
-		rungs:   [][]string{{"belief", "capacity", "flowcount", "outcome", "selection", "silence", "spray"}, {"flows", "pathmanager", "share"}, {"asbr", "edge", "reflector", "router"}},
-		pure:    []string{"belief", "capacity", "selection"},
+		rungs:   [][]string{{"arrival", "belief", "capacity", "flowcount", "outcome", "selection", "silence", "spray"}, {"flows", "pathmanager", "share"}, {"asbr", "edge", "reflector", "router"}},
+		pure:    []string{"arrival", "belief", "capacity", "selection"},
 	},
 	{
 		name: "gateway", about: "a site's gateway: the daemon, its data planes, and what chooses, repairs and paces packets",

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Sends the packets of each TCP connection over several egress paths (see spray.h).
+ * Sends the packets of each TCP connection, and of each flow of UDP, over several egress paths (see
+ * spray.h).
  *
  * The program of a route (lwt_xmit) chooses a path, sets its mark and has the packet routed again: the
  * rule for the mark has the table of one egress peer, which has the routes that the peer announced and
  * ends in unreachable. So no choice, however wrong, sends a packet to a peer that did not announce its
  * destination. A program at ingress reads acknowledgments, and knows by the sequence numbers which path
- * carried what has arrived. All that is not TCP goes over home.
+ * carried what has arrived. What TCP measured of the paths to a network applies to flows of datagrams
+ * there. All else goes over home.
  *
  * Records of a connection have one writer each: head and what is in front of it belong to the sender,
  * tail and arrivals to the receiver. What two processors do to one connection at once can make a count
@@ -22,6 +24,7 @@
 
 /* Half of the connections that bulk is sprayed of at once; records hold what is in flight. */
 #define CONNECTIONS 1024
+#define FLOWS 4096 /* the same for UDP */
 #define RECORDS 512
 #define LEARNED 128 /* after so many packets, what is known of a path is remembered, and then again */
 #define IDLE 2000000 /* after so many microseconds a connection may be replaced by another */
@@ -68,7 +71,23 @@ struct connection {
 	struct record records[RECORDS];
 };
 
-/* What is remembered of a path to a client network, /48 or /24, by its mark. */
+/* A flow of UDP. */
+struct datagrams {
+	struct ends ends;
+	__u32 used;
+	__u32 packets;
+	__u32 home;
+	__u32 rule;
+	__u32 heard; /* time of the last packet of the client; 0: never */
+	__u32 progress; /* as heard, or when the first packet since was sent */
+	struct spray_turns turns;
+	struct spray_queue queue[SPRAY_PATHS];
+};
+
+/*
+ * What is remembered of a path to a client network, /48 or /24, by its mark; with the mark 0 what
+ * spraying of datagrams brought there, and the rate of home alone.
+ */
 struct network {
 	__u8 prefix[8]; /* of an IPv4 address ::ffff/96 is left out */
 	__u32 mark;
@@ -103,6 +122,13 @@ struct {
 } connections SEC(".maps");
 
 struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, FLOWS);
+	__type(key, __u32);
+	__type(value, struct datagrams);
+} flows SEC(".maps");
+
+struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 65536);
 	__type(key, struct network);
@@ -129,6 +155,7 @@ struct segment {
 	__u8 options_length;
 	__u8 flags;
 	__u8 family;
+	__u8 protocol; /* PROTO_TCP or PROTO_UDP */
 };
 
 #define TCP_SYN 2
@@ -139,7 +166,7 @@ static __always_inline __u32 number32(const __u8 *at)
 	return ntohl(*(const __u32 *)at);
 }
 
-/* Parses a TCP segment without IPv6 extension headers; 0 for any other packet. */
+/* Parses TCP or UDP without IPv6 extension headers; 0 for any other packet. */
 static __always_inline int parse(struct __sk_buff *skb, __u32 offset, int received, struct segment *s)
 {
 	__u8 room[LONGEST_VIEW] __attribute__((aligned(8)));
@@ -153,8 +180,9 @@ static __always_inline int parse(struct __sk_buff *skb, __u32 offset, int receiv
 		return 0;
 	if (at[0] >> 4 == 4) {
 		header = (at[0] & 15) * 4;
-		if (header < IPV4_HEADER || at[9] != PROTO_TCP || number(at + 6) & IPV4_DF_MASK)
+		if (header < IPV4_HEADER || number(at + 6) & IPV4_DF_MASK)
 			return 0;
+		s->protocol = at[9];
 		end = offset + number(at + IPV4_LENGTH);
 		*(__u64 *)source = *(__u64 *)destination = 0;
 		*(__u32 *)(source + 8) = *(__u32 *)(destination + 8) = htonl(0xffff);
@@ -164,8 +192,9 @@ static __always_inline int parse(struct __sk_buff *skb, __u32 offset, int receiv
 		offset += header;
 	} else if (at[0] >> 4 == 6) {
 		at = view(skb, offset, IPV6_HEADER, room);
-		if (!at || at[IPV6_NEXT] != PROTO_TCP)
+		if (!at)
 			return 0;
+		s->protocol = at[IPV6_NEXT];
 		end = offset + IPV6_HEADER + number(at + IPV6_LENGTH);
 		copy(source, at + IPV6_SOURCE, 16);
 		copy(destination, at + IPV6_DESTINATION, 16);
@@ -174,13 +203,24 @@ static __always_inline int parse(struct __sk_buff *skb, __u32 offset, int receiv
 	} else {
 		return 0;
 	}
-	at = view(skb, offset, TCP_HEADER, room);
+	if (s->protocol != PROTO_TCP && s->protocol != PROTO_UDP)
+		return 0;
+	at = view(skb, offset, UDP_HEADER, room);
 	if (!at)
 		return 0;
 	from = number(at);
 	to = number(at + 2);
 	s->ends.local_port = received ? to : from;
 	s->ends.remote_port = received ? from : to;
+	if (s->protocol == PROTO_UDP) {
+		if (offset + UDP_HEADER > end)
+			return 0;
+		s->length = end - offset - UDP_HEADER;
+		return 1;
+	}
+	at = view(skb, offset, TCP_HEADER, room);
+	if (!at)
+		return 0;
 	s->sequence = number32(at + 4);
 	s->acknowledgment = number32(at + 8);
 	header = (at[TCP_OFFSET] >> 4) * 4;
@@ -201,7 +241,7 @@ static __always_inline __u32 place(const struct ends *e)
 	h *= 0x9e3779b97f4a7c15ULL;
 	h ^= h >> 29;
 	h *= 0xbf58476d1ce4e5b9ULL;
-	return h >> 54; /* below CONNECTIONS */
+	return h >> 52;
 }
 
 static __always_inline int same(const struct ends *a, const struct ends *b)
@@ -214,7 +254,10 @@ static __always_inline int same(const struct ends *a, const struct ends *b)
 
 static __always_inline struct connection *find(const struct ends *e, __u32 at)
 {
-	struct connection *c = bpf_map_lookup_elem(&connections, &at);
+	struct connection *c;
+
+	at &= CONNECTIONS - 1;
+	c = bpf_map_lookup_elem(&connections, &at);
 
 	if (c && same(&c->ends, e))
 		return c;
@@ -237,8 +280,10 @@ static __always_inline void network_of(const struct ends *e, __u8 family, __u32 
 /* Begins a connection in one of its two places, if there is an idle one. */
 static __always_inline struct connection *begin(const struct segment *s, const struct plan *plan, __u32 at, __u32 now)
 {
-	struct connection *c = bpf_map_lookup_elem(&connections, &at);
+	struct connection *c;
 
+	at &= CONNECTIONS - 1;
+	c = bpf_map_lookup_elem(&connections, &at);
 	if (!c || (c->bytes && !spray_later(now - c->used, IDLE))) {
 		at ^= 1;
 		c = bpf_map_lookup_elem(&connections, &at);
@@ -491,6 +536,139 @@ static __always_inline __u32 choose(const struct segment *s, const struct plan *
 	return chosen;
 }
 
+static __always_inline struct datagrams *find_datagrams(const struct ends *e, __u32 at)
+{
+	struct datagrams *f = bpf_map_lookup_elem(&flows, &at);
+
+	if (f && same(&f->ends, e))
+		return f;
+	at ^= 1;
+	f = bpf_map_lookup_elem(&flows, &at);
+	return f && same(&f->ends, e) ? f : 0;
+}
+
+/* Begins a flow in one of its two places, if there is an idle one. */
+static __always_inline struct datagrams *begin_datagrams(const struct segment *s, const struct plan *plan, __u32 at, __u32 now)
+{
+	struct datagrams *f = bpf_map_lookup_elem(&flows, &at);
+
+	if (!f || (f->packets && !spray_later(now - f->used, IDLE))) {
+		at ^= 1;
+		f = bpf_map_lookup_elem(&flows, &at);
+		if (!f || (f->packets && !spray_later(now - f->used, IDLE)))
+			return 0;
+	}
+	__builtin_memset(f, 0, sizeof(*f));
+	__builtin_memcpy(&f->ends, &s->ends, sizeof(f->ends));
+	f->home = plan->home;
+	f->rule = plan->rule;
+	f->progress = now;
+	f->turns.since = now;
+	return f;
+}
+
+/* Reads what TCP measured of the paths, and what other flows of datagrams to the network did. */
+static __always_inline void consult(struct datagrams *f, const struct segment *s, const struct plan *plan)
+{
+	__u64 time = bpf_ktime_get_ns();
+	struct memory *m;
+	struct network n;
+
+	for (__u32 i = 0; i < SPRAY_PATHS; i++) {
+		struct spray_queue *q = &f->queue[i];
+
+		q->rate = 0;
+		if (!(plan->may >> i & 1))
+			continue;
+		network_of(&s->ends, s->family, plan->mark[i], &n);
+		m = bpf_map_lookup_elem(&networks, &n);
+		if (!m || m->until > time || !m->learned || time - m->learned >= VALID)
+			continue;
+		q->rate = m->rate;
+		q->delay = m->shortest;
+	}
+	network_of(&s->ends, s->family, 0, &n);
+	m = bpf_map_lookup_elem(&networks, &n);
+	f->turns.paused = m && m->until > time;
+	if (m && !f->packets && m->learned && time - m->learned < VALID) {
+		f->turns.home = m->rate;
+		f->turns.state = SPRAY_SPRAYED;
+	}
+}
+
+/* Remembers what a flow of datagrams found: the rate of home alone, or that spraying brings no more. */
+static __always_inline void conclude(struct datagrams *f, const struct segment *s, int gains)
+{
+	__u64 time = bpf_ktime_get_ns(), first = SPRAY_LOSS_PAUSE * 1000ULL;
+	struct memory *known, next = {};
+	struct network n;
+
+	network_of(&s->ends, s->family, 0, &n);
+	known = bpf_map_lookup_elem(&networks, &n);
+	if (known)
+		next = *known;
+	if (gains) {
+		next.rate = f->turns.home;
+		next.learned = time;
+	} else {
+		next.learned = 0;
+		if (next.until <= time) {
+			next.pause = next.until && next.until + 8 * next.pause > time ? 2 * next.pause : first;
+			if (next.pause > SPRAY_MAX_PAUSE * 1000ULL)
+				next.pause = SPRAY_MAX_PAUSE * 1000ULL;
+			next.until = time + next.pause;
+		}
+		f->turns.paused = 1;
+	}
+	bpf_map_update_elem(&networks, &n, &next, 0);
+}
+
+/* The path of a datagram. */
+static __attribute__((noinline)) __u32 choose_datagram(const struct segment *s, const struct plan *plan)
+{
+	__u32 now = bpf_ktime_get_ns() / 1000, at = place(&s->ends), home, chosen, limit;
+	struct datagrams *f = find_datagrams(&s->ends, at);
+	int verdict;
+
+	if (!f || f->rule != plan->rule) {
+		if (!f || spray_later(now - f->used, IDLE))
+			f = begin_datagrams(s, plan, at, now);
+		else
+			f = 0;
+		if (!f)
+			return plan->home;
+	}
+	f->used = now;
+	if (!(f->packets % LEARNED))
+		consult(f, s, plan);
+	f->packets++;
+	if (!f->packets)
+		f->packets = 1;
+	if (!(plan->may >> SPRAY_PATH(f->home) & 1))
+		f->home = plan->home;
+	home = SPRAY_PATH(f->home);
+	/* Where a client never sends, silence says nothing. */
+	limit = 3 * f->queue[home].delay > SPRAY_DEAD ? 3 * f->queue[home].delay : SPRAY_DEAD;
+	if (f->heard == f->progress)
+		f->progress = now;
+	if (f->heard && spray_later(now - f->progress, limit)) {
+		for (__u32 i = 1; i < SPRAY_PATHS; i++) {
+			__u32 other = SPRAY_PATH(home + i);
+
+			if (plan->may >> other & 1) {
+				f->home = home = other;
+				f->progress = now;
+				break;
+			}
+		}
+	}
+	chosen = spray_queue_choose(&f->turns, f->queue, home, plan->may, s->length, now);
+	verdict = spray_turn(&f->turns, f->queue[home].delay, now, s->length, chosen != home);
+	if (verdict)
+		conclude(f, s, verdict == SPRAY_GAINS);
+	return chosen;
+}
+
 #define LWT_DROP 2
 
 SEC("lwt_xmit")
@@ -504,8 +682,12 @@ int send(struct __sk_buff *skb)
 	if (!plan || (skb->mark & MARK_MASK) == (plan->mark[SPRAY_PATH(plan->home)] & MARK_MASK))
 		return LWT_DROP;
 	path = plan->home;
-	if (parse(skb, 0, 0, &s) && s.length && !(s.flags & TCP_SYN))
-		path = choose(&s, plan);
+	if (parse(skb, 0, 0, &s) && s.length) {
+		if (s.protocol == PROTO_UDP)
+			path = choose_datagram(&s, plan);
+		else if (!(s.flags & TCP_SYN))
+			path = choose(&s, plan);
+	}
 	path = SPRAY_PATH(path);
 	skb->mark = plan->mark[path];
 	return LWT_REROUTE;
@@ -565,9 +747,20 @@ int receive(struct __sk_buff *skb)
 	__u32 now, ack, zero = 0, at, edge[8] = {};
 	struct segment s = {};
 	struct connection *c;
+	struct datagrams *f;
 	__u8 *options;
 
-	if (!parse(skb, ETHERNET_HEADER, 1, &s) || !(s.flags & TCP_ACK))
+	if (!parse(skb, ETHERNET_HEADER, 1, &s))
+		return TC_NEXT;
+	if (s.protocol == PROTO_UDP) {
+		f = find_datagrams(&s.ends, place(&s.ends));
+		if (f) {
+			now = bpf_ktime_get_ns() / 1000;
+			f->heard = f->progress = now ? now : 1;
+		}
+		return TC_NEXT;
+	}
+	if (!(s.flags & TCP_ACK))
 		return TC_NEXT;
 	c = find(&s.ends, place(&s.ends));
 	if (!c || !c->bytes)

@@ -43,6 +43,7 @@ type programPlan struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	programMapConnections = "connections"
+	programMapFlows       = "flows"
 	programMapNetworks    = "networks"
 	programMapPlans       = "plans"
 	programMapScratch     = "scratch"
@@ -105,6 +106,7 @@ type programProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type programMapSpecs struct {
 	Connections *ebpf.MapSpec `ebpf:"connections"`
+	Flows       *ebpf.MapSpec `ebpf:"flows"`
 	Networks    *ebpf.MapSpec `ebpf:"networks"`
 	Plans       *ebpf.MapSpec `ebpf:"plans"`
 	Scratch     *ebpf.MapSpec `ebpf:"scratch"`
@@ -141,6 +143,7 @@ func (o *programObjects) Close() error {
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programMaps struct {
 	Connections *ebpf.Map `ebpf:"connections"`
+	Flows       *ebpf.Map `ebpf:"flows"`
 	Networks    *ebpf.Map `ebpf:"networks"`
 	Plans       *ebpf.Map `ebpf:"plans"`
 	Scratch     *ebpf.Map `ebpf:"scratch"`
@@ -149,6 +152,7 @@ type programMaps struct {
 func (m *programMaps) Close() error {
 	return _ProgramClose(
 		m.Connections,
+		m.Flows,
 		m.Networks,
 		m.Plans,
 		m.Scratch,

@@ -156,7 +156,7 @@ func (s *Sprayer) load(number uint32) (*ebpf.Program, error) {
 	}
 	o := &s.objects
 	err = bpf.LoadWith(spec, &loaded, map[string]*ebpf.Map{
-		"plans": o.Plans, "connections": o.Connections, "networks": o.Networks, "scratch": o.Scratch,
+		"plans": o.Plans, "connections": o.Connections, "flows": o.Flows, "networks": o.Networks, "scratch": o.Scratch,
 	})
 	return loaded.Send, err
 }

@@ -1,0 +1,153 @@
+package arrival
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+const segment = 1400
+
+// TestFirstConnection: what nothing is known of carries nothing until the connection is careful no
+// longer, and then a single packet until that is acknowledged.
+func TestFirstConnection(t *testing.T) {
+	var n Network
+	c := New(&n, 2, 0, 0)
+	now, sequence := time.Duration(0), uint32(0)
+	other := 0
+	for sequence < careful+20*segment {
+		if c.Choose(now, sequence, segment) == 1 {
+			other++
+			if sequence < careful-segment {
+				t.Fatalf("byte %d takes a path that nothing is known of", sequence)
+			}
+		}
+		sequence += segment
+		if other == 0 { // from then on nothing is acknowledged
+			now += 10 * time.Millisecond
+			c.Acknowledged(now, sequence, nil)
+		}
+	}
+	if other != 1 {
+		t.Errorf("%d packets take a path that nothing is known of", other)
+	}
+}
+
+// remembers is a network with two paths of these rates, in bytes per millisecond, and round trips.
+func remembers(rates, delays [2]uint32) *Network {
+	var n Network
+	for i := range rates {
+		n.paths[i] = Memory{known: true, rate: rates[i], shortest: delays[i]}
+	}
+	return &n
+}
+
+// bulk sends datagrams at a rate until a time, and returns the shares of both paths in the last part.
+func bulk(f *Flow, from, until time.Duration, rate uint32) (shares [2]float64) {
+	sent := [2]float64{}
+	for now := from; now < until; now += time.Duration(segment) * time.Millisecond / time.Duration(rate) {
+		sent[f.Choose(now, segment)]++
+		f.Heard(now)
+	}
+	for i := range sent {
+		shares[i] = sent[i] / (sent[0] + sent[1])
+	}
+	return shares
+}
+
+// TestFlow: a flow is measured over home alone, then sprayed by the rates of the paths, and where that
+// gains nothing it leaves, for other flows of the network too. Where it gains the next flow begins
+// sprayed.
+func TestFlow(t *testing.T) {
+	n := remembers([2]uint32{3000, 1500}, [2]uint32{10_000, 10_000})
+	f := NewFlow(n, 2, 0)
+	if got := bulk(f, 0, 1900*time.Millisecond, 2900); got[0] != 1 {
+		t.Errorf("before home alone is measured %v", got)
+	}
+	if got := bulk(f, 2*time.Second, 4*time.Second, 4400); got[1] < 0.28 || got[1] > 0.38 {
+		t.Errorf("paths of 2 : 1 have %v", got)
+	}
+	if !n.datagrams.known || n.datagrams.until != 0 {
+		t.Errorf("what is remembered is %+v", n.datagrams)
+	}
+	next := NewFlow(n, 2, 4*time.Second)
+	if got := bulk(next, 4*time.Second, 4500*time.Millisecond, 4400); got[1] < 0.2 {
+		t.Errorf("the next flow has %v", got)
+	}
+	// Home is believed to be slow, so that both are used, and they bring less than home alone did.
+	n.paths[0].rate = 1000
+	bulk(next, 5*time.Second, 12*time.Second, 2700)
+	if n.datagrams.until < 12*time.Second {
+		t.Errorf("what gains nothing is not left: %+v", n.datagrams)
+	}
+	if got := bulk(NewFlow(n, 2, 12*time.Second), 12*time.Second, 13*time.Second, 4400); got[0] != 1 {
+		t.Errorf("after that another flow has %v", got)
+	}
+}
+
+// TestFlowWithoutMeasurements: where TCP measured nothing, or nothing of late, home carries all.
+func TestFlowWithoutMeasurements(t *testing.T) {
+	if got := bulk(NewFlow(&Network{}, 2, 0), 0, 6*time.Second, 4400); got[0] != 1 {
+		t.Errorf("without measurements %v", got)
+	}
+	n := remembers([2]uint32{3000, 3000}, [2]uint32{10_000, 10_000})
+	if got := bulk(NewFlow(n, 2, valid), valid, valid+6*time.Second, 4400); got[0] != 1 {
+		t.Errorf("with old ones %v", got)
+	}
+	n = remembers([2]uint32{3000, 3000}, [2]uint32{10_000, 10_000})
+	n.paths[1].until = time.Hour
+	if got := bulk(NewFlow(n, 2, 0), 0, 6*time.Second, 4400); got[0] != 1 {
+		t.Errorf("over a path that TCP left %v", got)
+	}
+}
+
+// TestSilentHome: a flow whose client is no longer heard takes another home, one whose client never
+// sends stays.
+func TestSilentHome(t *testing.T) {
+	f := NewFlow(&Network{}, 2, 0)
+	f.Choose(0, segment)
+	f.Heard(time.Millisecond)
+	f.Choose(2*time.Millisecond, segment)
+	if got := f.Choose(200*time.Millisecond, segment); got != 0 {
+		t.Errorf("after 0.2 s path %d", got)
+	}
+	if got := f.Choose(400*time.Millisecond, segment); got != 1 {
+		t.Errorf("after 0.4 s path %d", got)
+	}
+	quiet := NewFlow(&Network{}, 2, 0)
+	for now := time.Duration(0); now < 5*time.Second; now += 100 * time.Millisecond {
+		if got := quiet.Choose(now, segment); got != 0 {
+			t.Fatalf("one whose client never sends takes path %d", got)
+		}
+	}
+}
+
+// TestAnything: whatever arrives, in whatever order, nothing panics, and a path is one of those that
+// there are.
+func TestAnything(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		paths := rapid.IntRange(1, MaxPaths).Draw(t, "paths")
+		var n Network
+		c, f := New(&n, paths, 0, 0), NewFlow(&n, paths, 0)
+		now := time.Duration(0)
+		for range rapid.IntRange(1, 300).Draw(t, "events") {
+			now += time.Duration(rapid.Uint32().Draw(t, "later")) * time.Microsecond / 100
+			number := rapid.Uint32()
+			switch rapid.IntRange(0, 3).Draw(t, "event") {
+			case 0:
+				if got := c.Choose(now, number.Draw(t, "sequence"), uint32(rapid.Uint16().Draw(t, "size"))); got < 0 || got >= paths {
+					t.Fatalf("path %d", got)
+				}
+			case 1:
+				c.Acknowledged(now, number.Draw(t, "ack"), []Block{{number.Draw(t, "left"), number.Draw(t, "right")}})
+			case 2:
+				if got := f.Choose(now, uint32(rapid.Uint16().Draw(t, "size"))); got < 0 || got >= paths {
+					t.Fatalf("path %d", got)
+				}
+			default:
+				f.Heard(now)
+			}
+		}
+	})
+}

@@ -1,0 +1,279 @@
+package arrival
+
+import "time"
+
+const (
+	learned = 128              // after so many packets, what is known of a path is remembered
+	valid   = 10 * time.Minute // how long what is remembered counts
+	block   = 16               // records that a block of a SACK option has arrive at most
+	most    = 48               // the same of an acknowledgment
+	unit    = time.Microsecond // of times here
+	records = 512              // what is in flight of a connection, in super-packets
+)
+
+// Memory is what is remembered of a path to a client network (struct memory). The zero value is
+// nothing.
+type Memory struct {
+	until, pause, learned time.Duration
+	pauses                int
+	known                 bool
+	shortest, rate        uint32
+}
+
+// Network is what is remembered of the paths to a client network, and of datagrams that were sprayed
+// there.
+type Network struct {
+	paths     [MaxPaths]Memory
+	datagrams Memory
+}
+
+// record is a packet in flight.
+type record struct {
+	end, length, sent, acknowledged, retransmitted uint32
+	path                                           int
+	arrived                                        bool
+}
+
+// Connection sprays the packets of one TCP connection. It is not safe for concurrent use.
+type Connection struct {
+	network    *Network
+	paths      int
+	home       int
+	bytes      uint32
+	next       uint32
+	head, tail uint32
+	period     uint32
+	heard      bool
+	watch      watch
+	path       [MaxPaths]Path
+	records    [records]record
+}
+
+// New returns a connection over so many paths, whose first one is home. first is the sequence number
+// of its first byte.
+func New(network *Network, paths int, first uint32, now time.Duration) *Connection {
+	c := &Connection{network: network, paths: paths, next: first, period: micro(now)}
+	c.watch.Since = micro(now)
+	for i := range c.path {
+		c.path[i].Window = firstWindow
+	}
+	return c
+}
+
+func micro(t time.Duration) uint32 { return uint32(t / unit) }
+
+// recall begins with what is remembered of the paths.
+func (c *Connection) recall(now time.Duration) {
+	for i := range c.paths {
+		p, m := &c.path[i], &c.network.paths[i]
+		if m.pauses > 0 && now < m.until+valid {
+			p.Careful, p.Window = 1, firstWindow
+		}
+		if m.until > now {
+			p.Paused, p.Until = 1, micro(m.until)
+		}
+		if m.known && now-m.learned < valid {
+			p.Shortest, p.Rate = m.shortest, m.rate
+			if p.Careful == 0 {
+				p.Window = known
+			}
+		}
+	}
+}
+
+// remember remembers what the connection knows of the paths.
+func (c *Connection) remember(now time.Duration) {
+	for i := range c.paths {
+		if p := &c.path[i]; p.Packets >= learned && p.Rate != 0 {
+			m := &c.network.paths[i]
+			m.shortest, m.rate, m.learned, m.known = p.shortest(), p.Rate, now, true
+		}
+	}
+}
+
+// leave leaves a path for a time that grows with each pause soon after another, for all of the
+// network.
+func (c *Connection) leave(i int, now time.Duration) {
+	p, m, first := &c.path[i], &c.network.paths[i], pause*unit
+	if p.loses() {
+		first = lossPause * unit
+	}
+	next := first
+	switch {
+	case m.pauses == 0:
+	case m.until > now:
+		next = max(m.pause, first)
+	case m.until+8*m.pause > now:
+		next = 2 * m.pause
+	}
+	m.pause = min(next, maxPause*unit)
+	m.until = now + m.pause
+	m.pauses++
+	p.Until, p.Paused, p.Careful = micro(m.until), 1, 1
+	p.Packets, p.Late, p.Lost, p.Bare = 0, 0, 0, 0
+}
+
+func (c *Connection) record(at uint32) *record { return &c.records[at%records] }
+
+// search returns the first record whose end is at or after a sequence number.
+func (c *Connection) search(sequence uint32) uint32 {
+	low, high := c.tail, c.head
+	for low != high {
+		if middle := low + (high-low)/2; later(sequence, c.record(middle).end) {
+			low = middle + 1
+		} else {
+			high = middle
+		}
+	}
+	return low
+}
+
+// retransmit notes that a segment is sent again, and returns home, or another path if home is dead.
+func (c *Connection) retransmit(sequence, now uint32) int {
+	if at := c.search(sequence + 1); at-c.tail < c.head-c.tail {
+		if r := c.record(at); !r.arrived && r.retransmitted == 0 {
+			r.retransmitted = max(now, 1)
+		}
+	}
+	home := &c.path[c.home]
+	if c.heard && home.Sent != home.Gone && later(now-home.Progress, max(3*home.Smooth, dead)) && c.paths > 1 {
+		home.Shortest, home.Progress = 0, now
+		c.home = (c.home + 1) % c.paths
+		c.path[c.home].Progress, c.path[c.home].Paused = now, 0
+	}
+	return c.home
+}
+
+// Choose returns the path of a segment.
+func (c *Connection) Choose(at time.Duration, sequence, size uint32) int {
+	now := micro(at)
+	if later(c.next, sequence) {
+		return c.retransmit(sequence, now)
+	}
+	if c.bytes == 0 {
+		c.recall(at)
+	}
+	if c.head%learned == 0 {
+		c.remember(at)
+	}
+	c.bytes = min(c.bytes+size, 1<<30)
+	c.next = sequence + size
+	if c.head-c.tail >= records {
+		return c.home
+	}
+	if later(now-c.period, rounds) {
+		c.period = now
+		for i := range c.paths {
+			if p := &c.path[i]; p.Shortest != 0 {
+				p.Shortest2, p.Shortest = p.Shortest, p.Smooth
+			}
+		}
+	}
+	chosen := c.choose(at, size)
+	p := &c.path[chosen]
+	p.send(now, size)
+	*c.record(c.head) = record{end: c.next, length: size, sent: now, acknowledged: p.Gone, path: chosen}
+	c.head++
+	return chosen
+}
+
+// choose returns the path of new data.
+func (c *Connection) choose(at time.Duration, size uint32) int {
+	now, chosen, home := micro(at), c.home, &c.path[c.home]
+	if home.Shortest == 0 {
+		return chosen
+	}
+	harm := home.Late > mayBeLate+home.Packets/256
+	all := uint32(0)
+	for i := range c.paths {
+		all += c.path[i].Gone
+	}
+	worse := c.watch.isWorse(home, now, all, all-home.Gone)
+	if harm {
+		home.Late, home.Packets = 0, 0
+	}
+	arrival := home.arrival(size)
+	for i := range c.paths {
+		p := &c.path[i]
+		if i == c.home {
+			continue
+		}
+		if p.Paused != 0 {
+			if later(p.Until, now) {
+				continue
+			}
+			p.Paused = 0
+		}
+		if p.stalled(home, 2) || p.Packets != 0 && (harm || worse || p.harms()) {
+			c.leave(i, at)
+			continue
+		}
+		if c.bytes < careful && (p.Careful != 0 || p.Shortest == 0) {
+			continue
+		}
+		if p.better(home, size, &arrival) {
+			chosen = i
+		}
+	}
+	return chosen
+}
+
+// arrived applies the arrival of a record.
+func (c *Connection) arrived(at, now uint32) {
+	r := c.record(at)
+	if r.arrived {
+		return
+	}
+	r.arrived = true
+	p, home := &c.path[r.path], &c.path[c.home]
+	p.Gone += r.length
+	p.Progress = now
+	if r.retransmitted != 0 {
+		p.retransmitted(later(home.shortest(), now-r.retransmitted), now)
+		return
+	}
+	p.arrived(home.Rate, now-r.sent, r.length, r.acknowledged)
+}
+
+// Block is a block of a SACK option: the sequence numbers [Left, Right).
+type Block struct{ Left, Right uint32 }
+
+// Acknowledged applies an acknowledgment with the blocks of its SACK option.
+func (c *Connection) Acknowledged(at time.Duration, ack uint32, blocks []Block) {
+	if c.bytes == 0 || later(ack, c.next) {
+		return
+	}
+	now := micro(at)
+	c.heard = true
+	for range most {
+		if c.tail == c.head || later(c.record(c.tail).end, ack) {
+			break
+		}
+		c.arrived(c.tail, now)
+		c.tail++
+	}
+	for _, b := range blocks {
+		if b.Left == b.Right || !later(b.Right, ack) || later(b.Right, c.next) {
+			continue
+		}
+		i := c.search(b.Right)
+		for range block {
+			if i-c.tail >= c.head-c.tail {
+				break
+			}
+			if r := c.record(i); later(r.end, b.Right) || later(b.Left, r.end-r.length) {
+				break
+			}
+			c.arrived(i, now)
+			i--
+		}
+	}
+}
+
+// Sent returns the bytes that were sent over each path.
+func (c *Connection) Sent() (sent [MaxPaths]uint32) {
+	for i := range c.path {
+		sent[i] = c.path[i].Sent
+	}
+	return sent
+}

@@ -1,0 +1,223 @@
+package arrival
+
+import "time"
+
+// The constants of bpf/lib/spray.h, where each has its reason.
+const (
+	backlog = 100_000
+	begin   = 128 << 10
+	settle  = 500_000
+	turn    = 2_000_000
+	again   = 30_000_000
+)
+
+// The states of Turns.
+const (
+	alone uint32 = iota
+	sprayed
+)
+
+// Queue is a path of a flow of datagrams as a queue that is served at the rate that TCP measured
+// (struct spray_queue).
+type Queue struct{ Rate, Delay, Free uint32 }
+
+// Turns are what a flow of datagrams brings over home alone, and sprayed, in turns (struct
+// spray_turns).
+type Turns struct {
+	State, Paused, Total uint32
+	Since, Window        uint32
+	Bytes, Others        uint32
+	Home, Worse          uint32
+}
+
+// verdict is what follows from the turns.
+type verdict int
+
+const (
+	goesOn verdict = iota
+	gains
+	leaves
+)
+
+// backlog is how long what was sent over the path is still being served.
+func (q *Queue) backlog(now uint32) uint32 {
+	if left := q.Free - now; left <= 2*backlog {
+		return left
+	}
+	return 0
+}
+
+// choose returns the path over which a datagram arrives first, and its place in the queue there.
+func (t *Turns) choose(queues []Queue, home int, size, now uint32) int {
+	best, chosen := ^uint32(0), home
+	only := t.State == alone || t.Paused != 0 || t.Total < begin || queues[home].Rate == 0
+	for i := range queues {
+		q := &queues[i]
+		if q.Rate == 0 || only && i != home {
+			continue
+		}
+		if at := q.backlog(now) + size*1000/q.Rate + q.Delay; at < best || at == best && i == home {
+			best, chosen = at, i
+		}
+	}
+	if best == ^uint32(0) {
+		return chosen
+	}
+	left := best - queues[chosen].Delay
+	queues[chosen].Free = now + left
+	if left <= backlog {
+		return chosen
+	}
+	for i := range queues {
+		if q := &queues[i]; q.backlog(now) > left-backlog {
+			q.Free -= left - backlog
+		} else {
+			q.Free = now
+		}
+	}
+	return chosen
+}
+
+// count counts a datagram, and concludes from the turns whether spraying gains.
+func (t *Turns) count(delay, now, size uint32, other bool) verdict {
+	limit := max(16*delay, watchFor)
+	if t.Total < begin {
+		t.Total += size
+	}
+	if t.Window == 0 {
+		if now-t.Since < settle {
+			return goesOn
+		}
+		t.Window, t.Bytes, t.Others = max(now, 1), 0, 0
+	}
+	t.Bytes += size
+	if other {
+		t.Others += size
+	}
+	time := now - t.Window
+	if t.State == alone {
+		if time < turn-settle {
+			return goesOn
+		}
+		t.Home = 0
+		if time < turn {
+			t.Home = t.Bytes / (time / 1000)
+		}
+		if t.Home != 0 {
+			t.State = sprayed
+		}
+		t.Since, t.Window, t.Worse = now, 0, 0
+		return goesOn
+	}
+	if time < limit {
+		return goesOn
+	}
+	rate := uint32(0)
+	if time < 2*limit {
+		rate = t.Bytes / (time / 1000)
+	}
+	bulk := rate != 0 && t.Others > t.Bytes/16
+	t.Window, t.Bytes, t.Others = max(now, 1), 0, 0
+	switch {
+	case !bulk:
+		t.Worse = 0
+	case uint64(rate)*100 < uint64(t.Home)*102:
+		t.Worse++
+		if uint64(rate)*100 < uint64(t.Home)*90 {
+			t.Worse++
+		}
+		if t.Worse < 2*timesWorse {
+			return goesOn
+		}
+		t.Worse = 0
+		return leaves
+	case now-t.Since < again:
+		t.Worse = 0
+		return gains
+	}
+	if now-t.Since >= again {
+		t.State, t.Since, t.Window = alone, now, 0
+	}
+	return goesOn
+}
+
+// Flow sprays a flow of datagrams by what TCP measured in its network. It is not safe for concurrent
+// use.
+type Flow struct {
+	network  *Network
+	home     int
+	packets  uint32
+	heard    uint32
+	progress uint32
+	turns    Turns
+	queues   []Queue
+}
+
+// NewFlow returns a flow over so many paths, whose first one is home.
+func NewFlow(network *Network, paths int, now time.Duration) *Flow {
+	return &Flow{network: network, queues: make([]Queue, paths), progress: micro(now), turns: Turns{Since: micro(now)}}
+}
+
+// consult reads what TCP measured of the paths, and what other flows did.
+func (f *Flow) consult(now time.Duration) {
+	for i := range f.queues {
+		q, m := &f.queues[i], &f.network.paths[i]
+		if q.Rate = 0; m.until <= now && m.known && now-m.learned < valid {
+			q.Rate, q.Delay = m.rate, m.shortest
+		}
+	}
+	m := &f.network.datagrams
+	f.turns.Paused = 0
+	if m.until > now {
+		f.turns.Paused = 1
+	}
+	if f.packets == 0 && m.known && now-m.learned < valid {
+		f.turns.Home, f.turns.State = m.rate, sprayed
+	}
+}
+
+// conclude remembers what the turns found.
+func (f *Flow) conclude(v verdict, now time.Duration) {
+	m := &f.network.datagrams
+	if v == gains {
+		m.rate, m.learned, m.known = f.turns.Home, now, true
+		return
+	}
+	m.known = false
+	if m.until <= now {
+		next := time.Duration(lossPause * unit)
+		if m.pauses > 0 && m.until+8*m.pause > now {
+			next = 2 * m.pause
+		}
+		m.pause = min(next, maxPause*unit)
+		m.until = now + m.pause
+		m.pauses++
+	}
+	f.turns.Paused = 1
+}
+
+// Choose returns the path of a datagram.
+func (f *Flow) Choose(at time.Duration, size uint32) int {
+	now := micro(at)
+	if f.packets%learned == 0 {
+		f.consult(at)
+	}
+	f.packets++
+	if f.heard == f.progress {
+		f.progress = now
+	}
+	if f.heard != 0 && later(now-f.progress, max(3*f.queues[f.home].Delay, dead)) {
+		f.home, f.progress = (f.home+1)%len(f.queues), now
+	}
+	chosen := f.turns.choose(f.queues, f.home, size, now)
+	if v := f.turns.count(f.queues[f.home].Delay, now, size, chosen != f.home); v != goesOn {
+		f.conclude(v, at)
+	}
+	return chosen
+}
+
+// Heard applies a packet of the client.
+func (f *Flow) Heard(at time.Duration) {
+	f.heard = max(micro(at), 1)
+	f.progress = f.heard
+}

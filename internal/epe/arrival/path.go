@@ -1,0 +1,173 @@
+// Package arrival chooses the egress path of each packet of a connection: the one that it is expected
+// to arrive first over, by what is in flight on each path and what acknowledgments say of it.
+//
+// It is bpf/lib/spray.h and bpf/epe/spray in Go: the same arithmetic, compared by a test of package
+// spray on the same vectors, and what the simulator sprays with. Times are in microseconds, and wrap
+// around as sequence numbers do. It reads no clock and draws nothing.
+package arrival
+
+// MaxPaths is the number of paths that a connection has at most.
+const MaxPaths = 4
+
+// The constants of bpf/lib/spray.h, where each has its reason.
+const (
+	firstWindow = 8 * 1024
+	known       = 1 << 30
+	leastGap    = 4_000
+	stall       = 10_000
+	rounds      = 10_000_000
+	pause       = 10_000_000
+	lossPause   = 60_000_000
+	careful     = 2 << 20
+	maxPause    = 600_000_000
+	mayBeLate   = 6
+	watchFor    = 400_000
+	timesWorse  = 2
+	dead        = 300_000
+)
+
+// Path is what a connection knows of a path (struct spray_path).
+type Path struct {
+	Sent, Gone, Window, Rate    uint32
+	Shortest, Shortest2, Smooth uint32
+	Progress, Until, Paused     uint32
+	Packets, Late, Lost, Bare   uint32
+	Event, Counted, Careful     uint32
+}
+
+func later(a, b uint32) bool { return int32(a-b) > 0 }
+
+func (p *Path) shortest() uint32 {
+	if p.Shortest2 != 0 && p.Shortest2 < p.Shortest {
+		return p.Shortest2
+	}
+	return p.Shortest
+}
+
+// arrival is when the acknowledgment of a packet that is sent now is expected.
+func (p *Path) arrival(size uint32) uint32 {
+	shortest := p.shortest()
+	if p.Rate == 0 {
+		return shortest
+	}
+	return max(uint32(min((uint64(p.Sent-p.Gone)+uint64(size))*1000/uint64(p.Rate), 0x7fffffff)), shortest)
+}
+
+// stalled reports whether data in flight is overdue by so many times of what is normal, while what
+// home carries arrives.
+func (p *Path) stalled(home *Path, times uint32) bool {
+	since := home.Progress - p.Progress
+	return p.Sent != p.Gone && p.Smooth != 0 && int32(since) > 0 && later(since, times*(p.Smooth+p.Smooth/2+stall))
+}
+
+// gap is how much earlier than over home a packet may arrive over a path with nothing in flight.
+func (p *Path) gap() uint32 { return max(p.shortest()/2, leastGap) }
+
+// better reports whether a packet may go over a path other than home. arrival is the earliest
+// expected one so far.
+func (p *Path) better(home *Path, size uint32, arrival *uint32) bool {
+	flight, at := p.Sent-p.Gone, p.arrival(size)
+	switch {
+	case p.Shortest == 0:
+		return flight == 0
+	case at >= *arrival, p.stalled(home, 1), flight != 0 && flight+size > p.Window:
+		return false
+	case flight == 0 && p.Window >= known && later(*arrival, at+home.gap()):
+		return false
+	}
+	*arrival = at
+	return true
+}
+
+// send counts a packet as sent.
+func (p *Path) send(now, size uint32) {
+	if p.Sent == p.Gone {
+		p.Progress = now
+	}
+	p.Sent += size
+	p.Packets++
+}
+
+// queued reports whether packets wait on the path.
+func (p *Path) queued() bool {
+	shortest := p.shortest()
+	return p.Smooth > shortest+shortest/8+1000
+}
+
+// arrived applies the arrival of size bytes that were sent roundTrip ago, when acknowledged bytes had
+// been acknowledged. likely is the rate if nothing is known of it.
+func (p *Path) arrived(likely, roundTrip, size, acknowledged uint32) {
+	roundTrip = max(roundTrip, 1)
+	if p.Smooth == 0 {
+		p.Smooth = roundTrip
+	}
+	if p.Rate == 0 {
+		p.Rate = likely
+	}
+	if p.Shortest == 0 || roundTrip < p.Shortest {
+		p.Shortest = roundTrip
+	}
+	p.Smooth = p.Smooth - p.Smooth/8 + roundTrip/8
+	queued := p.queued()
+	if p.Window < known {
+		if queued {
+			size /= 8
+		}
+		p.Window += size
+	}
+	sample := uint32(uint64(p.Gone-acknowledged) * 1000 / uint64(roundTrip))
+	switch {
+	case sample > p.Rate && queued:
+		p.Rate += (sample - p.Rate + 7) / 8
+	case sample > p.Rate:
+		p.Rate += (sample - p.Rate + 7) / 4
+	case queued:
+		p.Rate -= (p.Rate - sample) / 8
+	}
+}
+
+// retransmitted counts a retransmission of what the path carried: late if that arrived, or else
+// because it was lost.
+func (p *Path) retransmitted(late bool, now uint32) {
+	if p.Counted != 0 && !later(now-p.Event, p.Smooth) {
+		return
+	}
+	p.Counted, p.Event = 1, now
+	if late {
+		p.Late++
+		return
+	}
+	p.Lost++
+	if !p.queued() {
+		p.Bare++
+	}
+}
+
+// loses reports whether the path loses more than one whose queue overflows.
+func (p *Path) loses() bool { return p.Bare > p.Packets/1024 || p.Lost > 2+p.Packets/256 }
+
+// harms reports whether the retransmissions of the path are a reason to leave it.
+func (p *Path) harms() bool { return p.loses() || p.Late > mayBeLate+p.Packets/256 }
+
+// watch is what all paths of a connection brought since a time (struct spray_watch).
+type watch struct{ Since, All, Others, Worse uint32 }
+
+// isWorse reports whether all paths together have brought less than home alone can, for so long that
+// it is no chance.
+func (w *watch) isWorse(home *Path, now, all, others uint32) bool {
+	time, part, other, limit := now-w.Since, all-w.All, others-w.Others, max(16*home.Smooth, watchFor)
+	if time < limit {
+		return false
+	}
+	if time < 2*limit && other > part/16 && uint64(part)*1000/uint64(time)*100 < uint64(home.Rate)*97 {
+		w.Worse++
+	} else {
+		w.Worse = 0
+	}
+	w.Since, w.All, w.Others = now, all, others
+	if w.Worse < timesWorse {
+		return false
+	}
+	w.Worse = 0
+	return true
+}

@@ -1,0 +1,39 @@
+/* Applies bpf/lib/spray.h to vectors from standard input: see vectors_test.go. */
+#include <stdio.h>
+
+#include "spray.h"
+
+struct vector {
+	struct spray_path path, home;
+	struct spray_watch watch;
+	struct spray_turns turns;
+	struct spray_queue queue[SPRAY_PATHS];
+	__u32 now, size, first, second, third;
+	__u32 result[10];
+};
+
+int main(void)
+{
+	struct vector v;
+
+	while (fread(&v, sizeof(v), 1, stdin) == 1) {
+		__u32 arrival = v.first;
+
+		v.result[0] = spray_arrival(&v.path, v.size);
+		v.result[1] = spray_stalled(&v.path, &v.home, v.second % 3);
+		v.result[2] = spray_better(&v.path, &v.home, v.size, &arrival);
+		v.result[3] = arrival;
+		spray_send(&v.path, v.now, v.size);
+		spray_arrived(&v.path, v.home.rate, v.second, v.size, v.third);
+		spray_retransmitted(&v.path, v.first & 1, v.now);
+		v.result[4] = spray_loses(&v.path);
+		v.result[5] = spray_harms(&v.path);
+		v.result[6] = spray_worse(&v.watch, &v.home, v.now, v.first, v.second);
+		v.result[7] = spray_queue_choose(&v.turns, v.queue, v.third % SPRAY_PATHS, (1 << SPRAY_PATHS) - 1, v.size, v.now);
+		v.result[8] = spray_turn(&v.turns, v.queue[0].delay, v.now, v.size, v.second & 1);
+		v.result[9] = spray_gap(&v.home);
+		if (fwrite(&v, sizeof(v), 1, stdout) != 1)
+			return 1;
+	}
+	return 0;
+}
