@@ -8,6 +8,7 @@ import (
 
 	"github.com/tabane/tabane/internal/base/fault"
 	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/epe/arrival"
 	"github.com/tabane/tabane/internal/gateway/sched"
 	"github.com/tabane/tabane/internal/mptcp/cc"
 )
@@ -193,10 +194,16 @@ func (c *Connection) check(links int, instant []bool) fault.List {
 		faults.Add("gateway", "must not be given with MPTCP: it splits one connection")
 	case c.Gateway != nil:
 		faults.Merge("gateway", c.Gateway.check(len(c.Paths)))
+	case c.Spray != nil && (c.MPTCP || len(c.Paths) > arrival.MaxPaths):
+		faults.Add("spray", "must be given with TCP over at most %d paths", arrival.MaxPaths)
+	case c.Spray != nil:
 	case !c.MPTCP && len(c.Paths) > 1:
 		faults.Add("paths", "must be one without MPTCP, got %d", len(c.Paths))
 	case len(c.Paths) > sched.MaxPaths:
 		faults.Add("paths", "must be at most %d, got %d", sched.MaxPaths, len(c.Paths))
+	}
+	if c.Unread && c.Spray == nil {
+		faults.Add("unread", "needs spray")
 	}
 	if c.Past != nil && (len(c.Past) != len(c.Paths) || !c.Overflow) {
 		faults.Add("past", "must have one for each path, and needs overflow")

@@ -165,6 +165,13 @@ type Connection struct {
 	Uncounted bool
 	// Gateway has the packets of a TCP connection carried over all paths below TCP; nil: by none.
 	Gateway *Gateway
+	// Spray has the sender of a TCP connection send each packet over the path that it is expected to
+	// arrive first over, the first one being home; nil: it has one path. Acknowledgments take the
+	// first one's Back.
+	Spray *Spray
+	// Unread: acknowledgments cannot be read, as those of QUIC, so that the packets are sprayed as
+	// datagrams. Needs Spray.
+	Unread bool
 	// StaleAfter is the number of consecutive timeouts after which a subflow is stale: it gets no
 	// new data until an acknowledgement arrives; 0 for DefaultStaleAfter.
 	StaleAfter int
@@ -182,7 +189,7 @@ const (
 
 // subflows returns the number of the connection's subflows.
 func (c *Connection) subflows() int {
-	if c.Gateway != nil {
+	if c.Gateway != nil || c.Spray != nil {
 		return 1
 	}
 	return len(c.Paths)

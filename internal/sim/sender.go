@@ -56,6 +56,7 @@ type sender struct {
 	windowArea  float64 // segments times nanoseconds
 	penalized   time.Duration
 	out         uint32 // hop before the first link
+	spray       *spraying
 	result      PathResult
 }
 
@@ -119,7 +120,11 @@ func (f *sender) transmit(s *Sim, seq uint32, e *segment) {
 	e.sent = s.now
 	f.prr.sent++
 	f.result.Segments++
-	s.send(&packet{kind: data, flow: f.flow, hop: f.out, at: s.now, data: e.data, seq: seq, length: e.length}, int32(e.length)+int32(f.c.Header))
+	out := f.out
+	if f.spray != nil {
+		out = f.spray.choose(s.now, seq, e.length)
+	}
+	s.send(&packet{kind: data, flow: f.flow, hop: out, at: s.now, data: e.data, seq: seq, length: e.length}, int32(e.length)+int32(f.c.Header))
 }
 
 // sendNew sends new data on the subflow. The window must allow it.
@@ -161,6 +166,9 @@ func (f *sender) retransmit(s *Sim, seq uint32, e *segment) {
 // ack processes an acknowledgement.
 func (f *sender) ack(s *Sim, p *packet) {
 	f.result.Acks++
+	if f.spray != nil {
+		f.spray.acknowledged(s.now, p)
+	}
 	c := f.c
 	c.acknowledged(p)
 	switch {

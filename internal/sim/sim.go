@@ -11,6 +11,7 @@ import (
 
 	"github.com/tabane/tabane/internal/base/stat"
 	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/epe/arrival"
 	"github.com/tabane/tabane/internal/epe/selection"
 	"github.com/tabane/tabane/internal/experiment/linkmodel"
 	"github.com/tabane/tabane/internal/gateway/reseq"
@@ -36,7 +37,8 @@ type Sim struct {
 	sources     []source
 	carriers    []*carrier
 	tunnels     map[tunnelKey]uint32 // the hops that enter them
-	changed     int                  // number of config.Changes applied
+	sprayed     map[*Spray]*arrival.Network
+	changed     int // number of config.Changes applied
 
 	tap    func(Packet) // none if nil
 	tapped []uint32     // of each subflow, the highest segment that the tap saw sent
@@ -81,7 +83,7 @@ func New(c Config) (*Sim, error) {
 	if err := c.Check().Err(); err != nil {
 		return nil, err
 	}
-	s := &Sim{config: c, traffic: traffic{most: maxPackets}, tunnels: map[tunnelKey]uint32{}}
+	s := &Sim{config: c, traffic: traffic{most: maxPackets}, tunnels: map[tunnelKey]uint32{}, sprayed: map[*Spray]*arrival.Network{}}
 	flows := 0
 	for i := range c.Connections {
 		flows += c.Connections[i].subflows()
@@ -196,6 +198,7 @@ func (s *Sim) connect(c *connection, id, first int32, ways [][2]uint32) (err err
 			c: c, index: i, flow: flow, back: ways[flow][1], next: 1, confirmed: 1, quick: c.QuickACKs, offer: uint64(c.InitialReceive),
 			series: make([]unit.Size, 0, samples),
 		}
+		s.senders[flow].spray = s.newSpraying(c)
 		s.events.set(s.senderSource(flow), c.Start+p.Start)
 	}
 	if c.Stop > 0 {

@@ -1,0 +1,157 @@
+package simrun
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tabane/tabane/internal/epe/arrival"
+	"github.com/tabane/tabane/internal/experiment/linkmodel"
+	"github.com/tabane/tabane/internal/experiment/worlds"
+	"github.com/tabane/tabane/internal/sim"
+)
+
+// SprayOptions configure Spray.
+type SprayOptions struct {
+	// Seed and First identify the drawn networks, of which there are Count.
+	Seed         uint64
+	First, Count int
+	// Packets bounds what all paths together can carry in a download.
+	Packets int
+	// Jobs is the number of networks simulated in parallel. Default: the number of processors.
+	Jobs int
+}
+
+// Sprayed is what downloads of a drawn network brought, in bytes.
+type Sprayed struct {
+	World worlds.World
+	// Alone are TCP over each path alone, Again is the first path with other random numbers.
+	Alone []float64
+	Again float64
+	// First is a sprayed download to a network that nothing is known of, Next the one after it.
+	First, Next float64
+	// Datagrams is the one after First if its acknowledgments cannot be read, as those of QUIC, and
+	// NextDatagrams another one after it.
+	Datagrams, NextDatagrams float64
+}
+
+// SprayedRatio is what one download brings compared with another one.
+type SprayedRatio struct {
+	Title string
+	Of    func(Sprayed) float64
+}
+
+// SprayedRatios are the rows of a table.
+func SprayedRatios() []SprayedRatio {
+	return []SprayedRatio{
+		{"the first path again / the first path", func(s Sprayed) float64 { return s.Again / s.Alone[0] }},
+		{"TCP, the first download / the first path", func(s Sprayed) float64 { return s.First / s.Alone[0] }},
+		{"TCP, the next one / the first path", func(s Sprayed) float64 { return s.Next / s.Alone[0] }},
+		{"datagrams, the first download / the first path", func(s Sprayed) float64 { return s.Datagrams / s.Alone[0] }},
+		{"datagrams, the next one / the first path", func(s Sprayed) float64 { return s.NextDatagrams / s.Alone[0] }},
+		{"TCP, the next one / the best path", func(s Sprayed) float64 { return s.Next / slices.Max(s.Alone) }},
+		{"datagrams, the next one / the best path", func(s Sprayed) float64 { return s.NextDatagrams / slices.Max(s.Alone) }},
+	}
+}
+
+// apart is the time between a download and the next one.
+const apart = time.Second
+
+// Spray simulates downloads that a server sends over several egress paths by package arrival.
+func Spray(ctx context.Context, o SprayOptions) ([]Sprayed, error) {
+	list := make([]Sprayed, o.Count)
+	err := parallel(ctx, o.Jobs, o.Count, func(ctx context.Context, i int) (err error) {
+		list[i], err = sprayWorld(ctx, worlds.Draw(worlds.Options{Kind: worlds.EPE, Seed: o.Seed, Number: o.First + i, Packets: o.Packets}))
+		return err
+	})
+	return list, err
+}
+
+// sprayWorld simulates one network.
+func sprayWorld(ctx context.Context, w worlds.World) (Sprayed, error) {
+	w.Shared = linkmodel.Profile{}
+	w.Paths = w.Paths[:min(len(w.Paths), arrival.MaxPaths)]
+	r := Sprayed{World: w}
+	all := make([]int, len(w.Paths))
+	for i := range all {
+		all[i] = i
+		list, err := download(ctx, w, []int{i}, 0, []bool{false})
+		if err != nil {
+			return r, err
+		}
+		r.Alone = append(r.Alone, list[0])
+	}
+	for _, d := range []struct {
+		to     *float64
+		paths  []int
+		seed   uint64
+		unread []bool
+	}{
+		{&r.Again, all[:1], otherSeed, []bool{false}},
+		{&r.First, all, 0, []bool{false}},
+		{&r.Next, all, 0, []bool{false, false}},
+		{&r.Datagrams, all, 0, []bool{false, true}},
+		{&r.NextDatagrams, all, 0, []bool{false, true, true}},
+	} {
+		list, err := download(ctx, w, d.paths, d.seed, d.unread)
+		if err != nil {
+			return r, err
+		}
+		*d.to = list[len(list)-1]
+	}
+	return r, nil
+}
+
+// download simulates a download for each element of unread over some of the paths, one after the
+// other, and returns what they brought. Those that are true have acknowledgments that cannot be read.
+// What happens in the network happens in the last one.
+func download(ctx context.Context, w worlds.World, paths []int, seed uint64, unread []bool) ([]float64, error) {
+	n := len(unread)
+	c := sim.Config{Seed: w.SimulatorSeed() + seed, Duration: time.Duration(n)*w.Lasts + time.Duration(n-1)*apart}
+	last := time.Duration(n-1) * (w.Lasts + apart)
+	// What clients send takes the route that their provider has, whatever path content takes.
+	back := w.Paths[0].Backward
+	back.Loss = linkmodel.Loss{}
+	c.Links = append(c.Links, sim.Link{Name: "back", Profile: back})
+	var ways []sim.Path
+	for _, i := range paths {
+		ways = append(ways, sim.Path{Out: []int{len(c.Links)}, Back: []int{0}})
+		for _, step := range w.Paths[i].Schedule {
+			if step.Direction.Has(linkmodel.Forward) {
+				c.Changes = append(c.Changes, sim.Change{At: last + step.At, Link: len(c.Links), Change: step.Change})
+			}
+		}
+		c.Links = append(c.Links, sim.Link{Name: fmt.Sprint("path", i+1), Profile: w.Paths[i].Forward})
+	}
+	slices.SortStableFunc(c.Changes, func(a, b sim.Change) int { return cmp.Compare(a.At, b.At) })
+	network := &sim.Spray{Network: w.Name()}
+	for k := range n {
+		start := time.Duration(k) * (w.Lasts + apart)
+		x := sim.Connection{
+			Name: fmt.Sprint("download", k+1), Start: start, Paths: ways, DelayedACK: true, QuickACKs: quickACKs, RACK: true, Linux: true, Handshake: true,
+			ReceiveBuffer: mostReceive, InitialReceive: initialReceive,
+		}
+		if k < n-1 {
+			x.Stop = start + w.Lasts
+		}
+		if len(paths) > 1 {
+			x.Spray, x.Unread = network, unread[k]
+		}
+		c.Connections = append(c.Connections, x)
+	}
+	s, err := sim.New(c)
+	if err != nil {
+		return nil, fmt.Errorf("simulate network %q: %w", w.Name(), err)
+	}
+	result, err := s.Run(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("simulate network %q: %w", w.Name(), err)
+	}
+	var list []float64
+	for _, x := range result.Connections {
+		list = append(list, float64(x.Delivered))
+	}
+	return list, nil
+}
