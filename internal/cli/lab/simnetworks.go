@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -22,7 +23,7 @@ import (
 const leastConnections, defaultLinkRuns, defaultLinkNetworks = 101, 5, 200
 
 func (a *app) simNetworks() *cobra.Command {
-	var many, runs, connections, changeEvery, links, servers int
+	var many, runs, connections, changeEvery, links, servers, spray int
 	var seed uint64
 	var explore float64
 	start := "multipath"
@@ -43,11 +44,16 @@ connection a minute at each. What they want rises and falls by 40 %, to 65 % of 
 through one link. It prints for the best path, for auto without and with the loads that border routers report: the share of the bytes on
 a mode within 5 % of the best; what networks got of what their best modes would have brought if all had room; the bytes beyond the
 capacity of links; the share of the time that links were above 90 % and at 100 %; and how often in an hour a network at a server changed
-its mode, and left a full link or returned to it.`,
+its mode, and left a full link or returned to it.
+
+With --spray, downloads to drawn networks with two to four paths are simulated packet by packet, over each path alone and sprayed over
+all of them by the decisions of the mode spray. It prints what they bring compared with the first path, and with the best one: the
+distribution, and the share of networks with 0.98 or more. The first row repeats the first path alone with other random numbers.`,
 		Example: `  tabane sim networks
   tabane sim networks --start best --explore 0.05
   tabane sim networks --many 200 --change-every 150 --runs 1
-  tabane sim networks --links 4 --change-every 150`,
+  tabane sim networks --links 4 --change-every 150
+  tabane sim networks --spray 200`,
 		Args: cli.Arguments(0, 0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			switch {
@@ -69,6 +75,11 @@ its mode, and left a full link or returned to it.`,
 				return cli.Usage(c, errors.New("--servers needs --links"))
 			case links != 0 && c.Flags().Changed("start"):
 				return cli.Usage(c, errors.New("with --links, networks start with the best path"))
+			case spray < 0 || spray > 10_000:
+				return cli.Usage(c, fmt.Errorf("--spray must be from 0 to 10000, got %d", spray))
+			}
+			if spray > 0 {
+				return a.simSpray(c.Context(), simrun.SprayOptions{Seed: seed, Count: spray, Packets: sprayPackets})
 			}
 			if links > 0 {
 				if !c.Flags().Changed("runs") {
@@ -107,6 +118,7 @@ its mode, and left a full link or returned to it.`,
 	flags.StringVar(&start, "start", start, "`mode` of networks that nothing is known of: multipath or best")
 	flags.IntVar(&links, "links", 0, "have networks share `n` egress links of limited capacity")
 	flags.IntVar(&servers, "servers", 10, "number of servers that share the links")
+	flags.IntVar(&spray, "spray", 0, "simulate downloads to `n` drawn networks packet by packet, each path alone and sprayed")
 	flags.Uint64Var(&seed, "seed", simrun.FirstSeed, "`seed` of the first run")
 	return c
 }
@@ -131,6 +143,49 @@ func (a *app) simLinks(ctx context.Context, runs int, o networks.LinkOptions) er
 			fmt.Fprintf(w, "%s, %s\t%.1f %%\t%.1f %%\t%.2f %%\t%.1f %%\t%.2f %%\t%.2f\t%.2f\n", policy, name,
 				100*r.Best, 100*r.Brought, 100*r.Over, 100*r.Full, 100*r.Overloaded, r.Changes, r.Moves)
 		}
+	}
+	return w.Flush()
+}
+
+// sprayPackets bounds the packets of a download: 200 networks take some minutes.
+const sprayPackets = 8000
+
+// leastSprayed is the goal of spraying compared with a path alone.
+const leastSprayed = 0.98
+
+// simSpray simulates downloads that are sprayed, and prints a table.
+func (a *app) simSpray(ctx context.Context, o simrun.SprayOptions) error {
+	list, err := simrun.Spray(ctx, o)
+	if err != nil {
+		return &cli.Failure{What: "simulate networks", Why: err}
+	}
+	w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "DOWNLOADS\tLEAST\t1 %\t5 %\tMEDIAN\t95 %\tAT LEAST 0.98")
+	for _, r := range simrun.SprayedRatios() {
+		var all []float64
+		met := 0
+		for _, s := range list {
+			if slices.Max(s.Alone) == 0 || s.Alone[0] == 0 {
+				continue // nothing to compare with
+			}
+			v := r.Of(s)
+			all = append(all, v)
+			if v >= leastSprayed {
+				met++
+			}
+		}
+		if len(all) == 0 {
+			return &cli.Failure{What: "simulate networks", Why: errors.New("no path alone carries anything")}
+		}
+		fmt.Fprint(w, r.Title)
+		for _, p := range []float64{0, 0.01, 0.05, 0.5, 0.95} {
+			q, err := stat.Quantile(p, all)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(w, "\t%.3f", q)
+		}
+		fmt.Fprintf(w, "\t%.0f %%\n", 100*float64(met)/float64(len(all)))
 	}
 	return w.Flush()
 }
