@@ -511,7 +511,7 @@ func (e *egress) members(rule *deliveryRule, prefix netip.Prefix) (members []mem
 	if len(members) == 0 {
 		members = draining
 	}
-	if rule.spray && e.sprayer == nil {
+	if rule.spray && e.sprayer == nil && !e.delivery.rules.dry {
 		members = members[:min(1, len(members))]
 	}
 	return members, lacking
@@ -550,7 +550,7 @@ func (e *egress) covering(p *peer, prefix netip.Prefix) choice {
 // another one than before.
 func (e *egress) useGroup(prefix netip.Prefix, n *delivered, members []member) (changed bool) {
 	key := groupKey(members)
-	spray := len(members) > 1 && n.rule.spray
+	spray := len(members) > 1 && n.rule.spray && !e.delivery.rules.dry
 	if spray {
 		key += "spray " + n.rule.mode.String()
 	}

@@ -197,7 +197,7 @@ func (e *egress) networkStatus(prefix netip.Prefix, n *delivered) NetworkStatus 
 		for _, m := range n.group.members {
 			used[m.peer.Name] = true
 			text := m.peer.Name
-			if len(n.group.members) > 1 && n.group.sprayed == nil {
+			if len(n.group.members) > 1 && n.group.sprayed == nil && !n.rule.spray {
 				text += fmt.Sprintf(" %.0f %%", 100*float64(m.weight)/float64(sum))
 			}
 			s.Through = append(s.Through, text)

@@ -108,13 +108,18 @@ func TestSpray(t *testing.T) {
 	}
 }
 
-// TestStopSpraying: after a reload to another mode, rules of marks stay until the kernel has no
-// route with a program, and then nothing is left; a reload back sets them again.
+// TestStopSpraying: after a reload to another mode, or to a dry run, rules of marks stay until the
+// kernel has no route with a program, and then nothing is left; a reload back sets them again.
 func TestStopSpraying(t *testing.T) {
 	network := func(m Mode) Delivery {
 		return Delivery{Networks: []Network{{Prefix: netip.MustParsePrefix("2001:db8:c::/48"), Mode: m}}}
 	}
-	for name, mode := range map[string]Mode{"best": {best: true}, "single": {Single: "a"}} {
+	dry := network(Mode{Spray: []string{"b", "a"}})
+	dry.DryRun = true
+	for name, other := range map[string]Delivery{
+		"best": network(Mode{best: true}), "single": network(Mode{Single: "a"}), "dry run": dry,
+		"dry run of a default": {Default: Mode{Spray: []string{"b", "a"}}, DryRun: true},
+	} {
 		e, w, p := spraying(t, network(Mode{Spray: []string{"b", "a"}}).Networks...)
 		for peer := range 2 {
 			e.announce(t, peer+1, "2001:db8:c::/48", false)
@@ -125,7 +130,7 @@ func TestStopSpraying(t *testing.T) {
 		}
 		outdated := outdatedKernel{w, true}
 		e.kernel = &outdated
-		e.config.Delivery = network(mode)
+		e.config.Delivery = other
 		e.setDelivery(&e.config.Delivery)
 		for e.step(100) {
 		}
@@ -139,9 +144,16 @@ func TestStopSpraying(t *testing.T) {
 		if left := append(w.lines("fwmark"), append(w.lines("program"), w.lines("priority 998")...)...); len(left) > 0 {
 			t.Errorf("%s: left behind: %q", name, left)
 		}
+		if other.DryRun {
+			if got := e.networks(netip.Prefix{}, 9).List[0]; got.State != "dry run" || !slices.Equal(got.Through, []string{"b", "a"}) {
+				t.Errorf("%s: status is %+v", name, got)
+			}
+		}
 		e.config.Delivery = network(Mode{Spray: []string{"b", "a"}})
 		e.startSpraying(p, nil)
 		e.setDelivery(&e.config.Delivery)
+		for e.step(100) {
+		}
 		if len(w.lines("fwmark")) != before || len(w.lines("program")) != 1 || len(p) != 1 {
 			t.Errorf("%s: after a reload back: %q", name, w.lines("fwmark"))
 		}
