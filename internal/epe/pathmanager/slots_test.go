@@ -2,9 +2,9 @@ package pathmanager
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -216,8 +216,8 @@ func TestPropertySlotsAreFilled(t *testing.T) {
 	})
 }
 
-// The kernels of server and client move slots as the path manager says: eleven peers are lost one
-// by one.
+// The kernels of server and client move slots as the path manager says: of eleven peers, which are
+// lost one by one, those that are left have all slots, and lost ones none.
 func TestSlotsInTheKernel(t *testing.T) {
 	with := addressingIPv6()
 	s := newSite(t, with)
@@ -238,32 +238,32 @@ func TestSlotsInTheKernel(t *testing.T) {
 	for i := range s.peers {
 		s.offerAll(l, i, RoutePresent)
 	}
+	l.RoutesComplete() // before, a subflow that a late client opens to a lost peer is kept
 	client, server := s.connect()
 	defer download(server, client, 1e6)()
 	for lost := range s.peers {
-		want := ""
-		for i := lost; i < min(lost+MaxSlots, len(s.peers)); i++ {
-			want += fmt.Sprintf(" %d", i)
-		}
-		got := ""
-		begin := time.Now()
-		for deadline := begin.Add(10 * time.Second); got != want && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-			got = ""
-			for i, p := range s.peers {
-				err := s.kernel.Subflows(mptcp.IPv6, func(sub mptcp.Subflow) {
-					if sub.Local.Addr() == p.Address {
-						got += fmt.Sprintf(" %d", i)
-					}
-				})
-				if err != nil {
-					t.Fatal(err)
+		// A slot that a busy client does not take within answerTimeout goes to another peer, so
+		// any peers that are left may have them.
+		want := min(MaxSlots, len(s.peers)-lost)
+		used, gone := map[int]bool{}, 0
+		for deadline := time.Now().Add(30 * time.Second); (len(used) != want || gone > 0) && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+			used, gone = map[int]bool{}, 0
+			err := s.kernel.Subflows(mptcp.IPv6, func(sub mptcp.Subflow) {
+				i := slices.IndexFunc(s.peers, func(p Peer) bool { return p.Address == sub.Local.Addr() })
+				switch {
+				case i >= lost:
+					used[i] = true
+				case i >= 0:
+					gone++
 				}
+			})
+			if err != nil {
+				t.Fatal(err)
 			}
 		}
-		if got != want {
-			t.Fatalf("after the loss of %d peers, subflows to%s, want%s; %+v", lost, got, want, l.Status())
+		if len(used) != want || gone > 0 {
+			t.Fatalf("after the loss of %d peers, subflows to %v and %d to lost ones, want %d; %+v", lost, used, gone, want, l.Status())
 		}
-		t.Logf("%d peers lost: %v", lost, time.Since(begin))
 		s.offerAll(l, lost, RouteAbsent)
 	}
 }
