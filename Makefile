@@ -150,8 +150,8 @@ validate: build ## write docs/validation.md: the simulator compared with theory,
 	bin/tabane sim validate $(addprefix --kernel ,$(wildcard docs/validation/*.json)) --out docs/validation.md
 
 .PHONY: tables
-tables: ## write the tables of simulated figures in docs/ and scenarios/
-	$(GO) test ./internal/sim/simrun -run TestPublishedTables -count 1 -timeout 60m -update
+tables: ## write the tables of figures in docs/ and scenarios/, or with TABLE=webqoe those of files with that in their path
+	$(GO) test ./internal/sim/simrun -run TestPublishedTables -count 1 -timeout 60m -update -table '$(TABLE)'
 
 .PHONY: papers
 papers: ## simulate the figures of the papers and write docs/papers.md, with what is published of labs
