@@ -38,45 +38,46 @@ const (
 	startNoise, leastNoise, mostNoise = 0.08, 0.02, 0.5
 	// noiseGain is the gain of the noise's estimate.
 	noiseGain = 0.1
-	// clip bounds the effect of a measurement, in standard deviations of what was expected. What is
-	// outside it twice in a row is a change, which adds changeSD.
-	clip, changeSD = 2.5, 0.3
+	// outlierSDs bounds the effect of a measurement, in standard deviations of what was expected.
+	// What is outside it twice in a row is a change, which adds outlierAddedSD.
+	outlierSDs, outlierAddedSD = 2.5, 0.3
 	// mostLn bounds what a measurement can be: 20 times better or worse.
 	mostLn = 3
-	// drift is what each bulk connection adds to a standard deviation, dailyDrift what a day adds.
-	drift, dailyDrift = 0.01, 0.1
+	// What a standard deviation grows by.
+	driftPerConnection, driftPerDay = 0.01, 0.1
 	// mostSD bounds a standard deviation.
 	mostSD = 0.5
 
-	// A network changes to a mode that is better by betterBy, and by sure standard deviations; for
-	// the next dwell bulk connections only to one that is better by dwellBetter.
-	betterBy, dwellBetter, sure = 0.02, 0.05, 0.7
-	dwell                       = 20
-	// A mode is tried if it never was, or may be better by worthTrying at its mean plus optimism
+	// A network changes to a mode that is better by leastGain, and by confidenceSDs standard
+	// deviations; for the next dwellConnections bulk connections only to one that is better by
+	// leastGainInDwell. Gains are differences of ln(goodput).
+	leastGain, leastGainInDwell, confidenceSDs = 0.02, 0.05, 0.7
+	dwellConnections                           = 20
+	// A mode is tried if it never was, or may be better by leastHope at its mean plus optimismSDs
 	// standard deviations. Otherwise the one that was tried longest ago is, with every tryEvery-th
 	// bulk connection: what it brings may have changed.
-	optimism, worthTrying = 1.5, 0.01
-	tryEvery              = 10
-	neverTried            = 2 * mostLn // more than any hope
+	optimismSDs, leastHope = 1.5, 0.01
+	tryEvery               = 10
+	neverTried             = 2 * mostLn // more than any hope
 	// mostLoss is the share of what was brought without trials that trials may have lost before the
 	// next one.
 	mostLoss = 0.01
 
 	// A mode that made no progress rests for leastRest, and twice as long each time, to mostRest.
 	leastRest, mostRest = 10 * time.Second, 10 * time.Minute
-	// falls is by which factor, and lowTwice how often in a row, bulk connections are slower than
-	// usual before the mode is doubted.
-	falls, lowTwice = 2, 2
+	// Bulk connections are slower than usual by slowFactor, slowInARow of them in a row, before the
+	// mode is doubted.
+	slowFactor, slowInARow = 2, 2
 
 	// What one connection can have achieved at most: 1 PB, at 10 Tbit/s, with round trips of a
 	// minute.
 	mostBytes, mostGoodput = 1e15, 10e12 / 8
 	mostRTT                = time.Minute
 
-	// forget is the age at which what is stored of a network no longer counts.
-	forget = 7 * 24 * time.Hour
-	// secondChances bounds the networks that are looked at to find one to remove.
-	secondChances = 8
+	// forgetAge is the age at which what is stored of a network no longer counts.
+	forgetAge = 7 * 24 * time.Hour
+	// maxSecondChances bounds the networks that are looked at to find one to remove.
+	maxSecondChances = 8
 )
 
 // Options are the parameters of a Table.
@@ -250,7 +251,7 @@ func (t *Table) start(origin uint32, able []Mode) (Mode, string) {
 	best, of := t.prior(origin, mode)
 	for _, m := range able {
 		b, from := t.prior(origin, m)
-		if from != "" && b.mean > best.mean+betterBy {
+		if from != "" && b.mean > best.mean+leastGain {
 			mode, best, of = m, b, from
 		}
 	}
@@ -267,7 +268,7 @@ func (t *Table) at(now time.Time, prefix netip.Prefix, origin uint32, mode Mode)
 		if len(t.networks) >= max(t.options.Networks, 1) {
 			t.evict()
 		}
-		n = &network{prefix: prefix, origin: origin, mode: mode, since: now, noise: startNoise, sinceChange: dwell}
+		n = &network{prefix: prefix, origin: origin, mode: mode, since: now, noise: startNoise, sinceChange: dwellConnections}
 		_, n.why = t.start(origin, []Mode{mode})
 		n.place = t.order.PushBack(n)
 		t.networks[prefix] = n
@@ -284,7 +285,7 @@ func (t *Table) at(now time.Time, prefix netip.Prefix, origin uint32, mode Mode)
 // stay count for half the next time.
 func (t *Table) evict() {
 	var least *network
-	for range secondChances {
+	for range maxSecondChances {
 		n := t.order.Front().Value.(*network)
 		if least == nil || n.bulk < least.bulk {
 			least = n
@@ -314,7 +315,7 @@ func (t *Table) age(n *network, now time.Time) {
 	}
 	n.aged = now
 	for i := range n.arms {
-		n.widen(i, dailyDrift*math.Sqrt(days))
+		n.widen(i, driftPerDay*math.Sqrt(days))
 	}
 }
 
@@ -419,12 +420,12 @@ func (t *Table) consider(now time.Time, n *network, able []Mode) {
 			continue
 		}
 		if !leave {
-			gain, least := a.mean-n.arms[at].mean, betterBy
-			if n.sinceChange < dwell {
-				least = dwellBetter
+			gain, least := a.mean-n.arms[at].mean, leastGain
+			if n.sinceChange < dwellConnections {
+				least = leastGainInDwell
 			}
 			// What other networks believe decides where a network starts, not where it goes.
-			if a.trials == 0 && a.mode != Best || gain <= least || gain <= sure*n.deviation(i, at) {
+			if a.trials == 0 && a.mode != Best || gain <= least || gain <= confidenceSDs*n.deviation(i, at) {
 				continue
 			}
 		}
@@ -453,9 +454,9 @@ func (t *Table) beginAt(now time.Time, n *network, at int, usable func(int) bool
 			best = i
 		}
 	}
-	if n.arms[best].mean > n.arms[at].mean+betterBy {
+	if n.arms[best].mean > n.arms[at].mean+leastGain {
 		t.change(now, n, n.arms[best].mode, "best at other servers")
-		n.sinceChange = dwell // nothing was measured here
+		n.sinceChange = dwellConnections // nothing was measured here
 	}
 }
 
@@ -484,7 +485,7 @@ func (t *Table) Try(now time.Time, prefix netip.Prefix, origin uint32, able []Mo
 	n.sinceTrial++
 	n.sinceChange++
 	for i := range n.arms {
-		n.widen(i, drift)
+		n.widen(i, driftPerConnection)
 		n.arms[i].untried++
 	}
 	// The first trial of a network is in advance of the bytes that it is a share of.
@@ -497,13 +498,13 @@ func (t *Table) Try(now time.Time, prefix netip.Prefix, origin uint32, able []Mo
 		return "", "", false
 	}
 	var best, longest *arm
-	most := worthTrying
+	most := leastHope
 	for i := range n.arms {
 		a := &n.arms[i]
 		if i == at || !slices.Contains(able, a.mode) || a.rests(now) || a.futile > 0 && a.untried < tryEvery<<min(a.futile-1, 10) {
 			continue
 		}
-		hope := a.mean - n.arms[at].mean + optimism*n.deviation(i, at)
+		hope := a.mean - n.arms[at].mean + optimismSDs*n.deviation(i, at)
 		if a.trials == 0 {
 			hope += neverTried
 		}
@@ -558,7 +559,7 @@ func (t *Table) Learn(now time.Time, prefix netip.Prefix, p Pair) error {
 	var innovation, known, bound float64
 	expect := func() {
 		innovation, known = ln-(challenger.mean-incumbent.mean), n.variance(c, i)
-		bound = clip * math.Sqrt(known+n.noise*n.noise)
+		bound = outlierSDs * math.Sqrt(known+n.noise*n.noise)
 	}
 	expect()
 	assumed := challenger.assumed || incumbent.assumed
@@ -570,7 +571,7 @@ func (t *Table) Learn(now time.Time, prefix netip.Prefix, p Pair) error {
 	incumbent.assumed = challenger.assumed
 	if math.Abs(innovation) > bound {
 		if challenger.surprises++; challenger.surprises >= 2 {
-			n.widen(c, changeSD)
+			n.widen(c, outlierAddedSD)
 			challenger.surprises = 0
 		}
 		innovation = math.Copysign(bound, innovation)
@@ -678,17 +679,17 @@ func (n *network) usual(at int, ln float64) {
 	if n.level == 0 {
 		n.level = ln
 	}
-	if ln > n.level-math.Log(falls) {
+	if ln > n.level-math.Log(slowFactor) {
 		n.low = 0
 		n.level += (ln - n.level) * 0.1
 		return
 	}
-	if n.low++; n.low >= lowTwice {
+	if n.low++; n.low >= slowInARow {
 		n.low, n.level = 0, ln
 		n.sinceTrial = tryEvery
 		for i := range n.arms {
 			if n.arms[at].mode == Best || i == at {
-				n.widen(i, changeSD)
+				n.widen(i, outlierAddedSD)
 			}
 		}
 	}

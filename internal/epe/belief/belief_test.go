@@ -216,7 +216,7 @@ func TestContradictions(test *testing.T) {
 			mode = m
 		}
 	}
-	if changes > 1000/dwell*2 {
+	if changes > 1000/dwellConnections*2 {
 		test.Errorf("%d changes", changes)
 	}
 }
@@ -326,7 +326,7 @@ func TestFile(test *testing.T) {
 	if n, err := next.Read(later, strings.NewReader(text)); n != 0 || err != nil {
 		test.Errorf("again: %d, %v", n, err)
 	}
-	if n, err := newTable().Read(start.Add(forget+time.Minute), strings.NewReader(text)); n != 0 || err != nil {
+	if n, err := newTable().Read(start.Add(forgetAge+time.Minute), strings.NewReader(text)); n != 0 || err != nil {
 		test.Errorf("a week later: %d, %v", n, err)
 	}
 	if n, err := newTable().Read(start.Add(-time.Hour), strings.NewReader(text)); n != 0 || err == nil || !strings.Contains(err.Error(), "in the future") {
@@ -477,7 +477,7 @@ func TestAges(test *testing.T) {
 		now = now.Add(15 * time.Minute)
 		t.Closed(now, prefix(1), origin, a, Outcome{Bytes: 2 * Bulk, Goodput: 1e6})
 	}
-	if after, _ := t.Network(now, prefix(1)); after.Modes[0].SD < before.Modes[0].SD+dailyDrift/2 {
+	if after, _ := t.Network(now, prefix(1)); after.Modes[0].SD < before.Modes[0].SD+driftPerDay/2 {
 		test.Errorf("before %+v, after %+v", before.Modes[0], after.Modes[0])
 	}
 }

@@ -14,15 +14,15 @@ import (
 // clients do, moves it beyond what the others believe.
 
 const (
-	// votes bounds the networks that are asked, and quorum is how many it takes.
-	votes, quorum = 15, 3
+	// maxVotes bounds the networks that are asked, and minVotes is how many it takes.
+	maxVotes, minVotes = 15, 3
 	// maxOrigins bounds the ASes.
 	maxOrigins = 20_000
 )
 
 // peers are the votes of some networks on each mode.
 type peers struct {
-	modes map[Mode]*[votes]vote
+	modes map[Mode]*[maxVotes]vote
 }
 
 // vote is what a network believes of a mode.
@@ -77,14 +77,14 @@ func (t *Table) vote(n *network, a *arm) {
 // set replaces the vote of a network. A new one takes a place that is free, or one by its hash.
 func (p *peers) set(m Mode, network netip.Prefix, mean float64) {
 	if p.modes == nil {
-		p.modes = map[Mode]*[votes]vote{}
+		p.modes = map[Mode]*[maxVotes]vote{}
 	}
 	all := p.modes[m]
 	if all == nil {
 		if len(p.modes) >= MaxModes {
 			return
 		}
-		all = &[votes]vote{}
+		all = &[maxVotes]vote{}
 		p.modes[m] = all
 	}
 	h := fnv.New64a()
@@ -96,7 +96,7 @@ func (p *peers) set(m Mode, network netip.Prefix, mean float64) {
 		i = slices.IndexFunc(all[:], func(v vote) bool { return v.network == 0 })
 	}
 	if i < 0 {
-		i = int(id % votes)
+		i = int(id % maxVotes)
 	}
 	all[i] = vote{id, mean}
 }
@@ -113,7 +113,7 @@ func (p *peers) median(m Mode) (mean, spread float64, ok bool) {
 			list = append(list, v.mean)
 		}
 	}
-	if len(list) < quorum {
+	if len(list) < minVotes {
 		return 0, 0, false
 	}
 	mean, spread = medianOf(list)

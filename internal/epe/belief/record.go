@@ -148,7 +148,7 @@ func (t *Table) Restore(now time.Time, r *Record) (bool, error) {
 		return false, err
 	}
 	old := t.networks[r.Prefix]
-	if now.Sub(r.Seen) > forget || old != nil && !r.Seen.After(old.seen) {
+	if now.Sub(r.Seen) > forgetAge || old != nil && !r.Seen.After(old.seen) {
 		return false, nil
 	}
 	n := t.at(now, r.Prefix, r.Origin, r.Mode)

@@ -167,7 +167,7 @@ func (s *Shared) check(now time.Time, prefix netip.Prefix) error {
 		return fmt.Errorf("it is for network %q", s.Prefix)
 	case s.Measured < 0 || age < -time.Minute:
 		return errors.New("measured in the future")
-	case age > forget:
+	case age > forgetAge:
 		return ErrForgotten
 	case len(s.Modes) > MaxModes:
 		return fmt.Errorf("%d modes", len(s.Modes))
@@ -208,8 +208,8 @@ func (t *Table) Apply(now time.Time, prefix netip.Prefix, able []Mode, of []Shar
 		case a.trials == 0:
 			n.assume(i, b)
 			a.assumed, changed = true, true
-		case votes >= quorum && math.Abs(b.mean-a.mean) > clip*math.Sqrt(known+b.sd*b.sd):
-			n.widen(i, changeSD)
+		case votes >= minVotes && math.Abs(b.mean-a.mean) > outlierSDs*math.Sqrt(known+b.sd*b.sd):
+			n.widen(i, outlierAddedSD)
 			n.sinceTrial = tryEvery
 		}
 	}
@@ -227,7 +227,7 @@ func siteBelief(now time.Time, m Mode, of []Shared) (prior, int) {
 		}
 		days := max(now.Sub(time.Unix(s.Measured, 0)).Hours()/24, 0)
 		means = append(means, float64(s.Modes[i].Mean))
-		deviations = append(deviations, math.Hypot(float64(s.Modes[i].SD), dailyDrift*math.Sqrt(days)))
+		deviations = append(deviations, math.Hypot(float64(s.Modes[i].SD), driftPerDay*math.Sqrt(days)))
 	}
 	if len(means) == 0 {
 		return prior{}, 0
