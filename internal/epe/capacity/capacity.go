@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// Full is the share of its capacity from which networks leave a link, and aim the share that
-	// they leave it with: networks that grow a little do not have others leave at once.
-	Full, aim = 0.90, 0.85
+	// Full is the share of its capacity from which networks leave a link, and relieved the share
+	// that they leave it with: networks that grow a little do not have others leave at once.
+	Full, relieved = 0.90, 0.85
 	// Low is the share up to which networks return to a link. What is between Low and Full is the
 	// hysteresis.
 	Low = 0.75
@@ -27,11 +27,11 @@ const (
 	// Every is the least time between two decisions of a server on a link: what the one before
 	// changed must be in the reports by then. Servers decide at different times within it.
 	Every = 5 * time.Second
-	// firstStay is the least time that networks avoid a link. It doubles, to mostStay, each time
-	// that the link is full again within mostStay after networks have returned.
-	firstStay, mostStay = 10 * time.Second, 30 * time.Minute
+	// minAvoidance is the least time that networks avoid a link. It doubles, to maxAvoidance, each
+	// time that the link is full again within maxAvoidance after networks have returned.
+	minAvoidance, maxAvoidance = 10 * time.Second, 30 * time.Minute
 	// Fresh is the age up to which a report counts. Reports repeat every Repeat, so that two may be
-	// lost. Networks that avoid the link do so for mostStay more: without a reflector no link
+	// lost. Networks that avoid the link do so for maxAvoidance more: without a reflector no link
 	// reports, and if all returned, all links that are full would be overloaded.
 	Fresh, Repeat = 95 * time.Second, 30 * time.Second
 
@@ -129,7 +129,7 @@ func (b *Balancer) Report(now time.Time, at Link, load Load) {
 		if len(b.links) >= maxLinks {
 			return
 		}
-		l = &link{stay: firstStay}
+		l = &link{stay: minAvoidance}
 		b.links[at] = l
 	}
 	l.Load, l.received = load, now
@@ -138,11 +138,11 @@ func (b *Balancer) Report(now time.Time, at Link, load Load) {
 		l.full, l.stuck = time.Time{}, false
 	case l.full.IsZero():
 		l.full = now
-		switch soon := !passed(now, l.returned, mostStay); {
+		switch soon := !passed(now, l.returned, maxAvoidance); {
 		case soon && l.back:
-			l.stay = min(2*l.stay, mostStay)
+			l.stay = min(2*l.stay, maxAvoidance)
 		case !soon && b.Moved(at) == 0:
-			l.stay = firstStay
+			l.stay = minAvoidance
 		}
 		l.back = false
 	}
@@ -288,7 +288,7 @@ type decision struct {
 // clock may have been set back.
 func (l *link) lost(now time.Time) bool {
 	age := now.Sub(l.received)
-	return age > Fresh+mostStay || age < -Fresh
+	return age > Fresh+maxAvoidance || age < -Fresh
 }
 
 // settle ends what is without effect: networks avoid no link that is lost, and those that carry
@@ -301,7 +301,7 @@ func (d *decision) settle(uses []Use) {
 	for network, avoided := range d.moved {
 		for at := range avoided {
 			l := d.links[at]
-			if l == nil || l.lost(d.now) || !active[network] && l.fresh(d.now) && l.Share() < aim {
+			if l == nil || l.lost(d.now) || !active[network] && l.fresh(d.now) && l.Share() < relieved {
 				d.set(network, at, false)
 			}
 		}
@@ -357,7 +357,7 @@ func (d *decision) leave(at Link, l *link, uses []Use) {
 		}
 	}
 	share := part(mine, l.Used)
-	excess := (l.Used - aim*l.Capacity) * share
+	excess := (l.Used - relieved*l.Capacity) * share
 	slices.SortFunc(list, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.loss, b.loss), cmp.Compare(b.rate, a.rate), a.Network.Compare(b.Network))
 	})
@@ -386,7 +386,7 @@ func (d *decision) leave(at Link, l *link, uses []Use) {
 	// is too much.
 	slices.SortStableFunc(large, func(a, b candidate) int { return cmp.Compare(a.rate, b.rate) })
 	for _, c := range large {
-		if excess <= (Full-aim)*l.Capacity*share {
+		if excess <= (Full-relieved)*l.Capacity*share {
 			break
 		}
 		if d.draw(at, c.Network, d.now) < max(excess/c.rate, share) {
@@ -424,7 +424,7 @@ func (d *decision) detour(c candidate, at Link, share float64) (avoided links, o
 			return nil, false
 		}
 		rate := c.rate / float64(len(to))
-		full := slices.IndexFunc(to, func(x Link) bool { return !d.room(x, rate, share, aim) })
+		full := slices.IndexFunc(to, func(x Link) bool { return !d.room(x, rate, share, relieved) })
 		if full < 0 {
 			for _, x := range to {
 				d.planned[x] += rate

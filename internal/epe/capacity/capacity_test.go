@@ -300,7 +300,7 @@ func TestNowhere(t *testing.T) {
 // TestReportsAge: a link without reports is one that nothing is known of.
 func TestReportsAge(t *testing.T) {
 	for name, lose := range map[string]func(*Balancer) time.Time{
-		"aged":       func(*Balancer) time.Time { return start.Add(2*Fresh + mostStay) },
+		"aged":       func(*Balancer) time.Time { return start.Add(2*Fresh + maxAvoidance) },
 		"withdrawn":  func(b *Balancer) time.Time { b.Forget(at(0)); return start.Add(2 * Every) },
 		"clock back": func(*Balancer) time.Time { return start.Add(-2 * Fresh) },
 	} {

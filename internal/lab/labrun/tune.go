@@ -90,10 +90,10 @@ const (
 	// tcpOptions is the length of the timestamps option in each segment (RFC 7323 section 3.2),
 	// dataSequence that of the DSS option with 64-bit numbers (RFC 8684 section 3.3).
 	tcpOptions, dataSequence = 12, 28
-	// headers is the headroom and headers of a segment in memory, shared is struct
-	// skb_shared_info behind its payload, and descriptor is struct sk_buff.
-	headers, shared, descriptor = 160, 320, 256
-	minReceive                  = 4096
+	// Bytes of a segment in memory: the headroom and headers before its payload, struct
+	// skb_shared_info behind it, and struct sk_buff.
+	segmentHeaders, sharedInfo, skBuff = 160, 320, 256
+	minReceive                         = 4096
 )
 
 // memory returns the size of the kernel's receive buffer that holds a window of that many bytes in
@@ -103,10 +103,10 @@ const (
 // connection stalls.
 func memory(window int64, segment int) int64 {
 	block := 1
-	for block < segment+headers+shared {
+	for block < segment+segmentHeaders+sharedInfo {
 		block *= 2
 	}
-	if of := int64(block + descriptor); of > 2*int64(segment) {
+	if of := int64(block + skBuff); of > 2*int64(segment) {
 		return window * of / int64(segment) * 5 / 4
 	}
 	return 2 * window

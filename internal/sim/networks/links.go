@@ -30,14 +30,14 @@ func (p Policy) String() string {
 func Policies() []Policy { return []Policy{BestPath, AutoAlone, AutoAndLoad} }
 
 const (
-	// peak is what all networks want together at most, as a share of the capacity of all links, and
-	// foreign the share of a link that traffic of others has at most.
-	peak, foreign = 0.65, 0.2
+	// peakDemand is what all networks want together at most, as a share of the capacity of all
+	// links, and otherTraffic the share of a link that traffic of others has at most.
+	peakDemand, otherTraffic = 0.65, 0.2
 	// day is the time in which what networks want rises and falls by swing; each has another phase.
 	day   = 2 * time.Hour
 	swing = 0.4
-	// first is the share of networks whose best path leads through the first link.
-	first = 0.5
+	// firstLinkShare is the share of networks whose best path leads through the first link.
+	firstLinkShare = 0.5
 	// bulkBytes is what a bulk connection brings.
 	bulkBytes = 20 << 20
 )
@@ -146,7 +146,7 @@ func newLinkWorld(o LinkOptions) *linkWorld {
 			prefix: netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, byte(i >> 8), byte(i)}), 48), origin: uint32(64512 + i),
 			demand: math.Exp(w.r.NormFloat64()), phase: 0.2 * w.r.Float64(), within: 0.03 + 0.09*w.r.Float64(), quality: make([]float64, o.Links),
 		}
-		if w.r.Float64() > first {
+		if w.r.Float64() > firstLinkShare {
 			c.best = w.r.IntN(o.Links)
 		}
 		w.draw(&c)
@@ -154,7 +154,7 @@ func newLinkWorld(o LinkOptions) *linkWorld {
 		w.clients = append(w.clients, c)
 	}
 	for i := range w.clients {
-		w.clients[i].demand *= peak / (1 + swing) * 1e9 * float64(o.Links) / sum / float64(o.Servers)
+		w.clients[i].demand *= peakDemand / (1 + swing) * 1e9 * float64(o.Links) / sum / float64(o.Servers)
 	}
 	for i := range o.Servers {
 		s := server{
@@ -192,7 +192,7 @@ func (w *linkWorld) second() {
 	w.now = w.now.Add(time.Second)
 	for l := range w.links {
 		e := &w.links[l]
-		e.load = foreign / 2 * e.capacity * (1 + w.wave(e.phase))
+		e.load = otherTraffic / 2 * e.capacity * (1 + w.wave(e.phase))
 	}
 	for n := range w.clients {
 		c := &w.clients[n]
