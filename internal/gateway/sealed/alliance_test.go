@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -52,7 +53,7 @@ const (
 )
 
 // newUplink connects the host with the router of the Internet.
-func newUplink(t *testing.T, number int, host, internet string) *uplink {
+func newUplink(t testing.TB, number int, host, internet string) *uplink {
 	t.Helper()
 	u := &uplink{
 		namespace: netnstest.New(t), number: number, inside: map[[12]byte]uint16{}, outside: map[uint16][12]byte{}, next: 20000 + uint16(number)*1000,
@@ -213,7 +214,7 @@ func (u *uplink) carry(queue chan []byte, done chan struct{}) {
 
 // host is a namespace with a plane.
 type host struct {
-	t         *testing.T
+	t         testing.TB
 	name      string
 	namespace string
 	key       handshake.PrivateKey
@@ -223,7 +224,7 @@ type host struct {
 	setUp     []string // commands when the device is there
 }
 
-func newHost(t *testing.T, name string) *host {
+func newHost(t testing.TB, name string) *host {
 	t.Helper()
 	h := &host{t: t, name: name, namespace: netnstest.New(t)}
 	ip(t, h.namespace, "ip link set lo up")
@@ -287,7 +288,7 @@ func (h *host) link(peer, path string) dataplane.LinkStatus {
 }
 
 // until waits until a condition holds, and returns how long it took.
-func until(t *testing.T, what string, limit time.Duration, f func() bool) time.Duration {
+func until(t testing.TB, what string, limit time.Duration, f func() bool) time.Duration {
 	t.Helper()
 	start := time.Now()
 	for !f() {
@@ -302,7 +303,7 @@ func until(t *testing.T, what string, limit time.Duration, f func() bool) time.D
 // alliance is a home agent with a correspondent behind it, a leader, and two members on its short
 // link. Each line has a NAT.
 type alliance struct {
-	t                              *testing.T
+	t                              testing.TB
 	home, leader                   *host
 	members                        [2]*host
 	lines                          [3]*uplink // of the leader and the members
@@ -315,7 +316,7 @@ const (
 	farAddress       = "10.8.0.2"
 )
 
-func newAlliance(t *testing.T) *alliance {
+func newAlliance(t testing.TB) *alliance {
 	t.Helper()
 	a := &alliance{t: t, internet: netnstest.New(t), correspondent: netnstest.New(t), radio: netnstest.New(t)}
 	a.home, a.leader = newHost(t, "home"), newHost(t, "leader")
@@ -411,18 +412,17 @@ func (a *alliance) up(path string) time.Duration {
 	})
 }
 
-// download returns the goodput of a TCP connection from the correspondent to the home address, from
-// a second after its start on.
-func (a *alliance) download(d time.Duration) unit.Bandwidth {
+// download begins one of the leader from the correspondent, without an end.
+func (a *alliance) download() net.Conn {
 	a.t.Helper()
 	var l net.Listener
 	netnstest.Do(a.t, a.correspondent, func() (err error) {
 		l, err = net.Listen("tcp4", farAddress+":0")
 		return err
 	})
-	defer l.Close()
 	go func() {
 		c, err := l.Accept()
+		l.Close()
 		if err != nil {
 			return
 		}
@@ -436,18 +436,28 @@ func (a *alliance) download(d time.Duration) unit.Bandwidth {
 		c, err = net.DialTimeout("tcp4", l.Addr().String(), 5*time.Second)
 		return err
 	})
+	a.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// over downloads until each of the paths has carried a part of it.
+func (a *alliance) over(paths ...string) {
+	a.t.Helper()
+	const part = 200_000
+	c := a.download()
 	defer c.Close()
-	var start time.Time
-	var n int64
-	for _, d := range []time.Duration{time.Second, d} {
-		start = time.Now()
-		c.SetReadDeadline(start.Add(d))
-		var err error
-		if n, err = io.Copy(io.Discard, c); !errors.Is(err, os.ErrDeadlineExceeded) {
+	carried := func(path string) uint64 { return a.leader.link("home", path).Received.Bytes }
+	before := map[string]uint64{}
+	for _, path := range paths {
+		before[path] = carried(path)
+	}
+	until(a.t, fmt.Sprintf("a download uses %q", paths), time.Minute, func() bool {
+		c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		if _, err := io.Copy(io.Discard, c); !errors.Is(err, os.ErrDeadlineExceeded) {
 			a.t.Fatalf("download: %v", err)
 		}
-	}
-	return unit.Bandwidth(float64(n) * 8 / time.Since(start).Seconds())
+		return !slices.ContainsFunc(paths, func(path string) bool { return carried(path) < before[path]+part })
+	})
 }
 
 const beatInterval = 4 * time.Millisecond
@@ -565,7 +575,7 @@ func (h *host) crash() {
 }
 
 // A leader downloads over its own line and those of two members, all behind NAT. Members come and
-// go, the home agent is killed, and addresses change.
+// go, the home agent is killed, and addresses change. BenchmarkAlliance measures the goodput.
 func TestAlliance(t *testing.T) {
 	t.Parallel()
 	a := newAlliance(t)
@@ -573,27 +583,12 @@ func TestAlliance(t *testing.T) {
 		h.run()
 	}
 	a.up("own")
-	const duration = 2 * time.Second
-	var goodput [4]unit.Bandwidth
-	goodput[1] = a.download(duration)
+	a.over("own")
 	for i, name := range []string{"member1", "member2"} {
 		a.join(i)
 		t.Logf("%s joined after %v", name, a.up(name))
-		// One download may meet a loss or a busy machine; a line that brings nothing brings nothing
-		// to all.
-		for range 3 {
-			goodput[2+i] = max(goodput[2+i], a.download(duration))
-			if goodput[2+i] >= goodput[1+i]+goodput[1]/2 {
-				break
-			}
-		}
 	}
-	t.Logf("goodput over 1, 2 and 3 lines of %v: %v, %v, %v", lineRate, goodput[1], goodput[2], goodput[3])
-	for n := 2; n <= 3; n++ {
-		if goodput[n] < goodput[n-1]+goodput[1]/2 {
-			t.Errorf("line %d brings nothing: %v after %v", n, goodput[n], goodput[n-1])
-		}
-	}
+	a.over("own", "member1", "member2")
 	for _, m := range a.members {
 		s := m.plane.Status()
 		if r := s.Relays[0]; r.Down.Bytes < 100_000 || r.Up.Packets == 0 || r.HomeAgent.String() != homeAgentAddress+":4790" || r.Lifetime <= 0 {
@@ -664,6 +659,37 @@ func TestAlliance(t *testing.T) {
 		l := a.leader.link("home", "member2")
 		return l.State != "up" && l.Lifetime == 0
 	})
+}
+
+// BenchmarkAlliance measures the goodput of a leader over its own line and those of its members.
+func BenchmarkAlliance(b *testing.B) {
+	a := newAlliance(b)
+	for _, h := range []*host{a.home, a.leader, a.members[0], a.members[1]} {
+		h.run()
+	}
+	a.up("own")
+	for lines := 1; lines <= 3; lines++ {
+		if lines > 1 {
+			a.join(lines - 2)
+			a.up(fmt.Sprintf("member%d", lines-1))
+		}
+		b.Run(fmt.Sprintf("%d lines of %v", lines, lineRate), func(b *testing.B) {
+			const begin, length = time.Second, 2 * time.Second
+			total := int64(0)
+			for b.Loop() {
+				c := a.download()
+				n := int64(0)
+				for _, d := range []time.Duration{begin, length} {
+					c.SetReadDeadline(time.Now().Add(d))
+					n, _ = io.Copy(io.Discard, c)
+				}
+				total += n
+				c.Close()
+			}
+			b.ReportMetric(float64(total)*8/1e6/length.Seconds()/float64(b.N), "Mbit/s")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
 }
 
 // A member relays for leaders that it knows, to home agents that it allows, at the rate that it
