@@ -18,14 +18,13 @@
 #define SPRAY_PATH(i) ((i) & (SPRAY_PATHS - 1))
 
 enum {
-	SPRAY_FIRST_WINDOW = 8 * 1024, /* bytes in flight on a path whose rate is not known */
-	SPRAY_KNOWN = 1 << 30,	       /* the window of one whose rate is */
-	SPRAY_LEAST_GAP = 4000,
+	SPRAY_FIRST_WINDOW = 8 * 1024, /* bytes in flight on a path at first */
+	SPRAY_MOST_WINDOW = 1 << 30,
 	SPRAY_STALL = 10000,	       /* longer than 1.5 round trips without an acknowledgment */
 	SPRAY_ROUNDS = 10000000,       /* the shortest round trip is that of the last 10 to 20 s */
 	SPRAY_PAUSE = 10000000,	       /* the first pause of a path */
 	SPRAY_LOSS_PAUSE = 60000000,   /* because of losses */
-	SPRAY_CAREFUL = 2 << 20, /* bytes before a connection tries a path that is not known, or was left before */
+	SPRAY_CAREFUL = 2 << 20, /* bytes before a connection uses other paths than home: a loss in slow start costs most */
 	SPRAY_MAX_PAUSE = 600000000,
 	SPRAY_LATE = 6, /* events that are no reason to leave a path */
 	SPRAY_WATCH = 400000, /* how long what all paths bring is counted, or 16 round trips */
@@ -51,7 +50,6 @@ struct spray_path {
 	__u32 bare;	 /* of these, without a queue */
 	__u32 event;	 /* time of the last one */
 	__u32 counted;	 /* event is set */
-	__u32 careful;	 /* it was left before */
 };
 
 static __always_inline __u32 spray_later(__u32 a, __u32 b)
@@ -88,14 +86,6 @@ static __always_inline int spray_stalled(const struct spray_path *p, const struc
 	return p->sent != p->gone && p->smooth && since > 0 && spray_later(since, times * (p->smooth + p->smooth / 2 + SPRAY_STALL));
 }
 
-/* How much earlier than over home a packet may arrive over a path that has nothing in flight. */
-static __always_inline __u32 spray_gap(const struct spray_path *home)
-{
-	__u32 half = spray_shortest(home) / 2;
-
-	return half > SPRAY_LEAST_GAP ? half : SPRAY_LEAST_GAP;
-}
-
 /*
  * Whether a packet of size bytes may go over a path other than home that is not paused. arrival is in
  * and out the earliest expected arrival so far.
@@ -108,9 +98,6 @@ static __always_inline int spray_better(const struct spray_path *p, const struct
 	if (!p->shortest)
 		return !flight;
 	if (at >= *arrival || spray_stalled(p, home, 1) || (flight && flight + size > p->window))
-		return 0;
-	/* What arrives much earlier than what was sent before has that retransmitted. */
-	if (!flight && p->window >= SPRAY_KNOWN && spray_later(*arrival, at + spray_gap(home)))
 		return 0;
 	*arrival = at;
 	return 1;
@@ -151,7 +138,7 @@ static __always_inline void spray_arrived(struct spray_path *p, __u32 likely, __
 		p->shortest = round_trip;
 	p->smooth = p->smooth - p->smooth / 8 + round_trip / 8;
 	/* It doubles with each round trip. */
-	if (p->window < SPRAY_KNOWN)
+	if (p->window < SPRAY_MOST_WINDOW)
 		p->window += spray_queued(p) ? size / 8 : size;
 	sample = (__u64)(p->gone - acknowledged) * 1000 / round_trip;
 	if (sample > p->rate)

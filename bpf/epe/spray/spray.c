@@ -324,10 +324,6 @@ static __always_inline void recall(struct connection *c, const struct segment *s
 		m = bpf_map_lookup_elem(&networks, &n);
 		if (!m)
 			continue;
-		if (m->pauses && time < m->until + VALID) {
-			p->careful = 1;
-			p->window = SPRAY_FIRST_WINDOW;
-		}
 		if (m->until > time) {
 			p->paused = 1;
 			p->until = now + (m->until - time) / 1000;
@@ -335,8 +331,6 @@ static __always_inline void recall(struct connection *c, const struct segment *s
 		if (m->learned && time - m->learned < VALID) {
 			p->shortest = m->shortest;
 			p->rate = m->rate;
-			if (!p->careful)
-				p->window = SPRAY_KNOWN;
 		}
 	}
 }
@@ -396,7 +390,7 @@ static __always_inline void leave(struct connection *c, const struct segment *s,
 	p->until = now + next.pause / 1000;
 	p->packets = p->late = p->lost = p->bare = 0;
 	p->paused = 1;
-	p->careful = 1;
+	p->window = SPRAY_FIRST_WINDOW;
 }
 
 /* The index of the first record whose end is at or after a sequence number. */
@@ -517,7 +511,8 @@ static __always_inline __u32 choose(const struct segment *s, const struct plan *
 				leave(c, s, i, plan->mark[i], now);
 				continue;
 			}
-			if (c->bytes < SPRAY_CAREFUL && (p->careful || !p->shortest))
+			/* In slow start, and where home has no queue, others gain nothing that a loss there is worth. */
+			if (c->bytes < SPRAY_CAREFUL || !spray_queued(home))
 				continue;
 			if (spray_better(p, home, size, &arrival))
 				chosen = i;

@@ -9,28 +9,36 @@ import (
 
 const segment = 1400
 
-// TestFirstConnection: what nothing is known of carries nothing until the connection is careful no
-// longer, and then a single packet until that is acknowledged.
+// TestFirstConnection: a path that nothing is known of carries nothing in the first bytes, nor while
+// home has no queue, and then a single packet until that is acknowledged.
 func TestFirstConnection(t *testing.T) {
 	var n Network
 	c := New(&n, 2, 0, 0)
 	now, sequence := time.Duration(0), uint32(0)
-	other := 0
-	for sequence < careful+20*segment {
-		if c.Choose(now, sequence, segment) == 1 {
-			other++
-			if sequence < careful-segment {
-				t.Fatalf("byte %d takes a path that nothing is known of", sequence)
+	// send sends segments, each acknowledged after a round trip, until one takes the other path.
+	send := func(until uint32, roundTrip time.Duration) (other bool) {
+		for ; sequence < until && !other; sequence += segment {
+			if other = c.Choose(now, sequence, segment) == 1; !other {
+				now += roundTrip
+				c.Acknowledged(now, sequence+segment, nil)
 			}
 		}
-		sequence += segment
-		if other == 0 { // from then on nothing is acknowledged
-			now += 10 * time.Millisecond
-			c.Acknowledged(now, sequence, nil)
-		}
+		return other
 	}
-	if other != 1 {
-		t.Errorf("%d packets take a path that nothing is known of", other)
+	if send(segment, 10*time.Millisecond) || send(careful/2, 30*time.Millisecond) || send(careful-2*segment, 10*time.Millisecond) {
+		t.Errorf("byte %d takes a path that nothing is known of", sequence)
+	}
+	if send(careful+200*segment, 10*time.Millisecond) {
+		t.Errorf("byte %d takes another path although home has no queue", sequence)
+	}
+	if !send(careful+220*segment, 30*time.Millisecond) {
+		t.Fatal("no packet takes the other path although home has a queue")
+	}
+	for range 5 {
+		if c.Choose(now, sequence, segment) == 1 {
+			t.Error("a second packet takes a path of which nothing is known")
+		}
+		sequence += segment
 	}
 }
 

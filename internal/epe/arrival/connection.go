@@ -66,17 +66,11 @@ func micro(t time.Duration) uint32 { return uint32(t / unit) }
 func (c *Connection) recall(now time.Duration) {
 	for i := range c.paths {
 		p, m := &c.path[i], &c.network.paths[i]
-		if m.pauses > 0 && now < m.until+valid {
-			p.Careful, p.Window = 1, firstWindow
-		}
 		if m.until > now {
 			p.Paused, p.Until = 1, micro(m.until)
 		}
 		if m.known && now-m.learned < valid {
 			p.Shortest, p.Rate = m.shortest, m.rate
-			if p.Careful == 0 {
-				p.Window = known
-			}
 		}
 	}
 }
@@ -109,7 +103,7 @@ func (c *Connection) leave(i int, now time.Duration) {
 	m.pause = min(next, maxPause*unit)
 	m.until = now + m.pause
 	m.pauses++
-	p.Until, p.Paused, p.Careful = micro(m.until), 1, 1
+	p.Until, p.Paused, p.Window = micro(m.until), 1, firstWindow
 	p.Packets, p.Late, p.Lost, p.Bare = 0, 0, 0, 0
 }
 
@@ -208,7 +202,8 @@ func (c *Connection) choose(at time.Duration, size uint32) int {
 			c.leave(i, at)
 			continue
 		}
-		if c.bytes < careful && (p.Careful != 0 || p.Shortest == 0) {
+		// In slow start, and where home has no queue, others gain nothing that a loss there is worth.
+		if c.bytes < careful || !home.queued() {
 			continue
 		}
 		if p.better(home, size, &arrival) {

@@ -12,8 +12,7 @@ const MaxPaths = 4
 // The constants of bpf/lib/spray.h, where each has its reason.
 const (
 	firstWindow = 8 * 1024
-	known       = 1 << 30
-	leastGap    = 4_000
+	mostWindow  = 1 << 30
 	stall       = 10_000
 	rounds      = 10_000_000
 	pause       = 10_000_000
@@ -32,7 +31,7 @@ type Path struct {
 	Shortest, Shortest2, Smooth uint32
 	Progress, Until, Paused     uint32
 	Packets, Late, Lost, Bare   uint32
-	Event, Counted, Careful     uint32
+	Event, Counted              uint32
 }
 
 func later(a, b uint32) bool { return int32(a-b) > 0 }
@@ -60,9 +59,6 @@ func (p *Path) stalled(home *Path, times uint32) bool {
 	return p.Sent != p.Gone && p.Smooth != 0 && int32(since) > 0 && later(since, times*(p.Smooth+p.Smooth/2+stall))
 }
 
-// gap is how much earlier than over home a packet may arrive over a path with nothing in flight.
-func (p *Path) gap() uint32 { return max(p.shortest()/2, leastGap) }
-
 // better reports whether a packet may go over a path other than home. arrival is the earliest
 // expected one so far.
 func (p *Path) better(home *Path, size uint32, arrival *uint32) bool {
@@ -71,8 +67,6 @@ func (p *Path) better(home *Path, size uint32, arrival *uint32) bool {
 	case p.Shortest == 0:
 		return flight == 0
 	case at >= *arrival, p.stalled(home, 1), flight != 0 && flight+size > p.Window:
-		return false
-	case flight == 0 && p.Window >= known && later(*arrival, at+home.gap()):
 		return false
 	}
 	*arrival = at
@@ -109,7 +103,7 @@ func (p *Path) arrived(likely, roundTrip, size, acknowledged uint32) {
 	}
 	p.Smooth = p.Smooth - p.Smooth/8 + roundTrip/8
 	queued := p.queued()
-	if p.Window < known {
+	if p.Window < mostWindow {
 		if queued {
 			size /= 8
 		}

@@ -42,7 +42,7 @@ func (v *vector) apply() {
 	r[6] = number(v.Watch.isWorse(&v.Home, v.Now, v.First, v.Second))
 	r[7] = uint32(v.Turns.choose(v.Queues[:], int(v.Third%MaxPaths), v.Size, v.Now))
 	r[8] = uint32(v.Turns.count(v.Queues[0].Delay, v.Now, v.Size, v.Second&1 != 0))
-	r[9] = v.Home.gap()
+	r[9] = number(v.Home.queued())
 }
 
 // TestVectors: the arithmetic of the program in the kernel is that of this package, for states that
@@ -63,7 +63,7 @@ func TestVectors(t *testing.T) {
 		case 1:
 			return now - uint32(r.IntN(3_000_000))
 		case 2:
-			return []uint32{known, begin, settle, turn, again, backlog, watchFor}[r.IntN(7)] + uint32(r.IntN(3)) - 1
+			return []uint32{mostWindow, begin, settle, turn, again, backlog, watchFor}[r.IntN(7)] + uint32(r.IntN(3)) - 1
 		default:
 			return r.Uint32() >> r.IntN(32)
 		}
