@@ -40,6 +40,9 @@ const (
 	slot = 25 * time.Millisecond
 	// memory is the time constant of the averages over slots.
 	memory = 200 * time.Millisecond
+	// meanJitters is by how many times the jitter the mean delay is longer than the least recent one,
+	// at most: what is more was a queue that is gone.
+	meanJitters = 3
 	// few is the number of packets from which on a slot counts for half: on a path with jitter, the
 	// single probe of an idle one is hardly meaningful.
 	few = 7
@@ -154,9 +157,10 @@ func (e *OneWayEstimator) Value() (OneWay, bool) {
 	if e.slots == 0 {
 		mean, jitter = e.delays/e.packets, e.steps/e.packets
 	}
+	standing := max(0, e.recent.value()-base)
 	return OneWay{
-		Base: base, Delay: max(base, mean), Jitter: jitter,
-		Spread: -e.high.value() - e.low.value(), Standing: max(0, e.recent.value()-base),
+		Base: base, Delay: max(base, min(mean, base+standing+meanJitters*jitter)), Jitter: jitter,
+		Spread: -e.high.value() - e.low.value(), Standing: standing,
 	}, true
 }
 
