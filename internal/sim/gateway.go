@@ -39,6 +39,9 @@ type Gateway struct {
 	// Open has packets pass the gateways without being queued, measured or repaired there: delay
 	// and jitter are measured by the reporting probes alone.
 	Open bool
+	// Estimated: no rate is configured, as with rate: auto. The gateways begin with what trains of
+	// packets have shown, which here is exact, and pace packets from when a path is full.
+	Estimated bool
 }
 
 const (
@@ -102,6 +105,7 @@ type carrier struct {
 // sending is what a sending end keeps for a path.
 type sending struct {
 	queue *pacer.Queue[queued] // nil: packets are sent at once
+	paced bool                 // packets wait in queue for the path's rate
 	kept  repair.Kept[sent]
 	// rtt is the round-trip time between the gateways.
 	rtt quality.RTT
@@ -250,10 +254,16 @@ func (s *Sim) carry(g *Gateway, paths []Path, reverse bool) (uint32, error) {
 			if err != nil {
 				return 0, err
 			}
-			if q.Set(t.paths[i].Rate); t.paths[i].Rate < unlimited {
-				t.lines[i].queue = q
+			if t.paths[i].Rate >= unlimited {
+				continue
+			}
+			t.lines[i].queue = q
+			if g.Estimated {
+				t.lines[i].capacity.Hint(t.paths[i].Rate)
+			} else {
 				t.lines[i].capacity.Capacity = quality.LimitCapacity(t.paths[i].Rate)
 			}
+			t.pace(i)
 		}
 	}
 	if !g.Probes {
@@ -298,8 +308,8 @@ func (t *carrier) send(s *Sim, p *packet, size int32) {
 	t.pathSelection.sent(p, from)
 	if len(t.passengers) > 1 {
 		for i := range t.lines {
-			if q := t.lines[i].queue; q != nil {
-				t.queues.Set(i, s.now, q.WaitOf(s.now, uint32(lane)))
+			if l := &t.lines[i]; l.paced {
+				t.queues.Set(i, s.now, l.queue.WaitOf(s.now, uint32(lane)))
 			}
 		}
 	}
@@ -326,7 +336,9 @@ func (t *carrier) send(s *Sim, p *packet, size int32) {
 		}
 		taken = true
 		t.drain(s, i)
-		t.queues.Set(i, s.now, l.queue.Wait(s.now))
+		if l.paced {
+			t.queues.Set(i, s.now, l.queue.Wait(s.now))
+		}
 	}
 	if taken {
 		t.number.Assign(lane)
@@ -504,7 +516,9 @@ func (t *carrier) requested(s *Sim, p *packet) {
 		again.packet.sack[0] = span{uint32(p.blocks), b.start}
 		if q := t.lines[i].queue; q != nil {
 			q.Charge(s.now, int(again.size))
-			t.queues.Set(i, s.now, q.Wait(s.now))
+			if t.lines[i].paced {
+				t.queues.Set(i, s.now, q.Wait(s.now))
+			}
 		}
 		s.launch(&again.packet, again.size)
 	}
@@ -717,12 +731,19 @@ func (t *carrier) replied(s *Sim, p *packet) {
 		l.capacity.AddReport(s.now, s.now, t.result.SentBytes[p.blocks], uint64(p.sack[1].start)<<32|uint64(p.sack[1].end), l.queue.Wait(s.now) > waiting,
 			quality.Delays{RTT: l.rtt.SRTT, Standing: standing, Jitter: path.Jitter, Loss: t.pathSelection.losses[p.blocks].Share})
 		l.congested = l.capacity.Exhausted() && quality.Congested(standing, path.Jitter)
-		path.Rate = l.capacity.Value()
-		l.queue.Set(l.capacity.Pace())
+		t.pace(int(p.blocks))
 	}
 	t.pathSelection.addReply(t, int(p.blocks), p.window, p.window-min(p.seq, p.window))
 	t.pathSelection.selectPaths(s.now, t)
 	t.target()
+}
+
+// pace paces packets of a path with a queue to its estimated rate.
+func (t *carrier) pace(i int) {
+	l, p := &t.lines[i], &t.paths[i]
+	p.Rate = l.capacity.Value()
+	l.queue.Set(l.capacity.Pace())
+	l.paced = l.capacity.Pace() <= p.Rate
 }
 
 // prove is called when a path has become alive. Before the first one all paths are used; from then

@@ -129,8 +129,8 @@ type Capacity struct {
 	configured unit.Bandwidth // 0: not at all
 	// ceiling is never exceeded, 0 if there is none.
 	ceiling unit.Bandwidth
-	// found: the path was full at least once.
-	found bool
+	// found: the path was full at least once. hinted: a train has shown the rate.
+	found, hinted bool
 	// busy counts busy samples since the last probe, every is how many there are between two.
 	busy, every int
 	// before is the estimate before the probe in progress, 0 if there is none, tried what it is
@@ -161,10 +161,24 @@ func LimitCapacity(rate unit.Bandwidth) Capacity {
 	return Capacity{rate: rate, configured: rate, found: true, every: configuredProbe}
 }
 
+// Hint has the estimate begin at a rate that a train has shown. Packets are not paced to it until
+// the path was full: it may be that of a burst.
+func (c *Capacity) Hint(rate unit.Bandwidth) {
+	if !c.found {
+		c.rate, c.hinted = c.ceil(max(rate, minCapacity)), true
+	}
+}
+
+// Hinted reports whether nothing but a hint is known of the rate.
+func (c *Capacity) Hinted() bool { return !c.found && c.hinted }
+
+// Begins reports whether nothing is known of the rate yet.
+func (c *Capacity) Begins() bool { return !c.found && !c.hinted }
+
 // Known reports whether the rate is configured, or was estimated from traffic: not that of the
 // beginning, which a path keeps that carries little.
 func (c *Capacity) Known() bool {
-	return c.rate > 0 && (c.found || c.rate != c.ceil(FirstCapacity))
+	return c.rate > 0 && (!c.Begins() || c.rate != c.ceil(FirstCapacity))
 }
 
 // Ceil bounds the estimate: a rate that a contract does not let be exceeded. 0 removes the bound.

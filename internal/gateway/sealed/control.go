@@ -125,7 +125,7 @@ func (r *peer) advanceLocked(now time.Duration, b *batch) time.Duration {
 	for i := range r.links {
 		due = min(due, r.prober.probe(b, k, i, now), r.proving.probe(b, k, i, now))
 	}
-	due = min(due, r.matching.advance(b, k, now), r.registering.refresh(k, now))
+	due = min(due, r.matching.advance(b, k, now), r.trains.advance(b, k, now), r.registering.refresh(k, now))
 	if r.conf.Alliance.Role == dataplane.Member {
 		due = min(due, r.memberRequest.refresh(k, now))
 	}

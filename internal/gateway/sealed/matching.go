@@ -257,6 +257,56 @@ func besides(own, other string) string {
 	return own
 }
 
+// unmeasured returns the places whose rates trains show: those of lines that answer, if neither has
+// a configured rate or is metered, and there is a choice.
+func (x *matching) unmeasured() []place {
+	if !x.active() {
+		return nil
+	}
+	var all []place
+	here, there := map[*line]bool{}, map[uint8]bool{}
+	for _, at := range x.places() {
+		far, known := x.far(at)
+		if c := at.line.conf.Load(); !known || x.scouts[at].missed > 0 || !c.Up.Estimated || far.Down != tunnel.UnknownRate || c.Use.Metered() || x.metered[far.Line] {
+			continue
+		}
+		here[at.line], there[far.Line] = true, true
+		all = append(all, at)
+	}
+	if len(here) < 2 || len(there) < 2 || len(all) > tunnel.MaxPaths {
+		return nil
+	}
+	return all
+}
+
+// measured returns the sites with the rates that trains have shown in place of those that are not
+// configured, once no more are sent. What a line carries in the other direction is not known, and
+// taken for the same.
+func (x *matching) measured(s *sites) *pairing.Sites {
+	var here, there [tunnel.MaxPaths]unit.Bandwidth
+	for _, at := range x.unmeasured() {
+		shown := x.peer.trains.shown[at]
+		p, ok := s.pairAt(at)
+		if !shown.ended() || !ok {
+			return &s.Sites
+		}
+		here[p.Here], there[p.There] = max(here[p.Here], shown.rate), max(there[p.There], shown.rate)
+	}
+	m := &pairing.Sites{Here: slices.Clone(s.Here), There: slices.Clone(s.There), Answers: s.Answers}
+	fill := func(lines []pairing.Line, rates []unit.Bandwidth) {
+		for i := range lines {
+			for _, known := range []*unit.Bandwidth{&lines[i].Up, &lines[i].Down} {
+				if *known == pairing.Unknown && rates[i] > 0 {
+					*known = rates[i]
+				}
+			}
+		}
+	}
+	fill(m.Here, here[:])
+	fill(m.There, there[:])
+	return m
+}
+
 // sites are the lines of both gateways, and the places at which they reach each other.
 type sites struct {
 	pairing.Sites
@@ -318,7 +368,7 @@ func (x *matching) decide(now time.Duration) {
 			}
 		}
 	}
-	pairs := s.Choose(current)
+	pairs := x.measured(s).Choose(current)
 	rates := s.Rates(pairs)
 	lines := x.peer.plane.routing.Load().lines
 	used := map[int]bool{}
@@ -482,4 +532,8 @@ func (m *controlMessage) scout(v tunnel.Scout) {
 }
 
 // scouted applies the answer to a scout.
-func (m *controlMessage) scouted(v tunnel.Scouted) { m.peer.matching.scouted(v, m.now) }
+func (m *controlMessage) scouted(v tunnel.Scouted) {
+	if !m.peer.trains.answered(v.ID, m.sent, m.now) {
+		m.peer.matching.scouted(v, m.now)
+	}
+}

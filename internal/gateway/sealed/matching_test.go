@@ -24,7 +24,7 @@ func mesh(t testing.TB, lines [2]int) (a, b *gateway) {
 	network := netnstest.New(t)
 	ip(t, network, "ip link add br0 type bridge")
 	ip(t, network, "ip link set br0 up")
-	a, b = &gateway{t: t, number: 1}, &gateway{t: t, number: 2}
+	a, b = &gateway{t: t, number: 1, network: network}, &gateway{t: t, number: 2, network: network}
 	for n, g := range []*gateway{a, b} {
 		g.namespace = netnstest.New(t)
 		ip(t, g.namespace, "ip link set lo up")

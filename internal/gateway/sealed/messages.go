@@ -120,12 +120,17 @@ const maxLanes = 64
 // nothing but the Hello goes with it: two gateways with endpoints have to agree on the numbers of
 // paths first.
 func (x *messages) sendBare(b *batch, k *keys, i int, to place, record tunnel.Record, now time.Duration) {
+	x.sendPadded(b, k, i, to, record, 0, now)
+}
+
+// sendPadded is sendBare of a message that is padded to size, if that is not 0.
+func (x *messages) sendPadded(b *batch, k *keys, i int, to place, record tunnel.Record, size int, now time.Duration) {
 	if to.line.socket.Load() == nil {
 		return
 	}
 	x.body = k.out.AppendHello(tunnel.AppendRecord(x.body[:0], record))
-	buf := b.slot(len(x.body))
-	copy(buf[tunnel.Offset:], x.body)
+	buf := b.slot(max(len(x.body), size))
+	clear(buf[tunnel.Offset+copy(buf[tunnel.Offset:], x.body):])
 	x.peer.sealToLocked(b, k, i, buf, tunnel.Control, tunnel.Stamp{}, controlClass, now, to)
 }
 

@@ -45,6 +45,7 @@ type peer struct {
 	initiating initiating
 	numbering  numbering
 	matching   matching
+	trains     trains
 	links      links
 	scheduling scheduling
 	policy     policy
@@ -71,6 +72,7 @@ func newPeer(p *Plane, own handshake.PrivateKey, c dataplane.Peer) *peer {
 		pacing:     pacing{due: pacer.Never},
 	}
 	r.connectParts()
+	r.trains.shown = map[place]shown{}
 	r.session.assoc = handshake.NewAssociation(handshake.AssociationOptions{
 		Own: own, Peer: handshake.Peer{Public: c.Public, Preshared: c.Preshared},
 		Offers: p.offers(), Choose: p.choose, Random: random{}, NewIndex: p.newIndex,
@@ -86,7 +88,7 @@ func newPeer(p *Plane, own handshake.PrivateKey, c dataplane.Peer) *peer {
 func (r *peer) connectParts() {
 	r.session.peer, r.initiating.peer, r.scheduling.peer, r.selection.peer, r.pacing.peer = r, r, r, r, r
 	r.uses.peer, r.messages.peer, r.prober.peer, r.proving.peer, r.registering.peer = r, r, r, r, r
-	r.memberRequest.peer, r.relaying.peer, r.matching.peer = r, r, r
+	r.memberRequest.peer, r.relaying.peer, r.matching.peer, r.trains.peer = r, r, r, r
 }
 
 // configure applies a configuration.
@@ -119,6 +121,7 @@ func (r *peer) configure(c dataplane.Peer, s dataplane.State, lines []*line) err
 	if changed || !slices.Equal(r.plane.routing.Load().lines, lines) {
 		r.matching.change(r.plane.now())
 		r.matching.rates = [tunnel.MaxPaths]sharedRates{}
+		clear(r.trains.shown)
 	}
 	for i := range r.links {
 		l := &r.links[i]

@@ -39,6 +39,7 @@ func TestMain(m *testing.M) {
 
 // gateway is a namespace with a plane: host and gateway in one.
 type gateway struct {
+	network   string // that the lines of a mesh are in
 	t         testing.TB
 	namespace string
 	key       handshake.PrivateKey

@@ -67,7 +67,7 @@ func (x *scheduling) refresh() {
 		if !l.reports.received {
 			p.Delay = l.probing.rtt.SRTT / 2
 		}
-		if l.paced = l.shaped && l.pace() <= p.Rate; l.shaped && !l.paced {
+		if l.paced = l.shaped && l.pace() <= p.Rate; l.shaped && !l.paced && l.rates.capacity.Begins() {
 			l.begin(p)
 		}
 		p.Loss = int(l.lossShare() * 1e6)
