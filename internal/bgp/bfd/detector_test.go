@@ -42,8 +42,8 @@ var (
 	patient = Config{Interval: time.Second, Multiplier: 90}
 )
 
-// TestDeathIsSignaled: the neighbor of a daemon that is killed learns it before the detection time, and a session
-// whose process is killed comes up again.
+// TestDeathIsSignaled: the neighbor of a daemon that is killed learns it before the detection time,
+// and a session whose process is killed comes up again.
 func TestDeathIsSignaled(t *testing.T) {
 	netnstest.NeedIsolation(t)
 	cameUp, down := make(chan string, 8), make(chan string, 1)

@@ -87,9 +87,10 @@ type ReceiverStats struct {
 //   - at once, when a later packet of the same path names it by Distance and was not Copied,
 //   - when all live paths have passed it (RFC 1990, section 4.1),
 //   - when it is missed for longer than Hold allows. With Auto that is the largest delay by which
-//     packets arrived after higher numbers in the last 5 to 10 s, plus a quarter and a millisecond. A
-//     packet that arrives too late raises it at once. Without such packets nothing is held, except for numbers
-//     that were not all sent on the path of the packet, by Distance: they are waited for at least as long as Arrival.Lag says, plus as much.
+//     packets arrived after higher numbers in the last 5 to 10 s, plus a quarter and a millisecond.
+//     A packet that arrives too late raises it at once. Without such packets nothing is held,
+//     except for numbers that were not all sent on the path of the packet, by Distance: they are
+//     waited for at least twice as long as Arrival.Lag says.
 //
 // The first two rules apply only to paths that keep the order of their own packets. What arrives
 // after its number was skipped is delivered at once.

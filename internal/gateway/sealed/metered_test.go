@@ -209,8 +209,8 @@ func (s *simulated) path(at, n, line int) dataplane.LinkStatus {
 // beside are two lines of which the second one is used so.
 func beside(u dataplane.Use) []dataplane.Use { return []dataplane.Use{{}, u} }
 
-// TestBytesPerDay compares what docs/gateway-measured.md says of the bytes per day of a line that carries no
-// packets with what it sends and receives in simulated time.
+// TestBytesPerDay compares what docs/gateway-measured.md says of the bytes per day of a line that
+// carries no packets with what it sends and receives in simulated time.
 func TestBytesPerDay(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/gateway-measured.md")
 	if err != nil {
