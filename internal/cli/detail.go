@@ -150,14 +150,20 @@ func parseLimit(text string) (int, error) {
 
 // detailCommands returns the subcommands of status.
 func (a *App) detailCommands() []*cobra.Command {
-	var asJSON bool
-	var rd, limit string
-	var table tableFlags
-	add := func(c *cobra.Command) *cobra.Command {
-		c.Flags().BoolVar(&asJSON, "json", false, "print JSON, one object for each daemon")
-		return c
+	return []*cobra.Command{
+		a.statusRoutes(), a.statusConnections(), a.statusNetworks(), a.statusPeers(), a.statusSIDs(),
 	}
-	routes := add(&cobra.Command{
+}
+
+func addJSON(c *cobra.Command, asJSON *bool) {
+	c.Flags().BoolVar(asJSON, "json", false, "print JSON, one object for each daemon")
+}
+
+func (a *App) statusRoutes() *cobra.Command {
+	var asJSON bool
+	var rd string
+	var table tableFlags
+	c := &cobra.Command{
 		Use:   "routes [PREFIX|ADDRESS] [DAEMON|ADDRESS]",
 		Short: "Show the paths to a destination and why one is used, or the tables of routes",
 		Long: `With a destination, routes shows the longest match for a destination: on a server and on a border router the path through each egress peer, and the
@@ -191,14 +197,21 @@ are sent (advertised). A prefix then selects the routes to it and to longer pref
 			}
 			return a.detail(c.Context(), args[1:], routesPath+"?"+q.Encode(), nil, asJSON)
 		},
-	})
-	routes.Flags().StringVar(&table.view, "table", "", "dump a table: received, accepted or advertised `routes` (accepted if --peer or --rt is given)")
-	routes.Flags().StringVar(&table.peer, "peer", "", "only routes from, or to, the neighbor with this `name` or address")
-	routes.Flags().StringVar(&table.rt, "rt", "", "only VPN routes with this route `target`")
-	routes.Flags().StringVar(&rd, "rd", "", "also look up the VPN route with this route `distinguisher`")
-	CompleteFlag(routes, "peer", neighborNames)
-	CompleteFlag(routes, "table", func(context.Context) []string { return []string{"received", "accepted", "advertised"} })
-	connections := add(&cobra.Command{
+	}
+	addJSON(c, &asJSON)
+	c.Flags().StringVar(&table.view, "table", "", "dump a table: received, accepted or advertised `routes` (accepted if --peer or --rt is given)")
+	c.Flags().StringVar(&table.peer, "peer", "", "only routes from, or to, the neighbor with this `name` or address")
+	c.Flags().StringVar(&table.rt, "rt", "", "only VPN routes with this route `target`")
+	c.Flags().StringVar(&rd, "rd", "", "also look up the VPN route with this route `distinguisher`")
+	CompleteFlag(c, "peer", neighborNames)
+	CompleteFlag(c, "table", func(context.Context) []string { return []string{"received", "accepted", "advertised"} })
+	return c
+}
+
+func (a *App) statusConnections() *cobra.Command {
+	var asJSON bool
+	var limit string
+	c := &cobra.Command{
 		Use:   "connections [DAEMON|ADDRESS]",
 		Short: "Show the subflows of clients' connections, or the NAT sessions of a gateway",
 		Long: `Connections shows each subflow of the connections of a server: its egress peer, whether it is a backup, and with "use: overflow"
@@ -214,9 +227,16 @@ or a policy, as use, why it carries data or rests (docs/policies.md explains the
 			}
 			return a.detail(c.Context(), args, connectionsPath+"?limit="+strconv.Itoa(n), nil, asJSON)
 		},
-	})
-	connections.Flags().StringVar(&limit, "limit", strconv.Itoa(defaultConnections), "show at most `n` connections")
-	networks := add(&cobra.Command{
+	}
+	addJSON(c, &asJSON)
+	c.Flags().StringVar(&limit, "limit", strconv.Itoa(defaultConnections), "show at most `n` connections")
+	return c
+}
+
+func (a *App) statusNetworks() *cobra.Command {
+	var asJSON bool
+	var limit string
+	c := &cobra.Command{
 		Use:   "networks [PREFIX|ADDRESS] [DAEMON|ADDRESS]",
 		Short: "Show how packets reach client networks, and through which egress peers",
 		Long: `Networks shows the client networks whose mode of delivery is not the best path: the mode and the rule that it is from, the
@@ -243,36 +263,47 @@ prefix or an address, only the network that it belongs to and those inside.`,
 			}
 			return a.detail(c.Context(), args, networksPath+"?"+q.Encode(), nil, asJSON)
 		},
-	})
-	networks.Flags().StringVar(&limit, "limit", strconv.Itoa(defaultConnections), "show at most `n` networks")
-	return []*cobra.Command{
-		routes, connections, networks,
-		add(&cobra.Command{
-			Use: "peers [NAME] [DAEMON|ADDRESS]", Short: "Show the egress peers and the BGP sessions, or all details of one session",
-			Long: `Peers shows the egress peers and the BGP sessions of each daemon. With the name or the address of a neighbor it shows all that is
+	}
+	addJSON(c, &asJSON)
+	c.Flags().StringVar(&limit, "limit", strconv.Itoa(defaultConnections), "show at most `n` networks")
+	return c
+}
+
+func (a *App) statusPeers() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use: "peers [NAME] [DAEMON|ADDRESS]", Short: "Show the egress peers and the BGP sessions, or all details of one session",
+		Long: `Peers shows the egress peers and the BGP sessions of each daemon. With the name or the address of a neighbor it shows all that is
 known of that session: state, capabilities, timers, families with their routes by reason, last errors, flaps and retention.`,
-			Example: `  tabane status peers
+		Example: `  tabane status peers
   tabane status peers asbr
   tabane status peers transit-a
   tabane status peers 2001:db8:1::fe edge --json`,
-			Args:              Arguments(0, 2, "at most the name or address of a neighbor, and a daemon or address"),
-			ValidArgsFunction: Complete(Either(neighborNames, answeringDaemons), answeringDaemons),
-			RunE: func(c *cobra.Command, args []string) error {
-				if len(args) == 2 || len(args) == 1 && !isDaemon(args[0]) {
-					return a.peerDetail(c.Context(), args[0], args[1:], asJSON)
-				}
-				return a.detail(c.Context(), args, "/status", onlyKeys("peers", "sessions"), asJSON)
-			},
-		}),
-		add(&cobra.Command{
-			Use: "sids [DAEMON|ADDRESS]", Short: "Show the SID of each egress peer",
-			Args:              Arguments(0, 1, "at most one daemon or address"),
-			ValidArgsFunction: Complete(answeringDaemons),
-			RunE: func(c *cobra.Command, args []string) error {
-				return a.detail(c.Context(), args, "/status", onlySIDs, asJSON)
-			},
-		}),
+		Args:              Arguments(0, 2, "at most the name or address of a neighbor, and a daemon or address"),
+		ValidArgsFunction: Complete(Either(neighborNames, answeringDaemons), answeringDaemons),
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 2 || len(args) == 1 && !isDaemon(args[0]) {
+				return a.peerDetail(c.Context(), args[0], args[1:], asJSON)
+			}
+			return a.detail(c.Context(), args, "/status", onlyKeys("peers", "sessions"), asJSON)
+		},
 	}
+	addJSON(c, &asJSON)
+	return c
+}
+
+func (a *App) statusSIDs() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use: "sids [DAEMON|ADDRESS]", Short: "Show the SID of each egress peer",
+		Args:              Arguments(0, 1, "at most one daemon or address"),
+		ValidArgsFunction: Complete(answeringDaemons),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.detail(c.Context(), args, "/status", onlySIDs, asJSON)
+		},
+	}
+	addJSON(c, &asJSON)
+	return c
 }
 
 // isAbsent reports whether a daemon does not run, or does not have the path.
