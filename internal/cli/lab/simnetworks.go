@@ -5,8 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
-	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -165,10 +165,10 @@ func (a *app) simSpray(ctx context.Context, o simrun.SprayOptions) error {
 		var all []float64
 		met := 0
 		for _, s := range list {
-			if slices.Max(s.Alone) == 0 || s.Alone[0] == 0 {
-				continue // nothing to compare with
-			}
 			v := r.Of(s)
+			if math.IsNaN(v) || math.IsInf(v, 0) {
+				continue // what it is compared with brought nothing
+			}
 			all = append(all, v)
 			if v >= leastSprayed {
 				met++

@@ -56,7 +56,7 @@ type Mode struct {
 	// Spread are the egress peers that flows are spread over, each with its share of the flows
 	// relative to the others'. Example: {transit-a: 80, transit-b: 20}
 	Spread map[string]uint32 `yaml:"spread,omitempty"`
-	// Spray are the egress peers that the packets of each TCP connection are sent through, at most 4.
+	// Spray are the egress peers that the packets of each connection are sent through, at most 4.
 	// The first one carries a connection as single does, the others what arrives no later through
 	// them, as long as they lose, delay and reorder nothing. Example: [transit-a, transit-b]
 	Spray []string `yaml:"spray,omitempty"`
