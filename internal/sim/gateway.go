@@ -9,6 +9,7 @@ import (
 	"github.com/tabane/tabane/internal/base/fault"
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/gateway/pacer"
+	"github.com/tabane/tabane/internal/gateway/pathset"
 	"github.com/tabane/tabane/internal/gateway/quality"
 	"github.com/tabane/tabane/internal/gateway/repair"
 	"github.com/tabane/tabane/internal/gateway/reseq"
@@ -66,8 +67,21 @@ type GatewayResult struct {
 	// Receiver is the receiving end, Held the packets it held and Latest how long Auto held them at
 	// the end.
 	Receiver reseq.ReceiverStats
-	// Series has the bytes sent on each path in each interval of Config.Series.
-	Series [][]unit.Size
+	// Series has the bytes sent on each path in each interval of Config.Series, Estimates what was
+	// known of the path at its end.
+	Series    [][]unit.Size
+	Estimates [][]Estimate `json:"-"`
+	// Decisions are those of package pathset.
+	Decisions []pathset.Decision `json:"-"`
+}
+
+// Estimate is what the sending end of a tunnel knows of a path. Of delays only the differences
+// between paths matter.
+type Estimate struct {
+	Rate            unit.Bandwidth
+	Delay, Jitter   time.Duration
+	Loss            int // in parts per million
+	Usable, Resting bool
 }
 
 // carrier is a tunnel in one direction.
@@ -279,7 +293,7 @@ func (s *Sim) carry(g *Gateway, paths []Path, reverse bool) (uint32, error) {
 	}
 	n := len(paths)
 	t.measured, t.result.Sent, t.result.SentBytes = make([]measured, n), make([]uint64, n), make([]uint64, n)
-	t.sampled, t.result.Series = make([]uint64, n), make([][]unit.Size, n)
+	t.sampled, t.result.Series, t.result.Estimates = make([]uint64, n), make([][]unit.Size, n), make([][]Estimate, n)
 	t.receiver = reseq.NewReceiver[laned](reseq.ReceiverOptions{Window: inners})
 	t.receiver.SetLive(0, 1<<n-1, nil)
 	s.carriers = append(s.carriers, t)
@@ -763,6 +777,8 @@ func (t *carrier) sample() {
 	for i, n := range t.result.SentBytes {
 		t.result.Series[i] = append(t.result.Series[i], unit.Size(n-t.sampled[i]))
 		t.sampled[i] = n
+		p := &t.paths[i]
+		t.result.Estimates[i] = append(t.result.Estimates[i], Estimate{p.Rate, p.Delay, p.Jitter, p.Loss, p.Usable, p.Resting})
 	}
 }
 

@@ -66,7 +66,10 @@ func (w *pathSelection) selectPaths(now time.Duration, t *carrier) {
 	if !ok {
 		return
 	}
-	w.decision = w.selector.Update(now, w.state[:len(t.paths)], window)
+	before := w.decision
+	if w.decision = w.selector.Update(now, w.state[:len(t.paths)], window); w.decision != before {
+		t.result.Decisions = append(t.result.Decisions, w.decision)
+	}
 	for i := range t.paths {
 		t.paths[i].Resting = !w.decision.Use.Has(i)
 	}

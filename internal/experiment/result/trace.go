@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/analysis/traffic"
+	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/gateway/reseq"
 )
 
@@ -19,6 +20,8 @@ type Trace struct {
 	// Subflows are what the sender delivered over each of its subflows, if that is known,
 	// sorted by name.
 	Subflows []Subflow
+	// Decisions are those on which paths are used, if they are known.
+	Decisions []Note
 	// Events are the times of the case's events, in their order. Ends are the times of their
 	// last repetition: a flap repeats.
 	Events, Ends []time.Duration
@@ -39,6 +42,22 @@ type Subflow struct {
 	Name string
 	// Bytes is what was acknowledged in each interval of the Trace, including reinjections.
 	Bytes []int64
+	// Estimates are what the sender knew of the path at the end of each interval, if that is known.
+	Estimates []Estimate
+}
+
+// Estimate is what the sender knew of a path. Of delays only the differences between paths matter.
+type Estimate struct {
+	Rate            unit.Bandwidth
+	Delay, Jitter   time.Duration
+	Loss            float64
+	Usable, Resting bool
+}
+
+// Note is what was decided at a time of the Trace, and why.
+type Note struct {
+	At   time.Duration
+	Text string
 }
 
 const (

@@ -53,9 +53,23 @@ func subflows(links []string, g *sim.GatewayResult, began time.Duration) []resul
 		for j, n := range series {
 			bytes[j] = int64(n)
 		}
-		list = append(list, result.Subflow{Name: links[i], Bytes: bytes})
+		known := g.Estimates[i][min(int(began/interval), len(g.Estimates[i])):]
+		estimates := make([]result.Estimate, len(known))
+		for j, e := range known {
+			estimates[j] = result.Estimate{Rate: e.Rate, Delay: e.Delay, Jitter: e.Jitter, Loss: float64(e.Loss) / 1e6, Usable: e.Usable, Resting: e.Resting}
+		}
+		list = append(list, result.Subflow{Name: links[i], Bytes: bytes, Estimates: estimates})
 	}
 	slices.SortFunc(list, func(a, b result.Subflow) int { return strings.Compare(a.Name, b.Name) })
+	return list
+}
+
+// decisions explains the decisions on the paths of a gateway.
+func decisions(links []string, g *sim.GatewayResult, began time.Duration) []result.Note {
+	var list []result.Note
+	for _, d := range g.Decisions {
+		list = append(list, result.Note{At: d.At - began, Text: d.Use.List(links) + ": " + d.Explain(links)})
+	}
 	return list
 }
 
@@ -83,6 +97,7 @@ func (p *plan) measureDatagrams(of *cell.Cell, trial int, config sim.Config, sim
 	run.Metrics[result.DatagramDelayP95] = c.DelayP95.Seconds()
 	if c.Gateway != nil {
 		trace.Subflows = subflows(of.Own().Transport.Links, c.Gateway, x.Start)
+		trace.Decisions = decisions(of.Own().Transport.Links, c.Gateway, x.Start)
 	}
 	return run, trace
 }

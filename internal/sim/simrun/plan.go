@@ -562,6 +562,7 @@ func (p *plan) measure(of *cell.Cell, trial int, config sim.Config, simulated si
 	}
 	if transport.Gateway != nil {
 		trace.Subflows = subflows(transport.Links, c.Gateway, began)
+		trace.Decisions = decisions(transport.Links, c.Gateway, began)
 		if path := c.Paths[0]; path.Acks > 0 {
 			run.Metrics[result.TripleDuplicates] = float64(path.Triples) / float64(path.Acks)
 		}

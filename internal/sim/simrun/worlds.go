@@ -319,21 +319,49 @@ func Why(ctx context.Context, w worlds.World, base *scenario.Spec, m worlds.Meas
 	if trace == nil || len(trace.Subflows) == 0 {
 		return b.String(), nil
 	}
-	fmt.Fprintf(&b, "\nCarried by %s, and what the path can carry, in Mbit/s:\n%6s", m.Transport, "s")
+	writeCourse(&b, w, m, trace)
+	return b.String(), nil
+}
+
+// writeCourse writes what each path carried in each second, what it can carry, and what the sender
+// knew of it then, and the decisions on paths.
+func writeCourse(b *strings.Builder, w worlds.World, m worlds.Measure, trace *result.Trace) {
+	fmt.Fprintf(b, "\nCarried by %s, what the path can carry, in Mbit/s, and what the sender knew of it: rate, delay beyond the first path's, jitter in ms,\n"+
+		"loss in percent; - while it rests:\n%6s", m.Transport, "s")
 	for _, f := range trace.Subflows {
-		fmt.Fprintf(&b, " %19s", f.Name)
+		fmt.Fprintf(b, "  %-46s", f.Name)
 	}
 	const each = int(time.Second / interval)
 	for at := 0; at < len(trace.Subflows[0].Bytes); at += each {
-		fmt.Fprintf(&b, "\n%6d", at/each)
+		fmt.Fprintf(b, "\n%6d", at/each)
 		for i, f := range trace.Subflows {
 			sum := int64(0)
 			for _, n := range f.Bytes[min(at, len(f.Bytes)):min(at+each, len(f.Bytes))] {
 				sum += n
 			}
 			can := w.Carries(i, time.Duration(at/each)*time.Second+time.Second/2)
-			fmt.Fprintf(&b, " %9.2f /%8.2f", float64(8*sum)/1e6, float64(can)/1e6)
+			fmt.Fprintf(b, "  %7.2f /%7.2f%s", float64(8*sum)/1e6, float64(can)/1e6, knownOf(trace.Subflows, i, at+each/2))
 		}
 	}
-	return b.String() + "\n", nil
+	b.WriteString("\n")
+	for _, d := range trace.Decisions {
+		fmt.Fprintf(b, "%6.2f  %s\n", d.At.Seconds(), d.Text)
+	}
+}
+
+// knownOf returns what the sender knew of a path at the end of an interval.
+func knownOf(paths []result.Subflow, i, at int) string {
+	if at >= len(paths[i].Estimates) {
+		return ""
+	}
+	e := paths[i].Estimates[at]
+	rests := ""
+	switch {
+	case !e.Usable:
+		rests = "dead"
+	case e.Resting:
+		rests = "-"
+	}
+	const ms = float64(time.Millisecond)
+	return fmt.Sprintf(" %7.2f %+6.0f %5.1f %4.1f %-4s", float64(e.Rate)/1e6, float64(e.Delay-paths[0].Estimates[at].Delay)/ms, float64(e.Jitter)/ms, 100*e.Loss, rests)
 }
