@@ -84,7 +84,8 @@ func Constants() []ablation.Constant {
 // single one arrives first they would fill a slow uplink while TCP starts, and move to a later
 // path, which cubic takes for congestion.
 //
-// Package pathset decides which paths rest, by the rates of sets of paths.
+// Package pathset decides which paths rest, by the rates of sets of paths. So prompt packets use
+// them: a short path may rest because bulk flows are faster on others.
 type auto struct {
 	dq
 	costlier bool
@@ -142,7 +143,7 @@ func newAuto(o Options) Scheduler {
 
 func (a *auto) Next(paths []Path, s Segment) Set {
 	if !a.version.same(&s) {
-		a.use(paths, notResting(paths))
+		a.use(paths, candidates(paths))
 		a.choosePaths(paths, s.Now)
 	}
 	of, begins := a.class(&s)
@@ -179,7 +180,7 @@ func (a *auto) class(s *Segment) (class, int) {
 // choosePaths chooses the paths of bulk flows and of acknowledgments, and sets the delays of paths
 // for them.
 func (a *auto) choosePaths(paths []Path, now time.Duration) {
-	routes := a.candidates[:a.count]
+	routes := a.active(notResting(paths))
 	var first *candidate
 	for k := range routes {
 		if r := &routes[k]; first == nil || r.delays[prompt] < first.delays[prompt] {
@@ -220,6 +221,23 @@ func (a *auto) choosePaths(paths []Path, now time.Duration) {
 			d[earlier] = max(d[prompt], former.delays[prompt])
 		}
 	}
+}
+
+// active returns the candidates of a set, which it moves to the front. The others are for prompt
+// packets only.
+func (a *auto) active(of Set) []candidate {
+	all, n := a.candidates[:a.count], 0
+	for k := range all {
+		if of.Has(all[k].path) {
+			all[n], all[k] = all[k], all[n]
+			n++
+		}
+	}
+	for k := range all[n:] {
+		d := &all[n+k].delays
+		*d = [classes]time.Duration{prompt: d[prompt], bulk: tooLong, earlier: tooLong, small: tooLong, acks: tooLong}
+	}
+	return all[:n]
 }
 
 // completeFirst returns the candidate on which the last of that many bytes arrives first, among

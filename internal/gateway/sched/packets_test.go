@@ -96,17 +96,25 @@ func TestTies(t *testing.T) {
 	}
 }
 
-// TestResting: auto uses a path that rests only if it has no other one, and other disciplines do
-// not care.
+// TestResting: auto sends bulk flows and acknowledgments on a path that rests only if it has no other
+// one. Other packets, and other disciplines, use it.
 func TestResting(t *testing.T) {
 	paths := []Path{wire(8*unit.MbitPerSecond, 0), wire(80*unit.MbitPerSecond, 0), wire(8*unit.MbitPerSecond, 0)}
 	paths[1].Resting, paths[2].Backup = true, true
-	a := scheduler(t, "auto", Options{})
-	for i, want := range []int{0, 1, 2} {
-		if got := a.Next(paths, Segment{Size: 1000}); got != One(want) {
-			t.Errorf("auto, %d paths failed: %b, want %d", i, got, want)
+	for _, kind := range []Kind{Bulk, Acks} {
+		a := scheduler(t, "auto", Options{})
+		for i, want := range []int{0, 1, 2} {
+			if got := a.Next(paths, Segment{Size: 1000, Kind: kind}); got != One(want) {
+				t.Errorf("auto, kind %d, %d paths failed: %b, want %d", kind, i, got, want)
+			}
+			paths[want].Usable = false
 		}
-		paths[want].Usable = false
+		for i := range paths {
+			paths[i].Usable = true
+		}
+	}
+	if got := scheduler(t, "auto", Options{}).Next(paths, Segment{Size: 1000, Kind: Prompt}); got != One(1) {
+		t.Errorf("auto, a packet whose own arrival matters: %b, want path 1", got)
 	}
 	paths[0].Usable, paths[1].Usable = true, true
 	for _, name := range []string{"best", "dq", "dqj"} {
@@ -131,7 +139,7 @@ func TestAuto(t *testing.T) {
 		{"a copy of what may be lost", []Path{lossy(wire(8*mbit, 0)), wire(8*mbit, 9*ms)}, Options{}, "(11)(11)00"},
 		{"no copy by a path that costs more", []Path{lossy(wire(8*mbit, 0)), {Usable: true, Room: math.MaxInt, Rate: 8 * mbit, Delay: 9 * ms, Cost: 1}}, Options{}, "0000"},
 		{"unless it is allowed", []Path{lossy(wire(8*mbit, 0)), {Usable: true, Room: math.MaxInt, Rate: 8 * mbit, Delay: 9 * ms, Cost: 1}}, Options{CopyCostlier: true}, "(11)(11)00"},
-		{"resting paths carry copies", []Path{lossy(wire(8*mbit, 0)), {Usable: true, Resting: true, Room: math.MaxInt, Rate: 8 * mbit}}, Options{}, "(11)(11)00"},
+		{"resting paths carry copies", []Path{lossy(wire(8*mbit, 0)), {Usable: true, Resting: true, Room: math.MaxInt, Rate: 8 * mbit}}, Options{}, "(11)(11)01"},
 		{"no copy that comes later than a retransmission", []Path{lossy(measured(wire(8*mbit, 5*ms))), wire(8*mbit, 200*ms)}, Options{}, "0000"},
 		{"a copy that comes sooner", []Path{lossy(measured(wire(8*mbit, 5*ms))), wire(8*mbit, 14*ms)}, Options{}, "(11)(11)00"},
 		{"the first of several", []Path{lossy(wire(8*mbit, 0)), wire(8*mbit, 20*ms), wire(8*mbit, 10*ms)}, Options{}, "(101)(101)(11)(11)"},

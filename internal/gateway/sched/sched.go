@@ -31,8 +31,8 @@ type Path struct {
 	// SRTT and RTTVAR are the smoothed round-trip time and its variation (RFC 6298), 0 before
 	// the first sample.
 	SRTT, RTTVAR time.Duration
-	// Resting: auto sends only copies on the path while another one is usable. Other schedulers
-	// use it.
+	// Resting: auto sends only prompt packets and copies on the path while another one is usable.
+	// Other schedulers use it.
 	Resting bool
 	// Delay and Jitter are one-way, Rate is the path's rate. They are set with Needs.Delay
 	// only. Of Delay only the differences between paths matter, so it need not be positive. A
