@@ -159,6 +159,10 @@ func laneOf(number int, datagrams bool) int {
 	return 1 + (number-1)%(lanes-2)
 }
 
+// retransmissions is the flow of retransmissions in the queues of paths. Those of lanes have lower
+// numbers.
+const retransmissions = 256
+
 // laned is a packet by its number in its lane.
 type laned struct {
 	lane uint8
@@ -171,6 +175,9 @@ type queued struct {
 	seq    tunnel.Seq
 	size   int32
 	copied bool
+	// of is the path and the number of the packet that a retransmission repeats, with its distance.
+	of       span
+	distance uint16
 }
 
 // sent is a packet as it was sent on a path.
@@ -264,7 +271,7 @@ func (s *Sim) carry(g *Gateway, paths []Path, reverse bool) (uint32, error) {
 	t.interval = probeInterval
 	if !g.Probes && !g.Open {
 		for i := range t.lines {
-			q, err := pacer.New(pacer.Options[queued]{Signals: &t.signals, Drop: func(queued) { t.result.Refused++ }})
+			q, err := pacer.New(pacer.Options[queued]{Signals: &t.signals, Flows: retransmissions + 1, Drop: func(queued) { t.result.Refused++ }})
 			if err != nil {
 				return 0, err
 			}
@@ -337,22 +344,8 @@ func (t *carrier) send(s *Sim, p *packet, size int32) {
 	taken := false
 	for left := set; left != 0; left &= left - 1 {
 		i := left.First()
-		l := &t.lines[i]
-		e := queued{lane, seq, size, set.Len() > 1}
-		if l.queue == nil {
-			t.transmit(s, i, e, t.queues.Wait(i, s.now))
-			taken = true
-			continue
-		}
-		if !l.queue.Push(s.now, e, int(size), uint32(lane)) {
-			t.result.Refused++
-			continue
-		}
-		taken = true
-		t.drain(s, i)
-		if l.paced {
-			t.queues.Set(i, s.now, l.queue.Wait(s.now))
-		}
+		e := queued{lane: lane, seq: seq, size: size, copied: set.Len() > 1}
+		taken = t.enqueue(s, i, e, uint32(lane)) || taken
 	}
 	if taken {
 		t.number.Assign(lane)
@@ -395,16 +388,21 @@ func (t *carrier) drain(s *Sim, i int) {
 
 // transmit sends a packet on a path.
 func (t *carrier) transmit(s *Sim, i int, e queued, wait time.Duration) {
-	stamp := t.number.Stamp(e.lane, e.seq, uint8(i), e.copied)
 	l := &t.lines[i]
 	l.number++
+	stamp := tunnel.Stamp{Distance: e.distance, Copied: e.copied}
+	if e.of.end == 0 {
+		stamp = t.number.Stamp(e.lane, e.seq, uint8(i), e.copied)
+	}
 	q := packet{
 		kind: tunneled, flow: t.id, hop: t.routes[i], at: s.now, data: uint64(wait), seq: uint32(e.seq),
 		length: stamp.Distance, duplicate: stamp.Copied, blocks: uint8(i), window: l.number, dsack: uint16(e.size),
 		sack: [maxBlocks]span{laneSpan: {start: uint32(e.lane)}},
 	}
 	t.count(i, e.size)
-	if l.queue != nil && t.pathSelection.auto {
+	if e.of.end > 0 {
+		q.sack[0] = e.of
+	} else if l.queue != nil && t.pathSelection.auto {
 		l.kept.Put(s.now, uint64(l.number), sent{q, e.size})
 	}
 	s.launch(&q, e.size)
@@ -523,19 +521,35 @@ func (t *carrier) requested(s *Sim, p *packet) {
 		if i < 0 {
 			return
 		}
-		t.count(i, again.size)
-		t.result.Repaired++
-		t.lines[i].number++
-		again.packet.hop, again.packet.blocks, again.packet.window = t.routes[i], uint8(i), t.lines[i].number
-		again.packet.sack[0] = span{uint32(p.blocks), b.start}
-		if q := t.lines[i].queue; q != nil {
-			q.Charge(s.now, int(again.size))
-			if t.lines[i].paced {
-				t.queues.Set(i, s.now, q.Wait(s.now))
-			}
+		q := &again.packet
+		e := queued{
+			lane: uint8(q.sack[laneSpan].start), seq: tunnel.Seq(q.seq), size: again.size, copied: q.duplicate,
+			of: span{uint32(p.blocks), b.start}, distance: q.length,
 		}
-		s.launch(&again.packet, again.size)
+		if t.enqueue(s, i, e, retransmissions) {
+			t.result.Repaired++
+		}
 	}
+	t.wake(s)
+}
+
+// enqueue sends a packet on a path, through its queue if it has one. It reports false if the queue
+// refuses it.
+func (t *carrier) enqueue(s *Sim, i int, e queued, flow uint32) bool {
+	l := &t.lines[i]
+	if l.queue == nil {
+		t.transmit(s, i, e, t.queues.Wait(i, s.now))
+		return true
+	}
+	if !l.queue.Push(s.now, e, int(e.size), flow) {
+		t.result.Refused++
+		return false
+	}
+	t.drain(s, i)
+	if l.paced {
+		t.queues.Set(i, s.now, l.queue.Wait(s.now))
+	}
+	return true
 }
 
 // rescue sends what is under way on a path that has died, or waits in front of it, over another
@@ -554,7 +568,7 @@ func (t *carrier) rescue(s *Sim, i int) {
 	for c := l.reported + 1; c <= l.number; c++ {
 		if m, ok := l.kept.Take(s.now, uint64(c), 1); ok {
 			t.result.Repaired++
-			move(queued{uint8(m.packet.sack[laneSpan].start), tunnel.Seq(m.packet.seq), m.size, false})
+			move(queued{lane: uint8(m.packet.sack[laneSpan].start), seq: tunnel.Seq(m.packet.seq), size: m.size})
 		}
 	}
 	l.queue.Clear(move)

@@ -24,6 +24,8 @@ type queued struct {
 	class  uint8
 	// repair: the packet is sent again if it is lost.
 	repair bool
+	// again is the stamp of a retransmission, nil of others: that of what was lost, with its Origin.
+	again *tunnel.Stamp
 	// buf is the packet with room for the tunnel, in data.
 	buf, data []byte
 	// refs counts the batch and the store that the packet is in after it has been sealed.
@@ -42,6 +44,10 @@ func (q *queued) release() {
 
 var queuedPool = sync.Pool{New: func() any { return new(queued) }}
 
+// retransmissions is the flow of retransmissions in the queue of a path: they do not wait behind
+// what their own flow has there. Lanes have lower numbers.
+const retransmissions = tunnel.Lanes
+
 // enqueue puts a copy of a packet, whose buffer begins with room for the tunnel, into the queue of
 // a path. It reports false if the queue refuses it.
 func (x *pacing) enqueue(b *batch, i int, like *queued, buf []byte, now time.Duration) bool {
@@ -51,10 +57,14 @@ func (x *pacing) enqueue(b *batch, i int, like *queued, buf []byte, now time.Dur
 	if n := len(buf) + tunnel.TagLen; cap(data) < n {
 		data = make([]byte, max(n, smallBufferLen))
 	}
-	q.keys, q.lane, q.seq, q.copied, q.class, q.repair = like.keys, like.lane, like.seq, like.copied, like.class, like.repair
+	q.keys, q.lane, q.seq, q.copied, q.class, q.repair, q.again = like.keys, like.lane, like.seq, like.copied, like.class, like.repair, like.again
 	q.data, q.buf = data, data[:copy(data[:cap(data)], buf)]
 	q.refs.Store(1)
-	if !l.queue.Push(now, q, len(buf)+tunnel.TagLen+ipUDP4, uint32(q.lane)) {
+	flow := uint32(q.lane)
+	if q.again != nil {
+		flow = retransmissions
+	}
+	if !l.queue.Push(now, q, len(buf)+tunnel.TagLen+ipUDP4, flow) {
 		queuedPool.Put(q)
 		x.peer.plane.counts.drop(dropQueue, 1)
 		return false
@@ -71,6 +81,7 @@ func (x *pacing) enqueue(b *batch, i int, like *queued, buf []byte, now time.Dur
 func newShaper(p *Plane, signals *pacer.Signals) *pacer.Queue[*queued] {
 	q, err := pacer.New(pacer.Options[*queued]{
 		Signals: signals,
+		Flows:   retransmissions + 1,
 		Mark: func(q *queued) bool {
 			class, ok := mark(q.buf[tunnel.Offset:])
 			q.class = class
@@ -115,9 +126,13 @@ func (x *pacing) drain(b *batch, i int, now time.Duration) {
 			queuedPool.Put(q)
 			continue
 		}
-		stamp := k.number.Stamp(q.lane, q.seq, uint8(i), q.copied)
-		x.peer.keepLocked(b, i, q, now)
-		x.peer.sealLocked(b, k, i, q.buf, tunnel.Data, stamp, q.class, now)
+		if q.again != nil {
+			x.peer.sealLocked(b, k, i, q.buf, tunnel.Retransmission, *q.again, q.class, now)
+		} else {
+			stamp := k.number.Stamp(q.lane, q.seq, uint8(i), q.copied)
+			x.peer.keepLocked(b, i, q, now)
+			x.peer.sealLocked(b, k, i, q.buf, tunnel.Data, stamp, q.class, now)
+		}
 		b.queued = append(b.queued, q)
 	}
 	x.due = min(x.due, max(l.queue.Next(), blocked))

@@ -67,12 +67,13 @@ func (r *peer) retransmitLocked(k *keys, v tunnel.Request, now time.Duration, b 
 			return
 		}
 		stamp.Origin = tunnel.Origin{Path: v.Path, Counter: c}
-		r.sealLocked(b, k, i, buf, tunnel.Retransmission, stamp, q.class, now)
-		if to := &r.links[i]; to.shaped {
-			to.queue.Charge(now, size)
-			if to.paced {
-				r.scheduling.queues.Set(i, now, to.queue.Wait(now))
+		if r.links[i].shaped {
+			// Many at once would overflow the queue of a modem.
+			if !r.pacing.enqueue(b, i, &queued{keys: k, lane: q.lane, seq: q.seq, class: q.class, repair: true, again: &stamp}, buf, now) {
+				continue
 			}
+		} else {
+			r.sealLocked(b, k, i, buf, tunnel.Retransmission, stamp, q.class, now)
 		}
 		l.repairs.count++
 	}
