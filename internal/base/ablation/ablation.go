@@ -37,7 +37,7 @@ func Number(name string, v *float64, without float64) Constant {
 }
 
 // Integer returns a constant that is a whole number. Experiments change v.
-func Integer[T ~int | ~int32 | ~int64](name string, v *T, without T) Constant {
+func Integer[T ~int | ~int32 | ~int64 | ~uint8](name string, v *T, without T) Constant {
 	return Constant{
 		Name: name, without: float64(without),
 		get: func() float64 { return float64(*v) }, set: func(x float64) { *v = T(x) },

@@ -48,7 +48,6 @@ const (
 	defaultFlows    = 256
 	defaultLimit    = 8192
 	defaultBytes    = 8 << 20
-	defaultBurst    = 2 * time.Millisecond
 	// maxLate is how late a packet that waited for its time may be sent without the rate being
 	// lost. On a busy machine the caller gets a processor so late at times; what follows is a burst
 	// of as much, which the queue of any modem holds.
@@ -59,6 +58,7 @@ const (
 var (
 	defaultTarget  = 20 * time.Millisecond
 	defaultMaxWait = 100 * time.Millisecond
+	defaultBurst   = 2 * time.Millisecond
 	// mostLag is by how much later packets arrive at most on another path of the same rate that is
 	// used too.
 	mostLag = 150 * time.Millisecond
@@ -86,6 +86,7 @@ func Constants() []ablation.Constant {
 	return []ablation.Constant{
 		ablation.Duration("target", &defaultTarget, 0),
 		ablation.Duration("maxWait", &defaultMaxWait, 0),
+		ablation.Duration("pacingBurst", &defaultBurst, 0),
 		ablation.Duration("mostLag", &mostLag, 0),
 		ablation.Integer("minQuanta", &minQuanta, 0),
 		ablation.Integer("signalQuanta", &signalQuanta, 0),

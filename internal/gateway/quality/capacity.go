@@ -94,6 +94,11 @@ func Constants() []ablation.Constant {
 		ablation.Integer("firstProbe", &firstProbe, 1),
 		ablation.Integer("configuredProbe", &configuredProbe, 1),
 		ablation.Integer("patienceFactor", &patienceFactor, 1),
+		ablation.Duration("baseWindow", &baseWindow, time.Hour),
+		ablation.Duration("standingWindow", &standingWindow, 0),
+		ablation.Duration("slot", &slot, 0),
+		ablation.Duration("slotMemory", &memory, 1),
+		ablation.Integer("fewPackets", &few, 0),
 	}
 }
 

@@ -23,18 +23,23 @@ func (c *Clock) Difference(sent uint32, received time.Duration) time.Duration {
 }
 
 const (
+	// spreadWindow is the window of the spread, which has to follow jitter faster.
+	spreadWindow = 2 * time.Second
+	// minStandingWindow and standingPackets bound the window of the standing queue.
+	minStandingWindow = 75 * time.Millisecond
+	standingPackets   = 24
+)
+
+// The constants of the estimates, which only Constants lets an experiment change.
+var (
 	// baseWindow is the window of the minimum: what is older than two windows is forgotten, so
 	// that the base follows a change of route, and less than one window is never all, so that a
 	// queue which empties every few seconds does not count (RFC 6817, section 4.2, keeps minutes;
 	// 10 s is also that of BBR's minimum RTT).
 	baseWindow = 10 * time.Second
-	// spreadWindow is that of the spread, which has to follow jitter faster.
-	spreadWindow = 2 * time.Second
 	// standingWindow is that of the standing queue, or as long as standingPackets take, if that is
 	// shorter, but standingLeast: the smallest delay of few packets is not that of the path.
-	standingWindow    = 250 * time.Millisecond
-	minStandingWindow = 75 * time.Millisecond
-	standingPackets   = 24
+	standingWindow = 250 * time.Millisecond
 	// slot is the time that packets are averaged over before they are one sample. It makes the
 	// estimates independent of the packet rate.
 	slot = 25 * time.Millisecond
@@ -45,7 +50,7 @@ const (
 	meanJitters = 3
 	// few is the number of packets from which on a slot counts for half: on a path with jitter, the
 	// single probe of an idle one is hardly meaningful.
-	few = 7
+	few time.Duration = 7
 )
 
 // OneWay is what is known of the delay of one direction of a path. Base and Delay are in the time

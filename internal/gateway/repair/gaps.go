@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/tabane/tabane/internal/base/ablation"
 )
 
 const (
@@ -16,9 +18,25 @@ const (
 	// maxMissing bounds the missing messages of a path, and maxBurst those of one gap: a path that
 	// loses more at once was interrupted.
 	maxMissing, maxBurst = 1024, 512
+)
+
+// The constants of requests, which only Constants lets an experiment change.
+var (
 	// reorderMargin is added to the time that messages may be overtaken by others.
 	reorderMargin = time.Millisecond
+	// giveUp and attempts are Limit and Attempts.
+	giveUp         = Limit
+	attempts uint8 = Attempts
 )
+
+// Constants returns the constants of requests, each with the value that removes it.
+func Constants() []ablation.Constant {
+	return []ablation.Constant{
+		ablation.Duration("reorderMargin", &reorderMargin, 0),
+		ablation.Duration("giveUp", &giveUp, 0),
+		ablation.Integer("attempts", &attempts, 0),
+	}
+}
 
 // Gaps are the missing messages of a path, by the counter that numbers them. A message is requested
 // at once, or where a path reorders, as soon as it is more likely lost than late, and again if it
@@ -121,7 +139,7 @@ func (g *Gaps) Due(now, rtt time.Duration, counters []uint64) (Request, bool) {
 	if due {
 		g.next.known = false
 		g.missing = slices.DeleteFunc(g.missing, func(m gap) bool {
-			over := now-m.since >= Limit || m.attempts == Attempts && now-m.asked >= rtt
+			over := now-m.since >= giveUp || m.attempts >= attempts && now-m.asked >= rtt
 			if over {
 				g.settle(m)
 			}
@@ -129,7 +147,7 @@ func (g *Gaps) Due(now, rtt time.Duration, counters []uint64) (Request, bool) {
 		})
 	}
 	lost := 0 // a message that has not come by now is lost
-	for lost < len(g.settled) && now-g.settled[lost].since >= Limit {
+	for lost < len(g.settled) && now-g.settled[lost].since >= giveUp {
 		g.overtaken.lost(now)
 		lost++
 	}
@@ -141,7 +159,7 @@ func (g *Gaps) Due(now, rtt time.Duration, counters []uint64) (Request, bool) {
 	patience := g.overtaken.patience()
 	for i := range g.missing {
 		m := &g.missing[i]
-		if m.attempts == Attempts || m.due(patience, rtt) > now || r.Attempt > 0 && m.attempts+1 != r.Attempt {
+		if m.attempts >= attempts || m.due(patience, rtt) > now || r.Attempt > 0 && m.attempts+1 != r.Attempt {
 			continue
 		}
 		g.next.known = false
@@ -172,7 +190,7 @@ func (g *Gaps) Next(rtt time.Duration) (at time.Duration, any bool) {
 		*n = next{known: true, patience: patience, rtt: rtt, at: math.MaxInt64}
 		for i := range g.missing {
 			m := &g.missing[i]
-			n.at = min(n.at, m.due(patience, rtt), m.since+Limit)
+			n.at = min(n.at, m.due(patience, rtt), m.since+giveUp)
 		}
 	}
 	return g.next.at, true

@@ -12,6 +12,7 @@ import (
 	"github.com/tabane/tabane/internal/gateway/pacer"
 	"github.com/tabane/tabane/internal/gateway/pathset"
 	"github.com/tabane/tabane/internal/gateway/quality"
+	"github.com/tabane/tabane/internal/gateway/repair"
 	"github.com/tabane/tabane/internal/gateway/sched"
 )
 
@@ -20,7 +21,7 @@ func Constants(k worlds.Kind) []ablation.Constant {
 	if k == worlds.EPE {
 		return selection.Constants()
 	}
-	return slices.Concat(sched.Constants(), pathset.Constants(), pacer.Constants(), quality.Constants())
+	return slices.Concat(sched.Constants(), pathset.Constants(), pacer.Constants(), quality.Constants(), repair.Constants())
 }
 
 // Ablation is what another value of a constant changes in worlds.
