@@ -23,6 +23,10 @@ type Measure struct {
 
 	// Traffic and Transport are the cell that is compared with those of the paths alone.
 	Traffic, Transport string
+	// Against is the transport that it is compared with, if that is not the best of the paths alone.
+	Against string
+	// Carried: it is judged only where the best path alone carries all of the traffic's rate.
+	Carried bool
 
 	judge func(all, best map[string]float64) float64
 }
@@ -39,10 +43,11 @@ var none = math.NaN()
 var measures = []Measure{
 	{Name: "bulk", Title: "bulk goodput / best line", Kind: Gateway, Goal: 0.97, Worst: 0.9, Traffic: Bulk, Transport: auto, judge: goodput},
 	{Name: "bulk_dq", Title: "the same by dq", Kind: Gateway, Goal: none, Worst: none, Traffic: Bulk, Transport: dq, judge: goodput},
+	{Name: "bulk_of_dq", Title: "bulk goodput / that of dq", Kind: Gateway, Goal: none, Worst: none, Traffic: Bulk, Transport: auto, Against: dq, judge: goodput},
 	{Name: "bulk_again", Title: "the same by that line again", Kind: Gateway, Goal: none, Worst: none, Traffic: Bulk, Transport: again, judge: goodput},
 	{Name: "kept", Title: "object time / best line", Kind: Gateway, Less: true, Goal: 1.1, Worst: none, Traffic: Kept, Transport: auto, judge: slowness},
 	{Name: "stream", Title: "stream goodput / best line", Kind: Gateway, Goal: 1, Worst: none, Traffic: Stream, Transport: auto, judge: goodput},
-	{Name: "stream_pause", Title: "stream pause beyond it, ms", Unit: milliseconds, Kind: Gateway, Less: true, Goal: 30, Worst: none, Traffic: Stream, Transport: auto, judge: pause},
+	{Name: "stream_pause", Title: "stream pause beyond it, ms", Unit: milliseconds, Kind: Gateway, Less: true, Goal: 30, Worst: none, Traffic: Stream, Transport: auto, Carried: true, judge: pause},
 	{Name: "page", Title: "page by a download / best line", Kind: Gateway, Less: true, Goal: 1.1, Worst: none, Traffic: Page, Transport: auto, judge: slowness},
 	{Name: "call_loss", Title: "call: loss beyond it, points", Kind: Gateway, Unit: points, Less: true, Goal: 0.1, Worst: none, Traffic: Call, Transport: auto, judge: lossBeyond},
 	{Name: "call_delay", Title: "call: delay beyond it, ms", Kind: Gateway, Unit: milliseconds, Less: true, Goal: 20, Worst: none, Traffic: Call, Transport: auto, judge: delayBeyond},
@@ -59,7 +64,7 @@ var measures = []Measure{
 	{Name: "new_first", Title: "objects on new connections", Kind: EPE, Less: true, Goal: 1.1, Worst: none, Traffic: New, Transport: first, judge: slowness},
 	{Name: "new_memory", Title: "the same with memory", Kind: EPE, Less: true, Goal: 1.1, Worst: none, Traffic: New, Transport: memory, judge: slowness},
 	{Name: "stream_first", Title: "stream goodput / best path", Kind: EPE, Goal: 1, Worst: none, Traffic: Stream, Transport: first, judge: goodput},
-	{Name: "stream_pause_first", Title: "stream pause beyond it, ms", Unit: milliseconds, Kind: EPE, Less: true, Goal: 30, Worst: none, Traffic: Stream, Transport: first, judge: pause},
+	{Name: "stream_pause_first", Title: "stream pause beyond it, ms", Unit: milliseconds, Kind: EPE, Less: true, Goal: 30, Worst: none, Traffic: Stream, Transport: first, Carried: true, judge: pause},
 }
 
 // Measures returns the measures of a kind.
@@ -154,6 +159,10 @@ func (w World) best(own map[string]*result.Run, traffic, transport string) *resu
 	return best
 }
 
+// carriedShare is the share of a stream's rate that arrives where a path carries it: it begins with
+// the handshake and slow start.
+const carriedShare = 0.9
+
 // Judge compares the runs of a world. A measure without runs, or that no path alone delivers, has
 // no value.
 func (w World) Judge(runs []result.Run) map[string]float64 {
@@ -161,8 +170,14 @@ func (w World) Judge(runs []result.Run) map[string]float64 {
 	for _, m := range Measures(w.Kind) {
 		own := runsOf(runs, m.Traffic)
 		all, best := own[m.Transport], w.best(own, m.Traffic, m.Transport)
+		if m.Against != "" {
+			if best = own[m.Against]; best != nil && best.Err() != nil {
+				best = nil
+			}
+		}
 		switch {
 		case all == nil || best == nil:
+		case m.Carried && best.Metrics[result.Goodput] < carriedShare*float64(w.traffic(m.Traffic).Rate):
 		case all.Err() != nil:
 			values[m.Name] = m.failed()
 		default:

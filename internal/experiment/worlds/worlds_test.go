@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/experiment/result"
 )
 
@@ -130,6 +131,35 @@ func TestJudge(t *testing.T) {
 	}
 	if v := w.Judge([]result.Run{broken, run(Bulk, first, 1, 0)}); len(v) > 0 {
 		t.Errorf("no path alone delivers: got %v", v)
+	}
+}
+
+// TestJudgePauses: where no path alone carries a stream, its pauses are not judged.
+func TestJudgePauses(t *testing.T) {
+	w := World{Options: Options{Kind: Gateway}, Paths: make([]Path, 2)}
+	w.Paths[0].Forward.Rate = 10 * unit.MbitPerSecond
+	for _, tt := range []struct {
+		alone  float64
+		judged bool
+	}{{7.6e6, true}, {6.8e6, false}} {
+		got := w.Judge([]result.Run{run(Stream, "path1", tt.alone, 0.1), run(Stream, auto, 8e6, 0.4)})
+		if pause, judged := got["stream_pause"]; judged != tt.judged || judged && math.Abs(pause-300) > 1e-9 {
+			t.Errorf("a path alone carries %v of 8e6: got %v", tt.alone, got)
+		}
+	}
+}
+
+// TestJudgeAgainst: a measure may compare with another transport over all paths.
+func TestJudgeAgainst(t *testing.T) {
+	w := World{Options: Options{Kind: Gateway}, Paths: make([]Path, 2)}
+	failed := run(Bulk, dq, 0, 0)
+	failed.Notes[result.NoteError] = "not a byte arrived"
+	alone, all := run(Bulk, "path1", 8, 0), run(Bulk, auto, 10, 0)
+	if got := w.Judge([]result.Run{alone, all, run(Bulk, dq, 20, 0)}); got["bulk_of_dq"] != 0.5 || got["bulk"] != 1.25 {
+		t.Errorf("got %v", got)
+	}
+	if got, judged := w.Judge([]result.Run{alone, all, failed})["bulk_of_dq"]; judged {
+		t.Errorf("got %v of a delivery that failed", got)
 	}
 }
 
