@@ -36,21 +36,27 @@ func (w World) Rate() unit.Bandwidth {
 }
 
 // Agreement is the goodput of a cell in a lab and in the simulator: medians, in bit/s, 0 if all
-// failed.
+// failed. Chance is that of one more simulated run with other random numbers: a lab cannot be
+// expected to be closer to the simulator than the simulator is to itself.
 type Agreement struct {
 	result.CellKey
-	Lab, Sim float64
+	Lab, Sim, Chance float64
 }
 
 // Tolerance is by how much of the lab's goodput the simulator's may differ to agree.
 const Tolerance = 0.05
 
-// Agrees reports whether they differ by no more than Tolerance.
-func (a Agreement) Agrees() bool { return math.Abs(a.Sim-a.Lab) <= Tolerance*a.Lab }
+// Agrees reports whether the lab and the simulator differ by no more than Tolerance.
+func (a Agreement) Agrees() bool { return agrees(a.Lab, a.Sim) }
+
+// Repeats reports whether the simulator differs from itself by no more than that.
+func (a Agreement) Repeats() bool { return agrees(a.Chance, a.Sim) }
+
+func agrees(a, b float64) bool { return math.Abs(b-a) <= Tolerance*a }
 
 // Agree compares the runs of a world in a lab and in the simulator, in the order of the lab's
-// cells.
-func Agree(lab, sim []result.Run) ([]Agreement, error) {
+// cells. chance has one more simulated run of each.
+func Agree(lab, sim, chance []result.Run) ([]Agreement, error) {
 	var list []Agreement
 	for _, r := range lab {
 		if slices.ContainsFunc(list, func(a Agreement) bool { return a.CellKey == r.CellKey }) {
@@ -60,7 +66,7 @@ func Agree(lab, sim []result.Run) ([]Agreement, error) {
 		for _, of := range []struct {
 			runs []result.Run
 			to   *float64
-		}{{lab, &a.Lab}, {sim, &a.Sim}} {
+		}{{lab, &a.Lab}, {sim, &a.Sim}, {chance, &a.Chance}} {
 			var all []float64
 			for _, x := range of.runs {
 				if x.CellKey == r.CellKey {
