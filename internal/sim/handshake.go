@@ -7,10 +7,11 @@ type handshake struct {
 	answered bool          // the SYN/ACK has been received
 	sent     time.Duration // when the SYN/ACK was sent last
 	tries    uint          // SYNs sent
+	answers  uint          // SYN/ACKs sent
 }
 
-// handshakeTimeout is the retransmission timeout of the first SYN (RFC 6298, section 2.1); it
-// doubles.
+// handshakeTimeout is the retransmission timeout of the first SYN and of the first SYN/ACK (RFC
+// 6298, section 2.1); it doubles.
 const handshakeTimeout = time.Second
 
 // timer sends or retransmits the SYN. It is the subflow's timer until the subflow is established.
@@ -29,16 +30,18 @@ func (h *handshake) timer(s *Sim, f *sender) {
 		s.events.remove(source) // connection.established adds it again
 		return
 	}
-	s.events.set(source, s.now+handshakeTimeout<<min(h.tries, 6))
-	h.tries++
 	if h.answered {
 		h.sendSYNACK(s, f)
 		return
 	}
+	s.events.set(source, s.now+handshakeTimeout<<min(h.tries, 6))
+	h.tries++
 	h.send(s, f, syn, s.receivers[f.flow].back)
 }
 
 func (h *handshake) sendSYNACK(s *Sim, f *sender) {
+	s.events.set(s.senderSource(f.flow), s.now+handshakeTimeout<<min(h.answers, 6))
+	h.answers++
 	h.sent = s.now
 	h.send(s, f, synACK, f.out)
 }
@@ -59,7 +62,7 @@ func (h *handshake) receive(s *Sim, f *sender, p *packet) {
 		h.answered = true
 		h.send(s, f, established, s.receivers[f.flow].back)
 	case established:
-		if h.tries == 1 { // Karn's algorithm (RFC 6298, section 3)
+		if h.answers == 1 { // Karn's algorithm (RFC 6298, section 3)
 			f.retrans.rtt.Update(s.now - h.sent)
 		}
 		s.events.remove(s.senderSource(f.flow))
