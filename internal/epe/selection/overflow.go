@@ -20,6 +20,9 @@ const (
 	// Interval is the time between calls of Update for a connection that has data in flight.
 	Interval = 40 * time.Millisecond
 
+	// unknownRTT stands for a round-trip time that is not known, as where the SYN/ACK was
+	// retransmitted: the kernel's retransmission timeout before it has measured one (RFC 6298).
+	unknownRTT = time.Second
 	// sendBurst is the number of bytes that the scheduler gives to a subflow at once
 	// (MPTCP_SEND_BURST_SIZE).
 	sendBurst = 64 << 10
@@ -406,7 +409,7 @@ func (c *Connection[K]) measureDelay(now time.Duration, p *path, s *Sample[K]) {
 			rtt = p.past.MinRTT
 		}
 	}
-	delay := rtt.Seconds()
+	delay := cmp.Or(rtt, unknownRTT).Seconds()
 	if s.MinRTT > 0 { // nor with the queue that short transfers leave
 		p.flight.add(now, float64(s.InFlight*s.Segment))
 		delay = max(s.MinRTT.Seconds(), delay-p.flight.value()/rate)

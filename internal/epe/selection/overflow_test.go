@@ -530,6 +530,28 @@ func TestUnknownRate(t *testing.T) {
 	}
 }
 
+// TestUnknownRoundTrip: a path that has joined by a SYN/ACK that was retransmitted, so that its
+// round-trip time is not known, is no short one: it opens when a long one would.
+func TestUnknownRoundTrip(t *testing.T) {
+	for rtt, opens := range map[time.Duration]time.Duration{0: 2 * time.Second, 10 * time.Millisecond: 200 * time.Millisecond, time.Second: 2 * time.Second} {
+		var c Connection[int]
+		opened := time.Duration(0)
+		for now := time.Duration(0); now < 5*time.Second && opened == 0; now += Interval {
+			delivered := uint32(now.Seconds() * 40 * mbit / 1400)
+			c.Update(now, []Sample[int]{
+				{Path: 0, Delivered: delivered, Segment: 1400, Cwnd: 36, InFlight: 36, NotSent: 1 << 16, SRTT: 10 * time.Millisecond, MinRTT: 10 * time.Millisecond},
+				{Path: 1, Segment: 1400, Cwnd: 10, SRTT: rtt, MinRTT: rtt, SlowStart: true},
+			})
+			if c.Reason(1).Open() {
+				opened = now
+			}
+		}
+		if opened < opens*9/10 || opened > 2*opens {
+			t.Errorf("with a round-trip time of %s it opens after %s, want %s", rtt, opened, opens)
+		}
+	}
+}
+
 // TestReplaced: a subflow that takes over the path of another one and has not carried data, whose
 // round-trip time is that of a handshake behind a queue, says nothing of the path: the better one
 // becomes first again.
