@@ -759,7 +759,7 @@ func unequalWindow() publishedTable {
 		row := publishedRow{label: pair.name}
 		for _, transport := range unequalBoth {
 			row.cells = append(row.cells, one(figure{
-				lab: "docs/measured/epe-unequal.json", traffic: "bi", pattern: pair.name + "-1mb", transport: transport, metric: result.Goodput, alone: unequalAlone,
+				lab: "docs/measured/epe-unequal-window.json", traffic: "bi", pattern: pair.name + "-1mb", transport: transport, metric: result.Goodput, alone: unequalAlone,
 			}, shareMedian))
 		}
 		p.rows = append(p.rows, row)
