@@ -99,10 +99,12 @@ func (m *machine) recall(k pathKey) selection.Past {
 	return m.memory.Recall(m.now, m.key(k))
 }
 
-// rememberStall records that the path of a subflow made no progress while another one did.
+// rememberStall records that the path of a subflow made no progress while another one did. This
+// connection, too, has the path rest when it has a subflow again.
 func (c *connection) rememberStall(s *subflow) {
 	if k := c.path(s, c.preferred()); c.chooses() && k.peer >= 0 {
 		c.machine.memory.Stalled(c.machine.now, c.machine.key(k))
+		c.choice.Forget(k)
 	}
 }
 

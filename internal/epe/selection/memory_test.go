@@ -274,3 +274,35 @@ func TestStalledPath(t *testing.T) {
 		t.Errorf("learned %+v, %v", got, ok)
 	}
 }
+
+// TestForget: the path of a subflow that stalled rests in the connection that found it, too, when
+// it has another subflow, for longer each time.
+func TestForget(t *testing.T) {
+	var m Memory
+	key := func(path int) Key {
+		return KeyOf(netip.AddrFrom4([4]byte{10, 0, 0, byte(path)}), netip.AddrFrom4([4]byte{10, 1, 0, 0}))
+	}
+	began := time.Unix(1e9, 0)
+	now := time.Duration(0)
+	c := Connection[int]{Recall: func(path int) Past { return m.Recall(began.Add(now), key(path)) }}
+	subflow := uint64(0)
+	var closed time.Duration
+	var rested []time.Duration
+	for ; len(rested) < 3 && now < 2*time.Minute; now += Interval {
+		delivered := uint32(now.Seconds() * 40 * mbit / 1400)
+		c.Update(now, []Sample[int]{
+			{Path: 0, Delivered: delivered, Segment: 1400, Cwnd: 36, InFlight: 36, NotSent: 1 << 16, SRTT: 10 * time.Millisecond, MinRTT: 10 * time.Millisecond},
+			{Path: 1, Source: subflow, Segment: 1400, Cwnd: 10, SRTT: 10 * time.Millisecond, MinRTT: 10 * time.Millisecond, SlowStart: true},
+		})
+		if c.Reason(1).Open() {
+			rested = append(rested, now-closed)
+			m.Stalled(began.Add(now), key(1))
+			c.Forget(1)
+			subflow++
+			closed = now
+		}
+	}
+	if len(rested) < 3 || rested[0] > time.Second || rested[1] < 10*time.Second || rested[2] < 20*time.Second {
+		t.Errorf("it carried data after %s", rested)
+	}
+}

@@ -169,7 +169,7 @@ func (r Reason) Open() bool { return r == First || r == Overflow || r == Failove
 // not safe for concurrent use.
 type Connection[K comparable] struct {
 	// Recall, if set, returns what earlier connections learned of a path. It is called once for
-	// each path.
+	// each path, and again after Forget.
 	Recall func(K) Past
 	// Source, if set, returns what the application has written, false if that is not known. It is
 	// called at most once in a call of Update: when all open paths become saturated, and before
@@ -332,6 +332,15 @@ func (c *Connection[K]) Update(now time.Duration, samples []Sample[K]) (changed 
 		changed = changed || before[i].Open() != c.Reason(samples[i].Path).Open()
 	}
 	return changed
+}
+
+// Forget forgets what this connection measured of a path. What Recall returns of it counts again:
+// of one that stalled, that it rests.
+func (c *Connection[K]) Forget(k K) {
+	if p := c.paths[k]; p != nil && p == c.first {
+		c.first = nil
+	}
+	delete(c.paths, k)
 }
 
 // measure updates the rates and the delay of a path.
