@@ -23,7 +23,7 @@ DEBIAN_ARCH = $(or $(ARCH),$(DEBIAN.$(HOST_ARCH)),$(HOST_ARCH))
 PROCESSOR := $(if $(ARCH),$(or $(PROCESSOR.$(ARCH)),$(error unknown ARCH=$(ARCH); use amd64, arm64, armhf or riscv64)))
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test programs race bench bench-gateway bench-outages bench-forward bench-proxy bench-sites bench-starts bench-routes bench-sim soak fuzz lint clean help FORCE
+.PHONY: build demo test programs race bench bench-gateway bench-outages bench-forward bench-proxy bench-sites bench-short bench-starts bench-routes bench-sim soak fuzz lint clean help FORCE
 
 build: $(BIN)/tabane $(BIN)/tabane-lab ## build bin/tabane and bin/tabane-lab, or those of ARCH=arm64, armhf or riscv64 in bin/ARCH
 
@@ -95,6 +95,11 @@ bench-proxy: programs ## measure the proxy beside HAProxy and nginx: a download,
 
 bench-sites: ## compare proxies with gateways on the same two lines, and write the table of docs/proxy.md (root, 4 minutes)
 	TABANE_LAB=require $(GO) test -count=1 -timeout 20m -run '^$$' -bench ProxySites -benchtime 1x ./internal/acceptance -update
+
+CONNECTIONS ?= 100Mbit/s@500,100Mbit/s@1000,1Gbit/s@2000,1Gbit/s@5000
+
+bench-short: ## measure short connections with TCP and with MPTCP in turns, at CONNECTIONS (RATE@PER SECOND,...), and write the table of ADR 19 (root, 4 minutes)
+	TABANE_LAB=require $(GO) test -count=1 -timeout 20m -v -run 'TestShortTimes$$' ./internal/acceptance -connections $(CONNECTIONS) -update
 
 STARTS ?= 20
 

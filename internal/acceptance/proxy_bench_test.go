@@ -197,7 +197,7 @@ func BenchmarkProxies(b *testing.B) {
 	}
 }
 
-var writeTables = flag.Bool("update", false, "write the table of docs/proxy.md")
+var writeTables = flag.Bool("update", false, "write the tables that are measured")
 
 func freeAddress(b testing.TB) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
