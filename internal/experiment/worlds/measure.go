@@ -59,6 +59,7 @@ var measures = []Measure{
 	{Name: "call_beside_delay", Title: "call: delay beyond it, ms", Kind: Clients, Unit: milliseconds, Less: true, Goal: 20, Worst: none, Traffic: Call, Transport: auto, judge: delayBeyond},
 	{Name: "bulk_first", Title: "16 MB goodput / best path", Kind: EPE, Goal: 0.93, Worst: 0.85, Traffic: Bulk, Transport: first, judge: goodput},
 	{Name: "bulk_memory", Title: "16 MB, with memory", Kind: EPE, Goal: 0.97, Worst: 0.93, Traffic: Bulk, Transport: memory, judge: goodput},
+	{Name: "bulk_path_again", Title: "the best path again", Kind: EPE, Goal: none, Worst: none, Traffic: Bulk, Transport: again, judge: goodput},
 	{Name: "kept_first", Title: "object time / best path", Kind: EPE, Less: true, Goal: 1.1, Worst: none, Traffic: Kept, Transport: first, judge: slowness},
 	{Name: "kept_memory", Title: "objects, with memory", Kind: EPE, Less: true, Goal: 1.1, Worst: none, Traffic: Kept, Transport: memory, judge: slowness},
 	{Name: "new_first", Title: "objects on new connections", Kind: EPE, Less: true, Goal: 1.1, Worst: none, Traffic: New, Transport: first, judge: slowness},
