@@ -1,4 +1,4 @@
-// Package spray sends the packets of each TCP connection over several egress paths, with eBPF
+// Package spray sends the packets of each connection of TCP and UDP over several egress paths, with eBPF
 // programs for routes.
 //
 // It installs no routes, rules or tables: the caller has a rule for the mark of each path, whose
