@@ -98,6 +98,7 @@ func Constants() []ablation.Constant {
 		ablation.Duration("standingWindow", &standingWindow, 0),
 		ablation.Duration("slot", &slot, 0),
 		ablation.Duration("slotMemory", &memory, 1),
+		ablation.Integer("meanJitters", &meanJitters, 1<<20),
 		ablation.Integer("fewPackets", &few, 0),
 	}
 }

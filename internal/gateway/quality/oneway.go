@@ -38,7 +38,7 @@ var (
 	// 10 s is also that of BBR's minimum RTT).
 	baseWindow = 10 * time.Second
 	// standingWindow is that of the standing queue, or as long as standingPackets take, if that is
-	// shorter, but standingLeast: the smallest delay of few packets is not that of the path.
+	// shorter, but minStandingWindow: the smallest delay of few packets is not that of the path.
 	standingWindow = 250 * time.Millisecond
 	// slot is the time that packets are averaged over before they are one sample. It makes the
 	// estimates independent of the packet rate.
@@ -47,7 +47,7 @@ var (
 	memory = 200 * time.Millisecond
 	// meanJitters is by how many times the jitter the mean delay is longer than the least recent one,
 	// at most: what is more was a queue that is gone.
-	meanJitters = 3
+	meanJitters time.Duration = 3
 	// few is the number of packets from which on a slot counts for half: on a path with jitter, the
 	// single probe of an idle one is hardly meaningful.
 	few time.Duration = 7
