@@ -536,11 +536,16 @@ func TestHealth(t *testing.T) {
 		ready, degraded bool
 		reason          string
 	}{
-		"well":        {func(*Status) {}, true, false, ""},
-		"no session":  {func(s *Status) { s.Peers[0] = PeerStatus{Name: "hq", Reason: "no response"} }, false, false, `peer "hq" has no session: no response`},
-		"one of two":  {func(s *Status) { s.Peers = append(s.Peers, PeerStatus{Name: "x"}) }, true, true, `peer "x" has no session`},
-		"line down":   {func(s *Status) { s.Lines[0].Up, s.Paths[0].State = false, stateDown }, true, true, `interface "eth1" of path "a" is down`},
-		"path dead":   {func(s *Status) { s.Paths[1].State = "dead" }, true, true, `path "b" to peer "hq" is dead: the peer does not answer over it any more`},
+		"well":       {func(*Status) {}, true, false, ""},
+		"no session": {func(s *Status) { s.Peers[0] = PeerStatus{Name: "hq", Reason: "no response"} }, false, false, `peer "hq" has no session: no response`},
+		"one of two": {func(s *Status) { s.Peers = append(s.Peers, PeerStatus{Name: "x"}) }, true, true, `peer "x" has no session`},
+		"line down":  {func(s *Status) { s.Lines[0].Up, s.Paths[0].State = false, stateDown }, true, true, `interface "eth1" of path "a" is down`},
+		"path dead":  {func(s *Status) { s.Paths[1].State = "dead" }, true, true, `path "b" to peer "hq" is dead: the peer does not answer over it any more`},
+		"no answer": {func(s *Status) {
+			for i := range s.Paths {
+				s.Paths[i].State, s.Paths[i].Up = "dead", false
+			}
+		}, false, false, `peer "hq" answers over no path; path "a" to peer "hq" is dead: the peer does not answer over it any more; path "b" to peer "hq" is dead: the peer does not answer over it any more`},
 		"not in time": {func(s *Status) { s.Pending = 2 }, true, true, "2 objects are not in the kernel"},
 	} {
 		s := status(tt.change)

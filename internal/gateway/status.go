@@ -194,8 +194,8 @@ type RuleStatus struct {
 	Copies uint64 `json:"copies"`
 }
 
-// Status returns the state of the gateway. It is ready while one of its peers has a session, and
-// degraded while one has none or one of its paths is not up.
+// Status returns the state of the gateway. It is ready while one of its peers has a session and
+// answers over a path, and degraded while one does not or one of its paths is not up.
 func (g *Gateway) Status() any {
 	s := Status{Role: "gateway", Status: daemon.NotRunning}
 	g.loop.Do(context.Background(), func() {
@@ -326,8 +326,12 @@ func (s *Status) health(rejected error, lacking []health.Problem) health.Status 
 			allies[p.Name] = true
 			continue
 		}
-		if needed++; !p.Up {
+		needed++
+		switch {
+		case !p.Up:
 			problems = append(problems, strings.TrimSuffix(fmt.Sprintf("peer %q has no session: %s", p.Name, p.Reason), ": "))
+		case !s.answers(p.Name):
+			problems = append(problems, fmt.Sprintf("peer %q answers over no path", p.Name))
 		}
 	}
 	r.NeedOne(needed, problems)
@@ -343,6 +347,20 @@ func (s *Status) health(rejected error, lacking []health.Problem) health.Status 
 	}
 	contain.Report(&r)
 	return r.Status()
+}
+
+// answers reports whether a path to a peer is up, or the plane has not told of any yet.
+func (s *Status) answers(peer string) bool {
+	known := false
+	for _, p := range s.Paths {
+		if p.Peer == peer {
+			if p.Up {
+				return true
+			}
+			known = true
+		}
+	}
+	return !known
 }
 
 // The states of a path without a problem of its own: the line has it, or there is none.

@@ -29,7 +29,7 @@ func TestExplainRoutes(t *testing.T) {
 		}
 	}
 	s.Paths = s.Paths[1:2]
-	if h, want := s.health(nil, nil), `path "lte" to peer "hq" is unproven: `+missing; h.Reason != want {
+	if h, want := s.health(nil, nil), `peer "hq" answers over no path; path "lte" to peer "hq" is unproven: `+missing; h.Reason != want {
 		t.Errorf("%q, want %q", h.Reason, want)
 	}
 }
