@@ -63,8 +63,8 @@ address add 192.0.2.1/24 dev lan`)
 		<-stopped
 		c.Close()
 		got := rates[flowEnds{local.Addr(), remote.Addr()}]
-		// The machine may be busy, and a ticker drops ticks then.
-		if most := 1.1 * (size + 62) / every.Seconds(); err != nil || len(rates) != 1 || got < size || got > most {
+		// On a busy machine a ticker drops ticks, and what was late is counted in the next period.
+		if most := 1.5 * (size + 62) / every.Seconds(); err != nil || len(rates) != 1 || got < size || got > most {
 			t.Errorf("%s: %v, %v, want up to %.0f bytes/s", local, rates, err, most)
 		}
 	}
