@@ -399,7 +399,8 @@ func TestBackupTakesOver(t *testing.T) {
 				}
 				return dataplane.LinkStatus{}
 			}
-			// carries waits until path i alone carries the packets of both gateways.
+			// carries waits until path i alone carries the packets of both gateways, and is what they
+			// say is used.
 			carries := func(what string, i int) {
 				t.Helper()
 				eventually(t, what, func() bool {
@@ -410,6 +411,9 @@ func TestBackupTakesOver(t *testing.T) {
 					time.Sleep(100 * time.Millisecond)
 					for n, g := range all {
 						if link(g, i).Sent.Packets-before[n][0] < 20 || link(g, 1-i).Sent.Packets-before[n][1] > 10 {
+							return false
+						}
+						if using := g.plane.Status().Peers[0].Policies[0].Using; !slices.Equal(using, []string{fmt.Sprintf("path%d", i)}) {
 							return false
 						}
 					}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/gateway/dataplane"
+	"github.com/tabane/tabane/internal/gateway/sched"
 )
 
 // Status returns what the plane does now.
@@ -86,6 +87,8 @@ func (r *peer) status(now time.Duration) (s dataplane.PeerStatus, relays []datap
 	}
 	r.rx.Lock()
 	defer r.rx.Unlock()
+	// carries are the paths that any rule may use, rests those of them that auto does not.
+	var carries, rests sched.Set
 	for i := range r.links {
 		l := &r.links[i]
 		if l.line == nil {
@@ -120,11 +123,14 @@ func (r *peer) status(now time.Duration) (s dataplane.PeerStatus, relays []datap
 		if i < len(r.scheduling.paths) && r.scheduling.paths[i].Usable {
 			if d := &r.selection.decision; r.scheduling.paths[i].Resting {
 				ls.Resting = d.Explain(names)
+				rests |= sched.One(i)
 			}
 			ls.Delay, ls.Queue = r.scheduling.paths[i].Delay-shortest, r.scheduling.queues.Wait(i, now)
 		}
 		if ls.Use = r.uses.of(i); l.spare && state == "up" {
 			ls.Resting = resting(ls.Use)
+		} else if state == "up" {
+			carries |= sched.One(i)
 		}
 		s.Links = append(s.Links, ls)
 	}
@@ -135,11 +141,13 @@ func (r *peer) status(now time.Duration) (s dataplane.PeerStatus, relays []datap
 	for i := range r.policy.rules {
 		u := &r.policy.rules[i]
 		st := dataplane.RuleStatus{Rule: i, Discipline: u.discipline.String(), Sent: u.sent, Copies: u.copies}
+		using := u.used & carries
 		if u.discipline.Name == dataplane.Auto && s.Up {
 			st.Because = r.selection.decision.Explain(names)
+			using &^= rests
 		}
 		for j := range r.links {
-			if u.used.Has(j) && r.links[j].line != nil {
+			if using.Has(j) {
 				st.Using = append(st.Using, names[j])
 			}
 		}
