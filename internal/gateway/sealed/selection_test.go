@@ -56,7 +56,7 @@ func TestHarmfulPathRests(t *testing.T) {
 		}
 		var used sched.Set
 		for range 100 {
-			used |= u.Next(r.scheduling.paths, sched.Segment{Now: time.Minute, Size: 1400, Version: r.selection.version})
+			used |= u.Next(r.scheduling.paths, sched.Segment{Now: time.Minute, Size: 1400, Kind: sched.Bulk, Version: r.selection.version})
 		}
 		if alone := used == sched.One(0); alone != (name == dataplane.Auto) {
 			t.Errorf("%s sends over %b", name, used)
