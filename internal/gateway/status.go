@@ -66,8 +66,8 @@ type Line struct {
 	Interface string `json:"interface"`
 	// Up: the interface is up with carrier.
 	Up bool `json:"up"`
-	// Backup is when it is used: "true" while no other line carries packets, "full" also while the
-	// others are full, "false" always.
+	// Backup is when a backup is used: "true" while no other line carries packets, "full" also while
+	// the others are full. It is empty for other lines, as are Quota and a peer's Role without any.
 	Backup string `json:"backup"`
 	// Quota is the part of the quota that is used, and when a new count begins; empty without one.
 	// QuotaBytes are those of a month, QuotaUsedBytes those that were carried.
@@ -82,7 +82,7 @@ type Line struct {
 // PeerStatus is another gateway.
 type PeerStatus struct {
 	Name string `json:"name"`
-	// Role is what the peer is in an alliance: home agent, member, leader, or none.
+	// Role is what the peer is in an alliance: home agent, member or leader; empty outside of any.
 	Role string `json:"role"`
 	// Mode is how packets to the peer are carried: "tunnel", "plain", "nat", or "tunnel, seal
 	// none".
@@ -202,7 +202,8 @@ func (g *Gateway) Status() any {
 		s.PublicKey, s.MTU, s.Pending = g.keys.own.Public().String(), g.mtu, g.loop.Kernel.Pending()
 		s.Control, s.Interface = control.Path(g.config.Control, s.Role), g.config.tunnelName()
 		for _, p := range g.config.Paths {
-			l := Line{Name: p.Name, Interface: p.Interface, Up: g.links[p.Interface], Backup: p.Backup.String()}
+			l := lineOf(&p)
+			l.Up = g.links[p.Interface]
 			g.metering.show(&l, &p, g.wall())
 			s.Lines = append(s.Lines, l)
 		}
@@ -215,16 +216,29 @@ func (g *Gateway) Status() any {
 	return s
 }
 
+// lineOf returns the status of a line before anything is known of it.
+func lineOf(p *Path) Line {
+	l := Line{Name: p.Name, Interface: p.Interface}
+	if p.Backup != NoBackup {
+		l.Backup = p.Backup.String()
+	}
+	return l
+}
+
 // fill adds the status of the plane.
 func (s *Status) fill(p dataplane.Status) {
 	s.PacketsIn, s.BytesIn = p.Received.Packets, p.Received.Bytes
 	s.PacketsOut, s.BytesOut = p.Delivered.Packets, p.Delivered.Bytes
 	s.HeldBytes, s.Unpinned, s.Left, s.Dropped = int64(p.Held), p.Unpinned, p.Left, p.Dropped
 	for _, peer := range p.Peers {
+		role := ""
+		if peer.Role != dataplane.NoRole {
+			role = peer.Role.String()
+		}
 		s.Peers = append(s.Peers, PeerStatus{
 			NATSending: peer.NAT.Sending, NATReceiving: peer.NAT.Receiving, NATWanted: peer.NAT.Wanted, NATEnding: peer.NAT.Ending, NATDenied: peer.NAT.Denied,
 			NATRefused: peer.NAT.Refused, NATDeclined: peer.NAT.Declined, NATEvicted: peer.NAT.Evicted, NATFull: peer.NAT.Full,
-			Name: peer.Name, Role: peer.Role.String(), Mode: peer.Mode.String(), Up: peer.Up, Reason: peer.Reason, Seconds: seconds(peer.Since), KeySeconds: seconds(peer.Handshake),
+			Name: peer.Name, Role: role, Mode: peer.Mode.String(), Up: peer.Up, Reason: peer.Reason, Seconds: seconds(peer.Since), KeySeconds: seconds(peer.Handshake),
 			Encryption: peer.Suite, Held: peer.Held, Skipped: peer.Skipped, Late: peer.Late, Duplicates: peer.Duplicates,
 		})
 		for _, l := range peer.Links {

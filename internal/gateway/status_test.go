@@ -3,6 +3,8 @@ package gateway
 import (
 	"net/netip"
 	"testing"
+
+	"github.com/tabane/tabane/internal/gateway/dataplane"
 )
 
 // TestExplainRoutes: a path without an answer whose interface has no route to the peer says so, and
@@ -31,5 +33,21 @@ func TestExplainRoutes(t *testing.T) {
 	s.Paths = s.Paths[1:2]
 	if h, want := s.health(nil, nil), `peer "hq" answers over no path; path "lte" to peer "hq" is unproven: `+missing; h.Reason != want {
 		t.Errorf("%q, want %q", h.Reason, want)
+	}
+}
+
+// TestNothingToShow: what a gateway outside of an alliance and a line in use all the time have not
+// is empty, so that it takes no column of a table.
+func TestNothingToShow(t *testing.T) {
+	for backup, want := range map[Backup]string{NoBackup: "", BackupDown: "true", BackupFull: "full"} {
+		if l := lineOf(&Path{Name: "lte", Interface: "wwan0", Backup: backup}); l != (Line{Name: "lte", Interface: "wwan0", Backup: want}) {
+			t.Errorf("%+v, want backup %q", l, want)
+		}
+	}
+	for role, want := range map[dataplane.Role]string{dataplane.NoRole: "", dataplane.Leader: "leader"} {
+		var s Status
+		if s.fill(dataplane.Status{Peers: []dataplane.PeerStatus{{Role: role}}}); s.Peers[0].Role != want {
+			t.Errorf("role %q, want %q", s.Peers[0].Role, want)
+		}
 	}
 }
