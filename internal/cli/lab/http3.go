@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"time"
 
 	"github.com/quic-go/quic-go/http3"
@@ -16,6 +17,7 @@ import (
 	"github.com/tabane/tabane/internal/analysis/traffic"
 	"github.com/tabane/tabane/internal/cli"
 	"github.com/tabane/tabane/internal/kernel/contain"
+	"github.com/tabane/tabane/internal/lab/browser"
 	"github.com/tabane/tabane/internal/lab/certificate"
 )
 
@@ -25,7 +27,8 @@ func (a *app) http3Command() *cobra.Command {
 		Short:   "Serve content over HTTP/3, or fetch it and measure how it arrives",
 		GroupID: "tools",
 		Long: `Http3 does over HTTP/3, with quic-go as its server and its client, what "serve" and "fetch" do over TCP. The server makes a
-certificate when it starts, which nobody can verify, and the client verifies none: what is transferred is discarded.`,
+certificate when it starts, which nobody can verify, and the client verifies none: what is transferred is discarded. With
+--chromium the client is headless Chromium, which accepts the certificate with the pin that the server prints.`,
 		Args: cli.Arguments(0, 0, "serve or fetch"),
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
@@ -37,13 +40,15 @@ certificate when it starts, which nobody can verify, and the client verifies non
 	}
 	serve.Flags().StringVar(&listen, "listen", "[::]:443", "`address` and UDP port to serve on")
 	var o traffic.FetchOptions
+	var pin string
 	fetch := &cobra.Command{
 		Use: "fetch URL", Short: "Fetch content over HTTP/3 and measure how it arrives", Args: cli.Arguments(1, 1, "one URL"),
 		Example: `  tabane http3 fetch --limit 10s https://server/bytes/1GB
-  tabane http3 fetch --objects 20 --new-connections https://server/bytes/15MB`,
+  tabane http3 fetch --objects 20 --new-connections https://server/bytes/15MB
+  tabane http3 fetch --chromium XWBrZdBZ1pUqZ0+kQqvEb7KfnuOmXXcLpQ4vLg1GS0Q= https://server/bytes/1GB`,
 		RunE: func(c *cobra.Command, args []string) error {
 			o.URL = args[0]
-			return a.fetchHTTP3(c.Context(), o)
+			return a.fetchHTTP3(c.Context(), o, pin)
 		},
 	}
 	flags := fetch.Flags()
@@ -51,6 +56,7 @@ certificate when it starts, which nobody can verify, and the client verifies non
 	flags.BoolVar(&o.NewConnections, "new-connections", false, "get each object on a new connection")
 	flags.DurationVar(&o.Interval, "interval", 100*time.Millisecond, "length of the intervals that bytes are counted in")
 	flags.DurationVar(&o.Limit, "limit", 0, "end the fetch this long after it began (default: fetch everything)")
+	flags.StringVar(&pin, "chromium", "", "fetch in headless Chromium, which accepts the certificate with this `pin`")
 	c.AddCommand(serve, fetch)
 	return c
 }
@@ -75,11 +81,11 @@ func (a *app) serveHTTP3(ctx context.Context, listen string) error {
 	}
 	defer conn.Close()
 	s := &http3.Server{
-		Handler:   contain.Handler(slog.New(slog.DiscardHandler), traffic.Downloads()),
+		Handler:   contain.Handler(slog.New(slog.DiscardHandler), toPages(traffic.Downloads())),
 		TLSConfig: http3.ConfigureTLSConfig(&tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13}),
 	}
 	defer context.AfterFunc(ctx, func() { _ = s.Close() })() // Serve returns then
-	if _, err := fmt.Fprintln(a.Out, "listening on", conn.LocalAddr()); err != nil {
+	if _, err := fmt.Fprintln(a.Out, "listening on", conn.LocalAddr(), "with the certificate", own.Pin); err != nil {
 		return err
 	}
 	if err := s.Serve(conn); ctx.Err() == nil {
@@ -88,12 +94,29 @@ func (a *app) serveHTTP3(ctx context.Context, listen string) error {
 	return nil
 }
 
-// fetchHTTP3 prints a line for each interval, and the report, as JSON.
-func (a *app) fetchHTTP3(ctx context.Context, o traffic.FetchOptions) error {
+// toPages lets scripts of any page read what a handler serves.
+func toPages(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Access-Control-Allow-Origin", "*")
+		h.ServeHTTP(w, r)
+	})
+}
+
+// fetchHTTP3 prints a line for each interval, and the report, as JSON. It fetches in Chromium if
+// there is the pin of a certificate.
+func (a *app) fetchHTTP3(ctx context.Context, o traffic.FetchOptions, pin string) (err error) {
 	lines := json.NewEncoder(a.Out)
 	o.Progress = func(s traffic.Sample) { _ = lines.Encode(traffic.FetchLine{Sample: &s}) }
 	o.Over = func() traffic.Requester {
 		return &http3.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // what arrives is discarded
+	}
+	if pin != "" {
+		over, closeAll, failed := chromium(ctx, pin)
+		if failed != nil {
+			return &cli.Failure{What: "fetch", Name: o.URL, Why: failed}
+		}
+		defer func() { err = errors.Join(err, closeAll()) }()
+		o.Over = over
 	}
 	report, err := traffic.Fetch(ctx, o)
 	if err != nil {
@@ -106,4 +129,22 @@ func (a *app) fetchHTTP3(ctx context.Context, o traffic.FetchOptions) error {
 		return &cli.Failure{What: "fetch", Name: o.URL, Why: err}
 	}
 	return lines.Encode(traffic.FetchLine{Report: &report})
+}
+
+// chromium starts a browser, and returns what opens connections in it.
+func chromium(ctx context.Context, pin string) (over func() traffic.Requester, closeAll func() error, err error) {
+	b, err := browser.Start(ctx, browser.Options{Trust: []string{pin}, HTTP3: true})
+	if err != nil {
+		return nil, nil, err
+	}
+	next := b.Requester()
+	// The first page of a browser takes longer than all others.
+	if err := next.Open(ctx); err != nil {
+		return nil, nil, errors.Join(err, b.Close())
+	}
+	return func() traffic.Requester {
+		r := next
+		next = b.Requester()
+		return r
+	}, b.Close, nil
 }

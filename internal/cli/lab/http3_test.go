@@ -13,6 +13,7 @@ import (
 
 	"github.com/tabane/tabane/internal/analysis/traffic"
 	"github.com/tabane/tabane/internal/cli"
+	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
 // runHTTP3 runs a command line until ctx ends and returns its exit code.
@@ -36,7 +37,8 @@ func TestHTTP3(t *testing.T) {
 	}()
 	line, err := bufio.NewReader(said).ReadString('\n')
 	at, ok := strings.CutPrefix(strings.TrimSpace(line), "listening on ")
-	if err != nil || !ok {
+	at, pin, certified := strings.Cut(at, " with the certificate ")
+	if err != nil || !ok || !certified {
 		t.Fatalf("serve says %q, %v", line, err)
 	}
 	fetch := func(want int, args ...string) (r traffic.Report, complaint string) {
@@ -66,6 +68,21 @@ func TestHTTP3(t *testing.T) {
 			t.Errorf("%v: %+v", more, r)
 		}
 	}
+	t.Run("Chromium", func(t *testing.T) {
+		programs.Need(t, "chromium")
+		for _, more := range [][]string{nil, {"--new-connections"}} {
+			if r, _ := fetch(0, append(more, "--chromium", pin, "--objects", "2", "https://"+at+"/bytes/3000000")...); r.Bytes != 2*size || len(r.Objects) != 2 || r.Objects[0] == 0 {
+				t.Errorf("%v: %+v", more, r)
+			}
+		}
+		if _, complaint := fetch(2, "--chromium", pin, "https://"+at+"/nothing"); !strings.Contains(complaint, "404") || strings.Count(complaint, "\n") != 1 {
+			t.Errorf("it says %q", complaint)
+		}
+		const another = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
+		if _, complaint := fetch(2, "--chromium", another, "https://"+at+"/bytes/1"); !strings.Contains(complaint, "no response") {
+			t.Errorf("another certificate: it says %q", complaint)
+		}
+	})
 	const limit = 300 * time.Millisecond
 	if r, _ := fetch(0, "--limit", limit.String(), "https://"+at+"/cbr?rate=8Mbit/s&duration=60s"); r.Duration != limit || r.Bytes == 0 || r.Bytes > 400_000 {
 		t.Errorf("until a limit: %+v", r)

@@ -52,6 +52,8 @@ type Options struct {
 	Trust []string
 	// HTTP1 disables HTTP/2.
 	HTTP1 bool
+	// HTTP3 makes all requests over HTTP/3 alone, which else is disabled.
+	HTTP3 bool
 	// TempDir is where the profile is created; by default os.TempDir.
 	TempDir string
 }
@@ -79,7 +81,7 @@ type Browser struct {
 var flags = []string{
 	"--headless", "--remote-debugging-pipe", "--no-first-run", "--no-default-browser-check", "--disable-background-networking",
 	"--disable-component-update", "--disable-component-extensions-with-background-pages", "--disable-default-apps", "--disable-extensions",
-	"--disable-sync", "--disable-gpu", "--disable-breakpad", "--disable-crash-reporter", "--disable-dev-shm-usage", "--disable-quic",
+	"--disable-sync", "--disable-gpu", "--disable-breakpad", "--disable-crash-reporter", "--disable-dev-shm-usage",
 	"--disable-background-timer-throttling", "--disable-backgrounding-occluded-windows", "--disable-renderer-backgrounding",
 	"--disable-features=Translate,OptimizationHints,MediaRouter,AutofillServerCommunication,CertificateTransparencyComponentUpdater",
 	"--force-color-profile=srgb", "--metrics-recording-only", "--mute-audio", "--no-proxy-server", "--no-service-autorun", "--password-store=basic",
@@ -126,6 +128,11 @@ func Start(ctx context.Context, o Options) (_ *Browser, err error) {
 	}
 	if o.HTTP1 {
 		argv = append(argv, "--disable-http2")
+	}
+	if o.HTTP3 {
+		argv = append(argv, "--enable-quic", "--origin-to-force-quic-on=*")
+	} else {
+		argv = append(argv, "--disable-quic")
 	}
 	cmd, err := o.Command(append(argv, "about:blank"))
 	if err != nil {
