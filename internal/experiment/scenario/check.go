@@ -677,6 +677,9 @@ func (c *checker) transport(path, name string, t *Transport) {
 	if t.HTTP3 && (t.MPTCP || t.Proxies || t.Port != 0) {
 		c.Add(path+".http3", "is for transports without mptcp, proxies and port")
 	}
+	if t.Chromium && !t.HTTP3 {
+		c.Add(path+".chromium", "is for transports with http3")
+	}
 	for name, traffic := range c.spec.Experiment.Traffic {
 		if t.HTTP3 && traffic != nil && (traffic.Upload || traffic.Datagram != 0) {
 			c.Add(path+".http3", "traffic %q is no download", name)

@@ -32,9 +32,9 @@ type Settings struct {
 	// Use is which subflows of an MPTCP connection carry data, as mptcp.use of the server's edge.
 	// Default: the value of that key. Example: overflow
 	Use edge.Use `yaml:"use,omitempty"`
-	// Recall makes each run follow a download of this length, whose measurements of the paths its
-	// connections use. It needs use: overflow. Each run starts without the measurements of others.
-	// Example: 6s
+	// Recall makes each run follow a download of this length over TCP or MPTCP, whose measurements
+	// of the paths its connections use. It needs use: overflow, or a delivery. Each run starts
+	// without the measurements of others. Example: 6s
 	Recall time.Duration `yaml:"recall,omitempty"`
 	// Begin is where MPTCP connections begin: best is the path that recall measured as the best for
 	// short transfers; a link is one of the transport's that rests once another one has joined. Default:
@@ -133,11 +133,8 @@ func (s Settings) Check() fault.List {
 	if s.Use != "" && s.Use != edge.UseAll && s.Use != edge.UseOverflow {
 		faults.Add("use", "must be %q or %q, got %q", edge.UseAll, edge.UseOverflow, s.Use)
 	}
-	switch {
-	case s.Recall < 0 || s.Recall > maxRecall:
+	if s.Recall < 0 || s.Recall > maxRecall {
 		faults.Add("recall", "must be from 0 to %s, got %s", maxRecall, s.Recall)
-	case s.Recall > 0 && s.Use != edge.UseOverflow:
-		faults.Add("recall", "needs use: %s", edge.UseOverflow)
 	}
 	if s.Begin == BeginBest && s.Recall == 0 {
 		faults.Add("begin", "needs recall if it is %s", BeginBest)
@@ -180,6 +177,7 @@ func (c *checker) transportSettings(path string, e *Experiment) {
 			continue
 		}
 		c.Merge(path, t.Settings.Check())
+		c.recall(path, t.Settings, t.Delivery)
 		c.use(path, e, t.Settings)
 		c.era(path, t.Settings)
 		switch m := t.Model; {
@@ -204,6 +202,7 @@ func (c *checker) transportSettings(path string, e *Experiment) {
 	for i, k := range e.Cases {
 		path := index(path+".cases", i) + ".settings"
 		c.Merge(path, k.Settings.Check())
+		c.recall(path, k.Settings, edge.Mode{})
 		c.use(path, e, k.Settings)
 		if k.Settings.Era != 0 {
 			c.Add(path+".era", "is for transports: it changes the headers, and so the limit")
@@ -233,6 +232,13 @@ func (c *checker) use(path string, e *Experiment, s Settings) {
 	}
 	if n := c.spec.Nodes[e.Server]; n == nil || n.Edge == nil || !n.Edge.MPTCP.CanChoose() {
 		c.Add(path+".use", "needs an edge with its own path manager on node %q", e.Server)
+	}
+}
+
+// recall checks that connections with those settings use what another one measured.
+func (c *checker) recall(path string, s Settings, delivery edge.Mode) {
+	if s.Recall > 0 && s.Use != edge.UseOverflow && delivery.IsZero() {
+		c.Add(path+".recall", "needs use: %s, or a delivery", edge.UseOverflow)
 	}
 }
 

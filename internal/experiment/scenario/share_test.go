@@ -85,7 +85,7 @@ func TestUnequalFaults(t *testing.T) {
 		`experiment.transports.tcp-a.use: is for transports with mptcp`:                func(_ *Spec, e *Experiment) { e.Transports["tcp-a"].Use = edge.UseAll },
 		`experiment.transports.mptcp-overflow.recall: must be from 0 to 1m0s`:          func(_ *Spec, e *Experiment) { e.Transports["mptcp-overflow"].Recall = time.Hour },
 		`experiment.transports.mptcp-epe.begin: needs recall if it is best`:            func(_ *Spec, e *Experiment) { e.Transports["mptcp-epe"].Begin = BeginBest },
-		`experiment.transports.mptcp-epe.recall: needs use: overflow`:                  func(_ *Spec, e *Experiment) { e.Transports["mptcp-epe"].Recall = time.Second },
+		`experiment.transports.mptcp-epe.recall: needs use: overflow, or a delivery`:   func(_ *Spec, e *Experiment) { e.Transports["mptcp-epe"].Recall = time.Second },
 		`experiment.transports.mptcp-overflow.use: needs an edge`:                      func(s *Spec, _ *Experiment) { s.Nodes["server"].Edge.MPTCP.PathManager = edge.KernelPathManager },
 		`experiment.figures[0]: shows cases`:                                           func(_ *Spec, e *Experiment) { e.Cases[1].Parameters = e.Cases[0].Parameters },
 		`experiment.figures[0].transports: must be one, got 10`:                        func(_ *Spec, e *Experiment) { e.Figures[0].Transports = nil },
@@ -119,6 +119,15 @@ func TestDeliveryOfTransports(t *testing.T) {
 		if err := s.Check().Err(); err == nil || !strings.Contains(err.Error(), "tcp-single.delivery") || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", want, err)
 		}
+	}
+}
+
+// TestChromiumOfTransports: a browser that fetches over anything but HTTP/3 is refused.
+func TestChromiumOfTransports(t *testing.T) {
+	s := read(t, "epe-clients")
+	s.Experiment.Transports["tcp"].Chromium = true
+	if err := s.Check().Err(); err == nil || !strings.Contains(err.Error(), "transports.tcp.chromium: is for transports with http3") {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -399,6 +399,8 @@ type Transport struct {
 	// HTTP3 makes the client fetch over HTTP/3, with quic-go at both ends. Only a lab has it.
 	// Example: true
 	HTTP3 bool `yaml:"http3,omitempty"`
+	// Chromium makes headless Chromium the client of http3. Example: true
+	Chromium bool `yaml:"chromium,omitempty"`
 	// Links are the links with a limited rate that such a connection can use. Its limit is computed
 	// from them. Default: the slowest link of each way from the server to the client, of which no
 	// two have a link in common, the shortest first; without mptcp and gateway only that of the

@@ -153,14 +153,18 @@ func (d *delivery) act() {
 
 // fetch runs the client of the job, and its server if that is not the one of all others.
 func (d *delivery) fetch(ctx context.Context) (traffic.Report, error) {
+	args := fetchArguments(d.Spec, d.job.cell)
 	if d.transport.HTTP3 {
-		stop, err := serveHTTP3(ctx, d.lab, d.Spec.Experiment.Server)
+		pin, stop, err := serveHTTP3(ctx, d.lab, d.Spec.Experiment.Server)
 		if err != nil {
 			return traffic.Report{}, err
 		}
 		defer stop()
+		if d.transport.Chromium {
+			args = append(args, "--chromium", pin)
+		}
 	}
-	return fetch(ctx, d.lab, d.Spec.Experiment.Client, fetchArguments(d.Spec, d.job.cell), func(s traffic.Sample) {
+	return fetch(ctx, d.lab, d.Spec.Experiment.Client, args, func(s traffic.Sample) {
 		d.clock.observe(time.Now(), s.At+interval)
 		if d.rivals != nil {
 			d.rivals.sample(0, int64(s.Bytes))
@@ -336,15 +340,16 @@ func fetch(ctx context.Context, l *lab.Lab, node string, args []string, sample f
 	return report, nil
 }
 
-// serveHTTP3 runs a server of HTTP/3 on a node until stop is called.
-func serveHTTP3(ctx context.Context, l *lab.Lab, node string) (stop func(), err error) {
+// serveHTTP3 runs a server of HTTP/3 on a node until stop is called, with a certificate of that
+// pin.
+func serveHTTP3(ctx context.Context, l *lab.Lab, node string) (pin string, stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
-	listening, ended := make(chan struct{}), make(chan error, 1)
+	listening, ended := make(chan string, 1), make(chan error, 1)
 	go func() {
 		ended <- l.Daemons().RunClient(ctx, node, []string{"http3", "serve"}, func(out io.Reader) error {
 			lines := bufio.NewScanner(out)
-			if lines.Scan() {
-				close(listening)
+			if lines.Scan() { // listening on [::]:443 with the certificate PIN
+				listening <- lines.Text()[strings.LastIndexByte(lines.Text(), ' ')+1:]
 			}
 			for lines.Scan() {
 			}
@@ -356,11 +361,11 @@ func serveHTTP3(ctx context.Context, l *lab.Lab, node string) (stop func(), err 
 		<-ended // which says that it was killed
 	}
 	select {
-	case <-listening:
-		return stop, nil
+	case pin := <-listening:
+		return pin, stop, nil
 	case err := <-ended:
 		cancel()
-		return nil, fmt.Errorf("serve HTTP/3 on node %q: %w", node, err)
+		return "", nil, fmt.Errorf("serve HTTP/3 on node %q: %w", node, err)
 	}
 }
 

@@ -125,9 +125,9 @@ var tcp2006 = map[string]string{
 // in bytes, where the settings give none. The error names all settings that the kernel cannot
 // apply.
 func tune(s scenario.Settings, multipath bool, segment int, o offers) (tuning, error) {
-	t := tuning{server: map[string]string{}, client: map[string]string{}}
+	t := tuning{server: map[string]string{}, client: map[string]string{}, recall: s.Recall}
 	if multipath {
-		t.use, t.recall = s.Use, s.Recall
+		t.use = s.Use
 	}
 	var errs []error
 	if s.Congestion != "" {
@@ -341,14 +341,17 @@ func (r *runner) tune(ctx context.Context, u *tuner, j job, run *result.Run) err
 	return u.explore(ctx, t, settings.recall)
 }
 
-// explore downloads for that time, so that the edge learns of the paths of a transport.
+// explore downloads for that time over TCP or MPTCP, so that the edge learns of the paths of a
+// transport.
 func (u *tuner) explore(ctx context.Context, t *scenario.Transport, d time.Duration) error {
 	if d == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, d+slack, errors.New("took far longer than it should"))
 	defer cancel()
-	args := append(clientArguments(t), "--limit", d.String(), serverURL(u.lab.Spec(), t)+fmt.Sprintf("/bytes/%d", exploreBytes))
+	measured := *t
+	measured.HTTP3 = false // whose acknowledgments the edge cannot read
+	args := append(clientArguments(t), "--limit", d.String(), serverURL(u.lab.Spec(), &measured)+fmt.Sprintf("/bytes/%d", exploreBytes))
 	if _, err := fetch(ctx, u.lab, u.lab.Spec().Experiment.Client, args, func(traffic.Sample) {}); err != nil {
 		return fmt.Errorf("have the paths learned: %w", err)
 	}
