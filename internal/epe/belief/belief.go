@@ -235,7 +235,7 @@ func (t *Table) Mode(now time.Time, prefix netip.Prefix, origin uint32, able []M
 		return mode
 	}
 	if n.origin != origin {
-		n.origin = origin
+		t.move(n, origin)
 		t.touch()
 	}
 	t.consider(now, n, able)

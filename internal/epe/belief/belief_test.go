@@ -271,9 +271,10 @@ func TestBudget(test *testing.T) {
 	}
 }
 
-// TestManyNetworks: of ten times as many networks as there is room for, those that bring much stay.
+// TestManyNetworks: of a million networks where there is room for a tenth, those that bring much
+// stay.
 func TestManyNetworks(test *testing.T) {
-	const room = 1000
+	const room = 100_000
 	t := New(Options{Explore: 0.1, Networks: room, Start: Best})
 	for i := range 10 * room {
 		now := start.Add(time.Duration(i) * time.Second)
@@ -443,6 +444,41 @@ func TestAbandoned(test *testing.T) {
 	}
 	if info, _ := t.Network(start, prefix(1)); trials == 0 || trials > 20 || info.Tried != float64(1000*trials) {
 		test.Errorf("%d trials, %+v", trials, info)
+	}
+}
+
+// TestMovesToAnotherAS: what a network believes speaks for the AS that originates it now, and no
+// longer for the one that did; its own mode stays.
+func TestMovesToAnotherAS(test *testing.T) {
+	const other, unknown = 64501, 64502
+	t := newTable()
+	for i := range minVotes {
+		t.join(start, prefix(i))
+		for range 20 {
+			t.mustLearn(test, start, prefix(i), a, Best, 1.5)
+		}
+	}
+	why := func(origin uint32) string {
+		mode, why := t.start(origin, able)
+		if mode != a {
+			test.Errorf("a new network of AS %d begins with %s", origin, mode)
+		}
+		return why
+	}
+	if got := why(origin) + ", " + why(other); got != "best in AS 64500, best in other networks" {
+		test.Error(got)
+	}
+	for i := range minVotes {
+		if got := t.Mode(start, prefix(i), other, able); got != a {
+			test.Errorf("network %d has mode %s in another AS", i, got)
+		}
+	}
+	if got := why(origin) + ", " + why(other); got != "best in other networks, best in AS 64501" {
+		test.Error(got)
+	}
+	t.Mode(start, prefix(0), unknown, able)
+	if got := why(other) + ", " + why(unknown); got != "best in other networks, best in other networks" {
+		test.Errorf("after one of three has moved again: %s", got)
 	}
 }
 

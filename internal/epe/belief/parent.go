@@ -74,6 +74,42 @@ func (t *Table) vote(n *network, a *arm) {
 	p.set(a.mode, n.prefix, a.mean)
 }
 
+// voteAll records what a network believes of all modes that were measured there.
+func (t *Table) voteAll(n *network) {
+	for i := range n.arms {
+		if n.arms[i].trials > 0 {
+			t.vote(n, &n.arms[i])
+		}
+	}
+}
+
+// move makes another AS the origin of a network, and takes its votes there.
+func (t *Table) move(n *network, origin uint32) {
+	if p := t.origins[n.origin]; p != nil {
+		p.forget(n.prefix)
+	}
+	n.origin = origin
+	t.voteAll(n)
+}
+
+// forget removes the votes of a network.
+func (p *peers) forget(network netip.Prefix) {
+	id := voter(network)
+	for _, all := range p.modes {
+		if i := slices.IndexFunc(all[:], func(v vote) bool { return v.network == id }); i >= 0 {
+			all[i] = vote{}
+		}
+	}
+}
+
+// voter returns the identity of a network, which is not 0.
+func voter(network netip.Prefix) uint64 {
+	h := fnv.New64a()
+	b, _ := network.MarshalBinary()
+	_, _ = h.Write(b)
+	return max(h.Sum64(), 1)
+}
+
 // set replaces the vote of a network. A new one takes a place that is free, or one by its hash.
 func (p *peers) set(m Mode, network netip.Prefix, mean float64) {
 	if p.modes == nil {
@@ -87,10 +123,7 @@ func (p *peers) set(m Mode, network netip.Prefix, mean float64) {
 		all = &[maxVotes]vote{}
 		p.modes[m] = all
 	}
-	h := fnv.New64a()
-	b, _ := network.MarshalBinary()
-	_, _ = h.Write(b)
-	id := max(h.Sum64(), 1)
+	id := voter(network)
 	i := slices.IndexFunc(all[:], func(v vote) bool { return v.network == id })
 	if i < 0 {
 		i = slices.IndexFunc(all[:], func(v vote) bool { return v.network == 0 })

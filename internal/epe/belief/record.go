@@ -159,11 +159,7 @@ func (t *Table) Restore(now time.Time, r *Record) (bool, error) {
 	for _, m := range r.Modes {
 		n.arms = append(n.arms, arm{mode: m.Mode, mean: m.Mean, trials: m.Trials, strikes: m.Strikes, rest: m.Rest, Brought: m.Brought})
 	}
-	for i := range n.arms {
-		if n.arms[i].trials > 0 {
-			t.vote(n, &n.arms[i])
-		}
-	}
+	t.voteAll(n)
 	t.age(n, now)
 	return true, nil
 }
