@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"bytes"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -170,6 +171,58 @@ func TestAuto(t *testing.T) {
 	a.setDelivery(&Delivery{})
 	if lines := a.lines("metric 4095"); len(lines) > 0 || a.delivery.networks.Size() > 0 || a.auto.busy() || a.states[peerPrefix{0, netip.MustParsePrefix(otherNetwork)}] != pathmanager.RoutePresent {
 		t.Errorf("left behind: %v, %v", lines, a.states)
+	}
+}
+
+// TestKilledWhileComparing: an instance that was killed while it compared modes leaves the route of
+// the other mode; what it stored until then has the next one begin in the mode of before.
+func TestKilledWhileComparing(t *testing.T) {
+	a := newAutoEgress(t, false)
+	rates := map[string]uint64{"none": 1e6, sidA: 1e6, sidB: 2e6, sidA + "*1 " + sidB + "*1": 1.4e6}
+	for range 40 {
+		a.trial(autoNetwork, rates)
+	}
+	stored := func() *bytes.Buffer {
+		var file bytes.Buffer
+		records := a.auto.table.RecordsOf(a.auto.table.Prefixes())
+		if err := belief.Write(&file, func(yield func(*belief.Record) bool) {
+			for i := range records {
+				if !yield(&records[i]) {
+					return
+				}
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return &file
+	}
+	if a.delivered(autoNetwork) != sidB {
+		t.Fatalf("through %s before", a.delivered(autoNetwork))
+	}
+	acked := uint64(1 << 20)
+	for range 1000 {
+		if a.delivered(autoNetwork) != sidB {
+			break
+		}
+		if !a.auto.busy() {
+			a.observed([]outcome.Report{a.report(outcome.Closed, autoNetwork, 1<<30), a.report(outcome.Bulk, autoNetwork, 1<<30)})
+		}
+		a.sampled(a.samples(autoNetwork, acked, 10))
+		a.clock = a.clock.Add(sampleEvery)
+		acked += uint64(2e6 * sampleEvery.Seconds())
+	}
+	if a.delivered(autoNetwork) == sidB || a.status(autoNetwork).Trying == "" {
+		t.Fatal("no other mode is tried")
+	}
+	next := newAutoEgress(t, false)
+	next.clock = a.clock
+	if _, err := next.auto.table.Read(next.clock, stored()); err != nil {
+		t.Fatal(err)
+	}
+	next.setDelivery(&Delivery{})
+	next.setDelivery(&Delivery{Default: Mode{named: modeAuto}})
+	if s := next.status(autoNetwork); next.delivered(autoNetwork) != sidB || s.Trying != "" || s.Mode != "auto: single" {
+		t.Errorf("the next instance has %s, %+v", next.delivered(autoNetwork), s)
 	}
 }
 
