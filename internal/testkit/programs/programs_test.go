@@ -19,7 +19,9 @@ var base = []string{"go", "sh", "cat", "chmod", "cut", "echo", "exit", "grep", "
 
 // built are expressions, and the packages that use them, for programs that the tests have built
 // themselves.
-var built = map[string]string{"internal/acceptance": "program", "internal/lab": "os.Args[0]", "internal/experiment/measurement": "os.Args[0]"}
+var built = map[string]string{
+	"internal/acceptance": "program", "internal/epe/arrival": "program", "internal/lab": "os.Args[0]", "internal/experiment/measurement": "os.Args[0]",
+}
 
 func TestListIsWellFormed(t *testing.T) {
 	seen := map[string]bool{}
