@@ -227,7 +227,9 @@ func TestSpray(t *testing.T) {
 	l.ip("transit-a", "link set link-a up")
 	status("transit-a, transit-b")
 
-	// After a reload to another mode nothing is left, and one back has it spray again.
+	// After a reload to another mode nothing is left, and one back has it spray again. A download
+	// that is under way goes on.
+	stop := l.download(10_000_000_000)
 	for _, mode := range []any{"best", map[string]any{"spray": []string{"transit-a", "transit-b"}}} {
 		l.edit("server", "edge", func(s section) { s["delivery"] = map[string]any{"default": mode} })
 		l.reloaded("server", "edge", "delivery changed")
@@ -236,7 +238,10 @@ func TestSpray(t *testing.T) {
 			rules := l.ip("server", "rule show")
 			return strings.Contains(rules, "fwmark") == sprays && strings.Contains(rules, "998:") == sprays && strings.Contains(route(), "program") == sprays, rules + route()
 		})
+		before := l.sentBy("transit-a")
+		l.eventually("the download goes on", 20*time.Second, func() (bool, string) { return l.sentBy("transit-a")-before > size/4, "" })
 	}
+	stop()
 	if err := edge.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +253,8 @@ func TestSpray(t *testing.T) {
 	}
 }
 
-// TestAuto: a network's downloads move to the egress peer that measured better, the next instance
+// TestAuto: an instance that is killed while it compares modes leaves nothing of the comparison to
+// the next one. A network's downloads move to the egress peer that measured better, the next instance
 // goes on with that mode after a clean stop and after a kill, and a running download leaves a path
 // that carries nothing more, long before BGP notices.
 func TestAuto(t *testing.T) {
@@ -275,8 +281,16 @@ func TestAuto(t *testing.T) {
 		}
 	}
 	status(20*time.Second, `"mode":"auto: `)
-	before := l.sentBy("transit-b")
 	stop := l.download(endless)
+	status(30*time.Second, `"trying":"single transit-b"`)
+	l.end("server", "edge", syscall.SIGKILL)
+	edge := l.start("server", "edge")
+	status(20*time.Second, `"mode":"auto: multipath"`) // as before the comparison
+	sent := l.sentBy("transit-a")
+	l.eventually("the download goes on through the best path", 20*time.Second, func() (bool, string) { return l.sentBy("transit-a")-sent > size/4, "" })
+	stop() // one is measured once, when it has carried 1 MiB
+	before := l.sentBy("transit-b")
+	stop = l.download(endless)
 	const chosen, why = `"mode":"auto: single"`, `"why":"measured +`
 	status(30*time.Second, why)
 	status(time.Second, chosen)
@@ -294,8 +308,13 @@ func TestAuto(t *testing.T) {
 		status(time.Second, chosen)
 		through("transit-b", "transit-a")
 	}
-	l.end("server", "edge", syscall.SIGTERM)
-	edge := l.start("server", "edge")
+	if err := edge.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := edge.Wait(); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	edge = l.start("server", "edge")
 	goesOn()
 	if err := edge.Process.Kill(); err != nil {
 		t.Fatal(err)
