@@ -14,8 +14,8 @@ import (
 	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
-// TestRequester: a page gets the number of bytes that the server has, each requester on a connection
-// of its own; what cannot be got is said, and a body that is left ends its connection.
+// TestRequester: a page gets the number of bytes that the server has, each requester on a
+// connection of its own; what cannot be got is said, and a body that is left ends its connection.
 func TestRequester(t *testing.T) {
 	programs.Need(t, "chromium")
 	from := make(chan string, 10)
