@@ -255,8 +255,8 @@ func TestSpray(t *testing.T) {
 
 // TestAuto: an instance that is killed while it compares modes leaves nothing of the comparison to
 // the next one. A network's downloads move to the egress peer that measured better, the next
-// instance goes on with that mode after a clean stop and after a kill, and a running download leaves a path
-// that carries nothing more, long before BGP notices.
+// instance goes on with that mode after a clean stop and after a kill, and a running download
+// leaves a path that carries nothing more, long before BGP notices.
 func TestAuto(t *testing.T) {
 	programs.Need(t, "curl")
 	t.Parallel()
