@@ -79,7 +79,7 @@ func TestWorlds(t *testing.T) {
 	for _, tt := range []struct {
 		kind  worlds.Kind
 		count int
-	}{{worlds.Gateway, 24}, {worlds.EPE, 12}, {worlds.Clients, 8}} {
+	}{{worlds.Gateway, 200}, {worlds.EPE, 50}, {worlds.Clients, 20}} {
 		t.Run(string(tt.kind), func(t *testing.T) {
 			t.Parallel()
 			o := worldsOf(t, tt.kind, tt.count)
