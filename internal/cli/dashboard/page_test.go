@@ -98,8 +98,9 @@ func fits(t *testing.T, ctx context.Context, name string) {
 				})
 				return chromedp.Void{}, err
 			})
-			// The page is drawn again once a second.
+			// The page is drawn again once a second; text in drawings can be read then.
 			waitFor(t, ctx, fmt.Sprintf("innerWidth === %d && document.documentElement.scrollWidth <= innerWidth && getComputedStyle(document.body).color === %q", width, ink))
+			waitFor(t, ctx, `[...document.querySelectorAll("svg text")].map((e) => e.getBoundingClientRect().height).every((height) => height === 0 || height >= 10)`)
 			if dir := os.Getenv("TABANE_SCREENSHOTS"); dir != "" {
 				picture, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
 				if err != nil {

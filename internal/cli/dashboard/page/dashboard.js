@@ -34,7 +34,7 @@ function age(seconds) {
 // element.
 function table(target, columns, rows) {
   const head = element("tr", null, ...columns.map(([title, , kind]) => element("th", { class: kind || "", scope: "col" }, title)));
-  const body = rows.map((row) => element("tr", null, ...columns.map(([, cell, kind]) => element("td", { class: kind || "" }, cell(row) ?? ""))));
+  const body = rows.map((row) => element("tr", null, ...columns.map(([title, cell, kind]) => element("td", { class: kind || "", "data-title": title }, cell(row) ?? ""))));
   target.replaceChildren(element("thead", null, head), element("tbody", null, ...body));
   target.hidden = rows.length === 0;
 }
@@ -76,12 +76,17 @@ function showVerdict(s) {
 function showTopology(s) {
   const rates = new Map(s.paths.map((p) => [p.path, last(p.out)]));
   const answering = s.daemons.filter((d) => d.status);
-  const rowHeight = 38, width = 720, box = 170;
+  const section = byId("topology"), rowHeight = 38;
+  section.hidden = answering.length === 0;
+  // Drawn at the width that it is shown with where that is less, so that text keeps its size. Three
+  // columns need more than a phone has.
+  const least = answering.every((d) => d.status.role === "gateway") ? 280 : 480;
+  const width = Math.min(720, Math.max(least, section.clientWidth - 34)), box = Math.min(170, Math.floor(0.28 * width));
   const parts = [];
   let top = 8;
   const frame = (x, y, title, note, down) => {
     parts.push(element("rect", { x, y, width: box, height: 28, rx: 5, class: "frame" + (down ? " down" : "") }));
-    parts.push(element("text", { x: x + 8, y: y + 18 }, clip(title, note ? 16 : 24)));
+    parts.push(element("text", { x: x + 8, y: y + 18 }, clip(title, Math.floor(box / (note ? 11 : 7)))));
     if (note) parts.push(element("text", { x: x + box - 8, y: y + 18, "text-anchor": "end", class: "muted" }, note));
   };
   for (const d of answering) {
@@ -115,8 +120,8 @@ function showTopology(s) {
     top += rows * rowHeight + 14;
   }
   const view = element("svg", { viewBox: `0 0 ${width} ${Math.max(top, 40)}`, role: "img", "aria-label": "daemons, their sessions and egress peers" }, ...parts);
-  byId("topology").querySelector(".scroll").replaceChildren(view);
-  byId("topology").hidden = answering.length === 0;
+  view.style.minWidth = least + "px";
+  section.querySelector(".scroll").replaceChildren(view);
 }
 
 // gatewayTopology draws a gateway with its peers, and each path to them as a line; it returns where the
@@ -136,7 +141,7 @@ function gatewayTopology(d, lines, { parts, frame, top, rowHeight, width, box })
         stroke: level === "bad" ? "var(--bad)" : color(name), "stroke-dasharray": level === "good" ? "none" : "4 3",
         "stroke-width": 1.5 + Math.min(6, Math.log10(1 + rate / 1e5) * 2) }));
       labels.push(element("text", { x: width / 2, y: at - 7, "text-anchor": "middle", class: "halo" },
-        clip(l.path, 14) + (level === "good" ? " " + bits(rate) : " " + lineState(l)[0])));
+        clip(l.path, width < 500 ? 8 : 14) + (level === "good" ? " " + bits(rate) : " " + lineState(l)[0])));
     });
     frame(width - box, y, p.name, p.up ? "" : "no session", !p.up);
     row += own;
