@@ -85,6 +85,7 @@ function showTopology(s) {
   const parts = [];
   let top = 8;
   const frame = (x, y, title, note, down) => {
+    if (box < 140) note = ""; // no room beside the title
     parts.push(element("rect", { x, y, width: box, height: 28, rx: 5, class: "frame" + (down ? " down" : "") }));
     parts.push(element("text", { x: x + 8, y: y + 18 }, clip(title, Math.floor(box / (note ? 11 : 7)))));
     if (note) parts.push(element("text", { x: x + box - 8, y: y + 18, "text-anchor": "end", class: "muted" }, note));
