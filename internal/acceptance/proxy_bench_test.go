@@ -184,20 +184,26 @@ func BenchmarkProxies(b *testing.B) {
 		lines = append(lines, published.Row(c.name, fmt.Sprintf("%.1f", median(c.bulk)), of(c, "%.3f", median(c.bulkCPU)),
 			fmt.Sprintf("%.0f", median(c.short)), of(c, "%.1f", median(c.shortCPU)), fmt.Sprintf("%.2f", median(c.first)), of(c, "%.1f", c.idle)))
 	}
+	publish(b, "docs/proxy.md", "proxies", "make bench-proxy", lines)
+}
+
+var writeTables = flag.Bool("update", false, "write the tables that are measured")
+
+// publish prints a table, and with -update writes it to where the command's table is.
+func publish(tb testing.TB, file, name, command string, lines []string) {
+	tb.Helper()
 	fmt.Println("\n" + strings.Join(lines, "\n"))
 	if !*writeTables {
 		return
 	}
-	table, err := published.Read("docs/proxy.md", "proxies", "make bench-proxy")
+	table, err := published.Read(file, name, command)
 	if err == nil {
 		err = table.Write(lines)
 	}
 	if err != nil {
-		b.Fatal(err)
+		tb.Fatal(err)
 	}
 }
-
-var writeTables = flag.Bool("update", false, "write the tables that are measured")
 
 func freeAddress(b testing.TB) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

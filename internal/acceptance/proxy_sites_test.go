@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/tabane/tabane/internal/testkit/published"
@@ -45,17 +44,7 @@ func BenchmarkProxySites(b *testing.B) {
 		}
 		lines = append(lines, published.Row(row...))
 	}
-	fmt.Println("\n" + strings.Join(lines, "\n"))
-	if !*writeTables {
-		return
-	}
-	table, err := published.Read("docs/proxy.md", "sites", "make bench-sites")
-	if err == nil {
-		err = table.Write(lines)
-	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	publish(b, "docs/proxy.md", "sites", "make bench-sites", lines)
 }
 
 // runSites runs proxy-sites and returns the medians of its cells, by case, transport and metric.

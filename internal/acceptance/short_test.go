@@ -218,17 +218,7 @@ func TestShortTimes(t *testing.T) {
 			lines = append(lines, shortRow(rate, perSecond, multipath, runs[i], runs[0]))
 		}
 	}
-	fmt.Println("\n" + strings.Join(lines, "\n"))
-	if !*writeTables {
-		return
-	}
-	table, err := published.Read("docs/adr/0019-rest-and-overflow.md", "short", "make bench-short")
-	if err == nil {
-		err = table.Write(lines)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	publish(t, "docs/adr/0019-rest-and-overflow.md", "short", "make bench-short", lines)
 }
 
 // shortRow is the row of a way, beside runs of TCP.
