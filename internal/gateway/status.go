@@ -363,7 +363,7 @@ func (s *Status) health(rejected error, lacking []health.Problem) health.Status 
 	return r.Status()
 }
 
-// answers reports whether a path to a peer is up, or the plane has not told of any yet.
+// answers reports whether a path to a peer is up, or none has been reported yet.
 func (s *Status) answers(peer string) bool {
 	known := false
 	for _, p := range s.Paths {

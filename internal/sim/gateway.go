@@ -161,7 +161,7 @@ func laneOf(number int, datagrams bool) int {
 
 // retransmissions is the flow of retransmissions in the queues of paths. Those of lanes have lower
 // numbers.
-const retransmissions = 256
+const retransmissions = tunnel.Lanes
 
 // laned is a packet by its number in its lane.
 type laned struct {

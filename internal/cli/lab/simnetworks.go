@@ -160,7 +160,7 @@ func (a *app) simSpray(ctx context.Context, o simrun.SprayOptions) error {
 		return &cli.Failure{What: "simulate networks", Why: err}
 	}
 	w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "DOWNLOADS\tLEAST\t1 %\t5 %\tMEDIAN\t95 %\tAT LEAST 0.98")
+	fmt.Fprintf(w, "DOWNLOADS\tLEAST\t1 %%\t5 %%\tMEDIAN\t95 %%\tAT LEAST %v\n", leastSprayed)
 	for _, r := range simrun.SprayedRatios() {
 		var all []float64
 		met := 0

@@ -1,8 +1,8 @@
 // Package arrival chooses the egress path of each packet of a connection: the one that it is expected
 // to arrive first over, by what is in flight on each path and what acknowledgments say of it.
 //
-// It is bpf/lib/spray.h and bpf/epe/spray in Go: the same arithmetic, compared by a test of package
-// spray on the same vectors, and what the simulator sprays with. Times are in microseconds, and wrap
+// It is bpf/lib/spray.h and bpf/epe/spray in Go: the same arithmetic, compared by TestVectors, and
+// what the simulator sprays with. Times are in microseconds, and wrap
 // around as sequence numbers do. It reads no clock and draws nothing.
 package arrival
 

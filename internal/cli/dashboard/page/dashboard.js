@@ -81,7 +81,7 @@ function showTopology(s) {
   // Drawn at the width that it is shown with where that is less, so that text keeps its size. Three
   // columns need more than a phone has.
   const least = answering.every((d) => d.status.role === "gateway") ? 280 : 480;
-  const width = Math.min(720, Math.max(least, section.clientWidth - 34)), box = Math.min(170, Math.floor(0.28 * width));
+  const width = Math.min(720, Math.max(least, roomIn(section))), box = Math.min(170, Math.floor(0.28 * width));
   const parts = [];
   let top = 8;
   const frame = (x, y, title, note, down) => {
@@ -151,6 +151,7 @@ function gatewayTopology(d, lines, { parts, frame, top, rowHeight, width, box })
   frame(0, middle, d.name, words[levelOf(d)], levelOf(d) === "bad");
   return top + rows * rowHeight + 14;
 }
+const roomIn = (section) => section.clientWidth - 34; // without its padding
 const clip = (text, n) => (text.length > n ? text.slice(0, n - 1) + "…" : text);
 const curve = (x1, y1, x2, y2) => `M${x1} ${y1}C${(x1 + x2) / 2} ${y1} ${(x1 + x2) / 2} ${y2} ${x2} ${y2}`;
 
@@ -158,7 +159,7 @@ const curve = (x1, y1, x2, y2) => `M${x1} ${y1}C${(x1 + x2) / 2} ${y1} ${(x1 + x
 function drawChart(section, label, lists) {
   const chart = section.querySelector(".chart");
   // Drawn at the width that it is shown with, so that text keeps its size.
-  const width = Math.max(200, section.clientWidth - 34), height = 200, left = 64, bottom = 22, total = 300;
+  const width = Math.max(200, roomIn(section)), height = 200, left = 64, bottom = 22, total = 300;
   const most = Math.max(1, ...lists.flatMap(([, samples]) => samples));
   const step = Math.pow(10, Math.floor(Math.log10(most)));
   const ceiling = Math.ceil(most / step) * step;
