@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -238,32 +239,35 @@ func putSegment(b []byte, sid netip.Addr, m EncapMode) []byte {
 // loopback is the index of lo in each network namespace.
 const loopback = 1
 
+// kindTypes has the route type of each kind (rtm_type).
+var kindTypes = [...]uint8{
+	Unicast:     unix.RTN_UNICAST,
+	Unreachable: unix.RTN_UNREACHABLE,
+	Blackhole:   unix.RTN_BLACKHOLE,
+	Throw:       unix.RTN_THROW,
+	Deliver:     unix.RTN_LOCAL,
+}
+
+// scope returns the scope with which the kernel has the route (rtm_scope); IPv6 has one only.
+func (r Route) scope() uint8 {
+	switch v4 := r.Dst.Addr().Is4(); {
+	case v4 && r.Kind == Deliver:
+		return unix.RT_SCOPE_HOST
+	case v4 && r.onLink():
+		return unix.RT_SCOPE_LINK
+	}
+	return unix.RT_SCOPE_UNIVERSE
+}
+
 // putRoute appends a route; program is the file descriptor of its program, if it has one or a mark.
 func putRoute(b []byte, r Route, p Protocol, index, program uint32, del bool) []byte {
-	kind := uint8(unix.RTN_UNICAST)
-	switch r.Kind {
-	case Unreachable:
-		kind = unix.RTN_UNREACHABLE
-	case Blackhole:
-		kind = unix.RTN_BLACKHOLE
-	case Throw:
-		kind = unix.RTN_THROW
-	case Deliver:
-		kind = unix.RTN_LOCAL
-	case Unicast:
-	}
-	scope := uint8(unix.RT_SCOPE_UNIVERSE)
-	switch v4 := r.Dst.Addr().Is4(); {
-	case v4 && del:
+	scope := r.scope()
+	if del && r.Dst.Addr().Is4() {
 		scope = unix.RT_SCOPE_NOWHERE // any
-	case v4 && r.Kind == Deliver:
-		scope = unix.RT_SCOPE_HOST
-	case v4 && r.onLink():
-		scope = unix.RT_SCOPE_LINK
 	}
 	// family, destination and source length, tos, table (see RTA_TABLE), protocol, scope, type:
 	// struct rtmsg.
-	b = append(b, family(r.Dst.Addr()), uint8(r.Dst.Bits()), 0, 0, 0, uint8(p), scope, kind)
+	b = append(b, family(r.Dst.Addr()), uint8(r.Dst.Bits()), 0, 0, 0, uint8(p), scope, kindTypes[r.Kind])
 	b = native.AppendUint32(b, 0)
 	b = putUint32(b, unix.RTA_TABLE, r.Table)
 	b = putAddr(b, unix.RTA_DST, r.Dst.Addr())
@@ -600,32 +604,37 @@ func decodeRule(b []byte) (f found, err error) {
 		}
 		*side.prefix = p.Masked()
 	}
-	if r.Unreachable {
-		r.Table = 0
-	}
-	// A foreign rule can have an action without a table: its key is an unreachable rule's.
-	altered = altered || r.Table == 0 && !r.Unreachable
-	r.Unreachable = r.Table == 0
-	// A Rule has one interface, and suppresses nothing without a table.
-	if altered = altered || r.Iif != "" && r.Oif != "" || r.Specific && r.Unreachable; altered {
-		r.Specific = r.Specific && !r.Unreachable
-		if r.Iif != "" {
-			r.Oif = ""
-		}
-	}
-	altered = altered || r.Mark == 0 && mask != 0 || r.Mark != 0 && mask != math.MaxUint32
-	if invert {
-		if r.Mark != 0 && r.Iif == "" && r.Oif == "" && !r.From.IsValid() && !r.To.IsValid() {
-			r.Mark, r.NotMark = 0, r.Mark
-		} else {
-			altered = true
-		}
-	}
+	altered = r.reduce(mask, invert) || altered
 	if at.v4 && !r.From.IsValid() && !r.To.IsValid() {
 		r.From = anyIPv4
 	}
 	f.set(r, altered)
 	return f, nil
+}
+
+// reduce leaves of a decoded rule what a Rule can say, and reports whether something is left out.
+func (r *Rule) reduce(mask uint32, invert bool) (altered bool) {
+	if r.Unreachable {
+		r.Table = 0
+	}
+	// A foreign rule can have an action without a table: its key is an unreachable rule's.
+	altered = r.Table == 0 && !r.Unreachable
+	r.Unreachable = r.Table == 0
+	// A Rule has one interface, and suppresses nothing without a table.
+	altered = altered || r.Iif != "" && r.Oif != "" || r.Specific && r.Unreachable
+	r.Specific = r.Specific && !r.Unreachable
+	if r.Iif != "" {
+		r.Oif = ""
+	}
+	altered = altered || r.Mark == 0 && mask != 0 || r.Mark != 0 && mask != math.MaxUint32
+	if !invert {
+		return altered
+	}
+	if r.Mark == 0 || r.Iif != "" || r.Oif != "" || r.From.IsValid() || r.To.IsValid() {
+		return true
+	}
+	r.Mark, r.NotMark = 0, r.Mark
+	return altered
 }
 
 func decodeNexthop(b []byte, names links) (f found, err error) {
@@ -751,6 +760,16 @@ func decodeSegment(b []byte) (sid netip.Addr, m EncapMode, ok bool) {
 	return sid, m, at.err == nil && sid.IsValid()
 }
 
+// A routeMessage is a route as the kernel reports it, while it is decoded.
+type routeMessage struct {
+	route     Route
+	dst       netip.Addr
+	index     uint32 // of the link
+	encapType uint16
+	encap     []byte
+	altered   bool // has what a Route cannot say
+}
+
 func decodeRoute(b []byte, names links) (f found, err error) {
 	if len(b) < unix.SizeofRtMsg {
 		return found{}, errShort
@@ -760,82 +779,24 @@ func decodeRoute(b []byte, names links) (f found, err error) {
 	if !isIP(b[0]) || b[2] != 0 || native.Uint32(b[8:])&unix.RTM_F_CLONED != 0 {
 		return found{}, nil
 	}
-	var (
-		bits    = int(b[1])
-		r       = Route{Table: uint32(b[4])}
-		dst     = netip.IPv6Unspecified()
-		scope   = b[6]
-		index   uint32
-		typ     uint16
-		encap   []byte
-		altered = b[3] != 0 // of a traffic class
-		several bool        // next hops
-	)
-	f.protocol = Protocol(b[5])
+	bits, class, protocol, scope, typ := int(b[1]), b[3], Protocol(b[5]), b[6], b[7]
+	m := routeMessage{route: Route{Table: uint32(b[4])}, dst: netip.IPv6Unspecified(), altered: class != 0}
 	at := attrs{b: b[unix.SizeofRtMsg:], v4: b[0] == unix.AF_INET}
 	if at.v4 {
-		dst = netip.IPv4Unspecified()
+		m.dst = netip.IPv4Unspecified()
 	}
-	for at.next() {
-		switch at.typ {
-		case unix.RTA_DST:
-			dst = at.addr()
-		case unix.RTA_TABLE:
-			r.Table = at.uint32()
-		case unix.RTA_PRIORITY:
-			r.Metric = at.uint32()
-		case unix.RTA_OIF:
-			index = at.uint32()
-		case unix.RTA_GATEWAY:
-			r.Gateway = at.addr()
-		case unix.RTA_VIA:
-			r.Gateway = at.via()
-			altered = altered || !r.Gateway.IsValid()
-		case unix.RTA_PREFSRC:
-			r.PrefSrc = at.addr()
-		case rtaNHID:
-			r.NexthopID = at.uint32()
-		case unix.RTA_MULTIPATH:
-			several = true
-		case unix.RTA_METRICS:
-			mtu, ok := decodeMetrics(at.data)
-			r.MTU, altered = mtu, altered || !ok
-		case unix.RTA_ENCAP_TYPE:
-			typ = at.uint16()
-		case unix.RTA_ENCAP:
-			encap = at.data
-		case unix.RTA_CACHEINFO:
-			// rta_expires: a lifetime, as a router advertisement or `ip route expires` gives.
-			if len(at.data) < 12 {
-				return found{}, errAttr
-			}
-			altered = altered || native.Uint32(at.data[8:]) != 0
-		case unix.RTA_PREF:
-			altered = altered || at.uint8() != 0
-		default:
-			altered = true
-		}
+	if err := m.decodeAttrs(&at); err != nil {
+		return found{}, err
 	}
-	if at.err != nil {
-		return found{}, at.err
-	}
-	if bits > dst.BitLen() {
+	if bits > m.dst.BitLen() {
 		return found{}, errAttr
 	}
-	r.Dst = netip.PrefixFrom(dst, bits).Masked()
-	altered = altered || several && r.NexthopID == 0
-	switch b[7] {
-	case unix.RTN_UNICAST:
-	case unix.RTN_UNREACHABLE:
-		r.Kind = Unreachable
-	case unix.RTN_BLACKHOLE:
-		r.Kind = Blackhole
-	case unix.RTN_THROW:
-		r.Kind = Throw
-	case unix.RTN_LOCAL:
-		r.Kind = Deliver
-	default:
-		altered = true
+	r := &m.route
+	r.Dst = netip.PrefixFrom(m.dst, bits).Masked()
+	if k := slices.Index(kindTypes[:], typ); k >= 0 {
+		r.Kind = Kind(k)
+	} else {
+		m.altered = true
 	}
 	switch {
 	case r.NexthopID != 0:
@@ -845,35 +806,75 @@ func decodeRoute(b []byte, names links) (f found, err error) {
 	case r.Kind != Unicast:
 		// The kernel reports lo as the device of these routes.
 	default:
-		if typ != 0 {
-			var ok bool
-			switch typ {
-			case unix.LWTUNNEL_ENCAP_SEG6_LOCAL:
-				r.Local, ok = decodeLocal(encap)
-			case unix.LWTUNNEL_ENCAP_BPF:
-				ok = decodeProgram(encap, &r)
-			}
-			altered = altered || !ok
-		}
-		if index != 0 {
-			if r.Link, err = names(index); err != nil {
+		m.setEncap()
+		if m.index != 0 {
+			if r.Link, err = names(m.index); err != nil {
 				return found{}, err
 			}
 		}
-		if r.Link == "" {
-			altered = true
-		}
+		m.altered = m.altered || r.Link == ""
 	}
-	if want := uint8(unix.RT_SCOPE_UNIVERSE); at.v4 {
-		if r.Kind == Deliver {
-			want = unix.RT_SCOPE_HOST
-		} else if r.onLink() {
-			want = unix.RT_SCOPE_LINK
-		}
-		altered = altered || scope != want
-	}
-	f.set(r.Normal(), altered)
+	m.altered = m.altered || at.v4 && scope != r.scope()
+	f.protocol = protocol
+	f.set(r.Normal(), m.altered)
 	return f, nil
+}
+
+func (m *routeMessage) decodeAttrs(at *attrs) error {
+	several := false // next hops
+	for r := &m.route; at.next(); {
+		switch at.typ {
+		case unix.RTA_DST:
+			m.dst = at.addr()
+		case unix.RTA_TABLE:
+			r.Table = at.uint32()
+		case unix.RTA_PRIORITY:
+			r.Metric = at.uint32()
+		case unix.RTA_OIF:
+			m.index = at.uint32()
+		case unix.RTA_GATEWAY:
+			r.Gateway = at.addr()
+		case unix.RTA_VIA:
+			r.Gateway = at.via()
+			m.altered = m.altered || !r.Gateway.IsValid()
+		case unix.RTA_PREFSRC:
+			r.PrefSrc = at.addr()
+		case rtaNHID:
+			r.NexthopID = at.uint32()
+		case unix.RTA_MULTIPATH:
+			several = true
+		case unix.RTA_METRICS:
+			mtu, ok := decodeMetrics(at.data)
+			r.MTU, m.altered = mtu, m.altered || !ok
+		case unix.RTA_ENCAP_TYPE:
+			m.encapType = at.uint16()
+		case unix.RTA_ENCAP:
+			m.encap = at.data
+		case unix.RTA_CACHEINFO:
+			// rta_expires: a lifetime, as a router advertisement or `ip route expires` gives.
+			if len(at.data) < 12 {
+				return errAttr
+			}
+			m.altered = m.altered || native.Uint32(at.data[8:]) != 0
+		case unix.RTA_PREF:
+			m.altered = m.altered || at.uint8() != 0
+		default:
+			m.altered = true
+		}
+	}
+	m.altered = m.altered || several && m.route.NexthopID == 0
+	return at.err
+}
+
+func (m *routeMessage) setEncap() {
+	ok := m.encapType == 0
+	switch m.encapType {
+	case unix.LWTUNNEL_ENCAP_SEG6_LOCAL:
+		m.route.Local, ok = decodeLocal(m.encap)
+	case unix.LWTUNNEL_ENCAP_BPF:
+		ok = decodeProgram(m.encap, &m.route)
+	}
+	m.altered = m.altered || !ok
 }
 
 // decodeMetrics returns the MTU; ok is false if there are other metrics.
