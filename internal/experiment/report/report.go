@@ -68,41 +68,14 @@ func assemble(r result.Result, spec *scenario.Spec, extra Extra) ([]file, error)
 	if spec.Experiment == nil {
 		return nil, errors.New("the scenario has no experiment")
 	}
-	var files []file
 	r.Runs = slices.Clone(r.Runs)
+	files, err := recordFiles(r.Runs, extra)
+	if err != nil {
+		return nil, err
+	}
 	var traces []series
 	for _, trace := range extra.Series {
-		s := series{trace}
-		traces = append(traces, s)
-		i := slices.IndexFunc(r.Runs, func(run result.Run) bool { return run.CellKey == s.CellKey && run.Trial == s.Trial })
-		if i < 0 {
-			return nil, fmt.Errorf("series of %s trial %d belongs to no run", s.CellKey, s.Trial)
-		}
-		if s.Interval <= 0 {
-			return nil, fmt.Errorf("series of %s trial %d: interval must be > 0, got %s", s.CellKey, s.Trial, s.Interval)
-		}
-		r.Runs[i].Notes = withNote(r.Runs[i].Notes, result.NoteSeries, s.file())
-		data, err := s.csv()
-		if err != nil {
-			return nil, err
-		}
-		files = append(files, file{s.file(), data})
-		if len(s.Bursts) > 0 {
-			data, err := s.burstsCSV()
-			if err != nil {
-				return nil, err
-			}
-			files = append(files, file{s.burstsFile(), data})
-		}
-	}
-	for _, a := range extra.Archives {
-		i := slices.IndexFunc(r.Runs, func(run result.Run) bool { return run.CellKey == a.CellKey && run.Trial == a.Trial })
-		if i < 0 {
-			return nil, fmt.Errorf("requests of %s trial %d belong to no run", a.CellKey, a.Trial)
-		}
-		name := fmt.Sprintf("pages/%s-%s-%s-%d/webpage.har", a.Case, a.Traffic, a.Transport, a.Trial)
-		r.Runs[i].Notes = withNote(r.Runs[i].Notes, result.NoteHAR, name)
-		files = append(files, file{name, a.HAR})
+		traces = append(traces, series{trace})
 	}
 	var result bytes.Buffer
 	if err := r.Encode(&result); err != nil {
@@ -114,12 +87,7 @@ func assemble(r result.Result, spec *scenario.Spec, extra Extra) ([]file, error)
 	if err != nil {
 		return nil, err
 	}
-	var overTime []figure
-	if spec.Experiment.HasEvents() {
-		overTime, err = courseFigures(traces, spec)
-	} else {
-		overTime, err = seriesFigures(traces, spec.Experiment)
-	}
+	overTime, err := figuresOverTime(traces, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -135,8 +103,69 @@ func assemble(r result.Result, spec *scenario.Spec, extra Extra) ([]file, error)
 		return nil, err
 	}
 	files = append(files, beside...)
-	if spec.Experiment.Kind == scenario.KindWeb {
-		header, lines, err := pairsTable(r, spec.Experiment)
+	html, err := writePage(r, spec, extra, all, compared, topology, slices.Concat(figures[:onPage], overTime))
+	if err != nil {
+		return nil, err
+	}
+	tables, err := tableFiles(r, spec.Experiment)
+	if err != nil {
+		return nil, err
+	}
+	files = append(files, tables...)
+	return append(files, file{"report.html", html}, file{"result.json", result.Bytes()}), nil
+}
+
+// recordFiles returns the series and the requests of runs, and notes in each run the files that it has.
+func recordFiles(runs []result.Run, extra Extra) (files []file, err error) {
+	of := func(key result.CellKey, trial int) int {
+		return slices.IndexFunc(runs, func(run result.Run) bool { return run.CellKey == key && run.Trial == trial })
+	}
+	for _, trace := range extra.Series {
+		s := series{trace}
+		i := of(s.CellKey, s.Trial)
+		if i < 0 {
+			return nil, fmt.Errorf("series of %s trial %d belongs to no run", s.CellKey, s.Trial)
+		}
+		if s.Interval <= 0 {
+			return nil, fmt.Errorf("series of %s trial %d: interval must be > 0, got %s", s.CellKey, s.Trial, s.Interval)
+		}
+		runs[i].Notes = withNote(runs[i].Notes, result.NoteSeries, s.file())
+		data, err := s.csv()
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file{s.file(), data})
+		if len(s.Bursts) > 0 {
+			data, err := s.burstsCSV()
+			if err != nil {
+				return nil, err
+			}
+			files = append(files, file{s.burstsFile(), data})
+		}
+	}
+	for _, a := range extra.Archives {
+		i := of(a.CellKey, a.Trial)
+		if i < 0 {
+			return nil, fmt.Errorf("requests of %s trial %d belong to no run", a.CellKey, a.Trial)
+		}
+		name := fmt.Sprintf("pages/%s-%s-%s-%d/webpage.har", a.Case, a.Traffic, a.Transport, a.Trial)
+		runs[i].Notes = withNote(runs[i].Notes, result.NoteHAR, name)
+		files = append(files, file{name, a.HAR})
+	}
+	return files, nil
+}
+
+func figuresOverTime(traces []series, spec *scenario.Spec) ([]figure, error) {
+	if spec.Experiment.HasEvents() {
+		return courseFigures(traces, spec)
+	}
+	return seriesFigures(traces, spec.Experiment)
+}
+
+// tableFiles returns the CSV files of a result, and the statistics of a browser's visits.
+func tableFiles(r result.Result, e *scenario.Experiment) (files []file, err error) {
+	if e.Kind == scenario.KindWeb {
+		header, lines, err := pairsTable(r, e)
 		if err != nil {
 			return nil, err
 		}
@@ -144,7 +173,7 @@ func assemble(r result.Result, spec *scenario.Spec, extra Extra) ([]file, error)
 		if err != nil {
 			return nil, err
 		}
-		statistics, err := browsertimeFile(r, spec.Experiment)
+		statistics, err := browsertimeFile(r, e)
 		if err != nil {
 			return nil, err
 		}
@@ -157,10 +186,6 @@ func assemble(r result.Result, spec *scenario.Spec, extra Extra) ([]file, error)
 		}
 		files = append(files, file{"findings.csv", tested})
 	}
-	html, err := writePage(r, spec, extra, all, compared, topology, slices.Concat(figures[:onPage], overTime))
-	if err != nil {
-		return nil, err
-	}
 	runs, err := table(runTable(r.Runs))
 	if err != nil {
 		return nil, err
@@ -169,7 +194,7 @@ func assemble(r result.Result, spec *scenario.Spec, extra Extra) ([]file, error)
 	if err != nil {
 		return nil, err
 	}
-	return append(files, file{"runs.csv", runs}, file{"summary.csv", summary}, file{"report.html", html}, file{"result.json", result.Bytes()}), nil
+	return append(files, file{"runs.csv", runs}, file{"summary.csv", summary}), nil
 }
 
 // withNote returns a copy of notes with one more.
