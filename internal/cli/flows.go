@@ -155,31 +155,9 @@ func matching(names []string, interfaces func() ([]net.Interface, error)) ([]str
 var errEnough = errors.New("all intervals are read")
 
 func (a *App) flows(ctx context.Context, o flowsFlags) (err error) {
-	log, err := a.Logger(a.Err, slog.LevelWarn)
+	options, err := a.flowsOptions(o)
 	if err != nil {
 		return err
-	}
-	options := flows.Options{Interfaces: o.interfaces, Interval: o.interval, MaxFlows: o.max, Share: o.cpu / 100, Log: log}
-	if o.file != "" {
-		if err := o.readFile(&options); err != nil {
-			return err
-		}
-	}
-	if len(options.Interfaces) == 0 {
-		if options.Interfaces, err = watchable(); err != nil {
-			return err
-		}
-		options.List = watchable
-	} else if slices.ContainsFunc(o.interfaces, isPattern) {
-		options.List = func() ([]string, error) { return matching(o.interfaces, net.Interfaces) }
-		if options.Interfaces, err = options.List(); err != nil {
-			return err
-		}
-		for _, p := range o.interfaces {
-			if !slices.ContainsFunc(options.Interfaces, func(name string) bool { return name == p || matches(p, name) }) {
-				return &Failure{What: "find interface", Name: p, Why: errors.New("no interface of this host matches"), Do: "name an interface of this host with -i"}
-			}
-		}
 	}
 	on := strings.Join(options.Interfaces, ", ")
 	if err := Require("watch flows", role.NetAdmin); err != nil {
@@ -200,7 +178,6 @@ func (a *App) flows(ctx context.Context, o flowsFlags) (err error) {
 			hint = "q: quit"
 		}
 	}
-	write, read := a.flowsWriter(o, hint, max(0, len(options.Peers)-1)), 0
 	var known uses
 	if o.edge.IsValid() {
 		following, stop := context.WithCancel(ctx)
@@ -209,6 +186,7 @@ func (a *App) flows(ctx context.Context, o flowsFlags) (err error) {
 		defer follower.Wait()
 		defer stop()
 	}
+	write, read := a.flowsWriter(o, hint, max(0, len(options.Peers)-1)), 0
 	options.Sink = func(s *flows.Snapshot) error {
 		s.Use = known.of
 		read++
@@ -221,39 +199,83 @@ func (a *App) flows(ctx context.Context, o flowsFlags) (err error) {
 		}
 		return nil
 	}
-	var listener net.Listener
-	if o.metrics != "" {
-		at, err := netip.ParseAddrPort(o.metrics)
-		if err != nil {
-			return Invalid("--metrics", o.metrics, `an address and port like "[::1]:9120"`)
-		}
-		if listener, err = listen(ctx, at); err != nil {
-			return &Failure{What: "serve metrics at", Name: at.String(), Why: err, Do: "choose another address with --metrics"}
+	listener, err := o.listen(ctx)
+	if err != nil {
+		return err
+	}
+	if err = a.watchFlows(ctx, options, listener); err != nil {
+		return watchFailure(on, err)
+	}
+	return nil
+}
+
+// flowsOptions returns what the flags ask for, without a sink.
+func (a *App) flowsOptions(o flowsFlags) (options flows.Options, err error) {
+	log, err := a.Logger(a.Err, slog.LevelWarn)
+	if err != nil {
+		return options, err
+	}
+	options = flows.Options{Interfaces: o.interfaces, Interval: o.interval, MaxFlows: o.max, Share: o.cpu / 100, Log: log}
+	if o.file != "" {
+		if err := o.readFile(&options); err != nil {
+			return options, err
 		}
 	}
+	switch {
+	case len(options.Interfaces) == 0:
+		options.List = watchable
+		options.Interfaces, err = options.List()
+	case slices.ContainsFunc(o.interfaces, isPattern):
+		options.List = func() ([]string, error) { return matching(o.interfaces, net.Interfaces) }
+		if options.Interfaces, err = options.List(); err != nil {
+			break
+		}
+		for _, p := range o.interfaces {
+			if !slices.ContainsFunc(options.Interfaces, func(name string) bool { return name == p || matches(p, name) }) {
+				return options, &Failure{What: "find interface", Name: p, Why: errors.New("no interface of this host matches"), Do: "name an interface of this host with -i"}
+			}
+		}
+	}
+	return options, err
+}
+
+// listen opens the listener of --metrics, nil without it.
+func (o flowsFlags) listen(ctx context.Context) (net.Listener, error) {
+	if o.metrics == "" {
+		return nil, nil
+	}
+	at, err := netip.ParseAddrPort(o.metrics)
+	if err != nil {
+		return nil, Invalid("--metrics", o.metrics, `an address and port like "[::1]:9120"`)
+	}
+	l, err := listen(ctx, at)
+	if err != nil {
+		return nil, &Failure{What: "serve metrics at", Name: at.String(), Why: err, Do: "choose another address with --metrics"}
+	}
+	return l, nil
+}
+
+// watchFlows watches until ctx is done or the sink has enough, and serves metrics at the listener, if there is one.
+// It closes the listener.
+func (a *App) watchFlows(ctx context.Context, options flows.Options, listener net.Listener) error {
 	w, err := flows.New(options)
 	if err != nil {
 		if listener != nil {
 			err = errors.Join(err, listener.Close())
 		}
-		return watchFailure(on, err)
+		return err
 	}
-	if listener != nil {
-		log, e := a.Logger(a.Err, slog.LevelInfo)
-		if e != nil {
-			return errors.Join(e, listener.Close())
-		}
-		err = monitor(ctx, log, netip.AddrPort{}, listener, "flows", a.Version, w)
-	} else {
+	if listener == nil {
 		err = w.Run(ctx)
+	} else if log, e := a.Logger(a.Err, slog.LevelInfo); e != nil {
+		err = errors.Join(e, listener.Close())
+	} else {
+		err = monitor(ctx, log, netip.AddrPort{}, listener, "flows", a.Version, w)
 	}
 	if errors.Is(err, errEnough) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		err = nil
 	}
-	if err = errors.Join(err, w.Close()); err != nil {
-		return watchFailure(on, err)
-	}
-	return nil
+	return errors.Join(err, w.Close())
 }
 
 // readFile reads the interfaces and peers from the configuration of an edge or a gateway.
