@@ -3,6 +3,7 @@ package qoe
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/tabane/tabane/internal/base/stat"
@@ -111,27 +112,12 @@ func Analyze(conditions []Condition, services []string, answers []Answer) (Analy
 	for _, c := range conditions {
 		a.Environments, a.Transports = appendNew(a.Environments, c.Environment), appendNew(a.Transports, c.Transport)
 	}
-	type place struct {
-		Condition
-		service string
+	places, err := placeAnswers(conditions, services, answers)
+	if err != nil {
+		return Analysis{}, err
 	}
-	byPlace := map[place]map[string]Answer{} // and by participant
-	finished := map[string]int{}
+	finished := map[string]int{} // answers of each participant
 	for _, one := range answers {
-		at := place{Condition{one.Environment, one.Transport}, one.Service}
-		switch {
-		case !slices.Contains(conditions, at.Condition):
-			return Analysis{}, fmt.Errorf("%w: participant %s has an answer for %s in %s, which is no condition", ErrAnswers, one.Participant, one.Transport, one.Environment)
-		case !slices.Contains(services, one.Service):
-			return Analysis{}, fmt.Errorf("%w: participant %s has an answer for the service %q", ErrAnswers, one.Participant, one.Service)
-		}
-		if byPlace[at] == nil {
-			byPlace[at] = map[string]Answer{}
-		}
-		if _, twice := byPlace[at][one.Participant]; twice {
-			return Analysis{}, fmt.Errorf("%w: participant %s has two answers for %s with %s in %s", ErrAnswers, one.Participant, one.Service, one.Transport, one.Environment)
-		}
-		byPlace[at][one.Participant] = one
 		finished[one.Participant]++
 		if one.GaveUp {
 			a.GaveUp++
@@ -147,68 +133,108 @@ func Analyze(conditions []Condition, services []string, answers []Answer) (Analy
 		}
 	}
 	for _, m := range StudyMeasures() {
-		analyzed := MeasureAnalysis{Measure: m}
-		values := map[place]map[string]float64{}
-		for _, service := range services {
-			for _, c := range conditions {
-				at := place{c, service}
-				cell := Cell{Condition: c, Service: service, Excluded: map[string]int{}}
-				values[at] = map[string]float64{}
-				var list []float64
-				for participant, one := range byPlace[at] {
-					v, why := m.of(one)
-					if why != "" {
-						cell.Excluded[why]++
-						continue
-					}
-					values[at][participant] = v
-					list = append(list, v)
-				}
-				if len(list) > 0 {
-					var err error
-					if cell.Summary, err = stat.Summarize(list); err != nil {
-						return Analysis{}, fmt.Errorf("%w: %s: %w", ErrAnswers, m.Title, err)
-					}
-				}
-				analyzed.Cells = append(analyzed.Cells, cell)
-			}
-		}
-		var family [][]float64
-		for _, service := range services {
-			for i, first := range conditions {
-				for _, second := range conditions[i+1:] {
-					if first.Environment != second.Environment {
-						continue
-					}
-					var differences []float64
-					for participant, v := range values[place{first, service}] {
-						if w, ok := values[place{second, service}][participant]; ok {
-							differences = append(differences, v-w)
-						}
-					}
-					d := Difference{Environment: first.Environment, Service: service, A: first.Transport, B: second.Transport}
-					if len(differences) > 0 {
-						s, err := stat.Summarize(differences)
-						if err != nil {
-							return Analysis{}, fmt.Errorf("%w: %s: %w", ErrAnswers, m.Title, err)
-						}
-						d.Mean, d.CI95 = s.Mean, s.CI95
-					}
-					family, analyzed.Differences = append(family, differences), append(analyzed.Differences, d)
-				}
-			}
-		}
-		compared, err := stat.ComparePaired(family, Significance)
+		analyzed, err := analyzeMeasure(m, conditions, services, places)
 		if err != nil {
 			return Analysis{}, fmt.Errorf("%w: %s: %w", ErrAnswers, m.Title, err)
 		}
-		for i, c := range compared {
-			analyzed.Differences[i].PairedComparison = c
-		}
-		analyzed.Needed = stat.LeastPairs(len(family), Significance)
 		a.Measures = append(a.Measures, analyzed)
 	}
 	return a, nil
+}
+
+// A place is one page of the study: a service under a condition.
+type place struct {
+	Condition
+	service string
+}
+
+// placeAnswers returns the answers of each place by participant. Each has one at most.
+func placeAnswers(conditions []Condition, services []string, answers []Answer) (map[place]map[string]Answer, error) {
+	places := map[place]map[string]Answer{}
+	for _, one := range answers {
+		at := place{Condition{one.Environment, one.Transport}, one.Service}
+		switch {
+		case !slices.Contains(conditions, at.Condition):
+			return nil, fmt.Errorf("%w: participant %s has an answer for %s in %s, which is no condition", ErrAnswers, one.Participant, one.Transport, one.Environment)
+		case !slices.Contains(services, one.Service):
+			return nil, fmt.Errorf("%w: participant %s has an answer for the service %q", ErrAnswers, one.Participant, one.Service)
+		}
+		if places[at] == nil {
+			places[at] = map[string]Answer{}
+		}
+		if _, twice := places[at][one.Participant]; twice {
+			return nil, fmt.Errorf("%w: participant %s has two answers for %s with %s in %s", ErrAnswers, one.Participant, one.Service, one.Transport, one.Environment)
+		}
+		places[at][one.Participant] = one
+	}
+	return places, nil
+}
+
+// analyzeMeasure summarizes a measure at each place, and compares the transports of each environment.
+func analyzeMeasure(m Measure, conditions []Condition, services []string, places map[place]map[string]Answer) (MeasureAnalysis, error) {
+	analyzed := MeasureAnalysis{Measure: m}
+	values := map[place]map[string]float64{} // and by participant
+	for _, service := range services {
+		for _, c := range conditions {
+			at := place{c, service}
+			cell := Cell{Condition: c, Service: service, Excluded: map[string]int{}}
+			values[at] = map[string]float64{}
+			for participant, one := range places[at] {
+				v, why := m.of(one)
+				if why != "" {
+					cell.Excluded[why]++
+					continue
+				}
+				values[at][participant] = v
+			}
+			if len(values[at]) > 0 {
+				var err error
+				if cell.Summary, err = stat.Summarize(slices.Collect(maps.Values(values[at]))); err != nil {
+					return MeasureAnalysis{}, err
+				}
+			}
+			analyzed.Cells = append(analyzed.Cells, cell)
+		}
+	}
+	var family [][]float64
+	for _, service := range services {
+		for i, first := range conditions {
+			for _, second := range conditions[i+1:] {
+				if first.Environment != second.Environment {
+					continue
+				}
+				differences := pairs(values[place{first, service}], values[place{second, service}])
+				d := Difference{Environment: first.Environment, Service: service, A: first.Transport, B: second.Transport}
+				if len(differences) > 0 {
+					s, err := stat.Summarize(differences)
+					if err != nil {
+						return MeasureAnalysis{}, err
+					}
+					d.Mean, d.CI95 = s.Mean, s.CI95
+				}
+				family, analyzed.Differences = append(family, differences), append(analyzed.Differences, d)
+			}
+		}
+	}
+	compared, err := stat.ComparePaired(family, Significance)
+	if err != nil {
+		return MeasureAnalysis{}, err
+	}
+	for i, c := range compared {
+		analyzed.Differences[i].PairedComparison = c
+	}
+	analyzed.Needed = stat.LeastPairs(len(family), Significance)
+	return analyzed, nil
+}
+
+// pairs returns the differences of the participants that have both values.
+func pairs(first, second map[string]float64) (differences []float64) {
+	for participant, v := range first {
+		if w, ok := second[participant]; ok {
+			differences = append(differences, v-w)
+		}
+	}
+	return differences
 }
 
 func appendNew(list []string, s string) []string {
