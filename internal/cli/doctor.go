@@ -7,16 +7,21 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/base/fault"
 	"github.com/tabane/tabane/internal/base/health"
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/cli/config"
 	"github.com/tabane/tabane/internal/cli/doctor"
+	"github.com/tabane/tabane/internal/cli/setup"
 	"github.com/tabane/tabane/internal/daemon/condition"
 	"github.com/tabane/tabane/internal/epe/pathmanager"
 	"github.com/tabane/tabane/internal/gateway"
@@ -26,28 +31,47 @@ import (
 )
 
 func (a *App) doctorCommand() *cobra.Command {
-	var asJSON bool
+	var asJSON, all bool
+	var names []string
+	for _, r := range role.All() {
+		if r.Startable() && r.Program == role.Product {
+			names = append(names, r.Name)
+		}
+	}
 	c := &cobra.Command{
-		Use:     "doctor",
+		Use:     "doctor [DAEMON]...",
 		Short:   "Check what this host supports, and what to change",
 		GroupID: "tools",
 		Long: `Doctor checks every feature of the host that tabane uses, in a temporary network namespace, and says which daemons can run here.
 Of running daemons it reports what is degraded and what on this host conflicts with them. It changes nothing. Without privileges it checks what it can.
+It shows what the daemons need that are named, or that run or have a file in /etc/tabane; of a host without any, and with --all, everything.
 
 Exit code 0: all required features are available; 1: some are missing.`,
 		Example: `  tabane doctor
+  tabane doctor gateway
   tabane doctor --json`,
-		Args: Arguments(0, 0, "no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error {
+		Args:      Arguments(0, len(names), "the names of daemons"),
+		ValidArgs: names,
+		RunE: func(c *cobra.Command, args []string) error {
+			found, daemons := runningDaemons(c.Context())
+			daemons = append(daemons, configuredDaemons(setup.DefaultDir)...)
+			if len(args) > 0 {
+				daemons = args
+			}
+			for _, name := range args {
+				if !slices.Contains(names, name) {
+					return &Failure{What: "examine host", Name: name, Why: errors.New("it is no daemon" + fault.Suggest(name, names)), Do: "name one of " + strings.Join(names, ", ")}
+				}
+			}
 			// What is wrong with a running daemon precedes what another one would need.
-			findings := slices.Concat(runningDaemons(c.Context()), doctor.Examine())
+			findings := slices.Concat(found, doctor.Examine(daemons))
 			if asJSON {
 				e := json.NewEncoder(a.Out)
 				e.SetIndent("", "  ")
 				if err := e.Encode(findings); err != nil {
 					return err
 				}
-			} else if err := a.printFindings(findings); err != nil {
+			} else if err := a.printFindings(findings, daemons, all); err != nil {
 				return err
 			}
 			for _, f := range findings {
@@ -58,12 +82,30 @@ Exit code 0: all required features are available; 1: some are missing.`,
 			return nil
 		},
 	}
-	c.Flags().BoolVar(&asJSON, "json", false, "print the findings as JSON")
+	c.Flags().BoolVar(&asJSON, "json", false, "print all findings as JSON")
+	c.Flags().BoolVar(&all, "all", false, "show also what no daemon of this host needs")
 	return c
 }
 
-// runningDaemons returns what the daemons that answer at their default address say of themselves.
-func runningDaemons(ctx context.Context) (findings []doctor.Finding) {
+// configuredDaemons returns the daemons that have their file in a directory.
+func configuredDaemons(dir string) (names []string) {
+	for _, r := range role.All() {
+		file := filepath.Join(dir, r.Name+".yaml")
+		if _, err := os.Stat(file); err != nil || !r.Startable() {
+			continue
+		}
+		names = append(names, r.Name)
+		// What the programs of a file with faults need is not known.
+		if f, err := config.Load(file); err == nil && r.Name == role.Gateway && f.Gateway != nil && f.Gateway.Programs() {
+			names = append(names, doctor.OpenGateway)
+		}
+	}
+	return names
+}
+
+// runningDaemons returns what the daemons that answer at their default address say of themselves,
+// and their names.
+func runningDaemons(ctx context.Context) (findings []doctor.Finding, names []string) {
 	all, err := statusSources(nil)
 	if err != nil {
 		panic("BUG: " + err.Error())
@@ -72,9 +114,13 @@ func runningDaemons(ctx context.Context) (findings []doctor.Finding) {
 		body, err := ask(ctx, s.at, "/status")
 		if !errors.Is(err, syscall.ECONNREFUSED) {
 			findings = append(findings, running(s.name, body, err)...)
+			names = append(names, s.name)
+			if s.name == role.Gateway && withPrograms(body) {
+				names = append(names, doctor.OpenGateway)
+			}
 		}
 	}
-	return findings
+	return findings, names
 }
 
 // running returns what a daemon says of itself, and what follows from it for the host.
@@ -148,6 +194,15 @@ func slots(body []byte) ([]doctor.Finding, error) {
 	return []doctor.Finding{f}, nil
 }
 
+// withPrograms reports whether a gateway sends or relays packets by programs in the kernel, by its
+// status.
+func withPrograms(body []byte) bool {
+	var s gateway.Status
+	return json.Unmarshal(body, &s) == nil && slices.ContainsFunc(s.Peers, func(p gateway.PeerStatus) bool {
+		return p.Mode != dataplane.Tunnel.String() || p.Role == dataplane.Leader.String()
+	})
+}
+
 func ofGateway(body []byte) ([]doctor.Finding, error) {
 	var s gateway.Status
 	if err := json.Unmarshal(body, &s); err != nil {
@@ -187,16 +242,22 @@ func ofGateway(body []byte) ([]doctor.Finding, error) {
 }
 
 // printFindings prints what is to be done first, within 80 columns but for remedies, which can be
-// copied.
-func (a *App) printFindings(findings []doctor.Finding) error {
-	findings = slices.Clone(findings)
-	slices.SortStableFunc(findings, func(a, b doctor.Finding) int { return cmp.Compare(urgency(a), urgency(b)) })
+// copied. What no daemon of this host uses is at the end, or left out.
+func (a *App) printFindings(findings []doctor.Finding, daemons []string, all bool) error {
+	used := slices.DeleteFunc(slices.Clone(findings), func(f doctor.Finding) bool { return f.Unused && !all })
+	slices.SortStableFunc(used, func(a, b doctor.Finding) int { return cmp.Compare(urgency(a), urgency(b)) })
 	checks := 0
-	for _, f := range findings {
+	for _, f := range used {
 		checks = max(checks, len(f.Check))
 	}
+	here := slices.DeleteFunc(slices.Clone(daemons), func(name string) bool { return name == doctor.OpenGateway })
+	slices.Sort(here)
+	needing := strings.Join(slices.Compact(here), ", ")
 	var missing []string
-	for _, f := range findings {
+	for i, f := range used {
+		if f.Unused && (i == 0 || !used[i-1].Unused) {
+			fmt.Fprintf(a.Out, "\nnot needed by %s:\n", needing)
+		}
 		start := fmt.Sprintf("%-*s  %-8s ", checks, f.Check, f.State)
 		indent := strings.Repeat(" ", len(start))
 		lines := wrap(OneLine(f.Meaning), statusWidth-len(start))
@@ -210,17 +271,26 @@ func (a *App) printFindings(findings []doctor.Finding) error {
 			missing = append(missing, f.Check)
 		}
 	}
-	if len(missing) > 0 {
-		_, err := fmt.Fprintf(a.Out, "\nrequired, but missing or unknown: %s\n", strings.Join(missing, ", "))
-		return err
+	end := "this host supports delivery over every egress path and the lab"
+	switch {
+	case len(missing) > 0:
+		end = "required, but missing or unknown: " + strings.Join(missing, ", ")
+	case needing != "":
+		end = "this host has what is required by: " + needing
 	}
-	_, err := fmt.Fprintln(a.Out, "\nthis host supports delivery over every egress path and the lab")
+	if left := len(findings) - len(used); left > 0 {
+		end += fmt.Sprintf("\n(%d more checks, of what other daemons and tools need: tabane doctor --all)", left)
+	}
+	_, err := fmt.Fprintf(a.Out, "\n%s\n", end)
 	return err
 }
 
-// urgency orders findings: what tabane needs and has not, what else is missing or limited, and what
-// is well.
+// urgency orders findings: what tabane needs and has not, what else is missing or limited, what is
+// well, and what is not used.
 func urgency(f doctor.Finding) int {
+	if f.Unused {
+		return 3
+	}
 	switch f.State {
 	case doctor.Missing, doctor.Unknown:
 		if f.Needed {

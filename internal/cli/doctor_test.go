@@ -2,10 +2,14 @@ package cli
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -104,7 +108,7 @@ func TestFindingsInOrder(t *testing.T) {
 		{Check: "fine", State: doctor.OK, Meaning: "works"},
 		{Check: "clock", State: doctor.Limited, Meaning: strings.Repeat("is not synchronized ", 6), Remedy: "run chrony"},
 		{Check: "MPTCP", State: doctor.Missing, Needed: true, Meaning: "is off", Remedy: "sysctl -w net.mptcp.enabled=1"},
-	}); err != nil {
+	}, nil, false); err != nil {
 		t.Fatal(err)
 	}
 	const want = `MPTCP  missing  is off
@@ -125,10 +129,83 @@ required, but missing or unknown: MPTCP
 func TestFindingLines(t *testing.T) {
 	var out bytes.Buffer
 	a := &App{Out: &out}
-	if err := a.printFindings([]doctor.Finding{{Check: "x", State: doctor.Limited, Meaning: "is\x1b[2J degraded", Remedy: "first\nsecond\x1b[0m"}}); err != nil {
+	if err := a.printFindings([]doctor.Finding{{Check: "x", State: doctor.Limited, Meaning: "is\x1b[2J degraded", Remedy: "first\nsecond\x1b[0m"}}, nil, false); err != nil {
 		t.Fatal(err)
 	}
 	if want := "-> first; second\ufffd[0m\n"; !strings.Contains(out.String(), want) || strings.Contains(out.String(), "\x1b") {
 		t.Errorf("got %q, want %q in it", out.String(), want)
+	}
+}
+
+// TestFindingsOfAGateway: on a host of a gateway, what it does not need is left out, or follows the
+// rest.
+func TestFindingsOfAGateway(t *testing.T) {
+	for all, want := range map[bool]string{
+		false: `clock  limited  is not synchronized
+                -> run chrony
+TUN    ok       works
+
+this host has what is required by: gateway
+(1 more checks, of what other daemons and tools need: tabane doctor --all)
+`,
+		true: `clock         limited  is not synchronized
+                       -> run chrony
+TUN           ok       works
+
+not needed by gateway:
+MPTCP limits  limited  none
+                       -> ip mptcp limits set
+
+this host has what is required by: gateway
+`,
+	} {
+		var out bytes.Buffer
+		a := &App{Out: &out}
+		if err := a.printFindings([]doctor.Finding{
+			{Check: "MPTCP limits", State: doctor.Limited, Unused: true, Meaning: "none", Remedy: "ip mptcp limits set"},
+			{Check: "TUN", State: doctor.OK, Meaning: "works"},
+			{Check: "clock", State: doctor.Limited, Meaning: "is not synchronized", Remedy: "run chrony"},
+		}, []string{"gateway", "gateway", doctor.OpenGateway}, all); err != nil {
+			t.Fatal(err)
+		}
+		if out.String() != want {
+			t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+		}
+	}
+}
+
+// TestConfiguredDaemons: a daemon with a file belongs to the host, whether the file is valid or
+// not.
+func TestConfiguredDaemons(t *testing.T) {
+	dir := t.TempDir()
+	example, err := os.ReadFile("../../examples/gateway.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(name string, text []byte) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := configuredDaemons(dir); got != nil {
+		t.Errorf("without a file: %q", got)
+	}
+	write("gateway.yaml", example)
+	write("proxy.yaml", []byte("proxy: {"))
+	write("asbr.yaml.example", []byte("asbr: {}"))
+	if got := configuredDaemons(dir); !slices.Equal(got, []string{"gateway", "proxy"}) {
+		t.Errorf("%q", got)
+	}
+	write("key", []byte(base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{1}, 32))))
+	write("gateway.yaml", []byte(`gateway:
+  key: key
+  lan: {interfaces: [eth0], prefixes: [10.1.0.0/16]}
+  paths: [{name: mpls, interface: eth1, rate: 100Mbit/s}]
+  peers: [{name: hq, public_key: "mK0p0GnGHyHkjHs2r9WAJmeHAWXPRRJ1iGxxGEj5VUs=", endpoints: ["192.0.2.1:4790"], prefixes: [10.2.0.0/16], mode: plain}]
+  policy: [{discipline: dq}]
+`))
+	if got := configuredDaemons(dir); !slices.Equal(got, []string{"gateway", doctor.OpenGateway, "proxy"}) {
+		t.Errorf("with an open peer: %q", got)
 	}
 }

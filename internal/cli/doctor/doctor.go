@@ -32,6 +32,7 @@ import (
 	"github.com/tabane/tabane/internal/mptcp/mptcpify"
 	"github.com/tabane/tabane/internal/proxy"
 	"github.com/tabane/tabane/internal/proxy/relay"
+	"github.com/tabane/tabane/internal/role"
 )
 
 // State is the result of a check.
@@ -51,8 +52,13 @@ const (
 type Finding struct {
 	Check string `json:"check"`
 	State State  `json:"state"`
-	// Needed is whether content delivery over every egress path, or its lab, requires it.
+	// Needed is whether a daemon of this host requires it; on a host without daemons, whether
+	// content delivery over every egress path, or its lab, does.
 	Needed bool `json:"needed"`
+	// Users are the verbs that depend on it, nil for all daemons. Unused is set on a host with
+	// daemons that are none of these.
+	Users  []string `json:"users,omitempty"`
+	Unused bool     `json:"unused,omitempty"`
 	// Meaning is what was found and what it is for; Remedy is what to do, if anything.
 	Meaning string `json:"meaning"`
 	Remedy  string `json:"remedy,omitempty"`
@@ -77,27 +83,68 @@ func (f *Finding) unknown(err error) {
 	}
 }
 
-// Examine runs all checks and returns the needed features first. It takes about a tenth of a
-// second.
-func Examine() []Finding {
-	list := []Finding{capabilities(), kernel(), ipv6(), multipath(), multipathLimits(mptcp.CurrentManager, currentLimits), networkd(root(), ownAddresses)}
+// The verbs that depend on features, besides the names of daemons.
+const (
+	// OpenGateway is a gateway whose packets are sent or relayed by programs in the kernel.
+	OpenGateway = "gateway with programs"
+	lab         = "lab"
+	mptcpVerb   = "mptcpify"
+	controls    = "cc"
+)
+
+// Examine runs all checks. daemons are those of this host; what they need comes first, or without
+// any daemon what content delivery needs. It takes about a tenth of a second.
+func Examine(daemons []string) []Finding {
+	var list []Finding
+	of := func(users []string, found ...Finding) {
+		for _, f := range found {
+			f.Users = users
+			list = append(list, f)
+		}
+	}
+	of(nil, capabilities())
+	of([]string{role.ASBR, role.Edge, lab}, kernel())
+	of([]string{role.ASBR, role.Edge, role.Reflector, role.Router, lab}, ipv6())
+	of([]string{role.Edge, role.Proxy, mptcpVerb}, multipath(), multipathLimits(mptcp.CurrentManager, currentLimits))
+	of(nil, networkd(root(), ownAddresses))
 	list = append(list, trials()...)
-	list = append(list, congestionControls(), coupledControls(), listenersControl(congestion.Host{}))
-	list = append(list, routing()...)
-	list = append(list, ipv4Routes(), listeners(listening, processes), tokens(mptcp.ReadCounters, memory), standstills(mptcp.ReadCounters), signals(mptcp.Supported, mptcp.ReadSignals, mptcp.SchedulersByBPF), mptcpified(mptcp.Supported, mptcpify.Supported))
-	list = append(list, programs()...)
-	list = append(list, typeFormat(), tcx(), reports(), openRelay())
-	list = append(list, gatewayOffloads()...)
-	list = append(list, openPlane(gatewayPins))
-	list = append(list, socketBuffers(netns.ReadSysctl, Privileged()), clock(kernelClock), tunnelMTU(net.Interfaces), descriptors(relay.DescriptorLimit), bounded(relay.Congestion))
-	list = append(list, daemons()...)
+	of([]string{role.Edge, role.Proxy, controls}, congestionControls(), coupledControls(), listenersControl(congestion.Host{}))
+	of([]string{role.ASBR, role.Router}, OfCondition(condition.Forwarding(bgp.IPv6)))
+	of([]string{role.ASBR, role.Router, role.Gateway}, OfCondition(condition.Forwarding(bgp.IPv4)))
+	of([]string{role.ASBR, role.Gateway}, reversePath())
+	of([]string{role.ASBR}, ipv4Routes())
+	of([]string{role.Edge}, listeners(listening, processes), signals(mptcp.Supported, mptcp.ReadSignals, mptcp.SchedulersByBPF), reports())
+	of([]string{role.Edge, role.Proxy}, tokens(mptcp.ReadCounters, memory), standstills(mptcp.ReadCounters))
+	of([]string{mptcpVerb}, mptcpified(mptcp.Supported, mptcpify.Supported))
+	of([]string{lab}, programs()...)
+	of([]string{role.ASBR, role.Edge, OpenGateway, controls}, typeFormat())
+	of([]string{OpenGateway}, tcx(), openRelay())
+	of([]string{role.Gateway}, gatewayOffloads()...)
+	of([]string{role.Gateway}, openPlane(gatewayPins), socketBuffers(netns.ReadSysctl, Privileged()), clock(kernelClock), tunnelMTU(net.Interfaces))
+	of([]string{role.Proxy}, descriptors(relay.DescriptorLimit), bounded(relay.Congestion))
+	list = append(list, startable(daemons)...)
+	return arrange(list, daemons)
+}
+
+// arrange marks what no daemon of this host uses, and puts it behind what is used; of that, the
+// needed features come first.
+func arrange(list []Finding, daemons []string) []Finding {
+	for i := range list {
+		f := &list[i]
+		if len(daemons) > 0 && f.Users != nil && !slices.ContainsFunc(f.Users, func(u string) bool { return slices.Contains(daemons, u) }) {
+			f.Unused, f.Needed = true, false
+		}
+	}
 	slices.SortStableFunc(list, func(a, b Finding) int { return cmp.Compare(order(a), order(b)) })
 	return list
 }
 
 func order(f Finding) int {
-	if f.Needed {
+	switch {
+	case f.Needed:
 		return 0
+	case f.Unused:
+		return 2
 	}
 	return 1
 }
@@ -390,9 +437,9 @@ func OfCondition(c condition.Condition) Finding {
 	return f
 }
 
-// routing checks whether this host forwards packets as border routers, routers and gateways must,
-// on all interfaces.
-func routing() []Finding {
+// reversePath checks rp_filter of all interfaces. Which of them are exempted from it or from
+// forwarding is for daemons to judge, which know what arrives at them.
+func reversePath() Finding {
 	list, err := net.Interfaces()
 	var links []string
 	for _, l := range list {
@@ -400,13 +447,11 @@ func routing() []Finding {
 			links = append(links, l.Name)
 		}
 	}
-	reversePath := OfCondition(condition.ReversePath(links...))
+	f := OfCondition(condition.ReversePath(links...))
 	if err != nil {
-		reversePath.unknown(err)
+		f.unknown(err)
 	}
-	// Which interfaces are exempted from forwarding is for daemons to judge, which know what
-	// arrives at them.
-	return []Finding{OfCondition(condition.Forwarding(bgp.IPv6)), OfCondition(condition.Forwarding(bgp.IPv4)), reversePath}
+	return f
 }
 
 // ipv4Routes checks what egress peers with IPv4 routes need beside SRv6.

@@ -69,12 +69,12 @@ func look(t *testing.T) traces {
 
 func TestExamineLeavesNothing(t *testing.T) {
 	needRoot(t)
-	Examine() // what is opened once and for all is open now
+	Examine(nil) // what is opened once and for all is open now
 	before := look(t)
 	for range 3 {
 		var g sync.WaitGroup
 		for range 4 {
-			g.Go(func() { Examine() })
+			g.Go(func() { Examine(nil) })
 		}
 		g.Wait()
 	}
@@ -93,7 +93,7 @@ func TestExamineLeavesNothing(t *testing.T) {
 }
 
 func TestExamine(t *testing.T) {
-	list := Examine()
+	list := Examine(nil)
 	if len(list) < 15 {
 		t.Errorf("only %d findings", len(list))
 	}
@@ -114,6 +114,37 @@ func TestExamine(t *testing.T) {
 		if (f.State == Missing || f.State == Limited) == (f.Remedy == "") {
 			t.Errorf("remedy does not fit: %+v", f)
 		}
+	}
+}
+
+// TestExamineGateway: on the host of a gateway, nothing of other daemons, of the lab and of tools
+// precedes what the gateway needs or is required, and each user of a check is known.
+func TestExamineGateway(t *testing.T) {
+	used, needed, unused := map[string]bool{}, map[string]bool{}, false
+	for _, f := range Examine([]string{role.Gateway}) {
+		if unused && !f.Unused {
+			t.Errorf("%s comes after what is not used", f.Check)
+		}
+		unused = f.Unused
+		used[f.Check], needed[f.Check] = !f.Unused, f.Needed
+		for _, u := range f.Users {
+			if _, daemon := role.Named(u); !daemon && !slices.Contains([]string{OpenGateway, lab, mptcpVerb, controls}, u) {
+				t.Errorf("%s is used by %q", f.Check, u)
+			}
+		}
+	}
+	for _, check := range []string{"privilege", "TUN device", "clock", "MTU", "policy rules", "forwarding of IPv4", "rp_filter", "tabane gateway"} {
+		if !used[check] {
+			t.Errorf("%s is not used by a gateway", check)
+		}
+	}
+	for _, check := range []string{"MPTCP", "MPTCP limits", "SRv6 End.DT6", "forwarding of IPv6", "tcpdump", "file descriptors", "BTF", "tcx", "tabane edge"} {
+		if used[check] || needed[check] {
+			t.Errorf("%s is used by a gateway, or needed", check)
+		}
+	}
+	if !needed["tabane gateway"] {
+		t.Error("that the gateway can run is not needed")
 	}
 }
 
@@ -139,7 +170,7 @@ func TestRun(t *testing.T) {
 func TestNeeds(t *testing.T) {
 	needRoot(t)
 	found := map[string]bool{}
-	for _, f := range daemons() {
+	for _, f := range startable(nil) {
 		found[f.Check] = true
 		if f.State != OK {
 			t.Errorf("%+v", f)

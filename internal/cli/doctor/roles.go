@@ -2,20 +2,21 @@ package doctor
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/tabane/tabane/internal/base/feature"
 	"github.com/tabane/tabane/internal/role"
 )
 
-// daemons returns which daemons can run on this host.
-func daemons() []Finding {
+// startable returns which daemons can run on this host, and needs those that are to.
+func startable(daemons []string) []Finding {
 	lacks := map[role.Need]error{}
 	var list []Finding
 	for _, d := range role.All() {
 		if !d.Startable() {
 			continue
 		}
-		f := Finding{Check: "tabane " + d.Name, State: OK, Meaning: "can run on this host"}
+		f := Finding{Check: "tabane " + d.Name, State: OK, Needed: slices.Contains(daemons, d.Name), Meaning: "can run on this host", Users: []string{d.Name}}
 		for _, n := range d.Needs {
 			err, asked := lacks[n]
 			if !asked {

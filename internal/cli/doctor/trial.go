@@ -65,6 +65,7 @@ var (
 type trial struct {
 	check, good, remedy string
 	needed              bool
+	users               []string
 	try                 func(*route.Conn) error
 }
 
@@ -95,35 +96,38 @@ func put(c *route.Conn, objects ...route.Object) error {
 	return errors.Join(c.Apply(ops)...)
 }
 
+// overSRv6 are the daemons that need SRv6.
+var overSRv6 = []string{role.ASBR, role.Edge}
+
 const seg6Remedy = "use a kernel with CONFIG_IPV6_SEG6_LWTUNNEL=y"
 
 var (
-	tryEncapRed = trial{"SRv6 encap.red", "servers encapsulate to an ASBR's SID, 40 bytes per packet", seg6Remedy + ", Linux 6.0 or newer", true,
+	tryEncapRed = trial{"SRv6 encap.red", "servers encapsulate to an ASBR's SID, 40 bytes per packet", seg6Remedy + ", Linux 6.0 or newer", true, overSRv6,
 		func(c *route.Conn) error {
 			return put(c, route.Nexthop{ID: 2, Link: probe, SID: probeSID, Encap: route.EncapRed})
 		}}
-	tryEncap = trial{"SRv6 encap", "the same with a segment routing header, 64 bytes (optional)", seg6Remedy, false,
+	tryEncap = trial{"SRv6 encap", "the same with a segment routing header, 64 bytes (optional)", seg6Remedy, false, overSRv6,
 		func(c *route.Conn) error {
 			return put(c, route.Nexthop{ID: 3, Link: probe, SID: probeSID, Encap: route.EncapFull})
 		}}
-	tryTable = trial{"SRv6 End.DT6", "ASBRs forward by the table of the egress peer", seg6Remedy, true,
+	tryTable = trial{"SRv6 End.DT6", "ASBRs forward by the table of the egress peer", seg6Remedy, true, overSRv6,
 		func(c *route.Conn) error {
 			return put(c, route.Route{Dst: netip.PrefixFrom(probeSID, 128), Link: probe, Local: route.LocalAction{Behavior: route.EndDT6, Table: probeTable}})
 		}}
-	tryNeighbor = trial{"SRv6 End.DX6", "ASBRs forward to the egress peer without a lookup (optional)", seg6Remedy, false,
+	tryNeighbor = trial{"SRv6 End.DX6", "ASBRs forward to the egress peer without a lookup (optional)", seg6Remedy, false, []string{role.ASBR},
 		func(c *route.Conn) error {
 			return put(c, route.Route{Dst: netip.PrefixFrom(probeSID.Next(), 128), Link: probe, Local: route.LocalAction{Behavior: route.EndDX6, Nexthop: probePeer}})
 		}}
-	tryNexthop = trial{"nexthop objects", "all routes to an SID change at once", "use Linux 5.3 or newer", true,
+	tryNexthop = trial{"nexthop objects", "all routes to an SID change at once", "use Linux 5.3 or newer", true, overSRv6,
 		func(c *route.Conn) error {
 			return put(c, route.Address{Link: probe, Prefix: probeAddress}, route.Nexthop{ID: 1, Link: probe, Gateway: probePeer})
 		}}
-	tryGroup = trial{"resilient groups", "a server spreads flows over egress peers (optional)", "use Linux 5.13 or newer", false,
+	tryGroup = trial{"resilient groups", "a server spreads flows over egress peers (optional)", "use Linux 5.13 or newer", false, []string{role.Edge},
 		func(c *route.Conn) error {
 			members := route.JoinMembers([]route.GroupMember{{ID: 5, Weight: 1}, {ID: 6, Weight: 1}})
 			return put(c, route.Nexthop{ID: 5, Link: probe}, route.Nexthop{ID: 6, Link: probe}, route.NexthopGroup{ID: 4, Members: members})
 		}}
-	trySpray = trial{"packets of a connection by BPF", "a server sprays packets over egress peers (optional)", "use Linux 5.17 or newer with CONFIG_LWTUNNEL_BPF=y", false,
+	trySpray = trial{"packets of a connection by BPF", "a server sprays packets over egress peers (optional)", "use Linux 5.17 or newer with CONFIG_LWTUNNEL_BPF=y", false, []string{role.Edge},
 		func(*route.Conn) error {
 			s, err := spray.New([]string{probe})
 			if err != nil {
@@ -131,17 +135,17 @@ var (
 			}
 			return s.Close()
 		}}
-	tryRule = trial{"policy rules", "each EPE address has its own table", "use a kernel with CONFIG_IPV6_MULTIPLE_TABLES=y", true,
+	tryRule = trial{"policy rules", "each EPE address, and the tunnel of a gateway, has its own table", "use a kernel with CONFIG_IPV6_MULTIPLE_TABLES=y", true, []string{role.ASBR, role.Edge, role.Gateway},
 		func(c *route.Conn) error {
 			return put(c, route.Rule{Priority: 1000, From: netip.PrefixFrom(probeAddress.Addr(), 128), Table: probeTable})
 		}}
-	tryBridge = trial{"bridge", "a lab has switches", "modprobe bridge", true,
+	tryBridge = trial{"bridge", "a lab has switches", "modprobe bridge", true, []string{lab},
 		func(*route.Conn) error {
 			attrs := netlink.NewLinkAttrs()
 			attrs.Name = "probe2"
 			return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs})
 		}}
-	tryShaper = trial{"token bucket (TBF)", "a lab limits its links", "modprobe sch_tbf", true,
+	tryShaper = trial{"token bucket (TBF)", "a lab limits its links", "modprobe sch_tbf", true, []string{lab},
 		func(*route.Conn) error {
 			return tc.SetRate(probe, tc.Rate{Rate: 10 * unit.MbitPerSecond, Burst: 32 * unit.KiB, Queue: 50 * time.Millisecond})
 		}}
@@ -196,7 +200,7 @@ func trials() []Finding {
 	all := []trial{tryNexthop, tryGroup, trySpray, tryRule, tryEncapRed, tryEncap, tryTable, tryNeighbor, tryBridge, tryShaper}
 	results, made := run(all...)
 
-	veth := Finding{Check: "namespaces and veth", Needed: true, State: OK, Meaning: "labs have nodes and links"}
+	veth := Finding{Check: "namespaces and veth", Needed: true, Users: []string{lab}, State: OK, Meaning: "labs have nodes and links"}
 	if made != nil {
 		veth.State, veth.Meaning, veth.Remedy = Missing, made.Error(), "use a kernel with CONFIG_NET_NS=y and CONFIG_VETH"
 		if errors.Is(made, ErrNotChecked) {
@@ -205,7 +209,7 @@ func trials() []Finding {
 	}
 	list := []Finding{veth}
 	for i, t := range all {
-		f := Finding{Check: t.check, Needed: t.needed, State: OK, Meaning: t.good}
+		f := Finding{Check: t.check, Needed: t.needed, Users: t.users, State: OK, Meaning: t.good}
 		if made != nil {
 			f.State, f.Remedy = Unknown, veth.Remedy
 		} else {
