@@ -555,7 +555,7 @@ func TestMeteredLine(t *testing.T) {
 		t.Errorf("the quota has %d bytes", before)
 	}
 	n.killed(n.siteDir)
-	cmd, _ := n.start(n.site, program, "gateway", "-c", file)
+	cmd, log := n.start(n.site, program, "gateway", "-c", file)
 	t.Cleanup(func() { _ = cmd.Process.Signal(syscall.SIGTERM); _ = cmd.Wait() })
 	time.Sleep(time.Second)
 	soon("the daemon is started again", 15*time.Second, "down", "up")
@@ -565,6 +565,21 @@ func TestMeteredLine(t *testing.T) {
 	cable(n.internet, "fiber", "up")
 	soon("the fiber is back", 15*time.Second, "up", "rests")
 	pings("over the fiber again", 20)
+
+	// A download uses up a quota. The count of the daemon that was killed is up to 1 MB too high.
+	if err := os.WriteFile(file, bytes.Replace(b, []byte(line), []byte(line+"      quota: 4MB/month\n"), 1), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	n.run(n.site, program, "reload", "gateway")
+	soon("the line is no backup", 10*time.Second, "up", "up")
+	n.serve(12_000_000)
+	soon("the quota is used up", 10*time.Second, "up", "rests")
+	if used := status().Lines[1].Used; used < 4e6 || used > 4.5e6 {
+		t.Errorf("%d bytes of a quota of 4 MB are used", used)
+	}
+	if text := log.String(); !regexp.MustCompile(`(?s)quota is nearly used up.*quota is used up`).MatchString(text) {
+		t.Errorf("no warning before the quota was used up:\n%s", text)
+	}
 }
 
 // forgetProcess has the record of the VPS be that of a setup which was killed just after it had
@@ -598,21 +613,8 @@ func empty(t *testing.T, dir string) bool {
 // and that the server sees the VPS.
 func (n *newcomer) download(size int) {
 	n.t.Helper()
-	var l net.Listener
-	netnstest.Do(n.t, n.server, func() (err error) { l, err = net.Listen("tcp4", "198.51.100.1:80"); return err })
-	seen := make(chan string, 1)
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		seen <- r.RemoteAddr
-		_, _ = w.Write(make([]byte, size))
-	})}
-	go func() { _ = server.Serve(l) }()
-	defer server.Close()
 	before := n.received()
-	var r report
-	if err := json.Unmarshal([]byte(n.run(n.host, program, "fetch", "--json", "http://198.51.100.1/")), &r); err != nil || r.Bytes != int64(size) {
-		n.t.Errorf("the host got %d bytes, %v", r.Bytes, err)
-	}
-	if from := <-seen; !strings.HasPrefix(from, "203.0.113.1:") {
+	if from := n.serve(size); !strings.HasPrefix(from, "203.0.113.1:") {
 		n.t.Errorf("the server sees %s, not the VPS", from)
 	}
 	after := n.received()
@@ -624,6 +626,25 @@ func (n *newcomer) download(size int) {
 	if len(after) != 2 {
 		n.t.Errorf("paths %v", after)
 	}
+}
+
+// serve has the host download from the server, and returns whom the server sees.
+func (n *newcomer) serve(size int) (from string) {
+	n.t.Helper()
+	var l net.Listener
+	netnstest.Do(n.t, n.server, func() (err error) { l, err = net.Listen("tcp4", "198.51.100.1:80"); return err })
+	seen := make(chan string, 1)
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen <- r.RemoteAddr
+		_, _ = w.Write(make([]byte, size))
+	})}
+	go func() { _ = server.Serve(l) }()
+	defer server.Close()
+	var r report
+	if err := json.Unmarshal([]byte(n.run(n.host, program, "fetch", "--json", "http://198.51.100.1/")), &r); err != nil || r.Bytes != int64(size) {
+		n.t.Errorf("the host got %d bytes, %v", r.Bytes, err)
+	}
+	return <-seen
 }
 
 // reachIPv6 has the site itself, and its host after the operator did what join asks for, reach the

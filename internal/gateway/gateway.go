@@ -291,7 +291,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 func (g *Gateway) run(ctx context.Context) error {
 	g.Addresses()
 	g.configure()
-	g.countQuotas()
+	g.countQuotas(true)
 	err := g.apply()
 	if err == nil {
 		err = tun.SetUp(g.config.tunnelName())
@@ -339,7 +339,7 @@ func (g *Gateway) run(ctx context.Context) error {
 	stop()
 	end()
 	background.Wait()
-	g.countQuotas() // the plane carries nothing any more
+	g.countQuotas(true) // the plane carries nothing any more
 	g.metering.close(g.config.Paths)
 	if failed == nil && ctx.Err() == nil && err == nil {
 		failed = errors.New("data plane stopped by itself")
@@ -407,7 +407,7 @@ func (g *Gateway) tunnelMTU() int {
 func (g *Gateway) state() dataplane.State {
 	s := planeState(&g.config, g.keys, g.mtu, g.links, g.addresses, g.connected)
 	for i := range g.config.Paths {
-		s.Paths[i].Use = g.metering.use(&g.config.Paths[i])
+		s.Paths[i].Use, s.Paths[i].Limit = g.metering.use(&g.config.Paths[i]), g.metering.limit(&g.config.Paths[i])
 	}
 	return s
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"path/filepath"
 	"slices"
 	"time"
@@ -69,9 +70,12 @@ type metering struct {
 	lock         io.Closer
 	book         quota.Book
 	// seen are the plane's counters of all lines at the last look, last the bytes since the look
-	// before, kept the bytes of the current month in the file, levels what was logged.
-	seen, last, kept map[string]uint64
-	levels           map[string]quota.Level
+	// before, kept the bytes of the current month in the file, limits the counters at which the
+	// next level begins, levels what was logged.
+	seen, last, kept, limits map[string]uint64
+	levels                   map[string]quota.Level
+	// reached is sent to by the plane when a line reaches its limit.
+	reached chan struct{}
 	// unread is why the file was not read, until the next start; problem why it was not written,
 	// and retry when it is next attempted.
 	unread, problem error
@@ -87,7 +91,7 @@ const (
 
 // newMetering reads what was kept.
 func newMetering(c *Config, log *slog.Logger) *metering {
-	m := &metering{log: log, book: quota.Book{}, levels: map[string]quota.Level{}}
+	m := &metering{log: log, book: quota.Book{}, levels: map[string]quota.Level{}, reached: make(chan struct{}, 1)}
 	m.configure(c)
 	return m
 }
@@ -185,18 +189,27 @@ func (m *metering) use(p *Path) dataplane.Use {
 	return u
 }
 
-// count adds what the lines have carried by the plane's counters, and keeps it. It reports whether
-// a line is to be used in another way.
-func (m *metering) count(paths []Path, lines []dataplane.PathStatus, now time.Time) (changed bool) {
+// limit returns when the plane is to have the quota of a line looked at.
+func (m *metering) limit(p *Path) dataplane.Limit {
+	if p.Quota.Volume == 0 || m.limits[p.Name] == 0 {
+		return dataplane.Limit{}
+	}
+	return dataplane.Limit{Carried: m.limits[p.Name], Reached: m.reached}
+}
+
+// count adds what the lines have carried by the plane's counters, and keeps it. early: it is less
+// than countEvery since the last look. It reports whether the plane's state has changed: a line is
+// to be used in another way, or has another limit.
+func (m *metering) count(paths []Path, lines []dataplane.PathStatus, now time.Time, early bool) (changed bool) {
 	write := false
-	m.look(lines)
-	levels := map[string]quota.Level{}
+	carried := m.look(lines, early)
+	levels, limits := map[string]quota.Level{}, map[string]uint64{}
 	for i := range paths {
 		p := &paths[i]
 		if p.Quota.Volume == 0 {
 			continue
 		}
-		bytes := m.last[p.Name]
+		bytes := carried[p.Name]
 		plan, account := p.Quota.plan(), m.book[p.Name]
 		account.Add(plan, now, bytes)
 		m.book[p.Name] = account
@@ -204,33 +217,46 @@ func (m *metering) count(paths []Path, lines []dataplane.PathStatus, now time.Ti
 		kept, known := m.kept[p.Name]
 		write = write || !known || account.Used()+m.reserve(p)/2 > kept || account.Used() < kept-min(kept, m.reserve(p)+4*bytes)
 		level := plan.Level(account.Used())
-		if level != m.levels[p.Name] {
+		before, known := m.levels[p.Name]
+		if known && before == quota.Fine && level == quota.Spent {
+			m.report(p, quota.Low, account.Used(), plan.Ends(now)) // both at once
+		}
+		if level != before {
 			m.report(p, level, account.Used(), plan.Ends(now))
 		}
-		changed = changed || (level == quota.Spent) != (m.levels[p.Name] == quota.Spent)
+		changed = changed || (level == quota.Spent) != (before == quota.Spent)
 		levels[p.Name] = level
+		// Both counts grow alike, so that this changes with the level, the month and the file alone.
+		if next := plan.Next(account.Used()); next > 0 {
+			limits[p.Name] = m.seen[p.Name] + next - account.Used()
+		}
 	}
-	m.levels = levels
+	changed = changed || !maps.Equal(limits, m.limits)
+	m.levels, m.limits = levels, limits
 	if write && !now.Before(m.retry) && !m.write(paths, true) {
 		m.retry = now.Add(retryWrite)
 	}
 	return changed
 }
 
-// look notes what lines have carried since the last look, also those without a quota: a reload may
-// give them one.
-func (m *metering) look(lines []dataplane.PathStatus) {
-	seen := map[string]uint64{}
-	m.last = map[string]uint64{}
+// look returns what lines have carried since the last look, also those without a quota: a reload may
+// give them one. After an early look, last is that of the longer time before, if it is more.
+func (m *metering) look(lines []dataplane.PathStatus, early bool) (carried map[string]uint64) {
+	seen, last := map[string]uint64{}, map[string]uint64{}
+	carried = map[string]uint64{}
 	for _, l := range lines {
 		// A counter that is lower than before began again.
 		bytes := l.Carried
 		if before := m.seen[l.Name]; before <= bytes {
 			bytes -= before
 		}
-		seen[l.Name], m.last[l.Name] = l.Carried, bytes
+		seen[l.Name], carried[l.Name], last[l.Name] = l.Carried, bytes, bytes
+		if early {
+			last[l.Name] = max(bytes, m.last[l.Name])
+		}
 	}
-	m.seen = seen
+	m.seen, m.last = seen, last
+	return carried
 }
 
 // reserve returns how many bytes more the file has than a line has carried when it is written: at
@@ -312,24 +338,38 @@ func replaceBook(name string, book quota.Book) error {
 	return nil
 }
 
-// countEvery is how often it is looked at what lines with a quota have carried.
+// countEvery is how often it is looked at what lines with a quota have carried, besides when a part
+// of a quota is used up: the file is written ahead by what they carry in that time.
 const countEvery = time.Second
 
 // meter counts what lines with a quota carry until ctx ends.
 func (g *Gateway) meter(ctx context.Context) {
-	contain.Every(ctx, countEvery, contain.GatewayTimer, g.log, func() {
-		g.loop.Do(ctx, func() {
-			if g.config.quotas() && g.countQuotas() {
-				g.applyChanged()
-			}
+	tick := time.NewTicker(countEvery)
+	defer tick.Stop()
+	for {
+		early := false
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-g.metering.reached:
+			early = true
+			tick.Reset(countEvery)
+		}
+		_ = contain.Do(contain.GatewayTimer, g.log, nil, func() { // it is logged
+			g.loop.Do(ctx, func() {
+				if g.config.quotas() && g.countQuotas(early) {
+					g.applyChanged()
+				}
+			})
 		})
-	})
+	}
 }
 
 // countQuotas counts what the lines have carried, and reports whether the plane's state has
 // changed.
-func (g *Gateway) countQuotas() bool {
-	return g.metering.count(g.config.Paths, g.plane.Status().Paths, g.wall())
+func (g *Gateway) countQuotas(early bool) bool {
+	return g.metering.count(g.config.Paths, g.plane.Status().Paths, g.wall(), early)
 }
 
 // show adds what a line has used of its quota to its status.

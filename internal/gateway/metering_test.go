@@ -39,37 +39,43 @@ func TestQuotaIsUsedUp(t *testing.T) {
 		then    string
 		changed bool
 		use     dataplane.Use
+		limit   uint64 // of the plane's counter
 		log     string
 	}{
-		{0, november, "", false, dataplane.Use{}, ""},
-		{500e6, november, "", false, dataplane.Use{}, ""},
-		{800e6, november, "", false, dataplane.Use{}, `"quota is nearly used up" line=lte used="80 % of 1GB" until=2026-12-01`},
-		{1000e6 - 1, november, "", false, dataplane.Use{}, ""},
-		{1000e6, november, "", true, dataplane.Use{Spent: true}, `"quota is used up" line=lte used="100 % of 1GB" until=2026-12-01 then=stop`},
-		{1000e6, november, thenBackup, false, dataplane.Use{Backup: true}, ""},
-		{1001e6, november, "", false, dataplane.Use{Spent: true}, ""},
-		{1002e6, november.AddDate(0, 0, 11), "", true, dataplane.Use{}, `"quota is available"`},
-		{5, november.AddDate(0, 0, 11), "", false, dataplane.Use{}, ""}, // the plane has another line
+		{0, november, "", true, dataplane.Use{}, 800e6, ""},
+		{500e6, november, "", false, dataplane.Use{}, 800e6, ""},
+		{800e6, november, "", true, dataplane.Use{}, 1000e6, `"quota is nearly used up" line=lte used="80 % of 1GB" until=2026-12-01`},
+		{1000e6 - 1, november, "", false, dataplane.Use{}, 1000e6, ""},
+		{1000e6, november, "", true, dataplane.Use{Spent: true}, 0, `"quota is used up" line=lte used="100 % of 1GB" until=2026-12-01 then=stop`},
+		{1000e6, november, thenBackup, false, dataplane.Use{Backup: true}, 0, ""},
+		{1001e6, november, "", false, dataplane.Use{Spent: true}, 0, ""},
+		{1002e6, november.AddDate(0, 0, 11), "", true, dataplane.Use{}, 1801e6, `"quota is available"`},
+		{5, november.AddDate(0, 0, 11), "", true, dataplane.Use{}, 799e6, ""}, // the plane has another line
+		// Nobody looked in between: it is warned nevertheless.
+		{1000e6, november.AddDate(0, 0, 11), "", true, dataplane.Use{Spent: true}, 0, `"quota is nearly used up"`},
 	} {
 		logged.Reset()
 		c.Paths[1].Quota.Then = s.then
-		if changed := m.count(c.Paths, lte(s.carried), s.now); changed != s.changed || m.use(&c.Paths[1]) != s.use {
+		if changed := m.count(c.Paths, lte(s.carried), s.now, false); changed != s.changed || m.use(&c.Paths[1]) != s.use {
 			t.Errorf("%d at %v: changed %t, %+v, want %t, %+v", s.carried, s.now, changed, m.use(&c.Paths[1]), s.changed, s.use)
 		}
 		if got := logged.String(); !strings.Contains(got, s.log) || s.log == "" && got != "" {
 			t.Errorf("%d at %v: %q is logged, want %q", s.carried, s.now, got, s.log)
+		}
+		if got := m.limit(&c.Paths[1]); got.Carried != s.limit || (got.Reached != nil) != (s.limit > 0) {
+			t.Errorf("%d at %v: the limit is %+v, want %d", s.carried, s.now, got, s.limit)
 		}
 		problems := m.problems(c.Paths)
 		if (len(problems) > 0) != s.use.Spent {
 			t.Errorf("%d at %v: %+v", s.carried, s.now, problems)
 		}
 	}
-	if a := m.book["lte"]; a.Used() != 1e6+5 {
+	if a := m.book["lte"]; a.Used() != 1001e6 {
 		t.Errorf("%d used in the next month", a.Used())
 	}
 	var l Line
 	m.show(&l, &c.Paths[1], november.AddDate(0, 0, 11))
-	if want := "0 % of 1GB, until 2027-01-01"; l.Quota != want || l.QuotaBytes != 1e9 || l.QuotaUsedBytes != 1e6+5 {
+	if want := "100 % of 1GB, until 2027-01-01"; l.Quota != want || l.QuotaBytes != 1e9 || l.QuotaUsedBytes != 1001e6 {
 		t.Errorf("%+v, want %q", l, want)
 	}
 }
@@ -86,7 +92,7 @@ func TestPropertyKilled(t *testing.T) {
 		total, most := uint64(0), uint64(0)
 		for range rapid.IntRange(1, 4).Draw(t, "starts") {
 			m := newMetering(&c, slog.New(slog.DiscardHandler))
-			m.count(c.Paths, lte(0), november)
+			m.count(c.Paths, lte(0), november, false)
 			a := m.book["lte"]
 			if used := a.Used(); used < total || used > total+1e6+6*most {
 				t.Fatalf("%d counted after a start, %d carried, %d at most in a look", used, total, most)
@@ -94,9 +100,13 @@ func TestPropertyKilled(t *testing.T) {
 			total, most = a.Used(), 0
 			carried, bytes := uint64(0), uint64(0)
 			for range rapid.IntRange(0, 20).Draw(t, "looks") {
+				early, before := rapid.Bool().Draw(t, "early"), bytes
 				bytes = rapid.Uint64Range(0, 5e6).Draw(t, "bytes")
 				carried, most = carried+bytes, max(most, bytes)
-				m.count(c.Paths, lte(carried), november)
+				m.count(c.Paths, lte(carried), november, early)
+				if early {
+					bytes = max(bytes, before)
+				}
 			}
 			total += carried
 			if rapid.Bool().Draw(t, "stopped") {
@@ -135,8 +145,8 @@ func TestQuotaFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := newMetering(&c, slog.New(slog.NewTextHandler(&logged, nil)))
-		m.count(c.Paths, lte(1e6), november)
-		m.count(c.Paths, lte(2e6), november)
+		m.count(c.Paths, lte(1e6), november, false)
+		m.count(c.Paths, lte(2e6), november, false)
 		if a := m.book["lte"]; a.Used() != 2e6 {
 			t.Errorf("%s: %d used", name, a.Used())
 		}
@@ -163,12 +173,12 @@ func TestQuotaFile(t *testing.T) {
 func TestQuotaFileIsWrittenAgain(t *testing.T) {
 	c := metered(filepath.Join(t.TempDir(), "dir"))
 	m := newMetering(&c, slog.New(slog.DiscardHandler))
-	m.count(c.Paths, lte(1e6), november)
+	m.count(c.Paths, lte(1e6), november, false)
 	if err := os.Mkdir(filepath.Dir(c.QuotaFile), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for pause, want := range []bool{false, true} {
-		m.count(c.Paths, lte(1e6), november.Add(time.Duration(pause)*retryWrite))
+		m.count(c.Paths, lte(1e6), november.Add(time.Duration(pause)*retryWrite), false)
 		if _, err := os.Stat(c.QuotaFile); (err == nil) != want || len(m.problems(c.Paths)) == 0 != want {
 			t.Errorf("after %d pauses: %v, %v", pause, err, m.problems(c.Paths))
 		}
@@ -180,17 +190,17 @@ func TestQuotaFileIsWrittenAgain(t *testing.T) {
 func TestQuotaOfARemovedLine(t *testing.T) {
 	c := metered(t.TempDir())
 	m := newMetering(&c, slog.New(slog.DiscardHandler))
-	m.count(c.Paths, lte(5e6), november)
+	m.count(c.Paths, lte(5e6), november, false)
 	without := c
 	without.Paths = c.Paths[:1]
 	m.configure(&without)
-	m.count(without.Paths, lte(9e6), november)
+	m.count(without.Paths, lte(9e6), november, false)
 	m.configure(&c)
-	m.count(c.Paths, lte(10e6), november)
+	m.count(c.Paths, lte(10e6), november, false)
 	if a := m.book["lte"]; a.Used() != 6e6 {
 		t.Errorf("%d used, want what the line has carried with a quota", a.Used())
 	}
-	m.count(c.Paths, lte(10e9), november)
+	m.count(c.Paths, lte(10e9), november, false)
 	c.Paths[1].Quota = Quota{}
 	if u := m.use(&c.Paths[1]); u.Spent {
 		t.Error("a line is spent without a quota")

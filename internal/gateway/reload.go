@@ -123,7 +123,7 @@ func (g *Gateway) replace(now Config, secrets keys) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	g.countQuotas() // before the plane replaces lines
+	g.countQuotas(true) // before the plane replaces lines
 	g.config, g.keys = now, secrets
 	g.mtu = g.tunnelMTU()
 	if err := g.apply(); err != nil {
@@ -138,7 +138,7 @@ func (g *Gateway) replace(now Config, secrets keys) ([]string, error) {
 	g.rejected = nil
 	g.metering.keep(&now, lock)
 	g.metering.configure(&now)
-	if g.countQuotas() {
+	if g.countQuotas(true) {
 		g.applyChanged()
 	}
 	if err := g.translate(); err != nil {

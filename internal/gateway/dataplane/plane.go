@@ -79,7 +79,8 @@ type Path struct {
 	// Cost orders paths by price: lower ones are preferred where the discipline regards it.
 	Cost int
 	// Use is when packets are sent on it.
-	Use Use
+	Use   Use
+	Limit Limit
 	// Via are the routers on the line that the configuration names, at most one of each IP version.
 	Via []netip.Addr
 	// Usable: the interface is up with carrier. Nothing is sent on a path that is not.
@@ -89,6 +90,13 @@ type Path struct {
 	Member string
 	// Short: leaders reach this gateway over the path, a member. It has no other destinations.
 	Short bool
+}
+
+// Limit is what a path carries before the gateway looks at it. The zero value is no limit.
+type Limit struct {
+	// Carried is the value of PathStatus.Carried at which Reached is sent to, if it can be.
+	Carried uint64
+	Reached chan<- struct{}
 }
 
 // Rate is the rate of a path in one direction.

@@ -63,10 +63,28 @@ func (p Plan) Level(used uint64) Level {
 	switch {
 	case used >= volume:
 		return Spent
-	case used >= volume/100*warnPercent+volume%100*warnPercent/100:
+	case used >= p.low():
 		return Low
 	}
 	return Fine
+}
+
+// Next returns the bytes at which the level above that of so many begins, 0 if there is none.
+func (p Plan) Next(used uint64) uint64 {
+	switch p.Level(used) {
+	case Fine:
+		return p.low()
+	case Low:
+		return uint64(p.Volume)
+	case Spent:
+	}
+	return 0
+}
+
+// low returns the bytes at which Low begins.
+func (p Plan) low() uint64 {
+	volume := uint64(max(p.Volume, 0))
+	return volume/100*warnPercent + volume%100*warnPercent/100
 }
 
 // Account has what a line has carried. The zero value has nothing.

@@ -40,6 +40,8 @@ type line struct {
 	sent, received count
 	// carried are the bytes of IP packets in both directions, with all headers.
 	carried atomic.Uint64
+	// limited is the limit of carried that was reached last.
+	limited atomic.Uint64
 
 	mu  sync.Mutex // guards the following
 	err string
@@ -201,9 +203,21 @@ func (l *line) send(all []udp.Datagram) {
 		}
 	}
 	l.sent.add(len(all), bytes)
-	l.carried.Add(uint64(bytes + headers - lost))
+	l.carry(bytes + headers - lost)
 	if rate := l.strict(); rate > 0 {
 		l.ceiling.charge(l.plane.now(), rate.TimeFor(unit.Size(bytes+headers)))
+	}
+}
+
+// carry counts bytes of IP packets.
+func (l *line) carry(bytes int) {
+	carried, limit := l.carried.Add(uint64(bytes)), l.conf.Load().Limit
+	if limit.Carried == 0 || carried < limit.Carried || l.limited.Load() == limit.Carried || l.limited.Swap(limit.Carried) == limit.Carried {
+		return
+	}
+	select {
+	case limit.Reached <- struct{}{}:
+	default:
 	}
 }
 

@@ -87,7 +87,7 @@ func (p *Plane) open(l *line, g *udp.Received, in *buffer, all []opened, b *batc
 		m := data[:min(g.Size, len(data))]
 		data = data[len(m):]
 		l.received.add(1, len(m))
-		l.carried.Add(uint64(len(m) + ipUDP(g.From)))
+		l.carry(len(m) + ipUDP(g.From))
 		switch tunnel.Type(m[0]) {
 		case tunnel.Initiation, tunnel.Response, tunnel.Cookie:
 			if addressed, why := p.checkHandshake(l, m, g.From); !addressed {
