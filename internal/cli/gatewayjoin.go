@@ -388,7 +388,7 @@ func (a *App) awaitSite(ctx context.Context, h *setup.Host, at *net.UDPConn, own
 	}
 	closed, err := a.openPort(list)
 	if err == nil {
-		err = serveJoin(ctx, at, host)
+		err = serveJoin(ctx, at, host, join.Lifetime)
 	}
 	closed()
 	return peer, err
@@ -420,9 +420,9 @@ func (a *App) openPort(list []nft.Passage) (closed func(), err error) {
 
 // serveJoin answers messages until a peer was accepted and has had time to get the answer, or the
 // invitation has expired.
-func serveJoin(ctx context.Context, at *net.UDPConn, host *join.Host) error {
+func serveJoin(ctx context.Context, at *net.UDPConn, host *join.Host, lifetime time.Duration) error {
 	defer context.AfterFunc(ctx, func() { _ = at.SetReadDeadline(time.Unix(1, 0)) })()
-	if err := at.SetReadDeadline(time.Now().Add(join.Lifetime)); err != nil {
+	if err := at.SetReadDeadline(time.Now().Add(lifetime)); err != nil {
 		return err
 	}
 	b := make([]byte, join.MaxMessage+1)
@@ -434,7 +434,7 @@ func serveJoin(ctx context.Context, at *net.UDPConn, host *join.Host) error {
 		case errors.Is(err, os.ErrDeadlineExceeded) && host.Done():
 			return at.Close()
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return fmt.Errorf("no site has joined within %.0f minutes: the line is void; see that UDP port %d is open, and run the command again", join.Lifetime.Minutes(), joinPort)
+			return fmt.Errorf("no site has joined within %.0f minutes: the line is void; see that UDP port %d is open, and run the command again", lifetime.Minutes(), joinPort)
 		case err != nil:
 			continue // an ICMP error about an answer
 		}
@@ -598,7 +598,7 @@ func exchange(ctx context.Context, i join.Invitation, own handshake.PrivateKey, 
 			}
 		}
 	}
-	return join.Answer{}, fmt.Errorf("no answer from %v, UDP port %d: the line works once and for %.0f minutes, while tabane gateway init --vps waits, and a firewall must let the port in",
+	return join.Answer{}, fmt.Errorf("no answer from %v, UDP port %d: the line works once and for %.0f minutes, while tabane gateway init --vps or invite waits, and a firewall must let the port in; have the VPS print another line",
 		i.Addresses, i.Port, join.Lifetime.Minutes())
 }
 

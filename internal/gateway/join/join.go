@@ -17,6 +17,7 @@ import (
 	"io"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -28,8 +29,9 @@ import (
 )
 
 const (
-	// prefix begins an invitation's text and names its version.
-	prefix = "tabane3:"
+	// prefix begins an invitation's text: a name and the digit of its version.
+	name, version = "tabane", '3'
+	prefix        = name + string(version) + ":"
 	// secretLen, checkLen and macLen are the lengths in bytes of the secret, of the checksum of an
 	// invitation, and of the code that precedes a message. typeLen is that of the type before it.
 	secretLen, checkLen, macLen, typeLen = 16, 4, 16, 1
@@ -84,6 +86,21 @@ func (i Invitation) Text() string {
 	return prefix + base64.RawURLEncoding.EncodeToString(append(b, checksum(b)...))
 }
 
+// otherVersion returns what to do about the invitation of another version, nil if it is none.
+func otherVersion(text string) error {
+	text, ok := strings.CutPrefix(text, name)
+	number, _, colon := strings.Cut(text, ":")
+	switch n, err := strconv.ParseUint(number, 10, 16); {
+	case !ok || !colon || err != nil:
+		return nil
+	case n < version-'0':
+		return errors.New("parse invitation: the VPS has an older version of tabane: upgrade it, and have it print another line")
+	case n > version-'0':
+		return errors.New("parse invitation: the VPS has a newer version of tabane: upgrade this host")
+	}
+	return nil
+}
+
 func checksum(b []byte) []byte {
 	sum := blake2s.Sum256(b)
 	return sum[:checkLen]
@@ -92,10 +109,11 @@ func checksum(b []byte) []byte {
 // Parse parses the text of an invitation. No error repeats it.
 func Parse(text string) (Invitation, error) {
 	damaged := errors.New("parse invitation: it is not complete: paste the whole line that tabane gateway init --vps printed, in quotes")
-	text, ok := strings.CutPrefix(strings.Trim(text, " \t\r\n'\""), prefix) // pasted with quotes, too
-	if !ok && (strings.HasPrefix(text, "tabane1:") || strings.HasPrefix(text, "tabane2:")) {
-		return Invitation{}, errors.New("parse invitation: the VPS has an older version of tabane: upgrade it")
+	text = strings.Trim(text, " \t\r\n'\"") // pasted with quotes, too
+	if err := otherVersion(text); err != nil {
+		return Invitation{}, err
 	}
+	text, ok := strings.CutPrefix(text, prefix)
 	if !ok {
 		return Invitation{}, fmt.Errorf("parse invitation: it does not begin with %q: paste the whole line that tabane gateway init --vps printed", prefix)
 	}

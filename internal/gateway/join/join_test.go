@@ -166,6 +166,21 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// TestOtherVersions: the invitation of another version says who is to be upgraded, that of none that
+// it is none.
+func TestOtherVersions(t *testing.T) {
+	rest := strings.TrimPrefix(invite(t, key(t)).Text(), prefix)
+	for begin, want := range map[string]string{
+		"tabane2:": "upgrade it", "tabane1:": "upgrade it", "tabane4:": "upgrade this host", "tabane10:": "upgrade this host",
+		"tabane:": "does not begin", "tabanex:": "does not begin", "wg2:": "does not begin", "": "does not begin", "tabane3:x": "not complete",
+	} {
+		_, err := Parse(begin + rest)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), rest[:10]) {
+			t.Errorf("%q: %v, want %q", begin, err, want)
+		}
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add(invite(f, key(f)).Text())
 	f.Fuzz(func(t *testing.T, text string) {
