@@ -144,6 +144,9 @@ func running(name string, body []byte, err error) []doctor.Finding {
 	}
 	if len(s.Host) > 0 {
 		f.Remedy = remedies(s.Host)
+		for _, p := range s.Host { // the reason has it, too
+			f.Meaning = strings.ReplaceAll(f.Meaning, ": "+p.Remedy, "")
+		}
 	}
 	return append([]doctor.Finding{f}, more...)
 }

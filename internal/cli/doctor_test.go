@@ -30,6 +30,8 @@ func TestRunning(t *testing.T) {
 		s.Peers = append(s.Peers, edge.PeerStatus{Address: netip.MustParseAddr("192.0.2.1")})
 		return s
 	}
+	ill := reflector.Status{Status: health.Status{Ready: true, Degraded: true, Reason: "x drops: nft a; y is off: sysctl b"}}
+	ill.Host = []health.Problem{{Text: "x drops", Remedy: "nft a"}, {Text: "y is off", Remedy: "sysctl b"}}
 	crowded := server(10)
 	crowded.Paths.Waiting = pathmanager.Waiting{Connections: 3, Peers: 9}
 	for name, tt := range map[string]struct {
@@ -41,6 +43,7 @@ func TestRunning(t *testing.T) {
 		"edge":      {server(8), nil, []doctor.State{doctor.OK, doctor.OK}, "8 IPv6 and 1 IPv4 EPE addresses: a connection uses up to 8"},
 		"crowded":   {crowded, nil, []doctor.State{doctor.OK, doctor.Limited}, "and 3 connections have more"},
 		"reflector": {reflector.Status{Status: health.Status{Ready: true, Degraded: true, Reason: "x is down"}}, nil, []doctor.State{doctor.Limited}, "is degraded: x is down"},
+		"host":      {ill, nil, []doctor.State{doctor.Limited}, "is degraded: x drops; y is off"},
 		"not ready": {reflector.Status{Status: health.Status{Reason: "x is down"}}, nil, []doctor.State{doctor.Limited}, "is not ready: x is down"},
 		"error":     {nil, errors.New("timed out"), []doctor.State{doctor.Unknown}, "timed out"},
 		"no status": {1, nil, []doctor.State{doctor.Unknown}, "cannot unmarshal"},
