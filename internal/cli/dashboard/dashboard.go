@@ -84,6 +84,7 @@ func (d *Dashboard) Run(ctx context.Context) error {
 			defer tick.Stop()
 			for {
 				d.poll(ctx, i)
+				tick.Reset(interval) // rates over the short rest of it, after a slow answer, are wrong
 				select {
 				case <-tick.C:
 				case <-ctx.Done():
