@@ -11,39 +11,61 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/tabane/tabane/internal/testkit/programs"
 )
 
-// TestThirtyTwoBits builds the program and tests of packages without a kernel for armv7, which has
-// no 64-bit int, and runs them in an emulator: what an int must hold fits into 31 bits.
-func TestThirtyTwoBits(t *testing.T) {
-	t.Parallel()
-	qemu := programs.Need(t, "qemu-arm-static")
-	dir := t.TempDir()
-	run := func(argv ...string) string {
-		t.Helper()
-		cmd := exec.Command("sh", append([]string{"-c", `exec "$@"`, "sh"}, argv...)...)
-		cmd.Dir = "../.."
-		cmd.Env = append(os.Environ(), "GOARCH=arm", "GOARM=7", "CGO_ENABLED=0")
-		return output(t, cmd)
+// TestProcessors builds the program for other processors, and starts it in an emulator; for armv7,
+// which has no 64-bit int, also tests of packages without a kernel: what an int must hold fits into
+// 31 bits.
+func TestProcessors(t *testing.T) {
+	for name, p := range map[string]struct {
+		qemu        string
+		environment []string
+	}{
+		"armv7":   {programs.Need(t, "qemu-arm-static"), []string{"GOARCH=arm", "GOARM=7"}},
+		"arm64":   {programs.Need(t, "qemu-aarch64-static"), []string{"GOARCH=arm64"}},
+		"riscv64": {programs.Need(t, "qemu-riscv64-static"), []string{"GOARCH=riscv64"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			tabane, key := filepath.Join(dir, "tabane"), filepath.Join(dir, "gw.key")
+			command := func(argv ...string) *exec.Cmd {
+				cmd := exec.Command("sh", append([]string{"-c", `exec "$@"`, "sh"}, argv...)...)
+				cmd.Dir = "../.."
+				cmd.Env = slices.Concat(os.Environ(), p.environment, []string{"CGO_ENABLED=0"})
+				return cmd
+			}
+			run := func(argv ...string) string { t.Helper(); return output(t, command(argv...)) }
+			run("go", "build", "-buildvcs=false", "-o", tabane, "./cmd/tabane")
+			run(p.qemu, tabane, "gateway", "key", "--out", key)
+			gateway, err := os.ReadFile("../../examples/gateway-vps.yaml")
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, "gateway.yaml"), bytes.ReplaceAll(gateway, []byte("/etc/tabane/gw.key"), []byte(key)), 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, file := range []string{"examples/asbr.yaml", "examples/edge.yaml", "examples/reflector.yaml", filepath.Join(dir, "gateway.yaml")} {
+				if out := run(p.qemu, tabane, "check", "-c", file); !strings.Contains(out, "ok") {
+					t.Errorf("check of %s says %q", file, out)
+				}
+			}
+			// The emulator lacks much of what daemons need; doctor finds that, and ends.
+			doctor := command(p.qemu, tabane, "doctor")
+			if out, err := doctor.CombinedOutput(); doctor.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), "required, but missing") {
+				t.Errorf("doctor ends with %v and %q", err, out)
+			}
+			if name == "armv7" {
+				run("go", "test", "-short", "-count=1", "-exec", p.qemu,
+					"./internal/base/...", "./internal/bgp/message", "./internal/gateway/sched", "./internal/gateway/tunnel", "./internal/gateway/reseq", "./internal/epe/selection")
+			}
+		})
 	}
-	tabane := filepath.Join(dir, "tabane")
-	run("go", "build", "-buildvcs=false", "-o", tabane, "./cmd/tabane")
-	for _, daemon := range []string{"asbr", "edge", "reflector"} {
-		if out := run(qemu, tabane, "check", "-c", "examples/"+daemon+".yaml"); !strings.Contains(out, "ok") {
-			t.Errorf("check of %s says %q", daemon, out)
-		}
-	}
-	// The emulator lacks much of what daemons need; doctor finds that, and ends.
-	doctor := exec.Command(qemu, tabane, "doctor")
-	if out, err := doctor.CombinedOutput(); doctor.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), "required, but missing") {
-		t.Errorf("doctor ends with %v and %q", err, out)
-	}
-	run("go", "test", "-short", "-count=1", "-exec", qemu,
-		"./internal/base/...", "./internal/bgp/message", "./internal/gateway/sched", "./internal/gateway/tunnel", "./internal/gateway/reseq", "./internal/epe/selection")
 }
 
 // placeholders returns a directory with small files in place of the two programs: what compresses
