@@ -372,3 +372,11 @@ func TestHalvesOfADefaultRoute(t *testing.T) {
 		}
 	}
 }
+
+// TestKeyWithoutDirectory: who writes a key where there is no directory learns what to do.
+func TestKeyWithoutDirectory(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tabane", "gw.key")
+	if err := WriteKey(file, handshake.PrivateKey{1}); err == nil || !strings.Contains(err.Error(), "mkdir -p "+filepath.Dir(file)) {
+		t.Errorf("%v", err)
+	}
+}

@@ -66,6 +66,8 @@ func WriteKey(file string, key handshake.PrivateKey) (err error) {
 	switch {
 	case errors.Is(err, fs.ErrExist):
 		return fmt.Errorf("write key %q: the file exists: a new key would replace one that peers may know", file)
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("write key %q: %w; make its directory: mkdir -p %s", file, cause(err), filepath.Dir(file))
 	case err != nil:
 		return fmt.Errorf("write key %q: %w", file, cause(err))
 	}

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -101,6 +102,8 @@ func (r *Record) Apply(s Step) error {
 			return fmt.Errorf("write file %q: it exists; move it away, or edit it by hand (docs/gateway.md)", s.File.Path)
 		}
 		s.File.Sum = sum([]byte(s.File.Text))
+		_, err := os.Stat(filepath.Dir(r.file))
+		s.File.MadeDir = errors.Is(err, fs.ErrNotExist)
 	}
 	if err := os.MkdirAll(filepath.Dir(r.file), 0o755); err != nil {
 		return err
@@ -181,6 +184,7 @@ func (r *Rule) change(do func(*netlink.Rule) error) error {
 // such steps stay in the record unless they leave a file that was edited.
 func (r *Record) UndoAll(ctx context.Context) (kept []string, err error) {
 	var failed []Step
+	madeDir := slices.ContainsFunc(r.done, func(s Step) bool { return s.File != nil && s.File.MadeDir })
 	for i := len(r.done) - 1; i >= 0; i-- {
 		s := r.done[i]
 		left, e := s.undo(ctx)
@@ -197,6 +201,9 @@ func (r *Record) UndoAll(ctx context.Context) (kept []string, err error) {
 	}
 	if err := os.Remove(r.file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return kept, fmt.Errorf("remove record: %w", err)
+	}
+	if madeDir {
+		_ = os.Remove(filepath.Dir(r.file)) // unless something is left in it
 	}
 	return kept, nil
 }

@@ -1,6 +1,7 @@
 package setup
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -32,5 +33,45 @@ func TestDaemonElsewhere(t *testing.T) {
 	}
 	if (&Daemon{File: file}).Running() {
 		t.Error("a daemon of another network namespace was found")
+	}
+}
+
+// TestDirectory: a directory that the setup has made is removed with the rest, one that was there,
+// or that has something of others by then, stays.
+func TestDirectory(t *testing.T) {
+	for name, tt := range map[string]struct{ before, others, stays bool }{
+		"made":      {false, false, false},
+		"was there": {true, false, true},
+		"of others": {false, true, true},
+	} {
+		dir := filepath.Join(t.TempDir(), "tabane")
+		if tt.before {
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r, err := NewRecord(filepath.Join(dir, "setup.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range []string{"gateway.yaml", "other.yaml"} {
+			if err := r.Apply(Step{File: &File{Path: filepath.Join(dir, file), Text: "x"}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if tt.others {
+			if err := os.WriteFile(filepath.Join(dir, "gateway.quota"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if r, err = ReadRecord(filepath.Join(dir, "setup.json")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.UndoAll(t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := os.Stat(dir); (err == nil) != tt.stays {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

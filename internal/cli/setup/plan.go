@@ -40,6 +40,8 @@ type File struct {
 	Key  bool   `json:"key,omitempty"`
 	// Sum is the checksum of what was written, by which edits are noticed.
 	Sum string `json:"sum,omitempty"`
+	// MadeDir: the directory of the record did not exist before.
+	MadeDir bool `json:"made_dir,omitempty"`
 }
 
 // Parameter is a kernel parameter, and its value before.
