@@ -27,10 +27,10 @@ type SprayOptions struct {
 // Sprayed is what downloads of a drawn network brought, in bytes.
 type Sprayed struct {
 	World worlds.World
-	// Alone are TCP over each path alone, Again is the first path with other random numbers, and
-	// AloneNext a download over it after another one.
-	Alone            []float64
-	Again, AloneNext float64
+	// Alone are TCP over each path alone, Again is the first path with other random numbers,
+	// AloneNext a download over it after another one, and AloneLast one after two others.
+	Alone                       []float64
+	Again, AloneNext, AloneLast float64
 	// First is a sprayed download to a network that nothing is known of, Next the one after it.
 	First, Next float64
 	// Datagrams is the one after First if its acknowledgments cannot be read, as those of QUIC, and
@@ -47,14 +47,22 @@ type SprayedRatio struct {
 // SprayedRatios are the rows of a table.
 func SprayedRatios() []SprayedRatio {
 	return []SprayedRatio{
-		{"the first path again / the first path", func(s Sprayed) float64 { return s.Again / s.Alone[0] }},
-		{"TCP, the first download / the first path", func(s Sprayed) float64 { return s.First / s.Alone[0] }},
-		{"TCP, the next one / the first path", func(s Sprayed) float64 { return s.Next / s.AloneNext }},
-		{"datagrams, the first download / the first path", func(s Sprayed) float64 { return s.Datagrams / s.AloneNext }},
-		{"datagrams, the next one / the first path", func(s Sprayed) float64 { return s.NextDatagrams / s.AloneNext }},
-		{"TCP, the next one / the best path", func(s Sprayed) float64 { return s.Next / slices.Max(s.Alone) }},
-		{"datagrams, the next one / the best path", func(s Sprayed) float64 { return s.NextDatagrams / slices.Max(s.Alone) }},
+		{"the first path again / the first path", func(s Sprayed) float64 { return ratio(s.Again, s.Alone[0]) }},
+		{"TCP, the first download / the first path", func(s Sprayed) float64 { return ratio(s.First, s.Alone[0]) }},
+		{"TCP, the next one / the first path", func(s Sprayed) float64 { return ratio(s.Next, s.AloneNext) }},
+		{"datagrams, the first download / the first path", func(s Sprayed) float64 { return ratio(s.Datagrams, s.AloneNext) }},
+		{"datagrams, the next one / the first path", func(s Sprayed) float64 { return ratio(s.NextDatagrams, s.AloneLast) }},
+		{"TCP, the next one / the best path", func(s Sprayed) float64 { return ratio(s.Next, slices.Max(s.Alone)) }},
+		{"datagrams, the next one / the best path", func(s Sprayed) float64 { return ratio(s.NextDatagrams, slices.Max(s.Alone)) }},
 	}
+}
+
+// ratio is 1 where neither download brought anything: the network failed then.
+func ratio(a, b float64) float64 {
+	if a == b {
+		return 1
+	}
+	return a / b
 }
 
 // apart is the time between a download and the next one.
@@ -92,6 +100,7 @@ func sprayWorld(ctx context.Context, w worlds.World) (Sprayed, error) {
 	}{
 		{&r.Again, all[:1], otherSeed, []bool{false}},
 		{&r.AloneNext, all[:1], 0, []bool{false, false}},
+		{&r.AloneLast, all[:1], 0, []bool{false, false, false}},
 		{&r.First, all, 0, []bool{false}},
 		{&r.Next, all, 0, []bool{false, false}},
 		{&r.Datagrams, all, 0, []bool{false, true}},

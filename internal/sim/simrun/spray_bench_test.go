@@ -38,7 +38,7 @@ func BenchmarkSpray(b *testing.B) {
 		{"10ms-jitter", jittery},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			var alone, next, first, again, datagrams, nextDatagrams float64
+			var alone, next, last, first, again, datagrams, nextDatagrams float64
 			for b.Loop() {
 				for seed := range uint64(4) {
 					w := worlds.World{Options: worlds.Options{Kind: worlds.EPE, Seed: seed + 1}, Paths: []worlds.Path{{Forward: home, Backward: home}, {Forward: c.other, Backward: home}}, Lasts: 8 * time.Second}
@@ -48,6 +48,7 @@ func BenchmarkSpray(b *testing.B) {
 					}
 					alone += s.Alone[0]
 					next += s.AloneNext
+					last += s.AloneLast
 					first += s.First
 					again += s.Next
 					datagrams += s.Datagrams
@@ -57,7 +58,7 @@ func BenchmarkSpray(b *testing.B) {
 			b.ReportMetric(first/alone, "first")
 			b.ReportMetric(again/next, "next")
 			b.ReportMetric(datagrams/next, "datagrams")
-			b.ReportMetric(nextDatagrams/next, "next-datagrams")
+			b.ReportMetric(nextDatagrams/last, "next-datagrams")
 		})
 	}
 }
