@@ -223,9 +223,14 @@ struct spray_queue {
 enum {
 	SPRAY_BACKLOG = 100000, /* what queues of flows hold at most: rates may be too low */
 	SPRAY_BEGIN = 128 << 10, /* bytes before a flow of datagrams is sprayed: short ones gain nothing */
-	SPRAY_SETTLE = 500000, /* after a turn began its rate is not counted */
-	SPRAY_TURN = 2000000, /* a turn over home alone */
 	SPRAY_AGAIN = 30000000, /* how long a flow is sprayed before home alone is measured again */
+	/*
+	 * Up to this backlog a byte is served for longer than its rate says, in thousandths. A sender
+	 * that follows its acknowledgments never fills a queue with as much as its path carries, so
+	 * that others would never be used; receivers mend packets that are late by no more.
+	 */
+	SPRAY_NEAR = 15000,
+	SPRAY_SLOWER = 1050,
 };
 
 enum {
@@ -272,7 +277,8 @@ static __always_inline __u32 spray_queue_choose(const struct spray_turns *t, str
 
 		if (!(may >> i & 1) || !q->rate || (alone && i != SPRAY_PATH(home)))
 			continue;
-		at = spray_backlog(q, now) + size * 1000 / q->rate + q->delay;
+		at = spray_backlog(q, now);
+		at += size * (at < SPRAY_NEAR ? SPRAY_SLOWER : 1000) / q->rate + q->delay;
 		if (at < best || (at == best && i == home)) {
 			best = at;
 			chosen = i;
@@ -302,7 +308,7 @@ static __always_inline int spray_turn(struct spray_turns *t, __u32 delay, __u32 
 	if (t->total < SPRAY_BEGIN)
 		t->total += size;
 	if (!t->window) {
-		if (now - t->since < SPRAY_SETTLE)
+		if (now - t->since < limit / 2)
 			return SPRAY_GOES_ON;
 		t->window = now ? now : 1;
 		t->bytes = t->others = 0;
@@ -311,22 +317,22 @@ static __always_inline int spray_turn(struct spray_turns *t, __u32 delay, __u32 
 	if (other)
 		t->others += size;
 	time = now - t->window;
-	if (t->state == SPRAY_ALONE) {
-		if (time < SPRAY_TURN - SPRAY_SETTLE)
-			return SPRAY_GOES_ON;
-		/* A pause of the application is none of the path. */
-		t->home = time < SPRAY_TURN ? t->bytes / (time / 1000) : 0;
-		t->state = t->home ? SPRAY_SPRAYED : SPRAY_ALONE;
-		t->since = now;
-		t->window = t->worse = 0;
-		return SPRAY_GOES_ON;
-	}
 	if (time < limit)
 		return SPRAY_GOES_ON;
+	/* A pause of the application is none of the path. */
 	rate = time < 2 * limit ? t->bytes / (time / 1000) : 0;
 	bulk = rate && t->others > t->bytes / 16;
 	t->window = now ? now : 1;
 	t->bytes = t->others = 0;
+	if (t->state == SPRAY_ALONE) {
+		t->home = rate;
+		if (rate) {
+			t->state = SPRAY_SPRAYED;
+			t->since = now;
+			t->window = t->worse = 0;
+		}
+		return SPRAY_GOES_ON;
+	}
 	if (!bulk) {
 		t->worse = 0;
 	} else if ((__u64)rate * 100 < (__u64)t->home * 102) {

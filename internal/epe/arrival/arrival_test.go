@@ -70,10 +70,10 @@ func bulk(f *Flow, from, until time.Duration, rate uint32) (shares [2]float64) {
 func TestFlow(t *testing.T) {
 	n := remembers([2]uint32{3000, 1500}, [2]uint32{10_000, 10_000})
 	f := NewFlow(n, 2, 0)
-	if got := bulk(f, 0, 1900*time.Millisecond, 2900); got[0] != 1 {
+	if got := bulk(f, 0, 590*time.Millisecond, 2900); got[0] != 1 {
 		t.Errorf("before home alone is measured %v", got)
 	}
-	if got := bulk(f, 2*time.Second, 4*time.Second, 4400); got[1] < 0.28 || got[1] > 0.38 {
+	if got := bulk(f, 600*time.Millisecond, 4*time.Second, 4400); got[1] < 0.28 || got[1] > 0.38 {
 		t.Errorf("paths of 2 : 1 have %v", got)
 	}
 	if !n.datagrams.known || n.datagrams.until != 0 {

@@ -6,9 +6,9 @@ import "time"
 const (
 	backlog = 100_000
 	begin   = 128 << 10
-	settle  = 500_000
-	turn    = 2_000_000
 	again   = 30_000_000
+	near    = 15_000
+	slower  = 1050
 )
 
 // The states of Turns.
@@ -56,7 +56,11 @@ func (t *Turns) choose(queues []Queue, home int, size, now uint32) int {
 		if q.Rate == 0 || only && i != home {
 			continue
 		}
-		if at := q.backlog(now) + size*1000/q.Rate + q.Delay; at < best || at == best && i == home {
+		at, byteTime := q.backlog(now), uint32(1000)
+		if at < near {
+			byteTime = slower
+		}
+		if at += size*byteTime/q.Rate + q.Delay; at < best || at == best && i == home {
 			best, chosen = at, i
 		}
 	}
@@ -85,7 +89,7 @@ func (t *Turns) count(delay, now, size uint32, other bool) verdict {
 		t.Total += size
 	}
 	if t.Window == 0 {
-		if now-t.Since < settle {
+		if now-t.Since < limit/2 {
 			return goesOn
 		}
 		t.Window, t.Bytes, t.Others = max(now, 1), 0, 0
@@ -95,20 +99,6 @@ func (t *Turns) count(delay, now, size uint32, other bool) verdict {
 		t.Others += size
 	}
 	time := now - t.Window
-	if t.State == alone {
-		if time < turn-settle {
-			return goesOn
-		}
-		t.Home = 0
-		if time < turn {
-			t.Home = t.Bytes / (time / 1000)
-		}
-		if t.Home != 0 {
-			t.State = sprayed
-		}
-		t.Since, t.Window, t.Worse = now, 0, 0
-		return goesOn
-	}
 	if time < limit {
 		return goesOn
 	}
@@ -118,6 +108,12 @@ func (t *Turns) count(delay, now, size uint32, other bool) verdict {
 	}
 	bulk := rate != 0 && t.Others > t.Bytes/16
 	t.Window, t.Bytes, t.Others = max(now, 1), 0, 0
+	if t.State == alone {
+		if t.Home = rate; rate != 0 {
+			t.State, t.Since, t.Window, t.Worse = sprayed, now, 0, 0
+		}
+		return goesOn
+	}
 	switch {
 	case !bulk:
 		t.Worse = 0

@@ -63,7 +63,7 @@ func TestVectors(t *testing.T) {
 		case 1:
 			return now - uint32(r.IntN(3_000_000))
 		case 2:
-			return []uint32{mostWindow, begin, settle, turn, again, backlog, watchFor}[r.IntN(7)] + uint32(r.IntN(3)) - 1
+			return []uint32{mostWindow, begin, near, again, backlog, watchFor}[r.IntN(6)] + uint32(r.IntN(3)) - 1
 		default:
 			return r.Uint32() >> r.IntN(32)
 		}
