@@ -30,6 +30,7 @@ enum {
 	SPRAY_WATCH = 400000, /* how long what all paths bring is counted, or 16 round trips */
 	SPRAY_WORSE = 2,      /* such times below the rate of home are a reason to leave the others */
 	SPRAY_DEAD = 300000, /* home without an acknowledgment: another path becomes home */
+	SPRAY_SUSPECT = 1000000, /* so long after others were left, a third of it: home may be what failed */
 };
 
 /* What a connection knows of a path. */
@@ -249,6 +250,8 @@ struct spray_turns {
 	__u32 others; /* of these, over other paths than home */
 	__u32 home;   /* rate over home alone; 0: not known */
 	__u32 worse;  /* windows in a row */
+	__u32 recent; /* start of the present quarter of a window */
+	__u32 quarter; /* bytes since */
 };
 
 enum spray_verdict {
@@ -299,6 +302,23 @@ static __always_inline __u32 spray_queue_choose(const struct spray_turns *t, str
 	return chosen;
 }
 
+/*
+ * Whether a flow that is sprayed now brings less than half of home, in a quarter of a window: one of
+ * its paths may have failed.
+ */
+static __always_inline int spray_collapsed(struct spray_turns *t, __u32 quarter, __u32 now, __u32 size)
+{
+	__u32 time = now - t->recent, rate;
+
+	t->quarter += size;
+	if (time < quarter)
+		return 0;
+	rate = t->quarter / (time / 1000);
+	t->recent = now;
+	t->quarter = 0;
+	return t->window && time < 2 * quarter && t->others > t->bytes / 16 && (__u64)rate * 2 < t->home;
+}
+
 /* Counts a datagram, and concludes from the turns whether spraying gains. */
 static __always_inline int spray_turn(struct spray_turns *t, __u32 delay, __u32 now, __u32 size, int other)
 {
@@ -317,6 +337,11 @@ static __always_inline int spray_turn(struct spray_turns *t, __u32 delay, __u32 
 	if (other)
 		t->others += size;
 	time = now - t->window;
+	if (t->state == SPRAY_SPRAYED && spray_collapsed(t, limit / 4, now, size)) {
+		t->window = t->worse = 0;
+		t->since = now;
+		return SPRAY_LEAVES;
+	}
 	if (time < limit)
 		return SPRAY_GOES_ON;
 	/* A pause of the application is none of the path. */

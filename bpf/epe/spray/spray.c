@@ -80,8 +80,10 @@ struct datagrams {
 	__u32 rule;
 	__u32 heard; /* time of the last packet of the client; 0: never */
 	__u32 progress; /* as heard, or when the first packet since was sent */
+	__u32 left; /* time at which it left all paths but home; 0: never */
 	struct spray_turns turns;
 	struct spray_queue queue[SPRAY_PATHS];
+	__u32 bytes[SPRAY_PATHS]; /* carried since they were counted */
 };
 
 /*
@@ -101,6 +103,7 @@ struct memory {
 	__u64 learned; /* nanoseconds, of what follows; 0: never */
 	__u32 shortest;
 	__u32 rate;
+	__u64 datagrams; /* bytes that flows of UDP carried over it */
 };
 
 const struct plan *_plan __attribute__((unused));
@@ -134,6 +137,14 @@ struct {
 	__type(key, struct network);
 	__type(value, struct memory);
 } networks SEC(".maps");
+
+/* Bytes that flows of UDP carried over all paths with a mark. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, __u64);
+} volumes SEC(".maps");
 
 /* Where options of a TCP header are copied to. */
 struct {
@@ -562,6 +573,24 @@ static __always_inline struct datagrams *begin_datagrams(const struct segment *s
 	return f;
 }
 
+/* Counts what a flow carried over a path; known is what is remembered of the path, if anything. */
+static __always_inline void count(const struct network *n, struct memory *known, __u64 bytes)
+{
+	__u64 *all = bpf_map_lookup_elem(&volumes, &n->mark);
+	struct memory next = {};
+
+	if (all)
+		__sync_fetch_and_add(all, bytes);
+	else
+		bpf_map_update_elem(&volumes, &n->mark, &bytes, BPF_NOEXIST);
+	if (known) {
+		__sync_fetch_and_add(&known->datagrams, bytes);
+		return;
+	}
+	next.datagrams = bytes;
+	bpf_map_update_elem(&networks, n, &next, BPF_NOEXIST);
+}
+
 /* Reads what TCP measured of the paths, and what other flows of datagrams to the network did. */
 static __always_inline void consult(struct datagrams *f, const struct segment *s, const struct plan *plan)
 {
@@ -577,6 +606,10 @@ static __always_inline void consult(struct datagrams *f, const struct segment *s
 			continue;
 		network_of(&s->ends, s->family, plan->mark[i], &n);
 		m = bpf_map_lookup_elem(&networks, &n);
+		if (f->bytes[i]) {
+			count(&n, m, f->bytes[i]);
+			f->bytes[i] = 0;
+		}
 		if (!m || m->until > time || !m->learned || time - m->learned >= VALID)
 			continue;
 		q->rate = m->rate;
@@ -643,7 +676,9 @@ static __attribute__((noinline)) __u32 choose_datagram(const struct segment *s, 
 		f->home = plan->home;
 	home = SPRAY_PATH(f->home);
 	/* Where a client never sends, silence says nothing. */
-	limit = 3 * f->queue[home].delay > SPRAY_DEAD ? 3 * f->queue[home].delay : SPRAY_DEAD;
+	limit = f->left && now - f->left < SPRAY_SUSPECT ? SPRAY_DEAD / 3 : SPRAY_DEAD;
+	if (3 * f->queue[home].delay > limit)
+		limit = 3 * f->queue[home].delay;
 	if (f->heard == f->progress)
 		f->progress = now;
 	if (f->heard && spray_later(now - f->progress, limit)) {
@@ -658,7 +693,10 @@ static __attribute__((noinline)) __u32 choose_datagram(const struct segment *s, 
 		}
 	}
 	chosen = spray_queue_choose(&f->turns, f->queue, home, plan->may, s->length, now);
+	f->bytes[SPRAY_PATH(chosen)] += s->length;
 	verdict = spray_turn(&f->turns, f->queue[home].delay, now, s->length, chosen != home);
+	if (verdict == SPRAY_LEAVES)
+		f->left = now ? now : 1;
 	if (verdict)
 		conclude(f, s, verdict == SPRAY_GAINS);
 	return chosen;

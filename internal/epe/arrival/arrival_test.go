@@ -159,3 +159,22 @@ func TestAnything(t *testing.T) {
 		}
 	})
 }
+
+// TestFailedPath: where half of what a sprayed flow sends is lost it leaves all paths but home within
+// 0.3 s, and if home is the one that failed it takes another one after 0.1 s of silence.
+func TestFailedPath(t *testing.T) {
+	n := remembers([2]uint32{3000, 3000}, [2]uint32{10_000, 10_000})
+	f := NewFlow(n, 2, 0)
+	bulk(f, 0, 600*time.Millisecond, 2900)
+	if got := bulk(f, 600*time.Millisecond, 3*time.Second, 5800); got[1] < 0.4 {
+		t.Fatalf("equal paths have %v", got)
+	}
+	bulk(f, 3*time.Second, 3300*time.Millisecond, 1000)
+	if got := bulk(f, 3300*time.Millisecond, 3400*time.Millisecond, 5800); got[0] != 1 {
+		t.Errorf("after losses %v", got)
+	}
+	f.Choose(3410*time.Millisecond, segment)
+	if got := f.Choose(3520*time.Millisecond, segment); got != 1 {
+		t.Errorf("after 0.1 s of silence path %d", got)
+	}
+}

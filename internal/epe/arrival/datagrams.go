@@ -28,6 +28,7 @@ type Turns struct {
 	Since, Window        uint32
 	Bytes, Others        uint32
 	Home, Worse          uint32
+	Recent, Quarter      uint32
 }
 
 // verdict is what follows from the turns.
@@ -82,6 +83,18 @@ func (t *Turns) choose(queues []Queue, home int, size, now uint32) int {
 	return chosen
 }
 
+// collapsed reports whether a flow that is sprayed now brings less than half of home, in a quarter of
+// a window: one of its paths may have failed.
+func (t *Turns) collapsed(quarter, now, size uint32) bool {
+	time := now - t.Recent
+	if t.Quarter += size; time < quarter {
+		return false
+	}
+	rate := t.Quarter / (time / 1000)
+	t.Recent, t.Quarter = now, 0
+	return t.Window != 0 && time < 2*quarter && t.Others > t.Bytes/16 && uint64(rate)*2 < uint64(t.Home)
+}
+
 // count counts a datagram, and concludes from the turns whether spraying gains.
 func (t *Turns) count(delay, now, size uint32, other bool) verdict {
 	limit := max(16*delay, watchFor)
@@ -99,6 +112,10 @@ func (t *Turns) count(delay, now, size uint32, other bool) verdict {
 		t.Others += size
 	}
 	time := now - t.Window
+	if t.State == sprayed && t.collapsed(limit/4, now, size) {
+		t.Window, t.Worse, t.Since = 0, 0, now
+		return leaves
+	}
 	if time < limit {
 		return goesOn
 	}
@@ -145,6 +162,7 @@ type Flow struct {
 	packets  uint32
 	heard    uint32
 	progress uint32
+	left     uint32
 	turns    Turns
 	queues   []Queue
 }
@@ -202,11 +220,18 @@ func (f *Flow) Choose(at time.Duration, size uint32) int {
 	if f.heard == f.progress {
 		f.progress = now
 	}
-	if f.heard != 0 && later(now-f.progress, max(3*f.queues[f.home].Delay, dead)) {
+	limit := uint32(dead)
+	if f.left != 0 && now-f.left < suspect {
+		limit = dead / 3
+	}
+	if f.heard != 0 && later(now-f.progress, max(3*f.queues[f.home].Delay, limit)) {
 		f.home, f.progress = (f.home+1)%len(f.queues), now
 	}
 	chosen := f.turns.choose(f.queues, f.home, size, now)
 	if v := f.turns.count(f.queues[f.home].Delay, now, size, chosen != f.home); v != goesOn {
+		if v == leaves {
+			f.left = max(now, 1)
+		}
 		f.conclude(v, at)
 	}
 	return chosen

@@ -23,6 +23,7 @@ const (
 	watchFor    = 400_000
 	timesWorse  = 2
 	dead        = 300_000
+	suspect     = 1_000_000
 )
 
 // Path is what a connection knows of a path (struct spray_path).

@@ -25,7 +25,7 @@ type bench struct {
 	sprayer        *Sprayer
 }
 
-func newBench(b *testing.B) *bench {
+func newBench(b testing.TB) *bench {
 	b.Helper()
 	netnstest.Need(b)
 	n := &bench{server: netnstest.New(b), router: netnstest.New(b)}

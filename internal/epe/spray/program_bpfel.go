@@ -14,13 +14,14 @@ import (
 )
 
 type programMemory struct {
-	_        structs.HostLayout
-	Until    uint64
-	Pause    uint64
-	Pauses   uint64
-	Learned  uint64
-	Shortest uint32
-	Rate     uint32
+	_         structs.HostLayout
+	Until     uint64
+	Pause     uint64
+	Pauses    uint64
+	Learned   uint64
+	Shortest  uint32
+	Rate      uint32
+	Datagrams uint64
 }
 
 type programNetwork struct {
@@ -47,6 +48,7 @@ const (
 	programMapNetworks    = "networks"
 	programMapPlans       = "plans"
 	programMapScratch     = "scratch"
+	programMapVolumes     = "volumes"
 	programProgReceive    = "receive"
 	programProgSend       = "send"
 	programVarMemory      = "_memory"
@@ -110,6 +112,7 @@ type programMapSpecs struct {
 	Networks    *ebpf.MapSpec `ebpf:"networks"`
 	Plans       *ebpf.MapSpec `ebpf:"plans"`
 	Scratch     *ebpf.MapSpec `ebpf:"scratch"`
+	Volumes     *ebpf.MapSpec `ebpf:"volumes"`
 }
 
 // programVariableSpecs contains global variables before they are loaded into the kernel.
@@ -147,6 +150,7 @@ type programMaps struct {
 	Networks    *ebpf.Map `ebpf:"networks"`
 	Plans       *ebpf.Map `ebpf:"plans"`
 	Scratch     *ebpf.Map `ebpf:"scratch"`
+	Volumes     *ebpf.Map `ebpf:"volumes"`
 }
 
 func (m *programMaps) Close() error {
@@ -156,6 +160,7 @@ func (m *programMaps) Close() error {
 		m.Networks,
 		m.Plans,
 		m.Scratch,
+		m.Volumes,
 	)
 }
 

@@ -9,9 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
+	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/kernel/bpf"
 	"github.com/tabane/tabane/internal/kernel/route"
 )
@@ -130,6 +134,65 @@ func (s *Sprayer) Remove(number uint32) error {
 	return errors.Join(withdrawn, p.Close())
 }
 
+// Known is what is known of a path to a client network, /48 or /24 of IPv4.
+type Known struct {
+	Network netip.Prefix
+	Mark    uint32
+	// UDP is what flows of UDP carried over it, in bytes.
+	UDP uint64
+	// TCP measured Rate and MinRTT, Age ago; 0: never.
+	Rate   unit.Bandwidth
+	MinRTT time.Duration
+	Age    time.Duration
+}
+
+// Known returns what is known of paths: of at most 65,536, those that were used last.
+func (s *Sprayer) Known() ([]Known, error) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return nil, err
+	}
+	var list []Known
+	var n programNetwork
+	var m programMemory
+	all := s.objects.Networks.Iterate()
+	for all.Next(&n, &m) {
+		if n.Mark == 0 {
+			continue // no path
+		}
+		k := Known{Mark: n.Mark, UDP: m.Datagrams}
+		if n.Family == 4 {
+			k.Network = netip.PrefixFrom(netip.AddrFrom4([4]byte(n.Prefix[:4])), 24)
+		} else {
+			k.Network = netip.PrefixFrom(netip.AddrFrom16([16]byte(append(n.Prefix[:], make([]byte, 8)...))), 48)
+		}
+		if m.Learned != 0 {
+			k.Rate, k.MinRTT = unit.Bandwidth(m.Rate)*8000, time.Duration(m.Shortest)*time.Microsecond
+			k.Age = time.Duration(now.Nano() - int64(m.Learned))
+		}
+		list = append(list, k)
+	}
+	if err := all.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) { // others may be added meanwhile
+		return nil, fmt.Errorf("read what is known of paths: %w", err)
+	}
+	return list, nil
+}
+
+// UDP returns the bytes that flows of UDP carried over the paths with each mark.
+func (s *Sprayer) UDP() (map[uint32]uint64, error) {
+	volumes := map[uint32]uint64{}
+	var mark uint32
+	var bytes uint64
+	all := s.objects.Volumes.Iterate()
+	for all.Next(&mark, &bytes) {
+		volumes[mark] = bytes
+	}
+	if err := all.Err(); err != nil {
+		return nil, fmt.Errorf("read volumes of paths: %w", err)
+	}
+	return volumes, nil
+}
+
 // Close stops reading acknowledgments, and closes the programs. Those that routes have go on, over
 // home.
 func (s *Sprayer) Close() error {
@@ -156,7 +219,7 @@ func (s *Sprayer) load(number uint32) (*ebpf.Program, error) {
 	}
 	o := &s.objects
 	err = bpf.LoadWith(spec, &loaded, map[string]*ebpf.Map{
-		"plans": o.Plans, "connections": o.Connections, "flows": o.Flows, "networks": o.Networks, "scratch": o.Scratch,
+		"plans": o.Plans, "connections": o.Connections, "flows": o.Flows, "networks": o.Networks, "volumes": o.Volumes, "scratch": o.Scratch,
 	})
 	return loaded.Send, err
 }

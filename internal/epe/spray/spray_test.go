@@ -2,7 +2,9 @@ package spray
 
 import (
 	"errors"
+	"net"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
@@ -72,5 +74,41 @@ func TestRoute(t *testing.T) {
 	late := route.Route{Table: 77, Dst: netip.MustParsePrefix("2001:db8::/64"), Link: "lo", Program: first}
 	if err := errors.Join(c.Apply([]route.Op{{Protocol: route.Edge, Object: late}})...); err == nil {
 		t.Error("a route has the program of a plan that was removed")
+	}
+}
+
+// TestVolumes: what a flow of UDP carried is counted for its network and its path.
+func TestVolumes(t *testing.T) {
+	n := newBench(t)
+	const batch = 128 // datagrams of a flow that are counted at once
+	to := netip.AddrPortFrom(sprayed.Addr().Next(), 9).String()
+	netnstest.Do(t, n.router, func() error {
+		l, err := net.ListenPacket("udp", to)
+		if err == nil {
+			t.Cleanup(func() { l.Close() })
+		}
+		return err
+	})
+	netnstest.Do(t, n.server, func() error {
+		c, err := net.Dial("udp", to)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		for range batch + 1 {
+			if _, err := c.Write(make([]byte, 1000)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	const bytes = batch * 1000
+	udp, err := n.sprayer.UDP()
+	if err != nil || len(udp) != 1 || udp[0x7ab50000] != bytes {
+		t.Errorf("%v, %v", udp, err)
+	}
+	known, err := n.sprayer.Known()
+	if want := []Known{{Network: netip.MustParsePrefix("2001:db8:d::/48"), Mark: 0x7ab50000, UDP: bytes}}; err != nil || !slices.Equal(known, want) {
+		t.Errorf("%+v, %v, want %+v", known, err, want)
 	}
 }
