@@ -761,6 +761,13 @@ func (e *Edge) Status() any {
 			report.Fail("EPE addresses are not announced yet")
 		}
 		s.Delivery = e.egress.deliveryStatus()
+		if e.sprayer != nil {
+			if volumes, err := e.sprayer.UDP(); err != nil {
+				report.Degrade("%v", err)
+			} else {
+				s.Delivery.SprayedUDP = e.egress.sprayedUDP(volumes)
+			}
+		}
 		if shared := e.sharer.Load(); shared != nil {
 			if s.Delivery.Store = shared.Status(); s.Delivery.Store.Reason != "" {
 				report.Degrade("store %s: %s", s.Delivery.Store.Name, s.Delivery.Store.Reason)

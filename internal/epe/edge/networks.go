@@ -18,6 +18,7 @@ import (
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/daemon/condition"
 	"github.com/tabane/tabane/internal/epe/belief"
+	"github.com/tabane/tabane/internal/epe/spray"
 	"github.com/tabane/tabane/internal/kernel/netns"
 )
 
@@ -63,6 +64,9 @@ type DeliveryStatus struct {
 	Comparisons uint64 `json:"comparisons"`
 	Changes     uint64 `json:"changes"`
 	Stalls      uint64 `json:"stalls"`
+	// SprayedUDP is what flows of UDP to networks with the mode spray carried through each egress
+	// peer, in bytes.
+	SprayedUDP map[string]uint64 `json:"sprayed_udp_bytes,omitempty"`
 	// Moves counts how often a network left a link that was full, or returned to it.
 	Moves uint64 `json:"moves"`
 	// Store is that of the site, if there is one.
@@ -116,6 +120,19 @@ type NetworkStatus struct {
 	Trying string `json:"trying,omitempty"`
 	// Modes are what connections achieved in each mode, and what was measured.
 	Modes []NetworkMode `json:"modes,omitempty"`
+	// Sprayed are the paths, in networks with the mode spray.
+	Sprayed []SprayedPath `json:"sprayed,omitempty"`
+}
+
+// SprayedPath is what is known of a path to the /48 networks, /24 of IPv4, that belong to a network.
+type SprayedPath struct {
+	Peer string `json:"peer"`
+	// UDPBytes is what flows of UDP carried, those of QUIC among them.
+	UDPBytes uint64 `json:"udp_bytes"`
+	// RateBPS, in bit/s, and MinRTT are what TCP measured last, MeasuredSeconds ago, if it did.
+	RateBPS         int64   `json:"tcp_rate_bps,omitempty"`
+	MinRTT          float64 `json:"tcp_min_rtt_ms,omitempty"`
+	MeasuredSeconds int64   `json:"tcp_seconds_ago,omitempty"`
 }
 
 // NetworkMode is a mode of a network.
@@ -135,10 +152,61 @@ type NetworkMode struct {
 // belong to, and those inside; all for a prefix that is not valid. It returns at most limit.
 func (e *Edge) Networks(ctx context.Context, within netip.Prefix, limit int) (any, error) {
 	var n Networks
-	if !e.daemon.Do(ctx, func() { n = e.egress.networks(within, limit) }) {
-		return nil, errors.New("not running")
+	var err error
+	if !e.daemon.Do(ctx, func() {
+		n = e.egress.networks(within, limit)
+		if e.sprayer == nil {
+			return
+		}
+		var known []spray.Known
+		if known, err = e.sprayer.Known(); err == nil {
+			e.egress.addSprayed(n.List, known)
+		}
+	}) {
+		err = errors.New("not running")
 	}
-	return n, nil
+	return n, err
+}
+
+// addSprayed adds what is known of paths to the networks that are sprayed. A path belongs to a
+// network whose prefix overlaps that of what is known.
+func (e *egress) addSprayed(list []NetworkStatus, known []spray.Known) {
+	peers := map[uint32]*peer{}
+	for _, p := range e.byIndex {
+		peers[p.mark()] = p
+	}
+	slices.SortFunc(known, func(a, b spray.Known) int { return cmp.Or(cmp.Compare(a.Mark, b.Mark), cmp.Compare(b.Age, a.Age)) })
+	for i := range list {
+		s := &list[i]
+		if n, ok := e.delivery.networks.Get(s.Prefix); !ok || n.group == nil || n.group.sprayed == nil {
+			continue
+		}
+		for _, k := range known {
+			p := peers[k.Mark]
+			if p == nil || !k.Network.Overlaps(s.Prefix) {
+				continue
+			}
+			if n := len(s.Sprayed); n == 0 || s.Sprayed[n-1].Peer != p.Name {
+				s.Sprayed = append(s.Sprayed, SprayedPath{Peer: p.Name})
+			}
+			to := &s.Sprayed[len(s.Sprayed)-1]
+			to.UDPBytes += k.UDP
+			if k.Rate > 0 {
+				to.RateBPS, to.MinRTT, to.MeasuredSeconds = int64(k.Rate), float64(k.MinRTT.Microseconds())/1000, int64(k.Age/time.Second)
+			}
+		}
+	}
+}
+
+// sprayedUDP returns what flows of UDP carried through each egress peer.
+func (e *egress) sprayedUDP(volumes map[uint32]uint64) map[string]uint64 {
+	by := map[string]uint64{}
+	for _, p := range e.byIndex {
+		if bytes, ok := volumes[p.mark()]; ok {
+			by[p.Name] += bytes
+		}
+	}
+	return by
 }
 
 func (e *egress) networks(within netip.Prefix, limit int) Networks {
