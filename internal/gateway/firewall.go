@@ -11,6 +11,7 @@ import (
 	"github.com/tabane/tabane/internal/base/fault"
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/daemon/condition"
+	"github.com/tabane/tabane/internal/gateway/openplane"
 	"github.com/tabane/tabane/internal/kernel/nft"
 )
 
@@ -116,7 +117,16 @@ func (c *Config) firewall() condition.Condition {
 	if c.Firewall == FirewallManage {
 		owner = rulesOwner
 	}
-	return condition.Firewall(owner, now.Passages)
+	return condition.Firewall(owner, now.Passages, now.marked()...)
+}
+
+// marked returns the packets of open peers, which firewalls of the host have to accept by their
+// mark.
+func (c *Config) marked() []nft.Packets {
+	if !c.Open() {
+		return nil
+	}
+	return []nft.Packets{{Mark: openplane.Mark, Bits: openplane.MarkBits, Lines: c.interfaces()}}
 }
 
 // firewall is that of the configuration, restored by the one of that time: a reload, or the end,
@@ -143,11 +153,12 @@ func (g *Gateway) permitOrLog() {
 // previous instance or configuration.
 func (g *Gateway) permit() error {
 	var passages []nft.Passage
+	var marked []nft.Packets
 	return g.namespace.Do(func() error {
 		if g.config.Firewall == FirewallManage {
-			passages = g.config.Passages()
+			passages, marked = g.config.Passages(), g.config.marked()
 		}
-		inserted, err := nft.Permit(rulesOwner, passages)
+		inserted, err := nft.Permit(rulesOwner, passages, marked...)
 		for _, b := range inserted {
 			g.log.Info("a firewall drops packets of the gateway, inserted a rule", "chain", b.Chain, "rule", b.Passage)
 		}

@@ -657,6 +657,43 @@ func TestPassages(t *testing.T) {
 	}
 }
 
+// run runs a program of programs.Need in the network namespace, and returns what it prints.
+func (m *machine) run(program string, arguments ...string) (text string) {
+	m.t.Helper()
+	netnstest.Do(m.t, m.ns, func() error {
+		b, err := exec.Command("sh", append([]string{"-c", `exec "$@"`, "sh", program}, arguments...)...).CombinedOutput()
+		if text = string(b); err != nil {
+			return fmt.Errorf("%q: %w: %s", arguments, err, b)
+		}
+		return nil
+	})
+	return text
+}
+
+// TestFirewallManagedForOpenPeers: chains that drop accept packets of open peers by their mark, until
+// the gateway stops.
+func TestFirewallManagedForOpenPeers(t *testing.T) {
+	program := programs.Need(t, "nft")
+	c := site()
+	c.Firewall, c.Policy, c.Peers = FirewallManage, []Rule{{Discipline: Discipline{Name: "dq"}}}, slices.Clone(c.Peers)
+	c.Paths = c.Paths[:1]
+	for i := range c.Peers {
+		c.Peers[i].Mode = "plain"
+	}
+	m := newMachine(t, c)
+	m.run(program, `table inet fw { chain f { type filter hook forward priority 0; policy drop; tcp dport 22 accept; }; }`)
+	before := m.run(program, "list", "ruleset")
+	m.start()
+	m.soon("the rule", func() (bool, string) {
+		text := m.run(program, "list", "ruleset")
+		return strings.Contains(text, `meta mark & 0x0000ffff == 0x000012b7`) && strings.Contains(text, "tcp dport 22 accept"), text
+	})
+	m.stop()
+	if after := m.run(program, "list", "ruleset"); after != before {
+		t.Errorf("a clean stop left\n%s", after)
+	}
+}
+
 // TestFirewallManaged: the gateway's rules are in chains that drop, come back, follow the
 // configuration, and are gone after a clean stop; those of a previous instance are removed. Without
 // them, the status has the command.
@@ -668,16 +705,7 @@ func TestFirewallManaged(t *testing.T) {
 	c.Peers[0].Endpoints = nil
 	m := newMachine(t, c)
 	m.ip("addr add 192.0.2.1/24 dev eth1")
-	nftables := func(arguments ...string) (text string) {
-		netnstest.Do(t, m.ns, func() error {
-			b, err := exec.Command(program, arguments...).CombinedOutput()
-			if text = string(b); err != nil {
-				return fmt.Errorf("%q: %w: %s", arguments, err, b)
-			}
-			return nil
-		})
-		return text
-	}
+	nftables := func(arguments ...string) string { return m.run(program, arguments...) }
 	const fw = `table inet fw { chain f { type filter hook forward priority 0; policy drop; iifname docker0 tcp dport 22 accept; }; chain i { type filter hook input priority 0; policy drop; iifname "lo" accept; }; }`
 	nftables(fw)
 	before := nftables("list", "table", "inet", "fw")

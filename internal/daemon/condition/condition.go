@@ -224,12 +224,12 @@ func dropsForwarded(c nft.Chain) string {
 }
 
 // Firewall is that no chain of nftables or iptables drops passages, which are those of the time of
-// the examination. With an owner it is restored, by rules that have its name.
-func Firewall(owner string, passages func() []nft.Passage) Condition {
-	return firewall(nft.Blocking, owner, passages)
+// the examination. With an owner it is restored, by rules that have its name, also of marked packets.
+func Firewall(owner string, passages func() []nft.Passage, marked ...nft.Packets) Condition {
+	return firewall(nft.Blocking, owner, passages, marked...)
 }
 
-func firewall(blocking func([]nft.Passage) ([]nft.Block, error), owner string, passages func() []nft.Passage) Condition {
+func firewall(blocking func([]nft.Passage) ([]nft.Block, error), owner string, passages func() []nft.Passage, marked ...nft.Packets) Condition {
 	c := Condition{Name: "firewall", Good: "no chain of nftables or iptables drops all packets that are forwarded, or those of the tunnel"}
 	c.Examine = func() (problems []health.Problem, err error) {
 		list := passages()
@@ -252,14 +252,14 @@ func firewall(blocking func([]nft.Passage) ([]nft.Block, error), owner string, p
 		if owner == "" || len(problems) > 0 {
 			return problems, nil
 		}
-		if ok, err := nft.Permitted(owner, list); ok || err != nil {
+		if ok, err := nft.Permitted(owner, list, marked...); ok || err != nil {
 			return nil, err
 		}
-		return []health.Problem{{Text: "chains of nftables have rules of the gateway that are not needed", Remedy: "restart the gateway"}}, nil
+		return []health.Problem{{Text: "chains of nftables lack rules of the gateway, or have some that are not needed", Remedy: "restart the gateway"}}, nil
 	}
 	if owner != "" {
 		c.Restore = func() error {
-			_, err := nft.Permit(owner, passages())
+			_, err := nft.Permit(owner, passages(), marked...)
 			return err
 		}
 	}

@@ -24,7 +24,7 @@ func (c Chain) AcceptMark(mark, bits uint32) string {
 			return fmt.Sprintf("%s -t %s -I %s -m mark --mark %d/%#x -j ACCEPT", c.Family, c.Table, c.Name, mark, bits)
 		}
 	}
-	return fmt.Sprintf("nft insert rule %v meta mark and %#x == %d accept", c, bits, mark)
+	return fmt.Sprintf("nft insert rule %v %v", c, Passage{Mark: mark, Bits: bits})
 }
 
 // families are those that forwarded packets of IP pass.
@@ -51,8 +51,7 @@ func Untracked(p Packets) ([]Chain, error) {
 	var list []Chain
 	for _, c := range all {
 		name, ok := nameOf(c)
-		if !ok || c.Hooknum == nil || c.Type != nftables.ChainTypeFilter ||
-			*c.Hooknum != *nftables.ChainHookForward && *c.Hooknum != *nftables.ChainHookPrerouting {
+		if !ok || c.Hooknum == nil || c.Type != nftables.ChainTypeFilter || !forwards(c) {
 			continue
 		}
 		untracked, err := r.untracked(c)
@@ -73,16 +72,23 @@ func Untracked(p Packets) ([]Chain, error) {
 	return list, nil
 }
 
+// forwards reports whether packets that are forwarded pass a base chain before they are routed, or
+// after that.
+func forwards(c *nftables.Chain) bool {
+	return *c.Hooknum == *nftables.ChainHookForward || *c.Hooknum == *nftables.ChainHookPrerouting
+}
+
 func nameOf(c *nftables.Chain) (Chain, bool) {
 	family, ok := families[c.Table.Family]
 	return Chain{family, c.Table.Name, c.Name}, ok
 }
 
-// ruleset reads rules. drops are the chains that were read already.
+// ruleset reads rules, but for those of an owner. drops are the chains that were read already.
 type ruleset struct {
 	Packets
-	conn  *nftables.Conn
-	drops map[Chain]bool
+	conn    *nftables.Conn
+	drops   map[Chain]bool
+	without string
 }
 
 // untracked reports whether the packets may be dropped in a base chain, or lose their mark.
@@ -92,6 +98,9 @@ func (r *ruleset) untracked(c *nftables.Chain) (bool, error) {
 		return false, err
 	}
 	for _, rule := range rules {
+		if r.without != "" && ownedBy(rule, r.without) {
+			continue
+		}
 		if accepts(rule.Exprs, r.Mark) {
 			return false, nil
 		}

@@ -25,6 +25,8 @@ type Passage struct {
 	// Protocol is unix.IPPROTO_UDP or unix.IPPROTO_TCP.
 	Protocol byte
 	Port     uint16
+	// Mark, unless Bits is 0, is what they have in Bits, whatever the other fields say.
+	Mark, Bits uint32
 }
 
 var protocolNames = map[byte]string{unix.IPPROTO_UDP: "udp", unix.IPPROTO_TCP: "tcp"}
@@ -32,6 +34,8 @@ var protocolNames = map[byte]string{unix.IPPROTO_UDP: "udp", unix.IPPROTO_TCP: "
 // String is the rule that accepts the packets, as nft writes it.
 func (p Passage) String() string {
 	switch {
+	case p.Bits != 0:
+		return fmt.Sprintf("meta mark and %#x == %d accept", p.Bits, p.Mark)
 	case p.Port != 0:
 		return fmt.Sprintf("iifname %s %s dport %d accept", p.In, protocolNames[p.Protocol], p.Port)
 	case p.Replies:
@@ -231,6 +235,14 @@ func (c Chain) byIPTables() bool {
 
 // exprs is the rule that accepts the packets.
 func (p Passage) exprs(c Chain) []expr.Any {
+	if n := binaryutil.NativeEndian; p.Bits != 0 {
+		return []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
+			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: n.PutUint32(p.Bits), Xor: n.PutUint32(0)},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: n.PutUint32(p.Mark)},
+			&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictAccept},
+		}
+	}
 	list := []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: interfaceName(p.In)},

@@ -14,16 +14,17 @@ import (
 // are not touched. It returns what it has inserted.
 //
 // Chains of iptables-legacy, and of tables that belong to a process, stay as they are: Blocking
-// still returns them.
-func Permit(owner string, passages []Passage) (inserted []Block, err error) {
+// still returns them. Chains that Untracked returns for marked packets get a rule that accepts those
+// by their mark.
+func Permit(owner string, passages []Passage, marked ...Packets) (inserted []Block, err error) {
 	r, err := read()
 	if err != nil {
-		if len(passages) == 0 {
+		if len(passages)+len(marked) == 0 {
 			err = absent(err)
 		}
 		return nil, err
 	}
-	changes, err := r.changes(owner, passages)
+	changes, err := r.changes(owner, passages, marked)
 	if err != nil {
 		return nil, err
 	}
@@ -39,12 +40,12 @@ func Permit(owner string, passages []Passage) (inserted []Block, err error) {
 }
 
 // Permitted reports whether Permit would change nothing.
-func Permitted(owner string, passages []Passage) (bool, error) {
+func Permitted(owner string, passages []Passage, marked ...Packets) (bool, error) {
 	r, err := read()
 	if err != nil {
 		return false, err
 	}
-	changes, err := r.changes(owner, passages)
+	changes, err := r.changes(owner, passages, marked)
 	return len(changes) == 0, err
 }
 
@@ -58,12 +59,12 @@ type change struct {
 
 // changes returns those of all base chains. Where the owner's rules are the desired ones, and no
 // other rule has come before them, there is none.
-func (r *reader) changes(owner string, passages []Passage) ([]change, error) {
-	desired, err := r.blocking(passages, owner)
+func (r *reader) changes(owner string, passages []Passage, marked []Packets) ([]change, error) {
+	desired, err := r.lacking(passages, marked, owner)
 	if err != nil {
 		return nil, err
 	}
-	dropped, err := r.blocking(passages, "")
+	dropped, err := r.lacking(passages, marked, "")
 	if err != nil {
 		return nil, err
 	}
@@ -91,6 +92,31 @@ func (r *reader) changes(owner string, passages []Passage) ([]change, error) {
 		still := slices.ContainsFunc(dropped, func(b Block) bool { return b.Chain == c.name && !b.Owned })
 		if still || !slices.Equal(have, want) {
 			list = append(list, c)
+		}
+	}
+	return list, nil
+}
+
+// lacking returns what chains may drop, if they do not have the rules of an owner.
+func (r *reader) lacking(passages []Passage, marked []Packets, without string) ([]Block, error) {
+	list, err := r.blocking(passages, without)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range marked {
+		rules := ruleset{Packets: m, conn: r.conn, drops: map[Chain]bool{}, without: without}
+		for _, c := range r.bases {
+			if !forwards(c) {
+				continue
+			}
+			name, _ := nameOf(c)
+			untracked, err := rules.untracked(c)
+			if err != nil {
+				return nil, fmt.Errorf("list rules of chain %q: %w", name, err)
+			}
+			if untracked {
+				list = append(list, Block{name, Passage{Mark: m.Mark, Bits: m.Bits}, r.owned[Chain{name.Family, name.Table, ""}]})
+			}
 		}
 	}
 	return list, nil

@@ -106,6 +106,71 @@ func TestPermit(t *testing.T) {
 	}
 }
 
+// TestPermitMarked: the same chains accept packets by their mark besides, as long as that is wanted,
+// and before rules that come later.
+func TestPermitMarked(t *testing.T) {
+	nft := programs.Need(t, "nft")
+	iptables := programs.Need(t, "iptables-nft")
+	const owner = "tabane-test"
+	passages, marked := between("ip"), Packets{Mark: 4791, Bits: 0xffff, Lines: []string{"wan"}}
+	list := func() string {
+		out, err := exec.Command(nft, "list", "ruleset").CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return string(out)
+	}
+	for name, commands := range firewalls(t) {
+		t.Run(name, func(t *testing.T) {
+			withLinks(t, commands, func() error {
+				before := list()
+				if found, err := Untracked(marked); err != nil || len(found) == 0 {
+					t.Fatalf("found %v, %v", found, err)
+				}
+				if ok, err := Permitted(owner, passages, marked); ok || err != nil {
+					t.Errorf("permitted: %t, %v", ok, err)
+				}
+				if inserted, err := Permit(owner, passages, marked); err != nil || len(inserted) == 0 {
+					t.Fatalf("inserted %v, %v", inserted, err)
+				}
+				after := list()
+				found, err := Untracked(marked)
+				blocks, other := Blocking(passages)
+				if len(found)+len(blocks) > 0 || err != nil || other != nil {
+					t.Errorf("found %v, %v, %v, %v, after:\n%s", found, blocks, err, other, after)
+				}
+				if inserted, err := Permit(owner, passages, marked); err != nil || len(inserted) > 0 || list() != after {
+					t.Errorf("again: %v, %v", inserted, err)
+				}
+				if strings.Contains(after, "FORWARD {") && name != "firewalld" { // iptables still reads its tables
+					if out, err := exec.Command(iptables, "-S", "FORWARD").CombinedOutput(); err != nil || !strings.Contains(string(out), "--mark 0x12b7/0xffff") {
+						t.Errorf("%v: %s", err, out)
+					}
+				}
+				if name == "nftables" {
+					if out, err := exec.Command(nft, "insert rule inet fw forward ct state invalid drop").CombinedOutput(); err != nil {
+						t.Fatalf("%v: %s", err, out)
+					}
+					if inserted, err := Permit(owner, passages, marked); err != nil || len(inserted) == 0 {
+						t.Errorf("before another rule: %v, %v", inserted, err)
+					}
+					if found, err := Untracked(marked); len(found) > 0 || err != nil {
+						t.Errorf("found %v, %v", found, err)
+					}
+					return nil
+				}
+				if _, err := Permit(owner, passages); err != nil || strings.Contains(list(), "meta mark") {
+					t.Errorf("not wanted any more: %v, left:\n%s", err, list())
+				}
+				if _, err := Permit(owner, nil); err != nil || list() != before {
+					t.Errorf("removed: %v, left:\n%s", err, list())
+				}
+				return nil
+			})
+		})
+	}
+}
+
 // TestPermitAgain: the owner's rules follow what others change.
 func TestPermitAgain(t *testing.T) {
 	nft := programs.Need(t, "nft")
