@@ -29,18 +29,26 @@ type Sites struct {
 	Here, There []Line
 	// Answers reports whether the lines of a pair reach each other.
 	Answers func(Pair) bool
+	// Idle: no packets are carried, which a change would cost.
+	Idle bool
 }
 
-// The pairs in use are kept from 4/5 of the best rate on: a change costs packets.
-const keepNumerator, keepDenominator = 4, 5
+// gain returns the part that others than the pairs in use must have more: an nth. While packets are
+// carried a quarter, else what rates that are measured may differ by.
+func (s *Sites) gain() int64 {
+	if s.Idle {
+		return 20
+	}
+	return 4
+}
 
 // Choose returns the pairs to use: as few as there have to be for each line of either site that
 // reaches any to be in one, and among those of the highest rates. A line that is left over shares
 // one of the other site. current are the pairs in use: they are kept unless others have more lines,
-// are fewer, or have a rate that is higher by a quarter. Backups come after the other lines: each
+// are fewer, or have a rate that is higher by a quarter, a twentieth if no packets are carried. Backups come after the other lines: each
 // that is in no pair gets one, with a line that is no backup if it reaches any.
 func (s *Sites) Choose(current []Pair) []Pair {
-	regular := &Sites{Here: s.Here, There: s.There, Answers: func(p Pair) bool { return !s.backup(p) && s.Answers(p) }}
+	regular := &Sites{Here: s.Here, There: s.There, Answers: func(p Pair) bool { return !s.backup(p) && s.Answers(p) }, Idle: s.Idle}
 	pairs := regular.choose(current)
 	for i := range s.Here {
 		pairs = s.addLeft(pairs, current, func(p Pair) bool { return p.Here == i })
@@ -106,14 +114,14 @@ func (s *Sites) addLeft(pairs, current []Pair, of func(Pair) bool) []Pair {
 }
 
 // choose is Choose without backups. What it returns it would keep: a set is only replaced by one
-// whose rate is higher by a quarter, so the loop ends.
+// whose rate is higher by more than gain, so the loop ends.
 func (s *Sites) choose(current []Pair) []Pair {
 	for {
 		kept := slices.DeleteFunc(slices.Clone(current), func(p Pair) bool { return !s.has(p) })
 		best := s.cover(kept)
 		slices.SortFunc(kept, compare)
 		kept = slices.Compact(kept)
-		if covered(kept) == covered(best) && len(kept) == len(best) && s.Value(kept) >= s.Value(best)/keepDenominator*keepNumerator {
+		if covered(kept) == covered(best) && len(kept) == len(best) && s.Value(kept) >= s.Value(best)/(s.gain()+1)*s.gain() {
 			return kept
 		}
 		current = best
@@ -156,8 +164,59 @@ func (s *Sites) cover(current []Pair) []Pair {
 			pairs = s.share(pairs, current, func(p Pair) bool { return p.There == j })
 		}
 	}
+	pairs = s.improve(pairs, current)
 	slices.SortFunc(pairs, compare)
 	return pairs
+}
+
+// improve exchanges the lines of one or two pairs while that has all lines in pairs and raises the
+// rates: a matching is best without the lines that are left over, which want the faster ones.
+func (s *Sites) improve(pairs, current []Pair) []Pair {
+	lines, value := covered(pairs), s.biased(pairs, current)
+	for better := true; better; {
+		better = false
+		try := func(changed []Pair) {
+			if v := s.biased(changed, current); v > value && covered(changed) == lines {
+				pairs, value, better = changed, v, true
+			}
+		}
+		for n, p := range pairs {
+			for i := range max(len(s.Here), len(s.There)) {
+				for _, q := range []Pair{{i, p.There}, {p.Here, i}} {
+					if s.has(q) && !slices.Contains(pairs, q) {
+						try(replaced(pairs, n, q))
+					}
+				}
+			}
+			for k, o := range pairs[:n] {
+				if a, b := (Pair{p.Here, o.There}), (Pair{o.Here, p.There}); s.has(a) && s.has(b) && !slices.Contains(pairs, a) && !slices.Contains(pairs, b) {
+					try(replaced(replaced(pairs, n, a), k, b))
+				}
+			}
+			if better {
+				break // pairs are others
+			}
+		}
+	}
+	return pairs
+}
+
+// replaced returns pairs of which one is another.
+func replaced(pairs []Pair, n int, p Pair) []Pair {
+	pairs = slices.Clone(pairs)
+	pairs[n] = p
+	return pairs
+}
+
+// biased returns the value of pairs, of which those in use count more by gain.
+func (s *Sites) biased(pairs, current []Pair) int64 {
+	value := s.Value(pairs)
+	for _, p := range pairs {
+		if slices.Contains(current, p) {
+			value += s.worth(p)/s.gain() + 1
+		}
+	}
+	return value
 }
 
 // share adds the pair of a line that is left over which adds most, if it reaches any.
@@ -202,7 +261,7 @@ func kilobits(rate unit.Bandwidth) int64 {
 
 // match returns a largest set of pairs without a common line, of those one of the highest rates, by
 // the algorithm of Hungary (Kuhn 1955, in the form of shortest augmenting paths). Pairs in use
-// count a quarter more, so that few change if some have to.
+// count more by gain, so that few change if some have to.
 func (s *Sites) match(current []Pair) []Pair {
 	n := max(len(s.Here), len(s.There))
 	// More than any sum of rates: a larger set is always better.
@@ -214,7 +273,7 @@ func (s *Sites) match(current []Pair) []Pair {
 		}
 		w := s.worth(p)
 		if slices.Contains(current, p) {
-			w += w/4 + 1
+			w += w/s.gain() + 1
 		}
 		return -one - w
 	}

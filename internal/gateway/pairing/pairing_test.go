@@ -1,6 +1,8 @@
 package pairing
 
 import (
+	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -35,28 +37,30 @@ func TestChoose(t *testing.T) {
 		sites         Sites
 		current, want []Pair
 	}{
-		{"alike", Sites{lines(20, 20), lines(20, 20), always}, nil, []Pair{{0, 0}, {1, 1}}},
-		{"in use", Sites{lines(20, 20), lines(20, 20), always}, []Pair{{0, 1}, {1, 0}}, []Pair{{0, 1}, {1, 0}}},
-		{"both on one", Sites{lines(20, 20), lines(20, 20), always}, []Pair{{0, 1}, {1, 1}}, []Pair{{0, 1}, {1, 0}}},
-		{"by rate", Sites{lines(10, 100), lines(100, 10), always}, nil, []Pair{{0, 1}, {1, 0}}},
-		{"by rate, though others are in use", Sites{lines(10, 100), lines(100, 10), always}, []Pair{{0, 0}, {1, 1}}, []Pair{{0, 1}, {1, 0}}},
-		{"a little more is no reason", Sites{lines(90, 100), lines(100, 90), always}, []Pair{{0, 0}, {1, 1}}, []Pair{{0, 0}, {1, 1}}},
-		{"one here", Sites{lines(40), lines(20, 20), always}, []Pair{{0, 0}}, []Pair{{0, 0}, {0, 1}}},
-		{"one there", Sites{lines(20, 20), lines(40), always}, nil, []Pair{{0, 0}, {1, 0}}},
-		{"the fast one is shared", Sites{lines(100, 20), lines(20, 50, 50), always}, nil, []Pair{{0, 1}, {0, 2}, {1, 0}}},
-		{"one does not answer", Sites{lines(20, 20), lines(20, 20), except(Pair{0, 1}, Pair{1, 1})}, []Pair{{0, 0}, {1, 1}}, []Pair{{0, 0}, {1, 0}}},
-		{"only crossed", Sites{lines(20, 20), lines(20, 20), except(Pair{0, 0}, Pair{1, 1})}, nil, []Pair{{0, 1}, {1, 0}}},
-		{"it returns", Sites{lines(20, 20), lines(20, 20), always}, []Pair{{0, 0}, {0, 1}}, []Pair{{0, 0}, {1, 1}}},
-		{"a line is gone", Sites{lines(20), lines(20, 20), always}, []Pair{{0, 0}, {1, 1}, {7, 7}, {-1, 0}}, []Pair{{0, 0}, {0, 1}}},
-		{"unknown rates", Sites{lines(Unknown, 10), lines(10, Unknown), always}, nil, []Pair{{0, 1}, {1, 0}}},
-		{"a backup shares", Sites{backup(lines(20, 5)), lines(20, 20), always}, nil, []Pair{{0, 0}, {0, 1}, {1, 0}}},
-		{"a backup there", Sites{lines(20, 20), backup(lines(20, 5)), always}, []Pair{{0, 0}, {1, 1}}, []Pair{{0, 0}, {1, 0}, {1, 1}}},
-		{"backups at both", Sites{backup(lines(20, 5)), backup(lines(20, 5)), always}, nil, []Pair{{0, 0}, {0, 1}, {1, 0}}},
-		{"a backup stays where it is", Sites{backup(lines(20, 5)), lines(20, 20), always}, []Pair{{1, 1}}, []Pair{{0, 0}, {0, 1}, {1, 1}}},
-		{"only backups answer", Sites{backup(lines(5)), backup(lines(5)), always}, nil, []Pair{{0, 0}}},
-		{"a backup alone", Sites{backup(lines(5)), lines(20, 20), always}, nil, []Pair{{0, 0}, {0, 1}}},
-		{"a backup that a later line makes spare", Sites{backup(lines(0, 0)), lines(0, 0, 0, 0), except(Pair{0, 2})}, []Pair{{1, 3}}, []Pair{{0, 0}, {0, 1}, {0, 3}, {1, 2}}},
-		{"none", Sites{nil, lines(20), always}, []Pair{{0, 0}}, nil},
+		{"alike", Sites{lines(20, 20), lines(20, 20), always, false}, nil, []Pair{{0, 0}, {1, 1}}},
+		{"in use", Sites{lines(20, 20), lines(20, 20), always, false}, []Pair{{0, 1}, {1, 0}}, []Pair{{0, 1}, {1, 0}}},
+		{"both on one", Sites{lines(20, 20), lines(20, 20), always, false}, []Pair{{0, 1}, {1, 1}}, []Pair{{0, 1}, {1, 0}}},
+		{"by rate", Sites{lines(10, 100), lines(100, 10), always, false}, nil, []Pair{{0, 1}, {1, 0}}},
+		{"by rate, though others are in use", Sites{lines(10, 100), lines(100, 10), always, false}, []Pair{{0, 0}, {1, 1}}, []Pair{{0, 1}, {1, 0}}},
+		{"a little more is no reason", Sites{lines(90, 100), lines(100, 90), always, false}, []Pair{{0, 0}, {1, 1}}, []Pair{{0, 0}, {1, 1}}},
+		{"it is while no packets are carried", Sites{lines(90, 100), lines(100, 90), always, true}, []Pair{{0, 0}, {1, 1}}, []Pair{{0, 1}, {1, 0}}},
+		{"one here", Sites{lines(40), lines(20, 20), always, false}, []Pair{{0, 0}}, []Pair{{0, 0}, {0, 1}}},
+		{"one there", Sites{lines(20, 20), lines(40), always, false}, nil, []Pair{{0, 0}, {1, 0}}},
+		{"the fast one is shared", Sites{lines(100, 20), lines(20, 50, 50), always, false}, nil, []Pair{{0, 1}, {0, 2}, {1, 0}}},
+		{"who shares, too", Sites{lines(200, 39), lines(74, 52, 30), always, false}, nil, []Pair{{0, 0}, {0, 1}, {1, 2}}},
+		{"one does not answer", Sites{lines(20, 20), lines(20, 20), except(Pair{0, 1}, Pair{1, 1}), false}, []Pair{{0, 0}, {1, 1}}, []Pair{{0, 0}, {1, 0}}},
+		{"only crossed", Sites{lines(20, 20), lines(20, 20), except(Pair{0, 0}, Pair{1, 1}), false}, nil, []Pair{{0, 1}, {1, 0}}},
+		{"it returns", Sites{lines(20, 20), lines(20, 20), always, false}, []Pair{{0, 0}, {0, 1}}, []Pair{{0, 0}, {1, 1}}},
+		{"a line is gone", Sites{lines(20), lines(20, 20), always, false}, []Pair{{0, 0}, {1, 1}, {7, 7}, {-1, 0}}, []Pair{{0, 0}, {0, 1}}},
+		{"unknown rates", Sites{lines(Unknown, 10), lines(10, Unknown), always, false}, nil, []Pair{{0, 1}, {1, 0}}},
+		{"a backup shares", Sites{backup(lines(20, 5)), lines(20, 20), always, false}, nil, []Pair{{0, 0}, {0, 1}, {1, 0}}},
+		{"a backup there", Sites{lines(20, 20), backup(lines(20, 5)), always, false}, []Pair{{0, 0}, {1, 1}}, []Pair{{0, 0}, {1, 0}, {1, 1}}},
+		{"backups at both", Sites{backup(lines(20, 5)), backup(lines(20, 5)), always, false}, nil, []Pair{{0, 0}, {0, 1}, {1, 0}}},
+		{"a backup stays where it is", Sites{backup(lines(20, 5)), lines(20, 20), always, false}, []Pair{{1, 1}}, []Pair{{0, 0}, {0, 1}, {1, 1}}},
+		{"only backups answer", Sites{backup(lines(5)), backup(lines(5)), always, false}, nil, []Pair{{0, 0}}},
+		{"a backup alone", Sites{backup(lines(5)), lines(20, 20), always, false}, nil, []Pair{{0, 0}, {0, 1}}},
+		{"a backup that a later line makes spare", Sites{backup(lines(0, 0)), lines(0, 0, 0, 0), except(Pair{0, 2}), false}, []Pair{{1, 3}}, []Pair{{0, 0}, {0, 1}, {0, 3}, {1, 2}}},
+		{"none", Sites{nil, lines(20), always, false}, []Pair{{0, 0}}, nil},
 	} {
 		if got := tc.sites.Choose(tc.current); !slices.Equal(got, tc.want) {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
@@ -67,7 +71,7 @@ func TestChoose(t *testing.T) {
 func TestRates(t *testing.T) {
 	const mbit = unit.MbitPerSecond
 	line := func(up, down unit.Bandwidth) []Line { return []Line{{Up: up * mbit, Down: down * mbit}} }
-	s := Sites{lines(40, Unknown), []Line{{Up: 10 * mbit, Down: 30 * mbit}, {Down: 30 * mbit}, {Up: Unknown, Down: Unknown}}, always}
+	s := Sites{lines(40, Unknown), []Line{{Up: 10 * mbit, Down: 30 * mbit}, {Down: 30 * mbit}, {Up: Unknown, Down: Unknown}}, always, false}
 	for _, tc := range []struct {
 		pairs []Pair
 		want  []Line
@@ -194,7 +198,7 @@ func TestBestByRate(t *testing.T) {
 		rate := rapid.Custom(func(t *rapid.T) Line {
 			return Line{Up: unit.Bandwidth(rapid.IntRange(0, 50).Draw(t, "up")) * unit.MbitPerSecond, Down: unit.Bandwidth(rapid.IntRange(0, 50).Draw(t, "down")) * unit.MbitPerSecond}
 		})
-		s := Sites{rapid.SliceOfN(rate, n, n).Draw(t, "here"), rapid.SliceOfN(rate, n, n).Draw(t, "there"), always}
+		s := Sites{rapid.SliceOfN(rate, n, n).Draw(t, "here"), rapid.SliceOfN(rate, n, n).Draw(t, "there"), always, false}
 		best := s.Value(s.Choose(nil))
 		order := make([]int, n)
 		for i := range order {
@@ -220,6 +224,48 @@ func TestBestByRate(t *testing.T) {
 		}
 		permute(0)
 	})
+}
+
+// TestNearBest: of 600 drawn sites with 2 to 4 lines each, of 2 Mbit/s to 1 Gbit/s down and a 20th
+// of it to all of it up, as many pairs as are chosen have at most a little more, by brute force.
+func TestNearBest(t *testing.T) {
+	r := rand.New(rand.NewPCG(36, 1))
+	between := func(low, high float64) float64 { return low * math.Pow(high/low, r.Float64()) }
+	draw := func() (list []Line) {
+		for range 2 + r.IntN(3) {
+			down := between(2, 1000) * float64(unit.MbitPerSecond)
+			list = append(list, Line{Up: unit.Bandwidth(down / between(1, 20)), Down: unit.Bandwidth(down)})
+		}
+		return list
+	}
+	less := 0
+	for range 600 {
+		s := Sites{Here: draw(), There: draw(), Answers: always}
+		pairs := s.Choose(nil)
+		every, most := s.all(), int64(0)
+		var set func(from int, pairs []Pair)
+		set = func(from int, chosen []Pair) {
+			if len(chosen) == len(pairs) {
+				if covered(chosen) == len(s.Here)+len(s.There) {
+					most = max(most, s.Value(chosen))
+				}
+				return
+			}
+			for i := from; i < len(every); i++ {
+				set(i+1, append(chosen, every[i]))
+			}
+		}
+		set(0, nil)
+		switch v := s.Value(pairs); {
+		case v < most*9/10:
+			t.Errorf("%v has %d kbit/s, others have %d: %+v", pairs, v, most, s)
+		case v < most*99/100:
+			less++
+		}
+	}
+	if less > 6 {
+		t.Errorf("%d of 600 have less than 0.99 of the most", less)
+	}
 }
 
 // TestSharesFit: the rates of pairs are no more than any line has.
