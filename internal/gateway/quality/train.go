@@ -7,9 +7,9 @@ import (
 	"github.com/tabane/tabane/internal/base/unit"
 )
 
-// maxTrainRate is the highest rate that a train shows: at a higher one, packets arrive faster than
-// a receiver that is woken for them notes when.
-const maxTrainRate = 200 * unit.MbitPerSecond
+// minTrainStep is the shortest time that shows a rate: a receiver that is woken for packets notes
+// when they have arrived not more exactly.
+const minTrainStep = 500 * time.Microsecond
 
 // TrainRate returns the rate of a path by when packets of one size, with all headers, arrived that
 // were sent at once, or 0 if that does not show it. Only the last third counts: the tokens that a
@@ -28,11 +28,8 @@ func TrainRate(arrived []time.Duration, size int) unit.Bandwidth {
 	}
 	slices.Sort(took)
 	median := took[len(took)/2]
-	if median <= 0 {
+	if median < minTrainStep {
 		return 0
 	}
-	if rate := rateOf(unit.Size(step*size), median); rate <= maxTrainRate {
-		return rate
-	}
-	return 0
+	return rateOf(unit.Size(step*size), median)
 }

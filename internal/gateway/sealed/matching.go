@@ -1,6 +1,7 @@
 package sealed
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -27,6 +28,9 @@ const (
 	// settling is how long after a change scouts are waited for that have no answer: more than the
 	// round trip by a satellite.
 	settling = time.Second
+	// matchingIdle is how long after a packet lines are matched as if none were carried: TCP that has
+	// lost packets may wait for seconds before it sends the next one.
+	matchingIdle = 5 * time.Second
 	// mostMissed is how many scouts in a row may have no answer before a pair does not answer.
 	mostMissed = 3
 )
@@ -177,7 +181,7 @@ func (x *matching) scout(b *batch, k *keys, now time.Duration) time.Duration {
 			}
 			s.id, s.sent, s.due = unguessable(), true, now+x.pause(at, s)
 			s.count++
-			x.peer.messages.sendBare(b, k, tunnel.ScoutPath, at, tunnel.Scout{ID: s.id}, now)
+			x.peer.messages.sendBare(b, k, tunnel.ScoutPath, at, now, tunnel.Scout{ID: s.id})
 		}
 		due = min(due, s.due)
 	}
@@ -257,8 +261,8 @@ func besides(own, other string) string {
 	return own
 }
 
-// unmeasured returns the places whose rates trains show: those of lines that answer, if neither has
-// a configured rate or is metered, and there is a choice.
+// unmeasured returns the places whose rates trains of both gateways show: those of lines that
+// answer, if neither has a configured rate or is metered, and there is a choice.
 func (x *matching) unmeasured() []place {
 	if !x.active() {
 		return nil
@@ -267,7 +271,7 @@ func (x *matching) unmeasured() []place {
 	here, there := map[*line]bool{}, map[uint8]bool{}
 	for _, at := range x.places() {
 		far, known := x.far(at)
-		if c := at.line.conf.Load(); !known || x.scouts[at].missed > 0 || !c.Up.Estimated || far.Down != tunnel.UnknownRate || c.Use.Metered() || x.metered[far.Line] {
+		if c := at.line.conf.Load(); !known || !c.Up.Estimated || far.Down != tunnel.UnknownRate || c.Use.Metered() || x.metered[far.Line] {
 			continue
 		}
 		here[at.line], there[far.Line] = true, true
@@ -279,31 +283,37 @@ func (x *matching) unmeasured() []place {
 	return all
 }
 
+// ratedWait is for how long after a change what trains of the peer show is waited for: it may be of
+// a version that does not send any between lines that have no path.
+const ratedWait = 20 * time.Second
+
 // measured returns the sites with the rates that trains have shown in place of those that are not
-// configured, once no more are sent. What a line carries in the other direction is not known, and
-// taken for the same.
-func (x *matching) measured(s *sites) *pairing.Sites {
-	var here, there [tunnel.MaxPaths]unit.Bandwidth
+// configured, once no more are sent. A rate from the peer that is not known is taken for the same as
+// that to it.
+func (x *matching) measured(s *sites, now time.Duration) *pairing.Sites {
+	m := &pairing.Sites{Here: slices.Clone(s.Here), There: slices.Clone(s.There), Answers: s.Answers, Idle: s.Idle}
+	raise := func(known *unit.Bandwidth, configured, to unit.Bandwidth) {
+		if configured == pairing.Unknown && to > 0 && (*known == pairing.Unknown || *known < to) {
+			*known = to
+		}
+	}
 	for _, at := range x.unmeasured() {
 		shown := x.peer.trains.shown[at]
-		p, ok := s.pairAt(at)
-		if !shown.ended() || !ok {
+		back, rated := x.peer.trains.rated[at]
+		far, _ := x.far(at)
+		i, j := slices.Index(s.lines, at.line), slices.IndexFunc(s.far, func(f tunnel.Scouted) bool { return f.Line == far.Line })
+		switch {
+		case !shown.ended() || !rated && now < x.since+ratedWait:
 			return &s.Sites
+		case i < 0 || j < 0:
+			continue // the place has not answered since a change
 		}
-		here[p.Here], there[p.There] = max(here[p.Here], shown.rate), max(there[p.There], shown.rate)
+		raise(&m.Here[i].Up, s.Here[i].Up, shown.rate)
+		raise(&m.There[j].Down, s.There[j].Down, shown.rate)
+		back = cmp.Or(back, shown.rate)
+		raise(&m.Here[i].Down, s.Here[i].Down, back)
+		raise(&m.There[j].Up, s.There[j].Up, back)
 	}
-	m := &pairing.Sites{Here: slices.Clone(s.Here), There: slices.Clone(s.There), Answers: s.Answers}
-	fill := func(lines []pairing.Line, rates []unit.Bandwidth) {
-		for i := range lines {
-			for _, known := range []*unit.Bandwidth{&lines[i].Up, &lines[i].Down} {
-				if *known == pairing.Unknown && rates[i] > 0 {
-					*known = rates[i]
-				}
-			}
-		}
-	}
-	fill(m.Here, here[:])
-	fill(m.There, there[:])
 	return m
 }
 
@@ -357,6 +367,8 @@ func (s *sites) pairAt(at place) (pairing.Pair, bool) {
 // decide has lines meet as they are to.
 func (x *matching) decide(now time.Duration) {
 	s := x.sites()
+	active := time.Duration(x.peer.active.Load())
+	s.Idle = active == 0 || now-active >= matchingIdle
 	at := map[pairing.Pair]int{} // the path of each pair
 	var current []pairing.Pair
 	for i := range x.live {
@@ -368,7 +380,7 @@ func (x *matching) decide(now time.Duration) {
 			}
 		}
 	}
-	pairs := x.measured(s).Choose(current)
+	pairs := x.measured(s, now).Choose(current)
 	rates := s.Rates(pairs)
 	lines := x.peer.plane.routing.Load().lines
 	used := map[int]bool{}
@@ -528,12 +540,23 @@ func (m *controlMessage) scout(v tunnel.Scout) {
 		return
 	}
 	c := m.from.line.conf.Load()
-	r.messages.sendBare(m.batch, r.session.sending, tunnel.ScoutPath, m.from, tunnel.Scouted{ID: v.ID, Line: uint8(i), Up: announced(c.Up), Down: announced(c.Down), Name: c.Name}, m.now)
+	answer := []tunnel.Record{tunnel.Scouted{ID: v.ID, Line: uint8(i), Up: announced(c.Up), Down: announced(c.Down), Name: c.Name}}
+	if rate, known := r.trains.offer(m.from); known {
+		answer = append(answer, tunnel.Rated{Rate: rate})
+	}
+	r.messages.sendBare(m.batch, r.session.sending, tunnel.ScoutPath, m.from, m.now, answer...)
 }
 
 // scouted applies the answer to a scout.
 func (m *controlMessage) scouted(v tunnel.Scouted) {
-	if !m.peer.trains.answered(v.ID, m.sent, m.now) {
+	if !m.peer.trains.answered(v, m.sent, m.now) {
 		m.peer.matching.scouted(v, m.now)
+	}
+}
+
+// rated applies what trains of the peer have shown.
+func (m *controlMessage) rated(v tunnel.Rated) {
+	if x := &m.peer.matching; m.peer.isScout(m.path) && x.active() && x.scouts[m.from] != nil {
+		m.peer.trains.rated[m.from] = v.Rate
 	}
 }

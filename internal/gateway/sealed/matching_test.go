@@ -3,6 +3,7 @@ package sealed
 import (
 	"crypto/rand"
 	"fmt"
+	mathrand "math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -129,39 +130,61 @@ func TestLinesMeet(t *testing.T) {
 }
 
 // TestLineReturns: a line of either gateway that was away for long has a path within 5 s of its
-// return, and so has each other line.
+// return, and so has each other line, also where one gateway has more lines, and of random lines,
+// which are slower in one direction.
 func TestLineReturns(t *testing.T) {
 	t.Parallel()
+	r := mathrand.New(mathrand.NewPCG(36, 2))
 	for _, away := range []time.Duration{5 * time.Second, 90 * time.Second, time.Hour} {
-		for n := range 2 {
-			s := simulate(t, [2][]dataplane.Use{{{}, {}}, {{}, {}}})
-			s.run(20 * time.Second)
-			s.cut[[2]int{n, 1}] = true
-			s.run(away)
-			delete(s.cut, [2]int{n, 1})
-			meet := func() string {
-				for end := range 2 {
-					var used []string
-					for _, l := range s.planes[end].Status().Peers[0].Links {
-						if l.State == "up" {
-							used = append(used, l.Line, l.Meets)
-						}
-					}
-					slices.Sort(used)
-					if !slices.Equal(slices.Compact(used), []string{"a0", "a1", "b0", "b1"}) {
-						return fmt.Sprintf("gateway %d uses %v", end, used)
-					}
+		for _, counts := range [][2]int{{2, 2}, {3, 2}, {2, 3}} {
+			for n := range 2 {
+				if away == time.Hour && counts[0] != counts[1] {
+					continue // it takes the time of all others
 				}
-				return ""
-			}
-			begun := s.now
-			for meet() != "" && s.now-begun < time.Minute {
-				s.run(100 * time.Millisecond)
-			}
-			if took := s.now - begun; took > 5*time.Second {
-				t.Errorf("line 1 of gateway %d was away for %v: all lines are used %v after its return, %s", n, away, took, meet())
+				lineReturns(t, r, counts, n, away)
 			}
 		}
+	}
+}
+
+// lineReturns has the second line of gateway n, of those with so many lines, be away.
+func lineReturns(t *testing.T, r *mathrand.Rand, counts [2]int, n int, away time.Duration) {
+	var uses [2][]dataplane.Use
+	var all []string
+	var lines [2][]*simulatedLine
+	for end, count := range counts {
+		uses[end] = make([]dataplane.Use, count)
+		for i := range count {
+			all, lines[end] = append(all, fmt.Sprintf("%c%d", 'a'+end, i)), append(lines[end], drawLine(r))
+		}
+	}
+	s := simulate(t, uses)
+	s.lines = lines
+	s.run(20 * time.Second)
+	s.cut[[2]int{n, 1}] = true
+	s.run(away)
+	delete(s.cut, [2]int{n, 1})
+	meet := func() string {
+		for end := range 2 {
+			var used []string
+			for _, l := range s.planes[end].Status().Peers[0].Links {
+				if l.State == "up" {
+					used = append(used, l.Line, l.Meets)
+				}
+			}
+			slices.Sort(used)
+			if !slices.Equal(slices.Compact(used), all) {
+				return fmt.Sprintf("gateway %d uses %v", end, used)
+			}
+		}
+		return ""
+	}
+	begun := s.now
+	for meet() != "" && s.now-begun < time.Minute {
+		s.run(100 * time.Millisecond)
+	}
+	if took := s.now - begun; took > 5*time.Second {
+		t.Errorf("line 1 of gateway %d of %v was away for %v: all lines are used %v after its return, %s", n, counts, away, took, meet())
 	}
 }
 

@@ -116,19 +116,23 @@ func (x *messages) lanesFor(k *keys, i int, now time.Duration) tunnel.Progress {
 // maxLanes bounds the lanes in a message.
 const maxLanes = 64
 
-// sendBare sends a record to a place that may be somebody else's. Before an address is proved,
+// sendBare sends records to a place that may be somebody else's. Before an address is proved,
 // nothing but the Hello goes with it: two gateways with endpoints have to agree on the numbers of
 // paths first.
-func (x *messages) sendBare(b *batch, k *keys, i int, to place, record tunnel.Record, now time.Duration) {
-	x.sendPadded(b, k, i, to, record, 0, now)
+func (x *messages) sendBare(b *batch, k *keys, i int, to place, now time.Duration, records ...tunnel.Record) {
+	x.sendPadded(b, k, i, to, 0, now, records...)
 }
 
 // sendPadded is sendBare of a message that is padded to size, if that is not 0.
-func (x *messages) sendPadded(b *batch, k *keys, i int, to place, record tunnel.Record, size int, now time.Duration) {
+func (x *messages) sendPadded(b *batch, k *keys, i int, to place, size int, now time.Duration, records ...tunnel.Record) {
 	if to.line.socket.Load() == nil {
 		return
 	}
-	x.body = k.out.AppendHello(tunnel.AppendRecord(x.body[:0], record))
+	x.body = x.body[:0]
+	for _, r := range records {
+		x.body = tunnel.AppendRecord(x.body, r)
+	}
+	x.body = k.out.AppendHello(x.body)
 	buf := b.slot(max(len(x.body), size))
 	clear(buf[tunnel.Offset+copy(buf[tunnel.Offset:], x.body):])
 	x.peer.sealToLocked(b, k, i, buf, tunnel.Control, tunnel.Stamp{}, controlClass, now, to)

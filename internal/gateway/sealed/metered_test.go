@@ -2,6 +2,7 @@ package sealed
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -41,10 +42,20 @@ type simulated struct {
 	busy bool
 	// cut are lines that carry nothing: the gateway, and the number.
 	cut map[[2]int]bool
+	// lines are what the lines of each gateway are like, those that are missing carry any rate.
+	lines    [2][]*simulatedLine
+	underWay []arrival // in the order of their arrival
 }
 
-// simulatedDelay is the one-way delay of all lines.
+// simulatedDelay is the one-way delay between lines that are like no simulatedLine.
 const simulatedDelay = 20 * time.Millisecond
+
+// arrival is a message that is under way to a line of a gateway.
+type arrival struct {
+	at      time.Duration
+	n, line int
+	udp.Received
+}
 
 // simulate makes two gateways, which have lines with these uses.
 func simulate(t testing.TB, uses [2][]dataplane.Use) *simulated {
@@ -62,6 +73,15 @@ func simulate(t testing.TB, uses [2][]dataplane.Use) *simulated {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { c.Close() })
+			raw, err := c.SyscallConn()
+			if err != nil {
+				t.Fatal(err)
+			}
+			// All of a train waits in it.
+			_ = raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20) })
+			if err != nil {
+				t.Fatal(err)
+			}
 			s.networks[n] = append(s.networks[n], c)
 		}
 	}
@@ -123,41 +143,49 @@ func (s *simulated) run(length time.Duration) {
 			}
 			next = min(next, r.tick(s.now, s.batch[n]))
 			s.batch[n].flush()
+			s.send(n)
 		}
-		if !s.deliver() {
+		if len(s.underWay) > 0 && s.underWay[0].at <= next {
+			s.now = max(s.now, s.underWay[0].at)
+			s.receive()
+		} else {
 			s.now = max(next, s.now+granularity)
 		}
 	}
 }
 
-// deliver delivers what was sent, after the delay of the lines, and reports whether there was any.
-func (s *simulated) deliver() bool {
-	type arrival struct {
-		n, line int
-		udp.Received
-	}
-	var all []arrival
-	for n := range s.networks {
-		for i := range s.networks[n] {
-			for {
-				data, sender, ok := s.read(n, i)
-				if !ok {
-					break
+// send puts what a gateway has sent under way.
+func (s *simulated) send(n int) {
+	for i := range s.networks[1-n] {
+		for {
+			data, sender, ok := s.read(1-n, i)
+			if !ok {
+				break
+			}
+			for j, l := range s.planes[n].lines {
+				if l.socket.Load().Local() != sender || s.cut[[2]int{1 - n, i}] || s.cut[[2]int{n, j}] {
+					continue
 				}
-				for j, l := range s.planes[1-n].lines {
-					if l.socket.Load().Local() == sender && !s.cut[[2]int{n, i}] && !s.cut[[2]int{1 - n, j}] {
-						all = append(all, arrival{n, i, udp.Received{Data: data, Size: len(data), From: s.address(1-n, j)}})
+				at, arrives := s.now+simulatedDelay, true
+				if s.lines[n] != nil {
+					if at, arrives = s.lines[n][j].up.carry(s.now, len(data)+ipUDP4); arrives {
+						at, arrives = s.lines[1-n][i].down.carry(at, len(data)+ipUDP4)
 					}
+				}
+				if arrives {
+					before, _ := slices.BinarySearchFunc(s.underWay, at+1, func(a arrival, at time.Duration) int { return cmp.Compare(a.at, at) })
+					s.underWay = slices.Insert(s.underWay, before, arrival{at, 1 - n, i, udp.Received{Data: data, Size: len(data), From: s.address(n, j)}})
 				}
 			}
 		}
 	}
-	if len(all) == 0 {
-		return false
-	}
-	s.now += simulatedDelay
-	for i := range all {
-		a := &all[i]
+}
+
+// receive has gateways receive what has arrived.
+func (s *simulated) receive() {
+	for len(s.underWay) > 0 && s.underWay[0].at <= s.now {
+		a := s.underWay[0]
+		s.underWay = s.underWay[1:]
 		p := s.planes[a.n]
 		b := s.batch[a.n]
 		var opened []opened
@@ -169,8 +197,8 @@ func (s *simulated) deliver() bool {
 			p.exchange(h)
 		}
 		b.flush()
+		s.send(a.n)
 	}
-	return true
 }
 
 // read reads a message to a line, if one is there.

@@ -72,7 +72,7 @@ func newPeer(p *Plane, own handshake.PrivateKey, c dataplane.Peer) *peer {
 		pacing:     pacing{due: pacer.Never},
 	}
 	r.connectParts()
-	r.trains.shown = map[place]shown{}
+	r.trains.forget()
 	r.session.assoc = handshake.NewAssociation(handshake.AssociationOptions{
 		Own: own, Peer: handshake.Peer{Public: c.Public, Preshared: c.Preshared},
 		Offers: p.offers(), Choose: p.choose, Random: random{}, NewIndex: p.newIndex,
@@ -121,7 +121,7 @@ func (r *peer) configure(c dataplane.Peer, s dataplane.State, lines []*line) err
 	if changed || !slices.Equal(r.plane.routing.Load().lines, lines) {
 		r.matching.change(r.plane.now())
 		r.matching.rates = [tunnel.MaxPaths]sharedRates{}
-		clear(r.trains.shown)
+		r.trains.forget()
 	}
 	for i := range r.links {
 		l := &r.links[i]

@@ -253,7 +253,7 @@ const (
 // counts for the path if there is no answer.
 func (x *prober) sendBare(b *batch, k *keys, i int, to place, counted bool, now time.Duration) {
 	id := x.peer.links[i].probing.sent.add(sentProbe{at: now, to: to, quiet: !counted})
-	x.peer.messages.sendBare(b, k, i, to, tunnel.Probe{ID: id}, now)
+	x.peer.messages.sendBare(b, k, i, to, now, tunnel.Probe{ID: id})
 }
 
 const (
@@ -289,7 +289,7 @@ func (x *prober) answer(b *batch, path int, from place, a tunnel.Answer, now tim
 		return
 	}
 	if from != l.place() && from == l.address.unproved.place && l.address.unproved.allow(path, bareAnswerLen) {
-		x.peer.messages.sendBare(b, x.peer.session.sending, path, from, a, now)
+		x.peer.messages.sendBare(b, x.peer.session.sending, path, from, now, a)
 	}
 	// To the proved one, too: a copy with another source, which comes before the probe, must not
 	// take the answer away.

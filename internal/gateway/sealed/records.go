@@ -58,6 +58,7 @@ var recordHandlers = byType(
 	on((*controlMessage).bye),
 	on((*controlMessage).scout),
 	on((*controlMessage).scouted),
+	on((*controlMessage).rated),
 	on((*controlMessage).pathUse),
 )
 

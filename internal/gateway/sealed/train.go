@@ -1,6 +1,8 @@
 package sealed
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/tabane/tabane/internal/base/unit"
@@ -11,26 +13,33 @@ import (
 
 // Trains measure rates that are not configured before packets need them: padded scouts that are
 // sent at once, of which each answer says when its scout has arrived. Each gateway sends one over
-// each path whose rate it does not know, and the one that decides which lines meet, also between
-// lines that have no path. It does so while no packets are carried, which would be between those of
-// the train, and never on metered lines.
+// each path whose rate it does not know. The one that decides which lines meet also sends them
+// between lines that have no path, and the other one to where the scouts of these have come from:
+// lines may be slow in one direction only. Trains are sent while no packets are carried, which would
+// be between those of the train, and never on metered lines.
+
+// trainCounts are the numbers of scouts of trains: a longer one follows where one took less than
+// shortTrain, or at last than wholeTrain and trainJitters times the jitter of its path. A line that
+// drops what exceeds its rate lets some 32 kB pass at once, as Linux' tbf is usually configured,
+// which are less than half of the second. Packets of the last one arrive in 5 ms at 1 Gbit/s.
+var trainCounts = [...]int{16, 64, 512}
 
 const (
-	// firstTrain is the number of scouts of a train, secondTrain that of another one where the
-	// first took less than shortTrain. A line that drops what exceeds its rate lets some 32 kB pass
-	// at once, as Linux' tbf is usually configured, which are less than half of the second.
-	firstTrain, secondTrain = 16, 64
-	shortTrain              = 100 * time.Millisecond
+	shortTrain, wholeTrain = 100 * time.Millisecond, 5 * time.Millisecond
+	trainJitters           = 4
 	// trainSize is the size of a packet that a scout is as long as.
 	trainSize = baseMTU
 	// trainWait is for how long after an answer, or its first scout, more are waited for.
 	trainWait = 500 * time.Millisecond
 	// trainTries is how many trains are sent to a place that show nothing, for example because the
-	// peer was not run in time: a faster line never does (quality.TrainRate). trainPause is the
-	// time to the second one, which doubles.
+	// peer was not run in time. trainPause is the time to the second one, which doubles.
 	trainTries, trainPause = 5, 500 * time.Millisecond
-	// trainJitters is how many times the jitter of its path a train must take.
-	trainJitters = 4
+	// trainAgain is the time to the next train between lines that may meet otherwise: a line may
+	// have got another rate for good.
+	trainAgain = time.Hour
+	// mostOffered bounds the places that trains may be sent to because scouts came from there: more
+	// are of a peer whose addresses have changed.
+	mostOffered = 4 * tunnel.MaxPaths
 )
 
 // trains are what trains have shown, and the one that is under way.
@@ -38,6 +47,11 @@ type trains struct {
 	peer *peer
 	// shown is what trains have shown of places.
 	shown map[place]shown
+	// offered are the places that scouts of the peer have come from, which decides which lines
+	// meet, and whether it has answered there: one scout is sent before a train.
+	offered map[place]bool
+	// rated is what trains of the peer have shown from a place.
+	rated map[place]unit.Bandwidth
 	// hinted is the place whose rate a path has begun with.
 	hinted  [tunnel.MaxPaths]place
 	current train
@@ -50,7 +64,7 @@ type shown struct {
 	due   time.Duration // of the next train
 }
 
-// ended reports whether no more trains are sent there.
+// ended reports whether trains have shown what they can.
 func (s shown) ended() bool { return s.rate > 0 || s.tries >= trainTries }
 
 // train is padded scouts that were sent at once.
@@ -62,6 +76,11 @@ type train struct {
 	// arrived is when the scouts arrived that were answered, on the peer's clock.
 	arrived []time.Duration
 	clock   quality.Clock
+}
+
+// forget forgets what was measured, because lines or addresses have changed.
+func (x *trains) forget() {
+	x.shown, x.offered, x.rated = map[place]shown{}, map[place]bool{}, map[place]unit.Bandwidth{}
 }
 
 // active reports whether trains may be sent.
@@ -83,13 +102,20 @@ func (x *trains) advance(b *batch, k *keys, now time.Duration) time.Duration {
 		if now < t.due && len(t.arrived) < t.count {
 			return t.due
 		}
-		rate, again := x.judge(t)
-		if again {
-			x.send(b, k, t.to, secondTrain, now)
+		rate, more := x.judge(t)
+		if more > 0 {
+			x.send(b, k, t.to, more, now)
 			return t.due
 		}
-		tries := x.shown[t.to].tries
-		x.shown[t.to] = shown{rate, tries + 1, now + trainPause<<tries}
+		before := x.shown[t.to]
+		next := shown{cmp.Or(rate, before.rate), before.tries + 1, now + trainPause<<min(before.tries, trainTries)}
+		if next.ended() {
+			next.due = now + trainAgain
+			if !x.peer.numbering.owner {
+				x.peer.messages.sendBare(b, k, tunnel.ScoutPath, t.to, now, tunnel.Rated{Rate: next.rate})
+			}
+		}
+		x.shown[t.to] = next
 		x.peer.log.Debug("train", "peer", x.peer.conf.Name, "line", t.to.line.name, "address", t.to.from, "rate", rate, "arrived", len(t.arrived), "of", t.count)
 		*t = train{}
 		x.hint()
@@ -97,7 +123,11 @@ func (x *trains) advance(b *batch, k *keys, now time.Duration) time.Duration {
 	}
 	to, due := x.next(now)
 	if due <= now {
-		x.send(b, k, to, firstTrain, now)
+		count := trainCounts[0]
+		if proved, offered := x.offered[to]; offered && !proved {
+			count = 1
+		}
+		x.send(b, k, to, count, now)
 		return t.due
 	}
 	return due
@@ -107,37 +137,76 @@ func (x *trains) advance(b *batch, k *keys, now time.Duration) time.Duration {
 func (x *trains) next(now time.Duration) (to place, due time.Duration) {
 	due = now + time.Hour
 	add := func(at place) {
-		if s := x.shown[at]; !s.ended() && s.due < due {
+		if s := x.shown[at]; s.due < due {
 			to, due = at, s.due
 		}
 	}
+	known := map[place]bool{}
 	for i := range x.peer.links {
 		l := &x.peer.links[i]
-		if at := x.peer.matching.alive(i); at.line != nil && l.configuredRate() == 0 && !l.rates.capacity.Known() && !x.peer.uses.of(i).Metered() {
+		at := x.peer.matching.alive(i)
+		switch {
+		case at.line == nil:
+		case l.configuredRate() > 0 || x.peer.uses.of(i).Metered():
+			known[at] = true
+		case !x.shown[at].ended() && !l.rates.capacity.Known():
 			add(at)
 		}
 	}
 	for _, at := range x.peer.matching.unmeasured() {
-		add(at)
+		if x.peer.matching.scouts[at].missed == 0 {
+			add(at)
+		}
+	}
+	lines := map[*line]bool{}
+	for at := range x.offered {
+		lines[at.line] = true
+	}
+	for at := range x.offered {
+		if c := at.line.conf.Load(); len(lines) > 1 && !known[at] && c.Up.Estimated && !c.Use.Metered() {
+			add(at)
+		}
 	}
 	return to, due
+}
+
+// offer notes where a scout of the peer has come from, and returns the rate there that trains have
+// shown, if they have ended.
+func (x *trains) offer(at place) (rate unit.Bandwidth, ended bool) {
+	if x.peer.numbering.owner {
+		return 0, false
+	}
+	if _, known := x.offered[at]; !known {
+		if len(x.offered) >= mostOffered {
+			x.forget()
+		}
+		x.offered[at] = false
+		x.peer.wakeControlLocked()
+	}
+	s := x.shown[at]
+	return s.rate, s.ended()
 }
 
 // send sends a train.
 func (x *trains) send(b *batch, k *keys, to place, count int, now time.Duration) {
 	x.current = train{to: to, first: unguessable(), count: count, due: now + trainWait}
 	for n := range count {
-		x.peer.messages.sendPadded(b, k, tunnel.ScoutPath, to, tunnel.Scout{ID: x.current.first + uint64(n)}, trainSize, now)
+		x.peer.messages.sendPadded(b, k, tunnel.ScoutPath, to, trainSize, now, tunnel.Scout{ID: x.current.first + uint64(n)})
 		b.flush() // a super-packet may pass a line's queue as a whole
 	}
 }
 
 // answered takes the answer to a scout, which the peer has sent at a time of its clock in
 // microseconds, and reports whether it was one of a train.
-func (x *trains) answered(id uint64, sent uint32, now time.Duration) bool {
+func (x *trains) answered(v tunnel.Scouted, sent uint32, now time.Duration) bool {
 	t := &x.current
-	if t.to.line == nil || id-t.first >= uint64(t.count) {
+	if t.to.line == nil || v.ID-t.first >= uint64(t.count) {
 		return false
+	}
+	if _, offered := x.offered[t.to]; offered {
+		if x.offered[t.to] = true; v.Down != tunnel.UnknownRate || x.peer.uses.theirs[v.Line].Metered() {
+			delete(x.offered, t.to)
+		}
 	}
 	t.arrived = append(t.arrived, now-t.clock.Difference(sent, now))
 	if t.due = now + trainWait; len(t.arrived) == t.count {
@@ -146,21 +215,26 @@ func (x *trains) answered(id uint64, sent uint32, now time.Duration) bool {
 	return true
 }
 
-// judge returns the rate that a train has shown, and whether a longer one is needed.
-func (x *trains) judge(t *train) (rate unit.Bandwidth, again bool) {
-	if len(t.arrived) < t.count/4 {
-		return 0, false
+// judge returns the rate that a train has shown, and the number of scouts of another one that is
+// needed.
+func (x *trains) judge(t *train) (rate unit.Bandwidth, more int) {
+	switch {
+	case len(t.arrived) == 0 || len(t.arrived) < t.count/4:
+		return 0, 0
+	case t.count == 1: // it proves the address
+		return 0, trainCounts[0]
 	}
-	took := t.arrived[len(t.arrived)-1] - t.arrived[0]
-	if t.count < secondTrain && took < shortTrain {
-		return 0, true
-	}
+	jitter := time.Duration(0)
 	for i := range x.peer.links {
-		if l := &x.peer.links[i]; l.line == t.to.line && took < trainJitters*l.reports.last.Jitter {
-			return 0, false
+		if l := &x.peer.links[i]; l.line == t.to.line || l.address.remote == t.to.from {
+			jitter = max(jitter, l.reports.last.Jitter)
 		}
 	}
-	return quality.TrainRate(t.arrived, trainSize+tunnel.Overhead+ipUDP4), false
+	took := t.arrived[len(t.arrived)-1] - t.arrived[0]
+	if n := slices.Index(trainCounts[:], t.count) + 1; n == 1 && took < shortTrain || n == 2 && took < max(wholeTrain, trainJitters*jitter) {
+		return 0, trainCounts[n]
+	}
+	return quality.TrainRate(t.arrived, trainSize+tunnel.Overhead+ipUDP4), 0
 }
 
 // hint has paths of which nothing is known begin with what trains have shown. A path that leads

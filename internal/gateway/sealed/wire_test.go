@@ -48,7 +48,7 @@ func TestWireDocument(t *testing.T) {
 	for _, r := range []tunnel.Record{
 		tunnel.Probe{}, tunnel.Answer{}, tunnel.Report{}, tunnel.Ack{}, tunnel.Progress{{}}, tunnel.Request{Counters: []uint64{1}}, tunnel.Hello{},
 		tunnel.PathAdd{}, tunnel.PathRemove{}, tunnel.NAT{}, tunnel.Register{}, tunnel.Bye{}, tunnel.Registered{}, tunnel.Open{}, tunnel.Arrived{}, tunnel.Sent{}, tunnel.NATSession{},
-		tunnel.Scout{}, tunnel.Scouted{}, tunnel.PathUse{},
+		tunnel.Scout{}, tunnel.Scouted{}, tunnel.Rated{}, tunnel.PathUse{},
 	} {
 		n := 0
 		if r.Type().Reliable() {

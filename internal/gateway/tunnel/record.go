@@ -32,6 +32,7 @@ const (
 	recordSent
 	recordScout
 	recordScouted
+	recordRated
 )
 
 const reliable RecordType = 1 << 7
@@ -76,6 +77,8 @@ func (t RecordType) String() string {
 		return "scout"
 	case recordScouted:
 		return "scouted"
+	case recordRated:
+		return "rated"
 	case recordHello:
 		return "hello"
 	case recordPathAdd:
@@ -101,7 +104,8 @@ func (t RecordType) String() string {
 }
 
 // Record is one of Probe, Answer, Report, Ack, Progress, Request, Hello, PathAdd, PathRemove, NAT,
-// Register, Registered, Bye, Open, NATSession, Arrived, Sent, Scout, Scouted, PathUse and Unknown.
+// Register, Registered, Bye, Open, NATSession, Arrived, Sent, Scout, Scouted, Rated, PathUse and
+// Unknown.
 type Record interface {
 	Type() RecordType
 	body(b []byte) []byte
@@ -202,6 +206,13 @@ type Scouted struct {
 	// be measured.
 	Up, Down unit.Bandwidth
 	Name     string
+}
+
+// Rated follows a Scouted whose sender has measured the rate between the lines of the message, from
+// itself to the receiver.
+type Rated struct {
+	// Rate is 0 if it could not be measured.
+	Rate unit.Bandwidth
 }
 
 // Open means that the sender accepts open messages with a cookie.
@@ -362,6 +373,7 @@ func (NATSession) Type() RecordType { return recordNATSession }
 func (PathUse) Type() RecordType    { return recordPathUse }
 func (Scout) Type() RecordType      { return recordScout }
 func (Scouted) Type() RecordType    { return recordScouted }
+func (Rated) Type() RecordType      { return recordRated }
 func (u Unknown) Type() RecordType  { return u.Kind }
 
 var be = binary.BigEndian
@@ -391,6 +403,8 @@ func (r Scouted) body(b []byte) []byte {
 	b = be.AppendUint64(be.AppendUint64(b, uint64(r.Up)), uint64(r.Down))
 	return append(b, r.Name[:min(len(r.Name), maxName)]...)
 }
+
+func (r Rated) body(b []byte) []byte { return be.AppendUint64(b, uint64(r.Rate)) }
 
 func (r Ack) body(b []byte) []byte { return be.AppendUint32(b, r.Number) }
 
@@ -707,6 +721,8 @@ func (f *fields) record(kind RecordType) Record {
 		return Scout{f.uint64()}
 	case recordScouted:
 		return Scouted{f.uint64(), f.path(), f.rate(), f.rate(), f.name()}
+	case recordRated:
+		return Rated{f.rate()}
 	case recordPadding:
 	}
 	return Unknown{kind}

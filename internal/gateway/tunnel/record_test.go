@@ -18,7 +18,7 @@ var records = []Record{
 		Path: 15, Next: 1 << 59, Lost: 3, Bytes: 1 << 40, Base: -3 * time.Second, Delay: 20 * time.Millisecond, Jitter: time.Millisecond,
 		Spread: time.Second, Standing: 15 * time.Millisecond, Late: 77,
 	},
-	Ack{9}, Progress{{3, 1 << 23}, {255, 7}}, Request{2, 1, []uint64{1 << 50}}, Request{15, 3, []uint64{7, 8, 7 + 1<<16 - 1}}, Hello{5, true}, PathAdd{3, unit.MbitPerSecond, UnknownRate, 2, true, "fiber"}, PathAdd{3, unit.MbitPerSecond, 0, 1<<30 - 1, false, ""}, PathRemove{2}, Scout{1 << 63}, Scouted{3, 15, UnknownRate, unit.MbitPerSecond, "lte"}, Scouted{},
+	Ack{9}, Progress{{3, 1 << 23}, {255, 7}}, Request{2, 1, []uint64{1 << 50}}, Request{15, 3, []uint64{7, 8, 7 + 1<<16 - 1}}, Hello{5, true}, PathAdd{3, unit.MbitPerSecond, UnknownRate, 2, true, "fiber"}, PathAdd{3, unit.MbitPerSecond, 0, 1<<30 - 1, false, ""}, PathRemove{2}, Scout{1 << 63}, Scouted{3, 15, UnknownRate, unit.MbitPerSecond, "lte"}, Scouted{}, Rated{unit.MbitPerSecond}, Rated{},
 	NAT{1, netip.MustParseAddrPort("192.0.2.1:4790")}, NAT{1, netip.MustParseAddrPort("[2001:db8::1]:4790")},
 	Register{4, netip.MustParseAddrPort("192.0.2.7:1"), netip.MustParseAddrPort("[2001:db8::9]:4790"), 90 * time.Second, unit.KbitPerSecond, unit.MbitPerSecond, 3, true, false},
 	Register{HomeAgent: netip.MustParseAddrPort("192.0.2.9:4790"), CareOf: netip.MustParseAddrPort("192.0.2.7:1"), Cost: 1<<30 - 1, Open: true},
