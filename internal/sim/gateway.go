@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/tabane/tabane/internal/base/fault"
@@ -99,11 +100,13 @@ type carrier struct {
 	lines         []sending
 	number        tunnel.Numbering
 	passengers    []passenger
-	inner         [lanes][]packet // of each lane by number, nil if it is not in use
+	inner         [lanes]*[inners]packet // of each lane by number, nil if it is not in use
 	result        GatewayResult
 	sampled       []uint64
 	pathSelection pathSelection
 	proven        bool // a path has answered
+	// roundTrip is how long the answer to a request takes at most.
+	roundTrip time.Duration
 
 	// The receiving end.
 	receiver *reseq.Receiver[laned]
@@ -216,11 +219,15 @@ func (s *Sim) enterAt(g *Gateway, paths []Path, way []int, reverse bool, from pa
 	t := s.tunnelAt(hop)
 	if lane := laneOf(len(t.passengers), from.datagrams); t.inner[lane] == nil {
 		s.spend(inners)
-		t.inner[lane] = make([]packet, inners)
+		t.inner[lane] = innerRings.Get().(*[inners]packet)
 	}
 	t.passengers = append(t.passengers, from)
 	return hop, nil
 }
+
+// innerRings has rings of simulations that have ended, whose packets are not read: 2 MiB would be
+// cleared for each.
+var innerRings = sync.Pool{New: func() any { return new([inners]packet) }}
 
 // tunnelKey identifies a tunnel of one direction.
 type tunnelKey struct {
@@ -268,6 +275,7 @@ func (s *Sim) carry(g *Gateway, paths []Path, reverse bool) (uint32, error) {
 		t.paths = append(t.paths, sched.Path{Usable: true, Room: math.MaxInt32, Rate: rate, Ratio: max(p.Ratio, 1)})
 	}
 	t.lines = make([]sending, len(t.paths))
+	t.setRoundTrip()
 	t.interval = probeInterval
 	if !g.Probes && !g.Open {
 		for i := range t.lines {
@@ -460,7 +468,7 @@ func (t *carrier) request(s *Sim, path int) {
 	}
 	m := &t.measured[path]
 	for {
-		r, any := m.gaps.Due(s.now, t.roundTrip(), t.counters)
+		r, any := m.gaps.Due(s.now, t.roundTrip, t.counters)
 		t.counters = r.Counters
 		if !any {
 			return
@@ -479,13 +487,12 @@ func (t *carrier) request(s *Sim, path int) {
 	}
 }
 
-// roundTrip returns how long the answer to a request takes at most.
-func (t *carrier) roundTrip() time.Duration {
-	least := time.Duration(math.MaxInt64)
+// setRoundTrip sets roundTrip by the paths' round trips.
+func (t *carrier) setRoundTrip() {
+	t.roundTrip = math.MaxInt64
 	for i := range t.lines {
-		least = min(least, t.lines[i].rtt.RTO(minRTOVariation))
+		t.roundTrip = min(t.roundTrip, t.lines[i].rtt.RTO(minRTOVariation))
 	}
-	return least
 }
 
 // minReplyVariation is the variation that the reply to a probe is allowed at least.
@@ -615,7 +622,7 @@ func (t *carrier) wake(s *Sim) {
 		if q := t.lines[i].queue; q != nil {
 			at = min(at, q.Next())
 		}
-		if due, any := t.measured[i].gaps.Next(t.roundTrip()); any && !t.Probes && !t.Open {
+		if due, any := t.measured[i].gaps.Next(t.roundTrip); any && !t.Probes && !t.Open {
 			at = min(at, due)
 		}
 	}
@@ -746,6 +753,7 @@ func (t *carrier) replied(s *Sim, p *packet) {
 	path.Delay = time.Duration(uint64(p.sack[0].start)<<32 | uint64(p.sack[0].end))
 	l := &t.lines[p.blocks]
 	l.rtt.Update(s.now - p.at)
+	t.setRoundTrip()
 	path.SRTT = l.rtt.SRTT
 	l.probed = 0
 	l.reported = max(l.reported, p.window)
@@ -801,6 +809,16 @@ func (t *carrier) collect() *GatewayResult {
 	r := t.result
 	r.Receiver = t.receiver.Stats()
 	return &r
+}
+
+// release ends the use of the tunnel.
+func (t *carrier) release() {
+	for i, ring := range t.inner {
+		if ring != nil {
+			innerRings.Put(ring)
+			t.inner[i] = nil
+		}
+	}
 }
 
 // check returns the faults of a gateway with that many paths.

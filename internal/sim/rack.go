@@ -103,7 +103,7 @@ func (r *rack) detect(now time.Duration, b *scoreboard, rtt *quality.RTT, state 
 		if settled := e.flags&sacked != 0 || e.flags&(lost|retransInFlight) == lost; seq == b.unsettled && (settled || e.flags&everRetrans != 0) {
 			b.unsettled++
 			if !settled {
-				b.again = append(b.again, seq)
+				b.addAgain(retransmission{seq, e.sent})
 			}
 			continue
 		}
@@ -113,13 +113,24 @@ func (r *rack) detect(now time.Duration, b *scoreboard, rtt *quality.RTT, state 
 		r.judge(now, b, seq, e, window)
 	}
 	left := b.again[:0]
-	for _, seq := range b.again {
-		if seq < b.una {
+	for i, x := range b.again {
+		if !sentAfter(r.sent, r.seq, x.sent, x.seq) {
+			if len(left) < i {
+				left = append(left, b.again[i:]...)
+			} else {
+				left = b.again
+			}
+			break
+		}
+		if x.seq < b.una {
 			continue
 		}
-		e := b.at(seq)
-		if r.judge(now, b, seq, e, window); e.flags&sacked == 0 && e.flags&(lost|retransInFlight) != lost {
-			left = append(left, seq)
+		e := b.at(x.seq)
+		if e.sent != x.sent {
+			continue // it was sent once more
+		}
+		if r.judge(now, b, x.seq, e, window); e.flags&sacked == 0 && e.flags&(lost|retransInFlight) != lost {
+			left = append(left, x)
 		}
 	}
 	b.again = left

@@ -37,16 +37,23 @@ type scoreboard struct {
 	// retransNext is pending.
 	highest                 [3]uint32
 	lossMarked, retransNext uint32
-	// Segments below unsettled are sacked, lost, or in again, which has those retransmitted, in the
-	// order of retransmission: RACK need not look at others.
+	// Segments below unsettled are sacked, lost, or in again, which has the retransmissions in the
+	// order in which they were sent: RACK need not look at others.
 	unsettled uint32
-	again     []uint32
+	again     []retransmission
 	// late is the lowest segment below it that an acknowledgement brings first and that was never
 	// retransmitted: a bound at first, which stays where there is none. 0: nobody asks.
 	late uint32
 	// blocks are the SACK blocks of the last acknowledgement.
 	blocks  [maxBlocks]span
 	nblocks int
+}
+
+// retransmission is a segment that was sent again at a time. It may have been acknowledged, or sent
+// once more, since.
+type retransmission struct {
+	seq  uint32
+	sent time.Duration
 }
 
 func newScoreboard() scoreboard {
@@ -237,10 +244,20 @@ func (b *scoreboard) unmarkLost() {
 	b.lost, b.pending, b.unsettled, b.again = 0, 0, b.una, b.again[:0]
 }
 
-// retransmitted records a retransmission.
-func (b *scoreboard) retransmitted(seq uint32, e *segment) {
+// addAgain adds a retransmission to again.
+func (b *scoreboard) addAgain(x retransmission) {
+	i := len(b.again)
+	b.again = append(b.again, x)
+	for ; i > 0 && sentAfter(b.again[i-1].sent, b.again[i-1].seq, x.sent, x.seq); i-- {
+		b.again[i] = b.again[i-1]
+	}
+	b.again[i] = x
+}
+
+// retransmitted records a retransmission at the time now.
+func (b *scoreboard) retransmitted(now time.Duration, seq uint32, e *segment) {
 	if seq < b.unsettled {
-		b.again = append(b.again, seq)
+		b.addAgain(retransmission{seq, now})
 	}
 	if e.flags&retransInFlight == 0 {
 		if e.flags&lost != 0 {

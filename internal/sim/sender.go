@@ -152,7 +152,7 @@ func (f *sender) sendNew(s *Sim, at uint64, length int) {
 
 // retransmit retransmits a segment.
 func (f *sender) retransmit(s *Sim, seq uint32, e *segment) {
-	f.board.retransmitted(seq, e)
+	f.board.retransmitted(s.now, seq, e)
 	f.undo.retransmitted(s.now)
 	f.result.Retransmissions++
 	f.transmit(s, seq, e)

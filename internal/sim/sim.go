@@ -238,7 +238,11 @@ func (s *Sim) Run(ctx context.Context) (Result, error) {
 		}
 	}
 	s.now = s.config.Duration
-	return s.collect(), nil
+	r := s.collect()
+	for _, t := range s.carriers {
+		t.release()
+	}
+	return r, nil
 }
 
 // late is how late datagrams may arrive after the last was sent, if nothing else keeps the

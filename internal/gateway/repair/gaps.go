@@ -58,6 +58,14 @@ type next struct {
 	at            time.Duration
 }
 
+// of returns when a missing message is due.
+func (n *next) of(m *gap) time.Duration {
+	return min(m.due(n.patience, n.rtt), m.since+giveUp)
+}
+
+// removed is called before a message is removed.
+func (n *next) removed(m *gap) { n.known = n.known && n.of(m) > n.at }
+
 // gap is a missing message.
 type gap struct {
 	counter      uint64
@@ -75,12 +83,13 @@ type Request struct {
 
 // Missed records that n messages before a counter have not arrived, though that one has.
 func (g *Gaps) Missed(now time.Duration, counter, n uint64) {
-	g.next.known = false
+	g.next.at = min(g.next.at, g.next.of(&gap{since: now}))
 	for c := counter - min(n, maxBurst); c < counter; c++ {
 		g.missing = append(g.missing, gap{counter: c, since: now})
 	}
 	if more := len(g.missing) - maxMissing; more > 0 {
 		g.missing = slices.Delete(g.missing, 0, more)
+		g.next.known = false
 	}
 }
 
@@ -95,8 +104,8 @@ func (g *Gaps) Arrived(now time.Duration, counter uint64) {
 	for _, list := range [...]*[]gap{&g.missing, &g.settled} {
 		if i, found := find(*list, counter); found {
 			g.overtaken.late(now, now-(*list)[i].since)
+			g.next.removed(&(*list)[i])
 			*list = slices.Delete(*list, i, i+1)
-			g.next.known = false
 		}
 	}
 }
@@ -107,8 +116,8 @@ func (g *Gaps) Retransmitted(counter uint64) (attempts uint8) {
 	if i, found := find(g.missing, counter); found {
 		attempts = g.missing[i].attempts
 		g.settle(g.missing[i])
+		g.next.removed(&g.missing[i])
 		g.missing = slices.Delete(g.missing, i, i+1)
-		g.next.known = false
 	}
 	return attempts
 }
@@ -151,7 +160,9 @@ func (g *Gaps) Due(now, rtt time.Duration, counters []uint64) (Request, bool) {
 		g.overtaken.lost(now)
 		lost++
 	}
-	g.settled = slices.Delete(g.settled, 0, lost)
+	if lost > 0 {
+		g.settled = slices.Delete(g.settled, 0, lost)
+	}
 	r := Request{Counters: counters[:0]}
 	if !due && lost == 0 {
 		return r, false
@@ -189,8 +200,7 @@ func (g *Gaps) Next(rtt time.Duration) (at time.Duration, any bool) {
 	if n := &g.next; !n.known || n.patience != patience || n.rtt != rtt {
 		*n = next{known: true, patience: patience, rtt: rtt, at: math.MaxInt64}
 		for i := range g.missing {
-			m := &g.missing[i]
-			n.at = min(n.at, m.due(patience, rtt), m.since+giveUp)
+			n.at = min(n.at, n.of(&g.missing[i]))
 		}
 	}
 	return g.next.at, true
