@@ -431,10 +431,10 @@ func (t *carrier) arrive(s *Sim, p *packet) {
 	}
 	m.got++
 	m.bytes += uint64(p.dsack)
-	lag, attempts, from := time.Duration(0), uint8(0), path
+	lag, requests, from := time.Duration(0), uint8(0), path
 	if origin := p.sack[0]; origin.end > 0 {
 		from = int(origin.start)
-		attempts = t.measured[from].gaps.Retransmitted(uint64(origin.end))
+		requests = t.measured[from].gaps.Retransmitted(uint64(origin.end))
 	} else if !t.Open {
 		lag = max(0, t.latest-t.measure(s, path, p))
 	}
@@ -442,11 +442,17 @@ func (t *carrier) arrive(s *Sim, p *packet) {
 	m.high = max(m.high, p.window)
 	t.request(s, path)
 	hold, lane := t.Hold, uint8(p.sack[laneSpan].start)
-	if hold == reseq.Auto && t.inner[lane][p.seq%inners].kind == ack {
-		hold = reseq.Off // it is cumulative
+	if hold == reseq.Auto {
+		switch t.inner[lane][p.seq%inners].kind {
+		case ack:
+			hold = reseq.Off // it is cumulative
+		case cross:
+			hold = reseq.Prompt
+		default: // the order of others matters
+		}
 	}
 	out, _ := t.receiver.Push(s.now, reseq.Arrival{
-		Path: from, Lane: lane, Seq: p.seq, Distance: p.length, Copied: p.duplicate, Hold: hold, Unusual: attempts > 1, Lag: lag,
+		Path: from, Lane: lane, Seq: p.seq, Distance: p.length, Copied: p.duplicate, Hold: hold, Requests: requests, Lag: lag,
 	}, laned{lane, p.seq}, t.out[:0])
 	t.deliver(s, out)
 }

@@ -15,7 +15,8 @@ const (
 	seqMask = 1<<seqBits - 1
 )
 
-// Hold is how long a Receiver may hold a packet for packets before it: Off, Auto, or a fixed time.
+// Hold is how long a Receiver may hold a packet for packets before it: Off, Auto, Prompt, or a
+// fixed time.
 type Hold time.Duration
 
 const (
@@ -23,6 +24,9 @@ const (
 	Off Hold = 0
 	// Auto: the packet is held only while reordering is measured, and only as long as needed.
 	Auto Hold = -1
+	// Prompt: the same by the reordering of such packets alone, and without those that were lost
+	// and sent again, which take a round trip: its own arrival matters more than their order.
+	Prompt Hold = -2
 )
 
 // Arrival describes a packet of a tunnel.
@@ -40,10 +44,10 @@ type Arrival struct {
 	// Lag is how much later than this packet those before it may arrive that were sent on other
 	// paths, by what is known of the delays of the paths. 0: none, or unknown.
 	Lag time.Duration
-	// Unusual: the packet is late for a reason that most are not late for, so that Auto does not
-	// hold others for as long: it was lost twice.
-	Unusual bool
-	Hold    Hold
+	// Requests is how often the packet was requested because it was missing. Most that were lost
+	// were lost once, so Auto does not hold others for as long as those that were lost twice.
+	Requests uint8
+	Hold     Hold
 }
 
 // ReceiverOptions configure a Receiver. Zero means the default.
@@ -110,9 +114,10 @@ type Receiver[T any] struct {
 	live    uint16
 	// unordered is until when a path counts as one that reorders its own packets.
 	unordered [MaxPaths]time.Duration
-	spread    spread
-	rings     rings[T]
-	stats     ReceiverStats
+	// spread is that of all packets but those with Prompt, which have prompt.
+	spread, prompt spread
+	rings          rings[T]
+	stats          ReceiverStats
 }
 
 // lane is a sequence. Numbers below next are delivered or skipped, and those from next to high are
@@ -269,8 +274,10 @@ func (r *Receiver[T]) pushBehind(now time.Duration, l *lane[T], a Arrival, e T, 
 	}
 	l.see(a.Seq)
 	r.stats.Reordered++
-	if !a.Unusual {
-		r.spread.add(now, now-l.missed(now, a.Seq, r.limit), r.limit)
+	if late := now - l.missed(now, a.Seq, r.limit); a.Hold == Prompt && a.Requests == 0 {
+		r.prompt.add(now, late, r.limit)
+	} else if a.Hold != Prompt && a.Requests <= 1 {
+		r.spread.add(now, late, r.limit)
 	}
 	if !ordered {
 		r.unordered[a.Path] = now + memory
@@ -425,13 +432,18 @@ func (r *Receiver[T]) bound(now time.Duration, l *lane[T], a Arrival) time.Durat
 		return 0
 	}
 	r.spread.Age(now)
+	r.prompt.Age(now)
 	return r.holding(l)
 }
 
 // holding returns how long the packets of a lane that are held may be.
 func (r *Receiver[T]) holding(l *lane[T]) time.Duration {
-	if l.hold == Auto {
-		bound := r.spread.bound(r.limit)
+	if l.hold < 0 {
+		by := &r.spread
+		if l.hold == Prompt {
+			by = &r.prompt
+		}
+		bound := by.bound(r.limit)
 		if since(l.elsewhere, l.next) > 0 {
 			bound = max(bound, patience(l.lag, r.limit))
 		}

@@ -141,7 +141,7 @@ func traffic(t *rapid.T, hold Hold, jitter bool) []packet {
 // it was late beyond the bound, and is not held for longer than the bound.
 func TestPropertyReceiver(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		hold := rapid.SampledFrom([]Hold{Off, Auto, Hold(5 * ms), Hold(80 * ms), Hold(time.Hour)}).Draw(t, "hold")
+		hold := rapid.SampledFrom([]Hold{Off, Auto, Prompt, Hold(5 * ms), Hold(80 * ms), Hold(time.Hour)}).Draw(t, "hold")
 		jitter := rapid.Bool().Draw(t, "jitter")
 		all := traffic(t, hold, jitter)
 		limit := time.Duration(rapid.SampledFrom([]int{20, 500}).Draw(t, "limit")) * ms
@@ -170,7 +170,7 @@ func TestPropertyReceiver(t *testing.T) {
 			t.Fatalf("%d of %d packets delivered", len(delivered), len(arrival))
 		}
 		bound := min(time.Duration(hold), limit)
-		if hold == Auto {
+		if hold < 0 {
 			bound = limit
 		}
 		seen := map[int]bool{}
@@ -187,7 +187,7 @@ func TestPropertyReceiver(t *testing.T) {
 				highest[p.Lane] = p.id
 				continue
 			}
-			if hold == Off || hold == Auto || jitter || r.Stats().Forced > 0 {
+			if hold <= 0 || jitter || r.Stats().Forced > 0 {
 				continue
 			}
 			// Since when was it missed?
@@ -220,7 +220,7 @@ func TestPropertyReceiverOfAnything(t *testing.T) {
 			}
 			a := Arrival{
 				Path: random.IntN(MaxPaths), Lane: uint8(random.IntN(3)), Seq: (base + random.Uint32N(80)) & seqMask,
-				Distance: uint16(random.IntN(100)), Copied: random.IntN(2) == 0, Hold: []Hold{Off, Auto, Hold(10 * ms)}[random.IntN(3)],
+				Distance: uint16(random.IntN(100)), Copied: random.IntN(2) == 0, Hold: []Hold{Off, Auto, Prompt, Hold(10 * ms)}[random.IntN(4)],
 				Lag: time.Duration(random.IntN(2000)) * ms,
 			}
 			base++
@@ -354,6 +354,32 @@ func TestReceiverLearns(t *testing.T) {
 // TestReceiverKnowsLaterPaths: the first packets on a path that is 40 ms shorter wait for those
 // that were sent before on the other one, though none has been late so far. What the path itself
 // has lost is not waited for as long.
+// TestReceiverPrompt checks that prompt packets wait as long as those of their kind were overtaken,
+// not for what others wait for, nor for what was lost and sent again.
+func TestReceiverPrompt(t *testing.T) {
+	r := NewReceiver[uint32](ReceiverOptions{})
+	now := time.Duration(0)
+	prompt := func(n uint32) Arrival { return Arrival{Lane: 1, Seq: n, Hold: Prompt} }
+	push(t, r, &now, nil, Arrival{Seq: 1, Hold: Auto})
+	now += 100 * ms
+	push(t, r, &now, nil, Arrival{Seq: 0, Hold: Auto}, prompt(0), prompt(2))
+	now += 50 * ms
+	lost := prompt(1)
+	lost.Requests = 1
+	push(t, r, &now, nil, lost)
+	if out := push(t, r, &now, nil, prompt(4)); !slices.Equal(out, []uint32{4}) {
+		t.Errorf("delivered %v: a prompt packet waits for others, or for what was lost", out)
+	}
+	now += 10 * ms
+	push(t, r, &now, nil, prompt(3))
+	if out := push(t, r, &now, nil, prompt(6)); len(out) > 0 {
+		t.Errorf("delivered %v: a prompt packet does not wait for one that may be late", out)
+	}
+	if at, waits := r.Timeout(); !waits || at-now < 10*ms || at-now > 20*ms {
+		t.Errorf("a prompt packet waits for %v (%v), want a little more than 10 ms", at-now, waits)
+	}
+}
+
 func TestReceiverKnowsLaterPaths(t *testing.T) {
 	const lag = 40 * ms
 	short := func(seq uint32, distance uint16) Arrival {

@@ -283,7 +283,8 @@ func TestHold(t *testing.T) {
 		{"data", &auto, segment(false, ack, 1), reseq.Auto},
 		{"FIN", &auto, segment(true, ack|flagFIN, 0), reseq.Auto},
 		{"SYN", &auto, segment(false, flagSYN, 0), reseq.Auto},
-		{"datagram", &auto, datagram, reseq.Auto},
+		{"datagram", &auto, datagram, reseq.Prompt},
+		{"full datagram", &auto, append(datagram, make([]byte, fullSize-len(datagram))...), reseq.Auto},
 		{"acknowledgment with a fixed time", &fixed, segment(false, ack, 0), reseq.Hold(time.Second)},
 	} {
 		if got := tt.routes.hold(tt.b); got != tt.want {

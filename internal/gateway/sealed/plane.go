@@ -140,6 +140,11 @@ func (r *routing) hold(packet []byte) reseq.Hold {
 	if isAcknowledgment(packet) {
 		return reseq.Off
 	}
+	// Calls, games and names do not wait for what was lost; full packets may be QUIC's, which takes
+	// three that overtake another for its loss.
+	if tcpHeader(packet) == nil && !full(1, len(packet)) {
+		return reseq.Prompt
+	}
 	return reseq.Auto
 }
 

@@ -157,7 +157,7 @@ func (x *receiving) pushLocked(now time.Duration, o *opened, wait reseq.Hold, ou
 	}
 	out, fresh := x.order.receiver.Push(now, reseq.Arrival{
 		Path: int(path), Lane: o.stamp.Lane, Seq: uint32(o.stamp.Seq), Distance: o.stamp.Distance, Copied: o.stamp.Copied,
-		Unusual: o.requests > 1, Hold: wait, Lag: o.lag,
+		Requests: o.requests, Hold: wait, Lag: o.lag,
 	}, h, out)
 	if !fresh {
 		h.buffer.release()
