@@ -288,7 +288,7 @@ func (c *connection) collect(s *Sim) ConnectionResult {
 		r.Paths = append(r.Paths, s.senders[int(c.first)+i].collect(s))
 	}
 	if c.Overflow {
-		r.Learned = c.use.learned(s.now, len(c.Paths))
+		r.Learned, r.Uses = c.use.learned(s.now, len(c.Paths)), c.use.decisions
 	}
 	return r
 }

@@ -48,6 +48,8 @@ type ConnectionResult struct {
 	Reinjected uint64
 	// Learned is what the connection learned of each path, with Connection.Overflow.
 	Learned []selection.Past `json:",omitempty"`
+	// Uses are the decisions on paths, with Connection.Overflow.
+	Uses []Use `json:"-"`
 	// Gateway is the tunnel that carries the data, with a Gateway.
 	Gateway *GatewayResult `json:",omitempty"`
 	// Penalties is the number of times a subflow was penalized.

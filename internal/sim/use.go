@@ -3,6 +3,7 @@ package sim
 import (
 	"time"
 
+	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/epe/selection"
 )
 
@@ -11,6 +12,30 @@ type use struct {
 	selection.Connection[int]
 	at    time.Duration // of the next decision
 	paths []progress
+	// reasons are those of the paths after the last decision.
+	reasons   []selection.Reason
+	decisions []Use
+}
+
+// Use is a decision on a path, with the rate and the delay that were assumed of it.
+type Use struct {
+	At     time.Duration
+	Path   int
+	Reason selection.Reason
+	Rate   unit.Bandwidth
+	Delay  time.Duration
+}
+
+// record adds the decisions that changed.
+func (u *use) record(now time.Duration, samples []selection.Sample[int]) {
+	for _, s := range samples {
+		why := u.Reason(s.Path)
+		if why != u.reasons[s.Path] {
+			rate, delay := u.Estimate(s.Path)
+			u.decisions = append(u.decisions, Use{now, s.Path, why, unit.Bandwidth(8 * rate), delay})
+			u.reasons[s.Path] = why
+		}
+	}
 }
 
 // progress is the last sample of a path, and the time of the last delivery.
@@ -37,7 +62,7 @@ func (u *use) learned(now time.Duration, n int) []selection.Past {
 func (c *connection) lookAtPaths(s *Sim) {
 	c.use.at = s.now + selection.Interval
 	if c.use.paths == nil {
-		c.use.paths = make([]progress, len(c.flows))
+		c.use.paths, c.use.reasons = make([]progress, len(c.flows)), make([]selection.Reason, len(c.flows))
 		c.use.Policy, c.use.Terms = c.Policy, terms(c.Paths)
 		c.use.Source = func() (selection.Source, bool) { return c.source(s) }
 	}
@@ -48,6 +73,7 @@ func (c *connection) lookAtPaths(s *Sim) {
 		}
 	}
 	c.use.Update(s.now, samples)
+	c.use.record(s.now, samples)
 	for i := range c.paths {
 		c.paths[i].Backup = c.Paths[i].Backup || !c.use.Reason(i).Open()
 	}

@@ -302,6 +302,15 @@ func (c *Connection[K]) Reason(k K) Reason {
 	return Unused
 }
 
+// Estimate returns the rate in bytes/s and the delay that are assumed of a path, 0 if it is not known.
+func (c *Connection[K]) Estimate(k K) (rate float64, delay time.Duration) {
+	p := c.paths[k]
+	if p == nil {
+		return 0, 0
+	}
+	return p.capacity, time.Duration(p.delay * float64(time.Second))
+}
+
 // Update takes a sample of each path that can carry data, in the order of preference, and decides
 // which are open. The time now is relative to any fixed start. It reports whether a path opened or
 // was put at rest.

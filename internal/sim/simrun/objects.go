@@ -41,6 +41,7 @@ func (p *plan) simulateObjects(ctx context.Context, k result.CellKey, trial int,
 	t, limit := of.Traffic, of.Limit
 	var (
 		arrivals []reseq.Burst
+		notes    []result.Note // decisions of the first connection
 		times    []time.Duration
 		began    time.Duration
 	)
@@ -66,6 +67,9 @@ func (p *plan) simulateObjects(ctx context.Context, k result.CellKey, trial int,
 			return run, nil, fmt.Errorf("%s trial %d: %w", k, trial, err)
 		}
 		c := &simulated.Connections[0]
+		if i == 0 {
+			notes = uses(of.Own().Transport.Links, &config.Connections[0], c, config.Connections[0].Start)
+		}
 		for _, b := range c.Reseq.Series {
 			b.At += began
 			arrivals = append(arrivals, b)
@@ -101,7 +105,7 @@ func (p *plan) simulateObjects(ctx context.Context, k result.CellKey, trial int,
 		run.Notes[result.NoteError] = err.Error()
 		return run, nil, nil
 	}
-	trace := &result.Trace{CellKey: k, Trial: trial, Interval: interval, Samples: report.Series}
+	trace := &result.Trace{CellKey: k, Trial: trial, Interval: interval, Samples: report.Series, Decisions: notes}
 	result.PutDelivery(run.Metrics, report)
 	result.Mean(of.Phases, report.Duration).Put(run.Metrics)
 	trace.Measure(of.Phases, run.Metrics)

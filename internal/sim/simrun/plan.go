@@ -554,6 +554,7 @@ func (p *plan) measure(of *cell.Cell, trial int, config sim.Config, simulated si
 		}
 		slices.SortFunc(trace.Subflows, func(a, b result.Subflow) int { return strings.Compare(a.Name, b.Name) })
 	}
+	trace.Decisions = uses(transport.Links, &config.Connections[0], c, began)
 	if t.Beside > 0 && t.Objects == 0 {
 		measureBeside(&run, simulated, began, report.Duration)
 	}

@@ -1,8 +1,10 @@
 package simrun
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/epe/edge"
@@ -79,3 +81,24 @@ func putFirstLink(metrics map[string]float64, paths []sim.PathResult) {
 		metrics[result.FirstLink] = float64(first) / float64(all)
 	}
 }
+
+// uses explains what a connection recalled of its paths, and its decisions on them.
+func uses(links []string, config *sim.Connection, c *sim.ConnectionResult, began time.Duration) []result.Note {
+	var list []result.Note
+	for i, p := range config.Past {
+		text := fmt.Sprintf("%s: recalled as %s, %.1f ms, %s", links[i], unit.Bandwidth(8*p.Rate), milliseconds(p.MinRTT), p.Verdict)
+		if p.Rest > 0 {
+			text += " for " + p.Rest.Round(time.Millisecond).String()
+		}
+		list = append(list, result.Note{Text: text})
+	}
+	if config.Past != nil {
+		list = append(list, result.Note{Text: links[config.Begin] + ": begins"})
+	}
+	for _, u := range c.Uses {
+		list = append(list, result.Note{At: u.At - began, Text: fmt.Sprintf("%s: %s, %s, %.1f ms", links[u.Path], u.Reason, u.Rate, milliseconds(u.Delay))})
+	}
+	return list
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

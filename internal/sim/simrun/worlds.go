@@ -296,7 +296,7 @@ func Values(judged []Judged) []map[string]float64 {
 }
 
 // Why writes the course of a world in the cell that a measure judges: what each transport
-// delivered, and what each path carried in each second beside what it can carry.
+// delivered, and what each path carried in each second beside what it can carry, and the decisions on paths.
 func Why(ctx context.Context, w worlds.World, base *scenario.Spec, m worlds.Measure) (string, error) {
 	spec, err := w.Spec(base).Select(scenario.Selection{Traffic: []string{m.Traffic}})
 	if err != nil {
@@ -316,15 +316,21 @@ func Why(ctx context.Context, w worlds.World, base *scenario.Spec, m worlds.Meas
 	for _, run := range r.Runs {
 		fmt.Fprintf(&b, "%-8s %9.3f\n", run.Transport, run.Metrics[result.Goodput]/1e6)
 	}
-	if trace == nil || len(trace.Subflows) == 0 {
+	if trace == nil {
 		return b.String(), nil
 	}
-	writeCourse(&b, w, m, trace)
+	if len(trace.Subflows) > 0 {
+		writeCourse(&b, w, m, trace)
+	}
+	b.WriteString("\n")
+	for _, d := range trace.Decisions {
+		fmt.Fprintf(&b, "%6.2f  %s\n", d.At.Seconds(), d.Text)
+	}
 	return b.String(), nil
 }
 
 // writeCourse writes what each path carried in each second, what it can carry, and what the sender
-// knew of it then, and the decisions on paths.
+// knew of it then.
 func writeCourse(b *strings.Builder, w worlds.World, m worlds.Measure, trace *result.Trace) {
 	fmt.Fprintf(b, "\nCarried by %s, what the path can carry, in Mbit/s, and what the sender knew of it: rate, delay beyond the first path's, jitter in ms,\n"+
 		"loss in percent; - while it rests:\n%6s", m.Transport, "s")
@@ -344,9 +350,6 @@ func writeCourse(b *strings.Builder, w worlds.World, m worlds.Measure, trace *re
 		}
 	}
 	b.WriteString("\n")
-	for _, d := range trace.Decisions {
-		fmt.Fprintf(b, "%6.2f  %s\n", d.At.Seconds(), d.Text)
-	}
 }
 
 // knownOf returns what the sender knew of a path at the end of an interval.
