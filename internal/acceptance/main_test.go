@@ -272,8 +272,9 @@ var blanks = regexp.MustCompile(`\s+`)
 
 // report is what `tabane fetch --json` says.
 type report struct {
-	Bytes     int64 `json:"bytes"`
-	UsedMPTCP bool  `json:"used_mptcp"`
+	Bytes      int64         `json:"bytes"`
+	UsedMPTCP  bool          `json:"used_mptcp"`
+	LongestGap time.Duration `json:"longest_gap_ns"`
 }
 
 func (l *lab) fetch(args ...string) report {

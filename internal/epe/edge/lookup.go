@@ -101,13 +101,13 @@ type Connections struct {
 	// connections.
 	Connections int       `json:"connections"`
 	Subflows    []Subflow `json:"subflows"`
-	// Remembered is what connections learned of paths, with mptcp.use: overflow or a policy: at
-	// most limit, the newest first.
+	// Remembered is what connections learned of paths, with mptcp.use: overflow or a policy, and
+	// which carry no data: at most limit, the newest first.
 	Remembered []Remembered `json:"remembered,omitempty"`
 }
 
 // Remembered is what connections learned of the path through an egress peer to the clients of a
-// prefix. It counts for 10 minutes.
+// prefix. It counts for 10 minutes, or while the path rests.
 type Remembered struct {
 	Egress string       `json:"egress"`
 	Client netip.Prefix `json:"client"`

@@ -239,6 +239,8 @@ func (c *connection) reconcile(peer int) {
 		m.schedule(c, -1, a.notBefore) // a better peer may be waiting for its slot
 	case m.now.Before(a.notBefore):
 		m.schedule(c, peer, a.notBefore)
+	case !c.brokenUntil(peer).IsZero():
+		m.schedule(c, peer, c.brokenUntil(peer))
 	case !c.announces(): // until it is worth it
 	case !c.mayAnnounce(peer): // until another subflow is lost
 	default:

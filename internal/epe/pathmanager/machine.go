@@ -67,7 +67,8 @@ type machine struct {
 	epoch      time.Time
 	sampleSoon bool
 	memory     *selection.Memory
-	added      uint64 // subflows
+	broken     []broken // not logged yet
+	added      uint64   // subflows
 	byAddress  map[netip.Addr]int
 	conns      map[uint32]*connection
 	// clients indexes the connections by client address, to find those that a route covers.
@@ -199,6 +200,7 @@ func (m *machine) event(now time.Time, e mptcp.Event) {
 		m.subflowEstablished(e)
 	case mptcp.SubClosed:
 		if c := m.conns[e.Token]; c != nil {
+			c.subflowReset(e)
 			c.subflowClosed(e.Local, e.Remote)
 		}
 	case mptcp.Closed:
@@ -362,6 +364,9 @@ func (m *machine) stalled(now time.Time, token uint32, stalled, idle []mptcp.End
 			continue
 		}
 		m.counts.Stalls++
+		if !s.initial && s.peer >= 0 && s.last.InFlight > 0 && !s.carried() {
+			c.leaveBroken(s, "no answer to data")
+		}
 		c.rememberStall(s)
 		if s.peer < 0 || s.initial {
 			s.stalled = true

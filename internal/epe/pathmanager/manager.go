@@ -198,6 +198,8 @@ type Counts struct {
 	Backup    uint64 `json:"backup"`
 	// Stalls counts subflows that made no progress while others of the connection did.
 	Stalls uint64 `json:"stalls"`
+	// Broken counts paths to networks that carried handshakes and no data.
+	Broken uint64 `json:"broken"`
 	// Standstills counts connections whose client had acknowledged data on their subflows and
 	// dropped it (NoDSSInWindow), of which a subflow was closed so that it is reinjected at once.
 	Standstills uint64 `json:"standstills"`
@@ -563,6 +565,7 @@ func (m *Manager) step() error {
 		m.weigh()
 		m.execute()
 	}
+	m.logBroken()
 	m.reschedule(now)
 	m.updateStatus(now)
 	return nil
@@ -735,6 +738,15 @@ func (m *Manager) source(token uint32) (selection.Source, bool) {
 	c, ok, err := m.standstills.data.Connection(token)
 	m.logSampling(err)
 	return selection.Source{Written: c.Written, Full: c.Full}, ok && c.Counted
+}
+
+// logBroken logs the paths that turned out to carry no data.
+func (m *Manager) logBroken() {
+	for _, b := range m.machine.broken {
+		m.log.Warn("path carries handshakes but no data; its address is not announced to the network for an hour",
+			"address", b.Peer, "network", b.Client, "cause", b.how, "do", "look for an MTU that is too large, or a middlebox, behind that peer")
+	}
+	m.machine.broken = nil
 }
 
 // logStalls logs one line with one connection as an example.

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tabane/tabane/internal/epe/selection"
 	"github.com/tabane/tabane/internal/mptcp"
 )
@@ -105,6 +107,69 @@ func (c *connection) rememberStall(s *subflow) {
 	if k := c.path(s, c.preferred()); c.chooses() && k.peer >= 0 {
 		c.machine.memory.Stalled(c.machine.now, c.machine.key(k))
 		c.choice.Forget(k)
+	}
+}
+
+// broken is a path that carries handshakes and no data, and how that was noticed.
+type broken struct {
+	selection.Key
+	how string
+}
+
+// carried reports whether the client acknowledged more than the handshake over a subflow, as far as
+// its samples tell.
+func (s *subflow) carried() bool { return s.last.Acked >= uint64(max(s.last.SegmentSize, 1)) }
+
+// leaveBroken remembers that the path of a subflow carries no data. No client of its network joins
+// it meanwhile, so that no other connection waits for data there.
+func (c *connection) leaveBroken(s *subflow, how string) {
+	m := c.machine
+	k := m.key(pathKey{s.peer, s.remote.Addr()})
+	if m.memory.Recall(m.now, k).Verdict == selection.Broken {
+		return
+	}
+	m.memory.Broken(m.now, k)
+	m.counts.Broken++
+	m.broken = append(m.broken, broken{k, how})
+	for _, same := range m.clients.Subnets(k.Client) {
+		for other := range same {
+			other.choice.Forget(pathKey{s.peer, other.client})
+			other.withdraw(s.peer)
+			m.schedule(other, s.peer, other.brokenUntil(s.peer))
+		}
+	}
+}
+
+// brokenUntil returns until when an address is not announced to a client because the path carries
+// no data; zero if it is.
+func (c *connection) brokenUntil(peer int) time.Time {
+	if p := c.machine.recall(pathKey{peer, c.client}); p.Verdict == selection.Broken {
+		return c.machine.now.Add(p.Rest)
+	}
+	return time.Time{}
+}
+
+// resetMiddlebox is the reason of an MP_TCPRST for a subflow whose options a middlebox removes
+// (RFC 8684 section 3.6).
+const resetMiddlebox = 6
+
+// youngFor is the age up to which a reset subflow without samples is taken to have carried nothing:
+// data follows its handshake at once, and a client that leaves seldom does then.
+const youngFor = time.Second
+
+// subflowReset notes that the client, or something that pretends to be the client, closed a subflow
+// with a reset before it carried data.
+func (c *connection) subflowReset(e mptcp.SubClosed) {
+	s := c.find(e.Local, e.Remote)
+	if s == nil || s.peer < 0 || s.initial || s.closing || e.Error != unix.ECONNRESET || s.carried() {
+		return
+	}
+	switch {
+	case e.WasReset && e.ResetReason == resetMiddlebox:
+		c.leaveBroken(s, "the client misses MPTCP options")
+	case e.WasReset || s.backup:
+	case !s.sampled.IsZero() || c.machine.now.Sub(s.since) < youngFor:
+		c.leaveBroken(s, "reset")
 	}
 }
 

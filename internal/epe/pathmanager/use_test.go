@@ -2,10 +2,12 @@ package pathmanager
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"github.com/tabane/tabane/internal/epe/selection"
@@ -31,6 +33,7 @@ func (m *managed) carry(d time.Duration, busy mptcp.Subflow) {
 			l.RTT, l.SegmentSize, l.Window, l.SendWindow = 10*time.Millisecond, 1400, 10, 1<<24
 			if !s.BackupHere {
 				l.InFlight, l.NotSent, l.Delivered = busy.InFlight, busy.NotSent, m.delivered
+				l.Acked = uint64(m.delivered) * 1400
 			}
 			m.machine.sample(m.now, l)
 		}
@@ -247,6 +250,72 @@ func TestOverflowMemory(t *testing.T) {
 	m.open(5, defaultAt, netip.AddrPortFrom(clientAt.Addr(), 40003))
 	m.carry(3*selection.Interval, light)
 	check(t, m.on(5), "2001:db8:1::10", "2001:db8:1::a*", "2001:db8:1::b*")
+}
+
+// TestBroken: a path that carries handshakes and no data is left by all connections of the network,
+// and tried again after an hour. One that has carried data is not broken.
+func TestBroken(t *testing.T) {
+	const sameNetwork, other = 2, 3
+	reset := func(m *managed, e mptcp.SubClosed) {
+		e.Token, e.Local, e.Remote = 1, onB, m.remoteOn(1, onB)
+		m.machine.event(m.now, e)
+		m.work()
+	}
+	stall := func(m *managed) {
+		m.machine.stalled(m.now, 1, []mptcp.Ends{{Local: onB, Remote: m.remoteOn(1, onB)}}, nil)
+		m.work()
+	}
+	waits := mptcp.Subflow{Token: 1, Local: onB, InFlight: 10, SegmentSize: 1400}
+	for name, tt := range map[string]struct {
+		sample *mptcp.Subflow
+		age    time.Duration
+		find   func(*managed)
+		broken bool
+	}{
+		"options removed": {nil, time.Minute, func(m *managed) {
+			reset(m, mptcp.SubClosed{Error: unix.ECONNRESET, WasReset: true, ResetReason: resetMiddlebox})
+		}, true},
+		"reset at once":          {nil, 0, func(m *managed) { reset(m, mptcp.SubClosed{Error: unix.ECONNRESET}) }, true},
+		"reset with data":        {&waits, time.Minute, func(m *managed) { reset(m, mptcp.SubClosed{Error: unix.ECONNRESET}) }, true},
+		"reset later":            {nil, time.Minute, func(m *managed) { reset(m, mptcp.SubClosed{Error: unix.ECONNRESET}) }, false},
+		"reset by the client":    {&waits, 0, func(m *managed) { reset(m, mptcp.SubClosed{Error: unix.ECONNRESET, WasReset: true, ResetReason: 2}) }, false},
+		"closed":                 {nil, 0, func(m *managed) { reset(m, mptcp.SubClosed{}) }, false},
+		"stalled":                {&waits, time.Minute, stall, true},
+		"stalled after its data": {&mptcp.Subflow{Token: 1, Local: onB, InFlight: 10, SegmentSize: 1400, Acked: 1400}, time.Minute, stall, false},
+	} {
+		m := newManaged(false)
+		m.setRoute(0, "::/0", RoutePresent)
+		m.setRoute(1, "::/0", RoutePresent)
+		m.open(1, defaultAt, clientAt)
+		m.open(sameNetwork, defaultAt, netip.AddrPortFrom(clientAt.Addr(), 40001))
+		m.open(other, defaultAt, elsewhereAt)
+		m.pass(tt.age)
+		if s := tt.sample; s != nil {
+			s.Remote = m.remoteOn(1, onB)
+			m.machine.sample(m.now, *s)
+		}
+		tt.find(m)
+		if m.pass(holdDownMax); (m.counts.Broken == 1) != tt.broken || len(m.machine.broken) != int(m.counts.Broken) {
+			t.Errorf("%s: %d broken paths, %d to be logged", name, m.counts.Broken, len(m.machine.broken))
+		}
+		uses := func(token uint32) bool {
+			return slices.ContainsFunc(m.on(token), func(at string) bool { return strings.HasPrefix(at, onB.Addr().String()) })
+		}
+		if !uses(other) || uses(sameNetwork) == tt.broken {
+			t.Errorf("%s: used by another network: %v, by this one: %v", name, uses(other), uses(sameNetwork))
+		}
+		if !tt.broken {
+			continue
+		}
+		m.pass(time.Hour - 2*holdDownMax)
+		m.open(4, defaultAt, netip.AddrPortFrom(clientAt.Addr(), 40002))
+		if uses(1) || uses(sameNetwork) || uses(4) {
+			t.Errorf("%s: used within the hour", name)
+		}
+		if m.pass(2 * holdDownMax); !uses(sameNetwork) || !uses(4) {
+			t.Errorf("%s: not used after an hour", name)
+		}
+	}
 }
 
 // TestSetUse changes it while connections run.

@@ -13,6 +13,9 @@ import (
 const (
 	// rememberFor is how long what was learned of a path is used.
 	rememberFor = 10 * time.Minute
+	// brokenFor is how long a path that carries no data rests: each trial costs data a pause, and a
+	// middlebox or a link with a smaller MTU stays.
+	brokenFor = time.Hour
 	// MaxEntries bounds a Memory; the oldest entries are removed first.
 	MaxEntries = 16384
 	// MaxMemorySize bounds the encoding of a Memory in bytes.
@@ -86,17 +89,34 @@ func (e *Entry) check(now time.Time) error {
 		return fmt.Errorf("invalid rate of %g bytes/s", e.Rate)
 	case e.MinRTT < 0 || e.MinRTT > mostRTT:
 		return fmt.Errorf("invalid round-trip time of %s", e.MinRTT)
-	case e.Verdict.Open() || e.Verdict > Stalled:
+	case e.Verdict.Open() || e.Verdict > Broken:
 		return fmt.Errorf("invalid verdict %q", e.Verdict)
-	case e.Rests < 0 || e.Rests > mostRests || e.RestUntil.Sub(e.Learned) > restMost:
+	case e.Rests < 0 || e.Rests > mostRests || e.RestUntil.Sub(e.Learned) > e.Verdict.restMost():
 		return fmt.Errorf("invalid rest: %d in a row, until %s", e.Rests, e.RestUntil)
 	}
 	return nil
 }
 
+// restMost returns the longest rest for a reason.
+func (r Reason) restMost() time.Duration {
+	if r == Broken {
+		return brokenFor
+	}
+	return restMost
+}
+
+// left returns how long an entry still counts: while the path rests, and for rememberFor. It does
+// not if the clock was set back.
+func (e *Entry) left(now time.Time) time.Duration {
+	if now.Before(e.Learned) {
+		return 0
+	}
+	return max(e.Learned.Add(rememberFor).Sub(now), e.RestUntil.Sub(now))
+}
+
 // Memory is what connections learned of paths, for the next ones. The zero value is empty. It is
-// not safe for concurrent use. Times are those of the wall clock, and it forgets what is 10 minutes
-// old.
+// not safe for concurrent use. Times are those of the wall clock. It forgets what is 10 minutes
+// old, and that a path is broken after an hour.
 type Memory struct {
 	byKey   map[Key]*list.Element
 	order   list.List // of *Entry, the oldest first
@@ -116,19 +136,18 @@ func (m *Memory) Recall(now time.Time, k Key) Past {
 		return Past{}
 	}
 	e := at.Value.(*Entry)
-	left := e.Learned.Add(rememberFor).Sub(now)
-	if left <= 0 || left > rememberFor { // the clock was set back
+	left := e.left(now)
+	if left <= 0 {
 		return Past{}
 	}
-	p := Past{Rate: e.Rate, MinRTT: e.MinRTT, Verdict: e.Verdict, Rests: e.Rests, Left: left}
-	if p.Rest = max(e.RestUntil.Sub(now), 0); p.Rest > restMost {
-		p.Rest = 0
-	}
-	return p
+	return Past{Rate: e.Rate, MinRTT: e.MinRTT, Verdict: e.Verdict, Rests: e.Rests, Rest: max(e.RestUntil.Sub(now), 0), Left: left}
 }
 
-// Learn replaces what is known of a path.
+// Learn replaces what is known of a path. That a path is broken, only a rate disproves.
 func (m *Memory) Learn(now time.Time, k Key, p Past) {
+	if p.Rate == 0 && m.Recall(now, k).Verdict == Broken {
+		return
+	}
 	e := &Entry{Key: k, Learned: now, Rate: p.Rate, MinRTT: p.MinRTT, Verdict: p.Verdict, Rests: min(p.Rests, mostRests)}
 	if p.Rest > 0 {
 		e.RestUntil = now.Add(p.Rest)
@@ -147,6 +166,11 @@ func (m *Memory) Clear() { *m = Memory{version: m.version + 1} }
 func (m *Memory) Stalled(now time.Time, k Key) {
 	rests := m.Recall(now, k).Rests
 	m.Learn(now, k, Past{Verdict: Stalled, Rests: rests + 1, Rest: rest(rests)})
+}
+
+// Broken records that a path carries no data, for an hour.
+func (m *Memory) Broken(now time.Time, k Key) {
+	m.Learn(now, k, Past{Verdict: Broken, Rest: brokenFor})
 }
 
 func (m *Memory) put(e *Entry) {
@@ -169,9 +193,9 @@ func (m *Memory) remove(at *list.Element) {
 	m.order.Remove(at)
 }
 
-// expire removes the oldest entries that no longer count.
+// expire removes the oldest entries, up to one that counts.
 func (m *Memory) expire(now time.Time) {
-	for at := m.order.Front(); at != nil && now.Sub(at.Value.(*Entry).Learned) >= rememberFor; at = m.order.Front() {
+	for at := m.order.Front(); at != nil && now.Sub(at.Value.(*Entry).Learned) >= rememberFor && at.Value.(*Entry).left(now) <= 0; at = m.order.Front() {
 		m.remove(at)
 	}
 }
@@ -181,7 +205,9 @@ func (m *Memory) Entries(now time.Time) []Entry {
 	m.expire(now)
 	all := make([]Entry, 0, m.order.Len())
 	for at := m.order.Front(); at != nil; at = at.Next() {
-		all = append(all, *at.Value.(*Entry))
+		if e := at.Value.(*Entry); now.Before(e.Learned) || e.left(now) > 0 {
+			all = append(all, *e)
+		}
 	}
 	return all
 }

@@ -275,6 +275,44 @@ func TestStalledPath(t *testing.T) {
 	}
 }
 
+// TestBrokenMemory: a path that carries no data rests for an hour, also after a restart, unless a
+// rate is measured.
+func TestBrokenMemory(t *testing.T) {
+	began := time.Unix(1e9, 0)
+	key := KeyOf(netip.MustParseAddr("2001:db8:1::b"), netip.MustParseAddr("2001:db8:c::1"))
+	var m Memory
+	m.Broken(began, key)
+	m.Learn(began.Add(time.Minute), key, Past{MinRTT: time.Millisecond})
+	for at := range 60 {
+		for range 2 { // entries that no longer count do not outlive it
+			m.Learn(began.Add(time.Duration(at)*time.Minute), KeyOf(key.Peer, netip.AddrFrom4([4]byte{10, byte(at)})), Past{MinRTT: time.Millisecond})
+		}
+	}
+	later := began.Add(59 * time.Minute)
+	entries := m.Entries(later)
+	if len(entries) != 11 || entries[0].Key != key {
+		t.Fatalf("%d entries, %+v first", len(entries), entries[0])
+	}
+	text, err := Encode(entries)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var next Memory
+	if err := next.Load(later, text); err != nil {
+		t.Fatal(err)
+	}
+	if p := next.Recall(later, key); p.Verdict != Broken || p.Rest != time.Minute || p.Left != time.Minute {
+		t.Errorf("it is %+v", p)
+	}
+	if p := next.Recall(began.Add(time.Hour), key); p != (Past{}) {
+		t.Errorf("after an hour it is %+v", p)
+	}
+	next.Learn(later, key, Past{Rate: 1e6})
+	if p := next.Recall(later, key); p.Verdict != Unused || p.Rest != 0 {
+		t.Errorf("with a rate it is %+v", p)
+	}
+}
+
 // TestForget: the path of a subflow that stalled rests in the connection that found it, too, when
 // it has another subflow, for longer each time.
 func TestForget(t *testing.T) {

@@ -142,6 +142,8 @@ const (
 	NoGain
 	// Stalled: it made no progress in an earlier connection.
 	Stalled
+	// Broken: it carries handshakes and no data.
+	Broken
 	// OverCommit: it has carried its commit (Terms.Budget).
 	OverCommit
 	// UnderShare and OverShare: it has carried less, or more, than its share.
@@ -152,7 +154,7 @@ const (
 // reasons are their names, in the status and, those of paths at rest, in the encoding of a Memory
 // (docs/policies.md).
 var reasons = [...]string{
-	"unused", "first", "overflow", "failover", "slow", "window", "no gain", "stalled", "over commit", "under share", "over share",
+	"unused", "first", "overflow", "failover", "slow", "window", "no gain", "stalled", "broken", "over commit", "under share", "over share",
 }
 
 func (r Reason) String() string {
@@ -387,7 +389,7 @@ func (p *path) measureRate(now time.Duration, limits, busy bool, sharers int) {
 			p.settled.add(now, p.meter.last)
 			p.whole.add(now, p.meter.last*float64(max(1, sharers)))
 			p.queued = now + recent
-			if p.learned = true; p.verdict == Stalled {
+			if p.learned = true; p.verdict == Stalled || p.verdict == Broken {
 				p.verdict, p.rests, p.until = Unused, 0, 0
 			}
 		case !p.measured(now):
