@@ -19,6 +19,7 @@ func TestNearest(t *testing.T) {
 		{"the rate decides", []Past{near, {Rate: 100 * mbit, MinRTT: 100 * time.Millisecond}}, 0, 1},
 		{"the delay decides", []Past{{Rate: 100 * mbit, MinRTT: 100 * time.Millisecond}, equal}, 0, 1},
 		{"its rate is not known", []Past{{Rate: 10 * mbit, MinRTT: 100 * time.Millisecond}, {MinRTT: 50 * time.Millisecond}}, 0, 1},
+		{"its bursts queue", []Past{{Burst: 2 * mbit, MinRTT: 5 * time.Millisecond}, equal}, 0, 1},
 		{"it rests", []Past{{Rate: mbit, MinRTT: time.Second}, {Rate: 50 * mbit, MinRTT: 10 * time.Millisecond, Rest: time.Second}}, 0, 0},
 		{"hardly nearer", []Past{equal, {Rate: 50 * mbit, MinRTT: 9 * time.Millisecond}}, 0, 0},
 		{"the nearest of three", []Past{equal, {Rate: 50 * mbit, MinRTT: 6 * time.Millisecond}, {Rate: 50 * mbit, MinRTT: 3 * time.Millisecond}}, 0, 2},

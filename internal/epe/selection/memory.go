@@ -52,6 +52,8 @@ type Past struct {
 	// Rate is what the path carried while it was saturated, for all subflows that shared it, in
 	// bytes/s; 0: not known.
 	Rate float64
+	// Burst is the rate at which the last burst left that had a queue, in bytes/s; 0: none had.
+	Burst float64
 	// MinRTT is the least round-trip time; 0: not known.
 	MinRTT time.Duration
 	// Verdict is why the path last rested, Unused if it helped since; Rests is how many times in a
@@ -68,8 +70,9 @@ type Entry struct {
 	Key
 	// Learned is the time of the last measurement or verdict.
 	Learned time.Time `json:"learned"`
-	// Rate is in bytes/s, and MinRTT in nanoseconds; 0: not known.
+	// Rate and Burst are in bytes/s, and MinRTT in nanoseconds; 0: not known.
 	Rate   float64       `json:"rate_bytes_per_second,omitempty"`
+	Burst  float64       `json:"burst_bytes_per_second,omitempty"`
 	MinRTT time.Duration `json:"min_rtt_ns,omitempty"`
 	// Verdict is why the path last rested, Rests how many times in a row it did not help. It rests
 	// until RestUntil.
@@ -85,8 +88,8 @@ func (e *Entry) check(now time.Time) error {
 		return fmt.Errorf("invalid path from peer %q to client %q", e.Peer, e.Client)
 	case e.Learned.After(now):
 		return fmt.Errorf("learned in the future, at %s", e.Learned)
-	case e.Rate != 0 && !(e.Rate >= leastRate && e.Rate <= mostRate):
-		return fmt.Errorf("invalid rate of %g bytes/s", e.Rate)
+	case !validRate(e.Rate) || !validRate(e.Burst):
+		return fmt.Errorf("invalid rate of %g bytes/s, or %g in bursts", e.Rate, e.Burst)
 	case e.MinRTT < 0 || e.MinRTT > mostRTT:
 		return fmt.Errorf("invalid round-trip time of %s", e.MinRTT)
 	case e.Verdict.Open() || e.Verdict > Broken:
@@ -96,6 +99,9 @@ func (e *Entry) check(now time.Time) error {
 	}
 	return nil
 }
+
+// validRate reports whether a rate in bytes/s is not known, or within the bounds.
+func validRate(r float64) bool { return r == 0 || r >= leastRate && r <= mostRate }
 
 // restMost returns the longest rest for a reason.
 func (r Reason) restMost() time.Duration {
@@ -140,7 +146,7 @@ func (m *Memory) Recall(now time.Time, k Key) Past {
 	if left <= 0 {
 		return Past{}
 	}
-	return Past{Rate: e.Rate, MinRTT: e.MinRTT, Verdict: e.Verdict, Rests: e.Rests, Rest: max(e.RestUntil.Sub(now), 0), Left: left}
+	return Past{Rate: e.Rate, Burst: e.Burst, MinRTT: e.MinRTT, Verdict: e.Verdict, Rests: e.Rests, Rest: max(e.RestUntil.Sub(now), 0), Left: left}
 }
 
 // Learn replaces what is known of a path. That a path is broken, only a rate disproves.
@@ -148,7 +154,7 @@ func (m *Memory) Learn(now time.Time, k Key, p Past) {
 	if p.Rate == 0 && m.Recall(now, k).Verdict == Broken {
 		return
 	}
-	e := &Entry{Key: k, Learned: now, Rate: p.Rate, MinRTT: p.MinRTT, Verdict: p.Verdict, Rests: min(p.Rests, mostRests)}
+	e := &Entry{Key: k, Learned: now, Rate: p.Rate, Burst: p.Burst, MinRTT: p.MinRTT, Verdict: p.Verdict, Rests: min(p.Rests, mostRests)}
 	if p.Rest > 0 {
 		e.RestUntil = now.Add(p.Rest)
 	}

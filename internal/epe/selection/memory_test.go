@@ -30,11 +30,11 @@ func TestKey(t *testing.T) {
 
 func TestMemory(t *testing.T) {
 	var m Memory
-	learned := Past{Rate: 1e6, MinRTT: 10 * time.Millisecond, Verdict: NoGain, Rests: 3, Rest: 40 * time.Second}
+	learned := Past{Rate: 1e6, Burst: 2e6, MinRTT: 10 * time.Millisecond, Verdict: NoGain, Rests: 3, Rest: 40 * time.Second}
 	m.Learn(wall, keyA, learned)
 	for after, want := range map[time.Duration]Past{
-		0:                {1e6, 10 * time.Millisecond, NoGain, 3, 40 * time.Second, 10 * time.Minute},
-		time.Minute:      {1e6, 10 * time.Millisecond, NoGain, 3, 0, 9 * time.Minute},
+		0:                {1e6, 2e6, 10 * time.Millisecond, NoGain, 3, 40 * time.Second, 10 * time.Minute},
+		time.Minute:      {1e6, 2e6, 10 * time.Millisecond, NoGain, 3, 0, 9 * time.Minute},
 		10 * time.Minute: {},
 		-time.Hour:       {}, // the clock was set back
 	} {
@@ -56,7 +56,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	var m Memory
 	client := func(i int) netip.Addr { return netip.AddrFrom16([16]byte{0x20, 1, 0, 0, byte(i >> 8), byte(i)}) }
 	for i := range MaxEntries + 10 {
-		m.Learn(wall.Add(time.Duration(i)), KeyOf(peerA, client(i)), Past{Rate: 1e6, MinRTT: mostRTT, Verdict: NoGain, Rests: 8, Rest: time.Minute})
+		m.Learn(wall.Add(time.Duration(i)), KeyOf(peerA, client(i)), Past{Rate: 1e6, Burst: 1e6, MinRTT: mostRTT, Verdict: NoGain, Rests: 8, Rest: time.Minute})
 	}
 	if got := m.Recall(wall, KeyOf(peerA, client(9))); m.Len() != MaxEntries || got != (Past{}) {
 		t.Errorf("%d entries, the oldest %+v", m.Len(), got)

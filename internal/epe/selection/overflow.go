@@ -501,6 +501,9 @@ func (c *Connection[K]) Learned(now time.Duration, k K) (Past, bool) {
 	if p.remembers(now) {
 		past.Rate = p.past.Rate
 	}
+	if past.Burst = p.past.Burst; p.hasQueue {
+		past.Burst = p.burstRate
+	}
 	return past, true
 }
 
@@ -654,6 +657,8 @@ func (c *Connection[K]) verdict(now time.Duration, p *path, s *Sample[K], sum fl
 	case judged && !limited && s.busy() && c.total.since-measureOver >= p.opened && c.total.last < harmBelow*p.rateBefore:
 		return why, true
 	case age < max(judgeAfter, time.Duration(judgeRoundTrips*float64(s.MinRTT))):
+		return why, false
+	case p.carriedAt < p.opened: // it was given nothing
 		return why, false
 	case rate < leastShare*sum:
 		return Slow, true
