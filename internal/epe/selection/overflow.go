@@ -188,67 +188,100 @@ type Connection[K comparable] struct {
 	first *path
 	keeps time.Duration // until when the first path stays first
 
-	window    peak   // receive window in bytes
-	saturated since  // all open paths are
-	source    Source // when they began to be
-	hasSource bool   // source is known
-	carried   int    // bytes delivered since then
-	started   bool   // an open path has been in slow start since then
-	suffices  since  // the first path alone would
+	window    peak  // receive window in bytes
+	saturated since // all open paths are
+	saturation
+	suffices  since // the first path alone would
 	total     meter
 	doublings int           // of parameters.idle
 	width     int           // number of open paths, with Cost
 	aged      time.Duration // when Ratio last halved path.carried
 }
 
+// saturation is what happened since all open paths are saturated.
+type saturation struct {
+	source    Source // when they began to be
+	hasSource bool   // source is known
+	carried   int    // bytes delivered
+	started   bool   // an open path has been in slow start
+}
+
 // path is the state of a path.
 type path struct {
 	state state
 	// why is the reason for the state.
-	why       Reason
+	why     Reason
+	present bool // in the current samples
+	learned bool // something, since the last call of Learned
+
+	past        Past
+	pastExpires time.Duration // when past no longer counts
+
+	counters
+	rates
+	delays
+	trial
+	rested
+	quota
+}
+
+// counters are those of the subflow of a path in its last sample.
+type counters struct {
 	source    uint64
 	delivered uint32
 	seen      bool // source and delivered are known
-	present   bool // in the current samples
-	meter     meter
-	rate      peak // bytes/s; 0: not measured
-	minRTT    time.Duration
+	replaced  bool // the subflow is a new one that has carried none: delay stays that of the one before
+	bytes     int  // delivered since the last call of Update
+}
+
+// rates are what a path carried, in bytes/s.
+type rates struct {
+	meter meter
+	rate  peak // 0: not measured
 	// settled is the rate that was measured while the path was saturated and not in slow start;
 	// limited is whether that applies to all samples of the current measurement.
-	settled     peak
-	limited     bool
-	whole       peak // settled times the subflows that shared the path, for the memory
-	past        Past
-	pastExpires time.Duration // when past no longer counts
-	learned     bool          // something, since the last call of Learned
-
-	opened     time.Duration
-	closed     time.Duration
-	rateBefore float64       // rate of the connection before the path was opened
-	tried      bool          // it was judged by the rate of the connection
-	until      time.Duration // when its rest ends
-	// verdict is why the path rests, or rested last; rests is how many times in a row it did not
-	// help.
-	verdict Reason
-	rests   int
-	delay   float64 // seconds
-	// assumedDelay is delay or, for a path that has not carried data, its delay at the rate of the
-	// first one, if that is higher: paths to one client often have their bottleneck in common.
-	assumedDelay float64
-	// capacity is the rate in bytes/s that delay was computed with.
-	capacity  float64
-	queued    time.Duration // until when the round-trip time includes a standing queue of this connection
+	settled   peak
+	limited   bool
+	whole     peak          // settled times the subflows that shared the path, for the memory
 	flight    peak          // bytes in flight
 	used      bool          // the path carried data
 	carriedAt time.Duration // when it did last
 	forgotten int           // how often what it carried was forgotten
 	hasQueue  bool          // its own data has a queue, or had one when it was last in flight
 	burstRate float64       // rate by dispersion at that time
-	replaced  bool          // the subflow is a new one that has carried none: delay stays that of the one before
 	growing   bool          // the rate is not known yet
-	bytes     int           // delivered since the last call of Update
-	// With Ratio, member is whether the path has a share, carried the bytes that were delivered,
-	// and given carried and what is queued or in flight.
+}
+
+// delays are those of a path, in seconds.
+type delays struct {
+	minRTT time.Duration
+	queued time.Duration // until when the round-trip time includes a standing queue of this connection
+	delay  float64
+	// assumedDelay is delay or, for a path that has not carried data, its delay at the rate of the
+	// first one, if that is higher: paths to one client often have their bottleneck in common.
+	assumedDelay float64
+	// capacity is the rate in bytes/s that delay was computed with.
+	capacity float64
+}
+
+// trial is the last time that a path carried data besides another one.
+type trial struct {
+	opened, closed time.Duration
+	rateBefore     float64 // rate of the connection before the path was opened
+	tried          bool    // it was judged by the rate of the connection
+}
+
+// rested is why a path rests, or rested last.
+type rested struct {
+	verdict Reason
+	until   time.Duration // when its rest ends
+	times   int           // how many times in a row it did not help
+}
+
+// quota is what Ratio gives to a path.
+type quota struct {
+	// member is whether the path has a share, carried the bytes that were delivered, and given
+	// carried and what is queued or in flight.
 	member         bool
 	carried, given float64
 }
@@ -390,7 +423,7 @@ func (p *path) measureRate(now time.Duration, limits, busy bool, sharers int) {
 			p.whole.add(now, p.meter.last*float64(max(1, sharers)))
 			p.queued = now + recent
 			if p.learned = true; p.verdict == Stalled || p.verdict == Broken {
-				p.verdict, p.rests, p.until = Unused, 0, 0
+				p.verdict, p.times, p.until = Unused, 0, 0
 			}
 		case !p.measured(now):
 			p.learned = true // its round-trip time
@@ -452,7 +485,7 @@ func (c *Connection[K]) newPath(now time.Duration, k K) *path {
 		return p
 	}
 	p.past = c.Recall(k)
-	p.pastExpires, p.rests, p.verdict = now+p.past.Left, p.past.Rests, p.past.Verdict
+	p.pastExpires, p.times, p.verdict = now+p.past.Left, p.past.Rests, p.past.Verdict
 	if p.past.Rest > 0 {
 		p.enter(stateResting, p.past.Verdict)
 		p.until = now + p.past.Rest
@@ -497,7 +530,7 @@ func (c *Connection[K]) Learned(now time.Duration, k K) (Past, bool) {
 		return Past{}, false
 	}
 	p.learned = false
-	past := Past{Rate: p.whole.value(), MinRTT: p.minRTT, Verdict: p.verdict, Rests: p.rests, Rest: max(p.until-now, 0)}
+	past := Past{Rate: p.whole.value(), MinRTT: p.minRTT, Verdict: p.verdict, Rests: p.times, Rest: max(p.until-now, 0)}
 	if p.remembers(now) {
 		past.Rate = p.past.Rate
 	}
@@ -636,7 +669,7 @@ func (c *Connection[K]) judge(now time.Duration, samples []Sample[K]) {
 			continue
 		}
 		if why, ok := c.verdict(now, p, s, sum, limited, measured); ok && why == Unused {
-			p.tried, p.rests, p.verdict, p.learned = true, 0, Unused, true
+			p.tried, p.times, p.verdict, p.learned = true, 0, Unused, true
 		} else if ok {
 			p.rest(now, why)
 		}
@@ -779,7 +812,7 @@ func (c *Connection[K]) openBySaturation(now time.Duration, samples []Sample[K])
 	v := c.look(now, samples)
 	began := c.saturated.set(now, v.saturated)
 	if began {
-		c.carried, c.started, c.hasSource = 0, false, false
+		c.saturation = saturation{}
 		if params.waitsBacklog && c.Source != nil {
 			c.source, c.hasSource = c.Source()
 		}

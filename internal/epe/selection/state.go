@@ -61,10 +61,10 @@ func (p *path) rest(now time.Duration, why Reason) {
 	p.closed = now
 	if why != Unused {
 		if why == Window {
-			p.rests = max(p.rests, windowRests)
+			p.times = max(p.times, windowRests)
 		}
-		p.until = now + rest(p.rests)
-		p.rests++
+		p.until = now + rest(p.times)
+		p.times++
 		p.verdict, p.learned = why, true
 	}
 }
