@@ -96,9 +96,9 @@ bench-proxy: programs ## measure the proxy beside HAProxy and nginx: a download,
 bench-sites: ## compare proxies with gateways on the same two lines, and write the table of docs/proxy.md (root, 4 minutes)
 	TABANE_LAB=require $(GO) test -count=1 -timeout 20m -run '^$$' -bench ProxySites -benchtime 1x ./internal/acceptance -update
 
-CONNECTIONS ?= 100Mbit/s@500,100Mbit/s@1000,1Gbit/s@2000,1Gbit/s@5000
+CONNECTIONS ?= 100Mbit/s@100,100Mbit/s@500,1Gbit/s@1000,1Gbit/s@2000,1Gbit/s@5000
 
-bench-short: ## measure short connections with TCP and with MPTCP in turns, at CONNECTIONS (RATE@PER SECOND,...), and write the table of ADR 19 (root, 4 minutes)
+bench-short: ## measure short connections with TCP, with MPTCP, and with MPTCP while the edge is paused, in turns, at CONNECTIONS (RATE@PER SECOND,...), and write the table of ADR 19 (root, 4 minutes)
 	TABANE_LAB=require $(GO) test -count=1 -timeout 20m -v -run 'TestShortTimes$$' ./internal/acceptance -connections $(CONNECTIONS) -update
 
 STARTS ?= 20
