@@ -39,7 +39,8 @@ const (
 	// noiseGain is the gain of the noise's estimate.
 	noiseGain = 0.1
 	// outlierSDs bounds the effect of a measurement, in standard deviations of what was expected.
-	// What is outside it twice in a row is a change, which adds outlierAddedSD.
+	// What is outside it is measured again at once; each one that is so too says that there is a
+	// change, and adds outlierAddedSD. None says how much measurements scatter.
 	outlierSDs, outlierAddedSD = 2.5, 0.3
 	// mostLn bounds what a measurement can be: 20 times better or worse.
 	mostLn = 3
@@ -55,7 +56,8 @@ const (
 	dwellConnections                           = 20
 	// A mode is tried if it never was, or may be better by leastHope at its mean plus optimismSDs
 	// standard deviations. Otherwise the one that was tried longest ago is, with every tryEvery-th
-	// bulk connection: what it brings may have changed.
+	// bulk connection: what it brings may have changed. It has precedence once it was not tried for
+	// that many connections for each mode, or one as good as the network's would be tried always.
 	optimismSDs, leastHope = 1.5, 0.01
 	tryEvery               = 10
 	neverTried             = 2 * mostLn // more than any hope
@@ -505,7 +507,10 @@ func (t *Table) Try(now time.Time, prefix netip.Prefix, origin uint32, able []Mo
 			continue
 		}
 		hope := a.mean - n.arms[at].mean + optimismSDs*n.deviation(i, at)
-		if a.trials == 0 {
+		switch {
+		case a.surprises > 0:
+			hope = math.Inf(1) // it was chance or a change: the next connection says which
+		case a.trials == 0:
 			hope += neverTried
 		}
 		if hope > most {
@@ -515,7 +520,7 @@ func (t *Table) Try(now time.Time, prefix netip.Prefix, origin uint32, able []Mo
 			longest = a
 		}
 	}
-	if best == nil && n.sinceTrial >= tryEvery {
+	if n.sinceTrial >= tryEvery && best == nil || longest != nil && int(longest.untried) >= tryEvery*len(n.arms) {
 		best = longest
 	}
 	if best == nil {
@@ -569,10 +574,10 @@ func (t *Table) Learn(now time.Time, prefix netip.Prefix, p Pair) error {
 	}
 	challenger.assumed = challenger.assumed && incumbent.assumed
 	incumbent.assumed = challenger.assumed
-	if math.Abs(innovation) > bound {
-		if challenger.surprises++; challenger.surprises >= 2 {
+	surprise := math.Abs(innovation) > bound
+	if surprise {
+		if challenger.surprises = min(challenger.surprises+1, math.MaxUint8-1); challenger.surprises >= 2 {
 			n.widen(c, outlierAddedSD)
-			challenger.surprises = 0
 		}
 		innovation = math.Copysign(bound, innovation)
 	} else {
@@ -580,7 +585,7 @@ func (t *Table) Learn(now time.Time, prefix netip.Prefix, p Pair) error {
 	}
 	noise := (1-noiseGain)*n.noise*n.noise + noiseGain*max(innovation*innovation-known, 0)
 	n.update(c, i, innovation)
-	if !assumed { // else it is the error of what other servers believe
+	if !assumed && !surprise { // else it is the error of what other servers believe, or a change
 		n.noise = min(max(math.Sqrt(noise), leastNoise), mostNoise)
 	}
 	for _, a := range []*arm{challenger, incumbent} {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -72,6 +73,34 @@ func TestChange(test *testing.T) {
 		}
 	}
 	test.Error("stays in a mode that has become worse")
+}
+
+// TestFollows: a mode that has become the best one is found soon, whatever was measured of it for
+// long, and while another one is always as good as the network's.
+func TestFollows(test *testing.T) {
+	const changes, soon = 300, 40
+	for seed := range uint64(20) {
+		t, p, r := newTable(), prefix(1), rand.New(rand.NewPCG(seed, 0))
+		t.join(start, p)
+		brings := map[Mode]float64{Best: 1, a: 1, b: 0.75}
+		took := 0
+		for i := 0; took == 0; i++ {
+			if i == changes {
+				brings[b] = 1.3
+			}
+			if c, incumbent, ok := t.Try(start, p, origin, able, 0, 1); ok {
+				t.mustLearn(test, start, p, c, incumbent, brings[c]/brings[incumbent]*math.Exp(0.05*r.NormFloat64()))
+			}
+			m := t.Mode(start, p, origin, able)
+			t.Closed(start, p, origin, m, Outcome{Bytes: 100 * Bulk, Goodput: 1e6})
+			if i > changes && m == b || i == 10*changes {
+				took = i - changes
+			}
+		}
+		if took > soon {
+			test.Errorf("seed %d: after %d connections, want %d at most", seed, took, soon)
+		}
+	}
 }
 
 // TestDeadPath: a mode that makes no progress is left at once, whatever was measured, returns only
