@@ -100,6 +100,7 @@ type Table struct {
 	order    list.List // of *network, the most recent last
 	origins  map[uint32]*peers
 	all      peers
+	interned map[Mode]Mode
 	changed  bool // since the last call of ClearChanged
 	evicted  uint64
 	// exchanges are with other servers.
@@ -154,7 +155,8 @@ type arm struct {
 	untried uint32
 	// futile counts trials in a row that measured nothing.
 	futile uint8
-	Brought
+	// brought is nil for a mode in which no connection ended: most are, of 100,000 networks.
+	brought *Brought
 }
 
 // Brought is what connections of a network achieved in a mode.
@@ -171,6 +173,14 @@ type Brought struct {
 	Retransmitted uint64 `json:"retransmitted"`
 	// Limited counts bulk connections by what limited them.
 	Limited Limited `json:"limited_by"`
+}
+
+// total is what connections achieved in the mode.
+func (a *arm) total() Brought {
+	if a.brought == nil {
+		return Brought{}
+	}
+	return *a.brought
 }
 
 // Limited counts connections by what limited them.
@@ -216,7 +226,7 @@ type Outcome struct {
 
 // New returns a table without networks.
 func New(o Options) *Table {
-	return &Table{options: o, networks: map[netip.Prefix]*network{}, origins: map[uint32]*peers{}}
+	return &Table{options: o, networks: map[netip.Prefix]*network{}, origins: map[uint32]*peers{}, interned: map[Mode]Mode{}}
 }
 
 // Len is the number of networks, Evicted how many were removed for want of room.
@@ -224,6 +234,15 @@ func (t *Table) Len() int { return len(t.networks) }
 
 // Evicted is documented with Len.
 func (t *Table) Evicted() uint64 { return t.evicted }
+
+// Origin returns the AS that originated a network when its mode was last asked for, false if nothing
+// is known of it.
+func (t *Table) Origin(prefix netip.Prefix) (uint32, bool) {
+	if n := t.networks[prefix]; n != nil {
+		return n.origin, true
+	}
+	return 0, false
+}
 
 // SetExplore replaces Options.Explore.
 func (t *Table) SetExplore(share float64) { t.options.Explore = share }
@@ -651,24 +670,27 @@ func (t *Table) Closed(now time.Time, prefix netip.Prefix, origin uint32, m Mode
 	if i < 0 {
 		return
 	}
-	a := &n.arms[i]
-	a.Connections++
-	a.Bytes += o.Bytes
-	a.Sent += uint64(o.Sent)
-	a.Retransmitted += uint64(o.Retransmitted)
-	if o.MinRTT > 0 && (a.MinRTT == 0 || o.MinRTT < a.MinRTT) {
-		a.MinRTT = o.MinRTT
+	if n.arms[i].brought == nil {
+		n.arms[i].brought = &Brought{}
+	}
+	b := n.arms[i].brought
+	b.Connections++
+	b.Bytes += o.Bytes
+	b.Sent += uint64(o.Sent)
+	b.Retransmitted += uint64(o.Retransmitted)
+	if o.MinRTT > 0 && (b.MinRTT == 0 || o.MinRTT < b.MinRTT) {
+		b.MinRTT = o.MinRTT
 	}
 	if o.RTT > 0 {
-		a.RTT += time.Duration(float64(o.RTT-a.RTT) * meanGain(a.Connections))
+		b.RTT += time.Duration(float64(o.RTT-b.RTT) * meanGain(b.Connections))
 	}
 	if !bulk {
 		return
 	}
 	n.bulk = min(n.bulk+float64(o.Bytes), mostNumber)
-	all := a.Limited.add(o.Limit)
+	all := b.Limited.add(o.Limit)
 	if o.Goodput > 0 {
-		a.Goodput += (o.Goodput - a.Goodput) * meanGain(all)
+		b.Goodput += (o.Goodput - b.Goodput) * meanGain(all)
 		if m == n.mode && o.Limit == ByPath {
 			n.usual(i, math.Log(o.Goodput))
 		}
@@ -768,7 +790,7 @@ func (t *Table) Network(now time.Time, prefix netip.Prefix) (Info, bool) {
 	}
 	i := Info{Prefix: n.prefix, Origin: n.origin, Mode: n.mode, Why: n.why, Since: n.since, Bulk: n.bulk, Tried: n.tried}
 	for k, a := range n.arms {
-		m := ModeInfo{Mode: a.mode, Gain: math.Expm1(a.mean), SD: math.Sqrt(n.covarianceOf(k, k)), Trials: int(a.trials), Brought: a.Brought}
+		m := ModeInfo{Mode: a.mode, Gain: math.Expm1(a.mean), SD: math.Sqrt(n.covarianceOf(k, k)), Trials: int(a.trials), Brought: a.total()}
 		if a.rests(now) {
 			m.Rest = a.left(now)
 		}

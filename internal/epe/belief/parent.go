@@ -22,7 +22,7 @@ const (
 
 // peers are the votes of some networks on each mode.
 type peers struct {
-	modes map[Mode]*[maxVotes]vote
+	modes map[Mode][]vote // at most maxVotes each
 }
 
 // vote is what a network believes of a mode.
@@ -96,7 +96,7 @@ func (t *Table) move(n *network, origin uint32) {
 func (p *peers) forget(network netip.Prefix) {
 	id := voter(network)
 	for _, all := range p.modes {
-		if i := slices.IndexFunc(all[:], func(v vote) bool { return v.network == id }); i >= 0 {
+		if i := slices.IndexFunc(all, func(v vote) bool { return v.network == id }); i >= 0 {
 			all[i] = vote{}
 		}
 	}
@@ -113,33 +113,30 @@ func voter(network netip.Prefix) uint64 {
 // set replaces the vote of a network. A new one takes a place that is free, or one by its hash.
 func (p *peers) set(m Mode, network netip.Prefix, mean float64) {
 	if p.modes == nil {
-		p.modes = map[Mode]*[maxVotes]vote{}
+		p.modes = map[Mode][]vote{}
 	}
 	all := p.modes[m]
-	if all == nil {
-		if len(p.modes) >= MaxModes {
-			return
-		}
-		all = &[maxVotes]vote{}
-		p.modes[m] = all
+	if all == nil && len(p.modes) >= MaxModes {
+		return
 	}
 	id := voter(network)
-	i := slices.IndexFunc(all[:], func(v vote) bool { return v.network == id })
+	i := slices.IndexFunc(all, func(v vote) bool { return v.network == id })
 	if i < 0 {
-		i = slices.IndexFunc(all[:], func(v vote) bool { return v.network == 0 })
+		i = slices.IndexFunc(all, func(v vote) bool { return v.network == 0 })
 	}
-	if i < 0 {
-		i = int(id % maxVotes)
+	switch {
+	case i >= 0:
+		all[i] = vote{id, mean}
+	case len(all) < maxVotes:
+		p.modes[m] = append(all, vote{id, mean})
+	default:
+		all[id%maxVotes] = vote{id, mean}
 	}
-	all[i] = vote{id, mean}
 }
 
 // median returns the median of the votes on a mode, and their spread as a standard deviation.
 func (p *peers) median(m Mode) (mean, spread float64, ok bool) {
 	all := p.modes[m]
-	if all == nil {
-		return 0, 0, false
-	}
 	var list []float64
 	for _, v := range all {
 		if v.network != 0 {

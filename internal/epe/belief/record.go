@@ -22,6 +22,8 @@ const (
 	MaxRecord = 16 << 10
 	// mostNumber bounds sums of bytes.
 	mostNumber = 1e18
+	// maxInterned bounds the modes that are interned: there are as many as egress peers, and a few.
+	maxInterned = 1000
 )
 
 // Record is what is stored of a network.
@@ -108,7 +110,7 @@ func (n *network) record() Record {
 		Noise: n.noise, Bulk: n.bulk, Tried: n.tried, Lost: n.lost, Related: slices.Clone(n.covariance),
 	}
 	for _, a := range n.arms {
-		r.Modes = append(r.Modes, ModeRecord{a.mode, a.mean, a.trials, a.strikes, a.rest, a.Brought})
+		r.Modes = append(r.Modes, ModeRecord{a.mode, a.mean, a.trials, a.strikes, a.rest, a.total()})
 	}
 	return r
 }
@@ -155,13 +157,30 @@ func (t *Table) Restore(now time.Time, r *Record) (bool, error) {
 	n.origin, n.mode, n.why, n.since, n.seen, n.noise = r.Origin, r.Mode, r.Why, r.Since, r.Seen, r.Noise
 	n.bulk, n.tried, n.lost = r.Bulk, r.Tried, r.Lost
 	n.aged = r.Seen
-	n.arms, n.covariance = nil, slices.Clone(r.Related)
-	for _, m := range r.Modes {
-		n.arms = append(n.arms, arm{mode: m.Mode, mean: m.Mean, trials: m.Trials, strikes: m.Strikes, rest: m.Rest, Brought: m.Brought})
+	n.arms, n.covariance = make([]arm, len(r.Modes)), slices.Clone(r.Related)
+	for i, m := range r.Modes {
+		n.arms[i] = arm{mode: t.intern(m.Mode), mean: m.Mean, trials: m.Trials, strikes: m.Strikes, rest: m.Rest}
+		if b := m.Brought; b != (Brought{}) {
+			n.arms[i].brought = &b
+		}
+		if m.Mode == n.mode {
+			n.mode = n.arms[i].mode
+		}
 	}
 	t.voteAll(n)
 	t.age(n, now)
 	return true, nil
+}
+
+// intern returns a mode in the memory that others have it in: 100,000 networks have the same few.
+func (t *Table) intern(m Mode) Mode {
+	if known, ok := t.interned[m]; ok {
+		return known
+	}
+	if len(t.interned) < maxInterned {
+		t.interned[m] = m
+	}
+	return m
 }
 
 // header is the first line of a file.

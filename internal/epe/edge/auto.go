@@ -271,7 +271,11 @@ func (e *egress) observed(reports []outcome.Report) (busy bool) {
 		}
 		switch r.Kind {
 		case outcome.Closed:
-			e.auto.table.Closed(now, prefix, e.originOf(prefix), n.modeOf(), outcomeOf(r))
+			origin, known := e.auto.table.Origin(prefix)
+			if !known && r.Acked >= belief.Bulk {
+				origin = e.originOf(prefix) // which would take longer than all else, for each short connection
+			}
+			e.auto.table.Closed(now, prefix, origin, n.modeOf(), outcomeOf(r))
 			e.measuredPath(now, prefix, n, r)
 		case outcome.Bulk:
 			e.try(now, prefix, n, r)

@@ -12,6 +12,8 @@ import (
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/bgp/message"
 	"github.com/tabane/tabane/internal/daemon"
+	"github.com/tabane/tabane/internal/epe/belief"
+	"github.com/tabane/tabane/internal/epe/outcome"
 	"github.com/tabane/tabane/internal/kernel/route"
 )
 
@@ -144,4 +146,27 @@ func BenchmarkDelivery(b *testing.B) {
 	b.ReportMetric(float64(memory)/float64(b.N)/networks, "B/network")
 	b.ReportMetric(left.Seconds()*1000/float64(b.N), "ms/withdrawal")
 	b.ReportMetric(suspended.Seconds()*1000/float64(b.N), "ms/suspension")
+}
+
+// BenchmarkObserved applies reports of closed connections, each to one of 100,000 client networks.
+func BenchmarkObserved(b *testing.B) {
+	const networks, part = 100_000, 1000
+	a := newAutoEgress(b, false)
+	var reports []outcome.Report
+	for i := range uint32(networks) {
+		at := netip.MustParseAddr("2a00::").As16()
+		binary.BigEndian.PutUint32(at[2:], i)
+		p := netip.PrefixFrom(netip.AddrFrom16(at), 48).String()
+		a.announce(1, p, true)
+		a.announce(2, p, true)
+		reports = append(reports, a.report(outcome.Closed, p, belief.Bulk))
+	}
+	a.observed(reports) // they become known
+	n := 0
+	for b.Loop() {
+		at := n * part % networks
+		a.observed(reports[at : at+part])
+		n++
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n*part), "ns/connection")
 }

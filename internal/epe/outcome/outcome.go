@@ -190,14 +190,15 @@ func namespace() (uint64, error) {
 // since the last call because the buffer was full. Reports of closed connections alone may be a
 // second old. The error matches os.ErrClosed after Close.
 func (w *Watcher) Receive() (reports []Report, lost uint64, err error) {
+	// At the deadline, those are read that nothing was signaled for.
+	w.reader.SetDeadline(time.Now().Add(together))
 	for {
-		// At the deadline, those are read that nothing was signaled for.
-		w.reader.SetDeadline(time.Now().Add(together))
 		err := w.reader.ReadInto(&w.record)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			if len(reports) > 0 {
 				break
 			}
+			w.reader.SetDeadline(time.Now().Add(together))
 			continue
 		}
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -70,6 +71,8 @@ type watching struct {
 	ns      string
 	watcher *Watcher
 	reports chan Report
+	// processor is the processor time of the thread that receives them, in ns.
+	processor atomic.Int64
 }
 
 func watch(t testing.TB) *watching {
@@ -86,6 +89,14 @@ func watch(t testing.TB) *watching {
 		defer close(done)
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
+		processor := func() int64 {
+			var at unix.Timespec
+			if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &at); err != nil {
+				t.Error(err)
+			}
+			return at.Nano()
+		}
+		before := processor()
 		for {
 			list, lost, err := w.watcher.Receive()
 			if errors.Is(err, os.ErrClosed) {
@@ -98,6 +109,7 @@ func watch(t testing.TB) *watching {
 			for _, r := range list {
 				w.reports <- r
 			}
+			w.processor.Store(processor() - before)
 		}
 	}()
 	t.Cleanup(func() {
@@ -324,22 +336,45 @@ neighbor add 2001:db8::1 lladdr 02:00:00:00:00:01 dev eth0 nud permanent`)
 	}
 }
 
-// BenchmarkConnections measures what each short connection costs: the time of the program, at both
-// ends, and that of reading its reports.
+// BenchmarkConnections measures what each short connection costs: without and with the program, and
+// with it the time of the program, at both ends, which are in the same control group, and of the
+// thread that receives reports. A server has one end of each.
 func BenchmarkConnections(b *testing.B) {
-	w := watch(b)
-	stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
-	if err != nil {
-		b.Skip(err)
-	}
-	defer stats.Close()
+	b.Run("without", func(b *testing.B) {
+		ns := netnstest.New(b)
+		netnstest.IP(b, ns, "link set lo up")
+		connections(b, ns)
+	})
+	b.Run("with", func(b *testing.B) {
+		w := watch(b)
+		stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
+		if err != nil {
+			b.Skip(err)
+		}
+		defer stats.Close()
+		go func() {
+			for range w.reports {
+			}
+		}()
+		n := connections(b, w.ns)
+		s, err := w.watcher.objects.Observe.Stats()
+		if err != nil {
+			b.Fatal(err)
+		}
+		time.Sleep(2 * together)
+		b.ReportMetric(float64(s.Runtime.Nanoseconds())/float64(n), "program-ns/connection")
+		b.ReportMetric(float64(s.RunCount)/float64(n), "runs/connection")
+		b.ReportMetric(float64(w.processor.Load())/float64(n), "receive-ns/connection")
+	})
+}
+
+// connections opens short connections in a namespace, one after the other, and returns how many.
+func connections(b *testing.B, ns string) (n int) {
 	var l net.Listener
-	handle := func() error {
-		var err error
+	netnstest.Do(b, ns, func() (err error) {
 		l, err = net.Listen("tcp", "[::1]:0")
 		return err
-	}
-	netnstest.Do(b, w.ns, handle)
+	})
 	defer l.Close()
 	go func() {
 		for {
@@ -353,12 +388,7 @@ func BenchmarkConnections(b *testing.B) {
 			}()
 		}
 	}()
-	go func() {
-		for range w.reports {
-		}
-	}()
-	n := 0
-	err = netns.Do(w.ns, func() error {
+	netnstest.Do(b, ns, func() error {
 		for b.Loop() {
 			c, err := net.Dial("tcp", l.Addr().String())
 			if err != nil {
@@ -370,15 +400,7 @@ func BenchmarkConnections(b *testing.B) {
 		}
 		return nil
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
-	s, err := w.watcher.objects.Observe.Stats()
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.ReportMetric(float64(s.Runtime.Nanoseconds())/float64(n), "program-ns/connection")
-	b.ReportMetric(float64(s.RunCount)/float64(n), "runs/connection")
+	return n
 }
 
 // BenchmarkDecode measures what reading a report costs.
