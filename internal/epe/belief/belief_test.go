@@ -546,3 +546,32 @@ func TestAges(test *testing.T) {
 		test.Errorf("before %+v, after %+v", before.Modes[0], after.Modes[0])
 	}
 }
+
+// TestClockSetBack: after the clock was set back by a month, a mode rests no longer than it would
+// have, and what is believed ages again.
+func TestClockSetBack(test *testing.T) {
+	t := newTable()
+	t.join(start, prefix(1))
+	for range 20 {
+		t.mustLearn(test, start, prefix(1), a, Best, 1.5)
+	}
+	t.Stalled(start, prefix(1), origin, a, true)
+	if got := t.Mode(start, prefix(1), origin, able); got == a {
+		test.Fatal("stays in a mode without progress")
+	}
+	now := start.Add(-30 * 24 * time.Hour)
+	if got := t.Mode(now, prefix(1), origin, able); got != a {
+		test.Errorf("%s, want %s: its rest would end in a month", got, a)
+	}
+	deviation := func() float64 {
+		info, _ := t.Network(now, prefix(1))
+		return info.Modes[slices.IndexFunc(info.Modes, func(m ModeInfo) bool { return m.Mode == a })].SD
+	}
+	t.Closed(now, prefix(1), origin, a, Outcome{Bytes: Bulk})
+	before := deviation()
+	now = now.Add(24 * time.Hour)
+	t.Closed(now, prefix(1), origin, a, Outcome{Bytes: Bulk})
+	if after := deviation(); after < before+driftPerDay/4 {
+		test.Errorf("a standard deviation of %g a day after %g", after, before)
+	}
+}
