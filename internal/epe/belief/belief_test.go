@@ -227,6 +227,28 @@ func TestPoisonStays(test *testing.T) {
 	}
 }
 
+// TestPoisonedVote: where a network begins is what most others of its AS believe, whatever one of them
+// does and whenever it was measured.
+func TestPoisonedVote(test *testing.T) {
+	const others = 5
+	for poisoned := range others {
+		t := newTable()
+		for i := range others {
+			t.join(start, prefix(i))
+			ratio := 0.8
+			if i == poisoned {
+				ratio = 20
+			}
+			for range 20 {
+				t.mustLearn(test, start, prefix(i), a, Best, ratio)
+			}
+		}
+		if got := t.Mode(start, prefix(others), origin, able); got == a {
+			test.Errorf("begins with %s, which network %d alone says is better", got, poisoned)
+		}
+	}
+}
+
 // TestContradictions: measurements that contradict each other do not make a network change all the
 // time.
 func TestContradictions(test *testing.T) {
