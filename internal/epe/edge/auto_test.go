@@ -226,6 +226,41 @@ func TestKilledWhileComparing(t *testing.T) {
 	}
 }
 
+// TestChallengerWithdrawn: a comparison ends when the egress peer of the mode that is tried withdraws,
+// and what is carried meanwhile is measured of no mode.
+func TestChallengerWithdrawn(t *testing.T) {
+	a, p := newAutoEgress(t, false), netip.MustParsePrefix(autoNetwork)
+	for range 20 { // until the mode of a single peer is tried
+		a.observed([]outcome.Report{a.report(outcome.Closed, autoNetwork, 1<<30), a.report(outcome.Bulk, autoNetwork, 1<<30)})
+		trial := a.auto.trials[p]
+		if trial == nil {
+			continue
+		}
+		acked := uint64(0)
+		for a.delivered(autoNetwork) == "none" && a.auto.trials[p] != nil {
+			a.sampled(a.samples(autoNetwork, acked, 10))
+			a.clock = a.clock.Add(sampleEvery)
+			acked += 1 << 20
+		}
+		peer := slices.Index([]belief.Mode{"single a", "single b"}, trial.challenger) + 1
+		if peer == 0 {
+			a.endTrial(p, trial)
+			a.deliver(p)
+			continue
+		}
+		before := a.auto.compared
+		a.announce(peer, autoNetwork, false)
+		if a.auto.trials[p] != nil || a.delivered(autoNetwork) != "none" {
+			t.Fatalf("goes on to try %s, through %s", trial.challenger, a.delivered(autoNetwork))
+		}
+		if a.sampled(a.samples(autoNetwork, acked, 10)); a.auto.compared != before {
+			t.Error("something was measured")
+		}
+		return
+	}
+	t.Fatal("no mode of a single peer was tried")
+}
+
 // TestAutoDryRun: nothing changes, but status says what connections achieve.
 func TestAutoDryRun(t *testing.T) {
 	a := newAutoEgress(t, true)
