@@ -23,7 +23,7 @@ DEBIAN_ARCH = $(or $(ARCH),$(DEBIAN.$(HOST_ARCH)),$(HOST_ARCH))
 PROCESSOR := $(if $(ARCH),$(or $(PROCESSOR.$(ARCH)),$(error unknown ARCH=$(ARCH); use amd64, arm64, armhf or riscv64)))
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test programs race bench bench-gateway bench-outages bench-forward bench-proxy bench-sites bench-short bench-starts bench-routes bench-sim soak fuzz lint clean help FORCE
+.PHONY: build demo test programs race bench bench-gateway bench-outages bench-forward bench-proxy bench-sites bench-short bench-starts bench-routes bench-networks bench-sim soak fuzz lint clean help FORCE
 
 build: $(BIN)/tabane $(BIN)/tabane-lab ## build bin/tabane and bin/tabane-lab, or those of ARCH=arm64, armhf or riscv64 in bin/ARCH
 
@@ -78,6 +78,11 @@ ROUTES ?= 10000,100000,1000000
 
 bench-routes: programs ## measure tables of up to a million routes, beside FRR, and write docs/performance.md (root, 15 minutes)
 	TABANE_LAB=require TABANE_ROUTES=$(ROUTES) $(GO) test -count=1 -timeout 60m -v -run 'TestScale$$' ./internal/acceptance
+
+NETWORKS ?= 100000
+
+bench-networks: ## deliver to NETWORKS client networks (default 100000) in each mode: memory, and how long packets leave to a peer that has gone; write the table of docs/delivery-measured.md (root, 7 minutes)
+	TABANE_LAB=require $(GO) test -count=1 -timeout 20m -v -run 'TestNetworks$$' ./internal/acceptance -networks $(NETWORKS) -update
 
 bench-gateway: ## measure the gateway's sealed plane, beside kernel forwarding and wireguard-go, under floods and with 1,008 paths, and write the tables of docs/gateway-measured.md (root, 7 minutes)
 	TABANE_LAB=require $(GO) test -count=1 -timeout 20m -run '^$$' -bench 'Plane|Strangers|Floods|Ping|ManyPaths' -benchtime 3x ./internal/gateway/sealed -update

@@ -31,7 +31,7 @@ func (a *app) simNetworks() *cobra.Command {
 		Use:   "networks",
 		Short: "Simulate what the delivery mode auto makes of client networks",
 		Long: `Networks simulates the bulk connections of client networks in which the modes of delivery bring more or less than the best path, and
-lets edge.delivery's mode auto decide. It prints what was lost against the best mode of each network (docs/delivery.md): in the
+lets edge.delivery's mode auto decide. It prints what was lost against the best mode of each network (docs/delivery-measured.md): in the
 connections 1 to 20, 21 to 100 and beyond; the share of runs that are within 5 % of the best mode in the 21st and 101st connection; the
 share of bytes that were carried to compare modes, and what that lost; and the changes of mode in 100 connections.
 

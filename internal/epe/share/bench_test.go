@@ -14,7 +14,7 @@ import (
 
 // BenchmarkStore has servers exchange what they measured of networks, four modes each, as often as
 // mostServers have a record of each. It reports what a network costs the store: memory, and bytes
-// and commands for a server that writes and reads it. docs/delivery.md has the figures.
+// and commands for a server that writes and reads it. docs/delivery-measured.md has the figures.
 func BenchmarkStore(b *testing.B) {
 	const networks = 100 // of an exchange
 	address, _ := server(b, freePort(b))
