@@ -45,8 +45,9 @@ func (s *Sites) gain() int64 {
 // Choose returns the pairs to use: as few as there have to be for each line of either site that
 // reaches any to be in one, and among those of the highest rates. A line that is left over shares
 // one of the other site. current are the pairs in use: they are kept unless others have more lines,
-// are fewer, or have a rate that is higher by a quarter, a twentieth if no packets are carried. Backups come after the other lines: each
-// that is in no pair gets one, with a line that is no backup if it reaches any.
+// are fewer, or have a rate that is higher by a quarter, or by a twentieth if no packets are
+// carried. Backups come after the other lines: each that is in no pair gets one, with a line that is
+// no backup if it reaches any.
 func (s *Sites) Choose(current []Pair) []Pair {
 	regular := &Sites{Here: s.Here, There: s.There, Answers: func(p Pair) bool { return !s.backup(p) && s.Answers(p) }, Idle: s.Idle}
 	pairs := regular.choose(current)

@@ -30,6 +30,11 @@ func backup(list []Line) []Line {
 
 func always(Pair) bool { return true }
 
+// sites are two that packets are carried between.
+func sites(here, there []Line, answers func(Pair) bool) Sites {
+	return Sites{Here: here, There: there, Answers: answers}
+}
+
 func TestChoose(t *testing.T) {
 	except := func(list ...Pair) func(Pair) bool { return func(p Pair) bool { return !slices.Contains(list, p) } }
 	for _, tc := range []struct {
@@ -37,30 +42,30 @@ func TestChoose(t *testing.T) {
 		sites         Sites
 		current, want []Pair
 	}{
-		{"alike", Sites{lines(20, 20), lines(20, 20), always, false}, nil, []Pair{{0, 0}, {1, 1}}},
-		{"in use", Sites{lines(20, 20), lines(20, 20), always, false}, []Pair{{0, 1}, {1, 0}}, []Pair{{0, 1}, {1, 0}}},
-		{"both on one", Sites{lines(20, 20), lines(20, 20), always, false}, []Pair{{0, 1}, {1, 1}}, []Pair{{0, 1}, {1, 0}}},
-		{"by rate", Sites{lines(10, 100), lines(100, 10), always, false}, nil, []Pair{{0, 1}, {1, 0}}},
-		{"by rate, though others are in use", Sites{lines(10, 100), lines(100, 10), always, false}, []Pair{{0, 0}, {1, 1}}, []Pair{{0, 1}, {1, 0}}},
-		{"a little more is no reason", Sites{lines(90, 100), lines(100, 90), always, false}, []Pair{{0, 0}, {1, 1}}, []Pair{{0, 0}, {1, 1}}},
+		{"alike", sites(lines(20, 20), lines(20, 20), always), nil, []Pair{{0, 0}, {1, 1}}},
+		{"in use", sites(lines(20, 20), lines(20, 20), always), []Pair{{0, 1}, {1, 0}}, []Pair{{0, 1}, {1, 0}}},
+		{"both on one", sites(lines(20, 20), lines(20, 20), always), []Pair{{0, 1}, {1, 1}}, []Pair{{0, 1}, {1, 0}}},
+		{"by rate", sites(lines(10, 100), lines(100, 10), always), nil, []Pair{{0, 1}, {1, 0}}},
+		{"by rate, though others are in use", sites(lines(10, 100), lines(100, 10), always), []Pair{{0, 0}, {1, 1}}, []Pair{{0, 1}, {1, 0}}},
+		{"a little more is no reason", sites(lines(90, 100), lines(100, 90), always), []Pair{{0, 0}, {1, 1}}, []Pair{{0, 0}, {1, 1}}},
 		{"it is while no packets are carried", Sites{lines(90, 100), lines(100, 90), always, true}, []Pair{{0, 0}, {1, 1}}, []Pair{{0, 1}, {1, 0}}},
-		{"one here", Sites{lines(40), lines(20, 20), always, false}, []Pair{{0, 0}}, []Pair{{0, 0}, {0, 1}}},
-		{"one there", Sites{lines(20, 20), lines(40), always, false}, nil, []Pair{{0, 0}, {1, 0}}},
-		{"the fast one is shared", Sites{lines(100, 20), lines(20, 50, 50), always, false}, nil, []Pair{{0, 1}, {0, 2}, {1, 0}}},
-		{"who shares, too", Sites{lines(200, 39), lines(74, 52, 30), always, false}, nil, []Pair{{0, 0}, {0, 1}, {1, 2}}},
-		{"one does not answer", Sites{lines(20, 20), lines(20, 20), except(Pair{0, 1}, Pair{1, 1}), false}, []Pair{{0, 0}, {1, 1}}, []Pair{{0, 0}, {1, 0}}},
-		{"only crossed", Sites{lines(20, 20), lines(20, 20), except(Pair{0, 0}, Pair{1, 1}), false}, nil, []Pair{{0, 1}, {1, 0}}},
-		{"it returns", Sites{lines(20, 20), lines(20, 20), always, false}, []Pair{{0, 0}, {0, 1}}, []Pair{{0, 0}, {1, 1}}},
-		{"a line is gone", Sites{lines(20), lines(20, 20), always, false}, []Pair{{0, 0}, {1, 1}, {7, 7}, {-1, 0}}, []Pair{{0, 0}, {0, 1}}},
-		{"unknown rates", Sites{lines(Unknown, 10), lines(10, Unknown), always, false}, nil, []Pair{{0, 1}, {1, 0}}},
-		{"a backup shares", Sites{backup(lines(20, 5)), lines(20, 20), always, false}, nil, []Pair{{0, 0}, {0, 1}, {1, 0}}},
-		{"a backup there", Sites{lines(20, 20), backup(lines(20, 5)), always, false}, []Pair{{0, 0}, {1, 1}}, []Pair{{0, 0}, {1, 0}, {1, 1}}},
-		{"backups at both", Sites{backup(lines(20, 5)), backup(lines(20, 5)), always, false}, nil, []Pair{{0, 0}, {0, 1}, {1, 0}}},
-		{"a backup stays where it is", Sites{backup(lines(20, 5)), lines(20, 20), always, false}, []Pair{{1, 1}}, []Pair{{0, 0}, {0, 1}, {1, 1}}},
-		{"only backups answer", Sites{backup(lines(5)), backup(lines(5)), always, false}, nil, []Pair{{0, 0}}},
-		{"a backup alone", Sites{backup(lines(5)), lines(20, 20), always, false}, nil, []Pair{{0, 0}, {0, 1}}},
-		{"a backup that a later line makes spare", Sites{backup(lines(0, 0)), lines(0, 0, 0, 0), except(Pair{0, 2}), false}, []Pair{{1, 3}}, []Pair{{0, 0}, {0, 1}, {0, 3}, {1, 2}}},
-		{"none", Sites{nil, lines(20), always, false}, []Pair{{0, 0}}, nil},
+		{"one here", sites(lines(40), lines(20, 20), always), []Pair{{0, 0}}, []Pair{{0, 0}, {0, 1}}},
+		{"one there", sites(lines(20, 20), lines(40), always), nil, []Pair{{0, 0}, {1, 0}}},
+		{"the fast one is shared", sites(lines(100, 20), lines(20, 50, 50), always), nil, []Pair{{0, 1}, {0, 2}, {1, 0}}},
+		{"who shares, too", sites(lines(200, 39), lines(74, 52, 30), always), nil, []Pair{{0, 0}, {0, 1}, {1, 2}}},
+		{"one does not answer", sites(lines(20, 20), lines(20, 20), except(Pair{0, 1}, Pair{1, 1})), []Pair{{0, 0}, {1, 1}}, []Pair{{0, 0}, {1, 0}}},
+		{"only crossed", sites(lines(20, 20), lines(20, 20), except(Pair{0, 0}, Pair{1, 1})), nil, []Pair{{0, 1}, {1, 0}}},
+		{"it returns", sites(lines(20, 20), lines(20, 20), always), []Pair{{0, 0}, {0, 1}}, []Pair{{0, 0}, {1, 1}}},
+		{"a line is gone", sites(lines(20), lines(20, 20), always), []Pair{{0, 0}, {1, 1}, {7, 7}, {-1, 0}}, []Pair{{0, 0}, {0, 1}}},
+		{"unknown rates", sites(lines(Unknown, 10), lines(10, Unknown), always), nil, []Pair{{0, 1}, {1, 0}}},
+		{"a backup shares", sites(backup(lines(20, 5)), lines(20, 20), always), nil, []Pair{{0, 0}, {0, 1}, {1, 0}}},
+		{"a backup there", sites(lines(20, 20), backup(lines(20, 5)), always), []Pair{{0, 0}, {1, 1}}, []Pair{{0, 0}, {1, 0}, {1, 1}}},
+		{"backups at both", sites(backup(lines(20, 5)), backup(lines(20, 5)), always), nil, []Pair{{0, 0}, {0, 1}, {1, 0}}},
+		{"a backup stays where it is", sites(backup(lines(20, 5)), lines(20, 20), always), []Pair{{1, 1}}, []Pair{{0, 0}, {0, 1}, {1, 1}}},
+		{"only backups answer", sites(backup(lines(5)), backup(lines(5)), always), nil, []Pair{{0, 0}}},
+		{"a backup alone", sites(backup(lines(5)), lines(20, 20), always), nil, []Pair{{0, 0}, {0, 1}}},
+		{"a backup that a later line makes spare", sites(backup(lines(0, 0)), lines(0, 0, 0, 0), except(Pair{0, 2})), []Pair{{1, 3}}, []Pair{{0, 0}, {0, 1}, {0, 3}, {1, 2}}},
+		{"none", sites(nil, lines(20), always), []Pair{{0, 0}}, nil},
 	} {
 		if got := tc.sites.Choose(tc.current); !slices.Equal(got, tc.want) {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
@@ -71,7 +76,7 @@ func TestChoose(t *testing.T) {
 func TestRates(t *testing.T) {
 	const mbit = unit.MbitPerSecond
 	line := func(up, down unit.Bandwidth) []Line { return []Line{{Up: up * mbit, Down: down * mbit}} }
-	s := Sites{lines(40, Unknown), []Line{{Up: 10 * mbit, Down: 30 * mbit}, {Down: 30 * mbit}, {Up: Unknown, Down: Unknown}}, always, false}
+	s := sites(lines(40, Unknown), []Line{{Up: 10 * mbit, Down: 30 * mbit}, {Down: 30 * mbit}, {Up: Unknown, Down: Unknown}}, always)
 	for _, tc := range []struct {
 		pairs []Pair
 		want  []Line
@@ -198,7 +203,7 @@ func TestBestByRate(t *testing.T) {
 		rate := rapid.Custom(func(t *rapid.T) Line {
 			return Line{Up: unit.Bandwidth(rapid.IntRange(0, 50).Draw(t, "up")) * unit.MbitPerSecond, Down: unit.Bandwidth(rapid.IntRange(0, 50).Draw(t, "down")) * unit.MbitPerSecond}
 		})
-		s := Sites{rapid.SliceOfN(rate, n, n).Draw(t, "here"), rapid.SliceOfN(rate, n, n).Draw(t, "there"), always, false}
+		s := sites(rapid.SliceOfN(rate, n, n).Draw(t, "here"), rapid.SliceOfN(rate, n, n).Draw(t, "there"), always)
 		best := s.Value(s.Choose(nil))
 		order := make([]int, n)
 		for i := range order {
