@@ -351,9 +351,6 @@ func TestReceiverLearns(t *testing.T) {
 }
 
 // TestReceiverRestarts: a lane goes on when the sender's numbers jump, forward or back.
-// TestReceiverKnowsLaterPaths: the first packets on a path that is 40 ms shorter wait for those
-// that were sent before on the other one, though none has been late so far. What the path itself
-// has lost is not waited for as long.
 // TestReceiverPrompt checks that prompt packets wait as long as those of their kind were overtaken,
 // not for what others wait for, nor for what was lost and sent again.
 func TestReceiverPrompt(t *testing.T) {
@@ -380,6 +377,9 @@ func TestReceiverPrompt(t *testing.T) {
 	}
 }
 
+// TestReceiverKnowsLaterPaths: the first packets on a path that is 40 ms shorter wait for those
+// that were sent before on the other one, though none has been late so far. What the path itself
+// has lost is not waited for as long.
 func TestReceiverKnowsLaterPaths(t *testing.T) {
 	const lag = 40 * ms
 	short := func(seq uint32, distance uint16) Arrival {
