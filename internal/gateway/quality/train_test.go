@@ -26,7 +26,7 @@ func TestTrainRate(t *testing.T) {
 			}
 			arrived = append(arrived, at)
 		}
-		if got := TrainRate(arrived, size); got < rate*2/3 || got > rate*3/2 {
+		if got := TrainRate(arrived, size); got < rate*2/3 || got > rate*11/10 {
 			t.Fatalf("%v, want %v", got, rate)
 		}
 	})
