@@ -236,12 +236,13 @@ enum {
 
 enum {
 	SPRAY_ALONE,
-	SPRAY_SPRAYED,
+	SPRAY_SPRAYED, /* and not known to gain: a sender may slow down while other paths begin */
+	SPRAY_GAINING,
 };
 
 /* What a flow of datagrams brings over home alone, and sprayed, in turns. */
 struct spray_turns {
-	__u32 state;  /* SPRAY_ALONE or SPRAY_SPRAYED */
+	__u32 state;  /* SPRAY_ALONE, SPRAY_SPRAYED or SPRAY_GAINING */
 	__u32 paused; /* spraying gains nothing in this network at present */
 	__u32 total;  /* bytes of the flow, up to SPRAY_BEGIN */
 	__u32 since;  /* start of the turn */
@@ -303,8 +304,8 @@ static __always_inline __u32 spray_queue_choose(const struct spray_turns *t, str
 }
 
 /*
- * Whether a flow that is sprayed now brings less than half of home, in a quarter of a window: one of
- * its paths may have failed.
+ * Whether a flow that gained now brings less than half of home, in a quarter of a window: one of its
+ * paths may have failed.
  */
 static __always_inline int spray_collapsed(struct spray_turns *t, __u32 quarter, __u32 now, __u32 size)
 {
@@ -337,7 +338,7 @@ static __always_inline int spray_turn(struct spray_turns *t, __u32 delay, __u32 
 	if (other)
 		t->others += size;
 	time = now - t->window;
-	if (t->state == SPRAY_SPRAYED && spray_collapsed(t, limit / 4, now, size)) {
+	if (t->state == SPRAY_GAINING && spray_collapsed(t, limit / 4, now, size)) {
 		t->window = t->worse = 0;
 		t->since = now;
 		return SPRAY_LEAVES;
@@ -370,6 +371,7 @@ static __always_inline int spray_turn(struct spray_turns *t, __u32 delay, __u32 
 		return SPRAY_LEAVES;
 	} else if (now - t->since < SPRAY_AGAIN) {
 		t->worse = 0;
+		t->state = SPRAY_GAINING;
 		return SPRAY_GAINS;
 	}
 	if (now - t->since >= SPRAY_AGAIN) {

@@ -13,8 +13,9 @@ const (
 
 // The states of Turns.
 const (
-	alone uint32 = iota
-	sprayed
+	alone   uint32 = iota
+	sprayed        // and not known to gain: a sender may slow down while other paths begin
+	gaining
 )
 
 // Queue is a path of a flow of datagrams as a queue that is served at the rate that TCP measured
@@ -83,8 +84,8 @@ func (t *Turns) choose(queues []Queue, home int, size, now uint32) int {
 	return chosen
 }
 
-// collapsed reports whether a flow that is sprayed now brings less than half of home, in a quarter of
-// a window: one of its paths may have failed.
+// collapsed reports whether a flow that gained now brings less than half of home, in a quarter of a
+// window: one of its paths may have failed.
 func (t *Turns) collapsed(quarter, now, size uint32) bool {
 	time := now - t.Recent
 	if t.Quarter += size; time < quarter {
@@ -112,7 +113,7 @@ func (t *Turns) count(delay, now, size uint32, other bool) verdict {
 		t.Others += size
 	}
 	time := now - t.Window
-	if t.State == sprayed && t.collapsed(limit/4, now, size) {
+	if t.State == gaining && t.collapsed(limit/4, now, size) {
 		t.Window, t.Worse, t.Since = 0, 0, now
 		return leaves
 	}
@@ -145,7 +146,7 @@ func (t *Turns) count(delay, now, size uint32, other bool) verdict {
 		t.Worse = 0
 		return leaves
 	case now-t.Since < again:
-		t.Worse = 0
+		t.Worse, t.State = 0, gaining
 		return gains
 	}
 	if now-t.Since >= again {

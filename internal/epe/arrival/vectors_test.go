@@ -84,7 +84,7 @@ func TestVectors(t *testing.T) {
 		if err := binary.Read(&b, binary.NativeEndian, v); err != nil {
 			t.Fatal(err)
 		}
-		v.Now, v.Size, v.Turns.State = now, v.Size%65536, uint32(r.IntN(2))
+		v.Now, v.Size, v.Turns.State = now, v.Size%65536, uint32(r.IntN(3))
 		v.Result = [10]uint32{}
 	}
 	var in, out bytes.Buffer
