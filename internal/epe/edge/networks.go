@@ -155,7 +155,8 @@ func (e *Edge) Networks(ctx context.Context, within netip.Prefix, limit int) (an
 	var err error
 	if !e.daemon.Do(ctx, func() {
 		n = e.egress.networks(within, limit)
-		if e.sprayer == nil {
+		// There are up to 65,536 paths, and no other event is handled while they are read.
+		if e.sprayer == nil || !slices.ContainsFunc(n.List, e.egress.sprays) {
 			return
 		}
 		var known []spray.Known
@@ -168,6 +169,12 @@ func (e *Edge) Networks(ctx context.Context, within netip.Prefix, limit int) (an
 	return n, err
 }
 
+// sprays reports whether packets to a network are sprayed.
+func (e *egress) sprays(s NetworkStatus) bool {
+	n, ok := e.delivery.networks.Get(s.Prefix)
+	return ok && n.group != nil && n.group.sprayed != nil
+}
+
 // addSprayed adds what is known of paths to the networks that are sprayed. A path belongs to a
 // network whose prefix overlaps that of what is known.
 func (e *egress) addSprayed(list []NetworkStatus, known []spray.Known) {
@@ -178,7 +185,7 @@ func (e *egress) addSprayed(list []NetworkStatus, known []spray.Known) {
 	slices.SortFunc(known, func(a, b spray.Known) int { return cmp.Or(cmp.Compare(a.Mark, b.Mark), cmp.Compare(b.Age, a.Age)) })
 	for i := range list {
 		s := &list[i]
-		if n, ok := e.delivery.networks.Get(s.Prefix); !ok || n.group == nil || n.group.sprayed == nil {
+		if !e.sprays(*s) {
 			continue
 		}
 		for _, k := range known {
