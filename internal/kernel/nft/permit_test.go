@@ -57,13 +57,7 @@ func TestPermit(t *testing.T) {
 		{Version: "ip", In: "wan", Out: "lan"}, {Version: "ip6", In: "lan", Out: "lan"},
 		{Version: "ip", In: "lan", Protocol: tunnel("ip")[0].Protocol, Port: 4790}, {Version: "ip6", In: "wan", Protocol: tunnel("ip6")[0].Protocol, Port: 4791},
 	}
-	list := func() string {
-		out, err := exec.Command(nft, "list", "ruleset").CombinedOutput()
-		if err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-		return string(out)
-	}
+	list := func() string { return listed(t, nft) }
 	for name, commands := range firewalls(t) {
 		t.Run(name, func(t *testing.T) {
 			withLinks(t, commands, func() error {
@@ -106,6 +100,16 @@ func TestPermit(t *testing.T) {
 	}
 }
 
+// listed returns all rules, as nft lists them.
+func listed(t *testing.T, nft string) string {
+	t.Helper()
+	out, err := exec.Command(nft, "list", "ruleset").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return string(out)
+}
+
 // TestPermitMarked: the same chains accept packets by their mark besides, as long as that is wanted,
 // and before rules that come later.
 func TestPermitMarked(t *testing.T) {
@@ -113,13 +117,7 @@ func TestPermitMarked(t *testing.T) {
 	iptables := programs.Need(t, "iptables-nft")
 	const owner = "tabane-test"
 	passages, marked := between("ip"), Packets{Mark: 4791, Bits: 0xffff, Lines: []string{"wan"}}
-	list := func() string {
-		out, err := exec.Command(nft, "list", "ruleset").CombinedOutput()
-		if err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-		return string(out)
-	}
+	list := func() string { return listed(t, nft) }
 	for name, commands := range firewalls(t) {
 		t.Run(name, func(t *testing.T) {
 			withLinks(t, commands, func() error {
