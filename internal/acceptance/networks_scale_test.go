@@ -19,7 +19,6 @@ import (
 
 	"github.com/tabane/tabane/internal/epe/belief"
 	"github.com/tabane/tabane/internal/kernel/afpacket"
-
 	"github.com/tabane/tabane/internal/testkit/published"
 )
 

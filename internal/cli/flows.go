@@ -255,8 +255,8 @@ func (o flowsFlags) listen(ctx context.Context) (net.Listener, error) {
 	return l, nil
 }
 
-// watchFlows watches until ctx is done or the sink has enough, and serves metrics at the listener, if there is one.
-// It closes the listener.
+// watchFlows watches until ctx is done or the sink has enough. It serves metrics at the listener, if
+// there is one, and closes it.
 func (a *App) watchFlows(ctx context.Context, options flows.Options, listener net.Listener) error {
 	w, err := flows.New(options)
 	if err != nil {

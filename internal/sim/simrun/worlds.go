@@ -296,7 +296,8 @@ func Values(judged []Judged) []map[string]float64 {
 }
 
 // Why writes the course of a world in the cell that a measure judges: what each transport
-// delivered, and what each path carried in each second beside what it can carry, and the decisions on paths.
+// delivered, what each path carried in each second beside what it can carry, and the decisions on
+// paths.
 func Why(ctx context.Context, w worlds.World, base *scenario.Spec, m worlds.Measure) (string, error) {
 	spec, err := w.Spec(base).Select(scenario.Selection{Traffic: []string{m.Traffic}})
 	if err != nil {
