@@ -97,13 +97,20 @@ func TestClear(t *testing.T) {
 	server.peer(rr, func(n *Neighbor) { n.Retain = 1 << 40 })
 	origin.must(origin.Originate(UnicastRoute{Prefix: prefix("2a00:1::/32"), NextHop: address(63)}))
 	server.wait("route", func() bool { return len(server.unicast) == 1 })
+	poll(t, "all routes and their End-of-RIB", func() bool {
+		d, err := server.Neighbor("r64")
+		return err == nil && !slices.ContainsFunc(d.Families, func(f FamilyDetail) bool { return !f.EndOfRIB })
+	})
 	updates := func() uint64 { return server.Sessions()[0].MessagesReceived["update"] }
 	before := updates()
 	text, err := server.Clear(address(64).String(), false)
 	if err != nil || !strings.Contains(text, "is asked for") {
 		t.Errorf("%q, %v", text, err)
 	}
-	poll(t, "the route again", func() bool { return updates() > before && server.Sessions()[0].Flaps == 0 })
+	poll(t, "the route again", func() bool {
+		s := server.Sessions()[0]
+		return s.MessagesSent["route-refresh"] > 0 && updates() > before && s.Flaps == 0
+	})
 	d, err := server.Neighbor("r64")
 	if err != nil || d.State != "Established" || d.MessagesSent["route-refresh"] == 0 || !slices.Contains(d.CapabilitiesReceived, "graceful restart 1 s (64)") {
 		t.Errorf("%+v, %v", d, err)
