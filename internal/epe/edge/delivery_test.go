@@ -249,11 +249,15 @@ func (r *recorder) Apply(ops []route.Op) []error {
 		switch o := op.Object.(type) {
 		case route.Nexthop:
 			r.objects[o.ID] = o
+			if op.Delete {
+				delete(r.objects, o.ID)
+				r.lose(o.ID)
+			}
 		case route.NexthopGroup:
 			r.groups[o.ID] = o
 			if op.Delete {
 				delete(r.groups, o.ID)
-				maps.DeleteFunc(r.routes, func(_ netip.Prefix, id uint32) bool { return id == o.ID })
+				r.lose(o.ID)
 			}
 		case route.Route:
 			switch {
@@ -271,6 +275,11 @@ func (r *recorder) Apply(ops []route.Op) []error {
 		}
 	}
 	return errs
+}
+
+// lose deletes the routes to an object.
+func (r *recorder) lose(id uint32) {
+	maps.DeleteFunc(r.routes, func(_ netip.Prefix, to uint32) bool { return to == id })
 }
 
 // through returns the SIDs that packets to a delivered network are encapsulated to, in order.
@@ -298,10 +307,14 @@ type spreading struct {
 }
 
 func newSpreading(t *testing.T) *spreading {
+	return newSpreadingIn(t, Mode{Spread: map[string]uint32{"a": 2, "b": 1}})
+}
+
+func newSpreadingIn(t *testing.T, mode Mode) *spreading {
 	k := &recorder{groups: map[uint32]route.NexthopGroup{}, objects: map[uint32]route.Nexthop{}, routes: map[netip.Prefix]uint32{}}
 	s := &spreading{t: t, kernel: k, flushes: route.NewReconciler(k, route.Edge, slog.New(slog.DiscardHandler))}
 	config := testConfig()
-	config.Delivery.Default = Mode{Spread: map[string]uint32{"a": 2, "b": 1}}
+	config.Delivery.Default = mode
 	s.egress = newEgress(&config, 1500, s.flushes)
 	s.flushNow = func() { _, _ = s.flushes.FlushPart(0) }
 	return s
@@ -468,6 +481,37 @@ func TestLostMember(t *testing.T) {
 	s.settle(100)
 	if got := s.kernel.through(both); !slices.Equal(got, []string{sidA, sidB}) || s.flushes.Pending() > 0 {
 		t.Errorf("b was lost shortly: through %q", got)
+	}
+}
+
+// TestLostSIDOfSingle: networks whose only egress peer is unreachable follow other routes at once,
+// whatever waits to be applied, and are delivered again when it is back, even if they were not yet
+// brought up to date.
+func TestLostSIDOfSingle(t *testing.T) {
+	s := newSpreadingIn(t, Mode{Single: "a"})
+	s.egress.locator(locator("fc00:1::/32", true))
+	s.announceMany()
+	s.announce("1", "2a01::/32", true) // is not in the kernel yet
+	discarded := false
+	s.kernel.changed = func(o route.Object) {
+		discarded = discarded || o == route.Object(discard(netip.MustParseAddr(sidA)))
+		if _, ok := o.(route.Nexthop); ok && !discarded {
+			t.Errorf("%v is deleted before packets to it are discarded", o)
+		}
+	}
+	s.egress.locator(locator("fc00:1::/32", false))
+	if !discarded || len(s.kernel.routes) > 0 {
+		t.Errorf("discarded: %t, %d routes are left", discarded, len(s.kernel.routes))
+	}
+	s.kernel.changed = nil
+	for _, steps := range []int{0, 1, 2, 100} {
+		s.egress.locator(locator("fc00:1::/32", false))
+		s.settle(steps)
+		s.egress.locator(locator("fc00:1::/32", true))
+		s.settle(100)
+		if n := len(s.kernel.routes); n != manyNetworks+2 || s.flushes.Pending() > 0 {
+			t.Errorf("back after %d steps: %d routes, %d pending", steps, n, s.flushes.Pending())
+		}
 	}
 }
 

@@ -45,6 +45,9 @@ type desired interface {
 	Set(route.Object)
 	SetRoute(route.Route)
 	Delete(route.Key)
+	// Suspend deletes a nexthop object from the kernel at once, with all routes through it, which
+	// remain desired until it is Set again.
+	Suspend(route.Key)
 	// Settled reports whether the kernel matches the desired state of the key.
 	Settled(route.Key) bool
 	// Outdated reports whether the kernel has another object with the key than the desired one, if

@@ -282,6 +282,7 @@ func (e *egress) step(most int) (more bool) {
 		return true
 	}
 	w := &e.walk
+	walking := len(w.peers) > 0
 	for left := visits; len(w.peers) > 0; w.peers, w.next = w.peers[1:], 0 {
 		p := w.peers[0]
 		for n, ok := p.routes.Next(w.next); ok; n, ok = p.routes.Next(w.next) {
@@ -295,7 +296,7 @@ func (e *egress) step(most int) (more bool) {
 			}
 		}
 	}
-	return len(e.delivery.due) > 0 || e.resume()
+	return walking || e.resume()
 }
 
 // applyTo applies a change of reachability to the routes to an address at once, before the walk

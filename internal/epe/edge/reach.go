@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/kernel/route"
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
@@ -102,26 +103,33 @@ func (e *egress) locator(p bgp.UnicastPath) {
 
 // drop discards packets to unreachable SIDs at once, before the routes are removed, and no longer
 // those to reachable ones. Groups are without the unreachable ones at once, too: their flows move,
-// and are not discarded.
+// and are not discarded. Then the kernel deletes the routes through these SIDs, so that what has
+// another route follows that.
 func (e *egress) drop() {
-	dropped := false
-	for n := range e.objects {
+	var dropped []route.Nexthop
+	for n, object := range e.objects {
 		sid := e.sids.Value(n)
 		was, now := e.discarded[sid], !e.locators.reaches(sid)
 		switch {
 		case now && !was:
 			e.kernel.Set(discard(sid))
-			e.discarded[sid], dropped = true, true
+			e.discarded[sid] = true
+			dropped = append(dropped, object)
 		case was && !now:
+			e.kernel.Set(object)
 			e.kernel.Delete(discard(sid).Key())
 			delete(e.discarded, sid)
 		}
 	}
-	if dropped {
-		e.suspend(func(m member) bool { return e.discarded[m.sid] })
+	if len(dropped) == 0 {
+		return
 	}
-	if dropped && e.flushNow != nil {
+	e.suspend(func(m member) bool { return e.discarded[m.sid] })
+	if e.flushNow != nil {
 		e.flushNow()
+	}
+	for _, object := range dropped {
+		e.kernel.Suspend(object.Key())
 	}
 }
 

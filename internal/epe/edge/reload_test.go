@@ -125,6 +125,7 @@ type fakeDesired map[route.Key]route.Object
 func (f fakeDesired) Set(o route.Object)     { f[o.Key()] = o }
 func (f fakeDesired) SetRoute(r route.Route) { f.Set(r) }
 func (f fakeDesired) Delete(k route.Key)     { delete(f, k) }
+func (f fakeDesired) Suspend(k route.Key)    { delete(f, k) }
 func (f fakeDesired) Settled(route.Key) bool { return true }
 
 func (f fakeDesired) Outdated(route.Key) bool { return false }

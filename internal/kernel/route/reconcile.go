@@ -51,6 +51,8 @@ type Reconciler struct {
 	// some that no longer wait.
 	down    map[string]Link
 	waiting map[dependency][]hashtable.Ref
+	// suspended are the IDs of nexthop objects that Suspend deleted.
+	suspended map[uint32]bool
 }
 
 // A dependency is a precondition for adding an object: a link that is up, or a nexthop object. The
@@ -125,7 +127,7 @@ func (c *Count) add(e *entry, n int) {
 // the kernel's.
 func NewReconciler(k Kernel, p Protocol, log *slog.Logger) *Reconciler {
 	return &Reconciler{kernel: k, protocol: p, log: log, errs: map[hashtable.Ref]error{},
-		down: map[string]Link{}, waiting: map[dependency][]hashtable.Ref{}}
+		down: map[string]Link{}, waiting: map[dependency][]hashtable.Ref{}, suspended: map[uint32]bool{}}
 }
 
 // change applies f to an entry and updates the counts, the queues and the store. Entries are not
@@ -244,15 +246,16 @@ func (r *Reconciler) blockedBy(id uint32) (dependency, bool) {
 		return dependency{}, false
 	}
 	n, _, ok := r.store.find(Nexthop{ID: id}.Key())
-	return dependency{nexthop: id}, ok && r.blocks(n)
+	return dependency{nexthop: id}, r.suspended[id] || ok && r.blocks(n)
 }
 
-// errWaits is the error of an entry that waits for a dependency.
-var errWaits = errors.New("waits for its link or nexthop object")
-
-// wait removes an entry from the queue until its dependency is released.
+// wait removes an entry from the queue until its dependency is released. It counts as refused, but
+// has no error.
 func (r *Reconciler) wait(n hashtable.Ref, on dependency) {
-	r.try(n, func(*entry) { r.fail(n, errWaits) })
+	r.try(n, func(e *entry) {
+		r.fail(n, nil)
+		e.set(refused, true)
+	})
 	r.postpone(n, on)
 }
 
@@ -439,7 +442,9 @@ func (r *Reconciler) setHave(n hashtable.Ref, o Object) {
 // Flush.
 func (r *Reconciler) Set(o Object) {
 	o = normal(o)
-	r.want(o.Key(), r.store.number(o))
+	k := o.Key()
+	r.want(k, r.store.number(o))
+	r.endSuspension(k)
 }
 
 // SetRoute is Set for a route, without an allocation.
@@ -463,6 +468,36 @@ func (r *Reconciler) want(k Key, number uint32) {
 func (r *Reconciler) Delete(k Key) {
 	if n, _, ok := r.store.find(k); ok {
 		r.unwant(n)
+	}
+	r.endSuspension(k)
+}
+
+// Suspend deletes a nexthop object from the kernel at once, whatever else is to be flushed. The
+// kernel deletes all routes through it in the same operation, much faster than one after the other.
+// They are still desired, and added again once the object was Set again. A deletion that fails is
+// tried again in Flush.
+func (r *Reconciler) Suspend(k Key) {
+	n, e, ok := r.store.find(k)
+	if !ok {
+		return
+	}
+	r.suspended[k.a] = true
+	r.unwant(n)
+	if e.have == 0 {
+		return
+	}
+	if failed := r.apply([]hashtable.Ref{n}); len(failed) > 0 {
+		r.requeue(n)
+		return
+	}
+	r.lose([]Key{k}, r.lost)
+}
+
+// endSuspension has the routes that wait for a suspended nexthop object depend on it as others do.
+func (r *Reconciler) endSuspension(k Key) {
+	if k.class == ClassNexthop && r.suspended[k.a] {
+		delete(r.suspended, k.a)
+		r.release(dependency{nexthop: k.a})
 	}
 }
 

@@ -438,6 +438,57 @@ func grouped(want map[route.Key]route.Object, id uint32) bool {
 	return false
 }
 
+// A suspended nexthop object is deleted before anything that waits. Its routes are lost with it, are
+// not tried meanwhile, and are added again with the object.
+func TestSuspend(t *testing.T) {
+	k := &routetest.Kernel{}
+	r := newReconciler(k)
+	guard, epe, nh, _, _ := peer()
+	routes := []route.Route{epe, epe, epe}
+	for i := range routes {
+		routes[i].Dst = pfx(fmt.Sprintf("2001:db8:%d::/64", i))
+		r.Set(routes[i])
+	}
+	r.Set(nh)
+	flush(t, r)
+	// A route to change and one to delete wait for the next flush.
+	routes[0].MTU = 1400
+	r.Set(routes[0])
+	r.Set(guard)
+	r.Delete(routes[1].Key())
+	k.Log = nil
+	r.Suspend(nh.Key())
+	if len(k.Log) != 1 || !k.Log[0].Delete || len(k.All()) != 0 {
+		t.Errorf("operations %v, kernel %v, want the deletion of the object alone", k.Log, k.All())
+	}
+	k.Log = nil
+	for range 3 {
+		flush(t, r)
+	}
+	if len(k.Log) != 1 || r.Pending() != 2 {
+		t.Errorf("operations %v, %d pending, want one guard, and two routes that wait", k.Log, r.Pending())
+	}
+	r.Set(nh)
+	flush(t, r)
+	if len(k.All()) != 4 || r.Pending() != 0 {
+		t.Errorf("kernel %v, %d pending", k.All(), r.Pending())
+	}
+
+	// A deletion that fails is tried again.
+	k.Fault = func(op route.Op) error { return unix.ENOBUFS }
+	r.Suspend(nh.Key())
+	k.Fault = nil
+	flush(t, r)
+	if len(k.All()) != 1 || r.Pending() != 2 {
+		t.Errorf("kernel %v, %d pending", k.All(), r.Pending())
+	}
+	// After the object was deleted, nothing waits for it.
+	r.Delete(nh.Key())
+	if err := r.Flush(); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("routes without their nexthop: %v", err)
+	}
+}
+
 // After any sequence of changes and faults, the kernel has the desired objects, and objects of
 // other owners are unchanged.
 func TestConverge(t *testing.T) {
@@ -474,6 +525,12 @@ func TestConverge(t *testing.T) {
 				key := key()
 				delete(want, key)
 				r.Delete(key)
+			},
+			"suspend": func(t *rapid.T) {
+				if key := key(); key.Class() == route.ClassNexthop {
+					delete(want, key)
+					r.Suspend(key)
+				}
 			},
 			"flush": func(t *rapid.T) {
 				err := r.Flush()
