@@ -57,7 +57,7 @@ var folders = []folder{
 		may:     []string{"base"},
 		because: "an adapter knows the one outside thing that it adapts, and no capability that uses it",
 		rungs: [][]string{
-			{"contain", "database", "handover", "privilege", "realtime", "sighup", "statefile", "systemd"}, {"bpf"},
+			{"clock"}, {"contain", "database", "handover", "privilege", "realtime", "sighup", "statefile", "systemd"}, {"bpf"},
 			{"afpacket", "netns", "nft", "nic", "offload", "route", "seccomp", "sockdiag", "tc"},
 		},
 		fakes: []string{"bpf/bpftest", "netns/netnstest", "route/routetest", "seccomp/seccomptest"},
@@ -171,6 +171,7 @@ var outside = map[string]string{
 	"internal/testkit/published":   "tables in documents that tests compare",
 	"internal/testkit/accessor":    "calls what decoded values offer",
 	"internal/testkit/certificate": "makes certificates for tests",
+	"internal/testkit/heap":        "measures the memory of values",
 	"internal/testkit/wireguard":   "runs wireguard-go to compare with",
 }
 

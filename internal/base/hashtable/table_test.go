@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tabane/tabane/internal/base/hashtable"
+	"github.com/tabane/tabane/internal/testkit/heap"
 )
 
 // A Table behaves as a map does, and its Refs stay.
@@ -188,20 +189,14 @@ func many(n int) []netip.Prefix {
 // TestMemory: a prefix with a number takes less than 40 bytes, also after a table was emptied and
 // filled again.
 func TestMemory(t *testing.T) {
-	heap := func() uint64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
 	list := many(200_000)
-	before := heap()
+	before := heap.InUse()
 	routes := new(hashtable.Prefixes[uint32])
 	for range 2 {
 		for _, p := range list {
 			routes.Add(p)
 		}
-		if per := float64(heap()-before) / float64(len(list)); per > 40 {
+		if per := float64(heap.InUse()-before) / float64(len(list)); per > 40 {
 			t.Errorf("%.1f bytes a route", per)
 		}
 		for r := range routes.All() {

@@ -3,12 +3,12 @@ package rib
 import (
 	"encoding/binary"
 	"net/netip"
-	"runtime"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/tabane/tabane/internal/bgp/message"
+	"github.com/tabane/tabane/internal/testkit/heap"
 )
 
 // million returns the keys of a full table, and attributes that seven of them share on average.
@@ -33,16 +33,10 @@ func million() (keys []message.Key, sets []*message.Attributes) {
 // their removal. It does not include attributes.
 func BenchmarkTable(b *testing.B) {
 	keys, sets := million()
-	heap := func() uint64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
 	for name, sources := range map[string]int{"one-path": 1, "two-paths": 2} {
 		b.Run(name, func(b *testing.B) {
 			for range b.N {
-				before := heap()
+				before := heap.InUse()
 				r := New()
 				c := r.NewConsumer(message.IPv6Unicast, func() {})
 				drain := func() {
@@ -64,7 +58,7 @@ func BenchmarkTable(b *testing.B) {
 				drain()
 				routes := float64(len(keys) * sources)
 				b.ReportMetric(float64((cpuTime()-began).Nanoseconds())/routes, "cpu-ns/route")
-				b.ReportMetric(float64(heap()-before)/float64(len(keys)), "B/destination")
+				b.ReportMetric(float64(heap.InUse()-before)/float64(len(keys)), "B/destination")
 				began = cpuTime()
 				for _, s := range all {
 					for !r.Purge(message.IPv6Unicast, s, 1000) {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"runtime"
 	"testing"
+
+	"github.com/tabane/tabane/internal/testkit/heap"
 )
 
 // BenchmarkRead reads a file of 100,000 networks, each with five modes, and reports how long a
@@ -24,20 +26,14 @@ func BenchmarkRead(b *testing.B) {
 	}); err != nil {
 		b.Fatal(err)
 	}
-	heap := func() uint64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
 	var memory uint64
 	for b.Loop() {
-		before := heap()
+		before := heap.InUse()
 		t := New(Options{Networks: networks, Start: Best})
 		if n, err := t.Read(start, bytes.NewReader(file.Bytes())); n != networks || err != nil {
 			b.Fatal(n, err)
 		}
-		memory += heap() - before
+		memory += heap.InUse() - before
 		runtime.KeepAlive(t)
 	}
 	b.ReportMetric(float64(memory)/float64(b.N)/networks, "B/network")

@@ -15,6 +15,7 @@ import (
 	"github.com/tabane/tabane/internal/epe/belief"
 	"github.com/tabane/tabane/internal/epe/outcome"
 	"github.com/tabane/tabane/internal/kernel/route"
+	"github.com/tabane/tabane/internal/testkit/heap"
 )
 
 // accepting is a kernel that accepts everything at no cost.
@@ -29,15 +30,9 @@ func (accepting) DumpEach(route.Protocol, func([]route.Object)) (bool, error) {
 // cost, as the daemon's loop does; then their ASBR fails and returns.
 func BenchmarkMillionRoutes(b *testing.B) {
 	const routes = 1_000_000
-	heap := func() uint64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
 	var memory uint64
 	for b.Loop() {
-		before := heap()
+		before := heap.InUse()
 		kernel := route.NewReconciler(accepting{}, route.Edge, slog.New(slog.NewTextHandler(io.Discard, nil)))
 		config := testConfig()
 		e := newEgress(&config, 1500, kernel)
@@ -64,7 +59,7 @@ func BenchmarkMillionRoutes(b *testing.B) {
 			}
 		}
 		flush()
-		memory += heap() - before
+		memory += heap.InUse() - before
 		for _, there := range []bool{false, true} {
 			e.locator(locator("fc00:1::/32", there))
 			for e.step(daemon.Step) {
@@ -86,12 +81,6 @@ func BenchmarkMillionRoutes(b *testing.B) {
 // time of a kernel.
 func BenchmarkDelivery(b *testing.B) {
 	const networks = 100_000
-	heap := func() uint64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
 	var memory uint64
 	var left, suspended time.Duration
 	for b.Loop() {
@@ -114,13 +103,13 @@ func BenchmarkDelivery(b *testing.B) {
 		all := netip.MustParsePrefix("2a00::/12")
 		announce("2", all, true)
 		a := netip.MustParseAddr("2a00::").As16()
-		before := heap()
+		before := heap.InUse()
 		for i := range uint32(networks) {
 			binary.BigEndian.PutUint32(a[2:], i)
 			announce("1", netip.PrefixFrom(netip.AddrFrom16(a), 48), true)
 		}
 		flush()
-		memory += heap() - before
+		memory += heap.InUse() - before
 		begun := time.Now()
 		e.flushNow = func() {
 			if _, err := kernel.FlushPart(0); err != nil {

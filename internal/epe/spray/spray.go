@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/kernel/bpf"
+	"github.com/tabane/tabane/internal/kernel/clock"
 	"github.com/tabane/tabane/internal/kernel/route"
 )
 
@@ -148,8 +148,8 @@ type Known struct {
 
 // Known returns what is known of paths: of at most 65,536, those that were used last.
 func (s *Sprayer) Known() ([]Known, error) {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+	now, err := clock.Monotonic()
+	if err != nil {
 		return nil, err
 	}
 	var list []Known
@@ -168,7 +168,7 @@ func (s *Sprayer) Known() ([]Known, error) {
 		}
 		if m.Learned != 0 {
 			k.Rate, k.MinRTT = unit.Bandwidth(m.Rate)*8000, time.Duration(m.Shortest)*time.Microsecond
-			k.Age = time.Duration(now.Nano() - int64(m.Learned))
+			k.Age = now - time.Duration(m.Learned)
 		}
 		list = append(list, k)
 	}

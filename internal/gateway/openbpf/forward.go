@@ -24,6 +24,7 @@ import (
 	"github.com/tabane/tabane/internal/gateway/dataplane"
 	"github.com/tabane/tabane/internal/gateway/sched"
 	"github.com/tabane/tabane/internal/kernel/bpf"
+	"github.com/tabane/tabane/internal/kernel/clock"
 )
 
 // MaxPeers, MaxRules, MaxTables and MaxPaths bound what the program knows: tables are those of the
@@ -628,7 +629,7 @@ func (p *Program) Traffic(peer int) (t Traffic, err error) {
 	if err := p.objects.Peers.Lookup(uint32(peer), &from); err != nil {
 		return t, fmt.Errorf("read traffic to peer %d: %w", peer, err)
 	}
-	now, err := monotonic()
+	now, err := clock.Monotonic()
 	if err != nil {
 		return t, fmt.Errorf("read traffic to peer %d: %w", peer, err)
 	}

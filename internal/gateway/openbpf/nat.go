@@ -12,6 +12,7 @@ import (
 
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 	"github.com/tabane/tabane/internal/kernel/bpf"
+	"github.com/tabane/tabane/internal/kernel/clock"
 )
 
 // MaxSessions bounds the NAT sessions of both directions together.
@@ -48,7 +49,7 @@ func (p *Program) Restore(link string) (bpf.Attachment, error) {
 // SetSession sets the session of a flow that a peer or This sends. Packets have it while it is
 // open.
 func (p *Program) SetSession(peer int, f tunnel.Flow, open bool) error {
-	now, err := monotonic()
+	now, err := clock.Monotonic()
 	if err != nil {
 		return fmt.Errorf("set NAT session: %w", err)
 	}
@@ -82,7 +83,7 @@ type Session struct {
 
 // Sessions calls a function with each session. Sessions may change meanwhile, also by the function.
 func (p *Program) Sessions(do func(Session)) error {
-	now, err := monotonic()
+	now, err := clock.Monotonic()
 	if err != nil {
 		return fmt.Errorf("read NAT sessions: %w", err)
 	}
@@ -96,12 +97,6 @@ func (p *Program) Sessions(do func(Session)) error {
 		}
 	})
 	return nil
-}
-
-func monotonic() (time.Duration, error) {
-	var now unix.Timespec
-	err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now)
-	return time.Duration(now.Nano()), err
 }
 
 // Origin is where packets of NAT sessions come from.

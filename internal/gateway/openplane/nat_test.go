@@ -14,6 +14,7 @@ import (
 	program "github.com/tabane/tabane/internal/gateway/openbpf"
 
 	"github.com/tabane/tabane/internal/gateway/tunnel"
+	"github.com/tabane/tabane/internal/testkit/heap"
 )
 
 // kernel is the sessions of a program.
@@ -687,13 +688,7 @@ func TestNATMemory(t *testing.T) {
 	if err := n.configure(peers, ownersOf(peers), []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}); err != nil {
 		t.Fatal(err)
 	}
-	occupied := func() uint64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
-	before := occupied()
+	before := heap.InUse()
 	for i := range sessions {
 		f := tunnel.Flow{
 			Protocol: 17, Source: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), uint16(i)),
@@ -704,7 +699,7 @@ func TestNATMemory(t *testing.T) {
 		}
 		n.flush()
 	}
-	took := int(occupied()-before) / sessions
+	took := int(heap.InUse()-before) / sessions
 	t.Logf("%d bytes for each session", took)
 	if took > natBytes || len(n.sessions) != sessions {
 		t.Errorf("%d sessions take %d bytes each, more than %d", len(n.sessions), took, natBytes)

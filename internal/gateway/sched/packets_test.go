@@ -500,6 +500,15 @@ func TestPropertyWaitIsExact(t *testing.T) {
 	})
 }
 
+// TestWaitIsRoundedDown: what is queued is divided in integers, where Bandwidth.TimeFor rounds up.
+func TestWaitIsRoundedDown(t *testing.T) {
+	p := wire(96491764057, 0)
+	var q Queues
+	if q.Add(0, &p, 0, 193); q.Wait(0, 0) != 15 || p.Rate.TimeFor(193) != 17 {
+		t.Errorf("193 bytes wait for %v of %v, want 15ns of 17ns", q.Wait(0, 0), p.Rate.TimeFor(193))
+	}
+}
+
 // TestPropertyAllDisciplines: every chosen path exists, is usable and has room, and no queue
 // exceeds its buffer.
 func TestPropertyAllDisciplines(t *testing.T) {

@@ -442,6 +442,22 @@ func TestPropertyDQJKeepsItsRule(t *testing.T) {
 	})
 }
 
+// TestDQJCountsPacketsWithin32Bits: so many packets overtake those of a path with very much jitter
+// that an int of 32 bits does not hold them for several such paths.
+func TestDQJCountsPacketsWithin32Bits(t *testing.T) {
+	paths := []Path{
+		{Usable: true, MSS: 1000, Rate: 6971923},
+		{Usable: true, MSS: 1000, Rate: 1, Jitter: 2464150734884},
+	}
+	d := scheduler(t, "dqj", Options{}).(*dqj)
+	if use := d.eligible(paths, candidates(paths), 1); use != One(0) {
+		t.Errorf("uses %b, want the path without jitter", use)
+	}
+	if n := d.overtake(paths, candidates(paths), 1, 1); n < d.overtaken {
+		t.Errorf("%d packets overtake one", n)
+	}
+}
+
 func TestNoAllocation(t *testing.T) {
 	paths := benchPaths(8)
 	for _, name := range Names() {

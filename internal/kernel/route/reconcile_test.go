@@ -17,6 +17,7 @@ import (
 
 	"github.com/tabane/tabane/internal/kernel/route"
 	"github.com/tabane/tabane/internal/kernel/route/routetest"
+	"github.com/tabane/tabane/internal/testkit/heap"
 )
 
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
@@ -904,21 +905,15 @@ func TestLateEventsAndDumps(t *testing.T) {
 // A route takes less than 100 bytes, in tables of any size, and none of them is a pointer: a
 // collection of garbage does not take longer because of it.
 func TestRouteMemory(t *testing.T) {
-	heap := func() uint64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
 	const n = 200_000
 	objects := manyRoutes(n)
 	r := newReconciler(free{})
-	before := heap()
+	before := heap.InUse()
 	for _, o := range objects {
 		r.Set(o)
 	}
 	flush(t, r)
-	if per := float64(heap()-before) / n; per > 100 {
+	if per := float64(heap.InUse()-before) / n; per > 100 {
 		t.Errorf("%.0f bytes a route", per)
 	}
 	for _, o := range objects {
@@ -929,7 +924,7 @@ func TestRouteMemory(t *testing.T) {
 		r.Set(o)
 	}
 	flush(t, r)
-	if per := float64(heap()-before) / n; per > 100 {
+	if per := float64(heap.InUse()-before) / n; per > 100 {
 		t.Errorf("%.0f bytes a route after all were deleted and added again", per)
 	}
 	runtime.KeepAlive(r)

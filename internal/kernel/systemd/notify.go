@@ -9,7 +9,7 @@ import (
 	"os"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"github.com/tabane/tabane/internal/kernel/clock"
 )
 
 // Notifier sends states to the socket in NOTIFY_SOCKET. It is safe for concurrent use.
@@ -36,11 +36,11 @@ func (n Notifier) Ready(status string) error {
 
 // Reloading reports that a reload begins; Ready follows it.
 func (n Notifier) Reloading() error {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+	now, err := clock.Monotonic()
+	if err != nil {
 		return err
 	}
-	return n.send(fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", now.Nano()/1000))
+	return n.send(fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", now.Microseconds()))
 }
 
 // MainPID reports that another process is the service's main one now.
