@@ -8,13 +8,13 @@ package belief
 
 import (
 	"cmp"
-	"container/list"
 	"fmt"
 	"math"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
+	"unique"
 )
 
 // Mode is a mode of delivery as in a configuration, such as "single transit-a".
@@ -97,27 +97,27 @@ type Options struct {
 type Table struct {
 	options  Options
 	networks map[netip.Prefix]*network
-	order    list.List // of *network, the most recent last
-	origins  map[uint32]*peers
-	all      peers
-	interned map[Mode]Mode
-	changed  bool // since the last call of ClearChanged
-	evicted  uint64
+	// oldest and latest are the ends of the list of networks in the order in which they were seen.
+	oldest, latest *network
+	origins        map[uint32]*peers
+	all            peers
+	changed        bool // since the last call of ClearChanged
+	evicted        uint64
 	// exchanges are with other servers.
 	exchanges exchanges
 	history   history
 }
 
-// network is what is believed of a client network.
+// network is what is believed of a client network. There may be 100,000.
 type network struct {
-	prefix netip.Prefix
-	origin uint32
-	mode   Mode
-	why    string
-	since  time.Time
-	seen   time.Time // the last bulk connection or measurement
-	aged   time.Time // until when age has added what time adds
-	arms   []arm
+	prefix       netip.Prefix
+	older, later *network
+	modeID       unique.Handle[Mode]
+	reason       unique.Handle[string]
+	since        instant
+	seen         instant // the last bulk connection or measurement
+	aged         instant // until when age has added what time adds; 0: never
+	arms         []arm
 	// covariance is that of the means of arms, below its diagonal and on it, row by row.
 	covariance []float32
 	// noise is the standard deviation of a pair of measurements.
@@ -125,39 +125,49 @@ type network struct {
 	// bulk are the bytes of bulk connections that have ended, tried those in other modes than the
 	// network's, and lost what these would have been more in its mode.
 	bulk, tried, lost float64
-	// sinceTrial and sinceChange count bulk connections.
-	sinceTrial, sinceChange int
 	// level is the usual ln goodput in the mode, low how many bulk connections in a row were far
 	// below it.
 	level float64
-	low   int
+	low   int32
+	// sinceTrial and sinceChange count bulk connections.
+	sinceTrial, sinceChange int32
+	origin                  uint32
 	// measured is when something was measured here, asked when what others measured was asked for,
 	// in Unix seconds, 0: never. begins: what others measured decides where it begins.
 	measured, asked int64
 	begins          bool
-	place           *list.Element
 }
+
+func (n *network) mode() Mode { return n.modeID.Value() }
+
+// instant is a time in Unix milliseconds: a third of the memory of a time.Time.
+type instant int64
+
+func instantOf(t time.Time) instant { return instant(t.UnixMilli()) }
+
+func (i instant) time() time.Time { return time.UnixMilli(int64(i)).UTC() }
 
 // arm is what is believed of a mode in a network.
 type arm struct {
-	mode Mode
+	modeID unique.Handle[Mode]
 	// mean is of ln(goodput / goodput of Best).
 	mean float64
-	// rest is until when the mode rests, in Unix milliseconds, because it made no progress, strikes
-	// times in a row.
-	rest   int64
-	trials int32
+	// rest is until when the mode rests, because it made no progress, strikes times in a row.
+	rest instant
+	// brought is nil for a mode in which no connection ended: most are, of 100,000 networks.
+	brought *Brought
+	trials  int32
+	// untried counts bulk connections since the last trial.
+	untried uint32
 	// assumed: what is believed of its difference to Best is from other servers.
 	assumed   bool
 	strikes   uint8
 	surprises uint8
-	// untried counts bulk connections since the last trial.
-	untried uint32
 	// futile counts trials in a row that measured nothing.
 	futile uint8
-	// brought is nil for a mode in which no connection ended: most are, of 100,000 networks.
-	brought *Brought
 }
+
+func (a *arm) mode() Mode { return a.modeID.Value() }
 
 // Brought is what connections of a network achieved in a mode.
 type Brought struct {
@@ -226,7 +236,7 @@ type Outcome struct {
 
 // New returns a table without networks.
 func New(o Options) *Table {
-	return &Table{options: o, networks: map[netip.Prefix]*network{}, origins: map[uint32]*peers{}, interned: map[Mode]Mode{}}
+	return &Table{options: o, networks: map[netip.Prefix]*network{}, origins: map[uint32]*peers{}}
 }
 
 // Len is the number of networks, Evicted how many were removed for want of room.
@@ -260,7 +270,7 @@ func (t *Table) Mode(now time.Time, prefix netip.Prefix, origin uint32, able []M
 		t.touch()
 	}
 	t.consider(now, n, able)
-	return n.mode
+	return n.mode()
 }
 
 // start returns the mode of a network that nothing is known of, and why.
@@ -289,15 +299,17 @@ func (t *Table) at(now time.Time, prefix netip.Prefix, origin uint32, mode Mode)
 		if len(t.networks) >= max(t.options.Networks, 1) {
 			t.evict()
 		}
-		n = &network{prefix: prefix, origin: origin, mode: mode, since: now, noise: startNoise, sinceChange: dwellConnections}
-		_, n.why = t.start(origin, []Mode{mode})
-		n.place = t.order.PushBack(n)
+		n = &network{prefix: prefix, origin: origin, modeID: unique.Make(mode), since: instantOf(now), noise: startNoise, sinceChange: dwellConnections}
+		_, why := t.start(origin, []Mode{mode})
+		n.reason = unique.Make(why)
 		t.networks[prefix] = n
+	} else {
+		t.unlink(n)
 	}
+	t.link(n)
 	t.age(n, now)
 	t.exchanges.ask(n, now)
-	n.seen = now
-	t.order.MoveToBack(n.place)
+	n.seen = instantOf(now)
 	t.touch()
 	return n
 }
@@ -307,34 +319,59 @@ func (t *Table) at(now time.Time, prefix netip.Prefix, origin uint32, mode Mode)
 func (t *Table) evict() {
 	var least *network
 	for range maxSecondChances {
-		n := t.order.Front().Value.(*network)
+		n := t.oldest
 		if least == nil || n.bulk < least.bulk {
 			least = n
 		}
 		n.bulk, n.tried, n.lost = n.bulk/2, n.tried/2, n.lost/2
-		t.order.MoveToBack(n.place)
+		t.unlink(n)
+		t.link(n)
 	}
 	t.remove(least)
 	t.evicted++
 }
 
 func (t *Table) remove(n *network) {
-	t.order.Remove(n.place)
+	t.unlink(n)
 	delete(t.networks, n.prefix)
+}
+
+// link makes a network the latest.
+func (t *Table) link(n *network) {
+	if n.older, n.later = t.latest, nil; n.older == nil {
+		t.oldest = n
+	} else {
+		n.older.later = n
+	}
+	t.latest = n
+}
+
+// unlink takes a network out of the order.
+func (t *Table) unlink(n *network) {
+	if n.older == nil {
+		t.oldest = n.later
+	} else {
+		n.older.later = n.later
+	}
+	if n.later == nil {
+		t.latest = n.older
+	} else {
+		n.later.older = n.older
+	}
 }
 
 func (t *Table) touch() { t.changed = true }
 
 // age adds what time adds to the uncertainty of what is believed.
 func (t *Table) age(n *network, now time.Time) {
-	if n.aged.IsZero() || now.Before(n.aged) { // the clock may have been set back
-		n.aged = now
+	if n.aged == 0 || instantOf(now) < n.aged { // the clock may have been set back
+		n.aged = instantOf(now)
 	}
-	days := min(now.Sub(n.aged).Hours()/24, 100)
+	days := min(now.Sub(n.aged.time()).Hours()/24, 100)
 	if days < 1./24 {
 		return
 	}
-	n.aged = now
+	n.aged = instantOf(now)
 	for i := range n.arms {
 		n.widen(i, driftPerDay*math.Sqrt(days))
 	}
@@ -361,7 +398,7 @@ func (n *network) deviation(i, j int) float64 { return math.Sqrt(n.variance(i, j
 // widen adds to the standard deviation of what is believed. Best is what the others are compared
 // with.
 func (n *network) widen(i int, sd float64) {
-	if v := n.covarianceOf(i, i); n.arms[i].mode != Best {
+	if v := n.covarianceOf(i, i); n.arms[i].mode() != Best {
 		*n.cell(i, i) = float32(min(v+sd*sd, max(v, mostSD*mostSD)))
 	}
 }
@@ -369,7 +406,7 @@ func (n *network) widen(i int, sd float64) {
 // arm returns the number of a mode, of which others are believed at first; -1 if there are too many
 // modes.
 func (t *Table) arm(n *network, m Mode) int {
-	i := slices.IndexFunc(n.arms, func(a arm) bool { return a.mode == m })
+	i := slices.IndexFunc(n.arms, func(a arm) bool { return a.mode() == m })
 	if i >= 0 {
 		return i
 	}
@@ -385,7 +422,7 @@ func (t *Table) arm(n *network, m Mode) int {
 // begin has an arm be that of a mode of which others are believed.
 func (t *Table) begin(n *network, i int, m Mode) {
 	b, _ := t.prior(n.origin, m)
-	n.arms[i] = arm{mode: m}
+	n.arms[i] = arm{modeID: unique.Make(m)}
 	n.assume(i, b)
 }
 
@@ -404,7 +441,7 @@ func (m Mode) valid() bool {
 
 // left is for how long the mode rests.
 func (a *arm) left(now time.Time) time.Duration {
-	return time.Duration(a.rest-now.UnixMilli()) * time.Millisecond
+	return time.Duration(a.rest-instantOf(now)) * time.Millisecond
 }
 
 func (a *arm) rests(now time.Time) bool {
@@ -422,17 +459,17 @@ func (t *Table) consider(now time.Time, n *network, able []Mode) {
 		if t.arm(n, m) >= 0 || !m.valid() {
 			continue
 		}
-		if i := slices.IndexFunc(n.arms, func(a arm) bool { return a.mode != n.mode && !slices.Contains(able, a.mode) }); i >= 0 {
+		if i := slices.IndexFunc(n.arms, func(a arm) bool { return a.mode() != n.mode() && !slices.Contains(able, a.mode()) }); i >= 0 {
 			t.begin(n, i, m)
 		}
 	}
-	usable := func(i int) bool { return slices.Contains(able, n.arms[i].mode) && !n.arms[i].rests(now) }
-	at := t.arm(n, n.mode)
+	usable := func(i int) bool { return slices.Contains(able, n.arms[i].mode()) && !n.arms[i].rests(now) }
+	at := t.arm(n, n.mode())
 	leave := at < 0 || !usable(at)
 	if n.begins && !leave {
 		n.begins = false
 		t.beginAt(now, n, at, usable)
-		at = t.arm(n, n.mode)
+		at = t.arm(n, n.mode())
 	}
 	var best *arm
 	for i := range n.arms {
@@ -446,7 +483,7 @@ func (t *Table) consider(now time.Time, n *network, able []Mode) {
 				least = leastGainInDwell
 			}
 			// What other networks believe decides where a network starts, not where it goes.
-			if a.trials == 0 && a.mode != Best || gain <= least || gain <= confidenceSDs*n.deviation(i, at) {
+			if a.trials == 0 && a.mode() != Best || gain <= least || gain <= confidenceSDs*n.deviation(i, at) {
 				continue
 			}
 		}
@@ -455,15 +492,15 @@ func (t *Table) consider(now time.Time, n *network, able []Mode) {
 		}
 	}
 	switch {
-	case best == nil && leave && n.mode != Best && slices.Contains(able, Best):
+	case best == nil && leave && n.mode() != Best && slices.Contains(able, Best):
 		t.change(now, n, Best, "no other mode is left")
 	case best == nil:
 	case leave && at >= 0 && n.arms[at].rests(now):
-		t.change(now, n, best.mode, fmt.Sprintf("%s made no progress", n.mode))
+		t.change(now, n, best.mode(), fmt.Sprintf("%s made no progress", n.mode()))
 	case leave:
-		t.change(now, n, best.mode, fmt.Sprintf("%s cannot be used", n.mode))
+		t.change(now, n, best.mode(), fmt.Sprintf("%s cannot be used", n.mode()))
 	default:
-		t.change(now, n, best.mode, fmt.Sprintf("measured %s against %s", percent(best.mean-n.arms[at].mean), n.mode))
+		t.change(now, n, best.mode(), fmt.Sprintf("measured %s against %s", percent(best.mean-n.arms[at].mean), n.mode()))
 	}
 }
 
@@ -476,7 +513,7 @@ func (t *Table) beginAt(now time.Time, n *network, at int, usable func(int) bool
 		}
 	}
 	if n.arms[best].mean > n.arms[at].mean+leastGain {
-		t.change(now, n, n.arms[best].mode, "best at other servers")
+		t.change(now, n, n.arms[best].mode(), "best at other servers")
 		n.sinceChange = dwellConnections // nothing was measured here
 	}
 }
@@ -485,8 +522,8 @@ func (t *Table) beginAt(now time.Time, n *network, at int, usable func(int) bool
 func percent(ln float64) string { return fmt.Sprintf("%+.0f %%", 100*math.Expm1(ln)) }
 
 func (t *Table) change(now time.Time, n *network, m Mode, why string) {
-	t.history.add(Change{now, n.prefix, n.mode, m, why})
-	n.mode, n.why, n.since = m, why, now
+	t.history.add(Change{now, n.prefix, n.mode(), m, why})
+	n.modeID, n.reason, n.since = unique.Make(m), unique.Make(why), instantOf(now)
 	n.sinceChange, n.low, n.level = 0, 0, 0
 	t.touch()
 }
@@ -499,9 +536,9 @@ func (t *Table) Try(now time.Time, prefix netip.Prefix, origin uint32, able []Mo
 	if n == nil {
 		mode, why := t.start(origin, able)
 		n = t.at(now, prefix, origin, mode)
-		n.why = why
+		n.reason = unique.Make(why)
 	}
-	t.at(now, prefix, origin, n.mode)
+	t.at(now, prefix, origin, n.mode())
 	t.consider(now, n, able)
 	n.sinceTrial++
 	n.sinceChange++
@@ -514,7 +551,7 @@ func (t *Table) Try(now time.Time, prefix netip.Prefix, origin uint32, able []Mo
 	if t.options.Explore <= 0 || n.tried > 0 && n.tried+cost > t.options.Explore*bytes || n.lost > mostLoss*(bytes-n.tried) {
 		return "", "", false
 	}
-	at := t.arm(n, n.mode)
+	at := t.arm(n, n.mode())
 	if at < 0 {
 		return "", "", false
 	}
@@ -522,7 +559,7 @@ func (t *Table) Try(now time.Time, prefix netip.Prefix, origin uint32, able []Mo
 	most := leastHope
 	for i := range n.arms {
 		a := &n.arms[i]
-		if i == at || !slices.Contains(able, a.mode) || a.rests(now) || a.futile > 0 && a.untried < tryEvery<<min(a.futile-1, 10) {
+		if i == at || !slices.Contains(able, a.mode()) || a.rests(now) || a.futile > 0 && a.untried < tryEvery<<min(a.futile-1, 10) {
 			continue
 		}
 		hope := a.mean - n.arms[at].mean + optimismSDs*n.deviation(i, at)
@@ -547,7 +584,7 @@ func (t *Table) Try(now time.Time, prefix netip.Prefix, origin uint32, able []Mo
 	}
 	best.untried = 0
 	n.sinceTrial = 0
-	return best.mode, n.mode, true
+	return best.mode(), n.mode(), true
 }
 
 // Pair is a measurement of two modes in the same connections, one right after the other.
@@ -568,14 +605,14 @@ func (t *Table) Learn(now time.Time, prefix netip.Prefix, p Pair) error {
 	case !(p.Ratio > 0) || math.IsInf(p.Ratio, 0) || !(p.Bytes >= 0 && p.Bytes <= mostBytes) || p.Challenger == p.Incumbent:
 		return fmt.Errorf("learn of network %q: invalid measurement %+v", prefix, p)
 	}
-	n = t.at(now, prefix, n.origin, n.mode)
+	n = t.at(now, prefix, n.origin, n.mode())
 	c, i := t.arm(n, p.Challenger), t.arm(n, p.Incumbent)
 	if c < 0 || i < 0 {
 		return fmt.Errorf("learn of network %q: invalid mode in %+v", prefix, p)
 	}
 	ln := min(max(math.Log(p.Ratio), -mostLn), mostLn)
 	n.tried = min(n.tried+p.Bytes, mostNumber)
-	if p.Incumbent == n.mode {
+	if p.Incumbent == n.mode() {
 		n.lost = min(n.lost+p.Bytes*max(math.Expm1(-ln), 0), mostNumber)
 	}
 	challenger, incumbent := &n.arms[c], &n.arms[i]
@@ -651,7 +688,7 @@ func (t *Table) Abandoned(prefix netip.Prefix, challenger Mode, bytes float64) {
 		return
 	}
 	n.tried = min(n.tried+bytes, mostNumber)
-	if i := slices.IndexFunc(n.arms, func(a arm) bool { return a.mode == challenger }); i >= 0 {
+	if i := slices.IndexFunc(n.arms, func(a arm) bool { return a.mode() == challenger }); i >= 0 {
 		n.arms[i].futile = min(n.arms[i].futile+1, math.MaxUint8-1)
 	}
 	t.touch()
@@ -691,7 +728,7 @@ func (t *Table) Closed(now time.Time, prefix netip.Prefix, origin uint32, m Mode
 	all := b.Limited.add(o.Limit)
 	if o.Goodput > 0 {
 		b.Goodput += (o.Goodput - b.Goodput) * meanGain(all)
-		if m == n.mode && o.Limit == ByPath {
+		if m == n.mode() && o.Limit == ByPath {
 			n.usual(i, math.Log(o.Goodput))
 		}
 	}
@@ -715,7 +752,7 @@ func (n *network) usual(at int, ln float64) {
 		n.low, n.level = 0, ln
 		n.sinceTrial = tryEvery
 		for i := range n.arms {
-			if n.arms[at].mode == Best || i == at {
+			if n.arms[at].mode() == Best || i == at {
 				n.widen(i, outlierAddedSD)
 			}
 		}
@@ -732,19 +769,19 @@ func (t *Table) Stalled(now time.Time, prefix netip.Prefix, origin uint32, m Mod
 	if n == nil {
 		n = t.at(now, prefix, origin, m)
 	}
-	n = t.at(now, prefix, origin, n.mode)
+	n = t.at(now, prefix, origin, n.mode())
 	i := t.arm(n, m)
 	if i < 0 || n.arms[i].rests(now) {
 		return
 	}
 	a := &n.arms[i]
-	a.rest = now.Add(min(leastRest<<min(a.strikes, 10), mostRest)).UnixMilli()
+	a.rest = instantOf(now.Add(min(leastRest<<min(a.strikes, 10), mostRest)))
 	a.strikes = min(a.strikes+1, math.MaxUint8-1)
 	if alone {
 		return
 	}
 	a.trials = 0
-	if a.mode != Best {
+	if a.mode() != Best {
 		n.assume(i, prior{min(a.mean, 0), priorSD})
 		t.exchanges.share(n, now)
 	}
@@ -788,9 +825,9 @@ func (t *Table) Network(now time.Time, prefix netip.Prefix) (Info, bool) {
 	if n == nil {
 		return Info{}, false
 	}
-	i := Info{Prefix: n.prefix, Origin: n.origin, Mode: n.mode, Why: n.why, Since: n.since, Bulk: n.bulk, Tried: n.tried}
+	i := Info{Prefix: n.prefix, Origin: n.origin, Mode: n.mode(), Why: n.reason.Value(), Since: n.since.time(), Bulk: n.bulk, Tried: n.tried}
 	for k, a := range n.arms {
-		m := ModeInfo{Mode: a.mode, Gain: math.Expm1(a.mean), SD: math.Sqrt(n.covarianceOf(k, k)), Trials: int(a.trials), Brought: a.total()}
+		m := ModeInfo{Mode: a.mode(), Gain: math.Expm1(a.mean), SD: math.Sqrt(n.covarianceOf(k, k)), Trials: int(a.trials), Brought: a.total()}
 		if a.rests(now) {
 			m.Rest = a.left(now)
 		}

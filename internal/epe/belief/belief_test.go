@@ -334,8 +334,8 @@ func TestManyNetworks(test *testing.T) {
 			t.Closed(now, prefix(0), origin, Best, Outcome{Bytes: 1000 * Bulk, Goodput: 1e6})
 		}
 	}
-	if t.Len() != room || t.order.Len() != room || t.Evicted() != 9*room {
-		test.Errorf("%d networks, %d in order, %d evicted", t.Len(), t.order.Len(), t.Evicted())
+	if ordered := len(t.Prefixes()); t.Len() != room || ordered != room || t.Evicted() != 9*room {
+		test.Errorf("%d networks, %d in order, %d evicted", t.Len(), ordered, t.Evicted())
 	}
 	if _, ok := t.Network(start, prefix(0)); !ok {
 		test.Error("the network that brought most is gone")

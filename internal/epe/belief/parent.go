@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"unique"
 )
 
 // What networks of the same origin AS, and all networks, believe of a mode is where others begin.
@@ -20,14 +21,13 @@ const (
 	maxOrigins = 20_000
 )
 
-// peers are the votes of some networks on each mode.
-type peers struct {
-	modes map[Mode][]vote // at most maxVotes each
-}
+// peers are the votes of some networks, at most maxVotes on each mode.
+type peers struct{ votes []vote }
 
 // vote is what a network believes of a mode.
 type vote struct {
-	network uint64 // hash; 0: none
+	mode    unique.Handle[Mode]
+	network uint64 // hash
 	mean    float64
 }
 
@@ -53,10 +53,10 @@ func (t *Table) prior(origin uint32, m Mode) (prior, string) {
 
 // vote records what a network believes of a mode.
 func (t *Table) vote(n *network, a *arm) {
-	if a.mode == Best {
+	if a.mode() == Best {
 		return
 	}
-	t.all.set(a.mode, n.prefix, a.mean)
+	t.all.set(a.modeID, n.prefix, a.mean)
 	if n.origin == 0 {
 		return
 	}
@@ -71,7 +71,7 @@ func (t *Table) vote(n *network, a *arm) {
 		p = &peers{}
 		t.origins[n.origin] = p
 	}
-	p.set(a.mode, n.prefix, a.mean)
+	p.set(a.modeID, n.prefix, a.mean)
 }
 
 // voteAll records what a network believes of all modes that were measured there.
@@ -95,51 +95,48 @@ func (t *Table) move(n *network, origin uint32) {
 // forget removes the votes of a network.
 func (p *peers) forget(network netip.Prefix) {
 	id := voter(network)
-	for _, all := range p.modes {
-		if i := slices.IndexFunc(all, func(v vote) bool { return v.network == id }); i >= 0 {
-			all[i] = vote{}
-		}
-	}
+	p.votes = slices.DeleteFunc(p.votes, func(v vote) bool { return v.network == id })
 }
 
-// voter returns the identity of a network, which is not 0.
+// voter returns the identity of a network.
 func voter(network netip.Prefix) uint64 {
 	h := fnv.New64a()
 	b, _ := network.MarshalBinary()
 	_, _ = h.Write(b)
-	return max(h.Sum64(), 1)
+	return h.Sum64()
 }
 
-// set replaces the vote of a network. A new one takes a place that is free, or one by its hash.
-func (p *peers) set(m Mode, network netip.Prefix, mean float64) {
-	if p.modes == nil {
-		p.modes = map[Mode][]vote{}
-	}
-	all := p.modes[m]
-	if all == nil && len(p.modes) >= MaxModes {
-		return
-	}
+// set replaces the vote of a network. A new one takes the place of another by its hash where there
+// are as many as count.
+func (p *peers) set(m unique.Handle[Mode], network netip.Prefix, mean float64) {
 	id := voter(network)
-	i := slices.IndexFunc(all, func(v vote) bool { return v.network == id })
-	if i < 0 {
-		i = slices.IndexFunc(all, func(v vote) bool { return v.network == 0 })
+	var places [maxVotes]int
+	n := 0
+	for i, v := range p.votes {
+		if v.mode != m {
+			continue
+		}
+		if v.network == id {
+			p.votes[i].mean = mean
+			return
+		}
+		places[n] = i
+		n++
 	}
-	switch {
-	case i >= 0:
-		all[i] = vote{id, mean}
-	case len(all) < maxVotes:
-		p.modes[m] = append(all, vote{id, mean})
-	default:
-		all[id%maxVotes] = vote{id, mean}
+	switch v := (vote{m, id, mean}); {
+	case n == maxVotes:
+		p.votes[places[id%maxVotes]] = v
+	case len(p.votes) < MaxModes*maxVotes:
+		p.votes = append(p.votes, v)
 	}
 }
 
 // median returns the median of the votes on a mode, and their spread as a standard deviation.
 func (p *peers) median(m Mode) (mean, spread float64, ok bool) {
-	all := p.modes[m]
+	id := unique.Make(m)
 	var list []float64
-	for _, v := range all {
-		if v.network != 0 {
+	for _, v := range p.votes {
+		if v.mode == id {
 			list = append(list, v.mean)
 		}
 	}

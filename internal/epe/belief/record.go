@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+	"unique"
 )
 
 // Version is that of records.
@@ -22,8 +23,6 @@ const (
 	MaxRecord = 16 << 10
 	// mostNumber bounds sums of bytes.
 	mostNumber = 1e18
-	// maxInterned bounds the modes that are interned: there are as many as egress peers, and a few.
-	maxInterned = 1000
 )
 
 // Record is what is stored of a network.
@@ -106,11 +105,11 @@ func (r *Record) checkCovariance() error {
 // record returns what is stored of a network.
 func (n *network) record() Record {
 	r := Record{
-		Prefix: n.prefix, Origin: n.origin, Mode: n.mode, Why: n.why, Since: n.since, Seen: n.seen,
+		Prefix: n.prefix, Origin: n.origin, Mode: n.mode(), Why: n.reason.Value(), Since: n.since.time(), Seen: n.seen.time(),
 		Noise: n.noise, Bulk: n.bulk, Tried: n.tried, Lost: n.lost, Related: slices.Clone(n.covariance),
 	}
 	for _, a := range n.arms {
-		r.Modes = append(r.Modes, ModeRecord{a.mode, a.mean, a.trials, a.strikes, a.rest, a.total()})
+		r.Modes = append(r.Modes, ModeRecord{a.mode(), a.mean, a.trials, a.strikes, int64(a.rest), a.total()})
 	}
 	return r
 }
@@ -127,8 +126,8 @@ func (t *Table) SetChanged() { t.touch() }
 // Prefixes returns all networks, the oldest first.
 func (t *Table) Prefixes() []netip.Prefix {
 	list := make([]netip.Prefix, 0, len(t.networks))
-	for at := t.order.Front(); at != nil; at = at.Next() {
-		list = append(list, at.Value.(*network).prefix)
+	for n := t.oldest; n != nil; n = n.later {
+		list = append(list, n.prefix)
 	}
 	return list
 }
@@ -150,37 +149,23 @@ func (t *Table) Restore(now time.Time, r *Record) (bool, error) {
 		return false, err
 	}
 	old := t.networks[r.Prefix]
-	if now.Sub(r.Seen) > forgetAge || old != nil && !r.Seen.After(old.seen) {
+	if now.Sub(r.Seen) > forgetAge || old != nil && instantOf(r.Seen) <= old.seen {
 		return false, nil
 	}
 	n := t.at(now, r.Prefix, r.Origin, r.Mode)
-	n.origin, n.mode, n.why, n.since, n.seen, n.noise = r.Origin, r.Mode, r.Why, r.Since, r.Seen, r.Noise
+	n.origin, n.modeID, n.reason, n.since, n.seen, n.noise = r.Origin, unique.Make(r.Mode), unique.Make(r.Why), instantOf(r.Since), instantOf(r.Seen), r.Noise
 	n.bulk, n.tried, n.lost = r.Bulk, r.Tried, r.Lost
-	n.aged = r.Seen
+	n.aged = n.seen
 	n.arms, n.covariance = make([]arm, len(r.Modes)), slices.Clone(r.Related)
 	for i, m := range r.Modes {
-		n.arms[i] = arm{mode: t.intern(m.Mode), mean: m.Mean, trials: m.Trials, strikes: m.Strikes, rest: m.Rest}
+		n.arms[i] = arm{modeID: unique.Make(m.Mode), mean: m.Mean, trials: m.Trials, strikes: m.Strikes, rest: instant(m.Rest)}
 		if b := m.Brought; b != (Brought{}) {
 			n.arms[i].brought = &b
-		}
-		if m.Mode == n.mode {
-			n.mode = n.arms[i].mode
 		}
 	}
 	t.voteAll(n)
 	t.age(n, now)
 	return true, nil
-}
-
-// intern returns a mode in the memory that others have it in: 100,000 networks have the same few.
-func (t *Table) intern(m Mode) Mode {
-	if known, ok := t.interned[m]; ok {
-		return known
-	}
-	if len(t.interned) < maxInterned {
-		t.interned[m] = m
-	}
-	return m
 }
 
 // header is the first line of a file.

@@ -134,8 +134,8 @@ func (t *Table) Return(x Exchange) {
 func (n *network) shared() Shared {
 	s := Shared{Version: SharedVersion, Prefix: n.prefix, Measured: n.measured}
 	for i, a := range n.arms {
-		if a.trials > 0 && a.mode != Best {
-			s.Modes = append(s.Modes, SharedMode{a.mode, float32(a.mean), float32(math.Sqrt(n.covarianceOf(i, i))), a.trials})
+		if a.trials > 0 && a.mode() != Best {
+			s.Modes = append(s.Modes, SharedMode{a.mode(), float32(a.mean), float32(math.Sqrt(n.covarianceOf(i, i))), a.trials})
 		}
 	}
 	return s
