@@ -245,15 +245,6 @@ func (t *Table) Len() int { return len(t.networks) }
 // Evicted is documented with Len.
 func (t *Table) Evicted() uint64 { return t.evicted }
 
-// Origin returns the AS that originated a network when its mode was last asked for, false if nothing
-// is known of it.
-func (t *Table) Origin(prefix netip.Prefix) (uint32, bool) {
-	if n := t.networks[prefix]; n != nil {
-		return n.origin, true
-	}
-	return 0, false
-}
-
 // SetExplore replaces Options.Explore.
 func (t *Table) SetExplore(share float64) { t.options.Explore = share }
 
@@ -303,15 +294,22 @@ func (t *Table) at(now time.Time, prefix netip.Prefix, origin uint32, mode Mode)
 		_, why := t.start(origin, []Mode{mode})
 		n.reason = unique.Make(why)
 		t.networks[prefix] = n
-	} else {
-		t.unlink(n)
+		t.link(n)
 	}
-	t.link(n)
+	t.see(n, now)
+	return n
+}
+
+// see records that a network has connections.
+func (t *Table) see(n *network, now time.Time) {
+	if n != t.latest {
+		t.unlink(n)
+		t.link(n)
+	}
 	t.age(n, now)
 	t.exchanges.ask(n, now)
 	n.seen = instantOf(now)
 	t.touch()
-	return n
 }
 
 // evict removes the oldest network, or of some of the oldest the one that brought least. Those that
@@ -695,14 +693,19 @@ func (t *Table) Abandoned(prefix netip.Prefix, challenger Mode, bytes float64) {
 }
 
 // Closed applies what a connection achieved that was in a mode when it ended. Networks are added
-// with their first bulk connection.
-func (t *Table) Closed(now time.Time, prefix netip.Prefix, origin uint32, m Mode, o Outcome) {
+// with their first bulk connection; only then is the AS asked for that originates theirs.
+func (t *Table) Closed(now time.Time, prefix netip.Prefix, origin func() uint32, m Mode, o Outcome) {
 	bulk := o.Bytes >= Bulk
-	if t.networks[prefix] == nil && !bulk || !m.valid() || o.Limit >= Limits || o.Bytes > mostBytes ||
+	n := t.networks[prefix]
+	if n == nil && (!bulk || !m.valid()) || o.Limit >= Limits || o.Bytes > mostBytes ||
 		!(o.Goodput >= 0 && o.Goodput <= mostGoodput) || o.MinRTT > mostRTT || o.RTT > mostRTT {
 		return
 	}
-	n := t.at(now, prefix, origin, m)
+	if n == nil {
+		n = t.at(now, prefix, origin(), m)
+	} else {
+		t.see(n, now)
+	}
 	i := t.arm(n, m)
 	if i < 0 {
 		return

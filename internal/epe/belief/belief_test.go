@@ -30,6 +30,8 @@ var (
 	start = time.Unix(1_800_000_000, 0)
 )
 
+func originAS(as uint32) func() uint32 { return func() uint32 { return as } }
+
 func prefix(i int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 1, byte(i >> 16), byte(i >> 8), byte(i)}), 40)
 }
@@ -44,7 +46,7 @@ func (t *Table) mustLearn(test testing.TB, now time.Time, p netip.Prefix, c, i M
 }
 
 func (t *Table) join(now time.Time, p netip.Prefix) {
-	t.Closed(now, p, origin, Best, Outcome{Bytes: 100 * Bulk, Goodput: 1e6})
+	t.Closed(now, p, originAS(origin), Best, Outcome{Bytes: 100 * Bulk, Goodput: 1e6})
 	t.Try(now, p, origin, able, 0, 1)
 }
 
@@ -92,7 +94,7 @@ func TestFollows(test *testing.T) {
 				t.mustLearn(test, start, p, c, incumbent, brings[c]/brings[incumbent]*math.Exp(0.05*r.NormFloat64()))
 			}
 			m := t.Mode(start, p, origin, able)
-			t.Closed(start, p, origin, m, Outcome{Bytes: 100 * Bulk, Goodput: 1e6})
+			t.Closed(start, p, originAS(origin), m, Outcome{Bytes: 100 * Bulk, Goodput: 1e6})
 			if i > changes && m == b || i == 10*changes {
 				took = i - changes
 			}
@@ -162,7 +164,7 @@ func TestWithdrawn(test *testing.T) {
 			can := append([]Mode{Best}, rapid.SliceOfNDistinct(rapid.SampledFrom([]Mode{a, b, "spread"}), 0, 3, rapid.ID[Mode]).Draw(test, "able")...)
 			switch rapid.IntRange(0, 4).Draw(test, "event") {
 			case 0:
-				t.Closed(now, p, origin, rapid.SampledFrom(can).Draw(test, "mode"), Outcome{
+				t.Closed(now, p, originAS(origin), rapid.SampledFrom(can).Draw(test, "mode"), Outcome{
 					Bytes: rapid.Uint64Max(1<<62).Draw(test, "bytes") >> rapid.IntRange(0, 60).Draw(test, "shift"), Goodput: rapid.Float64().Draw(test, "goodput"),
 				})
 			case 1:
@@ -210,7 +212,7 @@ func TestPoisonStays(test *testing.T) {
 			for i := range 1000 {
 				t.mustLearn(test, start, prefix(99), b, Best, 1e9)
 				t.mustLearn(test, start, prefix(99), a, Best, 1e-9)
-				t.Closed(start, prefix(99), origin, b, Outcome{Bytes: math.MaxUint64, Goodput: math.MaxFloat64})
+				t.Closed(start, prefix(99), originAS(origin), b, Outcome{Bytes: math.MaxUint64, Goodput: math.MaxFloat64})
 				t.Stalled(start.Add(time.Duration(i)*time.Second), prefix(99), origin, a, false)
 			}
 		}
@@ -299,7 +301,7 @@ func TestBudget(test *testing.T) {
 		const part = Bulk
 		var brought, tried, lost, most float64
 		for range 2000 {
-			t.Closed(start, prefix(1), origin, Best, Outcome{Bytes: 2 * part, Goodput: 1e6})
+			t.Closed(start, prefix(1), originAS(origin), Best, Outcome{Bytes: 2 * part, Goodput: 1e6})
 			brought += 2 * part
 			c, i, ok := t.Try(start, prefix(1), origin, able, 0, part)
 			if !ok {
@@ -329,9 +331,9 @@ func TestManyNetworks(test *testing.T) {
 	t := New(Options{Explore: 0.1, Networks: room, Start: Best})
 	for i := range 10 * room {
 		now := start.Add(time.Duration(i) * time.Second)
-		t.Closed(now, prefix(i), origin, Best, Outcome{Bytes: Bulk, Goodput: 1e6})
+		t.Closed(now, prefix(i), originAS(origin), Best, Outcome{Bytes: Bulk, Goodput: 1e6})
 		if i%5 == 0 {
-			t.Closed(now, prefix(0), origin, Best, Outcome{Bytes: 1000 * Bulk, Goodput: 1e6})
+			t.Closed(now, prefix(0), originAS(origin), Best, Outcome{Bytes: 1000 * Bulk, Goodput: 1e6})
 		}
 	}
 	if ordered := len(t.Prefixes()); t.Len() != room || ordered != room || t.Evicted() != 9*room {
@@ -340,7 +342,7 @@ func TestManyNetworks(test *testing.T) {
 	if _, ok := t.Network(start, prefix(0)); !ok {
 		test.Error("the network that brought most is gone")
 	}
-	t.Closed(start, prefix(-1), origin, Best, Outcome{Bytes: Bulk - 1})
+	t.Closed(start, prefix(-1), originAS(origin), Best, Outcome{Bytes: Bulk - 1})
 	if _, ok := t.Network(start, prefix(-1)); ok {
 		test.Error("a short connection adds a network")
 	}
@@ -449,7 +451,7 @@ func BenchmarkOffered(bench *testing.B) {
 	i := 0
 	for bench.Loop() {
 		p := prefix(i % (10 * room))
-		t.Closed(start, p, uint32(i%5000), Best, Outcome{Bytes: Bulk, Goodput: 1e6})
+		t.Closed(start, p, originAS(uint32(i%5000)), Best, Outcome{Bytes: Bulk, Goodput: 1e6})
 		t.Try(start, p, uint32(i%5000), modes, 0, 1)
 		i++
 	}
@@ -562,7 +564,7 @@ func TestAges(test *testing.T) {
 	before, _ := t.Network(now, prefix(1))
 	for range 3 * 24 * 4 {
 		now = now.Add(15 * time.Minute)
-		t.Closed(now, prefix(1), origin, a, Outcome{Bytes: 2 * Bulk, Goodput: 1e6})
+		t.Closed(now, prefix(1), originAS(origin), a, Outcome{Bytes: 2 * Bulk, Goodput: 1e6})
 	}
 	if after, _ := t.Network(now, prefix(1)); after.Modes[0].SD < before.Modes[0].SD+driftPerDay/2 {
 		test.Errorf("before %+v, after %+v", before.Modes[0], after.Modes[0])
@@ -589,10 +591,10 @@ func TestClockSetBack(test *testing.T) {
 		info, _ := t.Network(now, prefix(1))
 		return info.Modes[slices.IndexFunc(info.Modes, func(m ModeInfo) bool { return m.Mode == a })].SD
 	}
-	t.Closed(now, prefix(1), origin, a, Outcome{Bytes: Bulk})
+	t.Closed(now, prefix(1), originAS(origin), a, Outcome{Bytes: Bulk})
 	before := deviation()
 	now = now.Add(24 * time.Hour)
-	t.Closed(now, prefix(1), origin, a, Outcome{Bytes: Bulk})
+	t.Closed(now, prefix(1), originAS(origin), a, Outcome{Bytes: Bulk})
 	if after := deviation(); after < before+driftPerDay/4 {
 		test.Errorf("a standard deviation of %g a day after %g", after, before)
 	}

@@ -119,7 +119,7 @@ func TestPoisonedShares(test *testing.T) {
 			victim.Apply(now, prefix(1), able, lies)
 			victim.Take(100)
 			mode := victim.Mode(now, prefix(1), origin, able)
-			victim.Closed(now, prefix(1), origin, mode, Outcome{Bytes: 100 * Bulk, Goodput: 1e6, Limit: ByPath})
+			victim.Closed(now, prefix(1), originAS(origin), mode, Outcome{Bytes: 100 * Bulk, Goodput: 1e6, Limit: ByPath})
 			if mode == dead {
 				victim.Stalled(now, prefix(1), origin, mode, false)
 				if got := victim.Mode(now, prefix(1), origin, able); got == dead {
@@ -186,7 +186,7 @@ func TestContradiction(test *testing.T) {
 		if doubted != want {
 			test.Errorf("%d servers: doubted: %v, %+v", servers, doubted, after.Modes)
 		}
-		t.Closed(start, prefix(1), origin, Best, Outcome{Bytes: 1000 * Bulk, Goodput: 1e6})
+		t.Closed(start, prefix(1), originAS(origin), Best, Outcome{Bytes: 1000 * Bulk, Goodput: 1e6})
 		if c, _, ok := t.Try(start, prefix(1), origin, able, 0, 1); want && (!ok || c != a) {
 			test.Errorf("%d servers: tries %q, %v", servers, c, ok)
 		}
@@ -302,7 +302,7 @@ func TestWrongRecord(test *testing.T) {
 			t.Apply(start, prefix(1), able, []Shared{says(prefix(1), start, lie[0], lie[1])})
 			for range 25 {
 				mode := t.Mode(start, prefix(1), origin, able)
-				t.Closed(start, prefix(1), origin, mode, Outcome{Bytes: 100 * Bulk, Goodput: 1e6, Limit: ByPath})
+				t.Closed(start, prefix(1), originAS(origin), mode, Outcome{Bytes: 100 * Bulk, Goodput: 1e6, Limit: ByPath})
 				if c, i, ok := t.Try(start, prefix(1), origin, able, 0, Bulk); ok {
 					t.mustLearn(test, start, prefix(1), c, i, value[c]/value[i])
 				}

@@ -212,12 +212,7 @@ func (e *egress) endTrial(prefix netip.Prefix, t *trial) {
 }
 
 // modeOf is the mode that a network has now, by its rule.
-func (n *delivered) modeOf() belief.Mode {
-	if n.rule.mode.Single == "" {
-		return belief.Mode(n.rule.mode.name())
-	}
-	return belief.Mode("single " + n.rule.mode.Single)
-}
+func (n *delivered) modeOf() belief.Mode { return n.rule.believed }
 
 // originOf returns the AS that originates the routes to a prefix, 0 if it is not known.
 func (e *egress) originOf(prefix netip.Prefix) (origin uint32) {
@@ -271,10 +266,7 @@ func (e *egress) observed(reports []outcome.Report) (busy bool) {
 		}
 		switch r.Kind {
 		case outcome.Closed:
-			origin, known := e.auto.table.Origin(prefix)
-			if !known && r.Acked >= belief.Bulk {
-				origin = e.originOf(prefix) // which would take longer than all else, for each short connection
-			}
+			origin := func() uint32 { return e.originOf(prefix) }
 			e.auto.table.Closed(now, prefix, origin, n.modeOf(), outcomeOf(r))
 			e.measuredPath(now, prefix, n, r)
 		case outcome.Bulk:

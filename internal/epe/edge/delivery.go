@@ -14,6 +14,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/daemon"
+	"github.com/tabane/tabane/internal/epe/belief"
 	"github.com/tabane/tabane/internal/epe/pathmanager"
 	"github.com/tabane/tabane/internal/kernel/route"
 )
@@ -120,6 +121,8 @@ type deliveryRules struct {
 type deliveryRule struct {
 	name string // what it is for: a prefix, an AS, or default
 	mode Mode
+	// believed is the mode as belief has it.
+	believed belief.Mode
 	// peers are those of the mode by name, with their weights.
 	peers []weighted
 	// auto: the mode is the one that measured best, which follows from another such rule.
@@ -153,9 +156,9 @@ func compileDelivery(d *Delivery) *deliveryRules {
 }
 
 func newDeliveryRule(name string, m Mode) *deliveryRule {
-	r := &deliveryRule{name: name, mode: m, auto: m.named == modeAuto}
+	r := &deliveryRule{name: name, mode: m, believed: belief.Mode(m.name()), auto: m.named == modeAuto}
 	if m.Single != "" {
-		r.peers = []weighted{{m.Single, 1}}
+		r.peers, r.believed = []weighted{{m.Single, 1}}, belief.Mode("single "+m.Single)
 	}
 	var most uint32
 	for _, w := range m.Spread {

@@ -23,7 +23,7 @@ func TestNetworksFile(t *testing.T) {
 	known := table()
 	for i := range 10 {
 		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51, byte(i), 0}), 24)
-		known.Closed(now.Add(-time.Minute), p, 64500, belief.Best, belief.Outcome{Bytes: belief.Bulk, Goodput: 1e6})
+		known.Closed(now.Add(-time.Minute), p, func() uint32 { return 64500 }, belief.Best, belief.Outcome{Bytes: belief.Bulk, Goodput: 1e6})
 	}
 	var good bytes.Buffer
 	write := func(w io.Writer) error {

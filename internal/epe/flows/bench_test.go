@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/epe/flowcount"
+	"github.com/tabane/tabane/internal/kernel/clock"
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
@@ -177,11 +178,11 @@ func BenchmarkWatch(b *testing.B) {
 		b.StopTimer()
 		carry()
 		b.StartTimer()
-		before := threadTime()
+		before := clock.Thread()
 		if err := w.read(time.Now(), DefaultInterval); err != nil {
 			b.Fatal(err)
 		}
-		spent += threadTime() - before
+		spent += clock.Thread() - before
 		rounds++
 		flows = len(w.t.snapshot.Flows)
 	}

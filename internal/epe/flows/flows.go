@@ -18,9 +18,8 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/tabane/tabane/internal/epe/flowcount"
+	"github.com/tabane/tabane/internal/kernel/clock"
 	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/mptcp"
 )
@@ -172,7 +171,7 @@ func New(o Options) (_ *Watcher, err error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Watcher{options: o, counter: f, slots: f, attached: f, closers: []io.Closer{f}, cost: threadTime, failed: map[string]bool{}}
+	w := &Watcher{options: o, counter: f, slots: f, attached: f, closers: []io.Closer{f}, cost: clock.Thread, failed: map[string]bool{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, w.Close())
@@ -340,14 +339,4 @@ func (w *Watcher) join(now time.Time) {
 // pause returns how long to wait so that the cost does not exceed the share of the time.
 func pause(cost time.Duration, share float64) time.Duration {
 	return time.Duration(float64(cost) / share)
-}
-
-// threadTime returns the CPU time of the calling thread.
-func threadTime() time.Duration {
-	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
-		// The clock exists since Linux 2.6.12 and has no argument that could be invalid.
-		panic("BUG: read thread time: " + err.Error())
-	}
-	return time.Duration(t.Nano())
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/kernel/clock"
 	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 	"github.com/tabane/tabane/internal/mptcp"
@@ -89,16 +90,10 @@ func watch(t testing.TB) *watching {
 		defer close(done)
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		processor := func() int64 {
-			var at unix.Timespec
-			if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &at); err != nil {
-				t.Error(err)
-			}
-			return at.Nano()
-		}
-		before := processor()
 		for {
+			before := clock.Thread()
 			list, lost, err := w.watcher.Receive()
+			w.processor.Add(int64(clock.Thread() - before))
 			if errors.Is(err, os.ErrClosed) {
 				return
 			}
@@ -109,7 +104,6 @@ func watch(t testing.TB) *watching {
 			for _, r := range list {
 				w.reports <- r
 			}
-			w.processor.Store(processor() - before)
 		}
 	}()
 	t.Cleanup(func() {

@@ -148,10 +148,7 @@ type Known struct {
 
 // Known returns what is known of paths: of at most 65,536, those that were used last.
 func (s *Sprayer) Known() ([]Known, error) {
-	now, err := clock.Monotonic()
-	if err != nil {
-		return nil, err
-	}
+	now := clock.Monotonic()
 	var list []Known
 	var n programNetwork
 	var m programMemory

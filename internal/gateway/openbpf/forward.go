@@ -629,10 +629,7 @@ func (p *Program) Traffic(peer int) (t Traffic, err error) {
 	if err := p.objects.Peers.Lookup(uint32(peer), &from); err != nil {
 		return t, fmt.Errorf("read traffic to peer %d: %w", peer, err)
 	}
-	now, err := clock.Monotonic()
-	if err != nil {
-		return t, fmt.Errorf("read traffic to peer %d: %w", peer, err)
-	}
+	now := clock.Monotonic()
 	for i := range t.Paths {
 		t.Paths[i] = dataplane.Count{Packets: from.Sent[i].Packets, Bytes: from.Sent[i].Bytes}
 		t.Waits[i] = max(0, time.Duration(from.Queues.Empty[i])-now)

@@ -49,10 +49,7 @@ func (p *Program) Restore(link string) (bpf.Attachment, error) {
 // SetSession sets the session of a flow that a peer or This sends. Packets have it while it is
 // open.
 func (p *Program) SetSession(peer int, f tunnel.Flow, open bool) error {
-	now, err := clock.Monotonic()
-	if err != nil {
-		return fmt.Errorf("set NAT session: %w", err)
-	}
+	now := clock.Monotonic()
 	source, _ := mapped(f.Source.Addr())
 	state := programSessionStateSESSION_CLOSED
 	if open {
@@ -83,10 +80,7 @@ type Session struct {
 
 // Sessions calls a function with each session. Sessions may change meanwhile, also by the function.
 func (p *Program) Sessions(do func(Session)) error {
-	now, err := clock.Monotonic()
-	if err != nil {
-		return fmt.Errorf("read NAT sessions: %w", err)
-	}
+	now := clock.Monotonic()
 	p.table.each(func(batch []programSession) {
 		for i := range batch {
 			s := &batch[i]

@@ -36,11 +36,7 @@ func (n Notifier) Ready(status string) error {
 
 // Reloading reports that a reload begins; Ready follows it.
 func (n Notifier) Reloading() error {
-	now, err := clock.Monotonic()
-	if err != nil {
-		return err
-	}
-	return n.send(fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", now.Microseconds()))
+	return n.send(fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", clock.Monotonic().Microseconds()))
 }
 
 // MainPID reports that another process is the service's main one now.

@@ -290,7 +290,7 @@ func (w *linkWorld) connection(s *server, n int) {
 		}
 		mode = s.table.Mode(w.now, c.prefix, c.origin, w.modes)
 	}
-	s.table.Closed(w.now, c.prefix, c.origin, w.modes[s.at[n]+1], belief.Outcome{Bytes: bulkBytes, Goodput: bulkBytes / 10 * brings(mode)})
+	s.table.Closed(w.now, c.prefix, func() uint32 { return c.origin }, w.modes[s.at[n]+1], belief.Outcome{Bytes: bulkBytes, Goodput: bulkBytes / 10 * brings(mode)})
 	if mode != s.mode[n] {
 		s.mode[n] = mode
 		w.result.Changes++

@@ -198,7 +198,7 @@ func (w *world) connection(now time.Time, t *belief.Table, n *Network, r *rand.R
 		within = within && w.brings(m) >= 0.95*most
 	}
 	w.onSingle += level * parts * max(w.brings(belief.Best), w.brings(single))
-	t.Closed(now, w.prefix, w.origin, w.mode, belief.Outcome{Bytes: uint64(level * brought), Goodput: level * brought / parts})
+	t.Closed(now, w.prefix, func() uint32 { return w.origin }, w.mode, belief.Outcome{Bytes: uint64(level * brought), Goodput: level * brought / parts})
 	n.Lost = append(n.Lost, 1-brought/(parts*most))
 	n.Within = append(n.Within, within)
 }
