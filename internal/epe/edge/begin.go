@@ -28,8 +28,31 @@ type beginning struct {
 	// since.
 	peer              string
 	considered, since time.Time
-	// paths are those that were measured, by egress peer; "" is the best path.
-	paths map[string]*selection.Recent
+	// paths are those that were measured, a few.
+	paths []beginPath
+}
+
+// beginPath is a path of a network that connections measured.
+type beginPath struct {
+	peer string // the egress peer; "": the best path
+	selection.Recent
+}
+
+// path returns what was measured of the path through an egress peer, nil if nothing was.
+func (b *beginning) path(peer string) *selection.Recent {
+	if i := slices.IndexFunc(b.paths, func(p beginPath) bool { return p.peer == peer }); i >= 0 {
+		return &b.paths[i].Recent
+	}
+	return nil
+}
+
+// addPath is path, but adds one that is not there.
+func (b *beginning) addPath(peer string) *selection.Recent {
+	if r := b.path(peer); r != nil {
+		return r
+	}
+	b.paths = append(b.paths, beginPath{peer: peer})
+	return &b.paths[len(b.paths)-1].Recent
 }
 
 // pathOf returns the egress peer of the path that a connection measured, "" for the best path,
@@ -60,17 +83,17 @@ func (e *egress) measuredPath(now time.Time, prefix netip.Prefix, n *delivered, 
 		return
 	}
 	if n.begins == nil {
-		n.begins = &beginning{paths: map[string]*selection.Recent{}}
+		if name == "" {
+			return // there is nothing to compare it with: most networks have no client that joins other paths
+		}
+		n.begins = &beginning{}
 	}
 	b := n.begins
 	rate := 0.0
 	if o := outcomeOf(r); o.Bytes >= belief.Bulk && o.Limit == belief.ByPath {
 		rate = o.Goodput
 	}
-	if b.paths[name] == nil {
-		b.paths[name] = &selection.Recent{}
-	}
-	b.paths[name].Add(now, now.Add(-r.Duration), r.MinRTT, rate)
+	b.addPath(name).Add(now, now.Add(-r.Duration), r.MinRTT, rate)
 	if since := now.Sub(b.considered); since < 0 || since >= beginEvery {
 		b.considered = now
 		e.considerBegin(now, prefix, b)
@@ -78,7 +101,7 @@ func (e *egress) measuredPath(now time.Time, prefix netip.Prefix, n *delivered, 
 }
 
 // considerBegin changes where the connections of a network begin if short transfers arrive earlier
-// over another path.
+// over another path than where they do now, which must be known.
 func (e *egress) considerBegin(now time.Time, prefix netip.Prefix, b *beginning) {
 	names := []string{""}
 	for _, m := range e.able(prefix) {
@@ -88,14 +111,13 @@ func (e *egress) considerBegin(now time.Time, prefix netip.Prefix, b *beginning)
 	}
 	past := make([]selection.Past, len(names))
 	for i, name := range names {
-		past[i] = b.paths[name].Past(now)
+		past[i] = b.path(name).Past(now)
 	}
-	for name := range b.paths {
-		if !slices.Contains(names, name) {
-			delete(b.paths, name)
-		}
-	}
+	b.paths = slices.DeleteFunc(b.paths, func(p beginPath) bool { return !slices.Contains(names, p.peer) })
 	at := max(slices.Index(names, b.peer), 0)
+	if past[at] == (selection.Past{}) {
+		return
+	}
 	next := names[selection.Nearest(past, at)]
 	since := now.Sub(b.since)
 	if next == b.peer || e.auto.trials[prefix] != nil || since >= 0 && since < beginFor {
@@ -113,9 +135,8 @@ func (e *egress) leaveBegin(now time.Time, n *delivered) bool {
 	if p == nil {
 		return false
 	}
-	stalled := &selection.Recent{}
-	stalled.Stalled(now)
-	n.begins.paths[p.Name], n.begins.peer, n.begins.since = stalled, "", now
+	n.begins.addPath(p.Name).Stalled(now)
+	n.begins.peer, n.begins.since = "", now
 	return true
 }
 

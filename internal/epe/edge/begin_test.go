@@ -46,7 +46,7 @@ func TestBegin(t *testing.T) {
 	if got := closed(10*time.Second, a.over("", autoNetwork, 40*ms, 1<<10)); got != "none" {
 		t.Errorf("one path is known: through %s", got)
 	}
-	if got := closed(2*time.Second, a.over("a", autoNetwork, 39*ms, 1<<10), a.over("b", autoNetwork, 10*ms, 1<<10)); got != "none" {
+	if got := closed(2*time.Second, a.over("a", autoNetwork, 39*ms, 1<<10), a.over("b", autoNetwork, 10*ms, 1<<10), a.over("", autoNetwork, 40*ms, 1<<10)); got != "none" {
 		t.Errorf("considered again at once: through %s", got)
 	}
 	if got := closed(2*time.Second, a.over("b", autoNetwork, 10*ms, 1<<10)); got != sidB {

@@ -157,6 +157,7 @@ func BenchmarkObserved(b *testing.B) {
 	n := 0
 	begun := clock.Thread()
 	for b.Loop() {
+		a.clock = a.clock.Add(time.Minute) // they are on their path for longer than they last
 		at := n * part % networks
 		a.observed(reports[at : at+part])
 		n++
