@@ -331,6 +331,7 @@ func (t *Table) evict() {
 
 func (t *Table) remove(n *network) {
 	t.unlink(n)
+	t.exchanges.forget(n.prefix)
 	delete(t.networks, n.prefix)
 }
 

@@ -325,10 +325,11 @@ func TestBudget(test *testing.T) {
 }
 
 // TestManyNetworks: of a million networks where there is room for a tenth, those that bring much
-// stay.
+// stay. Nothing is kept of the others, even if it could not be exchanged.
 func TestManyNetworks(test *testing.T) {
 	const room = 100_000
 	t := New(Options{Explore: 0.1, Networks: room, Start: Best})
+	t.Share(true)
 	for i := range 10 * room {
 		now := start.Add(time.Duration(i) * time.Second)
 		t.Closed(now, prefix(i), originAS(origin), Best, Outcome{Bytes: Bulk, Goodput: 1e6})
@@ -338,6 +339,9 @@ func TestManyNetworks(test *testing.T) {
 	}
 	if ordered := len(t.Prefixes()); t.Len() != room || ordered != room || t.Evicted() != 9*room {
 		test.Errorf("%d networks, %d in order, %d evicted", t.Len(), ordered, t.Evicted())
+	}
+	if x := t.exchanges; len(x.fresh)+len(x.asked) > 2*room {
+		test.Errorf("%d and %d networks are to be asked for", len(x.fresh), len(x.asked))
 	}
 	if _, ok := t.Network(start, prefix(0)); !ok {
 		test.Error("the network that brought most is gone")

@@ -94,6 +94,13 @@ func (x *exchanges) share(n *network, now time.Time) {
 	}
 }
 
+// forget has nothing of a network be exchanged.
+func (x *exchanges) forget(network netip.Prefix) {
+	for _, due := range []map[netip.Prefix]bool{x.measured, x.fresh, x.asked} {
+		delete(due, network)
+	}
+}
+
 // Take returns what is due to be exchanged, at most so many networks of each kind, which are not
 // due any more.
 func (t *Table) Take(most int) (x Exchange) {
