@@ -102,7 +102,7 @@ type group struct {
 }
 
 // made reports whether a group has a nexthop object of its own.
-func (e *egress) made(g *group) bool { return g.sprayed == nil && g.id != e.objects[g.sids[0]].ID }
+func (e *egress) made(g *group) bool { return g.sprayed == nil && g.id != e.delivering[g.sids[0]].ID }
 
 // deliveryRules are the rules of a configuration.
 type deliveryRules struct {
@@ -596,9 +596,9 @@ func groupKey(members []member) string {
 func (e *egress) newGroup(key string, members []member) *group {
 	g := &group{key: key, members: members}
 	for _, m := range members {
-		g.sids = append(g.sids, e.useSID(m.sid))
+		g.sids = append(g.sids, e.useDelivering(m.sid))
 	}
-	g.id = e.objects[g.sids[0]].ID
+	g.id = e.delivering[g.sids[0]].ID
 	if text := e.join(members); strings.Contains(text, "/") {
 		g.id = e.newID([]byte(text))
 	}
@@ -612,7 +612,7 @@ func (e *egress) join(members []member) string {
 	weights := map[uint32]uint32{}
 	for _, m := range members {
 		n, _ := e.sids.Find(m.sid)
-		weights[e.objects[n].ID] += uint32(m.weight)
+		weights[e.delivering[n].ID] += uint32(m.weight)
 	}
 	var list []route.GroupMember
 	for _, id := range slices.Sorted(maps.Keys(weights)) {
@@ -637,6 +637,6 @@ func (e *egress) releaseGroup(g *group) {
 		}
 	}
 	for _, sid := range g.sids {
-		e.releaseSID(sid)
+		e.releaseDelivering(sid)
 	}
 }

@@ -414,7 +414,7 @@ func TestSuspend(t *testing.T) {
 			}
 			s.announce("1", networkOfBoth, false)
 			s.announce("2", networkOfBoth, false)
-			if s.settle(20); len(s.ids) != 1 || len(s.kernel.groups) != 0 {
+			if s.settle(20); len(s.ids) != 2 || len(s.kernel.groups) != 0 { // those of a, for EPE Routes and for deliveries
 				t.Errorf("IDs %v and %d groups are left", s.ids, len(s.kernel.groups))
 			}
 		})

@@ -70,8 +70,11 @@ type egress struct {
 	byRD          map[vpn.ID]map[*peer]int // routes with a path with the RD
 	reports       hashtable.Interner[pathmanager.Route]
 	sids          hashtable.Interner[netip.Addr]
-	objects       map[uint32]route.Nexthop // by number of the SID
-	ids           map[uint32]bool          // of nexthop objects
+	objects       map[uint32]route.Nexthop // of EPE Routes, by number of the SID
+	// delivering are the objects of SIDs for deliveries: when a SID is lost, the kernel deletes the
+	// routes through these first.
+	delivering map[uint32]delivering
+	ids        map[uint32]bool // of nexthop objects
 	// locators decide which SIDs are reachable; paths through others are not installed.
 	locators locators
 	walk     walk
@@ -125,7 +128,7 @@ func newEgress(config *Config, mtu int, kernel desired) *egress {
 	e := &egress{
 		config: config, mtu: mtu, kernel: kernel, byRT: map[target]*peer{}, byIndex: map[int]*peer{},
 		lists: pathLists{choices: map[uint32]choice{}}, byRD: map[vpn.ID]map[*peer]int{},
-		objects: map[uint32]route.Nexthop{}, ids: map[uint32]bool{}, locators: newLocators(),
+		objects: map[uint32]route.Nexthop{}, delivering: map[uint32]delivering{}, ids: map[uint32]bool{}, locators: newLocators(),
 		discarded: map[netip.Addr]bool{}, now: time.Now,
 		delivery: delivery{rules: compileDelivery(&config.Delivery), groups: map[string]*group{}, borrowed: map[netip.Prefix]*borrowed{}},
 		auto:     newAuto(), loads: newLoads(config.Address), stalled: map[networkPath]stalled{},
@@ -341,6 +344,39 @@ func (e *egress) releaseSID(n uint32) {
 	}
 	delete(e.ids, e.objects[n].ID)
 	delete(e.objects, n)
+}
+
+// delivering is the nexthop object of a SID for deliveries, and how many groups use it.
+type delivering struct {
+	route.Nexthop
+	groups int
+}
+
+// useDelivering counts the use of a SID by a group, and returns the SID's number.
+func (e *egress) useDelivering(sid netip.Addr) uint32 {
+	n := e.useSID(sid)
+	d, ok := e.delivering[n]
+	if !ok {
+		d.Nexthop = e.objects[n]
+		d.ID = e.newID(append([]byte("delivery "), sid.AsSlice()...))
+		e.kernel.Set(d.Nexthop)
+	}
+	d.groups++
+	e.delivering[n] = d
+	return n
+}
+
+// releaseDelivering ends the use of a SID by a group.
+func (e *egress) releaseDelivering(n uint32) {
+	d := e.delivering[n]
+	d.groups--
+	e.delivering[n] = d
+	if d.groups == 0 {
+		e.kernel.Delete(d.Key())
+		delete(e.ids, d.ID)
+		delete(e.delivering, n)
+	}
+	e.releaseSID(n)
 }
 
 // discardMetric is that of the route that discards packets to an unreachable SID, better than that

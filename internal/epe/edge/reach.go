@@ -103,20 +103,27 @@ func (e *egress) locator(p bgp.UnicastPath) {
 
 // drop discards packets to unreachable SIDs at once, before the routes are removed, and no longer
 // those to reachable ones. Groups are without the unreachable ones at once, too: their flows move,
-// and are not discarded. Then the kernel deletes the routes through these SIDs, so that what has
-// another route follows that.
+// and are not discarded. Then the kernel deletes the routes through these SIDs, those of deliveries
+// first, so that what has another route follows that.
 func (e *egress) drop() {
-	var dropped []route.Nexthop
+	var dropped, delivered []route.Key
 	for n, object := range e.objects {
 		sid := e.sids.Value(n)
+		d, delivers := e.delivering[n]
 		was, now := e.discarded[sid], !e.locators.reaches(sid)
 		switch {
 		case now && !was:
 			e.kernel.Set(discard(sid))
 			e.discarded[sid] = true
-			dropped = append(dropped, object)
+			dropped = append(dropped, object.Key())
+			if delivers {
+				delivered = append(delivered, d.Key())
+			}
 		case was && !now:
 			e.kernel.Set(object)
+			if delivers {
+				e.kernel.Set(d.Nexthop)
+			}
 			e.kernel.Delete(discard(sid).Key())
 			delete(e.discarded, sid)
 		}
@@ -128,8 +135,8 @@ func (e *egress) drop() {
 	if e.flushNow != nil {
 		e.flushNow()
 	}
-	for _, object := range dropped {
-		e.kernel.Suspend(object.Key())
+	for _, object := range slices.Concat(delivered, dropped) {
+		e.kernel.Suspend(object)
 	}
 }
 

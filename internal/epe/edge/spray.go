@@ -119,7 +119,7 @@ func (e *egress) newSprayed(g *group, rule *deliveryRule) {
 	for e.plans[s.plan] {
 		s.plan++
 	}
-	first := e.objects[g.sids[0]].ID
+	first := e.delivering[g.sids[0]].ID
 	if g.id != first {
 		delete(e.ids, g.id) // it needs no nexthop object of its own
 		g.id = first
