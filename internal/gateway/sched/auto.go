@@ -77,8 +77,7 @@ func Constants() []ablation.Constant {
 //
 // Flows of small objects, such as the parts of a page that a connection fetches one after the
 // other, have one, too: where an object is complete first. Such a flow leaves its path idle between
-// objects, and has sent more than a burst in this way: TCP that starts has not, as it doubles its
-// window.
+// trains, and one of these was no longer than the one before: TCP that starts doubles its window.
 //
 // Acknowledgments have one, too: where those of a burst are complete first. On the path where a
 // single one arrives first they would fill a slow uplink while TCP starts, and move to a later
@@ -113,10 +112,11 @@ type running struct {
 	// cleared is when what was sent would have left the path of bulk flows if nothing else were
 	// there.
 	cleared time.Duration
-	// train is the size of the current train, most that of the largest of the last ones, and all
-	// the sum of all, in bytes.
-	train, most, all int
-	small            bool
+	// train is the size of the current train in bytes, before that of the one before, and most that
+	// of the largest of the last ones. ended: one was no longer than the one before, because there
+	// was no more to send.
+	train, before, most int
+	ended, small        bool
 }
 
 // add adds a packet.
@@ -127,11 +127,12 @@ func (f *running) add(now time.Duration, size int, pause time.Duration, perByte 
 	f.last = now
 	if now-f.cleared > pause && f.train > 0 {
 		limit := burst / max(smallFraction, 1)
-		f.most, f.train = max(f.train, f.most-f.most/4), 0
-		f.small = f.most < limit && f.all > burst
+		f.most = max(f.train, f.most-f.most/4)
+		f.ended = f.ended || f.train <= f.before
+		f.small = f.ended && f.most < limit
+		f.before, f.train = f.train, 0
 	}
-	f.train += size
-	f.all = min(f.all+size, math.MaxInt32)
+	f.train = min(f.train+size, math.MaxInt32)
 	f.cleared = max(f.cleared, now) + transmissionTime(size, perByte)
 }
 

@@ -187,28 +187,30 @@ func TestHome(t *testing.T) {
 func TestPathOfSmallObjects(t *testing.T) {
 	short, long := wire(29_500*unit.KbitPerSecond, 5*ms), wire(72_400*unit.KbitPerSecond, 45*ms)
 	short.SRTT, long.SRTT = 10*ms, 90*ms
-	const packet, rounds = 1000, 12
+	const packet = 1000
 	for _, tt := range []struct {
-		name  string
-		train func(round int) int // packets
-		every time.Duration
-		want  int // path of the last train
+		name   string
+		train  func(round int) int // packets
+		rounds int
+		every  time.Duration
+		want   int // path of the last train
 	}{
-		{"objects of 50 kB", func(int) int { return 50 }, 90 * ms, 0},
-		{"objects of 120 kB", func(int) int { return 120 }, 90 * ms, 1},
-		{"a window that doubles", func(round int) int { return min(10<<round, 600) }, 90 * ms, 1},
-		{"no pause", func(int) int { return 50 }, 6 * ms, 1},
+		{"objects of 50 kB", func(int) int { return 50 }, 12, 90 * ms, 0},
+		{"after an object of 50 kB", func(round int) int { return []int{10, 20, 20, 50}[round] }, 4, 90 * ms, 0},
+		{"objects of 120 kB", func(int) int { return 120 }, 12, 90 * ms, 1},
+		{"a window that doubles", func(round int) int { return min(10<<round, 600) }, 12, 90 * ms, 1},
+		{"no pause", func(int) int { return 50 }, 12, 6 * ms, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a := scheduler(t, "auto", Options{})
-			for round := range rounds {
+			for round := range tt.rounds {
 				want := 1
-				if round == rounds-1 {
+				if round == tt.rounds-1 {
 					want = tt.want
 				}
 				for i := range tt.train(round) {
 					got := a.Next([]Path{short, long}, Segment{Now: time.Duration(round) * tt.every, Size: packet, Kind: Bulk})
-					if i == 0 && (round == 0 || round == rounds-1) && got != One(want) {
+					if i == 0 && (round == 0 || round == tt.rounds-1) && got != One(want) {
 						t.Errorf("round %d on path %d, want %d", round, got.First(), want)
 					}
 				}
