@@ -728,7 +728,7 @@ func (t *carrier) probed(s *Sim, p *packet) {
 	}
 	s.launch(&packet{
 		kind: tunnelReply, flow: t.id, hop: t.back[path], at: p.at, data: uint64(v.Jitter), blocks: p.blocks,
-		sack:   [maxBlocks]span{{uint32(uint64(v.Delay) >> 32), uint32(v.Delay)}, {uint32(m.bytes >> 32), uint32(m.bytes)}, {end: uint32(v.Standing / time.Microsecond)}},
+		sack:   [maxBlocks]span{{uint32(uint64(v.Delay) >> 32), uint32(v.Delay)}, {uint32(m.bytes >> 32), uint32(m.bytes)}, {uint32(s.now / time.Microsecond), uint32(v.Standing / time.Microsecond)}},
 		window: m.high, seq: m.got,
 	}, int32(replySize+t.Overhead))
 	if !t.Probes {
@@ -770,7 +770,7 @@ func (t *carrier) replied(s *Sim, p *packet) {
 	path.Usable = path.Usable || l.alive.Alive()
 	standing := time.Duration(p.sack[2].end) * time.Microsecond
 	if l.queue != nil {
-		l.capacity.AddReport(s.now, s.now, t.result.SentBytes[p.blocks], uint64(p.sack[1].start)<<32|uint64(p.sack[1].end), l.queue.Wait(s.now) > waiting,
+		l.capacity.AddReport(s.now, time.Duration(p.sack[2].start)*time.Microsecond, t.result.SentBytes[p.blocks], uint64(p.sack[1].start)<<32|uint64(p.sack[1].end), l.queue.Wait(s.now) > waiting,
 			quality.Delays{RTT: l.rtt.SRTT, Standing: standing, Jitter: path.Jitter, Loss: t.pathSelection.losses[p.blocks].Share})
 		l.congested = l.capacity.Exhausted() && quality.Congested(standing, path.Jitter)
 		t.pace(int(p.blocks))
