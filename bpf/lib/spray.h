@@ -24,7 +24,7 @@ enum {
 	SPRAY_ROUNDS = 10000000,       /* the shortest round trip is that of the last 10 to 20 s */
 	SPRAY_PAUSE = 10000000,	       /* the first pause of a path */
 	SPRAY_LOSS_PAUSE = 60000000,   /* because of losses */
-	SPRAY_CAREFUL = 2 << 20, /* bytes before a connection uses other paths than home: a loss in slow start costs most */
+	SPRAY_CAREFUL = 512 << 10, /* bytes before a connection uses other paths than home: a loss in slow start costs most */
 	SPRAY_MAX_PAUSE = 600000000,
 	SPRAY_LATE = 6, /* events that are no reason to leave a path */
 	SPRAY_WATCH = 400000, /* how long what all paths bring is counted, or 16 round trips */
@@ -148,22 +148,43 @@ static __always_inline void spray_arrived(struct spray_path *p, __u32 likely, __
 		p->rate -= (p->rate - sample) / 8;
 }
 
+/* How a retransmission was counted: not as a loss, as one while packets waited, or without. */
+enum spray_loss {
+	SPRAY_NONE,
+	SPRAY_OVERFLOW,
+	SPRAY_BARE,
+};
+
 /*
  * Counts a retransmission of what a path carried: in vain if the first one arrived, or else because it
  * was lost. What happens within a round trip is one event.
  */
-static __always_inline void spray_retransmitted(struct spray_path *p, int late, __u32 now)
+static __always_inline enum spray_loss spray_retransmitted(struct spray_path *p, int late, __u32 now)
 {
 	if (p->counted && !spray_later(now - p->event, p->smooth))
-		return;
+		return SPRAY_NONE;
 	p->counted = 1;
 	p->event = now;
 	if (late) {
 		p->late++;
-		return;
+		return SPRAY_NONE;
 	}
 	p->lost++;
-	p->bare += !spray_queued(p);
+	if (spray_queued(p))
+		return SPRAY_OVERFLOW;
+	p->bare++;
+	return SPRAY_BARE;
+}
+
+/* Applies that what was counted as a loss was late: it has arrived after all. */
+static __always_inline void spray_found(struct spray_path *p, __u32 loss)
+{
+	if (loss == SPRAY_NONE || !p->lost)
+		return; /* it was left since */
+	p->late++;
+	p->lost--;
+	if (loss == SPRAY_BARE)
+		p->bare--;
 }
 
 /* What all paths of a connection brought since a time. */
@@ -202,7 +223,7 @@ static __always_inline int spray_worse(struct spray_watch *w, const struct spray
 /* Whether a path loses more than one whose queue overflows. */
 static __always_inline int spray_loses(const struct spray_path *p)
 {
-	return p->bare > p->packets / 1024 || p->lost > 2 + p->packets / 256;
+	return p->bare > 1 + p->packets / 1024 || p->lost > 2 + p->packets / 256;
 }
 
 /* Whether the retransmissions of a path are a reason to leave it. */

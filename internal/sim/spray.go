@@ -57,6 +57,13 @@ func (x *spraying) acknowledged(now time.Duration, p *packet) {
 		return
 	}
 	x.blocks = x.blocks[:0]
+	if p.duplicate {
+		seq := p.seq&^0xffff | uint32(p.dsack)
+		if seq > p.seq+1<<15 {
+			seq -= 1 << 16
+		}
+		x.blocks = append(x.blocks, arrival.Block{Left: seq * x.segment, Right: (seq + 1) * x.segment})
+	}
 	for _, b := range p.sack[:p.blocks] {
 		x.blocks = append(x.blocks, arrival.Block{Left: b.start * x.segment, Right: b.end * x.segment})
 	}

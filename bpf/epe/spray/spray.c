@@ -52,7 +52,8 @@ struct record {
 	__u32 retransmitted; /* time; 0: not */
 	__u8 path;
 	__u8 arrived;
-	__u16 unused;
+	__u8 lost; /* enum spray_loss */
+	__u8 unused;
 };
 
 struct connection {
@@ -319,10 +320,32 @@ static __always_inline struct connection *begin(const struct segment *s, const s
 
 #define VALID (600ULL * 1000 * 1000 * 1000)
 
+/* The rate of a path that is not paused, 0 if it is not known. */
+static __always_inline __u32 usable(const struct memory *m, __u64 time)
+{
+	return m->until <= time && m->learned && time - m->learned < VALID ? m->rate : 0;
+}
+
+/*
+ * Whether a path is to be home in place of all before it, which plan has in order: it is known to be
+ * faster than the first one by a quarter, and than the others.
+ */
+static __always_inline int faster(const struct plan *plan, __u32 path, __u64 rate, __u64 *most)
+{
+	if (path == plan->home) {
+		*most = rate * 5 / 4;
+		return 0;
+	}
+	if (!*most || rate <= *most)
+		return 0;
+	*most = rate;
+	return 1;
+}
+
 /* Begins with what is remembered of the paths. */
 static __always_inline void recall(struct connection *c, const struct segment *s, const struct plan *plan, __u32 now)
 {
-	__u64 time = bpf_ktime_get_ns();
+	__u64 time = bpf_ktime_get_ns(), most = 0;
 
 	for (__u32 i = 0; i < SPRAY_PATHS; i++) {
 		struct spray_path *p = &c->path[i];
@@ -343,6 +366,8 @@ static __always_inline void recall(struct connection *c, const struct segment *s
 			p->shortest = m->shortest;
 			p->rate = m->rate;
 		}
+		if (faster(plan, i, usable(m, time), &most))
+			c->home = i;
 	}
 }
 
@@ -404,10 +429,10 @@ static __always_inline void leave(struct connection *c, const struct segment *s,
 	p->window = SPRAY_FIRST_WINDOW;
 }
 
-/* The index of the first record whose end is at or after a sequence number. */
-static __always_inline __u32 search(const struct connection *c, __u32 sequence)
+/* The index of the first record from low on whose end is at or after a sequence number. */
+static __always_inline __u32 search(const struct connection *c, __u32 low, __u32 sequence)
 {
-	__u32 low = c->tail, high = c->head;
+	__u32 high = c->head;
 
 	if (high - low > RECORDS)
 		low = high - RECORDS;
@@ -425,7 +450,7 @@ static __always_inline __u32 search(const struct connection *c, __u32 sequence)
 /* Notes that the segment is sent again; home it goes, or over another path if home is dead. */
 static __always_inline __u32 retransmit(struct connection *c, const struct segment *s, const struct plan *plan, __u32 now)
 {
-	__u32 at = search(c, s->sequence + 1), limit;
+	__u32 at = search(c, c->tail, s->sequence + 1), limit;
 	struct record *r = &c->records[at & (RECORDS - 1)];
 	struct spray_path *home = &c->path[SPRAY_PATH(c->home)];
 
@@ -538,6 +563,7 @@ static __always_inline __u32 choose(const struct segment *s, const struct plan *
 	r->retransmitted = 0;
 	r->path = chosen;
 	r->arrived = 0;
+	r->lost = SPRAY_NONE;
 	c->head++;
 	return chosen;
 }
@@ -594,7 +620,7 @@ static __always_inline void count(const struct network *n, struct memory *known,
 /* Reads what TCP measured of the paths, and what other flows of datagrams to the network did. */
 static __always_inline void consult(struct datagrams *f, const struct segment *s, const struct plan *plan)
 {
-	__u64 time = bpf_ktime_get_ns();
+	__u64 time = bpf_ktime_get_ns(), most = 0;
 	struct memory *m;
 	struct network n;
 
@@ -610,10 +636,12 @@ static __always_inline void consult(struct datagrams *f, const struct segment *s
 			count(&n, m, f->bytes[i]);
 			f->bytes[i] = 0;
 		}
-		if (!m || m->until > time || !m->learned || time - m->learned >= VALID)
+		if (!m)
 			continue;
-		q->rate = m->rate;
+		q->rate = usable(m, time);
 		q->delay = m->shortest;
+		if (faster(plan, i, q->rate, &most) && !f->packets)
+			f->home = i;
 	}
 	network_of(&s->ends, s->family, 0, &n);
 	m = bpf_map_lookup_elem(&networks, &n);
@@ -744,7 +772,7 @@ __attribute__((noinline)) int arrived(struct connection *c, __u32 at, __u32 now)
 	p->progress = now;
 	if (r->retransmitted) {
 		/* Sooner than a round trip after the retransmission, it was the first one that arrived. */
-		spray_retransmitted(p, spray_later(spray_shortest(home), now - r->retransmitted), now);
+		r->lost = spray_retransmitted(p, spray_later(spray_shortest(home), now - r->retransmitted), now);
 		return 0;
 	}
 	spray_arrived(p, home->rate, now - r->sent, r->length, r->acknowledged);
@@ -762,7 +790,7 @@ __attribute__((noinline)) int sacked(struct connection *c, __u32 ack, __u32 left
 
 	if (!c || left == right || !spray_later(right, ack) || spray_later(right, c->next))
 		return 0;
-	at = search(c, right);
+	at = search(c, c->tail, right);
 	for (int i = 0; i < BLOCK && at - c->tail < c->head - c->tail; i++) {
 		struct record *r = &c->records[at & (RECORDS - 1)];
 
@@ -771,6 +799,26 @@ __attribute__((noinline)) int sacked(struct connection *c, __u32 ack, __u32 left
 		arrived(c, at, now);
 		at--;
 	}
+	return 0;
+}
+
+/* Applies that a packet arrived again (RFC 2883): if the path had lost it, it was the first one. */
+__attribute__((noinline)) int twice(struct connection *c, __u32 right, __u32 now)
+{
+	struct spray_path *p;
+	struct record *r;
+	__u32 at;
+
+	if (!c)
+		return 0;
+	at = search(c, c->head > RECORDS ? c->head - RECORDS : 0, right);
+	r = &c->records[at & (RECORDS - 1)];
+	if (at == c->head || r->end != right || r->lost == SPRAY_NONE)
+		return 0;
+	p = &c->path[SPRAY_PATH(r->path)];
+	spray_found(p, r->lost);
+	spray_arrived(p, c->path[SPRAY_PATH(c->home)].rate, now - r->sent, r->length, r->acknowledged);
+	r->lost = SPRAY_NONE;
 	return 0;
 }
 
@@ -836,6 +884,8 @@ int receive(struct __sk_buff *skb)
 			at += length;
 		}
 	}
+	if (edge[0] != edge[1] && !spray_later(edge[1], ack))
+		twice(c, edge[1], now);
 	/* A receiver may acknowledge several arrivals at once, and what arrived twice in the first block (RFC 2883). */
 	for (int i = 0; i < 4; i++)
 		sacked(c, ack, edge[2 * i], edge[2 * i + 1], now);

@@ -26,6 +26,7 @@ func (a *app) simNetworks() *cobra.Command {
 	var many, runs, connections, changeEvery, links, servers, spray int
 	var seed uint64
 	var explore float64
+	var pairs bool
 	start := "multipath"
 	c := &cobra.Command{
 		Use:   "networks",
@@ -48,12 +49,14 @@ its mode, and left a full link or returned to it.
 
 With --spray, downloads to drawn networks with two to four paths are simulated packet by packet, over each path alone and sprayed over
 all of them by the decisions of the mode spray. It prints what they bring compared with the first path, and with the best one: the
-distribution, and the share of networks with 0.98 or more. The first row repeats the first path alone with other random numbers.`,
+distribution, and the share of networks with 0.98 or more. The first row repeats the first path alone with other random numbers. With
+--pairs, they have two paths of 5 to 100 Mbit/s, the second one up to 40 ms longer.`,
 		Example: `  tabane sim networks
   tabane sim networks --start best --explore 0.05
   tabane sim networks --many 200 --change-every 150 --runs 1
   tabane sim networks --links 4 --change-every 150
-  tabane sim networks --spray 200`,
+  tabane sim networks --spray 200
+  tabane sim networks --spray 100 --pairs`,
 		Args: cli.Arguments(0, 0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			switch {
@@ -75,11 +78,13 @@ distribution, and the share of networks with 0.98 or more. The first row repeats
 				return cli.Usage(c, errors.New("--servers needs --links"))
 			case links != 0 && c.Flags().Changed("start"):
 				return cli.Usage(c, errors.New("with --links, networks start with the best path"))
+			case pairs && spray == 0:
+				return cli.Usage(c, errors.New("--pairs needs --spray"))
 			case spray < 0 || spray > 10_000:
 				return cli.Usage(c, fmt.Errorf("--spray must be from 0 to 10000, got %d", spray))
 			}
 			if spray > 0 {
-				return a.simSpray(c.Context(), simrun.SprayOptions{Seed: seed, Count: spray, Packets: sprayPackets})
+				return a.simSpray(c.Context(), simrun.SprayOptions{Seed: seed, Count: spray, Pairs: pairs, Packets: sprayPackets})
 			}
 			if links > 0 {
 				if !c.Flags().Changed("runs") {
@@ -119,6 +124,7 @@ distribution, and the share of networks with 0.98 or more. The first row repeats
 	flags.IntVar(&links, "links", 0, "have networks share `n` egress links of limited capacity")
 	flags.IntVar(&servers, "servers", 10, "number of servers that share the links")
 	flags.IntVar(&spray, "spray", 0, "simulate downloads to `n` drawn networks packet by packet, each path alone and sprayed")
+	flags.BoolVar(&pairs, "pairs", false, "draw networks with two paths as those of egress peers (with --spray)")
 	flags.Uint64Var(&seed, "seed", simrun.FirstSeed, "`seed` of the first run")
 	return c
 }

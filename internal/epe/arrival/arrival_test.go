@@ -42,6 +42,59 @@ func TestFirstConnection(t *testing.T) {
 	}
 }
 
+// TestLate: what seems to be lost and arrives after all, as the only packet of a longer path does, is
+// no reason to leave the path, and says how long it is; what does not arrive is.
+func TestLate(t *testing.T) {
+	for _, arrives := range []bool{true, false} {
+		n := remembers([2]uint32{1000, 0}, [2]uint32{10_000, 0})
+		n.paths[1].known = false
+		c := New(n, 2, 0, 0)
+		now, sequence, lost := time.Duration(0), uint32(0), 0
+		for sequence < careful+1000*segment && lost < 3 {
+			other := c.Choose(now, sequence, segment) == 1
+			sequence += segment
+			now += 30 * time.Millisecond
+			if other {
+				lost++
+				c.Choose(now, sequence-segment, segment)
+				now += 15 * time.Millisecond
+			}
+			c.Acknowledged(now, sequence, nil)
+			if other && arrives {
+				c.Acknowledged(now, sequence, []Block{{sequence - segment, sequence}})
+			}
+		}
+		c.Choose(now, sequence, segment)
+		if left := n.paths[1].until > 0; left == arrives {
+			t.Errorf("arrives %v: %+v, %+v", arrives, c.path[1], n.paths[1])
+		}
+		if arrives != (c.path[1].shortest() == 45_000) {
+			t.Errorf("arrives %v: the path is %d us long", arrives, c.path[1].shortest())
+		}
+	}
+}
+
+// TestFastestHome: connections and flows begin on the first path, or on one that is known to be faster
+// by a quarter, and not paused.
+func TestFastestHome(t *testing.T) {
+	for _, c := range []struct {
+		rates  [2]uint32
+		paused bool
+		want   int
+	}{{[2]uint32{1000, 1200}, false, 0}, {[2]uint32{1000, 1300}, false, 1}, {[2]uint32{1000, 1300}, true, 0}, {[2]uint32{0, 1300}, false, 0}} {
+		n := remembers(c.rates, [2]uint32{10_000, 10_000})
+		if c.paused {
+			n.paths[1].until = time.Hour
+		}
+		if got := New(n, 2, 0, 0).Choose(0, 0, segment); got != c.want {
+			t.Errorf("a connection over paths of %v, paused %v, begins on %d", c.rates, c.paused, got)
+		}
+		if got := NewFlow(n, 2, 0).Choose(0, segment); got != c.want {
+			t.Errorf("a flow over paths of %v, paused %v, begins on %d", c.rates, c.paused, got)
+		}
+	}
+}
+
 // remembers is a network with two paths of these rates, in bytes per millisecond, and round trips.
 func remembers(rates, delays [2]uint32) *Network {
 	var n Network
@@ -84,7 +137,7 @@ func TestFlow(t *testing.T) {
 		t.Errorf("the next flow has %v", got)
 	}
 	// Home is believed to be slow, so that both are used, and they bring less than home alone did.
-	n.paths[0].rate = 1000
+	n.paths[0].rate = 1300
 	bulk(next, 5*time.Second, 12*time.Second, 2700)
 	if n.datagrams.until < 12*time.Second {
 		t.Errorf("what gains nothing is not left: %+v", n.datagrams)

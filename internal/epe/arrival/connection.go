@@ -32,6 +32,7 @@ type record struct {
 	end, length, sent, acknowledged, retransmitted uint32
 	path                                           int
 	arrived                                        bool
+	lost                                           loss
 }
 
 // Connection sprays the packets of one TCP connection. It is not safe for concurrent use.
@@ -73,6 +74,27 @@ func (c *Connection) recall(now time.Duration) {
 			p.Shortest, p.Rate = m.shortest, m.rate
 		}
 	}
+	c.home = c.network.fastest(c.paths, now)
+}
+
+// fastest returns the path that is known to be faster than the first one by a quarter, and than all
+// others, or else the first one.
+func (n *Network) fastest(paths int, now time.Duration) int {
+	best, most := 0, uint64(n.paths[0].usable(now))*5/4
+	for i := 1; i < paths && most > 0; i++ {
+		if rate := uint64(n.paths[i].usable(now)); rate > most {
+			best, most = i, rate
+		}
+	}
+	return best
+}
+
+// usable returns the rate of a path that is not paused, 0 if it is not known.
+func (m *Memory) usable(now time.Duration) uint32 {
+	if m.until > now || !m.known || now-m.learned >= valid {
+		return 0
+	}
+	return m.rate
 }
 
 // remember remembers what the connection knows of the paths.
@@ -110,8 +132,11 @@ func (c *Connection) leave(i int, now time.Duration) {
 func (c *Connection) record(at uint32) *record { return &c.records[at%records] }
 
 // search returns the first record whose end is at or after a sequence number.
-func (c *Connection) search(sequence uint32) uint32 {
-	low, high := c.tail, c.head
+func (c *Connection) search(sequence uint32) uint32 { return c.searchFrom(c.tail, sequence) }
+
+// searchFrom does, from a record on.
+func (c *Connection) searchFrom(low, sequence uint32) uint32 {
+	high := c.head
 	for low != high {
 		if middle := low + (high-low)/2; later(sequence, c.record(middle).end) {
 			low = middle + 1
@@ -224,10 +249,23 @@ func (c *Connection) arrived(at, now uint32) {
 	p.Gone += r.length
 	p.Progress = now
 	if r.retransmitted != 0 {
-		p.retransmitted(later(home.shortest(), now-r.retransmitted), now)
+		r.lost = p.retransmitted(later(home.shortest(), now-r.retransmitted), now)
 		return
 	}
 	p.arrived(home.Rate, now-r.sent, r.length, r.acknowledged)
+}
+
+// twice applies that a packet arrived again (RFC 2883): if the path had lost it, it was the first one.
+func (c *Connection) twice(right, now uint32) {
+	at := c.searchFrom(c.head-min(c.head, records), right)
+	r := c.record(at)
+	if at == c.head || r.end != right || r.lost == none {
+		return
+	}
+	p := &c.path[r.path]
+	p.found(r.lost)
+	p.arrived(c.path[c.home].Rate, now-r.sent, r.length, r.acknowledged)
+	r.lost = none
 }
 
 // Block is a block of a SACK option: the sequence numbers [Left, Right).
@@ -246,6 +284,9 @@ func (c *Connection) Acknowledged(at time.Duration, ack uint32, blocks []Block) 
 		}
 		c.arrived(c.tail, now)
 		c.tail++
+	}
+	if len(blocks) > 0 && !later(blocks[0].Right, ack) {
+		c.twice(blocks[0].Right, now)
 	}
 	for _, b := range blocks {
 		if b.Left == b.Right || !later(b.Right, ack) || later(b.Right, c.next) {

@@ -177,14 +177,15 @@ func NewFlow(network *Network, paths int, now time.Duration) *Flow {
 func (f *Flow) consult(now time.Duration) {
 	for i := range f.queues {
 		q, m := &f.queues[i], &f.network.paths[i]
-		if q.Rate = 0; m.until <= now && m.known && now-m.learned < valid {
-			q.Rate, q.Delay = m.rate, m.shortest
-		}
+		q.Rate, q.Delay = m.usable(now), m.shortest
 	}
 	m := &f.network.datagrams
 	f.turns.Paused = 0
 	if m.until > now {
 		f.turns.Paused = 1
+	}
+	if f.packets == 0 {
+		f.home = f.network.fastest(len(f.queues), now)
 	}
 	if f.packets == 0 && m.known && now-m.learned < valid {
 		f.turns.Home, f.turns.State = m.rate, sprayed

@@ -17,7 +17,7 @@ const (
 	rounds      = 10_000_000
 	pause       = 10_000_000
 	lossPause   = 60_000_000
-	careful     = 2 << 20
+	careful     = 512 << 10
 	maxPause    = 600_000_000
 	mayBeLate   = 6
 	watchFor    = 400_000
@@ -34,6 +34,15 @@ type Path struct {
 	Packets, Late, Lost, Bare   uint32
 	Event, Counted              uint32
 }
+
+// loss is how a retransmission was counted: not as a loss, as one while packets waited, or without.
+type loss uint8
+
+const (
+	none loss = iota
+	overflow
+	bare
+)
 
 func later(a, b uint32) bool { return int32(a-b) > 0 }
 
@@ -122,24 +131,38 @@ func (p *Path) arrived(likely, roundTrip, size, acknowledged uint32) {
 }
 
 // retransmitted counts a retransmission of what the path carried: late if that arrived, or else
-// because it was lost.
-func (p *Path) retransmitted(late bool, now uint32) {
+// because it was lost. It returns what was counted.
+func (p *Path) retransmitted(late bool, now uint32) loss {
 	if p.Counted != 0 && !later(now-p.Event, p.Smooth) {
-		return
+		return none
 	}
 	p.Counted, p.Event = 1, now
 	if late {
 		p.Late++
-		return
+		return none
 	}
 	p.Lost++
-	if !p.queued() {
-		p.Bare++
+	if p.queued() {
+		return overflow
+	}
+	p.Bare++
+	return bare
+}
+
+// found applies that what was counted as a loss was late: it has arrived after all.
+func (p *Path) found(l loss) {
+	if l == none || p.Lost == 0 {
+		return // it was left since
+	}
+	p.Late++
+	p.Lost--
+	if l == bare {
+		p.Bare--
 	}
 }
 
 // loses reports whether the path loses more than one whose queue overflows.
-func (p *Path) loses() bool { return p.Bare > p.Packets/1024 || p.Lost > 2+p.Packets/256 }
+func (p *Path) loses() bool { return p.Bare > 1+p.Packets/1024 || p.Lost > 2+p.Packets/256 }
 
 // harms reports whether the retransmissions of the path are a reason to leave it.
 func (p *Path) harms() bool { return p.loses() || p.Late > mayBeLate+p.Packets/256 }

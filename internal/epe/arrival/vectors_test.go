@@ -18,7 +18,7 @@ type vector struct {
 	Turns                           Turns
 	Queues                          [MaxPaths]Queue
 	Now, Size, First, Second, Third uint32
-	Result                          [10]uint32
+	Result                          [11]uint32
 }
 
 // apply does what testdata/vectors.c does.
@@ -36,7 +36,12 @@ func (v *vector) apply() {
 	r[3] = arrival
 	v.Path.send(v.Now, v.Size)
 	v.Path.arrived(v.Home.Rate, v.Second, v.Size, v.Third)
-	v.Path.retransmitted(v.First&1 != 0, v.Now)
+	l := v.Path.retransmitted(v.First&1 != 0, v.Now)
+	r[10] = uint32(l)
+	if v.Third&1 == 0 {
+		l = loss(v.Third % 3)
+	}
+	v.Path.found(l)
 	r[4] = number(v.Path.loses())
 	r[5] = number(v.Path.harms())
 	r[6] = number(v.Watch.isWorse(&v.Home, v.Now, v.First, v.Second))
@@ -85,7 +90,7 @@ func TestVectors(t *testing.T) {
 			t.Fatal(err)
 		}
 		v.Now, v.Size, v.Turns.State = now, v.Size%65536, uint32(r.IntN(3))
-		v.Result = [10]uint32{}
+		v.Result = [11]uint32{}
 	}
 	var in, out bytes.Buffer
 	if err := binary.Write(&in, binary.NativeEndian, given); err != nil {

@@ -146,6 +146,39 @@ func Draw(o Options) World {
 	return w
 }
 
+// Bounds of the paths of Pair.
+const (
+	leastPair, mostPair           = 5 * unit.MbitPerSecond, 100 * unit.MbitPerSecond
+	leastPairDelay, mostPairDelay = 2 * time.Millisecond, 20 * time.Millisecond
+	mostLonger                    = 40 * time.Millisecond
+	leastPairQueue, mostPairQueue = 20 * time.Millisecond, 200 * time.Millisecond
+	mostPairJitter                = 10 * time.Millisecond
+	leastPairLoss, mostPairLoss   = 1e-5, 1e-2
+	pairLasts                     = 9 * time.Second
+)
+
+// Pair draws two paths like those of neighboring egress peers: of 5 to 100 Mbit/s, the second one up to
+// 40 ms longer; a quarter of them has jitter, and a quarter loses.
+func Pair(o Options) World {
+	d := dice{rand.New(rand.NewPCG(o.Seed, uint64(len(Kinds()))<<32|uint64(o.Number)))}
+	w := World{Options: o, Lasts: pairLasts}
+	delay := d.duration(leastPairDelay, mostPairDelay)
+	longer := time.Duration(d.Float64() * float64(mostLonger)).Round(100 * time.Microsecond)
+	for i := range 2 {
+		back := linkmodel.Profile{Rate: d.rate(leastPair, mostPair), Delay: delay, Queue: linkmodel.Queue{Limit: linkmodel.Limit{Time: d.duration(leastPairQueue, mostPairQueue)}}}
+		p := back
+		p.Delay += time.Duration(i) * longer
+		if d.chance(0.25) {
+			p.Jitter = linkmodel.Jitter{Kind: linkmodel.Uniform, Amount: min(p.Delay, d.duration(time.Millisecond, mostPairJitter))}
+		}
+		if d.chance(0.25) {
+			p.Loss = linkmodel.Loss{Kind: linkmodel.Random, P: digits(d.log(leastPairLoss, mostPairLoss))}
+		}
+		w.Paths = append(w.Paths, Path{Forward: p, Backward: back})
+	}
+	return w
+}
+
 // lasts returns the duration of a bulk transfer.
 func (w *World) lasts() time.Duration {
 	sum, slowest := unit.Bandwidth(0), time.Duration(0)

@@ -18,6 +18,8 @@ type SprayOptions struct {
 	// Seed and First identify the drawn networks, of which there are Count.
 	Seed         uint64
 	First, Count int
+	// Pairs has them drawn by worlds.Pair.
+	Pairs bool
 	// Packets bounds what all paths together can carry in a download.
 	Packets int
 	// Jobs is the number of networks simulated in parallel. Default: the number of processors.
@@ -32,7 +34,7 @@ type Sprayed struct {
 	Alone                       []float64
 	Again, AloneNext, AloneLast float64
 	// First is a sprayed download to a network that nothing is known of, Next the one after it.
-	First, Next float64
+	First, Next, Last float64
 	// Datagrams is the one after First if its acknowledgments cannot be read, as those of QUIC, and
 	// NextDatagrams another one after it.
 	Datagrams, NextDatagrams float64
@@ -52,9 +54,23 @@ func SprayedRatios() []SprayedRatio {
 		{"TCP, the next one / the first path", func(s Sprayed) float64 { return ratio(s.Next, s.AloneNext) }},
 		{"datagrams, the first download / the first path", func(s Sprayed) float64 { return ratio(s.Datagrams, s.AloneNext) }},
 		{"datagrams, the next one / the first path", func(s Sprayed) float64 { return ratio(s.NextDatagrams, s.AloneLast) }},
+		{"TCP, the first one / the best path", func(s Sprayed) float64 { return ratio(s.First, slices.Max(s.Alone)) }},
 		{"TCP, the next one / the best path", func(s Sprayed) float64 { return ratio(s.Next, slices.Max(s.Alone)) }},
+		{"TCP, the third one / the best path", func(s Sprayed) float64 { return ratio(s.Last, slices.Max(s.Alone)) }},
 		{"datagrams, the next one / the best path", func(s Sprayed) float64 { return ratio(s.NextDatagrams, slices.Max(s.Alone)) }},
+		{"TCP, the first one / the sum of all paths", func(s Sprayed) float64 { return ratio(s.First, s.sum()) }},
+		{"TCP, the next one / the sum of all paths", func(s Sprayed) float64 { return ratio(s.Next, s.sum()) }},
+		{"TCP, the third one / the sum of all paths", func(s Sprayed) float64 { return ratio(s.Last, s.sum()) }},
+		{"datagrams, the next one / the sum of all paths", func(s Sprayed) float64 { return ratio(s.NextDatagrams, s.sum()) }},
 	}
+}
+
+// sum is what all paths alone bring.
+func (s *Sprayed) sum() (all float64) {
+	for _, v := range s.Alone {
+		all += v
+	}
+	return all
 }
 
 // ratio is 1 where neither download brought anything: the network failed then.
@@ -71,8 +87,12 @@ const apart = time.Second
 // Spray simulates downloads that a server sends over several egress paths by package arrival.
 func Spray(ctx context.Context, o SprayOptions) ([]Sprayed, error) {
 	list := make([]Sprayed, o.Count)
+	draw := worlds.Draw
+	if o.Pairs {
+		draw = worlds.Pair
+	}
 	err := parallel(ctx, o.Jobs, o.Count, func(ctx context.Context, i int) (err error) {
-		list[i], err = sprayWorld(ctx, worlds.Draw(worlds.Options{Kind: worlds.EPE, Seed: o.Seed, Number: o.First + i, Packets: o.Packets}))
+		list[i], err = sprayWorld(ctx, draw(worlds.Options{Kind: worlds.EPE, Seed: o.Seed, Number: o.First + i, Packets: o.Packets}))
 		return err
 	})
 	return list, err
@@ -103,6 +123,7 @@ func sprayWorld(ctx context.Context, w worlds.World) (Sprayed, error) {
 		{&r.AloneLast, all[:1], 0, []bool{false, false, false}},
 		{&r.First, all, 0, []bool{false}},
 		{&r.Next, all, 0, []bool{false, false}},
+		{&r.Last, all, 0, []bool{false, false, false}},
 		{&r.Datagrams, all, 0, []bool{false, true}},
 		{&r.NextDatagrams, all, 0, []bool{false, true, true}},
 	} {

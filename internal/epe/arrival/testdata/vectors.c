@@ -9,7 +9,7 @@ struct vector {
 	struct spray_turns turns;
 	struct spray_queue queue[SPRAY_PATHS];
 	__u32 now, size, first, second, third;
-	__u32 result[10];
+	__u32 result[11];
 };
 
 int main(void)
@@ -25,7 +25,8 @@ int main(void)
 		v.result[3] = arrival;
 		spray_send(&v.path, v.now, v.size);
 		spray_arrived(&v.path, v.home.rate, v.second, v.size, v.third);
-		spray_retransmitted(&v.path, v.first & 1, v.now);
+		v.result[10] = spray_retransmitted(&v.path, v.first & 1, v.now);
+		spray_found(&v.path, v.third & 1 ? v.result[10] : v.third % 3);
 		v.result[4] = spray_loses(&v.path);
 		v.result[5] = spray_harms(&v.path);
 		v.result[6] = spray_worse(&v.watch, &v.home, v.now, v.first, v.second);
