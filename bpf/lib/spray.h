@@ -253,6 +253,8 @@ enum {
 	 */
 	SPRAY_NEAR = 15000,
 	SPRAY_SLOWER = 1050,
+	SPRAY_PART = 50000,   /* in what is sent in so long, or 3 round trips, a path that fails is seen */
+	SPRAY_DOUBT = 150000, /* home alone after that, or for 6 round trips: what is lost is repaired there */
 };
 
 enum {
@@ -272,8 +274,10 @@ struct spray_turns {
 	__u32 others; /* of these, over other paths than home */
 	__u32 home;   /* rate over home alone; 0: not known */
 	__u32 worse;  /* windows in a row */
-	__u32 recent; /* start of the present quarter of a window */
-	__u32 quarter; /* bytes since */
+	__u32 recent; /* start of the present part of a window */
+	__u32 part;   /* bytes since */
+	__u32 gain;   /* rate of the last window sprayed; 0: not known */
+	__u32 doubt;  /* time at which a path may have failed; 0: never */
 };
 
 enum spray_verdict {
@@ -290,11 +294,23 @@ static __always_inline __u32 spray_backlog(const struct spray_queue *q, __u32 no
 	return left <= 2 * SPRAY_BACKLOG ? left : 0;
 }
 
+static __always_inline __u32 spray_longest(__u32 a, __u32 b)
+{
+	return a > b ? a : b;
+}
+
+/* Whether home alone is used, since a path may have failed. */
+static __always_inline int spray_doubted(const struct spray_turns *t, __u32 delay, __u32 now)
+{
+	return t->doubt && now - t->doubt < spray_longest(6 * delay, SPRAY_DOUBT);
+}
+
 /* The path over which a datagram arrives first, and its place in the queue there. */
 static __always_inline __u32 spray_queue_choose(const struct spray_turns *t, struct spray_queue *queue, __u32 home, __u32 may, __u32 size, __u32 now)
 {
 	__u32 best = 0xffffffff, chosen = SPRAY_PATH(home), left, excess;
-	int alone = t->state == SPRAY_ALONE || t->paused || t->total < SPRAY_BEGIN || !queue[chosen].rate;
+	int alone = t->state == SPRAY_ALONE || t->paused || t->total < SPRAY_BEGIN || !queue[chosen].rate ||
+		    spray_doubted(t, queue[chosen].delay, now);
 
 	for (__u32 i = 0; i < SPRAY_PATHS; i++) {
 		struct spray_queue *q = &queue[i];
@@ -324,21 +340,19 @@ static __always_inline __u32 spray_queue_choose(const struct spray_turns *t, str
 	return chosen;
 }
 
-/*
- * Whether a flow that gained now brings less than half of home, in a quarter of a window: one of its
- * paths may have failed.
- */
-static __always_inline int spray_collapsed(struct spray_turns *t, __u32 quarter, __u32 now, __u32 size)
+/* Doubts the paths of a flow that gained, and now brings less than half of what it brought. */
+static __always_inline void spray_doubt(struct spray_turns *t, __u32 delay, __u32 now, __u32 size)
 {
-	__u32 time = now - t->recent, rate;
+	__u32 time = now - t->recent, rate, part = spray_longest(3 * delay, SPRAY_PART);
 
-	t->quarter += size;
-	if (time < quarter)
-		return 0;
-	rate = t->quarter / (time / 1000);
+	t->part += size;
+	if (time < part)
+		return;
+	rate = t->part / (time / 1000);
 	t->recent = now;
-	t->quarter = 0;
-	return t->window && time < 2 * quarter && t->others > t->bytes / 16 && (__u64)rate * 2 < t->home;
+	t->part = 0;
+	if (t->window && t->others > t->bytes / 16 && !spray_doubted(t, delay, now) && (__u64)rate * 2 < t->gain)
+		t->doubt = now ? now : 1;
 }
 
 /* Counts a datagram, and concludes from the turns whether spraying gains. */
@@ -359,11 +373,8 @@ static __always_inline int spray_turn(struct spray_turns *t, __u32 delay, __u32 
 	if (other)
 		t->others += size;
 	time = now - t->window;
-	if (t->state == SPRAY_GAINING && spray_collapsed(t, limit / 4, now, size)) {
-		t->window = t->worse = 0;
-		t->since = now;
-		return SPRAY_LEAVES;
-	}
+	if (t->state == SPRAY_GAINING)
+		spray_doubt(t, delay, now, size);
 	if (time < limit)
 		return SPRAY_GOES_ON;
 	/* A pause of the application is none of the path. */
@@ -380,6 +391,7 @@ static __always_inline int spray_turn(struct spray_turns *t, __u32 delay, __u32 
 		}
 		return SPRAY_GOES_ON;
 	}
+	t->gain = rate;
 	if (!bulk) {
 		t->worse = 0;
 	} else if ((__u64)rate * 100 < (__u64)t->home * 102) {

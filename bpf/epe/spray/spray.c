@@ -69,6 +69,7 @@ struct connection {
 	__u32 heard; /* an acknowledgment was seen */
 	struct spray_watch watch;
 	struct spray_path path[SPRAY_PATHS];
+	__u32 counted[SPRAY_PATHS]; /* bytes of a path that are in its memory */
 	struct record records[RECORDS];
 };
 
@@ -82,6 +83,9 @@ struct datagrams {
 	__u32 heard; /* time of the last packet of the client; 0: never */
 	__u32 progress; /* as heard, or when the first packet since was sent */
 	__u32 left; /* time at which it left all paths but home; 0: never */
+	__u32 first; /* where it began */
+	__u32 away; /* time at which it left that; 0: it has not */
+	__u32 wait; /* how long it stays away */
 	struct spray_turns turns;
 	struct spray_queue queue[SPRAY_PATHS];
 	__u32 bytes[SPRAY_PATHS]; /* carried since they were counted */
@@ -105,6 +109,7 @@ struct memory {
 	__u32 shortest;
 	__u32 rate;
 	__u64 datagrams; /* bytes that flows of UDP carried over it */
+	__u64 stream; /* bytes that connections of TCP did, without retransmissions */
 };
 
 const struct plan *_plan __attribute__((unused));
@@ -313,6 +318,7 @@ static __always_inline struct connection *begin(const struct segment *s, const s
 	__builtin_memset(&c->watch, 0, sizeof(c->watch));
 	c->watch.since = now;
 	__builtin_memset(c->path, 0, sizeof(c->path));
+	__builtin_memset(c->counted, 0, sizeof(c->counted));
 	for (__u32 i = 0; i < SPRAY_PATHS; i++)
 		c->path[i].window = SPRAY_FIRST_WINDOW;
 	return c;
@@ -371,30 +377,34 @@ static __always_inline void recall(struct connection *c, const struct segment *s
 	}
 }
 
-/* Remembers what the connection knows of the paths. */
-static __always_inline void remember(const struct connection *c, const struct segment *s, const struct plan *plan)
+/* Remembers what the connection knows of the paths, and what they carried. */
+static __always_inline void remember(struct connection *c, const struct segment *s, const struct plan *plan)
 {
 	__u64 time = bpf_ktime_get_ns();
 
 	for (__u32 i = 0; i < SPRAY_PATHS; i++) {
 		const struct spray_path *p = &c->path[i];
+		__u32 bytes = p->sent - c->counted[i];
 		struct memory *m, next = {};
 		struct network n;
 
-		if (!(plan->may >> i & 1) || p->packets < LEARNED || !p->rate)
+		if (!(plan->may >> i & 1) || !bytes)
 			continue;
+		c->counted[i] = p->sent;
 		network_of(&s->ends, s->family, plan->mark[i], &n);
 		m = bpf_map_lookup_elem(&networks, &n);
-		if (m) {
-			m->shortest = spray_shortest(p);
-			m->rate = p->rate;
-			m->learned = time;
-			continue;
+		if (!m) {
+			bpf_map_update_elem(&networks, &n, &next, BPF_NOEXIST);
+			m = bpf_map_lookup_elem(&networks, &n);
+			if (!m)
+				continue;
 		}
-		next.shortest = spray_shortest(p);
-		next.rate = p->rate;
-		next.learned = time;
-		bpf_map_update_elem(&networks, &n, &next, 0);
+		__sync_fetch_and_add(&m->stream, bytes);
+		if (p->packets < LEARNED || !p->rate)
+			continue;
+		m->shortest = spray_shortest(p);
+		m->rate = p->rate;
+		m->learned = time;
 	}
 }
 
@@ -697,14 +707,24 @@ static __attribute__((noinline)) __u32 choose_datagram(const struct segment *s, 
 	f->used = now;
 	if (!(f->packets % LEARNED))
 		consult(f, s, plan);
+	if (!f->packets)
+		f->first = f->home;
 	f->packets++;
 	if (!f->packets)
 		f->packets = 1;
 	if (!(plan->may >> SPRAY_PATH(f->home) & 1))
 		f->home = plan->home;
+	/* If it is silent again, it is left again sooner, and for longer. */
+	if (f->away && now - f->away >= f->wait && plan->may >> SPRAY_PATH(f->first) & 1) {
+		f->home = f->first;
+		f->away = 0;
+		f->left = now ? now : 1;
+		f->progress = now;
+	}
 	home = SPRAY_PATH(f->home);
 	/* Where a client never sends, silence says nothing. */
-	limit = f->left && now - f->left < SPRAY_SUSPECT ? SPRAY_DEAD / 3 : SPRAY_DEAD;
+	limit = (f->left && now - f->left < SPRAY_SUSPECT) || (f->turns.doubt && now - f->turns.doubt < SPRAY_SUSPECT) ? SPRAY_DEAD / 3 :
+															SPRAY_DEAD;
 	if (3 * f->queue[home].delay > limit)
 		limit = 3 * f->queue[home].delay;
 	if (f->heard == f->progress)
@@ -716,6 +736,10 @@ static __attribute__((noinline)) __u32 choose_datagram(const struct segment *s, 
 			if (plan->may >> other & 1) {
 				f->home = home = other;
 				f->progress = now;
+				f->away = now ? now : 1;
+				f->wait = f->wait > SPRAY_PAUSE / 2 ? 2 * f->wait : SPRAY_PAUSE;
+				if (f->wait > SPRAY_MAX_PAUSE)
+					f->wait = SPRAY_MAX_PAUSE;
 				break;
 			}
 		}

@@ -213,21 +213,38 @@ func TestAnything(t *testing.T) {
 	})
 }
 
-// TestFailedPath: where half of what a sprayed flow sends is lost it leaves all paths but home within
-// 0.3 s, and if home is the one that failed it takes another one after 0.1 s of silence.
+// TestFailedPath: where half of what a sprayed flow sends is lost it uses home alone after 0.1 s, for
+// a moment. If home is the one that failed it takes another one after 0.1 s of silence, and returns after
+// 10 s.
 func TestFailedPath(t *testing.T) {
+	const second = time.Second
 	n := remembers([2]uint32{3000, 3000}, [2]uint32{10_000, 10_000})
 	f := NewFlow(n, 2, 0)
 	bulk(f, 0, 600*time.Millisecond, 2900)
-	if got := bulk(f, 600*time.Millisecond, 3*time.Second, 5800); got[1] < 0.4 {
+	if got := bulk(f, 600*time.Millisecond, 3*second, 5800); got[1] < 0.4 {
 		t.Fatalf("equal paths have %v", got)
 	}
-	bulk(f, 3*time.Second, 3300*time.Millisecond, 1000)
-	if got := bulk(f, 3300*time.Millisecond, 3400*time.Millisecond, 5800); got[0] != 1 {
+	bulk(f, 3*second, 3100*time.Millisecond, 2500)
+	if got := bulk(f, 3100*time.Millisecond, 3200*time.Millisecond, 2500); got[0] != 1 {
 		t.Errorf("after losses %v", got)
 	}
-	f.Choose(3410*time.Millisecond, segment)
-	if got := f.Choose(3520*time.Millisecond, segment); got != 1 {
-		t.Errorf("after 0.1 s of silence path %d", got)
+	if got := bulk(f, 3200*time.Millisecond, 3600*time.Millisecond, 5800); got[1] < 0.2 {
+		t.Errorf("after what was no failure %v", got)
+	}
+	bulk(f, 4*second, 6*second, 5800)
+	bulk(f, 6*second, 6100*time.Millisecond, 2500)
+	if f.Choose(6100*time.Millisecond, segment); f.Choose(6210*time.Millisecond, segment) != 1 {
+		t.Error("after 0.1 s of silence it is at home")
+	}
+	f.Heard(6220 * time.Millisecond)
+	if got := bulk(f, 7*second, 16*second, 1000); got[1] != 1 {
+		t.Errorf("after home failed %v", got)
+	}
+	if got := bulk(f, 16500*time.Millisecond, 17*second, 1000); got[0] != 1 {
+		t.Errorf("after 10 s %v", got)
+	}
+	f.Choose(17010*time.Millisecond, segment)
+	if got := f.Choose(17120*time.Millisecond, segment); got != 1 {
+		t.Errorf("when home is silent again path %d", got)
 	}
 }

@@ -9,6 +9,8 @@ const (
 	again   = 30_000_000
 	near    = 15_000
 	slower  = 1050
+	part    = 50_000
+	doubt   = 150_000
 )
 
 // The states of Turns.
@@ -29,7 +31,8 @@ type Turns struct {
 	Since, Window        uint32
 	Bytes, Others        uint32
 	Home, Worse          uint32
-	Recent, Quarter      uint32
+	Recent, Part         uint32
+	Gain, Doubt          uint32
 }
 
 // verdict is what follows from the turns.
@@ -52,7 +55,7 @@ func (q *Queue) backlog(now uint32) uint32 {
 // choose returns the path over which a datagram arrives first, and its place in the queue there.
 func (t *Turns) choose(queues []Queue, home int, size, now uint32) int {
 	best, chosen := ^uint32(0), home
-	only := t.State == alone || t.Paused != 0 || t.Total < begin || queues[home].Rate == 0
+	only := t.State == alone || t.Paused != 0 || t.Total < begin || queues[home].Rate == 0 || t.doubted(queues[home].Delay, now)
 	for i := range queues {
 		q := &queues[i]
 		if q.Rate == 0 || only && i != home {
@@ -84,16 +87,22 @@ func (t *Turns) choose(queues []Queue, home int, size, now uint32) int {
 	return chosen
 }
 
-// collapsed reports whether a flow that gained now brings less than half of home, in a quarter of a
-// window: one of its paths may have failed.
-func (t *Turns) collapsed(quarter, now, size uint32) bool {
-	time := now - t.Recent
-	if t.Quarter += size; time < quarter {
-		return false
+// doubted reports whether home alone is used, since a path may have failed.
+func (t *Turns) doubted(delay, now uint32) bool {
+	return t.Doubt != 0 && now-t.Doubt < max(6*delay, doubt)
+}
+
+// doubts doubts the paths of a flow that gained, and now brings less than half of what it brought.
+func (t *Turns) doubts(delay, now, size uint32) {
+	time, least := now-t.Recent, max(3*delay, part)
+	if t.Part += size; time < least {
+		return
 	}
-	rate := t.Quarter / (time / 1000)
-	t.Recent, t.Quarter = now, 0
-	return t.Window != 0 && time < 2*quarter && t.Others > t.Bytes/16 && uint64(rate)*2 < uint64(t.Home)
+	rate := t.Part / (time / 1000)
+	t.Recent, t.Part = now, 0
+	if t.Window != 0 && t.Others > t.Bytes/16 && !t.doubted(delay, now) && uint64(rate)*2 < uint64(t.Gain) {
+		t.Doubt = max(now, 1)
+	}
 }
 
 // count counts a datagram, and concludes from the turns whether spraying gains.
@@ -113,9 +122,8 @@ func (t *Turns) count(delay, now, size uint32, other bool) verdict {
 		t.Others += size
 	}
 	time := now - t.Window
-	if t.State == gaining && t.collapsed(limit/4, now, size) {
-		t.Window, t.Worse, t.Since = 0, 0, now
-		return leaves
+	if t.State == gaining {
+		t.doubts(delay, now, size)
 	}
 	if time < limit {
 		return goesOn
@@ -132,6 +140,7 @@ func (t *Turns) count(delay, now, size uint32, other bool) verdict {
 		}
 		return goesOn
 	}
+	t.Gain = rate
 	switch {
 	case !bulk:
 		t.Worse = 0
@@ -164,6 +173,9 @@ type Flow struct {
 	heard    uint32
 	progress uint32
 	left     uint32
+	first    int    // where it began
+	away     uint32 // time at which it left that; 0: it has not
+	wait     uint32 // how long it stays away
 	turns    Turns
 	queues   []Queue
 }
@@ -218,16 +230,23 @@ func (f *Flow) Choose(at time.Duration, size uint32) int {
 	if f.packets%learned == 0 {
 		f.consult(at)
 	}
+	if f.packets == 0 {
+		f.first = f.home
+	}
 	f.packets++
 	if f.heard == f.progress {
 		f.progress = now
 	}
-	limit := uint32(dead)
-	if f.left != 0 && now-f.left < suspect {
+	if f.away != 0 && now-f.away >= f.wait {
+		f.home, f.away, f.left, f.progress = f.first, 0, max(now, 1), now
+	}
+	limit, soon := uint32(dead), func(t uint32) bool { return t != 0 && now-t < suspect }
+	if soon(f.left) || soon(f.turns.Doubt) {
 		limit = dead / 3
 	}
 	if f.heard != 0 && later(now-f.progress, max(3*f.queues[f.home].Delay, limit)) {
 		f.home, f.progress = (f.home+1)%len(f.queues), now
+		f.away, f.wait = max(now, 1), min(max(2*f.wait, pause), maxPause)
 	}
 	chosen := f.turns.choose(f.queues, f.home, size, now)
 	if v := f.turns.count(f.queues[f.home].Delay, now, size, chosen != f.home); v != goesOn {

@@ -68,7 +68,7 @@ func TestVectors(t *testing.T) {
 		case 1:
 			return now - uint32(r.IntN(3_000_000))
 		case 2:
-			return []uint32{mostWindow, begin, near, again, backlog, watchFor}[r.IntN(6)] + uint32(r.IntN(3)) - 1
+			return []uint32{mostWindow, begin, near, again, backlog, watchFor, part, doubt}[r.IntN(8)] + uint32(r.IntN(3)) - 1
 		default:
 			return r.Uint32() >> r.IntN(32)
 		}

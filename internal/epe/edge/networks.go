@@ -127,7 +127,8 @@ type NetworkStatus struct {
 // SprayedPath is what is known of a path to the /48 networks, /24 of IPv4, that belong to a network.
 type SprayedPath struct {
 	Peer string `json:"peer"`
-	// UDPBytes is what flows of UDP carried, those of QUIC among them.
+	// TCPBytes and UDPBytes are what was carried, that of QUIC among UDP.
+	TCPBytes uint64 `json:"tcp_bytes"`
 	UDPBytes uint64 `json:"udp_bytes"`
 	// RateBPS, in bit/s, and MinRTT are what TCP measured last, MeasuredSeconds ago, if it did.
 	RateBPS         int64   `json:"tcp_rate_bps,omitempty"`
@@ -197,6 +198,7 @@ func (e *egress) addSprayed(list []NetworkStatus, known []spray.Known) {
 				s.Sprayed = append(s.Sprayed, SprayedPath{Peer: p.Name})
 			}
 			to := &s.Sprayed[len(s.Sprayed)-1]
+			to.TCPBytes += k.TCP
 			to.UDPBytes += k.UDP
 			if k.Rate > 0 {
 				to.RateBPS, to.MinRTT, to.MeasuredSeconds = int64(k.Rate), float64(k.MinRTT.Microseconds())/1000, int64(k.Age/time.Second)

@@ -89,10 +89,10 @@ func TestSpray(t *testing.T) {
 	list := e.networks(netip.Prefix{}, 9).List
 	of := netip.MustParsePrefix("2001:db8:c::/48")
 	e.addSprayed(list, []spray.Known{
-		{Network: of, Mark: 0x7ab50001, UDP: 7, Rate: 80_000, MinRTT: 2500 * time.Microsecond, Age: 3 * time.Second}, {Network: of, Mark: 0x7ab50000, UDP: 9},
+		{Network: of, Mark: 0x7ab50001, TCP: 5, UDP: 7, Rate: 80_000, MinRTT: 2500 * time.Microsecond, Age: 3 * time.Second}, {Network: of, Mark: 0x7ab50000, UDP: 9},
 		{Network: netip.MustParsePrefix("2001:db8:d::/48"), Mark: 0x7ab50000, UDP: 99}, {Network: of, Mark: 0x7ab50077, UDP: 99},
 	})
-	if want := []SprayedPath{{Peer: "a", UDPBytes: 9}, {Peer: "b", UDPBytes: 7, RateBPS: 80_000, MinRTT: 2.5, MeasuredSeconds: 3}}; list[0].Sprayed != nil || !slices.Equal(list[1].Sprayed, want) {
+	if want := []SprayedPath{{Peer: "a", UDPBytes: 9}, {Peer: "b", TCPBytes: 5, UDPBytes: 7, RateBPS: 80_000, MinRTT: 2.5, MeasuredSeconds: 3}}; list[0].Sprayed != nil || !slices.Equal(list[1].Sprayed, want) {
 		t.Errorf("paths %+v and %+v, want %+v", list[0].Sprayed, list[1].Sprayed, want)
 	}
 	if got := e.sprayedUDP(map[uint32]uint64{0x7ab50001: 5, 0x7ab50077: 6}); !maps.Equal(got, map[string]uint64{"b": 5}) {

@@ -22,6 +22,7 @@ type programMemory struct {
 	Shortest  uint32
 	Rate      uint32
 	Datagrams uint64
+	Stream    uint64
 }
 
 type programNetwork struct {

@@ -138,8 +138,8 @@ func (s *Sprayer) Remove(number uint32) error {
 type Known struct {
 	Network netip.Prefix
 	Mark    uint32
-	// UDP is what flows of UDP carried over it, in bytes.
-	UDP uint64
+	// TCP and UDP are what connections, without retransmissions, and flows carried over it, in bytes.
+	TCP, UDP uint64
 	// TCP measured Rate and MinRTT, Age ago; 0: never.
 	Rate   unit.Bandwidth
 	MinRTT time.Duration
@@ -157,7 +157,7 @@ func (s *Sprayer) Known() ([]Known, error) {
 		if n.Mark == 0 {
 			continue // no path
 		}
-		k := Known{Mark: n.Mark, UDP: m.Datagrams}
+		k := Known{Mark: n.Mark, TCP: m.Stream, UDP: m.Datagrams}
 		if n.Family == 4 {
 			k.Network = netip.PrefixFrom(netip.AddrFrom4([4]byte(n.Prefix[:4])), 24)
 		} else {
