@@ -128,6 +128,23 @@ func TestWideTable(t *testing.T) {
 	}
 }
 
+// TestNestedTable: lists of objects in rows are a table below, with what names their rows.
+func TestNestedTable(t *testing.T) {
+	const body = `[{"prefix":"2001:db8:a::/48","mode":"best"},{"prefix":"2001:db8:c::/48","mode":"spray","sprayed":[{"peer":"transit-a","tcp_bytes":7},{"peer":"transit-b","tcp_bytes":9}]}]`
+	const want = `  PREFIX           MODE
+  2001:db8:a::/48  best
+  2001:db8:c::/48  spray
+  sprayed
+    PREFIX           PEER       TCP BYTES
+    2001:db8:c::/48  transit-a  7
+    2001:db8:c::/48  transit-b  9
+`
+	var out strings.Builder
+	if err := printTable(&out, "  ", []byte(body)); err != nil || out.String() != want {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+}
+
 // TestTableCells: a list without a value other than 0 is "none"; a cell has one line, and nothing
 // that breaks the columns or controls a terminal.
 func TestTableCells(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -350,7 +351,8 @@ const statusWidth = 80
 // printTable writes a list of objects, one per line, with the keys as columns in the order of their
 // first occurrence. Columns in which every value is 0 or missing are omitted. Columns that do not
 // fit into statusWidth follow below, in a table of their own that begins with those that tell the
-// rows apart. A column that is too wide even there has its cells broken between words.
+// rows apart. A column that is too wide even there has its cells broken between words. Keys whose
+// values are lists of objects follow as tables of their own.
 func printTable(w io.Writer, indent string, raw json.RawMessage) error {
 	var rows []json.RawMessage
 	if err := json.Unmarshal(raw, &rows); err != nil {
@@ -375,7 +377,12 @@ func printTable(w io.Writer, indent string, raw json.RawMessage) error {
 		}
 	}
 	var columns []column
+	var shownKeys, nested []string
 	for _, key := range keys {
+		if slices.ContainsFunc(objects, func(o object) bool { return len(o.list(key)) > 0 }) {
+			nested = append(nested, key)
+			continue
+		}
 		c := column{strings.ToUpper(label(key))}
 		shown := false
 		for _, o := range objects {
@@ -384,7 +391,7 @@ func printTable(w io.Writer, indent string, raw json.RawMessage) error {
 			c = append(c, cell)
 		}
 		if shown {
-			columns = append(columns, c)
+			columns, shownKeys = append(columns, c), append(shownKeys, key)
 		}
 	}
 	if len(columns) == 0 {
@@ -397,10 +404,47 @@ func printTable(w io.Writer, indent string, raw json.RawMessage) error {
 		for len(rest) > 0 && (len(band) == len(names) || len(indent)+width(band)+rest[0].width() <= statusWidth) {
 			band, rest = append(band, rest[0]), rest[1:]
 		}
-		if err := printColumns(w, indent, band); err != nil || len(rest) == 0 {
+		if err := printColumns(w, indent, band); err != nil {
+			return err
+		}
+		if len(rest) == 0 {
+			break
+		}
+	}
+	for _, key := range nested {
+		if err := printNested(w, indent, objects, shownKeys[:len(names)], key); err != nil {
 			return err
 		}
 	}
+	return nil
+}
+
+// printNested writes the lists of objects that the rows of a table have for a key as one table, which
+// begins with what tells the rows apart.
+func printNested(w io.Writer, indent string, rows []object, names []string, key string) error {
+	var all []json.RawMessage
+	for _, row := range rows {
+		for _, o := range row.list(key) {
+			of := object{values: maps.Clone(o.values)}
+			for _, name := range names {
+				if value, ok := row.values[name]; ok {
+					of.keys, of.values[name] = append(of.keys, name), value
+				}
+			}
+			of.keys = append(of.keys, slices.DeleteFunc(o.keys, func(k string) bool { return slices.Contains(names, k) })...)
+			b, err := of.encode()
+			if err != nil {
+				return err
+			}
+			all = append(all, b)
+		}
+	}
+	raw, err := json.Marshal(all)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "%s%s\n", indent, label(key))
+	return printTable(w, indent+"  ", raw)
 }
 
 const (
@@ -472,6 +516,22 @@ func naming(columns []column) int {
 		}
 	}
 	return 1
+}
+
+// list returns a value that is a list of objects.
+func (o object) list(key string) (list []object) {
+	var values []json.RawMessage
+	if json.Unmarshal(o.values[key], &values) != nil {
+		return nil
+	}
+	for _, raw := range values {
+		of, err := readObject(raw)
+		if err != nil {
+			return nil
+		}
+		list = append(list, of)
+	}
+	return list
 }
 
 // cell returns the text of a value in a table; it is empty for a missing one. That of an object is
