@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tabane/tabane/internal/testkit/accessor"
+	"github.com/tabane/tabane/internal/testkit/heap"
 )
 
 const (
@@ -330,7 +331,11 @@ func TestManyNetworks(test *testing.T) {
 	const room = 100_000
 	t := New(Options{Explore: 0.1, Networks: room, Start: Best})
 	t.Share(true)
+	before, early := heap.InUse(), uint64(0)
 	for i := range 10 * room {
+		if i == 2*room {
+			early = heap.InUse() - before
+		}
 		now := start.Add(time.Duration(i) * time.Second)
 		t.Closed(now, prefix(i), originAS(origin), Best, Outcome{Bytes: Bulk, Goodput: 1e6})
 		if i%5 == 0 {
@@ -339,6 +344,11 @@ func TestManyNetworks(test *testing.T) {
 	}
 	if ordered := len(t.Prefixes()); t.Len() != room || ordered != room || t.Evicted() != 9*room {
 		test.Errorf("%d networks, %d in order, %d evicted", t.Len(), ordered, t.Evicted())
+	}
+	late := heap.InUse() - before
+	test.Logf("%d bytes after %d networks, %d after %d", early, 2*room, late, 10*room)
+	if late > early+early/5 {
+		test.Error("memory grows")
 	}
 	if x := t.exchanges; len(x.fresh)+len(x.asked) > 2*room {
 		test.Errorf("%d and %d networks are to be asked for", len(x.fresh), len(x.asked))

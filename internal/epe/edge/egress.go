@@ -45,8 +45,8 @@ type desired interface {
 	Set(route.Object)
 	SetRoute(route.Route)
 	Delete(route.Key)
-	// Suspend deletes a nexthop object from the kernel at once, with all routes through it, which
-	// remain desired until it is Set again.
+	// Suspend deletes a nexthop object from the kernel at once, with all routes through it. They are
+	// added again after it was Set again.
 	Suspend(route.Key)
 	// Settled reports whether the kernel matches the desired state of the key.
 	Settled(route.Key) bool
