@@ -24,7 +24,7 @@ import (
 )
 
 type worldsFlags struct {
-	kind                   string
+	kind, traffic          string
 	seed                   uint64
 	count, number, packets int
 	runs, worst, jobs      int
@@ -46,6 +46,7 @@ A world is known by its kind, seed and number: the same ones draw the same world
 Exit code 0: all worlds were simulated, whatever came out; 2: it could not run, or was interrupted.`,
 		Example: `  tabane sim worlds --count 100
   tabane sim worlds --kind epe --seed 7 --count 200 --out worst && tabane sim run worst/epe-7-42.yaml
+  tabane sim worlds --traffic bulk --runs 3 --seed 41
   tabane sim worlds --kind epe --count 20 --ablate
   tabane sim worlds --count 1000 --shard 0/2 --csv shard-0.csv
   tabane sim merge --out all.csv shard-*.csv && tabane sim worlds --from all.csv`,
@@ -59,6 +60,8 @@ Exit code 0: all worlds were simulated, whatever came out; 2: it could not run, 
 				return cli.Usage(c, fmt.Errorf("--packets must be > 0, got %d", f.packets))
 			case f.runs < 1 || f.runs > maxRuns:
 				return cli.Usage(c, fmt.Errorf("--runs must be from 1 to %d, got %d", maxRuns, f.runs))
+			case f.traffic != "" && !slices.Contains(worlds.Traffic(worlds.Kind(f.kind)), f.traffic):
+				return cli.Usage(c, fmt.Errorf("--traffic of %s must be one of %s, got %q", f.kind, strings.Join(worlds.Traffic(worlds.Kind(f.kind)), ", "), f.traffic))
 			case f.worst < 0:
 				return cli.Usage(c, fmt.Errorf("--worst must not be negative, got %d", f.worst))
 			case c.Flags().Changed("jobs") && f.jobs < 1:
@@ -79,6 +82,7 @@ Exit code 0: all worlds were simulated, whatever came out; 2: it could not run, 
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.kind, "kind", string(worlds.Gateway), "`kind` of worlds: "+kindList(worlds.Kinds()))
+	flags.StringVar(&f.traffic, "traffic", "", "simulate this `traffic` only, in the worlds that have it")
 	flags.Uint64Var(&f.seed, "seed", simrun.FirstSeed, "`seed` of all worlds")
 	flags.IntVar(&f.count, "count", 100, "number of worlds")
 	flags.IntVar(&f.number, "number", 0, "number of the first world, to repeat one: --number 42 --count 1")
@@ -140,6 +144,13 @@ func (a *app) worlds(ctx context.Context, f worldsFlags) error {
 	return a.writeWorlds(ctx, f.out, worst)
 }
 
+func (a *app) worldsOptions(f worldsFlags) simrun.WorldsOptions {
+	return simrun.WorldsOptions{
+		Draw:  worlds.Options{Kind: worlds.Kind(f.kind), Seed: f.seed, Number: f.number, Packets: f.packets, Runs: f.runs},
+		Count: f.count, Traffic: f.traffic, Version: a.Version, File: f.csv, Jobs: f.jobs,
+	}
+}
+
 // judgedWorlds simulates or reads worlds.
 func (a *app) judgedWorlds(ctx context.Context, f worldsFlags) ([]simrun.Judged, error) {
 	const what = "simulate worlds"
@@ -147,10 +158,7 @@ func (a *app) judgedWorlds(ctx context.Context, f worldsFlags) ([]simrun.Judged,
 		judged, err := simrun.ReadWorlds(f.from)
 		return judged, worldsFailure("read worlds", f.from, err, "name a file that sim worlds --csv or sim merge wrote")
 	}
-	o := simrun.WorldsOptions{
-		Draw:  worlds.Options{Kind: worlds.Kind(f.kind), Seed: f.seed, Number: f.number, Packets: f.packets, Runs: f.runs},
-		Count: f.count, Version: a.Version, File: f.csv, Jobs: f.jobs,
-	}
+	o := a.worldsOptions(f)
 	var err error
 	if o.Shard, o.Shards, err = parseShard(f.shard); err != nil {
 		return nil, &cli.Failure{What: "use --shard", Name: f.shard, Why: err, Do: "see tabane sim worlds --help"}
@@ -182,10 +190,7 @@ func (a *app) judgedWorlds(ctx context.Context, f worldsFlags) ([]simrun.Judged,
 // ablate prints what each constant of the decisions is worth.
 func (a *app) ablate(ctx context.Context, f worldsFlags) error {
 	const what = "change constants"
-	o := simrun.WorldsOptions{
-		Draw:  worlds.Options{Kind: worlds.Kind(f.kind), Seed: f.seed, Number: f.number, Packets: f.packets, Runs: f.runs},
-		Count: f.count, Version: a.Version, Jobs: f.jobs,
-	}
+	o := a.worldsOptions(f)
 	var err error
 	if o.Base, err = loadScenario(o.Draw.Kind.Base()); err != nil {
 		return err

@@ -45,6 +45,7 @@ var measures = []Measure{
 	{Name: "bulk_dq", Title: "the same by dq", Kind: Gateway, Goal: none, Worst: none, Traffic: Bulk, Transport: dq, judge: goodput},
 	{Name: "bulk_of_dq", Title: "bulk goodput / that of dq", Kind: Gateway, Goal: none, Worst: none, Traffic: Bulk, Transport: auto, Against: dq, judge: goodput},
 	{Name: "bulk_again", Title: "the same by that line again", Kind: Gateway, Goal: none, Worst: none, Traffic: Bulk, Transport: again, judge: goodput},
+	{Name: "bulk_of_again", Title: "bulk goodput / that line again", Kind: Gateway, Goal: none, Worst: none, Traffic: Bulk, Transport: auto, Against: again, judge: goodput},
 	{Name: "kept", Title: "object time / best line", Kind: Gateway, Less: true, Goal: 1.1, Worst: none, Traffic: Kept, Transport: auto, judge: slowness},
 	{Name: "stream", Title: "stream goodput / best line", Kind: Gateway, Goal: 1, Worst: none, Traffic: Stream, Transport: auto, judge: goodput},
 	{Name: "stream_pause", Title: "stream pause beyond it, ms", Unit: milliseconds, Kind: Gateway, Less: true, Goal: 30, Worst: none, Traffic: Stream, Transport: auto, Carried: true, judge: pause},
@@ -71,6 +72,28 @@ var measures = []Measure{
 // Measures returns the measures of a kind.
 func Measures(k Kind) []Measure {
 	return slices.DeleteFunc(slices.Clone(measures), func(m Measure) bool { return m.Kind != k })
+}
+
+// Judged returns the transports of a kind whose measures have goals.
+func Judged(k Kind) []string {
+	var list []string
+	for _, m := range Measures(k) {
+		if !math.IsNaN(m.Goal) && !slices.Contains(list, m.Transport) {
+			list = append(list, m.Transport)
+		}
+	}
+	return list
+}
+
+// Traffic returns the traffic that worlds of a kind may have.
+func Traffic(k Kind) []string {
+	var list []string
+	for _, m := range Measures(k) {
+		if !slices.Contains(list, m.Traffic) {
+			list = append(list, m.Traffic)
+		}
+	}
+	return list
 }
 
 // carried is what a run delivers: of downloads at once, all of them.

@@ -206,7 +206,7 @@ func TestAgain(t *testing.T) {
 		t.Fatalf("got %v, %v", best, any)
 	}
 	best.Metrics = map[string]float64{result.Goodput: 7}
-	if got := w.Judge(append(runs, Repeated(best))); got["bulk_again"] != 0.7 || got["bulk"] != 2 {
+	if got := w.Judge(append(runs, Repeated(best))); got["bulk_again"] != 0.7 || got["bulk"] != 2 || math.Abs(got["bulk_of_again"]-2/0.7) > 1e-9 {
 		t.Errorf("got %v", got)
 	}
 	if _, any := w.Again(runs[2:3]); any {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tabane/tabane/internal/base/ablation"
 	"github.com/tabane/tabane/internal/epe/selection"
+	"github.com/tabane/tabane/internal/experiment/result"
 	"github.com/tabane/tabane/internal/experiment/worlds"
 	"github.com/tabane/tabane/internal/gateway/pacer"
 	"github.com/tabane/tabane/internal/gateway/pathset"
@@ -36,7 +37,8 @@ type Ablation struct {
 }
 
 // Ablate simulates the worlds of o with half of each of the constants, twice as much, and without
-// it. Nothing else may be simulated meanwhile.
+// it, and compares them with the paths alone as they are, which are simulated once. Nothing else may
+// be simulated meanwhile.
 func Ablate(ctx context.Context, o WorldsOptions, of []ablation.Constant) ([]Ablation, error) {
 	progress, done := o.Progress, 0
 	var variants []ablation.Variant
@@ -53,10 +55,15 @@ func Ablate(ctx context.Context, o WorldsOptions, of []ablation.Constant) ([]Abl
 		}
 		return judged, err
 	}
+	alone, decided := map[int][]result.Run{}, worlds.Judged(o.Draw.Kind)
+	o.keep = func(number int, runs []result.Run) {
+		alone[number] = slices.DeleteFunc(slices.Clone(runs), func(r result.Run) bool { return slices.Contains(decided, r.Transport) })
+	}
 	base, err := step()
 	if err != nil {
 		return nil, err
 	}
+	o.keep, o.known = nil, alone
 	all := []Ablation{{Misses: misses(base)}}
 	for _, v := range variants {
 		a := Ablation{Name: v.Name, Value: v.Constant.Text(), Variant: v.Title, Changed: v.Text()}

@@ -27,6 +27,8 @@ type WorldsOptions struct {
 	// Draw chooses the worlds: Count of them from Draw.Number on.
 	Draw  worlds.Options
 	Count int
+	// Traffic is the only traffic that is simulated, in the worlds that have it; empty for all.
+	Traffic string
 	// Base is the scenario of Draw.Kind.Base.
 	Base *scenario.Spec
 	// Version is the program's version, part of a row's fingerprint.
@@ -42,6 +44,11 @@ type WorldsOptions struct {
 	Jobs int
 	// Progress is called after worlds, by one goroutine at a time.
 	Progress func(done, total int, elapsed, eta time.Duration)
+
+	// keep takes the runs of each world, and known has those by its number that are not simulated
+	// again.
+	keep  func(number int, runs []result.Run)
+	known map[int][]result.Run
 }
 
 // Judged is a world and its measures.
@@ -94,7 +101,7 @@ func Worlds(ctx context.Context, o WorldsOptions) ([]Judged, error) {
 		draw := o.Draw
 		draw.Number += i
 		w := worlds.Draw(draw)
-		mark, err := worldFingerprint(o.Version, w)
+		mark, err := o.worldFingerprint(w)
 		if err != nil {
 			return nil, err
 		}
@@ -108,12 +115,15 @@ func Worlds(ctx context.Context, o WorldsOptions) ([]Judged, error) {
 	done, next := 0, 0
 	finished := make([]bool, len(tasks))
 	err := parallel(ctx, o.Jobs, len(tasks), func(ctx context.Context, i int) error {
-		runs, err := simulateWorld(ctx, tasks[i].world, o.Base)
+		runs, err := o.simulate(ctx, tasks[i].world)
 		if err != nil {
 			return err
 		}
 		mu.Lock()
 		defer mu.Unlock()
+		if o.keep != nil {
+			o.keep(tasks[i].world.Number, runs)
+		}
 		judged[i] = Judged{tasks[i].world.Options, tasks[i].world.Judge(runs)}
 		finished[i] = true
 		// Worlds that finish before earlier ones wait, so that their order does not depend on
@@ -139,12 +149,13 @@ func Worlds(ctx context.Context, o WorldsOptions) ([]Judged, error) {
 	return judged, nil
 }
 
-// worldFingerprint returns a digest of a world and the version of the program.
-func worldFingerprint(version string, w worlds.World) (string, error) {
+// worldFingerprint returns a digest of a world, its only traffic and the version of the program.
+func (o *WorldsOptions) worldFingerprint(w worlds.World) (string, error) {
 	data, err := json.Marshal(struct {
 		Version string
 		World   worlds.World
-	}{version, w})
+		Traffic string `json:",omitempty"`
+	}{o.Version, w, o.Traffic})
 	if err != nil {
 		return "", fmt.Errorf("simulate world %q: %w", w.Name(), err)
 	}
@@ -152,17 +163,35 @@ func worldFingerprint(version string, w worlds.World) (string, error) {
 	return hex.EncodeToString(sum[:8]), nil
 }
 
-// simulateWorld simulates all cells of a world.
-func simulateWorld(ctx context.Context, w worlds.World, base *scenario.Spec) ([]result.Run, error) {
-	r, err := Run(ctx, Options{Spec: w.Spec(base), Seed: w.SimulatorSeed(), Jobs: 1})
+// simulate simulates the cells of a world, or returns those that are known.
+func (o *WorldsOptions) simulate(ctx context.Context, w worlds.World) ([]result.Run, error) {
+	spec, known := w.Spec(o.Base), o.known[w.Number]
+	var selection scenario.Selection
+	if o.Traffic != "" {
+		if spec.Experiment.Traffic[o.Traffic] == nil {
+			return nil, nil
+		}
+		selection.Traffic = []string{o.Traffic}
+	}
+	if known != nil {
+		selection.Transports = worlds.Judged(w.Kind)
+	}
+	spec, err := spec.Select(selection)
 	if err != nil {
 		return nil, err
+	}
+	r, err := Run(ctx, Options{Spec: spec, Seed: w.SimulatorSeed(), Jobs: 1})
+	if err != nil {
+		return nil, err
+	}
+	if known != nil {
+		return append(r.Runs, known...), nil
 	}
 	best, any := w.Again(r.Runs)
 	if !any {
 		return r.Runs, nil
 	}
-	spec, err := w.Spec(base).Select(scenario.Selection{Traffic: []string{best.Traffic}, Transports: []string{best.Transport}})
+	spec, err = spec.Select(scenario.Selection{Traffic: []string{best.Traffic}, Transports: []string{best.Transport}})
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/tabane/tabane/internal/base/ablation"
 	"github.com/tabane/tabane/internal/experiment/worlds"
@@ -54,6 +56,34 @@ func TestWorldsOfShards(t *testing.T) {
 	again, err := Worlds(ctx, o)
 	if err != nil || len(again) != 0 {
 		t.Errorf("%d worlds of the file were simulated again, %v", len(again), err)
+	}
+}
+
+// TestWorldsOfOneTraffic: the measures of a traffic are the same without the others, and a world that
+// does not have it has none.
+func TestWorldsOfOneTraffic(t *testing.T) {
+	o := worldsOf(t, worlds.Gateway, 4)
+	o.Draw.Packets = 1000
+	whole, err := Worlds(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o.Traffic = range worlds.Traffic(worlds.Gateway) {
+		got, err := Worlds(context.Background(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, j := range whole {
+			want := maps.Clone(j.Values)
+			for _, m := range worlds.Measures(worlds.Gateway) {
+				if m.Traffic != o.Traffic {
+					delete(want, m.Name)
+				}
+			}
+			if diff := cmp.Diff(want, got[i].Values, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("%s alone in world %d (-beside others +alone):\n%s", o.Traffic, j.Number, diff)
+			}
+		}
 	}
 }
 
