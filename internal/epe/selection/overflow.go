@@ -58,6 +58,7 @@ var (
 	// sufficeBelow is the fraction of the first path's rate below which that path carries
 	// everything itself.
 	sufficeBelow = 0.8
+	typicalRate  = 10e6 / 8.
 )
 
 // Constants returns the constants of the policy Throughput, each with the value that removes it.
@@ -863,13 +864,20 @@ func (p *parameters) waits(v *view) time.Duration {
 // one.
 func (c *Connection[K]) worthwhile(now time.Duration, v *view, next *path) (delay float64, ok bool) {
 	rate, delay := next.capacity, next.delay
+	longer := delay - v.longest
+	params := &byPolicy[c.Policy]
 	if !next.measured(now) && !next.hasQueue {
 		rate = max(rate, c.first.capacity)
 		delay = next.delayAt(rate)
+		longer = delay - v.longest
 		if window := c.window.value(); window > 0 && !fits(window-float64(v.inFlight), float64(v.firstInFlight), v.sum, delay) {
-			return delay, false
+			if !params.repays {
+				return delay, false
+			}
+			rate = typicalRate
+			longer = next.delayAt(rate)
 		}
 	}
 	return delay, rate >= leastShare*v.sum &&
-		(!byPolicy[c.Policy].repays || repays(now-c.saturated.start, cmp.Or(next.minRTT, next.past.MinRTT), rate/(v.sum+rate), delay-v.longest))
+		(!params.repays || repays(now-c.saturated.start, cmp.Or(next.minRTT, next.past.MinRTT), rate/(v.sum+rate), longer))
 }
