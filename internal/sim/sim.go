@@ -12,7 +12,6 @@ import (
 	"github.com/tabane/tabane/internal/base/stat"
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/epe/arrival"
-	"github.com/tabane/tabane/internal/epe/selection"
 	"github.com/tabane/tabane/internal/experiment/linkmodel"
 	"github.com/tabane/tabane/internal/gateway/reseq"
 	"github.com/tabane/tabane/internal/gateway/sched"
@@ -171,9 +170,6 @@ func (s *Sim) connect(c *connection, id, first int32, ways [][2]uint32) (err err
 	c.sizing = newRightSizing(c)
 	c.advertised = uint64(cmp.Or(c.InitialReceive, c.ReceiveBuffer))
 	c.edge = c.advertised
-	if c.Past != nil {
-		c.use.Recall = func(i int) selection.Past { return c.Past[i] }
-	}
 	c.result = ConnectionResult{Name: c.Name, FirstByte: Never, Finish: Never}
 	samples := 0
 	if s.config.Series > 0 {

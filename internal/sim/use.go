@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"github.com/tabane/tabane/internal/base/unit"
@@ -38,11 +39,17 @@ func (u *use) record(now time.Duration, samples []selection.Sample[int]) {
 	}
 }
 
-// progress is the last sample of a path, and the time of the last delivery.
+// progress is the last sample of a path.
 type progress struct {
 	delivered uint64
 	inFlight  int
-	at        time.Duration
+	// acked is the time of the last delivery, and at that since when something has been in flight
+	// without one.
+	acked, at time.Duration
+	// stalled: it makes no progress while another path does; past is what is then known of it.
+	stalled bool
+	past    selection.Past
+	since   time.Duration // the time of past
 }
 
 // learned returns what the connection learned of each of n paths, or else what it recalls of them.
@@ -64,6 +71,7 @@ func (c *connection) lookAtPaths(s *Sim) {
 	if c.use.paths == nil {
 		c.use.paths, c.use.reasons = make([]progress, len(c.flows)), make([]selection.Reason, len(c.flows))
 		c.use.Policy, c.use.Terms = c.Policy, terms(c.Paths)
+		c.use.Recall = func(i int) selection.Past { return c.recall(i, s.now) }
 		c.use.Source = func() (selection.Source, bool) { return c.source(s) }
 	}
 	samples := make([]selection.Sample[int], 0, len(c.flows))
@@ -72,11 +80,49 @@ func (c *connection) lookAtPaths(s *Sim) {
 			samples = append(samples, f.look(s, &c.use.paths[i]))
 		}
 	}
+	samples = slices.DeleteFunc(samples, func(x selection.Sample[int]) bool { return c.leaves(s, &x) })
 	c.use.Update(s.now, samples)
 	c.use.record(s.now, samples)
 	for i := range c.paths {
 		c.paths[i].Backup = c.Paths[i].Backup || !c.use.Reason(i).Open()
 	}
+}
+
+// recall returns what is known of a path before this connection measures it.
+func (c *connection) recall(i int, now time.Duration) (past selection.Past) {
+	if p := &c.use.paths[i]; p.past.Verdict == selection.Stalled {
+		past = p.past
+		past.Rest = max(past.Rest-(now-p.since), 0)
+	} else if c.Past != nil {
+		past = c.Past[i]
+	}
+	return past
+}
+
+// leaves reports whether a subflow has stalled: it makes no progress while another one does. The
+// path manager closes it, which reinjects its data, and remembers that. Here it remains, and carries
+// nothing until it makes progress.
+func (c *connection) leaves(s *Sim, x *selection.Sample[int]) bool {
+	p := &c.use.paths[x.Path]
+	switch {
+	case x.Silence == 0:
+		p.stalled = false
+	case !p.stalled && c.progressesBeside(s.now, p, x.Silence):
+		p.past, p.since, p.stalled = c.recall(x.Path, s.now).Stall(), s.now, true
+		c.use.Forget(x.Path)
+		c.reinject(s, &s.senders[int(c.first)+x.Path])
+	}
+	return p.stalled
+}
+
+// progressesBeside reports whether another path makes progress while one is silent.
+func (c *connection) progressesBeside(now time.Duration, silent *progress, silence time.Duration) bool {
+	for i := range c.use.paths {
+		if p := &c.use.paths[i]; p != silent && p.acked-silent.at >= silence/3 && (p.inFlight == 0 || now-p.at < silence/2) {
+			return true
+		}
+	}
+	return false
 }
 
 // terms returns the terms of each path for the policy.
@@ -94,7 +140,10 @@ func terms(paths []Path) func(int) selection.Terms {
 // look returns the sample of a subflow, and updates its progress.
 func (f *sender) look(s *Sim, p *progress) selection.Sample[int] {
 	rtt, flight := f.retrans.rtt, int(f.board.inFlight())
-	if flight == 0 || p.inFlight == 0 || f.cc.Delivered != p.delivered {
+	if f.cc.Delivered != p.delivered {
+		p.acked = s.now
+	}
+	if flight == 0 || p.inFlight == 0 || p.acked == s.now {
 		p.at = s.now
 	}
 	p.delivered, p.inFlight = f.cc.Delivered, flight

@@ -65,6 +65,12 @@ type Past struct {
 	Left time.Duration
 }
 
+// Stall returns what is known of a path after it made no progress: what was measured no longer
+// counts, and it rests.
+func (p Past) Stall() Past {
+	return Past{Verdict: Stalled, Rests: p.Rests + 1, Rest: rest(p.Rests), Left: rememberFor}
+}
+
 // Entry is what a Memory holds of a path.
 type Entry struct {
 	Key
@@ -170,8 +176,7 @@ func (m *Memory) Clear() { *m = Memory{version: m.version + 1} }
 
 // Stalled records that a path made no progress: what was measured no longer counts, and it rests.
 func (m *Memory) Stalled(now time.Time, k Key) {
-	rests := m.Recall(now, k).Rests
-	m.Learn(now, k, Past{Verdict: Stalled, Rests: rests + 1, Rest: rest(rests)})
+	m.Learn(now, k, m.Recall(now, k).Stall())
 }
 
 // Broken records that a path carries no data, for an hour.
