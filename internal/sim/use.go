@@ -105,9 +105,9 @@ func (c *connection) recall(i int, now time.Duration) (past selection.Past) {
 func (c *connection) leaves(s *Sim, x *selection.Sample[int]) bool {
 	p := &c.use.paths[x.Path]
 	switch {
-	case x.Silence == 0:
+	case p.at == s.now:
 		p.stalled = false
-	case !p.stalled && c.progressesBeside(s.now, p, x.Silence):
+	case x.Silence > 0 && !p.stalled && c.progressesBeside(s.now, p, x.Silence):
 		p.past, p.since, p.stalled = c.recall(x.Path, s.now).Stall(), s.now, true
 		c.use.Forget(x.Path)
 		c.reinject(s, &s.senders[int(c.first)+x.Path])
@@ -139,7 +139,7 @@ func terms(paths []Path) func(int) selection.Terms {
 
 // look returns the sample of a subflow, and updates its progress.
 func (f *sender) look(s *Sim, p *progress) selection.Sample[int] {
-	rtt, flight := f.retrans.rtt, int(f.board.inFlight())
+	rtt, flight := f.retrans.rtt, int(f.board.next-f.board.una)
 	if f.cc.Delivered != p.delivered {
 		p.acked = s.now
 	}
