@@ -13,6 +13,9 @@ import (
 const (
 	// rememberFor is how long what was learned of a path is used.
 	rememberFor = 10 * time.Minute
+	// stallRest is how long a path rests that stalled once, as long as the path manager waits until
+	// it announces the address again.
+	stallRest = time.Second
 	// brokenFor is how long a path that carries no data rests: each trial costs data a pause, and a
 	// middlebox or a link with a smaller MTU stays.
 	brokenFor = time.Hour
@@ -68,7 +71,7 @@ type Past struct {
 // Stall returns what is known of a path after it made no progress: what was measured no longer
 // counts, and it rests.
 func (p Past) Stall() Past {
-	return Past{Verdict: Stalled, Rests: p.Rests + 1, Rest: rest(p.Rests), Left: rememberFor}
+	return Past{Verdict: Stalled, Rests: p.Rests + 1, Rest: rest(stallRest, p.Rests), Left: rememberFor}
 }
 
 // Entry is what a Memory holds of a path.

@@ -44,7 +44,7 @@ func TestMemory(t *testing.T) {
 	}
 	// A stall outweighs what was measured.
 	m.Stalled(wall, keyA)
-	if got, want := m.Recall(wall, keyA), (Past{Verdict: Stalled, Rests: 4, Rest: 80 * time.Second, Left: rememberFor}); got != want {
+	if got, want := m.Recall(wall, keyA), (Past{Verdict: Stalled, Rests: 4, Rest: 8 * time.Second, Left: rememberFor}); got != want {
 		t.Errorf("after a stall: %+v, want %+v", got, want)
 	}
 	if m.Learn(wall, keyA, Past{Rate: math.Inf(1)}); m.Recall(wall, keyA).Verdict != Stalled {
@@ -340,7 +340,7 @@ func TestForget(t *testing.T) {
 			closed = now
 		}
 	}
-	if len(rested) < 3 || rested[0] > time.Second || rested[1] < 10*time.Second || rested[2] < 20*time.Second {
+	if len(rested) < 3 || rested[0] > time.Second || rested[1] < stallRest || rested[2] < 2*stallRest {
 		t.Errorf("it carried data after %s", rested)
 	}
 }

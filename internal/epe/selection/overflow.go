@@ -80,6 +80,7 @@ func Constants() []ablation.Constant {
 		ablation.Number("gainLeast", &gainLeast, 0),
 		ablation.Number("harmBelow", &harmBelow, 0),
 		ablation.Number("sufficeBelow", &sufficeBelow, 1),
+		ablation.Number("typicalRate", &typicalRate, 0),
 	}
 }
 
@@ -690,7 +691,7 @@ func (c *Connection[K]) verdict(now time.Duration, p *path, s *Sample[K], sum fl
 	switch age := now - p.opened; {
 	case judged && !limited && s.busy() && c.total.since-measureOver >= p.opened && c.total.last < harmBelow*p.rateBefore:
 		return why, true
-	case age < max(judgeAfter, time.Duration(judgeRoundTrips*float64(s.MinRTT))):
+	case age < p.trialLasts():
 		return why, false
 	case p.carriedAt < p.opened: // it was given nothing
 		return why, false
@@ -704,6 +705,11 @@ func (c *Connection[K]) verdict(now time.Duration, p *path, s *Sample[K], sum fl
 		return NoGain, !limited && (window == 0 || c.total.last > harmBelow*window/p.delay)
 	}
 	return Unused, judged
+}
+
+// trialLasts returns how long a path is open until it is judged.
+func (p *path) trialLasts() time.Duration {
+	return max(judgeAfter, time.Duration(judgeRoundTrips*float64(p.minRTT)))
 }
 
 // repays reports whether a path makes a transfer of unknown length shorter that has lasted for some
@@ -750,8 +756,8 @@ func (c *Connection[K]) catchesUp(now time.Duration, v *view) bool {
 // view is what all open paths are together in a call of Update.
 type view struct {
 	// saturated: all of them are; starts: one of them is in slow start; over: the first one has had
-	// nothing to send.
-	saturated, starts, over bool
+	// nothing to send; tries: one of them has not been judged yet.
+	saturated, starts, over, tries bool
 	// sum is their rate in bytes/s, longest the longest delay in seconds, and inFlight their data
 	// in flight, firstInFlight that of the first path.
 	sum, longest            float64
@@ -765,7 +771,7 @@ type view struct {
 // look returns the view of the samples, and notes since when the first path alone would suffice.
 func (c *Connection[K]) look(now time.Duration, samples []Sample[K]) view {
 	params := &byPolicy[c.Policy]
-	v := view{saturated: true}
+	v, suffices := view{saturated: true}, false
 	var rests []*path
 	for i := range samples {
 		s := &samples[i]
@@ -775,6 +781,7 @@ func (c *Connection[K]) look(now time.Duration, samples []Sample[K]) view {
 		switch {
 		case p.state.carries():
 			v.saturated = v.saturated && s.Saturated() && !(params.waitsDelay && s.Idled)
+			v.tries = v.tries || !p.tried && p.state == stateOpen && now-p.opened < p.trialLasts()
 			v.starts = v.starts || s.starts()
 			v.sum += rate
 			v.longest = max(v.longest, p.delay)
@@ -785,9 +792,11 @@ func (c *Connection[K]) look(now time.Duration, samples []Sample[K]) view {
 		if p == c.first {
 			v.firstInFlight = s.InFlight * s.Segment
 			v.over = params.waitsDelay && s.Idled
-			c.suffices.set(now, !s.Saturated() && (params.ignoresLoad || c.total.last < sufficeBelow*rate))
+			suffices = !s.Saturated() && (params.ignoresLoad || c.total.last < sufficeBelow*rate)
 		}
 	}
+	// While a path is tried it may be what the first one waits for.
+	c.suffices.set(now, suffices && (params.ignoresLoad || !v.tries))
 	if v.saturated {
 		v.next = c.next(now, &v, rests)
 	}
@@ -861,23 +870,23 @@ func (p *parameters) waits(v *view) time.Duration {
 
 // worthwhile reports whether a path would help besides the open ones, and with what delay in
 // seconds. One that was never saturated, and left no queue, is hoped to be as fast as the first
-// one.
+// one. If the receive window has too little room for that, the open paths wait for all of the delay
+// that a typical path has, and its rate must be worth that.
 func (c *Connection[K]) worthwhile(now time.Duration, v *view, next *path) (delay float64, ok bool) {
+	repaying := byPolicy[c.Policy].repays
 	rate, delay := next.capacity, next.delay
 	longer := delay - v.longest
-	params := &byPolicy[c.Policy]
 	if !next.measured(now) && !next.hasQueue {
 		rate = max(rate, c.first.capacity)
 		delay = next.delayAt(rate)
 		longer = delay - v.longest
 		if window := c.window.value(); window > 0 && !fits(window-float64(v.inFlight), float64(v.firstInFlight), v.sum, delay) {
-			if !params.repays {
+			if !repaying {
 				return delay, false
 			}
-			rate = typicalRate
-			longer = next.delayAt(rate)
+			rate, longer = typicalRate, next.delayAt(typicalRate)
 		}
 	}
 	return delay, rate >= leastShare*v.sum &&
-		(!params.repays || repays(now-c.saturated.start, cmp.Or(next.minRTT, next.past.MinRTT), rate/(v.sum+rate), longer))
+		(!repaying || repays(now-c.saturated.start, cmp.Or(next.minRTT, next.past.MinRTT), rate/(v.sum+rate), longer))
 }

@@ -138,7 +138,7 @@ func TestPairs(t *testing.T) {
 	}{
 		"both help":          {[]road{{50 * mbit, 10 * ms}, {50 * mbit, 10 * ms}}, 16e6, bulk, 97 * mbit, time.Minute, Overflow},
 		"long, large window": {[]road{{50 * mbit, 10 * ms}, {50 * mbit, 200 * ms}}, 16e6, bulk, 97 * mbit, time.Minute, Overflow},
-		"long, small window": {[]road{{50 * mbit, 10 * ms}, {50 * mbit, 200 * ms}}, 1e6, bulk, 49 * mbit, 0, Unused},
+		"long, small window": {[]road{{50 * mbit, 10 * ms}, {50 * mbit, 200 * ms}}, 1e6, bulk, 48 * mbit, 2 * time.Second, Window},
 		"both, small window": {[]road{{50 * mbit, 10 * ms}, {50 * mbit, 10 * ms}}, 1e6, bulk, 97 * mbit, time.Minute, Overflow},
 		"slow":               {[]road{{100 * mbit, 10 * ms}, {mbit, 10 * ms}}, 16e6, bulk, 98 * mbit, 5 * time.Second, Slow},
 		"slow, small window": {[]road{{100 * mbit, 10 * ms}, {mbit, 10 * ms}}, 1e6, bulk, 98 * mbit, 2 * time.Second, Window},

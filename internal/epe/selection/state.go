@@ -63,20 +63,23 @@ func (p *path) rest(now time.Duration, why Reason) {
 		if why == Window {
 			p.times = max(p.times, windowRests)
 		}
-		p.until = now + rest(p.times)
+		p.until = now + rest(restFirst, p.times)
 		p.times++
 		p.verdict, p.learned = why, true
 	}
 }
 
-// rest returns how long a path rests that did not help so many times before.
-func rest(before int) time.Duration { return min(restMost, restFirst<<min(before, 8)) }
+// rest returns how long a path rests that did not help so many times before, and the first time for
+// first.
+func rest(first time.Duration, before int) time.Duration {
+	return min(restMost, first<<min(before, 8))
+}
 
 // remember forgets what a path at rest carried after some time: that may have been little because
 // of something that has passed, which only another trial shows. Each trial costs data a delay, so
 // they become rarer. A path of which nothing is known is unknown again.
 func (p *path) remember(now time.Duration) {
-	if p.state == stateResting && p.used && !p.remembers(now) && now >= p.until && now-p.carriedAt >= rest(p.forgotten) {
+	if p.state == stateResting && p.used && !p.remembers(now) && now >= p.until && now-p.carriedAt >= rest(restFirst, p.forgotten) {
 		p.used, p.hasQueue, p.burstRate = false, false, 0
 		p.rate, p.settled, p.whole, p.flight = peak{}, peak{}, peak{}, peak{}
 		p.forgotten++
