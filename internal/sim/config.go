@@ -96,7 +96,7 @@ type Connection struct {
 
 	// Overflow has one path carry data first, and the others while it is saturated: the sender
 	// looks at them every selection.Interval, as the path manager of tabane edge does. A stalled
-	// subflow is not closed. Policy is what the paths are chosen for.
+	// subflow carries nothing until it makes progress. Policy is what the paths are chosen for.
 	Overflow bool
 	Policy   selection.Policy
 	// Past is what earlier connections learned of each path, for Overflow; nil: nothing.

@@ -58,7 +58,9 @@ var (
 	// sufficeBelow is the fraction of the first path's rate below which that path carries
 	// everything itself.
 	sufficeBelow = 0.8
-	typicalRate  = 10e6 / 8.
+	// typicalRate is the rate in bytes/s that is expected of a path of which nothing is known where
+	// a trial is expensive.
+	typicalRate = 10e6 / 8.
 )
 
 // Constants returns the constants of the policy Throughput, each with the value that removes it.
@@ -870,8 +872,8 @@ func (p *parameters) waits(v *view) time.Duration {
 
 // worthwhile reports whether a path would help besides the open ones, and with what delay in
 // seconds. One that was never saturated, and left no queue, is hoped to be as fast as the first
-// one. If the receive window has too little room for that, the open paths wait for all of the delay
-// that a typical path has, and its rate must be worth that.
+// one. If the receive window has too little room for that, and does not grow by slow start, the open
+// paths wait for all of the delay of a typical path, whose rate must be worth that.
 func (c *Connection[K]) worthwhile(now time.Duration, v *view, next *path) (delay float64, ok bool) {
 	repaying := byPolicy[c.Policy].repays
 	rate, delay := next.capacity, next.delay
@@ -881,7 +883,7 @@ func (c *Connection[K]) worthwhile(now time.Duration, v *view, next *path) (dela
 		delay = next.delayAt(rate)
 		longer = delay - v.longest
 		if window := c.window.value(); window > 0 && !fits(window-float64(v.inFlight), float64(v.firstInFlight), v.sum, delay) {
-			if !repaying {
+			if !repaying || v.starts {
 				return delay, false
 			}
 			rate, longer = typicalRate, next.delayAt(typicalRate)
