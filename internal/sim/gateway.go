@@ -126,10 +126,11 @@ type sending struct {
 	kept  repair.Kept[sent]
 	// rtt is the round-trip time between the gateways.
 	rtt quality.RTT
-	// alive is judged from probes. probed is when the one was sent whose reply is awaited, 0 if
-	// none is.
+	// alive is judged from probes, of which those were sent at the times of awaited that have no
+	// reply yet, in ascending order. progress is when a reply last showed that more packets arrive.
 	alive    quality.Liveness
-	probed   time.Duration
+	awaited  []time.Duration
+	progress time.Duration
 	capacity quality.CapacityMeter
 	// congested: the path has a queue though its rate is the least, so that senders have to notice
 	// losses.
@@ -678,16 +679,16 @@ func (t *carrier) probe(s *Sim) {
 	}
 	for i := range t.paths {
 		l := &t.lines[i]
-		if l.probed > 0 && s.now-l.probed >= l.rtt.RTO(minReplyVariation) {
-			l.probed = 0
-			if l.alive.Missed() {
+		for timeout := l.rtt.RTO(minReplyVariation); len(l.awaited) > 0 && s.now-l.awaited[0] >= timeout; {
+			sent := l.awaited[0]
+			l.awaited = l.awaited[1:]
+			// A full queue delays replies too: a path on which packets arrive is not dead.
+			if l.progress < sent && l.alive.Missed() {
 				t.paths[i].Usable = t.Probes
 				t.rescue(s, i)
 			}
 		}
-		if l.probed == 0 {
-			l.probed = s.now
-		}
+		l.awaited = append(l.awaited, s.now)
 		t.queues.Add(i, &t.paths[i], s.now, probeSize+t.Overhead)
 		wait := t.queues.Wait(i, s.now)
 		if l.queue != nil { // a probe does not wait in it
@@ -761,8 +762,10 @@ func (t *carrier) replied(s *Sim, p *packet) {
 	l.rtt.Update(s.now - p.at)
 	t.setRoundTrip()
 	path.SRTT = l.rtt.SRTT
-	l.probed = 0
-	l.reported = max(l.reported, p.window)
+	l.awaited = slices.DeleteFunc(l.awaited, func(sent time.Duration) bool { return sent == p.at })
+	if p.window > l.reported {
+		l.reported, l.progress = p.window, s.now
+	}
 	if l.alive.Answered() {
 		t.pathSelection.losses[p.blocks].Restart(uint64(l.number))
 		t.prove()

@@ -272,6 +272,31 @@ func TestGatewayDeadPath(t *testing.T) {
 	}
 }
 
+// TestGatewayPathDies: a path that dies is known to be dead when three probes in succession were not
+// answered, each within its own timeout, and one of which the rate falls is not, though its queue
+// delays the answers.
+func TestGatewayPathDies(t *testing.T) {
+	long := eight
+	long.delay, long.queue = 200*ms, linkmodel.Limit{Packets: 300}
+	at, tenth, all := 8*time.Second, 800*unit.KbitPerSecond, linkmodel.Loss{Kind: linkmodel.Random, P: 1}
+	for _, tt := range []struct {
+		name   string
+		change linkmodel.Change
+		dies   bool
+	}{{"all is lost", linkmodel.Change{Loss: &all}, true}, {"a tenth of the rate", linkmodel.Change{Rate: &tenth}, false}} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := bundle(Gateway{Discipline: "auto", Hold: reseq.Auto, Overhead: tunnelOverhead}, eight, long)
+			c.Duration, c.Series = 12*time.Second, 50*ms
+			c.Changes = []Change{{At: at, Link: c.Connections[0].Paths[1].Out[0], Change: tt.change}}
+			known := run(t, c).Connections[0].Gateway.Estimates[1][at/c.Series:]
+			dead := slices.IndexFunc(known, func(e Estimate) bool { return !e.Usable })
+			if after := time.Duration(dead) * c.Series; tt.dies != (dead >= 0) || after > 800*ms {
+				t.Errorf("dead after %s (-1: never: %d)", after, dead)
+			}
+		})
+	}
+}
+
 // TestGatewayWithoutUsablePath: a request for lost packets that arrives while no path can be used
 // is not answered.
 func TestGatewayWithoutUsablePath(t *testing.T) {
