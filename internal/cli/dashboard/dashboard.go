@@ -84,7 +84,7 @@ func (d *Dashboard) Run(ctx context.Context) error {
 			defer tick.Stop()
 			for {
 				d.poll(ctx, i)
-				tick.Reset(interval) // rates over the short rest of it, after a slow answer, are wrong
+				tick.Reset(interval) // not at once after a slow answer
 				select {
 				case <-tick.C:
 				case <-ctx.Done():
@@ -99,6 +99,7 @@ func (d *Dashboard) Run(ctx context.Context) error {
 
 // poll asks one daemon. A slow daemon delays no other.
 func (d *Dashboard) poll(ctx context.Context, i int) {
+	asked := time.Now()
 	raw, err := d.opt.Ask(ctx, d.opt.Daemons[i].At, "/status")
 	var now status
 	if err == nil {
@@ -118,7 +119,7 @@ func (d *Dashboard) poll(ctx context.Context, i int) {
 			d.record(one.Name, bad, "does not answer: "+err.Error())
 		}
 		one.fault = err.Error()
-		d.lines.silent(one.Name, time.Now())
+		d.lines.silent(one.Name)
 		return
 	}
 	switch {
@@ -133,7 +134,7 @@ func (d *Dashboard) poll(ctx context.Context, i int) {
 	}
 	one.answered, one.fault, one.status, one.raw = true, "", now, raw
 	d.rates.rename(d.daemons)
-	d.lines.add(one.Name, now.paths(), time.Now())
+	d.lines.add(one.Name, now.paths(), asked, time.Now())
 }
 
 // record adds an event. Callers hold mu.

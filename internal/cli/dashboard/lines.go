@@ -58,9 +58,9 @@ type lineKey struct{ daemon, peer, path string }
 
 // lineHistory is what a path has carried.
 type lineHistory struct {
-	path gatewayPath
-	at   time.Time // when it was reported
-	rate ring
+	path  gatewayPath
+	asked time.Time // when that was asked for
+	rate  ring
 	// minutes are the bytes of each minute, the last one in progress, from began on.
 	minutes []carried
 	began   time.Time
@@ -68,35 +68,37 @@ type lineHistory struct {
 
 type carried struct{ sent, received uint64 }
 
-// add takes the paths of a gateway's status. Paths that it does not report any more are dropped.
-func (l lines) add(daemon string, paths []gatewayPath, now time.Time) {
+// add takes the paths of a gateway's status, which was asked for and arrived at these times. Paths
+// that it does not report any more are dropped.
+func (l lines) add(daemon string, paths []gatewayPath, asked, now time.Time) {
 	reported := map[lineKey]bool{}
 	for _, p := range paths[:min(len(paths), maxLines)] {
 		key := lineKey{daemon, p.Peer, p.Path}
 		reported[key] = true
 		h := l[key]
 		if h == nil {
-			l[key] = &lineHistory{path: p, at: now, began: now, minutes: make([]carried, 1)}
+			l[key] = &lineHistory{path: p, asked: asked, began: now, minutes: make([]carried, 1)}
 			continue
 		}
-		h.report(p, now)
+		h.report(p, asked, now)
 	}
 	maps.DeleteFunc(l, func(key lineKey, _ *lineHistory) bool { return key.daemon == daemon && !reported[key] })
 }
 
 // silent adds a sample without traffic to the paths of a daemon that does not answer.
-func (l lines) silent(daemon string, now time.Time) {
+func (l lines) silent(daemon string) {
 	for key, h := range l {
 		if key.daemon == daemon {
 			h.path.Up, h.path.State, h.path.Reason = false, "unknown", "the gateway does not answer"
 			h.rate.add(0, 0)
-			h.at = now
 		}
 	}
 }
 
-// report adds a sample. A counter below its last value began again with the daemon.
-func (h *lineHistory) report(p gatewayPath, now time.Time) {
+// report adds a sample. A counter below its last value began again with the daemon. The daemon has
+// read its counters at some time between request and answer, so the rate is that from the last
+// request to this answer: after a slow answer it is too low, but never more than the line carries.
+func (h *lineHistory) report(p gatewayPath, asked, now time.Time) {
 	grown := func(old, now uint64) uint64 {
 		if now < old {
 			return now
@@ -104,10 +106,10 @@ func (h *lineHistory) report(p gatewayPath, now time.Time) {
 		return now - old
 	}
 	c := carried{grown(h.path.SentBytes, p.SentBytes), grown(h.path.ReceivedBytes, p.ReceivedBytes)}
-	if seconds := now.Sub(h.at).Seconds(); seconds > 0 {
+	if seconds := now.Sub(h.asked).Seconds(); seconds > 0 {
 		h.rate.add(float64(c.sent)*8/seconds, float64(c.received)*8/seconds)
 	}
-	h.path, h.at = p, now
+	h.path, h.asked = p, asked
 	for ; now.Sub(h.began) >= time.Minute; h.began = h.began.Add(time.Minute) {
 		if now.Sub(h.began) >= day*time.Minute { // nothing was reported for a day
 			h.minutes, h.began = h.minutes[:0], now
