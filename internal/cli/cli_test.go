@@ -162,12 +162,22 @@ func TestTableCells(t *testing.T) {
 	}
 }
 
-// TestRemedies: the command of a remedy stays in one line, to be copied.
+// TestRemedies: the command of a remedy is in a line of its own, to be copied, and nothing else is
+// wider than a terminal.
 func TestRemedies(t *testing.T) {
 	command := "ip6tables-legacy -t filter -I FORWARD -i lan -j ACCEPT; ip6tables-legacy -t filter -I FORWARD -i wan -j ACCEPT"
+	rows := `[{"problem":"the base chain FORWARD of ip6tables-legacy drops forwarded packets unless one of its rules accepts them","remedy":"` + command + `"},
+		{"problem":"this kernel runs without IPv6","remedy":"boot without ipv6.disable=1"}]`
+	want := `  PROBLEM
+  the base chain FORWARD of ip6tables-legacy drops forwarded packets unless one
+  of its rules accepts them
+  -> ` + command + `
+  this kernel runs without IPv6
+  -> boot without ipv6.disable=1
+`
 	var out bytes.Buffer
-	if err := printTable(&out, "  ", []byte(`[{"problem":"the chain drops packets","remedy":"`+command+`"}]`)); err != nil || !strings.Contains(out.String(), command+"\n") {
-		t.Errorf("got\n%s, %v", out.String(), err)
+	if err := printTable(&out, "  ", []byte(rows)); err != nil || out.String() != want {
+		t.Errorf("got\n%s, %v; want\n%s", out.String(), err, want)
 	}
 }
 

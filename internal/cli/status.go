@@ -327,7 +327,7 @@ func (o object) print(w io.Writer, indent string) error {
 			later = append(later, key)
 		}
 	}
-	if err := printColumns(w, indent, plain); err != nil {
+	if err := printColumns(w, indent, plain, nil); err != nil {
 		return err
 	}
 	for _, key := range later {
@@ -351,7 +351,8 @@ const statusWidth = 80
 // printTable writes a list of objects, one per line, with the keys as columns in the order of their
 // first occurrence. Columns in which every value is 0 or missing are omitted. Columns that do not
 // fit into statusWidth follow below, in a table of their own that begins with those that tell the
-// rows apart. A column that is too wide even there has its cells broken between words. Keys whose
+// rows apart. A column that is too wide even there has its cells broken between words. A remedy has a
+// line of its own below its row, as those of doctor, so that its command can be copied. Keys whose
 // values are lists of objects follow as tables of their own.
 func printTable(w io.Writer, indent string, raw json.RawMessage) error {
 	var rows []json.RawMessage
@@ -377,6 +378,7 @@ func printTable(w io.Writer, indent string, raw json.RawMessage) error {
 		}
 	}
 	var columns []column
+	var remedies column
 	var shownKeys, nested []string
 	for _, key := range keys {
 		if slices.ContainsFunc(objects, func(o object) bool { return len(o.list(key)) > 0 }) {
@@ -390,7 +392,10 @@ func printTable(w io.Writer, indent string, raw json.RawMessage) error {
 			shown = shown || cell != "" && cell != "0" && cell != "-"
 			c = append(c, cell)
 		}
-		if shown {
+		switch {
+		case c[0] == remedyTitle:
+			remedies = c
+		case shown:
 			columns, shownKeys = append(columns, c), append(shownKeys, key)
 		}
 	}
@@ -404,7 +409,11 @@ func printTable(w io.Writer, indent string, raw json.RawMessage) error {
 		for len(rest) > 0 && (len(band) == len(names) || len(indent)+width(band)+rest[0].width() <= statusWidth) {
 			band, rest = append(band, rest[0]), rest[1:]
 		}
-		if err := printColumns(w, indent, band); err != nil {
+		var below column
+		if len(rest) == 0 {
+			below = remedies
+		}
+		if err := printColumns(w, indent, band, below); err != nil {
 			return err
 		}
 		if len(rest) == 0 {
@@ -450,13 +459,13 @@ func printNested(w io.Writer, indent string, rows []object, names []string, key 
 const (
 	// leastCell is the width to which cells are broken at most.
 	leastCell = 16
-	// remedyTitle is that of a column that is not broken, so that its commands can be copied.
+	// remedyTitle is that of a column whose cells are below their rows.
 	remedyTitle = "REMEDY"
 )
 
 // printColumns writes columns beside each other. The last one gets what those before it leave of
-// statusWidth.
-func printColumns(w io.Writer, indent string, columns []column) error {
+// statusWidth, and below each of its cells what the row has in another column, if there is one.
+func printColumns(w io.Writer, indent string, columns []column, below column) error {
 	last := len(columns) - 1
 	left := max(statusWidth-len(indent)-width(columns[:last]), leastCell)
 	tw := tabwriter.NewWriter(w, 0, 0, columnGap, ' ', 0)
@@ -466,8 +475,11 @@ func printColumns(w io.Writer, indent string, columns []column) error {
 			cells[j] = c[i]
 		}
 		lines := []string{columns[last][i]}
-		if utf8.RuneCountInString(lines[0]) > left && columns[last][0] != remedyTitle {
+		if utf8.RuneCountInString(lines[0]) > left {
 			lines = wrap(lines[0], left)
+		}
+		if i > 0 && i < len(below) && below[i] != "" {
+			lines = append(lines, "-> "+below[i])
 		}
 		for _, line := range lines {
 			fmt.Fprintf(tw, "%s%s\n", indent, strings.Join(append(cells, line), "\t"))
