@@ -332,9 +332,9 @@ func (a *App) gatewayInit(ctx context.Context, r role.Descriptor, f *setupFlags,
 	}
 	ctx, stop := untilHangup(ctx)
 	defer stop()
-	at, err := net.ListenUDP("udp", &net.UDPAddr{Port: joinPort})
+	at, err := tunnelPort(what)
 	if err != nil {
-		return &Failure{What: what, Why: err, Do: "stop what uses UDP port 4790"}
+		return err
 	}
 	defer at.Close()
 	return a.inside(ctx, what, record, func() error {
@@ -364,6 +364,15 @@ func (a *App) gatewayInit(ctx context.Context, r role.Descriptor, f *setupFlags,
 		}
 		return a.sendTest(ctx, role.Here(r.DefaultStatus()), daemonOf(record), peer)
 	})
+}
+
+// tunnelPort returns a socket with the port of the tunnel, which another program may have.
+func tunnelPort(what string) (*net.UDPConn, error) {
+	at, err := net.ListenUDP("udp", &net.UDPAddr{Port: joinPort})
+	if err != nil {
+		return nil, &Failure{What: what, Why: err, Do: fmt.Sprintf("stop what uses UDP port %d", joinPort)}
+	}
+	return at, nil
 }
 
 // awaitSite prints an invitation, and waits until a site has joined.
@@ -516,6 +525,11 @@ func (a *App) gatewayJoin(ctx context.Context, r role.Descriptor, f *setupFlags,
 	if ok, err := a.confirm(f, what, lines); !ok {
 		return err
 	}
+	at, err := tunnelPort(what)
+	if err != nil {
+		return err
+	}
+	_ = at.Close() // the gateway opens it again
 	ctx, stop := untilHangup(ctx)
 	defer stop()
 	return a.inside(ctx, what, record, func() error {
@@ -532,11 +546,14 @@ func (a *App) gatewayJoin(ctx context.Context, r role.Descriptor, f *setupFlags,
 		if steps, err = setup.Site(h, files, peer); err != nil {
 			return err
 		}
-		if err := applyAll(record, steps[before:]); err != nil {
-			return err
+		if err = applyAll(record, steps[before:]); err == nil {
+			a.sayIPv6(h, peer.Answer)
+			err = a.receiveTest(ctx, r, record, peer.Answer)
 		}
-		a.sayIPv6(h, peer.Answer)
-		return a.receiveTest(ctx, r, record, peer.Answer)
+		if err != nil {
+			err = fmt.Errorf("%w; the VPS has this site as a peer now: tabane gateway invite --replace NAME there prints another line", err)
+		}
+		return err
 	})
 }
 
@@ -621,6 +638,17 @@ func gatewayState(ctx context.Context, at netip.AddrPort) (s gateway.Status, err
 	return s, json.Unmarshal(body, &s)
 }
 
+// ended returns an error with the last message of a daemon that was set up here as a process and has
+// ended.
+func ended(d *setup.Daemon) error {
+	if d == nil || d.Unit || d.Running() {
+		return nil
+	}
+	b, _ := os.ReadFile(d.Where())
+	text := strings.TrimSpace(string(b))
+	return fmt.Errorf("the gateway has ended, its last message: %s", OneLine(text[strings.LastIndexByte(text, '\n')+1:]))
+}
+
 // awaitPeer waits until the session with a peer is up. d is the daemon, if it was set up here.
 func (a *App) awaitPeer(ctx context.Context, at netip.AddrPort, d *setup.Daemon, name string) (bool, error) {
 	for end := time.Now().Add(upLimit); time.Now().Before(end); {
@@ -632,9 +660,8 @@ func (a *App) awaitPeer(ctx context.Context, at netip.AddrPort, d *setup.Daemon,
 			return false, ErrInterrupted
 		case <-time.After(100 * time.Millisecond):
 		}
-		if d != nil && !d.Unit && !d.Running() {
-			b, _ := os.ReadFile(d.Where())
-			return false, fmt.Errorf("the gateway has ended: %s", OneLine(string(b)))
+		if err := ended(d); err != nil {
+			return false, err
 		}
 	}
 	where := "its log"
@@ -653,6 +680,9 @@ func (a *App) sendTest(ctx context.Context, status netip.AddrPort, d *setup.Daem
 		return err
 	}
 	if up, err := a.awaitPeer(ctx, status, d, peer.Request.Name); !up {
+		if err == nil {
+			fmt.Fprintf(a.Out, "If join failed at the site: tabane gateway invite --replace %s\n", peer.Request.Name)
+		}
 		return err
 	}
 	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(peer.Answer.Gateway, joinPort)))
@@ -693,7 +723,7 @@ func (a *App) receiveTest(ctx context.Context, r role.Descriptor, record *setup.
 	}
 	if err != nil {
 		fmt.Fprintf(a.Out, "  it did not start: %v\n", err)
-		return nil
+		return ended(daemonOf(record))
 	}
 	defer c.Close()
 	first, err := gatewayState(ctx, status)

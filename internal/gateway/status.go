@@ -350,8 +350,11 @@ func (s *Status) health(rejected error, lacking []health.Problem) health.Status 
 	}
 	r.NeedOne(needed, problems)
 	for _, l := range s.Lines {
-		if !l.Up {
+		switch {
+		case !l.Up:
 			r.Degrade("interface %q of path %q is down", l.Interface, l.Name)
+		case l.Error != "":
+			r.Degrade("line %q: %s", l.Name, l.Error)
 		}
 	}
 	for _, p := range s.Paths {

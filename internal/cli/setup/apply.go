@@ -333,11 +333,18 @@ func (d *Daemon) stop(ctx context.Context) error {
 // RedirectTable is a table of nftables that it makes for a while.
 const RulesOwner, RedirectTable = "tabane-setup", "tabane-setup"
 
+// exitLimit is how long a process that was killed may take to release its lock: the kernel closes its
+// files after it has forgotten its command line.
+const exitLimit = 2 * time.Second
+
 // removeLeft removes what a daemon or a setup which was killed has left in the kernel. What another
 // gateway has there, which was started since, is not touched.
 func removeLeft() error {
 	_, err := nft.Permit(RulesOwner, nil)
 	left := gateway.RemoveLeft(slog.New(slog.DiscardHandler))
+	for end := time.Now().Add(exitLimit); errors.Is(left, gateway.ErrRunning) && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		left = gateway.RemoveLeft(slog.New(slog.DiscardHandler))
+	}
 	if errors.Is(left, gateway.ErrRunning) {
 		left = nil
 	}

@@ -108,7 +108,7 @@ func checksum(b []byte) []byte {
 
 // Parse parses the text of an invitation. No error repeats it.
 func Parse(text string) (Invitation, error) {
-	damaged := errors.New("parse invitation: it is not complete: paste the whole line that tabane gateway init --vps printed, in quotes")
+	damaged := errors.New("parse invitation: it is not complete or damaged: paste the whole line that tabane gateway init --vps printed")
 	text = strings.Trim(text, " \t\r\n'\"") // pasted with quotes, too
 	if err := otherVersion(text); err != nil {
 		return Invitation{}, err

@@ -49,7 +49,7 @@ type Options struct {
 func Listen(o Options) (*Socket, error) {
 	s, err := listen(o)
 	if err != nil {
-		return nil, fmt.Errorf("listen on %v: %w", o.Local, err)
+		return nil, fmt.Errorf("open socket of the tunnel: %w", err)
 	}
 	return s, nil
 }
