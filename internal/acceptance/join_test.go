@@ -609,23 +609,29 @@ func empty(t *testing.T, dir string) bool {
 	return len(list) == 0
 }
 
-// download has the host download from the server, and checks that both lines carry a part of it,
-// and that the server sees the VPS.
+// download has the host download from the server, which has to see the VPS, at most five times until
+// both lines carry a part of it: on a busy machine one of them may suffice for what is offered.
 func (n *newcomer) download(size int) {
 	n.t.Helper()
-	before := n.received()
-	if from := n.serve(size); !strings.HasPrefix(from, "203.0.113.1:") {
-		n.t.Errorf("the server sees %s, not the VPS", from)
-	}
-	after := n.received()
-	for path, bytes := range after {
-		if got := bytes - before[path]; got < uint64(size/5) {
-			n.t.Errorf("%s carried %d of %d bytes", path, got, size)
+	for range 5 {
+		before := n.received()
+		if from := n.serve(size); !strings.HasPrefix(from, "203.0.113.1:") {
+			n.t.Errorf("the server sees %s, not the VPS", from)
+		}
+		after := n.received()
+		if len(after) != 2 {
+			n.t.Fatalf("paths %v", after)
+		}
+		least := uint64(size)
+		for path, bytes := range after {
+			n.t.Logf("%s carried %d of %d bytes", path, bytes-before[path], size)
+			least = min(least, bytes-before[path])
+		}
+		if least >= uint64(size/5) {
+			return
 		}
 	}
-	if len(after) != 2 {
-		n.t.Errorf("paths %v", after)
-	}
+	n.t.Error("a line carries less than a fifth of each download")
 }
 
 // serve has the host download from the server, and returns whom the server sees.
