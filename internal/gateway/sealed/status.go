@@ -79,45 +79,47 @@ func (r *peer) status(now time.Duration) (s dataplane.PeerStatus, relays []datap
 		}
 	}
 	names := r.links.names()
+	r.rx.Lock()
+	defer r.rx.Unlock()
+	// carries are the paths that any rule may use, rests those of them that auto does not.
+	var carries, rests sched.Set
+	s.Links, carries, rests = r.linksStatusLocked(names, now)
+	if x := &r.rx; x.order.receiver != nil {
+		st := x.order.receiver.Stats()
+		s.Held, s.Late, s.Duplicates, s.Skipped = st.Held, st.Late, st.Duplicates, st.Named+st.Passed+st.Expired+st.Forced
+	}
+	s.Policies = r.rulesStatusLocked(names, carries, rests)
+	return s, relays
+}
+
+// linksStatusLocked returns the state of the paths, those that carry packets, and those of them that
+// auto does not use. The caller holds the mutexes of the peer and of what it receives.
+func (r *peer) linksStatusLocked(names []string, now time.Duration) (list []dataplane.LinkStatus, carries, rests sched.Set) {
 	shortest := time.Duration(math.MaxInt64)
 	for i := range r.scheduling.paths {
 		if r.scheduling.paths[i].Usable {
 			shortest = min(shortest, r.scheduling.paths[i].Delay)
 		}
 	}
-	r.rx.Lock()
-	defer r.rx.Unlock()
-	// carries are the paths that any rule may use, rests those of them that auto does not.
-	var carries, rests sched.Set
 	for i := range r.links {
 		l := &r.links[i]
 		if l.line == nil {
 			continue
 		}
-		state := "unproven"
-		switch {
-		case !l.line.conf.Load().Usable || l.line.socket.Load() == nil:
-			state = "down"
-		case r.session.sending != nil && l.probing.alive.Alive() && !r.registering.allows(l, now):
-			state = "unregistered"
-		case r.session.sending != nil && l.probing.alive.Alive():
-			state = "up"
-		case l.probing.alive.Proven():
-			state = "dead"
-		}
 		x := &r.rx.links[i]
 		ls := dataplane.LinkStatus{
-			Path: names[i], Line: l.line.name, Meets: r.matching.meets(l), Endpoint: l.address.remote, Seen: l.nat.seen, State: state, Sent: l.sent.value(),
+			Path: names[i], Line: l.line.name, Meets: r.matching.meets(l), Endpoint: l.address.remote, Seen: l.nat.seen, State: r.stateLocked(l, now), Sent: l.sent.value(),
 			Member: l.line.conf.Load().Member, CareOf: l.registration.careOf, Reason: l.registration.reason,
 			Received: dataplane.Count{Packets: x.packets, Bytes: x.bytes}, RTT: l.probing.rtt.SRTT, Jitter: l.reports.last.Jitter, Spread: l.reports.last.Spread,
 			Loss: l.lossShare(), Lost: l.reports.lost, Missed: x.missed, Rate: l.knownRate(), MTU: l.search.mtu,
 		}
+		asked := ls.Member != "" && r.conf.Alliance.Role == dataplane.Member
 		switch x := &l.registration; {
 		case x.until > now:
 			ls.Lifetime = x.until - now
-		case ls.Member != "" && s.Role == dataplane.Member && r.memberRequest.until > now:
+		case asked && r.memberRequest.until > now:
 			ls.Lifetime = r.memberRequest.until - now
-		case ls.Member != "" && s.Role == dataplane.Member:
+		case asked:
 			ls.Reason = r.memberRequest.reason
 		}
 		if i < len(r.scheduling.paths) && r.scheduling.paths[i].Usable {
@@ -127,22 +129,38 @@ func (r *peer) status(now time.Duration) (s dataplane.PeerStatus, relays []datap
 			}
 			ls.Delay, ls.Queue = r.scheduling.paths[i].Delay-shortest, r.scheduling.queues.Wait(i, now)
 		}
-		if ls.Use = r.uses.of(i); l.spare && state == "up" {
+		if ls.Use = r.uses.of(i); l.spare && ls.State == "up" {
 			ls.Resting = resting(ls.Use)
-		} else if state == "up" {
+		} else if ls.State == "up" {
 			carries |= sched.One(i)
 		}
-		s.Links = append(s.Links, ls)
+		list = append(list, ls)
 	}
-	if x := &r.rx; x.order.receiver != nil {
-		st := x.order.receiver.Stats()
-		s.Held, s.Late, s.Duplicates, s.Skipped = st.Held, st.Late, st.Duplicates, st.Named+st.Passed+st.Expired+st.Forced
+	return list, carries, rests
+}
+
+// stateLocked returns the state of a path with a line. The caller holds the mutex of the peer.
+func (r *peer) stateLocked(l *link, now time.Duration) string {
+	switch {
+	case !l.line.conf.Load().Usable || l.line.socket.Load() == nil:
+		return "down"
+	case r.session.sending != nil && l.probing.alive.Alive() && !r.registering.allows(l, now):
+		return "unregistered"
+	case r.session.sending != nil && l.probing.alive.Alive():
+		return "up"
+	case l.probing.alive.Proven():
+		return "dead"
 	}
+	return "unproven"
+}
+
+// rulesStatusLocked returns what each rule uses and has sent. The caller holds the mutex of the peer.
+func (r *peer) rulesStatusLocked(names []string, carries, rests sched.Set) (list []dataplane.RuleStatus) {
 	for i := range r.policy.rules {
 		u := &r.policy.rules[i]
 		st := dataplane.RuleStatus{Rule: i, Discipline: u.discipline.String(), Sent: u.sent, Copies: u.copies}
 		using := u.used & carries
-		if u.discipline.Name == dataplane.Auto && s.Up {
+		if u.discipline.Name == dataplane.Auto && r.session.sending != nil {
 			st.Because = r.selection.decision.Explain(names)
 			using &^= rests
 		}
@@ -151,7 +169,7 @@ func (r *peer) status(now time.Duration) (s dataplane.PeerStatus, relays []datap
 				st.Using = append(st.Using, names[j])
 			}
 		}
-		s.Policies = append(s.Policies, st)
+		list = append(list, st)
 	}
-	return s, relays
+	return list
 }
