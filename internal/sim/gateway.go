@@ -128,6 +128,7 @@ type sending struct {
 	rtt quality.RTT
 	// alive is judged from probes, of which those were sent at the times of awaited that have no
 	// reply yet, in ascending order. progress is when a reply last showed that more packets arrive.
+	// With Gateway.Open packets queue on the path, and one probe is awaited at a time.
 	alive    quality.Liveness
 	awaited  []time.Duration
 	progress time.Duration
@@ -683,12 +684,14 @@ func (t *carrier) probe(s *Sim) {
 			sent := l.awaited[0]
 			l.awaited = l.awaited[1:]
 			// A full queue delays replies too: a path on which packets arrive is not dead.
-			if l.progress < sent && l.alive.Missed() {
+			if (t.Open || l.progress < sent) && l.alive.Missed() {
 				t.paths[i].Usable = t.Probes
 				t.rescue(s, i)
 			}
 		}
-		l.awaited = append(l.awaited, s.now)
+		if !t.Open || len(l.awaited) == 0 {
+			l.awaited = append(l.awaited, s.now)
+		}
 		t.queues.Add(i, &t.paths[i], s.now, probeSize+t.Overhead)
 		wait := t.queues.Wait(i, s.now)
 		if l.queue != nil { // a probe does not wait in it
@@ -762,7 +765,7 @@ func (t *carrier) replied(s *Sim, p *packet) {
 	l.rtt.Update(s.now - p.at)
 	t.setRoundTrip()
 	path.SRTT = l.rtt.SRTT
-	l.awaited = slices.DeleteFunc(l.awaited, func(sent time.Duration) bool { return sent == p.at })
+	l.awaited = slices.DeleteFunc(l.awaited, func(sent time.Duration) bool { return t.Open || sent == p.at })
 	if p.window > l.reported {
 		l.reported, l.progress = p.window, s.now
 	}
