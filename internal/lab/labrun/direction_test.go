@@ -26,7 +26,8 @@ func TestRunBothDirections(t *testing.T) {
 	back := stream
 	back.Upload = true
 	e.Traffic = map[string]*scenario.Traffic{
-		"down": &stream, "up": &back, "tcp": {Bytes: 10 * unit.MB, Duration: time.Second, Quick: time.Second, Upload: true},
+		// A lost SYN is sent again after 1 s, 3 s and 7 s.
+		"down": &stream, "up": &back, "tcp": {Bytes: 10 * unit.MB, Duration: 8 * time.Second, Quick: 8 * time.Second, Upload: true},
 	}
 	e.Transports = map[string]*scenario.Transport{"tcp": {Links: []string{"wire"}, Settings: scenario.Settings{Congestion: "newreno"}}}
 	o.Trials, e.Expect = 1, nil
