@@ -52,6 +52,14 @@ type progress struct {
 	since   time.Duration // the time of past
 }
 
+// silence returns for how long something has been in flight without a delivery.
+func (p *progress) silence(now time.Duration) time.Duration {
+	if p.inFlight == 0 {
+		return 0
+	}
+	return now - p.at
+}
+
 // learned returns what the connection learned of each of n paths, or else what it recalls of them.
 func (u *use) learned(now time.Duration, n int) []selection.Past {
 	all := make([]selection.Past, n)
@@ -118,7 +126,7 @@ func (c *connection) leaves(s *Sim, x *selection.Sample[int]) bool {
 // progressesBeside reports whether another path makes progress while one is silent.
 func (c *connection) progressesBeside(now time.Duration, silent *progress, silence time.Duration) bool {
 	for i := range c.use.paths {
-		if p := &c.use.paths[i]; p != silent && p.acked-silent.at >= silence/3 && (p.inFlight == 0 || now-p.at < silence/2) {
+		if p := &c.use.paths[i]; p != silent && selection.ProgressesBeside(p.acked-silent.at, p.silence(now), silence) {
 			return true
 		}
 	}

@@ -186,7 +186,7 @@ func (d *stallDetector) isStalled(now time.Time, p *progress, siblings []*progre
 // silent, and is not silent itself.
 func otherProgresses(now time.Time, p *progress, siblings []*progress, silence time.Duration) bool {
 	for _, other := range siblings {
-		if other != p && other.lastAck.Sub(p.waitingSince) >= silence/3 && other.silence(now) < silence/2 {
+		if other != p && selection.ProgressesBeside(other.lastAck.Sub(p.waitingSince), other.silence(now), silence) {
 			return true
 		}
 	}

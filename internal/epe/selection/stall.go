@@ -22,3 +22,10 @@ func StallTimeout(inFlight int, srtt, rttvar time.Duration) time.Duration {
 	}
 	return max(least, 3*srtt+4*rttvar)
 }
+
+// ProgressesBeside reports whether a subflow progresses while another one of the connection has been
+// silent for some time: it was acknowledged well after that one began to wait, and is not silent
+// itself.
+func ProgressesBeside(acked, silent, silence time.Duration) bool {
+	return acked >= silence/3 && silent < silence/2
+}
