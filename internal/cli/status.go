@@ -429,7 +429,7 @@ func printTable(w io.Writer, indent string, raw json.RawMessage) error {
 }
 
 // printNested writes the lists of objects that the rows of a table have for a key as one table, which
-// begins with what tells the rows apart.
+// begins with the columns that name the rows.
 func printNested(w io.Writer, indent string, rows []object, names []string, key string) error {
 	var all []json.RawMessage
 	for _, row := range rows {

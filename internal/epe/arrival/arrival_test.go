@@ -214,8 +214,8 @@ func TestAnything(t *testing.T) {
 }
 
 // TestFailedPath: where half of what a sprayed flow sends is lost it uses home alone after 0.1 s, for
-// a moment. If home is the one that failed it takes another one after 0.1 s of silence, and returns after
-// 10 s.
+// a moment. If home is the one that failed it takes another one after 0.1 s of silence, and returns
+// after 10 s.
 func TestFailedPath(t *testing.T) {
 	const second = time.Second
 	n := remembers([2]uint32{3000, 3000}, [2]uint32{10_000, 10_000})

@@ -33,7 +33,8 @@ type Sprayed struct {
 	// AloneNext a download over it after another one, and AloneLast one after two others.
 	Alone                       []float64
 	Again, AloneNext, AloneLast float64
-	// First is a sprayed download to a network that nothing is known of, Next the one after it.
+	// First is a sprayed download to a network that nothing is known of, Next the one after it, and
+	// Last a third one.
 	First, Next, Last float64
 	// Datagrams is the one after First if its acknowledgments cannot be read, as those of QUIC, and
 	// NextDatagrams another one after it.
