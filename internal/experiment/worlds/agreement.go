@@ -35,28 +35,40 @@ func (w World) Rate() unit.Bandwidth {
 	return sum
 }
 
-// Agreement is the goodput of a cell in a lab and in the simulator: medians, in bit/s, 0 if all
-// failed. Chance is that of one more simulated run with other random numbers: a lab cannot be
-// expected to be closer to the simulator than the simulator is to itself.
+// Agreement is the goodput of a cell in a lab, a median, and in the simulator, in bit/s, 0 if all
+// failed.
 type Agreement struct {
 	result.CellKey
-	Lab, Sim, Chance float64
+	Lab float64
+	Sim Simulated
 }
 
-// Tolerance is by how much of the lab's goodput the simulator's may differ to agree.
+// Simulated is the goodput of simulated runs with other random numbers each. What they span is what
+// chance does: a lab cannot be expected to be closer to their median than they are.
+type Simulated struct {
+	Median, Least, Most float64
+}
+
+// Tolerance is by which part of the one goodput another may differ to agree.
 const Tolerance = 0.05
 
-// Agrees reports whether the lab and the simulator differ by no more than Tolerance.
-func (a Agreement) Agrees() bool { return agrees(a.Lab, a.Sim) }
+// Agrees reports whether the lab and the median of the simulator differ by no more than Tolerance.
+func (a Agreement) Agrees() bool { return math.Abs(a.Sim.Median-a.Lab) <= Tolerance*a.Lab }
 
-// Repeats reports whether the simulator differs from itself by no more than that.
-func (a Agreement) Repeats() bool { return agrees(a.Chance, a.Sim) }
+// Within reports whether the lab is in what the simulated runs span, or outside by no more than
+// Tolerance.
+func (a Agreement) Within() bool {
+	return a.Lab > 0 && a.Lab >= (1-Tolerance)*a.Sim.Least && a.Lab <= (1+Tolerance)*a.Sim.Most
+}
 
-func agrees(a, b float64) bool { return math.Abs(b-a) <= Tolerance*a }
+// Repeats reports whether no simulated run differs from their median by more than Tolerance.
+func (s Simulated) Repeats() bool {
+	return s.Most-s.Median <= Tolerance*s.Median && s.Median-s.Least <= Tolerance*s.Median
+}
 
 // Agree compares the runs of a world in a lab and in the simulator, in the order of the lab's
-// cells. chance has one more simulated run of each.
-func Agree(lab, sim, chance []result.Run) ([]Agreement, error) {
+// cells.
+func Agree(lab, sim []result.Run) ([]Agreement, error) {
 	var list []Agreement
 	for _, r := range lab {
 		if slices.ContainsFunc(list, func(a Agreement) bool { return a.CellKey == r.CellKey }) {
@@ -65,8 +77,9 @@ func Agree(lab, sim, chance []result.Run) ([]Agreement, error) {
 		a := Agreement{CellKey: r.CellKey}
 		for _, of := range []struct {
 			runs []result.Run
+			q    float64
 			to   *float64
-		}{{lab, &a.Lab}, {sim, &a.Sim}, {chance, &a.Chance}} {
+		}{{lab, 0.5, &a.Lab}, {sim, 0, &a.Sim.Least}, {sim, 0.5, &a.Sim.Median}, {sim, 1, &a.Sim.Most}} {
 			var all []float64
 			for _, x := range of.runs {
 				if x.CellKey == r.CellKey {
@@ -77,7 +90,7 @@ func Agree(lab, sim, chance []result.Run) ([]Agreement, error) {
 				continue
 			}
 			var err error
-			if *of.to, err = stat.Quantile(0.5, all); err != nil {
+			if *of.to, err = stat.Quantile(of.q, all); err != nil {
 				return nil, err
 			}
 		}
