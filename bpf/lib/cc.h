@@ -372,7 +372,7 @@ static __always_inline __u64 cc_sends(__u32 window, __u32 mss, __u32 srtt, __u64
 
 /*
  * Whether a subflow is so fast that what the scheduler gives it at a time is sent within a millisecond or so.
- * Then bounds gain nothing, and a larger send buffer may all be waiting for a receiver that is slower.
+ * Then bounds gain nothing.
  */
 static __always_inline _Bool cc_fast(__u32 window, __u32 mss, __u32 srtt)
 {

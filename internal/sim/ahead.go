@@ -170,12 +170,8 @@ func (f *sender) clamped() float64 { return min(f.cc.Cwnd, float64(f.window)) }
 // sndbuf returns the size of the subflow's send buffer: some congestion windows, in the memory of a
 // segment in a buffer of its own (sk_sndbuf, tcp_sndbuf_expand).
 func (f *sender) sndbuf() int {
-	windows := cc.SendBuffer
-	if f.c.Lowat && !cc.Fast(f.clamped(), f.c.Segment, f.retrans.rtt.SRTT) {
-		windows = cc.SendBufferLowat
-	}
 	memory := 1<<bits.Len(uint(f.c.Segment+segmentHead+segmentShared-1)) + segmentBody
-	f.backlog.most = max(f.backlog.most, windows*max(int(f.clamped()), leastBuffer)*memory)
+	f.backlog.most = max(f.backlog.most, cc.SendBuffer*max(int(f.clamped()), leastBuffer)*memory)
 	return f.backlog.most
 }
 

@@ -94,7 +94,6 @@ struct tcp_congestion_ops {
 	void (*in_ack_event)(struct sock *sk, __u32 flags);
 	void (*pkts_acked)(struct sock *sk, const struct ack_sample *sample);
 	__u32 (*undo_cwnd)(struct sock *sk);
-	__u32 (*sndbuf_expand)(struct sock *sk);
 	char name[16];
 	__u32 flags;
 	void (*init)(struct sock *sk);
@@ -118,12 +117,6 @@ enum {
 	TCP_NOTSENT_LOWAT = 25,
 };
 
-/* The size of the send buffer, in windows: the kernel's, and with lowat. */
-enum {
-	SNDBUF = 2,
-	SNDBUF_LOWAT = 6,
-};
-
 KFUNC __u32 tcp_slow_start(struct tcp_sock *tp, __u32 acked);
 
 /* Paces the packets of each socket instead of sending bursts. */
@@ -132,8 +125,11 @@ volatile const _Bool pace = 1;
 /*
  * Bounds the unsent data of MPTCP subflows to what they send in a short time (cc_lowat). MPTCP's
  * scheduler cannot take back data that it has given to a subflow, so on a slow one it holds up what the
- * others have delivered. In exchange the send buffers are larger, so that fast subflows are not idle
- * while the oldest data is under way on a slow one.
+ * others have delivered.
+ *
+ * The size of the send buffer is the kernel's. Where the kernel skips a program for it (sndbuf_expand), the
+ * buffer becomes as large as tcp_wmem permits, for good: servers write all that they have and close, and
+ * Linux resets MPTCP connections 60 s after that (TCP_TIMEWAIT_LEN).
  */
 volatile const _Bool lowat;
 
@@ -489,20 +485,11 @@ int undo_cwnd(__u64 *ctx)
 	return cc_max(tp->snd_cwnd, tp->prior_cwnd);
 }
 
-/* With lowat; without it the loader leaves this out, since the kernel calls it for about each acknowledgment. */
-SEC("struct_ops")
-int sndbuf_expand(__u64 *ctx)
-{
-	struct tcp_sock *tp = (struct tcp_sock *)ctx[0];
-
-	return tp->is_mptcp && !cc_fast(tp->snd_cwnd, tp->mss_cache, tp->srtt_us) ? SNDBUF_LOWAT : SNDBUF;
-}
-
 /* The members that all controls have in common. */
 #define COMMON_OPS \
 	.init = (void *)init, .in_ack_event = (void *)in_ack_event, \
 	.set_state = (void *)set_state, .undo_cwnd = (void *)undo_cwnd, \
-	.sndbuf_expand = (void *)sndbuf_expand, .flags = TCP_CONG_NON_RESTRICTED
+	.flags = TCP_CONG_NON_RESTRICTED
 
 char _license[] SEC("license") = "Dual BSD/GPL";
 

@@ -70,8 +70,7 @@ const (
 )
 
 // Fast reports whether a subflow of MPTCP is so fast that what the scheduler gives it at a time is
-// sent within a millisecond or so. Then Lowat bounds nothing, and the send buffer is Linux' own: a
-// larger one may all be waiting for a receiver that is slower. An SRTT of 0 is unknown.
+// sent within a millisecond or so. Then Lowat bounds nothing. An SRTT of 0 is unknown.
 func Fast(cwnd float64, segment int, srtt time.Duration) bool {
 	return srtt > 0 && sends(cwnd, segment, srtt, lowatTime) > fastLowat
 }
@@ -120,10 +119,5 @@ const (
 // changes are not worth a system call.
 func LowatChanged(now, next int) bool { return next > now+now/4 || next < now-now/4 }
 
-// The sizes of a subflow's send buffer in windows: Linux' own, and that of subflows whose unsent
-// data is bounded. While a slow subflow carries the oldest data, the fast one must hold what it
-// sends meanwhile.
-const (
-	SendBuffer      = 2
-	SendBufferLowat = 6
-)
+// SendBuffer is the size of a subflow's send buffer in windows (tcp_sndbuf_expand).
+const SendBuffer = 2

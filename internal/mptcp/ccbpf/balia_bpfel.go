@@ -16,22 +16,21 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	baliaMapOps           = "ops"
-	baliaMapTabaneCc      = "tabane_cc"
-	baliaMapTotals        = "totals"
-	baliaProgCongAvoid    = "cong_avoid"
-	baliaProgInAckEvent   = "in_ack_event"
-	baliaProgInit         = "init"
-	baliaProgSetState     = "set_state"
-	baliaProgSndbufExpand = "sndbuf_expand"
-	baliaProgSsthresh     = "ssthresh"
-	baliaProgUndoCwnd     = "undo_cwnd"
-	baliaVarCounters      = "_counters"
-	baliaVarStats         = "_stats"
-	baliaVarInject        = "inject"
-	baliaVarLowat         = "lowat"
-	baliaVarPace          = "pace"
-	baliaVarUnknownZero   = "unknown_zero"
+	baliaMapOps         = "ops"
+	baliaMapTabaneCc    = "tabane_cc"
+	baliaMapTotals      = "totals"
+	baliaProgCongAvoid  = "cong_avoid"
+	baliaProgInAckEvent = "in_ack_event"
+	baliaProgInit       = "init"
+	baliaProgSetState   = "set_state"
+	baliaProgSsthresh   = "ssthresh"
+	baliaProgUndoCwnd   = "undo_cwnd"
+	baliaVarCounters    = "_counters"
+	baliaVarStats       = "_stats"
+	baliaVarInject      = "inject"
+	baliaVarLowat       = "lowat"
+	baliaVarPace        = "pace"
+	baliaVarUnknownZero = "unknown_zero"
 )
 
 // loadBalia returns the embedded CollectionSpec for balia.
@@ -76,13 +75,12 @@ type baliaSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type baliaProgramSpecs struct {
-	CongAvoid    *ebpf.ProgramSpec `ebpf:"cong_avoid"`
-	InAckEvent   *ebpf.ProgramSpec `ebpf:"in_ack_event"`
-	Init         *ebpf.ProgramSpec `ebpf:"init"`
-	SetState     *ebpf.ProgramSpec `ebpf:"set_state"`
-	SndbufExpand *ebpf.ProgramSpec `ebpf:"sndbuf_expand"`
-	Ssthresh     *ebpf.ProgramSpec `ebpf:"ssthresh"`
-	UndoCwnd     *ebpf.ProgramSpec `ebpf:"undo_cwnd"`
+	CongAvoid  *ebpf.ProgramSpec `ebpf:"cong_avoid"`
+	InAckEvent *ebpf.ProgramSpec `ebpf:"in_ack_event"`
+	Init       *ebpf.ProgramSpec `ebpf:"init"`
+	SetState   *ebpf.ProgramSpec `ebpf:"set_state"`
+	Ssthresh   *ebpf.ProgramSpec `ebpf:"ssthresh"`
+	UndoCwnd   *ebpf.ProgramSpec `ebpf:"undo_cwnd"`
 }
 
 // baliaMapSpecs contains maps before they are loaded into the kernel.
@@ -155,13 +153,12 @@ type baliaVariables struct {
 //
 // It can be passed to loadBaliaObjects or ebpf.CollectionSpec.LoadAndAssign.
 type baliaPrograms struct {
-	CongAvoid    *ebpf.Program `ebpf:"cong_avoid"`
-	InAckEvent   *ebpf.Program `ebpf:"in_ack_event"`
-	Init         *ebpf.Program `ebpf:"init"`
-	SetState     *ebpf.Program `ebpf:"set_state"`
-	SndbufExpand *ebpf.Program `ebpf:"sndbuf_expand"`
-	Ssthresh     *ebpf.Program `ebpf:"ssthresh"`
-	UndoCwnd     *ebpf.Program `ebpf:"undo_cwnd"`
+	CongAvoid  *ebpf.Program `ebpf:"cong_avoid"`
+	InAckEvent *ebpf.Program `ebpf:"in_ack_event"`
+	Init       *ebpf.Program `ebpf:"init"`
+	SetState   *ebpf.Program `ebpf:"set_state"`
+	Ssthresh   *ebpf.Program `ebpf:"ssthresh"`
+	UndoCwnd   *ebpf.Program `ebpf:"undo_cwnd"`
 }
 
 func (p *baliaPrograms) Close() error {
@@ -170,7 +167,6 @@ func (p *baliaPrograms) Close() error {
 		p.InAckEvent,
 		p.Init,
 		p.SetState,
-		p.SndbufExpand,
 		p.Ssthresh,
 		p.UndoCwnd,
 	)

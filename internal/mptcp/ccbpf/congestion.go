@@ -93,8 +93,7 @@ type Options struct {
 	// Pace makes sockets pace their packets instead of sending bursts.
 	Pace bool
 	// Lowat bounds the unsent data of MPTCP subflows to what fits into their window and what they
-	// send in 20 ms (TCP_NOTSENT_LOWAT), enlarges their send buffers, and paces those below 400
-	// Mbit/s.
+	// send in 20 ms (TCP_NOTSENT_LOWAT), and paces those below 400 Mbit/s.
 	Lowat bool
 	// Rates are those of the subflows for Ratio, at most MaxRates.
 	Rates []unit.Bandwidth
@@ -263,10 +262,6 @@ func (c control) load(o Options, version Version, rates *ebpf.Map) (*ebpf.Collec
 		if err := spec.Variables[name].Set(value); err != nil {
 			return nil, fmt.Errorf("set %q: %w", name, err)
 		}
-	}
-	if !o.Lowat {
-		// The kernel's own size of send buffers applies without a call.
-		delete(spec.Programs, newrenoProgSndbufExpand)
 	}
 	ops := spec.Maps[newrenoMapOps]
 	ops.Name = string(version)

@@ -16,24 +16,23 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	cubicMapOps           = "ops"
-	cubicMapTabaneCc      = "tabane_cc"
-	cubicMapTotals        = "totals"
-	cubicProgCongAvoid    = "cong_avoid"
-	cubicProgCwndEvent    = "cwnd_event"
-	cubicProgInAckEvent   = "in_ack_event"
-	cubicProgInit         = "init"
-	cubicProgPktsAcked    = "pkts_acked"
-	cubicProgSetState     = "set_state"
-	cubicProgSndbufExpand = "sndbuf_expand"
-	cubicProgSsthresh     = "ssthresh"
-	cubicProgUndoCwnd     = "undo_cwnd"
-	cubicVarCounters      = "_counters"
-	cubicVarStats         = "_stats"
-	cubicVarInject        = "inject"
-	cubicVarLowat         = "lowat"
-	cubicVarPace          = "pace"
-	cubicVarUnknownZero   = "unknown_zero"
+	cubicMapOps         = "ops"
+	cubicMapTabaneCc    = "tabane_cc"
+	cubicMapTotals      = "totals"
+	cubicProgCongAvoid  = "cong_avoid"
+	cubicProgCwndEvent  = "cwnd_event"
+	cubicProgInAckEvent = "in_ack_event"
+	cubicProgInit       = "init"
+	cubicProgPktsAcked  = "pkts_acked"
+	cubicProgSetState   = "set_state"
+	cubicProgSsthresh   = "ssthresh"
+	cubicProgUndoCwnd   = "undo_cwnd"
+	cubicVarCounters    = "_counters"
+	cubicVarStats       = "_stats"
+	cubicVarInject      = "inject"
+	cubicVarLowat       = "lowat"
+	cubicVarPace        = "pace"
+	cubicVarUnknownZero = "unknown_zero"
 )
 
 // loadCubic returns the embedded CollectionSpec for cubic.
@@ -78,15 +77,14 @@ type cubicSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type cubicProgramSpecs struct {
-	CongAvoid    *ebpf.ProgramSpec `ebpf:"cong_avoid"`
-	CwndEvent    *ebpf.ProgramSpec `ebpf:"cwnd_event"`
-	InAckEvent   *ebpf.ProgramSpec `ebpf:"in_ack_event"`
-	Init         *ebpf.ProgramSpec `ebpf:"init"`
-	PktsAcked    *ebpf.ProgramSpec `ebpf:"pkts_acked"`
-	SetState     *ebpf.ProgramSpec `ebpf:"set_state"`
-	SndbufExpand *ebpf.ProgramSpec `ebpf:"sndbuf_expand"`
-	Ssthresh     *ebpf.ProgramSpec `ebpf:"ssthresh"`
-	UndoCwnd     *ebpf.ProgramSpec `ebpf:"undo_cwnd"`
+	CongAvoid  *ebpf.ProgramSpec `ebpf:"cong_avoid"`
+	CwndEvent  *ebpf.ProgramSpec `ebpf:"cwnd_event"`
+	InAckEvent *ebpf.ProgramSpec `ebpf:"in_ack_event"`
+	Init       *ebpf.ProgramSpec `ebpf:"init"`
+	PktsAcked  *ebpf.ProgramSpec `ebpf:"pkts_acked"`
+	SetState   *ebpf.ProgramSpec `ebpf:"set_state"`
+	Ssthresh   *ebpf.ProgramSpec `ebpf:"ssthresh"`
+	UndoCwnd   *ebpf.ProgramSpec `ebpf:"undo_cwnd"`
 }
 
 // cubicMapSpecs contains maps before they are loaded into the kernel.
@@ -159,15 +157,14 @@ type cubicVariables struct {
 //
 // It can be passed to loadCubicObjects or ebpf.CollectionSpec.LoadAndAssign.
 type cubicPrograms struct {
-	CongAvoid    *ebpf.Program `ebpf:"cong_avoid"`
-	CwndEvent    *ebpf.Program `ebpf:"cwnd_event"`
-	InAckEvent   *ebpf.Program `ebpf:"in_ack_event"`
-	Init         *ebpf.Program `ebpf:"init"`
-	PktsAcked    *ebpf.Program `ebpf:"pkts_acked"`
-	SetState     *ebpf.Program `ebpf:"set_state"`
-	SndbufExpand *ebpf.Program `ebpf:"sndbuf_expand"`
-	Ssthresh     *ebpf.Program `ebpf:"ssthresh"`
-	UndoCwnd     *ebpf.Program `ebpf:"undo_cwnd"`
+	CongAvoid  *ebpf.Program `ebpf:"cong_avoid"`
+	CwndEvent  *ebpf.Program `ebpf:"cwnd_event"`
+	InAckEvent *ebpf.Program `ebpf:"in_ack_event"`
+	Init       *ebpf.Program `ebpf:"init"`
+	PktsAcked  *ebpf.Program `ebpf:"pkts_acked"`
+	SetState   *ebpf.Program `ebpf:"set_state"`
+	Ssthresh   *ebpf.Program `ebpf:"ssthresh"`
+	UndoCwnd   *ebpf.Program `ebpf:"undo_cwnd"`
 }
 
 func (p *cubicPrograms) Close() error {
@@ -178,7 +175,6 @@ func (p *cubicPrograms) Close() error {
 		p.Init,
 		p.PktsAcked,
 		p.SetState,
-		p.SndbufExpand,
 		p.Ssthresh,
 		p.UndoCwnd,
 	)

@@ -16,22 +16,21 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	liaMapOps           = "ops"
-	liaMapTabaneCc      = "tabane_cc"
-	liaMapTotals        = "totals"
-	liaProgCongAvoid    = "cong_avoid"
-	liaProgInAckEvent   = "in_ack_event"
-	liaProgInit         = "init"
-	liaProgSetState     = "set_state"
-	liaProgSndbufExpand = "sndbuf_expand"
-	liaProgSsthresh     = "ssthresh"
-	liaProgUndoCwnd     = "undo_cwnd"
-	liaVarCounters      = "_counters"
-	liaVarStats         = "_stats"
-	liaVarInject        = "inject"
-	liaVarLowat         = "lowat"
-	liaVarPace          = "pace"
-	liaVarUnknownZero   = "unknown_zero"
+	liaMapOps         = "ops"
+	liaMapTabaneCc    = "tabane_cc"
+	liaMapTotals      = "totals"
+	liaProgCongAvoid  = "cong_avoid"
+	liaProgInAckEvent = "in_ack_event"
+	liaProgInit       = "init"
+	liaProgSetState   = "set_state"
+	liaProgSsthresh   = "ssthresh"
+	liaProgUndoCwnd   = "undo_cwnd"
+	liaVarCounters    = "_counters"
+	liaVarStats       = "_stats"
+	liaVarInject      = "inject"
+	liaVarLowat       = "lowat"
+	liaVarPace        = "pace"
+	liaVarUnknownZero = "unknown_zero"
 )
 
 // loadLia returns the embedded CollectionSpec for lia.
@@ -76,13 +75,12 @@ type liaSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type liaProgramSpecs struct {
-	CongAvoid    *ebpf.ProgramSpec `ebpf:"cong_avoid"`
-	InAckEvent   *ebpf.ProgramSpec `ebpf:"in_ack_event"`
-	Init         *ebpf.ProgramSpec `ebpf:"init"`
-	SetState     *ebpf.ProgramSpec `ebpf:"set_state"`
-	SndbufExpand *ebpf.ProgramSpec `ebpf:"sndbuf_expand"`
-	Ssthresh     *ebpf.ProgramSpec `ebpf:"ssthresh"`
-	UndoCwnd     *ebpf.ProgramSpec `ebpf:"undo_cwnd"`
+	CongAvoid  *ebpf.ProgramSpec `ebpf:"cong_avoid"`
+	InAckEvent *ebpf.ProgramSpec `ebpf:"in_ack_event"`
+	Init       *ebpf.ProgramSpec `ebpf:"init"`
+	SetState   *ebpf.ProgramSpec `ebpf:"set_state"`
+	Ssthresh   *ebpf.ProgramSpec `ebpf:"ssthresh"`
+	UndoCwnd   *ebpf.ProgramSpec `ebpf:"undo_cwnd"`
 }
 
 // liaMapSpecs contains maps before they are loaded into the kernel.
@@ -155,13 +153,12 @@ type liaVariables struct {
 //
 // It can be passed to loadLiaObjects or ebpf.CollectionSpec.LoadAndAssign.
 type liaPrograms struct {
-	CongAvoid    *ebpf.Program `ebpf:"cong_avoid"`
-	InAckEvent   *ebpf.Program `ebpf:"in_ack_event"`
-	Init         *ebpf.Program `ebpf:"init"`
-	SetState     *ebpf.Program `ebpf:"set_state"`
-	SndbufExpand *ebpf.Program `ebpf:"sndbuf_expand"`
-	Ssthresh     *ebpf.Program `ebpf:"ssthresh"`
-	UndoCwnd     *ebpf.Program `ebpf:"undo_cwnd"`
+	CongAvoid  *ebpf.Program `ebpf:"cong_avoid"`
+	InAckEvent *ebpf.Program `ebpf:"in_ack_event"`
+	Init       *ebpf.Program `ebpf:"init"`
+	SetState   *ebpf.Program `ebpf:"set_state"`
+	Ssthresh   *ebpf.Program `ebpf:"ssthresh"`
+	UndoCwnd   *ebpf.Program `ebpf:"undo_cwnd"`
 }
 
 func (p *liaPrograms) Close() error {
@@ -170,7 +167,6 @@ func (p *liaPrograms) Close() error {
 		p.InAckEvent,
 		p.Init,
 		p.SetState,
-		p.SndbufExpand,
 		p.Ssthresh,
 		p.UndoCwnd,
 	)

@@ -35,21 +35,20 @@ type newrenoStats struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	newrenoMapOps           = "ops"
-	newrenoMapTabaneCc      = "tabane_cc"
-	newrenoMapTotals        = "totals"
-	newrenoProgCongAvoid    = "cong_avoid"
-	newrenoProgInAckEvent   = "in_ack_event"
-	newrenoProgInit         = "init"
-	newrenoProgSetState     = "set_state"
-	newrenoProgSndbufExpand = "sndbuf_expand"
-	newrenoProgSsthresh     = "ssthresh"
-	newrenoProgUndoCwnd     = "undo_cwnd"
-	newrenoVarCounters      = "_counters"
-	newrenoVarStats         = "_stats"
-	newrenoVarInject        = "inject"
-	newrenoVarLowat         = "lowat"
-	newrenoVarPace          = "pace"
+	newrenoMapOps         = "ops"
+	newrenoMapTabaneCc    = "tabane_cc"
+	newrenoMapTotals      = "totals"
+	newrenoProgCongAvoid  = "cong_avoid"
+	newrenoProgInAckEvent = "in_ack_event"
+	newrenoProgInit       = "init"
+	newrenoProgSetState   = "set_state"
+	newrenoProgSsthresh   = "ssthresh"
+	newrenoProgUndoCwnd   = "undo_cwnd"
+	newrenoVarCounters    = "_counters"
+	newrenoVarStats       = "_stats"
+	newrenoVarInject      = "inject"
+	newrenoVarLowat       = "lowat"
+	newrenoVarPace        = "pace"
 )
 
 // loadNewreno returns the embedded CollectionSpec for newreno.
@@ -94,13 +93,12 @@ type newrenoSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type newrenoProgramSpecs struct {
-	CongAvoid    *ebpf.ProgramSpec `ebpf:"cong_avoid"`
-	InAckEvent   *ebpf.ProgramSpec `ebpf:"in_ack_event"`
-	Init         *ebpf.ProgramSpec `ebpf:"init"`
-	SetState     *ebpf.ProgramSpec `ebpf:"set_state"`
-	SndbufExpand *ebpf.ProgramSpec `ebpf:"sndbuf_expand"`
-	Ssthresh     *ebpf.ProgramSpec `ebpf:"ssthresh"`
-	UndoCwnd     *ebpf.ProgramSpec `ebpf:"undo_cwnd"`
+	CongAvoid  *ebpf.ProgramSpec `ebpf:"cong_avoid"`
+	InAckEvent *ebpf.ProgramSpec `ebpf:"in_ack_event"`
+	Init       *ebpf.ProgramSpec `ebpf:"init"`
+	SetState   *ebpf.ProgramSpec `ebpf:"set_state"`
+	Ssthresh   *ebpf.ProgramSpec `ebpf:"ssthresh"`
+	UndoCwnd   *ebpf.ProgramSpec `ebpf:"undo_cwnd"`
 }
 
 // newrenoMapSpecs contains maps before they are loaded into the kernel.
@@ -171,13 +169,12 @@ type newrenoVariables struct {
 //
 // It can be passed to loadNewrenoObjects or ebpf.CollectionSpec.LoadAndAssign.
 type newrenoPrograms struct {
-	CongAvoid    *ebpf.Program `ebpf:"cong_avoid"`
-	InAckEvent   *ebpf.Program `ebpf:"in_ack_event"`
-	Init         *ebpf.Program `ebpf:"init"`
-	SetState     *ebpf.Program `ebpf:"set_state"`
-	SndbufExpand *ebpf.Program `ebpf:"sndbuf_expand"`
-	Ssthresh     *ebpf.Program `ebpf:"ssthresh"`
-	UndoCwnd     *ebpf.Program `ebpf:"undo_cwnd"`
+	CongAvoid  *ebpf.Program `ebpf:"cong_avoid"`
+	InAckEvent *ebpf.Program `ebpf:"in_ack_event"`
+	Init       *ebpf.Program `ebpf:"init"`
+	SetState   *ebpf.Program `ebpf:"set_state"`
+	Ssthresh   *ebpf.Program `ebpf:"ssthresh"`
+	UndoCwnd   *ebpf.Program `ebpf:"undo_cwnd"`
 }
 
 func (p *newrenoPrograms) Close() error {
@@ -186,7 +183,6 @@ func (p *newrenoPrograms) Close() error {
 		p.InAckEvent,
 		p.Init,
 		p.SetState,
-		p.SndbufExpand,
 		p.Ssthresh,
 		p.UndoCwnd,
 	)

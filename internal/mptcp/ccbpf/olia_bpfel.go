@@ -16,22 +16,21 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	oliaMapOps           = "ops"
-	oliaMapTabaneCc      = "tabane_cc"
-	oliaMapTotals        = "totals"
-	oliaProgCongAvoid    = "cong_avoid"
-	oliaProgInAckEvent   = "in_ack_event"
-	oliaProgInit         = "init"
-	oliaProgSetState     = "set_state"
-	oliaProgSndbufExpand = "sndbuf_expand"
-	oliaProgSsthresh     = "ssthresh"
-	oliaProgUndoCwnd     = "undo_cwnd"
-	oliaVarCounters      = "_counters"
-	oliaVarStats         = "_stats"
-	oliaVarInject        = "inject"
-	oliaVarLowat         = "lowat"
-	oliaVarPace          = "pace"
-	oliaVarUnknownZero   = "unknown_zero"
+	oliaMapOps         = "ops"
+	oliaMapTabaneCc    = "tabane_cc"
+	oliaMapTotals      = "totals"
+	oliaProgCongAvoid  = "cong_avoid"
+	oliaProgInAckEvent = "in_ack_event"
+	oliaProgInit       = "init"
+	oliaProgSetState   = "set_state"
+	oliaProgSsthresh   = "ssthresh"
+	oliaProgUndoCwnd   = "undo_cwnd"
+	oliaVarCounters    = "_counters"
+	oliaVarStats       = "_stats"
+	oliaVarInject      = "inject"
+	oliaVarLowat       = "lowat"
+	oliaVarPace        = "pace"
+	oliaVarUnknownZero = "unknown_zero"
 )
 
 // loadOlia returns the embedded CollectionSpec for olia.
@@ -76,13 +75,12 @@ type oliaSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type oliaProgramSpecs struct {
-	CongAvoid    *ebpf.ProgramSpec `ebpf:"cong_avoid"`
-	InAckEvent   *ebpf.ProgramSpec `ebpf:"in_ack_event"`
-	Init         *ebpf.ProgramSpec `ebpf:"init"`
-	SetState     *ebpf.ProgramSpec `ebpf:"set_state"`
-	SndbufExpand *ebpf.ProgramSpec `ebpf:"sndbuf_expand"`
-	Ssthresh     *ebpf.ProgramSpec `ebpf:"ssthresh"`
-	UndoCwnd     *ebpf.ProgramSpec `ebpf:"undo_cwnd"`
+	CongAvoid  *ebpf.ProgramSpec `ebpf:"cong_avoid"`
+	InAckEvent *ebpf.ProgramSpec `ebpf:"in_ack_event"`
+	Init       *ebpf.ProgramSpec `ebpf:"init"`
+	SetState   *ebpf.ProgramSpec `ebpf:"set_state"`
+	Ssthresh   *ebpf.ProgramSpec `ebpf:"ssthresh"`
+	UndoCwnd   *ebpf.ProgramSpec `ebpf:"undo_cwnd"`
 }
 
 // oliaMapSpecs contains maps before they are loaded into the kernel.
@@ -155,13 +153,12 @@ type oliaVariables struct {
 //
 // It can be passed to loadOliaObjects or ebpf.CollectionSpec.LoadAndAssign.
 type oliaPrograms struct {
-	CongAvoid    *ebpf.Program `ebpf:"cong_avoid"`
-	InAckEvent   *ebpf.Program `ebpf:"in_ack_event"`
-	Init         *ebpf.Program `ebpf:"init"`
-	SetState     *ebpf.Program `ebpf:"set_state"`
-	SndbufExpand *ebpf.Program `ebpf:"sndbuf_expand"`
-	Ssthresh     *ebpf.Program `ebpf:"ssthresh"`
-	UndoCwnd     *ebpf.Program `ebpf:"undo_cwnd"`
+	CongAvoid  *ebpf.Program `ebpf:"cong_avoid"`
+	InAckEvent *ebpf.Program `ebpf:"in_ack_event"`
+	Init       *ebpf.Program `ebpf:"init"`
+	SetState   *ebpf.Program `ebpf:"set_state"`
+	Ssthresh   *ebpf.Program `ebpf:"ssthresh"`
+	UndoCwnd   *ebpf.Program `ebpf:"undo_cwnd"`
 }
 
 func (p *oliaPrograms) Close() error {
@@ -170,7 +167,6 @@ func (p *oliaPrograms) Close() error {
 		p.InAckEvent,
 		p.Init,
 		p.SetState,
-		p.SndbufExpand,
 		p.Ssthresh,
 		p.UndoCwnd,
 	)

@@ -16,24 +16,23 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	ratioMapOps           = "ops"
-	ratioMapRates         = "rates"
-	ratioMapTabaneCc      = "tabane_cc"
-	ratioMapTotals        = "totals"
-	ratioProgCongAvoid    = "cong_avoid"
-	ratioProgInAckEvent   = "in_ack_event"
-	ratioProgInit         = "init"
-	ratioProgPktsAcked    = "pkts_acked"
-	ratioProgSetState     = "set_state"
-	ratioProgSndbufExpand = "sndbuf_expand"
-	ratioProgSsthresh     = "ssthresh"
-	ratioProgUndoCwnd     = "undo_cwnd"
-	ratioVarCounters      = "_counters"
-	ratioVarStats         = "_stats"
-	ratioVarInject        = "inject"
-	ratioVarLowat         = "lowat"
-	ratioVarPace          = "pace"
-	ratioVarUnknownZero   = "unknown_zero"
+	ratioMapOps         = "ops"
+	ratioMapRates       = "rates"
+	ratioMapTabaneCc    = "tabane_cc"
+	ratioMapTotals      = "totals"
+	ratioProgCongAvoid  = "cong_avoid"
+	ratioProgInAckEvent = "in_ack_event"
+	ratioProgInit       = "init"
+	ratioProgPktsAcked  = "pkts_acked"
+	ratioProgSetState   = "set_state"
+	ratioProgSsthresh   = "ssthresh"
+	ratioProgUndoCwnd   = "undo_cwnd"
+	ratioVarCounters    = "_counters"
+	ratioVarStats       = "_stats"
+	ratioVarInject      = "inject"
+	ratioVarLowat       = "lowat"
+	ratioVarPace        = "pace"
+	ratioVarUnknownZero = "unknown_zero"
 )
 
 // loadRatio returns the embedded CollectionSpec for ratio.
@@ -78,14 +77,13 @@ type ratioSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type ratioProgramSpecs struct {
-	CongAvoid    *ebpf.ProgramSpec `ebpf:"cong_avoid"`
-	InAckEvent   *ebpf.ProgramSpec `ebpf:"in_ack_event"`
-	Init         *ebpf.ProgramSpec `ebpf:"init"`
-	PktsAcked    *ebpf.ProgramSpec `ebpf:"pkts_acked"`
-	SetState     *ebpf.ProgramSpec `ebpf:"set_state"`
-	SndbufExpand *ebpf.ProgramSpec `ebpf:"sndbuf_expand"`
-	Ssthresh     *ebpf.ProgramSpec `ebpf:"ssthresh"`
-	UndoCwnd     *ebpf.ProgramSpec `ebpf:"undo_cwnd"`
+	CongAvoid  *ebpf.ProgramSpec `ebpf:"cong_avoid"`
+	InAckEvent *ebpf.ProgramSpec `ebpf:"in_ack_event"`
+	Init       *ebpf.ProgramSpec `ebpf:"init"`
+	PktsAcked  *ebpf.ProgramSpec `ebpf:"pkts_acked"`
+	SetState   *ebpf.ProgramSpec `ebpf:"set_state"`
+	Ssthresh   *ebpf.ProgramSpec `ebpf:"ssthresh"`
+	UndoCwnd   *ebpf.ProgramSpec `ebpf:"undo_cwnd"`
 }
 
 // ratioMapSpecs contains maps before they are loaded into the kernel.
@@ -161,14 +159,13 @@ type ratioVariables struct {
 //
 // It can be passed to loadRatioObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ratioPrograms struct {
-	CongAvoid    *ebpf.Program `ebpf:"cong_avoid"`
-	InAckEvent   *ebpf.Program `ebpf:"in_ack_event"`
-	Init         *ebpf.Program `ebpf:"init"`
-	PktsAcked    *ebpf.Program `ebpf:"pkts_acked"`
-	SetState     *ebpf.Program `ebpf:"set_state"`
-	SndbufExpand *ebpf.Program `ebpf:"sndbuf_expand"`
-	Ssthresh     *ebpf.Program `ebpf:"ssthresh"`
-	UndoCwnd     *ebpf.Program `ebpf:"undo_cwnd"`
+	CongAvoid  *ebpf.Program `ebpf:"cong_avoid"`
+	InAckEvent *ebpf.Program `ebpf:"in_ack_event"`
+	Init       *ebpf.Program `ebpf:"init"`
+	PktsAcked  *ebpf.Program `ebpf:"pkts_acked"`
+	SetState   *ebpf.Program `ebpf:"set_state"`
+	Ssthresh   *ebpf.Program `ebpf:"ssthresh"`
+	UndoCwnd   *ebpf.Program `ebpf:"undo_cwnd"`
 }
 
 func (p *ratioPrograms) Close() error {
@@ -178,7 +175,6 @@ func (p *ratioPrograms) Close() error {
 		p.Init,
 		p.PktsAcked,
 		p.SetState,
-		p.SndbufExpand,
 		p.Ssthresh,
 		p.UndoCwnd,
 	)

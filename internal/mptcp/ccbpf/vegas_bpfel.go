@@ -16,22 +16,21 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	vegasMapOps           = "ops"
-	vegasMapTabaneCc      = "tabane_cc"
-	vegasMapTotals        = "totals"
-	vegasProgCongAvoid    = "cong_avoid"
-	vegasProgInAckEvent   = "in_ack_event"
-	vegasProgInit         = "init"
-	vegasProgPktsAcked    = "pkts_acked"
-	vegasProgSetState     = "set_state"
-	vegasProgSndbufExpand = "sndbuf_expand"
-	vegasProgSsthresh     = "ssthresh"
-	vegasProgUndoCwnd     = "undo_cwnd"
-	vegasVarCounters      = "_counters"
-	vegasVarStats         = "_stats"
-	vegasVarInject        = "inject"
-	vegasVarLowat         = "lowat"
-	vegasVarPace          = "pace"
+	vegasMapOps         = "ops"
+	vegasMapTabaneCc    = "tabane_cc"
+	vegasMapTotals      = "totals"
+	vegasProgCongAvoid  = "cong_avoid"
+	vegasProgInAckEvent = "in_ack_event"
+	vegasProgInit       = "init"
+	vegasProgPktsAcked  = "pkts_acked"
+	vegasProgSetState   = "set_state"
+	vegasProgSsthresh   = "ssthresh"
+	vegasProgUndoCwnd   = "undo_cwnd"
+	vegasVarCounters    = "_counters"
+	vegasVarStats       = "_stats"
+	vegasVarInject      = "inject"
+	vegasVarLowat       = "lowat"
+	vegasVarPace        = "pace"
 )
 
 // loadVegas returns the embedded CollectionSpec for vegas.
@@ -76,14 +75,13 @@ type vegasSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type vegasProgramSpecs struct {
-	CongAvoid    *ebpf.ProgramSpec `ebpf:"cong_avoid"`
-	InAckEvent   *ebpf.ProgramSpec `ebpf:"in_ack_event"`
-	Init         *ebpf.ProgramSpec `ebpf:"init"`
-	PktsAcked    *ebpf.ProgramSpec `ebpf:"pkts_acked"`
-	SetState     *ebpf.ProgramSpec `ebpf:"set_state"`
-	SndbufExpand *ebpf.ProgramSpec `ebpf:"sndbuf_expand"`
-	Ssthresh     *ebpf.ProgramSpec `ebpf:"ssthresh"`
-	UndoCwnd     *ebpf.ProgramSpec `ebpf:"undo_cwnd"`
+	CongAvoid  *ebpf.ProgramSpec `ebpf:"cong_avoid"`
+	InAckEvent *ebpf.ProgramSpec `ebpf:"in_ack_event"`
+	Init       *ebpf.ProgramSpec `ebpf:"init"`
+	PktsAcked  *ebpf.ProgramSpec `ebpf:"pkts_acked"`
+	SetState   *ebpf.ProgramSpec `ebpf:"set_state"`
+	Ssthresh   *ebpf.ProgramSpec `ebpf:"ssthresh"`
+	UndoCwnd   *ebpf.ProgramSpec `ebpf:"undo_cwnd"`
 }
 
 // vegasMapSpecs contains maps before they are loaded into the kernel.
@@ -154,14 +152,13 @@ type vegasVariables struct {
 //
 // It can be passed to loadVegasObjects or ebpf.CollectionSpec.LoadAndAssign.
 type vegasPrograms struct {
-	CongAvoid    *ebpf.Program `ebpf:"cong_avoid"`
-	InAckEvent   *ebpf.Program `ebpf:"in_ack_event"`
-	Init         *ebpf.Program `ebpf:"init"`
-	PktsAcked    *ebpf.Program `ebpf:"pkts_acked"`
-	SetState     *ebpf.Program `ebpf:"set_state"`
-	SndbufExpand *ebpf.Program `ebpf:"sndbuf_expand"`
-	Ssthresh     *ebpf.Program `ebpf:"ssthresh"`
-	UndoCwnd     *ebpf.Program `ebpf:"undo_cwnd"`
+	CongAvoid  *ebpf.Program `ebpf:"cong_avoid"`
+	InAckEvent *ebpf.Program `ebpf:"in_ack_event"`
+	Init       *ebpf.Program `ebpf:"init"`
+	PktsAcked  *ebpf.Program `ebpf:"pkts_acked"`
+	SetState   *ebpf.Program `ebpf:"set_state"`
+	Ssthresh   *ebpf.Program `ebpf:"ssthresh"`
+	UndoCwnd   *ebpf.Program `ebpf:"undo_cwnd"`
 }
 
 func (p *vegasPrograms) Close() error {
@@ -171,7 +168,6 @@ func (p *vegasPrograms) Close() error {
 		p.Init,
 		p.PktsAcked,
 		p.SetState,
-		p.SndbufExpand,
 		p.Ssthresh,
 		p.UndoCwnd,
 	)

@@ -16,23 +16,22 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	wvegasMapOps           = "ops"
-	wvegasMapTabaneCc      = "tabane_cc"
-	wvegasMapTotals        = "totals"
-	wvegasProgCongAvoid    = "cong_avoid"
-	wvegasProgInAckEvent   = "in_ack_event"
-	wvegasProgInit         = "init"
-	wvegasProgPktsAcked    = "pkts_acked"
-	wvegasProgSetState     = "set_state"
-	wvegasProgSndbufExpand = "sndbuf_expand"
-	wvegasProgSsthresh     = "ssthresh"
-	wvegasProgUndoCwnd     = "undo_cwnd"
-	wvegasVarCounters      = "_counters"
-	wvegasVarStats         = "_stats"
-	wvegasVarInject        = "inject"
-	wvegasVarLowat         = "lowat"
-	wvegasVarPace          = "pace"
-	wvegasVarUnknownZero   = "unknown_zero"
+	wvegasMapOps         = "ops"
+	wvegasMapTabaneCc    = "tabane_cc"
+	wvegasMapTotals      = "totals"
+	wvegasProgCongAvoid  = "cong_avoid"
+	wvegasProgInAckEvent = "in_ack_event"
+	wvegasProgInit       = "init"
+	wvegasProgPktsAcked  = "pkts_acked"
+	wvegasProgSetState   = "set_state"
+	wvegasProgSsthresh   = "ssthresh"
+	wvegasProgUndoCwnd   = "undo_cwnd"
+	wvegasVarCounters    = "_counters"
+	wvegasVarStats       = "_stats"
+	wvegasVarInject      = "inject"
+	wvegasVarLowat       = "lowat"
+	wvegasVarPace        = "pace"
+	wvegasVarUnknownZero = "unknown_zero"
 )
 
 // loadWvegas returns the embedded CollectionSpec for wvegas.
@@ -77,14 +76,13 @@ type wvegasSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type wvegasProgramSpecs struct {
-	CongAvoid    *ebpf.ProgramSpec `ebpf:"cong_avoid"`
-	InAckEvent   *ebpf.ProgramSpec `ebpf:"in_ack_event"`
-	Init         *ebpf.ProgramSpec `ebpf:"init"`
-	PktsAcked    *ebpf.ProgramSpec `ebpf:"pkts_acked"`
-	SetState     *ebpf.ProgramSpec `ebpf:"set_state"`
-	SndbufExpand *ebpf.ProgramSpec `ebpf:"sndbuf_expand"`
-	Ssthresh     *ebpf.ProgramSpec `ebpf:"ssthresh"`
-	UndoCwnd     *ebpf.ProgramSpec `ebpf:"undo_cwnd"`
+	CongAvoid  *ebpf.ProgramSpec `ebpf:"cong_avoid"`
+	InAckEvent *ebpf.ProgramSpec `ebpf:"in_ack_event"`
+	Init       *ebpf.ProgramSpec `ebpf:"init"`
+	PktsAcked  *ebpf.ProgramSpec `ebpf:"pkts_acked"`
+	SetState   *ebpf.ProgramSpec `ebpf:"set_state"`
+	Ssthresh   *ebpf.ProgramSpec `ebpf:"ssthresh"`
+	UndoCwnd   *ebpf.ProgramSpec `ebpf:"undo_cwnd"`
 }
 
 // wvegasMapSpecs contains maps before they are loaded into the kernel.
@@ -157,14 +155,13 @@ type wvegasVariables struct {
 //
 // It can be passed to loadWvegasObjects or ebpf.CollectionSpec.LoadAndAssign.
 type wvegasPrograms struct {
-	CongAvoid    *ebpf.Program `ebpf:"cong_avoid"`
-	InAckEvent   *ebpf.Program `ebpf:"in_ack_event"`
-	Init         *ebpf.Program `ebpf:"init"`
-	PktsAcked    *ebpf.Program `ebpf:"pkts_acked"`
-	SetState     *ebpf.Program `ebpf:"set_state"`
-	SndbufExpand *ebpf.Program `ebpf:"sndbuf_expand"`
-	Ssthresh     *ebpf.Program `ebpf:"ssthresh"`
-	UndoCwnd     *ebpf.Program `ebpf:"undo_cwnd"`
+	CongAvoid  *ebpf.Program `ebpf:"cong_avoid"`
+	InAckEvent *ebpf.Program `ebpf:"in_ack_event"`
+	Init       *ebpf.Program `ebpf:"init"`
+	PktsAcked  *ebpf.Program `ebpf:"pkts_acked"`
+	SetState   *ebpf.Program `ebpf:"set_state"`
+	Ssthresh   *ebpf.Program `ebpf:"ssthresh"`
+	UndoCwnd   *ebpf.Program `ebpf:"undo_cwnd"`
 }
 
 func (p *wvegasPrograms) Close() error {
@@ -174,7 +171,6 @@ func (p *wvegasPrograms) Close() error {
 		p.Init,
 		p.PktsAcked,
 		p.SetState,
-		p.SndbufExpand,
 		p.Ssthresh,
 		p.UndoCwnd,
 	)
