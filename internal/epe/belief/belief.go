@@ -15,6 +15,8 @@ import (
 	"strings"
 	"time"
 	"unique"
+
+	"github.com/tabane/tabane/internal/base/hashtable"
 )
 
 // Mode is a mode of delivery as in a configuration, such as "single transit-a".
@@ -96,9 +98,10 @@ type Options struct {
 // Table is what is believed of all networks. It is not safe for concurrent use.
 type Table struct {
 	options  Options
-	networks map[netip.Prefix]*network
+	networks hashtable.Prefixes[network]
 	// oldest and latest are the ends of the list of networks in the order in which they were seen.
-	oldest, latest *network
+	oldest, latest place
+	modes          hashtable.Interner[Mode]
 	origins        map[uint32]*peers
 	all            peers
 	changed        bool // since the last call of ClearChanged
@@ -108,18 +111,28 @@ type Table struct {
 	history   history
 }
 
+// A place is that of a network in the table, plus 1; 0: none.
+type place uint32
+
+// A modeID is the number of a mode in the table.
+type modeID uint32
+
+// bestID is that of Best, the first one.
+const bestID modeID = 1
+
 // network is what is believed of a client network. There may be 100,000.
 type network struct {
-	prefix       netip.Prefix
-	older, later *network
-	modeID       unique.Handle[Mode]
-	reason       unique.Handle[string]
-	since        instant
-	seen         instant // the last bulk connection or measurement
-	aged         instant // until when age has added what time adds; 0: never
-	arms         []arm
+	at, older, later place
+	mode             modeID
+	reason           unique.Handle[string]
+	since            instant
+	seen             instant // the last bulk connection or measurement
+	aged             instant // until when age has added what time adds; 0: never
+	arms             []arm
 	// covariance is that of the means of arms, below its diagonal and on it, row by row.
 	covariance []float32
+	// brought is of arms in which a connection ended: in most networks, none or one.
+	brought []achieved
 	// noise is the standard deviation of a pair of measurements.
 	noise float64
 	// bulk are the bytes of bulk connections that have ended, tried those in other modes than the
@@ -134,11 +147,19 @@ type network struct {
 	origin                  uint32
 	// measured is when something was measured here, asked when what others measured was asked for,
 	// in Unix seconds, 0: never. begins: what others measured decides where it begins.
-	measured, asked int64
+	measured, asked seconds
 	begins          bool
 }
 
-func (n *network) mode() Mode { return n.modeID.Value() }
+// seconds is a time in Unix seconds, to the year 2106.
+type seconds uint32
+
+// secondsAfter returns the first second that is not before a time.
+func secondsAfter(t time.Time) seconds {
+	return seconds(min(max(t.Add(time.Second-1).Unix(), 0), math.MaxUint32))
+}
+
+func (s seconds) time() time.Time { return time.Unix(int64(s), 0) }
 
 // instant is a time in Unix milliseconds: a third of the memory of a time.Time.
 type instant int64
@@ -147,16 +168,14 @@ func instantOf(t time.Time) instant { return instant(t.UnixMilli()) }
 
 func (i instant) time() time.Time { return time.UnixMilli(int64(i)).UTC() }
 
-// arm is what is believed of a mode in a network.
+// arm is what is believed of a mode in a network. It has no pointer, and takes 24 bytes.
 type arm struct {
-	modeID unique.Handle[Mode]
+	mode modeID
 	// mean is of ln(goodput / goodput of Best).
-	mean float64
+	mean float32
 	// rest is until when the mode rests, because it made no progress, strikes times in a row.
-	rest instant
-	// brought is nil for a mode in which no connection ended: most are, of 100,000 networks.
-	brought *Brought
-	trials  int32
+	rest   seconds
+	trials int32
 	// untried counts bulk connections since the last trial.
 	untried uint32
 	// assumed: what is believed of its difference to Best is from other servers.
@@ -167,7 +186,11 @@ type arm struct {
 	futile uint8
 }
 
-func (a *arm) mode() Mode { return a.modeID.Value() }
+// achieved is what connections of a network achieved in the mode of an arm.
+type achieved struct {
+	arm int
+	Brought
+}
 
 // Brought is what connections of a network achieved in a mode.
 type Brought struct {
@@ -185,12 +208,20 @@ type Brought struct {
 	Limited Limited `json:"limited_by"`
 }
 
-// total is what connections achieved in the mode.
-func (a *arm) total() Brought {
-	if a.brought == nil {
-		return Brought{}
+// achieved is what connections achieved in the mode of an arm; nil if none ended.
+func (n *network) achieved(i int) *Brought {
+	if k := slices.IndexFunc(n.brought, func(b achieved) bool { return b.arm == i }); k >= 0 {
+		return &n.brought[k].Brought
 	}
-	return *a.brought
+	return nil
+}
+
+// total is achieved as a value.
+func (n *network) total(i int) Brought {
+	if b := n.achieved(i); b != nil {
+		return *b
+	}
+	return Brought{}
 }
 
 // Limited counts connections by what limited them.
@@ -236,11 +267,36 @@ type Outcome struct {
 
 // New returns a table without networks.
 func New(o Options) *Table {
-	return &Table{options: o, networks: map[netip.Prefix]*network{}, origins: map[uint32]*peers{}}
+	t := &Table{options: o, origins: map[uint32]*peers{}}
+	t.modes.Use(Best)
+	return t
+}
+
+// find returns a network; nil if nothing is known of it.
+func (t *Table) find(prefix netip.Prefix) *network {
+	if r, ok := t.networks.Find(prefix); ok {
+		return t.networks.Value(r)
+	}
+	return nil
+}
+
+func (t *Table) network(at place) *network { return t.networks.Value(hashtable.Ref(at - 1)) }
+
+func (t *Table) prefix(n *network) netip.Prefix {
+	return t.networks.Key(hashtable.Ref(n.at - 1)).Netip()
+}
+
+func (t *Table) mode(m modeID) Mode { return t.modes.Value(uint32(m)) }
+
+// setMode replaces a mode, whose number is in use as long as it is anywhere.
+func (t *Table) setMode(at *modeID, m Mode) {
+	old := *at
+	*at = modeID(t.modes.Use(m))
+	t.modes.Release(uint32(old))
 }
 
 // Len is the number of networks, Evicted how many were removed for want of room.
-func (t *Table) Len() int { return len(t.networks) }
+func (t *Table) Len() int { return t.networks.Len() }
 
 // Evicted is documented with Len.
 func (t *Table) Evicted() uint64 { return t.evicted }
@@ -251,7 +307,7 @@ func (t *Table) SetExplore(share float64) { t.options.Explore = share }
 // Mode returns the mode of a network among those that can be used now, which are not none. A
 // network whose mode is not among them, or rests, changes at once.
 func (t *Table) Mode(now time.Time, prefix netip.Prefix, origin uint32, able []Mode) Mode {
-	n := t.networks[prefix]
+	n := t.find(prefix)
 	if n == nil {
 		mode, _ := t.start(origin, able)
 		return mode
@@ -261,7 +317,7 @@ func (t *Table) Mode(now time.Time, prefix netip.Prefix, origin uint32, able []M
 		t.touch()
 	}
 	t.consider(now, n, able)
-	return n.mode()
+	return t.mode(n.mode)
 }
 
 // start returns the mode of a network that nothing is known of, and why.
@@ -285,15 +341,17 @@ func (t *Table) start(origin uint32, able []Mode) (Mode, string) {
 
 // at returns a network, which it adds.
 func (t *Table) at(now time.Time, prefix netip.Prefix, origin uint32, mode Mode) *network {
-	n := t.networks[prefix]
+	n := t.find(prefix)
 	if n == nil {
-		if len(t.networks) >= max(t.options.Networks, 1) {
+		if t.Len() >= max(t.options.Networks, 1) {
 			t.evict()
 		}
-		n = &network{prefix: prefix, origin: origin, modeID: unique.Make(mode), since: instantOf(now), noise: startNoise, sinceChange: dwellConnections}
+		r, _ := t.networks.Add(prefix)
+		n = t.networks.Value(r)
+		*n = network{at: place(r + 1), origin: origin, since: instantOf(now), noise: startNoise, sinceChange: dwellConnections}
+		t.setMode(&n.mode, mode)
 		_, why := t.start(origin, []Mode{mode})
 		n.reason = unique.Make(why)
-		t.networks[prefix] = n
 		t.link(n)
 	}
 	t.see(n, now)
@@ -302,12 +360,12 @@ func (t *Table) at(now time.Time, prefix netip.Prefix, origin uint32, mode Mode)
 
 // see records that a network has connections.
 func (t *Table) see(n *network, now time.Time) {
-	if n != t.latest {
+	if n.at != t.latest {
 		t.unlink(n)
 		t.link(n)
 	}
 	t.age(n, now)
-	t.exchanges.ask(n, now)
+	t.ask(n, now)
 	n.seen = instantOf(now)
 	t.touch()
 }
@@ -317,7 +375,7 @@ func (t *Table) see(n *network, now time.Time) {
 func (t *Table) evict() {
 	var least *network
 	for range maxSecondChances {
-		n := t.oldest
+		n := t.network(t.oldest)
 		if least == nil || n.bulk < least.bulk {
 			least = n
 		}
@@ -331,31 +389,40 @@ func (t *Table) evict() {
 
 func (t *Table) remove(n *network) {
 	t.unlink(n)
-	t.exchanges.forget(n.prefix)
-	delete(t.networks, n.prefix)
+	t.exchanges.forget(t.prefix(n))
+	t.releaseArms(n)
+	t.modes.Release(uint32(n.mode))
+	t.networks.Remove(hashtable.Ref(n.at - 1))
+}
+
+// releaseArms ends the use of the modes of arms, which are to be replaced.
+func (t *Table) releaseArms(n *network) {
+	for _, a := range n.arms {
+		t.modes.Release(uint32(a.mode))
+	}
 }
 
 // link makes a network the latest.
 func (t *Table) link(n *network) {
-	if n.older, n.later = t.latest, nil; n.older == nil {
-		t.oldest = n
+	if n.older, n.later = t.latest, 0; n.older == 0 {
+		t.oldest = n.at
 	} else {
-		n.older.later = n
+		t.network(n.older).later = n.at
 	}
-	t.latest = n
+	t.latest = n.at
 }
 
 // unlink takes a network out of the order.
 func (t *Table) unlink(n *network) {
-	if n.older == nil {
+	if n.older == 0 {
 		t.oldest = n.later
 	} else {
-		n.older.later = n.later
+		t.network(n.older).later = n.later
 	}
-	if n.later == nil {
+	if n.later == 0 {
 		t.latest = n.older
 	} else {
-		n.later.older = n.older
+		t.network(n.later).older = n.older
 	}
 }
 
@@ -391,21 +458,35 @@ func (n *network) variance(i, j int) float64 {
 	return max(n.covarianceOf(i, i)-2*n.covarianceOf(i, j)+n.covarianceOf(j, j), 0)
 }
 
+// gain is how much better an arm is than another one, as the difference of their means.
+func (n *network) gain(i, than int) float64 {
+	return float64(n.arms[i].mean) - float64(n.arms[than].mean)
+}
+
 // deviation is the standard deviation of the difference of two arms.
 func (n *network) deviation(i, j int) float64 { return math.Sqrt(n.variance(i, j)) }
 
 // widen adds to the standard deviation of what is believed. Best is what the others are compared
 // with.
 func (n *network) widen(i int, sd float64) {
-	if v := n.covarianceOf(i, i); n.arms[i].mode() != Best {
+	if v := n.covarianceOf(i, i); n.arms[i].mode != bestID {
 		*n.cell(i, i) = float32(min(v+sd*sd, max(v, mostSD*mostSD)))
 	}
+}
+
+// armOf returns the number of a mode; -1 if there is no arm of it.
+func (t *Table) armOf(n *network, m Mode) int {
+	id, ok := t.modes.Find(m)
+	if !ok {
+		return -1
+	}
+	return slices.IndexFunc(n.arms, func(a arm) bool { return a.mode == modeID(id) })
 }
 
 // arm returns the number of a mode, of which others are believed at first; -1 if there are too many
 // modes.
 func (t *Table) arm(n *network, m Mode) int {
-	i := slices.IndexFunc(n.arms, func(a arm) bool { return a.mode() == m })
+	i := t.armOf(n, m)
 	if i >= 0 {
 		return i
 	}
@@ -421,13 +502,16 @@ func (t *Table) arm(n *network, m Mode) int {
 // begin has an arm be that of a mode of which others are believed.
 func (t *Table) begin(n *network, i int, m Mode) {
 	b, _ := t.prior(n.origin, m)
-	n.arms[i] = arm{modeID: unique.Make(m)}
+	was := n.arms[i].mode
+	n.arms[i] = arm{mode: modeID(t.modes.Use(m))}
+	t.modes.Release(uint32(was))
+	n.brought = slices.DeleteFunc(n.brought, func(b achieved) bool { return b.arm == i })
 	n.assume(i, b)
 }
 
 // assume has a mode be believed to be as others say.
 func (n *network) assume(i int, b prior) {
-	n.arms[i].mean, n.arms[i].assumed = b.mean, false
+	n.arms[i].mean, n.arms[i].assumed = float32(b.mean), false
 	for k := range n.arms {
 		*n.cell(i, k) = 0
 	}
@@ -440,12 +524,12 @@ func (m Mode) valid() bool {
 
 // left is for how long the mode rests.
 func (a *arm) left(now time.Time) time.Duration {
-	return time.Duration(a.rest-instantOf(now)) * time.Millisecond
+	return a.rest.time().Sub(now)
 }
 
 func (a *arm) rests(now time.Time) bool {
 	left := a.left(now)
-	return left > 0 && left <= mostRest // else the clock was set back
+	return left > 0 && left < mostRest+time.Second // else the clock was set back
 }
 
 // consider changes the mode of a network if it must be left, or another one is better.
@@ -458,17 +542,17 @@ func (t *Table) consider(now time.Time, n *network, able []Mode) {
 		if t.arm(n, m) >= 0 || !m.valid() {
 			continue
 		}
-		if i := slices.IndexFunc(n.arms, func(a arm) bool { return a.mode() != n.mode() && !slices.Contains(able, a.mode()) }); i >= 0 {
+		if i := slices.IndexFunc(n.arms, func(a arm) bool { return a.mode != n.mode && !slices.Contains(able, t.mode(a.mode)) }); i >= 0 {
 			t.begin(n, i, m)
 		}
 	}
-	usable := func(i int) bool { return slices.Contains(able, n.arms[i].mode()) && !n.arms[i].rests(now) }
-	at := t.arm(n, n.mode())
+	usable := func(i int) bool { return slices.Contains(able, t.mode(n.arms[i].mode)) && !n.arms[i].rests(now) }
+	at := t.arm(n, t.mode(n.mode))
 	leave := at < 0 || !usable(at)
 	if n.begins && !leave {
 		n.begins = false
 		t.beginAt(now, n, at, usable)
-		at = t.arm(n, n.mode())
+		at = t.arm(n, t.mode(n.mode))
 	}
 	var best *arm
 	for i := range n.arms {
@@ -477,12 +561,12 @@ func (t *Table) consider(now time.Time, n *network, able []Mode) {
 			continue
 		}
 		if !leave {
-			gain, least := a.mean-n.arms[at].mean, leastGain
+			gain, least := n.gain(i, at), leastGain
 			if n.sinceChange < dwellConnections {
 				least = leastGainInDwell
 			}
 			// What other networks believe decides where a network starts, not where it goes.
-			if a.trials == 0 && a.mode() != Best || gain <= least || gain <= confidenceSDs*n.deviation(i, at) {
+			if a.trials == 0 && a.mode != bestID || gain <= least || gain <= confidenceSDs*n.deviation(i, at) {
 				continue
 			}
 		}
@@ -491,15 +575,15 @@ func (t *Table) consider(now time.Time, n *network, able []Mode) {
 		}
 	}
 	switch {
-	case best == nil && leave && n.mode() != Best && slices.Contains(able, Best):
+	case best == nil && leave && n.mode != bestID && slices.Contains(able, Best):
 		t.change(now, n, Best, "no other mode is left")
 	case best == nil:
 	case leave && at >= 0 && n.arms[at].rests(now):
-		t.change(now, n, best.mode(), fmt.Sprintf("%s made no progress", n.mode()))
+		t.change(now, n, t.mode(best.mode), fmt.Sprintf("%s made no progress", t.mode(n.mode)))
 	case leave:
-		t.change(now, n, best.mode(), fmt.Sprintf("%s cannot be used", n.mode()))
+		t.change(now, n, t.mode(best.mode), fmt.Sprintf("%s cannot be used", t.mode(n.mode)))
 	default:
-		t.change(now, n, best.mode(), fmt.Sprintf("measured %s against %s", percent(best.mean-n.arms[at].mean), n.mode()))
+		t.change(now, n, t.mode(best.mode), fmt.Sprintf("measured %s against %s", percent(float64(best.mean-n.arms[at].mean)), t.mode(n.mode)))
 	}
 }
 
@@ -511,8 +595,8 @@ func (t *Table) beginAt(now time.Time, n *network, at int, usable func(int) bool
 			best = i
 		}
 	}
-	if n.arms[best].mean > n.arms[at].mean+leastGain {
-		t.change(now, n, n.arms[best].mode(), "best at other servers")
+	if n.gain(best, at) > leastGain {
+		t.change(now, n, t.mode(n.arms[best].mode), "best at other servers")
 		n.sinceChange = dwellConnections // nothing was measured here
 	}
 }
@@ -521,8 +605,9 @@ func (t *Table) beginAt(now time.Time, n *network, at int, usable func(int) bool
 func percent(ln float64) string { return fmt.Sprintf("%+.0f %%", 100*math.Expm1(ln)) }
 
 func (t *Table) change(now time.Time, n *network, m Mode, why string) {
-	t.history.add(Change{now, n.prefix, n.mode(), m, why})
-	n.modeID, n.reason, n.since = unique.Make(m), unique.Make(why), instantOf(now)
+	t.history.add(Change{now, t.prefix(n), t.mode(n.mode), m, why})
+	t.setMode(&n.mode, m)
+	n.reason, n.since = unique.Make(why), instantOf(now)
 	n.sinceChange, n.low, n.level = 0, 0, 0
 	t.touch()
 }
@@ -531,13 +616,13 @@ func (t *Table) change(now time.Time, n *network, m Mode, why string) {
 // has, if any. running are the bytes that these have had, and cost those that they are expected to
 // have in the other mode.
 func (t *Table) Try(now time.Time, prefix netip.Prefix, origin uint32, able []Mode, running, cost float64) (challenger, incumbent Mode, ok bool) {
-	n := t.networks[prefix]
+	n := t.find(prefix)
 	if n == nil {
 		mode, why := t.start(origin, able)
 		n = t.at(now, prefix, origin, mode)
 		n.reason = unique.Make(why)
 	}
-	t.at(now, prefix, origin, n.mode())
+	t.at(now, prefix, origin, t.mode(n.mode))
 	t.consider(now, n, able)
 	n.sinceTrial++
 	n.sinceChange++
@@ -550,7 +635,7 @@ func (t *Table) Try(now time.Time, prefix netip.Prefix, origin uint32, able []Mo
 	if t.options.Explore <= 0 || n.tried > 0 && n.tried+cost > t.options.Explore*bytes || n.lost > mostLoss*(bytes-n.tried) {
 		return "", "", false
 	}
-	at := t.arm(n, n.mode())
+	at := t.arm(n, t.mode(n.mode))
 	if at < 0 {
 		return "", "", false
 	}
@@ -558,10 +643,10 @@ func (t *Table) Try(now time.Time, prefix netip.Prefix, origin uint32, able []Mo
 	most := leastHope
 	for i := range n.arms {
 		a := &n.arms[i]
-		if i == at || !slices.Contains(able, a.mode()) || a.rests(now) || a.futile > 0 && a.untried < tryEvery<<min(a.futile-1, 10) {
+		if i == at || !slices.Contains(able, t.mode(a.mode)) || a.rests(now) || a.futile > 0 && a.untried < tryEvery<<min(a.futile-1, 10) {
 			continue
 		}
-		hope := a.mean - n.arms[at].mean + optimismSDs*n.deviation(i, at)
+		hope := n.gain(i, at) + optimismSDs*n.deviation(i, at)
 		switch {
 		case a.surprises > 0:
 			hope = math.Inf(1) // it was chance or a change: the next connection says which
@@ -583,7 +668,7 @@ func (t *Table) Try(now time.Time, prefix netip.Prefix, origin uint32, able []Mo
 	}
 	best.untried = 0
 	n.sinceTrial = 0
-	return best.mode(), n.mode(), true
+	return t.mode(best.mode), t.mode(n.mode), true
 }
 
 // Pair is a measurement of two modes in the same connections, one right after the other.
@@ -597,28 +682,28 @@ type Pair struct {
 
 // Learn applies a measurement. It does not change the mode of the network: Mode does.
 func (t *Table) Learn(now time.Time, prefix netip.Prefix, p Pair) error {
-	n := t.networks[prefix]
+	n := t.find(prefix)
 	switch {
 	case n == nil:
 		return fmt.Errorf("learn of network %q: unknown", prefix)
 	case !(p.Ratio > 0) || math.IsInf(p.Ratio, 0) || !(p.Bytes >= 0 && p.Bytes <= mostBytes) || p.Challenger == p.Incumbent:
 		return fmt.Errorf("learn of network %q: invalid measurement %+v", prefix, p)
 	}
-	n = t.at(now, prefix, n.origin, n.mode())
+	n = t.at(now, prefix, n.origin, t.mode(n.mode))
 	c, i := t.arm(n, p.Challenger), t.arm(n, p.Incumbent)
 	if c < 0 || i < 0 {
 		return fmt.Errorf("learn of network %q: invalid mode in %+v", prefix, p)
 	}
 	ln := min(max(math.Log(p.Ratio), -mostLn), mostLn)
 	n.tried = min(n.tried+p.Bytes, mostNumber)
-	if p.Incumbent == n.mode() {
+	if p.Incumbent == t.mode(n.mode) {
 		n.lost = min(n.lost+p.Bytes*max(math.Expm1(-ln), 0), mostNumber)
 	}
 	challenger, incumbent := &n.arms[c], &n.arms[i]
 	challenger.futile = 0
 	var innovation, known, bound float64
 	expect := func() {
-		innovation, known = ln-(challenger.mean-incumbent.mean), n.variance(c, i)
+		innovation, known = ln-n.gain(c, i), n.variance(c, i)
 		bound = outlierSDs * math.Sqrt(known+n.noise*n.noise)
 	}
 	expect()
@@ -648,7 +733,7 @@ func (t *Table) Learn(now time.Time, prefix netip.Prefix, p Pair) error {
 		a.strikes = 0
 		t.vote(n, a)
 	}
-	t.exchanges.share(n, now)
+	t.share(n, now)
 	return nil
 }
 
@@ -671,7 +756,7 @@ func (n *network) update(c, i int, innovation float64) {
 		cross[k] = n.covarianceOf(k, c) - n.covarianceOf(k, i)
 	}
 	for k := range cross {
-		n.arms[k].mean = min(max(n.arms[k].mean+cross[k]/s*innovation, -mostLn), mostLn)
+		n.arms[k].mean = float32(min(max(float64(n.arms[k].mean)+cross[k]/s*innovation, -mostLn), mostLn))
 		for l := range k + 1 {
 			*n.cell(k, l) -= float32(cross[k] * cross[l] / s)
 		}
@@ -682,12 +767,12 @@ func (n *network) update(c, i int, innovation float64) {
 // Abandoned records that a trial ended without a measurement, after its challenger carried so many
 // bytes. The next one waits for more bulk connections each time.
 func (t *Table) Abandoned(prefix netip.Prefix, challenger Mode, bytes float64) {
-	n := t.networks[prefix]
+	n := t.find(prefix)
 	if n == nil || !(bytes >= 0 && bytes <= mostBytes) {
 		return
 	}
 	n.tried = min(n.tried+bytes, mostNumber)
-	if i := slices.IndexFunc(n.arms, func(a arm) bool { return a.mode() == challenger }); i >= 0 {
+	if i := t.armOf(n, challenger); i >= 0 {
 		n.arms[i].futile = min(n.arms[i].futile+1, math.MaxUint8-1)
 	}
 	t.touch()
@@ -697,7 +782,7 @@ func (t *Table) Abandoned(prefix netip.Prefix, challenger Mode, bytes float64) {
 // with their first bulk connection; only then is the AS asked for that originates theirs.
 func (t *Table) Closed(now time.Time, prefix netip.Prefix, origin func() uint32, m Mode, o Outcome) {
 	bulk := o.Bytes >= Bulk
-	n := t.networks[prefix]
+	n := t.find(prefix)
 	if n == nil && (!bulk || !m.valid()) || o.Limit >= Limits || o.Bytes > mostBytes ||
 		!(o.Goodput >= 0 && o.Goodput <= mostGoodput) || o.MinRTT > mostRTT || o.RTT > mostRTT {
 		return
@@ -711,10 +796,11 @@ func (t *Table) Closed(now time.Time, prefix netip.Prefix, origin func() uint32,
 	if i < 0 {
 		return
 	}
-	if n.arms[i].brought == nil {
-		n.arms[i].brought = &Brought{}
+	b := n.achieved(i)
+	if b == nil {
+		n.brought = append(n.brought, achieved{arm: i})
+		b = n.achieved(i)
 	}
-	b := n.arms[i].brought
 	b.Connections++
 	b.Bytes += o.Bytes
 	b.Sent += uint64(o.Sent)
@@ -732,7 +818,7 @@ func (t *Table) Closed(now time.Time, prefix netip.Prefix, origin func() uint32,
 	all := b.Limited.add(o.Limit)
 	if o.Goodput > 0 {
 		b.Goodput += (o.Goodput - b.Goodput) * meanGain(all)
-		if m == n.mode() && o.Limit == ByPath {
+		if m == t.mode(n.mode) && o.Limit == ByPath {
 			n.usual(i, math.Log(o.Goodput))
 		}
 	}
@@ -756,7 +842,7 @@ func (n *network) usual(at int, ln float64) {
 		n.low, n.level = 0, ln
 		n.sinceTrial = tryEvery
 		for i := range n.arms {
-			if n.arms[at].mode() == Best || i == at {
+			if n.arms[at].mode == bestID || i == at {
 				n.widen(i, outlierAddedSD)
 			}
 		}
@@ -769,31 +855,31 @@ func (t *Table) Stalled(now time.Time, prefix netip.Prefix, origin uint32, m Mod
 	if !m.valid() {
 		return
 	}
-	n := t.networks[prefix]
+	n := t.find(prefix)
 	if n == nil {
 		n = t.at(now, prefix, origin, m)
 	}
-	n = t.at(now, prefix, origin, n.mode())
+	n = t.at(now, prefix, origin, t.mode(n.mode))
 	i := t.arm(n, m)
 	if i < 0 || n.arms[i].rests(now) {
 		return
 	}
 	a := &n.arms[i]
-	a.rest = instantOf(now.Add(min(leastRest<<min(a.strikes, 10), mostRest)))
+	a.rest = secondsAfter(now.Add(min(leastRest<<min(a.strikes, 10), mostRest)))
 	a.strikes = min(a.strikes+1, math.MaxUint8-1)
 	if alone {
 		return
 	}
 	a.trials = 0
-	if a.mode() != Best {
-		n.assume(i, prior{min(a.mean, 0), priorSD})
-		t.exchanges.share(n, now)
+	if a.mode != bestID {
+		n.assume(i, prior{min(float64(a.mean), 0), priorSD})
+		t.share(n, now)
 	}
 }
 
 // Forget removes what is known of a network.
 func (t *Table) Forget(prefix netip.Prefix) {
-	if n := t.networks[prefix]; n != nil {
+	if n := t.find(prefix); n != nil {
 		t.remove(n)
 	}
 }
@@ -825,13 +911,13 @@ type ModeInfo struct {
 
 // Network returns what is known of a network, false if nothing is.
 func (t *Table) Network(now time.Time, prefix netip.Prefix) (Info, bool) {
-	n := t.networks[prefix]
+	n := t.find(prefix)
 	if n == nil {
 		return Info{}, false
 	}
-	i := Info{Prefix: n.prefix, Origin: n.origin, Mode: n.mode(), Why: n.reason.Value(), Since: n.since.time(), Bulk: n.bulk, Tried: n.tried}
+	i := Info{Prefix: prefix, Origin: n.origin, Mode: t.mode(n.mode), Why: n.reason.Value(), Since: n.since.time(), Bulk: n.bulk, Tried: n.tried}
 	for k, a := range n.arms {
-		m := ModeInfo{Mode: a.mode(), Gain: math.Expm1(a.mean), SD: math.Sqrt(n.covarianceOf(k, k)), Trials: int(a.trials), Brought: a.total()}
+		m := ModeInfo{Mode: t.mode(a.mode), Gain: math.Expm1(float64(a.mean)), SD: math.Sqrt(n.covarianceOf(k, k)), Trials: int(a.trials), Brought: n.total(k)}
 		if a.rests(now) {
 			m.Rest = a.left(now)
 		}

@@ -125,7 +125,7 @@ func TestDeadPath(test *testing.T) {
 		info, _ := t.Network(now, prefix(1))
 		at := slices.IndexFunc(info.Modes, func(m ModeInfo) bool { return m.Mode == a })
 		rest := info.Modes[at].Rest
-		if rest < last || rest > mostRest {
+		if rest < last-time.Second || rest >= mostRest+time.Second { // it ends with a second
 			test.Errorf("rests %v after %v", rest, last)
 		}
 		last = rest
@@ -139,7 +139,7 @@ func TestDeadPath(test *testing.T) {
 			test.Fatal("returns without a trial")
 		}
 	}
-	if last != mostRest {
+	if last < mostRest {
 		test.Errorf("rests %v", last)
 	}
 	// All modes are dead.

@@ -7,7 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"unique"
+
+	"github.com/tabane/tabane/internal/base/hashtable"
 )
 
 // What networks of the same origin AS, and all networks, believe of a mode is where others begin.
@@ -26,9 +27,9 @@ type peers struct{ votes []vote }
 
 // vote is what a network believes of a mode.
 type vote struct {
-	mode    unique.Handle[Mode]
 	network uint64 // hash
-	mean    float64
+	mode    modeID
+	mean    float32
 }
 
 // prior is a belief from others.
@@ -40,12 +41,16 @@ func (t *Table) prior(origin uint32, m Mode) (prior, string) {
 	if m == Best {
 		return prior{}, ""
 	}
+	id, known := t.modes.Find(m)
+	if !known {
+		return prior{0, priorSD}, "" // it has no vote
+	}
 	if p := t.origins[origin]; p != nil && origin != 0 {
-		if mean, spread, ok := p.median(m); ok {
+		if mean, spread, ok := p.median(modeID(id)); ok {
 			return prior{mean, min(max(spread, originSD), mostSD)}, "AS " + strconv.FormatUint(uint64(origin), 10)
 		}
 	}
-	if mean, spread, ok := t.all.median(m); ok {
+	if mean, spread, ok := t.all.median(modeID(id)); ok {
 		return prior{mean, min(max(spread, allSD), mostSD)}, "other networks"
 	}
 	return prior{0, priorSD}, ""
@@ -53,17 +58,19 @@ func (t *Table) prior(origin uint32, m Mode) (prior, string) {
 
 // vote records what a network believes of a mode.
 func (t *Table) vote(n *network, a *arm) {
-	if a.mode() == Best {
+	if a.mode == bestID {
 		return
 	}
-	t.all.set(a.modeID, n.prefix, a.mean)
+	v := vote{voter(t.prefix(n)), a.mode, a.mean}
+	t.all.set(v, &t.modes)
 	if n.origin == 0 {
 		return
 	}
 	p := t.origins[n.origin]
 	if p == nil {
 		if len(t.origins) >= maxOrigins {
-			for origin := range t.origins { // any
+			for origin, p := range t.origins { // any
+				p.forget(&t.modes, func(vote) bool { return true })
 				delete(t.origins, origin)
 				break
 			}
@@ -71,7 +78,7 @@ func (t *Table) vote(n *network, a *arm) {
 		p = &peers{}
 		t.origins[n.origin] = p
 	}
-	p.set(a.modeID, n.prefix, a.mean)
+	p.set(v, &t.modes)
 }
 
 // voteAll records what a network believes of all modes that were measured there.
@@ -86,16 +93,22 @@ func (t *Table) voteAll(n *network) {
 // move makes another AS the origin of a network, and takes its votes there.
 func (t *Table) move(n *network, origin uint32) {
 	if p := t.origins[n.origin]; p != nil {
-		p.forget(n.prefix)
+		id := voter(t.prefix(n))
+		p.forget(&t.modes, func(v vote) bool { return v.network == id })
 	}
 	n.origin = origin
 	t.voteAll(n)
 }
 
-// forget removes the votes of a network.
-func (p *peers) forget(network netip.Prefix) {
-	id := voter(network)
-	p.votes = slices.DeleteFunc(p.votes, func(v vote) bool { return v.network == id })
+// forget removes votes, and ends their use of modes.
+func (p *peers) forget(modes *hashtable.Interner[Mode], which func(vote) bool) {
+	p.votes = slices.DeleteFunc(p.votes, func(v vote) bool {
+		gone := which(v)
+		if gone {
+			modes.Release(uint32(v.mode))
+		}
+		return gone
+	})
 }
 
 // voter returns the identity of a network.
@@ -106,38 +119,44 @@ func voter(network netip.Prefix) uint64 {
 	return h.Sum64()
 }
 
-// set replaces the vote of a network. A new one takes the place of another by its hash where there
-// are as many as count.
-func (p *peers) set(m unique.Handle[Mode], network netip.Prefix, mean float64) {
-	id := voter(network)
+// votesGrow is how many more votes there is room for at a time: of an AS there are as many as its
+// networks have modes, and there are many ASes.
+const votesGrow = 4
+
+// set replaces the vote of a network on a mode. A new one takes the place of another by its hash
+// where there are as many as count.
+func (p *peers) set(v vote, modes *hashtable.Interner[Mode]) {
 	var places [maxVotes]int
 	n := 0
-	for i, v := range p.votes {
-		if v.mode != m {
+	for i, other := range p.votes {
+		if other.mode != v.mode {
 			continue
 		}
-		if v.network == id {
-			p.votes[i].mean = mean
+		if other.network == v.network {
+			p.votes[i] = v
 			return
 		}
 		places[n] = i
 		n++
 	}
-	switch v := (vote{m, id, mean}); {
+	switch {
 	case n == maxVotes:
-		p.votes[places[id%maxVotes]] = v
+		p.votes[places[v.network%maxVotes]] = v
 	case len(p.votes) < MaxModes*maxVotes:
+		if len(p.votes) == cap(p.votes) {
+			p.votes = append(make([]vote, 0, len(p.votes)+votesGrow), p.votes...)
+		}
+		modes.UseAgain(uint32(v.mode))
 		p.votes = append(p.votes, v)
 	}
 }
 
 // median returns the median of the votes on a mode, and their spread as a standard deviation.
-func (p *peers) median(m Mode) (mean, spread float64, ok bool) {
-	id := unique.Make(m)
+func (p *peers) median(m modeID) (mean, spread float64, ok bool) {
 	var list []float64
 	for _, v := range p.votes {
-		if v.mode == id {
-			list = append(list, v.mean)
+		if v.mode == m {
+			list = append(list, float64(v.mean))
 		}
 	}
 	if len(list) < minVotes {

@@ -87,7 +87,7 @@ func (r *Record) check(now time.Time) error {
 
 // checkCovariance checks what a covariance has by its definition.
 func (r *Record) checkCovariance() error {
-	n := network{covariance: r.Related, arms: make([]arm, len(r.Modes))}
+	n := network{covariance: r.Related}
 	for i := range r.Modes {
 		v := n.covarianceOf(i, i)
 		if !(v >= 0 && v <= 2*mostSD*mostSD) || r.Modes[i].Mode == Best && v != 0 {
@@ -103,13 +103,13 @@ func (r *Record) checkCovariance() error {
 }
 
 // record returns what is stored of a network.
-func (n *network) record() Record {
+func (t *Table) record(n *network) Record {
 	r := Record{
-		Prefix: n.prefix, Origin: n.origin, Mode: n.mode(), Why: n.reason.Value(), Since: n.since.time(), Seen: n.seen.time(),
+		Prefix: t.prefix(n), Origin: n.origin, Mode: t.mode(n.mode), Why: n.reason.Value(), Since: n.since.time(), Seen: n.seen.time(),
 		Noise: n.noise, Bulk: n.bulk, Tried: n.tried, Lost: n.lost, Related: slices.Clone(n.covariance),
 	}
-	for _, a := range n.arms {
-		r.Modes = append(r.Modes, ModeRecord{a.mode(), a.mean, a.trials, a.strikes, int64(a.rest), a.total()})
+	for i, a := range n.arms {
+		r.Modes = append(r.Modes, ModeRecord{t.mode(a.mode), float64(a.mean), a.trials, a.strikes, int64(a.rest) * 1000, n.total(i)})
 	}
 	return r
 }
@@ -125,9 +125,10 @@ func (t *Table) SetChanged() { t.touch() }
 
 // Prefixes returns all networks, the oldest first.
 func (t *Table) Prefixes() []netip.Prefix {
-	list := make([]netip.Prefix, 0, len(t.networks))
-	for n := t.oldest; n != nil; n = n.later {
-		list = append(list, n.prefix)
+	list := make([]netip.Prefix, 0, t.Len())
+	for at := t.oldest; at != 0; {
+		n := t.network(at)
+		list, at = append(list, t.prefix(n)), n.later
 	}
 	return list
 }
@@ -135,8 +136,8 @@ func (t *Table) Prefixes() []netip.Prefix {
 // RecordsOf returns the records of these networks, without those that nothing is known of.
 func (t *Table) RecordsOf(prefixes []netip.Prefix) (list []Record) {
 	for _, p := range prefixes {
-		if n := t.networks[p]; n != nil && len(n.arms) > 0 {
-			list = append(list, n.record())
+		if n := t.find(p); n != nil && len(n.arms) > 0 {
+			list = append(list, t.record(n))
 		}
 	}
 	return list
@@ -148,19 +149,21 @@ func (t *Table) Restore(now time.Time, r *Record) (bool, error) {
 	if err := r.check(now); err != nil {
 		return false, err
 	}
-	old := t.networks[r.Prefix]
+	old := t.find(r.Prefix)
 	if now.Sub(r.Seen) > forgetAge || old != nil && instantOf(r.Seen) <= old.seen {
 		return false, nil
 	}
 	n := t.at(now, r.Prefix, r.Origin, r.Mode)
-	n.origin, n.modeID, n.reason, n.since, n.seen, n.noise = r.Origin, unique.Make(r.Mode), unique.Make(r.Why), instantOf(r.Since), instantOf(r.Seen), r.Noise
+	t.setMode(&n.mode, r.Mode)
+	n.origin, n.reason, n.since, n.seen, n.noise = r.Origin, unique.Make(r.Why), instantOf(r.Since), instantOf(r.Seen), r.Noise
 	n.bulk, n.tried, n.lost = r.Bulk, r.Tried, r.Lost
 	n.aged = n.seen
-	n.arms, n.covariance = make([]arm, len(r.Modes)), slices.Clone(r.Related)
+	t.releaseArms(n)
+	n.arms, n.covariance, n.brought = make([]arm, len(r.Modes)), slices.Clone(r.Related), nil
 	for i, m := range r.Modes {
-		n.arms[i] = arm{modeID: unique.Make(m.Mode), mean: m.Mean, trials: m.Trials, strikes: m.Strikes, rest: instant(m.Rest)}
-		if b := m.Brought; b != (Brought{}) {
-			n.arms[i].brought = &b
+		n.arms[i] = arm{mode: modeID(t.modes.Use(m.Mode)), mean: float32(m.Mean), trials: m.Trials, strikes: m.Strikes, rest: secondsAfter(time.UnixMilli(m.Rest))}
+		if m.Brought != (Brought{}) {
+			n.brought = append(n.brought, achieved{i, m.Brought})
 		}
 	}
 	t.voteAll(n)

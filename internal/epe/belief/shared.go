@@ -67,30 +67,32 @@ type exchanges struct {
 // is due at first.
 func (t *Table) Share(on bool) {
 	t.exchanges = exchanges{on: on, measured: map[netip.Prefix]bool{}, fresh: map[netip.Prefix]bool{}, asked: map[netip.Prefix]bool{}}
-	for p, n := range t.networks {
+	for r := range t.networks.All() {
+		n := t.networks.Value(r)
 		if n.asked = 0; on && n.measured > 0 {
-			t.exchanges.measured[p] = true
+			t.exchanges.measured[t.prefix(n)] = true
 		}
 	}
 }
 
 // ask has what others measured asked for, unless it was a short time ago.
-func (x *exchanges) ask(n *network, now time.Time) {
-	if !x.on || n.asked != 0 && now.Unix() >= n.asked && now.Unix() < n.asked+int64(askAgain/time.Second) {
+func (t *Table) ask(n *network, now time.Time) {
+	x := &t.exchanges
+	if !x.on || n.asked != 0 && !now.Before(n.asked.time()) && now.Before(n.asked.time().Add(askAgain)) {
 		return
 	}
 	of := x.asked
 	if n.asked == 0 {
 		of = x.fresh
 	}
-	n.asked = now.Unix()
-	of[n.prefix] = true
+	n.asked = seconds(now.Unix())
+	of[t.prefix(n)] = true
 }
 
 // share has what was measured sent to others.
-func (x *exchanges) share(n *network, now time.Time) {
-	if n.measured = now.Unix(); x.on {
-		x.measured[n.prefix] = true
+func (t *Table) share(n *network, now time.Time) {
+	if n.measured = seconds(now.Unix()); t.exchanges.on {
+		t.exchanges.measured[t.prefix(n)] = true
 	}
 }
 
@@ -115,8 +117,8 @@ func (t *Table) Take(most int) (x Exchange) {
 		return all
 	}
 	for _, p := range take(t.exchanges.measured, most) {
-		if n := t.networks[p]; n != nil {
-			x.Measured = append(x.Measured, n.shared())
+		if n := t.find(p); n != nil {
+			x.Measured = append(x.Measured, t.shared(n))
 		}
 	}
 	x.Asked = take(t.exchanges.fresh, most)
@@ -138,11 +140,11 @@ func (t *Table) Return(x Exchange) {
 }
 
 // shared returns what was measured here.
-func (n *network) shared() Shared {
-	s := Shared{Version: SharedVersion, Prefix: n.prefix, Measured: n.measured}
+func (t *Table) shared(n *network) Shared {
+	s := Shared{Version: SharedVersion, Prefix: t.prefix(n), Measured: int64(n.measured)}
 	for i, a := range n.arms {
-		if a.trials > 0 && a.mode() != Best {
-			s.Modes = append(s.Modes, SharedMode{a.mode(), float32(a.mean), float32(math.Sqrt(n.covarianceOf(i, i))), a.trials})
+		if a.trials > 0 && a.mode != bestID {
+			s.Modes = append(s.Modes, SharedMode{t.mode(a.mode), a.mean, float32(math.Sqrt(n.covarianceOf(i, i))), a.trials})
 		}
 	}
 	return s
@@ -195,7 +197,7 @@ func (s *Shared) check(now time.Time, prefix netip.Prefix) error {
 // one that was measured here and that a quorum of them contradicts is doubted, and so compared
 // again. It reports whether the mode of the network may change.
 func (t *Table) Apply(now time.Time, prefix netip.Prefix, able []Mode, of []Shared) bool {
-	n := t.networks[prefix]
+	n := t.find(prefix)
 	if n == nil {
 		return false
 	}
@@ -215,7 +217,7 @@ func (t *Table) Apply(now time.Time, prefix netip.Prefix, able []Mode, of []Shar
 		case a.trials == 0:
 			n.assume(i, b)
 			a.assumed, changed = true, true
-		case votes >= minVotes && math.Abs(b.mean-a.mean) > outlierSDs*math.Sqrt(known+b.sd*b.sd):
+		case votes >= minVotes && math.Abs(b.mean-float64(a.mean)) > outlierSDs*math.Sqrt(known+b.sd*b.sd):
 			n.widen(i, outlierAddedSD)
 			n.sinceTrial = tryEvery
 		}
