@@ -509,6 +509,9 @@ func (e *Edge) announce() {
 				delete(e.pending, at)
 			}
 		}
+		if len(e.pending) == 0 {
+			e.pending = map[peerPrefix]pathmanager.Route{} // a full table leaves a large one
+		}
 	}
 	e.sendReports()
 }

@@ -31,10 +31,14 @@ type epeRoute struct {
 }
 
 // pathLists are the lists of paths of all prefixes. Most prefixes of a peer have one of a few
-// lists: the paths of its ASBRs with the same attributes. A list is a number; the empty list is 0.
+// lists: the paths of its ASBRs with the same attributes. With origin ASes there are many. A list is
+// a number; the empty list is 0.
 type pathLists struct {
-	cells hashtable.Interner[listCell]
-	// choices has what was found out about lists; it is cleared when reachability changes.
+	// cells have the number of their uses. The number of a list is the place of its first cell, plus
+	// 1.
+	cells hashtable.Table[listCell, int32]
+	// choices has what was found out about lists of several paths; it is cleared when reachability
+	// changes.
 	choices map[uint32]choice
 }
 
@@ -53,10 +57,20 @@ type choice struct {
 	originAS uint32
 }
 
+// cell returns the first cell of a list that is not empty.
+func (l *pathLists) cell(list uint32) listCell { return l.cells.Key(hashtable.Ref(list - 1)) }
+
+// use returns the list that begins with a cell, and counts a use; added reports that it is new.
+func (l *pathLists) use(c listCell) (list uint32, added bool) {
+	n, added := l.cells.Add(c)
+	*l.cells.Value(n)++
+	return uint32(n) + 1, added
+}
+
 // paths returns the paths of a list, in the order of their RDs.
 func (l *pathLists) paths(list uint32) (paths []egressPath) {
 	for list != 0 {
-		c := l.cells.Value(list)
+		c := l.cell(list)
 		paths, list = append(paths, c.egressPath), c.rest
 	}
 	return paths
@@ -65,7 +79,7 @@ func (l *pathLists) paths(list uint32) (paths []egressPath) {
 // path returns the path with an RD.
 func (l *pathLists) path(list uint32, rd vpn.ID) (h egressPath, ok bool) {
 	for list != 0 {
-		c := l.cells.Value(list)
+		c := l.cell(list)
 		if c.rd == rd {
 			return c.egressPath, true
 		}
@@ -78,7 +92,8 @@ func (l *pathLists) path(list uint32, rd vpn.ID) (h egressPath, ok bool) {
 // caller releases the list.
 func (l *pathLists) with(list uint32, rd vpn.ID, path *egressPath) uint32 {
 	if list == 0 && path != nil {
-		return l.cells.Use(listCell{*path, 0}) // as in a transfer of a table
+		made, _ := l.use(listCell{*path, 0}) // as in a transfer of a table
+		return made
 	}
 	paths := slices.DeleteFunc(l.paths(list), func(h egressPath) bool { return h.rd == rd })
 	if path != nil {
@@ -87,8 +102,8 @@ func (l *pathLists) with(list uint32, rd vpn.ID, path *egressPath) uint32 {
 	}
 	var made uint32
 	for _, h := range slices.Backward(paths) {
-		rest := made
-		if made = l.cells.Use(listCell{h, rest}); l.cells.Uses(made) > 1 {
+		rest, added := made, false
+		if made, added = l.use(listCell{h, rest}); !added {
 			l.release(rest) // the cell that exists has it already
 		}
 	}
@@ -98,12 +113,14 @@ func (l *pathLists) with(list uint32, rd vpn.ID, path *egressPath) uint32 {
 // release ends the use of a list.
 func (l *pathLists) release(list uint32) {
 	for list != 0 {
-		rest := l.cells.Value(list).rest
-		if l.cells.Release(list); l.cells.Uses(list) > 0 {
+		n := hashtable.Ref(list - 1)
+		uses := l.cells.Value(n)
+		if *uses--; *uses > 0 {
 			return
 		}
 		delete(l.choices, list)
-		list = rest
+		list = l.cell(list).rest
+		l.cells.Remove(n)
 	}
 }
 
@@ -112,10 +129,16 @@ func (e *egress) choose(list uint32) choice {
 	if list == 0 {
 		return choice{}
 	}
+	if first := e.lists.cell(list); first.rest == 0 {
+		if !e.locators.reaches(first.sid) {
+			return choice{}
+		}
+		return choice{first.sid, ranked(first.egressPath), first.originAS}
+	}
 	c, ok := e.lists.choices[list]
 	if !ok {
 		if paths := e.usable(list); len(paths) > 0 {
-			c = choice{paths[0].sid, ranked(paths), paths[0].originAS}
+			c = choice{paths[0].sid, ranked(paths[0]), paths[0].originAS}
 		}
 		e.lists.choices[list] = c
 	}
@@ -129,10 +152,10 @@ func (e *egress) usable(list uint32) []egressPath {
 	return paths
 }
 
-// ranked returns what the path manager needs of a route with these paths, best first.
-func ranked(paths []egressPath) pathmanager.Route {
-	r := pathmanager.Route{State: pathmanager.RoutePresent, LocalPref: paths[0].localPref, PathLength: uint16(paths[0].pathLength), Origin: uint8(paths[0].origin)}
-	if paths[0].draining {
+// ranked returns what the path manager needs of a route with this best path.
+func ranked(best egressPath) pathmanager.Route {
+	r := pathmanager.Route{State: pathmanager.RoutePresent, LocalPref: best.localPref, PathLength: uint16(best.pathLength), Origin: uint8(best.origin)}
+	if best.draining {
 		r.State = pathmanager.RouteDraining
 	}
 	return r

@@ -23,16 +23,32 @@ type locators struct {
 	known map[netip.Prefix]bool // prefixes with a route
 	dead  map[netip.Prefix]bool // prefixes with a BLACKHOLE route; true if they had another route
 	lost  map[netip.Prefix]bool // prefixes that had a route
+	// reached has what was found out about SIDs since the last change, of mostReached at most.
+	reached map[netip.Addr]bool
 }
 
+const mostReached = 4096
+
 func newLocators() locators {
-	return locators{known: map[netip.Prefix]bool{}, dead: map[netip.Prefix]bool{}, lost: map[netip.Prefix]bool{}}
+	return locators{known: map[netip.Prefix]bool{}, dead: map[netip.Prefix]bool{}, lost: map[netip.Prefix]bool{}, reached: map[netip.Addr]bool{}}
 }
 
 // reaches reports whether the SID is reachable according to BGP: it is not when its longest
 // matching route has BLACKHOLE, or was withdrawn and no other matches. A locator that was never in
 // BGP may be routed by an IGP.
 func (l *locators) reaches(sid netip.Addr) bool {
+	reached, ok := l.reached[sid]
+	if !ok {
+		if len(l.reached) == mostReached {
+			clear(l.reached)
+		}
+		reached = l.examine(sid)
+		l.reached[sid] = reached
+	}
+	return reached
+}
+
+func (l *locators) examine(sid netip.Addr) bool {
 	known := longest(l.known, sid)
 	if longest(l.dead, sid) > known {
 		return false
@@ -80,6 +96,7 @@ func (l *locators) change(p bgp.UnicastPath) bool {
 		delete(l.dead, p.Prefix)
 		delete(l.lost, p.Prefix)
 	}
+	clear(l.reached)
 	return true
 }
 
