@@ -56,6 +56,8 @@ type delivery struct {
 // them.
 type suspension struct {
 	active bool
+	// peers is the number of peers that withdraw in a burst: the members stay out as long.
+	peers int
 	// moved are the networks whose delivery has changed since. The routes of some may not be in the
 	// kernel yet, which has their previous ones, to the groups that members were taken out of.
 	moved []netip.Prefix
@@ -324,7 +326,7 @@ func (e *egress) suspend(gone func(member) bool) (found bool) {
 // meanwhile.
 func (e *egress) resume() bool {
 	s := &e.delivery.suspended
-	if !s.active || len(e.delivery.due) > 0 || len(e.walk.peers) > 0 {
+	if !s.active || s.peers > 0 || len(e.delivery.due) > 0 || len(e.walk.peers) > 0 {
 		return false
 	}
 	for i := len(s.moved) - 1; i >= 0; i-- {

@@ -116,6 +116,7 @@ type peer struct {
 	states  [pathmanager.RoutePresent + 1]int
 	leaving bool
 	sids    map[uint32]int // routes by number of their SID
+	burst   burst
 }
 
 // pathKey identifies a VPN route.

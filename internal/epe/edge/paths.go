@@ -185,8 +185,12 @@ func (e *egress) set(p *peer, prefix netip.Prefix, rd vpn.ID, path *egressPath) 
 	case had && path == nil:
 		e.count(rd, p, -1)
 	}
+	reachable := p.reachable()
 	if !e.apply(p, n) && (len(e.delivery.rules.asns) > 0 || e.delivery.rules.learns) {
 		e.deliver(prefix) // whose origin AS may have changed
+	}
+	if p.reachable() < reachable {
+		e.withdrew(p)
 	}
 }
 
