@@ -176,6 +176,8 @@ static long (*bpf_probe_read_kernel)(void *to, __u32 size, const void *from) = (
 static __s64 (*bpf_csum_update)(struct __sk_buff *skb, __u32 sum) = (void *)40;
 static __u64 (*bpf_jiffies64)(void) = (void *)118;
 static long (*bpf_ringbuf_output)(void *map, const void *data, __u64 size, __u64 flags) = (void *)130;
+static void *(*bpf_ringbuf_reserve)(void *map, __u64 size, __u64 flags) = (void *)131;
+static void (*bpf_ringbuf_submit)(void *data, __u64 flags) = (void *)132;
 static long (*bpf_redirect_neigh)(__u32 ifindex, struct bpf_redir_neigh *params, int size, __u64 flags) = (void *)152;
 static long (*bpf_loop)(__u32 turns, void *callback, void *context, __u64 flags) = (void *)181;
 

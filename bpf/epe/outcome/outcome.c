@@ -54,20 +54,25 @@ enum {
 	ACTIVE_ESTABLISHED = 4,
 	PASSIVE_ESTABLISHED = 5,
 	RTO = 8,
-	STATE = 10,
 	RTT = 12,
 
 	RTO_FLAG = 1 << 0,
-	STATE_FLAG = 1 << 2,
 	RTT_FLAG = 1 << 3,
-
-	TCP_CLOSE = 7,
 };
 
 struct tcp_sock;
 static long (*bpf_sock_ops_cb_flags_set)(struct bpf_sock_ops *skops, int flags) = (void *)59;
 static __u64 (*bpf_get_netns_cookie)(void *ctx) = (void *)122;
 static struct tcp_sock *(*bpf_skc_to_tcp_sock)(void *sk) = (void *)137;
+
+struct minmax_sample {
+	__u32 t;
+	__u32 v;
+};
+
+struct minmax {
+	struct minmax_sample s[3];
+} KERNEL;
 
 /* Members of the kernel's structures that are read here. In jiffies: busy without a limit, limited by
  * the receive window, by the send buffer. An interval that has not ended began at chrono_start, and is
@@ -76,6 +81,16 @@ struct tcp_sock {
 	__u32 chrono_start;
 	__u32 chrono_stat[3];
 	__u8 chrono_type : 2;
+	__u64 bytes_acked;
+	__u32 srtt_us; /* times 8 */
+	struct minmax rtt_min;
+	__u32 data_segs_out;
+	__u32 total_retrans;
+} KERNEL;
+
+/* Unlike skc_num, this port stays when the socket is closed. */
+struct inet_sock {
+	__u16 inet_sport;
 } KERNEL;
 
 struct net {
@@ -158,10 +173,11 @@ static __u64 (*bpf_ringbuf_query)(void *map, __u64 flags) = (void *)134;
 /* Closed connections are read together: at the latest when so many bytes of reports wait. */
 #define TOGETHER (64 * 1024)
 
-/* The members of a context are read one by one: the compiler must not join them. */
-static __always_inline void copy_address(__u8 *to, __u32 family, __u32 address4, const volatile __u32 *address6)
+/* The members of a socket are read one by one: the compiler must not join them. */
+static __always_inline void copy_address(__u8 *to, __u32 family, __u32 address4, const volatile struct in6_addr *address6)
 {
 	__u32 *words = (__u32 *)to;
+	const volatile __u32 *from = (const volatile __u32 *)address6;
 
 	if (family == AF_INET) {
 		words[0] = words[1] = 0;
@@ -169,29 +185,27 @@ static __always_inline void copy_address(__u8 *to, __u32 family, __u32 address4,
 		words[3] = address4;
 		return;
 	}
-	words[0] = address6[0];
-	words[1] = address6[1];
-	words[2] = address6[2];
-	words[3] = address6[3];
+	words[0] = from[0];
+	words[1] = from[1];
+	words[2] = from[2];
+	words[3] = from[3];
 }
 
-static __always_inline void send_report(struct bpf_sock_ops *ctx, enum kind kind, __u32 retries)
+static __always_inline void send_report(const struct tcp_sock *tp, const struct began *began, enum kind kind, __u32 retries)
 {
-	struct report r = {};
-	void *sk = (void *)ctx->sk;
-	struct tcp_sock *tp;
-	struct began *began;
-	__u64 us, ticks;
+	const struct sock_common *sk = (const struct sock_common *)tp;
+	__u64 us = (bpf_ktime_get_ns() - began->ns) / 1000, ticks = bpf_jiffies64() - began->jiffies;
+	struct report *r;
+	__u16 family;
 
-	if (!sk)
+	r = bpf_ringbuf_reserve(&reports, sizeof(*r), 0);
+	if (!r) {
+		__sync_fetch_and_add(&lost, 1);
 		return;
-	began = bpf_sk_storage_get(&connections, sk, 0, 0);
-	tp = bpf_skc_to_tcp_sock(sk);
-	if (!began || !tp)
-		return;
-	us = (bpf_ktime_get_ns() - began->ns) / 1000;
-	ticks = bpf_jiffies64() - began->jiffies;
-	r.duration_us = us;
+	}
+	r->acked = tp->bytes_acked;
+	r->duration_us = us;
+	r->busy_us = r->window_us = r->buffer_us = 0;
 	/* The length of a jiffy follows from the two clocks. */
 	if (ticks) {
 		__u64 jiffy = us / ticks, busy = tp->chrono_stat[0], window = tp->chrono_stat[1], buffer = tp->chrono_stat[2];
@@ -203,24 +217,40 @@ static __always_inline void send_report(struct bpf_sock_ops *ctx, enum kind kind
 			window += running;
 		else if (type == 3)
 			buffer += running;
-		r.busy_us = (busy + window + buffer) * jiffy;
-		r.window_us = window * jiffy;
-		r.buffer_us = buffer * jiffy;
+		r->busy_us = (busy + window + buffer) * jiffy;
+		r->window_us = window * jiffy;
+		r->buffer_us = buffer * jiffy;
 	}
-	r.acked = ctx->bytes_acked;
-	r.srtt_us = ctx->srtt_us >> 3;
-	r.min_rtt_us = ctx->rtt_min;
-	r.sent = ctx->data_segs_out;
-	r.retransmitted = ctx->total_retrans;
-	r.retries = retries;
-	copy_address(r.local, ctx->family, ctx->local_ip4, ctx->local_ip6);
-	copy_address(r.remote, ctx->family, ctx->remote_ip4, ctx->remote_ip6);
-	r.local_port = ctx->local_port;
-	r.remote_port = ntohl(ctx->remote_port);
-	r.kind = kind;
-	if (bpf_ringbuf_output(&reports, &r, sizeof(r),
-			       kind == CLOSED && bpf_ringbuf_query(&reports, BPF_RB_AVAIL_DATA) < TOGETHER ? BPF_RB_NO_WAKEUP : BPF_RB_FORCE_WAKEUP))
-		__sync_fetch_and_add(&lost, 1);
+	r->srtt_us = tp->srtt_us >> 3;
+	r->min_rtt_us = tp->rtt_min.s[0].v;
+	r->sent = tp->data_segs_out;
+	r->retransmitted = tp->total_retrans;
+	r->retries = retries;
+	family = sk->skc_family;
+	copy_address(r->local, family, sk->skc_rcv_saddr, &sk->skc_v6_rcv_saddr);
+	copy_address(r->remote, family, sk->skc_daddr, &sk->skc_v6_daddr);
+	r->local_port = ntohs(((const struct inet_sock *)tp)->inet_sport);
+	r->remote_port = ntohs(sk->skc_dport);
+	r->kind = kind;
+	r->unused = 0;
+	bpf_ringbuf_submit(r, kind == CLOSED && bpf_ringbuf_query(&reports, BPF_RB_AVAIL_DATA) < TOGETHER ? BPF_RB_NO_WAKEUP : BPF_RB_FORCE_WAKEUP);
+}
+
+/* tcp_destroy_sock(struct sock *sk): once for each socket, where a callback of its state would be four
+ * times. */
+SEC("tp_btf/tcp_destroy_sock")
+int closed(struct bpf_raw_tracepoint_args *ctx)
+{
+	void *sk = (void *)ctx->args[0];
+	struct began *began = bpf_sk_storage_get(&connections, sk, 0, 0);
+	struct tcp_sock *tp;
+
+	if (!began)
+		return 0;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (tp)
+		send_report(tp, began, CLOSED, 0);
+	return 0;
 }
 
 /* tcp_retransmit_synack(const struct sock *sk, const struct request_sock *req) */
@@ -250,6 +280,7 @@ int unanswered(struct bpf_raw_tracepoint_args *ctx)
 SEC("sockops")
 int observe(struct bpf_sock_ops *ctx)
 {
+	struct tcp_sock *tp;
 	struct began *began;
 	void *sk;
 
@@ -267,29 +298,33 @@ int observe(struct bpf_sock_ops *ctx)
 		began->ns = bpf_ktime_get_ns();
 		began->jiffies = bpf_jiffies64();
 		began->rtt = ctx->bpf_sock_ops_cb_flags & RTT_FLAG;
-		bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | RTO_FLAG | STATE_FLAG | RTT_FLAG);
-		break;
+		bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | RTO_FLAG | RTT_FLAG);
+		return 1;
 	case RTT:
 		if (ctx->bytes_acked < bulk)
-			break;
-		sk = (void *)ctx->sk;
-		began = sk ? bpf_sk_storage_get(&connections, sk, 0, 0) : 0;
-		if (!began || began->bulk)
-			break;
-		began->bulk = 1;
-		send_report(ctx, BULK, 0);
-		if (!began->rtt)
-			bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags & ~RTT_FLAG);
+			return 1;
 		break;
 	case RTO:
+		break;
+	default:
+		return 1;
+	}
+	sk = (void *)ctx->sk;
+	if (!sk)
+		return 1;
+	began = bpf_sk_storage_get(&connections, sk, 0, 0);
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!began || !tp)
+		return 1;
+	if (ctx->op == RTO) {
 		/* Not of each packet that a full queue drops: from the first expiry on, of which the
 		 * second one follows without any acknowledgment in between. */
-		send_report(ctx, TIMEOUT, ctx->args[0]);
-		break;
-	case STATE:
-		if (ctx->args[1] == TCP_CLOSE)
-			send_report(ctx, CLOSED, 0);
-		break;
+		send_report(tp, began, TIMEOUT, ctx->args[0]);
+	} else if (!began->bulk) {
+		began->bulk = 1;
+		send_report(tp, began, BULK, 0);
+		if (!began->rtt)
+			bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags & ~RTT_FLAG);
 	}
 	return 1;
 }

@@ -167,6 +167,10 @@ func New(o Options) (_ *Watcher, err error) {
 		return nil, fmt.Errorf("attach to tracepoint %q: %w", synackPoint, err)
 	}
 	w.links = append(w.links, l)
+	if l, err = link.AttachTracing(link.TracingOptions{Program: w.objects.Closed}); err != nil {
+		return nil, fmt.Errorf("attach to tracepoint of closed sockets: %w", err)
+	}
+	w.links = append(w.links, l)
 	return w, nil
 }
 

@@ -39,6 +39,7 @@ type programReport struct {
 const (
 	programMapConnections = "connections"
 	programMapReports     = "reports"
+	programProgClosed     = "closed"
 	programProgObserve    = "observe"
 	programProgUnanswered = "unanswered"
 	programVarReport      = "_report"
@@ -89,6 +90,7 @@ type programSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programProgramSpecs struct {
+	Closed     *ebpf.ProgramSpec `ebpf:"closed"`
 	Observe    *ebpf.ProgramSpec `ebpf:"observe"`
 	Unanswered *ebpf.ProgramSpec `ebpf:"unanswered"`
 }
@@ -156,12 +158,14 @@ type programVariables struct {
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programPrograms struct {
+	Closed     *ebpf.Program `ebpf:"closed"`
 	Observe    *ebpf.Program `ebpf:"observe"`
 	Unanswered *ebpf.Program `ebpf:"unanswered"`
 }
 
 func (p *programPrograms) Close() error {
 	return _ProgramClose(
+		p.Closed,
 		p.Observe,
 		p.Unanswered,
 	)
