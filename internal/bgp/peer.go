@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -290,6 +291,9 @@ func (s *Speaker) inSlices(step func(Family) (done bool)) {
 				defer s.mu.Unlock()
 				done = step(f)
 			}()
+			// Without this, the mutex is taken again before a goroutine that waits for it runs, until
+			// that has waited for a millisecond.
+			runtime.Gosched()
 		}
 	}
 }
