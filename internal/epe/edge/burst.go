@@ -8,9 +8,10 @@ import (
 	"github.com/tabane/tabane/internal/daemon"
 )
 
-// A peer that withdraws most of its routes one by one discards the packets of all these networks at
-// once, long before each of them has another route here: that takes the kernel seconds for 100,000.
-// So all deliveries leave such a peer for a while. What is left of them then returns.
+// A peer that withdraws most of its routes one by one, or one that covers many networks, discards
+// their packets at once, long before each of them has another route here: that takes the kernel
+// seconds for 100,000. So all deliveries leave such a peer for a while. What is left of them then
+// returns.
 
 const (
 	// A peer withdraws in a burst if, within burstFor, it withdraws an eighth of its routes, and
@@ -37,7 +38,7 @@ func (e *egress) withdrew(p *peer) {
 	if age := now.Sub(b.since); !b.left && (age < 0 || age >= burstFor) {
 		*b = burst{since: now, had: p.reachable() + 1}
 	}
-	if b.lost++; !b.left && b.lost > max(fewInBurst, b.had/burstShare) && e.after != nil {
+	if b.lost++; !b.left && b.lost > max(fewInBurst, b.had/burstShare) {
 		e.leavePeer(p)
 	}
 }
@@ -45,38 +46,46 @@ func (e *egress) withdrew(p *peer) {
 // leavePeer has all deliveries leave a peer at once: groups go on without it, and the kernel deletes
 // the routes to it alone with their nexthop object. Their packets follow the best path.
 func (e *egress) leavePeer(p *peer) {
-	b := &p.burst
-	b.left = true
-	e.delivery.suspended.peers++
-	through := func(m member) bool { return m.peer == p }
-	e.suspend(through)
+	e.suspend(func(m member) bool { return m.peer == p })
 	if e.flushNow != nil {
 		e.flushNow()
 	}
+	if e.after == nil {
+		return
+	}
+	b := &p.burst
 	for n, d := range e.delivering {
-		if sid := e.sids.Value(n); e.leads(sid, through) {
+		if sid := e.sids.Value(n); !slices.Contains(b.sids, sid) && e.leadsTo(p, sid) {
 			b.sids = append(b.sids, sid)
 			e.kernel.Suspend(d.Key())
 		}
 	}
-	e.awaitEnd(p)
+	if !b.left {
+		b.left = true
+		e.delivery.suspended.peers++
+		e.awaitEnd(p)
+	}
 }
 
-// leads reports whether all that is delivered to a SID goes through these members.
-func (e *egress) leads(sid netip.Addr, through func(member) bool) bool {
+// leadsTo reports whether what is delivered to a SID leads to this peer, and to no other.
+func (e *egress) leadsTo(p *peer, sid netip.Addr) (found bool) {
 	for _, g := range e.delivery.groups {
-		if slices.ContainsFunc(g.present(), func(m member) bool { return m.sid == sid && !through(m) }) {
-			return false
+		for _, m := range g.members {
+			if m.sid == sid && m.peer != p {
+				return false
+			}
+			found = found || m.sid == sid
 		}
 	}
-	return true
+	return found
 }
 
-// awaitEnd has the deliveries return to a peer when its burst has ended.
+// awaitEnd has the deliveries return to a peer when its burst has ended, and no network is left to
+// be brought up to date.
 func (e *egress) awaitEnd(p *peer) {
 	e.after(burstFor, func() {
 		b := &p.burst
-		if b.lost > fewInBurst {
+		if b.lost > fewInBurst || len(e.delivery.due) > 0 || len(e.walk.peers) > 0 {
 			b.lost = 0
 			e.awaitEnd(p)
 			return

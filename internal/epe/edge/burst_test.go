@@ -125,3 +125,46 @@ func TestBurstLostSID(t *testing.T) {
 		t.Errorf("%d routes after it is reachable again, want %d", len(s.kernel.routes), manyNetworks-daemon.Step-1)
 	}
 }
+
+// TestCoveringRoute: a peer that withdraws a route to many networks is left by all of them at once,
+// also where there is no other, and used again for others once they are up to date.
+func TestCoveringRoute(t *testing.T) {
+	s := newSpreadingIn(t, Mode{Single: "b"})
+	var later []func()
+	s.after = func(_ time.Duration, f func()) { later = append(later, f) }
+	s.announceMany()
+	if n := len(s.kernel.routes); n != manyNetworks+2 {
+		t.Fatalf("%d routes, want %d", n, manyNetworks+2)
+	}
+	s.announce("2", "2a00::/12", false)
+	left := func(want int) {
+		t.Helper()
+		if n := len(s.kernel.routes); n != want {
+			t.Errorf("%d routes, want %d", n, want)
+		}
+	}
+	left(0)
+	if len(later) != 1 {
+		t.Fatalf("%d callbacks", len(later))
+	}
+	later[0]() // before the networks are up to date
+	if len(s.delivery.due) == 0 || len(later) != 2 {
+		t.Fatalf("%d networks are due, %d callbacks", len(s.delivery.due), len(later))
+	}
+	s.settle(20)
+	left(0)
+	later[1]()
+	s.settle(20)
+	left(1)
+	if got := s.kernel.through(netip.MustParsePrefix(networkOfBoth)); !slices.Equal(got, []string{sidB}) {
+		t.Errorf("through %q", got)
+	}
+
+	// It has no other route.
+	s.announce("2", networkOfBoth, false)
+	s.announce("2", "2a00::/12", true)
+	s.settle(20)
+	left(manyNetworks + 1)
+	s.announce("2", "2a00::/12", false)
+	left(0)
+}

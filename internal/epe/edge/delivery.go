@@ -257,7 +257,7 @@ func (e *egress) setDelivery(d *Delivery) {
 
 // deliverWithin applies a change of the route of a peer to a prefix: to the prefix itself, and to
 // those inside that the route covers. Of those there may be so many that it takes long. They are
-// due then, and if the peer has lost its route, it leaves all groups at once.
+// due then, and if the peer has lost its route, all deliveries leave it at once.
 func (e *egress) deliverWithin(p *peer, prefix netip.Prefix) {
 	if e.delivery.rules.none && e.delivery.networks.Size() == 0 {
 		return
@@ -278,8 +278,8 @@ func (e *egress) deliverWithin(p *peer, prefix netip.Prefix) {
 		}
 		return
 	}
-	if !e.covering(p, prefix).sid.IsValid() && e.suspend(func(m member) bool { return m.peer == p }) && e.flushNow != nil {
-		e.flushNow()
+	if !e.covering(p, prefix).sid.IsValid() {
+		e.leavePeer(p)
 	}
 	for inside, n := range e.delivery.networks.Subnets(prefix) {
 		if !n.due && inside != prefix {
