@@ -143,9 +143,10 @@ type Queue[P any] struct {
 	lag      time.Duration  // what the target is longer by
 	rtt      time.Duration  // of the path
 	rate     unit.Bandwidth // that is paced to; 0: not at all
-	maxBytes int            // bytes
-	early    int            // bytes of a flow from which on congestion is signaled at once
-	free     time.Duration  // when the next packet may be sent
+	last     transmission
+	maxBytes int           // bytes
+	early    int           // bytes of a flow from which on congestion is signaled at once
+	free     time.Duration // when the next packet may be sent
 	flows    []flow
 	fresh    turn // flows that send little
 	old      turn
@@ -159,6 +160,13 @@ type Queue[P any] struct {
 	bytes     int
 	busy      int // flows that have packets
 	counted   Counters
+}
+
+// transmission is how long the last packet takes at the pacing rate: the next one usually has the
+// same size, and each would cost a division.
+type transmission struct {
+	size int
+	time time.Duration
 }
 
 // node is a queued packet; next is the following one of its flow, or of the unused ones.
@@ -225,7 +233,7 @@ func New[P any](o Options[P]) (*Queue[P], error) {
 // Set sets the rate of the path, in bytes as Push has them. Packets are paced to 0.97 of it; 0 does
 // not pace.
 func (q *Queue[P]) Set(rate unit.Bandwidth) {
-	q.rate = rate / 100 * pacingPercent
+	q.rate, q.last = rate/100*pacingPercent, transmission{}
 	q.setLaw()
 }
 
@@ -303,7 +311,10 @@ func (q *Queue[P]) Line(size int) time.Duration {
 	if q.rate == 0 {
 		return 0
 	}
-	return q.rate.TimeFor(unit.Size(size))
+	if size != q.last.size {
+		q.last = transmission{size, q.rate.TimeFor(unit.Size(size))}
+	}
+	return q.last.time
 }
 
 // Push queues a packet of size bytes, or returns false: the packet is to be dropped, because its
@@ -367,7 +378,7 @@ func (q *Queue[P]) Charge(now time.Duration, size int) { q.charge(now, size, q.o
 // charge is Charge for a packet that is sent late by at most a time that is not lost.
 func (q *Queue[P]) charge(now time.Duration, size int, late time.Duration) {
 	if q.rate != 0 {
-		q.free = max(q.free, now-late) + q.rate.TimeFor(unit.Size(max(size, 0)))
+		q.free = max(q.free, now-late) + q.Line(size)
 	}
 }
 
@@ -402,7 +413,7 @@ func (q *Queue[P]) Pop(now time.Duration) (p P, size int, ok bool) {
 			continue
 		}
 		q.serving, q.servingAt, q.now = f, at, now
-		n, ok := codel.Dequeue(&f.control, q.law, now, (*served[P])(q))
+		i, ok := codel.Dequeue(&f.control, q.law, now, (*served[P])(q))
 		if !ok {
 			// A flow that was served and became empty waits at the end of the old ones, so that
 			// it cannot be first again with its next packet (RFC 8290, section 4.2).
@@ -415,6 +426,7 @@ func (q *Queue[P]) Pop(now time.Duration) (p P, size int, ok bool) {
 			f.owed = 0
 			continue
 		}
+		n := &q.nodes[i]
 		f.deficit -= n.size
 		if f.packets == 0 {
 			f.owed = 0
@@ -426,7 +438,9 @@ func (q *Queue[P]) Pop(now time.Duration) (p P, size int, ok bool) {
 		q.charge(now, int(n.size), late)
 		q.o.Signals.flows[at].sent(now, now-n.arrived >= q.law.Target)
 		q.counted.Sent++
-		return n.packet, int(n.size), true
+		p, size = n.packet, int(n.size)
+		q.release(i)
+		return p, size, true
 	}
 }
 
@@ -435,32 +449,34 @@ func (q *Queue[P]) Pop(now time.Duration) (p P, size int, ok bool) {
 func (q *Queue[P]) Clear(use func(P)) {
 	for i := range q.flows {
 		for q.flows[i].packets > 0 {
-			use(q.first(int32(i)).packet)
+			n := q.first(int32(i))
+			p := q.nodes[n].packet
+			q.release(n)
+			use(p)
 		}
 	}
 }
 
-// served implements codel.Queue for the flow that is served.
+// served implements codel.Queue for the flow that is served. Its packets are their nodes.
 type served[P any] Queue[P]
 
-func (s *served[P]) Pop() (node[P], time.Duration, bool) {
-	f := s.serving
-	if f.packets == 0 {
-		return node[P]{}, 0, false
+func (s *served[P]) Pop() (int32, time.Duration, bool) {
+	if s.serving.packets == 0 {
+		return noIndex, 0, false
 	}
-	n := (*Queue[P])(s).first(s.servingAt)
-	return n, n.arrived, true
+	i := (*Queue[P])(s).first(s.servingAt)
+	return i, s.nodes[i].arrived, true
 }
 
 func (s *served[P]) Bytes() int { return s.serving.bytes }
 
 // Signal marks a packet, or has the next one of its flow refused. The packet is sent in any case.
-func (s *served[P]) Signal(n node[P]) bool {
+func (s *served[P]) Signal(i int32) bool {
 	q := (*Queue[P])(s)
 	if !q.signal(q.now, q.servingAt) {
 		return true
 	}
-	if s.o.Mark != nil && s.o.Mark(n.packet) {
+	if s.o.Mark != nil && s.o.Mark(s.nodes[i].packet) {
 		s.counted.Marked++
 	} else {
 		s.serving.owed++
@@ -468,11 +484,11 @@ func (s *served[P]) Signal(n node[P]) bool {
 	return true
 }
 
-// first removes the first packet of a flow that has one.
-func (q *Queue[P]) first(at int32) node[P] {
+// first removes the first packet of a flow that has one. The caller releases its node.
+func (q *Queue[P]) first(at int32) int32 {
 	f := &q.flows[at]
 	i := f.first
-	n := q.nodes[i]
+	n := &q.nodes[i]
 	f.first = n.next
 	if f.packets--; f.packets == 0 {
 		q.busy--
@@ -481,9 +497,13 @@ func (q *Queue[P]) first(at int32) node[P] {
 	q.packets--
 	q.bytes -= int(n.size)
 	q.o.Signals.flows[at].packets--
+	return i
+}
+
+// release makes a node unused.
+func (q *Queue[P]) release(i int32) {
 	q.nodes[i] = node[P]{next: q.unused}
 	q.unused = i
-	return n
 }
 
 // Signals is what signals do to the flows. It is shared by the queues of several paths, which have
@@ -554,10 +574,12 @@ func (q *Queue[P]) fattest() int32 {
 
 // evict drops the first packet of a flow: the earlier the loss is noticed, the better.
 func (q *Queue[P]) evict(at int32) {
-	n := q.first(at)
+	i := q.first(at)
+	p := q.nodes[i].packet
+	q.release(i)
 	q.counted.Evicted++
 	if q.o.Drop != nil {
-		q.o.Drop(n.packet)
+		q.o.Drop(p)
 	}
 }
 
