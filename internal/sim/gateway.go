@@ -97,6 +97,7 @@ type carrier struct {
 	queues        sched.Queues
 	signals       pacer.Signals
 	paths         []sched.Path
+	version       uint64 // of paths, as of sched.Segment
 	lines         []sending
 	number        tunnel.Numbering
 	passengers    []passenger
@@ -252,7 +253,7 @@ func (t *carrier) passengerOf(p *packet) (*passenger, int) {
 
 // carry adds the tunnel of one direction, and returns the hop of packets that enter it.
 func (s *Sim) carry(g *Gateway, paths []Path, reverse bool) (uint32, error) {
-	t := &carrier{Gateway: g, id: int32(len(s.carriers)), replies: reverse && g.Replies > 0}
+	t := &carrier{Gateway: g, id: int32(len(s.carriers)), version: 1, replies: reverse && g.Replies > 0}
 	if t.replies {
 		paths = paths[g.Replies-1 : g.Replies]
 	}
@@ -344,7 +345,7 @@ func (t *carrier) send(s *Sim, p *packet, size int32) {
 			}
 		}
 	}
-	set := t.schedule.Next(t.paths, sched.Segment{Now: s.now, Size: int(size), Flow: uint32(number), Kind: kindOf(p.kind)})
+	set := t.schedule.Next(t.paths, sched.Segment{Now: s.now, Size: int(size), Flow: uint32(number), Kind: kindOf(p.kind), Version: t.version})
 	if set == 0 {
 		t.result.Unsent++
 		return
@@ -387,12 +388,12 @@ func (t *carrier) target() {
 
 // drain sends the packets of a path's queue that are due.
 func (t *carrier) drain(s *Sim, i int) {
-	for {
-		e, _, ok := t.lines[i].queue.Pop(s.now)
+	for q := t.lines[i].queue; q.Next() <= s.now; {
+		e, _, ok := q.Pop(s.now)
 		if !ok {
 			return
 		}
-		t.transmit(s, i, e, t.lines[i].queue.Line(int(e.size)))
+		t.transmit(s, i, e, q.Line(int(e.size)))
 	}
 }
 
@@ -686,6 +687,7 @@ func (t *carrier) probe(s *Sim) {
 			// A full queue delays replies too: a path on which packets arrive is not dead.
 			if (t.Open || l.progress < sent) && l.alive.Missed() {
 				t.paths[i].Usable = t.Probes
+				t.version++
 				t.rescue(s, i)
 			}
 		}
@@ -753,6 +755,7 @@ func (t *carrier) probed(s *Sim, p *packet) {
 // replied processes the reply at the sending end.
 func (t *carrier) replied(s *Sim, p *packet) {
 	path := &t.paths[p.blocks]
+	t.version++
 	path.Jitter = time.Duration(p.data)
 	if t.Probes {
 		d := &t.measured[p.blocks].probing.delay

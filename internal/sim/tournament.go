@@ -97,6 +97,9 @@ func (t *tournament) remove(source int32) { t.enter(source, none) }
 func (t *tournament) enter(source int32, e uint64) {
 	i, way := t.leaf(source)
 	entries := t.entries
+	if entries[i] == e {
+		return // most timers are set to the time that they have
+	}
 	entries[i] = e
 	for _, above := range way {
 		e = min(e, entries[i^1], entries[i^2], entries[i^3])
