@@ -183,6 +183,13 @@ func (w World) best(own map[string]*result.Run, traffic, transport string) *resu
 	return best
 }
 
+// Needs reports whether a measure judges the cell of a traffic over a transport, or another one by it.
+func (w World) Needs(traffic, transport string) bool {
+	return slices.ContainsFunc(Measures(w.Kind), func(m Measure) bool {
+		return m.Traffic == traffic && (m.Transport == transport || m.Against == transport || slices.Contains(w.judges(m.Transport), transport))
+	})
+}
+
 // carriedShare is the share of a stream's rate that arrives where a path carries it: it begins with
 // the handshake and slow start.
 const carriedShare = 0.9

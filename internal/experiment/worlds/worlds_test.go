@@ -11,6 +11,7 @@ import (
 
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/experiment/result"
+	"github.com/tabane/tabane/internal/experiment/scenario"
 )
 
 func anyOptions(t *rapid.T) Options {
@@ -214,6 +215,48 @@ func TestAgain(t *testing.T) {
 	}
 	if _, any := (World{Options: Options{Kind: EPE}}).Again([]result.Run{run(Bulk, "a", 8, 0)}); any {
 		t.Error("no measure of EPE needs it")
+	}
+}
+
+// TestNeeds: the runs that no measure needs change none, and each that one needs changes some where
+// it is the best.
+func TestNeeds(t *testing.T) {
+	delivers := func(traffic, transport string, rate float64) result.Run {
+		r := run(traffic, transport, rate, 0)
+		r.Metrics[result.DatagramDelayP95] = 1 / rate
+		return r
+	}
+	for _, k := range Kinds() {
+		left := 0
+		for n := range 50 {
+			w := Draw(Options{Kind: k, Seed: 1, Number: n})
+			transports := w.experiment(&scenario.Experiment{}).TransportNames()
+			for _, traffic := range append([]string{Bulk}, w.Extra...) {
+				var all, needed []result.Run
+				for i, name := range transports {
+					r := delivers(traffic, name, float64(10+(11*i+n)%len(transports)))
+					all = append(all, r)
+					if w.Needs(traffic, name) {
+						needed = append(needed, r)
+					}
+				}
+				whole := w.Judge(all)
+				if !reflect.DeepEqual(w.Judge(needed), whole) {
+					t.Errorf("%s %s: the runs that are not needed change a measure", w.Name(), traffic)
+				}
+				left += len(all) - len(needed)
+				for i := range needed {
+					best := slices.Clone(needed)
+					best[i] = delivers(traffic, best[i].Transport, 1000)
+					if reflect.DeepEqual(w.Judge(best), whole) {
+						t.Errorf("%s: %s over %s is needed by no measure", w.Name(), traffic, best[i].Transport)
+					}
+				}
+			}
+		}
+		if left == 0 != (k == Clients) {
+			t.Errorf("%s: %d runs are not needed", k, left)
+		}
 	}
 }
 

@@ -35,6 +35,8 @@ const (
 type Options struct {
 	// Spec must have passed Check.
 	Spec *scenario.Spec
+	// Cells, if set, chooses the cells that are simulated. nil: all.
+	Cells func(result.CellKey) bool
 	// Trials is the number of trials of each cell. Default: that of the scenario, or one with
 	// Quick. Trial i of every cell has the seed Seed + i, so that cells are compared with the
 	// same random numbers.
@@ -103,6 +105,9 @@ func Run(ctx context.Context, o Options) (result.Result, error) {
 	}
 	var jobs []job
 	for _, k := range e.Cells() {
+		if o.Cells != nil && !o.Cells(k) {
+			continue
+		}
 		for trial := range e.TrialsOf(e.Case(k.Case), o.Trials, o.Quick) {
 			jobs = append(jobs, job{k, trial})
 		}

@@ -180,7 +180,8 @@ func (o *WorldsOptions) simulate(ctx context.Context, w worlds.World) ([]result.
 	if err != nil {
 		return nil, err
 	}
-	r, err := Run(ctx, Options{Spec: spec, Seed: w.SimulatorSeed(), Jobs: 1})
+	needed := func(k result.CellKey) bool { return w.Needs(k.Traffic, k.Transport) }
+	r, err := Run(ctx, Options{Spec: spec, Cells: needed, Seed: w.SimulatorSeed(), Jobs: 1})
 	if err != nil {
 		return nil, err
 	}
