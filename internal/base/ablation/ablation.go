@@ -64,6 +64,13 @@ func (c Constant) Variants() []Variant {
 // Text is the value of the variant.
 func (v Variant) Text() string { return v.text(v.value) }
 
+// Within reports whether its value is between that of the constant and that of another variant: a
+// decision that is the same with both of these is the same with this one.
+func (v Variant) Within(other Variant) bool {
+	own := v.get()
+	return own <= v.value && v.value <= other.value || other.value <= v.value && v.value <= own
+}
+
 // Apply gives the constant that value. Decisions must not run meanwhile. What it returns undoes it.
 func (v Variant) Apply() (restore func()) {
 	before := v.get()

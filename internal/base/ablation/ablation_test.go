@@ -31,3 +31,19 @@ func TestVariants(t *testing.T) {
 		t.Errorf("%s and %v stay", wait, share)
 	}
 }
+
+// TestWithin: half is between the value and 0, twice as much between the value and a larger one.
+func TestWithin(t *testing.T) {
+	least, most, middle := 8, 8, 8
+	for _, tt := range []struct {
+		c            Constant
+		half, double bool
+	}{
+		{Integer("least", &least, 0), true, false}, {Integer("most", &most, 1<<20), false, true}, {Integer("middle", &middle, 9), false, false},
+	} {
+		v := tt.c.Variants()
+		if half, double := v[0].Within(v[2]), v[1].Within(v[2]); half != tt.half || double != tt.double {
+			t.Errorf("%s: half %t, double %t", tt.c.Name, half, double)
+		}
+	}
+}

@@ -17,6 +17,7 @@ import (
 	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/base/ablation"
 	"github.com/tabane/tabane/internal/cli"
 	"github.com/tabane/tabane/internal/cli/files"
 	"github.com/tabane/tabane/internal/experiment/worlds"
@@ -30,6 +31,7 @@ type worldsFlags struct {
 	runs, worst, jobs      int
 	shard, csv, from, out  string
 	ablate                 bool
+	constants              []string
 }
 
 func (a *app) simWorlds() *cobra.Command {
@@ -48,6 +50,7 @@ Exit code 0: all worlds were simulated, whatever came out; 2: it could not run, 
   tabane sim worlds --kind epe --seed 7 --count 200 --out worst && tabane sim run worst/epe-7-42.yaml
   tabane sim worlds --traffic bulk --runs 3 --seed 41
   tabane sim worlds --kind epe --count 20 --ablate
+  tabane sim worlds --ablate --constants burst,copyWait --runs 3
   tabane sim worlds --count 1000 --shard 0/2 --csv shard-0.csv
   tabane sim merge --out all.csv shard-*.csv && tabane sim worlds --from all.csv`,
 		Args: cli.Arguments(0, 0, "no arguments"),
@@ -70,6 +73,8 @@ Exit code 0: all worlds were simulated, whatever came out; 2: it could not run, 
 				return cli.Usage(c, errors.New("--shard needs --csv: the shards are merged from their files"))
 			case f.ablate && (f.csv != "" || f.from != "" || f.out != ""):
 				return cli.Usage(c, errors.New("--ablate prints a table of its own: leave out --csv, --from and --out"))
+			case len(f.constants) > 0 && !f.ablate:
+				return cli.Usage(c, errors.New("--constants needs --ablate"))
 			case f.from != "" && (f.shard != "" || f.csv != ""):
 				return cli.Usage(c, errors.New("--from reads worlds that were simulated before: leave out --shard and --csv"))
 			}
@@ -94,6 +99,7 @@ Exit code 0: all worlds were simulated, whatever came out; 2: it could not run, 
 	flags.StringVar(&f.from, "from", "", "show the worlds of this CSV `file` instead of simulating any")
 	flags.StringVar(&f.shard, "shard", "", "simulate only every Nth world, from I on (0 to N-1), as `I/N`; see sim merge")
 	flags.BoolVar(&f.ablate, "ablate", false, "simulate the worlds with half of each constant of the decisions, twice as much, and without it")
+	flags.StringSliceVar(&f.constants, "constants", nil, "with --ablate, these `names` of constants only (default: all)")
 	flags.IntVar(&f.jobs, "jobs", 0, "number of worlds simulated in parallel (default: number of processors)")
 	return c
 }
@@ -195,9 +201,18 @@ func (a *app) ablate(ctx context.Context, f worldsFlags) error {
 	if o.Base, err = loadScenario(o.Draw.Kind.Base()); err != nil {
 		return err
 	}
+	of := simrun.Constants(o.Draw.Kind)
+	for _, name := range f.constants {
+		if !slices.ContainsFunc(of, func(c ablation.Constant) bool { return c.Name == name }) {
+			return &cli.Failure{What: what, Name: name, Why: fmt.Errorf("the decisions in worlds of kind %s have no such constant", f.kind), Do: "see their names in docs/worlds.md"}
+		}
+	}
+	if len(f.constants) > 0 {
+		of = slices.DeleteFunc(of, func(c ablation.Constant) bool { return !slices.Contains(f.constants, c.Name) })
+	}
 	p := newProgress(a.Err, cli.Width(a.Err), "variants")
 	o.Progress = p.show
-	list, err := simrun.Ablate(ctx, o, simrun.Constants(o.Draw.Kind))
+	list, err := simrun.Ablate(ctx, o, of)
 	p.clear()
 	switch {
 	case ctx.Err() != nil:
@@ -205,14 +220,23 @@ func (a *app) ablate(ctx context.Context, f worldsFlags) error {
 	case err != nil:
 		return &cli.Failure{What: what, Why: err}
 	}
-	w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "CONSTANT\tVALUE\tCHANGED TO\tMISSES\tBETTER\tWORSE")
-	for _, x := range list {
-		if x.Name == "" {
-			fmt.Fprintf(w, "(all as they are)\t\t\t%d\t\t\n", x.Misses)
+	return printAblation(a.Out, list)
+}
+
+// printAblation prints a table of what other values of constants change.
+func printAblation(out io.Writer, list []simrun.Ablation) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "CONSTANT\tCHANGED\tMISSES\tBETTER\tWORSE\tGAIN, %\t5 %")
+	for i, x := range list {
+		name, changed := x.Name, x.Value+" to "+x.Changed
+		if name == "" {
+			name, changed = "(as they are)", x.Changed
+		}
+		if i == 0 { // what the others are compared with
+			fmt.Fprintf(w, "%s\t\t%d\t\t\t\t%s\n", name, x.Misses, x.Low)
 			continue
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s: %s\t%d\t%d\t%d\n", x.Name, x.Value, x.Variant, x.Changed, x.Misses, x.Better, x.Worse)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%.1f ±%.1f\t%s\n", name, changed, x.Misses, x.Better, x.Worse, 100*x.Gain, 100*x.Within, x.Low)
 	}
 	return w.Flush()
 }

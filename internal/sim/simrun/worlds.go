@@ -45,10 +45,12 @@ type WorldsOptions struct {
 	// Progress is called after worlds, by one goroutine at a time.
 	Progress func(done, total int, elapsed, eta time.Duration)
 
-	// keep takes the runs of each world, and known has those by its number that are not simulated
-	// again.
-	keep  func(number int, runs []result.Run)
-	known map[int][]result.Run
+	// keep takes the runs of each world. done has those of worlds, by number, that are not simulated,
+	// and alone those over each path alone, if only the others are simulated.
+	keep        func(number int, runs []result.Run)
+	done, alone map[int][]result.Run
+	// otherNumbers: all random numbers are others.
+	otherNumbers bool
 }
 
 // Judged is a world and its measures.
@@ -165,7 +167,10 @@ func (o *WorldsOptions) worldFingerprint(w worlds.World) (string, error) {
 
 // simulate simulates the cells of a world, or returns those that are known.
 func (o *WorldsOptions) simulate(ctx context.Context, w worlds.World) ([]result.Run, error) {
-	spec, known := w.Spec(o.Base), o.known[w.Number]
+	if runs, done := o.done[w.Number]; done {
+		return runs, nil
+	}
+	spec, alone := w.Spec(o.Base), o.alone[w.Number]
 	var selection scenario.Selection
 	if o.Traffic != "" {
 		if spec.Experiment.Traffic[o.Traffic] == nil {
@@ -173,20 +178,24 @@ func (o *WorldsOptions) simulate(ctx context.Context, w worlds.World) ([]result.
 		}
 		selection.Traffic = []string{o.Traffic}
 	}
-	if known != nil {
+	if alone != nil {
 		selection.Transports = worlds.Judged(w.Kind)
+	}
+	seed := w.SimulatorSeed()
+	if o.otherNumbers {
+		seed += otherSeed
 	}
 	spec, err := spec.Select(selection)
 	if err != nil {
 		return nil, err
 	}
 	needed := func(k result.CellKey) bool { return w.Needs(k.Traffic, k.Transport) }
-	r, err := Run(ctx, Options{Spec: spec, Cells: needed, Seed: w.SimulatorSeed(), Jobs: 1})
+	r, err := Run(ctx, Options{Spec: spec, Cells: needed, Seed: seed, Jobs: 1})
 	if err != nil {
 		return nil, err
 	}
-	if known != nil {
-		return append(r.Runs, known...), nil
+	if alone != nil {
+		return append(r.Runs, alone...), nil
 	}
 	best, any := w.Again(r.Runs)
 	if !any {

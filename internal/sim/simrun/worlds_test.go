@@ -19,7 +19,7 @@ import (
 	"github.com/tabane/tabane/internal/experiment/worlds"
 )
 
-func worldsOf(t *testing.T, kind worlds.Kind, count int) WorldsOptions {
+func worldsOf(t testing.TB, kind worlds.Kind, count int) WorldsOptions {
 	t.Helper()
 	return WorldsOptions{Draw: worlds.Options{Kind: kind, Seed: 1, Packets: 4000}, Count: count, Base: builtIn(t, kind.Base())}
 }
@@ -229,24 +229,95 @@ func TestConstants(t *testing.T) {
 	}
 }
 
-// TestAblate: what a constant changes is seen, and undone.
+// TestAblate: what a constant changes is seen, and undone; so is what other random numbers change.
 func TestAblate(t *testing.T) {
-	o := worldsOf(t, worlds.EPE, 4)
+	o := worldsOf(t, worlds.EPE, 6)
 	o.Draw.Packets = 1000
-	at := slices.IndexFunc(Constants(worlds.EPE), func(c ablation.Constant) bool { return c.Name == "switchBelow" })
-	of := Constants(worlds.EPE)[at : at+1]
+	of := slices.DeleteFunc(Constants(worlds.EPE), func(c ablation.Constant) bool { return c.Name != "switchBelow" })
 	list, err := Ablate(context.Background(), o, of)
 	if err != nil {
 		t.Fatal(err)
 	}
-	changed := 0
-	for _, a := range list[1:] {
-		changed += a.Better + a.Worse
+	if len(list) != 5 {
+		t.Fatalf("got %+v", list)
 	}
-	if len(list) != 4 || list[0].Name != "" || list[3].Changed != "1" || changed == 0 {
-		t.Errorf("got %+v", list)
+	if a := list[0]; a.Name != "" || a.Better+a.Worse != 0 || a.Gain != 0 || a.Within != 0 || a.Low == "" {
+		t.Errorf("compared with themselves: %+v", a)
+	}
+	if a := list[1]; a.Name != "" || a.Changed != OtherNumbers || a.Better+a.Worse == 0 || a.Within <= math.Abs(a.Gain) {
+		t.Errorf("with other random numbers: %+v", a)
+	}
+	changed := 0
+	for i, a := range list[2:] {
+		changed += a.Better + a.Worse
+		if a.Name != "switchBelow" || a.Value != "0.8" || a.Changed != []string{"0.4", "1.6", Removed}[i] || a.Gain != 0 != (a.Within > 0) {
+			t.Errorf("got %+v", a)
+		}
+	}
+	if changed == 0 {
+		t.Errorf("it changes nothing: %+v", list)
 	}
 	if got := of[0].Text(); got != "0.8" {
 		t.Errorf("the constant is left at %s", got)
+	}
+}
+
+// TestAblateLeavesOut: what is not simulated, because the removal of a constant changes nothing, would
+// have changed nothing.
+func TestAblateLeavesOut(t *testing.T) {
+	o := worldsOf(t, worlds.Gateway, 8)
+	o.Draw.Packets = 1000
+	base, err := Worlds(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	between := 0
+	for _, c := range Constants(worlds.Gateway) {
+		variants := c.Variants()
+		if c.Name != "longQueue" && c.Name != "minFraction" && c.Name != "keepFor" {
+			continue
+		}
+		values := func(v ablation.Variant) []Judged {
+			restore := v.Apply()
+			defer restore()
+			judged, err := Worlds(context.Background(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return judged
+		}
+		without := values(variants[2])
+		for _, v := range variants[:2] {
+			if !v.Within(variants[2]) {
+				continue
+			}
+			for i, j := range values(v) {
+				if !cmp.Equal(without[i], base[i]) {
+					continue
+				}
+				between++
+				if diff := cmp.Diff(base[i], j); diff != "" {
+					t.Errorf("%s %s in world %d (-as it is +changed):\n%s", c.Name, v.Text(), j.Number, diff)
+				}
+			}
+		}
+	}
+	if between < 8 {
+		t.Errorf("only %d worlds were compared", between)
+	}
+}
+
+// BenchmarkWorlds simulates 20 drawn worlds of each kind on one processor.
+func BenchmarkWorlds(b *testing.B) {
+	for _, kind := range worlds.Kinds() {
+		b.Run(string(kind), func(b *testing.B) {
+			o := worldsOf(b, kind, 20)
+			o.Draw.Packets, o.Jobs = worlds.DefaultPackets/4, 1
+			for b.Loop() {
+				if _, err := Worlds(b.Context(), o); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
