@@ -29,9 +29,6 @@ var (
 	// acksFraction is the share of the data that acknowledgments are: one of 130 bytes, with a
 	// tunnel, for two full packets.
 	acksFraction = 20
-	// switchQuarters: the path of bulk flows is left for a slower one only if it is later for as
-	// many quarters of a burst as well.
-	switchQuarters = 5
 	// keepFor is how long running flows keep to a path after a later one has become that of bulk
 	// flows: BBR forgets its shortest round trip after 10 s. A flow is running unless it has sent
 	// nothing for runningFor.
@@ -44,7 +41,6 @@ func Constants() []ablation.Constant {
 		ablation.Integer("burst", &burst, 0),
 		ablation.Integer("smallFraction", &smallFraction, 1e6),
 		ablation.Integer("acksFraction", &acksFraction, 1),
-		ablation.Integer("switchQuarters", &switchQuarters, 4),
 		ablation.Duration("keepFor", &keepFor, 0),
 		ablation.Duration("runningFor", &runningFor, 0),
 		ablation.Duration("copyWait", &copyWait, 0),
@@ -192,13 +188,17 @@ func (a *auto) choosePaths(paths []Path, now time.Duration) {
 		return
 	}
 	cost := paths[first.path].Cost
-	best, current := completeFirst(paths, routes, burst, cost, a.bulkPath)
-	ofAcks, _ := completeFirst(paths, routes, burst/acksFraction, cost, a.acksPath)
-	ofSmall, _ := completeFirst(paths, routes, burst/max(smallFraction, 1), cost, a.smallPath)
-	var former *candidate
+	best := completeFirst(paths, routes, burst, cost)
+	ofAcks := completeFirst(paths, routes, burst/acksFraction, cost)
+	ofSmall := completeFirst(paths, routes, burst/max(smallFraction, 1), cost)
+	var former, current *candidate
 	for k := range routes {
-		if r := &routes[k]; r.path == a.former && paths[r.path].Cost <= cost {
+		switch r := &routes[k]; {
+		case paths[r.path].Cost > cost:
+		case r.path == a.former:
 			former = r
+		case r.path == a.bulkPath:
+			current = r
 		}
 	}
 	switch {
@@ -242,25 +242,15 @@ func (a *auto) active(of Set) []candidate {
 }
 
 // completeFirst returns the candidate on which the last of that many bytes arrives first, among
-// those that cost no more than the given cost. The path at, which is also returned if it is one of
-// them, is left for a slower one only if it is later for as many quarters as well.
-func completeFirst(paths []Path, routes []candidate, size, cost, at int) (best, current *candidate) {
+// those that cost no more than the given cost.
+func completeFirst(paths []Path, routes []candidate, size, cost int) (best *candidate) {
 	for k := range routes {
 		r := &routes[k]
-		if paths[r.path].Cost > cost {
-			continue
-		}
-		if r.path == at {
-			current = r
-		}
-		if best == nil || r.complete(size) < best.complete(size) {
+		if paths[r.path].Cost <= cost && (best == nil || r.complete(size) < best.complete(size)) {
 			best = r
 		}
 	}
-	if more := size / 4 * switchQuarters; current != nil && current.perByte < best.perByte && current.complete(more) <= best.complete(more) {
-		best = current
-	}
-	return best, current
+	return best
 }
 
 // complete returns when the last of that many bytes arrives on the path.
