@@ -59,9 +59,8 @@ var (
 	shortQueue = 5 * time.Millisecond
 	// If less than the share carriedPercent of what is sent arrives though more was to be sent, or
 	// less than the share drainedPercent while there is a long queue, the path does not carry it. A
-	// queue alone may be a route that became longer. A configured rate is doubted only if less than
-	// the share doubtedPercent arrives, or as much is missing as makes a long queue.
-	carriedPercent, drainedPercent, doubtedPercent unit.Size = 93, 98, 96
+	// queue alone may be a route that became longer.
+	carriedPercent, drainedPercent unit.Size = 93, 98
 	// sustainedPercent is a share of what was sent, in percent. While the sender leaves the path
 	// idle at times, the estimate is reduced only if less than this arrives for longer than a
 	// sample, because a delayed sample on a busy machine seldom hides more than the rest.
@@ -87,7 +86,6 @@ func Constants() []ablation.Constant {
 		ablation.Duration("shortQueue", &shortQueue, 0),
 		ablation.Integer("carriedPercent", &carriedPercent, 0),
 		ablation.Integer("drainedPercent", &drainedPercent, 0),
-		ablation.Integer("doubtedPercent", &doubtedPercent, 0),
 		ablation.Integer("sustainedPercent", &sustainedPercent, 0),
 		ablation.Integer("steadyFraction", &steadyFraction, 1),
 		ablation.Integer("lateJitters", &lateJitters, 0),
@@ -286,17 +284,14 @@ func steadyPath(jitter time.Duration) bool { return jitter <= sampleInterval/ste
 
 // overloaded reports whether less arrives than is sent while packets queue on the path.
 func (c *Capacity) overloaded(jitter time.Duration) bool {
-	minSamples, percent := 1, drainedPercent
+	minSamples := 1
 	switch idle := c.full.sending() < c.rate/4*3; {
 	case steadyPath(jitter) && idle && c.full.Interval >= sampleInterval*4/3 && c.full.Arrived < c.full.Sent/100*sustainedPercent:
 	case !steadyPath(jitter) || idle:
 		minSamples = 3 // one sample of a sender that was late, as on a busy machine, is not meaningful
 	}
 	missing := c.full.Sent - c.full.Arrived
-	if c.configured > 0 && c.rate >= c.configured && missing < c.rate.SizeIn(longQueue) {
-		percent = doubtedPercent
-	}
-	return c.congested >= minSamples && c.full.Arrived < c.full.Sent/100*percent && missing >= c.rate.SizeIn(lateJitters*jitter)
+	return c.congested >= minSamples && c.full.Arrived < c.full.Sent/100*drainedPercent && missing >= c.rate.SizeIn(lateJitters*jitter)
 }
 
 // lower sets the estimate to what arrives, which is what the path carries. A path that suddenly
