@@ -69,8 +69,6 @@ var (
 	// that are late by it have what arrives in one differ from what was sent. A rate that is not
 	// configured is not probed while it is more than that of the shortest one.
 	steadyFraction time.Duration = 16
-	// lateJitters: what is under way varies by this many times the jitter.
-	lateJitters time.Duration = 8
 	// firstProbe is the number of busy samples between two probes, which doubles with each failure,
 	// up to lastProbe. A configured rate is probed sooner for the first time, but any with more
 	// than shortQueue behind it patienceFactor times as late.
@@ -88,7 +86,6 @@ func Constants() []ablation.Constant {
 		ablation.Integer("drainedPercent", &drainedPercent, 0),
 		ablation.Integer("sustainedPercent", &sustainedPercent, 0),
 		ablation.Integer("steadyFraction", &steadyFraction, 1),
-		ablation.Integer("lateJitters", &lateJitters, 0),
 		ablation.Integer("firstProbe", &firstProbe, 1),
 		ablation.Integer("configuredProbe", &configuredProbe, 1),
 		ablation.Integer("patienceFactor", &patienceFactor, 1),
@@ -290,8 +287,7 @@ func (c *Capacity) overloaded(jitter time.Duration) bool {
 	case !steadyPath(jitter) || idle:
 		minSamples = 3 // one sample of a sender that was late, as on a busy machine, is not meaningful
 	}
-	missing := c.full.Sent - c.full.Arrived
-	return c.congested >= minSamples && c.full.Arrived < c.full.Sent/100*drainedPercent && missing >= c.rate.SizeIn(lateJitters*jitter)
+	return c.congested >= minSamples && c.full.Arrived < c.full.Sent/100*drainedPercent
 }
 
 // lower sets the estimate to what arrives, which is what the path carries. A path that suddenly
