@@ -693,12 +693,13 @@ func (c *Connection[K]) verdict(now time.Duration, p *path, s *Sample[K], sum fl
 	switch age := now - p.opened; {
 	case judged && !limited && s.busy() && c.total.since-measureOver >= p.opened && c.total.last < harmBelow*p.rateBefore:
 		return why, true
-	case age < p.trialLasts():
-		return why, false
 	case p.carriedAt < p.opened: // it was given nothing
 		return why, false
-	case rate < leastShare*sum:
+	case rate < leastShare*sum && (p.settled.value() > 0 || age >= p.trialLasts()):
+		// It has been saturated at that rate, or had time to grow.
 		return Slow, true
+	case age < p.trialLasts():
+		return why, false
 	case why == Window:
 		return Window, true
 	case judged && c.total.last < gainLeast*p.rateBefore:

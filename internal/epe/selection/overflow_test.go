@@ -679,3 +679,13 @@ func TestFallenPath(t *testing.T) {
 		}
 	}
 }
+
+// TestSlowAtOnce: a path whose rate is known, and small, does not stay open for the time in which
+// others are judged.
+func TestSlowAtOnce(t *testing.T) {
+	m := newModel(16e6, road{100 * mbit, 10 * time.Millisecond}, road{mbit, 10 * time.Millisecond})
+	m.run(1e12, 5*time.Second)
+	if r := m.c.Reason(1); r != Slow || m.open[1] >= judgeAfter {
+		t.Errorf("the slow path is %s, and was open for %s", r, m.open[1])
+	}
+}
