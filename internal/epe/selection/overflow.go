@@ -171,6 +171,9 @@ func (r Reason) String() string {
 // Open reports whether a path with this reason carries data.
 func (r Reason) Open() bool { return r == First || r == Overflow || r == Failover || r == UnderShare }
 
+// fails reports whether the reason is that a path did not carry what it was given.
+func (r Reason) fails() bool { return r == Stalled || r == Broken }
+
 // Connection decides which paths of one connection are open. The zero value is ready to use. It is
 // not safe for concurrent use.
 type Connection[K comparable] struct {
@@ -426,7 +429,7 @@ func (p *path) measureRate(now time.Duration, limits, busy bool, sharers int) {
 			p.settled.add(now, p.meter.last)
 			p.whole.add(now, p.meter.last*float64(max(1, sharers)))
 			p.queued = now + recent
-			if p.learned = true; p.verdict == Stalled || p.verdict == Broken {
+			if p.learned = true; p.verdict.fails() {
 				p.verdict, p.times, p.until = Unused, 0, 0
 			}
 		case !p.measured(now):
@@ -597,12 +600,19 @@ func (c *Connection[K]) chooseFirst(now time.Duration, samples []Sample[K]) {
 // first path now, nil if there is none.
 func (c *Connection[K]) betterFirst(now time.Duration, p, best, was *path) bool {
 	switch {
-	case best == nil, now >= p.until && now < best.until:
+	case best == nil, !p.barred(now) && best.barred(now):
 		return true
-	case now < p.until && (was != nil || now >= best.until):
+	case p.barred(now) && (was != nil || !best.barred(now)):
 		return false
 	}
 	return p.shorter(byPolicy[c.Policy].switchBelow*best.delay) && (was == nil || p.carries() >= sufficeBelow*c.load(was))
+}
+
+// barred reports whether a path is not to be first until its rest ends: it failed, or nothing is
+// known of its rate. One that did not help beside others may be the shortest one for what it can
+// carry alone.
+func (p *path) barred(now time.Duration) bool {
+	return now < p.until && (p.verdict.fails() || p.unmeasured(now))
 }
 
 // shorter reports whether the delay of a path is below another one, in seconds. While its rate

@@ -689,3 +689,32 @@ func TestSlowAtOnce(t *testing.T) {
 		t.Errorf("the slow path is %s, and was open for %s", r, m.open[1])
 	}
 }
+
+// TestFirstAlone: a path that rests because it is slow beside the others is first where it is the
+// shortest one for what there is to carry. One that failed is not, nor one of unknown rate.
+func TestFirstAlone(t *testing.T) {
+	const ms = time.Millisecond
+	for _, tt := range []struct {
+		rate          float64
+		verdict, want Reason
+	}{
+		{10 * mbit, Slow, First}, {10 * mbit, NoGain, First}, {10 * mbit, Window, First}, {10 * mbit, Stalled, Stalled}, {10 * mbit, Broken, Broken}, {0, Slow, Slow},
+	} {
+		c := Connection[int]{Recall: func(i int) Past {
+			return []Past{{Rate: 500 * mbit, MinRTT: 300 * ms, Left: time.Minute}, {Rate: tt.rate, MinRTT: 10 * ms, Verdict: tt.verdict, Rest: time.Minute, Left: time.Minute}}[i]
+		}}
+		for now := time.Duration(0); now < time.Second; now += Interval {
+			s := []Sample[int]{
+				{Path: 0, Segment: 1400, Cwnd: 100, SRTT: 300 * ms, MinRTT: 300 * ms},
+				{Path: 1, Segment: 1400, Cwnd: 10, SRTT: 10 * ms, MinRTT: 10 * ms},
+			}
+			if now < 200*ms {
+				s = s[:1] // the other has not joined
+			}
+			c.Update(now, s)
+		}
+		if got := c.Reason(1); got != tt.want {
+			t.Errorf("the path of %.0f bytes/s that rests as %s is %s, want %s", tt.rate, tt.verdict, got, tt.want)
+		}
+	}
+}
