@@ -344,3 +344,22 @@ func TestForget(t *testing.T) {
 		t.Errorf("it carried data after %s", rested)
 	}
 }
+
+// TestLearnJoined: of a path that joined and carried nothing the round-trip time is learned, once,
+// and not where a rate is remembered, which that does not make younger.
+func TestLearnJoined(t *testing.T) {
+	const ms = time.Millisecond
+	for _, past := range []Past{{}, {Rate: mbit, MinRTT: 25 * ms, Left: time.Minute}} {
+		c := Connection[int]{Recall: func(i int) Past { return []Past{{}, past}[i] }}
+		for now := time.Duration(0); now < 4*Interval; now += Interval {
+			c.Update(now, []Sample[int]{
+				{Path: 0, Delivered: uint32(now / ms), Segment: 1400, Cwnd: 20, InFlight: 10, SRTT: 10 * ms, MinRTT: 10 * ms},
+				{Path: 1, Segment: 1400, Cwnd: 10, SRTT: 30 * ms, MinRTT: 30 * ms},
+			})
+			got, ok := c.Learned(now, 1)
+			if want := now == 0 && past.Rate == 0; ok != want || ok && got != (Past{MinRTT: 30 * ms}) {
+				t.Errorf("with a remembered rate of %g, after %s: learned %+v, %v", past.Rate, now, got, ok)
+			}
+		}
+	}
+}

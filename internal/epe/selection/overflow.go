@@ -401,6 +401,9 @@ func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
 		p = c.newPath(now, s.Path)
 		c.paths[s.Path] = p
 	}
+	if p.minRTT == 0 && s.MinRTT > 0 && !p.remembers(now) {
+		p.learned = true // its round-trip time
+	}
 	p.present, p.bytes, p.minRTT = true, 0, s.MinRTT
 	if p.seen && p.source == s.Source {
 		p.bytes = int(s.Delivered-p.delivered) * s.Segment
