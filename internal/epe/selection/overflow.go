@@ -11,6 +11,7 @@ package selection
 
 import (
 	"cmp"
+	"math"
 	"time"
 
 	"github.com/tabane/tabane/internal/base/ablation"
@@ -58,8 +59,7 @@ var (
 	// sufficeBelow is the fraction of the first path's rate below which that path carries
 	// everything itself.
 	sufficeBelow = 0.8
-	// typicalRate is the rate in bytes/s that is expected of a path of which nothing is known where
-	// a trial is expensive.
+	// typicalRate is the rate in bytes/s that is expected of a path of which nothing is known.
 	typicalRate = 10e6 / 8.
 )
 
@@ -886,23 +886,26 @@ func (p *parameters) waits(v *view) time.Duration {
 
 // worthwhile reports whether a path would help besides the open ones, and with what delay in
 // seconds. One that was never saturated, and left no queue, is hoped to be as fast as the first
-// one. If the receive window has too little room for that, and does not grow by slow start, the open
-// paths wait for all of the delay of a typical path, whose rate must be worth that.
+// one, but that is not to be expected of one beside a fast path: halfway between a typical path and
+// that one, on a logarithmic scale. If the receive window has too little room for that, and does
+// not grow by slow start, the open paths wait for all of the delay of a typical path, whose rate
+// must be worth that.
 func (c *Connection[K]) worthwhile(now time.Duration, v *view, next *path) (delay float64, ok bool) {
 	repaying := byPolicy[c.Policy].repays
-	rate, delay := next.capacity, next.delay
-	longer := delay - v.longest
+	hoped, delay := next.capacity, next.delay
+	rate, longer := hoped, delay-v.longest
 	if !next.measured(now) && !next.hasQueue {
-		rate = max(rate, c.first.capacity)
-		delay = next.delayAt(rate)
-		longer = delay - v.longest
+		hoped = max(hoped, c.first.capacity)
+		delay = next.delayAt(hoped)
+		rate = min(hoped, math.Sqrt(hoped*typicalRate))
+		longer = next.delayAt(rate) - v.longest
 		if window := c.window.value(); window > 0 && !fits(window-float64(v.inFlight), float64(v.firstInFlight), v.sum, delay) {
 			if !repaying || v.starts {
 				return delay, false
 			}
-			rate, longer = typicalRate, next.delayAt(typicalRate)
+			hoped, rate, longer = typicalRate, typicalRate, next.delayAt(typicalRate)
 		}
 	}
-	return delay, rate >= leastShare*v.sum &&
+	return delay, hoped >= leastShare*v.sum &&
 		(!repaying || repays(now-c.saturated.start, cmp.Or(next.minRTT, next.past.MinRTT), rate/(v.sum+rate), longer))
 }

@@ -241,10 +241,10 @@ func TestWait(t *testing.T) {
 		"longer, quick":    {Throughput, false, 200 * ms, Past{Rate: 45 * mbit, Left: time.Minute}, 600 * ms},
 		"longer, a stream": {Steady, false, 300 * ms, helped, saturatedShort},
 		"slow start":       {Throughput, true, 50 * ms, helped, startFor},
-		"unknown":          {Throughput, false, 50 * ms, Past{}, saturatedFor},
-		"unknown, longer":  {Throughput, false, 300 * ms, Past{}, 920 * ms}, // half of the rate, and 0.3 s of delay
+		"unknown":          {Throughput, false, 50 * ms, Past{}, 240 * ms},
+		"unknown, longer":  {Throughput, false, 300 * ms, Past{}, 1280 * ms}, // 21 Mbit/s beside 45, and 0.3 s of delay
 		"no gain":          {Throughput, false, 50 * ms, Past{Rate: 10 * mbit, Verdict: NoGain, Rests: 1, Left: time.Minute}, 520 * ms},
-		"forgotten":        {Throughput, false, 50 * ms, Past{Rate: 10 * mbit}, saturatedFor},
+		"forgotten":        {Throughput, false, 50 * ms, Past{Rate: 10 * mbit}, 240 * ms},
 	} {
 		c := Connection[int]{Policy: tt.policy, Recall: func(i int) Past { return map[int]Past{1: tt.past}[i] }}
 		opened := time.Duration(0)
@@ -533,7 +533,7 @@ func TestUnknownRate(t *testing.T) {
 // TestUnknownRoundTrip: a path that has joined by a SYN/ACK that was retransmitted, so that its
 // round-trip time is not known, is no short one: it opens when a long one would.
 func TestUnknownRoundTrip(t *testing.T) {
-	for rtt, opens := range map[time.Duration]time.Duration{0: 2 * time.Second, 10 * time.Millisecond: 200 * time.Millisecond, time.Second: 2 * time.Second} {
+	for rtt, opens := range map[time.Duration]time.Duration{0: 3 * time.Second, 10 * time.Millisecond: 200 * time.Millisecond, time.Second: 3 * time.Second} {
 		var c Connection[int]
 		opened := time.Duration(0)
 		for now := time.Duration(0); now < 5*time.Second && opened == 0; now += Interval {
