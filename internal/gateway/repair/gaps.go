@@ -111,13 +111,16 @@ func (g *Gaps) Arrived(now time.Duration, counter uint64) {
 }
 
 // Retransmitted takes the retransmission of a message. It returns how often the message was
-// requested, 0 if it is not missing any more.
+// requested, also of one whose last request was given up: it was lost all the same, and is not late
+// because paths differ. It returns 0 if the message is not known, or came in the meantime.
 func (g *Gaps) Retransmitted(counter uint64) (attempts uint8) {
 	if i, found := find(g.missing, counter); found {
-		attempts = g.missing[i].attempts
 		g.settle(g.missing[i])
 		g.next.removed(&g.missing[i])
 		g.missing = slices.Delete(g.missing, i, i+1)
+	}
+	if i, found := find(g.settled, counter); found {
+		attempts = g.settled[i].attempts
 	}
 	return attempts
 }

@@ -54,8 +54,27 @@ func TestReordering(t *testing.T) {
 	if r, _ := g.Due(again, 100*ms, nil); !slices.Equal(r.Counters, []uint64{8}) {
 		t.Errorf("%+v", r)
 	}
-	if g.Retransmitted(8) != 1 || g.Retransmitted(8) != 0 {
-		t.Error("a message is retransmitted once, after one request")
+	if n := g.Retransmitted(8); n != 1 {
+		t.Errorf("a message is retransmitted after %d requests, want 1", n)
+	}
+	if n := g.Retransmitted(7); n != 0 {
+		t.Errorf("a message that came late is retransmitted after %d requests, want 0", n)
+	}
+}
+
+// TestRetransmittedTooLate: what is retransmitted after its last request was given up was lost, and
+// not late because paths differ.
+func TestRetransmittedTooLate(t *testing.T) {
+	var g Gaps
+	g.Missed(0, 5, 1)
+	for _, at := range []time.Duration{0, 30 * ms, 60 * ms} {
+		g.Due(at, 30*ms, nil)
+	}
+	if _, any := g.Next(30 * ms); any {
+		t.Fatal("the message is still requested")
+	}
+	if n := g.Retransmitted(4); n != Attempts {
+		t.Errorf("%d requests, want %d", n, Attempts)
 	}
 }
 
