@@ -24,12 +24,14 @@ enum {
 	SPRAY_ROUNDS = 10000000,       /* the shortest round trip is that of the last 10 to 20 s */
 	SPRAY_PAUSE = 10000000,	       /* the first pause of a path */
 	SPRAY_LOSS_PAUSE = 60000000,   /* because of losses */
-	SPRAY_CAREFUL = 512 << 10, /* bytes before a connection uses other paths than home: a loss in slow start costs most */
+	SPRAY_CAREFUL = 256 << 10, /* bytes before a connection uses other paths than home: a loss in slow start costs most */
 	SPRAY_MAX_PAUSE = 600000000,
 	SPRAY_LATE = 6, /* events that are no reason to leave a path */
 	SPRAY_WATCH = 400000, /* how long what all paths bring is counted, or 16 round trips */
 	SPRAY_WORSE = 2,      /* such times below the rate of home are a reason to leave the others */
-	SPRAY_DEAD = 300000, /* home without an acknowledgment: another path becomes home */
+	SPRAY_DEAD = 300000, /* home of datagrams without a packet of the client: another path becomes home */
+	SPRAY_EXPIRED = 180000, /* the same of TCP, when it sends something again: its timer expires after 200 ms at the earliest */
+	SPRAY_TRAIN = 8 << 10, /* bytes after the first packet that say how fast a path is: most of what a connection begins with */
 	SPRAY_SUSPECT = 1000000, /* so long after others were left, a third of it: home may be what failed */
 };
 
@@ -85,6 +87,14 @@ static __always_inline int spray_stalled(const struct spray_path *p, const struc
 	__s32 since = home->progress - p->progress;
 
 	return p->sent != p->gone && p->smooth && since > 0 && spray_later(since, times * (p->smooth + p->smooth / 2 + SPRAY_STALL));
+}
+
+/* Whether home is dead, when a segment is sent again: so long nothing of what it has in flight arrived. */
+static __always_inline int spray_dead(const struct spray_path *home, __u32 now)
+{
+	__u32 overdue = home->smooth + home->smooth / 2 + SPRAY_STALL;
+
+	return home->sent != home->gone && spray_later(now - home->progress, overdue > SPRAY_EXPIRED ? overdue : SPRAY_EXPIRED);
 }
 
 /*
@@ -232,6 +242,37 @@ static __always_inline int spray_harms(const struct spray_path *p)
 	return spray_loses(p) || p->late > SPRAY_LATE + p->packets / 256;
 }
 
+enum spray_verdict {
+	SPRAY_GOES_ON,
+	SPRAY_GAINS,
+	SPRAY_LEAVES,
+};
+
+/*
+ * The use of a path as home whose rate is not known, until the first packets of a connection have
+ * arrived: they were sent at once, so they arrive at its rate.
+ */
+struct spray_trial {
+	__u32 need;  /* bytes per millisecond with which it stays home; 0: no trial */
+	__u32 since; /* time at which the first packet arrived; 0: none has */
+	__u32 gone;  /* bytes of the path that had arrived then */
+};
+
+/* Concludes from the bytes of the path that have arrived so far. */
+static __always_inline int spray_tried(struct spray_trial *t, __u32 gone, __u32 now)
+{
+	__u32 got = gone - t->gone;
+
+	if (!t->since) {
+		t->since = now ? now : 1;
+		t->gone = gone;
+		return SPRAY_GOES_ON;
+	}
+	if ((__u64)(now - t->since) * t->need / 1000 > (got > SPRAY_TRAIN ? got : SPRAY_TRAIN))
+		return SPRAY_LEAVES;
+	return got >= SPRAY_TRAIN ? SPRAY_GAINS : SPRAY_GOES_ON;
+}
+
 /*
  * A path of a flow of datagrams, whose acknowledgments cannot be read, as a queue that is served at
  * the rate that TCP measured.
@@ -278,12 +319,6 @@ struct spray_turns {
 	__u32 part;   /* bytes since */
 	__u32 gain;   /* rate of the last window sprayed; 0: not known */
 	__u32 doubt;  /* time at which a path may have failed; 0: never */
-};
-
-enum spray_verdict {
-	SPRAY_GOES_ON,
-	SPRAY_GAINS,
-	SPRAY_LEAVES,
 };
 
 /* How long what was sent over a path is still being served. */

@@ -67,6 +67,10 @@ struct connection {
 	__u32 rule;
 	__u32 period; /* start of the present one for shortest */
 	__u32 heard; /* an acknowledgment was seen */
+	__u32 began; /* time */
+	__u32 first; /* what is remembered of the rate of the first path, if another one is home; or 0 */
+	__u32 back; /* what was home before the trial */
+	struct spray_trial trial;
 	struct spray_watch watch;
 	struct spray_path path[SPRAY_PATHS];
 	__u32 counted[SPRAY_PATHS]; /* bytes of a path that are in its memory */
@@ -105,6 +109,8 @@ struct memory {
 	__u64 until; /* nanoseconds */
 	__u64 pause; /* nanoseconds, the last one */
 	__u64 pauses;
+	__u64 seen; /* nanoseconds, a packet arrived over it; 0: never */
+	__u64 tried; /* nanoseconds, it was home for a trial; 0: never */
 	__u64 learned; /* nanoseconds, of what follows; 0: never */
 	__u32 shortest;
 	__u32 rate;
@@ -315,6 +321,9 @@ static __always_inline struct connection *begin(const struct segment *s, const s
 	c->rule = plan->rule;
 	c->period = now;
 	c->heard = 0;
+	c->began = now;
+	c->first = c->back = 0;
+	__builtin_memset(&c->trial, 0, sizeof(c->trial));
 	__builtin_memset(&c->watch, 0, sizeof(c->watch));
 	c->watch.since = now;
 	__builtin_memset(c->path, 0, sizeof(c->path));
@@ -326,20 +335,29 @@ static __always_inline struct connection *begin(const struct segment *s, const s
 
 #define VALID (600ULL * 1000 * 1000 * 1000)
 
-/* The rate of a path that is not paused, 0 if it is not known. */
+/* The rate of a path, 0 if it is not known. */
+static __always_inline __u32 known(const struct memory *m, __u64 time)
+{
+	return m->learned && time - m->learned < VALID ? m->rate : 0;
+}
+
+/* The same of a path that is not paused. */
 static __always_inline __u32 usable(const struct memory *m, __u64 time)
 {
-	return m->until <= time && m->learned && time - m->learned < VALID ? m->rate : 0;
+	return m->until <= time ? known(m, time) : 0;
 }
 
 /*
  * Whether a path is to be home in place of all before it, which plan has in order: it is known to be
- * faster than the first one by a quarter, and than the others.
+ * faster than the first one by a quarter, and than the others. That the first one is paused says that
+ * it harmed as another path.
  */
-static __always_inline int faster(const struct plan *plan, __u32 path, __u64 rate, __u64 *most)
+static __always_inline int faster(const struct plan *plan, __u32 path, const struct memory *m, __u64 time, __u64 *most)
 {
+	__u64 rate = usable(m, time);
+
 	if (path == plan->home) {
-		*most = rate * 5 / 4;
+		*most = (__u64)known(m, time) * 5 / 4;
 		return 0;
 	}
 	if (!*most || rate <= *most)
@@ -352,11 +370,12 @@ static __always_inline int faster(const struct plan *plan, __u32 path, __u64 rat
 static __always_inline void recall(struct connection *c, const struct segment *s, const struct plan *plan, __u32 now)
 {
 	__u64 time = bpf_ktime_get_ns(), most = 0;
+	__u32 first = 0, rate = 0, unknown = SPRAY_PATHS;
+	struct memory *m;
+	struct network n;
 
 	for (__u32 i = 0; i < SPRAY_PATHS; i++) {
 		struct spray_path *p = &c->path[i];
-		struct memory *m;
-		struct network n;
 
 		if (!(plan->may >> i & 1))
 			continue;
@@ -368,13 +387,46 @@ static __always_inline void recall(struct connection *c, const struct segment *s
 			p->paused = 1;
 			p->until = now + (m->until - time) / 1000;
 		}
-		if (m->learned && time - m->learned < VALID) {
+		if (known(m, time)) {
 			p->shortest = m->shortest;
 			p->rate = m->rate;
+		} else if (unknown == SPRAY_PATHS && m->until <= time && m->seen && time - m->seen < VALID &&
+			   (!m->tried || time - m->tried >= VALID)) {
+			unknown = i;
 		}
-		if (faster(plan, i, usable(m, time), &most))
+		if (faster(plan, i, m, time, &most))
 			c->home = i;
+		if (i == plan->home)
+			first = known(m, time);
+		if (i == c->home)
+			rate = usable(m, time);
 	}
+	/*
+	 * A path that is longer than home by more than the queue of home holds carries nothing in order,
+	 * so that its rate would never be known: once in a while it is home.
+	 */
+	if (rate && unknown != SPRAY_PATHS && unknown != c->home) {
+		unknown = SPRAY_PATH(unknown);
+		network_of(&s->ends, s->family, plan->mark[unknown], &n);
+		m = bpf_map_lookup_elem(&networks, &n);
+		if (m) {
+			m->tried = time;
+			c->back = c->home;
+			c->home = unknown;
+			c->trial.need = rate + rate / 4;
+		}
+	}
+	if (c->home != plan->home)
+		c->first = first;
+}
+
+/* Has home be what it was before the trial. */
+static __always_inline void end_trial(struct connection *c)
+{
+	c->path[SPRAY_PATH(c->home)].rate = 0;
+	c->trial.need = 0;
+	c->home = c->back;
+	c->first = 0;
 }
 
 /* Remembers what the connection knows of the paths, and what they carried. */
@@ -400,6 +452,8 @@ static __always_inline void remember(struct connection *c, const struct segment 
 				continue;
 		}
 		__sync_fetch_and_add(&m->stream, bytes);
+		if (p->gone)
+			m->seen = time;
 		if (p->packets < LEARNED || !p->rate)
 			continue;
 		m->shortest = spray_shortest(p);
@@ -457,32 +511,50 @@ static __always_inline __u32 search(const struct connection *c, __u32 low, __u32
 	return low;
 }
 
+/* Whether what home carries is overdue while what others carry arrives. */
+static __always_inline int silent(const struct connection *c)
+{
+	const struct spray_path *home = &c->path[SPRAY_PATH(c->home)];
+	int silent = 0;
+
+	for (__u32 i = 0; i < SPRAY_PATHS; i++)
+		silent |= i != c->home && c->path[i].gone && spray_stalled(home, &c->path[i], 1);
+	return silent;
+}
+
 /* Notes that the segment is sent again; home it goes, or over another path if home is dead. */
 static __always_inline __u32 retransmit(struct connection *c, const struct segment *s, const struct plan *plan, __u32 now)
 {
-	__u32 at = search(c, c->tail, s->sequence + 1), limit;
+	__u32 at = search(c, c->tail, s->sequence + 1), best = SPRAY_PATHS;
 	struct record *r = &c->records[at & (RECORDS - 1)];
 	struct spray_path *home = &c->path[SPRAY_PATH(c->home)];
 
 	if (at - c->tail < c->head - c->tail && !r->arrived && !r->retransmitted)
 		r->retransmitted = now ? now : 1;
-	limit = 3 * home->smooth > SPRAY_DEAD ? 3 * home->smooth : SPRAY_DEAD;
-	/* Where acknowledgments are never seen, they arrive elsewhere, and silence says nothing. */
-	if (c->heard && home->sent != home->gone && spray_later(now - home->progress, limit)) {
-		for (__u32 i = 1; i < SPRAY_PATHS; i++) {
-			__u32 other = SPRAY_PATH(c->home + i);
-
-			if (plan->may >> other & 1) {
-				home->shortest = 0; /* it is measured again */
-				home->progress = now;
-				c->path[other].progress = now;
-				c->path[other].paused = 0;
-				c->home = other;
-				break;
-			}
-		}
+	if (c->trial.need) {
+		end_trial(c);
+		home = &c->path[SPRAY_PATH(c->home)];
 	}
-	return c->home;
+	/* Where acknowledgments are never seen, they arrive elsewhere, and silence says nothing. */
+	if (!c->heard || (!spray_dead(home, now) && !silent(c)))
+		return c->home;
+	for (__u32 i = 1; i < SPRAY_PATHS; i++) {
+		__u32 other = SPRAY_PATH(c->home + i);
+
+		if (plan->may >> other & 1 &&
+		    (best == SPRAY_PATHS || (c->path[other].gone && spray_later(c->path[other].progress, c->path[SPRAY_PATH(best)].progress))))
+			best = other;
+	}
+	if (best == SPRAY_PATHS)
+		return c->home;
+	home->shortest = 0; /* it is measured again */
+	home->progress = now;
+	best = SPRAY_PATH(best);
+	c->path[best].progress = now;
+	c->path[best].paused = 0;
+	c->home = best;
+	c->first = 0;
+	return best;
 }
 
 /* The path of a segment with data. */
@@ -516,9 +588,17 @@ static __always_inline __u32 choose(const struct segment *s, const struct plan *
 	if (c->bytes < 0x40000000)
 		c->bytes += size;
 	c->next = s->sequence + size;
-	chosen = c->home;
 	if (c->head - c->tail >= RECORDS)
-		return chosen;
+		return c->home;
+	/* Home is not the first path because it was faster. Losses can make it slower than that. */
+	if (c->first && c->bytes < 0x40000000 && spray_loses(&c->path[SPRAY_PATH(c->home)]) &&
+	    (__u64)c->bytes * 1000 < (__u64)(now - c->began) * c->first) {
+		leave(c, s, c->home, plan->mark[SPRAY_PATH(c->home)], now);
+		c->home = plan->home;
+		c->first = c->trial.need = 0;
+		c->path[SPRAY_PATH(c->home)].paused = 0;
+	}
+	chosen = c->home;
 	home = &c->path[SPRAY_PATH(chosen)];
 	if (spray_later(now - c->period, SPRAY_ROUNDS)) {
 		c->period = now;
@@ -533,7 +613,7 @@ static __always_inline __u32 choose(const struct segment *s, const struct plan *
 	}
 	if (home->shortest) {
 		/* What overtakes data on home has that retransmitted. */
-		int harm = home->late > SPRAY_LATE + home->packets / 256, worse;
+		int harm = home->late > SPRAY_LATE + home->packets / 256, quiet = silent(c), worse;
 		__u32 all = 0;
 
 		for (__u32 i = 0; i < SPRAY_PATHS; i++)
@@ -542,7 +622,7 @@ static __always_inline __u32 choose(const struct segment *s, const struct plan *
 
 		if (harm)
 			home->late = home->packets = 0;
-		arrival = spray_arrival(home, size);
+		arrival = quiet ? 0xffffffff : spray_arrival(home, size);
 		for (__u32 i = 0; i < SPRAY_PATHS; i++) {
 			struct spray_path *p = &c->path[i];
 
@@ -558,7 +638,7 @@ static __always_inline __u32 choose(const struct segment *s, const struct plan *
 				continue;
 			}
 			/* In slow start, and where home has no queue, others gain nothing that a loss there is worth. */
-			if (c->bytes < SPRAY_CAREFUL || !spray_queued(home))
+			if (!quiet && (c->bytes < SPRAY_CAREFUL || !spray_queued(home)))
 				continue;
 			if (spray_better(p, home, size, &arrival))
 				chosen = i;
@@ -650,13 +730,13 @@ static __always_inline void consult(struct datagrams *f, const struct segment *s
 			continue;
 		q->rate = usable(m, time);
 		q->delay = m->shortest;
-		if (faster(plan, i, q->rate, &most) && !f->packets)
+		if (faster(plan, i, m, time, &most) && !f->packets)
 			f->home = i;
 	}
 	network_of(&s->ends, s->family, 0, &n);
 	m = bpf_map_lookup_elem(&networks, &n);
 	f->turns.paused = m && m->until > time;
-	if (m && !f->packets && m->learned && time - m->learned < VALID) {
+	if (m && !f->packets && known(m, time)) {
 		f->turns.home = m->rate;
 		f->turns.state = SPRAY_SPRAYED;
 	}
@@ -712,7 +792,10 @@ static __attribute__((noinline)) __u32 choose_datagram(const struct segment *s, 
 	f->packets++;
 	if (!f->packets)
 		f->packets = 1;
-	if (!(plan->may >> SPRAY_PATH(f->home) & 1))
+	/* A peer without a route is left until it has one again. */
+	if (!f->away && plan->may >> SPRAY_PATH(f->first) & 1)
+		f->home = f->first;
+	else if (!(plan->may >> SPRAY_PATH(f->home) & 1))
 		f->home = plan->home;
 	/* If it is silent again, it is left again sooner, and for longer. */
 	if (f->away && now - f->away >= f->wait && plan->may >> SPRAY_PATH(f->first) & 1) {
@@ -783,6 +866,7 @@ __attribute__((noinline)) int arrived(struct connection *c, __u32 at, __u32 now)
 {
 	struct record *r;
 	struct spray_path *p, *home;
+	int verdict;
 
 	if (!c)
 		return 0;
@@ -800,6 +884,13 @@ __attribute__((noinline)) int arrived(struct connection *c, __u32 at, __u32 now)
 		return 0;
 	}
 	spray_arrived(p, home->rate, now - r->sent, r->length, r->acknowledged);
+	if (!c->trial.need || r->path != c->home)
+		return 0;
+	verdict = spray_tried(&c->trial, p->gone, now);
+	if (verdict == SPRAY_LEAVES)
+		end_trial(c);
+	else if (verdict == SPRAY_GAINS)
+		c->trial.need = 0;
 	return 0;
 }
 

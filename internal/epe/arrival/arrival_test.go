@@ -47,7 +47,7 @@ func TestFirstConnection(t *testing.T) {
 func TestLate(t *testing.T) {
 	for _, arrives := range []bool{true, false} {
 		n := remembers([2]uint32{1000, 0}, [2]uint32{10_000, 0})
-		n.paths[1].known = false
+		n.paths[1].measured = false
 		c := New(n, 2, 0, 0)
 		now, sequence, lost := time.Duration(0), uint32(0), 0
 		for sequence < careful+1000*segment && lost < 3 {
@@ -83,6 +83,7 @@ func TestFastestHome(t *testing.T) {
 		want   int
 	}{{[2]uint32{1000, 1200}, false, 0}, {[2]uint32{1000, 1300}, false, 1}, {[2]uint32{1000, 1300}, true, 0}, {[2]uint32{0, 1300}, false, 0}} {
 		n := remembers(c.rates, [2]uint32{10_000, 10_000})
+		n.paths[0].until = time.Second // it harmed as another path
 		if c.paused {
 			n.paths[1].until = time.Hour
 		}
@@ -99,7 +100,7 @@ func TestFastestHome(t *testing.T) {
 func remembers(rates, delays [2]uint32) *Network {
 	var n Network
 	for i := range rates {
-		n.paths[i] = Memory{known: true, rate: rates[i], shortest: delays[i]}
+		n.paths[i] = Memory{measured: true, rate: rates[i], shortest: delays[i]}
 	}
 	return &n
 }
@@ -129,7 +130,7 @@ func TestFlow(t *testing.T) {
 	if got := bulk(f, 600*time.Millisecond, 4*time.Second, 4400); got[1] < 0.28 || got[1] > 0.38 {
 		t.Errorf("paths of 2 : 1 have %v", got)
 	}
-	if !n.datagrams.known || n.datagrams.until != 0 {
+	if !n.datagrams.measured || n.datagrams.until != 0 {
 		t.Errorf("what is remembered is %+v", n.datagrams)
 	}
 	next := NewFlow(n, 2, 4*time.Second)
@@ -246,5 +247,141 @@ func TestFailedPath(t *testing.T) {
 	f.Choose(17010*time.Millisecond, segment)
 	if got := f.Choose(17120*time.Millisecond, segment); got != 1 {
 		t.Errorf("when home is silent again path %d", got)
+	}
+}
+
+// TestTrial: a path that packets arrive over, and whose rate is not known, is home of a connection until
+// its first packets have arrived. It stays home if they did so faster than over home by a quarter. Each
+// path is tried once in a while.
+func TestTrial(t *testing.T) {
+	const ms = time.Millisecond
+	for _, tt := range []struct {
+		name string
+		gap  time.Duration // between packets that arrive
+		lost bool
+		want int
+	}{{"fast", ms / 2, false, 1}, {"no faster", 2 * ms, false, 0}, {"all at once", 0, false, 1}, {"lost", ms / 2, true, 0}} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := remembers([2]uint32{1000, 0}, [2]uint32{10_000, 0})
+			n.paths[1] = Memory{seen: time.Second}
+			c := New(n, 2, 0, time.Second)
+			now, sequence := time.Second, uint32(0)
+			for range 10 {
+				if got := c.Choose(now, sequence, segment); got != 1 {
+					t.Fatalf("packet %d takes path %d", sequence/segment, got)
+				}
+				sequence += segment
+			}
+			now += 50 * ms
+			if tt.lost {
+				if got := c.Choose(now, 0, segment); got != 0 {
+					t.Errorf("what is sent again takes path %d", got)
+				}
+			}
+			for at := uint32(segment); at <= sequence; at += segment {
+				c.Acknowledged(now, at, nil)
+				now += tt.gap
+			}
+			if got := c.Choose(now, sequence, segment); got != tt.want {
+				t.Errorf("after the trial path %d, want %d", got, tt.want)
+			}
+			if got := New(n, 2, 0, now).Choose(now, 0, segment); got != 0 {
+				t.Errorf("the next connection begins on path %d", got)
+			}
+		})
+	}
+	for name, m := range map[string]Memory{"nothing ever arrived over it": {}, "it is paused": {seen: time.Second, until: time.Hour}} {
+		n := remembers([2]uint32{1000, 0}, [2]uint32{10_000, 0})
+		n.paths[1] = m
+		if got := New(n, 2, 0, time.Second).Choose(time.Second, 0, segment); got != 0 {
+			t.Errorf("%s: tried", name)
+		}
+	}
+}
+
+// TestLossyHome: a connection that began on another path than the first one leaves it if losses make it
+// slower than that was, and does not if it is faster nevertheless.
+func TestLossyHome(t *testing.T) {
+	for _, faster := range []bool{false, true} {
+		n := remembers([2]uint32{1000, 3000}, [2]uint32{10_000, 10_000})
+		c := New(n, 2, 0, 0)
+		// A segment in 2 ms is 700 bytes/ms, one in 1 ms twice that.
+		now, sequence, step := time.Duration(0), uint32(0), 2*time.Millisecond
+		if faster {
+			step = time.Millisecond
+		}
+		chosen := 0
+		for i := range 2000 {
+			chosen = c.Choose(now, sequence, segment)
+			sequence += segment
+			if i%100 == 99 {
+				c.Choose(now+5*time.Millisecond, sequence-segment, segment)
+				c.Acknowledged(now+16*time.Millisecond, sequence, nil)
+			} else {
+				c.Acknowledged(now+10*time.Millisecond, sequence, nil)
+			}
+			now += step
+		}
+		if want := map[bool]int{false: 0, true: 1}[faster]; chosen != want {
+			t.Errorf("faster %v: path %d, want %d", faster, chosen, want)
+		}
+		if left := n.paths[1].until > 0; left == faster {
+			t.Errorf("faster %v: left %v", faster, left)
+		}
+	}
+}
+
+// TestDeadHome: home is left with the first segment that is sent again after nothing of it arrived for
+// longer than TCP waits, or when what others carry arrives and what home carries does not. New data
+// avoids it before. While it is only lost in part, it stays.
+func TestDeadHome(t *testing.T) {
+	const ms = time.Millisecond
+	begin := func() (*Connection, time.Duration, uint32) {
+		c := New(remembers([2]uint32{1000, 1000}, [2]uint32{30_000, 30_000}), 2, 0, 0)
+		now, sequence := time.Duration(0), uint32(0)
+		for range 40 {
+			c.Choose(now, sequence, segment)
+			sequence += segment
+			now += 30 * ms
+			c.Acknowledged(now, sequence, nil)
+		}
+		return c, now, sequence
+	}
+	c, now, sequence := begin()
+	c.Choose(now, sequence, segment)
+	if got := c.Choose(now+150*ms, sequence, segment); got != 0 {
+		t.Errorf("sent again after 150 ms it takes path %d", got)
+	}
+	if got := c.Choose(now+200*ms, sequence, segment); got != 1 {
+		t.Errorf("sent again after 200 ms it takes path %d", got)
+	}
+
+	c, now, sequence = begin()
+	lost := sequence
+	c.Choose(now, sequence, segment) // home
+	sequence += segment
+	// Another path carries something, and it arrives.
+	send := func(arrives bool) {
+		p := &c.path[1]
+		p.send(micro(now), segment)
+		*c.record(c.head) = record{end: sequence + segment, length: segment, sent: micro(now), acknowledged: p.Gone, path: 1}
+		c.head++
+		sequence += segment
+		c.next = sequence
+		now += 30 * ms
+		if arrives {
+			c.Acknowledged(now, lost, []Block{{sequence - segment, sequence}})
+		}
+	}
+	send(true)
+	if got := c.Choose(now, lost, segment); got != 0 {
+		t.Errorf("when another path is not yet ahead it takes path %d", got)
+	}
+	send(true)
+	if got := c.Choose(now, sequence, segment); got != 1 {
+		t.Errorf("new data takes path %d while home is silent", got)
+	}
+	if got := c.Choose(now, lost, segment); got != 1 {
+		t.Errorf("sent again it takes path %d", got)
 	}
 }

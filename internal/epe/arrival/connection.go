@@ -16,8 +16,9 @@ const (
 type Memory struct {
 	until, pause, learned time.Duration
 	pauses                int
-	known                 bool
+	measured              bool
 	shortest, rate        uint32
+	seen, tried           time.Duration // a packet arrived over it; it was home for a trial; 0: never
 }
 
 // Network is what is remembered of the paths to a client network, and of datagrams that were sprayed
@@ -45,6 +46,10 @@ type Connection struct {
 	head, tail uint32
 	period     uint32
 	heard      bool
+	began      uint32 // time
+	first      uint32 // what is remembered of the rate of the first path, if another one is home; or 0
+	back       int    // what was home before the trial
+	trial      trial
 	watch      watch
 	path       [MaxPaths]Path
 	records    [records]record
@@ -65,22 +70,53 @@ func micro(t time.Duration) uint32 { return uint32(t / unit) }
 
 // recall begins with what is remembered of the paths.
 func (c *Connection) recall(now time.Duration) {
+	c.began = micro(now)
 	for i := range c.paths {
 		p, m := &c.path[i], &c.network.paths[i]
 		if m.until > now {
 			p.Paused, p.Until = 1, micro(m.until)
 		}
-		if m.known && now-m.learned < valid {
+		if m.known(now) > 0 {
 			p.Shortest, p.Rate = m.shortest, m.rate
 		}
 	}
 	c.home = c.network.fastest(c.paths, now)
+	c.try(now)
+	if c.home != 0 {
+		c.first = c.network.paths[0].known(now)
+	}
+}
+
+// try has a path be home whose rate is not known, once in a while, if packets do arrive over it:
+// where it is longer than home by more than the queue of home holds, it carries nothing in order, so
+// that its rate would never be known.
+func (c *Connection) try(now time.Duration) {
+	rate := c.network.paths[c.home].usable(now)
+	if rate == 0 {
+		return
+	}
+	for i := range c.paths {
+		m := &c.network.paths[i]
+		if i == c.home || m.until > now || m.known(now) > 0 || m.seen == 0 || now-m.seen >= valid || m.tried != 0 && now-m.tried < valid {
+			continue
+		}
+		m.tried = now
+		c.back, c.home = c.home, i
+		c.trial.Need = rate * 5 / 4
+		return
+	}
+}
+
+// endTrial has home be what it was before the trial.
+func (c *Connection) endTrial() {
+	c.path[c.home].Rate, c.trial.Need = 0, 0
+	c.home, c.first = c.back, 0
 }
 
 // fastest returns the path that is known to be faster than the first one by a quarter, and than all
-// others, or else the first one.
+// others, or else the first one. That the first one is paused says that it harmed as another path.
 func (n *Network) fastest(paths int, now time.Duration) int {
-	best, most := 0, uint64(n.paths[0].usable(now))*5/4
+	best, most := 0, uint64(n.paths[0].known(now))*5/4
 	for i := 1; i < paths && most > 0; i++ {
 		if rate := uint64(n.paths[i].usable(now)); rate > most {
 			best, most = i, rate
@@ -89,20 +125,31 @@ func (n *Network) fastest(paths int, now time.Duration) int {
 	return best
 }
 
-// usable returns the rate of a path that is not paused, 0 if it is not known.
-func (m *Memory) usable(now time.Duration) uint32 {
-	if m.until > now || !m.known || now-m.learned >= valid {
+// known returns the rate of a path, 0 if it is not known.
+func (m *Memory) known(now time.Duration) uint32 {
+	if !m.measured || now-m.learned >= valid {
 		return 0
 	}
 	return m.rate
 }
 
+// usable is known of a path that is not paused.
+func (m *Memory) usable(now time.Duration) uint32 {
+	if m.until > now {
+		return 0
+	}
+	return m.known(now)
+}
+
 // remember remembers what the connection knows of the paths.
 func (c *Connection) remember(now time.Duration) {
 	for i := range c.paths {
-		if p := &c.path[i]; p.Packets >= learned && p.Rate != 0 {
-			m := &c.network.paths[i]
-			m.shortest, m.rate, m.learned, m.known = p.shortest(), p.Rate, now, true
+		p, m := &c.path[i], &c.network.paths[i]
+		if p.Gone != 0 {
+			m.seen = now
+		}
+		if p.Packets >= learned && p.Rate != 0 {
+			m.shortest, m.rate, m.learned, m.measured = p.shortest(), p.Rate, now, true
 		}
 	}
 }
@@ -147,6 +194,16 @@ func (c *Connection) searchFrom(low, sequence uint32) uint32 {
 	return low
 }
 
+// silent reports whether what home carries is overdue while what others carry arrives.
+func (c *Connection) silent() bool {
+	for i := range c.paths {
+		if i != c.home && c.path[i].Gone != 0 && c.path[c.home].stalled(&c.path[i], 1) {
+			return true
+		}
+	}
+	return false
+}
+
 // retransmit notes that a segment is sent again, and returns home, or another path if home is dead.
 func (c *Connection) retransmit(sequence, now uint32) int {
 	if at := c.search(sequence + 1); at-c.tail < c.head-c.tail {
@@ -154,13 +211,23 @@ func (c *Connection) retransmit(sequence, now uint32) int {
 			r.retransmitted = max(now, 1)
 		}
 	}
-	home := &c.path[c.home]
-	if c.heard && home.Sent != home.Gone && later(now-home.Progress, max(3*home.Smooth, dead)) && c.paths > 1 {
-		home.Shortest, home.Progress = 0, now
-		c.home = (c.home + 1) % c.paths
-		c.path[c.home].Progress, c.path[c.home].Paused = now, 0
+	if c.trial.Need != 0 {
+		c.endTrial()
 	}
-	return c.home
+	home := &c.path[c.home]
+	if !c.heard || c.paths == 1 || !home.dead(now) && !c.silent() {
+		return c.home
+	}
+	best := (c.home + 1) % c.paths
+	for i := range c.paths {
+		if i != c.home && c.path[i].Gone != 0 && later(c.path[i].Progress, c.path[best].Progress) {
+			best = i
+		}
+	}
+	home.Shortest, home.Progress = 0, now
+	c.home, c.first = best, 0
+	c.path[best].Progress, c.path[best].Paused = now, 0
+	return best
 }
 
 // Choose returns the path of a segment.
@@ -198,10 +265,17 @@ func (c *Connection) Choose(at time.Duration, sequence, size uint32) int {
 
 // choose returns the path of new data.
 func (c *Connection) choose(at time.Duration, size uint32) int {
-	now, chosen, home := micro(at), c.home, &c.path[c.home]
+	now := micro(at)
+	// Home is not the first path because it was faster. Losses can make it slower than that.
+	if c.first != 0 && c.bytes < 1<<30 && c.path[c.home].loses() && uint64(c.bytes)*1000 < uint64(now-c.began)*uint64(c.first) {
+		c.leave(c.home, at)
+		c.home, c.first, c.trial.Need, c.path[0].Paused = 0, 0, 0, 0
+	}
+	chosen, home := c.home, &c.path[c.home]
 	if home.Shortest == 0 {
 		return chosen
 	}
+	quiet := c.silent()
 	harm := home.Late > mayBeLate+home.Packets/256
 	all := uint32(0)
 	for i := range c.paths {
@@ -212,6 +286,9 @@ func (c *Connection) choose(at time.Duration, size uint32) int {
 		home.Late, home.Packets = 0, 0
 	}
 	arrival := home.arrival(size)
+	if quiet {
+		arrival = ^uint32(0)
+	}
 	for i := range c.paths {
 		p := &c.path[i]
 		if i == c.home {
@@ -228,7 +305,7 @@ func (c *Connection) choose(at time.Duration, size uint32) int {
 			continue
 		}
 		// In slow start, and where home has no queue, others gain nothing that a loss there is worth.
-		if c.bytes < careful || !home.queued() {
+		if !quiet && (c.bytes < careful || !home.queued()) {
 			continue
 		}
 		if p.better(home, size, &arrival) {
@@ -253,6 +330,15 @@ func (c *Connection) arrived(at, now uint32) {
 		return
 	}
 	p.arrived(home.Rate, now-r.sent, r.length, r.acknowledged)
+	if c.trial.Need == 0 || r.path != c.home {
+		return
+	}
+	switch c.trial.arrived(p.Gone, now) {
+	case leaves:
+		c.endTrial()
+	case gains:
+		c.trial.Need = 0
+	}
 }
 
 // twice applies that a packet arrived again (RFC 2883): if the path had lost it, it was the first one.

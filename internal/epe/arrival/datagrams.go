@@ -199,7 +199,7 @@ func (f *Flow) consult(now time.Duration) {
 	if f.packets == 0 {
 		f.home = f.network.fastest(len(f.queues), now)
 	}
-	if f.packets == 0 && m.known && now-m.learned < valid {
+	if f.packets == 0 && m.known(now) > 0 {
 		f.turns.Home, f.turns.State = m.rate, sprayed
 	}
 }
@@ -208,10 +208,10 @@ func (f *Flow) consult(now time.Duration) {
 func (f *Flow) conclude(v verdict, now time.Duration) {
 	m := &f.network.datagrams
 	if v == gains {
-		m.rate, m.learned, m.known = f.turns.Home, now, true
+		m.rate, m.learned, m.measured = f.turns.Home, now, true
 		return
 	}
-	m.known = false
+	m.measured = false
 	if m.until <= now {
 		next := time.Duration(lossPause * unit)
 		if m.pauses > 0 && m.until+8*m.pause > now {

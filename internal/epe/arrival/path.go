@@ -17,12 +17,14 @@ const (
 	rounds      = 10_000_000
 	pause       = 10_000_000
 	lossPause   = 60_000_000
-	careful     = 512 << 10
+	careful     = 256 << 10
 	maxPause    = 600_000_000
 	mayBeLate   = 6
 	watchFor    = 400_000
 	timesWorse  = 2
 	dead        = 300_000
+	expired     = 180_000
+	train       = 8 << 10
 	suspect     = 1_000_000
 )
 
@@ -67,6 +69,12 @@ func (p *Path) arrival(size uint32) uint32 {
 func (p *Path) stalled(home *Path, times uint32) bool {
 	since := home.Progress - p.Progress
 	return p.Sent != p.Gone && p.Smooth != 0 && int32(since) > 0 && later(since, times*(p.Smooth+p.Smooth/2+stall))
+}
+
+// dead reports whether the path, as home, is dead, when a segment is sent again: nothing of what it
+// has in flight arrived for so long.
+func (p *Path) dead(now uint32) bool {
+	return p.Sent != p.Gone && later(now-p.Progress, max(p.Smooth+p.Smooth/2+stall, expired))
 }
 
 // better reports whether a packet may go over a path other than home. arrival is the earliest
@@ -188,4 +196,24 @@ func (w *watch) isWorse(home *Path, now, all, others uint32) bool {
 	}
 	w.Worse = 0
 	return true
+}
+
+// trial is the use of a path as home whose rate is not known, until the first packets of a connection
+// have arrived: they were sent at once, so they arrive at its rate (struct spray_trial).
+type trial struct{ Need, Since, Gone uint32 }
+
+// arrived concludes from the bytes of the path that have arrived so far.
+func (t *trial) arrived(gone, now uint32) verdict {
+	if t.Since == 0 {
+		t.Since, t.Gone = max(now, 1), gone
+		return goesOn
+	}
+	got := gone - t.Gone
+	switch {
+	case uint64(now-t.Since)*uint64(t.Need)/1000 > uint64(max(got, train)):
+		return leaves
+	case got >= train:
+		return gains
+	}
+	return goesOn
 }

@@ -17,8 +17,9 @@ type vector struct {
 	Watch                           watch
 	Turns                           Turns
 	Queues                          [MaxPaths]Queue
+	Trial                           trial
 	Now, Size, First, Second, Third uint32
-	Result                          [11]uint32
+	Result                          [13]uint32
 }
 
 // apply does what testdata/vectors.c does.
@@ -48,6 +49,8 @@ func (v *vector) apply() {
 	r[7] = uint32(v.Turns.choose(v.Queues[:], int(v.Third%MaxPaths), v.Size, v.Now))
 	r[8] = uint32(v.Turns.count(v.Queues[0].Delay, v.Now, v.Size, v.Second&1 != 0))
 	r[9] = number(v.Home.queued())
+	r[11] = number(v.Home.dead(v.Now))
+	r[12] = uint32(v.Trial.arrived(v.Third, v.Now))
 }
 
 // TestVectors: the arithmetic of the program in the kernel is that of this package, for states that
@@ -90,7 +93,7 @@ func TestVectors(t *testing.T) {
 			t.Fatal(err)
 		}
 		v.Now, v.Size, v.Turns.State = now, v.Size%65536, uint32(r.IntN(3))
-		v.Result = [11]uint32{}
+		v.Result = [13]uint32{}
 	}
 	var in, out bytes.Buffer
 	if err := binary.Write(&in, binary.NativeEndian, given); err != nil {
@@ -105,16 +108,17 @@ func TestVectors(t *testing.T) {
 	if err := binary.Read(&out, binary.NativeEndian, got); err != nil {
 		t.Fatal(err)
 	}
-	verdicts := map[uint32]int{}
+	verdicts, trials := map[uint32]int{}, map[uint32]int{}
 	for i := range given {
 		before := given[i]
 		given[i].apply()
 		verdicts[given[i].Result[8]]++
+		trials[given[i].Result[12]]++
 		if given[i] != got[i] {
 			t.Fatalf("of\n%+v\nthe kernel makes\n%+v\nand Go\n%+v", before, got[i], given[i])
 		}
 	}
-	if len(verdicts) < 3 {
-		t.Errorf("the vectors reach the verdicts %v alone", verdicts)
+	if len(verdicts) < 3 || len(trials) < 3 {
+		t.Errorf("the vectors reach the verdicts %v of turns and %v of trials alone", verdicts, trials)
 	}
 }

@@ -18,6 +18,8 @@ type programMemory struct {
 	Until     uint64
 	Pause     uint64
 	Pauses    uint64
+	Seen      uint64
+	Tried     uint64
 	Learned   uint64
 	Shortest  uint32
 	Rate      uint32

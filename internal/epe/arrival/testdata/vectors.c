@@ -8,8 +8,9 @@ struct vector {
 	struct spray_watch watch;
 	struct spray_turns turns;
 	struct spray_queue queue[SPRAY_PATHS];
+	struct spray_trial trial;
 	__u32 now, size, first, second, third;
-	__u32 result[11];
+	__u32 result[13];
 };
 
 int main(void)
@@ -32,6 +33,8 @@ int main(void)
 		v.result[6] = spray_worse(&v.watch, &v.home, v.now, v.first, v.second);
 		v.result[7] = spray_queue_choose(&v.turns, v.queue, v.third % SPRAY_PATHS, (1 << SPRAY_PATHS) - 1, v.size, v.now);
 		v.result[8] = spray_turn(&v.turns, v.queue[0].delay, v.now, v.size, v.second & 1);
+		v.result[11] = spray_dead(&v.home, v.now);
+		v.result[12] = spray_tried(&v.trial, v.third, v.now);
 		v.result[9] = spray_queued(&v.home);
 		if (fwrite(&v, sizeof(v), 1, stdout) != 1)
 			return 1;
