@@ -32,6 +32,11 @@ enum {
 	SPRAY_DEAD = 300000, /* home of datagrams without a packet of the client: another path becomes home */
 	SPRAY_EXPIRED = 180000, /* the same of TCP, when it sends something again: its timer expires after 200 ms at the earliest */
 	SPRAY_TRAIN = 8 << 10, /* bytes after the first packet that say how fast a path is: most of what a connection begins with */
+	/*
+	 * Bytes per millisecond of home above which no other path is tried: fewer are faster, and what a
+	 * trial loses, which ends slow start, costs more.
+	 */
+	SPRAY_MOST_TRIED = 3000,
 	SPRAY_SUSPECT = 1000000, /* so long after others were left, a third of it: home may be what failed */
 };
 

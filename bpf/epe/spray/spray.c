@@ -405,7 +405,7 @@ static __always_inline void recall(struct connection *c, const struct segment *s
 	 * A path that is longer than home by more than the queue of home holds carries nothing in order,
 	 * so that its rate would never be known: once in a while it is home.
 	 */
-	if (rate && unknown != SPRAY_PATHS && unknown != c->home) {
+	if (rate && rate <= SPRAY_MOST_TRIED && unknown != SPRAY_PATHS && unknown != c->home) {
 		unknown = SPRAY_PATH(unknown);
 		network_of(&s->ends, s->family, plan->mark[unknown], &n);
 		m = bpf_map_lookup_elem(&networks, &n);

@@ -22,6 +22,12 @@ import (
 // leastConnections is what the columns of the table need. A run with links takes seconds.
 const leastConnections, defaultLinkRuns, defaultLinkNetworks = 101, 5, 200
 
+// What flags have by default.
+const (
+	defaultConnections = 400
+	defaultExplore     = 0.1
+)
+
 func (a *app) simNetworks() *cobra.Command {
 	var many, runs, connections, changeEvery, links, servers, spray int
 	var seed uint64
@@ -50,7 +56,8 @@ its mode, and left a full link or returned to it.
 With --spray, downloads to drawn networks with two to four paths are simulated packet by packet, over each path alone and sprayed over
 all of them by the decisions of the mode spray. It prints what they bring compared with the first path, and with the best one: the
 distribution, and the share of networks with 0.98 or more. The first row repeats the first path alone with other random numbers. With
---pairs, they have two paths of 5 to 100 Mbit/s, the second one up to 40 ms longer.`,
+--pairs, they have two paths of 5 to 100 Mbit/s, the second one up to 40 ms longer, and the first two tables follow for the same networks:
+what auto makes of them, which sprays nothing.`,
 		Example: `  tabane sim networks
   tabane sim networks --start best --explore 0.05
   tabane sim networks --many 200 --change-every 150 --runs 1
@@ -117,9 +124,9 @@ distribution, and the share of networks with 0.98 or more. The first row repeats
 	flags := c.Flags()
 	flags.IntVar(&many, "many", 0, "draw `n` networks instead of the nine")
 	flags.IntVar(&runs, "runs", 60, fmt.Sprintf("number of runs, with a seed each; with --links %d", defaultLinkRuns))
-	flags.IntVar(&connections, "connections", 400, "bulk connections of each network")
+	flags.IntVar(&connections, "connections", defaultConnections, "bulk connections of each network")
 	flags.IntVar(&changeEvery, "change-every", 0, "draw what the modes of a network bring again after `n` connections in the mean; 0: never")
-	flags.Float64Var(&explore, "explore", 0.1, "`share` of the bytes that may be carried to compare modes")
+	flags.Float64Var(&explore, "explore", defaultExplore, "`share` of the bytes that may be carried to compare modes")
 	flags.StringVar(&start, "start", start, "`mode` of networks that nothing is known of: multipath or best")
 	flags.IntVar(&links, "links", 0, "have networks share `n` egress links of limited capacity")
 	flags.IntVar(&servers, "servers", 10, "number of servers that share the links")
@@ -193,7 +200,27 @@ func (a *app) simSpray(ctx context.Context, o simrun.SprayOptions) error {
 		}
 		fmt.Fprintf(w, "\t%.0f %%\n", 100*float64(met)/float64(len(all)))
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil || !o.Pairs {
+		return err
+	}
+	return a.simAutoOver(list, o.Seed)
+}
+
+// simAutoOver simulates what auto makes of networks whose paths bring as much as was simulated over
+// each of them alone, to clients without MPTCP, and prints the tables.
+func (a *app) simAutoOver(list []simrun.Sprayed, seed uint64) error {
+	// As the median of networks.Many.
+	const between, within = 0.2, 0.075
+	var kinds []networks.Kind
+	for _, s := range list {
+		kinds = append(kinds, networks.Kind{Name: s.World.Name(), Single: s.Alone[1]/s.Alone[0] - 1, Between: between, Within: within})
+	}
+	all := [][]networks.Network{networks.Run(kinds, networks.Options{Seed: seed, Connections: defaultConnections, Explore: defaultExplore, Start: belief.Best})}
+	fmt.Fprintln(a.Out)
+	if err := a.printNetworks(networks.Summarize(all), false); err != nil {
+		return err
+	}
+	return a.printOverSingle(networks.OverSingle(all))
 }
 
 // printOverSingle prints the distribution of sorted values.

@@ -290,9 +290,12 @@ func TestTrial(t *testing.T) {
 			}
 		})
 	}
-	for name, m := range map[string]Memory{"nothing ever arrived over it": {}, "it is paused": {seen: time.Second, until: time.Hour}} {
-		n := remembers([2]uint32{1000, 0}, [2]uint32{10_000, 0})
-		n.paths[1] = m
+	for name, tt := range map[string]struct {
+		rate uint32
+		m    Memory
+	}{"nothing ever arrived over it": {1000, Memory{}}, "it is paused": {1000, Memory{seen: time.Second, until: time.Hour}}, "home is fast": {mostTried + 1, Memory{seen: time.Second}}} {
+		n := remembers([2]uint32{tt.rate, 0}, [2]uint32{10_000, 0})
+		n.paths[1] = tt.m
 		if got := New(n, 2, 0, time.Second).Choose(time.Second, 0, segment); got != 0 {
 			t.Errorf("%s: tried", name)
 		}

@@ -92,7 +92,7 @@ func (c *Connection) recall(now time.Duration) {
 // that its rate would never be known.
 func (c *Connection) try(now time.Duration) {
 	rate := c.network.paths[c.home].usable(now)
-	if rate == 0 {
+	if rate == 0 || rate > mostTried {
 		return
 	}
 	for i := range c.paths {

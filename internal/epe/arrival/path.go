@@ -25,6 +25,7 @@ const (
 	dead        = 300_000
 	expired     = 180_000
 	train       = 8 << 10
+	mostTried   = 3000
 	suspect     = 1_000_000
 )
 
