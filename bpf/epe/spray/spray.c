@@ -440,7 +440,8 @@ static __always_inline void remember(struct connection *c, const struct segment 
 		struct memory *m, next = {};
 		struct network n;
 
-		if (!(plan->may >> i & 1) || !bytes)
+		/* What is still in flight alone does not show that the path carries anything. */
+		if (!(plan->may >> i & 1) || !bytes || (c->heard && !p->gone))
 			continue;
 		c->counted[i] = p->sent;
 		network_of(&s->ends, s->family, plan->mark[i], &n);
