@@ -372,7 +372,7 @@ static __always_inline __u64 cc_sends(__u32 window, __u32 mss, __u32 srtt, __u64
 
 /*
  * Whether a subflow is so fast that what the scheduler gives it at a time is sent within a millisecond or so.
- * Then bounds gain nothing.
+ * Then bounds gain nothing, and a larger send buffer may all be waiting for a receiver that is slower.
  */
 static __always_inline _Bool cc_fast(__u32 window, __u32 mss, __u32 srtt)
 {
@@ -387,6 +387,34 @@ static __always_inline __u32 cc_lowat(__u32 window, __u32 mss, __u32 srtt, __u32
 	if (cc_fast(window, mss, srtt))
 		return CC_LOWAT_MOST;
 	return cc_min(cc_max(cc_sends(window, mss, srtt, CC_LOWAT_TIME + lead), CC_LOWAT_LEAST), CC_LOWAT_MOST);
+}
+
+/* The send buffers of subflows whose unsent data is bounded. */
+enum {
+	CC_BUFFER_WINDOWS = 6,
+	CC_BUFFER_LEAST = 10,       /* windows count as at least this (TCP_INIT_CWND) */
+	CC_BUFFER_MSS = 1 << 16,
+	CC_BUFFER_HEAD = 256 + 320, /* MAX_TCP_HEADER and struct skb_shared_info, before rounding */
+	CC_BUFFER_BODY = 256,       /* struct sk_buff */
+};
+
+/* The memory of a segment in a buffer of its own (tcp_sndbuf_expand). */
+static __always_inline __u32 cc_memory(__u32 mss)
+{
+	__u32 size = cc_min(mss, CC_BUFFER_MSS) + CC_BUFFER_HEAD - 1;
+
+	size |= size >> 1;
+	size |= size >> 2;
+	size |= size >> 4;
+	size |= size >> 8;
+	size |= size >> 16;
+	return size + 1 + CC_BUFFER_BODY;
+}
+
+/* The size of a send buffer with which fast subflows can send while the oldest data is under way on a slow one. */
+static __always_inline __u32 cc_buffer(__u32 window, __u32 mss)
+{
+	return cc_min(CC_BUFFER_WINDOWS * cc_max(window, CC_BUFFER_LEAST) * cc_memory(mss), CC_LOWAT_MOST);
 }
 
 /* What the kernel may have taken from a program that it skipped. */

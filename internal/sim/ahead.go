@@ -2,7 +2,6 @@ package sim
 
 import (
 	"math"
-	"math/bits"
 	"time"
 
 	"github.com/tabane/tabane/internal/epe/selection"
@@ -170,8 +169,11 @@ func (f *sender) clamped() float64 { return min(f.cc.Cwnd, float64(f.window)) }
 // sndbuf returns the size of the subflow's send buffer: some congestion windows, in the memory of a
 // segment in a buffer of its own (sk_sndbuf, tcp_sndbuf_expand).
 func (f *sender) sndbuf() int {
-	memory := 1<<bits.Len(uint(f.c.Segment+segmentHead+segmentShared-1)) + segmentBody
-	f.backlog.most = max(f.backlog.most, cc.SendBuffer*max(int(f.clamped()), leastBuffer)*memory)
+	windows := cc.SendBuffer
+	if f.c.Lowat && !cc.Fast(f.clamped(), f.c.Segment, f.retrans.rtt.SRTT) {
+		windows = cc.SendBufferLowat
+	}
+	f.backlog.most = max(f.backlog.most, cc.Buffer(windows, f.clamped(), f.c.Segment))
 	return f.backlog.most
 }
 
@@ -179,7 +181,6 @@ const (
 	// The overhead of a buffer: MAX_TCP_HEADER, struct skb_shared_info and struct sk_buff.
 	segmentHead, segmentShared, segmentBody = 256, 320, 256
 	segmentBuffer                           = segmentHead + segmentShared + segmentBody
-	leastBuffer                             = 10      // TCP_INIT_CWND
 	leastMemory                             = 4 << 10 // net.ipv4.tcp_wmem, the first
 )
 

@@ -89,8 +89,9 @@ type Connection struct {
 	Scheduler    string
 	SchedOptions sched.Options
 	Congestion   string
-	// Lowat bounds the data that the scheduler assigns to a subflow ahead of its window (cc.Lowat).
-	// It has no effect with schedulers that assign nothing ahead.
+	// Lowat bounds the data that the scheduler assigns to a subflow ahead of its window (cc.Lowat),
+	// and enlarges the send buffers (cc.SendBufferLowat). It has no effect with schedulers that
+	// assign nothing ahead.
 	Lowat bool
 
 	// Overflow has one path carry data first, and the others while it is saturated: the sender

@@ -31,6 +31,7 @@ struct sock {
 	unsigned long sk_pacing_rate;
 	unsigned long sk_max_pacing_rate;
 	__u32 sk_pacing_status;
+	int sk_sndbuf;
 } KERNEL;
 
 struct inet_sock {
@@ -113,6 +114,8 @@ enum {
 	TCP_CA_RECOVERY = 3,
 	TCP_CA_LOSS = 4,
 
+	SOL_SOCKET = 1,
+	SO_SNDBUF = 7,
 	SOL_TCP = 6,
 	TCP_NOTSENT_LOWAT = 25,
 };
@@ -125,13 +128,13 @@ volatile const _Bool pace = 1;
 /*
  * Bounds the unsent data of MPTCP subflows to what they send in a short time (cc_lowat). MPTCP's
  * scheduler cannot take back data that it has given to a subflow, so on a slow one it holds up what the
- * others have delivered.
- *
- * The size of the send buffer is the kernel's. Where the kernel skips a program for it (sndbuf_expand), the
- * buffer becomes as large as tcp_wmem permits, for good: servers write all that they have and close, and
- * Linux resets MPTCP connections 60 s after that (TCP_TIMEWAIT_LEN).
+ * others have delivered. In exchange the send buffers are larger, so that fast subflows are not idle
+ * while the oldest data is under way on a slow one.
  */
 volatile const _Bool lowat;
+
+/* How large a send buffer may become in bytes; 0: its size is the kernel's. */
+volatile const __u32 buffer_most;
 
 /*
  * Makes every inject-th call of ssthresh and of undo_cwnd return what a kernel returns that skips
@@ -395,6 +398,24 @@ static __always_inline void bound_unsent(struct tcp_sock *tp)
 }
 
 /*
+ * Enlarges the send buffer, if by a quarter. It is not done by sndbuf_expand: for a program that the kernel skips it takes a
+ * value from its stack, so that the buffer is as large as tcp_wmem permits, for good. Servers then write all that they have
+ * and close, and Linux resets an MPTCP connection 60 s after that (TCP_TIMEWAIT_LEN).
+ */
+static __always_inline void enlarge_buffer(struct tcp_sock *tp)
+{
+	__u32 now = tp->inet_conn.icsk_inet.sk.sk_sndbuf, want;
+
+	if (!buffer_most || cc_fast(tp->snd_cwnd, tp->mss_cache, tp->srtt_us))
+		return;
+	want = cc_min(cc_buffer(tp->snd_cwnd, tp->mss_cache), buffer_most);
+	if (want <= now + (__u64)now / 4)
+		return;
+	want /= 2; /* the kernel doubles it */
+	bpf_setsockopt((void *)tp, SOL_SOCKET, SO_SNDBUF, &want, sizeof(want));
+}
+
+/*
  * Paces a subflow, whose bursts in slow start, or of the next object after an idle time, would overflow a queue that
  * is short for a long round trip. Not a fast one: a timer for each burst costs it more; nor one that has sent all that it was
  * given and never lost any: what its window has room for arrives sooner as a burst, and has fitted so far. With pace, or
@@ -456,6 +477,7 @@ int in_ack_event(__u64 *ctx)
 		pace_if_needed(tp);
 	}
 	bound_unsent(tp);
+	enlarge_buffer(tp);
 	return 0;
 }
 

@@ -8,7 +8,6 @@
 
 enum {
 	MAX_RATES = 8,
-	SOL_SOCKET = 1,
 	SO_MAX_PACING_RATE = 47,
 	CHECK_EVERY = 20000, /* us */
 };

@@ -41,7 +41,7 @@ struct vector {
 	/* The round of Vegas and wVegas. */
 	__u32 window_out, threshold_out, target_out, queue_out, slow_start;
 	__u32 repaired;
-	__u32 lowat;
+	__u32 lowat, buffer;
 };
 
 struct {
@@ -135,6 +135,7 @@ static long compute(__u32 i, void *context __attribute__((unused)))
 	p.rate = rate;
 	bpf_loop(MAX_FLOWS, third, &p, 0);
 	v->lowat = cc_lowat(window, v->mss, srtt, p.lead);
+	v->buffer = cc_buffer(window, v->mss);
 	r.window = window;
 	r.threshold = v->threshold;
 	r.base = v->base;

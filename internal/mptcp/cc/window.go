@@ -2,6 +2,7 @@ package cc
 
 import (
 	"math"
+	"math/bits"
 	"time"
 )
 
@@ -70,7 +71,8 @@ const (
 )
 
 // Fast reports whether a subflow of MPTCP is so fast that what the scheduler gives it at a time is
-// sent within a millisecond or so. Then Lowat bounds nothing. An SRTT of 0 is unknown.
+// sent within a millisecond or so. Then Lowat bounds nothing, and the send buffer is Linux' own: a
+// larger one may all be waiting for a receiver that is slower. An SRTT of 0 is unknown.
 func Fast(cwnd float64, segment int, srtt time.Duration) bool {
 	return srtt > 0 && sends(cwnd, segment, srtt, lowatTime) > fastLowat
 }
@@ -119,5 +121,19 @@ const (
 // changes are not worth a system call.
 func LowatChanged(now, next int) bool { return next > now+now/4 || next < now-now/4 }
 
-// SendBuffer is the size of a subflow's send buffer in windows (tcp_sndbuf_expand).
-const SendBuffer = 2
+// The sizes of a subflow's send buffer in windows: Linux' own, and that of subflows whose unsent
+// data is bounded. While a slow subflow carries the oldest data, the fast one must hold what it
+// sends meanwhile.
+const (
+	SendBuffer      = 2
+	SendBufferLowat = 6
+	leastBuffer     = 10 // TCP_INIT_CWND
+)
+
+// Buffer returns the size of the send buffer of a subflow in bytes of the kernel's memory, where
+// each segment is in a buffer of its own (tcp_sndbuf_expand).
+func Buffer(windows int, cwnd float64, segment int) int {
+	// MAX_TCP_HEADER and struct skb_shared_info, which is rounded, and struct sk_buff.
+	const head, shared, body = 256, 320, 256
+	return windows * max(int(cwnd), leastBuffer) * (1<<bits.Len(uint(segment+head+shared-1)) + body)
+}

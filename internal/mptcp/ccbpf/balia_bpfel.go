@@ -27,6 +27,7 @@ const (
 	baliaProgUndoCwnd   = "undo_cwnd"
 	baliaVarCounters    = "_counters"
 	baliaVarStats       = "_stats"
+	baliaVarBufferMost  = "buffer_most"
 	baliaVarInject      = "inject"
 	baliaVarLowat       = "lowat"
 	baliaVarPace        = "pace"
@@ -98,6 +99,7 @@ type baliaMapSpecs struct {
 type baliaVariableSpecs struct {
 	Counters    *ebpf.VariableSpec `ebpf:"_counters"`
 	Stats       *ebpf.VariableSpec `ebpf:"_stats"`
+	BufferMost  *ebpf.VariableSpec `ebpf:"buffer_most"`
 	Inject      *ebpf.VariableSpec `ebpf:"inject"`
 	Lowat       *ebpf.VariableSpec `ebpf:"lowat"`
 	Pace        *ebpf.VariableSpec `ebpf:"pace"`
@@ -143,6 +145,7 @@ func (m *baliaMaps) Close() error {
 type baliaVariables struct {
 	Counters    *ebpf.Variable `ebpf:"_counters"`
 	Stats       *ebpf.Variable `ebpf:"_stats"`
+	BufferMost  *ebpf.Variable `ebpf:"buffer_most"`
 	Inject      *ebpf.Variable `ebpf:"inject"`
 	Lowat       *ebpf.Variable `ebpf:"lowat"`
 	Pace        *ebpf.Variable `ebpf:"pace"`

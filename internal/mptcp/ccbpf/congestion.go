@@ -16,8 +16,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 	"unsafe"
@@ -30,6 +32,7 @@ import (
 	"github.com/tabane/tabane/internal/base/feature"
 	"github.com/tabane/tabane/internal/base/unit"
 	"github.com/tabane/tabane/internal/kernel/bpf"
+	"github.com/tabane/tabane/internal/kernel/netns"
 )
 
 // Cubic is the kernel's own control.
@@ -93,7 +96,8 @@ type Options struct {
 	// Pace makes sockets pace their packets instead of sending bursts.
 	Pace bool
 	// Lowat bounds the unsent data of MPTCP subflows to what fits into their window and what they
-	// send in 20 ms (TCP_NOTSENT_LOWAT), and paces those below 400 Mbit/s.
+	// send in 20 ms (TCP_NOTSENT_LOWAT), enlarges their send buffers, and paces those below 400
+	// Mbit/s.
 	Lowat bool
 	// Rates are those of the subflows for Ratio, at most MaxRates.
 	Rates []unit.Bandwidth
@@ -258,7 +262,11 @@ func (c control) load(o Options, version Version, rates *ebpf.Map) (*ebpf.Collec
 	if err != nil {
 		return nil, err
 	}
-	for name, value := range map[string]any{newrenoVarPace: o.Pace, newrenoVarLowat: o.Lowat, newrenoVarInject: o.inject} {
+	most, err := bufferMost()
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range map[string]any{newrenoVarPace: o.Pace, newrenoVarLowat: o.Lowat, newrenoVarBufferMost: most, newrenoVarInject: o.inject} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return nil, fmt.Errorf("set %q: %w", name, err)
 		}
@@ -273,6 +281,27 @@ func (c control) load(o Options, version Version, rates *ebpf.Map) (*ebpf.Collec
 		maps = map[string]*ebpf.Map{ratioMapRates: rates}
 	}
 	return bpf.LoadAll(spec, needLinux, kernelTypes, maps)
+}
+
+// bufferMost returns how large a control may make send buffers, in bytes: as sockets may, which is
+// twice net.core.wmem_max. 0 if the kernel makes them larger itself, as without a setting before
+// Linux 6.18.
+func bufferMost() (uint32, error) {
+	var most [2]uint64
+	for i, key := range []string{"net.core.wmem_max", "net.ipv4.tcp_wmem"} {
+		text, err := netns.ReadSysctl(key)
+		if err != nil {
+			return 0, err
+		}
+		last := text[strings.LastIndexAny(text, " \t")+1:]
+		if most[i], err = strconv.ParseUint(last, 10, 31); err != nil {
+			return 0, fmt.Errorf("read sysctl %q: %w", key, err)
+		}
+	}
+	if 2*most[0] < most[1] {
+		return 0, nil
+	}
+	return uint32(min(2*most[0], math.MaxInt32)), nil
 }
 
 // rename sets the name in a struct tcp_congestion_ops.

@@ -29,6 +29,7 @@ const (
 	cubicProgUndoCwnd   = "undo_cwnd"
 	cubicVarCounters    = "_counters"
 	cubicVarStats       = "_stats"
+	cubicVarBufferMost  = "buffer_most"
 	cubicVarInject      = "inject"
 	cubicVarLowat       = "lowat"
 	cubicVarPace        = "pace"
@@ -102,6 +103,7 @@ type cubicMapSpecs struct {
 type cubicVariableSpecs struct {
 	Counters    *ebpf.VariableSpec `ebpf:"_counters"`
 	Stats       *ebpf.VariableSpec `ebpf:"_stats"`
+	BufferMost  *ebpf.VariableSpec `ebpf:"buffer_most"`
 	Inject      *ebpf.VariableSpec `ebpf:"inject"`
 	Lowat       *ebpf.VariableSpec `ebpf:"lowat"`
 	Pace        *ebpf.VariableSpec `ebpf:"pace"`
@@ -147,6 +149,7 @@ func (m *cubicMaps) Close() error {
 type cubicVariables struct {
 	Counters    *ebpf.Variable `ebpf:"_counters"`
 	Stats       *ebpf.Variable `ebpf:"_stats"`
+	BufferMost  *ebpf.Variable `ebpf:"buffer_most"`
 	Inject      *ebpf.Variable `ebpf:"inject"`
 	Lowat       *ebpf.Variable `ebpf:"lowat"`
 	Pace        *ebpf.Variable `ebpf:"pace"`

@@ -27,6 +27,7 @@ const (
 	liaProgUndoCwnd   = "undo_cwnd"
 	liaVarCounters    = "_counters"
 	liaVarStats       = "_stats"
+	liaVarBufferMost  = "buffer_most"
 	liaVarInject      = "inject"
 	liaVarLowat       = "lowat"
 	liaVarPace        = "pace"
@@ -98,6 +99,7 @@ type liaMapSpecs struct {
 type liaVariableSpecs struct {
 	Counters    *ebpf.VariableSpec `ebpf:"_counters"`
 	Stats       *ebpf.VariableSpec `ebpf:"_stats"`
+	BufferMost  *ebpf.VariableSpec `ebpf:"buffer_most"`
 	Inject      *ebpf.VariableSpec `ebpf:"inject"`
 	Lowat       *ebpf.VariableSpec `ebpf:"lowat"`
 	Pace        *ebpf.VariableSpec `ebpf:"pace"`
@@ -143,6 +145,7 @@ func (m *liaMaps) Close() error {
 type liaVariables struct {
 	Counters    *ebpf.Variable `ebpf:"_counters"`
 	Stats       *ebpf.Variable `ebpf:"_stats"`
+	BufferMost  *ebpf.Variable `ebpf:"buffer_most"`
 	Inject      *ebpf.Variable `ebpf:"inject"`
 	Lowat       *ebpf.Variable `ebpf:"lowat"`
 	Pace        *ebpf.Variable `ebpf:"pace"`

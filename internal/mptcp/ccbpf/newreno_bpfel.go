@@ -46,6 +46,7 @@ const (
 	newrenoProgUndoCwnd   = "undo_cwnd"
 	newrenoVarCounters    = "_counters"
 	newrenoVarStats       = "_stats"
+	newrenoVarBufferMost  = "buffer_most"
 	newrenoVarInject      = "inject"
 	newrenoVarLowat       = "lowat"
 	newrenoVarPace        = "pace"
@@ -114,11 +115,12 @@ type newrenoMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type newrenoVariableSpecs struct {
-	Counters *ebpf.VariableSpec `ebpf:"_counters"`
-	Stats    *ebpf.VariableSpec `ebpf:"_stats"`
-	Inject   *ebpf.VariableSpec `ebpf:"inject"`
-	Lowat    *ebpf.VariableSpec `ebpf:"lowat"`
-	Pace     *ebpf.VariableSpec `ebpf:"pace"`
+	Counters   *ebpf.VariableSpec `ebpf:"_counters"`
+	Stats      *ebpf.VariableSpec `ebpf:"_stats"`
+	BufferMost *ebpf.VariableSpec `ebpf:"buffer_most"`
+	Inject     *ebpf.VariableSpec `ebpf:"inject"`
+	Lowat      *ebpf.VariableSpec `ebpf:"lowat"`
+	Pace       *ebpf.VariableSpec `ebpf:"pace"`
 }
 
 // newrenoObjects contains all objects after they have been loaded into the kernel.
@@ -158,11 +160,12 @@ func (m *newrenoMaps) Close() error {
 //
 // It can be passed to loadNewrenoObjects or ebpf.CollectionSpec.LoadAndAssign.
 type newrenoVariables struct {
-	Counters *ebpf.Variable `ebpf:"_counters"`
-	Stats    *ebpf.Variable `ebpf:"_stats"`
-	Inject   *ebpf.Variable `ebpf:"inject"`
-	Lowat    *ebpf.Variable `ebpf:"lowat"`
-	Pace     *ebpf.Variable `ebpf:"pace"`
+	Counters   *ebpf.Variable `ebpf:"_counters"`
+	Stats      *ebpf.Variable `ebpf:"_stats"`
+	BufferMost *ebpf.Variable `ebpf:"buffer_most"`
+	Inject     *ebpf.Variable `ebpf:"inject"`
+	Lowat      *ebpf.Variable `ebpf:"lowat"`
+	Pace       *ebpf.Variable `ebpf:"pace"`
 }
 
 // newrenoPrograms contains all programs after they have been loaded into the kernel.

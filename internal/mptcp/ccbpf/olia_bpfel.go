@@ -27,6 +27,7 @@ const (
 	oliaProgUndoCwnd   = "undo_cwnd"
 	oliaVarCounters    = "_counters"
 	oliaVarStats       = "_stats"
+	oliaVarBufferMost  = "buffer_most"
 	oliaVarInject      = "inject"
 	oliaVarLowat       = "lowat"
 	oliaVarPace        = "pace"
@@ -98,6 +99,7 @@ type oliaMapSpecs struct {
 type oliaVariableSpecs struct {
 	Counters    *ebpf.VariableSpec `ebpf:"_counters"`
 	Stats       *ebpf.VariableSpec `ebpf:"_stats"`
+	BufferMost  *ebpf.VariableSpec `ebpf:"buffer_most"`
 	Inject      *ebpf.VariableSpec `ebpf:"inject"`
 	Lowat       *ebpf.VariableSpec `ebpf:"lowat"`
 	Pace        *ebpf.VariableSpec `ebpf:"pace"`
@@ -143,6 +145,7 @@ func (m *oliaMaps) Close() error {
 type oliaVariables struct {
 	Counters    *ebpf.Variable `ebpf:"_counters"`
 	Stats       *ebpf.Variable `ebpf:"_stats"`
+	BufferMost  *ebpf.Variable `ebpf:"buffer_most"`
 	Inject      *ebpf.Variable `ebpf:"inject"`
 	Lowat       *ebpf.Variable `ebpf:"lowat"`
 	Pace        *ebpf.Variable `ebpf:"pace"`

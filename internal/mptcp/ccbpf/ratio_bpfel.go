@@ -29,6 +29,7 @@ const (
 	ratioProgUndoCwnd   = "undo_cwnd"
 	ratioVarCounters    = "_counters"
 	ratioVarStats       = "_stats"
+	ratioVarBufferMost  = "buffer_most"
 	ratioVarInject      = "inject"
 	ratioVarLowat       = "lowat"
 	ratioVarPace        = "pace"
@@ -102,6 +103,7 @@ type ratioMapSpecs struct {
 type ratioVariableSpecs struct {
 	Counters    *ebpf.VariableSpec `ebpf:"_counters"`
 	Stats       *ebpf.VariableSpec `ebpf:"_stats"`
+	BufferMost  *ebpf.VariableSpec `ebpf:"buffer_most"`
 	Inject      *ebpf.VariableSpec `ebpf:"inject"`
 	Lowat       *ebpf.VariableSpec `ebpf:"lowat"`
 	Pace        *ebpf.VariableSpec `ebpf:"pace"`
@@ -149,6 +151,7 @@ func (m *ratioMaps) Close() error {
 type ratioVariables struct {
 	Counters    *ebpf.Variable `ebpf:"_counters"`
 	Stats       *ebpf.Variable `ebpf:"_stats"`
+	BufferMost  *ebpf.Variable `ebpf:"buffer_most"`
 	Inject      *ebpf.Variable `ebpf:"inject"`
 	Lowat       *ebpf.Variable `ebpf:"lowat"`
 	Pace        *ebpf.Variable `ebpf:"pace"`

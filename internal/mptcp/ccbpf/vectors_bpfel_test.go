@@ -47,6 +47,8 @@ type vectorsVector struct {
 	SlowStart    uint32
 	Repaired     uint32
 	Lowat        uint32
+	Buffer       uint32
+	_            [4]byte
 }
 
 // Names of all BPF objects in the ELF.

@@ -97,6 +97,9 @@ func (s *sides) compareIncrease(t *testing.T) float64 {
 	if lowat := cc.Lowat(float64(s.kernel.Flow[i].Window), int(s.kernel.Mss), s.flows[i].SRTT, lead); int(s.kernel.Lowat) != lowat {
 		t.Errorf("lowat %d, want %d: %+v", s.kernel.Lowat, lowat, s.kernel)
 	}
+	if buffer := cc.Buffer(cc.SendBufferLowat, float64(s.kernel.Flow[i].Window), int(s.kernel.Mss)); int(s.kernel.Buffer) != min(buffer, 1<<30) {
+		t.Errorf("buffer %d, want %d: %+v", s.kernel.Buffer, buffer, s.kernel)
+	}
 	differs := math.Abs(got-want) / max(math.Abs(want), 1e-6)
 	if differs > 0.01 {
 		t.Errorf("%s: increase %g, want %g: %+v", arithmetic[s.kernel.Control], got, want, s.kernel)

@@ -28,6 +28,7 @@ const (
 	vegasProgUndoCwnd   = "undo_cwnd"
 	vegasVarCounters    = "_counters"
 	vegasVarStats       = "_stats"
+	vegasVarBufferMost  = "buffer_most"
 	vegasVarInject      = "inject"
 	vegasVarLowat       = "lowat"
 	vegasVarPace        = "pace"
@@ -97,11 +98,12 @@ type vegasMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type vegasVariableSpecs struct {
-	Counters *ebpf.VariableSpec `ebpf:"_counters"`
-	Stats    *ebpf.VariableSpec `ebpf:"_stats"`
-	Inject   *ebpf.VariableSpec `ebpf:"inject"`
-	Lowat    *ebpf.VariableSpec `ebpf:"lowat"`
-	Pace     *ebpf.VariableSpec `ebpf:"pace"`
+	Counters   *ebpf.VariableSpec `ebpf:"_counters"`
+	Stats      *ebpf.VariableSpec `ebpf:"_stats"`
+	BufferMost *ebpf.VariableSpec `ebpf:"buffer_most"`
+	Inject     *ebpf.VariableSpec `ebpf:"inject"`
+	Lowat      *ebpf.VariableSpec `ebpf:"lowat"`
+	Pace       *ebpf.VariableSpec `ebpf:"pace"`
 }
 
 // vegasObjects contains all objects after they have been loaded into the kernel.
@@ -141,11 +143,12 @@ func (m *vegasMaps) Close() error {
 //
 // It can be passed to loadVegasObjects or ebpf.CollectionSpec.LoadAndAssign.
 type vegasVariables struct {
-	Counters *ebpf.Variable `ebpf:"_counters"`
-	Stats    *ebpf.Variable `ebpf:"_stats"`
-	Inject   *ebpf.Variable `ebpf:"inject"`
-	Lowat    *ebpf.Variable `ebpf:"lowat"`
-	Pace     *ebpf.Variable `ebpf:"pace"`
+	Counters   *ebpf.Variable `ebpf:"_counters"`
+	Stats      *ebpf.Variable `ebpf:"_stats"`
+	BufferMost *ebpf.Variable `ebpf:"buffer_most"`
+	Inject     *ebpf.Variable `ebpf:"inject"`
+	Lowat      *ebpf.Variable `ebpf:"lowat"`
+	Pace       *ebpf.Variable `ebpf:"pace"`
 }
 
 // vegasPrograms contains all programs after they have been loaded into the kernel.

@@ -28,6 +28,7 @@ const (
 	wvegasProgUndoCwnd   = "undo_cwnd"
 	wvegasVarCounters    = "_counters"
 	wvegasVarStats       = "_stats"
+	wvegasVarBufferMost  = "buffer_most"
 	wvegasVarInject      = "inject"
 	wvegasVarLowat       = "lowat"
 	wvegasVarPace        = "pace"
@@ -100,6 +101,7 @@ type wvegasMapSpecs struct {
 type wvegasVariableSpecs struct {
 	Counters    *ebpf.VariableSpec `ebpf:"_counters"`
 	Stats       *ebpf.VariableSpec `ebpf:"_stats"`
+	BufferMost  *ebpf.VariableSpec `ebpf:"buffer_most"`
 	Inject      *ebpf.VariableSpec `ebpf:"inject"`
 	Lowat       *ebpf.VariableSpec `ebpf:"lowat"`
 	Pace        *ebpf.VariableSpec `ebpf:"pace"`
@@ -145,6 +147,7 @@ func (m *wvegasMaps) Close() error {
 type wvegasVariables struct {
 	Counters    *ebpf.Variable `ebpf:"_counters"`
 	Stats       *ebpf.Variable `ebpf:"_stats"`
+	BufferMost  *ebpf.Variable `ebpf:"buffer_most"`
 	Inject      *ebpf.Variable `ebpf:"inject"`
 	Lowat       *ebpf.Variable `ebpf:"lowat"`
 	Pace        *ebpf.Variable `ebpf:"pace"`
