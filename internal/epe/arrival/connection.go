@@ -334,6 +334,7 @@ func (c *Connection) arrived(at, now uint32) {
 		return
 	}
 	switch c.trial.arrived(p.Gone, now) {
+	case goesOn:
 	case leaves:
 		c.endTrial()
 	case gains:

@@ -28,11 +28,11 @@ const (
 	// Growth of the estimate in percent: before the path was ever full, of a probe, and of a probe
 	// after a successful one, where a round trip is short enough to see its queue in time. A probe
 	// raises the rate for two samples at most: 10 % for 300 ms make a queue of 20 ms, as 3 % are
-	// not used (revert).
+	// not used.
 	startGrowthPercent, probeGrowthPercent, nextGrowthPercent = 200, 110, 125
 	// A probe succeeds if this share of the estimate before it arrives, in percent. It fails only
-	// if the share testedPercent was sent, or what was sent did not arrive because a short queue
-	// overflowed: a sender that is late, or had less to send, shows nothing.
+	// if the share testedPercent was sent: a sender that is late, or had less to send, shows
+	// nothing.
 	successPercent, testedPercent = 102, 104
 	// pacedPercent is the share of the estimate, in percent, that the sender uses.
 	pacedPercent = 97
@@ -40,8 +40,8 @@ const (
 	lastProbe = 64
 	// An estimate is at most maxHalves / 2 of what is configured.
 	maxHalves = 3
-	// While a queue drains that the estimate was lowered for, or that a probe has left, 1 -
-	// 1/drainFraction of the estimate is used.
+	// While a queue that the estimate was lowered for drains, 1 - 1/drainFraction of the estimate
+	// is used.
 	drainFraction = 6
 )
 
@@ -301,13 +301,8 @@ func (c *Capacity) find(rate unit.Bandwidth, standing time.Duration) {
 	c.found, c.busy, c.every = true, 0, firstProbe
 	c.set(max(rate, minCapacity))
 	if standing >= longQueue {
-		c.drain(standing)
+		c.draining = 2 + int(drainFraction*standing/sampleInterval)
 	}
-}
-
-// drain uses less than the estimate until the queue on the path is gone.
-func (c *Capacity) drain(standing time.Duration) {
-	c.draining = 2 + int(drainFraction*standing/sampleInterval)
 }
 
 // rate returns the rate of arrival, sending that of sending.
@@ -360,23 +355,14 @@ func (c *Capacity) judge(s *CapacitySample) {
 		}
 	case began < s.RTT && !full:
 		if c.probed >= 2*sampleInterval {
-			c.revert(before, s)
+			c.set(before)
 		}
 	default:
 		c.before = 0
-		c.revert(before, s)
-		if c.sent >= before*testedPercent/100 || full || s.Arrived < s.Sent/100*carriedPercent {
+		c.set(before)
+		if c.sent >= before*testedPercent/100 || full {
 			c.every = min(2*max(c.every, firstProbe), lastProbe)
 		}
-	}
-}
-
-// revert returns to the estimate before a probe. The queue that the probe has left on the path would
-// otherwise need a second to drain with what pacing leaves, and calls would wait in it.
-func (c *Capacity) revert(before unit.Bandwidth, s *CapacitySample) {
-	c.set(before)
-	if s.Standing > shortQueue+s.Jitter {
-		c.drain(s.Standing)
 	}
 }
 

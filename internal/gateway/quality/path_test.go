@@ -419,50 +419,6 @@ func TestUntestedProbe(t *testing.T) {
 	}
 }
 
-// TestOverflowingProbe: a probe whose packets overflow a queue too short to be seen has failed,
-// though a sender that loses them does not send much more than before: the next ones are rare.
-func TestOverflowingProbe(t *testing.T) {
-	const rate = 14 * unit.MbitPerSecond
-	c := LimitCapacity(rate)
-	probes := 0
-	for range 100 {
-		n := (rate * 97 / 100).SizeIn(150 * ms)
-		s := CapacitySample{Interval: 150 * ms, Sent: n, Arrived: n, Busy: true, Delays: Delays{RTT: 20 * ms}}
-		if c.Value() > rate {
-			probes++
-			s.Arrived = n * 9 / 10
-		}
-		c.Update(s)
-	}
-	if probes == 0 || probes > 10 {
-		t.Errorf("%d of 100 samples are probes, want 1 to 10", probes)
-	}
-}
-
-// TestQueueOfProbe: after a probe that failed, less than the rate is used until the queue is gone
-// that the probe has left on the path.
-func TestQueueOfProbe(t *testing.T) {
-	const rate = 20 * unit.MbitPerSecond
-	c := LimitCapacity(rate)
-	sample := func(sent unit.Bandwidth, standing time.Duration) {
-		c.Update(CapacitySample{
-			Interval: 150 * ms, Sent: sent.SizeIn(150 * ms), Arrived: min(sent, rate).SizeIn(150 * ms), Busy: true, Delays: Delays{RTT: 20 * ms, Standing: standing},
-		})
-	}
-	for c.Value() <= rate {
-		sample(rate*97/100, 0)
-	}
-	for c.Value() > rate {
-		sample(c.Value()*97/100, 10*ms)
-	}
-	if c.Value() >= rate*9/10 {
-		t.Errorf("%v is used while a queue stands", c.Value())
-	}
-	if sample(c.Value(), 0); c.Value() != rate {
-		t.Errorf("%v is used when the queue is gone, want %v", c.Value(), rate)
-	}
-}
-
 // TestLeastCapacity: a path is not taken to be slower than the least estimate while its queue
 // drains either.
 func TestLeastCapacity(t *testing.T) {
