@@ -47,9 +47,7 @@ func (e *egress) withdrew(p *peer) {
 // the routes to it alone with their nexthop object. Their packets follow the best path.
 func (e *egress) leavePeer(p *peer) {
 	e.suspend(func(m member) bool { return m.peer == p })
-	if e.flushNow != nil {
-		e.flushNow()
-	}
+	e.flushAtOnce()
 	if e.after == nil {
 		return
 	}

@@ -119,6 +119,13 @@ type peer struct {
 	burst   burst
 }
 
+// flushAtOnce calls flushNow, if set.
+func (e *egress) flushAtOnce() {
+	if e.flushNow != nil {
+		e.flushNow()
+	}
+}
+
 // pathKey identifies a VPN route.
 type pathKey struct {
 	rd     vpn.ID

@@ -149,9 +149,7 @@ func (e *egress) drop() {
 		return
 	}
 	e.suspend(func(m member) bool { return e.discarded[m.sid] })
-	if e.flushNow != nil {
-		e.flushNow()
-	}
+	e.flushAtOnce()
 	for _, object := range slices.Concat(delivered, dropped) {
 		e.kernel.Suspend(object)
 	}

@@ -108,9 +108,7 @@ func (e *egress) leaveFirst(old *group, left []member) {
 			return slices.ContainsFunc(old.members, same) && !slices.ContainsFunc(left, same)
 		})
 	}
-	if e.flushNow != nil {
-		e.flushNow()
-	}
+	e.flushAtOnce()
 }
 
 // newSprayed gives a group a plan and a program; without, it keeps its first member.

@@ -185,9 +185,7 @@ func (e *egress) leave(now time.Time, prefix netip.Prefix, n *delivered, mode be
 	}
 	e.auto.stalls++
 	e.deliver(prefix)
-	if e.flushNow != nil {
-		e.flushNow()
-	}
+	e.flushAtOnce()
 }
 
 // leavePath has a network leave an egress peer until it is tried again.
