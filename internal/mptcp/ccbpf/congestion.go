@@ -262,9 +262,11 @@ func (c control) load(o Options, version Version, rates *ebpf.Map) (*ebpf.Collec
 	if err != nil {
 		return nil, err
 	}
-	most, err := bufferMost()
-	if err != nil {
-		return nil, err
+	most := uint32(0)
+	if o.Lowat {
+		if most, err = bufferMost(); err != nil {
+			return nil, err
+		}
 	}
 	for name, value := range map[string]any{newrenoVarPace: o.Pace, newrenoVarLowat: o.Lowat, newrenoVarBufferMost: most, newrenoVarInject: o.inject} {
 		if err := spec.Variables[name].Set(value); err != nil {
