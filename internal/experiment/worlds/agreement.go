@@ -74,27 +74,29 @@ func Agree(lab, sim []result.Run) ([]Agreement, error) {
 		if slices.ContainsFunc(list, func(a Agreement) bool { return a.CellKey == r.CellKey }) {
 			continue
 		}
-		a := Agreement{CellKey: r.CellKey}
-		for _, of := range []struct {
-			runs []result.Run
-			q    float64
-			to   *float64
-		}{{lab, 0.5, &a.Lab}, {sim, 0, &a.Sim.Least}, {sim, 0.5, &a.Sim.Median}, {sim, 1, &a.Sim.Most}} {
-			var all []float64
-			for _, x := range of.runs {
-				if x.CellKey == r.CellKey {
-					all = append(all, x.Metrics[result.Goodput]) // 0 if it failed
-				}
-			}
-			if len(all) == 0 {
-				continue
-			}
-			var err error
-			if *of.to, err = stat.Quantile(of.q, all); err != nil {
-				return nil, err
-			}
+		measured, err := spanOf(lab, r.CellKey)
+		if err != nil {
+			return nil, err
 		}
-		list = append(list, a)
+		simulated, err := spanOf(sim, r.CellKey)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, Agreement{r.CellKey, measured.Median, Simulated{simulated.Median, simulated.Min, simulated.Max}})
 	}
 	return list, nil
+}
+
+// spanOf describes the goodput of the runs of a cell, 0 of one that failed. Without runs all of it is 0.
+func spanOf(runs []result.Run, cell result.CellKey) (stat.Summary, error) {
+	var all []float64
+	for _, x := range runs {
+		if x.CellKey == cell {
+			all = append(all, x.Metrics[result.Goodput])
+		}
+	}
+	if len(all) == 0 {
+		return stat.Summary{}, nil
+	}
+	return stat.Summarize(all)
 }
