@@ -30,9 +30,9 @@ func Nearest(paths []Past, at int) int {
 const initialWindow = 10 * 1448
 
 // takes returns how long a transfer of sendBurst on a new connection takes, in seconds, in slow
-// start after the handshake and the request; infinity if that is not known, or the path failed, or rests and its rate is not known. A
-// path that was never saturated has the rate of its bursts. If they left no queue, it is hoped to be as
-// fast as the fastest, in bytes/s.
+// start after the handshake and the request; infinity if that is not known, or the path failed, or
+// rests and its rate is not known. A path that was never saturated has the rate of its bursts. If
+// they left no queue, it is hoped to be as fast as the fastest, in bytes/s.
 func (p Past) takes(fastest float64) float64 {
 	known := cmp.Or(p.Rate, p.Burst)
 	if p.MinRTT == 0 || p.Rest > 0 && (p.Verdict.fails() || known == 0) {

@@ -62,8 +62,8 @@ func TestReordering(t *testing.T) {
 	}
 }
 
-// TestRetransmittedTooLate: what is retransmitted after its last request was given up was lost, and
-// not late because paths differ.
+// TestRetransmittedTooLate: what is retransmitted after its last request was not answered in time
+// was lost, and is not late because paths differ.
 func TestRetransmittedTooLate(t *testing.T) {
 	var g Gaps
 	g.Missed(0, 5, 1)
