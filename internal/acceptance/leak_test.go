@@ -108,7 +108,7 @@ func TestNoPacketLeavesUnannounced(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("last changes:\n%s", strings.Join(l.log[max(0, len(l.log)-50):], "\n"))
+			t.Logf("changes:\n%s", strings.Join(l.log, "\n"))
 		}
 	})
 	stop := l.traffic(t, uint64(seed))

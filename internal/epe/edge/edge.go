@@ -91,6 +91,8 @@ type Edge struct {
 	namespace *netns.Handle
 	groups    *os.File
 	sprayer   *spray.Sprayer // nil: no mode needs it, or this host cannot do it
+	// keepsSprayer: a new configuration is about to need the sprayer.
+	keepsSprayer bool
 	// sharer shares what is measured; nil unless the delivery has a store.
 	sharer atomic.Pointer[sharer]
 	// afterLoop is for what runs instead of in the daemon's loop once that has ended.
@@ -284,7 +286,9 @@ func (e *Edge) prepare() error {
 			_ = contain.Do(contain.Reconcile, e.log, nil, func() { e.daemon.Change(context.Background(), f) })
 		})
 	}
-	e.startSpraying()
+	if e.config.Delivery.sprays() {
+		e.startSpraying(spray.New(e.config.links()))
+	}
 	for _, p := range e.config.Peers {
 		e.owned[p.Address] = true
 	}

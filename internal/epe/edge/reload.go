@@ -148,10 +148,11 @@ func (e *Edge) Reload(now Config) ([]string, error) {
 		return nil, err
 	}
 	if c.delivery {
+		sprays := e.loadSprayer(ctx, &now)
 		// Before peers are removed, which the new rules do not name.
 		e.daemon.Change(ctx, func() {
 			e.config.Delivery = now.Delivery
-			e.startSpraying()
+			sprays()
 			e.egress.setDelivery(&now.Delivery)
 			e.hashFlows()
 		})

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"context"
 	"slices"
 
 	"github.com/tabane/tabane/internal/bgp"
@@ -98,8 +99,8 @@ func (e *egress) stopSpraying() bool {
 }
 
 // leaveFirst has the kernel no longer use what a network has lost before a program for what is left
-// is loaded: that takes a large part of a second, and the routes that were withdrawn are only
-// queued. The groups leave out the members that are not among those left, so that nothing is sent
+// is loaded: that takes milliseconds, more where many networks lose some, and the routes that were
+// withdrawn are only queued. The groups leave out the members that are not among those left, so that nothing is sent
 // after them.
 func (e *egress) leaveFirst(old *group, left []member) {
 	if old != nil {
@@ -171,12 +172,27 @@ func (d *Delivery) sprays() bool {
 	return !d.DryRun && (len(d.Default.Spray) > 1 || slices.ContainsFunc(d.Networks, func(n Network) bool { return len(n.Mode.Spray) > 1 }))
 }
 
-// startSpraying loads what sprays packets, if a mode does and it is not loaded.
-func (e *Edge) startSpraying() {
-	if e.sprayer != nil || !e.config.Delivery.sprays() {
-		return
+// loadSprayer loads what sprays packets if a new configuration needs it, and returns what the loop
+// is to call when that applies. It is not called in the loop, which would follow no withdrawal
+// meanwhile: loading takes a part of a second, on a busy machine seconds.
+func (e *Edge) loadSprayer(ctx context.Context, now *Config) (applied func()) {
+	loads := false
+	e.daemon.Do(ctx, func() {
+		e.keepsSprayer = now.Delivery.sprays()
+		loads = e.keepsSprayer && e.sprayer == nil
+	})
+	if !loads {
+		return func() { e.keepsSprayer = false }
 	}
-	s, err := spray.New(e.config.links())
+	s, err := spray.New(now.links())
+	return func() {
+		e.keepsSprayer = false
+		e.startSpraying(s, err)
+	}
+}
+
+// startSpraying has packets sprayed by what was loaded, or says why it was not.
+func (e *Edge) startSpraying(s *spray.Sprayer, err error) {
 	if err != nil {
 		e.log.Warn("this host cannot spray packets, the first egress peer carries all", "err", err)
 		e.egress.startSpraying(nil, err)
@@ -189,7 +205,7 @@ func (e *Edge) startSpraying() {
 // stopSpraying unloads what sprays packets after no mode does. It reports whether there is
 // something to apply to the kernel.
 func (e *Edge) stopSpraying() bool {
-	if !e.egress.stopSpraying() {
+	if e.keepsSprayer || !e.egress.stopSpraying() {
 		return false
 	}
 	if err := e.sprayer.Close(); err != nil {

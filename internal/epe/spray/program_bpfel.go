@@ -51,7 +51,9 @@ const (
 	programMapNetworks    = "networks"
 	programMapPlans       = "plans"
 	programMapScratch     = "scratch"
+	programMapSender      = "sender"
 	programMapVolumes     = "volumes"
+	programProgEnter      = "enter"
 	programProgReceive    = "receive"
 	programProgSend       = "send"
 	programVarMemory      = "_memory"
@@ -102,6 +104,7 @@ type programSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programProgramSpecs struct {
+	Enter   *ebpf.ProgramSpec `ebpf:"enter"`
 	Receive *ebpf.ProgramSpec `ebpf:"receive"`
 	Send    *ebpf.ProgramSpec `ebpf:"send"`
 }
@@ -115,6 +118,7 @@ type programMapSpecs struct {
 	Networks    *ebpf.MapSpec `ebpf:"networks"`
 	Plans       *ebpf.MapSpec `ebpf:"plans"`
 	Scratch     *ebpf.MapSpec `ebpf:"scratch"`
+	Sender      *ebpf.MapSpec `ebpf:"sender"`
 	Volumes     *ebpf.MapSpec `ebpf:"volumes"`
 }
 
@@ -153,6 +157,7 @@ type programMaps struct {
 	Networks    *ebpf.Map `ebpf:"networks"`
 	Plans       *ebpf.Map `ebpf:"plans"`
 	Scratch     *ebpf.Map `ebpf:"scratch"`
+	Sender      *ebpf.Map `ebpf:"sender"`
 	Volumes     *ebpf.Map `ebpf:"volumes"`
 }
 
@@ -163,6 +168,7 @@ func (m *programMaps) Close() error {
 		m.Networks,
 		m.Plans,
 		m.Scratch,
+		m.Sender,
 		m.Volumes,
 	)
 }
@@ -181,12 +187,14 @@ type programVariables struct {
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programPrograms struct {
+	Enter   *ebpf.Program `ebpf:"enter"`
 	Receive *ebpf.Program `ebpf:"receive"`
 	Send    *ebpf.Program `ebpf:"send"`
 }
 
 func (p *programPrograms) Close() error {
 	return _ProgramClose(
+		p.Enter,
 		p.Receive,
 		p.Send,
 	)

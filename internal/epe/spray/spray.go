@@ -64,6 +64,9 @@ func New(links []string) (_ *Sprayer, err error) {
 	if err := bpf.Load(spec, &s.objects); err != nil {
 		return nil, err
 	}
+	if err := s.objects.Sender.Put(uint32(0), s.objects.Send); err != nil {
+		return nil, fmt.Errorf("have packets sent: %w", err)
+	}
 	// A killed process has left its own, where tcx is missing.
 	if err := bpf.SweepFilters([]string{filter}, nil); err != nil {
 		return nil, err
@@ -212,11 +215,8 @@ func (s *Sprayer) load(number uint32) (*ebpf.Program, error) {
 		return nil, err
 	}
 	var loaded struct {
-		Send *ebpf.Program `ebpf:"send"`
+		Enter *ebpf.Program `ebpf:"enter"`
 	}
-	o := &s.objects
-	err = bpf.LoadWith(spec, &loaded, map[string]*ebpf.Map{
-		"plans": o.Plans, "connections": o.Connections, "flows": o.Flows, "networks": o.Networks, "volumes": o.Volumes, "scratch": o.Scratch,
-	})
-	return loaded.Send, err
+	err = bpf.LoadWith(spec, &loaded, map[string]*ebpf.Map{"plans": s.objects.Plans, "sender": s.objects.Sender})
+	return loaded.Enter, err
 }

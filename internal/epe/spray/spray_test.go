@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 	"github.com/tabane/tabane/internal/kernel/route"
 )
@@ -110,5 +112,32 @@ func TestVolumes(t *testing.T) {
 	known, err := n.sprayer.Known()
 	if want := []Known{{Network: netip.MustParsePrefix("2001:db8:d::/48"), Mark: 0x7ab50000, UDP: bytes}}; err != nil || !slices.Equal(known, want) {
 		t.Errorf("%+v, %v, want %+v", known, err, want)
+	}
+}
+
+// TestVerified: the programs stay far from the 1,000,000 instructions that the verifier looks at:
+// other kernels look at more of the same program, and loading takes their time.
+func TestVerified(t *testing.T) {
+	netnstest.Need(t)
+	netnstest.Enter(t)
+	s, err := New(nil)
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := s.Program(1); err != nil {
+		t.Fatal(err)
+	}
+	for most, p := range map[uint32]*ebpf.Program{100_000: s.objects.Send, 50_000: s.objects.Receive, 100: s.programs[1]} {
+		info, err := p.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, ok := info.VerifiedInstructions(); ok && n > most {
+			t.Errorf("%s: the verifier looked at %d instructions, want at most %d", info.Name, n, most)
+		}
 	}
 }
