@@ -83,6 +83,12 @@ static __always_inline __u32 spray_arrival(const struct spray_path *p, __u32 siz
 	return time > shortest ? time : shortest;
 }
 
+/* After how long without an acknowledgment what a path carries is overdue. */
+static __always_inline __u32 spray_overdue(const struct spray_path *p)
+{
+	return p->smooth + p->smooth / 2 + SPRAY_STALL;
+}
+
 /*
  * Whether data in flight on a path is overdue by so many times of what is normal, while what home
  * carries arrives.
@@ -91,13 +97,13 @@ static __always_inline int spray_stalled(const struct spray_path *p, const struc
 {
 	__s32 since = home->progress - p->progress;
 
-	return p->sent != p->gone && p->smooth && since > 0 && spray_later(since, times * (p->smooth + p->smooth / 2 + SPRAY_STALL));
+	return p->sent != p->gone && p->smooth && since > 0 && spray_later(since, times * spray_overdue(p));
 }
 
 /* Whether home is dead, when a segment is sent again: so long nothing of what it has in flight arrived. */
 static __always_inline int spray_dead(const struct spray_path *home, __u32 now)
 {
-	__u32 overdue = home->smooth + home->smooth / 2 + SPRAY_STALL;
+	__u32 overdue = spray_overdue(home);
 
 	return home->sent != home->gone && spray_later(now - home->progress, overdue > SPRAY_EXPIRED ? overdue : SPRAY_EXPIRED);
 }

@@ -65,17 +65,20 @@ func (p *Path) arrival(size uint32) uint32 {
 	return max(uint32(min((uint64(p.Sent-p.Gone)+uint64(size))*1000/uint64(p.Rate), 0x7fffffff)), shortest)
 }
 
+// overdue is after how long without an acknowledgment what the path carries is overdue.
+func (p *Path) overdue() uint32 { return p.Smooth + p.Smooth/2 + stall }
+
 // stalled reports whether data in flight is overdue by so many times of what is normal, while what
 // home carries arrives.
 func (p *Path) stalled(home *Path, times uint32) bool {
 	since := home.Progress - p.Progress
-	return p.Sent != p.Gone && p.Smooth != 0 && int32(since) > 0 && later(since, times*(p.Smooth+p.Smooth/2+stall))
+	return p.Sent != p.Gone && p.Smooth != 0 && int32(since) > 0 && later(since, times*p.overdue())
 }
 
 // dead reports whether the path, as home, is dead, when a segment is sent again: nothing of what it
 // has in flight arrived for so long.
 func (p *Path) dead(now uint32) bool {
-	return p.Sent != p.Gone && later(now-p.Progress, max(p.Smooth+p.Smooth/2+stall, expired))
+	return p.Sent != p.Gone && later(now-p.Progress, max(p.overdue(), expired))
 }
 
 // better reports whether a packet may go over a path other than home. arrival is the earliest
