@@ -130,17 +130,17 @@ type Connection struct {
 	// subflow are each acknowledged (Linux: up to 16).
 	DelayedACK bool
 	QuickACKs  int
-	// RACK selects Linux' loss recovery: RACK-TLP (RFC 8985), and the undo of reductions that
-	// DSACKs or timestamps prove spurious. Without it losses are found by counting (RFC 6675).
+	// RACK selects Linux' loss recovery: RACK-TLP (RFC 8985), the undo of reductions that DSACKs or
+	// timestamps prove spurious, a congestion window that is reduced in proportion to what is
+	// delivered (RFC 6937), and a retransmission timeout with the largest variation of a round
+	// trip, which decays by a quarter in each. Without it losses are found by counting (RFC 6675),
+	// and the window falls at once.
 	RACK bool
+	// HyStart has cubic leave slow start early, as Linux does.
+	HyStart bool
 	// Linux24 selects the loss recovery of Linux 2.4 and 2.6 before 2.6.24, without RACK: see
 	// linux24.
 	Linux24 bool
-	// Linux has three heuristics of Linux' TCP. It needs RACK. In recovery the congestion window is
-	// reduced in proportion to what is delivered (RFC 6937), where it falls at once otherwise;
-	// cubic leaves slow start early (HyStart); and the retransmission timeout has the largest
-	// variation of a round trip, which decays by a quarter in each.
-	Linux bool
 	// InitialWindow is the initial window in segments; 0 for cc.InitialWindow.
 	InitialWindow int
 	// MinRTO is the minimum of the part of the retransmission timeout that exceeds SRTT; 0

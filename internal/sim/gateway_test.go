@@ -244,7 +244,7 @@ func TestAutoUsesFasterLaterPath(t *testing.T) {
 		rate := func(discipline string, roads ...road) float64 {
 			c := bundle(Gateway{Discipline: discipline, Overhead: tunnelOverhead, Hold: reseq.Auto}, roads...)
 			k := &c.Connections[0]
-			k.Linux, k.Handshake, c.Duration = true, true, 10*time.Second // with HyStart
+			k.RACK, k.HyStart, k.Handshake, c.Duration = true, true, true, 10*time.Second
 			return float64(run(t, c).Connections[0].After())
 		}
 		if far, auto := rate("best", tt.far), rate("auto", tt.near, tt.far); auto < 1.2*far {

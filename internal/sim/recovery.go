@@ -10,7 +10,7 @@ func (f *sender) enterRecovery(s *Sim) {
 	f.undo.begin(&f.board, f.cc)
 	before := f.cc.Cwnd
 	f.c.control.Lost(f.c.flows, f.index, s.now)
-	if f.c.Linux {
+	if f.c.RACK {
 		f.prr = reduction{active: true, before: before}
 		return // the acknowledgment allows a retransmission
 	}

@@ -21,7 +21,7 @@ type retransTimer struct {
 	deadline time.Duration
 
 	// variation is the part of the timeout that exceeds SRTT, most the largest of this round trip,
-	// which ends when segment round is acknowledged; see Connection.Linux.
+	// which ends when segment round is acknowledged; see Connection.RACK.
 	variation, most time.Duration
 	round           uint32
 

@@ -79,7 +79,7 @@ func (f *sender) establish(s *Sim) {
 	rtt, least := f.retrans.rtt.SRTT, f.retrans.rtt.MinRTT
 	*f.cc = cc.Start(c.InitialWindow)
 	f.cc.SRTT, f.cc.MinRTT = rtt, least
-	f.cc.HyStart, f.cc.MinThreshold = c.Linux, float64(c.MinThreshold)
+	f.cc.HyStart, f.cc.MinThreshold = c.HyStart, float64(c.MinThreshold)
 	f.retrans.rto = f.retrans.rtt.RTO(c.MinRTO)
 	f.path.Usable = true
 	f.refresh(s)
@@ -213,7 +213,7 @@ func (f *sender) ack(s *Sim, p *packet) {
 	if segments > 0 {
 		sample = s.now - p.at
 		f.retrans.sample(sample, c.MinRTO)
-		if c.Linux || c.Linux24 {
+		if c.RACK || c.Linux24 {
 			f.retrans.vary(f.board.una, f.board.next, c.MinRTO)
 		}
 		flow.SRTT, flow.MinRTT = f.retrans.rtt.SRTT, f.retrans.rtt.MinRTT

@@ -50,7 +50,7 @@ func BenchmarkStarts(b *testing.B) {
 // from its first byte on.
 func started(t testing.TB, segment int, g *Gateway, lines ...linkmodel.Profile) float64 {
 	c := Config{Seed: 1, Duration: startsRun + 3*time.Second, Series: 100 * ms}
-	k := Connection{Start: 2 * time.Second, Congestion: "cubic", Segment: segment, Header: 66, RACK: true, Linux: true, Handshake: true, DelayedACK: true, Gateway: g}
+	k := Connection{Start: 2 * time.Second, Congestion: "cubic", Segment: segment, Header: 66, RACK: true, HyStart: true, Handshake: true, DelayedACK: true, Gateway: g}
 	var rate unit.Bandwidth
 	for _, p := range lines {
 		n := len(c.Links)

@@ -163,7 +163,7 @@ func download(ctx context.Context, w worlds.World, paths []int, seed uint64, unr
 	for k := range n {
 		start := time.Duration(k) * (w.Lasts + apart)
 		x := sim.Connection{
-			Name: fmt.Sprint("download", k+1), Start: start, Paths: ways, DelayedACK: true, QuickACKs: quickACKs, RACK: true, Linux: true, Handshake: true,
+			Name: fmt.Sprint("download", k+1), Start: start, Paths: ways, DelayedACK: true, QuickACKs: quickACKs, RACK: true, HyStart: true, Handshake: true,
 			ReceiveBuffer: mostReceive, InitialReceive: initialReceive,
 		}
 		if k < n-1 {
