@@ -41,6 +41,7 @@ type rig struct {
 	connects int // calls of connect
 	learnt   int
 	finished chan error
+	slow     func(method string) // unless nil, called in BGP and Settled
 }
 
 // Apply, DumpEach, Links and NexthopTo are the kernel's.
@@ -89,9 +90,18 @@ func (silent) Events() <-chan route.Event { return nil }
 func (silent) Err() error                 { return nil }
 
 // BGP, Link and Settled are the machine's.
-func (r *rig) BGP(events []bgp.Event)    { r.learnt += len(events) }
+func (r *rig) BGP(events []bgp.Event) {
+	if r.learnt += len(events); r.slow != nil {
+		r.slow("BGP")
+	}
+}
 func (r *rig) Link(name string, up bool) { r.links[name] = up }
-func (r *rig) Settled() bool             { r.settled++; return false }
+func (r *rig) Settled() bool {
+	if r.settled++; r.slow != nil {
+		r.slow("settled")
+	}
+	return false
+}
 
 // run starts the loop in a synctest bubble. It ends with the test.
 func run(t *testing.T, test func(r *rig)) {

@@ -101,6 +101,7 @@ type Loop struct {
 	resync resync
 	// busy: some objects are not applied to the kernel yet. again: another round is requested.
 	busy, again bool
+	pace        *pace
 	overrun     time.Time // when missing messages of the kernel were last logged
 	// problems are the conditions of the host that do not hold, and hostChanged has them examined.
 	problems    []health.Problem
@@ -198,8 +199,8 @@ func newLoop(o LoopOptions, kernel route.Kernel, h host, d dumper) *Loop {
 	return &Loop{
 		Kernel: known, options: o, more: alone{}, host: h,
 		requests: make(chan request), stopped: make(chan struct{}), links: map[string]route.Link{},
-		hostChanged: make(chan struct{}, 1),
-		resync:      resync{kernel: d, protocol: o.Protocol, known: known, log: o.Log, dumped: make(chan dump)},
+		hostChanged: make(chan struct{}, 1), pace: newPace(o.Log),
+		resync: resync{kernel: d, protocol: o.Protocol, known: known, log: o.Log, dumped: make(chan dump)},
 	}
 }
 
@@ -279,6 +280,7 @@ func serve[E any](ctx context.Context, l *Loop, m Reactor, inputs <-chan E, appl
 	l.startTimers(0)
 	defer l.stopTimers()
 	for l.settle(m); l.busy; l.settle(m) {
+		l.pace.look()
 	}
 	if err := l.more.start(); err != nil {
 		return err
@@ -297,7 +299,7 @@ func (l *Loop) startTimers(retry time.Duration) {
 }
 
 func (l *Loop) stopTimers() {
-	for _, t := range []*time.Timer{l.retry.timer, l.resync.start, l.nexthops.timer, l.quiet} {
+	for _, t := range []*time.Timer{l.retry.timer, l.resync.start, l.nexthops.timer, l.quiet, l.pace.overdue} {
 		t.Stop()
 	}
 }
@@ -311,6 +313,7 @@ func loop[E any](ctx context.Context, l *Loop, m Reactor, inputs <-chan E, apply
 	always := make(chan struct{})
 	close(always)
 	for {
+		l.pace.look()
 		select {
 		case e, ok := <-first.Events():
 			if err := l.containEvents(ctx, m, first, e, ok); err != nil || ctx.Err() != nil {
@@ -334,6 +337,7 @@ func loop[E any](ctx context.Context, l *Loop, m Reactor, inputs <-chan E, apply
 		if mayEnd {
 			ending = always
 		}
+		l.pace.look()
 		select {
 		case <-ctx.Done():
 			return nil
@@ -341,6 +345,7 @@ func loop[E any](ctx context.Context, l *Loop, m Reactor, inputs <-chan E, apply
 			if !ok {
 				return l.more.ended()
 			}
+			l.pace.begin("BGP events", nil)
 			apply(e)
 		case e, ok := <-first.Events():
 			if err := l.containEvents(ctx, m, first, e, ok); err != nil || ctx.Err() != nil {
@@ -351,8 +356,10 @@ func loop[E any](ctx context.Context, l *Loop, m Reactor, inputs <-chan E, apply
 				return err
 			}
 		case <-l.nexthops.timer.C:
+			l.pace.begin("resolve next hops", nil)
 			l.contain(contain.Reconcile, l.resolveAgain)
 		case <-l.resync.start.C:
+			l.pace.begin("start of a comparison", nil)
 			l.resync.begin(ctx, l.busy)
 			continue
 		case r := <-dumped:
@@ -366,21 +373,26 @@ func loop[E any](ctx context.Context, l *Loop, m Reactor, inputs <-chan E, apply
 		case <-ready:
 		case <-l.retry.timer.C:
 			if l.retry.unread {
+				l.pace.begin("reread", nil)
 				l.contain(contain.Reconcile, func() { l.reread(m) })
 			}
 		case <-resync.C:
+			l.pace.begin("reread", nil)
 			l.contain(contain.Reconcile, func() { l.reread(m) })
 		case <-l.quiet.C:
 			if l.more.complete() {
+				l.pace.begin("sweep", nil)
 				l.Kernel.Sweep()
 			}
 		case <-latest.C:
 			if l.more.unknown() {
 				latest.Reset(sweepAfter)
 			} else {
+				l.pace.begin("sweep", nil)
 				l.Kernel.Sweep()
 			}
 		case r := <-l.requests:
+			l.pace.begin("request", r.f)
 			r.run()
 			if !r.change {
 				continue
@@ -401,6 +413,7 @@ func (l *Loop) contain(b contain.Boundary, part func()) {
 
 // containEvents is kernelEvents inside a boundary.
 func (l *Loop) containEvents(ctx context.Context, m Reactor, from source, e route.Event, ok bool) (err error) {
+	l.pace.begin("kernel events", nil)
 	l.contain(contain.KernelEvent, func() { err = l.kernelEvents(ctx, m, from, e, ok) })
 	return err
 }
@@ -562,12 +575,14 @@ func (l *Loop) compare(part dump) (failed bool) {
 		l.unknown(fmt.Errorf("read kernel state: %w", part.err))
 		return true
 	}
+	l.pace.begin("comparison", nil)
 	l.contain(contain.Reconcile, func() { l.resync.add(part) })
 	return false
 }
 
 // endResync continues the end of a comparison; it reports whether it is complete.
 func (l *Loop) endResync() (complete bool) {
+	l.pace.begin("end of a comparison", nil)
 	more := false // after a panic, the next comparison begins again
 	if l.contain(contain.Reconcile, func() { more = l.resync.endPart() }); more {
 		return false
@@ -610,9 +625,12 @@ func (l *Loop) settle(m Reactor) {
 	l.contain(contain.Reconcile, func() {
 		l.again = false
 		if !l.busy {
+			l.pace.begin("routes of next hops", nil)
 			l.again = l.more.step()
 		}
+		l.pace.begin("flush", nil)
 		l.flush()
+		l.pace.begin("settled", nil)
 		l.again = m.Settled() || l.again
 	})
 }
@@ -664,9 +682,9 @@ func (l *Loop) Do(ctx context.Context, f func()) bool { return l.request(ctx, fa
 // Change runs f like Do and then applies the desired state.
 func (l *Loop) Change(ctx context.Context, f func()) bool { return l.request(ctx, true, f) }
 
-// request is a function to run in the daemon's loop.
+// request is a function to run in the daemon's loop: f, inside its boundary.
 type request struct {
-	run    func()
+	f, run func()
 	change bool
 }
 
@@ -678,7 +696,7 @@ func (l *Loop) request(ctx context.Context, change bool, f func()) bool {
 		fault = contain.Do(contain.Request, l.options.Log, nil, f)
 	}
 	select {
-	case l.requests <- request{run, change}:
+	case l.requests <- request{f, run, change}:
 		<-done
 		contain.Again(fault)
 		return true
