@@ -112,6 +112,8 @@ func TestBurstLostSID(t *testing.T) {
 		s.announce("2", many(i), false)
 	}
 	s.egress.locator(locator("fc00:2::/32", false))
+	for s.step(daemon.Step) {
+	}
 	for len(later) > 0 {
 		f := later[0]
 		later = later[1:]

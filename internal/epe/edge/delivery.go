@@ -259,7 +259,7 @@ func (e *egress) setDelivery(d *Delivery) {
 // those inside that the route covers. Of those there may be so many that it takes long. They are
 // due then, and if the peer has lost its route, all deliveries leave it at once.
 func (e *egress) deliverWithin(p *peer, prefix netip.Prefix) {
-	if e.delivery.rules.none && e.delivery.networks.Size() == 0 {
+	if !e.delivers() {
 		return
 	}
 	e.deliver(prefix)
@@ -369,6 +369,9 @@ func (e *egress) setGroup(g *group) {
 		e.kernel.Set(o)
 	}
 }
+
+// delivers reports whether there are deliveries, or may be.
+func (e *egress) delivers() bool { return !e.delivery.rules.none || e.delivery.networks.Size() > 0 }
 
 // deliver brings the delivery to a prefix up to date.
 func (e *egress) deliver(prefix netip.Prefix) {

@@ -762,3 +762,59 @@ func TestHashPolicy(t *testing.T) {
 		}
 	}
 }
+
+// TestStepsOfADelivery: another delivery of all networks is applied in steps that leave the loop
+// free in between, those that change networks and those that only examine them.
+func TestStepsOfADelivery(t *testing.T) {
+	const networks = 3 * daemon.Step
+	config := testConfig()
+	config.Delivery.Default = Mode{Single: "a"}
+	e, w := newTestEgress(config)
+	for i := range networks {
+		for _, peer := range []string{"1", "2"} {
+			p := vpnPath("10.0.0."+peer+":1", "fc00:"+peer+":1::", "65000:10"+peer)
+			p.Prefix = netip.MustParsePrefix(fmt.Sprintf("2a00:%x::/32", i))
+			if err := e.update(p); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	object := func() (text string) { // of most deliveries
+		count := map[string]int{}
+		for _, line := range w.lines("metric 4095") {
+			at := strings.Index(line, "nhid")
+			if count[line[at:]]++; count[line[at:]] > count[text] {
+				text = line[at:]
+			}
+		}
+		return text
+	}
+	before := object()
+	moved := func() int {
+		return networks - len(w.lines(before))
+	}
+	e.setDelivery(&Delivery{Default: Mode{Single: "b"}})
+	last := moved()
+	if last > daemon.Step {
+		t.Errorf("the first step changed %d networks, want at most %d", last, daemon.Step)
+	}
+	for e.step(daemon.Step) {
+		n := moved()
+		if n-last > daemon.Step {
+			t.Errorf("a step changed %d networks, want at most %d", n-last, daemon.Step)
+		}
+		last = n
+	}
+	if last != networks {
+		t.Errorf("%d networks changed, want all %d", last, networks)
+	}
+	// The same delivery once more: nothing changes, and all networks of both peers are visited.
+	e.setDelivery(&Delivery{Default: Mode{Single: "b"}})
+	steps := 1
+	for e.step(daemon.Step) {
+		steps++
+	}
+	if want := 2 * networks / daemon.Step; steps < want {
+		t.Errorf("%d steps examined %d routes, want at least %d", steps, 2*networks, want)
+	}
+}

@@ -288,7 +288,7 @@ func (e *egress) visit(p *peer, n hashtable.Ref) (changed bool) {
 		e.kernel.SetRoute(e.route(p, prefix, e.objects[sid].ID))
 		changed = true
 	}
-	if !e.delivery.rules.none || e.delivery.networks.Size() > 0 {
+	if e.delivers() {
 		e.deliver(prefix)
 		if e.walk.resize {
 			e.resizeDelivered(prefix)
@@ -302,7 +302,8 @@ func (e *egress) visit(p *peer, n hashtable.Ref) (changed bool) {
 const visits = 32768
 
 // step brings so many due networks up to date, or continues the walk until it has changed so many
-// routes; it reports whether there may be more, or something to apply to the kernel.
+// routes; with deliveries, which take long to examine, until it has visited so many. It reports
+// whether there may be more, or something to apply to the kernel.
 func (e *egress) step(most int) (more bool) {
 	if len(e.delivery.due) > 0 {
 		e.deliverDue(most)
@@ -310,7 +311,11 @@ func (e *egress) step(most int) (more bool) {
 	}
 	w := &e.walk
 	walking := len(w.peers) > 0
-	for left := visits; len(w.peers) > 0; w.peers, w.next = w.peers[1:], 0 {
+	left := visits
+	if e.delivers() {
+		left = most
+	}
+	for ; len(w.peers) > 0; w.peers, w.next = w.peers[1:], 0 {
 		p := w.peers[0]
 		for n, ok := p.routes.Next(w.next); ok; n, ok = p.routes.Next(w.next) {
 			if most == 0 || left == 0 {
