@@ -169,15 +169,24 @@ func (e *egress) addPeer(conf Peer, index int) {
 	}
 }
 
-// removePeer removes a peer with its routes. Its fixed objects remain until it is freed, so that no
-// packet from its address takes another path.
+// removePeer removes a peer, whose routes removeRoutes removes then. Its fixed objects remain until
+// it is freed, so that no packet from its address takes another path.
 func (e *egress) removePeer(p *peer) {
 	e.peers = slices.DeleteFunc(e.peers, func(other *peer) bool { return other == p })
 	clear(e.auto.rules)
 	delete(e.byRT, p.target())
 	e.walk.peers = slices.DeleteFunc(e.walk.peers, func(other *peer) bool { return other == p })
 	e.walk.next = 0
-	for n := range p.routes.All() {
+}
+
+// removeRoutes removes at most so many routes of a removed peer, and reports whether there may be
+// more to do before it is freed.
+func (e *egress) removeRoutes(p *peer, most int) (more bool) {
+	for n, ok := p.routes.Next(0); ok; n, ok = p.routes.Next(n) {
+		if most == 0 {
+			return true
+		}
+		most--
 		r := p.routes.Value(n)
 		for _, h := range e.lists.paths(r.paths) {
 			e.count(h.rd, p, -1)
@@ -186,7 +195,8 @@ func (e *egress) removePeer(p *peer) {
 		r.paths = 0
 		e.apply(p, n)
 	}
-	e.deliverDue(len(e.delivery.due)) // its index may be that of another peer later
+	e.deliverDue(most) // its index may be that of another peer later
+	return len(e.delivery.due) > 0
 }
 
 // free releases the index and the rule position of a removed peer.

@@ -200,6 +200,13 @@ func (e *Edge) removePeers(ctx context.Context, names []string) {
 	e.daemon.Change(ctx, func() {
 		for _, p := range peers {
 			e.egress.removePeer(p)
+		}
+	})
+	for _, p := range peers {
+		e.inSteps(ctx, func() bool { return e.egress.removeRoutes(p, daemon.Step) })
+	}
+	e.daemon.Change(ctx, func() {
+		for _, p := range peers {
 			if e.paths != nil {
 				e.paths.RemovePeer(p.index)
 			}
@@ -282,15 +289,25 @@ func (e *Edge) learn(ctx context.Context, wanted func(bgp.VPNPath) bool) {
 			known = append(known, p)
 		}
 	})
-	e.daemon.Change(ctx, func() {
-		events := make([]bgp.Event, 0, len(known))
-		for _, p := range known {
+	e.inSteps(ctx, func() bool {
+		part := known[:min(daemon.Step, len(known))]
+		known = known[len(part):]
+		events := make([]bgp.Event, 0, len(part))
+		for _, p := range part {
 			if !e.updated[pathKey{p.RD, p.Prefix}] { // else a newer one was received
 				events = append(events, p)
 			}
 		}
 		e.BGP(events)
+		return len(known) > 0
 	})
+}
+
+// inSteps has the loop make a large change in steps, each once the kernel has what is desired, and
+// follow events in between.
+func (e *Edge) inSteps(ctx context.Context, step func() (more bool)) {
+	for more := true; more && e.daemon.Change(ctx, func() { more = e.daemon.Busy() || step() }); {
+	}
 }
 
 // newIndex returns the index of a new peer, assigned by the user-space path manager if it is used.

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/bgp/vpn"
+	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/kernel/route"
 )
 
@@ -99,14 +101,46 @@ func TestReloadImportsOnlyWhatChanged(t *testing.T) {
 	}
 }
 
-// TestRemovedPeer: the routes of a removed peer are removed at once, its rules only when it is
+// TestRemovedPeer: the routes of a removed peer are removed in steps, its rules only when it is
 // freed; the next peer reuses their priorities.
 func TestRemovedPeer(t *testing.T) {
 	config := reloadConfig(t)
 	kernel := fakeDesired{}
 	e := newEgress(&config, 1500, kernel)
 	removed := e.peers[0]
+	const routes = 2*daemon.Step + 1
+	installed := func() (n int) {
+		for _, o := range kernel {
+			if r, ok := o.(route.Route); ok && r.Table == 101 && r.NexthopID != 0 {
+				n++
+			}
+		}
+		return n
+	}
+	for i := range routes {
+		p := vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101")
+		p.Prefix = netip.MustParsePrefix(fmt.Sprintf("2a00:%x::/32", i))
+		if err := e.update(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.locator(locator("fc00:1::/32", true))
+	for e.step(daemon.Step) {
+	}
+	if n := installed(); n != routes {
+		t.Fatalf("%d routes, want %d", n, routes)
+	}
 	e.removePeer(removed)
+	for left := routes; ; {
+		more := e.removeRoutes(removed, daemon.Step)
+		n := installed()
+		if left-n > daemon.Step || more != (n > 0) {
+			t.Errorf("%d of %d routes are left after a step, more: %t", n, left, more)
+		}
+		if left = n; !more {
+			break
+		}
+	}
 	if !kernel.has(e.fixed(removed)) || len(e.peers) != 1 || e.byRT[removed.target()] != nil {
 		t.Errorf("removed: %v", kernel)
 	}
