@@ -88,11 +88,8 @@ func (a *ASBR) leave(ctx context.Context, done chan struct{}, wait time.Duration
 	if !pause(ctx, wait) || !a.step(ctx, Withdrawn, func(p *peer) { p.hide(true) }) {
 		return
 	}
-	for walking := true; walking; { // with a full table
-		a.daemon.Do(ctx, func() { walking = slices.ContainsFunc(a.peers, func(p *peer) bool { return p.walking }) })
-		if !pause(ctx, walkPause) {
-			return
-		}
+	if !a.walked(ctx) {
+		return
 	}
 	a.log.Info("drain: routes withdrawn")
 	if !pause(ctx, withdrawnFor) || !a.step(ctx, Drained, func(p *peer) { p.close(true) }) {
@@ -107,6 +104,18 @@ func (a *ASBR) leave(ctx context.Context, done chan struct{}, wait time.Duration
 	}
 	a.export(func(p bgp.ExportPolicy) bgp.ExportPolicy { p.Reject = everything; return p })
 	a.log.Info("drain: out of service")
+}
+
+// walked waits until the state of all peers is applied to all of their routes, which takes a while
+// with a full table. It returns false if ctx ends before.
+func (a *ASBR) walked(ctx context.Context) bool {
+	for walking := true; walking; {
+		a.daemon.Do(ctx, func() { walking = slices.ContainsFunc(a.peers, func(p *peer) bool { return p.walking }) })
+		if !pause(ctx, walkPause) {
+			return false
+		}
+	}
+	return true
 }
 
 // Undrain brings a drained or draining ASBR back into service.

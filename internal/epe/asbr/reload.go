@@ -169,7 +169,11 @@ func (a *ASBR) apply(c changes, now *Config, neighbors []bgp.Neighbor) error {
 	remaining := slices.DeleteFunc(slices.Clone(before), func(n bgp.Neighbor) bool { return slices.Contains(c.peers.Remove, n.Name) })
 	if len(c.peers.Remove) > 0 {
 		a.daemon.Change(a.running, func() { a.each(c.peers.Remove, func(p *peer) { p.hide(true) }); a.withdraw() })
-		if !pause(a.running, withdrawnFor) {
+		if !a.walked(a.running) || !pause(a.running, withdrawnFor) {
+			return a.running.Err()
+		}
+		a.daemon.Change(a.running, func() { a.each(c.peers.Remove, func(p *peer) { p.close(true) }) })
+		if !a.walked(a.running) {
 			return a.running.Err()
 		}
 		a.daemon.Change(a.running, func() { a.removePeers(c.peers.Remove) })
@@ -208,16 +212,9 @@ func (a *ASBR) each(names []string, f func(*peer)) {
 	}
 }
 
-// removePeers removes egress peers, whose routes have been withdrawn, from the kernel.
+// removePeers removes closed egress peers.
 func (a *ASBR) removePeers(names []string) {
 	a.each(names, func(p *peer) {
-		p.close(true)
-		for p.step() {
-		}
-	})
-	a.withdraw()
-	a.each(names, func(p *peer) {
-		p.retire()
 		if err := a.daemon.Speaker.SetBlackhole(false, p.host()); err != nil {
 			a.log.Error("withdraw SID of egress peer", "peer", p.Name, "err", err)
 		}
