@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/base/fault"
+	"github.com/tabane/tabane/internal/base/hashtable"
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/bgp/vpn"
 	"github.com/tabane/tabane/internal/daemon"
@@ -192,10 +193,16 @@ func (e *Edge) removePeers(ctx context.Context, names []string) {
 		for _, p := range e.egress.peers {
 			if slices.Contains(names, p.Name) {
 				peers = append(peers, p)
-				e.moveAway(p)
+				p.leaving = true // Settled sets the priority of the endpoint
 			}
 		}
 	})
+	for _, p := range peers {
+		if e.paths != nil {
+			next := hashtable.Ref(0)
+			e.inSteps(ctx, func() (more bool) { next, more = e.moveAway(p, next, daemon.Step); return more })
+		}
+	}
 	time.Sleep(movingFor)
 	e.daemon.Change(ctx, func() {
 		for _, p := range peers {
@@ -223,18 +230,18 @@ func (e *Edge) removePeers(ctx context.Context, names []string) {
 	})
 }
 
-// moveAway makes the subflows of a peer backups.
-func (e *Edge) moveAway(p *peer) {
-	p.leaving = true
-	if e.paths == nil {
-		return // Settled sets the priority of the endpoint
-	}
-	for n := range p.routes.All() {
+// moveAway makes the subflows of a peer backups, to at most so many of its routes from one on. It
+// returns the next one, and whether there is one.
+func (e *Edge) moveAway(p *peer, from hashtable.Ref, most int) (next hashtable.Ref, more bool) {
+	n, ok := p.routes.Next(from)
+	for ; ok && most > 0; n, ok = p.routes.Next(n + 1) {
+		most--
 		prefix := p.routes.Key(n).Netip()
 		delete(e.pending, peerPrefix{p.index, prefix})
 		e.report(peerPrefix{p.index, prefix}, pathmanager.Route{State: pathmanager.RouteDraining})
 	}
 	e.sendReports()
+	return n, ok
 }
 
 // addPeers adds egress peers with the routes that the reflectors have advertised already, and makes
