@@ -98,7 +98,8 @@ type group struct {
 	sids    []uint32 // numbers in egress.sids
 	id      uint32   // of the nexthop object
 	uses    int
-	// sprayed is set if packets of a connection are sent through all members.
+	// sprayed is set if packets of a connection are sent through all members, of which all but one
+	// may have no route at present.
 	sprayed *sprayed
 	// unsprayed is why they are not, or not through those that are present; nil: they are.
 	unsprayed error
@@ -561,7 +562,8 @@ func (e *egress) covering(p *peer, prefix netip.Prefix) choice {
 // another one than before.
 func (e *egress) useGroup(prefix netip.Prefix, n *delivered, members []member) (changed bool) {
 	key := groupKey(members)
-	spray := len(members) > 1 && n.rule.spray && !e.delivery.rules.dry
+	// One peer that is left keeps the program, which counts what it carries.
+	spray := len(members) > 0 && n.rule.spray && len(n.rule.peers) > 1 && e.sprayer != nil && !e.delivery.rules.dry
 	if spray {
 		key += "spray " + n.rule.mode.String()
 	}

@@ -73,14 +73,22 @@ func TestSpray(t *testing.T) {
 		"priority 16006 from 0.0.0.0/0 fwmark 0x7ab50003 table 102", "priority 16007 from 0.0.0.0/0 fwmark 0x7ab50003 unreachable")
 	check("to fc00", "priority 998 from all to fc00::/16 table main")
 
-	// With one peer it is as single, with two packets pass the program.
+	// Packets pass the program with one peer too, so that what it carries is counted.
+	marks := func(prefix string) [spray.MaxPaths]uint32 {
+		t.Helper()
+		r, _ := w[route.Route{Table: route.MainTable, Dst: netip.MustParsePrefix(prefix), Metric: 4095}.Key()].(route.Route)
+		if r.Program == 0 {
+			t.Fatalf("%s: %s has no program", prefix, r)
+		}
+		return p[r.Program-100].Marks
+	}
 	e.announce(t, 1, "2001:db8::/32", false)
-	if got := w.delivered("2001:db8:c::/48"); got != "fc00:1:1::" {
-		t.Errorf("with one peer: %s", got)
+	if got := marks("2001:db8:c::/48"); got != [spray.MaxPaths]uint32{0, 0x7ab50000} {
+		t.Errorf("with one peer: marks %x", got)
 	}
 	e.announce(t, 2, "2001:db8:c::/48", false)
-	check("metric 4095", "2001:db8:c::/48 table main encap bpf xmit tabane-program-100 dev lan metric 4095 mtu 1460")
-	if got := p[0].Marks; got != [spray.MaxPaths]uint32{0x7ab50001, 0x7ab50000} {
+	check("metric 4095", "2001:db8:c::/48 table main encap bpf xmit tabane-program-101 dev lan metric 4095 mtu 1460")
+	if got := marks("2001:db8:c::/48"); got != [spray.MaxPaths]uint32{0x7ab50001, 0x7ab50000} {
 		t.Errorf("marks %x", got)
 	}
 	if got := e.networks(netip.Prefix{}, 9).List[1]; got.Mode != "spray" || !slices.Equal(got.Through, []string{"b", "a"}) || got.State != "in use" {
@@ -100,10 +108,16 @@ func TestSpray(t *testing.T) {
 	}
 	e.announce(t, 1, "198.51.0.0/16", false)
 	e.announce(t, 2, "198.51.0.0/16", false)
-	check("198.51.100.0/24 table main", "198.51.100.0/24 table main encap bpf xmit tabane-program-101 dev lan metric 4095 mtu 1460")
+	if got := marks("198.51.100.0/24"); got != [spray.MaxPaths]uint32{0x7ab50003, 0x7ab50002} {
+		t.Errorf("marks of IPv4 %x", got)
+	}
 	e.announce(t, 2, "2001:db8:c::/48", true)
-	if got := w.delivered("2001:db8:c::/48"); got != "fc00:1:1::" || len(p) != 1 {
-		t.Errorf("after a withdrawal: %s, %v", got, p)
+	if got := marks("2001:db8:c::/48"); got != [spray.MaxPaths]uint32{0, 0x7ab50000} || len(p) != 2 {
+		t.Errorf("after a withdrawal: marks %x, plans %v", got, p)
+	}
+	e.announce(t, 1, "2001:db8::/32", true)
+	if lines := w.lines("2001:db8:c::/48 table main"); len(lines) != 0 || len(p) != 1 {
+		t.Errorf("without peers: %q, plans %v", lines, p)
 	}
 
 	// What this host cannot do is said, and the first peer carries all.
@@ -221,12 +235,12 @@ func TestWithdrawalBeforeProgram(t *testing.T) {
 		e.announce(t, peer+1, "2001:db8:c::/48", false)
 	}
 	e.flushNow()
-	if lines := kernel.lines("2001:db8:c::/48 table 102"); len(lines) != 1 || loaded != 2 {
+	if lines := kernel.lines("2001:db8:c::/48 table 102"); len(lines) != 1 || loaded != 3 {
 		t.Fatalf("%q, %d programs", lines, loaded)
 	}
 	withdrawn = true
 	e.announce(t, 2, "2001:db8:c::/48", true)
-	if loaded != 3 {
+	if loaded != 4 {
 		t.Errorf("%d programs were loaded", loaded)
 	}
 	e.step(100)
@@ -280,7 +294,7 @@ func TestNoSprayedPacketLeavesUnannounced(t *testing.T) {
 					}
 				}
 			}
-			// A route has a program only for several peers that cover all of it, whose plan names
+			// A route has a program only for peers that cover all of it, and its plan names
 			// no other.
 			for _, o := range w {
 				r, ok := o.(route.Route)

@@ -60,7 +60,7 @@ type standing struct {
 
 // suspect has the connections of a network be read after a report, if it can be left where it is.
 func (e *egress) suspect(now time.Time, prefix netip.Prefix, n *delivered, r outcome.Report) {
-	named := n.group != nil && n.group.sprayed == nil && n.rule.name != borrowedRule && !e.delivery.rules.dry
+	named := n.group != nil && (n.group.sprayed == nil || len(n.group.members) == 1) && n.rule.name != borrowedRule && !e.delivery.rules.dry
 	leaves := n.rule.auto || named
 	if !leaves || e.auto.suspects[prefix] != nil || len(e.auto.suspects) >= mostTrials || e.isEPE(r.Local.Addr()) {
 		return

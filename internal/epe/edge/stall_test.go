@@ -155,6 +155,21 @@ func TestNamedModesLeaveStalledPaths(t *testing.T) {
 	if again(); a.delivered(autoNetwork) != both {
 		t.Errorf("after the rest: %s", a.delivered(autoNetwork))
 	}
+	// So does one that is sprayed, while one of its peers is left.
+	a.startSpraying(plans{}, nil)
+	a.config.Delivery = Delivery{Default: Mode{Spray: []string{"a", "b"}}}
+	a.setDelivery(&a.config.Delivery)
+	for a.step(100) {
+	}
+	if a.observed([]outcome.Report{a.report(outcome.Unanswered, autoNetwork, 0)}) {
+		t.Error("a network that is sprayed over two peers is suspected")
+	}
+	a.announce(2, autoNetwork, false)
+	a.unanswered(map[int]socket{6: request}, map[int]socket{6: request})
+	if s := a.status(autoNetwork); s.State != "no progress through a" || s.Through[0] != "best path" {
+		t.Errorf("with one peer left: %+v", s)
+	}
+	a.announce(2, autoNetwork, true)
 	a.config.Delivery = Delivery{Default: Mode{Single: "b"}, DryRun: true}
 	a.setDelivery(&a.config.Delivery)
 	for a.step(100) {
