@@ -79,7 +79,7 @@ type Session struct {
 }
 
 // Sessions calls a function with each session. Sessions may change meanwhile, also by the function.
-func (p *Program) Sessions(do func(Session)) error {
+func (p *Program) Sessions(do func(Session)) {
 	now := clock.Monotonic()
 	p.table.each(func(batch []programSession) {
 		for i := range batch {
@@ -90,7 +90,6 @@ func (p *Program) Sessions(do func(Session)) error {
 			})
 		}
 	})
-	return nil
 }
 
 // Origin is where packets of NAT sessions come from.

@@ -37,9 +37,7 @@ func TestSessionTable(t *testing.T) {
 		want[f] = open
 	}
 	got, read := map[tunnel.Flow]bool{}, 0
-	if err := s.far.Sessions(func(s Session) { got[s.Flow] = s.Open; read++ }); err != nil {
-		t.Fatal(err)
-	}
+	s.far.Sessions(func(s Session) { got[s.Flow] = s.Open; read++ })
 	if read != len(got) || !maps.Equal(got, want) {
 		t.Fatalf("%d sessions, want %d", read, len(want))
 	}

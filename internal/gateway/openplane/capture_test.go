@@ -151,8 +151,8 @@ type older struct {
 	by atomic.Int64
 }
 
-func (o *older) Sessions(do func(program.Session)) error {
-	return o.natKernel.Sessions(func(s program.Session) {
+func (o *older) Sessions(do func(program.Session)) {
+	o.natKernel.Sessions(func(s program.Session) {
 		s.Idle += time.Duration(o.by.Load())
 		do(s)
 	})

@@ -999,7 +999,7 @@ func (p *Plane) active() (names []string) {
 
 // NATFlows returns the NAT sessions whose last packets are most recent, at most so many, and the
 // number of all.
-func (p *Plane) NATFlows(most int) ([]dataplane.NATFlow, int, error) { return p.nat.list(most) }
+func (p *Plane) NATFlows(most int) ([]dataplane.NATFlow, int) { return p.nat.list(most) }
 
 // Status returns what both planes do now.
 func (p *Plane) Status() dataplane.Status {

@@ -106,7 +106,7 @@ func (s natState) String() string {
 type natKernel interface {
 	SetSession(peer int, f tunnel.Flow, open bool) error
 	DeleteSession(peer int, f tunnel.Flow) error
-	Sessions(do func(program.Session)) error
+	Sessions(do func(program.Session))
 }
 
 // nat agrees with peers on NAT sessions, and has the program translate their flows. Its methods are
@@ -219,7 +219,7 @@ func (n *nat) takeOver() error {
 	defer n.mu.Unlock()
 	var errs []error
 	left := 0
-	err := n.kernel.Sessions(func(s program.Session) {
+	n.kernel.Sessions(func(s program.Session) {
 		left++
 		k := natKey(s.Peer, s.Flow)
 		name, ok := n.names[s.Peer]
@@ -239,7 +239,7 @@ func (n *nat) takeOver() error {
 			n.peers[name] = p
 		}
 	}
-	return errors.Join(append(errs, err)...)
+	return errors.Join(errs...)
 }
 
 // towards returns the peer that an address is behind.
@@ -405,11 +405,11 @@ type natVictim struct {
 
 // victims returns a 64th of all sessions, at most most: of those that may end, the ones that have
 // been idle for longest.
-func (n *nat) victims(most int, may func(natFlow, *natSession) bool) ([]natVictim, error) {
+func (n *nat) victims(most int, may func(natFlow, *natSession) bool) []natVictim {
 	most = min(most, max(n.maxSessions/64, 1))
 	var list []natVictim
 	longest := func(a, b natVictim) int { return cmp.Compare(b.idle, a.idle) }
-	err := n.kernel.Sessions(func(held program.Session) {
+	n.kernel.Sessions(func(held program.Session) {
 		k := natKey(held.Peer, held.Flow)
 		if s := n.sessions[k]; s != nil && s.source() == held.Flow.Source.Addr() && may(k, s) {
 			if list = append(list, natVictim{k, held.Idle}); len(list) >= 4*most {
@@ -419,7 +419,7 @@ func (n *nat) victims(most int, may func(natFlow, *natSession) bool) ([]natVicti
 		}
 	})
 	slices.SortFunc(list, longest)
-	return list[:min(len(list), most)], err
+	return list[:min(len(list), most)]
 }
 
 // evict ends a 64th of the sessions, those that have been idle for longest, of the largest host if
@@ -431,13 +431,9 @@ func (n *nat) evict() {
 		return
 	}
 	host, one := n.largest(program.This)
-	list, err := n.victims(n.maxSessions, func(k natFlow, s *natSession) bool {
+	list := n.victims(n.maxSessions, func(k natFlow, s *natSession) bool {
 		return k.peer == program.This && s.state != natEnding && (!one || s.address == host.address)
 	})
-	if err != nil {
-		n.log.Error("NAT sessions cannot be ended", "err", err)
-		return
-	}
 	n.evicted = now
 	for i := range list {
 		k := list[i].key
@@ -475,10 +471,10 @@ func (n *nat) makeRoom(peer string, from netip.Addr) error {
 		}
 		largest = peer
 	}
-	list, err := n.victims(more, func(k natFlow, s *natSession) bool {
+	list := n.victims(more, func(k natFlow, s *natSession) bool {
 		return int(k.peer) == number && (!one || s.address == host.address)
 	})
-	errs := []error{err}
+	var errs []error
 	for i := range list {
 		k := list[i].key
 		n.counts(largest).evicted++
@@ -620,13 +616,13 @@ func (n *nat) scan() error {
 		full[peer] = len(list) > 0
 	}
 	var errs []error
-	err := n.kernel.Sessions(func(held program.Session) {
+	n.kernel.Sessions(func(held program.Session) {
 		k := natKey(held.Peer, held.Flow)
 		if s := n.sessions[k]; s != nil && s.source() == held.Flow.Source.Addr() {
 			errs = append(errs, n.examine(k, s, held.Idle, full[s.peer]))
 		} // else it has changed meanwhile
 	})
-	return errors.Join(append(errs, err)...)
+	return errors.Join(errs...)
 }
 
 // examine ends a session that is not used, and repeats its command without an answer, unless its
@@ -749,11 +745,11 @@ func (n *nat) count() map[string]dataplane.NATSessions {
 
 // list returns the sessions whose last packets are most recent, at most so many, and the number of
 // all.
-func (n *nat) list(most int) (sessions []dataplane.NATFlow, all int, err error) {
+func (n *nat) list(most int) (sessions []dataplane.NATFlow, all int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	recent := func(a, b dataplane.NATFlow) int { return cmp.Compare(a.Idle, b.Idle) }
-	err = n.kernel.Sessions(func(h program.Session) {
+	n.kernel.Sessions(func(h program.Session) {
 		s := n.sessions[natKey(h.Peer, h.Flow)]
 		if s == nil || s.source() != h.Flow.Source.Addr() {
 			return // it has changed meanwhile
@@ -765,9 +761,6 @@ func (n *nat) list(most int) (sessions []dataplane.NATFlow, all int, err error) 
 			sessions = sessions[:most]
 		}
 	})
-	if err != nil {
-		return nil, 0, err
-	}
 	slices.SortFunc(sessions, recent)
-	return sessions[:min(len(sessions), most)], all, nil
+	return sessions[:min(len(sessions), most)], all
 }

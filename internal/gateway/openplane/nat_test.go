@@ -41,13 +41,12 @@ func (k *kernel) DeleteSession(peer int, f tunnel.Flow) error {
 	return nil
 }
 
-func (k *kernel) Sessions(do func(program.Session)) error {
+func (k *kernel) Sessions(do func(program.Session)) {
 	k.reads++
 	for key, s := range maps.Clone(k.sessions) {
 		s.Idle = k.now().Sub(k.used[key])
 		do(s)
 	}
-	return nil
 }
 
 // gateways are two that agree on sessions, with a channel that loses what is in it at a change of
@@ -673,7 +672,7 @@ type noKernel struct{}
 
 func (noKernel) SetSession(int, tunnel.Flow, bool) error { return nil }
 func (noKernel) DeleteSession(int, tunnel.Flow) error    { return nil }
-func (noKernel) Sessions(func(program.Session)) error    { return nil }
+func (noKernel) Sessions(func(program.Session))          {}
 
 // natBytes bounds the memory of a session beside its slot of the program's table, with the room
 // that maps have to grow.
