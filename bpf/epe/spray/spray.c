@@ -70,7 +70,9 @@ struct connection {
 	__u32 rule;
 	__u32 period; /* start of the present one for shortest */
 	__u32 heard; /* an acknowledgment was seen */
+	__u32 old; /* the last one was for what was sent elsewhere, and says nothing of a round trip */
 	__u32 began; /* time */
+	__u32 stamp; /* timestamp (RFC 7323) of the first segment that was not; 0: it had none */
 	__u32 first; /* what is remembered of the rate of the first path, if another one is home; or 0 */
 	__u32 back; /* what was home before the trial */
 	struct spray_trial trial;
@@ -195,9 +197,20 @@ struct segment {
 #define TCP_SYN 2
 #define TCP_ACK 16
 
+#define TIMESTAMPS 12 /* with the padding that puts them first (RFC 7323, appendix A) */
+
 static __always_inline __u32 number32(const __u8 *at)
 {
 	return ntohl(*(const __u32 *)at);
+}
+
+/* The timestamp of a segment, or the one that it echoes; 0 if its options begin with none. */
+static __always_inline __u32 timestamp(struct __sk_buff *skb, const struct segment *s, int echoed)
+{
+	__u8 room[LONGEST_VIEW] __attribute__((aligned(8)));
+	const __u8 *options = s->options_length < TIMESTAMPS ? 0 : view(skb, s->options, TIMESTAMPS, room);
+
+	return options && number32(options) == 0x0101080a ? number32(options + (echoed ? 8 : 4)) : 0;
 }
 
 /* Parses TCP or UDP without IPv6 extension headers; 0 for any other packet. */
@@ -312,7 +325,7 @@ static __always_inline void network_of(const struct ends *e, __u8 family, __u32 
 }
 
 /* Begins a connection in one of its two places, if there is an idle one. */
-static __always_inline struct connection *begin(const struct segment *s, const struct plan *plan, __u32 at, __u32 now)
+static __always_inline struct connection *begin(struct __sk_buff *skb, const struct segment *s, const struct plan *plan, __u32 at, __u32 now)
 {
 	struct connection *c;
 
@@ -331,8 +344,9 @@ static __always_inline struct connection *begin(const struct segment *s, const s
 	c->home = plan->home;
 	c->rule = plan->rule;
 	c->period = now;
-	c->heard = 0;
+	c->heard = c->old = 0;
 	c->began = now;
+	c->stamp = timestamp(skb, s, 0);
 	c->first = c->back = 0;
 	__builtin_memset(&c->trial, 0, sizeof(c->trial));
 	__builtin_memset(&c->watch, 0, sizeof(c->watch));
@@ -660,7 +674,7 @@ __attribute__((noinline)) int first(struct connection *c, const struct segment *
 }
 
 /* The path of a segment with data. */
-__attribute__((noinline)) int choose(const struct segment *s, const struct plan *plan)
+__attribute__((noinline)) int choose(struct __sk_buff *skb, const struct segment *s, const struct plan *plan)
 {
 	__u32 now = bpf_ktime_get_ns() / 1000, at, size, chosen;
 	struct connection *c;
@@ -673,9 +687,9 @@ __attribute__((noinline)) int choose(const struct segment *s, const struct plan 
 	c = find(&s->ends, at);
 	if (!c || c->rule != plan->rule) {
 		if (!c)
-			c = begin(s, plan, at, now);
+			c = begin(skb, s, plan, at, now);
 		else if (spray_later(now - c->used, IDLE))
-			c = begin(s, plan, at, now);
+			c = begin(skb, s, plan, at, now);
 		else
 			c = 0;
 		if (!c)
@@ -693,6 +707,8 @@ __attribute__((noinline)) int choose(const struct segment *s, const struct plan 
 		remember(c, s, plan);
 	if (c->bytes < 0x40000000)
 		c->bytes += size;
+	if (c->next != s->sequence) /* what is between was sent while the route had no program */
+		c->stamp = timestamp(skb, s, 0);
 	c->next = s->sequence + size;
 	if (c->head - c->tail >= RECORDS)
 		return c->home;
@@ -971,7 +987,7 @@ int send(struct __sk_buff *skb)
 		if (s.protocol == PROTO_UDP)
 			path = choose_datagram(&s, plan);
 		else if (!(s.flags & TCP_SYN))
-			path = choose(&s, plan);
+			path = choose(skb, &s, plan);
 	}
 	path = SPRAY_PATH(path);
 	skb->mark = plan->mark[path];
@@ -1000,6 +1016,8 @@ __attribute__((noinline)) int arrived(struct connection *c, __u32 at, __u32 now)
 		r->lost = spray_retransmitted(p, spray_later(spray_shortest(home), now - r->retransmitted), now);
 		return 0;
 	}
+	if (c->old)
+		return 0;
 	spray_arrived(p, home->rate, now - r->sent, r->length, r->acknowledged);
 	if (!c->trial.need || r->path != c->home)
 		return 0;
@@ -1083,6 +1101,8 @@ int receive(struct __sk_buff *skb)
 		return TC_NEXT;
 	c->heard = 1;
 	now = bpf_ktime_get_ns() / 1000;
+	if (c->stamp)
+		c->old = spray_later(c->stamp, timestamp(skb, &s, 1));
 	for (int i = 0; i < ARRIVALS && c->tail != c->head; i++) {
 		__u32 tail = c->tail;
 

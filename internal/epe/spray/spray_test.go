@@ -1,6 +1,7 @@
 package spray
 
 import (
+	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
@@ -8,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 	"github.com/tabane/tabane/internal/kernel/route"
@@ -112,6 +114,66 @@ func TestVolumes(t *testing.T) {
 	known, err := n.sprayer.Known()
 	if want := []Known{{Network: netip.MustParsePrefix("2001:db8:d::/48"), Mark: 0x7ab50000, UDP: bytes}}; err != nil || !slices.Equal(known, want) {
 		t.Errorf("%+v, %v, want %+v", known, err, want)
+	}
+}
+
+// segment is a frame with a segment between a server and a client, with timestamps.
+func segment(sent bool, sequence, ack uint32, stamp, echo uint32, payload int) []byte {
+	local, remote := netip.MustParseAddr("2001:db8:1::10"), sprayed.Addr().Next()
+	ports := [2]uint16{80, 40000}
+	if !sent {
+		local, remote, ports = remote, local, [2]uint16{40000, 80}
+	}
+	f := append(make([]byte, 12), 0x86, 0xdd, 0x60, 0, 0, 0)
+	f = binary.BigEndian.AppendUint16(f, uint16(32+payload))
+	f = append(append(append(f, unix.IPPROTO_TCP, 64), local.AsSlice()...), remote.AsSlice()...)
+	f = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(f, ports[0]), ports[1])
+	f = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(f, sequence), ack)
+	f = append(f, 8<<4, 0x10, 0xff, 0xff, 0, 0, 0, 0, 1, 1, 8, 10)
+	f = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(f, stamp), echo)
+	return append(f, make([]byte, payload)...)
+}
+
+// TestSentElsewhere: a connection whose packets pass the program from some time on, as after a
+// reload, retransmits what was sent before. That the first one of these arrives is no round trip of
+// what was sent again.
+func TestSentElsewhere(t *testing.T) {
+	const size, stamp = 1000, 5000
+	for _, c := range []struct {
+		name  string
+		gap   uint32 // sent elsewhere after the first segment
+		echo  uint32
+		known bool
+	}{
+		{"all is seen", 0, stamp, true},
+		{"the first ones were sent before", 0, stamp - 1, false},
+		{"so were some later", 9 * size, stamp, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := newBench(t)
+			run := func(p *ebpf.Program, frame []byte) {
+				t.Helper()
+				if _, err := p.Run(&ebpf.RunOptions{Data: frame}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			sequence, last := uint32(100), uint32(stamp)
+			run(n.sprayer.objects.Send, segment(true, sequence, 1, last, 0, size))
+			sequence += size + c.gap
+			last += c.gap
+			for range 200 { // of which 128 are remembered
+				run(n.sprayer.objects.Send, segment(true, sequence, 1, last, 0, size))
+				sequence += size
+				run(n.sprayer.objects.Receive, segment(false, 1, sequence, 1, c.echo, 0))
+			}
+			known, err := n.sprayer.Known()
+			if err != nil || len(known) != 1 || known[0].TCP == 0 {
+				t.Fatalf("%+v, %v", known, err)
+			}
+			if got := known[0].MinRTT > 0; got != c.known {
+				t.Errorf("a round trip of %v, with a rate of %v", known[0].MinRTT, known[0].Rate)
+			}
+		})
 	}
 }
 
