@@ -59,7 +59,7 @@ func TestExitCodes(t *testing.T) {
 
 func TestPrintStatus(t *testing.T) {
 	const body = `{"role":"edge","ready":true,"asn":65000,"none":null,"locators":["fc00::/16","fd00::/16"],
-		"peers":[{"name":"a","routes":2},{"name":"bcd","routes":10,"last_error":"gone"}],"mptcp":{"subflows":8},"refused":{},
+		"peers":[{"name":"a","routes":2},{"name":"bcd","routes":10,"last_error":"gone"}],"mptcp":{"subflows":8,"mean":2343569.8041100483,"share":0.00012345,"huge":1.5e300},"refused":{},
 		"sessions":[{"neighbor":"a","faults":{"ignored":0},"messages_sent":{"open":1}},{"neighbor":"b","faults":{"ignored":0},"messages_sent":{"open":1,"keepalive":0,"update":3}}],
 		"why":"a word for each of the many columns that a terminal of eighty columns has, and two",
 		"odd":[[1]]}`
@@ -82,6 +82,9 @@ func TestPrintStatus(t *testing.T) {
     bcd   10      gone
   mptcp
     subflows  8
+    mean      2343569.804
+    share     0.00012345
+    huge      1.5e300
   sessions
     NEIGHBOR  MESSAGES SENT
     a         1 open

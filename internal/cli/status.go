@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net"
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -596,7 +598,7 @@ func plainText(raw json.RawMessage) (string, bool) {
 		}
 		return OneLine(v), true
 	case json.Number:
-		return v.String(), true
+		return shortNumber(v), true
 	case map[string]any:
 		return "-", len(v) == 0
 	case []any:
@@ -615,6 +617,14 @@ func plainText(raw json.RawMessage) (string, bool) {
 		return strings.Join(parts, ", "), true
 	}
 	return "", false
+}
+
+// shortNumber rounds to thousandths what has more digits, as a mean has: nobody reads those.
+func shortNumber(n json.Number) string {
+	if f, err := n.Float64(); err == nil && strings.Contains(n.String(), ".") && math.Abs(f) >= 1 && math.Abs(f) < 1e15 {
+		return strconv.FormatFloat(math.Round(f*1000)/1000, 'f', -1, 64)
+	}
+	return n.String()
 }
 
 func label(key string) string { return OneLine(strings.ReplaceAll(key, "_", " ")) }
