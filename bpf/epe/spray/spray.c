@@ -1075,7 +1075,7 @@ __attribute__((noinline)) int twice(struct connection *c, __u32 right, __u32 now
 SEC("tc")
 int receive(struct __sk_buff *skb)
 {
-	__u32 now, ack, zero = 0, at, edge[8] = {};
+	__u32 now, ack, echo, zero = 0, at, edge[8] = {};
 	struct segment s = {};
 	struct connection *c;
 	struct datagrams *f;
@@ -1101,8 +1101,9 @@ int receive(struct __sk_buff *skb)
 		return TC_NEXT;
 	c->heard = 1;
 	now = bpf_ktime_get_ns() / 1000;
-	if (c->stamp)
-		c->old = spray_later(c->stamp, timestamp(skb, &s, 1));
+	/* Where the client has its options in another order, nothing is known. */
+	echo = c->stamp ? timestamp(skb, &s, 1) : 0;
+	c->old = echo && spray_later(c->stamp, echo);
 	for (int i = 0; i < ARRIVALS && c->tail != c->head; i++) {
 		__u32 tail = c->tail;
 
