@@ -25,7 +25,8 @@ type Measure struct {
 	Traffic, Transport string
 	// Against is the transport that it is compared with, if that is not the best of the paths alone.
 	Against string
-	// Carried: it is judged only where the best path alone carries all of the traffic's rate.
+	// Carried: it is judged only where the best path alone carries all of the traffic's rate. Where
+	// none does, a stream is a bulk transfer.
 	Carried bool
 
 	judge func(all, best map[string]float64) float64
@@ -48,6 +49,8 @@ var measures = []Measure{
 	{Name: "bulk_of_again", Title: "bulk goodput / that line again", Kind: Gateway, Goal: none, Worst: none, Traffic: Bulk, Transport: auto, Against: again, judge: goodput},
 	{Name: "kept", Title: "object time / best line", Kind: Gateway, Less: true, Goal: 1.1, Worst: none, Traffic: Kept, Transport: auto, judge: slowness},
 	{Name: "stream", Title: "stream goodput / best line", Kind: Gateway, Goal: 1, Worst: none, Traffic: Stream, Transport: auto, judge: goodput},
+	{Name: "stream_again", Title: "the same by that line again", Kind: Gateway, Goal: none, Worst: none, Traffic: Stream, Transport: again, judge: goodput},
+	{Name: "stream_carried", Title: "where that line carries all", Kind: Gateway, Goal: 0.99, Worst: none, Traffic: Stream, Transport: auto, Carried: true, judge: goodput},
 	{Name: "stream_pause", Title: "stream pause beyond it, ms", Unit: milliseconds, Kind: Gateway, Less: true, Goal: 30, Worst: none, Traffic: Stream, Transport: auto, Carried: true, judge: pause},
 	{Name: "page", Title: "page by a download / best line", Kind: Gateway, Less: true, Goal: 1.1, Worst: none, Traffic: Page, Transport: auto, judge: slowness},
 	{Name: "call_loss", Title: "call: loss beyond it, points", Kind: Gateway, Unit: points, Less: true, Goal: 0.1, Worst: none, Traffic: Call, Transport: auto, judge: lossBeyond},
@@ -152,21 +155,24 @@ func (m Measure) failed() float64 {
 	return 0
 }
 
-// Again returns the run that is to be repeated with other random numbers, as Repeated returns it:
-// the best of the paths alone in bulk. A measure that is no farther from its goal than that is as
-// good as its judge. It returns false if no measure needs it, or no path alone delivers.
-func (w World) Again(runs []result.Run) (result.Run, bool) {
-	if !slices.ContainsFunc(Measures(w.Kind), func(m Measure) bool { return m.Transport == again }) {
-		return result.Run{}, false
+// Again returns the runs that are to be repeated with other random numbers, as Repeated returns
+// them: the best of the paths alone, of each traffic that has a measure of it. A measure that is no
+// farther from its goal than that is as good as its judge. A traffic that no path alone delivers
+// has none.
+func (w World) Again(runs []result.Run) []result.Run {
+	var list []result.Run
+	for _, m := range Measures(w.Kind) {
+		if m.Transport != again {
+			continue
+		}
+		if best := w.best(runsOf(runs, m.Traffic), m.Traffic, again); best != nil {
+			list = append(list, *best)
+		}
 	}
-	best := w.best(runsOf(runs, Bulk), Bulk, again)
-	if best == nil {
-		return result.Run{}, false
-	}
-	return *best, true
+	return list
 }
 
-// Repeated marks a run as the repetition of the one that Again returned.
+// Repeated marks a run as the repetition of one that Again returned.
 func Repeated(r result.Run) result.Run {
 	r.Transport = again
 	return r

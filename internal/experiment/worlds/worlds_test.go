@@ -135,8 +135,9 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestJudgePauses: where no path alone carries a stream, its pauses are not judged.
-func TestJudgePauses(t *testing.T) {
+// TestJudgeCarried: where no path alone carries a stream, its pauses are not judged, and its goodput
+// only by the measure of all streams.
+func TestJudgeCarried(t *testing.T) {
 	w := World{Options: Options{Kind: Gateway}, Paths: make([]Path, 2)}
 	w.Paths[0].Forward.Rate = 10 * unit.MbitPerSecond
 	for _, tt := range []struct {
@@ -145,6 +146,9 @@ func TestJudgePauses(t *testing.T) {
 	}{{7.6e6, true}, {6.8e6, false}} {
 		got := w.Judge([]result.Run{run(Stream, "path1", tt.alone, 0.1), run(Stream, auto, 8e6, 0.4)})
 		if pause, judged := got["stream_pause"]; judged != tt.judged || judged && math.Abs(pause-300) > 1e-9 {
+			t.Errorf("a path alone carries %v of 8e6: got %v", tt.alone, got)
+		}
+		if v, judged := got["stream_carried"]; judged != tt.judged || judged && v != got["stream"] || got["stream"] == 0 {
 			t.Errorf("a path alone carries %v of 8e6: got %v", tt.alone, got)
 		}
 	}
@@ -201,20 +205,26 @@ func TestJudgeClients(t *testing.T) {
 // TestAgain: the best of the lines alone is judged by itself with other random numbers.
 func TestAgain(t *testing.T) {
 	w := World{Options: Options{Kind: Gateway}, Paths: make([]Path, 2)}
-	runs := []result.Run{run(Bulk, "path1", 8, 0), run(Bulk, "path2", 10, 0), run(Bulk, auto, 20, 0), run(Kept, "path1", 90, 0)}
-	best, any := w.Again(runs)
-	if !any || best.Transport != "path2" || best.Traffic != Bulk {
-		t.Fatalf("got %v, %v", best, any)
+	runs := []result.Run{run(Bulk, "path1", 8, 0), run(Bulk, "path2", 10, 0), run(Bulk, auto, 20, 0), run(Kept, "path1", 90, 0), run(Stream, "path1", 2, 0), run(Stream, "path2", 1, 0)}
+	list := w.Again(runs)
+	if len(list) != 2 || list[0].Transport != "path2" || list[0].Traffic != Bulk || list[1].Transport != "path1" || list[1].Traffic != Stream {
+		t.Fatalf("got %v", list)
 	}
-	best.Metrics = map[string]float64{result.Goodput: 7}
-	if got := w.Judge(append(runs, Repeated(best))); got["bulk_again"] != 0.7 || got["bulk"] != 2 || math.Abs(got["bulk_of_again"]-2/0.7) > 1e-9 {
-		t.Errorf("got %v", got)
+	for _, best := range list {
+		best.Metrics = map[string]float64{result.Goodput: 7}
+		runs = append(runs, Repeated(best))
 	}
-	if _, any := w.Again(runs[2:3]); any {
-		t.Error("no line alone delivers")
+	got := w.Judge(runs)
+	for name, want := range map[string]float64{"bulk_again": 0.7, "bulk": 2, "bulk_of_again": 2 / 0.7, "stream_again": 3.5} {
+		if math.Abs(got[name]-want) > 1e-9 {
+			t.Errorf("%s: got %v, want %v", name, got[name], want)
+		}
 	}
-	if _, any := (World{Options: Options{Kind: EPE}}).Again([]result.Run{run(Bulk, "a", 8, 0)}); any {
-		t.Error("no measure of EPE needs it")
+	if list := w.Again([]result.Run{run(Bulk, auto, 20, 0)}); len(list) > 0 {
+		t.Errorf("no line alone delivers: got %v", list)
+	}
+	if list := (World{Options: Options{Kind: EPE}}).Again([]result.Run{run(Stream, "a", 8, 0)}); len(list) > 0 {
+		t.Errorf("no measure of streams in EPE needs it: got %v", list)
 	}
 }
 

@@ -197,20 +197,18 @@ func (o *WorldsOptions) simulate(ctx context.Context, w worlds.World) ([]result.
 	if alone != nil {
 		return append(r.Runs, alone...), nil
 	}
-	best, any := w.Again(r.Runs)
-	if !any {
-		return r.Runs, nil
-	}
-	spec, err = spec.Select(scenario.Selection{Traffic: []string{best.Traffic}, Transports: []string{best.Transport}})
-	if err != nil {
-		return nil, err
-	}
-	repeated, err := Run(ctx, Options{Spec: spec, Seed: w.SimulatorSeed() + otherSeed, Jobs: 1})
-	if err != nil {
-		return nil, err
-	}
-	for _, x := range repeated.Runs {
-		r.Runs = append(r.Runs, worlds.Repeated(x))
+	for _, best := range w.Again(r.Runs) {
+		alone, err := spec.Select(scenario.Selection{Traffic: []string{best.Traffic}, Transports: []string{best.Transport}})
+		if err != nil {
+			return nil, err
+		}
+		repeated, err := Run(ctx, Options{Spec: alone, Seed: w.SimulatorSeed() + otherSeed, Jobs: 1})
+		if err != nil {
+			return nil, err
+		}
+		for _, x := range repeated.Runs {
+			r.Runs = append(r.Runs, worlds.Repeated(x))
+		}
 	}
 	return r.Runs, nil
 }
