@@ -69,6 +69,7 @@ var measures = []Measure{
 	{Name: "new_first", Title: "objects on new connections", Kind: EPE, Less: true, Goal: 1.1, Worst: none, Traffic: New, Transport: first, judge: slowness},
 	{Name: "new_memory", Title: "the same with memory", Kind: EPE, Less: true, Goal: 1.1, Worst: none, Traffic: New, Transport: memory, judge: slowness},
 	{Name: "stream_first", Title: "stream goodput / best path", Kind: EPE, Goal: 1, Worst: none, Traffic: Stream, Transport: first, judge: goodput},
+	{Name: "stream_carried_first", Title: "where that path carries all", Kind: EPE, Goal: 0.99, Worst: none, Traffic: Stream, Transport: first, Carried: true, judge: goodput},
 	{Name: "stream_pause_first", Title: "stream pause beyond it, ms", Unit: milliseconds, Kind: EPE, Less: true, Goal: 30, Worst: none, Traffic: Stream, Transport: first, Carried: true, judge: pause},
 }
 

@@ -115,7 +115,7 @@ func TestJudge(t *testing.T) {
 		run(Kept, "a", 4, 0), run(Kept, "b", 8, 0), run(Kept, "a-b", 1, 0), run(Kept, first, 2, 0), run(Kept, memory, 4, 0),
 	})
 	want := map[string]float64{
-		"bulk_first": 0.75, "bulk_memory": 1.5, "kept_first": 2, "kept_memory": 2, "stream_first": 0.9, "stream_pause_first": 50,
+		"bulk_first": 0.75, "bulk_memory": 1.5, "kept_first": 2, "kept_memory": 2, "stream_first": 0.9, "stream_carried_first": 0.9, "stream_pause_first": 50,
 	}
 	for name, v := range want {
 		if math.Abs(got[name]-v) > 1e-9 {
