@@ -70,7 +70,6 @@ func Constants() []ablation.Constant {
 		ablation.Number("switchBelow", &p.switchBelow, 1),
 		ablation.Duration("saturatedFor", &p.wait, 0),
 		ablation.Duration("startFor", &p.waitSlowStart, 0),
-		ablation.Duration("idleFor", &p.idle, 0),
 		ablation.Duration("judgeAfter", &judgeAfter, 0),
 		ablation.Number("judgeRoundTrips", &judgeRoundTrips, 0),
 		ablation.Duration("restFirst", &restFirst, 0),

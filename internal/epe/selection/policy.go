@@ -64,9 +64,6 @@ const (
 	// saturatedFor is how long all open paths are saturated before the next one is opened: longer
 	// than an object of 100 kB takes at 5 Mbit/s.
 	saturatedFor = 200 * time.Millisecond
-	// idleFor is how long the first path is not saturated, and carries everything, before the
-	// others rest.
-	idleFor = time.Second
 	// switchBelow is the fraction of the first path's delay below which another one becomes first.
 	switchBelow = 0.8
 	// saturatedShort replaces saturatedFor in policies whose data should not wait, and startFor
@@ -88,7 +85,7 @@ const (
 var byPolicy = [...]parameters{
 	Throughput: {
 		name: "throughput", algorithm: bySaturation, switchBelow: switchBelow,
-		wait: saturatedFor, waitSlowStart: startFor, idle: idleFor, waitsBacklog: true, judges: true, repays: true,
+		wait: saturatedFor, waitSlowStart: startFor, waitsBacklog: true, judges: true, repays: true,
 	},
 	Latency: {
 		name: "latency", algorithm: bySaturation, switchBelow: switchBelow,
