@@ -22,8 +22,13 @@ enum {
 	SPRAY_MOST_WINDOW = 1 << 30,
 	SPRAY_STALL = 10000,	       /* longer than 1.5 round trips without an acknowledgment */
 	SPRAY_ROUNDS = 10000000,       /* the shortest round trip is that of the last 10 to 20 s */
-	SPRAY_PAUSE = 10000000,	       /* the first pause of a path */
-	SPRAY_LOSS_PAUSE = 60000000,   /* because of losses */
+	/*
+	 * The first pause of a path, and because of losses. Each one soon after another is twice as long,
+	 * and connections at once lose all that the path carries as long as it lasts.
+	 */
+	SPRAY_PAUSE = 3000000,
+	SPRAY_LOSS_PAUSE = 15000000,
+	SPRAY_AWAY = 10000000, /* how long datagrams stay away from home that failed, at first: each attempt loses some */
 	SPRAY_CAREFUL = 256 << 10, /* bytes before a connection uses other paths than home: a loss in slow start costs most */
 	SPRAY_MAX_PAUSE = 600000000,
 	SPRAY_LATE = 6, /* events that are no reason to leave a path */

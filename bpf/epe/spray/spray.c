@@ -930,7 +930,7 @@ __attribute__((noinline)) int choose_datagram(const struct segment *s, const str
 				f->home = home = other;
 				f->progress = now;
 				f->away = now ? now : 1;
-				f->wait = f->wait > SPRAY_PAUSE / 2 ? 2 * f->wait : SPRAY_PAUSE;
+				f->wait = f->wait > SPRAY_AWAY / 2 ? 2 * f->wait : SPRAY_AWAY;
 				if (f->wait > SPRAY_MAX_PAUSE)
 					f->wait = SPRAY_MAX_PAUSE;
 				break;

@@ -246,7 +246,7 @@ func (f *Flow) Choose(at time.Duration, size uint32) int {
 	}
 	if f.heard != 0 && later(now-f.progress, max(3*f.queues[f.home].Delay, limit)) {
 		f.home, f.progress = (f.home+1)%len(f.queues), now
-		f.away, f.wait = max(now, 1), min(max(2*f.wait, pause), maxPause)
+		f.away, f.wait = max(now, 1), min(max(2*f.wait, away), maxPause)
 	}
 	chosen := f.turns.choose(f.queues, f.home, size, now)
 	if v := f.turns.count(f.queues[f.home].Delay, now, size, chosen != f.home); v != goesOn {

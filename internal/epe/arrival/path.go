@@ -15,8 +15,9 @@ const (
 	mostWindow  = 1 << 30
 	stall       = 10_000
 	rounds      = 10_000_000
-	pause       = 10_000_000
-	lossPause   = 60_000_000
+	pause       = 3_000_000
+	lossPause   = 15_000_000
+	away        = 10_000_000
 	careful     = 256 << 10
 	maxPause    = 600_000_000
 	mayBeLate   = 6

@@ -39,6 +39,8 @@ type Sprayed struct {
 	// Datagrams is the one after First if its acknowledgments cannot be read, as those of QUIC, and
 	// NextDatagrams another one after it.
 	Datagrams, NextDatagrams float64
+	// Both are two downloads at once together, after another one; AloneBoth over the first path.
+	Both, AloneBoth float64
 }
 
 // SprayedRatio is what one download brings compared with another one.
@@ -55,12 +57,14 @@ func SprayedRatios() []SprayedRatio {
 		{"TCP, the next one / the first path", func(s Sprayed) float64 { return ratio(s.Next, s.AloneNext) }},
 		{"datagrams, the first download / the first path", func(s Sprayed) float64 { return ratio(s.Datagrams, s.AloneNext) }},
 		{"datagrams, the next one / the first path", func(s Sprayed) float64 { return ratio(s.NextDatagrams, s.AloneLast) }},
+		{"TCP, two at once / the first path", func(s Sprayed) float64 { return ratio(s.Both, s.AloneBoth) }},
 		{"TCP, the first one / the best path", func(s Sprayed) float64 { return ratio(s.First, slices.Max(s.Alone)) }},
 		{"TCP, the next one / the best path", func(s Sprayed) float64 { return ratio(s.Next, slices.Max(s.Alone)) }},
 		{"TCP, the third one / the best path", func(s Sprayed) float64 { return ratio(s.Last, slices.Max(s.Alone)) }},
 		{"datagrams, the next one / the best path", func(s Sprayed) float64 { return ratio(s.NextDatagrams, slices.Max(s.Alone)) }},
 		{"TCP, the first one / the sum of all paths", func(s Sprayed) float64 { return ratio(s.First, s.sum()) }},
 		{"TCP, the next one / the sum of all paths", func(s Sprayed) float64 { return ratio(s.Next, s.sum()) }},
+		{"TCP, two at once / the sum of all paths", func(s Sprayed) float64 { return ratio(s.Both, s.sum()) }},
 		{"TCP, the third one / the sum of all paths", func(s Sprayed) float64 { return ratio(s.Last, s.sum()) }},
 		{"datagrams, the next one / the sum of all paths", func(s Sprayed) float64 { return ratio(s.NextDatagrams, s.sum()) }},
 	}
@@ -107,7 +111,7 @@ func sprayWorld(ctx context.Context, w worlds.World) (Sprayed, error) {
 	all := make([]int, len(w.Paths))
 	for i := range all {
 		all[i] = i
-		list, err := download(ctx, w, []int{i}, 0, []bool{false})
+		list, err := download(ctx, w, []int{i}, 0, []bool{false}, 1)
 		if err != nil {
 			return r, err
 		}
@@ -118,32 +122,37 @@ func sprayWorld(ctx context.Context, w worlds.World) (Sprayed, error) {
 		paths  []int
 		seed   uint64
 		unread []bool
+		last   int
 	}{
-		{&r.Again, all[:1], otherSeed, []bool{false}},
-		{&r.AloneNext, all[:1], 0, []bool{false, false}},
-		{&r.AloneLast, all[:1], 0, []bool{false, false, false}},
-		{&r.First, all, 0, []bool{false}},
-		{&r.Next, all, 0, []bool{false, false}},
-		{&r.Last, all, 0, []bool{false, false, false}},
-		{&r.Datagrams, all, 0, []bool{false, true}},
-		{&r.NextDatagrams, all, 0, []bool{false, true, true}},
+		{&r.Again, all[:1], otherSeed, []bool{false}, 1},
+		{&r.AloneNext, all[:1], 0, []bool{false, false}, 1},
+		{&r.AloneLast, all[:1], 0, []bool{false, false, false}, 1},
+		{&r.First, all, 0, []bool{false}, 1},
+		{&r.Next, all, 0, []bool{false, false}, 1},
+		{&r.Last, all, 0, []bool{false, false, false}, 1},
+		{&r.Datagrams, all, 0, []bool{false, true}, 1},
+		{&r.NextDatagrams, all, 0, []bool{false, true, true}, 1},
+		{&r.AloneBoth, all[:1], 0, []bool{false, false, false}, 2},
+		{&r.Both, all, 0, []bool{false, false, false}, 2},
 	} {
-		list, err := download(ctx, w, d.paths, d.seed, d.unread)
+		list, err := download(ctx, w, d.paths, d.seed, d.unread, d.last)
 		if err != nil {
 			return r, err
 		}
-		*d.to = list[len(list)-1]
+		for _, bytes := range list[len(list)-d.last:] {
+			*d.to += bytes
+		}
 	}
 	return r, nil
 }
 
 // download simulates a download for each element of unread over some of the paths, one after the
-// other, and returns what they brought. Those that are true have acknowledgments that cannot be read.
-// What happens in the network happens in the last one.
-func download(ctx context.Context, w worlds.World, paths []int, seed uint64, unread []bool) ([]float64, error) {
-	n := len(unread)
-	c := sim.Config{Seed: w.SimulatorSeed() + seed, Duration: time.Duration(n)*w.Lasts + time.Duration(n-1)*apart}
-	last := time.Duration(n-1) * (w.Lasts + apart)
+// other but for the last ones, which are at once, and returns what they brought. Those that are true
+// have acknowledgments that cannot be read. What happens in the network happens in the last ones.
+func download(ctx context.Context, w worlds.World, paths []int, seed uint64, unread []bool, last int) ([]float64, error) {
+	before := len(unread) - last
+	begin := time.Duration(before) * (w.Lasts + apart)
+	c := sim.Config{Seed: w.SimulatorSeed() + seed, Duration: begin + w.Lasts}
 	// What clients send takes the route that their provider has, whatever path content takes.
 	back := w.Paths[0].Backward
 	back.Loss = linkmodel.Loss{}
@@ -153,20 +162,20 @@ func download(ctx context.Context, w worlds.World, paths []int, seed uint64, unr
 		ways = append(ways, sim.Path{Out: []int{len(c.Links)}, Back: []int{0}})
 		for _, step := range w.Paths[i].Schedule {
 			if step.Direction.Has(linkmodel.Forward) {
-				c.Changes = append(c.Changes, sim.Change{At: last + step.At, Link: len(c.Links), Change: step.Change})
+				c.Changes = append(c.Changes, sim.Change{At: begin + step.At, Link: len(c.Links), Change: step.Change})
 			}
 		}
 		c.Links = append(c.Links, sim.Link{Name: fmt.Sprint("path", i+1), Profile: w.Paths[i].Forward})
 	}
 	slices.SortStableFunc(c.Changes, func(a, b sim.Change) int { return cmp.Compare(a.At, b.At) })
 	network := &sim.Spray{Network: w.Name()}
-	for k := range n {
-		start := time.Duration(k) * (w.Lasts + apart)
+	for k := range unread {
+		start := time.Duration(min(k, before)) * (w.Lasts + apart)
 		x := sim.Connection{
 			Name: fmt.Sprint("download", k+1), Start: start, Paths: ways, DelayedACK: true, QuickACKs: quickACKs, RACK: true, HyStart: true, Handshake: true,
 			ReceiveBuffer: mostReceive, InitialReceive: initialReceive,
 		}
-		if k < n-1 {
+		if k < before {
 			x.Stop = start + w.Lasts
 		}
 		if len(paths) > 1 {
