@@ -100,8 +100,8 @@ func (e *egress) stopSpraying() bool {
 
 // leaveFirst has the kernel no longer use what a network has lost before a program for what is left
 // is loaded: that takes milliseconds, more where many networks lose some, and the routes that were
-// withdrawn are only queued. The groups leave out the members that are not among those left, so that nothing is sent
-// after them.
+// withdrawn are only queued. The groups leave out the members that are not among those left, so
+// that nothing is sent after them.
 func (e *egress) leaveFirst(old *group, left []member) {
 	if old != nil {
 		e.suspend(func(m member) bool {
@@ -172,9 +172,10 @@ func (d *Delivery) sprays() bool {
 	return !d.DryRun && (len(d.Default.Spray) > 1 || slices.ContainsFunc(d.Networks, func(n Network) bool { return len(n.Mode.Spray) > 1 }))
 }
 
-// loadSprayer loads what sprays packets if a new configuration needs it, sets its rules, and returns
-// what the loop is to call when the configuration applies. It is not called in the loop, which would follow no withdrawal
-// meanwhile: loading takes a part of a second, on a busy machine seconds.
+// loadSprayer loads what sprays packets if a new configuration needs it, sets its rules, and
+// returns what the loop is to call when the configuration applies. It is not called in the loop,
+// which would follow no withdrawal meanwhile: loading takes a tenth of a second, longer on a busy
+// machine.
 func (e *Edge) loadSprayer(ctx context.Context, now *Config) (applied func()) {
 	loads := false
 	e.daemon.Do(ctx, func() {

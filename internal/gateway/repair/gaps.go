@@ -112,7 +112,8 @@ func (g *Gaps) Arrived(now time.Duration, counter uint64) {
 
 // Retransmitted takes the retransmission of a message. It returns how often the message was
 // requested, also after the last request was not answered in time: the message was lost all the
-// same, and is not late because paths differ. It returns 0 if the message is not known, or came in the meantime.
+// same, and is not late because paths differ. It returns 0 if the message is not known, or came in
+// the meantime.
 func (g *Gaps) Retransmitted(counter uint64) (attempts uint8) {
 	if i, found := find(g.missing, counter); found {
 		g.settle(g.missing[i])

@@ -198,11 +198,11 @@ func (o *WorldsOptions) simulate(ctx context.Context, w worlds.World) ([]result.
 		return append(r.Runs, alone...), nil
 	}
 	for _, best := range w.Again(r.Runs) {
-		alone, err := spec.Select(scenario.Selection{Traffic: []string{best.Traffic}, Transports: []string{best.Transport}})
+		cell, err := spec.Select(scenario.Selection{Traffic: []string{best.Traffic}, Transports: []string{best.Transport}})
 		if err != nil {
 			return nil, err
 		}
-		repeated, err := Run(ctx, Options{Spec: alone, Seed: w.SimulatorSeed() + otherSeed, Jobs: 1})
+		repeated, err := Run(ctx, Options{Spec: cell, Seed: w.SimulatorSeed() + otherSeed, Jobs: 1})
 		if err != nil {
 			return nil, err
 		}
