@@ -686,9 +686,7 @@ __attribute__((noinline)) int choose(struct __sk_buff *skb, const struct segment
 	size = s->length;
 	c = find(&s->ends, at);
 	if (!c || c->rule != plan->rule) {
-		if (!c)
-			c = begin(skb, s, plan, at, now);
-		else if (spray_later(now - c->used, IDLE))
+		if (!c || spray_later(now - c->used, IDLE))
 			c = begin(skb, s, plan, at, now);
 		else
 			c = 0;
