@@ -40,6 +40,7 @@ type Plan struct {
 
 // Sprayer has the programs of one network namespace. It is not safe for concurrent use.
 type Sprayer struct {
+	spec     *ebpf.CollectionSpec // decoded once, copied for each plan
 	objects  programObjects
 	attached []bpf.Attachment
 	programs map[uint32]*ebpf.Program // by plan
@@ -57,11 +58,10 @@ func New(links []string) (_ *Sprayer, err error) {
 	if err := route.SupportsMark(); err != nil {
 		return nil, err
 	}
-	spec, err := loadProgram()
-	if err != nil {
+	if s.spec, err = loadProgram(); err != nil {
 		return nil, err
 	}
-	if err := bpf.Load(spec, &s.objects); err != nil {
+	if err := bpf.Load(s.spec.Copy(), &s.objects); err != nil {
 		return nil, err
 	}
 	if err := s.objects.Sender.Put(uint32(0), s.objects.Send); err != nil {
@@ -207,16 +207,13 @@ func (s *Sprayer) Close() error {
 }
 
 func (s *Sprayer) load(number uint32) (*ebpf.Program, error) {
-	spec, err := loadProgram()
-	if err != nil {
-		return nil, err
-	}
+	spec := s.spec.Copy()
 	if err := spec.Variables[programVarPlanIndex].Set(number); err != nil {
 		return nil, err
 	}
 	var loaded struct {
 		Enter *ebpf.Program `ebpf:"enter"`
 	}
-	err = bpf.LoadWith(spec, &loaded, map[string]*ebpf.Map{"plans": s.objects.Plans, "sender": s.objects.Sender})
+	err := bpf.LoadWith(spec, &loaded, map[string]*ebpf.Map{"plans": s.objects.Plans, "sender": s.objects.Sender})
 	return loaded.Enter, err
 }
