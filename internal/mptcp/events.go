@@ -1,11 +1,14 @@
 package mptcp
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
+	"sync/atomic"
+	"syscall"
 
 	"github.com/mdlayher/genetlink"
 	"github.com/mdlayher/netlink"
@@ -135,15 +138,27 @@ const (
 	eventFlagServerSide  = 1 << 1
 )
 
-// eventBuffer is the receive buffer in bytes: enough for some thousand events, each of which the
-// kernel accounts with 4 KiB.
-const eventBuffer = 32 << 20
+const (
+	// eventBuffer is the receive buffer in bytes: enough for some thousand events, each of which
+	// the kernel accounts with 4 KiB.
+	eventBuffer = 32 << 20
+	// eventDatagram is the largest datagram in bytes that is read: several times what one event
+	// has, with an address of each end.
+	eventDatagram = 4096
+	// eventsAtOnce is how many datagrams Receive reads at most, so that it returns however fast
+	// they arrive.
+	eventsAtOnce = 256
+)
 
 // Events receives the MPTCP events of a network namespace. The kernel accepts MP_JOINs on
 // connections of the user-space path manager only while an Events is open.
 type Events struct {
-	genl *genetlink.Conn
-	id   uint16
+	genl   *genetlink.Conn
+	raw    syscall.RawConn
+	id     uint16
+	closed atomic.Bool // the error of a closed file has no name
+	// datagram is what Receive reads into.
+	datagram [eventDatagram]byte
 }
 
 // Subscribe receives events of the network namespace that the calling thread is in. Close it. It
@@ -173,7 +188,11 @@ func Subscribe() (_ *Events, err error) {
 	if err := genl.JoinGroup(group); err != nil {
 		return nil, fmt.Errorf("join netlink group %q: %w", eventGroup, err)
 	}
-	return &Events{genl: genl, id: family.ID}, nil
+	raw, err := genl.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("read mptcp events: %w", err)
+	}
+	return &Events{genl: genl, raw: raw, id: family.ID}, nil
 }
 
 // forceReadBuffer sets the receive buffer, beyond net.core.rmem_max if the caller has the
@@ -195,47 +214,74 @@ func forceReadBuffer(genl *genetlink.Conn, bytes int) error {
 	return set
 }
 
-// Receive blocks until events arrive and returns them in order. Unknown events are skipped, so the
-// result may be empty. After Close it returns an error that matches os.ErrClosed.
+// Receive blocks until events arrive, and returns those that wait, in order. Unknown events are
+// skipped, so the result may be empty. After Close it returns an error that matches os.ErrClosed.
 func (e *Events) Receive() ([]Event, error) {
-	msgs, raw, err := e.genl.Receive()
-	switch {
+	var events []Event
+	var failed error
+	err := e.raw.Read(func(fd uintptr) bool {
+		for read := range eventsAtOnce {
+			n, _, err := unix.Recvfrom(int(fd), e.datagram[:], unix.MSG_DONTWAIT|unix.MSG_TRUNC)
+			switch {
+			case err == nil:
+				events = e.decode(events, n)
+			case errors.Is(err, unix.EINTR):
+			case errors.Is(err, unix.EAGAIN):
+				return read > 0
+			default:
+				failed = err
+				return true
+			}
+		}
+		return true
+	})
+	switch err := cmp.Or(failed, err); {
 	case errors.Is(err, unix.ENOBUFS):
-		return []Event{Overrun{Reason: err}}, e.drain()
-	case errors.Is(err, os.ErrClosed), errors.Is(err, unix.EBADF):
+		return append(events, Overrun{Reason: err}), e.drain()
+	case err != nil && e.closed.Load():
 		return nil, fmt.Errorf("receive mptcp events: %w", os.ErrClosed)
 	case err != nil:
 		return nil, fmt.Errorf("receive mptcp events: %w", err)
 	}
-	var events []Event
-	for i, m := range msgs {
-		if uint16(raw[i].Header.Type) != e.id {
+	return events, nil
+}
+
+// decode appends the events of a datagram of n bytes. What cannot be decoded is lost, as in an
+// overrun.
+func (e *Events) decode(events []Event, n int) []Event {
+	if n > len(e.datagram) {
+		return append(events, Overrun{Reason: fmt.Errorf("mptcp event of %d bytes", n)})
+	}
+	messages, err := syscall.ParseNetlinkMessage(e.datagram[:n])
+	if err != nil {
+		return append(events, Overrun{Reason: fmt.Errorf("decode mptcp events: %w", err)})
+	}
+	for _, m := range messages {
+		if m.Header.Type != e.id {
 			continue
 		}
-		event, err := decodeEvent(m.Header.Command, m.Data)
+		command, attributes := uint8(0), []byte(nil)
+		if len(m.Data) >= unix.GENL_HDRLEN {
+			command, attributes = m.Data[0], m.Data[unix.GENL_HDRLEN:]
+		}
+		event, err := decodeEvent(command, attributes)
 		if err != nil {
-			// An event that cannot be decoded is lost, as in an overrun.
-			event = Overrun{Reason: fmt.Errorf("decode mptcp event %d: %w", m.Header.Command, err)}
+			event = Overrun{Reason: fmt.Errorf("decode mptcp event %d: %w", command, err)}
 		}
 		if event != nil {
 			events = append(events, event)
 		}
 	}
-	return events, nil
+	return events
 }
 
 // drain discards all queued messages. After an overrun the kernel silently drops events until the
 // receive queue is empty, so state must be read again only after drain.
 func (e *Events) drain() error {
-	raw, err := e.genl.SyscallConn()
-	if err != nil {
-		return fmt.Errorf("drain mptcp events: %w", err)
-	}
 	var failed error
-	b := make([]byte, 1)
-	err = raw.Read(func(fd uintptr) bool {
+	err := e.raw.Read(func(fd uintptr) bool {
 		for {
-			_, _, err := unix.Recvfrom(int(fd), b, unix.MSG_DONTWAIT)
+			_, _, err := unix.Recvfrom(int(fd), e.datagram[:1], unix.MSG_DONTWAIT)
 			switch {
 			case err == nil, errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR):
 			case errors.Is(err, unix.EAGAIN):
@@ -250,7 +296,10 @@ func (e *Events) drain() error {
 }
 
 // Close ends the subscription and wakes Receive.
-func (e *Events) Close() error { return e.genl.Close() }
+func (e *Events) Close() error {
+	e.closed.Store(true)
+	return e.genl.Close()
+}
 
 // eventAttrs are all attributes that an event may have.
 type eventAttrs struct {
