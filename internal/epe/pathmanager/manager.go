@@ -49,6 +49,11 @@ const (
 	// at most 1/unjoinedShare of one core.
 	unjoinedEvery = time.Second
 	unjoinedShare = 200
+	// eventsPause is the pause after events were read, in which further ones are collected: with
+	// thousands of short connections each second, waking for each event costs more than all else.
+	// The first event after a pause does not wait. Nothing is due so soon: new connections are
+	// looked at after worthFirst, and no announcement is repeated before repeatAfter.
+	eventsPause = 10 * time.Millisecond
 	// rememberEvery is the interval of Options.Remember.
 	rememberEvery = 10 * time.Second
 )
@@ -512,6 +517,7 @@ func (m *Manager) receive(events eventSource) {
 		if err != nil {
 			return
 		}
+		time.Sleep(eventsPause)
 	}
 }
 
