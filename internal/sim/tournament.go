@@ -18,11 +18,14 @@ import (
 // to the minimum of all other sources, so the length of their path to the root does not depend on
 // the number of connections.
 type tournament struct {
-	entries []uint64 // by level, from the leaves to the root; levels are aligned to 4
-	above   []int    // for each level, the parent of node i is at i/4 plus this
-	often   int32    // number of sources with a leaf near the root
-	place   int      // index of the first leaf near the root
-	short   []int    // above, for the leaves near the root
+	// nodes are groups of four siblings, by level, from the leaves to the top. The array has one
+	// bounds check for all four.
+	nodes [][4]uint64
+	root  uint64 // the minimum of the last group
+	above []uint // for each level, the parent of the nodes in group i is node i plus this
+	often int32  // number of sources with a leaf near the root
+	place uint   // index of the first leaf near the root
+	short []uint // above, for the leaves near the root
 }
 
 const (
@@ -37,23 +40,31 @@ const (
 // newTournament returns an empty tournament. The first often sources get leaves near the root.
 func newTournament(sources, often int) tournament {
 	t := tournament{often: int32(often)}
-	from, n := 0, sources-often
-	reduce := func() {
-		for n > 1 {
-			up := from + (n+3)&^3
-			t.above = append(t.above, up-from/4)
-			from, n = up, (n+3)/4
-		}
+	groups := 0
+	// level adds a level of n nodes, and returns the number of its groups.
+	level := func(n int) int {
+		own := (n + 3) / 4
+		// The parents are the first nodes of the next level, whose first group is behind these.
+		t.above = append(t.above, uint(4*(groups+own)-groups))
+		groups += own
+		return own
 	}
-	reduce()
+	n := level(max(sources-often, 1))
+	for n > 1 {
+		n = level(n)
+	}
 	long := len(t.above)
-	t.place, n = from+1, 1+often
-	reduce()
-	t.short = t.above[long:]
-	t.entries = make([]uint64, from+1)
-	for i := range t.entries {
-		t.entries[i] = none
+	t.place = uint(4*groups) + 1
+	n = level(1 + often)
+	for n > 1 {
+		n = level(n)
 	}
+	t.short = t.above[long:]
+	t.nodes = make([][4]uint64, groups)
+	for i := range t.nodes {
+		t.nodes[i] = [4]uint64{none, none, none, none}
+	}
+	t.root = none
 	return t
 }
 
@@ -61,30 +72,29 @@ func entryAt(e uint64) time.Duration { return time.Duration(e >> sourceBits) }
 func entrySource(e uint64) int32     { return int32(e & (maxSources - 1)) }
 
 // leaf returns the index of a source's leaf, and the offsets on its path to the root.
-func (t *tournament) leaf(source int32) (int, []int) {
+func (t *tournament) leaf(source int32) (uint, []uint) {
 	if source < t.often {
-		return t.place + int(source), t.short
+		return t.place + uint(source), t.short
 	}
-	return int(source - t.often), t.above
+	return uint(source - t.often), t.above
+}
+
+// entry returns the entry of a source.
+func (t *tournament) entry(source int32) uint64 {
+	i, _ := t.leaf(source)
+	return t.nodes[i/4][i%4]
 }
 
 // first returns the next event, and false when there is none.
 func (t *tournament) first() (at time.Duration, source int32, ok bool) {
-	e := t.entries[len(t.entries)-1]
-	return entryAt(e), entrySource(e), e != none
+	return entryAt(t.root), entrySource(t.root), t.root != none
 }
 
 // has reports whether the source has an event.
-func (t *tournament) has(source int32) bool {
-	i, _ := t.leaf(source)
-	return t.entries[i] != none
-}
+func (t *tournament) has(source int32) bool { return t.entry(source) != none }
 
 // at returns the time of the source's event. The source must have one.
-func (t *tournament) at(source int32) time.Duration {
-	i, _ := t.leaf(source)
-	return entryAt(t.entries[i])
-}
+func (t *tournament) at(source int32) time.Duration { return entryAt(t.entry(source)) }
 
 // set sets the source's event, replacing an existing one.
 func (t *tournament) set(source int32, at time.Duration) {
@@ -96,14 +106,14 @@ func (t *tournament) remove(source int32) { t.enter(source, none) }
 
 func (t *tournament) enter(source int32, e uint64) {
 	i, way := t.leaf(source)
-	entries := t.entries
-	if entries[i] == e {
+	if t.nodes[i/4][i%4] == e {
 		return // most timers are set to the time that they have
 	}
-	entries[i] = e
 	for _, above := range way {
-		e = min(e, entries[i^1], entries[i^2], entries[i^3])
+		g := &t.nodes[i/4]
+		g[i%4] = e
+		e = min(g[0], g[1], g[2], g[3])
 		i = above + i/4
-		entries[i] = e
 	}
+	t.root = e
 }

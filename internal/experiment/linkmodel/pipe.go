@@ -266,6 +266,9 @@ func (p *Pipe[F]) intrude(at time.Duration) {
 		switch busy := p.free > p.now || p.queue.len() > 0; {
 		case busy && p.full(p.frame):
 		case busy:
+			if p.queue.frames.full() {
+				p.queue.frames.grow()
+			}
 			f := p.queue.frames.push()
 			*f = packet[F]{arrived: p.now, size: int32(p.frame), other: true}
 			p.queue.size += p.frame
@@ -331,8 +334,17 @@ func (p *Pipe[F]) transmit(size int32, frame *F, t time.Duration) {
 	p.occupy(size, t)
 	// Frames stay in order after a change that shortens the delay.
 	p.last = max(p.last, p.free+p.profile.Delay)
+	p.launch(size, frame, p.last)
+}
+
+// launch puts a frame on the wire, behind all others.
+func (p *Pipe[F]) launch(size int32, frame *F, at time.Duration) {
+	if p.fly.full() {
+		p.fly.grow()
+	}
 	a := p.fly.push()
-	a.At, a.Size, a.Frame = p.last, size, *frame
+	a.At, a.Size = at, size
+	a.Frame = *frame // by itself, as an assignment of several values copies it twice
 }
 
 // lose reports whether the wire loses the next frame, by the random loss model.
@@ -373,8 +385,7 @@ func (p *Pipe[F]) deliver(size int32, frame *F) {
 	}
 	if at >= p.last {
 		p.last = at
-		a := p.fly.push()
-		a.At, a.Size, a.Frame = at, size, *frame
+		p.launch(size, frame, at)
 	} else {
 		p.sequence++
 		p.loose.push(overtaker[F]{Arrival[F]{At: at, Size: size, Frame: *frame}, p.sequence})
@@ -496,6 +507,12 @@ type line struct {
 
 // next returns the transmission time of a frame that follows the last one.
 func (l *line) next(size int32) time.Duration {
+	after := *l
+	return after.send(size)
+}
+
+// send returns the same as next and carries the fraction over to the next frame.
+func (l *line) send(size int32) time.Duration {
 	if l.rate == 0 {
 		return 0
 	}
@@ -503,20 +520,10 @@ func (l *line) next(size int32) time.Duration {
 		bits := uint64(size) * 8 * uint64(time.Second) // no overflow: a size has 31 bits
 		l.size, l.whole, l.part = size, time.Duration(bits/l.rate), bits%l.rate
 	}
-	if l.rest+l.part >= l.rate {
-		return l.whole + 1
-	}
-	return l.whole
-}
-
-// send returns the same as next and carries the fraction over to the next frame.
-func (l *line) send(size int32) time.Duration {
-	d := l.next(size)
-	if l.rate == 0 {
-		return d
-	}
+	d := l.whole
 	if l.rest += l.part; l.rest >= l.rate {
 		l.rest -= l.rate
+		d++
 	}
 	return d
 }
@@ -535,15 +542,17 @@ func (r *ring[T]) at(i int) *T { return &r.slots[(r.first+i)&(len(r.slots)-1)] }
 // empty returns the ring without its elements.
 func (r *ring[T]) empty() ring[T] { return ring[T]{slots: r.slots} }
 
-// push appends an element and returns it for the caller to fill.
+// full reports whether push needs more room.
+func (r *ring[T]) full() bool { return r.count == len(r.slots) }
+
+// push appends an element and returns it for the caller to fill. The ring must have room. That push
+// does not call grow lets the compiler inline it.
 func (r *ring[T]) push() *T {
-	if r.count == len(r.slots) {
-		r.grow()
-	}
 	r.count++
 	return r.at(r.count - 1)
 }
 
+// grow doubles the ring.
 func (r *ring[T]) grow() {
 	slots := make([]T, max(64, 2*len(r.slots)))
 	n := copy(slots, r.slots[r.first:])
@@ -570,8 +579,12 @@ func (q *fifo[F]) len() int         { return q.frames.count }
 func (q *fifo[F]) head() *packet[F] { return q.frames.head() }
 
 func (q *fifo[F]) push(at time.Duration, size int32, frame *F) {
+	if q.frames.full() {
+		q.frames.grow()
+	}
 	f := q.frames.push()
-	f.arrived, f.size, f.other, f.frame = at, size, false, *frame
+	f.arrived, f.size, f.other = at, size, false
+	f.frame = *frame
 	q.size += unit.Size(size)
 }
 
