@@ -100,7 +100,8 @@ func (c *connection) inOrder() iter.Seq[int] {
 
 // queued returns how many bytes have been produced and not sent.
 func (c *connection) queued(s *Sim) int {
-	return int(min(c.made(s.now)-min(c.made(s.now), c.next), math.MaxInt32))
+	made := c.made(s.now)
+	return int(min(made-min(made, c.next), math.MaxInt32))
 }
 
 // ready returns when the application has produced that many bytes.

@@ -164,10 +164,8 @@ func (c *connection) sendOne(s *Sim, n int) bool {
 		c.retryLater(s)
 		return false
 	}
-	for i := range c.paths {
-		if set.Has(i) {
-			s.senders[int(c.first)+i].take(s, c.next, n, false)
-		}
+	for ; set != 0; set &= set - 1 {
+		s.senders[int(c.first)+set.First()].take(s, c.next, n, false)
 	}
 	return true
 }
@@ -220,9 +218,7 @@ func (c *connection) retryLater(s *Sim) {
 
 // wake schedules a call of schedule at that time, unless there is an earlier one.
 func (c *connection) wake(s *Sim, at time.Duration) {
-	if source := s.connectionSource(c.id); !s.events.has(source) || at < s.events.at(source) {
-		s.events.set(source, at)
-	}
+	s.events.setEarlier(s.connectionSource(c.id), at)
 }
 
 // take processes a segment at the receiving end.

@@ -46,7 +46,7 @@ func (s *Sim) launch(p *packet, size int32) {
 }
 
 // enter passes a packet to the link of its next hop. The event of a link is its next delivery. A
-// new packet changes it only if packets may overtake each other on the link.
+// new packet changes it only if the link was idle or packets may overtake each other on it.
 func (s *Sim) enter(p *packet, size int32) {
 	p.hop++
 	i := s.hops[p.hop]
@@ -56,15 +56,13 @@ func (s *Sim) enter(p *packet, size int32) {
 		s.traffic.packets--
 		return
 	}
+	idle := l.Flying() == 0
 	l.Arrive(s.now, size, p)
-	if !s.events.has(i) {
-		if at := l.Next(); at != linkmodel.Never {
-			s.events.set(i, at)
-		}
-	} else if l.Overtakes() {
-		if at := l.Next(); at < s.events.at(i) {
-			s.events.set(i, at)
-		}
+	if !idle && !l.Overtakes() {
+		return
+	}
+	if at := l.Next(); at != linkmodel.Never {
+		s.events.setEarlier(i, at)
 	}
 }
 

@@ -323,10 +323,7 @@ func (f *sender) restart(s *Sim) {
 
 // wake schedules an event at that time, unless there is an earlier one.
 func (f *sender) wake(s *Sim, at time.Duration) {
-	source := s.senderSource(f.flow)
-	if !s.events.has(source) || at < s.events.at(source) {
-		s.events.set(source, at)
-	}
+	s.events.setEarlier(s.senderSource(f.flow), at)
 }
 
 // timer handles the subflow's event: the earliest of its timers.

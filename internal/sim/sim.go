@@ -228,7 +228,12 @@ func (s *Sim) Run(ctx context.Context) (Result, error) {
 				break
 			}
 		}
-		s.handle(at, source)
+		if source < int32(len(s.links)) {
+			s.now = at
+			s.deliver(source)
+		} else {
+			s.handle(at, source)
+		}
 		if s.tooLarge {
 			return Result{}, fmt.Errorf("run simulation: at %s: %w", s.now, ErrTooLarge)
 		}

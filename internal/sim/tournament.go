@@ -85,6 +85,10 @@ func (t *tournament) entry(source int32) uint64 {
 	return t.nodes[i/4][i%4]
 }
 
+func newEntry(source int32, at time.Duration) uint64 {
+	return uint64(min(at, latest))<<sourceBits | uint64(source)
+}
+
 // first returns the next event, and false when there is none.
 func (t *tournament) first() (at time.Duration, source int32, ok bool) {
 	return entryAt(t.root), entrySource(t.root), t.root != none
@@ -97,8 +101,13 @@ func (t *tournament) has(source int32) bool { return t.entry(source) != none }
 func (t *tournament) at(source int32) time.Duration { return entryAt(t.entry(source)) }
 
 // set sets the source's event, replacing an existing one.
-func (t *tournament) set(source int32, at time.Duration) {
-	t.enter(source, uint64(min(at, latest))<<sourceBits|uint64(source))
+func (t *tournament) set(source int32, at time.Duration) { t.enter(source, newEntry(source, at)) }
+
+// setEarlier sets the source's event unless it has an earlier one.
+func (t *tournament) setEarlier(source int32, at time.Duration) {
+	if e := newEntry(source, at); e < t.entry(source) {
+		t.enter(source, e)
+	}
 }
 
 // remove removes the source's event, if it has one.

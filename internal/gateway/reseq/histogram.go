@@ -69,14 +69,18 @@ func bounds(i int) (from, to uint64) {
 	return from, from + 1<<shift - 1
 }
 
-// Add adds the value v. It panics if v is negative.
+// Add adds the value v. It panics if v is negative. The compiler inlines it.
 func (h *Histogram) Add(v int64) {
-	if v < 0 {
-		panic(fmt.Sprintf("BUG: histogram of numbers from 0 is given %d", v))
-	}
 	if v == 0 {
 		h.zeros++
 		return
+	}
+	h.add(v)
+}
+
+func (h *Histogram) add(v int64) {
+	if v < 0 {
+		panic(fmt.Sprintf("BUG: histogram of numbers from 0 is given %d", v))
 	}
 	i := bin(uint64(v))
 	if i >= len(h.bins) {

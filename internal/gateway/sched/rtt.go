@@ -7,7 +7,7 @@ import "math"
 // first is used.
 type lowestRTT struct{}
 
-func (lowestRTT) Next(paths []Path, s Segment) Set {
+func (*lowestRTT) Next(paths []Path, s Segment) Set {
 	if best := fastest(paths, candidates(paths), s.Size); best >= 0 {
 		return One(best)
 	}
@@ -52,7 +52,7 @@ const noRoom = math.MinInt
 // segment later, so that a slow path does not fall behind.
 type redundant struct{}
 
-func (redundant) Next(paths []Path, s Segment) Set {
+func (*redundant) Next(paths []Path, s Segment) Set {
 	may := candidates(paths)
 	for i := range paths {
 		if may.Has(i) && paths[i].Room < s.Size {

@@ -109,13 +109,13 @@ var controls = []struct {
 	// make is nil for a control that only the kernel has.
 	make func() Control
 }{
-	{name: "newreno", kernel: "reno", make: func() Control { return newReno{} }},
-	{name: "cubic", make: func() Control { return cubic{} }},
-	{name: "vegas", make: func() Control { return vegas{} }},
-	{name: "lia", make: func() Control { return lia{} }},
-	{name: "olia", make: func() Control { return olia{} }},
-	{name: "balia", make: func() Control { return balia{} }},
-	{name: "wvegas", make: func() Control { return wvegas{} }},
+	{name: "newreno", kernel: "reno", make: func() Control { return new(newReno) }},
+	{name: "cubic", make: func() Control { return new(cubic) }},
+	{name: "vegas", make: func() Control { return new(vegas) }},
+	{name: "lia", make: func() Control { return new(lia) }},
+	{name: "olia", make: func() Control { return new(olia) }},
+	{name: "balia", make: func() Control { return new(balia) }},
+	{name: "wvegas", make: func() Control { return new(wvegas) }},
 	{name: "bbr"},
 }
 

@@ -63,7 +63,7 @@ func (all *shares) least() float64 {
 // trip, and scales it by 512 for integers.
 type lia struct{}
 
-func (lia) Acked(s []Subflow, i int, a Ack) {
+func (*lia) Acked(s []Subflow, i int, a Ack) {
 	f := &s[i]
 	if !a.Limited || f.slowStart(a.Segments) {
 		return
@@ -78,8 +78,8 @@ func (lia) Acked(s []Subflow, i int, a Ack) {
 // alpha is equation 2 without cwnd_total, which equation 1 divides by again.
 func (all *shares) alpha() float64 { return all.steepest / (all.sum * all.sum) }
 
-func (lia) Lost(s []Subflow, i int, now time.Duration)     { newReno{}.Lost(s, i, now) }
-func (lia) TimedOut(s []Subflow, i int, now time.Duration) { newReno{}.TimedOut(s, i, now) }
+func (*lia) Lost(s []Subflow, i int, now time.Duration)     { new(newReno).Lost(s, i, now) }
+func (*lia) TimedOut(s []Subflow, i int, now time.Duration) { new(newReno).TimedOut(s, i, now) }
 
 // balia is the balanced linked adaptation (Peng et al., Multipath TCP: Analysis, Design, and
 // Implementation, IEEE/ACM Transactions on Networking 2016;
@@ -90,7 +90,7 @@ func (lia) TimedOut(s []Subflow, i int, now time.Duration) { newReno{}.TimedOut(
 //	cwnd_i -= cwnd_i / 2 min(alpha_i, 3/2)
 type balia struct{}
 
-func (balia) Acked(s []Subflow, i int, a Ack) {
+func (*balia) Acked(s []Subflow, i int, a Ack) {
 	f := &s[i]
 	if !a.Limited || f.slowStart(a.Segments) {
 		return
@@ -103,12 +103,12 @@ func (balia) Acked(s []Subflow, i int, a Ack) {
 	f.grow(a.Segments, each)
 }
 
-func (balia) Lost(s []Subflow, i int, _ time.Duration) {
+func (*balia) Lost(s []Subflow, i int, _ time.Duration) {
 	all := look(s, i)
 	s[i].lost(all.keep(), all.least())
 }
 
-func (balia) TimedOut(s []Subflow, i int, _ time.Duration) {
+func (*balia) TimedOut(s []Subflow, i int, _ time.Duration) {
 	all := look(s, i)
 	s[i].timedOut(all.keep(), all.least())
 }

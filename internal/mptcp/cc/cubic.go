@@ -28,7 +28,7 @@ type cubicState struct {
 	seen                 time.Duration // the last acknowledgement
 }
 
-func (cubic) Acked(s []Subflow, i int, a Ack) {
+func (*cubic) Acked(s []Subflow, i int, a Ack) {
 	f := &s[i]
 	before := f.seen
 	f.seen = a.Now
@@ -75,7 +75,7 @@ func (f *Subflow) beginStage(now time.Duration) {
 // wCubic is equation 1.
 func (c *cubicState) wCubic(t float64) float64 { return cubicC*(t-c.k)*(t-c.k)*(t-c.k) + c.wMax }
 
-func (cubic) Lost(s []Subflow, i int, _ time.Duration) {
+func (*cubic) Lost(s []Subflow, i int, _ time.Duration) {
 	f := &s[i]
 	// Fast convergence (section 4.7): a window that did not return to W_max releases more
 	// bandwidth to new flows.
@@ -88,7 +88,7 @@ func (cubic) Lost(s []Subflow, i int, _ time.Duration) {
 	f.lost(cubicBeta, minThreshold)
 }
 
-func (cubic) TimedOut(s []Subflow, i int, _ time.Duration) {
+func (*cubic) TimedOut(s []Subflow, i int, _ time.Duration) {
 	f := &s[i]
 	f.wMax, f.prior, f.begun = 0, f.Cwnd, false
 	f.timedOut(cubicBeta, minThreshold)

@@ -31,7 +31,7 @@ type oliaState struct {
 	loss, previous uint64
 }
 
-func (olia) Acked(s []Subflow, i int, a Ack) {
+func (*olia) Acked(s []Subflow, i int, a Ack) {
 	f := &s[i]
 	if !a.Limited || f.slowStart(a.Segments) {
 		return
@@ -87,13 +87,13 @@ func (f *Subflow) noteLoss() {
 	}
 }
 
-func (olia) Lost(s []Subflow, i int, _ time.Duration) {
+func (*olia) Lost(s []Subflow, i int, _ time.Duration) {
 	all := look(s, i)
 	s[i].noteLoss()
 	s[i].lost(0.5, all.least())
 }
 
-func (olia) TimedOut(s []Subflow, i int, _ time.Duration) {
+func (*olia) TimedOut(s []Subflow, i int, _ time.Duration) {
 	all := look(s, i)
 	s[i].noteLoss()
 	s[i].timedOut(0.5, all.least())

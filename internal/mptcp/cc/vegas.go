@@ -33,7 +33,7 @@ type vegasState struct {
 	samples int
 }
 
-func (vegas) Acked(s []Subflow, i int, a Ack) {
+func (*vegas) Acked(s []Subflow, i int, a Ack) {
 	f := &s[i]
 	rtt, ok := f.endRound(s, i, a)
 	if !ok || f.endSlowStart(rtt, a) {
@@ -71,7 +71,7 @@ func (f *Subflow) endRound(s []Subflow, i int, a Ack) (rtt time.Duration, ok boo
 	rtt = f.least
 	f.beginRound(a.Now)
 	if !enough || f.MinRTT <= 0 {
-		newReno{}.Acked(s, i, a)
+		new(newReno).Acked(s, i, a)
 		return 0, false
 	}
 	return rtt, true
@@ -106,12 +106,12 @@ func (v *vegasState) beginRound(now time.Duration) {
 }
 
 // Lost ends the round: its samples are outdated after recovery.
-func (vegas) Lost(s []Subflow, i int, now time.Duration) {
+func (*vegas) Lost(s []Subflow, i int, now time.Duration) {
 	s[i].started = false
-	newReno{}.Lost(s, i, now)
+	new(newReno).Lost(s, i, now)
 }
 
-func (vegas) TimedOut(s []Subflow, i int, now time.Duration) {
+func (*vegas) TimedOut(s []Subflow, i int, now time.Duration) {
 	s[i].started = false
-	newReno{}.TimedOut(s, i, now)
+	new(newReno).TimedOut(s, i, now)
 }

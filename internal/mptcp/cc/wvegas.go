@@ -26,7 +26,7 @@ type wvegasState struct {
 	queue  time.Duration // minimum queueing delay since the last time that queues were drained, or 0
 }
 
-func (wvegas) Acked(s []Subflow, i int, a Ack) {
+func (*wvegas) Acked(s []Subflow, i int, a Ack) {
 	f := &s[i]
 	rtt, ok := f.endRound(s, i, a)
 	if !ok || f.endSlowStart(rtt, a) {
@@ -67,5 +67,5 @@ func (f *Subflow) follow(rtt time.Duration, share float64, limited bool) {
 	f.Cwnd = min(max(f.Cwnd, minThreshold), maxWindow)
 }
 
-func (wvegas) Lost(s []Subflow, i int, now time.Duration)     { vegas{}.Lost(s, i, now) }
-func (wvegas) TimedOut(s []Subflow, i int, now time.Duration) { vegas{}.TimedOut(s, i, now) }
+func (*wvegas) Lost(s []Subflow, i int, now time.Duration)     { new(vegas).Lost(s, i, now) }
+func (*wvegas) TimedOut(s []Subflow, i int, now time.Duration) { new(vegas).TimedOut(s, i, now) }
