@@ -154,9 +154,9 @@ func (r *receiver) grow(s *Sim) {
 func (r *receiver) acknowledge(s *Sim, duplicate bool, seq uint32) {
 	r.waiting, r.deadline = 0, 0
 	r.confirmed = r.next
-	p := packet{kind: ack, flow: r.flow, hop: r.back, at: r.echo, seq: r.next, duplicate: duplicate, dsack: uint16(seq), sack: r.blocks, blocks: uint8(r.nblocks)}
+	p := &packet{kind: ack, flow: r.flow, hop: r.back, at: r.echo, seq: r.next, duplicate: duplicate, dsack: uint16(seq), sack: r.blocks, blocks: uint8(r.nblocks)}
 	p.data, p.window = r.c.advertise(r)
-	s.send(&p, int32(r.c.Header))
+	s.send(p, int32(r.c.Header))
 }
 
 // timer handles the delayed acknowledgement timer.

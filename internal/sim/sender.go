@@ -222,12 +222,12 @@ func (f *sender) ack(s *Sim, p *packet) {
 			pa.Usable = true
 		}
 	}
-	a := acked{prior: una, top: top, segments: segments, selected: selected, flight: before, sample: sample}
+	a := &acked{prior: una, top: top, segments: segments, selected: selected, flight: before, sample: sample}
 	detect := true
 	if c.Linux24 {
-		f.linux24.ack(s, f, p, &a)
+		f.linux24.ack(s, f, p, a)
 	} else {
-		detect = f.respond(s, p, &a, delivered)
+		detect = f.respond(s, p, a, delivered)
 	}
 	if f.board.una == f.board.next {
 		f.retrans.deadline = 0 // RFC 6298, 5.2

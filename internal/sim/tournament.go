@@ -121,7 +121,8 @@ func (t *tournament) enter(source int32, e uint64) {
 	for _, above := range way {
 		g := &t.nodes[i/4]
 		g[i%4] = e
-		e = min(g[0], g[1], g[2], g[3])
+		// To load e itself again would wait for the store.
+		e = min(e, g[(i^1)%4], g[(i^2)%4], g[(i^3)%4])
 		i = above + i/4
 	}
 	t.root = e
