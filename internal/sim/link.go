@@ -4,11 +4,11 @@ import "github.com/tabane/tabane/internal/experiment/linkmodel"
 
 // link is one direction of a link.
 type link struct {
-	linkmodel.Pipe[packet]
 	down      bool
 	sent      uint64
 	sentBytes uint64
 	lost      uint64 // dropped because the link was down
+	linkmodel.Pipe[packet]
 }
 
 // end is the hop after the last link of a route.

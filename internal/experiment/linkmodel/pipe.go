@@ -552,9 +552,13 @@ func (r *ring[T]) push() *T {
 	return r.at(r.count - 1)
 }
 
+// minSlots is the initial length of a ring: few, because all are used in turn and should stay in
+// the processor's first cache.
+const minSlots = 16
+
 // grow doubles the ring.
 func (r *ring[T]) grow() {
-	slots := make([]T, max(64, 2*len(r.slots)))
+	slots := make([]T, max(minSlots, 2*len(r.slots)))
 	n := copy(slots, r.slots[r.first:])
 	copy(slots[n:], r.slots[:r.first])
 	r.slots, r.first = slots, 0
