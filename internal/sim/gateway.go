@@ -186,10 +186,14 @@ type queued struct {
 	distance uint16
 }
 
-// sent is a packet as it was sent on a path.
+// sent is what is kept of a packet that was sent on a path, of which there are thousands: what a
+// retransmission needs.
 type sent struct {
-	packet packet
-	size   int32
+	lane     uint8
+	copied   bool
+	distance uint16
+	seq      tunnel.Seq
+	size     int32
 }
 
 // measured is what a receiving end has measured of a path.
@@ -414,7 +418,7 @@ func (t *carrier) transmit(s *Sim, i int, e queued, wait time.Duration) {
 	if e.of.end > 0 {
 		q.sack[0] = e.of
 	} else if l.queue != nil && t.pathSelection.auto {
-		l.kept.Put(s.now, uint64(l.number), sent{q, e.size})
+		l.kept.Put(s.now, uint64(l.number), sent{e.lane, stamp.Copied, stamp.Distance, e.seq, e.size})
 	}
 	s.launch(&q, e.size)
 }
@@ -537,10 +541,9 @@ func (t *carrier) requested(s *Sim, p *packet) {
 		if i < 0 {
 			return
 		}
-		q := &again.packet
 		e := queued{
-			lane: uint8(q.sack[laneSpan].start), seq: tunnel.Seq(q.seq), size: again.size, copied: q.duplicate,
-			of: span{uint32(p.blocks), b.start}, distance: q.length,
+			lane: again.lane, seq: again.seq, size: again.size, copied: again.copied,
+			of: span{uint32(p.blocks), b.start}, distance: again.distance,
 		}
 		if t.enqueue(s, i, e, retransmissions) {
 			t.result.Repaired++
@@ -584,7 +587,7 @@ func (t *carrier) rescue(s *Sim, i int) {
 	for c := l.reported + 1; c <= l.number; c++ {
 		if m, ok := l.kept.Take(s.now, uint64(c), 1); ok {
 			t.result.Repaired++
-			move(queued{lane: uint8(m.packet.sack[laneSpan].start), seq: tunnel.Seq(m.packet.seq), size: m.size})
+			move(queued{lane: m.lane, seq: m.seq, size: m.size})
 		}
 	}
 	l.queue.Clear(move)
