@@ -76,6 +76,13 @@ func tournamentIsHeap(t *rapid.T) {
 			got.set(s, at)
 			want.set(s, at)
 		},
+		"set earlier": func(t *rapid.T) {
+			s, at := source.Draw(t, "source"), time.Duration(at.Draw(t, "at"))
+			got.setEarlier(s, at)
+			if before, ok := want.at[s]; !ok || at < before {
+				want.set(s, at)
+			}
+		},
 		"remove": func(t *rapid.T) {
 			s := source.Draw(t, "source")
 			got.remove(s)
