@@ -76,9 +76,9 @@ func (f *sender) retransmitNext(s *Sim) {
 // SACKed one that are not yet marked lost (NextSeg 3), and once for the last segment (NextSeg 4).
 func (f *sender) fillWindow(s *Sim) {
 	b := &f.board
-	for seq := max(b.una, b.lossMarked); seq < b.highest[0] && f.room() > 0; seq++ {
-		if e := b.at(seq); e.flags&(sacked|retransInFlight|everRetrans) == 0 {
-			f.retransmit(s, seq, e)
+	for b.filled = max(b.una, b.lossMarked, b.filled); b.filled < b.highest[0] && f.room() > 0; b.filled++ {
+		if e := b.at(b.filled); e.flags&(sacked|everRetrans) == 0 {
+			f.retransmit(s, b.filled, e)
 		}
 	}
 	if f.rescued || f.room() <= 0 || b.una == b.next {

@@ -37,6 +37,9 @@ type scoreboard struct {
 	// retransNext is pending.
 	highest                 [3]uint32
 	lossMarked, retransNext uint32
+	// Segments below filled need not be retransmitted by NextSeg 3: those from lossMarked on are
+	// selectively acknowledged or were retransmitted, which no segment ceases to be.
+	filled uint32
 	// Segments below unsettled are sacked, lost, or in again, which has the retransmissions in the
 	// order in which they were sent: RACK need not look at others.
 	unsettled uint32
