@@ -10,9 +10,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"net/netip"
 	"slices"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/base/health"
 	"github.com/tabane/tabane/internal/bgp"
@@ -47,7 +51,8 @@ type Daemon struct {
 	*Loop
 	Speaker *bgp.Speaker
 
-	neighbors []bgp.Neighbor
+	namespaceLock io.Closer
+	neighbors     []bgp.Neighbor
 	// connect is that of Speaker; it is called when a link has come up.
 	connect func()
 	unicast *unicast
@@ -70,20 +75,42 @@ func New(ctx context.Context, o Options) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err = NewLoop(LoopOptions{Protocol: o.Protocol, Keep: o.Keep, Log: o.Log})
+	lock, err := lockNamespace(o.Protocol)
 	if err != nil {
 		return nil, err
 	}
+	l, err = NewLoop(LoopOptions{Protocol: o.Protocol, Keep: o.Keep, Log: o.Log})
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
 	d := extend(l, l.conn)
+	d.namespaceLock = lock
 	d.unicast.installs = o.Installs
 	d.Speaker, d.connect, d.neighbors = speaker, speaker.Connect, o.Neighbors
 	for _, n := range o.Neighbors {
 		d.up[n.Name] = false
 	}
 	if err := speaker.Start(); err != nil {
-		return nil, errors.Join(err, l.disconnect())
+		return nil, errors.Join(err, l.disconnect(), lock.Close())
 	}
 	return d, nil
+}
+
+// ErrRunning is the error of a second daemon with the same route protocol in a network namespace.
+var ErrRunning = errors.New("another one runs in this network namespace; stop it first")
+
+// lockNamespace keeps other daemons with the route protocol out of the network namespace until it
+// is closed or the process ends: two would replace each other's routes and rules, and the first to
+// stop would remove those of the other. Abstract socket names belong to the namespace (unix(7)).
+func lockNamespace(p route.Protocol) (io.Closer, error) {
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: fmt.Sprintf("@tabane-protocol-%d", p)})
+	switch {
+	case errors.Is(err, unix.EADDRINUSE):
+		return nil, ErrRunning
+	case err != nil:
+		return nil, fmt.Errorf("lock network namespace: %w", err)
+	}
+	return l, nil
 }
 
 // extend returns a daemon of a loop, without a speaker.
@@ -96,13 +123,13 @@ func extend(l *Loop, r resolver) *Daemon {
 // Close stops the speaker and disconnects from the kernel without changing it.
 func (d *Daemon) Close() error {
 	d.Speaker.Stop()
-	return d.disconnect()
+	return errors.Join(d.disconnect(), d.namespaceLock.Close())
 }
 
 // Run runs the machine until ctx ends; then, unless Options.Keep, it removes its objects from the
 // kernel.
 func (d *Daemon) Run(ctx context.Context, m Machine) error {
-	return serve(ctx, d.Loop, m, d.Speaker.Events(), d.learner(m))
+	return errors.Join(serve(ctx, d.Loop, m, d.Speaker.Events(), d.learner(m)), d.namespaceLock.Close())
 }
 
 // learner returns the function that applies events of the speaker.

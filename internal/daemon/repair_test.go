@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -154,5 +155,42 @@ func TestKernelRepairsByEvents(t *testing.T) {
 	close(comparison)
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// A second daemon with the same route protocol does not start in a network namespace, whatever its
+// ports, until the first has ended.
+func TestSecondInstance(t *testing.T) {
+	ns := netnstest.New(t)
+	start := func(p route.Protocol) (d *Daemon, err error) {
+		_ = netns.Do(ns, func() error {
+			d, err = New(t.Context(), Options{
+				Protocol: p, Log: slog.New(slog.DiscardHandler),
+				Speaker: bgp.Options{ASN: 65000, RouterID: netip.MustParseAddr("192.0.2.1"), NoListen: true},
+			})
+			return nil
+		})
+		return d, err
+	}
+	first, err := start(route.Edge)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := start(route.Edge); !errors.Is(err, ErrRunning) {
+		t.Errorf("a second daemon: %v, want %v", err, ErrRunning)
+	}
+	other, err := start(route.Router)
+	if err != nil {
+		t.Fatalf("a daemon with another protocol: %v", err)
+	}
+	if err := errors.Join(other.Close(), first.Close()); err != nil {
+		t.Fatal(err)
+	}
+	again, err := start(route.Edge)
+	if err != nil {
+		t.Fatalf("after the first has ended: %v", err)
+	}
+	if err := again.Close(); err != nil {
+		t.Fatal(err)
 	}
 }
