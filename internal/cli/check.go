@@ -58,7 +58,11 @@ func FileFlag(c *cobra.Command, file *string) {
 	completeFile(c)
 	none := c.Args
 	c.Args = func(c *cobra.Command, args []string) error {
-		if *file == "" {
+		switch {
+		case *file != "":
+		case len(args) > 0 && c.HasSubCommands():
+			return unknownCommand(c, args)
+		default:
 			return Usage(c, errors.New("want -c FILE"))
 		}
 		return none(c, args)
