@@ -115,6 +115,9 @@ func parseTokens(tokens token.Tokens) (file *ast.File, err error) {
 	var y yaml.Error
 	if errors.As(err, &y) {
 		message := "is not YAML: " + strings.Join(strings.Fields(y.GetMessage()), " ")
+		if strings.Contains(y.GetMessage(), "'\t'") {
+			message = "is not YAML: a line cannot begin with a tab; indent with spaces"
+		}
 		if tk := y.GetToken(); tk != nil && tk.Position != nil {
 			return nil, Fault{Line: tk.Position.Line, Column: tk.Position.Column, Fault: faultOf("", message)}
 		}

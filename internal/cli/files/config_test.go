@@ -144,7 +144,7 @@ func TestFaults(t *testing.T) {
 		{"neither", "egde:\n  asn: 1\n", []string{`f:1:1: is neither a daemon's file (keys ` + daemons + `), a scenario (keys name, ...`}},
 		{"second document", edgeFile + "---\nrouter: {}\n", []string{"f:14:1: a second document starts here; one file holds one"}},
 		{"not YAML", "edge: [1, 2\n", []string{"f:1:7: is not YAML: ..."}},
-		{"tab", "edge:\n\tasn: 1\n", []string{"f:2:1: is not YAML: ..."}},
+		{"tab", "edge:\n\tasn: 1\n", []string{"f:2:1: is not YAML: a line cannot begin with a tab; indent with spaces"}},
 		{"NUL", "edge:\n  asn: \x00", []string{"f:2:8: control character U+0000"}},
 		{"not UTF-8", "edge: \xff", []string{"f:1:7: byte 0xff is not UTF-8 text"}},
 		{"too large", strings.Repeat("#", config.MaxSize+1), []string{"f: is larger than 8388608 bytes"}},
