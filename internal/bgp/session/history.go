@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"sync/atomic"
@@ -189,10 +190,11 @@ func (r received) Error() string { return "NOTIFICATION received: " + r.Notifica
 func (c Config) dialFinding(err error) (rank, string) {
 	text := fmt.Sprintf("connection to %s", c.Remote)
 	var errno syscall.Errno
+	var timeout net.Error // the dialer's own matches no error of os or syscall
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		text += " refused"
-	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT):
+	case errors.As(err, &timeout) && timeout.Timeout():
 		text += " timed out"
 		if c.Password != "" {
 			text += ", as with a wrong md5 password"

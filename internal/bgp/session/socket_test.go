@@ -208,6 +208,16 @@ func TestWhyDown(t *testing.T) {
 		x.Remote = netip.AddrPortFrom(address(26), 1790)
 		startNode(t, x).waitReason(t, "connection to [fd00::1a]:1790 refused")
 	})
+	t.Run("timeout", func(t *testing.T) {
+		d := net.Dialer{Deadline: time.Unix(1, 0)}
+		_, late := d.Dial("tcp", "[fd00::1]:179")
+		c := Config{Remote: netip.MustParseAddrPort("[fd00::1]:179"), Password: "secret"}
+		for _, err := range []error{late, &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}, os.NewSyscallError("connect", syscall.ETIMEDOUT)} {
+			if _, got := c.dialFinding(err); got != "connection to [fd00::1]:179 timed out, as with a wrong md5 password" {
+				t.Errorf("%v: got %q", err, got)
+			}
+		}
+	})
 	t.Run("unreachable", func(t *testing.T) {
 		x, _ := between(t, address(27), address(28))
 		x.Remote = netip.MustParseAddrPort("[2001:db8::1]:179")
