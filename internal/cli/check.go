@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 
@@ -41,11 +42,12 @@ changes nothing. Exit code 0: the file is valid; 2: it is not.`,
 			if err != nil {
 				return err
 			}
+			out := bufio.NewWriter(a.Out) // keeps the first error
 			for _, w := range warnings {
-				fmt.Fprintf(a.Out, "warning: %s\n", w)
+				fmt.Fprintf(out, "warning: %s\n", w)
 			}
-			fmt.Fprintf(a.Out, "%s: ok (%s)\n", file, summary)
-			return nil
+			fmt.Fprintf(out, "%s: ok (%s)\n", file, summary)
+			return out.Flush()
 		},
 	}
 	FileFlag(c, &file)

@@ -17,11 +17,33 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	"pgregory.net/rapid"
 
 	"github.com/tabane/tabane/internal/base/fault"
 	"github.com/tabane/tabane/internal/cli/config"
 )
+
+// What cannot be printed, as to a full disk, is an error.
+func TestOutputIsLost(t *testing.T) {
+	read := func(string) (string, []string, error) { return "edge", []string{"no effect"}, nil }
+	for _, args := range [][]string{{"check", "-c", "edge.yaml"}, {"config"}, {"config", "edge.mptcp"}} {
+		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := &App{Out: full, Err: io.Discard, args: args}
+		root := &cobra.Command{Use: "tabane", SilenceErrors: true, SilenceUsage: true}
+		root.AddGroup(&cobra.Group{ID: "tools"})
+		root.AddCommand(a.CheckFiles(read), a.helpConfigCommand())
+		if code := a.Execute(t.Context(), root); code != 2 {
+			t.Errorf("%s: exit code %d, want 2", strings.Join(args, " "), code)
+		}
+		if err := full.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
 
 func TestExitCodes(t *testing.T) {
 	for _, tt := range []struct {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"strings"
@@ -60,7 +61,11 @@ traffic and transports can be left out. docs/reference.md has all keys on one pa
 			if columns == 0 {
 				columns = helpWidth
 			}
-			return printKey(a.Out, path, key, below, columns)
+			out := bufio.NewWriter(a.Out) // keeps the first error
+			if err := printKey(out, path, key, below, columns); err != nil {
+				return err
+			}
+			return out.Flush()
 		},
 	}
 }

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -40,13 +41,14 @@ whether the paper's findings hold. A figure is the letter of its paper and its n
 			if asJSON {
 				return writeJSON(a.Out, list)
 			}
+			out := bufio.NewWriter(a.Out) // keeps the first error
 			for i, e := range list {
 				if i > 0 {
-					fmt.Fprintln(a.Out)
+					fmt.Fprintln(out)
 				}
-				showEntry(a.Out, e)
+				showEntry(out, e)
 			}
-			return nil
+			return out.Flush()
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
