@@ -313,6 +313,15 @@ static __always_inline struct connection *find(const struct ends *e, __u32 at)
 	return c && same(&c->ends, e) ? c : 0;
 }
 
+/* Has the next data begin a connection: the one before had the same addresses and ports. */
+static __always_inline void forget(const struct segment *s)
+{
+	struct connection *c = find(&s->ends, place(&s->ends));
+
+	if (c)
+		c->bytes = 0;
+}
+
 static __always_inline void network_of(const struct ends *e, __u8 family, __u32 mark, struct network *n)
 {
 	__builtin_memset(n, 0, sizeof(*n));
@@ -324,6 +333,15 @@ static __always_inline void network_of(const struct ends *e, __u8 family, __u32 
 	n->family = family;
 }
 
+/*
+ * Whether the place of what was used last at a time may be another's. Another processor can have used
+ * it after now was read.
+ */
+static __always_inline int idle(__u32 used, __u32 now)
+{
+	return now - used > IDLE && used - now > IDLE;
+}
+
 /* Begins a connection in one of its two places, if there is an idle one. */
 static __always_inline struct connection *begin(struct __sk_buff *skb, const struct segment *s, const struct plan *plan, __u32 at, __u32 now)
 {
@@ -331,10 +349,10 @@ static __always_inline struct connection *begin(struct __sk_buff *skb, const str
 
 	at &= CONNECTIONS - 1;
 	c = bpf_map_lookup_elem(&connections, &at);
-	if (!c || (c->bytes && !spray_later(now - c->used, IDLE))) {
+	if (!c || (c->bytes && !idle(c->used, now))) {
 		at ^= 1;
 		c = bpf_map_lookup_elem(&connections, &at);
-		if (!c || (c->bytes && !spray_later(now - c->used, IDLE)))
+		if (!c || (c->bytes && !idle(c->used, now)))
 			return 0;
 	}
 	__builtin_memcpy(&c->ends, &s->ends, sizeof(c->ends));
@@ -623,7 +641,7 @@ __attribute__((noinline)) int consider(struct connection *c, __u32 i, struct cho
 	p = &c->path[SPRAY_PATH(i)];
 	home = &c->path[SPRAY_PATH(c->home)];
 	if (p->paused) {
-		if (spray_later(p->until, by->now))
+		if (p->until - by->now <= SPRAY_MAX_PAUSE)
 			return NOT_CHOSEN;
 		p->paused = 0;
 	}
@@ -685,8 +703,8 @@ __attribute__((noinline)) int choose(struct __sk_buff *skb, const struct segment
 	at = place(&s->ends);
 	size = s->length;
 	c = find(&s->ends, at);
-	if (!c || c->rule != plan->rule) {
-		if (!c || spray_later(now - c->used, IDLE))
+	if (!c || !c->bytes || c->rule != plan->rule) {
+		if (!c || !c->bytes || idle(c->used, now))
 			c = begin(skb, s, plan, at, now);
 		else
 			c = 0;
@@ -760,10 +778,10 @@ static __always_inline struct datagrams *begin_datagrams(const struct segment *s
 {
 	struct datagrams *f = bpf_map_lookup_elem(&flows, &at);
 
-	if (!f || (f->packets && !spray_later(now - f->used, IDLE))) {
+	if (!f || (f->packets && !idle(f->used, now))) {
 		at ^= 1;
 		f = bpf_map_lookup_elem(&flows, &at);
-		if (!f || (f->packets && !spray_later(now - f->used, IDLE)))
+		if (!f || (f->packets && !idle(f->used, now)))
 			return 0;
 	}
 	__builtin_memset(f, 0, sizeof(*f));
@@ -885,7 +903,7 @@ __attribute__((noinline)) int choose_datagram(const struct segment *s, const str
 	at = place(&s->ends);
 	f = find_datagrams(&s->ends, at);
 	if (!f || f->rule != plan->rule) {
-		if (!f || spray_later(now - f->used, IDLE))
+		if (!f || idle(f->used, now))
 			f = begin_datagrams(s, plan, at, now);
 		else
 			f = 0;
@@ -981,11 +999,11 @@ int send(struct __sk_buff *skb)
 	if (!plan)
 		return LWT_DROP;
 	path = plan->home;
-	if (parse(skb, 0, 0, &s) && s.length) {
-		if (s.protocol == PROTO_UDP)
-			path = choose_datagram(&s, plan);
-		else if (!(s.flags & TCP_SYN))
-			path = choose(skb, &s, plan);
+	if (parse(skb, 0, 0, &s)) {
+		if (s.protocol == PROTO_TCP && s.flags & TCP_SYN)
+			forget(&s);
+		else if (s.length)
+			path = s.protocol == PROTO_UDP ? choose_datagram(&s, plan) : choose(skb, &s, plan);
 	}
 	path = SPRAY_PATH(path);
 	skb->mark = plan->mark[path];

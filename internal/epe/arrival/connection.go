@@ -295,7 +295,7 @@ func (c *Connection) choose(at time.Duration, size uint32) int {
 			continue
 		}
 		if p.Paused != 0 {
-			if later(p.Until, now) {
+			if p.Until-now <= maxPause {
 				continue
 			}
 			p.Paused = 0

@@ -7,10 +7,12 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/kernel/clock"
 	"github.com/tabane/tabane/internal/kernel/netns/netnstest"
 	"github.com/tabane/tabane/internal/kernel/route"
 )
@@ -117,21 +119,52 @@ func TestVolumes(t *testing.T) {
 	}
 }
 
-// segment is a frame with a segment between a server and a client, with timestamps.
-func segment(sent bool, sequence, ack uint32, stamp, echo uint32, payload int) []byte {
+// packet is a frame with a packet between a server and a client, up to the ports, and length bytes.
+func packet(sent bool, protocol byte, length int) []byte {
 	local, remote := netip.MustParseAddr("2001:db8:1::10"), sprayed.Addr().Next()
 	ports := [2]uint16{80, 40000}
 	if !sent {
 		local, remote, ports = remote, local, [2]uint16{40000, 80}
 	}
 	f := append(make([]byte, 12), 0x86, 0xdd, 0x60, 0, 0, 0)
-	f = binary.BigEndian.AppendUint16(f, uint16(32+payload))
-	f = append(append(append(f, unix.IPPROTO_TCP, 64), local.AsSlice()...), remote.AsSlice()...)
-	f = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(f, ports[0]), ports[1])
+	f = binary.BigEndian.AppendUint16(f, uint16(length))
+	f = append(append(append(f, protocol, 64), local.AsSlice()...), remote.AsSlice()...)
+	return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(f, ports[0]), ports[1])
+}
+
+// datagram is a frame with a datagram between them.
+func datagram(sent bool, payload int) []byte {
+	f := packet(sent, unix.IPPROTO_UDP, 8+payload)
+	f = binary.BigEndian.AppendUint16(f, uint16(8+payload))
+	return append(f, make([]byte, 2+payload)...)
+}
+
+// segment is a frame with a segment between them, with timestamps.
+func segment(sent bool, sequence, ack uint32, stamp, echo uint32, payload int) []byte {
+	f := packet(sent, unix.IPPROTO_TCP, 32+payload)
 	f = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(f, sequence), ack)
 	f = append(f, 8<<4, 0x10, 0xff, 0xff, 0, 0, 0, 0, 1, 1, 8, 10)
 	f = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(f, stamp), echo)
 	return append(f, make([]byte, payload)...)
+}
+
+// path runs the program of routes on a frame, and returns the path by its mark.
+func (n *bench) path(t *testing.T, frame []byte) uint32 {
+	t.Helper()
+	const length, mark = 192, 8 // of struct __sk_buff, and where it has the mark
+	out := make([]byte, length)
+	if _, err := n.sprayer.objects.Send.Run(&ebpf.RunOptions{Data: frame, ContextOut: out}); err != nil {
+		t.Fatal(err)
+	}
+	return binary.NativeEndian.Uint32(out[mark:]) - 0x7ab50000
+}
+
+// receive runs the program at ingress on a frame.
+func (n *bench) receive(t *testing.T, frame []byte) {
+	t.Helper()
+	if _, err := n.sprayer.objects.Receive.Run(&ebpf.RunOptions{Data: frame}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestSentElsewhere: a connection whose packets pass the program from some time on, as after a
@@ -151,20 +184,14 @@ func TestSentElsewhere(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := newBench(t)
-			run := func(p *ebpf.Program, frame []byte) {
-				t.Helper()
-				if _, err := p.Run(&ebpf.RunOptions{Data: frame}); err != nil {
-					t.Fatal(err)
-				}
-			}
 			sequence, last := uint32(100), uint32(stamp)
-			run(n.sprayer.objects.Send, segment(true, sequence, 1, last, 0, size))
+			n.path(t, segment(true, sequence, 1, last, 0, size))
 			sequence += size + c.gap
 			last += c.gap
 			for range 200 { // of which 128 are remembered
-				run(n.sprayer.objects.Send, segment(true, sequence, 1, last, 0, size))
+				n.path(t, segment(true, sequence, 1, last, 0, size))
 				sequence += size
-				run(n.sprayer.objects.Receive, segment(false, 1, sequence, 1, c.echo, 0))
+				n.receive(t, segment(false, 1, sequence, 1, c.echo, 0))
 			}
 			known, err := n.sprayer.Known()
 			if err != nil || len(known) != 1 || known[0].TCP == 0 {
@@ -201,5 +228,72 @@ func TestVerified(t *testing.T) {
 		if n, ok := info.VerifiedInstructions(); ok && n > most {
 			t.Errorf("%s: the verifier looked at %d instructions, want at most %d", info.Name, n, most)
 		}
+	}
+}
+
+// TestPortsReused: a connection with the addresses and ports of one that failed a moment ago, and
+// with lower sequence numbers, is a new one: it stays on the first path, and what it learns is known.
+func TestPortsReused(t *testing.T) {
+	n := newBench(t)
+	const size = 1000
+	connection := func(sequence uint32) {
+		t.Helper()
+		syn := segment(true, sequence-1, 1, 0, 0, 0)
+		syn[14+40+13] = 0x12
+		n.path(t, syn)
+		for i := range uint32(200) {
+			if path := n.path(t, segment(true, sequence, 1, 1, 0, size)); path != 0 {
+				t.Fatalf("segment %d takes path %d", i, path)
+			}
+			sequence += size
+			n.receive(t, segment(false, 1, sequence, 1, 1, 0))
+		}
+		n.path(t, segment(true, sequence, 1, 1, 0, size)) // and nothing more of the client
+	}
+	tcp := func() uint64 {
+		known, err := n.sprayer.Known()
+		if err != nil || len(known) != 1 {
+			t.Fatalf("%+v, %v", known, err)
+		}
+		return known[0].TCP
+	}
+	connection(1 << 30)
+	before := tcp()
+	time.Sleep(400 * time.Millisecond) // in which the last segment is overdue
+	connection(1 << 29)
+	if after := tcp(); after != 2*before {
+		t.Errorf("connections carried %d and then %d bytes", before, after-before)
+	}
+}
+
+// TestIdle: places of connections and flows that ended long ago are used again, whatever the state of
+// clocks of 32 bits.
+func TestIdle(t *testing.T) {
+	const learned = 128          // packets after which what is known is remembered
+	const used, counted = 36, 40 // offsets of struct connection, and of struct datagrams
+	for _, ago := range []time.Duration{3 * time.Second, 20 * time.Minute, 40 * time.Minute, 70 * time.Minute, 10 * time.Hour} {
+		t.Run(ago.String(), func(t *testing.T) {
+			n := newBench(t)
+			for _, m := range []*ebpf.Map{n.sprayer.objects.Connections, n.sprayer.objects.Flows} {
+				old := make([]byte, m.ValueSize())
+				old[0] = 1 // another address
+				binary.NativeEndian.PutUint32(old[used:], uint32((clock.Monotonic() - ago).Microseconds()))
+				binary.NativeEndian.PutUint32(old[counted:], 1)
+				for i := range m.MaxEntries() {
+					if err := m.Put(i, old); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			for i := range uint32(learned + 1) {
+				n.path(t, segment(true, 1+i*1000, 1, 1, 0, 1000))
+				n.receive(t, segment(false, 1, 1001+i*1000, 1, 1, 0))
+				n.path(t, datagram(true, 1000))
+			}
+			known, err := n.sprayer.Known()
+			if err != nil || len(known) != 1 || known[0].TCP == 0 || known[0].UDP == 0 {
+				t.Errorf("%+v, %v", known, err)
+			}
+		})
 	}
 }
