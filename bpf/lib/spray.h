@@ -35,6 +35,7 @@ enum {
 	SPRAY_WATCH = 400000, /* how long what all paths bring is counted, or 16 round trips */
 	SPRAY_WORSE = 2,      /* such times below the rate of home are a reason to leave the others */
 	SPRAY_DEAD = 300000, /* home of datagrams without a packet of the client: another path becomes home */
+	SPRAY_ANSWERED = 100, /* bytes of a datagram that clients always answer: more than QUIC's acknowledgments have */
 	SPRAY_EXPIRED = 180000, /* the same of TCP, when it sends something again: its timer expires after 200 ms at the earliest */
 	SPRAY_TRAIN = 8 << 10, /* bytes after the first packet that say how fast a path is: most of what a connection begins with */
 	/*

@@ -90,7 +90,8 @@ struct datagrams {
 	__u32 home;
 	__u32 rule;
 	__u32 heard; /* time of the last packet of the client; 0: never */
-	__u32 progress; /* as heard, or when the first packet since was sent */
+	__u32 progress; /* as heard, or when the first packet since was sent that needs an answer */
+	__u32 small; /* heard, when the last packet was sent that needs none */
 	__u32 left; /* time at which it left all paths but home; 0: never */
 	__u32 first; /* where it began */
 	__u32 away; /* time at which it left that; 0: it has not */
@@ -936,9 +937,13 @@ __attribute__((noinline)) int choose_datagram(const struct segment *s, const str
 															SPRAY_DEAD;
 	if (3 * f->queue[home].delay > limit)
 		limit = 3 * f->queue[home].delay;
-	if (f->heard == f->progress)
-		f->progress = now;
-	if (f->heard && spray_later(now - f->progress, limit)) {
+	if (f->heard == f->progress) {
+		/* One acknowledgment of QUIC has no answer until the server responds, which takes its time. */
+		if (s->length >= SPRAY_ANSWERED || f->small == f->heard)
+			f->progress = now;
+		f->small = f->heard;
+	}
+	if (f->heard && f->heard != f->progress && spray_later(now - f->progress, limit)) {
 		for (__u32 i = 1; i < SPRAY_PATHS; i++) {
 			__u32 other = SPRAY_PATH(home + i);
 

@@ -4,13 +4,14 @@ import "time"
 
 // The constants of bpf/lib/spray.h, where each has its reason.
 const (
-	backlog = 100_000
-	begin   = 128 << 10
-	again   = 30_000_000
-	near    = 15_000
-	slower  = 1050
-	part    = 50_000
-	doubt   = 150_000
+	backlog  = 100_000
+	begin    = 128 << 10
+	again    = 30_000_000
+	near     = 15_000
+	slower   = 1050
+	part     = 50_000
+	doubt    = 150_000
+	answered = 100
 )
 
 // The states of Turns.
@@ -172,6 +173,7 @@ type Flow struct {
 	packets  uint32
 	heard    uint32
 	progress uint32
+	small    uint32
 	left     uint32
 	first    int    // where it began
 	away     uint32 // time at which it left that; 0: it has not
@@ -235,7 +237,10 @@ func (f *Flow) Choose(at time.Duration, size uint32) int {
 	}
 	f.packets++
 	if f.heard == f.progress {
-		f.progress = now
+		if size >= answered || f.small == f.heard {
+			f.progress = now
+		}
+		f.small = f.heard
 	}
 	if f.away != 0 && now-f.away >= f.wait {
 		f.home, f.away, f.left, f.progress = f.first, 0, max(now, 1), now
@@ -244,7 +249,7 @@ func (f *Flow) Choose(at time.Duration, size uint32) int {
 	if soon(f.left) || soon(f.turns.Doubt) {
 		limit = dead / 3
 	}
-	if f.heard != 0 && later(now-f.progress, max(3*f.queues[f.home].Delay, limit)) {
+	if f.heard != 0 && f.heard != f.progress && later(now-f.progress, max(3*f.queues[f.home].Delay, limit)) {
 		f.home, f.progress = (f.home+1)%len(f.queues), now
 		f.away, f.wait = max(now, 1), min(max(2*f.wait, away), maxPause)
 	}

@@ -266,6 +266,26 @@ func TestPortsReused(t *testing.T) {
 	}
 }
 
+// TestSlowResponse: a server of QUIC acknowledges a request at once, and responds later. That the
+// client is silent meanwhile says nothing of the first path.
+func TestSlowResponse(t *testing.T) {
+	n := newBench(t)
+	const acknowledgment, data = 40, 1200
+	n.path(t, datagram(true, data)) // of the handshake
+	n.receive(t, datagram(false, data))
+	n.path(t, datagram(true, acknowledgment))
+	time.Sleep(400 * time.Millisecond)
+	for range 10 {
+		if path := n.path(t, datagram(true, data)); path != 0 {
+			t.Fatalf("the response takes path %d", path)
+		}
+	}
+	time.Sleep(400 * time.Millisecond)
+	if path := n.path(t, datagram(true, data)); path != 1 {
+		t.Errorf("what is sent when nothing of the response was answered takes path %d", path)
+	}
+}
+
 // TestIdle: places of connections and flows that ended long ago are used again, whatever the state of
 // clocks of 32 bits.
 func TestIdle(t *testing.T) {
