@@ -17,6 +17,7 @@ import (
 	"github.com/tabane/tabane/internal/gateway/dataplane"
 	program "github.com/tabane/tabane/internal/gateway/openbpf"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
+	"github.com/tabane/tabane/internal/kernel/clock"
 	"github.com/tabane/tabane/internal/kernel/contain"
 )
 
@@ -77,9 +78,9 @@ func (k *natFlow) to() netip.Addr { return netip.AddrFrom16(k.destination).Unmap
 
 // natSession is a session.
 type natSession struct {
-	address [16]byte // of the host that sends the flow
-	since   int64    // of the last command, in ns of Unix time
-	peer    string   // that the flow goes to, or comes from
+	address [16]byte      // of the host that sends the flow
+	since   time.Duration // of the last command, on the clock of nat
+	peer    string        // that the flow goes to, or comes from
 	state   natState
 	tries   uint8
 	// evicted: it ends for want of room.
@@ -88,9 +89,6 @@ type natSession struct {
 
 // source returns the address of the host that sends the flow.
 func (s *natSession) source() netip.Addr { return netip.AddrFrom16(s.address).Unmap() }
-
-// age returns how long ago the last command was.
-func (s *natSession) age(now time.Time) time.Duration { return time.Duration(now.UnixNano() - s.since) }
 
 // natHost is a host that sends flows: one behind a peer, or of this gateway.
 type natHost struct {
@@ -137,11 +135,11 @@ type nat struct {
 	hosts     map[natHost]int // sessions of flows that each host sends
 	// evicting are those of the last eviction that have not ended, evicted when it was.
 	evicting int
-	evicted  time.Time
+	evicted  time.Duration
 	waiting  map[string][]tunnel.NATSession
 	counted  map[string]*natCounts
-	now      func() time.Time
-	leaving  bool // no sessions are asked for or granted any more
+	clock    func() time.Duration // monotonic: sessions outlive a step of the wall clock
+	leaving  bool                 // no sessions are asked for or granted any more
 }
 
 // natPeer is a peer with NAT.
@@ -169,7 +167,7 @@ func newNAT(kernel natKernel, log *slog.Logger) *nat {
 	return &nat{
 		log: log, kernel: kernel, maxSessions: maxNATSessions, wake: make(chan struct{}, 1), peers: map[string]natPeer{}, names: map[int]string{},
 		sessions: map[natFlow]*natSession{}, of: map[string]map[natFlow]*natSession{},
-		arrived: map[string][]tunnel.NATSession{}, waiting: map[string][]tunnel.NATSession{}, counted: map[string]*natCounts{}, receiving: map[string]int{}, hosts: map[natHost]int{}, now: time.Now,
+		arrived: map[string][]tunnel.NATSession{}, waiting: map[string][]tunnel.NATSession{}, counted: map[string]*natCounts{}, receiving: map[string]int{}, hosts: map[natHost]int{}, clock: clock.Monotonic,
 	}
 }
 
@@ -231,7 +229,7 @@ func (n *nat) takeOver() error {
 			errs = append(errs, n.kernel.DeleteSession(s.Peer, s.Flow))
 			return
 		}
-		n.add(k, &natSession{address: s.Flow.Source.Addr().As16(), peer: name, state: natOpen, since: n.now().UnixNano()})
+		n.add(k, &natSession{address: s.Flow.Source.Addr().As16(), peer: name, state: natOpen, since: n.clock()})
 	})
 	if left > 0 {
 		for name, p := range n.peers {
@@ -380,7 +378,7 @@ func (n *nat) want(number int, f tunnel.Flow) {
 		n.log.Error("NAT session is not asked for", "err", err)
 		return
 	}
-	n.add(k, &natSession{address: f.Source.Addr().As16(), peer: name, since: n.now().UnixNano()})
+	n.add(k, &natSession{address: f.Source.Addr().As16(), peer: name, since: n.clock()})
 	n.queue(name, tunnel.CommandNAT, f)
 }
 
@@ -426,8 +424,8 @@ func (n *nat) victims(most int, may func(natFlow, *natSession) bool) []natVictim
 // there is one. It reads them all, so it does nothing until those of the last time have ended, or
 // their peers have had the time to answer.
 func (n *nat) evict() {
-	now := n.now()
-	if n.evicting > 0 && now.Sub(n.evicted) < natRepeat {
+	now := n.clock()
+	if n.evicting > 0 && now-n.evicted < natRepeat {
 		return
 	}
 	host, one := n.largest(program.This)
@@ -491,7 +489,7 @@ func (n *nat) end(f tunnel.Flow, s *natSession) bool {
 		n.log.Error("NAT session does not end", "err", err)
 		return false
 	}
-	s.state, s.since, s.tries = natEnding, n.now().UnixNano(), 0
+	s.state, s.since, s.tries = natEnding, n.clock(), 0
 	n.queue(s.peer, tunnel.CommandFIN, f)
 	return true
 }
@@ -575,7 +573,7 @@ func (n *nat) takeFlow(peer string, p *natPeer, c tunnel.Command, f tunnel.Flow)
 			return err
 		}
 		if old == nil {
-			n.add(k, &natSession{address: f.Source.Addr().As16(), peer: peer, state: natOpen, since: n.now().UnixNano()})
+			n.add(k, &natSession{address: f.Source.Addr().As16(), peer: peer, state: natOpen, since: n.clock()})
 		}
 		n.queue(peer, tunnel.CommandOK, f)
 		return nil
@@ -596,13 +594,13 @@ func (n *nat) takeFlow(peer string, p *natPeer, c tunnel.Command, f tunnel.Flow)
 	}
 	switch {
 	case c == tunnel.CommandOK && s.state == natWanted:
-		s.state, s.since = natOpen, n.now().UnixNano()
+		s.state, s.since = natOpen, n.clock()
 		return n.kernel.SetSession(program.This, f, true)
 	case c == tunnel.CommandFINOK && s.state == natEnding, c == tunnel.CommandRefused && s.state == natOpen:
 		return n.drop(k)
 	case c == tunnel.CommandRefused && s.state == natWanted:
 		n.counts(peer).refused++
-		s.state, s.since = natDenied, n.now().UnixNano()
+		s.state, s.since = natDenied, n.clock()
 	}
 	return nil
 }
@@ -628,7 +626,7 @@ func (n *nat) scan() error {
 // examine ends a session that is not used, and repeats its command without an answer, unless its
 // peer has no room.
 func (n *nat) examine(k natFlow, s *natSession, idle time.Duration, full bool) error {
-	now, f := n.now(), k.from(s.source())
+	now, f := n.clock(), k.from(s.source())
 	switch {
 	case k.peer != program.This:
 		if idle > natForget {
@@ -638,22 +636,22 @@ func (n *nat) examine(k natFlow, s *natSession, idle time.Duration, full bool) e
 	case s.state == natOpen:
 		if idle > natSilence {
 			n.end(f, s)
-		} else if s.age(now) > natConfirm && !full {
-			s.since = now.UnixNano()
+		} else if now-s.since > natConfirm && !full {
+			s.since = now
 			n.queue(s.peer, tunnel.CommandNAT, f)
 		}
 	case s.state == natDenied:
-		if s.age(now) > natRefused {
+		if now-s.since > natRefused {
 			return n.drop(k)
 		}
-	case s.age(now) > natRepeat:
+	case now-s.since > natRepeat:
 		if s.tries++; s.tries > natTries {
 			return n.drop(k)
 		}
 		if full {
 			return nil
 		}
-		s.since = now.UnixNano()
+		s.since = now
 		command := tunnel.CommandNAT
 		if s.state == natEnding {
 			command = tunnel.CommandFIN

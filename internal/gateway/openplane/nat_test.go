@@ -20,14 +20,14 @@ import (
 // kernel is the sessions of a program.
 type kernel struct {
 	t        *testing.T
-	now      func() time.Time
+	now      func() time.Duration
 	sessions map[natFlow]program.Session
-	used     map[natFlow]time.Time
+	used     map[natFlow]time.Duration
 	reads    int // of all sessions
 }
 
-func newKernel(t *testing.T, now func() time.Time) *kernel {
-	return &kernel{t: t, now: now, sessions: map[natFlow]program.Session{}, used: map[natFlow]time.Time{}}
+func newKernel(t *testing.T, now func() time.Duration) *kernel {
+	return &kernel{t: t, now: now, sessions: map[natFlow]program.Session{}, used: map[natFlow]time.Duration{}}
 }
 
 func (k *kernel) SetSession(peer int, f tunnel.Flow, open bool) error {
@@ -44,7 +44,7 @@ func (k *kernel) DeleteSession(peer int, f tunnel.Flow) error {
 func (k *kernel) Sessions(do func(program.Session)) {
 	k.reads++
 	for key, s := range maps.Clone(k.sessions) {
-		s.Idle = k.now().Sub(k.used[key])
+		s.Idle = k.now() - k.used[key]
 		do(s)
 	}
 }
@@ -53,7 +53,7 @@ func (k *kernel) Sessions(do func(program.Session)) {
 // keys.
 type gateways struct {
 	t       *testing.T
-	now     time.Time
+	now     time.Duration
 	kernels [2]*kernel
 	nats    [2]*nat
 	pipes   [2][]tunnel.NATSession // to gateway i
@@ -68,9 +68,9 @@ var (
 const peerNumber = 5 // of either at the other
 
 func newGateways(t *testing.T) *gateways {
-	g := &gateways{t: t, now: time.Unix(1e9, 0)}
+	g := &gateways{t: t, now: time.Hour}
 	for i := range g.nats {
-		g.kernels[i] = newKernel(t, func() time.Time { return g.now })
+		g.kernels[i] = newKernel(t, func() time.Duration { return g.now })
 		g.start(i)
 	}
 	return g
@@ -79,7 +79,7 @@ func newGateways(t *testing.T) *gateways {
 // start starts the daemon of a gateway with what its kernel has.
 func (g *gateways) start(i int) {
 	n := newNAT(g.kernels[i], slog.New(slog.DiscardHandler))
-	n.now = func() time.Time { return g.now }
+	n.clock = func() time.Duration { return g.now }
 	n.send = func(peer string, r tunnel.NATSession) bool {
 		if peer != names[1-i] || g.down || len(g.pipes[1-i]) > 50 {
 			return false
@@ -117,10 +117,10 @@ func ownersOf(peers map[string]natPeer, nobody ...netip.Prefix) *bart.Table[stri
 // from special-purpose space, or to what it may not reach; sessions that a new configuration does
 // not permit end.
 func TestNATSources(t *testing.T) {
-	now := time.Unix(1e9, 0)
-	k := newKernel(t, func() time.Time { return now })
+	now := time.Hour
+	k := newKernel(t, func() time.Duration { return now })
 	n := newNAT(k, slog.New(slog.DiscardHandler))
-	n.now, n.send = func() time.Time { return now }, func(string, tunnel.NATSession) bool { return true }
+	n.clock, n.send = func() time.Duration { return now }, func(string, tunnel.NATSession) bool { return true }
 	lan := netip.MustParsePrefix("10.1.0.0/16")
 	configure := func(allow ...netip.Prefix) {
 		t.Helper()
@@ -226,7 +226,7 @@ func TestNATSession(t *testing.T) {
 	if n := g.nats[0].count()["two"]; n.Sending != 1 || n.Receiving != 0 {
 		t.Errorf("%+v", n)
 	}
-	g.now = g.now.Add(natSilence + time.Second)
+	g.now += natSilence + time.Second
 	if err := g.nats[0].scan(); err != nil {
 		t.Fatal(err)
 	}
@@ -300,7 +300,7 @@ func TestNATIsBounded(t *testing.T) {
 	for n := range most {
 		g.packet(0, flow(n))
 		if n%1000 == 0 {
-			g.now = g.now.Add(time.Millisecond)
+			g.now += time.Millisecond
 			g.settle()
 		}
 	}
@@ -308,7 +308,7 @@ func TestNATIsBounded(t *testing.T) {
 	if got := g.nats[0].count()["two"].Sending; got != most {
 		t.Fatalf("%d sessions", got)
 	}
-	g.now = g.now.Add(time.Second)
+	g.now += time.Second
 	g.packet(0, flow(0)) // used again
 	g.packet(0, flow(most))
 	g.settle()
@@ -444,7 +444,7 @@ func TestNATAtRandom(t *testing.T) {
 		case 0, 1, 2, 3, 4, 5, 6, 7:
 			g.deliver(i)
 		case 8, 9, 10:
-			g.now = g.now.Add(time.Duration(r.Int64N(int64(10 * time.Second))))
+			g.now += time.Duration(r.Int64N(int64(10 * time.Second)))
 			if err := g.nats[i].scan(); err != nil {
 				t.Fatal(err)
 			}
@@ -466,7 +466,7 @@ func TestNATAtRandom(t *testing.T) {
 			}
 		case 14:
 			if r.IntN(10) == 0 {
-				g.now = g.now.Add(natSilence)
+				g.now += natSilence
 			}
 		case 15:
 			g.down = r.IntN(10) == 0
@@ -477,7 +477,7 @@ func TestNATAtRandom(t *testing.T) {
 	}
 	g.down = false
 	for range 200 {
-		g.now = g.now.Add(natForget / 50)
+		g.now += natForget / 50
 		for i := range g.nats {
 			if err := g.nats[i].scan(); err != nil {
 				t.Fatal(err)
@@ -501,10 +501,10 @@ func TestNATAtRandom(t *testing.T) {
 // each of the others its share, in whatever order they ask. Sessions in use stay longest.
 func TestNATShares(t *testing.T) {
 	const most, peers = 6400, 4
-	now := time.Unix(1e9, 0)
-	k := newKernel(t, func() time.Time { return now })
+	now := time.Hour
+	k := newKernel(t, func() time.Duration { return now })
 	n := newNAT(k, slog.New(slog.DiscardHandler))
-	n.maxSessions, n.now = most, func() time.Time { return now }
+	n.maxSessions, n.clock = most, func() time.Duration { return now }
 	n.send = func(string, tunnel.NATSession) bool { return true }
 	lan := netip.MustParsePrefix("10.9.0.0/16")
 	all := map[string]natPeer{}
@@ -519,7 +519,7 @@ func TestNATShares(t *testing.T) {
 			Protocol: 17, Source: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(peer), 0, 1}), uint16(flow)),
 			Destination: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 9, 0, 1}), 53),
 		}
-		now = now.Add(time.Millisecond)
+		now += time.Millisecond
 		if err := n.take(string(rune('a'+peer)), tunnel.NATSession{Command: tunnel.CommandNAT, Flows: []tunnel.Flow{f}}); err != nil {
 			t.Fatal(err)
 		}
@@ -567,10 +567,10 @@ func TestNATShares(t *testing.T) {
 // from one, in either direction; what has no room is counted.
 func TestNATHosts(t *testing.T) {
 	const most = 6400
-	now := time.Unix(1e9, 0)
-	k := newKernel(t, func() time.Time { return now })
+	now := time.Hour
+	k := newKernel(t, func() time.Duration { return now })
 	n := newNAT(k, slog.New(slog.DiscardHandler))
-	n.maxSessions, n.now = most, func() time.Time { return now }
+	n.maxSessions, n.clock = most, func() time.Duration { return now }
 	n.send = func(string, tunnel.NATSession) bool { return true }
 	lan, far := netip.MustParsePrefix("10.9.0.0/16"), netip.MustParsePrefix("10.1.0.0/16")
 	peers := map[string]natPeer{"far": {number: 3, prefixes: []netip.Prefix{far}}}
@@ -621,7 +621,7 @@ func TestNATHosts(t *testing.T) {
 	} {
 		t.Run(sends.name, func(t *testing.T) {
 			for number := range most + 64 {
-				now = now.Add(time.Millisecond)
+				now += time.Millisecond
 				if sends.name == "to the peer" && number < most {
 					n.want(3, flow(lan, far, 1, number)) // the peer agrees to all later
 				} else {
@@ -630,7 +630,7 @@ func TestNATHosts(t *testing.T) {
 			}
 			repeated := 0
 			for host := range 200 {
-				now = now.Add(time.Millisecond)
+				now += time.Millisecond
 				if sends.ask(2+host, 1) {
 					continue
 				}
@@ -643,7 +643,7 @@ func TestNATHosts(t *testing.T) {
 				t.Errorf("%d hosts got a session only the second time, more than %d", repeated, sends.repeated)
 			}
 			for host := range 200 {
-				now = now.Add(time.Millisecond)
+				now += time.Millisecond
 				sends.ask(1, 10000+host)
 				if !sends.ask(2+host, 1) {
 					t.Fatalf("host %d has lost its session", host)
@@ -710,10 +710,10 @@ func TestNATMemory(t *testing.T) {
 // and are not counted as without room.
 func TestNATRefusesBeforeRoom(t *testing.T) {
 	const most = 128
-	now := time.Unix(1e9, 0)
-	k := newKernel(t, func() time.Time { return now })
+	now := time.Hour
+	k := newKernel(t, func() time.Duration { return now })
 	n := newNAT(k, slog.New(slog.DiscardHandler))
-	n.maxSessions, n.now = most, func() time.Time { return now }
+	n.maxSessions, n.clock = most, func() time.Duration { return now }
 	n.send = func(string, tunnel.NATSession) bool { return true }
 	peers := map[string]natPeer{
 		"one": {number: 1, prefixes: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}},
@@ -728,7 +728,7 @@ func TestNATRefusesBeforeRoom(t *testing.T) {
 			Protocol: 17, Source: netip.AddrPortFrom(netip.MustParseAddr(from), uint16(port)),
 			Destination: netip.AddrPortFrom(netip.MustParseAddr(to), 53),
 		}
-		now = now.Add(time.Millisecond)
+		now += time.Millisecond
 		if err := n.take(peer, tunnel.NATSession{Command: tunnel.CommandNAT, Flows: []tunnel.Flow{f}}); err != nil {
 			t.Fatal(err)
 		}
