@@ -62,7 +62,7 @@ func (e *egress) pathOf(now time.Time, n *delivered, r outcome.Report) (name str
 		return e.peers[at].Name, true
 	}
 	switch {
-	case r.Duration >= n.lasts(now): // it has been on another path
+	case r.Duration >= e.lasts(n, now): // it has been on another path
 		return "", false
 	case n.group == nil || e.delivery.rules.dry:
 		return "", true

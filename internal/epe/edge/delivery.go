@@ -74,13 +74,16 @@ type delivered struct {
 	lacking bool
 	// due: it is in delivery.due.
 	due   bool
-	since int64 // in Unix milliseconds: a third of the memory of a time.Time
+	since time.Duration // by egress.uptime: a third of the memory of a time.Time
 	// begins is where connections begin with multipath by mode auto; nil: nothing was measured.
 	begins *beginning
 }
 
-// lasts is for how long the delivery has been so.
-func (n *delivered) lasts(now time.Time) time.Duration { return now.Sub(time.UnixMilli(n.since)) }
+// uptime is a time since the start, whatever the wall clock has done.
+func (e *egress) uptime(now time.Time) time.Duration { return now.Sub(e.start) }
+
+// lasts is for how long the delivery of a network has been so.
+func (e *egress) lasts(n *delivered, now time.Time) time.Duration { return e.uptime(now) - n.since }
 
 // member is a peer of a group.
 type member struct {
@@ -390,7 +393,7 @@ func (e *egress) deliver(prefix netip.Prefix) {
 	}
 	members, lacking := e.members(rule, prefix)
 	if !there {
-		n = &delivered{since: e.now().UnixMilli()}
+		n = &delivered{since: e.uptime(e.now())}
 		d.networks.Insert(prefix, n)
 	}
 	rested, began := n.rests(), n.beginsAt()
@@ -401,7 +404,7 @@ func (e *egress) deliver(prefix netip.Prefix) {
 		changed = true
 	}
 	if changed {
-		n.since = e.now().UnixMilli()
+		n.since = e.uptime(e.now())
 	}
 	if n.rests() != rested || n.beginsAt() != began {
 		e.offer(prefix)

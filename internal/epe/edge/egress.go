@@ -91,6 +91,7 @@ type egress struct {
 	// desprayed are networks whose routes may still have a program, after no mode sprays.
 	desprayed []netip.Prefix
 	now       func() time.Time
+	start     time.Time
 	// discarded are the SIDs with a discard route.
 	discarded map[netip.Addr]bool
 	// walkStarted, when set, is called when a walk begins that takes several steps.
@@ -137,7 +138,7 @@ func newEgress(config *Config, mtu int, kernel desired) *egress {
 		config: config, mtu: mtu, kernel: kernel, byRT: map[target]*peer{}, byIndex: map[int]*peer{},
 		lists: pathLists{choices: map[uint32]choice{}}, byRD: map[vpn.ID]map[*peer]int{},
 		objects: map[uint32]route.Nexthop{}, delivering: map[uint32]delivering{}, ids: map[uint32]bool{}, locators: newLocators(),
-		discarded: map[netip.Addr]bool{}, now: time.Now,
+		discarded: map[netip.Addr]bool{}, now: time.Now, start: time.Now(),
 		delivery: delivery{rules: compileDelivery(&config.Delivery), groups: map[string]*group{}, borrowed: map[netip.Prefix]*borrowed{}},
 		auto:     newAuto(), loads: newLoads(config.Address), stalled: map[networkPath]stalled{},
 	}

@@ -244,7 +244,7 @@ func (e *egress) networks(within netip.Prefix, limit int) Networks {
 }
 
 func (e *egress) networkStatus(prefix netip.Prefix, n *delivered) NetworkStatus {
-	s := NetworkStatus{Prefix: prefix, Mode: n.rule.mode.name(), State: "in use", Seconds: int64(n.lasts(e.now()) / time.Second)}
+	s := NetworkStatus{Prefix: prefix, Mode: n.rule.mode.name(), State: "in use", Seconds: int64(e.lasts(n, e.now()) / time.Second)}
 	info, _ := e.auto.table.Network(e.now(), prefix)
 	s.add(info.Modes)
 	if n.rule.auto {
