@@ -3,6 +3,7 @@ package spray
 import (
 	"encoding/binary"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
@@ -315,5 +316,63 @@ func TestIdle(t *testing.T) {
 				t.Errorf("%+v, %v", known, err)
 			}
 		})
+	}
+}
+
+// TestClumsyClient: whatever a client acknowledges, of what was never sent, in blocks that are
+// reversed, overlap or repeat, with timestamps that jump, packets take the paths that the plan has
+// then, and nothing is known of other networks.
+func TestClumsyClient(t *testing.T) {
+	n := newBench(t)
+	r := rand.New(rand.NewPCG(1, 2))
+	sequence, plan := uint32(1<<32-100_000), []uint32{0, 1}
+	near := func() uint32 {
+		if r.IntN(8) == 0 {
+			return r.Uint32()
+		}
+		return sequence - uint32(r.IntN(60_000)) + 2000
+	}
+	for i := range 3000 {
+		if i%500 == 499 {
+			plan = [][]uint32{{0, 1}, {1}, {0}}[r.IntN(3)]
+			p := Plan{Rule: 1}
+			for _, path := range plan {
+				p.Marks[path] = 0x7ab50000 + path
+			}
+			if err := n.sprayer.Set(0, p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		at := sequence
+		switch r.IntN(20) {
+		case 0:
+			at = near()
+		case 1:
+			sequence += r.Uint32N(5000) // sent elsewhere
+		}
+		if path := n.path(t, segment(true, at, 1, uint32(i), 0, 1000)); !slices.Contains(plan, path) {
+			t.Fatalf("segment %d takes path %d of %d", i, path, plan)
+		}
+		if at == sequence {
+			sequence += 1000
+		}
+		// The timestamps are in front; 2 blocks follow.
+		f := segment(false, 1, near(), r.Uint32(), uint32(i)-uint32(r.IntN(3)), 20)
+		tcp := f[14+40:]
+		tcp[12] = 13 << 4
+		copy(tcp[32:], []byte{1, 1, 5, []byte{18, 10, 2, 0, 255}[r.IntN(5)]})
+		for at := 36; at < 52; at += 4 {
+			binary.BigEndian.PutUint32(tcp[at:], near())
+		}
+		n.receive(t, f)
+	}
+	known, err := n.sprayer.Known()
+	if err != nil || len(known) == 0 {
+		t.Fatalf("%+v, %v", known, err)
+	}
+	for _, k := range known {
+		if k.Network != netip.MustParsePrefix("2001:db8:d::/48") {
+			t.Errorf("%+v is known", k)
+		}
 	}
 }
