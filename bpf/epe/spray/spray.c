@@ -593,6 +593,8 @@ __attribute__((noinline)) int retransmit(struct connection *c, const struct segm
 		r->retransmitted = now ? now : 1;
 	if (c->trial.need) {
 		end_trial(c);
+		if (!(plan->may >> SPRAY_PATH(c->home) & 1))
+			c->home = plan->home;
 		home = &c->path[SPRAY_PATH(c->home)];
 	}
 	/* Where acknowledgments are never seen, they arrive elsewhere, and silence says nothing. */

@@ -376,3 +376,29 @@ func TestClumsyClient(t *testing.T) {
 		}
 	}
 }
+
+// TestTrialEnds: a trial of a path ends with a retransmission, when the peer that was the first one
+// before has no route any more.
+func TestTrialEnds(t *testing.T) {
+	n := newBench(t)
+	now := uint64(clock.Monotonic())
+	for mark, m := range map[uint32]programMemory{
+		0x7ab50000: {Seen: now, Learned: now, Rate: 1000, Shortest: 10_000},
+		0x7ab50001: {Seen: now},
+	} {
+		key := programNetwork{Prefix: [8]uint8{0x20, 0x01, 0x0d, 0xb8, 0, 0x0d}, Mark: mark, Family: 6}
+		if err := n.sprayer.objects.Networks.Put(key, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := segment(true, 1, 1, 1, 0, 1000)
+	if path := n.path(t, s); path != 1 {
+		t.Fatalf("path %d is tried", path)
+	}
+	if err := n.sprayer.Set(0, Plan{Rule: 1, Marks: [MaxPaths]uint32{0, 0x7ab50001}}); err != nil {
+		t.Fatal(err)
+	}
+	if path := n.path(t, s); path != 1 {
+		t.Errorf("the retransmission takes path %d", path)
+	}
+}
