@@ -235,7 +235,7 @@ func (d *dumper) selects(k message.Key, a *message.Attributes) bool {
 	case d.RT.IsValid() && !slices.Contains(a.Targets(), d.RT):
 		return false
 	}
-	return !d.Within.IsValid() || inside([]netip.Prefix{d.Within}, k.Prefix())
+	return !d.Within.IsValid() || Inside([]netip.Prefix{d.Within}, k.Prefix())
 }
 
 // entry describes a route with these attributes.

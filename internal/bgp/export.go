@@ -77,7 +77,7 @@ func (x *exporter) admits(k message.Key, a *message.Attributes, from origin) boo
 			return false
 		}
 	}
-	if len(x.Export.Reject) > 0 && inside(x.Export.Reject, k.Prefix()) {
+	if len(x.Export.Reject) > 0 && Inside(x.Export.Reject, k.Prefix()) {
 		return false
 	}
 	return !x.internal || a.OriginatorID() != x.routerID

@@ -414,7 +414,7 @@ func (m *importer) internalSignal(c uint32) bool {
 // it (RFC 8092 section 2).
 func (m *importer) internalLarge(c message.LargeCommunity) bool { return c[0] == m.own.ASN }
 
-// inside reports whether p equals, or is more specific than, one of others.
-func inside(others []netip.Prefix, p netip.Prefix) bool {
+// Inside reports whether p equals, or is more specific than, one of others.
+func Inside(others []netip.Prefix, p netip.Prefix) bool {
 	return slices.ContainsFunc(others, func(o netip.Prefix) bool { return o.Bits() <= p.Bits() && o.Contains(p.Addr()) })
 }

@@ -101,7 +101,7 @@ func (c *Config) checkRouted(faults *fault.List) {
 			case !checkPrefix(faults, at, p):
 			case l.key == routed && p.Bits() == 0:
 				faults.Add(at, "must not be a default route")
-			case l.key == inbound && !slices.ContainsFunc(c.Routed, func(r netip.Prefix) bool { return r.IsValid() && r.Bits() <= p.Bits() && r.Contains(p.Addr()) }):
+			case l.key == inbound && !bgp.Inside(c.Routed, p):
 				faults.Add(at, "%v is in no prefix of routed", p)
 			}
 		}

@@ -102,9 +102,7 @@ const (
 
 // installs reports whether the best path to a prefix is added to the main table.
 func (c *Config) installs(p netip.Prefix) bool {
-	return c.BestPaths != LeaveBestPaths || slices.ContainsFunc(c.Locators, func(l netip.Prefix) bool {
-		return l.Bits() <= p.Bits() && l.Contains(p.Addr())
-	})
+	return c.BestPaths != LeaveBestPaths || bgp.Inside(c.Locators, p)
 }
 
 // Encap is the encapsulation mode toward a SID.

@@ -471,7 +471,7 @@ func (e *egress) deliveryRule(prefix netip.Prefix) *deliveryRule {
 	if b := e.delivery.borrowed[prefix]; b != nil {
 		return b.rule
 	}
-	if slices.ContainsFunc(e.config.Locators, func(l netip.Prefix) bool { return l.Bits() <= prefix.Bits() && l.Contains(prefix.Addr()) }) {
+	if bgp.Inside(e.config.Locators, prefix) {
 		return nil // packets to SIDs must not be encapsulated again
 	}
 	rule, found := r.prefixes.LookupPrefix(prefix)

@@ -317,7 +317,7 @@ func (e *egress) accept(b bgp.VPNPath) (path egressPath, peers []*peer, err erro
 	if len(peers) == 0 {
 		return egressPath{}, nil, nil // route of another service
 	}
-	if !slices.ContainsFunc(e.config.Locators, func(l netip.Prefix) bool { return l.Contains(b.SID) }) {
+	if !bgp.Inside(e.config.Locators, host(b.SID)) {
 		return egressPath{}, nil, fmt.Errorf("%w: %v", errForeignSID, b.SID)
 	}
 	path = egressPath{rd: b.RD, sid: b.SID, preference: preferenceOf(b.Attributes)}

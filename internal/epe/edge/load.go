@@ -74,7 +74,7 @@ func newLoads(server netip.Addr) egressLoads {
 func (e *egress) isLoad(p bgp.VPNPath) bool {
 	return !p.Withdrawn && p.Rejected == nil && p.Load != (bgp.Load{}) && p.Prefix == bgp.LoadPrefix(p.SID) &&
 		slices.Contains(p.RTs, bgp.LoadTarget(e.config.ASN)) &&
-		slices.ContainsFunc(e.config.Locators, func(l netip.Prefix) bool { return l.Contains(p.SID) })
+		bgp.Inside(e.config.Locators, host(p.SID))
 }
 
 // updateLoad applies a VPN path if it is a report of a load, or was one.

@@ -103,8 +103,7 @@ func (l *locators) change(p bgp.UnicastPath) bool {
 // locator applies an update of a unicast path. For a locator, the EPE Routes through its SIDs are
 // removed or restored.
 func (e *egress) locator(p bgp.UnicastPath) {
-	inside := func(l netip.Prefix) bool { return l.Bits() <= p.Prefix.Bits() && l.Contains(p.Prefix.Addr()) }
-	if !slices.ContainsFunc(e.config.Locators, inside) {
+	if !bgp.Inside(e.config.Locators, p.Prefix) {
 		return
 	}
 	if len(p.ASPath) > 0 {
