@@ -74,31 +74,6 @@ func (l Locator) SID(function uint32) (netip.Addr, error) {
 	return netip.AddrFrom16(a), nil
 }
 
-// FunctionOf is the inverse of SID. It fails for an address that SID cannot have returned.
-func (l Locator) FunctionOf(sid netip.Addr) (uint32, error) {
-	if err := l.Check(); err != nil {
-		return 0, err
-	}
-	if !l.Prefix.Contains(sid) {
-		return 0, fmt.Errorf("read function of sid %s: not in locator %s", sid, l.Prefix)
-	}
-	if err := l.Structure().CheckSID(sid); err != nil {
-		return 0, err
-	}
-	a := sid.As16()
-	var function uint32
-	for i := range int(l.Function) {
-		function <<= 1
-		if bit(a, l.Prefix.Bits()+i) {
-			function |= 1
-		}
-	}
-	if function == 0 {
-		return 0, fmt.Errorf("read function of sid %s: it is the locator itself", sid)
-	}
-	return function, nil
-}
-
 // Structure describes the SIDs of this locator, not transposed.
 func (l Locator) Structure() Structure {
 	return Structure{Block: l.Block, Node: uint8(l.Prefix.Bits()) - l.Block, Function: l.Function}

@@ -3,7 +3,6 @@ package scenario
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/tabane/tabane/internal/experiment/result"
@@ -135,9 +134,4 @@ func (x Expectation) unsettled(cells []result.Cell) string {
 		}
 	}
 	return ""
-}
-
-// HasConnections reports whether a case has other connections.
-func (e *Experiment) HasConnections() bool {
-	return slices.ContainsFunc(e.Cases, func(c Case) bool { return len(c.Connections) > 0 })
 }

@@ -81,9 +81,6 @@ func Inherited() (*Sockets, error) {
 	return s, nil
 }
 
-// Replaces reports whether another process waits for this one to replace it.
-func (s *Sockets) Replaces() bool { return s.ready != 0 }
-
 // Take returns a socket that matches, which is the caller's then.
 func (s *Sockets) Take(match func(fd int) bool) (fd int, ok bool) {
 	for i, fd := range s.fds {

@@ -58,17 +58,6 @@ func (e *OpError) Error() string {
 // Unwrap returns Err.
 func (e *OpError) Unwrap() error { return e.Err }
 
-// Retryable reports whether the same operation may succeed later without any other change: the
-// kernel was short of memory or busy.
-func Retryable(err error) bool {
-	for _, e := range []error{unix.ENOMEM, unix.EBUSY, unix.ENOBUFS, unix.EAGAIN, unix.EINTR} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
-}
-
 // A Conn is an rtnetlink connection to a network namespace. It is safe for concurrent use.
 type Conn struct {
 	mu  sync.Mutex
