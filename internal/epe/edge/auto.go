@@ -5,7 +5,6 @@ import (
 	"math"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/tabane/tabane/internal/bgp"
@@ -139,11 +138,11 @@ func (e *egress) able(prefix netip.Prefix) []belief.Mode {
 			continue
 		}
 		if peers++; peers <= mostSingle {
-			modes = append(modes, belief.Mode("single "+p.Name))
+			modes = append(modes, singlePrefix+belief.Mode(p.Name))
 		}
 	}
 	if peers > 1 {
-		modes = append(modes, "spread")
+		modes = append(modes, modeSpread)
 	}
 	return modes
 }
@@ -179,11 +178,11 @@ func (e *egress) chosen(prefix netip.Prefix, base *deliveryRule) *deliveryRule {
 
 // parameters returns a mode of belief as in a configuration.
 func (e *egress) parameters(m belief.Mode) Mode {
-	if name, ok := strings.CutPrefix(string(m), "single "); ok {
+	if name, ok := singlePeer(m); ok {
 		return Mode{Single: name}
 	}
 	switch m {
-	case "spread":
+	case modeSpread:
 		all := map[string]uint32{}
 		for _, p := range e.peers {
 			if e.deliveryPeer(p.Name, bgp.IPv6) == p || e.byRT[target{p.RT, bgp.IPv6}] == nil {

@@ -3,7 +3,6 @@ package edge
 import (
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/tabane/tabane/internal/epe/belief"
@@ -105,7 +104,7 @@ func (e *egress) measuredPath(now time.Time, prefix netip.Prefix, n *delivered, 
 func (e *egress) considerBegin(now time.Time, prefix netip.Prefix, b *beginning) {
 	names := []string{""}
 	for _, m := range e.able(prefix) {
-		if name, ok := strings.CutPrefix(string(m), "single "); ok {
+		if name, ok := singlePeer(m); ok {
 			names = append(names, name)
 		}
 	}

@@ -78,10 +78,10 @@ func (e *egress) borrowedModes() (names []string) {
 	}
 	if len(e.peers) > 1 {
 		if e.config.Delivery.spreads() {
-			names = append(names, "spread")
+			names = append(names, modeSpread)
 		}
 		if e.sprayer != nil {
-			names = append(names, "spray")
+			names = append(names, modeSpray)
 		}
 	}
 	for i, p := range e.peers {
@@ -123,7 +123,7 @@ func (e *egress) borrow(client netip.Addr, name string) error {
 	switch peer, through := strings.CutPrefix(name, throughPrefix); {
 	case through:
 		mode.Single, least = peer, 1
-	case name == "spread":
+	case name == modeSpread:
 		mode.Spread = map[string]uint32{}
 		for _, n := range names[:min(len(names), route.MaxMembers)] {
 			mode.Spread[n] = 1

@@ -167,7 +167,7 @@ func compileDelivery(d *Delivery) *deliveryRules {
 func newDeliveryRule(name string, m Mode) *deliveryRule {
 	r := &deliveryRule{name: name, mode: m, believed: belief.Mode(m.name()), auto: m.named == modeAuto}
 	if m.Single != "" {
-		r.peers, r.believed = []weighted{{m.Single, 1}}, belief.Mode("single "+m.Single)
+		r.peers, r.believed = []weighted{{m.Single, 1}}, singlePrefix+belief.Mode(m.Single)
 	}
 	var most uint32
 	for _, w := range m.Spread {

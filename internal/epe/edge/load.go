@@ -163,7 +163,7 @@ func (e *egress) options(prefix netip.Prefix, able []belief.Mode) []option {
 	list := make([]option, 0, len(able))
 	for _, m := range able {
 		o := option{mode: m, brings: 1 + gains[m]}
-		if name, ok := strings.CutPrefix(string(m), "single "); ok {
+		if name, ok := singlePeer(m); ok {
 			if p := e.deliveryPeer(name, bgp.IPOf(prefix.Addr())); p != nil {
 				o.links = []capacity.Link{e.linkOf(p, prefix)}
 				through = append(through, o.links...)
@@ -178,7 +178,7 @@ func (e *egress) options(prefix netip.Prefix, able []belief.Mode) []option {
 			o.links = []capacity.Link{best}
 		case modeMultipath:
 			o.links = append([]capacity.Link{best}, through...)
-		case "spread":
+		case modeSpread:
 			o.links = through
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tabane/tabane/internal/base/fault"
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/epe/belief"
 	"github.com/tabane/tabane/internal/epe/spray"
 	"github.com/tabane/tabane/internal/kernel/route"
 )
@@ -67,12 +68,23 @@ type Mode struct {
 	named string
 }
 
-// The short forms.
+// The names of the modes: the short forms first.
 const (
 	modeBest      = "best"
 	modeMultipath = "multipath"
 	modeAuto      = "auto"
+	modeSingle    = "single"
+	modeSpread    = "spread"
+	modeSpray     = "spray"
 )
+
+// singlePrefix and the name of an egress peer are the mode single of that peer, for belief.
+const singlePrefix = modeSingle + " "
+
+// singlePeer returns the egress peer of a mode that is single.
+func singlePeer(m belief.Mode) (name string, ok bool) {
+	return strings.CutPrefix(string(m), singlePrefix)
+}
 
 // modeForms are all forms of a mode.
 const modeForms = modeBest + ", " + modeMultipath + ", " + modeAuto + ", {single: PEER}, {spread: {PEER: WEIGHT}} or {spray: [PEER, PEER]}"
@@ -122,9 +134,9 @@ func (m *Mode) String() string {
 	case m.named != "":
 		return m.named
 	case m.Single != "":
-		return "single " + m.Single
+		return singlePrefix + m.Single
 	case len(m.Spread) > 0:
-		text := "spread"
+		text := modeSpread
 		for i, name := range slices.Sorted(maps.Keys(m.Spread)) {
 			if i > 0 {
 				text += ","
@@ -133,7 +145,7 @@ func (m *Mode) String() string {
 		}
 		return text
 	case len(m.Spray) > 0:
-		return "spray " + strings.Join(m.Spray, ", ")
+		return modeSpray + " " + strings.Join(m.Spray, ", ")
 	}
 	return modeBest
 }
@@ -284,26 +296,27 @@ func parseShare(text string) (float64, error) {
 	return share, nil
 }
 
-// learns reports whether a mode is auto.
-func (d *Delivery) learns() bool {
-	auto := func(m *Mode) bool { return m.named == modeAuto }
-	return auto(&d.Default) || slices.ContainsFunc(d.Networks, func(n Network) bool { return auto(&n.Mode) })
+// has reports whether a function is true for a mode.
+func (d *Delivery) has(is func(Mode) bool) bool {
+	return is(d.Default) || slices.ContainsFunc(d.Networks, func(n Network) bool { return is(n.Mode) })
 }
+
+// learns reports whether a mode is auto.
+func (d *Delivery) learns() bool { return d.has(Mode.Learns) }
 
 // observes reports whether connections are observed: to learn, or because a mode names egress
 // peers, whose paths may fail.
 func (d *Delivery) observes() bool {
-	names := func(m *Mode) bool { return m.Single != "" || len(m.Spread) > 0 }
-	return d.learns() || !d.DryRun && (names(&d.Default) || slices.ContainsFunc(d.Networks, func(n Network) bool { return names(&n.Mode) }))
+	return d.learns() || !d.DryRun && d.has(func(m Mode) bool { return m.Single != "" || len(m.Spread) > 0 })
 }
 
 // spreads reports whether a mode spreads flows over egress peers, and not in a dry run.
 func (d *Delivery) spreads() bool {
-	return !d.DryRun && (d.learns() || d.Default.spreads() || slices.ContainsFunc(d.Networks, func(n Network) bool { return n.Mode.spreads() }))
+	return !d.DryRun && (d.learns() || d.has(Mode.spreads))
 }
 
 // spreads reports whether several peers have a weight.
-func (m *Mode) spreads() bool {
+func (m Mode) spreads() bool {
 	peers := 0
 	for _, w := range m.Spread {
 		if w > 0 {

@@ -169,7 +169,7 @@ func (e *egress) releaseSprayed(g *group) {
 
 // sprays reports whether a mode sprays packets over egress peers, and not in a dry run.
 func (d *Delivery) sprays() bool {
-	return !d.DryRun && (len(d.Default.Spray) > 1 || slices.ContainsFunc(d.Networks, func(n Network) bool { return len(n.Mode.Spray) > 1 }))
+	return !d.DryRun && d.has(func(m Mode) bool { return len(m.Spray) > 1 })
 }
 
 // loadSprayer loads what sprays packets if a new configuration needs it, sets its rules, and
