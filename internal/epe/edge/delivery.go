@@ -98,7 +98,7 @@ type member struct {
 type group struct {
 	key     string
 	members []member
-	sids    []uint32 // numbers in egress.sids
+	sids    []uint32 // numbers in nexthops.sids
 	id      uint32   // of the nexthop object
 	uses    int
 	// sprayed is set if packets of a connection are sent through all members, of which all but one

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"net/netip"
 	"slices"
 	"time"
@@ -27,8 +26,6 @@ const (
 	unreachableMetric = 1<<32 - 1
 	// epeMetric is the metric of an EPE Route; there is one per prefix and table.
 	epeMetric = 20
-	// nexthopBase is the first nexthop object ID, above IDs that operators assign.
-	nexthopBase = 1 << 30
 	// redHeadroom is what the kernel reserves for a one-segment SRH even where encap.red sends
 	// none, in bytes (RFC 8754 section 2: 8 + 16). A route MTU larger by this amount makes
 	// these bytes available for payload.
@@ -61,47 +58,42 @@ type egress struct {
 	config *Config
 	mtu    int // of the interface, in bytes
 	kernel desired
-	peers  []*peer
-	byRT   map[target]*peer
+	now    func() time.Time
+	start  time.Time
+	hooks
+
+	peers []*peer
+	byRT  map[target]*peer
 	// byIndex and rulePositions include peers that are being removed.
 	byIndex       map[int]*peer
 	rulePositions []int
-	lists         pathLists
-	byRD          map[vpn.ID]map[*peer]int // routes with a path with the RD
-	reports       hashtable.Interner[pathmanager.Route]
-	sids          hashtable.Interner[netip.Addr]
-	objects       map[uint32]route.Nexthop // of EPE Routes, by number of the SID
-	// delivering are the objects of SIDs for deliveries: when a SID is lost, the kernel deletes the
-	// routes through these first.
-	delivering map[uint32]delivering
-	ids        map[uint32]bool // of nexthop objects
+
+	lists   pathLists
+	byRD    map[vpn.ID]map[*peer]int // routes with a path with the RD
+	reports hashtable.Interner[pathmanager.Route]
 	// locators decide which SIDs are reachable; paths through others are not installed.
 	locators locators
 	walk     walk
+	nexthops
+
 	delivery delivery
 	auto     auto
 	loads    egressLoads
 	// stalled are the egress peers that networks left because they made no progress there.
 	stalled map[networkPath]stalled
-	// sprayer is nil if no network has the mode, or this host cannot do it for the reason in
-	// unsprayed.
-	sprayer   sprayer
-	unsprayed error
-	plans     map[uint32]bool
-	// desprayed are networks whose routes may still have a program, after no mode sprays.
-	desprayed []netip.Prefix
-	now       func() time.Time
-	start     time.Time
-	// discarded are the SIDs with a discard route.
-	discarded map[netip.Addr]bool
-	// walkStarted, when set, is called when a walk begins that takes several steps.
+	sprayState
+}
+
+// hooks are what an egress calls, each unless it is nil.
+type hooks struct {
+	// walkStarted is called when a walk begins that takes several steps.
 	walkStarted func()
-	// routeChanged, when set, is called when a peer's route to a prefix changes in what the path
-	// manager needs of it.
+	// routeChanged is called when a peer's route to a prefix changes in what the path manager
+	// needs of it.
 	routeChanged func(peer int, prefix netip.Prefix, r pathmanager.Route)
-	// flushNow, when set, flushes the desired state to the kernel at once.
+	// flushNow flushes the desired state to the kernel at once.
 	flushNow func()
-	// after, when set, calls a function later, and flushes what it changes.
+	// after calls a function later, and flushes what it changes.
 	after func(time.Duration, func())
 }
 
@@ -137,8 +129,7 @@ func newEgress(config *Config, mtu int, kernel desired) *egress {
 	e := &egress{
 		config: config, mtu: mtu, kernel: kernel, byRT: map[target]*peer{}, byIndex: map[int]*peer{},
 		lists: pathLists{choices: map[uint32]choice{}}, byRD: map[vpn.ID]map[*peer]int{},
-		objects: map[uint32]route.Nexthop{}, delivering: map[uint32]delivering{}, ids: map[uint32]bool{}, locators: newLocators(),
-		discarded: map[netip.Addr]bool{}, now: time.Now, start: time.Now(),
+		nexthops: newNexthops(), locators: newLocators(), now: time.Now, start: time.Now(),
 		delivery: delivery{rules: compileDelivery(&config.Delivery), groups: map[string]*group{}, borrowed: map[netip.Prefix]*borrowed{}},
 		auto:     newAuto(), loads: newLoads(config.Address), stalled: map[networkPath]stalled{},
 	}
@@ -333,91 +324,6 @@ func (e *egress) route(p *peer, prefix netip.Prefix, nexthop uint32) route.Route
 		r.MTU = uint32(e.mtu) + redHeadroom
 	}
 	return r
-}
-
-// useSID counts a route through a SID and returns the SID's number; the first one sets its nexthop
-// object.
-func (e *egress) useSID(addr netip.Addr) uint32 {
-	n := e.sids.Use(addr)
-	if e.sids.Uses(n) == 1 {
-		e.objects[n] = route.Nexthop{ID: e.newID(addr.AsSlice()), Link: e.config.Interface, SID: addr, Encap: e.config.encap()}
-		e.kernel.Set(e.objects[n])
-	}
-	return n
-}
-
-// releaseSID ends the use of a SID by a route. The reconciler deletes routes before nexthop
-// objects, so the object can be deleted in the same flush.
-func (e *egress) releaseSID(n uint32) {
-	if n == 0 {
-		return
-	}
-	addr := e.sids.Value(n)
-	if e.sids.Release(n); e.sids.Uses(n) > 0 {
-		return
-	}
-	e.kernel.Delete(e.objects[n].Key())
-	if e.discarded[addr] {
-		e.kernel.Delete(discard(addr).Key())
-		delete(e.discarded, addr)
-	}
-	delete(e.ids, e.objects[n].ID)
-	delete(e.objects, n)
-}
-
-// delivering is the nexthop object of a SID for deliveries, and how many groups use it.
-type delivering struct {
-	route.Nexthop
-	groups int
-}
-
-// useDelivering counts the use of a SID by a group, and returns the SID's number.
-func (e *egress) useDelivering(sid netip.Addr) uint32 {
-	n := e.useSID(sid)
-	d, ok := e.delivering[n]
-	if !ok {
-		d.Nexthop = e.objects[n]
-		d.ID = e.newID(append([]byte("delivery "), sid.AsSlice()...))
-		e.kernel.Set(d.Nexthop)
-	}
-	d.groups++
-	e.delivering[n] = d
-	return n
-}
-
-// releaseDelivering ends the use of a SID by a group.
-func (e *egress) releaseDelivering(n uint32) {
-	d := e.delivering[n]
-	d.groups--
-	e.delivering[n] = d
-	if d.groups == 0 {
-		e.kernel.Delete(d.Key())
-		delete(e.ids, d.ID)
-		delete(e.delivering, n)
-	}
-	e.releaseSID(n)
-}
-
-// discardMetric is that of the route that discards packets to an unreachable SID, better than that
-// of any other.
-const discardMetric = 1
-
-// discard is a route that discards packets to a SID. It takes effect at once for all routes through
-// the SID, however many there are.
-func discard(sid netip.Addr) route.Route {
-	return route.Route{Table: route.MainTable, Dst: host(sid), Metric: discardMetric, Kind: route.Unreachable}
-}
-
-// newID derives an object's ID from what it leads to, so that IDs are the same after a restart.
-func (e *egress) newID(of []byte) uint32 {
-	h := fnv.New32a()
-	_, _ = h.Write(of)
-	id := nexthopBase | h.Sum32()%nexthopBase
-	for e.ids[id] {
-		id = nexthopBase | (id+1)%nexthopBase
-	}
-	e.ids[id] = true
-	return id
 }
 
 func (e *egress) status(p *peer) PeerStatus {

@@ -26,7 +26,7 @@ type egressPath struct {
 // many have in common are numbers.
 type epeRoute struct {
 	paths    uint32 // in pathLists
-	sid      uint32 // in egress.sids, of the route in the kernel's desired state; 0: none
+	sid      uint32 // in nexthops.sids, of the route in the kernel's desired state; 0: none
 	reported uint32 // in egress.reports, what routed was called with last
 }
 

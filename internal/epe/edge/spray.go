@@ -2,6 +2,7 @@ package edge
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 
 	"github.com/tabane/tabane/internal/bgp"
@@ -15,6 +16,17 @@ type sprayer interface {
 	// Program returns the number of the program for routes, as route.Route has it.
 	Program(number uint32) (uint32, error)
 	Remove(number uint32) error
+}
+
+// sprayState is what sends the packets of connections over several egress peers.
+type sprayState struct {
+	// sprayer is nil if no network has the mode, or this host cannot do it for the reason in
+	// unsprayed.
+	sprayer   sprayer
+	unsprayed error
+	plans     map[uint32]bool // that are in use
+	// desprayed are networks whose routes may still have a program, after no mode sprays.
+	desprayed []netip.Prefix
 }
 
 // sprayed is what a group has in place of a nexthop object.
