@@ -227,53 +227,9 @@ func (e *Edge) prepare() error {
 	if err != nil {
 		return fmt.Errorf("%w; edge.interface must name the NIC with the addresses", err)
 	}
-	var found []route.Object // without EPE Routes, which may be a million
-	unicast := func(o route.Object) (route.Route, bool) {
-		r, ok := o.(route.Route)
-		return r, ok && r.Kind == route.Unicast
-	}
-	if err := e.daemon.Found(func(o route.Object) {
-		if _, ok := unicast(o); !ok {
-			found = append(found, o)
-		}
-	}); err != nil {
+	found, err := e.takeOver()
+	if err != nil {
 		return err
-	}
-	stale, old := staleRules(&e.config, found)
-	for i, p := range e.config.Peers {
-		if len(stale) > 0 {
-			e.daemon.Kernel.Set(unreachableRule(p.Address, i))
-		}
-	}
-	for _, r := range stale {
-		e.daemon.Kernel.Delete(r.Key())
-	}
-	tables := map[fib]int{}
-	for i, p := range e.config.Peers {
-		tables[p.fib()] = i
-	}
-	if err := e.daemon.Found(func(o route.Object) {
-		r, ok := unicast(o)
-		at := fib{r.Table, bgp.IPOf(r.Dst.Addr())}
-		switch i, mine := tables[at]; {
-		case !ok:
-		case old[at]:
-			e.daemon.Kernel.Delete(r.Key())
-		case mine:
-			e.inherited.add(peerPrefix{i, r.Dst})
-		}
-		e.restarted = e.restarted || ok && !old[at]
-	}); err != nil {
-		return err
-	}
-	if len(stale) > 0 {
-		// Objects of a previous instance that would route EPE addresses through the wrong peer are
-		// deleted before the new rules take effect. The guards are installed first, so that no
-		// packet follows the best path in between.
-		e.log.Info("tables of EPE addresses have changed, removing the old rules and routes", "rules", len(stale))
-		if err := e.daemon.Kernel.Flush(); err != nil {
-			return err
-		}
 	}
 	e.egress = newEgress(&e.config, link.MTU, e.daemon.Kernel)
 	readNetworks(e.config.NetworksFile(), time.Now(), e.egress.auto.table, e.log)
@@ -289,18 +245,7 @@ func (e *Edge) prepare() error {
 	if e.config.Delivery.sprays() {
 		e.startSpraying(spray.New(e.config.links()))
 	}
-	for _, p := range e.config.Peers {
-		e.owned[p.Address] = true
-	}
-	e.restarted = e.restarted || len(found) > len(stale)
-	for _, o := range found {
-		if a, ok := o.(route.Address); ok {
-			e.owned[a.Prefix.Addr()] = true
-		}
-	}
-	for _, a := range e.config.defaults() {
-		delete(e.owned, a.Address.Addr())
-	}
+	e.ownAddresses(found)
 	if err := e.preparePaths(); err != nil {
 		return err
 	}
@@ -311,6 +256,77 @@ func (e *Edge) prepare() error {
 		}
 	}
 	return nil
+}
+
+// epeRouteOf returns an object as a route that may be an EPE Route.
+func epeRouteOf(o route.Object) (route.Route, bool) {
+	r, ok := o.(route.Route)
+	return r, ok && r.Kind == route.Unicast
+}
+
+// takeOver takes over the EPE Routes of a previous instance, and removes its objects that would
+// route EPE addresses through the wrong peer. It returns the other objects of that instance.
+func (e *Edge) takeOver() (found []route.Object, err error) {
+	// EPE Routes are not collected: there may be a million.
+	if err := e.daemon.Found(func(o route.Object) {
+		if _, ok := epeRouteOf(o); !ok {
+			found = append(found, o)
+		}
+	}); err != nil {
+		return nil, err
+	}
+	stale, old := staleRules(&e.config, found)
+	tables := map[fib]int{}
+	for i, p := range e.config.Peers {
+		tables[p.fib()] = i
+		if len(stale) > 0 {
+			e.daemon.Kernel.Set(unreachableRule(p.Address, i))
+		}
+	}
+	for _, r := range stale {
+		e.daemon.Kernel.Delete(r.Key())
+	}
+	e.restarted = len(found) > len(stale)
+	if err := e.daemon.Found(func(o route.Object) {
+		r, ok := epeRouteOf(o)
+		if !ok {
+			return
+		}
+		at := fib{r.Table, bgp.IPOf(r.Dst.Addr())}
+		if old[at] {
+			e.daemon.Kernel.Delete(r.Key())
+			return
+		}
+		e.restarted = true
+		if i, mine := tables[at]; mine {
+			e.inherited.add(peerPrefix{i, r.Dst})
+		}
+	}); err != nil {
+		return nil, err
+	}
+	if len(stale) == 0 {
+		return found, nil
+	}
+	// They are deleted before the new rules take effect, and the guards are installed first, so that
+	// no packet follows the best path in between.
+	e.log.Info("tables of EPE addresses have changed, removing the old rules and routes", "rules", len(stale))
+	return found, e.daemon.Kernel.Flush()
+}
+
+// ownAddresses sets which addresses are EPE addresses: those of the configuration, and those that a
+// previous instance left.
+func (e *Edge) ownAddresses(found []route.Object) {
+	for _, p := range e.config.Peers {
+		e.owned[p.Address] = true
+	}
+	for _, o := range found {
+		if a, ok := o.(route.Address); ok {
+			e.owned[a.Prefix.Addr()] = true
+		}
+	}
+	for _, a := range e.config.defaults() {
+		delete(e.owned, a.Address.Addr())
+	}
 }
 
 // hasAddress reports whether the interface has the address.
@@ -752,7 +768,11 @@ type PeerStatus struct {
 // Status returns a Status. The edge is ready when it announces the addresses of an egress peer with
 // routes and has a session with a reflector.
 func (e *Edge) Status() any {
-	s := Status{Role: "edge", Status: daemon.NotRunning, ASN: e.config.ASN, Address: e.config.Address, BestPaths: cmp.Or(e.config.BestPaths, InstallBestPaths), Control: control.Path(e.config.Control, "edge"), Paths: PathStatus{Manager: e.config.MPTCP.manager()}}
+	s := Status{
+		Role: "edge", Status: daemon.NotRunning, ASN: e.config.ASN, Address: e.config.Address,
+		BestPaths: cmp.Or(e.config.BestPaths, InstallBestPaths), Control: control.Path(e.config.Control, "edge"),
+		Paths: PathStatus{Manager: e.config.MPTCP.manager()},
+	}
 	if e.paths != nil {
 		s.Paths.Status = e.paths.Status()
 	}
