@@ -244,7 +244,9 @@ func (e *egress) networks(within netip.Prefix, limit int) Networks {
 }
 
 func (e *egress) networkStatus(prefix netip.Prefix, n *delivered) NetworkStatus {
-	s := NetworkStatus{Prefix: prefix, Mode: n.rule.mode.name(), State: "in use", Seconds: int64(e.lasts(n, e.now()) / time.Second)}
+	s := NetworkStatus{
+		Prefix: prefix, Mode: n.rule.mode.name(), Through: n.through(), State: e.deliveryState(prefix, n), Seconds: int64(e.lasts(n, e.now()) / time.Second),
+	}
 	info, _ := e.auto.table.Network(e.now(), prefix)
 	s.add(info.Modes)
 	if n.rule.auto {
@@ -260,60 +262,66 @@ func (e *egress) networkStatus(prefix netip.Prefix, n *delivered) NetworkStatus 
 	if n.rule.name != prefix.String() {
 		s.Rule = n.rule.name
 	}
-	used := map[string]bool{}
+	return s
+}
+
+// through is Through of a NetworkStatus.
+func (n *delivered) through() (list []string) {
 	if n.group == nil {
-		s.Through = []string{"best path"}
-		if e.delivery.rules.dry {
-			s.State = "dry run"
-		}
-	} else {
-		sum := 0
-		for _, m := range n.group.members {
-			sum += int(m.weight)
-		}
-		for _, m := range n.group.members {
-			used[m.peer.Name] = true
-			text := m.peer.Name
-			if len(n.group.members) > 1 && n.group.sprayed == nil && !n.rule.spray {
-				text += fmt.Sprintf(" %.0f %%", 100*float64(m.weight)/float64(sum))
-			}
-			s.Through = append(s.Through, text)
-		}
-		switch {
-		case e.delivery.rules.dry:
-			s.State = "dry run"
-			return s
-		case !e.kernel.Settled(e.deliveredRoute(prefix, nil).Key()):
-			s.State = "pending"
-			return s
-		}
+		return []string{"best path"}
 	}
-	reason := e.unsprayed
+	members, sum := n.group.members, 0
+	for _, m := range members {
+		sum += int(m.weight)
+	}
+	for _, m := range members {
+		text := m.peer.Name
+		if len(members) > 1 && n.group.sprayed == nil && !n.rule.spray {
+			text += fmt.Sprintf(" %.0f %%", 100*float64(m.weight)/float64(sum))
+		}
+		list = append(list, text)
+	}
+	return list
+}
+
+// deliveryState is State of a NetworkStatus.
+func (e *egress) deliveryState(prefix netip.Prefix, n *delivered) string {
+	unsprayed := e.unsprayed
 	if n.group != nil && n.group.unsprayed != nil {
-		reason = n.group.unsprayed
+		unsprayed = n.group.unsprayed
 	}
-	if n.rule.spray && reason != nil {
-		s.State = "not sprayed: " + reason.Error()
-		return s
+	switch {
+	case e.delivery.rules.dry && n.group != nil:
+		return "dry run"
+	case n.group != nil && !e.kernel.Settled(e.deliveredRoute(prefix, nil).Key()):
+		return "pending"
+	case n.rule.spray && unsprayed != nil:
+		return "not sprayed: " + unsprayed.Error()
 	}
 	if left := e.leftPeers(prefix, n.rule); left != "" {
-		s.State = "no progress through " + left
-		return s
+		return "no progress through " + left
 	}
 	if n.lacking && !n.rule.auto {
-		var without []string
-		for _, w := range n.rule.peers {
-			name := w.peer
-			if p := e.deliveryPeer(name, bgp.IPOf(prefix.Addr())); p != nil {
-				name = p.Name
-			}
-			if !used[name] {
-				without = append(without, name)
-			}
-		}
-		s.State = "no route of " + strings.Join(without, ", ")
+		return "no route of " + strings.Join(e.without(prefix, n), ", ")
 	}
-	return s
+	if e.delivery.rules.dry {
+		return "dry run"
+	}
+	return "in use"
+}
+
+// without returns the peers of the mode of a network that packets to it do not leave through.
+func (e *egress) without(prefix netip.Prefix, n *delivered) (names []string) {
+	for _, w := range n.rule.peers {
+		name := w.peer
+		if p := e.deliveryPeer(name, bgp.IPOf(prefix.Addr())); p != nil {
+			name = p.Name
+		}
+		if n.group == nil || !slices.ContainsFunc(n.group.members, func(m member) bool { return m.peer.Name == name }) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // add adds what is known of modes.
