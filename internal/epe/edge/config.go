@@ -245,23 +245,11 @@ func (c *Config) Check() fault.List {
 		faults.Add("address", "%v is outside the prefix %v: no return traffic would reach it", c.Address, c.Prefix)
 	}
 	c.checkRoutes(&faults)
-	for i, r := range c.Reflectors {
-		at := fmt.Sprintf("reflectors[%d]", i)
-		faults.Merge(at, bgp.CheckAddress(r.Address))
-		faults.Merge(at, bgp.CheckPassword(r.Password))
-		faults.Merge(at, r.BFD.Check())
-		if r.Address.IsValid() && c.Address.IsValid() && !c.local(r.Address).IsValid() {
-			faults.Add(at+".address", "no default address is %s: the session has no source", bgp.IPOf(r.Address))
-		}
-	}
 	if c.BestPaths != "" && c.BestPaths != InstallBestPaths && c.BestPaths != LeaveBestPaths {
 		faults.Add("best_paths", "must be %q or %q, got %q", InstallBestPaths, LeaveBestPaths, c.BestPaths)
 	}
 	if c.Encap != "" && c.Encap != EncapRed && c.Encap != EncapFull {
 		faults.Add("encap", "must be %q or %q, got %q", EncapRed, EncapFull, c.Encap)
-	}
-	if len(c.Peers) == 0 {
-		faults.Add("peers", "must name at least one egress peer")
 	}
 	seen := fault.Seen{}
 	seen.Check(&faults, "", "address", c.Address)
@@ -270,10 +258,37 @@ func (c *Config) Check() fault.List {
 		faults.Merge(at, bgp.CheckAddress(a.Address.Addr()))
 		seen.Check(&faults, at, "address", a.Address.Addr())
 	}
-	for i, r := range c.Reflectors {
-		seen.Check(&faults, fmt.Sprintf("reflectors[%d]", i), "address", r.Address)
-	}
+	c.checkReflectors(&faults, seen)
 	c.checkVersions(&faults)
+	c.checkPeers(&faults, seen)
+	faults.Merge("mptcp", c.MPTCP.Check())
+	c.checkPolicies(&faults)
+	c.checkDelivery(&faults)
+	return faults
+}
+
+// checkReflectors adds the faults of the reflectors. seen has the addresses before them.
+func (c *Config) checkReflectors(faults *fault.List, seen fault.Seen) {
+	for i, r := range c.Reflectors {
+		at := fmt.Sprintf("reflectors[%d]", i)
+		faults.Merge(at, bgp.CheckAddress(r.Address))
+		faults.Merge(at, bgp.CheckPassword(r.Password))
+		faults.Merge(at, r.BFD.Check())
+		if r.Address.IsValid() && c.Address.IsValid() && !c.local(r.Address).IsValid() {
+			faults.Add(at+".address", "no default address is %s: the session has no source", bgp.IPOf(r.Address))
+		}
+		seen.Check(faults, at, "address", r.Address)
+	}
+}
+
+// checkPeers adds the faults of the egress peers. seen has the addresses before them.
+func (c *Config) checkPeers(faults *fault.List, seen fault.Seen) {
+	if len(c.Peers) == 0 {
+		faults.Add("peers", "must name at least one egress peer")
+	}
+	if c.MPTCP.manager() == KernelPathManager && len(c.Peers) > maxSubflows {
+		faults.Add("peers", "must be at most %d with the kernel's path manager, which advertises no more addresses to a client, got %d", maxSubflows, len(c.Peers))
+	}
 	for i, p := range c.Peers {
 		at := fmt.Sprintf("peers[%d]", i)
 		if p.Name == "" {
@@ -289,21 +304,14 @@ func (c *Config) Check() fault.List {
 			faults.Add(at+".table", "must be a table of its own, got %d", p.Table)
 		}
 		faults.Merge(at, bgp.CheckAddress(p.Address))
-		c.checkPrefix(&faults, at, i)
-		seen.Check(&faults, at, "name", p.Name)
+		c.checkPrefix(faults, at, i)
+		seen.Check(faults, at, "name", p.Name)
 		if p.RT.IsValid() {
-			seen.Check(&faults, at, "rt", p.target())
+			seen.Check(faults, at, "rt", p.target())
 		}
-		seen.Check(&faults, at, "address", p.Address)
-		seen.Check(&faults, at, "table", p.fib())
+		seen.Check(faults, at, "address", p.Address)
+		seen.Check(faults, at, "table", p.fib())
 	}
-	faults.Merge("mptcp", c.MPTCP.Check())
-	c.checkPolicies(&faults)
-	c.checkDelivery(&faults)
-	if c.MPTCP.manager() == KernelPathManager && len(c.Peers) > maxSubflows {
-		faults.Add("peers", "must be at most %d with the kernel's path manager, which advertises no more addresses to a client, got %d", maxSubflows, len(c.Peers))
-	}
-	return faults
 }
 
 // local returns the default address that a session with a neighbor starts from; it is not valid if
