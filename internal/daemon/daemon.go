@@ -129,7 +129,8 @@ func (d *Daemon) Close() error {
 // Run runs the machine until ctx ends; then, unless Options.Keep, it removes its objects from the
 // kernel.
 func (d *Daemon) Run(ctx context.Context, m Machine) error {
-	return errors.Join(serve(ctx, d.Loop, m, d.Speaker.Events(), d.learner(m)), d.namespaceLock.Close())
+	d.inputs, d.apply = d.Speaker.Events(), d.learner(m)
+	return errors.Join(d.Loop.Run(ctx, m), d.namespaceLock.Close())
 }
 
 // learner returns the function that applies events of the speaker.

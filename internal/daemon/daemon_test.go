@@ -116,7 +116,8 @@ func run(t *testing.T, test func(r *rig)) {
 		r.connect, r.up["rr"] = func() { r.connects++ }, false
 		r.startTimers(time.Hour)
 		ctx, cancel := context.WithCancel(t.Context())
-		go func() { r.finished <- loop(ctx, r.Loop, r, r.learned, r.learner(r), r, silent{}) }()
+		r.reactor, r.inputs, r.apply = r, r.learned, r.learner(r)
+		go func() { r.finished <- r.loop(ctx, r, silent{}) }()
 		test(r)
 		cancel()
 		if err := <-r.finished; err != nil {
@@ -631,7 +632,8 @@ func TestLoopAloneSweeps(t *testing.T) {
 		defer l.stopTimers()
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
-		go func() { ended <- loop[struct{}](ctx, l, r, nil, nil, r, silent{}) }()
+		l.reactor = r
+		go func() { ended <- l.loop(ctx, r, silent{}) }()
 		l.Change(ctx, func() { l.Kernel.Set(wanted) })
 		r.events <- route.LinkChange{Link: route.Link{Index: 2, Name: "lan", Admin: true, Up: true}}
 		time.Sleep(sweepAfter + time.Second)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/base/health"
+	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/daemon/condition"
 	"github.com/tabane/tabane/internal/kernel/contain"
 	"github.com/tabane/tabane/internal/kernel/route"
@@ -85,8 +86,12 @@ type LoopOptions struct {
 type Loop struct {
 	Kernel *route.Reconciler
 
-	options  LoopOptions
-	more     extension
+	options LoopOptions
+	reactor Reactor
+	more    extension
+	// inputs, unless nil, has what apply is called with.
+	inputs   <-chan []bgp.Event
+	apply    func([]bgp.Event)
 	conn     *route.Conn
 	reader   *route.Conn
 	host     host
@@ -252,10 +257,8 @@ func (l *Loop) Found(each func(route.Object)) error {
 
 // Run runs the reactor until ctx ends; then, unless LoopOptions.Keep, it removes its objects from
 // the kernel.
-func (l *Loop) Run(ctx context.Context, m Reactor) error { return serve[struct{}](ctx, l, m, nil, nil) }
-
-// serve is Run that also has apply called with what comes from inputs.
-func serve[E any](ctx context.Context, l *Loop, m Reactor, inputs <-chan E, apply func(E)) (err error) {
+func (l *Loop) Run(ctx context.Context, m Reactor) (err error) {
+	l.reactor = m
 	stopHost := func() {}
 	defer func() { stopHost() }() // it may wait for the loop until that has stopped
 	defer close(l.stopped)
@@ -272,22 +275,22 @@ func serve[E any](ctx context.Context, l *Loop, m Reactor, inputs <-chan E, appl
 		return err
 	}
 	defer func() { err = errors.Join(err, second.Close()) }()
-	if c, ok := any(m).(Conditioned); ok {
+	if c, ok := m.(Conditioned); ok {
 		if stopHost, err = l.followHost(ctx, c); err != nil {
 			return err
 		}
 	}
 	l.startTimers(0)
 	defer l.stopTimers()
-	for l.settle(m); l.busy; l.settle(m) {
+	for l.settle(); l.busy; l.settle() {
 		l.pace.look()
 	}
 	if err := l.more.start(); err != nil {
 		return err
 	}
-	l.reread(m)
-	l.settle(m)
-	if err := loop(ctx, l, m, inputs, apply, first, second); err != nil {
+	l.reread()
+	l.settle()
+	if err := l.loop(ctx, first, second); err != nil {
 		return err
 	}
 	return l.leave()
@@ -305,38 +308,28 @@ func (l *Loop) stopTimers() {
 }
 
 // loop applies events of the first source before anything else.
-func loop[E any](ctx context.Context, l *Loop, m Reactor, inputs <-chan E, apply func(E), first, second source) error {
+func (l *Loop) loop(ctx context.Context, first, second source) error {
 	resync := time.NewTicker(resyncEvery)
 	defer resync.Stop()
 	latest := time.NewTimer(sweepAfter)
 	defer latest.Stop()
-	always := make(chan struct{})
-	close(always)
 	for {
 		l.pace.look()
 		select {
 		case e, ok := <-first.Events():
-			if err := l.containEvents(ctx, m, first, e, ok); err != nil || ctx.Err() != nil {
+			if err := l.containEvents(ctx, first, e, ok); err != nil || ctx.Err() != nil {
 				return err
 			}
-			l.settle(m)
+			l.settle()
 		default:
 		}
 		// What is desired already is applied before there is more; what is read from the kernel
 		// waits until it can be compared.
-		var ready chan struct{}
-		if l.busy || l.again {
-			ready = always
-		}
-		waiting := inputs
+		waiting := l.inputs
 		if l.busy {
 			waiting = nil
 		}
-		dumped, mayEnd := l.resync.input()
-		var ending chan struct{}
-		if mayEnd {
-			ending = always
-		}
+		dumped, ending := l.resync.input()
 		l.pace.look()
 		select {
 		case <-ctx.Done():
@@ -346,18 +339,17 @@ func loop[E any](ctx context.Context, l *Loop, m Reactor, inputs <-chan E, apply
 				return l.more.ended()
 			}
 			l.pace.begin("BGP events", nil)
-			apply(e)
+			l.apply(e)
 		case e, ok := <-first.Events():
-			if err := l.containEvents(ctx, m, first, e, ok); err != nil || ctx.Err() != nil {
+			if err := l.containEvents(ctx, first, e, ok); err != nil || ctx.Err() != nil {
 				return err
 			}
 		case e, ok := <-second.Events():
-			if err := l.containEvents(ctx, m, second, e, ok); err != nil || ctx.Err() != nil {
+			if err := l.containEvents(ctx, second, e, ok); err != nil || ctx.Err() != nil {
 				return err
 			}
 		case <-l.nexthops.timer.C:
-			l.pace.begin("resolve next hops", nil)
-			l.contain(contain.Reconcile, l.resolveAgain)
+			l.reconcile("resolve next hops", l.resolveAgain)
 		case <-l.resync.start.C:
 			l.pace.begin("start of a comparison", nil)
 			l.resync.begin(ctx, l.busy)
@@ -366,30 +358,26 @@ func loop[E any](ctx context.Context, l *Loop, m Reactor, inputs <-chan E, apply
 			if !l.compare(r) {
 				continue
 			}
-		case <-ending:
+		case <-when(ending):
 			if !l.endResync() {
 				continue
 			}
-		case <-ready:
+		case <-when(l.busy || l.again):
 		case <-l.retry.timer.C:
 			if l.retry.unread {
-				l.pace.begin("reread", nil)
-				l.contain(contain.Reconcile, func() { l.reread(m) })
+				l.reconcile("reread", l.reread)
 			}
 		case <-resync.C:
-			l.pace.begin("reread", nil)
-			l.contain(contain.Reconcile, func() { l.reread(m) })
+			l.reconcile("reread", l.reread)
 		case <-l.quiet.C:
 			if l.more.complete() {
-				l.pace.begin("sweep", nil)
-				l.Kernel.Sweep()
+				l.sweep()
 			}
 		case <-latest.C:
 			if l.more.unknown() {
 				latest.Reset(sweepAfter)
 			} else {
-				l.pace.begin("sweep", nil)
-				l.Kernel.Sweep()
+				l.sweep()
 			}
 		case r := <-l.requests:
 			l.pace.begin("request", r.f)
@@ -398,8 +386,29 @@ func loop[E any](ctx context.Context, l *Loop, m Reactor, inputs <-chan E, apply
 				continue
 			}
 		}
-		l.settle(m)
+		l.settle()
 	}
+}
+
+// always is ready at all times.
+var always = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// when returns a channel that is ready if a condition holds.
+func when(holds bool) <-chan struct{} {
+	if holds {
+		return always
+	}
+	return nil
+}
+
+// sweep deletes what a previous instance left and is not desired.
+func (l *Loop) sweep() {
+	l.pace.begin("sweep", nil)
+	l.Kernel.Sweep()
 }
 
 // contain runs a part of the loop. After a panic everything is read again after a pause: the kernel
@@ -411,15 +420,21 @@ func (l *Loop) contain(b contain.Boundary, part func()) {
 	}
 }
 
+// reconcile runs a step of a turn that compares or resolves, inside a boundary.
+func (l *Loop) reconcile(step string, f func()) {
+	l.pace.begin(step, nil)
+	l.contain(contain.Reconcile, f)
+}
+
 // containEvents is kernelEvents inside a boundary.
-func (l *Loop) containEvents(ctx context.Context, m Reactor, from source, e route.Event, ok bool) (err error) {
+func (l *Loop) containEvents(ctx context.Context, from source, e route.Event, ok bool) (err error) {
 	l.pace.begin("kernel events", nil)
-	l.contain(contain.KernelEvent, func() { err = l.kernelEvents(ctx, m, from, e, ok) })
+	l.contain(contain.KernelEvent, func() { err = l.kernelEvents(ctx, from, e, ok) })
 	return err
 }
 
 // kernelEvents applies an event of the source and those that wait behind it.
-func (l *Loop) kernelEvents(ctx context.Context, m Reactor, from source, e route.Event, ok bool) error {
+func (l *Loop) kernelEvents(ctx context.Context, from source, e route.Event, ok bool) error {
 	changed, addresses := 0, false
 	for waiting := len(from.Events()); ; waiting-- {
 		if !ok {
@@ -430,7 +445,7 @@ func (l *Loop) kernelEvents(ctx context.Context, m Reactor, from source, e route
 		}
 		switch e := e.(type) {
 		case route.LinkChange:
-			l.linkChange(m, e)
+			l.linkChange(e)
 		case route.ObjectChange:
 			addresses = addresses || e.Object.Key().Class() == route.ClassAddress
 			if a, ok := e.Object.(route.Address); ok && e.Deleted && a.Prefix.Addr().Is4() {
@@ -448,14 +463,14 @@ func (l *Loop) kernelEvents(ctx context.Context, m Reactor, from source, e route
 			l.examineSoon()
 		case route.Overrun:
 			l.logOverrun(e, time.Now())
-			l.reread(m)
+			l.reread()
 		}
 		if waiting == 0 {
 			break
 		}
 		e, ok = <-from.Events()
 	}
-	if a, ok := m.(AddressReactor); ok && addresses {
+	if a, ok := l.reactor.(AddressReactor); ok && addresses {
 		a.Addresses()
 	}
 	if changed > 0 {
@@ -473,7 +488,7 @@ func (l *Loop) logOverrun(o route.Overrun, now time.Time) {
 }
 
 // linkChange applies a change of a link. Most messages repeat the state.
-func (l *Loop) linkChange(m Reactor, c route.LinkChange) {
+func (l *Loop) linkChange(c route.LinkChange) {
 	link := c.Link
 	if c.Deleted {
 		link.Admin, link.Up = false, false
@@ -483,12 +498,12 @@ func (l *Loop) linkChange(m Reactor, c route.LinkChange) {
 		return
 	}
 	l.examineSoon()
-	l.renamed(m, link)
+	l.renamed(link)
 	if l.links[link.Name] = link; c.Deleted {
 		delete(l.links, link.Name)
 	}
 	switch {
-	case l.applyLink(m, c):
+	case l.applyLink(c):
 		l.resync.request()
 		l.nexthops.timer.Reset(0)
 	case link.Up && l.more.unreachable():
@@ -504,35 +519,35 @@ func (l *Loop) linkChange(m Reactor, c route.LinkChange) {
 
 // renamed deletes a link that has another name now: the kernel reports only the new one, and rules
 // for the old name no longer match its packets.
-func (l *Loop) renamed(m Reactor, link route.Link) {
+func (l *Loop) renamed(link route.Link) {
 	for name, old := range l.links {
 		if old.Index == link.Index && name != link.Name {
 			l.options.Log.Warn("link was renamed; what is configured for its old name has no effect", "link", name, "now", link.Name)
 			delete(l.links, name)
-			l.applyLink(m, route.LinkChange{Link: old, Deleted: true})
+			l.applyLink(route.LinkChange{Link: old, Deleted: true})
 		}
 	}
 }
 
-// applyLink has the machine react before anything else. It reports whether the link has objects.
-func (l *Loop) applyLink(m Reactor, c route.LinkChange) (used bool) {
-	m.Link(c.Link.Name, c.Link.Up && !c.Deleted)
+// applyLink has the reactor react before anything else. It reports whether the link has objects.
+func (l *Loop) applyLink(c route.LinkChange) (used bool) {
+	l.reactor.Link(c.Link.Name, c.Link.Up && !c.Deleted)
 	return l.Kernel.Link(c)
 }
 
 // reread reads everything again: links, our objects, routes to next hops.
-func (l *Loop) reread(m Reactor) {
+func (l *Loop) reread() {
 	l.retry.unread = false
 	l.examineSoon()
-	l.rereadLinks(m)
-	if a, ok := m.(AddressReactor); ok {
+	l.rereadLinks()
+	if a, ok := l.reactor.(AddressReactor); ok {
 		a.Addresses()
 	}
 	l.resync.request()
 	l.resolveAgain()
 }
 
-func (l *Loop) rereadLinks(m Reactor) {
+func (l *Loop) rereadLinks() {
 	links, err := l.host.Links()
 	if err != nil {
 		l.unknown(fmt.Errorf("read links: %w", err))
@@ -543,10 +558,10 @@ func (l *Loop) rereadLinks(m Reactor) {
 	for _, link := range links {
 		l.links[link.Name] = link
 		delete(before, link.Name)
-		l.applyLink(m, route.LinkChange{Link: link})
+		l.applyLink(route.LinkChange{Link: link})
 	}
 	for _, link := range before {
-		l.applyLink(m, route.LinkChange{Link: link, Deleted: true})
+		l.applyLink(route.LinkChange{Link: link, Deleted: true})
 	}
 }
 
@@ -575,16 +590,14 @@ func (l *Loop) compare(part dump) (failed bool) {
 		l.unknown(fmt.Errorf("read kernel state: %w", part.err))
 		return true
 	}
-	l.pace.begin("comparison", nil)
-	l.contain(contain.Reconcile, func() { l.resync.add(part) })
+	l.reconcile("comparison", func() { l.resync.add(part) })
 	return false
 }
 
 // endResync continues the end of a comparison; it reports whether it is complete.
 func (l *Loop) endResync() (complete bool) {
-	l.pace.begin("end of a comparison", nil)
 	more := false // after a panic, the next comparison begins again
-	if l.contain(contain.Reconcile, func() { more = l.resync.endPart() }); more {
+	if l.reconcile("end of a comparison", func() { more = l.resync.endPart() }); more {
 		return false
 	}
 	l.resync.finish()
@@ -621,7 +634,7 @@ func linkChanging(err error) bool {
 }
 
 // settle applies a part of the desired state; what the kernel rejects is retried after a pause.
-func (l *Loop) settle(m Reactor) {
+func (l *Loop) settle() {
 	l.contain(contain.Reconcile, func() {
 		l.again = false
 		if !l.busy {
@@ -631,7 +644,7 @@ func (l *Loop) settle(m Reactor) {
 		l.pace.begin("flush", nil)
 		l.flush()
 		l.pace.begin("settled", nil)
-		l.again = m.Settled() || l.again
+		l.again = l.reactor.Settled() || l.again
 	})
 }
 
@@ -674,7 +687,7 @@ func (l *Loop) leave() error {
 // process has taken it over. The loop calls it.
 func (l *Loop) KeepState() { l.options.Keep = true }
 
-// Do runs f in the daemon's loop, where the machine's state can be read. It reports whether f ran:
+// Do runs f in the daemon's loop, where the reactor's state can be read. It reports whether f ran:
 // not before or after Run. A panic of f is one of the caller, whose boundary it reaches; the loop
 // goes on.
 func (l *Loop) Do(ctx context.Context, f func()) bool { return l.request(ctx, false, f) }
