@@ -258,63 +258,13 @@ func Table(w io.Writer, r result.Result, spec *scenario.Spec) error {
 	}
 	e := spec.Experiment
 	var b strings.Builder
-	all := rows(r, e)
-
-	header := []string{"PATTERN", "TRAFFIC", "TRANSPORT", "GOODPUT (Mbit/s)"}
-	ranged, limited, gained := false, false, false
-	for _, row := range all {
-		ranged = ranged || row.Range() != ""
-		limited = limited || row.Share() != ""
-		gained = gained || row.Gain() != ""
-	}
-	if ranged {
-		header = append(header, "MIN TO MAX")
-	}
-	if limited {
-		header = append(header, "OF LIMIT")
-	}
-	if gained {
-		header = append(header, "GAIN OVER "+strings.ToUpper(transportTitle(e, e.Baseline)))
-	}
-	if e.HasEvents() {
-		header = append(header, "GAP (ms)", "TO LIMIT (s)", "LOST")
-	}
-	if len(e.BestOf) > 0 {
-		header = append(header, "OF BEST", "OF BOUND", "OBJECT (ms)", "95 % (ms)", "PAUSE (ms)")
-	}
-	if resequences(all) {
-		header = append(header, "RESEQ DELAY (ms)", "MAX BURST")
-	}
-	lines := [][]string{header}
-	for _, row := range all {
-		line := []string{clean(row.Case), clean(row.Traffic), clean(row.Transport), row.Value()}
-		if ranged {
-			line = append(line, row.Range())
-		}
-		if limited {
-			line = append(line, row.Share())
-		}
-		if gained {
-			line = append(line, row.Gain())
-		}
-		if e.HasEvents() {
-			line = append(line, row.Gap(), row.Reach(), row.Lost())
-		}
-		if len(e.BestOf) > 0 {
-			line = append(line, percent(row.best), percent(row.bound), inMilliseconds(row.p50), inMilliseconds(row.p95), inMilliseconds(row.pause))
-		}
-		if resequences(all) {
-			line = append(line, row.Delay(), row.Burst())
-		}
-		lines = append(lines, line)
-	}
 	if routes := newRouteTable(r, e); routes != nil {
 		align(&b, routes.text(), 2)
 	} else if web := newWebTable(r, e); web != nil {
 		align(&b, web.text(), 3)
 		b.WriteString(mosNote())
 	} else {
-		align(&b, lines, 3)
+		align(&b, goodputLines(rows(r, e), e), 3)
 	}
 
 	if len(r.Expect)+len(r.NotJudged)+len(r.Findings) > 0 {
@@ -338,6 +288,46 @@ func Table(w io.Writer, r result.Result, spec *scenario.Spec) error {
 		return fmt.Errorf("print result %q: %w", r.Scenario, err)
 	}
 	return nil
+}
+
+// goodputLines returns the table of cells with their goodput, after its header. It has only the
+// columns that something is in.
+func goodputLines(all []row, e *scenario.Experiment) [][]string {
+	type column struct {
+		title string
+		cell  func(row) string
+	}
+	columns := []column{
+		{"PATTERN", func(r row) string { return clean(r.Case) }},
+		{"TRAFFIC", func(r row) string { return clean(r.Traffic) }},
+		{"TRANSPORT", func(r row) string { return clean(r.Transport) }},
+		{"GOODPUT (Mbit/s)", row.Value},
+	}
+	for _, c := range []column{{"MIN TO MAX", row.Range}, {"OF LIMIT", row.Share}, {"GAIN OVER " + strings.ToUpper(transportTitle(e, e.Baseline)), row.Gain}} {
+		if slices.ContainsFunc(all, func(r row) bool { return c.cell(r) != "" }) {
+			columns = append(columns, c)
+		}
+	}
+	if e.HasEvents() {
+		columns = append(columns, column{"GAP (ms)", row.Gap}, column{"TO LIMIT (s)", row.Reach}, column{"LOST", row.Lost})
+	}
+	if len(e.BestOf) > 0 {
+		columns = append(columns,
+			column{"OF BEST", func(r row) string { return percent(r.best) }}, column{"OF BOUND", func(r row) string { return percent(r.bound) }},
+			column{"OBJECT (ms)", func(r row) string { return inMilliseconds(r.p50) }}, column{"95 % (ms)", func(r row) string { return inMilliseconds(r.p95) }},
+			column{"PAUSE (ms)", func(r row) string { return inMilliseconds(r.pause) }})
+	}
+	if resequences(all) {
+		columns = append(columns, column{"RESEQ DELAY (ms)", row.Delay}, column{"MAX BURST", row.Burst})
+	}
+	lines := make([][]string, 1+len(all))
+	for _, c := range columns {
+		lines[0] = append(lines[0], c.title)
+		for i, r := range all {
+			lines[i+1] = append(lines[i+1], c.cell(r))
+		}
+	}
+	return lines
 }
 
 // busy reports in how many runs the host was too busy for exact results, and is empty if there were
