@@ -78,29 +78,12 @@ func writePage(r result.Result, spec *scenario.Spec, extra Extra, all []row, com
 	if extra.Quick {
 		d.Scope = "quick, " + trials
 	}
-	missed := 0
+	d.Verdict, d.Headline = verdict(r)
 	for _, v := range r.Expect {
-		if !v.Holds {
-			missed++
-		}
 		d.Expect = append(d.Expect, result.Verdict{Name: clean(v.Name), Want: clean(v.Want), Got: clean(v.Got), Holds: v.Holds})
 	}
 	for _, n := range r.NotJudged {
 		d.NotJudged = append(d.NotJudged, result.NotJudged{Name: clean(n.Name), Want: clean(n.Want), Why: clean(n.Why)})
-	}
-	switch n := len(r.Expect); {
-	case n == 0 && len(r.NotJudged) > 0:
-		d.Verdict, d.Headline = "none", "No expectation was judged."
-	case n == 0:
-		d.Verdict, d.Headline = "none", "This scenario has no expectations."
-	case missed == 0 && n == 1:
-		d.Verdict, d.Headline = "holds", "The expectation holds."
-	case missed == 0:
-		d.Verdict, d.Headline = "holds", fmt.Sprintf("All %d expectations hold.", n)
-	case missed == 1:
-		d.Verdict, d.Headline = "fails", fmt.Sprintf("1 of %d expectations does not hold.", n)
-	default:
-		d.Verdict, d.Headline = "fails", fmt.Sprintf("%d of %d expectations do not hold.", missed, n)
 	}
 	for _, run := range r.Runs {
 		if err := run.Err(); err != nil {
@@ -142,6 +125,29 @@ func writePage(r result.Result, spec *scenario.Spec, extra Extra, all []row, com
 		return nil, fmt.Errorf("write report of %q: %w", r.Scenario, err)
 	}
 	return b.Bytes(), nil
+}
+
+// verdict returns Verdict and Headline of the page of a result.
+func verdict(r result.Result) (verdict, headline string) {
+	n, missed := len(r.Expect), 0
+	for _, v := range r.Expect {
+		if !v.Holds {
+			missed++
+		}
+	}
+	switch {
+	case n == 0 && len(r.NotJudged) > 0:
+		return "none", "No expectation was judged."
+	case n == 0:
+		return "none", "This scenario has no expectations."
+	case missed == 0 && n == 1:
+		return "holds", "The expectation holds."
+	case missed == 0:
+		return "holds", fmt.Sprintf("All %d expectations hold.", n)
+	case missed == 1:
+		return "fails", fmt.Sprintf("1 of %d expectations does not hold.", n)
+	}
+	return "fails", fmt.Sprintf("%d of %d expectations do not hold.", missed, n)
 }
 
 func onPage(f figure) (pageFigure, error) {
