@@ -40,55 +40,11 @@ func Find(choice Choice) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
-	routes, err := defaultRoutes(netlink.FAMILY_V4)
-	if err != nil {
+	if err := h.findLines(links, choice); err != nil {
 		return nil, err
 	}
-	for _, index := range routes {
-		if i := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Attrs().Index == index }); i >= 0 {
-			h.Lines = append(h.Lines, Link{Name: links[i].Attrs().Name})
-		}
-	}
-	if err := h.findLines6(links); err != nil {
+	if err := h.findLAN(links, choice); err != nil {
 		return nil, err
-	}
-	chosen := func(list []Link, name string) bool {
-		return slices.ContainsFunc(list, func(l Link) bool { return l.Name == name })
-	}
-	for _, l := range links {
-		a := l.Attrs()
-		// The router of a point-to-point link, such as PPP, is the other end.
-		if far, ok := otherEnd(l); ok && !chosen(h.Lines, a.Name) && l.Type() != "tuntap" {
-			h.Lines = append(h.Lines, Link{Name: a.Name, Via: far})
-		}
-	}
-	if len(choice.Lines) > 0 {
-		h.Lines = choice.Lines
-	}
-	for i := range h.Lines {
-		if h.Lines[i].Addresses, err = addressesOf(links, h.Lines[i].Name, netlink.FAMILY_V4); err != nil {
-			return nil, err
-		}
-	}
-	for _, l := range links {
-		a := l.Attrs()
-		picked := slices.Contains(choice.LAN, a.Name)
-		if len(choice.LAN) > 0 && !picked || choice.NoLAN || chosen(h.Lines, a.Name) || a.Flags&net.FlagLoopback != 0 || a.Flags&net.FlagUp == 0 {
-			continue
-		}
-		list, err := addressesOf(links, a.Name, netlink.FAMILY_V4)
-		if err != nil {
-			return nil, err
-		}
-		list = slices.DeleteFunc(list, func(p netip.Prefix) bool { return !p.Addr().IsPrivate() || p.Bits() == 32 })
-		if len(list) > 0 && l.Type() != "tuntap" && l.Type() != "wireguard" {
-			h.LAN = append(h.LAN, Link{Name: a.Name, Addresses: list})
-		}
-	}
-	for _, name := range choice.LAN {
-		if !chosen(h.LAN, name) {
-			return nil, fmt.Errorf("use interface %q as LAN: it is missing, down, a line, or without a private address of IPv4", name)
-		}
 	}
 	if err := h.findIPv6(links, choice); err != nil {
 		return nil, err
@@ -97,10 +53,8 @@ func Find(choice Choice) (*Host, error) {
 	for _, l := range h.Lines {
 		keys = append(keys, filter(l.Name))
 	}
-	for _, key := range keys {
-		if h.Parameters[key], err = netns.ReadSysctl(key); err != nil {
-			return nil, err
-		}
+	if err := h.readParameters(keys); err != nil {
+		return nil, err
 	}
 	if h.Sessions, err = sessions(); err != nil {
 		return nil, err
@@ -115,6 +69,78 @@ func Find(choice Choice) (*Host, error) {
 	return h, err
 }
 
+// readParameters reads kernel parameters.
+func (h *Host) readParameters(keys []string) (err error) {
+	for _, key := range keys {
+		if h.Parameters[key], err = netns.ReadSysctl(key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// named reports whether an interface is among others.
+func named(list []Link, name string) bool {
+	return slices.ContainsFunc(list, func(l Link) bool { return l.Name == name })
+}
+
+// findLines finds the lines, those of the best default route first, and their addresses.
+func (h *Host) findLines(links []netlink.Link, choice Choice) error {
+	routes, err := defaultRoutes(netlink.FAMILY_V4)
+	if err != nil {
+		return err
+	}
+	for _, index := range routes {
+		if i := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Attrs().Index == index }); i >= 0 {
+			h.Lines = append(h.Lines, Link{Name: links[i].Attrs().Name})
+		}
+	}
+	if err := h.findLines6(links); err != nil {
+		return err
+	}
+	for _, l := range links {
+		a := l.Attrs()
+		// The router of a point-to-point link, such as PPP, is the other end.
+		if far, ok := otherEnd(l); ok && !named(h.Lines, a.Name) && l.Type() != "tuntap" {
+			h.Lines = append(h.Lines, Link{Name: a.Name, Via: far})
+		}
+	}
+	if len(choice.Lines) > 0 {
+		h.Lines = choice.Lines
+	}
+	for i := range h.Lines {
+		if h.Lines[i].Addresses, err = addressesOf(links, h.Lines[i].Name, netlink.FAMILY_V4); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// findLAN finds the interfaces of the LAN: those with a private address that are no lines.
+func (h *Host) findLAN(links []netlink.Link, choice Choice) error {
+	for _, l := range links {
+		a := l.Attrs()
+		picked := slices.Contains(choice.LAN, a.Name)
+		if len(choice.LAN) > 0 && !picked || choice.NoLAN || named(h.Lines, a.Name) || a.Flags&net.FlagLoopback != 0 || a.Flags&net.FlagUp == 0 {
+			continue
+		}
+		list, err := addressesOf(links, a.Name, netlink.FAMILY_V4)
+		if err != nil {
+			return err
+		}
+		list = slices.DeleteFunc(list, func(p netip.Prefix) bool { return !p.Addr().IsPrivate() || p.Bits() == 32 })
+		if len(list) > 0 && l.Type() != "tuntap" && l.Type() != "wireguard" {
+			h.LAN = append(h.LAN, Link{Name: a.Name, Addresses: list})
+		}
+	}
+	for _, name := range choice.LAN {
+		if !named(h.LAN, name) {
+			return fmt.Errorf("use interface %q as LAN: it is missing, down, a line, or without a private address of IPv4", name)
+		}
+	}
+	return nil
+}
+
 // findLines6 adds the interfaces that have a default route and a public address of IPv6, and no
 // address of IPv4: one that has both, and no default route of IPv4, may be in a LAN with another
 // router.
@@ -125,7 +151,7 @@ func (h *Host) findLines6(links []netlink.Link) error {
 	}
 	for _, l := range links {
 		a := l.Attrs()
-		if err != nil || !slices.Contains(routes, a.Index) || slices.ContainsFunc(h.Lines, func(o Link) bool { return o.Name == a.Name }) {
+		if err != nil || !slices.Contains(routes, a.Index) || named(h.Lines, a.Name) {
 			continue
 		}
 		var four, six []netip.Prefix
@@ -191,12 +217,7 @@ func (h *Host) findIPv6(links []netlink.Link, choice Choice) error {
 			keys = append(keys, acceptRA(l.Name))
 		}
 	}
-	for _, key := range keys {
-		if h.Parameters[key], err = netns.ReadSysctl(key); err != nil {
-			return err
-		}
-	}
-	return nil
+	return h.readParameters(keys)
 }
 
 // defaultRoutes returns the interfaces of the main table's default routes of a family, the best
