@@ -28,12 +28,16 @@ const (
 	defaultExplore     = 0.1
 )
 
+type simNetworksFlags struct {
+	many, runs, connections, changeEvery, links, servers, spray int
+	seed                                                        uint64
+	explore                                                     float64
+	pairs                                                       bool
+	start                                                       string
+}
+
 func (a *app) simNetworks() *cobra.Command {
-	var many, runs, connections, changeEvery, links, servers, spray int
-	var seed uint64
-	var explore float64
-	var pairs bool
-	start := "multipath"
+	var f simNetworksFlags
 	c := &cobra.Command{
 		Use:   "networks",
 		Short: "Simulate what the delivery mode auto makes of client networks",
@@ -66,74 +70,87 @@ what auto makes of them, which sprays nothing.`,
   tabane sim networks --spray 100 --pairs`,
 		Args: cli.Arguments(0, 0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			switch {
-			case runs < 1 || runs > 10_000 || many < 0 || many > 10_000:
-				return cli.Usage(c, fmt.Errorf("--runs must be from 1 and --many from 0 to 10000, got %d and %d", runs, many))
-			case connections < leastConnections || connections > 100_000:
-				return cli.Usage(c, fmt.Errorf("--connections must be from %d to 100000, got %d", leastConnections, connections))
-			case changeEvery < 0:
-				return cli.Usage(c, fmt.Errorf("--change-every must not be negative, got %d", changeEvery))
-			case !(explore >= 0 && explore <= 1):
-				return cli.Usage(c, fmt.Errorf("--explore must be from 0 to 1, got %g", explore))
-			case start != "multipath" && start != string(belief.Best):
-				return cli.Usage(c, fmt.Errorf("--start must be multipath or best, got %q", start))
-			case links != 0 && (links < 2 || links > belief.MaxModes-1):
-				return cli.Usage(c, fmt.Errorf("--links must be from 2 to %d, got %d", belief.MaxModes-1, links))
-			case servers < 1 || servers > 1000:
-				return cli.Usage(c, fmt.Errorf("--servers must be from 1 to 1000, got %d", servers))
-			case links == 0 && c.Flags().Changed("servers"):
-				return cli.Usage(c, errors.New("--servers needs --links"))
-			case links != 0 && c.Flags().Changed("start"):
-				return cli.Usage(c, errors.New("with --links, networks start with the best path"))
-			case pairs && spray == 0:
-				return cli.Usage(c, errors.New("--pairs needs --spray"))
-			case spray < 0 || spray > 10_000:
-				return cli.Usage(c, fmt.Errorf("--spray must be from 0 to 10000, got %d", spray))
-			}
-			if spray > 0 {
-				return a.simSpray(c.Context(), simrun.SprayOptions{Seed: seed, Count: spray, Pairs: pairs, Packets: sprayPackets})
-			}
-			if links > 0 {
-				if !c.Flags().Changed("runs") {
-					runs = defaultLinkRuns
-				}
-				return a.simLinks(c.Context(), runs, networks.LinkOptions{
-					Seed: seed, Networks: cmp.Or(many, defaultLinkNetworks), Servers: servers, Links: links,
-					Length: time.Duration(connections) * time.Minute, ChangeEvery: time.Duration(changeEvery) * time.Minute, Explore: explore,
-				})
-			}
-			kinds := networks.Nine
-			if many > 0 {
-				kinds = networks.Many(many, rand.New(rand.NewPCG(seed, 0)))
-			}
-			var all [][]networks.Network
-			for i := range runs {
-				if c.Context().Err() != nil {
-					return &cli.Failure{What: "simulate networks", Why: errors.New("interrupted")}
-				}
-				all = append(all, networks.Run(kinds, networks.Options{
-					Seed: seed + uint64(i), Connections: connections, ChangeEvery: changeEvery, Explore: explore, Start: belief.Mode(start),
-				}))
-			}
-			if err := a.printNetworks(networks.Summarize(all), many == 0); err != nil {
+			if err := f.check(c); err != nil {
 				return err
 			}
-			return a.printOverSingle(networks.OverSingle(all))
+			return a.simulateNetworks(c, f)
 		},
 	}
 	flags := c.Flags()
-	flags.IntVar(&many, "many", 0, "draw `n` networks instead of the nine")
-	flags.IntVar(&runs, "runs", 60, fmt.Sprintf("number of runs, with a seed each; with --links %d", defaultLinkRuns))
-	flags.IntVar(&connections, "connections", defaultConnections, "bulk connections of each network")
-	flags.IntVar(&changeEvery, "change-every", 0, "draw what the modes of a network bring again after `n` connections in the mean; 0: never")
-	flags.Float64Var(&explore, "explore", defaultExplore, "`share` of the bytes that may be carried to compare modes")
-	flags.StringVar(&start, "start", start, "`mode` of networks that nothing is known of: multipath or best")
-	flags.IntVar(&links, "links", 0, "have networks share `n` egress links of limited capacity")
-	flags.IntVar(&servers, "servers", 10, "number of servers that share the links")
-	flags.IntVar(&spray, "spray", 0, "simulate downloads to `n` drawn networks packet by packet, each path alone and sprayed")
-	flags.BoolVar(&pairs, "pairs", false, "draw networks with two paths as those of egress peers (with --spray)")
-	flags.Uint64Var(&seed, "seed", simrun.FirstSeed, "`seed` of the first run")
+	flags.IntVar(&f.many, "many", 0, "draw `n` networks instead of the nine")
+	flags.IntVar(&f.runs, "runs", 60, fmt.Sprintf("number of runs, with a seed each; with --links %d", defaultLinkRuns))
+	flags.IntVar(&f.connections, "connections", defaultConnections, "bulk connections of each network")
+	flags.IntVar(&f.changeEvery, "change-every", 0, "draw what the modes of a network bring again after `n` connections in the mean; 0: never")
+	flags.Float64Var(&f.explore, "explore", defaultExplore, "`share` of the bytes that may be carried to compare modes")
+	flags.StringVar(&f.start, "start", "multipath", "`mode` of networks that nothing is known of: multipath or best")
+	flags.IntVar(&f.links, "links", 0, "have networks share `n` egress links of limited capacity")
+	flags.IntVar(&f.servers, "servers", 10, "number of servers that share the links")
+	flags.IntVar(&f.spray, "spray", 0, "simulate downloads to `n` drawn networks packet by packet, each path alone and sprayed")
+	flags.BoolVar(&f.pairs, "pairs", false, "draw networks with two paths as those of egress peers (with --spray)")
+	flags.Uint64Var(&f.seed, "seed", simrun.FirstSeed, "`seed` of the first run")
 	return c
+}
+
+// check returns a usage error for flags that are wrong or do not fit together.
+func (f simNetworksFlags) check(c *cobra.Command) error {
+	switch {
+	case f.runs < 1 || f.runs > 10_000 || f.many < 0 || f.many > 10_000:
+		return cli.Usage(c, fmt.Errorf("--runs must be from 1 and --many from 0 to 10000, got %d and %d", f.runs, f.many))
+	case f.connections < leastConnections || f.connections > 100_000:
+		return cli.Usage(c, fmt.Errorf("--connections must be from %d to 100000, got %d", leastConnections, f.connections))
+	case f.changeEvery < 0:
+		return cli.Usage(c, fmt.Errorf("--change-every must not be negative, got %d", f.changeEvery))
+	case !(f.explore >= 0 && f.explore <= 1):
+		return cli.Usage(c, fmt.Errorf("--explore must be from 0 to 1, got %g", f.explore))
+	case f.start != "multipath" && f.start != string(belief.Best):
+		return cli.Usage(c, fmt.Errorf("--start must be multipath or best, got %q", f.start))
+	case f.links != 0 && (f.links < 2 || f.links > belief.MaxModes-1):
+		return cli.Usage(c, fmt.Errorf("--links must be from 2 to %d, got %d", belief.MaxModes-1, f.links))
+	case f.servers < 1 || f.servers > 1000:
+		return cli.Usage(c, fmt.Errorf("--servers must be from 1 to 1000, got %d", f.servers))
+	case f.links == 0 && c.Flags().Changed("servers"):
+		return cli.Usage(c, errors.New("--servers needs --links"))
+	case f.links != 0 && c.Flags().Changed("start"):
+		return cli.Usage(c, errors.New("with --links, networks start with the best path"))
+	case f.pairs && f.spray == 0:
+		return cli.Usage(c, errors.New("--pairs needs --spray"))
+	case f.spray < 0 || f.spray > 10_000:
+		return cli.Usage(c, fmt.Errorf("--spray must be from 0 to 10000, got %d", f.spray))
+	}
+	return nil
+}
+
+// simulateNetworks simulates what the flags say, and prints it.
+func (a *app) simulateNetworks(c *cobra.Command, f simNetworksFlags) error {
+	if f.spray > 0 {
+		return a.simSpray(c.Context(), simrun.SprayOptions{Seed: f.seed, Count: f.spray, Pairs: f.pairs, Packets: sprayPackets})
+	}
+	if f.links > 0 {
+		if !c.Flags().Changed("runs") {
+			f.runs = defaultLinkRuns
+		}
+		return a.simLinks(c.Context(), f.runs, networks.LinkOptions{
+			Seed: f.seed, Networks: cmp.Or(f.many, defaultLinkNetworks), Servers: f.servers, Links: f.links,
+			Length: time.Duration(f.connections) * time.Minute, ChangeEvery: time.Duration(f.changeEvery) * time.Minute, Explore: f.explore,
+		})
+	}
+	kinds := networks.Nine
+	if f.many > 0 {
+		kinds = networks.Many(f.many, rand.New(rand.NewPCG(f.seed, 0)))
+	}
+	var all [][]networks.Network
+	for i := range f.runs {
+		if c.Context().Err() != nil {
+			return &cli.Failure{What: "simulate networks", Why: errors.New("interrupted")}
+		}
+		all = append(all, networks.Run(kinds, networks.Options{
+			Seed: f.seed + uint64(i), Connections: f.connections, ChangeEvery: f.changeEvery, Explore: f.explore, Start: belief.Mode(f.start),
+		}))
+	}
+	if err := a.printNetworks(networks.Summarize(all), f.many == 0); err != nil {
+		return err
+	}
+	return a.printOverSingle(networks.OverSingle(all))
 }
 
 // simLinks simulates networks that share links, and prints a table.
