@@ -84,33 +84,9 @@ func (c *Client) Paired(ctx context.Context, modes [2]Mode, orders [][2]int, pha
 		return nil, err
 	case <-begun:
 	}
-	// spans are the times of phases that count, since the request.
-	type span struct{ from, to time.Duration }
-	spans := make([][2]span, len(orders))
-	latencies := make([][2][]time.Duration, len(orders))
-	var failed error
-	for i, order := range orders {
-		for j, mode := range order {
-			at := phase + time.Duration(2*i+j)*phase
-			if err := sleep(loading, started.Add(at)); err != nil {
-				failed = err
-				break
-			}
-			name, _ := modes[mode].Switched()
-			if _, err := c.short(loading, http.MethodPost, c.path("deliver", name), nil); err != nil {
-				failed = err
-				break
-			}
-			end := at + phase
-			spans[i][mode] = span{max(at, time.Since(started)) + settling(phase), end}
-			during, stop := context.WithDeadline(loading, started.Add(end-Interval))
-			latencies[i][mode], _ = p.series(during, 0, pingEvery) // without answers there is goodput
-			stop()
-		}
-		if failed != nil {
-			ended()
-			break
-		}
+	phases, failed := c.switchModes(loading, p, started, modes, orders, phase)
+	if failed != nil {
+		ended()
 	}
 	err = <-fetched
 	if failed != nil {
@@ -125,23 +101,62 @@ func (c *Client) Paired(ctx context.Context, modes [2]Mode, orders [][2]int, pha
 	trials := make([][2]Trial, len(orders))
 	for i := range trials {
 		for mode := range trials[i] {
-			t := Trial{Subflows: report.Subflows, Idle: latencyOf(idle), Loaded: latencyOf(latencies[i][mode])}
-			for _, s := range report.Series {
-				if s.At >= spans[i][mode].from && s.At+Interval <= spans[i][mode].to {
-					t.Series = append(t.Series, s.Bytes)
-					t.Bytes += s.Bytes
-					t.Duration += Interval
-					t.LongestGap = max(t.LongestGap, s.Gap)
-				}
-			}
+			t := phases[i][mode].trial(&report)
 			if t.Bytes == 0 {
 				return nil, fmt.Errorf("nothing arrived in pair %d", i+1)
 			}
-			t.GoodputBps = float64(t.Bytes) * 8 / t.Duration.Seconds()
+			t.Idle = latencyOf(idle)
 			trials[i][mode] = t
 		}
 	}
 	return trials[1:], nil
+}
+
+// pairedPhase is a phase of a connection in one mode: the time that counts, since the request, and
+// the latencies in it.
+type pairedPhase struct {
+	from, to  time.Duration
+	latencies []time.Duration
+}
+
+// switchModes switches a connection that started at a time, and measures latencies in each phase.
+func (c *Client) switchModes(ctx context.Context, p *pinger, started time.Time, modes [2]Mode, orders [][2]int, phase time.Duration) ([][2]pairedPhase, error) {
+	phases := make([][2]pairedPhase, len(orders))
+	for i, order := range orders {
+		for j, mode := range order {
+			at := phase + time.Duration(2*i+j)*phase
+			if err := sleep(ctx, started.Add(at)); err != nil {
+				return nil, err
+			}
+			name, _ := modes[mode].Switched()
+			if _, err := c.short(ctx, http.MethodPost, c.path("deliver", name), nil); err != nil {
+				return nil, err
+			}
+			f := &phases[i][mode]
+			f.from, f.to = max(at, time.Since(started))+settling(phase), at+phase
+			during, stop := context.WithDeadline(ctx, started.Add(f.to-Interval))
+			f.latencies, _ = p.series(during, 0, pingEvery) // without answers there is goodput
+			stop()
+		}
+	}
+	return phases, nil
+}
+
+// trial returns what arrived in a phase.
+func (p *pairedPhase) trial(r *traffic.Report) Trial {
+	t := Trial{Subflows: r.Subflows, Loaded: latencyOf(p.latencies)}
+	for _, s := range r.Series {
+		if s.At >= p.from && s.At+Interval <= p.to {
+			t.Series = append(t.Series, s.Bytes)
+			t.Bytes += s.Bytes
+			t.Duration += Interval
+			t.LongestGap = max(t.LongestGap, s.Gap)
+		}
+	}
+	if t.Duration > 0 {
+		t.GoodputBps = float64(t.Bytes) * 8 / t.Duration.Seconds()
+	}
+	return t
 }
 
 // sleep waits until a time.
