@@ -112,33 +112,39 @@ func (s *Spec) Select(l Selection) (*Spec, error) {
 			e.notRun = append(e.notRun, x)
 		}
 	}
-	var figures []Figure
-	for _, figure := range s.Experiment.Figures {
-		f := figure
-		all := f.Kind == FigureBars && f.Traffic == "" // those that are selected
-		f.Traffic = f.TrafficOf(s.Experiment)
-		f.Transports = slices.DeleteFunc(f.TransportsOf(s.Experiment), func(name string) bool { return !transports[name] })
-		if all {
-			f.Traffic = ""
-		}
-		// Patterns that select none of what is left would be faults.
-		f.Cases = slices.DeleteFunc(slices.Clone(f.Cases), func(pattern string) bool {
-			return !slices.ContainsFunc(e.Cases, func(c Case) bool { return matches(pattern, c.Name) })
-		})
-		if len(f.Cases) == 0 && len(figure.Cases) > 0 {
-			continue
-		}
-		if f.X != "" && !slices.ContainsFunc(e.Cases, f.Selects) {
-			continue
-		}
-		if (all || kinds[f.Traffic]) && len(f.Transports) > 0 && !slices.ContainsFunc(f.AllMetrics(), lacks) && (!f.Bursts() || cases[f.Case]) {
-			figures = append(figures, f)
+	e.Figures = nil
+	for _, f := range s.Experiment.Figures {
+		if f, ok := e.selectFigure(f, s.Experiment); ok && !slices.ContainsFunc(f.AllMetrics(), lacks) {
+			e.Figures = append(e.Figures, f)
 		}
 	}
-	e.Figures = figures
 	same := *s
 	same.Experiment = &e
 	return &same, nil
+}
+
+// selectFigure returns a figure of all cells with those that were selected. It returns false if
+// some that the figure needs are left out.
+func (e *Experiment) selectFigure(f Figure, all *Experiment) (Figure, bool) {
+	anyTraffic := f.Kind == FigureBars && f.Traffic == "" // that is selected
+	if !anyTraffic {
+		f.Traffic = f.TrafficOf(all)
+	}
+	f.Transports = slices.DeleteFunc(f.TransportsOf(all), func(name string) bool { _, left := e.Transports[name]; return !left })
+	// Patterns that select none of what is left would be faults.
+	hadCases := len(f.Cases) > 0
+	f.Cases = slices.DeleteFunc(slices.Clone(f.Cases), func(pattern string) bool {
+		return !slices.ContainsFunc(e.Cases, func(c Case) bool { return matches(pattern, c.Name) })
+	})
+	switch {
+	case hadCases && len(f.Cases) == 0, len(f.Transports) == 0, !anyTraffic && e.Traffic[f.Traffic] == nil:
+		return f, false
+	case f.X != "" && !slices.ContainsFunc(e.Cases, f.Selects):
+		return f, false
+	case f.Bursts() && !slices.ContainsFunc(e.Cases, func(c Case) bool { return c.Name == f.Case }):
+		return f, false
+	}
+	return f, true
 }
 
 // evaluable reports whether the expectation selects one of the cells, and whether all cells that
