@@ -143,6 +143,21 @@ func (f measureRunFlags) plan(server string) (measurement.Plan, error) {
 	return p, p.Check()
 }
 
+// checkRun returns an error for flags that do not fit together.
+func (f measureRunFlags) checkRun(c *cobra.Command, server string) error {
+	switch {
+	case f.maxTime < 0:
+		return cli.Invalid("--max-time", f.maxTime.String(), "a time like 30m")
+	case f.resume == "" && server == "":
+		return cli.Usage(c, errors.New("want the URL of a server, or --resume with a directory"))
+	case f.resume != "" && (server != "" || f.out != ""):
+		return cli.Usage(c, errors.New("--resume goes on with the server and the directory that it has: name no others"))
+	case f.resume == "" && f.out == "" && !f.check:
+		return cli.Usage(c, errors.New("want --out with a directory for the trials"))
+	}
+	return nil
+}
+
 func (a *app) measureRun(c *cobra.Command, server string, f measureRunFlags) (err error) {
 	ctx := c.Context()
 	var key []byte
@@ -157,15 +172,8 @@ func (a *app) measureRun(c *cobra.Command, server string, f measureRunFlags) (er
 			return cli.Invalid("--max-bytes", f.maxBytes, "a size like 2GB")
 		}
 	}
-	switch {
-	case f.maxTime < 0:
-		return cli.Invalid("--max-time", f.maxTime.String(), "a time like 30m")
-	case f.resume == "" && server == "":
-		return cli.Usage(c, errors.New("want the URL of a server, or --resume with a directory"))
-	case f.resume != "" && (server != "" || f.out != ""):
-		return cli.Usage(c, errors.New("--resume goes on with the server and the directory that it has: name no others"))
-	case f.resume == "" && f.out == "" && !f.check:
-		return cli.Usage(c, errors.New("want --out with a directory for the trials"))
+	if err := f.checkRun(c, server); err != nil {
+		return err
 	}
 	dir := f.out
 	var store *measurement.Store
@@ -219,6 +227,11 @@ func (a *app) measureRun(c *cobra.Command, server string, f measureRunFlags) (er
 		failure.Do = strings.TrimPrefix(failure.Do+", and "+again, ", and ")
 		return failure
 	}
+	return a.printMeasurement(ctx, store, dir, stop)
+}
+
+// printMeasurement prints what the trials of a store say, after they ended for a reason.
+func (a *app) printMeasurement(ctx context.Context, store *measurement.Store, dir string, stop measurement.Stop) error {
 	rows, err := store.Rows(ctx)
 	if err != nil {
 		return storeFailure("read measurement", dir, err)
