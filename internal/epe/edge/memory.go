@@ -4,20 +4,15 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/tabane/tabane/internal/daemon/control"
 	"github.com/tabane/tabane/internal/epe/selection"
 	"github.com/tabane/tabane/internal/kernel/statefile"
 )
 
-// memoryFile is where the daemon keeps what connections learned of paths: beside its socket, in a
-// directory that is kept over restarts.
-func (c *Config) memoryFile() string {
-	return strings.TrimSuffix(control.Path(c.Control, "edge"), ".sock") + ".paths"
-}
+// memoryFile is where the daemon keeps what connections learned of paths.
+func (c *Config) memoryFile() string { return c.stateFile(".paths") }
 
 // memory keeps what connections learned of paths in a file. It is written in a goroutine of its
 // own.

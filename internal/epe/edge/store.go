@@ -24,9 +24,12 @@ const (
 	maxStoreSize = 2 << 30
 )
 
-// NetworksFile is where the daemon keeps what is known of networks: beside its socket.
-func (c *Config) NetworksFile() string {
-	return strings.TrimSuffix(control.Path(c.Control, "edge"), ".sock") + ".networks"
+// NetworksFile is where the daemon keeps what is known of networks.
+func (c *Config) NetworksFile() string { return c.stateFile(".networks") }
+
+// stateFile is a file beside the daemon's socket, in a directory that is kept over restarts.
+func (c *Config) stateFile(suffix string) string {
+	return strings.TrimSuffix(control.Path(c.Control, "edge"), ".sock") + suffix
 }
 
 // readNetworks adds what a previous instance knew. What cannot be read is moved aside.
