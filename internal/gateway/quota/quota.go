@@ -196,8 +196,8 @@ const mostBytes = 1 << 60
 
 func sum(a, b uint64) uint64 { return min(a+min(b, mostBytes), mostBytes) }
 
-// Reserve returns the account as if it had that many bytes more. Whoever keeps it so beforehand
-// loses none when it is killed.
+// Reserve returns the account as if it had that many bytes more. A daemon that stores it so
+// beforehand counts no byte too few when it is killed.
 func (a *Account) Reserve(bytes uint64) Account {
 	kept := Account{Day: a.Day, Months: slices.Clone(a.Months)}
 	if len(kept.Months) > 0 {

@@ -9,8 +9,8 @@ import (
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 )
 
-// The source of an authentic message can be that of somebody else: a peer can forge it, and so can
-// whoever forwards the message. So an address of a path is proved before packets follow it, as in
+// The source of an authentic message can be that of another host: a peer can forge it, and so can
+// a router that forwards the message. So an address of a path is proved before packets follow it, as in
 // QUIC (RFC 9000, sections 8 and 9.3): the peer has to answer a probe with a random number that was
 // sent there. Until then packets go to the address that was proved before, and only probes and
 // answers to probes to the new one, with at most maxAmplification times the bytes that came from
