@@ -23,10 +23,9 @@ const (
 
 // beginning is where the connections of a network begin.
 type beginning struct {
-	// peer is the egress peer; "": the best path. It was considered at a time, and has been so
-	// since.
-	peer              string
-	considered, since time.Time
+	peer       string    // the egress peer; "": the best path
+	since      time.Time // when it changed last
+	considered time.Time // when it was last decided whether it changes
 	// paths are those that were measured, a few.
 	paths []beginPath
 }

@@ -38,8 +38,8 @@ const (
 type delivery struct {
 	rules *deliveryRules
 	// networks has the prefixes that a mode other than the best path applies to: those of rules,
-	// and those that egress peers announce. Of a prefix that no peer of the mode covers it has one
-	// without members.
+	// and those that egress peers announce. That of a prefix which no peer of the mode covers has no
+	// group.
 	networks bart.Table[*delivered]
 	groups   map[string]*group
 	// modes counts the networks in each mode.
@@ -56,7 +56,7 @@ type delivery struct {
 // them.
 type suspension struct {
 	active bool
-	// peers is the number of peers that withdraw in a burst: the members stay out as long.
+	// peers is the number of peers that withdraw in a burst: the members stay out until it is 0.
 	peers int
 	// moved are the networks whose delivery has changed since. The routes of some may not be in the
 	// kernel yet, which has their previous ones, to the groups that members were taken out of.
@@ -82,7 +82,7 @@ type delivered struct {
 // uptime is a time since the start, whatever the wall clock has done.
 func (e *egress) uptime(now time.Time) time.Duration { return now.Sub(e.start) }
 
-// lasts is for how long the delivery of a network has been so.
+// lasts is the time since the last change of the delivery of a network.
 func (e *egress) lasts(n *delivered, now time.Time) time.Duration { return e.uptime(now) - n.since }
 
 // member is a peer of a group.
@@ -110,8 +110,10 @@ type group struct {
 	left []member
 }
 
-// made reports whether a group has a nexthop object of its own.
-func (e *egress) made(g *group) bool { return g.sprayed == nil && g.id != e.delivering[g.sids[0]].ID }
+// ownsNexthop reports whether a group has a nexthop object of its own.
+func (e *egress) ownsNexthop(g *group) bool {
+	return g.sprayed == nil && g.id != e.delivering[g.sids[0]].ID
+}
 
 // deliveryRules are the rules of a configuration.
 type deliveryRules struct {
@@ -134,7 +136,8 @@ type deliveryRule struct {
 	believed belief.Mode
 	// peers are those of the mode by name, with their weights.
 	peers []weighted
-	// auto: the mode is the one that measured best, which follows from another such rule.
+	// auto: the mode is what measured best. A configured rule has none yet; chosen returns the rule
+	// with it.
 	auto bool
 	// spray: packets of a connection are sent through several of them, the first one before others.
 	spray bool
@@ -315,7 +318,7 @@ func (e *egress) suspend(gone func(member) bool) (found bool) {
 	for _, g := range e.delivery.groups {
 		present := g.present()
 		left := slices.DeleteFunc(slices.Clone(present), gone)
-		if len(left) > 0 && len(left) < len(present) && (e.made(g) || g.sprayed != nil) {
+		if len(left) > 0 && len(left) < len(present) && (e.ownsNexthop(g) || g.sprayed != nil) {
 			g.left, found = left, true
 			e.setGroup(g)
 		}
@@ -366,7 +369,7 @@ func (e *egress) setGroup(g *group) {
 	switch {
 	case g.sprayed != nil:
 		e.setSprayed(g)
-	case !e.made(g):
+	case !e.ownsNexthop(g):
 	case e.delivery.rules.dry:
 		e.kernel.Delete(o.Key())
 	default:
@@ -641,7 +644,7 @@ func (e *egress) releaseGroup(g *group) {
 	}
 	delete(e.delivery.groups, g.key)
 	e.releaseSprayed(g)
-	if e.made(g) {
+	if e.ownsNexthop(g) {
 		e.kernel.Delete(route.NexthopGroup{ID: g.id}.Key())
 		if s := &e.delivery.suspended; s.active {
 			s.ids = append(s.ids, g.id)

@@ -27,14 +27,14 @@ import (
 // measured otherwise.
 
 const (
-	// loadsEvery is how often it is looked whether something is to be decided.
+	// loadsEvery is how often the edge checks whether a link is full, or has room again.
 	loadsEvery = time.Second
 	// measureFor is how long the connections of networks are measured for a decision.
 	measureFor = time.Second
 	// maxReports bounds the reports that are kept.
 	maxReports = 4096
-	// namedLoss is what a network is said to lose without the egress peers that the configuration
-	// names for it: it leaves a link after all that may choose.
+	// namedLoss is the share that a network counts as losing without the egress peers that the
+	// configuration names for it: all, so that it is the last one to leave a full link.
 	namedLoss = 1
 )
 

@@ -70,7 +70,7 @@ func (e *egress) locatorRules() (rules []route.Object) {
 	return rules
 }
 
-// sprayingRules are those that packets are sprayed with.
+// sprayingRules are the rules for packets to SIDs, and those for the marks of all peers.
 func (e *egress) sprayingRules() []route.Object {
 	rules := e.locatorRules()
 	for _, p := range e.byIndex {
@@ -110,10 +110,9 @@ func (e *egress) stopSpraying() bool {
 	return true
 }
 
-// leaveFirst has the kernel no longer use what a network has lost before a program for what is left
-// is loaded: that takes milliseconds, more where many networks lose some, and the routes that were
-// withdrawn are only queued. The groups leave out the members that are not among those left, so
-// that nothing is sent after them.
+// leaveFirst takes the peers that a network has lost out of all groups, before a program for those
+// that are left is loaded: that takes milliseconds, more where many networks lose some, and the
+// withdrawals are only queued, so that packets would leave to these peers meanwhile.
 func (e *egress) leaveFirst(old *group, left []member) {
 	if old != nil {
 		e.suspend(func(m member) bool {
@@ -136,7 +135,7 @@ func (e *egress) newSprayed(g *group, rule *deliveryRule) {
 		g.id = first
 	}
 	g.sprayed = s
-	err := e.sprayer.Set(s.plan, s.of(g))
+	err := e.sprayer.Set(s.plan, g.plan())
 	if err == nil {
 		s.program, err = e.sprayer.Program(s.plan)
 	}
@@ -156,9 +155,9 @@ func (e *egress) newPlanID(rule *deliveryRule) (id uint32) {
 	return id
 }
 
-// of returns the plan of a group.
-func (s *sprayed) of(g *group) spray.Plan {
-	p := spray.Plan{Rule: s.rule}
+// plan returns the plan of a group that is sprayed, for its present members.
+func (g *group) plan() spray.Plan {
+	p := spray.Plan{Rule: g.sprayed.rule}
 	for _, m := range g.present() {
 		p.Marks[m.path] = m.peer.mark()
 	}
@@ -167,7 +166,7 @@ func (s *sprayed) of(g *group) spray.Plan {
 
 // setSprayed applies the present members of a group, at once for all its routes.
 func (e *egress) setSprayed(g *group) {
-	g.unsprayed = e.sprayer.Set(g.sprayed.plan, g.sprayed.of(g))
+	g.unsprayed = e.sprayer.Set(g.sprayed.plan, g.plan())
 }
 
 // releaseSprayed ends the use of the plan of a group.

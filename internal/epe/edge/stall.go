@@ -50,8 +50,8 @@ type stalled struct {
 	pause time.Duration
 }
 
-// standing is how the connections over a path stand since a first sample.
-type standing struct {
+// pathProgress is what the connections over a path did since a first sample.
+type pathProgress struct {
 	progressed bool
 	waiting    sample
 	// established: some that wait are.
@@ -90,10 +90,10 @@ func (n *delivered) spread() bool {
 // waits reports whether the socket waits for the other end.
 func (s socket) waits() bool { return s.inFlight > 0 || s.retried }
 
-// standings returns how the connections over each path stand: by the SID, not valid for one that is
+// progress returns what the connections over each path did: by the SID, not valid for one that is
 // not known or the only one.
-func (e *egress) standings(first, at sample) map[netip.Addr]*standing {
-	paths := map[netip.Addr]*standing{}
+func (e *egress) progress(first, at sample) map[netip.Addr]*pathProgress {
+	paths := map[netip.Addr]*pathProgress{}
 	for ends, c := range at {
 		before, there := first[ends]
 		if !there && e.isEPE(ends.Local.Addr()) {
@@ -101,7 +101,7 @@ func (e *egress) standings(first, at sample) map[netip.Addr]*standing {
 		}
 		p := paths[c.sid]
 		if p == nil {
-			p = &standing{waiting: sample{}}
+			p = &pathProgress{waiting: sample{}}
 			paths[c.sid] = p
 		}
 		switch {
@@ -127,7 +127,7 @@ func (e *egress) suspected(now time.Time, prefix netip.Prefix, s *suspect, at sa
 		}
 		return
 	}
-	paths := e.standings(s.first, at)
+	paths := e.progress(s.first, at)
 	dead, waiting, clients, established := []netip.Addr{}, sample{}, map[netip.Addr]bool{}, false
 	for sid, p := range paths {
 		if p.progressed || len(p.waiting) == 0 {
