@@ -57,14 +57,9 @@ type Edge struct {
 	log    *slog.Logger
 	daemon *daemon.Daemon
 	egress *egress
-	mptcp  *mptcp.Conn
-	// owned are the EPE addresses, including those of a previous instance; their endpoints may
-	// be removed.
-	owned map[netip.Addr]bool
-	// announced is set while the endpoints in offered are configured in the kernel's path
-	// manager.
-	announced bool
-	offered   []mptcp.Endpoint
+	announcing
+	routeReports
+	observing
 
 	// counters are the kernel's at the start.
 	counters mptcp.Counters
@@ -72,25 +67,11 @@ type Edge struct {
 	paths *pathmanager.Manager
 	// memory keeps what connections learned of paths; nil without paths.
 	memory *memory
-	// pending are routes not yet known to be in the kernel; their addresses are not announced.
-	pending map[peerPrefix]pathmanager.Route
-	// inherited are routes that a previous instance left in the kernel. They remain until all
-	// reflectors have advertised their routes.
-	inherited prefixSet
-	// reports are collected for the path manager; examined is the version of the kernel's state in
-	// which the pending routes were examined.
-	reports         []pathmanager.Change
-	examinedVersion uint64
 	// restarted is set if a previous instance left objects in the kernel.
 	restarted  bool
 	quietTimer *time.Timer
 	hashing    hashing
-	// observer reports connections; nil unless a mode is auto. namespace is that of the edge,
-	// groups the root of control groups, nil if there is none.
-	observer  *observer
-	namespace *netns.Handle
-	groups    *os.File
-	sprayer   *spray.Sprayer // nil: no mode needs it, or this host cannot do it
+	sprayer    *spray.Sprayer // nil: no mode needs it, or this host cannot do it
 	// keepsSprayer: a new configuration is about to need the sprayer.
 	keepsSprayer bool
 	// sharer shares what is measured; nil unless the delivery has a store.
@@ -102,6 +83,38 @@ type Edge struct {
 	// updated are the routes for which an update was received while the routes of added peers
 	// are being read; nil otherwise.
 	updated map[pathKey]bool
+}
+
+// announcing is what the kernel's path manager has of the EPE addresses.
+type announcing struct {
+	mptcp *mptcp.Conn
+	// owned are the EPE addresses, including those of a previous instance; their endpoints may
+	// be removed.
+	owned map[netip.Addr]bool
+	// announced is set while the endpoints in offered are configured, or with the path manager of
+	// the edge, once the addresses can be announced.
+	announced bool
+	offered   []mptcp.Endpoint
+}
+
+// routeReports are the routes of egress peers, as far as the path manager is not informed of them.
+type routeReports struct {
+	// pending are routes not yet known to be in the kernel; their addresses are not announced.
+	pending map[peerPrefix]pathmanager.Route
+	// examinedVersion is the version of the kernel's state in which pending was examined.
+	examinedVersion uint64
+	// inherited are routes that a previous instance left in the kernel. They remain until all
+	// reflectors have advertised their routes.
+	inherited prefixSet
+	// reports are collected for the path manager.
+	reports []pathmanager.Change
+}
+
+// observing is what the connections of networks are observed with.
+type observing struct {
+	observer  *observer     // nil unless a mode needs it
+	namespace *netns.Handle // of the edge
+	groups    *os.File      // the root of control groups; nil if there is none
 }
 
 type peerPrefix struct {
@@ -170,9 +183,9 @@ func New(ctx context.Context, o Options) (*Edge, error) {
 		return nil, errors.Join(err, endpoints.Close())
 	}
 	e := &Edge{
-		config: o.Config, keep: o.Keep, log: o.Log, daemon: d, mptcp: endpoints,
-		owned:   map[netip.Addr]bool{},
-		pending: map[peerPrefix]pathmanager.Route{}, inherited: prefixSet{},
+		config: o.Config, keep: o.Keep, log: o.Log, daemon: d,
+		announcing:   announcing{mptcp: endpoints, owned: map[netip.Addr]bool{}},
+		routeReports: routeReports{pending: map[peerPrefix]pathmanager.Route{}, inherited: prefixSet{}},
 	}
 	// A daemon drops the capability that this may need, and a reload may turn auto on.
 	if e.groups, err = outcome.Groups(); err != nil {
