@@ -79,7 +79,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, condition int, f 
 	f(v)
 }
 
-// content is what the templates show.
+// view is what the templates show.
 type view struct {
 	W       *words
 	Title   string
@@ -109,7 +109,7 @@ type step struct {
 	Text  string
 }
 
-// content returns what all pages have.
+// view returns what all pages have.
 func (v *visit) view(heading string) view {
 	c := view{W: v.words, Title: v.words.title(v.config.Title), Contact: v.config.Contact, Heading: heading, Total: v.total()}
 	if v.session != nil {

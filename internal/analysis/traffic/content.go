@@ -22,7 +22,7 @@ var pattern = sync.OnceValue(func() []byte {
 	return p
 })
 
-// content generates size bytes as they are read. Each offset always has the same byte.
+// filler generates size bytes as they are read. Each offset always has the same byte.
 type filler struct {
 	size, at int64
 }

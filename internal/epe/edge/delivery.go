@@ -536,7 +536,7 @@ func (e *egress) members(rule *deliveryRule, prefix netip.Prefix) (members []mem
 }
 
 // insideItself reports whether packets to a SID could follow the delivery to a prefix, and be
-// encapsulated again: the prefix has the SID, and BGP no longer route to it.
+// encapsulated again: the prefix has the SID, and BGP has no more specific route to it.
 func (e *egress) insideItself(sid netip.Addr, prefix netip.Prefix) bool {
 	return prefix.Contains(sid) && longest(e.locators.known, sid) <= prefix.Bits()
 }

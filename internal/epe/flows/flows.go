@@ -129,9 +129,9 @@ type Watcher struct {
 	mu sync.Mutex
 	t  *tracker
 	// next and nextSockets are the earliest times of the next read of counters and sockets;
-	// deaf is the error after which sockets are no longer read.
+	// socketsErr is the error after which sockets are no longer read.
 	next, nextSockets time.Time
-	deaf              error
+	socketsErr        error
 
 	// attached follows the interfaces of the namespace, unless it is nil; failed are those whose
 	// fault was logged.
@@ -306,7 +306,7 @@ func (w *Watcher) read(now time.Time, elapsed time.Duration) error {
 
 // join reads the sockets if there are TCP flows and the share for sockets allows it.
 func (w *Watcher) join(now time.Time) {
-	if w.deaf != nil || now.Before(w.nextSockets) {
+	if w.socketsErr != nil || now.Before(w.nextSockets) {
 		return
 	}
 	families := w.t.families()
@@ -322,7 +322,7 @@ func (w *Watcher) join(now time.Time) {
 		}
 		if err != nil {
 			// Counting continues without sockets.
-			w.deaf = err
+			w.socketsErr = err
 			w.options.Log.Warn("flows are shown without connections and TCP metrics; the kernel needs CONFIG_INET_TCP_DIAG and CONFIG_INET_MPTCP_DIAG", "err", err)
 			return
 		}

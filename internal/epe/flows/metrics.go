@@ -142,8 +142,8 @@ func (w *Watcher) Status() any {
 		Interfaces: w.options.Interfaces, Interval: w.options.Interval.String(), Flows: len(w.t.flows),
 		Connections: len(w.t.connections), Sockets: "read", Unparsed: unparsed(&w.t.snapshot),
 	}
-	if w.deaf != nil {
-		s.Sockets = w.deaf.Error()
+	if w.socketsErr != nil {
+		s.Sockets = w.socketsErr.Error()
 	}
 	return s
 }

@@ -99,11 +99,11 @@ type Plane struct {
 
 // routing is an immutable view of the configuration.
 type routing struct {
-	table  bart.Table[*peer] // nil: of addresses of nobody
+	table  bart.Table[*peer] // nil: of addresses that no peer has
 	policy dataplane.Policy
 	lines  []*line
 	peers  []*peer
-	// same: all rules hold packets alike.
+	// uniformHold: all rules hold packets alike.
 	uniformHold bool
 }
 

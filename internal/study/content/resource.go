@@ -189,7 +189,7 @@ func (w *World) document(s Service) Resource {
 	return Resource{Type: mediaTypes["html"], Constant: true, Localized: true, Size: b.Len(), body: func() []byte { return bytes.Clone(b.Bytes()) }}
 }
 
-// picture returns an image.
+// resource returns an image.
 func (p picture) resource(draw func() []byte) (Resource, error) {
 	return Resource{Type: "image/png", Constant: true, Size: p.size(), body: draw}, nil
 }

@@ -30,7 +30,7 @@ type image struct {
 // newCache returns a cache of images of limit bytes in total.
 func newCache(limit int) *cache { return &cache{limit: limit, images: map[string]*list.Element{}} }
 
-// content returns an image, which the caller must not change.
+// rendered returns an image, which the caller must not change.
 func (c *cache) rendered(path string, r content.Resource) rendered { return c.find(path, r).draw() }
 
 // find returns the image of a path, and makes room for it.
@@ -53,7 +53,7 @@ func (c *cache) find(path string, r content.Resource) *image {
 	return i
 }
 
-// content is a body with its entity tag.
+// rendered is a body with its entity tag.
 type rendered struct {
 	body []byte
 	tag  string
