@@ -11,7 +11,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -217,11 +219,7 @@ func (s *Speaker) Stop() {
 func (s *Speaker) all() []*neighbor {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	list := make([]*neighbor, 0, len(s.neighbors))
-	for _, n := range s.neighbors {
-		list = append(list, n)
-	}
-	return list
+	return slices.Collect(maps.Values(s.neighbors))
 }
 
 // slice is the number of routes that are processed with mu held.

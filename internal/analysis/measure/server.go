@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -526,10 +527,7 @@ func (s *Server) deliver(w http.ResponseWriter, r *http.Request) {
 	}
 	defer done()
 	s.mu.Lock()
-	var running []*transfer
-	for t := range one.running {
-		running = append(running, t)
-	}
+	running := slices.Collect(maps.Keys(one.running))
 	s.mu.Unlock()
 	if len(running) == 0 {
 		http.Error(w, "nothing is being sent: the transfer has ended, or reached the limit of the server", http.StatusConflict)

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -102,10 +104,7 @@ func (d *Detector) Close() {
 	defer d.calls.Unlock()
 	d.closed = true
 	d.mu.Lock()
-	names := make([]string, 0, len(d.neighbors))
-	for name := range d.neighbors {
-		names = append(names, name)
-	}
+	names := slices.Collect(maps.Keys(d.neighbors))
 	d.mu.Unlock()
 	for _, name := range names {
 		d.remove(name)

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -276,12 +277,7 @@ func (c *controller) fill(b []byte) []byte {
 }
 
 func sorted(of map[netip.Addr]Segment) []netip.Addr {
-	list := make([]netip.Addr, 0, len(of))
-	for sid := range of {
-		list = append(list, sid)
-	}
-	slices.SortFunc(list, netip.Addr.Compare)
-	return list
+	return slices.SortedFunc(maps.Keys(of), netip.Addr.Compare)
 }
 
 // String is the segment in a log.

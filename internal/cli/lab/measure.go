@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -594,12 +595,8 @@ func portOf(server string) string {
 
 // isStoreError reports whether a run ended because of its store.
 func isStoreError(err error) bool {
-	for _, known := range []error{database.ErrFull, database.ErrLocked, database.ErrNotWrite, database.ErrForeign, database.ErrVersion} {
-		if errors.Is(err, known) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]error{database.ErrFull, database.ErrLocked, database.ErrNotWrite, database.ErrForeign, database.ErrVersion},
+		func(known error) bool { return errors.Is(err, known) })
 }
 
 func storeFailure(what, dir string, err error) error {

@@ -3,6 +3,7 @@ package lab
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -142,12 +143,7 @@ func (s *screen) draw() {
 	}
 	e := s.last
 	lines := []string{fmt.Sprintf("%d of %d runs done, %s elapsed, about %s to go", e.Done, e.Total, clock(e.Elapsed), clock(e.ETA))}
-	names := make([]string, 0, len(s.labs))
-	for name := range s.labs {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(s.labs)) {
 		l := s.labs[name]
 		line := fmt.Sprintf("  %-16s %-36s", name, l.doing)
 		if !l.meter.Empty() {

@@ -332,12 +332,7 @@ func (c *connection) removeAddress(a *announcement) {
 
 // uses reports whether the connection has a subflow on a peer's address.
 func (c *connection) uses(peer int) bool {
-	for _, s := range c.subflows {
-		if s.peer == peer && !s.closing {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.subflows, func(s *subflow) bool { return s.peer == peer && !s.closing })
 }
 
 // subflowsOn returns the subflows on a peer's address, and whether the connection has other

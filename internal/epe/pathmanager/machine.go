@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -291,9 +292,7 @@ func (m *machine) changeRoute(now time.Time, peer int, prefix netip.Prefix, r Ro
 		p.routes.Insert(prefix, r)
 	}
 	for _, same := range m.clients.Subnets(prefix) {
-		for c := range same {
-			affected = append(affected, c)
-		}
+		affected = slices.AppendSeq(affected, maps.Keys(same))
 	}
 	return affected
 }

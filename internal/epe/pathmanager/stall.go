@@ -2,6 +2,7 @@ package pathmanager
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/tabane/tabane/internal/epe/selection"
@@ -185,12 +186,9 @@ func (d *stallDetector) isStalled(now time.Time, p *progress, siblings []*progre
 // otherProgresses reports whether another subflow of the connection progressed well after p went
 // silent, and is not silent itself.
 func otherProgresses(now time.Time, p *progress, siblings []*progress, silence time.Duration) bool {
-	for _, other := range siblings {
-		if other != p && selection.ProgressesBeside(other.lastAck.Sub(p.waitingSince), other.silence(now), silence) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(siblings, func(other *progress) bool {
+		return other != p && selection.ProgressesBeside(other.lastAck.Sub(p.waitingSince), other.silence(now), silence)
+	})
 }
 
 // pathProgresses reports whether another connection of the same client progressed over the path of

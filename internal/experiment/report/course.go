@@ -3,6 +3,7 @@ package report
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -67,11 +68,7 @@ func courseFigure(all []series, spec *scenario.Spec, name string) (figure, error
 	if end == 0 {
 		end = 1
 	}
-	sorted := make([]string, 0, len(names))
-	for n := range names {
-		sorted = append(sorted, n)
-	}
-	slices.Sort(sorted)
+	sorted := slices.Sorted(maps.Keys(names))
 	for i, n := range sorted {
 		names[n] = i
 	}

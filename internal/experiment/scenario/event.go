@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/tabane/tabane/internal/base/fault"
@@ -209,12 +210,7 @@ func (e Event) last(quick bool) time.Duration {
 
 // HasEvents reports whether any case has events.
 func (e *Experiment) HasEvents() bool {
-	for _, c := range e.Cases {
-		if len(c.Events) > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(e.Cases, func(c Case) bool { return len(c.Events) > 0 })
 }
 
 // Ends reports whether the event ends the daemon.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -107,12 +108,7 @@ func Claims(at *net.Interface, addresses []netip.Addr, own []net.HardwareAddr, w
 }
 
 func contains(list []net.HardwareAddr, mac net.HardwareAddr) bool {
-	for _, m := range list {
-		if bytes.Equal(m, mac) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(list, func(m net.HardwareAddr) bool { return bytes.Equal(m, mac) })
 }
 
 // destination is an Ethernet protocol in host byte order, and an address.

@@ -799,12 +799,7 @@ var ErrNoRoute = errors.New("no route")
 // noRoute reports whether the kernel's error means that there is no route: no entry, or an
 // unreachable, prohibit or blackhole route.
 func noRoute(err error) bool {
-	for _, e := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL}, func(e error) bool { return errors.Is(err, e) })
 }
 
 // NexthopTo resolves an address, such as a BGP next hop. The address is on-link if the returned

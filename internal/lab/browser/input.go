@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -147,14 +148,7 @@ func (p *Page) press(ctx context.Context, key, code string, virtual int, text st
 }
 
 // Keys returns the names of the keys that Press supports, sorted.
-func Keys() []string {
-	var names []string
-	for name := range keys {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
+func Keys() []string { return slices.Sorted(maps.Keys(keys)) }
 
 // Perform does one action of a player.
 func (p *Page) Perform(ctx context.Context, s content.Step) error {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"syscall"
 	"time"
 
@@ -466,12 +467,7 @@ func (l *loop) routed(c *connection, p Plan) {
 // Local reports whether an error is of this host's lack of descriptors or memory, and says nothing
 // of the other one.
 func Local(err error) bool {
-	for _, lack := range []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM} {
-		if errors.Is(err, lack) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM}, func(lack error) bool { return errors.Is(err, lack) })
 }
 
 // attempt begins to connect to the next target; one that fails at once is followed by another. What

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -106,12 +107,7 @@ func exists(t testing.TB, name string) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, n := range names {
-		if n == name {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(names, name)
 }
 
 // Enter moves the calling test to a thread of its own in a new namespace, whose name it returns.
