@@ -96,10 +96,10 @@ var folders = []folder{
 		tests:   []string{"experiment", "lab"},
 		because: "it is a capability of its own",
 		rungs: [][]string{
-			{"handshake", "pacer", "pairing", "pathset", "quality", "quota", "repair", "reseq", "sched", "tun", "tunnel", "udp"},
+			{"acks", "handshake", "pacer", "pairing", "pathset", "quality", "quota", "repair", "reseq", "sched", "tun", "tunnel", "udp"},
 			{"dataplane", "join"}, {"openbpf", "relay"}, {"openplane", "sealed"}, {"."},
 		},
-		pure: []string{"handshake", "join", "pacer", "pairing", "pathset", "quality", "quota", "repair", "reseq", "sched", "tunnel"},
+		pure: []string{"acks", "handshake", "join", "pacer", "pairing", "pathset", "quality", "quota", "repair", "reseq", "sched", "tunnel"},
 	},
 	{
 		name: "proxy", about: "a proxy between TCP and MPTCP: what clients request, where connections go, what carries them",

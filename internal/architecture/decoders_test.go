@@ -25,6 +25,7 @@ var unoffered = map[string]string{
 	"internal/cli/files":      "methods of sections read the files that they name",
 	"internal/lab":            "a state without methods",
 	"internal/mptcp/mptcpify": "numbers",
+	"internal/gateway/acks":   "a value of the package, which its fuzz target uses",
 	"internal/gateway/sealed": "its fuzz target calls what it does with a packet",
 	"internal/gateway/tun":    "its fuzz target calls the methods, which need buffers",
 }

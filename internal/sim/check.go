@@ -292,6 +292,9 @@ func (c *Cross) check(links int) fault.List {
 	var faults fault.List
 	if c.Gateway == nil {
 		way(&faults, "out", c.Out, links)
+		if c.Reverse {
+			faults.Add("reverse", "needs a gateway")
+		}
 	} else {
 		faults.Merge("gateway", c.Gateway.check(len(c.Paths)))
 		if len(c.Paths) == 0 {

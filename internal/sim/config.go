@@ -236,6 +236,9 @@ type Cross struct {
 	Out     []int
 	Paths   []Path
 	Gateway *Gateway
+	// Reverse: the datagrams go the other way, through the tunnel of acknowledgments. With a Gateway
+	// only.
+	Reverse bool
 	// Stop is when it ends, 0 for never.
 	Start, Stop time.Duration
 	// On and Off are the mean on and off times of OnOff, exponentially distributed, or with a

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tabane/tabane/internal/base/fault"
 	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/gateway/acks"
 	"github.com/tabane/tabane/internal/gateway/pacer"
 	"github.com/tabane/tabane/internal/gateway/pathset"
 	"github.com/tabane/tabane/internal/gateway/quality"
@@ -354,6 +355,9 @@ func (t *carrier) send(s *Sim, p *packet, size int32) {
 		t.result.Unsent++
 		return
 	}
+	if p.kind == ack && set.Len() == 1 && t.replace(s, set.First(), p, size, lane) {
+		return
+	}
 	seq := t.number.Peek(lane)
 	t.inner[lane][seq%inners] = *p
 	taken := false
@@ -366,6 +370,39 @@ func (t *carrier) send(s *Sim, p *packet, size int32) {
 		t.number.Assign(lane)
 		t.wake(s)
 	}
+}
+
+// replace has an acknowledgment take the place of one that it supersedes in the queue of a path. It
+// reports false if there is none.
+func (t *carrier) replace(s *Sim, i int, p *packet, size int32, lane uint8) bool {
+	l := &t.lines[i]
+	if l.queue == nil {
+		return false
+	}
+	e, ok := l.queue.Beside(uint32(lane))
+	if !ok || e.copied {
+		return false
+	}
+	old := &t.inner[lane][e.seq%inners]
+	if old.kind != ack || old.flow != p.flow || old.duplicate || s.senders[p.flow].c.MPTCP {
+		return false
+	}
+	a, b := acknowledgment(p), acknowledgment(old)
+	if !a.Supersedes(&b) {
+		return false
+	}
+	*old, e.size = *p, size
+	l.queue.Replace(e, int(size), uint32(lane))
+	return true
+}
+
+// acknowledgment returns an acknowledgment as gateways read it.
+func acknowledgment(p *packet) acks.Ack {
+	a := acks.Ack{Number: p.seq, Timed: true, Echo: uint32(p.at / time.Millisecond), Count: int(p.blocks)}
+	for i, b := range p.sack[:p.blocks] {
+		a.Blocks[i] = acks.Block{Start: b.start, End: b.end}
+	}
+	return a
 }
 
 // kindOf returns what matters to a packet of a passenger.

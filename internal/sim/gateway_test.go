@@ -336,3 +336,21 @@ func TestSharedTunnel(t *testing.T) {
 		t.Errorf("they have other tunnels: %v and %v", page, download)
 	}
 }
+
+// TestUploadBesideDownload: acknowledgments do not take half of a slow way back from an upload, and
+// do not limit the download to what that half acknowledges.
+func TestUploadBesideDownload(t *testing.T) {
+	line := road{rate: 100 * unit.MbitPerSecond, delay: 15 * ms, queue: linkmodel.Limit{Packets: 200}}
+	c := bundle(Gateway{Discipline: "auto", Hold: reseq.Auto, Overhead: tunnelOverhead}, line)
+	k := &c.Connections[0]
+	k.DelayedACK = true
+	const up = 5 * unit.MbitPerSecond
+	c.Links[k.Paths[0].Back[1]].Profile.Rate = up
+	c.Cross = []Cross{{Kind: CBR, Rate: up * 6 / 5, Size: 1442, Payload: 1400, Start: time.Second, Gateway: k.Gateway, Paths: k.Paths, Out: k.Paths[0].Out, Reverse: true}}
+	r := run(t, c)
+	down := float64(r.Connections[0].Delivered.Over(r.Connections[0].Active)) / float64(line.rate)
+	upload := float64(r.Cross[0].Received*1400*8) / 29 / float64(up)
+	if down < 0.7 || upload < 0.6 {
+		t.Errorf("%.2f of the rate down and %.2f up", down, upload)
+	}
+}

@@ -95,7 +95,7 @@ func New(c Config) (*Sim, error) {
 	s.connections, s.sources = make([]connection, len(c.Connections)), make([]source, len(c.Cross))
 	for i := range s.sources {
 		x := &c.Cross[i]
-		out, err := s.enterAt(x.Gateway, x.Paths, x.Out, false, passenger{datagrams: true, flow: int32(i)})
+		out, err := s.enterAt(x.Gateway, x.Paths, x.Out, x.Reverse, passenger{datagrams: true, flow: int32(i)})
 		if err != nil {
 			return nil, fmt.Errorf("make source %q: %w", x.Name, err)
 		}

@@ -111,6 +111,8 @@ type Counters struct {
 	Evicted uint64
 	// Marked were marked as Congestion Experienced.
 	Marked uint64
+	// Replaced were replaced by another packet.
+	Replaced uint64
 }
 
 // Queue is the queue of a path: flow queues served by deficit round robin, flows that send little
@@ -159,6 +161,7 @@ type Queue[P any] struct {
 	packets   int
 	bytes     int
 	busy      int // flows that have packets
+	large     int // packets of half a quantum or more
 	counted   Counters
 }
 
@@ -362,6 +365,7 @@ func (q *Queue[P]) Push(now time.Duration, p P, size int, flow uint32) bool {
 	f.bytes += size
 	q.packets++
 	q.bytes += size
+	q.large += q.isLarge(size)
 	q.o.Signals.flows[at].packets++
 	q.counted.Pushed++
 	if !f.queued {
@@ -369,6 +373,36 @@ func (q *Queue[P]) Push(now time.Duration, p P, size int, flow uint32) bool {
 		q.enqueue(&q.fresh, at)
 	}
 	return true
+}
+
+// Beside returns the last packet of a flow in the queue if packets of half a quantum or more wait
+// there too: what it takes of the path is taken from data.
+func (q *Queue[P]) Beside(flow uint32) (p P, ok bool) {
+	f := &q.flows[flow%uint32(len(q.flows))]
+	if f.packets == 0 || q.large == 0 {
+		return p, false
+	}
+	return q.nodes[f.last].packet, true
+}
+
+// Replace replaces the last packet of a flow, which Beside has returned, by one of size bytes. It
+// takes its place, and Drop is not called.
+func (q *Queue[P]) Replace(p P, size int, flow uint32) {
+	f := &q.flows[flow%uint32(len(q.flows))]
+	n := &q.nodes[f.last]
+	f.bytes += size - int(n.size)
+	q.bytes += size - int(n.size)
+	q.large += q.isLarge(size) - q.isLarge(int(n.size))
+	n.packet, n.size = p, int32(size)
+	q.counted.Replaced++
+}
+
+// isLarge returns 1 for a size of half a quantum or more, else 0.
+func (q *Queue[P]) isLarge(size int) int {
+	if size >= q.o.Quantum/2 {
+		return 1
+	}
+	return 0
 }
 
 // Charge accounts for a packet that is sent without having been in the queue: those in it are sent
@@ -496,6 +530,7 @@ func (q *Queue[P]) first(at int32) int32 {
 	f.bytes -= int(n.size)
 	q.packets--
 	q.bytes -= int(n.size)
+	q.large -= q.isLarge(int(n.size))
 	q.o.Signals.flows[at].packets--
 	return i
 }

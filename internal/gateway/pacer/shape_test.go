@@ -602,3 +602,44 @@ func TestClear(t *testing.T) {
 		t.Errorf("after Clear: %d, %v", i, ok)
 	}
 }
+
+// TestReplace: the last packet of a flow is replaced in its place, and only beside a large packet.
+func TestReplace(t *testing.T) {
+	q := queue(t, Options[packet]{})
+	q.Set(mbit)
+	if _, ok := q.Beside(1); ok {
+		t.Error("an empty queue has a packet")
+	}
+	q.Push(0, packet{flow: 1, number: 1}, 100, 1)
+	q.Push(0, packet{flow: 1, number: 2}, 100, 1)
+	q.Push(0, packet{flow: 2}, defaultQuantum/2-1, 2)
+	if p, ok := q.Beside(1); ok {
+		t.Errorf("%+v beside less than half a quantum", p)
+	}
+	q.Push(0, packet{flow: 3}, defaultQuantum/2, 3)
+	if p, ok := q.Beside(1); !ok || p.number != 2 {
+		t.Errorf("%+v, %v, want the last packet", p, ok)
+	}
+	if _, ok := q.Beside(4); ok {
+		t.Error("a flow without packets has one")
+	}
+	before := q.Bytes()
+	q.Replace(packet{flow: 1, number: 3}, 120, 1)
+	if q.Bytes() != before+20 || q.Len() != 4 || q.Counted().Replaced != 1 {
+		t.Errorf("%d bytes instead of %d, %d packets, %+v", q.Bytes(), before, q.Len(), q.Counted())
+	}
+	var got []int
+	q.Set(0)
+	for {
+		p, size, ok := q.Pop(0)
+		if !ok {
+			break
+		}
+		if got = append(got, p.number); p.number == 3 && size != 120 {
+			t.Errorf("a size of %d, want 120", size)
+		}
+	}
+	if want := []int{1, 3, 0, 0}; !slices.Equal(got, want) || q.Bytes() != 0 {
+		t.Errorf("%v, %d bytes remain, want %v", got, q.Bytes(), want)
+	}
+}

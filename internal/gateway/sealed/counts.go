@@ -45,6 +45,7 @@ const (
 	dropUnexpected
 	dropExhausted
 	dropRegistration
+	dropSuperseded
 	reasons
 )
 
@@ -56,7 +57,7 @@ var reasonNames = [reasons]string{
 	dropCongestion: "congestion mark not possible",
 	dropDuplicate:  "duplicate", dropStranger: "stranger", dropHandshake: "handshake refused", dropBusy: "busy", dropDevice: "device refused",
 	dropQueue: "queue of path", dropUnexpected: "unexpected record",
-	dropExhausted: "counters used up", dropRegistration: "registration refused",
+	dropExhausted: "counters used up", dropRegistration: "registration refused", dropSuperseded: "acknowledgment superseded",
 }
 
 type counters struct {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/base/unit"
+	"github.com/tabane/tabane/internal/gateway/acks"
 	"github.com/tabane/tabane/internal/gateway/pacer"
 	"github.com/tabane/tabane/internal/gateway/tunnel"
 	"github.com/tabane/tabane/internal/kernel/contain"
@@ -74,6 +75,26 @@ func (x *pacing) enqueue(b *batch, i int, like *queued, buf []byte, now time.Dur
 		x.peer.scheduling.queues.Set(i, now, l.queue.Wait(now))
 	}
 	x.peer.plane.paces.set(x.due)
+	return true
+}
+
+// replace has an acknowledgment, in a buffer as of enqueue, take the place and the number of one
+// that it supersedes in the queue of a path. It reports false if there is none.
+func (x *pacing) replace(i int, lane uint8, buf []byte) bool {
+	l := &x.peer.links[i]
+	if !l.shaped {
+		return false
+	}
+	q, ok := l.queue.Beside(uint32(lane))
+	if !ok || q.copied || !acks.Supersedes(buf[tunnel.Offset:], q.buf[tunnel.Offset:]) {
+		return false
+	}
+	if n := len(buf) + tunnel.TagLen; cap(q.data) < n {
+		q.data = make([]byte, n)
+	}
+	q.buf = q.data[:copy(q.data[:cap(q.data)], buf)]
+	l.queue.Replace(q, len(buf)+tunnel.TagLen+ipUDP4, uint32(lane))
+	x.peer.plane.counts.drop(dropSuperseded, 1)
 	return true
 }
 

@@ -252,6 +252,9 @@ func (r *peer) transmitLocked(b *batch, buf []byte, lane uint8, kind sched.Kind,
 		r.plane.counts.drop(dropNoPath, 1)
 		return
 	}
+	if kind == sched.Acks && set.Len() == 1 && r.pacing.replace(set.First(), lane, buf) {
+		return
+	}
 	k := r.session.sending
 	// The number is used only if a queue takes the packet: a missing one would have the receiver
 	// wait.
