@@ -439,10 +439,11 @@ func (j *egressJudge) lateness(s sighting) (late time.Duration, advertised bool)
 	return late, advertised
 }
 
-// within reports whether a time is in one of the intervals, or shortly after it.
-func within(intervals []interval, at time.Time) bool {
+// within reports whether a time is in one of the intervals, or shortly after it. Time during which the
+// machine stalled does not count.
+func (j *egressJudge) within(intervals []interval, at time.Time) bool {
 	return slices.ContainsFunc(intervals, func(i interval) bool {
-		return !at.Before(i.from) && (i.to.IsZero() || at.Before(i.to.Add(propagation)))
+		return !at.Before(i.from) && (i.to.IsZero() || at.Sub(i.to)-j.machine.stalled(i.to, at) < propagation)
 	})
 }
 
@@ -458,7 +459,7 @@ func (j *egressJudge) addressed(s sighting) bool {
 // unfiltered reports whether packets from the peer that sent one were not filtered.
 func (j *egressJudge) unfiltered(s sighting) bool {
 	p := j.net.peers[s.origin]
-	return within(j.unguarded[p.border], s.at) || within(j.unguarded[p.name], s.at)
+	return j.within(j.unguarded[p.border], s.at) || j.within(j.unguarded[p.name], s.at)
 }
 
 // fault returns why a packet should not have left, or "".
@@ -477,7 +478,7 @@ func (j *egressJudge) fault(s sighting) string {
 		return "its destination was never advertised by this peer"
 	case late > propagation:
 		return fmt.Sprintf("its destination was withdrawn %s before", late.Round(time.Millisecond))
-	case (s.kind == fromEPE && !within(j.released[s.origin], s.at) || s.kind == toSID) && s.origin != s.peer:
+	case (s.kind == fromEPE && !j.within(j.released[s.origin], s.at) || s.kind == toSID) && s.origin != s.peer:
 		return "is for " + j.net.peers[s.origin].name
 	case s.kind == intruding && !j.unfiltered(s):
 		return "is transit"

@@ -25,9 +25,10 @@ func TestEgressJudge(t *testing.T) {
 	j.advertises(2, nil, at(10*time.Second))
 	j.advertises(1, []string{"2001:db8:100::/48"}, at(29*time.Second))
 	j.advertises(1, nil, at(30*time.Second))
-	j.unguarded["asbr1"] = []interval{{from: at(5 * time.Second), to: at(5 * time.Second)}}
+	j.advertises(0, []string{"2001:db8:200::/48"}, at(15*time.Second))
+	j.unguarded["asbr1"] = []interval{{from: at(5 * time.Second), to: at(5 * time.Second)}, {from: at(20 * time.Second), to: at(20 * time.Second)}}
 	j.released[1] = []interval{{from: at(7 * time.Second), to: at(8 * time.Second)}}
-	j.machine.stalls = []interval{{from: at(30*time.Second + 100*time.Millisecond), to: at(30*time.Second + 300*time.Millisecond)}}
+	j.machine.stalls = []interval{{from: at(20 * time.Second), to: at(20*time.Second + 200*time.Millisecond)}, {from: at(30*time.Second + 100*time.Millisecond), to: at(30*time.Second + 300*time.Millisecond)}}
 	for _, c := range []struct {
 		name   string
 		at     time.Duration
@@ -57,6 +58,8 @@ func TestEgressJudge(t *testing.T) {
 		{"transit", time.Second, 0, intruding, 1, "2001:db8:100::1", "is transit"},
 		{"transit without the filter", 5 * time.Second, 0, intruding, 1, "2001:db8:100::1", ""},
 		{"transit through the other border router", 5 * time.Second, 0, intruding, 2, "2001:db8:100::1", "is transit"},
+		{"transit after the filter, which the machine restored when it ran again", 20*time.Second + propagation + 199*time.Millisecond, 0, intruding, 1, "2001:db8:200::1", ""},
+		{"transit long after the filter", 20*time.Second + propagation + 201*time.Millisecond, 0, intruding, 1, "2001:db8:200::1", "is transit"},
 	} {
 		s := sighting{at: at(c.at), peer: c.peer, kind: c.kind, origin: c.origin, dst: netip.MustParseAddr(c.dst)}
 		if got := j.fault(s); got != c.want {
