@@ -321,11 +321,10 @@ enum {
 	SPRAY_GAINING,
 };
 
-/* What a flow of datagrams brings over home alone, and sprayed, in turns. */
+/* What the flows of datagrams to a client bring over home alone, and sprayed, in turns. */
 struct spray_turns {
 	__u32 state;  /* SPRAY_ALONE, SPRAY_SPRAYED or SPRAY_GAINING */
 	__u32 paused; /* spraying gains nothing in this network at present */
-	__u32 total;  /* bytes of the flow, up to SPRAY_BEGIN */
 	__u32 since;  /* start of the turn */
 	__u32 window; /* start of what is counted; 0: not yet */
 	__u32 bytes;  /* since */
@@ -357,11 +356,15 @@ static __always_inline int spray_doubted(const struct spray_turns *t, __u32 dela
 	return t->doubt && now - t->doubt < spray_longest(6 * delay, SPRAY_DOUBT);
 }
 
-/* The path over which a datagram arrives first, and its place in the queue there. */
-static __always_inline __u32 spray_queue_choose(const struct spray_turns *t, struct spray_queue *queue, __u32 home, __u32 may, __u32 size, __u32 now)
+/*
+ * The path over which a datagram of a flow that has sent total bytes arrives first, and its place in
+ * the queue there.
+ */
+static __always_inline __u32 spray_queue_choose(const struct spray_turns *t, struct spray_queue *queue, __u32 home, __u32 may, __u32 total, __u32 size,
+						__u32 now)
 {
 	__u32 best = 0xffffffff, chosen = SPRAY_PATH(home), left, excess;
-	int alone = t->state == SPRAY_ALONE || t->paused || t->total < SPRAY_BEGIN || !queue[chosen].rate ||
+	int alone = t->state == SPRAY_ALONE || t->paused || total < SPRAY_BEGIN || !queue[chosen].rate ||
 		    spray_doubted(t, queue[chosen].delay, now);
 
 	for (__u32 i = 0; i < SPRAY_PATHS; i++) {
@@ -413,8 +416,6 @@ static __always_inline int spray_turn(struct spray_turns *t, __u32 delay, __u32 
 	__u32 limit = 16 * delay > SPRAY_WATCH ? 16 * delay : SPRAY_WATCH, time, rate;
 	int bulk;
 
-	if (t->total < SPRAY_BEGIN)
-		t->total += size;
 	if (!t->window) {
 		if (now - t->since < limit / 2)
 			return SPRAY_GOES_ON;

@@ -28,6 +28,7 @@
 /* Half of the connections that bulk is sprayed of at once; records hold what is in flight. */
 #define CONNECTIONS 1024
 #define FLOWS 4096 /* the same for UDP */
+#define CLIENTS 4096 /* of UDP */
 #define RECORDS 512
 #define LEARNED 128 /* after so many packets, what is known of a path is remembered, and then again */
 #define IDLE 2000000 /* after so many microseconds a connection may be replaced by another */
@@ -96,9 +97,21 @@ struct datagrams {
 	__u32 first; /* where it began */
 	__u32 away; /* time at which it left that; 0: it has not */
 	__u32 wait; /* how long it stays away */
+	__u32 total; /* bytes, up to SPRAY_BEGIN */
+	__u32 bytes[SPRAY_PATHS]; /* carried since they were counted */
+};
+
+/*
+ * What the flows of UDP to a client, an IPv4 address or a /64, have in common: each alone would find
+ * the paths empty that the others fill.
+ */
+struct client {
+	__u64 prefix;  /* 0 of IPv4 */
+	__u32 address; /* of IPv4; 0 of IPv6 */
+	__u32 used;
+	__u32 rule;
 	struct spray_turns turns;
 	struct spray_queue queue[SPRAY_PATHS];
-	__u32 bytes[SPRAY_PATHS]; /* carried since they were counted */
 };
 
 /*
@@ -148,6 +161,13 @@ struct {
 	__type(key, __u32);
 	__type(value, struct datagrams);
 } flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, CLIENTS);
+	__type(key, __u32);
+	__type(value, struct client);
+} clients SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -792,8 +812,43 @@ static __always_inline struct datagrams *begin_datagrams(const struct segment *s
 	f->home = plan->home;
 	f->rule = plan->rule;
 	f->progress = now;
-	f->turns.since = now;
 	return f;
+}
+
+/* What the flows to the client of a datagram have in common, in one of two places; 0 if there is none. */
+static __always_inline struct client *client_of(const struct segment *s, const struct plan *plan, __u32 now, int *begins)
+{
+	__u32 address = s->family == 4 ? *(const __u32 *)(s->ends.remote + 12) : 0, at;
+	__u64 prefix = *(const __u64 *)s->ends.remote, h = (prefix ^ address) * 0x9e3779b97f4a7c15ULL;
+	struct client *d, *unused = 0;
+
+	h ^= h >> 29;
+	h *= 0xbf58476d1ce4e5b9ULL;
+	at = (h >> 32) & (CLIENTS - 1);
+	for (int i = 0; i < 2; i++, at ^= 1) {
+		d = bpf_map_lookup_elem(&clients, &at);
+		if (!d)
+			return 0;
+		if (idle(d->used, now)) {
+			unused = unused ? unused : d;
+		} else if (d->prefix == prefix && d->address == address) {
+			unused = d->rule == plan->rule ? 0 : d;
+			break;
+		}
+		d = 0;
+	}
+	if (unused) {
+		d = unused;
+		__builtin_memset(d, 0, sizeof(*d));
+		d->prefix = prefix;
+		d->address = address;
+		d->rule = plan->rule;
+		d->turns.since = now;
+		*begins = 1;
+	}
+	if (d)
+		d->used = now;
+	return d;
 }
 
 /* Counts what a flow carried over a path; known is what is remembered of the path, if anything. */
@@ -815,16 +870,16 @@ static __always_inline void count(const struct network *n, struct memory *known,
 }
 
 /* Reads what TCP measured of the paths, and what other flows of datagrams to the network did. */
-__attribute__((noinline)) int consult(struct datagrams *f, const struct segment *s, const struct plan *plan)
+__attribute__((noinline)) int consult(struct datagrams *f, struct client *d, const struct segment *s, const struct plan *plan, int begins)
 {
 	__u64 time = bpf_ktime_get_ns(), most = 0;
 	struct memory *m;
 	struct network n;
 
-	if (!f || !s || !plan)
+	if (!f || !d || !s || !plan)
 		return 0;
 	for (__u32 i = 0; i < SPRAY_PATHS; i++) {
-		struct spray_queue *q = &f->queue[i];
+		struct spray_queue *q = &d->queue[i];
 
 		q->rate = 0;
 		if (!(plan->may >> i & 1))
@@ -844,29 +899,29 @@ __attribute__((noinline)) int consult(struct datagrams *f, const struct segment 
 	}
 	network_of(&s->ends, s->family, 0, &n);
 	m = bpf_map_lookup_elem(&networks, &n);
-	f->turns.paused = m && m->until > time;
-	if (m && !f->packets && known(m, time)) {
-		f->turns.home = m->rate;
-		f->turns.state = SPRAY_SPRAYED;
+	d->turns.paused = m && m->until > time;
+	if (m && begins && known(m, time)) {
+		d->turns.home = m->rate;
+		d->turns.state = SPRAY_SPRAYED;
 	}
 	return 0;
 }
 
-/* Remembers what a flow of datagrams found: the rate of home alone, or that spraying brings no more. */
-__attribute__((noinline)) int conclude(struct datagrams *f, const struct segment *s, int gains)
+/* Remembers what flows of datagrams found: the rate of home alone, or that spraying brings no more. */
+__attribute__((noinline)) int conclude(struct client *d, const struct segment *s, int gains)
 {
 	__u64 time = bpf_ktime_get_ns(), first = SPRAY_LOSS_PAUSE * 1000ULL;
 	struct memory *known, next = {};
 	struct network n;
 
-	if (!f || !s)
+	if (!d || !s)
 		return 0;
 	network_of(&s->ends, s->family, 0, &n);
 	known = bpf_map_lookup_elem(&networks, &n);
 	if (known)
 		next = *known;
 	if (gains) {
-		next.rate = f->turns.home;
+		next.rate = d->turns.home;
 		next.learned = time;
 	} else {
 		next.learned = 0;
@@ -876,22 +931,22 @@ __attribute__((noinline)) int conclude(struct datagrams *f, const struct segment
 				next.pause = SPRAY_MAX_PAUSE * 1000ULL;
 			next.until = time + next.pause;
 		}
-		f->turns.paused = 1;
+		d->turns.paused = 1;
 	}
 	bpf_map_update_elem(&networks, &n, &next, 0);
 	return 0;
 }
 
 /* The path over which the next datagram of a flow arrives first. */
-__attribute__((noinline)) int enqueue(struct datagrams *f, __u32 home, __u32 may, __u32 size, __u32 now)
+__attribute__((noinline)) int enqueue(struct client *d, const struct datagrams *f, __u32 may, __u32 size, __u32 now)
 {
-	return f ? spray_queue_choose(&f->turns, f->queue, home, may, size, now) : 0;
+	return d && f ? spray_queue_choose(&d->turns, d->queue, SPRAY_PATH(f->home), may, f->total, size, now) : 0;
 }
 
 /* Counts a datagram, and says whether spraying gains. */
-__attribute__((noinline)) int turn(struct datagrams *f, __u32 home, __u32 chosen, __u32 size, __u32 now)
+__attribute__((noinline)) int turn(struct client *d, __u32 home, __u32 chosen, __u32 size, __u32 now)
 {
-	return f ? spray_turn(&f->turns, f->queue[SPRAY_PATH(home)].delay, now, size, chosen != home) : 0;
+	return d ? spray_turn(&d->turns, d->queue[SPRAY_PATH(home)].delay, now, size, chosen != home) : 0;
 }
 
 /* The path of a datagram. */
@@ -899,7 +954,8 @@ __attribute__((noinline)) int choose_datagram(const struct segment *s, const str
 {
 	__u32 now = bpf_ktime_get_ns() / 1000, at, home, chosen, limit;
 	struct datagrams *f;
-	int verdict;
+	struct client *d;
+	int verdict, begins = 0;
 
 	if (!s || !plan)
 		return 0;
@@ -914,8 +970,11 @@ __attribute__((noinline)) int choose_datagram(const struct segment *s, const str
 			return plan->home;
 	}
 	f->used = now;
-	if (!(f->packets % LEARNED))
-		consult(f, s, plan);
+	d = client_of(s, plan, now, &begins);
+	if (!d)
+		return plan->home;
+	if (!(f->packets % LEARNED) || begins)
+		consult(f, d, s, plan, begins);
 	if (!f->packets)
 		f->first = f->home;
 	f->packets++;
@@ -935,10 +994,10 @@ __attribute__((noinline)) int choose_datagram(const struct segment *s, const str
 	}
 	home = SPRAY_PATH(f->home);
 	/* Where a client never sends, silence says nothing. */
-	limit = (f->left && now - f->left < SPRAY_SUSPECT) || (f->turns.doubt && now - f->turns.doubt < SPRAY_SUSPECT) ? SPRAY_DEAD / 3 :
+	limit = (f->left && now - f->left < SPRAY_SUSPECT) || (d->turns.doubt && now - d->turns.doubt < SPRAY_SUSPECT) ? SPRAY_DEAD / 3 :
 															SPRAY_DEAD;
-	if (3 * f->queue[home].delay > limit)
-		limit = 3 * f->queue[home].delay;
+	if (3 * d->queue[home].delay > limit)
+		limit = 3 * d->queue[home].delay;
 	if (f->heard == f->progress) {
 		/* One acknowledgment of QUIC has no answer until the server responds, which takes its time. */
 		if (s->length >= SPRAY_ANSWERED || f->small == f->heard)
@@ -960,13 +1019,15 @@ __attribute__((noinline)) int choose_datagram(const struct segment *s, const str
 			}
 		}
 	}
-	chosen = enqueue(f, home, plan->may, s->length, now);
+	chosen = enqueue(d, f, plan->may, s->length, now);
+	if (f->total < SPRAY_BEGIN)
+		f->total += s->length;
 	f->bytes[SPRAY_PATH(chosen)] += s->length;
-	verdict = turn(f, home, chosen, s->length, now);
+	verdict = turn(d, home, chosen, s->length, now);
 	if (verdict == SPRAY_LEAVES)
 		f->left = now ? now : 1;
 	if (verdict)
-		conclude(f, s, verdict == SPRAY_GAINS);
+		conclude(d, s, verdict == SPRAY_GAINS);
 	return chosen;
 }
 

@@ -26,6 +26,7 @@ type Memory struct {
 type Network struct {
 	paths     [MaxPaths]Memory
 	datagrams Memory
+	flows     *shared // of datagrams; nil: none yet
 }
 
 // record is a packet in flight.

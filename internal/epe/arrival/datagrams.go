@@ -12,6 +12,7 @@ const (
 	part     = 50_000
 	doubt    = 150_000
 	answered = 100
+	idle     = 2_000_000
 )
 
 // The states of Turns.
@@ -21,19 +22,19 @@ const (
 	gaining
 )
 
-// Queue is a path of a flow of datagrams as a queue that is served at the rate that TCP measured
-// (struct spray_queue).
+// Queue is a path of a client's flows of datagrams as a queue that is served at the rate that TCP
+// measured (struct spray_queue).
 type Queue struct{ Rate, Delay, Free uint32 }
 
-// Turns are what a flow of datagrams brings over home alone, and sprayed, in turns (struct
+// Turns are what a client's flows of datagrams bring over home alone, and sprayed, in turns (struct
 // spray_turns).
 type Turns struct {
-	State, Paused, Total uint32
-	Since, Window        uint32
-	Bytes, Others        uint32
-	Home, Worse          uint32
-	Recent, Part         uint32
-	Gain, Doubt          uint32
+	State, Paused uint32
+	Since, Window uint32
+	Bytes, Others uint32
+	Home, Worse   uint32
+	Recent, Part  uint32
+	Gain, Doubt   uint32
 }
 
 // verdict is what follows from the turns.
@@ -53,10 +54,11 @@ func (q *Queue) backlog(now uint32) uint32 {
 	return 0
 }
 
-// choose returns the path over which a datagram arrives first, and its place in the queue there.
-func (t *Turns) choose(queues []Queue, home int, size, now uint32) int {
+// choose returns the path over which a datagram of a flow that has sent total bytes arrives first, and
+// its place in the queue there.
+func (t *Turns) choose(queues []Queue, home int, total, size, now uint32) int {
 	best, chosen := ^uint32(0), home
-	only := t.State == alone || t.Paused != 0 || t.Total < begin || queues[home].Rate == 0 || t.doubted(queues[home].Delay, now)
+	only := t.State == alone || t.Paused != 0 || total < begin || queues[home].Rate == 0 || t.doubted(queues[home].Delay, now)
 	for i := range queues {
 		q := &queues[i]
 		if q.Rate == 0 || only && i != home {
@@ -109,9 +111,6 @@ func (t *Turns) doubts(delay, now, size uint32) {
 // count counts a datagram, and concludes from the turns whether spraying gains.
 func (t *Turns) count(delay, now, size uint32, other bool) verdict {
 	limit := max(16*delay, watchFor)
-	if t.Total < begin {
-		t.Total += size
-	}
 	if t.Window == 0 {
 		if now-t.Since < limit/2 {
 			return goesOn
@@ -171,6 +170,7 @@ type Flow struct {
 	network  *Network
 	home     int
 	packets  uint32
+	total    uint32 // bytes, up to begin
 	heard    uint32
 	progress uint32
 	small    uint32
@@ -178,39 +178,58 @@ type Flow struct {
 	first    int    // where it began
 	away     uint32 // time at which it left that; 0: it has not
 	wait     uint32 // how long it stays away
-	turns    Turns
-	queues   []Queue
+	paths    int
+}
+
+// shared is what the flows of datagrams to one client have in common: each alone would find the paths
+// empty that the others fill.
+type shared struct {
+	used   uint32
+	turns  Turns
+	queues []Queue
 }
 
 // NewFlow returns a flow over so many paths, whose first one is home.
 func NewFlow(network *Network, paths int, now time.Duration) *Flow {
-	return &Flow{network: network, queues: make([]Queue, paths), progress: micro(now), turns: Turns{Since: micro(now)}}
+	return &Flow{network: network, paths: paths, progress: micro(now)}
+}
+
+// share returns what the flows of the client have in common. It begins when none has sent anything
+// for a while.
+func (f *Flow) share(now uint32) (s *shared, begins bool) {
+	s = f.network.flows
+	if begins = s == nil || now-s.used > idle; begins {
+		s = &shared{queues: make([]Queue, f.paths), turns: Turns{Since: now}}
+		f.network.flows = s
+	}
+	s.used = now
+	return s, begins
 }
 
 // consult reads what TCP measured of the paths, and what other flows did.
-func (f *Flow) consult(now time.Duration) {
-	for i := range f.queues {
-		q, m := &f.queues[i], &f.network.paths[i]
+func (f *Flow) consult(s *shared, begins bool, now time.Duration) {
+	for i := range s.queues {
+		q, m := &s.queues[i], &f.network.paths[i]
 		q.Rate, q.Delay = m.usable(now), m.shortest
 	}
 	m := &f.network.datagrams
-	f.turns.Paused = 0
+	s.turns.Paused = 0
 	if m.until > now {
-		f.turns.Paused = 1
+		s.turns.Paused = 1
 	}
 	if f.packets == 0 {
-		f.home = f.network.fastest(len(f.queues), now)
+		f.home = f.network.fastest(f.paths, now)
 	}
-	if f.packets == 0 && m.known(now) > 0 {
-		f.turns.Home, f.turns.State = m.rate, sprayed
+	if begins && m.known(now) > 0 {
+		s.turns.Home, s.turns.State = m.rate, sprayed
 	}
 }
 
 // conclude remembers what the turns found.
-func (f *Flow) conclude(v verdict, now time.Duration) {
+func (f *Flow) conclude(s *shared, v verdict, now time.Duration) {
 	m := &f.network.datagrams
 	if v == gains {
-		m.rate, m.learned, m.measured = f.turns.Home, now, true
+		m.rate, m.learned, m.measured = s.turns.Home, now, true
 		return
 	}
 	m.measured = false
@@ -223,14 +242,15 @@ func (f *Flow) conclude(v verdict, now time.Duration) {
 		m.until = now + m.pause
 		m.pauses++
 	}
-	f.turns.Paused = 1
+	s.turns.Paused = 1
 }
 
 // Choose returns the path of a datagram.
 func (f *Flow) Choose(at time.Duration, size uint32) int {
 	now := micro(at)
-	if f.packets%learned == 0 {
-		f.consult(at)
+	s, begins := f.share(now)
+	if f.packets%learned == 0 || begins {
+		f.consult(s, begins, at)
 	}
 	if f.packets == 0 {
 		f.first = f.home
@@ -246,19 +266,22 @@ func (f *Flow) Choose(at time.Duration, size uint32) int {
 		f.home, f.away, f.left, f.progress = f.first, 0, max(now, 1), now
 	}
 	limit, soon := uint32(dead), func(t uint32) bool { return t != 0 && now-t < suspect }
-	if soon(f.left) || soon(f.turns.Doubt) {
+	if soon(f.left) || soon(s.turns.Doubt) {
 		limit = dead / 3
 	}
-	if f.heard != 0 && f.heard != f.progress && later(now-f.progress, max(3*f.queues[f.home].Delay, limit)) {
-		f.home, f.progress = (f.home+1)%len(f.queues), now
+	if f.heard != 0 && f.heard != f.progress && later(now-f.progress, max(3*s.queues[f.home].Delay, limit)) {
+		f.home, f.progress = (f.home+1)%f.paths, now
 		f.away, f.wait = max(now, 1), min(max(2*f.wait, away), maxPause)
 	}
-	chosen := f.turns.choose(f.queues, f.home, size, now)
-	if v := f.turns.count(f.queues[f.home].Delay, now, size, chosen != f.home); v != goesOn {
+	chosen := s.turns.choose(s.queues, f.home, f.total, size, now)
+	if f.total < begin {
+		f.total += size
+	}
+	if v := s.turns.count(s.queues[f.home].Delay, now, size, chosen != f.home); v != goesOn {
 		if v == leaves {
 			f.left = max(now, 1)
 		}
-		f.conclude(v, at)
+		f.conclude(s, v, at)
 	}
 	return chosen
 }

@@ -46,6 +46,7 @@ type programPlan struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	programMapClients     = "clients"
 	programMapConnections = "connections"
 	programMapFlows       = "flows"
 	programMapNetworks    = "networks"
@@ -113,6 +114,7 @@ type programProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programMapSpecs struct {
+	Clients     *ebpf.MapSpec `ebpf:"clients"`
 	Connections *ebpf.MapSpec `ebpf:"connections"`
 	Flows       *ebpf.MapSpec `ebpf:"flows"`
 	Networks    *ebpf.MapSpec `ebpf:"networks"`
@@ -152,6 +154,7 @@ func (o *programObjects) Close() error {
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programMaps struct {
+	Clients     *ebpf.Map `ebpf:"clients"`
 	Connections *ebpf.Map `ebpf:"connections"`
 	Flows       *ebpf.Map `ebpf:"flows"`
 	Networks    *ebpf.Map `ebpf:"networks"`
@@ -163,6 +166,7 @@ type programMaps struct {
 
 func (m *programMaps) Close() error {
 	return _ProgramClose(
+		m.Clients,
 		m.Connections,
 		m.Flows,
 		m.Networks,

@@ -402,3 +402,39 @@ func TestTrialEnds(t *testing.T) {
 		t.Errorf("the retransmission takes path %d", path)
 	}
 }
+
+// TestFlowsOfAClient: two flows of datagrams that fill the first path together, and not alone, take
+// the other one as well.
+func TestFlowsOfAClient(t *testing.T) {
+	n := newBench(t)
+	const size, rate = 1200, 10_000 // bytes, and bytes per millisecond
+	now := uint64(clock.Monotonic())
+	for mark, m := range map[uint32]programMemory{
+		0x7ab50000: {Learned: now, Rate: rate, Shortest: 10_000},
+		0x7ab50001: {Learned: now, Rate: rate, Shortest: 20_000},
+		0:          {Learned: now, Rate: rate}, // spraying gained
+	} {
+		key := programNetwork{Prefix: [8]uint8{0x20, 0x01, 0x0d, 0xb8, 0, 0x0d}, Mark: mark, Family: 6}
+		if err := n.sprayer.objects.Networks.Put(key, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var flows [2][]byte
+	for i := range flows {
+		flows[i] = datagram(true, size)
+		binary.BigEndian.PutUint16(flows[i][14+40+2:], uint16(40000+i))
+	}
+	others := 0
+	for began, sent := time.Now(), 0; sent < 10_000_000; sent += len(flows) * size {
+		// Each has 0.6 of the first path's rate.
+		time.Sleep(time.Until(began.Add(time.Duration(sent) * 5 / 6 * time.Millisecond / rate)))
+		for _, f := range flows {
+			if n.path(t, f) == 1 {
+				others += size
+			}
+		}
+	}
+	if others < 1_000_000 {
+		t.Errorf("%d of 10 MB take the other path", others)
+	}
+}

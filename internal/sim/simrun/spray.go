@@ -39,8 +39,9 @@ type Sprayed struct {
 	// Datagrams is the one after First if its acknowledgments cannot be read, as those of QUIC, and
 	// NextDatagrams another one after it.
 	Datagrams, NextDatagrams float64
-	// Both are two downloads at once together, after another one; AloneBoth over the first path.
-	Both, AloneBoth float64
+	// Both are two downloads at once together, after another one, and BothDatagrams two whose
+	// acknowledgments cannot be read; AloneBoth over the first path.
+	Both, BothDatagrams, AloneBoth float64
 }
 
 // SprayedRatio is what one download brings compared with another one.
@@ -58,6 +59,7 @@ func SprayedRatios() []SprayedRatio {
 		{"datagrams, the first download / the first path", func(s Sprayed) float64 { return ratio(s.Datagrams, s.AloneNext) }},
 		{"datagrams, the next one / the first path", func(s Sprayed) float64 { return ratio(s.NextDatagrams, s.AloneLast) }},
 		{"TCP, two at once / the first path", func(s Sprayed) float64 { return ratio(s.Both, s.AloneBoth) }},
+		{"datagrams, two at once / the first path", func(s Sprayed) float64 { return ratio(s.BothDatagrams, s.AloneBoth) }},
 		{"TCP, the first one / the best path", func(s Sprayed) float64 { return ratio(s.First, slices.Max(s.Alone)) }},
 		{"TCP, the next one / the best path", func(s Sprayed) float64 { return ratio(s.Next, slices.Max(s.Alone)) }},
 		{"TCP, the third one / the best path", func(s Sprayed) float64 { return ratio(s.Last, slices.Max(s.Alone)) }},
@@ -65,6 +67,7 @@ func SprayedRatios() []SprayedRatio {
 		{"TCP, the first one / the sum of all paths", func(s Sprayed) float64 { return ratio(s.First, s.sum()) }},
 		{"TCP, the next one / the sum of all paths", func(s Sprayed) float64 { return ratio(s.Next, s.sum()) }},
 		{"TCP, two at once / the sum of all paths", func(s Sprayed) float64 { return ratio(s.Both, s.sum()) }},
+		{"datagrams, two at once / the sum of all paths", func(s Sprayed) float64 { return ratio(s.BothDatagrams, s.sum()) }},
 		{"TCP, the third one / the sum of all paths", func(s Sprayed) float64 { return ratio(s.Last, s.sum()) }},
 		{"datagrams, the next one / the sum of all paths", func(s Sprayed) float64 { return ratio(s.NextDatagrams, s.sum()) }},
 	}
@@ -134,6 +137,7 @@ func sprayWorld(ctx context.Context, w worlds.World) (Sprayed, error) {
 		{&r.NextDatagrams, all, 0, []bool{false, true, true}, 1},
 		{&r.AloneBoth, all[:1], 0, []bool{false, false, false}, 2},
 		{&r.Both, all, 0, []bool{false, false, false}, 2},
+		{&r.BothDatagrams, all, 0, []bool{false, true, true}, 2},
 	} {
 		list, err := download(ctx, w, d.paths, d.seed, d.unread, d.last)
 		if err != nil {
