@@ -8,7 +8,7 @@ import (
 	"github.com/tabane/tabane/internal/gateway/quality"
 )
 
-// selection has what replies say to the sending end of a tunnel: how much its paths lose and, for
+// pathSelection has what replies say to the sending end of a tunnel: how much its paths lose and, for
 // the discipline auto, which of them are used together (package pathset).
 type pathSelection struct {
 	auto     bool
