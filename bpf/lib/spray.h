@@ -37,6 +37,7 @@ enum {
 	SPRAY_DEAD = 300000, /* home of datagrams without a packet of the client: another path becomes home */
 	SPRAY_ANSWERED = 100, /* bytes of a datagram that clients always answer: more than QUIC's acknowledgments have */
 	SPRAY_EXPIRED = 180000, /* the same of TCP, when it sends something again: its timer expires after 200 ms at the earliest */
+	SPRAY_LOSSY = 60000, /* milliseconds in which what a connection brings over a lossy home says its rate */
 	SPRAY_TRAIN = 8 << 10, /* bytes after the first packet that say how fast a path is: most of what a connection begins with */
 	/*
 	 * Bytes per millisecond of home above which no other path is tried: fewer are faster, and what a
@@ -247,10 +248,30 @@ static __always_inline int spray_worse(struct spray_watch *w, const struct spray
 	return 1;
 }
 
+/* Whether a path loses without a queue. */
+static __always_inline int spray_loses_bare(const struct spray_path *p)
+{
+	return p->bare > 1 + p->packets / 1024;
+}
+
 /* Whether a path loses more than one whose queue overflows. */
 static __always_inline int spray_loses(const struct spray_path *p)
 {
-	return p->bare > 1 + p->packets / 1024 || p->lost > 2 + p->packets / 256;
+	return spray_loses_bare(p) || p->lost > 2 + p->packets / 256;
+}
+
+/*
+ * What is remembered of the rate of home, which has lost without a queue since a connection began took
+ * milliseconds ago: what the connection brought over it. was is remembered, which it stays after a
+ * minute: that says enough, and bytes wrap.
+ */
+static __always_inline __u32 spray_lossy_rate(const struct spray_path *p, __u32 took, __u32 was)
+{
+	if (took > SPRAY_LOSSY)
+		return was;
+	if (!took || p->gone / took >= p->rate)
+		return p->rate;
+	return p->gone / took ? p->gone / took : 1;
 }
 
 /* Whether the retransmissions of a path are a reason to leave it. */

@@ -131,6 +131,7 @@ struct memory {
 	__u64 seen; /* nanoseconds, a packet arrived over it; 0: never */
 	__u64 tried; /* nanoseconds, it was home for a trial; 0: never */
 	__u64 learned; /* nanoseconds, of what follows; 0: never */
+	__u64 loses; /* as home, without a queue: rate is what connections brought over it */
 	__u32 shortest;
 	__u32 rate;
 	__u64 datagrams; /* bytes that flows of UDP carried over it */
@@ -430,11 +431,53 @@ static __always_inline int faster(const struct plan *plan, __u32 path, const str
 	return 1;
 }
 
+/*
+ * A path whose rate is not known, and which is home now: where it is longer than home by more than the
+ * queue of home holds, it carries nothing in order, so that its rate would never be known. Once in a
+ * while there is one. Packets must have arrived over it, but not where home loses so many that it has
+ * no queue, which has others carry nothing at all. SPRAY_PATHS if there is none.
+ */
+__attribute__((noinline)) int untried(const struct segment *s, const struct plan *plan, __u32 home, int loses)
+{
+	__u64 time = bpf_ktime_get_ns();
+	struct memory *m, next = {};
+	__u32 found = SPRAY_PATHS;
+	struct network n;
+
+	if (!s || !plan)
+		return SPRAY_PATHS;
+	for (__u32 i = 0; i < SPRAY_PATHS; i++) {
+		if (!(plan->may >> i & 1) || i == home)
+			continue;
+		network_of(&s->ends, s->family, plan->mark[i], &n);
+		m = bpf_map_lookup_elem(&networks, &n);
+		if (m && (m->until > time || known(m, time) || (m->tried && time - m->tried < VALID)))
+			continue;
+		if (m && m->seen && time - m->seen < VALID) {
+			found = i;
+			break;
+		}
+		if (loses && found == SPRAY_PATHS)
+			found = i;
+	}
+	if (found >= SPRAY_PATHS)
+		return SPRAY_PATHS;
+	network_of(&s->ends, s->family, plan->mark[SPRAY_PATH(found)], &n);
+	m = bpf_map_lookup_elem(&networks, &n);
+	next.tried = time;
+	if (m)
+		m->tried = time;
+	else
+		bpf_map_update_elem(&networks, &n, &next, BPF_NOEXIST);
+	return found;
+}
+
 /* Begins with what is remembered of the paths. */
 __attribute__((noinline)) int recall(struct connection *c, const struct segment *s, const struct plan *plan, __u32 now)
 {
 	__u64 time = bpf_ktime_get_ns(), most = 0;
-	__u32 first = 0, rate = 0, unknown = SPRAY_PATHS;
+	__u32 first = 0, rate = 0, unknown;
+	int loses = 0;
 	struct memory *m;
 	struct network n;
 
@@ -456,31 +499,21 @@ __attribute__((noinline)) int recall(struct connection *c, const struct segment 
 		if (known(m, time)) {
 			p->shortest = m->shortest;
 			p->rate = m->rate;
-		} else if (unknown == SPRAY_PATHS && m->until <= time && m->seen && time - m->seen < VALID &&
-			   (!m->tried || time - m->tried >= VALID)) {
-			unknown = i;
 		}
 		if (faster(plan, i, m, time, &most))
 			c->home = i;
 		if (i == plan->home)
 			first = known(m, time);
-		if (i == c->home)
+		if (i == c->home) {
 			rate = usable(m, time);
-	}
-	/*
-	 * A path that is longer than home by more than the queue of home holds carries nothing in order,
-	 * so that its rate would never be known: once in a while it is home.
-	 */
-	if (rate && rate <= SPRAY_MOST_TRIED && unknown != SPRAY_PATHS && unknown != c->home) {
-		unknown = SPRAY_PATH(unknown);
-		network_of(&s->ends, s->family, plan->mark[unknown], &n);
-		m = bpf_map_lookup_elem(&networks, &n);
-		if (m) {
-			m->tried = time;
-			c->back = c->home;
-			c->home = unknown;
-			c->trial.need = rate + rate / 4;
+			loses = m->loses;
 		}
+	}
+	unknown = rate && rate <= SPRAY_MOST_TRIED ? untried(s, plan, c->home, loses) : SPRAY_PATHS;
+	if (unknown < SPRAY_PATHS) {
+		c->back = c->home;
+		c->home = unknown;
+		c->trial.need = rate + rate / 4;
 	}
 	if (c->home != plan->home)
 		c->first = first;
@@ -527,7 +560,8 @@ __attribute__((noinline)) int remember(struct connection *c, const struct segmen
 		if (p->packets < LEARNED || !p->rate)
 			continue;
 		m->shortest = spray_shortest(p);
-		m->rate = p->rate;
+		m->loses = i == c->home && spray_loses_bare(p);
+		m->rate = m->loses ? spray_lossy_rate(p, ((__u32)(time / 1000) - c->began) / 1000, m->rate) : p->rate;
 		m->learned = time;
 	}
 	return 0;

@@ -388,3 +388,33 @@ func TestDeadHome(t *testing.T) {
 		t.Errorf("sent again it takes path %d", got)
 	}
 }
+
+// TestLossyFirstPath: where the first path loses so many packets that it has no queue, the other one
+// never carries anything. The next connection tries it.
+func TestLossyFirstPath(t *testing.T) {
+	for _, loses := range []bool{false, true} {
+		n := &Network{}
+		c := New(n, 2, 0, 0)
+		now, sequence := time.Duration(0), uint32(0)
+		for i := range 2000 {
+			if got := c.Choose(now, sequence, segment); got != 0 {
+				t.Fatalf("segment %d takes path %d", i, got)
+			}
+			sequence += segment
+			if loses && i%100 == 99 {
+				c.Choose(now+5*time.Millisecond, sequence-segment, segment)
+				c.Acknowledged(now+16*time.Millisecond, sequence, nil)
+			} else {
+				c.Acknowledged(now+10*time.Millisecond, sequence, nil)
+			}
+			now += 20 * time.Millisecond
+		}
+		if got := New(n, 2, 0, now).Choose(now, 0, segment) == 1; got != loses {
+			t.Errorf("losses %v: the next connection tries the other path: %v", loses, got)
+		}
+		// A segment in 20 ms is 70 bytes/ms, though each round trip of 10 ms brings 140.
+		if rate := n.paths[0].known(now); loses && rate > 80 || rate == 0 {
+			t.Errorf("losses %v: a rate of %d bytes/ms is remembered", loses, rate)
+		}
+	}
+}

@@ -17,6 +17,7 @@ type Memory struct {
 	until, pause, learned time.Duration
 	pauses                int
 	measured              bool
+	loses                 bool // as home, without a queue: rate is what connections brought over it
 	shortest, rate        uint32
 	seen, tried           time.Duration // a packet arrived over it; it was home for a trial; 0: never
 }
@@ -88,24 +89,34 @@ func (c *Connection) recall(now time.Duration) {
 	}
 }
 
-// try has a path be home whose rate is not known, once in a while, if packets do arrive over it:
-// where it is longer than home by more than the queue of home holds, it carries nothing in order, so
-// that its rate would never be known.
+// try has a path be home whose rate is not known, once in a while: where it is longer than home by more
+// than the queue of home holds, it carries nothing in order, so that its rate would never be known.
+// Packets must have arrived over it, but not where home loses so many that it has no queue, which has
+// others carry nothing at all.
 func (c *Connection) try(now time.Duration) {
-	rate := c.network.paths[c.home].usable(now)
-	if rate == 0 || rate > mostTried {
-		return
-	}
+	home := &c.network.paths[c.home]
+	rate, unknown, unseen := home.usable(now), -1, -1
 	for i := range c.paths {
 		m := &c.network.paths[i]
-		if i == c.home || m.until > now || m.known(now) > 0 || m.seen == 0 || now-m.seen >= valid || m.tried != 0 && now-m.tried < valid {
-			continue
+		switch {
+		case i == c.home, m.until > now, m.known(now) > 0, m.tried != 0 && now-m.tried < valid:
+		case m.seen == 0 || now-m.seen >= valid:
+			if unseen < 0 {
+				unseen = i
+			}
+		case unknown < 0:
+			unknown = i
 		}
-		m.tried = now
-		c.back, c.home = c.home, i
-		c.trial.Need = rate * 5 / 4
+	}
+	if home.loses && unknown < 0 {
+		unknown = unseen
+	}
+	if rate == 0 || rate > mostTried || unknown < 0 {
 		return
 	}
+	c.network.paths[unknown].tried = now
+	c.back, c.home = c.home, unknown
+	c.trial.Need = rate * 5 / 4
 }
 
 // endTrial has home be what it was before the trial.
@@ -150,7 +161,12 @@ func (c *Connection) remember(now time.Duration) {
 			m.seen = now
 		}
 		if p.Packets >= learned && p.Rate != 0 {
-			m.shortest, m.rate, m.learned, m.measured = p.shortest(), p.Rate, now, true
+			m.shortest, m.learned, m.measured = p.shortest(), now, true
+			if m.loses = i == c.home && p.losesBare(); m.loses {
+				m.rate = p.lossyRate((micro(now)-c.began)/1000, m.rate)
+			} else {
+				m.rate = p.Rate
+			}
 		}
 	}
 }

@@ -26,6 +26,7 @@ const (
 	dead        = 300_000
 	expired     = 180_000
 	train       = 8 << 10
+	lossy       = 60_000
 	mostTried   = 3000
 	suspect     = 1_000_000
 )
@@ -175,7 +176,22 @@ func (p *Path) found(l loss) {
 }
 
 // loses reports whether the path loses more than one whose queue overflows.
-func (p *Path) loses() bool { return p.Bare > 1+p.Packets/1024 || p.Lost > 2+p.Packets/256 }
+func (p *Path) loses() bool { return p.losesBare() || p.Lost > 2+p.Packets/256 }
+
+// losesBare reports whether the path loses without a queue.
+func (p *Path) losesBare() bool { return p.Bare > 1+p.Packets/1024 }
+
+// lossyRate returns what is remembered of the rate of home, which has lost without a queue since a
+// connection began took milliseconds ago, and of which was is remembered.
+func (p *Path) lossyRate(took, was uint32) uint32 {
+	switch {
+	case took > lossy:
+		return was
+	case took == 0 || p.Gone/took >= p.Rate:
+		return p.Rate
+	}
+	return max(p.Gone/took, 1)
+}
 
 // harms reports whether the retransmissions of the path are a reason to leave it.
 func (p *Path) harms() bool { return p.loses() || p.Late > mayBeLate+p.Packets/256 }

@@ -19,7 +19,7 @@ type vector struct {
 	Queues                          [MaxPaths]Queue
 	Trial                           trial
 	Now, Size, First, Second, Third uint32
-	Result                          [13]uint32
+	Result                          [14]uint32
 }
 
 // apply does what testdata/vectors.c does.
@@ -51,6 +51,7 @@ func (v *vector) apply() {
 	r[9] = number(v.Home.queued())
 	r[11] = number(v.Home.dead(v.Now))
 	r[12] = uint32(v.Trial.arrived(v.Third, v.Now))
+	r[13] = v.Home.lossyRate(v.First, v.Second)
 }
 
 // TestVectors: the arithmetic of the program in the kernel is that of this package, for states that
@@ -71,7 +72,7 @@ func TestVectors(t *testing.T) {
 		case 1:
 			return now - uint32(r.IntN(3_000_000))
 		case 2:
-			return []uint32{mostWindow, begin, near, again, backlog, watchFor, part, doubt}[r.IntN(8)] + uint32(r.IntN(3)) - 1
+			return []uint32{mostWindow, begin, near, again, backlog, watchFor, part, doubt, lossy}[r.IntN(9)] + uint32(r.IntN(3)) - 1
 		default:
 			return r.Uint32() >> r.IntN(32)
 		}
@@ -93,7 +94,7 @@ func TestVectors(t *testing.T) {
 			t.Fatal(err)
 		}
 		v.Now, v.Size, v.Turns.State = now, v.Size%65536, uint32(r.IntN(3))
-		v.Result = [13]uint32{}
+		v.Result = [14]uint32{}
 	}
 	var in, out bytes.Buffer
 	if err := binary.Write(&in, binary.NativeEndian, given); err != nil {

@@ -21,6 +21,7 @@ type programMemory struct {
 	Seen      uint64
 	Tried     uint64
 	Learned   uint64
+	Loses     uint64
 	Shortest  uint32
 	Rate      uint32
 	Datagrams uint64

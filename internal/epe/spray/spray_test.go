@@ -438,3 +438,23 @@ func TestFlowsOfAClient(t *testing.T) {
 		t.Errorf("%d of 10 MB take the other path", others)
 	}
 }
+
+// TestLossyFirstPath: where the first path loses without a queue, a connection tries another one,
+// although nothing ever arrived over that.
+func TestLossyFirstPath(t *testing.T) {
+	for loses, want := range []uint32{0, 1} {
+		n := newBench(t)
+		m := programMemory{Learned: uint64(clock.Monotonic()), Rate: 1000, Shortest: 10_000, Loses: uint64(loses)}
+		key := programNetwork{Prefix: [8]uint8{0x20, 0x01, 0x0d, 0xb8, 0, 0x0d}, Mark: 0x7ab50000, Family: 6}
+		if err := n.sprayer.objects.Networks.Put(key, m); err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range []uint32{want, 0} { // once
+			s := segment(true, 1, 1, 1, 0, 1000)
+			s[14+40+3] += byte(i)
+			if path := n.path(t, s); path != want {
+				t.Errorf("losses %d: connection %d begins on path %d, want %d", loses, i, path, want)
+			}
+		}
+	}
+}

@@ -10,7 +10,7 @@ struct vector {
 	struct spray_queue queue[SPRAY_PATHS];
 	struct spray_trial trial;
 	__u32 now, size, first, second, third;
-	__u32 result[13];
+	__u32 result[14];
 };
 
 int main(void)
@@ -35,6 +35,7 @@ int main(void)
 		v.result[8] = spray_turn(&v.turns, v.queue[0].delay, v.now, v.size, v.second & 1);
 		v.result[11] = spray_dead(&v.home, v.now);
 		v.result[12] = spray_tried(&v.trial, v.third, v.now);
+		v.result[13] = spray_lossy_rate(&v.home, v.first, v.second);
 		v.result[9] = spray_queued(&v.home);
 		if (fwrite(&v, sizeof(v), 1, stdout) != 1)
 			return 1;
