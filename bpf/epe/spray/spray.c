@@ -557,7 +557,8 @@ __attribute__((noinline)) int remember(struct connection *c, const struct segmen
 		__sync_fetch_and_add(&m->stream, bytes);
 		if (p->gone)
 			m->seen = time;
-		if (p->packets < LEARNED || !p->rate)
+		/* What a path brings beside another home says nothing of what it loses as home. */
+		if (p->packets < LEARNED || !p->rate || (i != c->home && m->loses && known(m, time)))
 			continue;
 		m->shortest = spray_shortest(p);
 		m->loses = i == c->home && spray_loses_bare(p);

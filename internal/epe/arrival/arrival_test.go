@@ -416,5 +416,11 @@ func TestLossyFirstPath(t *testing.T) {
 		if rate := n.paths[0].known(now); loses && rate > 80 || rate == 0 {
 			t.Errorf("losses %v: a rate of %d bytes/ms is remembered", loses, rate)
 		}
+		// What it brings beside another home is no reason to return.
+		c.home, c.path[0].Packets, c.path[0].Rate = 1, learned, 3000
+		c.remember(now)
+		if rate := n.paths[0].known(now); (rate == 3000) == loses {
+			t.Errorf("losses %v: beside another home a rate of %d bytes/ms is remembered", loses, rate)
+		}
 	}
 }

@@ -160,6 +160,9 @@ func (c *Connection) remember(now time.Duration) {
 		if p.Gone != 0 {
 			m.seen = now
 		}
+		if i != c.home && m.loses && m.known(now) > 0 {
+			continue // what it brings beside another home says nothing of what it loses as home
+		}
 		if p.Packets >= learned && p.Rate != 0 {
 			m.shortest, m.learned, m.measured = p.shortest(), now, true
 			if m.loses = i == c.home && p.losesBare(); m.loses {
