@@ -12,15 +12,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/netip"
 	"slices"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/base/health"
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/kernel/contain"
+	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/route"
 )
 
@@ -75,7 +73,9 @@ func New(ctx context.Context, o Options) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	lock, err := lockNamespace(o.Protocol)
+	// Two would replace each other's routes and rules, and the first to stop would remove those of the
+	// other.
+	lock, err := netns.Lock(fmt.Sprintf("@tabane-protocol-%d", o.Protocol), ErrRunning)
 	if err != nil {
 		return nil, err
 	}
@@ -98,20 +98,6 @@ func New(ctx context.Context, o Options) (*Daemon, error) {
 
 // ErrRunning is the error of a second daemon with the same route protocol in a network namespace.
 var ErrRunning = errors.New("another one runs in this network namespace; stop it first")
-
-// lockNamespace keeps other daemons with the route protocol out of the network namespace until it
-// is closed or the process ends: two would replace each other's routes and rules, and the first to
-// stop would remove those of the other. Abstract socket names belong to the namespace (unix(7)).
-func lockNamespace(p route.Protocol) (io.Closer, error) {
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: fmt.Sprintf("@tabane-protocol-%d", p)})
-	switch {
-	case errors.Is(err, unix.EADDRINUSE):
-		return nil, ErrRunning
-	case err != nil:
-		return nil, fmt.Errorf("lock network namespace: %w", err)
-	}
-	return l, nil
-}
 
 // extend returns a daemon of a loop, without a speaker.
 func extend(l *Loop, r resolver) *Daemon {

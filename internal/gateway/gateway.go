@@ -7,13 +7,10 @@ import (
 	"io"
 	"log/slog"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/base/health"
 	"github.com/tabane/tabane/internal/bgp"
@@ -114,7 +111,7 @@ func New(o Options) (*Gateway, error) {
 	if err := condition.Require(o.Config.conditions()); err != nil {
 		return nil, err
 	}
-	mine, err := lockNamespace()
+	mine, err := netns.Lock(lockName, ErrRunning)
 	if err != nil {
 		return nil, err
 	}
@@ -171,23 +168,13 @@ func New(o Options) (*Gateway, error) {
 // ErrRunning is the error of a second gateway in a network namespace.
 var ErrRunning = errors.New("another gateway runs in this network namespace: stop it, or give it these peers and paths, too")
 
-// lockNamespace keeps other gateways out of the network namespace until it is closed or the process
-// ends: two would replace each other's routes, rules and programs. Abstract socket names belong to
-// the namespace (unix(7)).
-func lockNamespace() (io.Closer, error) {
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: "@tabane-gateway"})
-	switch {
-	case errors.Is(err, unix.EADDRINUSE):
-		return nil, ErrRunning
-	case err != nil:
-		return nil, fmt.Errorf("lock network namespace: %w", err)
-	}
-	return l, nil
-}
+// lockName keeps two gateways out of a network namespace: they would replace each other's routes,
+// rules and programs.
+const lockName = "@tabane-gateway"
 
 // Running returns ErrRunning if a gateway runs in the network namespace of the calling thread.
 func Running() error {
-	mine, err := lockNamespace()
+	mine, err := netns.Lock(lockName, ErrRunning)
 	if err != nil {
 		return err
 	}

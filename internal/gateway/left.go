@@ -7,6 +7,7 @@ import (
 	"github.com/tabane/tabane/internal/gateway/openplane"
 	"github.com/tabane/tabane/internal/gateway/relay"
 	"github.com/tabane/tabane/internal/kernel/bpf"
+	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/nft"
 	"github.com/tabane/tabane/internal/kernel/route"
 )
@@ -15,7 +16,7 @@ import (
 // calling thread: routes, rules, programs, and rules of nftables. Where a gateway runs, it is
 // ErrRunning.
 func RemoveLeft(log *slog.Logger) error {
-	lock, err := lockNamespace()
+	lock, err := netns.Lock(lockName, ErrRunning)
 	if err != nil {
 		return err
 	}

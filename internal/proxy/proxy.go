@@ -24,6 +24,7 @@ import (
 	"github.com/tabane/tabane/internal/base/fault"
 	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/kernel/handover"
+	"github.com/tabane/tabane/internal/kernel/netns"
 	"github.com/tabane/tabane/internal/kernel/route"
 	"github.com/tabane/tabane/internal/proxy/relay"
 )
@@ -165,7 +166,7 @@ func (p *Proxy) unlock() error {
 }
 
 // lockName keeps two proxies that capture connections out of a network namespace: each would
-// replace the rules of the other. Abstract socket names belong to the namespace (unix(7)).
+// replace the rules of the other.
 const lockName = "@tabane-proxy"
 
 var errCaptures = errors.New("another proxy captures connections in this network namespace: stop it, or give it these listeners, too")
@@ -176,16 +177,15 @@ func (p *Proxy) lockNamespace(inherited *handover.Sockets) error {
 		return nil
 	}
 	l, err := handover.Unix(inherited, lockName)
-	if l != nil {
-		p.claim()
-	} else if err == nil {
-		l, err = net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: lockName})
-	}
 	switch {
-	case errors.Is(err, unix.EADDRINUSE):
-		return errCaptures
 	case err != nil:
 		return fmt.Errorf("lock network namespace: %w", err)
+	case l != nil:
+		p.claim()
+	default:
+		if l, err = netns.Lock(lockName, errCaptures); err != nil {
+			return err
+		}
 	}
 	p.lock = l
 	return nil
