@@ -66,8 +66,8 @@ func Parse(text string) (Options, error) {
 	switch {
 	case !known || u.Opaque != "":
 		return Options{}, errors.New("must begin with valkey://, redis://, or with TLS valkeys:// or rediss://")
-	case u.Hostname() == "":
-		return Options{}, errors.New("must name a host, as valkey://host:6379")
+	case !isHost(u.Hostname()):
+		return Options{}, errors.New("must name a host, as valkey://host:6379 or valkey://[2001:db8::1]:6379")
 	case u.RawQuery != "" || u.Fragment != "":
 		return Options{}, errors.New("must end after the host, or the number of a database")
 	}
@@ -82,6 +82,13 @@ func Parse(text string) (Options, error) {
 		}
 	}
 	return o, nil
+}
+
+// isHost tells whether a URL's host is a name or an address. url.Parse takes lone brackets and
+// colons for a part of a name.
+func isHost(host string) bool {
+	_, err := netip.ParseAddr(host)
+	return err == nil || host != "" && !strings.ContainsAny(host, ":[]")
 }
 
 // Client exchanges records with a store. It is not safe for concurrent use.

@@ -50,6 +50,7 @@ func TestParse(t *testing.T) {
 	for _, text := range []string{
 		"", "file", "host:6379", "http://host", "valkey:host", "valkey://", "valkey://:secret@", "valkey://host:0", "valkey://host:70000", "valkey://host:x",
 		"valkey://host/x", "valkey://host/-1", "valkey://host/99999999", "valkey://host?tls=1", "valkey://host#1", "valkey://secret\x00@host",
+		"redis://]", "valkey://::1", "valkey://a:b:6379",
 	} {
 		if _, err := Parse(text); err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q: %v", text, err)
