@@ -15,6 +15,9 @@ type Change struct {
 	// Rate is the rate from now on.
 	// Example: 5Mbit/s
 	Rate *unit.Bandwidth `yaml:"rate,omitempty" json:"rate,omitempty"`
+	// Burst is what passes at once after a pause.
+	// Example: 32kB
+	Burst *unit.Size `yaml:"burst,omitempty" json:"burst,omitempty"`
 	// Delay is the one-way delay from now on.
 	// Example: 20ms
 	Delay *time.Duration `yaml:"delay,omitempty" json:"delay,omitempty"`

@@ -50,7 +50,8 @@ type Pipe[F any] struct {
 	// take a fast path, whose fields come first.
 	plain bool
 	now   time.Duration
-	free  time.Duration // when the transmitter finishes the last frame
+	free  time.Duration // when the last frame has been sent at the rate; with a burst it is gone by depth sooner
+	depth time.Duration // how long the burst of the profile takes at its rate
 	last  time.Duration // latest delivery so far
 	line  line
 	// Frames on the wire: fly is ordered by time, loose are frames that overtake others.
@@ -83,7 +84,7 @@ func NewPipe[F any](p Profile, frame unit.Size, seed, stream uint64, s Store[F])
 	generator := func(purpose uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, stream<<8|purpose)) }
 	marker, _ := s.(Marker[F])
 	return &Pipe[F]{
-		plain: p.plain(), profile: p, law: p.Queue.CoDel.law(frame), frame: frame, store: s, marker: marker, line: line{rate: uint64(p.Rate)},
+		plain: p.plain(), profile: p, law: p.Queue.CoDel.law(frame), frame: frame, store: s, marker: marker, line: line{rate: uint64(p.Rate)}, depth: p.depth(),
 		losses: generator(1), copies: generator(2), jitters: generator(3),
 		early: red{count: -1, random: generator(4)}, others: others{random: generator(5)},
 	}
@@ -119,13 +120,24 @@ func (p *Pipe[F]) Set(now time.Duration, profile Profile) {
 	if profile.Rate != p.profile.Rate {
 		p.line = line{rate: uint64(profile.Rate)}
 	}
-	p.profile, p.plain = profile, profile.plain()
+	p.profile, p.plain, p.depth = profile, profile.plain(), profile.depth()
 }
 
 // plain reports whether the profile has only a rate, a delay and a drop-tail queue.
 func (p *Profile) plain() bool {
 	return p.Loss.Kind == "" && p.Jitter.Kind == "" && p.Duplicate == 0 && p.Load.Rate == 0 && (p.Queue.Discipline == "" || p.Queue.Discipline == DisciplineDropTail)
 }
+
+// depth returns how long the burst takes at the rate.
+func (p *Profile) depth() time.Duration {
+	if p.Rate == 0 {
+		return 0
+	}
+	return p.Rate.TimeFor(p.Burst)
+}
+
+// starts returns when the next frame may be sent.
+func (p *Pipe[F]) starts() time.Duration { return p.free - p.depth }
 
 // Arrive enqueues a frame, or drops it. The frame is copied.
 func (p *Pipe[F]) Arrive(at time.Duration, size int32, frame *F) {
@@ -139,7 +151,7 @@ func (p *Pipe[F]) Arrive(at time.Duration, size int32, frame *F) {
 	p.now = at
 	p.counted.Arrived++
 	p.counted.ArrivedBytes += uint64(size)
-	busy := p.free > at || p.queue.len() > 0
+	busy := p.starts() > at || p.queue.len() > 0
 	if p.plain && !busy {
 		p.transmit(size, frame, at)
 		return
@@ -186,7 +198,7 @@ func (p *Pipe[F]) full(frame unit.Size) bool {
 
 // wait returns the queueing delay of a frame that arrives now.
 func (p *Pipe[F]) wait() time.Duration {
-	w := max(0, p.free-p.now)
+	w := max(0, p.starts()-p.now)
 	if p.profile.Rate > 0 {
 		w += p.profile.Rate.TimeFor(p.queue.size)
 	}
@@ -218,7 +230,7 @@ func (p *Pipe[F]) idle() float64 {
 // advance dequeues and sends frames up to and at the time now.
 func (p *Pipe[F]) advance(now time.Duration) {
 	for p.queue.len() > 0 {
-		t := max(p.free, p.queue.head().arrived)
+		t := max(p.starts(), p.queue.head().arrived)
 		if t > now {
 			break
 		}
@@ -263,7 +275,7 @@ func (p *Pipe[F]) intrude(at time.Duration) {
 			p.advance(o.next)
 		}
 		p.now = max(p.now, o.next)
-		switch busy := p.free > p.now || p.queue.len() > 0; {
+		switch busy := p.starts() > p.now || p.queue.len() > 0; {
 		case busy && p.full(p.frame):
 		case busy:
 			if p.queue.frames.full() {
@@ -307,33 +319,35 @@ func (p *Pipe[F]) send(size int32, frame *F, t time.Duration) {
 		p.transmit(size, frame, t)
 		return
 	}
-	p.occupy(size, t)
+	sent := p.occupy(size, t)
 	if p.lose() {
 		p.counted.Lost++
 		p.store.Release(*frame)
 		return
 	}
-	p.deliver(size, frame)
+	p.deliver(size, frame, sent)
 	if p.profile.Duplicate > 0 && p.copies.Float64() < p.profile.Duplicate {
 		p.counted.Duplicated++
 		p.store.Retain(*frame)
-		p.deliver(size, frame)
+		p.deliver(size, frame, sent)
 	}
 }
 
-// occupy advances free by the transmission time of a frame that starts at the time t or later.
-func (p *Pipe[F]) occupy(size int32, t time.Duration) {
+// occupy advances free by the transmission time of a frame that starts at the time t, and returns when
+// it has been sent.
+func (p *Pipe[F]) occupy(size int32, t time.Duration) time.Duration {
 	if t > p.free {
 		p.line.rest = 0
+		p.free = t
 	}
-	p.free = t + p.line.send(size)
+	p.free += p.line.send(size)
+	return max(t, p.starts())
 }
 
 // transmit is the fast path of send, for a plain pipe.
 func (p *Pipe[F]) transmit(size int32, frame *F, t time.Duration) {
-	p.occupy(size, t)
 	// Frames stay in order after a change that shortens the delay.
-	p.last = max(p.last, p.free+p.profile.Delay)
+	p.last = max(p.last, p.occupy(size, t)+p.profile.Delay)
 	p.launch(size, frame, p.last)
 }
 
@@ -367,8 +381,8 @@ func (p *Pipe[F]) lose() bool {
 	return false
 }
 
-// deliver puts a frame on the wire. Its transmission ends at p.free.
-func (p *Pipe[F]) deliver(size int32, frame *F) {
+// deliver puts a frame on the wire that has been sent at that time.
+func (p *Pipe[F]) deliver(size int32, frame *F, sent time.Duration) {
 	delay := p.profile.Delay
 	switch amount := float64(p.profile.Jitter.Amount); p.profile.Jitter.Kind {
 	case Uniform:
@@ -379,7 +393,7 @@ func (p *Pipe[F]) deliver(size int32, frame *F) {
 		tail := math.Pow(1-p.jitters.Float64(), -1/paretoShape) - 1 // its mean is 1/(paretoShape-1)
 		delay += time.Duration(min(tail*(paretoShape-1)*amount, float64(MaxDelay)))
 	}
-	at := p.free + delay
+	at := sent + delay
 	if !p.profile.Jitter.Reorder {
 		at = max(at, p.last)
 	}
@@ -453,7 +467,7 @@ func (p *Pipe[F]) Next() time.Duration {
 	if p.queue.len() > 0 {
 		// Lower bound of the delivery of the first queued frame. CoDel may drop that frame,
 		// and the next one may be shorter.
-		first := p.free + p.profile.Least()
+		first := p.starts() + p.profile.Least()
 		if p.profile.Queue.Discipline != DisciplineCoDel {
 			first += p.line.next(p.queue.head().size)
 		}

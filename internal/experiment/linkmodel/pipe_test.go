@@ -103,6 +103,7 @@ func genProfile(t *rapid.T) Profile {
 	p := Profile{Delay: time.Duration(rapid.IntRange(0, 200).Draw(t, "delay")) * ms}
 	if rapid.Bool().Draw(t, "limited") {
 		p.Rate = unit.Bandwidth(rapid.Int64Range(int64(minRate)*10, 1e9).Draw(t, "rate"))
+		p.Burst = unit.Size(rapid.SampledFrom([]int{0, 0, 1, 3000, 100_000}).Draw(t, "burst"))
 	}
 	if rapid.Bool().Draw(t, "jittery") && p.Delay > 0 {
 		p.Jitter = Jitter{
@@ -193,7 +194,7 @@ func TestPropertyOrder(t *testing.T) {
 	})
 }
 
-// No window has more than the rate allows plus one frame. Windows begin at the end of a
+// No window has more than the rate allows plus one frame and the burst. Windows begin at the end of a
 // transmission.
 func TestPropertyRate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -205,7 +206,7 @@ func TestPropertyRate(t *testing.T) {
 			sum := unit.Size(0)
 			for _, s := range out[i+1:] {
 				sum += unit.Size(s.size)
-				if window := s.at - out[i].at; p.Rate.TimeFor(sum) > window+time.Duration(len(out)) {
+				if window := s.at - out[i].at; p.Rate.TimeFor(sum) > window+p.Rate.TimeFor(p.Burst)+time.Duration(len(out)) {
 					t.Fatalf("%s in %s at %s", sum, window, p.Rate)
 				}
 			}
@@ -430,6 +431,29 @@ func TestRoomIsMadeInTime(t *testing.T) {
 	want := []sent{{ms, 0, 1000}, {2 * ms, 1, 1000}, {3 * ms, 2, 1000}, {4 * ms, 4, 1000}}
 	if !slices.Equal(out, want) || pipe.counted.Tail != 1 {
 		t.Errorf("delivered %v, want %v; %d dropped", out, want, pipe.counted.Tail)
+	}
+}
+
+// TestTokenBucket: as much as the bucket holds passes at once after a pause, and then no more than the
+// rate; what a policer has no tokens for is dropped.
+func TestTokenBucket(t *testing.T) {
+	var offers []offer
+	for i := range 20 {
+		offers = append(offers, offer{time.Second + time.Duration(i)*ms/10, 1000}) // 80 Mbit/s
+	}
+	p := Profile{Rate: 8 * unit.MbitPerSecond, Burst: 5000, Delay: 3 * ms, Queue: Queue{Limit: Limit{Packets: 100}}}
+	out, _ := play(t, p, 1, offers, nil, always)
+	for i, s := range out {
+		arrives := time.Second + time.Duration(i)*ms/10
+		if want := 3*ms + max(arrives, time.Second+time.Duration(i+1-5)*ms); s.at != want {
+			t.Errorf("frame %d: %s, want %s", i, s.at, want)
+		}
+	}
+	p.Queue = Queue{Limit: Limit{Bytes: 1}}
+	out, pipe := play(t, p, 1, append(offers, offer{2 * time.Second, 1000}), nil, always)
+	// Six frames, and those for which there are tokens after a millisecond each.
+	if len(out) != 8 || pipe.counted.Tail != 13 || out[7].at != 2*time.Second+3*ms {
+		t.Errorf("a policer delivers %v and drops %d", out, pipe.counted.Tail)
 	}
 }
 

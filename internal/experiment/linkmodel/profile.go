@@ -23,6 +23,9 @@ type Profile struct {
 	// is unlimited, anything else is at least 8 kbit/s: below, one frame of 1500 bytes takes longer
 	// than a second.
 	Rate unit.Bandwidth `yaml:"rate,omitempty" json:"rate,omitempty"`
+	// Burst is what passes at once after a pause, besides a frame: the depth of the token bucket of
+	// a shaper, or with a queue of 1 byte of a policer. It needs a rate.
+	Burst unit.Size `yaml:"burst,omitempty" json:"burst,omitempty"`
 	// Delay is one way, from the last bit sent to the last bit delivered; at most MaxDelay.
 	Delay  time.Duration `yaml:"delay,omitempty" json:"delay,omitempty"`
 	Jitter Jitter        `yaml:"jitter,omitempty" json:"jitter,omitzero"`
@@ -215,6 +218,14 @@ func (p Profile) Check() fault.List {
 	var faults fault.List
 	if p.Rate < minRate && p.Rate != 0 {
 		faults.Add("rate", "must be at least %s, or 0 for unlimited, got %s", minRate, p.Rate)
+	}
+	switch {
+	case p.Burst < 0:
+		faults.Add("burst", "must be >= 0B, got %s", p.Burst)
+	case p.Burst > 0 && p.Rate == 0:
+		faults.Add("burst", "needs a rate: all passes at once without one")
+	case p.Burst > 0 && p.Rate >= minRate && p.depth() > MaxDelay:
+		faults.Add("burst", "must be what the rate carries in %s at most, got %s at %s", MaxDelay, p.Burst, p.Rate)
 	}
 	if p.Delay < 0 || p.Delay > MaxDelay {
 		faults.Add("delay", "must be from 0s to %s, got %s", MaxDelay, p.Delay)

@@ -19,6 +19,10 @@ type Shape struct {
 	// Rate is the rate in whole Ethernet frames without preamble, as the kernel's TBF counts.
 	// Default: unlimited.
 	Rate unit.Bandwidth `yaml:"rate,omitempty"`
+	// Burst is what passes at once after a pause: the depth of a token bucket. A policer has a
+	// buffer of 1 byte. Default: 0B, or 32 KiB and 2 ms of the rate with the kernel's TBF.
+	// Example: 100kB
+	Burst unit.Size `yaml:"burst,omitempty"`
 	// Queue is how long a packet may wait at that rate; what would wait longer is dropped.
 	// Default: 50ms.
 	Queue time.Duration `yaml:"queue,omitempty"`
