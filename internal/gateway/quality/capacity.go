@@ -73,6 +73,9 @@ var (
 	// up to lastProbe. A configured rate is probed sooner for the first time, but any with more
 	// than shortQueue behind it patienceFactor times as late.
 	firstProbe, configuredProbe, patienceFactor = 8, 3, 4
+	// mostSaved is the time in which the rate fills the token bucket of a path, at most. Deeper ones are
+	// rare, and a probe of 10 % takes 15 times as long to show that what arrives is none of it.
+	mostSaved = 300 * time.Millisecond
 )
 
 // Constants returns the constants of the estimate of a configured rate, each with the value that
@@ -89,6 +92,7 @@ func Constants() []ablation.Constant {
 		ablation.Integer("firstProbe", &firstProbe, 1),
 		ablation.Integer("configuredProbe", &configuredProbe, 1),
 		ablation.Integer("patienceFactor", &patienceFactor, 1),
+		ablation.Duration("mostSaved", &mostSaved, 0),
 		ablation.Duration("baseWindow", &baseWindow, time.Hour),
 		ablation.Duration("standingWindow", &standingWindow, 0),
 		ablation.Duration("slot", &slot, 0),
@@ -144,6 +148,8 @@ type Capacity struct {
 	full      CapacitySample
 	// draining is the number of samples that the queue on the path needs at most to drain.
 	draining int
+	// saved is what a token bucket on the path may have saved at most.
+	saved unit.Size
 	// waited is for how long packets have waited for the path.
 	waited time.Duration
 	// recent are samples since the estimate changed, their bytes and time weighted less with each
@@ -227,6 +233,7 @@ func (c *Capacity) Update(s CapacitySample) {
 	if c.rate == 0 {
 		c.rate = c.ceil(FirstCapacity)
 	}
+	c.save(&s)
 	if c.before > 0 {
 		c.judge(&s)
 		return
@@ -260,7 +267,7 @@ func (c *Capacity) Update(s CapacitySample) {
 		c.lower(r.rate(), s.Standing)
 	case c.found && c.overloaded(s.Jitter):
 		c.lower(c.full.rate(), s.Standing)
-	case c.samples >= 3 && r.rate() > c.rate:
+	case c.samples >= 3 && r.rate() > c.rate && c.saved == 0:
 		c.set(r.rate())
 	case !s.Busy || Congested(s.Standing, s.Jitter) || behind && c.rate.SizeIn(shortQueue) < startMinSize:
 	case !c.found:
@@ -273,6 +280,16 @@ func (c *Capacity) Update(s CapacitySample) {
 		if c.busy++; c.busy >= every && (c.rate < c.configured || steadyPath(s.Jitter)) {
 			c.probe(probeGrowthPercent)
 		}
+	}
+}
+
+// save counts what a token bucket on the path may have saved while less arrived than its rate, and what
+// arrives out of that: it shows no higher rate. A bucket is empty while there is a queue.
+func (c *Capacity) save(s *CapacitySample) {
+	rate := cmp.Or(c.before, c.rate)
+	c.saved = min(max(0, c.saved+rate.SizeIn(s.Interval)-s.Arrived), rate.SizeIn(mostSaved))
+	if !c.found || Congested(s.Standing, s.Jitter) {
+		c.saved = 0
 	}
 }
 
@@ -334,7 +351,10 @@ func (c *Capacity) probe(percent unit.Bandwidth) {
 	c.tried = c.rate
 }
 
-// judge takes a sample of a probe. More may arrive at any time, and shows that the path carries it.
+// judge takes a sample of a probe. On a path whose round trip is longer than the rate is raised, a probe
+// never empties a token bucket, and would never succeed if it had to.
+//
+// More may arrive at any time, and shows that the path carries it.
 // That less arrives counts only from when all of a sample was sent since the probe began.
 func (c *Capacity) judge(s *CapacitySample) {
 	before, began, arrived := c.before, c.probed, s.rate()
@@ -342,6 +362,7 @@ func (c *Capacity) judge(s *CapacitySample) {
 	c.probed += s.Interval
 	full := Congested(s.Standing, s.Jitter)
 	switch {
+	case arrived >= before*successPercent/100 && c.saved > 0 && s.RTT <= 2*sampleInterval: // until the bucket is empty
 	case arrived >= before*successPercent/100:
 		c.before = 0
 		c.set(max(before, min(c.tried, arrived*100/pacedPercent)))

@@ -211,7 +211,9 @@ type bottleneck struct {
 	rate   unit.Bandwidth
 	buffer time.Duration
 	late   time.Duration // of all packets, without a queue
+	depth  time.Duration // of its token bucket, at the rate
 	queue  float64       // bits
+	tokens float64       // bits
 }
 
 // run gives c samples of 100 ms for a time, with that much to send, and returns the estimates.
@@ -222,9 +224,11 @@ func (b *bottleneck) run(c *Capacity, samples int, offered unit.Bandwidth) (list
 		busy := float64(offered) >= pace
 		sent := min(pace, float64(offered)) * interval.Seconds()
 		room := float64(b.rate)*b.buffer.Seconds() + float64(b.rate)*interval.Seconds()
-		b.queue = min(b.queue+sent, room)
-		arrived := min(b.queue, float64(b.rate)*interval.Seconds())
+		b.queue = min(b.queue+sent, room+b.tokens)
+		b.tokens += float64(b.rate) * interval.Seconds()
+		arrived := min(b.queue, b.tokens)
 		b.queue -= arrived
+		b.tokens = min(b.tokens-arrived, float64(b.rate)*b.depth.Seconds())
 		c.Update(CapacitySample{
 			Interval: interval, Sent: unit.Size(sent / 8), Arrived: unit.Size(arrived / 8), Busy: busy,
 			Delays: Delays{Standing: b.late + time.Duration(b.queue/float64(b.rate)*float64(time.Second))},
@@ -359,6 +363,28 @@ func TestConfiguredBehindJitter(t *testing.T) {
 		b.run(&c, 80, unit.TbitPerSecond)
 		if got := mean(b.run(&c, 100, unit.TbitPerSecond)) * float64(tt.rate) / float64(tt.want); got < 0.93 || got > 1.05 {
 			t.Errorf("%v configured as %v: the mean estimate is %.2f of %v", tt.rate, tt.configured, got, tt.want)
+		}
+	}
+}
+
+// TestTokenBucket: what a token bucket saved while less was sent shows no higher rate, and a path that
+// is faster than its estimate is known to be within 8 s all the same.
+func TestTokenBucket(t *testing.T) {
+	const rate = 50 * unit.MbitPerSecond
+	for _, depth := range []time.Duration{20 * ms, 100 * ms, 500 * ms} {
+		var c Capacity
+		b := bottleneck{rate: rate, buffer: 100 * ms, depth: depth}
+		b.run(&c, 30, unit.TbitPerSecond)
+		for range 10 {
+			b.run(&c, 10, rate/4)
+			if got := slices.Max(b.run(&c, 20, unit.TbitPerSecond)); got > 1.15 {
+				t.Errorf("a bucket of %v: the estimate is %.2f of the rate", depth, got)
+			}
+		}
+		b.rate *= 2
+		b.run(&c, 10, rate/4)
+		if got := mean(b.run(&c, 90, unit.TbitPerSecond)[80:]); got < 0.9 {
+			t.Errorf("a bucket of %v, twice as fast: the estimate is %.2f of the rate", depth, got)
 		}
 	}
 }
