@@ -284,7 +284,7 @@ func TestTransitFromWire(t *testing.T) {
 	}
 	for name, attrs := range map[string][]byte{
 		"own as in the path":   slices.Concat(rawOrigin, rawPath(segment(2, 65001, 65000)), unicastReach(good, address(21))),
-		"own as in a set":      slices.Concat(rawOrigin, rawPath(segment(2, 65001), segment(1, 64999, 65000)), unicastReach(good, address(21))),
+		"as set":               slices.Concat(rawOrigin, rawPath(segment(2, 65001), segment(1, 64998, 64999)), unicastReach(good, address(21))),
 		"no origin":            slices.Concat(rawPath(segment(2, 65001)), unicastReach(good, address(21))),
 		"wrong origin":         slices.Concat(attr(0x40, 1, []byte{9}), rawPath(segment(2, 65001)), unicastReach(good, address(21))),
 		"broken path":          slices.Concat(rawOrigin, rawPath([]byte{2, 9, 0, 0}), unicastReach(good, address(21))),

@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// Types of AS path segments (RFC 4271 section 4.3). Those of confederations (RFC 5065) are
-// malformed here: this speaker is no member of one.
+// Types of AS path segments (RFC 4271 section 4.3). Only sequences are accepted: sets are deprecated
+// (RFC 9774), and those of confederations (RFC 5065) are malformed here, since this speaker is no
+// member of one.
 const (
-	segmentSet      = 1
-	segmentSequence = 2
-
+	segmentSet            = 1
+	segmentSequence       = 2
 	segmentConfedSequence = 3
 	segmentConfedSet      = 4
 
@@ -21,7 +21,7 @@ const (
 	maxSegment = 255
 )
 
-// ASPath is an AS path: segments as on the wire with AS numbers of four octets. It is comparable;
+// ASPath is an AS path: sequences as on the wire with AS numbers of four octets. It is comparable;
 // the zero value is the empty path.
 type ASPath string
 
@@ -37,12 +37,12 @@ func MakeASPath(asns ...uint32) ASPath {
 	return ASPath(b)
 }
 
-// segments iterates over the types of segments and their AS numbers.
-func (p ASPath) segments() iter.Seq2[uint8, Uint32s] {
-	return func(yield func(uint8, Uint32s) bool) {
+// segments iterates over the AS numbers of each segment.
+func (p ASPath) segments() iter.Seq[Uint32s] {
+	return func(yield func(Uint32s) bool) {
 		for s := string(p); len(s) >= 2; {
 			end := 2 + 4*int(s[1])
-			if !yield(s[0], Uint32s(s[2:end])) {
+			if !yield(Uint32s(s[2:end])) {
 				return
 			}
 			s = s[end:]
@@ -50,42 +50,34 @@ func (p ASPath) segments() iter.Seq2[uint8, Uint32s] {
 	}
 }
 
-// Len is the length for route selection: a set counts as one (RFC 4271 section 9.1.2.2).
+// Len is the number of AS numbers.
 func (p ASPath) Len() int {
 	n := 0
-	for kind, asns := range p.segments() {
-		if kind == segmentSet {
-			n++
-		} else {
-			n += asns.Len()
-		}
+	for asns := range p.segments() {
+		n += asns.Len()
 	}
 	return n
 }
 
-// First is the nearest AS, 0 if the path is empty or begins with a set.
+// First is the nearest AS, 0 if the path is empty.
 func (p ASPath) First() uint32 {
-	if len(p) < 6 || p[0] != segmentSequence {
+	if p == "" {
 		return 0
 	}
 	return Uint32s(p[2:6]).At(0)
 }
 
-// Origin is the AS that originated the route, 0 if the path is empty or ends with a set.
+// Origin is the AS that originated the route, 0 if the path is empty.
 func (p ASPath) Origin() uint32 {
-	origin := uint32(0)
-	for kind, asns := range p.segments() {
-		origin = 0
-		if kind == segmentSequence {
-			origin = asns.At(asns.Len() - 1)
-		}
+	if p == "" {
+		return 0
 	}
-	return origin
+	return Uint32s(p[len(p)-4:]).At(0)
 }
 
-// Contains reports whether the AS is in the path, in sets as well.
+// Contains reports whether the AS is in the path.
 func (p ASPath) Contains(asn uint32) bool {
-	for _, asns := range p.segments() {
+	for asns := range p.segments() {
 		if asns.Has(asn) {
 			return true
 		}
@@ -93,10 +85,10 @@ func (p ASPath) Contains(asn uint32) bool {
 	return false
 }
 
-// All iterates over all AS numbers, the nearest first, sets flattened.
+// All iterates over all AS numbers, the nearest first.
 func (p ASPath) All() iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
-		for _, asns := range p.segments() {
+		for asns := range p.segments() {
 			for asn := range asns.All() {
 				if !yield(asn) {
 					return
@@ -112,27 +104,20 @@ func (p ASPath) Flat() []uint32 { return slices.Collect(p.All()) }
 // Prepend returns the path with the AS number n times in front (RFC 4271 section 5.1.2).
 func (p ASPath) Prepend(asn uint32, n int) ASPath {
 	prefix := slices.Repeat([]uint32{asn}, n)
-	if len(p) >= 2 && p[0] == segmentSequence && int(p[1])+n <= maxSegment {
+	if p != "" && int(p[1])+n <= maxSegment {
 		end := 2 + 4*int(p[1])
 		return MakeASPath(append(prefix, slices.Collect(Uint32s(p[2:end]).All())...)...) + p[end:]
 	}
 	return MakeASPath(prefix...) + p
 }
 
-// String is the AS numbers, sets in braces: "64500 64501 {64502,64503}".
+// String is the AS numbers: "64500 64501".
 func (p ASPath) String() string {
-	var parts []string
-	for kind, asns := range p.segments() {
-		var numbers []string
-		for asn := range asns.All() {
-			numbers = append(numbers, strconv.FormatUint(uint64(asn), 10))
-		}
-		if kind == segmentSet {
-			numbers = []string{"{" + strings.Join(numbers, ",") + "}"}
-		}
-		parts = append(parts, numbers...)
+	var numbers []string
+	for asn := range p.All() {
+		numbers = append(numbers, strconv.FormatUint(uint64(asn), 10))
 	}
-	return strings.Join(parts, " ")
+	return strings.Join(numbers, " ")
 }
 
 // Uint32s is a list of numbers of four octets as on the wire: communities, cluster IDs, AS numbers.

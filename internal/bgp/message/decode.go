@@ -484,14 +484,16 @@ func (d *Decoder) malformedAggregator(a *attribute) string {
 }
 
 // malformedPath returns what is wrong with an AS path whose AS numbers have width bytes, or "" (RFC
-// 7606 section 7.2, RFC 7607).
+// 7606 section 7.2, RFC 7607, RFC 9774).
 func malformedPath(b []byte, width int) string {
 	for len(b) > 0 {
 		if len(b) < 2 {
 			return "a segment is cut off"
 		}
 		switch b[0] {
-		case segmentSet, segmentSequence:
+		case segmentSequence:
+		case segmentSet:
+			return "AS_SET, which is deprecated (RFC 9774)"
 		case segmentConfedSequence, segmentConfedSet:
 			return "confederation segment: the neighbor takes our AS for a member of its confederation"
 		default:
@@ -614,17 +616,13 @@ func appendWidePath(to, b []byte) []byte {
 
 // appendPathHead appends the first part of a path, of length n.
 func appendPathHead(to []byte, p ASPath, n int) []byte {
-	for kind, asns := range p.segments() {
+	for asns := range p.segments() {
 		if n <= 0 {
 			break
 		}
-		if kind == segmentSet {
-			n--
-		} else {
-			asns = asns[:4*min(n, asns.Len())]
-			n -= asns.Len()
-		}
-		to = append(append(to, kind, byte(asns.Len())), asns...)
+		asns = asns[:4*min(n, asns.Len())]
+		n -= asns.Len()
+		to = append(append(to, segmentSequence, byte(asns.Len())), asns...)
 	}
 	return to
 }

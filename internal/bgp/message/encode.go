@@ -210,8 +210,8 @@ func appendAttributes[T string | []byte](b []byte, attrs T, fourOctetAS bool) []
 
 // narrowPath returns the path with AS numbers of two octets, and whether some needed AS_TRANS.
 func narrowPath(p ASPath) (b []byte, wide bool) {
-	for kind, asns := range p.segments() {
-		b = append(b, kind, byte(asns.Len()))
+	for asns := range p.segments() {
+		b = append(b, segmentSequence, byte(asns.Len()))
 		for asn := range asns.All() {
 			n, w := narrowASN(asn)
 			b, wide = binary.BigEndian.AppendUint16(b, n), wide || w

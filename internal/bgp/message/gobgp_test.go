@@ -44,8 +44,8 @@ func render(u *Update) text {
 		// GoBGP does not encode all others as it decoded them.
 		f.Extended = slices.DeleteFunc(f.Extended, func(c uint64) bool { return !comparableExtended(gobgp.ExtendedCommunityAttrSubType(c >> 48)) })
 		var path []string
-		for kind, asns := range f.ASPath.segments() {
-			path = append(path, fmt.Sprint(kind, asns.Slice()))
+		for asns := range f.ASPath.segments() {
+			path = append(path, fmt.Sprint(segmentSequence, asns.Slice()))
 		}
 		attrs := fmt.Sprint(f.Origin, path, f.HasMED, f.MED, f.HasLocalPref, f.LocalPref, f.AtomicAggregate, f.Aggregator,
 			f.Communities, f.OriginatorID, cluster, f.Extended, large, other)

@@ -37,7 +37,7 @@ func fullFields(t testing.TB) Fields {
 	}
 	return Fields{
 		NextHop: addr("2001:db8::1"), LinkLocal: addr("fe80::1"), Origin: OriginIncomplete,
-		ASPath: MakeASPath(65001, 4200000000, 65003) + ASPath([]byte{segmentSet, 1, 0, 0, 0xfd, 0xec}),
+		ASPath: MakeASPath(65001, 4200000000, 65003) + MakeASPath(65004),
 		MED:    7, HasMED: true, LocalPref: 0, HasLocalPref: true, AtomicAggregate: true,
 		Aggregator:  Aggregator{4200000000, addr("192.0.2.1")},
 		Communities: []uint32{NoExport, 65000<<16 | 1}, OriginatorID: addr("10.0.0.9"), ClusterList: []uint32{1, 2},

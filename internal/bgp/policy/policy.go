@@ -16,10 +16,9 @@ import (
 
 // Attributes are the path attributes of a route that conditions need.
 type Attributes struct {
-	// ASPath is the AS path, the nearest AS first, members of AS_SETs included.
+	// ASPath is the AS path, the nearest AS first.
 	ASPath []uint32
-	// First and Origin are the first and the last AS of the path; 0 if there is none or it is an
-	// AS_SET.
+	// First and Origin are the first and the last AS of the path; 0 if it is empty.
 	First, Origin uint32
 	Communities   []uint32
 	Large         [][3]uint32 // RFC 8092

@@ -49,8 +49,7 @@ type ASPath struct {
 	// Contains: one of these AS numbers is in the path.
 	// Example: [64999, 65010]
 	Contains []uint32 `yaml:"contains,omitempty"`
-	// Origin: the path ends with one of these AS numbers. A path that ends with an AS_SET has no
-	// origin. Example: [65010]
+	// Origin: the path ends with one of these AS numbers. Example: [65010]
 	Origin []uint32 `yaml:"origin,omitempty"`
 }
 

@@ -104,7 +104,7 @@ func (s *VRPs) All() iter.Seq[VRP] {
 }
 
 // Validate returns the origin validation state of a route (RFC 6811 section 2). as is its origin; 0
-// if the AS path ends with an AS_SET: no VRP matches such a route.
+// if the AS path is empty: no VRP matches such a route.
 func (s *VRPs) Validate(p netip.Prefix, as uint32) Validity {
 	if s == nil {
 		return NotFound
