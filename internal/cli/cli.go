@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"runtime"
 	"strings"
 
@@ -69,10 +68,12 @@ func NewApp(o Options) *App {
 
 // Execute runs the command line, and returns the exit code.
 func (a *App) Execute(ctx context.Context, root *cobra.Command) int {
+	out := &output{Writer: a.Out}
+	a.Out = out
 	root.SetArgs(a.args)
 	root.SetOut(a.Out)
 	root.SetErr(a.Err)
-	return a.finish(root.ExecuteContext(ctx))
+	return a.finish(out.failure(root.ExecuteContext(ctx)))
 }
 
 const ExitCodesHelp = `
@@ -176,7 +177,7 @@ func (a *App) Logger(w io.Writer, level slog.Level) (*slog.Logger, error) {
 // Width returns the number of columns of the terminal w, 0 if w is not a terminal.
 func Width(w io.Writer) int {
 	const usual = 80
-	f, ok := w.(*os.File)
+	f, ok := fileOf(w)
 	if !ok {
 		return 0
 	}

@@ -24,20 +24,33 @@ import (
 	"github.com/tabane/tabane/internal/cli/config"
 )
 
-// What cannot be printed, as to a full disk, is an error.
+// What cannot be printed, as to a full disk, is an error, also of a verb that ignores it.
 func TestOutputIsLost(t *testing.T) {
-	read := func(string) (string, []string, error) { return "edge", []string{"no effect"}, nil }
-	for _, args := range [][]string{{"check", "-c", "edge.yaml"}, {"config"}, {"config", "edge.mptcp"}} {
+	const lost = "tabane: write standard output: no space left on device; send it where there is room\n"
+	for _, tt := range []struct {
+		name string
+		run  func(out io.Writer) error
+		text string
+	}{
+		{"ignored", func(out io.Writer) error { fmt.Fprintln(out, "result"); return nil }, lost},
+		{"returned", func(out io.Writer) error { _, err := fmt.Fprintln(out, "result"); return err }, lost},
+		{"returned of the second write", func(out io.Writer) error {
+			fmt.Fprintln(out, "result")
+			_, err := fmt.Fprintln(out, "end")
+			return fmt.Errorf("print: %w", err)
+		}, lost},
+		{"result that does not hold", func(out io.Writer) error { fmt.Fprintln(out, "result"); return ErrUnmet }, lost},
+		{"other failure", func(out io.Writer) error { fmt.Fprintln(out, "result"); return errors.New("denied") }, "tabane: denied\n"},
+	} {
 		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := &App{Out: full, Err: io.Discard, args: args}
-		root := &cobra.Command{Use: "tabane", SilenceErrors: true, SilenceUsage: true}
-		root.AddGroup(&cobra.Group{ID: "tools"})
-		root.AddCommand(a.CheckFiles(read), a.helpConfigCommand())
-		if code := a.Execute(t.Context(), root); code != 2 {
-			t.Errorf("%s: exit code %d, want 2", strings.Join(args, " "), code)
+		var text bytes.Buffer
+		a := &App{Out: full, Err: &text}
+		root := &cobra.Command{Use: "tabane", SilenceErrors: true, SilenceUsage: true, RunE: func(*cobra.Command, []string) error { return tt.run(a.Out) }}
+		if code := a.Execute(t.Context(), root); code != 2 || text.String() != tt.text {
+			t.Errorf("%s: exit code %d, %q, want 2, %q", tt.name, code, text.String(), tt.text)
 		}
 		if err := full.Close(); err != nil {
 			t.Error(err)

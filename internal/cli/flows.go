@@ -362,7 +362,7 @@ func (a *App) flowsWriter(o flowsFlags, hint string, addresses int) func(s *flow
 		w := flows.NewCSV(a.Out, o.top)
 		return func(s *flows.Snapshot, _ bool) error { return w.Write(s) }
 	case Width(a.Out) > 0:
-		f := a.Out.(*os.File)
+		f, _ := fileOf(a.Out)
 		size := func() (columns, lines int) {
 			size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 			if err != nil {
@@ -370,7 +370,7 @@ func (a *App) flowsWriter(o flowsFlags, hint string, addresses int) func(s *flow
 			}
 			return int(size.Col), int(size.Row)
 		}
-		return flows.NewTable(f, flows.TableOptions{Top: o.top, Every: drawEvery, Addresses: addresses, Size: size, Hint: hint}).Write
+		return flows.NewTable(a.Out, flows.TableOptions{Top: o.top, Every: drawEvery, Addresses: addresses, Size: size, Hint: hint}).Write
 	case o.metrics != "":
 		// Without a terminal, only metrics are served.
 		return func(*flows.Snapshot, bool) error { return nil }

@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -71,7 +70,7 @@ func (a *App) makeKey() error {
 	if err != nil {
 		return &Failure{What: what, Why: err}
 	}
-	if f, ok := a.Out.(*os.File); ok {
+	if f, ok := fileOf(a.Out); ok {
 		info, err := f.Stat()
 		if err != nil {
 			return &Failure{What: what, Why: err}
@@ -84,7 +83,7 @@ func (a *App) makeKey() error {
 		}
 	}
 	if _, err := fmt.Fprintf(a.Out, "# public key: %s\n%s\n", key.Public(), key.Text()); err != nil {
-		return &Failure{What: "write key to", Name: "standard output", Why: err}
+		return err
 	}
 	fmt.Fprintf(a.Err, "public key: %s\n", key.Public())
 	return nil

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"strings"
@@ -61,11 +60,7 @@ traffic and transports can be left out. docs/reference.md has all keys on one pa
 			if columns == 0 {
 				columns = helpWidth
 			}
-			out := bufio.NewWriter(a.Out) // keeps the first error
-			if err := printKey(out, path, key, below, columns); err != nil {
-				return err
-			}
-			return out.Flush()
+			return printKey(a.Out, path, key, below, columns)
 		},
 	}
 }

@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -41,14 +40,13 @@ whether the paper's findings hold. A figure is the letter of its paper and its n
 			if asJSON {
 				return writeJSON(a.Out, list)
 			}
-			out := bufio.NewWriter(a.Out) // keeps the first error
 			for i, e := range list {
 				if i > 0 {
-					fmt.Fprintln(out)
+					fmt.Fprintln(a.Out)
 				}
-				showEntry(out, e)
+				showEntry(a.Out, e)
 			}
-			return out.Flush()
+			return nil
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
