@@ -263,7 +263,11 @@ func (a *App) printFindings(findings []doctor.Finding, daemons []string, all boo
 		}
 		start := fmt.Sprintf("%-*s  %-8s ", checks, f.Check, f.State)
 		indent := strings.Repeat(" ", len(start))
-		lines := wrap(OneLine(f.Meaning), statusWidth-len(start))
+		meaning := OneLine(f.Meaning)
+		if f.Optional {
+			meaning += " (optional)"
+		}
+		lines := wrap(meaning, statusWidth-len(start))
 		if f.Remedy != "" {
 			lines = append(lines, "-> "+OneLine(f.Remedy))
 		}

@@ -108,7 +108,8 @@ func TestFindingsInOrder(t *testing.T) {
 	var out bytes.Buffer
 	a := &App{Out: &out}
 	if err := a.printFindings([]doctor.Finding{
-		{Check: "fine", State: doctor.OK, Meaning: "works"},
+		{Check: "fine", State: doctor.OK, Optional: true, Meaning: "works"},
+		{Check: "LIA", State: doctor.Missing, Optional: true, Meaning: "no eBPF", Remedy: "mount"},
 		{Check: "clock", State: doctor.Limited, Meaning: strings.Repeat("is not synchronized ", 6), Remedy: "run chrony"},
 		{Check: "MPTCP", State: doctor.Missing, Needed: true, Meaning: "is off", Remedy: "sysctl -w net.mptcp.enabled=1"},
 	}, nil, false); err != nil {
@@ -116,10 +117,12 @@ func TestFindingsInOrder(t *testing.T) {
 	}
 	const want = `MPTCP  missing  is off
                 -> sysctl -w net.mptcp.enabled=1
+LIA    missing  no eBPF (optional)
+                -> mount
 clock  limited  is not synchronized is not synchronized is not synchronized is
                 not synchronized is not synchronized is not synchronized
                 -> run chrony
-fine   ok       works
+fine   ok       works (optional)
 
 required, but missing or unknown: MPTCP
 `

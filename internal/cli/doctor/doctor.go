@@ -59,6 +59,8 @@ type Finding struct {
 	// daemons that are none of these.
 	Users  []string `json:"users,omitempty"`
 	Unused bool     `json:"unused,omitempty"`
+	// Optional is whether everything else works without it.
+	Optional bool `json:"optional,omitempty"`
 	// Meaning is what was found and what it is for; Remedy is what to do, if anything.
 	Meaning string `json:"meaning"`
 	Remedy  string `json:"remedy,omitempty"`
@@ -298,7 +300,7 @@ func tokens(counters func() (mptcp.Counters, error), memory func() (uint64, erro
 // mptcpified checks whether programs that do not ask for MPTCP can have it. multipath returns an
 // error where there is no MPTCP.
 func mptcpified(multipath func() error, supported func(mptcpify.How) error) Finding {
-	f := Finding{Check: "mptcpify", State: OK, Meaning: "tabane mptcpify gives MPTCP to programs that do not ask for it, by seccomp (optional)"}
+	f := Finding{Check: "mptcpify", State: OK, Optional: true, Meaning: "tabane mptcpify gives MPTCP to programs that do not ask for it, by seccomp"}
 	err := multipath()
 	if err == nil {
 		err = supported(mptcpify.Seccomp)
@@ -388,7 +390,7 @@ func congestionControls() Finding {
 
 // coupledControls checks what tabane cc needs.
 func coupledControls() Finding {
-	f := Finding{Check: "coupled congestion control", State: OK, Meaning: "tabane cc loads LIA, OLIA, BALIA and others (eBPF, optional)"}
+	f := Finding{Check: "coupled congestion control", State: OK, Optional: true, Meaning: "tabane cc loads LIA, OLIA, BALIA and others (eBPF)"}
 	err := program.Supported()
 	if err == nil {
 		err = program.Mounted(program.DefaultDir)
@@ -456,7 +458,7 @@ func reversePath() Finding {
 
 // ipv4Routes checks what egress peers with IPv4 routes need beside SRv6.
 func ipv4Routes() Finding {
-	f := Finding{Check: "IPv4 End.DT4", State: OK, Meaning: "a border router forwards IPv4 by the table of an egress peer (optional)"}
+	f := Finding{Check: "IPv4 End.DT4", State: OK, Optional: true, Meaning: "a border router forwards IPv4 by the table of an egress peer"}
 	f.check(route.SupportsMark())
 	return f
 }
@@ -470,7 +472,7 @@ func programs() []Finding {
 		{"tcpdump", "tcpdump", "shows packets"},
 		{"vtysh", "frr", "FRR: foreign routers in a lab"},
 	} {
-		f := Finding{Check: p.name, State: OK, Meaning: p.use + " (optional)"}
+		f := Finding{Check: p.name, State: OK, Optional: true, Meaning: p.use}
 		if _, err := exec.LookPath(p.name); err != nil {
 			f.State, f.Remedy = Missing, "apt-get install "+p.pkg
 		}
@@ -480,7 +482,7 @@ func programs() []Finding {
 }
 
 func typeFormat() Finding {
-	f := Finding{Check: "BTF", State: OK, Meaning: "eBPF programs are relocated for this kernel (CO-RE, optional)"}
+	f := Finding{Check: "BTF", State: OK, Optional: true, Meaning: "eBPF programs are relocated for this kernel (CO-RE)"}
 	if _, err := os.Stat("/sys/kernel/btf/vmlinux"); err != nil {
 		f.State, f.Remedy = Missing, "use a kernel with CONFIG_DEBUG_INFO_BTF=y"
 	}
@@ -505,14 +507,14 @@ func reports() Finding {
 }
 
 func tcx() Finding {
-	f := Finding{Check: "tcx", State: OK, Meaning: "eBPF programs attach to interfaces side by side (optional)"}
+	f := Finding{Check: "tcx", State: OK, Optional: true, Meaning: "eBPF programs attach to interfaces side by side"}
 	_, major, minor, err := release()
 	switch {
 	case err != nil:
 		f.State, f.Meaning = Unknown, err.Error()
 	case major < 6 || major == 6 && minor < 6:
 		f.State, f.Remedy = Missing, "use Linux 6.6 or newer, not "+strconv.Itoa(major)+"."+strconv.Itoa(minor)
-		f.Meaning = "programs are attached by cls_bpf: those of a gateway are not pinned, so that packets go sealed from its restart until its sessions are up (optional)"
+		f.Meaning = "programs are attached by cls_bpf: those of a gateway are not pinned, so that packets go sealed from its restart until its sessions are up"
 	}
 	return f
 }

@@ -104,6 +104,9 @@ func TestExamine(t *testing.T) {
 			t.Errorf("%s comes twice", f.Check)
 		}
 		seen[f.Check] = true
+		if f.Needed && f.Optional {
+			t.Errorf("%s is needed and optional", f.Check)
+		}
 		if f.Needed && optional {
 			t.Errorf("%s is needed and comes after what is not", f.Check)
 		}

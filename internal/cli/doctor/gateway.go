@@ -32,7 +32,7 @@ func tryTUN() (udpOffload bool, err error) {
 // gatewayOffloads returns what the speed of a gateway depends on.
 func gatewayOffloads() []Finding {
 	device := Finding{Check: "TUN device", State: OK, Meaning: "a gateway takes and gives packets, TCP in super-packets"}
-	super := Finding{Check: "TUN UDP offload", State: OK, Meaning: "a gateway takes and gives UDP in super-packets too (optional)"}
+	super := Finding{Check: "TUN UDP offload", State: OK, Optional: true, Meaning: "a gateway takes and gives UDP in super-packets too"}
 	switch offload, err := tryTUN(); {
 	case err != nil:
 		device.check(err)
@@ -49,10 +49,10 @@ func gatewayOffloads() []Finding {
 		check, good string
 		err         error
 	}{
-		{"UDP segmentation", "a gateway sends packets in batches (UDP_SEGMENT, optional)", segment},
-		{"UDP receive offload", "a gateway receives packets in batches (UDP_GRO, optional)", gro},
+		{"UDP segmentation", "a gateway sends packets in batches (UDP_SEGMENT)", segment},
+		{"UDP receive offload", "a gateway receives packets in batches (UDP_GRO)", gro},
 	} {
-		finding := Finding{Check: f.check, State: OK, Meaning: f.good}
+		finding := Finding{Check: f.check, State: OK, Optional: true, Meaning: f.good}
 		finding.check(f.err)
 		list = append(list, finding)
 	}
@@ -92,7 +92,7 @@ func socketBuffers(sysctl func(string) (string, error), unprivileged error) Find
 
 // openRelay checks whether a member of an alliance relays open messages.
 func openRelay() Finding {
-	f := Finding{Check: "relay of open messages", State: OK, Meaning: "a member relays for leaders whose packets are not encrypted (eBPF, optional)"}
+	f := Finding{Check: "relay of open messages", State: OK, Optional: true, Meaning: "a member relays for leaders whose packets are not encrypted (eBPF)"}
 	p, err := relay.Load(relay.Options{})
 	if err == nil {
 		err = p.Close()
@@ -154,13 +154,13 @@ func kernelClock() (synchronized bool, err error) {
 // clock checks whether the clock is kept right: a gateway that is started again with a clock that
 // was set back is refused by its peers at first.
 func clock(read func() (synchronized bool, err error)) Finding {
-	f := Finding{Check: "clock", State: OK, Meaning: "is synchronized: sessions of gateways begin at once after a restart"}
+	f := Finding{Check: "clock", State: OK, Optional: true, Meaning: "is synchronized: sessions of gateways begin at once after a restart"}
 	switch synchronized, err := read(); {
 	case err != nil:
 		f.State, f.Meaning = Unknown, fmt.Sprintf("read state of clock: %v", err)
 	case !synchronized:
 		f.State, f.Remedy = Limited, "timedatectl set-ntp true, or run chrony"
-		f.Meaning = "is not synchronized: a gateway whose clock was set back waits some seconds for its sessions after a restart (optional)"
+		f.Meaning = "is not synchronized: a gateway whose clock was set back waits some seconds for its sessions after a restart"
 	}
 	return f
 }

@@ -106,7 +106,7 @@ var (
 		func(c *route.Conn) error {
 			return put(c, route.Nexthop{ID: 2, Link: probe, SID: probeSID, Encap: route.EncapRed})
 		}}
-	tryEncap = trial{"SRv6 encap", "the same with a segment routing header, 64 bytes (optional)", seg6Remedy, false, overSRv6,
+	tryEncap = trial{"SRv6 encap", "the same with a segment routing header, 64 bytes", seg6Remedy, false, overSRv6,
 		func(c *route.Conn) error {
 			return put(c, route.Nexthop{ID: 3, Link: probe, SID: probeSID, Encap: route.EncapFull})
 		}}
@@ -114,7 +114,7 @@ var (
 		func(c *route.Conn) error {
 			return put(c, route.Route{Dst: netip.PrefixFrom(probeSID, 128), Link: probe, Local: route.LocalAction{Behavior: route.EndDT6, Table: probeTable}})
 		}}
-	tryNeighbor = trial{"SRv6 End.DX6", "ASBRs forward to the egress peer without a lookup (optional)", seg6Remedy, false, []string{role.ASBR},
+	tryNeighbor = trial{"SRv6 End.DX6", "ASBRs forward to the egress peer without a lookup", seg6Remedy, false, []string{role.ASBR},
 		func(c *route.Conn) error {
 			return put(c, route.Route{Dst: netip.PrefixFrom(probeSID.Next(), 128), Link: probe, Local: route.LocalAction{Behavior: route.EndDX6, Nexthop: probePeer}})
 		}}
@@ -122,12 +122,12 @@ var (
 		func(c *route.Conn) error {
 			return put(c, route.Address{Link: probe, Prefix: probeAddress}, route.Nexthop{ID: 1, Link: probe, Gateway: probePeer})
 		}}
-	tryGroup = trial{"resilient groups", "a server spreads flows over egress peers (optional)", "use Linux 5.13 or newer", false, []string{role.Edge},
+	tryGroup = trial{"resilient groups", "a server spreads flows over egress peers", "use Linux 5.13 or newer", false, []string{role.Edge},
 		func(c *route.Conn) error {
 			members := route.JoinMembers([]route.GroupMember{{ID: 5, Weight: 1}, {ID: 6, Weight: 1}})
 			return put(c, route.Nexthop{ID: 5, Link: probe}, route.Nexthop{ID: 6, Link: probe}, route.NexthopGroup{ID: 4, Members: members})
 		}}
-	trySpray = trial{"packets of a connection by BPF", "a server sprays packets over egress peers (optional)", "use Linux 5.17 or newer with CONFIG_LWTUNNEL_BPF=y", false, []string{role.Edge},
+	trySpray = trial{"packets of a connection by BPF", "a server sprays packets over egress peers", "use Linux 5.17 or newer with CONFIG_LWTUNNEL_BPF=y", false, []string{role.Edge},
 		func(*route.Conn) error {
 			s, err := spray.New([]string{probe})
 			if err != nil {
@@ -209,7 +209,7 @@ func trials() []Finding {
 	}
 	list := []Finding{veth}
 	for i, t := range all {
-		f := Finding{Check: t.check, Needed: t.needed, Users: t.users, State: OK, Meaning: t.good}
+		f := Finding{Check: t.check, Needed: t.needed, Optional: !t.needed, Users: t.users, State: OK, Meaning: t.good}
 		if made != nil {
 			f.State, f.Remedy = Unknown, veth.Remedy
 		} else {
