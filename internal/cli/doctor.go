@@ -34,7 +34,7 @@ func (a *App) doctorCommand() *cobra.Command {
 	var asJSON, all bool
 	var names []string
 	for _, r := range role.All() {
-		if r.Startable() && r.Program == role.Product {
+		if r.Startable() {
 			names = append(names, r.Name)
 		}
 	}
