@@ -349,8 +349,8 @@ func usable(labs []lab.Info, user int) []string {
 }
 
 // openLab opens the lab of that name, or without a name the user's only lab, whose name is then
-// printed on a terminal.
-func (a *app) openLab(ctx context.Context, what, name string) (*lab.Lab, error) {
+// printed on a terminal. by is how the command is given a name, as a remedy says it.
+func (a *app) openLab(ctx context.Context, what, name, by string) (*lab.Lab, error) {
 	if err := cli.Require(what, role.Namespaces); err != nil {
 		return nil, err
 	}
@@ -362,14 +362,14 @@ func (a *app) openLab(ctx context.Context, what, name string) (*lab.Lab, error) 
 		up := usable(infos, lab.User())
 		switch len(up) {
 		case 0:
-			return nil, &cli.Failure{What: what, Why: errors.New("no lab of this user is up"), Do: "start one with tabane lab up epe-steady, or name another user's with --lab"}
+			return nil, &cli.Failure{What: what, Why: errors.New("no lab of this user is up"), Do: "start one with tabane lab up epe-steady, or name another user's " + by}
 		case 1:
 			name = up[0]
 			if cli.Width(a.Err) > 0 {
 				fmt.Fprintf(a.Err, "lab %q\n", name)
 			}
 		default:
-			return nil, &cli.Failure{What: what, Why: fmt.Errorf("several labs of this user are up: %s", strings.Join(up, ", ")), Do: "choose one with --lab"}
+			return nil, &cli.Failure{What: what, Why: fmt.Errorf("several labs of this user are up: %s", strings.Join(up, ", ")), Do: "choose one " + by}
 		}
 	}
 	l, err := lab.Open(name)
@@ -378,6 +378,9 @@ func (a *app) openLab(ctx context.Context, what, name string) (*lab.Lab, error) 
 	}
 	return l, nil
 }
+
+// withLab is how commands with labFlag are given the name of a lab.
+const withLab = "with --lab"
 
 func labFlag(c *cobra.Command, name *string) {
 	c.Flags().StringVar(name, "lab", "", "`name` of the lab (default: the only lab of this user)")
@@ -403,7 +406,7 @@ know each other by name.`,
 			if len(argv) == 0 {
 				return cli.Usage(c, errors.New("want a node, -- and a command"))
 			}
-			l, err := a.openLab(c.Context(), "run command", name)
+			l, err := a.openLab(c.Context(), "run command", name, withLab)
 			if err != nil {
 				return err
 			}
@@ -426,7 +429,7 @@ func (a *app) labCapture() *cobra.Command {
 		Args:              cli.Arguments(2, 2, "a node and a file"),
 		ValidArgsFunction: completeCapture(&name),
 		RunE: func(c *cobra.Command, args []string) error {
-			l, err := a.openLab(c.Context(), "capture packets", name)
+			l, err := a.openLab(c.Context(), "capture packets", name, withLab)
 			if err != nil {
 				return err
 			}
@@ -476,7 +479,7 @@ Any link of two ends can have all of these; a switch has a rate and a queue.`,
 			if err != nil {
 				return &cli.UsageError{Why: fmt.Sprintf("%s: %v", strings.Join(args[1:], " "), err), Do: "see tabane lab set --help"}
 			}
-			l, err := a.openLab(c.Context(), "set link", name)
+			l, err := a.openLab(c.Context(), "set link", name, withLab)
 			if err != nil {
 				return err
 			}

@@ -29,7 +29,7 @@ Without a name it shows the only lab of this user.`,
 			if len(args) > 0 {
 				name = args[0]
 			}
-			l, err := a.openLab(c.Context(), "show lab", name)
+			l, err := a.openLab(c.Context(), "show lab", name, "with tabane lab show NAME")
 			if err != nil {
 				return err
 			}
