@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/vishvananda/netlink"
 
 	"github.com/tabane/tabane/internal/base/health"
 	"github.com/tabane/tabane/internal/cli/config"
@@ -113,7 +114,7 @@ func (a *App) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 		}
 		debug.SetGCPercent(percent)
 	}
-	warn(log, f)
+	warn(log, f.Warnings)
 	configured := r.Status(&f.Sections)
 	at := role.Here(configured)
 	if err := Require("start "+r.Name, r.Needs...); err != nil {
@@ -168,6 +169,7 @@ func (a *App) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 	d.notify(manager.Ready("running"))
 	defer context.AfterFunc(ctx, func() { d.notify(manager.Stopping()) })()
 	log.Info("started", "role", r.Name, "version", a.Version, "status", "http://"+at.String()+"/status")
+	warn(log, absent(r, &f.Sections))
 	if err := monitor(ctx, log, configured, listener, r.Name, a.Version, m); err != nil {
 		return &Failure{What: "run " + r.Name + " with", Name: file, Why: err}
 	}
@@ -176,10 +178,25 @@ func (a *App) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 }
 
 // warn logs what has no effect in a file, or does not fit.
-func warn(log *slog.Logger, f *config.File) {
-	for _, w := range f.Warnings {
+func warn(log *slog.Logger, warnings []string) {
+	for _, w := range warnings {
 		log.Warn("configuration: " + w)
 	}
+}
+
+// absent returns a warning of each interface that the section of a daemon names and this host does
+// not have. It may come later: whether the daemon can run without is its own decision.
+func absent(r role.Descriptor, s *role.Sections) (warnings []string) {
+	for _, u := range r.Host(s).Uses {
+		if u.Interface == "" {
+			continue
+		}
+		_, err := netlink.LinkByName(u.Interface)
+		if none := (netlink.LinkNotFoundError{}); errors.As(err, &none) {
+			warnings = append(warnings, fmt.Sprintf("%s.%s: this host has no interface %q", r.Name, u.Path, u.Interface))
+		}
+	}
+	return warnings
 }
 
 // missingSection returns the failure of a daemon without a section in its file.

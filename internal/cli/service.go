@@ -60,13 +60,13 @@ func (s *service) follow(ctx context.Context, hangups <-chan os.Signal) {
 	}
 }
 
-// reload applies the configuration file and returns the changes. An error means that nothing has
-// changed.
+// reload applies the configuration file and returns the changes, and warnings of interfaces that
+// this host does not have. An error means that nothing has changed.
 func (s *service) reload() ([]string, error) {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
 	s.notify(s.manager.Reloading())
-	changes, err := s.apply()
+	changes, warnings, err := s.apply()
 	if err != nil {
 		s.notify(s.manager.Ready("reload rejected: " + err.Error()))
 		s.log.Error("reload rejected, running configuration unchanged", "file", s.file, "err", err)
@@ -77,16 +77,23 @@ func (s *service) reload() ([]string, error) {
 	for _, line := range changes {
 		s.log.Info("configuration changed: " + line)
 	}
+	warn(s.log, warnings)
+	for _, w := range warnings {
+		changes = append(changes, "warning: "+w)
+	}
 	return changes, nil
 }
 
-func (s *service) apply() ([]string, error) {
+func (s *service) apply() (changes, warnings []string, err error) {
 	f, err := load(s.file)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	warn(s.log, f)
-	return s.role.Reload(s.machine, &f.Sections)
+	warn(s.log, f.Warnings)
+	if changes, err = s.role.Reload(s.machine, &f.Sections); err != nil {
+		return nil, nil, err
+	}
+	return changes, absent(s.role, &f.Sections), nil
 }
 
 // The paths of commands on a control socket.
