@@ -141,7 +141,7 @@ func (a *App) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 	if err != nil {
 		return errors.Join(startFailure("start "+r.Name+" with", file, err), listener.Close())
 	}
-	d := &service{role: r, machine: m, file: file, log: log, manager: manager, status: listener}
+	d := &service{role: r, machine: m, file: file, log: log, manager: manager, status: listener, ending: ctx.Done()}
 	if path := r.Control(&f.Sections); path != "" {
 		stop, e := d.serveCommands(ctx, path, inherited)
 		if e != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"net/netip"
@@ -137,6 +138,8 @@ func commandFailure(what string, to source, err error) error {
 		do = "run it as root or as the daemon's user"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		do = "start the daemon, or name its status address"
+	case errors.Is(err, io.EOF):
+		err, do = errors.New("it ended before it answered"), "see its log"
 	case errors.Is(err, fs.ErrNotExist):
 		do = "restart the daemon, whose socket was removed; SIGHUP reloads without it"
 	}

@@ -36,6 +36,8 @@ type service struct {
 	// status and control are the sockets of the status and of commands; control is nil without any.
 	status  net.Listener
 	control net.Listener
+	// ending is closed when the daemon is to stop.
+	ending <-chan struct{}
 
 	reloading sync.Mutex
 }
@@ -66,7 +68,20 @@ func (s *service) reload() ([]string, error) {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
 	s.notify(s.manager.Reloading())
-	changes, warnings, err := s.apply()
+	return s.report(s.apply())
+}
+
+var errStopping = errors.New("the daemon stops meanwhile; start it again to apply the file")
+
+// report logs the outcome of a reload, and returns what the command prints.
+func (s *service) report(changes, warnings []string, err error) ([]string, error) {
+	select {
+	case <-s.ending:
+		// What was applied, and what was not because the daemon has stopped, goes with it.
+		s.log.Info("reload ends with the daemon", "file", s.file)
+		return nil, errStopping
+	default:
+	}
 	if err != nil {
 		s.notify(s.manager.Ready("reload rejected: " + err.Error()))
 		s.log.Error("reload rejected, running configuration unchanged", "file", s.file, "err", err)
