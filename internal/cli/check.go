@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -10,8 +11,8 @@ import (
 )
 
 func (a *App) checkCommand() *cobra.Command {
-	return a.CheckFiles(func(path string) (string, []string, error) {
-		f, err := load(path)
+	return a.CheckFiles(func(ctx context.Context, path string) (string, []string, error) {
+		f, err := load(ctx, path)
 		if other := new(config.KindError); errors.As(err, &other) {
 			return "", nil, a.handOver("check "+path, other)
 		}
@@ -24,7 +25,7 @@ func (a *App) checkCommand() *cobra.Command {
 
 // CheckFiles returns the command that checks a file, which read reads; it returns a short
 // description of the content.
-func (a *App) CheckFiles(read func(path string) (summary string, warnings []string, err error)) *cobra.Command {
+func (a *App) CheckFiles(read func(ctx context.Context, path string) (summary string, warnings []string, err error)) *cobra.Command {
 	var file string
 	c := &cobra.Command{
 		Use:     "check -c FILE",
@@ -36,8 +37,8 @@ changes nothing. Exit code 0: the file is valid; 2: it is not.`,
 		Example: `  tabane check -c /etc/tabane/edge.yaml
   tabane check -c scenarios/epe-steady/scenario.yaml`,
 		Args: Arguments(0, 0, "no arguments besides -c FILE"),
-		RunE: func(*cobra.Command, []string) error {
-			summary, warnings, err := read(file)
+		RunE: func(c *cobra.Command, _ []string) error {
+			summary, warnings, err := read(c.Context(), file)
 			if err != nil {
 				return err
 			}
@@ -76,9 +77,29 @@ func completeFile(c *cobra.Command) {
 	}
 }
 
-func load(path string) (*config.File, error) {
-	f, err := config.Load(path)
-	return f, ConfigFailure(path, err)
+func load(ctx context.Context, path string) (*config.File, error) {
+	return Loaded(ctx, path, config.Load)
+}
+
+// Loaded returns the configuration at path, or the failure to read it, until ctx ends: a FIFO may
+// have no writer.
+func Loaded[F any](ctx context.Context, path string, load func(path string) (F, error)) (F, error) {
+	type result struct {
+		file F
+		err  error
+	}
+	read := make(chan result, 1)
+	go func() {
+		f, err := load(path)
+		read <- result{f, err}
+	}()
+	select {
+	case r := <-read:
+		return r.file, ConfigFailure(path, r.err)
+	case <-ctx.Done():
+		var none F
+		return none, ConfigFailure(path, ErrInterrupted)
+	}
 }
 
 // ConfigFailure returns the failure to read a configuration, nil for none. Faults of its content

@@ -100,7 +100,7 @@ func (a *App) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 	if !r.Reloads() {
 		sighup.Default()
 	}
-	f, err := load(file)
+	f, err := load(ctx, file)
 	if err != nil {
 		return err
 	}

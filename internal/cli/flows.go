@@ -155,7 +155,7 @@ func matching(names []string, interfaces func() ([]net.Interface, error)) ([]str
 var errEnough = errors.New("all intervals are read")
 
 func (a *App) flows(ctx context.Context, o flowsFlags) (err error) {
-	options, err := a.flowsOptions(o)
+	options, err := a.flowsOptions(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -210,14 +210,14 @@ func (a *App) flows(ctx context.Context, o flowsFlags) (err error) {
 }
 
 // flowsOptions returns what the flags ask for, without a sink.
-func (a *App) flowsOptions(o flowsFlags) (options flows.Options, err error) {
+func (a *App) flowsOptions(ctx context.Context, o flowsFlags) (options flows.Options, err error) {
 	log, err := a.Logger(a.Err, slog.LevelWarn)
 	if err != nil {
 		return options, err
 	}
 	options = flows.Options{Interfaces: o.interfaces, Interval: o.interval, MaxFlows: o.max, Share: o.cpu / 100, Log: log}
 	if o.file != "" {
-		if err := o.readFile(&options); err != nil {
+		if err := o.readFile(ctx, &options); err != nil {
 			return options, err
 		}
 	}
@@ -279,8 +279,8 @@ func (a *App) watchFlows(ctx context.Context, options flows.Options, listener ne
 }
 
 // readFile reads the interfaces and peers from the configuration of an edge or a gateway.
-func (o *flowsFlags) readFile(options *flows.Options) error {
-	f, err := load(o.file)
+func (o *flowsFlags) readFile(ctx context.Context, options *flows.Options) error {
+	f, err := load(ctx, o.file)
 	if err != nil {
 		return err
 	}

@@ -74,7 +74,7 @@ func (a *App) measureServe(c *cobra.Command, f measureServeFlags) error {
 	if err != nil {
 		return err
 	}
-	listen, err := listenAddresses(f.listen, "")
+	listen, err := listenAddresses(c.Context(), f.listen, "")
 	if err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ limits. With -c it serves on the port in the section "serve:" of the file. It ru
 			if file != "" && c.Flags().Changed("listen") {
 				return Usage(c, errors.New("--listen and -c cannot be used together"))
 			}
-			listen, err := listenAddresses(addresses, file)
+			listen, err := listenAddresses(c.Context(), addresses, file)
 			if err != nil {
 				return err
 			}
@@ -96,9 +96,9 @@ func (a *App) serve(ctx context.Context, log *slog.Logger, listen []netip.AddrPo
 
 // listenAddresses returns the addresses of the file's section serve, or those of the flags without
 // a file.
-func listenAddresses(flags []string, file string) ([]netip.AddrPort, error) {
+func listenAddresses(ctx context.Context, flags []string, file string) ([]netip.AddrPort, error) {
 	if file != "" {
-		f, err := load(file)
+		f, err := load(ctx, file)
 		if err != nil {
 			return nil, err
 		}

@@ -57,18 +57,18 @@ func (s *service) follow(ctx context.Context, hangups <-chan os.Signal) {
 			return
 		case <-hangups:
 			// Errors are logged.
-			_ = contain.Do(contain.Request, s.log, []byte("SIGHUP"), func() { _, _ = s.reload() })
+			_ = contain.Do(contain.Request, s.log, []byte("SIGHUP"), func() { _, _ = s.reload(ctx) })
 		}
 	}
 }
 
 // reload applies the configuration file and returns the changes, and warnings of interfaces that
 // this host does not have. An error means that nothing has changed.
-func (s *service) reload() ([]string, error) {
+func (s *service) reload(ctx context.Context) ([]string, error) {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
 	s.notify(s.manager.Reloading())
-	return s.report(s.apply())
+	return s.report(s.apply(ctx))
 }
 
 var errStopping = errors.New("the daemon stops meanwhile; start it again to apply the file")
@@ -99,8 +99,8 @@ func (s *service) report(changes, warnings []string, err error) ([]string, error
 	return changes, nil
 }
 
-func (s *service) apply() (changes, warnings []string, err error) {
-	f, err := load(s.file)
+func (s *service) apply(ctx context.Context) (changes, warnings []string, err error) {
+	f, err := load(ctx, s.file)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -151,8 +151,8 @@ func (s *service) commands() http.Handler {
 		}
 	}
 	if s.role.Reloads() {
-		mux.HandleFunc("POST "+reloadPath, answer(func(*http.Request) (string, error) {
-			changes, err := s.reload()
+		mux.HandleFunc("POST "+reloadPath, answer(func(r *http.Request) (string, error) {
+			changes, err := s.reload(r.Context())
 			return strings.Join(changes, "\n"), err
 		}))
 	}

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -14,8 +15,8 @@ func loadFile(path string) (*files.File, error) {
 }
 
 // checkAny checks a file of any kind.
-func checkAny(path string) (string, []string, error) {
-	f, err := loadFile(path)
+func checkAny(ctx context.Context, path string) (string, []string, error) {
+	f, err := cli.Loaded(ctx, path, files.Load)
 	if err != nil {
 		return "", nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tabane/tabane/internal/cli"
+	"github.com/tabane/tabane/internal/cli/files"
 	"github.com/tabane/tabane/internal/experiment/report"
 	"github.com/tabane/tabane/internal/kernel/privilege"
 	"github.com/tabane/tabane/internal/study"
@@ -59,7 +60,7 @@ func (a *app) serveStudy(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	config, err := loadStudy("serve study", file)
+	config, err := loadStudy(ctx, "serve study", file)
 	if err != nil {
 		return err
 	}
@@ -92,7 +93,7 @@ is empty where there is none. It can run while the study is served.`,
   tabane qoe export -c examples/study.yaml --json`,
 		Args: cli.Arguments(0, 0, "no arguments besides -c FILE"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			config, err := loadStudy("export study", file)
+			config, err := loadStudy(c.Context(), "export study", file)
 			if err != nil {
 				return err
 			}
@@ -143,7 +144,7 @@ while the study is served.`,
 
 func (a *app) reportStudy(ctx context.Context, file, answers, output string) error {
 	const what = "report study"
-	config, err := loadStudy(what, file)
+	config, err := loadStudy(ctx, what, file)
 	if err != nil {
 		return err
 	}
@@ -194,7 +195,7 @@ func (a *app) qoeWithdrawCommand() *cobra.Command {
 		Example: "  tabane qoe withdraw -c examples/study.yaml K7MQ2XVA",
 		Args:    cli.Arguments(1, 1, "one code"),
 		RunE: func(c *cobra.Command, args []string) error {
-			config, err := loadStudy("withdraw", file)
+			config, err := loadStudy(c.Context(), "withdraw", file)
 			if err != nil {
 				return err
 			}
@@ -209,8 +210,8 @@ func (a *app) qoeWithdrawCommand() *cobra.Command {
 	return c
 }
 
-func loadStudy(what, file string) (*study.Config, error) {
-	f, err := loadFile(file)
+func loadStudy(ctx context.Context, what, file string) (*study.Config, error) {
+	f, err := cli.Loaded(ctx, file, files.Load)
 	if err != nil {
 		return nil, err
 	}
