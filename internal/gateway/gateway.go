@@ -283,6 +283,7 @@ func (g *Gateway) run(ctx context.Context) error {
 	if err == nil {
 		err = tun.SetUp(g.config.tunnelName())
 	}
+	g.reportForeign()
 	if err == nil {
 		// A kernel without nf_tables has no table of a previous instance either.
 		if err = g.translate(); !g.config.translates() {

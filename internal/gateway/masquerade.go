@@ -132,6 +132,19 @@ func (g *Gateway) translate() error {
 	return g.untranslate()
 }
 
+// reportForeign logs that the table has rules of somebody else's, which go when the gateway makes or
+// removes it.
+func (g *Gateway) reportForeign() {
+	foreign := false
+	err := g.namespace.Do(func() (err error) { foreign, err = nft.Foreign(natTable); return err })
+	if err != nil {
+		g.log.Warn("table of nftables is not examined", "err", err)
+	}
+	if foreign {
+		g.log.Warn("table of nftables had rules that are not the gateway's, and they are removed: give them a table of another name", "table", "inet "+natTable)
+	}
+}
+
 func (g *Gateway) untranslate() error {
 	return g.namespace.Do(func() error { return nft.Delete(natTable) })
 }

@@ -392,6 +392,35 @@ func Exists(table string) (bool, error) {
 	return slices.ContainsFunc(all, func(t *nftables.Table) bool { return t.Name == table }), nil
 }
 
+// Foreign reports whether a table of the family inet has rules that no Translation made: those have
+// their text as comment.
+func Foreign(table string) (bool, error) {
+	c, err := nftables.New()
+	if err != nil {
+		return false, absent(fmt.Errorf("read table %q: %w", table, err))
+	}
+	chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return false, absent(fmt.Errorf("read table %q: %w", table, err))
+	}
+	for _, chain := range chains {
+		if chain.Table.Name != table {
+			continue
+		}
+		rules, err := c.GetRules(chain.Table, chain)
+		if err != nil {
+			return false, fmt.Errorf("list rules of chain %q: %w", chain.Name, err)
+		}
+		if slices.ContainsFunc(rules, func(r *nftables.Rule) bool {
+			_, ok := userdata.GetString(r.UserData, userdata.TypeComment)
+			return !ok
+		}) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
 // absent returns an error, or nil if it is that the kernel has no nf_tables, and therefore no
 // table.
 func absent(err error) error {

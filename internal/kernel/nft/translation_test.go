@@ -150,6 +150,43 @@ func TestTranslationHolds(t *testing.T) {
 	})
 }
 
+// TestForeign: rules that a Translation has not made are found, in a table of its name alone.
+func TestForeign(t *testing.T) {
+	nft := programs.Need(t, "nft")
+	ns := netnstest.New(t)
+	tr := Translation{
+		Table: "tabane-test", Links: []string{"eth0"}, Sources: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
+		Kept: []netip.Prefix{netip.MustParsePrefix("2001:db8::/48")},
+	}
+	netnstest.Do(t, ns, func() error {
+		foreign := func(want bool, after string) {
+			t.Helper()
+			if got, err := Foreign("tabane-test"); got != want || err != nil {
+				t.Errorf("%s: foreign %t, %v", after, got, err)
+			}
+		}
+		foreign(false, "without a table")
+		if err := tr.Set(); err != nil {
+			return err
+		}
+		for _, step := range []struct {
+			command string
+			want    bool
+		}{
+			{"add table inet other; add chain inet other c; add rule inet other c drop", false},
+			{"add table ip tabane-test; add chain ip tabane-test c; add rule ip tabane-test c drop", false},
+			{"add chain inet tabane-test c; add rule inet tabane-test c drop", true},
+			{"delete table inet tabane-test; add table inet tabane-test", false},
+		} {
+			if out, err := exec.Command(nft, step.command).CombinedOutput(); err != nil {
+				t.Errorf("%s: %v: %s", step.command, err, out)
+			}
+			foreign(step.want, step.command)
+		}
+		return nil
+	})
+}
+
 // BenchmarkHolds reads a table with 100,000 prefixes: after a change of any table, and without one.
 func BenchmarkHolds(b *testing.B) {
 	ns := netnstest.New(b)
