@@ -144,7 +144,7 @@ func (a *app) sweep(ctx context.Context, name string, f sweepFlags) error {
 	switch {
 	case ctx.Err() != nil:
 		return simFailure(ctx, what, name, err, "the rows so far are in "+f.out+"; the same command continues from there")
-	case errors.Is(err, simrun.ErrOtherFile), errors.Is(err, simrun.ErrBusy):
+	case errors.Is(err, simrun.ErrOtherFile), errors.Is(err, simrun.ErrNotRegular), errors.Is(err, simrun.ErrBusy):
 		return &cli.Failure{What: what, Name: name, Why: err, Do: "choose another with --out"}
 	case errors.As(err, &path):
 		return cli.FileFailure("write rows to", path.Path, path)

@@ -249,7 +249,7 @@ func worldsFailure(what, file string, err error, do string) error {
 		return nil
 	case errors.As(err, &path):
 		return cli.FileFailure(what, path.Path, path)
-	case errors.Is(err, simrun.ErrOtherFile), errors.Is(err, simrun.ErrBusy), errors.Is(err, simrun.ErrNotWorlds):
+	case errors.Is(err, simrun.ErrOtherFile), errors.Is(err, simrun.ErrNotRegular), errors.Is(err, simrun.ErrBusy), errors.Is(err, simrun.ErrNotWorlds):
 		return &cli.Failure{What: what, Name: file, Why: err, Do: do}
 	}
 	return &cli.Failure{What: what, Why: err}

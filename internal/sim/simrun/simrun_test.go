@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/base/field"
 	"github.com/tabane/tabane/internal/base/unit"
@@ -497,6 +498,16 @@ func TestSweepGoesOn(t *testing.T) {
 		}
 		if err := held.close(); err != nil {
 			t.Error(err)
+		}
+	})
+	t.Run("no regular file", func(t *testing.T) {
+		g := Grid{Spec: s, Seeds: 1, Seed: 1}
+		fifo := filepath.Join(t.TempDir(), "fifo")
+		if err := unix.Mkfifo(fifo, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := openTable(fifo, g.header()); !errors.Is(err, ErrNotRegular) {
+			t.Errorf("got %v", err)
 		}
 	})
 	t.Run("another file", func(t *testing.T) {

@@ -17,6 +17,8 @@ var (
 	// ErrOtherFile means that the columns of the file are not those of the sweep, or that it is
 	// not a CSV file.
 	ErrOtherFile = errors.New("holds something else than this sweep's rows")
+	// ErrNotRegular means that rows cannot be added to what is no regular file.
+	ErrNotRegular = errors.New("is no regular file, which rows are added to")
 	// ErrBusy means that another sweep writes to the file.
 	ErrBusy = errors.New("another sweep is writing to it")
 )
@@ -45,6 +47,12 @@ func openTable(name string, header []string) (_ *table, err error) {
 			err = errors.Join(err, f.Close())
 		}
 	}()
+	// The end of another file, such as a pipe or a device, may never come.
+	if info, err := f.Stat(); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("open table %q: %w", name, ErrNotRegular)
+	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			err = ErrBusy
