@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"strings"
 	"syscall"
@@ -118,19 +119,29 @@ func WriteReport(name string, report any) error {
 	return nil
 }
 
-func fetchFailure(url string, err error) error {
-	do := ""
+// ConnectRemedy returns the remedy for a failure to connect, empty if the cause is another one.
+// refused is that of a closed port.
+func ConnectRemedy(err error, refused string) string {
+	var name *net.DNSError
 	switch {
+	case errors.As(err, &name): // before the routes, which may be missing to the resolver
+		return "check the name and the resolver"
 	case errors.Is(err, syscall.ECONNREFUSED):
-		do = "start the server, or check the port"
+		return refused
 	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH):
-		do = "check the routes to it"
+		return "check the routes to it"
+	case errors.Is(err, syscall.ETIMEDOUT):
+		return "check the address, and the filters on the way"
 	}
+	return ""
+}
+
+func fetchFailure(url string, err error) error {
 	// The failure already has the verb and the URL.
 	if e := errors.Unwrap(err); e != nil && strings.HasPrefix(err.Error(), "fetch ") {
 		err = e
 	}
-	return &Failure{What: "fetch", Name: url, Why: err, Do: do}
+	return &Failure{What: "fetch", Name: url, Why: err, Do: ConnectRemedy(err, "start the server, or check the port")}
 }
 
 func printReport(w io.Writer, r traffic.Report) error {

@@ -126,7 +126,7 @@ func (a *app) fetchHTTP3(ctx context.Context, o traffic.FetchOptions, pin string
 		if e := errors.Unwrap(err); e != nil {
 			err = e // which has neither verb nor URL
 		}
-		return &cli.Failure{What: "fetch", Name: o.URL, Why: err}
+		return &cli.Failure{What: "fetch", Name: o.URL, Why: err, Do: cli.ConnectRemedy(err, "start the server, or check the port")}
 	}
 	return lines.Encode(traffic.FetchLine{Report: &report})
 }

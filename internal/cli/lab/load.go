@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -143,11 +142,9 @@ func visits(tasks iter.Seq[content.Visit]) iter.Seq[traffic.Visit] {
 }
 
 func loadFailure(url string, err error) error {
-	do := ""
+	do := cli.ConnectRemedy(err, "start tabane site, or check the port")
 	var certificate *tls.CertificateVerificationError
 	switch {
-	case errors.Is(err, syscall.ECONNREFUSED):
-		do = "start tabane site, or check the port"
 	case errors.As(err, &certificate):
 		do = "trust the site's certificate with --cacert, and use a name that it is for"
 	case errors.Is(err, http.ErrSchemeMismatch):

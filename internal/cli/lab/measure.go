@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -579,8 +578,8 @@ func measureFailure(server string, err error) *cli.Failure {
 		f.Do = "run tabane measure serve there, or check the port"
 	case errors.Is(err, measure.ErrFallback):
 		f.Do = "check that the server accepts MPTCP (tabane doctor), or leave multipath out of --modes"
-	case errors.Is(err, syscall.ECONNREFUSED):
-		f.Do = "start tabane measure serve, or check port " + portOf(server)
+	default:
+		f.Do = cli.ConnectRemedy(err, "start tabane measure serve, or check port "+portOf(server))
 	}
 	return f
 }
