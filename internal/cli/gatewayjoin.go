@@ -184,7 +184,7 @@ func (a *App) invitation(args []string) (join.Invitation, error) {
 		fmt.Fprintln(a.Out)
 	}
 	if err != nil && (!errors.Is(err, io.EOF) || line == "") {
-		return join.Invitation{}, fmt.Errorf("read invitation from standard input: %w", err)
+		return join.Invitation{}, fmt.Errorf("read invitation from standard input: %w; paste the line, or give it as an argument", err)
 	}
 	return join.Parse(line)
 }

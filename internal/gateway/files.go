@@ -65,7 +65,7 @@ func WriteKey(file string, key handshake.PrivateKey) (err error) {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		return fmt.Errorf("write key %q: the file exists: a new key would replace one that peers may know", file)
+		return fmt.Errorf("write key %q: the file exists: a new key would replace one that peers may know; tabane gateway key %s prints its public key", file, file)
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("write key %q: %w; make its directory: mkdir -p %s", file, cause(err), filepath.Dir(file))
 	case err != nil:
