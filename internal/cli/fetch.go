@@ -123,6 +123,7 @@ func WriteReport(name string, report any) error {
 // refused is that of a closed port.
 func ConnectRemedy(err error, refused string) string {
 	var name *net.DNSError
+	var late net.Error
 	switch {
 	case errors.As(err, &name): // before the routes, which may be missing to the resolver
 		return "check the name and the resolver"
@@ -130,8 +131,8 @@ func ConnectRemedy(err error, refused string) string {
 		return refused
 	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH):
 		return "check the routes to it"
-	case errors.Is(err, syscall.ETIMEDOUT):
-		return "check the address, and the filters on the way"
+	case errors.As(err, &late) && late.Timeout():
+		return "check the address, the server, and the filters on the way"
 	}
 	return ""
 }
