@@ -171,7 +171,7 @@ func (a *App) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 	log.Info("started", "role", r.Name, "version", a.Version, "status", "http://"+at.String()+"/status")
 	warn(log, absent(r, &f.Sections))
 	if err := monitor(ctx, log, configured, listener, r.Name, a.Version, m); err != nil {
-		return &Failure{What: "run " + r.Name + " with", Name: file, Why: err}
+		return startFailure("run "+r.Name+" with", file, err)
 	}
 	log.Info("stopped", "role", r.Name)
 	return nil

@@ -195,6 +195,9 @@ func listen(local netip.Addr, fault func(error)) (*listener, error) {
 			unix.SetsockoptInt(fd, o.level, o.receive, 1))
 	})}
 	conn, err := config.ListenPacket(context.Background(), o.network, netip.AddrPortFrom(local, port).String())
+	if errors.Is(err, unix.EADDRNOTAVAIL) {
+		err = fmt.Errorf("%w: no interface has this address yet; add the address to an interface first", err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("listen for bfd: %w", err)
 	}

@@ -1,7 +1,9 @@
 package bfd
 
 import (
+	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -124,6 +126,14 @@ func (w *wire) run(d time.Duration) {
 }
 
 func (w *wire) up() bool { return w.ends[0].state == stateUp && w.ends[1].state == stateUp }
+
+// TestListenWithoutAddress: the error has the remedy, as it comes from another process as text.
+func TestListenWithoutAddress(t *testing.T) {
+	_, err := listen(netip.MustParseAddr("2001:db8:ffff::1"), func(error) {})
+	if err == nil || !strings.HasSuffix(err.Error(), "no interface has this address yet; add the address to an interface first") {
+		t.Errorf("error %v", err)
+	}
+}
 
 func TestDetectionTimeExpires(t *testing.T) {
 	w := newWire(Config{Interval: 50 * time.Millisecond}, Config{Interval: 50 * time.Millisecond, Multiplier: 5})
