@@ -176,3 +176,24 @@ func TestSignalsAtStart(t *testing.T) {
 		})
 	}
 }
+
+// TestSignalTwice: timeout(1) signals its child and at once its process group, so that the child
+// gets SIGTERM twice. That is one request to stop.
+func TestSignalTwice(t *testing.T) {
+	s := newStarter(t)
+	args := s.reflector()
+	for i := range 20 {
+		stopping := false
+		log, ended := s.run(args, func(*os.Process) {}, func(p *os.Process, line string) {
+			if strings.Contains(line, "msg=started") && !stopping {
+				stopping = true
+				s.signal(p, syscall.SIGTERM)
+				time.Sleep(time.Duration(i) * 20 * time.Microsecond)
+				s.signal(p, syscall.SIGTERM)
+			}
+		})
+		if ended != nil || !strings.Contains(log, "msg=stopped") {
+			t.Fatalf("ended with %v:\n%s", ended, log)
+		}
+	}
+}

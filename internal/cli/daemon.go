@@ -71,7 +71,8 @@ func (a *App) DaemonCommand(r role.Descriptor) *cobra.Command {
 		GroupID: daemonGroup,
 		Long: r.Long + `
 
-It reads the section "` + r.Name + `:" of the file, runs until SIGINT or SIGTERM and then stops cleanly; a second signal kills it.
+It reads the section "` + r.Name + `:" of the file, runs until SIGINT or SIGTERM and then stops cleanly; a second signal, half a second
+later or more, kills it.
 Its state is served as /status (JSON) and /metrics (Prometheus), on ` + r.DefaultStatus().String() + ` unless the file says otherwise,
 or on the same port of 127.0.0.1 if IPv6 is switched off on this host.`,
 		Example: "  tabane " + r.Name + " -c /etc/tabane/" + r.Name + ".yaml",
