@@ -1,6 +1,7 @@
 package acceptance
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"syscall"
@@ -174,7 +175,9 @@ func TestDelivery(t *testing.T) {
 func TestSpray(t *testing.T) {
 	programs.Need(t, "curl")
 	t.Parallel()
-	l := epe(t, "locators: [fc00::/16]", "locators: [fc00::/16]\n      delivery: {networks: [{prefix: \"2001:db8:c::/48\", mode: {spray: [transit-a, transit-b]}}]}")
+	const a, b = "  a:\n    rate: 30Mbit/s\n", "  b:\n    rate: 30Mbit/s\n"
+	l := epe(t, "locators: [fc00::/16]", "locators: [fc00::/16]\n      delivery: {networks: [{prefix: \"2001:db8:c::/48\", mode: {spray: [transit-a, transit-b]}}]}",
+		a, a+"    delay: 5ms\n", b, b+"    delay: 5ms\n") // TCP takes packets to be lost that are late by a quarter of its shortest round trip
 	download := func(size int) {
 		t.Helper()
 		if out := l.must("client", "curl", "-sS", "-o", "/dev/null", "-w", "%{size_download}", "http://server/bytes/"+strconv.Itoa(size)); out != strconv.Itoa(size) {
@@ -187,16 +190,16 @@ func TestSpray(t *testing.T) {
 	}
 	status("transit-a, transit-b")
 	status("in use")
-	a, b := l.sentBy("transit-a"), l.sentBy("transit-b")
 	const size = 6_000_000
 	// A path that had packets retransmitted is left for some time.
 	l.eventually("one download leaves through both", 2*time.Minute, func() (bool, string) {
+		a, b := l.sentBy("transit-a"), l.sentBy("transit-b")
 		download(size)
-		return l.sentBy("transit-b")-b > 20_000, ""
+		a, b = l.sentBy("transit-a")-a, l.sentBy("transit-b")-b
+		return min(a, b) > size/4, fmt.Sprintf("%d bytes left through transit-a, %d through transit-b", a, b)
 	})
-	if got := l.sentBy("transit-a") - a; got < 2_000_000 {
-		t.Errorf("%d bytes left through transit-a", got)
-	}
+	// sent is what left through both: which of them is the first one is known of by then.
+	sent := func() int { return l.sentBy("transit-a") + l.sentBy("transit-b") }
 
 	// route is that of the network, with its program.
 	route := func() string { return strings.TrimSpace(l.ip("server", "route show 2001:db8:c::/64 metric 4095")) }
@@ -214,11 +217,11 @@ func TestSpray(t *testing.T) {
 	slow := l.command("client", "curl", "-sS", "-o", "/dev/null", "-w", "%{size_download}", "http://server/bytes/"+strconv.Itoa(4*size))
 	out := &strings.Builder{}
 	slow.Stdout = out
-	a = l.sentBy("transit-a")
+	begun := sent()
 	if err := slow.Start(); err != nil {
 		t.Fatal(err)
 	}
-	l.eventually("the download is under way", 10*time.Second, func() (bool, string) { return l.sentBy("transit-a")-a > size/4, "" })
+	l.eventually("the download is under way", 10*time.Second, func() (bool, string) { return sent()-begun > size/4, "" })
 	l.ip("transit-a", "link set link-a down")
 	status("no route of transit-a")
 	if err := slow.Wait(); err != nil || out.String() != strconv.Itoa(4*size) {
@@ -238,8 +241,8 @@ func TestSpray(t *testing.T) {
 			rules := l.ip("server", "rule show")
 			return strings.Contains(rules, "fwmark") == sprays && strings.Contains(rules, "998:") == sprays && strings.Contains(route(), "program") == sprays, rules + route()
 		})
-		before := l.sentBy("transit-a")
-		l.eventually("the download goes on", 20*time.Second, func() (bool, string) { return l.sentBy("transit-a")-before > size/4, "" })
+		before := sent()
+		l.eventually("the download goes on", 20*time.Second, func() (bool, string) { return sent()-before > size/4, "" })
 	}
 	stop()
 	if err := edge.Process.Signal(syscall.SIGTERM); err != nil {
