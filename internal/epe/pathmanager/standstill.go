@@ -2,6 +2,7 @@ package pathmanager
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tabane/tabane/internal/mptcp"
@@ -26,6 +27,9 @@ const (
 	// standstillLeast is the least number of bytes that subflows have delivered, and the connection
 	// has not, for which closing a subflow is worth it: more than two fragments.
 	standstillLeast = 64 << 10
+	// standstillArrival is the longest wait for what subflows had queued at the last progress: while
+	// the client lacks that, the connection may wait for a slow path.
+	standstillArrival = time.Second
 	// standstillWatch is how long a connection is examined after its last reinjection.
 	standstillWatch = 2 * time.Second
 )
@@ -71,6 +75,9 @@ type suspect struct {
 	last              mptcp.Connection
 	reinjections      int // since then
 	reinjectedAt      time.Time
+	// awaited is what each subflow will have acknowledged when all that it had queued then has
+	// arrived, by its number; nil: to be read from the next samples.
+	awaited map[uint64]uint64
 }
 
 // addDump applies a dump of all connections, and returns those that began to reinject since the
@@ -94,12 +101,16 @@ func (d *standstills) addDump(now time.Time, all []mptcp.Connection, ok func(tok
 	return began
 }
 
-// update applies the state of a suspect, which was read after what its subflows have queued, in
-// bytes. It reports whether the connection stands still: in 300 ms it progressed by no more than
-// what was reinjected, at least twice if subflows have other data queued, and the subflows have
-// delivered much more. A client that does not read has no progress by reinjection.
-func (d *standstills) update(now time.Time, c mptcp.Connection, queued uint64) bool {
+// update applies the state of a suspect, which was read after its subflows were sampled. It reports
+// whether the connection stands still: in 300 ms it progressed by no more than what was reinjected,
+// at least twice if subflows have other data queued, and the subflows have delivered much more, and
+// all that they had queued before. A client that does not read has no progress by reinjection.
+func (d *standstills) update(now time.Time, c mptcp.Connection, subflows []*subflow) bool {
 	s := d.suspects[c.Token]
+	queued := uint64(0)
+	for _, f := range subflows {
+		queued += uint64(f.queued)
+	}
 	last := s.last
 	s.last = c
 	again := c.Reinjected > last.Reinjected
@@ -110,10 +121,14 @@ func (d *standstills) update(now time.Time, c mptcp.Connection, queued uint64) b
 	acked, reinjected := c.Acked-s.acked, c.Reinjected-s.reinjected
 	if c.Outstanding == 0 || acked > reinjected {
 		s.since, s.acked, s.reinjected, s.reinjections = now, c.Acked, c.Reinjected, 0
+		s.await(subflows)
 		if c.Outstanding == 0 || now.Sub(s.reinjectedAt) >= standstillWatch {
 			delete(d.suspects, c.Token)
 		}
 		return false
+	}
+	if s.awaited == nil {
+		s.await(subflows)
 	}
 	need := 2
 	if queued <= reinjected {
@@ -121,11 +136,25 @@ func (d *standstills) update(now time.Time, c mptcp.Connection, queued uint64) b
 	}
 	// What was sent since the last update is in neither.
 	delivered := int64(min(last.Outstanding, c.Outstanding)) - int64(queued)
-	stands := now.Sub(s.since) >= standstillAfter && s.reinjections >= need && !again && acked > 0 && 2*acked >= reinjected && delivered >= standstillLeast
+	stands := now.Sub(s.since) >= standstillAfter && s.reinjections >= need && !again && acked > 0 && 2*acked >= reinjected && delivered >= standstillLeast &&
+		(s.arrived(subflows) || now.Sub(s.since) >= standstillArrival)
 	if stands || now.Sub(s.reinjectedAt) >= standstillWatch {
 		delete(d.suspects, c.Token)
 	}
 	return stands
+}
+
+// await notes what the subflows have queued.
+func (s *suspect) await(subflows []*subflow) {
+	s.awaited = make(map[uint64]uint64, len(subflows))
+	for _, f := range subflows {
+		s.awaited[f.number] = f.last.Acked + uint64(f.queued)
+	}
+}
+
+// arrived reports whether what was awaited of the subflows has been acknowledged.
+func (s *suspect) arrived(subflows []*subflow) bool {
+	return !slices.ContainsFunc(subflows, func(f *subflow) bool { return f.last.Acked < s.awaited[f.number] })
 }
 
 // openData opens what standstills are found by, in the network namespace of the calling thread.
@@ -175,11 +204,7 @@ func (m *Manager) endStandstills(at time.Time) {
 			delete(m.standstills.suspects, token)
 			continue
 		}
-		queued, sampled := uint64(0), true
-		for _, s := range c.subflows {
-			queued += uint64(s.queued)
-			sampled = sampled && s.sampled.Equal(at)
-		}
+		sampled := !slices.ContainsFunc(c.subflows, func(s *subflow) bool { return !s.sampled.Equal(at) })
 		now, ok, err := m.standstills.data.Connection(token)
 		if err != nil || !ok {
 			m.logSampling(err)
@@ -187,7 +212,7 @@ func (m *Manager) endStandstills(at time.Time) {
 			continue
 		}
 		c.watchUntil = at.Add(standstillWatch)
-		if sampled && m.standstills.update(at, now, queued) {
+		if sampled && m.standstills.update(at, now, c.subflows) {
 			if closed := m.machine.closeStandstill(at, token); closed != nil {
 				m.log.Warn("connection stood still: the client acknowledged data on its subflows and dropped it (NoDSSInWindow); closed a subflow to have it reinjected",
 					"token", fmt.Sprintf("%08x", token), "client", c.client, "bytes", now.Outstanding, "local", closed.local)

@@ -11,50 +11,63 @@ import (
 func TestStandstills(t *testing.T) {
 	const fragment = 32 << 10
 	const ms = time.Millisecond
-	// play returns the state of the connection and what its subflows have queued, so long after the
-	// dump that found the first reinjection.
-	type play func(at time.Duration) (c mptcp.Connection, queued uint64)
+	// play returns the state of the connection and what a subflow has queued and acknowledged, so
+	// long after the dump that found the first reinjection.
+	type play func(at time.Duration) (c mptcp.Connection, queued uint32, acked uint64)
 	// reinjections is the number of reinjections by then, one in 200 ms and the first at the dump.
 	reinjections := func(at time.Duration) uint64 { return 1 + uint64(at/(200*ms)) }
-	lost := func(queued uint64) play {
-		return func(at time.Duration) (mptcp.Connection, uint64) {
+	// lost is what the client dropped 2 MB of, while a path carries a rate of bytes per ms.
+	lost := func(outstanding uint64, queued uint32, rate uint64) play {
+		return func(at time.Duration) (mptcp.Connection, uint32, uint64) {
 			acked := (reinjections(at) - 1) * fragment // of the last one after a round trip
 			if at%(200*ms) >= 20*ms {
 				acked += fragment
 			}
-			return mptcp.Connection{Acked: 1e6 + acked, Outstanding: 2e6 - acked, Reinjected: reinjections(at) * fragment}, queued
+			return mptcp.Connection{Acked: 1e6 + acked, Outstanding: outstanding - acked, Reinjected: reinjections(at) * fragment}, queued, rate * uint64(at/ms)
 		}
 	}
 	for name, tt := range map[string]struct {
 		play  play
 		found time.Duration // 0: never
 	}{
-		"nothing queued":      {lost(0), 120 * ms},
-		"a slow path is busy": {lost(400e3), 240 * ms},
-		"little is lost": {func(at time.Duration) (mptcp.Connection, uint64) {
-			c, _ := lost(0)(at)
+		"nothing queued":      {lost(2e6, 0, 0), 120 * ms},
+		"a path is busy":      {lost(2e6, 40e3, 1000), 240 * ms},
+		"a slow path is busy": {lost(2e6, 40e3, 125), 320 * ms},
+		"a path does not end": {lost(2e6, 400e3, 125), 840 * ms},
+		"little is lost": {func(at time.Duration) (mptcp.Connection, uint32, uint64) {
+			c, _, _ := lost(2e6, 0, 0)(at)
 			c.Outstanding = 50e3
-			return c, 0
+			return c, 0, 0
 		}, 0},
-		"it was behind a slow path": {func(at time.Duration) (mptcp.Connection, uint64) {
+		"it was behind a slow path": {func(at time.Duration) (mptcp.Connection, uint32, uint64) {
 			c := mptcp.Connection{Acked: 1e6, Outstanding: 2e6, Reinjected: reinjections(at) * fragment}
 			if at >= 240*ms { // two fragments, and what was received after them
 				c.Acked, c.Outstanding, c.Reinjected = 3e6, 1e6, 2*fragment
 			}
-			return c, 200e3
+			return c, 200e3, 0
 		}, 0},
-		"a slow client": {func(at time.Duration) (mptcp.Connection, uint64) {
-			return mptcp.Connection{Acked: 1e6, Outstanding: 2e6, Reinjected: reinjections(at) * fragment}, 0
+		// What a slow path carries is reinjected before it arrives there.
+		"it is on a slow path": {func(at time.Duration) (mptcp.Connection, uint32, uint64) {
+			const sent = 60e3
+			carried := min(125*uint64(at/ms), sent)
+			c, _, _ := lost(400e3, 0, 0)(at)
+			if carried == sent {
+				c.Acked, c.Outstanding, c.Reinjected = 1.3e6, 100e3, 3*fragment
+			}
+			return c, uint32(sent - carried), carried
 		}, 0},
-		"all of it arrives": {func(at time.Duration) (mptcp.Connection, uint64) {
-			return mptcp.Connection{Acked: 3e6, Reinjected: fragment}, 0
+		"a slow client": {func(at time.Duration) (mptcp.Connection, uint32, uint64) {
+			return mptcp.Connection{Acked: 1e6, Outstanding: 2e6, Reinjected: reinjections(at) * fragment}, 0, 0
+		}, 0},
+		"all of it arrives": {func(at time.Duration) (mptcp.Connection, uint32, uint64) {
+			return mptcp.Connection{Acked: 3e6, Reinjected: fragment}, 0, 0
 		}, 0},
 	} {
 		var d standstills
-		state := func(at time.Duration) (mptcp.Connection, uint64) {
-			c, queued := tt.play(at)
+		state := func(at time.Duration) (mptcp.Connection, *subflow) {
+			c, queued, acked := tt.play(at)
 			c.Token, c.Counted = 1, true
-			return c, queued
+			return c, &subflow{queued: queued, last: mptcp.Subflow{Acked: acked}}
 		}
 		first, _ := state(0)
 		before := first
@@ -68,7 +81,7 @@ func TestStandstills(t *testing.T) {
 		}
 		found := time.Duration(0)
 		for at := time.Duration(0); at < 6*time.Second && d.suspects[1] != nil && found == 0; at += 40 * ms {
-			if c, queued := state(at); d.update(start.Add(at), c, queued) {
+			if c, f := state(at); d.update(start.Add(at), c, []*subflow{f}) {
 				found = at
 			}
 		}
@@ -85,7 +98,7 @@ func TestStandstillForgets(t *testing.T) {
 	c := mptcp.Connection{Token: 1, Counted: true, Acked: 1, Outstanding: 1e6, Reinjected: 1}
 	d.addDump(start, []mptcp.Connection{c}, func(uint32) bool { return true })
 	for at := time.Duration(0); at <= standstillWatch; at += 40 * time.Millisecond {
-		d.update(start.Add(at), c, 0)
+		d.update(start.Add(at), c, nil)
 	}
 	if len(d.suspects) != 0 {
 		t.Error("it is still looked at")
