@@ -317,9 +317,12 @@ func (e *egress) try(now time.Time, prefix netip.Prefix, n *delivered, r outcome
 // activeNetwork is a network that connections are to be read of.
 type activeNetwork struct {
 	prefix netip.Prefix
-	// suspected: those that are only requested are to be read, too. spread: they leave through
-	// several egress peers, and it is to be read which.
-	suspected, spread bool
+	// suspected: those that are only requested are to be read, too.
+	suspected bool
+	// since is the first sample of a suspected network whose connections leave through several
+	// egress peers, which are to be read; own are the addresses whose connections do not count.
+	since sample
+	own   []netip.Addr
 }
 
 // active returns the networks that connections are to be read of.
@@ -329,9 +332,17 @@ func (e *egress) active() (all []activeNetwork) {
 			all = append(all, activeNetwork{prefix: p})
 		}
 	}
-	for p := range e.auto.suspects {
+	var own []netip.Addr
+	for _, p := range e.peers {
+		own = append(own, p.Address)
+	}
+	for p, s := range e.auto.suspects {
 		n, ok := e.delivery.networks.Get(p)
-		all = append(all, activeNetwork{p, true, ok && n.spread()})
+		a := activeNetwork{prefix: p, suspected: true}
+		if ok && n.spread() {
+			a.since, a.own = s.first, own
+		}
+		all = append(all, a)
 	}
 	return all
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/gaissmai/bart"
@@ -169,29 +170,46 @@ func readSamples(diag *mptcp.Diag, routes *route.Conn, active []activeNetwork) (
 		}
 	}
 	for _, n := range active {
-		if n.spread {
-			errs = append(errs, readPaths(routes, samples[n.prefix]))
+		if n.since != nil {
+			errs = append(errs, readPaths(routes.SIDOf, samples[n.prefix], n.since, n.own))
 		}
 	}
 	return samples, errors.Join(errs...)
 }
 
-// mostLookups bounds the flows of a network whose egress peer is looked up.
-const mostLookups = 1024
+// mostLookups bounds the connections of a network whose egress peer is looked up at a time.
+const mostLookups = 4096
 
-// readPaths looks up which egress peer the packets of each connection leave through.
-func readPaths(routes *route.Conn, s sample) error {
-	left := mostLookups
-	for ends, c := range s {
-		if left--; left < 0 {
-			return nil
+// readPaths looks up which egress peer the packets of connections leave through: of those that wait
+// since a first sample, and of those that progress until one does on each path that others wait on.
+// Connections to the own addresses do not count if they are not in the first sample.
+func readPaths(sidOf func(local, remote netip.AddrPort) (netip.Addr, error), s, first sample, own []netip.Addr) error {
+	waits, left := map[netip.Addr]bool{}, mostLookups
+	for _, progressing := range []bool{false, true} {
+		for ends, c := range s {
+			before, there := first[ends]
+			progressed, waiting := c.since(before, there)
+			if progressing && (!progressed || !there && slices.Contains(own, ends.Local.Addr())) || !progressing && !waiting {
+				continue
+			}
+			if left--; left < 0 || progressing && len(waits) == 0 {
+				return nil
+			}
+			sid, err := sidOf(ends.Local, ends.Remote)
+			if err != nil {
+				return err
+			}
+			c.sid = sid
+			s[ends] = c
+			if progressing {
+				delete(waits, sid)
+			} else if waits[sid] = true; left <= mostLookups-mostWaiting {
+				break
+			}
 		}
-		sid, err := routes.SIDOf(ends.Local, ends.Remote)
-		if err != nil {
-			return err
-		}
-		c.sid = sid
-		s[ends] = c
 	}
 	return nil
 }
+
+// mostWaiting is how many of mostLookups are of connections that wait.
+const mostWaiting = mostLookups / 4

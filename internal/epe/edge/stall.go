@@ -50,9 +50,13 @@ type stalled struct {
 	pause time.Duration
 }
 
+// enoughProgress is of how many connections that progress it is known over which path, for others
+// that progress not to be on one on which none of them does.
+const enoughProgress = mostLookups / 2
+
 // pathProgress is what the connections over a path did since a first sample.
 type pathProgress struct {
-	progressed bool
+	progressed int // connections
 	waiting    sample
 	// established: some that wait are.
 	established bool
@@ -90,6 +94,15 @@ func (n *delivered) spread() bool {
 // waits reports whether the socket waits for the other end.
 func (s socket) waits() bool { return s.inFlight > 0 || s.retried }
 
+// since compares a connection with what it was in a first sample, if it was there: it progressed, or
+// it waits for the other end since then.
+func (s socket) since(before socket, there bool) (progressed, waits bool) {
+	if !s.requested && (!there || before.requested || s.acked != before.acked || s.delivered != before.delivered) {
+		return true, false
+	}
+	return false, there && before.waits()
+}
+
 // progress returns what the connections over each path did: by the SID, not valid for one that is
 // not known or the only one.
 func (e *egress) progress(first, at sample) map[netip.Addr]*pathProgress {
@@ -104,10 +117,10 @@ func (e *egress) progress(first, at sample) map[netip.Addr]*pathProgress {
 			p = &pathProgress{waiting: sample{}}
 			paths[c.sid] = p
 		}
-		switch {
-		case !c.requested && (!there || before.requested || c.acked != before.acked || c.delivered != before.delivered):
-			p.progressed = true
-		case there && before.waits():
+		switch progressed, waits := c.since(before, there); {
+		case progressed:
+			p.progressed++
+		case waits:
 			p.waiting[ends] = c
 			p.established = p.established || !c.requested
 		}
@@ -129,8 +142,14 @@ func (e *egress) suspected(now time.Time, prefix netip.Prefix, s *suspect, at sa
 	}
 	paths := e.progress(s.first, at)
 	dead, waiting, clients, established := []netip.Addr{}, sample{}, map[netip.Addr]bool{}, false
+	known, unknown := 0, 0
 	for sid, p := range paths {
-		if p.progressed || len(p.waiting) == 0 {
+		if sid.IsValid() {
+			known += p.progressed
+		} else {
+			unknown = p.progressed
+		}
+		if p.progressed > 0 || len(p.waiting) == 0 {
 			continue
 		}
 		dead, established = append(dead, sid), established || p.established
@@ -138,8 +157,8 @@ func (e *egress) suspected(now time.Time, prefix netip.Prefix, s *suspect, at sa
 			waiting[ends], clients[ends.Remote.Addr()] = c, true
 		}
 	}
-	// What progresses somewhere may progress anywhere.
-	if unknown := paths[netip.Addr{}]; len(dead) == 0 || unknown != nil && unknown.progressed {
+	// What progresses somewhere may progress anywhere, unless it is known of many where they do.
+	if len(dead) == 0 || unknown > 0 && known < enoughProgress {
 		delete(e.auto.suspects, prefix) // it only lost some segments
 		return
 	}

@@ -182,6 +182,70 @@ func TestNamedModesLeaveStalledPaths(t *testing.T) {
 	}
 }
 
+// TestStalledPathAmongManyConnections: of a network with many connections, which idle or progress,
+// the egress peer is left on which the others wait, and none if one progresses there.
+func TestStalledPathAmongManyConnections(t *testing.T) {
+	prefix := netip.MustParsePrefix(autoNetwork)
+	local, own := netip.MustParseAddrPort("[2001:db8:1::10]:80"), netip.MustParseAddrPort("[2001:db8:1::a]:80")
+	onA, onB := netip.MustParseAddr(sidA), netip.MustParseAddr(sidB)
+	for name, tt := range map[string]struct {
+		idle, progressing int
+		alive             bool // some of those progress through b
+		own               int  // connections to an own address, which progress
+		left              bool
+		lookups           int // at most
+	}{
+		"many idle":        {idle: 5000, progressing: 20, left: true, lookups: 30},
+		"many progress":    {progressing: 20_000, left: true, lookups: mostLookups},
+		"some through b":   {progressing: 20_000, alive: true, lookups: 500},
+		"few through both": {idle: 5000, progressing: 20, alive: true, lookups: 30},
+		"subflows":         {own: 5000, progressing: 20, left: true, lookups: 30},
+	} {
+		a := newAutoEgress(t, false)
+		a.config.Delivery = Delivery{Default: Mode{Spread: map[string]uint32{"a": 1, "b": 1}}}
+		a.setDelivery(&a.config.Delivery)
+		for a.step(100) {
+		}
+		first, at := sample{}, sample{}
+		add := func(local netip.AddrPort, before, now socket) {
+			ends := mptcp.Ends{Local: local, Remote: netip.AddrPortFrom(clientAt(autoNetwork, 1).Addr(), uint16(1+len(at)))}
+			first[ends], at[ends] = before, now
+		}
+		// The first ports are those of connections through b that wait.
+		for range 10 {
+			add(local, socket{acked: 1, inFlight: 1}, socket{acked: 1, inFlight: 1})
+		}
+		for range tt.progressing {
+			add(local, socket{acked: 1, inFlight: 1}, socket{acked: 2, inFlight: 1})
+		}
+		for range tt.idle {
+			add(local, socket{acked: 1}, socket{acked: 1})
+		}
+		for range tt.own {
+			add(own, socket{acked: 1, inFlight: 1}, socket{acked: 2, inFlight: 1})
+		}
+		lookups := 0
+		sidOf := func(_, remote netip.AddrPort) (netip.Addr, error) {
+			lookups++
+			if remote.Port() <= 10 || tt.alive && remote.Port()%3 == 0 {
+				return onB, nil
+			}
+			return onA, nil
+		}
+		a.observed([]outcome.Report{a.report(outcome.Timeout, autoNetwork, 0)})
+		a.sampled(map[netip.Prefix]sample{prefix: first})
+		n := a.active()[0]
+		if err := readPaths(sidOf, at, n.since, n.own); err != nil {
+			t.Fatal(err)
+		}
+		a.clock = a.clock.Add(2 * unknownRTT)
+		a.sampled(map[netip.Prefix]sample{prefix: at})
+		if left := a.delivered(autoNetwork) == sidA; left != tt.left || lookups > tt.lookups {
+			t.Errorf("%s: left %v (%s), %d lookups", name, left, a.delivered(autoNetwork), lookups)
+		}
+	}
+}
+
 // TestStalledPathsAreBounded: whatever connections of clients do, what is kept is bounded.
 func TestStalledPathsAreBounded(t *testing.T) {
 	a := newAutoEgress(t, false)
