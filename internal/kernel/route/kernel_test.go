@@ -2,6 +2,7 @@ package route_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -382,6 +383,88 @@ func TestKernelCachedRoutes(t *testing.T) {
 			t.Errorf("a route is left:\n%s", routes)
 		}
 	}
+}
+
+// TestKernelPathMTU: what a router reports of the MTU of a path that begins with a nexthop object
+// applies, alone and in a group.
+func TestKernelPathMTU(t *testing.T) {
+	const reported = 1400
+	for _, family := range []struct {
+		own, dst     string
+		level, query int
+	}{
+		{"2001:db8:1::10/64", "2001:db8:2::1", unix.IPPROTO_IPV6, unix.IPV6_MTU},
+		{"192.0.2.10/24", "198.51.100.1", unix.IPPROTO_IP, unix.IP_MTU},
+	} {
+		l := newLab(t)
+		own, dst := pfx(family.own), ip(family.dst)
+		l.add(route.Address{Prefix: own, Link: "a0"}, route.Nexthop{ID: 7, Link: "a0", SID: ip("fd00:1::1")},
+			route.Nexthop{ID: 8, Link: "a0", SID: ip("fd00:1::2")}, route.NexthopGroup{ID: 9, Members: "8,1"}, route.Route{Dst: pfx("fd00:1::/32"), Link: "a0"})
+		for i, nexthop := range []uint32{7, 9} {
+			dst := dst
+			for range i {
+				dst = dst.Next() // another path
+			}
+			l.add(route.Route{Dst: netip.PrefixFrom(dst, dst.BitLen()), NexthopID: nexthop})
+			l.in(func() error {
+				conn, err := net.Dial("udp", netip.AddrPortFrom(dst, 9).String())
+				if err != nil {
+					return err
+				}
+				defer conn.Close()
+				from := conn.LocalAddr().(*net.UDPAddr).AddrPort()
+				if err := tooBig(own.Addr(), from, netip.AddrPortFrom(dst, 9), reported); err != nil {
+					return err
+				}
+				raw, err := conn.(*net.UDPConn).SyscallConn()
+				if err != nil {
+					return err
+				}
+				mtu := 0
+				if err := errors.Join(raw.Control(func(fd uintptr) { mtu, err = unix.GetsockoptInt(int(fd), family.level, family.query) }), err); err != nil {
+					return err
+				}
+				if mtu == 0 || mtu > reported {
+					t.Errorf("%s through nexthop %d: MTU %d, want at most %d", dst, nexthop, mtu, reported)
+				}
+				return nil
+			})
+		}
+	}
+}
+
+// tooBig sends this host the report of a router that a UDP packet was larger than an MTU.
+func tooBig(to netip.Addr, source, destination netip.AddrPort, mtu uint16) error {
+	udp := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, source.Port()), destination.Port())
+	udp = append(udp, 1400>>8, 1400&0xff, 0, 0)
+	icmp, domain, protocol := []byte{2, 0, 0, 0, 0, 0, byte(mtu >> 8), byte(mtu)}, unix.AF_INET6, unix.IPPROTO_ICMPV6
+	var address unix.Sockaddr = &unix.SockaddrInet6{Addr: to.As16()}
+	if to.Is4() {
+		icmp, domain, protocol = []byte{3, 4, 0, 0, 0, 0, byte(mtu >> 8), byte(mtu)}, unix.AF_INET, unix.IPPROTO_ICMP
+		address = &unix.SockaddrInet4{Addr: to.As4()}
+		icmp = append(icmp, 0x45, 0, 1420>>8, 1420&0xff, 0, 0, 0x40, 0, 64, unix.IPPROTO_UDP, 0, 0)
+	} else {
+		icmp = append(icmp, 0x60, 0, 0, 0, 1400>>8, 1400&0xff, unix.IPPROTO_UDP, 64)
+	}
+	icmp = slices.Concat(icmp, source.Addr().AsSlice(), destination.Addr().AsSlice(), udp)
+	if to.Is4() {
+		binary.BigEndian.PutUint16(icmp[2:], checksum(icmp))
+	}
+	fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Sendto(fd, icmp, 0, address), unix.Close(fd))
+}
+
+// checksum is that of RFC 1071, of an even number of bytes.
+func checksum(b []byte) uint16 {
+	sum := uint32(0)
+	for ; len(b) > 0; b = b[2:] {
+		sum += uint32(binary.BigEndian.Uint16(b))
+	}
+	sum = sum>>16 + sum&0xffff
+	return ^uint16(sum + sum>>16)
 }
 
 // TestKernelGroupMembers: sockets that sent to a member of a group no longer do once it has left.

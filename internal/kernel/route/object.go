@@ -333,7 +333,9 @@ func (m EncapMode) String() string {
 
 // A Nexthop is a nexthop object of family IPv6, which any number of routes of both families can
 // use. With a SID, packets are encapsulated and routed to the SID; Link is then the device of the
-// object and does not select the outgoing interface. Its key is the ID.
+// object and does not select the outgoing interface. Without a Gateway the kernel has the SID as one,
+// to which it sends nothing: of a nexthop object without gateway, it ignores ICMPv6 Packet Too Big.
+// Its key is the ID.
 type Nexthop struct {
 	ID      uint32
 	Link    string
@@ -351,11 +353,23 @@ func (n Nexthop) String() string {
 	if n.SID.IsValid() {
 		fmt.Fprintf(&b, " encap seg6 mode %s segs %s", n.Encap, n.SID)
 	}
-	if n.Gateway.IsValid() {
-		fmt.Fprintf(&b, " via %s", n.Gateway)
+	gateway, onLink := n.gateway()
+	if gateway.IsValid() {
+		fmt.Fprintf(&b, " via %s", gateway)
 	}
 	fmt.Fprintf(&b, " dev %s", n.Link)
+	if onLink {
+		b.WriteString(" onlink")
+	}
 	return b.String()
+}
+
+// gateway is that of the kernel's object.
+func (n Nexthop) gateway() (a netip.Addr, onLink bool) {
+	if n.SID.IsValid() && !n.Gateway.IsValid() {
+		return n.SID, true
+	}
+	return n.Gateway, false
 }
 
 // Normal implements Object.

@@ -189,12 +189,17 @@ func putNexthop(b []byte, n Nexthop, p Protocol, index uint32, del bool) []byte 
 		b = append(b, make([]byte, sizeofNhmsg)...)
 		return putUint32(b, unix.NHA_ID, n.ID)
 	}
+	gateway, onLink := n.gateway()
+	flags := uint32(0)
+	if onLink {
+		flags = unix.RTNH_F_ONLINK
+	}
 	b = append(b, unix.AF_INET6, 0, uint8(p), 0) // family, scope, protocol, reserved
-	b = native.AppendUint32(b, 0)
+	b = native.AppendUint32(b, flags)
 	b = putUint32(b, unix.NHA_ID, n.ID)
 	b = putUint32(b, unix.NHA_OIF, index)
-	if n.Gateway.IsValid() {
-		b = putAddr(b, unix.NHA_GATEWAY, n.Gateway)
+	if gateway.IsValid() {
+		b = putAddr(b, unix.NHA_GATEWAY, gateway)
 	}
 	if n.SID.IsValid() {
 		b = putUint16(b, unix.NHA_ENCAP_TYPE, unix.LWTUNNEL_ENCAP_SEG6)
@@ -707,6 +712,11 @@ func decodeNexthop(b []byte, names links) (f found, err error) {
 	}
 	if n.Link == "" {
 		altered = true
+	}
+	if onLink := native.Uint32(b[4:])&unix.RTNH_F_ONLINK != 0; n.SID.IsValid() && n.Gateway == n.SID && onLink {
+		n.Gateway = netip.Addr{}
+	} else {
+		altered = altered || onLink || n.SID.IsValid() && !n.Gateway.IsValid()
 	}
 	f.set(n, altered)
 	return f, nil
