@@ -73,6 +73,7 @@ struct connection {
 	__u32 heard; /* an acknowledgment was seen */
 	__u32 old; /* the last one was for what was sent elsewhere, and says nothing of a round trip */
 	__u32 began; /* time */
+	__u32 died; /* time at which home was left as dead; 0: never */
 	__u32 stamp; /* timestamp (RFC 7323) of the first segment that was not; 0: it had none */
 	__u32 first; /* what is remembered of the rate of the first path, if another one is home; or 0 */
 	__u32 back; /* what was home before the trial */
@@ -384,7 +385,7 @@ static __always_inline struct connection *begin(struct __sk_buff *skb, const str
 	c->home = plan->home;
 	c->rule = plan->rule;
 	c->period = now;
-	c->heard = c->old = 0;
+	c->heard = c->old = c->died = 0;
 	c->began = now;
 	c->stamp = timestamp(skb, s, 0);
 	c->first = c->back = 0;
@@ -665,6 +666,7 @@ __attribute__((noinline)) int retransmit(struct connection *c, const struct segm
 	if (best == SPRAY_PATHS)
 		return c->home;
 	home->shortest = 0; /* it is measured again */
+	c->died = now ? now : 1;
 	home->progress = now;
 	best = SPRAY_PATH(best);
 	c->path[best].progress = now;
@@ -796,6 +798,8 @@ __attribute__((noinline)) int choose(struct __sk_buff *skb, const struct segment
 	}
 	if (spray_later(now - c->period, SPRAY_ROUNDS)) {
 		c->period = now;
+		if (now - c->died > SPRAY_ROUNDS)
+			c->died = 0;
 		for (__u32 i = 0; i < SPRAY_PATHS; i++) {
 			struct spray_path *p = &c->path[i];
 
@@ -1135,7 +1139,8 @@ __attribute__((noinline)) int arrived(struct connection *c, __u32 at, __u32 now)
 		r->lost = spray_retransmitted(p, spray_later(spray_shortest(home), now - r->retransmitted), now);
 		return 0;
 	}
-	if (c->old)
+	/* What was in flight on a path that was dead arrives late, and says nothing of its round trip. */
+	if (c->old || (c->died && !p->shortest && !spray_later(r->sent, c->died)))
 		return 0;
 	spray_arrived(p, home->rate, now - r->sent, r->length, r->acknowledged);
 	if (!c->trial.need || r->path != c->home)

@@ -389,6 +389,49 @@ func TestDeadHome(t *testing.T) {
 	}
 }
 
+// TestRoundTripAfterOutage: a dead home is measured again by what it carries afterwards, not by what
+// it had in flight.
+func TestRoundTripAfterOutage(t *testing.T) {
+	const ms = time.Millisecond
+	c := New(remembers([2]uint32{1000, 1000}, [2]uint32{30_000, 30_000}), 2, 0, 0)
+	now, sequence := time.Duration(0), uint32(0)
+	choose := func() int {
+		sequence += segment
+		return c.Choose(now, sequence-segment, segment)
+	}
+	for range 40 {
+		choose()
+		now += 30 * ms
+		c.Acknowledged(now, sequence, nil)
+	}
+	lost := sequence
+	for range 10 {
+		choose()
+	}
+	now += time.Second
+	if got := c.Choose(now, lost, segment); got != 1 {
+		t.Fatalf("sent again it takes path %d", got)
+	}
+	now += 30 * ms
+	if c.Acknowledged(now, sequence, nil); c.path[0].shortest() != 0 {
+		t.Errorf("the round trip of the dead path is %d", c.path[0].shortest())
+	}
+	for range 40 {
+		choose()
+		p := &c.path[0]
+		p.send(micro(now), segment)
+		*c.record(c.head) = record{end: sequence + segment, length: segment, sent: micro(now), acknowledged: p.Gone, path: 0}
+		c.head++
+		sequence += segment
+		c.next = sequence
+		now += 30 * ms
+		c.Acknowledged(now, sequence, nil)
+	}
+	if got := c.path[0].shortest(); got != 30_000 {
+		t.Errorf("the round trip measured again is %d", got)
+	}
+}
+
 // TestLossyFirstPath: where the first path loses so many packets that it has no queue, the other one
 // never carries anything. The next connection tries it.
 func TestLossyFirstPath(t *testing.T) {

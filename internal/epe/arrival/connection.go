@@ -49,6 +49,7 @@ type Connection struct {
 	period     uint32
 	heard      bool
 	began      uint32 // time
+	died       uint32 // time at which home was left as dead; 0: never
 	first      uint32 // what is remembered of the rate of the first path, if another one is home; or 0
 	back       int    // what was home before the trial
 	trial      trial
@@ -244,7 +245,7 @@ func (c *Connection) retransmit(sequence, now uint32) int {
 			best = i
 		}
 	}
-	home.Shortest, home.Progress = 0, now
+	home.Shortest, home.Progress, c.died = 0, now, max(now, 1)
 	c.home, c.first = best, 0
 	c.path[best].Progress, c.path[best].Paused = now, 0
 	return best
@@ -269,6 +270,9 @@ func (c *Connection) Choose(at time.Duration, sequence, size uint32) int {
 	}
 	if later(now-c.period, rounds) {
 		c.period = now
+		if now-c.died > rounds {
+			c.died = 0
+		}
 		for i := range c.paths {
 			if p := &c.path[i]; p.Shortest != 0 {
 				p.Shortest2, p.Shortest = p.Shortest, p.Smooth
@@ -347,6 +351,10 @@ func (c *Connection) arrived(at, now uint32) {
 	p.Progress = now
 	if r.retransmitted != 0 {
 		r.lost = p.retransmitted(later(home.shortest(), now-r.retransmitted), now)
+		return
+	}
+	// What was in flight on a path that was dead arrives late, and says nothing of its round trip.
+	if c.died != 0 && p.Shortest == 0 && !later(r.sent, c.died) {
 		return
 	}
 	p.arrived(home.Rate, now-r.sent, r.length, r.acknowledged)

@@ -439,6 +439,44 @@ func TestFlowsOfAClient(t *testing.T) {
 	}
 }
 
+// TestRoundTripAfterOutage: of a path that carried nothing for some time, and was left, round trips
+// of what it had in flight then are not remembered.
+func TestRoundTripAfterOutage(t *testing.T) {
+	const size, outage = 1000, 400 * time.Millisecond
+	n := newBench(t)
+	sequence := uint32(1)
+	send := func() uint32 {
+		sequence += size
+		return n.path(t, segment(true, sequence-size, 1, 1, 0, size))
+	}
+	acknowledge := func() { n.receive(t, segment(false, 1, sequence, 1, 1, 0)) }
+	for range 200 {
+		send()
+		acknowledge()
+	}
+	lost := sequence
+	for range 20 {
+		send()
+	}
+	time.Sleep(outage)
+	if path := n.path(t, segment(true, lost, 1, 1, 0, size)); path != 1 {
+		t.Fatalf("what is sent again takes path %d", path)
+	}
+	for range 300 {
+		acknowledge()
+		send()
+	}
+	known, err := n.sprayer.Known()
+	if err != nil || len(known) != 2 {
+		t.Fatalf("%+v, %v", known, err)
+	}
+	for _, k := range known {
+		if k.MinRTT >= outage {
+			t.Errorf("%+v is remembered", k)
+		}
+	}
+}
+
 // TestLossyFirstPath: where the first path loses without a queue, a connection tries another one,
 // although nothing ever arrived over that.
 func TestLossyFirstPath(t *testing.T) {
