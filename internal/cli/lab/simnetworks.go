@@ -29,11 +29,11 @@ const (
 )
 
 type simNetworksFlags struct {
-	many, runs, connections, changeEvery, links, servers, spray int
-	seed                                                        uint64
-	explore                                                     float64
-	pairs                                                       bool
-	start                                                       string
+	many, runs, connections, changeEvery, links, servers, spray, clients int
+	seed                                                                 uint64
+	explore                                                              float64
+	pairs                                                                bool
+	start                                                                string
 }
 
 func (a *app) simNetworks() *cobra.Command {
@@ -61,13 +61,16 @@ With --spray, downloads to drawn networks with two to four paths are simulated p
 all of them by the decisions of the mode spray. It prints what they bring compared with the first path, and with the best one: the
 distribution, and the share of networks with 0.98 or more. The first row repeats the first path alone with other random numbers. With
 --pairs, they have two paths of 5 to 100 Mbit/s, the second one up to 40 ms longer, and the first two tables follow for the same networks:
-what auto makes of them, which sprays nothing.`,
+what auto makes of them, which sprays nothing. With --clients, downloads to that many client networks at once share the paths, and know
+nothing of each other: the table has what all together bring, what the least one has of the median, and how long short ones take beside
+them.`,
 		Example: `  tabane sim networks
   tabane sim networks --start best --explore 0.05
   tabane sim networks --many 200 --change-every 150 --runs 1
   tabane sim networks --links 4 --change-every 150
   tabane sim networks --spray 200
-  tabane sim networks --spray 100 --pairs`,
+  tabane sim networks --spray 100 --pairs
+  tabane sim networks --spray 100 --pairs --clients 5`,
 		Args: cli.Arguments(0, 0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := f.check(c); err != nil {
@@ -86,6 +89,7 @@ what auto makes of them, which sprays nothing.`,
 	flags.IntVar(&f.links, "links", 0, "have networks share `n` egress links of limited capacity")
 	flags.IntVar(&f.servers, "servers", 10, "number of servers that share the links")
 	flags.IntVar(&f.spray, "spray", 0, "simulate downloads to `n` drawn networks packet by packet, each path alone and sprayed")
+	flags.IntVar(&f.clients, "clients", 0, "have downloads to `n` client networks at once share the paths (with --spray)")
 	flags.BoolVar(&f.pairs, "pairs", false, "draw networks with two paths as those of egress peers (with --spray)")
 	flags.Uint64Var(&f.seed, "seed", simrun.FirstSeed, "`seed` of the first run")
 	return c
@@ -114,6 +118,10 @@ func (f simNetworksFlags) check(c *cobra.Command) error {
 		return cli.Usage(c, errors.New("with --links, networks start with the best path"))
 	case f.pairs && f.spray == 0:
 		return cli.Usage(c, errors.New("--pairs needs --spray"))
+	case f.clients != 0 && f.spray == 0:
+		return cli.Usage(c, errors.New("--clients needs --spray"))
+	case f.clients < 0 || f.clients > 1000:
+		return cli.Usage(c, fmt.Errorf("--clients must be from 0 to 1000, got %d", f.clients))
 	case f.spray < 0 || f.spray > 10_000:
 		return cli.Usage(c, fmt.Errorf("--spray must be from 0 to 10000, got %d", f.spray))
 	}
@@ -123,7 +131,11 @@ func (f simNetworksFlags) check(c *cobra.Command) error {
 // simulateNetworks simulates what the flags say, and prints it.
 func (a *app) simulateNetworks(c *cobra.Command, f simNetworksFlags) error {
 	if f.spray > 0 {
-		return a.simSpray(c.Context(), simrun.SprayOptions{Seed: f.seed, Count: f.spray, Pairs: f.pairs, Packets: sprayPackets})
+		o := simrun.SprayOptions{Seed: f.seed, Count: f.spray, Pairs: f.pairs, Packets: sprayPackets}
+		if f.clients > 0 {
+			return a.simSeveral(c.Context(), o, f.clients)
+		}
+		return a.simSpray(c.Context(), o)
 	}
 	if f.links > 0 {
 		if !c.Flags().Changed("runs") {
@@ -189,38 +201,72 @@ func (a *app) simSpray(ctx context.Context, o simrun.SprayOptions) error {
 	if err != nil {
 		return &cli.Failure{What: "simulate networks", Why: err}
 	}
-	w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "DOWNLOADS\tLEAST\t1 %%\t5 %%\tMEDIAN\t95 %%\tAT LEAST %v\n", leastSprayed)
+	var rows []distribution
 	for _, r := range simrun.SprayedRatios() {
-		var all []float64
-		met := 0
-		for _, s := range list {
-			v := r.Of(s)
-			if math.IsNaN(v) || math.IsInf(v, 0) {
-				continue // what it is compared with brought nothing
-			}
-			all = append(all, v)
-			if v >= leastSprayed {
-				met++
-			}
+		rows = append(rows, distributionOf(r.Title, list, r.Of))
+	}
+	if err := a.printDistributions(rows); err != nil || !o.Pairs {
+		return err
+	}
+	return a.simAutoOver(list, o.Seed)
+}
+
+// simSeveral simulates downloads to several client networks at once, and prints a table.
+func (a *app) simSeveral(ctx context.Context, o simrun.SprayOptions, clients int) error {
+	list, err := simrun.SpraySeveral(ctx, o, clients)
+	if err != nil {
+		return &cli.Failure{What: "simulate networks", Why: err}
+	}
+	var rows []distribution
+	for _, r := range simrun.SeveralRatios() {
+		rows = append(rows, distributionOf(r.Title, list, r.Of))
+	}
+	return a.printDistributions(rows)
+}
+
+// distribution is a row of a table.
+type distribution struct {
+	title string
+	all   []float64
+}
+
+// distributionOf leaves out networks where what something is compared with brought nothing.
+func distributionOf[T any](title string, list []T, of func(T) float64) distribution {
+	d := distribution{title: title}
+	for _, s := range list {
+		if v := of(s); !math.IsNaN(v) && !math.IsInf(v, 0) {
+			d.all = append(d.all, v)
 		}
-		if len(all) == 0 {
+	}
+	return d
+}
+
+// printDistributions prints a table of downloads.
+func (a *app) printDistributions(rows []distribution) error {
+	w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "DOWNLOADS\tLEAST\t1 %%\t5 %%\tMEDIAN\t95 %%\tMEAN\tAT LEAST %v\n", leastSprayed)
+	for _, r := range rows {
+		if len(r.all) == 0 {
 			return &cli.Failure{What: "simulate networks", Why: errors.New("no path alone carries anything")}
 		}
-		fmt.Fprint(w, r.Title)
+		fmt.Fprint(w, r.title)
 		for _, p := range []float64{0, 0.01, 0.05, 0.5, 0.95} {
-			q, err := stat.Quantile(p, all)
+			q, err := stat.Quantile(p, r.all)
 			if err != nil {
 				return err
 			}
 			fmt.Fprintf(w, "\t%.3f", q)
 		}
-		fmt.Fprintf(w, "\t%.0f %%\n", 100*float64(met)/float64(len(all)))
+		met, sum := 0, 0.0
+		for _, v := range r.all {
+			sum += v
+			if v >= leastSprayed {
+				met++
+			}
+		}
+		fmt.Fprintf(w, "\t%.3f\t%.0f %%\n", sum/float64(len(r.all)), 100*float64(met)/float64(len(r.all)))
 	}
-	if err := w.Flush(); err != nil || !o.Pairs {
-		return err
-	}
-	return a.simAutoOver(list, o.Seed)
+	return w.Flush()
 }
 
 // simAutoOver simulates what auto makes of networks whose paths bring as much as was simulated over

@@ -95,15 +95,20 @@ const apart = time.Second
 // Spray simulates downloads that a server sends over several egress paths by package arrival.
 func Spray(ctx context.Context, o SprayOptions) ([]Sprayed, error) {
 	list := make([]Sprayed, o.Count)
-	draw := worlds.Draw
-	if o.Pairs {
-		draw = worlds.Pair
-	}
 	err := parallel(ctx, o.Jobs, o.Count, func(ctx context.Context, i int) (err error) {
-		list[i], err = sprayWorld(ctx, draw(worlds.Options{Kind: worlds.EPE, Seed: o.Seed, Number: o.First + i, Packets: o.Packets}))
+		list[i], err = sprayWorld(ctx, o.draw(i))
 		return err
 	})
 	return list, err
+}
+
+// draw draws network i of those that are simulated.
+func (o SprayOptions) draw(i int) worlds.World {
+	d := worlds.Options{Kind: worlds.EPE, Seed: o.Seed, Number: o.First + i, Packets: o.Packets}
+	if o.Pairs {
+		return worlds.Pair(d)
+	}
+	return worlds.Draw(d)
 }
 
 // sprayWorld simulates one network.
@@ -156,12 +161,38 @@ func sprayWorld(ctx context.Context, w worlds.World) (Sprayed, error) {
 func download(ctx context.Context, w worlds.World, paths []int, seed uint64, unread []bool, last int) ([]float64, error) {
 	before := len(unread) - last
 	begin := time.Duration(before) * (w.Lasts + apart)
-	c := sim.Config{Seed: w.SimulatorSeed() + seed, Duration: begin + w.Lasts}
+	c, ways := sprayLinks(w, paths, begin)
+	c.Seed, c.Duration = w.SimulatorSeed()+seed, begin+w.Lasts
+	network := &sim.Spray{Network: w.Name()}
+	for k := range unread {
+		start := time.Duration(min(k, before)) * (w.Lasts + apart)
+		x := sprayDownload(fmt.Sprint("download", k+1), start, ways)
+		if k < before {
+			x.Stop = start + w.Lasts
+		}
+		if len(paths) > 1 {
+			x.Spray, x.Unread = network, unread[k]
+		}
+		c.Connections = append(c.Connections, x)
+	}
+	result, err := simulate(ctx, w, c)
+	if err != nil {
+		return nil, err
+	}
+	var list []float64
+	for _, x := range result.Connections {
+		list = append(list, float64(x.Delivered))
+	}
+	return list, nil
+}
+
+// sprayLinks returns the links of some of the paths, and the paths over them. What happens in the
+// network happens after begin.
+func sprayLinks(w worlds.World, paths []int, begin time.Duration) (c sim.Config, ways []sim.Path) {
 	// What clients send takes the route that their provider has, whatever path content takes.
 	back := w.Paths[0].Backward
 	back.Loss = linkmodel.Loss{}
 	c.Links = append(c.Links, sim.Link{Name: "back", Profile: back})
-	var ways []sim.Path
 	for _, i := range paths {
 		ways = append(ways, sim.Path{Out: []int{len(c.Links)}, Back: []int{0}})
 		for _, step := range w.Paths[i].Schedule {
@@ -172,32 +203,25 @@ func download(ctx context.Context, w worlds.World, paths []int, seed uint64, unr
 		c.Links = append(c.Links, sim.Link{Name: fmt.Sprint("path", i+1), Profile: w.Paths[i].Forward})
 	}
 	slices.SortStableFunc(c.Changes, func(a, b sim.Change) int { return cmp.Compare(a.At, b.At) })
-	network := &sim.Spray{Network: w.Name()}
-	for k := range unread {
-		start := time.Duration(min(k, before)) * (w.Lasts + apart)
-		x := sim.Connection{
-			Name: fmt.Sprint("download", k+1), Start: start, Paths: ways, DelayedACK: true, QuickACKs: quickACKs, RACK: true, HyStart: true, Handshake: true,
-			ReceiveBuffer: mostReceive, InitialReceive: initialReceive,
-		}
-		if k < before {
-			x.Stop = start + w.Lasts
-		}
-		if len(paths) > 1 {
-			x.Spray, x.Unread = network, unread[k]
-		}
-		c.Connections = append(c.Connections, x)
+	return c, ways
+}
+
+// sprayDownload returns a download over some paths.
+func sprayDownload(name string, start time.Duration, ways []sim.Path) sim.Connection {
+	return sim.Connection{
+		Name: name, Start: start, Paths: ways, DelayedACK: true, QuickACKs: quickACKs, RACK: true, HyStart: true, Handshake: true,
+		ReceiveBuffer: mostReceive, InitialReceive: initialReceive,
 	}
+}
+
+// simulate simulates downloads of a network.
+func simulate(ctx context.Context, w worlds.World, c sim.Config) (r sim.Result, err error) {
 	s, err := sim.New(c)
+	if err == nil {
+		r, err = s.Run(ctx)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("simulate network %q: %w", w.Name(), err)
+		return r, fmt.Errorf("simulate network %q: %w", w.Name(), err)
 	}
-	result, err := s.Run(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("simulate network %q: %w", w.Name(), err)
-	}
-	var list []float64
-	for _, x := range result.Connections {
-		list = append(list, float64(x.Delivered))
-	}
-	return list, nil
+	return r, nil
 }
