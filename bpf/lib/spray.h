@@ -333,6 +333,7 @@ enum {
 	SPRAY_NEAR = 15000,
 	SPRAY_SLOWER = 1050,
 	SPRAY_PART = 50000,   /* in what is sent in so long, or 3 round trips, a path that fails is seen */
+	SPRAY_MOST_SHARED = 8, /* a flow that brings less than this part of a rate is limited by its application */
 	SPRAY_DOUBT = 150000, /* home alone after that, or for 6 round trips: what is lost is repaired there */
 };
 
@@ -356,7 +357,34 @@ struct spray_turns {
 	__u32 part;   /* bytes since */
 	__u32 gain;   /* rate of the last window sprayed; 0: not known */
 	__u32 doubt;  /* time at which a path may have failed; 0: never */
+	__u32 worse_rate; /* what spraying brought, while home alone is measured once more before it ends; 0: it is not */
+	__u32 share;	  /* what home alone brings at present; 0: not known */
 };
+
+/*
+ * Has rates that TCP measured fit what home alone brings at present: they are shares of a time when
+ * others sent more or less. What was measured beside others says little of a path that they have left.
+ */
+static __always_inline void spray_share(struct spray_queue *queue, __u32 home, __u32 share)
+{
+	__u64 was = queue[SPRAY_PATH(home)].rate, is = share;
+
+	if (!is || !was)
+		return;
+	for (__u32 i = 0; i < SPRAY_PATHS; i++) {
+		struct spray_queue *q = &queue[i];
+
+		if (!q->rate)
+			continue;
+		if (is * 4 < was * 3 && is * SPRAY_MOST_SHARED >= was) {
+			q->rate = q->rate * is / was;
+			if (!q->rate)
+				q->rate = 1;
+		} else if (is * 3 > was * 4 && i != SPRAY_PATH(home)) {
+			q->rate = 0;
+		}
+	}
+}
 
 /* How long what was sent over a path is still being served. */
 static __always_inline __u32 spray_backlog(const struct spray_queue *q, __u32 now)
@@ -457,13 +485,16 @@ static __always_inline int spray_turn(struct spray_turns *t, __u32 delay, __u32 
 	t->window = now ? now : 1;
 	t->bytes = t->others = 0;
 	if (t->state == SPRAY_ALONE) {
+		__u64 was = t->worse_rate;
+
 		t->home = rate;
-		if (rate) {
-			t->state = SPRAY_SPRAYED;
-			t->since = now;
-			t->window = t->worse = 0;
-		}
-		return SPRAY_GOES_ON;
+		if (!rate)
+			return SPRAY_GOES_ON;
+		t->share = rate;
+		t->state = SPRAY_SPRAYED;
+		t->since = now;
+		t->window = t->worse = t->worse_rate = 0;
+		return was && was * 100 < (__u64)rate * 102 ? SPRAY_LEAVES : SPRAY_GOES_ON;
 	}
 	t->gain = rate;
 	if (!bulk) {
@@ -474,8 +505,12 @@ static __always_inline int spray_turn(struct spray_turns *t, __u32 delay, __u32 
 			t->worse++;
 		if (t->worse < 2 * SPRAY_WORSE)
 			return SPRAY_GOES_ON;
-		t->worse = 0;
-		return SPRAY_LEAVES;
+		/* Others may send more than when home alone was measured. */
+		t->worse_rate = rate;
+		t->state = SPRAY_ALONE;
+		t->since = now;
+		t->window = 0;
+		return SPRAY_GOES_ON;
 	} else if (now - t->since < SPRAY_AGAIN) {
 		t->worse = 0;
 		t->state = SPRAY_GAINING;

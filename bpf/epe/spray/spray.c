@@ -940,9 +940,10 @@ __attribute__((noinline)) int consult(struct datagrams *f, struct client *d, con
 	m = bpf_map_lookup_elem(&networks, &n);
 	d->turns.paused = m && m->until > time;
 	if (m && begins && known(m, time)) {
-		d->turns.home = m->rate;
+		d->turns.home = d->turns.share = m->rate;
 		d->turns.state = SPRAY_SPRAYED;
 	}
+	spray_share(d->queue, f->home, d->turns.share);
 	return 0;
 }
 

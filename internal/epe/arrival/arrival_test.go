@@ -138,7 +138,7 @@ func TestFlow(t *testing.T) {
 		t.Errorf("the next flow has %v", got)
 	}
 	// Home is believed to be slow, so that both are used, and they bring less than home alone did.
-	n.paths[0].rate = 1300
+	n.paths[0].rate = 2250
 	bulk(next, 5*time.Second, 12*time.Second, 2700)
 	if n.datagrams.until < 12*time.Second {
 		t.Errorf("what gains nothing is not left: %+v", n.datagrams)
@@ -212,6 +212,49 @@ func TestAnything(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestFlowShare: rates are those of a time when others sent more or less. Where home alone brings much
+// less now, both paths carry their part of it; where it brings much more, the others are not used. One
+// that brings hardly anything is limited by its application.
+func TestFlowShare(t *testing.T) {
+	for _, c := range []struct{ alone, then, least, most uint32 }{
+		{1500, 1900, 20, 38},
+		{4200, 6000, 0, 3},
+		{300, 300, 0, 0},
+	} {
+		n := remembers([2]uint32{3000, 1500}, [2]uint32{10_000, 10_000})
+		f := NewFlow(n, 2, 0)
+		bulk(f, 0, 600*time.Millisecond, c.alone)
+		if got := bulk(f, 600*time.Millisecond, 2*time.Second, c.then); got[1] < float64(c.least)/100 || got[1] > float64(c.most)/100 {
+			t.Errorf("after %d over home alone %v", c.alone, got)
+		}
+	}
+}
+
+// TestFlowRepeats: home alone is measured once more before spraying ends, since others may have begun
+// to send meanwhile.
+func TestFlowRepeats(t *testing.T) {
+	n := remembers([2]uint32{2500, 1500}, [2]uint32{10_000, 10_000})
+	f := NewFlow(n, 2, 0)
+	bulk(f, 0, 600*time.Millisecond, 2900)
+	bulk(f, 600*time.Millisecond, 4*time.Second, 2800)
+	if n.datagrams.until == 0 {
+		t.Fatal("what gains nothing is not left")
+	}
+	n = remembers([2]uint32{3000, 1500}, [2]uint32{10_000, 10_000})
+	f = NewFlow(n, 2, 0)
+	bulk(f, 0, 600*time.Millisecond, 3900)
+	for now := 600 * time.Millisecond; now < 4*time.Second; now += 10 * time.Millisecond {
+		rate := uint32(3800) // sprayed, others send too
+		if n.flows.turns.State == alone {
+			rate = 2600
+		}
+		bulk(f, now, now+10*time.Millisecond, rate)
+	}
+	if n.datagrams.until != 0 {
+		t.Error("what gains is left, since home alone brought more before")
+	}
 }
 
 // TestFailedPath: where half of what a sprayed flow sends is lost it uses home alone after 0.1 s, for

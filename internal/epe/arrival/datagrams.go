@@ -13,6 +13,8 @@ const (
 	doubt    = 150_000
 	answered = 100
 	idle     = 2_000_000
+
+	mostShared = 8
 )
 
 // The states of Turns.
@@ -35,6 +37,8 @@ type Turns struct {
 	Home, Worse   uint32
 	Recent, Part  uint32
 	Gain, Doubt   uint32
+	WorseRate     uint32
+	Share         uint32
 }
 
 // verdict is what follows from the turns.
@@ -90,6 +94,21 @@ func (t *Turns) choose(queues []Queue, home int, total, size, now uint32) int {
 	return chosen
 }
 
+// fitShare has rates that TCP measured fit what home alone brings at present, if that is known: they
+// are shares of a time when others sent more or less.
+func fitShare(queues []Queue, home int, share uint32) {
+	was, is := uint64(queues[home].Rate), uint64(share)
+	for i := range queues {
+		switch q := &queues[i]; {
+		case is == 0 || was == 0 || q.Rate == 0:
+		case is*4 < was*3 && is*mostShared >= was:
+			q.Rate = max(uint32(uint64(q.Rate)*is/was), 1)
+		case is*3 > was*4 && i != home:
+			q.Rate = 0
+		}
+	}
+}
+
 // doubted reports whether home alone is used, since a path may have failed.
 func (t *Turns) doubted(delay, now uint32) bool {
 	return t.Doubt != 0 && now-t.Doubt < max(6*delay, doubt)
@@ -135,8 +154,14 @@ func (t *Turns) count(delay, now, size uint32, other bool) verdict {
 	bulk := rate != 0 && t.Others > t.Bytes/16
 	t.Window, t.Bytes, t.Others = max(now, 1), 0, 0
 	if t.State == alone {
-		if t.Home = rate; rate != 0 {
-			t.State, t.Since, t.Window, t.Worse = sprayed, now, 0, 0
+		if t.Home = rate; rate == 0 {
+			return goesOn
+		}
+		t.Share = rate
+		was := t.WorseRate
+		t.State, t.Since, t.Window, t.Worse, t.WorseRate = sprayed, now, 0, 0, 0
+		if was != 0 && uint64(was)*100 < uint64(rate)*102 {
+			return leaves
 		}
 		return goesOn
 	}
@@ -152,8 +177,9 @@ func (t *Turns) count(delay, now, size uint32, other bool) verdict {
 		if t.Worse < 2*timesWorse {
 			return goesOn
 		}
-		t.Worse = 0
-		return leaves
+		t.WorseRate = rate
+		t.State, t.Since, t.Window = alone, now, 0
+		return goesOn
 	case now-t.Since < again:
 		t.Worse, t.State = 0, gaining
 		return gains
@@ -221,8 +247,9 @@ func (f *Flow) consult(s *shared, begins bool, now time.Duration) {
 		f.home = f.network.fastest(f.paths, now)
 	}
 	if begins && m.known(now) > 0 {
-		s.turns.Home, s.turns.State = m.rate, sprayed
+		s.turns.Home, s.turns.Share, s.turns.State = m.rate, m.rate, sprayed
 	}
+	fitShare(s.queues, f.home, s.turns.Share)
 }
 
 // conclude remembers what the turns found.

@@ -48,6 +48,7 @@ func (v *vector) apply() {
 	r[6] = number(v.Watch.isWorse(&v.Home, v.Now, v.First, v.Second))
 	r[7] = uint32(v.Turns.choose(v.Queues[:], int(v.Third%MaxPaths), v.Second, v.Size, v.Now))
 	r[8] = uint32(v.Turns.count(v.Queues[0].Delay, v.Now, v.Size, v.Second&1 != 0))
+	fitShare(v.Queues[:], int(v.Third%MaxPaths), v.First)
 	r[9] = number(v.Home.queued())
 	r[11] = number(v.Home.dead(v.Now))
 	r[12] = uint32(v.Trial.arrived(v.Third, v.Now))

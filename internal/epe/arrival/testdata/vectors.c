@@ -33,6 +33,7 @@ int main(void)
 		v.result[6] = spray_worse(&v.watch, &v.home, v.now, v.first, v.second);
 		v.result[7] = spray_queue_choose(&v.turns, v.queue, v.third % SPRAY_PATHS, (1 << SPRAY_PATHS) - 1, v.second, v.size, v.now);
 		v.result[8] = spray_turn(&v.turns, v.queue[0].delay, v.now, v.size, v.second & 1);
+		spray_share(v.queue, v.third % SPRAY_PATHS, v.first);
 		v.result[11] = spray_dead(&v.home, v.now);
 		v.result[12] = spray_tried(&v.trial, v.third, v.now);
 		v.result[13] = spray_lossy_rate(&v.home, v.first, v.second);
