@@ -28,9 +28,6 @@ func TestSelectionBetweenASBRs(t *testing.T) {
 	usual.LocalPref = 100
 	egp, incomplete := path(1), path(1)
 	egp.Origin, incomplete.Origin = message.OriginEGP, message.OriginIncomplete
-	// AS 1 and a set of three: its length is 2.
-	set := bgp.Attributes{ASPath: message.MakeASPath(1) + "\x01\x03" + message.MakeASPath(2, 3, 4)[2:]}
-	setFirst := bgp.Attributes{ASPath: set.ASPath[6:], MED: 20, HasMED: true}
 	draining := path(1)
 	draining.LocalPref, draining.Communities = 300, []uint32{7, bgp.GracefulShutdown}
 	for _, tt := range []struct {
@@ -47,16 +44,12 @@ func TestSelectionBetweenASBRs(t *testing.T) {
 			[]string{"an ASBR that is not draining", "best path has an ASBR that is not draining"}},
 		{"AS path before MED", []egressPath{asbrPath("9", med(50, 1)), asbrPath("1", med(10, 1, 1))},
 			[]string{"shorter AS_PATH (1 < 2)", "best path has shorter AS_PATH (1 < 2)"}},
-		{"a set counts as one", []egressPath{asbrPath("9", set), asbrPath("1", path(1, 2, 3))},
-			[]string{"shorter AS_PATH (2 < 3)", "best path has shorter AS_PATH (2 < 3)"}},
 		{"ORIGIN", []egressPath{asbrPath("9", path(1)), asbrPath("5", egp), asbrPath("1", incomplete)},
 			[]string{"lower ORIGIN (IGP before EGP)", "best path has lower ORIGIN (IGP before EGP)", "best path has lower ORIGIN (IGP before incomplete)"}},
 		{"AS path before ORIGIN", []egressPath{asbrPath("9", incomplete), asbrPath("1", path(1, 1))},
 			[]string{"shorter AS_PATH (1 < 2)", "best path has shorter AS_PATH (1 < 2)"}},
 		{"ORIGIN before MED", []egressPath{asbrPath("9", med(50, 1)), asbrPath("1", egp)},
 			[]string{"lower ORIGIN (IGP before EGP)", "best path has lower ORIGIN (IGP before EGP)"}},
-		{"a set is no neighbor AS", []egressPath{asbrPath("1", setFirst), asbrPath("9", med(10, 2))},
-			[]string{"lower SID (fc00:1:1:: < fc00:9:1::)", "best path has lower SID (fc00:1:1:: < fc00:9:1::)"}},
 		{"MED of one neighbor AS", []egressPath{asbrPath("9", path(1, 5)), asbrPath("1", med(10, 1, 6))},
 			[]string{"lower MED (0 < 10)", "best path has lower MED (0 < 10)"}},
 		{"MEDs of two neighbor ASes", []egressPath{asbrPath("1", med(50, 2, 5)), asbrPath("9", med(10, 1, 5))},
