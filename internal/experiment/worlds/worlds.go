@@ -101,7 +101,9 @@ const (
 	minLoad, maxLoad      = 0.05, 0.5 // of the rate
 	minLoadRate           = 10 * unit.KbitPerSecond
 	minOn, maxOn          = 50 * time.Millisecond, 3 * time.Second
-	minDown, maxDown      = 2., 20. // downloads at once
+	minDown, maxDown      = 2., 20.   // downloads at once
+	shaped, policed       = 0.2, 0.05 // of the paths, by a token bucket
+	minDepth, maxDepth    = 5 * time.Millisecond, 500 * time.Millisecond
 )
 
 // Draw draws a world.
@@ -113,6 +115,10 @@ func Draw(o Options) World {
 	w := World{Options: o}
 	for range d.pick(minPaths, minPaths, minPaths, minPaths+1, minPaths+1, maxPaths) {
 		w.Paths = append(w.Paths, d.path())
+	}
+	buckets := o.buckets()
+	for i := range w.Paths {
+		buckets.bucket(&w.Paths[i].Forward)
 	}
 	if o.Kind == EPE && d.chance(0.1) {
 		w.Shared = d.shared(w.Paths)
@@ -177,6 +183,25 @@ func Pair(o Options) World {
 		w.Paths = append(w.Paths, Path{Forward: p, Backward: back})
 	}
 	return w
+}
+
+// buckets returns the generator of the token buckets of a world, which are no others where something
+// else is drawn.
+func (o Options) buckets() dice {
+	return dice{rand.New(rand.NewPCG(o.Seed, 1<<48|uint64(slices.Index(Kinds(), o.Kind)+1)<<32|uint64(o.Number)))}
+}
+
+// bucket draws whether a path is shaped by a token bucket, or policed by one: then what it has no
+// tokens for is dropped at once.
+func (d dice) bucket(p *linkmodel.Profile) {
+	at, depth := d.Float64(), p.Rate.SizeIn(d.duration(minDepth, maxDepth))
+	switch {
+	case at < policed:
+		p.Burst = max(depth, leastFrames*frame)
+		p.Queue = linkmodel.Queue{Limit: linkmodel.Limit{Bytes: 1}}
+	case at < policed+shaped:
+		p.Burst = depth
+	}
 }
 
 // lasts returns the duration of a bulk transfer.
@@ -355,8 +380,13 @@ func (p Path) text() string {
 	text += " " + p.Forward.Delay.String()
 	if q := p.Forward.Queue; q.Packets > 0 {
 		text += fmt.Sprintf(" queue %d packets", q.Packets)
+	} else if q.Bytes > 0 {
+		text += " policed"
 	} else {
 		text += " queue " + q.Time.String()
+	}
+	if p.Forward.Burst > 0 {
+		text += " burst " + p.Forward.Burst.String()
 	}
 	if j := p.Forward.Jitter; j.Kind != "" {
 		short, _ := j.Short()
