@@ -73,9 +73,9 @@ var (
 	// up to lastProbe. A configured rate is probed sooner for the first time, but any with more
 	// than shortQueue behind it patienceFactor times as late.
 	firstProbe, configuredProbe, patienceFactor = 8, 3, 4
-	// mostSaved is the time in which the rate fills the token bucket of a path, at most. Deeper ones are
-	// rare, and a probe of 10 % takes 15 times as long to show that what arrives is none of it.
-	mostSaved = 300 * time.Millisecond
+	// mostSaved is the time in which the rate fills the token bucket of a path, at most. With more, a rate
+	// that is configured too low is found so only after seconds.
+	mostSaved = 100 * time.Millisecond
 )
 
 // Constants returns the constants of the estimate of a configured rate, each with the value that
@@ -233,9 +233,9 @@ func (c *Capacity) Update(s CapacitySample) {
 	if c.rate == 0 {
 		c.rate = c.ceil(FirstCapacity)
 	}
-	c.save(&s)
+	beyond := c.save(&s)
 	if c.before > 0 {
-		c.judge(&s)
+		c.judge(&s, beyond)
 		return
 	}
 	if s.Busy {
@@ -284,13 +284,16 @@ func (c *Capacity) Update(s CapacitySample) {
 }
 
 // save counts what a token bucket on the path may have saved while less arrived than its rate, and what
-// arrives out of that: it shows no higher rate. A bucket is empty while there is a queue.
-func (c *Capacity) save(s *CapacitySample) {
+// arrives out of that, which shows no higher rate. It reports whether more arrived than a bucket can have
+// saved. A bucket is empty while there is a queue.
+func (c *Capacity) save(s *CapacitySample) (beyond bool) {
 	rate := cmp.Or(c.before, c.rate)
-	c.saved = min(max(0, c.saved+rate.SizeIn(s.Interval)-s.Arrived), rate.SizeIn(mostSaved))
+	left := c.saved + rate.SizeIn(s.Interval) - s.Arrived
+	c.saved = min(max(0, left), rate.SizeIn(mostSaved))
 	if !c.found || Congested(s.Standing, s.Jitter) {
 		c.saved = 0
 	}
+	return left < 0
 }
 
 // steadyPath reports whether one sample shows what the path carries.
@@ -351,19 +354,23 @@ func (c *Capacity) probe(percent unit.Bandwidth) {
 	c.tried = c.rate
 }
 
-// judge takes a sample of a probe. On a path whose round trip is longer than the rate is raised, a probe
-// never empties a token bucket, and would never succeed if it had to.
-//
-// More may arrive at any time, and shows that the path carries it.
-// That less arrives counts only from when all of a sample was sent since the probe began.
-func (c *Capacity) judge(s *CapacitySample) {
+// judge takes a sample of a probe. More may arrive at any time, and shows that the path carries it if
+// it is beyond what a token bucket can have saved; until then more and more is sent. On a path whose
+// round trip is longer than the rate is raised, a probe never empties a bucket, and need not. That less
+// arrives counts only from when all of a sample was sent since the probe began.
+func (c *Capacity) judge(s *CapacitySample, beyond bool) {
 	before, began, arrived := c.before, c.probed, s.rate()
 	c.sent = max(c.sent, s.sending())
 	c.probed += s.Interval
 	full := Congested(s.Standing, s.Jitter)
 	switch {
-	case arrived >= before*successPercent/100 && c.saved > 0 && s.RTT <= 2*sampleInterval: // until the bucket is empty
-	case arrived >= before*successPercent/100:
+	case arrived >= before*successPercent/100 && !beyond && !full && s.RTT <= 2*sampleInterval:
+		if began >= s.RTT && c.rate < before*4/3 {
+			c.probed = 0
+			c.set(c.rate * probeGrowthPercent / 100)
+			c.tried = c.rate
+		}
+	case arrived >= before*successPercent/100 && (beyond || s.RTT > 2*sampleInterval):
 		c.before = 0
 		c.set(max(before, min(c.tried, arrived*100/pacedPercent)))
 		c.every = firstProbe
