@@ -201,11 +201,7 @@ func (a *app) simSpray(ctx context.Context, o simrun.SprayOptions) error {
 	if err != nil {
 		return &cli.Failure{What: "simulate networks", Why: err}
 	}
-	var rows []distribution
-	for _, r := range simrun.SprayedRatios() {
-		rows = append(rows, distributionOf(r.Title, list, r.Of))
-	}
-	if err := a.printDistributions(rows); err != nil || !o.Pairs {
+	if err := a.printDistributions(distributions(list, simrun.SprayedRatios())); err != nil || !o.Pairs {
 		return err
 	}
 	return a.simAutoOver(list, o.Seed)
@@ -217,11 +213,7 @@ func (a *app) simSeveral(ctx context.Context, o simrun.SprayOptions, clients int
 	if err != nil {
 		return &cli.Failure{What: "simulate networks", Why: err}
 	}
-	var rows []distribution
-	for _, r := range simrun.SeveralRatios() {
-		rows = append(rows, distributionOf(r.Title, list, r.Of))
-	}
-	return a.printDistributions(rows)
+	return a.printDistributions(distributions(list, simrun.SeveralRatios()))
 }
 
 // distribution is a row of a table.
@@ -230,15 +222,19 @@ type distribution struct {
 	all   []float64
 }
 
-// distributionOf leaves out networks where what something is compared with brought nothing.
-func distributionOf[T any](title string, list []T, of func(T) float64) distribution {
-	d := distribution{title: title}
-	for _, s := range list {
-		if v := of(s); !math.IsNaN(v) && !math.IsInf(v, 0) {
-			d.all = append(d.all, v)
+// distributions returns the rows of ratios in a list of networks, without those where what something
+// is compared with brought nothing.
+func distributions[T any](list []T, ratios []simrun.Ratio[T]) (rows []distribution) {
+	for _, r := range ratios {
+		d := distribution{title: r.Title}
+		for _, network := range list {
+			if v := r.Of(network); !math.IsNaN(v) && !math.IsInf(v, 0) {
+				d.all = append(d.all, v)
+			}
 		}
+		rows = append(rows, d)
 	}
-	return d
+	return rows
 }
 
 // printDistributions prints a table of downloads.

@@ -47,25 +47,19 @@ type Together struct {
 	Median, Most float64
 }
 
-// SeveralRatio is a row of a table.
-type SeveralRatio struct {
-	Title string
-	Of    func(Several) float64
-}
-
 // SeveralRatios are the rows of a table.
-func SeveralRatios() []SeveralRatio {
+func SeveralRatios() []Ratio[Several] {
 	better := func(list []Together) float64 {
 		return slices.MaxFunc(list, func(a, b Together) int { return cmp.Compare(a.Bytes, b.Bytes) }).Bytes
 	}
-	both := func(list []Together) (all float64) {
+	sum := func(list []Together) (all float64) {
 		for _, t := range list {
 			all += t.Bytes
 		}
 		return all
 	}
-	var rows []SeveralRatio
-	add := func(title string, of func(Several) float64) { rows = append(rows, SeveralRatio{title, of}) }
+	var rows []Ratio[Several]
+	add := func(title string, of func(Several) float64) { rows = append(rows, Ratio[Several]{title, of}) }
 	add("the first path again / the first path", func(s Several) float64 { return ratio(s.Again.Bytes, s.Alone[0].Bytes) })
 	for _, k := range []struct {
 		name  string
@@ -85,7 +79,7 @@ func SeveralRatios() []SeveralRatio {
 	} {
 		add(k.name+" / the first path", func(s Several) float64 { return ratio(k.of(s).Bytes, k.alone(s)[0].Bytes) })
 		add(k.name+" / the best path", func(s Several) float64 { return ratio(k.of(s).Bytes, better(k.alone(s))) })
-		add(k.name+" / the sum of all paths", func(s Several) float64 { return ratio(k.of(s).Bytes, both(k.alone(s))) })
+		add(k.name+" / the sum of all paths", func(s Several) float64 { return ratio(k.of(s).Bytes, sum(k.alone(s))) })
 	}
 	add("the first path: least / median", func(s Several) float64 { return s.Alone[0].Least })
 	add("TCP, the next ones: least / median", func(s Several) float64 { return s.Next.Least })
@@ -250,7 +244,7 @@ func (x several) run(ctx context.Context, w worlds.World) (t Together, err error
 	for _, d := range result.Connections[long:] {
 		times = append(times, d.Active.Seconds())
 	}
-	if t.Retransmitted = 0; sent > 0 {
+	if sent > 0 {
 		t.Retransmitted = float64(again) / float64(sent)
 	}
 	for _, q := range []struct {

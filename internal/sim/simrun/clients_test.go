@@ -6,16 +6,12 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/base/unit"
-	"github.com/tabane/tabane/internal/experiment/linkmodel"
-	"github.com/tabane/tabane/internal/experiment/worlds"
 )
 
 // TestSpraySeveral: sprayed downloads to five clients at once over two equal paths bring nearly what
 // both can carry, and the same options give the same.
 func TestSpraySeveral(t *testing.T) {
-	path := linkmodel.Profile{Rate: 20 * unit.MbitPerSecond, Delay: 5 * time.Millisecond, Queue: linkmodel.Queue{Limit: linkmodel.Limit{Time: 50 * time.Millisecond}}}
-	w := worlds.World{Options: worlds.Options{Kind: worlds.EPE, Seed: 1}, Paths: []worlds.Path{{Forward: path, Backward: path}, {Forward: path, Backward: path}}, Lasts: 9 * time.Second}
-	s, err := severalWorld(t.Context(), w, 5)
+	s, err := severalWorld(t.Context(), equalPaths(20*unit.MbitPerSecond, 9*time.Second), 5)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,15 +44,15 @@ type Sprayed struct {
 	Both, BothDatagrams, AloneBoth float64
 }
 
-// SprayedRatio is what one download brings compared with another one.
-type SprayedRatio struct {
+// Ratio is a row of a table: what downloads bring in a network, compared with others.
+type Ratio[T any] struct {
 	Title string
-	Of    func(Sprayed) float64
+	Of    func(network T) float64
 }
 
 // SprayedRatios are the rows of a table.
-func SprayedRatios() []SprayedRatio {
-	return []SprayedRatio{
+func SprayedRatios() []Ratio[Sprayed] {
+	return []Ratio[Sprayed]{
 		{"the first path again / the first path", func(s Sprayed) float64 { return ratio(s.Again, s.Alone[0]) }},
 		{"TCP, the first download / the first path", func(s Sprayed) float64 { return ratio(s.First, s.Alone[0]) }},
 		{"TCP, the next one / the first path", func(s Sprayed) float64 { return ratio(s.Next, s.AloneNext) }},

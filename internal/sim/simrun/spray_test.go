@@ -11,12 +11,17 @@ import (
 	"github.com/tabane/tabane/internal/experiment/worlds"
 )
 
+// equalPaths is a network of two paths of a rate.
+func equalPaths(rate unit.Bandwidth, lasts time.Duration) worlds.World {
+	p := linkmodel.Profile{Rate: rate, Delay: 5 * time.Millisecond, Queue: linkmodel.Queue{Limit: linkmodel.Limit{Time: 50 * time.Millisecond}}}
+	path := worlds.Path{Forward: p, Backward: p}
+	return worlds.World{Options: worlds.Options{Kind: worlds.EPE, Seed: 1}, Paths: []worlds.Path{path, path}, Lasts: lasts}
+}
+
 // TestSpray: over two equal paths a sprayed download brings nearly what both can carry, one of
 // datagrams too once TCP measured the paths, and the same options give the same.
 func TestSpray(t *testing.T) {
-	path := linkmodel.Profile{Rate: 30 * unit.MbitPerSecond, Delay: 5 * time.Millisecond, Queue: linkmodel.Queue{Limit: linkmodel.Limit{Time: 50 * time.Millisecond}}}
-	w := worlds.World{Options: worlds.Options{Kind: worlds.EPE, Seed: 1}, Paths: []worlds.Path{{Forward: path, Backward: path}, {Forward: path, Backward: path}}, Lasts: 8 * time.Second}
-	s, err := sprayWorld(t.Context(), w)
+	s, err := sprayWorld(t.Context(), equalPaths(30*unit.MbitPerSecond, 8*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
