@@ -408,12 +408,7 @@ func TestDeadHome(t *testing.T) {
 	sequence += segment
 	// Another path carries something, and it arrives.
 	send := func(arrives bool) {
-		p := &c.path[1]
-		p.send(micro(now), segment)
-		*c.record(c.head) = record{end: sequence + segment, length: segment, sent: micro(now), acknowledged: p.Gone, path: 1}
-		c.head++
-		sequence += segment
-		c.next = sequence
+		sequence = c.sendOver(1, now, sequence)
 		now += 30 * ms
 		if arrives {
 			c.Acknowledged(now, lost, []Block{{sequence - segment, sequence}})
@@ -430,6 +425,17 @@ func TestDeadHome(t *testing.T) {
 	if got := c.Choose(now, lost, segment); got != 1 {
 		t.Errorf("sent again it takes path %d", got)
 	}
+}
+
+// sendOver sends a segment over a path, whatever would be chosen, and returns the next sequence
+// number.
+func (c *Connection) sendOver(path int, now time.Duration, sequence uint32) uint32 {
+	p := &c.path[path]
+	p.send(micro(now), segment)
+	c.next = sequence + segment
+	*c.record(c.head) = record{end: c.next, length: segment, sent: micro(now), acknowledged: p.Gone, path: path}
+	c.head++
+	return c.next
 }
 
 // TestRoundTripAfterOutage: a dead home is measured again by what it carries afterwards, not by what
@@ -461,12 +467,7 @@ func TestRoundTripAfterOutage(t *testing.T) {
 	}
 	for range 40 {
 		choose()
-		p := &c.path[0]
-		p.send(micro(now), segment)
-		*c.record(c.head) = record{end: sequence + segment, length: segment, sent: micro(now), acknowledged: p.Gone, path: 0}
-		c.head++
-		sequence += segment
-		c.next = sequence
+		sequence = c.sendOver(0, now, sequence)
 		now += 30 * ms
 		c.Acknowledged(now, sequence, nil)
 	}
