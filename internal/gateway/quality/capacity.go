@@ -73,8 +73,8 @@ var (
 	// up to lastProbe. A configured rate is probed sooner for the first time, but any with more
 	// than shortQueue behind it patienceFactor times as late.
 	firstProbe, configuredProbe, patienceFactor = 8, 3, 4
-	// mostSaved is the time in which the rate fills the token bucket of a path, at most. With more, a rate
-	// that is configured too low is found so only after seconds.
+	// mostSaved is the time in which the rate fills the token bucket of a path, at most. With more,
+	// a rate that is configured too low is found so only after seconds.
 	mostSaved = 100 * time.Millisecond
 )
 
@@ -283,9 +283,9 @@ func (c *Capacity) Update(s CapacitySample) {
 	}
 }
 
-// save counts what a token bucket on the path may have saved while less arrived than its rate, and what
-// arrives out of that, which shows no higher rate. It reports whether more arrived than a bucket can have
-// saved. A bucket is empty while there is a queue.
+// save counts what a token bucket on the path may have saved while less arrived than its rate, and
+// what arrives out of that, which shows no higher rate. It reports whether more arrived than a
+// bucket can have saved. A bucket is empty while there is a queue.
 func (c *Capacity) save(s *CapacitySample) (beyond bool) {
 	rate := cmp.Or(c.before, c.rate)
 	left := c.saved + rate.SizeIn(s.Interval) - s.Arrived
@@ -354,23 +354,18 @@ func (c *Capacity) probe(percent unit.Bandwidth) {
 	c.tried = c.rate
 }
 
-// judge takes a sample of a probe. More may arrive at any time, and shows that the path carries it if
-// it is beyond what a token bucket can have saved; until then more and more is sent. On a path whose
-// round trip is longer than the rate is raised, a probe never empties a bucket, and need not. That less
-// arrives counts only from when all of a sample was sent since the probe began.
+// judge takes a sample of a probe. More may arrive at any time, and shows that the path carries it
+// if it is beyond what a token bucket can have saved; until then more and more is sent. On a path
+// whose round trip is longer than the rate is raised, a probe never empties a bucket, and need not.
+// That less arrives counts only from when all of a sample was sent since the probe began.
 func (c *Capacity) judge(s *CapacitySample, beyond bool) {
 	before, began, arrived := c.before, c.probed, s.rate()
 	c.sent = max(c.sent, s.sending())
 	c.probed += s.Interval
 	full := Congested(s.Standing, s.Jitter)
+	more := arrived >= before*successPercent/100
 	switch {
-	case arrived >= before*successPercent/100 && !beyond && !full && s.RTT <= 2*sampleInterval:
-		if began >= s.RTT && c.rate < before*4/3 {
-			c.probed = 0
-			c.set(c.rate * probeGrowthPercent / 100)
-			c.tried = c.rate
-		}
-	case arrived >= before*successPercent/100 && (beyond || s.RTT > 2*sampleInterval):
+	case more && (beyond || s.RTT > 2*sampleInterval):
 		c.before = 0
 		c.set(max(before, min(c.tried, arrived*100/pacedPercent)))
 		c.every = firstProbe
@@ -380,6 +375,12 @@ func (c *Capacity) judge(s *CapacitySample, beyond bool) {
 			c.probe(probeGrowthPercent)
 		default:
 			c.probe(nextGrowthPercent)
+		}
+	case more && !full: // it may be out of a bucket
+		if began >= s.RTT && c.rate < before*4/3 {
+			c.probed = 0
+			c.set(c.rate * probeGrowthPercent / 100)
+			c.tried = c.rate
 		}
 	case began < s.RTT && !full:
 		if c.probed >= 2*sampleInterval {
