@@ -84,8 +84,8 @@ func Parse(text string) (Options, error) {
 	return o, nil
 }
 
-// isHost tells whether a URL's host is a name or an address. url.Parse takes lone brackets and
-// colons for a part of a name.
+// isHost reports whether the host of a URL is a name or an address. url.Parse accepts unmatched
+// brackets and any colons in a name.
 func isHost(host string) bool {
 	_, err := netip.ParseAddr(host)
 	return err == nil || host != "" && !strings.ContainsAny(host, ":[]")

@@ -378,11 +378,12 @@ func (p Path) text() string {
 		text += "/" + p.Backward.Rate.String()
 	}
 	text += " " + p.Forward.Delay.String()
-	if q := p.Forward.Queue; q.Packets > 0 {
+	switch q := p.Forward.Queue; {
+	case q.Packets > 0:
 		text += fmt.Sprintf(" queue %d packets", q.Packets)
-	} else if q.Bytes > 0 {
+	case q.Bytes > 0:
 		text += " policed"
-	} else {
+	default:
 		text += " queue " + q.Time.String()
 	}
 	if p.Forward.Burst > 0 {
