@@ -111,6 +111,9 @@ func (p *Pipe[F]) Flying() int { return p.fly.count + len(p.loose) }
 // Set changes the profile at the time now. Frames being sent or on the wire are not affected;
 // queued frames stay, even beyond a smaller limit.
 func (p *Pipe[F]) Set(now time.Duration, profile Profile) {
+	if p.loaded() {
+		p.intrude(now)
+	}
 	p.advance(now)
 	if profile.Queue != p.profile.Queue {
 		p.law = profile.Queue.CoDel.law(p.frame)
@@ -122,6 +125,9 @@ func (p *Pipe[F]) Set(now time.Duration, profile Profile) {
 	}
 	p.profile, p.plain, p.depth = profile, profile.plain(), profile.depth()
 }
+
+// loaded reports whether frames of Profile.Load arrive.
+func (p *Pipe[F]) loaded() bool { return !p.plain && p.profile.Load.Rate > 0 }
 
 // plain reports whether the profile has only a rate, a delay and a drop-tail queue.
 func (p *Profile) plain() bool {
@@ -141,7 +147,7 @@ func (p *Pipe[F]) starts() time.Duration { return p.free - p.depth }
 
 // Arrive enqueues a frame, or drops it. The frame is copied.
 func (p *Pipe[F]) Arrive(at time.Duration, size int32, frame *F) {
-	if p.profile.Load.Rate > 0 {
+	if p.loaded() {
 		p.intrude(max(at, p.now))
 	}
 	if p.queue.len() > 0 {
@@ -261,8 +267,8 @@ type others struct {
 	next, until time.Duration
 }
 
-// intrude has the frames of Profile.Load arrive that do so before or at the time at. Frames that
-// arrive later do not matter to those before them, so it is called when one arrives.
+// intrude has the frames of Profile.Load arrive that do so before or at the time at. It is called
+// before the pipe's time advances, so that each arrives at its own time.
 func (p *Pipe[F]) intrude(at time.Duration) {
 	o, l := &p.others, &p.profile.Load
 	for o.next <= at {
@@ -278,12 +284,7 @@ func (p *Pipe[F]) intrude(at time.Duration) {
 		switch busy := p.starts() > p.now || p.queue.len() > 0; {
 		case busy && p.full(p.frame):
 		case busy:
-			if p.queue.frames.full() {
-				p.queue.frames.grow()
-			}
-			f := p.queue.frames.push()
-			*f = packet[F]{arrived: p.now, size: int32(p.frame), other: true}
-			p.queue.size += p.frame
+			p.queue.pushOther(p.now, int32(p.frame))
 		default:
 			p.occupy(int32(p.frame), p.now)
 		}
@@ -416,6 +417,9 @@ func (p *Pipe[F]) Due(now time.Duration) (Arrival[F], bool) {
 }
 
 func (p *Pipe[F]) due(now time.Duration) *Arrival[F] {
+	if p.loaded() {
+		p.intrude(now)
+	}
 	if p.queue.len() > 0 {
 		p.advance(now)
 	} else if now > p.now {
@@ -439,7 +443,7 @@ func (p *Pipe[F]) due(now time.Duration) *Arrival[F] {
 // Take calls Due and then Next, without copying the frame. The frame is nil if there is none, and
 // valid until the next Arrive.
 func (p *Pipe[F]) Take(now time.Duration) (*Arrival[F], time.Duration) {
-	if p.queue.len() > 0 || len(p.loose) > 0 || p.fly.count == 0 || p.fly.head().At > now {
+	if p.loaded() || p.queue.len() > 0 || len(p.loose) > 0 || p.fly.count == 0 || p.fly.head().At > now {
 		a := p.due(now)
 		return a, p.Next()
 	}
@@ -464,7 +468,7 @@ func (p *Pipe[F]) Next() time.Duration {
 	if len(p.loose) > 0 {
 		at = min(at, p.loose[0].At)
 	}
-	if p.queue.len() > 0 {
+	if p.queue.len() > p.queue.others {
 		// Lower bound of the delivery of the first queued frame. CoDel may drop that frame,
 		// and the next one may be shorter.
 		first := p.starts() + p.profile.Least()
@@ -591,24 +595,39 @@ func (r *ring[T]) drop() *T {
 type fifo[F any] struct {
 	frames ring[packet[F]]
 	size   unit.Size // sum of the frame sizes
+	others int       // frames of Profile.Load
 }
 
 func (q *fifo[F]) len() int         { return q.frames.count }
 func (q *fifo[F]) head() *packet[F] { return q.frames.head() }
 
 func (q *fifo[F]) push(at time.Duration, size int32, frame *F) {
-	if q.frames.full() {
-		q.frames.grow()
-	}
-	f := q.frames.push()
+	f := q.add()
 	f.arrived, f.size, f.other = at, size, false
 	f.frame = *frame
 	q.size += unit.Size(size)
 }
 
+// pushOther adds a frame of Profile.Load.
+func (q *fifo[F]) pushOther(at time.Duration, size int32) {
+	*q.add() = packet[F]{arrived: at, size: size, other: true}
+	q.size += unit.Size(size)
+	q.others++
+}
+
+func (q *fifo[F]) add() *packet[F] {
+	if q.frames.full() {
+		q.frames.grow()
+	}
+	return q.frames.push()
+}
+
 func (q *fifo[F]) drop() *packet[F] {
 	f := q.frames.drop()
 	q.size -= unit.Size(f.size)
+	if f.other {
+		q.others--
+	}
 	return f
 }
 

@@ -2,6 +2,7 @@ package linkmodel
 
 import (
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -104,6 +105,12 @@ func genProfile(t *rapid.T) Profile {
 	if rapid.Bool().Draw(t, "limited") {
 		p.Rate = unit.Bandwidth(rapid.Int64Range(int64(minRate)*10, 1e9).Draw(t, "rate"))
 		p.Burst = unit.Size(rapid.SampledFrom([]int{0, 0, 1, 3000, 100_000}).Draw(t, "burst"))
+		if rapid.Bool().Draw(t, "loaded") {
+			p.Load.Rate = max(minRate, p.Rate/unit.Bandwidth(rapid.IntRange(1, 20).Draw(t, "share")))
+			if rapid.Bool().Draw(t, "bursty") {
+				p.Load.On, p.Load.Off = 20*ms, 30*ms
+			}
+		}
 	}
 	if rapid.Bool().Draw(t, "jittery") && p.Delay > 0 {
 		p.Jitter = Jitter{
@@ -399,10 +406,17 @@ func TestLoad(t *testing.T) {
 		{"even", Load{Rate: 4 * unit.MbitPerSecond}, 0.6},
 		{"half of the time", Load{Rate: 8 * unit.MbitPerSecond, On: 100 * ms, Off: 100 * ms}, 0.6},
 	} {
-		// Frames at the link's rate: what does not fit beside the others is dropped.
+		// Frames at the link's rate, at irregular times, so that neither they nor the others always come first
+		// when the queue has room: what does not fit beside the others is dropped.
 		p := Profile{Rate: 10 * unit.MbitPerSecond, Queue: Queue{Limit: Limit{Packets: 20}}, Load: tt.load}
 		gap := p.Rate.TimeFor(1000)
-		out, pipe := play(t, p, 5, steady(n, gap, 1000), nil, always)
+		random := rand.New(rand.NewPCG(1, 2))
+		offers := make([]offer, n)
+		for i, at := 0, time.Duration(0); i < n; i++ {
+			at += time.Duration(random.ExpFloat64() * float64(gap))
+			offers[i] = offer{at, 1000}
+		}
+		out, pipe := play(t, p, 5, offers, nil, always)
 		if got := len(out) + int(pipe.counted.Tail); got != n {
 			t.Errorf("%s: %d frames arrived or were dropped, of %d", tt.name, got, n)
 		}
